@@ -1,0 +1,78 @@
+"""verbena_repositories(): the system libraries that Verbena builds against, as Bazel repositories."""
+
+load("//third_party:system.bzl", "system_library")
+
+def verbena_repositories():
+    """Declares one repository per Debian package set. Call it from a user's WORKSPACE too."""
+    system_library(
+        name = "absl",
+        build_file = "@verbena//third_party:absl.BUILD",
+        deb = "libabsl-dev",
+        hdrs = ["absl/status/statusor.h"],
+        pkg_config = [
+            "absl_base",
+            "absl_cleanup",
+            "absl_flags",
+            "absl_flags_parse",
+            "absl_flags_usage",
+            "absl_flat_hash_map",
+            "absl_flat_hash_set",
+            "absl_inlined_vector",
+            "absl_span",
+            "absl_status",
+            "absl_statusor",
+            "absl_str_format",
+            "absl_strings",
+            "absl_time",
+        ],
+    )
+    system_library(
+        name = "fmt",
+        build_file = "@verbena//third_party:fmt.BUILD",
+        deb = "libfmt-dev",
+        hdrs = ["fmt/format.h"],
+        libs = ["fmt"],
+    )
+    system_library(
+        name = "rdma",
+        build_file = "@verbena//third_party:rdma.BUILD",
+        deb = "libibverbs-dev librdmacm-dev",
+        hdrs = ["infiniband/verbs.h", "rdma/rdma_cma.h"],
+        libs = ["ibverbs", "rdmacm"],
+    )
+    system_library(
+        name = "uring",
+        build_file = "@verbena//third_party:uring.BUILD",
+        deb = "liburing-dev",
+        hdrs = ["liburing.h"],
+        libs = ["uring"],
+    )
+    system_library(
+        name = "boost",
+        build_file = "@verbena//third_party:boost.BUILD",
+        deb = "libboost1.81-dev",
+        hdrs = ["boost/asio.hpp"],
+    )
+    system_library(
+        name = "com_google_protobuf",
+        build_file = "@verbena//third_party:protobuf.BUILD",
+        data_dirs = ["google/protobuf"],
+        deb = "libprotobuf-dev libprotoc-dev protobuf-compiler",
+        hdrs = ["google/protobuf/message.h", "google/protobuf/compiler/plugin.h"],
+        libs = ["protobuf", "protoc"],
+        tools = ["protoc"],
+    )
+    system_library(
+        name = "gtest",
+        build_file = "@verbena//third_party:gtest.BUILD",
+        deb = "libgtest-dev libgmock-dev",
+        hdrs = ["gtest/gtest.h", "gmock/gmock.h"],
+        libs = ["gtest", "gmock", "gtest_main", "gmock_main"],
+    )
+    system_library(
+        name = "benchmark",
+        build_file = "@verbena//third_party:benchmark.BUILD",
+        deb = "libbenchmark-dev",
+        hdrs = ["benchmark/benchmark.h"],
+        libs = ["benchmark"],
+    )

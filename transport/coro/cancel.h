@@ -1,0 +1,57 @@
+// CancelScope: a request to stop, and who wants to hear it.
+//
+// Cancelling is a request: the await in flight returns CANCELLED (or the scope's reason) and the
+// coroutine runs on to its co_return. Scopes form a tree: a request reaches every scope below. A
+// coroutine inherits the scope of the coroutine that awaits it. One thread; owned by whoever may
+// cancel (a TaskScope, a deadline, a server call), and must outlive the tasks that run in it.
+//
+//   CancelScope scope(parent);
+//   scope.Request();   // every await below returns CANCELLED
+
+#ifndef VERBENA_TRANSPORT_CORO_CANCEL_H_
+#define VERBENA_TRANSPORT_CORO_CANCEL_H_
+
+#include "absl/status/status.h"
+#include "verbena/transport/coro/intrusive_list.h"
+
+namespace verbena {
+
+// Something that a request must reach: an await in flight, or a scope further down.
+class CancelNode : public IntrusiveNode<CancelNode> {
+ public:
+  virtual ~CancelNode() = default;
+  // Called once, with the node already unlinked. Must not resume a coroutine inline.
+  virtual void OnCancel(absl::StatusCode reason) = 0;
+};
+
+class CancelScope final : public CancelNode {
+ public:
+  explicit CancelScope(CancelScope* parent = nullptr);
+  ~CancelScope() override = default;
+
+  // Requests cancellation of everything in this scope, with CANCELLED or DEADLINE_EXCEEDED as the
+  // reason that awaits report. Only the first request counts.
+  void Request(absl::StatusCode reason = absl::StatusCode::kCancelled);
+
+  bool requested() const { return reason_ != absl::StatusCode::kOk; }
+  // kOk until requested.
+  absl::StatusCode reason() const { return reason_; }
+  // The reason as the Status that an await returns; OK until requested.
+  absl::Status status() const;
+
+  // Registers `node` until it is unlinked or called. The scope must not have been requested.
+  void Add(CancelNode& node) { nodes_.PushBack(node); }
+
+ private:
+  void OnCancel(absl::StatusCode reason) override { Request(reason); }
+
+  IntrusiveList<CancelNode> nodes_;
+  absl::StatusCode reason_ = absl::StatusCode::kOk;
+};
+
+// The Status of an await that ended by cancellation.
+absl::Status CancelStatus(absl::StatusCode reason);
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_CORO_CANCEL_H_

@@ -1,0 +1,90 @@
+// Scheduler: what resumes coroutines. The executor is one; tests and simulators have their own.
+//
+// A coroutine belongs to the scheduler that started it and is resumed on its thread only.
+// Everything here except Post() is for that thread. Nothing fails.
+
+#ifndef VERBENA_TRANSPORT_CORO_SCHEDULER_H_
+#define VERBENA_TRANSPORT_CORO_SCHEDULER_H_
+
+#include <atomic>
+#include <coroutine>
+#include <cstddef>
+
+#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/coro/intrusive_list.h"
+
+namespace verbena {
+
+// A suspended coroutine, as the queue of ready ones sees it. Every promise is one.
+class ReadyNode : public IntrusiveNode<ReadyNode> {
+ public:
+  std::coroutine_handle<> handle;
+};
+
+// Something that happens at a time. Owned by whoever waits; its destructor must have stopped it
+// (StopTimer), which the classes built on it do.
+class Timer : public IntrusiveNode<Timer> {
+ public:
+  virtual ~Timer() = default;
+  // Runs on the scheduler's thread, once per start, never before `when`. The timer is stopped by
+  // then.
+  virtual void OnTimer() = 0;
+
+  TimePoint when{};
+};
+
+// Work sent from another thread. It must live until Run() has begun, and may delete itself there.
+class InboxItem {
+ public:
+  virtual ~InboxItem() = default;
+  virtual void Run() = 0;
+
+  std::atomic<InboxItem*> next{nullptr};
+};
+
+class Scheduler {
+ public:
+  virtual ~Scheduler() = default;
+
+  // The time as of this turn of the loop: cheap, and the same for all that runs in one turn.
+  TimePoint now() const { return now_; }
+
+  // Queues a suspended coroutine to be resumed. Never resumes inline. It must not be queued
+  // already.
+  void Ready(ReadyNode& node) { ready_.PushBack(node); }
+
+  virtual void StartTimer(Timer& timer, TimePoint when) = 0;
+  // Does nothing when the timer is not running.
+  virtual void StopTimer(Timer& timer) = 0;
+
+  // From any thread: runs `item` on the scheduler's thread, in the order posted by each thread.
+  virtual void Post(InboxItem& item) = 0;
+
+  // The scheduler whose thread this is, or nullptr.
+  static Scheduler* Current();
+
+ protected:
+  // Resumes up to `max` ready coroutines; those that become ready meanwhile go to the back of the
+  // queue. Returns how many ran.
+  size_t RunReady(size_t max);
+  bool has_ready() const { return !ready_.empty(); }
+  void set_now(TimePoint now) { now_ = now; }
+
+  // Makes a scheduler Current() for a scope; scopes nest.
+  class CurrentScope {
+   public:
+    explicit CurrentScope(Scheduler* scheduler);
+    ~CurrentScope();
+
+   private:
+    Scheduler* const outer_;
+  };
+
+ private:
+  IntrusiveList<ReadyNode> ready_;
+  TimePoint now_{};
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_CORO_SCHEDULER_H_

@@ -1,0 +1,224 @@
+// Task<T>: a coroutine that runs when it is awaited.
+//
+// Lazy, move-only, one owner. Awaiting a Task runs it by symmetric transfer, on the scheduler and
+// in the cancel scope of whoever awaits it, so chains of any length use no stack. Destroying a
+// suspended Task on its scheduler's thread abandons it: its children are destroyed and its awaits
+// detach. An exception thrown inside comes out of the co_await (Verbena itself throws none).
+//
+// gcc before 13 miscompiles coroutines (double destruction of temporaries in a co_await operand),
+// so it is refused here. Arguments by reference must outlive the Task; clang warns when a temporary
+// cannot.
+//
+//   Task<absl::Status> Copy(Stub& from, Stub& to) {
+//     absl::StatusOr<GetReply> value = co_await from.Get(request);
+//     if (!value.ok()) co_return value.status();
+//     …
+//   }
+
+#ifndef VERBENA_TRANSPORT_CORO_TASK_H_
+#define VERBENA_TRANSPORT_CORO_TASK_H_
+
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 13
+#error "Verbena needs clang 17 or newer, or gcc 13 or newer: older gcc miscompiles coroutines."
+#endif
+
+#include <cassert>
+#include <concepts>
+#include <coroutine>
+#include <cstddef>
+#include <exception>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/frame_pool.h"
+#include "verbena/transport/coro/scheduler.h"
+
+#if defined(__clang__)
+#define VERBENA_CORO_TASK [[clang::coro_return_type]] [[clang::coro_lifetimebound]]
+#else
+#define VERBENA_CORO_TASK
+#endif
+
+namespace verbena {
+
+// Hears that a Task which nobody awaits has ended (a scope, a server call, a thread in BlockOn).
+// The Task is suspended for the last time and may be destroyed inside.
+class TaskCompletion {
+ public:
+  virtual ~TaskCompletion() = default;
+  virtual void OnTaskDone() = 0;
+};
+
+// What every Task's promise has: where it runs, who hears of cancellation, who goes on when it
+// ends.
+class PromiseBase : public ReadyNode {
+ public:
+  Scheduler* scheduler = nullptr;
+  CancelScope* cancel = nullptr;
+  std::coroutine_handle<> continuation;
+  TaskCompletion* completion = nullptr;
+
+  static void* operator new(size_t bytes) { return internal::AllocateFrame(bytes); }
+  static void operator delete(void* frame, size_t bytes) noexcept {
+    internal::FreeFrame(frame, bytes);
+  }
+
+  std::suspend_always initial_suspend() const noexcept { return {}; }
+
+  struct FinalAwaiter {
+    bool await_ready() const noexcept { return false; }
+    template <typename Promise>
+    std::coroutine_handle<> await_suspend(std::coroutine_handle<Promise> ended) const noexcept {
+      PromiseBase& promise = ended.promise();
+      if (promise.continuation) return promise.continuation;
+      // The frame may be gone once OnTaskDone() returns.
+      if (promise.completion != nullptr) promise.completion->OnTaskDone();
+      return std::noop_coroutine();
+    }
+    void await_resume() const noexcept {}
+  };
+  FinalAwaiter final_suspend() const noexcept { return {}; }
+
+  void unhandled_exception() noexcept { exception_ = std::current_exception(); }
+
+ protected:
+  void RethrowIfFailed() {
+    if (exception_) [[unlikely]]
+      std::rethrow_exception(std::exchange(exception_, nullptr));
+  }
+
+ private:
+  std::exception_ptr exception_;
+};
+
+template <typename T>
+class Task;
+
+namespace internal {
+
+template <typename T>
+class Promise final : public PromiseBase {
+ public:
+  Task<T> get_return_object() noexcept;
+  template <typename U>
+    requires std::constructible_from<T, U&&>
+  void return_value(U&& value) {
+    result_.emplace(std::forward<U>(value));
+  }
+  T TakeResult() {
+    RethrowIfFailed();
+    assert(result_.has_value());
+    return *std::move(result_);
+  }
+
+ private:
+  std::optional<T> result_;
+};
+
+template <>
+class Promise<void> final : public PromiseBase {
+ public:
+  Task<void> get_return_object() noexcept;
+  void return_void() const noexcept {}
+  void TakeResult() { RethrowIfFailed(); }
+};
+
+}  // namespace internal
+
+template <typename T = void>
+class VERBENA_CORO_TASK [[nodiscard]] Task {
+ public:
+  using promise_type = internal::Promise<T>;
+  using value_type = T;
+
+  Task() = default;
+  Task(Task&& other) noexcept : coroutine_(std::exchange(other.coroutine_, nullptr)) {}
+  Task& operator=(Task&& other) noexcept {
+    if (this != &other) {
+      Destroy();
+      coroutine_ = std::exchange(other.coroutine_, nullptr);
+    }
+    return *this;
+  }
+  ~Task() { Destroy(); }
+
+  // False when default-constructed or moved from.
+  explicit operator bool() const { return coroutine_ != nullptr; }
+  bool done() const { return coroutine_.done(); }
+
+  class Awaiter {
+   public:
+    explicit Awaiter(std::coroutine_handle<promise_type> coroutine) : coroutine_(coroutine) {}
+    bool await_ready() const noexcept { return false; }
+    template <typename Parent>
+      requires std::derived_from<Parent, PromiseBase>
+    std::coroutine_handle<> await_suspend(std::coroutine_handle<Parent> parent) const noexcept {
+      PromiseBase& child = coroutine_.promise();
+      child.continuation = parent;
+      child.scheduler = parent.promise().scheduler;
+      child.cancel = parent.promise().cancel;
+      return coroutine_;
+    }
+    T await_resume() const { return coroutine_.promise().TakeResult(); }
+
+   private:
+    std::coroutine_handle<promise_type> coroutine_;
+  };
+  // The Task must live until it ends, as a temporary in the co_await expression does.
+  Awaiter operator co_await() && noexcept { return Awaiter(coroutine_); }
+
+  // Runs the Task up to its first suspension, without a coroutine that awaits it: `completion`
+  // hears when it ends (perhaps before this returns) and takes the result. Called once, on the
+  // scheduler's thread.
+  void Start(Scheduler& scheduler, CancelScope* cancel, TaskCompletion* completion) {
+    Bind(scheduler, cancel, completion);
+    coroutine_.resume();
+  }
+  // The same, from the queue of ready coroutines: never inline.
+  void StartLater(Scheduler& scheduler, CancelScope* cancel, TaskCompletion* completion) {
+    Bind(scheduler, cancel, completion);
+    scheduler.Ready(coroutine_.promise());
+  }
+
+  // The result of a Task that was started and is done; throws what it threw.
+  T TakeResult() { return coroutine_.promise().TakeResult(); }
+
+ private:
+  friend promise_type;
+  explicit Task(std::coroutine_handle<promise_type> coroutine) : coroutine_(coroutine) {}
+
+  void Bind(Scheduler& scheduler, CancelScope* cancel, TaskCompletion* completion) {
+    PromiseBase& promise = coroutine_.promise();
+    assert(promise.scheduler == nullptr);
+    promise.scheduler = &scheduler;
+    promise.cancel = cancel;
+    promise.completion = completion;
+  }
+  void Destroy() {
+    if (coroutine_) coroutine_.destroy();
+  }
+
+  std::coroutine_handle<promise_type> coroutine_;
+};
+
+namespace internal {
+
+template <typename T>
+Task<T> Promise<T>::get_return_object() noexcept {
+  auto self = std::coroutine_handle<Promise>::from_promise(*this);
+  handle = self;
+  return Task<T>(self);
+}
+
+inline Task<void> Promise<void>::get_return_object() noexcept {
+  auto self = std::coroutine_handle<Promise>::from_promise(*this);
+  handle = self;
+  return Task<void>(self);
+}
+
+}  // namespace internal
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_CORO_TASK_H_

@@ -1,0 +1,111 @@
+// Device: an RDMA device's control path. The data path is verbs itself.
+//
+// Two implementations: RdmaDevice (transport/verbs, any provider of libibverbs) and SoftDevice
+// (transport/soft, user space only). In rdma-core the data path (ibv_post_send, ibv_post_srq_recv,
+// ibv_poll_cq, ibv_req_notify_cq) is inline and dispatches through ibv_context::ops, so it is
+// called directly on the objects created here, with no cost of abstraction. Everything else is a
+// library function that would crash on a software device's objects, and goes through this class
+// instead. ibv_wr_*, ibv_create_cq_ex and macro'd queries do not dispatch through ops: Verbena uses
+// none of them.
+//
+// Objects are destroyed in the order that verbs demands (MRs before their PD, QPs before their CQ
+// and SRQ); destroying one too early returns FAILED_PRECONDITION with EBUSY in the message.
+// handles.h has owners that do it. A Device outlives its objects. All calls are safe from any
+// thread; they may block for milliseconds, and belong to set-up and teardown.
+
+#ifndef VERBENA_TRANSPORT_DEVICE_DEVICE_H_
+#define VERBENA_TRANSPORT_DEVICE_DEVICE_H_
+
+#include <infiniband/verbs.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace verbena {
+
+enum class DeviceKind { kRdma, kSoft };
+
+// What a device can do beyond ibv_device_attr, found by probing once when it is opened.
+struct DeviceCapabilities {
+  uint32_t max_inline_bytes = 0;  // accepted as ibv_qp_cap::max_inline_data with 4 send SGEs
+  bool srq = false;               // shared receive queues
+  bool srq_limit_event = false;   // IBV_EVENT_SRQ_LIMIT_REACHED is raised
+  bool last_wqe_event = false;    // IBV_EVENT_QP_LAST_WQE_REACHED is raised
+  bool write_with_immediate = false;
+  bool send_with_immediate = false;
+  bool atomics = false;
+  bool memory_windows = false;      // type 2, with BIND_MW, LOCAL_INV and SEND_WITH_INV
+  bool rnr_nak = false;             // a SEND without a receive is retried, then fails
+  bool remote_key_checked = false;  // a bad rkey fails the WR (siw 6.1: it does not)
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual DeviceKind kind() const = 0;
+  virtual const std::string& name() const = 0;
+  // The context whose ops serve the data path. Owned by the Device.
+  virtual ibv_context* context() = 0;
+  virtual const DeviceCapabilities& capabilities() const = 0;
+  virtual const ibv_device_attr& attributes() const = 0;
+
+  // `port` is counted from 1.
+  virtual absl::StatusOr<ibv_port_attr> QueryPort(uint8_t port) = 0;
+  virtual absl::StatusOr<ibv_gid> QueryGid(uint8_t port, int index) = 0;
+
+  virtual absl::StatusOr<ibv_pd*> AllocPd() = 0;
+  virtual absl::Status DeallocPd(ibv_pd* pd) = 0;
+
+  // `access` is a set of IBV_ACCESS_*. RESOURCE_EXHAUSTED names RLIMIT_MEMLOCK and the bytes needed
+  // when that is the reason.
+  virtual absl::StatusOr<ibv_mr*> RegMr(ibv_pd* pd, void* address, size_t bytes, int access) = 0;
+  virtual absl::Status DeregMr(ibv_mr* mr) = 0;
+
+  // UNIMPLEMENTED where the device has no type-2 memory windows.
+  virtual absl::StatusOr<ibv_mw*> AllocMw(ibv_pd* pd) = 0;
+  virtual absl::Status DeallocMw(ibv_mw* mw) = 0;
+
+  virtual absl::StatusOr<ibv_comp_channel*> CreateCompChannel() = 0;
+  virtual absl::Status DestroyCompChannel(ibv_comp_channel* channel) = 0;
+  // The next completion event of a channel whose fd is readable (it is non-blocking). UNAVAILABLE
+  // when there is none. Every event is to be acknowledged before its CQ is destroyed.
+  virtual absl::StatusOr<ibv_cq*> GetCqEvent(ibv_comp_channel* channel) = 0;
+  virtual void AckCqEvents(ibv_cq* cq, unsigned count) = 0;
+
+  // `channel` may be null. The CQ holds at least `entries`.
+  virtual absl::StatusOr<ibv_cq*> CreateCq(int entries, void* cq_context,
+                                           ibv_comp_channel* channel) = 0;
+  virtual absl::Status DestroyCq(ibv_cq* cq) = 0;
+
+  virtual absl::StatusOr<ibv_srq*> CreateSrq(ibv_pd* pd, const ibv_srq_init_attr& attributes) = 0;
+  virtual absl::Status ModifySrq(ibv_srq* srq, const ibv_srq_attr& attributes, int mask) = 0;
+  virtual absl::StatusOr<ibv_srq_attr> QuerySrq(ibv_srq* srq) = 0;
+  virtual absl::Status DestroySrq(ibv_srq* srq) = 0;
+
+  // `attributes.cap` is updated to what the QP got.
+  virtual absl::StatusOr<ibv_qp*> CreateQp(ibv_pd* pd, ibv_qp_init_attr& attributes) = 0;
+  virtual absl::Status ModifyQp(ibv_qp* qp, const ibv_qp_attr& attributes, int mask) = 0;
+  virtual absl::StatusOr<ibv_qp_attr> QueryQp(ibv_qp* qp, int mask) = 0;
+  virtual absl::Status DestroyQp(ibv_qp* qp) = 0;
+
+  // True when no one-sided transfer of a peer that began before `qp` left service can still touch
+  // our memory. Hardware: true once the QP is in ERR or destroyed. The soft device: false while a
+  // frozen peer is in the middle of a copy. Memory leased through `qpn` may be reused only once
+  // this is true.
+  virtual bool Quiesced(uint32_t qpn) = 0;
+
+  // Readable when an asynchronous event waits; non-blocking.
+  virtual int async_fd() const = 0;
+  // UNAVAILABLE when there is none. Acknowledge at once: destroying a QP waits for its events.
+  virtual absl::StatusOr<ibv_async_event> GetAsyncEvent() = 0;
+  virtual void AckAsyncEvent(ibv_async_event& event) = 0;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_DEVICE_DEVICE_H_

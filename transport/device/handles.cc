@@ -1,0 +1,13 @@
+#include "verbena/transport/device/handles.h"
+
+#include "fmt/format.h"
+#include "verbena/transport/log/log.h"
+
+namespace verbena {
+
+void LogLeakedObject(const Device& device, const char* kind, const absl::Status& status) {
+  Log(LogLevel::kError,
+      fmt::format("{}: a {} was not destroyed: {}", device.name(), kind, status.ToString()));
+}
+
+}  // namespace verbena

@@ -1,0 +1,115 @@
+#include "verbena/transport/device/verbs_status.h"
+
+#include <cerrno>
+#include <cstring>
+
+#include "fmt/format.h"
+
+namespace verbena {
+namespace {
+
+absl::StatusCode CodeOfErrno(int error) {
+  switch (error) {
+    case EINVAL:
+    case ERANGE:
+    case EFAULT:
+      return absl::StatusCode::kInvalidArgument;
+    case ENOMEM:
+    case EAGAIN:
+    case ENOSPC:
+    case EMFILE:
+    case ENFILE:
+      return absl::StatusCode::kResourceExhausted;
+    case EPERM:
+    case EACCES:
+      return absl::StatusCode::kPermissionDenied;
+    case ENOENT:
+    case ENODEV:
+    case ENXIO:
+      return absl::StatusCode::kNotFound;
+    case ENOSYS:
+    case EOPNOTSUPP:
+    case EPROTONOSUPPORT:
+      return absl::StatusCode::kUnimplemented;
+    case EBUSY:
+      return absl::StatusCode::kFailedPrecondition;
+    case ECONNREFUSED:
+    case ECONNRESET:
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+    case ENETDOWN:
+    case EPIPE:
+    case ENOTCONN:
+      return absl::StatusCode::kUnavailable;
+    case ETIMEDOUT:
+      return absl::StatusCode::kDeadlineExceeded;
+    default:
+      return absl::StatusCode::kInternal;
+  }
+}
+
+absl::StatusCode CodeOfWc(ibv_wc_status status) {
+  switch (status) {
+    case IBV_WC_SUCCESS:
+      return absl::StatusCode::kOk;
+    case IBV_WC_LOC_LEN_ERR:
+    case IBV_WC_LOC_QP_OP_ERR:
+    case IBV_WC_LOC_PROT_ERR:
+    case IBV_WC_LOC_ACCESS_ERR:
+    case IBV_WC_MW_BIND_ERR:
+      return absl::StatusCode::kInternal;
+    case IBV_WC_REM_ACCESS_ERR:
+      return absl::StatusCode::kPermissionDenied;
+    case IBV_WC_REM_INV_REQ_ERR:
+      return absl::StatusCode::kInvalidArgument;
+    default:
+      return absl::StatusCode::kUnavailable;
+  }
+}
+
+}  // namespace
+
+absl::Status ErrnoStatus(int error, const std::string& what) {
+  const char* name = strerrorname_np(error);
+  return absl::Status(CodeOfErrno(error), fmt::format("{}: {} ({})", what, strerrordesc_np(error),
+                                                      name != nullptr ? name : "unknown errno"));
+}
+
+const char* WcStatusName(ibv_wc_status status) {
+  static constexpr const char* kNames[] = {"IBV_WC_SUCCESS",
+                                           "IBV_WC_LOC_LEN_ERR",
+                                           "IBV_WC_LOC_QP_OP_ERR",
+                                           "IBV_WC_LOC_EEC_OP_ERR",
+                                           "IBV_WC_LOC_PROT_ERR",
+                                           "IBV_WC_WR_FLUSH_ERR",
+                                           "IBV_WC_MW_BIND_ERR",
+                                           "IBV_WC_BAD_RESP_ERR",
+                                           "IBV_WC_LOC_ACCESS_ERR",
+                                           "IBV_WC_REM_INV_REQ_ERR",
+                                           "IBV_WC_REM_ACCESS_ERR",
+                                           "IBV_WC_REM_OP_ERR",
+                                           "IBV_WC_RETRY_EXC_ERR",
+                                           "IBV_WC_RNR_RETRY_EXC_ERR",
+                                           "IBV_WC_LOC_RDD_VIOL_ERR",
+                                           "IBV_WC_REM_INV_RD_REQ_ERR",
+                                           "IBV_WC_REM_ABORT_ERR",
+                                           "IBV_WC_INV_EECN_ERR",
+                                           "IBV_WC_INV_EEC_STATE_ERR",
+                                           "IBV_WC_FATAL_ERR",
+                                           "IBV_WC_RESP_TIMEOUT_ERR",
+                                           "IBV_WC_GENERAL_ERR",
+                                           "IBV_WC_TM_ERR",
+                                           "IBV_WC_TM_RNDV_INCOMPLETE"};
+  const auto index = static_cast<size_t>(status);
+  return index < std::size(kNames) ? kNames[index] : "unknown IBV_WC status";
+}
+
+absl::Status WcStatus(const ibv_wc& completion, const std::string& peer) {
+  if (completion.status == IBV_WC_SUCCESS) return absl::OkStatus();
+  return absl::Status(
+      CodeOfWc(completion.status),
+      fmt::format("{} (QPN {:#x}, peer {}, vendor error {:#x})", WcStatusName(completion.status),
+                  completion.qp_num, peer, completion.vendor_err));
+}
+
+}  // namespace verbena

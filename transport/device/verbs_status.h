@@ -1,0 +1,28 @@
+// verbs' two kinds of failure, errno and the status of a work completion, as absl::Status.
+//
+// This is the only place that maps them, so that every message names the verbs constant that a
+// reader can look up, beside the canonical code that a caller can act on.
+
+#ifndef VERBENA_TRANSPORT_DEVICE_VERBS_STATUS_H_
+#define VERBENA_TRANSPORT_DEVICE_VERBS_STATUS_H_
+
+#include <infiniband/verbs.h>
+
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace verbena {
+
+// `error` is a positive errno; `what` says what was tried, e.g. "ibv_create_cq(cqe=9000) on soft0".
+absl::Status ErrnoStatus(int error, const std::string& what);
+
+// The name of a completion's status, e.g. "IBV_WC_RNR_RETRY_EXC_ERR".
+const char* WcStatusName(ibv_wc_status status);
+
+// OK for IBV_WC_SUCCESS. `peer` is how logs name the other side.
+absl::Status WcStatus(const ibv_wc& completion, const std::string& peer);
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_DEVICE_VERBS_STATUS_H_

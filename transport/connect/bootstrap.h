@@ -1,0 +1,66 @@
+// Bootstrap: how two processes find each other and exchange what their queue pairs need to connect.
+//
+// A bootstrap gives message streams: ordered, reliable, bounded messages between two executors. TCP
+// is the default; in-process pairs serve tests and simulation. The handshake (handshake.h) runs
+// over a stream; then the stream stays open as long as the link does, since its end is the first
+// sign that the peer is gone.
+//
+// The awaits run on the executor of whoever awaits them; a stream is used from one executor at a
+// time, with at most one Send() and one Receive() in flight. Blocking and resolving happen on the
+// bootstrap's own thread.
+
+#ifndef VERBENA_TRANSPORT_CONNECT_BOOTSTRAP_H_
+#define VERBENA_TRANSPORT_CONNECT_BOOTSTRAP_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/transport/coro/task.h"
+
+namespace verbena {
+
+// The longest message; a longer one from the peer ends the stream with INVALID_ARGUMENT.
+inline constexpr size_t kMaxBootstrapMessageBytes = 64 * 1024;
+
+class MessageStream {
+ public:
+  // Closes it; awaits in flight must have ended or been abandoned.
+  virtual ~MessageStream() = default;
+
+  virtual Task<absl::Status> Send(std::string message) = 0;
+  // UNAVAILABLE when the peer has closed it or is gone. Waits as long as it takes, or until
+  // cancelled.
+  virtual Task<absl::StatusOr<std::string>> Receive() = 0;
+  // Ends the stream in both directions; awaits in flight return CANCELLED.
+  virtual void Close() = 0;
+  // For messages and logs, e.g. "127.0.0.1:4000".
+  virtual const std::string& peer() const = 0;
+};
+
+class MessageListener {
+ public:
+  virtual ~MessageListener() = default;
+
+  // CANCELLED after Close().
+  virtual Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Accept() = 0;
+  virtual void Close() = 0;
+  // What a client connects to, with the port that was really bound.
+  virtual const std::string& address() const = 0;
+};
+
+class Bootstrap {
+ public:
+  virtual ~Bootstrap() = default;
+
+  // `target` is a host and port, "storage-7:4000" or "[::1]:4000". UNAVAILABLE when nobody listens.
+  virtual Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connect(std::string target) = 0;
+  // `address` as above; port 0 takes a free one. FAILED_PRECONDITION names a port that is taken.
+  virtual absl::StatusOr<std::unique_ptr<MessageListener>> Listen(const std::string& address) = 0;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_CONNECT_BOOTSTRAP_H_

@@ -1,0 +1,44 @@
+// Service: what a server offers; the base of every generated service class.
+//
+// An implementation belongs to its user, is registered with Server::Register before the server
+// starts and must outlive it. Its handlers run on every executor of the server, possibly at once:
+// state that they share is theirs to guard, or to keep per executor.
+
+#ifndef VERBENA_RPC_SERVICE_H_
+#define VERBENA_RPC_SERVICE_H_
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "google/protobuf/message_lite.h"
+#include "verbena/rpc/method.h"
+#include "verbena/transport/coro/task.h"
+
+namespace verbena {
+
+class ServerContext;
+class Service;
+
+// How the runtime calls one method: generated code fills in a static table of these.
+struct ServerMethod {
+  const MethodDescriptor* descriptor;
+  const google::protobuf::MessageLite* request_prototype;
+  const google::protobuf::MessageLite* reply_prototype;
+  // `request` and `reply` are of the prototypes' types. All arguments are valid until the Task
+  // ends.
+  Task<absl::Status> (*invoke)(Service& service, ServerContext& context,
+                               const google::protobuf::MessageLite& request,
+                               google::protobuf::MessageLite& reply);
+};
+
+class Service {
+ public:
+  virtual ~Service() = default;
+
+  // "package.Service".
+  virtual const char* full_name() const = 0;
+  virtual absl::Span<const ServerMethod> methods() const = 0;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_RPC_SERVICE_H_

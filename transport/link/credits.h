@@ -1,0 +1,133 @@
+// Credits: how many SENDs a link may still post without overrunning its peer's shared receive queue.
+//
+// One credit is one receive that the peer has set aside in its SRQ for this link. All links of an endpoint
+// draw on one CreditPool, whose size is the SRQ's depth less every link's reserve, so that RNR NAKs cannot
+// happen by construction. All counters on the wire are cumulative and wrap around: a lost or repeated one does
+// no harm, and every claim of a peer is checked against what it can have seen.
+//
+//   sender                                   receiver
+//   SendCredits::TrySpend()  --- SEND --->   ReceiveGrants::OnSend()
+//   SendCredits::OnGranted() <-- header ---  ReceiveGrants::Refill()
+//
+// Owned by a Link (the pool by its endpoint), on its executor's thread. A violation is returned as a Status that
+// closes the link: its accounting can no longer be trusted.
+
+#ifndef VERBENA_TRANSPORT_LINK_CREDITS_H_
+#define VERBENA_TRANSPORT_LINK_CREDITS_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "verbena/transport/link/limits.h"
+
+namespace verbena {
+
+// Receives of one SRQ that may be lent to links.
+class CreditPool {
+ public:
+  explicit CreditPool(uint32_t capacity) : free_(capacity), capacity_(capacity) {}
+
+  // Takes up to `wanted`; returns how many were free.
+  uint32_t Borrow(uint32_t wanted);
+  void GiveBack(uint32_t count);
+
+  uint32_t free() const { return free_; }
+  uint32_t capacity() const { return capacity_; }
+
+ private:
+  uint32_t free_;
+  const uint32_t capacity_;
+};
+
+// What this side may send.
+class SendCredits {
+ public:
+  // `granted`: what the peer's handshake offered.
+  explicit SendCredits(uint32_t granted) : granted_(granted) {}
+
+  uint32_t available() const { return granted_ - returned_ - spent_; }
+  bool TrySpend() {
+    if (available() == 0) return false;
+    ++spent_;
+    return true;
+  }
+
+  // SENDs without frames may use kReserveCredits more, until the peer has said that it saw them.
+  bool TrySpendReserve() {
+    if (static_cast<uint16_t>(reserve_spent_ - reserve_seen_) >= kReserveCredits) return false;
+    ++reserve_spent_;
+    return true;
+  }
+
+  // The counters of a header from the peer. INVALID_ARGUMENT when it takes back a grant, grants more than
+  // kMaxWindow, or has seen reserve SENDs that were never sent.
+  absl::Status OnHeader(uint32_t granted, uint16_t reserve_seen);
+
+  // Answers a recall: gives back up to `wanted` of what is unspent. The next header tells the peer.
+  uint32_t GiveBack(uint32_t wanted);
+
+  // For the header's credits_returned.
+  uint32_t returned() const { return returned_; }
+
+ private:
+  uint32_t granted_;
+  uint32_t returned_ = 0;
+  uint32_t spent_ = 0;
+  uint16_t reserve_spent_ = 0;
+  uint16_t reserve_seen_ = 0;
+};
+
+// What the peer may send to this side. Draws on `pool` and gives everything back in Release().
+class ReceiveGrants {
+ public:
+  // Borrows the initial window, of which the caller has made sure.
+  ReceiveGrants(CreditPool& pool, uint32_t initial_window, uint32_t max_window);
+  ReceiveGrants(const ReceiveGrants&) = delete;
+  ReceiveGrants& operator=(const ReceiveGrants&) = delete;
+  ~ReceiveGrants() { Release(); }
+
+  // A SEND arrived. RESOURCE_EXHAUSTED when the peer had no credit for it.
+  absl::Status OnSend(bool spends_reserve);
+  // The header's credits_returned: they count as free from now on. INVALID_ARGUMENT when it gives back more
+  // than it holds.
+  absl::Status OnReturned(uint32_t returned);
+
+  // Doubles the window, as far as the pool and the maximum go. Returns by how much it grew.
+  uint32_t Grow();
+
+  // Raises what the peer may send to the full window; the next header carries granted(). Call after the
+  // receives have been reposted.
+  void Refill() { granted_ += window_ - outstanding(); }
+  uint32_t granted() const { return granted_; }
+  uint16_t reserve_seen() const { return reserve_seen_; }
+
+  // Records that a header carried granted().
+  void MarkAdvertised() { advertised_ = granted_; }
+  // Half a window that the peer does not know of yet: worth a SEND of its own.
+  bool ShouldAdvertise() const {
+    return granted_ + window_ - outstanding() - advertised_ >= (window_ + 1) / 2;
+  }
+
+  // Credits that the peer holds unspent, as far as this side knows.
+  uint32_t outstanding() const { return granted_ - returned_ - received_; }
+  uint32_t window() const { return window_; }
+  // What a recall may ask for.
+  uint32_t surplus() const { return window_ > initial_window_ ? window_ - initial_window_ : 0; }
+
+  void Release();
+
+ private:
+  CreditPool& pool_;
+  const uint32_t initial_window_;
+  const uint32_t max_window_;
+  uint32_t window_;
+  uint32_t granted_;
+  uint32_t advertised_;
+  uint32_t returned_ = 0;
+  uint32_t received_ = 0;
+  uint16_t reserve_seen_ = 0;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_LINK_CREDITS_H_

@@ -1,0 +1,70 @@
+#include "verbena/transport/link/limits.h"
+
+#include <algorithm>
+
+#include "fmt/format.h"
+#include "verbena/transport/log/log.h"
+
+namespace verbena {
+namespace {
+
+absl::Status OutOfRange(const char* name, uint64_t value, uint64_t low, uint64_t high) {
+  return absl::InvalidArgumentError(
+      fmt::format("{} is {}, but must be in [{}, {}]", name, value, low, high));
+}
+
+absl::Status CheckRanges(const LinkLimits& limits) {
+  if (limits.max_links < 1 || limits.max_links > 65536) {
+    return OutOfRange("max_links", limits.max_links, 1, 65536);
+  }
+  if (limits.eager_bytes < 1024 || limits.eager_bytes > (1u << 20)) {
+    return OutOfRange("eager_bytes", limits.eager_bytes, 1024, 1u << 20);
+  }
+  if (limits.eager_bytes % 64 != 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("eager_bytes is {}, but must be a multiple of 64", limits.eager_bytes));
+  }
+  if (limits.initial_credits < 1 || limits.initial_credits > kMaxWindow) {
+    return OutOfRange("initial_credits", limits.initial_credits, 1, kMaxWindow);
+  }
+  if (limits.max_credits < limits.initial_credits || limits.max_credits > kMaxWindow) {
+    return OutOfRange("max_credits", limits.max_credits, limits.initial_credits, kMaxWindow);
+  }
+  if (limits.send_queue_depth < 4 * kSignalInterval || limits.send_queue_depth > 4096) {
+    return OutOfRange("send_queue_depth", limits.send_queue_depth, 4 * kSignalInterval, 4096);
+  }
+  if (limits.send_buffers < 16) return OutOfRange("send_buffers", limits.send_buffers, 16, 1u << 20);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<LinkLimits> DeriveLimits(const LinkLimits& wanted, const Device& device) {
+  if (absl::Status status = CheckRanges(wanted); !status.ok()) return status;
+  LinkLimits limits = wanted;
+  const ibv_device_attr& attributes = device.attributes();
+  limits.srq_depth =
+      std::min(limits.srq_depth, static_cast<uint32_t>(std::max(attributes.max_srq_wr, 1)));
+  limits.send_queue_depth =
+      std::min(limits.send_queue_depth, static_cast<uint32_t>(std::max(attributes.max_qp_wr, 1)));
+  const auto max_cqe = static_cast<uint32_t>(std::max(attributes.max_cqe, 1));
+  while (CompletionQueueEntries(limits) > max_cqe && limits.max_links > 1) limits.max_links /= 2;
+  const uint32_t receives_per_link = limits.initial_credits + kReserveCredits;
+  limits.max_links = std::min(limits.max_links, limits.srq_depth / receives_per_link);
+  if (limits.max_links == 0 || CompletionQueueEntries(limits) > max_cqe) {
+    return absl::ResourceExhaustedError(fmt::format(
+        "{} is too small for one link: max_cqe {}, max_srq_wr {}, max_qp_wr {}", device.name(),
+        attributes.max_cqe, attributes.max_srq_wr, attributes.max_qp_wr));
+  }
+  if (limits.max_links != wanted.max_links || limits.srq_depth != wanted.srq_depth ||
+      limits.send_queue_depth != wanted.send_queue_depth) {
+    Log(LogLevel::kWarning,
+        fmt::format("{} limits links to {} (wanted {}), SRQ depth to {} (wanted {}), send queue "
+                    "depth to {} (wanted {})",
+                    device.name(), limits.max_links, wanted.max_links, limits.srq_depth,
+                    wanted.srq_depth, limits.send_queue_depth, wanted.send_queue_depth));
+  }
+  return limits;
+}
+
+}  // namespace verbena

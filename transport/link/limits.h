@@ -1,0 +1,72 @@
+// The bounds of a link endpoint: every number that sizes a queue, in one place, and how they follow from each
+// other.
+//
+//   receives  = max_links × (initial_credits + kReserveCredits) + what is lent to busy links
+//             ≤ srq_depth, clamped to the device
+//   CQ        = srq_depth + max_links × send_queue_depth: in ERR every posted WR completes, also
+//               unsignalled ones, so nothing less is safe
+//
+// Start values come from measurement on the shared-memory wire; a device with less shrinks them, and Derive() says so.
+
+#ifndef VERBENA_TRANSPORT_LINK_LIMITS_H_
+#define VERBENA_TRANSPORT_LINK_LIMITS_H_
+
+#include <chrono>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/device/device.h"
+
+namespace verbena {
+
+// Receives per link that only SENDs without frames (credit returns) may use, so that two links without
+// ordinary credits can still give each other some.
+inline constexpr uint32_t kReserveCredits = 2;
+
+// A peer may never be granted more than this at once; a larger claim from it is a violation.
+inline constexpr uint32_t kMaxWindow = 1u << 15;
+
+// A WR is signalled at least this often: SQ slots are freed only by a signalled completion.
+inline constexpr uint32_t kSignalInterval = 16;
+
+// Receive buffers lie this far beyond their size apart: at 4096 bytes apart their first lines would share
+// one set of the L1 cache (8 ns against 1 ns a message).
+inline constexpr uint32_t kReceiveStridePadding = 64;
+
+struct LinkLimits {
+  // Links of one endpoint (one executor on one device). One more is refused with RESOURCE_EXHAUSTED.
+  uint32_t max_links = 128;
+  // Receives of the shared receive queue.
+  uint32_t srq_depth = 4096;
+  // The largest SEND, and the size of one receive buffer, in bytes.
+  uint32_t eager_bytes = 4096;
+  // What a link may send before it has proven that it uses more.
+  uint32_t initial_credits = 8;
+  // What one link may be lent at most, initial credits included.
+  uint32_t max_credits = 512;
+  // WRs posted and not completed, per link. At least 4 × kSignalInterval.
+  uint32_t send_queue_depth = 64;
+  // Send buffers of an endpoint, shared by its links; eager_bytes each.
+  uint32_t send_buffers = 1024;
+  // How long a link waits for its QP to drain before it destroys it.
+  Duration teardown_timeout = std::chrono::seconds(1);
+  // A link with calls outstanding that hears nothing for this long sends a PING; after three
+  // such intervals without a word its peer counts as dead.
+  Duration ping_interval = std::chrono::seconds(2);
+  // Connecting, handshake included.
+  Duration connect_timeout = std::chrono::seconds(10);
+};
+
+// Completions that a CQ must be able to hold for `limits`.
+constexpr uint32_t CompletionQueueEntries(const LinkLimits& limits) {
+  return limits.srq_depth + limits.max_links * limits.send_queue_depth;
+}
+
+// `wanted`, clamped to what `device` can do, with a log line when it had to be. INVALID_ARGUMENT names a value that
+// contradicts another or is out of range.
+absl::StatusOr<LinkLimits> DeriveLimits(const LinkLimits& wanted, const Device& device);
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_LINK_LIMITS_H_

@@ -1,0 +1,123 @@
+// The bytes of a SEND: one SendHeader, then frames. proto/WIRE.md is the specification.
+//
+// Little-endian and fixed; every frame starts at a multiple of 8 bytes. FrameParser is the only reader of a
+// peer's bytes: a pure function of them, which checks every length before it is used, never allocates, and
+// stops at the first fault. A SEND without frames returns credits and nothing else.
+
+#ifndef VERBENA_TRANSPORT_LINK_WIRE_FORMAT_H_
+#define VERBENA_TRANSPORT_LINK_WIRE_FORMAT_H_
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+namespace verbena {
+
+static_assert(std::endian::native == std::endian::little,
+              "the wire is little-endian and its structs are copied as they lie in memory");
+
+// Flags of a SEND.
+inline constexpr uint8_t kSendSpendsReserve = 1;  // uses a reserve credit; has no frames
+inline constexpr uint8_t kSendStarved = 2;        // its sender waits for credits: lend it more
+inline constexpr uint8_t kSendKnownFlags = kSendSpendsReserve | kSendStarved;
+
+struct SendHeader {
+  // Ordinary credits granted to the receiver of this SEND since the link began, modulo 2^32.
+  uint32_t credits_granted = 0;
+  // Ordinary credits that the sender of this SEND gave back on recall, modulo 2^32.
+  uint32_t credits_returned = 0;
+  // SENDs on reserve credits that arrived at the sender of this SEND, modulo 2^16.
+  uint16_t reserve_seen = 0;
+  uint16_t frame_count = 0;
+  uint8_t flags = 0;
+  uint8_t reserved[3] = {};  // zero
+};
+static_assert(sizeof(SendHeader) == 16);
+
+enum class FrameKind : uint8_t {
+  kRequest = 1,
+  kResponse = 2,
+  kCancel = 3,   // the caller no longer wants the call
+  kPing = 4,     // answer with kPong
+  kPong = 5,
+  kRecall = 6,   // give back `argument` credits if you can spare them
+  kGoAway = 7,   // start no more calls on this link
+};
+
+struct FrameHeader {
+  // The caller's slot, and how often it was used: a late frame of an ended call is told from a current one.
+  uint32_t call_slot = 0;
+  uint32_t call_generation = 0;
+  // kRequest: MethodId() of the full name. Else 0.
+  uint64_t method_id = 0;
+  // kRequest: microseconds left until the call's deadline; 0 means none.
+  uint32_t deadline_us = 0;
+  uint32_t body_bytes = 0;
+  FrameKind kind = FrameKind::kRequest;
+  uint8_t flags = 0;        // zero
+  uint8_t status_code = 0;  // kResponse: a canonical status code
+  uint8_t outcome = 0;      // kResponse: an Outcome
+  uint32_t argument = 0;    // kRecall: credits
+};
+static_assert(sizeof(FrameHeader) == 32);
+
+constexpr size_t kFrameAlignment = 8;
+
+// What a frame with a body of `body_bytes` takes in a SEND.
+constexpr size_t FrameBytes(size_t body_bytes) {
+  return sizeof(FrameHeader) + (body_bytes + kFrameAlignment - 1) / kFrameAlignment * kFrameAlignment;
+}
+
+// The largest body that fits one SEND of `eager_bytes`.
+constexpr size_t MaxBodyBytes(size_t eager_bytes) {
+  return eager_bytes - sizeof(SendHeader) - sizeof(FrameHeader);
+}
+
+enum class WireFault : uint8_t {
+  kNone,
+  kTruncatedHeader,    // shorter than a SendHeader
+  kUnknownFlags,       // a flag or reserved byte that this version does not know
+  kTruncatedFrame,     // a frame header or body past the end
+  kUnknownKind,
+  kTrailingBytes,      // more bytes than frame_count frames
+  kReserveWithFrames,  // the reserve is for SENDs without frames
+};
+
+const char* WireFaultName(WireFault fault);
+
+// Reads one SEND.
+//
+//   FrameParser parser(bytes, size);
+//   while (parser.Next()) Use(parser.frame(), parser.body());
+//   if (parser.fault() != WireFault::kNone) Close(…);
+class FrameParser {
+ public:
+  FrameParser(const char* bytes, size_t size);
+
+  // False at the end, and at the first fault. A frame's header and body are valid until the next call.
+  bool Next();
+
+  WireFault fault() const { return fault_; }
+  // Valid unless the constructor found a fault.
+  const SendHeader& header() const { return header_; }
+  const FrameHeader& frame() const { return frame_; }
+  const char* body() const { return body_; }
+
+ private:
+  bool Fail(WireFault fault) {
+    fault_ = fault;
+    return false;
+  }
+
+  const char* next_;
+  const char* const end_;
+  const char* body_ = nullptr;
+  uint32_t frames_left_ = 0;
+  WireFault fault_ = WireFault::kNone;
+  SendHeader header_;
+  FrameHeader frame_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_LINK_WIRE_FORMAT_H_

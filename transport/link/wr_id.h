@@ -1,0 +1,39 @@
+// WrId: what a work request carries so that its completion finds its owner, however late it comes.
+//
+// Never a pointer: a slot that may have been reused, and the generation that tells. An endpoint compares the
+// generation before it touches anything, so a completion of a link that is gone is counted and dropped.
+
+#ifndef VERBENA_TRANSPORT_LINK_WR_ID_H_
+#define VERBENA_TRANSPORT_LINK_WR_ID_H_
+
+#include <cstdint>
+
+namespace verbena {
+
+struct WrId {
+  enum class Kind : uint8_t { kReceive = 1, kSend = 2 };
+
+  Kind kind;            // 4 bits
+  uint16_t position;    // 12 bits. kSend: the send queue position, modulo 4096
+  uint32_t generation;  // 24 bits. kSend: of the link's slot
+  uint32_t slot;        // 24 bits. kReceive: the buffer; kSend: the link
+
+  static constexpr uint32_t kPositionMask = 0xfff;
+  static constexpr uint32_t kGenerationMask = 0xffffff;
+  static constexpr uint32_t kSlotMask = 0xffffff;
+
+  constexpr uint64_t Pack() const {
+    return uint64_t{static_cast<uint8_t>(kind)} << 60 | uint64_t{position & kPositionMask} << 48 |
+           uint64_t{generation & kGenerationMask} << 24 | (slot & kSlotMask);
+  }
+
+  static constexpr WrId Unpack(uint64_t packed) {
+    return {static_cast<Kind>(packed >> 60), static_cast<uint16_t>(packed >> 48 & kPositionMask),
+            static_cast<uint32_t>(packed >> 24 & kGenerationMask),
+            static_cast<uint32_t>(packed & kSlotMask)};
+  }
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_LINK_WR_ID_H_

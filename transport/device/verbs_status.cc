@@ -70,9 +70,13 @@ absl::StatusCode CodeOfWc(ibv_wc_status status) {
 }  // namespace
 
 absl::Status ErrnoStatus(int error, const std::string& what) {
+  // Both are null for a number that the C library does not know.
   const char* name = strerrorname_np(error);
-  return absl::Status(CodeOfErrno(error), fmt::format("{}: {} ({})", what, strerrordesc_np(error),
-                                                      name != nullptr ? name : "unknown errno"));
+  const char* description = strerrordesc_np(error);
+  if (name == nullptr || description == nullptr) {
+    return absl::Status(CodeOfErrno(error), fmt::format("{}: errno {}", what, error));
+  }
+  return absl::Status(CodeOfErrno(error), fmt::format("{}: {} ({})", what, description, name));
 }
 
 const char* WcStatusName(ibv_wc_status status) {

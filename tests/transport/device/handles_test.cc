@@ -1,0 +1,105 @@
+#include "verbena/transport/device/handles.h"
+
+#include <infiniband/verbs.h>
+
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/transport/device/fake_device.h"
+#include "verbena/transport/log/log.h"
+
+namespace verbena {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+TEST(DeviceHandleTest, DestroysItsObjectOnceThroughItsDevice) {
+  FakeDevice device;
+  ibv_pd pd{};
+  {
+    PdHandle owner(device, &pd);
+  }
+  EXPECT_THAT(device.destroyed, ElementsAre(&pd));
+}
+
+TEST(DeviceHandleTest, AnEmptyHandleDestroysNothing) {
+  FakeDevice device;
+  {
+    PdHandle empty;
+  }
+  {
+    PdHandle null(device, nullptr);
+  }
+  EXPECT_THAT(device.destroyed, IsEmpty());
+}
+
+TEST(DeviceHandleTest, AMovedFromHandleDoesNotDestroyASecondTime) {
+  FakeDevice device;
+  ibv_cq cq{};
+  CqHandle from(device, &cq);
+  {
+    CqHandle to(std::move(from));
+    EXPECT_FALSE(from);  // NOLINT(bugprone-use-after-move): the state after a move is the subject
+    EXPECT_EQ(to.get(), &cq);
+  }
+  EXPECT_THAT(device.destroyed, ElementsAre(&cq));
+}
+
+TEST(DeviceHandleTest, AssignmentDestroysWhatWasHeldBefore) {
+  FakeDevice device;
+  ibv_qp first{};
+  ibv_qp second{};
+  QpHandle handle(device, &first);
+  handle = QpHandle(device, &second);
+  EXPECT_THAT(device.destroyed, ElementsAre(&first));
+  handle.Reset();
+  EXPECT_THAT(device.destroyed, ElementsAre(&first, &second));
+}
+
+TEST(DeviceHandleTest, AssigningAHandleToItselfKeepsItsObject) {
+  FakeDevice device;
+  ibv_srq srq{};
+  SrqHandle handle(device, &srq);
+  SrqHandle& alias = handle;
+  handle = std::move(alias);
+  EXPECT_EQ(handle.get(), &srq);
+  EXPECT_THAT(device.destroyed, IsEmpty());
+}
+
+TEST(DeviceHandleTest, AssignmentToAnEmptyHandleTakesTheOthersDevice) {
+  FakeDevice device;
+  ibv_mr mr{};
+  {
+    MrHandle handle;
+    handle = MrHandle(device, &mr);
+    EXPECT_EQ(&handle.device(), &device);
+  }
+  EXPECT_THAT(device.destroyed, ElementsAre(&mr));
+}
+
+std::string* logged = nullptr;
+
+TEST(DeviceHandleTest, ARefusedDestructionIsLoggedWithDeviceAndReason) {
+  std::string message;
+  logged = &message;
+  SetLogSink([](LogLevel level, const std::string& text) {
+    if (level == LogLevel::kError) *logged += text;
+  });
+  FakeDevice device;
+  device.destroy_status = absl::FailedPreconditionError("ibv_dealloc_pd: EBUSY");
+  ibv_pd pd{};
+  {
+    PdHandle owner(device, &pd);
+  }
+  SetLogSink(nullptr);
+  EXPECT_THAT(message, AllOf(HasSubstr("fake0"), HasSubstr("EBUSY")));
+}
+
+}  // namespace
+}  // namespace verbena

@@ -1,0 +1,50 @@
+#include "verbena/transport/verbs/rdma_device.h"
+
+#include <memory>
+#include <set>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace verbena {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(RdmaDeviceTest, ListingWorksWithAndWithoutHardwareAndNamesEachDeviceOnce) {
+  std::set<std::string> names;
+  for (const RdmaDeviceInfo& info : RdmaDevice::List()) {
+    EXPECT_FALSE(info.name.empty());
+    EXPECT_TRUE(names.insert(info.name).second) << info.name << " is listed twice";
+  }
+}
+
+TEST(RdmaDeviceTest, OpeningAMissingDeviceNamesThoseThatExist) {
+  absl::StatusOr<std::unique_ptr<RdmaDevice>> device = RdmaDevice::Open("no_such_device");
+  ASSERT_EQ(device.status().code(), absl::StatusCode::kNotFound) << device.status();
+  const std::string message(device.status().message());
+  EXPECT_THAT(message, HasSubstr("\"no_such_device\""));
+  const std::vector<RdmaDeviceInfo> existing = RdmaDevice::List();
+  for (const RdmaDeviceInfo& info : existing) EXPECT_THAT(message, HasSubstr(info.name));
+  if (existing.empty()) EXPECT_THAT(message, HasSubstr("none"));
+}
+
+TEST(RdmaDeviceTest, EveryListedDeviceThatOpensReportsItself) {
+  const std::vector<RdmaDeviceInfo> existing = RdmaDevice::List();
+  if (existing.empty()) GTEST_SKIP() << "this host has no RDMA device";
+  for (const RdmaDeviceInfo& info : existing) {
+    absl::StatusOr<std::unique_ptr<RdmaDevice>> device = RdmaDevice::Open(info.name);
+    ASSERT_TRUE(device.ok()) << device.status();
+    EXPECT_EQ((*device)->name(), info.name);
+    EXPECT_GT((*device)->attributes().max_qp, 0);
+    EXPECT_EQ((*device)->capabilities().srq, (*device)->attributes().max_srq > 0);
+    EXPECT_TRUE((*device)->QueryPort(1).ok());
+    EXPECT_FALSE((*device)->QueryPort(255).ok());
+    EXPECT_EQ((*device)->GetAsyncEvent().status().code(), absl::StatusCode::kUnavailable);
+  }
+}
+
+}  // namespace
+}  // namespace verbena

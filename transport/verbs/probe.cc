@@ -1,0 +1,143 @@
+#include "verbena/transport/verbs/probe.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+#include "verbena/transport/device/handles.h"
+
+namespace verbena {
+namespace {
+
+// The PD and CQ that every probe needs.
+struct Bench {
+  PdHandle pd;
+  CqHandle cq;
+};
+
+std::optional<Bench> MakeBench(Device& device) {
+  Bench bench;
+  absl::StatusOr<ibv_pd*> pd = device.AllocPd();
+  if (!pd.ok()) return std::nullopt;
+  bench.pd = PdHandle(device, *pd);
+  absl::StatusOr<ibv_cq*> cq = device.CreateCq(16, nullptr, nullptr);
+  if (!cq.ok()) return std::nullopt;
+  bench.cq = CqHandle(device, *cq);
+  return bench;
+}
+
+ibv_qp_init_attr RcQp(const Bench& bench, ibv_srq* srq, uint32_t send_sges, uint32_t inline_bytes) {
+  ibv_qp_init_attr attributes{};
+  attributes.send_cq = bench.cq.get();
+  attributes.recv_cq = bench.cq.get();
+  attributes.srq = srq;
+  attributes.qp_type = IBV_QPT_RC;
+  attributes.cap.max_send_wr = 4;
+  attributes.cap.max_recv_wr = srq == nullptr ? 4 : 0;
+  attributes.cap.max_send_sge = send_sges;
+  attributes.cap.max_recv_sge = 1;
+  attributes.cap.max_inline_data = inline_bytes;
+  return attributes;
+}
+
+// Providers refuse what they cannot inline and round up what they can, so the answer is what the
+// largest accepted QP says that it got.
+uint32_t ProbeMaxInline(Device& device, const Bench& bench) {
+  const auto send_sges = static_cast<uint32_t>(std::clamp(device.attributes().max_sge, 1, 4));
+  for (uint32_t bytes : {2048, 1024, 512, 256, 128, 64, 32}) {
+    ibv_qp_init_attr attributes = RcQp(bench, nullptr, send_sges, bytes);
+    absl::StatusOr<ibv_qp*> qp = device.CreateQp(bench.pd.get(), attributes);
+    if (!qp.ok()) continue;
+    QpHandle owner(device, *qp);
+    return std::max(bytes, attributes.cap.max_inline_data);
+  }
+  return 0;
+}
+
+SrqHandle MakeSrq(Device& device, const Bench& bench) {
+  if (device.attributes().max_srq == 0) return {};
+  ibv_srq_init_attr attributes{};
+  attributes.attr.max_wr = 4;
+  attributes.attr.max_sge = 1;
+  absl::StatusOr<ibv_srq*> srq = device.CreateSrq(bench.pd.get(), attributes);
+  return srq.ok() ? SrqHandle(device, *srq) : SrqHandle();
+}
+
+bool ProbeSrqLimit(Device& device, ibv_srq* srq) {
+  ibv_srq_attr attributes{};
+  attributes.srq_limit = 1;
+  if (!device.ModifySrq(srq, attributes, IBV_SRQ_LIMIT).ok()) return false;
+  attributes.srq_limit = 0;
+  return device.ModifySrq(srq, attributes, IBV_SRQ_LIMIT).ok();
+}
+
+// True when the event came within 100 ms. Others that come meanwhile are acknowledged and dropped:
+// nobody else uses the device yet.
+bool AwaitLastWqe(Device& device) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+  for (;;) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    pollfd waiting{.fd = device.async_fd(), .events = POLLIN, .revents = 0};
+    if (left.count() <= 0 || poll(&waiting, 1, static_cast<int>(left.count())) <= 0) return false;
+    absl::StatusOr<ibv_async_event> event = device.GetAsyncEvent();
+    if (!event.ok()) continue;
+    const bool found = event->event_type == IBV_EVENT_QP_LAST_WQE_REACHED;
+    device.AckAsyncEvent(*event);
+    if (found) return true;
+  }
+}
+
+bool ProbeLastWqe(Device& device, const Bench& bench, ibv_srq* srq) {
+  ibv_qp_init_attr attributes = RcQp(bench, srq, 1, 0);
+  absl::StatusOr<ibv_qp*> qp = device.CreateQp(bench.pd.get(), attributes);
+  if (!qp.ok()) return false;
+  QpHandle owner(device, *qp);
+  ibv_qp_attr change{};
+  change.qp_state = IBV_QPS_INIT;
+  change.port_num = 1;
+  constexpr int kInit = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+  if (!device.ModifyQp(*qp, change, kInit).ok()) return false;
+  change.qp_state = IBV_QPS_ERR;
+  if (!device.ModifyQp(*qp, change, IBV_QP_STATE).ok()) return false;
+  return AwaitLastWqe(device);
+}
+
+bool HasType2Windows(const ibv_device_attr& attributes) {
+  constexpr unsigned kType2 = IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+  return attributes.max_mw > 0 && (attributes.device_cap_flags & kType2) != 0;
+}
+
+}  // namespace
+
+DeviceCapabilities ProbeCapabilities(Device& device) {
+  // iWARP has no immediates, no RNR NAK (a SEND without a receive ends the connection), and its
+  // writes complete when TCP has the bytes, before the target has seen the key.
+  const bool iwarp = device.context()->device->transport_type == IBV_TRANSPORT_IWARP;
+  DeviceCapabilities found;
+  found.write_with_immediate = !iwarp;
+  found.send_with_immediate = !iwarp;
+  found.rnr_nak = !iwarp;
+  found.remote_key_checked = !iwarp;
+  found.atomics = device.attributes().atomic_cap != IBV_ATOMIC_NONE;
+
+  std::optional<Bench> bench = MakeBench(device);
+  if (!bench) return found;
+  found.max_inline_bytes = ProbeMaxInline(device, *bench);
+  if (HasType2Windows(device.attributes())) {
+    absl::StatusOr<ibv_mw*> mw = device.AllocMw(bench->pd.get());
+    found.memory_windows = mw.ok();
+    if (mw.ok()) MwHandle(device, *mw).Reset();
+  }
+  SrqHandle srq = MakeSrq(device, *bench);
+  found.srq = static_cast<bool>(srq);
+  if (found.srq) {
+    found.srq_limit_event = !iwarp && ProbeSrqLimit(device, srq.get());
+    found.last_wqe_event = ProbeLastWqe(device, *bench, srq.get());
+  }
+  return found;
+}
+
+}  // namespace verbena

@@ -1,0 +1,19 @@
+// ProbeCapabilities: what ibv_device_attr does not say, found by trying it once.
+//
+// Nothing is sent: objects are created, modified and destroyed. What only traffic could show
+// (immediates, RNR NAK, checks of remote keys) follows from the transport's specification.
+
+#ifndef VERBENA_TRANSPORT_VERBS_PROBE_H_
+#define VERBENA_TRANSPORT_VERBS_PROBE_H_
+
+#include "verbena/transport/device/device.h"
+
+namespace verbena {
+
+// `device` is open, its async fd non-blocking, and used by nobody else yet. Takes up to 100 ms on a
+// device that does not raise IBV_EVENT_QP_LAST_WQE_REACHED.
+DeviceCapabilities ProbeCapabilities(Device& device);
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_VERBS_PROBE_H_

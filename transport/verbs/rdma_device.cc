@@ -1,0 +1,284 @@
+#include "verbena/transport/verbs/rdma_device.h"
+
+#include <endian.h>
+#include <fcntl.h>
+#include <sys/resource.h>
+
+#include <cerrno>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/transport/device/verbs_status.h"
+#include "verbena/transport/verbs/probe.h"
+#include "verbena/transport/verbs/verbs_call.h"
+
+namespace verbena {
+namespace {
+
+// ibv_get_device_list's array, freed at the end. Devices opened from it stay valid.
+class DeviceList {
+ public:
+  DeviceList() : devices_(ibv_get_device_list(&count_)) {}
+  DeviceList(const DeviceList&) = delete;
+  DeviceList& operator=(const DeviceList&) = delete;
+  ~DeviceList() {
+    if (devices_ != nullptr) ibv_free_device_list(devices_);
+  }
+
+  ibv_device** begin() const { return devices_; }
+  ibv_device** end() const { return devices_ != nullptr ? devices_ + count_ : nullptr; }
+
+ private:
+  int count_ = 0;
+  ibv_device** devices_;
+};
+
+absl::Status NoSuchDevice(const std::string& name, const DeviceList& list) {
+  std::string existing;
+  for (ibv_device* device : list) {
+    existing += fmt::format("{}{}", existing.empty() ? "" : ", ", ibv_get_device_name(device));
+  }
+  if (existing.empty()) existing = "none";
+  return absl::NotFoundError(
+      fmt::format("no RDMA device is named \"{}\"; devices of this host: {}", name, existing));
+}
+
+bool SetNonBlocking(int fd) {
+  const int flags = fcntl(fd, F_GETFL);
+  return flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0;
+}
+
+std::string ReadProcStatus() {
+  std::ostringstream text;
+  text << std::ifstream("/proc/self/status").rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+std::vector<RdmaDeviceInfo> RdmaDevice::List() {
+  std::vector<RdmaDeviceInfo> infos;
+  for (ibv_device* device : DeviceList()) {
+    infos.push_back({.name = ibv_get_device_name(device),
+                     .node_guid = be64toh(ibv_get_device_guid(device)),
+                     .iwarp = device->transport_type == IBV_TRANSPORT_IWARP});
+  }
+  return infos;
+}
+
+absl::StatusOr<std::unique_ptr<RdmaDevice>> RdmaDevice::Open(const std::string& name) {
+  const DeviceList list;
+  for (ibv_device* device : list) {
+    if (name != ibv_get_device_name(device)) continue;
+    ibv_context* context = ibv_open_device(device);
+    if (context == nullptr) return ErrnoStatus(errno, fmt::format("ibv_open_device({})", name));
+    std::unique_ptr<RdmaDevice> opened(new RdmaDevice(context));
+    if (absl::Status status = opened->Initialize(); !status.ok()) return status;
+    return opened;
+  }
+  return NoSuchDevice(name, list);
+}
+
+RdmaDevice::RdmaDevice(ibv_context* context)
+    : name_(ibv_get_device_name(context->device)), context_(context) {}
+
+RdmaDevice::~RdmaDevice() { ibv_close_device(context_); }
+
+absl::Status RdmaDevice::Initialize() {
+  if (!SetNonBlocking(context_->async_fd)) return Failed("fcntl(async_fd, O_NONBLOCK)");
+  absl::Status status = Check(ibv_query_device(context_, &attributes_), "ibv_query_device");
+  if (status.ok()) capabilities_ = ProbeCapabilities(*this);
+  return status;
+}
+
+absl::Status RdmaDevice::Check(int result, const std::string& what) const {
+  if (result == 0) return absl::OkStatus();
+  return ErrnoStatus(ErrorOfResult(result, errno), fmt::format("{} on {}", what, name_));
+}
+
+absl::Status RdmaDevice::Failed(const std::string& what) const { return Check(-1, what); }
+
+absl::StatusOr<ibv_port_attr> RdmaDevice::QueryPort(uint8_t port) {
+  ibv_port_attr attributes{};
+  absl::Status status = Check(ibv_query_port(context_, port, &attributes),
+                              fmt::format("ibv_query_port(port={})", port));
+  if (!status.ok()) return status;
+  return attributes;
+}
+
+absl::StatusOr<ibv_gid> RdmaDevice::QueryGid(uint8_t port, int index) {
+  ibv_gid gid{};
+  absl::Status status = Check(ibv_query_gid(context_, port, index, &gid),
+                              fmt::format("ibv_query_gid(port={}, index={})", port, index));
+  if (!status.ok()) return status;
+  return gid;
+}
+
+absl::StatusOr<ibv_pd*> RdmaDevice::AllocPd() {
+  ibv_pd* pd = ibv_alloc_pd(context_);
+  if (pd == nullptr) return Failed("ibv_alloc_pd");
+  return pd;
+}
+
+absl::Status RdmaDevice::DeallocPd(ibv_pd* pd) {
+  return Check(ibv_dealloc_pd(pd), "ibv_dealloc_pd");
+}
+
+absl::StatusOr<ibv_mr*> RdmaDevice::RegMr(ibv_pd* pd, void* address, size_t bytes, int access) {
+  ibv_mr* mr = ibv_reg_mr(pd, address, bytes, access);
+  if (mr != nullptr) return mr;
+  const int error = ErrorOfResult(-1, errno);
+  rlimit limit{};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) limit.rlim_cur = RLIM_INFINITY;
+  return RegistrationStatus(
+      error, fmt::format("ibv_reg_mr(bytes={}, access={:#x}) on {}", bytes, access, name_), bytes,
+      limit.rlim_cur, PinnedBytes(ReadProcStatus()));
+}
+
+absl::Status RdmaDevice::DeregMr(ibv_mr* mr) { return Check(ibv_dereg_mr(mr), "ibv_dereg_mr"); }
+
+absl::StatusOr<ibv_mw*> RdmaDevice::AllocMw(ibv_pd* pd) {
+  ibv_mw* mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
+  if (mw == nullptr) return Failed("ibv_alloc_mw(type 2)");
+  return mw;
+}
+
+absl::Status RdmaDevice::DeallocMw(ibv_mw* mw) {
+  return Check(ibv_dealloc_mw(mw), "ibv_dealloc_mw");
+}
+
+absl::StatusOr<ibv_comp_channel*> RdmaDevice::CreateCompChannel() {
+  ibv_comp_channel* channel = ibv_create_comp_channel(context_);
+  if (channel == nullptr) return Failed("ibv_create_comp_channel");
+  if (!SetNonBlocking(channel->fd)) {
+    absl::Status status = Failed("fcntl(comp channel, O_NONBLOCK)");
+    ibv_destroy_comp_channel(channel);
+    return status;
+  }
+  return channel;
+}
+
+absl::Status RdmaDevice::DestroyCompChannel(ibv_comp_channel* channel) {
+  return Check(ibv_destroy_comp_channel(channel), "ibv_destroy_comp_channel");
+}
+
+absl::StatusOr<ibv_cq*> RdmaDevice::GetCqEvent(ibv_comp_channel* channel) {
+  ibv_cq* cq = nullptr;
+  void* cq_context = nullptr;
+  if (ibv_get_cq_event(channel, &cq, &cq_context) == 0) return cq;
+  if (errno == EAGAIN) return absl::UnavailableError("no completion event waits");
+  return Failed("ibv_get_cq_event");
+}
+
+void RdmaDevice::AckCqEvents(ibv_cq* cq, unsigned count) { ibv_ack_cq_events(cq, count); }
+
+absl::StatusOr<ibv_cq*> RdmaDevice::CreateCq(int entries, void* cq_context,
+                                             ibv_comp_channel* channel) {
+  ibv_cq* cq = ibv_create_cq(context_, entries, cq_context, channel, /*comp_vector=*/0);
+  if (cq == nullptr) return Failed(fmt::format("ibv_create_cq(cqe={})", entries));
+  return cq;
+}
+
+absl::Status RdmaDevice::DestroyCq(ibv_cq* cq) {
+  return Check(ibv_destroy_cq(cq), "ibv_destroy_cq");
+}
+
+absl::StatusOr<ibv_srq*> RdmaDevice::CreateSrq(ibv_pd* pd, const ibv_srq_init_attr& attributes) {
+  ibv_srq_init_attr requested = attributes;
+  ibv_srq* srq = ibv_create_srq(pd, &requested);
+  if (srq == nullptr) {
+    return Failed(fmt::format("ibv_create_srq(max_wr={}, max_sge={})", attributes.attr.max_wr,
+                              attributes.attr.max_sge));
+  }
+  return srq;
+}
+
+absl::Status RdmaDevice::ModifySrq(ibv_srq* srq, const ibv_srq_attr& attributes, int mask) {
+  ibv_srq_attr requested = attributes;
+  return Check(ibv_modify_srq(srq, &requested, mask),
+               fmt::format("ibv_modify_srq(mask={:#x})", mask));
+}
+
+absl::StatusOr<ibv_srq_attr> RdmaDevice::QuerySrq(ibv_srq* srq) {
+  ibv_srq_attr attributes{};
+  absl::Status status = Check(ibv_query_srq(srq, &attributes), "ibv_query_srq");
+  if (!status.ok()) return status;
+  return attributes;
+}
+
+absl::Status RdmaDevice::DestroySrq(ibv_srq* srq) {
+  return Check(ibv_destroy_srq(srq), "ibv_destroy_srq");
+}
+
+absl::StatusOr<ibv_qp*> RdmaDevice::CreateQp(ibv_pd* pd, ibv_qp_init_attr& attributes) {
+  const ibv_qp_cap asked = attributes.cap;
+  ibv_qp* qp = ibv_create_qp(pd, &attributes);
+  if (qp == nullptr) {
+    return Failed(fmt::format(
+        "ibv_create_qp(max_send_wr={}, max_recv_wr={}, max_send_sge={}, max_inline_data={})",
+        asked.max_send_wr, asked.max_recv_wr, asked.max_send_sge, asked.max_inline_data));
+  }
+  std::lock_guard lock(qps_mutex_);
+  qps_.insert_or_assign(qp->qp_num, qp);
+  return qp;
+}
+
+absl::Status RdmaDevice::ModifyQp(ibv_qp* qp, const ibv_qp_attr& attributes, int mask) {
+  ibv_qp_attr requested = attributes;
+  return Check(ibv_modify_qp(qp, &requested, mask),
+               fmt::format("ibv_modify_qp(qpn={:#x}, state={}, mask={:#x})", qp->qp_num,
+                           static_cast<int>(attributes.qp_state), mask));
+}
+
+absl::StatusOr<ibv_qp_attr> RdmaDevice::QueryQp(ibv_qp* qp, int mask) {
+  ibv_qp_attr attributes{};
+  ibv_qp_init_attr init{};
+  absl::Status status = Check(ibv_query_qp(qp, &attributes, mask, &init),
+                              fmt::format("ibv_query_qp(qpn={:#x})", qp->qp_num));
+  if (!status.ok()) return status;
+  return attributes;
+}
+
+absl::Status RdmaDevice::DestroyQp(ibv_qp* qp) {
+  const uint32_t qpn = qp->qp_num;
+  {
+    // From here until the QP is gone, Quiesced() answers no without touching it. The lock is not
+    // held while ibv_destroy_qp waits for this QP's events to be acknowledged.
+    std::lock_guard lock(qps_mutex_);
+    qps_[qpn] = nullptr;
+  }
+  const int result = ibv_destroy_qp(qp);
+  absl::Status status = Check(result, fmt::format("ibv_destroy_qp(qpn={:#x})", qpn));
+  std::lock_guard lock(qps_mutex_);
+  const auto entry = qps_.find(qpn);
+  // A new QP may have got the number already; its entry is not null.
+  if (entry != qps_.end() && entry->second == nullptr) {
+    if (status.ok()) {
+      qps_.erase(entry);
+    } else {
+      entry->second = qp;
+    }
+  }
+  return status;
+}
+
+bool RdmaDevice::Quiesced(uint32_t qpn) {
+  std::lock_guard lock(qps_mutex_);
+  const auto entry = qps_.find(qpn);
+  if (entry == qps_.end()) return true;
+  if (entry->second == nullptr) return false;
+  absl::StatusOr<ibv_qp_attr> attributes = QueryQp(entry->second, IBV_QP_STATE);
+  return attributes.ok() &&
+         (attributes->qp_state == IBV_QPS_ERR || attributes->qp_state == IBV_QPS_RESET);
+}
+
+absl::StatusOr<ibv_async_event> RdmaDevice::GetAsyncEvent() {
+  ibv_async_event event{};
+  if (ibv_get_async_event(context_, &event) == 0) return event;
+  if (errno == EAGAIN) return absl::UnavailableError("no asynchronous event waits");
+  return Failed("ibv_get_async_event");
+}
+
+}  // namespace verbena

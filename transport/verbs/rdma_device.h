@@ -1,0 +1,112 @@
+// RdmaDevice: a Device over libibverbs, for any provider that has RC QPs (mlx5, irdma, rxe, siw,
+// …).
+//
+// Owned by whoever opened it, and outlives every object that it created. All calls are safe from
+// any thread. Opening probes what the device can do, which takes milliseconds and leaves nothing
+// behind.
+//
+//   absl::StatusOr<std::unique_ptr<RdmaDevice>> device = RdmaDevice::Open("mlx5_0");
+//   if (!device.ok()) return device.status();   // NOT_FOUND names the devices that there are
+
+#ifndef VERBENA_TRANSPORT_VERBS_RDMA_DEVICE_H_
+#define VERBENA_TRANSPORT_VERBS_RDMA_DEVICE_H_
+
+#include <infiniband/verbs.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/transport/device/device.h"
+
+namespace verbena {
+
+// One device of this host, as far as it is known without opening it.
+struct RdmaDeviceInfo {
+  std::string name;        // "mlx5_0"
+  uint64_t node_guid = 0;  // in host byte order
+  bool iwarp = false;      // connections need rdma_cm, and there are no immediates
+};
+
+class RdmaDevice final : public Device {
+ public:
+  // Empty where the kernel has no RDMA, or no device is visible.
+  static std::vector<RdmaDeviceInfo> List();
+
+  // NOT_FOUND names the devices that exist. PERMISSION_DENIED where /dev/infiniband is closed to
+  // us.
+  static absl::StatusOr<std::unique_ptr<RdmaDevice>> Open(const std::string& name);
+
+  RdmaDevice(const RdmaDevice&) = delete;
+  RdmaDevice& operator=(const RdmaDevice&) = delete;
+  ~RdmaDevice() override;
+
+  DeviceKind kind() const override { return DeviceKind::kRdma; }
+  const std::string& name() const override { return name_; }
+  ibv_context* context() override { return context_; }
+  const DeviceCapabilities& capabilities() const override { return capabilities_; }
+  const ibv_device_attr& attributes() const override { return attributes_; }
+
+  absl::StatusOr<ibv_port_attr> QueryPort(uint8_t port) override;
+  absl::StatusOr<ibv_gid> QueryGid(uint8_t port, int index) override;
+
+  absl::StatusOr<ibv_pd*> AllocPd() override;
+  absl::Status DeallocPd(ibv_pd* pd) override;
+  absl::StatusOr<ibv_mr*> RegMr(ibv_pd* pd, void* address, size_t bytes, int access) override;
+  absl::Status DeregMr(ibv_mr* mr) override;
+  absl::StatusOr<ibv_mw*> AllocMw(ibv_pd* pd) override;
+  absl::Status DeallocMw(ibv_mw* mw) override;
+
+  absl::StatusOr<ibv_comp_channel*> CreateCompChannel() override;
+  absl::Status DestroyCompChannel(ibv_comp_channel* channel) override;
+  absl::StatusOr<ibv_cq*> GetCqEvent(ibv_comp_channel* channel) override;
+  void AckCqEvents(ibv_cq* cq, unsigned count) override;
+  absl::StatusOr<ibv_cq*> CreateCq(int entries, void* cq_context,
+                                   ibv_comp_channel* channel) override;
+  absl::Status DestroyCq(ibv_cq* cq) override;
+
+  absl::StatusOr<ibv_srq*> CreateSrq(ibv_pd* pd, const ibv_srq_init_attr& attributes) override;
+  absl::Status ModifySrq(ibv_srq* srq, const ibv_srq_attr& attributes, int mask) override;
+  absl::StatusOr<ibv_srq_attr> QuerySrq(ibv_srq* srq) override;
+  absl::Status DestroySrq(ibv_srq* srq) override;
+
+  absl::StatusOr<ibv_qp*> CreateQp(ibv_pd* pd, ibv_qp_init_attr& attributes) override;
+  absl::Status ModifyQp(ibv_qp* qp, const ibv_qp_attr& attributes, int mask) override;
+  absl::StatusOr<ibv_qp_attr> QueryQp(ibv_qp* qp, int mask) override;
+  absl::Status DestroyQp(ibv_qp* qp) override;
+
+  bool Quiesced(uint32_t qpn) override;
+
+  int async_fd() const override { return context_->async_fd; }
+  absl::StatusOr<ibv_async_event> GetAsyncEvent() override;
+  void AckAsyncEvent(ibv_async_event& event) override { ibv_ack_async_event(&event); }
+
+ private:
+  explicit RdmaDevice(ibv_context* context);
+
+  // Everything after ibv_open_device that can fail.
+  absl::Status Initialize();
+
+  // `result` is what a verbs call returned; OK for 0. `what` is the call, as the message shows it.
+  absl::Status Check(int result, const std::string& what) const;
+  absl::Status Failed(const std::string& what) const;
+
+  const std::string name_;
+  ibv_context* const context_;
+  ibv_device_attr attributes_{};
+  DeviceCapabilities capabilities_;
+
+  // QPs in existence by number; null while one is being destroyed.
+  std::mutex qps_mutex_;
+  absl::flat_hash_map<uint32_t, ibv_qp*> qps_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_VERBS_RDMA_DEVICE_H_

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Bazel as every command of ./dev runs it: bazel.sh <bazel command> [arguments]. Works in the current
+# directory's workspace. A disk cache in the user's cache directory makes a fresh clone build fast.
+set -euo pipefail
+
+# Bazel keeps its output below HOME, and fails obscurely when it cannot.
+if [ ! -w "${HOME:-/nonexistent}" ]; then
+  export HOME="${TMPDIR:-/tmp}/verbena-home-$(id -u)"
+  mkdir -p -m 700 "$HOME"
+  [ -O "$HOME" ] || { echo "dev: HOME is not writable, and $HOME is not ours" >&2; exit 1; }
+  echo "dev: HOME is not writable; building below $HOME" >&2
+  unset XDG_CACHE_HOME
+fi
+command -v bazel >/dev/null || { echo "dev: no bazel; run ./dev install-deps" >&2; exit 1; }
+
+bazel_command=$1
+shift
+flags=()
+case $bazel_command in
+  build | test | run | aquery | cquery)
+    if ! grep -qs -e '--disk_cache' .bazelrc.user; then
+      flags+=("--disk_cache=${XDG_CACHE_HOME:-$HOME/.cache}/verbena-bazel")
+    fi
+    if ! grep -qs -e '--jobs' .bazelrc.user; then
+      # A compile that sees protobuf and Asio takes over 1 GB: memory bounds the jobs, too.
+      memory_gb=$(awk '/^MemAvailable:/ {print int($2 / 1048576)}' /proc/meminfo)
+      jobs=$(nproc)
+      [ "$jobs" -le "$((memory_gb * 2 / 3))" ] || jobs=$((memory_gb * 2 / 3))
+      flags+=("--jobs=$((jobs > 0 ? jobs : 1))")
+    fi
+    ;;
+esac
+exec bazel "$bazel_command" "${flags[@]}" "$@"

@@ -1,0 +1,130 @@
+"""Runs Bazel, and reads what became of every target and test case from its build event file."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import urllib.parse
+import xml.etree.ElementTree as ElementTree
+
+TOP = pathlib.Path(os.environ.get("VERBENA_TOP") or pathlib.Path(__file__).resolve().parents[2])
+BAZEL = str(TOP / "tools/dev/bazel.sh")
+
+
+@dataclasses.dataclass
+class Outcome:
+    """Test cases counted over some targets. `failures` and `skips` hold one line per case."""
+
+    passed: int = 0
+    failures: list = dataclasses.field(default_factory=list)
+    skips: list = dataclasses.field(default_factory=list)
+
+    def add(self, other):
+        self.passed += other.passed
+        self.failures += other.failures
+        self.skips += other.skips
+
+
+def run(command, arguments, timeout_s=None):
+    """Runs `bazel <command>`, its output going where ours goes. Returns (exit status, events)."""
+    with tempfile.TemporaryDirectory(prefix="verbena-") as directory:
+        path = pathlib.Path(directory) / "events.json"
+        status = subprocess.run(
+            [BAZEL, command, f"--build_event_json_file={path}"] + list(arguments),
+            cwd=TOP, timeout=timeout_s, check=False).returncode
+        lines = path.read_text().splitlines() if path.exists() else []
+    return status, [json.loads(line) for line in lines if line.strip()]
+
+
+def unbuilt_targets(events):
+    """The labels that failed to load, analyse or build, sorted."""
+    labels = set()
+    for event in events:
+        identity = event["id"]
+        target = identity.get("targetCompleted") or identity.get("targetConfigured")
+        if not target:
+            continue
+        # A failing build also skips targets whose own turn never came: those carry SKIPPED.
+        if "aborted" in event:
+            if event["aborted"].get("reason") not in ("SKIPPED", "NO_BUILD"):
+                labels.add(target["label"])
+        elif "completed" in event and not event["completed"].get("success", False):
+            labels.add(target["label"])
+    return sorted(labels)
+
+
+def test_statuses(events):
+    """Label -> overall status (PASSED, FLAKY, FAILED, TIMEOUT, ...) of every test that ran."""
+    return {
+        event["id"]["testSummary"]["label"]: event["testSummary"].get("overallStatus", "NO_STATUS")
+        for event in events if "testSummary" in event
+    }
+
+
+def _result_files(events):
+    # Label -> the test.xml of the last attempt of each run and shard.
+    attempts = {}
+    for event in events:
+        if "testResult" not in event or "testResult" not in event["id"]:
+            continue
+        identity = event["id"]["testResult"]
+        key = (identity["label"], identity.get("run", 0), identity.get("shard", 0))
+        attempt = identity.get("attempt", 0)
+        if key in attempts and attempts[key][0] > attempt:
+            continue
+        xml = None
+        for output in event["testResult"].get("testActionOutput", []):
+            uri = urllib.parse.urlparse(output.get("uri", ""))
+            if output.get("name") == "test.xml" and uri.scheme == "file":
+                xml = urllib.parse.unquote(uri.path)
+        attempts[key] = (attempt, xml)
+    files = {}
+    for (label, _, _), (_, xml) in attempts.items():
+        files.setdefault(label, []).append(xml)
+    return files
+
+
+def _cases_of(label, path):
+    outcome = Outcome()
+    try:
+        root = ElementTree.parse(path).getroot()
+    except (OSError, TypeError, ElementTree.ParseError):
+        return outcome
+    for case in root.iter("testcase"):
+        name = label
+        if case.get("classname"):  # else Bazel's own report of a test that wrote none
+            name += f" {case.get('classname')}.{case.get('name', '')}"
+        skipped = case.find("skipped")
+        if case.find("failure") is not None or case.find("error") is not None:
+            outcome.failures.append(name)
+        elif skipped is not None:
+            reason = (skipped.get("message") or skipped.text or "").strip().splitlines()
+            # GoogleTest puts the place on a line of its own before the reason.
+            reason = [line for line in reason if line.strip()] or ["no reason given"]
+            outcome.skips.append(f"{name}: {reason[-1].strip()}")
+        elif case.get("status") != "notrun" and case.get("result") != "suppressed":
+            outcome.passed += 1
+    return outcome
+
+
+def count_cases(events):
+    """Counts the test cases of `events`; a target that fails beyond its cases counts as one."""
+    outcome = Outcome()
+    unbuilt = unbuilt_targets(events)
+    outcome.failures += [f"{label}: does not build" for label in unbuilt]
+    files = _result_files(events)
+    for label, status in sorted(test_statuses(events).items()):
+        if label in unbuilt:
+            continue
+        cases = Outcome()
+        for path in files.get(label, []):
+            cases.add(_cases_of(label, path))
+        # A crash, a leak found at exit or a time-out leaves a report that blames no case.
+        if status not in ("PASSED", "FLAKY") and not cases.failures:
+            cases.failures.append(f"{label}: {status.lower().replace('_', ' ')}")
+        elif status in ("PASSED", "FLAKY") and not any(files.get(label, [])):
+            cases.passed += 1
+        outcome.add(cases)
+    return outcome

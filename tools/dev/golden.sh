@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Rewrites the golden files that the code generator's tests compare with.
+set -euo pipefail
+
+case ${1:-} in
+  "") ;;
+  *)
+    echo "usage: ./dev golden"
+    echo
+    echo "Rewrites tests/rpc/codegen/golden from what protoc-gen-verbena generates now. Read the diff"
+    echo "before you commit it."
+    [ "$1" = -h ] || [ "$1" = --help ] || exit 2
+    exit 0
+    ;;
+esac
+
+cd "$VERBENA_TOP"
+tools/dev/bazel.sh run //tests/rpc/codegen:update_golden -- "$VERBENA_TOP"
+git --no-pager diff --stat -- tests/rpc/codegen

@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Builds everything and runs every test, phase by phase. The last line is "N passed, N failed"."""
+
+import argparse
+import subprocess
+import sys
+import time
+
+import bazel_events
+
+CONSUMER = bazel_events.TOP / "tests/consumer/run.sh"
+
+# Per phase: Bazel's flags, the tag that keeps a test out of it, and its budget in minutes on two
+# cores from a cold cache. The plain phase also builds what is no test.
+PHASES = {
+    "plain": ([], None, 12),
+    "asan": (["--config=asan", "--build_tests_only"], "noasan", 12),
+    "tsan": (["--config=tsan", "--build_tests_only"], "notsan", 10),
+    "consumer": ([], None, 10),
+}
+
+
+def arguments():
+    parser = argparse.ArgumentParser(
+        prog="./dev test", formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Builds everything and runs every test.",
+        epilog="phases:\n"
+               "  plain     debug build of every target, all tests\n"
+               "  asan      address and undefined behaviour sanitizers; not tests tagged noasan\n"
+               "  tsan      thread sanitizer; not tests tagged notsan\n"
+               "  consumer  a separate workspace builds a service against this one\n\n"
+               "A test tagged manual runs only when it is named. N counts test cases; a target that\n"
+               "fails to build, times out or crashes is one failure.\n\n"
+               "example: ./dev test --only asan //tests/transport/... --filter 'TaskTest.*'")
+    parser.add_argument("--only", metavar="PHASE[,PHASE]", default="",
+                        help="run these phases alone: " + ", ".join(PHASES))
+    parser.add_argument("--filter", metavar="PATTERN",
+                        help="run the GoogleTest cases that match; the others are not counted")
+    parser.add_argument("--runs", type=int, default=1, metavar="N",
+                        help="run each test N times (default 1)")
+    parser.add_argument("targets", nargs="*", metavar="target",
+                        help="Bazel targets (default //..., and the consumer phase)")
+    options = parser.parse_args()
+    options.only = [phase for phase in options.only.split(",") if phase]
+    for phase in options.only:
+        if phase not in PHASES:
+            parser.error(f"there is no phase '{phase}'; phases: {', '.join(PHASES)}")
+    return options
+
+
+def excluded_tests(targets, tag):
+    """The tests among `targets` that `tag` keeps out of a phase."""
+    query = f"attr(tags, '\\b{tag}\\b', tests({' + '.join(targets)}))"
+    result = subprocess.run([bazel_events.BAZEL, "query", "--noshow_progress", query],
+                            cwd=bazel_events.TOP, stdout=subprocess.PIPE,
+                            stderr=subprocess.DEVNULL, text=True, check=False)
+    return result.stdout.split()
+
+
+def run_bazel_phase(phase, options):
+    flags, tag, _ = PHASES[phase]
+    targets = options.targets or ["//..."]
+    flags = flags + ["--keep_going", "--test_output=errors", "--test_summary=terse"]
+    if options.filter:
+        flags.append(f"--test_filter={options.filter}")
+    if options.runs > 1:
+        flags.append(f"--runs_per_test={options.runs}")
+    status, events = bazel_events.run("test", flags + ["--"] + targets)
+    outcome = bazel_events.count_cases(events)
+    # 3: tests failed; 4: no tests among the targets.
+    if status not in (0, 3, 4) and not outcome.failures:
+        outcome.failures.append(f"bazel test: exit status {status}")
+    if tag and status in (0, 3):
+        outcome.skips += [f"{test}: tagged {tag}" for test in excluded_tests(targets, tag)]
+    return outcome
+
+
+def run_consumer_phase():
+    outcome = bazel_events.Outcome()
+    if not CONSUMER.exists():
+        outcome.skips.append("tests/consumer: not there")
+    elif subprocess.run([str(CONSUMER)], cwd=CONSUMER.parent, check=False).returncode == 0:
+        outcome.passed += 1
+    else:
+        outcome.failures.append("tests/consumer/run.sh: failed")
+    return outcome
+
+
+def main():
+    options = arguments()
+    phases = options.only or [
+        phase for phase in PHASES if phase != "consumer" or not options.targets]
+    total = bazel_events.Outcome()
+    seconds = {}
+    for phase in phases:
+        print(f"== {phase}", flush=True)
+        start = time.monotonic()
+        outcome = run_consumer_phase() if phase == "consumer" else run_bazel_phase(phase, options)
+        seconds[phase] = time.monotonic() - start
+        outcome.failures = [f"{phase}: {line}" for line in outcome.failures]
+        outcome.skips = [f"{phase}: {line}" for line in outcome.skips]
+        total.add(outcome)
+        print(f"== {phase}: {outcome.passed} passed, {len(outcome.failures)} failed, "
+              f"{seconds[phase]:.0f} s", flush=True)
+
+    for line in total.skips:
+        print(f"skipped  {line}")
+    for line in total.failures:
+        print(f"FAILED   {line}")
+    for phase in phases:
+        budget_s = PHASES[phase][2] * 60
+        late = f", over its budget of {budget_s} s" if seconds[phase] > budget_s else ""
+        print(f"{phase:9} {seconds[phase]:5.0f} s{late}")
+    print(f"{total.passed} passed, {len(total.failures)} failed", flush=True)
+    return 1 if total.failures or not total.passed else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

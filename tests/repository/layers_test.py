@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""Holds the tree to the table of allowed dependencies."""
+
+import os
+import sys
+import unittest
+
+sys.path[:0] = [os.path.abspath("tests/repository"), os.path.abspath("tools/dev")]
+import case_report
+import layers
+import tree
+
+
+class LayersTest(unittest.TestCase):
+    def test_no_file_reaches_a_layer_that_it_may_not_use(self):
+        found = [message for name in tree.files() for message in layers.check(name, tree.text(name))]
+        self.assertEqual([], found)
+
+    def test_the_tree_was_really_read(self):
+        self.assertIn("transport/coro/task.h", tree.files())
+        self.assertIn("transport/coro/BUILD", tree.files())
+
+
+class TableTest(unittest.TestCase):
+    def refused(self, path, text):
+        self.assertEqual(1, len(layers.check(path, text)), layers.check(path, text))
+
+    def accepted(self, path, text):
+        self.assertEqual([], layers.check(path, text))
+
+    def test_an_include_that_points_up_is_refused(self):
+        self.refused("transport/coro/a.h", '#include "verbena/transport/executor/executor.h"\n')
+        self.refused("transport/device/a.cc", '#include "verbena/rpc/channel.h"\n')
+
+    def test_siblings_do_not_know_each_other(self):
+        self.refused("transport/soft/a.cc", '#include "verbena/transport/verbs/rdma_device.h"\n')
+        self.refused("transport/verbs/a.cc", '#include "verbena/transport/soft/soft_device.h"\n')
+
+    def test_an_include_that_points_down_is_accepted(self):
+        self.accepted("rpc/channel.cc", '#include "verbena/transport/link/link.h"\n')
+
+    def test_a_dependency_in_a_BUILD_file_counts_as_an_include_does(self):
+        self.refused("transport/memory/BUILD", 'cc_library(deps = ["//transport/link"])')
+        self.refused("transport/memory/BUILD", 'cc_library(deps = ["@verbena//rpc:channel"])')
+        self.refused("rpc/BUILD", 'cc_library(deps = ["@boost//:asio"])')
+
+    def test_loads_visibility_and_comments_are_no_dependencies(self):
+        self.accepted("transport/log/BUILD",
+                      'load("//rpc:x.bzl", "x")\n# "//rpc"\ncc_library(visibility = ["//rpc:y"])')
+
+    def test_libraries_stay_in_their_folders(self):
+        self.refused("transport/link/a.h", "#include <google/protobuf/message.h>\n")
+        self.refused("transport/link/a.h", '#include "verbena/handshake.pb.h"\n')
+        self.refused("transport/coro/a.h", "#include <infiniband/verbs.h>\n")
+        self.refused("rpc/channel.h", "#include <infiniband/verbs.h>\n")
+        self.refused("rpc/channel.h", "#include <boost/asio.hpp>\n")
+        self.refused("rpc/channel.h", "#include <liburing.h>\n")
+        self.accepted("transport/connect/a.cc", "#include <boost/asio.hpp>\n")
+        self.accepted("rpc/asio/a.h", "#include <boost/asio.hpp>\n")
+
+    def test_a_new_folder_must_enter_the_table(self):
+        self.refused("transport/novel/a.h", "")
+
+
+if __name__ == "__main__":
+    case_report.main()

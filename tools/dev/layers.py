@@ -1,0 +1,132 @@
+"""The table of allowed dependencies: which folder may use which, and which outside library.
+
+The longest folder that a file lies in decides. Both #include lines and Bazel dependencies are read.
+"""
+
+import os
+import re
+
+_CORO = {"transport/log", "transport/coro"}
+_DEVICE = _CORO | {"transport/device"}
+_MEMORY = _DEVICE | {"transport/memory"}
+_EXECUTOR = _MEMORY | {"transport/executor"}
+
+# Everything below the applications; what these may use is bounded by review, not by a table.
+_ANYTHING = None
+
+# Folder -> the folders, besides itself, that it may use. Arrows point down.
+FOLDERS = {
+    "proto": set(),
+    "transport/log": set(),
+    "transport/coro": {"transport/log"},
+    "transport/device": _CORO,
+    "transport/verbs": _DEVICE,  # verbs and soft implement Device, and do not know each other
+    "transport/soft": _DEVICE,
+    "transport/memory": _DEVICE,
+    "transport/executor": _MEMORY,
+    "transport/file": _EXECUTOR,
+    "transport/connect": _EXECUTOR | {"transport/verbs", "transport/soft", "proto"},
+    "transport/link": _EXECUTOR | {"transport/connect"},
+    "rpc": _EXECUTOR | {"transport/link", "transport/connect", "proto"},
+    "rpc/asio": _EXECUTOR | {"rpc", "proto"},
+    "rpc/admin": _EXECUTOR | {"rpc", "proto"},
+    "rpc/codegen": {"proto"},
+    "examples": {"rpc", "proto", "transport/log", "transport/coro", "transport/executor",
+                 "transport/connect"},
+    "benchmarks": _ANYTHING,
+    "tests": _ANYTHING,
+    "tools": _ANYTHING,
+}
+
+# Outside library -> (what its includes look like, its Bazel repository, folders that may use it).
+LIBRARIES = {
+    "protobuf": (
+        r"google/protobuf/|.*\.pb\.h$", "com_google_protobuf",
+        {"proto", "rpc", "transport/connect", "examples", "benchmarks", "tests", "tools"}),
+    "verbs": (
+        r"infiniband/|rdma/", "rdma",
+        {"transport", "benchmarks", "tests", "tools"}),
+    "Asio": (
+        r"boost/asio", "boost",
+        {"transport/connect", "rpc/asio", "rpc/admin", "benchmarks", "tests"}),
+    "liburing": (
+        r"liburing", "uring",
+        {"transport/executor", "transport/file", "transport/soft", "benchmarks", "tests"}),
+}
+# Below folders that may use a library, these may not after all.
+EXCEPT = {("transport/log", "verbs"), ("transport/coro", "verbs")}
+
+_INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
+_LABEL = re.compile(r'"(?:@(\w+))?//([\w/.+-]*)(?::[^"]*)?"|"@(\w+)"')
+_NOT_DEPENDENCIES = re.compile(
+    r'load\([^)]*\)|(?:default_)?visibility\s*=\s*\[[^\]]*\]|#[^\n]*', re.DOTALL)
+
+
+def folder_of(path):
+    """The longest folder of the table that holds `path`, or None."""
+    while path:
+        if path in FOLDERS:
+            return path
+        path = os.path.dirname(path)
+    return None
+
+
+def _may_use_library(folder, library):
+    allowed = LIBRARIES[library][2]
+    if (folder, library) in EXCEPT:
+        return False
+    return any(folder == each or folder.startswith(each + "/") for each in allowed)
+
+
+def _violation(path, folder, used, what):
+    # `used` is a path of ours.
+    target = folder_of(used)
+    if target is None:
+        return f"{path}: {what} is in no folder of tools/dev/layers.py"
+    allowed = FOLDERS[folder]
+    if target == folder or allowed is _ANYTHING or target in allowed:
+        return None
+    return f"{path}: {folder} may not use {target} ({what})"
+
+
+def _library_violation(path, folder, library, what):
+    if _may_use_library(folder, library):
+        return None
+    return f"{path}: {folder} may not use {library} ({what})"
+
+
+def _check_includes(path, folder, text):
+    for include in _INCLUDE.findall(text):
+        ours = include[len("verbena/"):] if include.startswith("verbena/") else None
+        if ours and not ours.endswith(".pb.h") and "/" in ours:
+            yield _violation(path, folder, os.path.dirname(ours), include)
+        for library, (pattern, _, _) in LIBRARIES.items():
+            if re.match(pattern, include):
+                yield _library_violation(path, folder, library, include)
+
+
+def _check_deps(path, folder, text):
+    for repository, package, bare in _LABEL.findall(_NOT_DEPENDENCIES.sub("", text)):
+        repository = repository or bare
+        if repository in ("", "verbena"):
+            if package and not package.startswith("third_party"):
+                yield _violation(path, folder, package, "//" + package)
+        for library, (_, name, _) in LIBRARIES.items():
+            if repository == name:
+                yield _library_violation(path, folder, library, "@" + name)
+
+
+def check(path, text):
+    """What `path`, whose content is `text`, uses and may not: a list of messages."""
+    folder = folder_of(os.path.dirname(path))
+    if path.endswith((".h", ".cc")):
+        found = _check_includes
+    elif os.path.basename(path) == "BUILD":
+        found = _check_deps
+    else:
+        return []
+    if folder is None:
+        top_level = os.path.dirname(path) in ("", "third_party")
+        return [] if top_level or path.startswith("third_party/") else [
+            f"{path}: its folder is not in tools/dev/layers.py"]
+    return [message for message in found(path, folder, text) if message]

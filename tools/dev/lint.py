@@ -1,0 +1,244 @@
+#!/usr/bin/env python3
+"""Format, static analysis, layering and allowed dependencies of the sources."""
+
+import argparse
+import concurrent.futures
+import hashlib
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import bazel_events
+import layers
+
+TOP = bazel_events.TOP
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / \
+    "verbena-lint"
+FILE_LINES = 500
+FUNCTION_LINES = 70
+
+
+def arguments():
+    parser = argparse.ArgumentParser(
+        prog="./dev lint", formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Checks the sources without running them.",
+        epilog="checks:\n"
+               "  format   clang-format-19, as ./dev fmt would leave the file\n"
+               "  layers   the table of allowed dependencies, tools/dev/layers.py\n"
+               "  build    layering_check and parse_headers, by building every target; part of tidy\n"
+               "  tidy     clang-tidy-19 with .clang-tidy; what was clean is remembered by content\n"
+               "  length   files over 500 lines and functions over 70, as a report that fails nothing")
+    parser.add_argument("--only", metavar="CHECK[,CHECK]", default="format,layers,build,tidy,length")
+    parser.add_argument("--changed", action="store_true",
+                        help="look only at files that differ from the main branch's")
+    parser.add_argument("files", nargs="*", help="look only at these files")
+    options = parser.parse_args()
+    options.only = options.only.split(",")
+    if "tidy" in options.only:
+        options.only.append("build")  # generated headers must be there
+    for check in options.only:
+        if check not in CHECKS:
+            parser.error(f"there is no check '{check}'; checks: {', '.join(CHECKS)}")
+    return options
+
+
+def git(*arguments):
+    result = subprocess.run(["git", *arguments], cwd=TOP, stdout=subprocess.PIPE, text=True,
+                            check=True)
+    return result.stdout.split("\0")
+
+
+def chosen_files(options):
+    """The files to look at, relative to the top, sorted."""
+    if options.files:
+        names = [os.path.relpath(os.path.abspath(name), TOP) for name in options.files]
+    else:
+        names = git("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    if options.changed:
+        base = subprocess.run(["git", "merge-base", "HEAD", "origin/HEAD"], cwd=TOP, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+        since = base.stdout.strip() or "HEAD"
+        changed = set(git("diff", "-z", "--name-only", since)) | \
+            set(git("ls-files", "-z", "--others", "--exclude-standard"))
+        names = [name for name in names if name in changed]
+    return sorted({name for name in names if name and (TOP / name).is_file()})
+
+
+def in_parallel(function, items):
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(function, items))
+
+
+def sources(files):
+    return [name for name in files if name.endswith((".h", ".cc"))]
+
+
+def check_format(files):
+    def badly_formatted(batch):
+        result = subprocess.run(["clang-format-19", "--dry-run", "-Werror", *batch], cwd=TOP,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                check=False)
+        return result.stdout
+    names = sources(files)
+    output = in_parallel(badly_formatted, [names[i:i + 16] for i in range(0, len(names), 16)])
+    bad = sorted(set(re.findall(r"^(\S+?):\d+:\d+: error", "".join(output), re.MULTILINE)))
+    return [f"{name}: run ./dev fmt" for name in bad]
+
+
+def check_layers(files):
+    found = []
+    for name in files:
+        if name.endswith((".h", ".cc")) or os.path.basename(name) == "BUILD":
+            found += layers.check(name, (TOP / name).read_text())
+    return found
+
+
+def check_build(_):
+    # The flags are in .bazelrc: a target that includes what it does not depend on, or a header
+    # that does not compile alone, does not build.
+    status, events = bazel_events.run("build", ["--keep_going", "//..."])
+    unbuilt = [f"{label}: does not build" for label in bazel_events.unbuilt_targets(events)]
+    return unbuilt or ([f"bazel build: exit status {status}"] if status else [])
+
+
+def compile_commands():
+    """Source file -> the arguments of its compile, as Bazel would run it."""
+    result = subprocess.run(
+        [bazel_events.BAZEL, "aquery", "--output=jsonproto", "--noshow_progress",
+         "--ui_event_filters=-info", 'mnemonic("CppCompile", //...)'],
+        cwd=TOP, stdout=subprocess.PIPE, check=True)
+    commands = {}
+    for action in json.loads(result.stdout).get("actions", []):
+        compiler_arguments = action["arguments"]
+        if "-c" not in compiler_arguments:
+            continue
+        source = compiler_arguments[compiler_arguments.index("-c") + 1]
+        if source.endswith(".cc") and not source.startswith("bazel-out/"):
+            commands.setdefault(source, tidy_arguments(compiler_arguments[1:]))
+    return commands
+
+
+def tidy_arguments(compiler_arguments):
+    """A compile's arguments without outputs and without what serves layering_check alone."""
+    kept = []
+    skip = False
+    for argument in compiler_arguments:
+        if skip:
+            skip = False
+        elif argument in ("-o", "-c", "-MF"):
+            skip = True
+        elif argument not in ("-MD", "-Werror") and not argument.startswith(
+                ("-fmodule", "-fno-canonical", "-Xclang=-fmodule", "-frandom-seed")):
+            kept.append(argument)
+    return [each for each in kept if each not in ("-Xclang", "-fno-cxx-modules")]
+
+
+def with_own_includes(name, seen):
+    """`name` and every file of ours that it includes, directly or not."""
+    if name in seen or not (TOP / name).is_file():
+        return
+    seen.add(name)
+    for include in re.findall(r'^#include "([^"]+)"', (TOP / name).read_text(), re.MULTILINE):
+        with_own_includes(include[len("verbena/"):] if include.startswith("verbena/") else include,
+                          seen)
+
+
+def tidy_key(name, command):
+    """Equal for equal work: the file, all that it includes of ours, the flags, the checks."""
+    included = set()
+    with_own_includes(name, included)
+    digest = hashlib.sha256(repr(command).encode())
+    for path in [".clang-tidy", *sorted(included)]:
+        digest.update(path.encode() + b"\0" + (TOP / path).read_bytes())
+    return digest.hexdigest()
+
+
+def check_tidy(files):
+    commands = compile_commands()
+    root = subprocess.run([bazel_events.BAZEL, "info", "execution_root"], cwd=TOP, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                          check=True).stdout.strip()
+    CACHE.mkdir(parents=True, exist_ok=True)
+
+    # A changed header is looked at through the files that include it.
+    def concerns(name):
+        included = set()
+        with_own_includes(name, included)
+        return included & set(files)
+
+    def findings(name):
+        clean = CACHE / tidy_key(name, commands[name])
+        if clean.exists():
+            return []
+        result = subprocess.run(
+            ["clang-tidy-19", "--quiet", f"--config-file={TOP / '.clang-tidy'}", name, "--",
+             *commands[name]],
+            cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+        if result.returncode == 0:
+            clean.touch()
+            return []
+        return [result.stdout.strip().replace(root + "/", "") or result.stderr.strip()]
+
+    found = in_parallel(findings, sorted(name for name in commands if concerns(name)))
+    # A finding in a header comes once per file that includes it.
+    return sorted({each for several in found for each in several})
+
+
+def long_functions(name, lines):
+    """(line, length, first line) of what starts and ends in column 0 with braces, and is long."""
+    start = None
+    for number, line in enumerate(lines, 1):
+        if re.match(r"[A-Za-z~].*[({,]$", line) and not line.startswith(
+                ("namespace", "class", "struct", "enum", "union", "extern", "using")):
+            start = number if start is None else start
+        elif line.startswith("}"):
+            if start is not None and number - start + 1 > FUNCTION_LINES:
+                yield f"{name}:{start}: {number - start + 1} lines: {lines[start - 1]}"
+            start = None
+
+
+def check_length(files):
+    for name in sources(files):
+        lines = (TOP / name).read_text().splitlines()
+        if len(lines) > FILE_LINES:
+            print(f"  {name}: {len(lines)} lines")
+        for message in long_functions(name, lines):
+            print(f"  {message}")
+    return []  # a report
+
+
+CHECKS = {
+    "format": check_format,
+    "layers": check_layers,
+    "build": check_build,
+    "tidy": check_tidy,
+    "length": check_length,
+}
+
+
+def main():
+    options = arguments()
+    files = chosen_files(options)
+    failed = 0
+    for check in CHECKS:
+        if check not in options.only:
+            continue
+        print(f"== {check}", flush=True)
+        found = CHECKS[check](files)
+        for message in found:
+            print(message)
+        print(f"== {check}: {len(found) or 'nothing'} found" if check != "length" else
+              "== length: a report", flush=True)
+        failed += len(found)
+    print(f"lint: {'clean' if not failed else f'{failed} found'}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

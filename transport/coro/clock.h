@@ -16,6 +16,12 @@ using TimePoint = std::chrono::time_point<std::chrono::steady_clock, Duration>;
 // No deadline at all: later than every time a clock returns.
 inline constexpr TimePoint kNever = TimePoint::max();
 
+// `time` + `delay`; kNever when that lies beyond the end of time.
+constexpr TimePoint SaturatingAdd(TimePoint time, Duration delay) {
+  if (delay > Duration::zero() && time > kNever - delay) return kNever;
+  return time + delay;
+}
+
 class Clock {
  public:
   virtual ~Clock() = default;

@@ -2,9 +2,9 @@
 // allocates nothing.
 //
 // A frame remembers the pool it came from. Freed on its own thread it goes back to the list; freed
-// on another it is handed home through a lock-free list. What a list holds is poisoned under
-// AddressSanitizer. A pool keeps at most kMaxCachedBytes (limits in the .cc); the rest goes to the
-// heap.
+// on another it is handed home through a lock-free list, or to the heap when its thread has ended.
+// What a list holds is poisoned under AddressSanitizer. A pool keeps a bounded number of bytes
+// (limits in the .cc) until its thread ends; the rest, and frames too large to keep, is the heap's.
 
 #ifndef VERBENA_TRANSPORT_CORO_FRAME_POOL_H_
 #define VERBENA_TRANSPORT_CORO_FRAME_POOL_H_
@@ -13,8 +13,9 @@
 
 namespace verbena::internal {
 
-// Never return null: like operator new, they end the process when memory is out.
-void* AllocateFrame(size_t bytes);
+// 16-byte aligned. Never returns null: the process ends when memory is out.
+void* AllocateFrame(size_t bytes) noexcept;
+// From any thread. `bytes` is what the frame was allocated with.
 void FreeFrame(void* frame, size_t bytes) noexcept;
 
 }  // namespace verbena::internal

@@ -42,6 +42,17 @@ class Suspension : public CancelNode {
     return true;
   }
 
+  // Records the coroutine and tells whether its scope was cancelled already. For an await that may
+  // find nothing to wait for: cancellation comes first, so that a loop over a queue which is never
+  // empty ends.
+  template <typename Promise>
+    requires std::derived_from<Promise, PromiseBase>
+  bool Cancelled(std::coroutine_handle<Promise> coroutine) {
+    promise_ = &coroutine.promise();
+    if (promise_->cancel != nullptr) reason_ = promise_->cancel->reason();
+    return reason_ != absl::StatusCode::kOk;
+  }
+
   // Queues the coroutine. Called once per Suspend() that returned true; cancellation counts as the
   // call.
   void Resume() {

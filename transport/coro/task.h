@@ -102,7 +102,7 @@ template <typename T>
 class Promise final : public PromiseBase {
  public:
   Task<T> get_return_object() noexcept;
-  template <typename U>
+  template <typename U = T>
     requires std::constructible_from<T, U&&>
   void return_value(U&& value) {
     result_.emplace(std::forward<U>(value));
@@ -163,11 +163,31 @@ class VERBENA_CORO_TASK [[nodiscard]] Task {
     }
     T await_resume() const { return coroutine_.promise().TakeResult(); }
 
-   private:
+   protected:
     std::coroutine_handle<promise_type> coroutine_;
   };
   // The Task must live until it ends, as a temporary in the co_await expression does.
   Awaiter operator co_await() && noexcept { return Awaiter(coroutine_); }
+
+  class ScopedAwaiter : private Awaiter {
+   public:
+    ScopedAwaiter(std::coroutine_handle<promise_type> coroutine, CancelScope* scope)
+        : Awaiter(coroutine), scope_(scope) {}
+    using Awaiter::await_ready;
+    using Awaiter::await_resume;
+    template <typename Parent>
+    std::coroutine_handle<> await_suspend(std::coroutine_handle<Parent> parent) const noexcept {
+      std::coroutine_handle<> next = Awaiter::await_suspend(parent);
+      this->coroutine_.promise().cancel = scope_;
+      return next;
+    }
+
+   private:
+    CancelScope* scope_;
+  };
+  // co_await std::move(task).In(scope): runs it in `scope` instead of the awaiting coroutine's.
+  // Null shields it: what must still be done after a cancellation is done in there.
+  ScopedAwaiter In(CancelScope* scope) && noexcept { return ScopedAwaiter(coroutine_, scope); }
 
   // Runs the Task up to its first suspension, without a coroutine that awaits it: `completion`
   // hears when it ends (perhaps before this returns) and takes the result. Called once, on the

@@ -1,0 +1,85 @@
+#include "verbena/transport/coro/cancel.h"
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace verbena {
+namespace {
+
+using absl::StatusCode;
+
+class Listener : public CancelNode {
+ public:
+  void OnCancel(StatusCode reason) override {
+    EXPECT_FALSE(linked());
+    heard.push_back(reason);
+    if (victim != nullptr) victim->reset();
+  }
+  std::vector<StatusCode> heard;
+  std::unique_ptr<Listener>* victim = nullptr;
+};
+
+TEST(CancelScopeTest, OnlyTheFirstRequestIsHeard) {
+  CancelScope scope;
+  Listener listener;
+  scope.Add(listener);
+  EXPECT_TRUE(scope.status().ok());
+  scope.Request(StatusCode::kDeadlineExceeded);
+  scope.Request(StatusCode::kCancelled);
+  EXPECT_EQ(listener.heard, (std::vector{StatusCode::kDeadlineExceeded}));
+  EXPECT_EQ(scope.status().code(), StatusCode::kDeadlineExceeded);
+}
+
+TEST(CancelScopeTest, RequestReachesScopesBelowAndNoneAbove) {
+  CancelScope top;
+  CancelScope middle(&top);
+  CancelScope bottom(&middle);
+  Listener listener;
+  bottom.Add(listener);
+  middle.Request();
+  EXPECT_FALSE(top.requested());
+  EXPECT_EQ(bottom.reason(), StatusCode::kCancelled);
+  EXPECT_EQ(listener.heard.size(), 1u);
+}
+
+TEST(CancelScopeTest, ScopeBelowACancelledOneIsCancelled) {
+  CancelScope parent;
+  parent.Request(StatusCode::kDeadlineExceeded);
+  CancelScope child(&parent);
+  EXPECT_EQ(child.reason(), StatusCode::kDeadlineExceeded);
+}
+
+TEST(CancelScopeTest, ListenerMayDestroyAnotherWhileTheRequestRuns) {
+  CancelScope scope;
+  Listener first;
+  auto doomed = std::make_unique<Listener>();
+  Listener last;
+  scope.Add(first);
+  scope.Add(*doomed);
+  scope.Add(last);
+  first.victim = &doomed;
+  scope.Request();
+  EXPECT_EQ(doomed, nullptr);
+  EXPECT_EQ(last.heard.size(), 1u);
+}
+
+TEST(CancelScopeTest, DestroyedListenerAndDestroyedScopeAreForgotten) {
+  CancelScope top;
+  auto child = std::make_optional<CancelScope>(&top);
+  Listener listener;
+  child->Add(listener);
+  child.reset();
+  EXPECT_FALSE(listener.linked());
+  {
+    Listener gone;
+    top.Add(gone);
+  }
+  top.Request();
+  EXPECT_TRUE(listener.heard.empty());
+}
+
+}  // namespace
+}  // namespace verbena

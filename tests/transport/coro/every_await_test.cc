@@ -1,0 +1,187 @@
+// One program that waits in every way there is, stopped at every step: by destroying it, by
+// cancelling it, and by both. Nothing may be lost, leaked or left behind.
+
+#include <chrono>
+#include <memory>
+#include <utility>
+#include <variant>
+
+#include "gtest/gtest.h"
+#include "tests/transport/coro/started.h"
+#include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/event.h"
+#include "verbena/transport/coro/manual_scheduler.h"
+#include "verbena/transport/coro/queue.h"
+#include "verbena/transport/coro/semaphore.h"
+#include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/when_all.h"
+#include "verbena/transport/coro/when_any.h"
+#include "verbena/transport/coro/yield.h"
+
+namespace verbena {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr size_t kPermits = 3;
+constexpr int kItems = 4;
+
+// What the program waits on. It outlives the program.
+struct World {
+  Event event;
+  Semaphore semaphore{kPermits};
+  Queue<std::shared_ptr<int>> queue{1};
+  // Every live coroutine and item holds it.
+  std::shared_ptr<int> token = std::make_shared<int>(0);
+  int pushed = 0;
+  int popped = 0;
+  bool finished = false;
+};
+
+Task<absl::Status> Produce(World& world, std::shared_ptr<int> token) {
+  for (int i = 0; i < kItems; ++i) {
+    VERBENA_CO_RETURN_IF_ERROR(co_await world.queue.Push(token));
+    ++world.pushed;
+  }
+  co_return absl::OkStatus();
+}
+
+Task<absl::Status> Consume(World& world, std::shared_ptr<int> token) {
+  for (int i = 0; i < kItems / 2; ++i) {
+    VERBENA_CO_ASSIGN_OR_RETURN(std::shared_ptr<int> item, co_await world.queue.Pop());
+    ++world.popped;
+    VERBENA_CO_RETURN_IF_ERROR(co_await Yield());
+  }
+  co_return absl::OkStatus();
+}
+
+Task<absl::Status> UsePermits(World& world, size_t permits, std::shared_ptr<int> token) {
+  VERBENA_CO_RETURN_IF_ERROR(co_await world.semaphore.Acquire(permits));
+  SemaphoreHold hold(world.semaphore, permits);
+  co_return co_await Sleep(1ms);
+}
+
+Task<absl::Status> WaitForEvent(World& world, std::shared_ptr<int> token) {
+  co_return co_await world.event.Wait();
+}
+
+Task<void> SetAfter(World& world, Duration delay, std::shared_ptr<int> token) {
+  if ((co_await Sleep(delay)).ok()) world.event.Set();
+}
+
+Task<absl::Status> InScope(World& world, std::shared_ptr<int> token) {
+  TaskScope scope(co_await CurrentContext());
+  scope.Spawn(SetAfter(world, 3ms, token));
+  scope.Spawn(
+      [&world, token]() -> Task<void> { (co_await UsePermits(world, 2, token)).IgnoreError(); });
+  co_await scope.Join();
+  co_return co_await Yield();
+}
+
+Task<absl::Status> Program(World& world, std::shared_ptr<int> token) {
+  auto [produced, one, two, permits, scoped] =
+      co_await WhenAll(Produce(world, token), Consume(world, token), Consume(world, token),
+                       UsePermits(world, 3, token), InScope(world, token));
+  for (const absl::Status& status : {produced, one, two, permits, scoped}) {
+    VERBENA_CO_RETURN_IF_ERROR(status);
+  }
+  world.event.Reset();
+  auto first = co_await WhenAny(UsePermits(world, 1, token), WaitForEvent(world, token),
+                                WithDeadline(WaitForEvent(world, token), 500us));
+  const absl::Status ended = std::visit([](const absl::Status& status) { return status; }, first);
+  if (ended.code() != absl::StatusCode::kDeadlineExceeded) co_return ended;
+  VERBENA_CO_RETURN_IF_ERROR(co_await UsePermits(world, kPermits, token));
+  world.finished = true;
+  co_return absl::OkStatus();
+}
+
+// One step: a coroutine, or else the next timers. False when nothing is left.
+bool Step(ManualScheduler& scheduler) { return scheduler.RunOne() || scheduler.FireNextTimers(); }
+
+void ExpectNothingLeft(World& world, ManualScheduler& scheduler) {
+  EXPECT_EQ(scheduler.RunUntilIdle(), 0u);
+  EXPECT_EQ(scheduler.timer_count(), 0u);
+  EXPECT_EQ(world.semaphore.available(), kPermits);
+  int left = 0;
+  while (world.queue.TryPop()) ++left;
+  EXPECT_GE(world.popped + left, world.pushed);
+  EXPECT_LE(world.popped + left, kItems);
+  EXPECT_EQ(world.token.use_count(), 1);
+}
+
+// Returns how many steps the program takes when nothing disturbs it.
+int StepsOfTheProgram() {
+  ManualScheduler scheduler;
+  World world;
+  Started program(scheduler, Program(world, world.token));
+  int steps = 0;
+  while (Step(scheduler)) ++steps;
+  EXPECT_TRUE(program.done());
+  EXPECT_TRUE(program.result().ok());
+  EXPECT_TRUE(world.finished);
+  EXPECT_EQ(world.popped, kItems);
+  program.Abandon();
+  ExpectNothingLeft(world, scheduler);
+  return steps;
+}
+
+TEST(EveryAwaitTest, DestroyingAtEveryStepLeavesNothingBehind) {
+  const int steps = StepsOfTheProgram();
+  ASSERT_GT(steps, 20);
+  for (int stop_at = 0; stop_at <= steps; ++stop_at) {
+    SCOPED_TRACE(stop_at);
+    ManualScheduler scheduler;
+    World world;
+    CancelScope scope;
+    Started program(scheduler, Program(world, world.token), &scope);
+    for (int step = 0; step < stop_at; ++step) Step(scheduler);
+    program.Abandon();
+    scope.Request();
+    ExpectNothingLeft(world, scheduler);
+  }
+}
+
+TEST(EveryAwaitTest, CancellingAtEveryStepEndsTheProgramAtOnce) {
+  const int steps = StepsOfTheProgram();
+  for (int stop_at = 0; stop_at < steps; ++stop_at) {
+    SCOPED_TRACE(stop_at);
+    ManualScheduler scheduler;
+    World world;
+    CancelScope scope;
+    Started program(scheduler, Program(world, world.token), &scope);
+    for (int step = 0; step < stop_at; ++step) Step(scheduler);
+    scope.Request();
+    scheduler.RunUntilIdle();  // no time passes
+    ASSERT_TRUE(program.done());
+    if (absl::Status ended = program.result(); !ended.ok()) {
+      EXPECT_EQ(ended.code(), absl::StatusCode::kCancelled);
+    }
+    program.Abandon();
+    ExpectNothingLeft(world, scheduler);
+  }
+}
+
+TEST(EveryAwaitTest, DestroyingAtEveryStepOfACancellationLeavesNothingBehind) {
+  const int steps = StepsOfTheProgram();
+  for (int cancel_at = 0; cancel_at < steps; ++cancel_at) {
+    for (int more = 0; more < 12; ++more) {
+      SCOPED_TRACE(testing::Message() << cancel_at << " + " << more);
+      ManualScheduler scheduler;
+      World world;
+      CancelScope scope;
+      Started program(scheduler, Program(world, world.token), &scope);
+      for (int step = 0; step < cancel_at; ++step) Step(scheduler);
+      scope.Request();
+      for (int step = 0; step < more; ++step) scheduler.RunOne();
+      program.Abandon();
+      ExpectNothingLeft(world, scheduler);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace verbena

@@ -1,0 +1,73 @@
+// WithDeadline: runs a Task in a cancel scope that is requested with DEADLINE_EXCEEDED at a time.
+//
+// The Task is always awaited to its end, and its result is the result: after the deadline its
+// awaits return DEADLINE_EXCEEDED, and it usually returns that. A Task that ignores them delays its
+// caller. A deadline already past does not keep the Task from starting. An earlier deadline further
+// out holds too. kNever is no deadline.
+//
+//   absl::StatusOr<GetReply> reply = co_await WithDeadline(stub.Get(request), 5ms);
+
+#ifndef VERBENA_TRANSPORT_CORO_DEADLINE_H_
+#define VERBENA_TRANSPORT_CORO_DEADLINE_H_
+
+#include <type_traits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/scheduler.h"
+#include "verbena/transport/coro/task.h"
+
+namespace verbena {
+
+namespace internal {
+
+template <typename T>
+inline constexpr bool kCarriesStatus = std::is_same_v<T, absl::Status>;
+template <typename T>
+inline constexpr bool kCarriesStatus<absl::StatusOr<T>> = true;
+
+}  // namespace internal
+
+// What can say that a deadline passed.
+template <typename T>
+concept CarriesStatus = internal::kCarriesStatus<T>;
+
+// A cancel scope with an alarm. Lives in the frame of the coroutine that set it; one thread.
+class DeadlineScope final : private Timer {
+ public:
+  DeadlineScope(const TaskContext& context, TimePoint deadline);
+  DeadlineScope(const DeadlineScope&) = delete;
+  DeadlineScope& operator=(const DeadlineScope&) = delete;
+  ~DeadlineScope() override;
+
+  CancelScope& scope() { return scope_; }
+
+ private:
+  void OnTimer() override;
+
+  Scheduler& scheduler_;
+  CancelScope scope_;
+  bool running_ = false;
+};
+
+template <CarriesStatus T>
+Task<T> WithDeadline(Task<T> task, TimePoint deadline) {
+  DeadlineScope limit(co_await CurrentContext(), deadline);
+  co_return co_await std::move(task).In(&limit.scope());
+}
+
+// The delay counts from the scheduler's time when the result is awaited.
+template <CarriesStatus T>
+Task<T> WithDeadline(Task<T> task, Duration delay) {
+  const TaskContext context = co_await CurrentContext();
+  DeadlineScope limit(context, SaturatingAdd(context.scheduler->now(), delay));
+  co_return co_await std::move(task).In(&limit.scope());
+}
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_CORO_DEADLINE_H_

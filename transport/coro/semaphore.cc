@@ -1,0 +1,38 @@
+#include "verbena/transport/coro/semaphore.h"
+
+namespace verbena {
+
+Semaphore::Awaiter::~Awaiter() {
+  LeaveQueue();
+  if (granted_) semaphore_.Release(permits_);
+}
+
+// Those behind may have waited only for this one's turn.
+void Semaphore::Awaiter::LeaveQueue() {
+  if (!IntrusiveNode<Awaiter>::linked()) return;
+  IntrusiveNode<Awaiter>::Unlink();
+  semaphore_.GrantWaiters();
+}
+
+bool Semaphore::TryAcquire(size_t permits) {
+  if (!waiters_.empty() || permits > available_) return false;
+  available_ -= permits;
+  return true;
+}
+
+void Semaphore::Release(size_t permits) {
+  available_ += permits;
+  GrantWaiters();
+}
+
+void Semaphore::GrantWaiters() {
+  while (Awaiter* first = waiters_.Front()) {
+    if (first->permits_ > available_) return;
+    available_ -= first->permits_;
+    waiters_.PopFront();
+    first->granted_ = true;
+    first->Resume();
+  }
+}
+
+}  // namespace verbena

@@ -1,0 +1,82 @@
+// Sleep and SleepUntil: wait for a time.
+//
+// They return OK once the time has come, or the reason (CANCELLED, DEADLINE_EXCEEDED) when the
+// coroutine's scope is cancelled first. A time that has come already does not suspend: to let
+// others run, Yield. Time is the scheduler's, which stands still during one turn of its loop.
+//
+//   absl::Status slept = co_await Sleep(5ms);
+
+#ifndef VERBENA_TRANSPORT_CORO_SLEEP_H_
+#define VERBENA_TRANSPORT_CORO_SLEEP_H_
+
+#include <concepts>
+#include <coroutine>
+
+#include "absl/status/status.h"
+#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/coro/scheduler.h"
+#include "verbena/transport/coro/suspension.h"
+#include "verbena/transport/coro/task.h"
+
+namespace verbena {
+
+// Waits until `when`; kNever waits for cancellation alone.
+class [[nodiscard]] SleepUntil : public Suspension, private Timer {
+ public:
+  explicit SleepUntil(TimePoint when) : until_(when) {}
+  ~SleepUntil() override { Stop(); }
+
+  bool await_ready() const noexcept { return false; }
+  template <typename Promise>
+    requires std::derived_from<Promise, PromiseBase>
+  bool await_suspend(std::coroutine_handle<Promise> coroutine) {
+    return SuspendUntil(coroutine, until_);
+  }
+  absl::Status await_resume() const { return cancel_status(); }
+
+ protected:
+  template <typename Promise>
+  bool SuspendUntil(std::coroutine_handle<Promise> coroutine, TimePoint when) {
+    if (Cancelled(coroutine) || when <= scheduler().now()) return false;
+    Suspend(coroutine);
+    if (when != kNever) {
+      scheduler().StartTimer(*this, when);
+      running_ = true;
+    }
+    return true;
+  }
+
+ private:
+  void OnTimer() final {
+    running_ = false;
+    Resume();
+  }
+  void Detach() final { Stop(); }
+  void Stop() {
+    if (!running_) return;
+    running_ = false;
+    scheduler().StopTimer(*this);
+  }
+
+  const TimePoint until_;
+  bool running_ = false;
+};
+
+// Waits for `delay`, counted from the scheduler's time when it is awaited.
+class [[nodiscard]] Sleep final : public SleepUntil {
+ public:
+  explicit Sleep(Duration delay) : SleepUntil(kNever), delay_(delay) {}
+
+  template <typename Promise>
+    requires std::derived_from<Promise, PromiseBase>
+  bool await_suspend(std::coroutine_handle<Promise> coroutine) {
+    return SuspendUntil(coroutine, SaturatingAdd(coroutine.promise().scheduler->now(), delay_));
+  }
+
+ private:
+  const Duration delay_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_CORO_SLEEP_H_

@@ -154,7 +154,9 @@ void FramePool::Close() {
     for (Block* block = returned; block != nullptr; block = block->next) --live_;
     FreeList(returned, size_class);
   }
-  if (balance_.fetch_add(live_, std::memory_order_acq_rel) + live_ == 0) delete this;
+  // Read before: another thread may delete the pool as soon as the count is in.
+  const int64_t out = live_;
+  if (balance_.fetch_add(out, std::memory_order_acq_rel) + out == 0) delete this;
 }
 
 // Trivial thread_locals: they may be read while a thread's other thread_locals are destroyed.

@@ -27,15 +27,21 @@ class Outcome:
         self.skips += other.skips
 
 
-def run(command, arguments, timeout_s=None):
-    """Runs `bazel <command>`, its output going where ours goes. Returns (exit status, events)."""
+def run(command, arguments, quiet=False):
+    """Runs `bazel <command>`. Returns (exit status, events).
+
+    Its output goes where ours goes; a quiet run shows it only if something did not build.
+    """
     with tempfile.TemporaryDirectory(prefix="verbena-") as directory:
         path = pathlib.Path(directory) / "events.json"
-        status = subprocess.run(
-            [BAZEL, command, f"--build_event_json_file={path}"] + list(arguments),
-            cwd=TOP, timeout=timeout_s, check=False).returncode
+        result = subprocess.run(
+            [BAZEL, command, f"--build_event_json_file={path}"] + list(arguments), cwd=TOP,
+            stdout=subprocess.PIPE if quiet else None, stderr=subprocess.STDOUT if quiet else None,
+            text=True, check=False)
         lines = path.read_text().splitlines() if path.exists() else []
-    return status, [json.loads(line) for line in lines if line.strip()]
+    if quiet and result.returncode not in (0, 3, 4):  # 3: tests failed; 4: there were none
+        print(result.stdout)
+    return result.returncode, [json.loads(line) for line in lines if line.strip()]
 
 
 def unbuilt_targets(events):

@@ -39,6 +39,33 @@ class Service {
   virtual absl::Span<const ServerMethod> methods() const = 0;
 };
 
+namespace internal {
+
+template <auto method>
+struct Handler;
+
+template <typename S, typename Request, typename Reply,
+          Task<absl::Status> (S::*method)(ServerContext&, const Request&, Reply&)>
+struct Handler<method> {
+  VERBENA_CORO_WRAPPER static Task<absl::Status> Invoke(
+      Service& service, ServerContext& context, const google::protobuf::MessageLite& request,
+      google::protobuf::MessageLite& reply) {
+    return (static_cast<S&>(service).*method)(context, static_cast<const Request&>(request),
+                                              static_cast<Reply&>(reply));
+  }
+
+  static ServerMethod For(const MethodDescriptor& descriptor) {
+    return {&descriptor, &Request::default_instance(), &Reply::default_instance(), &Invoke};
+  }
+};
+
+// The entry of a generated service's table for `&Service::Method`.
+template <auto method>
+ServerMethod ServerMethodFor(const MethodDescriptor& descriptor) {
+  return Handler<method>::For(descriptor);
+}
+
+}  // namespace internal
 }  // namespace verbena
 
 #endif  // VERBENA_RPC_SERVICE_H_

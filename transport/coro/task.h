@@ -35,10 +35,17 @@
 #include "verbena/transport/coro/frame_pool.h"
 #include "verbena/transport/coro/scheduler.h"
 
+// A function that returns a Task without being a coroutine is a VERBENA_CORO_WRAPPER; one that
+// takes over its arguments (and moves them into a coroutine) is VERBENA_CORO_OWNS_ARGUMENTS too, so
+// that clang does not warn of temporaries.
 #if defined(__clang__)
 #define VERBENA_CORO_TASK [[clang::coro_return_type]] [[clang::coro_lifetimebound]]
+#define VERBENA_CORO_WRAPPER [[clang::coro_wrapper]]
+#define VERBENA_CORO_OWNS_ARGUMENTS [[clang::coro_disable_lifetimebound]]
 #else
 #define VERBENA_CORO_TASK
+#define VERBENA_CORO_WRAPPER
+#define VERBENA_CORO_OWNS_ARGUMENTS
 #endif
 
 namespace verbena {

@@ -1,0 +1,169 @@
+#include "verbena/rpc/codegen/check.h"
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "fmt/format.h"
+#include "google/protobuf/descriptor.pb.h"
+#include "google/protobuf/dynamic_message.h"
+#include "verbena/rpc/codegen/cpp_names.h"
+
+namespace verbena::codegen {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::DynamicMessageFactory;
+using google::protobuf::EnumDescriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::FileDescriptor;
+using google::protobuf::Message;
+using google::protobuf::MethodDescriptor;
+using google::protobuf::ServiceDescriptor;
+
+// C++ type → the .proto name that it stands for.
+using TypeNames = std::map<std::string, std::string>;
+
+void AddTypes(const Descriptor& message, const std::string& prefix, TypeNames& types) {
+  std::string name = prefix + message.name();
+  types.emplace(name, message.full_name());
+  for (int i = 0; i < message.nested_type_count(); ++i) {
+    AddTypes(*message.nested_type(i), name + "_", types);
+  }
+  for (int i = 0; i < message.enum_type_count(); ++i) {
+    const EnumDescriptor& type = *message.enum_type(i);
+    types.emplace(name + "_" + type.name(), type.full_name());
+  }
+}
+
+// The classes that protobuf makes of nested types (Outer_Inner) share a namespace with services,
+// though their names in the .proto do not.
+void AddTypesOfPackage(const FileDescriptor& file, const std::string& package,
+                       std::set<const FileDescriptor*>& seen, TypeNames& types) {
+  if (!seen.insert(&file).second) return;
+  if (file.package() == package) {
+    for (int i = 0; i < file.message_type_count(); ++i) AddTypes(*file.message_type(i), "", types);
+  }
+  for (int i = 0; i < file.dependency_count(); ++i) {
+    AddTypesOfPackage(*file.dependency(i), package, seen, types);
+  }
+}
+
+// The first part of a C++ name like "::a::b" that is a keyword; empty if none is.
+std::string KeywordIn(const std::string& qualified) {
+  for (size_t begin = 0; begin < qualified.size();) {
+    size_t end = std::min(qualified.find("::", begin), qualified.size());
+    std::string part = qualified.substr(begin, end - begin);
+    if (IsKeyword(part)) return part;
+    begin = end + 2;
+  }
+  return "";
+}
+
+std::string StreamingProblem(const MethodDescriptor& method) {
+  if (!method.client_streaming() && !method.server_streaming()) return "";
+  std::string_view kind = !method.server_streaming()   ? "client streaming"
+                          : !method.client_streaming() ? "server streaming"
+                                                       : "bidirectional streaming";
+  return fmt::format(
+      "{} is not supported; unary methods (no 'stream' before request and reply) are", kind);
+}
+
+// The options are read through the extension as the user's import declares it: this program knows
+// no extension of its own, so another project's option of the same number is not mistaken for it.
+std::string PayloadProblem(const MethodDescriptor& method) {
+  const FieldDescriptor* extension = method.file()->pool()->FindExtensionByName("verbena.method");
+  if (extension == nullptr || extension->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) return "";
+  DynamicMessageFactory factory;
+  std::unique_ptr<Message> options(factory.GetPrototype(extension->containing_type())->New());
+  if (!options->ParseFromString(method.options().SerializeAsString())) return "";
+  const Message& ours = options->GetReflection()->GetMessage(*options, extension, &factory);
+  std::vector<const FieldDescriptor*> set;
+  ours.GetReflection()->ListFields(ours, &set);
+  if (set.empty()) return "";
+  return fmt::format(
+      "option (verbena.method).{} is not supported; methods without payload options are",
+      set.front()->name());
+}
+
+std::string TypeProblem(const Descriptor& message) {
+  std::string keyword = KeywordIn(CppType(message));
+  if (keyword.empty()) return "";
+  return fmt::format(
+      "message {} cannot be used: '{}' is a C++ keyword that protobuf does not escape; rename it",
+      message.full_name(), keyword);
+}
+
+std::string ProblemOf(const MethodDescriptor& method) {
+  std::string problem = StreamingProblem(method);
+  if (problem.empty()) problem = PayloadProblem(method);
+  if (problem.empty()) problem = TypeProblem(*method.input_type());
+  if (problem.empty()) problem = TypeProblem(*method.output_type());
+  return problem;
+}
+
+class Checker {
+ public:
+  explicit Checker(const FileDescriptor& file) : file_(file) {
+    std::set<const FileDescriptor*> seen;
+    AddTypesOfPackage(file, file.package(), seen, types_);
+  }
+
+  std::string Check() {
+    std::string keyword = KeywordIn(CppNamespace(file_));
+    if (!keyword.empty()) {
+      Add(fmt::format("package {}: '{}' is a C++ keyword that protobuf does not escape; rename it",
+                      file_.package(), keyword));
+    }
+    if (file_.options().cc_generic_services()) {
+      Add("option cc_generic_services makes protobuf generate classes of the same names; remove "
+          "it");
+    }
+    for (int i = 0; i < file_.service_count(); ++i) CheckService(*file_.service(i));
+    return std::move(problems_);
+  }
+
+ private:
+  void Add(const std::string& problem) {
+    if (!problems_.empty()) problems_ += '\n';
+    problems_ += problem;
+  }
+
+  void CheckService(const ServiceDescriptor& service) {
+    std::string name = CppName(service);
+    auto [other, added] = types_.emplace(name, service.full_name());
+    if (!added) {
+      Add(fmt::format("service {}: its C++ class {} is also that of {}; rename one",
+                      service.full_name(), name, other->second));
+    }
+    std::map<std::string, std::string> members;
+    for (int i = 0; i < service.method_count(); ++i) {
+      const MethodDescriptor& method = *service.method(i);
+      std::string problem = ProblemOf(method);
+      auto [twin, is_new] = members.emplace(CppName(method), method.name());
+      if (problem.empty() && !is_new) {
+        problem = fmt::format("its C++ name {} is also that of method {}; rename one", twin->first,
+                              twin->second);
+      }
+      if (!problem.empty()) {
+        Add(fmt::format("service {}, method {}: {}", service.full_name(), method.name(), problem));
+      }
+    }
+  }
+
+  const FileDescriptor& file_;
+  TypeNames types_;
+  std::string problems_;
+};
+
+}  // namespace
+
+std::string ProblemsOf(const FileDescriptor& file) {
+  if (file.service_count() == 0) return "";
+  return Checker(file).Check();
+}
+
+}  // namespace verbena::codegen

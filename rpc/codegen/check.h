@@ -1,0 +1,19 @@
+// What protoc-gen-verbena refuses, and what it says.
+
+#ifndef VERBENA_RPC_CODEGEN_CHECK_H_
+#define VERBENA_RPC_CODEGEN_CHECK_H_
+
+#include <string>
+
+#include "google/protobuf/descriptor.h"
+
+namespace verbena::codegen {
+
+// Empty if code can be generated for every service of `file`. Otherwise one line for each problem,
+// naming service and method, and what to do: streaming, payload options, names that would collide
+// or not compile in C++.
+std::string ProblemsOf(const google::protobuf::FileDescriptor& file);
+
+}  // namespace verbena::codegen
+
+#endif  // VERBENA_RPC_CODEGEN_CHECK_H_

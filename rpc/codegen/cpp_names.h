@@ -1,0 +1,48 @@
+// What things of a .proto are called in C++.
+//
+// Messages and namespaces are called what protobuf's own generator calls them: it is asked, so that
+// a newer protobuf which escapes more names is followed. Services and methods are ours to name: one
+// that C++, or the generated classes, need for themselves gets a trailing underscore. Names on the
+// wire never change.
+//
+// Pure functions; descriptors are borrowed for the call.
+
+#ifndef VERBENA_RPC_CODEGEN_CPP_NAMES_H_
+#define VERBENA_RPC_CODEGEN_CPP_NAMES_H_
+
+#include <string>
+#include <string_view>
+
+#include "google/protobuf/descriptor.h"
+
+namespace verbena::codegen {
+
+// A C++20 keyword or alternative token.
+bool IsKeyword(std::string_view name);
+
+// "demo::v1" for package demo.v1; empty for none.
+std::string CppNamespace(const google::protobuf::FileDescriptor& file);
+
+// "::demo::v1::Outer_Inner" for message demo.v1.Outer.Inner.
+std::string CppType(const google::protobuf::Descriptor& message);
+
+// The shortest of "SayRequest" and "::demo::v1::SayRequest" that means the message inside the
+// classes generated for `service`.
+std::string CppTypeIn(const google::protobuf::ServiceDescriptor& service,
+                      const google::protobuf::Descriptor& message);
+
+// The class that holds a service's Stub and Service.
+std::string CppName(const google::protobuf::ServiceDescriptor& service);
+
+// The member of Stub and Service that stands for a method.
+std::string CppName(const google::protobuf::MethodDescriptor& method);
+
+// "demo/echo" for demo/echo.proto: what generated files of it begin with.
+std::string BaseName(const google::protobuf::FileDescriptor& file);
+
+// A macro's name for a file: different files never share one.
+std::string GuardName(const google::protobuf::FileDescriptor& file);
+
+}  // namespace verbena::codegen
+
+#endif  // VERBENA_RPC_CODEGEN_CPP_NAMES_H_

@@ -1,0 +1,156 @@
+#include "verbena/rpc/codegen/header_writer.h"
+
+#include <map>
+#include <string>
+
+#include "google/protobuf/descriptor.pb.h"
+#include "verbena/rpc/codegen/comments.h"
+#include "verbena/rpc/codegen/cpp_names.h"
+
+namespace verbena::codegen {
+namespace {
+
+using google::protobuf::FileDescriptor;
+using google::protobuf::MethodDescriptor;
+using google::protobuf::ServiceDescriptor;
+using google::protobuf::io::Printer;
+using Variables = std::map<std::string, std::string>;
+
+void PrintComment(const std::string& comment, Printer& printer) {
+  // Line by line, since the printer indents only what it sees begin a line.
+  for (size_t begin = 0; begin < comment.size();) {
+    size_t end = comment.find('\n', begin);
+    printer.Print("$line$\n", "line", comment.substr(begin, end - begin));
+    begin = end + 1;
+  }
+}
+
+void WriteStubMethod(const MethodDescriptor& method, Printer& printer) {
+  Variables vars = {
+      {"deprecated", method.options().deprecated() ? "[[deprecated]] " : ""},
+      {"method", CppName(method)},
+      {"request", CppTypeIn(*method.service(), *method.input_type())},
+      {"reply", CppTypeIn(*method.service(), *method.output_type())},
+  };
+  printer.Print("\n");
+  PrintComment(CommentOf(method), printer);
+  printer.Print(vars,
+                "$deprecated$VERBENA_CORO_WRAPPER\n"
+                "::verbena::Task<::absl::StatusOr<$reply$>> $method$(\n"
+                "    const $request$& request, ::verbena::CallOptions options = {}) const;\n"
+                "$deprecated$VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS\n"
+                "::verbena::Task<::absl::StatusOr<$reply$>> $method$(\n"
+                "    $request$&& request, ::verbena::CallOptions options = {}) const;\n"
+                "$deprecated$VERBENA_CORO_WRAPPER\n"
+                "::verbena::Task<::absl::Status> $method$(\n"
+                "    const $request$& request, $reply$& reply,\n"
+                "    ::verbena::CallOptions options = {}) const;\n");
+}
+
+void WriteStub(const ServiceDescriptor& service, Printer& printer) {
+  Variables vars = {
+      {"service", service.full_name()},
+      {"deprecated", service.options().deprecated() ? "[[deprecated]] " : ""},
+  };
+  printer.Print(
+      vars,
+      "// Calls $service$ through a channel, which must outlive it and its calls.\n"
+      "// Cheap to copy; any number of calls may be in flight. Each method has three forms:\n"
+      "//   (const Request&)          borrows the request until its Task ends,\n"
+      "//   (Request&&)               owns it,\n"
+      "//   (const Request&, Reply&)  borrows both, and allocates nothing once warm.\n"
+      "class Stub {\n"
+      " public:\n");
+  printer.Indent();
+  printer.Print(vars,
+                "$deprecated$explicit Stub(::verbena::Channel& channel) : channel_(&channel) {}\n");
+  for (int i = 0; i < service.method_count(); ++i) WriteStubMethod(*service.method(i), printer);
+  printer.Outdent();
+  printer.Print(
+      "\n"
+      " private:\n"
+      "  ::verbena::Channel* channel_;\n"
+      "};\n");
+}
+
+void WriteServiceMethod(const MethodDescriptor& method, Printer& printer) {
+  PrintComment(CommentOf(method), printer);
+  printer.Print(
+      "virtual ::verbena::Task<::absl::Status> $method$(\n"
+      "    ::verbena::ServerContext& context, const $request$& request,\n"
+      "    $reply$& reply);\n\n",
+      "method", CppName(method), "request", CppTypeIn(*method.service(), *method.input_type()),
+      "reply", CppTypeIn(*method.service(), *method.output_type()));
+}
+
+void WriteServiceBase(const ServiceDescriptor& service, Printer& printer) {
+  printer.Print(
+      "// Base of implementations of $service$. A method that is not overridden\n"
+      "// answers UNIMPLEMENTED. Arguments are valid until the Task ends.\n"
+      "class Service : public ::verbena::Service {\n"
+      " public:\n",
+      "service", service.full_name());
+  printer.Indent();
+  for (int i = 0; i < service.method_count(); ++i) WriteServiceMethod(*service.method(i), printer);
+  printer.Print(
+      "const char* full_name() const final;\n"
+      "::absl::Span<const ::verbena::ServerMethod> methods() const final;\n");
+  printer.Outdent();
+  printer.Print("};\n");
+}
+
+void WriteService(const ServiceDescriptor& service, Printer& printer) {
+  Variables vars = {{"class", CppName(service)}, {"full_name", service.full_name()}};
+  printer.Print("\n");
+  PrintComment(CommentOf(service), printer);
+  printer.Print(vars,
+                "class $class$ final {\n"
+                " public:\n");
+  printer.Indent();
+  printer.Print(vars,
+                "$class$() = delete;\n"
+                "\n"
+                "static constexpr char kFullName[] = \"$full_name$\";\n"
+                "\n");
+  WriteStub(service, printer);
+  printer.Print("\n");
+  WriteServiceBase(service, printer);
+  printer.Outdent();
+  if (service.method_count() > 0) {
+    printer.Print(
+        "\n"
+        " private:\n"
+        "  static const ::verbena::MethodDescriptor kMethods[];\n");
+  }
+  printer.Print("};\n");
+}
+
+}  // namespace
+
+void WriteHeader(const FileDescriptor& file, Printer& printer) {
+  Variables vars = {
+      {"file", file.name()},
+      {"guard", GuardName(file)},
+      {"base", BaseName(file)},
+      {"namespace", CppNamespace(file)},
+  };
+  printer.Print(vars,
+                "// Generated by protoc-gen-verbena from $file$. Do not edit.\n"
+                "\n"
+                "#ifndef $guard$\n"
+                "#define $guard$\n"
+                "\n"
+                "#include \"$base$.pb.h\"\n");
+  if (file.service_count() > 0) {
+    printer.Print(
+        "#include \"verbena/rpc/call_options.h\"\n"
+        "#include \"verbena/rpc/service.h\"\n"
+        "#include \"verbena/rpc/stub.h\"\n");
+    if (!vars["namespace"].empty()) printer.Print(vars, "\nnamespace $namespace$ {\n");
+    for (int i = 0; i < file.service_count(); ++i) WriteService(*file.service(i), printer);
+    if (!vars["namespace"].empty()) printer.Print(vars, "\n}  // namespace $namespace$\n");
+  }
+  printer.Print(vars, "\n#endif  // $guard$\n");
+}
+
+}  // namespace verbena::codegen

@@ -1,0 +1,17 @@
+// Writes foo.verbena.pb.h: for each service of foo.proto a class that holds its Stub and Service.
+
+#ifndef VERBENA_RPC_CODEGEN_HEADER_WRITER_H_
+#define VERBENA_RPC_CODEGEN_HEADER_WRITER_H_
+
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/io/printer.h"
+
+namespace verbena::codegen {
+
+// `file` has no problem that check.h names.
+void WriteHeader(const google::protobuf::FileDescriptor& file,
+                 google::protobuf::io::Printer& printer);
+
+}  // namespace verbena::codegen
+
+#endif  // VERBENA_RPC_CODEGEN_HEADER_WRITER_H_

@@ -1,0 +1,51 @@
+// protoc-gen-verbena: a plugin of protoc that generates stubs and services.
+
+#include <unistd.h>
+
+#include <string_view>
+
+#include "fmt/format.h"
+#include "google/protobuf/compiler/plugin.h"
+#include "google/protobuf/stubs/common.h"
+#include "verbena/rpc/codegen/generator.h"
+
+namespace {
+
+constexpr char kUsage[] =
+    R"(protoc-gen-verbena: generates foo.verbena.pb.{h,cc}, the stubs and services of foo.proto.
+
+It is run by protoc, which talks to it over standard input and output:
+
+  protoc --plugin=protoc-gen-verbena=PATH --cpp_out=DIR --verbena_out=DIR foo.proto
+
+In Bazel use cc_verbena_library of @verbena//tools:proto.bzl.
+
+  --help     this text
+  --version  the version
+)";
+
+int RunByHand(std::string_view argument) {
+  if (argument == "--help" || argument == "-h") {
+    fmt::print("{}", kUsage);
+    return 0;
+  }
+  if (argument == "--version") {
+    fmt::print("protoc-gen-verbena, with protobuf {}.{}.{}\n", GOOGLE_PROTOBUF_VERSION / 1000000,
+               GOOGLE_PROTOBUF_VERSION / 1000 % 1000, GOOGLE_PROTOBUF_VERSION % 1000);
+    return 0;
+  }
+  fmt::print(stderr, "protoc-gen-verbena: unknown argument '{}'; see --help\n", argument);
+  return 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc > 1) return RunByHand(argv[1]);
+  if (isatty(STDIN_FILENO)) {
+    fmt::print(stderr, "{}", kUsage);
+    return 1;
+  }
+  verbena::codegen::Generator generator;
+  return google::protobuf::compiler::PluginMain(argc, argv, &generator);
+}

@@ -46,8 +46,12 @@ class Scheduler {
  public:
   virtual ~Scheduler() = default;
 
-  // The time as of this turn of the loop: cheap, and the same for all that runs in one turn.
-  TimePoint now() const { return now_; }
+  // The time as of this turn of the loop: the same for all that runs in one turn. The first call in
+  // a turn may read the clock, the others are free; a turn in which nobody asks pays nothing.
+  TimePoint now() const {
+    if (now_ == kUnread) now_ = ReadClock();
+    return now_;
+  }
 
   // Queues a suspended coroutine to be resumed. Never resumes inline. It must not be queued
   // already.
@@ -69,6 +73,10 @@ class Scheduler {
   size_t RunReady(size_t max);
   bool has_ready() const { return !ready_.empty(); }
   void set_now(TimePoint now) { now_ = now; }
+  // Makes the next now() call ReadClock().
+  void ForgetNow() { now_ = kUnread; }
+  // Overridden by a scheduler that calls ForgetNow().
+  virtual TimePoint ReadClock() const { return TimePoint{}; }
 
   // Makes a scheduler Current() for a scope; scopes nest.
   class CurrentScope {
@@ -81,8 +89,11 @@ class Scheduler {
   };
 
  private:
+  // No clock returns it.
+  static constexpr TimePoint kUnread = TimePoint::min();
+
   IntrusiveList<ReadyNode> ready_;
-  TimePoint now_{};
+  mutable TimePoint now_{};
 };
 
 }  // namespace verbena

@@ -18,69 +18,26 @@
 #ifndef VERBENA_TRANSPORT_EXECUTOR_EXECUTOR_H_
 #define VERBENA_TRANSPORT_EXECUTOR_EXECUTOR_H_
 
-#include <infiniband/verbs.h>
-
-#include <cstdint>
 #include <memory>
-#include <string>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/transport/coro/clock.h"
-#include "verbena/transport/coro/intrusive_list.h"
 #include "verbena/transport/coro/scheduler.h"
-#include "verbena/transport/device/device.h"
+#include "verbena/transport/executor/completion_sink.h"
+#include "verbena/transport/executor/executor_options.h"
+#include "verbena/transport/executor/flush_queue.h"
+
+// verbs' headers stay out of what a user of executors includes.
+struct ibv_cq;
 
 namespace verbena {
 
-enum class ExecutorMode {
-  kBusy,      // never sleeps: the lowest latency, one core spent
-  kAdaptive,  // spins for `spin` after the last event, then sleeps
-  kEvent,     // sleeps as soon as there is nothing to do
-};
-
-// How an idle executor sleeps, and how it reaches files.
-enum class WaiterKind {
-  kAuto,     // io_uring where the kernel allows it, else epoll
-  kIoUring,  // creation fails where the kernel forbids it
-  kEpoll,
-};
-
-struct ExecutorOptions {
-  std::string name = "executor";
-  ExecutorMode mode = ExecutorMode::kAdaptive;
-  Duration spin = std::chrono::microseconds(50);
-  WaiterKind waiter = WaiterKind::kAuto;
-  // The core that Run() pins its thread to; -1 leaves it to the kernel.
-  int cpu = -1;
-  // nullptr means Clock::Real(). Must outlive the executor.
-  Clock* clock = nullptr;
-};
-
-// Who receives the completions of a CQ. Called on the executor's thread with 1 to 32 completions;
-// may ready coroutines, post work requests and queue frames, and must not destroy the CQ.
-class CompletionSink {
- public:
-  virtual ~CompletionSink() = default;
-  virtual void OnCompletions(const ibv_wc* completions, int count) = 0;
-};
-
-// Something with work to push out at the end of a turn. Queued by Executor::FlushLater for one turn
-// at a time, so that a turn costs nothing for what is idle.
-class FlushHook : public IntrusiveNode<FlushHook> {
- public:
-  virtual ~FlushHook() = default;
-  virtual void Flush() = 0;
-};
-
-struct ExecutorStats {
-  uint64_t turns = 0;
-  uint64_t completions = 0;
-  uint64_t resumed = 0;  // coroutines run from the ready queue
-  uint64_t sleeps = 0;   // times the thread slept in the Waiter
-  uint64_t inbox_items = 0;
-};
+class Device;
+namespace internal {
+class RootTask;
+}
 
 class Executor final : public Scheduler {
  public:
@@ -110,8 +67,7 @@ class Executor final : public Scheduler {
   void DrainCq(ibv_cq* cq);
 
   // Calls hook.Flush() once at the end of this turn. Does nothing when it is queued already.
-  // Receives are reposted before the SENDs that return their credits.
-  enum class FlushPriority { kReceives = 0, kSends = 1 };
+  using FlushPriority = verbena::FlushPriority;
   void FlushLater(FlushHook& hook, FlushPriority priority);
 
   void StartTimer(Timer& timer, TimePoint when) override;
@@ -127,7 +83,19 @@ class Executor final : public Scheduler {
 
  private:
   class Impl;
+  friend class internal::RootTask;
+
   explicit Executor(std::unique_ptr<Impl> impl);
+
+  TimePoint ReadClock() const override;
+
+  // The steps of a turn and of idling, in their order.
+  bool Turn();
+  size_t ExpireTimers();
+  size_t DrainInbox();
+  void Idle();
+  bool PrepareToSleep();
+  void Sleep();
 
   const std::unique_ptr<Impl> impl_;
 };

@@ -1,0 +1,152 @@
+#include "verbena/transport/executor/completion_queues.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/transport/device/handles.h"
+#include "verbena/transport/device/verbs_status.h"
+#include "verbena/transport/log/log.h"
+
+namespace verbena {
+
+// One CQ with its channel: what is touched only around sleeps.
+class CompletionQueues::Queue final : public ReadableListener {
+ public:
+  static absl::StatusOr<std::unique_ptr<Queue>> Create(Device& device, int entries) {
+    absl::StatusOr<ibv_comp_channel*> channel = device.CreateCompChannel();
+    if (!channel.ok()) return channel.status();
+    auto queue = std::unique_ptr<Queue>(new Queue(device, *channel));
+    absl::StatusOr<ibv_cq*> cq = device.CreateCq(entries, nullptr, *channel);
+    if (!cq.ok()) return cq.status();
+    queue->cq_ = *cq;
+    return queue;
+  }
+
+  ~Queue() override {
+    if (cq_ == nullptr) return;
+    absl::Status status = Destroy();
+    if (!status.ok()) LogLeakedObject(device_, "CQ", status);
+  }
+
+  ibv_cq* cq() const { return cq_; }
+  Device& device() const { return device_; }
+  int channel_fd() const { return channel_->fd; }
+
+  bool Arm() {
+    if (armed_) return true;
+    const int error = ibv_req_notify_cq(cq_, /*solicited_only=*/0);
+    armed_ = error == 0;
+    if (error != 0 && !std::exchange(arm_failure_logged_, true)) {
+      Log(LogLevel::kError,
+          fmt::format("{}; its executor polls without sleeping",
+                      ErrnoStatus(error, "ibv_req_notify_cq on " + device_.name()).ToString()));
+    }
+    return armed_;
+  }
+
+  void LogPollFailure(int error) {
+    if (std::exchange(poll_failure_logged_, true)) return;
+    Log(LogLevel::kError, fmt::format("ibv_poll_cq on {} returned {}", device_.name(), error));
+  }
+
+  // One event per arming, so one is there at most.
+  void OnReadable() override {
+    absl::StatusOr<ibv_cq*> cq = device_.GetCqEvent(channel_.get());
+    if (!cq.ok()) return;
+    armed_ = false;
+    if (++unacknowledged_ >= kEventsPerAck) Acknowledge();
+  }
+
+  // The CQ stays, with its channel, when the device refuses.
+  absl::Status Destroy() {
+    // An event that nobody has read yet must be acknowledged too.
+    OnReadable();
+    Acknowledge();
+    absl::Status status = device_.DestroyCq(cq_);
+    if (status.ok()) cq_ = nullptr;
+    return status;
+  }
+
+ private:
+  // Acknowledging takes a mutex.
+  static constexpr unsigned kEventsPerAck = 32;
+
+  Queue(Device& device, ibv_comp_channel* channel) : device_(device), channel_(device, channel) {}
+
+  void Acknowledge() {
+    if (unacknowledged_ == 0) return;
+    device_.AckCqEvents(cq_, unacknowledged_);
+    unacknowledged_ = 0;
+  }
+
+  Device& device_;
+  CompChannelHandle channel_;
+  ibv_cq* cq_ = nullptr;
+  unsigned unacknowledged_ = 0;
+  bool armed_ = false;
+  bool arm_failure_logged_ = false;
+  bool poll_failure_logged_ = false;
+};
+
+CompletionQueues::CompletionQueues(Waiter& waiter) : waiter_(waiter) {}
+
+CompletionQueues::~CompletionQueues() {
+  for (const std::unique_ptr<Queue>& queue : queues_) {
+    Log(LogLevel::kError, "a CQ on " + queue->device().name() +
+                              " was not removed from its executor before that was destroyed");
+    waiter_.Unwatch(queue->channel_fd());
+  }
+}
+
+absl::StatusOr<ibv_cq*> CompletionQueues::Add(Device& device, int entries, CompletionSink& sink) {
+  absl::StatusOr<std::unique_ptr<Queue>> queue = Queue::Create(device, entries);
+  if (!queue.ok()) return queue.status();
+  absl::Status watched = waiter_.Watch((*queue)->channel_fd(), **queue);
+  if (!watched.ok()) return watched;
+  ibv_cq* cq = (*queue)->cq();
+  polled_.push_back({.cq = cq, .sink = &sink});
+  queues_.push_back(*std::move(queue));
+  return cq;
+}
+
+absl::Status CompletionQueues::Remove(ibv_cq* cq) {
+  const auto found =
+      std::ranges::find_if(queues_, [cq](const auto& queue) { return queue->cq() == cq; });
+  if (found == queues_.end()) {
+    return absl::InvalidArgumentError("RemoveCq: this executor has no such CQ");
+  }
+  absl::Status destroyed = (*found)->Destroy();
+  if (!destroyed.ok()) return destroyed;
+  waiter_.Unwatch((*found)->channel_fd());
+  polled_.erase(polled_.begin() + (found - queues_.begin()));
+  queues_.erase(found);
+  return absl::OkStatus();
+}
+
+int CompletionQueues::Drain(ibv_cq* cq) {
+  const auto found =
+      std::ranges::find_if(polled_, [cq](const Polled& polled) { return polled.cq == cq; });
+  if (found == polled_.end()) return 0;
+  CompletionSink& sink = *found->sink;
+  int completions = 0;
+  while (const int count = PollOnce(cq, sink)) completions += count;
+  return completions;
+}
+
+bool CompletionQueues::Arm() {
+  bool armed = true;
+  for (const std::unique_ptr<Queue>& queue : queues_) armed &= queue->Arm();
+  return armed;
+}
+
+int CompletionQueues::PollFailed(ibv_cq* cq, int error) {
+  // The CQ stays in error. Its device raises an asynchronous event for it, whose reader closes what
+  // depends on it.
+  const auto found =
+      std::ranges::find_if(queues_, [cq](const auto& queue) { return queue->cq() == cq; });
+  if (found != queues_.end()) (*found)->LogPollFailure(error);
+  return 0;
+}
+
+}  // namespace verbena

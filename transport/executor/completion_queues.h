@@ -1,0 +1,83 @@
+// CompletionQueues: the CQs that an executor polls, and how they wake it.
+//
+// Each CQ has a completion channel of its own, watched by the executor's Waiter. Arming is
+// one-shot: a CQ that was armed stays so until its event has been read, so a turn that found work
+// after arming need not arm again. Events are acknowledged in batches, and before a CQ is
+// destroyed. One thread; the devices and sinks outlive it.
+//
+//   queues.Poll();                                  // every turn
+//   if (queues.Arm() && queues.Poll() == 0) Sleep();  // before every sleep
+
+#ifndef VERBENA_TRANSPORT_EXECUTOR_COMPLETION_QUEUES_H_
+#define VERBENA_TRANSPORT_EXECUTOR_COMPLETION_QUEUES_H_
+
+#include <infiniband/verbs.h>
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/transport/device/device.h"
+#include "verbena/transport/executor/completion_sink.h"
+#include "verbena/transport/executor/waiter.h"
+
+namespace verbena {
+
+class CompletionQueues {
+ public:
+  explicit CompletionQueues(Waiter& waiter);
+  // Destroys what its owners did not give back, and logs that they did not.
+  ~CompletionQueues();
+
+  absl::StatusOr<ibv_cq*> Add(Device& device, int entries, CompletionSink& sink);
+  absl::Status Remove(ibv_cq* cq);
+
+  // Hands up to one batch of each CQ to its sink. Returns how many completions there were.
+  int Poll() {
+    int completions = 0;
+    // By index: a sink may add or remove other CQs.
+    for (size_t i = 0; i < polled_.size(); ++i) {
+      completions += PollOnce(polled_[i].cq, *polled_[i].sink);
+    }
+    return completions;
+  }
+
+  // Polls `cq` until it is empty. Returns how many completions there were.
+  int Drain(ibv_cq* cq);
+
+  // Arms every CQ that is not armed. False when a CQ cannot be (logged): sleeping is not safe.
+  bool Arm();
+
+ private:
+  // (start) A batch fits the L1 cache, and its sink is called once for it.
+  static constexpr int kBatch = 32;
+
+  // What every turn touches, apart from the rest.
+  struct Polled {
+    ibv_cq* cq;
+    CompletionSink* sink;
+  };
+  class Queue;
+
+  int PollOnce(ibv_cq* cq, CompletionSink& sink) {
+    ibv_wc completions[kBatch];
+    const int count = ibv_poll_cq(cq, kBatch, completions);
+    if (count == 0) [[likely]]
+      return 0;
+    if (count < 0) [[unlikely]]
+      return PollFailed(cq, count);
+    sink.OnCompletions(completions, count);
+    return count;
+  }
+  // Returns 0: nothing was polled.
+  int PollFailed(ibv_cq* cq, int error);
+
+  Waiter& waiter_;
+  std::vector<Polled> polled_;
+  std::vector<std::unique_ptr<Queue>> queues_;  // in the order of polled_
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_EXECUTOR_COMPLETION_QUEUES_H_

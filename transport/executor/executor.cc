@@ -1,0 +1,227 @@
+#include "verbena/transport/executor/executor.h"
+
+#include <cassert>
+#include <utility>
+
+#include "transport/executor/cpu_pin.h"
+#include "transport/executor/executor_impl.h"
+
+namespace verbena {
+namespace {
+
+// (start) What one turn runs at most, so that completions are polled and receives reposted while
+// coroutines keep each other ready.
+constexpr size_t kMaxReadyPerTurn = 256;
+constexpr size_t kMaxInboxItemsPerTurn = 256;
+
+// The clock is compared with the timers after this much work: an empty turn, a completion and a
+// resumption count one each. So an empty turn costs a sixteenth of a clock read, and a timer is
+// late by a few turns at most.
+constexpr int kWorkPerClockRead = 16;
+
+// A function in the inbox; dropped when the executor is destroyed before it ran.
+class FunctionItem final : public InboxItem {
+ public:
+  FunctionItem(absl::AnyInvocable<void()> function, const bool& dropped)
+      : function_(std::move(function)), dropped_(dropped) {}
+
+  void Run() override {
+    const std::unique_ptr<FunctionItem> self(this);
+    if (!dropped_) function_();
+  }
+
+ private:
+  absl::AnyInvocable<void()> function_;
+  const bool& dropped_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(ExecutorOptions options) {
+  absl::StatusOr<std::unique_ptr<Waiter>> waiter = CreateWaiter(options.waiter);
+  if (!waiter.ok()) return waiter.status();
+  absl::StatusOr<std::unique_ptr<Inbox>> inbox = Inbox::Create();
+  if (!inbox.ok()) return inbox.status();
+  absl::Status watched = (*waiter)->Watch((*inbox)->fd(), **inbox);
+  if (!watched.ok()) return watched;
+  return std::unique_ptr<Executor>(new Executor(
+      std::make_unique<Impl>(std::move(options), *std::move(waiter), *std::move(inbox))));
+}
+
+Executor::Executor(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) { ForgetNow(); }
+
+Executor::~Executor() {
+  assert(!impl_->running);
+  CurrentScope current(this);
+  impl_->closing = true;
+  impl_->inbox->EndSleep();
+  // Either may bring some of the other.
+  do {
+    while (internal::RootTask* task = impl_->roots.PopFront()) task->Abandon();
+  } while (DrainInbox() > 0 || !impl_->roots.empty());
+}
+
+void Executor::Run() {
+  Impl& impl = *impl_;
+  assert(!impl.running);
+  CpuPin pin(impl.options.cpu);
+  CurrentScope current(this);
+  impl.running = true;
+  while (!impl.stop.reached) {
+    if (Turn()) {
+      impl.spin.Reset();
+    } else {
+      Idle();
+    }
+  }
+  impl.running = false;
+  ForgetNow();
+  impl.stop.reached = false;
+  impl.stop.sent.store(false, std::memory_order_release);
+}
+
+void Executor::Stop() {
+  if (!impl_->stop.sent.exchange(true, std::memory_order_acq_rel)) Post(impl_->stop);
+}
+
+bool Executor::Poll() {
+  Impl& impl = *impl_;
+  assert(!impl.running);
+  CurrentScope current(this);
+  if (impl.armed) {
+    impl.armed = false;
+    impl.inbox->EndSleep();
+    impl.waiter->Dispatch();
+  }
+  // A host, or a simulator, polls when a timer is due: it is not to be late by turns.
+  impl.work_since_clock = kWorkPerClockRead;
+  const bool worked = Turn();
+  // What the host does between turns is to see the time of then.
+  ForgetNow();
+  return worked;
+}
+
+bool Executor::Arm() {
+  Impl& impl = *impl_;
+  assert(!impl.running);
+  CurrentScope current(this);
+  if (std::exchange(impl.armed, false)) impl.inbox->EndSleep();
+  const bool has_work = has_ready() || !impl.flushes.empty() || NextTimer() <= now();
+  if (has_work || !PrepareToSleep()) return false;
+  impl.armed = true;
+  return true;
+}
+
+int Executor::fd() const { return impl_->waiter->fd(); }
+
+TimePoint Executor::NextTimer() const { return impl_->timers.NextTimer(); }
+
+// --- One turn ------------------------------------------------------------------------------------
+
+bool Executor::Turn() {
+  Impl& impl = *impl_;
+  ++impl.stats.turns;
+  ForgetNow();
+
+  const size_t completions = impl.queues.Poll();
+  const size_t timers = ++impl.work_since_clock < kWorkPerClockRead ? 0 : ExpireTimers();
+  const size_t items = impl.inbox->empty() ? 0 : DrainInbox();
+  const size_t resumed = has_ready() ? RunReady(kMaxReadyPerTurn) : 0;
+  const size_t flushed = impl.flushes.empty() ? 0 : impl.flushes.Run();
+
+  if ((completions | timers | items | resumed | flushed) == 0) return false;
+  impl.stats.completions += completions;
+  impl.stats.resumed += resumed;
+  impl.work_since_clock += static_cast<int>(completions + resumed);
+  return true;
+}
+
+size_t Executor::ExpireTimers() {
+  Impl& impl = *impl_;
+  impl.work_since_clock = 0;
+  if (impl.timers.next_check() == kNever) return 0;
+  const TimePoint time = now();
+  return time < impl.timers.next_check() ? 0 : impl.timers.Advance(time);
+}
+
+size_t Executor::DrainInbox() {
+  Impl& impl = *impl_;
+  size_t items = 0;
+  while (items < kMaxInboxItemsPerTurn) {
+    InboxItem* item = impl.inbox->Pop();
+    if (item == nullptr) break;
+    ++items;
+    item->Run();
+  }
+  impl.stats.inbox_items += items;
+  return items;
+}
+
+TimePoint Executor::ReadClock() const { return impl_->clock.Now(); }
+
+// --- Idle ----------------------------------------------------------------------------------------
+
+void Executor::Idle() {
+  Impl& impl = *impl_;
+  if (impl.options.mode == ExecutorMode::kBusy) return;
+  if (impl.options.mode == ExecutorMode::kAdaptive && !impl.spin.Over()) return;
+  Sleep();
+}
+
+bool Executor::PrepareToSleep() {
+  Impl& impl = *impl_;
+  if (!impl.inbox->BeginSleep()) return false;
+  ForgetNow();
+  if (impl.queues.Arm()) {
+    // A completion that came between the last poll and the arming raises no event.
+    const int completions = impl.queues.Poll();
+    if (completions == 0) return true;
+    impl.stats.completions += completions;
+  }
+  impl.inbox->EndSleep();
+  return false;
+}
+
+void Executor::Sleep() {
+  Impl& impl = *impl_;
+  if (!PrepareToSleep()) return;
+  const TimePoint next = impl.timers.NextTimer();
+  const Duration timeout = next == kNever ? Waiter::kForever : next - now();
+  if (timeout > Duration::zero()) {
+    ++impl.stats.sleeps;
+    impl.waiter->Wait(timeout);
+  }
+  impl.inbox->EndSleep();
+  impl.spin.Reset();
+  impl.work_since_clock = kWorkPerClockRead;
+}
+
+// --- What others call ----------------------------------------------------------------------------
+
+absl::StatusOr<ibv_cq*> Executor::AddCq(Device& device, int entries, CompletionSink& sink) {
+  return impl_->queues.Add(device, entries, sink);
+}
+
+absl::Status Executor::RemoveCq(ibv_cq* cq) { return impl_->queues.Remove(cq); }
+
+void Executor::DrainCq(ibv_cq* cq) { impl_->stats.completions += impl_->queues.Drain(cq); }
+
+void Executor::FlushLater(FlushHook& hook, FlushPriority priority) {
+  impl_->flushes.Push(hook, priority);
+}
+
+void Executor::StartTimer(Timer& timer, TimePoint when) { impl_->timers.Start(timer, when); }
+
+void Executor::StopTimer(Timer& timer) { impl_->timers.Stop(timer); }
+
+void Executor::Post(InboxItem& item) { impl_->inbox->Push(item); }
+
+void Executor::PostFunction(absl::AnyInvocable<void()> function) {
+  Post(*new FunctionItem(std::move(function), impl_->closing));
+}
+
+const ExecutorStats& Executor::stats() const { return impl_->stats; }
+const ExecutorOptions& Executor::options() const { return impl_->options; }
+const char* Executor::waiter_name() const { return impl_->waiter->name(); }
+
+}  // namespace verbena

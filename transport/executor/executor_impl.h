@@ -1,0 +1,68 @@
+// Executor::Impl: the parts that the loop drives. Internal to transport/executor.
+
+#ifndef VERBENA_TRANSPORT_EXECUTOR_EXECUTOR_IMPL_H_
+#define VERBENA_TRANSPORT_EXECUTOR_EXECUTOR_IMPL_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "transport/executor/idle_spin.h"
+#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/coro/scheduler.h"
+#include "verbena/transport/executor/completion_queues.h"
+#include "verbena/transport/executor/executor.h"
+#include "verbena/transport/executor/flush_queue.h"
+#include "verbena/transport/executor/inbox.h"
+#include "verbena/transport/executor/root_task.h"
+#include "verbena/transport/executor/timer_wheel.h"
+#include "verbena/transport/executor/waiter.h"
+
+namespace verbena {
+
+// Ends Run() from within the loop, so that Stop() is one push to the inbox.
+class StopItem final : public InboxItem {
+ public:
+  void Run() override { reached = true; }
+  // Taken by whoever sends the item, until Run() has returned.
+  std::atomic<bool> sent{false};
+  bool reached = false;
+};
+
+class Executor::Impl {
+ public:
+  Impl(ExecutorOptions given, std::unique_ptr<Waiter> its_waiter, std::unique_ptr<Inbox> its_inbox)
+      : options(std::move(given)),
+        clock(options.clock != nullptr ? *options.clock : Clock::Real()),
+        waiter(std::move(its_waiter)),
+        inbox(std::move(its_inbox)),
+        queues(*waiter),
+        timers(clock.Now()),
+        spin(options.spin) {}
+
+  // What a turn touches comes first.
+  ExecutorStats stats;
+  // How much has been done since timers were compared with the clock.
+  int work_since_clock = 0;
+  // The host sleeps on fd().
+  bool armed = false;
+  bool running = false;
+  // The executor is being destroyed: nothing starts any more.
+  bool closing = false;
+
+  const ExecutorOptions options;
+  Clock& clock;
+  const std::unique_ptr<Waiter> waiter;
+  const std::unique_ptr<Inbox> inbox;
+  CompletionQueues queues;
+  FlushQueue flushes;
+  TimerWheel timers;
+  IdleSpin spin;
+  StopItem stop;
+  IntrusiveList<internal::RootTask> roots;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_EXECUTOR_EXECUTOR_IMPL_H_

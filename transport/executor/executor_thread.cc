@@ -1,0 +1,39 @@
+#include "verbena/transport/executor/executor_thread.h"
+
+#include <pthread.h>
+
+#include <string>
+#include <system_error>
+#include <utility>
+
+namespace verbena {
+namespace {
+
+// What the kernel keeps of a thread's name.
+constexpr size_t kMaxNameBytes = 15;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ExecutorThread>> ExecutorThread::Start(ExecutorOptions options) {
+  absl::StatusOr<std::unique_ptr<Executor>> executor = Executor::Create(std::move(options));
+  if (!executor.ok()) return executor.status();
+  try {
+    return std::unique_ptr<ExecutorThread>(new ExecutorThread(*std::move(executor)));
+  } catch (const std::system_error& error) {
+    return absl::ResourceExhaustedError(std::string("an executor's thread: ") + error.what());
+  }
+}
+
+ExecutorThread::ExecutorThread(std::unique_ptr<Executor> executor)
+    : executor_(std::move(executor)), thread_([this] {
+        pthread_setname_np(pthread_self(),
+                           executor_->options().name.substr(0, kMaxNameBytes).c_str());
+        executor_->Run();
+      }) {}
+
+ExecutorThread::~ExecutorThread() {
+  executor_->Stop();
+  thread_.join();
+}
+
+}  // namespace verbena

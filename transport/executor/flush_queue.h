@@ -1,0 +1,66 @@
+// FlushQueue: the hooks that want to push work out at the end of this turn.
+//
+// Two intrusive lists, one per priority: receives are reposted before the SENDs that return their
+// credits. It owns no hook; one thread.
+
+#ifndef VERBENA_TRANSPORT_EXECUTOR_FLUSH_QUEUE_H_
+#define VERBENA_TRANSPORT_EXECUTOR_FLUSH_QUEUE_H_
+
+#include "verbena/transport/coro/intrusive_list.h"
+
+namespace verbena {
+
+// Something with work to push out at the end of a turn. Queued by Executor::FlushLater for one turn
+// at a time, so that a turn costs nothing for what is idle. Its destructor takes it off the queue.
+class FlushHook : public IntrusiveNode<FlushHook> {
+ public:
+  virtual ~FlushHook() = default;
+  // May queue hooks, this one too.
+  virtual void Flush() = 0;
+};
+
+// Receives are reposted before the SENDs that return their credits.
+enum class FlushPriority { kReceives = 0, kSends = 1 };
+
+class FlushQueue {
+ public:
+  bool empty() const { return receives_.empty() && sends_.empty(); }
+
+  void Push(FlushHook& hook, FlushPriority priority) {
+    if (hook.linked()) return;
+    (priority == FlushPriority::kReceives ? receives_ : sends_).PushBack(hook);
+  }
+
+  // Flushes every hook, and those queued meanwhile, for kMaxRounds rounds; what is queued after
+  // that waits for the next turn. Returns how many were flushed.
+  int Run() {
+    int flushed = 0;
+    for (int round = 0; round < kMaxRounds && !empty(); ++round) {
+      flushed += FlushOnce(receives_);
+      flushed += FlushOnce(sends_);
+    }
+    return flushed;
+  }
+
+ private:
+  // A repost may let a SEND go, whose completion-less post may want one more repost.
+  static constexpr int kMaxRounds = 4;
+
+  static int FlushOnce(IntrusiveList<FlushHook>& hooks) {
+    IntrusiveList<FlushHook> round;
+    round.Append(hooks);
+    int flushed = 0;
+    while (FlushHook* hook = round.PopFront()) {
+      hook->Flush();
+      ++flushed;
+    }
+    return flushed;
+  }
+
+  IntrusiveList<FlushHook> receives_;
+  IntrusiveList<FlushHook> sends_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_EXECUTOR_FLUSH_QUEUE_H_

@@ -1,0 +1,65 @@
+// IoUringWaiter: a Waiter on an io_uring, which will also carry an executor's file operations.
+//
+// Each watched descriptor has a one-shot poll in the ring; the polls that fired are asked for again
+// by the same system call that sleeps, so a sleep and its wake-up cost one system call together.
+// A poll belongs to the thread that asked for it and is cancelled when that thread ends; it is then
+// asked for again by the thread that sleeps next.
+//
+// A loop that waits in this one's stead gets an epoll descriptor instead of the ring's own, because
+// polls complete only when the thread that asked for them enters the kernel.
+
+#ifndef VERBENA_TRANSPORT_EXECUTOR_IO_URING_WAITER_H_
+#define VERBENA_TRANSPORT_EXECUTOR_IO_URING_WAITER_H_
+
+#include <liburing.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/transport/executor/epoll_waiter.h"
+#include "verbena/transport/executor/waiter.h"
+
+namespace verbena {
+
+class IoUringWaiter final : public Waiter {
+ public:
+  // Fails where the kernel forbids io_uring or is older than 5.11; the message says what would
+  // mend it.
+  static absl::StatusOr<std::unique_ptr<IoUringWaiter>> Create();
+  ~IoUringWaiter() override;
+
+  const char* name() const override { return "io_uring"; }
+  absl::Status Watch(int fd, ReadableListener& listener) override;
+  void Unwatch(int fd) override;
+  void Wait(Duration timeout) override;
+  void Dispatch() override { nested_->Dispatch(); }
+  int fd() const override { return nested_->fd(); }
+
+ private:
+  // A watch, or a free place for one. The generation tells a late completion of an earlier watch.
+  struct Place {
+    int fd = -1;
+    uint32_t generation = 0;
+    bool polled = false;
+    ReadableListener* listener = nullptr;
+  };
+
+  explicit IoUringWaiter(std::unique_ptr<EpollWaiter> nested);
+
+  static absl::Status OpenRing(io_uring& ring);
+  io_uring_sqe* NextSqe();
+  void RequestPolls();
+  void OnCompletion(uint64_t user_data, int32_t result);
+
+  io_uring ring_ = {};
+  bool open_ = false;
+  std::vector<Place> places_;
+  std::unique_ptr<EpollWaiter> nested_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_EXECUTOR_IO_URING_WAITER_H_

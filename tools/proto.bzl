@@ -1,39 +1,40 @@
-"""cc_verbena_library: stubs and services (foo.verbena.pb.{h,cc}) for the services of a proto_library."""
+"""cc_verbena_library: stubs and services (foo.verbena.pb.{h,cc}) of a proto_library."""
 
 def _import_path(file, source_root):
     # ProtoInfo.proto_source_root is where imports start: a virtual directory when the proto_library
     # has import_prefix or strip_import_prefix, the repository's root otherwise.
     path = file.path
-    if source_root and source_root != "." and path.startswith(source_root + "/"):
-        return path[len(source_root) + 1:]
-    for root in [file.root.path + "/", "external/" + (file.owner.workspace_name or "-") + "/"]:
-        if path.startswith(root):
-            path = path[len(root):]
+    for root in [source_root, file.root.path, file.owner.workspace_root]:
+        if root and root != "." and path.startswith(root + "/"):
+            path = path[len(root) + 1:]
     return path
+
+def _without_extension(path):
+    return path.rpartition(".")[0]
 
 def _generate_impl(ctx):
     info = ctx.attr.proto[ProtoInfo]
     directory = ctx.label.name  # outputs lie below it, so that nothing collides in the package
-    sources = []
+    imports = [_import_path(file, info.proto_source_root) for file in info.direct_sources]
     headers = []
-    imports = []
-    for file in info.direct_sources:
-        path = _import_path(file, info.proto_source_root)
-        imports.append(path)
-        base = "%s/%s" % (directory, path[:-len(".proto")])
-        headers.append(ctx.actions.declare_file(base + ".verbena.pb.h"))
-        sources.append(ctx.actions.declare_file(base + ".verbena.pb.cc"))
-    out = "/".join([p for p in [ctx.bin_dir.path, ctx.label.workspace_root, ctx.label.package, directory] if p])
-    descriptors = info.transitive_descriptor_sets
+    sources = []
+    for path in imports:
+        base = "%s/%s.verbena.pb" % (directory, _without_extension(path))
+        headers.append(ctx.actions.declare_file(base + ".h"))
+        sources.append(ctx.actions.declare_file(base + ".cc"))
+    out = [ctx.bin_dir.path, ctx.label.workspace_root, ctx.label.package, directory]
     args = ctx.actions.args()
-    args.add_joined("--descriptor_set_in", descriptors, join_with = ctx.configuration.host_path_separator)
-    args.add("--plugin=protoc-gen-verbena=" + ctx.executable._plugin.path)
-    args.add("--verbena_out=" + out)
+
+    # Sources and not descriptor sets are read: Bazel's descriptor sets hold no comments.
+    args.add(info.proto_source_root or ".", format = "--proto_path=%s")
+    args.add_all(info.transitive_proto_path, format_each = "--proto_path=%s")
+    args.add(ctx.executable._plugin, format = "--plugin=protoc-gen-verbena=%s")
+    args.add("/".join([part for part in out if part]), format = "--verbena_out=%s")
     args.add_all(imports)
     ctx.actions.run(
         executable = ctx.executable._protoc,
         arguments = [args],
-        inputs = descriptors,
+        inputs = info.transitive_sources,
         tools = [ctx.executable._plugin],
         outputs = headers + sources,
         mnemonic = "VerbenaProto",
@@ -62,24 +63,42 @@ _generate = rule(
     },
 )
 
-def cc_verbena_library(name, proto, deps = [], **kwargs):
+def cc_verbena_library(name, proto, deps = [], testonly = None, **kwargs):
     """A cc_library with the stubs and services of `proto`.
+
+        proto_library(name = "echo_proto", srcs = ["echo.proto"])
+        cc_proto_library(name = "echo_cc_proto", deps = [":echo_proto"])
+        cc_verbena_library(
+            name = "echo_cc_verbena",
+            proto = ":echo_proto",
+            deps = [":echo_cc_proto"],
+        )
+
+    gives echo.verbena.pb.h, included by the path that imports of echo.proto use. Streaming methods
+    and payload options are refused for now, with a message that names them.
 
     Args:
       name: the target's name.
-      proto: a proto_library; foo.proto gives foo.verbena.pb.h, included by its import path.
-      deps: the cc_proto_library of `proto`, and cc_proto_librarys of what its services use.
+      proto: a proto_library, in any package or repository.
+      deps: the cc_proto_library of `proto`.
+      testonly: as everywhere.
       **kwargs: passed to cc_library.
     """
     generated = name + ".gen"
-    _generate(name = generated, proto = proto)
-    native.filegroup(name = generated + ".hdrs", srcs = [generated], output_group = "hdrs")
-    native.filegroup(name = generated + ".srcs", srcs = [generated], output_group = "srcs")
+    _generate(name = generated, proto = proto, testonly = testonly)
+    for group in ["hdrs", "srcs"]:
+        native.filegroup(
+            name = generated + "." + group,
+            srcs = [generated],
+            output_group = group,
+            testonly = testonly,
+        )
     native.cc_library(
         name = name,
         srcs = [generated + ".srcs"],
         hdrs = [generated + ".hdrs"],
         strip_include_prefix = generated,
+        testonly = testonly,
         deps = deps + [
             "@verbena//rpc:generated",
             "@com_google_protobuf//:protobuf",

@@ -128,7 +128,8 @@ class Checker {
 
  private:
   void Add(const std::string& problem) {
-    if (!problems_.empty()) problems_ += '\n';
+    // protoc names the file before the first line only.
+    if (!problems_.empty()) problems_ += "\n" + file_.name() + ": ";
     problems_ += problem;
   }
 

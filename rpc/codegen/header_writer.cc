@@ -69,8 +69,9 @@ void WriteStub(const ServiceDescriptor& service, Printer& printer) {
   printer.Print(
       "\n"
       " private:\n"
-      "  ::verbena::Channel* channel_;\n"
-      "};\n");
+      "  $unused$::verbena::Channel* channel_;\n"
+      "};\n",
+      "unused", service.method_count() == 0 ? "[[maybe_unused]] " : "");
 }
 
 void WriteServiceMethod(const MethodDescriptor& method, Printer& printer) {

@@ -7,8 +7,8 @@ case ${1:-} in
   *)
     echo "usage: ./dev golden"
     echo
-    echo "Rewrites tests/rpc/codegen/golden from what protoc-gen-verbena generates now. Read the diff"
-    echo "before you commit it."
+    echo "Rewrites tests/rpc/codegen/testdata/*.golden from what protoc-gen-verbena generates now. Read"
+    echo "the diff before you commit it."
     [ "$1" = -h ] || [ "$1" = --help ] || exit 2
     exit 0
     ;;

@@ -1,0 +1,131 @@
+#include <string>
+
+#include "gtest/gtest.h"
+#include "tests/rpc/codegen/compiled_protos.h"
+
+namespace verbena::testing {
+namespace {
+
+struct Refusal {
+  const char* name;
+  const char* text;   // of a.proto, after its syntax line
+  const char* error;  // all of it
+};
+
+void PrintTo(const Refusal& refusal, std::ostream* out) { *out << refusal.name; }
+
+class RefusalTest : public ::testing::TestWithParam<Refusal> {};
+
+TEST_P(RefusalTest, IsRefusedWithOneLineThatNamesIt) {
+  auto response =
+      Generate({{"a.proto", std::string("syntax = 'proto3';") + GetParam().text}}, "a.proto");
+  EXPECT_EQ(GetParam().error, response.error());
+  EXPECT_EQ(0, response.file_size());
+}
+
+constexpr Refusal kRefusals[] = {
+    {"ClientStreaming", "package p; message M {} service S { rpc Put(stream M) returns (M); }",
+     "a.proto: service p.S, method Put: client streaming is not supported; unary methods (no "
+     "'stream' before request and reply) are"},
+    {"ServerStreaming", "package p; message M {} service S { rpc List(M) returns (stream M); }",
+     "a.proto: service p.S, method List: server streaming is not supported; unary methods (no "
+     "'stream' before request and reply) are"},
+    {"BidirectionalStreaming", "message M {} service S { rpc Chat(stream M) returns (stream M); }",
+     "a.proto: service S, method Chat: bidirectional streaming is not supported; unary methods (no "
+     "'stream' before request and reply) are"},
+    {"EachProblemHasItsLine",
+     "message M {} service S { rpc A(stream M) returns (M); rpc B(M) returns (M); "
+     "rpc C(M) returns (stream M); }",
+     "a.proto: service S, method A: client streaming is not supported; unary methods (no 'stream' "
+     "before request and reply) are\n"
+     "a.proto: service S, method C: server streaming is not supported; unary methods (no 'stream' "
+     "before request and reply) are"},
+    {"RequestPayload",
+     "package p; import 'verbena/options.proto'; message M {} "
+     "service S { rpc Put(M) returns (M) { option (verbena.method).request_payload = true; } }",
+     "a.proto: service p.S, method Put: option (verbena.method).request_payload is not supported; "
+     "methods without payload options are"},
+    {"ResponsePayload",
+     "package p; import 'verbena/options.proto'; message M {} "
+     "service S { rpc Get(M) returns (M) { option (verbena.method) = { response_payload: true }; } "
+     "}",
+     "a.proto: service p.S, method Get: option (verbena.method).response_payload is not supported; "
+     "methods without payload options are"},
+    {"GenericServices", "package p; option cc_generic_services = true; message M {} service S {}",
+     "a.proto: option cc_generic_services makes protobuf generate classes of the same names; "
+     "remove it"},
+    {"PackageThatProtobufCannotCompile", "package p.class.v1; message M {} service S {}",
+     "a.proto: package p.class.v1: 'class' is a C++ keyword that protobuf does not escape; rename "
+     "it"},
+    {"MessageThatProtobufCannotCompile",
+     "package p; message requires {} service S { rpc Get(requires) returns (requires); }",
+     "a.proto: service p.S, method Get: message p.requires cannot be used: 'requires' is a C++ "
+     "keyword that protobuf does not escape; rename it"},
+    {"MethodsThatBecomeTheSameMember",
+     "message M {} service S { rpc delete(M) returns (M); rpc delete_(M) returns (M); }",
+     "a.proto: service S, method delete_: its C++ name delete_ is also that of method delete; "
+     "rename one"},
+    {"ServiceNamedLikeTheClassOfANestedMessage",
+     "package p; message A { message B {} } service A_B {}",
+     "a.proto: service p.A_B: its C++ class A_B is also that of p.A.B; rename one"},
+    {"ServiceNamedLikeTheClassOfANestedEnum",
+     "package p; message A { enum B { ZERO = 0; } } service A_B {}",
+     "a.proto: service p.A_B: its C++ class A_B is also that of p.A.B; rename one"},
+    {"ServicesThatBecomeTheSameClass", "package p; service class {} service class_ {}",
+     "a.proto: service p.class_: its C++ class class_ is also that of p.class; rename one"},
+};
+
+INSTANTIATE_TEST_SUITE_P(All, RefusalTest, ::testing::ValuesIn(kRefusals),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(RefusalOfImportsTest, ServiceNamedLikeTheClassOfANestedMessageOfAnImportedFile) {
+  auto response =
+      Generate({{"a.proto", "syntax = 'proto3'; package p; import 'b.proto'; service A_B {}"},
+                {"b.proto", "syntax = 'proto3'; package p; message A { message B {} }"}},
+               "a.proto");
+  EXPECT_EQ("a.proto: service p.A_B: its C++ class A_B is also that of p.A.B; rename one",
+            response.error());
+}
+
+TEST(RefusalOfImportsTest, TheSameClassInAnotherPackageIsNoProblem) {
+  auto response =
+      Generate({{"a.proto", "syntax = 'proto3'; package p; import 'b.proto'; service A_B {}"},
+                {"b.proto", "syntax = 'proto3'; package q; message A { message B {} }"}},
+               "a.proto");
+  EXPECT_EQ("", response.error());
+}
+
+// 50777 is not registered with protobuf: it may be another project's own.
+TEST(RefusalOfOptionsTest, AnotherProjectsOptionOfTheSameNumberIsNotOurs) {
+  auto response = Generate({{"a.proto",
+                             "syntax = 'proto3'; import 'google/protobuf/descriptor.proto';"
+                             "extend google.protobuf.MethodOptions { string note = 50777; }"
+                             "message M {} service S { rpc Get(M) returns (M) { "
+                             "option (note) = '\\010\\001'; } }"}},
+                           "a.proto");
+  EXPECT_EQ("", response.error());
+  EXPECT_EQ(2, response.file_size());
+}
+
+TEST(RefusalOfParametersTest, AParameterIsRefusedByName) {
+  auto response = Generate({{"a.proto", "syntax = 'proto3';"}}, "a.proto", "lite=true");
+  EXPECT_EQ("a.proto: protoc-gen-verbena takes no parameters, and was given 'lite=true'",
+            response.error());
+}
+
+TEST(RefusalOfNothingTest, AFileWithoutServicesMayContainAnything) {
+  auto response =
+      Generate({{"a.proto", "syntax = 'proto3'; package class; message requires {}"}}, "a.proto");
+  EXPECT_EQ("", response.error());
+  EXPECT_EQ(2, response.file_size());
+}
+
+TEST(FeaturesTest, OptionalFieldsOfProto3AreSupported) {
+  auto response =
+      Generate({{"a.proto", "syntax = 'proto3'; message M { optional int32 a = 1; }"}}, "a.proto");
+  EXPECT_TRUE(response.supported_features() &
+              google::protobuf::compiler::CodeGeneratorResponse::FEATURE_PROTO3_OPTIONAL);
+}
+
+}  // namespace
+}  // namespace verbena::testing

@@ -25,6 +25,9 @@ namespace verbena {
 // The longest message; a longer one from the peer ends the stream with INVALID_ARGUMENT.
 inline constexpr size_t kMaxBootstrapMessageBytes = 64 * 1024;
 
+// INVALID_ARGUMENT when a message of `bytes` is longer than that.
+absl::Status CheckBootstrapMessage(size_t bytes);
+
 class MessageStream {
  public:
   // Closes it; awaits in flight must have ended or been abandoned.
@@ -46,6 +49,7 @@ class MessageListener {
 
   // CANCELLED after Close().
   virtual Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Accept() = 0;
+  // The address is free when this returns; connections that nobody accepted are closed.
   virtual void Close() = 0;
   // What a client connects to, with the port that was really bound.
   virtual const std::string& address() const = 0;

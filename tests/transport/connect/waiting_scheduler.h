@@ -1,0 +1,125 @@
+// WaitingScheduler: a scheduler on the test's thread that sleeps until another thread posts to it.
+//
+// For tests of what has threads of its own. Time is the real one. A wait that nothing ends fails
+// the test by an exception after a minute.
+//
+//   WaitingScheduler scheduler;
+//   auto stream = scheduler.Run(bootstrap->Connect(address));
+
+#ifndef VERBENA_TESTS_TRANSPORT_CONNECT_WAITING_SCHEDULER_H_
+#define VERBENA_TESTS_TRANSPORT_CONNECT_WAITING_SCHEDULER_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <stdexcept>
+#include <utility>
+
+#include "tests/transport/coro/started.h"
+#include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/coro/scheduler.h"
+#include "verbena/transport/coro/task.h"
+
+namespace verbena {
+
+class WaitingScheduler final : public Scheduler {
+ public:
+  WaitingScheduler() { set_now(Clock::Real().Now()); }
+
+  // What was posted late must still run, as in an executor that ends properly.
+  ~WaitingScheduler() override { RunPending(); }
+
+  template <typename T>
+  T Run(Task<T> task, CancelScope* cancel = nullptr) {
+    CurrentScope current(this);
+    Started<T> started(*this, std::move(task), cancel);
+    RunUntil([&] { return started.done(); });
+    return started.result();
+  }
+
+  template <typename Condition>
+  void RunUntil(Condition condition) {
+    CurrentScope current(this);
+    const TimePoint limit = Clock::Real().Now() + std::chrono::minutes(1);
+    while (RunTurn(), !condition()) {
+      if (Clock::Real().Now() > limit) throw std::runtime_error("waited a minute for nothing");
+      if (!has_ready()) Sleep(limit);
+    }
+  }
+
+  // What can run now, without waiting.
+  void RunPending() {
+    CurrentScope current(this);
+    while (RunTurn()) {
+    }
+  }
+
+  void StartTimer(Timer& timer, TimePoint when) override {
+    timer.when = when;
+    timers_.emplace(when, &timer);
+  }
+
+  void StopTimer(Timer& timer) override {
+    auto [first, last] = timers_.equal_range(timer.when);
+    for (auto found = first; found != last; ++found) {
+      if (found->second == &timer) {
+        timers_.erase(found);
+        return;
+      }
+    }
+  }
+
+  void Post(InboxItem& item) override {
+    // Notifies under the lock: the scheduler may be gone right after it has run the item.
+    std::lock_guard lock(mutex_);
+    inbox_.push_back(&item);
+    posted_.notify_one();
+  }
+
+  // Sleeps until at least `count` items were posted, and leaves them there.
+  void WaitForPosts(size_t count) {
+    std::unique_lock lock(mutex_);
+    const bool posted =
+        posted_.wait_for(lock, std::chrono::minutes(1), [&] { return inbox_.size() >= count; });
+    if (!posted) throw std::runtime_error("too little was posted in a minute");
+  }
+
+ private:
+  // True when it did something.
+  bool RunTurn() {
+    set_now(Clock::Real().Now());
+    bool worked = false;
+    while (!timers_.empty() && timers_.begin()->first <= now()) {
+      Timer* timer = timers_.begin()->second;
+      timers_.erase(timers_.begin());
+      timer->OnTimer();
+      worked = true;
+    }
+    std::deque<InboxItem*> items;
+    {
+      std::lock_guard lock(mutex_);
+      items.swap(inbox_);
+    }
+    for (InboxItem* item : items) item->Run();
+    return RunReady(1000) > 0 || worked || !items.empty();
+  }
+
+  void Sleep(TimePoint limit) {
+    if (!timers_.empty() && timers_.begin()->first < limit) limit = timers_.begin()->first;
+    std::unique_lock lock(mutex_);
+    posted_.wait_until(lock, limit, [&] { return !inbox_.empty(); });
+  }
+
+  std::mutex mutex_;
+  std::condition_variable posted_;
+  std::deque<InboxItem*> inbox_;  // under mutex_
+  std::multimap<TimePoint, Timer*> timers_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TESTS_TRANSPORT_CONNECT_WAITING_SCHEDULER_H_

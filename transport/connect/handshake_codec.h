@@ -1,0 +1,57 @@
+// The handshake's messages, between bytes and LinkParameters: pure functions
+// (proto/handshake.proto).
+//
+// The Parse functions are the only readers of what a peer sends here. They take any bytes, allocate
+// no more than a small multiple of them, and name the first value that is wrong. Peers' texts come
+// out escaped, so that they can be logged.
+
+#ifndef VERBENA_TRANSPORT_CONNECT_HANDSHAKE_CODEC_H_
+#define VERBENA_TRANSPORT_CONNECT_HANDSHAKE_CODEC_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/transport/connect/link_parameters.h"
+
+namespace verbena {
+
+// The versions of the protocol that this build speaks.
+inline constexpr uint32_t kMinProtocolVersion = 1;
+inline constexpr uint32_t kMaxProtocolVersion = 1;
+// The feature bits that this build knows; none is assigned yet.
+inline constexpr uint64_t kSupportedFeatures = 0;
+
+// What this side brings to a handshake.
+struct HandshakeOptions {
+  uint32_t min_version = kMinProtocolVersion;
+  uint32_t max_version = kMaxProtocolVersion;
+  uint64_t features = kSupportedFeatures;
+  // Of a server: an offer for an executor beyond them is refused.
+  uint32_t executor_count = 1;
+};
+
+std::string EncodeHello(const LinkParameters& mine, const HandshakeOptions& options);
+// The client's parameters, with the version and features that both sides speak. INVALID_ARGUMENT,
+// or FAILED_PRECONDITION when no version is common.
+absl::StatusOr<LinkParameters> ParseHello(const std::string& bytes,
+                                          const HandshakeOptions& options);
+
+// `offer` is what ParseHello() returned.
+std::string EncodeAcceptance(const LinkParameters& offer, const LinkParameters& mine);
+// `why` is an error.
+std::string EncodeRefusal(const absl::Status& why);
+// The server's parameters, or the Status that it refused with.
+absl::StatusOr<LinkParameters> ParseReply(const std::string& bytes,
+                                          const HandshakeOptions& options);
+
+std::string EncodeReady();
+absl::Status ParseReady(const std::string& bytes);
+
+// FAILED_PRECONDITION unless the two can be connected to each other.
+absl::Status CheckSameKind(LinkKind mine, LinkKind theirs);
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_CONNECT_HANDSHAKE_CODEC_H_

@@ -1,0 +1,26 @@
+// HostPort: "storage-7:4000", "127.0.0.1:4000" or "[::1]:4000", taken apart.
+
+#ifndef VERBENA_TRANSPORT_CONNECT_HOST_PORT_H_
+#define VERBENA_TRANSPORT_CONNECT_HOST_PORT_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace verbena {
+
+struct HostPort {
+  std::string host;  // without brackets
+  uint16_t port = 0;
+};
+
+// INVALID_ARGUMENT names the text and what is wrong with it.
+absl::StatusOr<HostPort> ParseHostPort(const std::string& text);
+
+// The reverse: an IPv6 address gets its brackets.
+std::string FormatHostPort(const std::string& host, uint16_t port);
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_CONNECT_HOST_PORT_H_

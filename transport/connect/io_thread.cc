@@ -1,0 +1,49 @@
+#include "verbena/transport/connect/io_thread.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include <exception>
+
+#include "absl/status/status.h"
+
+namespace verbena {
+
+IoThread::IoThread() : context_(1), work_(boost::asio::make_work_guard(context_)) {}
+
+IoThread::~IoThread() { Stop(); }
+
+absl::StatusOr<std::shared_ptr<IoThread>> IoThread::Start() {
+  // The program's signals are for its own threads.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  absl::StatusOr<std::shared_ptr<IoThread>> started;
+  try {
+    std::shared_ptr<IoThread> io(new IoThread());
+    io->thread_ = std::thread([raw = io.get()] { raw->context_.run(); });
+    pthread_setname_np(io->thread_.native_handle(), "verbena-connect");
+    started = std::move(io);
+  } catch (const std::exception& error) {
+    started = absl::ResourceExhaustedError(
+        fmt::format("no thread or descriptor for the TCP bootstrap: {}", error.what()));
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return started;
+}
+
+void IoThread::Stop() {
+  {
+    std::lock_guard lock(mutex_);
+    if (stopping_) return;
+    stopping_ = true;
+    boost::asio::post(context_, [this] {
+      for (const auto& object : std::exchange(objects_, {})) object->CloseOnThread();
+    });
+  }
+  work_.reset();
+  if (thread_.joinable()) thread_.join();
+}
+
+}  // namespace verbena

@@ -1,0 +1,68 @@
+// IoThread: the thread of a TcpBootstrap, and the io_context that runs on it.
+//
+// Everything Asio lives here; executors only post to it. It is shared by the bootstrap and what it
+// made, so that sockets never outlive their io_context. Stop() closes what is registered, lets
+// every handler run to its end, and joins; from then on Post() refuses, so that no operation can be
+// begun that nobody would end.
+//
+// Post() is for any thread; Register() and Unregister() for handlers; Stop() for the owner, on
+// another thread.
+
+#ifndef VERBENA_TRANSPORT_CONNECT_IO_THREAD_H_
+#define VERBENA_TRANSPORT_CONNECT_IO_THREAD_H_
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_set>
+#include <utility>
+
+#include "absl/status/statusor.h"
+
+namespace verbena {
+
+// What must be closed before the thread can end. While registered, the thread owns a share of it.
+class IoObject {
+ public:
+  virtual ~IoObject() = default;
+  // On the thread: closes sockets, so that every handler of the object soon runs.
+  virtual void CloseOnThread() = 0;
+};
+
+class IoThread {
+ public:
+  static absl::StatusOr<std::shared_ptr<IoThread>> Start();
+  ~IoThread();
+
+  // Runs `function` on the thread. False, and it is dropped, once Stop() has been called.
+  template <typename Function>
+  bool Post(Function function) {
+    std::lock_guard lock(mutex_);
+    if (stopping_) return false;
+    boost::asio::post(context_, std::move(function));
+    return true;
+  }
+
+  void Register(std::shared_ptr<IoObject> object) { objects_.insert(std::move(object)); }
+  void Unregister(const std::shared_ptr<IoObject>& object) { objects_.erase(object); }
+  boost::asio::io_context& context() { return context_; }
+
+  void Stop();
+
+ private:
+  IoThread();
+
+  boost::asio::io_context context_;
+  boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
+  std::unordered_set<std::shared_ptr<IoObject>> objects_;  // the thread only
+  std::mutex mutex_;
+  bool stopping_ = false;  // under mutex_
+  std::thread thread_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_CONNECT_IO_THREAD_H_

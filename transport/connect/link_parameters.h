@@ -1,0 +1,51 @@
+// LinkParameters: what one side of a link tells the other so that their queue pairs can connect.
+
+#ifndef VERBENA_TRANSPORT_CONNECT_LINK_PARAMETERS_H_
+#define VERBENA_TRANSPORT_CONNECT_LINK_PARAMETERS_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace verbena {
+
+// What a queue pair runs on; both sides must have the same. The values are those of the wire.
+enum class LinkKind : uint8_t { kSoft = 1, kInfiniBand = 2, kRoce = 3, kIwarp = 4 };
+
+const char* LinkKindName(LinkKind kind);
+
+// What the handshake lets pass. A side whose own limits are lower refuses by itself.
+inline constexpr uint32_t kMaxCreditGrant = 1u << 15;
+inline constexpr uint32_t kMinEagerBytes = 1024;
+inline constexpr uint32_t kMaxEagerBytes = 1024 * 1024;
+inline constexpr uint32_t kMaxExecutors = 1024;
+inline constexpr size_t kMaxPeerNameBytes = 256;
+
+struct LinkParameters {
+  // For logs; what is not printable arrives escaped.
+  std::string name;
+
+  LinkKind kind = LinkKind::kSoft;
+  std::array<uint8_t, 16> gid{};
+  uint16_t lid = 0;
+  uint32_t qp_number = 0;               // 24 bits, not 0
+  uint32_t packet_sequence_number = 0;  // the first that this side sends; 24 bits
+  uint32_t mtu_bytes = 4096;            // the port's; the link uses the smaller of both
+  uint8_t max_reads = 16;               // READs and atomics that this side serves at once
+
+  uint32_t credit_grant = 0;    // SENDs that the peer may post before it is granted more
+  uint32_t eager_bytes = 4096;  // the longest SEND that this side receives
+
+  // In an offer the executor that the client wants there; in an answer the one that it got.
+  uint32_t executor_index = 0;
+  uint32_t executor_count = 1;  // of this side
+
+  // What both sides speak: filled in on what the handshake returns, ignored on what it is given.
+  uint32_t version = 0;
+  uint64_t features = 0;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_CONNECT_LINK_PARAMETERS_H_

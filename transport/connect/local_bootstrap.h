@@ -1,0 +1,67 @@
+// LocalBootstrap: a bootstrap inside one process, without sockets or threads.
+//
+// For tests, simulation, and servers whose clients live beside them. Endpoints find each other by
+// name in a LocalNetwork. Two ends may be on one executor, on two executors of one thread (then
+// everything happens in the order of the calls, the same each time), or on different threads.
+//
+// A stream holds at most kLocalStreamMessages on their way; then Send() waits. A listener holds at
+// most kLocalBacklog connections that nobody has accepted; then Connect() returns UNAVAILABLE.
+//
+//   LocalNetwork network;
+//   LocalBootstrap server(network, "server"), client(network, "client");
+//   auto listener = server.Listen("storage:0");   // (*listener)->address() is "storage:1"
+//   auto stream = co_await client.Connect("storage:1");
+
+#ifndef VERBENA_TRANSPORT_CONNECT_LOCAL_BOOTSTRAP_H_
+#define VERBENA_TRANSPORT_CONNECT_LOCAL_BOOTSTRAP_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "verbena/transport/connect/bootstrap.h"
+#include "verbena/transport/coro/task.h"
+
+namespace verbena {
+
+namespace internal {
+class LocalNames;
+}
+
+inline constexpr size_t kLocalStreamMessages = 64;
+inline constexpr size_t kLocalBacklog = 128;
+
+// The names in use. Safe from any thread; listeners and streams may outlive it, but nobody can
+// connect by then.
+class LocalNetwork {
+ public:
+  LocalNetwork();
+  ~LocalNetwork();
+  LocalNetwork(const LocalNetwork&) = delete;
+  LocalNetwork& operator=(const LocalNetwork&) = delete;
+
+ private:
+  friend class LocalBootstrap;
+  const std::shared_ptr<internal::LocalNames> names_;
+};
+
+// One program's access to a network. Safe from any thread; what it made may outlive it.
+class LocalBootstrap final : public Bootstrap {
+ public:
+  // `name` is how peers see this side in MessageStream::peer().
+  explicit LocalBootstrap(LocalNetwork& network, std::string name = "local");
+  ~LocalBootstrap() override;
+
+  Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connect(std::string target) override;
+  // Any name that is not empty; one that ends in ":0" gets a free number instead.
+  absl::StatusOr<std::unique_ptr<MessageListener>> Listen(const std::string& address) override;
+
+ private:
+  const std::shared_ptr<internal::LocalNames> names_;
+  const std::string name_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_CONNECT_LOCAL_BOOTSTRAP_H_

@@ -1,0 +1,180 @@
+// Mailbox<T>: values that any thread puts in and one coroutine takes out.
+//
+// It carries every answer of the bootstraps back to the executor that waits for it. It is shared by
+// its producers and its consumer (make it with std::make_shared). What is in it stays there when
+// the consumer's await is cancelled or destroyed, and the next Pop() finds it: nothing is lost on
+// the way. It has no bound of its own; each user says what bounds it.
+//
+//   auto mailbox = std::make_shared<Mailbox<std::string>>();
+//   mailbox->Push("hello");                                          // any thread
+//   absl::StatusOr<std::string> greeting = co_await mailbox->Pop();  // one coroutine at a time
+//   mailbox->Finish(absl::UnavailableError("the peer has gone"));    // what Pop() then returns
+
+#ifndef VERBENA_TRANSPORT_CONNECT_MAILBOX_H_
+#define VERBENA_TRANSPORT_CONNECT_MAILBOX_H_
+
+#include <cassert>
+#include <coroutine>
+#include <cstddef>
+#include <deque>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/transport/connect/remote_wake.h"
+#include "verbena/transport/coro/suspension.h"
+
+namespace verbena {
+
+template <typename T>
+class Mailbox : public std::enable_shared_from_this<Mailbox<T>> {
+ public:
+  class PopAwaiter;
+
+  // False, and `item` is dropped, when the mailbox has ended or holds `limit` items already.
+  bool Push(T item, size_t limit = std::numeric_limits<size_t>::max());
+  // Ends the mailbox: Pop() returns what is in it, then `why` (an error) for ever. Only the first
+  // end counts, except that Abort() overrides Finish().
+  void Finish(absl::Status why);
+  // The same, and drops what is in it.
+  void Abort(absl::Status why);
+
+  bool empty() const;
+
+  // co_await gives absl::StatusOr<T>. FAILED_PRECONDITION when another Pop() waits already.
+  PopAwaiter Pop() { return PopAwaiter(this->shared_from_this()); }
+
+ private:
+  enum class Entry { kWaits, kReady, kBusy };
+
+  // Enters `wake` as the one who waits, unless there is nothing to wait for.
+  Entry Enter(std::shared_ptr<RemoteWake> wake);
+  void Leave(const std::shared_ptr<RemoteWake>& wake);
+  // Takes the first item, or the end, and leaves if `wake` had entered.
+  absl::StatusOr<T> Take(const std::shared_ptr<RemoteWake>& wake);
+
+  mutable std::mutex mutex_;
+  std::deque<T> items_;
+  absl::Status end_;  // OK while open
+  // The one consumer, until it has taken what it was woken for: a second one must not take it
+  // first.
+  std::shared_ptr<RemoteWake> waiting_;
+};
+
+// Lives in the frame of the awaiting coroutine, which may be destroyed at any time.
+template <typename T>
+class Mailbox<T>::PopAwaiter final : private Suspension, private RemoteWake::Waiter {
+ public:
+  explicit PopAwaiter(std::shared_ptr<Mailbox> mailbox) : mailbox_(std::move(mailbox)) {}
+  ~PopAwaiter() override { Detach(); }
+
+  bool await_ready() const noexcept { return false; }
+
+  template <typename Promise>
+  bool await_suspend(std::coroutine_handle<Promise> coroutine) {
+    if (Cancelled(coroutine)) return false;
+    std::shared_ptr<RemoteWake> wake = RemoteWake::Arm(scheduler(), *this);
+    entry_ = mailbox_->Enter(wake);
+    if (entry_ != Entry::kWaits) return false;
+    wake_ = std::move(wake);
+    return Suspend(coroutine);
+  }
+
+  absl::StatusOr<T> await_resume() {
+    if (cancel_reason() != absl::StatusCode::kOk) return cancel_status();
+    if (entry_ == Entry::kBusy) {
+      return absl::FailedPreconditionError("another await of the same kind is in flight");
+    }
+    return mailbox_->Take(std::exchange(wake_, nullptr));
+  }
+
+ private:
+  void OnWake() override { Resume(); }
+  void Detach() override {
+    if (wake_ == nullptr) return;
+    wake_->Disarm();
+    mailbox_->Leave(std::exchange(wake_, nullptr));
+  }
+
+  const std::shared_ptr<Mailbox> mailbox_;
+  std::shared_ptr<RemoteWake> wake_;  // from entering the mailbox to taking or leaving
+  Entry entry_ = Entry::kReady;
+};
+
+template <typename T>
+bool Mailbox<T>::Push(T item, size_t limit) {
+  std::shared_ptr<RemoteWake> wake;
+  {
+    std::lock_guard lock(mutex_);
+    if (!end_.ok() || items_.size() >= limit) return false;
+    items_.push_back(std::move(item));
+    wake = waiting_;
+  }
+  if (wake != nullptr) wake->Wake();
+  return true;
+}
+
+template <typename T>
+void Mailbox<T>::Finish(absl::Status why) {
+  assert(!why.ok());
+  std::shared_ptr<RemoteWake> wake;
+  {
+    std::lock_guard lock(mutex_);
+    if (!end_.ok()) return;
+    end_ = std::move(why);
+    wake = waiting_;
+  }
+  if (wake != nullptr) wake->Wake();
+}
+
+template <typename T>
+void Mailbox<T>::Abort(absl::Status why) {
+  assert(!why.ok());
+  std::deque<T> dropped;  // destroyed outside the lock: a dropped stream closes itself
+  std::shared_ptr<RemoteWake> wake;
+  {
+    std::lock_guard lock(mutex_);
+    end_ = std::move(why);
+    dropped.swap(items_);
+    wake = waiting_;
+  }
+  if (wake != nullptr) wake->Wake();
+}
+
+template <typename T>
+bool Mailbox<T>::empty() const {
+  std::lock_guard lock(mutex_);
+  return items_.empty();
+}
+
+template <typename T>
+auto Mailbox<T>::Enter(std::shared_ptr<RemoteWake> wake) -> Entry {
+  std::lock_guard lock(mutex_);
+  if (waiting_ != nullptr) return Entry::kBusy;
+  if (!items_.empty() || !end_.ok()) return Entry::kReady;
+  waiting_ = std::move(wake);
+  return Entry::kWaits;
+}
+
+template <typename T>
+void Mailbox<T>::Leave(const std::shared_ptr<RemoteWake>& wake) {
+  std::lock_guard lock(mutex_);
+  if (waiting_ == wake) waiting_ = nullptr;
+}
+
+template <typename T>
+absl::StatusOr<T> Mailbox<T>::Take(const std::shared_ptr<RemoteWake>& wake) {
+  std::lock_guard lock(mutex_);
+  if (waiting_ == wake) waiting_ = nullptr;
+  if (items_.empty()) return end_;
+  T item = std::move(items_.front());
+  items_.pop_front();
+  return item;
+}
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_CONNECT_MAILBOX_H_

@@ -1,0 +1,91 @@
+#include "verbena/transport/connect/tcp_bootstrap.h"
+
+#include <fmt/format.h>
+
+#include <boost/asio/ip/address.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "verbena/transport/connect/host_port.h"
+#include "verbena/transport/connect/io_thread.h"
+#include "verbena/transport/connect/tcp_connector.h"
+#include "verbena/transport/connect/tcp_listener.h"
+#include "verbena/transport/connect/tcp_socket.h"
+
+namespace verbena {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+using StreamOr = absl::StatusOr<std::unique_ptr<MessageStream>>;
+
+// Gives the attempt up when the coroutine ends before it, however that comes.
+class GiveUpOnExit {
+ public:
+  explicit GiveUpOnExit(std::shared_ptr<TcpConnector> connector)
+      : connector_(std::move(connector)) {}
+  GiveUpOnExit(const GiveUpOnExit&) = delete;
+  GiveUpOnExit& operator=(const GiveUpOnExit&) = delete;
+  ~GiveUpOnExit() { connector_->Cancel(); }
+
+ private:
+  const std::shared_ptr<TcpConnector> connector_;
+};
+
+Task<StreamOr> ConnectTo(std::shared_ptr<IoThread> io, std::string target) {
+  absl::StatusOr<HostPort> parsed = ParseHostPort(target);
+  if (!parsed.ok()) co_return parsed.status();
+  if (parsed->port == 0) {
+    co_return absl::InvalidArgumentError(fmt::format("cannot connect to port 0 of {}", target));
+  }
+  auto connector = std::make_shared<TcpConnector>(std::move(io), *std::move(parsed));
+  GiveUpOnExit give_up(connector);
+  co_return co_await connector->Start()->Pop();
+}
+
+absl::StatusOr<tcp::endpoint> ResolveHere(IoThread& io, const HostPort& address) {
+  error_code error;
+  const asio::ip::address numeric = asio::ip::make_address(address.host, error);
+  if (!error) return tcp::endpoint(numeric, address.port);
+  tcp::resolver resolver(io.context());
+  const auto found = resolver.resolve(address.host, fmt::format("{}", address.port),
+                                      tcp::resolver::numeric_service, error);
+  if (error || found.empty()) {
+    return absl::InvalidArgumentError(
+        fmt::format("cannot listen on \"{}\": {}", address.host, error.message()));
+  }
+  return found.begin()->endpoint();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TcpBootstrap>> TcpBootstrap::Create() {
+  absl::StatusOr<std::shared_ptr<IoThread>> io = IoThread::Start();
+  if (!io.ok()) return io.status();
+  return std::unique_ptr<TcpBootstrap>(new TcpBootstrap(*std::move(io)));
+}
+
+TcpBootstrap::TcpBootstrap(std::shared_ptr<IoThread> io) : io_(std::move(io)) {}
+
+TcpBootstrap::~TcpBootstrap() { io_->Stop(); }
+
+[[clang::coro_wrapper]] Task<StreamOr> TcpBootstrap::Connect(std::string target) {
+  return ConnectTo(io_, std::move(target));
+}
+
+absl::StatusOr<std::unique_ptr<MessageListener>> TcpBootstrap::Listen(const std::string& address) {
+  absl::StatusOr<HostPort> parsed = ParseHostPort(address);
+  if (!parsed.ok()) return parsed.status();
+  absl::StatusOr<tcp::endpoint> endpoint = ResolveHere(*io_, *parsed);
+  if (!endpoint.ok()) return endpoint.status();
+  absl::StatusOr<int> fd =
+      ListenTcp(endpoint->data(), static_cast<socklen_t>(endpoint->size()), address);
+  if (!fd.ok()) return fd.status();
+  absl::StatusOr<std::shared_ptr<TcpAcceptor>> acceptor = TcpAcceptor::Adopt(io_, *fd);
+  if (!acceptor.ok()) return acceptor.status();
+  return std::make_unique<TcpListener>(*std::move(acceptor));
+}
+
+}  // namespace verbena

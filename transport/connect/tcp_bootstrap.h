@@ -1,0 +1,50 @@
+// TcpBootstrap: the default bootstrap, over TCP.
+//
+// It owns one thread, which sockets and name resolution keep busy; executors only post to it, and
+// coroutines resume where they awaited. A dead peer host is seen after 25 s without a word
+// (keepalive), a dead peer process at once.
+//
+// Safe from any thread. Destroying it closes what it made: awaits in flight return CANCELLED, also
+// later ones. The destructor waits for its thread; a name that is just being resolved holds it up
+// until the system's resolver answers. An executor that awaits here must live until its awaits have
+// ended or were abandoned.
+//
+//   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<TcpBootstrap> bootstrap, TcpBootstrap::Create());
+//   auto stream = co_await bootstrap->Connect("storage-7:4000");
+
+#ifndef VERBENA_TRANSPORT_CONNECT_TCP_BOOTSTRAP_H_
+#define VERBENA_TRANSPORT_CONNECT_TCP_BOOTSTRAP_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "verbena/transport/connect/bootstrap.h"
+#include "verbena/transport/coro/task.h"
+
+namespace verbena {
+
+class IoThread;
+
+class TcpBootstrap final : public Bootstrap {
+ public:
+  // RESOURCE_EXHAUSTED when there is no thread or descriptor to be had.
+  static absl::StatusOr<std::unique_ptr<TcpBootstrap>> Create();
+  ~TcpBootstrap() override;
+
+  // Tries each address that the host has, in the resolver's order. INVALID_ARGUMENT for what is no
+  // address. Takes as long as TCP does: put a deadline around it.
+  Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connect(std::string target) override;
+  // A host name is resolved before this returns; 0.0.0.0 and [::] listen everywhere, the latter for
+  // IPv4 too.
+  absl::StatusOr<std::unique_ptr<MessageListener>> Listen(const std::string& address) override;
+
+ private:
+  explicit TcpBootstrap(std::shared_ptr<IoThread> io);
+
+  const std::shared_ptr<IoThread> io_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_CONNECT_TCP_BOOTSTRAP_H_

@@ -1,0 +1,140 @@
+#include "verbena/transport/connect/tcp_listener.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <future>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "verbena/transport/connect/host_port.h"
+#include "verbena/transport/connect/tcp_socket.h"
+#include "verbena/transport/connect/tcp_stream.h"
+#include "verbena/transport/log/log.h"
+
+namespace verbena {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+using StreamOr = absl::StatusOr<std::unique_ptr<MessageStream>>;
+
+// How long an acceptor without descriptors waits: long enough not to spin, short for a client.
+constexpr auto kRetryDelay = std::chrono::milliseconds(100);
+
+absl::Status Closed() { return absl::CancelledError("the listener was closed"); }
+
+tcp FamilyOf(int fd) {
+  sockaddr_storage address{};
+  socklen_t bytes = sizeof(address);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &bytes);
+  return address.ss_family == AF_INET6 ? tcp::v6() : tcp::v4();
+}
+
+Task<StreamOr> AcceptFrom(std::shared_ptr<TcpAcceptor> acceptor) {
+  co_return co_await acceptor->StartAccept()->Pop();
+}
+
+}  // namespace
+
+TcpAcceptor::TcpAcceptor(std::shared_ptr<IoThread> io)
+    : io_(std::move(io)), acceptor_(io_->context()), retry_(io_->context()) {}
+
+absl::StatusOr<std::shared_ptr<TcpAcceptor>> TcpAcceptor::Adopt(std::shared_ptr<IoThread> io,
+                                                                int fd) {
+  std::shared_ptr<TcpAcceptor> acceptor(new TcpAcceptor(std::move(io)));
+  error_code error;
+  acceptor->acceptor_.assign(FamilyOf(fd), fd, error);
+  if (error) {
+    close(fd);
+    return SocketStatus(error.value(), "listen");
+  }
+  const tcp::endpoint bound = acceptor->acceptor_.local_endpoint(error);
+  acceptor->address_ = FormatHostPort(bound.address().to_string(), bound.port());
+  const bool posted = acceptor->io_->Post([acceptor] { acceptor->io_->Register(acceptor); });
+  if (!posted) return Closed();
+  return acceptor;
+}
+
+std::shared_ptr<TcpAcceptor::Accepted> TcpAcceptor::StartAccept() {
+  // When it is refused the thread is closing everything, and the mailbox ends by that.
+  io_->Post([self = shared_from_this()] { self->AcceptNext(); });
+  return accepted_;
+}
+
+void TcpAcceptor::Close() {
+  accepted_->Abort(Closed());
+  // Waits, so that the port is free when this returns; the thread never blocks.
+  auto closed = std::make_shared<std::promise<void>>();
+  const bool posted = io_->Post([self = shared_from_this(), closed] {
+    self->CloseOnThread();
+    closed->set_value();
+  });
+  if (posted) closed->get_future().wait();
+}
+
+void TcpAcceptor::CloseOnThread() {
+  if (std::exchange(closed_, true)) return;
+  accepted_->Abort(Closed());
+  error_code ignored;
+  acceptor_.close(ignored);
+  retry_.cancel();
+  io_->Unregister(shared_from_this());
+}
+
+void TcpAcceptor::AcceptNext() {
+  while (!closed_ && !waiting_ && accepted_->empty()) {
+    absl::StatusOr<int> fd = AcceptTcp(acceptor_.native_handle());
+    if (fd.ok()) return Take(*fd);
+    if (absl::IsUnavailable(fd.status())) return TryAgainWhenReadable();
+    if (absl::IsCancelled(fd.status())) continue;
+    Log(LogLevel::kWarning,
+        fmt::format("{} cannot accept, and tries again: {}", address_, fd.status().ToString()));
+    return TryAgainLater();
+  }
+}
+
+void TcpAcceptor::TryAgainWhenReadable() {
+  waiting_ = true;
+  acceptor_.async_wait(tcp::acceptor::wait_read, [self = shared_from_this()](const error_code&) {
+    self->waiting_ = false;
+    self->AcceptNext();
+  });
+}
+
+void TcpAcceptor::TryAgainLater() {
+  waiting_ = true;
+  retry_.expires_after(kRetryDelay);
+  retry_.async_wait([self = shared_from_this()](const error_code&) {
+    self->waiting_ = false;
+    self->AcceptNext();
+  });
+}
+
+void TcpAcceptor::Take(int fd) {
+  tcp::socket socket(io_->context());
+  error_code error;
+  socket.assign(acceptor_.local_endpoint(error).protocol(), fd, error);
+  if (error) {
+    close(fd);
+    return TryAgainLater();
+  }
+  const tcp::endpoint peer = socket.remote_endpoint(error);
+  accepted_->Push(std::make_unique<TcpStream>(TcpConnection::Adopt(
+      io_, std::move(socket), FormatHostPort(peer.address().to_string(), peer.port()))));
+}
+
+TcpListener::TcpListener(std::shared_ptr<TcpAcceptor> acceptor) : acceptor_(std::move(acceptor)) {}
+
+TcpListener::~TcpListener() { acceptor_->Close(); }
+
+[[clang::coro_wrapper]] Task<StreamOr> TcpListener::Accept() { return AcceptFrom(acceptor_); }
+
+void TcpListener::Close() { acceptor_->Close(); }
+
+const std::string& TcpListener::address() const { return acceptor_->address(); }
+
+}  // namespace verbena

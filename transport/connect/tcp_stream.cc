@@ -1,0 +1,198 @@
+#include "verbena/transport/connect/tcp_stream.h"
+
+#include <fmt/format.h>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/error.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+#include <utility>
+
+#include "verbena/transport/connect/tcp_socket.h"
+
+namespace verbena {
+namespace {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+std::array<uint8_t, 4> EncodeLength(size_t bytes) {
+  const uint32_t value = static_cast<uint32_t>(bytes);
+  return {static_cast<uint8_t>(value), static_cast<uint8_t>(value >> 8),
+          static_cast<uint8_t>(value >> 16), static_cast<uint8_t>(value >> 24)};
+}
+
+uint32_t DecodeLength(const std::array<uint8_t, 4>& bytes) {
+  return uint32_t{bytes[0]} | uint32_t{bytes[1]} << 8 | uint32_t{bytes[2]} << 16 |
+         uint32_t{bytes[3]} << 24;
+}
+
+absl::Status ClosedHere() { return absl::CancelledError("the connection was closed on this side"); }
+
+// `got` of `wanted` bytes had arrived.
+absl::Status ReadStatus(const error_code& error, const std::string& peer, size_t got,
+                        const std::string& wanted) {
+  if (error == asio::error::operation_aborted) return ClosedHere();
+  const bool between_messages = got == 0 && wanted.empty();
+  if (error != asio::error::eof) {
+    return SocketStatus(error.value(), fmt::format("receive from {}", peer));
+  }
+  return absl::UnavailableError(
+      between_messages ? fmt::format("{} has closed the connection", peer)
+                       : fmt::format("{} has closed the connection in the middle of a message, "
+                                     "after {} bytes of its {}",
+                                     peer, got, wanted.empty() ? "length" : wanted));
+}
+
+Task<absl::Status> SendOn(std::shared_ptr<TcpConnection> connection, std::string message) {
+  auto sent = connection->StartSend(std::move(message));
+  if (!sent.ok()) co_return sent.status();
+  co_return (co_await (*sent)->Pop()).status();
+}
+
+Task<absl::StatusOr<std::string>> ReceiveOn(std::shared_ptr<TcpConnection> connection) {
+  co_return co_await connection->StartReceive()->Pop();
+}
+
+}  // namespace
+
+std::shared_ptr<TcpConnection> TcpConnection::Adopt(std::shared_ptr<IoThread> io,
+                                                    asio::ip::tcp::socket socket,
+                                                    std::string peer) {
+  std::shared_ptr<TcpConnection> connection(
+      new TcpConnection(std::move(io), std::move(socket), std::move(peer)));
+  connection->io_->Register(connection);
+  return connection;
+}
+
+TcpConnection::TcpConnection(std::shared_ptr<IoThread> io, asio::ip::tcp::socket socket,
+                             std::string peer)
+    : io_(std::move(io)), peer_(std::move(peer)), socket_(std::move(socket)) {}
+
+absl::StatusOr<std::shared_ptr<Mailbox<TcpConnection::Sent>>> TcpConnection::StartSend(
+    std::string message) {
+  if (absl::Status valid = CheckBootstrapMessage(message.size()); !valid.ok()) return valid;
+  if (closed_) return ClosedHere();
+  if (unsent_.fetch_add(1) >= kTcpUnsentMessages) {
+    --unsent_;
+    return absl::ResourceExhaustedError(fmt::format(
+        "{} messages to {} are still unsent: it does not read", kTcpUnsentMessages, peer_));
+  }
+  auto sent = std::make_shared<Mailbox<Sent>>();
+  Outgoing outgoing{EncodeLength(message.size()), std::move(message), sent};
+  const bool posted =
+      io_->Post([self = shared_from_this(), outgoing = std::move(outgoing)]() mutable {
+        self->outgoing_.push_back(std::move(outgoing));
+        if (self->outgoing_.size() == 1) self->WriteNext();
+      });
+  if (!posted) return ClosedHere();
+  return sent;
+}
+
+std::shared_ptr<Mailbox<std::string>> TcpConnection::StartReceive() {
+  // When it is refused the thread is closing everything, and the mailbox ends by that.
+  io_->Post([self = shared_from_this()] { self->ReadNext(); });
+  return received_;
+}
+
+void TcpConnection::Close() {
+  if (closed_.exchange(true)) return;
+  received_->Abort(ClosedHere());
+  io_->Post([self = shared_from_this()] { self->CloseOnThread(); });
+}
+
+void TcpConnection::CloseOnThread() {
+  closed_ = true;
+  io_->Unregister(shared_from_this());
+  received_->Abort(ClosedHere());
+  read_ended_ = true;
+  error_code ignored;
+  socket_.close(ignored);
+  EndWriting(ClosedHere());
+}
+
+void TcpConnection::ReadNext() {
+  if (reading_ || read_ended_ || !received_->empty()) return;
+  reading_ = true;
+  asio::async_read(socket_, asio::buffer(length_),
+                   [self = shared_from_this()](const error_code& error, size_t bytes) {
+                     self->OnLength(error, bytes);
+                   });
+}
+
+void TcpConnection::OnLength(const error_code& error, size_t bytes) {
+  if (error) return EndReading(ReadStatus(error, peer_, bytes, ""));
+  const uint32_t length = DecodeLength(length_);
+  if (absl::Status valid = CheckBootstrapMessage(length); !valid.ok()) {
+    return EndReading(
+        absl::InvalidArgumentError(fmt::format("{} sent {}", peer_, std::string(valid.message()))));
+  }
+  message_.resize(length);
+  asio::async_read(socket_, asio::buffer(message_),
+                   [self = shared_from_this()](const error_code& error, size_t bytes) {
+                     self->OnMessage(error, bytes);
+                   });
+}
+
+void TcpConnection::OnMessage(const error_code& error, size_t bytes) {
+  if (error) {
+    return EndReading(ReadStatus(error, peer_, bytes, fmt::format("{}", message_.size())));
+  }
+  reading_ = false;
+  received_->Push(std::exchange(message_, {}));
+}
+
+void TcpConnection::EndReading(absl::Status why) {
+  reading_ = false;
+  read_ended_ = true;
+  received_->Finish(std::move(why));
+}
+
+void TcpConnection::WriteNext() {
+  if (!write_end_.ok()) return EndWriting(write_end_);
+  writing_ = true;
+  const Outgoing& next = outgoing_.front();
+  const std::array<asio::const_buffer, 2> buffers = {asio::buffer(next.length),
+                                                     asio::buffer(next.message)};
+  asio::async_write(socket_, buffers, [self = shared_from_this()](const error_code& error, size_t) {
+    self->OnWritten(error);
+  });
+}
+
+void TcpConnection::OnWritten(const error_code& error) {
+  writing_ = false;
+  if (!write_end_.ok()) return EndWriting(write_end_);
+  if (error) return EndWriting(SocketStatus(error.value(), fmt::format("send to {}", peer_)));
+  outgoing_.front().sent->Push(Sent{});
+  outgoing_.pop_front();
+  --unsent_;
+  if (!outgoing_.empty()) WriteNext();
+}
+
+void TcpConnection::EndWriting(absl::Status why) {
+  for (Outgoing& outgoing : outgoing_) outgoing.sent->Finish(why);
+  write_end_ = std::move(why);
+  // What is being written belongs to the socket until its handler has run.
+  if (writing_) return;
+  unsent_ -= outgoing_.size();
+  outgoing_.clear();
+}
+
+TcpStream::TcpStream(std::shared_ptr<TcpConnection> connection)
+    : connection_(std::move(connection)) {}
+
+TcpStream::~TcpStream() { connection_->Close(); }
+
+[[clang::coro_wrapper]] Task<absl::Status> TcpStream::Send(std::string message) {
+  return SendOn(connection_, std::move(message));
+}
+
+[[clang::coro_wrapper]] Task<absl::StatusOr<std::string>> TcpStream::Receive() {
+  return ReceiveOn(connection_);
+}
+
+void TcpStream::Close() { connection_->Close(); }
+
+const std::string& TcpStream::peer() const { return connection_->peer(); }
+
+}  // namespace verbena

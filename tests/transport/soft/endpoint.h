@@ -1,0 +1,212 @@
+// Endpoint: one side of a connection in a test: a QP with its PD, CQs, buffer and, if wanted, SRQ.
+//
+// Buffer layout: the lower half is sent from, the upper half is received into. Objects are
+// destroyed in the order that verbs demands.
+
+#ifndef VERBENA_TESTS_TRANSPORT_SOFT_ENDPOINT_H_
+#define VERBENA_TESTS_TRANSPORT_SOFT_ENDPOINT_H_
+
+#include <infiniband/verbs.h>
+#include <sched.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "verbena/transport/device/device.h"
+#include "verbena/transport/device/handles.h"
+#include "verbena/transport/soft/soft_device.h"
+
+namespace verbena::soft {
+
+struct EndpointOptions {
+  int cqe = 256;
+  uint32_t send_wr = 64;
+  uint32_t receive_wr = 64;
+  uint32_t max_sge = 4;
+  uint32_t max_inline = 256;
+  bool shared_receives = false;
+  bool separate_cqs = false;
+  bool signal_all = false;
+  bool with_channel = false;
+  size_t bytes = 1 << 16;
+  uint8_t rnr_retry = 7;
+  uint8_t min_rnr_timer = 1;
+  int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+               IBV_ACCESS_REMOTE_ATOMIC;
+};
+
+class Endpoint {
+ public:
+  Endpoint(Device& device, const EndpointOptions& options)
+      : device_(device), options_(options), memory_(options.bytes) {
+    pd_ = PdHandle(device, device.AllocPd().value());
+    if (options.with_channel) {
+      channel_ = CompChannelHandle(device, device.CreateCompChannel().value());
+    }
+    cq_ = CqHandle(device, device.CreateCq(options.cqe, this, channel_.get()).value());
+    if (options.separate_cqs) {
+      send_cq_ = CqHandle(device, device.CreateCq(options.cqe, this, nullptr).value());
+    }
+    mr_ = MrHandle(device,
+                   device.RegMr(pd_.get(), memory_.data(), memory_.size(), options.access).value());
+    if (options.shared_receives) {
+      ibv_srq_init_attr srq{};
+      srq.attr = {.max_wr = options.receive_wr, .max_sge = options.max_sge, .srq_limit = 0};
+      srq_ = SrqHandle(device, device.CreateSrq(pd_.get(), srq).value());
+    }
+    qp_ = AddQp();
+  }
+
+  // Another QP on the same CQs.
+  QpHandle AddQp() {
+    ibv_qp_init_attr init{};
+    init.send_cq = send_cq();
+    init.recv_cq = cq_.get();
+    init.srq = srq_.get();
+    init.cap = {.max_send_wr = options_.send_wr,
+                .max_recv_wr = options_.receive_wr,
+                .max_send_sge = options_.max_sge,
+                .max_recv_sge = options_.max_sge,
+                .max_inline_data = options_.max_inline};
+    init.qp_type = IBV_QPT_RC;
+    init.sq_sig_all = options_.signal_all ? 1 : 0;
+    return QpHandle(device_, device_.CreateQp(pd_.get(), init).value());
+  }
+
+  ibv_gid gid() { return device_.QueryGid(1, 0).value(); }
+  ibv_qp* qp() { return qp_.get(); }
+  QpHandle& qp_handle() { return qp_; }
+  ibv_cq* cq() { return cq_.get(); }
+  ibv_cq* send_cq() { return send_cq_ ? send_cq_.get() : cq_.get(); }
+  ibv_srq* srq() { return srq_.get(); }
+  ibv_pd* pd() { return pd_.get(); }
+  ibv_mr* mr() { return mr_.get(); }
+  MrHandle& mr_handle() { return mr_; }
+  ibv_comp_channel* channel() { return channel_.get(); }
+  Device& device() { return device_; }
+  std::byte* send_buffer() { return memory_.data(); }
+  std::byte* receive_buffer() { return memory_.data() + memory_.size() / 2; }
+  const EndpointOptions& options() const { return options_; }
+
+  absl::Status ToInit(ibv_qp* qp) {
+    ibv_qp_attr attr{};
+    attr.qp_state = IBV_QPS_INIT;
+    attr.port_num = 1;
+    attr.qp_access_flags = static_cast<unsigned>(options_.access);
+    return device_.ModifyQp(qp, attr,
+                            IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+  }
+  absl::Status ToRtr(ibv_qp* qp, const ibv_gid& gid, uint32_t qpn) {
+    ibv_qp_attr attr{};
+    attr.qp_state = IBV_QPS_RTR;
+    attr.path_mtu = IBV_MTU_4096;
+    attr.dest_qp_num = qpn;
+    attr.max_dest_rd_atomic = 16;
+    attr.min_rnr_timer = options_.min_rnr_timer;
+    attr.ah_attr.is_global = 1;
+    attr.ah_attr.port_num = 1;
+    attr.ah_attr.grh.dgid = gid;
+    return device_.ModifyQp(qp, attr,
+                            IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                                IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+  }
+  absl::Status ToRts(ibv_qp* qp) {
+    ibv_qp_attr attr{};
+    attr.qp_state = IBV_QPS_RTS;
+    attr.timeout = 14;
+    attr.retry_cnt = 7;
+    attr.rnr_retry = options_.rnr_retry;
+    attr.max_rd_atomic = 16;
+    return device_.ModifyQp(qp, attr,
+                            IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                                IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+  }
+  void ToState(ibv_qp_state state) {
+    ibv_qp_attr attr{};
+    attr.qp_state = state;
+    ASSERT_TRUE(device_.ModifyQp(qp(), attr, IBV_QP_STATE).ok());
+  }
+
+  ibv_sge ReceiveSge(size_t offset, uint32_t bytes) {
+    return {.addr = reinterpret_cast<uint64_t>(receive_buffer() + offset),
+            .length = bytes,
+            .lkey = mr_->lkey};
+  }
+  ibv_sge SendSge(size_t offset, uint32_t bytes) {
+    return {.addr = reinterpret_cast<uint64_t>(send_buffer() + offset),
+            .length = bytes,
+            .lkey = mr_->lkey};
+  }
+
+  int PostReceive(uint64_t wr_id, ibv_sge sge) {
+    ibv_recv_wr wr{.wr_id = wr_id, .next = nullptr, .sg_list = &sge, .num_sge = 1};
+    ibv_recv_wr* bad = nullptr;
+    return srq_ ? ibv_post_srq_recv(srq_.get(), &wr, &bad) : ibv_post_recv(qp(), &wr, &bad);
+  }
+
+  int PostSend(uint64_t wr_id, ibv_sge sge, unsigned flags = IBV_SEND_SIGNALED,
+               ibv_qp* qp = nullptr) {
+    ibv_send_wr wr{};
+    wr.wr_id = wr_id;
+    wr.sg_list = &sge;
+    wr.num_sge = 1;
+    wr.opcode = IBV_WR_SEND;
+    wr.send_flags = flags;
+    ibv_send_wr* bad = nullptr;
+    return ibv_post_send(qp != nullptr ? qp : this->qp(), &wr, &bad);
+  }
+
+  // Sends `text` from the start of the send buffer.
+  int SendText(uint64_t wr_id, const std::string& text, unsigned flags = IBV_SEND_SIGNALED) {
+    std::memcpy(send_buffer(), text.data(), text.size());
+    return PostSend(wr_id, SendSge(0, static_cast<uint32_t>(text.size())), flags);
+  }
+
+  std::string ReceivedText(size_t offset, size_t bytes) {
+    return std::string(reinterpret_cast<const char*>(receive_buffer() + offset), bytes);
+  }
+
+  int PostOneSided(ibv_wr_opcode opcode, uint64_t wr_id, ibv_sge sge, uint64_t address,
+                   uint32_t rkey, unsigned flags = IBV_SEND_SIGNALED) {
+    ibv_send_wr wr{};
+    wr.wr_id = wr_id;
+    wr.sg_list = &sge;
+    wr.num_sge = 1;
+    wr.opcode = opcode;
+    wr.send_flags = flags;
+    wr.wr.rdma.remote_addr = address;
+    wr.wr.rdma.rkey = rkey;
+    ibv_send_wr* bad = nullptr;
+    return ibv_post_send(qp(), &wr, &bad);
+  }
+
+ private:
+  Device& device_;
+  EndpointOptions options_;
+  std::vector<std::byte> memory_;
+  PdHandle pd_;
+  CompChannelHandle channel_;
+  CqHandle cq_;
+  CqHandle send_cq_;
+  MrHandle mr_;
+  SrqHandle srq_;
+  QpHandle qp_;
+};
+
+inline void ConnectQps(Endpoint& a, ibv_qp* qp_a, Endpoint& b, ibv_qp* qp_b) {
+  ASSERT_TRUE(a.ToInit(qp_a).ok());
+  ASSERT_TRUE(b.ToInit(qp_b).ok());
+  ASSERT_TRUE(a.ToRtr(qp_a, b.gid(), qp_b->qp_num).ok());
+  ASSERT_TRUE(b.ToRtr(qp_b, a.gid(), qp_a->qp_num).ok());
+  ASSERT_TRUE(a.ToRts(qp_a).ok());
+  ASSERT_TRUE(b.ToRts(qp_b).ok());
+}
+
+inline void Connect(Endpoint& a, Endpoint& b) { ConnectQps(a, a.qp(), b, b.qp()); }
+
+}  // namespace verbena::soft
+
+#endif  // VERBENA_TESTS_TRANSPORT_SOFT_ENDPOINT_H_

@@ -1,0 +1,597 @@
+// Two QPs in one process. The devices are stepped by hand, so that every test is one thread and
+// every order of events is the test's own; threads and engines are in engine_test.cc.
+
+#include <algorithm>
+#include <memory>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/transport/soft/endpoint.h"
+#include "verbena/transport/coro/clock.h"
+
+namespace verbena::soft {
+namespace {
+
+class ManualClock final : public Clock {
+ public:
+  TimePoint Now() override { return now_; }
+  void Advance(Duration by) { now_ += by; }
+
+ private:
+  TimePoint now_ = TimePoint(std::chrono::seconds(1));
+};
+
+class InProcessTest : public testing::Test {
+ protected:
+  void Make(EndpointOptions a, EndpointOptions b) {
+    SoftDeviceOptions options{.engine_thread = false, .clock = &clock_};
+    device_a_ = SoftDevice::Create(options).value();
+    device_b_ = SoftDevice::Create(options).value();
+    a_ = std::make_unique<Endpoint>(*device_a_, a);
+    b_ = std::make_unique<Endpoint>(*device_b_, b);
+  }
+  void MakeConnected(EndpointOptions a = {}, EndpointOptions b = {}) {
+    Make(a, b);
+    Connect(*a_, *b_);
+  }
+
+  std::vector<ibv_wc> Poll(ibv_cq* cq, int room = 64) {
+    std::vector<ibv_wc> completions(room);
+    const int count = ibv_poll_cq(cq, room, completions.data());
+    completions.resize(std::max(count, 0));
+    return completions;
+  }
+  // Lets both engines do what they can.
+  void Settle() {
+    for (int i = 0; i < 8; ++i) {
+      device_a_->Step();
+      device_b_->Step();
+    }
+  }
+  std::vector<ibv_event_type> AsyncEvents(Device& device) {
+    std::vector<ibv_event_type> types;
+    while (true) {
+      auto event = device.GetAsyncEvent();
+      if (!event.ok()) return types;
+      types.push_back(event->event_type);
+      device.AckAsyncEvent(*event);
+    }
+  }
+
+  ManualClock clock_;
+  std::unique_ptr<SoftDevice> device_a_;
+  std::unique_ptr<SoftDevice> device_b_;
+  std::unique_ptr<Endpoint> a_;
+  std::unique_ptr<Endpoint> b_;
+};
+
+using testing::ElementsAre;
+
+TEST_F(InProcessTest, SendArrivesOnceWithItsBytesAndBothSidesComplete) {
+  MakeConnected();
+  ASSERT_EQ(b_->PostReceive(7, b_->ReceiveSge(0, 100)), 0);
+  ASSERT_EQ(a_->SendText(3, "hello"), 0);
+  auto received = Poll(b_->cq());
+  ASSERT_EQ(received.size(), 1u);
+  EXPECT_EQ(received[0].status, IBV_WC_SUCCESS);
+  EXPECT_EQ(received[0].opcode, IBV_WC_RECV);
+  EXPECT_EQ(received[0].wr_id, 7u);
+  EXPECT_EQ(received[0].byte_len, 5u);
+  EXPECT_EQ(received[0].qp_num, b_->qp()->qp_num);
+  EXPECT_EQ(received[0].src_qp, a_->qp()->qp_num);
+  EXPECT_EQ(b_->ReceivedText(0, 5), "hello");
+  auto sent = Poll(a_->cq());
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].wr_id, 3u);
+  EXPECT_EQ(sent[0].opcode, IBV_WC_SEND);
+  EXPECT_TRUE(Poll(a_->cq()).empty());
+  EXPECT_TRUE(Poll(b_->cq()).empty());
+}
+
+TEST_F(InProcessTest, SendDoesNotCompleteBeforeTheTargetConsumedIt) {
+  MakeConnected();
+  ASSERT_EQ(b_->PostReceive(7, b_->ReceiveSge(0, 100)), 0);
+  ASSERT_EQ(a_->SendText(3, "hello"), 0);
+  EXPECT_TRUE(Poll(a_->cq()).empty());
+  ASSERT_EQ(Poll(b_->cq()).size(), 1u);
+  EXPECT_EQ(Poll(a_->cq()).size(), 1u);
+}
+
+TEST_F(InProcessTest, MessagesOfEverySizeUpToManyRingsArriveWhole) {
+  EndpointOptions options{.bytes = 8 << 20};
+  MakeConnected(options, options);
+  for (uint32_t bytes :
+       {0u, 1u, 47u, 48u, 49u, 112u, 113u, 4096u, 16383u, 16384u, 16385u, 100000u, 4u << 20}) {
+    SCOPED_TRACE(bytes);
+    for (uint32_t i = 0; i < bytes; ++i) a_->send_buffer()[i] = std::byte(i * 7 + bytes);
+    ASSERT_EQ(b_->PostReceive(bytes, b_->ReceiveSge(0, 4 << 20)), 0);
+    ASSERT_EQ(a_->PostSend(bytes, a_->SendSge(0, bytes)), 0);
+    std::vector<ibv_wc> received;
+    std::vector<ibv_wc> sent;
+    // A message larger than the ring needs both sides to go on.
+    for (int turn = 0; turn < 1000 && (received.empty() || sent.empty()); ++turn) {
+      if (received.empty()) received = Poll(b_->cq());
+      if (sent.empty()) sent = Poll(a_->cq());
+    }
+    ASSERT_EQ(received.size(), 1u);
+    ASSERT_EQ(sent.size(), 1u);
+    EXPECT_EQ(received[0].byte_len, bytes);
+    EXPECT_EQ(std::memcmp(a_->send_buffer(), b_->receive_buffer(), bytes), 0);
+  }
+}
+
+TEST_F(InProcessTest, RingWrapsManyTimesWithoutLosingOrReorderingMessages) {
+  MakeConnected();
+  uint32_t next = 0;
+  uint32_t expected = 0;
+  for (int turn = 0; turn < 4000; ++turn) {
+    for (uint32_t i = 0; i < 8; ++i) {
+      const uint32_t bytes = 4 + (next * 37) % 500;
+      ASSERT_EQ(b_->PostReceive(next, b_->ReceiveSge(i * 512, 512)), 0);
+      std::memcpy(a_->send_buffer(), &next, 4);
+      ASSERT_EQ(a_->PostSend(next, a_->SendSge(0, bytes)), 0);
+      ++next;
+    }
+    for (const ibv_wc& wc : Poll(b_->cq())) {
+      ASSERT_EQ(wc.wr_id, expected);
+      ASSERT_EQ(wc.byte_len, 4 + (expected * 37) % 500);
+      uint32_t value;
+      std::memcpy(&value, b_->receive_buffer() + (expected % 8) * 512, 4);
+      ASSERT_EQ(value, expected);
+      ++expected;
+    }
+    ASSERT_EQ(Poll(a_->cq()).size(), 8u);
+  }
+  EXPECT_EQ(expected, next);
+}
+
+TEST_F(InProcessTest, ScatterAndGatherFollowEverySge) {
+  MakeConnected();
+  const std::string text = "abcdefghijklmnopqrstuvwxyz";
+  std::memcpy(a_->send_buffer(), text.data(), text.size());
+  ibv_sge from[3] = {a_->SendSge(20, 6), a_->SendSge(0, 0), a_->SendSge(0, 20)};
+  ibv_sge to[4] = {b_->ReceiveSge(0, 1), b_->ReceiveSge(100, 0), b_->ReceiveSge(200, 10),
+                   b_->ReceiveSge(300, 100)};
+  ibv_recv_wr receive{.wr_id = 1, .next = nullptr, .sg_list = to, .num_sge = 4};
+  ibv_recv_wr* bad_receive = nullptr;
+  ASSERT_EQ(ibv_post_recv(b_->qp(), &receive, &bad_receive), 0);
+  ibv_send_wr send{};
+  send.sg_list = from;
+  send.num_sge = 3;
+  send.opcode = IBV_WR_SEND_WITH_IMM;
+  send.imm_data = 0x12345678;
+  ibv_send_wr* bad_send = nullptr;
+  ASSERT_EQ(ibv_post_send(a_->qp(), &send, &bad_send), 0);
+  auto received = Poll(b_->cq());
+  ASSERT_EQ(received.size(), 1u);
+  EXPECT_EQ(received[0].wc_flags, static_cast<unsigned>(IBV_WC_WITH_IMM));
+  EXPECT_EQ(received[0].imm_data, 0x12345678u);
+  EXPECT_EQ(b_->ReceivedText(0, 1) + b_->ReceivedText(200, 10) + b_->ReceivedText(300, 15),
+            "uvwxyzabcdefghijklmnopqrst");
+}
+
+TEST_F(InProcessTest, InlineDataMayBeOverwrittenAsSoonAsItIsPosted) {
+  MakeConnected();
+  ASSERT_EQ(b_->PostReceive(0, b_->ReceiveSge(0, 100)), 0);
+  char text[] = "first";
+  ibv_sge sge{.addr = reinterpret_cast<uint64_t>(text), .length = 5, .lkey = 0};
+  ASSERT_EQ(a_->PostSend(1, sge, IBV_SEND_INLINE), 0);
+  std::memcpy(text, "XXXXX", 5);
+  ASSERT_EQ(Poll(b_->cq()).size(), 1u);
+  EXPECT_EQ(b_->ReceivedText(0, 5), "first");
+}
+
+TEST_F(InProcessTest, UnsignalledSendsMakeNoCompletionAndOnlyASignalledOneFreesTheirSlots) {
+  MakeConnected({.send_wr = 4});
+  for (uint64_t i = 0; i < 8; ++i) ASSERT_EQ(b_->PostReceive(i, b_->ReceiveSge(0, 100)), 0);
+  for (uint64_t i = 0; i < 3; ++i) ASSERT_EQ(a_->SendText(i, "x", 0), 0);
+  EXPECT_EQ(Poll(b_->cq()).size(), 3u);
+  EXPECT_TRUE(Poll(a_->cq()).empty());
+  ASSERT_EQ(a_->SendText(3, "x"), 0);
+  EXPECT_EQ(a_->SendText(4, "x"), ENOMEM);
+  EXPECT_EQ(Poll(b_->cq()).size(), 1u);
+  // Executed, but nobody has polled the completion that frees the slots.
+  EXPECT_EQ(a_->SendText(4, "x"), ENOMEM);
+  auto sent = Poll(a_->cq());
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].wr_id, 3u);
+  for (uint64_t i = 4; i < 8; ++i) EXPECT_EQ(a_->SendText(i, "x", 0), 0);
+  EXPECT_EQ(a_->SendText(8, "x", 0), ENOMEM);
+}
+
+TEST_F(InProcessTest, PostingReportsTheBadRequestAndKeepsTheOnesBeforeIt) {
+  MakeConnected();
+  ASSERT_EQ(b_->PostReceive(0, b_->ReceiveSge(0, 100)), 0);
+  ibv_sge good = a_->SendSge(0, 4);
+  ibv_sge many[5] = {good, good, good, good, good};
+  ibv_send_wr second{};
+  second.sg_list = many;
+  second.num_sge = 5;
+  second.opcode = IBV_WR_SEND;
+  ibv_send_wr first{};
+  first.next = &second;
+  first.sg_list = &good;
+  first.num_sge = 1;
+  first.opcode = IBV_WR_SEND;
+  ibv_send_wr* bad = nullptr;
+  EXPECT_EQ(ibv_post_send(a_->qp(), &first, &bad), EINVAL);
+  EXPECT_EQ(bad, &second);
+  EXPECT_EQ(Poll(b_->cq()).size(), 1u);
+  EXPECT_EQ(a_->PostSend(0, a_->SendSge(0, 257), IBV_SEND_INLINE), EINVAL);
+}
+
+TEST_F(InProcessTest, SendWithoutReceiveIsRetriedAfterTheTimerAndKeepsItsOrderAndInlineData) {
+  MakeConnected({.rnr_retry = 7}, {.min_rnr_timer = 14});  // 1.28 ms
+  for (char c = 'a'; c <= 'c'; ++c) {
+    ibv_sge sge{.addr = reinterpret_cast<uint64_t>(&c), .length = 1, .lkey = 0};
+    ASSERT_EQ(a_->PostSend(c, sge, IBV_SEND_INLINE | IBV_SEND_SIGNALED), 0);
+  }
+  EXPECT_TRUE(Poll(b_->cq()).empty());
+  EXPECT_TRUE(Poll(a_->cq()).empty());
+  for (uint64_t i = 0; i < 3; ++i) ASSERT_EQ(b_->PostReceive(i, b_->ReceiveSge(i, 1)), 0);
+  Settle();
+  EXPECT_TRUE(Poll(b_->cq()).empty()) << "retried before the timer";
+  clock_.Advance(std::chrono::microseconds(1280));
+  Settle();
+  auto received = Poll(b_->cq());
+  ASSERT_EQ(received.size(), 3u);
+  EXPECT_EQ(b_->ReceivedText(0, 3), "abc");
+  Settle();
+  EXPECT_EQ(Poll(a_->cq()).size(), 3u);
+}
+
+TEST_F(InProcessTest, RnrRetriesRunOutAndThenTheQueuePairFails) {
+  MakeConnected({.rnr_retry = 2}, {.min_rnr_timer = 1});
+  ASSERT_EQ(a_->SendText(1, "x", 0), 0);
+  ASSERT_EQ(a_->SendText(2, "y", 0), 0);
+  std::vector<ibv_wc> sent;
+  int attempts = 0;
+  for (; attempts < 10 && sent.empty(); ++attempts) {
+    Poll(b_->cq());
+    sent = Poll(a_->cq());
+    clock_.Advance(std::chrono::microseconds(10));
+    Settle();
+  }
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(attempts, 3) << "the first attempt and two retries";
+  EXPECT_EQ(sent[0].status, IBV_WC_RNR_RETRY_EXC_ERR);
+  EXPECT_EQ(sent[0].wr_id, 1u);
+  EXPECT_EQ(sent[1].status, IBV_WC_WR_FLUSH_ERR);
+  EXPECT_EQ(a_->device().QueryQp(a_->qp(), IBV_QP_STATE)->qp_state, IBV_QPS_ERR);
+}
+
+TEST_F(InProcessTest, QueuePairWithoutReceivesDoesNotHoldUpAnotherOnTheSameCqs) {
+  MakeConnected();
+  QpHandle other_a = a_->AddQp();
+  QpHandle other_b = b_->AddQp();
+  ConnectQps(*a_, other_a.get(), *b_, other_b.get());
+  ASSERT_EQ(a_->SendText(1, "blocked"), 0);
+  ibv_sge sge = b_->ReceiveSge(0, 100);
+  ibv_recv_wr wr{.wr_id = 2, .next = nullptr, .sg_list = &sge, .num_sge = 1};
+  ibv_recv_wr* bad = nullptr;
+  ASSERT_EQ(ibv_post_recv(other_b.get(), &wr, &bad), 0);
+  ASSERT_EQ(a_->PostSend(2, a_->SendSge(0, 3), IBV_SEND_SIGNALED, other_a.get()), 0);
+  auto received = Poll(b_->cq());
+  ASSERT_EQ(received.size(), 1u);
+  EXPECT_EQ(received[0].qp_num, other_b->qp_num);
+  auto sent = Poll(a_->cq());
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].wr_id, 2u);
+}
+
+TEST_F(InProcessTest, WriteDoesNotOvertakeASendThatWaitsForAReceive) {
+  MakeConnected({}, {.min_rnr_timer = 1});
+  std::memcpy(a_->send_buffer() + 512, "written", 7);
+  ASSERT_EQ(a_->SendText(1, "send"), 0);
+  ASSERT_EQ(
+      a_->PostOneSided(IBV_WR_RDMA_WRITE, 2, a_->SendSge(512, 7),
+                       reinterpret_cast<uint64_t>(b_->receive_buffer() + 1000), b_->mr()->rkey),
+      0);
+  Poll(b_->cq());
+  Poll(a_->cq());
+  Settle();
+  EXPECT_NE(b_->ReceivedText(1000, 7), "written");
+  ASSERT_EQ(b_->PostReceive(0, b_->ReceiveSge(0, 100)), 0);
+  clock_.Advance(std::chrono::microseconds(10));
+  Settle();
+  ASSERT_EQ(Poll(b_->cq()).size(), 1u);
+  EXPECT_EQ(b_->ReceivedText(1000, 7), "written");
+  Settle();
+  auto sent = Poll(a_->cq());
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[0].wr_id, 1u);
+  EXPECT_EQ(sent[1].wr_id, 2u);
+}
+
+TEST_F(InProcessTest, SendBeforeTheOtherSideIsReadyIsHeldAndArrives) {
+  Make({}, {});
+  ASSERT_TRUE(a_->ToInit(a_->qp()).ok());
+  ASSERT_TRUE(b_->ToInit(b_->qp()).ok());
+  ASSERT_EQ(b_->PostReceive(0, b_->ReceiveSge(0, 100)), 0);
+  ASSERT_TRUE(a_->ToRtr(a_->qp(), b_->gid(), b_->qp()->qp_num).ok());
+  ASSERT_TRUE(a_->ToRts(a_->qp()).ok());
+  ASSERT_EQ(a_->SendText(1, "early"), 0);
+  ASSERT_EQ(a_->SendText(2, "early"), 0);
+  EXPECT_TRUE(Poll(b_->cq()).empty());
+  EXPECT_TRUE(Poll(a_->cq()).empty());
+  ASSERT_TRUE(b_->ToRtr(b_->qp(), a_->gid(), a_->qp()->qp_num).ok());
+  clock_.Advance(std::chrono::milliseconds(2));
+  Settle();
+  ASSERT_EQ(Poll(b_->cq()).size(), 1u);
+  EXPECT_EQ(b_->ReceivedText(0, 5), "early");
+}
+
+TEST_F(InProcessTest, OversizedSendFailsBothSidesWithTheirOwnStatus) {
+  MakeConnected();
+  ASSERT_EQ(b_->PostReceive(5, b_->ReceiveSge(0, 4)), 0);
+  ASSERT_EQ(b_->PostReceive(6, b_->ReceiveSge(0, 4)), 0);
+  ASSERT_EQ(a_->SendText(1, "too long"), 0);
+  auto received = Poll(b_->cq());
+  ASSERT_EQ(received.size(), 2u);
+  EXPECT_EQ(received[0].status, IBV_WC_LOC_LEN_ERR);
+  EXPECT_EQ(received[0].wr_id, 5u);
+  EXPECT_EQ(received[1].status, IBV_WC_WR_FLUSH_ERR);
+  EXPECT_EQ(received[1].wr_id, 6u);
+  auto sent = Poll(a_->cq());
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].status, IBV_WC_REM_INV_REQ_ERR);
+}
+
+TEST_F(InProcessTest, ReceiveIntoForeignMemoryFailsBothSides) {
+  MakeConnected();
+  ibv_sge sge = b_->ReceiveSge(0, 100);
+  sge.lkey ^= 1;
+  ASSERT_EQ(b_->PostReceive(5, sge), 0);
+  ASSERT_EQ(a_->SendText(1, "hello"), 0);
+  auto received = Poll(b_->cq());
+  ASSERT_EQ(received.size(), 1u);
+  EXPECT_EQ(received[0].status, IBV_WC_LOC_PROT_ERR);
+  auto sent = Poll(a_->cq());
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].status, IBV_WC_REM_OP_ERR);
+}
+
+TEST_F(InProcessTest, SendFromForeignMemoryFailsAfterTheSendsBeforeIt) {
+  MakeConnected();
+  for (uint64_t i = 0; i < 2; ++i) ASSERT_EQ(b_->PostReceive(i, b_->ReceiveSge(0, 100)), 0);
+  ASSERT_EQ(a_->SendText(1, "good", 0), 0);
+  ibv_sge sge = a_->SendSge(0, 4);
+  sge.addr += a_->options().bytes;
+  ASSERT_EQ(a_->PostSend(2, sge, 0), 0);
+  ASSERT_EQ(a_->SendText(3, "late", 0), 0);
+  EXPECT_TRUE(Poll(a_->cq()).empty());
+  EXPECT_EQ(Poll(b_->cq()).size(), 1u);
+  EXPECT_TRUE(Poll(b_->cq()).empty());
+  auto sent = Poll(a_->cq());
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[0].wr_id, 2u);
+  EXPECT_EQ(sent[0].status, IBV_WC_LOC_PROT_ERR);
+  EXPECT_EQ(sent[1].wr_id, 3u);
+  EXPECT_EQ(sent[1].status, IBV_WC_WR_FLUSH_ERR);
+}
+
+TEST_F(InProcessTest, MemoryOfAnotherDomainIsRefused) {
+  MakeConnected();
+  Endpoint stranger(*device_a_, {});
+  ibv_sge sge = stranger.SendSge(0, 4);
+  ASSERT_EQ(a_->PostSend(1, sge), 0);
+  auto sent = Poll(a_->cq());
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].status, IBV_WC_LOC_PROT_ERR);
+}
+
+TEST_F(InProcessTest, ErrorStateFlushesBothQueuesInOrder) {
+  MakeConnected();
+  for (uint64_t i = 10; i < 13; ++i) ASSERT_EQ(a_->PostReceive(i, a_->ReceiveSge(0, 100)), 0);
+  ASSERT_EQ(a_->SendText(1, "x", 0), 0);
+  ASSERT_EQ(a_->SendText(2, "x", 0), 0);
+  a_->ToState(IBV_QPS_ERR);
+  auto flushed = Poll(a_->cq());
+  ASSERT_EQ(flushed.size(), 5u);
+  for (const ibv_wc& wc : flushed) EXPECT_EQ(wc.status, IBV_WC_WR_FLUSH_ERR);
+  EXPECT_EQ(flushed[0].wr_id, 1u);
+  EXPECT_EQ(flushed[1].wr_id, 2u);
+  EXPECT_EQ(flushed[2].wr_id, 10u);
+  EXPECT_EQ(a_->SendText(3, "x", 0), 0);
+  EXPECT_EQ(a_->PostReceive(13, a_->ReceiveSge(0, 100)), 0);
+  EXPECT_EQ(Poll(a_->cq()).size(), 2u);
+}
+
+TEST_F(InProcessTest, PeerInErrorStateEndsSendsWithRetryExceeded) {
+  MakeConnected();
+  b_->ToState(IBV_QPS_ERR);
+  ASSERT_EQ(a_->SendText(1, "x"), 0);
+  Poll(b_->cq());
+  auto sent = Poll(a_->cq());
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].status, IBV_WC_RETRY_EXC_ERR);
+}
+
+TEST_F(InProcessTest, PeerWhoseQueuesAreGoneEndsSendsWithRetryExceeded) {
+  MakeConnected();
+  b_.reset();
+  ASSERT_EQ(a_->SendText(1, "x"), 0);
+  auto sent = Poll(a_->cq());
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].status, IBV_WC_RETRY_EXC_ERR);
+}
+
+TEST_F(InProcessTest, LastWqeEventTellsThatAnSrqLosesNothingMoreToThisQueuePair) {
+  MakeConnected({}, {.shared_receives = true});
+  b_->ToState(IBV_QPS_ERR);
+  EXPECT_THAT(AsyncEvents(*device_b_), ElementsAre(IBV_EVENT_QP_LAST_WQE_REACHED));
+}
+
+TEST_F(InProcessTest, SrqLimitEventIsRaisedOnceAndRearmed) {
+  MakeConnected({}, {.shared_receives = true});
+  for (uint64_t i = 0; i < 4; ++i) ASSERT_EQ(b_->PostReceive(i, b_->ReceiveSge(0, 100)), 0);
+  ASSERT_TRUE(
+      device_b_->ModifySrq(b_->srq(), {.max_wr = 0, .max_sge = 0, .srq_limit = 3}, IBV_SRQ_LIMIT)
+          .ok());
+  ASSERT_EQ(a_->SendText(1, "x"), 0);
+  Poll(b_->cq());
+  EXPECT_THAT(AsyncEvents(*device_b_), ElementsAre());
+  ASSERT_EQ(a_->SendText(1, "x"), 0);
+  ASSERT_EQ(a_->SendText(1, "x"), 0);
+  Poll(b_->cq());
+  EXPECT_THAT(AsyncEvents(*device_b_), ElementsAre(IBV_EVENT_SRQ_LIMIT_REACHED));
+}
+
+TEST_F(InProcessTest, CompletionQueueThatOverrunsRaisesAnEventAndFailsItsQueuePair) {
+  MakeConnected({}, {.cqe = 2});
+  for (uint64_t i = 0; i < 3; ++i) ASSERT_EQ(b_->PostReceive(i, b_->ReceiveSge(0, 100)), 0);
+  for (uint64_t i = 0; i < 3; ++i) ASSERT_EQ(a_->SendText(i, "x"), 0);
+  Settle();
+  EXPECT_THAT(AsyncEvents(*device_b_), testing::Contains(IBV_EVENT_CQ_ERR));
+  EXPECT_EQ(device_b_->QueryQp(b_->qp(), IBV_QP_STATE)->qp_state, IBV_QPS_ERR);
+  EXPECT_EQ(Poll(b_->cq()).size(), 2u);
+}
+
+TEST_F(InProcessTest, ArmedQueueRaisesOneEventForWhatComesAfterTheArming) {
+  MakeConnected({}, {.with_channel = true});
+  for (uint64_t i = 0; i < 4; ++i) ASSERT_EQ(b_->PostReceive(i, b_->ReceiveSge(0, 100)), 0);
+  ASSERT_EQ(a_->SendText(1, "before"), 0);
+  ASSERT_EQ(ibv_req_notify_cq(b_->cq(), 0), 0);
+  Settle();
+  EXPECT_FALSE(device_b_->GetCqEvent(b_->channel()).ok());
+  EXPECT_EQ(Poll(b_->cq()).size(), 1u);
+  ASSERT_EQ(a_->SendText(2, "after"), 0);
+  ASSERT_EQ(a_->SendText(3, "after"), 0);
+  Settle();
+  auto event = device_b_->GetCqEvent(b_->channel());
+  ASSERT_TRUE(event.ok());
+  EXPECT_EQ(*event, b_->cq());
+  EXPECT_EQ((*event)->cq_context, b_.get());
+  EXPECT_FALSE(device_b_->GetCqEvent(b_->channel()).ok());
+  device_b_->AckCqEvents(b_->cq(), 1);
+  EXPECT_EQ(Poll(b_->cq()).size(), 2u);
+}
+
+TEST_F(InProcessTest, ArmingForSolicitedIgnoresPlainSends) {
+  MakeConnected({}, {.with_channel = true});
+  for (uint64_t i = 0; i < 4; ++i) ASSERT_EQ(b_->PostReceive(i, b_->ReceiveSge(0, 100)), 0);
+  ASSERT_EQ(ibv_req_notify_cq(b_->cq(), 1), 0);
+  ASSERT_EQ(a_->SendText(1, "plain"), 0);
+  Settle();
+  EXPECT_FALSE(device_b_->GetCqEvent(b_->channel()).ok());
+  ASSERT_EQ(a_->SendText(2, "solicited", IBV_SEND_SOLICITED), 0);
+  Settle();
+  EXPECT_TRUE(device_b_->GetCqEvent(b_->channel()).ok());
+  device_b_->AckCqEvents(b_->cq(), 1);
+}
+
+TEST_F(InProcessTest, OneSidedOperationsMoveTheBytesAndNobodyElseNotices) {
+  EndpointOptions options{.bytes = 2 << 20};
+  MakeConnected(options, options);
+  const uint32_t bytes = 1 << 20;
+  for (uint32_t i = 0; i < bytes; ++i) a_->send_buffer()[i] = std::byte(i * 13);
+  const uint64_t remote = reinterpret_cast<uint64_t>(b_->receive_buffer());
+  ASSERT_EQ(a_->PostOneSided(IBV_WR_RDMA_WRITE, 1, a_->SendSge(0, bytes), remote, b_->mr()->rkey),
+            0);
+  ASSERT_EQ(a_->PostOneSided(IBV_WR_RDMA_READ, 2, a_->ReceiveSge(0, bytes), remote, b_->mr()->rkey),
+            0);
+  std::vector<ibv_wc> done;
+  for (int turn = 0; turn < 1000 && done.size() < 2; ++turn) {
+    EXPECT_TRUE(Poll(b_->cq()).empty());
+    for (const ibv_wc& wc : Poll(a_->cq())) done.push_back(wc);
+  }
+  ASSERT_EQ(done.size(), 2u);
+  EXPECT_EQ(done[0].opcode, IBV_WC_RDMA_WRITE);
+  EXPECT_EQ(done[1].opcode, IBV_WC_RDMA_READ);
+  EXPECT_EQ(done[1].status, IBV_WC_SUCCESS);
+  EXPECT_EQ(std::memcmp(a_->send_buffer(), b_->receive_buffer(), bytes), 0);
+  EXPECT_EQ(std::memcmp(a_->send_buffer(), a_->receive_buffer(), bytes), 0);
+}
+
+TEST_F(InProcessTest, AtomicsReturnTheOldValueAndChangeTheNew) {
+  MakeConnected();
+  auto* counter = reinterpret_cast<uint64_t*>(b_->receive_buffer());
+  *counter = 40;
+  ibv_sge result = a_->ReceiveSge(0, 8);
+  ibv_send_wr wr{};
+  wr.sg_list = &result;
+  wr.num_sge = 1;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+  wr.wr.atomic = {.remote_addr = reinterpret_cast<uint64_t>(counter),
+                  .compare_add = 2,
+                  .swap = 0,
+                  .rkey = b_->mr()->rkey};
+  ibv_send_wr* bad = nullptr;
+  ASSERT_EQ(ibv_post_send(a_->qp(), &wr, &bad), 0);
+  Poll(b_->cq());
+  ASSERT_EQ(Poll(a_->cq()).size(), 1u);
+  EXPECT_EQ(*counter, 42u);
+  EXPECT_EQ(*reinterpret_cast<uint64_t*>(a_->receive_buffer()), 40u);
+  wr.opcode = IBV_WR_ATOMIC_CMP_AND_SWP;
+  wr.wr.atomic.compare_add = 42;
+  wr.wr.atomic.swap = 7;
+  ASSERT_EQ(ibv_post_send(a_->qp(), &wr, &bad), 0);
+  Poll(b_->cq());
+  ASSERT_EQ(Poll(a_->cq()).size(), 1u);
+  EXPECT_EQ(*counter, 7u);
+  EXPECT_EQ(*reinterpret_cast<uint64_t*>(a_->receive_buffer()), 42u);
+}
+
+TEST_F(InProcessTest, WriteOutsideTheRegistrationFailsTheInitiatorAndRaisesAnEventAtTheTarget) {
+  MakeConnected();
+  const uint64_t past_end = reinterpret_cast<uint64_t>(b_->mr()->addr) + b_->mr()->length - 4;
+  ASSERT_EQ(a_->PostOneSided(IBV_WR_RDMA_WRITE, 1, a_->SendSge(0, 8), past_end, b_->mr()->rkey), 0);
+  Poll(b_->cq());
+  auto sent = Poll(a_->cq());
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].status, IBV_WC_REM_ACCESS_ERR);
+  EXPECT_THAT(AsyncEvents(*device_b_), ElementsAre(IBV_EVENT_QP_ACCESS_ERR));
+}
+
+TEST_F(InProcessTest, ObjectsInUseCannotBeDestroyed) {
+  MakeConnected({}, {.shared_receives = true, .with_channel = true});
+  EXPECT_EQ(device_b_->DestroyCq(b_->cq()).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(device_b_->DestroySrq(b_->srq()).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(device_b_->DeallocPd(b_->pd()).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(device_b_->DestroyCompChannel(b_->channel()).code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(InProcessTest, QueuePairNumbersAreNotReusedSoon) {
+  Make({}, {});
+  uint32_t last = a_->qp()->qp_num;
+  for (int i = 0; i < 1000; ++i) {
+    QpHandle qp = a_->AddQp();
+    EXPECT_GT(qp->qp_num, last);
+    last = qp->qp_num;
+  }
+}
+
+TEST_F(InProcessTest, QueuePairThatWasResetConnectsAgain) {
+  MakeConnected();
+  ASSERT_EQ(b_->PostReceive(0, b_->ReceiveSge(0, 100)), 0);
+  ASSERT_EQ(a_->SendText(1, "x"), 0);
+  a_->ToState(IBV_QPS_ERR);
+  a_->ToState(IBV_QPS_RESET);
+  b_->ToState(IBV_QPS_RESET);
+  EXPECT_TRUE(Poll(a_->cq()).empty());
+  EXPECT_TRUE(Poll(b_->cq()).empty());
+  Connect(*a_, *b_);
+  ASSERT_EQ(b_->PostReceive(0, b_->ReceiveSge(0, 100)), 0);
+  ASSERT_EQ(a_->SendText(2, "again"), 0);
+  EXPECT_EQ(Poll(b_->cq()).size(), 1u);
+  EXPECT_EQ(b_->ReceivedText(0, 5), "again");
+  auto sent = Poll(a_->cq());
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].wr_id, 2u);
+}
+
+TEST_F(InProcessTest, QueuePairCanBeConnectedToItself) {
+  Make({}, {});
+  ASSERT_TRUE(a_->ToInit(a_->qp()).ok());
+  ASSERT_TRUE(a_->ToRtr(a_->qp(), a_->gid(), a_->qp()->qp_num).ok());
+  ASSERT_TRUE(a_->ToRts(a_->qp()).ok());
+  ASSERT_EQ(a_->PostReceive(0, a_->ReceiveSge(0, 100)), 0);
+  ASSERT_EQ(a_->SendText(1, "self"), 0);
+  EXPECT_EQ(Poll(a_->cq()).size(), 2u);
+  EXPECT_EQ(a_->ReceivedText(0, 4), "self");
+}
+
+}  // namespace
+}  // namespace verbena::soft

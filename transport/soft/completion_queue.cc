@@ -1,0 +1,284 @@
+#include "verbena/transport/soft/completion_queue.h"
+
+#include <algorithm>
+
+#include "verbena/transport/soft/queue_pair.h"
+#include "verbena/transport/soft/responder.h"
+#include "verbena/transport/soft/rnic.h"
+
+namespace verbena::soft {
+
+ibv_wc& CompletionSink::Add(ibv_wc_status status, bool solicited, QueuePair* qp,
+                            uint32_t released) {
+  added_ = true;
+  added_solicited_ |= solicited || status != IBV_WC_SUCCESS;
+  ibv_wc* wc;
+  if (count_ < room_ && cq_.queue_head_ == cq_.queue_tail_) {
+    wc = &out_[count_++];
+    if (qp != nullptr) qp->send_queue().ReleaseSlots(released);
+  } else {
+    wc = &cq_.Push(qp, released);
+  }
+  *wc = ibv_wc{};
+  wc->status = status;
+  return *wc;
+}
+
+void CompletionSink::Finish() {
+  using Armed = CompletionQueue::Armed;
+  if (!added_ || cq_.armed_ == Armed::kNo) return;
+  if (cq_.armed_ == Armed::kSolicited && !added_solicited_) return;
+  cq_.armed_ = Armed::kNo;
+  if (cq_.channel != nullptr) {
+    static_cast<CompletionChannel*>(cq_.channel)
+        ->events.Push({.element = static_cast<ibv_cq*>(&cq_)});
+  }
+}
+
+CompletionQueue::CompletionQueue(Rnic& rnic, uint32_t index, uint64_t id, int entries,
+                                 void* user_context, CompletionChannel* events, CqControl& control)
+    : ibv_cq{},
+      rnic_(rnic),
+      id_(id),
+      control_(control),
+      queue_(std::make_unique<Queued[]>(entries)) {
+  context = rnic.context();
+  channel = events;
+  cq_context = user_context;
+  handle = index;
+  cqe = entries;
+  control_.doorbell.store(0);
+  control_.mode.store(CqControl::kPolled);
+}
+
+int CompletionQueue::Poll(int room, ibv_wc* out) {
+  std::lock_guard<SpinLock> lock(lock_);
+  polls_.store(polls_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  if (unpolled() && armed_ == Armed::kNo) BecomePolled();
+  if (queue_head_ != queue_tail_) {
+    const int taken = TakeQueued(room, out);
+    if (taken == room) return taken;
+    CompletionSink sink(*this, out + taken, room - taken);
+    Progress(sink);
+    sink.Finish();
+    return taken + sink.count();
+  }
+  CompletionSink sink(*this, out, room);
+  Progress(sink);
+  if (sink.count() != 0) sink.Finish();
+  return sink.count();
+}
+
+int CompletionQueue::Arm(bool solicited_only) {
+  std::lock_guard<SpinLock> lock(lock_);
+  // What arrived so far belongs to the time before the arming, and raises no event: that is what
+  // the caller polls once more for.
+  Drive();
+  if (!solicited_only) {
+    armed_ = Armed::kAny;
+  } else if (armed_ == Armed::kNo) {
+    armed_ = Armed::kSolicited;
+  }
+  BecomeUnpolled();
+  return 0;
+}
+
+bool CompletionQueue::Serve() {
+  if (control_.doorbell.load(std::memory_order_relaxed) == 0) return false;
+  std::lock_guard<SpinLock> lock(lock_);
+  control_.doorbell.exchange(0, std::memory_order_seq_cst);
+  Drive();
+  return true;
+}
+
+bool CompletionQueue::Tick() {
+  const uint64_t polls = polls_.load(std::memory_order_relaxed);
+  if (polls != polls_at_tick_ || control_.mode.load() != CqControl::kPolled) {
+    polls_at_tick_ = polls;
+    return false;
+  }
+  std::lock_guard<SpinLock> lock(lock_);
+  BecomeUnpolled();
+  Drive();
+  return true;
+}
+
+void CompletionQueue::Drive() {
+  CompletionSink sink(*this);
+  // Bounded, so that a peer that never stops cannot keep the engine here: its next message rings
+  // again, and so do we.
+  constexpr int kMaxTurns = 64;
+  int turns = 0;
+  do {
+    Progress(sink);
+    progress_due_ = true;
+    PublishProgress();
+    for (auto& lane : out_lanes_) lane->SetWakeLevel();
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    CheckWakes();
+  } while (HasWork() && ++turns < kMaxTurns);
+  if (turns == kMaxTurns) rnic_.WakeEngine(control_);
+  sink.Finish();
+}
+
+void CompletionQueue::BecomePolled() {
+  control_.mode.store(CqControl::kPolled, std::memory_order_relaxed);
+  rnic_.OnCqPolled();
+}
+
+void CompletionQueue::BecomeUnpolled() {
+  control_.mode.store(CqControl::kUnpolled, std::memory_order_relaxed);
+  for (auto& lane : out_lanes_) lane->SetWakeLevel();
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  // Published before its writer could see the new mode: nobody else will ring for it.
+  if (HasWork()) rnic_.WakeEngine(control_);
+}
+
+int CompletionQueue::TakeQueued(int room, ibv_wc* out) {
+  int count = 0;
+  while (count < room && queue_head_ != queue_tail_) {
+    Queued& queued = queue_[queue_head_++ % static_cast<uint64_t>(cqe)];
+    out[count++] = queued.wc;
+    if (queued.qp != nullptr) queued.qp->send_queue().ReleaseSlots(queued.released);
+  }
+  return count;
+}
+
+ibv_wc& CompletionQueue::Push(QueuePair* qp, uint32_t released) {
+  if (queue_tail_ - queue_head_ == static_cast<uint64_t>(cqe)) {
+    Overrun();
+    return discarded_;
+  }
+  Queued& queued = queue_[queue_tail_++ % static_cast<uint64_t>(cqe)];
+  queued.qp = qp;
+  queued.released = released;
+  return queued.wc;
+}
+
+void CompletionQueue::Overrun() {
+  if (overrun_) return;
+  overrun_ = true;
+  rnic_.async_events().Push({.element = static_cast<ibv_cq*>(this), .type = IBV_EVENT_CQ_ERR});
+  rnic_.FailQpsOf(*this);
+}
+
+void CompletionQueue::Progress(CompletionSink& sink) {
+  if (overrun_) return;
+  if (wake_checks_due_) {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    CheckWakes();
+  }
+  if (progress_due_) PublishProgress();
+  if (attention_.load(std::memory_order_relaxed)) TakeAttention(sink);
+  ServeLanes(sink);
+  for (auto& lane : out_lanes_) {
+    if (lane->HasNews() && !sink.full()) lane->Harvest(sink);
+  }
+}
+
+void CompletionQueue::ServeLanes(CompletionSink& sink) {
+  const size_t count = in_lanes_.size();
+  if (next_lane_ >= count) next_lane_ = 0;
+  for (size_t i = 0; i < count && !sink.full(); ++i) {
+    InLane& lane = *in_lanes_[(next_lane_ + i) % count];
+    if (lane.requests().Empty() && !lane.pending_read().active) continue;
+    const bool watched = ServeRequests(lane, *this, sink);
+    if (!lane.progress_due()) continue;
+    if (lane.ShouldPublishAtOnce(watched)) {
+      lane.PublishProgress();
+      lane.WakeInitiator();
+      wake_checks_due_ = true;
+    } else {
+      progress_due_ = true;
+    }
+    // A lane that filled the caller's array goes last next time.
+    if (sink.full()) next_lane_ = next_lane_ + i + 1;
+  }
+}
+
+void CompletionQueue::PublishProgress() {
+  if (!progress_due_) return;
+  progress_due_ = false;
+  for (auto& lane : in_lanes_) {
+    if (!lane->progress_due()) continue;
+    lane->PublishProgress();
+    wake_checks_due_ = true;
+  }
+}
+
+void CompletionQueue::CheckWakes() {
+  wake_checks_due_ = false;
+  for (auto& lane : in_lanes_) {
+    if (lane->wake_check_due()) lane->CheckWake();
+  }
+}
+
+bool CompletionQueue::HasWork() const {
+  if (overrun_) return false;
+  if (attention_.load(std::memory_order_relaxed)) return true;
+  for (const auto& lane : in_lanes_) {
+    if (lane->CanServe()) return true;
+  }
+  for (const auto& lane : out_lanes_) {
+    if (lane->HasNews()) return true;
+  }
+  return false;
+}
+
+void CompletionQueue::Attend(QueuePair& qp) {
+  {
+    std::lock_guard<SpinLock> lock(attention_lock_);
+    if (std::find(attended_.begin(), attended_.end(), &qp) == attended_.end()) {
+      attended_.push_back(&qp);
+    }
+    attention_.store(true, std::memory_order_relaxed);
+  }
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (unpolled()) rnic_.WakeEngine(control_);
+}
+
+void CompletionQueue::CancelAttention(QueuePair& qp) {
+  std::lock_guard<SpinLock> lock(attention_lock_);
+  std::erase(attended_, &qp);
+}
+
+void CompletionQueue::TakeAttention(CompletionSink& sink) {
+  std::vector<QueuePair*> attended;
+  {
+    std::lock_guard<SpinLock> lock(attention_lock_);
+    attention_.store(false, std::memory_order_relaxed);
+    attended.swap(attended_);
+  }
+  for (QueuePair* qp : attended) qp->Attend(*this, sink);
+}
+
+void CompletionQueue::RemoveInLane(const LaneMemory* memory) {
+  std::erase_if(in_lanes_, [&](const auto& lane) { return lane->memory() == memory; });
+}
+
+void CompletionQueue::SweepOutLanes() {
+  std::erase_if(out_lanes_, [](const auto& lane) { return lane->failed() && !lane->has_qps(); });
+}
+
+OutLane* CompletionQueue::FindOutLane(const Peer& peer, uint64_t remote_cq) {
+  for (auto& lane : out_lanes_) {
+    if (&lane->peer() == &peer && lane->remote_cq() == remote_cq && !lane->failed()) {
+      return lane.get();
+    }
+  }
+  return nullptr;
+}
+
+void CompletionQueue::ForgetCompletions(QueuePair& qp, bool drop) {
+  const uint64_t capacity = static_cast<uint64_t>(cqe);
+  uint64_t kept = queue_head_;
+  for (uint64_t i = queue_head_; i != queue_tail_; ++i) {
+    Queued& queued = queue_[i % capacity];
+    if (drop && queued.wc.qp_num == qp.qp_num) continue;
+    if (queued.qp == &qp) queued.qp = nullptr;
+    queue_[kept++ % capacity] = queued;
+  }
+  queue_tail_ = kept;
+}
+
+}  // namespace verbena::soft

@@ -1,0 +1,162 @@
+// CompletionQueue: the ibv_cq of the soft device, and the heart of its data path.
+//
+// Polling is what makes messages move: it serves the requests that wait in this CQ's in-lanes,
+// harvests the progress of its out-lanes, and hands the completions straight to the caller. While
+// nobody polls (the CQ is armed, or its owner is busy elsewhere) the engine does the same into a
+// queue of `cqe` completions; one more is an overrun, which breaks the CQ and its QPs, as on
+// hardware.
+//
+// One lock per CQ guards its lanes, the send queues of the QPs that send through it, and the
+// receive side of those that receive through it. The lock order is CQ, SRQ, leaf (events, timers,
+// attention); of two CQs the one at the lower address goes first. A thread that holds one CQ's lock
+// and needs another CQ to act uses Attend.
+
+#ifndef VERBENA_TRANSPORT_SOFT_COMPLETION_QUEUE_H_
+#define VERBENA_TRANSPORT_SOFT_COMPLETION_QUEUE_H_
+
+#include <infiniband/verbs.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "verbena/transport/soft/event_queue.h"
+#include "verbena/transport/soft/lane.h"
+#include "verbena/transport/soft/spin_lock.h"
+
+namespace verbena::soft {
+
+class CompletionQueue;
+class QueuePair;
+class Rnic;
+
+// The ibv_comp_channel of the soft device.
+class CompletionChannel : public ibv_comp_channel {
+ public:
+  explicit CompletionChannel(ibv_context* device) : ibv_comp_channel{} {
+    context = device;
+    fd = events.fd();
+  }
+
+  EventQueue events;
+  std::atomic<int> users{0};
+};
+
+// Where completions go: the caller's array while it has room, the CQ's own queue otherwise. Lives
+// within one locked section of the CQ; Finish ends it.
+class CompletionSink {
+ public:
+  explicit CompletionSink(CompletionQueue& cq) : cq_(cq) {}
+  CompletionSink(CompletionQueue& cq, ibv_wc* out, int room) : cq_(cq), out_(out), room_(room) {}
+
+  // True when a poll has what it asked for, and should leave the rest where it is.
+  bool full() const { return out_ != nullptr && count_ == room_; }
+  int count() const { return count_; }
+
+  // A zeroed completion to fill in, except for its status, which decides about the event. `qp`, for
+  // a send completion: its SQ slots before `released` are free once this one is polled.
+  ibv_wc& Add(ibv_wc_status status, bool solicited, QueuePair* qp = nullptr, uint32_t released = 0);
+  // Raises the completion event if the CQ was armed for what was added.
+  void Finish();
+
+ private:
+  CompletionQueue& cq_;
+  ibv_wc* out_ = nullptr;
+  int room_ = 0;
+  int count_ = 0;
+  bool added_ = false;
+  bool added_solicited_ = false;
+};
+
+class CompletionQueue : public ibv_cq {
+ public:
+  CompletionQueue(Rnic& rnic, uint32_t index, uint64_t id, int entries, void* user_context,
+                  CompletionChannel* events, CqControl& control);
+
+  int Poll(int room, ibv_wc* out);
+  int Arm(bool solicited_only);
+
+  // Engine only. Serve acts if the doorbell rang; Tick takes over a CQ that was not polled since
+  // the last Tick. Both return true when they did something. NeedsTick: nobody else would notice if
+  // its owner stopped polling.
+  bool Serve();
+  bool Tick();
+  bool NeedsTick() const { return control_.mode.load() == CqControl::kPolled; }
+
+  // Has `qp` looked at under this CQ's lock, soon (QueuePair::Attend). Any thread, any locks.
+  void Attend(QueuePair& qp);
+  void CancelAttention(QueuePair& qp);
+
+  SpinLock& lock() { return lock_; }
+  Rnic& rnic() { return rnic_; }
+  // Unique among all CQs that the device ever had; its low bits are the index of its CqControl.
+  uint64_t id() const { return id_; }
+  std::atomic<int>& users() { return users_; }
+
+  // All below: under the lock.
+  void AddInLane(std::unique_ptr<InLane> lane) { in_lanes_.push_back(std::move(lane)); }
+  void AddOutLane(std::unique_ptr<OutLane> lane) { out_lanes_.push_back(std::move(lane)); }
+  void RemoveInLane(const LaneMemory* memory);
+  // Frees the lanes that failed and that no QP is left on.
+  void SweepOutLanes();
+  OutLane* FindOutLane(const Peer& peer, uint64_t remote_cq);
+  std::vector<std::unique_ptr<InLane>>& in_lanes() { return in_lanes_; }
+  std::vector<std::unique_ptr<OutLane>>& out_lanes() { return out_lanes_; }
+  bool unpolled() const {
+    return control_.mode.load(std::memory_order_relaxed) != CqControl::kPolled;
+  }
+  // `qp` is going away: its completions stay, but free nothing. `drop`: they go too.
+  void ForgetCompletions(QueuePair& qp, bool drop);
+  bool overrun() const { return overrun_; }
+
+ private:
+  friend class CompletionSink;
+  enum class Armed { kNo, kSolicited, kAny };
+  struct Queued {
+    ibv_wc wc;
+    QueuePair* qp = nullptr;
+    uint32_t released = 0;
+  };
+
+  int TakeQueued(int room, ibv_wc* out);
+  void Progress(CompletionSink& sink);
+  void ServeLanes(CompletionSink& sink);
+  void PublishProgress();
+  void CheckWakes();
+  void TakeAttention(CompletionSink& sink);
+  bool HasWork() const;
+  // Moves everything that waits into the queue, as the engine does.
+  void Drive();
+  void BecomePolled();
+  void BecomeUnpolled();
+  void Overrun();
+  ibv_wc& Push(QueuePair* qp, uint32_t released);
+
+  Rnic& rnic_;
+  const uint64_t id_;
+  CqControl& control_;
+  SpinLock lock_;
+  std::atomic<int> users_{0};
+  std::atomic<uint64_t> polls_{0};
+  uint64_t polls_at_tick_ = 0;
+  Armed armed_ = Armed::kNo;
+  bool overrun_ = false;
+  bool progress_due_ = false;
+  bool wake_checks_due_ = false;
+  size_t next_lane_ = 0;
+  std::vector<std::unique_ptr<InLane>> in_lanes_;
+  std::vector<std::unique_ptr<OutLane>> out_lanes_;
+  std::unique_ptr<Queued[]> queue_;
+  uint64_t queue_head_ = 0;
+  uint64_t queue_tail_ = 0;
+  ibv_wc discarded_;  // where a completion goes that overran the queue
+
+  std::atomic<bool> attention_{false};
+  SpinLock attention_lock_;
+  std::vector<QueuePair*> attended_;
+};
+
+}  // namespace verbena::soft
+
+#endif  // VERBENA_TRANSPORT_SOFT_COMPLETION_QUEUE_H_

@@ -1,0 +1,128 @@
+#include "verbena/transport/soft/engine.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "verbena/transport/soft/rnic.h"
+
+namespace verbena::soft {
+namespace {
+
+// How long a CQ that was polled may go unpolled before the engine takes over.
+constexpr Duration kTick = std::chrono::milliseconds(5);
+
+}  // namespace
+
+Engine::Engine(Rnic& rnic, Clock& clock, bool threaded)
+    : rnic_(rnic), clock_(clock), threaded_(threaded) {
+  if (threaded_) doorbell_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+}
+
+Engine::~Engine() {
+  Stop();
+  if (doorbell_fd_ >= 0) close(doorbell_fd_);
+}
+
+void Engine::Start() {
+  if (threaded_) thread_ = std::thread([this] { Run(); });
+}
+
+void Engine::Stop() {
+  if (!thread_.joinable()) return;
+  stop_.store(true);
+  Wake();
+  thread_.join();
+}
+
+void Engine::Run() {
+  while (!stop_.load()) {
+    rnic_.ServeDoorbells();
+    FireTimers();
+    if (clock_.Now() >= next_tick_) {
+      rnic_.TickCompletionQueues();
+      next_tick_ = clock_.Now() + kTick;
+    }
+    Sleep();
+  }
+}
+
+bool Engine::Step() {
+  bool progress = rnic_.ServeDoorbells();
+  progress |= FireTimers();
+  progress |= rnic_.TickCompletionQueues();
+  return progress;
+}
+
+void Engine::Sleep() {
+  const Duration left = TimeToSleep();
+  timespec timeout{};
+  if (left != Duration::max()) {
+    timeout.tv_sec = left.count() / 1'000'000'000;
+    timeout.tv_nsec = left.count() % 1'000'000'000;
+  }
+  pollfd doorbell{.fd = doorbell_fd_, .events = POLLIN, .revents = 0};
+  ppoll(&doorbell, 1, left == Duration::max() ? nullptr : &timeout, nullptr);
+  ticking_.store(true, std::memory_order_relaxed);
+  eventfd_t count;
+  eventfd_read(doorbell_fd_, &count);
+}
+
+Duration Engine::TimeToSleep() {
+  // In this order: a CQ that becomes polled after the look sees that nobody ticks, and wakes us.
+  ticking_.store(false);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  TimePoint until = kNever;
+  if (rnic_.NeedsTick()) {
+    ticking_.store(true);
+    until = next_tick_;
+  }
+  {
+    std::lock_guard<std::mutex> lock(timers_mutex_);
+    if (!timers_.empty()) until = std::min(until, timers_.begin()->first);
+  }
+  if (until == kNever) return Duration::max();
+  return std::max(Duration::zero(), until - clock_.Now());
+}
+
+int Engine::DuplicateDoorbell() const {
+  return doorbell_fd_ < 0 ? -1 : fcntl(doorbell_fd_, F_DUPFD_CLOEXEC, 0);
+}
+
+void Engine::Wake() {
+  if (doorbell_fd_ >= 0) eventfd_write(doorbell_fd_, 1);
+}
+
+void Engine::OnCqPolled() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (!ticking_.load(std::memory_order_relaxed)) Wake();
+}
+
+void Engine::StartTimer(TimePoint when, uint32_t qpn, uint32_t token) {
+  bool sooner;
+  {
+    std::lock_guard<std::mutex> lock(timers_mutex_);
+    auto timer = timers_.emplace(when, Timer{qpn, token});
+    sooner = timer == timers_.begin();
+  }
+  if (sooner) Wake();
+}
+
+bool Engine::FireTimers() {
+  std::vector<Timer> due;
+  {
+    std::lock_guard<std::mutex> lock(timers_mutex_);
+    if (timers_.empty()) return false;
+    const auto end = timers_.upper_bound(clock_.Now());
+    for (auto timer = timers_.begin(); timer != end; ++timer) due.push_back(timer->second);
+    timers_.erase(timers_.begin(), end);
+  }
+  for (const Timer& timer : due) rnic_.OnTimer(timer.qpn, timer.token);
+  return !due.empty();
+}
+
+}  // namespace verbena::soft

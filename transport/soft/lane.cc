@@ -1,0 +1,181 @@
+#include "verbena/transport/soft/lane.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "verbena/transport/log/log.h"
+#include "verbena/transport/soft/completion_queue.h"
+#include "verbena/transport/soft/queue_pair.h"
+
+namespace verbena::soft {
+
+OutLane::OutLane(CompletionQueue& send_cq, std::shared_ptr<Peer> peer, uint64_t remote_cq,
+                 CqControl& target, std::shared_ptr<LaneMemory> memory)
+    : send_cq_(send_cq),
+      peer_(std::move(peer)),
+      remote_cq_(remote_cq),
+      target_(&target),
+      memory_(std::move(memory)),
+      requests_(memory_->requests(), memory_->geometry().request_lines),
+      answers_(memory_->answers(), memory_->geometry().answer_lines),
+      // A QP that fails watches one message that was not signalled, hence twice the lines.
+      watched_(std::bit_ceil(memory_->geometry().request_lines) * 2) {}
+
+void OutLane::AwaitRoom(QueuePair& qp) {
+  if (std::find(waiting_.begin(), waiting_.end(), &qp) == waiting_.end()) waiting_.push_back(&qp);
+}
+
+void OutLane::Harvest(CompletionSink& sink) {
+  if (failed_) return;
+  // In this order: whatever was refused before `consumed` rose is in the answer ring by now.
+  const uint64_t consumed = header().consumed.load(std::memory_order_acquire);
+  const bool closed = header().target_closed.load(std::memory_order_acquire) != 0;
+  if (!TakeAnswers(sink) ||
+      consumed - requests_.released() > requests_.position() - requests_.released()) {
+    Log(LogLevel::kError, "soft device: a peer corrupted its ring; its queue pairs fail");
+    Fail(sink);
+    return;
+  }
+  while (watched_head_ != watched_tail_) {
+    Watched& watched = watched_[watched_head_ & (watched_.size() - 1)];
+    if (watched.end > consumed || sink.full()) break;
+    ++watched_head_;
+    if (watched.qp != nullptr) watched.qp->send_queue().Complete(consumed, sink);
+  }
+  // A refused inline WR finds its data in the ring: only now may it be written over.
+  requests_.Release(consumed);
+  if (closed) {
+    Fail(sink);
+  } else if (!waiting_.empty()) {
+    RelaunchWaiting(sink);
+  }
+}
+
+bool OutLane::TakeAnswers(CompletionSink& sink) {
+  answers_seen_ = header().answered.load(std::memory_order_acquire);
+  const uint64_t start = answers_.position();
+  MessageHeader answer;
+  while (true) {
+    const RingReader::State state = answers_.Peek(answer);
+    if (state == RingReader::State::kBroken) return false;
+    if (state == RingReader::State::kEmpty) break;
+    if (!TakeAnswer(answer, sink)) return false;
+    answers_.Consume(answer);
+  }
+  if (answers_.position() != start) {
+    header().answers_consumed.store(answers_.position(), std::memory_order_release);
+    // The target may wait for room in the answer ring.
+    Announce();
+  }
+  return true;
+}
+
+bool OutLane::TakeAnswer(const MessageHeader& answer, CompletionSink& sink) {
+  QueuePair* qp = FindQp(answer.destination);
+  if (answer.opcode == Opcode::kRefused) {
+    Refusal refusal;
+    if (answer.length != sizeof(refusal)) return false;
+    std::memcpy(&refusal, answers_.payload(), sizeof(refusal));
+    if (qp != nullptr) qp->send_queue().Refused(refusal, sink);
+    return true;
+  }
+  if (answer.opcode != Opcode::kData) return false;
+  if (qp != nullptr) qp->send_queue().Answered(answer, answers_.payload(), sink);
+  return true;
+}
+
+QueuePair* OutLane::FindQp(uint32_t qpn) {
+  for (QueuePair* qp : qps_) {
+    if (qp->qp_num == qpn) return qp;
+  }
+  return nullptr;
+}
+
+void OutLane::RelaunchWaiting(CompletionSink& sink) {
+  std::vector<QueuePair*> waiting;
+  waiting.swap(waiting_);
+  for (QueuePair* qp : waiting) qp->send_queue().Resume(sink);
+}
+
+void OutLane::SetWakeLevel() {
+  const WakeLevel level = wants_consumed()    ? kWakeOnConsumed
+                          : has_outstanding() ? kWakeOnAnswer
+                                              : kWakeNever;
+  header().wake_level.store(level, std::memory_order_relaxed);
+}
+
+void OutLane::RemoveQp(QueuePair& qp) {
+  std::erase(qps_, &qp);
+  std::erase(waiting_, &qp);
+  for (uint64_t i = watched_head_; i != watched_tail_; ++i) {
+    Watched& watched = watched_[i & (watched_.size() - 1)];
+    if (watched.qp == &qp) watched.qp = nullptr;
+  }
+}
+
+void OutLane::Fail(CompletionSink& sink) {
+  if (failed_) return;
+  failed_ = true;
+  waiting_.clear();
+  // A QP that fails does not leave the lane: the vector stays as it is.
+  for (QueuePair* qp : qps_) qp->send_queue().LoseTarget(sink);
+}
+
+InLane::InLane(std::shared_ptr<Peer> peer, CqControl& initiator, std::shared_ptr<LaneMemory> memory)
+    : peer_(std::move(peer)),
+      initiator_(&initiator),
+      memory_(std::move(memory)),
+      requests_(memory_->requests(), memory_->geometry().request_lines),
+      answers_(memory_->answers(), memory_->geometry().answer_lines) {}
+
+bool InLane::HasRoomForAnswer(size_t bytes) {
+  if (answers_.HasRoomFor(bytes)) return true;
+  TakeAnswersConsumed();
+  return !broken_ && answers_.HasRoomFor(bytes);
+}
+
+void InLane::TakeAnswersConsumed() {
+  if (!answers_.Release(header().answers_consumed.load(std::memory_order_acquire))) Break();
+}
+
+void InLane::PublishAnswer(const MessageHeader& answer) {
+  answers_.Publish(answer);
+  ++answers_published_;
+  answered_since_check_ = true;
+}
+
+void InLane::PublishProgress() {
+  if (answers_announced_ != answers_published_) {
+    answers_announced_ = answers_published_;
+    header().answered.store(answers_published_, std::memory_order_release);
+  }
+  published_ = requests_.position();
+  header().consumed.store(published_, std::memory_order_release);
+  wake_check_due_ = true;
+}
+
+void InLane::WakeInitiator() {
+  const uint32_t level = header().wake_level.load(std::memory_order_relaxed);
+  if (level == kWakeNever || (level == kWakeOnAnswer && !answered_since_check_)) return;
+  if (initiator_->mode.load(std::memory_order_relaxed) == CqControl::kPolled) return;
+  peer_->Wake(*initiator_);
+}
+
+void InLane::CloseTarget() {
+  header().target_closed.store(1, std::memory_order_release);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (initiator_->mode.load(std::memory_order_relaxed) != CqControl::kPolled) {
+    peer_->Wake(*initiator_);
+  }
+}
+
+void InLane::Break() {
+  if (broken_) return;
+  broken_ = true;
+  pending_read_.active = false;
+  Log(LogLevel::kError, "soft device: a peer corrupted its ring; nothing more is read from it");
+}
+
+}  // namespace verbena::soft

@@ -1,0 +1,244 @@
+// A lane: everything that flows between one send CQ and one receive CQ of a peer.
+//
+// A request ring carries the operations of all QPs that send through this pair, and an answer ring
+// of its own carries back refusals and the data of READs and atomics, so that a peer that crashes
+// or freezes can hold up nobody but itself. LaneMemory is the part that both sides map; OutLane is
+// the initiator's private half and belongs to its send CQ, InLane is the target's and belongs to
+// its receive CQ. Each half is used under its CQ's lock.
+//
+// That a request was consumed is the acknowledgement: the target raises `consumed`, after it has
+// published a refusal in the answer ring for whatever it did not execute.
+
+#ifndef VERBENA_TRANSPORT_SOFT_LANE_H_
+#define VERBENA_TRANSPORT_SOFT_LANE_H_
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "verbena/transport/soft/peer.h"
+#include "verbena/transport/soft/ring.h"
+#include "verbena/transport/soft/shared_region.h"
+
+namespace verbena::soft {
+
+class CompletionQueue;
+class QueuePair;
+
+// How much of the target's progress the initiator wants to be woken for while nobody polls its CQ.
+enum WakeLevel : uint32_t { kWakeNever = 0, kWakeOnAnswer = 1, kWakeOnConsumed = 2 };
+
+// Any answer but the data of a READ.
+inline constexpr size_t kShortAnswerBytes = kLineBytes - kHeaderBytes;
+
+// Words that different sides write, or that are written at different rates, are 128 bytes apart:
+// the adjacent-line prefetcher moves lines in pairs.
+struct LaneHeader {
+  alignas(128) std::atomic<uint64_t> consumed;  // target: request lines it is done with
+  alignas(128) std::atomic<uint64_t> answered;  // target: answers ever published; rises after them
+  std::atomic<uint32_t> target_closed;          // target: its CQ is gone, nothing will be consumed
+  alignas(128) std::atomic<uint64_t> answers_consumed;  // initiator: answer lines it is done with
+  alignas(128) std::atomic<uint32_t> wake_level;        // initiator: a WakeLevel
+};
+
+struct LaneGeometry {
+  uint32_t request_lines = 4096;
+  uint32_t answer_lines = 2048;
+
+  size_t bytes() const {
+    return sizeof(LaneHeader) + (size_t{request_lines} + answer_lines) * kLineBytes;
+  }
+};
+
+// Shared by both halves of a lane in one process; each process has its own over one memfd.
+class LaneMemory {
+ public:
+  LaneMemory(SharedRegion region, LaneGeometry geometry)
+      : region_(std::move(region)), geometry_(geometry) {}
+
+  LaneHeader& header() const { return *reinterpret_cast<LaneHeader*>(region_.data()); }
+  RingLine* requests() const {
+    return reinterpret_cast<RingLine*>(region_.data() + sizeof(LaneHeader));
+  }
+  RingLine* answers() const { return requests() + geometry_.request_lines; }
+  const LaneGeometry& geometry() const { return geometry_; }
+  int fd() const { return region_.fd(); }
+
+ private:
+  SharedRegion region_;
+  LaneGeometry geometry_;
+};
+
+// The initiator's half: where its QPs write requests, and how it learns what became of them.
+class OutLane {
+ public:
+  OutLane(CompletionQueue& send_cq, std::shared_ptr<Peer> peer, uint64_t remote_cq,
+          CqControl& target, std::shared_ptr<LaneMemory> memory);
+
+  Peer& peer() { return *peer_; }
+  // Names the receive CQ of the peer for as long as the peer lives.
+  uint64_t remote_cq() const { return remote_cq_; }
+  RingWriter& requests() { return requests_; }
+  LaneHeader& header() { return memory_->header(); }
+  const LaneMemory* memory() const { return memory_.get(); }
+
+  // A signalled message that ends at `end` was published for `qp`.
+  void Watch(QueuePair& qp, uint64_t end) {
+    watched_[watched_tail_++ & (watched_.size() - 1)] = {end, &qp};
+  }
+  // `qp` has WRs that did not fit the ring.
+  void AwaitRoom(QueuePair& qp);
+
+  // Lets the target know that requests were published, if nobody polls there.
+  void Announce() {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (target_->mode.load(std::memory_order_relaxed) != CqControl::kPolled) peer_->Wake(*target_);
+  }
+
+  // True when Harvest would find something to do.
+  bool HasNews() const {
+    const LaneHeader& header = memory_->header();
+    if (failed_) return false;
+    return header.answered.load(std::memory_order_relaxed) != answers_seen_ ||
+           header.target_closed.load(std::memory_order_relaxed) != 0 ||
+           (wants_consumed() &&
+            (header.consumed.load(std::memory_order_relaxed) != requests_.released() ||
+             HasUnreported()));
+  }
+  bool wants_consumed() const { return watched_head_ != watched_tail_ || !waiting_.empty(); }
+  bool has_outstanding() const { return requests_.released() != requests_.position(); }
+
+  // Takes note of the target's progress: answers first, then completions, then WRs that waited for
+  // room. Completions go to the send CQ's sink.
+  void Harvest(class CompletionSink& sink);
+
+  // Says how much of the target's progress is worth a wake-up; called before the CQ goes unpolled.
+  void SetWakeLevel();
+
+  void AddQp(QueuePair& qp) { qps_.push_back(&qp); }
+  void RemoveQp(QueuePair& qp);
+  bool has_qps() const { return !qps_.empty(); }
+  // The target is gone or broken: every QP of this lane fails.
+  void Fail(CompletionSink& sink);
+  bool failed() const { return failed_; }
+
+ private:
+  struct Watched {
+    uint64_t end = 0;
+    QueuePair* qp = nullptr;
+  };
+
+  // Completions that did not fit the caller's array last time.
+  bool HasUnreported() const {
+    return watched_head_ != watched_tail_ &&
+           watched_[watched_head_ & (watched_.size() - 1)].end <= requests_.released();
+  }
+  bool TakeAnswers(CompletionSink& sink);
+  bool TakeAnswer(const MessageHeader& header, CompletionSink& sink);
+  QueuePair* FindQp(uint32_t qpn);
+  void RelaunchWaiting(CompletionSink& sink);
+
+  CompletionQueue& send_cq_;
+  std::shared_ptr<Peer> peer_;
+  uint64_t remote_cq_;
+  CqControl* target_;
+  std::shared_ptr<LaneMemory> memory_;
+  RingWriter requests_;
+  RingReader answers_;
+  uint64_t answers_seen_ = 0;
+  // Signalled messages in ring order. As many as the ring has lines: it cannot overflow.
+  std::vector<Watched> watched_;
+  uint64_t watched_head_ = 0;
+  uint64_t watched_tail_ = 0;
+  std::vector<QueuePair*> waiting_;
+  std::vector<QueuePair*> qps_;
+  bool failed_ = false;
+};
+
+// The target's half: where requests arrive.
+class InLane {
+ public:
+  InLane(std::shared_ptr<Peer> peer, CqControl& initiator, std::shared_ptr<LaneMemory> memory);
+
+  Peer& peer() { return *peer_; }
+  const LaneMemory* memory() const { return memory_.get(); }
+  RingReader& requests() { return requests_; }
+  RingWriter& answers() { return answers_; }
+  LaneHeader& header() { return memory_->header(); }
+
+  // A READ whose data did not fit the answer ring yet. Later requests of the lane wait behind it.
+  struct PendingRead {
+    bool active = false;
+    MessageHeader request;
+    uint64_t position = 0;  // of the request
+    uint64_t address = 0;
+    uint64_t remaining = 0;
+    uint32_t rkey = 0;
+    uint32_t pd = 0;
+
+    uint64_t NextBytes() const { return std::min<uint64_t>(remaining, kMaxFragmentBytes); }
+  };
+  PendingRead& pending_read() { return pending_read_; }
+
+  // Room for an answer, after taking note of what the initiator has read.
+  bool HasRoomForAnswer(size_t bytes);
+  // True when serving this lane would get somewhere.
+  bool CanServe() {
+    if (broken_) return false;
+    if (pending_read_.active) return HasRoomForAnswer(pending_read_.NextBytes());
+    return !requests_.Empty() && HasRoomForAnswer(kShortAnswerBytes);
+  }
+  // Where to write an answer that there is room for.
+  std::byte* ReserveAnswer(size_t bytes) { return answers_.Reserve(bytes); }
+  void PublishAnswer(const MessageHeader& header);
+
+  // Requests before the reader's position are consumed. `watched`: the initiator waits for it.
+  bool progress_due() const {
+    return requests_.position() != published_ || answers_published_ != answers_announced_;
+  }
+  bool ShouldPublishAtOnce(bool watched) const {
+    return watched || answers_published_ != answers_announced_ ||
+           requests_.position() - published_ > requests_.count() / 4;
+  }
+  void PublishProgress();
+  // Wakes the initiator if it sleeps and wants to know. Sure to notice that only when the caller
+  // passed a full fence since PublishProgress: that is CheckWake, and due until it is called.
+  void WakeInitiator();
+  bool wake_check_due() const { return wake_check_due_; }
+  void CheckWake() {
+    wake_check_due_ = false;
+    WakeInitiator();
+    answered_since_check_ = false;
+  }
+
+  // Our CQ is going away: the initiator's QPs are to fail.
+  void CloseTarget();
+  // The initiator broke the protocol: nothing more is read from it.
+  void Break();
+  bool broken() const { return broken_; }
+
+ private:
+  void TakeAnswersConsumed();
+
+  std::shared_ptr<Peer> peer_;
+  CqControl* initiator_;
+  std::shared_ptr<LaneMemory> memory_;
+  RingReader requests_;
+  RingWriter answers_;
+  PendingRead pending_read_;
+  uint64_t published_ = 0;
+  uint64_t answers_published_ = 0;
+  uint64_t answers_announced_ = 0;
+  bool wake_check_due_ = false;
+  bool answered_since_check_ = false;
+  bool broken_ = false;
+};
+
+}  // namespace verbena::soft
+
+#endif  // VERBENA_TRANSPORT_SOFT_LANE_H_

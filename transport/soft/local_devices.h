@@ -1,0 +1,44 @@
+// LocalDevices: the soft devices of this process, by GID.
+//
+// What the in-process wire finds its other end with. Holds no device alive; any thread.
+
+#ifndef VERBENA_TRANSPORT_SOFT_LOCAL_DEVICES_H_
+#define VERBENA_TRANSPORT_SOFT_LOCAL_DEVICES_H_
+
+#include <infiniband/verbs.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+namespace verbena::soft {
+
+class Rnic;
+
+class LocalDevices {
+ public:
+  static LocalDevices& Get();
+
+  // A GID that no other device has: on this host while it runs, or, when `predictable`, in this
+  // process, and the same in every run that creates its devices in the same order.
+  ibv_gid NewGid(bool predictable);
+
+  void Add(const ibv_gid& gid, std::weak_ptr<Rnic> device);
+  void Remove(const ibv_gid& gid);
+  // Null when there is none.
+  std::shared_ptr<Rnic> Find(const ibv_gid& gid);
+
+ private:
+  std::mutex mutex_;
+  uint64_t last_predictable_ = 0;
+  std::map<std::string, std::weak_ptr<Rnic>> devices_;
+};
+
+// The 16 bytes of a GID, as a key; and as people write it.
+std::string GidKey(const ibv_gid& gid);
+std::string GidText(const ibv_gid& gid);
+
+}  // namespace verbena::soft
+
+#endif  // VERBENA_TRANSPORT_SOFT_LOCAL_DEVICES_H_

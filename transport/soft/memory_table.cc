@@ -1,0 +1,34 @@
+#include "verbena/transport/soft/memory_table.h"
+
+namespace verbena::soft {
+
+MemoryTable::MemoryTable(MemoryEntry* entries) : entries_(entries), view_(entries) {
+  // Index 0 is left out, so that no key is small enough to be taken for an uninitialised one.
+  for (uint32_t index = 1; index < kMaxMemoryRegions; ++index) {
+    free_keys_.push_back(index << 8 | 1);
+  }
+}
+
+std::optional<uint32_t> MemoryTable::Register(uint32_t pd, uint64_t address, uint64_t bytes,
+                                              uint32_t access) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (free_keys_.empty()) return std::nullopt;
+  const uint32_t key = free_keys_.front();
+  free_keys_.pop_front();
+  MemoryEntry& entry = entries_[key >> 8];
+  entry.pd.store(pd, std::memory_order_relaxed);
+  entry.access.store(access, std::memory_order_relaxed);
+  entry.address.store(address, std::memory_order_relaxed);
+  entry.bytes.store(bytes, std::memory_order_relaxed);
+  entry.key.store(key, std::memory_order_release);
+  return key;
+}
+
+void MemoryTable::Revoke(uint32_t key) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  entries_[key >> 8].key.store(0, std::memory_order_seq_cst);
+  const uint32_t next_tag = (key + 1) & 0xff;
+  free_keys_.push_back((key & ~0xffu) | next_tag);
+}
+
+}  // namespace verbena::soft

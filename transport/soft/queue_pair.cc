@@ -1,0 +1,135 @@
+#include "verbena/transport/soft/queue_pair.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "verbena/transport/soft/qp_transitions.h"
+#include "verbena/transport/soft/rnic.h"
+
+namespace verbena::soft {
+
+QueuePair::QueuePair(Rnic& rnic, ibv_pd* domain, const ibv_qp_init_attr& init, uint32_t number,
+                     SharedRegion inline_data)
+    : ibv_qp{},
+      rnic_(rnic),
+      init_(init),
+      send_queue_(*this, init.cap, init.sq_sig_all != 0, std::move(inline_data)),
+      responder_(*this, init.cap, init.srq != nullptr) {
+  context = rnic.context();
+  qp_context = init.qp_context;
+  pd = domain;
+  send_cq = init.send_cq;
+  recv_cq = init.recv_cq;
+  srq = init.srq;
+  handle = number;
+  qp_num = number;
+  state = IBV_QPS_RESET;
+  qp_type = init.qp_type;
+  attributes_.cap = init.cap;
+}
+
+int QueuePair::CheckModify(const ibv_qp_attr& attributes, int mask) const {
+  return CheckTransition(current_state(), attributes, mask);
+}
+
+void QueuePair::Modify(const ibv_qp_attr& attributes, int mask) {
+  ApplyAttributes(attributes, mask);
+  if ((mask & IBV_QP_STATE) == 0) return;
+  state_.store(attributes.qp_state, std::memory_order_release);
+  state = attributes.qp_state;
+  if (attributes.qp_state == IBV_QPS_RESET) BecomeReset();
+}
+
+void QueuePair::ApplyAttributes(const ibv_qp_attr& attributes, int mask) {
+  if ((mask & IBV_QP_ACCESS_FLAGS) != 0) attributes_.qp_access_flags = attributes.qp_access_flags;
+  if ((mask & IBV_QP_PKEY_INDEX) != 0) attributes_.pkey_index = attributes.pkey_index;
+  if ((mask & IBV_QP_PORT) != 0) attributes_.port_num = attributes.port_num;
+  if ((mask & IBV_QP_AV) != 0) attributes_.ah_attr = attributes.ah_attr;
+  if ((mask & IBV_QP_PATH_MTU) != 0) attributes_.path_mtu = attributes.path_mtu;
+  if ((mask & IBV_QP_TIMEOUT) != 0) attributes_.timeout = attributes.timeout;
+  if ((mask & IBV_QP_RETRY_CNT) != 0) attributes_.retry_cnt = attributes.retry_cnt;
+  if ((mask & IBV_QP_RNR_RETRY) != 0) attributes_.rnr_retry = attributes.rnr_retry;
+  if ((mask & IBV_QP_MIN_RNR_TIMER) != 0) attributes_.min_rnr_timer = attributes.min_rnr_timer;
+  if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) != 0) attributes_.max_rd_atomic = attributes.max_rd_atomic;
+  if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) != 0) {
+    attributes_.max_dest_rd_atomic = attributes.max_dest_rd_atomic;
+  }
+  if ((mask & IBV_QP_DEST_QPN) != 0) attributes_.dest_qp_num = attributes.dest_qp_num & 0xffffff;
+  if ((mask & IBV_QP_RQ_PSN) != 0) {
+    attributes_.rq_psn = attributes.rq_psn & 0xffffff;
+    responder_.SetFirstPsn(attributes_.rq_psn);
+  }
+  if ((mask & IBV_QP_SQ_PSN) != 0) {
+    attributes_.sq_psn = attributes.sq_psn & 0xffffff;
+    send_queue_.SetFirstPsn(attributes_.sq_psn);
+  }
+}
+
+void QueuePair::BecomeReset() {
+  if (OutLane* lane = send_queue_.lane(); lane != nullptr) lane->RemoveQp(*this);
+  send_queue_.Reset();
+  responder_.Reset();
+  peer_.reset();
+  last_wqe_raised_ = false;
+  send_side().ForgetCompletions(*this, /*drop=*/true);
+  if (send_cq != recv_cq) receive_side().ForgetCompletions(*this, /*drop=*/true);
+}
+
+void QueuePair::EnterError() {
+  CompletionSink sends(send_side());
+  // What the target has executed by now ends as executed.
+  if (OutLane* lane = send_queue_.lane(); lane != nullptr) lane->Harvest(sends);
+  state_.store(IBV_QPS_ERR, std::memory_order_release);
+  state = IBV_QPS_ERR;
+  FlushHalf(send_side(), sends);
+  sends.Finish();
+  if (send_cq == recv_cq) return;
+  CompletionSink receives(receive_side());
+  FlushHalf(receive_side(), receives);
+  receives.Finish();
+}
+
+void QueuePair::Fail(CompletionQueue& side, CompletionSink& sink) {
+  ibv_qp_state now = current_state();
+  do {
+    if (now == IBV_QPS_ERR || now == IBV_QPS_RESET) return;
+  } while (!state_.compare_exchange_weak(now, IBV_QPS_ERR));
+  FlushHalf(side, sink);
+  CompletionQueue& other = &side == &send_side() ? receive_side() : send_side();
+  if (&other != &side) other.Attend(*this);
+}
+
+void QueuePair::FlushHalf(CompletionQueue& side, CompletionSink& sink) {
+  if (&side == &send_side()) send_queue_.Flush(sink);
+  if (&side != &receive_side()) return;
+  responder_.Flush(sink);
+  // No message can take a receive of the SRQ for this QP any more.
+  if (srq != nullptr && !std::exchange(last_wqe_raised_, true)) {
+    RaiseEvent(IBV_EVENT_QP_LAST_WQE_REACHED);
+  }
+}
+
+void QueuePair::Attend(CompletionQueue& side, CompletionSink& sink) {
+  if (current_state() == IBV_QPS_ERR) {
+    FlushHalf(side, sink);
+    return;
+  }
+  if (&side != &send_side()) return;
+  if (timer_due_.exchange(false, std::memory_order_acquire)) {
+    send_queue_.EndBackoff(timer_token_.load(std::memory_order_relaxed), sink);
+  } else {
+    send_queue_.Resume(sink);
+  }
+}
+
+void QueuePair::OnTimer(uint32_t token) {
+  timer_token_.store(token, std::memory_order_relaxed);
+  timer_due_.store(true, std::memory_order_release);
+  send_side().Attend(*this);
+}
+
+void QueuePair::RaiseEvent(ibv_event_type type) {
+  rnic_.async_events().Push({.element = static_cast<ibv_qp*>(this), .type = type});
+}
+
+}  // namespace verbena::soft

@@ -1,0 +1,87 @@
+// QueuePair: the ibv_qp of the soft device, reliable connected only.
+//
+// Two halves: the SendQueue under the send CQ's lock and the Responder under the receive CQ's. The
+// state is read by both and changed under both locks, except that either half may move the QP to
+// ERR at any time and have the other follow (Attend). Owned by the Rnic.
+
+#ifndef VERBENA_TRANSPORT_SOFT_QUEUE_PAIR_H_
+#define VERBENA_TRANSPORT_SOFT_QUEUE_PAIR_H_
+
+#include <infiniband/verbs.h>
+
+#include <atomic>
+#include <memory>
+
+#include "verbena/transport/soft/completion_queue.h"
+#include "verbena/transport/soft/peer.h"
+#include "verbena/transport/soft/responder.h"
+#include "verbena/transport/soft/send_queue.h"
+#include "verbena/transport/soft/shared_receive_queue.h"
+
+namespace verbena::soft {
+
+class Rnic;
+
+class QueuePair : public ibv_qp {
+ public:
+  QueuePair(Rnic& rnic, ibv_pd* domain, const ibv_qp_init_attr& init, uint32_t number,
+            SharedRegion inline_data);
+
+  Rnic& rnic() { return rnic_; }
+  CompletionQueue& send_side() { return *static_cast<CompletionQueue*>(send_cq); }
+  CompletionQueue& receive_side() { return *static_cast<CompletionQueue*>(recv_cq); }
+  SharedReceiveQueue* shared_receives() { return static_cast<SharedReceiveQueue*>(srq); }
+  SendQueue& send_queue() { return send_queue_; }
+  Responder& responder() { return responder_; }
+  uint32_t pd_handle() const { return pd->handle; }
+
+  ibv_qp_state current_state() const { return state_.load(std::memory_order_acquire); }
+  bool CanReceive() const {
+    const ibv_qp_state now = current_state();
+    return now == IBV_QPS_RTR || now == IBV_QPS_RTS || now == IBV_QPS_SQD;
+  }
+
+  // What modify_qp set. Written under both locks.
+  const ibv_qp_attr& attributes() const { return attributes_; }
+  const ibv_qp_init_attr& init() const { return init_; }
+  // Null before RTR, and while the peer has not been found.
+  const Peer* peer() const { return peer_.get(); }
+  void SetPeer(std::shared_ptr<Peer> peer) { peer_ = std::move(peer); }
+
+  // Checks a transition as verbs does: 0 or EINVAL.
+  int CheckModify(const ibv_qp_attr& attributes, int mask) const;
+  // Applies a checked transition, except for one to ERR, which is Fail. Under both locks.
+  void Modify(const ibv_qp_attr& attributes, int mask);
+
+  // The transition to ERR that the user asked for. Under both locks.
+  void EnterError();
+  // Moves to ERR because of something that the half under `side`'s lock saw, and flushes what that
+  // lock guards; the other half follows.
+  void Fail(CompletionQueue& side, CompletionSink& sink);
+  // Called under `side`'s lock after CompletionQueue::Attend.
+  void Attend(CompletionQueue& side, CompletionSink& sink);
+  // An RNR timer ran out. Any thread.
+  void OnTimer(uint32_t token);
+
+  void RaiseEvent(ibv_event_type type);
+
+ private:
+  void FlushHalf(CompletionQueue& side, CompletionSink& sink);
+  void ApplyAttributes(const ibv_qp_attr& attributes, int mask);
+  void BecomeReset();
+
+  Rnic& rnic_;
+  ibv_qp_init_attr init_;
+  ibv_qp_attr attributes_{};
+  std::atomic<ibv_qp_state> state_{IBV_QPS_RESET};
+  std::shared_ptr<Peer> peer_;
+  bool last_wqe_raised_ = false;
+  std::atomic<bool> timer_due_{false};
+  std::atomic<uint32_t> timer_token_{0};
+  SendQueue send_queue_;
+  Responder responder_;
+};
+
+}  // namespace verbena::soft
+
+#endif  // VERBENA_TRANSPORT_SOFT_QUEUE_PAIR_H_

@@ -1,0 +1,81 @@
+// ReceiveQueue: posted receives, consumed in the order in which they were posted.
+//
+// The storage behind a QP's receive queue and behind an SRQ, whose locks it relies on. Fixed
+// capacity: posting beyond it is ENOMEM, with more SGEs than agreed EINVAL.
+
+#ifndef VERBENA_TRANSPORT_SOFT_RECEIVE_QUEUE_H_
+#define VERBENA_TRANSPORT_SOFT_RECEIVE_QUEUE_H_
+
+#include <infiniband/verbs.h>
+
+#include <bit>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+
+namespace verbena::soft {
+
+inline constexpr uint32_t kMaxSge = 16;
+
+// A receive taken off its queue: the memory that one message may fill.
+struct Receive {
+  uint64_t wr_id = 0;
+  uint32_t num_sge = 0;
+  ibv_sge sges[kMaxSge];
+};
+
+class ReceiveQueue {
+ public:
+  ReceiveQueue(uint32_t max_wr, uint32_t max_sge)
+      : max_wr_(max_wr),
+        max_sge_(max_sge),
+        mask_(std::bit_ceil(max_wr == 0 ? 1 : max_wr) - 1),
+        headers_(std::make_unique<Header[]>(mask_ + 1)),
+        sges_(std::make_unique<ibv_sge[]>((size_t{mask_} + 1) * (max_sge == 0 ? 1 : max_sge))) {}
+
+  // 0 or a positive errno.
+  int Post(const ibv_recv_wr& wr) {
+    if (wr.num_sge < 0 || static_cast<uint32_t>(wr.num_sge) > max_sge_) return EINVAL;
+    if (tail_ - head_ >= max_wr_) return ENOMEM;
+    const uint32_t slot = tail_ & mask_;
+    headers_[slot] = {wr.wr_id, static_cast<uint32_t>(wr.num_sge)};
+    std::memcpy(&sges_[size_t{slot} * max_sge_], wr.sg_list, sizeof(ibv_sge) * wr.num_sge);
+    ++tail_;
+    return 0;
+  }
+
+  // False when nothing is posted.
+  bool Pop(Receive& receive) {
+    if (head_ == tail_) return false;
+    const uint32_t slot = head_ & mask_;
+    receive.wr_id = headers_[slot].wr_id;
+    receive.num_sge = headers_[slot].num_sge;
+    std::memcpy(receive.sges, &sges_[size_t{slot} * max_sge_], sizeof(ibv_sge) * receive.num_sge);
+    ++head_;
+    return true;
+  }
+
+  void Clear() { head_ = tail_; }
+  uint32_t size() const { return tail_ - head_; }
+  uint32_t max_wr() const { return max_wr_; }
+  uint32_t max_sge() const { return max_sge_; }
+
+ private:
+  struct Header {
+    uint64_t wr_id = 0;
+    uint32_t num_sge = 0;
+  };
+
+  uint32_t max_wr_;
+  uint32_t max_sge_;
+  uint32_t mask_;
+  std::unique_ptr<Header[]> headers_;
+  std::unique_ptr<ibv_sge[]> sges_;
+  uint32_t head_ = 0;
+  uint32_t tail_ = 0;
+};
+
+}  // namespace verbena::soft
+
+#endif  // VERBENA_TRANSPORT_SOFT_RECEIVE_QUEUE_H_

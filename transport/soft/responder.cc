@@ -1,0 +1,327 @@
+#include "verbena/transport/soft/responder.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+
+#include "verbena/transport/soft/completion_queue.h"
+#include "verbena/transport/soft/lane.h"
+#include "verbena/transport/soft/queue_pair.h"
+#include "verbena/transport/soft/rnic.h"
+
+namespace verbena::soft {
+namespace {
+
+// The caller has seen to it that there is room.
+void SendRefusal(InLane& lane, const MessageHeader& request, uint64_t position,
+                 RefusalReason reason, uint32_t rnr_timer) {
+  const Refusal refusal{.position = position, .reason = reason, .rnr_timer = rnr_timer};
+  std::byte* payload = lane.ReserveAnswer(sizeof(refusal));
+  std::memcpy(payload, &refusal, sizeof(refusal));
+  lane.PublishAnswer({.opcode = Opcode::kRefused,
+                      .flags = kFirst | kLast,
+                      .length = sizeof(refusal),
+                      .destination = request.source,
+                      .source = request.destination,
+                      .psn = request.psn});
+}
+
+// Streams the data of a READ into the answer ring. True when the last byte is there.
+bool ContinueRead(InLane& lane, Rnic& rnic) {
+  InLane::PendingRead& read = lane.pending_read();
+  while (true) {
+    const uint64_t bytes = read.NextBytes();
+    if (!lane.HasRoomForAnswer(bytes)) return false;
+    if (!rnic.memory().view().Check(read.rkey, read.pd, read.address, bytes,
+                                    IBV_ACCESS_REMOTE_READ)) {
+      SendRefusal(lane, read.request, read.position, RefusalReason::kAccess, 0);
+      break;
+    }
+    std::byte* payload = lane.ReserveAnswer(bytes);
+    std::memcpy(payload, reinterpret_cast<const void*>(read.address), bytes);
+    read.address += bytes;
+    read.remaining -= bytes;
+    const uint8_t last = read.remaining == 0 ? kLast : 0;
+    lane.PublishAnswer({.opcode = Opcode::kData,
+                        .flags = last,
+                        .length = static_cast<uint16_t>(bytes),
+                        .destination = read.request.source,
+                        .source = read.request.destination,
+                        .psn = read.request.psn});
+    if (last != 0) break;
+  }
+  read.active = false;
+  return true;
+}
+
+void Serve(InLane& lane, const MessageHeader& request, CompletionQueue& cq, CompletionSink& sink) {
+  QueuePair* qp = cq.rnic().FindReceiver(request.destination, cq);
+  const uint64_t position = lane.requests().position();
+  if (qp != nullptr && qp->current_state() < IBV_QPS_RTR) {
+    SendRefusal(lane, request, position, RefusalReason::kNotReady, 0);
+    return;
+  }
+  if (qp == nullptr || !qp->CanReceive() || qp->peer() != &lane.peer() ||
+      qp->attributes().dest_qp_num != request.source) {
+    SendRefusal(lane, request, position, RefusalReason::kUnreachable, 0);
+    return;
+  }
+  qp->responder().Execute(lane, request, lane.requests().payload(), sink);
+}
+
+}  // namespace
+
+bool ServeRequests(InLane& lane, CompletionQueue& cq, CompletionSink& sink) {
+  bool watched = false;
+  MessageHeader request;
+  while (!lane.broken() && !sink.full()) {
+    if (lane.pending_read().active && !ContinueRead(lane, cq.rnic())) break;
+    const RingReader::State state = lane.requests().Peek(request);
+    if (state == RingReader::State::kEmpty) break;
+    if (state == RingReader::State::kBroken || request.opcode > Opcode::kFetchAdd) {
+      lane.Break();
+      break;
+    }
+    if (!lane.HasRoomForAnswer(kShortAnswerBytes)) break;
+    Serve(lane, request, cq, sink);
+    lane.requests().Consume(request);
+    watched |= (request.flags & kWatched) != 0;
+  }
+  return watched;
+}
+
+Responder::Responder(QueuePair& qp, const ibv_qp_cap& cap, bool shared)
+    : qp_(qp), queue_(shared ? 0 : cap.max_recv_wr, shared ? 0 : cap.max_recv_sge) {}
+
+int Responder::Post(ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
+  std::lock_guard<SpinLock> lock(qp_.receive_side().lock());
+  int error = qp_.srq != nullptr || qp_.current_state() == IBV_QPS_RESET ? EINVAL : 0;
+  for (; wr != nullptr && error == 0; wr = wr->next) {
+    error = queue_.Post(*wr);
+    if (error != 0) break;
+  }
+  if (error != 0) *bad_wr = wr;
+  if (qp_.current_state() == IBV_QPS_ERR) {
+    CompletionSink sink(qp_.receive_side());
+    Flush(sink);
+    sink.Finish();
+  }
+  return error;
+}
+
+void Responder::Execute(InLane& lane, const MessageHeader& request, const std::byte* payload,
+                        CompletionSink& sink) {
+  const uint64_t position = lane.requests().position();
+  if (request.psn != expected_psn_) {
+    SendRefusal(lane, request, position, RefusalReason::kSequence, 0);
+    return;
+  }
+  const bool first = (request.flags & kFirst) != 0;
+  Outcome outcome;
+  if (first != (current_ == Opcode::kNone) || (!first && current_ != request.opcode)) {
+    outcome = Refuse(RefusalReason::kInvalidRequest);
+  } else if (request.opcode == Opcode::kSend) {
+    outcome = Send(request, payload, sink);
+  } else if (request.opcode == Opcode::kWrite) {
+    outcome = Write(request, payload, sink);
+  } else if (request.opcode == Opcode::kRead) {
+    outcome = Read(lane, request, payload);
+  } else {
+    outcome = Atomic(lane, request, payload);
+  }
+  if (outcome.executed) {
+    ++expected_psn_;
+    current_ = (request.flags & kLast) != 0 ? Opcode::kNone : request.opcode;
+    return;
+  }
+  SendRefusal(lane, request, position, outcome.reason, qp_.attributes().min_rnr_timer);
+  if (outcome.reason == RefusalReason::kNoReceive) return;
+  if (outcome.reason != RefusalReason::kOperation && qp_.current_state() != IBV_QPS_ERR) {
+    qp_.RaiseEvent(outcome.reason == RefusalReason::kAccess ? IBV_EVENT_QP_ACCESS_ERR
+                                                            : IBV_EVENT_QP_REQ_ERR);
+  }
+  qp_.Fail(qp_.receive_side(), sink);
+}
+
+Responder::Outcome Responder::Send(const MessageHeader& request, const std::byte* payload,
+                                   CompletionSink& sink) {
+  if ((request.flags & kFirst) != 0 && !TakeReceive()) return Refuse(RefusalReason::kNoReceive);
+  const ibv_wc_status status = Scatter(payload, request.length);
+  if (status == IBV_WC_LOC_LEN_ERR) {
+    return FailReceive(status, RefusalReason::kInvalidRequest, sink);
+  }
+  if (status != IBV_WC_SUCCESS) return FailReceive(status, RefusalReason::kOperation, sink);
+  if ((request.flags & kLast) != 0) CompleteReceive(request, IBV_WC_RECV, received_, sink);
+  return Done();
+}
+
+Responder::Outcome Responder::Write(const MessageHeader& request, const std::byte* payload,
+                                    CompletionSink& sink) {
+  uint32_t bytes = request.length;
+  if ((request.flags & kFirst) != 0) {
+    if (bytes < sizeof(RemoteRange)) return Refuse(RefusalReason::kInvalidRequest);
+    std::memcpy(&write_, payload, sizeof(RemoteRange));
+    payload += sizeof(RemoteRange);
+    bytes -= sizeof(RemoteRange);
+    written_ = 0;
+    if (!RemoteAllowed(write_.rkey, write_.address, write_.length, IBV_ACCESS_REMOTE_WRITE)) {
+      return Refuse(RefusalReason::kAccess);
+    }
+    if ((request.flags & kImmediate) != 0 && !TakeReceive()) {
+      return Refuse(RefusalReason::kNoReceive);
+    }
+  }
+  const bool last = (request.flags & kLast) != 0;
+  if (bytes > write_.length - written_ || (last && bytes != write_.length - written_)) {
+    return Refuse(RefusalReason::kInvalidRequest);
+  }
+  if (!RemoteAllowed(write_.rkey, write_.address + written_, bytes, IBV_ACCESS_REMOTE_WRITE)) {
+    return Refuse(RefusalReason::kAccess);
+  }
+  if (bytes != 0) {
+    std::memcpy(reinterpret_cast<void*>(write_.address + written_), payload, bytes);
+  }
+  written_ += bytes;
+  if (last && (request.flags & kImmediate) != 0) {
+    CompleteReceive(request, IBV_WC_RECV_RDMA_WITH_IMM, static_cast<uint32_t>(written_), sink);
+  }
+  return Done();
+}
+
+Responder::Outcome Responder::Read(InLane& lane, const MessageHeader& request,
+                                   const std::byte* payload) {
+  RemoteRange range;
+  if (request.length != sizeof(range) || (request.flags & kLast) == 0 ||
+      qp_.attributes().max_dest_rd_atomic == 0) {
+    return Refuse(RefusalReason::kInvalidRequest);
+  }
+  std::memcpy(&range, payload, sizeof(range));
+  if (!RemoteAllowed(range.rkey, range.address, range.length, IBV_ACCESS_REMOTE_READ)) {
+    return Refuse(RefusalReason::kAccess);
+  }
+  lane.pending_read() = {.active = true,
+                         .request = request,
+                         .position = lane.requests().position(),
+                         .address = range.address,
+                         .remaining = range.length,
+                         .rkey = range.rkey,
+                         .pd = qp_.pd_handle()};
+  ContinueRead(lane, qp_.rnic());
+  return Done();
+}
+
+Responder::Outcome Responder::Atomic(InLane& lane, const MessageHeader& request,
+                                     const std::byte* payload) {
+  RemoteRange range;
+  AtomicOperands operands;
+  if (request.length != sizeof(range) + sizeof(operands) || (request.flags & kLast) == 0 ||
+      qp_.attributes().max_dest_rd_atomic == 0) {
+    return Refuse(RefusalReason::kInvalidRequest);
+  }
+  std::memcpy(&range, payload, sizeof(range));
+  std::memcpy(&operands, payload + sizeof(range), sizeof(operands));
+  if (range.address % sizeof(uint64_t) != 0) return Refuse(RefusalReason::kInvalidRequest);
+  if (!RemoteAllowed(range.rkey, range.address, sizeof(uint64_t), IBV_ACCESS_REMOTE_ATOMIC)) {
+    return Refuse(RefusalReason::kAccess);
+  }
+  std::atomic_ref<uint64_t> target(*reinterpret_cast<uint64_t*>(range.address));
+  uint64_t old = operands.compare_or_add;
+  if (request.opcode == Opcode::kCompareSwap) {
+    target.compare_exchange_strong(old, operands.swap);
+  } else {
+    old = target.fetch_add(operands.compare_or_add);
+  }
+  std::byte* answer = lane.ReserveAnswer(sizeof(old));
+  std::memcpy(answer, &old, sizeof(old));
+  lane.PublishAnswer({.opcode = Opcode::kData,
+                      .flags = kLast,
+                      .length = sizeof(old),
+                      .destination = request.source,
+                      .source = request.destination,
+                      .psn = request.psn});
+  return Done();
+}
+
+bool Responder::RemoteAllowed(uint32_t rkey, uint64_t address, uint64_t bytes,
+                              unsigned access) const {
+  return (qp_.attributes().qp_access_flags & access) == access &&
+         qp_.rnic().memory().view().Check(rkey, qp_.pd_handle(), address, bytes, access);
+}
+
+bool Responder::TakeReceive() {
+  SharedReceiveQueue* shared = qp_.shared_receives();
+  receive_taken_ = shared != nullptr ? shared->Pop(receive_) : queue_.Pop(receive_);
+  received_ = 0;
+  return receive_taken_;
+}
+
+ibv_wc_status Responder::Scatter(const std::byte* from, uint32_t bytes) {
+  const SharedReceiveQueue* shared = qp_.shared_receives();
+  const uint32_t pd = shared != nullptr ? shared->pd->handle : qp_.pd_handle();
+  uint32_t skip = received_;
+  for (uint32_t i = 0; i < receive_.num_sge && bytes != 0; ++i) {
+    const ibv_sge& sge = receive_.sges[i];
+    if (skip >= sge.length) {
+      skip -= sge.length;
+      continue;
+    }
+    const uint64_t address = sge.addr + skip;
+    const uint32_t part = std::min(bytes, sge.length - skip);
+    skip = 0;
+    if (!qp_.rnic().memory().view().Check(sge.lkey, pd, address, part, IBV_ACCESS_LOCAL_WRITE)) {
+      return IBV_WC_LOC_PROT_ERR;
+    }
+    std::memcpy(reinterpret_cast<void*>(address), from, part);
+    from += part;
+    bytes -= part;
+    received_ += part;
+  }
+  return bytes == 0 ? IBV_WC_SUCCESS : IBV_WC_LOC_LEN_ERR;
+}
+
+Responder::Outcome Responder::FailReceive(ibv_wc_status status, RefusalReason reason,
+                                          CompletionSink& sink) {
+  ibv_wc& wc = sink.Add(status, true);
+  wc.wr_id = receive_.wr_id;
+  wc.opcode = IBV_WC_RECV;
+  wc.qp_num = qp_.qp_num;
+  receive_taken_ = false;
+  // The receive completion tells the owner: no event besides.
+  qp_.Fail(qp_.receive_side(), sink);
+  return Refuse(reason);
+}
+
+void Responder::CompleteReceive(const MessageHeader& request, ibv_wc_opcode opcode, uint32_t bytes,
+                                CompletionSink& sink) {
+  ibv_wc& wc = sink.Add(IBV_WC_SUCCESS, (request.flags & kSolicited) != 0);
+  wc.wr_id = receive_.wr_id;
+  wc.opcode = opcode;
+  wc.byte_len = bytes;
+  wc.qp_num = qp_.qp_num;
+  wc.src_qp = request.source;
+  if ((request.flags & kImmediate) != 0) {
+    wc.wc_flags = IBV_WC_WITH_IMM;
+    wc.imm_data = request.immediate;
+  }
+  receive_taken_ = false;
+}
+
+void Responder::Flush(CompletionSink& sink) {
+  current_ = Opcode::kNone;
+  while (receive_taken_ || queue_.Pop(receive_)) {
+    receive_taken_ = false;
+    ibv_wc& wc = sink.Add(IBV_WC_WR_FLUSH_ERR, true);
+    wc.wr_id = receive_.wr_id;
+    wc.opcode = IBV_WC_RECV;
+    wc.qp_num = qp_.qp_num;
+  }
+}
+
+void Responder::Reset() {
+  queue_.Clear();
+  current_ = Opcode::kNone;
+  receive_taken_ = false;
+}
+
+}  // namespace verbena::soft

@@ -1,0 +1,83 @@
+// Responder: the target's half of a QP, which executes what its peer requests.
+//
+// A request is checked in full before it is executed: the QP it names, who sends it, its sequence
+// number, the QP's access flags and the rkey (again for each fragment, since a registration may be
+// revoked between two). A request that is not executed is refused, and the initiator told why.
+//
+// Everything runs under the receive CQ's lock.
+
+#ifndef VERBENA_TRANSPORT_SOFT_RESPONDER_H_
+#define VERBENA_TRANSPORT_SOFT_RESPONDER_H_
+
+#include <infiniband/verbs.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "verbena/transport/soft/message.h"
+#include "verbena/transport/soft/receive_queue.h"
+
+namespace verbena::soft {
+
+class CompletionQueue;
+class CompletionSink;
+class InLane;
+class QueuePair;
+
+// Serves the requests that wait in `lane`, until none is left, `sink` is full, or the initiator has
+// to read answers first. True when the initiator waits to hear about one of them.
+bool ServeRequests(InLane& lane, CompletionQueue& cq, CompletionSink& sink);
+
+class Responder {
+ public:
+  Responder(QueuePair& qp, const ibv_qp_cap& cap, bool shared);
+
+  int Post(ibv_recv_wr* wr, ibv_recv_wr** bad_wr);
+
+  // Executes or refuses one fragment that is addressed to this QP.
+  void Execute(InLane& lane, const MessageHeader& request, const std::byte* payload,
+               CompletionSink& sink);
+
+  void SetFirstPsn(uint32_t psn) { expected_psn_ = static_cast<uint16_t>(psn); }
+  // Ends every receive that is posted to this QP, or taken by it, with IBV_WC_WR_FLUSH_ERR.
+  void Flush(CompletionSink& sink);
+  void Reset();
+
+ private:
+  // A request was executed as far as it got, or how it failed.
+  struct Outcome {
+    bool executed = true;
+    RefusalReason reason = RefusalReason::kNoReceive;
+  };
+  static constexpr Outcome Done() { return {}; }
+  static constexpr Outcome Refuse(RefusalReason reason) { return {false, reason}; }
+
+  Outcome Send(const MessageHeader& request, const std::byte* payload, CompletionSink& sink);
+  Outcome Write(const MessageHeader& request, const std::byte* payload, CompletionSink& sink);
+  Outcome Read(InLane& lane, const MessageHeader& request, const std::byte* payload);
+  Outcome Atomic(InLane& lane, const MessageHeader& request, const std::byte* payload);
+  Outcome FailReceive(ibv_wc_status status, RefusalReason reason, CompletionSink& sink);
+
+  bool TakeReceive();
+  // Copies into the receive that was taken, at `received_`.
+  ibv_wc_status Scatter(const std::byte* from, uint32_t bytes);
+  void CompleteReceive(const MessageHeader& request, ibv_wc_opcode opcode, uint32_t bytes,
+                       CompletionSink& sink);
+  bool RemoteAllowed(uint32_t rkey, uint64_t address, uint64_t bytes, unsigned access) const;
+
+  QueuePair& qp_;
+  ReceiveQueue queue_;  // unused when the QP has an SRQ
+  uint16_t expected_psn_ = 0;
+
+  // The operation whose fragments are arriving.
+  Opcode current_ = Opcode::kNone;
+  bool receive_taken_ = false;
+  Receive receive_;
+  uint32_t received_ = 0;
+  RemoteRange write_;
+  uint64_t written_ = 0;
+};
+
+}  // namespace verbena::soft
+
+#endif  // VERBENA_TRANSPORT_SOFT_RESPONDER_H_

@@ -1,0 +1,409 @@
+#include "verbena/transport/soft/rnic.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/transport/device/verbs_status.h"
+#include "verbena/transport/log/log.h"
+#include "verbena/transport/soft/local_devices.h"
+
+namespace verbena::soft {
+namespace {
+
+constexpr int kMaxCqe = 1 << 22;
+constexpr int kMaxWr = 1 << 16;
+constexpr uint32_t kAccessMask = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                                 IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+// Hints, which change nothing here.
+constexpr uint32_t kAccessHints = IBV_ACCESS_HUGETLB | IBV_ACCESS_RELAXED_ORDERING;
+
+bool IsPowerOfTwo(uint32_t value) { return value != 0 && (value & (value - 1)) == 0; }
+
+// True when every page of the range is mapped: a registration of anything else fails, as pinning
+// would.
+bool IsMapped(const void* address, size_t bytes) {
+  constexpr uintptr_t kPage = 4096;
+  constexpr size_t kChunkPages = 4096;
+  static thread_local unsigned char residency[kChunkPages];
+  uintptr_t at = reinterpret_cast<uintptr_t>(address) & ~(kPage - 1);
+  const uintptr_t end = reinterpret_cast<uintptr_t>(address) + bytes;
+  if (end < at) return false;
+  while (at < end) {
+    const size_t chunk = std::min<size_t>(end - at, kChunkPages * kPage);
+    if (mincore(reinterpret_cast<void*>(at), chunk, residency) != 0) return false;
+    at += chunk;
+  }
+  return true;
+}
+
+template <typename Map, typename Pointer>
+absl::Status NotOurs(const Map& map, Pointer object, const char* what) {
+  return map.contains(object)
+             ? absl::OkStatus()
+             : ErrnoStatus(EINVAL, fmt::format("{} is not an object of this device", what));
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Rnic>> Rnic::Create(const SoftDeviceOptions& options) {
+  const uint32_t smallest_ring = 4 * (kMaxFragmentBytes + kLineBytes);
+  for (uint32_t bytes : {options.request_ring_bytes, options.answer_ring_bytes}) {
+    if (!IsPowerOfTwo(bytes) || bytes < smallest_ring) {
+      return absl::InvalidArgumentError(fmt::format(
+          "a ring of {} bytes: a power of two above {} is needed", bytes, smallest_ring));
+    }
+  }
+  auto share = std::make_shared<DeviceShare>();
+  absl::StatusOr<SharedRegion> controls =
+      SharedRegion::Create("verbena-soft-cq", sizeof(CqControl) * kMaxCompletionQueues);
+  if (!controls.ok()) return controls.status();
+  absl::StatusOr<SharedRegion> memory =
+      SharedRegion::Create("verbena-soft-mr", sizeof(MemoryEntry) * kMaxMemoryRegions);
+  if (!memory.ok()) return memory.status();
+  share->controls = *std::move(controls);
+  share->memory = *std::move(memory);
+  std::shared_ptr<Rnic> rnic(new Rnic(options, std::move(share)));
+  if (rnic->async_events_.fd() < 0 || (options.engine_thread && rnic->engine_.doorbell_fd() < 0)) {
+    return ErrnoStatus(EMFILE, "creating the descriptors of a soft device");
+  }
+  LocalDevices::Get().Add(rnic->gid_, rnic);
+  rnic->engine_.Start();
+  return rnic;
+}
+
+Rnic::Rnic(const SoftDeviceOptions& options, std::shared_ptr<DeviceShare> share)
+    : options_(options),
+      clock_(options.clock != nullptr ? *options.clock : Clock::Real()),
+      share_(std::move(share)),
+      gid_(LocalDevices::Get().NewGid(/*predictable=*/!options.engine_thread)),
+      memory_(share_->entries()),
+      slots_(std::make_unique<QpSlot[]>(kMaxQueuePairs)),
+      engine_(*this, clock_, options.engine_thread) {
+  // QPN 0 and 1 mean something in verbs; the generation above the slot's index is never 0.
+  for (uint32_t slot = 0; slot < kMaxQueuePairs; ++slot)
+    free_qpns_.push_back(kMaxQueuePairs | slot);
+  for (uint32_t index = 0; index < kMaxCompletionQueues; ++index) free_cq_indices_.push_back(index);
+  FillContext();
+  FillAttributes();
+}
+
+Rnic::~Rnic() { pthread_mutex_destroy(&context_.mutex); }
+
+void Rnic::Shutdown() {
+  LocalDevices::Get().Remove(gid_);
+  engine_.Stop();
+  std::lock_guard<std::mutex> lock(mutex_);
+  const size_t leaked = pds_.size() + mrs_.size() + channels_.size() + cqs_.size() + qps_.size();
+  if (leaked == 0) return;
+  Log(LogLevel::kError, fmt::format("{} is destroyed with {} objects alive", name(), leaked));
+}
+
+void Rnic::FillContext() {
+  std::snprintf(device_.name, sizeof(device_.name), "%s", options_.name.c_str());
+  std::snprintf(device_.dev_name, sizeof(device_.dev_name), "%s", options_.name.c_str());
+  device_.node_type = IBV_NODE_CA;
+  device_.transport_type = IBV_TRANSPORT_IB;
+  context_.device = &device_;
+  context_.cmd_fd = -1;
+  context_.async_fd = async_events_.fd();
+  context_.num_comp_vectors = 1;
+  pthread_mutex_init(&context_.mutex, nullptr);
+  context_.ops.poll_cq = [](ibv_cq* cq, int room, ibv_wc* out) {
+    return static_cast<CompletionQueue*>(cq)->Poll(room, out);
+  };
+  context_.ops.req_notify_cq = [](ibv_cq* cq, int solicited_only) {
+    return static_cast<CompletionQueue*>(cq)->Arm(solicited_only != 0);
+  };
+  context_.ops.post_send = [](ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
+    return static_cast<QueuePair*>(qp)->send_queue().Post(wr, bad_wr);
+  };
+  context_.ops.post_recv = [](ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
+    return static_cast<QueuePair*>(qp)->responder().Post(wr, bad_wr);
+  };
+  context_.ops.post_srq_recv = [](ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
+    return static_cast<SharedReceiveQueue*>(srq)->Post(wr, bad_wr);
+  };
+}
+
+void Rnic::FillAttributes() {
+  std::snprintf(attributes_.fw_ver, sizeof(attributes_.fw_ver), "verbena");
+  attributes_.node_guid = gid_.global.interface_id;
+  attributes_.sys_image_guid = gid_.global.interface_id;
+  attributes_.max_mr_size = uint64_t{1} << 47;
+  attributes_.page_size_cap = ~uint64_t{4095};
+  attributes_.max_qp = kMaxQueuePairs;
+  attributes_.max_qp_wr = kMaxWr;
+  attributes_.device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_CURR_QP_STATE_MOD;
+  attributes_.max_sge = kMaxSge;
+  attributes_.max_sge_rd = kMaxSge;
+  attributes_.max_cq = kMaxCompletionQueues;
+  attributes_.max_cqe = kMaxCqe;
+  attributes_.max_mr = kMaxMemoryRegions - 1;
+  attributes_.max_pd = kMaxQueuePairs;
+  attributes_.max_qp_rd_atom = 16;
+  attributes_.max_res_rd_atom = 16 * kMaxQueuePairs;
+  attributes_.max_qp_init_rd_atom = 16;
+  attributes_.atomic_cap = IBV_ATOMIC_GLOB;
+  attributes_.max_srq = kMaxQueuePairs;
+  attributes_.max_srq_wr = kMaxWr;
+  attributes_.max_srq_sge = kMaxSge;
+  attributes_.max_pkeys = 1;
+  attributes_.phys_port_cnt = 1;
+  capabilities_ = {.max_inline_bytes = kMaxInlineBytes,
+                   .srq = true,
+                   .srq_limit_event = true,
+                   .last_wqe_event = true,
+                   .write_with_immediate = true,
+                   .send_with_immediate = true,
+                   .atomics = true,
+                   .memory_windows = false,
+                   .rnr_nak = true,
+                   .remote_key_checked = true};
+}
+
+absl::StatusOr<ibv_port_attr> Rnic::QueryPort(uint8_t port) {
+  if (port != 1) return ErrnoStatus(EINVAL, fmt::format("port {} of {}", port, name()));
+  ibv_port_attr attributes{};
+  attributes.state = IBV_PORT_ACTIVE;
+  attributes.max_mtu = IBV_MTU_4096;
+  attributes.active_mtu = IBV_MTU_4096;
+  attributes.gid_tbl_len = 1;
+  attributes.max_msg_sz = kMaxMessageBytes;
+  attributes.pkey_tbl_len = 1;
+  attributes.max_vl_num = 1;
+  attributes.active_width = 2;   // 4x
+  attributes.active_speed = 64;  // HDR
+  attributes.phys_state = 5;     // link up
+  attributes.link_layer = IBV_LINK_LAYER_ETHERNET;
+  return attributes;
+}
+
+absl::StatusOr<ibv_gid> Rnic::QueryGid(uint8_t port, int index) {
+  if (port != 1 || index != 0) {
+    return ErrnoStatus(EINVAL, fmt::format("GID {} of port {} of {}", index, port, name()));
+  }
+  return gid_;
+}
+
+absl::StatusOr<ibv_pd*> Rnic::AllocPd() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto pd = std::make_unique<ProtectionDomain>();
+  pd->context = &context_;
+  pd->handle = next_pd_handle_++;
+  ibv_pd* raw = pd.get();
+  pds_.emplace(raw, std::move(pd));
+  return raw;
+}
+
+absl::Status Rnic::DeallocPd(ibv_pd* pd) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (absl::Status status = NotOurs(pds_, pd, "the PD"); !status.ok()) return status;
+  if (pds_[pd]->users.load() != 0) return ErrnoStatus(EBUSY, "ibv_dealloc_pd");
+  pds_.erase(pd);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ibv_mr*> Rnic::RegMr(ibv_pd* pd, void* address, size_t bytes, int access) {
+  const uint32_t flags = static_cast<uint32_t>(access);
+  const std::string what = fmt::format("ibv_reg_mr({} bytes, access {:#x})", bytes, flags);
+  const bool writable_remotely =
+      (flags & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0;
+  if ((flags & ~(kAccessMask | kAccessHints)) != 0 || bytes == 0 ||
+      (writable_remotely && (flags & IBV_ACCESS_LOCAL_WRITE) == 0)) {
+    return ErrnoStatus(EINVAL, what);
+  }
+  if (!IsMapped(address, bytes)) return ErrnoStatus(EFAULT, what);
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (absl::Status status = NotOurs(pds_, pd, "the PD"); !status.ok()) return status;
+  const uint64_t start = reinterpret_cast<uint64_t>(address);
+  const std::optional<uint32_t> key =
+      memory_.Register(pd->handle, start, bytes, flags & kAccessMask);
+  if (!key.has_value()) return ErrnoStatus(ENOMEM, what + ": all keys are in use");
+  auto mr = std::make_unique<ibv_mr>();
+  *mr = {.context = &context_,
+         .pd = pd,
+         .addr = address,
+         .length = bytes,
+         .handle = *key >> 8,
+         .lkey = *key,
+         .rkey = *key};
+  ++pds_[pd]->users;
+  ibv_mr* raw = mr.get();
+  mrs_.emplace(raw, std::move(mr));
+  return raw;
+}
+
+absl::Status Rnic::DeregMr(ibv_mr* mr) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (absl::Status status = NotOurs(mrs_, mr, "the MR"); !status.ok()) return status;
+    memory_.Revoke(mr->lkey);
+    --pds_[mr->pd]->users;
+    mrs_.erase(mr);
+  }
+  DrainDataPaths();
+  return absl::OkStatus();
+}
+
+void Rnic::DrainDataPaths() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& [_, cq] : cqs_) std::lock_guard<SpinLock> drained(cq->lock());
+}
+
+absl::StatusOr<ibv_comp_channel*> Rnic::CreateCompChannel() {
+  auto channel = std::make_unique<CompletionChannel>(&context_);
+  if (channel->fd < 0) return ErrnoStatus(EMFILE, "ibv_create_comp_channel");
+  std::lock_guard<std::mutex> lock(mutex_);
+  ibv_comp_channel* raw = channel.get();
+  channels_.emplace(raw, std::move(channel));
+  return raw;
+}
+
+absl::Status Rnic::DestroyCompChannel(ibv_comp_channel* channel) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  absl::Status status = NotOurs(channels_, channel, "the completion channel");
+  if (!status.ok()) return status;
+  if (channels_[channel]->users.load() != 0) return ErrnoStatus(EBUSY, "ibv_destroy_comp_channel");
+  channels_.erase(channel);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ibv_cq*> Rnic::CreateCq(int entries, void* cq_context, ibv_comp_channel* channel) {
+  const std::string what = fmt::format("ibv_create_cq(cqe={})", entries);
+  if (entries < 1 || entries > kMaxCqe) return ErrnoStatus(EINVAL, what);
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (channel != nullptr) {
+    absl::Status status = NotOurs(channels_, channel, "the completion channel");
+    if (!status.ok()) return status;
+  }
+  if (free_cq_indices_.empty()) return ErrnoStatus(ENOMEM, what + ": max_cq");
+  const uint32_t index = free_cq_indices_.front();
+  free_cq_indices_.pop_front();
+  const uint64_t id = next_cq_serial_++ * kMaxCompletionQueues + index;
+  auto* events = static_cast<CompletionChannel*>(channel);
+  auto cq = std::make_unique<CompletionQueue>(*this, index, id, entries, cq_context, events,
+                                              share_->control()[index]);
+  if (events != nullptr) ++events->users;
+  ibv_cq* raw = cq.get();
+  cqs_.emplace(raw, std::move(cq));
+  engine_.OnCqPolled();
+  return raw;
+}
+
+absl::Status Rnic::DestroyCq(ibv_cq* cq) {
+  std::unique_ptr<CompletionQueue> owned;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (absl::Status status = NotOurs(cqs_, cq, "the CQ"); !status.ok()) return status;
+    if (cqs_[cq]->users().load() != 0) return ErrnoStatus(EBUSY, "ibv_destroy_cq");
+    owned = std::move(cqs_[cq]);
+    cqs_.erase(cq);
+  }
+  CloseLanes(*owned);
+  async_events_.Forget(cq);
+  auto* events = static_cast<CompletionChannel*>(owned->channel);
+  if (events != nullptr) {
+    events->events.Forget(cq);
+    --events->users;
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  free_cq_indices_.push_back(cq->handle);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ibv_srq*> Rnic::CreateSrq(ibv_pd* pd, const ibv_srq_init_attr& attributes) {
+  const ibv_srq_attr& wanted = attributes.attr;
+  if (wanted.max_wr == 0 || wanted.max_wr > uint32_t{kMaxWr} || wanted.max_sge > kMaxSge) {
+    return ErrnoStatus(EINVAL, fmt::format("ibv_create_srq(max_wr={}, max_sge={})", wanted.max_wr,
+                                           wanted.max_sge));
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (absl::Status status = NotOurs(pds_, pd, "the PD"); !status.ok()) return status;
+  auto srq = std::make_unique<SharedReceiveQueue>(&context_, pd, attributes, async_events_);
+  ++pds_[pd]->users;
+  ibv_srq* raw = srq.get();
+  srqs_.emplace(raw, std::move(srq));
+  return raw;
+}
+
+absl::Status Rnic::ModifySrq(ibv_srq* srq, const ibv_srq_attr& attributes, int mask) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (absl::Status status = NotOurs(srqs_, srq, "the SRQ"); !status.ok()) return status;
+  if ((mask & IBV_SRQ_MAX_WR) != 0) return ErrnoStatus(EOPNOTSUPP, "resizing an SRQ");
+  SharedReceiveQueue& queue = *srqs_[srq];
+  if ((mask & IBV_SRQ_LIMIT) == 0) return absl::OkStatus();
+  if (attributes.srq_limit > queue.Attributes().max_wr) {
+    return ErrnoStatus(EINVAL, fmt::format("ibv_modify_srq(limit={})", attributes.srq_limit));
+  }
+  queue.SetLimit(attributes.srq_limit);
+  return absl::OkStatus();
+}
+
+absl::Status Rnic::DestroySrq(ibv_srq* srq) {
+  std::unique_ptr<SharedReceiveQueue> owned;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (absl::Status status = NotOurs(srqs_, srq, "the SRQ"); !status.ok()) return status;
+    if (srqs_[srq]->users().load() != 0) return ErrnoStatus(EBUSY, "ibv_destroy_srq");
+    owned = std::move(srqs_[srq]);
+    srqs_.erase(srq);
+    --pds_[owned->pd]->users;
+  }
+  async_events_.Forget(srq);
+  return absl::OkStatus();
+}
+
+bool Rnic::Quiesced(uint32_t) { return true; }
+
+void Rnic::WakeEngine(CqControl& control) {
+  if (control.doorbell.exchange(1, std::memory_order_seq_cst) == 0) engine_.Wake();
+}
+
+void Rnic::FailQpsOf(CompletionQueue&) {
+  overrun_.store(true);
+  engine_.Wake();
+}
+
+bool Rnic::ServeDoorbells() {
+  bool progress = false;
+  std::vector<QueuePair*> lost;
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (overrun_.exchange(false)) {
+    for (auto& [_, qp] : qps_) {
+      if (!qp->send_side().overrun() && !qp->receive_side().overrun()) continue;
+      std::lock_guard<SpinLock> cq_lock(qp->send_side().lock());
+      CompletionSink sink(qp->send_side());
+      qp->Fail(qp->send_side(), sink);
+      sink.Finish();
+      progress = true;
+    }
+  }
+  for (auto& [_, cq] : cqs_) progress |= cq->Serve();
+  return progress;
+}
+
+bool Rnic::TickCompletionQueues() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  bool progress = false;
+  for (auto& [_, cq] : cqs_) progress |= cq->Tick();
+  return progress;
+}
+
+bool Rnic::NeedsTick() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::any_of(cqs_.begin(), cqs_.end(),
+                     [](auto& entry) { return entry.second->NeedsTick(); });
+}
+
+void Rnic::OnTimer(uint32_t qpn, uint32_t token) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = qps_.find(qpn);
+  if (found != qps_.end()) found->second->OnTimer(token);
+}
+
+}  // namespace verbena::soft

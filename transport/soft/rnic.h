@@ -1,0 +1,179 @@
+// Rnic: everything that a SoftDevice owns: its objects, its memory table, its engine, its peers.
+//
+// Control calls take `mutex_`, which comes before every CQ's lock. The data path never takes it: it
+// finds receivers through a lock-free table whose entries name the CQ that guards them. Shared by
+// the SoftDevice and, briefly, by devices of the same process that connect to it.
+
+#ifndef VERBENA_TRANSPORT_SOFT_RNIC_H_
+#define VERBENA_TRANSPORT_SOFT_RNIC_H_
+
+#include <infiniband/verbs.h>
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/transport/device/device.h"
+#include "verbena/transport/soft/completion_queue.h"
+#include "verbena/transport/soft/engine.h"
+#include "verbena/transport/soft/event_queue.h"
+#include "verbena/transport/soft/memory_table.h"
+#include "verbena/transport/soft/peer.h"
+#include "verbena/transport/soft/queue_pair.h"
+#include "verbena/transport/soft/shared_receive_queue.h"
+#include "verbena/transport/soft/shared_region.h"
+#include "verbena/transport/soft/soft_device.h"
+
+namespace verbena::soft {
+
+inline constexpr uint32_t kMaxQueuePairs = 1 << 14;
+
+struct ProtectionDomain : ibv_pd {
+  std::atomic<int> users{0};
+};
+
+// What a device shows of itself to its peers; outlives it for as long as one of them looks.
+struct DeviceShare {
+  SharedRegion controls;  // CqControl[kMaxCompletionQueues], which peers write
+  SharedRegion memory;    // MemoryEntry[kMaxMemoryRegions], which peers only read
+
+  CqControl* control() const { return reinterpret_cast<CqControl*>(controls.data()); }
+  MemoryEntry* entries() const { return reinterpret_cast<MemoryEntry*>(memory.data()); }
+};
+
+class Rnic : public std::enable_shared_from_this<Rnic> {
+ public:
+  static absl::StatusOr<std::shared_ptr<Rnic>> Create(const SoftDeviceOptions& options);
+  ~Rnic();
+  // Stops the engine, and leaves the view of other devices.
+  void Shutdown();
+
+  const std::string& name() const { return options_.name; }
+  ibv_context* context() { return &context_; }
+  const ibv_gid& gid() const { return gid_; }
+  const DeviceCapabilities& capabilities() const { return capabilities_; }
+  const ibv_device_attr& attributes() const { return attributes_; }
+  MemoryTable& memory() { return memory_; }
+  EventQueue& async_events() { return async_events_; }
+  Engine& engine() { return engine_; }
+
+  // The control path of Device.
+  absl::StatusOr<ibv_port_attr> QueryPort(uint8_t port);
+  absl::StatusOr<ibv_gid> QueryGid(uint8_t port, int index);
+  absl::StatusOr<ibv_pd*> AllocPd();
+  absl::Status DeallocPd(ibv_pd* pd);
+  absl::StatusOr<ibv_mr*> RegMr(ibv_pd* pd, void* address, size_t bytes, int access);
+  absl::Status DeregMr(ibv_mr* mr);
+  absl::StatusOr<ibv_comp_channel*> CreateCompChannel();
+  absl::Status DestroyCompChannel(ibv_comp_channel* channel);
+  absl::StatusOr<ibv_cq*> CreateCq(int entries, void* cq_context, ibv_comp_channel* channel);
+  absl::Status DestroyCq(ibv_cq* cq);
+  absl::StatusOr<ibv_srq*> CreateSrq(ibv_pd* pd, const ibv_srq_init_attr& attributes);
+  absl::Status ModifySrq(ibv_srq* srq, const ibv_srq_attr& attributes, int mask);
+  absl::Status DestroySrq(ibv_srq* srq);
+  absl::StatusOr<ibv_qp*> CreateQp(ibv_pd* pd, ibv_qp_init_attr& attributes);
+  absl::Status ModifyQp(ibv_qp* qp, const ibv_qp_attr& attributes, int mask);
+  absl::StatusOr<ibv_qp_attr> QueryQp(ibv_qp* qp);
+  absl::Status DestroyQp(ibv_qp* qp);
+  bool Quiesced(uint32_t qpn);
+
+  // Of the data path: under the lock of `cq`. Null when `qpn` does not receive through `cq`.
+  QueuePair* FindReceiver(uint32_t qpn, const CompletionQueue& cq) const {
+    const QpSlot& slot = slots_[qpn & (kMaxQueuePairs - 1)];
+    if (slot.receive_cq.load(std::memory_order_acquire) != &cq) return nullptr;
+    QueuePair* qp = slot.qp.load(std::memory_order_relaxed);
+    return qp != nullptr && qp->qp_num == qpn ? qp : nullptr;
+  }
+  TimePoint Now() { return clock_.Now(); }
+  void StartTimer(TimePoint when, uint32_t qpn, uint32_t token) {
+    engine_.StartTimer(when, qpn, token);
+  }
+  // Has our engine look at the CQ of `control`.
+  void WakeEngine(CqControl& control);
+  void OnCqPolled() { engine_.OnCqPolled(); }
+  // `cq` overran: its QPs fail, soon. Callable under its lock.
+  void FailQpsOf(CompletionQueue& cq);
+
+  // Of the engine.
+  bool ServeDoorbells();
+  bool TickCompletionQueues();
+  bool NeedsTick();
+  void OnTimer(uint32_t qpn, uint32_t token);
+
+  // Of a device in this process that connects to us, or leaves us.
+  std::optional<uint64_t> ReceiveCqOf(uint32_t qpn);
+  bool AcceptLane(Rnic& initiator, uint32_t initiator_cq_index, uint64_t receive_cq,
+                  std::shared_ptr<LaneMemory> memory);
+  void RemoveLane(uint64_t receive_cq, const LaneMemory* memory);
+
+ private:
+  struct QpSlot {
+    std::atomic<CompletionQueue*> receive_cq{nullptr};
+    std::atomic<QueuePair*> qp{nullptr};
+  };
+  // Where a QP's requests are to go. All null when the target cannot be reached.
+  struct Route {
+    std::shared_ptr<Peer> peer;
+    OutLane* lane = nullptr;
+  };
+
+  Rnic(const SoftDeviceOptions& options, std::shared_ptr<DeviceShare> share);
+  void FillContext();
+  void FillAttributes();
+  void PublishSlot(QueuePair& qp);
+  CompletionQueue* FindCq(uint64_t id);
+  void CloseLanes(CompletionQueue& cq);
+  // Waits until no data path is in the middle of an access that was checked before.
+  void DrainDataPaths();
+
+  absl::Status CheckQpInit(const ibv_pd* pd, const ibv_qp_init_attr& attributes) const;
+  std::shared_ptr<Peer> FindPeer(const ibv_gid& gid);
+  std::shared_ptr<Peer> PeerOf(Rnic& other);
+  void Connect(QueuePair& qp);
+  OutLane* ConnectInProcess(QueuePair& qp, Rnic& target);
+
+  const SoftDeviceOptions options_;
+  Clock& clock_;
+  std::shared_ptr<DeviceShare> share_;
+  ibv_device device_{};
+  ibv_context context_{};
+  ibv_gid gid_{};
+  ibv_device_attr attributes_{};
+  DeviceCapabilities capabilities_;
+  MemoryTable memory_;
+  EventQueue async_events_;
+  std::unique_ptr<QpSlot[]> slots_;
+
+  std::mutex mutex_;
+  uint32_t next_pd_handle_ = 1;
+  uint64_t next_cq_serial_ = 1;
+  std::unordered_map<const ibv_pd*, std::unique_ptr<ProtectionDomain>> pds_;
+  std::unordered_map<const ibv_mr*, std::unique_ptr<ibv_mr>> mrs_;
+  std::unordered_map<const ibv_comp_channel*, std::unique_ptr<CompletionChannel>> channels_;
+  std::unordered_map<const ibv_cq*, std::unique_ptr<CompletionQueue>> cqs_;
+  std::unordered_map<const ibv_srq*, std::unique_ptr<SharedReceiveQueue>> srqs_;
+  std::unordered_map<uint32_t, std::unique_ptr<QueuePair>> qps_;
+  std::deque<uint32_t> free_qpns_;        // the QPN that each free slot gets next, oldest first
+  std::deque<uint32_t> free_cq_indices_;  // likewise
+  std::atomic<bool> overrun_{false};
+
+  // One connection is made at a time, so that two QPs never make the same lane. Before mutex_.
+  std::mutex connect_mutex_;
+  std::mutex peers_mutex_;  // a leaf
+  std::map<std::string, std::shared_ptr<Peer>> peers_;
+
+  Engine engine_;
+};
+
+}  // namespace verbena::soft
+
+#endif  // VERBENA_TRANSPORT_SOFT_RNIC_H_

@@ -1,0 +1,248 @@
+// Rnic: creating, connecting and destroying queue pairs.
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/transport/device/verbs_status.h"
+#include "verbena/transport/soft/local_devices.h"
+#include "verbena/transport/soft/rnic.h"
+#include "verbena/transport/soft/two_locks.h"
+
+namespace verbena::soft {
+
+absl::Status Rnic::CheckQpInit(const ibv_pd* pd, const ibv_qp_init_attr& init) const {
+  if (init.qp_type != IBV_QPT_RC) {
+    return ErrnoStatus(EOPNOTSUPP, "ibv_create_qp: only reliable connected QPs exist here");
+  }
+  const ibv_qp_cap& cap = init.cap;
+  const auto max_wr = static_cast<uint32_t>(attributes_.max_qp_wr);
+  if (!pds_.contains(pd) || !cqs_.contains(init.send_cq) || !cqs_.contains(init.recv_cq) ||
+      (init.srq != nullptr && !srqs_.contains(init.srq))) {
+    return ErrnoStatus(EINVAL, "ibv_create_qp: its PD, CQ or SRQ is not of this device");
+  }
+  if (cap.max_send_wr > max_wr || cap.max_recv_wr > max_wr || cap.max_send_sge > kMaxSge ||
+      cap.max_recv_sge > kMaxSge || cap.max_inline_data > kMaxInlineBytes) {
+    return ErrnoStatus(
+        EINVAL, fmt::format("ibv_create_qp(max_send_wr={}, max_recv_wr={}, max_send_sge={}, "
+                            "max_recv_sge={}, max_inline_data={})",
+                            cap.max_send_wr, cap.max_recv_wr, cap.max_send_sge, cap.max_recv_sge,
+                            cap.max_inline_data));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ibv_qp*> Rnic::CreateQp(ibv_pd* pd, ibv_qp_init_attr& init) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (absl::Status status = CheckQpInit(pd, init); !status.ok()) return status;
+  if (free_qpns_.empty()) return ErrnoStatus(ENOMEM, "ibv_create_qp: max_qp");
+  if (init.srq != nullptr) init.cap.max_recv_wr = init.cap.max_recv_sge = 0;
+  SharedRegion inline_data;
+  if (const size_t bytes = SendQueue::InlineBytes(init.cap); bytes != 0) {
+    absl::StatusOr<SharedRegion> region = SharedRegion::Anonymous(bytes);
+    if (!region.ok()) return region.status();
+    inline_data = *std::move(region);
+  }
+  const uint32_t qpn = free_qpns_.front();
+  free_qpns_.pop_front();
+  auto qp = std::make_unique<QueuePair>(*this, pd, init, qpn, std::move(inline_data));
+  ++pds_[pd]->users;
+  ++qp->send_side().users();
+  ++qp->receive_side().users();
+  if (init.srq != nullptr) ++qp->shared_receives()->users();
+  QpSlot& slot = slots_[qpn & (kMaxQueuePairs - 1)];
+  slot.qp.store(qp.get(), std::memory_order_relaxed);
+  slot.receive_cq.store(&qp->receive_side(), std::memory_order_release);
+  ibv_qp* raw = qp.get();
+  qps_.emplace(qpn, std::move(qp));
+  return raw;
+}
+
+absl::Status Rnic::DestroyQp(ibv_qp* raw) {
+  std::unique_ptr<QueuePair> qp;
+  const uint32_t qpn = raw->qp_num;
+  QpSlot& slot = slots_[qpn & (kMaxQueuePairs - 1)];
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = qps_.find(qpn);
+    if (found == qps_.end() || found->second.get() != raw) {
+      return ErrnoStatus(EINVAL, "ibv_destroy_qp: the QP is not an object of this device");
+    }
+    qp = std::move(found->second);
+    qps_.erase(found);
+  }
+  // No message finds it from here on; whoever has found it holds one of these locks.
+  slot.receive_cq.store(nullptr, std::memory_order_release);
+  {
+    TwoLocks locks(*qp);
+    if (OutLane* lane = qp->send_queue().lane(); lane != nullptr) lane->RemoveQp(*qp);
+    for (CompletionQueue* cq : {&qp->send_side(), &qp->receive_side()}) {
+      cq->ForgetCompletions(*qp, /*drop=*/false);
+      cq->CancelAttention(*qp);
+    }
+    slot.qp.store(nullptr, std::memory_order_relaxed);
+  }
+  async_events_.Forget(raw);
+  --qp->send_side().users();
+  --qp->receive_side().users();
+  if (qp->srq != nullptr) --qp->shared_receives()->users();
+  std::lock_guard<std::mutex> lock(mutex_);
+  --pds_[qp->pd]->users;
+  // 24 bits: the slot's index, and above it a generation from 1 to 1023.
+  uint32_t next = (qpn + kMaxQueuePairs) & 0xffffff;
+  if (next < kMaxQueuePairs) next += kMaxQueuePairs;
+  free_qpns_.push_back(next);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ibv_qp_attr> Rnic::QueryQp(ibv_qp* raw) {
+  auto* qp = static_cast<QueuePair*>(raw);
+  TwoLocks locks(*qp);
+  ibv_qp_attr attributes = qp->attributes();
+  attributes.qp_state = qp->current_state();
+  attributes.cur_qp_state = attributes.qp_state;
+  qp->state = attributes.qp_state;
+  return attributes;
+}
+
+absl::Status Rnic::ModifyQp(ibv_qp* raw, const ibv_qp_attr& attributes, int mask) {
+  auto* qp = static_cast<QueuePair*>(raw);
+  {
+    TwoLocks locks(*qp);
+    const ibv_qp_state now = qp->current_state();
+    if (int error = qp->CheckModify(attributes, mask); error != 0) {
+      return ErrnoStatus(
+          error, fmt::format("ibv_modify_qp(QPN {:#x}, state {} to {}, mask {:#x})", raw->qp_num,
+                             static_cast<int>(now), static_cast<int>(attributes.qp_state), mask));
+    }
+    const bool to_state = (mask & IBV_QP_STATE) != 0;
+    if (to_state && attributes.qp_state == IBV_QPS_ERR) {
+      qp->EnterError();
+      return absl::OkStatus();
+    }
+    if (to_state && attributes.qp_state == IBV_QPS_RTR) {
+      qp->SetPeer(FindPeer(attributes.ah_attr.grh.dgid));
+    }
+    qp->Modify(attributes, mask);
+    if (!to_state || attributes.qp_state == IBV_QPS_RTS) {
+      CompletionSink sink(qp->send_side());
+      qp->send_queue().Resume(sink);
+      sink.Finish();
+    }
+  }
+  if ((mask & IBV_QP_STATE) != 0 && attributes.qp_state == IBV_QPS_RTR) Connect(*qp);
+  return absl::OkStatus();
+}
+
+std::shared_ptr<Peer> Rnic::FindPeer(const ibv_gid& gid) {
+  {
+    std::lock_guard<std::mutex> lock(peers_mutex_);
+    auto found = peers_.find(GidKey(gid));
+    if (found != peers_.end()) return found->second;
+  }
+  std::shared_ptr<Rnic> local = LocalDevices::Get().Find(gid);
+  return local != nullptr ? PeerOf(*local) : nullptr;
+}
+
+std::shared_ptr<Peer> Rnic::PeerOf(Rnic& other) {
+  std::lock_guard<std::mutex> lock(peers_mutex_);
+  std::shared_ptr<Peer>& peer = peers_[GidKey(other.gid_)];
+  if (peer == nullptr) {
+    const int doorbell = other.engine_.DuplicateDoorbell();
+    peer = std::make_shared<Peer>(other.gid_, other.share_->control(), other.share_->entries(),
+                                  doorbell, other.share_);
+  }
+  return peer;
+}
+
+void Rnic::Connect(QueuePair& qp) {
+  std::lock_guard<std::mutex> connecting(connect_mutex_);
+  std::shared_ptr<Rnic> local = LocalDevices::Get().Find(qp.attributes().ah_attr.grh.dgid);
+  OutLane* lane = local != nullptr ? ConnectInProcess(qp, *local) : nullptr;
+  CompletionQueue& cq = qp.send_side();
+  std::lock_guard<SpinLock> lock(cq.lock());
+  CompletionSink sink(cq);
+  if (lane == nullptr || lane->failed()) {
+    qp.send_queue().LoseTarget(sink);
+  } else {
+    lane->AddQp(qp);
+    qp.send_queue().Attach(lane);
+    qp.send_queue().Resume(sink);
+  }
+  sink.Finish();
+}
+
+OutLane* Rnic::ConnectInProcess(QueuePair& qp, Rnic& target) {
+  const std::optional<uint64_t> receive_cq = target.ReceiveCqOf(qp.attributes().dest_qp_num);
+  if (!receive_cq.has_value()) return nullptr;
+  CompletionQueue& cq = qp.send_side();
+  std::shared_ptr<Peer> peer = PeerOf(target);
+  {
+    std::lock_guard<SpinLock> lock(cq.lock());
+    cq.SweepOutLanes();
+    if (OutLane* lane = cq.FindOutLane(*peer, *receive_cq); lane != nullptr) return lane;
+  }
+  const LaneGeometry geometry{.request_lines = options_.request_ring_bytes / uint32_t{kLineBytes},
+                              .answer_lines = options_.answer_ring_bytes / uint32_t{kLineBytes}};
+  absl::StatusOr<SharedRegion> region = SharedRegion::Anonymous(geometry.bytes());
+  if (!region.ok()) return nullptr;
+  auto memory = std::make_shared<LaneMemory>(*std::move(region), geometry);
+  if (!target.AcceptLane(*this, cq.handle, *receive_cq, memory)) return nullptr;
+  CqControl& control = peer->control(static_cast<uint32_t>(*receive_cq % kMaxCompletionQueues));
+  auto lane = std::make_unique<OutLane>(cq, peer, *receive_cq, control, std::move(memory));
+  OutLane* raw = lane.get();
+  std::lock_guard<SpinLock> lock(cq.lock());
+  cq.AddOutLane(std::move(lane));
+  return raw;
+}
+
+std::optional<uint64_t> Rnic::ReceiveCqOf(uint32_t qpn) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = qps_.find(qpn);
+  if (found == qps_.end()) return std::nullopt;
+  return found->second->receive_side().id();
+}
+
+CompletionQueue* Rnic::FindCq(uint64_t id) {
+  for (auto& [_, cq] : cqs_) {
+    if (cq->id() == id) return cq.get();
+  }
+  return nullptr;
+}
+
+bool Rnic::AcceptLane(Rnic& initiator, uint32_t initiator_cq_index, uint64_t receive_cq,
+                      std::shared_ptr<LaneMemory> memory) {
+  std::shared_ptr<Peer> peer = PeerOf(initiator);
+  std::lock_guard<std::mutex> lock(mutex_);
+  CompletionQueue* cq = FindCq(receive_cq);
+  if (cq == nullptr) return false;
+  CqControl& control = peer->control(initiator_cq_index);
+  std::lock_guard<SpinLock> cq_lock(cq->lock());
+  cq->AddInLane(std::make_unique<InLane>(std::move(peer), control, std::move(memory)));
+  return true;
+}
+
+void Rnic::RemoveLane(uint64_t receive_cq, const LaneMemory* memory) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  CompletionQueue* cq = FindCq(receive_cq);
+  if (cq == nullptr) return;
+  std::lock_guard<SpinLock> cq_lock(cq->lock());
+  cq->RemoveInLane(memory);
+}
+
+void Rnic::CloseLanes(CompletionQueue& cq) {
+  std::vector<std::unique_ptr<OutLane>> out_lanes;
+  {
+    std::lock_guard<SpinLock> lock(cq.lock());
+    for (auto& lane : cq.in_lanes()) lane->CloseTarget();
+    cq.in_lanes().clear();
+    out_lanes.swap(cq.out_lanes());
+  }
+  for (auto& lane : out_lanes) {
+    std::shared_ptr<Rnic> target = LocalDevices::Get().Find(lane->peer().gid());
+    if (target != nullptr) target->RemoveLane(lane->remote_cq(), lane->memory());
+  }
+}
+
+}  // namespace verbena::soft

@@ -1,0 +1,488 @@
+#include "verbena/transport/soft/send_queue.h"
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+
+#include "verbena/transport/soft/completion_queue.h"
+#include "verbena/transport/soft/lane.h"
+#include "verbena/transport/soft/queue_pair.h"
+#include "verbena/transport/soft/rnic.h"
+
+namespace verbena::soft {
+namespace {
+
+bool IsSend(ibv_wr_opcode opcode) {
+  return opcode == IBV_WR_SEND || opcode == IBV_WR_SEND_WITH_IMM;
+}
+
+bool IsAtomic(ibv_wr_opcode opcode) {
+  return opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+}
+
+bool IsWrite(ibv_wr_opcode opcode) {
+  return opcode == IBV_WR_RDMA_WRITE || opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+}
+
+Opcode RequestOf(ibv_wr_opcode opcode) {
+  if (IsSend(opcode)) return Opcode::kSend;
+  if (IsWrite(opcode)) return Opcode::kWrite;
+  if (opcode == IBV_WR_RDMA_READ) return Opcode::kRead;
+  return opcode == IBV_WR_ATOMIC_CMP_AND_SWP ? Opcode::kCompareSwap : Opcode::kFetchAdd;
+}
+
+ibv_wc_opcode CompletionOf(ibv_wr_opcode opcode) {
+  if (IsSend(opcode)) return IBV_WC_SEND;
+  if (IsWrite(opcode)) return IBV_WC_RDMA_WRITE;
+  if (opcode == IBV_WR_RDMA_READ) return IBV_WC_RDMA_READ;
+  return opcode == IBV_WR_ATOMIC_CMP_AND_SWP ? IBV_WC_COMP_SWAP : IBV_WC_FETCH_ADD;
+}
+
+// How long a queue pair waits after an RNR NAK, by ibv_qp_attr::min_rnr_timer.
+Duration RnrDelay(uint32_t timer) {
+  static constexpr int kHundredthsOfMs[32] = {65536, 1,    2,    3,     4,     6,     8,     12,
+                                              16,    24,   32,   48,    64,    96,    128,   192,
+                                              256,   384,  512,  768,   1024,  1536,  2048,  3072,
+                                              4096,  6144, 8192, 12288, 16384, 24576, 32768, 49152};
+  return std::chrono::microseconds(10) * kHundredthsOfMs[timer & 31];
+}
+
+// By ibv_qp_attr::timeout.
+Duration TransportTimeout(uint8_t timeout) {
+  return std::chrono::nanoseconds(int64_t{4096} << (timeout & 31));
+}
+
+ibv_wc_status StatusOf(RefusalReason reason) {
+  switch (reason) {
+    case RefusalReason::kNoReceive:
+      return IBV_WC_RNR_RETRY_EXC_ERR;
+    case RefusalReason::kInvalidRequest:
+      return IBV_WC_REM_INV_REQ_ERR;
+    case RefusalReason::kAccess:
+      return IBV_WC_REM_ACCESS_ERR;
+    case RefusalReason::kOperation:
+      return IBV_WC_REM_OP_ERR;
+    default:
+      return IBV_WC_RETRY_EXC_ERR;
+  }
+}
+
+}  // namespace
+
+SendQueue::SendQueue(QueuePair& qp, const ibv_qp_cap& cap, bool signal_all,
+                     SharedRegion inline_data)
+    : qp_(qp),
+      max_wr_(cap.max_send_wr),
+      max_sge_(cap.max_send_sge),
+      max_inline_(cap.max_inline_data),
+      signal_all_(signal_all),
+      mask_(SlotsOf(cap) - 1),
+      wqes_(std::make_unique<Wqe[]>(size_t{mask_} + 1)),
+      sges_(std::make_unique<ibv_sge[]>((size_t{mask_} + 1) * std::max(1u, max_sge_))),
+      inline_data_(std::move(inline_data)) {}
+
+uint32_t SendQueue::SlotsOf(const ibv_qp_cap& cap) {
+  return std::bit_ceil(std::max(1u, cap.max_send_wr));
+}
+
+int SendQueue::Post(ibv_send_wr* wr, ibv_send_wr** bad_wr) {
+  CompletionQueue& cq = qp_.send_side();
+  std::lock_guard<SpinLock> lock(cq.lock());
+  const ibv_qp_state state = qp_.current_state();
+  int error = state == IBV_QPS_RTS || state == IBV_QPS_SQD || state == IBV_QPS_ERR ? 0 : EINVAL;
+  // Nobody polls for what becomes of these WRs: the target is to wake our engine.
+  if (cq.unpolled() && lane_ != nullptr) lane_->header().wake_level.store(kWakeOnConsumed);
+  for (; wr != nullptr && error == 0; wr = wr->next) {
+    error = Enqueue(*wr);
+    if (error != 0) break;
+    LaunchPending();
+    if ((wr->send_flags & IBV_SEND_INLINE) != 0 && launched_ != tail_) {
+      StoreInline(tail_ - 1, nullptr);
+    }
+  }
+  if (error != 0) *bad_wr = wr;
+  if (published_) Announce();
+  if ((failed_ || target_lost_ || state == IBV_QPS_ERR) && done_ != tail_) {
+    CompletionSink sink(cq);
+    Resume(sink);
+    sink.Finish();
+  }
+  return error;
+}
+
+int SendQueue::CheckPost(const ibv_send_wr& wr, uint64_t& length) const {
+  switch (wr.opcode) {
+    case IBV_WR_SEND:
+    case IBV_WR_SEND_WITH_IMM:
+    case IBV_WR_RDMA_WRITE:
+    case IBV_WR_RDMA_WRITE_WITH_IMM:
+    case IBV_WR_RDMA_READ:
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
+      break;
+    default:
+      return EINVAL;
+  }
+  if (wr.num_sge < 0 || static_cast<uint32_t>(wr.num_sge) > max_sge_) return EINVAL;
+  length = 0;
+  for (int i = 0; i < wr.num_sge; ++i) length += wr.sg_list[i].length;
+  if (length > kMaxMessageBytes) return EINVAL;
+  if ((wr.send_flags & IBV_SEND_INLINE) != 0 &&
+      (length > max_inline_ || (!IsSend(wr.opcode) && !IsWrite(wr.opcode)))) {
+    return EINVAL;
+  }
+  if (IsAtomic(wr.opcode) && length != sizeof(uint64_t)) return EINVAL;
+  return tail_ - released_ >= max_wr_ ? ENOMEM : 0;
+}
+
+int SendQueue::Enqueue(const ibv_send_wr& wr) {
+  uint64_t length;
+  if (int error = CheckPost(wr, length); error != 0) return error;
+  const uint32_t index = tail_;
+  Wqe& wqe = At(index);
+  wqe.wr_id = wr.wr_id;
+  wqe.length = static_cast<uint32_t>(length);
+  wqe.immediate = wr.imm_data;
+  wqe.opcode = wr.opcode;
+  wqe.flags = static_cast<uint8_t>(wr.send_flags | (signal_all_ ? IBV_SEND_SIGNALED : 0));
+  wqe.num_sge = static_cast<uint8_t>(wr.num_sge);
+  wqe.state = State::kPosted;
+  wqe.inline_stored = false;
+  if (wr.num_sge == 1) {
+    wqe.first_sge = wr.sg_list[0];
+  } else if (wr.num_sge > 1) {
+    std::memcpy(SgesOf(wqe, index), wr.sg_list, sizeof(ibv_sge) * wr.num_sge);
+  }
+  if (IsAtomic(wr.opcode)) {
+    wqe.remote_address = wr.wr.atomic.remote_addr;
+    wqe.rkey = wr.wr.atomic.rkey;
+    wqe.compare_add = wr.wr.atomic.compare_add;
+    wqe.swap = wr.wr.atomic.swap;
+  } else if (!IsSend(wr.opcode)) {
+    wqe.remote_address = wr.wr.rdma.remote_addr;
+    wqe.rkey = wr.wr.rdma.rkey;
+  }
+  ++tail_;
+  return 0;
+}
+
+void SendQueue::Resume(CompletionSink& sink) {
+  if (qp_.current_state() == IBV_QPS_ERR) {
+    Flush(sink);
+    return;
+  }
+  LaunchPending();
+  if (published_) Announce();
+  if (target_lost_ && done_ != tail_) {
+    ReportFailure(done_, IBV_WC_RETRY_EXC_ERR, sink);
+  } else if (failed_ && done_ == launched_) {
+    ReportFailure(done_, At(done_).failure, sink);
+  }
+}
+
+void SendQueue::Announce() {
+  published_ = false;
+  lane_->Announce();
+}
+
+void SendQueue::LaunchPending() {
+  if (launched_ == tail_ || lane_ == nullptr || backing_off_ || failed_ || target_lost_ ||
+      qp_.current_state() != IBV_QPS_RTS) {
+    return;
+  }
+  while (launched_ != tail_ && LaunchOne(launched_)) ++launched_;
+}
+
+bool SendQueue::LaunchOne(uint32_t index) {
+  Wqe& wqe = At(index);
+  if (launch_offset_ == 0) {
+    if (NeedsAnswer(wqe) || (wqe.flags & IBV_SEND_FENCE) != 0) {
+      const uint32_t limit = (wqe.flags & IBV_SEND_FENCE) != 0 ? 1 : qp_.attributes().max_rd_atomic;
+      if (NeedsAnswer(wqe) && qp_.attributes().max_rd_atomic == 0) {
+        return FailLocally(index, IBV_WC_LOC_QP_OP_ERR);
+      }
+      // Resumed when an answer arrives.
+      if (outstanding_reads_ >= limit) return false;
+    }
+    if (!LocalMemoryAllowed(wqe, index)) return FailLocally(index, IBV_WC_LOC_PROT_ERR);
+    wqe.first_psn = next_psn_;
+  }
+  if (!WriteFragments(wqe, index)) {
+    lane_->AwaitRoom(qp_);
+    return false;
+  }
+  wqe.state = State::kLaunched;
+  wqe.end = lane_->requests().position();
+  if (NeedsAnswer(wqe)) ++outstanding_reads_;
+  if ((wqe.flags & IBV_SEND_SIGNALED) != 0) lane_->Watch(qp_, wqe.end);
+  return true;
+}
+
+bool SendQueue::LocalMemoryAllowed(Wqe& wqe, uint32_t index) {
+  if ((wqe.flags & IBV_SEND_INLINE) != 0) return true;
+  const unsigned access = NeedsAnswer(wqe) ? IBV_ACCESS_LOCAL_WRITE : 0;
+  const ibv_sge* sges = SgesOf(wqe, index);
+  for (uint32_t i = 0; i < wqe.num_sge; ++i) {
+    if (!qp_.rnic().memory().view().Check(sges[i].lkey, qp_.pd_handle(), sges[i].addr,
+                                          sges[i].length, access)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool SendQueue::WriteFragments(Wqe& wqe, uint32_t index) {
+  RingWriter& ring = lane_->requests();
+  const uint32_t payload_bytes = NeedsAnswer(wqe) ? 0 : wqe.length;
+  MessageHeader header{.opcode = RequestOf(wqe.opcode),
+                       .immediate = wqe.immediate,
+                       .destination = qp_.attributes().dest_qp_num,
+                       .source = qp_.qp_num};
+  uint8_t flags = (wqe.flags & IBV_SEND_SOLICITED) != 0 ? kSolicited : 0;
+  if (wqe.opcode == IBV_WR_SEND_WITH_IMM || wqe.opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {
+    flags |= kImmediate;
+  }
+  while (true) {
+    const bool first = launch_offset_ == 0;
+    const size_t prefix = first ? PrefixBytes(wqe) : 0;
+    const uint32_t bytes = static_cast<uint32_t>(
+        std::min<size_t>(payload_bytes - launch_offset_, kMaxFragmentBytes - prefix));
+    std::byte* payload = ring.Reserve(prefix + bytes);
+    if (payload == nullptr) return false;
+    if (prefix != 0) WritePrefix(wqe, payload);
+    Gather(payload + prefix, wqe, index, launch_offset_, bytes);
+    launch_offset_ += bytes;
+    const bool last = launch_offset_ == payload_bytes;
+    header.flags = flags | (first ? kFirst : 0);
+    if (last) {
+      header.flags |= kLast | ((wqe.flags & IBV_SEND_SIGNALED) != 0 ? kWatched : 0);
+    }
+    header.length = static_cast<uint16_t>(prefix + bytes);
+    header.psn = next_psn_++;
+    if (first) wqe.start = ring.position();
+    ring.Publish(header);
+    published_ = true;
+    if (last) break;
+  }
+  launch_offset_ = 0;
+  return true;
+}
+
+size_t SendQueue::PrefixBytes(const Wqe& wqe) {
+  if (IsSend(wqe.opcode)) return 0;
+  return sizeof(RemoteRange) + (IsAtomic(wqe.opcode) ? sizeof(AtomicOperands) : 0);
+}
+
+void SendQueue::WritePrefix(const Wqe& wqe, std::byte* to) {
+  const RemoteRange range{.address = wqe.remote_address, .length = wqe.length, .rkey = wqe.rkey};
+  std::memcpy(to, &range, sizeof(range));
+  if (!IsAtomic(wqe.opcode)) return;
+  const AtomicOperands operands{.compare_or_add = wqe.compare_add, .swap = wqe.swap};
+  std::memcpy(to + sizeof(range), &operands, sizeof(operands));
+}
+
+void SendQueue::Gather(std::byte* to, Wqe& wqe, uint32_t index, uint32_t offset, uint32_t bytes) {
+  const ibv_sge* sge = SgesOf(wqe, index);
+  for (; bytes != 0; ++sge) {
+    if (offset >= sge->length) {
+      offset -= sge->length;
+      continue;
+    }
+    const uint32_t part = std::min(bytes, sge->length - offset);
+    std::memcpy(to, reinterpret_cast<const void*>(sge->addr + offset), part);
+    offset = 0;
+    to += part;
+    bytes -= part;
+  }
+}
+
+void SendQueue::StoreInline(uint32_t index, const std::byte* from_ring) {
+  Wqe& wqe = At(index);
+  if (wqe.inline_stored || wqe.length == 0) return;
+  std::byte* to = inline_data_.data() + size_t{index & mask_} * max_inline_;
+  if (from_ring != nullptr) {
+    std::memcpy(to, from_ring, wqe.length);
+  } else {
+    Gather(to, wqe, index, 0, wqe.length);
+  }
+  wqe.inline_stored = true;
+  wqe.num_sge = 1;
+  wqe.first_sge = {.addr = reinterpret_cast<uint64_t>(to), .length = wqe.length, .lkey = 0};
+}
+
+bool SendQueue::FailLocally(uint32_t index, ibv_wc_status status) {
+  failed_ = true;
+  At(index).failure = status;
+  // Reported when everything before it is done. If that has been signalled to nobody, watch it
+  // here.
+  if (done_ != index) lane_->Watch(qp_, At(index - 1).end);
+  return false;
+}
+
+void SendQueue::Complete(uint64_t consumed, CompletionSink& sink) {
+  for (; done_ != launched_; ++done_) {
+    const Wqe& wqe = At(done_);
+    if (wqe.end > consumed || (NeedsAnswer(wqe) && wqe.state != State::kAnswered)) break;
+    rnr_retries_ = 0;
+    not_ready_since_ = {};
+    if ((wqe.flags & IBV_SEND_SIGNALED) != 0) AddCompletion(done_, IBV_WC_SUCCESS, sink);
+  }
+  if (failed_ && done_ == launched_) ReportFailure(done_, At(done_).failure, sink);
+}
+
+void SendQueue::AddCompletion(uint32_t index, ibv_wc_status status, CompletionSink& sink) {
+  const Wqe& wqe = At(index);
+  ibv_wc& wc = sink.Add(status, false, &qp_, index + 1);
+  wc.wr_id = wqe.wr_id;
+  wc.opcode = CompletionOf(wqe.opcode);
+  wc.byte_len = NeedsAnswer(wqe) ? wqe.length : 0;
+  wc.qp_num = qp_.qp_num;
+}
+
+void SendQueue::ReportFailure(uint32_t index, ibv_wc_status status, CompletionSink& sink) {
+  // Only a peer that breaks the protocol leaves anything before it.
+  for (; done_ != index; ++done_) AddCompletion(done_, IBV_WC_WR_FLUSH_ERR, sink);
+  AddCompletion(index, status, sink);
+  done_ = index + 1;
+  if (launched_ == index) launched_ = done_;
+  qp_.Fail(qp_.send_side(), sink);
+}
+
+void SendQueue::Refused(const Refusal& refusal, CompletionSink& sink) {
+  // What was consumed before the refused fragment was executed.
+  Complete(refusal.position, sink);
+  // A WR that was taken back since, or a QP that was reset, is of no interest.
+  uint32_t index = done_;
+  const bool launching = launch_offset_ != 0;
+  const uint32_t in_ring = launched_ + (launching ? 1 : 0);
+  while (index != in_ring && !Contains(index, refusal.position)) ++index;
+  if (index == in_ring || qp_.current_state() == IBV_QPS_ERR) return;
+  if (refusal.reason == RefusalReason::kNoReceive || refusal.reason == RefusalReason::kNotReady) {
+    BackOff(index, refusal, sink);
+  } else {
+    ReportFailure(index, StatusOf(refusal.reason), sink);
+  }
+}
+
+bool SendQueue::Contains(uint32_t index, uint64_t position) {
+  const Wqe& wqe = At(index);
+  const uint64_t end = index == launched_ ? lane_->requests().position() : wqe.end;
+  return position >= wqe.start && position < end;
+}
+
+void SendQueue::BackOff(uint32_t index, const Refusal& refusal, CompletionSink& sink) {
+  const ibv_qp_attr& attributes = qp_.attributes();
+  const TimePoint now = qp_.rnic().Now();
+  Duration wait = std::chrono::milliseconds(1);
+  if (refusal.reason == RefusalReason::kNoReceive) {
+    constexpr uint8_t kForever = 7;
+    if (attributes.rnr_retry != kForever && rnr_retries_ >= attributes.rnr_retry) {
+      ReportFailure(index, IBV_WC_RNR_RETRY_EXC_ERR, sink);
+      return;
+    }
+    ++rnr_retries_;
+    wait = RnrDelay(refusal.rnr_timer);
+  } else {
+    if (not_ready_since_ == TimePoint{}) not_ready_since_ = now;
+    const Duration timeout = TransportTimeout(attributes.timeout) * (attributes.retry_cnt + 1);
+    if (attributes.timeout != 0 && now - not_ready_since_ > timeout) {
+      ReportFailure(index, IBV_WC_RETRY_EXC_ERR, sink);
+      return;
+    }
+  }
+  TakeBack(index);
+  backing_off_ = true;
+  qp_.rnic().StartTimer(now + wait, qp_.qp_num, ++backoff_token_);
+}
+
+void SendQueue::TakeBack(uint32_t first) {
+  const uint32_t in_ring = launched_ + (launch_offset_ != 0 ? 1 : 0);
+  for (uint32_t index = first; index != in_ring; ++index) {
+    Wqe& wqe = At(index);
+    if ((wqe.flags & IBV_SEND_INLINE) != 0) {
+      StoreInline(index, lane_->requests().PayloadAt(wqe.start) + PrefixBytes(wqe));
+    }
+    if (NeedsAnswer(wqe) && index != launched_) --outstanding_reads_;
+    wqe.state = State::kPosted;
+  }
+  next_psn_ = At(first).first_psn;
+  launched_ = first;
+  launch_offset_ = 0;
+}
+
+void SendQueue::EndBackoff(uint32_t token, CompletionSink& sink) {
+  if (!backing_off_ || token != backoff_token_) return;
+  backing_off_ = false;
+  Resume(sink);
+}
+
+void SendQueue::Answered(const MessageHeader& answer, const std::byte* payload,
+                         CompletionSink& sink) {
+  // Answers come in the order of the requests: this one is for the oldest that has none yet.
+  uint32_t index = done_;
+  while (index != launched_ && !(NeedsAnswer(At(index)) && At(index).state == State::kLaunched)) {
+    ++index;
+  }
+  if (index == launched_ || At(index).first_psn != answer.psn) return;
+  Wqe& wqe = At(index);
+  const bool last = (answer.flags & kLast) != 0;
+  const uint32_t left = wqe.length - answer_offset_;
+  if (answer.length > left || last != (answer.length == left)) {
+    ReportFailure(index, IBV_WC_BAD_RESP_ERR, sink);
+    return;
+  }
+  if (!LocalMemoryAllowed(wqe, index)) {
+    ReportFailure(index, IBV_WC_LOC_PROT_ERR, sink);
+    return;
+  }
+  Scatter(wqe, index, payload, answer.length);
+  answer_offset_ += answer.length;
+  if (!last) return;
+  answer_offset_ = 0;
+  wqe.state = State::kAnswered;
+  --outstanding_reads_;
+  // An answer is proof that the target has consumed the request and everything before it.
+  Complete(wqe.end, sink);
+  Resume(sink);
+}
+
+void SendQueue::Scatter(Wqe& wqe, uint32_t index, const std::byte* from, uint32_t bytes) {
+  const ibv_sge* sge = SgesOf(wqe, index);
+  uint32_t offset = answer_offset_;
+  for (; bytes != 0; ++sge) {
+    if (offset >= sge->length) {
+      offset -= sge->length;
+      continue;
+    }
+    const uint32_t part = std::min(bytes, sge->length - offset);
+    std::memcpy(reinterpret_cast<void*>(sge->addr + offset), from, part);
+    offset = 0;
+    from += part;
+    bytes -= part;
+  }
+}
+
+void SendQueue::LoseTarget(CompletionSink& sink) {
+  target_lost_ = true;
+  Resume(sink);
+}
+
+void SendQueue::Flush(CompletionSink& sink) {
+  for (; done_ != tail_; ++done_) AddCompletion(done_, IBV_WC_WR_FLUSH_ERR, sink);
+  launched_ = tail_;
+  launch_offset_ = 0;
+  outstanding_reads_ = 0;
+}
+
+void SendQueue::Reset() {
+  released_ = done_ = launched_ = tail_;
+  launch_offset_ = 0;
+  published_ = backing_off_ = failed_ = target_lost_ = false;
+  outstanding_reads_ = answer_offset_ = rnr_retries_ = 0;
+  not_ready_since_ = {};
+  lane_ = nullptr;
+}
+
+}  // namespace verbena::soft

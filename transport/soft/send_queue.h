@@ -1,0 +1,165 @@
+// SendQueue: the initiator's half of a QP.
+//
+// A posted WR is launched, as soon as order and room allow, by writing it into the lane's request
+// ring; it completes, in posting order, when the target has consumed it (and, for READs and
+// atomics, answered). A target may refuse it: for want of a receive, and then it and all later WRs
+// are taken back and launched again after the RNR timer; or for good, and then the QP fails.
+//
+// SQ slots are counted as hardware's libraries do: a slot is free once a signalled completion at or
+// after it has been polled. Inline data is copied to the ring only; when a WR cannot be launched at
+// once, or is refused, its data moves to a slot of its own.
+//
+// Everything runs under the send CQ's lock.
+
+#ifndef VERBENA_TRANSPORT_SOFT_SEND_QUEUE_H_
+#define VERBENA_TRANSPORT_SOFT_SEND_QUEUE_H_
+
+#include <infiniband/verbs.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/soft/message.h"
+#include "verbena/transport/soft/shared_region.h"
+
+namespace verbena::soft {
+
+class CompletionSink;
+class OutLane;
+class QueuePair;
+
+inline constexpr uint32_t kMaxInlineBytes = 8192;
+inline constexpr uint32_t kMaxMessageBytes = 1u << 30;
+
+class SendQueue {
+ public:
+  // `inline_data`: InlineBytes(cap) of memory, untouched until a WR needs it.
+  SendQueue(QueuePair& qp, const ibv_qp_cap& cap, bool signal_all, SharedRegion inline_data);
+
+  static size_t InlineBytes(const ibv_qp_cap& cap) {
+    return size_t{SlotsOf(cap)} * cap.max_inline_data;
+  }
+
+  // Takes the lock itself, as ibv_post_send does.
+  int Post(ibv_send_wr* wr, ibv_send_wr** bad_wr);
+
+  // Connects to the lane of the peer. WRs posted before are launched by Resume.
+  void Attach(OutLane* lane) { lane_ = lane; }
+  OutLane* lane() const { return lane_; }
+  // Nothing can be sent any more, and what was sent is lost.
+  void LoseTarget(CompletionSink& sink);
+
+  // Launches what waits, if it may now; fails or flushes what never will.
+  void Resume(CompletionSink& sink);
+  // Reports every WR that is finished, now that the target has consumed lines before `consumed`.
+  void Complete(uint64_t consumed, CompletionSink& sink);
+  // The target's answers.
+  void Refused(const Refusal& refusal, CompletionSink& sink);
+  void Answered(const MessageHeader& answer, const std::byte* payload, CompletionSink& sink);
+  // The RNR timer `token` ran out.
+  void EndBackoff(uint32_t token, CompletionSink& sink);
+
+  // Ends every WR with IBV_WC_WR_FLUSH_ERR.
+  void Flush(CompletionSink& sink);
+  void Reset();
+  // Slots before `released` belong to WRs whose completion was polled.
+  void ReleaseSlots(uint32_t released) { released_ = released; }
+  void SetFirstPsn(uint32_t psn) { next_psn_ = static_cast<uint16_t>(psn); }
+
+ private:
+  enum class State : uint8_t { kPosted, kLaunched, kAnswered };
+
+  struct alignas(64) Wqe {
+    // A SEND needs no more than this line.
+    uint64_t wr_id;
+    uint64_t start;  // position of its first fragment in the ring
+    uint64_t end;    // position after its last one
+    uint32_t length;
+    uint32_t immediate;
+    ibv_sge first_sge;
+    uint16_t first_psn;
+    uint8_t flags;  // ibv_send_flags
+    uint8_t num_sge;
+    State state;
+    bool inline_stored;
+    ibv_wr_opcode opcode;
+    // One-sided operations and failures go on here.
+    uint64_t remote_address;
+    uint64_t compare_add;
+    uint64_t swap;
+    uint32_t rkey;
+    ibv_wc_status failure;
+  };
+  static_assert(offsetof(Wqe, remote_address) <= 64 + 8);
+
+  static uint32_t SlotsOf(const ibv_qp_cap& cap);
+  Wqe& At(uint32_t index) { return wqes_[index & mask_]; }
+  // A WR of one SGE keeps it in its WQE.
+  ibv_sge* SgesOf(Wqe& wqe, uint32_t index) {
+    return wqe.num_sge <= 1 ? &wqe.first_sge : &sges_[size_t{index & mask_} * max_sge_];
+  }
+  static bool NeedsAnswer(const Wqe& wqe) {
+    return wqe.opcode == IBV_WR_RDMA_READ || wqe.opcode == IBV_WR_ATOMIC_CMP_AND_SWP ||
+           wqe.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+  }
+
+  // Posting.
+  int CheckPost(const ibv_send_wr& wr, uint64_t& length) const;
+  int Enqueue(const ibv_send_wr& wr);
+  void StoreInline(uint32_t index, const std::byte* from_ring);
+
+  // Launching. LaunchOne is false when the WR has to wait, or failed.
+  void LaunchPending();
+  bool LaunchOne(uint32_t index);
+  bool LocalMemoryAllowed(Wqe& wqe, uint32_t index);
+  bool WriteFragments(Wqe& wqe, uint32_t index);
+  static size_t PrefixBytes(const Wqe& wqe);
+  static void WritePrefix(const Wqe& wqe, std::byte* to);
+  void Gather(std::byte* to, Wqe& wqe, uint32_t index, uint32_t offset, uint32_t bytes);
+  void Scatter(Wqe& wqe, uint32_t index, const std::byte* from, uint32_t bytes);
+  void Announce();
+
+  // Ending.
+  bool FailLocally(uint32_t index, ibv_wc_status status);
+  void ReportFailure(uint32_t index, ibv_wc_status status, CompletionSink& sink);
+  void AddCompletion(uint32_t index, ibv_wc_status status, CompletionSink& sink);
+  bool Contains(uint32_t index, uint64_t position);
+  void BackOff(uint32_t index, const Refusal& refusal, CompletionSink& sink);
+  void TakeBack(uint32_t first);
+
+  QueuePair& qp_;
+  OutLane* lane_ = nullptr;
+  const uint32_t max_wr_;
+  const uint32_t max_sge_;
+  const uint32_t max_inline_;
+  const bool signal_all_;
+  const uint32_t mask_;
+  std::unique_ptr<Wqe[]> wqes_;
+  std::unique_ptr<ibv_sge[]> sges_;
+  SharedRegion inline_data_;  // max_inline_ bytes for each WQE
+
+  // WQE indices, which wrap: released <= done <= launched <= tail.
+  uint32_t released_ = 0;
+  uint32_t done_ = 0;
+  uint32_t launched_ = 0;
+  uint32_t tail_ = 0;
+  uint32_t launch_offset_ = 0;  // bytes of the WQE at launched_ that are in the ring already
+  uint16_t next_psn_ = 0;
+  bool published_ = false;    // something, since the last Announce
+  bool backing_off_ = false;  // until the RNR timer
+  bool failed_ = false;       // the WQE at launched_ failed locally, and nothing follows it
+  bool target_lost_ = false;
+  uint32_t outstanding_reads_ = 0;
+  uint32_t answer_offset_ = 0;  // bytes of the oldest READ's data that have arrived
+  // Of the WR at done_: how often it was refused for want of a receive, and since when its target
+  // has not been ready.
+  uint32_t rnr_retries_ = 0;
+  TimePoint not_ready_since_{};
+  uint32_t backoff_token_ = 0;
+};
+
+}  // namespace verbena::soft
+
+#endif  // VERBENA_TRANSPORT_SOFT_SEND_QUEUE_H_

@@ -1,0 +1,62 @@
+// SharedReceiveQueue: the ibv_srq of the soft device.
+//
+// Receives are consumed in posting order by whichever QP gets a message first. The limit event is
+// one-shot: raised when fewer receives than the limit are left, and armed again by ModifySrq only.
+// Any thread, under its own lock, which is taken after a CQ's. Owned by the Rnic.
+
+#ifndef VERBENA_TRANSPORT_SOFT_SHARED_RECEIVE_QUEUE_H_
+#define VERBENA_TRANSPORT_SOFT_SHARED_RECEIVE_QUEUE_H_
+
+#include <infiniband/verbs.h>
+
+#include <atomic>
+#include <mutex>
+
+#include "verbena/transport/soft/event_queue.h"
+#include "verbena/transport/soft/receive_queue.h"
+#include "verbena/transport/soft/spin_lock.h"
+
+namespace verbena::soft {
+
+class SharedReceiveQueue : public ibv_srq {
+ public:
+  SharedReceiveQueue(ibv_context* device, ibv_pd* domain, const ibv_srq_init_attr& attributes,
+                     EventQueue& events);
+
+  int Post(ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
+    std::lock_guard<SpinLock> lock(lock_);
+    for (; wr != nullptr; wr = wr->next) {
+      if (int error = queue_.Post(*wr); error != 0) {
+        *bad_wr = wr;
+        return error;
+      }
+    }
+    return 0;
+  }
+
+  bool Pop(Receive& receive) {
+    std::lock_guard<SpinLock> lock(lock_);
+    if (!queue_.Pop(receive)) return false;
+    if (queue_.size() < limit_) RaiseLimit();
+    return true;
+  }
+
+  void SetLimit(uint32_t limit);
+  ibv_srq_attr Attributes();
+
+  // QPs that take their receives here.
+  std::atomic<int>& users() { return users_; }
+
+ private:
+  void RaiseLimit();
+
+  SpinLock lock_;
+  ReceiveQueue queue_;
+  uint32_t limit_ = 0;  // 0: not armed
+  EventQueue& events_;
+  std::atomic<int> users_{0};
+};
+
+}  // namespace verbena::soft
+
+#endif  // VERBENA_TRANSPORT_SOFT_SHARED_RECEIVE_QUEUE_H_

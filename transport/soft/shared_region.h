@@ -1,0 +1,48 @@
+// SharedRegion: zeroed pages that this process alone, or two processes, map.
+//
+// Move-only; unmaps and closes when destroyed. A region made by Create is a memfd sealed against
+// shrinking and growing, so that no peer can make our loads fault. A region that a peer sent is
+// mapped only after its seals and size are verified.
+
+#ifndef VERBENA_TRANSPORT_SOFT_SHARED_REGION_H_
+#define VERBENA_TRANSPORT_SOFT_SHARED_REGION_H_
+
+#include <cstddef>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace verbena::soft {
+
+class SharedRegion {
+ public:
+  enum class Access { kReadOnly, kReadWrite };
+
+  SharedRegion() = default;
+  SharedRegion(SharedRegion&& other) noexcept;
+  SharedRegion& operator=(SharedRegion&& other) noexcept;
+  ~SharedRegion();
+
+  // Private to this process (and its threads).
+  static absl::StatusOr<SharedRegion> Anonymous(size_t bytes);
+  // Can be sent to a peer by its fd(). `name` shows in /proc/*/maps.
+  static absl::StatusOr<SharedRegion> Create(const std::string& name, size_t bytes);
+  // Maps what a peer sent, of exactly `bytes`. Takes `fd` over, also when it fails.
+  static absl::StatusOr<SharedRegion> Map(int fd, size_t bytes, Access access);
+
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+  // -1 for an anonymous region.
+  int fd() const { return fd_; }
+
+ private:
+  SharedRegion(std::byte* data, size_t size, int fd) : data_(data), size_(size), fd_(fd) {}
+
+  std::byte* data_ = nullptr;
+  size_t size_ = 0;
+  int fd_ = -1;
+};
+
+}  // namespace verbena::soft
+
+#endif  // VERBENA_TRANSPORT_SOFT_SHARED_REGION_H_

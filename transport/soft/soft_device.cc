@@ -1,0 +1,113 @@
+#include "verbena/transport/soft/soft_device.h"
+
+#include <utility>
+
+#include "verbena/transport/soft/completion_queue.h"
+#include "verbena/transport/soft/rnic.h"
+
+namespace verbena {
+
+absl::StatusOr<std::unique_ptr<SoftDevice>> SoftDevice::Create(const SoftDeviceOptions& options) {
+  absl::StatusOr<std::shared_ptr<soft::Rnic>> rnic = soft::Rnic::Create(options);
+  if (!rnic.ok()) return rnic.status();
+  return std::unique_ptr<SoftDevice>(new SoftDevice(*std::move(rnic)));
+}
+
+SoftDevice::SoftDevice(std::shared_ptr<soft::Rnic> rnic) : rnic_(std::move(rnic)) {}
+
+SoftDevice::~SoftDevice() { rnic_->Shutdown(); }
+
+bool SoftDevice::Step() { return rnic_->engine().Step(); }
+
+const std::string& SoftDevice::name() const { return rnic_->name(); }
+ibv_context* SoftDevice::context() { return rnic_->context(); }
+const DeviceCapabilities& SoftDevice::capabilities() const { return rnic_->capabilities(); }
+const ibv_device_attr& SoftDevice::attributes() const { return rnic_->attributes(); }
+
+absl::StatusOr<ibv_port_attr> SoftDevice::QueryPort(uint8_t port) { return rnic_->QueryPort(port); }
+absl::StatusOr<ibv_gid> SoftDevice::QueryGid(uint8_t port, int index) {
+  return rnic_->QueryGid(port, index);
+}
+
+absl::StatusOr<ibv_pd*> SoftDevice::AllocPd() { return rnic_->AllocPd(); }
+absl::Status SoftDevice::DeallocPd(ibv_pd* pd) { return rnic_->DeallocPd(pd); }
+absl::StatusOr<ibv_mr*> SoftDevice::RegMr(ibv_pd* pd, void* address, size_t bytes, int access) {
+  return rnic_->RegMr(pd, address, bytes, access);
+}
+absl::Status SoftDevice::DeregMr(ibv_mr* mr) { return rnic_->DeregMr(mr); }
+
+absl::StatusOr<ibv_mw*> SoftDevice::AllocMw(ibv_pd*) {
+  return absl::UnimplementedError("the soft device has no memory windows");
+}
+absl::Status SoftDevice::DeallocMw(ibv_mw*) {
+  return absl::UnimplementedError("the soft device has no memory windows");
+}
+
+absl::StatusOr<ibv_comp_channel*> SoftDevice::CreateCompChannel() {
+  return rnic_->CreateCompChannel();
+}
+absl::Status SoftDevice::DestroyCompChannel(ibv_comp_channel* channel) {
+  return rnic_->DestroyCompChannel(channel);
+}
+absl::StatusOr<ibv_cq*> SoftDevice::GetCqEvent(ibv_comp_channel* channel) {
+  auto event = static_cast<soft::CompletionChannel*>(channel)->events.Take();
+  if (!event.has_value()) return absl::UnavailableError("no completion event waits");
+  return static_cast<ibv_cq*>(event->element);
+}
+void SoftDevice::AckCqEvents(ibv_cq* cq, unsigned count) {
+  static_cast<soft::CompletionChannel*>(cq->channel)->events.Acknowledge(cq, count);
+}
+
+absl::StatusOr<ibv_cq*> SoftDevice::CreateCq(int entries, void* cq_context,
+                                             ibv_comp_channel* channel) {
+  return rnic_->CreateCq(entries, cq_context, channel);
+}
+absl::Status SoftDevice::DestroyCq(ibv_cq* cq) { return rnic_->DestroyCq(cq); }
+
+absl::StatusOr<ibv_srq*> SoftDevice::CreateSrq(ibv_pd* pd, const ibv_srq_init_attr& attributes) {
+  return rnic_->CreateSrq(pd, attributes);
+}
+absl::Status SoftDevice::ModifySrq(ibv_srq* srq, const ibv_srq_attr& attributes, int mask) {
+  return rnic_->ModifySrq(srq, attributes, mask);
+}
+absl::StatusOr<ibv_srq_attr> SoftDevice::QuerySrq(ibv_srq* srq) {
+  return static_cast<soft::SharedReceiveQueue*>(srq)->Attributes();
+}
+absl::Status SoftDevice::DestroySrq(ibv_srq* srq) { return rnic_->DestroySrq(srq); }
+
+absl::StatusOr<ibv_qp*> SoftDevice::CreateQp(ibv_pd* pd, ibv_qp_init_attr& attributes) {
+  return rnic_->CreateQp(pd, attributes);
+}
+absl::Status SoftDevice::ModifyQp(ibv_qp* qp, const ibv_qp_attr& attributes, int mask) {
+  return rnic_->ModifyQp(qp, attributes, mask);
+}
+absl::StatusOr<ibv_qp_attr> SoftDevice::QueryQp(ibv_qp* qp, int) { return rnic_->QueryQp(qp); }
+absl::Status SoftDevice::DestroyQp(ibv_qp* qp) { return rnic_->DestroyQp(qp); }
+bool SoftDevice::Quiesced(uint32_t qpn) { return rnic_->Quiesced(qpn); }
+
+int SoftDevice::async_fd() const { return rnic_->async_events().fd(); }
+
+absl::StatusOr<ibv_async_event> SoftDevice::GetAsyncEvent() {
+  auto taken = rnic_->async_events().Take();
+  if (!taken.has_value()) return absl::UnavailableError("no asynchronous event waits");
+  ibv_async_event event{};
+  event.event_type = taken->type;
+  switch (taken->type) {
+    case IBV_EVENT_CQ_ERR:
+      event.element.cq = static_cast<ibv_cq*>(taken->element);
+      break;
+    case IBV_EVENT_SRQ_LIMIT_REACHED:
+      event.element.srq = static_cast<ibv_srq*>(taken->element);
+      break;
+    default:
+      event.element.qp = static_cast<ibv_qp*>(taken->element);
+  }
+  return event;
+}
+
+void SoftDevice::AckAsyncEvent(ibv_async_event& event) {
+  // All members of the union are pointers to what EventQueue knows by address.
+  rnic_->async_events().Acknowledge(event.element.qp, 1);
+}
+
+}  // namespace verbena

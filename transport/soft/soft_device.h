@@ -1,0 +1,107 @@
+// SoftDevice: an RDMA device made of software, in user space, without privileges.
+//
+// It serves reliable connected QPs with the semantics of hardware: per-QP order, SRQs, RNR NAK with
+// retry, protection checks on every lkey and rkey, flushing, asynchronous events, one-shot arming.
+// The data path is verbs itself (ibv_post_send and its like dispatch here through the context); the
+// rest is Device. Two devices reach each other by GID, whether they are in one process or in two
+// processes of the same user on one host. A GID and a QPN exchanged out of band are all that it
+// takes.
+//
+// One control thread per device, its engine, makes progress for what nobody polls. With
+// `engine_thread` false there is none: the owner calls Step, and such a device reaches only devices
+// of its own process.
+//
+// A malicious process of the same user is outside its threat model; a faulty one is not: what it
+// writes into shared memory is checked, and at worst its own QPs fail.
+//
+//   absl::StatusOr<std::unique_ptr<SoftDevice>> device = SoftDevice::Create({.name = "soft0"});
+
+#ifndef VERBENA_TRANSPORT_SOFT_SOFT_DEVICE_H_
+#define VERBENA_TRANSPORT_SOFT_SOFT_DEVICE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/device/device.h"
+
+namespace verbena {
+
+namespace soft {
+class Rnic;
+}
+
+struct SoftDeviceOptions {
+  std::string name = "soft0";
+  // False: no thread, and Step drives the device.
+  bool engine_thread = true;
+  // Whether processes beside this one can connect. Needs the engine thread.
+  bool shared_memory = true;
+  // Of the RNR timers. Null: the machine's steady clock. Outlives the device.
+  Clock* clock = nullptr;
+  // Memory per pair of CQs that exchange messages, and per direction; powers of two. A message
+  // waits in the send queue while its ring is full.
+  uint32_t request_ring_bytes = 256 * 1024;
+  uint32_t answer_ring_bytes = 128 * 1024;
+};
+
+class SoftDevice final : public Device {
+ public:
+  // INVALID_ARGUMENT for options out of range; errors of memfd and thread creation otherwise.
+  static absl::StatusOr<std::unique_ptr<SoftDevice>> Create(const SoftDeviceOptions& options = {});
+  // Every object of the device has been destroyed.
+  ~SoftDevice() override;
+
+  // One turn of the engine, for a device without a thread. True when it did something: a simulator
+  // calls it until no device has anything left to do, then advances its clock.
+  bool Step();
+
+  DeviceKind kind() const override { return DeviceKind::kSoft; }
+  const std::string& name() const override;
+  ibv_context* context() override;
+  const DeviceCapabilities& capabilities() const override;
+  const ibv_device_attr& attributes() const override;
+  absl::StatusOr<ibv_port_attr> QueryPort(uint8_t port) override;
+  absl::StatusOr<ibv_gid> QueryGid(uint8_t port, int index) override;
+
+  absl::StatusOr<ibv_pd*> AllocPd() override;
+  absl::Status DeallocPd(ibv_pd* pd) override;
+  absl::StatusOr<ibv_mr*> RegMr(ibv_pd* pd, void* address, size_t bytes, int access) override;
+  absl::Status DeregMr(ibv_mr* mr) override;
+  absl::StatusOr<ibv_mw*> AllocMw(ibv_pd* pd) override;
+  absl::Status DeallocMw(ibv_mw* mw) override;
+
+  absl::StatusOr<ibv_comp_channel*> CreateCompChannel() override;
+  absl::Status DestroyCompChannel(ibv_comp_channel* channel) override;
+  absl::StatusOr<ibv_cq*> GetCqEvent(ibv_comp_channel* channel) override;
+  void AckCqEvents(ibv_cq* cq, unsigned count) override;
+  absl::StatusOr<ibv_cq*> CreateCq(int entries, void* cq_context,
+                                   ibv_comp_channel* channel) override;
+  absl::Status DestroyCq(ibv_cq* cq) override;
+
+  absl::StatusOr<ibv_srq*> CreateSrq(ibv_pd* pd, const ibv_srq_init_attr& attributes) override;
+  absl::Status ModifySrq(ibv_srq* srq, const ibv_srq_attr& attributes, int mask) override;
+  absl::StatusOr<ibv_srq_attr> QuerySrq(ibv_srq* srq) override;
+  absl::Status DestroySrq(ibv_srq* srq) override;
+
+  absl::StatusOr<ibv_qp*> CreateQp(ibv_pd* pd, ibv_qp_init_attr& attributes) override;
+  absl::Status ModifyQp(ibv_qp* qp, const ibv_qp_attr& attributes, int mask) override;
+  absl::StatusOr<ibv_qp_attr> QueryQp(ibv_qp* qp, int mask) override;
+  absl::Status DestroyQp(ibv_qp* qp) override;
+  bool Quiesced(uint32_t qpn) override;
+
+  int async_fd() const override;
+  absl::StatusOr<ibv_async_event> GetAsyncEvent() override;
+  void AckAsyncEvent(ibv_async_event& event) override;
+
+ private:
+  explicit SoftDevice(std::shared_ptr<soft::Rnic> rnic);
+
+  std::shared_ptr<soft::Rnic> rnic_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_SOFT_SOFT_DEVICE_H_

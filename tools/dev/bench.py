@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""Builds the benchmarks, optimised, and runs them one after the other."""
+
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+
+import bazel_events
+
+TOP = bazel_events.TOP
+PEERS = TOP / "benchmarks/peers"
+NOT_INSTALLED = 3
+
+# Name -> (what it measures, its Bazel target or None).
+BENCHMARKS = {
+    "rpc": ("unary echo through generated stubs, its floor beside it",
+            "//benchmarks/rpc:rpc_bench"),
+    "floor": ("two processes that only copy bytes and watch a word", "//benchmarks/floor:floor_bench"),
+    "grpc": ("the same echo through gRPC C++, where that is installed", None),
+    "ucx": ("UCX active messages by ucx_perftest, where that is installed", None),
+}
+
+
+def arguments():
+    parser = argparse.ArgumentParser(
+        prog="./dev bench", formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Runs the benchmarks. Two cores that are otherwise idle give true figures.",
+        epilog="benchmarks:\n" +
+               "".join(f"  {name:12} {what}\n" for name, (what, _) in BENCHMARKS.items()) +
+               "\nWhat is not known here is passed on to the benchmarks: --size 32, --outstanding 1,64, …\n"
+               "./dev install-deps --peers installs gRPC and UCX.")
+    parser.add_argument("--json", metavar="FILE", help="write one JSON object a line to FILE")
+    parser.add_argument("--only", metavar="NAME[,NAME]", default="",
+                        help="run these alone: " + ", ".join(BENCHMARKS))
+    parser.add_argument("--seconds", type=float, metavar="N", help="seconds per point (default 2)")
+    options, options.rest = parser.parse_known_args()
+    options.only = [name for name in options.only.split(",") if name] or list(BENCHMARKS)
+    for name in options.only:
+        if name not in BENCHMARKS:
+            parser.error(f"there is no benchmark '{name}'; benchmarks: {', '.join(BENCHMARKS)}")
+    return options
+
+
+def build(targets):
+    """Builds `targets` optimised. Returns the directory of the binaries."""
+    if subprocess.run([bazel_events.BAZEL, "build", "--config=opt", *targets], cwd=TOP,
+                      check=False).returncode != 0:
+        raise SystemExit(1)
+    # The link moves with the next build of another configuration.
+    return pathlib.Path(os.path.realpath(TOP / ".bazel/bin"))
+
+
+def binary(directory, name):
+    package, target = BENCHMARKS[name][1][2:].split(":")
+    return str(directory / package / target)
+
+
+def command_of(name, directory):
+    """The program that runs `name`, or None if what it needs is not installed."""
+    if name == "grpc":
+        built = subprocess.run([str(PEERS / "build_grpc.sh")], stdout=subprocess.PIPE, text=True,
+                               check=False)
+        if built.returncode == NOT_INSTALLED:
+            return None
+        if built.returncode != 0:
+            raise SystemExit(1)
+        return [built.stdout.strip()]
+    if name == "ucx":
+        return [str(PEERS / "ucx_bench.py"), "--floor-bench", binary(directory, "floor")]
+    return [binary(directory, name)]
+
+
+def main():
+    options = arguments()
+    needed = set(options.only) | ({"floor"} if "ucx" in options.only else set())
+    directory = build(sorted(BENCHMARKS[name][1] for name in needed if BENCHMARKS[name][1]))
+    passed_on = options.rest
+    if options.seconds:
+        passed_on = [*passed_on, "--seconds", str(options.seconds)]
+    if options.json:
+        path = os.path.abspath(options.json)
+        open(path, "w").close()  # each benchmark appends
+        passed_on = [*passed_on, "--json", path]
+    failed = []
+    for name in options.only:
+        print(f"== {name}: {BENCHMARKS[name][0]}", flush=True)
+        command = command_of(name, directory)
+        status = subprocess.run([*command, *passed_on], check=False).returncode \
+            if command else NOT_INSTALLED
+        if status == NOT_INSTALLED and BENCHMARKS[name][1] is None:
+            print("left out: not installed (./dev install-deps --peers)")
+        elif status != 0:
+            failed.append(name)
+    if failed:
+        print(f"failed: {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

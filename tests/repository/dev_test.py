@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""What ./dev counts, installs and refuses."""
+
+import os
+import pathlib
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path[:0] = [os.path.abspath("tests/repository"), os.path.abspath("tools/dev")]
+import bazel_events
+import case_report
+import lint
+import tree
+
+
+def summary(label, status):
+    return {"id": {"testSummary": {"label": label}}, "testSummary": {"overallStatus": status}}
+
+
+class CountTest(unittest.TestCase):
+    def setUp(self):
+        self.directory = tempfile.TemporaryDirectory()
+        self.addCleanup(self.directory.cleanup)
+
+    def result(self, label, xml, attempt=1, shard=0):
+        path = pathlib.Path(self.directory.name) / f"{label.strip('/:')}-{attempt}-{shard}.xml"
+        path.write_text(xml)
+        return {"id": {"testResult": {"label": label, "attempt": attempt, "shard": shard}},
+                "testResult": {"testActionOutput": [{"name": "test.xml", "uri": f"file://{path}"}]}}
+
+    def count(self, *events):
+        return bazel_events.count_cases(events)
+
+    def test_each_case_counts_by_itself(self):
+        outcome = self.count(summary("//:a", "FAILED"), self.result("//:a", """
+            <testsuites><testsuite name="S">
+              <testcase name="Good" status="run" classname="S"/>
+              <testcase name="Bad" status="run" classname="S"><failure message="x"/></testcase>
+              <testcase name="Off" status="notrun" classname="S"/>
+              <testcase name="Skip" status="run" result="skipped" classname="S">
+                <skipped message="a.cc:3&#x0A;no device here&#x0A;"/></testcase>
+            </testsuite></testsuites>"""))
+        self.assertEqual(1, outcome.passed)
+        self.assertEqual(["//:a S.Bad"], outcome.failures)
+        self.assertEqual(["//:a S.Skip: no device here"], outcome.skips)
+
+    def test_a_leak_found_at_exit_is_a_failure_though_every_case_passed(self):
+        outcome = self.count(summary("//:a", "FAILED"), self.result(
+            "//:a", '<testsuites><testcase name="Good" classname="S"/></testsuites>'))
+        self.assertEqual((1, ["//:a: failed"]), (outcome.passed, outcome.failures))
+
+    def test_a_time_out_without_a_report_is_one_failure(self):
+        outcome = self.count(summary("//:a", "TIMEOUT"), self.result("//:a", "<testsuites><tests"))
+        self.assertEqual((0, ["//:a: timeout"]), (outcome.passed, outcome.failures))
+
+    def test_a_target_that_does_not_build_is_one_failure(self):
+        outcome = self.count(
+            {"id": {"targetCompleted": {"label": "//:a"}}, "completed": {}},
+            {"id": {"targetCompleted": {"label": "//:b"}}, "completed": {"success": True}},
+            summary("//:a", "FAILED_TO_BUILD"))
+        self.assertEqual((0, ["//:a: does not build"]), (outcome.passed, outcome.failures))
+
+    def test_a_target_that_cannot_be_analysed_is_one_failure(self):
+        outcome = self.count({"id": {"targetConfigured": {"label": "//:a"}},
+                              "aborted": {"reason": "ANALYSIS_FAILURE"}})
+        self.assertEqual(["//:a: does not build"], outcome.failures)
+
+    def test_shards_add_up_and_only_the_last_attempt_counts(self):
+        good = '<testsuites><testcase name="Good" classname="S"/></testsuites>'
+        bad = '<testsuites><testcase name="Good" classname="S"><error/></testcase></testsuites>'
+        outcome = self.count(
+            summary("//:a", "FLAKY"), self.result("//:a", bad, attempt=1, shard=1),
+            self.result("//:a", good, attempt=2, shard=1), self.result("//:a", good, shard=2))
+        self.assertEqual((2, []), (outcome.passed, outcome.failures))
+
+    def test_a_passing_script_counts_as_one_case(self):
+        outcome = self.count(summary("//:a", "PASSED"))
+        self.assertEqual((1, []), (outcome.passed, outcome.failures))
+
+    def test_a_filter_that_matches_nothing_counts_nothing(self):
+        outcome = self.count(summary("//:a", "PASSED"), self.result("//:a", "<testsuites/>"))
+        self.assertEqual((0, []), (outcome.passed, outcome.failures))
+
+
+class InstallDepsTest(unittest.TestCase):
+    """Runs install_deps.sh among fake programs that write down how they were called."""
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.path = pathlib.Path(directory.name)
+        self.calls = self.path / "calls"
+        for real in ("bash", "sed", "sort", "comm", "tr", "dirname", "env", "cat"):
+            found = subprocess.run(["which", real], stdout=subprocess.PIPE, text=True, check=True)
+            (self.path / real).symlink_to(found.stdout.strip())
+        packages = [line.split() for line in
+                    tree.text("tools/dev/packages.txt").splitlines() if line[:1] not in ("", "#")]
+        self.packages = {name for group, name in packages if group in ("build", "lint")}
+        self.user(0)
+
+    def fake(self, name, body):
+        program = self.path / name
+        program.write_text(f"#!{self.path / 'bash'}\n{body}\n")
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+
+    def user(self, number):
+        self.fake("id", f"echo {number}")
+
+    def installed(self, names):
+        lines = "".join(f"ii {name}\\n" for name in names)
+        self.fake("dpkg-query", f"printf '{lines}'")
+
+    def run_script(self, *arguments):
+        return subprocess.run(
+            [str(self.path / "bash"), str(tree.top() / "tools/dev/install_deps.sh"), *arguments],
+            env={"PATH": str(self.path)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, check=False)
+
+    def apt(self):
+        self.fake("apt-get", f'echo "$*" >> {self.calls}')
+
+    def called(self):
+        return self.calls.read_text().splitlines() if self.calls.exists() else []
+
+    def test_apt_is_not_asked_when_nothing_is_missing(self):
+        self.installed(self.packages)
+        self.apt()
+        result = self.run_script()
+        self.assertEqual((0, "Everything is installed.\n"), (result.returncode, result.stdout))
+        self.assertEqual([], self.called())
+
+    def test_only_what_is_missing_is_installed(self):
+        self.installed(self.packages - {"clang-19", "libfmt-dev"})
+        self.apt()
+        self.assertEqual(0, self.run_script().returncode)
+        self.assertEqual(
+            ["update -q", "install -q -y --no-install-recommends clang-19 libfmt-dev"],
+            [call.strip() for call in self.called()])
+
+    def test_peers_are_installed_only_when_asked_for(self):
+        self.installed(self.packages)
+        self.apt()
+        self.run_script("--peers")
+        self.assertIn("libgrpc++-dev", self.called()[-1])
+
+    def test_another_user_goes_through_sudo(self):
+        self.installed(self.packages - {"clang-19"})
+        self.user(1000)
+        self.apt()
+        self.fake("sudo", f'echo sudo >> {self.calls}; "$@"')
+        self.assertEqual(0, self.run_script().returncode)
+        self.assertEqual("sudo", self.called()[0])
+
+    def test_without_root_and_sudo_the_command_to_run_is_named(self):
+        self.installed(self.packages - {"clang-19"})
+        self.user(1000)
+        self.apt()
+        result = self.run_script()
+        self.assertNotEqual(0, result.returncode)
+        self.assertIn("apt-get install --no-install-recommends clang-19", result.stdout)
+        self.assertEqual([], self.called())
+
+    def test_a_failing_apt_is_a_failure(self):
+        self.installed(self.packages - {"clang-19"})
+        self.fake("apt-get", "exit 100")
+        self.assertNotEqual(0, self.run_script().returncode)
+
+
+class CommandTest(unittest.TestCase):
+    def test_an_unknown_command_gets_one_line_that_lists_the_known_ones(self):
+        result = subprocess.run([str(tree.top() / "dev"), "tset"], stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True, check=False)
+        self.assertEqual(2, result.returncode)
+        self.assertEqual(1, len(result.stdout.splitlines()))
+        for command in ("demo", "test", "bench", "fmt", "lint", "mutants", "golden", "install-deps"):
+            self.assertIn(command, result.stdout)
+
+    def test_every_command_has_help(self):
+        for command in ("demo", "test", "bench", "fmt", "lint", "mutants", "golden", "install-deps"):
+            result = subprocess.run([str(tree.top() / "dev"), command, "--help"],
+                                    stdout=subprocess.PIPE, text=True, check=False)
+            self.assertEqual(0, result.returncode, command)
+            self.assertIn(f"usage: ./dev {command}", result.stdout)
+
+
+class LintTest(unittest.TestCase):
+    def test_a_function_is_long_by_its_lines(self):
+        body = ["  Work();"] * lint.FUNCTION_LINES
+        self.assertEqual([], list(lint.long_functions("a.cc", ["void F() {", *body[2:], "}"])))
+        self.assertEqual(1, len(list(lint.long_functions("a.cc", ["void F() {", *body, "}"]))))
+
+    def test_what_layering_check_alone_needs_is_kept_from_clang_tidy(self):
+        kept = lint.tidy_arguments(["-O2", "-Werror", "-fmodule-name=x", "-fmodules-strict-decluse",
+                                    "-Ifoo", "-MD", "-MF", "a.d", "-c", "a.cc", "-o", "a.o"])
+        self.assertEqual(["-O2", "-Ifoo"], kept)
+
+    def test_a_changed_header_changes_the_key_of_what_includes_it(self):
+        included = set()
+        lint.with_own_includes("transport/coro/task.h", included)
+        self.assertIn("transport/coro/frame_pool.h", included)
+
+
+if __name__ == "__main__":
+    case_report.main()

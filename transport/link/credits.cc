@@ -22,9 +22,9 @@ absl::Status SendCredits::OnHeader(uint32_t granted, uint16_t reserve_seen) {
   // Modulo 2^32 a grant that was taken back looks like a huge one, so one comparison finds both.
   const uint32_t now_available = granted - returned_ - spent_;
   if (granted - granted_ > kMaxWindow || now_available > kMaxWindow) {
-    return absl::InvalidArgumentError(
-        fmt::format("the peer claims to have granted {} credits in all, after {} of which {} are spent",
-                    granted, granted_, spent_));
+    return absl::InvalidArgumentError(fmt::format(
+        "the peer claims to have granted {} credits in all, after {} of which {} are spent",
+        granted, granted_, spent_));
   }
   if (static_cast<uint16_t>(reserve_spent_ - reserve_seen) > kReserveCredits) {
     return absl::InvalidArgumentError(fmt::format(
@@ -45,11 +45,9 @@ ReceiveGrants::ReceiveGrants(CreditPool& pool, uint32_t initial_window, uint32_t
     : pool_(pool),
       initial_window_(initial_window),
       max_window_(max_window),
-      window_(pool.Borrow(initial_window)),
-      granted_(window_),
-      advertised_(window_) {
-  assert(window_ == initial_window_);
-}
+      window_(initial_window),
+      granted_(initial_window),
+      advertised_(initial_window) {}
 
 absl::Status ReceiveGrants::OnSend(bool spends_reserve) {
   if (spends_reserve) {
@@ -84,12 +82,6 @@ uint32_t ReceiveGrants::Grow() {
   const uint32_t lent = pool_.Borrow(wanted);
   window_ += lent;
   return lent;
-}
-
-void ReceiveGrants::Release() {
-  pool_.GiveBack(window_);
-  window_ = 0;
-  granted_ = advertised_ = returned_ + received_;
 }
 
 }  // namespace verbena

@@ -1,16 +1,19 @@
-// Credits: how many SENDs a link may still post without overrunning its peer's shared receive queue.
+// Credits: how many SENDs a link may still post without overrunning its peer's shared receive
+// queue.
 //
-// One credit is one receive that the peer has set aside in its SRQ for this link. All links of an endpoint
-// draw on one CreditPool, whose size is the SRQ's depth less every link's reserve, so that RNR NAKs cannot
-// happen by construction. All counters on the wire are cumulative and wrap around: a lost or repeated one does
-// no harm, and every claim of a peer is checked against what it can have seen.
+// One credit is one receive that the peer has set aside in its SRQ for this link. All links of an
+// endpoint draw on one SRQ: each has an initial window and kReserveCredits of its own, and the rest
+// of the queue is a CreditPool that lends to busy links. The sum never passes the queue's depth, so
+// that RNR NAKs cannot happen by construction. All counters on the wire are cumulative and wrap
+// around: a lost or repeated one does no harm, and every claim of a peer is checked against what it
+// can have seen.
 //
 //   sender                                   receiver
 //   SendCredits::TrySpend()  --- SEND --->   ReceiveGrants::OnSend()
 //   SendCredits::OnGranted() <-- header ---  ReceiveGrants::Refill()
 //
-// Owned by a Link (the pool by its endpoint), on its executor's thread. A violation is returned as a Status that
-// closes the link: its accounting can no longer be trusted.
+// Owned by a Link (the pool by its endpoint), on its executor's thread. A violation is returned as
+// a Status that closes the link: its accounting can no longer be trusted.
 
 #ifndef VERBENA_TRANSPORT_LINK_CREDITS_H_
 #define VERBENA_TRANSPORT_LINK_CREDITS_H_
@@ -22,7 +25,7 @@
 
 namespace verbena {
 
-// Receives of one SRQ that may be lent to links.
+// The receives of one SRQ that no link owns, to be lent.
 class CreditPool {
  public:
   explicit CreditPool(uint32_t capacity) : free_(capacity), capacity_(capacity) {}
@@ -32,7 +35,7 @@ class CreditPool {
   void GiveBack(uint32_t count);
 
   uint32_t free() const { return free_; }
-  uint32_t capacity() const { return capacity_; }
+  uint32_t lent() const { return capacity_ - free_; }
 
  private:
   uint32_t free_;
@@ -59,8 +62,8 @@ class SendCredits {
     return true;
   }
 
-  // The counters of a header from the peer. INVALID_ARGUMENT when it takes back a grant, grants more than
-  // kMaxWindow, or has seen reserve SENDs that were never sent.
+  // The counters of a header from the peer. INVALID_ARGUMENT when it takes back a grant, grants
+  // more than kMaxWindow, or has seen reserve SENDs that were never sent.
   absl::Status OnHeader(uint32_t granted, uint16_t reserve_seen);
 
   // Answers a recall: gives back up to `wanted` of what is unspent. The next header tells the peer.
@@ -77,26 +80,26 @@ class SendCredits {
   uint16_t reserve_seen_ = 0;
 };
 
-// What the peer may send to this side. Draws on `pool` and gives everything back in Release().
+// What the peer may send to this side. Its initial window is its own; what it has beyond comes from
+// `pool`, and goes back there in the destructor at the latest.
 class ReceiveGrants {
  public:
-  // Borrows the initial window, of which the caller has made sure.
   ReceiveGrants(CreditPool& pool, uint32_t initial_window, uint32_t max_window);
   ReceiveGrants(const ReceiveGrants&) = delete;
   ReceiveGrants& operator=(const ReceiveGrants&) = delete;
-  ~ReceiveGrants() { Release(); }
+  ~ReceiveGrants() { pool_.GiveBack(surplus()); }
 
   // A SEND arrived. RESOURCE_EXHAUSTED when the peer had no credit for it.
   absl::Status OnSend(bool spends_reserve);
-  // The header's credits_returned: they count as free from now on. INVALID_ARGUMENT when it gives back more
-  // than it holds.
+  // The header's credits_returned: they count as free from now on. INVALID_ARGUMENT when it gives
+  // back more than it holds.
   absl::Status OnReturned(uint32_t returned);
 
   // Doubles the window, as far as the pool and the maximum go. Returns by how much it grew.
   uint32_t Grow();
 
-  // Raises what the peer may send to the full window; the next header carries granted(). Call after the
-  // receives have been reposted.
+  // Raises what the peer may send to the full window; the next header carries granted(). Call after
+  // the receives have been reposted.
   void Refill() { granted_ += window_ - outstanding(); }
   uint32_t granted() const { return granted_; }
   uint16_t reserve_seen() const { return reserve_seen_; }
@@ -111,10 +114,8 @@ class ReceiveGrants {
   // Credits that the peer holds unspent, as far as this side knows.
   uint32_t outstanding() const { return granted_ - returned_ - received_; }
   uint32_t window() const { return window_; }
-  // What a recall may ask for.
-  uint32_t surplus() const { return window_ > initial_window_ ? window_ - initial_window_ : 0; }
-
-  void Release();
+  // What is lent, and a recall may ask for.
+  uint32_t surplus() const { return window_ - initial_window_; }
 
  private:
   CreditPool& pool_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "fmt/format.h"
+#include "verbena/transport/device/device.h"
 #include "verbena/transport/log/log.h"
 
 namespace verbena {
@@ -33,7 +34,8 @@ absl::Status CheckRanges(const LinkLimits& limits) {
   if (limits.send_queue_depth < 4 * kSignalInterval || limits.send_queue_depth > 4096) {
     return OutOfRange("send_queue_depth", limits.send_queue_depth, 4 * kSignalInterval, 4096);
   }
-  if (limits.send_buffers < 16) return OutOfRange("send_buffers", limits.send_buffers, 16, 1u << 20);
+  if (limits.send_buffers < 16)
+    return OutOfRange("send_buffers", limits.send_buffers, 16, 1u << 20);
   return absl::OkStatus();
 }
 

@@ -1,12 +1,13 @@
-// The bounds of a link endpoint: every number that sizes a queue, in one place, and how they follow from each
-// other.
+// The bounds of a link endpoint: every number that sizes a queue, in one place, and how they follow
+// from each other.
 //
 //   receives  = max_links × (initial_credits + kReserveCredits) + what is lent to busy links
 //             ≤ srq_depth, clamped to the device
 //   CQ        = srq_depth + max_links × send_queue_depth: in ERR every posted WR completes, also
 //               unsignalled ones, so nothing less is safe
 //
-// Start values come from measurement on the shared-memory wire; a device with less shrinks them, and Derive() says so.
+// Start values come from measurement on the shared-memory wire; a device with less shrinks them,
+// and Derive() says so.
 
 #ifndef VERBENA_TRANSPORT_LINK_LIMITS_H_
 #define VERBENA_TRANSPORT_LINK_LIMITS_H_
@@ -16,12 +17,13 @@
 
 #include "absl/status/statusor.h"
 #include "verbena/transport/coro/clock.h"
-#include "verbena/transport/device/device.h"
 
 namespace verbena {
 
-// Receives per link that only SENDs without frames (credit returns) may use, so that two links without
-// ordinary credits can still give each other some.
+class Device;
+
+// Receives per link that only SENDs without frames (credit returns) may use, so that two links
+// without ordinary credits can still give each other some.
 inline constexpr uint32_t kReserveCredits = 2;
 
 // A peer may never be granted more than this at once; a larger claim from it is a violation.
@@ -30,12 +32,13 @@ inline constexpr uint32_t kMaxWindow = 1u << 15;
 // A WR is signalled at least this often: SQ slots are freed only by a signalled completion.
 inline constexpr uint32_t kSignalInterval = 16;
 
-// Receive buffers lie this far beyond their size apart: at 4096 bytes apart their first lines would share
-// one set of the L1 cache (8 ns against 1 ns a message).
+// Receive buffers lie this far beyond their size apart: at 4096 bytes apart their first lines would
+// share one set of the L1 cache (8 ns against 1 ns a message).
 inline constexpr uint32_t kReceiveStridePadding = 64;
 
 struct LinkLimits {
-  // Links of one endpoint (one executor on one device). One more is refused with RESOURCE_EXHAUSTED.
+  // Links of one endpoint (one executor on one device). One more is refused with
+  // RESOURCE_EXHAUSTED.
   uint32_t max_links = 128;
   // Receives of the shared receive queue.
   uint32_t srq_depth = 4096;
@@ -63,8 +66,8 @@ constexpr uint32_t CompletionQueueEntries(const LinkLimits& limits) {
   return limits.srq_depth + limits.max_links * limits.send_queue_depth;
 }
 
-// `wanted`, clamped to what `device` can do, with a log line when it had to be. INVALID_ARGUMENT names a value that
-// contradicts another or is out of range.
+// `wanted`, clamped to what `device` can do, with a log line when it had to be. INVALID_ARGUMENT
+// names a value that contradicts another or is out of range.
 absl::StatusOr<LinkLimits> DeriveLimits(const LinkLimits& wanted, const Device& device);
 
 }  // namespace verbena

@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/coro/poison.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/wr_id.h"
-#include "verbena/transport/memory/poison.h"
 
 namespace verbena {
 
@@ -47,8 +47,8 @@ absl::Status ReceiveRing::Post() {
   ibv_recv_wr requests[kPostBatch];
   ibv_sge elements[kPostBatch];
   while (posted_ < target_ && !free_.empty()) {
-    const uint32_t count = std::min(
-        {target_ - posted_, static_cast<uint32_t>(free_.size()), uint32_t{kPostBatch}});
+    const uint32_t count =
+        std::min({target_ - posted_, static_cast<uint32_t>(free_.size()), uint32_t{kPostBatch}});
     for (uint32_t i = 0; i < count; ++i) {
       const uint32_t index = free_.back();
       free_.pop_back();
@@ -62,7 +62,8 @@ absl::Status ReceiveRing::Post() {
     }
     ibv_recv_wr* refused = nullptr;
     const int error = ibv_post_srq_recv(srq_.get(), requests, &refused);
-    if (error != 0) return ErrnoStatus(error, fmt::format("ibv_post_srq_recv of {} receives", count));
+    if (error != 0)
+      return ErrnoStatus(error, fmt::format("ibv_post_srq_recv of {} receives", count));
     posted_ += count;
   }
   return absl::OkStatus();

@@ -1,9 +1,9 @@
 // ReceiveRing: the receive buffers of one shared receive queue, and which of them are posted.
 //
-// Posted only as far as links hold credits, and reused last in, first out, so that a quiet endpoint keeps
-// a few buffers in the cache instead of walking through megabytes. A buffer belongs to the SRQ from its
-// post to its completion, then to whoever handles it until Release(). Buffers that are not posted
-// and not being read are poisoned. One thread.
+// Posted only as far as links hold credits, and reused last in, first out, so that a quiet endpoint
+// keeps a few buffers in the cache instead of walking through megabytes. A buffer belongs to the
+// SRQ from its post to its completion, then to whoever handles it until Release(). Buffers that are
+// not posted and not being read are poisoned. One thread.
 
 #ifndef VERBENA_TRANSPORT_LINK_RECEIVE_RING_H_
 #define VERBENA_TRANSPORT_LINK_RECEIVE_RING_H_
@@ -28,7 +28,8 @@ class ReceiveRing {
 
   ibv_srq* srq() const { return srq_.get(); }
 
-  // How many are to be posted from now on. Takes effect in the next Post(); more that are posted already stay so.
+  // How many are to be posted from now on. Takes effect in the next Post(); more that are posted
+  // already stay so.
   void set_target(uint32_t target) { target_ = target; }
   uint32_t target() const { return target_; }
 
@@ -36,8 +37,8 @@ class ReceiveRing {
   absl::Status Post();
   bool needs_post() const { return posted_ < target_; }
 
-  // A completion took `index` off the SRQ. Its bytes are readable until Release(). False when that buffer
-  // is not posted: the completion is not ours.
+  // A completion took `index` off the SRQ. Its bytes are readable until Release(). False when that
+  // buffer is not posted: the completion is not ours.
   bool OnCompletion(uint32_t index);
   const char* data(uint32_t index) const { return arena_.data() + size_t{index} * stride_; }
   void Release(uint32_t index);

@@ -2,8 +2,8 @@
 
 #include <utility>
 
+#include "verbena/transport/coro/poison.h"
 #include "verbena/transport/link/limits.h"
-#include "verbena/transport/memory/poison.h"
 
 namespace verbena {
 

@@ -1,8 +1,10 @@
-// SendBuffers: the registered memory that SENDs are written into, shared by the links of one endpoint.
+// SendBuffers: the registered memory that SENDs are written into, shared by the links of one
+// endpoint.
 //
-// Frames are serialized straight into a buffer; a SEND that the device takes inline gives it back at once, any
-// other when its completion arrives. Reused last in, first out, so that the buffer taken is the one in the
-// cache. Bounded: empty means back-pressure. Free buffers are poisoned. One thread.
+// Frames are serialized straight into a buffer; a SEND that the device takes inline gives it back
+// at once, any other when its completion arrives. Reused last in, first out, so that the buffer
+// taken is the one in the cache. Bounded: empty means back-pressure. Free buffers are poisoned. One
+// thread.
 
 #ifndef VERBENA_TRANSPORT_LINK_SEND_BUFFERS_H_
 #define VERBENA_TRANSPORT_LINK_SEND_BUFFERS_H_

@@ -1,8 +1,9 @@
 // The bytes of a SEND: one SendHeader, then frames. proto/WIRE.md is the specification.
 //
-// Little-endian and fixed; every frame starts at a multiple of 8 bytes. FrameParser is the only reader of a
-// peer's bytes: a pure function of them, which checks every length before it is used, never allocates, and
-// stops at the first fault. A SEND without frames returns credits and nothing else.
+// Little-endian and fixed; every frame starts at a multiple of 8 bytes. FrameParser is the only
+// reader of a peer's bytes: a pure function of them, which checks every length before it is used,
+// never allocates, and stops at the first fault. A SEND without frames returns credits and nothing
+// else.
 
 #ifndef VERBENA_TRANSPORT_LINK_WIRE_FORMAT_H_
 #define VERBENA_TRANSPORT_LINK_WIRE_FORMAT_H_
@@ -37,15 +38,16 @@ static_assert(sizeof(SendHeader) == 16);
 enum class FrameKind : uint8_t {
   kRequest = 1,
   kResponse = 2,
-  kCancel = 3,   // the caller no longer wants the call
-  kPing = 4,     // answer with kPong
+  kCancel = 3,  // the caller no longer wants the call
+  kPing = 4,    // answer with kPong
   kPong = 5,
-  kRecall = 6,   // give back `argument` credits if you can spare them
-  kGoAway = 7,   // start no more calls on this link
+  kRecall = 6,  // give back `argument` credits if you can spare them
+  kGoAway = 7,  // start no more calls on this link
 };
 
 struct FrameHeader {
-  // The caller's slot, and how often it was used: a late frame of an ended call is told from a current one.
+  // The caller's slot, and how often it was used: a late frame of an ended call is told from a
+  // current one.
   uint32_t call_slot = 0;
   uint32_t call_generation = 0;
   // kRequest: MethodId() of the full name. Else 0.
@@ -65,7 +67,8 @@ constexpr size_t kFrameAlignment = 8;
 
 // What a frame with a body of `body_bytes` takes in a SEND.
 constexpr size_t FrameBytes(size_t body_bytes) {
-  return sizeof(FrameHeader) + (body_bytes + kFrameAlignment - 1) / kFrameAlignment * kFrameAlignment;
+  return sizeof(FrameHeader) +
+         (body_bytes + kFrameAlignment - 1) / kFrameAlignment * kFrameAlignment;
 }
 
 // The largest body that fits one SEND of `eager_bytes`.
@@ -75,9 +78,9 @@ constexpr size_t MaxBodyBytes(size_t eager_bytes) {
 
 enum class WireFault : uint8_t {
   kNone,
-  kTruncatedHeader,    // shorter than a SendHeader
-  kUnknownFlags,       // a flag or reserved byte that this version does not know
-  kTruncatedFrame,     // a frame header or body past the end
+  kTruncatedHeader,  // shorter than a SendHeader
+  kUnknownFlags,     // a flag or reserved byte that this version does not know
+  kTruncatedFrame,   // a frame header or body past the end
   kUnknownKind,
   kTrailingBytes,      // more bytes than frame_count frames
   kReserveWithFrames,  // the reserve is for SENDs without frames
@@ -94,7 +97,8 @@ class FrameParser {
  public:
   FrameParser(const char* bytes, size_t size);
 
-  // False at the end, and at the first fault. A frame's header and body are valid until the next call.
+  // False at the end, and at the first fault. A frame's header and body are valid until the next
+  // call.
   bool Next();
 
   WireFault fault() const { return fault_; }

@@ -1,8 +1,10 @@
-// Arena: one registered region of memory, the ground that pools of send and receive buffers stand on.
+// Arena: one registered region of memory, the ground that pools of send and receive buffers stand
+// on.
 //
-// Few and large: registration costs microseconds to seconds and pins memory. Owned by a pool; the memory is
-// page-aligned, zeroed, asks for huge pages, and is gone with the Arena, which must outlive every work request that
-// names it. Create fails with RESOURCE_EXHAUSTED when memory cannot be mapped or pinned.
+// Few and large: registration costs microseconds to seconds and pins memory. Owned by a pool; the
+// memory is page-aligned, zeroed, asks for huge pages, and is gone with the Arena, which must
+// outlive every work request that names it. Create fails with RESOURCE_EXHAUSTED when memory cannot
+// be mapped or pinned.
 
 #ifndef VERBENA_TRANSPORT_MEMORY_ARENA_H_
 #define VERBENA_TRANSPORT_MEMORY_ARENA_H_

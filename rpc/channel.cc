@@ -1,0 +1,65 @@
+#include "verbena/rpc/channel.h"
+
+#include <utility>
+
+#include "verbena/rpc/client_call.h"
+#include "verbena/rpc/connection.h"
+#include "verbena/rpc/shard.h"
+#include "verbena/rpc/stub.h"
+#include "verbena/transport/coro/deadline.h"
+
+namespace verbena {
+namespace {
+
+absl::Status NotOnAnExecutor() {
+  return absl::FailedPreconditionError(
+      "a call was made on a thread that runs no executor of the channel's runtime; use "
+      "Runtime::BlockOn(task) or Runtime::Spawn(task)");
+}
+
+}  // namespace
+
+Channel::Channel(Runtime& runtime, std::string target, ChannelOptions options)
+    : runtime_(runtime),
+      target_(std::move(target)),
+      options_(options),
+      connections_(runtime.executors()) {}
+
+Connection* Channel::ConnectionHere() {
+  Shard* shard = runtime_.CurrentShard();
+  if (shard == nullptr) return nullptr;
+  Connection*& connection = connections_[shard->index()];
+  if (connection == nullptr) {
+    const uint32_t server_executor = options_.server_executor >= 0
+                                         ? static_cast<uint32_t>(options_.server_executor)
+                                         : shard->index();
+    connection = &shard->ConnectionTo(target_, server_executor);
+  }
+  return connection;
+}
+
+Task<absl::Status> Channel::Connect() {
+  Connection* connection = ConnectionHere();
+  if (connection == nullptr) co_return NotOnAnExecutor();
+  co_return co_await connection->Ready();
+}
+
+namespace internal {
+
+Task<absl::Status> UnaryCall(Channel& channel, const MethodDescriptor& method,
+                             const google::protobuf::MessageLite& request,
+                             google::protobuf::MessageLite& reply, CallOptions options) {
+  Connection* connection = channel.ConnectionHere();
+  if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotSent);
+  ClientLink* link = connection->usable_link();
+  while (link == nullptr) {
+    absl::Status ready = co_await WithDeadline(connection->Ready(), options.deadline.when());
+    if (!ready.ok()) co_return WithOutcome(std::move(ready), Outcome::kNotSent);
+    link = connection->usable_link();
+  }
+  co_return co_await ClientCall(*link, connection->shard().executor(), method, request, reply,
+                                options);
+}
+
+}  // namespace internal
+}  // namespace verbena

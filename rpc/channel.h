@@ -1,0 +1,56 @@
+// Channel: what a client calls through: a target, resolved to links.
+//
+// Usable at once and from every executor of its runtime; each executor connects on its first call,
+// shares one link per server executor with all channels to the same target, and never takes a lock.
+// A stub keeps a pointer to it, so it must outlive its stubs and their calls.
+//
+//   Channel channel(*runtime, "storage-7:4000");
+//   Store::Stub store(channel);
+//   absl::StatusOr<GetReply> reply = co_await store.Get(request, {.deadline = 5ms});
+
+#ifndef VERBENA_RPC_CHANNEL_H_
+#define VERBENA_RPC_CHANNEL_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "verbena/rpc/runtime.h"
+#include "verbena/transport/coro/task.h"
+
+namespace verbena {
+
+class Connection;
+
+struct ChannelOptions {
+  // Which executor of the server to call, modulo how many it has. -1: the one with this executor's
+  // own number.
+  int server_executor = -1;
+};
+
+class Channel {
+ public:
+  Channel(Runtime& runtime, std::string target, ChannelOptions options = {});
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+
+  // Connects this executor now, instead of in the first call. UNAVAILABLE when nobody answers.
+  Task<absl::Status> Connect();
+
+  const std::string& target() const { return target_; }
+
+  // This executor's connection; nullptr on a thread that runs no executor of the runtime.
+  Connection* ConnectionHere();
+
+ private:
+  Runtime& runtime_;
+  const std::string target_;
+  const ChannelOptions options_;
+  // By executor, each entry used on that executor's thread only.
+  std::vector<Connection*> connections_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_RPC_CHANNEL_H_

@@ -1,0 +1,111 @@
+#include "verbena/rpc/client_link.h"
+
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/rpc/client_call.h"
+
+namespace verbena {
+
+ClientLink::~ClientLink() = default;
+
+bool ClientLink::Register(ClientCall& call, CallId* id) {
+  uint32_t index;
+  if (!free_.empty()) {
+    index = free_.back();
+    free_.pop_back();
+  } else if (slots_.size() < kMaxCallsInFlight) {
+    index = static_cast<uint32_t>(slots_.size());
+    slots_.emplace_back();
+  } else {
+    return false;
+  }
+  Slot& slot = slots_[index];
+  slot.call = &call;
+  *id = {index, slot.generation};
+  ++in_flight_;
+  ++stats_.calls;
+  return true;
+}
+
+void ClientLink::Release(CallId id) {
+  Slot& slot = slots_[id.slot];
+  slot.call = nullptr;
+  ++slot.generation;
+  free_.push_back(id.slot);
+  --in_flight_;
+  if (draining_ && in_flight_ == 0 && link_ != nullptr) owner_.OnClientLinkIdle(*this);
+}
+
+absl::Status ClientLink::OnFrame(Link&, const FrameHeader& frame, const char* body) {
+  switch (frame.kind) {
+    case FrameKind::kResponse:
+      return OnResponse(frame, body);
+    case FrameKind::kGoAway:
+      if (!draining_) {
+        draining_ = true;
+        owner_.OnClientLinkDraining(*this);
+      }
+      return absl::OkStatus();
+    default:
+      return absl::InvalidArgumentError(
+          fmt::format("a server sent a frame of kind {}", static_cast<int>(frame.kind)));
+  }
+}
+
+absl::Status ClientLink::OnResponse(const FrameHeader& frame, const char* body) {
+  if (frame.call_slot >= slots_.size()) {
+    return absl::InvalidArgumentError(
+        fmt::format("a response to call slot {} of {}", frame.call_slot, slots_.size()));
+  }
+  const Slot& slot = slots_[frame.call_slot];
+  // Generations wrap around, so "later" is a signed difference. One that equals a free slot's was
+  // not issued yet.
+  const auto ahead = static_cast<int32_t>(frame.call_generation - slot.generation);
+  if (ahead > 0 || (ahead == 0 && slot.call == nullptr)) {
+    return absl::InvalidArgumentError(
+        fmt::format("a response to call {} of slot {}, which is at {}", frame.call_generation,
+                    frame.call_slot, slot.generation));
+  }
+  if (ahead < 0) {
+    ++stats_.late_responses;
+    return absl::OkStatus();
+  }
+  slot.call->OnResponse(frame, body);
+  return absl::OkStatus();
+}
+
+void ClientLink::OnLinkDown(Link&, const absl::Status& reason) {
+  link_ = nullptr;
+  SendWaiter::Unlink();
+  cancels_.clear();
+  for (const Slot& slot : slots_) {
+    if (slot.call != nullptr) slot.call->OnLinkDown(reason);
+  }
+  owner_.OnClientLinkDown(*this, reason);
+}
+
+void ClientLink::SendCancel(CallId id) {
+  if (link_ == nullptr || !link_->open()) return;
+  FrameHeader frame;
+  frame.kind = FrameKind::kCancel;
+  frame.call_slot = id.slot;
+  frame.call_generation = id.generation;
+  if (link_->Append(frame, 0) != nullptr) return;
+  if (cancels_.size() >= kMaxQueuedCancels) return;
+  cancels_.push_back(id);
+  if (!SendWaiter::linked()) link_->AwaitWritable(*this);
+}
+
+void ClientLink::OnWritable(Link& link) {
+  const CallId id = cancels_.front();
+  cancels_.pop_front();
+  FrameHeader frame;
+  frame.kind = FrameKind::kCancel;
+  frame.call_slot = id.slot;
+  frame.call_generation = id.generation;
+  link.Append(frame, 0);
+  if (!cancels_.empty()) link.AwaitWritable(*this);
+}
+
+}  // namespace verbena

@@ -1,0 +1,89 @@
+#include "verbena/rpc/connection.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/rpc/shard.h"
+#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/random.h"
+#include "verbena/transport/log/log.h"
+
+namespace verbena {
+namespace {
+
+// Spreads reconnects of many clients: 80% to 120% of `backoff`.
+Duration Jittered(Duration backoff) {
+  return backoff * static_cast<int64_t>(80 + Random::Real().Next() % 41) / 100;
+}
+
+}  // namespace
+
+Connection::Connection(Shard& shard, std::string target, uint32_t server_executor)
+    : shard_(shard), target_(std::move(target)), server_executor_(server_executor) {}
+
+Connection::~Connection() = default;
+
+Task<absl::Status> Connection::Ready() {
+  while (usable_link() == nullptr) {
+    if (!connecting_) {
+      if (shard_.executor().now() < next_attempt_) co_return last_error_;
+      connecting_ = true;
+      // Not the caller's own task: other callers wait for the same attempt.
+      shard_.tasks().Spawn(Attempt());
+    }
+    if (absl::Status waited = co_await attempt_ended_.Wait(); !waited.ok()) co_return waited;
+    if (!last_error_.ok()) co_return last_error_;
+  }
+  co_return absl::OkStatus();
+}
+
+Task<void> Connection::Attempt() {
+  std::erase_if(retired_, [](const auto& link) { return link->link() == nullptr; });
+  last_error_ = co_await TryConnect();
+  connecting_ = false;
+  if (last_error_.ok()) {
+    backoff_ = kInitialBackoff;
+  } else {
+    next_attempt_ = shard_.executor().now() + Jittered(backoff_);
+    backoff_ = std::min(backoff_ * 2, kMaxBackoff);
+  }
+  attempt_ended_.Set();
+  attempt_ended_.Reset();
+}
+
+Task<absl::Status> Connection::TryConnect() {
+  Endpoint& endpoint = shard_.endpoint();
+  absl::StatusOr<std::unique_ptr<MessageStream>> stream =
+      co_await WithDeadline(shard_.bootstrap().Connect(target_),
+                            shard_.executor().now() + endpoint.limits().connect_timeout);
+  if (!stream.ok()) co_return stream.status();
+  auto client = std::make_unique<ClientLink>(static_cast<ClientLink::Owner&>(*this));
+  absl::StatusOr<Link*> link =
+      co_await endpoint.Connect(*std::move(stream), *client, server_executor_);
+  if (!link.ok()) co_return link.status();
+  client->Attach(**link);
+  current_ = std::move(client);
+  Log(LogLevel::kInfo, fmt::format("connected to {} (QPN {:#x})", target_, (*link)->qpn()));
+  co_return absl::OkStatus();
+}
+
+void Connection::OnClientLinkDown(ClientLink& link, const absl::Status&) {
+  late_responses_ += link.stats().late_responses;
+  if (current_.get() == &link) retired_.push_back(std::move(current_));
+}
+
+void Connection::OnClientLinkDraining(ClientLink& link) {
+  if (current_.get() == &link) retired_.push_back(std::move(current_));
+  if (link.calls_in_flight() == 0) OnClientLinkIdle(link);
+}
+
+void Connection::OnClientLinkIdle(ClientLink& link) {
+  link.link()->Close(absl::UnavailableError("the server is shutting down"));
+}
+
+uint64_t Connection::late_responses() const {
+  return late_responses_ + (current_ != nullptr ? current_->stats().late_responses : 0);
+}
+
+}  // namespace verbena

@@ -1,0 +1,37 @@
+// Outcome: what is known about a call that failed: did it run?
+//
+// A storage system that retries a mutation must know. Carried as a payload of the failed
+// absl::Status, so it survives being passed up. Any thread.
+//
+//   if (!reply.ok() && OutcomeOf(reply.status()) == Outcome::kNotSent) retry is safe;
+
+#ifndef VERBENA_RPC_OUTCOME_H_
+#define VERBENA_RPC_OUTCOME_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+
+namespace verbena {
+
+enum class Outcome : uint8_t {
+  // The handler did not start: the request never left, or the server says that it did not run it.
+  kNotSent = 1,
+  // The handler ran to its end: the server says so. Also for every OK status.
+  kExecuted = 2,
+  // Everything else. A posted request may have run, also when its work request was flushed.
+  kMaybeExecuted = 3,
+};
+
+// Of a Status that a call returned. kMaybeExecuted when it carries none, since nothing is known.
+Outcome OutcomeOf(const absl::Status& status);
+
+// `status`, which must not be OK, with `outcome` attached.
+absl::Status WithOutcome(absl::Status status, Outcome outcome);
+
+// "not_sent", "executed" or "maybe_executed".
+const char* OutcomeName(Outcome outcome);
+
+}  // namespace verbena
+
+#endif  // VERBENA_RPC_OUTCOME_H_

@@ -1,0 +1,211 @@
+#include "verbena/rpc/runtime.h"
+
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/rpc/shard.h"
+#include "verbena/transport/connect/tcp_bootstrap.h"
+#include "verbena/transport/executor/executor.h"
+#include "verbena/transport/executor/executor_thread.h"
+#include "verbena/transport/link/device_context.h"
+#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/soft/soft_device.h"
+#include "verbena/transport/verbs/rdma_device.h"
+
+namespace verbena {
+namespace {
+
+absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const std::string& name) {
+  if (name == "auto" || name == "soft") {
+    absl::StatusOr<std::unique_ptr<SoftDevice>> device = SoftDevice::Create({});
+    if (!device.ok()) return device.status();
+    return std::unique_ptr<Device>(*std::move(device));
+  }
+  absl::StatusOr<std::unique_ptr<RdmaDevice>> device = RdmaDevice::Open(name);
+  if (!device.ok()) return device.status();
+  return std::unique_ptr<Device>(*std::move(device));
+}
+
+ExecutorOptions OptionsOf(const RuntimeOptions& options, int index) {
+  ExecutorOptions executor;
+  executor.name = fmt::format("verbena-{}", index);
+  executor.mode = options.mode;
+  executor.spin = options.spin;
+  executor.waiter = options.waiter;
+  executor.clock = options.clock;
+  if (static_cast<size_t>(index) < options.cpus.size()) executor.cpu = options.cpus[index];
+  return executor;
+}
+
+absl::Status CheckOptions(const RuntimeOptions& options) {
+  constexpr int kMaxExecutors = 1024;
+  if (options.executors < 1 || options.executors > kMaxExecutors) {
+    return absl::InvalidArgumentError(
+        fmt::format("executors is {}, but must be in [1, {}]", options.executors, kMaxExecutors));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+class Runtime::Impl {
+ public:
+  explicit Impl(RuntimeOptions options) : options_(std::move(options)) {}
+
+  ~Impl() {
+    for (size_t i = 0; i < shards_.size(); ++i)
+      RunToEnd(shards_[i]->Shutdown(), static_cast<int>(i));
+    // Threads first: nothing runs on an executor any more when its shard is destroyed.
+    threads_.clear();
+    shards_.clear();
+  }
+
+  absl::Status Start() {
+    if (absl::Status status = CheckOptions(options_); !status.ok()) return status;
+    if (absl::Status status = OpenParts(); !status.ok()) return status;
+    for (int i = 0; i < options_.executors; ++i) {
+      absl::StatusOr<Executor*> executor = StartExecutor(i);
+      if (!executor.ok()) return executor.status();
+      auto shard = std::make_unique<Shard>(**executor, *bootstrap_, static_cast<uint32_t>(i));
+      Shard* added = shard.get();
+      shards_.push_back(std::move(shard));
+      absl::Status status;
+      RunToEnd(InitShard(*added, status), i);
+      if (!status.ok()) {
+        shards_.pop_back();
+        return status;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  void RunToEnd(Task<void> task, int index) {
+    Executor& executor = shards_[index]->executor();
+    if (options_.threads) {
+      std::mutex mutex;
+      std::condition_variable ended;
+      bool done = false;
+      executor.PostFunction([&] {
+        shards_[index]->roots().Spawn(RunAndTell(std::move(task), [&] {
+          // Told under the lock: whoever waits owns the three, and is gone right after.
+          std::lock_guard<std::mutex> lock(mutex);
+          done = true;
+          ended.notify_one();
+        }));
+      });
+      std::unique_lock<std::mutex> lock(mutex);
+      ended.wait(lock, [&done] { return done; });
+    } else {
+      bool done = false;
+      executor.PostFunction([&] {
+        shards_[index]->roots().Spawn(RunAndTell(std::move(task), [&done] { done = true; }));
+      });
+      while (!done) executor.Poll();
+    }
+  }
+
+  const RuntimeOptions options_;
+  std::unique_ptr<Device> owned_device_;
+  Device* device_ = nullptr;
+  std::unique_ptr<Bootstrap> owned_bootstrap_;
+  Bootstrap* bootstrap_ = nullptr;
+  std::unique_ptr<DeviceContext> context_;
+  std::vector<std::unique_ptr<Executor>> executors_;  // without threads
+  std::vector<std::unique_ptr<ExecutorThread>> threads_;
+  std::vector<std::unique_ptr<Shard>> shards_;
+
+ private:
+  absl::Status OpenParts() {
+    device_ = options_.use_device;
+    if (device_ == nullptr) {
+      absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice(options_.device);
+      if (!device.ok()) return device.status();
+      owned_device_ = *std::move(device);
+      device_ = owned_device_.get();
+    }
+    bootstrap_ = options_.use_bootstrap;
+    if (bootstrap_ == nullptr) {
+      absl::StatusOr<std::unique_ptr<TcpBootstrap>> bootstrap = TcpBootstrap::Create();
+      if (!bootstrap.ok()) return bootstrap.status();
+      owned_bootstrap_ = *std::move(bootstrap);
+      bootstrap_ = owned_bootstrap_.get();
+    }
+    absl::StatusOr<std::unique_ptr<DeviceContext>> context =
+        DeviceContext::Create(*device_, {.event_thread = options_.threads});
+    if (!context.ok()) return context.status();
+    context_ = *std::move(context);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Executor*> StartExecutor(int index) {
+    if (!options_.threads) {
+      absl::StatusOr<std::unique_ptr<Executor>> executor =
+          Executor::Create(OptionsOf(options_, index));
+      if (!executor.ok()) return executor.status();
+      executors_.push_back(*std::move(executor));
+      return executors_.back().get();
+    }
+    absl::StatusOr<std::unique_ptr<ExecutorThread>> thread =
+        ExecutorThread::Start(OptionsOf(options_, index));
+    if (!thread.ok()) return thread.status();
+    threads_.push_back(*std::move(thread));
+    return &threads_.back()->executor();
+  }
+
+  Task<void> InitShard(Shard& shard, absl::Status& status) {
+    status = shard.Init(*context_, options_.limits);
+    co_return;
+  }
+
+  template <typename Tell>
+  static Task<void> RunAndTell(Task<void> task, Tell tell) {
+    co_await std::move(task);
+    tell();
+  }
+};
+
+absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeOptions options) {
+  auto impl = std::make_unique<Impl>(std::move(options));
+  if (absl::Status status = impl->Start(); !status.ok()) return status;
+  return std::unique_ptr<Runtime>(new Runtime(std::move(impl)));
+}
+
+Runtime::Runtime(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Runtime::~Runtime() = default;
+
+void Runtime::RunToEnd(Task<void> task, int executor_index) {
+  impl_->RunToEnd(std::move(task), executor_index);
+}
+
+void Runtime::Spawn(Task<void> task, int executor_index) {
+  Shard& shard = *impl_->shards_[executor_index];
+  shard.executor().PostFunction(
+      [&shard, task = std::move(task)]() mutable { shard.tasks().Spawn(std::move(task)); });
+}
+
+int Runtime::executors() const { return static_cast<int>(impl_->shards_.size()); }
+Executor& Runtime::executor(int index) const { return impl_->shards_[index]->executor(); }
+const std::string& Runtime::device_name() const { return impl_->device_->name(); }
+Shard& Runtime::shard(int index) const { return *impl_->shards_[index]; }
+
+Shard* Runtime::CurrentShard() const {
+  const Scheduler* current = Scheduler::Current();
+  for (const std::unique_ptr<Shard>& shard : impl_->shards_) {
+    if (&shard->executor() == current) return shard.get();
+  }
+  return nullptr;
+}
+
+namespace {
+
+Task<EndpointStats> ReadStats(Endpoint& endpoint) { co_return endpoint.stats(); }
+
+}  // namespace
+
+EndpointStats Runtime::endpoint_stats(int executor_index) {
+  return BlockOn(ReadStats(impl_->shards_[executor_index]->endpoint()), executor_index);
+}
+
+}  // namespace verbena

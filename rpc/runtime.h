@@ -1,0 +1,107 @@
+// Runtime: what a process needs to make and serve calls: executors, a device, and a way to find
+// peers.
+//
+// Start() opens the device, starts one thread per executor, and gives each an endpoint (a shared
+// receive queue, a completion queue, links). Channels and servers are made on it and must be gone
+// before it is destroyed. An embedding program that has an event loop asks for no threads, and
+// polls executor(i) itself. The runtime is usable from any thread; what runs on its executors stays
+// there.
+//
+//   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime, Runtime::Start({.executors = 2}));
+//   absl::Status status = runtime->BlockOn(Main(*runtime));
+
+#ifndef VERBENA_RPC_RUNTIME_H_
+#define VERBENA_RPC_RUNTIME_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/coro/task.h"
+#include "verbena/transport/executor/executor_options.h"
+#include "verbena/transport/link/limits.h"
+
+namespace verbena {
+
+class Bootstrap;
+class Device;
+class Executor;
+class Shard;
+struct EndpointStats;
+
+struct RuntimeOptions {
+  // One per core that should serve or make calls.
+  int executors = 1;
+  ExecutorMode mode = ExecutorMode::kAdaptive;
+  // How long an adaptive executor spins before it sleeps.
+  Duration spin = std::chrono::microseconds(50);
+  WaiterKind waiter = WaiterKind::kAuto;
+  // The core of each executor; missing ones are not pinned.
+  std::vector<int> cpus = {};
+  // "auto" and "soft": the software device, which reaches processes of this host and user. Else the
+  // name of an RDMA device, as ibv_devices lists them.
+  std::string device = "auto";
+  LinkLimits limits = {};
+  // False: no threads; the host calls executor(i).Poll(), and BlockOn() polls by itself.
+  bool threads = true;
+  // Not owned; must outlive the runtime. nullptr: the device named above, TCP, the machine's clock.
+  Device* use_device = nullptr;
+  Bootstrap* use_bootstrap = nullptr;
+  Clock* clock = nullptr;
+};
+
+class Runtime {
+ public:
+  static absl::StatusOr<std::unique_ptr<Runtime>> Start(RuntimeOptions options = {});
+  // Closes every link. Channels and servers are gone by then; not called on one of its executors.
+  ~Runtime();
+
+  // Runs `task` on an executor and waits for its result, on a thread that runs none of them.
+  template <typename T>
+  T BlockOn(Task<T> task, int executor_index = 0) {
+    if constexpr (std::is_void_v<T>) {
+      RunToEnd(std::move(task), executor_index);
+    } else {
+      std::optional<T> result;
+      RunToEnd(Keep(std::move(task), result), executor_index);
+      return *std::move(result);
+    }
+  }
+
+  // From any thread: starts `task` on an executor and lets it run. Destroyed with the runtime if it
+  // has not ended.
+  void Spawn(Task<void> task, int executor_index = 0);
+
+  int executors() const;
+  Executor& executor(int index) const;
+  const std::string& device_name() const;
+  // Gathered on the executor's thread.
+  EndpointStats endpoint_stats(int executor_index);
+
+  // For Channel and Server: the part of the runtime that lives on one executor.
+  Shard& shard(int index) const;
+  // The shard of the executor whose thread this is; nullptr on any other thread.
+  Shard* CurrentShard() const;
+
+ private:
+  class Impl;
+  explicit Runtime(std::unique_ptr<Impl> impl);
+
+  template <typename T>
+  static Task<void> Keep(Task<T> task, std::optional<T>& result) {
+    result.emplace(co_await std::move(task));
+  }
+  void RunToEnd(Task<void> task, int executor_index);
+
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_RPC_RUNTIME_H_

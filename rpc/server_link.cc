@@ -1,0 +1,128 @@
+#include "verbena/rpc/server_link.h"
+
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/rpc/server_shard.h"
+#include "verbena/rpc/status_codec.h"
+
+namespace verbena {
+
+ServerLink::~ServerLink() = default;
+
+absl::Status ServerLink::OnFrame(Link& link, const FrameHeader& frame, const char* body) {
+  link_ = &link;
+  switch (frame.kind) {
+    case FrameKind::kRequest:
+      return OnRequest(frame, body);
+    case FrameKind::kCancel:
+      OnCancelFrame(frame);
+      return absl::OkStatus();
+    default:
+      return absl::InvalidArgumentError(
+          fmt::format("a client sent a frame of kind {}", static_cast<int>(frame.kind)));
+  }
+}
+
+absl::Status ServerLink::OnRequest(const FrameHeader& frame, const char* body) {
+  const CallId id{frame.call_slot, frame.call_generation};
+  if (id.slot >= ClientLink::kMaxCallsInFlight) {
+    return absl::InvalidArgumentError(
+        fmt::format("a request in call slot {} of {}", id.slot, ClientLink::kMaxCallsInFlight));
+  }
+  if (id.slot >= by_slot_.size()) by_slot_.resize(id.slot + 1);
+  const ServerCall* before = by_slot_[id.slot];
+  // A slot is used again while its former call still runs here when that call was cancelled, but
+  // only with a later generation.
+  if (before != nullptr && static_cast<int32_t>(id.generation - before->id().generation) <= 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("request {} of call slot {}, in which {} is running", id.generation, id.slot,
+                    before->id().generation));
+  }
+  absl::StatusOr<ServerCall*> call = shard_.Admit(frame.method_id);
+  if (!call.ok()) return Refuse(id, call.status());
+  by_slot_[id.slot] = *call;
+  active_.PushBack(**call);
+  (*call)->Start(*this, id, frame, body);
+  return absl::OkStatus();
+}
+
+void ServerLink::OnCancelFrame(const FrameHeader& frame) {
+  // It may come after its call ended here, or name one that never was: nothing is to be done then.
+  if (frame.call_slot >= by_slot_.size()) return;
+  ServerCall* call = by_slot_[frame.call_slot];
+  if (call == nullptr || call->id().generation != frame.call_generation) return;
+  call->Cancel(absl::StatusCode::kCancelled);
+}
+
+absl::Status ServerLink::Refuse(CallId id, const absl::Status& status) {
+  if (refusals_.size() >= kMaxQueuedRefusals) {
+    return absl::ResourceExhaustedError("the client does not take the refusals of its requests");
+  }
+  refusals_.push_back(
+      {id, static_cast<uint8_t>(status.code()), EncodeStatusBody(status, link_->max_body_bytes())});
+  body_bytes = refusals_.front().body.size();
+  if (!SendWaiter::linked()) link_->AwaitWritable(*this);
+  return absl::OkStatus();
+}
+
+void ServerLink::SendGoAway() {
+  if (link_ == nullptr || !link_->open()) return;
+  FrameHeader frame;
+  frame.kind = FrameKind::kGoAway;
+  if (link_->Append(frame, 0) != nullptr) return;
+  go_away_due_ = true;
+  if (!SendWaiter::linked()) link_->AwaitWritable(*this);
+}
+
+void ServerLink::OnWritable(Link& link) {
+  if (!refusals_.empty()) {
+    const Refusal refusal = std::move(refusals_.front());
+    refusals_.pop_front();
+    FrameHeader frame;
+    frame.kind = FrameKind::kResponse;
+    frame.call_slot = refusal.id.slot;
+    frame.call_generation = refusal.id.generation;
+    frame.status_code = refusal.code;
+    frame.outcome = static_cast<uint8_t>(Outcome::kNotSent);
+    refusal.body.copy(link.Append(frame, refusal.body.size()), refusal.body.size());
+  } else if (go_away_due_) {
+    go_away_due_ = false;
+    FrameHeader frame;
+    frame.kind = FrameKind::kGoAway;
+    link.Append(frame, 0);
+  }
+  if (refusals_.empty() && !go_away_due_) return;
+  body_bytes = refusals_.empty() ? 0 : refusals_.front().body.size();
+  link.AwaitWritable(*this);
+}
+
+void ServerLink::CancelAll() {
+  // Cancelling only queues handlers, so the list stays as it is.
+  for (ServerCall* call : by_slot_) {
+    if (call != nullptr) call->Cancel(absl::StatusCode::kCancelled);
+  }
+}
+
+void ServerLink::OnCallDone(ServerCall& call) {
+  call.IntrusiveNode<ServerCall>::Unlink();
+  const uint32_t slot = call.id().slot;
+  if (by_slot_[slot] == &call) by_slot_[slot] = nullptr;
+  if (link_ == nullptr && active_.empty()) shard_.OnLinkIdle(*this);
+}
+
+void ServerLink::OnLinkDown(Link&, const absl::Status&) {
+  link_ = nullptr;
+  SendWaiter::Unlink();
+  refusals_.clear();
+  // Calls that only wait to send their response end now, and leave the list while it is walked.
+  IntrusiveList<ServerCall> calls;
+  calls.Append(active_);
+  while (ServerCall* call = calls.PopFront()) {
+    active_.PushBack(*call);
+    call->OnLinkDown();
+  }
+  shard_.OnLinkDown(*this);
+}
+
+}  // namespace verbena

@@ -1,0 +1,75 @@
+// ServerLink: the serving side of one link: its calls in progress, by the caller's slot.
+//
+// Owned by its ServerShard, on that executor's thread. It outlives its link until the last handler
+// has ended, since handlers are cancelled, never destroyed. Bounded by the caller's slots
+// (ClientLink::kMaxCallsInFlight) and the shard's limit on concurrent requests.
+
+#ifndef VERBENA_RPC_SERVER_LINK_H_
+#define VERBENA_RPC_SERVER_LINK_H_
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "verbena/rpc/client_link.h"
+#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/server_call.h"
+#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/link/link.h"
+
+namespace verbena {
+
+class ServerShard;
+
+class ServerLink final : public FrameSink, private SendWaiter {
+ public:
+  // Refusals that wait for room. A client whose window is full cannot cause more; past it the link
+  // closes.
+  static constexpr size_t kMaxQueuedRefusals = 4096;
+
+  ServerLink(ServerShard& shard, std::string peer) : shard_(shard), peer_(std::move(peer)) {}
+  ~ServerLink() override;
+
+  void Attach(Link& link) { link_ = &link; }
+  // nullptr before the handshake's end brought it, and once it is down.
+  Link* link() const { return link_; }
+  const std::string& peer() const { return peer_; }
+  bool idle() const { return active_.empty(); }
+
+  // Tells the client to start no more calls here.
+  void SendGoAway();
+  void CancelAll();
+  void OnCallDone(ServerCall& call);
+
+  // FrameSink
+  absl::Status OnFrame(Link& link, const FrameHeader& frame, const char* body) override;
+  void OnLinkDown(Link& link, const absl::Status& reason) override;
+  // A server owes answers; it waits for none.
+  bool ExpectsFrames() const override { return false; }
+
+ private:
+  struct Refusal {
+    CallId id;
+    uint8_t code;
+    std::string body;
+  };
+
+  absl::Status OnRequest(const FrameHeader& frame, const char* body);
+  void OnCancelFrame(const FrameHeader& frame);
+  absl::Status Refuse(CallId id, const absl::Status& status);
+  void OnWritable(Link& link) override;
+
+  ServerShard& shard_;
+  const std::string peer_;
+  Link* link_ = nullptr;
+  IntrusiveList<ServerCall> active_;
+  std::vector<ServerCall*> by_slot_;
+  std::deque<Refusal> refusals_;
+  bool go_away_due_ = false;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_RPC_SERVER_LINK_H_

@@ -1,0 +1,79 @@
+// ServerShard: a server's part on one executor: its links, and the pools of calls of each method.
+//
+// Owned by the Server; used on its executor's thread.
+
+#ifndef VERBENA_RPC_SERVER_SHARD_H_
+#define VERBENA_RPC_SERVER_SHARD_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "verbena/rpc/method_table.h"
+#include "verbena/rpc/server_call.h"
+#include "verbena/rpc/server_link.h"
+#include "verbena/rpc/shard.h"
+#include "verbena/transport/connect/handshake.h"
+#include "verbena/transport/coro/event.h"
+#include "verbena/transport/coro/task_scope.h"
+
+namespace verbena {
+
+struct ServerShardStats {
+  uint64_t calls = 0;     // started
+  uint64_t failures = 0;  // answered with a failed Status, refusals included
+  uint64_t refused = 0;   // not started: unknown method, overload, shutting down
+};
+
+class ServerShard {
+ public:
+  ServerShard(Shard& shard, const MethodTable& methods, uint32_t max_concurrent_calls);
+  ~ServerShard();
+
+  Executor& executor() const { return shard_.executor(); }
+  const MethodTable& methods() const { return methods_; }
+
+  // Answers an offer that arrived on `stream`, and serves the link.
+  void Serve(std::unique_ptr<MessageStream> stream, LinkParameters offer);
+
+  // A call of the method, from the pool. UNIMPLEMENTED, RESOURCE_EXHAUSTED (overload) or
+  // UNAVAILABLE (shutting down) mean that it was not started.
+  absl::StatusOr<ServerCall*> Admit(uint64_t method_id);
+  void Recycle(ServerCall& call);
+  void NoteFailure() { ++stats_.failures; }
+  void OnLinkDown(ServerLink& link);
+  // A link that is down has no calls left.
+  void OnLinkIdle(ServerLink& link);
+
+  // Refuses new calls and tells the clients; waits until the running ones end, or `grace` passes,
+  // then cancels them and waits for that too. Closes the links.
+  Task<void> Shutdown(Duration grace);
+
+  const ServerShardStats& stats() const { return stats_; }
+  uint32_t active() const { return active_; }
+
+ private:
+  Task<void> Accept(std::unique_ptr<MessageStream> stream, LinkParameters offer);
+  Task<absl::Status> WaitUntilIdle();
+  Task<absl::Status> WaitUntilUnlinked();
+
+  Shard& shard_;
+  const MethodTable& methods_;
+  const uint32_t max_concurrent_calls_;
+  uint32_t active_ = 0;
+  bool draining_ = false;
+  Event idle_;      // no calls, while draining
+  Event unlinked_;  // no links, while draining
+  std::vector<std::unique_ptr<ServerLink>> links_;
+  // Down and idle, but perhaps still on the stack: freed in the next Accept, or at the end.
+  std::vector<std::unique_ptr<ServerLink>> finished_;
+  std::vector<std::unique_ptr<ServerCall>> calls_;  // all of them
+  std::vector<std::vector<ServerCall*>> free_;      // by method; what they hold is poisoned
+  ServerShardStats stats_;
+  TaskScope tasks_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_RPC_SERVER_SHARD_H_

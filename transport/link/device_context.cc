@@ -1,0 +1,114 @@
+#include "verbena/transport/link/device_context.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/transport/device/verbs_status.h"
+#include "verbena/transport/log/log.h"
+
+namespace verbena {
+namespace {
+
+bool IsQpEvent(ibv_event_type type) {
+  switch (type) {
+    case IBV_EVENT_QP_FATAL:
+    case IBV_EVENT_QP_REQ_ERR:
+    case IBV_EVENT_QP_ACCESS_ERR:
+    case IBV_EVENT_QP_LAST_WQE_REACHED:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool IsRoutine(ibv_event_type type) {
+  return type == IBV_EVENT_COMM_EST || type == IBV_EVENT_SQ_DRAINED ||
+         type == IBV_EVENT_SRQ_LIMIT_REACHED;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DeviceContext>> DeviceContext::Create(Device& device,
+                                                                     Options options) {
+  absl::StatusOr<PortAddress> address = ReadPortAddress(device, options.port, options.gid_index);
+  if (!address.ok()) return address.status();
+  absl::StatusOr<ibv_pd*> pd = device.AllocPd();
+  if (!pd.ok()) return pd.status();
+  std::unique_ptr<DeviceContext> context(
+      new DeviceContext(device, PdHandle(device, *pd), *address));
+  if (options.event_thread) {
+    if (absl::Status status = context->StartThread(); !status.ok()) return status;
+  }
+  return context;
+}
+
+DeviceContext::DeviceContext(Device& device, PdHandle pd, const PortAddress& address)
+    : device_(device), pd_(std::move(pd)), address_(address) {}
+
+DeviceContext::~DeviceContext() {
+  if (thread_.joinable()) {
+    const uint64_t one = 1;
+    // An eventfd's counter takes this write unless it is at its maximum, and then it is readable
+    // already.
+    [[maybe_unused]] const ssize_t written = write(stop_fd_, &one, sizeof(one));
+    thread_.join();
+  }
+  if (stop_fd_ >= 0) close(stop_fd_);
+}
+
+absl::Status DeviceContext::StartThread() {
+  stop_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (stop_fd_ < 0) return ErrnoStatus(errno, "eventfd for asynchronous device events");
+  thread_ = std::thread([this] { ReadEvents(); });
+  return absl::OkStatus();
+}
+
+void DeviceContext::ReadEvents() {
+  pollfd fds[2] = {{device_.async_fd(), POLLIN, 0}, {stop_fd_, POLLIN, 0}};
+  while (true) {
+    if (poll(fds, 2, /*timeout=*/-1) < 0 && errno != EINTR) return;
+    if ((fds[1].revents & POLLIN) != 0) return;
+    PollEvents();
+  }
+}
+
+void DeviceContext::PollEvents() {
+  while (true) {
+    absl::StatusOr<ibv_async_event> event = device_.GetAsyncEvent();
+    if (!event.ok()) return;
+    const ibv_event_type type = event->event_type;
+    const uint32_t qpn = IsQpEvent(type) ? event->element.qp->qp_num : 0;
+    device_.AckAsyncEvent(*event);
+    if (qpn != 0) {
+      Dispatch(type, qpn);
+    } else if (!IsRoutine(type)) {
+      Log(LogLevel::kWarning,
+          fmt::format("{}: asynchronous event {}", device_.name(), ibv_event_type_str(type)));
+    }
+  }
+}
+
+void DeviceContext::Dispatch(ibv_event_type type, uint32_t qpn) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = subscriptions_.find(qpn);
+  if (found == subscriptions_.end()) return;
+  found->second.executor->PostFunction(
+      [handler = found->second.handler, type]() { handler(type); });
+}
+
+void DeviceContext::Subscribe(uint32_t qpn, Executor& executor, EventHandler handler) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  subscriptions_[qpn] = {&executor, std::move(handler)};
+}
+
+void DeviceContext::Unsubscribe(uint32_t qpn) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  subscriptions_.erase(qpn);
+}
+
+}  // namespace verbena

@@ -1,0 +1,158 @@
+// Endpoint: all links of one executor on one device. It owns their shared receive queue, completion
+// queue, send buffers and credit pool, and finds the link that a completion belongs to.
+//
+// One per executor and device, used on the executor's thread. Connect() and Accept() run the
+// handshake over a bootstrap stream, which then stays open for the life of the link. Shutdown()
+// must have ended before it is destroyed; the device context and the executor outlive it.
+//
+//   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint,
+//                            Endpoint::Create(executor, device_context, LinkLimits{}));
+//   absl::StatusOr<Link*> link = co_await endpoint->Connect(std::move(stream), sink, {});
+
+#ifndef VERBENA_TRANSPORT_LINK_ENDPOINT_H_
+#define VERBENA_TRANSPORT_LINK_ENDPOINT_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/transport/connect/bootstrap.h"
+#include "verbena/transport/connect/handshake.h"
+#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/event.h"
+#include "verbena/transport/coro/random.h"
+#include "verbena/transport/coro/task.h"
+#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/executor/executor.h"
+#include "verbena/transport/link/device_context.h"
+#include "verbena/transport/link/limits.h"
+#include "verbena/transport/link/link.h"
+#include "verbena/transport/link/qp_setup.h"
+#include "verbena/transport/link/receive_ring.h"
+#include "verbena/transport/link/send_buffers.h"
+#include "verbena/transport/link/wr_id.h"
+
+namespace verbena {
+
+// Where one flush builds its chain of WRs; shared by the links, since only one flushes at a time.
+struct SendScratch {
+  std::vector<ibv_send_wr> requests;
+  std::vector<ibv_sge> elements;
+};
+
+struct EndpointStats {
+  uint32_t links = 0;
+  uint64_t links_opened = 0;
+  uint64_t links_refused = 0;
+  uint64_t links_lost = 0;         // closed for a reason other than Shutdown()
+  uint64_t stale_completions = 0;  // of links that are gone
+  uint32_t receives_posted = 0;
+  uint32_t credits_lent = 0;
+  LinkStats traffic;  // all links, those that are gone included
+};
+
+class Endpoint final : private CompletionSink, private FlushHook, private Timer {
+ public:
+  static absl::StatusOr<std::unique_ptr<Endpoint>> Create(Executor& executor,
+                                                          DeviceContext& context,
+                                                          const LinkLimits& wanted,
+                                                          uint32_t executor_index = 0);
+  ~Endpoint() override;
+
+  // The client's side: offers a link over `stream`. `wanted_executor` asks for one of the peer's.
+  Task<absl::StatusOr<Link*>> Connect(std::unique_ptr<MessageStream> stream, FrameSink& sink,
+                                      uint32_t wanted_executor);
+  // The server's side, after the offer was read (it may have been read on another executor).
+  Task<absl::StatusOr<Link*>> Accept(std::unique_ptr<MessageStream> stream, LinkParameters offer,
+                                     FrameSink& sink);
+
+  // Closes every link and waits until all queue pairs are gone.
+  Task<void> Shutdown();
+
+  Executor& executor() const { return executor_; }
+  const LinkLimits& limits() const { return limits_; }
+  EndpointStats stats() const;
+
+  // For Link.
+  CreditPool& credit_pool() { return credit_pool_; }
+  SendBuffers& send_buffers() { return *send_buffers_; }
+  SendScratch& send_scratch() { return scratch_; }
+  uint32_t max_inline_bytes() const { return max_inline_bytes_; }
+  // Lends `grants` more if there is more, else asks idle links for theirs.
+  void GrowWindow(ReceiveGrants& grants);
+  // `link` waits for send buffers; NoteSendRoom() tells those who wait that there may be some.
+  void AwaitSendRoom(Link& link);
+  void NoteSendRoom();
+  void StartTeardown(Link& link, const absl::Status& reason);
+
+ private:
+  struct Slot {
+    std::unique_ptr<Link> link;
+    uint32_t generation = 0;
+  };
+
+  Endpoint(Executor& executor, DeviceContext& context, const LinkLimits& limits,
+           const PortAddress& address, uint32_t executor_index);
+  absl::Status Init();
+
+  void OnCompletions(const ibv_wc* completions, int count) override;
+  void OnReceive(const ibv_wc& completion, uint32_t buffer);
+  void OnSendDone(const ibv_wc& completion, const WrId& id);
+  void Flush() override;
+  void OnTimer() override;
+
+  absl::StatusOr<Link*> NewLink(FrameSink& sink);
+  Task<absl::Status> Offer(LinkKey key, MessageStream& stream, uint32_t wanted_executor,
+                           LinkParameters& peer);
+  Task<absl::Status> Answer(Link& link, MessageStream& stream, const LinkParameters& offer);
+  LinkParameters MyParameters(const Link& link, uint32_t psn) const;
+  absl::Status ConnectQp(Link& link, uint32_t psn, const LinkParameters& peer);
+  void OnQpEvent(Link& link, ibv_event_type type);
+  void MarkOpen(Link& link, const LinkParameters& peer, const std::string& name);
+  void CloseIfThere(LinkKey key, const char* reason);
+  static absl::Status Lost();
+  void StartLivenessTimer();
+  static uint32_t NewPsn();
+  static Task<absl::Status> WaitFor(Event& event);
+  void Watch(Link& link, std::unique_ptr<MessageStream> stream);
+  Task<void> WatchStream(Link& link);
+  Task<void> Teardown(Link& link);
+  void FreeLink(Link& link);
+  // nullptr when that link is gone, and its slot perhaps another's.
+  Link* Find(LinkKey key);
+  void UpdateReceiveTarget();
+  void ScheduleFlush() { executor_.FlushLater(*this, Executor::FlushPriority::kReceives); }
+
+  Executor& executor_;
+  DeviceContext& context_;
+  const LinkLimits limits_;
+  const PortAddress address_;
+  const uint32_t executor_index_;
+  const uint32_t max_inline_bytes_;
+  ibv_cq* cq_ = nullptr;
+  std::unique_ptr<ReceiveRing> receives_;
+  std::unique_ptr<SendBuffers> send_buffers_;
+  CreditPool credit_pool_;
+  SendScratch scratch_;
+
+  std::vector<Slot> slots_;
+  std::deque<uint32_t> free_slots_;  // reused late, first in, first out
+  absl::flat_hash_map<uint32_t, Link*> links_by_qpn_;
+  Link* last_receiver_ = nullptr;  // the link of the last receive: usually of the next one too
+  std::vector<Link*> room_waiters_;
+  bool shutting_down_ = false;
+  bool timer_running_ = false;
+  EndpointStats stats_;
+  LinkStats closed_traffic_;  // of links that are gone
+  // Asynchronous events of the device may still be on their way here when this is gone.
+  std::shared_ptr<bool> alive_;
+  TaskScope tasks_;  // stream watches and teardowns
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_LINK_ENDPOINT_H_

@@ -1,0 +1,335 @@
+#include "verbena/transport/link/link.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/transport/device/verbs_status.h"
+#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/send_buffers.h"
+#include "verbena/transport/link/wr_id.h"
+#include "verbena/transport/log/log.h"
+
+namespace verbena {
+
+LinkStats& LinkStats::operator+=(const LinkStats& other) {
+  sends += other.sends;
+  frames_sent += other.frames_sent;
+  bytes_sent += other.bytes_sent;
+  credit_sends += other.credit_sends;
+  doorbells += other.doorbells;
+  receives += other.receives;
+  frames_received += other.frames_received;
+  bytes_received += other.bytes_received;
+  credit_waits += other.credit_waits;
+  slot_waits += other.slot_waits;
+  recalls += other.recalls;
+  return *this;
+}
+
+Link::Link(Endpoint& endpoint, LinkKey key, QpHandle qp, FrameSink& sink)
+    : endpoint_(endpoint),
+      key_(key),
+      sink_(&sink),
+      qp_(std::move(qp)),
+      grants_(endpoint.credit_pool(), endpoint.limits().initial_credits,
+              endpoint.limits().max_credits),
+      max_inline_bytes_(endpoint.max_inline_bytes()),
+      slots_(endpoint.limits().send_queue_depth, SendBuffers::kNone) {
+  pending_.reserve(slots_.size());
+}
+
+Link::~Link() {
+  for (const PendingSend& send : pending_) endpoint_.send_buffers().GiveBack(send.buffer);
+}
+
+void Link::MarkOpen(uint32_t peer_credits, uint32_t peer_eager_bytes, const std::string& peer) {
+  credits_ = SendCredits(peer_credits);
+  send_bytes_ = std::min(peer_eager_bytes, endpoint_.limits().eager_bytes);
+  peer_ = peer;
+  last_heard_ = endpoint_.executor().now();
+  state_ = LinkState::kOpen;
+}
+
+char* Link::Append(const FrameHeader& header, size_t body_bytes) {
+  if (!writers_.empty() && !serving_writer_) return nullptr;
+  const size_t frame_bytes = FrameBytes(body_bytes);
+  if (pending_.empty() || pending_.back().spends_reserve ||
+      pending_.back().bytes + frame_bytes > send_bytes_) {
+    if (!OpenSend(/*spends_reserve=*/false)) return nullptr;
+  }
+  PendingSend& send = pending_.back();
+  char* frame = endpoint_.send_buffers().data(send.buffer) + send.bytes;
+  FrameHeader& stored = *reinterpret_cast<FrameHeader*>(frame);
+  stored = header;
+  stored.body_bytes = static_cast<uint32_t>(body_bytes);
+  // Padding goes out with the frame: it must not be what the buffer held before.
+  if (body_bytes % kFrameAlignment != 0) {
+    std::memset(frame + frame_bytes - kFrameAlignment, 0, kFrameAlignment);
+  }
+  send.bytes += static_cast<uint32_t>(frame_bytes);
+  ++send.frames;
+  ++stats_.frames_sent;
+  return frame + sizeof(FrameHeader);
+}
+
+void Link::AwaitWritable(SendWaiter& waiter) {
+  if (writers_.empty()) {
+    if (credits_.available() == 0) {
+      ++stats_.credit_waits;
+    } else {
+      ++stats_.slot_waits;
+      endpoint_.AwaitSendRoom(*this);
+    }
+  } else {
+    ++stats_.credit_waits;
+  }
+  writers_.PushBack(waiter);
+  ScheduleFlush();
+}
+
+bool Link::OpenSend(bool spends_reserve) {
+  if (!SlotsLeft()) return false;
+  const uint32_t buffer = endpoint_.send_buffers().Take();
+  if (buffer == SendBuffers::kNone) return false;
+  if (spends_reserve ? !credits_.TrySpendReserve() : !credits_.TrySpend()) {
+    endpoint_.send_buffers().GiveBack(buffer);
+    return false;
+  }
+  pending_.push_back({buffer, sizeof(SendHeader), 0, spends_reserve});
+  ScheduleFlush();
+  return true;
+}
+
+void Link::ScheduleFlush() {
+  if (flush_scheduled_) return;
+  flush_scheduled_ = true;
+  endpoint_.executor().FlushLater(*this, Executor::FlushPriority::kSends);
+}
+
+void Link::Flush() {
+  if (open()) {
+    if (pong_due_) AppendControl(FrameKind::kPong);
+    if (ping_due_) AppendControl(FrameKind::kPing);
+    if (recall_due_) AppendControl(FrameKind::kRecall);
+    if (pending_.empty() && grants_.ShouldAdvertise() && OpenSend(/*spends_reserve=*/true)) {
+      ++stats_.credit_sends;
+    }
+    if (!pending_.empty()) PostPending();
+  }
+  flush_scheduled_ = false;
+  // Posting gave room back, and a writer that waited for it may have opened another SEND.
+  if (!pending_.empty()) ScheduleFlush();
+}
+
+// Control frames that find no room stay due: the next turn in which something arrives tries again.
+void Link::AppendControl(FrameKind kind) {
+  FrameHeader header;
+  header.kind = kind;
+  if (kind == FrameKind::kRecall) header.argument = grants_.surplus();
+  if (Append(header, 0) == nullptr) return;
+  if (kind == FrameKind::kPong) pong_due_ = false;
+  if (kind == FrameKind::kPing) ping_due_ = false;
+  if (kind == FrameKind::kRecall) {
+    recall_due_ = false;
+    ++stats_.recalls;
+  }
+}
+
+void Link::PrepareHeader(const PendingSend& send) {
+  SendHeader header;
+  header.credits_granted = grants_.granted();
+  header.credits_returned = credits_.returned();
+  header.reserve_seen = grants_.reserve_seen();
+  header.frame_count = send.frames;
+  if (send.spends_reserve) header.flags |= kSendSpendsReserve;
+  // Said with the last credit too: without another, nothing could be said later.
+  if (!writers_.empty() || credits_.available() == 0) header.flags |= kSendStarved;
+  std::memcpy(endpoint_.send_buffers().data(send.buffer), &header, sizeof(header));
+}
+
+void Link::PostPending() {
+  grants_.Refill();
+  grants_.MarkAdvertised();
+  SendScratch& scratch = endpoint_.send_scratch();
+  const size_t count = pending_.size();
+  for (size_t i = 0; i < count; ++i) {
+    const PendingSend& send = pending_[i];
+    PrepareHeader(send);
+    const bool is_inline = send.bytes <= max_inline_bytes_;
+    const uint32_t position = posted_ + static_cast<uint32_t>(i);
+    slots_[position % slots_.size()] = is_inline ? SendBuffers::kNone : send.buffer;
+    const bool signal =
+        ++since_signal_ >= kSignalInterval || (i + 1 == count && (!is_inline || !writers_.empty()));
+    if (signal) since_signal_ = 0;
+    scratch.elements[i] = {reinterpret_cast<uintptr_t>(endpoint_.send_buffers().data(send.buffer)),
+                           send.bytes, endpoint_.send_buffers().lkey()};
+    ibv_send_wr& request = scratch.requests[i];
+    request.wr_id = WrId{WrId::Kind::kSend, static_cast<uint16_t>(position & WrId::kPositionMask),
+                         key_.generation, key_.slot}
+                        .Pack();
+    request.next = i + 1 < count ? &scratch.requests[i + 1] : nullptr;
+    request.sg_list = &scratch.elements[i];
+    request.num_sge = 1;
+    request.opcode = IBV_WR_SEND;
+    request.send_flags = (is_inline ? IBV_SEND_INLINE : 0) | (signal ? IBV_SEND_SIGNALED : 0);
+    ++stats_.sends;
+    stats_.bytes_sent += send.bytes;
+  }
+  ibv_send_wr* refused = nullptr;
+  const int error = ibv_post_send(qp_.get(), scratch.requests.data(), &refused);
+  ++stats_.doorbells;
+  const size_t accepted =
+      error == 0 ? count : static_cast<size_t>(refused - scratch.requests.data());
+  posted_ += static_cast<uint32_t>(accepted);
+  for (size_t i = 0; i < count; ++i) {
+    if (i >= accepted || pending_[i].bytes <= max_inline_bytes_) {
+      endpoint_.send_buffers().GiveBack(pending_[i].buffer);
+    }
+  }
+  pending_.clear();
+  endpoint_.NoteSendRoom();
+  // Slots were reserved before the WRs were made, so a refusal means that the queue pair is broken.
+  if (error != 0) Close(ErrnoStatus(error, fmt::format("ibv_post_send to {}", peer_)));
+}
+
+void Link::OnSend(const char* bytes, size_t size) {
+  ++stats_.receives;
+  stats_.bytes_received += size;
+  last_heard_ = endpoint_.executor().now();
+  silent_checks_ = 0;
+  FrameParser parser(bytes, size);
+  const SendHeader& header = parser.header();
+  absl::Status status;
+  if (parser.fault() == WireFault::kNone) {
+    status = grants_.OnSend((header.flags & kSendSpendsReserve) != 0);
+    if (status.ok()) status = grants_.OnReturned(header.credits_returned);
+    if (status.ok()) status = credits_.OnHeader(header.credits_granted, header.reserve_seen);
+    if (status.ok() && (header.flags & kSendStarved) != 0) endpoint_.GrowWindow(grants_);
+  }
+  while (status.ok() && open() && parser.Next()) {
+    ++stats_.frames_received;
+    const FrameHeader& frame = parser.frame();
+    if (frame.kind == FrameKind::kPing || frame.kind == FrameKind::kPong ||
+        frame.kind == FrameKind::kRecall) {
+      status = OnControlFrame(frame);
+    } else {
+      status = sink_->OnFrame(*this, frame, parser.body());
+    }
+  }
+  if (!open()) return;
+  if (status.ok() && parser.fault() != WireFault::kNone) {
+    status = absl::InvalidArgumentError(
+        fmt::format("the peer sent {} ({} bytes)", WireFaultName(parser.fault()), size));
+  }
+  if (!status.ok()) {
+    Close(status);
+    return;
+  }
+  WakeWriters();
+  if (grants_.ShouldAdvertise() || pong_due_ || recall_due_) ScheduleFlush();
+}
+
+absl::Status Link::OnControlFrame(const FrameHeader& frame) {
+  if (frame.body_bytes != 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("the peer sent a control frame with {} bytes", frame.body_bytes));
+  }
+  if (frame.kind == FrameKind::kPing) pong_due_ = true;
+  if (frame.kind == FrameKind::kRecall) credits_.GiveBack(frame.argument);
+  if (frame.kind == FrameKind::kRecall && pending_.empty()) {
+    // The answer must travel now, since the credits count as free only when it has.
+    if (OpenSend(/*spends_reserve=*/true)) ++stats_.credit_sends;
+  }
+  if (frame.kind != FrameKind::kPong) ScheduleFlush();
+  return absl::OkStatus();
+}
+
+void Link::WakeWriters() {
+  while (!writers_.empty() && open()) {
+    SendWaiter* waiter = writers_.Front();
+    const bool fits = !pending_.empty() && !pending_.back().spends_reserve &&
+                      pending_.back().bytes + FrameBytes(waiter->body_bytes) <= send_bytes_;
+    if (!fits && !OpenSend(/*spends_reserve=*/false)) {
+      if (credits_.available() != 0) endpoint_.AwaitSendRoom(*this);
+      return;
+    }
+    waiter->IntrusiveNode<SendWaiter>::Unlink();
+    serving_writer_ = true;  // the one frame that may pass those who still wait
+    waiter->OnWritable(*this);
+    serving_writer_ = false;
+  }
+}
+
+void Link::OnSendCompletion(const ibv_wc& completion, uint16_t position) {
+  if (!ReleasePosition(position)) {
+    Close(absl::InternalError(
+        fmt::format("a completion for send {} of {}, which is not posted", position, posted_)));
+    return;
+  }
+  if (state_ == LinkState::kDraining) {
+    if (InFlight() == 0) drained_.Set();
+    return;
+  }
+  if (completion.status != IBV_WC_SUCCESS) {
+    Close(WcStatus(completion, peer_));
+    return;
+  }
+  if (open()) WakeWriters();
+}
+
+// Frees the send queue slots up to and including `position`. A completion proves all earlier ones:
+// the QP's send queue completes in order (InfiniBand specification, volume 1, 10.8.5).
+bool Link::ReleasePosition(uint16_t position) {
+  const uint32_t ahead = (position - completed_) & WrId::kPositionMask;
+  if (ahead >= InFlight()) return false;
+  for (uint32_t i = 0; i <= ahead; ++i, ++completed_) {
+    uint32_t& buffer = slots_[completed_ % slots_.size()];
+    if (buffer != SendBuffers::kNone) {
+      endpoint_.send_buffers().GiveBack(buffer);
+      buffer = SendBuffers::kNone;
+      endpoint_.NoteSendRoom();
+    }
+  }
+  return true;
+}
+
+void Link::CheckLiveness(TimePoint now) {
+  if (!open()) return;
+  const Duration interval = endpoint_.limits().ping_interval;
+  if (!sink_->ExpectsFrames() || now - last_heard_ < interval) {
+    silent_checks_ = 0;
+    return;
+  }
+  // Counted in checks, not in time alone: a host that was suspended itself must not blame its peer.
+  if (++silent_checks_ > 6) {
+    Close(absl::UnavailableError(fmt::format(
+        "{} has not answered a PING for {} ms (process stopped, or host unreachable)", peer_,
+        std::chrono::duration_cast<std::chrono::milliseconds>(now - last_heard_).count())));
+    return;
+  }
+  ping_due_ = true;
+  ScheduleFlush();
+}
+
+bool Link::Recall() {
+  if (!open() || grants_.surplus() == 0 || recall_due_) return false;
+  recall_due_ = true;
+  ScheduleFlush();
+  return true;
+}
+
+void Link::Close(const absl::Status& reason) {
+  if (state_ != LinkState::kOpen && state_ != LinkState::kConnecting) return;
+  const bool was_open = open();
+  state_ = LinkState::kDraining;
+  while (writers_.PopFront() != nullptr) {
+  }
+  for (const PendingSend& send : pending_) endpoint_.send_buffers().GiveBack(send.buffer);
+  pending_.clear();
+  if (was_open) sink_->OnLinkDown(*this, reason);
+  endpoint_.StartTeardown(*this, reason);
+}
+
+}  // namespace verbena

@@ -1,0 +1,195 @@
+// Link: one RC queue pair between one executor here and one executor there, with its credits.
+//
+// Frames of the same turn are coalesced into as few SENDs as they fit in, and leave with one
+// doorbell at the turn's end. Four things can be exhausted, and each means waiting, never an error:
+// the peer's credits, send queue slots, send buffers, and (reserved when the link was made) CQ
+// slots.
+//
+// Owned by its Endpoint; lives on that endpoint's executor thread. A FrameSink hears its frames and
+// its end; after OnLinkDown() the pointer is dead to everybody else. Destroyed by the endpoint once
+// the queue pair has drained.
+//
+//   char* body = link.Append(header, body_bytes);
+//   if (body == nullptr) link.AwaitWritable(waiter);   // its OnWritable() appends
+//   else message.SerializeWithCachedSizesToArray(body);
+
+#ifndef VERBENA_TRANSPORT_LINK_LINK_H_
+#define VERBENA_TRANSPORT_LINK_LINK_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "verbena/transport/connect/bootstrap.h"
+#include "verbena/transport/coro/event.h"
+#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/device/handles.h"
+#include "verbena/transport/executor/executor.h"
+#include "verbena/transport/link/credits.h"
+#include "verbena/transport/link/wire_format.h"
+
+namespace verbena {
+
+class Endpoint;
+class Link;
+
+// Who handles a link's frames: the client's or the server's half of RPC. Called on the executor's
+// thread. Must outlive the link, that is, live until OnLinkDown().
+class FrameSink {
+ public:
+  virtual ~FrameSink() = default;
+
+  // One frame. `body` is valid during the call only. A failed Status says that the peer broke the
+  // protocol; it closes the link. PING, PONG and RECALL never come here.
+  virtual absl::Status OnFrame(Link& link, const FrameHeader& frame, const char* body) = 0;
+  // The link is lost, once; every frame that was appended may or may not have reached the peer.
+  virtual void OnLinkDown(Link& link, const absl::Status& reason) = 0;
+  // True while the peer owes frames: then its silence is checked by PING.
+  virtual bool ExpectsFrames() const = 0;
+};
+
+// A frame that could not be appended yet. Belongs to whoever waits; destroying it leaves the queue.
+class SendWaiter : public IntrusiveNode<SendWaiter> {
+ public:
+  virtual ~SendWaiter() = default;
+  // There is room for one frame with a body of body_bytes: appends it now. The waiter is off the
+  // queue.
+  virtual void OnWritable(Link& link) = 0;
+
+  size_t body_bytes = 0;
+};
+
+// Counts since the link began. They account for every call: SENDs, what they carried, and why they
+// waited.
+struct LinkStats {
+  uint64_t sends = 0;
+  uint64_t frames_sent = 0;
+  uint64_t bytes_sent = 0;
+  uint64_t credit_sends = 0;  // SENDs without frames
+  uint64_t doorbells = 0;
+  uint64_t receives = 0;
+  uint64_t frames_received = 0;
+  uint64_t bytes_received = 0;
+  uint64_t credit_waits = 0;  // frames that waited for the peer's credits
+  uint64_t slot_waits = 0;    // frames that waited for send queue slots or send buffers
+  uint64_t recalls = 0;
+
+  LinkStats& operator+=(const LinkStats& other);
+};
+
+// Names a link for longer than it lives: a slot of its endpoint, and the slot's generation.
+struct LinkKey {
+  uint32_t slot = 0;
+  uint32_t generation = 0;
+};
+
+enum class LinkState {
+  kConnecting,
+  kOpen,
+  kDraining,  // the QP is in ERR; its flushes are awaited
+  kClosed,    // the QP is gone
+};
+
+class Link final : private FlushHook {
+ public:
+  ~Link() override;
+
+  // Appends a frame to the SENDs of this turn and returns where its body goes, `body_bytes` of it,
+  // to be written before control returns to the executor. nullptr when something is exhausted, or
+  // others wait already. The frame must fit: body_bytes ≤ max_body_bytes(). Only while open().
+  char* Append(const FrameHeader& header, size_t body_bytes);
+
+  // Queues `waiter` behind those that wait already. Only while open().
+  void AwaitWritable(SendWaiter& waiter);
+
+  // Ends the link: OnLinkDown() is called before this returns, teardown goes on by itself. Harmless
+  // when it has ended already.
+  void Close(const absl::Status& reason);
+
+  bool open() const { return state_ == LinkState::kOpen; }
+  LinkState state() const { return state_; }
+  // The largest body that one frame can carry to this peer.
+  size_t max_body_bytes() const { return MaxBodyBytes(send_bytes_); }
+  const std::string& peer() const { return peer_; }
+  const LinkStats& stats() const { return stats_; }
+  uint32_t qpn() const { return qp_->qp_num; }
+  Endpoint& endpoint() const { return endpoint_; }
+  LinkKey key() const { return key_; }
+  uint32_t send_credits() const { return credits_.available(); }
+
+ private:
+  friend class Endpoint;
+
+  // A SEND that is being filled, or waits for the flush.
+  struct PendingSend {
+    uint32_t buffer;
+    uint32_t bytes;
+    uint16_t frames;
+    bool spends_reserve;
+  };
+
+  Link(Endpoint& endpoint, LinkKey key, QpHandle qp, FrameSink& sink);
+
+  // Called by the endpoint.
+  void OnSend(const char* bytes, size_t size);
+  void OnSendCompletion(const ibv_wc& completion, uint16_t position);
+  // Sends a PING, or closes a link whose peer has been silent. `now` ticks every ping_interval / 2.
+  void CheckLiveness(TimePoint now);
+  // Asks the peer for credits that it was lent. True when it was asked.
+  bool Recall();
+  void MarkOpen(uint32_t peer_credits, uint32_t peer_eager_bytes, const std::string& peer);
+
+  bool OpenSend(bool spends_reserve);
+  void Flush() override;
+  void PostPending();
+  void PrepareHeader(const PendingSend& send);
+  bool ReleasePosition(uint16_t position);
+  void WakeWriters();
+  void ScheduleFlush();
+  absl::Status OnControlFrame(const FrameHeader& frame);
+  void AppendControl(FrameKind kind);
+  uint32_t InFlight() const { return posted_ - completed_; }
+  bool SlotsLeft() const { return InFlight() + pending_.size() < slots_.size(); }
+
+  Endpoint& endpoint_;
+  const LinkKey key_;
+  FrameSink* sink_;
+  QpHandle qp_;
+  LinkState state_ = LinkState::kConnecting;
+  std::string peer_;
+  std::unique_ptr<MessageStream> stream_;  // open as long as the link is; null until it is watched
+  Event unwatched_;                        // set when nobody reads stream_ any more
+
+  SendCredits credits_{0};
+  ReceiveGrants grants_;
+  uint32_t send_bytes_ = 0;
+  const uint32_t max_inline_bytes_;
+
+  // SENDs of this turn; the last one may still take frames.
+  std::vector<PendingSend> pending_;
+  // The buffer that each posted WR holds, by send queue position; SendBuffers::kNone for an inline
+  // one.
+  std::vector<uint32_t> slots_;
+  uint32_t posted_ = 0;     // WRs posted, modulo 2^32
+  uint32_t completed_ = 0;  // WRs known to have ended
+  uint32_t since_signal_ = 0;
+  IntrusiveList<SendWaiter> writers_;
+  bool flush_scheduled_ = false;
+  bool pong_due_ = false;
+  bool ping_due_ = false;
+  bool recall_due_ = false;
+  bool serving_writer_ = false;
+  TimePoint last_heard_{};
+  uint32_t silent_checks_ = 0;
+  LinkStats stats_;
+
+  // Teardown: set when every posted WR has completed.
+  Event drained_;
+  Event last_wqe_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_LINK_LINK_H_

@@ -1,0 +1,116 @@
+#include "verbena/transport/link/qp_setup.h"
+
+#include <algorithm>
+
+#include "fmt/format.h"
+
+namespace verbena {
+namespace {
+
+// RNR timer code 12 is 0.64 ms (InfiniBand specification, volume 1, table 45; code 0 would be 655
+// ms). Credits make RNR NAKs impossible, so both RNR values are a backstop against our own faults:
+// 7 retries for ever.
+constexpr uint8_t kMinRnrTimer = 12;
+constexpr uint8_t kRnrRetry = 7;
+// 4.096 µs × 2^14 = 67 ms before a packet counts as lost, 7 times.
+constexpr uint8_t kAckTimeout = 14;
+constexpr uint8_t kRetryCount = 7;
+constexpr uint8_t kHopLimit = 64;
+// READs that may be outstanding in each direction; clamped to the device.
+constexpr int kMaxRdAtomic = 16;
+
+LinkKind KindOf(const Device& device, const ibv_port_attr& port) {
+  if (device.kind() == DeviceKind::kSoft) return LinkKind::kSoft;
+  return port.link_layer == IBV_LINK_LAYER_INFINIBAND ? LinkKind::kInfiniBand : LinkKind::kRoce;
+}
+
+}  // namespace
+
+absl::StatusOr<PortAddress> ReadPortAddress(Device& device, uint8_t port, uint8_t gid_index) {
+  absl::StatusOr<ibv_port_attr> attributes = device.QueryPort(port);
+  if (!attributes.ok()) return attributes.status();
+  if (attributes->state != IBV_PORT_ACTIVE) {
+    return absl::UnavailableError(
+        fmt::format("port {} of {} is not active; bring it up: ip link set dev NETDEV up", port,
+                    device.name()));
+  }
+  absl::StatusOr<ibv_gid> gid = device.QueryGid(port, gid_index);
+  if (!gid.ok()) return gid.status();
+  return PortAddress{.port = port,
+                     .gid_index = gid_index,
+                     .gid = *gid,
+                     .lid = attributes->lid,
+                     .active_mtu = attributes->active_mtu,
+                     .kind = KindOf(device, *attributes)};
+}
+
+absl::StatusOr<QpHandle> CreateLinkQp(Device& device, ibv_pd* pd, ibv_cq* cq, ibv_srq* srq,
+                                      const LinkLimits& limits, uint32_t max_inline_bytes,
+                                      const PortAddress& local) {
+  ibv_qp_init_attr init = {};
+  init.send_cq = cq;
+  init.recv_cq = cq;
+  init.srq = srq;
+  init.cap.max_send_wr = limits.send_queue_depth;
+  init.cap.max_send_sge = 1;
+  init.cap.max_inline_data = max_inline_bytes;
+  init.qp_type = IBV_QPT_RC;
+  init.sq_sig_all = 0;
+  absl::StatusOr<ibv_qp*> created = device.CreateQp(pd, init);
+  if (!created.ok()) return created.status();
+  QpHandle qp(device, *created);
+
+  ibv_qp_attr attributes = {};
+  attributes.qp_state = IBV_QPS_INIT;
+  attributes.pkey_index = 0;
+  attributes.port_num = local.port;
+  attributes.qp_access_flags = 0;
+  absl::Status status = device.ModifyQp(
+      qp.get(), attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+  if (!status.ok()) return status;
+  return qp;
+}
+
+absl::Status ConnectLinkQp(Device& device, ibv_qp* qp, const PortAddress& local, uint32_t local_psn,
+                           const RemoteQp& remote) {
+  const ibv_device_attr& limits = device.attributes();
+  ibv_qp_attr attributes = {};
+  attributes.qp_state = IBV_QPS_RTR;
+  attributes.path_mtu = std::min(local.active_mtu, remote.mtu);
+  attributes.dest_qp_num = remote.qpn;
+  attributes.rq_psn = remote.psn;
+  attributes.max_dest_rd_atomic =
+      static_cast<uint8_t>(std::clamp(limits.max_qp_rd_atom, 0, kMaxRdAtomic));
+  attributes.min_rnr_timer = kMinRnrTimer;
+  attributes.ah_attr.port_num = local.port;
+  attributes.ah_attr.dlid = remote.lid;
+  attributes.ah_attr.is_global = local.kind != LinkKind::kInfiniBand ? 1 : 0;
+  attributes.ah_attr.grh.dgid = remote.gid;
+  attributes.ah_attr.grh.sgid_index = local.gid_index;
+  attributes.ah_attr.grh.hop_limit = kHopLimit;
+  absl::Status status =
+      device.ModifyQp(qp, attributes,
+                      IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                          IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+  if (!status.ok()) return status;
+
+  attributes = {};
+  attributes.qp_state = IBV_QPS_RTS;
+  attributes.sq_psn = local_psn;
+  attributes.timeout = kAckTimeout;
+  attributes.retry_cnt = kRetryCount;
+  attributes.rnr_retry = kRnrRetry;
+  attributes.max_rd_atomic =
+      static_cast<uint8_t>(std::clamp(limits.max_qp_init_rd_atom, 0, kMaxRdAtomic));
+  return device.ModifyQp(qp, attributes,
+                         IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+                             IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
+}
+
+absl::Status MoveQpToError(Device& device, ibv_qp* qp) {
+  ibv_qp_attr attributes = {};
+  attributes.qp_state = IBV_QPS_ERR;
+  return device.ModifyQp(qp, attributes, IBV_QP_STATE);
+}
+
+}  // namespace verbena

@@ -1,0 +1,57 @@
+// How a link's queue pair is made and connected: the only place that knows the verbs attributes of
+// a link.
+//
+// Used by Endpoint, on its executor's thread; each call may block for the time of a verbs control
+// operation.
+
+#ifndef VERBENA_TRANSPORT_LINK_QP_SETUP_H_
+#define VERBENA_TRANSPORT_LINK_QP_SETUP_H_
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/transport/connect/link_parameters.h"
+#include "verbena/transport/device/handles.h"
+#include "verbena/transport/link/limits.h"
+
+namespace verbena {
+
+// Which port and GID of a device links use.
+struct PortAddress {
+  uint8_t port = 1;
+  uint8_t gid_index = 0;
+  ibv_gid gid = {};
+  uint16_t lid = 0;
+  ibv_mtu active_mtu = IBV_MTU_1024;
+  LinkKind kind = LinkKind::kSoft;
+};
+
+// What connecting needs to know of the other side.
+struct RemoteQp {
+  uint32_t qpn = 0;
+  uint32_t psn = 0;
+  ibv_gid gid = {};
+  uint16_t lid = 0;
+  ibv_mtu mtu = IBV_MTU_1024;
+};
+
+// Reads the attributes of `port`; UNAVAILABLE when it is not active.
+absl::StatusOr<PortAddress> ReadPortAddress(Device& device, uint8_t port, uint8_t gid_index);
+
+// A queue pair in INIT, on `cq` in both directions and on `srq`.
+absl::StatusOr<QpHandle> CreateLinkQp(Device& device, ibv_pd* pd, ibv_cq* cq, ibv_srq* srq,
+                                      const LinkLimits& limits, uint32_t max_inline_bytes,
+                                      const PortAddress& local);
+
+// Takes it from INIT to RTS. `local_psn` is what the peer was told.
+absl::Status ConnectLinkQp(Device& device, ibv_qp* qp, const PortAddress& local, uint32_t local_psn,
+                           const RemoteQp& remote);
+
+absl::Status MoveQpToError(Device& device, ibv_qp* qp);
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_LINK_QP_SETUP_H_

@@ -1,0 +1,202 @@
+// Generated code, with a runtime that only records what reaches it.
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "google/protobuf/message_lite.h"
+#include "gtest/gtest.h"
+#include "testdata/no_method.verbena.pb.h"
+#include "testdata/options.verbena.pb.h"
+#include "testdata/unary.verbena.pb.h"
+#include "verbena/rpc/call_options.h"
+#include "verbena/rpc/method.h"
+#include "verbena/rpc/service.h"
+#include "verbena/rpc/stub.h"
+#include "verbena/transport/coro/manual_scheduler.h"
+#include "verbena/transport/coro/task.h"
+
+namespace verbena {
+
+// The runtime's classes are only passed on by generated code; these stand in for them.
+class Channel {
+ public:
+  const MethodDescriptor* method = nullptr;
+  const google::protobuf::MessageLite* request = nullptr;
+  const google::protobuf::MessageLite* reply = nullptr;
+  std::string serialized_request;
+  CallOptions options;
+  absl::Status answer;
+};
+
+class ServerContext {};
+
+namespace internal {
+
+Task<absl::Status> UnaryCall(Channel& channel, const MethodDescriptor& method,
+                             const google::protobuf::MessageLite& request,
+                             google::protobuf::MessageLite& reply, CallOptions options) {
+  channel.method = &method;
+  channel.request = &request;
+  channel.reply = &reply;
+  channel.serialized_request = request.SerializeAsString();
+  channel.options = options;
+  if (channel.answer.ok()) reply.ParseFromString(channel.serialized_request);
+  co_return channel.answer;
+}
+
+}  // namespace internal
+
+namespace testing::unary::v1 {
+namespace {
+
+using std::chrono_literals::operator""ms;
+
+SayRequest RequestOf(const std::string& text) {
+  SayRequest request;
+  request.set_text(text);
+  return request;
+}
+
+class StubTest : public ::testing::Test {
+ protected:
+  Channel channel_;
+  Echo::Stub stub_{channel_};
+  ManualScheduler scheduler_;
+};
+
+TEST_F(StubTest, EachMethodSendsItsOwnFullName) {
+  SayRequest request = RequestOf("a");
+  scheduler_.Run(stub_.Say(request)).IgnoreError();
+  EXPECT_STREQ("verbena.testing.unary.v1.Echo/Say", channel_.method->full_name);
+  EXPECT_EQ(MethodId("verbena.testing.unary.v1.Echo/Say"), channel_.method->id);
+  scheduler_.Run(stub_.Shout(request)).IgnoreError();
+  EXPECT_STREQ("verbena.testing.unary.v1.Echo/Shout", channel_.method->full_name);
+  scheduler_.Run(Echo2::Stub(channel_).Say(request)).IgnoreError();
+  EXPECT_STREQ("verbena.testing.unary.v1.Echo2/Say", channel_.method->full_name);
+}
+
+TEST_F(StubTest, IdempotencyIsTheMethodsOwn) {
+  options::v1::Options::Stub stub(channel_);
+  options::v1::Message request;
+  scheduler_.Run(stub.Plain(request)).IgnoreError();
+  EXPECT_EQ(Idempotency::kUnknown, channel_.method->idempotency);
+  scheduler_.Run(stub.Read(request)).IgnoreError();
+  EXPECT_EQ(Idempotency::kNoSideEffects, channel_.method->idempotency);
+  scheduler_.Run(stub.Write(request)).IgnoreError();
+  EXPECT_EQ(Idempotency::kIdempotent, channel_.method->idempotency);
+}
+
+TEST_F(StubTest, ABorrowedRequestIsNotCopied) {
+  SayRequest request = RequestOf("borrowed");
+  absl::StatusOr<SayReply> reply = scheduler_.Run(stub_.Say(request));
+  ASSERT_TRUE(reply.ok());
+  EXPECT_EQ("borrowed", reply->text());
+  EXPECT_EQ(&request, channel_.request);
+}
+
+TEST_F(StubTest, AnOwnedRequestOutlivesTheCallersOne) {
+  const std::string text(1000, 'x');
+  auto request = std::make_unique<SayRequest>(RequestOf(text));
+  Task<absl::StatusOr<SayReply>> call = stub_.Say(std::move(*request));
+  request.reset();
+  absl::StatusOr<SayReply> reply = scheduler_.Run(std::move(call));
+  ASSERT_TRUE(reply.ok());
+  EXPECT_EQ(text, reply->text());
+}
+
+TEST_F(StubTest, TheCallersReplyIsFilledItself) {
+  SayRequest request = RequestOf("filled");
+  SayReply reply;
+  EXPECT_TRUE(scheduler_.Run(stub_.Say(request, reply)).ok());
+  EXPECT_EQ("filled", reply.text());
+  EXPECT_EQ(&reply, channel_.reply);
+  EXPECT_EQ(&request, channel_.request);
+}
+
+TEST_F(StubTest, AFailedCallGivesItsStatusInEveryForm) {
+  channel_.answer = absl::UnavailableError("gone");
+  SayRequest request = RequestOf("a");
+  SayReply reply;
+  EXPECT_EQ(channel_.answer, scheduler_.Run(stub_.Say(request)).status());
+  EXPECT_EQ(channel_.answer, scheduler_.Run(stub_.Say(RequestOf("a"))).status());
+  EXPECT_EQ(channel_.answer, scheduler_.Run(stub_.Say(request, reply)));
+}
+
+TEST_F(StubTest, OptionsReachTheCallInEveryForm) {
+  const TimePoint when = ManualScheduler::kStart + 5ms;
+  CallInfo info;
+  SayRequest request;
+  SayReply reply;
+  auto expect_and_clear = [&] {
+    EXPECT_EQ(when, channel_.options.deadline.when());
+    EXPECT_EQ(&info, channel_.options.info);
+    channel_.options = {};
+  };
+  scheduler_.Run(stub_.Say(request, {.deadline = when, .info = &info})).IgnoreError();
+  expect_and_clear();
+  scheduler_.Run(stub_.Say(RequestOf("a"), {.deadline = when, .info = &info})).IgnoreError();
+  expect_and_clear();
+  scheduler_.Run(stub_.Say(request, reply, {.deadline = when, .info = &info})).IgnoreError();
+  expect_and_clear();
+}
+
+class ShoutingService final : public Echo::Service {
+ public:
+  Task<absl::Status> Shout(ServerContext& context, const SayRequest& request,
+                           SayReply& reply) override {
+    context_ = &context;
+    request_ = &request;
+    reply.set_text(request.text() + "!");
+    co_return absl::OkStatus();
+  }
+
+  ServerContext* context_ = nullptr;
+  const SayRequest* request_ = nullptr;
+};
+
+TEST(ServiceTest, ItsTableListsItsMethodsInOrder) {
+  ShoutingService service;
+  EXPECT_STREQ(Echo::kFullName, service.full_name());
+  ASSERT_EQ(2u, service.methods().size());
+  EXPECT_STREQ("verbena.testing.unary.v1.Echo/Say", service.methods()[0].descriptor->full_name);
+  EXPECT_STREQ("verbena.testing.unary.v1.Echo/Shout", service.methods()[1].descriptor->full_name);
+  EXPECT_EQ(&SayRequest::default_instance(), service.methods()[0].request_prototype);
+  EXPECT_EQ(&SayReply::default_instance(), service.methods()[0].reply_prototype);
+}
+
+TEST(ServiceTest, AnInvokedMethodRunsTheOverrideOnTheVeryArguments) {
+  ShoutingService service;
+  ServerContext context;
+  SayRequest request = RequestOf("hey");
+  SayReply reply;
+  ManualScheduler scheduler;
+  EXPECT_TRUE(scheduler.Run(service.methods()[1].invoke(service, context, request, reply)).ok());
+  EXPECT_EQ("hey!", reply.text());
+  EXPECT_EQ(&context, service.context_);
+  EXPECT_EQ(&request, service.request_);
+}
+
+TEST(ServiceTest, AMethodLeftOutAnswersUnimplementedWithItsName) {
+  ShoutingService service;
+  ServerContext context;
+  SayRequest request;
+  SayReply reply;
+  ManualScheduler scheduler;
+  EXPECT_EQ(absl::UnimplementedError("verbena.testing.unary.v1.Echo/Say is not implemented"),
+            scheduler.Run(service.methods()[0].invoke(service, context, request, reply)));
+}
+
+TEST(ServiceTest, AServiceWithoutMethodsHasAnEmptyTable) {
+  no_method::v1::Reserved::Service service;
+  EXPECT_STREQ("verbena.testing.no_method.v1.Reserved", service.full_name());
+  EXPECT_TRUE(service.methods().empty());
+}
+
+}  // namespace
+}  // namespace testing::unary::v1
+}  // namespace verbena

@@ -1,0 +1,90 @@
+// What users write against generated code, checked when this file is compiled. Never run.
+
+#include <chrono>
+#include <concepts>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "testdata/unary.verbena.pb.h"
+#include "verbena/rpc/call_options.h"
+#include "verbena/rpc/service.h"
+#include "verbena/transport/coro/task.h"
+
+namespace verbena::testing::unary::v1 {
+namespace {
+
+using std::chrono_literals::operator""ms;
+
+using Stub = Echo::Stub;
+using Returning = Task<absl::StatusOr<SayReply>>;
+using Filling = Task<absl::Status>;
+
+template <typename... Arguments>
+using Said = decltype(std::declval<const Stub&>().Say(std::declval<Arguments>()...));
+
+template <typename... Arguments>
+concept Sayable = requires { typename Said<Arguments...>; };
+
+// Exactly three forms, each with and without options.
+static_assert(static_cast<Returning (Stub::*)(const SayRequest&, CallOptions) const>(&Stub::Say));
+static_assert(static_cast<Returning (Stub::*)(SayRequest&&, CallOptions) const>(&Stub::Say));
+static_assert(
+    static_cast<Filling (Stub::*)(const SayRequest&, SayReply&, CallOptions) const>(&Stub::Say));
+static_assert(std::same_as<Returning, Said<const SayRequest&>>);
+static_assert(std::same_as<Returning, Said<SayRequest&>>);
+static_assert(std::same_as<Returning, Said<SayRequest>>);
+static_assert(std::same_as<Returning, Said<SayRequest&, CallOptions>>);
+static_assert(std::same_as<Filling, Said<SayRequest&, SayReply&>>);
+static_assert(std::same_as<Filling, Said<SayRequest, SayReply&, CallOptions>>);
+
+// A reply that cannot be filled, or one that nobody could read, is not taken.
+static_assert(!Sayable<SayRequest&, const SayReply&>);
+static_assert(!Sayable<SayRequest&, SayReply>);
+static_assert(!Sayable<SayReply&>);
+static_assert(!Sayable<>);
+
+// A stub is a light value; the class around it is a name only.
+static_assert(std::copyable<Stub> && sizeof(Stub) == sizeof(void*));
+static_assert(std::constructible_from<Stub, Channel&> && !std::convertible_to<Channel&, Stub>);
+static_assert(!std::default_initializable<Echo> && std::is_final_v<Echo>);
+static_assert(std::string_view(Echo::kFullName) == "verbena.testing.unary.v1.Echo");
+
+// A service may leave methods out, and is destroyed through its base.
+static_assert(std::derived_from<Echo::Service, verbena::Service>);
+static_assert(!std::is_abstract_v<Echo::Service> && std::has_virtual_destructor_v<Echo::Service>);
+
+// How options and requests are written in place: each call must mean one form only.
+[[maybe_unused]] Task<absl::Status> Calls(Channel& channel, CallInfo& info) {
+  Stub stub(channel);
+  SayRequest request;
+  SayReply reply;
+  absl::StatusOr<SayReply> returned = co_await stub.Say(request);
+  returned = co_await stub.Say(request, {});
+  returned = co_await stub.Say(request, {.deadline = 5ms});
+  returned = co_await stub.Say(request, {.deadline = 5ms, .info = &info});
+  returned = co_await stub.Say({});
+  returned = co_await stub.Say({}, {.deadline = 5ms});
+  returned = co_await stub.Say(std::move(request), {.info = &info});
+  absl::Status status = co_await stub.Say(request, reply);
+  status = co_await stub.Say(request, reply, {});
+  status = co_await stub.Say(request, reply, {.deadline = 5ms});
+  status = co_await stub.Say({}, reply);
+  co_return status;
+}
+
+// The owning form may be kept; clang's lifetime analysis must not object.
+[[maybe_unused]] VERBENA_CORO_WRAPPER Returning Kept(const Stub& stub) {
+  SayRequest request;
+  return stub.Say(std::move(request), {.deadline = 5ms});
+}
+
+[[maybe_unused]] Task<absl::Status> KeptForLater(const Stub& stub) {
+  Returning later = stub.Say(SayRequest());
+  co_return (co_await std::move(later)).status();
+}
+
+}  // namespace
+}  // namespace verbena::testing::unary::v1

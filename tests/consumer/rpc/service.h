@@ -1,7 +1,7 @@
 // This workspace's own header, by the name that Verbena's has in its repository.
 
-#ifndef CONSUMER_RPC_SERVICE_H_
-#define CONSUMER_RPC_SERVICE_H_
+#ifndef VERBENA_TESTS_CONSUMER_RPC_SERVICE_H_
+#define VERBENA_TESTS_CONSUMER_RPC_SERVICE_H_
 
 namespace consumer {
 
@@ -9,4 +9,4 @@ inline constexpr char kWhoseHeader[] = "the consumer's";
 
 }  // namespace consumer
 
-#endif  // CONSUMER_RPC_SERVICE_H_
+#endif  // VERBENA_TESTS_CONSUMER_RPC_SERVICE_H_

@@ -1,7 +1,7 @@
 // A service of this workspace, written against Verbena as any user would.
 
-#ifndef CONSUMER_STORE_MEMORY_STORE_H_
-#define CONSUMER_STORE_MEMORY_STORE_H_
+#ifndef VERBENA_TESTS_CONSUMER_STORE_MEMORY_STORE_H_
+#define VERBENA_TESTS_CONSUMER_STORE_MEMORY_STORE_H_
 
 #include "absl/status/status.h"
 #include "store/store.pb.h"
@@ -19,4 +19,4 @@ class MemoryStore final : public Store::Service {
 
 }  // namespace consumer::store
 
-#endif  // CONSUMER_STORE_MEMORY_STORE_H_
+#endif  // VERBENA_TESTS_CONSUMER_STORE_MEMORY_STORE_H_

@@ -10,4 +10,10 @@ class Mutant:
     filter: str  # its cases, as GoogleTest's --gtest_filter
 
 
-MUTANTS = []
+MUTANTS = [
+    Mutant(
+        fault="kNoRepollAfterArm",
+        target="//tests/transport/executor:sleep_test",
+        filter="*ACompletionJustBeforeArmingIsSeenThoughItRaisesNoEvent",
+    ),
+]

@@ -5,6 +5,7 @@
 
 #include "transport/executor/cpu_pin.h"
 #include "transport/executor/executor_impl.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 namespace {
@@ -174,7 +175,7 @@ bool Executor::PrepareToSleep() {
   ForgetNow();
   if (impl.queues.Arm()) {
     // A completion that came between the last poll and the arming raises no event.
-    const int completions = impl.queues.Poll();
+    const int completions = VERBENA_MUTANT(kNoRepollAfterArm) ? 0 : impl.queues.Poll();
     if (completions == 0) return true;
     impl.stats.completions += completions;
   }

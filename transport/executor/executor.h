@@ -1,15 +1,15 @@
 // Executor: one thread's loop. It turns completions, ring events, timers and posted work into the
 // resumption of coroutines.
 //
-//   turn: poll each CQ -> reap the ring -> expire timers -> drain the inbox -> run ready coroutines
-//         -> flush hooks (repost receives, then one chained post per QP) -> submit to the ring
+//   turn: poll each CQ -> expire timers -> drain the inbox -> run ready coroutines
+//         -> flush hooks (repost receives, then one chained post per QP)
 //   idle: spin for options.spin -> arm every CQ, poll it AGAIN -> sleep in the Waiter
 //
 // One per core. Run() makes the calling thread its thread until Stop(); a host with an event loop
 // of its own calls Poll(), and sleeps on fd() after Arm(). Everything except Stop(), Post() and
-// PostFunction() belongs to that thread. It must outlive all that was started on it; the destructor
-// runs on a thread where the executor is not running. Nothing on the loop takes a lock or makes a
-// system call while there is work.
+// PostFunction() belongs to that thread. It must outlive all that was started on it. Nothing on the
+// loop takes a lock or makes a system call while there is work. What one turn runs is bounded; what
+// is left over keeps the loop awake.
 //
 //   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
 //                            Executor::Create({.mode = ExecutorMode::kBusy}));
@@ -42,18 +42,24 @@ class RootTask;
 class Executor final : public Scheduler {
  public:
   static absl::StatusOr<std::unique_ptr<Executor>> Create(ExecutorOptions options = {});
+  // On any thread that may take over, with the executor not running. Tasks that it owns (Spawn,
+  // BlockOn, RunOn) and that have not ended are destroyed; items in the inbox are run, so that they
+  // can delete themselves, but posted functions and tasks that have not begun are dropped. The
+  // executor is Current() meanwhile. CQs must have been removed.
   ~Executor() override;
 
   // Runs turns on this thread until Stop(). Work that is left stays queued; a later Run() goes on
   // with it.
   void Run();
-  // From any thread. Before Run(), makes the next Run() return at once.
+  // From any thread, a signal handler too. What this thread posted earlier still runs; then Run()
+  // returns, at once when it begins later. Several before that count as one.
   void Stop();
   // One turn, never blocks. True when it did something.
   bool Poll();
   // Readable when an armed executor has something to do.
   int fd() const;
-  // Prepares to sleep on fd(). False when there is work by now: call Poll() instead of sleeping.
+  // Prepares to sleep on fd(), the last thing before it. False when there is work by now: call
+  // Poll() instead of sleeping.
   bool Arm();
   // When a host that sleeps on fd() must call Poll() at the latest: the next timer, or kNever.
   TimePoint NextTimer() const;

@@ -1,0 +1,408 @@
+// How an executor sleeps and is woken: modes, completion events, posts, timers, stopping, and hosts
+// that sleep in its stead. Built once for each Waiter. A lost wake-up hangs these tests.
+
+#include <sched.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/transport/executor/fake_device.h"
+#include "tests/transport/executor/test_support.h"
+#include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/coro/task.h"
+#include "verbena/transport/executor/block_on.h"
+#include "verbena/transport/executor/executor.h"
+#include "verbena/transport/executor/executor_thread.h"
+#include "verbena/transport/executor/spawn.h"
+
+namespace verbena {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// Lets another thread wait for completions.
+class CountedCompletions final : public CompletionSink {
+ public:
+  void OnCompletions(const ibv_wc*, int count) override {
+    std::lock_guard lock(mutex_);
+    count_ += count;
+    changed_.notify_all();
+  }
+  void WaitFor(int count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return count_ >= count; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int count_ = 0;
+};
+
+class ExecutorSleepTest : public testing::Test {
+ protected:
+  void SetUp() override { VERBENA_SKIP_WITHOUT_TESTED_WAITER(); }
+
+  static std::unique_ptr<Executor> Create(ExecutorMode mode) {
+    return *Executor::Create({.mode = mode, .spin = Duration(1), .waiter = kTestedWaiter});
+  }
+  static std::unique_ptr<ExecutorThread> Start(ExecutorMode mode) {
+    return *ExecutorThread::Start({.mode = mode, .spin = Duration(1), .waiter = kTestedWaiter});
+  }
+};
+
+TEST_F(ExecutorSleepTest, TheForcedWaiterIsTheOneInUse) {
+  EXPECT_STREQ(Create(ExecutorMode::kEvent)->waiter_name(), kTestedWaiterName);
+}
+
+TEST_F(ExecutorSleepTest, TheChoiceIsLogged) {
+  CapturedLog log;
+  Create(ExecutorMode::kEvent);
+  EXPECT_THAT(log.Take(), Contains(HasSubstr(kTestedWaiterName)));
+}
+
+// --- Modes ---------------------------------------------------------------------------------------
+
+Task<void> SleepThenStop(Executor& executor, Duration delay) {
+  absl::Status slept = co_await Sleep(delay);
+  EXPECT_TRUE(slept.ok());
+  executor.Stop();
+}
+
+TEST_F(ExecutorSleepTest, AnIdleExecutorSleepsUntilItsTimerInsteadOfTurning) {
+  for (const ExecutorMode mode : {ExecutorMode::kAdaptive, ExecutorMode::kEvent}) {
+    auto executor = Create(mode);
+    Spawn(*executor, SleepThenStop(*executor, milliseconds(30)));
+    executor->Run();
+    // A wake-up per level of the timer wheel at most, some for nothing, and a handful of turns with
+    // each (adaptive: two rounds of 16 before the spin is over).
+    EXPECT_GE(executor->stats().sleeps, 1u);
+    EXPECT_LE(executor->stats().sleeps, 40u);
+    EXPECT_LE(executor->stats().turns, 40u * executor->stats().sleeps + 40u);
+  }
+}
+
+TEST_F(ExecutorSleepTest, ABusyExecutorNeverSleeps) {
+  auto executor = Create(ExecutorMode::kBusy);
+  Spawn(*executor, SleepThenStop(*executor, milliseconds(2)));
+  executor->Run();
+  EXPECT_EQ(executor->stats().sleeps, 0u);
+}
+
+TEST_F(ExecutorSleepTest, AnAdaptiveExecutorSpinsBeforeItSleeps) {
+  auto executor = *Executor::Create({.spin = hours(24), .waiter = kTestedWaiter});
+  Spawn(*executor, SleepThenStop(*executor, milliseconds(2)));
+  executor->Run();
+  EXPECT_EQ(executor->stats().sleeps, 0u);
+}
+
+// --- Wake-ups ------------------------------------------------------------------------------------
+
+TEST_F(ExecutorSleepTest, EveryCompletionWakesASleeper) {
+  FakeDevice device;
+  CountedCompletions sink;
+  auto thread = Start(ExecutorMode::kEvent);
+  ibv_cq* cq = nullptr;
+  const auto add = [&]() -> Task<absl::Status> {
+    cq = *thread->executor().AddCq(device, 64, sink);
+    co_return absl::OkStatus();
+  };
+  ASSERT_TRUE(BlockOn(thread->executor(), add()).ok());
+  constexpr int kRounds = 2000;
+  for (int i = 1; i <= kRounds; ++i) {
+    device.Push(cq, i);
+    sink.WaitFor(i);
+  }
+  const auto remove = [&]() -> Task<absl::Status> { co_return thread->executor().RemoveCq(cq); };
+  EXPECT_TRUE(BlockOn(thread->executor(), remove()).ok());
+  EXPECT_LT(device.acknowledgements(), kRounds / 4) << "events are acknowledged in batches";
+}
+
+// In adaptive mode most completions come while it spins, armed from before.
+TEST_F(ExecutorSleepTest, CompletionsThatComeAroundTheSpinAreNotLost) {
+  FakeDevice device;
+  CountedCompletions sink;
+  auto executor = *Executor::Create({.spin = microseconds(20), .waiter = kTestedWaiter});
+  ibv_cq* cq = *executor->AddCq(device, 64, sink);
+  std::thread runner([&] { executor->Run(); });
+  for (int i = 1; i <= 3000; ++i) {
+    device.Push(cq, i);
+    sink.WaitFor(i);
+    // Lands at every phase of spinning, arming and sleeping.
+    for (volatile int spin = 0; spin < (i * 37) % 4000; spin = spin + 1) {
+    }
+  }
+  executor->Stop();
+  runner.join();
+  EXPECT_TRUE(executor->RemoveCq(cq).ok());
+}
+
+// The race that makes polling again after arming necessary.
+TEST_F(ExecutorSleepTest, ACompletionJustBeforeArmingIsSeenThoughItRaisesNoEvent) {
+  FakeDevice device;
+  NotedCompletions sink;
+  auto executor = Create(ExecutorMode::kEvent);
+  ibv_cq* cq = *executor->AddCq(device, 16, sink);
+  EXPECT_FALSE(executor->Poll());
+  device.SetBeforeArming([&](ibv_cq* armed) { device.Push(armed, 11); });
+  EXPECT_FALSE(executor->Arm());
+  EXPECT_THAT(sink.wr_ids, ElementsAre(11));
+  device.SetBeforeArming(nullptr);
+  executor->Poll();
+  EXPECT_TRUE(executor->Arm());
+  EXPECT_EQ(device.arms(), 1) << "a queue stays armed until its event";
+  executor->Poll();
+  EXPECT_TRUE(executor->RemoveCq(cq).ok());
+}
+
+TEST_F(ExecutorSleepTest, AQueueThatCannotBeArmedKeepsItsExecutorAwakeAndIsLoggedOnce) {
+  FakeDevice device;
+  NotedCompletions sink;
+  auto executor = Create(ExecutorMode::kEvent);
+  ibv_cq* cq = *executor->AddCq(device, 16, sink);
+  CapturedLog log;
+  device.SetArmError(EINVAL);
+  Spawn(*executor, SleepThenStop(*executor, microseconds(200)));
+  executor->Run();
+  EXPECT_EQ(executor->stats().sleeps, 0u);
+  EXPECT_THAT(log.Take(), ElementsAre(HasSubstr("ibv_req_notify_cq on fake0")));
+  EXPECT_TRUE(executor->RemoveCq(cq).ok());
+}
+
+TEST_F(ExecutorSleepTest, PostsFromManyThreadsAllArriveAndWakeASleeper) {
+  auto thread = Start(ExecutorMode::kEvent);
+  constexpr int kThreads = 4;
+  constexpr int kPosts = 2000;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<int> arrived(kThreads, 0);
+  std::vector<std::thread> posters;
+  for (int poster = 0; poster < kThreads; ++poster) {
+    posters.emplace_back([&, poster] {
+      for (int i = 0; i < kPosts; ++i) {
+        thread->executor().PostFunction([&, poster, i] {
+          std::lock_guard lock(mutex);
+          EXPECT_EQ(arrived[poster], i) << "out of order";
+          ++arrived[poster];
+          changed.notify_all();
+        });
+        // Every other one waits, so that the executor goes to sleep again and again.
+        if (i % 2 == 0) continue;
+        std::unique_lock lock(mutex);
+        changed.wait(lock, [&] { return arrived[poster] == i + 1; });
+      }
+    });
+  }
+  for (std::thread& poster : posters) poster.join();
+  EXPECT_THAT(arrived, testing::Each(kPosts));
+}
+
+// --- Stopping and starting -----------------------------------------------------------------------
+
+TEST_F(ExecutorSleepTest, StopBeforeRunMakesItReturnAtOnceAndOnlyOnce) {
+  auto executor = Create(ExecutorMode::kEvent);
+  executor->Stop();
+  executor->Stop();
+  executor->Run();
+  EXPECT_EQ(executor->stats().sleeps, 0u);
+  Spawn(*executor, SleepThenStop(*executor, microseconds(100)));
+  executor->Run();
+  EXPECT_GE(executor->stats().sleeps, 1u) << "the second Run() ended by an old Stop()";
+}
+
+// A ring's requests are cancelled when their thread ends.
+TEST_F(ExecutorSleepTest, ALaterRunOnAnotherThreadGoesOnWithWhatIsLeft) {
+  FakeDevice device;
+  CountedCompletions sink;
+  auto executor = Create(ExecutorMode::kEvent);
+  ibv_cq* cq = *executor->AddCq(device, 16, sink);
+  for (int i = 1; i <= 5; ++i) {
+    std::thread runner([&] { executor->Run(); });
+    device.Push(cq, i);
+    sink.WaitFor(i);
+    executor->Stop();
+    runner.join();
+  }
+  bool ran = false;
+  executor->PostFunction([&] { ran = true; });
+  executor->Stop();
+  std::thread([&] { executor->Run(); }).join();
+  EXPECT_TRUE(ran) << "what a thread posted before its Stop() still runs";
+  EXPECT_TRUE(executor->RemoveCq(cq).ok());
+}
+
+TEST_F(ExecutorSleepTest, QueuesComeAndGoWhileTheirWatchesArePending) {
+  auto thread = Start(ExecutorMode::kEvent);
+  FakeDevice device;
+  CountedCompletions sink;
+  int pushed = 0;
+  ibv_cq* cq = nullptr;
+  const auto replace = [&]() -> Task<absl::Status> {
+    if (cq != nullptr) {
+      absl::Status removed = thread->executor().RemoveCq(cq);
+      if (!removed.ok()) co_return removed;
+    }
+    cq = *thread->executor().AddCq(device, 16, sink);
+    co_return absl::OkStatus();
+  };
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_TRUE(BlockOn(thread->executor(), replace()).ok());
+    device.Push(cq, ++pushed);
+    sink.WaitFor(pushed);
+  }
+  const auto remove = [&]() -> Task<absl::Status> { co_return thread->executor().RemoveCq(cq); };
+  EXPECT_TRUE(BlockOn(thread->executor(), remove()).ok());
+}
+
+// --- A host's own loop ---------------------------------------------------------------------------
+
+// The loop of a host: sleeps in an epoll of its own.
+class HostLoop {
+ public:
+  explicit HostLoop(Executor& executor) : executor_(executor) {
+    epoll_event event = {};
+    event.events = EPOLLIN;
+    EXPECT_EQ(epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, executor.fd(), &event), 0);
+  }
+  ~HostLoop() { close(epoll_fd_); }
+
+  // True when the executor's descriptor became readable.
+  bool Wait(int timeout_ms) {
+    epoll_event event;
+    int count = -1;
+    while ((count = epoll_wait(epoll_fd_, &event, 1, timeout_ms)) < 0 && errno == EINTR) {
+    }
+    return count == 1;
+  }
+
+  template <typename Done>
+  void RunUntil(Done done) {
+    while (!done()) {
+      if (executor_.Poll() || !executor_.Arm()) continue;
+      const TimePoint next = executor_.NextTimer();
+      const auto left = std::chrono::ceil<milliseconds>(next - Clock::Real().Now());
+      Wait(next == kNever ? -1 : static_cast<int>(std::max<int64_t>(left.count(), 0)));
+    }
+  }
+
+ private:
+  const int epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
+  Executor& executor_;
+};
+
+TEST_F(ExecutorSleepTest, TheDescriptorIsReadableExactlyWhileThereIsSomethingToDo) {
+  FakeDevice device;
+  NotedCompletions sink;
+  auto executor = Create(ExecutorMode::kAdaptive);
+  ibv_cq* cq = *executor->AddCq(device, 16, sink);
+  HostLoop host(*executor);
+  while (executor->Poll()) {
+  }
+  ASSERT_TRUE(executor->Arm());
+  EXPECT_FALSE(host.Wait(0));
+
+  bool ran = false;
+  std::thread([&] { executor->PostFunction([&] { ran = true; }); }).join();
+  EXPECT_TRUE(host.Wait(-1));
+  EXPECT_TRUE(executor->Poll());
+  EXPECT_TRUE(ran);
+  ASSERT_TRUE(executor->Arm());
+  EXPECT_FALSE(host.Wait(0)) << "it stays readable with nothing to do";
+
+  std::thread([&] { device.Push(cq, 3); }).join();
+  EXPECT_TRUE(host.Wait(-1));
+  EXPECT_TRUE(executor->Poll());
+  EXPECT_THAT(sink.wr_ids, ElementsAre(3));
+  ASSERT_TRUE(executor->Arm());
+  ASSERT_TRUE(executor->Arm()) << "arming twice is harmless";
+  EXPECT_FALSE(host.Wait(0));
+  executor->Poll();
+  EXPECT_TRUE(executor->RemoveCq(cq).ok());
+}
+
+TEST_F(ExecutorSleepTest, ArmRefusesWhileATimerIsDue) {
+  FakeClock clock;
+  auto executor = *Executor::Create({.waiter = kTestedWaiter, .clock = &clock});
+  Spawn(*executor, SleepThenStop(*executor, milliseconds(1)));
+  while (executor->Poll()) {
+  }
+  ASSERT_TRUE(executor->Arm());
+  clock.now += milliseconds(1);
+  // Polled for another reason a moment before.
+  EXPECT_FALSE(executor->Arm());
+  EXPECT_TRUE(executor->Poll());
+}
+
+TEST_F(ExecutorSleepTest, AHostLoopGetsCompletionsPostsAndTimers) {
+  FakeDevice device;
+  NotedCompletions sink;
+  auto executor = Create(ExecutorMode::kAdaptive);
+  ibv_cq* cq = *executor->AddCq(device, 1024, sink);
+  HostLoop host(*executor);
+  constexpr int kEach = 500;
+  int posted = 0;
+  std::thread other([&] {
+    for (int i = 0; i < kEach; ++i) {
+      device.Push(cq, i);
+      executor->PostFunction([&posted] { ++posted; });
+    }
+  });
+  int slept = 0;
+  const auto sleeps = [&]() -> Task<void> {
+    for (int i = 0; i < 20; ++i) {
+      absl::Status status = co_await Sleep(microseconds(100));
+      if (status.ok()) ++slept;
+    }
+  };
+  Spawn(*executor, sleeps());
+  host.RunUntil([&] { return posted == kEach && sink.wr_ids.size() == kEach && slept == 20; });
+  other.join();
+  EXPECT_TRUE(executor->RemoveCq(cq).ok());
+}
+
+// --- Pinning -------------------------------------------------------------------------------------
+
+TEST_F(ExecutorSleepTest, RunPinsItsThreadAndGivesItsCoresBack) {
+  cpu_set_t before;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  int cpu = 0;
+  while (!CPU_ISSET(cpu, &before)) ++cpu;
+  auto executor = *Executor::Create({.waiter = kTestedWaiter, .cpu = cpu});
+  cpu_set_t inside;
+  executor->PostFunction([&] {
+    ASSERT_EQ(sched_getaffinity(0, sizeof(inside), &inside), 0);
+    executor->Stop();
+  });
+  executor->Run();
+  EXPECT_EQ(CPU_COUNT(&inside), 1);
+  EXPECT_TRUE(CPU_ISSET(cpu, &inside));
+  cpu_set_t after;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(after), &after), 0);
+  EXPECT_TRUE(CPU_EQUAL(&before, &after));
+}
+
+TEST_F(ExecutorSleepTest, ACoreThatDoesNotExistIsLoggedAndTheExecutorRuns) {
+  CapturedLog log;
+  auto executor = *Executor::Create({.waiter = kTestedWaiter, .cpu = 100000});
+  executor->Stop();
+  executor->Run();
+  EXPECT_THAT(log.Take(), Contains(HasSubstr("cannot be pinned to core 100000")));
+}
+
+}  // namespace
+}  // namespace verbena

@@ -1,0 +1,96 @@
+// What the executor's tests share.
+
+#ifndef VERBENA_TESTS_TRANSPORT_EXECUTOR_TEST_SUPPORT_H_
+#define VERBENA_TESTS_TRANSPORT_EXECUTOR_TEST_SUPPORT_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <infiniband/verbs.h>
+
+#include "absl/status/statusor.h"
+#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/executor/completion_sink.h"
+#include "verbena/transport/executor/executor.h"
+#include "verbena/transport/executor/executor_options.h"
+#include "verbena/transport/log/log.h"
+
+namespace verbena {
+
+// Each test that sleeps is built once per Waiter.
+#ifdef VERBENA_TEST_IO_URING
+inline constexpr WaiterKind kTestedWaiter = WaiterKind::kIoUring;
+inline constexpr const char* kTestedWaiterName = "io_uring";
+#else
+inline constexpr WaiterKind kTestedWaiter = WaiterKind::kEpoll;
+inline constexpr const char* kTestedWaiterName = "epoll";
+#endif
+
+// Null, with the reason as the skipped test's, where the kernel does not allow the tested Waiter.
+#define VERBENA_SKIP_WITHOUT_TESTED_WAITER()            \
+  if (absl::StatusOr<std::unique_ptr<Executor>> tried = \
+          Executor::Create({.waiter = kTestedWaiter});  \
+      !tried.ok()) {                                    \
+    GTEST_SKIP() << tried.status();                     \
+  }
+
+// A clock that stands still until it is moved, and counts its readings. One thread.
+class FakeClock final : public Clock {
+ public:
+  TimePoint Now() override {
+    ++reads;
+    return now;
+  }
+  TimePoint now{std::chrono::seconds(1000)};
+  int reads = 0;
+};
+
+// Keeps the wr_ids of completions.
+class NotedCompletions final : public CompletionSink {
+ public:
+  void OnCompletions(const ibv_wc* completions, int count) override {
+    batches.push_back(count);
+    for (int i = 0; i < count; ++i) wr_ids.push_back(completions[i].wr_id);
+  }
+  std::vector<uint64_t> wr_ids;
+  std::vector<int> batches;
+};
+
+// Keeps log messages for one scope.
+class CapturedLog {
+ public:
+  CapturedLog() {
+    messages().clear();
+    SetLogSink([](LogLevel, const std::string& message) {
+      std::lock_guard lock(mutex());
+      messages().push_back(message);
+    });
+  }
+  CapturedLog(const CapturedLog&) = delete;
+  CapturedLog& operator=(const CapturedLog&) = delete;
+  ~CapturedLog() { SetLogSink(nullptr); }
+
+  std::vector<std::string> Take() {
+    std::lock_guard lock(mutex());
+    return std::exchange(messages(), {});
+  }
+
+ private:
+  static std::mutex& mutex() {
+    static std::mutex mutex;
+    return mutex;
+  }
+  static std::vector<std::string>& messages() {
+    static std::vector<std::string> messages;
+    return messages;
+  }
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TESTS_TRANSPORT_EXECUTOR_TEST_SUPPORT_H_

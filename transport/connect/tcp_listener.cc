@@ -88,11 +88,16 @@ void TcpAcceptor::CloseOnThread() {
 void TcpAcceptor::AcceptNext() {
   while (!closed_ && !waiting_ && accepted_->empty()) {
     absl::StatusOr<int> fd = AcceptTcp(acceptor_.native_handle());
-    if (fd.ok()) return Take(*fd);
+    if (fd.ok()) {
+      starved_ = false;
+      return Take(*fd);
+    }
     if (absl::IsUnavailable(fd.status())) return TryAgainWhenReadable();
     if (absl::IsCancelled(fd.status())) continue;
-    Log(LogLevel::kWarning,
-        fmt::format("{} cannot accept, and tries again: {}", address_, fd.status().ToString()));
+    if (!std::exchange(starved_, true)) {
+      Log(LogLevel::kWarning,
+          fmt::format("{} keeps clients waiting: {}", address_, fd.status().ToString()));
+    }
     return TryAgainLater();
   }
 }

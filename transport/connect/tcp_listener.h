@@ -53,6 +53,7 @@ class TcpAcceptor final : public IoObject, public std::enable_shared_from_this<T
   boost::asio::steady_timer retry_;
   bool waiting_ = false;
   bool closed_ = false;
+  bool starved_ = false;  // said in the log that it cannot accept
 };
 
 // The user's half.

@@ -51,8 +51,9 @@ absl::Status ListenError(int error, const std::string& name) {
 
 absl::Status SocketStatus(int error, const std::string& what) {
   const char* name = strerrorname_np(error);
-  const std::string message = fmt::format("{}: {} ({})", what, strerrordesc_np(error),
-                                          name == nullptr ? std::to_string(error) : name);
+  const std::string message = name == nullptr
+                                  ? fmt::format("{}: error {}", what, error)
+                                  : fmt::format("{}: {} ({})", what, strerrordesc_np(error), name);
   switch (error) {
     case EMFILE:
     case ENFILE:
@@ -101,14 +102,21 @@ absl::StatusOr<int> AcceptTcp(int listener) {
   switch (errno) {
     case EAGAIN:
       return absl::UnavailableError("no connection waits");
-    case EMFILE:
-    case ENFILE:
-    case ENOBUFS:
-    case ENOMEM:
-      return SocketStatus(errno, "accept");
-    default:
-      // accept(2) also hands over errors of the connection that it would have returned.
+    // What happened to the connection that would have been returned: accept(2) hands it over.
+    case ECONNABORTED:
+    case EHOSTDOWN:
+    case EHOSTUNREACH:
+    case EINTR:
+    case ENETDOWN:
+    case ENETUNREACH:
+    case ENONET:
+    case ENOPROTOOPT:
+    case EPERM:
+    case EPROTO:
       return absl::CancelledError("the connection ended before it was accepted");
+    default:
+      return absl::ResourceExhaustedError(
+          std::string(SocketStatus(errno, "accept a connection").message()));
   }
 }
 

@@ -29,19 +29,16 @@ uint32_t DecodeLength(const std::array<uint8_t, 4>& bytes) {
 
 absl::Status ClosedHere() { return absl::CancelledError("the connection was closed on this side"); }
 
-// `got` of `wanted` bytes had arrived.
-absl::Status ReadStatus(const error_code& error, const std::string& peer, size_t got,
-                        const std::string& wanted) {
+absl::Status ReadStatus(const error_code& error, const std::string& peer) {
   if (error == asio::error::operation_aborted) return ClosedHere();
-  const bool between_messages = got == 0 && wanted.empty();
-  if (error != asio::error::eof) {
-    return SocketStatus(error.value(), fmt::format("receive from {}", peer));
-  }
-  return absl::UnavailableError(
-      between_messages ? fmt::format("{} has closed the connection", peer)
-                       : fmt::format("{} has closed the connection in the middle of a message, "
-                                     "after {} bytes of its {}",
-                                     peer, got, wanted.empty() ? "length" : wanted));
+  if (error != asio::error::eof) return SocketStatus(error.value(), "receive from " + peer);
+  return absl::UnavailableError(peer + " has closed the connection");
+}
+
+// The end came after `got` bytes of `what`.
+absl::Status CutOff(const absl::Status& end, size_t got, const std::string& what) {
+  return absl::Status(
+      end.code(), fmt::format("{}, after {} bytes of {}", std::string(end.message()), got, what));
 }
 
 Task<absl::Status> SendOn(std::shared_ptr<TcpConnection> connection, std::string message) {
@@ -121,7 +118,10 @@ void TcpConnection::ReadNext() {
 }
 
 void TcpConnection::OnLength(const error_code& error, size_t bytes) {
-  if (error) return EndReading(ReadStatus(error, peer_, bytes, ""));
+  if (error) {
+    const absl::Status end = ReadStatus(error, peer_);
+    return EndReading(bytes == 0 ? end : CutOff(end, bytes, "a message's length"));
+  }
   const uint32_t length = DecodeLength(length_);
   if (absl::Status valid = CheckBootstrapMessage(length); !valid.ok()) {
     return EndReading(
@@ -136,7 +136,8 @@ void TcpConnection::OnLength(const error_code& error, size_t bytes) {
 
 void TcpConnection::OnMessage(const error_code& error, size_t bytes) {
   if (error) {
-    return EndReading(ReadStatus(error, peer_, bytes, fmt::format("{}", message_.size())));
+    return EndReading(
+        CutOff(ReadStatus(error, peer_), bytes, fmt::format("a message of {}", message_.size())));
   }
   reading_ = false;
   received_->Push(std::exchange(message_, {}));

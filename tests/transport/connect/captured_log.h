@@ -1,0 +1,47 @@
+// CapturedLog: collects what is logged while it lives, instead of printing it. One at a time.
+
+#ifndef VERBENA_TESTS_TRANSPORT_CONNECT_CAPTURED_LOG_H_
+#define VERBENA_TESTS_TRANSPORT_CONNECT_CAPTURED_LOG_H_
+
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "verbena/transport/log/log.h"
+
+namespace verbena {
+
+class CapturedLog {
+ public:
+  CapturedLog() {
+    Take();
+    SetLogSink([](LogLevel, const std::string& message) {
+      std::lock_guard lock(Shared().mutex);
+      Shared().lines.push_back(message);
+    });
+  }
+  CapturedLog(const CapturedLog&) = delete;
+  CapturedLog& operator=(const CapturedLog&) = delete;
+  ~CapturedLog() { SetLogSink(nullptr); }
+
+  // The lines since the last call.
+  std::vector<std::string> Take() {
+    std::lock_guard lock(Shared().mutex);
+    return std::exchange(Shared().lines, {});
+  }
+
+ private:
+  struct Lines {
+    std::mutex mutex;
+    std::vector<std::string> lines;
+  };
+  static Lines& Shared() {
+    static Lines lines;
+    return lines;
+  }
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TESTS_TRANSPORT_CONNECT_CAPTURED_LOG_H_

@@ -1,0 +1,72 @@
+// Addresses as users write them.
+
+#include "verbena/transport/connect/host_port.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gtest/gtest.h"
+
+namespace verbena {
+namespace {
+
+struct Good {
+  std::string text;
+  std::string host;
+  uint16_t port;
+};
+
+TEST(HostPortTest, WhatIsWrittenIsTakenApartAndPutTogetherAgain) {
+  const std::vector<Good> cases = {{"127.0.0.1:4000", "127.0.0.1", 4000},
+                                   {"storage-7:1", "storage-7", 1},
+                                   {"a.b.example:65535", "a.b.example", 65535},
+                                   {"[::1]:0", "::1", 0},
+                                   {"[fe80::1%eth0]:80", "fe80::1%eth0", 80}};
+  for (const Good& good : cases) {
+    const absl::StatusOr<HostPort> parsed = ParseHostPort(good.text);
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_EQ(parsed->host, good.host);
+    EXPECT_EQ(parsed->port, good.port);
+    EXPECT_EQ(FormatHostPort(parsed->host, parsed->port), good.text);
+  }
+}
+
+struct Bad {
+  std::string text;
+  std::string why;
+};
+
+TEST(HostPortTest, WhatIsWrongIsNamed) {
+  const std::vector<Bad> cases = {{"", "no port"},
+                                  {"localhost", "no port"},
+                                  {":4000", "no host"},
+                                  {"[]:4000", "no host"},
+                                  {"::1:4000", "brackets"},
+                                  {"[::1]", "brackets"},
+                                  {"host:", "port"},
+                                  {"host:65536", "port"},
+                                  {"host:-1", "port"},
+                                  {"host:+1", "port"},
+                                  {"host: 1", "port"},
+                                  {"host:12x", "port"},
+                                  {"host:0x10", "port"},
+                                  {"host:99999999999999999999", "port"},
+                                  {"a b:1", "character"},
+                                  {"a\nb:1", "character"},
+                                  {std::string("a\0b:1", 5), "character"},
+                                  {"[::1:1", "brackets"},
+                                  {std::string(254, 'h') + ":1", "253"}};
+  for (const Bad& bad : cases) {
+    const absl::Status status = ParseHostPort(bad.text).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad.text;
+    EXPECT_NE(std::string(status.message()).find(bad.why), std::string::npos)
+        << bad.text << ": " << status;
+    EXPECT_NE(std::string(status.message()).find(bad.text.substr(0, 253)), std::string::npos)
+        << status;
+  }
+}
+
+}  // namespace
+}  // namespace verbena

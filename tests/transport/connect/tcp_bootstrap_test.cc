@@ -1,0 +1,413 @@
+// What is particular to TCP: bytes on the wire, descriptors, addresses, and peers that misbehave.
+
+#include "verbena/transport/connect/tcp_bootstrap.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gtest/gtest.h"
+#include "tests/transport/connect/captured_log.h"
+#include "tests/transport/connect/raw_peer.h"
+#include "tests/transport/connect/waiting_scheduler.h"
+#include "tests/transport/coro/started.h"
+#include "verbena/transport/connect/bootstrap.h"
+#include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/when_all.h"
+
+namespace verbena {
+namespace {
+
+using StreamPtr = std::unique_ptr<MessageStream>;
+using StreamOr = absl::StatusOr<StreamPtr>;
+using Received = absl::StatusOr<std::string>;
+
+constexpr char kLoopback[] = "127.0.0.1:0";
+
+std::vector<int> OpenDescriptors() {
+  std::vector<int> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    found.push_back(std::stoi(entry.path().filename().string()));
+  }
+  // Without the one that was listing them.
+  std::erase_if(found, [](int fd) { return fcntl(fd, F_GETFD) < 0; });
+  return found;
+}
+
+bool Says(const absl::Status& status, const std::string& part) {
+  return std::string(status.message()).find(part) != std::string::npos;
+}
+
+class TcpBootstrapTest : public testing::Test {
+ protected:
+  TcpBootstrapTest() {
+    bootstrap_ = *TcpBootstrap::Create();
+    listener_ = *bootstrap_->Listen(kLoopback);
+  }
+
+  // A peer that speaks no protocol, and our end of the connection to it.
+  StreamPtr AcceptRaw(std::optional<RawPeer>& peer) {
+    peer.emplace(listener_->address());
+    return *scheduler_.Run(listener_->Accept());
+  }
+
+  WaitingScheduler scheduler_;
+  std::unique_ptr<TcpBootstrap> bootstrap_;
+  std::unique_ptr<MessageListener> listener_;
+  std::optional<RawPeer> peer_;
+};
+
+TEST_F(TcpBootstrapTest, MessageIsALittleEndianLengthAndItsBytes) {
+  StreamPtr stream = AcceptRaw(peer_);
+  ASSERT_TRUE(scheduler_.Run(stream->Send("abc")).ok());
+  EXPECT_EQ(peer_->Read(7), std::string("\3\0\0\0abc", 7));
+  ASSERT_TRUE(scheduler_.Run(stream->Send(std::string(0x0201, 'x'))).ok());
+  EXPECT_EQ(peer_->Read(4 + 0x0201), std::string("\1\2\0\0", 4) + std::string(0x0201, 'x'));
+  peer_->Write(std::string("\2\0\0\0hi\0\0\0\0", 10));
+  EXPECT_EQ(scheduler_.Run(stream->Receive()).value(), "hi");
+  EXPECT_EQ(scheduler_.Run(stream->Receive()).value(), "");
+}
+
+TEST_F(TcpBootstrapTest, MessageThatComesByteByByteIsPutTogether) {
+  StreamPtr stream = AcceptRaw(peer_);
+  Started<Received> waiting(scheduler_, stream->Receive());
+  for (char byte : RawPeer::Framed("slowly")) {
+    EXPECT_FALSE(waiting.done());
+    peer_->Write(std::string(1, byte));
+    scheduler_.RunPending();
+  }
+  scheduler_.RunUntil([&] { return waiting.done(); });
+  EXPECT_EQ(waiting.result().value(), "slowly");
+}
+
+TEST_F(TcpBootstrapTest, ReceiveGivenUpInTheMiddleOfAMessageLeavesItToTheNext) {
+  StreamPtr stream = AcceptRaw(peer_);
+  const std::string bytes = RawPeer::Framed("abcdef");
+  for (char byte : bytes) {
+    CancelScope cancel;
+    Started<Received> waiting(scheduler_, stream->Receive(), &cancel);
+    peer_->Write(std::string(1, byte));
+    cancel.Request();
+    scheduler_.RunPending();
+    ASSERT_TRUE(waiting.done());
+  }
+  EXPECT_EQ(scheduler_.Run(stream->Receive()).value(), "abcdef");
+}
+
+TEST_F(TcpBootstrapTest, EndInTheMiddleOfAMessageIsToldWithWhatHadCome) {
+  const std::string bytes = RawPeer::Framed("abcdef");
+  for (size_t cut = 0; cut < bytes.size(); ++cut) {
+    StreamPtr stream = AcceptRaw(peer_);
+    peer_->Write(bytes.substr(0, cut));
+    peer_->Close();
+    const absl::Status end = scheduler_.Run(stream->Receive()).status();
+    EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable);
+    if (cut == 0) {
+      EXPECT_FALSE(Says(end, "after")) << end;
+    } else if (cut < 4) {
+      EXPECT_TRUE(Says(end, "after " + std::to_string(cut) + " bytes of a message's length"))
+          << end;
+    } else {
+      EXPECT_TRUE(Says(end, "after " + std::to_string(cut - 4) + " bytes of a message of 6"))
+          << end;
+    }
+  }
+}
+
+TEST_F(TcpBootstrapTest, DeclaredLengthOverTheLimitEndsReceivingAndNotSending) {
+  for (uint32_t length : {uint32_t{kMaxBootstrapMessageBytes + 1}, 0x7fffffffu, 0xffffffffu}) {
+    StreamPtr stream = AcceptRaw(peer_);
+    peer_->Write(RawPeer::Length(length));
+    const absl::Status end = scheduler_.Run(stream->Receive()).status();
+    EXPECT_EQ(end.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_TRUE(Says(end, std::to_string(length))) << end;
+    EXPECT_TRUE(Says(end, stream->peer())) << end;
+    // For ever: what follows cannot be told apart into messages.
+    peer_->Write(RawPeer::Framed("x"));
+    EXPECT_EQ(scheduler_.Run(stream->Receive()).status().code(),
+              absl::StatusCode::kInvalidArgument);
+    ASSERT_TRUE(scheduler_.Run(stream->Send("no")).ok());
+    EXPECT_EQ(peer_->Read(6), RawPeer::Framed("no"));
+  }
+}
+
+TEST_F(TcpBootstrapTest, ResetByThePeerIsUnavailable) {
+  StreamPtr stream = AcceptRaw(peer_);
+  Started<Received> waiting(scheduler_, stream->Receive());
+  peer_->Reset();
+  scheduler_.RunUntil([&] { return waiting.done(); });
+  const absl::Status end = waiting.result().status();
+  EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(Says(end, "ECONNRESET")) << end;
+}
+
+TEST_F(TcpBootstrapTest, PeerThatOnlyFinishedWritingStillHears) {
+  StreamPtr stream = AcceptRaw(peer_);
+  peer_->FinishWriting();
+  EXPECT_EQ(scheduler_.Run(stream->Receive()).status().code(), absl::StatusCode::kUnavailable);
+  ASSERT_TRUE(scheduler_.Run(stream->Send("bye")).ok());
+  EXPECT_EQ(peer_->Read(7), RawPeer::Framed("bye"));
+}
+
+TEST_F(TcpBootstrapTest, CloseDeliversWhatWasSent) {
+  StreamPtr stream = AcceptRaw(peer_);
+  const std::string message(kMaxBootstrapMessageBytes, 'x');
+  ASSERT_TRUE(scheduler_.Run(stream->Send(message)).ok());
+  stream = nullptr;
+  EXPECT_EQ(peer_->Read(message.size() + 5), RawPeer::Framed(message));
+}
+
+// A connection whose kernel buffers hold far less than the sends that a stream may have in flight.
+class NarrowConnectionTest : public TcpBootstrapTest {
+ protected:
+  NarrowConnectionTest() {
+    // Accepted sockets inherit it.
+    const int few = 4096;
+    for (int fd : OpenDescriptors()) {
+      if (IsListener(fd)) setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &few, sizeof(few));
+    }
+    peer_.emplace(listener_->address(), few);
+    stream_ = *scheduler_.Run(listener_->Accept());
+  }
+
+  static bool IsListener(int fd) {
+    int listens = 0;
+    socklen_t bytes = sizeof(listens);
+    return getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) == 0 && listens != 0;
+  }
+
+  using Sending = Started<absl::Status>;
+  std::unique_ptr<Sending> StartSend(char content) {
+    return std::make_unique<Sending>(
+        scheduler_, stream_->Send(std::string(kMaxBootstrapMessageBytes, content)));
+  }
+
+  StreamPtr stream_;
+};
+
+TEST_F(NarrowConnectionTest, SendInFlightEndsWithCancelledOnClose) {
+  std::vector<std::unique_ptr<Sending>> sends;
+  for (int i = 0; i < 8; ++i) sends.push_back(StartSend('x'));
+  scheduler_.RunPending();
+  EXPECT_FALSE(sends.back()->done());
+  stream_->Close();
+  scheduler_.RunUntil([&] { return sends.back()->done(); });
+  EXPECT_EQ(sends.back()->result().code(), absl::StatusCode::kCancelled);
+}
+
+TEST_F(NarrowConnectionTest, SendInFlightEndsWhenThePeerDies) {
+  std::vector<std::unique_ptr<Sending>> sends;
+  for (int i = 0; i < 8; ++i) sends.push_back(StartSend('x'));
+  peer_->Reset();
+  scheduler_.RunUntil([&] { return sends.back()->done(); });
+  EXPECT_EQ(sends.back()->result().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(NarrowConnectionTest, SendsThatWereGivenUpAreBoundedAndArriveWholeInTheirOrder) {
+  std::string given_up;
+  // The kernel takes one or two; then what the stream keeps reaches its bound.
+  for (char content = 'a'; content <= 'z'; ++content) {
+    std::unique_ptr<Sending> sending = StartSend(content);
+    if (sending->done()) {
+      EXPECT_EQ(sending->result().code(), absl::StatusCode::kResourceExhausted);
+      break;
+    }
+    given_up += content;
+  }
+  EXPECT_GE(given_up.size(), 16u);
+  EXPECT_LT(given_up.size(), 20u);
+  for (char content : given_up) {
+    EXPECT_EQ(peer_->Read(kMaxBootstrapMessageBytes + 4),
+              RawPeer::Framed(std::string(kMaxBootstrapMessageBytes, content)));
+  }
+  EXPECT_TRUE(scheduler_.Run(stream_->Send("room again")).ok());
+}
+
+TEST_F(TcpBootstrapTest, BusyPortIsToldInOneLineThatSaysWhatToDo) {
+  const absl::Status busy = bootstrap_->Listen(listener_->address()).status();
+  EXPECT_EQ(busy, absl::FailedPreconditionError(
+                      listener_->address() +
+                      " is in use (EADDRINUSE): choose another port or stop the other server"));
+}
+
+TEST_F(TcpBootstrapTest, AddressesThatCannotBeListenedOnAreNamed) {
+  for (const std::string address : {"nonsense", "127.0.0.1:99999", "192.0.2.1:0"}) {
+    const absl::Status status = bootstrap_->Listen(address).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_TRUE(Says(status, address)) << status;
+  }
+}
+
+TEST_F(TcpBootstrapTest, AddressesThatCannotBeConnectedToAreNamed) {
+  for (const std::string address : {"nonsense", "127.0.0.1:99999", "127.0.0.1:0"}) {
+    const absl::Status status = scheduler_.Run(bootstrap_->Connect(address)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_TRUE(Says(status, address)) << status;
+  }
+  // Longer than a label may be, so that the resolver fails without asking anybody.
+  const std::string no_host(64, 'h');
+  const absl::Status status = scheduler_.Run(bootstrap_->Connect(no_host + ":1")).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_TRUE(Says(status, no_host)) << status;
+  EXPECT_EQ(bootstrap_->Listen(no_host + ":1").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(TcpBootstrapTest, RefusedConnectionNamesTargetAndErrno) {
+  const std::string address = listener_->address();
+  listener_ = nullptr;
+  const absl::Status status = scheduler_.Run(bootstrap_->Connect(address)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(Says(status, address)) << status;
+  EXPECT_TRUE(Says(status, "ECONNREFUSED")) << status;
+}
+
+TEST_F(TcpBootstrapTest, HostNamesAndIpV6Work) {
+  for (const std::string address : {"localhost:0", "[::1]:0", "0.0.0.0:0", "[::]:0"}) {
+    auto listener = bootstrap_->Listen(address);
+    if (!listener.ok() && address.starts_with('[')) {
+      GTEST_SKIP() << "this host has no IPv6: " << listener.status();
+    }
+    ASSERT_TRUE(listener.ok()) << listener.status();
+    auto [client, server] = scheduler_.Run(
+        WhenAll(bootstrap_->Connect(std::string((*listener)->address())), (*listener)->Accept()));
+    EXPECT_TRUE(client.ok()) << client.status();
+    EXPECT_TRUE(server.ok()) << server.status();
+  }
+  // A name with two addresses of which only one is listened on.
+  const std::string port = listener_->address().substr(listener_->address().rfind(':'));
+  EXPECT_TRUE(scheduler_.Run(bootstrap_->Connect("localhost" + port)).ok());
+}
+
+TEST_F(TcpBootstrapTest, EveryDescriptorIsClosedOnExec) {
+  const std::vector<int> others = OpenDescriptors();
+  auto bootstrap = *TcpBootstrap::Create();
+  auto listener = *bootstrap->Listen(kLoopback);
+  auto [client, server] = scheduler_.Run(
+      WhenAll(bootstrap->Connect(std::string(listener->address())), listener->Accept()));
+  int ours = 0;
+  for (int fd : OpenDescriptors()) {
+    if (std::find(others.begin(), others.end(), fd) != others.end()) continue;
+    ++ours;
+    EXPECT_NE(fcntl(fd, F_GETFD) & FD_CLOEXEC, 0) << "descriptor " << fd;
+  }
+  EXPECT_GE(ours, 4);  // the listener, both ends, and what the thread sleeps on
+}
+
+TEST_F(TcpBootstrapTest, ConnectionsSendAtOnceAndNoticeASilentPeer) {
+  auto [client, server] = scheduler_.Run(
+      WhenAll(bootstrap_->Connect(std::string(listener_->address())), listener_->Accept()));
+  const auto option = [](int fd, int level, int name) {
+    int value = 0;
+    socklen_t bytes = sizeof(value);
+    return getsockopt(fd, level, name, &value, &bytes) == 0 ? value : -1;
+  };
+  int connections = 0;
+  for (int fd : OpenDescriptors()) {
+    sockaddr_storage peer{};
+    socklen_t bytes = sizeof(peer);
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &bytes) != 0) continue;
+    if (peer.ss_family != AF_INET) continue;
+    ++connections;
+    EXPECT_NE(option(fd, IPPROTO_TCP, TCP_NODELAY), 0);
+    EXPECT_NE(option(fd, SOL_SOCKET, SO_KEEPALIVE), 0);
+    EXPECT_EQ(option(fd, IPPROTO_TCP, TCP_KEEPIDLE), 10);
+    EXPECT_EQ(option(fd, IPPROTO_TCP, TCP_KEEPINTVL), 5);
+    EXPECT_EQ(option(fd, IPPROTO_TCP, TCP_KEEPCNT), 3);
+    EXPECT_EQ(option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT), 25000);
+  }
+  EXPECT_EQ(connections, 2);
+}
+
+TEST_F(TcpBootstrapTest, DescriptorsAllComeHome) {
+  const size_t before = OpenDescriptors().size();
+  for (int round = 0; round < 20; ++round) {
+    auto [client, server] = scheduler_.Run(
+        WhenAll(bootstrap_->Connect(std::string(listener_->address())), listener_->Accept()));
+    Started<StreamOr> given_up(scheduler_, bootstrap_->Connect(std::string(listener_->address())));
+    Started<Received> waiting(scheduler_, (*client)->Receive());
+    given_up.Abandon();
+    waiting.Abandon();
+  }
+  // Closing the listener waits for the thread, which by then has closed all that was asked before.
+  listener_ = nullptr;
+  EXPECT_EQ(OpenDescriptors().size(), before - 1);
+}
+
+TEST_F(TcpBootstrapTest, ListenerWithoutDescriptorsServesOnceThereAreSome) {
+  CapturedLog log;
+  RawPeer first(listener_->address());
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  rlimit none = before;
+  none.rlim_cur = 0;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  Started<StreamOr> accepting(scheduler_, listener_->Accept());
+  std::vector<std::string> lines;
+  while (lines.empty()) {
+    lines = log.Take();
+    std::this_thread::yield();
+  }
+  EXPECT_FALSE(accepting.done());
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  scheduler_.RunUntil([&] { return accepting.done(); });
+  EXPECT_TRUE(accepting.result().ok());
+  EXPECT_NE(lines[0].find("EMFILE"), std::string::npos) << lines[0];
+  EXPECT_TRUE(log.Take().empty());
+}
+
+TEST_F(TcpBootstrapTest, DestroyedBootstrapEndsAllThatItMade) {
+  auto [client_or, server_or] = scheduler_.Run(
+      WhenAll(bootstrap_->Connect(std::string(listener_->address())), listener_->Accept()));
+  StreamPtr client = *std::move(client_or);
+  StreamPtr server = *std::move(server_or);
+  Started<Received> receiving(scheduler_, client->Receive());
+  Started<StreamOr> accepting(scheduler_, listener_->Accept());
+  Task<StreamOr> connect_later = bootstrap_->Connect(std::string(listener_->address()));
+  bootstrap_ = nullptr;
+  scheduler_.RunUntil([&] { return receiving.done() && accepting.done(); });
+  EXPECT_EQ(receiving.result().status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(accepting.result().status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(scheduler_.Run(std::move(connect_later)).status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(scheduler_.Run(server->Receive()).status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(scheduler_.Run(server->Send("x")).code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(scheduler_.Run(listener_->Accept()).status().code(), absl::StatusCode::kCancelled);
+}
+
+TEST_F(TcpBootstrapTest, BootstrapDestroyedInTheMiddleOfConnectsAndAwaitsLeaksNothing) {
+  for (int round = 0; round < 50; ++round) {
+    auto bootstrap = *TcpBootstrap::Create();
+    auto listener = *bootstrap->Listen(kLoopback);
+    std::vector<std::unique_ptr<Started<StreamOr>>> connecting;
+    for (int i = 0; i < 4; ++i) {
+      connecting.push_back(std::make_unique<Started<StreamOr>>(
+          scheduler_, bootstrap->Connect(std::string(listener->address()))));
+    }
+    Started<StreamOr> accepting(scheduler_, listener->Accept());
+    if (round % 2 == 0) scheduler_.RunPending();
+    connecting.pop_back();
+    bootstrap = nullptr;
+    scheduler_.RunUntil([&] {
+      for (const auto& each : connecting) {
+        if (!each->done()) return false;
+      }
+      return accepting.done();
+    });
+  }
+}
+
+}  // namespace
+}  // namespace verbena

@@ -155,7 +155,7 @@ class Runtime::Impl {
   }
 
   Task<void> InitShard(Shard& shard, absl::Status& status) {
-    status = shard.Init(*context_, options_.limits);
+    status = shard.Init(*context_, options_.limits, static_cast<uint32_t>(options_.executors));
     co_return;
   }
 

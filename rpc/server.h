@@ -21,6 +21,7 @@
 
 #include "absl/status/statusor.h"
 #include "verbena/rpc/runtime.h"
+#include "verbena/rpc/server_context.h"
 #include "verbena/rpc/service.h"
 #include "verbena/transport/coro/clock.h"
 

@@ -45,7 +45,7 @@ Task<void> ServerShard::Accept(std::unique_ptr<MessageStream> stream, LinkParame
     if (draining_) server_link->SendGoAway();
     co_return;
   }
-  Log(LogLevel::kWarning, fmt::format("a link was not accepted: {}", link.status().ToString()));
+  Log(LogLevel::kInfo, fmt::format("a link was not accepted: {}", link.status().ToString()));
   // Lost after it was open, OnLinkDown() has taken it off already.
   std::erase_if(links_, [server_link](const auto& each) { return each.get() == server_link; });
 }

@@ -13,9 +13,9 @@ Shard::Shard(Executor& executor, Bootstrap& bootstrap, uint32_t index)
       tasks_(executor),
       roots_(executor) {}
 
-absl::Status Shard::Init(DeviceContext& context, const LinkLimits& limits) {
+absl::Status Shard::Init(DeviceContext& context, const LinkLimits& limits, uint32_t shards) {
   absl::StatusOr<std::unique_ptr<Endpoint>> endpoint =
-      Endpoint::Create(executor_, context, limits, index_);
+      Endpoint::Create(executor_, context, limits, index_, shards);
   if (!endpoint.ok()) return endpoint.status();
   endpoint_ = *std::move(endpoint);
   return absl::OkStatus();

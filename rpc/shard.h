@@ -26,7 +26,7 @@ class Shard {
   Shard(Executor& executor, Bootstrap& bootstrap, uint32_t index);
 
   // Once, on the executor's thread or before it runs.
-  absl::Status Init(DeviceContext& context, const LinkLimits& limits);
+  absl::Status Init(DeviceContext& context, const LinkLimits& limits, uint32_t shards);
   // Ends every connection and link. The last thing that runs on a shard.
   Task<void> Shutdown();
 

@@ -14,22 +14,24 @@ namespace verbena {
 absl::StatusOr<std::unique_ptr<Endpoint>> Endpoint::Create(Executor& executor,
                                                            DeviceContext& context,
                                                            const LinkLimits& wanted,
-                                                           uint32_t executor_index) {
+                                                           uint32_t executor_index,
+                                                           uint32_t executor_count) {
   absl::StatusOr<LinkLimits> limits = DeriveLimits(wanted, context.device());
   if (!limits.ok()) return limits.status();
   std::unique_ptr<Endpoint> endpoint(
-      new Endpoint(executor, context, *limits, context.address(), executor_index));
+      new Endpoint(executor, context, *limits, context.address(), executor_index, executor_count));
   if (absl::Status status = endpoint->Init(); !status.ok()) return status;
   return endpoint;
 }
 
 Endpoint::Endpoint(Executor& executor, DeviceContext& context, const LinkLimits& limits,
-                   const PortAddress& address, uint32_t executor_index)
+                   const PortAddress& address, uint32_t executor_index, uint32_t executor_count)
     : executor_(executor),
       context_(context),
       limits_(limits),
       address_(address),
       executor_index_(executor_index),
+      executor_count_(executor_count),
       max_inline_bytes_(
           std::min(context.device().capabilities().max_inline_bytes, limits.eager_bytes)),
       credit_pool_(limits.srq_depth -
@@ -228,6 +230,7 @@ LinkParameters Endpoint::MyParameters(const Link& link, uint32_t psn) const {
   mine.credit_grant = limits_.initial_credits;
   mine.eager_bytes = limits_.eager_bytes;
   mine.executor_index = executor_index_;
+  mine.executor_count = executor_count_;
   return mine;
 }
 
@@ -391,6 +394,7 @@ Task<void> Endpoint::Teardown(Link& link) {
   if (link.stream_ != nullptr) (void)co_await link.unwatched_.Wait();
   const TimePoint limit = executor_.now() + limits_.teardown_timeout;
   if (link.InFlight() > 0) {
+    link.PostDrainMarker();
     status = co_await WithDeadline(WaitFor(link.drained_), limit);
     if (!status.ok()) {
       Log(LogLevel::kWarning, fmt::format("QPN {:#x}: {} of the posted WRs did not flush in time",

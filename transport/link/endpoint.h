@@ -60,7 +60,8 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   static absl::StatusOr<std::unique_ptr<Endpoint>> Create(Executor& executor,
                                                           DeviceContext& context,
                                                           const LinkLimits& wanted,
-                                                          uint32_t executor_index = 0);
+                                                          uint32_t executor_index = 0,
+                                                          uint32_t executor_count = 1);
   ~Endpoint() override;
 
   // The client's side: offers a link over `stream`. `wanted_executor` asks for one of the peer's.
@@ -96,7 +97,7 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   };
 
   Endpoint(Executor& executor, DeviceContext& context, const LinkLimits& limits,
-           const PortAddress& address, uint32_t executor_index);
+           const PortAddress& address, uint32_t executor_index, uint32_t executor_count);
   absl::Status Init();
 
   void OnCompletions(const ibv_wc* completions, int count) override;
@@ -132,6 +133,7 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   const LinkLimits limits_;
   const PortAddress address_;
   const uint32_t executor_index_;
+  const uint32_t executor_count_;
   const uint32_t max_inline_bytes_;
   ibv_cq* cq_ = nullptr;
   std::unique_ptr<ReceiveRing> receives_;

@@ -3,8 +3,8 @@
 //
 //   receives  = max_links × (initial_credits + kReserveCredits) + what is lent to busy links
 //             ≤ srq_depth, clamped to the device
-//   CQ        = srq_depth + max_links × send_queue_depth: in ERR every posted WR completes, also
-//               unsignalled ones, so nothing less is safe
+//   CQ        = srq_depth + max_links × (send_queue_depth + 1): in ERR every posted WR completes,
+//               also unsignalled ones, and the marker that teardown posts behind them
 //
 // Start values come from measurement on the shared-memory wire; a device with less shrinks them,
 // and Derive() says so.
@@ -28,6 +28,10 @@ inline constexpr uint32_t kReserveCredits = 2;
 
 // A peer may never be granted more than this at once; a larger claim from it is a violation.
 inline constexpr uint32_t kMaxWindow = 1u << 15;
+
+// Teardown posts one WR behind all others, whose completion proves that they have ended: those that
+// succeeded unsignalled never say so themselves.
+inline constexpr uint32_t kDrainMarkers = 1;
 
 // A WR is signalled at least this often: SQ slots are freed only by a signalled completion.
 inline constexpr uint32_t kSignalInterval = 16;
@@ -63,7 +67,7 @@ struct LinkLimits {
 
 // Completions that a CQ must be able to hold for `limits`.
 constexpr uint32_t CompletionQueueEntries(const LinkLimits& limits) {
-  return limits.srq_depth + limits.max_links * limits.send_queue_depth;
+  return limits.srq_depth + limits.max_links * (limits.send_queue_depth + kDrainMarkers);
 }
 
 // `wanted`, clamped to what `device` can do, with a log line when it had to be. INVALID_ARGUMENT

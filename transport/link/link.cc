@@ -36,7 +36,7 @@ Link::Link(Endpoint& endpoint, LinkKey key, QpHandle qp, FrameSink& sink)
       grants_(endpoint.credit_pool(), endpoint.limits().initial_credits,
               endpoint.limits().max_credits),
       max_inline_bytes_(endpoint.max_inline_bytes()),
-      slots_(endpoint.limits().send_queue_depth, SendBuffers::kNone) {
+      slots_(endpoint.limits().send_queue_depth + kDrainMarkers, SendBuffers::kNone) {
   pending_.reserve(slots_.size());
 }
 
@@ -318,6 +318,22 @@ bool Link::Recall() {
   recall_due_ = true;
   ScheduleFlush();
   return true;
+}
+
+void Link::PostDrainMarker() {
+  ibv_send_wr marker = {};
+  marker.wr_id = WrId{WrId::Kind::kSend, static_cast<uint16_t>(posted_ & WrId::kPositionMask),
+                      key_.generation, key_.slot}
+                     .Pack();
+  marker.opcode = IBV_WR_SEND;
+  marker.send_flags = IBV_SEND_SIGNALED;
+  ibv_send_wr* refused = nullptr;
+  if (const int error = ibv_post_send(qp_.get(), &marker, &refused); error != 0) {
+    Log(LogLevel::kWarning,
+        ErrnoStatus(error, fmt::format("draining QPN {:#x}", qpn())).ToString());
+    return;
+  }
+  ++posted_;
 }
 
 void Link::Close(const absl::Status& reason) {

@@ -151,7 +151,9 @@ class Link final : private FlushHook {
   absl::Status OnControlFrame(const FrameHeader& frame);
   void AppendControl(FrameKind kind);
   uint32_t InFlight() const { return posted_ - completed_; }
-  bool SlotsLeft() const { return InFlight() + pending_.size() < slots_.size(); }
+  bool SlotsLeft() const { return InFlight() + pending_.size() + kDrainMarkers < slots_.size(); }
+  // Once the queue pair is in ERR: a WR whose flush tells that all before it have ended.
+  void PostDrainMarker();
 
   Endpoint& endpoint_;
   const LinkKey key_;

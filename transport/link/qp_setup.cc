@@ -51,7 +51,7 @@ absl::StatusOr<QpHandle> CreateLinkQp(Device& device, ibv_pd* pd, ibv_cq* cq, ib
   init.send_cq = cq;
   init.recv_cq = cq;
   init.srq = srq;
-  init.cap.max_send_wr = limits.send_queue_depth;
+  init.cap.max_send_wr = limits.send_queue_depth + kDrainMarkers;
   init.cap.max_send_sge = 1;
   init.cap.max_inline_data = max_inline_bytes;
   init.qp_type = IBV_QPT_RC;

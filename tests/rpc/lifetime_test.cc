@@ -1,0 +1,258 @@
+// How calls end that do not end by a reply: deadlines, cancellation, abandonment, shutdown, loss.
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "tests/rpc/testing_service.h"
+#include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/task_scope.h"
+
+namespace verbena {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+class LifetimeTest : public RpcTest {
+ protected:
+  Task<absl::Status> CallWait(uint32_t wait_us, CallOptions options = {}) {
+    testing::WaitRequest request;
+    request.set_wait_us(wait_us);
+    testing::Empty reply;
+    co_return co_await stub_->Wait(request, reply, options);
+  }
+
+  uint32_t CreditsLent(Runtime& runtime) { return runtime.endpoint_stats(0).credits_lent; }
+};
+
+TEST_F(LifetimeTest, ADeadlineEndsTheCallAndTheHandler) {
+  StartBoth();
+  absl::Status status = Run(CallWait(0, {.deadline = milliseconds(20)}));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  Eventually([&] { return service_.cancelled == 1; }, "the handler hears of it");
+  EXPECT_EQ(Run(EchoOnce(1, "the link lives on")), absl::OkStatus());
+}
+
+TEST_F(LifetimeTest, TheDeadlineIsCarriedToTheServer) {
+  StartBoth();
+  auto call = [this](CallOptions options) -> Task<absl::StatusOr<testing::DeadlineReply>> {
+    co_return co_await stub_->Deadline(testing::Empty(), options);
+  };
+  absl::StatusOr<testing::DeadlineReply> with = Run(call({.deadline = seconds(100)}));
+  ASSERT_TRUE(with.ok()) << with.status();
+  EXPECT_TRUE(with->is_set());
+  EXPECT_GT(with->left_us(), 50'000'000);
+  EXPECT_LE(with->left_us(), 100'000'000);
+  absl::StatusOr<testing::DeadlineReply> without = Run(call({}));
+  ASSERT_TRUE(without.ok()) << without.status();
+  EXPECT_FALSE(without->is_set());
+}
+
+TEST_F(LifetimeTest, ADeadlineThatHasPassedSendsNothing) {
+  StartBoth();
+  ASSERT_EQ(Run(EchoOnce(1, "")), absl::OkStatus());
+  absl::Status status = Run(CallWait(0, {.deadline = milliseconds(-1)}));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(OutcomeOf(status), Outcome::kNotSent);
+  EXPECT_EQ(service_.waiting, 0);
+}
+
+TEST_F(LifetimeTest, CancellingACallReachesItsHandler) {
+  StartBoth();
+  auto cancel_one = [this]() -> Task<absl::Status> {
+    TaskScope scope(client_runtime_->executor(0));
+    absl::Status ended;
+    scope.Spawn([this, &ended]() -> Task<void> { ended = co_await CallWait(0); });
+    while (service_.waiting == 0) (void)co_await Sleep(milliseconds(1));
+    scope.RequestCancel();
+    co_await scope.Join();
+    co_return ended;
+  };
+  absl::Status status = Run(cancel_one());
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(OutcomeOf(status), Outcome::kMaybeExecuted);
+  Eventually([&] { return service_.cancelled == 1; }, "the handler hears of it");
+  EXPECT_EQ(service_.last_cancel, static_cast<int>(absl::StatusCode::kCancelled));
+  EXPECT_EQ(Run(EchoOnce(1, "the link lives on")), absl::OkStatus());
+}
+
+// The scope destroys the calls wherever they are after `turns` milliseconds: connecting, waiting to
+// be sent, or waiting for the reply.
+TEST_F(LifetimeTest, CallsDestroyedAtAnyAwaitHarmNobody) {
+  StartServer();
+  for (int turns = 0; turns < 6; ++turns) {
+    StartClient({.limits = {.initial_credits = 2}});
+    auto abandon = [this, turns]() -> Task<absl::Status> {
+      {
+        TaskScope scope(client_runtime_->executor(0));
+        for (int i = 0; i < 200; ++i) {
+          scope.Spawn([this]() -> Task<void> { (void)co_await CallWait(0); });
+        }
+        if (turns > 0) (void)co_await Sleep(milliseconds(turns - 1));
+      }
+      co_return absl::OkStatus();
+    };
+    ASSERT_EQ(Run(abandon()), absl::OkStatus());
+    EXPECT_EQ(Run(EchoOnce(turns, "later calls work")), absl::OkStatus());
+    Eventually([&] { return service_.waiting == 0; }, "every handler hears of it");
+  }
+}
+
+TEST_F(LifetimeTest, NobodyListeningIsUnavailableAndNotSent) {
+  StartBoth();
+  const std::string address = server_->address();
+  server_.reset();
+  absl::Status status = Run(EchoOnce(1, ""));
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_EQ(OutcomeOf(status), Outcome::kNotSent);
+}
+
+TEST_F(LifetimeTest, AChannelComesBackWhenTheServerDoes) {
+  StartBoth();
+  const std::string address = server_->address();
+  ASSERT_EQ(Run(EchoOnce(1, "")), absl::OkStatus());
+  server_.reset();
+  EXPECT_FALSE(Run(EchoOnce(2, "")).ok());
+  Serve({.address = address});
+  Eventually([&] { return Run(EchoOnce(3, "")).ok(); }, "a call after the restart");
+}
+
+TEST_F(LifetimeTest, ShutdownLetsRunningCallsEnd) {
+  StartBoth();
+  auto call_and_shut_down = [this]() -> Task<absl::Status> { co_return co_await CallWait(50'000); };
+  std::thread shutdown([this] {
+    while (service_.waiting == 0) std::this_thread::yield();
+    server_->Shutdown(seconds(20));
+  });
+  absl::Status status = Run(call_and_shut_down());
+  shutdown.join();
+  EXPECT_EQ(status, absl::OkStatus());
+  EXPECT_EQ(service_.cancelled, 0);
+}
+
+TEST_F(LifetimeTest, ShutdownCancelsWhatOutlastsItsGrace) {
+  StartBoth();
+  std::thread shutdown([this] {
+    while (service_.waiting == 0) std::this_thread::yield();
+    server_->Shutdown(milliseconds(10));
+  });
+  absl::Status status = Run(CallWait(0));
+  shutdown.join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
+  EXPECT_EQ(service_.cancelled, 1);
+}
+
+TEST_F(LifetimeTest, LosingTheClientCancelsItsHandlers) {
+  StartBoth();
+  auto call = [this]() -> Task<void> { (void)co_await CallWait(0); };
+  client_runtime_->Spawn(call());
+  Eventually([&] { return service_.waiting == 1; }, "the handler runs");
+  stub_.reset();
+  channel_.reset();
+  client_runtime_.reset();
+  const TimePoint limit = Clock::Real().Now() + seconds(20);
+  while (service_.waiting != 0 && Clock::Real().Now() < limit) std::this_thread::yield();
+  EXPECT_EQ(service_.cancelled, 1);
+  // The server goes on with others.
+  StartClient();
+  EXPECT_EQ(Run(EchoOnce(1, "")), absl::OkStatus());
+}
+
+TEST_F(LifetimeTest, CreditsAndReceivesAreHomeWhenTheLinkIsGone) {
+  StartServer();
+  StartClient({.limits = {.initial_credits = 2}});
+  auto many = [this]() -> Task<absl::Status> {
+    TaskScope scope(client_runtime_->executor(0));
+    for (int i = 0; i < 5000; ++i) {
+      scope.Spawn([this, i]() -> Task<void> {
+        EXPECT_EQ(co_await EchoOnce(i, std::string(900, 'c')), absl::OkStatus());
+      });
+    }
+    co_await scope.Join();
+    co_return absl::OkStatus();
+  };
+  ASSERT_EQ(Run(many()), absl::OkStatus());
+  EXPECT_GT(client_runtime_->endpoint_stats(0).traffic.credit_waits, 0u);
+  EXPECT_GT(CreditsLent(*server_runtime_), 0u) << "a starving link was lent nothing";
+  stub_.reset();
+  channel_.reset();
+  client_runtime_.reset();
+  const TimePoint limit = Clock::Real().Now() + seconds(20);
+  while (server_runtime_->endpoint_stats(0).links != 0 && Clock::Real().Now() < limit) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(CreditsLent(*server_runtime_), 0u);
+  EXPECT_EQ(server_runtime_->endpoint_stats(0).stale_completions, 0u);
+}
+
+TEST_F(LifetimeTest, OneLinkMoreThanMaxLinksIsRefusedByName) {
+  StartServer({}, {.limits = {.max_links = 2}});
+  StartClient();
+  ASSERT_EQ(Run(EchoOnce(1, "")), absl::OkStatus());
+  auto second = StartRuntime();
+  auto third = StartRuntime();
+  auto connect = [this](Runtime& runtime) {
+    Channel channel(runtime, server_->address());
+    return runtime.BlockOn(channel.Connect());
+  };
+  EXPECT_EQ(connect(*second), absl::OkStatus());
+  absl::Status refused = connect(*third);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+  EXPECT_NE(std::string(refused.message()).find("max_links"), std::string::npos) << refused;
+  EXPECT_EQ(Run(EchoOnce(2, "the others do not notice")), absl::OkStatus());
+  second.reset();
+  Eventually([&] { return connect(*third).ok(); }, "the slot of a closed link is used again");
+}
+
+TEST_F(LifetimeTest, EveryExecutorReachesEveryExecutor) {
+  StartServer({}, {.executors = 3});
+  client_runtime_ = StartRuntime({.executors = 2});
+  for (int server_executor = 0; server_executor < 3; ++server_executor) {
+    channel_ = std::make_unique<Channel>(*client_runtime_, server_->address(),
+                                         ChannelOptions{.server_executor = server_executor});
+    stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
+    for (int executor = 0; executor < 2; ++executor) {
+      EXPECT_EQ(Run(EchoOnce(executor, "x"), executor), absl::OkStatus());
+    }
+  }
+  for (int executor = 0; executor < 2; ++executor) {
+    EXPECT_EQ(client_runtime_->endpoint_stats(executor).links, 3u);
+  }
+  for (int executor = 0; executor < 3; ++executor) {
+    EXPECT_EQ(server_runtime_->endpoint_stats(executor).links, 2u);
+  }
+}
+
+TEST_F(LifetimeTest, ChannelsToOneTargetShareALink) {
+  StartBoth();
+  ASSERT_EQ(Run(EchoOnce(1, "")), absl::OkStatus());
+  Channel other(*client_runtime_, server_->address());
+  EXPECT_EQ(Run(other.Connect()), absl::OkStatus());
+  EXPECT_EQ(client_runtime_->endpoint_stats(0).links, 1u);
+}
+
+TEST_F(LifetimeTest, TooManyCallsAtOnceAreRefusedAtOnce) {
+  StartServer({.max_concurrent_calls = 3});
+  StartClient();
+  auto overload = [this]() -> Task<int> {
+    TaskScope scope(client_runtime_->executor(0));
+    int refused = 0;
+    for (int i = 0; i < 5; ++i) {
+      scope.Spawn([this, &refused]() -> Task<void> {
+        absl::Status status = co_await CallWait(0);
+        if (status.code() != absl::StatusCode::kResourceExhausted) co_return;
+        EXPECT_EQ(OutcomeOf(status), Outcome::kNotSent);
+        ++refused;
+      });
+    }
+    while (refused < 2) (void)co_await Sleep(milliseconds(1));
+    scope.RequestCancel();
+    co_await scope.Join();
+    co_return refused;
+  };
+  EXPECT_EQ(Run(overload()), 2);
+}
+
+}  // namespace
+}  // namespace verbena

@@ -1,0 +1,156 @@
+// The test service and a pair of runtimes, one for the server and one for the client, in one
+// process.
+
+#ifndef VERBENA_TESTS_RPC_TESTING_SERVICE_H_
+#define VERBENA_TESTS_RPC_TESTING_SERVICE_H_
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "tests/rpc/testing.verbena.pb.h"
+#include "verbena/rpc/channel.h"
+#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/server.h"
+#include "verbena/transport/coro/event.h"
+#include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/link/endpoint.h"
+
+namespace verbena {
+
+class TestingService final : public testing::Testing::Service {
+ public:
+  Task<absl::Status> Echo(ServerContext&, const testing::EchoRequest& request,
+                          testing::EchoReply& reply) override {
+    reply.set_number(request.number());
+    reply.set_data(request.data());
+    co_return absl::OkStatus();
+  }
+
+  Task<absl::Status> Fail(ServerContext&, const testing::FailRequest& request,
+                          testing::Empty&) override {
+    absl::Status status(static_cast<absl::StatusCode>(request.code()), request.message());
+    if (!request.detail_url().empty()) {
+      status.SetPayload(request.detail_url(), absl::Cord(request.detail()));
+    }
+    co_return status;
+  }
+
+  Task<absl::Status> Throw(ServerContext&, const testing::Empty&, testing::Empty&) override {
+    throw std::runtime_error("out of cheese");
+    co_return absl::OkStatus();
+  }
+
+  Task<absl::Status> Wait(ServerContext& context, const testing::WaitRequest& request,
+                          testing::Empty&) override {
+    ++waiting;
+    const TimePoint until =
+        request.wait_us() == 0 ? kNever
+                               : Clock::Real().Now() + std::chrono::microseconds(request.wait_us());
+    absl::Status slept = co_await SleepUntil(until);
+    if (!slept.ok()) {
+      EXPECT_TRUE(context.cancelled());
+      last_cancel = static_cast<int>(slept.code());
+      ++cancelled;
+    }
+    --waiting;
+    co_return slept;
+  }
+
+  Task<absl::Status> Inflate(ServerContext&, const testing::InflateRequest& request,
+                             testing::EchoReply& reply) override {
+    reply.mutable_data()->assign(request.reply_bytes(), 'x');
+    co_return absl::OkStatus();
+  }
+
+  Task<absl::Status> Deadline(ServerContext& context, const testing::Empty&,
+                              testing::DeadlineReply& reply) override {
+    reply.set_is_set(context.deadline().is_set());
+    if (context.deadline().is_set()) {
+      reply.set_left_us(std::chrono::duration_cast<std::chrono::microseconds>(
+                            context.deadline().when() - Clock::Real().Now())
+                            .count());
+    }
+    co_return absl::OkStatus();
+  }
+
+  std::atomic<int> waiting{0};
+  std::atomic<int> cancelled{0};
+  std::atomic<int> last_cancel{0};
+};
+
+class RpcTest : public ::testing::Test {
+ protected:
+  static std::unique_ptr<Runtime> StartRuntime(RuntimeOptions options = {}) {
+    absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::Start(std::move(options));
+    EXPECT_TRUE(runtime.ok()) << runtime.status();
+    return runtime.ok() ? *std::move(runtime) : nullptr;
+  }
+
+  void StartServer(ServerOptions options = {}, RuntimeOptions runtime = {}) {
+    server_runtime_ = StartRuntime(std::move(runtime));
+    Serve(std::move(options));
+  }
+
+  void Serve(ServerOptions options = {}) {
+    absl::StatusOr<std::unique_ptr<Server>> server =
+        Server::Start(*server_runtime_, {&service_}, std::move(options));
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+  }
+
+  void StartClient(RuntimeOptions runtime = {}, ChannelOptions channel = {}) {
+    client_runtime_ = StartRuntime(std::move(runtime));
+    channel_ = std::make_unique<Channel>(*client_runtime_, server_->address(), channel);
+    stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
+  }
+
+  void StartBoth() {
+    StartServer();
+    StartClient();
+  }
+
+  // Runs on the client's executor.
+  template <typename T>
+  T Run(Task<T> task, int executor = 0) {
+    return client_runtime_->BlockOn(std::move(task), executor);
+  }
+
+  // Waits on the client's executor until `condition` holds; fails the test after 20 s.
+  template <typename Condition>
+  void Eventually(Condition condition, const char* what) {
+    const TimePoint limit = Clock::Real().Now() + std::chrono::seconds(20);
+    while (!condition()) {
+      ASSERT_LT(Clock::Real().Now(), limit) << "never came true: " << what;
+      (void)Run(Pause());
+    }
+  }
+
+  static Task<absl::Status> Pause() { co_return co_await Sleep(std::chrono::milliseconds(1)); }
+
+  Task<absl::Status> EchoOnce(uint64_t number, std::string data) {
+    testing::EchoRequest request;
+    request.set_number(number);
+    request.set_data(std::move(data));
+    absl::StatusOr<testing::EchoReply> reply = co_await stub_->Echo(request);
+    if (!reply.ok()) co_return reply.status();
+    if (reply->number() != number || reply->data() != request.data()) {
+      co_return absl::DataLossError("the reply is not the request's");
+    }
+    co_return absl::OkStatus();
+  }
+
+  TestingService service_;
+  std::unique_ptr<Runtime> server_runtime_;
+  std::unique_ptr<Server> server_;
+  std::unique_ptr<Runtime> client_runtime_;
+  std::unique_ptr<Channel> channel_;
+  std::unique_ptr<testing::Testing::Stub> stub_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TESTS_RPC_TESTING_SERVICE_H_

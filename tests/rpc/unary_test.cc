@@ -1,0 +1,183 @@
+// Unary calls end to end, in one process: what comes back, and what a failed call says.
+
+#include <string>
+#include <vector>
+
+#include "tests/rpc/testing_service.h"
+#include "verbena/rpc/stub.h"
+#include "verbena/transport/coro/task_scope.h"
+
+namespace verbena {
+namespace {
+
+class UnaryTest : public RpcTest {
+ protected:
+  UnaryTest() { StartBoth(); }
+
+  Task<absl::Status> CallFail(int code, std::string url = "") {
+    testing::FailRequest request;
+    request.set_code(code);
+    request.set_message("as asked");
+    request.set_detail_url(url);
+    request.set_detail("detail\0bytes");
+    absl::StatusOr<testing::Empty> reply = co_await stub_->Fail(request);
+    co_return reply.status();
+  }
+
+  Task<absl::Status> CallInflate(uint32_t bytes) {
+    testing::InflateRequest request;
+    request.set_reply_bytes(bytes);
+    absl::StatusOr<testing::EchoReply> reply = co_await stub_->Inflate(request);
+    if (reply.ok() && reply->data().size() != bytes) co_return absl::DataLossError("cut");
+    co_return reply.status();
+  }
+};
+
+TEST_F(UnaryTest, TheReplyIsTheRequests) {
+  EXPECT_EQ(Run(EchoOnce(7, "hello")), absl::OkStatus());
+  EXPECT_EQ(Run(EchoOnce(0, "")), absl::OkStatus());
+}
+
+Task<absl::Status> AllThreeShapes(testing::Testing::Stub& stub) {
+  testing::EchoRequest request;
+  request.set_number(1);
+  absl::StatusOr<testing::EchoReply> borrowed = co_await stub.Echo(request);
+  if (!borrowed.ok()) co_return borrowed.status();
+  testing::EchoRequest moved = request;
+  absl::StatusOr<testing::EchoReply> owned = co_await stub.Echo(std::move(moved));
+  if (!owned.ok()) co_return owned.status();
+  testing::EchoReply reply;
+  reply.set_data("left over from before");
+  absl::Status reused = co_await stub.Echo(request, reply);
+  if (!reused.ok()) co_return reused;
+  EXPECT_EQ(borrowed->number(), 1u);
+  EXPECT_EQ(owned->number(), 1u);
+  EXPECT_EQ(reply.number(), 1u);
+  EXPECT_EQ(reply.data(), "") << "a reused reply must not keep what it held";
+  co_return absl::OkStatus();
+}
+
+TEST_F(UnaryTest, AllThreeShapesOfAMethodCall) {
+  EXPECT_EQ(Run(AllThreeShapes(*stub_)), absl::OkStatus());
+}
+
+TEST_F(UnaryTest, ManyCallsInFlightDoNotMixUpTheirReplies) {
+  auto many = [this]() -> Task<absl::Status> {
+    TaskScope scope(client_runtime_->executor(0));
+    int failed = 0;
+    for (int i = 0; i < 2000; ++i) {
+      scope.Spawn([this, i, &failed]() -> Task<void> {
+        absl::Status status = co_await EchoOnce(i, std::string(i % 700, static_cast<char>(i)));
+        if (!status.ok()) ++failed;
+      });
+    }
+    co_await scope.Join();
+    EXPECT_EQ(failed, 0);
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(Run(many()), absl::OkStatus());
+  // Every frame and every receive is accounted for.
+  const EndpointStats client = client_runtime_->endpoint_stats(0);
+  EXPECT_EQ(client.traffic.frames_sent, 2000u);
+  EXPECT_EQ(client.traffic.frames_received, 2000u);
+  EXPECT_LT(client.traffic.sends, 2000u) << "frames of one turn were not coalesced";
+}
+
+TEST_F(UnaryTest, AFailedStatusArrivesWithCodeMessageAndDetails) {
+  for (int code = 1; code <= 16; ++code) {
+    absl::Status status = Run(CallFail(code, "type.example/detail"));
+    EXPECT_EQ(static_cast<int>(status.code()), code);
+    EXPECT_EQ(status.message(), "as asked");
+    EXPECT_TRUE(status.GetPayload("type.example/detail").has_value());
+    EXPECT_EQ(OutcomeOf(status), Outcome::kExecuted);
+  }
+}
+
+TEST_F(UnaryTest, AHandlerThatThrowsFailsItsCallAndNotTheServer) {
+  auto call = [this]() -> Task<absl::Status> {
+    co_return (co_await stub_->Throw(testing::Empty())).status();
+  };
+  absl::Status status = Run(call());
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_NE(std::string(status.message()).find("out of cheese"), std::string::npos) << status;
+  EXPECT_EQ(Run(EchoOnce(1, "still there")), absl::OkStatus());
+}
+
+TEST_F(UnaryTest, AnUnknownMethodIsUnimplementedAndWasNotRun) {
+  auto call = [this]() -> Task<absl::Status> {
+    static constexpr MethodDescriptor kUnknown("verbena.testing.Testing/Nothing",
+                                               Idempotency::kUnknown);
+    testing::Empty request, reply;
+    co_return co_await internal::UnaryCall(*channel_, kUnknown, request, reply, {});
+  };
+  absl::Status status = Run(call());
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
+  EXPECT_EQ(OutcomeOf(status), Outcome::kNotSent);
+}
+
+TEST_F(UnaryTest, ARequestThatDoesNotParseIsRefused) {
+  // Fail's first field is a varint; Echo's data as its message makes field 2 invalid UTF-8 or a
+  // wrong wire type.
+  auto call = [this]() -> Task<absl::Status> {
+    static constexpr MethodDescriptor kDeadline("verbena.testing.Testing/Fail",
+                                                Idempotency::kUnknown);
+    testing::EchoRequest request;
+    testing::Empty reply;
+    request.set_data("\xff\xfe not text");
+    co_return co_await internal::UnaryCall(*channel_, kDeadline, request, reply, {});
+  };
+  absl::Status status = Run(call());
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_EQ(OutcomeOf(status), Outcome::kNotSent);
+}
+
+TEST_F(UnaryTest, ARequestTooLargeForAFrameFailsWithTheSizes) {
+  absl::Status status = Run(EchoOnce(1, std::string(5000, 'x')));
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(OutcomeOf(status), Outcome::kNotSent);
+  EXPECT_NE(std::string(status.message()).find("4048"), std::string::npos) << status;
+}
+
+TEST_F(UnaryTest, AReplyTooLargeForAFrameFailsWithTheSizes) {
+  absl::Status status = Run(CallInflate(5000));
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(OutcomeOf(status), Outcome::kExecuted);
+  EXPECT_NE(std::string(status.message()).find("4048"), std::string::npos) << status;
+}
+
+TEST_F(UnaryTest, TheLargestMessageThatFitsGoesThrough) {
+  // 4048 bytes of body; two bytes of tag and number, three of tag and length.
+  EXPECT_EQ(Run(CallInflate(4048 - 3)), absl::OkStatus());
+  EXPECT_EQ(Run(EchoOnce(1, std::string(4048 - 5, 'x'))), absl::OkStatus());
+  EXPECT_FALSE(Run(EchoOnce(1, std::string(4048 - 4, 'x'))).ok());
+}
+
+TEST_F(UnaryTest, CallInfoTellsSizesAndTime) {
+  auto call = [this]() -> Task<absl::Status> {
+    testing::EchoRequest request;
+    request.set_data("12345");
+    testing::EchoReply reply;
+    CallInfo info;
+    absl::Status status = co_await stub_->Echo(request, reply, {.info = &info});
+    EXPECT_EQ(info.request_bytes, request.ByteSizeLong());
+    EXPECT_EQ(info.reply_bytes, reply.ByteSizeLong());
+    EXPECT_GE(info.elapsed.count(), 0);
+    co_return status;
+  };
+  EXPECT_EQ(Run(call()), absl::OkStatus());
+}
+
+TEST_F(UnaryTest, AServiceRegisteredTwiceIsRefused) {
+  absl::StatusOr<std::unique_ptr<Server>> server =
+      Server::Start(*server_runtime_, {&service_, &service_});
+  EXPECT_EQ(server.status().code(), absl::StatusCode::kAlreadyExists);
+}
+
+TEST_F(UnaryTest, ABusyPortIsOneClearError) {
+  absl::StatusOr<std::unique_ptr<Server>> server =
+      Server::Start(*client_runtime_, {&service_}, {.address = server_->address()});
+  EXPECT_EQ(server.status().code(), absl::StatusCode::kFailedPrecondition) << server.status();
+}
+
+}  // namespace
+}  // namespace verbena

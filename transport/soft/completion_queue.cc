@@ -170,10 +170,12 @@ void CompletionQueue::Progress(CompletionSink& sink) {
   }
   if (progress_due_) PublishProgress();
   if (attention_.load(std::memory_order_relaxed)) TakeAttention(sink);
-  ServeLanes(sink);
+  // Our own sends first: there are only as many of them as we posted, whereas receives could keep a
+  // caller with a short array from ever hearing of them.
   for (auto& lane : out_lanes_) {
     if (lane->HasNews() && !sink.full()) lane->Harvest(sink);
   }
+  ServeLanes(sink);
 }
 
 void CompletionQueue::ServeLanes(CompletionSink& sink) {

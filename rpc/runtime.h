@@ -26,6 +26,7 @@
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/executor_options.h"
 #include "verbena/transport/link/limits.h"
+#include "verbena/transport/link/stats.h"
 
 namespace verbena {
 
@@ -33,7 +34,6 @@ class Bootstrap;
 class Device;
 class Executor;
 class Shard;
-struct EndpointStats;
 
 struct RuntimeOptions {
   // One per core that should serve or make calls.

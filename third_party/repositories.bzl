@@ -54,6 +54,13 @@ def verbena_repositories():
         hdrs = ["boost/asio.hpp"],
     )
     system_library(
+        name = "openssl",
+        build_file = "@verbena//third_party:openssl.BUILD",
+        deb = "libssl-dev",
+        hdrs = ["openssl/sha.h"],
+        libs = ["crypto"],
+    )
+    system_library(
         name = "com_google_protobuf",
         build_file = "@verbena//third_party:protobuf.BUILD",
         data_dirs = ["google/protobuf"],

@@ -32,8 +32,9 @@ FOLDERS = {
     "rpc/admin": _EXECUTOR | {"rpc", "proto"},
     "rpc/codegen": {"proto"},
     "examples": {"rpc", "proto", "transport/log", "transport/coro", "transport/executor",
-                 "transport/connect"},
+                 "transport/connect", "benchmarks/harness"},
     "benchmarks": _ANYTHING,
+    "benchmarks/harness": _ANYTHING,
     "tests": _ANYTHING,
     "tools": _ANYTHING,
 }
@@ -52,6 +53,9 @@ LIBRARIES = {
     "liburing": (
         r"liburing", "uring",
         {"transport/executor", "transport/file", "transport/soft", "benchmarks", "tests"}),
+    "OpenSSL": (
+        r"openssl/", "openssl",
+        {"transport/connect", "examples", "tests"}),
 }
 # Below folders that may use a library, these may not after all.
 EXCEPT = {("transport/log", "verbs"), ("transport/coro", "verbs")}

@@ -34,6 +34,7 @@
 #include "verbena/transport/link/qp_setup.h"
 #include "verbena/transport/link/receive_ring.h"
 #include "verbena/transport/link/send_buffers.h"
+#include "verbena/transport/link/stats.h"
 #include "verbena/transport/link/wr_id.h"
 
 namespace verbena {
@@ -42,17 +43,6 @@ namespace verbena {
 struct SendScratch {
   std::vector<ibv_send_wr> requests;
   std::vector<ibv_sge> elements;
-};
-
-struct EndpointStats {
-  uint32_t links = 0;
-  uint64_t links_opened = 0;
-  uint64_t links_refused = 0;
-  uint64_t links_lost = 0;         // closed for a reason other than Shutdown()
-  uint64_t stale_completions = 0;  // of links that are gone
-  uint32_t receives_posted = 0;
-  uint32_t credits_lent = 0;
-  LinkStats traffic;  // all links, those that are gone included
 };
 
 class Endpoint final : private CompletionSink, private FlushHook, private Timer {

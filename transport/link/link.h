@@ -28,6 +28,7 @@
 #include "verbena/transport/device/handles.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/link/credits.h"
+#include "verbena/transport/link/stats.h"
 #include "verbena/transport/link/wire_format.h"
 
 namespace verbena {
@@ -59,24 +60,6 @@ class SendWaiter : public IntrusiveNode<SendWaiter> {
   virtual void OnWritable(Link& link) = 0;
 
   size_t body_bytes = 0;
-};
-
-// Counts since the link began. They account for every call: SENDs, what they carried, and why they
-// waited.
-struct LinkStats {
-  uint64_t sends = 0;
-  uint64_t frames_sent = 0;
-  uint64_t bytes_sent = 0;
-  uint64_t credit_sends = 0;  // SENDs without frames
-  uint64_t doorbells = 0;
-  uint64_t receives = 0;
-  uint64_t frames_received = 0;
-  uint64_t bytes_received = 0;
-  uint64_t credit_waits = 0;  // frames that waited for the peer's credits
-  uint64_t slot_waits = 0;    // frames that waited for send queue slots or send buffers
-  uint64_t recalls = 0;
-
-  LinkStats& operator+=(const LinkStats& other);
 };
 
 // Names a link for longer than it lives: a slot of its endpoint, and the slot's generation.

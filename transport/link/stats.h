@@ -1,0 +1,46 @@
+// LinkStats and EndpointStats: what links count.
+//
+// Values, copied on the executor's thread. They account for every call: SENDs, what they carried,
+// and why they waited. Free of verbs, so that users of rpc may read them.
+//
+//   EndpointStats stats = runtime->endpoint_stats(0);
+//   double frames_per_send = double(stats.traffic.frames_sent) / double(stats.traffic.sends);
+
+#ifndef VERBENA_TRANSPORT_LINK_STATS_H_
+#define VERBENA_TRANSPORT_LINK_STATS_H_
+
+#include <cstdint>
+
+namespace verbena {
+
+// Since a link began, or sums of several links.
+struct LinkStats {
+  uint64_t sends = 0;
+  uint64_t frames_sent = 0;
+  uint64_t bytes_sent = 0;
+  uint64_t credit_sends = 0;  // SENDs without frames
+  uint64_t doorbells = 0;
+  uint64_t receives = 0;
+  uint64_t frames_received = 0;
+  uint64_t bytes_received = 0;
+  uint64_t credit_waits = 0;  // frames that waited for the peer's credits
+  uint64_t slot_waits = 0;    // frames that waited for send queue slots or send buffers
+  uint64_t recalls = 0;
+
+  LinkStats& operator+=(const LinkStats& other);
+};
+
+struct EndpointStats {
+  uint32_t links = 0;
+  uint64_t links_opened = 0;
+  uint64_t links_refused = 0;
+  uint64_t links_lost = 0;         // closed for a reason other than Shutdown()
+  uint64_t stale_completions = 0;  // of links that are gone
+  uint32_t receives_posted = 0;
+  uint32_t credits_lent = 0;
+  LinkStats traffic;  // all links, those that are gone included
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_LINK_STATS_H_

@@ -6,6 +6,7 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/status_codec.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 namespace {
@@ -78,7 +79,9 @@ FrameHeader ClientCall::RequestHeader() const {
   frame.call_slot = id_.slot;
   frame.call_generation = id_.generation;
   frame.method_id = method_.id;
-  frame.deadline_us = RemainingUs(options_.deadline.when(), scheduler_.now());
+  if (!VERBENA_MUTANT(kDeadlineNotCarried)) {
+    frame.deadline_us = RemainingUs(options_.deadline.when(), scheduler_.now());
+  }
   return frame;
 }
 

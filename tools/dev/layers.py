@@ -27,7 +27,9 @@ FOLDERS = {
     "transport/file": _EXECUTOR,
     "transport/connect": _EXECUTOR | {"transport/verbs", "transport/soft", "proto"},
     "transport/link": _EXECUTOR | {"transport/connect"},
-    "rpc": _EXECUTOR | {"transport/link", "transport/connect", "proto"},
+    # rpc opens the device that a channel or server runs on; links see the Device alone.
+    "rpc": _EXECUTOR | {"transport/link", "transport/connect", "transport/verbs", "transport/soft",
+                        "proto"},
     "rpc/asio": _EXECUTOR | {"rpc", "proto"},
     "rpc/admin": _EXECUTOR | {"rpc", "proto"},
     "rpc/codegen": {"proto"},

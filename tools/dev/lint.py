@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 import bazel_events
+import includes
 import layers
 
 TOP = bazel_events.TOP
@@ -136,22 +137,10 @@ def tidy_arguments(compiler_arguments):
     return [each for each in kept if each not in ("-Xclang", "-fno-cxx-modules")]
 
 
-def with_own_includes(name, seen):
-    """`name` and every file of ours that it includes, directly or not."""
-    if name in seen or not (TOP / name).is_file():
-        return
-    seen.add(name)
-    for include in re.findall(r'^#include "([^"]+)"', (TOP / name).read_text(), re.MULTILINE):
-        with_own_includes(include[len("verbena/"):] if include.startswith("verbena/") else include,
-                          seen)
-
-
 def tidy_key(name, command):
     """Equal for equal work: the file, all that it includes of ours, the flags, the checks."""
-    included = set()
-    with_own_includes(name, included)
     digest = hashlib.sha256(repr(command).encode())
-    for path in [".clang-tidy", *sorted(included)]:
+    for path in [".clang-tidy", *sorted(includes.closure(name))]:
         digest.update(path.encode() + b"\0" + (TOP / path).read_bytes())
     return digest.hexdigest()
 
@@ -162,12 +151,6 @@ def check_tidy(files):
                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                           check=True).stdout.strip()
     CACHE.mkdir(parents=True, exist_ok=True)
-
-    # A changed header is looked at through the files that include it.
-    def concerns(name):
-        included = set()
-        with_own_includes(name, included)
-        return included & set(files)
 
     def findings(name):
         clean = CACHE / tidy_key(name, commands[name])
@@ -182,7 +165,9 @@ def check_tidy(files):
             return []
         return [result.stdout.strip().replace(root + "/", "") or result.stderr.strip()]
 
-    found = in_parallel(findings, sorted(name for name in commands if concerns(name)))
+    # A changed header is looked at through the files that include it.
+    concerned = sorted(name for name in commands if includes.closure(name) & set(files))
+    found = in_parallel(findings, concerned)
     # A finding in a header comes once per file that includes it.
     return sorted({each for several in found for each in several})
 

@@ -11,9 +11,16 @@ class Mutant:
 
 
 MUTANTS = [
-    Mutant(
-        fault="kNoRepollAfterArm",
-        target="//tests/transport/executor:sleep_test",
-        filter="*ACompletionJustBeforeArmingIsSeenThoughItRaisesNoEvent",
-    ),
+    Mutant("kNoRepollAfterArm", "//tests/transport/executor:sleep_test",
+           "*ACompletionJustBeforeArmingIsSeenThoughItRaisesNoEvent"),
+    Mutant("kRkeyRangeUnchecked", "//tests/transport/soft:in_process_test",
+           "*WriteOutsideTheRegistrationFailsTheInitiator*"),
+    Mutant("kLkeyPdUnchecked", "//tests/transport/soft:in_process_test",
+           "*MemoryOfAnotherDomainIsRefused"),
+    Mutant("kCreditLeakedOnError", "//tests/transport/link:credits_test",
+           "*WhatWasLentComesHomeWithTheLink"),
+    Mutant("kUnsignalledFreesSlot", "//tests/transport/soft:in_process_test",
+           "*OnlyASignalledOneFreesTheirSlots"),
+    Mutant("kFlushNotDelivered", "//tests/transport/soft:in_process_test",
+           "*ErrorStateFlushesBothQueuesInOrder"),
 ]

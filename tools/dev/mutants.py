@@ -7,9 +7,11 @@ import sys
 import time
 
 import bazel_events
+import includes
 import mutant_table
 
 HEADER = "transport/log/mutant.h"
+FOLDERS = ("transport", "rpc", "tests", "examples", "benchmarks")
 
 
 def arguments():
@@ -37,16 +39,23 @@ def declared_faults():
 def places():
     """Fault -> the files in which it is planted."""
     found = {}
-    for folder in ("transport", "rpc"):
+    for folder in FOLDERS:
         for path in sorted((bazel_events.TOP / folder).rglob("*")):
             if path.suffix not in (".h", ".cc"):
                 continue
             name = str(path.relative_to(bazel_events.TOP))
             if name == HEADER:
-                continue
+                continue  # it shows an example
             for fault in re.findall(r"VERBENA_MUTANT\((k\w+)\)", path.read_text()):
                 found.setdefault(fault, []).append(name)
     return found
+
+
+def compiled_with(file):
+    """The source files that include `file`, directly or not; itself, if it is one."""
+    names = [str(path.relative_to(bazel_events.TOP)) for folder in FOLDERS
+             for path in (bazel_events.TOP / folder).rglob("*.cc")]
+    return [name for name in names if file in includes.closure(name)]
 
 
 def run_test(mutant, flags):
@@ -67,10 +76,10 @@ def verdict(mutant, files):
     status, cases = run_test(mutant, [])
     if status != "PASSED" or not cases.passed:
         return False, f"{mutant.target} {mutant.filter} does not pass without the fault"
-    # Only the file that holds the fault is compiled again; a header's fault needs every file.
-    pattern = f"^{re.escape(files[0])}$" if files[0].endswith(".cc") else ".*"
+    # Only what compiles the line that holds the fault is compiled again.
+    pattern = "|".join(re.escape(name) for name in compiled_with(files[0]))
     status, _ = run_test(
-        mutant, [f"--per_file_copt={pattern}@-DVERBENA_MUTANT_FAULT={mutant.fault}"])
+        mutant, [f"--per_file_copt=^({pattern})$@-DVERBENA_MUTANT_FAULT={mutant.fault}"])
     if status is None:
         return False, "does not build with the fault"
     if status == "PASSED":

@@ -22,6 +22,7 @@
 
 #include "absl/status/status.h"
 #include "verbena/transport/link/limits.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 
@@ -87,7 +88,9 @@ class ReceiveGrants {
   ReceiveGrants(CreditPool& pool, uint32_t initial_window, uint32_t max_window);
   ReceiveGrants(const ReceiveGrants&) = delete;
   ReceiveGrants& operator=(const ReceiveGrants&) = delete;
-  ~ReceiveGrants() { pool_.GiveBack(surplus()); }
+  ~ReceiveGrants() {
+    if (!VERBENA_MUTANT(kCreditLeakedOnError)) pool_.GiveBack(surplus());
+  }
 
   // A SEND arrived. RESOURCE_EXHAUSTED when the peer had no credit for it.
   absl::Status OnSend(bool spends_reserve);

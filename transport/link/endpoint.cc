@@ -8,6 +8,7 @@
 #include "fmt/format.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/log/log.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 
@@ -118,7 +119,8 @@ void Endpoint::OnSendDone(const ibv_wc& completion, const WrId& id) {
 Link* Endpoint::Find(LinkKey key) {
   if (key.slot >= slots_.size()) return nullptr;
   const Slot& found = slots_[key.slot];
-  if ((found.generation & WrId::kGenerationMask) != key.generation) return nullptr;
+  const bool current = (found.generation & WrId::kGenerationMask) == key.generation;
+  if (!current && !VERBENA_MUTANT(kStaleWrIdAccepted)) return nullptr;
   return found.link.get();
 }
 

@@ -16,8 +16,8 @@ enum class Fault {
   kNoRepollAfterArm,      // an executor sleeps without polling its CQ again after arming it
   kRkeyRangeUnchecked,    // a peer may write and read past the region that its rkey names
   kLkeyPdUnchecked,       // a QP may use memory registered in another protection domain
-  kCreditLeakedOnError,   // the credit of a call that could not be sent is not given back
-  kUnsignalledFreesSlot,  // an unsignalled WR is taken to have left the send queue at once
+  kCreditLeakedOnError,   // what a lost link had borrowed stays lent
+  kUnsignalledFreesSlot,  // an unsignalled WR gives its send queue slot back at once
   kFlushNotDelivered,     // a QP in the error state keeps its outstanding WRs to itself
   kStaleWrIdAccepted,     // a late completion is taken for the slot's next owner's
   kDeadlineNotCarried,    // a request leaves without the time that its caller has left

@@ -18,6 +18,8 @@
 #include <mutex>
 #include <optional>
 
+#include "verbena/transport/log/mutant.h"
+
 namespace verbena::soft {
 
 // What a key stands for. `key` is 0 while the entry is free; it is stored last and cleared first.
@@ -46,7 +48,8 @@ class MemoryView {
     if (entry.key.load(std::memory_order_acquire) != key || key == 0) return false;
     const uint64_t offset = address - entry.address.load(std::memory_order_relaxed);
     const uint64_t size = entry.bytes.load(std::memory_order_relaxed);
-    return entry.pd.load(std::memory_order_relaxed) == pd && offset < size &&
+    const bool same_pd = entry.pd.load(std::memory_order_relaxed) == pd;
+    return (same_pd || VERBENA_MUTANT(kLkeyPdUnchecked)) && offset < size &&
            bytes <= size - offset &&
            (entry.access.load(std::memory_order_relaxed) & access) == access;
   }

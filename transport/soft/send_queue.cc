@@ -6,6 +6,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/queue_pair.h"
@@ -165,6 +166,8 @@ int SendQueue::Enqueue(const ibv_send_wr& wr) {
     wqe.rkey = wr.wr.rdma.rkey;
   }
   ++tail_;
+  const bool signalled = (wqe.flags & IBV_SEND_SIGNALED) != 0;
+  if (!signalled && VERBENA_MUTANT(kUnsignalledFreesSlot)) ++released_;
   return 0;
 }
 
@@ -470,6 +473,7 @@ void SendQueue::LoseTarget(CompletionSink& sink) {
 }
 
 void SendQueue::Flush(CompletionSink& sink) {
+  if (VERBENA_MUTANT(kFlushNotDelivered)) done_ = tail_;
   for (; done_ != tail_; ++done_) AddCompletion(done_, IBV_WC_WR_FLUSH_ERR, sink);
   launched_ = tail_;
   launch_offset_ = 0;

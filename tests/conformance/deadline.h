@@ -1,0 +1,40 @@
+// How long a case waits for what must come, in a build that may be several times slower than usual.
+
+#ifndef VERBENA_TESTS_CONFORMANCE_DEADLINE_H_
+#define VERBENA_TESTS_CONFORMANCE_DEADLINE_H_
+
+#include <chrono>
+#include <cstdint>
+
+namespace verbena::conformance {
+
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+inline constexpr uint32_t kTimeScale = 3;
+#else
+inline constexpr uint32_t kTimeScale = 1;
+#endif
+
+// What must come has come long before; when this passes, it never will.
+inline constexpr uint32_t kPatienceMs = 10000 * kTimeScale;
+
+// A point in time to wait for, and what is left until then.
+class Deadline {
+ public:
+  explicit Deadline(uint32_t timeout_ms)
+      : at_(std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms)) {}
+
+  bool passed() const { return std::chrono::steady_clock::now() >= at_; }
+  // Rounded up, for poll(2); 0 once it has passed.
+  int left_ms() const {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(at_ - std::chrono::steady_clock::now());
+    return left.count() > 0 ? static_cast<int>(left.count()) : 0;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point at_;
+};
+
+}  // namespace verbena::conformance
+
+#endif  // VERBENA_TESTS_CONFORMANCE_DEADLINE_H_

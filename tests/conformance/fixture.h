@@ -1,0 +1,88 @@
+// ConformanceTest: the two hosts of a wire, opened for one case and found empty after it.
+//
+// `near` is always in this process. `far` may be, and a case must not tell the difference, unless
+// it asks for a process that it can kill.
+
+#ifndef VERBENA_TESTS_CONFORMANCE_FIXTURE_H_
+#define VERBENA_TESTS_CONFORMANCE_FIXTURE_H_
+
+#include <memory>
+#include <source_location>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/conformance/connect.h"
+#include "tests/conformance/end.h"
+#include "tests/conformance/host.h"
+#include "tests/conformance/local_host.h"
+#include "tests/conformance/matchers.h"
+#include "tests/conformance/must.h"
+#include "tests/conformance/objects.h"
+#include "tests/conformance/remote_host.h"
+#include "tests/conformance/wires.h"
+
+namespace verbena::conformance {
+
+// Both ends of a connection whose QPs are in RTS.
+struct Connection {
+  End near;
+  End far;
+};
+
+class ConformanceTest : public testing::TestWithParam<Wire> {
+ protected:
+  void SetUp() override;
+  void TearDown() override;
+
+  LocalHost& near() { return *near_; }
+  Host& far() { return *far_; }
+  // Null unless the wire's far side is another process.
+  RemoteHost* far_process() { return far_process_; }
+  const HostInfo& near_info() const { return near_info_; }
+  const HostInfo& far_info() const { return far_info_; }
+  const DeviceCapabilities& capabilities() const { return near_info_.capabilities; }
+
+  // Opens another far process in place of one that was killed.
+  void ReplaceFarProcess();
+
+  Connection Connect(const EndOptions& options = {}, const LinkOptions& link = {},
+                     std::source_location where = std::source_location::current());
+  // One more connection between the objects of two ends, by QPs of their own.
+  Connection ConnectAgain(const Connection& other, const EndOptions& options = {},
+                          const LinkOptions& link = {},
+                          std::source_location where = std::source_location::current());
+
+  // What the specification demands. A real device may answer with what it is known to answer
+  // instead; ours may not.
+  testing::Matcher<ibv_wc_status> SpecOr(ibv_wc_status spec, ibv_wc_status real_device) const;
+
+ private:
+  void OpenFar();
+
+  std::shared_ptr<SharedDevice> device_;
+  std::unique_ptr<LocalHost> near_;
+  std::unique_ptr<Host> far_;
+  RemoteHost* far_process_ = nullptr;
+  HostInfo near_info_;
+  HostInfo far_info_;
+};
+
+// Bytes at the end of each side's memory that ExpectWorks uses.
+inline constexpr uint64_t kWorksBytes = 64;
+
+// One SEND, with its receive: the connection works in this direction.
+void ExpectWorks(Connection& connection,
+                 std::source_location where = std::source_location::current());
+
+// Instantiates a suite of cases for the selected wires. A suite all of whose wires are deselected
+// is no error.
+#define VERBENA_CONFORMANCE_SUITE(Suite)                                                      \
+  GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Suite);                                       \
+  INSTANTIATE_TEST_SUITE_P(                                                                   \
+      Conformance, Suite, testing::ValuesIn(::verbena::conformance::SelectedWires().value()), \
+      [](const testing::TestParamInfo<Wire>& info) { return info.param.name; })
+
+}  // namespace verbena::conformance
+
+#endif  // VERBENA_TESTS_CONFORMANCE_FIXTURE_H_

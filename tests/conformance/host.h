@@ -1,0 +1,92 @@
+// Host: one side of a connection, in this process (LocalHost) or in another (RemoteHost).
+//
+// A case talks to both of its hosts through this interface alone, so that the same case runs
+// whichever process its far side lives in. It is Device, with ids for pointers, plus what a case
+// needs beside it: memory, waiting, and two loops (ping-pong and stream) that would be distorted
+// if every step crossed a process border.
+//
+// Every call returns within its timeout, or within Deadline(); from a RemoteHost whose process is
+// gone or stopped, with UNAVAILABLE or DEADLINE_EXCEEDED. A LocalHost may be used from several
+// threads; a RemoteHost answers one call at a time.
+
+#ifndef VERBENA_TESTS_CONFORMANCE_HOST_H_
+#define VERBENA_TESTS_CONFORMANCE_HOST_H_
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tests/conformance/objects.h"
+
+namespace verbena::conformance {
+
+class Host {
+ public:
+  virtual ~Host() = default;
+
+  virtual absl::StatusOr<HostInfo> Info() = 0;
+
+  virtual absl::StatusOr<Pd> AllocPd() = 0;
+  virtual absl::Status DeallocPd(Pd pd) = 0;
+
+  // Allocates and registers zeroed memory. It stays allocated until the host goes, also when it is
+  // deregistered, and can be registered again.
+  virtual absl::StatusOr<Memory> Register(Pd pd, uint64_t bytes, int access) = 0;
+  virtual absl::StatusOr<Memory> RegisterAgain(Memory memory, Pd pd, int access) = 0;
+  virtual absl::Status Deregister(Memory memory) = 0;
+  virtual absl::Status WriteBytes(Memory memory, uint64_t offset, std::string bytes) = 0;
+  virtual absl::StatusOr<std::string> ReadBytes(Memory memory, uint64_t offset, uint64_t bytes) = 0;
+
+  virtual absl::StatusOr<Channel> CreateChannel() = 0;
+  virtual absl::Status DestroyChannel(Channel channel) = 0;
+  virtual absl::StatusOr<Cq> CreateCq(uint32_t entries, Channel channel) = 0;
+  virtual absl::Status DestroyCq(Cq cq) = 0;
+  virtual absl::StatusOr<Srq> CreateSrq(Pd pd, uint32_t depth, uint32_t sges) = 0;
+  virtual absl::Status ModifySrq(Srq srq, ibv_srq_attr attributes, int mask) = 0;
+  virtual absl::StatusOr<ibv_srq_attr> QuerySrq(Srq srq) = 0;
+  virtual absl::Status DestroySrq(Srq srq) = 0;
+  virtual absl::StatusOr<Qp> CreateQp(QpOptions options) = 0;
+  virtual absl::Status ModifyQp(Qp qp, ibv_qp_attr attributes, int mask) = 0;
+  virtual absl::StatusOr<ibv_qp_attr> QueryQp(Qp qp, int mask) = 0;
+  virtual absl::Status DestroyQp(Qp qp) = 0;
+  virtual absl::StatusOr<bool> Quiesced(uint32_t qpn) = 0;
+
+  // Posts all in one chain.
+  virtual absl::StatusOr<PostResult> PostSends(Qp qp, std::vector<SendWr> wrs) = 0;
+  virtual absl::StatusOr<PostResult> PostReceives(Qp qp, std::vector<RecvWr> wrs) = 0;
+  virtual absl::StatusOr<PostResult> PostSrqReceives(Srq srq, std::vector<RecvWr> wrs) = 0;
+
+  // What is there now, at most `limit`.
+  virtual absl::StatusOr<std::vector<ibv_wc>> Poll(Cq cq, uint32_t limit) = 0;
+  // Polls until `count` have come. Fewer are returned when `timeout_ms` passes.
+  virtual absl::StatusOr<std::vector<ibv_wc>> Await(Cq cq, uint32_t count, uint32_t timeout_ms) = 0;
+
+  virtual absl::Status Arm(Cq cq, bool solicited_only) = 0;
+  // The next event of the channel, not acknowledged; DEADLINE_EXCEEDED when none comes.
+  virtual absl::StatusOr<Cq> AwaitCqEvent(Channel channel, uint32_t timeout_ms) = 0;
+  virtual absl::Status AckCqEvents(Cq cq, uint32_t count) = 0;
+
+  // Takes one event of `type` about the object with `id` (a QP's, CQ's or SRQ's, by the type).
+  // Events are acknowledged as soon as they are read; DEADLINE_EXCEEDED names those that came
+  // instead.
+  virtual absl::Status AwaitAsyncEvent(ibv_event_type type, uint32_t id, uint32_t timeout_ms) = 0;
+
+  // Runs to the end, or to the first failure.
+  virtual absl::Status RunPingPong(PingPong plan) = 0;
+  // Streams in a thread of its own. One at a time.
+  virtual absl::Status StartStream(Stream stream) = 0;
+  virtual absl::StatusOr<StreamState> WatchStream() = 0;
+  // Posts no more, awaits what is in flight for at most `timeout_ms`, joins the thread.
+  virtual absl::StatusOr<StreamState> StopStream(uint32_t timeout_ms) = 0;
+
+  // Destroys all that is left, in order. The first refusal is returned, and what refuses leaks.
+  virtual absl::Status Clear() = 0;
+};
+
+}  // namespace verbena::conformance
+
+#endif  // VERBENA_TESTS_CONFORMANCE_HOST_H_

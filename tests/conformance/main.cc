@@ -1,0 +1,71 @@
+// Runs the conformance cases: on which device and wires, the command line says.
+//
+//   --device=soft | NAME      our software device (default), or an RDMA device of this host
+//   --wires=one_device,…      default: all
+//
+// beside gtest's own flags. The far host of a wire between processes is this binary again, with
+// --serve_host.
+
+#include <signal.h>
+#include <sys/prctl.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "absl/strings/str_split.h"
+#include "fmt/format.h"
+#include "gtest/gtest.h"
+#include "tests/conformance/local_host.h"
+#include "tests/conformance/remote_host.h"
+#include "tests/conformance/watchdog.h"
+#include "tests/conformance/wires.h"
+
+namespace verbena::conformance {
+namespace {
+
+// True when `argument` is "--name=…"; `value` is then what follows.
+bool TakeFlag(const std::string& argument, const std::string& name, std::string& value) {
+  const std::string prefix = "--" + name + "=";
+  if (!argument.starts_with(prefix)) return false;
+  value = argument.substr(prefix.size());
+  return true;
+}
+
+int Fail(const absl::Status& status) {
+  fmt::print(stderr, "{}\n", status.ToString());
+  return EXIT_FAILURE;
+}
+
+int ServeHostMain() {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  absl::StatusOr<std::vector<Wire>> wires = SelectedWires();
+  if (!wires.ok()) return Fail(wires.status());
+  absl::StatusOr<std::shared_ptr<SharedDevice>> device = OpenSelectedDevice();
+  if (!device.ok()) return Fail(device.status());
+  LocalHost host(*device, wires->front().backing);
+  ServeHost(host, MessageSocket(RemoteHost::kHostSocketFd));
+  return EXIT_SUCCESS;
+}
+
+int Main(int argc, char** argv) {
+  bool serve = false;
+  for (int i = 1; i < argc; ++i) {
+    std::string value;
+    if (TakeFlag(argv[i], "device", value)) selection().device = value;
+    if (TakeFlag(argv[i], "wires", value)) selection().wires = absl::StrSplit(value, ',');
+    if (std::string(argv[i]) == "--serve_host") serve = true;
+  }
+  if (serve) return ServeHostMain();
+  if (absl::StatusOr<std::vector<Wire>> wires = SelectedWires(); !wires.ok()) {
+    return Fail(wires.status());
+  }
+  testing::InitGoogleTest(&argc, argv);
+  Watchdog::Install();
+  return RUN_ALL_TESTS();
+}
+
+}  // namespace
+}  // namespace verbena::conformance
+
+int main(int argc, char** argv) { return verbena::conformance::Main(argc, argv); }

@@ -1,0 +1,144 @@
+// Objects of a Host, and what is asked of them, as plain values that can cross a process border.
+//
+// An object is named by an id that its host gave it; 0 is none. Addresses are those of the host.
+
+#ifndef VERBENA_TESTS_CONFORMANCE_OBJECTS_H_
+#define VERBENA_TESTS_CONFORMANCE_OBJECTS_H_
+
+#include <infiniband/verbs.h>
+
+#include <array>
+#include <cstdint>
+#include <type_traits>
+
+#include "verbena/transport/device/device.h"
+
+namespace verbena::conformance {
+
+struct Pd {
+  uint32_t id = 0;
+};
+struct Mw {
+  uint32_t id = 0;
+};
+struct Channel {
+  uint32_t id = 0;
+};
+struct Cq {
+  uint32_t id = 0;
+  uint32_t capacity = 0;  // what was granted, at least what was asked
+};
+struct Srq {
+  uint32_t id = 0;
+};
+struct Qp {
+  uint32_t id = 0;
+  uint32_t number = 0;
+  ibv_qp_cap cap{};  // what was granted
+};
+
+// Page-aligned memory, and its registration.
+struct Memory {
+  uint32_t id = 0;
+  uint32_t lkey = 0;
+  uint32_t rkey = 0;
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+
+  ibv_sge Piece(uint64_t offset, uint64_t length) const {
+    return {.addr = address + offset, .length = static_cast<uint32_t>(length), .lkey = lkey};
+  }
+};
+
+// How a Host allocates memory: private pages, or pages of a memfd, which a device may map into its
+// peer. Cases run with both.
+enum class Backing : uint32_t { kPrivate, kShared };
+
+struct QpOptions {
+  Pd pd;
+  Cq send_cq;
+  Cq recv_cq;
+  Srq srq;
+  ibv_qp_cap cap{.max_send_wr = 16,
+                 .max_recv_wr = 16,
+                 .max_send_sge = 1,
+                 .max_recv_sge = 1,
+                 .max_inline_data = 0};
+  bool all_signalled = false;
+  ibv_qp_type type = IBV_QPT_RC;
+};
+
+inline constexpr uint32_t kMaxSges = 32;
+
+struct SendWr {
+  uint64_t wr_id = 0;
+  ibv_wr_opcode opcode = IBV_WR_SEND;
+  unsigned flags = IBV_SEND_SIGNALED;
+  uint32_t immediate = 0;  // host byte order
+  uint64_t remote_address = 0;
+  uint32_t rkey = 0;
+  uint64_t compare_add = 0;
+  uint64_t swap = 0;
+  uint32_t sge_count = 0;
+  std::array<ibv_sge, kMaxSges> sges{};
+};
+
+struct RecvWr {
+  uint64_t wr_id = 0;
+  uint32_t sge_count = 0;
+  std::array<ibv_sge, kMaxSges> sges{};
+};
+
+// What a post answered. `accepted` WRs precede bad_wr; all of them do when `error` is 0.
+struct PostResult {
+  int error = 0;
+  uint32_t accepted = 0;
+};
+
+// What a host is, read once.
+struct HostInfo {
+  DeviceKind kind = DeviceKind::kSoft;
+  DeviceCapabilities capabilities;
+  ibv_device_attr attributes{};
+  ibv_port_attr port{};
+  ibv_gid gid{};
+  uint8_t gid_index = 0;
+};
+
+// Messages in `memory` of a PingPong: as many to receive, and behind them as many to send.
+inline constexpr uint32_t kPingPongSlots = 4;
+
+// `rounds` messages of `bytes` each that arrive at `qp` and are answered, one at a time, by
+// messages of the same size. The receives, with their slot as wr_id, are posted beforehand.
+struct PingPong {
+  Qp qp;
+  Cq cq;            // of sends and receives
+  Channel channel;  // of `cq`
+  Memory memory;
+  uint32_t rounds = 0;
+  uint32_t bytes = 0;
+  bool events = false;  // sleep on `channel` between messages; else poll
+  bool first = false;   // this side sends the first message
+  uint32_t timeout_ms = 0;
+};
+
+// WRs posted over and over, keeping `depth` in flight, until told to stop or one fails.
+struct Stream {
+  Qp qp;
+  Cq cq;
+  SendWr wr;  // signalled; its wr_id counts up
+  uint32_t depth = 1;
+};
+
+// Where a stream stands.
+struct StreamState {
+  uint64_t completed = 0;                      // successfully
+  ibv_wc_status last_status = IBV_WC_SUCCESS;  // of the first completion that failed
+  int post_error = 0;
+};
+
+static_assert(std::is_trivially_copyable_v<HostInfo> && std::is_trivially_copyable_v<SendWr>);
+
+}  // namespace verbena::conformance
+
+#endif  // VERBENA_TESTS_CONFORMANCE_OBJECTS_H_

@@ -185,9 +185,8 @@ void Queue<T>::Append(T&& item) {
 
 template <std::movable T>
 T Queue<T>::TakeFirst() {
-  std::optional<T>& slot = ring_[first_];
-  T item = *std::move(slot);
-  slot.reset();
+  T item = std::move(*ring_[first_]);
+  ring_[first_].reset();
   first_ = (first_ + 1) % ring_.size();
   --size_;
   Settle();

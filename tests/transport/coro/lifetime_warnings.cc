@@ -24,6 +24,7 @@ namespace {
 
 [[maybe_unused]] Task<int> DanglingCapture() {
   std::string text = "captured";
+  // NOLINTNEXTLINE(cppcoreguidelines-avoid-capturing-lambda-coroutines)
   Task<int> length = [text]() -> Task<int> {
     co_return static_cast<int>(text.size());
   }();  // expected-warning@-2 {{temporary}}

@@ -178,6 +178,7 @@ TEST(ManualSchedulerTest, PostsFromManyThreadsAllRunInEachThreadsOrder) {
   std::array<std::vector<int>, kThreads> ran;
   {
     std::vector<std::thread> threads;
+    threads.reserve(kThreads);
     for (int thread = 0; thread < kThreads; ++thread) {
       threads.emplace_back([&, thread] {
         for (int i = 0; i < kEach; ++i) scheduler.Post(*new Numbered(ran[thread], i));

@@ -132,6 +132,7 @@ TEST_F(SemaphoreTest, CancelledScopeAcquiresNothing) {
 TEST_F(SemaphoreTest, ManyWaitersDestroyedInAnyOrderLoseNothing) {
   ASSERT_TRUE(semaphore_.TryAcquire(4));
   std::vector<std::unique_ptr<Started<absl::Status>>> waiters;
+  waiters.reserve(10);
   for (size_t i = 0; i < 10; ++i) {
     waiters.push_back(
         std::make_unique<Started<absl::Status>>(scheduler_, Take(semaphore_, i % 4 + 1)));

@@ -99,6 +99,23 @@ TEST(TaskStackTest, DeeplyNestedTasksUseNoStackOnTheWayDownOrUp) {
   EXPECT_LT(stack.depth(), kFewFrames);
 }
 
+Task<void> NestedWait(int levels, Event& event) {
+  if (levels == 0) {
+    (co_await event.Wait()).IgnoreError();
+  } else {
+    co_await NestedWait(levels - 1, event);
+  }
+}
+
+TEST(TaskStackTest, AbandoningTenThousandNestedTasksFitsTheStack) {
+  ManualScheduler scheduler;
+  Event event;
+  Started waiting(scheduler, NestedWait(10'000, event));
+  waiting.Abandon();
+  event.Set();
+  EXPECT_EQ(scheduler.RunUntilIdle(), 0u);
+}
+
 Task<int> YieldingSum(StackWatch& stack) {
   int sum = 0;
   for (int i = 0; i < kMillion / 10; ++i) {

@@ -82,6 +82,7 @@ TEST_F(WhenAllTest, ParentGoesOnThroughTheSchedulerOnce) {
 
 TEST_F(WhenAllTest, VectorsOfValuesOfVoidsAndOfNothing) {
   std::vector<Task<int>> values;
+  values.reserve(5);
   for (int i = 0; i < 5; ++i) values.push_back(After(i % 2 == 0 ? event_ : other_, i));
   std::vector<int> order;
   std::vector<Task<void>> voids;
@@ -213,6 +214,7 @@ TEST_F(WhenAnyTest, LoserThatIgnoresCancellationIsJoined) {
 
 TEST_F(WhenAnyTest, VectorTellsTheIndexAndTheResult) {
   std::vector<Task<std::string>> tasks;
+  tasks.reserve(5);
   for (int i = 0; i < 5; ++i) tasks.push_back(Slow(i == 3 ? 1ms : 5ms, std::to_string(i)));
   auto [index, result] = scheduler_.Run(WhenAny(std::move(tasks)));
   EXPECT_EQ(index, 3u);

@@ -15,9 +15,9 @@ namespace {
 constexpr size_t kMaxReadyPerTurn = 256;
 constexpr size_t kMaxInboxItemsPerTurn = 256;
 
-// The clock is compared with the timers after this much work: an empty turn, a completion and a
-// resumption count one each. So an empty turn costs a sixteenth of a clock read, and a timer is
-// late by a few turns at most.
+// The clock is compared with the timers after this much work: a turn, and each thing done in it,
+// count one. So an empty turn costs a sixteenth of a clock read, and a timer is late by a few turns
+// at most.
 constexpr int kWorkPerClockRead = 16;
 
 // A function in the inbox; dropped when the executor is destroyed before it ran.
@@ -133,7 +133,7 @@ bool Executor::Turn() {
   if ((completions | timers | items | resumed | flushed) == 0) return false;
   impl.stats.completions += completions;
   impl.stats.resumed += resumed;
-  impl.work_since_clock += static_cast<int>(completions + resumed);
+  impl.work_since_clock += static_cast<int>(completions + items + resumed);
   return true;
 }
 

@@ -29,16 +29,16 @@ case ${1:-} in
     ;;
 esac
 
-echo "Building examples/$example ..." >&2
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-cd_back=$PWD
+target=//examples/$example:demo
+echo "Building $target, optimised; the first build takes minutes ..." >&2
+flags=(--config=opt --show_result=0 --ui_event_filters=-info)
+[ ! -t 2 ] || flags+=(--curses=yes --show_progress_rate_limit=0.5)
+callers_directory=$PWD
 cd "$VERBENA_TOP"
-if ! tools/dev/bazel.sh build --config=opt "//examples/$example:demo" >"$log" 2>&1; then
-  cat "$log" >&2
-  exit 1
-fi
-binary=$(readlink -f .bazel/bin)/examples/$example/demo
-rm -f "$log"
-cd "$cd_back"
+tools/dev/bazel.sh build "${flags[@]}" "$target"
+# The target may be an alias: Bazel knows what it stands for.
+binary=$(tools/dev/bazel.sh cquery "${flags[@]}" --noshow_progress --output=starlark \
+  '--starlark:expr=target.files_to_run.executable.path' "$target")
+binary=$(readlink -f .bazel/bin)/${binary#bazel-out/*/bin/}
+cd "$callers_directory"
 exec "$binary" "$@"

@@ -1,0 +1,42 @@
+#!/usr/bin/env python3
+"""The README shows code that compiles: what it shows is what an example is built from."""
+
+import os
+import re
+import sys
+import unittest
+
+sys.path[:0] = [os.path.abspath("tests/repository")]
+import case_report
+import tree
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", tree.text("README.md"),
+                      re.MULTILINE | re.DOTALL)
+
+
+class ReadmeTest(unittest.TestCase):
+    def setUp(self):
+        if "README.md" not in tree.files():
+            self.skipTest("there is no README.md")
+
+    def test_its_code_is_a_part_of_the_hello_example(self):
+        source = tree.text("examples/hello/hello.cc")
+        self.assertNotEqual([], blocks("cpp"))
+        for block in blocks("cpp"):
+            self.assertIn(block.strip(), source)
+
+    def test_its_schema_is_a_part_of_the_hello_example(self):
+        for block in blocks("proto"):
+            self.assertIn(block.strip(), tree.text("examples/hello/hello.proto"))
+
+    def test_the_commands_and_files_that_it_names_are_there(self):
+        for command in re.findall(r"\./dev ([a-z-]+)", tree.text("README.md")):
+            self.assertRegex(tree.text("dev"), rf"(?m)^  {command}\)")
+        for link in re.findall(r"\]\(([^)#:]+)\)", tree.text("README.md")):
+            self.assertTrue((tree.top() / link).exists(), link)
+
+
+if __name__ == "__main__":
+    case_report.main()

@@ -33,7 +33,7 @@ class ReadmeTest(unittest.TestCase):
 
     def test_the_commands_and_files_that_it_names_are_there(self):
         for command in re.findall(r"\./dev ([a-z-]+)", tree.text("README.md")):
-            self.assertRegex(tree.text("dev"), rf"(?m)^  {command}\)")
+            self.assertRegex(tree.text("dev"), rf"(?m)^  {command}\b")
         for link in re.findall(r"\]\(([^)#:]+)\)", tree.text("README.md")):
             self.assertTrue((tree.top() / link).exists(), link)
 

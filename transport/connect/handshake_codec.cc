@@ -159,6 +159,7 @@ absl::Status ReadRefusal(const wire::Refusal& refusal) {
   const bool known = refusal.code() >= 1 && refusal.code() <= 16;
   const auto code =
       known ? static_cast<absl::StatusCode>(refusal.code()) : absl::StatusCode::kUnknown;
+  if (refusal.message().empty()) return absl::Status(code, "the peer gave no reason");
   return absl::Status(code, Printable(refusal.message().substr(0, kMaxRefusalBytes)));
 }
 

@@ -87,16 +87,16 @@ void TcpAcceptor::CloseOnThread() {
 
 void TcpAcceptor::AcceptNext() {
   while (!closed_ && !waiting_ && accepted_->empty()) {
-    absl::StatusOr<int> fd = AcceptTcp(acceptor_.native_handle());
-    if (fd.ok()) {
+    absl::StatusOr<AcceptedSocket> accepted = AcceptTcp(acceptor_.native_handle());
+    if (accepted.ok()) {
       starved_ = false;
-      return Take(*fd);
+      return Take(*std::move(accepted));
     }
-    if (absl::IsUnavailable(fd.status())) return TryAgainWhenReadable();
-    if (absl::IsCancelled(fd.status())) continue;
+    if (absl::IsUnavailable(accepted.status())) return TryAgainWhenReadable();
+    if (absl::IsCancelled(accepted.status())) continue;
     if (!std::exchange(starved_, true)) {
       Log(LogLevel::kWarning,
-          fmt::format("{} keeps clients waiting: {}", address_, fd.status().ToString()));
+          fmt::format("{} keeps clients waiting: {}", address_, accepted.status().ToString()));
     }
     return TryAgainLater();
   }
@@ -119,17 +119,16 @@ void TcpAcceptor::TryAgainLater() {
   });
 }
 
-void TcpAcceptor::Take(int fd) {
+void TcpAcceptor::Take(AcceptedSocket accepted) {
   tcp::socket socket(io_->context());
   error_code error;
-  socket.assign(acceptor_.local_endpoint(error).protocol(), fd, error);
+  socket.assign(acceptor_.local_endpoint(error).protocol(), accepted.fd, error);
   if (error) {
-    close(fd);
+    close(accepted.fd);
     return TryAgainLater();
   }
-  const tcp::endpoint peer = socket.remote_endpoint(error);
-  accepted_->Push(std::make_unique<TcpStream>(TcpConnection::Adopt(
-      io_, std::move(socket), FormatHostPort(peer.address().to_string(), peer.port()))));
+  accepted_->Push(std::make_unique<TcpStream>(
+      TcpConnection::Adopt(io_, std::move(socket), std::move(accepted.peer))));
 }
 
 TcpListener::TcpListener(std::shared_ptr<TcpAcceptor> acceptor) : acceptor_(std::move(acceptor)) {}

@@ -17,6 +17,7 @@
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/io_thread.h"
 #include "verbena/transport/connect/mailbox.h"
+#include "verbena/transport/connect/tcp_socket.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena {
@@ -42,7 +43,7 @@ class TcpAcceptor final : public IoObject, public std::enable_shared_from_this<T
   void AcceptNext();
   void TryAgainWhenReadable();
   void TryAgainLater();
-  void Take(int fd);
+  void Take(AcceptedSocket accepted);
 
   const std::shared_ptr<IoThread> io_;
   const std::shared_ptr<Accepted> accepted_ = std::make_shared<Accepted>();

@@ -1,5 +1,6 @@
 #include "verbena/transport/connect/tcp_socket.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -7,7 +8,8 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
+
+#include "verbena/transport/connect/host_port.h"
 
 namespace verbena {
 namespace {
@@ -29,6 +31,18 @@ void TuneConnection(int fd) {
   constexpr int kSilenceSeconds =
       kKeepaliveIdleSeconds + kKeepaliveProbes * kKeepaliveIntervalSeconds;
   SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kSilenceSeconds * 1000);
+}
+
+std::string AddressName(const sockaddr_storage& address) {
+  char host[INET6_ADDRSTRLEN] = "";
+  if (address.ss_family == AF_INET6) {
+    const auto& ipv6 = reinterpret_cast<const sockaddr_in6&>(address);
+    inet_ntop(AF_INET6, &ipv6.sin6_addr, host, sizeof(host));
+    return FormatHostPort(host, ntohs(ipv6.sin6_port));
+  }
+  const auto& ipv4 = reinterpret_cast<const sockaddr_in&>(address);
+  inet_ntop(AF_INET, &ipv4.sin_addr, host, sizeof(host));
+  return FormatHostPort(host, ntohs(ipv4.sin_port));
 }
 
 absl::Status ListenError(int error, const std::string& name) {
@@ -93,11 +107,14 @@ absl::StatusOr<int> ListenTcp(const sockaddr* address, socklen_t bytes, const st
   return fd;
 }
 
-absl::StatusOr<int> AcceptTcp(int listener) {
-  const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+absl::StatusOr<AcceptedSocket> AcceptTcp(int listener) {
+  sockaddr_storage peer{};
+  socklen_t bytes = sizeof(peer);
+  const int fd =
+      accept4(listener, reinterpret_cast<sockaddr*>(&peer), &bytes, SOCK_CLOEXEC | SOCK_NONBLOCK);
   if (fd >= 0) {
     TuneConnection(fd);
-    return fd;
+    return AcceptedSocket{fd, AddressName(peer)};
   }
   switch (errno) {
     case EAGAIN:

@@ -23,10 +23,14 @@ inline constexpr int kKeepaliveProbes = 3;
 absl::StatusOr<int> OpenTcpSocket(int family, const std::string& what);
 // SO_REUSEADDR; on an IPv6 wildcard also IPv4.
 absl::StatusOr<int> ListenTcp(const sockaddr* address, socklen_t bytes, const std::string& name);
+struct AcceptedSocket {
+  int fd;
+  std::string peer;  // known also when the connection has been reset by now
+};
 // The next connection; UNAVAILABLE when none waits, CANCELLED when it was gone again before it
 // could be taken (take the next), RESOURCE_EXHAUSTED when descriptors or memory are out (try again
 // later).
-absl::StatusOr<int> AcceptTcp(int listener);
+absl::StatusOr<AcceptedSocket> AcceptTcp(int listener);
 
 // UNAVAILABLE where another attempt may go better; the message has the errno's name.
 absl::Status SocketStatus(int error, const std::string& what);

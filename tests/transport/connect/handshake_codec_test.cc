@@ -1,0 +1,360 @@
+// What the handshake lets pass and what it refuses, byte by byte and field by field.
+
+#include "verbena/transport/connect/handshake_codec.h"
+
+#include <functional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gtest/gtest.h"
+#include "tests/transport/connect/handshake_sides.h"
+#include "verbena/handshake.pb.h"
+#include "verbena/transport/connect/link_parameters.h"
+
+namespace verbena {
+namespace {
+
+using absl::StatusCode;
+using ParametersOr = absl::StatusOr<LinkParameters>;
+
+constexpr uint32_t kMagic = 0x4e425256;
+
+wire::Hello GoodHello() {
+  wire::Hello hello;
+  EXPECT_TRUE(hello.ParseFromString(EncodeHello(Side("client", 5), {})));
+  return hello;
+}
+
+wire::HelloReply GoodReply() {
+  LinkParameters offer;
+  offer.version = 1;
+  wire::HelloReply reply;
+  EXPECT_TRUE(reply.ParseFromString(EncodeAcceptance(offer, Side("server", 6))));
+  return reply;
+}
+
+bool Says(const absl::Status& status, const std::string& part) {
+  return std::string(status.message()).find(part) != std::string::npos;
+}
+
+// A fault in one side's description of itself, which both directions must refuse alike.
+struct BadEnd {
+  std::string value;  // what the message must name
+  std::function<void(wire::LinkEnd&)> spoil;
+};
+
+std::vector<BadEnd> BadEnds() {
+  using End = wire::LinkEnd;
+  return {
+      {"kind of link 0", [](End& end) { end.clear_kind(); }},
+      {"kind of link 99", [](End& end) { end.set_kind(static_cast<wire::LinkKind>(99)); }},
+      {"gid of 0 bytes", [](End& end) { end.clear_gid(); }},
+      {"gid of 15 bytes", [](End& end) { end.set_gid(std::string(15, 'g')); }},
+      {"gid of 17 bytes", [](End& end) { end.set_gid(std::string(17, 'g')); }},
+      {"lid 65536", [](End& end) { end.set_lid(65536); }},
+      {"neither a gid nor a lid",
+       [](End& end) {
+         end.set_gid(std::string(16, '\0'));
+         end.set_lid(0);
+       }},
+      {"qp_number 0", [](End& end) { end.set_qp_number(0); }},
+      {"qp_number 16777216", [](End& end) { end.set_qp_number(1 << 24); }},
+      {"packet_sequence_number 16777216",
+       [](End& end) { end.set_packet_sequence_number(1 << 24); }},
+      {"mtu_bytes 0", [](End& end) { end.set_mtu_bytes(0); }},
+      {"mtu_bytes 1500", [](End& end) { end.set_mtu_bytes(1500); }},
+      {"mtu_bytes 8192", [](End& end) { end.set_mtu_bytes(8192); }},
+      {"max_reads 256", [](End& end) { end.set_max_reads(256); }},
+      {"name of 257 bytes", [](End& end) { end.set_name(std::string(257, 'n')); }},
+      {"credit_grant 0", [](End& end) { end.set_credit_grant(0); }},
+      {"credit_grant 32769", [](End& end) { end.set_credit_grant(32769); }},
+      {"eager_bytes 0", [](End& end) { end.set_eager_bytes(0); }},
+      {"eager_bytes 1023", [](End& end) { end.set_eager_bytes(1023); }},
+      {"eager_bytes 1048577", [](End& end) { end.set_eager_bytes((1 << 20) + 1); }},
+      {"executor_count 0", [](End& end) { end.set_executor_count(0); }},
+      {"executor_count 1025", [](End& end) { end.set_executor_count(1025); }},
+      {"executor_index 4 is out of range", [](End& end) { end.set_executor_index(4); }},
+      {"executor_index 4294967295", [](End& end) { end.set_executor_index(0xffffffffu); }},
+  };
+}
+
+constexpr HandshakeOptions kFourExecutors{.executor_count = 4};
+
+TEST(HandshakeCodecTest, EveryBadValueOfAClientIsRefusedByItsName) {
+  for (const BadEnd& bad : BadEnds()) {
+    wire::Hello hello = GoodHello();
+    bad.spoil(*hello.mutable_end());
+    const absl::Status status = ParseHello(hello.SerializeAsString(), kFourExecutors).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << bad.value;
+    EXPECT_TRUE(Says(status, bad.value)) << bad.value << ", but: " << status;
+  }
+}
+
+TEST(HandshakeCodecTest, EveryBadValueOfAServerIsRefusedByItsName) {
+  for (const BadEnd& bad : BadEnds()) {
+    wire::HelloReply reply = GoodReply();
+    bad.spoil(*reply.mutable_accepted()->mutable_end());
+    const absl::Status status = ParseReply(reply.SerializeAsString(), {}).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << bad.value;
+    EXPECT_TRUE(Says(status, bad.value)) << bad.value << ", but: " << status;
+  }
+}
+
+TEST(HandshakeCodecTest, ValuesAtTheirLimitsPass) {
+  LinkParameters low = Side("", 1);
+  low.gid = {};
+  low.lid = 1;
+  low.packet_sequence_number = 0;
+  low.mtu_bytes = 256;
+  low.max_reads = 0;
+  low.credit_grant = 1;
+  low.eager_bytes = kMinEagerBytes;
+  low.executor_count = 1;
+  LinkParameters high = Side(std::string(kMaxPeerNameBytes, 'n'), 0xffffff);
+  high.kind = LinkKind::kIwarp;
+  high.gid.fill(0xff);
+  high.lid = 0xffff;
+  high.packet_sequence_number = 0xffffff;
+  high.mtu_bytes = 4096;
+  high.max_reads = 255;
+  high.credit_grant = kMaxCreditGrant;
+  high.eager_bytes = kMaxEagerBytes;
+  high.executor_count = kMaxExecutors;
+  high.executor_index = kMaxExecutors - 1;
+  for (const LinkParameters& side : {low, high}) {
+    const ParametersOr offer =
+        ParseHello(EncodeHello(side, {}), {.executor_count = side.executor_index + 1});
+    ASSERT_TRUE(offer.ok()) << offer.status();
+    ExpectSame(*offer, side);
+    const ParametersOr answer = ParseReply(EncodeAcceptance(*offer, side), {});
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    ExpectSame(*answer, side);
+  }
+}
+
+TEST(HandshakeCodecTest, WrongMagicIsRefusedWhateverElseIsThere) {
+  wire::Hello hello = GoodHello();
+  hello.set_magic(0x12345678);
+  const absl::Status status = ParseHello(hello.SerializeAsString(), {}).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(Says(status, "wrong magic 0x12345678")) << status;
+
+  wire::HelloReply reply = GoodReply();
+  reply.clear_magic();
+  EXPECT_TRUE(Says(ParseReply(reply.SerializeAsString(), {}).status(), "wrong magic"));
+  EXPECT_TRUE(ParseReady(EncodeReady()).ok());
+  EXPECT_TRUE(Says(ParseReady(""), "wrong magic"));
+}
+
+TEST(HandshakeCodecTest, LostEndOfAMessageIsNotTakenForDefaults) {
+  wire::Hello hello = GoodHello();
+  hello.clear_end();
+  EXPECT_EQ(ParseHello(hello.SerializeAsString(), {}).status().code(),
+            StatusCode::kInvalidArgument);
+  wire::HelloReply reply = GoodReply();
+  reply.mutable_accepted()->clear_end();
+  EXPECT_EQ(ParseReply(reply.SerializeAsString(), {}).status().code(),
+            StatusCode::kInvalidArgument);
+  reply.clear_outcome();
+  EXPECT_TRUE(Says(ParseReply(reply.SerializeAsString(), {}).status(), "neither"));
+}
+
+struct Versions {
+  HandshakeOptions client;
+  HandshakeOptions server;
+  uint32_t common;  // 0: none
+};
+
+TEST(HandshakeCodecTest, HighestVersionThatBothSpeakIsUsed) {
+  const auto range = [](uint32_t low, uint32_t high) {
+    return HandshakeOptions{.min_version = low, .max_version = high};
+  };
+  const std::vector<Versions> cases = {
+      {range(1, 1), range(1, 1), 1}, {range(1, 1), range(1, 3), 1}, {range(1, 3), range(1, 1), 1},
+      {range(2, 5), range(1, 3), 3}, {range(1, 3), range(2, 5), 3}, {range(3, 3), range(1, 3), 3},
+      {range(2, 2), range(1, 1), 0}, {range(1, 1), range(2, 9), 0},
+  };
+  for (const Versions& versions : cases) {
+    const ParametersOr offer =
+        ParseHello(EncodeHello(Side("client", 1), versions.client), versions.server);
+    if (versions.common == 0) {
+      EXPECT_EQ(offer.status().code(), StatusCode::kFailedPrecondition);
+      EXPECT_TRUE(Says(offer.status(), "no common protocol version")) << offer.status();
+      continue;
+    }
+    ASSERT_TRUE(offer.ok()) << offer.status();
+    EXPECT_EQ(offer->version, versions.common);
+    const ParametersOr answer =
+        ParseReply(EncodeAcceptance(*offer, Side("server", 2)), versions.client);
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    EXPECT_EQ(answer->version, versions.common);
+  }
+}
+
+TEST(HandshakeCodecTest, FutureVersionIsRefusedInWordsEvenIfTheRestMakesNoSense) {
+  wire::Hello hello;
+  hello.set_magic(kMagic);
+  hello.set_min_version(7);
+  hello.set_max_version(9);
+  const absl::Status status = ParseHello(hello.SerializeAsString(), {}).status();
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(Says(status, "the client speaks 7 to 9, the server 1 to 1")) << status;
+}
+
+TEST(HandshakeCodecTest, VersionsThatAreNoRangeAreRefused) {
+  for (auto [low, high] : {std::pair(0u, 0u), {0u, 1u}, {2u, 1u}}) {
+    wire::Hello hello = GoodHello();
+    hello.set_min_version(low);
+    hello.set_max_version(high);
+    EXPECT_EQ(ParseHello(hello.SerializeAsString(), {}).status().code(),
+              StatusCode::kInvalidArgument);
+  }
+}
+
+TEST(HandshakeCodecTest, ServerThatChoosesWhatWasNotOfferedIsRefused) {
+  wire::HelloReply reply = GoodReply();
+  reply.mutable_accepted()->set_version(2);
+  EXPECT_TRUE(Says(ParseReply(reply.SerializeAsString(), {}).status(), "chose version 2"));
+  reply.mutable_accepted()->set_version(0);
+  EXPECT_TRUE(Says(ParseReply(reply.SerializeAsString(), {}).status(), "chose version 0"));
+  reply = GoodReply();
+  reply.mutable_accepted()->set_features(0b110);
+  const absl::Status status = ParseReply(reply.SerializeAsString(), {.features = 0b011}).status();
+  EXPECT_TRUE(Says(status, "chose features 0x6, though only 0x3")) << status;
+}
+
+TEST(HandshakeCodecTest, FeaturesAreThoseOfBothAndUnknownBitsAreIgnored) {
+  const HandshakeOptions newer{.features = ~uint64_t{0}};
+  const HandshakeOptions older{.features = 0b0110};
+  const ParametersOr at_older = ParseHello(EncodeHello(Side("newer", 1), newer), older);
+  ASSERT_TRUE(at_older.ok()) << at_older.status();
+  EXPECT_EQ(at_older->features, 0b0110u);
+  const ParametersOr at_newer = ParseHello(EncodeHello(Side("older", 1), older), newer);
+  EXPECT_EQ(at_newer.value().features, 0b0110u);
+  EXPECT_EQ(ParseReply(EncodeAcceptance(*at_older, Side("older", 2)), newer).value().features,
+            0b0110u);
+}
+
+// A newer peer's message: fields 100 (a varint) and 101 (bytes), which nobody knows yet.
+std::string WithUnknownFields(std::string bytes) {
+  return std::move(bytes) + std::string("\xa0\x06\x2a\xaa\x06\x03new", 9);
+}
+
+TEST(HandshakeCodecTest, UnknownFieldsOfANewerPeerAreIgnored) {
+  wire::Hello hello = GoodHello();
+  std::string end = WithUnknownFields(hello.end().SerializeAsString());
+  ASSERT_TRUE(hello.mutable_end()->ParseFromString(end));
+  const ParametersOr offer = ParseHello(WithUnknownFields(hello.SerializeAsString()), {});
+  ASSERT_TRUE(offer.ok()) << offer.status();
+  ExpectSame(*offer, Side("client", 5));
+  EXPECT_TRUE(ParseReply(WithUnknownFields(GoodReply().SerializeAsString()), {}).ok());
+  EXPECT_TRUE(ParseReady(WithUnknownFields(EncodeReady())).ok());
+}
+
+TEST(HandshakeCodecTest, RefusalCarriesEveryCodeAndItsMessage) {
+  for (int code = 1; code <= 16; ++code) {
+    const absl::Status why(static_cast<StatusCode>(code), "because");
+    EXPECT_EQ(ParseReply(EncodeRefusal(why), {}).status(), why);
+  }
+}
+
+TEST(HandshakeCodecTest, RefusalWithACodeThatNobodyKnowsIsStillARefusal) {
+  for (uint32_t code : {0u, 17u, 0xffffffffu}) {
+    wire::HelloReply reply;
+    reply.set_magic(kMagic);
+    reply.mutable_refused()->set_code(code);
+    const absl::Status status = ParseReply(reply.SerializeAsString(), {}).status();
+    EXPECT_EQ(status.code(), StatusCode::kUnknown) << code;
+  }
+}
+
+TEST(HandshakeCodecTest, TextsOfPeersAreBoundedAndPrintable) {
+  const absl::Status loud(StatusCode::kInternal, std::string(5000, 'x'));
+  EXPECT_EQ(ParseReply(EncodeRefusal(loud), {}).status().message().size(), 1024u);
+
+  wire::HelloReply reply;
+  reply.set_magic(kMagic);
+  reply.mutable_refused()->set_code(13);
+  reply.mutable_refused()->set_message(std::string(50000, 'x') + "\n");
+  EXPECT_EQ(ParseReply(reply.SerializeAsString(), {}).status().message().size(), 1024u);
+  reply.mutable_refused()->set_message("a\n\x1b[31mred\xff");
+  const absl::Status status = ParseReply(reply.SerializeAsString(), {}).status();
+  EXPECT_EQ(std::string(status.message()), "a\\n\\x1b[31mred\\xff");
+
+  wire::Hello hello = GoodHello();
+  hello.mutable_end()->set_name("two\nlines");
+  EXPECT_EQ(ParseHello(hello.SerializeAsString(), {}).value().name, "two\\nlines");
+}
+
+TEST(HandshakeCodecTest, OwnNameIsCutToWhatPeersAccept) {
+  const ParametersOr offer = ParseHello(EncodeHello(Side(std::string(1000, 'n'), 1), {}), {});
+  ASSERT_TRUE(offer.ok()) << offer.status();
+  EXPECT_EQ(offer->name, std::string(kMaxPeerNameBytes, 'n'));
+}
+
+// Whatever arrives, what passes is within the limits that everything above relies on.
+void ExpectSaneOrRefused(const ParametersOr& parsed) {
+  if (!parsed.ok()) {
+    EXPECT_FALSE(parsed.status().message().empty());
+    return;
+  }
+  EXPECT_TRUE(parsed->qp_number > 0 && parsed->qp_number < (1u << 24));
+  EXPECT_LT(parsed->packet_sequence_number, 1u << 24);
+  EXPECT_TRUE(parsed->credit_grant > 0 && parsed->credit_grant <= kMaxCreditGrant);
+  EXPECT_TRUE(parsed->eager_bytes >= kMinEagerBytes && parsed->eager_bytes <= kMaxEagerBytes);
+  EXPECT_TRUE(parsed->mtu_bytes >= 256 && parsed->mtu_bytes <= 4096);
+  EXPECT_TRUE(parsed->executor_count > 0 && parsed->executor_count <= kMaxExecutors);
+  EXPECT_STRNE(LinkKindName(parsed->kind), "unknown");
+}
+
+TEST(HandshakeCodecTest, EveryPrefixIsRefused) {
+  const std::string hello = EncodeHello(Side("client", 5), {});
+  for (size_t size = 0; size < hello.size(); ++size) {
+    EXPECT_FALSE(ParseHello(hello.substr(0, size), kFourExecutors).ok()) << size;
+  }
+  const std::string reply = GoodReply().SerializeAsString();
+  for (size_t size = 0; size < reply.size(); ++size) {
+    EXPECT_FALSE(ParseReply(reply.substr(0, size), {}).ok()) << size;
+  }
+}
+
+TEST(HandshakeCodecTest, EveryByteChangedToEveryValueIsRefusedOrSane) {
+  const std::string hello = EncodeHello(Side("client", 5), {});
+  const std::string reply = GoodReply().SerializeAsString();
+  for (const std::string& good : {hello, reply}) {
+    for (size_t at = 0; at < good.size(); ++at) {
+      for (int value = 0; value < 256; ++value) {
+        std::string bad = good;
+        bad[at] = static_cast<char>(value);
+        ExpectSaneOrRefused(ParseHello(bad, kFourExecutors));
+        ExpectSaneOrRefused(ParseReply(bad, {}));
+        (void)ParseReady(bad);
+      }
+    }
+  }
+}
+
+TEST(HandshakeCodecTest, RandomBytesAreRefused) {
+  std::minstd_rand random(11);
+  for (int i = 0; i < 20000; ++i) {
+    std::string bytes(random() % 200, '\0');
+    for (char& byte : bytes) byte = static_cast<char>(random());
+    EXPECT_FALSE(ParseHello(bytes, kFourExecutors).ok());
+    EXPECT_FALSE(ParseReply(bytes, {}).ok());
+    EXPECT_FALSE(ParseReady(bytes).ok());
+  }
+}
+
+TEST(HandshakeCodecTest, QueuePairsOfDifferentKindsAreNotConnected) {
+  EXPECT_TRUE(CheckSameKind(LinkKind::kSoft, LinkKind::kSoft).ok());
+  const absl::Status status = CheckSameKind(LinkKind::kSoft, LinkKind::kInfiniBand);
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(Says(status, "soft and InfiniBand")) << status;
+}
+
+}  // namespace
+}  // namespace verbena

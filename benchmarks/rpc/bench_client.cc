@@ -1,0 +1,104 @@
+#include "verbena/benchmarks/rpc/bench_client.h"
+
+#include <utility>
+
+#include "verbena/benchmarks/rpc/allocation_count.h"
+#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/executor/executor.h"
+
+namespace verbena::benchmarks {
+namespace {
+
+uint64_t NowNs() { return static_cast<uint64_t>(Clock::Real().Now().time_since_epoch().count()); }
+
+Task<void> ThenStop(Task<void> task, Executor& executor) {
+  co_await std::move(task);
+  executor.Stop();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<BenchClient>> BenchClient::Connect(const std::string& address,
+                                                                  ExecutorMode mode, int core) {
+  absl::StatusOr<std::unique_ptr<Runtime>> runtime =
+      Runtime::Start({.mode = mode, .cpus = {core}, .threads = false});
+  if (!runtime.ok()) return runtime.status();
+  std::unique_ptr<BenchClient> client(new BenchClient(*std::move(runtime), address));
+  absl::Status status = client->runtime_->BlockOn(client->channel_.Connect());
+  if (!status.ok()) return status;
+  return client;
+}
+
+BenchClient::BenchClient(std::unique_ptr<Runtime> runtime, const std::string& address)
+    : runtime_(std::move(runtime)), channel_(*runtime_, address), stub_(channel_) {}
+
+void BenchClient::Run(Task<void> task) {
+  Executor& executor = runtime_->executor(0);
+  runtime_->Spawn(ThenStop(std::move(task), executor));
+  executor.Run();
+}
+
+absl::StatusOr<CallSample> BenchClient::RunSlice(const CallSlice& slice) {
+  latencies_.Clear();
+  calls_ = 0;
+  absl::Status status;
+  CallSample sample;
+  Run(Workers(slice, status, sample));
+  if (!status.ok()) return status;
+  return sample;
+}
+
+Task<void> BenchClient::Workers(const CallSlice& slice, absl::Status& status, CallSample& sample) {
+  const uint64_t allocations = AllocationCount();
+  const TimePoint start = Clock::Real().Now();
+  {
+    TaskScope scope(runtime_->executor(0));
+    for (int i = 0; i < slice.outstanding; ++i) {
+      scope.Spawn(Worker(slice, start + slice.duration, status));
+    }
+    co_await scope.Join();
+  }
+  const double seconds = std::chrono::duration<double>(Clock::Real().Now() - start).count();
+  sample.allocations = AllocationCount() - allocations;
+  sample.calls = calls_;
+  sample.calls_per_s = static_cast<double>(calls_) / seconds;
+  sample.p50_ns = latencies_.PercentileNs(50);
+  sample.p99_ns = latencies_.PercentileNs(99);
+}
+
+Task<void> BenchClient::Worker(const CallSlice& slice, TimePoint until, absl::Status& status) {
+  const auto until_ns = static_cast<uint64_t>(until.time_since_epoch().count());
+  bench::EchoMessage request;
+  bench::EchoMessage reply;
+  request.mutable_data()->resize(slice.size);
+  uint64_t began = NowNs();
+  for (uint8_t round = 0; began < until_ns && calls_ < slice.max_calls && status.ok(); ++round) {
+    ++calls_;
+    std::string& data = *request.mutable_data();
+    data.front() = static_cast<char>(round);
+    data.back() = static_cast<char>(~round);
+    absl::Status called;
+    if (slice.reuse_reply) {
+      called = co_await stub_.Echo(request, reply);
+    } else {
+      absl::StatusOr<bench::EchoMessage> returned = co_await stub_.Echo(request);
+      called = returned.status();
+      if (called.ok()) reply.Swap(&*returned);
+    }
+    if (called.ok() && reply.data() != data) {
+      called = absl::DataLossError("a reply differs from its request");
+    }
+    if (!called.ok()) status = std::move(called);
+    const uint64_t ended = NowNs();
+    latencies_.Record(ended - began);
+    began = ended;
+  }
+}
+
+absl::StatusOr<bench::ServerCounters> BenchClient::Control(bench::ControlRequest::Action action) {
+  bench::ControlRequest request;
+  request.set_action(action);
+  return runtime_->BlockOn(stub_.Control(std::move(request)));
+}
+
+}  // namespace verbena::benchmarks

@@ -1,0 +1,62 @@
+// The calling side of rpc_bench: slices of echo calls, each reply compared byte by byte.
+
+#ifndef VERBENA_BENCHMARKS_RPC_BENCH_CLIENT_H_
+#define VERBENA_BENCHMARKS_RPC_BENCH_CLIENT_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "benchmarks/rpc/bench.verbena.pb.h"
+#include "verbena/benchmarks/harness/latency_histogram.h"
+#include "verbena/rpc/channel.h"
+#include "verbena/rpc/runtime.h"
+
+namespace verbena::benchmarks {
+
+struct CallSlice {
+  int size = 32;
+  int outstanding = 1;
+  Duration duration = std::chrono::milliseconds(100);
+  uint64_t max_calls = ~uint64_t{0};
+  // Reuses one reply per worker; false takes a new one of each call (the StatusOr overload).
+  bool reuse_reply = true;
+};
+
+struct CallSample {
+  double p50_ns = 0;
+  double p99_ns = 0;
+  double calls_per_s = 0;
+  uint64_t calls = 0;
+  uint64_t allocations = 0;  // of this process, while the slice ran
+};
+
+// Owns a runtime without threads: the calling thread runs its executor for the length of a slice.
+class BenchClient {
+ public:
+  static absl::StatusOr<std::unique_ptr<BenchClient>> Connect(const std::string& address,
+                                                              ExecutorMode mode, int core);
+
+  absl::StatusOr<CallSample> RunSlice(const CallSlice& slice);
+  absl::StatusOr<bench::ServerCounters> Control(bench::ControlRequest::Action action);
+
+ private:
+  BenchClient(std::unique_ptr<Runtime> runtime, const std::string& address);
+
+  // Runs `task` on this thread, as an executor of its mode does.
+  void Run(Task<void> task);
+  Task<void> Workers(const CallSlice& slice, absl::Status& status, CallSample& sample);
+  Task<void> Worker(const CallSlice& slice, TimePoint until, absl::Status& status);
+
+  const std::unique_ptr<Runtime> runtime_;
+  Channel channel_;
+  bench::Bench::Stub stub_;
+  LatencyHistogram latencies_;
+  uint64_t calls_ = 0;
+};
+
+}  // namespace verbena::benchmarks
+
+#endif  // VERBENA_BENCHMARKS_RPC_BENCH_CLIENT_H_

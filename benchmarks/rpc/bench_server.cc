@@ -1,0 +1,84 @@
+#include "verbena/benchmarks/rpc/bench_server.h"
+
+#include <sys/resource.h>
+
+#include <memory>
+
+#include "benchmarks/rpc/bench.verbena.pb.h"
+#include "verbena/benchmarks/rpc/allocation_count.h"
+#include "verbena/rpc/server.h"
+#include "verbena/rpc/shard.h"
+#include "verbena/transport/executor/executor.h"
+
+namespace verbena::benchmarks {
+namespace {
+
+uint64_t CpuMicroseconds() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto us = [](const timeval& time) {
+    return static_cast<uint64_t>(time.tv_sec) * 1000000 + static_cast<uint64_t>(time.tv_usec);
+  };
+  return us(usage.ru_utime) + us(usage.ru_stime);
+}
+
+class BenchService final : public bench::Bench::Service {
+ public:
+  explicit BenchService(Runtime& runtime) : runtime_(runtime) {}
+
+  Task<absl::Status> Echo(ServerContext&, const bench::EchoMessage& request,
+                          bench::EchoMessage& reply) override {
+    ++calls_;
+    reply.set_data(request.data());
+    co_return absl::OkStatus();
+  }
+
+  // What is asked for is done by the thread that runs the executor, after the answer has left.
+  Task<absl::Status> Control(ServerContext&, const bench::ControlRequest& request,
+                             bench::ServerCounters& reply) override {
+    const LinkStats traffic = runtime_.shard(0).endpoint().stats().traffic;
+    reply.set_allocations(AllocationCount());
+    reply.set_cpu_us(CpuMicroseconds());
+    reply.set_calls(calls_);
+    reply.set_sends(traffic.sends);
+    reply.set_frames_sent(traffic.frames_sent);
+    reply.set_receives(traffic.receives);
+    reply.set_frames_received(traffic.frames_received);
+    reply.set_doorbells(traffic.doorbells);
+    reply.set_credit_waits(traffic.credit_waits);
+    action_ = request.action();
+    if (action_ != bench::ControlRequest::NOTHING) runtime_.executor(0).Stop();
+    co_return absl::OkStatus();
+  }
+
+  bench::ControlRequest::Action TakeAction() {
+    return std::exchange(action_, bench::ControlRequest::NOTHING);
+  }
+
+ private:
+  Runtime& runtime_;
+  uint64_t calls_ = 0;
+  bench::ControlRequest::Action action_ = bench::ControlRequest::NOTHING;
+};
+
+}  // namespace
+
+absl::Status RunBenchServer(const BenchServerOptions& options, FloorMapping& floor,
+                            const std::function<void(const std::string& address)>& ready) {
+  absl::StatusOr<std::unique_ptr<Runtime>> runtime =
+      Runtime::Start({.mode = options.mode, .cpus = {options.core}, .threads = false});
+  if (!runtime.ok()) return runtime.status();
+  BenchService service(**runtime);
+  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(**runtime, {&service});
+  if (!server.ok()) return server.status();
+  ready((*server)->address());
+  while (true) {
+    (*runtime)->executor(0).Run();
+    const bench::ControlRequest::Action action = service.TakeAction();
+    if (action == bench::ControlRequest::QUIT) return absl::OkStatus();
+    if (action != bench::ControlRequest::SERVE_FLOOR_SLICE) continue;
+    if (absl::Status status = ServeFloorSlice(floor); !status.ok()) return status;
+  }
+}
+
+}  // namespace verbena::benchmarks

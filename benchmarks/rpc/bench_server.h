@@ -1,0 +1,28 @@
+// The serving side of rpc_bench: echoes, and takes part in slices of the floor on the same core and
+// thread.
+
+#ifndef VERBENA_BENCHMARKS_RPC_BENCH_SERVER_H_
+#define VERBENA_BENCHMARKS_RPC_BENCH_SERVER_H_
+
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "verbena/benchmarks/floor/floor.h"
+#include "verbena/rpc/runtime.h"
+
+namespace verbena::benchmarks {
+
+struct BenchServerOptions {
+  ExecutorMode mode = ExecutorMode::kBusy;
+  int core = -1;
+};
+
+// Serves on the calling thread until a client's QUIT. `ready` is told the address once, and gets it
+// out to the client.
+absl::Status RunBenchServer(const BenchServerOptions& options, FloorMapping& floor,
+                            const std::function<void(const std::string& address)>& ready);
+
+}  // namespace verbena::benchmarks
+
+#endif  // VERBENA_BENCHMARKS_RPC_BENCH_SERVER_H_

@@ -1,0 +1,239 @@
+// rpc_bench: unary echo through generated stubs between two pinned processes, beside its floor.
+//
+// Slices of calls and of the floor (a bare exchange over shared memory, same size, same number
+// outstanding) alternate on the same two cores, and the medians of each are compared: the floor
+// itself moves fourfold with where the cores sit and what the machine does.
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "fmt/format.h"
+#include "verbena/benchmarks/floor/floor.h"
+#include "verbena/benchmarks/harness/cores.h"
+#include "verbena/benchmarks/harness/median.h"
+#include "verbena/benchmarks/harness/options.h"
+#include "verbena/benchmarks/harness/report.h"
+#include "verbena/benchmarks/rpc/bench_client.h"
+#include "verbena/benchmarks/rpc/bench_server.h"
+
+namespace verbena::benchmarks {
+namespace {
+
+constexpr char kHelp[] =
+    "usage: rpc_bench [options]\n"
+    "Unary echo between two processes on two cores, alternating with its floor.\n\n";
+
+// Below one slice of each there is nothing to compare.
+constexpr int kSliceMs = 100;
+constexpr uint64_t kWarmUpCalls = 10000;
+constexpr uint64_t kCountedCalls = 100000;
+
+const char* ModeName(ExecutorMode mode) {
+  return mode == ExecutorMode::kBusy ? "busy" : "adaptive";
+}
+
+// The server as a process of its own, forked before this one has threads.
+class ServerProcess {
+ public:
+  static absl::StatusOr<ServerProcess> Start(ExecutorMode mode, int core, FloorMapping& floor) {
+    int fds[2];
+    if (pipe(fds) != 0) return absl::InternalError("pipe failed");
+    const pid_t pid = fork();
+    if (pid < 0) return absl::InternalError("fork failed");
+    if (pid == 0) {
+      close(fds[0]);
+      absl::Status status = RunBenchServer({.mode = mode, .core = core}, floor,
+                                           [fd = fds[1]](const std::string& address) {
+                                             const std::string line = address + "\n";
+                                             if (write(fd, line.data(), line.size()) < 0)
+                                               std::_Exit(1);
+                                             close(fd);
+                                           });
+      if (!status.ok()) fmt::print(stderr, "rpc_bench: server: {}\n", status.ToString());
+      std::_Exit(status.ok() ? 0 : 1);
+    }
+    close(fds[1]);
+    std::string address;
+    char c;
+    while (read(fds[0], &c, 1) == 1 && c != '\n') address.push_back(c);
+    close(fds[0]);
+    if (address.empty()) return absl::InternalError("the server process did not start");
+    return ServerProcess(pid, address);
+  }
+
+  ServerProcess(ServerProcess&& other) noexcept
+      : pid_(std::exchange(other.pid_, -1)), address_(std::move(other.address_)) {}
+  ~ServerProcess() {
+    if (pid_ < 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+
+  const std::string& address() const { return address_; }
+
+ private:
+  ServerProcess(pid_t pid, std::string address) : pid_(pid), address_(std::move(address)) {}
+
+  pid_t pid_;
+  std::string address_;
+};
+
+struct Point {
+  ExecutorMode mode;
+  int size;
+  int outstanding;
+};
+
+// What both sides counted between two readings, per call.
+void AddCounters(const bench::ServerCounters& before, const bench::ServerCounters& after,
+                 Row& row) {
+  const double calls = static_cast<double>(after.calls() - before.calls());
+  const double sends = static_cast<double>(after.sends() - before.sends());
+  const double receives = static_cast<double>(after.receives() - before.receives());
+  row.extra = {
+      {"calls", calls},
+      {"server_sends", sends},
+      {"frames_per_send", static_cast<double>(after.frames_sent() - before.frames_sent()) / sends},
+      {"server_receives", receives},
+      {"server_doorbells", static_cast<double>(after.doorbells() - before.doorbells())},
+      {"server_credit_waits", static_cast<double>(after.credit_waits() - before.credit_waits())},
+  };
+}
+
+absl::StatusOr<Row> MeasurePoint(BenchClient& client, FloorMapping& floor, const Point& point,
+                                 double seconds) {
+  std::vector<double> p50, p99, rate, floor_p50;
+  const int rounds = std::max(1, static_cast<int>(seconds * 1000 / (2 * kSliceMs)));
+  CallSlice slice{.size = point.size, .outstanding = point.outstanding};
+  slice.duration = std::chrono::milliseconds(kSliceMs);
+  absl::StatusOr<CallSample> warm = client.RunSlice(slice);
+  if (!warm.ok()) return warm.status();
+  absl::StatusOr<bench::ServerCounters> before = client.Control(bench::ControlRequest::NOTHING);
+  if (!before.ok()) return before.status();
+  for (int i = 0; i < rounds; ++i) {
+    absl::StatusOr<CallSample> sample = client.RunSlice(slice);
+    if (!sample.ok()) return sample.status();
+    p50.push_back(sample->p50_ns);
+    p99.push_back(sample->p99_ns);
+    rate.push_back(sample->calls_per_s);
+    absl::StatusOr<bench::ServerCounters> told =
+        client.Control(bench::ControlRequest::SERVE_FLOOR_SLICE);
+    if (!told.ok()) return told.status();
+    absl::StatusOr<FloorSample> bare = RunFloorSlice(
+        floor, {.size = point.size, .outstanding = point.outstanding, .duration_ms = kSliceMs});
+    if (!bare.ok()) return bare.status();
+    floor_p50.push_back(bare->p50_ns);
+  }
+  absl::StatusOr<bench::ServerCounters> after = client.Control(bench::ControlRequest::NOTHING);
+  if (!after.ok()) return after.status();
+  Row row{.bench = "rpc",
+          .device = "shm",
+          .mode = ModeName(point.mode),
+          .size = point.size,
+          .outstanding = point.outstanding,
+          .p50_us = Median(p50) / 1e3,
+          .p99_us = Median(p99) / 1e3,
+          .calls_per_s = Median(rate),
+          .floor_p50_us = Median(floor_p50) / 1e3};
+  AddCounters(*before, *after, row);
+  return row;
+}
+
+// Calls 10,000 to 110,000 of this client: what they allocate, in both processes.
+absl::Status CountAllocations(BenchClient& client, bool reuse_reply) {
+  CallSlice slice{.outstanding = 64, .reuse_reply = reuse_reply};
+  slice.duration = std::chrono::seconds(60);
+  slice.max_calls = kWarmUpCalls;
+  if (absl::StatusOr<CallSample> warm = client.RunSlice(slice); !warm.ok()) return warm.status();
+  absl::StatusOr<bench::ServerCounters> before = client.Control(bench::ControlRequest::NOTHING);
+  if (!before.ok()) return before.status();
+  slice.max_calls = kCountedCalls;
+  absl::StatusOr<CallSample> sample = client.RunSlice(slice);
+  if (!sample.ok()) return sample.status();
+  absl::StatusOr<bench::ServerCounters> after = client.Control(bench::ControlRequest::NOTHING);
+  if (!after.ok()) return after.status();
+  fmt::print("allocations over {} calls ({}): client {}, server {}\n", sample->calls,
+             reuse_reply ? "Reply&" : "StatusOr", sample->allocations,
+             after->allocations() - before->allocations());
+  return absl::OkStatus();
+}
+
+absl::Status MeasureIdle(BenchClient& client) {
+  constexpr Duration kIdle = std::chrono::seconds(2);
+  absl::StatusOr<bench::ServerCounters> before = client.Control(bench::ControlRequest::NOTHING);
+  if (!before.ok()) return before.status();
+  std::this_thread::sleep_for(kIdle);
+  absl::StatusOr<bench::ServerCounters> after = client.Control(bench::ControlRequest::NOTHING);
+  if (!after.ok()) return after.status();
+  const double used_us = static_cast<double>(after->cpu_us() - before->cpu_us());
+  fmt::print("an idle adaptive server uses {:.2f}% of a core\n",
+             used_us / std::chrono::duration<double, std::micro>(kIdle).count() * 100);
+  return absl::OkStatus();
+}
+
+absl::Status MeasureMode(ExecutorMode mode, const Options& options, Report& report) {
+  absl::StatusOr<TwoCores> cores = ChooseTwoCores();
+  if (!cores.ok()) return cores.status();
+  absl::StatusOr<FloorMapping> floor = FloorMapping::Create();
+  if (!floor.ok()) return floor.status();
+  absl::StatusOr<ServerProcess> server = ServerProcess::Start(mode, cores->server, *floor);
+  if (!server.ok()) return server.status();
+  absl::StatusOr<std::unique_ptr<BenchClient>> client =
+      BenchClient::Connect(server->address(), mode, cores->client);
+  if (!client.ok()) return client.status();
+  for (int size : options.sizes) {
+    for (int outstanding : options.outstanding) {
+      absl::StatusOr<Row> row =
+          MeasurePoint(**client, *floor, {mode, size, outstanding}, options.seconds);
+      if (!row.ok()) return row.status();
+      report.Add(*row);
+    }
+  }
+  if (mode == ExecutorMode::kAdaptive) return MeasureIdle(**client);
+  if (absl::Status status = CountAllocations(**client, true); !status.ok()) return status;
+  return CountAllocations(**client, false);
+}
+
+int Main(int argc, char** argv) {
+  std::vector<std::string> rest;
+  absl::StatusOr<Options> options = ParseOptions(argc, argv, rest);
+  if (!options.ok()) return fmt::print(stderr, "rpc_bench: {}\n", options.status().message()), 2;
+  std::vector<std::string> modes = {"busy", "adaptive"};
+  for (size_t i = 0; i < rest.size(); ++i) {
+    if (rest[i] == "--help") {
+      return fmt::print("{}{}  --mode M[,M]         busy, adaptive (default both)\n", kHelp,
+                        kOptionsHelp),
+             0;
+    }
+    if (rest[i] == "--mode" && i + 1 < rest.size()) {
+      modes = absl::StrSplit(rest[++i], ',');
+    } else {
+      return fmt::print(stderr, "rpc_bench: unknown argument '{}'; see --help\n", rest[i]), 2;
+    }
+  }
+  absl::StatusOr<Report> report = Report::Open(options->json);
+  if (!report.ok()) return fmt::print(stderr, "rpc_bench: {}\n", report.status().message()), 2;
+  for (const std::string& mode : modes) {
+    if (mode != "busy" && mode != "adaptive") {
+      return fmt::print(stderr, "rpc_bench: --mode is '{}', but must be busy or adaptive\n", mode),
+             2;
+    }
+    absl::Status status = MeasureMode(
+        mode == "busy" ? ExecutorMode::kBusy : ExecutorMode::kAdaptive, *options, *report);
+    if (!status.ok()) return fmt::print(stderr, "rpc_bench: {}\n", status.ToString()), 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace verbena::benchmarks
+
+int main(int argc, char** argv) { return verbena::benchmarks::Main(argc, argv); }

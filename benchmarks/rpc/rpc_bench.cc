@@ -205,7 +205,8 @@ absl::Status MeasureMode(ExecutorMode mode, const Options& options, Report& repo
 int Main(int argc, char** argv) {
   std::vector<std::string> rest;
   absl::StatusOr<Options> options = ParseOptions(argc, argv, rest);
-  if (!options.ok()) return fmt::print(stderr, "rpc_bench: {}\n", options.status().message()), 2;
+  if (!options.ok())
+    return fmt::print(stderr, "rpc_bench: {}\n", std::string(options.status().message())), 2;
   std::vector<std::string> modes = {"busy", "adaptive"};
   for (size_t i = 0; i < rest.size(); ++i) {
     if (rest[i] == "--help") {
@@ -220,7 +221,8 @@ int Main(int argc, char** argv) {
     }
   }
   absl::StatusOr<Report> report = Report::Open(options->json);
-  if (!report.ok()) return fmt::print(stderr, "rpc_bench: {}\n", report.status().message()), 2;
+  if (!report.ok())
+    return fmt::print(stderr, "rpc_bench: {}\n", std::string(report.status().message())), 2;
   for (const std::string& mode : modes) {
     if (mode != "busy" && mode != "adaptive") {
       return fmt::print(stderr, "rpc_bench: --mode is '{}', but must be busy or adaptive\n", mode),

@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Counts the instructions of a call, per side and by function, and compares them with a budget.
+
+callgrind counts rather than times, so the figure is the same on a busy machine: it repeats within 0.5%. The budget
+beside this file is checked in; a run that exceeds it by 5% fails.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+BUDGET = HERE / "instructions_budget.json"
+ALLOWED = 1.05
+SIDES = {"client": "verbena::benchmarks::ClientTurns*", "server": "verbena::benchmarks::ServerTurns*"}
+TOP = 12
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="rpc_instructions", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", required=True, help="the rpc_instructions program, optimised")
+    parser.add_argument("--calls", type=int, default=4000)
+    parser.add_argument("--json", metavar="FILE", help="append one JSON object a line to FILE")
+    parser.add_argument("--update", action="store_true", help="write the figures as the new budget")
+    return parser.parse_known_args()[0]
+
+
+def count(binary, side, outstanding, calls, directory):
+    """Instructions per call of one side, and those of its costliest functions."""
+    out = directory / f"{side}.{outstanding}"
+    run = subprocess.run(
+        ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}",
+         f"--toggle-collect={SIDES[side]}", str(binary), str(outstanding), str(calls)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+    total = re.search(r"Collected : (\d+)", run.stderr)
+    done = re.search(r"^(\d+) calls", run.stdout, re.M)
+    if run.returncode != 0 or not total or not done:
+        raise SystemExit(f"rpc_instructions: {run.stderr.strip()[-2000:]}")
+    per_call = int(done.group(1))
+    text = subprocess.run(["callgrind_annotate", str(out)], stdout=subprocess.PIPE, text=True,
+                          check=True).stdout
+    rows = re.findall(r"^ *([\d,]+) \([ \d.]+%\)  [^:]*:(.*?)(?: \[[^\]]*\])?$", text, re.M)
+    functions = [(int(n.replace(",", "")) / per_call, name) for n, name in rows
+                 if name.strip() != "PROGRAM TOTALS"]
+    return int(total.group(1)) / per_call, functions[:TOP]
+
+
+def main():
+    options = arguments()
+    if shutil.which("valgrind") is None:
+        raise SystemExit("rpc_instructions: valgrind is not installed; run: ./dev install-deps")
+    budget = json.loads(BUDGET.read_text()) if BUDGET.exists() else {}
+    figures = {}
+    with tempfile.TemporaryDirectory() as name:
+        directory = pathlib.Path(name)
+        binary = directory / "program"
+        shutil.copyfile(options.binary, binary)
+        os.chmod(binary, 0o755)
+        # Debian's valgrind does not read the debug information of newer compilers; symbols are enough.
+        subprocess.run(["strip", "--strip-debug", str(binary)], check=True)
+        for outstanding in (1, 64):
+            for side in SIDES:
+                per_call, functions = count(binary, side, outstanding, options.calls, directory)
+                figures[f"{side}_{outstanding}"] = round(per_call, 1)
+                print(f"\n{side}, {outstanding} in flight: {per_call:.0f} instructions a call")
+                for instructions, function in functions:
+                    print(f"  {instructions:8.1f}  {function[:100]}")
+    over = {key: value for key, value in figures.items()
+            if key in budget and value > budget[key] * ALLOWED}
+    print()
+    for key, value in figures.items():
+        print(f"{key:12} {value:9.1f}   budget {budget.get(key, 'none')}")
+        if options.json:
+            with open(options.json, "a", encoding="utf-8") as file:
+                json.dump({"bench": "rpc_instructions", "device": "inprocess", "point": key,
+                           "instructions_per_call": value, "budget": budget.get(key)}, file)
+                file.write("\n")
+    if options.update:
+        BUDGET.write_text(json.dumps(figures, indent=2) + "\n")
+    elif over:
+        print(f"over the budget by more than {(ALLOWED - 1) * 100:.0f}%: {', '.join(over)}",
+              file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+// rpc_instructions: the calls whose instructions benchmarks/rpc/instructions.py counts under
+// callgrind.
+//
+// Client and server are two runtimes without threads over the in-process wire, polled in turn by
+// one thread, so every run executes the same instructions. Only what happens inside ClientTurns()
+// and ServerTurns() is collected, which also splits the figure by side.
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include "benchmarks/rpc/bench.verbena.pb.h"
+#include "fmt/format.h"
+#include "verbena/rpc/channel.h"
+#include "verbena/rpc/server.h"
+#include "verbena/transport/connect/local_bootstrap.h"
+#include "verbena/transport/executor/executor.h"
+#include "verbena/transport/soft/soft_device.h"
+
+namespace verbena::benchmarks {
+
+// A clock that does not move while calls are counted: reading the real one may take a path of its
+// own.
+class StillClock final : public Clock {
+ public:
+  TimePoint Now() override { return now_; }
+  void Advance(Duration by) { now_ += by; }
+
+ private:
+  TimePoint now_ = TimePoint(std::chrono::seconds(1));
+};
+
+class EchoService final : public bench::Bench::Service {
+ public:
+  Task<absl::Status> Echo(ServerContext&, const bench::EchoMessage& request,
+                          bench::EchoMessage& reply) override {
+    reply.set_data(request.data());
+    co_return absl::OkStatus();
+  }
+};
+
+struct Sides {
+  Runtime* client;
+  Runtime* server;
+};
+
+// Named for callgrind's --toggle-collect; never inlined, so that the names are there.
+[[gnu::noinline]] void ClientTurns(Sides sides) { sides.client->executor(0).Poll(); }
+[[gnu::noinline]] void ServerTurns(Sides sides) { sides.server->executor(0).Poll(); }
+
+namespace {
+
+Task<void> Call(bench::Bench::Stub& stub, int calls, int& left) {
+  bench::EchoMessage request;
+  bench::EchoMessage reply;
+  request.set_data(std::string(32, 'v'));
+  for (int i = 0; i < calls; ++i) {
+    absl::Status status = co_await stub.Echo(request, reply);
+    if (!status.ok() || reply.data() != request.data()) {
+      fmt::print(stderr, "rpc_instructions: {}\n", status.ToString());
+      std::exit(1);
+    }
+  }
+  --left;
+}
+
+// Until `calls` calls by each of `outstanding` callers have ended. Polls before that connect are
+// not collected, since the names of the turns are not on the stack then.
+void RunCalls(Sides sides, bench::Bench::Stub& stub, int outstanding, int calls, bool collected) {
+  int left = outstanding;
+  for (int i = 0; i < outstanding; ++i) sides.client->Spawn(Call(stub, calls, left));
+  while (left > 0) {
+    if (collected) {
+      ClientTurns(sides);
+      ServerTurns(sides);
+    } else {
+      sides.client->executor(0).Poll();
+      sides.server->executor(0).Poll();
+    }
+  }
+}
+
+int Main(int outstanding, int calls) {
+  StillClock clock;
+  absl::StatusOr<std::unique_ptr<SoftDevice>> device =
+      SoftDevice::Create({.engine_thread = false, .shared_memory = false, .clock = &clock});
+  if (!device.ok()) return fmt::print(stderr, "{}\n", device.status().ToString()), 1;
+  LocalNetwork network;
+  LocalBootstrap bootstrap(network);
+  RuntimeOptions options{.mode = ExecutorMode::kBusy, .threads = false};
+  options.use_device = device->get();
+  options.use_bootstrap = &bootstrap;
+  options.clock = &clock;
+  absl::StatusOr<std::unique_ptr<Runtime>> server_runtime = Runtime::Start(options);
+  absl::StatusOr<std::unique_ptr<Runtime>> client_runtime = Runtime::Start(options);
+  if (!server_runtime.ok() || !client_runtime.ok()) {
+    return fmt::print(stderr, "{} {}\n", server_runtime.status().ToString(),
+                      client_runtime.status().ToString()),
+           1;
+  }
+  EchoService service;
+  absl::StatusOr<std::unique_ptr<Server>> server =
+      Server::Start(**server_runtime, {&service}, {.address = "bench:1"});
+  if (!server.ok()) return fmt::print(stderr, "{}\n", server.status().ToString()), 1;
+  Channel channel(**client_runtime, (*server)->address());
+  bench::Bench::Stub stub(channel);
+  const Sides sides{client_runtime->get(), server_runtime->get()};
+  RunCalls(sides, stub, outstanding, /*calls=*/200, /*collected=*/false);
+  RunCalls(sides, stub, outstanding, calls / outstanding, /*collected=*/true);
+  fmt::print("{} calls, {} in flight\n", calls / outstanding * outstanding, outstanding);
+  std::fflush(stdout);
+  // Both sides would wait for each other to close, on one thread: the process just ends.
+  std::_Exit(0);
+}
+
+}  // namespace
+}  // namespace verbena::benchmarks
+
+int main(int argc, char** argv) {
+  const int outstanding = argc > 1 ? std::atoi(argv[1]) : 1;
+  const int calls = argc > 2 ? std::atoi(argv[2]) : 4000;
+  if (outstanding < 1 || calls < outstanding) {
+    return fmt::print(stderr, "usage: rpc_instructions [calls in flight] [calls]\n"), 2;
+  }
+  return verbena::benchmarks::Main(outstanding, calls);
+}

@@ -48,7 +48,7 @@ def count(binary, side, outstanding, calls, directory):
                           check=True).stdout
     rows = re.findall(r"^ *([\d,]+) \([ \d.]+%\)  [^:]*:(.*?)(?: \[[^\]]*\])?$", text, re.M)
     functions = [(int(n.replace(",", "")) / per_call, name) for n, name in rows
-                 if name.strip() != "PROGRAM TOTALS"]
+                 if name.strip() not in ("PROGRAM TOTALS", "function")]
     return int(total.group(1)) / per_call, functions[:TOP]
 
 

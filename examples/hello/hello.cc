@@ -1,6 +1,5 @@
 // A service, a server and a client in one program, over the in-process wire of the soft device.
-//
-// [readme]
+
 #include <chrono>
 #include <iostream>
 
@@ -36,4 +35,3 @@ int main() {
   if (!status.ok()) std::cerr << status << std::endl;
   return status.ok() ? 0 : 1;
 }
-// [readme]

@@ -23,4 +23,6 @@ MUTANTS = [
            "*OnlyASignalledOneFreesTheirSlots"),
     Mutant("kFlushNotDelivered", "//tests/transport/soft:in_process_test",
            "*ErrorStateFlushesBothQueuesInOrder"),
+    Mutant("kStaleWrIdAccepted", "//tests/transport/link:stale_completion_test", "*"),
+    Mutant("kDeadlineNotCarried", "//tests/rpc:lifetime_test", "*TheDeadlineIsCarriedToTheServer"),
 ]

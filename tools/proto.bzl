@@ -100,6 +100,7 @@ def cc_verbena_library(name, proto, deps = [], testonly = None, **kwargs):
         strip_include_prefix = generated,
         testonly = testonly,
         deps = deps + [
+            "@verbena//rpc",  # what stubs call, linked after them
             "@verbena//rpc:generated",
             "@com_google_protobuf//:protobuf",
         ],

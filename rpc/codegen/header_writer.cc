@@ -145,6 +145,7 @@ void WriteHeader(const FileDescriptor& file, Printer& printer) {
   if (file.service_count() > 0) {
     printer.Print(
         "#include \"verbena/rpc/call_options.h\"\n"
+        "#include \"verbena/rpc/server_context.h\"\n"
         "#include \"verbena/rpc/service.h\"\n"
         "#include \"verbena/rpc/stub.h\"\n");
     if (!vars["namespace"].empty()) printer.Print(vars, "\nnamespace $namespace$ {\n");

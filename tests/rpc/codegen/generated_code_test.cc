@@ -15,8 +15,10 @@
 #include "testdata/unary.verbena.pb.h"
 #include "verbena/rpc/call_options.h"
 #include "verbena/rpc/method.h"
+#include "verbena/rpc/server_context.h"
 #include "verbena/rpc/service.h"
 #include "verbena/rpc/stub.h"
+#include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/coro/task.h"
 
@@ -33,7 +35,15 @@ class Channel {
   absl::Status answer;
 };
 
-class ServerContext {};
+class ServerCall {
+ public:
+  ServerContext context{method_, cancel_, peer_};
+
+ private:
+  MethodDescriptor method_{"test.Test/Test", Idempotency::kUnknown};
+  CancelScope cancel_;
+  std::string peer_;
+};
 
 namespace internal {
 
@@ -171,24 +181,25 @@ TEST(ServiceTest, ItsTableListsItsMethodsInOrder) {
 
 TEST(ServiceTest, AnInvokedMethodRunsTheOverrideOnTheVeryArguments) {
   ShoutingService service;
-  ServerContext context;
+  ServerCall call;
   SayRequest request = RequestOf("hey");
   SayReply reply;
   ManualScheduler scheduler;
-  EXPECT_TRUE(scheduler.Run(service.methods()[1].invoke(service, context, request, reply)).ok());
+  EXPECT_TRUE(
+      scheduler.Run(service.methods()[1].invoke(service, call.context, request, reply)).ok());
   EXPECT_EQ("hey!", reply.text());
-  EXPECT_EQ(&context, service.context_);
+  EXPECT_EQ(&call.context, service.context_);
   EXPECT_EQ(&request, service.request_);
 }
 
 TEST(ServiceTest, AMethodLeftOutAnswersUnimplementedWithItsName) {
   ShoutingService service;
-  ServerContext context;
+  ServerCall call;
   SayRequest request;
   SayReply reply;
   ManualScheduler scheduler;
   EXPECT_EQ(absl::UnimplementedError("verbena.testing.unary.v1.Echo/Say is not implemented"),
-            scheduler.Run(service.methods()[0].invoke(service, context, request, reply)));
+            scheduler.Run(service.methods()[0].invoke(service, call.context, request, reply)));
 }
 
 TEST(ServiceTest, AServiceWithoutMethodsHasAnEmptyTable) {

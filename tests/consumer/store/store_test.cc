@@ -1,0 +1,42 @@
+#include <chrono>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gtest/gtest.h"
+#include "store/memory_store.h"
+#include "store/store.pb.h"
+#include "store/store.verbena.pb.h"
+#include "verbena/rpc/channel.h"
+#include "verbena/rpc/runtime.h"
+#include "verbena/rpc/server.h"
+#include "verbena/transport/coro/task.h"
+
+namespace consumer::store {
+namespace {
+
+verbena::Task<absl::StatusOr<GetReply>> Get(verbena::Channel& channel, std::string key) {
+  Store::Stub store(channel);
+  GetRequest request;
+  request.set_key(key);
+  co_return co_await store.Get(request, {.deadline = std::chrono::seconds(30)});
+}
+
+TEST(StoreTest, ACallReachesTheServiceAndItsAnswerComesBack) {
+  auto runtime = verbena::Runtime::Start({.device = "soft"});
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  MemoryStore service;
+  auto server = verbena::Server::Start(**runtime, {&service});
+  ASSERT_TRUE(server.ok()) << server.status();
+  verbena::Channel channel(**runtime, (*server)->address());
+
+  absl::StatusOr<GetReply> found = (*runtime)->BlockOn(Get(channel, "header"));
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ("header is the consumer's", found->value());
+
+  absl::StatusOr<GetReply> refused = (*runtime)->BlockOn(Get(channel, ""));
+  EXPECT_EQ(absl::StatusCode::kInvalidArgument, refused.status().code()) << refused.status();
+}
+
+}  // namespace
+}  // namespace consumer::store

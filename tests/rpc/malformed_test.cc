@@ -1,0 +1,206 @@
+// What a peer that breaks the protocol can do to others: end its own link, and nothing else.
+
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/rpc/rogue_peer.h"
+#include "tests/rpc/testing_service.h"
+#include "verbena/rpc/stub.h"
+
+namespace verbena {
+namespace {
+
+RogueFrame Request(const char* method, uint32_t slot, uint32_t generation, std::string body = "") {
+  RogueFrame frame;
+  frame.header.kind = FrameKind::kRequest;
+  frame.header.method_id = MethodId(method);
+  frame.header.call_slot = slot;
+  frame.header.call_generation = generation;
+  frame.body = std::move(body);
+  return frame;
+}
+
+RogueFrame Response(uint32_t slot, uint32_t generation) {
+  RogueFrame frame;
+  frame.header.kind = FrameKind::kResponse;
+  frame.header.call_slot = slot;
+  frame.header.call_generation = generation;
+  return frame;
+}
+
+SendHeader Granting(uint32_t credits) {
+  SendHeader header;
+  header.credits_granted = credits;
+  return header;
+}
+
+const SendHeader kCorrect = Granting(RoguePeer::kCredits);
+
+struct Violation {
+  const char* name;
+  std::vector<std::string> sends;
+};
+
+std::string WithByte(std::string bytes, size_t offset, char value) {
+  bytes[offset] = value;
+  return bytes;
+}
+
+std::vector<Violation> ViolationsOfAClient() {
+  const std::string ping = EncodeSend(kCorrect, {RogueFrame{.header = {.kind = FrameKind::kPing}}});
+  SendHeader returning = kCorrect;
+  returning.credits_returned = 1;
+  SendHeader reserve_seen = kCorrect;
+  reserve_seen.reserve_seen = 5;
+  RogueFrame long_ping{.header = {.kind = FrameKind::kPing}, .body = "x"};
+  std::vector<Violation> all = {
+      {"RandomBytes", {std::string(100, '\xa5')}},
+      {"EmptySend", {std::string()}},
+      {"TruncatedHeader", {ping.substr(0, 15)}},
+      {"FramePastTheEnd", {ping.substr(0, 40)}},
+      {"BodyPastTheEnd", {WithByte(ping, 16 + 20, 8)}},
+      {"HugeBody", {WithByte(ping, 16 + 23, '\xff')}},
+      {"UnknownKind", {WithByte(ping, 16 + 24, 99)}},
+      {"UnknownFrameFlag", {WithByte(ping, 16 + 25, 1)}},
+      {"UnknownSendFlag", {WithByte(ping, 12, '\x40')}},
+      {"TrailingBytes", {ping + std::string(8, '\0')}},
+      {"GrantTakenBack", {EncodeSend(Granting(RoguePeer::kCredits - 1), {})}},
+      {"ForgedGrant", {EncodeSend(Granting(1u << 30), {})}},
+      {"CreditsReturnedThatWereNotLent", {EncodeSend(returning, {})}},
+      {"ReserveSeenThatWasNotSent", {EncodeSend(reserve_seen, {})}},
+      {"ResponseToAServer", {EncodeSend(kCorrect, {Response(0, 0)})}},
+      {"PingWithABody", {EncodeSend(kCorrect, {long_ping})}},
+      {"CallSlotOutOfRange",
+       {EncodeSend(kCorrect, {Request("verbena.testing.Testing/Echo", 1u << 16, 0)})}},
+      {"CallRunningAlready",
+       {EncodeSend(kCorrect, {Request("verbena.testing.Testing/Wait", 3, 7),
+                              Request("verbena.testing.Testing/Wait", 3, 7)})}},
+      {"PastGenerationOfARunningCall",
+       {EncodeSend(kCorrect, {Request("verbena.testing.Testing/Wait", 3, 7),
+                              Request("verbena.testing.Testing/Wait", 3, 6)})}},
+  };
+  return all;
+}
+
+class ViolationTest : public RpcTest, public ::testing::WithParamInterface<Violation> {};
+
+TEST_P(ViolationTest, EndsItsOwnLinkAlone) {
+  StartBoth();
+  ASSERT_EQ(Run(EchoOnce(1, "before")), absl::OkStatus());
+  RoguePeer rogue(*client_runtime_);
+  rogue.ConnectTo(server_->address());
+  for (const std::string& bytes : GetParam().sends) rogue.Send(bytes);
+  EXPECT_TRUE(rogue.IsDropped());
+  EXPECT_EQ(Run(EchoOnce(2, "others do not notice")), absl::OkStatus());
+  Eventually([&] { return service_.waiting == 0; }, "the rogue's handlers are cancelled");
+}
+
+INSTANTIATE_TEST_SUITE_P(Client, ViolationTest, ::testing::ValuesIn(ViolationsOfAClient()),
+                         [](const auto& info) { return info.param.name; });
+
+class MalformedTest : public RpcTest {};
+
+TEST_F(MalformedTest, WhatIsOddButAllowedKeepsTheLink) {
+  StartBoth();
+  RoguePeer rogue(*client_runtime_);
+  rogue.ConnectTo(server_->address());
+  RogueFrame cancel;
+  cancel.header.kind = FrameKind::kCancel;
+  cancel.header.call_slot = 9;
+  rogue.Send(EncodeSend(kCorrect, {cancel}));  // of a call that never was
+  rogue.Send(EncodeSend(kCorrect, {}));        // neither frames nor news
+  rogue.Send(EncodeSend(kCorrect, {Request("no.such/Method", 0, 0)}));
+  std::vector<RogueFrame> refusal = rogue.Receive();
+  EXPECT_EQ(refusal[0].header.status_code, static_cast<int>(absl::StatusCode::kUnimplemented));
+  rogue.Send(EncodeSend(kCorrect, {Request("verbena.testing.Testing/Echo", 0, 1, "\xff\xff")}));
+  std::vector<RogueFrame> invalid = rogue.Receive();
+  EXPECT_EQ(invalid[0].header.status_code, static_cast<int>(absl::StatusCode::kInvalidArgument));
+  EXPECT_EQ(invalid[0].header.call_generation, 1u);
+}
+
+TEST_F(MalformedTest, SendingWithoutCreditsEndsTheLink) {
+  StartBoth();
+  RoguePeer rogue(*client_runtime_);
+  rogue.ConnectTo(server_->address());
+  // More than its window and all that could be returned meanwhile on the two reserve credits.
+  for (int i = 0; i < 50; ++i) rogue.Send(EncodeSend(kCorrect, {}));
+  EXPECT_TRUE(rogue.IsDropped());
+}
+
+// A rogue server: what it may answer to a call of a correct client.
+class RogueServerTest : public RpcTest {
+ protected:
+  // Makes one call to a rogue that answers its request with `answer(request)`; returns how the call
+  // ended.
+  absl::Status CallRogue(const std::function<std::string(const FrameHeader&)>& answer) {
+    client_runtime_ = StartRuntime();
+    rogue_runtime_ = StartRuntime();
+    std::unique_ptr<MessageListener> listener =
+        *rogue_runtime_->shard(0).bootstrap().Listen("127.0.0.1:0");
+    channel_ = std::make_unique<Channel>(*client_runtime_, listener->address());
+    stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
+    std::thread rogue_thread([&] {
+      RoguePeer rogue(*rogue_runtime_);
+      rogue.AcceptFrom(*listener);
+      const FrameHeader request = rogue.Receive()[0].header;
+      rogue.Send(answer(request));
+      dropped_ = rogue.IsDropped();
+    });
+    absl::Status status = Run(EchoOnce(1, "hello"));
+    channel_.reset();
+    client_runtime_.reset();
+    rogue_thread.join();
+    return status;
+  }
+
+  std::unique_ptr<Runtime> rogue_runtime_;
+  bool dropped_ = false;
+};
+
+TEST_F(RogueServerTest, AResponseOfAFutureGenerationEndsTheLink) {
+  absl::Status status = CallRogue([](const FrameHeader& request) {
+    return EncodeSend(kCorrect, {Response(request.call_slot, request.call_generation + 1)});
+  });
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_EQ(OutcomeOf(status), Outcome::kMaybeExecuted);
+  EXPECT_TRUE(dropped_);
+}
+
+TEST_F(RogueServerTest, AResponseToASlotOutOfRangeEndsTheLink) {
+  absl::Status status = CallRogue([](const FrameHeader& request) {
+    return EncodeSend(kCorrect, {Response(request.call_slot + 1000, request.call_generation)});
+  });
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_TRUE(dropped_);
+}
+
+TEST_F(RogueServerTest, AResponseOfAPastGenerationIsLateAndHarmless) {
+  absl::Status status = CallRogue([](const FrameHeader& request) {
+    return EncodeSend(kCorrect, {Response(request.call_slot, request.call_generation - 1),
+                                 Response(request.call_slot, request.call_generation)});
+  });
+  // The second one is an empty reply, which parses, and is not the request's: the call got it.
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+}
+
+TEST_F(RogueServerTest, AReplyThatDoesNotParseFailsItsCallAlone) {
+  absl::Status status = CallRogue([](const FrameHeader& request) {
+    RogueFrame response = Response(request.call_slot, request.call_generation);
+    response.body = "\xff\xff\xff";
+    return EncodeSend(kCorrect, {response});
+  });
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
+}
+
+TEST_F(RogueServerTest, ARequestToAClientEndsTheLink) {
+  absl::Status status = CallRogue([](const FrameHeader&) {
+    return EncodeSend(kCorrect, {Request("verbena.testing.Testing/Echo", 0, 0)});
+  });
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_TRUE(dropped_);
+}
+
+}  // namespace
+}  // namespace verbena

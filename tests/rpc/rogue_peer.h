@@ -1,0 +1,170 @@
+// RoguePeer: a peer that shakes hands correctly and then sends whatever bytes a test wants.
+//
+// It drives verbs by hand over a soft device of its own, so nothing of Verbena stands between the
+// test and the wire.
+
+#ifndef VERBENA_TESTS_RPC_ROGUE_PEER_H_
+#define VERBENA_TESTS_RPC_ROGUE_PEER_H_
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "verbena/rpc/runtime.h"
+#include "verbena/rpc/shard.h"
+#include "verbena/transport/connect/handshake.h"
+#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/device/handles.h"
+#include "verbena/transport/link/qp_setup.h"
+#include "verbena/transport/link/receive_ring.h"
+#include "verbena/transport/link/wire_format.h"
+#include "verbena/transport/link/wr_id.h"
+#include "verbena/transport/soft/soft_device.h"
+
+namespace verbena {
+
+struct RogueFrame {
+  FrameHeader header = {};
+  std::string body = {};
+};
+
+// One SEND as a correct peer would encode it.
+inline std::string EncodeSend(SendHeader send, const std::vector<RogueFrame>& frames) {
+  send.frame_count = static_cast<uint16_t>(frames.size());
+  std::string bytes(reinterpret_cast<const char*>(&send), sizeof(send));
+  for (RogueFrame frame : frames) {
+    frame.header.body_bytes = static_cast<uint32_t>(frame.body.size());
+    bytes.append(reinterpret_cast<const char*>(&frame.header), sizeof(frame.header));
+    bytes += frame.body;
+    bytes.resize((bytes.size() + kFrameAlignment - 1) / kFrameAlignment * kFrameAlignment);
+  }
+  return bytes;
+}
+
+class RoguePeer {
+ public:
+  static constexpr uint32_t kCredits = 8;
+  static constexpr Duration kPatience = std::chrono::seconds(20);
+
+  // `runtime` lends its executor and bootstrap.
+  explicit RoguePeer(Runtime& runtime) : runtime_(runtime), limits_{} {
+    device_ = *SoftDevice::Create({.name = "rogue"});
+    pd_ = PdHandle(*device_, *device_->AllocPd());
+    cq_ = CqHandle(*device_, *device_->CreateCq(1024, nullptr, nullptr));
+    receives_ = *ReceiveRing::Create(*device_, pd_.get(), 64, limits_.eager_bytes);
+    receives_->set_target(64);
+    EXPECT_EQ(receives_->Post(), absl::OkStatus());
+    address_ = *ReadPortAddress(*device_, 1, 0);
+    qp_ = *CreateLinkQp(*device_, pd_.get(), cq_.get(), receives_->srq(), limits_, 4096, address_);
+  }
+  ~RoguePeer() { EXPECT_EQ(Run(DropStream()), absl::OkStatus()); }
+
+  // As a client.
+  void ConnectTo(const std::string& address) { EXPECT_EQ(Run(Offer(address)), absl::OkStatus()); }
+  // As a server that accepts one link; call it while a client is connecting to `listener`.
+  void AcceptFrom(MessageListener& listener) { EXPECT_EQ(Run(Answer(listener)), absl::OkStatus()); }
+
+  void Send(const std::string& bytes) {
+    ibv_sge element = {reinterpret_cast<uintptr_t>(bytes.data()),
+                       static_cast<uint32_t>(bytes.size()), 0};
+    ibv_send_wr request = {};
+    request.sg_list = &element;
+    request.num_sge = 1;
+    request.opcode = IBV_WR_SEND;
+    request.send_flags = IBV_SEND_INLINE | IBV_SEND_SIGNALED;
+    ibv_send_wr* refused = nullptr;
+    EXPECT_EQ(ibv_post_send(qp_.get(), &request, &refused), 0);
+  }
+
+  // Polls until the peer's next SEND with frames, and returns its frames.
+  std::vector<RogueFrame> Receive() {
+    const TimePoint limit = Clock::Real().Now() + kPatience;
+    std::vector<RogueFrame> frames;
+    while (frames.empty() && Clock::Real().Now() < limit) {
+      ibv_wc completion = {};
+      if (ibv_poll_cq(cq_.get(), 1, &completion) != 1 || (completion.opcode & IBV_WC_RECV) == 0) {
+        continue;
+      }
+      const uint32_t buffer = WrId::Unpack(completion.wr_id).slot;
+      EXPECT_TRUE(receives_->OnCompletion(buffer));
+      FrameParser parser(receives_->data(buffer), completion.byte_len);
+      while (parser.Next()) {
+        frames.push_back({parser.frame(), std::string(parser.body(), parser.frame().body_bytes)});
+      }
+      receives_->Release(buffer);
+    }
+    EXPECT_FALSE(frames.empty()) << "nothing came from the peer";
+    return frames;
+  }
+
+  // True when the peer ends the link (its bootstrap stream closes).
+  bool IsDropped() {
+    return absl::IsUnavailable(Run(WithDeadline(ReadStream(), Clock::Real().Now() + kPatience)));
+  }
+
+ private:
+  template <typename T>
+  T Run(Task<T> task) {
+    return runtime_.BlockOn(std::move(task));
+  }
+
+  LinkParameters Mine() const {
+    LinkParameters mine;
+    std::memcpy(mine.gid.data(), address_.gid.raw, mine.gid.size());
+    mine.qp_number = qp_->qp_num;
+    mine.credit_grant = kCredits;
+    return mine;
+  }
+
+  absl::Status ConnectQp(const LinkParameters& peer) {
+    RemoteQp remote{.qpn = peer.qp_number, .psn = peer.packet_sequence_number, .mtu = IBV_MTU_4096};
+    std::memcpy(remote.gid.raw, peer.gid.data(), peer.gid.size());
+    return ConnectLinkQp(*device_, qp_.get(), address_, 0, remote);
+  }
+
+  Task<absl::Status> Offer(std::string address) {
+    absl::StatusOr<std::unique_ptr<MessageStream>> stream =
+        co_await runtime_.shard(0).bootstrap().Connect(address);
+    if (!stream.ok()) co_return stream.status();
+    stream_ = *std::move(stream);
+    absl::StatusOr<LinkParameters> answer = co_await OfferLink(*stream_, Mine());
+    if (!answer.ok()) co_return answer.status();
+    if (absl::Status status = ConnectQp(*answer); !status.ok()) co_return status;
+    co_return co_await ConfirmReady(*stream_);
+  }
+
+  Task<absl::Status> Answer(MessageListener& listener) {
+    absl::StatusOr<std::unique_ptr<MessageStream>> stream = co_await listener.Accept();
+    if (!stream.ok()) co_return stream.status();
+    stream_ = *std::move(stream);
+    absl::StatusOr<LinkParameters> offer = co_await ReceiveOffer(*stream_);
+    if (!offer.ok()) co_return offer.status();
+    if (absl::Status status = ConnectQp(*offer); !status.ok()) co_return status;
+    absl::Status accepted = co_await AcceptOffer(*stream_, *offer, Mine());
+    if (!accepted.ok()) co_return accepted;
+    co_return co_await AwaitReady(*stream_);
+  }
+
+  Task<absl::Status> ReadStream() { co_return (co_await stream_->Receive()).status(); }
+
+  Task<absl::Status> DropStream() {
+    stream_.reset();
+    co_return absl::OkStatus();
+  }
+
+  Runtime& runtime_;
+  const LinkLimits limits_;
+  std::unique_ptr<SoftDevice> device_;
+  PdHandle pd_;
+  CqHandle cq_;
+  std::unique_ptr<ReceiveRing> receives_;
+  PortAddress address_;
+  QpHandle qp_;
+  std::unique_ptr<MessageStream> stream_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TESTS_RPC_ROGUE_PEER_H_

@@ -20,6 +20,7 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -38,9 +39,9 @@ class Mailbox : public std::enable_shared_from_this<Mailbox<T>> {
   bool Push(T item, size_t limit = std::numeric_limits<size_t>::max());
   // Ends the mailbox: Pop() returns what is in it, then `why` (an error) for ever. Only the first
   // end counts, except that Abort() overrides Finish().
-  void Finish(absl::Status why);
+  void Finish(const absl::Status& why);
   // The same, and drops what is in it.
-  void Abort(absl::Status why);
+  void Abort(const absl::Status& why);
 
   bool empty() const;
 
@@ -56,9 +57,20 @@ class Mailbox : public std::enable_shared_from_this<Mailbox<T>> {
   // Takes the first item, or the end, and leaves if `wake` had entered.
   absl::StatusOr<T> Take(const std::shared_ptr<RemoteWake>& wake);
 
+  // Both under mutex_.
+  bool ended() const { return end_code_ != absl::StatusCode::kOk; }
+  void SetEnd(const absl::Status& why) {
+    end_code_ = why.code();
+    end_message_ = std::string(why.message());
+  }
+
   mutable std::mutex mutex_;
   std::deque<T> items_;
-  absl::Status end_;  // OK while open
+  // Why it ended, OK while open; not an absl::Status, whose shared part would be released on one
+  // thread and read on another where ThreadSanitizer cannot follow: in Debian's uninstrumented
+  // library.
+  absl::StatusCode end_code_ = absl::StatusCode::kOk;
+  std::string end_message_;
   // The one consumer, until it has taken what it was woken for: a second one must not take it
   // first.
   std::shared_ptr<RemoteWake> waiting_;
@@ -109,7 +121,7 @@ bool Mailbox<T>::Push(T item, size_t limit) {
   std::shared_ptr<RemoteWake> wake;
   {
     std::lock_guard lock(mutex_);
-    if (!end_.ok() || items_.size() >= limit) return false;
+    if (ended() || items_.size() >= limit) return false;
     items_.push_back(std::move(item));
     wake = waiting_;
   }
@@ -118,26 +130,26 @@ bool Mailbox<T>::Push(T item, size_t limit) {
 }
 
 template <typename T>
-void Mailbox<T>::Finish(absl::Status why) {
+void Mailbox<T>::Finish(const absl::Status& why) {
   assert(!why.ok());
   std::shared_ptr<RemoteWake> wake;
   {
     std::lock_guard lock(mutex_);
-    if (!end_.ok()) return;
-    end_ = std::move(why);
+    if (ended()) return;
+    SetEnd(why);
     wake = waiting_;
   }
   if (wake != nullptr) wake->Wake();
 }
 
 template <typename T>
-void Mailbox<T>::Abort(absl::Status why) {
+void Mailbox<T>::Abort(const absl::Status& why) {
   assert(!why.ok());
   std::deque<T> dropped;  // destroyed outside the lock: a dropped stream closes itself
   std::shared_ptr<RemoteWake> wake;
   {
     std::lock_guard lock(mutex_);
-    end_ = std::move(why);
+    SetEnd(why);
     dropped.swap(items_);
     wake = waiting_;
   }
@@ -154,7 +166,7 @@ template <typename T>
 auto Mailbox<T>::Enter(std::shared_ptr<RemoteWake> wake) -> Entry {
   std::lock_guard lock(mutex_);
   if (waiting_ != nullptr) return Entry::kBusy;
-  if (!items_.empty() || !end_.ok()) return Entry::kReady;
+  if (!items_.empty() || ended()) return Entry::kReady;
   waiting_ = std::move(wake);
   return Entry::kWaits;
 }
@@ -169,7 +181,7 @@ template <typename T>
 absl::StatusOr<T> Mailbox<T>::Take(const std::shared_ptr<RemoteWake>& wake) {
   std::lock_guard lock(mutex_);
   if (waiting_ == wake) waiting_ = nullptr;
-  if (items_.empty()) return end_;
+  if (items_.empty()) return absl::Status(end_code_, end_message_);
   T item = std::move(items_.front());
   items_.pop_front();
   return item;

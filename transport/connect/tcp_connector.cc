@@ -99,9 +99,9 @@ void TcpConnector::OnConnected(const error_code& error) {
   io_->Unregister(shared_from_this());
 }
 
-void TcpConnector::Fail(absl::Status why) {
+void TcpConnector::Fail(const absl::Status& why) {
   if (std::exchange(ended_, true)) return;
-  outcome_->Finish(std::move(why));
+  outcome_->Finish(why);
   resolver_.cancel();
   error_code ignored;
   socket_.close(ignored);

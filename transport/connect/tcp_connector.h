@@ -37,7 +37,7 @@ class TcpConnector final : public IoObject, public std::enable_shared_from_this<
   void Resolve();
   void ConnectNext();
   void OnConnected(const boost::system::error_code& error);
-  void Fail(absl::Status why);
+  void Fail(const absl::Status& why);
   std::string What() const;
 
   const std::shared_ptr<IoThread> io_;

@@ -143,10 +143,10 @@ void TcpConnection::OnMessage(const error_code& error, size_t bytes) {
   received_->Push(std::exchange(message_, {}));
 }
 
-void TcpConnection::EndReading(absl::Status why) {
+void TcpConnection::EndReading(const absl::Status& why) {
   reading_ = false;
   read_ended_ = true;
-  received_->Finish(std::move(why));
+  received_->Finish(why);
 }
 
 void TcpConnection::WriteNext() {

@@ -64,7 +64,7 @@ class TcpConnection final : public IoObject, public std::enable_shared_from_this
   void ReadNext();
   void OnLength(const boost::system::error_code& error, size_t bytes);
   void OnMessage(const boost::system::error_code& error, size_t bytes);
-  void EndReading(absl::Status why);
+  void EndReading(const absl::Status& why);
   void WriteNext();
   void OnWritten(const boost::system::error_code& error);
   void EndWriting(absl::Status why);

@@ -34,7 +34,7 @@ FOLDERS = {
     "rpc/admin": _EXECUTOR | {"rpc", "proto"},
     "rpc/codegen": {"proto"},
     "examples": {"rpc", "proto", "transport/log", "transport/coro", "transport/executor",
-                 "transport/connect", "benchmarks/harness"},
+                 "transport/connect", "transport/link", "benchmarks/harness"},
     "benchmarks": _ANYTHING,
     "benchmarks/harness": _ANYTHING,
     "tests": _ANYTHING,

@@ -1,0 +1,36 @@
+// Demo: the key-value store at work. Starts kv_server as a process, puts every line of some files
+// into it, reads them back with many calls in flight, compares every byte, and tells what that
+// took.
+//
+// Called once, on the main thread, before there are others.
+
+#ifndef VERBENA_EXAMPLES_KV_DEMO_H_
+#define VERBENA_EXAMPLES_KV_DEMO_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "verbena/transport/executor/executor_options.h"
+
+namespace kv {
+
+struct DemoOptions {
+  std::vector<std::string> paths;
+  std::string server;   // the path of kv_server
+  std::string address;  // where it listens
+  int executors = 1;    // on each side
+  verbena::ExecutorMode mode = verbena::ExecutorMode::kAdaptive;
+  std::string mode_name;
+  uint64_t max_bytes = 0;
+  int in_flight = 64;
+  uint64_t rounds = 1;
+};
+
+// The process's exit status: 0, 1 after one line that says what went wrong, or 128 and the number
+// of the signal that ended it.
+int RunDemo(const DemoOptions& options);
+
+}  // namespace kv
+
+#endif  // VERBENA_EXAMPLES_KV_DEMO_H_

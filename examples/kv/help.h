@@ -1,0 +1,24 @@
+// AsksForHelp: whether a command line has --help or -h before a "--".
+//
+// Asked before Abseil parses the flags, whose own help lists every flag of every library that is
+// linked in, and exits with 1.
+
+#ifndef VERBENA_EXAMPLES_KV_HELP_H_
+#define VERBENA_EXAMPLES_KV_HELP_H_
+
+#include <string_view>
+
+namespace kv {
+
+inline bool AsksForHelp(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word == "--") return false;
+    if (word == "--help" || word == "-help" || word == "-h") return true;
+  }
+  return false;
+}
+
+}  // namespace kv
+
+#endif  // VERBENA_EXAMPLES_KV_HELP_H_

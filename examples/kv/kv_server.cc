@@ -1,0 +1,109 @@
+// kv_server: serves kv.v1.KeyValue out of memory, until SIGINT or SIGTERM.
+
+#include <signal.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "examples/kv/help.h"
+#include "examples/kv/kv_service.h"
+#include "examples/kv/mode.h"
+#include "examples/kv/store.h"
+#include "fmt/format.h"
+#include "verbena/rpc/runtime.h"
+#include "verbena/rpc/server.h"
+#include "verbena/transport/executor/executor_options.h"
+
+ABSL_FLAG(std::string, address, "127.0.0.1:4000", "Host and port to listen at.");
+ABSL_FLAG(int, executors, 1, "Threads that serve.");
+ABSL_FLAG(std::string, mode, "adaptive", "How they wait: busy, adaptive or event.");
+ABSL_FLAG(uint64_t, max_bytes, uint64_t{1} << 30, "Memory for entries.");
+ABSL_FLAG(int, grace_s, 2, "Seconds that running calls have to end.");
+
+namespace kv {
+namespace {
+
+constexpr char kHelp[] =
+    R"(usage: kv_server [options]
+
+Serves kv.v1.KeyValue, an in-memory key-value store (examples/kv/kv.proto). Prints
+"listening on ADDRESS" once it does. SIGINT (Ctrl-C) or SIGTERM ends it: running calls have
+--grace_s seconds to end; a second signal ends it at once.
+
+  --address=HOST:PORT  where to listen (default 127.0.0.1:4000); port 0 takes a free one
+  --executors=N        threads that serve (default 1), one per core that it should use
+  --mode=MODE          how they wait: busy (never sleeps), adaptive (default), event
+  --max_bytes=BYTES    memory for entries (default 1 GiB), counting 128 bytes for each besides its
+                       key and value; a Put beyond it is refused with RESOURCE_EXHAUSTED
+  --grace_s=SECONDS    time for running calls when it is ended (default 2)
+  --help               this text
+)";
+
+sigset_t StopSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  return signals;
+}
+
+void WaitForStopSignal() {
+  const sigset_t signals = StopSignals();
+  int received = 0;
+  while (sigwait(&signals, &received) != 0) {
+  }
+  // The next one ends the process by default, should the drain take too long for somebody.
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+}
+
+absl::Status Serve() {
+  absl::StatusOr<verbena::ExecutorMode> mode = ParseMode(absl::GetFlag(FLAGS_mode));
+  if (!mode.ok()) return mode.status();
+  // Before there are other threads, so that none of them takes the signal.
+  const sigset_t signals = StopSignals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+
+  absl::StatusOr<std::unique_ptr<verbena::Runtime>> runtime =
+      verbena::Runtime::Start({.executors = absl::GetFlag(FLAGS_executors), .mode = *mode});
+  if (!runtime.ok()) return runtime.status();
+  Store store(absl::GetFlag(FLAGS_max_bytes));
+  KvService service(store);
+  absl::StatusOr<std::unique_ptr<verbena::Server>> server =
+      verbena::Server::Start(**runtime, {&service}, {.address = absl::GetFlag(FLAGS_address)});
+  if (!server.ok()) return server.status();
+
+  fmt::print("listening on {}\n", (*server)->address());
+  std::fflush(stdout);
+  WaitForStopSignal();
+  (*server)->Shutdown(std::chrono::seconds(absl::GetFlag(FLAGS_grace_s)));
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  if (AsksForHelp(argc, argv)) {
+    fmt::print("{}", kHelp);
+    return 0;
+  }
+  const std::vector<char*> words = absl::ParseCommandLine(argc, argv);
+  if (words.size() > 1) {
+    fmt::print(stderr, "kv_server: '{}' is not an option; see kv_server --help\n", words[1]);
+    return 1;
+  }
+  const absl::Status status = Serve();
+  if (!status.ok()) fmt::print(stderr, "kv_server: {}\n", std::string(status.message()));
+  return status.ok() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace kv
+
+int main(int argc, char** argv) { return kv::Main(argc, argv); }

@@ -1,0 +1,45 @@
+// KvService: kv.v1.KeyValue on a Store.
+//
+// Its handlers run on every executor of the server, and never suspend: the Store is memory. The
+// store must outlive it.
+//
+//   kv::Store store(64 << 20);
+//   kv::KvService service(store);
+//   auto server = verbena::Server::Start(*runtime, {&service});
+
+#ifndef VERBENA_EXAMPLES_KV_KV_SERVICE_H_
+#define VERBENA_EXAMPLES_KV_KV_SERVICE_H_
+
+#include "absl/status/status.h"
+#include "examples/kv/kv.pb.h"
+#include "examples/kv/kv.verbena.pb.h"
+#include "examples/kv/store.h"
+#include "verbena/rpc/server_context.h"
+#include "verbena/transport/coro/task.h"
+
+namespace kv {
+
+class KvService final : public v1::KeyValue::Service {
+ public:
+  explicit KvService(Store& store) : store_(store) {}
+
+  verbena::Task<absl::Status> Put(verbena::ServerContext& context, const v1::PutRequest& request,
+                                  v1::PutReply& reply) override;
+  verbena::Task<absl::Status> Get(verbena::ServerContext& context, const v1::GetRequest& request,
+                                  v1::GetReply& reply) override;
+  verbena::Task<absl::Status> Delete(verbena::ServerContext& context,
+                                     const v1::DeleteRequest& request,
+                                     v1::DeleteReply& reply) override;
+  verbena::Task<absl::Status> Scan(verbena::ServerContext& context, const v1::ScanRequest& request,
+                                   v1::ScanReply& reply) override;
+  verbena::Task<absl::Status> Stats(verbena::ServerContext& context,
+                                    const v1::StatsRequest& request,
+                                    v1::StatsReply& reply) override;
+
+ private:
+  Store& store_;
+};
+
+}  // namespace kv
+
+#endif  // VERBENA_EXAMPLES_KV_KV_SERVICE_H_

@@ -1,0 +1,39 @@
+// The bounds of the key-value store, and how they follow from each other. kv.proto tells them to
+// users.
+
+#ifndef VERBENA_EXAMPLES_KV_LIMITS_H_
+#define VERBENA_EXAMPLES_KV_LIMITS_H_
+
+#include <cstddef>
+
+namespace kv {
+
+// Every request and reply fits one eager frame: 4096 bytes, less 48 for its headers.
+inline constexpr size_t kMaxMessageBytes = 4048;
+
+inline constexpr size_t kMaxKeyBytes = 128;
+inline constexpr size_t kMaxValueBytes = 3584;
+
+// The most that a page of Scan may hold, and what an entry counts in it besides its key and value.
+// That is no less than protobuf adds to it.
+inline constexpr size_t kMaxPageBytes = 3840;
+inline constexpr size_t kPageEntryBytes = 16;
+
+// What an entry counts against the store's memory besides its key and value: about what the map
+// and the allocator take for it.
+inline constexpr size_t kEntryBytes = 128;
+
+// The tag and the length of a protobuf field below 16 KiB.
+inline constexpr size_t kFieldBytes = 3;
+
+static_assert(kMaxKeyBytes + kMaxValueBytes + 2 * kFieldBytes <= kMaxMessageBytes,
+              "every entry can be put");
+static_assert(kMaxKeyBytes + kMaxValueBytes + kPageEntryBytes <= kMaxPageBytes,
+              "every entry fits a page");
+static_assert(kPageEntryBytes >= 3 * kFieldBytes, "an entry, its key and its value");
+static_assert(kMaxPageBytes + kMaxKeyBytes + kFieldBytes <= kMaxMessageBytes,
+              "a full page and its next_key fit a reply");
+
+}  // namespace kv
+
+#endif  // VERBENA_EXAMPLES_KV_LIMITS_H_

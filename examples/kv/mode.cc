@@ -1,0 +1,16 @@
+#include "examples/kv/mode.h"
+
+#include "fmt/format.h"
+
+namespace kv {
+
+absl::StatusOr<verbena::ExecutorMode> ParseMode(const std::string& name) {
+  using verbena::ExecutorMode;
+  if (name == "busy") return ExecutorMode::kBusy;
+  if (name == "adaptive") return ExecutorMode::kAdaptive;
+  if (name == "event") return ExecutorMode::kEvent;
+  return absl::InvalidArgumentError(
+      fmt::format("--mode is '{}', but must be busy, adaptive or event", name));
+}
+
+}  // namespace kv

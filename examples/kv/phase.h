@@ -1,0 +1,123 @@
+// Phase: many calls of one kind, made by coroutines on every executor of a runtime.
+//
+// `in_flight` workers, spread over the executors, take what there is to do until nothing is left. A
+// failed call stops the phase, a cancelled one too. Started once, from the thread that then waits
+// for `ended`; destroyed when it has ended. Only calls() and bytes() may be read while it runs.
+//
+//   PutWork work(channel, corpus);
+//   Phase phase(runtime, work, 64, *ended);
+//   phase.Start();
+//   …  // until ended->fd() is readable
+//   PhaseReport report = phase.Report();
+
+#ifndef VERBENA_EXAMPLES_KV_PHASE_H_
+#define VERBENA_EXAMPLES_KV_PHASE_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "examples/kv/signals.h"
+#include "verbena/benchmarks/harness/latency_histogram.h"
+#include "verbena/rpc/runtime.h"
+#include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/coro/task.h"
+
+namespace kv {
+
+// One executor's part of a phase: what its workers count. Theirs alone, except for the atomics.
+class Lane {
+ public:
+  explicit Lane(std::atomic<bool>& stop) : stop_(stop) {}
+
+  // False once a worker should take nothing more.
+  bool may_go_on() const { return !stop_.load(std::memory_order_relaxed) && !cancel_.requested(); }
+  // Counts one call that began at `began` and has ended now.
+  void CountCall(verbena::TimePoint began, uint64_t bytes);
+  // Counts an error, and stops the phase. What a cancellation has ended is not one.
+  void Fail(absl::Status error);
+
+ private:
+  friend class Phase;
+
+  std::atomic<bool>& stop_;
+  verbena::CancelScope cancel_;
+  verbena::benchmarks::LatencyHistogram latencies_;
+  std::atomic<uint64_t> calls_{0};
+  std::atomic<uint64_t> bytes_{0};
+  uint64_t errors_ = 0;
+  absl::Status first_error_;
+};
+
+// What a phase does.
+class Work {
+ public:
+  virtual ~Work() = default;
+  // "put": names the row of the table.
+  virtual const char* name() const = 0;
+  // Calls that it will take, for the progress; 0: not known before.
+  virtual uint64_t total_calls() const = 0;
+  // No more workers than this have any use.
+  virtual int max_workers() const = 0;
+  // One worker: takes work, until there is none or the lane may not go on. Runs on every executor
+  // at once.
+  virtual verbena::Task<void> RunWorker(Lane& lane) = 0;
+};
+
+struct PhaseReport {
+  std::string name;
+  uint64_t calls = 0;
+  uint64_t bytes = 0;  // of values
+  uint64_t credit_waits = 0;
+  uint64_t errors = 0;
+  std::chrono::duration<double> elapsed{};
+  verbena::benchmarks::LatencyHistogram latencies;
+  absl::Status first_error;
+
+  // Of the same phase, once more.
+  void Add(const PhaseReport& other);
+};
+
+class Phase {
+ public:
+  // `ended` is woken once, when the last worker has ended.
+  Phase(verbena::Runtime& runtime, Work& work, int in_flight, Wakeup& ended);
+  Phase(const Phase&) = delete;
+  Phase& operator=(const Phase&) = delete;
+
+  void Start();
+  // Asks the calls in flight to end. The phase still ends by waking `ended`.
+  void Cancel();
+
+  uint64_t calls() const;
+  uint64_t bytes() const;
+  std::chrono::duration<double> running_for() const;
+
+  // Once it has ended.
+  PhaseReport Report() const;
+
+ private:
+  verbena::Task<void> RunLane(Lane& lane, int workers);
+  verbena::Task<void> RunWorkers(Lane& lane, int workers);
+  uint64_t CreditWaits() const;
+
+  verbena::Runtime& runtime_;
+  Work& work_;
+  const int workers_;
+  Wakeup& ended_;
+  std::atomic<bool> stop_{false};
+  std::atomic<int> lanes_running_{0};
+  std::vector<std::unique_ptr<Lane>> lanes_;  // by executor
+  uint64_t credit_waits_before_ = 0;
+  verbena::TimePoint began_{};
+  verbena::TimePoint ended_at_{};  // written by the last lane, before `ended` is woken
+};
+
+}  // namespace kv
+
+#endif  // VERBENA_EXAMPLES_KV_PHASE_H_

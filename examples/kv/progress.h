@@ -1,0 +1,38 @@
+// Progress: one line that tells how far something is.
+//
+// On a terminal the line is drawn again and again in its place; elsewhere (a file, a pipe) each is
+// printed, once a second. One thread. Does not own its stream.
+//
+//   kv::Progress progress(stderr, isatty(STDERR_FILENO));
+//   while (Wait(progress.interval())) progress.Update("put 12,345 of 98,765");
+//   progress.Finish("put 98,765 in 0.12 s");
+
+#ifndef VERBENA_EXAMPLES_KV_PROGRESS_H_
+#define VERBENA_EXAMPLES_KV_PROGRESS_H_
+
+#include <chrono>
+#include <cstdio>
+#include <string>
+
+namespace kv {
+
+class Progress {
+ public:
+  Progress(std::FILE* out, bool redraws) : out_(out), redraws_(redraws) {}
+
+  // How often to update.
+  std::chrono::milliseconds interval() const {
+    return std::chrono::milliseconds(redraws_ ? 100 : 1000);
+  }
+  void Update(const std::string& line);
+  // In place of the last update, to stay.
+  void Finish(const std::string& line);
+
+ private:
+  std::FILE* const out_;
+  const bool redraws_;
+};
+
+}  // namespace kv
+
+#endif  // VERBENA_EXAMPLES_KV_PROGRESS_H_

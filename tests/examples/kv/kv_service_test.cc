@@ -1,0 +1,157 @@
+#include "examples/kv/kv_service.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "examples/kv/kv.pb.h"
+#include "examples/kv/kv.verbena.pb.h"
+#include "examples/kv/limits.h"
+#include "examples/kv/store.h"
+#include "verbena/rpc/channel.h"
+#include "verbena/rpc/runtime.h"
+#include "verbena/rpc/server.h"
+#include "verbena/transport/coro/task.h"
+
+namespace kv {
+namespace {
+
+using ::testing::HasSubstr;
+using verbena::Task;
+
+// A server and a client in this process; calls go through links all the same.
+class KvServiceTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto runtime = verbena::Runtime::Start({.executors = 2});
+    ASSERT_TRUE(runtime.ok()) << runtime.status();
+    runtime_ = *std::move(runtime);
+    auto server = verbena::Server::Start(*runtime_, {&service_});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    channel_ = std::make_unique<verbena::Channel>(*runtime_, server_->address());
+  }
+
+  void TearDown() override {
+    channel_.reset();
+    if (server_ != nullptr) server_->Shutdown(std::chrono::seconds(5));
+    server_.reset();
+  }
+
+  absl::StatusOr<bool> Put(const std::string& key, const std::string& value) {
+    v1::PutRequest request;
+    request.set_key(key);
+    request.set_value(value);
+    auto reply = runtime_->BlockOn(stub().Put(request, {.deadline = kLong}));
+    if (!reply.ok()) return reply.status();
+    return reply->created();
+  }
+
+  absl::StatusOr<std::string> Get(const std::string& key) {
+    v1::GetRequest request;
+    request.set_key(key);
+    // On the other executor than Put.
+    auto reply = runtime_->BlockOn(stub().Get(request, {.deadline = kLong}), 1);
+    if (!reply.ok()) return reply.status();
+    return reply->value();
+  }
+
+  absl::StatusOr<v1::ScanReply> Scan(const std::string& start_key, uint32_t max_bytes) {
+    v1::ScanRequest request;
+    request.set_start_key(start_key);
+    request.set_max_bytes(max_bytes);
+    return runtime_->BlockOn(stub().Scan(request, {.deadline = kLong}));
+  }
+
+  v1::KeyValue::Stub stub() { return v1::KeyValue::Stub(*channel_); }
+
+  static constexpr std::chrono::seconds kLong{30};
+
+  Store store_{64 * (kMaxKeyBytes + kMaxValueBytes + kEntryBytes)};
+  KvService service_{store_};
+  std::unique_ptr<verbena::Runtime> runtime_;
+  std::unique_ptr<verbena::Server> server_;
+  std::unique_ptr<verbena::Channel> channel_;
+};
+
+TEST_F(KvServiceTest, WhatOneExecutorPutsAnotherGets) {
+  const std::string value("\0\xff\n\x80", 4);
+  EXPECT_TRUE(*Put("key", value));
+  EXPECT_FALSE(*Put("key", value));
+  EXPECT_EQ(*Get("key"), value);
+  EXPECT_TRUE(absl::IsNotFound(Get("other").status()));
+}
+
+TEST_F(KvServiceTest, DeletingTwiceIsNoError) {
+  ASSERT_TRUE(Put("key", "value").ok());
+  v1::DeleteRequest request;
+  request.set_key("key");
+  EXPECT_TRUE(runtime_->BlockOn(stub().Delete(request))->existed());
+  EXPECT_FALSE(runtime_->BlockOn(stub().Delete(request))->existed());
+}
+
+TEST_F(KvServiceTest, RefusalsReachTheCallerWithTheirReason) {
+  const absl::Status no_key = Put("", "value").status();
+  EXPECT_TRUE(absl::IsInvalidArgument(no_key));
+  EXPECT_THAT(std::string(no_key.message()), HasSubstr("128"));
+  absl::Status full;
+  for (int i = 0; i < 100 && full.ok(); ++i) {
+    full = Put("key" + std::to_string(i), std::string(kMaxValueBytes, 'v')).status();
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+  EXPECT_THAT(std::string(full.message()), HasSubstr("--max_bytes"));
+}
+
+TEST_F(KvServiceTest, TheLargestEntryCanBePutReadAndScanned) {
+  const std::string value(kMaxValueBytes, 'v');
+  std::vector<std::string> keys;
+  for (const char last : {'1', '2'}) keys.push_back(std::string(kMaxKeyBytes - 1, 'k') + last);
+  for (const std::string& key : keys) ASSERT_TRUE(Put(key, value).ok());
+  EXPECT_EQ(*Get(keys[0]), value);
+  // A page with the largest entry and the largest next_key.
+  const absl::StatusOr<v1::ScanReply> page = Scan("", 0);
+  ASSERT_TRUE(page.ok()) << page.status();
+  ASSERT_EQ(page->entries_size(), 1);
+  EXPECT_EQ(page->entries(0).value(), value);
+  EXPECT_EQ(page->next_key(), keys[1]);
+}
+
+TEST_F(KvServiceTest, APageOfTheSmallestEntriesFitsItsReplyAlso) {
+  std::string next;
+  int keys = 0;
+  for (int i = 0; i < 300; ++i) {
+    ASSERT_TRUE(Put(std::string(1, static_cast<char>(i % 250)) + (i < 250 ? "" : "x"), "").ok());
+  }
+  do {
+    // More than a page may have is as much as it may have.
+    const absl::StatusOr<v1::ScanReply> page = Scan(next, UINT32_MAX);
+    ASSERT_TRUE(page.ok()) << page.status();
+    keys += page->entries_size();
+    next = page->next_key();
+  } while (!next.empty());
+  EXPECT_EQ(keys, 300);
+}
+
+TEST_F(KvServiceTest, StatsTellWhatHappened) {
+  ASSERT_TRUE(Put("key", "value").ok());
+  ASSERT_FALSE(Get("other").ok());
+  const auto stats = runtime_->BlockOn(stub().Stats(v1::StatsRequest()));
+  ASSERT_TRUE(stats.ok()) << stats.status();
+  EXPECT_EQ(stats->keys(), 1u);
+  EXPECT_EQ(stats->bytes(), 3 + 5 + kEntryBytes);
+  EXPECT_EQ(stats->max_bytes(), store_.max_bytes());
+  EXPECT_EQ(stats->puts(), 1u);
+  EXPECT_EQ(stats->gets(), 1u);
+  EXPECT_EQ(stats->misses(), 1u);
+}
+
+}  // namespace
+}  // namespace kv

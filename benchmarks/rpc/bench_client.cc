@@ -49,7 +49,6 @@ absl::StatusOr<CallSample> BenchClient::RunSlice(const CallSlice& slice) {
 }
 
 Task<void> BenchClient::Workers(const CallSlice& slice, absl::Status& status, CallSample& sample) {
-  const uint64_t allocations = AllocationCount();
   const TimePoint start = Clock::Real().Now();
   {
     TaskScope scope(runtime_->executor(0));
@@ -57,9 +56,9 @@ Task<void> BenchClient::Workers(const CallSlice& slice, absl::Status& status, Ca
       scope.Spawn(Worker(slice, start + slice.duration, status));
     }
     co_await scope.Join();
+    sample.allocations = AllocationCount() - allocations_before_;
   }
   const double seconds = std::chrono::duration<double>(Clock::Real().Now() - start).count();
-  sample.allocations = AllocationCount() - allocations;
   sample.calls = calls_;
   sample.calls_per_s = static_cast<double>(calls_) / seconds;
   sample.p50_ns = latencies_.PercentileNs(50);
@@ -73,7 +72,7 @@ Task<void> BenchClient::Worker(const CallSlice& slice, TimePoint until, absl::St
   request.mutable_data()->resize(slice.size);
   uint64_t began = NowNs();
   for (uint8_t round = 0; began < until_ns && calls_ < slice.max_calls && status.ok(); ++round) {
-    ++calls_;
+    if (++calls_ == slice.count_from) allocations_before_ = AllocationCount();
     std::string& data = *request.mutable_data();
     data.front() = static_cast<char>(round);
     data.back() = static_cast<char>(~round);

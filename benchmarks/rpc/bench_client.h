@@ -21,6 +21,8 @@ struct CallSlice {
   int outstanding = 1;
   Duration duration = std::chrono::milliseconds(100);
   uint64_t max_calls = ~uint64_t{0};
+  // Allocations are counted from this call on, when every worker has warmed up.
+  uint64_t count_from = 0;
   // Reuses one reply per worker; false takes a new one of each call (the StatusOr overload).
   bool reuse_reply = true;
 };
@@ -30,7 +32,7 @@ struct CallSample {
   double p99_ns = 0;
   double calls_per_s = 0;
   uint64_t calls = 0;
-  uint64_t allocations = 0;  // of this process, while the slice ran
+  uint64_t allocations = 0;  // of this process, from call count_from to the last
 };
 
 // Owns a runtime without threads: the calling thread runs its executor for the length of a slice.
@@ -55,6 +57,7 @@ class BenchClient {
   bench::Bench::Stub stub_;
   LatencyHistogram latencies_;
   uint64_t calls_ = 0;
+  uint64_t allocations_before_ = 0;
 };
 
 }  // namespace verbena::benchmarks

@@ -155,12 +155,13 @@ absl::Status CountAllocations(BenchClient& client, bool reuse_reply) {
   if (absl::StatusOr<CallSample> warm = client.RunSlice(slice); !warm.ok()) return warm.status();
   absl::StatusOr<bench::ServerCounters> before = client.Control(bench::ControlRequest::NOTHING);
   if (!before.ok()) return before.status();
-  slice.max_calls = kCountedCalls;
+  slice.count_from = kWarmUpCalls;
+  slice.max_calls = kWarmUpCalls + kCountedCalls;
   absl::StatusOr<CallSample> sample = client.RunSlice(slice);
   if (!sample.ok()) return sample.status();
   absl::StatusOr<bench::ServerCounters> after = client.Control(bench::ControlRequest::NOTHING);
   if (!after.ok()) return after.status();
-  fmt::print("allocations over {} calls ({}): client {}, server {}\n", sample->calls,
+  fmt::print("allocations over {} calls ({}): client {}, server {}\n", kCountedCalls,
              reuse_reply ? "Reply&" : "StatusOr", sample->allocations,
              after->allocations() - before->allocations());
   return absl::OkStatus();

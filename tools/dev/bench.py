@@ -17,6 +17,8 @@ NOT_INSTALLED = 3
 BENCHMARKS = {
     "rpc": ("unary echo through generated stubs, its floor beside it",
             "//benchmarks/rpc:rpc_bench"),
+    "rpc_instructions": ("instructions of a call, per side, against their budget",
+                         "//benchmarks/rpc:rpc_instructions"),
     "floor": ("two processes that only copy bytes and watch a word", "//benchmarks/floor:floor_bench"),
     "grpc": ("the same echo through gRPC C++, where that is installed", None),
     "ucx": ("UCX active messages by ucx_perftest, where that is installed", None),
@@ -28,7 +30,7 @@ def arguments():
         prog="./dev bench", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Runs the benchmarks. Two cores that are otherwise idle give true figures.",
         epilog="benchmarks:\n" +
-               "".join(f"  {name:12} {what}\n" for name, (what, _) in BENCHMARKS.items()) +
+               "".join(f"  {name:16} {what}\n" for name, (what, _) in BENCHMARKS.items()) +
                "\nWhat is not known here is passed on to the benchmarks: --size 32, --outstanding 1,64, …\n"
                "./dev install-deps --peers installs gRPC and UCX.")
     parser.add_argument("--json", metavar="FILE", help="write one JSON object a line to FILE")
@@ -36,7 +38,10 @@ def arguments():
                         help="run these alone: " + ", ".join(BENCHMARKS))
     parser.add_argument("--seconds", type=float, metavar="N", help="seconds per point (default 2)")
     options, options.rest = parser.parse_known_args()
-    options.only = [name for name in options.only.split(",") if name] or list(BENCHMARKS)
+    options.only = [name for name in options.only.split(",") if name]
+    # A benchmark's program may be named as well: rpc_bench is rpc.
+    options.only = [name[:-len("_bench")] if name.endswith("_bench") else name
+                    for name in options.only] or list(BENCHMARKS)
     for name in options.only:
         if name not in BENCHMARKS:
             parser.error(f"there is no benchmark '{name}'; benchmarks: {', '.join(BENCHMARKS)}")
@@ -69,6 +74,8 @@ def command_of(name, directory):
         return [built.stdout.strip()]
     if name == "ucx":
         return [str(PEERS / "ucx_bench.py"), "--floor-bench", binary(directory, "floor")]
+    if name == "rpc_instructions":
+        return [str(TOP / "benchmarks/rpc/instructions.py"), "--binary", binary(directory, name)]
     return [binary(directory, name)]
 
 

@@ -254,8 +254,18 @@ void CompletionQueue::TakeAttention(CompletionSink& sink) {
   for (QueuePair* qp : attended) qp->Attend(*this, sink);
 }
 
-void CompletionQueue::RemoveInLane(const LaneMemory* memory) {
-  std::erase_if(in_lanes_, [&](const auto& lane) { return lane->memory() == memory; });
+bool CompletionQueue::AddInLane(std::unique_ptr<InLane> lane) {
+  constexpr size_t kMaxInLanes = 4096;
+  std::erase_if(in_lanes_, [](const auto& old) { return old->finished(); });
+  if (in_lanes_.size() >= kMaxInLanes) return false;
+  in_lanes_.push_back(std::move(lane));
+  return true;
+}
+
+void CompletionQueue::RemoveInLane(const Peer& peer, uint64_t id) {
+  for (auto& lane : in_lanes_) {
+    if (&lane->peer() == &peer && lane->id() == id) lane->Orphan();
+  }
 }
 
 void CompletionQueue::SweepOutLanes() {

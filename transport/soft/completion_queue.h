@@ -95,9 +95,10 @@ class CompletionQueue : public ibv_cq {
   std::atomic<int>& users() { return users_; }
 
   // All below: under the lock.
-  void AddInLane(std::unique_ptr<InLane> lane) { in_lanes_.push_back(std::move(lane)); }
+  // False when the CQ has as many lanes as it may.
+  bool AddInLane(std::unique_ptr<InLane> lane);
   void AddOutLane(std::unique_ptr<OutLane> lane) { out_lanes_.push_back(std::move(lane)); }
-  void RemoveInLane(const LaneMemory* memory);
+  void RemoveInLane(const Peer& peer, uint64_t id);
   // Frees the lanes that failed and that no QP is left on.
   void SweepOutLanes();
   OutLane* FindOutLane(const Peer& peer, uint64_t remote_cq);

@@ -41,6 +41,7 @@ void Engine::Stop() {
 
 void Engine::Run() {
   while (!stop_.load()) {
+    rnic_.wire().Serve();
     rnic_.ServeDoorbells();
     FireTimers();
     if (clock_.Now() >= next_tick_) {
@@ -65,8 +66,9 @@ void Engine::Sleep() {
     timeout.tv_sec = left.count() / 1'000'000'000;
     timeout.tv_nsec = left.count() % 1'000'000'000;
   }
-  pollfd doorbell{.fd = doorbell_fd_, .events = POLLIN, .revents = 0};
-  ppoll(&doorbell, 1, left == Duration::max() ? nullptr : &timeout, nullptr);
+  pollfd watched[2] = {{.fd = doorbell_fd_, .events = POLLIN, .revents = 0},
+                       {.fd = rnic_.wire().fd(), .events = POLLIN, .revents = 0}};
+  ppoll(watched, 2, left == Duration::max() ? nullptr : &timeout, nullptr);
   ticking_.store(true, std::memory_order_relaxed);
   eventfd_t count;
   eventfd_read(doorbell_fd_, &count);

@@ -12,11 +12,12 @@
 namespace verbena::soft {
 
 OutLane::OutLane(CompletionQueue& send_cq, std::shared_ptr<Peer> peer, uint64_t remote_cq,
-                 CqControl& target, std::shared_ptr<LaneMemory> memory)
+                 uint64_t id, std::shared_ptr<LaneMemory> memory)
     : send_cq_(send_cq),
       peer_(std::move(peer)),
       remote_cq_(remote_cq),
-      target_(&target),
+      id_(id),
+      target_(&peer_->control(static_cast<uint32_t>(remote_cq % kMaxCompletionQueues))),
       memory_(std::move(memory)),
       requests_(memory_->requests(), memory_->geometry().request_lines),
       answers_(memory_->answers(), memory_->geometry().answer_lines),
@@ -123,9 +124,11 @@ void OutLane::Fail(CompletionSink& sink) {
   for (QueuePair* qp : qps_) qp->send_queue().LoseTarget(sink);
 }
 
-InLane::InLane(std::shared_ptr<Peer> peer, CqControl& initiator, std::shared_ptr<LaneMemory> memory)
+InLane::InLane(std::shared_ptr<Peer> peer, uint32_t send_cq_index, uint64_t id,
+               std::shared_ptr<LaneMemory> memory)
     : peer_(std::move(peer)),
-      initiator_(&initiator),
+      id_(id),
+      initiator_(&peer_->control(send_cq_index)),
       memory_(std::move(memory)),
       requests_(memory_->requests(), memory_->geometry().request_lines),
       answers_(memory_->answers(), memory_->geometry().answer_lines) {}

@@ -50,6 +50,15 @@ struct LaneGeometry {
   uint32_t request_lines = 4096;
   uint32_t answer_lines = 2048;
 
+  // Of a lane that a peer announces: within what anybody configures.
+  bool valid() const {
+    constexpr uint32_t kMin = 4 * (kMaxFragmentBytes + kLineBytes) / kLineBytes;
+    constexpr uint32_t kMax = (1u << 30) / kLineBytes;
+    const auto good = [](uint32_t lines) {
+      return lines >= kMin && lines <= kMax && (lines & (lines - 1)) == 0;
+    };
+    return good(request_lines) && good(answer_lines);
+  }
   size_t bytes() const {
     return sizeof(LaneHeader) + (size_t{request_lines} + answer_lines) * kLineBytes;
   }
@@ -77,15 +86,16 @@ class LaneMemory {
 // The initiator's half: where its QPs write requests, and how it learns what became of them.
 class OutLane {
  public:
-  OutLane(CompletionQueue& send_cq, std::shared_ptr<Peer> peer, uint64_t remote_cq,
-          CqControl& target, std::shared_ptr<LaneMemory> memory);
+  // `id` names the lane between its two devices.
+  OutLane(CompletionQueue& send_cq, std::shared_ptr<Peer> peer, uint64_t remote_cq, uint64_t id,
+          std::shared_ptr<LaneMemory> memory);
 
   Peer& peer() { return *peer_; }
+  uint64_t id() const { return id_; }
   // Names the receive CQ of the peer for as long as the peer lives.
   uint64_t remote_cq() const { return remote_cq_; }
   RingWriter& requests() { return requests_; }
   LaneHeader& header() { return memory_->header(); }
-  const LaneMemory* memory() const { return memory_.get(); }
 
   // A signalled message that ends at `end` was published for `qp`.
   void Watch(QueuePair& qp, uint64_t end) {
@@ -111,7 +121,11 @@ class OutLane {
              HasUnreported()));
   }
   bool wants_consumed() const { return watched_head_ != watched_tail_ || !waiting_.empty(); }
-  bool has_outstanding() const { return requests_.released() != requests_.position(); }
+  bool has_outstanding() const {
+    return unanswered_ != 0 || requests_.released() != requests_.position();
+  }
+  // READs and atomics that were launched, less those that are over.
+  void CountUnanswered(int change) { unanswered_ += change; }
 
   // Takes note of the target's progress: answers first, then completions, then WRs that waited for
   // room. Completions go to the send CQ's sink.
@@ -146,11 +160,13 @@ class OutLane {
   CompletionQueue& send_cq_;
   std::shared_ptr<Peer> peer_;
   uint64_t remote_cq_;
+  uint64_t id_;
   CqControl* target_;
   std::shared_ptr<LaneMemory> memory_;
   RingWriter requests_;
   RingReader answers_;
   uint64_t answers_seen_ = 0;
+  int unanswered_ = 0;
   // Signalled messages in ring order. As many as the ring has lines: it cannot overflow.
   std::vector<Watched> watched_;
   uint64_t watched_head_ = 0;
@@ -163,10 +179,11 @@ class OutLane {
 // The target's half: where requests arrive.
 class InLane {
  public:
-  InLane(std::shared_ptr<Peer> peer, CqControl& initiator, std::shared_ptr<LaneMemory> memory);
+  InLane(std::shared_ptr<Peer> peer, uint32_t send_cq_index, uint64_t id,
+         std::shared_ptr<LaneMemory> memory);
 
   Peer& peer() { return *peer_; }
-  const LaneMemory* memory() const { return memory_.get(); }
+  uint64_t id() const { return id_; }
   RingReader& requests() { return requests_; }
   RingWriter& answers() { return answers_; }
   LaneHeader& header() { return memory_->header(); }
@@ -218,6 +235,9 @@ class InLane {
 
   // Our CQ is going away: the initiator's QPs are to fail.
   void CloseTarget();
+  // The initiator is no more. What it had sent is still served.
+  void Orphan() { orphan_ = true; }
+  bool finished() const { return broken_ || (orphan_ && requests_.Empty()); }
   // The initiator broke the protocol: nothing more is read from it.
   void Break();
   bool broken() const { return broken_; }
@@ -226,6 +246,7 @@ class InLane {
   void TakeAnswersConsumed();
 
   std::shared_ptr<Peer> peer_;
+  uint64_t id_;
   CqControl* initiator_;
   std::shared_ptr<LaneMemory> memory_;
   RingReader requests_;
@@ -237,6 +258,7 @@ class InLane {
   bool wake_check_due_ = false;
   bool answered_since_check_ = false;
   bool broken_ = false;
+  bool orphan_ = false;
 };
 
 }  // namespace verbena::soft

@@ -55,6 +55,15 @@ std::shared_ptr<Rnic> LocalDevices::Find(const ibv_gid& gid) {
   return found == devices_.end() ? nullptr : found->second.lock();
 }
 
+std::vector<std::shared_ptr<Rnic>> LocalDevices::All() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<std::shared_ptr<Rnic>> all;
+  for (auto& [_, device] : devices_) {
+    if (std::shared_ptr<Rnic> alive = device.lock()) all.push_back(std::move(alive));
+  }
+  return all;
+}
+
 std::string GidKey(const ibv_gid& gid) {
   return std::string(reinterpret_cast<const char*>(gid.raw), sizeof(gid.raw));
 }

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 namespace verbena::soft {
 
@@ -26,6 +27,7 @@ class LocalDevices {
 
   void Add(const ibv_gid& gid, std::weak_ptr<Rnic> device);
   void Remove(const ibv_gid& gid);
+  std::vector<std::shared_ptr<Rnic>> All();
   // Null when there is none.
   std::shared_ptr<Rnic> Find(const ibv_gid& gid);
 

@@ -69,7 +69,6 @@ void QueuePair::BecomeReset() {
   if (OutLane* lane = send_queue_.lane(); lane != nullptr) lane->RemoveQp(*this);
   send_queue_.Reset();
   responder_.Reset();
-  peer_.reset();
   last_wqe_raised_ = false;
   send_side().ForgetCompletions(*this, /*drop=*/true);
   if (send_cq != recv_cq) receive_side().ForgetCompletions(*this, /*drop=*/true);

@@ -44,9 +44,13 @@ class QueuePair : public ibv_qp {
   // What modify_qp set. Written under both locks.
   const ibv_qp_attr& attributes() const { return attributes_; }
   const ibv_qp_init_attr& init() const { return init_; }
-  // Null before RTR, and while the peer has not been found.
-  const Peer* peer() const { return peer_.get(); }
-  void SetPeer(std::shared_ptr<Peer> peer) { peer_ = std::move(peer); }
+  // True when it is connected to QP `source` of the device `gid`.
+  bool IsConnectedTo(const ibv_gid& gid, uint32_t source) const {
+    const ibv_gid& connected = attributes_.ah_attr.grh.dgid;
+    return attributes_.dest_qp_num == source &&
+           connected.global.interface_id == gid.global.interface_id &&
+           connected.global.subnet_prefix == gid.global.subnet_prefix;
+  }
 
   // Checks a transition as verbs does: 0 or EINVAL.
   int CheckModify(const ibv_qp_attr& attributes, int mask) const;
@@ -74,7 +78,6 @@ class QueuePair : public ibv_qp {
   ibv_qp_init_attr init_;
   ibv_qp_attr attributes_{};
   std::atomic<ibv_qp_state> state_{IBV_QPS_RESET};
-  std::shared_ptr<Peer> peer_;
   bool last_wqe_raised_ = false;
   std::atomic<bool> timer_due_{false};
   std::atomic<uint32_t> timer_token_{0};

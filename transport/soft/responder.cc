@@ -63,8 +63,7 @@ void Serve(InLane& lane, const MessageHeader& request, CompletionQueue& cq, Comp
     SendRefusal(lane, request, position, RefusalReason::kNotReady, 0);
     return;
   }
-  if (qp == nullptr || !qp->CanReceive() || qp->peer() != &lane.peer() ||
-      qp->attributes().dest_qp_num != request.source) {
+  if (qp == nullptr || !qp->CanReceive() || !qp->IsConnectedTo(lane.peer().gid(), request.source)) {
     SendRefusal(lane, request, position, RefusalReason::kUnreachable, 0);
     return;
   }

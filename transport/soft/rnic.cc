@@ -1,5 +1,6 @@
 #include "verbena/transport/soft/rnic.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -67,9 +68,15 @@ absl::StatusOr<std::shared_ptr<Rnic>> Rnic::Create(const SoftDeviceOptions& opti
   if (!memory.ok()) return memory.status();
   share->controls = *std::move(controls);
   share->memory = *std::move(memory);
+  const std::string memory_path = fmt::format("/proc/self/fd/{}", share->memory.fd());
+  share->memory_read_only = UniqueFd(open(memory_path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!share->memory_read_only) return ErrnoStatus(errno, "opening " + memory_path);
   std::shared_ptr<Rnic> rnic(new Rnic(options, std::move(share)));
   if (rnic->async_events_.fd() < 0 || (options.engine_thread && rnic->engine_.doorbell_fd() < 0)) {
     return ErrnoStatus(EMFILE, "creating the descriptors of a soft device");
+  }
+  if (options.engine_thread && options.shared_memory) {
+    if (absl::Status status = rnic->wire_.Start(); !status.ok()) return status;
   }
   LocalDevices::Get().Add(rnic->gid_, rnic);
   rnic->engine_.Start();
@@ -83,6 +90,7 @@ Rnic::Rnic(const SoftDeviceOptions& options, std::shared_ptr<DeviceShare> share)
       gid_(LocalDevices::Get().NewGid(/*predictable=*/!options.engine_thread)),
       memory_(share_->entries()),
       slots_(std::make_unique<QpSlot[]>(kMaxQueuePairs)),
+      wire_(*this),
       engine_(*this, clock_, options.engine_thread) {
   // QPN 0 and 1 mean something in verbs; the generation above the slot's index is never 0.
   for (uint32_t slot = 0; slot < kMaxQueuePairs; ++slot)
@@ -97,6 +105,7 @@ Rnic::~Rnic() { pthread_mutex_destroy(&context_.mutex); }
 void Rnic::Shutdown() {
   LocalDevices::Get().Remove(gid_);
   engine_.Stop();
+  for (const std::shared_ptr<Rnic>& other : LocalDevices::Get().All()) other->LoseDevice(gid_);
   std::lock_guard<std::mutex> lock(mutex_);
   const size_t leaked = pds_.size() + mrs_.size() + channels_.size() + cqs_.size() + qps_.size();
   if (leaked == 0) return;

@@ -24,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/soft/completion_queue.h"
+#include "verbena/transport/soft/control_socket.h"
 #include "verbena/transport/soft/engine.h"
 #include "verbena/transport/soft/event_queue.h"
 #include "verbena/transport/soft/memory_table.h"
@@ -31,6 +32,7 @@
 #include "verbena/transport/soft/queue_pair.h"
 #include "verbena/transport/soft/shared_receive_queue.h"
 #include "verbena/transport/soft/shared_region.h"
+#include "verbena/transport/soft/shared_wire.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::soft {
@@ -43,8 +45,9 @@ struct ProtectionDomain : ibv_pd {
 
 // What a device shows of itself to its peers; outlives it for as long as one of them looks.
 struct DeviceShare {
-  SharedRegion controls;  // CqControl[kMaxCompletionQueues], which peers write
-  SharedRegion memory;    // MemoryEntry[kMaxMemoryRegions], which peers only read
+  SharedRegion controls;      // CqControl[kMaxCompletionQueues], which peers write
+  SharedRegion memory;        // MemoryEntry[kMaxMemoryRegions]
+  UniqueFd memory_read_only;  // all that peers get of it
 
   CqControl* control() const { return reinterpret_cast<CqControl*>(controls.data()); }
   MemoryEntry* entries() const { return reinterpret_cast<MemoryEntry*>(memory.data()); }
@@ -107,23 +110,38 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   bool ServeDoorbells();
   bool TickCompletionQueues();
   bool NeedsTick();
+  SharedWire& wire() { return wire_; }
   void OnTimer(uint32_t qpn, uint32_t token);
 
-  // Of a device in this process that connects to us, or leaves us.
+  // Of the wires. As a target:
   std::optional<uint64_t> ReceiveCqOf(uint32_t qpn);
-  bool AcceptLane(Rnic& initiator, uint32_t initiator_cq_index, uint64_t receive_cq,
-                  std::shared_ptr<LaneMemory> memory);
-  void RemoveLane(uint64_t receive_cq, const LaneMemory* memory);
+  // False when there is no such CQ, or it has too many lanes.
+  bool AcceptLane(std::shared_ptr<Peer> peer, uint32_t send_cq_index, uint64_t receive_cq,
+                  uint64_t id, std::shared_ptr<LaneMemory> memory);
+  void RemoveLane(const Peer& peer, uint64_t id);
+  // As an initiator. `peer` null: the target of `request` cannot be reached, and its sends fail.
+  // Otherwise the QP is attached to the lane that leads to `receive_cq`; if that had to be made,
+  // its memory is returned, for the target to map.
+  struct NewLane {
+    std::shared_ptr<LaneMemory> memory;
+    uint64_t id = 0;
+    uint32_t send_cq_index = 0;
+  };
+  NewLane FinishConnect(const ConnectRequest& request, const std::shared_ptr<Peer>& peer,
+                        uint64_t receive_cq);
+  // The target refused the lane.
+  void FailLane(const Peer& peer, uint64_t id);
+  std::shared_ptr<const DeviceShare> share() const { return share_; }
+  // The Peer of that GID that everybody uses: `peer`, unless there is one already.
+  std::shared_ptr<Peer> AddPeer(std::shared_ptr<Peer> peer);
+  // The peer's process or device is no more.
+  void LosePeer(const Peer& peer);
+  void LoseDevice(const ibv_gid& gid);
 
  private:
   struct QpSlot {
     std::atomic<CompletionQueue*> receive_cq{nullptr};
     std::atomic<QueuePair*> qp{nullptr};
-  };
-  // Where a QP's requests are to go. All null when the target cannot be reached.
-  struct Route {
-    std::shared_ptr<Peer> peer;
-    OutLane* lane = nullptr;
   };
 
   Rnic(const SoftDeviceOptions& options, std::shared_ptr<DeviceShare> share);
@@ -136,10 +154,9 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   void DrainDataPaths();
 
   absl::Status CheckQpInit(const ibv_pd* pd, const ibv_qp_init_attr& attributes) const;
-  std::shared_ptr<Peer> FindPeer(const ibv_gid& gid);
   std::shared_ptr<Peer> PeerOf(Rnic& other);
-  void Connect(QueuePair& qp);
-  OutLane* ConnectInProcess(QueuePair& qp, Rnic& target);
+  void Connect(const ConnectRequest& request);
+  NewLane MakeLane(CompletionQueue& cq, const std::shared_ptr<Peer>& peer, uint64_t receive_cq);
 
   const SoftDeviceOptions options_;
   Clock& clock_;
@@ -166,11 +183,11 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   std::deque<uint32_t> free_cq_indices_;  // likewise
   std::atomic<bool> overrun_{false};
 
-  // One connection is made at a time, so that two QPs never make the same lane. Before mutex_.
-  std::mutex connect_mutex_;
+  uint64_t next_lane_id_ = 1;
   std::mutex peers_mutex_;  // a leaf
   std::map<std::string, std::shared_ptr<Peer>> peers_;
 
+  SharedWire wire_;
   Engine engine_;
 };
 

@@ -6,6 +6,7 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/device/verbs_status.h"
+#include "verbena/transport/log/log.h"
 #include "verbena/transport/soft/local_devices.h"
 #include "verbena/transport/soft/rnic.h"
 #include "verbena/transport/soft/two_locks.h"
@@ -77,6 +78,7 @@ absl::Status Rnic::DestroyQp(ibv_qp* raw) {
   {
     TwoLocks locks(*qp);
     if (OutLane* lane = qp->send_queue().lane(); lane != nullptr) lane->RemoveQp(*qp);
+    qp->send_queue().Reset();
     for (CompletionQueue* cq : {&qp->send_side(), &qp->receive_side()}) {
       cq->ForgetCompletions(*qp, /*drop=*/false);
       cq->CancelAttention(*qp);
@@ -121,9 +123,6 @@ absl::Status Rnic::ModifyQp(ibv_qp* raw, const ibv_qp_attr& attributes, int mask
       qp->EnterError();
       return absl::OkStatus();
     }
-    if (to_state && attributes.qp_state == IBV_QPS_RTR) {
-      qp->SetPeer(FindPeer(attributes.ah_attr.grh.dgid));
-    }
     qp->Modify(attributes, mask);
     if (!to_state || attributes.qp_state == IBV_QPS_RTS) {
       CompletionSink sink(qp->send_side());
@@ -131,39 +130,103 @@ absl::Status Rnic::ModifyQp(ibv_qp* raw, const ibv_qp_attr& attributes, int mask
       sink.Finish();
     }
   }
-  if ((mask & IBV_QP_STATE) != 0 && attributes.qp_state == IBV_QPS_RTR) Connect(*qp);
+  if ((mask & IBV_QP_STATE) != 0 && attributes.qp_state == IBV_QPS_RTR) {
+    Connect({.qpn = raw->qp_num,
+             .gid = attributes.ah_attr.grh.dgid,
+             .remote_qpn = attributes.dest_qp_num & 0xffffff});
+  }
   return absl::OkStatus();
 }
 
-std::shared_ptr<Peer> Rnic::FindPeer(const ibv_gid& gid) {
+std::shared_ptr<Peer> Rnic::PeerOf(Rnic& other) {
+  {
+    std::lock_guard<std::mutex> lock(peers_mutex_);
+    auto found = peers_.find(GidKey(other.gid_));
+    if (found != peers_.end()) return found->second;
+  }
+  const int doorbell = other.engine_.DuplicateDoorbell();
+  return AddPeer(std::make_shared<Peer>(other.gid_, other.share_->control(),
+                                        other.share_->entries(), doorbell, other.share_));
+}
+
+std::shared_ptr<Peer> Rnic::AddPeer(std::shared_ptr<Peer> peer) {
+  std::lock_guard<std::mutex> lock(peers_mutex_);
+  return peers_.try_emplace(GidKey(peer->gid()), std::move(peer)).first->second;
+}
+
+void Rnic::LoseDevice(const ibv_gid& gid) {
+  std::shared_ptr<Peer> peer;
   {
     std::lock_guard<std::mutex> lock(peers_mutex_);
     auto found = peers_.find(GidKey(gid));
-    if (found != peers_.end()) return found->second;
+    if (found == peers_.end()) return;
+    peer = found->second;
   }
-  std::shared_ptr<Rnic> local = LocalDevices::Get().Find(gid);
-  return local != nullptr ? PeerOf(*local) : nullptr;
+  LosePeer(*peer);
 }
 
-std::shared_ptr<Peer> Rnic::PeerOf(Rnic& other) {
-  std::lock_guard<std::mutex> lock(peers_mutex_);
-  std::shared_ptr<Peer>& peer = peers_[GidKey(other.gid_)];
-  if (peer == nullptr) {
-    const int doorbell = other.engine_.DuplicateDoorbell();
-    peer = std::make_shared<Peer>(other.gid_, other.share_->control(), other.share_->entries(),
-                                  doorbell, other.share_);
+void Rnic::LosePeer(const Peer& peer) {
+  {
+    std::lock_guard<std::mutex> lock(peers_mutex_);
+    auto found = peers_.find(GidKey(peer.gid()));
+    if (found != peers_.end() && found->second.get() == &peer) peers_.erase(found);
   }
-  return peer;
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& [_, cq] : cqs_) {
+    std::lock_guard<SpinLock> cq_lock(cq->lock());
+    CompletionSink sink(*cq);
+    for (auto& lane : cq->out_lanes()) {
+      if (&lane->peer() == &peer) lane->Fail(sink);
+    }
+    for (auto& lane : cq->in_lanes()) {
+      if (&lane->peer() == &peer) lane->Orphan();
+    }
+    sink.Finish();
+  }
 }
 
-void Rnic::Connect(QueuePair& qp) {
-  std::lock_guard<std::mutex> connecting(connect_mutex_);
-  std::shared_ptr<Rnic> local = LocalDevices::Get().Find(qp.attributes().ah_attr.grh.dgid);
-  OutLane* lane = local != nullptr ? ConnectInProcess(qp, *local) : nullptr;
+void Rnic::Connect(const ConnectRequest& request) {
+  std::shared_ptr<Rnic> target = LocalDevices::Get().Find(request.gid);
+  if (target == nullptr) {
+    if (wire_.fd() < 0) {
+      FinishConnect(request, nullptr, 0);
+      return;
+    }
+    wire_.Connect(request);
+    engine_.Wake();
+    return;
+  }
+  const std::optional<uint64_t> receive_cq = target->ReceiveCqOf(request.remote_qpn);
+  std::shared_ptr<Peer> peer = receive_cq.has_value() ? PeerOf(*target) : nullptr;
+  NewLane lane = FinishConnect(request, peer, receive_cq.value_or(0));
+  if (lane.memory == nullptr) return;
+  if (!target->AcceptLane(target->PeerOf(*this), lane.send_cq_index, *receive_cq, lane.id,
+                          lane.memory)) {
+    FailLane(*peer, lane.id);
+  }
+}
+
+Rnic::NewLane Rnic::FinishConnect(const ConnectRequest& request, const std::shared_ptr<Peer>& peer,
+                                  uint64_t receive_cq) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = qps_.find(request.qpn);
+  if (found == qps_.end()) return {};
+  QueuePair& qp = *found->second;
   CompletionQueue& cq = qp.send_side();
-  std::lock_guard<SpinLock> lock(cq.lock());
+  std::lock_guard<SpinLock> cq_lock(cq.lock());
+  // It may have been reset, and connected elsewhere, in the meantime.
+  if (!qp.CanReceive() || !qp.IsConnectedTo(request.gid, request.remote_qpn) ||
+      qp.send_queue().lane() != nullptr) {
+    return {};
+  }
   CompletionSink sink(cq);
-  if (lane == nullptr || lane->failed()) {
+  NewLane made;
+  OutLane* lane = peer != nullptr ? cq.FindOutLane(*peer, receive_cq) : nullptr;
+  if (lane == nullptr && peer != nullptr) {
+    made = MakeLane(cq, peer, receive_cq);
+    lane = cq.FindOutLane(*peer, receive_cq);
+  }
+  if (lane == nullptr) {
     qp.send_queue().LoseTarget(sink);
   } else {
     lane->AddQp(qp);
@@ -171,30 +234,28 @@ void Rnic::Connect(QueuePair& qp) {
     qp.send_queue().Resume(sink);
   }
   sink.Finish();
+  return made;
 }
 
-OutLane* Rnic::ConnectInProcess(QueuePair& qp, Rnic& target) {
-  const std::optional<uint64_t> receive_cq = target.ReceiveCqOf(qp.attributes().dest_qp_num);
-  if (!receive_cq.has_value()) return nullptr;
-  CompletionQueue& cq = qp.send_side();
-  std::shared_ptr<Peer> peer = PeerOf(target);
-  {
-    std::lock_guard<SpinLock> lock(cq.lock());
-    cq.SweepOutLanes();
-    if (OutLane* lane = cq.FindOutLane(*peer, *receive_cq); lane != nullptr) return lane;
-  }
+Rnic::NewLane Rnic::MakeLane(CompletionQueue& cq, const std::shared_ptr<Peer>& peer,
+                             uint64_t receive_cq) {
   const LaneGeometry geometry{.request_lines = options_.request_ring_bytes / uint32_t{kLineBytes},
                               .answer_lines = options_.answer_ring_bytes / uint32_t{kLineBytes}};
-  absl::StatusOr<SharedRegion> region = SharedRegion::Anonymous(geometry.bytes());
-  if (!region.ok()) return nullptr;
-  auto memory = std::make_shared<LaneMemory>(*std::move(region), geometry);
-  if (!target.AcceptLane(*this, cq.handle, *receive_cq, memory)) return nullptr;
-  CqControl& control = peer->control(static_cast<uint32_t>(*receive_cq % kMaxCompletionQueues));
-  auto lane = std::make_unique<OutLane>(cq, peer, *receive_cq, control, std::move(memory));
-  OutLane* raw = lane.get();
-  std::lock_guard<SpinLock> lock(cq.lock());
-  cq.AddOutLane(std::move(lane));
-  return raw;
+  const bool local = LocalDevices::Get().Find(peer->gid()) != nullptr;
+  absl::StatusOr<SharedRegion> region =
+      local ? SharedRegion::Anonymous(geometry.bytes())
+            : SharedRegion::Create("verbena-lane", geometry.bytes());
+  if (!region.ok()) {
+    Log(LogLevel::kError,
+        fmt::format("{} has no memory for a lane: {}", name(), region.status().ToString()));
+    return {};
+  }
+  NewLane lane{.memory = std::make_shared<LaneMemory>(*std::move(region), geometry),
+               .id = next_lane_id_++,
+               .send_cq_index = cq.handle};
+  cq.SweepOutLanes();
+  cq.AddOutLane(std::make_unique<OutLane>(cq, peer, receive_cq, lane.id, lane.memory));
+  return lane;
 }
 
 std::optional<uint64_t> Rnic::ReceiveCqOf(uint32_t qpn) {
@@ -211,24 +272,37 @@ CompletionQueue* Rnic::FindCq(uint64_t id) {
   return nullptr;
 }
 
-bool Rnic::AcceptLane(Rnic& initiator, uint32_t initiator_cq_index, uint64_t receive_cq,
-                      std::shared_ptr<LaneMemory> memory) {
-  std::shared_ptr<Peer> peer = PeerOf(initiator);
+bool Rnic::AcceptLane(std::shared_ptr<Peer> peer, uint32_t send_cq_index, uint64_t receive_cq,
+                      uint64_t id, std::shared_ptr<LaneMemory> memory) {
   std::lock_guard<std::mutex> lock(mutex_);
   CompletionQueue* cq = FindCq(receive_cq);
   if (cq == nullptr) return false;
-  CqControl& control = peer->control(initiator_cq_index);
+  auto lane = std::make_unique<InLane>(std::move(peer), send_cq_index, id, std::move(memory));
   std::lock_guard<SpinLock> cq_lock(cq->lock());
-  cq->AddInLane(std::make_unique<InLane>(std::move(peer), control, std::move(memory)));
+  if (!cq->AddInLane(std::move(lane))) return false;
+  // Requests that were written before nobody could ring for.
+  if (cq->unpolled()) WakeEngine(share_->control()[cq->handle]);
   return true;
 }
 
-void Rnic::RemoveLane(uint64_t receive_cq, const LaneMemory* memory) {
+void Rnic::RemoveLane(const Peer& peer, uint64_t id) {
   std::lock_guard<std::mutex> lock(mutex_);
-  CompletionQueue* cq = FindCq(receive_cq);
-  if (cq == nullptr) return;
-  std::lock_guard<SpinLock> cq_lock(cq->lock());
-  cq->RemoveInLane(memory);
+  for (auto& [_, cq] : cqs_) {
+    std::lock_guard<SpinLock> cq_lock(cq->lock());
+    cq->RemoveInLane(peer, id);
+  }
+}
+
+void Rnic::FailLane(const Peer& peer, uint64_t id) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& [_, cq] : cqs_) {
+    std::lock_guard<SpinLock> cq_lock(cq->lock());
+    CompletionSink sink(*cq);
+    for (auto& lane : cq->out_lanes()) {
+      if (&lane->peer() == &peer && lane->id() == id) lane->Fail(sink);
+    }
+    sink.Finish();
+  }
 }
 
 void Rnic::CloseLanes(CompletionQueue& cq) {
@@ -240,8 +314,15 @@ void Rnic::CloseLanes(CompletionQueue& cq) {
     out_lanes.swap(cq.out_lanes());
   }
   for (auto& lane : out_lanes) {
-    std::shared_ptr<Rnic> target = LocalDevices::Get().Find(lane->peer().gid());
-    if (target != nullptr) target->RemoveLane(lane->remote_cq(), lane->memory());
+    if (lane->failed()) continue;
+    const ibv_gid& gid = lane->peer().gid();
+    std::shared_ptr<Rnic> target = LocalDevices::Get().Find(gid);
+    if (target != nullptr) {
+      target->RemoveLane(*target->PeerOf(*this), lane->id());
+    } else {
+      wire_.CloseLane(gid, lane->id());
+      engine_.Wake();
+    }
   }
 }
 

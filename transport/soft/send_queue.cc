@@ -93,8 +93,6 @@ int SendQueue::Post(ibv_send_wr* wr, ibv_send_wr** bad_wr) {
   std::lock_guard<SpinLock> lock(cq.lock());
   const ibv_qp_state state = qp_.current_state();
   int error = state == IBV_QPS_RTS || state == IBV_QPS_SQD || state == IBV_QPS_ERR ? 0 : EINVAL;
-  // Nobody polls for what becomes of these WRs: the target is to wake our engine.
-  if (cq.unpolled() && lane_ != nullptr) lane_->header().wake_level.store(kWakeOnConsumed);
   for (; wr != nullptr && error == 0; wr = wr->next) {
     error = Enqueue(*wr);
     if (error != 0) break;
@@ -195,6 +193,8 @@ void SendQueue::LaunchPending() {
       qp_.current_state() != IBV_QPS_RTS) {
     return;
   }
+  // Nobody polls for what becomes of these WRs: the target is to wake our engine.
+  if (qp_.send_side().unpolled()) lane_->header().wake_level.store(kWakeOnConsumed);
   while (launched_ != tail_ && LaunchOne(launched_)) ++launched_;
 }
 
@@ -202,7 +202,7 @@ bool SendQueue::LaunchOne(uint32_t index) {
   Wqe& wqe = At(index);
   if (launch_offset_ == 0) {
     if (NeedsAnswer(wqe) || (wqe.flags & IBV_SEND_FENCE) != 0) {
-      const uint32_t limit = (wqe.flags & IBV_SEND_FENCE) != 0 ? 1 : qp_.attributes().max_rd_atomic;
+      const int limit = (wqe.flags & IBV_SEND_FENCE) != 0 ? 1 : qp_.attributes().max_rd_atomic;
       if (NeedsAnswer(wqe) && qp_.attributes().max_rd_atomic == 0) {
         return FailLocally(index, IBV_WC_LOC_QP_OP_ERR);
       }
@@ -218,7 +218,7 @@ bool SendQueue::LaunchOne(uint32_t index) {
   }
   wqe.state = State::kLaunched;
   wqe.end = lane_->requests().position();
-  if (NeedsAnswer(wqe)) ++outstanding_reads_;
+  if (NeedsAnswer(wqe)) CountReads(1);
   if ((wqe.flags & IBV_SEND_SIGNALED) != 0) lane_->Watch(qp_, wqe.end);
   return true;
 }
@@ -407,7 +407,7 @@ void SendQueue::TakeBack(uint32_t first) {
     if ((wqe.flags & IBV_SEND_INLINE) != 0) {
       StoreInline(index, lane_->requests().PayloadAt(wqe.start) + PrefixBytes(wqe));
     }
-    if (NeedsAnswer(wqe) && index != launched_) --outstanding_reads_;
+    if (NeedsAnswer(wqe)) CountReads(-1);
     wqe.state = State::kPosted;
   }
   next_psn_ = At(first).first_psn;
@@ -445,7 +445,7 @@ void SendQueue::Answered(const MessageHeader& answer, const std::byte* payload,
   if (!last) return;
   answer_offset_ = 0;
   wqe.state = State::kAnswered;
-  --outstanding_reads_;
+  CountReads(-1);
   // An answer is proof that the target has consumed the request and everything before it.
   Complete(wqe.end, sink);
   Resume(sink);
@@ -477,14 +477,20 @@ void SendQueue::Flush(CompletionSink& sink) {
   for (; done_ != tail_; ++done_) AddCompletion(done_, IBV_WC_WR_FLUSH_ERR, sink);
   launched_ = tail_;
   launch_offset_ = 0;
-  outstanding_reads_ = 0;
+  CountReads(-outstanding_reads_);
+}
+
+void SendQueue::CountReads(int change) {
+  outstanding_reads_ += change;
+  if (lane_ != nullptr) lane_->CountUnanswered(change);
 }
 
 void SendQueue::Reset() {
   released_ = done_ = launched_ = tail_;
   launch_offset_ = 0;
   published_ = backing_off_ = failed_ = target_lost_ = false;
-  outstanding_reads_ = answer_offset_ = rnr_retries_ = 0;
+  CountReads(-outstanding_reads_);
+  answer_offset_ = rnr_retries_ = 0;
   not_ready_since_ = {};
   lane_ = nullptr;
 }

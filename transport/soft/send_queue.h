@@ -128,6 +128,7 @@ class SendQueue {
   bool Contains(uint32_t index, uint64_t position);
   void BackOff(uint32_t index, const Refusal& refusal, CompletionSink& sink);
   void TakeBack(uint32_t first);
+  void CountReads(int change);
 
   QueuePair& qp_;
   OutLane* lane_ = nullptr;
@@ -151,7 +152,7 @@ class SendQueue {
   bool backing_off_ = false;  // until the RNR timer
   bool failed_ = false;       // the WQE at launched_ failed locally, and nothing follows it
   bool target_lost_ = false;
-  uint32_t outstanding_reads_ = 0;
+  int outstanding_reads_ = 0;
   uint32_t answer_offset_ = 0;  // bytes of the oldest READ's data that have arrived
   // Of the WR at done_: how often it was refused for want of a receive, and since when its target
   // has not been ready.

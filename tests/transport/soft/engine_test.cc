@@ -1,7 +1,5 @@
 // Devices with their engines running, and several threads: what must happen while nobody polls, and
-// that no wake-up is ever lost. A lost one would end in the time limit of AwaitReadable.
-
-#include <poll.h>
+// that no wake-up is ever lost. A lost one would end in the time limit of AwaitByEvents.
 
 #include <atomic>
 #include <memory>
@@ -10,16 +8,10 @@
 
 #include "gtest/gtest.h"
 #include "tests/transport/soft/endpoint.h"
+#include "tests/transport/soft/two_processes.h"
 
 namespace verbena::soft {
 namespace {
-
-constexpr int kPatienceMs = 60'000;
-
-bool AwaitReadable(int fd) {
-  pollfd waiting{.fd = fd, .events = POLLIN, .revents = 0};
-  return poll(&waiting, 1, kPatienceMs) == 1;
-}
 
 class EngineTest : public testing::Test {
  protected:
@@ -36,25 +28,6 @@ class EngineTest : public testing::Test {
   std::unique_ptr<Endpoint> a_;
   std::unique_ptr<Endpoint> b_;
 };
-
-// Sleeps on the channel until `cq` yields a completion, in the way that verbs prescribes.
-ibv_wc AwaitByEvents(Endpoint& endpoint) {
-  ibv_wc wc;
-  while (true) {
-    if (ibv_poll_cq(endpoint.cq(), 1, &wc) == 1) return wc;
-    EXPECT_EQ(ibv_req_notify_cq(endpoint.cq(), 0), 0);
-    if (ibv_poll_cq(endpoint.cq(), 1, &wc) == 1) return wc;
-    if (!AwaitReadable(endpoint.channel()->fd)) {
-      ADD_FAILURE() << "a wake-up was lost";
-      wc = {};
-      wc.status = IBV_WC_GENERAL_ERR;
-      return wc;
-    }
-    while (endpoint.device().GetCqEvent(endpoint.channel()).ok()) {
-      endpoint.device().AckCqEvents(endpoint.cq(), 1);
-    }
-  }
-}
 
 void PingPong(Endpoint& endpoint, bool starts, int rounds, bool signalled) {
   const unsigned flags = signalled ? IBV_SEND_SIGNALED : 0;

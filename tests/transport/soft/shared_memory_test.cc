@@ -1,0 +1,314 @@
+// Two QPs in two processes: the shared-memory wire, peers that die, and peers that freeze.
+
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/transport/soft/endpoint.h"
+#include "tests/transport/soft/two_processes.h"
+
+namespace verbena::soft {
+namespace {
+
+struct Process {
+  explicit Process(const EndpointOptions& options = {})
+      : device(SoftDevice::Create().value()), endpoint(*device, options) {
+    EXPECT_TRUE(endpoint.ToInit(endpoint.qp()).ok());
+  }
+
+  std::unique_ptr<SoftDevice> device;
+  Endpoint endpoint;
+};
+
+void PostReceives(Endpoint& endpoint, int count, uint32_t bytes = 64) {
+  for (int i = 0; i < count; ++i) {
+    ASSERT_EQ(endpoint.PostReceive(i, endpoint.ReceiveSge(i * bytes, bytes)), 0);
+  }
+}
+
+// Answers every message with the same bytes, `rounds` times.
+void Echo(Endpoint& endpoint, int rounds, bool sleeping) {
+  for (int received = 0, sent = 0; received < rounds || sent < rounds;) {
+    const ibv_wc wc = sleeping ? AwaitByEvents(endpoint) : AwaitByPolling(endpoint.cq());
+    ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
+    if (wc.opcode == IBV_WC_SEND) {
+      ++sent;
+      continue;
+    }
+    ++received;
+    std::memcpy(endpoint.send_buffer(), endpoint.receive_buffer() + wc.wr_id * 64, wc.byte_len);
+    ASSERT_EQ(endpoint.PostReceive(wc.wr_id, endpoint.ReceiveSge(wc.wr_id * 64, 64)), 0);
+    ASSERT_EQ(endpoint.PostSend(0, endpoint.SendSge(0, wc.byte_len)), 0);
+  }
+}
+
+void AskAndCompare(Endpoint& endpoint, int rounds, bool sleeping) {
+  for (int i = 0; i < rounds; ++i) {
+    std::memcpy(endpoint.send_buffer(), &i, sizeof(i));
+    ASSERT_EQ(endpoint.PostSend(0, endpoint.SendSge(0, 8)), 0);
+    for (int ended = 0; ended < 2; ++ended) {
+      const ibv_wc wc = sleeping ? AwaitByEvents(endpoint) : AwaitByPolling(endpoint.cq());
+      ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
+      if (wc.opcode == IBV_WC_SEND) continue;
+      ASSERT_EQ(std::memcmp(endpoint.receive_buffer() + wc.wr_id * 64, &i, sizeof(i)), 0);
+      ASSERT_EQ(endpoint.PostReceive(wc.wr_id, endpoint.ReceiveSge(wc.wr_id * 64, 64)), 0);
+    }
+  }
+}
+
+void PingPong(bool we_sleep, bool they_sleep) {
+  constexpr int kRounds = 3'000;
+  Child child([&](Side& side) {
+    Process process({.with_channel = true});
+    PostReceives(process.endpoint, 4);
+    side.Connect(process.endpoint);
+    Echo(process.endpoint, kRounds, they_sleep);
+    side.Await();
+  });
+  Process process({.with_channel = true});
+  PostReceives(process.endpoint, 4);
+  child.side().Connect(process.endpoint);
+  AskAndCompare(process.endpoint, kRounds, we_sleep);
+  child.side().Signal();
+  child.Join();
+}
+
+TEST(SharedMemoryTest, BytesCrossBetweenProcessesThatPoll) { PingPong(false, false); }
+TEST(SharedMemoryTest, NoWakeUpIsLostBetweenProcessesThatSleep) { PingPong(true, true); }
+TEST(SharedMemoryTest, NoWakeUpIsLostWhenOnlyThePeerSleeps) { PingPong(false, true); }
+
+TEST(SharedMemoryTest, LargeMessagesAndOneSidedOperationsArriveWhole) {
+  const EndpointOptions options{.with_channel = true, .bytes = 8 << 20};
+  constexpr uint32_t kBytes = 3 << 20;
+  Child child([&](Side& side) {
+    Process process(options);
+    Endpoint& endpoint = process.endpoint;
+    ASSERT_EQ(endpoint.PostReceive(1, endpoint.ReceiveSge(0, kBytes)), 0);
+    side.Connect(endpoint);
+    ASSERT_EQ(AwaitByPolling(endpoint.cq()).status, IBV_WC_SUCCESS);
+    for (uint32_t i = 0; i < kBytes; i += 101) {
+      ASSERT_EQ(endpoint.receive_buffer()[i], std::byte(i * 11));
+    }
+    ASSERT_EQ(endpoint.PostReceive(2, endpoint.ReceiveSge(kBytes, 64)), 0);
+    side.Signal();
+    // From here on the parent reads and writes our memory, and nobody polls here.
+    side.Await();
+    ASSERT_EQ(AwaitByPolling(endpoint.cq()).status, IBV_WC_SUCCESS);
+    for (uint32_t i = 0; i < kBytes; i += 101) {
+      ASSERT_EQ(endpoint.receive_buffer()[i], std::byte(i * 11 + 1));
+    }
+  });
+  Process process(options);
+  Endpoint& endpoint = process.endpoint;
+  Side side = child.side();
+  const Address theirs = side.Connect(endpoint);
+  for (uint32_t i = 0; i < kBytes; ++i) endpoint.send_buffer()[i] = std::byte(i * 11);
+  ASSERT_EQ(endpoint.PostSend(0, endpoint.SendSge(0, kBytes)), 0);
+  ASSERT_EQ(AwaitByEvents(endpoint).status, IBV_WC_SUCCESS);
+  side.Await();
+  ASSERT_EQ(endpoint.PostOneSided(IBV_WR_RDMA_READ, 0, endpoint.ReceiveSge(0, kBytes),
+                                  theirs.receive_buffer, theirs.rkey),
+            0);
+  ASSERT_EQ(AwaitByEvents(endpoint).status, IBV_WC_SUCCESS);
+  EXPECT_EQ(std::memcmp(endpoint.receive_buffer(), endpoint.send_buffer(), kBytes), 0);
+  for (uint32_t i = 0; i < kBytes; ++i) endpoint.send_buffer()[i] = std::byte(i * 11 + 1);
+  ASSERT_EQ(endpoint.PostOneSided(IBV_WR_RDMA_WRITE, 0, endpoint.SendSge(0, kBytes),
+                                  theirs.receive_buffer, theirs.rkey),
+            0);
+  ASSERT_EQ(AwaitByEvents(endpoint).status, IBV_WC_SUCCESS);
+  ASSERT_EQ(endpoint.PostSend(0, endpoint.SendSge(0, 1)), 0);
+  side.Signal();
+  child.Join();
+}
+
+// Receives until it is killed.
+void ReceiveForever(Side& side) {
+  Process process({.with_channel = true});
+  PostReceives(process.endpoint, 32);
+  side.Connect(process.endpoint);
+  while (true) {
+    const ibv_wc wc = AwaitByPolling(process.endpoint.cq());
+    ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
+    ASSERT_EQ(
+        process.endpoint.PostReceive(wc.wr_id, process.endpoint.ReceiveSge(wc.wr_id * 64, 64)), 0);
+  }
+}
+
+TEST(SharedMemoryTest, PeerKilledInTheMiddleEndsOurWorkAndHarmsNobodyElse) {
+  Child victim(ReceiveForever);
+  Child bystander(ReceiveForever);
+  Process process({.with_channel = true});
+  Endpoint& endpoint = process.endpoint;
+  victim.side().Connect(endpoint);
+  QpHandle to_bystander = endpoint.AddQp();
+  const Address theirs = bystander.side().Exchange(
+      {.gid = endpoint.gid(), .qpn = to_bystander->qp_num, .rkey = 0, .receive_buffer = 0});
+  ASSERT_TRUE(endpoint.ToInit(to_bystander.get()).ok());
+  ASSERT_TRUE(endpoint.ToRtr(to_bystander.get(), theirs.gid, theirs.qpn).ok());
+  ASSERT_TRUE(endpoint.ToRts(to_bystander.get()).ok());
+
+  // Sends stay outstanding to the victim all the time, while it dies.
+  int outstanding = 0;
+  bool killed = false;
+  ibv_wc_status first_failure = IBV_WC_SUCCESS;
+  for (int round = 0; first_failure == IBV_WC_SUCCESS; ++round) {
+    while (outstanding < 8) {
+      ASSERT_EQ(endpoint.PostSend(0, endpoint.SendSge(0, 64)), 0);
+      ++outstanding;
+    }
+    if (round == 1000) {
+      victim.Kill();
+      killed = true;
+    }
+    // After the death the engine alone must end what is outstanding.
+    const ibv_wc wc = killed ? AwaitByEvents(endpoint) : AwaitByPolling(endpoint.cq());
+    --outstanding;
+    first_failure = wc.status;
+  }
+  EXPECT_EQ(first_failure, IBV_WC_RETRY_EXC_ERR);
+  while (outstanding-- > 0) EXPECT_EQ(AwaitByEvents(endpoint).status, IBV_WC_WR_FLUSH_ERR);
+  EXPECT_EQ(process.device->QueryQp(endpoint.qp(), IBV_QP_STATE)->qp_state, IBV_QPS_ERR);
+  for (int i = 0; i < 1000; ++i) {
+    ASSERT_EQ(endpoint.PostSend(i, endpoint.SendSge(0, 64), IBV_SEND_SIGNALED, to_bystander.get()),
+              0);
+    ASSERT_EQ(AwaitByPolling(endpoint.cq()).status, IBV_WC_SUCCESS);
+  }
+}
+
+TEST(SharedMemoryTest, StoppedPeerHoldsUpNobodyElseAndGoesOnLater) {
+  Child sleeper(ReceiveForever);
+  Child other(ReceiveForever);
+  Process process({.with_channel = true});
+  Endpoint& endpoint = process.endpoint;
+  sleeper.side().Connect(endpoint);
+  QpHandle to_other = endpoint.AddQp();
+  const Address theirs = other.side().Exchange(
+      {.gid = endpoint.gid(), .qpn = to_other->qp_num, .rkey = 0, .receive_buffer = 0});
+  ASSERT_TRUE(endpoint.ToInit(to_other.get()).ok());
+  ASSERT_TRUE(endpoint.ToRtr(to_other.get(), theirs.gid, theirs.qpn).ok());
+  ASSERT_TRUE(endpoint.ToRts(to_other.get()).ok());
+  ASSERT_EQ(endpoint.PostSend(0, endpoint.SendSge(0, 64)), 0);
+  ASSERT_EQ(AwaitByPolling(endpoint.cq()).status, IBV_WC_SUCCESS);
+
+  sleeper.Stop();
+  for (uint64_t i = 0; i < 8; ++i) ASSERT_EQ(endpoint.PostSend(i, endpoint.SendSge(0, 64)), 0);
+  for (uint64_t i = 100; i < 1100; ++i) {
+    ASSERT_EQ(endpoint.PostSend(i, endpoint.SendSge(0, 64), IBV_SEND_SIGNALED, to_other.get()), 0);
+    const ibv_wc wc = AwaitByPolling(endpoint.cq());
+    ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
+    ASSERT_EQ(wc.wr_id, i) << "a send to the stopped peer completed";
+  }
+  sleeper.Continue();
+  for (uint64_t i = 0; i < 8; ++i) {
+    const ibv_wc wc = AwaitByEvents(endpoint);
+    ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
+    EXPECT_EQ(wc.wr_id, i);
+  }
+}
+
+TEST(SharedMemoryTest, MessagesOfAPeerThatExitedAreStillDelivered) {
+  Child child([](Side& side) {
+    Process process;
+    side.Connect(process.endpoint);
+    for (uint64_t i = 0; i < 4; ++i) ASSERT_EQ(process.endpoint.SendText(i, "last words", 0), 0);
+    side.Await();
+    _exit(0);
+  });
+  Process process({.with_channel = true});
+  PostReceives(process.endpoint, 4);
+  child.side().Connect(process.endpoint);
+  ASSERT_EQ(AwaitByEvents(process.endpoint).status, IBV_WC_SUCCESS);
+  child.side().Signal();
+  child.Join();
+  for (int i = 1; i < 4; ++i) {
+    ASSERT_EQ(AwaitByPolling(process.endpoint.cq()).status, IBV_WC_SUCCESS);
+    EXPECT_EQ(process.endpoint.ReceivedText(i * 64, 10), "last words");
+  }
+}
+
+TEST(SharedMemoryTest, GidThatNobodyAnswersForEndsSendsWithRetryExceeded) {
+  Process process({.with_channel = true});
+  Endpoint& endpoint = process.endpoint;
+  ibv_gid nobody = endpoint.gid();
+  nobody.raw[15] ^= 1;
+  ASSERT_TRUE(endpoint.ToRtr(endpoint.qp(), nobody, 77).ok());
+  ASSERT_TRUE(endpoint.ToRts(endpoint.qp()).ok());
+  ASSERT_EQ(endpoint.SendText(0, "anybody?"), 0);
+  EXPECT_EQ(AwaitByEvents(endpoint).status, IBV_WC_RETRY_EXC_ERR);
+}
+
+int RawConnection(const ibv_gid& gid) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::string name = "verbena-soft/";
+  for (uint8_t byte : gid.raw) {
+    char hex[3];
+    std::snprintf(hex, sizeof(hex), "%02x", byte);
+    name += hex;
+  }
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address),
+                    static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())),
+            0);
+  return fd;
+}
+
+// Reads until the device hangs up.
+void ExpectHangUp(int fd) {
+  char bytes[4096];
+  ssize_t count;
+  while ((count = recv(fd, bytes, sizeof(bytes), 0)) > 0) {
+  }
+  EXPECT_TRUE(count == 0 || errno == ECONNRESET);
+  close(fd);
+}
+
+TEST(SharedMemoryTest, ConnectionThatTalksNonsenseIsHungUpOnAndTheDeviceGoesOn) {
+  Process process({.with_channel = true});
+  for (size_t bytes : {1u, 24u, 88u, 2000u}) {
+    const int fd = RawConnection(process.endpoint.gid());
+    std::vector<char> nonsense(bytes, 0x5a);
+    ASSERT_EQ(send(fd, nonsense.data(), bytes, 0), static_cast<ssize_t>(bytes));
+    ExpectHangUp(fd);
+  }
+  // Itself is the nearest peer to show that it still serves.
+  Endpoint other(*process.device, {.with_channel = true});
+  ASSERT_TRUE(other.ToInit(other.qp()).ok());
+  PostReceives(other, 1);
+  ASSERT_TRUE(other.ToRtr(other.qp(), process.endpoint.gid(), process.endpoint.qp()->qp_num).ok());
+  ASSERT_TRUE(process.endpoint.ToRtr(process.endpoint.qp(), other.gid(), other.qp()->qp_num).ok());
+  ASSERT_TRUE(process.endpoint.ToRts(process.endpoint.qp()).ok());
+  ASSERT_EQ(process.endpoint.SendText(0, "alive"), 0);
+  EXPECT_EQ(AwaitByEvents(other).status, IBV_WC_SUCCESS);
+}
+
+constexpr uid_t kNobody = 65534;
+
+// Tried in a child: it is for good.
+bool CanBecomeAnotherUser() {
+  const pid_t child = fork();
+  if (child == 0) _exit(seteuid(kNobody) == 0 ? 0 : 1);
+  int status = 0;
+  return waitpid(child, &status, 0) == child && status == 0;
+}
+
+TEST(SharedMemoryTest, ProcessOfAnotherUserIsRefused) {
+  if (!CanBecomeAnotherUser()) GTEST_SKIP() << "this user cannot become another one";
+  Child child([](Side& side) {
+    // Before any thread exists, and for this process alone.
+    ASSERT_EQ(seteuid(kNobody), 0);
+    const Address theirs = side.Exchange({});
+    ExpectHangUp(RawConnection(theirs.gid));
+  });
+  Process process;
+  child.side().Exchange({.gid = process.endpoint.gid(), .qpn = 0, .rkey = 0, .receive_buffer = 0});
+  child.Join();
+}
+
+}  // namespace
+}  // namespace verbena::soft

@@ -1,0 +1,175 @@
+#include "verbena/transport/soft/control_socket.h"
+
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/transport/device/verbs_status.h"
+
+namespace verbena::soft {
+namespace {
+
+// More than a peer that is merely slow ever owes.
+constexpr size_t kMaxWaiting = 4096;
+// How long a connection may wait for room in the backlog of a peer that does not accept.
+constexpr timeval kConnectPatience{.tv_sec = 0, .tv_usec = 200'000};
+
+// An abstract name: no file, and gone with its last socket.
+socklen_t NameOf(const ibv_gid& gid, sockaddr_un& address) {
+  address = {};
+  address.sun_family = AF_UNIX;
+  std::string name = "verbena-soft/";
+  for (uint8_t byte : gid.raw) name += fmt::format("{:02x}", byte);
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+}
+
+}  // namespace
+
+UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+UniqueFd::~UniqueFd() {
+  if (fd_ >= 0) close(fd_);
+}
+
+ControlSocket::ControlSocket(UniqueFd fd, UniqueFd pid_fd, pid_t pid)
+    : fd_(std::move(fd)), pid_fd_(std::move(pid_fd)), pid_(pid) {}
+
+absl::StatusOr<UniqueFd> ControlSocket::Listen(const ibv_gid& gid) {
+  UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd) return ErrnoStatus(errno, "the socket of a soft device");
+  sockaddr_un address;
+  const socklen_t bytes = NameOf(gid, address);
+  if (bind(fd.get(), reinterpret_cast<sockaddr*>(&address), bytes) != 0 ||
+      listen(fd.get(), SOMAXCONN) != 0) {
+    return ErrnoStatus(errno, "listening under a soft device's GID");
+  }
+  return fd;
+}
+
+absl::StatusOr<std::unique_ptr<ControlSocket>> ControlSocket::Connect(const ibv_gid& gid) {
+  UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!fd) return ErrnoStatus(errno, "a socket to another soft device");
+  setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &kConnectPatience, sizeof(kConnectPatience));
+  sockaddr_un address;
+  const socklen_t bytes = NameOf(gid, address);
+  if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), bytes) != 0) {
+    return absl::UnavailableError(ErrnoStatus(errno, "connecting to a soft device").message());
+  }
+  return Adopt(std::move(fd));
+}
+
+absl::StatusOr<std::unique_ptr<ControlSocket>> ControlSocket::Accept(int listener) {
+  UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (!fd) return absl::UnavailableError("no connection waits");
+  return Adopt(std::move(fd));
+}
+
+absl::StatusOr<std::unique_ptr<ControlSocket>> ControlSocket::Adopt(UniqueFd fd) {
+  ucred peer{};
+  socklen_t bytes = sizeof(peer);
+  if (getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) {
+    return ErrnoStatus(errno, "SO_PEERCRED");
+  }
+  if (peer.uid != geteuid()) {
+    return absl::PermissionDeniedError(fmt::format("process {} belongs to user {}, this one to {}",
+                                                   peer.pid, peer.uid, geteuid()));
+  }
+  UniqueFd pid_fd(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0)));
+  return std::unique_ptr<ControlSocket>(
+      new ControlSocket(std::move(fd), std::move(pid_fd), peer.pid));
+}
+
+absl::Status ControlSocket::Send(const ControlMessage& message, std::vector<int> descriptors,
+                                 std::shared_ptr<const void> keep_alive) {
+  Outgoing outgoing{message, std::move(descriptors), std::move(keep_alive)};
+  if (waiting_.empty()) {
+    const int error = SendNow(outgoing);
+    if (error == 0) return absl::OkStatus();
+    if (error != EAGAIN) return ErrnoStatus(error, "sending to another soft device");
+  }
+  if (waiting_.size() == kMaxWaiting) {
+    return absl::ResourceExhaustedError(
+        fmt::format("the soft device of process {} reads none of its messages", pid_));
+  }
+  waiting_.push_back(std::move(outgoing));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> ControlSocket::Flush() {
+  while (!waiting_.empty()) {
+    const int error = SendNow(waiting_.front());
+    if (error == EAGAIN) return true;
+    if (error != 0) return ErrnoStatus(error, "sending to another soft device");
+    waiting_.pop_front();
+  }
+  return false;
+}
+
+int ControlSocket::SendNow(const Outgoing& outgoing) {
+  iovec data{.iov_base = const_cast<ControlMessage*>(&outgoing.message),
+             .iov_len = sizeof(outgoing.message)};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxDescriptors)] = {};
+  msghdr header{};
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  if (!outgoing.descriptors.empty()) {
+    const size_t bytes = sizeof(int) * outgoing.descriptors.size();
+    header.msg_control = control;
+    header.msg_controllen = CMSG_SPACE(bytes);
+    cmsghdr* rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(bytes);
+    std::memcpy(CMSG_DATA(rights), outgoing.descriptors.data(), bytes);
+  }
+  while (true) {
+    if (sendmsg(fd_.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return 0;
+    if (errno != EINTR) return errno;
+  }
+}
+
+absl::StatusOr<ControlSocket::Received> ControlSocket::Receive() {
+  Received received;
+  iovec data{.iov_base = &received.message, .iov_len = sizeof(received.message)};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxDescriptors)];
+  msghdr header{};
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  header.msg_control = control;
+  header.msg_controllen = sizeof(control);
+  const ssize_t bytes = recvmsg(fd_.get(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (bytes < 0) {
+    if (errno == EAGAIN || errno == EINTR) return absl::UnavailableError("nothing waits");
+    return ErrnoStatus(errno, "reading from another soft device");
+  }
+  for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd;
+      std::memcpy(&fd, CMSG_DATA(part) + i * sizeof(int), sizeof(fd));
+      received.descriptors.emplace_back(fd);
+    }
+  }
+  if (bytes == 0) return absl::AbortedError("the other soft device is gone");
+  if (bytes != sizeof(ControlMessage) || (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
+      received.message.magic != ControlMessage::kMagic) {
+    return absl::InvalidArgumentError(
+        fmt::format("process {} speaks another version of the soft device's protocol", pid_));
+  }
+  return received;
+}
+
+}  // namespace verbena::soft

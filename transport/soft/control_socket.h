@@ -1,0 +1,120 @@
+// ControlSocket: one Unix connection between the engines of two processes, and what they say on it.
+//
+// Messages are fixed structs, one per packet, each with at most a few descriptors. Non-blocking;
+// what does not fit the socket's buffer waits in a bounded queue. Both ends run as the same user,
+// which is checked before anything is read. Used by one thread, its engine's.
+
+#ifndef VERBENA_TRANSPORT_SOFT_CONTROL_SOCKET_H_
+#define VERBENA_TRANSPORT_SOFT_CONTROL_SOCKET_H_
+
+#include <infiniband/verbs.h>
+#include <sys/types.h>
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace verbena::soft {
+
+// Owns a descriptor.
+class UniqueFd {
+ public:
+  UniqueFd() = default;
+  explicit UniqueFd(int fd) : fd_(fd) {}
+  UniqueFd(UniqueFd&& other) noexcept : fd_(other.Release()) {}
+  UniqueFd& operator=(UniqueFd&& other) noexcept;
+  ~UniqueFd();
+
+  int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+  int Release() {
+    const int fd = fd_;
+    fd_ = -1;
+    return fd;
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+struct ControlMessage {
+  enum Kind : uint32_t {
+    kHello = 1,    // gid; descriptors: CQ controls, memory table, doorbell
+    kResolve,      // request, qpn: which CQ does this QP receive through?
+    kResolved,     // request, found, receive_cq
+    kLane,         // lane, receive_cq, send_cq_index, lines; descriptor: the lane's memory
+    kLaneRefused,  // lane
+    kCloseLane,    // lane
+  };
+  static constexpr uint32_t kMagic = 0x56736f31;  // changes with every layout that peers share
+
+  uint32_t magic = kMagic;
+  uint32_t kind = 0;
+  ibv_gid gid{};
+  uint64_t request = 0;
+  uint64_t receive_cq = 0;
+  uint64_t lane = 0;
+  uint32_t qpn = 0;
+  uint32_t found = 0;
+  uint32_t send_cq_index = 0;
+  uint32_t request_lines = 0;
+  uint32_t answer_lines = 0;
+  uint32_t reserved = 0;
+};
+
+class ControlSocket {
+ public:
+  static constexpr size_t kMaxDescriptors = 3;
+  struct Received {
+    ControlMessage message;
+    std::vector<UniqueFd> descriptors;
+  };
+
+  // Listens under a name made of `gid`.
+  static absl::StatusOr<UniqueFd> Listen(const ibv_gid& gid);
+  // UNAVAILABLE when nobody listens under `gid`.
+  static absl::StatusOr<std::unique_ptr<ControlSocket>> Connect(const ibv_gid& gid);
+  // The next connection of a listening socket; UNAVAILABLE when there is none.
+  static absl::StatusOr<std::unique_ptr<ControlSocket>> Accept(int listener);
+
+  int fd() const { return fd_.get(); }
+  // Readable once the peer's process has ended; -1 where the kernel has no pidfds.
+  int pid_fd() const { return pid_fd_.get(); }
+  pid_t pid() const { return pid_; }
+
+  // `descriptors` are sent, and stay the caller's: `keep_alive` sees to that while they wait.
+  absl::Status Send(const ControlMessage& message, std::vector<int> descriptors = {},
+                    std::shared_ptr<const void> keep_alive = nullptr);
+  // Sends what waits. True while something still does.
+  absl::StatusOr<bool> Flush();
+  bool has_waiting() const { return !waiting_.empty(); }
+
+  // UNAVAILABLE when nothing waits, any other error when the connection is over.
+  absl::StatusOr<Received> Receive();
+
+ private:
+  struct Outgoing {
+    ControlMessage message;
+    std::vector<int> descriptors;
+    std::shared_ptr<const void> keep_alive;
+  };
+
+  ControlSocket(UniqueFd fd, UniqueFd pid_fd, pid_t pid);
+  static absl::StatusOr<std::unique_ptr<ControlSocket>> Adopt(UniqueFd fd);
+  // 0, or errno.
+  int SendNow(const Outgoing& outgoing);
+
+  UniqueFd fd_;
+  UniqueFd pid_fd_;
+  pid_t pid_;
+  std::deque<Outgoing> waiting_;
+};
+
+}  // namespace verbena::soft
+
+#endif  // VERBENA_TRANSPORT_SOFT_CONTROL_SOCKET_H_

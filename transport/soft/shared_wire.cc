@@ -1,0 +1,334 @@
+#include "verbena/transport/soft/shared_wire.h"
+
+#include <poll.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/transport/device/verbs_status.h"
+#include "verbena/transport/log/log.h"
+#include "verbena/transport/soft/lane.h"
+#include "verbena/transport/soft/local_devices.h"
+#include "verbena/transport/soft/rnic.h"
+
+namespace verbena::soft {
+namespace {
+
+constexpr size_t kMaxConnections = 4096;
+
+bool SameGid(const ibv_gid& a, const ibv_gid& b) {
+  return std::memcmp(a.raw, b.raw, sizeof(a.raw)) == 0;
+}
+
+// What a Peer in another process is made of.
+struct MappedShare {
+  SharedRegion controls;
+  SharedRegion memory;
+};
+
+}  // namespace
+
+SharedWire::~SharedWire() = default;
+
+absl::Status SharedWire::Start() {
+  absl::StatusOr<UniqueFd> listener = ControlSocket::Listen(rnic_.gid());
+  if (!listener.ok()) return listener.status();
+  listener_ = *std::move(listener);
+  epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
+  epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
+  if (!epoll_ || epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), &event) != 0) {
+    return ErrnoStatus(errno, "the epoll of a soft device");
+  }
+  return absl::OkStatus();
+}
+
+void SharedWire::Connect(const ConnectRequest& request) {
+  std::lock_guard<std::mutex> lock(requests_mutex_);
+  requests_.push_back(request);
+}
+
+void SharedWire::CloseLane(const ibv_gid& gid, uint64_t lane) {
+  std::lock_guard<std::mutex> lock(requests_mutex_);
+  closings_.push_back({gid, lane});
+}
+
+bool SharedWire::Serve() {
+  if (!epoll_) return false;
+  TakeRequests();
+  epoll_event events[32];
+  const int count = epoll_wait(epoll_.get(), events, 32, 0);
+  for (int i = 0; i < count; ++i) {
+    auto* connection = static_cast<Connection*>(events[i].data.ptr);
+    if (connection == nullptr) {
+      AcceptAll();
+    } else {
+      Read(*connection);
+    }
+  }
+  Sweep();
+  return count > 0;
+}
+
+void SharedWire::TakeRequests() {
+  std::vector<ConnectRequest> requests;
+  std::vector<Closing> closings;
+  {
+    std::lock_guard<std::mutex> lock(requests_mutex_);
+    requests.swap(requests_);
+    closings.swap(closings_);
+  }
+  for (const ConnectRequest& request : requests) StartRequest(request);
+  for (const Closing& closing : closings) {
+    Connection* connection = Outbound(closing.gid);
+    if (connection == nullptr) continue;
+    ControlMessage message{.kind = ControlMessage::kCloseLane, .lane = closing.lane};
+    absl::Status status = connection->socket->Send(message);
+    if (!status.ok()) End(*connection, status);
+    Watch(*connection);
+  }
+}
+
+void SharedWire::StartRequest(const ConnectRequest& request) {
+  Connection* connection = Outbound(request.gid);
+  if (connection == nullptr) {
+    auto socket = ControlSocket::Connect(request.gid);
+    if (!socket.ok()) {
+      Log(LogLevel::kInfo, fmt::format("{}: no soft device answers under GID {}: {}", rnic_.name(),
+                                       GidText(request.gid), socket.status().ToString()));
+      rnic_.FinishConnect(request, nullptr, 0);
+      return;
+    }
+    connection = Add(*std::move(socket));
+    connection->outbound = true;
+    connection->gid = request.gid;
+    absl::Status status = SendHello(*connection);
+    if (!status.ok()) End(*connection, status);
+  }
+  if (connection->over) {
+    rnic_.FinishConnect(request, nullptr, 0);
+  } else if (connection->peer == nullptr) {
+    connection->unsent.push_back(request);
+  } else if (absl::Status status = SendResolve(*connection, request); !status.ok()) {
+    End(*connection, status);
+  }
+}
+
+SharedWire::Connection* SharedWire::Outbound(const ibv_gid& gid) {
+  for (auto& connection : connections_) {
+    if (connection->outbound && !connection->over && SameGid(connection->gid, gid)) {
+      return connection.get();
+    }
+  }
+  return nullptr;
+}
+
+SharedWire::Connection* SharedWire::Add(std::unique_ptr<ControlSocket> socket) {
+  auto connection = std::make_unique<Connection>();
+  connection->socket = std::move(socket);
+  Connection* raw = connection.get();
+  epoll_event event{.events = EPOLLIN, .data = {.ptr = raw}};
+  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, raw->socket->fd(), &event);
+  if (raw->socket->pid_fd() >= 0) {
+    epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, raw->socket->pid_fd(), &event);
+  }
+  connections_.push_back(std::move(connection));
+  return raw;
+}
+
+void SharedWire::Watch(Connection& connection) {
+  if (connection.over) return;
+  const uint32_t writable = connection.socket->has_waiting() ? uint32_t{EPOLLOUT} : 0;
+  epoll_event event{.events = EPOLLIN | writable, .data = {.ptr = &connection}};
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, connection.socket->fd(), &event);
+}
+
+void SharedWire::AcceptAll() {
+  while (true) {
+    auto socket = ControlSocket::Accept(listener_.get());
+    if (absl::IsUnavailable(socket.status())) return;
+    if (!socket.ok() || connections_.size() >= kMaxConnections) {
+      Log(LogLevel::kWarning,
+          fmt::format("{} refuses a process: {}", rnic_.name(),
+                      socket.ok() ? "too many connections" : socket.status().ToString()));
+      continue;
+    }
+    Connection* connection = Add(*std::move(socket));
+    absl::Status status = SendHello(*connection);
+    if (!status.ok()) End(*connection, status);
+  }
+}
+
+void SharedWire::Read(Connection& connection) {
+  if (connection.over) return;
+  absl::Status status = connection.socket->Flush().status();
+  while (status.ok()) {
+    auto received = connection.socket->Receive();
+    status = received.ok() ? Handle(connection, *std::move(received)) : received.status();
+  }
+  if (!absl::IsUnavailable(status)) {
+    End(connection, status);
+    return;
+  }
+  // The pidfd of a process that ended, while a child of it still holds the socket.
+  pollfd ended{.fd = connection.socket->pid_fd(), .events = POLLIN, .revents = 0};
+  if (ended.fd >= 0 && poll(&ended, 1, 0) == 1) {
+    End(connection, absl::AbortedError("the process of the other soft device ended"));
+    return;
+  }
+  Watch(connection);
+}
+
+absl::Status SharedWire::Handle(Connection& connection, ControlSocket::Received received) {
+  const ControlMessage& message = received.message;
+  if (message.kind == ControlMessage::kHello) {
+    return HandleHello(connection, std::move(received));
+  }
+  if (connection.peer == nullptr) {
+    return absl::InvalidArgumentError("a soft device did not introduce itself");
+  }
+  switch (message.kind) {
+    case ControlMessage::kResolve: {
+      const std::optional<uint64_t> cq = rnic_.ReceiveCqOf(message.qpn);
+      return connection.socket->Send({.kind = ControlMessage::kResolved,
+                                      .request = message.request,
+                                      .receive_cq = cq.value_or(0),
+                                      .found = cq.has_value() ? 1u : 0u});
+    }
+    case ControlMessage::kResolved:
+      return HandleResolved(connection, message);
+    case ControlMessage::kLane:
+      return HandleLane(connection, std::move(received));
+    case ControlMessage::kLaneRefused:
+      rnic_.FailLane(*connection.peer, message.lane);
+      return absl::OkStatus();
+    case ControlMessage::kCloseLane:
+      rnic_.RemoveLane(*connection.peer, message.lane);
+      return absl::OkStatus();
+    default:
+      return absl::InvalidArgumentError("a soft device sent a message of unknown kind");
+  }
+}
+
+absl::Status SharedWire::HandleHello(Connection& connection, ControlSocket::Received received) {
+  const ControlMessage& message = received.message;
+  if (connection.peer != nullptr || received.descriptors.size() != 3 ||
+      (connection.outbound && !SameGid(connection.gid, message.gid))) {
+    return absl::InvalidArgumentError("a soft device introduced itself wrongly");
+  }
+  connection.gid = message.gid;
+  auto share = std::make_shared<MappedShare>();
+  auto controls =
+      SharedRegion::Map(received.descriptors[0].Release(), sizeof(CqControl) * kMaxCompletionQueues,
+                        SharedRegion::Access::kReadWrite);
+  if (!controls.ok()) return controls.status();
+  auto memory =
+      SharedRegion::Map(received.descriptors[1].Release(), sizeof(MemoryEntry) * kMaxMemoryRegions,
+                        SharedRegion::Access::kReadOnly);
+  if (!memory.ok()) return memory.status();
+  share->controls = *std::move(controls);
+  share->memory = *std::move(memory);
+  auto* control = reinterpret_cast<CqControl*>(share->controls.data());
+  auto* entries = reinterpret_cast<const MemoryEntry*>(share->memory.data());
+  connection.peer = rnic_.AddPeer(std::make_shared<Peer>(
+      message.gid, control, entries, received.descriptors[2].Release(), std::move(share)));
+  std::vector<ConnectRequest> unsent;
+  unsent.swap(connection.unsent);
+  for (const ConnectRequest& request : unsent) {
+    if (absl::Status status = SendResolve(connection, request); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SharedWire::HandleResolved(Connection& connection, const ControlMessage& message) {
+  auto found = connection.resolving.find(message.request);
+  if (found == connection.resolving.end()) {
+    return absl::InvalidArgumentError("a soft device answered what it was not asked");
+  }
+  const ConnectRequest request = found->second;
+  connection.resolving.erase(found);
+  if (message.found == 0) {
+    rnic_.FinishConnect(request, nullptr, 0);
+    return absl::OkStatus();
+  }
+  Rnic::NewLane lane = rnic_.FinishConnect(request, connection.peer, message.receive_cq);
+  if (lane.memory == nullptr) return absl::OkStatus();
+  const LaneGeometry& geometry = lane.memory->geometry();
+  return connection.socket->Send({.kind = ControlMessage::kLane,
+                                  .receive_cq = message.receive_cq,
+                                  .lane = lane.id,
+                                  .send_cq_index = lane.send_cq_index,
+                                  .request_lines = geometry.request_lines,
+                                  .answer_lines = geometry.answer_lines},
+                                 {lane.memory->fd()}, lane.memory);
+}
+
+absl::Status SharedWire::HandleLane(Connection& connection, ControlSocket::Received received) {
+  const ControlMessage& message = received.message;
+  const LaneGeometry geometry{.request_lines = message.request_lines,
+                              .answer_lines = message.answer_lines};
+  if (received.descriptors.size() != 1 || !geometry.valid() ||
+      message.send_cq_index >= kMaxCompletionQueues) {
+    return absl::InvalidArgumentError("a soft device announced a lane that makes no sense");
+  }
+  auto region = SharedRegion::Map(received.descriptors[0].Release(), geometry.bytes(),
+                                  SharedRegion::Access::kReadWrite);
+  if (!region.ok()) return region.status();
+  auto memory = std::make_shared<LaneMemory>(*std::move(region), geometry);
+  if (rnic_.AcceptLane(connection.peer, message.send_cq_index, message.receive_cq, message.lane,
+                       std::move(memory))) {
+    return absl::OkStatus();
+  }
+  return connection.socket->Send({.kind = ControlMessage::kLaneRefused, .lane = message.lane});
+}
+
+absl::Status SharedWire::SendHello(Connection& connection) {
+  std::shared_ptr<const DeviceShare> share = rnic_.share();
+  return connection.socket->Send(
+      {.kind = ControlMessage::kHello, .gid = rnic_.gid()},
+      {share->controls.fd(), share->memory_read_only.get(), rnic_.engine().doorbell_fd()}, share);
+}
+
+absl::Status SharedWire::SendResolve(Connection& connection, const ConnectRequest& request) {
+  const uint64_t id = next_request_++;
+  connection.resolving.emplace(id, request);
+  absl::Status status = connection.socket->Send(
+      {.kind = ControlMessage::kResolve, .request = id, .qpn = request.remote_qpn});
+  Watch(connection);
+  return status;
+}
+
+void SharedWire::End(Connection& connection, const absl::Status& reason) {
+  if (connection.over) return;
+  connection.over = true;
+  // By hand: a child of this process may hold copies of the descriptors, which would keep them
+  // watched.
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.socket->fd(), nullptr);
+  if (connection.socket->pid_fd() >= 0) {
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.socket->pid_fd(), nullptr);
+  }
+  if (connection.peer != nullptr) {
+    Log(LogLevel::kInfo,
+        fmt::format("{}: the soft device {} of process {} is lost: {}", rnic_.name(),
+                    GidText(connection.gid), connection.socket->pid(), reason.ToString()));
+    rnic_.LosePeer(*connection.peer);
+  } else {
+    Log(LogLevel::kWarning, fmt::format("{} gives up on process {}: {}", rnic_.name(),
+                                        connection.socket->pid(), reason.ToString()));
+  }
+  for (const ConnectRequest& request : connection.unsent) {
+    rnic_.FinishConnect(request, nullptr, 0);
+  }
+  for (const auto& [_, request] : connection.resolving) rnic_.FinishConnect(request, nullptr, 0);
+  connection.unsent.clear();
+  connection.resolving.clear();
+}
+
+void SharedWire::Sweep() {
+  std::erase_if(connections_, [](const auto& connection) { return connection->over; });
+}
+
+}  // namespace verbena::soft

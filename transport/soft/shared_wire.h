@@ -1,0 +1,101 @@
+// SharedWire: the control side of the shared-memory wire of one device.
+//
+// It listens under the device's GID, keeps a connection to each process that one of our QPs, or one
+// of theirs, leads to, and over it agrees on lanes: which receive CQ a QP number stands for, and
+// the memory of the rings between two CQs. A connection that ends, or whose process does, takes all
+// lanes of that peer with it.
+//
+// Runs on the engine's thread; Connect and CloseLane may be called from any.
+
+#ifndef VERBENA_TRANSPORT_SOFT_SHARED_WIRE_H_
+#define VERBENA_TRANSPORT_SOFT_SHARED_WIRE_H_
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "verbena/transport/soft/control_socket.h"
+#include "verbena/transport/soft/peer.h"
+
+namespace verbena::soft {
+
+class Rnic;
+
+// A QP of ours that wants to reach one of a peer's.
+struct ConnectRequest {
+  uint32_t qpn = 0;
+  ibv_gid gid{};
+  uint32_t remote_qpn = 0;
+};
+
+class SharedWire {
+ public:
+  explicit SharedWire(Rnic& rnic) : rnic_(rnic) {}
+  SharedWire(const SharedWire&) = delete;
+  SharedWire& operator=(const SharedWire&) = delete;
+  ~SharedWire();
+
+  absl::Status Start();
+  // -1 until started. Readable when Serve has something to do.
+  int fd() const { return epoll_.get(); }
+
+  // Any thread. What becomes of the request is told to Rnic::FinishConnect.
+  void Connect(const ConnectRequest& request);
+  // Any thread: the lane's initiator, we, will write nothing more into it.
+  void CloseLane(const ibv_gid& gid, uint64_t lane);
+
+  // One turn. True when something happened.
+  bool Serve();
+
+ private:
+  struct Connection {
+    std::unique_ptr<ControlSocket> socket;
+    std::shared_ptr<Peer> peer;  // null until its HELLO
+    ibv_gid gid{};               // of outbound ones from the start
+    bool outbound = false;
+    bool over = false;
+    std::vector<ConnectRequest> unsent;                      // wait for its HELLO
+    std::unordered_map<uint64_t, ConnectRequest> resolving;  // wait for kResolved
+  };
+  struct Closing {
+    ibv_gid gid;
+    uint64_t lane;
+  };
+
+  void TakeRequests();
+  void StartRequest(const ConnectRequest& request);
+  Connection* Outbound(const ibv_gid& gid);
+  Connection* Add(std::unique_ptr<ControlSocket> socket);
+  void Watch(Connection& connection);
+  void AcceptAll();
+  void Read(Connection& connection);
+  absl::Status Handle(Connection& connection, ControlSocket::Received received);
+  absl::Status HandleHello(Connection& connection, ControlSocket::Received received);
+  absl::Status HandleLane(Connection& connection, ControlSocket::Received received);
+  absl::Status SendHello(Connection& connection);
+  absl::Status SendResolve(Connection& connection, const ConnectRequest& request);
+  absl::Status HandleResolved(Connection& connection, const ControlMessage& message);
+  void End(Connection& connection, const absl::Status& reason);
+  void Sweep();
+
+  Rnic& rnic_;
+  UniqueFd epoll_;
+  UniqueFd listener_;
+  uint64_t next_request_ = 1;
+  std::vector<std::unique_ptr<Connection>> connections_;
+
+  std::mutex requests_mutex_;
+  std::vector<ConnectRequest> requests_;
+  std::vector<Closing> closings_;
+};
+
+}  // namespace verbena::soft
+
+#endif  // VERBENA_TRANSPORT_SOFT_SHARED_WIRE_H_

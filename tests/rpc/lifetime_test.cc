@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "tests/rpc/testing_service.h"
+#include "verbena/rpc/shard.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/task_scope.h"
 
@@ -13,6 +14,14 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+
+// Takes no frames, and does not mind the end of its link.
+class ClosingSink final : public FrameSink {
+ public:
+  absl::Status OnFrame(Link&, const FrameHeader&, const char*) override { return absl::OkStatus(); }
+  void OnLinkDown(Link&, const absl::Status&) override {}
+  bool ExpectsFrames() const override { return false; }
+};
 
 class LifetimeTest : public RpcTest {
  protected:
@@ -157,6 +166,34 @@ TEST_F(LifetimeTest, LosingTheClientCancelsItsHandlers) {
   // The server goes on with others.
   StartClient();
   EXPECT_EQ(Run(EchoOnce(1, "")), absl::OkStatus());
+}
+
+// A link's queue pair is destroyed and the CQ drained while receives of other links keep coming.
+TEST_F(LifetimeTest, ReceivesThatArriveWhileAQueuePairIsDestroyedFindTheirLink) {
+  StartBoth();
+  bool stop = false;
+  absl::Status failed;
+  auto hammer = [this, &stop, &failed]() -> Task<void> {
+    for (int i = 0; !stop && failed.ok(); ++i) failed = co_await EchoOnce(i, "hammer");
+  };
+  auto hammer_on = [&]() -> Task<absl::Status> {
+    TaskScope scope(client_runtime_->executor(0));
+    for (int i = 0; i < 8; ++i) scope.Spawn(hammer());
+    for (int i = 0; i < 40; ++i) {
+      absl::StatusOr<std::unique_ptr<MessageStream>> stream =
+          co_await client_runtime_->shard(0).bootstrap().Connect(server_->address());
+      if (!stream.ok()) co_return stream.status();
+      ClosingSink sink;
+      absl::StatusOr<Link*> link =
+          co_await client_runtime_->shard(0).endpoint().Connect(*std::move(stream), sink, 0);
+      if (!link.ok()) co_return link.status();
+      (*link)->Close(absl::CancelledError("only to see it close"));
+    }
+    stop = true;
+    co_await scope.Join();
+    co_return failed;
+  };
+  EXPECT_EQ(Run(hammer_on()), absl::OkStatus());
 }
 
 TEST_F(LifetimeTest, CreditsAndReceivesAreHomeWhenTheLinkIsGone) {

@@ -18,6 +18,7 @@ Link::Link(Endpoint& endpoint, LinkKey key, QpHandle qp, FrameSink& sink)
       key_(key),
       sink_(&sink),
       qp_(std::move(qp)),
+      qpn_(qp_->qp_num),
       grants_(endpoint.credit_pool(), endpoint.limits().initial_credits,
               endpoint.limits().max_credits),
       max_inline_bytes_(endpoint.max_inline_bytes()),

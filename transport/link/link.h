@@ -97,7 +97,8 @@ class Link final : private FlushHook {
   size_t max_body_bytes() const { return MaxBodyBytes(send_bytes_); }
   const std::string& peer() const { return peer_; }
   const LinkStats& stats() const { return stats_; }
-  uint32_t qpn() const { return qp_->qp_num; }
+  // Also valid when the queue pair is gone.
+  uint32_t qpn() const { return qpn_; }
   Endpoint& endpoint() const { return endpoint_; }
   LinkKey key() const { return key_; }
   uint32_t send_credits() const { return credits_.available(); }
@@ -142,6 +143,7 @@ class Link final : private FlushHook {
   const LinkKey key_;
   FrameSink* sink_;
   QpHandle qp_;
+  const uint32_t qpn_;
   LinkState state_ = LinkState::kConnecting;
   std::string peer_;
   std::unique_ptr<MessageStream> stream_;  // open as long as the link is; null until it is watched

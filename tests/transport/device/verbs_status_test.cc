@@ -52,14 +52,17 @@ constexpr NamedStatus kStatuses[] = {
 };
 #undef NAMED
 
+// The largest value that C++ lets an enum of these enumerators hold: 5 bits.
+constexpr auto kBeyondTheEnum = static_cast<ibv_wc_status>(31);
+
 TEST(WcStatusTest, EveryStatusCarriesTheNameOfItsConstant) {
   for (const NamedStatus& named : kStatuses)
     EXPECT_THAT(WcStatusName(named.status), StrEq(named.name));
 }
 
 TEST(WcStatusTest, NoStatusThatTheLibraryKnowsIsMissingHere) {
-  const std::string unknown = ibv_wc_status_str(static_cast<ibv_wc_status>(1000));
-  for (int value = 0; value < 64; ++value) {
+  const std::string unknown = ibv_wc_status_str(kBeyondTheEnum);
+  for (int value = 0; value <= kBeyondTheEnum; ++value) {
     const auto status = static_cast<ibv_wc_status>(value);
     const bool known_to_library = ibv_wc_status_str(status) != unknown;
     const bool known_here = std::string(WcStatusName(status)).starts_with("IBV_WC_");
@@ -69,7 +72,7 @@ TEST(WcStatusTest, NoStatusThatTheLibraryKnowsIsMissingHere) {
 
 TEST(WcStatusTest, AStatusFromBeyondTheEnumIsNamedAndDoesNotReadPastTheTable) {
   EXPECT_THAT(WcStatusName(static_cast<ibv_wc_status>(24)), StrEq("unknown IBV_WC status"));
-  EXPECT_THAT(WcStatusName(static_cast<ibv_wc_status>(-1)), StrEq("unknown IBV_WC status"));
+  EXPECT_THAT(WcStatusName(kBeyondTheEnum), StrEq("unknown IBV_WC status"));
 }
 
 TEST(WcStatusTest, SuccessAloneIsOk) {

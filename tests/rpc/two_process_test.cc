@@ -1,0 +1,136 @@
+// Calls between two processes over the shared-memory wire, and what happens when one is killed or
+// frozen.
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/rpc/testing_service.h"
+#include "verbena/transport/coro/task_scope.h"
+
+namespace verbena {
+namespace {
+
+// A server as a process of its own, forked while the test has no threads; ended by pid.
+class ServerProcess {
+ public:
+  explicit ServerProcess(const std::string& address) {
+    int fds[2];
+    EXPECT_EQ(pipe(fds), 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      close(fds[0]);
+      Serve(address, fds[1]);
+    }
+    close(fds[1]);
+    char c;
+    while (read(fds[0], &c, 1) == 1 && c != '\n') address_.push_back(c);
+    close(fds[0]);
+    EXPECT_FALSE(address_.empty()) << "the server process did not start";
+  }
+  ~ServerProcess() { Kill(); }
+
+  const std::string& address() const { return address_; }
+  void Signal(int number) const { EXPECT_EQ(kill(pid_, number), 0); }
+  void Kill() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(std::exchange(pid_, -1), nullptr, 0);
+  }
+
+ private:
+  [[noreturn]] static void Serve(const std::string& address, int out) {
+    TestingService service;
+    auto runtime = Runtime::Start();
+    if (!runtime.ok()) _exit(1);
+    auto server = Server::Start(**runtime, {&service}, {.address = address});
+    if (!server.ok()) _exit(1);
+    const std::string line = (*server)->address() + "\n";
+    if (write(out, line.data(), line.size()) < 0) _exit(1);
+    close(out);
+    while (true) pause();
+  }
+
+  pid_t pid_ = -1;
+  std::string address_;
+};
+
+class TwoProcessTest : public RpcTest {
+ protected:
+  TwoProcessTest() : process_(std::make_unique<ServerProcess>("127.0.0.1:0")) {}
+
+  void StartClient(RuntimeOptions options = {}) {
+    client_runtime_ = StartRuntime(std::move(options));
+    channel_ = std::make_unique<Channel>(*client_runtime_, process_->address());
+    stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
+  }
+
+  // Starts `count` calls that the server never answers, then `strike`; returns how each ended.
+  template <typename Strike>
+  std::vector<absl::Status> CallsStruckBy(int count, Strike strike) {
+    std::vector<absl::Status> ended(count);
+    auto run = [&]() -> Task<absl::Status> {
+      TaskScope scope(client_runtime_->executor(0));
+      for (int i = 0; i < count; ++i) {
+        scope.Spawn([this, &ended, i]() -> Task<void> {
+          testing::WaitRequest request;
+          testing::Empty reply;
+          ended[i] = co_await stub_->Wait(request, reply);
+        });
+      }
+      // An answered call behind them: the others have arrived.
+      absl::Status echoed = co_await EchoOnce(1, "marker");
+      strike();
+      co_await scope.Join();
+      co_return echoed;
+    };
+    EXPECT_EQ(Run(run()), absl::OkStatus());
+    return ended;
+  }
+
+  std::unique_ptr<ServerProcess> process_;
+};
+
+TEST_F(TwoProcessTest, EveryReplyByteIsRight) {
+  StartClient();
+  for (int i = 0; i < 500; ++i) {
+    ASSERT_EQ(Run(EchoOnce(i, std::string(i * 8, static_cast<char>(i)))), absl::OkStatus());
+  }
+}
+
+TEST_F(TwoProcessTest, AKilledServerEndsItsCallsAsMaybeExecuted) {
+  StartClient();
+  for (const absl::Status& status : CallsStruckBy(100, [this] { process_->Kill(); })) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_EQ(OutcomeOf(status), Outcome::kMaybeExecuted);
+  }
+}
+
+TEST_F(TwoProcessTest, AnotherServerTakesAKilledOnesPlaceAtOnce) {
+  StartClient();
+  ASSERT_EQ(Run(EchoOnce(1, "first")), absl::OkStatus());
+  const std::string address = process_->address();
+  process_->Kill();
+  EXPECT_FALSE(Run(EchoOnce(2, "nobody")).ok());
+  channel_.reset();
+  client_runtime_.reset();
+  process_ = std::make_unique<ServerProcess>(address);
+  StartClient();
+  EXPECT_EQ(Run(EchoOnce(3, "second")), absl::OkStatus());
+}
+
+TEST_F(TwoProcessTest, AFrozenServerIsNoticedByItsSilence) {
+  StartClient({.limits = {.ping_interval = std::chrono::milliseconds(50)}});
+  for (const absl::Status& status : CallsStruckBy(3, [this] { process_->Signal(SIGSTOP); })) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_EQ(OutcomeOf(status), Outcome::kMaybeExecuted);
+  }
+}
+
+}  // namespace
+}  // namespace verbena

@@ -2,9 +2,16 @@
 
 load("//third_party:system.bzl", "system_library")
 
+def _library(name, **kwargs):
+    if not native.existing_rule(name):
+        system_library(name = name, **kwargs)
+
 def verbena_repositories():
-    """Declares one repository per Debian package set. Call it from a user's WORKSPACE too."""
-    system_library(
+    """Declares one repository per Debian package set. Call it from a user's WORKSPACE too.
+
+    One that the workspace declared before is left alone, and must offer the same targets.
+    """
+    _library(
         name = "absl",
         build_file = "@verbena//third_party:absl.BUILD",
         deb = "libabsl-dev",
@@ -26,41 +33,41 @@ def verbena_repositories():
             "absl_time",
         ],
     )
-    system_library(
+    _library(
         name = "fmt",
         build_file = "@verbena//third_party:fmt.BUILD",
         deb = "libfmt-dev",
         hdrs = ["fmt/format.h"],
         libs = ["fmt"],
     )
-    system_library(
+    _library(
         name = "rdma",
         build_file = "@verbena//third_party:rdma.BUILD",
         deb = "libibverbs-dev librdmacm-dev",
         hdrs = ["infiniband/verbs.h", "rdma/rdma_cma.h"],
         libs = ["ibverbs", "rdmacm"],
     )
-    system_library(
+    _library(
         name = "uring",
         build_file = "@verbena//third_party:uring.BUILD",
         deb = "liburing-dev",
         hdrs = ["liburing.h"],
         libs = ["uring"],
     )
-    system_library(
+    _library(
         name = "boost",
         build_file = "@verbena//third_party:boost.BUILD",
         deb = "libboost1.81-dev",
         hdrs = ["boost/asio.hpp"],
     )
-    system_library(
+    _library(
         name = "openssl",
         build_file = "@verbena//third_party:openssl.BUILD",
         deb = "libssl-dev",
         hdrs = ["openssl/sha.h"],
         libs = ["crypto"],
     )
-    system_library(
+    _library(
         name = "com_google_protobuf",
         build_file = "@verbena//third_party:protobuf.BUILD",
         data_dirs = ["google/protobuf"],
@@ -69,14 +76,14 @@ def verbena_repositories():
         libs = ["protobuf", "protoc"],
         tools = ["protoc"],
     )
-    system_library(
+    _library(
         name = "gtest",
         build_file = "@verbena//third_party:gtest.BUILD",
         deb = "libgtest-dev libgmock-dev",
         hdrs = ["gtest/gtest.h", "gmock/gmock.h"],
         libs = ["gtest", "gmock", "gtest_main", "gmock_main"],
     )
-    system_library(
+    _library(
         name = "benchmark",
         build_file = "@verbena//third_party:benchmark.BUILD",
         deb = "libbenchmark-dev",

@@ -59,7 +59,7 @@ static_assert(!std::is_abstract_v<Echo::Service> && std::has_virtual_destructor_
 // How options and requests are written in place: each call must mean one form only.
 [[maybe_unused]] Task<absl::Status> Calls(Channel& channel, CallInfo& info) {
   Stub stub(channel);
-  SayRequest request;
+  SayRequest request, moved;
   SayReply reply;
   absl::StatusOr<SayReply> returned = co_await stub.Say(request);
   returned = co_await stub.Say(request, {});
@@ -67,7 +67,7 @@ static_assert(!std::is_abstract_v<Echo::Service> && std::has_virtual_destructor_
   returned = co_await stub.Say(request, {.deadline = 5ms, .info = &info});
   returned = co_await stub.Say({});
   returned = co_await stub.Say({}, {.deadline = 5ms});
-  returned = co_await stub.Say(std::move(request), {.info = &info});
+  returned = co_await stub.Say(std::move(moved), {.info = &info});
   absl::Status status = co_await stub.Say(request, reply);
   status = co_await stub.Say(request, reply, {});
   status = co_await stub.Say(request, reply, {.deadline = 5ms});

@@ -50,7 +50,8 @@ class Side {
     return theirs;
   }
 
-  // Takes the endpoint's first QP from INIT to RTS, without waiting for the other side to get there.
+  // Takes the endpoint's first QP from INIT to RTS, without waiting for the other side to get
+  // there.
   Address Connect(Endpoint& endpoint) {
     const Address theirs =
         Exchange({.gid = endpoint.gid(),

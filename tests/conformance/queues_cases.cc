@@ -143,7 +143,7 @@ TEST_P(Queues, TheChainBeforeABadWrIsExecuted) {
   Connection c = Connect();
   c.near.PutWord(0, 5);
   std::vector<SendWr> chain = Writes(c, 4, true);
-  chain[2].opcode = static_cast<ibv_wr_opcode>(200);
+  chain[2].opcode = static_cast<ibv_wr_opcode>(14);
   const PostResult posted = c.near.TryPost(chain);
   EXPECT_NE(posted.error, 0);
   EXPECT_EQ(posted.accepted, 2u);

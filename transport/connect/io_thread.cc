@@ -12,6 +12,7 @@ namespace verbena {
 
 IoThread::IoThread() : context_(1), work_(boost::asio::make_work_guard(context_)) {}
 
+// NOLINTNEXTLINE(bugprone-exception-escape): posting throws only when memory is out
 IoThread::~IoThread() { Stop(); }
 
 absl::StatusOr<std::shared_ptr<IoThread>> IoThread::Start() {

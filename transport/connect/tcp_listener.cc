@@ -133,6 +133,7 @@ void TcpAcceptor::Take(AcceptedSocket accepted) {
 
 TcpListener::TcpListener(std::shared_ptr<TcpAcceptor> acceptor) : acceptor_(std::move(acceptor)) {}
 
+// NOLINTNEXTLINE(bugprone-exception-escape): posting throws only when memory is out
 TcpListener::~TcpListener() { acceptor_->Close(); }
 
 [[clang::coro_wrapper]] Task<StreamOr> TcpListener::Accept() { return AcceptFrom(acceptor_); }

@@ -182,6 +182,7 @@ void TcpConnection::EndWriting(absl::Status why) {
 TcpStream::TcpStream(std::shared_ptr<TcpConnection> connection)
     : connection_(std::move(connection)) {}
 
+// NOLINTNEXTLINE(bugprone-exception-escape): posting throws only when memory is out
 TcpStream::~TcpStream() { connection_->Close(); }
 
 [[clang::coro_wrapper]] Task<absl::Status> TcpStream::Send(std::string message) {

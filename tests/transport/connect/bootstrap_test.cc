@@ -358,6 +358,7 @@ TEST_P(BootstrapTest, ManyStreamsAtOnceDoNotMixUp) {
   constexpr int kMessages = 20;
   listener_ = *bootstrap_->Listen(GetParam().any_address);
   std::vector<Task<absl::Status>> clients;
+  clients.reserve(kStreams);
   for (int i = 0; i < kStreams; ++i) {
     clients.push_back(Ask(*bootstrap_, listener_->address(), i, kMessages));
   }
@@ -368,6 +369,7 @@ TEST_P(BootstrapTest, ManyStreamsAtOnceDoNotMixUp) {
       streams.push_back(std::move(stream));
     }
     std::vector<Task<absl::Status>> echoes;
+    echoes.reserve(streams.size());
     for (StreamPtr& stream : streams) echoes.push_back(EchoOn(*stream, kMessages));
     for (const absl::Status& echoed : co_await WhenAll(std::move(echoes))) {
       if (!echoed.ok()) co_return echoed;

@@ -62,6 +62,7 @@ TEST_F(LocalBootstrapTest, ClosingAListenerTwiceDoesNotTakeTheNameFromItsSuccess
 TEST_F(LocalBootstrapTest, BacklogIsBounded) {
   auto listener = *server_.Listen("storage");
   std::vector<StreamPtr> streams;
+  streams.reserve(kLocalBacklog);
   for (size_t i = 0; i < kLocalBacklog; ++i) {
     streams.push_back(*scheduler_.Run(client_.Connect("storage")));
   }

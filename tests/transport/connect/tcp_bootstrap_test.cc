@@ -200,8 +200,8 @@ class NarrowConnectionTest : public TcpBootstrapTest {
 };
 
 TEST_F(NarrowConnectionTest, SendInFlightEndsWithCancelledOnClose) {
-  std::vector<std::unique_ptr<Sending>> sends;
-  for (int i = 0; i < 8; ++i) sends.push_back(StartSend('x'));
+  std::vector<std::unique_ptr<Sending>> sends(8);
+  for (auto& sending : sends) sending = StartSend('x');
   scheduler_.RunPending();
   EXPECT_FALSE(sends.back()->done());
   stream_->Close();
@@ -210,8 +210,8 @@ TEST_F(NarrowConnectionTest, SendInFlightEndsWithCancelledOnClose) {
 }
 
 TEST_F(NarrowConnectionTest, SendInFlightEndsWhenThePeerDies) {
-  std::vector<std::unique_ptr<Sending>> sends;
-  for (int i = 0; i < 8; ++i) sends.push_back(StartSend('x'));
+  std::vector<std::unique_ptr<Sending>> sends(8);
+  for (auto& sending : sends) sending = StartSend('x');
   peer_->Reset();
   scheduler_.RunUntil([&] { return sends.back()->done(); });
   EXPECT_EQ(sends.back()->result().code(), absl::StatusCode::kUnavailable);
@@ -391,10 +391,10 @@ TEST_F(TcpBootstrapTest, BootstrapDestroyedInTheMiddleOfConnectsAndAwaitsLeaksNo
   for (int round = 0; round < 50; ++round) {
     auto bootstrap = *TcpBootstrap::Create();
     auto listener = *bootstrap->Listen(kLoopback);
-    std::vector<std::unique_ptr<Started<StreamOr>>> connecting;
-    for (int i = 0; i < 4; ++i) {
-      connecting.push_back(std::make_unique<Started<StreamOr>>(
-          scheduler_, bootstrap->Connect(std::string(listener->address()))));
+    std::vector<std::unique_ptr<Started<StreamOr>>> connecting(4);
+    for (auto& each : connecting) {
+      each = std::make_unique<Started<StreamOr>>(
+          scheduler_, bootstrap->Connect(std::string(listener->address())));
     }
     Started<StreamOr> accepting(scheduler_, listener->Accept());
     if (round % 2 == 0) scheduler_.RunPending();

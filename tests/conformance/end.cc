@@ -101,6 +101,13 @@ uint64_t End::Word(uint64_t offset, Where where) {
   return value;
 }
 
+uint64_t End::PeekWord(uint64_t offset, Where where) {
+  uint64_t value = 0;
+  const std::string bytes = Must(host_->PeekBytes(memory, offset, sizeof(value)), where);
+  std::memcpy(&value, bytes.data(), sizeof(value));
+  return value;
+}
+
 ibv_qp_state End::State(Where where) {
   return Must(host_->QueryQp(qp, IBV_QP_STATE), where).qp_state;
 }

@@ -72,6 +72,8 @@ class End {
 
   void Put(uint64_t offset, const std::string& bytes, Where where = Where::current());
   std::string Bytes(uint64_t offset, uint64_t count, Where where = Where::current());
+  // A word that a peer may be writing.
+  uint64_t PeekWord(uint64_t offset, Where where = Where::current());
   void PutWord(uint64_t offset, uint64_t value, Where where = Where::current());
   uint64_t Word(uint64_t offset, Where where = Where::current());
 

@@ -1,5 +1,6 @@
 #include "tests/conformance/fixture.h"
 
+#include <thread>
 #include <utility>
 
 #include "fmt/format.h"
@@ -82,6 +83,34 @@ testing::Matcher<ibv_wc_status> ConformanceTest::SpecOr(ibv_wc_status spec,
   return testing::AnyOf(spec, real_device);
 }
 
+void AwaitStreamed(Host& host, uint64_t count, std::source_location where) {
+  const Deadline deadline(kPatienceMs);
+  for (;;) {
+    const StreamState state = Must(host.WatchStream(), where);
+    if (state.completed >= count) return;
+    if (deadline.passed()) {
+      EndCase(fmt::format("the stream stands at {} of {}: {}, errno {}", state.completed, count,
+                          WcStatusName(state.last_status), state.post_error),
+              where);
+    }
+    std::this_thread::yield();
+  }
+}
+
+StreamState AwaitStreamFailure(Host& host, std::source_location where) {
+  const Deadline deadline(kPatienceMs);
+  for (;;) {
+    const StreamState state = Must(host.WatchStream(), where);
+    if (state.last_status != IBV_WC_SUCCESS || state.post_error != 0) break;
+    if (deadline.passed()) {
+      EndCase(fmt::format("{} WRs succeeded, and the next neither fails nor ends", state.completed),
+              where);
+    }
+    std::this_thread::yield();
+  }
+  return Must(host.StopStream(kPatienceMs), where);
+}
+
 void ExpectWorks(Connection& connection, std::source_location where) {
   End& near = connection.near;
   End& far = connection.far;
@@ -92,8 +121,8 @@ void ExpectWorks(Connection& connection, std::source_location where) {
   far.Put(to, std::string(kWorksBytes, '\0'), where);
   far.Post(Receive(900, {far.memory.Piece(to, kWorksBytes)}), where);
   near.Post(Send(901, {near.memory.Piece(from, kWorksBytes)}), where);
-  const ibv_wc sent = near.SendCompletion(where);
   const ibv_wc received = far.ReceiveCompletion(where);
+  const ibv_wc sent = near.SendCompletion(where);
   if (sent.status != IBV_WC_SUCCESS || sent.wr_id != 901) {
     EndCase(fmt::format("a fresh SEND ended with {}", WcStatusName(sent.status)), where);
   }

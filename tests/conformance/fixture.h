@@ -9,6 +9,7 @@
 #include <memory>
 #include <source_location>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -68,6 +69,13 @@ class ConformanceTest : public testing::TestWithParam<Wire> {
   HostInfo far_info_;
 };
 
+// Waits until the host's stream has done `count` WRs.
+void AwaitStreamed(Host& host, uint64_t count,
+                   std::source_location where = std::source_location::current());
+// Waits until the host's stream has failed, and ends it.
+StreamState AwaitStreamFailure(Host& host,
+                               std::source_location where = std::source_location::current());
+
 // Bytes at the end of each side's memory that ExpectWorks uses.
 inline constexpr uint64_t kWorksBytes = 64;
 
@@ -75,13 +83,31 @@ inline constexpr uint64_t kWorksBytes = 64;
 void ExpectWorks(Connection& connection,
                  std::source_location where = std::source_location::current());
 
-// Instantiates a suite of cases for the selected wires. A suite all of whose wires are deselected
-// is no error.
-#define VERBENA_CONFORMANCE_SUITE(Suite)                                                      \
-  GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Suite);                                       \
-  INSTANTIATE_TEST_SUITE_P(                                                                   \
-      Conformance, Suite, testing::ValuesIn(::verbena::conformance::SelectedWires().value()), \
-      [](const testing::TestParamInfo<Wire>& info) { return info.param.name; })
+// The selected wires for which `applies`.
+template <typename Predicate>
+std::vector<Wire> WiresWhere(Predicate applies) {
+  std::vector<Wire> wires = SelectedWires().value();
+  std::erase_if(wires, [&](const Wire& wire) { return !applies(wire); });
+  return wires;
+}
+
+// Instantiates a suite of cases for those of the selected wires for which `applies`, which may be
+// none.
+#define VERBENA_CONFORMANCE_SUITE_WHERE(Suite, applies)                               \
+  GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Suite);                               \
+  INSTANTIATE_TEST_SUITE_P(                                                           \
+      Conformance, Suite,                                                             \
+      testing::ValuesIn(::verbena::conformance::WiresWhere(                           \
+          [](const ::verbena::conformance::Wire& wire) -> bool { return applies; })), \
+      [](const testing::TestParamInfo<::verbena::conformance::Wire>& info) {          \
+        return info.param.name;                                                       \
+      })
+
+// For every selected wire, and for those with a far process that can be stopped and killed.
+#define VERBENA_CONFORMANCE_SUITE(Suite) VERBENA_CONFORMANCE_SUITE_WHERE(Suite, !wire.name.empty())
+#define VERBENA_CONFORMANCE_PROCESS_SUITE(Suite) \
+  VERBENA_CONFORMANCE_SUITE_WHERE(Suite,         \
+                                  wire.far == ::verbena::conformance::Wire::Far::kOtherProcess)
 
 }  // namespace verbena::conformance
 

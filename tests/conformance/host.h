@@ -40,6 +40,8 @@ class Host {
   virtual absl::Status Deregister(Memory memory) = 0;
   virtual absl::Status WriteBytes(Memory memory, uint64_t offset, std::string bytes) = 0;
   virtual absl::StatusOr<std::string> ReadBytes(Memory memory, uint64_t offset, uint64_t bytes) = 0;
+  // The same of memory that a peer may be writing to, which ThreadSanitizer is not to see.
+  virtual absl::StatusOr<std::string> PeekBytes(Memory memory, uint64_t offset, uint64_t bytes) = 0;
 
   virtual absl::StatusOr<Channel> CreateChannel() = 0;
   virtual absl::Status DestroyChannel(Channel channel) = 0;

@@ -45,6 +45,7 @@ class LocalHost final : public Host {
   absl::Status Deregister(Memory memory) override;
   absl::Status WriteBytes(Memory memory, uint64_t offset, std::string bytes) override;
   absl::StatusOr<std::string> ReadBytes(Memory memory, uint64_t offset, uint64_t bytes) override;
+  absl::StatusOr<std::string> PeekBytes(Memory memory, uint64_t offset, uint64_t bytes) override;
   absl::StatusOr<Channel> CreateChannel() override;
   absl::Status DestroyChannel(Channel channel) override;
   absl::StatusOr<Cq> CreateCq(uint32_t entries, Channel channel) override;

@@ -55,10 +55,10 @@ struct Memory {
 enum class Backing : uint32_t { kPrivate, kShared };
 
 struct QpOptions {
-  Pd pd;
-  Cq send_cq;
-  Cq recv_cq;
-  Srq srq;
+  Pd pd{};
+  Cq send_cq{};
+  Cq recv_cq{};
+  Srq srq{};
   ibv_qp_cap cap{.max_send_wr = 16,
                  .max_recv_wr = 16,
                  .max_send_sge = 1,
@@ -111,10 +111,10 @@ inline constexpr uint32_t kPingPongSlots = 4;
 // `rounds` messages of `bytes` each that arrive at `qp` and are answered, one at a time, by
 // messages of the same size. The receives, with their slot as wr_id, are posted beforehand.
 struct PingPong {
-  Qp qp;
-  Cq cq;            // of sends and receives
-  Channel channel;  // of `cq`
-  Memory memory;
+  Qp qp{};
+  Cq cq{};            // of sends and receives
+  Channel channel{};  // of `cq`
+  Memory memory{};
   uint32_t rounds = 0;
   uint32_t bytes = 0;
   bool events = false;  // sleep on `channel` between messages; else poll
@@ -124,9 +124,9 @@ struct PingPong {
 
 // WRs posted over and over, keeping `depth` in flight, until told to stop or one fails.
 struct Stream {
-  Qp qp;
-  Cq cq;
-  SendWr wr;  // signalled; its wr_id counts up
+  Qp qp{};
+  Cq cq{};
+  SendWr wr{};  // signalled; its wr_id counts up
   uint32_t depth = 1;
 };
 

@@ -280,7 +280,7 @@ TEST_P(Opcodes, LargeTransfersArriveWhole) {
 TEST_P(Opcodes, AMessageLargerThanThePortAllowsIsRefused) {
   constexpr uint32_t kPieces = 4;
   const uint64_t piece = near_info().port.max_msg_sz / kPieces + 1;
-  if (piece * kPieces > uint64_t{64} << 20) {
+  if (piece > uint64_t{1} << 29) {
     GTEST_SKIP() << "a message over max_msg_sz, " << near_info().port.max_msg_sz
                  << " bytes, does not fit this test's memory";
   }
@@ -295,7 +295,7 @@ TEST_P(Opcodes, AMessageLargerThanThePortAllowsIsRefused) {
 TEST_P(Opcodes, AnUnknownOpcodeIsRefusedAndTheQueueGoesOn) {
   Connection c = Connect();
   SendWr wr = Send(2, {c.near.memory.Piece(0, 8)});
-  wr.opcode = static_cast<ibv_wr_opcode>(14);
+  wr.opcode = static_cast<ibv_wr_opcode>(13);
   const PostResult posted = c.near.TryPost({wr});
   EXPECT_NE(posted.error, 0);
   EXPECT_EQ(posted.accepted, 0u);

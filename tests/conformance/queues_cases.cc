@@ -28,7 +28,7 @@ class Queues : public ConformanceTest {
   // Waits until a WRITE at `offset` of the far memory has landed.
   static void AwaitWord(End& far, uint64_t offset, uint64_t value) {
     const Deadline deadline(kPatienceMs);
-    while (far.Word(offset) != value) {
+    while (far.PeekWord(offset) != value) {
       if (deadline.passed()) EndCase("a WRITE never landed", std::source_location::current());
     }
   }
@@ -143,7 +143,7 @@ TEST_P(Queues, TheChainBeforeABadWrIsExecuted) {
   Connection c = Connect();
   c.near.PutWord(0, 5);
   std::vector<SendWr> chain = Writes(c, 4, true);
-  chain[2].opcode = static_cast<ibv_wr_opcode>(14);
+  chain[2].opcode = static_cast<ibv_wr_opcode>(13);
   const PostResult posted = c.near.TryPost(chain);
   EXPECT_NE(posted.error, 0);
   EXPECT_EQ(posted.accepted, 2u);

@@ -144,6 +144,10 @@ absl::StatusOr<std::string> RemoteHost::ReadBytes(Memory memory, uint64_t offset
   return Call<&Host::ReadBytes>(memory, offset, bytes);
 }
 
+absl::StatusOr<std::string> RemoteHost::PeekBytes(Memory memory, uint64_t offset, uint64_t bytes) {
+  return Call<&Host::PeekBytes>(memory, offset, bytes);
+}
+
 absl::StatusOr<Channel> RemoteHost::CreateChannel() { return Call<&Host::CreateChannel>(); }
 
 absl::Status RemoteHost::DestroyChannel(Channel channel) {

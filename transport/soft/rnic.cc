@@ -31,9 +31,9 @@ bool IsMapped(const void* address, size_t bytes) {
   constexpr uintptr_t kPage = 4096;
   constexpr size_t kChunkPages = 4096;
   static thread_local unsigned char residency[kChunkPages];
+  if (bytes > UINTPTR_MAX - reinterpret_cast<uintptr_t>(address)) return false;
   uintptr_t at = reinterpret_cast<uintptr_t>(address) & ~(kPage - 1);
   const uintptr_t end = reinterpret_cast<uintptr_t>(address) + bytes;
-  if (end < at) return false;
   while (at < end) {
     const size_t chunk = std::min<size_t>(end - at, kChunkPages * kPage);
     if (mincore(reinterpret_cast<void*>(at), chunk, residency) != 0) return false;
@@ -367,7 +367,13 @@ absl::Status Rnic::DestroySrq(ibv_srq* srq) {
   return absl::OkStatus();
 }
 
-bool Rnic::Quiesced(uint32_t) { return true; }
+bool Rnic::Quiesced(uint32_t qpn) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto qp = qps_.find(qpn);
+  if (qp == qps_.end()) return true;
+  const ibv_qp_state state = qp->second->current_state();
+  return state != IBV_QPS_RTR && state != IBV_QPS_RTS;
+}
 
 void Rnic::WakeEngine(CqControl& control) {
   if (control.doorbell.exchange(1, std::memory_order_seq_cst) == 0) engine_.Wake();

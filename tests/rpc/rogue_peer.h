@@ -54,7 +54,7 @@ class RoguePeer {
     pd_ = PdHandle(*device_, *device_->AllocPd());
     cq_ = CqHandle(*device_, *device_->CreateCq(1024, nullptr, nullptr));
     receives_ = *ReceiveRing::Create(*device_, pd_.get(), 64, limits_.eager_bytes);
-    receives_->set_target(64);
+    receives_->set_needed(64);
     EXPECT_EQ(receives_->Post(), absl::OkStatus());
     address_ = *ReadPortAddress(*device_, 1, 0);
     qp_ = *CreateLinkQp(*device_, pd_.get(), cq_.get(), receives_->srq(), limits_, 4096, address_);

@@ -36,8 +36,8 @@ class FlushQueue {
   int Run() {
     int flushed = 0;
     for (int round = 0; round < kMaxRounds && !empty(); ++round) {
-      flushed += FlushOnce(receives_);
-      flushed += FlushOnce(sends_);
+      if (!receives_.empty()) flushed += FlushOnce(receives_);
+      if (!sends_.empty()) flushed += FlushOnce(sends_);
     }
     return flushed;
   }

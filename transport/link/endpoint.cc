@@ -35,13 +35,11 @@ Endpoint::Endpoint(Executor& executor, DeviceContext& context, const LinkLimits&
       executor_count_(executor_count),
       max_inline_bytes_(
           std::min(context.device().capabilities().max_inline_bytes, limits.eager_bytes)),
-      credit_pool_(limits.srq_depth -
+      credit_pool_(limits.srq_depth - kRepostBatch -
                    limits.max_links * (limits.initial_credits + kReserveCredits)),
       slots_(limits.max_links),
       alive_(std::make_shared<bool>(true)),
       tasks_(executor) {
-  scratch_.requests.resize(limits.send_queue_depth);
-  scratch_.elements.resize(limits.send_queue_depth);
   for (uint32_t slot = 0; slot < limits.max_links; ++slot) free_slots_.push_back(slot);
 }
 
@@ -55,6 +53,7 @@ absl::Status Endpoint::Init() {
       SendBuffers::Create(device, context_.pd(), limits_.send_buffers, limits_.eager_bytes);
   if (!buffers.ok()) return buffers.status();
   send_buffers_ = *std::move(buffers);
+  send_chain_.emplace(limits_.send_queue_depth, send_buffers_->lkey());
   absl::StatusOr<ibv_cq*> cq =
       executor_.AddCq(device, static_cast<int>(CompletionQueueEntries(limits_)), *this);
   if (!cq.ok()) return cq.status();
@@ -137,7 +136,7 @@ void Endpoint::Flush() {
 
 void Endpoint::UpdateReceiveTarget() {
   const uint32_t own = stats_.links * (limits_.initial_credits + kReserveCredits);
-  receives_->set_target(own + credit_pool_.lent());
+  receives_->set_needed(own + credit_pool_.lent());
   if (receives_->needs_post()) ScheduleFlush();
 }
 
@@ -154,7 +153,7 @@ void Endpoint::GrowWindow(ReceiveGrants& grants) {
     Link* link = slot.link.get();
     if (link == nullptr || !link->open() || &link->grants_ == &grants) continue;
     if (link->grants_.surplus() == 0 || link->recall_due_) continue;
-    if (quietest == nullptr || link->last_heard_ < quietest->last_heard_) quietest = link;
+    if (quietest == nullptr || link->IsQuieterThan(*quietest)) quietest = link;
   }
   if (quietest != nullptr) quietest->Recall();
 }
@@ -165,8 +164,7 @@ void Endpoint::AwaitSendRoom(Link& link) {
   }
 }
 
-void Endpoint::NoteSendRoom() {
-  if (room_waiters_.empty()) return;
+void Endpoint::WakeRoomWaiters() {
   std::vector<Link*> waiters;
   waiters.swap(room_waiters_);
   for (Link* link : waiters) link->WakeWriters();

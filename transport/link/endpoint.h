@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -34,16 +35,11 @@
 #include "verbena/transport/link/qp_setup.h"
 #include "verbena/transport/link/receive_ring.h"
 #include "verbena/transport/link/send_buffers.h"
+#include "verbena/transport/link/send_chain.h"
 #include "verbena/transport/link/stats.h"
 #include "verbena/transport/link/wr_id.h"
 
 namespace verbena {
-
-// Where one flush builds its chain of WRs; shared by the links, since only one flushes at a time.
-struct SendScratch {
-  std::vector<ibv_send_wr> requests;
-  std::vector<ibv_sge> elements;
-};
 
 class Endpoint final : private CompletionSink, private FlushHook, private Timer {
  public:
@@ -71,13 +67,15 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   // For Link.
   CreditPool& credit_pool() { return credit_pool_; }
   SendBuffers& send_buffers() { return *send_buffers_; }
-  SendScratch& send_scratch() { return scratch_; }
+  SendChain& send_chain() { return *send_chain_; }
   uint32_t max_inline_bytes() const { return max_inline_bytes_; }
   // Lends `grants` more if there is more, else asks idle links for theirs.
   void GrowWindow(ReceiveGrants& grants);
   // `link` waits for send buffers; NoteSendRoom() tells those who wait that there may be some.
   void AwaitSendRoom(Link& link);
-  void NoteSendRoom();
+  void NoteSendRoom() {
+    if (!room_waiters_.empty()) WakeRoomWaiters();
+  }
   void StartTeardown(Link& link, const absl::Status& reason);
 
  private:
@@ -116,6 +114,7 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   // nullptr when that link is gone, and its slot perhaps another's.
   Link* Find(LinkKey key);
   void UpdateReceiveTarget();
+  void WakeRoomWaiters();
   void ScheduleFlush() { executor_.FlushLater(*this, Executor::FlushPriority::kReceives); }
 
   Executor& executor_;
@@ -128,8 +127,8 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   ibv_cq* cq_ = nullptr;
   std::unique_ptr<ReceiveRing> receives_;
   std::unique_ptr<SendBuffers> send_buffers_;
+  std::optional<SendChain> send_chain_;
   CreditPool credit_pool_;
-  SendScratch scratch_;
 
   std::vector<Slot> slots_;
   std::deque<uint32_t> free_slots_;  // reused late, first in, first out

@@ -52,7 +52,9 @@ absl::StatusOr<LinkLimits> DeriveLimits(const LinkLimits& wanted, const Device& 
   const auto max_cqe = static_cast<uint32_t>(std::max(attributes.max_cqe, 1));
   while (CompletionQueueEntries(limits) > max_cqe && limits.max_links > 1) limits.max_links /= 2;
   const uint32_t receives_per_link = limits.initial_credits + kReserveCredits;
-  limits.max_links = std::min(limits.max_links, limits.srq_depth / receives_per_link);
+  limits.max_links =
+      std::min(limits.max_links,
+               (std::max(limits.srq_depth, kRepostBatch) - kRepostBatch) / receives_per_link);
   if (limits.max_links == 0 || CompletionQueueEntries(limits) > max_cqe) {
     return absl::ResourceExhaustedError(fmt::format(
         "{} is too small for one link: max_cqe {}, max_srq_wr {}, max_qp_wr {}", device.name(),

@@ -2,7 +2,7 @@
 // from each other.
 //
 //   receives  = max_links × (initial_credits + kReserveCredits) + what is lent to busy links
-//             ≤ srq_depth, clamped to the device
+//               + kRepostBatch ≤ srq_depth, clamped to the device
 //   CQ        = srq_depth + max_links × (send_queue_depth + 1): in ERR every posted WR completes,
 //               also unsignalled ones, and the marker that teardown posts behind them
 //
@@ -25,6 +25,10 @@ class Device;
 // Receives per link that only SENDs without frames (credit returns) may use, so that two links
 // without ordinary credits can still give each other some.
 inline constexpr uint32_t kReserveCredits = 2;
+
+// Receives that may be missing before they are reposted, all with one doorbell. As many are posted
+// beyond what peers hold credits for.
+inline constexpr uint32_t kRepostBatch = 16;
 
 // A peer may never be granted more than this at once; a larger claim from it is a violation.
 inline constexpr uint32_t kMaxWindow = 1u << 15;

@@ -1,6 +1,7 @@
 #include "verbena/transport/link/link.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/send_buffers.h"
+#include "verbena/transport/link/send_chain.h"
 #include "verbena/transport/link/wr_id.h"
 #include "verbena/transport/log/log.h"
 
@@ -22,8 +24,9 @@ Link::Link(Endpoint& endpoint, LinkKey key, QpHandle qp, FrameSink& sink)
       grants_(endpoint.credit_pool(), endpoint.limits().initial_credits,
               endpoint.limits().max_credits),
       max_inline_bytes_(endpoint.max_inline_bytes()),
-      slots_(endpoint.limits().send_queue_depth + kDrainMarkers, SendBuffers::kNone) {
-  pending_.reserve(slots_.size());
+      slot_count_(endpoint.limits().send_queue_depth + kDrainMarkers),
+      slots_(std::bit_ceil(slot_count_), SendBuffers::kNone) {
+  pending_.reserve(slot_count_);
 }
 
 Link::~Link() {
@@ -138,40 +141,30 @@ void Link::PrepareHeader(const PendingSend& send) {
 void Link::PostPending() {
   grants_.Refill();
   grants_.MarkAdvertised();
-  SendScratch& scratch = endpoint_.send_scratch();
+  SendBuffers& buffers = endpoint_.send_buffers();
+  SendChain& chain = endpoint_.send_chain();
   const size_t count = pending_.size();
   for (size_t i = 0; i < count; ++i) {
     const PendingSend& send = pending_[i];
     PrepareHeader(send);
     const bool is_inline = send.bytes <= max_inline_bytes_;
     const uint32_t position = posted_ + static_cast<uint32_t>(i);
-    slots_[position % slots_.size()] = is_inline ? SendBuffers::kNone : send.buffer;
+    SlotAt(position) = is_inline ? SendBuffers::kNone : send.buffer;
     const bool signal =
         ++since_signal_ >= kSignalInterval || (i + 1 == count && (!is_inline || !writers_.empty()));
     if (signal) since_signal_ = 0;
-    scratch.elements[i] = {reinterpret_cast<uintptr_t>(endpoint_.send_buffers().data(send.buffer)),
-                           send.bytes, endpoint_.send_buffers().lkey()};
-    ibv_send_wr& request = scratch.requests[i];
-    request.wr_id = WrId{WrId::Kind::kSend, static_cast<uint16_t>(position & WrId::kPositionMask),
-                         key_.generation, key_.slot}
-                        .Pack();
-    request.next = i + 1 < count ? &scratch.requests[i + 1] : nullptr;
-    request.sg_list = &scratch.elements[i];
-    request.num_sge = 1;
-    request.opcode = IBV_WR_SEND;
-    request.send_flags = (is_inline ? IBV_SEND_INLINE : 0) | (signal ? IBV_SEND_SIGNALED : 0);
-    ++stats_.sends;
+    chain.Set(i, WrIdOf(position).Pack(), buffers.data(send.buffer), send.bytes,
+              (is_inline ? IBV_SEND_INLINE : 0) | (signal ? IBV_SEND_SIGNALED : 0));
     stats_.bytes_sent += send.bytes;
   }
-  ibv_send_wr* refused = nullptr;
-  const int error = ibv_post_send(qp_.get(), scratch.requests.data(), &refused);
+  size_t accepted = 0;
+  const int error = chain.Post(qp_.get(), count, accepted);
+  stats_.sends += count;
   ++stats_.doorbells;
-  const size_t accepted =
-      error == 0 ? count : static_cast<size_t>(refused - scratch.requests.data());
   posted_ += static_cast<uint32_t>(accepted);
   for (size_t i = 0; i < count; ++i) {
     if (i >= accepted || pending_[i].bytes <= max_inline_bytes_) {
-      endpoint_.send_buffers().GiveBack(pending_[i].buffer);
+      buffers.GiveBack(pending_[i].buffer);
     }
   }
   pending_.clear();
@@ -183,8 +176,7 @@ void Link::PostPending() {
 void Link::OnSend(const char* bytes, size_t size) {
   ++stats_.receives;
   stats_.bytes_received += size;
-  last_heard_ = endpoint_.executor().now();
-  silent_checks_ = 0;
+  heard_ = true;
   FrameParser parser(bytes, size);
   const SendHeader& header = parser.header();
   absl::Status status;
@@ -271,7 +263,7 @@ bool Link::ReleasePosition(uint16_t position) {
   const uint32_t ahead = (position - completed_) & WrId::kPositionMask;
   if (ahead >= InFlight()) return false;
   for (uint32_t i = 0; i <= ahead; ++i, ++completed_) {
-    uint32_t& buffer = slots_[completed_ % slots_.size()];
+    uint32_t& buffer = SlotAt(completed_);
     if (buffer != SendBuffers::kNone) {
       endpoint_.send_buffers().GiveBack(buffer);
       buffer = SendBuffers::kNone;
@@ -281,8 +273,16 @@ bool Link::ReleasePosition(uint16_t position) {
   return true;
 }
 
+bool Link::IsQuieterThan(const Link& other) const {
+  return heard_ != other.heard_ ? other.heard_ : last_heard_ < other.last_heard_;
+}
+
 void Link::CheckLiveness(TimePoint now) {
   if (!open()) return;
+  if (heard_) {
+    heard_ = false;
+    last_heard_ = now;
+  }
   const Duration interval = endpoint_.limits().ping_interval;
   if (!sink_->ExpectsFrames() || now - last_heard_ < interval) {
     silent_checks_ = 0;
@@ -308,9 +308,7 @@ bool Link::Recall() {
 
 void Link::PostDrainMarker() {
   ibv_send_wr marker = {};
-  marker.wr_id = WrId{WrId::Kind::kSend, static_cast<uint16_t>(posted_ & WrId::kPositionMask),
-                      key_.generation, key_.slot}
-                     .Pack();
+  marker.wr_id = WrIdOf(posted_).Pack();
   marker.opcode = IBV_WR_SEND;
   marker.send_flags = IBV_SEND_SIGNALED;
   ibv_send_wr* refused = nullptr;

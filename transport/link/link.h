@@ -30,6 +30,7 @@
 #include "verbena/transport/link/credits.h"
 #include "verbena/transport/link/stats.h"
 #include "verbena/transport/link/wire_format.h"
+#include "verbena/transport/link/wr_id.h"
 
 namespace verbena {
 
@@ -121,6 +122,7 @@ class Link final : private FlushHook {
   void OnSendCompletion(const ibv_wc& completion, uint16_t position);
   // Sends a PING, or closes a link whose peer has been silent. `now` ticks every ping_interval / 2.
   void CheckLiveness(TimePoint now);
+  bool IsQuieterThan(const Link& other) const;
   // Asks the peer for credits that it was lent. True when it was asked.
   bool Recall();
   void MarkOpen(uint32_t peer_credits, uint32_t peer_eager_bytes, const std::string& peer);
@@ -135,7 +137,12 @@ class Link final : private FlushHook {
   absl::Status OnControlFrame(const FrameHeader& frame);
   void AppendControl(FrameKind kind);
   uint32_t InFlight() const { return posted_ - completed_; }
-  bool SlotsLeft() const { return InFlight() + pending_.size() + kDrainMarkers < slots_.size(); }
+  bool SlotsLeft() const { return InFlight() + pending_.size() + kDrainMarkers < slot_count_; }
+  uint32_t& SlotAt(uint32_t position) { return slots_[position & (slots_.size() - 1)]; }
+  WrId WrIdOf(uint32_t position) const {
+    return {WrId::Kind::kSend, static_cast<uint16_t>(position & WrId::kPositionMask),
+            key_.generation, key_.slot};
+  }
   // Once the queue pair is in ERR: a WR whose flush tells that all before it have ended.
   void PostDrainMarker();
 
@@ -156,8 +163,10 @@ class Link final : private FlushHook {
 
   // SENDs of this turn; the last one may still take frames.
   std::vector<PendingSend> pending_;
-  // The buffer that each posted WR holds, by send queue position; SendBuffers::kNone for an inline
-  // one.
+  // WRs that the send queue holds.
+  const uint32_t slot_count_;
+  // The buffer that each posted WR holds, by send queue position modulo the size, a power of two;
+  // SendBuffers::kNone for an inline one.
   std::vector<uint32_t> slots_;
   uint32_t posted_ = 0;     // WRs posted, modulo 2^32
   uint32_t completed_ = 0;  // WRs known to have ended
@@ -168,7 +177,10 @@ class Link final : private FlushHook {
   bool ping_due_ = false;
   bool recall_due_ = false;
   bool serving_writer_ = false;
-  TimePoint last_heard_{};
+  // A SEND came since the last liveness check. The hot path reads no clock: that costs as much as
+  // posting a WR.
+  bool heard_ = false;
+  TimePoint last_heard_{};  // to within half a ping_interval
   uint32_t silent_checks_ = 0;
   LinkStats stats_;
 

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/transport/device/handles.h"
+#include "verbena/transport/link/limits.h"
 #include "verbena/transport/memory/arena.h"
 
 namespace verbena {
@@ -28,14 +29,15 @@ class ReceiveRing {
 
   ibv_srq* srq() const { return srq_.get(); }
 
-  // How many are to be posted from now on. Takes effect in the next Post(); more that are posted
-  // already stay so.
-  void set_target(uint32_t target) { target_ = target; }
-  uint32_t target() const { return target_; }
+  // How many must be posted from now on, for peers may use as many. Takes effect in the next
+  // Post(); more that are posted already stay so.
+  void set_needed(uint32_t needed) { target_ = needed + kRepostBatch; }
 
-  // Posts up to the target, in chains. Fails only when the device does: then the endpoint is lost.
+  // Posts what is needed and kRepostBatch more, in chains. Fails only when the device does: then
+  // the endpoint is lost. Worth a call only when needs_post(): so single receives are reposted
+  // kRepostBatch at a time, and what is needed is posted all the while.
   absl::Status Post();
-  bool needs_post() const { return posted_ < target_; }
+  bool needs_post() const { return posted_ + kRepostBatch <= target_; }
 
   // A completion took `index` off the SRQ. Its bytes are readable until Release(). False when that
   // buffer is not posted: the completion is not ours.

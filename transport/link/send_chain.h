@@ -1,0 +1,57 @@
+// SendChain: where one flush builds the WRs that it posts with a single doorbell.
+//
+// Linked to each other and to their elements once, so that a flush fills in only what differs from
+// SEND to SEND. Owned by an Endpoint and shared by its links, of which only one flushes at a time.
+
+#ifndef VERBENA_TRANSPORT_LINK_SEND_CHAIN_H_
+#define VERBENA_TRANSPORT_LINK_SEND_CHAIN_H_
+
+#include <infiniband/verbs.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace verbena {
+
+class SendChain {
+ public:
+  // `depth` SENDs at most, of one element each, out of memory with `lkey`.
+  SendChain(uint32_t depth, uint32_t lkey) : requests_(depth), elements_(depth) {
+    for (uint32_t i = 0; i < depth; ++i) {
+      elements_[i].lkey = lkey;
+      requests_[i].next = i + 1 < depth ? &requests_[i + 1] : nullptr;
+      requests_[i].sg_list = &elements_[i];
+      requests_[i].num_sge = 1;
+      requests_[i].opcode = IBV_WR_SEND;
+    }
+  }
+
+  void Set(size_t i, uint64_t wr_id, const char* data, uint32_t bytes, unsigned send_flags) {
+    elements_[i].addr = reinterpret_cast<uintptr_t>(data);
+    elements_[i].length = bytes;
+    requests_[i].wr_id = wr_id;
+    requests_[i].send_flags = send_flags;
+  }
+
+  // Posts the first `count`. Returns the errno of ibv_post_send, and in `accepted` how many it
+  // took.
+  int Post(ibv_qp* qp, size_t count, size_t& accepted) {
+    ibv_send_wr& last = requests_[count - 1];
+    ibv_send_wr* const rest = std::exchange(last.next, nullptr);
+    ibv_send_wr* refused = nullptr;
+    const int error = ibv_post_send(qp, requests_.data(), &refused);
+    last.next = rest;
+    accepted = error == 0 ? count : static_cast<size_t>(refused - requests_.data());
+    return error;
+  }
+
+ private:
+  std::vector<ibv_send_wr> requests_;
+  std::vector<ibv_sge> elements_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_LINK_SEND_CHAIN_H_

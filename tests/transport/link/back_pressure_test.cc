@@ -1,0 +1,176 @@
+// What links do when something is exhausted: credits are lent and recalled, and nothing is lost.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "tests/transport/link/links_fixture.h"
+#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/limits.h"
+#include "verbena/transport/link/link.h"
+
+namespace verbena {
+namespace {
+
+constexpr uint32_t kInitialCredits = 8;
+
+// A server whose `links` links can be lent `pool` credits beyond their initial ones.
+LinkLimits WithPool(uint32_t links, uint32_t pool) {
+  LinkLimits limits;
+  limits.max_links = links;
+  limits.initial_credits = kInitialCredits;
+  limits.srq_depth = links * (kInitialCredits + kReserveCredits) + kRepostBatch + pool;
+  limits.eager_bytes = 1024;
+  return limits;
+}
+
+class BackPressureTest : public LinksFixture {
+ protected:
+  void StartServer(const LinkLimits& server_limits) {
+    LinkLimits client_limits;
+    client_limits.eager_bytes = 1024;
+    Start(client_limits, server_limits);
+  }
+
+  // RNR is impossible only while every credit that a peer holds, and every SEND on its way, has a
+  // receive behind it.
+  void ExpectReceivesForCredits(std::initializer_list<Link*> links) {
+    uint64_t needed = client().stats().traffic.sends - server().stats().traffic.receives;
+    for (Link* link : links) needed += link->send_credits();
+    ASSERT_GE(server().stats().receives_posted, needed);
+  }
+
+  Receiver client_sink_;
+  Receiver a_;
+  Receiver b_;
+};
+
+TEST_F(BackPressureTest, FramesOfOneTurnShareASend) {
+  StartServer(WithPool(1, 0));
+  Link* link = Connect(client_sink_, a_);
+  ASSERT_NE(link, nullptr);
+  Flood flood(10, 32);
+  flood.Run(*link);
+  PollUntil([&] { return a_.received() == 10; });
+  EXPECT_EQ(link->stats().sends, 1u);
+  EXPECT_EQ(link->stats().frames_sent, 10u);
+  EXPECT_EQ(link->stats().doorbells, 1u);
+}
+
+TEST_F(BackPressureTest, ReceivesNeverFallBelowTheCreditsThatPeersHold) {
+  StartServer(WithPool(2, 0));
+  Link* first = Connect(client_sink_, a_);
+  Link* second = Connect(client_sink_, b_);
+  ASSERT_NE(first, nullptr);
+  ASSERT_NE(second, nullptr);
+  Flood to_a(2000, 900);
+  Flood to_b(2000, 1);
+  to_a.Run(*first);
+  to_b.Run(*second);
+  PollUntil([&] { return a_.received() == 2000 && b_.received() == 2000; },
+            [&] { ExpectReceivesForCredits({first, second}); });
+}
+
+TEST_F(BackPressureTest, StarvingLinkIsLentWhatNobodyUses) {
+  StartServer(WithPool(2, 100));
+  Link* link = Connect(client_sink_, a_);
+  ASSERT_NE(link, nullptr);
+  EXPECT_EQ(server().stats().credits_lent, 0u);
+  Flood flood(2000, 900);
+  flood.Run(*link);
+  PollUntil([&] { return a_.received() == 2000; });
+  EXPECT_GT(link->stats().credit_waits, 0u);
+  EXPECT_GT(server().stats().credits_lent, 0u);
+  EXPECT_LE(server().stats().credits_lent, 100u);
+}
+
+TEST_F(BackPressureTest, LentCreditsAreRecalledFromALinkThatIsQuiet) {
+  constexpr uint32_t kPool = 16;
+  StartServer(WithPool(2, kPool));
+  Link* quiet = Connect(client_sink_, a_);
+  Link* busy = Connect(client_sink_, b_);
+  ASSERT_NE(quiet, nullptr);
+  ASSERT_NE(busy, nullptr);
+  Flood to_a(2000, 900);
+  to_a.Run(*quiet);
+  PollUntil([&] { return a_.received() == 2000; });
+  ASSERT_EQ(server().stats().credits_lent, kPool) << "the first link was to take all";
+
+  Flood to_b(2000, 900);
+  to_b.Run(*busy);
+  PollUntil([&] { return b_.received() == 2000; },
+            [&] { ExpectReceivesForCredits({quiet, busy}); });
+  EXPECT_GT(server().stats().traffic.recalls, 0u);
+  EXPECT_LE(quiet->send_credits(), kInitialCredits);
+  EXPECT_LE(server().stats().credits_lent, kPool);
+}
+
+TEST_F(BackPressureTest, TwoLinksThatStarveBothComeToTheirEnd) {
+  StartServer(WithPool(2, 4));
+  Link* first = Connect(client_sink_, a_);
+  Link* second = Connect(client_sink_, b_);
+  ASSERT_NE(first, nullptr);
+  ASSERT_NE(second, nullptr);
+  Flood to_a(2000, 900);
+  Flood to_b(2000, 900);
+  to_a.Run(*first);
+  to_b.Run(*second);
+  uint32_t furthest_apart = 0;
+  PollUntil([&] { return a_.received() == 2000 && b_.received() == 2000; },
+            [&] {
+              if (a_.received() == 2000 || b_.received() == 2000) return;
+              furthest_apart =
+                  std::max({furthest_apart, a_.received() - std::min(a_.received(), b_.received()),
+                            b_.received() - std::min(a_.received(), b_.received())});
+            });
+  // Neither was served to its end before the other had its turn.
+  EXPECT_LT(furthest_apart, 1000u);
+}
+
+TEST_F(BackPressureTest, LendingStopsAtALinksOwnMaximum) {
+  LinkLimits limits = WithPool(1, 200);
+  limits.max_credits = 20;
+  StartServer(limits);
+  Link* link = Connect(client_sink_, a_);
+  ASSERT_NE(link, nullptr);
+  Flood flood(2000, 900);
+  flood.Run(*link);
+  PollUntil([&] { return a_.received() == 2000; },
+            [&] { ASSERT_LE(server().stats().credits_lent, 20u - kInitialCredits); });
+}
+
+TEST_F(BackPressureTest, FullSendQueueMakesFramesWaitAndLosesNone) {
+  LinkLimits server_limits = WithPool(1, 0);
+  server_limits.srq_depth = 2048;
+  server_limits.initial_credits = 1024;
+  server_limits.max_credits = 1024;
+  StartServer(server_limits);
+  Link* link = Connect(client_sink_, a_);
+  ASSERT_NE(link, nullptr);
+  Flood flood(1000, 900);
+  flood.Run(*link);
+  EXPECT_LE(flood.sent(), 64u) << "more SENDs than the send queue has slots";
+  PollUntil([&] { return a_.received() == 1000; });
+  EXPECT_GT(link->stats().slot_waits, 0u);
+  EXPECT_EQ(link->stats().credit_waits, 0u);
+}
+
+TEST_F(BackPressureTest, CreditsOfALinkThatEndsGoToTheOthers) {
+  constexpr uint32_t kPool = 16;
+  StartServer(WithPool(2, kPool));
+  Link* ends = Connect(client_sink_, a_);
+  ASSERT_NE(ends, nullptr);
+  Flood to_a(500, 900);
+  to_a.Run(*ends);
+  PollUntil([&] { return a_.received() == 500; });
+  ASSERT_EQ(server().stats().credits_lent, kPool);
+  ends->Close(absl::CancelledError("the test ends it"));
+  WaitUntilNoLinks();
+  EXPECT_EQ(server().stats().credits_lent, 0u);
+  EXPECT_TRUE(absl::IsUnavailable(a_.reason())) << a_.reason();
+}
+
+}  // namespace
+}  // namespace verbena

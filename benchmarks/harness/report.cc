@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 
 namespace verbena::benchmarks {
@@ -53,9 +54,26 @@ void Report::Add(const Row& row) {
              Cell(row.p99_us, 3), Cell(row.calls_per_s, 0), Cell(row.floor_p50_us, 3),
              Cell(RatioToFloor(row), 2));
   std::fflush(stdout);
+  if (!row.extra.empty()) with_extra_.push_back(row);
   if (json_ == nullptr) return;
   fmt::print(json_.get(), "{}\n", ToJson(row));
   std::fflush(json_.get());
+}
+
+void Report::PrintExtra() {
+  if (with_extra_.empty()) return;
+  fmt::print("{:<10} {:<6} {:<9} {:>6} {:>7}", "bench", "device", "mode", "bytes", "flight");
+  for (const auto& [name, value] : with_extra_.front().extra) fmt::print("  {}", name);
+  for (const Row& row : with_extra_) {
+    fmt::print("\n{:<10} {:<6} {:<9} {:>6} {:>7}", row.bench, row.device, row.mode, row.size,
+               row.outstanding);
+    for (const auto& [name, value] : row.extra) {
+      fmt::print("  {:>{}.{}f}", value, name.size(), value == std::floor(value) ? 0 : 2);
+    }
+  }
+  fmt::print("\n");
+  with_extra_.clear();
+  header_printed_ = false;
 }
 
 }  // namespace verbena::benchmarks

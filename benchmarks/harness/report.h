@@ -46,6 +46,9 @@ class Report {
   static absl::StatusOr<Report> Open(const std::string& json);
 
   void Add(const Row& row);
+  // A second table: the `extra` figures of the rows since the last call, which must all have the
+  // same names.
+  void PrintExtra();
 
  private:
   struct Close {
@@ -56,6 +59,7 @@ class Report {
 
   std::unique_ptr<std::FILE, Close> json_;  // null: none was asked for
   bool header_printed_ = false;
+  std::vector<Row> with_extra_;
 };
 
 }  // namespace verbena::benchmarks

@@ -198,6 +198,7 @@ absl::Status MeasureMode(ExecutorMode mode, const Options& options, Report& repo
       report.Add(*row);
     }
   }
+  report.PrintExtra();
   if (mode == ExecutorMode::kAdaptive) return MeasureIdle(**client);
   if (absl::Status status = CountAllocations(**client, true); !status.ok()) return status;
   return CountAllocations(**client, false);

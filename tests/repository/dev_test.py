@@ -147,6 +147,14 @@ class InstallDepsTest(unittest.TestCase):
         self.run_script("--peers")
         self.assertIn("libgrpc++-dev", self.called()[-1])
 
+    def test_what_a_guest_needs_is_installed_only_when_asked_for(self):
+        self.installed(self.packages)
+        self.apt()
+        self.run_script()
+        self.assertEqual([], self.called())
+        self.run_script("--vm")
+        self.assertIn("qemu-system-x86", self.called()[-1])
+
     def test_another_user_goes_through_sudo(self):
         self.installed(self.packages - {"clang-19"})
         self.user(1000)
@@ -170,17 +178,20 @@ class InstallDepsTest(unittest.TestCase):
         self.assertNotEqual(0, self.run_script().returncode)
 
 
+COMMANDS = ("demo", "test", "bench", "vm", "fmt", "lint", "mutants", "golden", "install-deps")
+
+
 class CommandTest(unittest.TestCase):
     def test_an_unknown_command_gets_one_line_that_lists_the_known_ones(self):
         result = subprocess.run([str(tree.top() / "dev"), "tset"], stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, text=True, check=False)
         self.assertEqual(2, result.returncode)
         self.assertEqual(1, len(result.stdout.splitlines()))
-        for command in ("demo", "test", "bench", "fmt", "lint", "mutants", "golden", "install-deps"):
+        for command in COMMANDS:
             self.assertIn(command, result.stdout)
 
     def test_every_command_has_help(self):
-        for command in ("demo", "test", "bench", "fmt", "lint", "mutants", "golden", "install-deps"):
+        for command in COMMANDS:
             result = subprocess.run([str(tree.top() / "dev"), command, "--help"],
                                     stdout=subprocess.PIPE, text=True, check=False)
             self.assertEqual(0, result.returncode, command)

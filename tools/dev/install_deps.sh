@@ -5,12 +5,13 @@ readonly here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 
 usage() {
   cat <<'TEXT'
-usage: ./dev install-deps [--peers] [--quiet] [group...]
+usage: ./dev install-deps [--peers] [--vm] [--quiet] [group...]
 
-Installs the Debian packages of tools/dev/packages.txt that are missing; groups: build, lint, peers
-(default: build and lint). Works as root, or through sudo.
+Installs the Debian packages of tools/dev/packages.txt that are missing; groups: build, lint, peers,
+vm (default: build and lint). Works as root, or through sudo.
 
   --peers   also install what the benchmarks compare with: gRPC C++ and UCX
+  --vm      also install what ./dev vm needs: QEMU, verbs' programs, and what builds siw
   --quiet   say nothing when nothing is missing
 TEXT
 }
@@ -20,18 +21,19 @@ die() {
   exit 1
 }
 
-groups=() quiet=false peers=false
+groups=() extra=() quiet=false
 for argument in "$@"; do
   case $argument in
-    --peers) peers=true ;;
+    --peers) extra+=(peers) ;;
+    --vm) extra+=(vm) ;;
     --quiet) quiet=true ;;
     -h | --help) usage; exit 0 ;;
-    build | lint | peers) groups+=("$argument") ;;
+    build | lint | peers | vm) groups+=("$argument") ;;
     *) echo "dev install-deps: unknown argument '$argument'; see --help" >&2; exit 2 ;;
   esac
 done
 [ ${#groups[@]} -gt 0 ] || groups=(build lint)
-! $peers || groups+=(peers)
+groups+=("${extra[@]}")
 
 wanted=()
 while read -r group package _; do

@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""What comes back from a guest, by booting some."""
+
+import os
+import pathlib
+import pwd
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path[:0] = [os.path.abspath("tests/repository")]
+import case_report
+import tree
+
+
+def vm(*words):
+    # The user's own cache has the kernel; Bazel's HOME for tests has not.
+    environment = dict(os.environ, HOME=pwd.getpwuid(os.getuid()).pw_dir)
+    return subprocess.run([str(tree.top() / "tools/vm/vm.py"), *words], env=environment,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+
+
+class OneGuestTest(unittest.TestCase):
+    def test_output_errors_and_status_come_back_apart(self):
+        result = vm("echo to output; echo to errors >&2; exit 7")
+        self.assertEqual((7, "to output\n"), (result.returncode, result.stdout))
+        self.assertTrue(result.stderr.endswith("to errors\n"), result.stderr)
+
+    def test_large_output_is_complete(self):
+        result = vm("seq 1 200000")
+        self.assertEqual("".join(f"{n}\n" for n in range(1, 200001)), result.stdout)
+
+    def test_the_device_is_there_and_its_port_active(self):
+        result = vm("ibv_devinfo", "-d", "rxe0")
+        self.assertEqual(0, result.returncode, result.stderr)
+        self.assertIn("PORT_ACTIVE", result.stdout)
+
+    def test_the_command_is_stopped_when_the_time_is_over(self):
+        result = vm("--timeout", "1", "sleep inf")
+        self.assertEqual(124, result.returncode)
+        self.assertIn("not done after 1 s", result.stderr)
+
+    def test_a_guest_that_dies_is_told_from_a_command_that_fails(self):
+        result = vm("echo b >/proc/sysrq-trigger; sleep inf")
+        self.assertEqual(125, result.returncode)
+        self.assertIn("without an exit status", result.stderr)
+
+    def test_the_host_is_changed_only_in_what_is_writable(self):
+        with tempfile.TemporaryDirectory() as directory:
+            open_to, closed = pathlib.Path(directory) / "open", pathlib.Path(directory) / "closed"
+            open_to.mkdir()
+            closed.mkdir()
+            result = vm("--writable", str(open_to), f"touch {open_to}/a {closed}/b")
+            self.assertEqual(0, result.returncode, result.stderr)
+            self.assertEqual(["a"], os.listdir(open_to))
+            self.assertEqual([], os.listdir(closed))
+
+
+class TwoDevicesTest(unittest.TestCase):
+    def test_packets_cross_and_some_are_lost(self):
+        result = vm("--devices", "2", "--loss", "5", "--timeout", "100",
+                    "ibv_rc_pingpong -d rxe0 -g 1 -n 100 >/dev/null & "
+                    "until grep -q :4853 /proc/net/tcp /proc/net/tcp6; do sleep 0.1; done; "  # 18515
+                    "ibv_rc_pingpong -d rxe1 -g 1 -n 100 10.0.0.1 && tc -s qdisc show dev eth0")
+        self.assertEqual(0, result.returncode, result.stderr)
+        self.assertIn("100 iters", result.stdout)
+        self.assertRegex(result.stdout, r"dropped [1-9]")
+
+
+class TwoHostsTest(unittest.TestCase):
+    def test_the_peer_runs_its_command_and_is_reached(self):
+        result = vm("--hosts", "2", "--peer", "ibv_rc_pingpong -g 1 -n 100 >&2; sleep inf",
+                    "until ibv_rc_pingpong -g 1 -n 100 10.0.0.2 2>/dev/null; do :; done")
+        self.assertEqual(0, result.returncode, result.stderr)
+        self.assertIn("100 iters", result.stdout)
+        self.assertIn("GID ::ffff:10.0.0.2", result.stderr)
+
+
+if __name__ == "__main__":
+    case_report.main()

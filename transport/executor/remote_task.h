@@ -34,6 +34,8 @@ class RemoteTask : public RootTask {
     explicit Reference(RemoteTask& task) : task_(task) {}
     Reference(const Reference&) = delete;
     Reference& operator=(const Reference&) = delete;
+    // Counts, so that a Drop() before this one was not the last.
+    // NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDelete)
     ~Reference() { task_.Drop(); }
 
    private:

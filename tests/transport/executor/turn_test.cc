@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -215,7 +216,7 @@ TEST_F(TurnTest, CoroutinesThatKeepThemselvesReadyDoNotStarveCompletions) {
 
 class NotedHook final : public FlushHook {
  public:
-  NotedHook(std::vector<std::string>& order, std::string name) : order_(order), name_(name) {}
+  NotedHook(std::vector<std::string>& order, std::string name) : order_(order), name_(std::move(name)) {}
   void Flush() override {
     order_.push_back(name_);
     if (then) then();

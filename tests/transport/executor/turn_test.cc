@@ -216,7 +216,8 @@ TEST_F(TurnTest, CoroutinesThatKeepThemselvesReadyDoNotStarveCompletions) {
 
 class NotedHook final : public FlushHook {
  public:
-  NotedHook(std::vector<std::string>& order, std::string name) : order_(order), name_(std::move(name)) {}
+  NotedHook(std::vector<std::string>& order, std::string name)
+      : order_(order), name_(std::move(name)) {}
   void Flush() override {
     order_.push_back(name_);
     if (then) then();

@@ -1,0 +1,24 @@
+// verbena doctor: what this machine has for RDMA, what is wrong with it, and what mends that.
+
+#ifndef VERBENA_TOOLS_VERBENA_DOCTOR_H_
+#define VERBENA_TOOLS_VERBENA_DOCTOR_H_
+
+#include <string>
+#include <vector>
+
+#include "tools/verbena/device_facts.h"
+#include "tools/verbena/findings.h"
+#include "tools/verbena/host_facts.h"
+
+namespace verbena::doctor {
+
+// The report, as it is printed.
+std::string Describe(const HostFacts& host, const std::vector<DeviceFacts>& devices);
+std::string Describe(const Diagnosis& diagnosis);
+
+// Examines this machine and prints. Returns Diagnosis::ExitStatus().
+int RunDoctor();
+
+}  // namespace verbena::doctor
+
+#endif  // VERBENA_TOOLS_VERBENA_DOCTOR_H_

@@ -1,0 +1,36 @@
+// verbena: the command-line tool of a machine that runs Verbena.
+
+#include <cstdio>
+#include <string>
+
+#include "fmt/format.h"
+#include "tools/verbena/doctor.h"
+
+namespace {
+
+constexpr const char* kUsage =
+    "usage: verbena COMMAND\n"
+    "\n"
+    "commands:\n"
+    "  doctor   what this machine has for RDMA, what is wrong, and the commands that mend it.\n"
+    "           Exit status 0: RDMA works, or there is no device and the soft device works.\n"
+    "           1: a device is there that does not work, or nothing works\n"
+    "  help     this text\n";
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string command = argc > 1 ? argv[1] : "";
+  if (command == "help" || command == "--help" || command == "-h") return fmt::print(kUsage), 0;
+  const std::string option = argc > 2 ? argv[2] : "";
+  if (command == "doctor" && (option == "--help" || option == "-h")) return fmt::print(kUsage), 0;
+  if (command == "doctor" && argc == 2) return verbena::doctor::RunDoctor();
+  if (command == "doctor") {
+    fmt::print(stderr, "verbena: doctor takes no argument, but was given '{}'\n", option);
+  } else if (command.empty()) {
+    fmt::print(stderr, "verbena: which command?\n\n{}", kUsage);
+  } else {
+    fmt::print(stderr, "verbena: there is no command '{}'; see verbena help\n", command);
+  }
+  return 2;
+}

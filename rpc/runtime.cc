@@ -5,28 +5,16 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/rpc/open_device.h"
 #include "verbena/rpc/shard.h"
 #include "verbena/transport/connect/tcp_bootstrap.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/executor_thread.h"
 #include "verbena/transport/link/device_context.h"
 #include "verbena/transport/link/endpoint.h"
-#include "verbena/transport/soft/soft_device.h"
-#include "verbena/transport/verbs/rdma_device.h"
 
 namespace verbena {
 namespace {
-
-absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const std::string& name) {
-  if (name == "auto" || name == "soft") {
-    absl::StatusOr<std::unique_ptr<SoftDevice>> device = SoftDevice::Create({});
-    if (!device.ok()) return device.status();
-    return std::unique_ptr<Device>(*std::move(device));
-  }
-  absl::StatusOr<std::unique_ptr<RdmaDevice>> device = RdmaDevice::Open(name);
-  if (!device.ok()) return device.status();
-  return std::unique_ptr<Device>(*std::move(device));
-}
 
 ExecutorOptions OptionsOf(const RuntimeOptions& options, int index) {
   ExecutorOptions executor;

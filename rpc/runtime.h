@@ -44,8 +44,10 @@ struct RuntimeOptions {
   WaiterKind waiter = WaiterKind::kAuto;
   // The core of each executor; missing ones are not pinned.
   std::vector<int> cpus = {};
-  // "auto" and "soft": the software device, which reaches processes of this host and user. Else the
-  // name of an RDMA device, as ibv_devices lists them.
+  // "soft": the software device, which reaches processes of this host and user. "rdma" or
+  // "rdma:NAME": an RDMA device by its name (as ibv_devices lists them, "mlx5_0:2" for its port 2),
+  // interface ("eth0") or address ("10.0.0.1"). "auto": what the environment variable
+  // VERBENA_DEVICE says, else RDMA where a port is active, else the software device.
   std::string device = "auto";
   LinkLimits limits = {};
   // False: no threads; the host calls executor(i).Poll(), and BlockOn() polls by itself.

@@ -43,6 +43,12 @@ struct DeviceCapabilities {
   bool remote_key_checked = false;  // a bad rkey fails the WR (siw 6.1: it does not)
 };
 
+// Where links of a device begin: a port, counted from 1, and the GID that peers reach it by.
+struct DevicePort {
+  uint8_t port = 1;
+  uint8_t gid_index = 0;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -54,6 +60,8 @@ class Device {
   virtual const DeviceCapabilities& capabilities() const = 0;
   virtual const ibv_device_attr& attributes() const = 0;
 
+  // Decided when the device was opened.
+  virtual DevicePort default_port() const { return {}; }
   // `port` is counted from 1.
   virtual absl::StatusOr<ibv_port_attr> QueryPort(uint8_t port) = 0;
   virtual absl::StatusOr<ibv_gid> QueryGid(uint8_t port, int index) = 0;

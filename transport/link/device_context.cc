@@ -35,7 +35,8 @@ bool IsRoutine(ibv_event_type type) {
 
 absl::StatusOr<std::unique_ptr<DeviceContext>> DeviceContext::Create(Device& device,
                                                                      Options options) {
-  absl::StatusOr<PortAddress> address = ReadPortAddress(device, options.port, options.gid_index);
+  const DevicePort port = device.default_port();
+  absl::StatusOr<PortAddress> address = ReadPortAddress(device, port.port, port.gid_index);
   if (!address.ok()) return address.status();
   absl::StatusOr<ibv_pd*> pd = device.AllocPd();
   if (!pd.ok()) return pd.status();
@@ -74,6 +75,8 @@ void DeviceContext::ReadEvents() {
     if (poll(fds, 2, /*timeout=*/-1) < 0 && errno != EINTR) return;
     if ((fds[1].revents & POLLIN) != 0) return;
     PollEvents();
+    // A device that was removed has no more events, and would wake us for ever.
+    if ((fds[0].revents & (POLLERR | POLLHUP | POLLNVAL)) != 0) fds[0].fd = -1;
   }
 }
 
@@ -86,7 +89,10 @@ void DeviceContext::PollEvents() {
     device_.AckAsyncEvent(*event);
     if (qpn != 0) {
       Dispatch(type, qpn);
-    } else if (!IsRoutine(type)) {
+      continue;
+    }
+    if (type == IBV_EVENT_DEVICE_FATAL) DispatchToAll(type);
+    if (!IsRoutine(type)) {
       Log(LogLevel::kWarning,
           fmt::format("{}: asynchronous event {}", device_.name(), ibv_event_type_str(type)));
     }
@@ -99,6 +105,14 @@ void DeviceContext::Dispatch(ibv_event_type type, uint32_t qpn) {
   if (found == subscriptions_.end()) return;
   found->second.executor->PostFunction(
       [handler = found->second.handler, type]() { handler(type); });
+}
+
+void DeviceContext::DispatchToAll(ibv_event_type type) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [qpn, subscription] : subscriptions_) {
+    subscription.executor->PostFunction(
+        [handler = subscription.handler, type]() { handler(type); });
+  }
 }
 
 void DeviceContext::Subscribe(uint32_t qpn, Executor& executor, EventHandler handler) {

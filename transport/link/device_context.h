@@ -26,8 +26,6 @@ namespace verbena {
 class DeviceContext {
  public:
   struct Options {
-    uint8_t port = 1;
-    uint8_t gid_index = 0;
     bool event_thread = true;
   };
 
@@ -39,7 +37,8 @@ class DeviceContext {
   const PortAddress& address() const { return address_; }
 
   // Calls `handler` on `executor` for each event of the queue pair, until Unsubscribe(). Events of
-  // CQs and SRQs are logged: with credits and reserved CQ slots they mean a fault of ours.
+  // CQs and SRQs are logged: with credits and reserved CQ slots they mean a fault of ours. When the
+  // device fails or is removed, every handler is called.
   using EventHandler = std::function<void(ibv_event_type)>;
   void Subscribe(uint32_t qpn, Executor& executor, EventHandler handler);
   // An event that is under way to the executor may still arrive after this.
@@ -62,6 +61,7 @@ class DeviceContext {
   absl::Status StartThread();
   void ReadEvents();
   void Dispatch(ibv_event_type type, uint32_t qpn);
+  void DispatchToAll(ibv_event_type type);
 
   Device& device_;
   PdHandle pd_;

@@ -226,6 +226,7 @@ LinkParameters Endpoint::MyParameters(const Link& link, uint32_t psn) const {
   mine.lid = address_.lid;
   mine.qp_number = link.qpn();
   mine.packet_sequence_number = psn;
+  mine.max_reads = MaxReads(context_.device());
   mine.mtu_bytes = 128u << address_.active_mtu;
   mine.credit_grant = limits_.initial_credits;
   mine.eager_bytes = limits_.eager_bytes;
@@ -240,6 +241,7 @@ absl::Status Endpoint::ConnectQp(Link& link, uint32_t psn, const LinkParameters&
   remote.psn = peer.packet_sequence_number;
   std::memcpy(remote.gid.raw, peer.gid.data(), peer.gid.size());
   remote.lid = peer.lid;
+  remote.max_reads = peer.max_reads;
   // The handshake admits the five sizes that verbs know, 256 to 4096.
   for (remote.mtu = IBV_MTU_256;
        (128u << remote.mtu) < peer.mtu_bytes && remote.mtu < IBV_MTU_4096;) {

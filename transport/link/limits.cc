@@ -43,6 +43,10 @@ absl::Status CheckRanges(const LinkLimits& limits) {
 
 absl::StatusOr<LinkLimits> DeriveLimits(const LinkLimits& wanted, const Device& device) {
   if (absl::Status status = CheckRanges(wanted); !status.ok()) return status;
+  if (!device.capabilities().srq) {
+    return absl::UnimplementedError(
+        fmt::format("{} has no shared receive queues, on which links receive", device.name()));
+  }
   LinkLimits limits = wanted;
   const ibv_device_attr& attributes = device.attributes();
   limits.srq_depth =

@@ -44,6 +44,20 @@ inline constexpr uint32_t kSignalInterval = 16;
 // share one set of the L1 cache (8 ns against 1 ns a message).
 inline constexpr uint32_t kReceiveStridePadding = 64;
 
+// How a queue pair retries. A packet counts as lost after 4.096 µs × 2^kAckTimeout = 67 ms (devices
+// may take up to four times that), and is sent again kRetryCount times before the link ends: half a
+// second without any answer, and then the channel reconnects.
+inline constexpr uint8_t kAckTimeout = 14;
+inline constexpr uint8_t kRetryCount = 7;
+// Credits make receiver-not-ready impossible, so these two are a backstop against our own faults:
+// for ever (7), each 0.64 ms later (code 12 of the InfiniBand specification; code 0 is 655 ms).
+inline constexpr uint8_t kRnrRetry = 7;
+inline constexpr uint8_t kMinRnrTimer = 12;
+// Routers that a packet may pass: as many as IP packets by default.
+inline constexpr uint8_t kHopLimit = 64;
+// READs and atomics outstanding on a link, in each direction; clamped to what both devices can do.
+inline constexpr uint8_t kMaxReads = 16;
+
 struct LinkLimits {
   // Links of one endpoint (one executor on one device). One more is refused with
   // RESOURCE_EXHAUSTED.

@@ -7,20 +7,9 @@
 namespace verbena {
 namespace {
 
-// RNR timer code 12 is 0.64 ms (InfiniBand specification, volume 1, table 45; code 0 would be 655
-// ms). Credits make RNR NAKs impossible, so both RNR values are a backstop against our own faults:
-// 7 retries for ever.
-constexpr uint8_t kMinRnrTimer = 12;
-constexpr uint8_t kRnrRetry = 7;
-// 4.096 µs × 2^14 = 67 ms before a packet counts as lost, 7 times.
-constexpr uint8_t kAckTimeout = 14;
-constexpr uint8_t kRetryCount = 7;
-constexpr uint8_t kHopLimit = 64;
-// READs that may be outstanding in each direction; clamped to the device.
-constexpr int kMaxRdAtomic = 16;
-
-LinkKind KindOf(const Device& device, const ibv_port_attr& port) {
+LinkKind KindOf(Device& device, const ibv_port_attr& port) {
   if (device.kind() == DeviceKind::kSoft) return LinkKind::kSoft;
+  if (device.context()->device->transport_type == IBV_TRANSPORT_IWARP) return LinkKind::kIwarp;
   return port.link_layer == IBV_LINK_LAYER_INFINIBAND ? LinkKind::kInfiniBand : LinkKind::kRoce;
 }
 
@@ -34,6 +23,11 @@ absl::StatusOr<PortAddress> ReadPortAddress(Device& device, uint8_t port, uint8_
         fmt::format("port {} of {} is not active; bring it up: ip link set dev NETDEV up", port,
                     device.name()));
   }
+  const LinkKind kind = KindOf(device, *attributes);
+  if (kind == LinkKind::kIwarp) {
+    return absl::UnimplementedError(
+        fmt::format("{} is an iWARP device: only rdma_cm connects its queue pairs", device.name()));
+  }
   absl::StatusOr<ibv_gid> gid = device.QueryGid(port, gid_index);
   if (!gid.ok()) return gid.status();
   return PortAddress{.port = port,
@@ -41,7 +35,8 @@ absl::StatusOr<PortAddress> ReadPortAddress(Device& device, uint8_t port, uint8_
                      .gid = *gid,
                      .lid = attributes->lid,
                      .active_mtu = attributes->active_mtu,
-                     .kind = KindOf(device, *attributes)};
+                     .kind = kind,
+                     .grh_required = (attributes->flags & IBV_QPF_GRH_REQUIRED) != 0};
 }
 
 absl::StatusOr<QpHandle> CreateLinkQp(Device& device, ibv_pd* pd, ibv_cq* cq, ibv_srq* srq,
@@ -73,18 +68,16 @@ absl::StatusOr<QpHandle> CreateLinkQp(Device& device, ibv_pd* pd, ibv_cq* cq, ib
 
 absl::Status ConnectLinkQp(Device& device, ibv_qp* qp, const PortAddress& local, uint32_t local_psn,
                            const RemoteQp& remote) {
-  const ibv_device_attr& limits = device.attributes();
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_RTR;
   attributes.path_mtu = std::min(local.active_mtu, remote.mtu);
   attributes.dest_qp_num = remote.qpn;
   attributes.rq_psn = remote.psn;
-  attributes.max_dest_rd_atomic =
-      static_cast<uint8_t>(std::clamp(limits.max_qp_rd_atom, 0, kMaxRdAtomic));
+  attributes.max_dest_rd_atomic = MaxReads(device);
   attributes.min_rnr_timer = kMinRnrTimer;
   attributes.ah_attr.port_num = local.port;
   attributes.ah_attr.dlid = remote.lid;
-  attributes.ah_attr.is_global = local.kind != LinkKind::kInfiniBand ? 1 : 0;
+  attributes.ah_attr.is_global = NeedsGlobalRoute(local, remote) ? 1 : 0;
   attributes.ah_attr.grh.dgid = remote.gid;
   attributes.ah_attr.grh.sgid_index = local.gid_index;
   attributes.ah_attr.grh.hop_limit = kHopLimit;
@@ -100,11 +93,20 @@ absl::Status ConnectLinkQp(Device& device, ibv_qp* qp, const PortAddress& local,
   attributes.timeout = kAckTimeout;
   attributes.retry_cnt = kRetryCount;
   attributes.rnr_retry = kRnrRetry;
-  attributes.max_rd_atomic =
-      static_cast<uint8_t>(std::clamp(limits.max_qp_init_rd_atom, 0, kMaxRdAtomic));
+  attributes.max_rd_atomic = static_cast<uint8_t>(std::clamp<int>(
+      device.attributes().max_qp_init_rd_atom, 0, std::min(remote.max_reads, kMaxReads)));
   return device.ModifyQp(qp, attributes,
                          IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
                              IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
+}
+
+uint8_t MaxReads(const Device& device) {
+  return static_cast<uint8_t>(std::clamp<int>(device.attributes().max_qp_rd_atom, 0, kMaxReads));
+}
+
+bool NeedsGlobalRoute(const PortAddress& local, const RemoteQp& remote) {
+  if (local.kind != LinkKind::kInfiniBand || local.grh_required || remote.lid == 0) return true;
+  return local.gid.global.subnet_prefix != remote.gid.global.subnet_prefix;
 }
 
 absl::Status MoveQpToError(Device& device, ibv_qp* qp) {

@@ -27,6 +27,7 @@ struct PortAddress {
   uint16_t lid = 0;
   ibv_mtu active_mtu = IBV_MTU_1024;
   LinkKind kind = LinkKind::kSoft;
+  bool grh_required = false;  // InfiniBand ports that route by GID alone
 };
 
 // What connecting needs to know of the other side.
@@ -36,9 +37,11 @@ struct RemoteQp {
   ibv_gid gid = {};
   uint16_t lid = 0;
   ibv_mtu mtu = IBV_MTU_1024;
+  uint8_t max_reads = 1;
 };
 
-// Reads the attributes of `port`; UNAVAILABLE when it is not active.
+// Reads the attributes of `port`. UNAVAILABLE when it is not active; UNIMPLEMENTED on iWARP, whose
+// queue pairs only rdma_cm connects.
 absl::StatusOr<PortAddress> ReadPortAddress(Device& device, uint8_t port, uint8_t gid_index);
 
 // A queue pair in INIT, on `cq` in both directions and on `srq`.
@@ -49,6 +52,13 @@ absl::StatusOr<QpHandle> CreateLinkQp(Device& device, ibv_pd* pd, ibv_cq* cq, ib
 // Takes it from INIT to RTS. `local_psn` is what the peer was told.
 absl::Status ConnectLinkQp(Device& device, ibv_qp* qp, const PortAddress& local, uint32_t local_psn,
                            const RemoteQp& remote);
+
+// READs and atomics that `device` serves at once per link.
+uint8_t MaxReads(const Device& device);
+
+// Whether packets need a global route header: always on RoCE; on InfiniBand only to another subnet,
+// or where the port demands it, for within a subnet the LID tells the way.
+bool NeedsGlobalRoute(const PortAddress& local, const RemoteQp& remote);
 
 absl::Status MoveQpToError(Device& device, ibv_qp* qp);
 

@@ -11,6 +11,9 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/device/verbs_status.h"
+#include "verbena/transport/log/log.h"
+#include "verbena/transport/verbs/port_choice.h"
+#include "verbena/transport/verbs/port_info.h"
 #include "verbena/transport/verbs/probe.h"
 #include "verbena/transport/verbs/verbs_call.h"
 
@@ -35,14 +38,28 @@ class DeviceList {
   ibv_device** devices_;
 };
 
-absl::Status NoSuchDevice(const std::string& name, const DeviceList& list) {
-  std::string existing;
+absl::Status OpenError(ibv_device* device) {
+  return ErrnoStatus(errno, fmt::format("ibv_open_device({})", ibv_get_device_name(device)));
+}
+
+// Why a device that exists cannot be opened; OK when all can.
+absl::Status FirstOpenError(const DeviceList& list) {
   for (ibv_device* device : list) {
-    existing += fmt::format("{}{}", existing.empty() ? "" : ", ", ibv_get_device_name(device));
+    ibv_context* context = ibv_open_device(device);
+    if (context == nullptr) return OpenError(device);
+    ibv_close_device(context);
   }
-  if (existing.empty()) existing = "none";
-  return absl::NotFoundError(
-      fmt::format("no RDMA device is named \"{}\"; devices of this host: {}", name, existing));
+  return absl::OkStatus();
+}
+
+// Where the kernel does not copy pinned pages for a child, registered memory must be kept from it,
+// and that must be asked for before the first registration of the process.
+void PrepareToFork() {
+  if (ibv_is_fork_initialized() != IBV_FORK_DISABLED) return;
+  if (const int error = ibv_fork_init(); error != 0) {
+    Log(LogLevel::kWarning, fmt::format("{}; do not fork while RDMA devices are open",
+                                        ErrnoStatus(error, "ibv_fork_init").ToString()));
+  }
 }
 
 bool SetNonBlocking(int fd) {
@@ -69,20 +86,27 @@ std::vector<RdmaDeviceInfo> RdmaDevice::List() {
 }
 
 absl::StatusOr<std::unique_ptr<RdmaDevice>> RdmaDevice::Open(const std::string& name) {
+  PrepareToFork();
   const DeviceList list;
+  absl::StatusOr<PortChoice> choice = ChoosePort(ListPorts(), name);
+  if (!choice.ok()) {
+    const absl::Status closed = FirstOpenError(list);
+    return closed.ok() ? choice.status() : closed;
+  }
   for (ibv_device* device : list) {
-    if (name != ibv_get_device_name(device)) continue;
+    if (choice->device != ibv_get_device_name(device)) continue;
     ibv_context* context = ibv_open_device(device);
-    if (context == nullptr) return ErrnoStatus(errno, fmt::format("ibv_open_device({})", name));
-    std::unique_ptr<RdmaDevice> opened(new RdmaDevice(context));
+    if (context == nullptr) return OpenError(device);
+    const DevicePort port{choice->port, static_cast<uint8_t>(choice->gid_index)};
+    std::unique_ptr<RdmaDevice> opened(new RdmaDevice(context, port));
     if (absl::Status status = opened->Initialize(); !status.ok()) return status;
     return opened;
   }
-  return NoSuchDevice(name, list);
+  return absl::UnavailableError(fmt::format("{} was removed just now", choice->device));
 }
 
-RdmaDevice::RdmaDevice(ibv_context* context)
-    : name_(ibv_get_device_name(context->device)), context_(context) {}
+RdmaDevice::RdmaDevice(ibv_context* context, DevicePort default_port)
+    : name_(ibv_get_device_name(context->device)), context_(context), default_port_(default_port) {}
 
 RdmaDevice::~RdmaDevice() { ibv_close_device(context_); }
 

@@ -7,6 +7,9 @@
 //
 //   absl::StatusOr<std::unique_ptr<RdmaDevice>> device = RdmaDevice::Open("mlx5_0");
 //   if (!device.ok()) return device.status();   // NOT_FOUND names the devices that there are
+//
+// The process may fork while a device is open: the kernel gives a child copies of pinned pages
+// (Linux 5.12 and later); on older kernels the first Open() prepares for it.
 
 #ifndef VERBENA_TRANSPORT_VERBS_RDMA_DEVICE_H_
 #define VERBENA_TRANSPORT_VERBS_RDMA_DEVICE_H_
@@ -39,8 +42,9 @@ class RdmaDevice final : public Device {
   // Empty where the kernel has no RDMA, or no device is visible.
   static std::vector<RdmaDeviceInfo> List();
 
-  // NOT_FOUND names the devices that exist. PERMISSION_DENIED where /dev/infiniband is closed to
-  // us.
+  // `name` is that of a device, an interface or an address, as port_choice.h has it; it decides
+  // default_port(), too. NOT_FOUND lists what exists, UNAVAILABLE means that the port is down,
+  // PERMISSION_DENIED that /dev/infiniband is closed to us.
   static absl::StatusOr<std::unique_ptr<RdmaDevice>> Open(const std::string& name);
 
   RdmaDevice(const RdmaDevice&) = delete;
@@ -53,6 +57,7 @@ class RdmaDevice final : public Device {
   const DeviceCapabilities& capabilities() const override { return capabilities_; }
   const ibv_device_attr& attributes() const override { return attributes_; }
 
+  DevicePort default_port() const override { return default_port_; }
   absl::StatusOr<ibv_port_attr> QueryPort(uint8_t port) override;
   absl::StatusOr<ibv_gid> QueryGid(uint8_t port, int index) override;
 
@@ -88,7 +93,7 @@ class RdmaDevice final : public Device {
   void AckAsyncEvent(ibv_async_event& event) override { ibv_ack_async_event(&event); }
 
  private:
-  explicit RdmaDevice(ibv_context* context);
+  RdmaDevice(ibv_context* context, DevicePort default_port);
 
   // Everything after ibv_open_device that can fail.
   absl::Status Initialize();
@@ -99,6 +104,7 @@ class RdmaDevice final : public Device {
 
   const std::string name_;
   ibv_context* const context_;
+  const DevicePort default_port_;
   ibv_device_attr attributes_{};
   DeviceCapabilities capabilities_;
 

@@ -1,0 +1,60 @@
+#include "verbena/rpc/open_device.h"
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace verbena {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class OpenDeviceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const char* set = std::getenv("VERBENA_DEVICE");
+    if (set != nullptr) before_ = set;
+    unsetenv("VERBENA_DEVICE");
+  }
+  void TearDown() override {
+    if (!before_.empty()) setenv("VERBENA_DEVICE", before_.c_str(), 1);
+  }
+
+ private:
+  std::string before_;
+};
+
+TEST_F(OpenDeviceTest, SoftIsTheSoftDeviceWhateverTheHostHas) {
+  absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice("soft");
+  ASSERT_TRUE(device.ok()) << device.status();
+  EXPECT_EQ((*device)->kind(), DeviceKind::kSoft);
+}
+
+TEST_F(OpenDeviceTest, AutoAlwaysFindsADevice) {
+  EXPECT_TRUE(OpenDevice("auto").ok());
+  EXPECT_TRUE(OpenDevice("").ok());
+}
+
+TEST_F(OpenDeviceTest, TheEnvironmentDecidesWhatAutoIsAndNothingElse) {
+  setenv("VERBENA_DEVICE", "rdma:no_such_device", 1);
+  EXPECT_THAT(OpenDevice("auto").status().ToString(),
+              AllOf(HasSubstr("NOT_FOUND"), HasSubstr("\"no_such_device\"")));
+  EXPECT_TRUE(OpenDevice("soft").ok());
+}
+
+TEST_F(OpenDeviceTest, AnEnvironmentThatSaysAutoDoesNotGoRound) {
+  setenv("VERBENA_DEVICE", "auto", 1);
+  EXPECT_TRUE(OpenDevice("auto").ok());
+}
+
+TEST_F(OpenDeviceTest, ADeviceThatWasNamedIsNotReplacedByAnother) {
+  EXPECT_EQ(OpenDevice("rdma:no_such_device").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(OpenDevice("no_such_device").status().code(), absl::StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace verbena

@@ -1,0 +1,79 @@
+#include "verbena/transport/verbs/gid_choice.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/transport/verbs/ports.h"
+
+namespace verbena {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+int Chosen(const PortInfo& port, const GidWish& wish = {}) {
+  absl::StatusOr<GidInfo> gid = ChooseGid(port, wish);
+  EXPECT_TRUE(gid.ok()) << gid.status();
+  return gid.ok() ? gid->index : -1;
+}
+
+TEST(GidChoiceTest, RoceV2IsPreferredThoughV1ComesFirst) {
+  EXPECT_EQ(Chosen(RocePort("mlx5_0", "eth0", {"10.0.0.1"})), 1);
+}
+
+TEST(GidChoiceTest, ARoutableAddressIsPreferredToALinkLocalOne) {
+  EXPECT_EQ(Chosen(RocePort("mlx5_0", "eth0", {"fe80::1", "10.0.0.1"})), 3);
+  EXPECT_EQ(Chosen(RocePort("mlx5_0", "eth0", {"fe80::1", "2001:db8::1"})), 3);
+}
+
+TEST(GidChoiceTest, TheTypeWeighsMoreThanTheAddress) {
+  PortInfo port = RocePort("mlx5_0", "eth0", {"10.0.0.1", "fe80::1"});
+  port.gids.erase(port.gids.begin() + 1);  // 10.0.0.1 as v2
+  EXPECT_EQ(Chosen(port), 3);
+}
+
+TEST(GidChoiceTest, Ipv4IsPreferredToIpv6AndThenTheLowestIndex) {
+  EXPECT_EQ(Chosen(RocePort("mlx5_0", "eth0", {"2001:db8::1", "10.0.0.1", "10.0.0.2"})), 3);
+}
+
+TEST(GidChoiceTest, ALinkLocalAddressIsBetterThanNone) {
+  EXPECT_EQ(Chosen(RocePort("mlx5_0", "eth0", {"fe80::1"})), 1);
+}
+
+TEST(GidChoiceTest, AnotherNamespacesGidIsNeverChosen) {
+  PortInfo port = RocePort("mlx5_0", "eth0", {"10.0.0.1", "10.0.0.2"});
+  port.gids[0].other_namespace = port.gids[1].other_namespace = true;
+  EXPECT_EQ(Chosen(port), 3);
+  port.gids[2].other_namespace = port.gids[3].other_namespace = true;
+  const absl::Status status = ChooseGid(port).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("another network namespace"));
+}
+
+TEST(GidChoiceTest, WhatIsAskedForOutweighsEveryPreference) {
+  PortInfo port = RocePort("mlx5_0", "eth0", {"10.0.0.1", "fe80::1"});
+  EXPECT_EQ(Chosen(port, {.index = 0}), 0);
+  EXPECT_EQ(Chosen(port, {.address = Gid("fe80::1")}), 3);
+  port.gids[2].netdev = port.gids[3].netdev = "eth0.100";
+  EXPECT_EQ(Chosen(port, {.netdev = "eth0.100"}), 3);
+}
+
+TEST(GidChoiceTest, AnIndexOutOfRangeIsNamedWithTheGidsThatThereAre) {
+  const absl::Status status =
+      ChooseGid(RocePort("mlx5_0", "eth0", {"10.0.0.1"}), {.index = 7}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("mlx5_0 port 1"), HasSubstr("index 7"),
+                    HasSubstr("0: 10.0.0.1 RoCE v1, 1: 10.0.0.1 RoCE v2")));
+}
+
+TEST(GidChoiceTest, InfiniBandsDefaultGidServesThoughItIsLinkLocalAndHasNoInterface) {
+  EXPECT_EQ(Chosen(InfiniBandPort("mlx5_0", 1)), 0);
+}
+
+TEST(GidChoiceTest, APortWithoutGidsSaysSo) {
+  PortInfo port = RocePort("mlx5_0", "eth0", {});
+  EXPECT_THAT(std::string(ChooseGid(port).status().message()), HasSubstr("its GIDs: none"));
+}
+
+}  // namespace
+}  // namespace verbena

@@ -1,0 +1,80 @@
+#include "verbena/transport/verbs/port_choice.h"
+
+#include "fmt/format.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/transport/verbs/ports.h"
+
+namespace verbena {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::vector<PortInfo> Host() {
+  return {InfiniBandPort("mlx5_0", 1), InfiniBandPort("mlx5_0", 2),
+          RocePort("rxe0", "eth0", {"10.0.0.1"}), RocePort("rxe1", "eth1", {"fd00::1"})};
+}
+
+// "device:port:gid", or the code and message of the error.
+std::string Chosen(const std::vector<PortInfo>& ports, const std::string& name) {
+  absl::StatusOr<PortChoice> choice = ChoosePort(ports, name);
+  if (!choice.ok()) return choice.status().ToString();
+  return fmt::format("{}:{}:{}", choice->device, choice->port, choice->gid_index);
+}
+
+TEST(PortChoiceTest, APortIsFoundByDeviceInterfaceAndAddress) {
+  EXPECT_EQ(Chosen(Host(), "rxe0"), "rxe0:1:1");
+  EXPECT_EQ(Chosen(Host(), "eth1"), "rxe1:1:1");
+  EXPECT_EQ(Chosen(Host(), "10.0.0.1"), "rxe0:1:1");
+  EXPECT_EQ(Chosen(Host(), "fd00::1"), "rxe1:1:1");
+}
+
+TEST(PortChoiceTest, PortAndGidCanBeNamed) {
+  EXPECT_EQ(Chosen(Host(), "mlx5_0:2"), "mlx5_0:2:0");
+  EXPECT_EQ(Chosen(Host(), "rxe0:1:0"), "rxe0:1:0");
+}
+
+TEST(PortChoiceTest, WithoutAPortTheFirstActiveOneOfTheDeviceIsTaken) {
+  std::vector<PortInfo> ports = Host();
+  EXPECT_EQ(Chosen(ports, "mlx5_0"), "mlx5_0:1:0");
+  ports[0].active = false;
+  EXPECT_EQ(Chosen(ports, "mlx5_0"), "mlx5_0:2:0");
+}
+
+TEST(PortChoiceTest, WithoutANameTheFirstActivePortIsTakenAndIwarpLast) {
+  std::vector<PortInfo> ports = Host();
+  ports[0].link = ports[1].link = PortLink::kIwarp;
+  EXPECT_EQ(Chosen(ports, ""), "rxe0:1:1");
+  ports[2].active = ports[3].active = false;
+  EXPECT_EQ(Chosen(ports, ""), "mlx5_0:1:0");
+}
+
+TEST(PortChoiceTest, AnUnknownNameListsWhatTheHostHas) {
+  for (const char* name : {"mlx5_9", "eth7", "10.0.0.9", "mlx5_9:1", "rxe0:x", "rxe0:1:"}) {
+    EXPECT_THAT(
+        Chosen(Host(), name),
+        AllOf(HasSubstr("NOT_FOUND"), HasSubstr(fmt::format("\"{}\"", name)),
+              HasSubstr("mlx5_0 port 2 (active"), HasSubstr("rxe0 port 1 (active eth0 10.0.0.1")));
+  }
+  EXPECT_THAT(Chosen({}, "mlx5_0"), HasSubstr("this host has: none"));
+}
+
+TEST(PortChoiceTest, APortThatIsDownNamesTheCommandThatBringsItUp) {
+  std::vector<PortInfo> ports = Host();
+  ports[2].active = false;
+  for (const char* name : {"rxe0", "rxe0:1", "eth0", "10.0.0.1"}) {
+    EXPECT_THAT(Chosen(ports, name),
+                AllOf(HasSubstr("UNAVAILABLE"), HasSubstr("port 1 of rxe0 is not active"),
+                      HasSubstr("ip link set dev eth0 up")))
+        << name;
+  }
+}
+
+TEST(PortChoiceTest, APortOrGidThatTheDeviceLacksIsRefused) {
+  EXPECT_THAT(Chosen(Host(), "mlx5_0:3"), HasSubstr("NOT_FOUND"));
+  EXPECT_THAT(Chosen(Host(), "rxe0:1:9"), AllOf(HasSubstr("OUT_OF_RANGE"), HasSubstr("index 9")));
+}
+
+}  // namespace
+}  // namespace verbena

@@ -1,5 +1,7 @@
 #include "tests/conformance/connect.h"
 
+#include <algorithm>
+
 #include "tests/conformance/must.h"
 
 namespace verbena::conformance {
@@ -22,7 +24,7 @@ Transition ToInit(const LinkOptions& options) {
 Transition ToReadyToReceive(const End& self, const End& peer, const LinkOptions& options) {
   Transition step;
   step.attributes.qp_state = IBV_QPS_RTR;
-  step.attributes.path_mtu = self.info().port.active_mtu;
+  step.attributes.path_mtu = std::min(self.info().port.active_mtu, peer.info().port.active_mtu);
   step.attributes.dest_qp_num = peer.qp.number;
   step.attributes.rq_psn = kFirstPsn;
   step.attributes.max_dest_rd_atomic = options.max_dest_rd_atomic;
@@ -32,7 +34,7 @@ Transition ToReadyToReceive(const End& self, const End& peer, const LinkOptions&
   step.attributes.ah_attr.port_num = 1;
   step.attributes.ah_attr.grh.dgid = peer.info().gid;
   step.attributes.ah_attr.grh.sgid_index = self.info().gid_index;
-  step.attributes.ah_attr.grh.hop_limit = 1;
+  step.attributes.ah_attr.grh.hop_limit = 64;
   step.mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
               IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
   return step;

@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/connect.h"
+#include "tests/conformance/departures.h"
 #include "tests/conformance/end.h"
 #include "tests/conformance/host.h"
 #include "tests/conformance/local_host.h"
@@ -54,9 +55,13 @@ class ConformanceTest : public testing::TestWithParam<Wire> {
                           const LinkOptions& link = {},
                           std::source_location where = std::source_location::current());
 
-  // What the specification demands. A real device may answer with what it is known to answer
-  // instead; ours may not.
-  testing::Matcher<ibv_wc_status> SpecOr(ibv_wc_status spec, ibv_wc_status real_device) const;
+  // Expects what verbs demand: `done`, or, of a device known for it, the departure, which is noted.
+  // True when the demand was met.
+  bool Demand(bool done, Departure departure,
+              std::source_location where = std::source_location::current()) const;
+  // The same of a completion's status.
+  testing::Matcher<ibv_wc_status> DemandStatus(ibv_wc_status demanded, Departure departure,
+                                               ibv_wc_status instead) const;
 
  private:
   void OpenFar();

@@ -109,6 +109,8 @@ absl::StatusOr<HostInfo> LocalHost::Info() {
   info.kind = device().kind();
   info.capabilities = device().capabilities();
   info.attributes = device().attributes();
+  const ibv_device* verbs_device = device().context()->device;
+  info.iwarp = verbs_device != nullptr && verbs_device->transport_type == IBV_TRANSPORT_IWARP;
   absl::StatusOr<ibv_port_attr> port = device().QueryPort(1);
   if (!port.ok()) return port.status();
   info.port = *port;

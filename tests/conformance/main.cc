@@ -1,8 +1,12 @@
 // Runs the conformance cases: on which device and wires, the command line says.
 //
 //   --device=soft | NAME      our software device (default), or an RDMA device of this host
-//   --wires=one_device,…      default: all
+//   --far_device=NAME         of the far host where it does not share the near one's; default: the
+//   same
+//   --wires=one_device,…      default: all that differ on the device
+//   --report                  ends with what the device has and does otherwise, for docs/devices.md
 //
+// VERBENA_TEST_DEVICE and VERBENA_TEST_FAR_DEVICE give the devices that flags do not,
 // beside gtest's own flags. The far host of a wire between processes is this binary again, with
 // --serve_host.
 
@@ -18,6 +22,7 @@
 #include "gtest/gtest.h"
 #include "tests/conformance/local_host.h"
 #include "tests/conformance/remote_host.h"
+#include "tests/conformance/report.h"
 #include "tests/conformance/watchdog.h"
 #include "tests/conformance/wires.h"
 
@@ -41,7 +46,7 @@ int ServeHostMain() {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   absl::StatusOr<std::vector<Wire>> wires = SelectedWires();
   if (!wires.ok()) return Fail(wires.status());
-  absl::StatusOr<std::shared_ptr<SharedDevice>> device = OpenSelectedDevice();
+  absl::StatusOr<std::shared_ptr<SharedDevice>> device = OpenSelectedDevice(Side::kFar);
   if (!device.ok()) return Fail(device.status());
   LocalHost host(*device, wires->front().backing);
   ServeHost(host, MessageSocket(RemoteHost::kHostSocketFd));
@@ -50,11 +55,16 @@ int ServeHostMain() {
 
 int Main(int argc, char** argv) {
   bool serve = false;
+  bool report = false;
+  if (const char* name = std::getenv("VERBENA_TEST_DEVICE")) selection().device = name;
+  if (const char* name = std::getenv("VERBENA_TEST_FAR_DEVICE")) selection().far_device = name;
   for (int i = 1; i < argc; ++i) {
     std::string value;
     if (TakeFlag(argv[i], "device", value)) selection().device = value;
+    if (TakeFlag(argv[i], "far_device", value)) selection().far_device = value;
     if (TakeFlag(argv[i], "wires", value)) selection().wires = absl::StrSplit(value, ',');
     if (std::string(argv[i]) == "--serve_host") serve = true;
+    if (std::string(argv[i]) == "--report") report = true;
   }
   if (serve) return ServeHostMain();
   if (absl::StatusOr<std::vector<Wire>> wires = SelectedWires(); !wires.ok()) {
@@ -62,7 +72,10 @@ int Main(int argc, char** argv) {
   }
   testing::InitGoogleTest(&argc, argv);
   Watchdog::Install();
-  return RUN_ALL_TESTS();
+  const int result = RUN_ALL_TESTS();
+  if (!report) return result;
+  const absl::Status printed = PrintReport();
+  return printed.ok() ? result : Fail(printed);
 }
 
 }  // namespace

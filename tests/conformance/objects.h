@@ -103,6 +103,7 @@ struct HostInfo {
   ibv_port_attr port{};
   ibv_gid gid{};
   uint8_t gid_index = 0;
+  bool iwarp = false;
 };
 
 // Messages in `memory` of a PingPong: as many to receive, and behind them as many to send.

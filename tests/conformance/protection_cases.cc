@@ -18,7 +18,10 @@ class LocalProtection : public ConformanceTest {
       Connection fresh = ConnectAgain(c);
       fresh.far.Post(Receive(7, {fresh.far.memory.Piece(0, 4096)}));
       fresh.near.Post(send ? Send(1, {piece}) : Write(1, {piece}, fresh.far.memory, 0));
-      EXPECT_THAT(fresh.near.SendCompletion(), Failed(IBV_WC_LOC_PROT_ERR, 1));
+      const ibv_wc sent = fresh.near.SendCompletion();
+      EXPECT_THAT(sent, HasWrId(1));
+      EXPECT_THAT(sent.status, DemandStatus(IBV_WC_LOC_PROT_ERR, Departure::kLocalKeyStatus,
+                                            IBV_WC_LOC_QP_OP_ERR));
       EXPECT_EQ(fresh.near.State(), IBV_QPS_ERR);
       EXPECT_EQ(fresh.far.Bytes(0, 4096), std::string(4096, '\0'));
     }
@@ -39,10 +42,12 @@ class LocalProtection : public ConformanceTest {
     c.near.Post(Send(1, {c.near.memory.Piece(0, 64)}));
     const ibv_wc sent = c.near.SendCompletion();
     EXPECT_THAT(sent, HasWrId(1));
-    EXPECT_THAT(sent.status, SpecOr(IBV_WC_REM_OP_ERR, IBV_WC_REM_INV_REQ_ERR));
+    EXPECT_THAT(sent.status, DemandStatus(IBV_WC_REM_OP_ERR, Departure::kReceiveKeyPeerStatus,
+                                          IBV_WC_REM_INV_REQ_ERR));
     const ibv_wc received = c.far.ReceiveCompletion();
     EXPECT_THAT(received, HasWrId(7));
-    EXPECT_THAT(received.status, SpecOr(IBV_WC_LOC_PROT_ERR, IBV_WC_LOC_QP_OP_ERR));
+    EXPECT_THAT(received.status, DemandStatus(IBV_WC_LOC_PROT_ERR, Departure::kReceiveKeyStatus,
+                                              IBV_WC_LOC_QP_OP_ERR));
     c.far.AwaitState(IBV_QPS_ERR);
   }
 };
@@ -84,7 +89,8 @@ TEST_P(LocalProtection, TheSecondPieceIsCheckedLikeTheFirst) {
   c.far.Post(Receive(7, {c.far.memory.Piece(0, 4096)}));
   c.near.Post(Send(1, {c.near.memory.Piece(0, 64),
                        WithKey(c.near.memory.Piece(64, 64), c.near.memory.lkey ^ 0x5a5a00)}));
-  EXPECT_THAT(c.near.SendCompletion(), Failed(IBV_WC_LOC_PROT_ERR, 1));
+  EXPECT_THAT(c.near.SendCompletion().status,
+              DemandStatus(IBV_WC_LOC_PROT_ERR, Departure::kLocalKeyStatus, IBV_WC_LOC_QP_OP_ERR));
 }
 
 TEST_P(LocalProtection, TheLastByteIsStillInside) {
@@ -168,10 +174,12 @@ TEST_P(LocalProtection, AReceiveThatIsTooSmallFailsBothSides) {
   c.near.Post(Send(1, {c.near.memory.Piece(0, 64)}));
   const ibv_wc sent = c.near.SendCompletion();
   EXPECT_THAT(sent, HasWrId(1));
-  EXPECT_THAT(sent.status, SpecOr(IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_OP_ERR));
+  EXPECT_THAT(sent.status, DemandStatus(IBV_WC_REM_INV_REQ_ERR, Departure::kShortReceivePeerStatus,
+                                        IBV_WC_REM_OP_ERR));
   const ibv_wc received = c.far.ReceiveCompletion();
   EXPECT_THAT(received, HasWrId(7));
-  EXPECT_THAT(received.status, SpecOr(IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_QP_OP_ERR));
+  EXPECT_THAT(received.status, DemandStatus(IBV_WC_LOC_LEN_ERR, Departure::kShortReceiveStatus,
+                                            IBV_WC_LOC_QP_OP_ERR));
   EXPECT_EQ(c.far.Bytes(63, 8), std::string(8, '\0')) << "bytes behind the receive changed";
 }
 
@@ -180,8 +188,12 @@ TEST_P(LocalProtection, ALargeMessageIntoAReceiveThatIsTooSmallStopsAtItsEnd) {
   c.far.Post(Receive(7, {c.far.memory.Piece(0, 20000)}));
   c.near.Put(0, Pattern(1, 60000));
   c.near.Post(Send(1, {c.near.memory.Piece(0, 60000)}));
-  EXPECT_THAT(c.near.SendCompletion().status, SpecOr(IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_OP_ERR));
-  EXPECT_THAT(c.far.ReceiveCompletion().status, SpecOr(IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_QP_OP_ERR));
+  EXPECT_THAT(
+      c.near.SendCompletion().status,
+      DemandStatus(IBV_WC_REM_INV_REQ_ERR, Departure::kShortReceivePeerStatus, IBV_WC_REM_OP_ERR));
+  EXPECT_THAT(
+      c.far.ReceiveCompletion().status,
+      DemandStatus(IBV_WC_LOC_LEN_ERR, Departure::kShortReceiveStatus, IBV_WC_LOC_QP_OP_ERR));
   EXPECT_EQ(c.far.Bytes(20000, 45536), std::string(45536, '\0'));
 }
 

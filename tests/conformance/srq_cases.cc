@@ -157,7 +157,7 @@ TEST_P(SharedReceiveQueue, AQpOnAnSrqHasNoReceiveQueueOfItsOwn) {
   const PostResult posted =
       Must(c.far.host().PostReceives(c.far.qp, {Receive(7, {c.far.memory.Piece(0, 8)})}));
   EXPECT_NE(posted.error, 0);
-  EXPECT_EQ(posted.accepted, 0u);
+  Demand(posted.accepted == 0, Departure::kReceiveOnSrqQpBadWrUnset);
 }
 
 TEST_P(SharedReceiveQueue, AQpInErrorLeavesTheReceivesToTheOthers) {
@@ -204,7 +204,8 @@ TEST_P(SharedReceiveQueue, AReceiveWhoseKeyIsBadFailsTheQpThatTookItAlone) {
   EXPECT_THAT(all[0].near.SendCompletion(), testing::Not(HasStatus(IBV_WC_SUCCESS)));
   const ibv_wc received = all[0].far.ReceiveCompletion();
   EXPECT_THAT(received, HasWrId(5));
-  EXPECT_THAT(received.status, SpecOr(IBV_WC_LOC_PROT_ERR, IBV_WC_LOC_QP_OP_ERR));
+  EXPECT_THAT(received.status, DemandStatus(IBV_WC_LOC_PROT_ERR, Departure::kReceiveKeyStatus,
+                                            IBV_WC_LOC_QP_OP_ERR));
   SendOne(all[1]);
 }
 

@@ -1,6 +1,7 @@
 #include "tests/conformance/wires.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "fmt/format.h"
@@ -21,6 +22,14 @@ const std::vector<Wire>& AllWires() {
   return *kAll;
 }
 
+// A real device's own memory management makes nothing of memfds, and two contexts of one device are
+// no more than two processes that use it.
+bool IsByDefault(const Wire& wire) {
+  if (selection().device == "soft") return true;
+  if (wire.far == Wire::Far::kOtherDevice) return !selection().far_device.empty();
+  return wire.backing == Backing::kPrivate;
+}
+
 template <typename T>
 absl::StatusOr<std::shared_ptr<SharedDevice>> Share(absl::StatusOr<std::unique_ptr<T>> device) {
   if (!device.ok()) return device.status();
@@ -35,8 +44,11 @@ Selection& selection() {
 }
 
 absl::StatusOr<std::vector<Wire>> SelectedWires() {
-  if (selection().wires.empty()) return AllWires();
   std::vector<Wire> selected;
+  if (selection().wires.empty()) {
+    std::copy_if(AllWires().begin(), AllWires().end(), std::back_inserter(selected), IsByDefault);
+    return selected;
+  }
   for (const std::string& name : selection().wires) {
     const auto found = std::find_if(AllWires().begin(), AllWires().end(),
                                     [&](const Wire& wire) { return wire.name == name; });
@@ -48,9 +60,12 @@ absl::StatusOr<std::vector<Wire>> SelectedWires() {
   return selected;
 }
 
-absl::StatusOr<std::shared_ptr<SharedDevice>> OpenSelectedDevice() {
-  if (selection().device == "soft") return Share(SoftDevice::Create(SoftDeviceOptions()));
-  return Share(RdmaDevice::Open(selection().device));
+absl::StatusOr<std::shared_ptr<SharedDevice>> OpenSelectedDevice(Side side) {
+  const Selection& chosen = selection();
+  const bool far = side == Side::kFar && !chosen.far_device.empty();
+  const std::string& name = far ? chosen.far_device : chosen.device;
+  if (name == "soft") return Share(SoftDevice::Create(SoftDeviceOptions()));
+  return Share(RdmaDevice::Open(name));
 }
 
 }  // namespace verbena::conformance

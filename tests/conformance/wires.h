@@ -32,16 +32,20 @@ inline void PrintTo(const Wire& wire, std::ostream* out) { *out << wire.name; }
 // What the command line chose.
 struct Selection {
   std::string device = "soft";     // or the name of an RDMA device
-  std::vector<std::string> wires;  // empty: all
+  std::string far_device;          // of the far host, where it does not share; empty: the same
+  std::vector<std::string> wires;  // empty: those that differ on the device
 };
 
 Selection& selection();
 
-// The selected wires. INVALID_ARGUMENT for a name that is none.
+// The selected wires, or by default those that make a difference on the device. INVALID_ARGUMENT
+// for a name that is none.
 absl::StatusOr<std::vector<Wire>> SelectedWires();
 
-// Opens the selected device.
-absl::StatusOr<std::shared_ptr<SharedDevice>> OpenSelectedDevice();
+enum class Side { kNear, kFar };
+
+// Opens the device selected for a side.
+absl::StatusOr<std::shared_ptr<SharedDevice>> OpenSelectedDevice(Side side);
 
 }  // namespace verbena::conformance
 

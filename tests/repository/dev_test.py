@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """What ./dev counts, installs and refuses."""
 
+import contextlib
+import io
 import os
 import pathlib
 import stat
@@ -8,10 +10,12 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import xml.etree.ElementTree as ElementTree
 
 sys.path[:0] = [os.path.abspath("tests/repository"), os.path.abspath("tools/dev")]
 import bazel_events
 import case_report
+import guest_phase
 import includes
 import lint
 import tree
@@ -84,6 +88,43 @@ class CountTest(unittest.TestCase):
     def test_a_filter_that_matches_nothing_counts_nothing(self):
         outcome = self.count(summary("//:a", "PASSED"), self.result("//:a", "<testsuites/>"))
         self.assertEqual((0, []), (outcome.passed, outcome.failures))
+
+
+class GuestPhaseTest(unittest.TestCase):
+    RULE = """<rule class="cc_test" name="//tests/a:b_test"><string name="size" value="small"/>
+                <list name="args"><string value="--device=rxe0"/></list></rule>"""
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.results = pathlib.Path(directory.name)
+        (self.results / "0.log").write_text("what it said\n")
+
+    def outcome(self, status):
+        with contextlib.redirect_stdout(io.StringIO()) as shown:
+            outcome = guest_phase.outcome_of("//:a", status, self.results, 0)
+        self.assertEqual(status != 0, "what it said" in shown.getvalue())
+        return outcome.passed, outcome.failures
+
+    def test_a_test_runs_in_its_runfiles_with_its_arguments_and_a_limit(self):
+        test = guest_phase.test_of(ElementTree.fromstring(self.RULE))
+        command = test.command(pathlib.Path("/out"), pathlib.Path("/results"), 3)
+        self.assertIn("cd /out/tests/a/b_test.runfiles/verbena\n", command)
+        self.assertIn("timeout -k 5 120 /out/tests/a/b_test --device=rxe0 ", command)
+        self.assertIn("GTEST_OUTPUT=xml:/results/3.xml", command)
+
+    def test_a_script_is_one_case(self):
+        self.assertEqual((1, []), self.outcome(0))
+        self.assertEqual((0, ["//:a: exit status 3"]), self.outcome(3))
+
+    def test_a_test_that_was_stopped_timed_out(self):
+        self.assertEqual((0, ["//:a: timeout"]), self.outcome(124))
+
+    def test_a_crash_after_passed_cases_is_a_failure(self):
+        (self.results / "0.xml").write_text(
+            '<testsuites><testcase name="Good" classname="S"/></testsuites>')
+        self.assertEqual((1, ["//:a: exit status 139"]), self.outcome(139))
+        self.assertEqual((1, []), self.outcome(0))
 
 
 class InstallDepsTest(unittest.TestCase):

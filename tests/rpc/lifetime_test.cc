@@ -37,7 +37,9 @@ class LifetimeTest : public RpcTest {
 
 TEST_F(LifetimeTest, ADeadlineEndsTheCallAndTheHandler) {
   StartBoth();
-  absl::Status status = Run(CallWait(0, {.deadline = milliseconds(20)}));
+  // Connected first: on a slow machine that alone could take longer than the deadline.
+  ASSERT_EQ(Run(EchoOnce(0, "hello")), absl::OkStatus());
+  absl::Status status = Run(CallWait(0, {.deadline = milliseconds(200)}));
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   Eventually([&] { return service_.cancelled == 1; }, "the handler hears of it");
   EXPECT_EQ(Run(EchoOnce(1, "the link lives on")), absl::OkStatus());

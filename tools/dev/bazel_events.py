@@ -92,7 +92,8 @@ def _result_files(events):
     return files
 
 
-def _cases_of(label, path):
+def cases_of(label, path):
+    """The cases of one report of GoogleTest; nothing where there is none."""
     outcome = Outcome()
     try:
         root = ElementTree.parse(path).getroot()
@@ -126,7 +127,7 @@ def count_cases(events):
             continue
         cases = Outcome()
         for path in files.get(label, []):
-            cases.add(_cases_of(label, path))
+            cases.add(cases_of(label, path))
         # A crash, a leak found at exit or a time-out leaves a report that blames no case.
         if status not in ("PASSED", "FLAKY") and not cases.failures:
             cases.failures.append(f"{label}: {status.lower().replace('_', ' ')}")

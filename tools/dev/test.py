@@ -7,6 +7,7 @@ import sys
 import time
 
 import bazel_events
+import guest_phase
 
 CONSUMER = bazel_events.TOP / "tests/consumer/run.sh"
 
@@ -17,6 +18,7 @@ PHASES = {
     "asan": (["--config=asan", "--build_tests_only"], "noasan", 12),
     "tsan": (["--config=tsan", "--build_tests_only"], "notsan", 10),
     "consumer": ([], None, 10),
+    "guest": ([], None, 20),
 }
 
 
@@ -28,7 +30,8 @@ def arguments():
                "  plain     debug build of every target, all tests\n"
                "  asan      address and undefined behaviour sanitizers; not tests tagged noasan\n"
                "  tsan      thread sanitizer; not tests tagged notsan\n"
-               "  consumer  a separate workspace builds a service against this one\n\n"
+               "  consumer  a separate workspace builds a service against this one\n"
+               "  guest     over rxe, in a virtual machine: tests tagged rdma or guest\n\n"
                "A test tagged manual runs only when it is named. N counts test cases; a target that\n"
                "fails to build, times out or crashes is one failure.\n\n"
                "example: ./dev test --only asan //tests/transport/... --filter 'TaskTest.*'")
@@ -86,6 +89,14 @@ def run_consumer_phase():
     return outcome
 
 
+def run_phase(phase, options):
+    if phase == "consumer":
+        return run_consumer_phase()
+    if phase == "guest":
+        return guest_phase.run(options)
+    return run_bazel_phase(phase, options)
+
+
 def main():
     options = arguments()
     phases = options.only or [
@@ -95,7 +106,7 @@ def main():
     for phase in phases:
         print(f"== {phase}", flush=True)
         start = time.monotonic()
-        outcome = run_consumer_phase() if phase == "consumer" else run_bazel_phase(phase, options)
+        outcome = run_phase(phase, options)
         seconds[phase] = time.monotonic() - start
         outcome.failures = [f"{phase}: {line}" for line in outcome.failures]
         outcome.skips = [f"{phase}: {line}" for line in outcome.skips]

@@ -1,0 +1,149 @@
+"""The guest phase of ./dev test: what needs real verbs, in virtual machines whose kernel has them.
+
+Tests tagged rdma run inside one guest, over its rxe device, all in one boot; tests tagged guest boot
+guests of their own. A test tagged both runs inside alone.
+"""
+
+import dataclasses
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+
+import bazel_events
+
+TOP = bazel_events.TOP
+VM = TOP / "tools/vm/vm.py"
+DEVICE = "rdma:rxe0"
+CANNOT_RUN = 69  # what ./dev vm exits with when something that it needs is missing
+BOOT_TIMEOUT_S = 1200
+# Emulated processors, busy host: several times what bazel gives a test of that size.
+TIMEOUTS_S = {"small": 120, "medium": 300, "large": 600}
+
+
+@dataclasses.dataclass
+class Test:
+    """One test binary, as the guest runs it."""
+
+    label: str
+    arguments: list
+    timeout_s: int
+
+    def path(self):
+        package, name = self.label[2:].split(":")
+        return f"{package}/{name}"
+
+    def command(self, binaries, results, number):
+        """Runs it as Bazel would: in its runfiles, with a report, and a limit."""
+        binary = binaries / self.path()
+        words = ["timeout", "-k", "5", str(self.timeout_s), str(binary), *self.arguments]
+        return (f"cd {shlex.quote(f'{binary}.runfiles/verbena')}\n"
+                f"echo '{self.label}' >&2\n"
+                f"GTEST_OUTPUT=xml:{results}/{number}.xml {shlex.join(words)} "
+                f">{results}/{number}.log 2>&1\n"
+                f"echo $? >{results}/{number}.status\n")
+
+
+def tests_in_guest(targets):
+    """The tests among `targets` that are tagged rdma."""
+    query = f"attr(tags, '\\brdma\\b', tests({' + '.join(targets)}))"
+    result = subprocess.run([bazel_events.BAZEL, "query", "--noshow_progress", "--output=xml", query],
+                            cwd=TOP, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+    if result.returncode != 0:
+        return []
+    return [test_of(rule) for rule in ElementTree.fromstring(result.stdout).iter("rule")]
+
+
+def test_of(rule):
+    """The Test that a rule of `bazel query --output=xml` describes."""
+    arguments = [string.get("value") for words in rule.findall("list[@name='args']")
+                 for string in words.findall("string")]
+    size = rule.find("string[@name='size']")
+    size = size.get("value") if size is not None else "medium"
+    return Test(rule.get("name"), arguments, TIMEOUTS_S.get(size, TIMEOUTS_S["large"]))
+
+
+def outcome_of(label, status, results, number):
+    """What became of one test, from what it left in `results`; its log is shown if it failed."""
+    cases = bazel_events.cases_of(label, results / f"{number}.xml")
+    if status == 0:
+        if not (results / f"{number}.xml").exists():  # a script
+            cases.passed += 1
+        return cases
+    print(f"== {label} in the guest:\n{(results / f'{number}.log').read_text(errors='replace')}")
+    if not cases.failures:
+        reason = "timeout" if status in (124, 137) else f"exit status {status}"
+        cases.failures.append(f"{label}: {reason}")
+    return cases
+
+
+def run_inside(tests, options):
+    """One boot for all `tests`."""
+    outcome = bazel_events.Outcome()
+    labels = [test.label for test in tests]
+    status, events = bazel_events.run("build", ["--keep_going", "--"] + labels)
+    unbuilt = bazel_events.unbuilt_targets(events)
+    outcome.failures += [f"{label}: does not build" for label in unbuilt]
+    tests = [test for test in tests if test.label not in unbuilt] if status in (0, 1) else []
+    if not tests:
+        return outcome
+    binaries = pathlib.Path(os.path.realpath(TOP / ".bazel/bin"))
+    with tempfile.TemporaryDirectory(prefix="verbena-guest-") as directory:
+        results = pathlib.Path(directory)
+        script = results / "tests.sh"
+        script.write_text("export TEST_TMPDIR=/tmp\n" + "".join(
+            test.command(binaries, results, number) for number, test in enumerate(tests)))
+        environment = dict(os.environ, VERBENA_DEVICE=DEVICE)
+        if options.filter:
+            environment["GTEST_FILTER"] = options.filter
+        result = subprocess.run(
+            [VM, "--timeout", str(BOOT_TIMEOUT_S), "--memory", "4096", "--writable", results, "--",
+             "bash", script], env=environment, check=False)
+        for number, test in enumerate(tests):
+            ended = results / f"{number}.status"
+            text = ended.read_text().strip() if ended.exists() else ""
+            if text.isdigit():
+                outcome.add(outcome_of(test.label, int(text), results, number))
+            else:
+                outcome.failures.append(
+                    f"{test.label}: did not end; the guest ended with {result.returncode}")
+    return outcome
+
+
+def missing():
+    """Why no guest can run here, or "". Installs what can be installed."""
+    installed = subprocess.run([TOP / "tools/dev/install_deps.sh", "--quiet", "vm"],
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               check=False)
+    if installed.returncode != 0:
+        return installed.stdout.strip().splitlines()[-1]
+    boot = subprocess.run([VM, "--timeout", "120", "true"], stdout=subprocess.DEVNULL,
+                          stderr=subprocess.PIPE, text=True, check=False)
+    sys.stderr.write(boot.stderr)
+    return boot.stderr.strip().splitlines()[-1] if boot.returncode == CANNOT_RUN else ""
+
+
+def run(options):
+    """The outcome of the phase."""
+    outcome = bazel_events.Outcome()
+    reason = missing()
+    if reason:
+        outcome.skips.append(f"all tests over real verbs: {reason}")
+        return outcome
+    targets = options.targets or ["//..."]
+    inside = tests_in_guest(targets)
+    if inside:
+        outcome.add(run_inside(inside, options))
+    flags = ["--keep_going", "--test_output=errors", "--test_summary=terse", "--build_tests_only",
+             "--test_tag_filters=guest,-rdma"]
+    if options.filter:
+        flags.append(f"--test_filter={options.filter}")
+    status, events = bazel_events.run("test", flags + ["--"] + targets)
+    own = bazel_events.count_cases(events)
+    if status not in (0, 3, 4) and not own.failures:
+        own.failures.append(f"bazel test: exit status {status}")
+    outcome.add(own)
+    return outcome

@@ -40,8 +40,6 @@ DepartureText TextOf(Departure departure) {
       return {"a SEND or WRITE from memory whose lkey is bad", "LOC_PROT_ERR", "LOC_QP_OP_ERR"};
     case Departure::kReceiveKeyStatus:
       return {"a receive whose lkey is bad", "LOC_PROT_ERR", "LOC_QP_OP_ERR"};
-    case Departure::kReceiveKeyPeerStatus:
-      return {"a SEND that meets a receive whose lkey is bad", "REM_OP_ERR", "REM_INV_REQ_ERR"};
     case Departure::kShortReceiveStatus:
       return {"a receive that is too short for its SEND", "LOC_LEN_ERR", "LOC_QP_OP_ERR"};
     case Departure::kShortReceivePeerStatus:

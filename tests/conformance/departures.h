@@ -24,7 +24,6 @@ enum class Departure {
   kReceiveQueueDeeper,
   kLocalKeyStatus,
   kReceiveKeyStatus,
-  kReceiveKeyPeerStatus,
   kShortReceiveStatus,
   kShortReceivePeerStatus,
   kReceiveInErrorKept,

@@ -1,12 +1,12 @@
 // Runs the conformance cases: on which device and wires, the command line says.
 //
-//   --device=soft | NAME      our software device (default), or an RDMA device of this host
-//   --far_device=NAME         of the far host where it does not share the near one's; default: the
-//   same
-//   --wires=one_device,…      default: all that differ on the device
-//   --report                  ends with what the device has and does otherwise, for docs/devices.md
+//   --device=soft | NAME   our software device, or an RDMA device of this host, also "rdma:NAME";
+//                          default: what VERBENA_DEVICE says, else soft
+//   --far_device=NAME      of the far host where it does not share the near one's; default: the
+//                          same
+//   --wires=one_device,…   default: all that differ on the device
+//   --report               ends with what the device has and does otherwise, for docs/devices.md
 //
-// VERBENA_TEST_DEVICE and VERBENA_TEST_FAR_DEVICE give the devices that flags do not,
 // beside gtest's own flags. The far host of a wire between processes is this binary again, with
 // --serve_host.
 
@@ -56,8 +56,7 @@ int ServeHostMain() {
 int Main(int argc, char** argv) {
   bool serve = false;
   bool report = false;
-  if (const char* name = std::getenv("VERBENA_TEST_DEVICE")) selection().device = name;
-  if (const char* name = std::getenv("VERBENA_TEST_FAR_DEVICE")) selection().far_device = name;
+  if (const char* name = std::getenv("VERBENA_DEVICE")) selection().device = name;
   for (int i = 1; i < argc; ++i) {
     std::string value;
     if (TakeFlag(argv[i], "device", value)) selection().device = value;

@@ -26,6 +26,14 @@ void RunTogether(const std::vector<std::function<void()>>& bodies) {
 
 class Threads : public ConformanceTest {
  protected:
+  // A device may free a WR's slot before its completion is polled, so only a CQ that has room for
+  // all of them keeps threads that post from overrunning it.
+  static EndOptions WithCompletions(uint64_t count) {
+    EndOptions options;
+    options.send_cq_entries = static_cast<uint32_t>(count);
+    return options;
+  }
+
   // Posts through the verbs object itself, again while the queue is full. False when it never
   // empties.
   static bool PostPatiently(ibv_qp* qp, SendWr wr, const Deadline& deadline) {
@@ -48,7 +56,7 @@ class Threads : public ConformanceTest {
 
 TEST_P(Threads, TwoThreadsPostToTwoQpsOfOneCqWhileAThirdPolls) {
   constexpr uint64_t kEach = 2000;
-  Connection first = Connect();
+  Connection first = Connect(WithCompletions(2 * kEach));
   Connection second = ConnectAgain(first);
   const Deadline deadline(kPatienceMs);
   ibv_cq* cq = near().raw(first.near.send_cq);
@@ -76,7 +84,7 @@ TEST_P(Threads, TwoThreadsPostToTwoQpsOfOneCqWhileAThirdPolls) {
 
 TEST_P(Threads, TwoThreadsPostToOneQp) {
   constexpr uint64_t kEach = 1500;
-  Connection c = Connect();
+  Connection c = Connect(WithCompletions(2 * kEach));
   const Deadline deadline(kPatienceMs);
   ibv_qp* qp = near().raw(c.near.qp);
   const auto poster = [&](uint64_t base) {
@@ -101,7 +109,7 @@ TEST_P(Threads, TwoThreadsPostToOneQp) {
 
 TEST_P(Threads, TwoThreadsPollOneCqAndEachCompletionIsSeenOnce) {
   constexpr uint64_t kWrs = 3000;
-  Connection c = Connect();
+  Connection c = Connect(WithCompletions(kWrs));
   const Deadline deadline(kPatienceMs);
   ibv_cq* cq = near().raw(c.near.send_cq);
   std::vector<std::atomic<int>> seen(kWrs);
@@ -231,7 +239,7 @@ TEST_P(Threads, ObjectsComeAndGoWhileOthersAreInUse) {
 
 TEST_P(Threads, AThreadArmsAndSleepsWhileAnotherPosts) {
   constexpr uint64_t kWrs = 800;
-  EndOptions options;
+  EndOptions options = WithCompletions(kWrs);
   options.channel = true;
   Connection c = Connect(options);
   const Deadline deadline(kPatienceMs);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string_view>
 #include <utility>
 
 #include "fmt/format.h"
@@ -65,7 +66,8 @@ absl::StatusOr<std::shared_ptr<SharedDevice>> OpenSelectedDevice(Side side) {
   const bool far = side == Side::kFar && !chosen.far_device.empty();
   const std::string& name = far ? chosen.far_device : chosen.device;
   if (name == "soft") return Share(SoftDevice::Create(SoftDeviceOptions()));
-  return Share(RdmaDevice::Open(name));
+  constexpr std::string_view kPrefix = "rdma:";
+  return Share(RdmaDevice::Open(name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name));
 }
 
 }  // namespace verbena::conformance

@@ -11,6 +11,7 @@ import bazel_events
 
 TOP = bazel_events.TOP
 PEERS = TOP / "benchmarks/peers"
+PLOTS = TOP / ".bazel/plots"
 NOT_INSTALLED = 3
 
 # Name -> (what it measures, its Bazel target or None).
@@ -20,9 +21,13 @@ BENCHMARKS = {
     "rpc_instructions": ("instructions of a call, per side, against their budget",
                          "//benchmarks/rpc:rpc_instructions"),
     "floor": ("two processes that only copy bytes and watch a word", "//benchmarks/floor:floor_bench"),
+    "parameters": ("the comparisons by which verbs' parameters are chosen, with a plot of each",
+                   "//benchmarks/parameters:parameters_bench"),
     "grpc": ("the same echo through gRPC C++, where that is installed", None),
     "ucx": ("UCX active messages by ucx_perftest, where that is installed", None),
 }
+# Only when asked for: it answers other questions than how fast calls are.
+ON_REQUEST = ("parameters",)
 
 
 def arguments():
@@ -36,12 +41,17 @@ def arguments():
     parser.add_argument("--json", metavar="FILE", help="write one JSON object a line to FILE")
     parser.add_argument("--only", metavar="NAME[,NAME]", default="",
                         help="run these alone: " + ", ".join(BENCHMARKS))
+    parser.add_argument("--parameters", action="store_true",
+                        help="the same as --only parameters; plots go to .bazel/plots")
     parser.add_argument("--seconds", type=float, metavar="N", help="seconds per point (default 2)")
     options, options.rest = parser.parse_known_args()
     options.only = [name for name in options.only.split(",") if name]
     # A benchmark's program may be named as well: rpc_bench is rpc.
     options.only = [name[:-len("_bench")] if name.endswith("_bench") else name
-                    for name in options.only] or list(BENCHMARKS)
+                    for name in options.only]
+    if options.parameters:
+        options.only.append("parameters")
+    options.only = options.only or [name for name in BENCHMARKS if name not in ON_REQUEST]
     for name in options.only:
         if name not in BENCHMARKS:
             parser.error(f"there is no benchmark '{name}'; benchmarks: {', '.join(BENCHMARKS)}")
@@ -74,6 +84,9 @@ def command_of(name, directory):
         return [built.stdout.strip()]
     if name == "ucx":
         return [str(PEERS / "ucx_bench.py"), "--floor-bench", binary(directory, "floor")]
+    if name == "parameters":
+        PLOTS.mkdir(parents=True, exist_ok=True)
+        return [binary(directory, name), "--plots", str(PLOTS)]
     if name == "rpc_instructions":
         return [str(TOP / "benchmarks/rpc/instructions.py"), "--binary", binary(directory, name)]
     return [binary(directory, name)]

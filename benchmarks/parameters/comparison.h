@@ -1,0 +1,36 @@
+// Comparison: what one question about verbs' parameters measured: a few curves over one axis.
+
+#ifndef VERBENA_BENCHMARKS_PARAMETERS_COMPARISON_H_
+#define VERBENA_BENCHMARKS_PARAMETERS_COMPARISON_H_
+
+#include <string>
+#include <vector>
+
+namespace verbena::benchmarks {
+
+struct Curve {
+  std::string name;
+  std::vector<double> y;  // one for each x; 0: this device cannot do it
+};
+
+struct Comparison {
+  std::string name;   // "inline": of files and JSON
+  std::string title;  // "Inline against not: 32-byte SEND"
+  std::string x_title;
+  std::string y_title;
+  std::vector<double> x;
+  std::vector<Curve> curves;
+};
+
+// A table for people, with its title.
+std::string ToTable(const Comparison& comparison);
+
+// One JSON object a line and point: bench, device, comparison, curve, x, y.
+std::string ToJsonLines(const Comparison& comparison, const std::string& device);
+
+// An SVG document: lines over a logarithmic x axis, with a legend.
+std::string ToSvg(const Comparison& comparison, const std::string& device);
+
+}  // namespace verbena::benchmarks
+
+#endif  // VERBENA_BENCHMARKS_PARAMETERS_COMPARISON_H_

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -46,7 +47,9 @@ class ServerProcess {
  private:
   [[noreturn]] static void Serve(const std::string& address, int out) {
     TestingService service;
-    auto runtime = Runtime::Start();
+    // Of two devices on one host each process takes its own.
+    const char* device = std::getenv("VERBENA_PEER_DEVICE");
+    auto runtime = Runtime::Start({.device = device == nullptr ? "auto" : device});
     if (!runtime.ok()) _exit(1);
     auto server = Server::Start(**runtime, {&service}, {.address = address});
     if (!server.ok()) _exit(1);

@@ -1,7 +1,8 @@
 """The guest phase of ./dev test: what needs real verbs, in virtual machines whose kernel has them.
 
-Tests tagged rdma run inside one guest, over its rxe device, all in one boot; tests tagged guest boot
-guests of their own. A test tagged both runs inside alone.
+Tests tagged rdma run inside one guest, over its rxe device, all in one boot; those tagged lossy also
+between two rxe devices whose packets get lost. Tests tagged guest boot guests of their own; one that
+is tagged rdma as well runs inside alone.
 """
 
 import dataclasses
@@ -17,11 +18,28 @@ import bazel_events
 
 TOP = bazel_events.TOP
 VM = TOP / "tools/vm/vm.py"
-DEVICE = "rdma:rxe0"
 CANNOT_RUN = 69  # what ./dev vm exits with when something that it needs is missing
 BOOT_TIMEOUT_S = 1200
 # Emulated processors, busy host: several times what bazel gives a test of that size.
-TIMEOUTS_S = {"small": 120, "medium": 300, "large": 600}
+TIMEOUTS_S = {"small": 120, "medium": 300, "large": 900}
+
+
+@dataclasses.dataclass
+class Boot:
+    """One guest: how it is started, and which tests it runs."""
+
+    name: str
+    tag: str
+    options: list
+    environment: dict
+
+    @staticmethod
+    def lossy(percent):
+        return Boot(f"rxe, {percent}% loss", "lossy", ["--devices", "2", "--loss", str(percent)],
+                    {"VERBENA_DEVICE": "rdma:rxe0", "VERBENA_PEER_DEVICE": "rdma:rxe1"})
+
+
+BOOTS = [Boot("rxe", "rdma", [], {"VERBENA_DEVICE": "rdma:rxe0"}), Boot.lossy(1), Boot.lossy(5)]
 
 
 @dataclasses.dataclass
@@ -47,9 +65,9 @@ class Test:
                 f"echo $? >{results}/{number}.status\n")
 
 
-def tests_in_guest(targets):
-    """The tests among `targets` that are tagged rdma."""
-    query = f"attr(tags, '\\brdma\\b', tests({' + '.join(targets)}))"
+def tests_with(tag, targets):
+    """The tests among `targets` that have that tag."""
+    query = f"attr(tags, '\\b{tag}\\b', tests({' + '.join(targets)}))"
     result = subprocess.run([bazel_events.BAZEL, "query", "--noshow_progress", "--output=xml", query],
                             cwd=TOP, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
     if result.returncode != 0:
@@ -80,8 +98,8 @@ def outcome_of(label, status, results, number):
     return cases
 
 
-def run_inside(tests, options):
-    """One boot for all `tests`."""
+def run_inside(boot, tests, options):
+    """The outcome of `tests` in one guest."""
     outcome = bazel_events.Outcome()
     labels = [test.label for test in tests]
     status, events = bazel_events.run("build", ["--keep_going", "--"] + labels)
@@ -96,12 +114,12 @@ def run_inside(tests, options):
         script = results / "tests.sh"
         script.write_text("export TEST_TMPDIR=/tmp\n" + "".join(
             test.command(binaries, results, number) for number, test in enumerate(tests)))
-        environment = dict(os.environ, VERBENA_DEVICE=DEVICE)
+        environment = dict(os.environ, **boot.environment)
         if options.filter:
             environment["GTEST_FILTER"] = options.filter
         result = subprocess.run(
-            [VM, "--timeout", str(BOOT_TIMEOUT_S), "--memory", "4096", "--writable", results, "--",
-             "bash", script], env=environment, check=False)
+            [VM, "--timeout", str(BOOT_TIMEOUT_S), "--memory", "4096", "--writable", results,
+             *boot.options, "--", "bash", script], env=environment, check=False)
         for number, test in enumerate(tests):
             ended = results / f"{number}.status"
             text = ended.read_text().strip() if ended.exists() else ""
@@ -134,9 +152,15 @@ def run(options):
         outcome.skips.append(f"all tests over real verbs: {reason}")
         return outcome
     targets = options.targets or ["//..."]
-    inside = tests_in_guest(targets)
-    if inside:
-        outcome.add(run_inside(inside, options))
+    for boot in BOOTS:
+        tests = tests_with(boot.tag, targets)
+        if not tests:
+            continue
+        print(f"-- {boot.name}", flush=True)
+        inside = run_inside(boot, tests, options)
+        inside.failures = [f"{boot.name}: {line}" for line in inside.failures]
+        inside.skips = [f"{boot.name}: {line}" for line in inside.skips]
+        outcome.add(inside)
     flags = ["--keep_going", "--test_output=errors", "--test_summary=terse", "--build_tests_only",
              "--test_tag_filters=guest,-rdma"]
     if options.filter:

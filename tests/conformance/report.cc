@@ -96,10 +96,6 @@ absl::Status PrintReport() {
   utsname system{};
   uname(&system);
   fmt::print("\n## {}, Linux {}\n\n", selection().device, system.release);
-  fmt::print("{} cases ran, {} failed.\n\n",
-             testing::UnitTest::GetInstance()->test_to_run_count() -
-                 testing::UnitTest::GetInstance()->skipped_test_count(),
-             testing::UnitTest::GetInstance()->failed_test_count());
   PrintProperties(*info);
   PrintDepartures();
   PrintSkipped();

@@ -102,9 +102,9 @@ class Device {
   virtual absl::Status DestroyQp(ibv_qp* qp) = 0;
 
   // True when no one-sided transfer of a peer that began before `qp` left service can still touch
-  // our memory. Hardware: true once the QP is in ERR or destroyed. The soft device: false while a
-  // frozen peer is in the middle of a copy. Memory leased through `qpn` may be reused only once
-  // this is true.
+  // our memory. Hardware: true once the QP is destroyed (rxe 6.1 still copies the packet that it is
+  // at when a QP enters ERR). The soft device: once it is in ERR, but false while a frozen peer is
+  // in the middle of a copy. Memory leased through `qpn` may be reused only once this is true.
   virtual bool Quiesced(uint32_t qpn) = 0;
 
   // Readable when an asynchronous event waits; non-blocking.

@@ -268,7 +268,7 @@ absl::StatusOr<ibv_qp_attr> RdmaDevice::QueryQp(ibv_qp* qp, int mask) {
 absl::Status RdmaDevice::DestroyQp(ibv_qp* qp) {
   const uint32_t qpn = qp->qp_num;
   {
-    // From here until the QP is gone, Quiesced() answers no without touching it. The lock is not
+    // Quiesced() answers no until the QP is gone, or its number is another's. The lock is not
     // held while ibv_destroy_qp waits for this QP's events to be acknowledged.
     std::lock_guard lock(qps_mutex_);
     qps_[qpn] = nullptr;
@@ -290,12 +290,7 @@ absl::Status RdmaDevice::DestroyQp(ibv_qp* qp) {
 
 bool RdmaDevice::Quiesced(uint32_t qpn) {
   std::lock_guard lock(qps_mutex_);
-  const auto entry = qps_.find(qpn);
-  if (entry == qps_.end()) return true;
-  if (entry->second == nullptr) return false;
-  absl::StatusOr<ibv_qp_attr> attributes = QueryQp(entry->second, IBV_QP_STATE);
-  return attributes.ok() &&
-         (attributes->qp_state == IBV_QPS_ERR || attributes->qp_state == IBV_QPS_RESET);
+  return !qps_.contains(qpn);
 }
 
 absl::StatusOr<ibv_async_event> RdmaDevice::GetAsyncEvent() {

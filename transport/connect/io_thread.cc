@@ -28,7 +28,7 @@ absl::StatusOr<std::shared_ptr<IoThread>> IoThread::Start() {
     started = std::move(io);
   } catch (const std::exception& error) {
     started = absl::ResourceExhaustedError(
-        fmt::format("no thread or descriptor for the TCP bootstrap: {}", error.what()));
+        fmt::format("no thread or descriptor for the bootstrap: {}", error.what()));
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return started;

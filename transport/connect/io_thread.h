@@ -1,4 +1,4 @@
-// IoThread: the thread of a TcpBootstrap, and the io_context that runs on it.
+// IoThread: the thread of a bootstrap, and the io_context that runs on it.
 //
 // Everything Asio lives here; executors only post to it. It is shared by the bootstrap and what it
 // made, so that sockets never outlive their io_context. Stop() closes what is registered, lets

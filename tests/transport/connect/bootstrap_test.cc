@@ -2,6 +2,8 @@
 
 #include "verbena/transport/connect/bootstrap.h"
 
+#include <stdlib.h>
+
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -16,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "tests/transport/connect/waiting_scheduler.h"
 #include "tests/transport/coro/started.h"
+#include "verbena/transport/connect/file_bootstrap.h"
 #include "verbena/transport/connect/local_bootstrap.h"
 #include "verbena/transport/connect/tcp_bootstrap.h"
 #include "verbena/transport/coro/cancel.h"
@@ -43,6 +46,12 @@ std::unique_ptr<Bootstrap> MakeTcp() { return *TcpBootstrap::Create(); }
 std::unique_ptr<Bootstrap> MakeLocal() {
   LocalNetwork network;  // what is made from it keeps what it needs
   return std::make_unique<LocalBootstrap>(network, "client");
+}
+
+std::unique_ptr<Bootstrap> MakeFile() {
+  std::string directory = testing::TempDir() + "/bootstrap.XXXXXX";
+  EXPECT_NE(mkdtemp(directory.data()), nullptr);
+  return *FileBootstrap::Create(directory);
 }
 
 class BootstrapTest : public testing::TestWithParam<Kind> {
@@ -74,6 +83,7 @@ class BootstrapTest : public testing::TestWithParam<Kind> {
 
 INSTANTIATE_TEST_SUITE_P(, BootstrapTest,
                          testing::Values(Kind{"Tcp", "127.0.0.1:0", "127.0.0.1:1", MakeTcp},
+                                         Kind{"File", "storage:0", "nobody", MakeFile},
                                          Kind{"Local", "storage:0", "nobody", MakeLocal}),
                          [](const auto& info) { return info.param.name; });
 

@@ -1,0 +1,52 @@
+// FileBootstrap: a bootstrap through a directory that all hosts share.
+//
+// For clusters whose control plane is a shared file system (a job's scratch directory on NFS, say)
+// and where processes may not listen on TCP. A listener is a name in the directory; a connection is
+// a directory below it, and a message a file (file_spool.h). Messages take milliseconds, which only
+// connecting feels. A process that dies lets go of its locks, which ends its streams; a host that
+// loses the file system's lock server is noticed by the links' PINGs instead.
+//
+// Other exchanges (a key-value store, say) are further implementations of Bootstrap.
+//
+//   VERBENA_ASSIGN_OR_RETURN(auto bootstrap, FileBootstrap::Create("/shared/job-17"));
+//   Runtime::Start({.use_bootstrap = bootstrap.get()});
+//   Server::Start(*runtime, {&store}, {.address = "store-0"});   // and Channel(runtime, "store-0")
+
+#ifndef VERBENA_TRANSPORT_CONNECT_FILE_BOOTSTRAP_H_
+#define VERBENA_TRANSPORT_CONNECT_FILE_BOOTSTRAP_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "verbena/transport/connect/bootstrap.h"
+
+namespace verbena {
+
+class FilePoller;
+class IoThread;
+
+class FileBootstrap final : public Bootstrap {
+ public:
+  // NOT_FOUND or PERMISSION_DENIED when `directory` is not there or not ours to write to.
+  static absl::StatusOr<std::unique_ptr<FileBootstrap>> Create(const std::string& directory);
+  // Streams and listeners end; their awaits return.
+  ~FileBootstrap() override;
+
+  Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connect(std::string target) override;
+  // A name of at most 128 bytes without '/', which does not begin with a dot; one that ends in ":0"
+  // gets a free number instead.
+  absl::StatusOr<std::unique_ptr<MessageListener>> Listen(const std::string& address) override;
+
+ private:
+  FileBootstrap(std::string directory, std::shared_ptr<IoThread> io,
+                std::shared_ptr<FilePoller> poller);
+
+  const std::string directory_;
+  const std::shared_ptr<IoThread> io_;
+  const std::shared_ptr<FilePoller> poller_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_CONNECT_FILE_BOOTSTRAP_H_

@@ -1,0 +1,208 @@
+#include "verbena/transport/connect/file_spool.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/transport/connect/bootstrap.h"
+#include "verbena/transport/coro/random.h"
+
+namespace verbena {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kPrefix[] = "c-";
+constexpr char kClient[] = "client";
+constexpr char kServer[] = "server";
+
+absl::Status FileError(const char* what, const std::string& path) {
+  const int error = errno;
+  const std::string message = fmt::format("{} {}: {}", what, path, std::strerror(error));
+  if (error == ENOSPC || error == EDQUOT || error == EMFILE || error == ENFILE) {
+    return absl::ResourceExhaustedError(message);
+  }
+  return absl::UnavailableError(message);
+}
+
+bool Exists(const std::string& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+absl::Status WriteAll(int fd, const std::string& bytes, const std::string& path) {
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t count = ::write(fd, bytes.data() + done, bytes.size() - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return FileError("write", path);
+    done += static_cast<size_t>(count);
+  }
+  return absl::OkStatus();
+}
+
+// As a whole, or not at all.
+absl::Status Publish(const std::string& directory, const std::string& name,
+                     const std::string& bytes) {
+  const std::string hidden = directory + "/." + name;
+  const int fd = ::open(hidden.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  if (fd < 0) return FileError("create", hidden);
+  absl::Status written = WriteAll(fd, bytes, hidden);
+  if (::close(fd) != 0 && written.ok()) written = FileError("close", hidden);
+  if (written.ok() && ::rename(hidden.c_str(), (directory + "/" + name).c_str()) != 0) {
+    written = FileError("rename", hidden);
+  }
+  if (!written.ok()) ::unlink(hidden.c_str());
+  return written;
+}
+
+// Nothing where there is no such file.
+absl::StatusOr<std::optional<std::string>> Consume(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0 && errno == ENOENT) return std::nullopt;
+  if (fd < 0) return FileError("open", path);
+  // One byte more than is allowed shows that there are more.
+  std::string bytes(kMaxBootstrapMessageBytes + 1, '\0');
+  size_t size = 0;
+  absl::Status status;
+  while (size < bytes.size()) {
+    const ssize_t count = ::read(fd, bytes.data() + size, bytes.size() - size);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) status = FileError("read", path);
+    if (count <= 0) break;
+    size += static_cast<size_t>(count);
+  }
+  ::close(fd);
+  ::unlink(path.c_str());
+  if (status.ok()) status = CheckBootstrapMessage(size);
+  if (!status.ok()) return status;
+  bytes.resize(size);
+  return bytes;
+}
+
+std::vector<std::string> Connections(const std::string& listener) {
+  std::vector<std::string> found;
+  std::error_code error;
+  for (fs::directory_iterator entry(listener, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (entry->path().filename().string().starts_with(kPrefix)) found.push_back(entry->path());
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+void Remove(const std::string& directory) {
+  std::error_code ignored;
+  fs::remove_all(directory, ignored);
+}
+
+}  // namespace
+
+FileSpool::FileSpool(std::string directory, const char* mine, const char* theirs, FileLock lock)
+    : directory_(std::move(directory)), mine_(mine), theirs_(theirs), lock_(std::move(lock)) {}
+
+absl::StatusOr<FileSpool> FileSpool::Create(const std::string& listener) {
+  if (!FileLock::IsHeld(ListenerLockPath(listener))) {
+    return absl::UnavailableError(
+        fmt::format("nobody listens at {}", fs::path(listener).filename().string()));
+  }
+  const std::string token = fmt::format("{:016x}", Random::Real().Next());
+  const std::string hidden = listener + "/." + kPrefix + token;
+  const std::string directory = listener + "/" + kPrefix + token;
+  if (::mkdir(hidden.c_str(), 0700) != 0) return FileError("mkdir", hidden);
+  absl::StatusOr<FileLock> lock = FileLock::Take(hidden + "/" + kClient + ".lock");
+  // The name that listeners look for appears only once the lock in it is held.
+  if (lock.ok() && ::rename(hidden.c_str(), directory.c_str()) == 0) {
+    return FileSpool(directory, kClient, kServer, *std::move(lock));
+  }
+  absl::Status failed = lock.ok() ? FileError("rename", hidden) : lock.status();
+  Remove(hidden);
+  return failed;
+}
+
+absl::StatusOr<FileSpool> FileSpool::Adopt(const std::string& directory) {
+  absl::StatusOr<FileLock> lock = FileLock::Take(directory + "/" + kServer + ".lock");
+  if (!lock.ok()) return lock.status();
+  return FileSpool(directory, kServer, kClient, *std::move(lock));
+}
+
+std::string FileSpool::name() const { return fs::path(directory_).filename(); }
+
+bool FileSpool::PeerHasClosed() const { return Exists(Path(theirs_, "end")); }
+
+bool FileSpool::PeerIsDead() const {
+  const std::string lock = Path(theirs_, "lock");
+  if (FileLock::IsHeld(lock)) return false;
+  // Before a server has taken the connection, its listener stands for it.
+  const std::string listener = fs::path(directory_).parent_path();
+  return Exists(lock) || !FileLock::IsHeld(ListenerLockPath(listener));
+}
+
+absl::Status FileSpool::Write(const std::string& message) {
+  if (PeerHasClosed()) return absl::UnavailableError("the peer has closed the connection");
+  if (PeerIsDead()) return absl::UnavailableError("the peer has died");
+  if (written_ >= kFileUnreadMessages &&
+      Exists(Path(mine_, fmt::format("{}", written_ - kFileUnreadMessages)))) {
+    return absl::ResourceExhaustedError(fmt::format(
+        "{} messages wait in {}: the peer does not read", kFileUnreadMessages, directory_));
+  }
+  absl::Status written = Publish(directory_, fmt::format("{}.{}", mine_, written_), message);
+  if (written.ok()) ++written_;
+  return written;
+}
+
+absl::StatusOr<std::optional<std::string>> FileSpool::Read() {
+  // Before the message is looked for, so that one sent just before the end is not missed.
+  const bool closed = PeerHasClosed();
+  const bool gone = closed || PeerIsDead();
+  absl::StatusOr<std::optional<std::string>> message =
+      Consume(Path(theirs_, fmt::format("{}", read_)));
+  if (!message.ok()) return message;
+  if (message->has_value()) {
+    ++read_;
+  } else if (gone) {
+    return absl::UnavailableError(closed ? "the peer has closed the connection"
+                                         : "the peer has died");
+  }
+  return message;
+}
+
+void FileSpool::Close() {
+  const bool last = PeerHasClosed() || PeerIsDead();
+  if (last) {
+    Remove(directory_);
+  } else {
+    // Best effort: without it the released lock tells the same, less kindly.
+    (void)Publish(directory_, fmt::format("{}.end", mine_), "");
+  }
+  lock_.Release();
+}
+
+std::vector<std::string> UnclaimedConnections(const std::string& listener) {
+  std::vector<std::string> found = Connections(listener);
+  std::erase_if(found, [](const std::string& directory) {
+    return Exists(directory + "/" + kServer + ".lock") ||
+           Exists(directory + "/" + kServer + ".end");
+  });
+  return found;
+}
+
+void SweepConnections(const std::string& listener) {
+  for (const std::string& directory : Connections(listener)) {
+    if (!FileLock::IsHeld(directory + "/" + kClient + ".lock") &&
+        !FileLock::IsHeld(directory + "/" + kServer + ".lock")) {
+      Remove(directory);
+    }
+  }
+}
+
+std::string ListenerLockPath(const std::string& listener) { return listener + "/lock"; }
+
+}  // namespace verbena

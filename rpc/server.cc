@@ -137,8 +137,8 @@ class Server::Impl {
 };
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(Runtime& runtime,
-                                                      std::vector<Service*> services,
-                                                      ServerOptions options) {
+                                                      const std::vector<Service*>& services,
+                                                      const ServerOptions& options) {
   auto impl = std::make_unique<Impl>(runtime);
   if (absl::Status status = impl->Start(services, options); !status.ok()) return status;
   return std::unique_ptr<Server>(new Server(std::move(impl)));

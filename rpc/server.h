@@ -46,8 +46,8 @@ class Server {
  public:
   // ALREADY_EXISTS when a service is given twice; FAILED_PRECONDITION names a port that is taken.
   static absl::StatusOr<std::unique_ptr<Server>> Start(Runtime& runtime,
-                                                       std::vector<Service*> services,
-                                                       ServerOptions options = {});
+                                                       const std::vector<Service*>& services,
+                                                       const ServerOptions& options = {});
   // Shutdown() without grace, if it was not called.
   ~Server();
 

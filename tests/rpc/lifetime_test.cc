@@ -112,7 +112,6 @@ TEST_F(LifetimeTest, CallsDestroyedAtAnyAwaitHarmNobody) {
 
 TEST_F(LifetimeTest, NobodyListeningIsUnavailableAndNotSent) {
   StartBoth();
-  const std::string address = server_->address();
   server_.reset();
   absl::Status status = Run(EchoOnce(1, ""));
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;

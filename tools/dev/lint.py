@@ -121,6 +121,9 @@ def compile_commands():
         if "-c" not in compiler_arguments:
             continue
         source = compiler_arguments[compiler_arguments.index("-c") + 1]
+        # What must not compile is no subject for clang-tidy.
+        if "-verify" in " ".join(compiler_arguments):
+            continue
         if source.endswith(".cc") and not source.startswith("bazel-out/"):
             commands.setdefault(source, tidy_arguments(compiler_arguments[1:]))
     return commands

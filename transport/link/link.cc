@@ -157,15 +157,14 @@ void Link::PostPending() {
               (is_inline ? IBV_SEND_INLINE : 0) | (signal ? IBV_SEND_SIGNALED : 0));
     stats_.bytes_sent += send.bytes;
   }
-  size_t accepted = 0;
-  const int error = chain.Post(qp_.get(), count, accepted);
+  const int error = chain.Post(qp_.get(), count);
   stats_.sends += count;
   ++stats_.doorbells;
-  posted_ += static_cast<uint32_t>(accepted);
-  for (size_t i = 0; i < count; ++i) {
-    if (i >= accepted || pending_[i].bytes <= max_inline_bytes_) {
-      buffers.GiveBack(pending_[i].buffer);
-    }
+  // Of a chain that was refused, too: the device may have taken some, and reads their buffers until
+  // the queue pair has drained.
+  posted_ += static_cast<uint32_t>(count);
+  for (const PendingSend& send : pending_) {
+    if (send.bytes <= max_inline_bytes_) buffers.GiveBack(send.buffer);
   }
   pending_.clear();
   endpoint_.NoteSendRoom();

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "tests/transport/link/links_fixture.h"
@@ -170,6 +172,29 @@ TEST_F(BackPressureTest, CreditsOfALinkThatEndsGoToTheOthers) {
   WaitUntilNoLinks();
   EXPECT_EQ(server().stats().credits_lent, 0u);
   EXPECT_TRUE(absl::IsUnavailable(a_.reason())) << a_.reason();
+}
+
+int RefuseWithoutSayingWhich(ibv_qp*, ibv_send_wr*, ibv_send_wr**) { return ENOMEM; }
+
+TEST_F(BackPressureTest, PostRefusedByADeviceThatNamesNoWrEndsTheLinkAlone) {
+  StartServer(WithPool(2, 16));
+  Receiver refused;
+  Link* ends = Connect(refused, a_);
+  Link* other = Connect(client_sink_, b_);
+  ASSERT_NE(ends, nullptr);
+  ASSERT_NE(other, nullptr);
+  auto& post_send = context().ops.post_send;
+  const auto real = std::exchange(post_send, RefuseWithoutSayingWhich);
+  Flood lost(3, 900);
+  lost.Run(*ends);
+  PollUntil([&] { return !refused.reason().ok(); }, [&] { post_send = real; });
+  post_send = real;
+  EXPECT_TRUE(absl::IsResourceExhausted(refused.reason())) << refused.reason();
+  EXPECT_EQ(a_.received(), 0u);
+  PollUntil([&] { return client().stats().links == 1; });
+  Flood flood(500, 900);
+  flood.Run(*other);
+  PollUntil([&] { return b_.received() == 500; });
 }
 
 }  // namespace

@@ -126,6 +126,8 @@ class LinksFixture : public testing::Test {
   }
 
   Executor& executor() { return *executor_; }
+  // Of the device that both endpoints are on.
+  ibv_context& context() { return *device_->context(); }
   Endpoint& client() { return *client_; }
   Endpoint& server() { return *server_; }
 

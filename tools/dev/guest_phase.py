@@ -1,8 +1,8 @@
 """The guest phase of ./dev test: what needs real verbs, in virtual machines whose kernel has them.
 
-Tests tagged rdma run inside one guest, over its rxe device, all in one boot; those tagged lossy also
-between two rxe devices whose packets get lost. Tests tagged guest boot guests of their own; one that
-is tagged rdma as well runs inside alone.
+Tests tagged rdma run inside one guest, over its rxe device, all in one boot; those tagged two_devices
+between two rxe devices, those tagged lossy also where packets get lost. Tests tagged guest boot guests
+of their own; one that has another of these tags as well runs inside alone.
 """
 
 import dataclasses
@@ -34,12 +34,15 @@ class Boot:
     environment: dict
 
     @staticmethod
-    def lossy(percent):
-        return Boot(f"rxe, {percent}% loss", "lossy", ["--devices", "2", "--loss", str(percent)],
+    def two_devices(name, tag, *options):
+        return Boot(name, tag, ["--devices", "2", *options],
                     {"VERBENA_DEVICE": "rdma:rxe0", "VERBENA_PEER_DEVICE": "rdma:rxe1"})
 
 
-BOOTS = [Boot("rxe", "rdma", [], {"VERBENA_DEVICE": "rdma:rxe0"}), Boot.lossy(1), Boot.lossy(5)]
+BOOTS = [Boot("rxe", "rdma", [], {"VERBENA_DEVICE": "rdma:rxe0"}),
+         Boot.two_devices("two rxe", "two_devices"),
+         Boot.two_devices("two rxe, 1% loss", "lossy", "--loss", "1"),
+         Boot.two_devices("two rxe, 5% loss", "lossy", "--loss", "5")]
 
 
 @dataclasses.dataclass
@@ -68,8 +71,9 @@ class Test:
 def tests_with(tag, targets):
     """The tests among `targets` that have that tag."""
     query = f"attr(tags, '\\b{tag}\\b', tests({' + '.join(targets)}))"
-    result = subprocess.run([bazel_events.BAZEL, "query", "--noshow_progress", "--output=xml", query],
-                            cwd=TOP, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+    result = subprocess.run(
+        [bazel_events.BAZEL, "query", "--noshow_progress", "--output=xml", query], cwd=TOP,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
     if result.returncode != 0:
         return []
     return [test_of(rule) for rule in ElementTree.fromstring(result.stdout).iter("rule")]
@@ -162,7 +166,7 @@ def run(options):
         inside.skips = [f"{boot.name}: {line}" for line in inside.skips]
         outcome.add(inside)
     flags = ["--keep_going", "--test_output=errors", "--test_summary=terse", "--build_tests_only",
-             "--test_tag_filters=guest,-rdma"]
+             "--test_tag_filters=" + ",".join(["guest", *{f"-{boot.tag}" for boot in BOOTS}])]
     if options.filter:
         flags.append(f"--test_filter={options.filter}")
     status, events = bazel_events.run("test", flags + ["--"] + targets)

@@ -239,19 +239,21 @@ void CompletionQueue::Attend(QueuePair& qp) {
   if (unpolled()) rnic_.WakeEngine(control_);
 }
 
+void CompletionQueue::WakeEngine() { rnic_.WakeEngine(control_); }
+
 void CompletionQueue::CancelAttention(QueuePair& qp) {
   std::lock_guard<SpinLock> lock(attention_lock_);
   std::erase(attended_, &qp);
 }
 
 void CompletionQueue::TakeAttention(CompletionSink& sink) {
-  std::vector<QueuePair*> attended;
   {
     std::lock_guard<SpinLock> lock(attention_lock_);
     attention_.store(false, std::memory_order_relaxed);
-    attended.swap(attended_);
+    attended_scratch_.swap(attended_);
   }
-  for (QueuePair* qp : attended) qp->Attend(*this, sink);
+  for (QueuePair* qp : attended_scratch_) qp->Attend(*this, sink);
+  attended_scratch_.clear();
 }
 
 bool CompletionQueue::AddInLane(std::unique_ptr<InLane> lane) {

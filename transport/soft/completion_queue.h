@@ -110,6 +110,7 @@ class CompletionQueue : public ibv_cq {
   // `qp` is going away: its completions stay, but free nothing. `drop`: they go too.
   void ForgetCompletions(QueuePair& qp, bool drop);
   bool overrun() const { return overrun_; }
+  void WakeEngine();
 
  private:
   friend class CompletionSink;
@@ -156,6 +157,7 @@ class CompletionQueue : public ibv_cq {
   std::atomic<bool> attention_{false};
   SpinLock attention_lock_;
   std::vector<QueuePair*> attended_;
+  std::vector<QueuePair*> attended_scratch_;  // under the CQ's lock; keeps its memory
 };
 
 }  // namespace verbena::soft

@@ -50,8 +50,10 @@ struct ControlMessage {
     kLane,         // lane, receive_cq, send_cq_index, lines; descriptor: the lane's memory
     kLaneRefused,  // lane
     kCloseLane,    // lane
+    kArena,        // arena, arena_bytes; descriptor: its memory
+    kArenaGone,    // arena
   };
-  static constexpr uint32_t kMagic = 0x56736f31;  // changes with every layout that peers share
+  static constexpr uint32_t kMagic = 0x56736f32;  // changes with every layout that peers share
 
   uint32_t magic = kMagic;
   uint32_t kind = 0;
@@ -64,7 +66,8 @@ struct ControlMessage {
   uint32_t send_cq_index = 0;
   uint32_t request_lines = 0;
   uint32_t answer_lines = 0;
-  uint32_t reserved = 0;
+  uint32_t arena = 0;
+  uint64_t arena_bytes = 0;
 };
 
 class ControlSocket {

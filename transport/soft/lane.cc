@@ -28,6 +28,11 @@ void OutLane::AwaitRoom(QueuePair& qp) {
   if (std::find(waiting_.begin(), waiting_.end(), &qp) == waiting_.end()) waiting_.push_back(&qp);
 }
 
+void OutLane::MarkReady(QueuePair& qp) {
+  if (ready_.empty() || ready_.back() != &qp) ready_.push_back(&qp);
+  if (send_cq_.unpolled()) send_cq_.WakeEngine();
+}
+
 void OutLane::Harvest(CompletionSink& sink) {
   if (failed_) return;
   // In this order: whatever was refused before `consumed` rose is in the answer ring by now.
@@ -44,6 +49,11 @@ void OutLane::Harvest(CompletionSink& sink) {
     if (watched.end > consumed || sink.full()) break;
     ++watched_head_;
     if (watched.qp != nullptr) watched.qp->send_queue().Complete(consumed, sink);
+  }
+  if (!ready_.empty()) {
+    scratch_.swap(ready_);
+    for (QueuePair* qp : scratch_) qp->send_queue().Complete(consumed, sink);
+    scratch_.clear();
   }
   // A refused inline WR finds its data in the ring: only now may it be written over.
   requests_.Release(consumed);
@@ -95,9 +105,9 @@ QueuePair* OutLane::FindQp(uint32_t qpn) {
 }
 
 void OutLane::RelaunchWaiting(CompletionSink& sink) {
-  std::vector<QueuePair*> waiting;
-  waiting.swap(waiting_);
-  for (QueuePair* qp : waiting) qp->send_queue().Resume(sink);
+  scratch_.swap(waiting_);
+  for (QueuePair* qp : scratch_) qp->send_queue().Resume(sink);
+  scratch_.clear();
 }
 
 void OutLane::SetWakeLevel() {
@@ -110,6 +120,7 @@ void OutLane::SetWakeLevel() {
 void OutLane::RemoveQp(QueuePair& qp) {
   std::erase(qps_, &qp);
   std::erase(waiting_, &qp);
+  std::erase(ready_, &qp);
   for (uint64_t i = watched_head_; i != watched_tail_; ++i) {
     Watched& watched = watched_[i & (watched_.size() - 1)];
     if (watched.qp == &qp) watched.qp = nullptr;

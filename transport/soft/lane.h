@@ -44,6 +44,7 @@ struct LaneHeader {
   std::atomic<uint32_t> target_closed;          // target: its CQ is gone, nothing will be consumed
   alignas(128) std::atomic<uint64_t> answers_consumed;  // initiator: answer lines it is done with
   alignas(128) std::atomic<uint32_t> wake_level;        // initiator: a WakeLevel
+  alignas(128) std::atomic<uint64_t> copying;  // initiator: odd while it copies (device_tables.h)
 };
 
 struct LaneGeometry {
@@ -110,12 +111,21 @@ class OutLane {
     if (target_->mode.load(std::memory_order_relaxed) != CqControl::kPolled) peer_->Wake(*target_);
   }
 
+  // Brackets one chunk of a copy into or out of the target's memory.
+  void BeginCopy() {
+    header().copying.store(++copying_, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
+  void EndCopy() { header().copying.store(++copying_, std::memory_order_release); }
+  // `qp` has executed WRs by itself that are to be reported.
+  void MarkReady(QueuePair& qp);
+
   // True when Harvest would find something to do.
   bool HasNews() const {
     const LaneHeader& header = memory_->header();
     if (failed_) return false;
     return header.answered.load(std::memory_order_relaxed) != answers_seen_ ||
-           header.target_closed.load(std::memory_order_relaxed) != 0 ||
+           header.target_closed.load(std::memory_order_relaxed) != 0 || !ready_.empty() ||
            (wants_consumed() &&
             (header.consumed.load(std::memory_order_relaxed) != requests_.released() ||
              HasUnreported()));
@@ -172,6 +182,9 @@ class OutLane {
   uint64_t watched_head_ = 0;
   uint64_t watched_tail_ = 0;
   std::vector<QueuePair*> waiting_;
+  std::vector<QueuePair*> ready_;
+  std::vector<QueuePair*> scratch_;  // keeps its memory, as the two above do
+  uint64_t copying_ = 0;
   std::vector<QueuePair*> qps_;
   bool failed_ = false;
 };
@@ -184,6 +197,8 @@ class InLane {
 
   Peer& peer() { return *peer_; }
   uint64_t id() const { return id_; }
+  const std::shared_ptr<Peer>& shared_peer() const { return peer_; }
+  const std::shared_ptr<LaneMemory>& memory() const { return memory_; }
   RingReader& requests() { return requests_; }
   RingWriter& answers() { return answers_; }
   LaneHeader& header() { return memory_->header(); }

@@ -9,8 +9,8 @@ MemoryTable::MemoryTable(MemoryEntry* entries) : entries_(entries), view_(entrie
   }
 }
 
-std::optional<uint32_t> MemoryTable::Register(uint32_t pd, uint64_t address, uint64_t bytes,
-                                              uint32_t access) {
+std::optional<uint32_t> MemoryTable::Register(uint32_t pd, const MemoryLocation& location,
+                                              uint64_t bytes, uint32_t access) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (free_keys_.empty()) return std::nullopt;
   const uint32_t key = free_keys_.front();
@@ -18,15 +18,21 @@ std::optional<uint32_t> MemoryTable::Register(uint32_t pd, uint64_t address, uin
   MemoryEntry& entry = entries_[key >> 8];
   entry.pd.store(pd, std::memory_order_relaxed);
   entry.access.store(access, std::memory_order_relaxed);
-  entry.address.store(address, std::memory_order_relaxed);
+  entry.address.store(location.address, std::memory_order_relaxed);
+  entry.arena.store(location.arena, std::memory_order_relaxed);
+  entry.arena_offset.store(location.arena_offset, std::memory_order_relaxed);
   entry.bytes.store(bytes, std::memory_order_relaxed);
   entry.key.store(key, std::memory_order_release);
   return key;
 }
 
 void MemoryTable::Revoke(uint32_t key) {
+  entries_[key >> 8].key.store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+void MemoryTable::Recycle(uint32_t key) {
   std::lock_guard<std::mutex> lock(mutex_);
-  entries_[key >> 8].key.store(0, std::memory_order_seq_cst);
   const uint32_t next_tag = (key + 1) & 0xff;
   free_keys_.push_back((key & ~0xffu) | next_tag);
 }

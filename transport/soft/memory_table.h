@@ -5,8 +5,8 @@
 // and runs on the data path; Register and Revoke take a lock. The entries live in memory that peers
 // map read-only, so that an initiator can check an rkey without the target's help.
 //
-// Revoke only makes later checks fail. Whoever revokes waits for accesses already under way
-// (rnic.h).
+// Revoke makes later checks fail, and passes a full fence. Whoever revokes waits for accesses
+// already under way (Rnic::DeregMr).
 
 #ifndef VERBENA_TRANSPORT_SOFT_MEMORY_TABLE_H_
 #define VERBENA_TRANSPORT_SOFT_MEMORY_TABLE_H_
@@ -27,8 +27,17 @@ struct alignas(64) MemoryEntry {
   std::atomic<uint32_t> key;
   std::atomic<uint32_t> pd;
   std::atomic<uint32_t> access;  // IBV_ACCESS_*
+  std::atomic<uint32_t> arena;   // the shared arena that it lies in, or 0,
   std::atomic<uint64_t> address;
   std::atomic<uint64_t> bytes;
+  std::atomic<uint64_t> arena_offset;  // and where in it
+};
+
+// Where a range of registered memory lies.
+struct MemoryLocation {
+  uint64_t address = 0;  // in the process that registered it
+  uint32_t arena = 0;    // 0: in none
+  uint64_t arena_offset = 0;
 };
 
 inline constexpr uint32_t kMaxMemoryRegions = 1 << 14;
@@ -54,6 +63,23 @@ class MemoryView {
            (entry.access.load(std::memory_order_relaxed) & access) == access;
   }
 
+  // Where the range lies, when Check allows it. For views of a peer's entries, which may change
+  // while they are read.
+  std::optional<MemoryLocation> Find(uint32_t key, uint32_t pd, uint64_t address, uint64_t bytes,
+                                     uint32_t access) const {
+    if (!Check(key, pd, address, bytes, access)) return std::nullopt;
+    MemoryLocation location{.address = address};
+    if (bytes == 0) return location;
+    const MemoryEntry& entry = entries_[key >> 8];
+    location.arena = entry.arena.load(std::memory_order_relaxed);
+    location.arena_offset = entry.arena_offset.load(std::memory_order_relaxed) + address -
+                            entry.address.load(std::memory_order_relaxed);
+    // The same registration all along: what was read belongs together.
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (entry.key.load(std::memory_order_relaxed) != key) return std::nullopt;
+    return location;
+  }
+
  private:
   const MemoryEntry* entries_;
 };
@@ -64,8 +90,12 @@ class MemoryTable {
   explicit MemoryTable(MemoryEntry* entries);
 
   // The new key; nothing when the table is full.
-  std::optional<uint32_t> Register(uint32_t pd, uint64_t address, uint64_t bytes, uint32_t access);
+  std::optional<uint32_t> Register(uint32_t pd, const MemoryLocation& location, uint64_t bytes,
+                                   uint32_t access);
   void Revoke(uint32_t key);
+  // The index of a revoked key may be used again. Kept apart, because a peer may keep us from
+  // knowing for a while that nobody is still at it.
+  void Recycle(uint32_t key);
 
   const MemoryView& view() const { return view_; }
 

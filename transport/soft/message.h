@@ -34,12 +34,12 @@ enum class Opcode : uint8_t {
 inline constexpr uint8_t kLastOpcode = static_cast<uint8_t>(Opcode::kData);
 
 enum MessageFlags : uint8_t {
-  kFirst = 1 << 0,  // first fragment of its operation
-  kLast = 1 << 1,   // last fragment of its operation
-  kImmediate =
-      1 << 2,  // consumes a receive and carries immediate data (a SEND always consumes one)
+  kFirst = 1 << 0,      // first fragment of its operation
+  kLast = 1 << 1,       // last fragment of its operation
+  kImmediate = 1 << 2,  // carries immediate data; a WRITE with it consumes a receive, as SENDs do
   kSolicited = 1 << 3,
   kWatched = 1 << 4,  // the initiator waits to see this message consumed: report it without delay
+  kPlaced = 1 << 5,   // a WRITE whose data the initiator has put in place: only its range follows
 };
 
 struct MessageHeader {

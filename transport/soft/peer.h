@@ -1,8 +1,8 @@
-// Peer: a device at the other end of a wire, in this process or another, and how to wake it.
+// Peer: a device at the other end of a wire, in this process or another: how to wake it, and how to
+// reach its memory without its help.
 //
-// DeviceShare is what a device shows of itself: its memory table (peers map it read-only) and one
-// CqControl per CQ (peers write the doorbells in it). A Peer is one device's view of another: one
-// per GID, shared by the lanes and QPs that lead there, immutable but for `dead`.
+// A Peer is one device's view of another, one per GID, shared by the lanes that lead there. Its
+// arenas and its death are noted by the engine; everything else is immutable.
 
 #ifndef VERBENA_TRANSPORT_SOFT_PEER_H_
 #define VERBENA_TRANSPORT_SOFT_PEER_H_
@@ -10,15 +10,21 @@
 #include <infiniband/verbs.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
+#include <utility>
 
-#include "verbena/transport/soft/memory_table.h"
+#include "absl/status/status.h"
+#include "verbena/transport/soft/control_socket.h"
+#include "verbena/transport/soft/device_tables.h"
+#include "verbena/transport/soft/shared_region.h"
 
 namespace verbena::soft {
 
 inline constexpr uint32_t kMaxCompletionQueues = 1 << 10;
+// Shared arenas of one device. Few and large: one number each, from 1.
+inline constexpr uint32_t kMaxArenas = 64;
 
 // What peers need to know, and tell, about one CQ.
 struct CqControl {
@@ -31,34 +37,58 @@ struct CqControl {
   alignas(128) std::atomic<uint32_t> doorbell;
 };
 
+// What a Peer is made of.
+struct PeerParts {
+  ibv_gid gid{};
+  CqControl* controls = nullptr;
+  const DeviceTables* tables = nullptr;
+  UniqueFd doorbell{};                         // none when the peer's engine is stepped by hand
+  std::shared_ptr<void> keep_alive = nullptr;  // owns what the pointers above point at
+  // Of a peer in another process; 0 and none for one in ours.
+  pid_t pid = 0;
+  UniqueFd pid_fd{};
+};
+
 class Peer {
  public:
-  // `keep_alive` owns what `controls` and `memory` point at. Takes `doorbell_fd` over; -1 when the
-  // peer's engine is stepped by hand.
-  Peer(const ibv_gid& gid, CqControl* controls, const MemoryEntry* memory, int doorbell_fd,
-       std::shared_ptr<void> keep_alive)
-      : gid_(gid),
-        controls_(controls),
-        memory_(memory),
-        doorbell_fd_(doorbell_fd),
-        keep_alive_(std::move(keep_alive)) {}
+  explicit Peer(PeerParts parts) : parts_(std::move(parts)), target_(parts_.tables) {}
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;
-  ~Peer();
 
-  const ibv_gid& gid() const { return gid_; }
-  CqControl& control(uint32_t cq_index) { return controls_[cq_index]; }
-  const MemoryView& memory() const { return memory_; }
+  const ibv_gid& gid() const { return parts_.gid; }
+  CqControl& control(uint32_t cq_index) { return parts_.controls[cq_index]; }
+  const TargetView& target() const { return target_; }
 
   // Wakes the peer's engine for one of its CQs. A syscall, unless it is already on its way.
   void Wake(CqControl& control);
 
+  // True when `bytes` at `where` could be copied from here.
+  bool CanReach(const MemoryLocation& where, uint64_t bytes) const;
+  // The address of `where` in this process; null when it is not mapped here. The caller holds the
+  // lock of a CQ, so that UnmapArena waits for it.
+  std::byte* Map(const MemoryLocation& where, uint64_t bytes) const;
+  // Through the kernel, for memory that is not mapped. False when the kernel refuses, from then on.
+  bool CopyByKernel(bool write, void* local, const MemoryLocation& where, uint64_t bytes);
+
+  // The peer announced, or withdrew, an arena. Engine only.
+  absl::Status AddArena(uint32_t id, SharedRegion region);
+  // Nobody starts to use it from here on. Destroy the result once nobody is still at it.
+  SharedRegion WithdrawArena(uint32_t id);
+
+  // True once its process is no more; always false for a peer in ours.
+  bool ProcessEnded() const;
+
  private:
-  ibv_gid gid_;
-  CqControl* controls_;
-  MemoryView memory_;
-  int doorbell_fd_;
-  std::shared_ptr<void> keep_alive_;
+  struct Arena {
+    std::atomic<std::byte*> data{nullptr};
+    std::atomic<uint64_t> bytes{0};
+    SharedRegion region;
+  };
+
+  PeerParts parts_;
+  TargetView target_;
+  std::atomic<bool> kernel_refuses_{false};
+  Arena arenas_[kMaxArenas];
 };
 
 }  // namespace verbena::soft

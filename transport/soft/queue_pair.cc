@@ -34,10 +34,13 @@ int QueuePair::CheckModify(const ibv_qp_attr& attributes, int mask) const {
 
 void QueuePair::Modify(const ibv_qp_attr& attributes, int mask) {
   ApplyAttributes(attributes, mask);
+  // The access flags may have changed.
+  if (CanReceive()) rnic_.OpenToPeer(*this);
   if ((mask & IBV_QP_STATE) == 0) return;
   state_.store(attributes.qp_state, std::memory_order_release);
   state = attributes.qp_state;
   if (attributes.qp_state == IBV_QPS_RESET) BecomeReset();
+  if (attributes.qp_state == IBV_QPS_RTR) rnic_.OpenToPeer(*this);
 }
 
 void QueuePair::ApplyAttributes(const ibv_qp_attr& attributes, int mask) {
@@ -66,6 +69,7 @@ void QueuePair::ApplyAttributes(const ibv_qp_attr& attributes, int mask) {
 }
 
 void QueuePair::BecomeReset() {
+  rnic_.CloseToPeer(*this);
   if (OutLane* lane = send_queue_.lane(); lane != nullptr) lane->RemoveQp(*this);
   send_queue_.Reset();
   responder_.Reset();
@@ -101,6 +105,7 @@ void QueuePair::Fail(CompletionQueue& side, CompletionSink& sink) {
 void QueuePair::FlushHalf(CompletionQueue& side, CompletionSink& sink) {
   if (&side == &send_side()) send_queue_.Flush(sink);
   if (&side != &receive_side()) return;
+  rnic_.CloseToPeer(*this);
   responder_.Flush(sink);
   // No message can take a receive of the SRQ for this QP any more.
   if (srq != nullptr && !std::exchange(last_wqe_raised_, true)) {

@@ -168,9 +168,11 @@ Responder::Outcome Responder::Write(const MessageHeader& request, const std::byt
     if (!RemoteAllowed(write_.rkey, write_.address, write_.length, IBV_ACCESS_REMOTE_WRITE)) {
       return Refuse(RefusalReason::kAccess);
     }
+    if (write_.length > kMaxMessageBytes) return Refuse(RefusalReason::kInvalidRequest);
     if ((request.flags & kImmediate) != 0 && !TakeReceive()) {
       return Refuse(RefusalReason::kNoReceive);
     }
+    if ((request.flags & kPlaced) != 0) written_ = write_.length;
   }
   const bool last = (request.flags & kLast) != 0;
   if (bytes > write_.length - written_ || (last && bytes != write_.length - written_)) {

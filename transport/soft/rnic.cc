@@ -63,14 +63,14 @@ absl::StatusOr<std::shared_ptr<Rnic>> Rnic::Create(const SoftDeviceOptions& opti
   absl::StatusOr<SharedRegion> controls =
       SharedRegion::Create("verbena-soft-cq", sizeof(CqControl) * kMaxCompletionQueues);
   if (!controls.ok()) return controls.status();
-  absl::StatusOr<SharedRegion> memory =
-      SharedRegion::Create("verbena-soft-mr", sizeof(MemoryEntry) * kMaxMemoryRegions);
-  if (!memory.ok()) return memory.status();
+  absl::StatusOr<SharedRegion> tables =
+      SharedRegion::Create("verbena-soft-tables", sizeof(DeviceTables));
+  if (!tables.ok()) return tables.status();
   share->controls = *std::move(controls);
-  share->memory = *std::move(memory);
-  const std::string memory_path = fmt::format("/proc/self/fd/{}", share->memory.fd());
-  share->memory_read_only = UniqueFd(open(memory_path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!share->memory_read_only) return ErrnoStatus(errno, "opening " + memory_path);
+  share->table_memory = *std::move(tables);
+  const std::string path = fmt::format("/proc/self/fd/{}", share->table_memory.fd());
+  share->tables_read_only = UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!share->tables_read_only) return ErrnoStatus(errno, "opening " + path);
   std::shared_ptr<Rnic> rnic(new Rnic(options, std::move(share)));
   if (rnic->async_events_.fd() < 0 || (options.engine_thread && rnic->engine_.doorbell_fd() < 0)) {
     return ErrnoStatus(EMFILE, "creating the descriptors of a soft device");
@@ -88,7 +88,7 @@ Rnic::Rnic(const SoftDeviceOptions& options, std::shared_ptr<DeviceShare> share)
       clock_(options.clock != nullptr ? *options.clock : Clock::Real()),
       share_(std::move(share)),
       gid_(LocalDevices::Get().NewGid(/*predictable=*/!options.engine_thread)),
-      memory_(share_->entries()),
+      memory_(share_->tables().memory),
       slots_(std::make_unique<QpSlot[]>(kMaxQueuePairs)),
       wire_(*this),
       engine_(*this, clock_, options.engine_thread) {
@@ -229,9 +229,13 @@ absl::StatusOr<ibv_mr*> Rnic::RegMr(ibv_pd* pd, void* address, size_t bytes, int
   if (!IsMapped(address, bytes)) return ErrnoStatus(EFAULT, what);
   std::lock_guard<std::mutex> lock(mutex_);
   if (absl::Status status = NotOurs(pds_, pd, "the PD"); !status.ok()) return status;
-  const uint64_t start = reinterpret_cast<uint64_t>(address);
+  MemoryLocation location{.address = reinterpret_cast<uint64_t>(address)};
+  if (auto arena = arenas_.Find(location.address, bytes); arena != nullptr) {
+    location.arena = arena->id;
+    location.arena_offset = location.address - reinterpret_cast<uint64_t>(arena->region.data());
+  }
   const std::optional<uint32_t> key =
-      memory_.Register(pd->handle, start, bytes, flags & kAccessMask);
+      memory_.Register(pd->handle, location, bytes, flags & kAccessMask);
   if (!key.has_value()) return ErrnoStatus(ENOMEM, what + ": all keys are in use");
   auto mr = std::make_unique<ibv_mr>();
   *mr = {.context = &context_,
@@ -245,23 +249,6 @@ absl::StatusOr<ibv_mr*> Rnic::RegMr(ibv_pd* pd, void* address, size_t bytes, int
   ibv_mr* raw = mr.get();
   mrs_.emplace(raw, std::move(mr));
   return raw;
-}
-
-absl::Status Rnic::DeregMr(ibv_mr* mr) {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (absl::Status status = NotOurs(mrs_, mr, "the MR"); !status.ok()) return status;
-    memory_.Revoke(mr->lkey);
-    --pds_[mr->pd]->users;
-    mrs_.erase(mr);
-  }
-  DrainDataPaths();
-  return absl::OkStatus();
-}
-
-void Rnic::DrainDataPaths() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  for (auto& [_, cq] : cqs_) std::lock_guard<SpinLock> drained(cq->lock());
 }
 
 absl::StatusOr<ibv_comp_channel*> Rnic::CreateCompChannel() {
@@ -365,14 +352,6 @@ absl::Status Rnic::DestroySrq(ibv_srq* srq) {
   }
   async_events_.Forget(srq);
   return absl::OkStatus();
-}
-
-bool Rnic::Quiesced(uint32_t qpn) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  const auto qp = qps_.find(qpn);
-  if (qp == qps_.end()) return true;
-  const ibv_qp_state state = qp->second->current_state();
-  return state != IBV_QPS_RTR && state != IBV_QPS_RTS;
 }
 
 void Rnic::WakeEngine(CqControl& control) {

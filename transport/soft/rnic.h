@@ -23,8 +23,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/transport/device/device.h"
+#include "verbena/transport/soft/arenas.h"
 #include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/control_socket.h"
+#include "verbena/transport/soft/device_tables.h"
 #include "verbena/transport/soft/engine.h"
 #include "verbena/transport/soft/event_queue.h"
 #include "verbena/transport/soft/memory_table.h"
@@ -37,8 +39,6 @@
 
 namespace verbena::soft {
 
-inline constexpr uint32_t kMaxQueuePairs = 1 << 14;
-
 struct ProtectionDomain : ibv_pd {
   std::atomic<int> users{0};
 };
@@ -46,11 +46,11 @@ struct ProtectionDomain : ibv_pd {
 // What a device shows of itself to its peers; outlives it for as long as one of them looks.
 struct DeviceShare {
   SharedRegion controls;      // CqControl[kMaxCompletionQueues], which peers write
-  SharedRegion memory;        // MemoryEntry[kMaxMemoryRegions]
-  UniqueFd memory_read_only;  // all that peers get of it
+  SharedRegion table_memory;  // DeviceTables
+  UniqueFd tables_read_only;  // all that peers get of it
 
   CqControl* control() const { return reinterpret_cast<CqControl*>(controls.data()); }
-  MemoryEntry* entries() const { return reinterpret_cast<MemoryEntry*>(memory.data()); }
+  DeviceTables& tables() const { return *reinterpret_cast<DeviceTables*>(table_memory.data()); }
 };
 
 class Rnic : public std::enable_shared_from_this<Rnic> {
@@ -61,6 +61,7 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   void Shutdown();
 
   const std::string& name() const { return options_.name; }
+  bool direct_copies() const { return options_.direct_copies; }
   ibv_context* context() { return &context_; }
   const ibv_gid& gid() const { return gid_; }
   const DeviceCapabilities& capabilities() const { return capabilities_; }
@@ -88,6 +89,13 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   absl::StatusOr<ibv_qp_attr> QueryQp(ibv_qp* qp);
   absl::Status DestroyQp(ibv_qp* qp);
   bool Quiesced(uint32_t qpn);
+  absl::StatusOr<std::byte*> AllocateShared(size_t bytes);
+  absl::Status FreeShared(std::byte* memory);
+
+  // Peers may access memory through `qp` from here on; or may not, and Quiesced knows which copies
+  // were under way. Under its receive CQ's lock.
+  void OpenToPeer(QueuePair& qp);
+  void CloseToPeer(QueuePair& qp);
 
   // Of the data path: under the lock of `cq`. Null when `qpn` does not receive through `cq`.
   QueuePair* FindReceiver(uint32_t qpn, const CompletionQueue& cq) const {
@@ -134,6 +142,9 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   std::shared_ptr<const DeviceShare> share() const { return share_; }
   // The Peer of that GID that everybody uses: `peer`, unless there is one already.
   std::shared_ptr<Peer> AddPeer(std::shared_ptr<Peer> peer);
+  // The peer freed an arena.
+  void WithdrawArena(Peer& peer, uint32_t id);
+  Arenas& arenas() { return arenas_; }
   // The peer's process or device is no more.
   void LosePeer(const Peer& peer);
   void LoseDevice(const ibv_gid& gid);
@@ -150,8 +161,17 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   void PublishSlot(QueuePair& qp);
   CompletionQueue* FindCq(uint64_t id);
   void CloseLanes(CompletionQueue& cq);
-  // Waits until no data path is in the middle of an access that was checked before.
-  void DrainDataPaths();
+  // A peer's copy that was under way when a permission was withdrawn.
+  struct CopyUnderWay {
+    std::shared_ptr<Peer> peer;
+    std::shared_ptr<LaneMemory> lane;
+    uint64_t sequence = 0;
+
+    bool over() const;
+  };
+  // Of all lanes, or of those that lead to `qp`. Under the lock of their CQ.
+  static void AddCopiesUnderWay(CompletionQueue& cq, const QueuePair* qp,
+                                std::vector<CopyUnderWay>& copies);
 
   absl::Status CheckQpInit(const ibv_pd* pd, const ibv_qp_init_attr& attributes) const;
   std::shared_ptr<Peer> PeerOf(Rnic& other);
@@ -175,6 +195,7 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   uint64_t next_cq_serial_ = 1;
   std::unordered_map<const ibv_pd*, std::unique_ptr<ProtectionDomain>> pds_;
   std::unordered_map<const ibv_mr*, std::unique_ptr<ibv_mr>> mrs_;
+  Arenas arenas_;
   std::unordered_map<const ibv_comp_channel*, std::unique_ptr<CompletionChannel>> channels_;
   std::unordered_map<const ibv_cq*, std::unique_ptr<CompletionQueue>> cqs_;
   std::unordered_map<const ibv_srq*, std::unique_ptr<SharedReceiveQueue>> srqs_;
@@ -184,6 +205,10 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   std::atomic<bool> overrun_{false};
 
   uint64_t next_lane_id_ = 1;
+  // Copies that QPs out of service left behind, until they are over. A leaf.
+  std::mutex copies_mutex_;
+  std::unordered_map<uint32_t, std::vector<CopyUnderWay>> copies_;
+
   std::mutex peers_mutex_;  // a leaf
   std::map<std::string, std::shared_ptr<Peer>> peers_;
 

@@ -77,6 +77,7 @@ absl::Status Rnic::DestroyQp(ibv_qp* raw) {
   slot.receive_cq.store(nullptr, std::memory_order_release);
   {
     TwoLocks locks(*qp);
+    CloseToPeer(*qp);
     if (OutLane* lane = qp->send_queue().lane(); lane != nullptr) lane->RemoveQp(*qp);
     qp->send_queue().Reset();
     for (CompletionQueue* cq : {&qp->send_side(), &qp->receive_side()}) {
@@ -144,9 +145,12 @@ std::shared_ptr<Peer> Rnic::PeerOf(Rnic& other) {
     auto found = peers_.find(GidKey(other.gid_));
     if (found != peers_.end()) return found->second;
   }
-  const int doorbell = other.engine_.DuplicateDoorbell();
-  return AddPeer(std::make_shared<Peer>(other.gid_, other.share_->control(),
-                                        other.share_->entries(), doorbell, other.share_));
+  return AddPeer(
+      std::make_shared<Peer>(PeerParts{.gid = other.gid_,
+                                       .controls = other.share_->control(),
+                                       .tables = &other.share_->tables(),
+                                       .doorbell = UniqueFd(other.engine_.DuplicateDoorbell()),
+                                       .keep_alive = other.share_}));
 }
 
 std::shared_ptr<Peer> Rnic::AddPeer(std::shared_ptr<Peer> peer) {

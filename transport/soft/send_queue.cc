@@ -149,6 +149,8 @@ int SendQueue::Enqueue(const ibv_send_wr& wr) {
   wqe.num_sge = static_cast<uint8_t>(wr.num_sge);
   wqe.state = State::kPosted;
   wqe.inline_stored = false;
+  wqe.placed = false;
+  wqe.route = Wire::kUndecided;
   if (wr.num_sge == 1) {
     wqe.first_sge = wr.sg_list[0];
   } else if (wr.num_sge > 1) {
@@ -201,15 +203,16 @@ void SendQueue::LaunchPending() {
 bool SendQueue::LaunchOne(uint32_t index) {
   Wqe& wqe = At(index);
   if (launch_offset_ == 0) {
-    if (NeedsAnswer(wqe) || (wqe.flags & IBV_SEND_FENCE) != 0) {
-      const int limit = (wqe.flags & IBV_SEND_FENCE) != 0 ? 1 : qp_.attributes().max_rd_atomic;
-      if (NeedsAnswer(wqe) && qp_.attributes().max_rd_atomic == 0) {
-        return FailLocally(index, IBV_WC_LOC_QP_OP_ERR);
-      }
-      // Resumed when an answer arrives.
-      if (outstanding_reads_ >= limit) return false;
-    }
+    const int read_limit = qp_.attributes().max_rd_atomic;
+    if (NeedsAnswer(wqe) && read_limit == 0) return FailLocally(index, IBV_WC_LOC_QP_OP_ERR);
+    // Resumed when an answer arrives.
+    if ((wqe.flags & IBV_SEND_FENCE) != 0 && outstanding_reads_ != 0) return false;
     if (!LocalMemoryAllowed(wqe, index)) return FailLocally(index, IBV_WC_LOC_PROT_ERR);
+    if (!IsSend(wqe.opcode)) {
+      const Direct direct = TryDirect(index);
+      if (direct != Direct::kUseRing) return direct == Direct::kDone;
+    }
+    if (NeedsAnswer(wqe) && outstanding_reads_ >= read_limit) return false;
     wqe.first_psn = next_psn_;
   }
   if (!WriteFragments(wqe, index)) {
@@ -238,7 +241,7 @@ bool SendQueue::LocalMemoryAllowed(Wqe& wqe, uint32_t index) {
 
 bool SendQueue::WriteFragments(Wqe& wqe, uint32_t index) {
   RingWriter& ring = lane_->requests();
-  const uint32_t payload_bytes = NeedsAnswer(wqe) ? 0 : wqe.length;
+  const uint32_t payload_bytes = NeedsAnswer(wqe) || wqe.placed ? 0 : wqe.length;
   MessageHeader header{.opcode = RequestOf(wqe.opcode),
                        .immediate = wqe.immediate,
                        .destination = qp_.attributes().dest_qp_num,
@@ -247,6 +250,7 @@ bool SendQueue::WriteFragments(Wqe& wqe, uint32_t index) {
   if (wqe.opcode == IBV_WR_SEND_WITH_IMM || wqe.opcode == IBV_WR_RDMA_WRITE_WITH_IMM) {
     flags |= kImmediate;
   }
+  if (wqe.placed) flags |= kPlaced;
   while (true) {
     const bool first = launch_offset_ == 0;
     const size_t prefix = first ? PrefixBytes(wqe) : 0;
@@ -404,7 +408,7 @@ void SendQueue::TakeBack(uint32_t first) {
   const uint32_t in_ring = launched_ + (launch_offset_ != 0 ? 1 : 0);
   for (uint32_t index = first; index != in_ring; ++index) {
     Wqe& wqe = At(index);
-    if ((wqe.flags & IBV_SEND_INLINE) != 0) {
+    if ((wqe.flags & IBV_SEND_INLINE) != 0 && !wqe.placed) {
       StoreInline(index, lane_->requests().PayloadAt(wqe.start) + PrefixBytes(wqe));
     }
     if (NeedsAnswer(wqe)) CountReads(-1);
@@ -440,7 +444,7 @@ void SendQueue::Answered(const MessageHeader& answer, const std::byte* payload,
     ReportFailure(index, IBV_WC_LOC_PROT_ERR, sink);
     return;
   }
-  Scatter(wqe, index, payload, answer.length);
+  Scatter(wqe, index, answer_offset_, payload, answer.length);
   answer_offset_ += answer.length;
   if (!last) return;
   answer_offset_ = 0;
@@ -451,9 +455,9 @@ void SendQueue::Answered(const MessageHeader& answer, const std::byte* payload,
   Resume(sink);
 }
 
-void SendQueue::Scatter(Wqe& wqe, uint32_t index, const std::byte* from, uint32_t bytes) {
+void SendQueue::Scatter(Wqe& wqe, uint32_t index, uint32_t offset, const std::byte* from,
+                        uint32_t bytes) {
   const ibv_sge* sge = SgesOf(wqe, index);
-  uint32_t offset = answer_offset_;
   for (; bytes != 0; ++sge) {
     if (offset >= sge->length) {
       offset -= sge->length;
@@ -476,7 +480,7 @@ void SendQueue::Flush(CompletionSink& sink) {
   if (VERBENA_MUTANT(kFlushNotDelivered)) done_ = tail_;
   for (; done_ != tail_; ++done_) AddCompletion(done_, IBV_WC_WR_FLUSH_ERR, sink);
   launched_ = tail_;
-  launch_offset_ = 0;
+  launch_offset_ = direct_offset_ = 0;
   CountReads(-outstanding_reads_);
 }
 
@@ -487,7 +491,7 @@ void SendQueue::CountReads(int change) {
 
 void SendQueue::Reset() {
   released_ = done_ = launched_ = tail_;
-  launch_offset_ = 0;
+  launch_offset_ = direct_offset_ = 0;
   published_ = backing_off_ = failed_ = target_lost_ = false;
   CountReads(-outstanding_reads_);
   answer_offset_ = rnr_retries_ = 0;

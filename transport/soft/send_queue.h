@@ -21,12 +21,14 @@
 #include <memory>
 
 #include "verbena/transport/coro/clock.h"
+#include "verbena/transport/soft/device_tables.h"
 #include "verbena/transport/soft/message.h"
 #include "verbena/transport/soft/shared_region.h"
 
 namespace verbena::soft {
 
 class CompletionSink;
+class DirectCopy;
 class OutLane;
 class QueuePair;
 
@@ -70,6 +72,8 @@ class SendQueue {
 
  private:
   enum class State : uint8_t { kPosted, kLaunched, kAnswered };
+  enum class Wire : uint8_t { kUndecided, kRing };
+  enum class Direct { kDone, kWait, kUseRing };
 
   struct alignas(64) Wqe {
     // A SEND needs no more than this line.
@@ -84,6 +88,8 @@ class SendQueue {
     uint8_t num_sge;
     State state;
     bool inline_stored;
+    bool placed;  // a WRITE with immediate whose data is at the target already
+    Wire route;
     ibv_wr_opcode opcode;
     // One-sided operations and failures go on here.
     uint64_t remote_address;
@@ -118,8 +124,15 @@ class SendQueue {
   static size_t PrefixBytes(const Wqe& wqe);
   static void WritePrefix(const Wqe& wqe, std::byte* to);
   void Gather(std::byte* to, Wqe& wqe, uint32_t index, uint32_t offset, uint32_t bytes);
-  void Scatter(Wqe& wqe, uint32_t index, const std::byte* from, uint32_t bytes);
+  void Scatter(Wqe& wqe, uint32_t index, uint32_t offset, const std::byte* from, uint32_t bytes);
   void Announce();
+
+  // Executing a one-sided WR here (send_queue_direct.cc). Both copies are false when the target has
+  // to be asked after all.
+  Direct TryDirect(uint32_t index);
+  RemoteAccess AccessOf(const Wqe& wqe, uint64_t offset, uint64_t bytes) const;
+  bool CopyDirectly(DirectCopy& copy, Wqe& wqe, uint32_t index);
+  bool AtomicDirectly(DirectCopy& copy, Wqe& wqe, uint32_t index);
 
   // Ending.
   bool FailLocally(uint32_t index, ibv_wc_status status);
@@ -147,6 +160,7 @@ class SendQueue {
   uint32_t launched_ = 0;
   uint32_t tail_ = 0;
   uint32_t launch_offset_ = 0;  // bytes of the WQE at launched_ that are in the ring already
+  uint32_t direct_offset_ = 0;  // bytes of it that were copied directly
   uint16_t next_psn_ = 0;
   bool published_ = false;    // something, since the last Announce
   bool backing_off_ = false;  // until the RNR timer

@@ -1,5 +1,6 @@
 #include "verbena/transport/soft/shared_wire.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/epoll.h>
 
@@ -27,7 +28,7 @@ bool SameGid(const ibv_gid& a, const ibv_gid& b) {
 // What a Peer in another process is made of.
 struct MappedShare {
   SharedRegion controls;
-  SharedRegion memory;
+  SharedRegion tables;
 };
 
 }  // namespace
@@ -82,6 +83,7 @@ void SharedWire::TakeRequests() {
     closings.swap(closings_);
   }
   for (const ConnectRequest& request : requests) StartRequest(request);
+  TellOfArenas();
   for (const Closing& closing : closings) {
     Connection* connection = Outbound(closing.gid);
     if (connection == nullptr) continue;
@@ -90,6 +92,43 @@ void SharedWire::TakeRequests() {
     if (!status.ok()) End(*connection, status);
     Watch(*connection);
   }
+}
+
+void SharedWire::AnnounceArena(std::shared_ptr<const Arena> arena) {
+  std::lock_guard<std::mutex> lock(requests_mutex_);
+  const uint32_t id = arena->id;
+  arena_news_.push_back({id, std::move(arena)});
+}
+
+void SharedWire::WithdrawArena(uint32_t id) {
+  std::lock_guard<std::mutex> lock(requests_mutex_);
+  arena_news_.push_back({id, nullptr});
+}
+
+void SharedWire::TellOfArenas() {
+  std::vector<ArenaNews> news;
+  {
+    std::lock_guard<std::mutex> lock(requests_mutex_);
+    news.swap(arena_news_);
+  }
+  for (const ArenaNews& item : news) {
+    for (auto& connection : connections_) {
+      if (connection->over || !connection->told_of_arenas) continue;
+      absl::Status status =
+          item.arena != nullptr
+              ? SendArena(*connection, item.arena)
+              : connection->socket->Send({.kind = ControlMessage::kArenaGone, .arena = item.id});
+      if (!status.ok()) End(*connection, status);
+      Watch(*connection);
+    }
+  }
+}
+
+absl::Status SharedWire::SendArena(Connection& connection,
+                                   const std::shared_ptr<const Arena>& arena) {
+  return connection.socket->Send(
+      {.kind = ControlMessage::kArena, .arena = arena->id, .arena_bytes = arena->region.size()},
+      {arena->region.fd()}, arena);
 }
 
 void SharedWire::StartRequest(const ConnectRequest& request) {
@@ -208,6 +247,18 @@ absl::Status SharedWire::Handle(Connection& connection, ControlSocket::Received 
     case ControlMessage::kCloseLane:
       rnic_.RemoveLane(*connection.peer, message.lane);
       return absl::OkStatus();
+    case ControlMessage::kArena: {
+      if (received.descriptors.size() != 1) {
+        return absl::InvalidArgumentError("a soft device announced an arena without its memory");
+      }
+      auto region = SharedRegion::Map(received.descriptors[0].Release(), message.arena_bytes,
+                                      SharedRegion::Access::kReadWrite);
+      if (!region.ok()) return region.status();
+      return connection.peer->AddArena(message.arena, *std::move(region));
+    }
+    case ControlMessage::kArenaGone:
+      rnic_.WithdrawArena(*connection.peer, message.arena);
+      return absl::OkStatus();
     default:
       return absl::InvalidArgumentError("a soft device sent a message of unknown kind");
   }
@@ -225,16 +276,25 @@ absl::Status SharedWire::HandleHello(Connection& connection, ControlSocket::Rece
       SharedRegion::Map(received.descriptors[0].Release(), sizeof(CqControl) * kMaxCompletionQueues,
                         SharedRegion::Access::kReadWrite);
   if (!controls.ok()) return controls.status();
-  auto memory =
-      SharedRegion::Map(received.descriptors[1].Release(), sizeof(MemoryEntry) * kMaxMemoryRegions,
-                        SharedRegion::Access::kReadOnly);
-  if (!memory.ok()) return memory.status();
+  auto tables = SharedRegion::Map(received.descriptors[1].Release(), sizeof(DeviceTables),
+                                  SharedRegion::Access::kReadOnly);
+  if (!tables.ok()) return tables.status();
   share->controls = *std::move(controls);
-  share->memory = *std::move(memory);
-  auto* control = reinterpret_cast<CqControl*>(share->controls.data());
-  auto* entries = reinterpret_cast<const MemoryEntry*>(share->memory.data());
+  share->tables = *std::move(tables);
+  const int pid_fd = connection.socket->pid_fd();
   connection.peer = rnic_.AddPeer(std::make_shared<Peer>(
-      message.gid, control, entries, received.descriptors[2].Release(), std::move(share)));
+      PeerParts{.gid = message.gid,
+                .controls = reinterpret_cast<CqControl*>(share->controls.data()),
+                .tables = reinterpret_cast<const DeviceTables*>(share->tables.data()),
+                .doorbell = std::move(received.descriptors[2]),
+                .keep_alive = share,
+                .pid = connection.socket->pid(),
+                .pid_fd = UniqueFd(pid_fd < 0 ? -1 : fcntl(pid_fd, F_DUPFD_CLOEXEC, 0))}));
+  // Before its QPs are connected, so that the first one-sided operation finds them mapped.
+  connection.told_of_arenas = true;
+  for (const std::shared_ptr<const Arena>& arena : rnic_.arenas().All()) {
+    if (absl::Status status = SendArena(connection, arena); !status.ok()) return status;
+  }
   std::vector<ConnectRequest> unsent;
   unsent.swap(connection.unsent);
   for (const ConnectRequest& request : unsent) {
@@ -289,7 +349,7 @@ absl::Status SharedWire::SendHello(Connection& connection) {
   std::shared_ptr<const DeviceShare> share = rnic_.share();
   return connection.socket->Send(
       {.kind = ControlMessage::kHello, .gid = rnic_.gid()},
-      {share->controls.fd(), share->memory_read_only.get(), rnic_.engine().doorbell_fd()}, share);
+      {share->controls.fd(), share->tables_read_only.get(), rnic_.engine().doorbell_fd()}, share);
 }
 
 absl::Status SharedWire::SendResolve(Connection& connection, const ConnectRequest& request) {

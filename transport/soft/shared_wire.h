@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "verbena/transport/soft/arenas.h"
 #include "verbena/transport/soft/control_socket.h"
 #include "verbena/transport/soft/peer.h"
 
@@ -51,6 +52,10 @@ class SharedWire {
   // Any thread: the lane's initiator, we, will write nothing more into it.
   void CloseLane(const ibv_gid& gid, uint64_t lane);
 
+  // Any thread: tells all peers, those to come included, of an arena; and that one is no more.
+  void AnnounceArena(std::shared_ptr<const Arena> arena);
+  void WithdrawArena(uint32_t id);
+
   // One turn. True when something happened.
   bool Serve();
 
@@ -61,6 +66,7 @@ class SharedWire {
     ibv_gid gid{};               // of outbound ones from the start
     bool outbound = false;
     bool over = false;
+    bool told_of_arenas = false;
     std::vector<ConnectRequest> unsent;                      // wait for its HELLO
     std::unordered_map<uint64_t, ConnectRequest> resolving;  // wait for kResolved
   };
@@ -70,6 +76,8 @@ class SharedWire {
   };
 
   void TakeRequests();
+  void TellOfArenas();
+  absl::Status SendArena(Connection& connection, const std::shared_ptr<const Arena>& arena);
   void StartRequest(const ConnectRequest& request);
   Connection* Outbound(const ibv_gid& gid);
   Connection* Add(std::unique_ptr<ControlSocket> socket);
@@ -94,6 +102,12 @@ class SharedWire {
   std::mutex requests_mutex_;
   std::vector<ConnectRequest> requests_;
   std::vector<Closing> closings_;
+  // In order: an announcement, or, with a null arena, a withdrawal.
+  struct ArenaNews {
+    uint32_t id = 0;
+    std::shared_ptr<const Arena> arena;
+  };
+  std::vector<ArenaNews> arena_news_;
 };
 
 }  // namespace verbena::soft

@@ -19,6 +19,11 @@ SoftDevice::~SoftDevice() { rnic_->Shutdown(); }
 
 bool SoftDevice::Step() { return rnic_->engine().Step(); }
 
+absl::StatusOr<std::byte*> SoftDevice::AllocateShared(size_t bytes) {
+  return rnic_->AllocateShared(bytes);
+}
+absl::Status SoftDevice::FreeShared(std::byte* memory) { return rnic_->FreeShared(memory); }
+
 const std::string& SoftDevice::name() const { return rnic_->name(); }
 ibv_context* SoftDevice::context() { return rnic_->context(); }
 const DeviceCapabilities& SoftDevice::capabilities() const { return rnic_->capabilities(); }

@@ -19,6 +19,7 @@
 #ifndef VERBENA_TRANSPORT_SOFT_SOFT_DEVICE_H_
 #define VERBENA_TRANSPORT_SOFT_SOFT_DEVICE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -39,6 +40,9 @@ struct SoftDeviceOptions {
   bool engine_thread = true;
   // Whether processes beside this one can connect. Needs the engine thread.
   bool shared_memory = true;
+  // Whether one-sided operations of this device are copies that it makes itself, where it can reach
+  // the target's memory. False: the target executes them all. Semantics are the same.
+  bool direct_copies = true;
   // Of the RNR timers. Null: the machine's steady clock. Outlives the device.
   Clock* clock = nullptr;
   // Memory per pair of CQs that exchange messages, and per direction; powers of two. A message
@@ -57,6 +61,13 @@ class SoftDevice final : public Device {
   // One turn of the engine, for a device without a thread. True when it did something: a simulator
   // calls it until no device has anything left to do, then advances its clock.
   bool Step();
+
+  // Page-aligned memory, zero, that peers in other processes can map: one-sided operations on what
+  // is registered in it are plain copies by their initiator. Few and large: RESOURCE_EXHAUSTED
+  // beyond
+  // 63. Freed by FreeShared, once nothing in it is registered any more, or with the device.
+  absl::StatusOr<std::byte*> AllocateShared(size_t bytes);
+  absl::Status FreeShared(std::byte* memory);
 
   DeviceKind kind() const override { return DeviceKind::kSoft; }
   const std::string& name() const override;

@@ -32,6 +32,7 @@ struct EndpointOptions {
   bool signal_all = false;
   bool with_channel = false;
   size_t bytes = 1 << 16;
+  bool shared_arena = false;  // the buffer lies in one
   uint8_t rnr_retry = 7;
   uint8_t min_rnr_timer = 1;
   int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
@@ -41,7 +42,7 @@ struct EndpointOptions {
 class Endpoint {
  public:
   Endpoint(Device& device, const EndpointOptions& options)
-      : device_(device), options_(options), memory_(options.bytes) {
+      : device_(device), options_(options), memory_(Allocate(device, options)) {
     pd_ = PdHandle(device, device.AllocPd().value());
     if (options.with_channel) {
       channel_ = CompChannelHandle(device, device.CreateCompChannel().value());
@@ -51,7 +52,7 @@ class Endpoint {
       send_cq_ = CqHandle(device, device.CreateCq(options.cqe, this, nullptr).value());
     }
     mr_ = MrHandle(device,
-                   device.RegMr(pd_.get(), memory_.data(), memory_.size(), options.access).value());
+                   device.RegMr(pd_.get(), memory_.get(), options.bytes, options.access).value());
     if (options.shared_receives) {
       ibv_srq_init_attr srq{};
       srq.attr = {.max_wr = options.receive_wr, .max_sge = options.max_sge, .srq_limit = 0};
@@ -87,8 +88,8 @@ class Endpoint {
   MrHandle& mr_handle() { return mr_; }
   ibv_comp_channel* channel() { return channel_.get(); }
   Device& device() { return device_; }
-  std::byte* send_buffer() { return memory_.data(); }
-  std::byte* receive_buffer() { return memory_.data() + memory_.size() / 2; }
+  std::byte* send_buffer() { return memory_.get(); }
+  std::byte* receive_buffer() { return memory_.get() + options_.bytes / 2; }
   const EndpointOptions& options() const { return options_; }
 
   absl::Status ToInit(ibv_qp* qp) {
@@ -184,9 +185,20 @@ class Endpoint {
   }
 
  private:
+  static std::shared_ptr<std::byte> Allocate(Device& device, const EndpointOptions& options) {
+    if (!options.shared_arena) {
+      return std::shared_ptr<std::byte>(new std::byte[options.bytes](),
+                                        [](std::byte* memory) { delete[] memory; });
+    }
+    auto& soft = dynamic_cast<SoftDevice&>(device);
+    return std::shared_ptr<std::byte>(
+        soft.AllocateShared(options.bytes).value(),
+        [&soft](std::byte* memory) { EXPECT_TRUE(soft.FreeShared(memory).ok()); });
+  }
+
   Device& device_;
   EndpointOptions options_;
-  std::vector<std::byte> memory_;
+  std::shared_ptr<std::byte> memory_;
   PdHandle pd_;
   CompChannelHandle channel_;
   CqHandle cq_;

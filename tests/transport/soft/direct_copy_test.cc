@@ -1,0 +1,161 @@
+// One-sided operations that the initiator executes alone, in another process's memory; and when
+// that memory may be used again.
+
+#include <sched.h>
+
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "tests/transport/soft/endpoint.h"
+#include "tests/transport/soft/two_processes.h"
+#include "verbena/transport/soft/completion_queue.h"
+
+namespace verbena::soft {
+namespace {
+
+constexpr uint32_t kBytes = 4 << 20;
+
+struct Process {
+  Process() : device(SoftDevice::Create().value()), endpoint(*device, Options()) {
+    EXPECT_TRUE(endpoint.ToInit(endpoint.qp()).ok());
+  }
+  static EndpointOptions Options() {
+    return {.with_channel = true, .bytes = 2 * kBytes, .shared_arena = true};
+  }
+
+  std::unique_ptr<SoftDevice> device;
+  Endpoint endpoint;
+};
+
+TEST(DirectCopyTest, OperationsInASharedArenaNeedNothingOfTheTarget) {
+  Child child([](Side& side) {
+    Process process;
+    side.Connect(process.endpoint);
+    side.Signal();
+    side.Await();
+    for (uint32_t i = 8; i < kBytes; i += 97) {
+      ASSERT_EQ(process.endpoint.receive_buffer()[i], std::byte(i * 3));
+    }
+  });
+  Process process;
+  Endpoint& endpoint = process.endpoint;
+  Side side = child.side();
+  const Address theirs = side.Connect(endpoint);
+  // One operation while it runs: from then on the connection stands.
+  ASSERT_EQ(endpoint.PostOneSided(IBV_WR_RDMA_WRITE, 0, endpoint.SendSge(0, 8),
+                                  theirs.receive_buffer, theirs.rkey),
+            0);
+  ASSERT_EQ(AwaitByEvents(endpoint).status, IBV_WC_SUCCESS);
+  side.Await();
+  child.Stop();
+  for (uint32_t i = 0; i < kBytes; ++i) endpoint.send_buffer()[i] = std::byte(i * 3);
+  ASSERT_EQ(endpoint.PostOneSided(IBV_WR_RDMA_WRITE, 1, endpoint.SendSge(0, kBytes),
+                                  theirs.receive_buffer, theirs.rkey),
+            0);
+  ASSERT_EQ(AwaitByEvents(endpoint).status, IBV_WC_SUCCESS);
+  ASSERT_EQ(endpoint.PostOneSided(IBV_WR_RDMA_READ, 2, endpoint.ReceiveSge(0, kBytes),
+                                  theirs.receive_buffer, theirs.rkey),
+            0);
+  ASSERT_EQ(AwaitByEvents(endpoint).status, IBV_WC_SUCCESS);
+  EXPECT_EQ(std::memcmp(endpoint.send_buffer(), endpoint.receive_buffer(), kBytes), 0);
+  ibv_sge result = endpoint.ReceiveSge(0, 8);
+  ibv_send_wr wr{};
+  wr.sg_list = &result;
+  wr.num_sge = 1;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+  wr.wr.atomic = {
+      .remote_addr = theirs.receive_buffer, .compare_add = 1, .swap = 0, .rkey = theirs.rkey};
+  ibv_send_wr* bad = nullptr;
+  ASSERT_EQ(ibv_post_send(endpoint.qp(), &wr, &bad), 0);
+  ASSERT_EQ(AwaitByEvents(endpoint).status, IBV_WC_SUCCESS);
+  EXPECT_EQ(std::memcmp(endpoint.receive_buffer(), endpoint.send_buffer(), 8), 0);
+  child.Continue();
+  side.Signal();
+  child.Join();
+}
+
+// Writes all of the other side's buffer with 'w', over and over, until that fails.
+void WriteForever(Side& side) {
+  Process process;
+  Endpoint& endpoint = process.endpoint;
+  const Address theirs = side.Connect(endpoint);
+  std::memset(endpoint.send_buffer(), 'w', kBytes);
+  ibv_wc_status status = IBV_WC_SUCCESS;
+  while (status == IBV_WC_SUCCESS) {
+    ASSERT_EQ(endpoint.PostOneSided(IBV_WR_RDMA_WRITE, 0, endpoint.SendSge(0, kBytes),
+                                    theirs.receive_buffer, theirs.rkey),
+              0);
+    status = AwaitByPolling(endpoint.cq()).status;
+  }
+  EXPECT_EQ(status, IBV_WC_RETRY_EXC_ERR);
+  side.Signal();
+}
+
+// Whether the peer is inside a copy, as the device sees it.
+bool IsCopying(Endpoint& endpoint) {
+  auto& cq = *static_cast<CompletionQueue*>(endpoint.cq());
+  std::lock_guard<SpinLock> lock(cq.lock());
+  return !cq.in_lanes().empty() && cq.in_lanes()[0]->header().copying.load() % 2 == 1;
+}
+
+TEST(DirectCopyTest, MemoryIsQuarantinedUntilAFrozenWriterIsOutOfItAndNothingLandsLater) {
+  Child child(WriteForever);
+  Process process;
+  Endpoint& endpoint = process.endpoint;
+  child.side().Connect(endpoint);
+  const uint32_t qpn = endpoint.qp()->qp_num;
+  EXPECT_FALSE(process.device->Quiesced(qpn)) << "it is in service";
+  // Until the writer is caught in the middle of a copy.
+  while (true) {
+    while (!IsCopying(endpoint)) sched_yield();
+    child.Stop();
+    if (IsCopying(endpoint)) break;
+    child.Continue();
+  }
+  // The link ends at once, whatever the writer does.
+  endpoint.ToState(IBV_QPS_ERR);
+  endpoint.qp_handle().Reset();
+  for (int i = 0; i < 1000; ++i) ASSERT_FALSE(process.device->Quiesced(qpn));
+  EXPECT_EQ(process.device->DeregMr(endpoint.mr()).code(), absl::StatusCode::kFailedPrecondition);
+  child.Continue();
+  while (!process.device->Quiesced(qpn)) sched_yield();
+  // The memory is ours again: not one byte may change any more.
+  std::memset(endpoint.receive_buffer(), 'o', kBytes);
+  child.side().Await();
+  child.Join();
+  const std::string ours(kBytes, 'o');
+  EXPECT_EQ(std::memcmp(endpoint.receive_buffer(), ours.data(), kBytes), 0);
+}
+
+TEST(DirectCopyTest, WriterThatDiesInTheMiddleOfACopyLeavesItsTargetQuiesced) {
+  Child child(WriteForever);
+  Process process;
+  Endpoint& endpoint = process.endpoint;
+  child.side().Connect(endpoint);
+  const uint32_t qpn = endpoint.qp()->qp_num;
+  while (!IsCopying(endpoint)) sched_yield();
+  child.Stop();
+  endpoint.ToState(IBV_QPS_ERR);
+  child.Kill();
+  while (!process.device->Quiesced(qpn)) sched_yield();
+}
+
+TEST(DirectCopyTest, ArenaInUseCannotBeFreedAndAFreedOneIsNoArena) {
+  auto device = SoftDevice::Create().value();
+  std::byte* memory = device->AllocateShared(1 << 20).value();
+  PdHandle pd(*device, device->AllocPd().value());
+  MrHandle mr(*device,
+              device->RegMr(pd.get(), memory + 4096, 4096, IBV_ACCESS_LOCAL_WRITE).value());
+  EXPECT_EQ(device->FreeShared(memory).code(), absl::StatusCode::kFailedPrecondition);
+  mr.Reset();
+  EXPECT_EQ(device->FreeShared(memory + 1).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(device->FreeShared(memory).ok());
+  EXPECT_EQ(device->FreeShared(memory).code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace verbena::soft

@@ -1,0 +1,50 @@
+// Arenas: memory of a device that its peers can map, so that their one-sided operations are copies
+// by the initiator alone.
+//
+// Each arena is one sealed memfd. Few and large: at most kMaxArenas - 1 at a time. Any thread. The
+// memory lives until it is freed here and no peer that was told of it maps it any more.
+
+#ifndef VERBENA_TRANSPORT_SOFT_ARENAS_H_
+#define VERBENA_TRANSPORT_SOFT_ARENAS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "verbena/transport/soft/shared_region.h"
+
+namespace verbena::soft {
+
+struct Arena {
+  uint32_t id = 0;
+  SharedRegion region;
+};
+
+class Arenas {
+ public:
+  Arenas();
+
+  absl::StatusOr<std::shared_ptr<const Arena>> Allocate(size_t bytes);
+  // The arena that starts at `memory`, which is an arena no more; null when there is none. Its
+  // number is given to another one by Recycle.
+  std::shared_ptr<const Arena> Remove(const std::byte* memory);
+  void Recycle(uint32_t id);
+
+  // The arena that holds all of [address, address + bytes); null when none does.
+  std::shared_ptr<const Arena> Find(uint64_t address, uint64_t bytes);
+  std::vector<std::shared_ptr<const Arena>> All();
+
+ private:
+  std::mutex mutex_;
+  std::map<uint64_t, std::shared_ptr<const Arena>> by_address_;
+  std::deque<uint32_t> free_ids_;
+};
+
+}  // namespace verbena::soft
+
+#endif  // VERBENA_TRANSPORT_SOFT_ARENAS_H_

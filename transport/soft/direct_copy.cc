@@ -1,0 +1,60 @@
+#include "verbena/transport/soft/direct_copy.h"
+
+#include <atomic>
+#include <cstring>
+#include <optional>
+
+namespace verbena::soft {
+
+bool DirectCopy::Possible(const RemoteAccess& access) const {
+  const std::optional<MemoryLocation> where = lane_.peer().target().Find(access);
+  return where.has_value() && lane_.peer().CanReach(*where, access.bytes);
+}
+
+template <typename Operation>
+bool DirectCopy::Announced(const RemoteAccess& access, Operation operation) {
+  lane_.BeginCopy();
+  const std::optional<MemoryLocation> where = lane_.peer().target().Find(access);
+  const bool done = where.has_value() && operation(*where);
+  lane_.EndCopy();
+  return done;
+}
+
+bool DirectCopy::Chunk(const RemoteAccess& access, void* local) {
+  const bool write = access.access == IBV_ACCESS_REMOTE_WRITE;
+  return Announced(access, [&](const MemoryLocation& where) {
+    std::byte* remote = lane_.peer().Map(where, access.bytes);
+    if (remote == nullptr) {
+      return lane_.peer().CopyByKernel(write, local, where, access.bytes);
+    }
+    if (write) {
+      std::memcpy(remote, local, access.bytes);
+    } else {
+      std::memcpy(local, remote, access.bytes);
+    }
+    return true;
+  });
+}
+
+bool DirectCopy::CompareSwap(const RemoteAccess& access, uint64_t compare, uint64_t swap,
+                             uint64_t& old) {
+  return Announced(access, [&](const MemoryLocation& where) {
+    std::byte* remote = lane_.peer().Map(where, access.bytes);
+    if (remote == nullptr) return false;
+    old = compare;
+    std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(remote))
+        .compare_exchange_strong(old, swap);
+    return true;
+  });
+}
+
+bool DirectCopy::FetchAdd(const RemoteAccess& access, uint64_t add, uint64_t& old) {
+  return Announced(access, [&](const MemoryLocation& where) {
+    std::byte* remote = lane_.peer().Map(where, access.bytes);
+    if (remote == nullptr) return false;
+    old = std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(remote)).fetch_add(add);
+    return true;
+  });
+}
+
+}  // namespace verbena::soft

@@ -1,0 +1,145 @@
+// Rnic: when memory may be used again that peers had access to, and memory that they can map.
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/transport/device/verbs_status.h"
+#include "verbena/transport/soft/rnic.h"
+
+namespace verbena::soft {
+namespace {
+
+// A peer that runs ends a chunk within microseconds. One that does not within this time is frozen.
+constexpr auto kPatience = std::chrono::seconds(2);
+
+}  // namespace
+
+bool Rnic::CopyUnderWay::over() const {
+  return lane->header().copying.load(std::memory_order_acquire) != sequence || peer->ProcessEnded();
+}
+
+void Rnic::AddCopiesUnderWay(CompletionQueue& cq, const QueuePair* qp,
+                             std::vector<CopyUnderWay>& copies) {
+  for (auto& lane : cq.in_lanes()) {
+    if (qp != nullptr && !qp->IsConnectedTo(lane->peer().gid(), qp->attributes().dest_qp_num)) {
+      continue;
+    }
+    const uint64_t sequence = lane->header().copying.load(std::memory_order_acquire);
+    if (sequence % 2 == 0) continue;
+    copies.push_back({lane->shared_peer(), lane->memory(), sequence});
+  }
+}
+
+void Rnic::OpenToPeer(QueuePair& qp) {
+  const ibv_qp_attr& attributes = qp.attributes();
+  const ibv_gid& gid = attributes.ah_attr.grh.dgid;
+  constexpr unsigned kReads = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+  const unsigned denied = attributes.max_dest_rd_atomic == 0 ? kReads : 0;
+  QpEntry& entry = share_->tables().QpAt(qp.qp_num);
+  entry.pd.store(qp.pd_handle(), std::memory_order_relaxed);
+  entry.access.store(attributes.qp_access_flags & ~denied, std::memory_order_relaxed);
+  entry.source.store(attributes.dest_qp_num, std::memory_order_relaxed);
+  entry.source_gid[0].store(gid.global.subnet_prefix, std::memory_order_relaxed);
+  entry.source_gid[1].store(gid.global.interface_id, std::memory_order_relaxed);
+  entry.qpn.store(qp.qp_num, std::memory_order_release);
+}
+
+void Rnic::CloseToPeer(QueuePair& qp) {
+  QpEntry& entry = share_->tables().QpAt(qp.qp_num);
+  if (entry.qpn.load(std::memory_order_relaxed) != qp.qp_num) return;
+  std::vector<CopyUnderWay> copies;
+  std::lock_guard<std::mutex> lock(copies_mutex_);
+  entry.qpn.store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  AddCopiesUnderWay(qp.receive_side(), &qp, copies);
+  if (copies.empty()) return;
+  std::vector<CopyUnderWay>& left_behind = copies_[qp.qp_num];
+  left_behind.insert(left_behind.end(), copies.begin(), copies.end());
+}
+
+bool Rnic::Quiesced(uint32_t qpn) {
+  std::lock_guard<std::mutex> lock(copies_mutex_);
+  if (share_->tables().QpAt(qpn).qpn.load(std::memory_order_relaxed) == qpn) return false;
+  auto found = copies_.find(qpn);
+  if (found == copies_.end()) return true;
+  std::erase_if(found->second, [](const CopyUnderWay& copy) { return copy.over(); });
+  if (!found->second.empty()) return false;
+  copies_.erase(found);
+  return true;
+}
+
+absl::Status Rnic::DeregMr(ibv_mr* mr) {
+  std::vector<CopyUnderWay> copies;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!mrs_.contains(mr)) {
+      return ErrnoStatus(EINVAL, "ibv_dereg_mr: the MR is not an object of this device");
+    }
+    memory_.Revoke(mr->lkey);
+    for (auto& [_, cq] : cqs_) {
+      // Having had its lock also proves that no access of our own is still under way.
+      std::lock_guard<SpinLock> cq_lock(cq->lock());
+      AddCopiesUnderWay(*cq, nullptr, copies);
+    }
+  }
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (true) {
+    std::erase_if(copies, [](const CopyUnderWay& copy) { return copy.over(); });
+    if (copies.empty()) break;
+    if (std::chrono::steady_clock::now() > deadline) {
+      return ErrnoStatus(EBUSY, fmt::format("ibv_dereg_mr: a frozen peer of {} may still be in the "
+                                            "middle of a copy; it can start no other one",
+                                            name()));
+    }
+    sched_yield();
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  memory_.Recycle(mr->lkey);
+  --pds_[mr->pd]->users;
+  mrs_.erase(mr);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::byte*> Rnic::AllocateShared(size_t bytes) {
+  if (bytes == 0) return absl::InvalidArgumentError("a shared arena of no bytes");
+  absl::StatusOr<std::shared_ptr<const Arena>> arena = arenas_.Allocate(bytes);
+  if (!arena.ok()) return arena.status();
+  wire_.AnnounceArena(*arena);
+  engine_.Wake();
+  return (*arena)->region.data();
+}
+
+absl::Status Rnic::FreeShared(std::byte* memory) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const uint64_t start = reinterpret_cast<uint64_t>(memory);
+  std::shared_ptr<const Arena> arena = arenas_.Find(start, 1);
+  if (arena == nullptr || arena->region.data() != memory) {
+    return absl::InvalidArgumentError("not the start of a shared arena of this device");
+  }
+  for (const auto& [mr, _] : mrs_) {
+    const uint64_t address = reinterpret_cast<uint64_t>(mr->addr);
+    if (address < start + arena->region.size() && start < address + mr->length) {
+      return ErrnoStatus(EBUSY, "freeing a shared arena with registered memory");
+    }
+  }
+  arenas_.Remove(memory);
+  // Told in this order, so that whoever hears of the number's next owner has let go of this one.
+  wire_.WithdrawArena(arena->id);
+  arenas_.Recycle(arena->id);
+  engine_.Wake();
+  return absl::OkStatus();
+}
+
+void Rnic::WithdrawArena(Peer& peer, uint32_t id) {
+  const SharedRegion region = peer.WithdrawArena(id);
+  // Copies run under a CQ's lock: once each was free, the mapping can go.
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& [_, cq] : cqs_) std::lock_guard<SpinLock> drained(cq->lock());
+}
+
+}  // namespace verbena::soft

@@ -41,6 +41,7 @@ CompletionQueue::CompletionQueue(Rnic& rnic, uint32_t index, uint64_t id, int en
       rnic_(rnic),
       id_(id),
       control_(control),
+      in_lanes_(control),
       queue_(std::make_unique<Queued[]>(entries)) {
   context = rnic.context();
   channel = events;
@@ -48,6 +49,8 @@ CompletionQueue::CompletionQueue(Rnic& rnic, uint32_t index, uint64_t id, int en
   handle = index;
   cqe = entries;
   control_.doorbell.store(0);
+  control_.activity_summary.store(0);
+  for (auto& word : control_.activity) word.store(0);
   control_.mode.store(CqControl::kPolled);
 }
 
@@ -111,11 +114,8 @@ void CompletionQueue::Drive() {
   int turns = 0;
   do {
     Progress(sink);
-    progress_due_ = true;
-    PublishProgress();
-    for (auto& lane : out_lanes_) lane->SetWakeLevel();
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    CheckWakes();
+    SetWakeLevels();
+    SettleServed();
   } while (HasWork() && ++turns < kMaxTurns);
   if (turns == kMaxTurns) rnic_.WakeEngine(control_);
   sink.Finish();
@@ -128,7 +128,7 @@ void CompletionQueue::BecomePolled() {
 
 void CompletionQueue::BecomeUnpolled() {
   control_.mode.store(CqControl::kUnpolled, std::memory_order_relaxed);
-  for (auto& lane : out_lanes_) lane->SetWakeLevel();
+  SetWakeLevels();
   std::atomic_thread_fence(std::memory_order_seq_cst);
   // Published before its writer could see the new mode: nobody else will ring for it.
   if (HasWork()) rnic_.WakeEngine(control_);
@@ -164,64 +164,60 @@ void CompletionQueue::Overrun() {
 
 void CompletionQueue::Progress(CompletionSink& sink) {
   if (overrun_) return;
-  if (wake_checks_due_) {
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    CheckWakes();
-  }
-  if (progress_due_) PublishProgress();
+  if (!served_.empty()) SettleServed();
   if (attention_.load(std::memory_order_relaxed)) TakeAttention(sink);
   // Our own sends first: there are only as many of them as we posted, whereas receives could keep a
   // caller with a short array from ever hearing of them.
-  for (auto& lane : out_lanes_) {
-    if (lane->HasNews() && !sink.full()) lane->Harvest(sink);
-  }
-  ServeLanes(sink);
+  if (!active_.empty()) HarvestLanes(sink);
+  if (!sink.full()) in_lanes_.ServeActive([&](InLane& lane) { return ServeLane(lane, sink); });
 }
 
-void CompletionQueue::ServeLanes(CompletionSink& sink) {
-  const size_t count = in_lanes_.size();
-  if (next_lane_ >= count) next_lane_ = 0;
-  for (size_t i = 0; i < count && !sink.full(); ++i) {
-    InLane& lane = *in_lanes_[(next_lane_ + i) % count];
-    if (lane.requests().Empty() && !lane.pending_read().active) continue;
-    const bool watched = ServeRequests(lane, *this, sink);
-    if (!lane.progress_due()) continue;
+void CompletionQueue::HarvestLanes(CompletionSink& sink) {
+  for (size_t i = 0; i < active_.size() && !sink.full(); ++i) {
+    if (active_[i]->HasNews()) active_[i]->Harvest(sink);
+  }
+  constexpr uint32_t kTurnsPerSweep = 64;
+  if (++turns_ % kTurnsPerSweep != 0 || sink.full()) return;
+  std::erase_if(active_, [&](OutLane* lane) { return !lane->StaysActive(sink); });
+}
+
+bool CompletionQueue::ServeLane(InLane& lane, CompletionSink& sink) {
+  const bool watched = ServeRequests(lane, *this, sink);
+  if (lane.progress_due()) {
     if (lane.ShouldPublishAtOnce(watched)) {
       lane.PublishProgress();
       lane.WakeInitiator();
-      wake_checks_due_ = true;
-    } else {
-      progress_due_ = true;
     }
-    // A lane that filled the caller's array goes last next time.
-    if (sink.full()) next_lane_ = next_lane_ + i + 1;
+    if (!lane.listed()) {
+      lane.set_listed(true);
+      served_.push_back(&lane);
+    }
   }
+  return !sink.full();
 }
 
-void CompletionQueue::PublishProgress() {
-  if (!progress_due_) return;
-  progress_due_ = false;
-  for (auto& lane : in_lanes_) {
-    if (!lane->progress_due()) continue;
-    lane->PublishProgress();
-    wake_checks_due_ = true;
+// What is not urgent waits until here, the next poll: by now the caller has answered what it was
+// handed, and the fence costs nobody's latency.
+void CompletionQueue::SettleServed() {
+  for (InLane* lane : served_) {
+    if (lane->progress_due()) lane->PublishProgress();
   }
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (InLane* lane : served_) {
+    lane->set_listed(false);
+    lane->CheckWake();
+  }
+  served_.clear();
 }
 
-void CompletionQueue::CheckWakes() {
-  wake_checks_due_ = false;
-  for (auto& lane : in_lanes_) {
-    if (lane->wake_check_due()) lane->CheckWake();
-  }
+void CompletionQueue::SetWakeLevels() {
+  for (OutLane* lane : active_) lane->SetWakeLevel();
 }
 
 bool CompletionQueue::HasWork() const {
   if (overrun_) return false;
-  if (attention_.load(std::memory_order_relaxed)) return true;
-  for (const auto& lane : in_lanes_) {
-    if (lane->CanServe()) return true;
-  }
-  for (const auto& lane : out_lanes_) {
+  if (attention_.load(std::memory_order_relaxed) || in_lanes_.HasWork()) return true;
+  for (const OutLane* lane : active_) {
     if (lane->HasNews()) return true;
   }
   return false;
@@ -256,21 +252,8 @@ void CompletionQueue::TakeAttention(CompletionSink& sink) {
   attended_scratch_.clear();
 }
 
-bool CompletionQueue::AddInLane(std::unique_ptr<InLane> lane) {
-  constexpr size_t kMaxInLanes = 4096;
-  std::erase_if(in_lanes_, [](const auto& old) { return old->finished(); });
-  if (in_lanes_.size() >= kMaxInLanes) return false;
-  in_lanes_.push_back(std::move(lane));
-  return true;
-}
-
-void CompletionQueue::RemoveInLane(const Peer& peer, uint64_t id) {
-  for (auto& lane : in_lanes_) {
-    if (&lane->peer() == &peer && lane->id() == id) lane->Orphan();
-  }
-}
-
 void CompletionQueue::SweepOutLanes() {
+  std::erase_if(active_, [](const OutLane* lane) { return lane->failed() && !lane->has_qps(); });
   std::erase_if(out_lanes_, [](const auto& lane) { return lane->failed() && !lane->has_qps(); });
 }
 

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "verbena/transport/soft/event_queue.h"
+#include "verbena/transport/soft/in_lanes.h"
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/spin_lock.h"
 
@@ -95,14 +96,12 @@ class CompletionQueue : public ibv_cq {
   std::atomic<int>& users() { return users_; }
 
   // All below: under the lock.
-  // False when the CQ has as many lanes as it may.
-  bool AddInLane(std::unique_ptr<InLane> lane);
   void AddOutLane(std::unique_ptr<OutLane> lane) { out_lanes_.push_back(std::move(lane)); }
-  void RemoveInLane(const Peer& peer, uint64_t id);
   // Frees the lanes that failed and that no QP is left on.
   void SweepOutLanes();
   OutLane* FindOutLane(const Peer& peer, uint64_t remote_cq);
-  std::vector<std::unique_ptr<InLane>>& in_lanes() { return in_lanes_; }
+  InLanes& in_lanes() { return in_lanes_; }
+  void AddActive(OutLane& lane) { active_.push_back(&lane); }
   std::vector<std::unique_ptr<OutLane>>& out_lanes() { return out_lanes_; }
   bool unpolled() const {
     return control_.mode.load(std::memory_order_relaxed) != CqControl::kPolled;
@@ -123,11 +122,12 @@ class CompletionQueue : public ibv_cq {
 
   int TakeQueued(int room, ibv_wc* out);
   void Progress(CompletionSink& sink);
-  void ServeLanes(CompletionSink& sink);
-  void PublishProgress();
-  void CheckWakes();
+  void HarvestLanes(CompletionSink& sink);
+  bool ServeLane(InLane& lane, CompletionSink& sink);
+  void SettleServed();
   void TakeAttention(CompletionSink& sink);
   bool HasWork() const;
+  void SetWakeLevels();
   // Moves everything that waits into the queue, as the engine does.
   void Drive();
   void BecomePolled();
@@ -144,11 +144,12 @@ class CompletionQueue : public ibv_cq {
   uint64_t polls_at_tick_ = 0;
   Armed armed_ = Armed::kNo;
   bool overrun_ = false;
-  bool progress_due_ = false;
-  bool wake_checks_due_ = false;
-  size_t next_lane_ = 0;
-  std::vector<std::unique_ptr<InLane>> in_lanes_;
+  uint32_t turns_ = 0;
+  InLanes in_lanes_;
+  std::vector<InLane*>
+      served_;  // since their progress was published and their initiators looked at
   std::vector<std::unique_ptr<OutLane>> out_lanes_;
+  std::vector<OutLane*> active_;  // those with something under way
   std::unique_ptr<Queued[]> queue_;
   uint64_t queue_head_ = 0;
   uint64_t queue_tail_ = 0;

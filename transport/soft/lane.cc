@@ -24,11 +24,27 @@ OutLane::OutLane(CompletionQueue& send_cq, std::shared_ptr<Peer> peer, uint64_t 
       // A QP that fails watches one message that was not signalled, hence twice the lines.
       watched_(std::bit_ceil(memory_->geometry().request_lines) * 2) {}
 
+void OutLane::BecomeActive() {
+  active_ = true;
+  send_cq_.AddActive(*this);
+}
+
+bool OutLane::StaysActive(CompletionSink& sink) {
+  // Requests that nobody waits for are not looked after in every poll.
+  if (!failed_ && header().consumed.load(std::memory_order_relaxed) != requests_.released()) {
+    Harvest(sink);
+  }
+  active_ = !failed_ && (wants_consumed() || !ready_.empty() || has_outstanding());
+  return active_;
+}
+
 void OutLane::AwaitRoom(QueuePair& qp) {
+  Activate();
   if (std::find(waiting_.begin(), waiting_.end(), &qp) == waiting_.end()) waiting_.push_back(&qp);
 }
 
 void OutLane::MarkReady(QueuePair& qp) {
+  Activate();
   if (ready_.empty() || ready_.back() != &qp) ready_.push_back(&qp);
   if (send_cq_.unpolled()) send_cq_.WakeEngine();
 }

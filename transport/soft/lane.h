@@ -42,6 +42,8 @@ struct LaneHeader {
   alignas(128) std::atomic<uint64_t> consumed;  // target: request lines it is done with
   alignas(128) std::atomic<uint64_t> answered;  // target: answers ever published; rises after them
   std::atomic<uint32_t> target_closed;          // target: its CQ is gone, nothing will be consumed
+  // target: 0 while it looks here by itself, else which bit to set (plus 1) after publishing.
+  alignas(128) std::atomic<uint32_t> activity_slot;
   alignas(128) std::atomic<uint64_t> answers_consumed;  // initiator: answer lines it is done with
   alignas(128) std::atomic<uint32_t> wake_level;        // initiator: a WakeLevel
   alignas(128) std::atomic<uint64_t> copying;  // initiator: odd while it copies (device_tables.h)
@@ -105,9 +107,12 @@ class OutLane {
   // `qp` has WRs that did not fit the ring.
   void AwaitRoom(QueuePair& qp);
 
-  // Lets the target know that requests were published, if nobody polls there.
+  // Lets the target know that requests were published, if it does not look by itself.
   void Announce() {
+    Activate();
     std::atomic_thread_fence(std::memory_order_seq_cst);
+    const uint32_t slot = header().activity_slot.load(std::memory_order_relaxed);
+    if (slot != 0) target_->SetActive(slot - 1);
     if (target_->mode.load(std::memory_order_relaxed) != CqControl::kPolled) peer_->Wake(*target_);
   }
 
@@ -119,6 +124,13 @@ class OutLane {
   void EndCopy() { header().copying.store(++copying_, std::memory_order_release); }
   // `qp` has executed WRs by itself that are to be reported.
   void MarkReady(QueuePair& qp);
+
+  // Adds the lane to those that its CQ's polls look at; it leaves them when nothing is under way.
+  void Activate() {
+    if (!active_) BecomeActive();
+  }
+  // False, and the lane is no longer active, when nothing is under way in it.
+  bool StaysActive(class CompletionSink& sink);
 
   // True when Harvest would find something to do.
   bool HasNews() const {
@@ -152,6 +164,8 @@ class OutLane {
   bool failed() const { return failed_; }
 
  private:
+  void BecomeActive();
+
   struct Watched {
     uint64_t end = 0;
     QueuePair* qp = nullptr;
@@ -187,6 +201,7 @@ class OutLane {
   uint64_t copying_ = 0;
   std::vector<QueuePair*> qps_;
   bool failed_ = false;
+  bool active_ = false;
 };
 
 // The target's half: where requests arrive.
@@ -230,6 +245,21 @@ class InLane {
   void PublishAnswer(const MessageHeader& header);
 
   // Requests before the reader's position are consumed. `watched`: the initiator waits for it.
+  // Cheap, and true at least whenever CanServe is.
+  bool MayHaveWork() const { return pending_read_.active || !requests_.Empty(); }
+
+  // Of InLanes.
+  uint32_t slot() const { return slot_; }
+  void set_slot(uint32_t slot) { slot_ = slot; }
+  bool hot() const { return hot_; }
+  void set_hot(bool hot) { hot_ = hot; }
+  bool referenced() const { return referenced_; }
+  void set_referenced(bool referenced) { referenced_ = referenced; }
+
+  // In the CQ's list of lanes whose progress is to be published, or their initiator woken.
+  bool listed() const { return listed_; }
+  void set_listed(bool listed) { listed_ = listed; }
+
   bool progress_due() const {
     return requests_.position() != published_ || answers_published_ != answers_announced_;
   }
@@ -272,6 +302,10 @@ class InLane {
   uint64_t answers_announced_ = 0;
   bool wake_check_due_ = false;
   bool answered_since_check_ = false;
+  uint32_t slot_ = 0;
+  bool hot_ = false;
+  bool referenced_ = false;
+  bool listed_ = false;
   bool broken_ = false;
   bool orphan_ = false;
 };

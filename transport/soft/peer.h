@@ -35,6 +35,19 @@ struct CqControl {
   alignas(128) std::atomic<uint32_t> mode;
   // Set by whoever wakes the engine, cleared by the engine: one wake-up for many messages.
   alignas(128) std::atomic<uint32_t> doorbell;
+  // One bit per cold in-lane that has something new (in_lanes.h), and one per word of them that
+  // has. Set by peers, taken by the owner.
+  static constexpr size_t kActivityWords = 64;
+  alignas(128) std::atomic<uint64_t> activity_summary;
+  alignas(128) std::atomic<uint64_t> activity[kActivityWords];
+
+  void SetActive(uint32_t slot) {
+    const uint32_t word = slot / 64 % kActivityWords;
+    const uint64_t bit = uint64_t{1} << slot % 64;
+    // Whoever set the bit before has seen to the summary, or is about to.
+    if ((activity[word].fetch_or(bit, std::memory_order_acq_rel) & bit) != 0) return;
+    activity_summary.fetch_or(uint64_t{1} << word, std::memory_order_acq_rel);
+  }
 };
 
 // What a Peer is made of.

@@ -25,14 +25,14 @@ bool Rnic::CopyUnderWay::over() const {
 
 void Rnic::AddCopiesUnderWay(CompletionQueue& cq, const QueuePair* qp,
                              std::vector<CopyUnderWay>& copies) {
-  for (auto& lane : cq.in_lanes()) {
-    if (qp != nullptr && !qp->IsConnectedTo(lane->peer().gid(), qp->attributes().dest_qp_num)) {
-      continue;
+  cq.in_lanes().ForEach([&](InLane& lane) {
+    if (qp != nullptr && !qp->IsConnectedTo(lane.peer().gid(), qp->attributes().dest_qp_num)) {
+      return;
     }
-    const uint64_t sequence = lane->header().copying.load(std::memory_order_acquire);
-    if (sequence % 2 == 0) continue;
-    copies.push_back({lane->shared_peer(), lane->memory(), sequence});
-  }
+    const uint64_t sequence = lane.header().copying.load(std::memory_order_acquire);
+    if (sequence % 2 == 0) return;
+    copies.push_back({lane.shared_peer(), lane.memory(), sequence});
+  });
 }
 
 void Rnic::OpenToPeer(QueuePair& qp) {

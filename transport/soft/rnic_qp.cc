@@ -182,9 +182,9 @@ void Rnic::LosePeer(const Peer& peer) {
     for (auto& lane : cq->out_lanes()) {
       if (&lane->peer() == &peer) lane->Fail(sink);
     }
-    for (auto& lane : cq->in_lanes()) {
-      if (&lane->peer() == &peer) lane->Orphan();
-    }
+    cq->in_lanes().ForEach([&](InLane& lane) {
+      if (&lane.peer() == &peer) lane.Orphan();
+    });
     sink.Finish();
   }
 }
@@ -283,7 +283,7 @@ bool Rnic::AcceptLane(std::shared_ptr<Peer> peer, uint32_t send_cq_index, uint64
   if (cq == nullptr) return false;
   auto lane = std::make_unique<InLane>(std::move(peer), send_cq_index, id, std::move(memory));
   std::lock_guard<SpinLock> cq_lock(cq->lock());
-  if (!cq->AddInLane(std::move(lane))) return false;
+  if (!cq->in_lanes().Add(std::move(lane))) return false;
   // Requests that were written before nobody could ring for.
   if (cq->unpolled()) WakeEngine(share_->control()[cq->handle]);
   return true;
@@ -293,7 +293,9 @@ void Rnic::RemoveLane(const Peer& peer, uint64_t id) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (auto& [_, cq] : cqs_) {
     std::lock_guard<SpinLock> cq_lock(cq->lock());
-    cq->RemoveInLane(peer, id);
+    cq->in_lanes().ForEach([&](InLane& lane) {
+      if (&lane.peer() == &peer && lane.id() == id) lane.Orphan();
+    });
   }
 }
 
@@ -313,8 +315,7 @@ void Rnic::CloseLanes(CompletionQueue& cq) {
   std::vector<std::unique_ptr<OutLane>> out_lanes;
   {
     std::lock_guard<SpinLock> lock(cq.lock());
-    for (auto& lane : cq.in_lanes()) lane->CloseTarget();
-    cq.in_lanes().clear();
+    cq.in_lanes().CloseAll();
     out_lanes.swap(cq.out_lanes());
   }
   for (auto& lane : out_lanes) {

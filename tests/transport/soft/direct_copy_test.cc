@@ -99,7 +99,9 @@ void WriteForever(Side& side) {
 bool IsCopying(Endpoint& endpoint) {
   auto& cq = *static_cast<CompletionQueue*>(endpoint.cq());
   std::lock_guard<SpinLock> lock(cq.lock());
-  return !cq.in_lanes().empty() && cq.in_lanes()[0]->header().copying.load() % 2 == 1;
+  bool copying = false;
+  cq.in_lanes().ForEach([&](InLane& lane) { copying |= lane.header().copying.load() % 2 == 1; });
+  return copying;
 }
 
 TEST(DirectCopyTest, MemoryIsQuarantinedUntilAFrozenWriterIsOutOfItAndNothingLandsLater) {

@@ -92,6 +92,30 @@ TEST_F(EngineTest, NoWakeUpIsLostWhenOneSideSpinsAndTheOtherSleeps) {
   other.join();
 }
 
+TEST_F(EngineTest, NoWakeUpIsLostWithMorePeersThanAreWatchedClosely) {
+  MakeConnected({.cqe = 4096, .shared_receives = true, .with_channel = true});
+  constexpr size_t kSenders = 12;
+  std::vector<std::unique_ptr<Endpoint>> senders;
+  std::vector<QpHandle> receivers;
+  for (size_t i = 0; i < kSenders; ++i) {
+    senders.push_back(std::make_unique<Endpoint>(*device_a_, EndpointOptions{.bytes = 4096}));
+    receivers.push_back(b_->AddQp());
+    ConnectQps(*senders[i], senders[i]->qp(), *b_, receivers[i].get());
+  }
+  ASSERT_EQ(b_->PostReceive(0, b_->ReceiveSge(0, 64)), 0);
+  for (size_t i = 0; i < 3'000; ++i) {
+    Endpoint& sender = *senders[i * 7 % kSenders];
+    std::thread thread([&] {
+      ASSERT_EQ(sender.PostSend(i, sender.SendSge(0, 16)), 0);
+      ASSERT_EQ(AwaitByPolling(sender.cq()).status, IBV_WC_SUCCESS);
+    });
+    EXPECT_EQ(AwaitByEvents(*b_).status, IBV_WC_SUCCESS);
+    ASSERT_EQ(b_->PostReceive(0, b_->ReceiveSge(0, 64)), 0);
+    thread.join();
+  }
+  receivers.clear();
+}
+
 TEST_F(EngineTest, OneSidedOperationsNeedNobodyToPollAtTheTarget) {
   MakeConnected({.with_channel = true});
   std::memcpy(a_->send_buffer(), "written", 7);

@@ -670,6 +670,42 @@ TEST_F(InProcessTest, ObjectsInUseCannotBeDestroyed) {
             absl::StatusCode::kFailedPrecondition);
 }
 
+TEST_F(InProcessTest, EveryPeerOfACrowdIsHeardHoweverFewAreWatchedClosely) {
+  Make({}, {.cqe = 4096, .receive_wr = 1024, .shared_receives = true});
+  // Each sender has a CQ of its own, and so a lane of its own to the one receiver.
+  constexpr size_t kSenders = 40;
+  std::vector<std::unique_ptr<Endpoint>> senders;
+  std::vector<QpHandle> receivers;
+  for (size_t i = 0; i < kSenders; ++i) {
+    senders.push_back(std::make_unique<Endpoint>(*device_a_, EndpointOptions{.bytes = 4096}));
+    receivers.push_back(b_->AddQp());
+    ConnectQps(*senders[i], senders[i]->qp(), *b_, receivers[i].get());
+  }
+  std::vector<int> sent(kSenders);
+  std::vector<int> received(kSenders);
+  uint32_t random = 1;
+  for (int round = 0; round < 400; ++round) {
+    // A few talk at a time, and which ones changes slowly.
+    for (int i = 0; i < 3; ++i) {
+      random = random * 1664525 + 1013904223;
+      const size_t from = (static_cast<size_t>(round) / 8 + (random >> 16) % 5) % kSenders;
+      ASSERT_EQ(b_->PostReceive(0, b_->ReceiveSge(0, 64)), 0);
+      ASSERT_EQ(senders[from]->PostSend(0, senders[from]->SendSge(0, 16)), 0);
+      ++sent[from];
+    }
+    // With a short array too, which leaves some for the next poll.
+    for (const ibv_wc& wc : Poll(b_->cq(), round % 2 == 0 ? 2 : 16)) {
+      ++received[wc.src_qp - senders[0]->qp()->qp_num];
+    }
+    for (auto& sender : senders) Poll(sender->cq());
+  }
+  for (const ibv_wc& wc : Poll(b_->cq(), 4096)) {
+    ++received[wc.src_qp - senders[0]->qp()->qp_num];
+  }
+  EXPECT_EQ(received, sent);
+  receivers.clear();
+}
+
 TEST_F(InProcessTest, QueuePairNumbersAreNotReusedSoon) {
   Make({}, {});
   uint32_t last = a_->qp()->qp_num;

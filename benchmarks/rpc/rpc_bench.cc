@@ -31,6 +31,10 @@ constexpr char kHelp[] =
     "usage: rpc_bench [options]\n"
     "Unary echo between two processes on two cores, alternating with its floor.\n\n";
 
+constexpr char kOwnOptionsHelp[] =
+    "  --mode M[,M]         busy, adaptive (default both)\n"
+    "  --points-only        neither allocations nor what an idle server uses\n";
+
 // Below one slice of each there is nothing to compare.
 constexpr int kSliceMs = 100;
 constexpr uint64_t kWarmUpCalls = 10000;
@@ -180,7 +184,8 @@ absl::Status MeasureIdle(BenchClient& client) {
   return absl::OkStatus();
 }
 
-absl::Status MeasureMode(ExecutorMode mode, const Options& options, Report& report) {
+absl::Status MeasureMode(ExecutorMode mode, const Options& options, bool points_only,
+                         Report& report) {
   absl::StatusOr<TwoCores> cores = ChooseTwoCores();
   if (!cores.ok()) return cores.status();
   absl::StatusOr<FloorMapping> floor = FloorMapping::Create();
@@ -199,6 +204,7 @@ absl::Status MeasureMode(ExecutorMode mode, const Options& options, Report& repo
     }
   }
   report.PrintExtra();
+  if (points_only) return absl::OkStatus();
   if (mode == ExecutorMode::kAdaptive) return MeasureIdle(**client);
   if (absl::Status status = CountAllocations(**client, true); !status.ok()) return status;
   return CountAllocations(**client, false);
@@ -210,13 +216,14 @@ int Main(int argc, char** argv) {
   if (!options.ok())
     return fmt::print(stderr, "rpc_bench: {}\n", std::string(options.status().message())), 2;
   std::vector<std::string> modes = {"busy", "adaptive"};
+  bool points_only = false;
   for (size_t i = 0; i < rest.size(); ++i) {
     if (rest[i] == "--help") {
-      return fmt::print("{}{}  --mode M[,M]         busy, adaptive (default both)\n", kHelp,
-                        kOptionsHelp),
-             0;
+      return fmt::print("{}{}{}", kHelp, kOptionsHelp, kOwnOptionsHelp), 0;
     }
-    if (rest[i] == "--mode" && i + 1 < rest.size()) {
+    if (rest[i] == "--points-only") {
+      points_only = true;
+    } else if (rest[i] == "--mode" && i + 1 < rest.size()) {
       modes = absl::StrSplit(rest[++i], ',');
     } else {
       return fmt::print(stderr, "rpc_bench: unknown argument '{}'; see --help\n", rest[i]), 2;
@@ -230,8 +237,9 @@ int Main(int argc, char** argv) {
       return fmt::print(stderr, "rpc_bench: --mode is '{}', but must be busy or adaptive\n", mode),
              2;
     }
-    absl::Status status = MeasureMode(
-        mode == "busy" ? ExecutorMode::kBusy : ExecutorMode::kAdaptive, *options, *report);
+    absl::Status status =
+        MeasureMode(mode == "busy" ? ExecutorMode::kBusy : ExecutorMode::kAdaptive, *options,
+                    points_only, *report);
     if (!status.ok()) return fmt::print(stderr, "rpc_bench: {}\n", status.ToString()), 1;
   }
   return 0;

@@ -61,6 +61,8 @@ def arguments(argv):
                         help="of this host, that the guest may write")
     parser.add_argument("--kvm", action="store_true",
                         help="use /dev/kvm instead of emulation: faster where it works")
+    parser.add_argument("--pin", action="store_true",
+                        help="give each processor a core of the host: for benchmarks")
     parser.add_argument("--console", action="store_true", help="show the console at the end")
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)

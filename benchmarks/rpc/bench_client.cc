@@ -38,6 +38,11 @@ void BenchClient::Run(Task<void> task) {
   executor.Run();
 }
 
+std::string BenchClient::device() const {
+  const std::string& name = runtime_->device_name();
+  return name.starts_with("soft") ? "shm" : name;
+}
+
 absl::StatusOr<CallSample> BenchClient::RunSlice(const CallSlice& slice) {
   latencies_.Clear();
   calls_ = 0;

@@ -41,6 +41,9 @@ class BenchClient {
   static absl::StatusOr<std::unique_ptr<BenchClient>> Connect(const std::string& address,
                                                               ExecutorMode mode, int core);
 
+  // What calls run over: "shm" for the soft device's shared memory, else the RDMA device's name.
+  std::string device() const;
+
   absl::StatusOr<CallSample> RunSlice(const CallSlice& slice);
   absl::StatusOr<bench::ServerCounters> Control(bench::ControlRequest::Action action);
 

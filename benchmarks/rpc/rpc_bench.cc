@@ -139,7 +139,7 @@ absl::StatusOr<Row> MeasurePoint(BenchClient& client, FloorMapping& floor, const
   absl::StatusOr<bench::ServerCounters> after = client.Control(bench::ControlRequest::NOTHING);
   if (!after.ok()) return after.status();
   Row row{.bench = "rpc",
-          .device = "shm",
+          .device = client.device(),
           .mode = ModeName(point.mode),
           .size = point.size,
           .outstanding = point.outstanding,

@@ -1,8 +1,9 @@
 """The guest phase of ./dev test: what needs real verbs, in virtual machines whose kernel has them.
 
 Tests tagged rdma run inside one guest, over its rxe device, all in one boot; those tagged two_devices
-between two rxe devices, those tagged lossy also where packets get lost. Tests tagged guest boot guests
-of their own; one that has another of these tags as well runs inside alone.
+between two rxe devices, those tagged lossy also where packets get lost, those tagged two_hosts with a
+server in a second guest. Tests tagged guest boot guests of their own; one that has another of these
+tags as well runs inside alone.
 """
 
 import dataclasses
@@ -24,9 +25,12 @@ BOOT_TIMEOUT_S = 1200
 TIMEOUTS_S = {"small": 120, "medium": 300, "large": 900}
 
 
+SERVER = "10.0.0.2:4000"  # in the second guest
+
+
 @dataclasses.dataclass
 class Boot:
-    """One guest: how it is started, and which tests it runs."""
+    """One guest: how it is started, and which tests it runs. {binaries} is where those are."""
 
     name: str
     tag: str
@@ -42,7 +46,10 @@ class Boot:
 BOOTS = [Boot("rxe", "rdma", [], {"VERBENA_DEVICE": "rdma:rxe0"}),
          Boot.two_devices("two rxe", "two_devices"),
          Boot.two_devices("two rxe, 1% loss", "lossy", "--loss", "1"),
-         Boot.two_devices("two rxe, 5% loss", "lossy", "--loss", "5")]
+         Boot.two_devices("two rxe, 5% loss", "lossy", "--loss", "5"),
+         Boot("two hosts", "two_hosts",
+              ["--hosts", "2", "--peer", f"{{binaries}}/tests/rpc/testing_server {SERVER}"],
+              {"VERBENA_DEVICE": "rdma:rxe0", "VERBENA_SERVER_ADDRESS": SERVER})]
 
 
 @dataclasses.dataclass
@@ -123,7 +130,7 @@ def run_inside(boot, tests, options):
             environment["GTEST_FILTER"] = options.filter
         result = subprocess.run(
             [VM, "--timeout", str(BOOT_TIMEOUT_S), "--memory", "4096", "--writable", results,
-             *boot.options, "--", "bash", script], env=environment, check=False)
+             *[word.format(binaries=binaries) for word in boot.options], "--", "bash", script], env=environment, check=False)
         for number, test in enumerate(tests):
             ended = results / f"{number}.status"
             text = ended.read_text().strip() if ended.exists() else ""

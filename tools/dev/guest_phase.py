@@ -1,9 +1,9 @@
 """The guest phase of ./dev test: what needs real verbs, in virtual machines whose kernel has them.
 
-Tests tagged rdma run inside one guest, over its rxe device, all in one boot; those tagged two_devices
-between two rxe devices, those tagged lossy also where packets get lost, those tagged two_hosts with a
-server in a second guest. Tests tagged guest boot guests of their own; one that has another of these
-tags as well runs inside alone.
+Tests tagged rdma run inside one guest, over its rxe device, all in one boot; those tagged
+two_devices between two rxe devices, those tagged lossy also where packets get lost, those tagged
+two_hosts with a server in a second guest. Tests tagged guest boot guests of their own; one that has
+another of these tags as well runs inside alone.
 """
 
 import dataclasses
@@ -130,7 +130,8 @@ def run_inside(boot, tests, options):
             environment["GTEST_FILTER"] = options.filter
         result = subprocess.run(
             [VM, "--timeout", str(BOOT_TIMEOUT_S), "--memory", "4096", "--writable", results,
-             *[word.format(binaries=binaries) for word in boot.options], "--", "bash", script], env=environment, check=False)
+             *[word.format(binaries=binaries) for word in boot.options], "--", "bash", script],
+            env=environment, check=False)
         for number, test in enumerate(tests):
             ended = results / f"{number}.status"
             text = ended.read_text().strip() if ended.exists() else ""

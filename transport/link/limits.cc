@@ -51,8 +51,9 @@ absl::StatusOr<LinkLimits> DeriveLimits(const LinkLimits& wanted, const Device& 
   const ibv_device_attr& attributes = device.attributes();
   limits.srq_depth =
       std::min(limits.srq_depth, static_cast<uint32_t>(std::max(attributes.max_srq_wr, 1)));
-  limits.send_queue_depth =
-      std::min(limits.send_queue_depth, static_cast<uint32_t>(std::max(attributes.max_qp_wr, 1)));
+  const uint32_t max_qp_wr =
+      std::max(static_cast<uint32_t>(std::max(attributes.max_qp_wr, 0)), 1 + kDrainMarkers);
+  limits.send_queue_depth = std::min(limits.send_queue_depth, max_qp_wr - kDrainMarkers);
   const auto max_cqe = static_cast<uint32_t>(std::max(attributes.max_cqe, 1));
   while (CompletionQueueEntries(limits) > max_cqe && limits.max_links > 1) limits.max_links /= 2;
   const uint32_t receives_per_link = limits.initial_credits + kReserveCredits;

@@ -22,12 +22,15 @@ class FakeDevice final : public Device {
   std::vector<const void*> destroyed;
   // What each destruction answers.
   absl::Status destroy_status;
+  // What the device says of itself.
+  DeviceCapabilities can;
+  ibv_device_attr limits{};
 
   DeviceKind kind() const override { return DeviceKind::kSoft; }
   const std::string& name() const override { return name_; }
   ibv_context* context() override { return nullptr; }
-  const DeviceCapabilities& capabilities() const override { return capabilities_; }
-  const ibv_device_attr& attributes() const override { return attributes_; }
+  const DeviceCapabilities& capabilities() const override { return can; }
+  const ibv_device_attr& attributes() const override { return limits; }
 
   absl::StatusOr<ibv_port_attr> QueryPort(uint8_t) override { return Unused(); }
   absl::StatusOr<ibv_gid> QueryGid(uint8_t, int) override { return Unused(); }
@@ -67,8 +70,6 @@ class FakeDevice final : public Device {
   static absl::Status Unused() { return absl::UnimplementedError("not part of the fake device"); }
 
   std::string name_ = "fake0";
-  DeviceCapabilities capabilities_;
-  ibv_device_attr attributes_{};
 };
 
 }  // namespace verbena

@@ -1,0 +1,76 @@
+#include "verbena/transport/link/limits.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/transport/device/fake_device.h"
+
+namespace verbena {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class LimitsTest : public ::testing::Test {
+ protected:
+  LimitsTest() {
+    device_.can.srq = true;
+    device_.limits.max_srq_wr = 1 << 20;
+    device_.limits.max_qp_wr = 1 << 20;
+    device_.limits.max_cqe = 1 << 20;
+  }
+
+  LinkLimits Derived() {
+    absl::StatusOr<LinkLimits> limits = DeriveLimits(wanted_, device_);
+    EXPECT_TRUE(limits.ok()) << limits.status();
+    return limits.ok() ? *limits : LinkLimits{};
+  }
+
+  FakeDevice device_;
+  LinkLimits wanted_;
+};
+
+TEST_F(LimitsTest, ALargeDeviceGivesWhatIsWanted) {
+  const LinkLimits limits = Derived();
+  EXPECT_EQ(limits.max_links, wanted_.max_links);
+  EXPECT_EQ(limits.srq_depth, wanted_.srq_depth);
+  EXPECT_EQ(limits.send_queue_depth, wanted_.send_queue_depth);
+}
+
+TEST_F(LimitsTest, ADeviceWithoutSharedReceiveQueuesIsRefusedByName) {
+  device_.can.srq = false;
+  const absl::Status status = DeriveLimits(wanted_, device_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("fake0"), HasSubstr("shared receive queues")));
+}
+
+TEST_F(LimitsTest, TheSendQueueFitsTheDeviceWithTheMarkerOfItsTeardown) {
+  device_.limits.max_qp_wr = 64;
+  EXPECT_LE(Derived().send_queue_depth + kDrainMarkers, 64u);
+}
+
+TEST_F(LimitsTest, EveryCompletionFitsASmallCompletionQueue) {
+  device_.limits.max_cqe = 8192;
+  const LinkLimits limits = Derived();
+  EXPECT_LE(CompletionQueueEntries(limits), 8192u);
+  EXPECT_LT(limits.max_links, wanted_.max_links);
+}
+
+TEST_F(LimitsTest, EveryLinksOwnReceivesFitASmallSharedReceiveQueue) {
+  device_.limits.max_srq_wr = 256;
+  const LinkLimits limits = Derived();
+  EXPECT_EQ(limits.srq_depth, 256u);
+  EXPECT_LE(limits.max_links * (limits.initial_credits + kReserveCredits) + kRepostBatch, 256u);
+}
+
+TEST_F(LimitsTest, ADeviceTooSmallForOneLinkIsRefusedWithItsNumbers) {
+  device_.limits.max_cqe = 100;
+  const absl::Status status = DeriveLimits(wanted_, device_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("max_cqe 100"));
+}
+
+}  // namespace
+}  // namespace verbena

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/rpc/connect_order.h"
 #include "verbena/rpc/shard.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/random.h"
@@ -15,6 +16,13 @@ namespace {
 // Spreads reconnects of many clients: 80% to 120% of `backoff`.
 Duration Jittered(Duration backoff) {
   return backoff * static_cast<int64_t>(80 + Random::Real().Next() % 41) / 100;
+}
+
+// Whether the attempt failed for a reason that may lie in the device. An overloaded or silent server
+// is no different over another one.
+bool MayGoOverAnotherDevice(const absl::Status& failure) {
+  return !absl::IsResourceExhausted(failure) && !absl::IsCancelled(failure) &&
+         !absl::IsDeadlineExceeded(failure);
 }
 
 }  // namespace
@@ -53,18 +61,46 @@ Task<void> Connection::Attempt() {
 }
 
 Task<absl::Status> Connection::TryConnect() {
-  Endpoint& endpoint = shard_.endpoint();
-  absl::StatusOr<std::unique_ptr<MessageStream>> stream =
-      co_await WithDeadline(shard_.bootstrap().Connect(target_),
-                            shard_.executor().now() + endpoint.limits().connect_timeout);
+  absl::StatusOr<std::unique_ptr<MessageStream>> stream = co_await OpenStream();
   if (!stream.ok()) co_return stream.status();
+  const std::vector<size_t> order = ConnectOrder(shard_.kinds(), (*stream)->same_host());
+  absl::Status last;
+  std::string failures;
+  for (size_t i = 0; i < order.size(); ++i) {
+    // A stream serves one attempt.
+    if (i > 0) stream = co_await OpenStream();
+    if (!stream.ok()) co_return stream.status();
+    last = co_await ConnectOver(order[i], *std::move(stream));
+    if (last.ok() || !MayGoOverAnotherDevice(last)) co_return last;
+    failures += fmt::format("{}{}: {}", i == 0 ? "" : "; ", LinkKindName(shard_.kinds()[order[i]]),
+                            std::string(last.message()));
+  }
+  if (order.size() == 1) co_return last;
+  co_return absl::Status(last.code(),
+                         fmt::format("no device reaches {}: {}", target_, failures));
+}
+
+[[clang::coro_wrapper]] Task<absl::StatusOr<std::unique_ptr<MessageStream>>>
+Connection::OpenStream() {
+  return WithDeadline(shard_.bootstrap().Connect(target_),
+                      shard_.executor().now() + shard_.wanted_limits().connect_timeout);
+}
+
+Task<absl::Status> Connection::ConnectOver(size_t device, std::unique_ptr<MessageStream> stream) {
+  absl::StatusOr<Endpoint*> endpoint = shard_.EndpointOn(device);
+  if (!endpoint.ok()) {
+    // Another device may have what this one lacks, RESOURCE_EXHAUSTED or not.
+    if (shard_.kinds().size() == 1) co_return endpoint.status();
+    co_return absl::FailedPreconditionError(std::string(endpoint.status().message()));
+  }
   auto client = std::make_unique<ClientLink>(static_cast<ClientLink::Owner&>(*this));
   absl::StatusOr<Link*> link =
-      co_await endpoint.Connect(*std::move(stream), *client, server_executor_);
+      co_await (*endpoint)->Connect(std::move(stream), *client, server_executor_);
   if (!link.ok()) co_return link.status();
   client->Attach(**link);
   current_ = std::move(client);
-  Log(LogLevel::kInfo, fmt::format("connected to {} (QPN {:#x})", target_, (*link)->qpn()));
+  Log(LogLevel::kInfo, fmt::format("connected to {} over {} (QPN {:#x})", target_,
+                                   (*endpoint)->device_name(), (*link)->qpn()));
   co_return absl::OkStatus();
 }
 

@@ -1,6 +1,7 @@
 // Connection: one executor's way to one executor of a server, through links that come and go.
 //
-// The first call connects; a link that is lost is replaced at the next call, with exponential
+// The first call connects, over the first of the runtime's devices on which both sides reach each
+// other (connect_order.h); a link that is lost is replaced at the next call, with exponential
 // backoff while the server cannot be reached, during which calls fail at once with the last error.
 // A server that goes away gracefully says so: new calls then take a new link, and the old one
 // closes when its last call has ended.
@@ -17,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "verbena/rpc/client_link.h"
+#include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/coro/clock.h"
 #include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/task.h"
@@ -46,6 +48,8 @@ class Connection final : private ClientLink::Owner {
  private:
   Task<void> Attempt();
   Task<absl::Status> TryConnect();
+  Task<absl::StatusOr<std::unique_ptr<MessageStream>>> OpenStream();
+  Task<absl::Status> ConnectOver(size_t device, std::unique_ptr<MessageStream> stream);
   void OnClientLinkDown(ClientLink& link, const absl::Status& reason) override;
   void OnClientLinkDraining(ClientLink& link) override;
   void OnClientLinkIdle(ClientLink& link) override;

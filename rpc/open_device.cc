@@ -1,6 +1,8 @@
 #include "verbena/rpc/open_device.h"
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -31,36 +33,69 @@ absl::StatusOr<std::unique_ptr<Device>> OpenRdma(const std::string& name) {
   return std::unique_ptr<Device>(*std::move(device));
 }
 
-bool IsIwarp(const Device& device) {
-  for (const PortInfo& port : ListPorts()) {
-    if (port.device == device.name()) return port.link == PortLink::kIwarp;
-  }
-  return false;
+using Devices = std::vector<std::unique_ptr<Device>>;
+
+absl::StatusOr<Devices> Only(absl::StatusOr<std::unique_ptr<Device>> device) {
+  if (!device.ok()) return device.status();
+  Devices devices;
+  devices.push_back(*std::move(device));
+  return devices;
 }
 
-absl::StatusOr<std::unique_ptr<Device>> OpenBest() {
-  if (RdmaDevice::List().empty()) return OpenSoft();
-  absl::StatusOr<std::unique_ptr<Device>> rdma = OpenRdma("");
-  if (rdma.ok() && !IsIwarp(**rdma)) return rdma;
-  Log(LogLevel::kInfo, fmt::format("links run over the soft device: {}",
-                                   rdma.ok() ? (*rdma)->name() + " is iWARP, which needs rdma_cm"
-                                             : rdma.status().ToString()));
-  return OpenSoft();
+// The first of the ports of that kind that can be opened; what cannot is logged.
+void AddRdma(PortLink link, const std::vector<PortInfo>& all, Devices& devices) {
+  std::vector<PortInfo> ports;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(ports),
+               [link](const PortInfo& port) { return port.link == link; });
+  if (ports.empty()) return;
+  absl::Status failure;
+  if (link == PortLink::kIwarp) {
+    failure = absl::UnimplementedError(ports.front().device + " is iWARP, which needs rdma_cm");
+  } else {
+    absl::StatusOr<PortChoice> choice = ChoosePort(ports, "");
+    failure = choice.status();
+    if (choice.ok()) {
+      absl::StatusOr<std::unique_ptr<Device>> device =
+          OpenRdma(fmt::format("{}:{}:{}", choice->device, choice->port, choice->gid_index));
+      if (device.ok()) devices.push_back(*std::move(device));
+      failure = device.status();
+    }
+  }
+  if (!failure.ok()) {
+    Log(LogLevel::kInfo, fmt::format("an RDMA device is not used: {}", failure.ToString()));
+  }
+}
+
+absl::StatusOr<Devices> OpenAll() {
+  absl::StatusOr<Devices> devices = Only(OpenSoft());
+  if (!devices.ok()) return devices;
+  const std::vector<PortInfo> ports = ListPorts();
+  AddRdma(PortLink::kInfiniBand, ports, *devices);
+  AddRdma(PortLink::kEthernet, ports, *devices);
+  AddRdma(PortLink::kIwarp, ports, *devices);
+  return devices;
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const std::string& name) {
+absl::StatusOr<std::vector<std::unique_ptr<Device>>> OpenDevices(const std::string& name) {
   if (name.empty() || name == "auto") {
     const char* wanted = std::getenv("VERBENA_DEVICE");
     const std::string from_environment = wanted == nullptr ? "" : wanted;
-    if (from_environment.empty() || from_environment == "auto") return OpenBest();
-    return OpenDevice(from_environment);
+    if (from_environment.empty() || from_environment == "auto") return OpenAll();
+    return OpenDevices(from_environment);
   }
-  if (name == "soft") return OpenSoft();
-  if (name == "rdma") return OpenRdma("");
-  if (name.starts_with(kRdmaPrefix)) return OpenRdma(name.substr(kRdmaPrefix.size()));
-  return OpenRdma(name);
+  if (name == "soft") return Only(OpenSoft());
+  if (name == "rdma") return Only(OpenRdma(""));
+  if (name.starts_with(kRdmaPrefix)) return Only(OpenRdma(name.substr(kRdmaPrefix.size())));
+  return Only(OpenRdma(name));
+}
+
+absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const std::string& name) {
+  absl::StatusOr<Devices> devices = OpenDevices(name);
+  if (!devices.ok()) return devices.status();
+  const size_t first_rdma = devices->size() > 1 ? 1 : 0;  // the software device is the first
+  return std::move((*devices)[first_rdma]);
 }
 
 }  // namespace verbena

@@ -1,10 +1,11 @@
-// OpenDevice: the device that a runtime's option names.
+// OpenDevices: the devices that a runtime's option names.
 //
 //   "soft"        the software device, which reaches processes of this host and user
 //   "rdma"        the first RDMA port that is active
 //   "rdma:NAME"   that RDMA device, interface or address (transport/verbs/port_choice.h)
-//   "auto", ""    what the environment variable VERBENA_DEVICE says; without it "rdma" where a port
-//                 is active (iWARP apart) and can be opened, else "soft"
+//   "auto", ""    what the environment variable VERBENA_DEVICE says; without it the software device
+//                 and, of each kind that has an active port (InfiniBand, RoCE), the first that can
+//                 be opened
 //
 // Any other word is taken for the NAME of an RDMA device.
 
@@ -13,13 +14,17 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "verbena/transport/device/device.h"
 
 namespace verbena {
 
-// What was chosen is logged. "auto" logs why there is no RDMA, too, if there is a device.
+// One, or several of different kinds. What was chosen is logged. "auto" logs what it left out, too.
+absl::StatusOr<std::vector<std::unique_ptr<Device>>> OpenDevices(const std::string& name);
+
+// The only one of them, or the first that is RDMA: for programs that use a device alone.
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const std::string& name);
 
 }  // namespace verbena

@@ -95,24 +95,18 @@ class Runtime::Impl {
   }
 
   const RuntimeOptions options_;
-  std::unique_ptr<Device> owned_device_;
-  Device* device_ = nullptr;
+  std::vector<std::unique_ptr<Device>> owned_devices_;
+  std::string device_name_;
   std::unique_ptr<Bootstrap> owned_bootstrap_;
   Bootstrap* bootstrap_ = nullptr;
-  std::unique_ptr<DeviceContext> context_;
+  std::vector<std::unique_ptr<DeviceContext>> contexts_;
   std::vector<std::unique_ptr<Executor>> executors_;  // without threads
   std::vector<std::unique_ptr<ExecutorThread>> threads_;
   std::vector<std::unique_ptr<Shard>> shards_;
 
  private:
   absl::Status OpenParts() {
-    device_ = options_.use_device;
-    if (device_ == nullptr) {
-      absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice(options_.device);
-      if (!device.ok()) return device.status();
-      owned_device_ = *std::move(device);
-      device_ = owned_device_.get();
-    }
+    if (absl::Status status = OpenContexts(); !status.ok()) return status;
     bootstrap_ = options_.use_bootstrap;
     if (bootstrap_ == nullptr) {
       absl::StatusOr<std::unique_ptr<TcpBootstrap>> bootstrap = TcpBootstrap::Create();
@@ -120,10 +114,26 @@ class Runtime::Impl {
       owned_bootstrap_ = *std::move(bootstrap);
       bootstrap_ = owned_bootstrap_.get();
     }
-    absl::StatusOr<std::unique_ptr<DeviceContext>> context =
-        DeviceContext::Create(*device_, {.event_thread = options_.threads});
-    if (!context.ok()) return context.status();
-    context_ = *std::move(context);
+    return absl::OkStatus();
+  }
+
+  absl::Status OpenContexts() {
+    std::vector<Device*> devices;
+    if (options_.use_device != nullptr) {
+      devices.push_back(options_.use_device);
+    } else {
+      absl::StatusOr<std::vector<std::unique_ptr<Device>>> opened = OpenDevices(options_.device);
+      if (!opened.ok()) return opened.status();
+      owned_devices_ = *std::move(opened);
+      for (const std::unique_ptr<Device>& device : owned_devices_) devices.push_back(device.get());
+    }
+    for (Device* device : devices) {
+      absl::StatusOr<std::unique_ptr<DeviceContext>> context =
+          DeviceContext::Create(*device, {.event_thread = options_.threads});
+      if (!context.ok()) return context.status();
+      contexts_.push_back(*std::move(context));
+      device_name_ += (device_name_.empty() ? "" : ", ") + device->name();
+    }
     return absl::OkStatus();
   }
 
@@ -143,7 +153,11 @@ class Runtime::Impl {
   }
 
   Task<void> InitShard(Shard& shard, absl::Status& status) {
-    status = shard.Init(*context_, options_.limits, static_cast<uint32_t>(options_.executors));
+    std::vector<DeviceContext*> contexts;
+    for (const std::unique_ptr<DeviceContext>& context : contexts_) {
+      contexts.push_back(context.get());
+    }
+    status = shard.Init(contexts, options_.limits, static_cast<uint32_t>(options_.executors));
     co_return;
   }
 
@@ -175,7 +189,7 @@ void Runtime::Spawn(Task<void> task, int executor_index) {
 
 int Runtime::executors() const { return static_cast<int>(impl_->shards_.size()); }
 Executor& Runtime::executor(int index) const { return impl_->shards_[index]->executor(); }
-const std::string& Runtime::device_name() const { return impl_->device_->name(); }
+const std::string& Runtime::device_name() const { return impl_->device_name_; }
 Shard& Runtime::shard(int index) const { return *impl_->shards_[index]; }
 
 Shard* Runtime::CurrentShard() const {
@@ -188,12 +202,18 @@ Shard* Runtime::CurrentShard() const {
 
 namespace {
 
-Task<EndpointStats> ReadStats(Endpoint& endpoint) { co_return endpoint.stats(); }
+Task<std::vector<DeviceStats>> ReadStats(Shard& shard) { co_return shard.stats(); }
 
 }  // namespace
 
 EndpointStats Runtime::endpoint_stats(int executor_index) {
-  return BlockOn(ReadStats(impl_->shards_[executor_index]->endpoint()), executor_index);
+  EndpointStats sum;
+  for (const DeviceStats& each : device_stats(executor_index)) sum += each.endpoint;
+  return sum;
+}
+
+std::vector<DeviceStats> Runtime::device_stats(int executor_index) {
+  return BlockOn(ReadStats(*impl_->shards_[executor_index]), executor_index);
 }
 
 }  // namespace verbena

@@ -1,8 +1,8 @@
 // Runtime: what a process needs to make and serve calls: executors, a device, and a way to find
 // peers.
 //
-// Start() opens the device, starts one thread per executor, and gives each an endpoint (a shared
-// receive queue, a completion queue, links). Channels and servers are made on it and must be gone
+// Start() opens the devices, starts one thread per executor, and gives each an endpoint (a shared
+// receive queue, a completion queue, links) on every device that it uses. Channels and servers are made on it and must be gone
 // before it is destroyed. An embedding program that has an event loop asks for no threads, and
 // polls executor(i) itself. The runtime is usable from any thread; what runs on its executors stays
 // there.
@@ -47,12 +47,13 @@ struct RuntimeOptions {
   // "soft": the software device, which reaches processes of this host and user. "rdma" or
   // "rdma:NAME": an RDMA device by its name (as ibv_devices lists them, "mlx5_0:2" for its port 2),
   // interface ("eth0") or address ("10.0.0.1"). "auto": what the environment variable
-  // VERBENA_DEVICE says, else RDMA where a port is active, else the software device.
+  // VERBENA_DEVICE says, else the software device and the active RDMA ports, of which each
+  // connection takes the first that reaches its peer: shared memory on one host, else RDMA.
   std::string device = "auto";
   LinkLimits limits = {};
   // False: no threads; the host calls executor(i).Poll(), and BlockOn() polls by itself.
   bool threads = true;
-  // Not owned; must outlive the runtime. nullptr: the device named above, TCP, the machine's clock.
+  // Not owned; must outlive the runtime. nullptr: the devices named above, TCP, the machine's clock.
   Device* use_device = nullptr;
   Bootstrap* use_bootstrap = nullptr;
   Clock* clock = nullptr;
@@ -82,9 +83,11 @@ class Runtime {
 
   int executors() const;
   Executor& executor(int index) const;
+  // "soft", "mlx5_0", or what is open of both kinds: "soft, mlx5_0".
   const std::string& device_name() const;
-  // Gathered on the executor's thread.
+  // Gathered on the executor's thread: the sum, and by device, those that are in use alone.
   EndpointStats endpoint_stats(int executor_index);
+  std::vector<DeviceStats> device_stats(int executor_index);
 
   // For Channel and Server: the part of the runtime that lives on one executor.
   Shard& shard(int index) const;

@@ -38,8 +38,7 @@ Task<void> ServerShard::Accept(std::unique_ptr<MessageStream> stream, LinkParame
   auto owned = std::make_unique<ServerLink>(*this, stream->peer());
   ServerLink* server_link = owned.get();
   links_.push_back(std::move(owned));
-  absl::StatusOr<Link*> link =
-      co_await shard_.endpoint().Accept(std::move(stream), std::move(offer), *server_link);
+  absl::StatusOr<Link*> link = co_await Open(std::move(stream), std::move(offer), *server_link);
   if (link.ok()) {
     server_link->Attach(**link);
     if (draining_) server_link->SendGoAway();
@@ -48,6 +47,20 @@ Task<void> ServerShard::Accept(std::unique_ptr<MessageStream> stream, LinkParame
   Log(LogLevel::kInfo, fmt::format("a link was not accepted: {}", link.status().ToString()));
   // Lost after it was open, OnLinkDown() has taken it off already.
   std::erase_if(links_, [server_link](const auto& each) { return each.get() == server_link; });
+}
+
+// On the device of the kind that the client offers.
+Task<absl::StatusOr<Link*>> ServerShard::Open(std::unique_ptr<MessageStream> stream,
+                                              LinkParameters offer, ServerLink& link) {
+  absl::StatusOr<Endpoint*> endpoint = shard_.EndpointFor(offer.kind);
+  if (endpoint.ok()) {
+    co_return co_await (*endpoint)->Accept(std::move(stream), std::move(offer), link);
+  }
+  absl::Status told =
+      co_await WithDeadline(RefuseOffer(*stream, endpoint.status()),
+                            executor().now() + shard_.wanted_limits().connect_timeout);
+  if (!told.ok()) Log(LogLevel::kInfo, told.ToString());
+  co_return endpoint.status();
 }
 
 absl::StatusOr<ServerCall*> ServerShard::Admit(uint64_t method_id) {

@@ -55,6 +55,8 @@ class ServerShard {
 
  private:
   Task<void> Accept(std::unique_ptr<MessageStream> stream, LinkParameters offer);
+  Task<absl::StatusOr<Link*>> Open(std::unique_ptr<MessageStream> stream, LinkParameters offer,
+                                   ServerLink& link);
   Task<absl::Status> WaitUntilIdle();
   Task<absl::Status> WaitUntilUnlinked();
 

@@ -36,7 +36,7 @@ class BenchService final : public bench::Bench::Service {
   // What is asked for is done by the thread that runs the executor, after the answer has left.
   Task<absl::Status> Control(ServerContext&, const bench::ControlRequest& request,
                              bench::ServerCounters& reply) override {
-    const LinkStats traffic = runtime_.shard(0).endpoint().stats().traffic;
+    const LinkStats traffic = (*runtime_.shard(0).EndpointOn(0))->stats().traffic;
     reply.set_allocations(AllocationCount());
     reply.set_cpu_us(CpuMicroseconds());
     reply.set_calls(calls_);

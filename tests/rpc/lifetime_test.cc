@@ -186,7 +186,7 @@ TEST_F(LifetimeTest, ReceivesThatArriveWhileAQueuePairIsDestroyedFindTheirLink) 
       if (!stream.ok()) co_return stream.status();
       ClosingSink sink;
       absl::StatusOr<Link*> link =
-          co_await client_runtime_->shard(0).endpoint().Connect(*std::move(stream), sink, 0);
+          co_await (*client_runtime_->shard(0).EndpointOn(0))->Connect(*std::move(stream), sink, 0);
       if (!link.ok()) co_return link.status();
       (*link)->Close(absl::CancelledError("only to see it close"));
     }

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -34,9 +35,15 @@ TEST_F(OpenDeviceTest, SoftIsTheSoftDeviceWhateverTheHostHas) {
   EXPECT_EQ((*device)->kind(), DeviceKind::kSoft);
 }
 
-TEST_F(OpenDeviceTest, AutoAlwaysFindsADevice) {
-  EXPECT_TRUE(OpenDevice("auto").ok());
-  EXPECT_TRUE(OpenDevice("").ok());
+TEST_F(OpenDeviceTest, AutoIsTheSoftwareDeviceAndWhatElseThereIs) {
+  for (const char* name : {"auto", ""}) {
+    absl::StatusOr<std::vector<std::unique_ptr<Device>>> devices = OpenDevices(name);
+    ASSERT_TRUE(devices.ok()) << devices.status();
+    EXPECT_EQ((*devices)[0]->kind(), DeviceKind::kSoft);
+    const bool has_rdma = OpenDevice("rdma").ok();
+    EXPECT_EQ(devices->size(), has_rdma ? 2u : 1u);
+    EXPECT_EQ((*OpenDevice(name))->kind(), has_rdma ? DeviceKind::kRdma : DeviceKind::kSoft);
+  }
 }
 
 TEST_F(OpenDeviceTest, TheEnvironmentDecidesWhatAutoIsAndNothingElse) {

@@ -49,7 +49,7 @@ BOOTS = [Boot("rxe", "rdma", [], {"VERBENA_DEVICE": "rdma:rxe0"}),
          Boot.two_devices("two rxe, 5% loss", "lossy", "--loss", "5"),
          Boot("two hosts", "two_hosts",
               ["--hosts", "2", "--peer", f"{{binaries}}/tests/rpc/testing_server {SERVER}"],
-              {"VERBENA_DEVICE": "rdma:rxe0", "VERBENA_SERVER_ADDRESS": SERVER})]
+              {"VERBENA_DEVICE": "auto", "VERBENA_SERVER_ADDRESS": SERVER})]
 
 
 @dataclasses.dataclass

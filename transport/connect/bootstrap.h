@@ -41,6 +41,8 @@ class MessageStream {
   virtual void Close() = 0;
   // For messages and logs, e.g. "127.0.0.1:4000".
   virtual const std::string& peer() const = 0;
+  // True when the peer is known to be a process of this host; a hint, not a proof.
+  virtual bool same_host() const { return false; }
 };
 
 class MessageListener {

@@ -110,6 +110,7 @@ class LocalStream final : public MessageStream {
   }
 
   const std::string& peer() const override { return peer_; }
+  bool same_host() const override { return true; }
 
  private:
   const std::string peer_;

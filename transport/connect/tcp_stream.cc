@@ -27,6 +27,15 @@ uint32_t DecodeLength(const std::array<uint8_t, 4>& bytes) {
          uint32_t{bytes[3]} << 24;
 }
 
+// Both ends have one address: the kernel's loopback, whichever interface that address is of.
+bool EndsOnOneHost(const asio::ip::tcp::socket& socket) {
+  error_code error;
+  const asio::ip::tcp::endpoint here = socket.local_endpoint(error);
+  if (error) return false;
+  const asio::ip::tcp::endpoint there = socket.remote_endpoint(error);
+  return !error && here.address() == there.address();
+}
+
 absl::Status ClosedHere() { return absl::CancelledError("the connection was closed on this side"); }
 
 absl::Status ReadStatus(const error_code& error, const std::string& peer) {
@@ -64,7 +73,10 @@ std::shared_ptr<TcpConnection> TcpConnection::Adopt(std::shared_ptr<IoThread> io
 
 TcpConnection::TcpConnection(std::shared_ptr<IoThread> io, asio::ip::tcp::socket socket,
                              std::string peer)
-    : io_(std::move(io)), peer_(std::move(peer)), socket_(std::move(socket)) {}
+    : io_(std::move(io)),
+      peer_(std::move(peer)),
+      same_host_(EndsOnOneHost(socket)),
+      socket_(std::move(socket)) {}
 
 absl::StatusOr<std::shared_ptr<Mailbox<TcpConnection::Sent>>> TcpConnection::StartSend(
     std::string message) {
@@ -196,5 +208,7 @@ TcpStream::~TcpStream() { connection_->Close(); }
 void TcpStream::Close() { connection_->Close(); }
 
 const std::string& TcpStream::peer() const { return connection_->peer(); }
+
+bool TcpStream::same_host() const { return connection_->same_host(); }
 
 }  // namespace verbena

@@ -47,6 +47,7 @@ class TcpConnection final : public IoObject, public std::enable_shared_from_this
   std::shared_ptr<Mailbox<std::string>> StartReceive();
   void Close();
   const std::string& peer() const { return peer_; }
+  bool same_host() const { return same_host_; }
 
   void CloseOnThread() override;
 
@@ -71,6 +72,7 @@ class TcpConnection final : public IoObject, public std::enable_shared_from_this
 
   const std::shared_ptr<IoThread> io_;
   const std::string peer_;
+  const bool same_host_;
   const std::shared_ptr<Mailbox<std::string>> received_ = std::make_shared<Mailbox<std::string>>();
   std::atomic<size_t> unsent_ = 0;
   std::atomic<bool> closed_ = false;
@@ -96,6 +98,7 @@ class TcpStream final : public MessageStream {
   Task<absl::StatusOr<std::string>> Receive() override;
   void Close() override;
   const std::string& peer() const override;
+  bool same_host() const override;
 
  private:
   const std::shared_ptr<TcpConnection> connection_;

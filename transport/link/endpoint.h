@@ -16,6 +16,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -62,6 +63,7 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
 
   Executor& executor() const { return executor_; }
   const LinkLimits& limits() const { return limits_; }
+  const std::string& device_name() const { return context_.device().name(); }
   EndpointStats stats() const;
 
   // For Link.

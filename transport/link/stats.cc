@@ -17,4 +17,16 @@ LinkStats& LinkStats::operator+=(const LinkStats& other) {
   return *this;
 }
 
+EndpointStats& EndpointStats::operator+=(const EndpointStats& other) {
+  links += other.links;
+  links_opened += other.links_opened;
+  links_refused += other.links_refused;
+  links_lost += other.links_lost;
+  stale_completions += other.stale_completions;
+  receives_posted += other.receives_posted;
+  credits_lent += other.credits_lent;
+  traffic += other.traffic;
+  return *this;
+}
+
 }  // namespace verbena

@@ -10,6 +10,7 @@
 #define VERBENA_TRANSPORT_LINK_STATS_H_
 
 #include <cstdint>
+#include <string>
 
 namespace verbena {
 
@@ -39,6 +40,14 @@ struct EndpointStats {
   uint32_t receives_posted = 0;
   uint32_t credits_lent = 0;
   LinkStats traffic;  // all links, those that are gone included
+
+  EndpointStats& operator+=(const EndpointStats& other);
+};
+
+// What the links of one executor did on one device.
+struct DeviceStats {
+  std::string device;
+  EndpointStats endpoint;
 };
 
 }  // namespace verbena

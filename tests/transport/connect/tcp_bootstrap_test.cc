@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -70,6 +71,15 @@ class TcpBootstrapTest : public testing::Test {
   std::unique_ptr<MessageListener> listener_;
   std::optional<RawPeer> peer_;
 };
+
+TEST_F(TcpBootstrapTest, OneAddressAtBothEndsMeansOneHost) {
+  auto both = [this]() -> Task<std::tuple<StreamOr, StreamOr>> {
+    co_return co_await WhenAll(bootstrap_->Connect(listener_->address()), listener_->Accept());
+  };
+  auto [here, there] = scheduler_.Run(both());
+  EXPECT_TRUE((*here)->same_host());
+  EXPECT_TRUE((*there)->same_host());
+}
 
 TEST_F(TcpBootstrapTest, MessageIsALittleEndianLengthAndItsBytes) {
   StreamPtr stream = AcceptRaw(peer_);

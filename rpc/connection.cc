@@ -18,8 +18,8 @@ Duration Jittered(Duration backoff) {
   return backoff * static_cast<int64_t>(80 + Random::Real().Next() % 41) / 100;
 }
 
-// Whether the attempt failed for a reason that may lie in the device. An overloaded or silent server
-// is no different over another one.
+// Whether the attempt failed for a reason that may lie in the device. An overloaded or silent
+// server is no different over another one.
 bool MayGoOverAnotherDevice(const absl::Status& failure) {
   return !absl::IsResourceExhausted(failure) && !absl::IsCancelled(failure) &&
          !absl::IsDeadlineExceeded(failure);
@@ -76,8 +76,7 @@ Task<absl::Status> Connection::TryConnect() {
                             std::string(last.message()));
   }
   if (order.size() == 1) co_return last;
-  co_return absl::Status(last.code(),
-                         fmt::format("no device reaches {}: {}", target_, failures));
+  co_return absl::Status(last.code(), fmt::format("no device reaches {}: {}", target_, failures));
 }
 
 [[clang::coro_wrapper]] Task<absl::StatusOr<std::unique_ptr<MessageStream>>>

@@ -2,10 +2,10 @@
 // peers.
 //
 // Start() opens the devices, starts one thread per executor, and gives each an endpoint (a shared
-// receive queue, a completion queue, links) on every device that it uses. Channels and servers are made on it and must be gone
-// before it is destroyed. An embedding program that has an event loop asks for no threads, and
-// polls executor(i) itself. The runtime is usable from any thread; what runs on its executors stays
-// there.
+// receive queue, a completion queue, links) on every device that it uses. Channels and servers are
+// made on it and must be gone before it is destroyed. An embedding program that has an event loop
+// asks for no threads, and polls executor(i) itself. The runtime is usable from any thread; what
+// runs on its executors stays there.
 //
 //   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime, Runtime::Start({.executors = 2}));
 //   absl::Status status = runtime->BlockOn(Main(*runtime));
@@ -53,7 +53,8 @@ struct RuntimeOptions {
   LinkLimits limits = {};
   // False: no threads; the host calls executor(i).Poll(), and BlockOn() polls by itself.
   bool threads = true;
-  // Not owned; must outlive the runtime. nullptr: the devices named above, TCP, the machine's clock.
+  // Not owned; must outlive the runtime. nullptr: the devices named above, TCP, the machine's
+  // clock.
   Device* use_device = nullptr;
   Bootstrap* use_bootstrap = nullptr;
   Clock* clock = nullptr;

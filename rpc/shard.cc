@@ -41,8 +41,8 @@ absl::StatusOr<Endpoint*> Shard::EndpointFor(LinkKind kind) {
   if (found != kinds_.end()) return EndpointOn(found - kinds_.begin());
   std::vector<std::string> names;
   for (const DeviceContext* context : contexts_) {
-    names.push_back(fmt::format("{} ({})", context->device().name(),
-                                LinkKindName(context->address().kind)));
+    names.push_back(
+        fmt::format("{} ({})", context->device().name(), LinkKindName(context->address().kind)));
   }
   return absl::FailedPreconditionError(
       fmt::format("there is no {} device here, only {}: choose the same kind of device on both "

@@ -75,6 +75,20 @@ TEST_F(PathTest, CallsEndWhenTheInterfaceGoesDownAndWorkWhenItIsUpAgain) {
   ExpectCallsWorkAgain();
 }
 
+TEST_F(PathTest, TwoPortsOfDifferentMtuUseTheSmaller) {
+  // The server's port offers less; what is longer than a packet of it crosses whole.
+  server_.reset();
+  server_runtime_.reset();
+  Shell("ip link set dev eth1 mtu 1500");
+  StartServer({}, {.device = "rdma:rxe1"});
+  channel_ = std::make_unique<Channel>(*client_runtime_, server_->address());
+  stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(Run(EchoOnce(i, std::string(i * 190, 'm'))), absl::OkStatus());
+  }
+  Shell("ip link set dev eth1 mtu 9000");
+}
+
 // rxe tells nobody that it is being removed: the command waits until the last process has closed
 // it.
 TEST_F(PathTest, ADeviceThatIsBeingRemovedServesUntilItIsClosed) {

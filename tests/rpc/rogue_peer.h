@@ -56,7 +56,7 @@ class RoguePeer {
     receives_ = *ReceiveRing::Create(*device_, pd_.get(), 64, limits_.eager_bytes);
     receives_->set_needed(64);
     EXPECT_EQ(receives_->Post(), absl::OkStatus());
-    address_ = *ReadPortAddress(*device_, 1, 0);
+    address_ = *ReadPortAddress(*device_, {});
     qp_ = *CreateLinkQp(*device_, pd_.get(), cq_.get(), receives_->srq(), limits_, 4096, address_);
   }
   ~RoguePeer() { EXPECT_EQ(Run(DropStream()), absl::OkStatus()); }

@@ -47,6 +47,8 @@ absl::StatusOr<LinkKind> ReadKind(wire::LinkKind kind) {
       return LinkKind::kRoce;
     case wire::LINK_KIND_IWARP:
       return LinkKind::kIwarp;
+    case wire::LINK_KIND_ROCE_V1:
+      return LinkKind::kRoceV1;
     default:
       return Invalid("unknown kind of link {}", static_cast<int>(kind));
   }
@@ -172,9 +174,11 @@ const char* LinkKindName(LinkKind kind) {
     case LinkKind::kInfiniBand:
       return "InfiniBand";
     case LinkKind::kRoce:
-      return "RoCE";
+      return "RoCE v2";
     case LinkKind::kIwarp:
       return "iWARP";
+    case LinkKind::kRoceV1:
+      return "RoCE v1";
   }
   return "unknown";
 }

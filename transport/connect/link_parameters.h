@@ -10,8 +10,9 @@
 
 namespace verbena {
 
-// What a queue pair runs on; both sides must have the same. The values are those of the wire.
-enum class LinkKind : uint8_t { kSoft = 1, kInfiniBand = 2, kRoce = 3, kIwarp = 4 };
+// What a queue pair runs on; both sides must have the same. The values are those of the wire. kRoce
+// is version 2; packets of the other version are dropped without a word.
+enum class LinkKind : uint8_t { kSoft = 1, kInfiniBand = 2, kRoce = 3, kIwarp = 4, kRoceV1 = 5 };
 
 const char* LinkKindName(LinkKind kind);
 

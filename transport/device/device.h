@@ -47,6 +47,7 @@ struct DeviceCapabilities {
 struct DevicePort {
   uint8_t port = 1;
   uint8_t gid_index = 0;
+  bool roce_v1 = false;  // that GID is one of RoCE v1
 };
 
 class Device {

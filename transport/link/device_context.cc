@@ -36,7 +36,7 @@ bool IsRoutine(ibv_event_type type) {
 absl::StatusOr<std::unique_ptr<DeviceContext>> DeviceContext::Create(Device& device,
                                                                      Options options) {
   const DevicePort port = device.default_port();
-  absl::StatusOr<PortAddress> address = ReadPortAddress(device, port.port, port.gid_index);
+  absl::StatusOr<PortAddress> address = ReadPortAddress(device, port);
   if (!address.ok()) return address.status();
   absl::StatusOr<ibv_pd*> pd = device.AllocPd();
   if (!pd.ok()) return pd.status();

@@ -7,15 +7,17 @@
 namespace verbena {
 namespace {
 
-LinkKind KindOf(Device& device, const ibv_port_attr& port) {
+LinkKind KindOf(Device& device, const ibv_port_attr& port, bool roce_v1) {
   if (device.kind() == DeviceKind::kSoft) return LinkKind::kSoft;
   if (device.context()->device->transport_type == IBV_TRANSPORT_IWARP) return LinkKind::kIwarp;
-  return port.link_layer == IBV_LINK_LAYER_INFINIBAND ? LinkKind::kInfiniBand : LinkKind::kRoce;
+  if (port.link_layer == IBV_LINK_LAYER_INFINIBAND) return LinkKind::kInfiniBand;
+  return roce_v1 ? LinkKind::kRoceV1 : LinkKind::kRoce;
 }
 
 }  // namespace
 
-absl::StatusOr<PortAddress> ReadPortAddress(Device& device, uint8_t port, uint8_t gid_index) {
+absl::StatusOr<PortAddress> ReadPortAddress(Device& device, const DevicePort& wanted) {
+  const uint8_t port = wanted.port;
   absl::StatusOr<ibv_port_attr> attributes = device.QueryPort(port);
   if (!attributes.ok()) return attributes.status();
   if (attributes->state != IBV_PORT_ACTIVE) {
@@ -23,15 +25,15 @@ absl::StatusOr<PortAddress> ReadPortAddress(Device& device, uint8_t port, uint8_
         fmt::format("port {} of {} is not active; bring it up: ip link set dev NETDEV up", port,
                     device.name()));
   }
-  const LinkKind kind = KindOf(device, *attributes);
+  const LinkKind kind = KindOf(device, *attributes, wanted.roce_v1);
   if (kind == LinkKind::kIwarp) {
     return absl::UnimplementedError(
         fmt::format("{} is an iWARP device: only rdma_cm connects its queue pairs", device.name()));
   }
-  absl::StatusOr<ibv_gid> gid = device.QueryGid(port, gid_index);
+  absl::StatusOr<ibv_gid> gid = device.QueryGid(port, wanted.gid_index);
   if (!gid.ok()) return gid.status();
   return PortAddress{.port = port,
-                     .gid_index = gid_index,
+                     .gid_index = wanted.gid_index,
                      .gid = *gid,
                      .lid = attributes->lid,
                      .active_mtu = attributes->active_mtu,

@@ -42,7 +42,7 @@ struct RemoteQp {
 
 // Reads the attributes of `port`. UNAVAILABLE when it is not active; UNIMPLEMENTED on iWARP, whose
 // queue pairs only rdma_cm connects.
-absl::StatusOr<PortAddress> ReadPortAddress(Device& device, uint8_t port, uint8_t gid_index);
+absl::StatusOr<PortAddress> ReadPortAddress(Device& device, const DevicePort& wanted);
 
 // A queue pair in INIT, on `cq` in both directions and on `srq`.
 absl::StatusOr<QpHandle> CreateLinkQp(Device& device, ibv_pd* pd, ibv_cq* cq, ibv_srq* srq,

@@ -118,7 +118,7 @@ absl::StatusOr<PortChoice> ChoosePort(const std::vector<PortInfo>& ports, const 
         best == nullptr || (best->link == PortLink::kIwarp && port.link != PortLink::kIwarp);
     if (!better) continue;
     best = &port;
-    choice = {port.device, port.port, gid->index};
+    choice = {port.device, port.port, gid->index, gid->type == GidType::kRoceV1};
   }
   if (!choice) return why;
   return *choice;

@@ -24,6 +24,7 @@ struct PortChoice {
   std::string device;
   uint8_t port = 1;
   int gid_index = 0;
+  bool roce_v1 = false;
 };
 
 // NOT_FOUND lists the devices that there are, with their interfaces and addresses. UNAVAILABLE when

@@ -97,7 +97,9 @@ absl::StatusOr<std::unique_ptr<RdmaDevice>> RdmaDevice::Open(const std::string& 
     if (choice->device != ibv_get_device_name(device)) continue;
     ibv_context* context = ibv_open_device(device);
     if (context == nullptr) return OpenError(device);
-    const DevicePort port{choice->port, static_cast<uint8_t>(choice->gid_index)};
+    const DevicePort port{.port = choice->port,
+                          .gid_index = static_cast<uint8_t>(choice->gid_index),
+                          .roce_v1 = choice->roce_v1};
     std::unique_ptr<RdmaDevice> opened(new RdmaDevice(context, port));
     if (absl::Status status = opened->Initialize(); !status.ok()) return status;
     return opened;

@@ -115,7 +115,7 @@ TEST(HandshakeCodecTest, ValuesAtTheirLimitsPass) {
   low.eager_bytes = kMinEagerBytes;
   low.executor_count = 1;
   LinkParameters high = Side(std::string(kMaxPeerNameBytes, 'n'), 0xffffff);
-  high.kind = LinkKind::kIwarp;
+  high.kind = LinkKind::kRoceV1;
   high.gid.fill(0xff);
   high.lid = 0xffff;
   high.packet_sequence_number = 0xffffff;
@@ -354,6 +354,8 @@ TEST(HandshakeCodecTest, QueuePairsOfDifferentKindsAreNotConnected) {
   const absl::Status status = CheckSameKind(LinkKind::kSoft, LinkKind::kInfiniBand);
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
   EXPECT_TRUE(Says(status, "soft and InfiniBand")) << status;
+  const absl::Status versions = CheckSameKind(LinkKind::kRoceV1, LinkKind::kRoce);
+  EXPECT_TRUE(Says(versions, "RoCE v1 and RoCE v2")) << versions;
 }
 
 }  // namespace

@@ -35,6 +35,12 @@ TEST(PortChoiceTest, PortAndGidCanBeNamed) {
   EXPECT_EQ(Chosen(Host(), "rxe0:1:0"), "rxe0:1:0");
 }
 
+TEST(PortChoiceTest, TheChoiceSaysWhichRoceItIsSinceTheVersionsDoNotTalkToEachOther) {
+  EXPECT_TRUE(ChoosePort(Host(), "rxe0:1:0")->roce_v1);
+  EXPECT_FALSE(ChoosePort(Host(), "rxe0")->roce_v1);
+  EXPECT_FALSE(ChoosePort(Host(), "mlx5_0")->roce_v1);
+}
+
 TEST(PortChoiceTest, WithoutAPortTheFirstActiveOneOfTheDeviceIsTaken) {
   std::vector<PortInfo> ports = Host();
   EXPECT_EQ(Chosen(ports, "mlx5_0"), "mlx5_0:1:0");

@@ -46,7 +46,8 @@ def arguments():
     parser.add_argument("--parameters", action="store_true",
                         help="the same as --only parameters; plots go to .bazel/plots")
     parser.add_argument("--vm", action="store_true",
-                        help="calls over rxe in a guest, perftest and ibv_rc_pingpong beside them")
+                        help="in a guest, over rxe: calls, with perftest and ibv_rc_pingpong beside "
+                             "them; with --parameters the comparisons")
     parser.add_argument("--seconds", type=float, metavar="N", help="seconds per point (default 2)")
     options, options.rest = parser.parse_known_args()
     options.only = [name for name in options.only.split(",") if name]
@@ -96,21 +97,37 @@ def command_of(name, directory):
     return [binary(directory, name)]
 
 
+def guest_command(options, results):
+    """What the guest runs, leaving its rows in `results`/rows.json and its plots beside them."""
+    target = "parameters" if "parameters" in options.only else "rpc"
+    program = binary(build([BENCHMARKS[target][1]]), target)
+    if target == "rpc":
+        words = [TOP / "benchmarks/verbs/verbs_bench.py", "--rpc-bench", program]
+    else:
+        words = [program, "--device", "rdma", "--plots", results]
+    if options.seconds:
+        words += ["--seconds", str(options.seconds)]
+    return [*words, "--json", f"{results}/rows.json", *options.rest]
+
+
 def bench_in_guest(options):
-    """Runs benchmarks/verbs/verbs_bench.py in a guest. Returns its exit status."""
+    """Runs benchmarks/verbs/verbs_bench.py, or the parameters', in a guest. Returns its status."""
     if subprocess.run([TOP / "tools/dev/install_deps.sh", "--quiet", "vm"],
                       check=False).returncode != 0:
         return 1
-    program = binary(build([BENCHMARKS["rpc"][1]]), "rpc")
     with tempfile.TemporaryDirectory(prefix="verbena-bench-") as results:
-        words = [TOP / "benchmarks/verbs/verbs_bench.py", "--rpc-bench", program,
-                 "--json", f"{results}/rows.json", *options.rest]
-        if options.seconds:
-            words += ["--seconds", str(options.seconds)]
-        status = subprocess.run([TOP / "tools/vm/vm.py", "--pin", "--writable", results, "--timeout",
-                                 "1200", "--", *words], check=False).returncode
+        status = subprocess.run(
+            [TOP / "tools/vm/vm.py", "--pin", "--writable", results, "--timeout", "1200", "--",
+             *guest_command(options, results)], check=False).returncode
         if status == 0 and options.json:
             shutil.copy(f"{results}/rows.json", options.json)
+        plots = sorted(pathlib.Path(results).glob("*.svg"))
+        if plots:
+            kept = PLOTS / "guest"
+            kept.mkdir(parents=True, exist_ok=True)
+            for plot in plots:
+                shutil.copy(plot, kept)
+            print(f"plots: {kept.relative_to(TOP)}")
     return status
 
 

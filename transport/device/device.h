@@ -70,6 +70,13 @@ class Device {
   virtual absl::StatusOr<ibv_pd*> AllocPd() = 0;
   virtual absl::Status DeallocPd(ibv_pd* pd) = 0;
 
+  // Zeroed, page-aligned memory that suits this device for what peers reach one-sided: huge pages
+  // where there are any; the soft device's can be mapped by its peers. Few and large:
+  // RESOURCE_EXHAUSTED beyond a bound of the device. Freed with the same size, once nothing in it
+  // is registered: else FAILED_PRECONDITION.
+  virtual absl::StatusOr<std::byte*> AllocateMemory(size_t bytes);
+  virtual absl::Status FreeMemory(std::byte* memory, size_t bytes);
+
   // `access` is a set of IBV_ACCESS_*. RESOURCE_EXHAUSTED names RLIMIT_MEMLOCK and the bytes needed
   // when that is the reason.
   virtual absl::StatusOr<ibv_mr*> RegMr(ibv_pd* pd, void* address, size_t bytes, int access) = 0;

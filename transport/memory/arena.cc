@@ -1,60 +1,92 @@
 #include "verbena/transport/memory/arena.h"
 
-#include <sys/mman.h>
-
-#include <cerrno>
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/transport/device/verbs_status.h"
+#include "verbena/transport/device/handles.h"
+#include "verbena/transport/device/pages.h"
+#include "verbena/transport/log/log.h"
 
 namespace verbena {
 namespace {
 
 constexpr size_t kPageBytes = 4096;
-constexpr size_t kHugePageBytes = size_t{2} << 20;
 
 }  // namespace
 
-absl::StatusOr<Arena> Arena::Create(Device& device, ibv_pd* pd, size_t bytes, int access) {
-  bytes = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-  void* memory =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, /*fd=*/-1, 0);
-  if (memory == MAP_FAILED) {
-    return ErrnoStatus(errno, fmt::format("mmap of {} bytes for an arena", bytes));
-  }
-  // Only advice: without huge pages everything works, with more TLB misses.
-  if (bytes >= kHugePageBytes) madvise(memory, bytes, MADV_HUGEPAGE);
+absl::StatusOr<Arena> Arena::Create(Device& device, ibv_pd* pd, size_t bytes, int access,
+                                    ArenaKind kind) {
   Arena arena;
-  arena.data_ = static_cast<char*>(memory);
-  arena.bytes_ = bytes;
-  absl::StatusOr<ibv_mr*> mr = device.RegMr(pd, memory, bytes, access);
+  arena.device_ = &device;
+  arena.bytes_ = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  absl::Status allocated = arena.Allocate(kind);
+  if (!allocated.ok()) return allocated;
+  absl::StatusOr<ibv_mr*> mr = device.RegMr(pd, arena.data_, arena.bytes_, access);
   if (!mr.ok()) return mr.status();
-  arena.mr_ = MrHandle(device, *mr);
+  arena.mr_ = *mr;
   return arena;
 }
 
+absl::Status Arena::Allocate(ArenaKind kind) {
+  if (kind == ArenaKind::kExposed) {
+    absl::StatusOr<std::byte*> memory = device_->AllocateMemory(bytes_);
+    if (memory.ok()) {
+      data_ = reinterpret_cast<char*>(*memory);
+      of_device_ = true;
+      return absl::OkStatus();
+    }
+    if (!absl::IsResourceExhausted(memory.status())) return memory.status();
+    Log(LogLevel::kWarning,
+        fmt::format(
+            "{}: {} bytes of payload memory are not mapped by peers, who then reach it more "
+            "slowly: {}",
+            device_->name(), bytes_, memory.status().ToString()));
+  }
+  absl::StatusOr<std::byte*> pages = MapPages(bytes_);
+  if (!pages.ok()) return pages.status();
+  data_ = reinterpret_cast<char*>(*pages);
+  return absl::OkStatus();
+}
+
 Arena::Arena(Arena&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)),
+    : device_(other.device_),
+      data_(std::exchange(other.data_, nullptr)),
       bytes_(std::exchange(other.bytes_, 0)),
-      mr_(std::move(other.mr_)) {}
+      mr_(std::exchange(other.mr_, nullptr)),
+      of_device_(other.of_device_) {}
 
 Arena& Arena::operator=(Arena&& other) noexcept {
   if (this != &other) {
     Release();
+    device_ = other.device_;
     data_ = std::exchange(other.data_, nullptr);
     bytes_ = std::exchange(other.bytes_, 0);
-    mr_ = std::move(other.mr_);
+    mr_ = std::exchange(other.mr_, nullptr);
+    of_device_ = other.of_device_;
   }
   return *this;
 }
 
 Arena::~Arena() { Release(); }
 
+absl::Status Arena::Free() {
+  if (mr_ != nullptr) {
+    absl::Status deregistered = device_->DeregMr(mr_);
+    // The memory stays: whatever was mapped there next would be written into.
+    if (!deregistered.ok()) return deregistered;
+  }
+  auto* memory = reinterpret_cast<std::byte*>(data_);
+  if (of_device_) return device_->FreeMemory(memory, bytes_);
+  UnmapPages(memory, bytes_);
+  return absl::OkStatus();
+}
+
 void Arena::Release() {
-  mr_.Reset();
-  if (data_ != nullptr) munmap(data_, bytes_);
+  if (data_ == nullptr) return;
+  absl::Status freed = Free();
+  if (!freed.ok()) LogLeakedObject(*device_, "memory region", freed);
   data_ = nullptr;
+  mr_ = nullptr;
 }
 
 }  // namespace verbena

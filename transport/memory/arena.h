@@ -1,10 +1,11 @@
-// Arena: one registered region of memory, the ground that pools of send and receive buffers stand
-// on.
+// Arena: one registered region of memory, the ground that pools of send, receive and payload
+// buffers stand on.
 //
 // Few and large: registration costs microseconds to seconds and pins memory. Owned by a pool; the
 // memory is page-aligned, zeroed, asks for huge pages, and is gone with the Arena, which must
-// outlive every work request that names it. Create fails with RESOURCE_EXHAUSTED when memory cannot
-// be mapped or pinned.
+// outlive every work request that names it. When the device refuses to let go of it (a frozen peer
+// may be in the middle of a copy) it is logged and leaks. Create fails with RESOURCE_EXHAUSTED when
+// memory cannot be mapped or pinned.
 
 #ifndef VERBENA_TRANSPORT_MEMORY_ARENA_H_
 #define VERBENA_TRANSPORT_MEMORY_ARENA_H_
@@ -14,14 +15,19 @@
 
 #include "absl/status/statusor.h"
 #include "verbena/transport/device/device.h"
-#include "verbena/transport/device/handles.h"
 
 namespace verbena {
+
+enum class ArenaKind {
+  kPrivate,  // only this process and its device touch it: send and receive buffers
+  kExposed,  // peers read or write it one-sided: Device::AllocateMemory
+};
 
 class Arena {
  public:
   // `access` is a set of IBV_ACCESS_*; 0 serves memory that is only sent from.
-  static absl::StatusOr<Arena> Create(Device& device, ibv_pd* pd, size_t bytes, int access);
+  static absl::StatusOr<Arena> Create(Device& device, ibv_pd* pd, size_t bytes, int access,
+                                      ArenaKind kind = ArenaKind::kPrivate);
 
   Arena() = default;
   Arena(Arena&& other) noexcept;
@@ -31,13 +37,18 @@ class Arena {
   char* data() const { return data_; }
   size_t size() const { return bytes_; }
   uint32_t lkey() const { return mr_->lkey; }
+  ibv_mr* mr() const { return mr_; }
 
  private:
+  absl::Status Allocate(ArenaKind kind);
+  absl::Status Free();
   void Release();
 
+  Device* device_ = nullptr;
   char* data_ = nullptr;
   size_t bytes_ = 0;
-  MrHandle mr_;
+  ibv_mr* mr_ = nullptr;
+  bool of_device_ = false;  // the memory came from Device::AllocateMemory
 };
 
 }  // namespace verbena

@@ -79,6 +79,8 @@ class SoftDevice final : public Device {
 
   absl::StatusOr<ibv_pd*> AllocPd() override;
   absl::Status DeallocPd(ibv_pd* pd) override;
+  absl::StatusOr<std::byte*> AllocateMemory(size_t bytes) override { return AllocateShared(bytes); }
+  absl::Status FreeMemory(std::byte* memory, size_t) override { return FreeShared(memory); }
   absl::StatusOr<ibv_mr*> RegMr(ibv_pd* pd, void* address, size_t bytes, int access) override;
   absl::Status DeregMr(ibv_mr* mr) override;
   absl::StatusOr<ibv_mw*> AllocMw(ibv_pd* pd) override;

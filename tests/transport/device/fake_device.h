@@ -1,4 +1,5 @@
-// FakeDevice: a Device that only counts what is destroyed, and can refuse to. For tests of handles.
+// FakeDevice: a Device that only counts what is destroyed, and can refuse to. For tests of handles,
+// and to derive from.
 
 #ifndef VERBENA_TESTS_TRANSPORT_DEVICE_FAKE_DEVICE_H_
 #define VERBENA_TESTS_TRANSPORT_DEVICE_FAKE_DEVICE_H_
@@ -16,7 +17,7 @@
 
 namespace verbena {
 
-class FakeDevice final : public Device {
+class FakeDevice : public Device {
  public:
   // Every object destroyed, in order.
   std::vector<const void*> destroyed;

@@ -1,0 +1,436 @@
+#include "verbena/transport/memory/buffer_pool.h"
+
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/transport/coro/counted_new.h"
+#include "tests/transport/coro/started.h"
+#include "tests/transport/memory/pinning_device.h"
+#include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/manual_scheduler.h"
+#include "verbena/transport/coro/poison.h"
+#include "verbena/transport/coro/task.h"
+
+namespace verbena {
+namespace {
+
+using absl::StatusCode;
+using testing::HasSubstr;
+
+constexpr size_t kKiB = 1024;
+constexpr size_t kMiB = 1024 * kKiB;
+
+Task<absl::StatusOr<Buffer>> Allocate(BufferPool& pool, size_t bytes) {
+  co_return co_await pool.Allocate(bytes);
+}
+
+class BufferPoolTest : public testing::Test {
+ protected:
+  void Make(BufferPoolOptions options) {
+    auto pool = BufferPool::Create(scheduler_, device_, nullptr, std::move(options));
+    ASSERT_TRUE(pool.ok()) << pool.status();
+    pool_ = *std::move(pool);
+  }
+  void MakeWithBudget(size_t bytes, size_t first_arena = 0) {
+    Make({.name = "test", .budget_bytes = bytes, .first_arena_bytes = first_arena});
+  }
+  // As if on the scheduler's thread.
+  template <typename F>
+  void OnHome(F f) {
+    scheduler_
+        .Run([](F& body) -> Task<absl::Status> {
+          body();
+          co_return absl::OkStatus();
+        }(f))
+        .IgnoreError();
+  }
+  Buffer Take(size_t bytes) {
+    absl::StatusOr<Buffer> buffer = pool_->TryAllocate(bytes);
+    EXPECT_TRUE(buffer.ok()) << buffer.status();
+    return buffer.ok() ? *std::move(buffer) : Buffer();
+  }
+  void Free(Buffer& buffer) {
+    OnHome([&] { buffer.Reset(); });
+  }
+  using Waiting = Started<absl::StatusOr<Buffer>>;
+
+  ManualScheduler scheduler_;
+  PinningDevice device_;
+  std::unique_ptr<BufferPool> pool_;
+};
+
+// --- Buffers -------------------------------------------------------------------------------------
+
+TEST_F(BufferPoolTest, ABufferIsAlignedRegisteredAndAsLargeAsAskedFor) {
+  Make({.name = "test"});
+  for (const size_t bytes : {size_t{0}, size_t{1}, 4 * kKiB, 4 * kKiB + 1, 100 * kKiB, 64 * kMiB}) {
+    Buffer buffer = Take(bytes);
+    ASSERT_TRUE(buffer);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % 4096, 0u);
+    EXPECT_EQ(buffer.size(), bytes);
+    EXPECT_EQ(buffer.capacity(), SizeClassBytes(SizeClassOf(bytes)));
+    EXPECT_EQ(buffer.lkey(), buffer.region().mr()->lkey);
+    EXPECT_EQ(buffer.region().rkey(), buffer.lkey() + 1000);
+    EXPECT_EQ(buffer.region().home(), &scheduler_);
+    buffer.set_size(buffer.capacity());
+    std::memset(buffer.data(), 1, buffer.size());
+    Free(buffer);
+  }
+}
+
+TEST_F(BufferPoolTest, RegistersNothingBeforeTheFirstAllocationAndNothingIsLeft) {
+  Make({.name = "test", .exposed = true});
+  EXPECT_EQ(device_.regions(), 0u);
+  Buffer buffer = Take(1);
+  EXPECT_EQ(device_.allocations(), 1);
+  Free(buffer);
+  pool_.reset();
+  EXPECT_EQ(device_.regions(), 0u);
+  EXPECT_EQ(device_.allocations(), 0);
+}
+
+TEST_F(BufferPoolTest, TheBufferFreedLastIsTheNextOne) {
+  Make({.name = "test"});
+  Buffer first = Take(10 * kKiB);
+  Buffer second = Take(10 * kKiB);
+  const char* data = first.data();
+  Free(first);
+  Buffer again = Take(9 * kKiB);
+  EXPECT_EQ(again.data(), data);
+  Free(again);
+  Free(second);
+}
+
+TEST_F(BufferPoolTest, SteadyStateAllocatesAndRegistersNothing) {
+  Make({.name = "test"});
+  OnHome([&] {
+    const auto use = [&] {
+      Buffer a = Take(4 * kKiB);
+      Buffer b = Take(64 * kKiB);
+      Buffer c = Take(4 * kKiB);
+    };
+    use();
+    const size_t news = CountedNews();
+    const size_t registrations = device_.registrations();
+    for (int i = 0; i < 1000; ++i) use();
+    EXPECT_EQ(CountedNews(), news);
+    EXPECT_EQ(device_.registrations(), registrations);
+  });
+  EXPECT_EQ(pool_->stats().allocations, 3003u);
+}
+
+TEST_F(BufferPoolTest, StatisticsCountWholeBlocks) {
+  Make({.name = "test", .budget_bytes = 8 * kMiB});
+  Buffer a = Take(5 * kKiB);
+  Buffer b = Take(4 * kKiB);
+  Free(b);
+  const BufferPoolStats stats = pool_->stats();
+  EXPECT_EQ(stats.budget_bytes, 8 * kMiB);
+  EXPECT_EQ(stats.arenas, 1u);
+  EXPECT_EQ(stats.arena_bytes, 4 * kMiB);
+  EXPECT_EQ(stats.bytes_in_use, 8 * kKiB);
+  EXPECT_EQ(stats.peak_bytes_in_use, 12 * kKiB);
+  EXPECT_EQ(stats.allocations, 2u);
+  EXPECT_EQ(stats.classes[0].in_use, 0u);
+  EXPECT_GE(stats.classes[0].free, 1u);
+  EXPECT_EQ(stats.classes[1].in_use, 1u);
+  Free(a);
+}
+
+// --- Bounds --------------------------------------------------------------------------------------
+
+TEST_F(BufferPoolTest, ABudgetOfLessThanOneBufferIsRefused) {
+  auto pool = BufferPool::Create(scheduler_, device_, nullptr, {.budget_bytes = 4095});
+  EXPECT_EQ(pool.status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST_F(BufferPoolTest, WhatCanNeverBeHadIsRefusedAtOnceWithNumbers) {
+  MakeWithBudget(64 * kKiB);
+  const absl::StatusOr<Buffer> huge = pool_->TryAllocate(kMaxBufferBytes + 1);
+  EXPECT_EQ(huge.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(huge.status().ToString(), HasSubstr("67108865"));
+  const absl::StatusOr<Buffer> large = scheduler_.Run(Allocate(*pool_, 65 * kKiB));
+  EXPECT_EQ(large.status().code(), StatusCode::kResourceExhausted);
+  EXPECT_THAT(large.status().ToString(),
+              HasSubstr("takes 131072; the whole test budget has 65536"));
+}
+
+TEST_F(BufferPoolTest, TheBudgetIsUsedToItsLastPageAndNoFurther) {
+  MakeWithBudget(28 * kKiB + 100);
+  std::vector<Buffer> buffers;
+  while (true) {
+    absl::StatusOr<Buffer> buffer = pool_->TryAllocate(1);
+    if (!buffer.ok()) {
+      EXPECT_EQ(buffer.status().code(), StatusCode::kResourceExhausted);
+      EXPECT_THAT(buffer.status().ToString(), HasSubstr("28672 bytes 28672 are in use"));
+      break;
+    }
+    buffers.push_back(*std::move(buffer));
+  }
+  EXPECT_EQ(buffers.size(), 7u);
+  EXPECT_EQ(device_.pinned(), 28 * kKiB);
+  EXPECT_EQ(pool_->stats().refusals, 1u);
+  OnHome([&] { buffers.clear(); });
+}
+
+TEST_F(BufferPoolTest, ArenasDoubleUpToTheBudget) {
+  MakeWithBudget(40 * kMiB);
+  std::vector<Buffer> buffers;
+  std::vector<size_t> pinned;
+  for (int i = 0; i < 40; ++i) {
+    buffers.push_back(Take(kMiB));
+    if (pinned.empty() || pinned.back() != device_.pinned()) pinned.push_back(device_.pinned());
+  }
+  EXPECT_THAT(pinned, testing::ElementsAre(4 * kMiB, 8 * kMiB, 16 * kMiB, 32 * kMiB, 40 * kMiB));
+  EXPECT_FALSE(pool_->TryAllocate(1).ok());
+  OnHome([&] { buffers.clear(); });
+}
+
+TEST_F(BufferPoolTest, FreedSmallBuffersServeALargeOne) {
+  MakeWithBudget(64 * kKiB, 64 * kKiB);
+  std::vector<Buffer> buffers;
+  for (int i = 0; i < 16; ++i) buffers.push_back(Take(1));
+  OnHome([&] { buffers.clear(); });
+  Buffer whole = Take(64 * kKiB);
+  EXPECT_EQ(device_.registrations(), 1u);
+  Free(whole);
+}
+
+TEST_F(BufferPoolTest, ArenasThatAreFreeMakeRoomForALargerOne) {
+  MakeWithBudget(64 * kKiB, 4 * kKiB);
+  std::vector<Buffer> buffers;
+  for (int i = 0; i < 16; ++i) buffers.push_back(Take(1));
+  EXPECT_GT(pool_->stats().arenas, 1u);
+  Buffer last = std::move(buffers.back());
+  OnHome([&] { buffers.clear(); });
+  EXPECT_FALSE(pool_->TryAllocate(64 * kKiB).ok());
+  Free(last);
+  Buffer whole = Take(64 * kKiB);
+  EXPECT_EQ(pool_->stats().arenas, 1u);
+  EXPECT_EQ(device_.pinned(), 64 * kKiB);
+  std::memset(whole.data(), 1, whole.size());
+  Free(whole);
+}
+
+// --- A device that refuses -----------------------------------------------------------------------
+
+TEST_F(BufferPoolTest, WhatTheDeviceRefusesShrinksTheBudget) {
+  device_.limit = 6 * kMiB;
+  MakeWithBudget(64 * kMiB);
+  std::vector<Buffer> buffers;
+  for (int i = 0; i < 6; ++i) buffers.push_back(Take(kMiB));
+  EXPECT_EQ(pool_->TryAllocate(kMiB).status().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(pool_->stats().budget_bytes, 6 * kMiB);
+  Waiting waiting(scheduler_, Allocate(*pool_, kMiB));
+  EXPECT_FALSE(waiting.done());
+  OnHome([&] { buffers.pop_back(); });
+  ASSERT_TRUE(waiting.done());
+  absl::StatusOr<Buffer> granted = waiting.result();
+  EXPECT_TRUE(granted.ok());
+  OnHome([&] {
+    buffers.clear();
+    granted = absl::UnknownError("");
+  });
+  // With nothing in use it tries again.
+  device_.limit = 64 * kMiB;
+  Buffer large = Take(32 * kMiB);
+  Free(large);
+}
+
+TEST_F(BufferPoolTest, WhatCannotBePinnedFailsInsteadOfWaitingForEver) {
+  device_.limit = 100;
+  MakeWithBudget(kMiB);
+  const absl::StatusOr<Buffer> refused = scheduler_.Run(Allocate(*pool_, 1));
+  EXPECT_EQ(refused.status().code(), StatusCode::kResourceExhausted);
+  EXPECT_THAT(refused.status().ToString(), HasSubstr("RLIMIT_MEMLOCK is 100"));
+}
+
+TEST_F(BufferPoolTest, AWaiterWhoseMemoryCannotBePinnedIsToldWhenAllIsHome) {
+  device_.limit = 64 * kKiB;
+  MakeWithBudget(kMiB, 64 * kKiB);
+  Buffer held = Take(1);
+  Waiting waiting(scheduler_, Allocate(*pool_, 128 * kKiB));
+  Waiting behind(scheduler_, Allocate(*pool_, 4 * kKiB));
+  EXPECT_FALSE(waiting.done());
+  Free(held);
+  ASSERT_TRUE(waiting.done() && behind.done());
+  EXPECT_EQ(waiting.result().status().code(), StatusCode::kResourceExhausted);
+  absl::StatusOr<Buffer> granted = behind.result();
+  EXPECT_TRUE(granted.ok()) << granted.status();
+  OnHome([&] { granted = absl::UnknownError(""); });
+}
+
+// --- Waiting -------------------------------------------------------------------------------------
+
+class BufferPoolWaitTest : public BufferPoolTest {
+ protected:
+  void SetUp() override {
+    MakeWithBudget(16 * kKiB);
+    held_ = Take(16 * kKiB);
+  }
+  static void Drop(absl::StatusOr<Buffer>& buffer) { buffer = absl::UnknownError(""); }
+
+  Buffer held_;
+};
+
+TEST_F(BufferPoolWaitTest, WaitersAreServedInOrderWhateverTheirSize) {
+  Waiting large(scheduler_, Allocate(*pool_, 16 * kKiB));
+  Waiting small(scheduler_, Allocate(*pool_, 1));
+  EXPECT_EQ(pool_->stats().waiting, 2u);
+  EXPECT_EQ(pool_->TryAllocate(1).status().code(), StatusCode::kResourceExhausted);
+  Free(held_);
+  ASSERT_TRUE(large.done());
+  EXPECT_FALSE(small.done());
+  absl::StatusOr<Buffer> buffer = large.result();
+  ASSERT_TRUE(buffer.ok());
+  OnHome([&] { Drop(buffer); });
+  ASSERT_TRUE(small.done());
+  buffer = small.result();
+  EXPECT_TRUE(buffer.ok());
+  OnHome([&] { Drop(buffer); });
+  EXPECT_EQ(pool_->stats().waits, 2u);
+  EXPECT_EQ(pool_->stats().waiting, 0u);
+  EXPECT_EQ(pool_->stats().bytes_in_use, 0u);
+}
+
+TEST_F(BufferPoolWaitTest, ACancelledWaiterGivesUpItsPlace) {
+  CancelScope scope;
+  Waiting large(scheduler_, Allocate(*pool_, 16 * kKiB), &scope);
+  scope.Request();
+  scheduler_.RunUntilIdle();
+  ASSERT_TRUE(large.done());
+  EXPECT_EQ(large.result().status().code(), StatusCode::kCancelled);
+  EXPECT_EQ(pool_->stats().waiting, 0u);
+  Free(held_);
+}
+
+TEST_F(BufferPoolWaitTest, ADeadlineEndsTheWait) {
+  const absl::StatusOr<Buffer> late =
+      scheduler_.Run(WithDeadline(Allocate(*pool_, 1), Duration(std::chrono::milliseconds(5))));
+  EXPECT_EQ(late.status().code(), StatusCode::kDeadlineExceeded);
+  Free(held_);
+}
+
+TEST_F(BufferPoolWaitTest, AWaiterThatGivesUpLetsThoseBehindPass) {
+  // Half of the budget is free, and the first wants all.
+  Free(held_);
+  held_ = Take(8 * kKiB);
+  CancelScope scope;
+  Waiting large(scheduler_, Allocate(*pool_, 16 * kKiB), &scope);
+  Waiting small(scheduler_, Allocate(*pool_, 8 * kKiB));
+  EXPECT_FALSE(small.done());
+  scope.Request();
+  scheduler_.RunUntilIdle();
+  ASSERT_TRUE(small.done());
+  absl::StatusOr<Buffer> buffer = small.result();
+  EXPECT_TRUE(buffer.ok());
+  OnHome([&] { Drop(buffer); });
+  Free(held_);
+}
+
+TEST_F(BufferPoolWaitTest, AnAbandonedWaiterLetsThoseBehindPassAndGivesBackWhatItWasGranted) {
+  Waiting first(scheduler_, Allocate(*pool_, 16 * kKiB));
+  Waiting second(scheduler_, Allocate(*pool_, 16 * kKiB));
+  Waiting third(scheduler_, Allocate(*pool_, 16 * kKiB));
+  OnHome([&] { first.Abandon(); });
+  OnHome([&] {
+    held_.Reset();     // granted to the second, which is queued as ready
+    second.Abandon();  // and does not live to see it
+  });
+  scheduler_.RunUntilIdle();
+  ASSERT_TRUE(third.done());
+  absl::StatusOr<Buffer> buffer = third.result();
+  EXPECT_TRUE(buffer.ok());
+  OnHome([&] { Drop(buffer); });
+  EXPECT_EQ(pool_->stats().bytes_in_use, 0u);
+}
+
+TEST_F(BufferPoolWaitTest, CancellationAfterTheGrantLeavesTheBufferWithTheWaiter) {
+  CancelScope scope;
+  Waiting waiting(scheduler_, Allocate(*pool_, 1), &scope);
+  OnHome([&] {
+    held_.Reset();
+    scope.Request();
+  });
+  scheduler_.RunUntilIdle();
+  absl::StatusOr<Buffer> buffer = waiting.result();
+  EXPECT_TRUE(buffer.ok()) << buffer.status();
+  OnHome([&] { Drop(buffer); });
+}
+
+TEST_F(BufferPoolWaitTest, ACancelledScopeGetsNothing) {
+  Free(held_);
+  CancelScope scope;
+  scope.Request();
+  Waiting refused(scheduler_, Allocate(*pool_, 1), &scope);
+  EXPECT_EQ(refused.result().status().code(), StatusCode::kCancelled);
+  EXPECT_EQ(pool_->stats().bytes_in_use, 0u);
+}
+
+// --- The way home --------------------------------------------------------------------------------
+
+TEST_F(BufferPoolWaitTest, ABufferFreedOffItsSchedulerComesHomeWithTheInbox) {
+  Waiting waiting(scheduler_, Allocate(*pool_, 1));
+  held_.Reset();  // this thread is in no scheduler
+  EXPECT_FALSE(waiting.done());
+  EXPECT_EQ(pool_->stats().bytes_in_use, 16 * kKiB);
+  scheduler_.RunUntilIdle();
+  ASSERT_TRUE(waiting.done());
+  absl::StatusOr<Buffer> buffer = waiting.result();
+  EXPECT_TRUE(buffer.ok());
+  EXPECT_EQ(pool_->stats().returns_from_afar, 1u);
+  OnHome([&] { Drop(buffer); });
+}
+
+TEST_F(BufferPoolTest, APoolMayGoWhileItsBuffersAreOnTheirWayHome) {
+  Make({.name = "test"});
+  Buffer first = Take(1);
+  Buffer second = Take(1);
+  first.Reset();
+  second.Reset();
+  pool_.reset();
+  EXPECT_EQ(device_.regions(), 0u);
+  scheduler_.RunUntilIdle();  // what is left of it goes
+}
+
+TEST_F(BufferPoolTest, ABufferThatOutlivesItsPoolKeepsItsMemory) {
+  Make({.name = "test"});
+  Buffer kept = Take(1);
+  pool_.reset();
+  EXPECT_EQ(device_.regions(), 1u);
+  std::memset(kept.data(), 1, kept.size());
+  Free(kept);
+  EXPECT_EQ(device_.regions(), 1u);
+}
+
+// --- Poison --------------------------------------------------------------------------------------
+
+TEST(BufferPoolDeathTest, UseOfAPooledBufferIsReported) {
+#ifdef VERBENA_HAS_ASAN
+  ManualScheduler scheduler;
+  PinningDevice device;
+  auto pool = BufferPool::Create(scheduler, device, nullptr, {.name = "test"}).value();
+  Buffer buffer = pool->TryAllocate(100).value();
+  volatile char* data = buffer.data();
+  data[10] = 1;
+  volatile char* beside = data + buffer.capacity();
+  EXPECT_DEATH(beside[0] = 1, "use-after-poison") << "memory that was never handed out";
+  buffer.Reset();
+  EXPECT_DEATH(data[10] = 1, "use-after-poison") << "a buffer on its way home";
+  scheduler.RunUntilIdle();
+  EXPECT_DEATH(data[10] = 1, "use-after-poison") << "a buffer at home";
+#else
+  GTEST_SKIP() << "needs AddressSanitizer";
+#endif
+}
+
+}  // namespace
+}  // namespace verbena

@@ -1,0 +1,77 @@
+// PinningDevice: a Device that registers memory up to a limit, and knows what is registered.
+
+#ifndef VERBENA_TESTS_TRANSPORT_MEMORY_PINNING_DEVICE_H_
+#define VERBENA_TESTS_TRANSPORT_MEMORY_PINNING_DEVICE_H_
+
+#include <infiniband/verbs.h>
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "fmt/format.h"
+#include "tests/transport/device/fake_device.h"
+
+namespace verbena {
+
+class PinningDevice final : public FakeDevice {
+ public:
+  // What may be registered at a time, as RLIMIT_MEMLOCK has it.
+  size_t limit = ~size_t{0};
+  // What the deregistration of every MR answers; those that are refused stay.
+  absl::Status dereg_status;
+
+  size_t pinned() const { return pinned_; }
+  size_t regions() const { return regions_.size(); }
+  size_t registrations() const { return registrations_; }
+  // Memory that AllocateMemory handed out and did not get back.
+  int allocations() const { return allocations_; }
+
+  DeviceKind kind() const override { return DeviceKind::kRdma; }
+
+  absl::StatusOr<ibv_mr*> RegMr(ibv_pd* pd, void* address, size_t bytes, int) override {
+    if (bytes > limit - pinned_) {
+      return absl::ResourceExhaustedError(
+          fmt::format("RLIMIT_MEMLOCK is {}, and {} more are needed", limit, bytes));
+    }
+    auto mr = std::make_unique<ibv_mr>();
+    mr->pd = pd;
+    mr->addr = address;
+    mr->length = bytes;
+    mr->lkey = static_cast<uint32_t>(++registrations_);
+    mr->rkey = mr->lkey + 1000;
+    pinned_ += bytes;
+    ibv_mr* key = mr.get();
+    regions_.emplace(key, std::move(mr));
+    return key;
+  }
+  absl::Status DeregMr(ibv_mr* mr) override {
+    if (!dereg_status.ok()) return dereg_status;
+    pinned_ -= mr->length;
+    return regions_.erase(mr) == 1 ? absl::OkStatus() : absl::InternalError("no such MR");
+  }
+  absl::StatusOr<std::byte*> AllocateMemory(size_t bytes) override {
+    if (!allocate_status.ok()) return allocate_status;
+    ++allocations_;
+    return FakeDevice::AllocateMemory(bytes);
+  }
+  absl::Status FreeMemory(std::byte* memory, size_t bytes) override {
+    --allocations_;
+    return FakeDevice::FreeMemory(memory, bytes);
+  }
+  // What AllocateMemory answers instead of memory.
+  absl::Status allocate_status;
+
+ private:
+  std::map<const ibv_mr*, std::unique_ptr<ibv_mr>> regions_;
+  size_t pinned_ = 0;
+  size_t registrations_ = 0;
+  int allocations_ = 0;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TESTS_TRANSPORT_MEMORY_PINNING_DEVICE_H_

@@ -1,0 +1,139 @@
+// Buffer: an owning handle on registered payload memory.
+//
+// The memory can be read and written here, posted to the device it is registered with (its lkey),
+// handed to a file, and sent or received as a payload; from a pool it begins at a page, as O_DIRECT
+// wants it. Move-only, two words. Destroying it, on any thread, gives the memory back to where it
+// came from: its BufferPool, or the owner of RegisteredMemory; that must outlive it. Memory from a
+// pool holds whatever was there before, and while pooled it is poisoned under AddressSanitizer.
+//
+//   VERBENA_CO_ASSIGN_OR_RETURN(Buffer block, co_await pool.Allocate(64 * 1024));
+//   VERBENA_CO_RETURN_IF_ERROR(co_await file.Write(block.Slice(0, 4096), /*offset=*/0));
+//
+// BufferView is a part of one, and owns nothing: valid while the Buffer, or a BufferPin made from
+// the view, lives. A BufferPin keeps the memory, not the Buffer: transports hold one per operation
+// that a device or the kernel may still be at when the waiting Task is destroyed.
+
+#ifndef VERBENA_TRANSPORT_MEMORY_BUFFER_H_
+#define VERBENA_TRANSPORT_MEMORY_BUFFER_H_
+
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "verbena/transport/memory/block.h"
+#include "verbena/transport/memory/memory_region.h"
+
+namespace verbena {
+
+class BufferPin;
+
+class BufferView {
+ public:
+  // Of nothing.
+  BufferView() = default;
+
+  char* data() const { return data_; }
+  size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  // Both only of a view of a Buffer.
+  uint32_t lkey() const { return block_->lkey; }
+  MemoryRegion& region() const { return *block_->region; }
+  // False for a view of nothing.
+  bool registered() const { return block_ != nullptr; }
+
+  // [offset, offset + bytes) of this view, within its size.
+  BufferView Slice(size_t offset, size_t bytes) const {
+    assert(offset <= size_ && bytes <= size_ - offset);
+    return {data_ + offset, bytes, block_};
+  }
+
+ private:
+  friend class Buffer;
+  friend class BufferPin;
+  BufferView(char* data, size_t size, internal::Block* block)
+      : data_(data), size_(size), block_(block) {}
+
+  char* data_ = nullptr;
+  size_t size_ = 0;
+  internal::Block* block_ = nullptr;
+};
+
+class Buffer {
+ public:
+  // Empty: no memory.
+  Buffer() = default;
+  Buffer(Buffer&& other) noexcept
+      : block_(std::exchange(other.block_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  Buffer& operator=(Buffer&& other) noexcept {
+    if (this != &other) {
+      Reset();
+      block_ = std::exchange(other.block_, nullptr);
+      size_ = std::exchange(other.size_, 0);
+    }
+    return *this;
+  }
+  ~Buffer() { Reset(); }
+
+  // Whether there is memory.
+  explicit operator bool() const { return block_ != nullptr; }
+
+  char* data() const { return block_ == nullptr ? nullptr : block_->data; }
+  size_t size() const { return size_; }
+  // What size() may grow to.
+  size_t capacity() const { return block_ == nullptr ? 0 : block_->capacity; }
+  void set_size(size_t bytes) {
+    assert(bytes <= capacity());
+    size_ = bytes;
+  }
+
+  // Both only when there is memory.
+  uint32_t lkey() const { return block_->lkey; }
+  MemoryRegion& region() const { return *block_->region; }
+
+  BufferView view() const { return {data(), size_, block_}; }
+  // [offset, offset + bytes), within size().
+  BufferView Slice(size_t offset, size_t bytes) const { return view().Slice(offset, bytes); }
+
+  // Gives the memory back now.
+  void Reset() {
+    size_ = 0;
+    if (internal::Block* block = std::exchange(block_, nullptr)) block->Drop();
+  }
+
+  // For what hands out memory: takes over one reference to `block`.
+  Buffer(internal::Block& block, size_t size) : block_(&block), size_(size) {}
+
+ private:
+  internal::Block* block_ = nullptr;
+  size_t size_ = 0;
+};
+
+class BufferPin {
+ public:
+  BufferPin() = default;
+  // The view's Buffer, or another pin of it, lives now.
+  explicit BufferPin(const BufferView& view) : block_(view.block_) {
+    if (block_ != nullptr) block_->Hold();
+  }
+  BufferPin(BufferPin&& other) noexcept : block_(std::exchange(other.block_, nullptr)) {}
+  BufferPin& operator=(BufferPin&& other) noexcept {
+    if (this != &other) {
+      Reset();
+      block_ = std::exchange(other.block_, nullptr);
+    }
+    return *this;
+  }
+  ~BufferPin() { Reset(); }
+
+  void Reset() {
+    if (internal::Block* block = std::exchange(block_, nullptr)) block->Drop();
+  }
+
+ private:
+  internal::Block* block_ = nullptr;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_MEMORY_BUFFER_H_

@@ -1,0 +1,50 @@
+#include "verbena/transport/memory/buffer_pool.h"
+
+#include <utility>
+
+#include "fmt/format.h"
+#include "transport/memory/buffer_pool_core.h"
+
+namespace verbena {
+
+absl::StatusOr<std::unique_ptr<BufferPool>> BufferPool::Create(Scheduler& scheduler, Device& device,
+                                                               ibv_pd* pd,
+                                                               BufferPoolOptions options) {
+  if (options.budget_bytes < kMinBufferBytes) {
+    return absl::InvalidArgumentError(
+        fmt::format("the {} budget of {} bytes is less than the smallest buffer, {} bytes",
+                    options.name, options.budget_bytes, kMinBufferBytes));
+  }
+  return std::unique_ptr<BufferPool>(new BufferPool(
+      std::make_unique<internal::BufferPoolCore>(scheduler, device, pd, std::move(options))));
+}
+
+BufferPool::BufferPool(std::unique_ptr<internal::BufferPoolCore> core) : core_(core.release()) {}
+
+BufferPool::~BufferPool() { core_->Close(); }
+
+absl::StatusOr<Buffer> BufferPool::TryAllocate(size_t bytes) { return core_->TryAllocate(bytes); }
+
+BufferPoolStats BufferPool::stats() const { return core_->stats(); }
+
+const std::string& BufferPool::name() const { return core_->name(); }
+
+BufferPool::Awaiter::~Awaiter() { LeaveQueue(); }
+
+bool BufferPool::Awaiter::TakeNow() {
+  status_ = pool_.CheckSize(bytes_);
+  if (!status_.ok()) return true;
+  if (pool_.has_waiters()) return false;
+  internal::Block* block = pool_.Take(bytes_, status_);
+  if (block == nullptr) return !status_.ok();
+  buffer_ = Buffer(*block, bytes_);
+  return true;
+}
+
+void BufferPool::Awaiter::Queue() { pool_.Wait(*this); }
+
+void BufferPool::Awaiter::LeaveQueue() {
+  if (IntrusiveNode<Awaiter>::linked()) pool_.Leave(*this);
+}
+
+}  // namespace verbena

@@ -1,0 +1,10 @@
+#include "verbena/transport/memory/memory_region.h"
+
+#include <infiniband/verbs.h>
+
+namespace verbena {
+
+MemoryRegion::MemoryRegion(char* data, size_t bytes, ibv_mr* mr, Scheduler* home)
+    : data_(data), bytes_(bytes), mr_(mr), lkey_(mr->lkey), rkey_(mr->rkey), home_(home) {}
+
+}  // namespace verbena

@@ -1,0 +1,116 @@
+#include "verbena/transport/memory/registered_memory.h"
+
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "fmt/format.h"
+#include "verbena/transport/device/device.h"
+#include "verbena/transport/device/handles.h"
+#include "verbena/transport/log/log.h"
+
+namespace verbena {
+
+class RegisteredMemory::Core final : private internal::BlockOwner {
+ public:
+  Core(MrHandle mr, char* memory, size_t bytes)
+      : mr_(std::move(mr)), region_(memory, bytes, mr_.get(), /*home=*/nullptr) {}
+  Core(const Core&) = delete;
+  Core& operator=(const Core&) = delete;
+  ~Core() override {
+    while (Wrapped* wrapped = free_) {
+      free_ = static_cast<Wrapped*>(wrapped->next);
+      delete wrapped;
+    }
+  }
+
+  Buffer Wrap(size_t offset, size_t bytes, absl::AnyInvocable<void()> released) {
+    Wrapped* wrapped = TakeWrapped();
+    wrapped->data = region_.data() + offset;
+    wrapped->capacity = bytes;
+    wrapped->released = std::move(released);
+    wrapped->references.store(1, std::memory_order_relaxed);
+    return {*wrapped, bytes};
+  }
+
+  const MemoryRegion& region() const { return region_; }
+  Device& device() const { return mr_.device(); }
+  size_t in_use() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return in_use_;
+  }
+
+ private:
+  // Reused, and so never destroyed while a buffer of it is out.
+  struct Wrapped final : internal::Block {
+    using Block::Block;
+    absl::AnyInvocable<void()> released;
+  };
+
+  Wrapped* TakeWrapped() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ++in_use_;
+    Wrapped* wrapped = free_;
+    if (wrapped == nullptr) return new Wrapped(nullptr, 0, region_, *this);
+    free_ = static_cast<Wrapped*>(wrapped->next);
+    return wrapped;
+  }
+
+  void OnUnused(internal::Block& block) override {
+    auto& wrapped = static_cast<Wrapped&>(block);
+    absl::AnyInvocable<void()> released = std::exchange(wrapped.released, nullptr);
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      --in_use_;
+      wrapped.next = free_;
+      free_ = &wrapped;
+    }
+    // Whoever hears of it may destroy this object.
+    if (released) released();
+  }
+
+  const MrHandle mr_;
+  MemoryRegion region_;
+  std::mutex mutex_;  // guards what follows
+  Wrapped* free_ = nullptr;
+  size_t in_use_ = 0;
+};
+
+absl::StatusOr<std::unique_ptr<RegisteredMemory>> RegisteredMemory::Register(
+    Device& device, ibv_pd* pd, void* memory, size_t bytes, int access) {
+  absl::StatusOr<ibv_mr*> mr = device.RegMr(pd, memory, bytes, access);
+  if (!mr.ok()) return mr.status();
+  return std::unique_ptr<RegisteredMemory>(new RegisteredMemory(
+      std::make_unique<Core>(MrHandle(device, *mr), static_cast<char*>(memory), bytes)));
+}
+
+RegisteredMemory::RegisteredMemory(std::unique_ptr<Core> core) : core_(std::move(core)) {}
+
+RegisteredMemory::~RegisteredMemory() {
+  const size_t in_use = core_->in_use();
+  if (in_use == 0) return;
+  Log(LogLevel::kError,
+      fmt::format("registered memory was destroyed while {} buffers of it were in "
+                  "use: its {} bytes stay registered with {}",
+                  in_use, core_->region().size(), core_->device().name()));
+  // The buffers lead to it.
+  static std::mutex mutex;
+  static auto* const kept = new std::vector<std::unique_ptr<Core>>;
+  std::lock_guard<std::mutex> lock(mutex);
+  kept->push_back(std::move(core_));
+}
+
+absl::StatusOr<Buffer> RegisteredMemory::Wrap(size_t offset, size_t bytes,
+                                              absl::AnyInvocable<void()> released) {
+  const size_t size = core_->region().size();
+  if (offset > size || bytes > size - offset) {
+    return absl::OutOfRangeError(
+        fmt::format("[{}, +{}) is not within the {} bytes registered", offset, bytes, size));
+  }
+  return core_->Wrap(offset, bytes, std::move(released));
+}
+
+const MemoryRegion& RegisteredMemory::region() const { return core_->region(); }
+size_t RegisteredMemory::in_use() const { return core_->in_use(); }
+
+}  // namespace verbena

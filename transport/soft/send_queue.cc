@@ -336,7 +336,10 @@ void SendQueue::Complete(uint64_t consumed, CompletionSink& sink) {
     not_ready_since_ = {};
     if ((wqe.flags & IBV_SEND_SIGNALED) != 0) AddCompletion(done_, IBV_WC_SUCCESS, sink);
   }
-  if (failed_ && done_ == launched_) ReportFailure(done_, At(done_).failure, sink);
+  // Unless it was reported, and all behind it flushed.
+  if (failed_ && done_ == launched_ && done_ != tail_) {
+    ReportFailure(done_, At(done_).failure, sink);
+  }
 }
 
 void SendQueue::AddCompletion(uint32_t index, ibv_wc_status status, CompletionSink& sink) {

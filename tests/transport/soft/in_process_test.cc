@@ -751,5 +751,21 @@ TEST_F(InProcessTest, QueuePairCanBeConnectedToItself) {
   EXPECT_EQ(sent[0].opcode, IBV_WC_SEND);
 }
 
+TEST_F(InProcessTest, WrThatFailsHereBehindOneThatIsDoneIsReportedOnce) {
+  MakeConnected();
+  ASSERT_EQ(a_->PostOneSided(IBV_WR_RDMA_WRITE, 1, a_->SendSge(0, 100),
+                             reinterpret_cast<uint64_t>(b_->receive_buffer()), b_->mr()->rkey),
+            0);
+  ibv_sge bad = a_->SendSge(0, 8);
+  bad.lkey ^= 0x100;
+  ASSERT_EQ(a_->PostSend(2, bad), 0);
+  const auto ended = Poll(a_->cq());
+  ASSERT_EQ(ended.size(), 2u);
+  EXPECT_EQ(ended[0].status, IBV_WC_SUCCESS);
+  EXPECT_EQ(ended[1].wr_id, 2u);
+  EXPECT_EQ(ended[1].status, IBV_WC_LOC_PROT_ERR);
+  EXPECT_TRUE(Poll(a_->cq()).empty());
+}
+
 }  // namespace
 }  // namespace verbena::soft

@@ -8,10 +8,11 @@
 // instead. ibv_wr_*, ibv_create_cq_ex and macro'd queries do not dispatch through ops: Verbena uses
 // none of them.
 //
-// Objects are destroyed in the order that verbs demands (MRs before their PD, QPs before their CQ
-// and SRQ); destroying one too early returns FAILED_PRECONDITION with EBUSY in the message.
-// handles.h has owners that do it. A Device outlives its objects. All calls are safe from any
-// thread; they may block for milliseconds, and belong to set-up and teardown.
+// Objects are destroyed in the order that verbs demands (MRs and MWs before their PD, MWs before
+// the MR that they are bound to, QPs before their CQ and SRQ); destroying one too early returns
+// FAILED_PRECONDITION with EBUSY in the message. handles.h has owners that do it. A Device outlives
+// its objects. All calls are safe from any thread; they may block for milliseconds, and belong to
+// set-up and teardown.
 
 #ifndef VERBENA_TRANSPORT_DEVICE_DEVICE_H_
 #define VERBENA_TRANSPORT_DEVICE_DEVICE_H_
@@ -82,8 +83,13 @@ class Device {
   virtual absl::StatusOr<ibv_mr*> RegMr(ibv_pd* pd, void* address, size_t bytes, int access) = 0;
   virtual absl::Status DeregMr(ibv_mr* mr) = 0;
 
-  // UNIMPLEMENTED where the device has no type-2 memory windows.
+  // A type-2 memory window, which IBV_WR_BIND_MW binds and IBV_WR_LOCAL_INV or a peer's
+  // IBV_WR_SEND_WITH_INV frees again; the consumer counts the low 8 bits of its key up at each
+  // binding. An error where DeviceCapabilities::memory_windows is false.
   virtual absl::StatusOr<ibv_mw*> AllocMw(ibv_pd* pd) = 0;
+  // Also of a window that is bound: nothing gets in by its key any more, but for what Quiesced
+  // tells of. Before the QP that it is bound to is destroyed (rxe: a millisecond, against a minute
+  // for the QP), and before its MR is deregistered.
   virtual absl::Status DeallocMw(ibv_mw* mw) = 0;
 
   virtual absl::StatusOr<ibv_comp_channel*> CreateCompChannel() = 0;

@@ -53,7 +53,7 @@ struct ControlMessage {
     kArena,        // arena, arena_bytes; descriptor: its memory
     kArenaGone,    // arena
   };
-  static constexpr uint32_t kMagic = 0x56736f32;  // changes with every layout that peers share
+  static constexpr uint32_t kMagic = 0x56736f33;  // changes with every layout that peers share
 
   uint32_t magic = kMagic;
   uint32_t kind = 0;

@@ -1,11 +1,12 @@
 // DeviceTables: what a device lets its peers read, so that an initiator can check and execute a
-// one-sided operation without the target's help: its registered memory, and how each of its QPs may
-// be reached.
+// one-sided operation without the target's help: its registered memory and the windows on it, and
+// how each of its QPs may be reached. A window opens memory to the one QP that the target bound it
+// to, and so to the one QP that this is connected to.
 //
 // A target that withdraws a permission changes the table, passes a full fence, and only then looks
-// whether a copy is under way (LaneHeader::copying); an initiator announces its copy, passes a full
-// fence, and only then checks the table. So either the initiator sees the change, or the target
-// sees the copy and knows what to wait for.
+// whether a copy is under way (LaneHeader::copying, and by which key); an initiator announces its
+// copy, passes a full fence, and only then checks the table. So either the initiator sees the
+// change, or the target sees the copy and knows what to wait for.
 
 #ifndef VERBENA_TRANSPORT_SOFT_DEVICE_TABLES_H_
 #define VERBENA_TRANSPORT_SOFT_DEVICE_TABLES_H_
@@ -29,10 +30,12 @@ struct alignas(64) QpEntry {
   std::atomic<uint32_t> access;         // IBV_ACCESS_* that the QP allows its peer
   std::atomic<uint32_t> source;         // the QPN that it is connected to,
   std::atomic<uint64_t> source_gid[2];  // and the device of that
+  // Of MemoryWindows, under its lock: how many are bound to the QP. Peers do not look at it.
+  std::atomic<uint32_t> windows;
 };
 
 struct DeviceTables {
-  MemoryEntry memory[kMaxMemoryRegions];
+  MemoryEntry memory[kMaxMemoryKeys];
   QpEntry qps[kMaxQueuePairs];
 
   QpEntry& QpAt(uint32_t qpn) { return qps[qpn & (kMaxQueuePairs - 1)]; }
@@ -71,7 +74,7 @@ class TargetView {
       return std::nullopt;
     }
     return MemoryView(tables_->memory)
-        .Find(wanted.rkey, pd, wanted.address, wanted.bytes, wanted.access);
+        .Find(wanted.rkey, pd, wanted.target_qpn, wanted.address, wanted.bytes, wanted.access);
   }
 
  private:

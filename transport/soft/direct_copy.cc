@@ -13,7 +13,7 @@ bool DirectCopy::Possible(const RemoteAccess& access) const {
 
 template <typename Operation>
 bool DirectCopy::Announced(const RemoteAccess& access, Operation operation) {
-  lane_.BeginCopy();
+  lane_.BeginCopy(access.rkey);
   const std::optional<MemoryLocation> where = lane_.peer().target().Find(access);
   const bool done = where.has_value() && operation(*where);
   lane_.EndCopy();

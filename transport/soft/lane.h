@@ -46,7 +46,8 @@ struct LaneHeader {
   alignas(128) std::atomic<uint32_t> activity_slot;
   alignas(128) std::atomic<uint64_t> answers_consumed;  // initiator: answer lines it is done with
   alignas(128) std::atomic<uint32_t> wake_level;        // initiator: a WakeLevel
-  alignas(128) std::atomic<uint64_t> copying;  // initiator: odd while it copies (device_tables.h)
+  alignas(128) std::atomic<uint64_t> copying;  // initiator: odd while it copies (device_tables.h),
+  std::atomic<uint32_t> copying_key;           // and by which rkey
 };
 
 struct LaneGeometry {
@@ -116,9 +117,11 @@ class OutLane {
     if (target_->mode.load(std::memory_order_relaxed) != CqControl::kPolled) peer_->Wake(*target_);
   }
 
-  // Brackets one chunk of a copy into or out of the target's memory.
-  void BeginCopy() {
-    header().copying.store(++copying_, std::memory_order_relaxed);
+  // Brackets one chunk of a copy into or out of the target's memory. Whoever sees the sequence sees
+  // its key, and whoever sees the key of the next copy sees that this one is over.
+  void BeginCopy(uint32_t rkey) {
+    header().copying_key.store(rkey, std::memory_order_release);
+    header().copying.store(++copying_, std::memory_order_release);
     std::atomic_thread_fence(std::memory_order_seq_cst);
   }
   void EndCopy() { header().copying.store(++copying_, std::memory_order_release); }

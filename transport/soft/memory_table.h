@@ -1,12 +1,13 @@
-// MemoryTable: the registered memory of one device, and the check that every access passes.
+// MemoryTable: the registered memory of one device and the memory windows on it (memory_windows.h),
+// and the check that every access passes.
 //
 // lkey and rkey of a registration are the same number: an index into the table and 8 bits that
-// change each time an index is used again, which happens as late as possible. Check is lock-free
-// and runs on the data path; Register and Revoke take a lock. The entries live in memory that peers
+// change each time an index is used again, which happens as late as possible. The checks are
+// lock-free and run on the data path; all else takes a lock. The entries live in memory that peers
 // map read-only, so that an initiator can check an rkey without the target's help.
 //
 // Revoke makes later checks fail, and passes a full fence. Whoever revokes waits for accesses
-// already under way (Rnic::DeregMr).
+// already under way (Rnic::DeregMr, SendQueue::InvalidateLocally).
 
 #ifndef VERBENA_TRANSPORT_SOFT_MEMORY_TABLE_H_
 #define VERBENA_TRANSPORT_SOFT_MEMORY_TABLE_H_
@@ -22,16 +23,26 @@
 
 namespace verbena::soft {
 
-// What a key stands for. `key` is 0 while the entry is free; it is stored last and cleared first.
+// What a key stands for. `key` is 0 while it stands for nothing; it is stored last and cleared
+// first.
 struct alignas(64) MemoryEntry {
   std::atomic<uint32_t> key;
-  std::atomic<uint32_t> pd;
+  std::atomic<uint32_t> scope;  // a region's PD, or WindowScope of the QP that a window is bound to
   std::atomic<uint32_t> access;  // IBV_ACCESS_*
   std::atomic<uint32_t> arena;   // the shared arena that it lies in, or 0,
   std::atomic<uint64_t> address;
   std::atomic<uint64_t> bytes;
   std::atomic<uint64_t> arena_offset;  // and where in it
+  // Of MemoryWindows, under its lock. Peers do not look at them.
+  std::atomic<uint32_t> window_pd;   // of a window: its PD, which is not 0,
+  std::atomic<uint32_t> window_key;  // the key that it has or had last,
+  std::atomic<uint32_t> region;      // and the key of the region that it is, or was last, bound to
+  std::atomic<uint32_t> windows;     // of a region: how many are bound to it
 };
+static_assert(sizeof(MemoryEntry) == 64);
+
+// PD handles are small numbers: what a window opens is no PD's, and so never an lkey.
+constexpr uint32_t WindowScope(uint32_t qpn) { return qpn | uint32_t{1} << 31; }
 
 // Where a range of registered memory lies.
 struct MemoryLocation {
@@ -40,7 +51,8 @@ struct MemoryLocation {
   uint64_t arena_offset = 0;
 };
 
-inline constexpr uint32_t kMaxMemoryRegions = 1 << 14;
+// Of regions and windows together.
+inline constexpr uint32_t kMaxMemoryKeys = 1 << 16;
 
 // Read side: usable on our own entries and on a peer's.
 class MemoryView {
@@ -52,22 +64,30 @@ class MemoryView {
   bool Check(uint32_t key, uint32_t pd, uint64_t address, uint64_t bytes, uint32_t access) const {
     if (bytes == 0) return true;
     const uint32_t index = key >> 8;
-    if (index >= kMaxMemoryRegions) return false;
+    if (index >= kMaxMemoryKeys) return false;
     const MemoryEntry& entry = entries_[index];
     if (entry.key.load(std::memory_order_acquire) != key || key == 0) return false;
     const uint64_t offset = address - entry.address.load(std::memory_order_relaxed);
     const uint64_t size = entry.bytes.load(std::memory_order_relaxed);
-    const bool same_pd = entry.pd.load(std::memory_order_relaxed) == pd;
+    const bool same_pd = entry.scope.load(std::memory_order_relaxed) == pd;
     return (same_pd || VERBENA_MUTANT(kLkeyPdUnchecked)) && offset < size &&
            bytes <= size - offset &&
            (entry.access.load(std::memory_order_relaxed) & access) == access;
   }
 
-  // Where the range lies, when Check allows it. For views of a peer's entries, which may change
-  // while they are read.
-  std::optional<MemoryLocation> Find(uint32_t key, uint32_t pd, uint64_t address, uint64_t bytes,
-                                     uint32_t access) const {
-    if (!Check(key, pd, address, bytes, access)) return std::nullopt;
+  // The same of a peer's access through QP `qpn` of `pd`, for which a window that is bound to the
+  // QP does too.
+  bool CheckRemote(uint32_t key, uint32_t pd, uint32_t qpn, uint64_t address, uint64_t bytes,
+                   uint32_t access) const {
+    return Check(key, pd, address, bytes, access) ||
+           Check(key, WindowScope(qpn), address, bytes, access);
+  }
+
+  // Where the range lies, when CheckRemote allows it. For views of a peer's entries, which may
+  // change while they are read.
+  std::optional<MemoryLocation> Find(uint32_t key, uint32_t pd, uint32_t qpn, uint64_t address,
+                                     uint64_t bytes, uint32_t access) const {
+    if (!CheckRemote(key, pd, qpn, address, bytes, access)) return std::nullopt;
     MemoryLocation location{.address = address};
     if (bytes == 0) return location;
     const MemoryEntry& entry = entries_[key >> 8];
@@ -86,24 +106,34 @@ class MemoryView {
 
 class MemoryTable {
  public:
-  // `entries`: kMaxMemoryRegions of them, zero, outliving the table.
+  // `entries`: kMaxMemoryKeys of them, zero, outliving the table.
   explicit MemoryTable(MemoryEntry* entries);
 
   // The new key; nothing when the table is full.
   std::optional<uint32_t> Register(uint32_t pd, const MemoryLocation& location, uint64_t bytes,
                                    uint32_t access);
+  // The parts of Register: a key that stands for nothing yet, and what it stands for.
+  std::optional<uint32_t> TakeKey();
+  void Publish(uint32_t key, uint32_t scope, const MemoryLocation& location, uint64_t bytes,
+               uint32_t access);
   void Revoke(uint32_t key);
   // The index of a revoked key may be used again. Kept apart, because a peer may keep us from
   // knowing for a while that nobody is still at it.
   void Recycle(uint32_t key);
 
   const MemoryView& view() const { return view_; }
+  // `index` is below kMaxMemoryKeys.
+  MemoryEntry& entry(uint32_t index) { return entries_[index]; }
+  // Entries from here on were never used.
+  uint32_t used() const { return used_.load(std::memory_order_relaxed); }
 
  private:
   MemoryEntry* entries_;
   MemoryView view_;
   std::mutex mutex_;
-  std::deque<uint32_t> free_keys_;  // the key that each free index gets next, oldest first
+  // Index 0 is left out, so that no key is small enough to be taken for an uninitialised one.
+  std::atomic<uint32_t> used_{1};
+  std::deque<uint32_t> free_keys_;  // the key that each recycled index gets next, oldest first
 };
 
 }  // namespace verbena::soft

@@ -27,10 +27,12 @@ enum class Opcode : uint8_t {
   kRead,
   kCompareSwap,
   kFetchAdd,
+  kSendInvalidate,  // a kSend whose `immediate` is the target's rkey to invalidate
   // Answers, target to initiator.
   kRefused,  // payload: Refusal
   kData,     // bytes of a READ, or the old value of an atomic
 };
+inline constexpr Opcode kLastRequest = Opcode::kSendInvalidate;
 inline constexpr uint8_t kLastOpcode = static_cast<uint8_t>(Opcode::kData);
 
 enum MessageFlags : uint8_t {

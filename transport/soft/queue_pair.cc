@@ -73,6 +73,8 @@ void QueuePair::BecomeReset() {
   if (OutLane* lane = send_queue_.lane(); lane != nullptr) lane->RemoveQp(*this);
   send_queue_.Reset();
   responder_.Reset();
+  // Its next peer is to find none of them open.
+  rnic_.windows().InvalidateAll(qp_num);
   last_wqe_raised_ = false;
   send_side().ForgetCompletions(*this, /*drop=*/true);
   if (send_cq != recv_cq) receive_side().ForgetCompletions(*this, /*drop=*/true);

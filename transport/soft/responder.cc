@@ -34,8 +34,8 @@ bool ContinueRead(InLane& lane, Rnic& rnic) {
   while (true) {
     const uint64_t bytes = read.NextBytes();
     if (!lane.HasRoomForAnswer(bytes)) return false;
-    if (!rnic.memory().view().Check(read.rkey, read.pd, read.address, bytes,
-                                    IBV_ACCESS_REMOTE_READ)) {
+    if (!rnic.memory().view().CheckRemote(read.rkey, read.pd, read.request.destination,
+                                          read.address, bytes, IBV_ACCESS_REMOTE_READ)) {
       SendRefusal(lane, read.request, read.position, RefusalReason::kAccess, 0);
       break;
     }
@@ -79,7 +79,7 @@ bool ServeRequests(InLane& lane, CompletionQueue& cq, CompletionSink& sink) {
     if (lane.pending_read().active && !ContinueRead(lane, cq.rnic())) break;
     const RingReader::State state = lane.requests().Peek(request);
     if (state == RingReader::State::kEmpty) break;
-    if (state == RingReader::State::kBroken || request.opcode > Opcode::kFetchAdd) {
+    if (state == RingReader::State::kBroken || request.opcode > kLastRequest) {
       lane.Break();
       break;
     }
@@ -127,6 +127,8 @@ void Responder::Execute(InLane& lane, const MessageHeader& request, const std::b
     outcome = Write(request, payload, sink);
   } else if (request.opcode == Opcode::kRead) {
     outcome = Read(lane, request, payload);
+  } else if (request.opcode == Opcode::kSendInvalidate) {
+    outcome = SendInvalidate(request, payload, sink);
   } else {
     outcome = Atomic(lane, request, payload);
   }
@@ -153,6 +155,34 @@ Responder::Outcome Responder::Send(const MessageHeader& request, const std::byte
   }
   if (status != IBV_WC_SUCCESS) return FailReceive(status, RefusalReason::kOperation, sink);
   if ((request.flags & kLast) != 0) CompleteReceive(request, IBV_WC_RECV, received_, sink);
+  return Done();
+}
+
+// The window is free when its key is reported, and no byte lands in it later. What the peer sends
+// here as well is executed before this message or refused after it. A copy by the peer itself is
+// over too: it would be of the one QP that this one is connected to, whose send queue makes its
+// copies in order, and does not send this message before the last byte of an earlier WR is in
+// place, nor copy for a later one before it has seen this message consumed. So nobody is waited
+// for.
+Responder::Outcome Responder::SendInvalidate(const MessageHeader& request, const std::byte* payload,
+                                             CompletionSink& sink) {
+  MemoryWindows& windows = qp_.rnic().windows();
+  const uint32_t rkey = request.immediate;
+  if ((request.flags & kImmediate) != 0) return Refuse(RefusalReason::kInvalidRequest);
+  if ((request.flags & kFirst) != 0 && !windows.IsBound(rkey, qp_.qp_num)) {
+    return Refuse(RefusalReason::kAccess);
+  }
+  MessageHeader data = request;
+  data.flags = static_cast<uint8_t>(data.flags & ~kLast);
+  const Outcome outcome = Send(data, payload, sink);
+  if (!outcome.executed || (request.flags & kLast) == 0) return outcome;
+  // We may have invalidated it ourselves since its first fragment.
+  if (!windows.Invalidate(rkey, qp_.qp_num)) {
+    return FailReceive(IBV_WC_MW_BIND_ERR, RefusalReason::kAccess, sink);
+  }
+  ibv_wc& wc = CompleteReceive(request, IBV_WC_RECV, received_, sink);
+  wc.wc_flags = IBV_WC_WITH_INV;
+  wc.invalidated_rkey = rkey;
   return Done();
 }
 
@@ -249,7 +279,8 @@ bool Responder::RemoteAllowed(uint32_t rkey, uint64_t address, uint64_t bytes,
                               unsigned access) const {
   if (VERBENA_MUTANT(kRkeyRangeUnchecked)) bytes = std::min<uint64_t>(bytes, 1);
   return (qp_.attributes().qp_access_flags & access) == access &&
-         qp_.rnic().memory().view().Check(rkey, qp_.pd_handle(), address, bytes, access);
+         qp_.rnic().memory().view().CheckRemote(rkey, qp_.pd_handle(), qp_.qp_num, address, bytes,
+                                                access);
 }
 
 bool Responder::TakeReceive() {
@@ -295,8 +326,8 @@ Responder::Outcome Responder::FailReceive(ibv_wc_status status, RefusalReason re
   return Refuse(reason);
 }
 
-void Responder::CompleteReceive(const MessageHeader& request, ibv_wc_opcode opcode, uint32_t bytes,
-                                CompletionSink& sink) {
+ibv_wc& Responder::CompleteReceive(const MessageHeader& request, ibv_wc_opcode opcode,
+                                   uint32_t bytes, CompletionSink& sink) {
   ibv_wc& wc = sink.Add(IBV_WC_SUCCESS, (request.flags & kSolicited) != 0);
   wc.wr_id = receive_.wr_id;
   wc.opcode = opcode;
@@ -308,6 +339,7 @@ void Responder::CompleteReceive(const MessageHeader& request, ibv_wc_opcode opco
     wc.imm_data = request.immediate;
   }
   receive_taken_ = false;
+  return wc;
 }
 
 void Responder::Flush(CompletionSink& sink) {

@@ -53,6 +53,8 @@ class Responder {
   static constexpr Outcome Refuse(RefusalReason reason) { return {false, reason}; }
 
   Outcome Send(const MessageHeader& request, const std::byte* payload, CompletionSink& sink);
+  Outcome SendInvalidate(const MessageHeader& request, const std::byte* payload,
+                         CompletionSink& sink);
   Outcome Write(const MessageHeader& request, const std::byte* payload, CompletionSink& sink);
   Outcome Read(InLane& lane, const MessageHeader& request, const std::byte* payload);
   Outcome Atomic(InLane& lane, const MessageHeader& request, const std::byte* payload);
@@ -61,8 +63,8 @@ class Responder {
   bool TakeReceive();
   // Copies into the receive that was taken, at `received_`.
   ibv_wc_status Scatter(const std::byte* from, uint32_t bytes);
-  void CompleteReceive(const MessageHeader& request, ibv_wc_opcode opcode, uint32_t bytes,
-                       CompletionSink& sink);
+  ibv_wc& CompleteReceive(const MessageHeader& request, ibv_wc_opcode opcode, uint32_t bytes,
+                          CompletionSink& sink);
   bool RemoteAllowed(uint32_t rkey, uint64_t address, uint64_t bytes, unsigned access) const;
 
   QueuePair& qp_;

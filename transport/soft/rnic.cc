@@ -19,7 +19,8 @@ namespace {
 constexpr int kMaxCqe = 1 << 22;
 constexpr int kMaxWr = 1 << 16;
 constexpr uint32_t kAccessMask = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
-                                 IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+                                 IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
+                                 IBV_ACCESS_MW_BIND;
 // Hints, which change nothing here.
 constexpr uint32_t kAccessHints = IBV_ACCESS_HUGETLB | IBV_ACCESS_RELAXED_ORDERING;
 
@@ -89,6 +90,7 @@ Rnic::Rnic(const SoftDeviceOptions& options, std::shared_ptr<DeviceShare> share)
       share_(std::move(share)),
       gid_(LocalDevices::Get().NewGid(/*predictable=*/!options.engine_thread)),
       memory_(share_->tables().memory),
+      windows_(memory_, share_->tables()),
       slots_(std::make_unique<QpSlot[]>(kMaxQueuePairs)),
       wire_(*this),
       engine_(*this, clock_, options.engine_thread) {
@@ -107,7 +109,8 @@ void Rnic::Shutdown() {
   engine_.Stop();
   for (const std::shared_ptr<Rnic>& other : LocalDevices::Get().All()) other->LoseDevice(gid_);
   std::lock_guard<std::mutex> lock(mutex_);
-  const size_t leaked = pds_.size() + mrs_.size() + channels_.size() + cqs_.size() + qps_.size();
+  const size_t leaked =
+      pds_.size() + mrs_.size() + mws_.size() + channels_.size() + cqs_.size() + qps_.size();
   if (leaked == 0) return;
   Log(LogLevel::kError, fmt::format("{} is destroyed with {} objects alive", name(), leaked));
 }
@@ -147,12 +150,14 @@ void Rnic::FillAttributes() {
   attributes_.page_size_cap = ~uint64_t{4095};
   attributes_.max_qp = kMaxQueuePairs;
   attributes_.max_qp_wr = kMaxWr;
-  attributes_.device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_CURR_QP_STATE_MOD;
+  attributes_.device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_CURR_QP_STATE_MOD |
+                                 IBV_DEVICE_MEM_WINDOW_TYPE_2B | IBV_DEVICE_MEM_MGT_EXTENSIONS;
   attributes_.max_sge = kMaxSge;
   attributes_.max_sge_rd = kMaxSge;
   attributes_.max_cq = kMaxCompletionQueues;
   attributes_.max_cqe = kMaxCqe;
-  attributes_.max_mr = kMaxMemoryRegions - 1;
+  attributes_.max_mr = kMaxMemoryKeys - 1;
+  attributes_.max_mw = kMaxMemoryKeys - 1;
   attributes_.max_pd = kMaxQueuePairs;
   attributes_.max_qp_rd_atom = 16;
   attributes_.max_res_rd_atom = 16 * kMaxQueuePairs;
@@ -170,7 +175,7 @@ void Rnic::FillAttributes() {
                    .write_with_immediate = true,
                    .send_with_immediate = true,
                    .atomics = true,
-                   .memory_windows = false,
+                   .memory_windows = true,
                    .rnr_nak = true,
                    .remote_key_checked = true};
 }

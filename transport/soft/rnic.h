@@ -26,10 +26,12 @@
 #include "verbena/transport/soft/arenas.h"
 #include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/control_socket.h"
+#include "verbena/transport/soft/copies_under_way.h"
 #include "verbena/transport/soft/device_tables.h"
 #include "verbena/transport/soft/engine.h"
 #include "verbena/transport/soft/event_queue.h"
 #include "verbena/transport/soft/memory_table.h"
+#include "verbena/transport/soft/memory_windows.h"
 #include "verbena/transport/soft/peer.h"
 #include "verbena/transport/soft/queue_pair.h"
 #include "verbena/transport/soft/shared_receive_queue.h"
@@ -67,6 +69,7 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   const DeviceCapabilities& capabilities() const { return capabilities_; }
   const ibv_device_attr& attributes() const { return attributes_; }
   MemoryTable& memory() { return memory_; }
+  MemoryWindows& windows() { return windows_; }
   EventQueue& async_events() { return async_events_; }
   Engine& engine() { return engine_; }
 
@@ -77,6 +80,8 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   absl::Status DeallocPd(ibv_pd* pd);
   absl::StatusOr<ibv_mr*> RegMr(ibv_pd* pd, void* address, size_t bytes, int access);
   absl::Status DeregMr(ibv_mr* mr);
+  absl::StatusOr<ibv_mw*> AllocMw(ibv_pd* pd);
+  absl::Status DeallocMw(ibv_mw* mw);
   absl::StatusOr<ibv_comp_channel*> CreateCompChannel();
   absl::Status DestroyCompChannel(ibv_comp_channel* channel);
   absl::StatusOr<ibv_cq*> CreateCq(int entries, void* cq_context, ibv_comp_channel* channel);
@@ -161,17 +166,8 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   void PublishSlot(QueuePair& qp);
   CompletionQueue* FindCq(uint64_t id);
   void CloseLanes(CompletionQueue& cq);
-  // A peer's copy that was under way when a permission was withdrawn.
-  struct CopyUnderWay {
-    std::shared_ptr<Peer> peer;
-    std::shared_ptr<LaneMemory> lane;
-    uint64_t sequence = 0;
-
-    bool over() const;
-  };
-  // Of all lanes, or of those that lead to `qp`. Under the lock of their CQ.
-  static void AddCopiesUnderWay(CompletionQueue& cq, const QueuePair* qp,
-                                std::vector<CopyUnderWay>& copies);
+  // Waits until `copies` are over, but not for a frozen peer: then false.
+  static bool AwaitCopies(std::vector<CopyUnderWay>& copies);
 
   absl::Status CheckQpInit(const ibv_pd* pd, const ibv_qp_init_attr& attributes) const;
   std::shared_ptr<Peer> PeerOf(Rnic& other);
@@ -187,6 +183,7 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   ibv_device_attr attributes_{};
   DeviceCapabilities capabilities_;
   MemoryTable memory_;
+  MemoryWindows windows_;
   EventQueue async_events_;
   std::unique_ptr<QpSlot[]> slots_;
 
@@ -195,6 +192,7 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   uint64_t next_cq_serial_ = 1;
   std::unordered_map<const ibv_pd*, std::unique_ptr<ProtectionDomain>> pds_;
   std::unordered_map<const ibv_mr*, std::unique_ptr<ibv_mr>> mrs_;
+  std::unordered_map<const ibv_mw*, std::unique_ptr<ibv_mw>> mws_;
   Arenas arenas_;
   std::unordered_map<const ibv_comp_channel*, std::unique_ptr<CompletionChannel>> channels_;
   std::unordered_map<const ibv_cq*, std::unique_ptr<CompletionQueue>> cqs_;

@@ -19,22 +19,6 @@ constexpr auto kPatience = std::chrono::seconds(2);
 
 }  // namespace
 
-bool Rnic::CopyUnderWay::over() const {
-  return lane->header().copying.load(std::memory_order_acquire) != sequence || peer->ProcessEnded();
-}
-
-void Rnic::AddCopiesUnderWay(CompletionQueue& cq, const QueuePair* qp,
-                             std::vector<CopyUnderWay>& copies) {
-  cq.in_lanes().ForEach([&](InLane& lane) {
-    if (qp != nullptr && !qp->IsConnectedTo(lane.peer().gid(), qp->attributes().dest_qp_num)) {
-      return;
-    }
-    const uint64_t sequence = lane.header().copying.load(std::memory_order_acquire);
-    if (sequence % 2 == 0) return;
-    copies.push_back({lane.shared_peer(), lane.memory(), sequence});
-  });
-}
-
 void Rnic::OpenToPeer(QueuePair& qp) {
   const ibv_qp_attr& attributes = qp.attributes();
   const ibv_gid& gid = attributes.ah_attr.grh.dgid;
@@ -56,7 +40,7 @@ void Rnic::CloseToPeer(QueuePair& qp) {
   std::lock_guard<std::mutex> lock(copies_mutex_);
   entry.qpn.store(0, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  AddCopiesUnderWay(qp.receive_side(), &qp, copies);
+  AddCopiesUnderWay(qp.receive_side(), &qp, /*key=*/0, copies);
   if (copies.empty()) return;
   std::vector<CopyUnderWay>& left_behind = copies_[qp.qp_num];
   left_behind.insert(left_behind.end(), copies.begin(), copies.end());
@@ -67,9 +51,17 @@ bool Rnic::Quiesced(uint32_t qpn) {
   if (share_->tables().QpAt(qpn).qpn.load(std::memory_order_relaxed) == qpn) return false;
   auto found = copies_.find(qpn);
   if (found == copies_.end()) return true;
-  std::erase_if(found->second, [](const CopyUnderWay& copy) { return copy.over(); });
-  if (!found->second.empty()) return false;
+  if (!AllOver(found->second)) return false;
   copies_.erase(found);
+  return true;
+}
+
+bool Rnic::AwaitCopies(std::vector<CopyUnderWay>& copies) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (!AllOver(copies)) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    sched_yield();
+  }
   return true;
 }
 
@@ -80,28 +72,69 @@ absl::Status Rnic::DeregMr(ibv_mr* mr) {
     if (!mrs_.contains(mr)) {
       return ErrnoStatus(EINVAL, "ibv_dereg_mr: the MR is not an object of this device");
     }
-    memory_.Revoke(mr->lkey);
+    if (!windows_.RevokeRegion(mr->lkey)) {
+      return ErrnoStatus(EBUSY, "ibv_dereg_mr: memory windows are bound to the MR");
+    }
     for (auto& [_, cq] : cqs_) {
       // Having had its lock also proves that no access of our own is still under way.
       std::lock_guard<SpinLock> cq_lock(cq->lock());
-      AddCopiesUnderWay(*cq, nullptr, copies);
+      AddCopiesUnderWay(*cq, nullptr, /*key=*/0, copies);
     }
   }
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (true) {
-    std::erase_if(copies, [](const CopyUnderWay& copy) { return copy.over(); });
-    if (copies.empty()) break;
-    if (std::chrono::steady_clock::now() > deadline) {
-      return ErrnoStatus(EBUSY, fmt::format("ibv_dereg_mr: a frozen peer of {} may still be in the "
-                                            "middle of a copy; it can start no other one",
-                                            name()));
-    }
-    sched_yield();
+  if (!AwaitCopies(copies)) {
+    return ErrnoStatus(EBUSY, fmt::format("ibv_dereg_mr: a frozen peer of {} may still be in the "
+                                          "middle of a copy; it can start no other one",
+                                          name()));
   }
   std::lock_guard<std::mutex> lock(mutex_);
   memory_.Recycle(mr->lkey);
   --pds_[mr->pd]->users;
   mrs_.erase(mr);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ibv_mw*> Rnic::AllocMw(ibv_pd* pd) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!pds_.contains(pd)) {
+    return ErrnoStatus(EINVAL, "ibv_alloc_mw: the PD is not an object of this device");
+  }
+  const std::optional<uint32_t> key = windows_.Allocate(pd->handle);
+  if (!key.has_value()) return ErrnoStatus(ENOMEM, "ibv_alloc_mw: all keys are in use");
+  auto mw = std::make_unique<ibv_mw>();
+  *mw = {.context = &context_, .pd = pd, .rkey = *key, .handle = *key >> 8, .type = IBV_MW_TYPE_2};
+  ++pds_[pd]->users;
+  ibv_mw* raw = mw.get();
+  mws_.emplace(raw, std::move(mw));
+  return raw;
+}
+
+absl::Status Rnic::DeallocMw(ibv_mw* mw) {
+  std::vector<CopyUnderWay> copies;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!mws_.contains(mw)) {
+      return ErrnoStatus(EINVAL, "ibv_dealloc_mw: the MW is not an object of this device");
+    }
+    const MemoryWindows::Last last = windows_.Unbind(mw->handle);
+    if (auto found = qps_.find(last.qpn); found != qps_.end()) {
+      CompletionQueue& cq = found->second->receive_side();
+      // Having had its lock also proves that no access of our own is still under way.
+      std::lock_guard<SpinLock> cq_lock(cq.lock());
+      // Once the QP has left service, Quiesced tells.
+      if (share_->tables().QpAt(last.qpn).qpn.load(std::memory_order_relaxed) == last.qpn) {
+        AddCopiesUnderWay(cq, found->second.get(), last.key, copies);
+      }
+    }
+  }
+  if (!AwaitCopies(copies)) {
+    return ErrnoStatus(EBUSY, fmt::format("ibv_dealloc_mw: a frozen peer of {} may still be in the "
+                                          "middle of a copy; it can start no other one",
+                                          name()));
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  windows_.Deallocate(mw->handle);
+  --pds_[mw->pd]->users;
+  mws_.erase(mw);
   return absl::OkStatus();
 }
 

@@ -80,6 +80,7 @@ absl::Status Rnic::DestroyQp(ibv_qp* raw) {
     CloseToPeer(*qp);
     if (OutLane* lane = qp->send_queue().lane(); lane != nullptr) lane->RemoveQp(*qp);
     qp->send_queue().Reset();
+    windows_.InvalidateAll(qpn);
     for (CompletionQueue* cq : {&qp->send_side(), &qp->receive_side()}) {
       cq->ForgetCompletions(*qp, /*drop=*/false);
       cq->CancelAttention(*qp);

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <mutex>
 
 #include "verbena/transport/log/mutant.h"
@@ -16,7 +17,7 @@ namespace verbena::soft {
 namespace {
 
 bool IsSend(ibv_wr_opcode opcode) {
-  return opcode == IBV_WR_SEND || opcode == IBV_WR_SEND_WITH_IMM;
+  return opcode == IBV_WR_SEND || opcode == IBV_WR_SEND_WITH_IMM || opcode == IBV_WR_SEND_WITH_INV;
 }
 
 bool IsAtomic(ibv_wr_opcode opcode) {
@@ -27,17 +28,18 @@ bool IsWrite(ibv_wr_opcode opcode) {
   return opcode == IBV_WR_RDMA_WRITE || opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
 }
 
-Opcode RequestOf(ibv_wr_opcode opcode) {
-  if (IsSend(opcode)) return Opcode::kSend;
-  if (IsWrite(opcode)) return Opcode::kWrite;
-  if (opcode == IBV_WR_RDMA_READ) return Opcode::kRead;
-  return opcode == IBV_WR_ATOMIC_CMP_AND_SWP ? Opcode::kCompareSwap : Opcode::kFetchAdd;
-}
+// By ibv_wr_opcode; kNone are those that are executed without the peer.
+constexpr Opcode kRequests[] = {
+    Opcode::kWrite,       Opcode::kWrite,    Opcode::kSend, Opcode::kSend, Opcode::kRead,
+    Opcode::kCompareSwap, Opcode::kFetchAdd, Opcode::kNone, Opcode::kNone, Opcode::kSendInvalidate};
+static_assert(IBV_WR_SEND_WITH_INV + 1 == std::size(kRequests));
 
 ibv_wc_opcode CompletionOf(ibv_wr_opcode opcode) {
   if (IsSend(opcode)) return IBV_WC_SEND;
   if (IsWrite(opcode)) return IBV_WC_RDMA_WRITE;
   if (opcode == IBV_WR_RDMA_READ) return IBV_WC_RDMA_READ;
+  if (opcode == IBV_WR_BIND_MW) return IBV_WC_BIND_MW;
+  if (opcode == IBV_WR_LOCAL_INV) return IBV_WC_LOCAL_INV;
   return opcode == IBV_WR_ATOMIC_CMP_AND_SWP ? IBV_WC_COMP_SWAP : IBV_WC_FETCH_ADD;
 }
 
@@ -115,11 +117,16 @@ int SendQueue::CheckPost(const ibv_send_wr& wr, uint64_t& length) const {
   switch (wr.opcode) {
     case IBV_WR_SEND:
     case IBV_WR_SEND_WITH_IMM:
+    case IBV_WR_SEND_WITH_INV:
     case IBV_WR_RDMA_WRITE:
     case IBV_WR_RDMA_WRITE_WITH_IMM:
     case IBV_WR_RDMA_READ:
     case IBV_WR_ATOMIC_CMP_AND_SWP:
     case IBV_WR_ATOMIC_FETCH_AND_ADD:
+      break;
+    case IBV_WR_BIND_MW:
+    case IBV_WR_LOCAL_INV:
+      if (!IsSoundWindowWr(wr)) return EINVAL;
       break;
     default:
       return EINVAL;
@@ -162,8 +169,12 @@ int SendQueue::Enqueue(const ibv_send_wr& wr) {
     wqe.compare_add = wr.wr.atomic.compare_add;
     wqe.swap = wr.wr.atomic.swap;
   } else if (!IsSend(wr.opcode)) {
-    wqe.remote_address = wr.wr.rdma.remote_addr;
-    wqe.rkey = wr.wr.rdma.rkey;
+    if (IsWindowOperation(wr.opcode)) {
+      StoreWindowWr(wr, wqe);
+    } else {
+      wqe.remote_address = wr.wr.rdma.remote_addr;
+      wqe.rkey = wr.wr.rdma.rkey;
+    }
   }
   ++tail_;
   const bool signalled = (wqe.flags & IBV_SEND_SIGNALED) != 0;
@@ -209,6 +220,7 @@ bool SendQueue::LaunchOne(uint32_t index) {
     if ((wqe.flags & IBV_SEND_FENCE) != 0 && outstanding_reads_ != 0) return false;
     if (!LocalMemoryAllowed(wqe, index)) return FailLocally(index, IBV_WC_LOC_PROT_ERR);
     if (!IsSend(wqe.opcode)) {
+      if (IsWindowOperation(wqe.opcode)) return LaunchWindowWr(index);
       const Direct direct = TryDirect(index);
       if (direct != Direct::kUseRing) return direct == Direct::kDone;
     }
@@ -242,7 +254,7 @@ bool SendQueue::LocalMemoryAllowed(Wqe& wqe, uint32_t index) {
 bool SendQueue::WriteFragments(Wqe& wqe, uint32_t index) {
   RingWriter& ring = lane_->requests();
   const uint32_t payload_bytes = NeedsAnswer(wqe) || wqe.placed ? 0 : wqe.length;
-  MessageHeader header{.opcode = RequestOf(wqe.opcode),
+  MessageHeader header{.opcode = kRequests[wqe.opcode],
                        .immediate = wqe.immediate,
                        .destination = qp_.attributes().dest_qp_num,
                        .source = qp_.qp_num};
@@ -481,9 +493,11 @@ void SendQueue::LoseTarget(CompletionSink& sink) {
 
 void SendQueue::Flush(CompletionSink& sink) {
   if (VERBENA_MUTANT(kFlushNotDelivered)) done_ = tail_;
+  if (done_ == launched_ && done_ != tail_) EndInvalidation(sink);
   for (; done_ != tail_; ++done_) AddCompletion(done_, IBV_WC_WR_FLUSH_ERR, sink);
   launched_ = tail_;
   launch_offset_ = direct_offset_ = 0;
+  invalidated_copies_.clear();
   CountReads(-outstanding_reads_);
 }
 
@@ -495,6 +509,8 @@ void SendQueue::CountReads(int change) {
 void SendQueue::Reset() {
   released_ = done_ = launched_ = tail_;
   launch_offset_ = direct_offset_ = 0;
+  invalidated_copies_.clear();
+  invalidation_looks_ = 0;
   published_ = backing_off_ = failed_ = target_lost_ = false;
   CountReads(-outstanding_reads_);
   answer_offset_ = rnr_retries_ = 0;

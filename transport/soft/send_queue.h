@@ -5,6 +5,9 @@
 // atomics, answered). A target may refuse it: for want of a receive, and then it and all later WRs
 // are taken back and launched again after the RNR timer; or for good, and then the QP fails.
 //
+// BIND_MW and LOCAL_INV are executed here, in their turn: a binding stands before any later WR is
+// launched, and an invalidation begins once every earlier WR is over.
+//
 // SQ slots are counted as hardware's libraries do: a slot is free once a signalled completion at or
 // after it has been polled. Inline data is copied to the ring only; when a WR cannot be launched at
 // once, or is refused, its data moves to a slot of its own.
@@ -19,8 +22,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "verbena/transport/coro/clock.h"
+#include "verbena/transport/soft/copies_under_way.h"
 #include "verbena/transport/soft/device_tables.h"
 #include "verbena/transport/soft/message.h"
 #include "verbena/transport/soft/shared_region.h"
@@ -91,11 +96,14 @@ class SendQueue {
     bool placed;  // a WRITE with immediate whose data is at the target already
     Wire route;
     ibv_wr_opcode opcode;
-    // One-sided operations and failures go on here.
-    uint64_t remote_address;
-    uint64_t compare_add;
-    uint64_t swap;
-    uint32_t rkey;
+    // One-sided operations, those on windows, and failures go on here.
+    uint64_t remote_address;  // BIND_MW: where the window begins,
+    uint64_t compare_add;     // how long it is,
+    uint64_t swap;            // and what it allows
+    uint32_t rkey;            // of the remote memory, or of the window
+    uint32_t region;          // BIND_MW: lkey
+    uint32_t window;          // BIND_MW: index
+    bool window_done;         // bound, or no longer bound
     ibv_wc_status failure;
   };
   static_assert(offsetof(Wqe, remote_address) <= 64 + 8);
@@ -133,6 +141,23 @@ class SendQueue {
   RemoteAccess AccessOf(const Wqe& wqe, uint64_t offset, uint64_t bytes) const;
   bool CopyDirectly(DirectCopy& copy, Wqe& wqe, uint32_t index);
   bool AtomicDirectly(DirectCopy& copy, Wqe& wqe, uint32_t index);
+
+  // Binding and invalidating memory windows (send_queue_windows.cc).
+  static bool IsWindowOperation(ibv_wr_opcode opcode) {
+    return opcode == IBV_WR_BIND_MW || opcode == IBV_WR_LOCAL_INV;
+  }
+  bool IsSoundWindowWr(const ibv_send_wr& wr) const;
+  static void StoreWindowWr(const ibv_send_wr& wr, Wqe& wqe);
+  // As LaunchOne.
+  bool LaunchWindowWr(uint32_t index);
+  bool Bind(uint32_t index);
+  bool InvalidateLocally(uint32_t index);
+  // False while a peer's copy through the window may still be under way.
+  bool CopiesAreOver(uint32_t rkey);
+  void LookAgain();
+  // Before a flush: the LOCAL_INV at launched_, if there is one, may be over.
+  void EndInvalidation(CompletionSink& sink);
+  void ReportInTurn(uint32_t index);
 
   // Ending.
   bool FailLocally(uint32_t index, ibv_wc_status status);
@@ -173,6 +198,10 @@ class SendQueue {
   uint32_t rnr_retries_ = 0;
   TimePoint not_ready_since_{};
   uint32_t backoff_token_ = 0;
+  // Of the LOCAL_INV at launched_: the copies that it waits for, if they are known, and how often
+  // it has looked.
+  std::vector<CopyUnderWay> invalidated_copies_;
+  uint32_t invalidation_looks_ = 0;
 };
 
 }  // namespace verbena::soft

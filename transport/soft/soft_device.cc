@@ -41,12 +41,8 @@ absl::StatusOr<ibv_mr*> SoftDevice::RegMr(ibv_pd* pd, void* address, size_t byte
 }
 absl::Status SoftDevice::DeregMr(ibv_mr* mr) { return rnic_->DeregMr(mr); }
 
-absl::StatusOr<ibv_mw*> SoftDevice::AllocMw(ibv_pd*) {
-  return absl::UnimplementedError("the soft device has no memory windows");
-}
-absl::Status SoftDevice::DeallocMw(ibv_mw*) {
-  return absl::UnimplementedError("the soft device has no memory windows");
-}
+absl::StatusOr<ibv_mw*> SoftDevice::AllocMw(ibv_pd* pd) { return rnic_->AllocMw(pd); }
+absl::Status SoftDevice::DeallocMw(ibv_mw* mw) { return rnic_->DeallocMw(mw); }
 
 absl::StatusOr<ibv_comp_channel*> SoftDevice::CreateCompChannel() {
   return rnic_->CreateCompChannel();

@@ -1,8 +1,9 @@
 // SoftDevice: an RDMA device made of software, in user space, without privileges.
 //
 // It serves reliable connected QPs with the semantics of hardware: per-QP order, SRQs, RNR NAK with
-// retry, protection checks on every lkey and rkey, flushing, asynchronous events, one-shot arming.
-// The data path is verbs itself (ibv_post_send and its like dispatch here through the context); the
+// retry, protection checks on every lkey and rkey, type-2 memory windows (2B: bound to one QP,
+// which may be destroyed and leaves them free), flushing, asynchronous events, one-shot arming. The
+// data path is verbs itself (ibv_post_send and its like dispatch here through the context); the
 // rest is Device. Two devices reach each other by GID, whether they are in one process or in two
 // processes of the same user on one host. A GID and a QPN exchanged out of band are all that it
 // takes.

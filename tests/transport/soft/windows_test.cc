@@ -1,0 +1,561 @@
+// Memory windows where the order of events is the test's own: devices stepped by hand, and a peer
+// that is frozen in the middle of a copy.
+
+#include <sched.h>
+
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/transport/soft/endpoint.h"
+#include "tests/transport/soft/two_processes.h"
+#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/soft/completion_queue.h"
+
+namespace verbena::soft {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+constexpr int kAccess =
+    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_MW_BIND;
+
+int PostWindow(ibv_qp* qp, ibv_wr_opcode opcode, uint64_t wr_id, uint32_t rkey,
+               const ibv_mw_bind_info& bind = {}, ibv_mw* mw = nullptr,
+               unsigned flags = IBV_SEND_SIGNALED) {
+  ibv_send_wr wr{};
+  wr.wr_id = wr_id;
+  wr.opcode = opcode;
+  wr.send_flags = flags;
+  if (opcode == IBV_WR_BIND_MW) {
+    wr.bind_mw.mw = mw;
+    wr.bind_mw.rkey = rkey;
+    wr.bind_mw.bind_info = bind;
+  } else {
+    wr.invalidate_rkey = rkey;
+  }
+  ibv_send_wr* bad = nullptr;
+  return ibv_post_send(qp, &wr, &bad);
+}
+
+int PostInvalidate(ibv_qp* qp, uint64_t wr_id, uint32_t rkey, unsigned flags = IBV_SEND_SIGNALED) {
+  return PostWindow(qp, IBV_WR_LOCAL_INV, wr_id, rkey, {}, nullptr, flags);
+}
+
+int PostSendInvalidate(Endpoint& endpoint, uint64_t wr_id, uint32_t bytes, uint32_t rkey) {
+  ibv_sge sge = endpoint.SendSge(0, bytes);
+  ibv_send_wr wr{};
+  wr.wr_id = wr_id;
+  wr.sg_list = &sge;
+  wr.num_sge = 1;
+  wr.opcode = IBV_WR_SEND_WITH_INV;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  wr.invalidate_rkey = rkey;
+  ibv_send_wr* bad = nullptr;
+  return ibv_post_send(endpoint.qp(), &wr, &bad);
+}
+
+// A window on an endpoint's receive buffer, with what binds it to one of its QPs.
+class Window {
+ public:
+  explicit Window(Endpoint& owner)
+      : owner_(owner), mw_(owner.device(), owner.device().AllocMw(owner.pd()).value()) {}
+
+  ibv_mw* get() { return mw_.get(); }
+  uint32_t rkey() const { return mw_->rkey; }
+  void Reset() { mw_.Reset(); }
+
+  // Under its next key.
+  int PostBind(uint64_t wr_id, uint32_t bytes, ibv_qp* qp = nullptr,
+               unsigned flags = IBV_SEND_SIGNALED) {
+    mw_->rkey = ibv_inc_rkey(mw_->rkey);
+    return PostWindow(qp != nullptr ? qp : owner_.qp(), IBV_WR_BIND_MW, wr_id, mw_->rkey,
+                      {.mr = owner_.mr(),
+                       .addr = reinterpret_cast<uint64_t>(owner_.receive_buffer()),
+                       .length = bytes,
+                       .mw_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ},
+                      mw_.get(), flags);
+  }
+
+ private:
+  Endpoint& owner_;
+  MwHandle mw_;
+};
+
+class ManualClock final : public Clock {
+ public:
+  TimePoint Now() override { return now_; }
+  void Advance(Duration by) { now_ += by; }
+
+ private:
+  TimePoint now_ = TimePoint(std::chrono::seconds(1));
+};
+
+// By whether initiators make their copies themselves, and whether sends and receives share a CQ.
+struct Ways {
+  bool direct_copies;
+  bool separate_cqs;
+};
+
+// a_ uses the windows of b_.
+class WindowsTest : public testing::TestWithParam<Ways> {
+ protected:
+  WindowsTest() {
+    SoftDeviceOptions options{
+        .engine_thread = false, .direct_copies = GetParam().direct_copies, .clock = &clock_};
+    device_a_ = SoftDevice::Create(options).value();
+    device_b_ = SoftDevice::Create(options).value();
+    const EndpointOptions endpoint{.separate_cqs = GetParam().separate_cqs, .access = kAccess};
+    a_ = std::make_unique<Endpoint>(*device_a_, endpoint);
+    b_ = std::make_unique<Endpoint>(*device_b_, endpoint);
+    Connect(*a_, *b_);
+  }
+
+  static std::vector<ibv_wc> Poll(ibv_cq* cq) {
+    std::vector<ibv_wc> completions(64);
+    completions.resize(static_cast<size_t>(ibv_poll_cq(cq, 64, completions.data())));
+    return completions;
+  }
+  // Both sides poll until nothing moves any more; what came is kept by endpoint.
+  void Settle() {
+    for (int i = 0; i < 16; ++i) {
+      for (Endpoint* endpoint : {a_.get(), b_.get()}) {
+        std::vector<ibv_wc>& came = endpoint == a_.get() ? came_a_ : came_b_;
+        for (ibv_cq* cq : {endpoint->cq(), endpoint->send_cq()}) {
+          const std::vector<ibv_wc> some = Poll(cq);
+          came.insert(came.end(), some.begin(), some.end());
+        }
+      }
+    }
+  }
+  static std::vector<std::pair<uint64_t, ibv_wc_status>> Take(std::vector<ibv_wc>& came) {
+    std::vector<std::pair<uint64_t, ibv_wc_status>> taken;
+    for (const ibv_wc& wc : came) taken.emplace_back(wc.wr_id, wc.status);
+    came.clear();
+    return taken;
+  }
+  auto TakeA() {
+    Settle();
+    return Take(came_a_);
+  }
+  auto TakeB() {
+    Settle();
+    return Take(came_b_);
+  }
+
+  int Write(uint64_t wr_id, uint32_t bytes, uint32_t rkey, uint64_t offset = 0) {
+    return a_->PostOneSided(IBV_WR_RDMA_WRITE, wr_id, a_->SendSge(0, bytes),
+                            reinterpret_cast<uint64_t>(b_->receive_buffer()) + offset, rkey);
+  }
+  static std::vector<ibv_event_type> AsyncEvents(Device& device) {
+    std::vector<ibv_event_type> types;
+    while (true) {
+      auto event = device.GetAsyncEvent();
+      if (!event.ok()) return types;
+      types.push_back(event->event_type);
+      device.AckAsyncEvent(*event);
+    }
+  }
+  static ibv_qp_state StateOf(Endpoint& endpoint) {
+    return endpoint.device().QueryQp(endpoint.qp(), IBV_QP_STATE).value().qp_state;
+  }
+
+  ManualClock clock_;
+  std::unique_ptr<SoftDevice> device_a_;
+  std::unique_ptr<SoftDevice> device_b_;
+  std::unique_ptr<Endpoint> a_;
+  std::unique_ptr<Endpoint> b_;
+  std::vector<ibv_wc> came_a_;
+  std::vector<ibv_wc> came_b_;
+};
+
+constexpr auto kOk = IBV_WC_SUCCESS;
+
+std::pair<uint64_t, ibv_wc_status> Ended(uint64_t wr_id, ibv_wc_status status) {
+  return {wr_id, status};
+}
+
+TEST_P(WindowsTest, TheDeviceSaysThatItHasThem) {
+  EXPECT_TRUE(device_a_->capabilities().memory_windows);
+  EXPECT_GT(device_a_->attributes().max_mw, 0);
+  EXPECT_NE(device_a_->attributes().device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B, 0u);
+  EXPECT_NE(device_a_->attributes().device_cap_flags & IBV_DEVICE_MEM_MGT_EXTENSIONS, 0u);
+}
+
+TEST_P(WindowsTest, LifeOfABinding) {
+  Window window(*b_);
+  ASSERT_EQ(window.PostBind(1, 100), 0);
+  EXPECT_THAT(TakeB(), ElementsAre(Ended(1, kOk)));
+  std::memset(a_->send_buffer(), 'x', 100);
+  ASSERT_EQ(Write(2, 100, window.rkey()), 0);
+  EXPECT_THAT(TakeA(), ElementsAre(Ended(2, kOk)));
+  EXPECT_EQ(b_->ReceivedText(0, 101), std::string(100, 'x') + '\0');
+  ASSERT_EQ(PostInvalidate(b_->qp(), 3, window.rkey()), 0);
+  EXPECT_THAT(TakeB(), ElementsAre(Ended(3, kOk)));
+  std::memset(a_->send_buffer(), 'y', 100);
+  ASSERT_EQ(Write(4, 100, window.rkey()), 0);
+  EXPECT_THAT(TakeA(), ElementsAre(Ended(4, IBV_WC_REM_ACCESS_ERR)));
+  EXPECT_EQ(b_->ReceivedText(0, 100), std::string(100, 'x'));
+  EXPECT_THAT(AsyncEvents(*device_b_), ElementsAre(IBV_EVENT_QP_ACCESS_ERR));
+}
+
+TEST_P(WindowsTest, InvalidationThatIsNotAllowedFailsTheQp) {
+  Window window(*b_);
+  ASSERT_EQ(PostInvalidate(b_->qp(), 1, window.rkey()), 0);
+  ASSERT_EQ(PostInvalidate(b_->qp(), 2, window.rkey()), 0);
+  EXPECT_THAT(TakeB(), ElementsAre(Ended(1, IBV_WC_MW_BIND_ERR), Ended(2, IBV_WC_WR_FLUSH_ERR)));
+  EXPECT_EQ(StateOf(*b_), IBV_QPS_ERR);
+}
+
+TEST_P(WindowsTest, ARegionsOwnKeyIsNotInvalidated) {
+  ASSERT_EQ(PostInvalidate(b_->qp(), 1, b_->mr()->rkey), 0);
+  EXPECT_THAT(TakeB(), ElementsAre(Ended(1, IBV_WC_MW_BIND_ERR)));
+}
+
+TEST_P(WindowsTest, ASendThatMayNotInvalidateIsRefusedAndNoReceiveIsTaken) {
+  Window window(*b_);
+  ASSERT_EQ(b_->PostReceive(7, b_->ReceiveSge(0, 100)), 0);
+  ASSERT_EQ(PostSendInvalidate(*a_, 1, 10, window.rkey()), 0);
+  EXPECT_THAT(TakeA(), ElementsAre(Ended(1, IBV_WC_REM_ACCESS_ERR)));
+  EXPECT_THAT(TakeB(), ElementsAre(Ended(7, IBV_WC_WR_FLUSH_ERR)));
+  EXPECT_EQ(StateOf(*b_), IBV_QPS_ERR);
+  EXPECT_THAT(AsyncEvents(*device_b_), ElementsAre(IBV_EVENT_QP_ACCESS_ERR));
+}
+
+TEST_P(WindowsTest, MalformedWrsAreRefusedWhenPosted) {
+  Window window(*b_);
+  const ibv_mw_bind_info bind{.mr = b_->mr(),
+                              .addr = reinterpret_cast<uint64_t>(b_->receive_buffer()),
+                              .length = 10,
+                              .mw_access_flags = IBV_ACCESS_REMOTE_WRITE};
+  const uint32_t key = ibv_inc_rkey(window.rkey());
+  EXPECT_EQ(PostWindow(b_->qp(), IBV_WR_BIND_MW, 1, key, bind, nullptr), EINVAL);
+  EXPECT_EQ(PostWindow(b_->qp(), IBV_WR_BIND_MW, 1, key, {}, window.get()), EINVAL) << "unbinding";
+  EXPECT_EQ(PostWindow(a_->qp(), IBV_WR_BIND_MW, 1, key, bind, window.get()), EINVAL)
+      << "of another device";
+  EXPECT_EQ(PostWindow(b_->qp(), IBV_WR_BIND_MW, 1, key, bind, window.get(),
+                       IBV_SEND_SIGNALED | IBV_SEND_INLINE),
+            EINVAL);
+  EXPECT_EQ(window.PostBind(2, 10), 0) << "and no harm was done";
+  EXPECT_THAT(TakeB(), ElementsAre(Ended(2, kOk)));
+}
+
+TEST_P(WindowsTest, ABindingUnderTheKeyThatTheWindowHadLastFails) {
+  Window window(*b_);
+  ASSERT_EQ(window.PostBind(1, 10), 0);
+  ASSERT_EQ(PostInvalidate(b_->qp(), 2, window.rkey()), 0);
+  const ibv_mw_bind_info bind{.mr = b_->mr(),
+                              .addr = reinterpret_cast<uint64_t>(b_->receive_buffer()),
+                              .length = 10,
+                              .mw_access_flags = IBV_ACCESS_REMOTE_WRITE};
+  ASSERT_EQ(PostWindow(b_->qp(), IBV_WR_BIND_MW, 3, window.rkey(), bind, window.get()), 0);
+  EXPECT_THAT(TakeB(), ElementsAre(Ended(1, kOk), Ended(2, kOk), Ended(3, IBV_WC_MW_BIND_ERR)));
+}
+
+TEST_P(WindowsTest, AWindowCannotBeBoundToAWindow) {
+  Window outer(*b_);
+  Window inner(*b_);
+  ASSERT_EQ(outer.PostBind(1, 100), 0);
+  ibv_mr forged = *b_->mr();
+  forged.lkey = outer.rkey();
+  const ibv_mw_bind_info bind{.mr = &forged,
+                              .addr = reinterpret_cast<uint64_t>(b_->receive_buffer()),
+                              .length = 10,
+                              .mw_access_flags = IBV_ACCESS_REMOTE_WRITE};
+  ASSERT_EQ(PostWindow(b_->qp(), IBV_WR_BIND_MW, 2, ibv_inc_rkey(inner.rkey()), bind, inner.get()),
+            0);
+  EXPECT_THAT(TakeB(), ElementsAre(Ended(1, kOk), Ended(2, IBV_WC_MW_BIND_ERR)));
+}
+
+TEST_P(WindowsTest, ABindingTakesEffectAtOnceAndCompletesInItsTurn) {
+  Window window(*b_);
+  // The SEND before it is not consumed yet, and not signalled.
+  ASSERT_EQ(a_->PostReceive(7, a_->ReceiveSge(0, 100)), 0);
+  ASSERT_EQ(b_->SendText(1, "before", 0), 0);
+  ASSERT_EQ(window.PostBind(2, 100), 0);
+  ASSERT_EQ(window.PostBind(3, 100), 0) << "a second time: it fails, but not before its turn";
+  EXPECT_THAT(Poll(b_->send_cq()), IsEmpty());
+  ibv_mr* mr = b_->mr();
+  EXPECT_EQ(device_b_->DeregMr(mr).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(TakeA(), ElementsAre(Ended(7, kOk)));
+  EXPECT_THAT(TakeB(), ElementsAre(Ended(2, kOk), Ended(3, IBV_WC_MW_BIND_ERR)));
+}
+
+TEST_P(WindowsTest, AnInvalidationWaitsUntilAllBeforeItIsOver) {
+  Window window(*b_);
+  ASSERT_EQ(window.PostBind(1, 100), 0);
+  ASSERT_EQ(b_->SendText(2, "no receive yet", 0), 0);
+  ASSERT_EQ(PostInvalidate(b_->qp(), 3, window.rkey()), 0);
+  ASSERT_EQ(b_->SendText(4, "behind it"), 0);
+  EXPECT_THAT(TakeB(), ElementsAre(Ended(1, kOk)));
+  // Still open.
+  ASSERT_EQ(Write(5, 100, window.rkey()), 0);
+  EXPECT_THAT(TakeA(), ElementsAre(Ended(5, kOk)));
+  for (uint64_t i : {7, 8}) ASSERT_EQ(a_->PostReceive(i, a_->ReceiveSge(i * 100, 100)), 0);
+  clock_.Advance(std::chrono::seconds(1));
+  for (int i = 0; i < 8; ++i) device_b_->Step();
+  EXPECT_THAT(TakeB(), ElementsAre(Ended(3, kOk), Ended(4, kOk)));
+  EXPECT_THAT(TakeA(), ElementsAre(Ended(7, kOk), Ended(8, kOk)));
+  ASSERT_EQ(Write(6, 100, window.rkey()), 0);
+  EXPECT_THAT(TakeA(), ElementsAre(Ended(6, IBV_WC_REM_ACCESS_ERR)));
+}
+
+TEST_P(WindowsTest, BehindARetriedSendABindingStandsAndIsNotRepeated) {
+  Window window(*b_);
+  ASSERT_EQ(b_->SendText(1, "no receive yet"), 0);
+  ASSERT_EQ(window.PostBind(2, 100), 0);
+  ASSERT_EQ(b_->SendText(3, "behind it"), 0);
+  EXPECT_THAT(TakeB(), IsEmpty());
+  ASSERT_EQ(Write(5, 100, window.rkey()), 0);
+  EXPECT_THAT(TakeA(), ElementsAre(Ended(5, kOk)));
+  for (uint64_t i : {7, 8}) ASSERT_EQ(a_->PostReceive(i, a_->ReceiveSge(i * 100, 100)), 0);
+  clock_.Advance(std::chrono::seconds(1));
+  for (int i = 0; i < 8; ++i) device_b_->Step();
+  EXPECT_THAT(TakeB(), ElementsAre(Ended(1, kOk), Ended(2, kOk), Ended(3, kOk)));
+}
+
+TEST_P(WindowsTest, ManySignalledBindingsBehindOneSendAllComplete) {
+  constexpr uint64_t kWindows = 40;
+  std::vector<std::unique_ptr<Window>> windows;
+  ASSERT_EQ(a_->PostReceive(7, a_->ReceiveSge(0, 100)), 0);
+  ASSERT_EQ(b_->SendText(100, "before", 0), 0);
+  for (uint64_t i = 0; i < kWindows; ++i) {
+    windows.push_back(std::make_unique<Window>(*b_));
+    ASSERT_EQ(windows.back()->PostBind(i, 10, nullptr, i % 3 == 0 ? IBV_SEND_SIGNALED : 0), 0);
+  }
+  Settle();
+  std::vector<uint64_t> bound;
+  for (const ibv_wc& wc : came_b_) {
+    EXPECT_EQ(wc.opcode, IBV_WC_BIND_MW);
+    bound.push_back(wc.wr_id);
+  }
+  std::vector<uint64_t> signalled;
+  for (uint64_t i = 0; i < kWindows; i += 3) signalled.push_back(i);
+  EXPECT_EQ(bound, signalled);
+}
+
+TEST_P(WindowsTest, AWriteOfManyFragmentsIsRefusedFromWhereItsWindowWasClosed) {
+  // The writer's ring takes only a part of it at a time, when the target is to execute it.
+  if (GetParam().direct_copies) GTEST_SKIP() << "of writes that the target executes";
+  const EndpointOptions options{.bytes = 4 << 20, .access = kAccess};
+  Endpoint a(*device_a_, options);
+  Endpoint b(*device_b_, options);
+  Connect(a, b);
+  Window window(b);
+  ASSERT_EQ(window.PostBind(1, 2 << 20), 0);
+  std::memset(a.send_buffer(), 'x', 2 << 20);
+  ASSERT_EQ(a.PostOneSided(IBV_WR_RDMA_WRITE, 2, a.SendSge(0, 2 << 20),
+                           reinterpret_cast<uint64_t>(b.receive_buffer()), window.rkey()),
+            0);
+  EXPECT_EQ(Poll(b.cq()).size(), 1u) << "the binding; and the first fragments are executed";
+  EXPECT_EQ(b.receive_buffer()[0], std::byte('x'));
+  ASSERT_EQ(PostInvalidate(b.qp(), 3, window.rkey()), 0);
+  EXPECT_EQ(Poll(b.cq()).size(), 1u);
+  const std::string before(reinterpret_cast<char*>(b.receive_buffer()), 2 << 20);
+  std::vector<ibv_wc> sent;
+  while (sent.empty()) {
+    sent = Poll(a.cq());
+    Poll(b.cq());
+  }
+  EXPECT_EQ(sent[0].status, IBV_WC_REM_ACCESS_ERR);
+  EXPECT_EQ(std::memcmp(before.data(), b.receive_buffer(), before.size()), 0);
+}
+
+TEST_P(WindowsTest, AQpThatIsDestroyedLeavesItsWindowsFree) {
+  Window window(*b_);
+  ibv_mr* region = device_b_->RegMr(b_->pd(), b_->receive_buffer(), 100, kAccess).value();
+  const ibv_mw_bind_info bind{.mr = region,
+                              .addr = reinterpret_cast<uint64_t>(b_->receive_buffer()),
+                              .length = 100,
+                              .mw_access_flags = IBV_ACCESS_REMOTE_WRITE};
+  ASSERT_EQ(
+      PostWindow(b_->qp(), IBV_WR_BIND_MW, 1, ibv_inc_rkey(window.rkey()), bind, window.get()), 0);
+  EXPECT_THAT(TakeB(), ElementsAre(Ended(1, kOk)));
+  EXPECT_FALSE(device_b_->DeregMr(region).ok());
+  b_->qp_handle().Reset();
+  EXPECT_TRUE(device_b_->DeregMr(region).ok());
+}
+
+TEST_P(WindowsTest, AQpThatIsResetLeavesNoWindowOpenToItsNextPeer) {
+  Window window(*b_);
+  ASSERT_EQ(window.PostBind(1, 100), 0);
+  EXPECT_THAT(TakeB(), ElementsAre(Ended(1, kOk)));
+  a_->ToState(IBV_QPS_RESET);
+  b_->ToState(IBV_QPS_RESET);
+  Connect(*a_, *b_);
+  ASSERT_EQ(Write(2, 100, window.rkey()), 0);
+  EXPECT_THAT(TakeA(), ElementsAre(Ended(2, IBV_WC_REM_ACCESS_ERR)));
+}
+
+TEST_P(WindowsTest, AWindowMayMoveToAnotherQpOnceItIsFree) {
+  QpHandle other_a = a_->AddQp();
+  QpHandle other_b = b_->AddQp();
+  ConnectQps(*a_, other_a.get(), *b_, other_b.get());
+  Window window(*b_);
+  ASSERT_EQ(window.PostBind(1, 100), 0);
+  ASSERT_EQ(PostInvalidate(b_->qp(), 2, window.rkey()), 0);
+  ASSERT_EQ(window.PostBind(3, 100, other_b.get()), 0);
+  EXPECT_THAT(TakeB(), ElementsAre(Ended(1, kOk), Ended(2, kOk), Ended(3, kOk)));
+  ASSERT_EQ(Write(4, 100, window.rkey()), 0);
+  EXPECT_THAT(TakeA(), ElementsAre(Ended(4, IBV_WC_REM_ACCESS_ERR)));
+}
+
+TEST_P(WindowsTest, TheTableHoldsAsManyAsTheDeviceSaysAndUsesTheirKeysAgain) {
+  std::vector<MwHandle> windows;
+  while (true) {
+    absl::StatusOr<ibv_mw*> mw = device_b_->AllocMw(b_->pd());
+    if (!mw.ok()) break;
+    windows.emplace_back(*device_b_, *mw);
+  }
+  // All but the one region's.
+  EXPECT_EQ(windows.size(), static_cast<size_t>(device_b_->attributes().max_mw) - 1);
+  const uint32_t key = windows.front()->rkey;
+  windows.erase(windows.begin());
+  MwHandle again(*device_b_, device_b_->AllocMw(b_->pd()).value());
+  EXPECT_EQ(again->rkey >> 8, key >> 8);
+  EXPECT_NE(again->rkey, key);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, WindowsTest,
+                         testing::Values(Ways{true, false}, Ways{true, true}, Ways{false, false},
+                                         Ways{false, true}),
+                         [](const testing::TestParamInfo<Ways>& info) {
+                           return std::string(info.param.direct_copies ? "Direct" : "ByTarget") +
+                                  (info.param.separate_cqs ? "TwoCqs" : "OneCq");
+                         });
+
+constexpr uint32_t kLarge = 4 << 20;
+
+struct Process {
+  explicit Process(bool separate_cqs = false)
+      : device(SoftDevice::Create().value()),
+        endpoint(*device, {.separate_cqs = separate_cqs,
+                           .with_channel = true,
+                           .bytes = 2 * kLarge,
+                           .shared_arena = true,
+                           .access = kAccess}) {
+    EXPECT_TRUE(endpoint.ToInit(endpoint.qp()).ok());
+  }
+
+  std::unique_ptr<SoftDevice> device;
+  Endpoint endpoint;
+};
+
+// Writes all of the other side's window with 'w', over and over, until that fails.
+void WriteForever(Side& side) {
+  Process process;
+  Endpoint& endpoint = process.endpoint;
+  const Address theirs = side.Connect(endpoint);
+  // The key, which is not known before there is a QP to bind the window to.
+  const uint32_t rkey = side.Exchange({}).rkey;
+  std::memset(endpoint.send_buffer(), 'w', kLarge);
+  ibv_wc_status status = IBV_WC_SUCCESS;
+  while (status == IBV_WC_SUCCESS) {
+    ASSERT_EQ(endpoint.PostOneSided(IBV_WR_RDMA_WRITE, 0, endpoint.SendSge(0, kLarge),
+                                    theirs.receive_buffer, rkey),
+              0);
+    status = AwaitByPolling(endpoint.cq()).status;
+  }
+  EXPECT_NE(status, IBV_WC_SUCCESS);
+  side.Signal();
+}
+
+bool IsCopying(Endpoint& endpoint) {
+  auto& cq = *static_cast<CompletionQueue*>(endpoint.cq());
+  std::lock_guard<SpinLock> lock(cq.lock());
+  bool copying = false;
+  cq.in_lanes().ForEach([&](InLane& lane) { copying |= lane.header().copying.load() % 2 == 1; });
+  return copying;
+}
+
+void FreezeInsideACopy(Child& child, Endpoint& endpoint) {
+  while (true) {
+    while (!IsCopying(endpoint)) sched_yield();
+    child.Stop();
+    if (IsCopying(endpoint)) return;
+    child.Continue();
+  }
+}
+
+class FrozenWriterTest : public testing::TestWithParam<bool> {
+ protected:
+  FrozenWriterTest() : child_(WriteForever), process_(GetParam()) {
+    Side side = child_.side();
+    side.Connect(endpoint());
+    window_ = std::make_unique<Window>(endpoint());
+    EXPECT_EQ(window_->PostBind(1, kLarge), 0);
+    EXPECT_EQ(AwaitByPolling(endpoint().send_cq()).status, IBV_WC_SUCCESS);
+    side.Exchange({.gid = {}, .qpn = 0, .rkey = window_->rkey(), .receive_buffer = 0});
+  }
+
+  Endpoint& endpoint() { return process_.endpoint; }
+  void ExpectNothingLandsAnyMore() {
+    std::memset(endpoint().receive_buffer(), 'o', kLarge);
+    child_.Continue();
+    child_.side().Await();
+    child_.Join();
+    const std::string ours(kLarge, 'o');
+    EXPECT_EQ(std::memcmp(endpoint().receive_buffer(), ours.data(), kLarge), 0);
+  }
+
+  Child child_;
+  Process process_;
+  std::unique_ptr<Window> window_;
+};
+
+TEST_P(FrozenWriterTest, HoldsUpTheInvalidationOfItsWindowAlone) {
+  Window other(endpoint());
+  ASSERT_EQ(other.PostBind(2, kLarge), 0);
+  ASSERT_EQ(AwaitByPolling(endpoint().send_cq()).status, IBV_WC_SUCCESS);
+  FreezeInsideACopy(child_, endpoint());
+  // What it is not in the middle of is invalidated at once.
+  ASSERT_EQ(PostInvalidate(endpoint().qp(), 3, other.rkey()), 0);
+  ASSERT_EQ(AwaitByPolling(endpoint().send_cq()).wr_id, 3u);
+  ASSERT_EQ(PostInvalidate(endpoint().qp(), 4, window_->rkey()), 0);
+  ibv_wc wc;
+  for (int i = 0; i < 10000; ++i) ASSERT_EQ(ibv_poll_cq(endpoint().send_cq(), 1, &wc), 0);
+  child_.Continue();
+  wc = AwaitByPolling(endpoint().send_cq());
+  EXPECT_EQ(wc.wr_id, 4u);
+  EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+  EXPECT_EQ(wc.opcode, IBV_WC_LOCAL_INV);
+  ExpectNothingLandsAnyMore();
+}
+
+TEST_P(FrozenWriterTest, HoldsUpNeitherTheErrorStateNorTheQpsEnd) {
+  FreezeInsideACopy(child_, endpoint());
+  ASSERT_EQ(PostInvalidate(endpoint().qp(), 4, window_->rkey()), 0);
+  const uint32_t qpn = endpoint().qp()->qp_num;
+  endpoint().ToState(IBV_QPS_ERR);
+  const ibv_wc wc = AwaitByPolling(endpoint().send_cq());
+  EXPECT_EQ(wc.status, IBV_WC_WR_FLUSH_ERR);
+  // The window is given back at once; its memory is quarantined.
+  window_->Reset();
+  endpoint().qp_handle().Reset();
+  EXPECT_FALSE(process_.device->Quiesced(qpn));
+  child_.Continue();
+  while (!process_.device->Quiesced(qpn)) sched_yield();
+  ExpectNothingLandsAnyMore();
+}
+
+TEST_P(FrozenWriterTest, HoldsUpTheDeallocationOfItsWindow) {
+  FreezeInsideACopy(child_, endpoint());
+  EXPECT_EQ(process_.device->DeallocMw(window_->get()).code(),
+            absl::StatusCode::kFailedPrecondition);
+  child_.Continue();
+  window_->Reset();
+  ExpectNothingLandsAnyMore();
+}
+
+INSTANTIATE_TEST_SUITE_P(Cqs, FrozenWriterTest, testing::Bool(),
+                         [](const testing::TestParamInfo<bool>& info) {
+                           return std::string(info.param ? "Two" : "One");
+                         });
+
+}  // namespace
+}  // namespace verbena::soft

@@ -1,0 +1,82 @@
+// MemoryWindows: the type-2 windows (2B in the InfiniBand specification) of one device.
+//
+// A window is an entry of the MemoryTable. Free, it opens nothing; bound, it opens a range of a
+// region, with rights of its own, to the peer of one QP. The consumer chooses the low 8 bits of its
+// key at each binding, the rest is the window's for life. What a binding must satisfy is checked
+// when its work request is executed, and again nowhere: a region with windows on it cannot be
+// deregistered, and a QP that is reset or destroyed leaves its windows free.
+//
+// Ending a binding makes later accesses fail. Whoever ends it waits for those under way.
+//
+// Any thread; the lock is a leaf.
+
+#ifndef VERBENA_TRANSPORT_SOFT_MEMORY_WINDOWS_H_
+#define VERBENA_TRANSPORT_SOFT_MEMORY_WINDOWS_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "verbena/transport/soft/device_tables.h"
+#include "verbena/transport/soft/memory_table.h"
+#include "verbena/transport/soft/spin_lock.h"
+
+namespace verbena::soft {
+
+// What a BIND_MW asks for, on behalf of QP `qpn` of `pd`.
+struct WindowBinding {
+  uint32_t index = 0;  // the window's
+  uint32_t key = 0;
+  uint32_t pd = 0;
+  uint32_t qpn = 0;
+  uint32_t region = 0;  // lkey
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+  uint32_t access = 0;
+};
+
+class MemoryWindows {
+ public:
+  // `tables` are those that `memory` keeps its entries in. Both outlive it.
+  MemoryWindows(MemoryTable& memory, DeviceTables& tables) : memory_(memory), tables_(tables) {}
+  MemoryWindows(const MemoryWindows&) = delete;
+  MemoryWindows& operator=(const MemoryWindows&) = delete;
+
+  // The key of a new, free window, to count on from; nothing when the table is full.
+  std::optional<uint32_t> Allocate(uint32_t pd);
+  // The window that has or had `key` last, and the QP that this belongs or belonged to.
+  struct Last {
+    uint32_t key = 0;
+    uint32_t qpn = 0;  // 0: it never was bound
+  };
+  // Ends its binding, if it has one.
+  Last Unbind(uint32_t index);
+  // `index` may be given away. The window is free.
+  void Deallocate(uint32_t index);
+
+  // False when the binding is not allowed: the window is bound already or of another PD, its key
+  // is of another window or the one that it had last; the region is not live, of another PD, not
+  // registered with MW_BIND, or, for a window that may be written to, without LOCAL_WRITE; no byte
+  // is asked for, or one outside the region; rights that windows do not have.
+  bool Bind(const WindowBinding& wanted);
+  // Ends the binding of `key`. False when it is no window's that is bound to QP `qpn`.
+  bool Invalidate(uint32_t key, uint32_t qpn);
+  // The same for all that are bound to QP `qpn`.
+  void InvalidateAll(uint32_t qpn);
+  bool IsBound(uint32_t key, uint32_t qpn);
+
+  // Revokes a region, unless a window is bound to it: then false.
+  bool RevokeRegion(uint32_t key);
+
+ private:
+  bool Allowed(const WindowBinding& wanted);
+  bool IsBoundLocked(uint32_t key, uint32_t qpn);
+  void UnbindLocked(MemoryEntry& entry);
+
+  MemoryTable& memory_;
+  DeviceTables& tables_;
+  SpinLock lock_;
+};
+
+}  // namespace verbena::soft
+
+#endif  // VERBENA_TRANSPORT_SOFT_MEMORY_WINDOWS_H_

@@ -55,6 +55,15 @@ DepartureText TextOf(Departure departure) {
       return {"a `max_dest_rd_atomic` over the device's, to RTR", "refused", "accepted"};
     case Departure::kGrhFlagOnReceive:
       return {"a receive's completion on an RC QP", "without IBV_WC_GRH", "with IBV_WC_GRH"};
+    case Departure::kWindowRangeUnchecked:
+      return {"an access outside a memory window, inside its region", "REM_ACCESS_ERR",
+              "executed: the window's range is not checked"};
+    case Departure::kForeignWindowInvalidated:
+      return {"SEND_WITH_INV of a window that is bound to another QP", "refused, the window stands",
+              "executed: the other QP's window is free"};
+    case Departure::kFreeWindowInvalidated:
+      return {"a window that is free is invalidated, for a second time or the first",
+              "the WR fails", "the kernel crashes"};
   }
   return {};
 }

@@ -31,6 +31,9 @@ enum class Departure {
   kPkeyIndexUnchecked,
   kResponderDepthUnchecked,
   kGrhFlagOnReceive,
+  kWindowRangeUnchecked,
+  kForeignWindowInvalidated,
+  kFreeWindowInvalidated,
 };
 
 // As the report prints it.

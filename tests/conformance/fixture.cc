@@ -108,6 +108,12 @@ testing::Matcher<ibv_wc_status> ConformanceTest::DemandStatus(ibv_wc_status dema
   return testing::AnyOf(demanded, Departs(departure, instead));
 }
 
+std::string ConformanceTest::ReasonToSpare(Departure departure) const {
+  if (!IsKnown(departure, near_info_)) return {};
+  const DepartureText text = TextOf(departure);
+  return fmt::format("{}: {}", text.what, text.instead);
+}
+
 void AwaitStreamed(Host& host, uint64_t count, std::source_location where) {
   const Deadline deadline(kPatienceMs);
   for (;;) {

@@ -62,6 +62,8 @@ class ConformanceTest : public testing::TestWithParam<Wire> {
   // The same of a completion's status.
   testing::Matcher<ibv_wc_status> DemandStatus(ibv_wc_status demanded, Departure departure,
                                                ibv_wc_status instead) const;
+  // For a case that is not to be tried on a device that departs so: why not; empty on any other.
+  std::string ReasonToSpare(Departure departure) const;
 
  private:
   void OpenFar();

@@ -38,6 +38,8 @@ class Host {
   virtual absl::StatusOr<Memory> Register(Pd pd, uint64_t bytes, int access) = 0;
   virtual absl::StatusOr<Memory> RegisterAgain(Memory memory, Pd pd, int access) = 0;
   virtual absl::Status Deregister(Memory memory) = 0;
+  virtual absl::StatusOr<Mw> AllocMw(Pd pd) = 0;
+  virtual absl::Status DeallocMw(Mw mw) = 0;
   virtual absl::Status WriteBytes(Memory memory, uint64_t offset, std::string bytes) = 0;
   virtual absl::StatusOr<std::string> ReadBytes(Memory memory, uint64_t offset, uint64_t bytes) = 0;
   // The same of memory that a peer may be writing to, which ThreadSanitizer is not to see.

@@ -57,13 +57,13 @@ struct HostMethodList {
 
 using HostCalls = HostMethodList<
     &Host::Info, &Host::AllocPd, &Host::DeallocPd, &Host::Register, &Host::RegisterAgain,
-    &Host::Deregister, &Host::WriteBytes, &Host::ReadBytes, &Host::PeekBytes, &Host::CreateChannel,
-    &Host::DestroyChannel, &Host::CreateCq, &Host::DestroyCq, &Host::CreateSrq, &Host::ModifySrq,
-    &Host::QuerySrq, &Host::DestroySrq, &Host::CreateQp, &Host::ModifyQp, &Host::QueryQp,
-    &Host::DestroyQp, &Host::Quiesced, &Host::PostSends, &Host::PostReceives,
-    &Host::PostSrqReceives, &Host::Poll, &Host::Await, &Host::Arm, &Host::AwaitCqEvent,
-    &Host::AckCqEvents, &Host::AwaitAsyncEvent, &Host::RunPingPong, &Host::StartStream,
-    &Host::WatchStream, &Host::StopStream, &Host::Clear>;
+    &Host::Deregister, &Host::AllocMw, &Host::DeallocMw, &Host::WriteBytes, &Host::ReadBytes,
+    &Host::PeekBytes, &Host::CreateChannel, &Host::DestroyChannel, &Host::CreateCq,
+    &Host::DestroyCq, &Host::CreateSrq, &Host::ModifySrq, &Host::QuerySrq, &Host::DestroySrq,
+    &Host::CreateQp, &Host::ModifyQp, &Host::QueryQp, &Host::DestroyQp, &Host::Quiesced,
+    &Host::PostSends, &Host::PostReceives, &Host::PostSrqReceives, &Host::Poll, &Host::Await,
+    &Host::Arm, &Host::AwaitCqEvent, &Host::AckCqEvents, &Host::AwaitAsyncEvent, &Host::RunPingPong,
+    &Host::StartStream, &Host::WatchStream, &Host::StopStream, &Host::Clear>;
 
 }  // namespace verbena::conformance
 

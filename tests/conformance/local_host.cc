@@ -93,7 +93,9 @@ absl::Status LocalHost::Clear() {
   for (auto& [id, count] : std::exchange(unacknowledged_, {})) {
     if (count > 0) device().AckCqEvents(Find(cqs_, id), count);
   }
-  absl::Status status = DestroyAll(qps_, &Device::DestroyQp);
+  // Before their QPs, and before what they are bound to.
+  absl::Status status = DestroyAll(mws_, &Device::DeallocMw);
+  status.Update(DestroyAll(qps_, &Device::DestroyQp));
   status.Update(DestroyAll(srqs_, &Device::DestroySrq));
   status.Update(DestroyAll(cqs_, &Device::DestroyCq));
   status.Update(DestroyAll(channels_, &Device::DestroyCompChannel));
@@ -174,6 +176,14 @@ absl::StatusOr<Memory> LocalHost::RegisterAgain(Memory memory, Pd pd, int access
 absl::Status LocalHost::Deregister(Memory memory) {
   return Destroy(mrs_, memory.id, &Device::DeregMr);
 }
+
+absl::StatusOr<Mw> LocalHost::AllocMw(Pd pd) {
+  absl::StatusOr<ibv_mw*> mw = device().AllocMw(Find(pds_, pd.id));
+  if (!mw.ok()) return mw.status();
+  return Mw{.id = Add(mws_, *mw), .rkey = (*mw)->rkey};
+}
+
+absl::Status LocalHost::DeallocMw(Mw mw) { return Destroy(mws_, mw.id, &Device::DeallocMw); }
 
 absl::StatusOr<char*> LocalHost::At(Memory memory, uint64_t offset, uint64_t bytes) const {
   if (offset > memory.bytes || bytes > memory.bytes - offset) {
@@ -265,7 +275,16 @@ absl::Status LocalHost::DestroyQp(Qp qp) { return Destroy(qps_, qp.id, &Device::
 absl::StatusOr<bool> LocalHost::Quiesced(uint32_t qpn) { return device().Quiesced(qpn); }
 
 absl::StatusOr<PostResult> LocalHost::PostSends(Qp qp, std::vector<SendWr> wrs) {
-  return PostSendChain(raw(qp), wrs);
+  for (SendWr& wr : wrs) {
+    wr.bind.mw = Find(mws_, wr.bind.window);
+    wr.bind.mr = Find(mrs_, wr.bind.region);
+  }
+  const PostResult result = PostSendChain(raw(qp), wrs);
+  // As verbs has it, the consumer keeps note of a window's key, and a provider looks for it.
+  for (uint32_t i = 0; i < wrs.size() && (result.error == 0 || i < result.accepted); ++i) {
+    if (wrs[i].opcode == IBV_WR_BIND_MW) wrs[i].bind.mw->rkey = wrs[i].rkey;
+  }
+  return result;
 }
 
 absl::StatusOr<PostResult> LocalHost::PostReceives(Qp qp, std::vector<RecvWr> wrs) {

@@ -43,6 +43,8 @@ class LocalHost final : public Host {
   absl::StatusOr<Memory> Register(Pd pd, uint64_t bytes, int access) override;
   absl::StatusOr<Memory> RegisterAgain(Memory memory, Pd pd, int access) override;
   absl::Status Deregister(Memory memory) override;
+  absl::StatusOr<Mw> AllocMw(Pd pd) override;
+  absl::Status DeallocMw(Mw mw) override;
   absl::Status WriteBytes(Memory memory, uint64_t offset, std::string bytes) override;
   absl::StatusOr<std::string> ReadBytes(Memory memory, uint64_t offset, uint64_t bytes) override;
   absl::StatusOr<std::string> PeekBytes(Memory memory, uint64_t offset, uint64_t bytes) override;
@@ -98,6 +100,7 @@ class LocalHost final : public Host {
   uint32_t last_id_ = 0;
   Table<ibv_pd> pds_;
   Table<ibv_mr> mrs_;
+  Table<ibv_mw> mws_;
   Table<ibv_comp_channel> channels_;
   Table<ibv_cq> cqs_;
   Table<ibv_srq> srqs_;

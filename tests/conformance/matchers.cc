@@ -77,6 +77,33 @@ SendWr FetchAdd(uint64_t wr_id, const ibv_sge& old_value, const Memory& target, 
   return wr;
 }
 
+SendWr SendInvalidate(uint64_t wr_id, std::initializer_list<ibv_sge> sges, uint32_t rkey) {
+  SendWr wr = Send(wr_id, sges);
+  wr.opcode = IBV_WR_SEND_WITH_INV;
+  wr.rkey = rkey;
+  return wr;
+}
+
+SendWr LocalInvalidate(uint64_t wr_id, uint32_t rkey) {
+  SendWr wr = Send(wr_id, {});
+  wr.opcode = IBV_WR_LOCAL_INV;
+  wr.rkey = rkey;
+  return wr;
+}
+
+SendWr BindWindow(uint64_t wr_id, const Mw& window, uint32_t rkey, const Memory& region,
+                  uint64_t offset, uint64_t bytes, int access) {
+  SendWr wr = Send(wr_id, {});
+  wr.opcode = IBV_WR_BIND_MW;
+  wr.rkey = rkey;
+  wr.bind = {.window = window.id,
+             .region = region.id,
+             .address = region.address + offset,
+             .bytes = bytes,
+             .access = static_cast<unsigned>(access)};
+  return wr;
+}
+
 RecvWr Receive(uint64_t wr_id, std::initializer_list<ibv_sge> sges) {
   RecvWr wr{.wr_id = wr_id};
   SetSges(wr, sges);

@@ -71,6 +71,11 @@ SendWr CompareSwap(uint64_t wr_id, const ibv_sge& old_value, const Memory& targe
                    uint64_t compare, uint64_t swap);
 SendWr FetchAdd(uint64_t wr_id, const ibv_sge& old_value, const Memory& target, uint64_t offset,
                 uint64_t add);
+SendWr SendInvalidate(uint64_t wr_id, std::initializer_list<ibv_sge> sges, uint32_t rkey);
+SendWr LocalInvalidate(uint64_t wr_id, uint32_t rkey);
+// Opens `bytes` bytes of `region` from `offset` by the window, whose key becomes `rkey`.
+SendWr BindWindow(uint64_t wr_id, const Mw& window, uint32_t rkey, const Memory& region,
+                  uint64_t offset, uint64_t bytes, int access);
 RecvWr Receive(uint64_t wr_id, std::initializer_list<ibv_sge> sges);
 
 // The WR with other flags.

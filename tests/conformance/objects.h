@@ -18,8 +18,12 @@ namespace verbena::conformance {
 struct Pd {
   uint32_t id = 0;
 };
+// A type-2 memory window.
 struct Mw {
   uint32_t id = 0;
+  uint32_t rkey = 0;  // that it was given last; a new binding changes its low 8 bits
+
+  uint32_t NextKey() const { return (rkey & ~0xffu) | ((rkey + 1) & 0xff); }
 };
 struct Channel {
   uint32_t id = 0;
@@ -70,13 +74,26 @@ struct QpOptions {
 
 inline constexpr uint32_t kMaxSges = 32;
 
+// What a BIND_MW asks for.
+struct WindowBind {
+  uint32_t window = 0;  // ids
+  uint32_t region = 0;
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+  unsigned access = 0;
+  // Of their host, when the WR is posted.
+  ibv_mw* mw = nullptr;
+  ibv_mr* mr = nullptr;
+};
+
 struct SendWr {
   uint64_t wr_id = 0;
   ibv_wr_opcode opcode = IBV_WR_SEND;
   unsigned flags = IBV_SEND_SIGNALED;
   uint32_t immediate = 0;  // host byte order
   uint64_t remote_address = 0;
-  uint32_t rkey = 0;
+  uint32_t rkey = 0;  // remote, or to bind or invalidate
+  WindowBind bind{};
   uint64_t compare_add = 0;
   uint64_t swap = 0;
   uint32_t sge_count = 0;

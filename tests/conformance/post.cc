@@ -14,6 +14,19 @@ ibv_send_wr VerbsWr(SendWr& wr) {
   out.num_sge = static_cast<int>(wr.sge_count);
   out.opcode = wr.opcode;
   out.send_flags = wr.flags;
+  if (wr.opcode == IBV_WR_LOCAL_INV || wr.opcode == IBV_WR_SEND_WITH_INV) {
+    out.invalidate_rkey = wr.rkey;
+    return out;
+  }
+  if (wr.opcode == IBV_WR_BIND_MW) {
+    out.bind_mw.mw = wr.bind.mw;
+    out.bind_mw.rkey = wr.rkey;
+    out.bind_mw.bind_info = {.mr = wr.bind.mr,
+                             .addr = wr.bind.address,
+                             .length = wr.bind.bytes,
+                             .mw_access_flags = wr.bind.access};
+    return out;
+  }
   out.imm_data = htonl(wr.immediate);
   if (wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
     out.wr.atomic.remote_addr = wr.remote_address;

@@ -136,6 +136,10 @@ absl::StatusOr<Memory> RemoteHost::RegisterAgain(Memory memory, Pd pd, int acces
 
 absl::Status RemoteHost::Deregister(Memory memory) { return Call<&Host::Deregister>(memory); }
 
+absl::StatusOr<Mw> RemoteHost::AllocMw(Pd pd) { return Call<&Host::AllocMw>(pd); }
+
+absl::Status RemoteHost::DeallocMw(Mw mw) { return Call<&Host::DeallocMw>(mw); }
+
 absl::Status RemoteHost::WriteBytes(Memory memory, uint64_t offset, std::string bytes) {
   return Call<&Host::WriteBytes>(memory, offset, bytes);
 }

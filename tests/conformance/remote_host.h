@@ -50,6 +50,8 @@ class RemoteHost final : public Host {
   absl::StatusOr<Memory> Register(Pd pd, uint64_t bytes, int access) override;
   absl::StatusOr<Memory> RegisterAgain(Memory memory, Pd pd, int access) override;
   absl::Status Deregister(Memory memory) override;
+  absl::StatusOr<Mw> AllocMw(Pd pd) override;
+  absl::Status DeallocMw(Mw mw) override;
   absl::Status WriteBytes(Memory memory, uint64_t offset, std::string bytes) override;
   absl::StatusOr<std::string> ReadBytes(Memory memory, uint64_t offset, uint64_t bytes) override;
   absl::StatusOr<std::string> PeekBytes(Memory memory, uint64_t offset, uint64_t bytes) override;

@@ -25,8 +25,7 @@ void MustBeZero(int error, const char* what) {
 
 PortAddress AddressOf(Device& device) {
   const DevicePort port = device.default_port();
-  return Must(ReadPortAddress(device, port),
-              "ibv_query_port and ibv_query_gid");
+  return Must(ReadPortAddress(device, port), "ibv_query_port and ibv_query_gid");
 }
 
 }  // namespace

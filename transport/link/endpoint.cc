@@ -35,6 +35,7 @@ Endpoint::Endpoint(Executor& executor, DeviceContext& context, const LinkLimits&
       executor_count_(executor_count),
       max_inline_bytes_(
           std::min(context.device().capabilities().max_inline_bytes, limits.eager_bytes)),
+      max_wr_bytes_(kMaxTransferWrBytes),
       credit_pool_(limits.srq_depth - kRepostBatch -
                    limits.max_links * (limits.initial_credits + kReserveCredits)),
       slots_(limits.max_links),
@@ -322,7 +323,10 @@ Task<absl::Status> Endpoint::Answer(Link& link, MessageStream& stream,
 }
 
 void Endpoint::MarkOpen(Link& link, const LinkParameters& peer, const std::string& name) {
-  link.MarkOpen(peer.credit_grant, peer.eager_bytes, name);
+  const uint32_t max_reads = std::min<uint32_t>(
+      {static_cast<uint32_t>(std::max(context_.device().attributes().max_qp_init_rd_atom, 0)),
+       peer.max_reads, kMaxReads});
+  link.MarkOpen(peer.credit_grant, peer.eager_bytes, max_reads, name);
   ++stats_.links_opened;
   StartLivenessTimer();
 }
@@ -422,6 +426,7 @@ void Endpoint::FreeLink(Link& link) {
   link.qp_.Reset();
   link.state_ = LinkState::kClosed;
   executor_.DrainCq(cq_);
+  link.one_sided_.Fail(absl::UnavailableError("the link was lost"));
   links_by_qpn_.erase(qpn);
   if (last_receiver_ == &link) last_receiver_ = nullptr;
   closed_traffic_ += link.stats();

@@ -70,7 +70,9 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   CreditPool& credit_pool() { return credit_pool_; }
   SendBuffers& send_buffers() { return *send_buffers_; }
   SendChain& send_chain() { return *send_chain_; }
+  TransferPool& transfers() { return transfers_; }
   uint32_t max_inline_bytes() const { return max_inline_bytes_; }
+  uint32_t max_wr_bytes() const { return max_wr_bytes_; }
   // Lends `grants` more if there is more, else asks idle links for theirs.
   void GrowWindow(ReceiveGrants& grants);
   // `link` waits for send buffers; NoteSendRoom() tells those who wait that there may be some.
@@ -126,11 +128,13 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   const uint32_t executor_index_;
   const uint32_t executor_count_;
   const uint32_t max_inline_bytes_;
+  const uint32_t max_wr_bytes_;  // of a WR of a transfer
   ibv_cq* cq_ = nullptr;
   std::unique_ptr<ReceiveRing> receives_;
   std::unique_ptr<SendBuffers> send_buffers_;
   std::optional<SendChain> send_chain_;
   CreditPool credit_pool_;
+  TransferPool transfers_;
 
   std::vector<Slot> slots_;
   std::deque<uint32_t> free_slots_;  // reused late, first in, first out

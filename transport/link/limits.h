@@ -58,6 +58,10 @@ inline constexpr uint8_t kHopLimit = 64;
 // READs and atomics outstanding on a link, in each direction; clamped to what both devices can do.
 inline constexpr uint8_t kMaxReads = 16;
 
+// A transfer's WR moves at most this much. Devices take more (rxe 8 MiB, most 1 GiB); but a WR is
+// the unit in which transfers take turns, and in which a link's end cuts them off.
+inline constexpr uint32_t kMaxTransferWrBytes = 1u << 20;
+
 struct LinkLimits {
   // Links of one endpoint (one executor on one device). One more is refused with
   // RESOURCE_EXHAUSTED.

@@ -25,7 +25,8 @@ Link::Link(Endpoint& endpoint, LinkKey key, QpHandle qp, FrameSink& sink)
               endpoint.limits().max_credits),
       max_inline_bytes_(endpoint.max_inline_bytes()),
       slot_count_(endpoint.limits().send_queue_depth + kDrainMarkers),
-      slots_(std::bit_ceil(slot_count_), SendBuffers::kNone) {
+      slots_(std::bit_ceil(slot_count_), SendBuffers::kNone),
+      one_sided_(endpoint.transfers(), {slot_count_, endpoint.max_wr_bytes(), /*max_reads=*/0}) {
   pending_.reserve(slot_count_);
 }
 
@@ -33,8 +34,10 @@ Link::~Link() {
   for (const PendingSend& send : pending_) endpoint_.send_buffers().GiveBack(send.buffer);
 }
 
-void Link::MarkOpen(uint32_t peer_credits, uint32_t peer_eager_bytes, const std::string& peer) {
+void Link::MarkOpen(uint32_t peer_credits, uint32_t peer_eager_bytes, uint32_t max_reads,
+                    const std::string& peer) {
   credits_ = SendCredits(peer_credits);
+  one_sided_.set_max_reads(max_reads);
   send_bytes_ = std::min(peer_eager_bytes, endpoint_.limits().eager_bytes);
   peer_ = peer;
   last_heard_ = endpoint_.executor().now();
@@ -99,6 +102,9 @@ void Link::ScheduleFlush() {
 
 void Link::Flush() {
   if (open()) {
+    if (one_sided_.waiting()) PostTransfers();
+  }
+  if (open()) {
     if (pong_due_) AppendControl(FrameKind::kPong);
     if (ping_due_) AppendControl(FrameKind::kPing);
     if (recall_due_) AppendControl(FrameKind::kRecall);
@@ -109,7 +115,43 @@ void Link::Flush() {
   }
   flush_scheduled_ = false;
   // Posting gave room back, and a writer that waited for it may have opened another SEND.
-  if (!pending_.empty()) ScheduleFlush();
+  const bool transfer_can_go = one_sided_.CanGo() && SlotsForTransfers() > 0;
+  if (open() && (!pending_.empty() || transfer_can_go)) ScheduleFlush();
+}
+
+Transfer& Link::StartTransfer(Transfer::Direction direction, absl::Span<const BufferView> local,
+                              const RemoteRange& remote, TransferListener* listener) {
+  Transfer& transfer = endpoint_.transfers().Take(direction, local, remote, listener);
+  one_sided_.Add(transfer);
+  ++stats_.transfers;
+  stats_.transfer_bytes += remote.bytes;
+  ScheduleFlush();
+  return transfer;
+}
+
+// A link that moves payloads still sends frames: they keep some slots.
+uint32_t Link::SlotsForTransfers() const {
+  const uint32_t taken =
+      InFlight() + static_cast<uint32_t>(pending_.size()) + kDrainMarkers + kSignalInterval;
+  return taken < slot_count_ ? slot_count_ - taken : 0;
+}
+
+void Link::PostTransfers() {
+  while (const uint32_t count = one_sided_.Prepare(SlotsForTransfers())) {
+    for (uint32_t i = 0; i < count; ++i) {
+      one_sided_.chain()[i].wr_id = WrIdOf(posted_ + i).Pack();
+    }
+    ibv_send_wr* ignored = nullptr;
+    const int error = ibv_post_send(qp_.get(), one_sided_.chain(), &ignored);
+    ++stats_.doorbells;
+    since_signal_ = 0;
+    // Refused or not, as in PostPending().
+    posted_ += count;
+    one_sided_.Posted(posted_ - 1);
+    if (error == 0) continue;
+    Close(ErrnoStatus(error, fmt::format("ibv_post_send to {}", peer_)));
+    return;
+  }
 }
 
 // Control frames that find no room stay due: the next turn in which something arrives tries again.
@@ -253,7 +295,10 @@ void Link::OnSendCompletion(const ibv_wc& completion, uint16_t position) {
     Close(WcStatus(completion, peer_));
     return;
   }
-  if (open()) WakeWriters();
+  one_sided_.Completed(completed_);
+  if (!open()) return;
+  WakeWriters();
+  if (one_sided_.CanGo()) ScheduleFlush();
 }
 
 // Frees the send queue slots up to and including `position`. A completion proves all earlier ones:

@@ -1,9 +1,9 @@
 // Link: one RC queue pair between one executor here and one executor there, with its credits.
 //
 // Frames of the same turn are coalesced into as few SENDs as they fit in, and leave with one
-// doorbell at the turn's end. Four things can be exhausted, and each means waiting, never an error:
-// the peer's credits, send queue slots, send buffers, and (reserved when the link was made) CQ
-// slots.
+// doorbell at the turn's end, behind the transfers that were started before them. Four things can
+// be exhausted, and each means waiting, never an error: the peer's credits, send queue slots, send
+// buffers, and (reserved when the link was made) CQ slots.
 //
 // Owned by its Endpoint; lives on that endpoint's executor thread. A FrameSink hears its frames and
 // its end; after OnLinkDown() the pointer is dead to everybody else. Destroyed by the endpoint once
@@ -28,7 +28,9 @@
 #include "verbena/transport/device/handles.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/link/credits.h"
+#include "verbena/transport/link/one_sided_queue.h"
 #include "verbena/transport/link/stats.h"
+#include "verbena/transport/link/transfer.h"
 #include "verbena/transport/link/wire_format.h"
 #include "verbena/transport/link/wr_id.h"
 
@@ -88,6 +90,14 @@ class Link final : private FlushHook {
   // Queues `waiter` behind those that wait already. Only while open().
   void AwaitWritable(SendWaiter& waiter);
 
+  // Starts to move `local` to (kWrite) or from (kRead) `remote`, which is as long; not empty, and
+  // registered with this link's device. Its listener, who may be null, hears how it ends; it leaves
+  // at the turn's end, or when the send queue has room. Only while open(); READs only where
+  // max_reads() is not 0.
+  Transfer& StartTransfer(Transfer::Direction direction, absl::Span<const BufferView> local,
+                          const RemoteRange& remote, TransferListener* listener);
+  uint32_t max_reads() const { return one_sided_.max_reads(); }
+
   // Ends the link: OnLinkDown() is called before this returns, teardown goes on by itself. Harmless
   // when it has ended already.
   void Close(const absl::Status& reason);
@@ -125,13 +135,16 @@ class Link final : private FlushHook {
   bool IsQuieterThan(const Link& other) const;
   // Asks the peer for credits that it was lent. True when it was asked.
   bool Recall();
-  void MarkOpen(uint32_t peer_credits, uint32_t peer_eager_bytes, const std::string& peer);
+  void MarkOpen(uint32_t peer_credits, uint32_t peer_eager_bytes, uint32_t max_reads,
+                const std::string& peer);
 
   bool OpenSend(bool spends_reserve);
   void Flush() override;
+  void PostTransfers();
   void PostPending();
   void PrepareHeader(const PendingSend& send);
   bool ReleasePosition(uint16_t position);
+  uint32_t SlotsForTransfers() const;
   void WakeWriters();
   void ScheduleFlush();
   absl::Status OnControlFrame(const FrameHeader& frame);
@@ -171,6 +184,7 @@ class Link final : private FlushHook {
   uint32_t posted_ = 0;     // WRs posted, modulo 2^32
   uint32_t completed_ = 0;  // WRs known to have ended
   uint32_t since_signal_ = 0;
+  OneSidedQueue one_sided_;
   IntrusiveList<SendWaiter> writers_;
   bool flush_scheduled_ = false;
   bool pong_due_ = false;

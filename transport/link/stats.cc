@@ -14,6 +14,8 @@ LinkStats& LinkStats::operator+=(const LinkStats& other) {
   credit_waits += other.credit_waits;
   slot_waits += other.slot_waits;
   recalls += other.recalls;
+  transfers += other.transfers;
+  transfer_bytes += other.transfer_bytes;
   return *this;
 }
 

@@ -27,6 +27,8 @@ struct LinkStats {
   uint64_t credit_waits = 0;  // frames that waited for the peer's credits
   uint64_t slot_waits = 0;    // frames that waited for send queue slots or send buffers
   uint64_t recalls = 0;
+  uint64_t transfers = 0;  // payloads moved one-sided, or still on their way
+  uint64_t transfer_bytes = 0;
 
   LinkStats& operator+=(const LinkStats& other);
 };

@@ -101,7 +101,7 @@ class BufferPool {
 
     bool await_ready() const noexcept { return false; }
     template <typename Promise>
-    requires std::derived_from<Promise, PromiseBase>
+      requires std::derived_from<Promise, PromiseBase>
     bool await_suspend(std::coroutine_handle<Promise> coroutine) {
       if (Cancelled(coroutine) || TakeNow()) return false;
       Suspend(coroutine);

@@ -128,6 +128,7 @@ class LinksFixture : public testing::Test {
   Executor& executor() { return *executor_; }
   // Of the device that both endpoints are on.
   ibv_context& context() { return *device_->context(); }
+  DeviceContext& device_context() { return *context_; }
   Endpoint& client() { return *client_; }
   Endpoint& server() { return *server_; }
 

@@ -98,7 +98,9 @@ TEST_F(BufferTest, APinKeepsTheMemoryWhenTheBufferGoes) {
 
 TEST_F(BufferTest, ABufferOutlivesItsPins) {
   Buffer buffer = Take(100);
-  { const BufferPin pin(buffer.view()); }
+  {
+    const BufferPin pin(buffer.view());
+  }
   EXPECT_EQ(InUse(), 4096u);
   buffer.data()[0] = 1;
   buffer.Reset();

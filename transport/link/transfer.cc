@@ -1,0 +1,59 @@
+#include "verbena/transport/link/transfer.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "verbena/transport/coro/poison.h"
+
+namespace verbena {
+
+Transfer::Part Transfer::Next(uint32_t max_bytes) {
+  const BufferView& view = pieces_[next_piece_].view;
+  const size_t bytes = std::min<size_t>(view.size() - next_offset_, max_bytes);
+  const Part part{view.data() + next_offset_, static_cast<uint32_t>(bytes), view.lkey(),
+                  remote_.address + next_remote_};
+  next_remote_ += bytes;
+  next_offset_ += bytes;
+  if (next_offset_ == view.size()) {
+    ++next_piece_;
+    next_offset_ = 0;
+  }
+  return part;
+}
+
+TransferPool::~TransferPool() {
+  assert(in_use() == 0);
+  for (Transfer* transfer : free_) UnpoisonMemory(transfer, sizeof(*transfer));
+}
+
+Transfer& TransferPool::Take(Transfer::Direction direction, absl::Span<const BufferView> local,
+                             const RemoteRange& remote, TransferListener* listener) {
+  if (free_.empty()) {
+    all_.push_back(std::make_unique<Transfer>());
+    free_.push_back(all_.back().get());
+    PoisonMemory(free_.back(), sizeof(Transfer));
+  }
+  Transfer& transfer = *free_.back();
+  free_.pop_back();
+  UnpoisonMemory(&transfer, sizeof(transfer));
+  transfer.direction_ = direction;
+  transfer.remote_ = remote;
+  transfer.listener_ = listener;
+  transfer.next_piece_ = 0;
+  transfer.next_offset_ = 0;
+  transfer.next_remote_ = 0;
+  for (const BufferView& view : local) {
+    if (!view.empty()) transfer.pieces_.push_back({view, BufferPin(view)});
+  }
+  assert(!transfer.pieces_.empty());
+  return transfer;
+}
+
+void TransferPool::GiveBack(Transfer& transfer) {
+  transfer.pieces_.clear();
+  transfer.listener_ = nullptr;
+  free_.push_back(&transfer);
+  PoisonMemory(&transfer, sizeof(transfer));
+}
+
+}  // namespace verbena

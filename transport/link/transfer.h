@@ -1,0 +1,101 @@
+// Transfer: one payload on its way between our memory and the peer's, by RDMA WRITE or READ.
+//
+// Made by Link::StartTransfer(), and gone once its listener has heard the end. It keeps the local
+// memory until the device is done with it, also when its starter is gone: that one calls Abandon().
+// Pooled by an endpoint (TransferPool), so that starting one allocates nothing in steady state.
+// One thread.
+
+#ifndef VERBENA_TRANSPORT_LINK_TRANSFER_H_
+#define VERBENA_TRANSPORT_LINK_TRANSFER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/memory/buffer.h"
+
+namespace verbena {
+
+// Memory of the peer, as it told us.
+struct RemoteRange {
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+  uint32_t rkey = 0;
+};
+
+class TransferListener {
+ public:
+  virtual ~TransferListener() = default;
+
+  // Every WR of it is in the send queue: what is appended to the link from now on arrives behind
+  // the bytes of a WRITE. Not called when the link is lost before.
+  virtual void OnTransferPosted() {}
+  // It has ended: OK, or UNAVAILABLE with the link. Either way no device touches the local memory
+  // any more. The transfer is gone.
+  virtual void OnTransferDone(const absl::Status& status) = 0;
+};
+
+class Transfer final : public IntrusiveNode<Transfer> {
+ public:
+  enum class Direction : uint8_t { kWrite, kRead };
+
+  // Its listener wants to hear no more of it.
+  void Abandon() { listener_ = nullptr; }
+
+  Direction direction() const { return direction_; }
+  // Whether every WR of it is in the send queue.
+  bool posted() const { return next_piece_ == pieces_.size(); }
+
+ private:
+  friend class OneSidedQueue;
+  friend class TransferPool;
+
+  struct Piece {
+    BufferView view;
+    BufferPin pin;
+  };
+
+  // The next part of it that one WR moves, at most `max_bytes`; not when posted().
+  struct Part {
+    const char* data;
+    uint32_t bytes;
+    uint32_t lkey;
+    uint64_t remote_address;
+  };
+  Part Next(uint32_t max_bytes);
+
+  Direction direction_ = Direction::kWrite;
+  RemoteRange remote_;
+  std::vector<Piece> pieces_;  // none is empty
+  size_t next_piece_ = 0;
+  size_t next_offset_ = 0;  // within it
+  uint64_t next_remote_ = 0;
+  TransferListener* listener_ = nullptr;
+};
+
+class TransferPool {
+ public:
+  TransferPool() = default;
+  TransferPool(const TransferPool&) = delete;
+  TransferPool& operator=(const TransferPool&) = delete;
+  ~TransferPool();
+
+  // `local`, which is of registered memory, is `remote.bytes` long in all, and not empty.
+  Transfer& Take(Transfer::Direction direction, absl::Span<const BufferView> local,
+                 const RemoteRange& remote, TransferListener* listener);
+  void GiveBack(Transfer& transfer);
+
+  size_t in_use() const { return all_.size() - free_.size(); }
+
+ private:
+  std::vector<std::unique_ptr<Transfer>> all_;
+  std::vector<Transfer*> free_;  // poisoned
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_LINK_TRANSFER_H_

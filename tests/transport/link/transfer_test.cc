@@ -102,7 +102,10 @@ class TransferTest : public LinksFixture {
 
   std::unique_ptr<BufferPool> private_;
   std::unique_ptr<BufferPool> exposed_;
+  // They outlive the links, which TearDown() ends.
   Receiver ignored_;
+  Receiver received_;
+  CompareOnFrame compared_;
 
  private:
   static Buffer Filled(BufferPool& pool, size_t bytes, uint32_t seed) {
@@ -113,7 +116,7 @@ class TransferTest : public LinksFixture {
 };
 
 TEST_F(TransferTest, AFrameAppendedWhenAWriteIsPostedArrivesBehindItsBytes) {
-  CompareOnFrame sink;
+  CompareOnFrame& sink = compared_;
   Link* link = Connect(ignored_, sink);
   ASSERT_NE(link, nullptr);
   for (const size_t bytes : {1u, 4096u, 100'000u, 5u << 20}) {
@@ -162,8 +165,7 @@ TEST_F(TransferTest, AReadBringsEveryByteThoughItNeedsMoreWrsThanMayBeOutstandin
 }
 
 TEST_F(TransferTest, MoreTransfersThanTheSendQueueHoldsAllArriveAndFramesGoOnBetweenThem) {
-  Receiver received;
-  Link* link = Connect(ignored_, received);
+  Link* link = Connect(ignored_, received_);
   ASSERT_NE(link, nullptr);
   Flood flood(500, 100);
   std::deque<Outcome> outcomes(300);
@@ -180,8 +182,9 @@ TEST_F(TransferTest, MoreTransfersThanTheSendQueueHoldsAllArriveAndFramesGoOnBet
     targets.push_back(write ? std::move(remote) : std::move(local));
   }
   flood.Run(*link);
-  PollUntil(
-      [&] { return outcomes.back().done() && outcomes[297].done() && received.received() == 500; });
+  PollUntil([&] {
+    return outcomes.back().done() && outcomes[297].done() && received_.received() == 500;
+  });
   for (uint32_t i = 0; i < outcomes.size(); ++i) {
     EXPECT_TRUE(outcomes[i].status().ok()) << i << outcomes[i].status();
     EXPECT_TRUE(Same(sources[i], targets[i])) << i;
@@ -243,8 +246,7 @@ TEST_F(TransferTest, TransfersOfALinkThatClosesEndWhenItsQueuePairIsGone) {
 }
 
 TEST_F(TransferTest, AKeyThatThePeerDidNotGiveEndsTheLinkAndHarmsNothing) {
-  Receiver client_sink;
-  Link* link = Connect(client_sink, ignored_);
+  Link* link = Connect(received_, ignored_);
   ASSERT_NE(link, nullptr);
   Buffer source = Local(4096, 13);
   Buffer target = Remote(4096, 14);
@@ -255,7 +257,7 @@ TEST_F(TransferTest, AKeyThatThePeerDidNotGiveEndsTheLinkAndHarmsNothing) {
   link->StartTransfer(Direction::kWrite, {&view, 1}, range, &outcome);
   WaitUntilNoLinks();
   EXPECT_TRUE(absl::IsUnavailable(outcome.status())) << outcome.status();
-  EXPECT_FALSE(client_sink.reason().ok());
+  EXPECT_FALSE(received_.reason().ok());
   Buffer untouched = Remote(4096, 14);
   EXPECT_TRUE(Same(untouched, target));
 }

@@ -1,91 +1,22 @@
-// Memory windows where the order of events is the test's own: devices stepped by hand, and a peer
-// that is frozen in the middle of a copy.
-
-#include <sched.h>
+// Memory windows where the order of events is the test's own: the devices are stepped by hand.
 
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/transport/soft/endpoint.h"
-#include "tests/transport/soft/two_processes.h"
+#include "tests/transport/soft/window.h"
 #include "verbena/transport/coro/clock.h"
-#include "verbena/transport/soft/completion_queue.h"
 
 namespace verbena::soft {
 namespace {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
-
-constexpr int kAccess =
-    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_MW_BIND;
-
-int PostWindow(ibv_qp* qp, ibv_wr_opcode opcode, uint64_t wr_id, uint32_t rkey,
-               const ibv_mw_bind_info& bind = {}, ibv_mw* mw = nullptr,
-               unsigned flags = IBV_SEND_SIGNALED) {
-  ibv_send_wr wr{};
-  wr.wr_id = wr_id;
-  wr.opcode = opcode;
-  wr.send_flags = flags;
-  if (opcode == IBV_WR_BIND_MW) {
-    wr.bind_mw.mw = mw;
-    wr.bind_mw.rkey = rkey;
-    wr.bind_mw.bind_info = bind;
-  } else {
-    wr.invalidate_rkey = rkey;
-  }
-  ibv_send_wr* bad = nullptr;
-  return ibv_post_send(qp, &wr, &bad);
-}
-
-int PostInvalidate(ibv_qp* qp, uint64_t wr_id, uint32_t rkey, unsigned flags = IBV_SEND_SIGNALED) {
-  return PostWindow(qp, IBV_WR_LOCAL_INV, wr_id, rkey, {}, nullptr, flags);
-}
-
-int PostSendInvalidate(Endpoint& endpoint, uint64_t wr_id, uint32_t bytes, uint32_t rkey) {
-  ibv_sge sge = endpoint.SendSge(0, bytes);
-  ibv_send_wr wr{};
-  wr.wr_id = wr_id;
-  wr.sg_list = &sge;
-  wr.num_sge = 1;
-  wr.opcode = IBV_WR_SEND_WITH_INV;
-  wr.send_flags = IBV_SEND_SIGNALED;
-  wr.invalidate_rkey = rkey;
-  ibv_send_wr* bad = nullptr;
-  return ibv_post_send(endpoint.qp(), &wr, &bad);
-}
-
-// A window on an endpoint's receive buffer, with what binds it to one of its QPs.
-class Window {
- public:
-  explicit Window(Endpoint& owner)
-      : owner_(owner), mw_(owner.device(), owner.device().AllocMw(owner.pd()).value()) {}
-
-  ibv_mw* get() { return mw_.get(); }
-  uint32_t rkey() const { return mw_->rkey; }
-  void Reset() { mw_.Reset(); }
-
-  // Under its next key.
-  int PostBind(uint64_t wr_id, uint32_t bytes, ibv_qp* qp = nullptr,
-               unsigned flags = IBV_SEND_SIGNALED) {
-    mw_->rkey = ibv_inc_rkey(mw_->rkey);
-    return PostWindow(qp != nullptr ? qp : owner_.qp(), IBV_WR_BIND_MW, wr_id, mw_->rkey,
-                      {.mr = owner_.mr(),
-                       .addr = reinterpret_cast<uint64_t>(owner_.receive_buffer()),
-                       .length = bytes,
-                       .mw_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ},
-                      mw_.get(), flags);
-  }
-
- private:
-  Endpoint& owner_;
-  MwHandle mw_;
-};
 
 class ManualClock final : public Clock {
  public:
@@ -427,134 +358,6 @@ INSTANTIATE_TEST_SUITE_P(Ways, WindowsTest,
                          [](const testing::TestParamInfo<Ways>& info) {
                            return std::string(info.param.direct_copies ? "Direct" : "ByTarget") +
                                   (info.param.separate_cqs ? "TwoCqs" : "OneCq");
-                         });
-
-constexpr uint32_t kLarge = 4 << 20;
-
-struct Process {
-  explicit Process(bool separate_cqs = false)
-      : device(SoftDevice::Create().value()),
-        endpoint(*device, {.separate_cqs = separate_cqs,
-                           .with_channel = true,
-                           .bytes = 2 * kLarge,
-                           .shared_arena = true,
-                           .access = kAccess}) {
-    EXPECT_TRUE(endpoint.ToInit(endpoint.qp()).ok());
-  }
-
-  std::unique_ptr<SoftDevice> device;
-  Endpoint endpoint;
-};
-
-// Writes all of the other side's window with 'w', over and over, until that fails.
-void WriteForever(Side& side) {
-  Process process;
-  Endpoint& endpoint = process.endpoint;
-  const Address theirs = side.Connect(endpoint);
-  // The key, which is not known before there is a QP to bind the window to.
-  const uint32_t rkey = side.Exchange({}).rkey;
-  std::memset(endpoint.send_buffer(), 'w', kLarge);
-  ibv_wc_status status = IBV_WC_SUCCESS;
-  while (status == IBV_WC_SUCCESS) {
-    ASSERT_EQ(endpoint.PostOneSided(IBV_WR_RDMA_WRITE, 0, endpoint.SendSge(0, kLarge),
-                                    theirs.receive_buffer, rkey),
-              0);
-    status = AwaitByPolling(endpoint.cq()).status;
-  }
-  EXPECT_NE(status, IBV_WC_SUCCESS);
-  side.Signal();
-}
-
-bool IsCopying(Endpoint& endpoint) {
-  auto& cq = *static_cast<CompletionQueue*>(endpoint.cq());
-  std::lock_guard<SpinLock> lock(cq.lock());
-  bool copying = false;
-  cq.in_lanes().ForEach([&](InLane& lane) { copying |= lane.header().copying.load() % 2 == 1; });
-  return copying;
-}
-
-void FreezeInsideACopy(Child& child, Endpoint& endpoint) {
-  while (true) {
-    while (!IsCopying(endpoint)) sched_yield();
-    child.Stop();
-    if (IsCopying(endpoint)) return;
-    child.Continue();
-  }
-}
-
-class FrozenWriterTest : public testing::TestWithParam<bool> {
- protected:
-  FrozenWriterTest() : child_(WriteForever), process_(GetParam()) {
-    Side side = child_.side();
-    side.Connect(endpoint());
-    window_ = std::make_unique<Window>(endpoint());
-    EXPECT_EQ(window_->PostBind(1, kLarge), 0);
-    EXPECT_EQ(AwaitByPolling(endpoint().send_cq()).status, IBV_WC_SUCCESS);
-    side.Exchange({.gid = {}, .qpn = 0, .rkey = window_->rkey(), .receive_buffer = 0});
-  }
-
-  Endpoint& endpoint() { return process_.endpoint; }
-  void ExpectNothingLandsAnyMore() {
-    std::memset(endpoint().receive_buffer(), 'o', kLarge);
-    child_.Continue();
-    child_.side().Await();
-    child_.Join();
-    const std::string ours(kLarge, 'o');
-    EXPECT_EQ(std::memcmp(endpoint().receive_buffer(), ours.data(), kLarge), 0);
-  }
-
-  Child child_;
-  Process process_;
-  std::unique_ptr<Window> window_;
-};
-
-TEST_P(FrozenWriterTest, HoldsUpTheInvalidationOfItsWindowAlone) {
-  Window other(endpoint());
-  ASSERT_EQ(other.PostBind(2, kLarge), 0);
-  ASSERT_EQ(AwaitByPolling(endpoint().send_cq()).status, IBV_WC_SUCCESS);
-  FreezeInsideACopy(child_, endpoint());
-  // What it is not in the middle of is invalidated at once.
-  ASSERT_EQ(PostInvalidate(endpoint().qp(), 3, other.rkey()), 0);
-  ASSERT_EQ(AwaitByPolling(endpoint().send_cq()).wr_id, 3u);
-  ASSERT_EQ(PostInvalidate(endpoint().qp(), 4, window_->rkey()), 0);
-  ibv_wc wc;
-  for (int i = 0; i < 10000; ++i) ASSERT_EQ(ibv_poll_cq(endpoint().send_cq(), 1, &wc), 0);
-  child_.Continue();
-  wc = AwaitByPolling(endpoint().send_cq());
-  EXPECT_EQ(wc.wr_id, 4u);
-  EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
-  EXPECT_EQ(wc.opcode, IBV_WC_LOCAL_INV);
-  ExpectNothingLandsAnyMore();
-}
-
-TEST_P(FrozenWriterTest, HoldsUpNeitherTheErrorStateNorTheQpsEnd) {
-  FreezeInsideACopy(child_, endpoint());
-  ASSERT_EQ(PostInvalidate(endpoint().qp(), 4, window_->rkey()), 0);
-  const uint32_t qpn = endpoint().qp()->qp_num;
-  endpoint().ToState(IBV_QPS_ERR);
-  const ibv_wc wc = AwaitByPolling(endpoint().send_cq());
-  EXPECT_EQ(wc.status, IBV_WC_WR_FLUSH_ERR);
-  // The window is given back at once; its memory is quarantined.
-  window_->Reset();
-  endpoint().qp_handle().Reset();
-  EXPECT_FALSE(process_.device->Quiesced(qpn));
-  child_.Continue();
-  while (!process_.device->Quiesced(qpn)) sched_yield();
-  ExpectNothingLandsAnyMore();
-}
-
-TEST_P(FrozenWriterTest, HoldsUpTheDeallocationOfItsWindow) {
-  FreezeInsideACopy(child_, endpoint());
-  EXPECT_EQ(process_.device->DeallocMw(window_->get()).code(),
-            absl::StatusCode::kFailedPrecondition);
-  child_.Continue();
-  window_->Reset();
-  ExpectNothingLandsAnyMore();
-}
-
-INSTANTIATE_TEST_SUITE_P(Cqs, FrozenWriterTest, testing::Bool(),
-                         [](const testing::TestParamInfo<bool>& info) {
-                           return std::string(info.param ? "Two" : "One");
                          });
 
 }  // namespace

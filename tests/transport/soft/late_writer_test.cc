@@ -1,0 +1,206 @@
+// A peer that is in the middle of a copy through a memory window when the window is closed: what
+// waits for it, and that nothing lands once the window is known to be closed.
+
+#include <sched.h>
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "gtest/gtest.h"
+#include "tests/transport/soft/endpoint.h"
+#include "tests/transport/soft/two_processes.h"
+#include "tests/transport/soft/window.h"
+#include "verbena/transport/soft/completion_queue.h"
+
+namespace verbena::soft {
+namespace {
+
+constexpr uint32_t kLarge = 4 << 20;
+
+struct Process {
+  explicit Process(bool separate_cqs = false)
+      : device(SoftDevice::Create().value()),
+        endpoint(*device, {.separate_cqs = separate_cqs,
+                           .with_channel = true,
+                           .bytes = 2 * kLarge,
+                           .shared_arena = true,
+                           .access = kAccess}) {
+    EXPECT_TRUE(endpoint.ToInit(endpoint.qp()).ok());
+  }
+
+  std::unique_ptr<SoftDevice> device;
+  Endpoint endpoint;
+};
+
+// Writes all of the other side's window with 'w', over and over, until that fails.
+void WriteForever(Side& side) {
+  Process process;
+  Endpoint& endpoint = process.endpoint;
+  const Address theirs = side.Connect(endpoint);
+  // The key, which is not known before there is a QP to bind the window to.
+  const uint32_t rkey = side.Exchange({}).rkey;
+  std::memset(endpoint.send_buffer(), 'w', kLarge);
+  ibv_wc_status status = IBV_WC_SUCCESS;
+  while (status == IBV_WC_SUCCESS) {
+    ASSERT_EQ(endpoint.PostOneSided(IBV_WR_RDMA_WRITE, 0, endpoint.SendSge(0, kLarge),
+                                    theirs.receive_buffer, rkey),
+              0);
+    status = AwaitByPolling(endpoint.cq()).status;
+  }
+  EXPECT_NE(status, IBV_WC_SUCCESS);
+  side.Signal();
+}
+
+bool IsCopying(Endpoint& endpoint) {
+  auto& cq = *static_cast<CompletionQueue*>(endpoint.cq());
+  std::lock_guard<SpinLock> lock(cq.lock());
+  bool copying = false;
+  cq.in_lanes().ForEach([&](InLane& lane) { copying |= lane.header().copying.load() % 2 == 1; });
+  return copying;
+}
+
+void FreezeInsideACopy(Child& child, Endpoint& endpoint) {
+  while (true) {
+    while (!IsCopying(endpoint)) sched_yield();
+    child.Stop();
+    if (IsCopying(endpoint)) return;
+    child.Continue();
+  }
+}
+
+class FrozenWriterTest : public testing::TestWithParam<bool> {
+ protected:
+  FrozenWriterTest() : child_(WriteForever), process_(GetParam()) {
+    Side side = child_.side();
+    side.Connect(endpoint());
+    window_ = std::make_unique<Window>(endpoint());
+    EXPECT_EQ(window_->PostBind(1, kLarge), 0);
+    EXPECT_EQ(AwaitByPolling(endpoint().send_cq()).status, IBV_WC_SUCCESS);
+    side.Exchange({.gid = {}, .qpn = 0, .rkey = window_->rkey(), .receive_buffer = 0});
+  }
+
+  Endpoint& endpoint() { return process_.endpoint; }
+  void ExpectNothingLandsAnyMore() {
+    std::memset(endpoint().receive_buffer(), 'o', kLarge);
+    child_.Continue();
+    child_.side().Await();
+    child_.Join();
+    const std::string ours(kLarge, 'o');
+    EXPECT_EQ(std::memcmp(endpoint().receive_buffer(), ours.data(), kLarge), 0);
+  }
+
+  Child child_;
+  Process process_;
+  std::unique_ptr<Window> window_;
+};
+
+TEST_P(FrozenWriterTest, HoldsUpTheInvalidationOfItsWindowAlone) {
+  Window other(endpoint());
+  ASSERT_EQ(other.PostBind(2, kLarge), 0);
+  ASSERT_EQ(AwaitByPolling(endpoint().send_cq()).status, IBV_WC_SUCCESS);
+  FreezeInsideACopy(child_, endpoint());
+  // What it is not in the middle of is invalidated at once.
+  ASSERT_EQ(PostInvalidate(endpoint().qp(), 3, other.rkey()), 0);
+  ASSERT_EQ(AwaitByPolling(endpoint().send_cq()).wr_id, 3u);
+  ASSERT_EQ(PostInvalidate(endpoint().qp(), 4, window_->rkey()), 0);
+  ibv_wc wc;
+  for (int i = 0; i < 10000; ++i) ASSERT_EQ(ibv_poll_cq(endpoint().send_cq(), 1, &wc), 0);
+  child_.Continue();
+  wc = AwaitByPolling(endpoint().send_cq());
+  EXPECT_EQ(wc.wr_id, 4u);
+  EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+  EXPECT_EQ(wc.opcode, IBV_WC_LOCAL_INV);
+  ExpectNothingLandsAnyMore();
+}
+
+TEST_P(FrozenWriterTest, HoldsUpNeitherTheErrorStateNorTheQpsEnd) {
+  FreezeInsideACopy(child_, endpoint());
+  ASSERT_EQ(PostInvalidate(endpoint().qp(), 4, window_->rkey()), 0);
+  const uint32_t qpn = endpoint().qp()->qp_num;
+  endpoint().ToState(IBV_QPS_ERR);
+  const ibv_wc wc = AwaitByPolling(endpoint().send_cq());
+  EXPECT_EQ(wc.status, IBV_WC_WR_FLUSH_ERR);
+  // The window is given back at once; its memory is quarantined.
+  window_->Reset();
+  endpoint().qp_handle().Reset();
+  EXPECT_FALSE(process_.device->Quiesced(qpn));
+  child_.Continue();
+  while (!process_.device->Quiesced(qpn)) sched_yield();
+  ExpectNothingLandsAnyMore();
+}
+
+TEST_P(FrozenWriterTest, HoldsUpTheDeallocationOfItsWindow) {
+  FreezeInsideACopy(child_, endpoint());
+  EXPECT_EQ(process_.device->DeallocMw(window_->get()).code(),
+            absl::StatusCode::kFailedPrecondition);
+  child_.Continue();
+  window_->Reset();
+  ExpectNothingLandsAnyMore();
+}
+
+INSTANTIATE_TEST_SUITE_P(Cqs, FrozenWriterTest, testing::Bool(),
+                         [](const testing::TestParamInfo<bool>& info) {
+                           return std::string(info.param ? "Two" : "One");
+                         });
+
+struct RaceOptions {
+  bool direct_copies;
+  bool separate_cqs;
+};
+
+class RacingWriterTest : public testing::TestWithParam<RaceOptions> {};
+
+TEST_P(RacingWriterTest, WritesNothingOnceTheInvalidationIsComplete) {
+  constexpr uint32_t kBytes = 1 << 20;
+  const SoftDeviceOptions options{.direct_copies = GetParam().direct_copies};
+  auto device_a = SoftDevice::Create(options).value();
+  auto device_b = SoftDevice::Create(options).value();
+  for (uint32_t round = 0; round < 30; ++round) {
+    const EndpointOptions endpoint{
+        .separate_cqs = GetParam().separate_cqs, .bytes = 2 * kBytes, .access = kAccess};
+    Endpoint a(*device_a, endpoint);
+    Endpoint b(*device_b, endpoint);
+    Connect(a, b);
+    Window window(b);
+    ASSERT_EQ(window.PostBind(1, kBytes), 0);
+    ASSERT_EQ(AwaitByPolling(b.send_cq()).status, IBV_WC_SUCCESS);
+    std::memset(a.send_buffer(), 'w', kBytes);
+    std::atomic<uint32_t> written{0};
+    std::thread writer([&] {
+      ibv_wc_status status = IBV_WC_SUCCESS;
+      while (status == IBV_WC_SUCCESS) {
+        ASSERT_EQ(a.PostOneSided(IBV_WR_RDMA_WRITE, 0, a.SendSge(0, kBytes),
+                                 reinterpret_cast<uint64_t>(b.receive_buffer()), window.rkey()),
+                  0);
+        status = AwaitByPolling(a.send_cq()).status;
+        ++written;
+      }
+    });
+    while (written.load() <= round % 3) sched_yield();
+    const uint32_t qpn = b.qp()->qp_num;
+    ASSERT_EQ(PostInvalidate(b.qp(), 2, window.rkey()), 0);
+    const ibv_wc wc = AwaitByPolling(b.send_cq());
+    EXPECT_EQ(wc.wr_id, 2u);
+    // The writer fails the QP, and may do so before we know that it is out.
+    while (wc.status != IBV_WC_SUCCESS && !device_b->Quiesced(qpn)) sched_yield();
+    std::memset(b.receive_buffer(), 'o', kBytes);
+    writer.join();
+    const std::string ours(kBytes, 'o');
+    ASSERT_EQ(std::memcmp(b.receive_buffer(), ours.data(), kBytes), 0) << "round " << round;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, RacingWriterTest,
+                         testing::Values(RaceOptions{true, false}, RaceOptions{true, true},
+                                         RaceOptions{false, false}, RaceOptions{false, true}),
+                         [](const testing::TestParamInfo<RaceOptions>& info) {
+                           return std::string(info.param.direct_copies ? "Direct" : "ByTarget") +
+                                  (info.param.separate_cqs ? "TwoCqs" : "OneCq");
+                         });
+
+}  // namespace
+}  // namespace verbena::soft

@@ -1,0 +1,67 @@
+#include "verbena/transport/connect/static_bootstrap.h"
+
+#include <fmt/format.h>
+
+#include <sstream>
+#include <utility>
+
+#include "absl/status/status.h"
+
+namespace verbena {
+namespace {
+
+Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Fail(absl::Status why) { co_return why; }
+
+}  // namespace
+
+absl::StatusOr<StaticAddresses> ParseStaticAddresses(const std::string& text) {
+  StaticAddresses addresses;
+  std::istringstream lines(text);
+  std::string line;
+  for (int number = 1; std::getline(lines, line); ++number) {
+    std::istringstream words(line.substr(0, line.find('#')));
+    std::string name;
+    std::string address;
+    std::string more;
+    words >> name >> address >> more;
+    if (name.empty()) continue;
+    if (address.empty() || !more.empty()) {
+      return absl::InvalidArgumentError(
+          fmt::format("line {}, \"{}\", is not a name and an address", number, line));
+    }
+    const auto [known, is_new] = addresses.emplace(name, address);
+    if (!is_new) {
+      return absl::InvalidArgumentError(
+          fmt::format("line {}: {} has an address already, {}", number, name, known->second));
+    }
+  }
+  return addresses;
+}
+
+StaticBootstrap::StaticBootstrap(Bootstrap& below, StaticAddresses addresses)
+    : below_(below), addresses_(std::move(addresses)) {}
+
+absl::StatusOr<std::string> StaticBootstrap::AddressOf(const std::string& name) const {
+  auto found = addresses_.find(name);
+  if (found != addresses_.end()) return found->second;
+  std::string names;
+  for (const auto& [known, address] : addresses_) names += (names.empty() ? "" : ", ") + known;
+  return absl::NotFoundError(fmt::format("no address for \"{}\"; the table has: {}", name,
+                                         names.empty() ? "nothing" : names));
+}
+
+[[clang::coro_wrapper]] Task<absl::StatusOr<std::unique_ptr<MessageStream>>>
+StaticBootstrap::Connect(std::string target) {
+  absl::StatusOr<std::string> address = AddressOf(target);
+  if (!address.ok()) return Fail(address.status());
+  return below_.Connect(*std::move(address));
+}
+
+absl::StatusOr<std::unique_ptr<MessageListener>> StaticBootstrap::Listen(
+    const std::string& address) {
+  absl::StatusOr<std::string> found = AddressOf(address);
+  if (!found.ok()) return found.status();
+  return below_.Listen(*found);
+}
+
+}  // namespace verbena

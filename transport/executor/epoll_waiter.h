@@ -25,6 +25,9 @@ class EpollWaiter final : public Waiter {
   void Wait(Duration timeout) override;
   void Dispatch() override { Wait(Duration::zero()); }
   int fd() const override { return epoll_fd_; }
+  absl::StatusOr<IoRing*> UseRing() override {
+    return absl::FailedPreconditionError("the executor sleeps in epoll, and has no io_uring");
+  }
 
  private:
   explicit EpollWaiter(int epoll_fd) : epoll_fd_(epoll_fd) {}

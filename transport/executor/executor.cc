@@ -56,6 +56,14 @@ Executor::~Executor() {
   CurrentScope current(this);
   impl_->closing = true;
   impl_->inbox->EndSleep();
+  AbandonTasks();
+  if (impl_->file_service == nullptr) return;
+  impl_->file_service->Stop();
+  AbandonTasks();
+  impl_->file_service.reset();
+}
+
+void Executor::AbandonTasks() {
   // Either may bring some of the other.
   do {
     while (internal::RootTask* task = impl_->roots.PopFront()) task->Abandon();
@@ -125,15 +133,17 @@ bool Executor::Turn() {
   ForgetNow();
 
   const size_t completions = impl.queues.Poll();
+  const size_t operations = impl.ring == nullptr ? 0 : impl.ring->Reap();
   const size_t timers = ++impl.work_since_clock < kWorkPerClockRead ? 0 : ExpireTimers();
   const size_t items = impl.inbox->empty() ? 0 : DrainInbox();
   const size_t resumed = has_ready() ? RunReady(kMaxReadyPerTurn) : 0;
   const size_t flushed = impl.flushes.empty() ? 0 : impl.flushes.Run();
+  if (impl.ring != nullptr) impl.ring->Submit();
 
-  if ((completions | timers | items | resumed | flushed) == 0) return false;
+  if ((completions | operations | timers | items | resumed | flushed) == 0) return false;
   impl.stats.completions += completions;
   impl.stats.resumed += resumed;
-  impl.work_since_clock += static_cast<int>(completions + items + resumed);
+  impl.work_since_clock += static_cast<int>(completions + operations + items + resumed);
   return true;
 }
 
@@ -173,6 +183,8 @@ bool Executor::PrepareToSleep() {
   Impl& impl = *impl_;
   if (!impl.inbox->BeginSleep()) return false;
   ForgetNow();
+  // What was started since the last turn.
+  if (impl.ring != nullptr) impl.ring->Submit();
   if (impl.queues.Arm()) {
     // A completion that came between the last poll and the arming raises no event.
     const int completions = VERBENA_MUTANT(kNoRepollAfterArm) ? 0 : impl.queues.Poll();
@@ -209,6 +221,19 @@ void Executor::DrainCq(ibv_cq* cq) { impl_->stats.completions += impl_->queues.D
 
 void Executor::FlushLater(FlushHook& hook, FlushPriority priority) {
   impl_->flushes.Push(hook, priority);
+}
+
+absl::StatusOr<IoRing*> Executor::UseRing() {
+  absl::StatusOr<IoRing*> ring = impl_->waiter->UseRing();
+  if (ring.ok()) impl_->ring = *ring;
+  return ring;
+}
+
+ExecutorService* Executor::file_service() const { return impl_->file_service.get(); }
+
+void Executor::SetFileService(std::unique_ptr<ExecutorService> service) {
+  assert(impl_->file_service == nullptr);
+  impl_->file_service = std::move(service);
 }
 
 void Executor::StartTimer(Timer& timer, TimePoint when) { impl_->timers.Start(timer, when); }

@@ -1,8 +1,9 @@
 // Executor: one thread's loop. It turns completions, ring events, timers and posted work into the
 // resumption of coroutines.
 //
-//   turn: poll each CQ -> expire timers -> drain the inbox -> run ready coroutines
-//         -> flush hooks (repost receives, then one chained post per QP)
+//   turn: poll each CQ -> reap the io_uring -> expire timers -> drain the inbox
+//         -> run ready coroutines -> flush hooks (repost receives, then one chained post per QP)
+//         -> one io_uring submit
 //   idle: spin for options.spin -> arm every CQ, poll it AGAIN -> sleep in the Waiter
 //
 // One per core. Run() makes the calling thread its thread until Stop(); a host with an event loop
@@ -27,6 +28,7 @@
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/executor/completion_sink.h"
 #include "verbena/transport/executor/executor_options.h"
+#include "verbena/transport/executor/executor_service.h"
 #include "verbena/transport/executor/flush_queue.h"
 
 // verbs' headers stay out of what a user of executors includes.
@@ -35,6 +37,7 @@ struct ibv_cq;
 namespace verbena {
 
 class Device;
+class IoRing;
 namespace internal {
 class RootTask;
 }
@@ -45,7 +48,8 @@ class Executor final : public Scheduler {
   // On any thread that may take over, with the executor not running. Tasks that it owns (Spawn,
   // BlockOn, RunOn) and that have not ended are destroyed; items in the inbox are run, so that they
   // can delete themselves, but posted functions and tasks that have not begun are dropped. The
-  // executor is Current() meanwhile. CQs must have been removed.
+  // executor is Current() meanwhile; file operations under way are waited for. CQs must have been
+  // removed.
   ~Executor() override;
 
   // Runs turns on this thread until Stop(). Work that is left stays queued; a later Run() goes on
@@ -76,6 +80,13 @@ class Executor final : public Scheduler {
   using FlushPriority = verbena::FlushPriority;
   void FlushLater(FlushHook& hook, FlushPriority priority);
 
+  // The executor's io_uring, which every turn reaps and submits from now on. FAILED_PRECONDITION
+  // when it sleeps in epoll.
+  absl::StatusOr<IoRing*> UseRing();
+  // What keeps its files: set once, null before.
+  ExecutorService* file_service() const;
+  void SetFileService(std::unique_ptr<ExecutorService> service);
+
   void StartTimer(Timer& timer, TimePoint when) override;
   void StopTimer(Timer& timer) override;
   void Post(InboxItem& item) override;
@@ -95,6 +106,7 @@ class Executor final : public Scheduler {
 
   TimePoint ReadClock() const override;
 
+  void AbandonTasks();
   // The steps of a turn and of idling, in their order.
   bool Turn();
   size_t ExpireTimers();

@@ -13,8 +13,10 @@
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/executor/completion_queues.h"
 #include "verbena/transport/executor/executor.h"
+#include "verbena/transport/executor/executor_service.h"
 #include "verbena/transport/executor/flush_queue.h"
 #include "verbena/transport/executor/inbox.h"
+#include "verbena/transport/executor/io_ring.h"
 #include "verbena/transport/executor/root_task.h"
 #include "verbena/transport/executor/timer_wheel.h"
 #include "verbena/transport/executor/waiter.h"
@@ -51,6 +53,9 @@ class Executor::Impl {
   // The executor is being destroyed: nothing starts any more.
   bool closing = false;
 
+  // Null until somebody uses it.
+  IoRing* ring = nullptr;
+
   const ExecutorOptions options;
   Clock& clock;
   const std::unique_ptr<Waiter> waiter;
@@ -61,6 +66,7 @@ class Executor::Impl {
   IdleSpin spin;
   StopItem stop;
   IntrusiveList<internal::RootTask> roots;
+  std::unique_ptr<ExecutorService> file_service;
 };
 
 }  // namespace verbena

@@ -1,17 +1,15 @@
-// IoUringWaiter: a Waiter on an io_uring, which will also carry an executor's file operations.
+// IoUringWaiter: a Waiter on the io_uring that also carries an executor's file operations.
 //
 // Each watched descriptor has a one-shot poll in the ring; the polls that fired are asked for again
-// by the same system call that sleeps, so a sleep and its wake-up cost one system call together.
-// A poll belongs to the thread that asked for it and is cancelled when that thread ends; it is then
-// asked for again by the thread that sleeps next.
+// by the same system call that sleeps, so a sleep and its wake-up cost one system call together,
+// which submits collected file operations, too. A poll belongs to the thread that asked for it and
+// is cancelled when that thread ends; it is then asked for again by the thread that sleeps next.
 //
 // A loop that waits in this one's stead gets an epoll descriptor instead of the ring's own, because
 // polls complete only when the thread that asked for them enters the kernel.
 
 #ifndef VERBENA_TRANSPORT_EXECUTOR_IO_URING_WAITER_H_
 #define VERBENA_TRANSPORT_EXECUTOR_IO_URING_WAITER_H_
-
-#include <liburing.h>
 
 #include <cstdint>
 #include <memory>
@@ -20,16 +18,16 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/transport/executor/epoll_waiter.h"
+#include "verbena/transport/executor/io_ring.h"
 #include "verbena/transport/executor/waiter.h"
 
 namespace verbena {
 
-class IoUringWaiter final : public Waiter {
+class IoUringWaiter final : public Waiter, private RingListener {
  public:
-  // Fails where the kernel forbids io_uring or is older than 5.11; the message says what would
-  // mend it.
+  // Fails as IoRing::Create does.
   static absl::StatusOr<std::unique_ptr<IoUringWaiter>> Create();
-  ~IoUringWaiter() override;
+  ~IoUringWaiter() override = default;
 
   const char* name() const override { return "io_uring"; }
   absl::Status Watch(int fd, ReadableListener& listener) override;
@@ -37,6 +35,7 @@ class IoUringWaiter final : public Waiter {
   void Wait(Duration timeout) override;
   void Dispatch() override { nested_->Dispatch(); }
   int fd() const override { return nested_->fd(); }
+  absl::StatusOr<IoRing*> UseRing() override;
 
  private:
   // A watch, or a free place for one. The generation tells a late completion of an earlier watch.
@@ -46,18 +45,22 @@ class IoUringWaiter final : public Waiter {
     bool polled = false;
     ReadableListener* listener = nullptr;
   };
+  // Completions are reaped by the loop.
+  class NoListener final : public ReadableListener {
+   public:
+    void OnReadable() override {}
+  };
 
   explicit IoUringWaiter(std::unique_ptr<EpollWaiter> nested);
 
-  static absl::Status OpenRing(io_uring& ring);
-  io_uring_sqe* NextSqe();
   void RequestPolls();
-  void OnCompletion(uint64_t user_data, int32_t result);
+  void OnTagged(uint64_t tag, int32_t result) override;
 
-  io_uring ring_ = {};
-  bool open_ = false;
   std::vector<Place> places_;
   std::unique_ptr<EpollWaiter> nested_;
+  NoListener ring_listener_;
+  bool ring_watched_ = false;
+  std::unique_ptr<IoRing> ring_;
 };
 
 }  // namespace verbena

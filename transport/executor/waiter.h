@@ -21,11 +21,14 @@
 
 namespace verbena {
 
+class IoRing;
+
 // Hears that a watched descriptor is readable. Must outlive its watch.
 class ReadableListener {
  public:
   virtual ~ReadableListener() = default;
-  // On the executor's thread, inside a wait. Must not watch or unwatch.
+  // On the executor's thread, inside a wait or while a turn reaps the ring. Must not watch or
+  // unwatch.
   virtual void OnReadable() = 0;
 };
 
@@ -50,6 +53,10 @@ class Waiter {
   // Readable while any watched descriptor is: for a loop that waits in this one's stead and then
   // calls Dispatch().
   virtual int fd() const = 0;
+
+  // The io_uring that it sleeps in, for operations of others: from now on their completions end a
+  // sleep, and make fd() readable. FAILED_PRECONDITION for a Waiter without one.
+  virtual absl::StatusOr<IoRing*> UseRing() = 0;
 };
 
 // Logs which one it is, and why not io_uring when that was asked for by kAuto. Under

@@ -1,0 +1,20 @@
+// ExecutorService: something of a higher layer that every executor has once, and that ends with it.
+//
+// Owned by the executor and used on its thread.
+
+#ifndef VERBENA_TRANSPORT_EXECUTOR_EXECUTOR_SERVICE_H_
+#define VERBENA_TRANSPORT_EXECUTOR_EXECUTOR_SERVICE_H_
+
+namespace verbena {
+
+class ExecutorService {
+ public:
+  virtual ~ExecutorService() = default;
+  // The executor is being destroyed, on this thread; its tasks are gone. Blocks until nothing is
+  // under way. The inbox is emptied once more before the service itself is destroyed.
+  virtual void Stop() = 0;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_EXECUTOR_EXECUTOR_SERVICE_H_

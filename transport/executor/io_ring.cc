@@ -1,0 +1,89 @@
+#include "verbena/transport/executor/io_ring.h"
+
+#include <chrono>
+#include <utility>
+
+#include "verbena/transport/device/verbs_status.h"
+
+namespace verbena {
+namespace {
+
+__kernel_timespec ToKernelTimespec(Duration duration) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(duration);
+  return {.tv_sec = seconds.count(), .tv_nsec = (duration - seconds).count()};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<IoRing>> IoRing::Create(RingListener& listener) {
+  auto ring = std::unique_ptr<IoRing>(new IoRing(listener));
+  absl::Status opened = ring->Open();
+  if (!opened.ok()) return opened;
+  return ring;
+}
+
+absl::Status IoRing::Open() {
+  io_uring_params parameters = {};
+  parameters.flags = IORING_SETUP_CQSIZE;
+  parameters.cq_entries = kCompletions;
+  const int error = -io_uring_queue_init_params(kEntries, &ring_, &parameters);
+  if (error != 0) {
+    return ErrnoStatus(error,
+                       "io_uring_queue_init (see sysctl kernel.io_uring_disabled, the container's "
+                       "seccomp profile and RLIMIT_MEMLOCK)");
+  }
+  open_ = true;
+  // Waiting with a timeout in one call, and no completion lost when the queue is full.
+  constexpr unsigned kNeeded = IORING_FEAT_EXT_ARG | IORING_FEAT_NODROP;
+  if ((ring_.features & kNeeded) == kNeeded) return absl::OkStatus();
+  return absl::UnimplementedError("io_uring of this kernel is older than 5.11");
+}
+
+IoRing::~IoRing() {
+  if (open_) io_uring_queue_exit(&ring_);
+}
+
+io_uring_sqe* IoRing::NextSqe() {
+  io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
+  while (sqe == nullptr) {
+    io_uring_submit(&ring_);
+    sqe = io_uring_get_sqe(&ring_);
+  }
+  return sqe;
+}
+
+void IoRing::SubmitAndWait(Duration timeout) {
+  __kernel_timespec limit = ToKernelTimespec(timeout);
+  io_uring_cqe* first = nullptr;
+  // A failure is a timeout or a signal: either way, what has completed is looked at.
+  io_uring_submit_and_wait_timeout(&ring_, &first, 1, timeout < Duration::zero() ? nullptr : &limit,
+                                   nullptr);
+}
+
+int IoRing::Reap() {
+  constexpr unsigned kBatch = 16;
+  io_uring_cqe* completions[kBatch];
+  int reaped = 0;
+  while (const unsigned count = io_uring_peek_batch_cqe(&ring_, completions, kBatch)) {
+    // Copied out before anybody hears, who may use the ring.
+    std::pair<uint64_t, int32_t> copies[kBatch];
+    for (unsigned i = 0; i < count; ++i) {
+      copies[i] = {completions[i]->user_data, completions[i]->res};
+    }
+    io_uring_cq_advance(&ring_, count);
+    for (unsigned i = 0; i < count; ++i) {
+      const auto [user_data, result] = copies[i];
+      if (user_data == kNobody) continue;
+      ++reaped;
+      if ((user_data & kTagged) != 0) {
+        listener_.OnTagged(user_data & ~kTagged, result);
+      } else {
+        reinterpret_cast<RingOperation*>(user_data)->OnComplete(result);
+      }
+    }
+    if (count < kBatch) break;
+  }
+  return reaped;
+}
+
+}  // namespace verbena

@@ -1,0 +1,100 @@
+// IoRing: an executor's io_uring. Its Waiter sleeps in it, and file operations travel through it.
+//
+// Requests are collected with NextSqe() and handed to the kernel by one Submit() per turn, or by
+// the system call that sleeps. Reap() looks at memory alone unless the kernel asks for a call.
+// Owned by the IoUringWaiter; used on the executor's thread. Whoever starts operations sees them
+// completed before the ring goes.
+//
+//   io_uring_sqe* sqe = ring.NextSqe();
+//   io_uring_prep_fsync(sqe, fd, 0);
+//   IoRing::Bind(*sqe, operation);   // operation.OnComplete(result), in a later turn
+
+#ifndef VERBENA_TRANSPORT_EXECUTOR_IO_RING_H_
+#define VERBENA_TRANSPORT_EXECUTOR_IO_RING_H_
+
+#include <liburing.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/transport/coro/clock.h"
+
+namespace verbena {
+
+// A request that the kernel has. It stays at its address until it is complete.
+class RingOperation {
+ public:
+  virtual ~RingOperation() = default;
+  // What the system call would return, or -errno. May start others; must not resume inline.
+  virtual void OnComplete(int32_t result) = 0;
+};
+
+// Hears of the completions that belong to no RingOperation: the Waiter's own.
+class RingListener {
+ public:
+  virtual ~RingListener() = default;
+  virtual void OnTagged(uint64_t tag, int32_t result) = 0;
+};
+
+class IoRing {
+ public:
+  // (start) Requests that one submission carries, and twice as many completions per operation
+  // bound, so that the kernel never has to keep any for us.
+  static constexpr unsigned kEntries = 256;
+  static constexpr unsigned kCompletions = 4 * kEntries;
+
+  // Fails where the kernel forbids io_uring or is older than 5.11; the message says what would
+  // mend it. The listener outlives the ring.
+  static absl::StatusOr<std::unique_ptr<IoRing>> Create(RingListener& listener);
+  IoRing(const IoRing&) = delete;
+  IoRing& operator=(const IoRing&) = delete;
+  ~IoRing();
+
+  // A request to fill in and bind. Submits first when there are too many.
+  io_uring_sqe* NextSqe();
+  static void Bind(io_uring_sqe& sqe, RingOperation& operation) {
+    io_uring_sqe_set_data64(&sqe, UserData(operation));
+  }
+  // A request whose completion says nothing.
+  static void BindToNobody(io_uring_sqe& sqe) { io_uring_sqe_set_data64(&sqe, kNobody); }
+  // A request of the listener's. `tag` is below 2^62.
+  static void BindToTag(io_uring_sqe& sqe, uint64_t tag) {
+    io_uring_sqe_set_data64(&sqe, UserDataOfTag(tag));
+  }
+  // How a later request (a cancellation) names an earlier one.
+  static uint64_t UserData(RingOperation& operation) {
+    return reinterpret_cast<uintptr_t>(&operation);
+  }
+  static uint64_t UserDataOfTag(uint64_t tag) { return kTagged | tag; }
+
+  // Hands what was collected to the kernel. Nothing collected costs nothing.
+  void Submit() {
+    if (io_uring_sq_ready(&ring_) > 0) io_uring_submit(&ring_);
+  }
+  // The same, and sleeps until something is complete or `timeout` (none when negative) has passed.
+  void SubmitAndWait(Duration timeout);
+  // Hands on what is complete. Returns how many operations and tags there were.
+  int Reap();
+
+  int fd() const { return ring_.ring_fd; }
+  // For registering files and buffers.
+  io_uring* raw() { return &ring_; }
+
+ private:
+  // Addresses of user space have the top bit clear. (liburing keeps UINT64_MAX for itself.)
+  static constexpr uint64_t kTagged = uint64_t{1} << 63;
+  static constexpr uint64_t kNobody = UINT64_MAX - 1;
+
+  explicit IoRing(RingListener& listener) : listener_(listener) {}
+  absl::Status Open();
+
+  RingListener& listener_;
+  io_uring ring_ = {};
+  bool open_ = false;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_EXECUTOR_IO_RING_H_

@@ -1,0 +1,44 @@
+// A thread on which one system call fails, as a container's seccomp profile makes it.
+
+#ifndef VERBENA_TESTS_TRANSPORT_EXECUTOR_FORBIDDEN_CALL_H_
+#define VERBENA_TESTS_TRANSPORT_EXECUTOR_FORBIDDEN_CALL_H_
+
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+
+#include <cstddef>
+#include <functional>
+#include <iterator>
+#include <thread>
+
+#include "gtest/gtest.h"
+
+namespace verbena {
+
+// From now on `call` fails with `error` on this thread. False when no filter can be installed.
+inline bool Forbid(unsigned call, unsigned error) {
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter = {.len = std::size(program), .filter = program};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+// Runs `body` on a thread of its own, since a filter stays for a thread's life.
+inline void WithForbidden(unsigned call, unsigned error, const std::function<void()>& body) {
+  bool forbidden = false;
+  std::thread([&] {
+    forbidden = Forbid(call, error);
+    if (forbidden) body();
+  }).join();
+  if (!forbidden) GTEST_SKIP() << "no seccomp filter can be installed here";
+}
+
+}  // namespace verbena
+
+#endif  // VERBENA_TESTS_TRANSPORT_EXECUTOR_FORBIDDEN_CALL_H_

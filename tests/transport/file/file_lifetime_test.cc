@@ -1,0 +1,269 @@
+// Cancelled and abandoned operations, and executors that go while some are under way. Built once
+// per backend; AddressSanitizer sees what outlives what.
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "tests/transport/file/file_fixture.h"
+#include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/yield.h"
+
+namespace verbena {
+namespace {
+
+using absl::StatusCode;
+using std::chrono::milliseconds;
+
+// A FIFO without a writer's data: a read of it stays under way until somebody writes.
+class FileLifetimeTest : public FileTest {
+ protected:
+  void SetUp() override {
+    FileTest::SetUp();
+    if (IsSkipped()) return;
+    ASSERT_EQ(mkfifo(Path("fifo").c_str(), 0600), 0);
+    fifo_ = open(Path("fifo").c_str(), O_RDWR | O_CLOEXEC);
+    ASSERT_GE(fifo_, 0);
+  }
+  void TearDown() override {
+    // Lets the threads go on whose reads nobody waits for.
+    if (fifo_ >= 0) EXPECT_GT(write(fifo_, std::string(4096, 'w').data(), 4096), 0);
+    FileTest::TearDown();
+    if (fifo_ >= 0) close(fifo_);
+  }
+  size_t InUse() const { return pool_->stats().bytes_in_use; }
+
+  int fifo_ = -1;
+};
+
+size_t CountDescriptors() {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& _ : std::filesystem::directory_iterator("/proc/self/fd")) {
+    ++count;
+  }
+  return count;
+}
+
+Task<void> ReadInto(File& file, Buffer buffer, absl::Status& result) {
+  const absl::StatusOr<size_t> read = co_await file.Read(buffer.view(), 0);
+  result = read.status();
+}
+
+TEST_F(FileLifetimeTest, ACancelledReadReturnsAtOnceAndItsMemoryStaysUntilTheKernelLetsGo) {
+  Run([&]() -> Task<void> {
+    absl::StatusOr<File> file = co_await File::Open(Path("fifo"), {.flags = O_RDONLY});
+    CO_ASSERT_OK(file);
+    TaskScope scope(co_await CurrentContext());
+    absl::Status result = absl::UnknownError("not yet");
+    scope.Spawn(ReadInto(*file, Take(100), result));
+    (co_await Sleep(milliseconds(5))).IgnoreError();
+    EXPECT_EQ(result.code(), StatusCode::kUnknown);
+    EXPECT_EQ(InUse(), 4096u);
+    scope.RequestCancel();
+    co_await scope.Join();
+    EXPECT_EQ(result.code(), StatusCode::kCancelled);
+    // Threads cannot be interrupted: they read what comes, into memory that nobody else has.
+    EXPECT_EQ(write(fifo_, "late", 4), 4);
+    while (InUse() > 0) (co_await Sleep(milliseconds(1))).IgnoreError();
+  });
+}
+
+TEST_F(FileLifetimeTest, ADeadlineEndsARead) {
+  Run([&]() -> Task<void> {
+    absl::StatusOr<File> file = co_await File::Open(Path("fifo"), {.flags = O_RDONLY});
+    CO_ASSERT_OK(file);
+    Buffer buffer = Take(100);
+    const absl::StatusOr<size_t> read =
+        co_await WithDeadline(file->Read(buffer.view(), 0), milliseconds(5));
+    EXPECT_EQ(read.status().code(), StatusCode::kDeadlineExceeded);
+  });
+}
+
+TEST_F(FileLifetimeTest, ATaskDestroyedWhileItReadsLeavesItsMemoryToTheKernel) {
+  Run([&]() -> Task<void> {
+    absl::StatusOr<File> file = co_await File::Open(Path("fifo"), {.flags = O_RDONLY});
+    CO_ASSERT_OK(file);
+    absl::Status result = absl::UnknownError("never");
+    {
+      TaskScope scope(co_await CurrentContext());
+      scope.Spawn(ReadInto(*file, Take(100), result));
+      (co_await Sleep(milliseconds(5))).IgnoreError();
+    }
+    *file = File();
+    EXPECT_EQ(write(fifo_, "late", 4), 4);
+    while (InUse() > 0) (co_await Sleep(milliseconds(1))).IgnoreError();
+    EXPECT_EQ(result.code(), StatusCode::kUnknown);
+  });
+}
+
+TEST_F(FileLifetimeTest, ACancelledScopeStartsNothing) {
+  MakeFile("a", "abc");
+  Run([&]() -> Task<void> {
+    absl::StatusOr<File> file = co_await File::Open(Path("a"), {.flags = O_RDWR});
+    CO_ASSERT_OK(file);
+    CancelScope scope;
+    scope.Request();
+    Buffer buffer = TakeWith("xyz");
+    EXPECT_EQ((co_await file->Write(buffer.view(), 0).In(&scope)).code(), StatusCode::kCancelled);
+    EXPECT_EQ(
+        (co_await File::Open(Path("b"), {.flags = O_RDWR | O_CREAT}).In(&scope)).status().code(),
+        StatusCode::kCancelled);
+  });
+  EXPECT_EQ(Contents("a"), "abc");
+  EXPECT_FALSE(std::filesystem::exists(Path("b")));
+}
+
+// More waits than the backend takes; those behind are cancelled, abandoned, or have their turn.
+TEST_F(FileLifetimeTest, OperationsBeyondTheBoundWaitAndCanBeCancelledThere) {
+  constexpr int kReads = 1400;
+  Run([&]() -> Task<void> {
+    absl::StatusOr<File> file = co_await File::Open(Path("fifo"), {.flags = O_RDONLY});
+    CO_ASSERT_OK(file);
+    std::vector<absl::Status> results(kReads, absl::UnknownError("not yet"));
+    const TaskContext context = co_await CurrentContext();
+    {
+      TaskScope abandoned(context);
+      TaskScope cancelled(context);
+      for (int i = 0; i < kReads; ++i) {
+        (i % 2 == 0 ? abandoned : cancelled).Spawn(ReadInto(*file, Take(10), results[i]));
+      }
+      (co_await Sleep(milliseconds(5))).IgnoreError();
+      cancelled.RequestCancel();
+      co_await cancelled.Join();
+    }
+    for (int i = 0; i < kReads; ++i) {
+      EXPECT_EQ(results[i].code(), i % 2 == 0 ? StatusCode::kUnknown : StatusCode::kCancelled);
+    }
+    // The backend serves again, once threads that read the FIFO are through.
+    EXPECT_EQ(write(fifo_, std::string(4096, 'w').data(), 4096), 4096);
+    EXPECT_TRUE((co_await file->Stat()).ok());
+    while (InUse() > 0) (co_await Sleep(milliseconds(1))).IgnoreError();
+  });
+}
+
+// Destroyed after each number of turns: while it opens, looks for the alignment, reads, writes,
+// syncs, closes.
+TEST_F(FileLifetimeTest, ATaskMayBeDestroyedAtEveryAwait) {
+  const auto everything = [this](bool& ended) -> Task<void> {
+    absl::StatusOr<File> file =
+        co_await File::Open(Path("a"), {.flags = O_RDWR | O_CREAT, .direct = true});
+    CO_ASSERT_OK(file);
+    Buffer buffer = Take(4096);
+    EXPECT_TRUE((co_await file->Write(buffer.view(), 0)).ok());
+    EXPECT_TRUE((co_await file->Datasync()).ok());
+    EXPECT_TRUE((co_await file->Read(buffer.view(), 0)).ok());
+    EXPECT_TRUE((co_await file->Stat()).ok());
+    EXPECT_TRUE((co_await file->Close()).ok());
+    ended = true;
+  };
+  const size_t descriptors_before = CountDescriptors();
+  bool ended = false;
+  int destroyed = 0;
+  for (int turns = 0; !ended; turns += 1 + turns / 16) {
+    Run([&]() -> Task<void> {
+      TaskScope scope(co_await CurrentContext());
+      scope.Spawn(everything(ended));
+      for (int i = 0; i < turns && !ended; ++i) {
+        if (i % 8 == 7) {
+          (co_await Sleep(Duration(1000))).IgnoreError();
+        } else {
+          (co_await Yield()).IgnoreError();
+        }
+      }
+      if (!ended) ++destroyed;
+    });
+  }
+  EXPECT_GT(destroyed, 5);
+  // Nothing is left open.
+  Run([&]() -> Task<void> {
+    while (InUse() > 0 || CountDescriptors() > descriptors_before) {
+      (co_await Sleep(milliseconds(1))).IgnoreError();
+    }
+  });
+}
+
+TEST_F(FileLifetimeTest, AnExecutorThatGoesWaitsForItsOperations) {
+  MakeFile("a", std::string(1 << 20, 'a'));
+  bool started = false;
+  const auto read_all = [this](bool& began, Executor& executor) -> Task<void> {
+    absl::StatusOr<File> file = co_await File::Open(Path("a"), {.flags = O_RDWR});
+    CO_ASSERT_OK(file);
+    TaskScope scope(co_await CurrentContext());
+    std::vector<absl::Status> results(500);
+    for (absl::Status& result : results) scope.Spawn(ReadInto(*file, Take(65536), result));
+    (co_await Yield()).IgnoreError();
+    began = true;
+    executor.Stop();
+    co_await scope.Join();
+  };
+  Spawn(*executor_, read_all(started, *executor_));
+  executor_->Run();
+  EXPECT_TRUE(started);
+  executor_.reset();
+  EXPECT_EQ(InUse(), 0u);
+}
+
+TEST_F(FileLifetimeTest, AnExecutorMayGoOnAnotherThreadThanTheOneThatStartedItsOperations) {
+  MakeFile("a", std::string(1 << 20, 'a'));
+  const auto read_all = [this](Executor& executor) -> Task<void> {
+    absl::StatusOr<File> file = co_await File::Open(Path("a"), {.flags = O_RDWR});
+    CO_ASSERT_OK(file);
+    absl::StatusOr<File> fifo = co_await File::Open(Path("fifo"), {.flags = O_RDONLY});
+    CO_ASSERT_OK(fifo);
+    TaskScope scope(co_await CurrentContext());
+    std::vector<absl::Status> results(500);
+    for (size_t i = 0; i < results.size(); ++i) {
+      scope.Spawn(ReadInto(i % 200 == 199 ? *fifo : *file, Take(65536), results[i]));
+    }
+    (co_await Yield()).IgnoreError();
+    executor.Stop();
+    (co_await Sleep(std::chrono::hours(1))).IgnoreError();
+  };
+  Spawn(*executor_, read_all(*executor_));
+  std::thread([this] { executor_->Run(); }).join();
+  EXPECT_GT(write(fifo_, std::string(4096, 'w').data(), 4096), 0);
+  executor_.reset();
+  EXPECT_EQ(InUse(), 0u);
+}
+
+TEST_F(FileLifetimeTest, AHostThatSleepsInTheExecutorsSteadIsWokenByCompletions) {
+  absl::Status result = absl::UnknownError("not yet");
+  File file;
+  bool ended = false;
+  const auto read = [&]() -> Task<void> {
+    absl::StatusOr<File> opened = co_await File::Open(Path("fifo"), {.flags = O_RDONLY});
+    CO_ASSERT_OK(opened);
+    file = *std::move(opened);
+    co_await ReadInto(file, Take(4), result);
+    file = File();
+    ended = true;
+  };
+  Spawn(*executor_, read());
+  std::thread writer([this] {
+    std::this_thread::sleep_for(milliseconds(20));
+    EXPECT_EQ(write(fifo_, "abcd", 4), 4);
+  });
+  while (!ended) {
+    executor_->Poll();
+    if (!executor_->Arm()) continue;
+    pollfd readable = {.fd = executor_->fd(), .events = POLLIN, .revents = 0};
+    EXPECT_EQ(poll(&readable, 1, -1), 1);
+  }
+  writer.join();
+  EXPECT_TRUE(result.ok()) << result;
+}
+
+}  // namespace
+}  // namespace verbena

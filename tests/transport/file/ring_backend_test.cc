@@ -1,0 +1,98 @@
+// Files and buffers that are registered with the ring, and what happens where none can be.
+
+#include "verbena/transport/file/ring_backend.h"
+
+#include <fcntl.h>
+#include <sys/syscall.h>
+
+#include <cerrno>
+#include <string>
+#include <utility>
+
+#include "gmock/gmock.h"
+#include "tests/transport/executor/forbidden_call.h"
+#include "tests/transport/file/file_fixture.h"
+#include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/file/file_service.h"
+
+namespace verbena::internal {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+
+class RingBackendTest : public FileTest {
+ protected:
+  RingBackend& backend() {
+    return dynamic_cast<RingBackend&>(FileService::Of(*executor_).value()->backend());
+  }
+  // Reads and writes; whether that was with O_DIRECT.
+  Task<void> UseFile(bool& direct) {
+    absl::StatusOr<File> file =
+        co_await File::Open(Path("a"), {.flags = O_RDWR | O_CREAT, .direct = true});
+    CO_ASSERT_OK(file);
+    direct = file->direct();
+    Buffer buffer = TakeWith(std::string(8192, 'x'));
+    EXPECT_TRUE((co_await file->Write(buffer.view(), 0)).ok());
+    buffer.data()[4096] = 'y';
+    EXPECT_EQ((co_await file->Read(buffer.view(), 0)).value_or(0), 8192u);
+    EXPECT_EQ(buffer.data()[4096], 'x');
+  }
+};
+
+TEST_F(RingBackendTest, FilesAndRegionsOfDirectTransfersAreRegisteredWhileTheyAreUsed) {
+  Run([&]() -> Task<void> {
+    absl::StatusOr<File> file =
+        co_await File::Open(Path("a"), {.flags = O_RDWR | O_CREAT, .direct = true});
+    CO_ASSERT_OK(file);
+    EXPECT_EQ(backend().registered_files(), 1u);
+    EXPECT_EQ(backend().registered_buffers(), 0u);
+    Buffer buffer = Take(8192);
+    EXPECT_TRUE((co_await file->Write(buffer.view(), 0)).ok());
+    EXPECT_TRUE((co_await file->Write(buffer.Slice(0, 4096), 8192)).ok());
+    EXPECT_EQ(backend().registered_buffers(), file->direct() ? 1u : 0u);
+    buffer.Reset();
+    pool_.reset();
+    EXPECT_EQ(backend().registered_buffers(), 0u);
+    EXPECT_TRUE((co_await file->Close()).ok());
+    EXPECT_EQ(backend().registered_files(), 0u);
+  });
+}
+
+TEST_F(RingBackendTest, OrdinaryTransfersRegisterNoMemory) {
+  Run([&]() -> Task<void> {
+    absl::StatusOr<File> file = co_await File::Open(Path("a"), {.flags = O_RDWR | O_CREAT});
+    CO_ASSERT_OK(file);
+    Buffer buffer = TakeWith("abc");
+    EXPECT_TRUE((co_await file->Write(buffer.view(), 0)).ok());
+    EXPECT_EQ(backend().registered_buffers(), 0u);
+  });
+}
+
+TEST_F(RingBackendTest, WhereNothingCanBeRegisteredFilesWorkWithoutAndTheLogSaysSo) {
+  WithForbidden(SYS_io_uring_register, EPERM, [&] {
+    CapturedLog log;
+    bool direct = false;
+    Run([&]() -> Task<void> { co_await UseFile(direct); });
+    EXPECT_EQ(backend().registered_files(), 0u);
+    EXPECT_EQ(backend().registered_buffers(), 0u);
+    EXPECT_THAT(log.Take(), Contains(HasSubstr("without registering them or their buffers: "
+                                               "PERMISSION_DENIED: io_uring_register_files")));
+  });
+}
+
+// As when RLIMIT_MEMLOCK is reached: the tables are there, and what should enter is refused.
+TEST_F(RingBackendTest, ARefusedRegistrationIsNotAskedForAgain) {
+  EXPECT_EQ(backend().registered_files(), 0u);  // makes it
+  WithForbidden(SYS_io_uring_register, ENOMEM, [&] {
+    CapturedLog log;
+    bool direct = false;
+    Run([&]() -> Task<void> { co_await UseFile(direct); });
+    EXPECT_EQ(backend().registered_files(), 0u);
+    EXPECT_EQ(backend().registered_buffers(), 0u);
+    if (direct) EXPECT_THAT(log.Take(), Contains(HasSubstr("RLIMIT_MEMLOCK")).Times(1));
+  });
+}
+
+}  // namespace
+}  // namespace verbena::internal

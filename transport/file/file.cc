@@ -1,0 +1,251 @@
+#include "verbena/transport/file/file.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "fmt/format.h"
+#include "transport/file/file_status.h"
+#include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/scheduler.h"
+#include "verbena/transport/file/file_awaiter.h"
+#include "verbena/transport/file/file_operation.h"
+#include "verbena/transport/file/file_service.h"
+#include "verbena/transport/log/log.h"
+
+namespace verbena {
+namespace {
+
+using internal::FileAwaiter;
+using internal::FileReference;
+using internal::FileRequest;
+using internal::FileService;
+using internal::OpenFile;
+using Kind = FileRequest::Kind;
+
+// One system call moves at most this; the kernel's own limit is a page below 2 GiB.
+constexpr size_t kMaxTransferBytes = size_t{1} << 30;
+// What O_DIRECT wants where the kernel does not tell.
+constexpr uint32_t kUsualAlignment = 4096;
+
+// --- Opening -------------------------------------------------------------------------------------
+
+void LogWithoutDirect(const OpenFile& file) {
+  Log(LogLevel::kInfo,
+      fmt::format("{} is used without O_DIRECT, which its file system does not have", file.path));
+}
+
+void SetAlignment(OpenFile& file, [[maybe_unused]] const struct statx& stat) {
+  file.alignment = kUsualAlignment;
+#ifdef STATX_DIOALIGN
+  if ((stat.stx_mask & STATX_DIOALIGN) == 0) return;
+  file.alignment = std::max(stat.stx_dio_mem_align, stat.stx_dio_offset_align);
+  if (file.alignment != 0) return;
+  // It can be opened so, and neither read nor written.
+  const int flags = fcntl(file.fd, F_GETFL);
+  fcntl(file.fd, F_SETFL, flags & ~O_DIRECT);
+  file.direct = false;
+  file.alignment = 1;
+  LogWithoutDirect(file);
+#endif
+}
+
+Task<absl::Status> OpenDescriptor(OpenFile& file, int flags, mode_t mode) {
+  FileAwaiter open(file.service,
+                   {.kind = Kind::kOpen, .path = file.path, .flags = flags, .mode = mode});
+  const int32_t result = co_await open;
+  if (!open.cancelled().ok()) co_return open.cancelled();
+  if (result < 0) co_return FileStatus(-result, "open of " + file.path);
+  file.fd = result;
+  file.direct = (flags & O_DIRECT) != 0;
+  co_return absl::OkStatus();
+}
+
+Task<absl::Status> FindAlignment(FileReference file) {
+  FileAwaiter stat(file->service, {.kind = Kind::kStat, .file = file});
+  const int32_t result = co_await stat;
+  if (!stat.cancelled().ok()) co_return stat.cancelled();
+  if (result < 0) co_return FileStatus(-result, "statx of " + file->path);
+  SetAlignment(*file, stat.stat());
+  co_return absl::OkStatus();
+}
+
+// --- Operations ----------------------------------------------------------------------------------
+
+absl::Status TransferStatus(int error, const char* what, const OpenFile& file, size_t bytes,
+                            uint64_t offset, size_t done) {
+  std::string message = fmt::format("{} of {} bytes at {} of {}", what, bytes, offset, file.path);
+  if (done > 0) message += fmt::format(", after {} bytes", done);
+  if (error == EINVAL && file.direct) {
+    message += fmt::format(" (O_DIRECT wants offset, length and memory address in multiples of {})",
+                           file.alignment);
+  }
+  return FileStatus(error, message);
+}
+
+// The kernel's offsets are signed, and a ring takes -1 for something else.
+bool IsBeyondAnyFile(uint64_t offset, size_t bytes) {
+  return offset > static_cast<uint64_t>(std::numeric_limits<off_t>::max()) - bytes;
+}
+
+Task<absl::StatusOr<size_t>> ReadAll(FileReference file, BufferView part, uint64_t offset) {
+  if (IsBeyondAnyFile(offset, part.size())) {
+    co_return TransferStatus(EINVAL, "read", *file, part.size(), offset, 0);
+  }
+  size_t done = 0;
+  while (done < part.size()) {
+    const BufferView rest = part.Slice(done, std::min(part.size() - done, kMaxTransferBytes));
+    FileAwaiter read(file->service,
+                     {.kind = Kind::kRead, .file = file, .part = rest, .offset = offset + done});
+    const int32_t result = co_await read;
+    if (!read.cancelled().ok()) co_return read.cancelled();
+    if (result < 0) co_return TransferStatus(-result, "read", *file, part.size(), offset, done);
+    done += static_cast<size_t>(result);
+    // Short at the end of the file, or before it, when the rest may follow. O_DIRECT could not ask
+    // for what follows an odd part, and only the end of a file is one.
+    if (result == 0 || done % file->alignment != 0) break;
+  }
+  co_return done;
+}
+
+Task<absl::Status> WriteAll(FileReference file, BufferView part, uint64_t offset) {
+  if (IsBeyondAnyFile(offset, part.size())) {
+    co_return TransferStatus(EINVAL, "write", *file, part.size(), offset, 0);
+  }
+  size_t done = 0;
+  while (done < part.size()) {
+    const BufferView rest = part.Slice(done, std::min(part.size() - done, kMaxTransferBytes));
+    FileAwaiter write(file->service,
+                      {.kind = Kind::kWrite, .file = file, .part = rest, .offset = offset + done});
+    const int32_t result = co_await write;
+    if (!write.cancelled().ok()) co_return write.cancelled();
+    // Nothing written without an error: no file system has a reason to.
+    const int error = result == 0 ? EIO : -result;
+    if (result <= 0) co_return TransferStatus(error, "write", *file, part.size(), offset, done);
+    done += static_cast<size_t>(result);
+  }
+  co_return absl::OkStatus();
+}
+
+Task<absl::Status> Call(FileRequest request, const char* what) {
+  const FileReference file = request.file;
+  FileAwaiter call(file->service, std::move(request));
+  const int32_t result = co_await call;
+  if (!call.cancelled().ok()) co_return call.cancelled();
+  if (result < 0) co_return FileStatus(-result, fmt::format("{} of {}", what, file->path));
+  co_return absl::OkStatus();
+}
+
+FileStat ToFileStat(const struct statx& stat) {
+  return {.size = stat.stx_size,
+          .allocated_bytes = stat.stx_blocks * 512,
+          .mode = stat.stx_mode,
+          .inode = stat.stx_ino,
+          .modified = std::chrono::seconds(stat.stx_mtime.tv_sec) +
+                      std::chrono::nanoseconds(stat.stx_mtime.tv_nsec)};
+}
+
+Task<absl::StatusOr<FileStat>> StatFile(FileReference file) {
+  FileAwaiter stat(file->service, {.kind = Kind::kStat, .file = file});
+  const int32_t result = co_await stat;
+  if (!stat.cancelled().ok()) co_return stat.cancelled();
+  if (result < 0) co_return FileStatus(-result, "statx of " + file->path);
+  co_return ToFileStat(stat.stat());
+}
+
+Task<absl::Status> CloseNow(FileReference file) {
+  if (file->references > 1) {
+    co_return absl::FailedPreconditionError(file->path +
+                                            " is closed while operations on it are under way");
+  }
+  FileService& service = file->service;
+  service.backend().OnClosing(*file);
+  FileAwaiter close(service, {.kind = Kind::kClose, .fd = std::exchange(file->fd, -1)});
+  const int32_t result = co_await close;
+  if (result < 0) co_return FileStatus(-result, "close of " + file->path);
+  co_return absl::OkStatus();
+}
+
+// A descriptor that was taken is closed, also when the scope is cancelled.
+Task<absl::Status> CloseShielded(FileReference file) {
+  co_return co_await CloseNow(std::move(file)).In(nullptr);
+}
+
+}  // namespace
+
+Task<absl::StatusOr<File>> File::Open(std::string path, FileOptions options) {
+  const TaskContext context = co_await CurrentContext();
+  absl::StatusOr<FileService*> service = FileService::Of(*context.scheduler);
+  if (!service.ok()) co_return service.status();
+  const FileReference file(new OpenFile(**service, std::move(path)));
+  int flags = options.flags | O_CLOEXEC;
+  if (options.direct) flags |= O_DIRECT;
+  absl::Status opened = co_await OpenDescriptor(*file, flags, options.mode);
+  if (absl::IsInvalidArgument(opened) && (flags & O_DIRECT) != 0) {
+    flags &= ~O_DIRECT;
+    opened = co_await OpenDescriptor(*file, flags, options.mode);
+    if (opened.ok()) LogWithoutDirect(*file);
+  }
+  if (!opened.ok()) co_return opened;
+  if (file->direct) {
+    absl::Status found = co_await FindAlignment(file);
+    if (!found.ok()) co_return found;
+  }
+  (*service)->backend().OnOpened(*file);
+  ++file->references;  // the File's
+  co_return File(file.get());
+}
+
+const std::string& File::path() const { return file_->path; }
+bool File::direct() const { return file_->direct; }
+uint32_t File::alignment() const { return file_->alignment; }
+
+Task<absl::StatusOr<size_t>> File::Read(BufferView part, uint64_t offset) const {
+  return ReadAll(FileReference(file_), part, offset);
+}
+
+Task<absl::Status> File::Write(BufferView part, uint64_t offset) const {
+  return WriteAll(FileReference(file_), part, offset);
+}
+
+Task<absl::Status> File::Sync() const {
+  return Call({.kind = Kind::kSync, .file = FileReference(file_)}, "fsync");
+}
+
+Task<absl::Status> File::Datasync() const {
+  return Call({.kind = Kind::kDatasync, .file = FileReference(file_)}, "fdatasync");
+}
+
+Task<absl::Status> File::Fallocate(uint64_t offset, uint64_t bytes, int mode) const {
+  return Call({.kind = Kind::kFallocate,
+               .file = FileReference(file_),
+               .offset = offset,
+               .length = bytes,
+               .flags = mode},
+              "fallocate");
+}
+
+Task<absl::StatusOr<FileStat>> File::Stat() const { return StatFile(FileReference(file_)); }
+
+Task<absl::Status> File::Close() {
+  FileReference file(file_);
+  if (file_ != nullptr) std::exchange(file_, nullptr)->Run();
+  return CloseShielded(std::move(file));
+}
+
+void File::Release() {
+  OpenFile* file = std::exchange(file_, nullptr);
+  if (file == nullptr) return;
+  Executor& executor = file->service.executor();
+  if (Scheduler::Current() == &executor) {
+    file->Run();
+  } else {
+    executor.Post(*file);
+  }
+}
+
+}  // namespace verbena

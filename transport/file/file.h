@@ -1,0 +1,114 @@
+// File: a file that coroutines read and write, without blocking their executor.
+//
+// Operations travel through the executor's io_uring, straight into and out of Buffers; where there
+// is none, a few threads serve the same interface more slowly, and the log says so. A File belongs
+// to the executor that opened it, and is gone before that is. It may be destroyed while Tasks on it
+// are under way: the descriptor is closed, in the background, after the last of them.
+//
+// Errors name the file, the place in it and errno: NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED
+// for a full disk, OUT_OF_RANGE for a file that would be too large, DATA_LOSS when the device
+// fails, INVALID_ARGUMENT for what O_DIRECT does not take.
+//
+// Every await can be cancelled: it returns CANCELLED (or DEADLINE_EXCEEDED) at once, while the
+// kernel may still be at the operation, which keeps the memory of its buffer. So a Buffer after a
+// cancelled read or write is to be destroyed, not used again: it comes home once the kernel has let
+// go of it. The same goes when the Task is destroyed. A cancelled write may or may not happen.
+// At most 256 operations of an executor (1024 with threads) are under way; more wait in order.
+//
+//   VERBENA_CO_ASSIGN_OR_RETURN(File file, co_await File::Open("/data/v0", {.flags = O_RDWR}));
+//   VERBENA_CO_ASSIGN_OR_RETURN(size_t bytes, co_await file.Read(buffer.view(), /*offset=*/0));
+//   VERBENA_CO_RETURN_IF_ERROR(co_await file.Write(buffer.Slice(0, bytes), /*offset=*/8192));
+//   VERBENA_CO_RETURN_IF_ERROR(co_await file.Datasync());
+
+#ifndef VERBENA_TRANSPORT_FILE_FILE_H_
+#define VERBENA_TRANSPORT_FILE_FILE_H_
+
+#include <fcntl.h>
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/transport/coro/task.h"
+#include "verbena/transport/memory/buffer.h"
+
+namespace verbena {
+
+namespace internal {
+struct OpenFile;
+}
+
+struct FileOptions {
+  // As open(2) takes them; O_CLOEXEC is always added.
+  int flags = O_RDONLY;
+  mode_t mode = 0644;
+  // O_DIRECT: past the page cache. Where the file system has none, the file is opened without, the
+  // log says so, and File::direct() is false.
+  bool direct = false;
+};
+
+struct FileStat {
+  uint64_t size = 0;
+  uint64_t allocated_bytes = 0;
+  mode_t mode = 0;  // type and permissions
+  uint64_t inode = 0;
+  std::chrono::nanoseconds modified{};  // since 1970
+};
+
+class File {
+ public:
+  // On an Executor; FAILED_PRECONDITION on another scheduler.
+  static Task<absl::StatusOr<File>> Open(std::string path, FileOptions options = {});
+
+  // No file.
+  File() = default;
+  File(File&& other) noexcept : file_(std::exchange(other.file_, nullptr)) {}
+  File& operator=(File&& other) noexcept {
+    if (this != &other) {
+      Release();
+      file_ = std::exchange(other.file_, nullptr);
+    }
+    return *this;
+  }
+  // Closes it in the background. From any thread.
+  ~File() { Release(); }
+
+  explicit operator bool() const { return file_ != nullptr; }
+  const std::string& path() const;
+  bool direct() const;
+  // What offsets, lengths and addresses must be multiples of: 1 without O_DIRECT.
+  uint32_t alignment() const;
+
+  // Reads into all of `part`; less only at the end of the file (0 beyond it). The Buffer lives
+  // until the Task is awaited to its end or destroyed.
+  VERBENA_CORO_WRAPPER Task<absl::StatusOr<size_t>> Read(BufferView part, uint64_t offset) const;
+  // Writes all of `part`, or says how much of it was written before the error.
+  VERBENA_CORO_WRAPPER Task<absl::Status> Write(BufferView part, uint64_t offset) const;
+  // Returns once what was written before is durable, with its metadata (Sync) or as much of that as
+  // reading it back takes (Datasync).
+  VERBENA_CORO_WRAPPER Task<absl::Status> Sync() const;
+  VERBENA_CORO_WRAPPER Task<absl::Status> Datasync() const;
+  // As fallocate(2); `mode` 0 reserves space and extends the file. UNIMPLEMENTED where the file
+  // system has none.
+  VERBENA_CORO_WRAPPER Task<absl::Status> Fallocate(uint64_t offset, uint64_t bytes,
+                                                    int mode = 0) const;
+  VERBENA_CORO_WRAPPER Task<absl::StatusOr<FileStat>> Stat() const;
+  // Closes it and returns what close(2) says. FAILED_PRECONDITION while a Task is under way on it:
+  // then it is closed in the background, after that. This object is no file from the call on.
+  VERBENA_CORO_WRAPPER Task<absl::Status> Close();
+
+ private:
+  explicit File(internal::OpenFile* file) : file_(file) {}
+  void Release();
+
+  internal::OpenFile* file_ = nullptr;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_FILE_FILE_H_

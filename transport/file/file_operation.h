@@ -1,0 +1,123 @@
+// FileOperation: one system call on a file, on its way to the kernel and back. Internal to
+// transport/file.
+//
+// Owned by its executor's FileService and reused; never in a coroutine's frame. So the Task that
+// waits for it may be destroyed at any moment: the operation goes on, keeps its buffer and its
+// file, and forgets who waited. One thread, but while a thread pool executes it.
+
+#ifndef VERBENA_TRANSPORT_FILE_FILE_OPERATION_H_
+#define VERBENA_TRANSPORT_FILE_FILE_OPERATION_H_
+
+#include <sys/stat.h>
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/coro/scheduler.h"
+#include "verbena/transport/executor/io_ring.h"
+#include "verbena/transport/memory/buffer.h"
+
+namespace verbena::internal {
+
+// What kStat asks for. Kernels that do not know of the last one leave it out.
+#ifdef STATX_DIOALIGN
+inline constexpr unsigned kStatMask = STATX_BASIC_STATS | STATX_DIOALIGN;
+#else
+inline constexpr unsigned kStatMask = STATX_BASIC_STATS;
+#endif
+
+class FileAwaiter;
+class FileService;
+
+// An open file. Counted by its File, the Tasks on it and the operations under way; one thread.
+struct OpenFile final : InboxItem {
+  OpenFile(FileService& its_service, std::string its_path)
+      : service(its_service), path(std::move(its_path)) {}
+
+  // Its File is gone; from another thread, through the inbox.
+  void Run() override;
+
+  FileService& service;
+  const std::string path;
+  int fd = -1;
+  // Its place in the ring's table of files; -1 when it is not registered.
+  int slot = -1;
+  bool direct = false;
+  // What O_DIRECT wants offset, length and address to be multiples of; 1 without it.
+  uint32_t alignment = 1;
+  uint32_t references = 0;
+};
+
+// Counts as one; the last one closes the file.
+class FileReference {
+ public:
+  FileReference() = default;
+  explicit FileReference(OpenFile* file) : file_(file) {
+    if (file_ != nullptr) ++file_->references;
+  }
+  FileReference(const FileReference& other) : FileReference(other.file_) {}
+  FileReference(FileReference&& other) noexcept : file_(std::exchange(other.file_, nullptr)) {}
+  FileReference& operator=(FileReference other) noexcept {
+    std::swap(file_, other.file_);
+    return *this;
+  }
+  ~FileReference() { Reset(); }
+
+  OpenFile* get() const { return file_; }
+  OpenFile* operator->() const { return file_; }
+  OpenFile& operator*() const { return *file_; }
+  explicit operator bool() const { return file_ != nullptr; }
+  void Reset();
+
+ private:
+  OpenFile* file_ = nullptr;
+};
+
+// What is to be done. Fields that a kind does not need stay as they are.
+struct FileRequest {
+  enum class Kind { kOpen, kRead, kWrite, kSync, kDatasync, kFallocate, kStat, kClose };
+
+  Kind kind = Kind::kStat;
+  FileReference file{};  // all but kOpen and kClose
+  int fd = -1;           // kClose
+  std::string path{};    // kOpen
+  BufferView part{};     // kRead, kWrite
+  uint64_t offset = 0;   // kRead, kWrite, kFallocate
+  uint64_t length = 0;   // kFallocate
+  int flags = 0;         // kOpen, and the mode of kFallocate
+  mode_t mode = 0;       // kOpen
+};
+
+class FileOperation final : public RingOperation,
+                            public InboxItem,
+                            public IntrusiveNode<FileOperation> {
+ public:
+  explicit FileOperation(FileService& service) : service_(service) {}
+
+  // From the ring, and from the thread pool through the inbox.
+  void OnComplete(int32_t result) override;
+  void Run() override { OnComplete(result); }
+
+  FileRequest request;
+  // Keeps the memory of request.part.
+  BufferPin pin;
+  struct statx stat = {};
+  // Null when nobody waits any more.
+  FileAwaiter* awaiter = nullptr;
+  // Handed to the kernel, or to a thread.
+  bool started = false;
+  // Of the thread pool.
+  std::atomic<bool> cancelled{false};
+  int32_t result = 0;
+
+ private:
+  FileService& service_;
+};
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_TRANSPORT_FILE_FILE_OPERATION_H_

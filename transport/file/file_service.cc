@@ -1,0 +1,182 @@
+#include "verbena/transport/file/file_service.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "verbena/transport/coro/poison.h"
+#include "verbena/transport/file/file_awaiter.h"
+#include "verbena/transport/file/ring_backend.h"
+#include "verbena/transport/file/thread_backend.h"
+
+namespace verbena::internal {
+namespace {
+
+static_assert(sizeof(FileOperation) % 8 == 0, "poisoning knows no finer grain");
+
+absl::StatusOr<std::unique_ptr<FileBackend>> CreateBackend(Executor& executor) {
+  absl::StatusOr<IoRing*> ring = executor.UseRing();
+  if (ring.ok()) return RingBackend::Create(executor, **ring);
+  return ThreadBackend::Create(executor, ring.status());
+}
+
+}  // namespace
+
+// --- Awaiting ------------------------------------------------------------------------------------
+
+FileAwaiter::~FileAwaiter() {
+  Leave();
+  if (opened_) service_.CloseDescriptor(result_);
+}
+
+void FileAwaiter::Finish(const FileOperation& operation, int32_t result) {
+  operation_ = nullptr;
+  result_ = result;
+  opened_ = operation.request.kind == FileRequest::Kind::kOpen && result >= 0;
+  if (operation.request.kind == FileRequest::Kind::kStat) stat_ = operation.stat;
+  Resume();
+}
+
+void FileReference::Reset() {
+  OpenFile* file = std::exchange(file_, nullptr);
+  if (file != nullptr && --file->references == 0) file->service.Close(file);
+}
+
+void OpenFile::Run() {
+  const FileReference last(this);
+  --references;  // the File's
+}
+
+void FileOperation::OnComplete(int32_t its_result) { service_.OnComplete(*this, its_result); }
+
+// --- The service ---------------------------------------------------------------------------------
+
+absl::StatusOr<FileService*> FileService::Of(Scheduler& scheduler) {
+  auto* executor = dynamic_cast<Executor*>(&scheduler);
+  if (executor == nullptr) {
+    return absl::FailedPreconditionError(
+        "files are opened on an Executor, not on another scheduler");
+  }
+  if (ExecutorService* service = executor->file_service()) {
+    return static_cast<FileService*>(service);
+  }
+  absl::StatusOr<std::unique_ptr<FileBackend>> backend = CreateBackend(*executor);
+  if (!backend.ok()) return backend.status();
+  auto* service = new FileService(*executor, *std::move(backend));
+  executor->SetFileService(std::unique_ptr<ExecutorService>(service));
+  return service;
+}
+
+FileService::FileService(Executor& executor, std::unique_ptr<FileBackend> backend)
+    : executor_(executor), backend_(std::move(backend)) {}
+
+FileService::~FileService() {
+  for (FileOperation* operation : free_) UnpoisonMemory(operation, sizeof(FileOperation));
+}
+
+void FileService::Stop() {
+  stopped_ = true;
+  for (const auto& operation : operations_) {
+    UnpoisonMemory(operation.get(), sizeof(FileOperation));
+    if (operation->awaiter != nullptr) Leave(*operation);
+  }
+  for (FileOperation* operation : free_) PoisonMemory(operation, sizeof(FileOperation));
+  // Those that wait for their turn are closes.
+  while (FileOperation* operation = queue_.PopFront()) {
+    close(operation->request.fd);
+    Recycle(*operation);
+  }
+  backend_->Stop();
+}
+
+FileOperation& FileService::Take() {
+  if (free_.empty()) {
+    operations_.push_back(std::make_unique<FileOperation>(*this));
+    free_.reserve(operations_.size());
+    return *operations_.back();
+  }
+  FileOperation* operation = free_.back();
+  free_.pop_back();
+  UnpoisonMemory(operation, sizeof(FileOperation));
+  return *operation;
+}
+
+void FileService::Recycle(FileOperation& operation) {
+  // Either may be the last one, and close the file or wake who waits for memory.
+  FileReference file = std::move(operation.request.file);
+  BufferPin pin = std::move(operation.pin);
+  operation.request.part = {};
+  PoisonMemory(&operation, sizeof(FileOperation));
+  free_.push_back(&operation);
+}
+
+FileOperation& FileService::Start(FileRequest request, FileAwaiter* awaiter) {
+  FileOperation& operation = Take();
+  operation.pin = BufferPin(request.part);
+  operation.request = std::move(request);
+  operation.awaiter = awaiter;
+  operation.cancelled.store(false, std::memory_order_relaxed);
+  operation.started = in_flight_ < backend_->bound();
+  if (operation.started) {
+    ++in_flight_;
+    backend_->Start(operation);
+  } else {
+    ++waiting_;
+    queue_.PushBack(operation);
+  }
+  return operation;
+}
+
+void FileService::Leave(FileOperation& operation) {
+  operation.awaiter = nullptr;
+  // What closes a descriptor does so whoever waits.
+  if (operation.request.kind == FileRequest::Kind::kClose) return;
+  if (operation.started) {
+    backend_->Cancel(operation);
+    return;
+  }
+  operation.IntrusiveNode<FileOperation>::Unlink();
+  --waiting_;
+  Recycle(operation);
+}
+
+void FileService::OnComplete(FileOperation& operation, int32_t result) {
+  --in_flight_;
+  if (FileAwaiter* awaiter = std::exchange(operation.awaiter, nullptr)) {
+    awaiter->Finish(operation, result);
+  } else if (operation.request.kind == FileRequest::Kind::kOpen && result >= 0) {
+    // Nobody has heard of it.
+    CloseDescriptor(result);
+  }
+  Recycle(operation);
+  StartWaiting();
+}
+
+void FileService::StartWaiting() {
+  while (in_flight_ < backend_->bound()) {
+    FileOperation* operation = queue_.PopFront();
+    if (operation == nullptr) return;
+    --waiting_;
+    ++in_flight_;
+    operation->started = true;
+    backend_->Start(*operation);
+  }
+}
+
+void FileService::Close(OpenFile* file) {
+  const std::unique_ptr<OpenFile> owned(file);
+  if (owned->fd < 0) return;
+  backend_->OnClosing(*owned);
+  CloseDescriptor(owned->fd);
+}
+
+void FileService::CloseDescriptor(int fd) {
+  if (stopped_) {
+    close(fd);
+    return;
+  }
+  Start({.kind = FileRequest::Kind::kClose, .fd = fd}, nullptr);
+}
+
+}  // namespace verbena::internal

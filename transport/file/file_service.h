@@ -1,0 +1,72 @@
+// FileService: an executor's file operations, their bound and their backend. Internal to
+// transport/file.
+//
+// Made when the first file is opened on the executor, which owns it. More operations than the
+// backend's bound wait here, first in, first out; the list is bounded by the Tasks that wait and
+// the files that are closed. Operations are pooled, and poisoned while free. One thread.
+
+#ifndef VERBENA_TRANSPORT_FILE_FILE_SERVICE_H_
+#define VERBENA_TRANSPORT_FILE_FILE_SERVICE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/coro/scheduler.h"
+#include "verbena/transport/executor/executor.h"
+#include "verbena/transport/executor/executor_service.h"
+#include "verbena/transport/file/file_backend.h"
+#include "verbena/transport/file/file_operation.h"
+
+namespace verbena::internal {
+
+class FileService final : public ExecutorService {
+ public:
+  // That of an executor; made now when there is none. FAILED_PRECONDITION for another scheduler.
+  static absl::StatusOr<FileService*> Of(Scheduler& scheduler);
+  ~FileService() override;
+
+  FileService(const FileService&) = delete;
+  FileService& operator=(const FileService&) = delete;
+
+  // The operation completes in a later turn, and tells the awaiter unless that leaves before. What
+  // the request names outlives this call only: the operation keeps it.
+  FileOperation& Start(FileRequest request, FileAwaiter* awaiter);
+  // Nobody waits for it any more: it is asked to end.
+  void Leave(FileOperation& operation);
+
+  Executor& executor() const { return executor_; }
+  FileBackend& backend() const { return *backend_; }
+  size_t in_flight() const { return in_flight_; }
+  size_t waiting() const { return waiting_; }
+
+  // For FileOperation.
+  void OnComplete(FileOperation& operation, int32_t result);
+  // For FileReference: the last one is gone.
+  void Close(OpenFile* file);
+  void CloseDescriptor(int fd);
+
+ private:
+  FileService(Executor& executor, std::unique_ptr<FileBackend> backend);
+  void Stop() override;
+
+  FileOperation& Take();
+  void Recycle(FileOperation& operation);
+  void StartWaiting();
+
+  Executor& executor_;
+  std::unique_ptr<FileBackend> backend_;
+  std::vector<std::unique_ptr<FileOperation>> operations_;
+  std::vector<FileOperation*> free_;
+  IntrusiveList<FileOperation> queue_;
+  size_t in_flight_ = 0;
+  size_t waiting_ = 0;
+  bool stopped_ = false;
+};
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_TRANSPORT_FILE_FILE_SERVICE_H_

@@ -1,0 +1,55 @@
+// ThreadBackend: file operations by a few threads that block in system calls, where there is no
+// io_uring. Internal to transport/file.
+//
+// The same interface, slower: two thread switches per operation. The threads take operations in
+// order; one that began cannot be cancelled, one that did not is dropped. What is queued is bounded
+// by bound(), beyond which the FileService keeps callers waiting.
+
+#ifndef VERBENA_TRANSPORT_FILE_THREAD_BACKEND_H_
+#define VERBENA_TRANSPORT_FILE_THREAD_BACKEND_H_
+
+#include <condition_variable>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/executor/executor.h"
+#include "verbena/transport/file/file_backend.h"
+
+namespace verbena::internal {
+
+class ThreadBackend final : public FileBackend {
+ public:
+  // `why` there is no ring; the log says it, once. RESOURCE_EXHAUSTED when no thread can be made.
+  static absl::StatusOr<std::unique_ptr<FileBackend>> Create(Executor& executor,
+                                                             const absl::Status& why);
+  ~ThreadBackend() override;
+
+  const char* name() const override { return "threads"; }
+  size_t bound() const override;
+  void Start(FileOperation& operation) override;
+  void Cancel(FileOperation& operation) override;
+  void Stop() override;
+
+ private:
+  explicit ThreadBackend(Executor& executor) : executor_(executor) {}
+  // False when the system has no more.
+  bool AddThread();
+  void Serve();
+
+  Executor& executor_;
+  std::mutex mutex_;  // guards what follows, but for the threads
+  std::condition_variable changed_;
+  IntrusiveList<FileOperation> queue_;
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_TRANSPORT_FILE_THREAD_BACKEND_H_

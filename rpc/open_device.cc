@@ -48,18 +48,13 @@ void AddRdma(PortLink link, const std::vector<PortInfo>& all, Devices& devices) 
   std::copy_if(all.begin(), all.end(), std::back_inserter(ports),
                [link](const PortInfo& port) { return port.link == link; });
   if (ports.empty()) return;
-  absl::Status failure;
-  if (link == PortLink::kIwarp) {
-    failure = absl::UnimplementedError(ports.front().device + " is iWARP, which needs rdma_cm");
-  } else {
-    absl::StatusOr<PortChoice> choice = ChoosePort(ports, "");
-    failure = choice.status();
-    if (choice.ok()) {
-      absl::StatusOr<std::unique_ptr<Device>> device =
-          OpenRdma(fmt::format("{}:{}:{}", choice->device, choice->port, choice->gid_index));
-      if (device.ok()) devices.push_back(*std::move(device));
-      failure = device.status();
-    }
+  absl::StatusOr<PortChoice> choice = ChoosePort(ports, "");
+  absl::Status failure = choice.status();
+  if (choice.ok()) {
+    absl::StatusOr<std::unique_ptr<Device>> device =
+        OpenRdma(fmt::format("{}:{}:{}", choice->device, choice->port, choice->gid_index));
+    if (device.ok()) devices.push_back(*std::move(device));
+    failure = device.status();
   }
   if (!failure.ok()) {
     Log(LogLevel::kInfo, fmt::format("an RDMA device is not used: {}", failure.ToString()));

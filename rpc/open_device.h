@@ -4,8 +4,8 @@
 //   "rdma"        the first RDMA port that is active
 //   "rdma:NAME"   that RDMA device, interface or address (transport/verbs/port_choice.h)
 //   "auto", ""    what the environment variable VERBENA_DEVICE says; without it the software device
-//                 and, of each kind that has an active port (InfiniBand, RoCE), the first that can
-//                 be opened
+//                 and, of each kind that has an active port (InfiniBand, RoCE, iWARP), the first
+//                 that can be opened
 //
 // Any other word is taken for the NAME of an RDMA device.
 

@@ -12,6 +12,7 @@
 #include "verbena/transport/executor/executor_thread.h"
 #include "verbena/transport/link/device_context.h"
 #include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/log/log.h"
 
 namespace verbena {
 namespace {
@@ -128,9 +129,15 @@ class Runtime::Impl {
       for (const std::unique_ptr<Device>& device : owned_devices_) devices.push_back(device.get());
     }
     for (Device* device : devices) {
-      absl::StatusOr<std::unique_ptr<DeviceContext>> context =
-          DeviceContext::Create(*device, {.event_thread = options_.threads});
-      if (!context.ok()) return context.status();
+      absl::StatusOr<std::unique_ptr<DeviceContext>> context = DeviceContext::Create(
+          *device, {.event_thread = options_.threads, .connect = options_.connect});
+      if (!context.ok()) {
+        const bool last = contexts_.empty() && device == devices.back();
+        if (last || absl::IsInvalidArgument(context.status())) return context.status();
+        Log(LogLevel::kWarning,
+            fmt::format("{} is not used: {}", device->name(), context.status().ToString()));
+        continue;
+      }
       contexts_.push_back(*std::move(context));
       device_name_ += (device_name_.empty() ? "" : ", ") + device->name();
     }

@@ -50,6 +50,11 @@ struct RuntimeOptions {
   // VERBENA_DEVICE says, else the software device and the active RDMA ports, of which each
   // connection takes the first that reaches its peer: shared memory on one host, else RDMA.
   std::string device = "auto";
+  // How queue pairs of RDMA devices are connected: "exchange", by the numbers of the handshake;
+  // "rdma_cm", through rdma_cm where the peer can, too. "auto": what the environment variable
+  // VERBENA_CONNECT says, else rdma_cm on iWARP, which knows no other way, and the exchange on all
+  // else.
+  std::string connect = "auto";
   LinkLimits limits = {};
   // False: no threads; the host calls executor(i).Poll(), and BlockOn() polls by itself.
   bool threads = true;

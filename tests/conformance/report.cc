@@ -29,6 +29,7 @@ void PrintProperties(const HostInfo& info) {
   Row("shared receive queues", can.srq);
   Row("SRQ limit event", can.srq_limit_event);
   Row("last WQE event", can.last_wqe_event);
+  Row("WRs posted in ERR flushed", can.flushes_in_error);
   Row("SEND with immediate", can.send_with_immediate);
   Row("WRITE with immediate", can.write_with_immediate);
   Row("atomics", can.atomics);

@@ -76,10 +76,11 @@ TEST_F(UnaryTest, ManyCallsInFlightDoNotMixUpTheirReplies) {
     co_return absl::OkStatus();
   };
   EXPECT_EQ(Run(many()), absl::OkStatus());
-  // Every frame and every receive is accounted for.
+  // Every frame and every receive is accounted for. On iWARP the link began with a PING.
   const EndpointStats client = client_runtime_->endpoint_stats(0);
-  EXPECT_EQ(client.traffic.frames_sent, 2000u);
-  EXPECT_EQ(client.traffic.frames_received, 2000u);
+  const uint64_t pings = client.traffic.frames_sent - 2000u;
+  EXPECT_LE(pings, 1u);
+  EXPECT_EQ(client.traffic.frames_received, 2000u + pings);
   EXPECT_LT(client.traffic.sends, 2000u) << "frames of one turn were not coalesced";
 }
 

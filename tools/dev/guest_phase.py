@@ -1,8 +1,9 @@
 """The guest phase of ./dev test: what needs real verbs, in virtual machines whose kernel has them.
 
-Tests tagged rdma run inside one guest, over its rxe device, all in one boot; those tagged
-two_devices between two rxe devices, those tagged lossy also where packets get lost, those tagged
-two_hosts with a server in a second guest. Tests tagged guest boot guests of their own; one that has
+Tests tagged rdma run inside one guest, over its rxe device, all in one boot; those tagged rdma_cm
+once more, with queue pairs connected by rdma_cm; those tagged two_devices between two rxe devices,
+those tagged lossy also where packets get lost, those tagged two_hosts with a server in a second
+guest. With --all those tagged iwarp run over siw, too, and two_hosts over siw and by rdma_cm. Tests tagged guest boot guests of their own; one that has
 another of these tags as well runs inside alone.
 """
 
@@ -42,8 +43,17 @@ class Boot:
         return Boot(name, tag, ["--devices", "2", *options],
                     {"VERBENA_DEVICE": "rdma:rxe0", "VERBENA_PEER_DEVICE": "rdma:rxe1"})
 
+    @staticmethod
+    def two_hosts(name, device, more=None):
+        peer = f"{{binaries}}/tests/rpc/testing_server {SERVER}"
+        return Boot(name, "two_hosts", ["--hosts", "2", "--device", device, "--peer", peer],
+                    {"VERBENA_DEVICE": f"rdma:{device}0", "VERBENA_SERVER_ADDRESS": SERVER,
+                     **(more or {})})
 
+
+RDMA_CM = {"VERBENA_CONNECT": "rdma_cm"}
 BOOTS = [Boot("rxe", "rdma", [], {"VERBENA_DEVICE": "rdma:rxe0"}),
+         Boot("rxe, rdma_cm", "rdma_cm", [], {"VERBENA_DEVICE": "rdma:rxe0", **RDMA_CM}),
          Boot.two_devices("two rxe", "two_devices"),
          Boot.two_devices("two rxe, 1% loss", "lossy", "--loss", "1"),
          Boot.two_devices("two rxe, 5% loss", "lossy", "--loss", "5"),
@@ -132,6 +142,9 @@ def run_inside(boot, tests, options):
             [VM, "--timeout", str(BOOT_TIMEOUT_S), "--memory", "4096", "--writable", results,
              *[word.format(binaries=binaries) for word in boot.options], "--", "bash", script],
             env=environment, check=False)
+        if result.returncode == CANNOT_RUN:
+            outcome.skips.append("what the guest needs is missing (see above)")
+            return outcome
         for number, test in enumerate(tests):
             ended = results / f"{number}.status"
             text = ended.read_text().strip() if ended.exists() else ""
@@ -164,7 +177,7 @@ def run(options):
         outcome.skips.append(f"all tests over real verbs: {reason}")
         return outcome
     targets = options.targets or ["//..."]
-    for boot in BOOTS:
+    for boot in BOOTS + (MORE_BOOTS if options.all else []):
         tests = tests_with(boot.tag, targets)
         if not tests:
             continue
@@ -174,7 +187,7 @@ def run(options):
         inside.skips = [f"{boot.name}: {line}" for line in inside.skips]
         outcome.add(inside)
     flags = ["--keep_going", "--test_output=errors", "--test_summary=terse", "--build_tests_only",
-             "--test_tag_filters=" + ",".join(["guest", *{f"-{boot.tag}" for boot in BOOTS}])]
+             "--test_tag_filters=" + ",".join(["guest", *{f"-{boot.tag}" for boot in BOOTS + MORE_BOOTS}])]
     if options.filter:
         flags.append(f"--test_filter={options.filter}")
     status, events = bazel_events.run("test", flags + ["--"] + targets)

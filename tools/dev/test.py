@@ -37,6 +37,8 @@ def arguments():
                "example: ./dev test --only asan //tests/transport/... --filter 'TaskTest.*'")
     parser.add_argument("--only", metavar="PHASE[,PHASE]", default="",
                         help="run these phases alone: " + ", ".join(PHASES))
+    parser.add_argument("--all", action="store_true",
+                        help="the guest phase also over Soft-iWARP, whose module is built first")
     parser.add_argument("--filter", metavar="PATTERN",
                         help="run the GoogleTest cases that match; the others are not counted")
     parser.add_argument("--runs", type=int, default=1, metavar="N",

@@ -142,6 +142,27 @@ void WriteEnd(const LinkParameters& parameters, wire::LinkEnd& end) {
   end.set_executor_count(parameters.executor_count);
 }
 
+absl::StatusOr<RdmaCmService> ReadService(const wire::RdmaCmService& service) {
+  if (service.address().size() != 16) {
+    return Invalid("rdma_cm address of {} bytes, not 16", service.address().size());
+  }
+  if (AllZero(service.address())) return Invalid("rdma_cm address of zeros");
+  if (service.port() == 0 || service.port() > 0xffff) {
+    return Invalid("rdma_cm port {} is not from 1 to 65535", service.port());
+  }
+  RdmaCmService read;
+  std::copy(service.address().begin(), service.address().end(), read.address.begin());
+  read.port = static_cast<uint16_t>(service.port());
+  read.token = service.token();
+  return read;
+}
+
+void WriteService(const RdmaCmService& service, wire::RdmaCmService& written) {
+  written.set_address(service.address.data(), service.address.size());
+  written.set_port(service.port);
+  written.set_token(service.token);
+}
+
 absl::StatusOr<uint32_t> CommonVersion(const wire::Hello& hello, const HandshakeOptions& options) {
   if (hello.min_version() == 0 || hello.min_version() > hello.max_version()) {
     return Invalid("versions {} to {} are no range", hello.min_version(), hello.max_version());
@@ -211,8 +232,11 @@ std::string EncodeAcceptance(const LinkParameters& offer, const LinkParameters& 
   reply.set_magic(kMagic);
   wire::Acceptance& accepted = *reply.mutable_accepted();
   accepted.set_version(offer.version);
-  accepted.set_features(offer.features);
   WriteEnd(mine, *accepted.mutable_end());
+  uint64_t features = offer.features;
+  if (mine.rdma_cm.port == 0) features &= ~kFeatureRdmaCm;
+  if ((features & kFeatureRdmaCm) != 0) WriteService(mine.rdma_cm, *accepted.mutable_rdma_cm());
+  accepted.set_features(features);
   return reply.SerializeAsString();
 }
 
@@ -241,6 +265,9 @@ absl::StatusOr<LinkParameters> ParseReply(const std::string& bytes,
   }
   VERBENA_ASSIGN_OR_RETURN(LinkParameters answer, ReadEnd(accepted.end()));
   VERBENA_RETURN_IF_ERROR(CheckExecutor(answer.executor_index, answer.executor_count));
+  if ((accepted.features() & kFeatureRdmaCm) != 0) {
+    VERBENA_ASSIGN_OR_RETURN(answer.rdma_cm, ReadService(accepted.rdma_cm()));
+  }
   answer.version = accepted.version();
   answer.features = accepted.features();
   return answer;
@@ -255,6 +282,12 @@ std::string EncodeReady() {
 absl::Status ParseReady(const std::string& bytes) {
   wire::Ready ready;
   return Parse(bytes, "Ready", ready);
+}
+
+absl::Status CheckConnectable(LinkKind kind, uint64_t features) {
+  if (kind != LinkKind::kIwarp || (features & kFeatureRdmaCm) != 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "iWARP queue pairs are connected through rdma_cm alone, and the peer does not offer it");
 }
 
 absl::Status CheckSameKind(LinkKind mine, LinkKind theirs) {

@@ -20,8 +20,11 @@ namespace verbena {
 // The versions of the protocol that this build speaks.
 inline constexpr uint32_t kMinProtocolVersion = 1;
 inline constexpr uint32_t kMaxProtocolVersion = 1;
-// The feature bits that this build knows; none is assigned yet.
-inline constexpr uint64_t kSupportedFeatures = 0;
+// Feature bits. The queue pairs are connected through rdma_cm: a side that has no connection
+// manager leaves it out.
+inline constexpr uint64_t kFeatureRdmaCm = 1u << 0;
+// Those that this build knows.
+inline constexpr uint64_t kSupportedFeatures = kFeatureRdmaCm;
 
 // What this side brings to a handshake.
 struct HandshakeOptions {
@@ -38,7 +41,8 @@ std::string EncodeHello(const LinkParameters& mine, const HandshakeOptions& opti
 absl::StatusOr<LinkParameters> ParseHello(const std::string& bytes,
                                           const HandshakeOptions& options);
 
-// `offer` is what ParseHello() returned.
+// `offer` is what ParseHello() returned. Its kFeatureRdmaCm is granted when `mine.rdma_cm` has a
+// port.
 std::string EncodeAcceptance(const LinkParameters& offer, const LinkParameters& mine);
 // `why` is an error.
 std::string EncodeRefusal(const absl::Status& why);
@@ -48,6 +52,10 @@ absl::StatusOr<LinkParameters> ParseReply(const std::string& bytes,
 
 std::string EncodeReady();
 absl::Status ParseReady(const std::string& bytes);
+
+// FAILED_PRECONDITION when queue pairs of `kind` cannot be connected with these features: iWARP
+// without kFeatureRdmaCm.
+absl::Status CheckConnectable(LinkKind kind, uint64_t features);
 
 // FAILED_PRECONDITION unless the two can be connected to each other.
 absl::Status CheckSameKind(LinkKind mine, LinkKind theirs);

@@ -23,6 +23,13 @@ inline constexpr uint32_t kMaxEagerBytes = 1024 * 1024;
 inline constexpr uint32_t kMaxExecutors = 1024;
 inline constexpr size_t kMaxPeerNameBytes = 256;
 
+// Where a server's connection manager listens, and the token that its client shows there.
+struct RdmaCmService {
+  std::array<uint8_t, 16> address{};  // IPv6, or IPv4 mapped
+  uint16_t port = 0;                  // 0: there is none
+  uint64_t token = 0;
+};
+
 struct LinkParameters {
   // For logs; what is not printable arrives escaped.
   std::string name;
@@ -41,6 +48,9 @@ struct LinkParameters {
   // In an offer the executor that the client wants there; in an answer the one that it got.
   uint32_t executor_index = 0;
   uint32_t executor_count = 1;  // of this side
+
+  // In an answer whose features have kFeatureRdmaCm.
+  RdmaCmService rdma_cm = {};
 
   // What both sides speak: filled in on what the handshake returns, ignored on what it is given.
   uint32_t version = 0;

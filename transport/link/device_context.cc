@@ -5,9 +5,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/connect/rdma_cm.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/log/log.h"
 
@@ -31,6 +33,25 @@ bool IsRoutine(ibv_event_type type) {
          type == IBV_EVENT_SRQ_LIMIT_REACHED;
 }
 
+absl::StatusOr<bool> WantsRdmaCm(const std::string& connect, LinkKind kind) {
+  if (connect.empty() || connect == "auto") {
+    const char* set = std::getenv("VERBENA_CONNECT");
+    const std::string from_environment = set == nullptr ? "" : set;
+    const bool decides = !from_environment.empty() && from_environment != "auto";
+    if (decides) return WantsRdmaCm(from_environment, kind);
+    return kind == LinkKind::kIwarp;
+  }
+  if (connect != "exchange" && connect != "rdma_cm") {
+    return absl::InvalidArgumentError(fmt::format(
+        "queue pairs cannot be connected by \"{}\": auto, exchange or rdma_cm", connect));
+  }
+  if (connect == "exchange" && kind == LinkKind::kIwarp) {
+    return absl::FailedPreconditionError(
+        "iWARP queue pairs are connected through rdma_cm alone, not by exchange");
+  }
+  return connect == "rdma_cm" && kind != LinkKind::kSoft;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DeviceContext>> DeviceContext::Create(Device& device,
@@ -42,6 +63,7 @@ absl::StatusOr<std::unique_ptr<DeviceContext>> DeviceContext::Create(Device& dev
   if (!pd.ok()) return pd.status();
   std::unique_ptr<DeviceContext> context(
       new DeviceContext(device, PdHandle(device, *pd), *address));
+  if (absl::Status status = context->ChooseConnector(options); !status.ok()) return status;
   if (options.event_thread) {
     if (absl::Status status = context->StartThread(); !status.ok()) return status;
   }
@@ -60,6 +82,22 @@ DeviceContext::~DeviceContext() {
     thread_.join();
   }
   if (stop_fd_ >= 0) close(stop_fd_);
+}
+
+absl::Status DeviceContext::ChooseConnector(const Options& options) {
+  connector_ = options.use_connector;
+  if (connector_ != nullptr) return absl::OkStatus();
+  absl::StatusOr<bool> wanted = WantsRdmaCm(options.connect, address_.kind);
+  if (!wanted.ok()) return wanted.status();
+  if (!*wanted) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<RdmaCm>> started = RdmaCm::Start({.device = device_.name(),
+                                                                   .port = address_.port,
+                                                                   .kind = address_.kind,
+                                                                   .gid = address_.gid});
+  if (!started.ok()) return started.status();
+  owned_connector_ = *std::move(started);
+  connector_ = owned_connector_.get();
+  return absl::OkStatus();
 }
 
 absl::Status DeviceContext::StartThread() {

@@ -1,10 +1,8 @@
 #include "verbena/transport/link/endpoint.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "fmt/format.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/log/log.h"
@@ -171,186 +169,6 @@ void Endpoint::WakeRoomWaiters() {
   for (Link* link : waiters) link->WakeWriters();
 }
 
-// --- connecting
-
-absl::StatusOr<Link*> Endpoint::NewLink(FrameSink& sink) {
-  if (shutting_down_) return absl::UnavailableError("the endpoint is shutting down");
-  if (free_slots_.empty()) {
-    ++stats_.links_refused;
-    return absl::ResourceExhaustedError(fmt::format(
-        "max_links reached: all {} links of this executor are in use", limits_.max_links));
-  }
-  absl::StatusOr<QpHandle> qp =
-      CreateLinkQp(context_.device(), context_.pd(), cq_, receives_->srq(), limits_,
-                   max_inline_bytes_, address_);
-  if (!qp.ok()) return qp.status();
-  if (links_by_qpn_.contains((*qp)->qp_num)) {
-    // The device gave out a number whose old completions may still be queued: poll them out first.
-    executor_.DrainCq(cq_);
-    if (links_by_qpn_.contains((*qp)->qp_num)) {
-      return absl::UnavailableError(
-          fmt::format("QPN {:#x} is still in use by a closing link; try again", (*qp)->qp_num));
-    }
-  }
-  const uint32_t index = free_slots_.front();
-  free_slots_.pop_front();
-  Slot& slot = slots_[index];
-  const LinkKey key{index, slot.generation & WrId::kGenerationMask};
-  slot.link.reset(new Link(*this, key, *std::move(qp), sink));
-  Link* link = slot.link.get();
-  links_by_qpn_[link->qpn()] = link;
-  ++stats_.links;
-  UpdateReceiveTarget();
-  // The peer may send as soon as it has the answer, so the receives must lie there before.
-  Flush();
-  std::weak_ptr<bool> alive = alive_;
-  context_.Subscribe(link->qpn(), executor_, [this, alive, key](ibv_event_type type) {
-    if (alive.expired()) return;
-    if (Link* found = Find(key)) OnQpEvent(*found, type);
-  });
-  return link;
-}
-
-void Endpoint::OnQpEvent(Link& link, ibv_event_type type) {
-  if (type == IBV_EVENT_QP_LAST_WQE_REACHED) {
-    link.last_wqe_.Set();
-    return;
-  }
-  link.Close(absl::UnavailableError(
-      fmt::format("{} on QPN {:#x}, peer {}", ibv_event_type_str(type), link.qpn(), link.peer())));
-}
-
-LinkParameters Endpoint::MyParameters(const Link& link, uint32_t psn) const {
-  LinkParameters mine;
-  mine.kind = context_.address().kind;
-  std::memcpy(mine.gid.data(), address_.gid.raw, mine.gid.size());
-  mine.lid = address_.lid;
-  mine.qp_number = link.qpn();
-  mine.packet_sequence_number = psn;
-  mine.max_reads = MaxReads(context_.device());
-  mine.mtu_bytes = 128u << address_.active_mtu;
-  mine.credit_grant = limits_.initial_credits;
-  mine.eager_bytes = limits_.eager_bytes;
-  mine.executor_index = executor_index_;
-  mine.executor_count = executor_count_;
-  return mine;
-}
-
-absl::Status Endpoint::ConnectQp(Link& link, uint32_t psn, const LinkParameters& peer) {
-  RemoteQp remote;
-  remote.qpn = peer.qp_number;
-  remote.psn = peer.packet_sequence_number;
-  std::memcpy(remote.gid.raw, peer.gid.data(), peer.gid.size());
-  remote.lid = peer.lid;
-  remote.max_reads = peer.max_reads;
-  // The handshake admits the five sizes that verbs know, 256 to 4096.
-  for (remote.mtu = IBV_MTU_256;
-       (128u << remote.mtu) < peer.mtu_bytes && remote.mtu < IBV_MTU_4096;) {
-    remote.mtu = static_cast<ibv_mtu>(remote.mtu + 1);
-  }
-  return ConnectLinkQp(context_.device(), link.qp_.get(), address_, psn, remote);
-}
-
-Task<absl::StatusOr<Link*>> Endpoint::Connect(std::unique_ptr<MessageStream> stream,
-                                              FrameSink& sink, uint32_t wanted_executor) {
-  absl::StatusOr<Link*> created = NewLink(sink);
-  if (!created.ok()) co_return created.status();
-  const LinkKey key = (*created)->key();
-  // Also when the caller abandons this: the queue pair must not stay behind.
-  absl::Cleanup give_up = [this, key] { CloseIfThere(key, "connecting was given up"); };
-  LinkParameters peer;
-  absl::Status status = co_await WithDeadline(Offer(key, *stream, wanted_executor, peer),
-                                              executor_.now() + limits_.connect_timeout);
-  if (!status.ok()) co_return status;
-  Link* link = Find(key);
-  if (link == nullptr || link->state() != LinkState::kConnecting) co_return Lost();
-  std::move(give_up).Cancel();
-  MarkOpen(*link, peer, stream->peer());
-  Watch(*link, std::move(stream));
-  co_return link;
-}
-
-Task<absl::Status> Endpoint::Offer(LinkKey key, MessageStream& stream, uint32_t wanted_executor,
-                                   LinkParameters& peer) {
-  const uint32_t psn = NewPsn();
-  LinkParameters mine = MyParameters(*Find(key), psn);
-  mine.executor_index = wanted_executor;
-  absl::StatusOr<LinkParameters> answer = co_await OfferLink(stream, mine);
-  if (!answer.ok()) co_return answer.status();
-  peer = *answer;
-  Link* link = Find(key);
-  if (link == nullptr || link->state() != LinkState::kConnecting) co_return Lost();
-  if (absl::Status status = ConnectQp(*link, psn, peer); !status.ok()) co_return status;
-  co_return co_await ConfirmReady(stream);
-}
-
-Task<absl::StatusOr<Link*>> Endpoint::Accept(std::unique_ptr<MessageStream> stream,
-                                             LinkParameters offer, FrameSink& sink) {
-  absl::StatusOr<Link*> created = NewLink(sink);
-  if (!created.ok()) {
-    absl::Status refused = co_await WithDeadline(RefuseOffer(*stream, created.status()),
-                                                 executor_.now() + limits_.connect_timeout);
-    if (!refused.ok()) Log(LogLevel::kInfo, refused.ToString());
-    co_return created.status();
-  }
-  const LinkKey key = (*created)->key();
-  absl::Cleanup give_up = [this, key] { CloseIfThere(key, "the handshake failed"); };
-  absl::Status status = co_await WithDeadline(Answer(**created, *stream, offer),
-                                              executor_.now() + limits_.connect_timeout);
-  if (!status.ok()) co_return status;
-  // Open since its answer went out, it may have been lost again meanwhile.
-  Link* link = Find(key);
-  if (link == nullptr || !link->open()) co_return Lost();
-  std::move(give_up).Cancel();
-  Watch(*link, std::move(stream));
-  co_return link;
-}
-
-// Touches the link before its first wait only: after that it may be gone.
-Task<absl::Status> Endpoint::Answer(Link& link, MessageStream& stream,
-                                    const LinkParameters& offer) {
-  const uint32_t psn = NewPsn();
-  if (absl::Status status = ConnectQp(link, psn, offer); !status.ok()) {
-    absl::Status refused = co_await RefuseOffer(stream, status);
-    co_return refused.ok() ? status : refused;
-  }
-  // Open before the answer goes out: the peer's first request may be faster than its word that it
-  // is ready.
-  MarkOpen(link, offer, stream.peer());
-  absl::Status status = co_await AcceptOffer(stream, offer, MyParameters(link, psn));
-  if (!status.ok()) co_return status;
-  co_return co_await AwaitReady(stream);
-}
-
-void Endpoint::MarkOpen(Link& link, const LinkParameters& peer, const std::string& name) {
-  const uint32_t max_reads = std::min<uint32_t>(
-      {static_cast<uint32_t>(std::max(context_.device().attributes().max_qp_init_rd_atom, 0)),
-       peer.max_reads, kMaxReads});
-  link.MarkOpen(peer.credit_grant, peer.eager_bytes, max_reads, name);
-  ++stats_.links_opened;
-  StartLivenessTimer();
-}
-
-void Endpoint::CloseIfThere(LinkKey key, const char* reason) {
-  if (Link* link = Find(key)) link->Close(absl::CancelledError(reason));
-}
-
-absl::Status Endpoint::Lost() {
-  return absl::UnavailableError("the link was lost during its handshake");
-}
-
-uint32_t Endpoint::NewPsn() {
-  // A packet sequence number has 24 bits; random, so that packets of a former QP with this number
-  // do not fit.
-  return static_cast<uint32_t>(Random::Real().Next()) & 0xffffff;
-}
-
-void Endpoint::Watch(Link& link, std::unique_ptr<MessageStream> stream) {
-  link.stream_ = std::move(stream);
-  link.unwatched_.Reset();
-  tasks_.Spawn(WatchStream(link));
-}
-
 // --- liveness
 
 // Nothing is ever sent on the stream after the handshake: whatever comes out of it, the peer is
@@ -399,7 +217,9 @@ Task<void> Endpoint::Teardown(Link& link) {
   if (!status.ok()) Log(LogLevel::kWarning, status.ToString());
   if (link.stream_ != nullptr) (void)co_await link.unwatched_.Wait();
   const TimePoint limit = executor_.now() + limits_.teardown_timeout;
-  if (link.InFlight() > 0) {
+  // Where a marker would never complete, moving to ERR has flushed what was posted (siw), and
+  // destroying the queue pair ends the rest.
+  if (link.InFlight() > 0 && context_.device().capabilities().flushes_in_error) {
     link.PostDrainMarker();
     status = co_await WithDeadline(WaitFor(link.drained_), limit);
     if (!status.ok()) {

@@ -24,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/handshake.h"
+#include "verbena/transport/connect/qp_connector.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/random.h"
@@ -103,9 +104,15 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
                            LinkParameters& peer);
   Task<absl::Status> Answer(Link& link, MessageStream& stream, const LinkParameters& offer);
   LinkParameters MyParameters(const Link& link, uint32_t psn) const;
+  HandshakeOptions MyOptions() const;
   absl::Status ConnectQp(Link& link, uint32_t psn, const LinkParameters& peer);
+  ConnectableQp Connectable(const Link& link, const LinkParameters& peer);
+  // `client` is how a server names its peer; nullptr at the client.
+  Task<absl::Status> ConnectManaged(LinkKey key, std::shared_ptr<QpConnection> connection,
+                                    const LinkParameters& peer, const std::string* client);
   void OnQpEvent(Link& link, ibv_event_type type);
-  void MarkOpen(Link& link, const LinkParameters& peer, const std::string& name);
+  void MarkOpen(Link& link, const LinkParameters& peer, const std::string& name,
+                FirstSend first_send);
   void CloseIfThere(LinkKey key, const char* reason);
   static absl::Status Lost();
   void StartLivenessTimer();

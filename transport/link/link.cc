@@ -35,13 +35,19 @@ Link::~Link() {
 }
 
 void Link::MarkOpen(uint32_t peer_credits, uint32_t peer_eager_bytes, uint32_t max_reads,
-                    const std::string& peer) {
+                    const std::string& peer, FirstSend first_send) {
   credits_ = SendCredits(peer_credits);
   one_sided_.set_max_reads(max_reads);
   send_bytes_ = std::min(peer_eager_bytes, endpoint_.limits().eager_bytes);
   peer_ = peer;
   last_heard_ = endpoint_.executor().now();
   state_ = LinkState::kOpen;
+  held_back_ = first_send == FirstSend::kPeers;
+  if (first_send == FirstSend::kOurs) {
+    // A channel may be quiet for long, and its peer could not even say that it goes away.
+    ping_due_ = true;
+    ScheduleFlush();
+  }
 }
 
 char* Link::Append(const FrameHeader& header, size_t body_bytes) {
@@ -101,6 +107,10 @@ void Link::ScheduleFlush() {
 }
 
 void Link::Flush() {
+  if (held_back_) {
+    flush_scheduled_ = false;
+    return;
+  }
   if (open()) {
     if (one_sided_.waiting()) PostTransfers();
   }
@@ -218,6 +228,10 @@ void Link::OnSend(const char* bytes, size_t size) {
   ++stats_.receives;
   stats_.bytes_received += size;
   heard_ = true;
+  if (held_back_) {
+    held_back_ = false;
+    ScheduleFlush();
+  }
   FrameParser parser(bytes, size);
   const SendHeader& header = parser.header();
   absl::Status status;

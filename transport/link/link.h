@@ -23,6 +23,7 @@
 
 #include "absl/status/status.h"
 #include "verbena/transport/connect/bootstrap.h"
+#include "verbena/transport/connect/qp_connector.h"
 #include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/intrusive_list.h"
 #include "verbena/transport/device/handles.h"
@@ -77,6 +78,10 @@ enum class LinkState {
   kDraining,  // the QP is in ERR; its flushes are awaited
   kClosed,    // the QP is gone
 };
+
+// Which side may send first. iWARP's connections (MPA, RFC 5044, 7.1.2) are begun by who connected:
+// the other side holds its SENDs back until it has heard from it.
+enum class FirstSend : uint8_t { kAny, kOurs, kPeers };
 
 class Link final : private FlushHook {
  public:
@@ -136,7 +141,7 @@ class Link final : private FlushHook {
   // Asks the peer for credits that it was lent. True when it was asked.
   bool Recall();
   void MarkOpen(uint32_t peer_credits, uint32_t peer_eager_bytes, uint32_t max_reads,
-                const std::string& peer);
+                const std::string& peer, FirstSend first_send);
 
   bool OpenSend(bool spends_reserve);
   void Flush() override;
@@ -162,6 +167,7 @@ class Link final : private FlushHook {
   Endpoint& endpoint_;
   const LinkKey key_;
   FrameSink* sink_;
+  std::shared_ptr<QpConnection> connection_;  // null without a connection manager; outlives qp_
   QpHandle qp_;
   const uint32_t qpn_;
   LinkState state_ = LinkState::kConnecting;
@@ -191,6 +197,7 @@ class Link final : private FlushHook {
   bool ping_due_ = false;
   bool recall_due_ = false;
   bool serving_writer_ = false;
+  bool held_back_ = false;  // until the peer has sent something
   // A SEND came since the last liveness check. The hot path reads no clock: that costs as much as
   // posting a WR.
   bool heard_ = false;

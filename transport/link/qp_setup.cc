@@ -7,6 +7,8 @@
 namespace verbena {
 namespace {
 
+constexpr unsigned kAccess = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+
 LinkKind KindOf(Device& device, const ibv_port_attr& port, bool roce_v1) {
   if (device.kind() == DeviceKind::kSoft) return LinkKind::kSoft;
   if (device.context()->device->transport_type == IBV_TRANSPORT_IWARP) return LinkKind::kIwarp;
@@ -25,11 +27,6 @@ absl::StatusOr<PortAddress> ReadPortAddress(Device& device, const DevicePort& wa
         fmt::format("port {} of {} is not active; bring it up: ip link set dev NETDEV up", port,
                     device.name()));
   }
-  const LinkKind kind = KindOf(device, *attributes, wanted.roce_v1);
-  if (kind == LinkKind::kIwarp) {
-    return absl::UnimplementedError(
-        fmt::format("{} is an iWARP device: only rdma_cm connects its queue pairs", device.name()));
-  }
   absl::StatusOr<ibv_gid> gid = device.QueryGid(port, wanted.gid_index);
   if (!gid.ok()) return gid.status();
   return PortAddress{.port = port,
@@ -37,7 +34,7 @@ absl::StatusOr<PortAddress> ReadPortAddress(Device& device, const DevicePort& wa
                      .gid = *gid,
                      .lid = attributes->lid,
                      .active_mtu = attributes->active_mtu,
-                     .kind = kind,
+                     .kind = KindOf(device, *attributes, wanted.roce_v1),
                      .grh_required = (attributes->flags & IBV_QPF_GRH_REQUIRED) != 0};
 }
 
@@ -61,9 +58,10 @@ absl::StatusOr<QpHandle> CreateLinkQp(Device& device, ibv_pd* pd, ibv_cq* cq, ib
   attributes.qp_state = IBV_QPS_INIT;
   attributes.pkey_index = 0;
   attributes.port_num = local.port;
-  attributes.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
-  absl::Status status = device.ModifyQp(
-      qp.get(), attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+  attributes.qp_access_flags = kAccess;
+  int mask = IBV_QP_STATE | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+  if (local.kind != LinkKind::kIwarp) mask |= IBV_QP_PKEY_INDEX;
+  absl::Status status = device.ModifyQp(qp.get(), attributes, mask);
   if (!status.ok()) return status;
   return qp;
 }
@@ -95,11 +93,39 @@ absl::Status ConnectLinkQp(Device& device, ibv_qp* qp, const PortAddress& local,
   attributes.timeout = kAckTimeout;
   attributes.retry_cnt = kRetryCount;
   attributes.rnr_retry = kRnrRetry;
-  attributes.max_rd_atomic = static_cast<uint8_t>(std::clamp<int>(
-      device.attributes().max_qp_init_rd_atom, 0, std::min(remote.max_reads, kMaxReads)));
+  attributes.max_rd_atomic = ReadsStarted(device, remote.max_reads);
   return device.ModifyQp(qp, attributes,
                          IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
                              IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
+}
+
+absl::Status ConnectManagedQp(Device& device, ibv_qp* qp, const PortAddress& local,
+                              uint8_t peer_reads, QpConnection& connection) {
+  // The kernel may set bits behind the last, which older verbs had.
+  constexpr int kKnownBits = (IBV_QP_DEST_QPN << 1) - 1;
+  for (ibv_qp_state state : {IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS}) {
+    ibv_qp_attr attributes = {};
+    attributes.qp_state = state;
+    int mask = 0;
+    if (absl::Status known = connection.FillIn(attributes, mask); !known.ok()) return known;
+    if (mask == 0) continue;
+    attributes.qp_access_flags = kAccess;
+    attributes.path_mtu = std::min(attributes.path_mtu, local.active_mtu);
+    attributes.max_dest_rd_atomic = MaxReads(device);
+    attributes.min_rnr_timer = kMinRnrTimer;
+    attributes.timeout = kAckTimeout;
+    attributes.retry_cnt = kRetryCount;
+    attributes.rnr_retry = kRnrRetry;
+    attributes.max_rd_atomic = ReadsStarted(device, peer_reads);
+    absl::Status moved = device.ModifyQp(qp, attributes, mask & kKnownBits);
+    if (!moved.ok()) return moved;
+  }
+  return absl::OkStatus();
+}
+
+uint8_t ReadsStarted(const Device& device, uint8_t peer_reads) {
+  return static_cast<uint8_t>(
+      std::clamp<int>(device.attributes().max_qp_init_rd_atom, 0, std::min(peer_reads, kMaxReads)));
 }
 
 uint8_t MaxReads(const Device& device) {

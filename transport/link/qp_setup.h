@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/transport/connect/link_parameters.h"
+#include "verbena/transport/connect/qp_connector.h"
 #include "verbena/transport/device/handles.h"
 #include "verbena/transport/link/limits.h"
 
@@ -40,8 +41,7 @@ struct RemoteQp {
   uint8_t max_reads = 1;
 };
 
-// Reads the attributes of `port`. UNAVAILABLE when it is not active; UNIMPLEMENTED on iWARP, whose
-// queue pairs only rdma_cm connects.
+// Reads the attributes of the port. UNAVAILABLE when it is not active.
 absl::StatusOr<PortAddress> ReadPortAddress(Device& device, const DevicePort& wanted);
 
 // A queue pair in INIT, on `cq` in both directions and on `srq`.
@@ -52,6 +52,14 @@ absl::StatusOr<QpHandle> CreateLinkQp(Device& device, ibv_pd* pd, ibv_cq* cq, ib
 // Takes it from INIT to RTS. `local_psn` is what the peer was told.
 absl::Status ConnectLinkQp(Device& device, ibv_qp* qp, const PortAddress& local, uint32_t local_psn,
                            const RemoteQp& remote);
+
+// The same with what a connection manager knows of the path, after its AwaitPeer(). Where links
+// have values of their own (limits.h), those are used. Nothing is left to do on iWARP.
+absl::Status ConnectManagedQp(Device& device, ibv_qp* qp, const PortAddress& local,
+                              uint8_t peer_reads, QpConnection& connection);
+
+// READs and atomics that this side starts at once, when the peer serves `peer_reads`.
+uint8_t ReadsStarted(const Device& device, uint8_t peer_reads);
 
 // READs and atomics that `device` serves at once per link.
 uint8_t MaxReads(const Device& device);

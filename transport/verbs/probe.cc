@@ -90,19 +90,35 @@ bool AwaitLastWqe(Device& device) {
   }
 }
 
-bool ProbeLastWqe(Device& device, const Bench& bench, ibv_srq* srq) {
+// A QP in ERR; none when the device has no such transition.
+QpHandle MakeQpInError(Device& device, const Bench& bench, ibv_srq* srq) {
   ibv_qp_init_attr attributes = RcQp(bench, srq, 1, 0);
   absl::StatusOr<ibv_qp*> qp = device.CreateQp(bench.pd.get(), attributes);
-  if (!qp.ok()) return false;
+  if (!qp.ok()) return {};
   QpHandle owner(device, *qp);
   ibv_qp_attr change{};
   change.qp_state = IBV_QPS_INIT;
   change.port_num = 1;
   constexpr int kInit = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-  if (!device.ModifyQp(*qp, change, kInit).ok()) return false;
+  if (!device.ModifyQp(*qp, change, kInit).ok()) return {};
   change.qp_state = IBV_QPS_ERR;
-  if (!device.ModifyQp(*qp, change, IBV_QP_STATE).ok()) return false;
-  return AwaitLastWqe(device);
+  if (!device.ModifyQp(*qp, change, IBV_QP_STATE).ok()) return {};
+  return owner;
+}
+
+// True when a SEND of no bytes came back within 100 ms.
+bool ProbeErrorFlush(const Bench& bench, ibv_qp* qp) {
+  ibv_send_wr send{};
+  send.opcode = IBV_WR_SEND;
+  send.send_flags = IBV_SEND_SIGNALED;
+  ibv_send_wr* refused = nullptr;
+  if (ibv_post_send(qp, &send, &refused) != 0) return false;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+  ibv_wc completion{};
+  while (ibv_poll_cq(bench.cq.get(), 1, &completion) == 0) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+  }
+  return true;
 }
 
 bool HasType2Windows(const ibv_device_attr& attributes) {
@@ -135,7 +151,9 @@ DeviceCapabilities ProbeCapabilities(Device& device) {
   found.srq = static_cast<bool>(srq);
   if (found.srq) {
     found.srq_limit_event = !iwarp && ProbeSrqLimit(device, srq.get());
-    found.last_wqe_event = ProbeLastWqe(device, *bench, srq.get());
+    const QpHandle qp = MakeQpInError(device, *bench, srq.get());
+    found.last_wqe_event = qp && AwaitLastWqe(device);
+    found.flushes_in_error = qp && ProbeErrorFlush(*bench, qp.get());
   }
   return found;
 }

@@ -239,6 +239,63 @@ TEST(HandshakeCodecTest, FeaturesAreThoseOfBothAndUnknownBitsAreIgnored) {
             0b0110u);
 }
 
+LinkParameters OfferOfRdmaCm() {
+  const ParametersOr offer = ParseHello(EncodeHello(Side("client", 5), {}), {.executor_count = 4});
+  EXPECT_TRUE(offer.ok()) << offer.status();
+  return offer.value_or(LinkParameters{});
+}
+
+TEST(HandshakeCodecTest, AServerWithRdmaCmSaysWhereItListens) {
+  LinkParameters server = Side("server", 6);
+  server.rdma_cm = {.address = {0xfd, 1}, .port = 4000, .token = 0xfeedfacecafebeef};
+  const ParametersOr answer = ParseReply(EncodeAcceptance(OfferOfRdmaCm(), server), {});
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->features, kFeatureRdmaCm);
+  EXPECT_EQ(answer->rdma_cm.address, server.rdma_cm.address);
+  EXPECT_EQ(answer->rdma_cm.port, 4000);
+  EXPECT_EQ(answer->rdma_cm.token, 0xfeedfacecafebeef);
+}
+
+TEST(HandshakeCodecTest, RdmaCmIsNotGrantedWhereThereIsNoneOrNobodyAsks) {
+  LinkParameters server = Side("server", 6);
+  EXPECT_EQ(ParseReply(EncodeAcceptance(OfferOfRdmaCm(), server), {}).value().features, 0u);
+  server.rdma_cm = {.address = {0xfd, 1}, .port = 4000, .token = 1};
+  LinkParameters offer = OfferOfRdmaCm();
+  offer.features = 0;
+  const ParametersOr answer = ParseReply(EncodeAcceptance(offer, server), {});
+  EXPECT_EQ(answer.value().features, 0u);
+  EXPECT_EQ(answer->rdma_cm.port, 0);
+}
+
+TEST(HandshakeCodecTest, ARdmaCmServiceThatIsNoneIsRefused) {
+  LinkParameters server = Side("server", 6);
+  server.rdma_cm = {.address = {0xfd, 1}, .port = 4000, .token = 1};
+  wire::HelloReply good;
+  ASSERT_TRUE(good.ParseFromString(EncodeAcceptance(OfferOfRdmaCm(), server)));
+  ASSERT_TRUE(ParseReply(good.SerializeAsString(), {}).ok());
+  const std::vector<std::pair<std::string, std::function<void(wire::RdmaCmService&)>>> faults = {
+      {"rdma_cm address of 4 bytes", [](auto& service) { service.set_address("abcd"); }},
+      {"rdma_cm address of zeros",
+       [](auto& service) { service.set_address(std::string(16, '\0')); }},
+      {"rdma_cm port 0", [](auto& service) { service.clear_port(); }},
+      {"rdma_cm port 65536", [](auto& service) { service.set_port(65536); }},
+      {"rdma_cm address of 0 bytes", [](auto& service) { service.Clear(); }},
+  };
+  for (const auto& [says, spoil] : faults) {
+    wire::HelloReply bad = good;
+    spoil(*bad.mutable_accepted()->mutable_rdma_cm());
+    const absl::Status status = ParseReply(bad.SerializeAsString(), {}).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_TRUE(Says(status, says)) << status;
+  }
+}
+
+TEST(HandshakeCodecTest, IwarpNeedsRdmaCm) {
+  EXPECT_TRUE(CheckConnectable(LinkKind::kIwarp, kFeatureRdmaCm).ok());
+  EXPECT_TRUE(CheckConnectable(LinkKind::kRoce, 0).ok());
+  EXPECT_EQ(CheckConnectable(LinkKind::kIwarp, 0).code(), StatusCode::kFailedPrecondition);
+}
+
 // A newer peer's message: fields 100 (a varint) and 101 (bytes), which nobody knows yet.
 std::string WithUnknownFields(std::string bytes) {
   return std::move(bytes) + std::string("\xa0\x06\x2a\xaa\x06\x03new", 9);

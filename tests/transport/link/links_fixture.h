@@ -12,12 +12,14 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/connect/local_bootstrap.h"
+#include "verbena/transport/connect/qp_connector.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/spawn.h"
 #include "verbena/transport/link/device_context.h"
@@ -83,10 +85,11 @@ class Flood final : private SendWaiter {
 
 class LinksFixture : public testing::Test {
  protected:
-  void Start(const LinkLimits& client_limits, const LinkLimits& server_limits) {
+  void Start(const LinkLimits& client_limits, const LinkLimits& server_limits,
+             QpConnector* connector = nullptr) {
     executor_ = *Executor::Create({});
     device_ = *SoftDevice::Create({});
-    context_ = *DeviceContext::Create(*device_, {});
+    context_ = *DeviceContext::Create(*device_, {.use_connector = connector});
     client_ = *Endpoint::Create(*executor_, *context_, client_limits);
     server_ = *Endpoint::Create(*executor_, *context_, server_limits);
     listener_ = *bootstrap_.Listen("server");
@@ -119,13 +122,27 @@ class LinksFixture : public testing::Test {
 
   // A link from client() to server(); returns the client's end, nullptr after a failure.
   Link* Connect(FrameSink& client_sink, FrameSink& server_sink) {
+    absl::StatusOr<Link*> link = TryConnect(client_sink, server_sink);
+    EXPECT_TRUE(link.ok()) << link.status();
+    PollUntil([this] { return accepted_.has_value(); });
+    EXPECT_TRUE(accepted_->ok()) << accepted_->status();
+    return link.value_or(nullptr);
+  }
+
+  // The same where it may fail. What became of it at the server: accepted(), later.
+  absl::StatusOr<Link*> TryConnect(FrameSink& client_sink, FrameSink& server_sink) {
+    accepted_.reset();
     Spawn(*executor_, AcceptOne(server_sink));
-    Link* link = nullptr;
+    absl::StatusOr<Link*> link;
     RunToEnd(ConnectOne(client_sink, link));
     return link;
   }
 
+  // The server's end of the last link.
+  const std::optional<absl::StatusOr<Link*>>& accepted() const { return accepted_; }
+
   Executor& executor() { return *executor_; }
+  SoftDevice& device() { return *device_; }
   // Of the device that both endpoints are on.
   ibv_context& context() { return *device_->context(); }
   DeviceContext& device_context() { return *context_; }
@@ -143,17 +160,14 @@ class LinksFixture : public testing::Test {
     if (!stream.ok()) co_return;
     absl::StatusOr<LinkParameters> offer = co_await ReceiveOffer(**stream);
     if (!offer.ok()) co_return;
-    absl::StatusOr<Link*> link = co_await server_->Accept(*std::move(stream), *offer, sink);
-    EXPECT_TRUE(link.ok()) << link.status();
+    accepted_ = co_await server_->Accept(*std::move(stream), *offer, sink);
   }
 
-  Task<void> ConnectOne(FrameSink& sink, Link*& link) {
+  Task<void> ConnectOne(FrameSink& sink, absl::StatusOr<Link*>& link) {
     absl::StatusOr<std::unique_ptr<MessageStream>> stream = co_await bootstrap_.Connect("server");
     EXPECT_TRUE(stream.ok()) << stream.status();
     if (!stream.ok()) co_return;
-    absl::StatusOr<Link*> connected = co_await client_->Connect(*std::move(stream), sink, 0);
-    EXPECT_TRUE(connected.ok()) << connected.status();
-    if (connected.ok()) link = *connected;
+    link = co_await client_->Connect(*std::move(stream), sink, 0);
   }
 
   LocalNetwork network_;
@@ -164,6 +178,7 @@ class LinksFixture : public testing::Test {
   std::unique_ptr<Endpoint> client_;
   std::unique_ptr<Endpoint> server_;
   std::unique_ptr<MessageListener> listener_;
+  std::optional<absl::StatusOr<Link*>> accepted_;
 };
 
 }  // namespace verbena

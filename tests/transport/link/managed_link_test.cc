@@ -1,0 +1,119 @@
+// Links whose queue pairs a connection manager connects.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include "absl/status/status.h"
+#include "tests/transport/link/fake_connector.h"
+#include "tests/transport/link/links_fixture.h"
+#include "verbena/transport/link/device_context.h"
+#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/link.h"
+
+namespace verbena {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ManagedLinkTest : public LinksFixture {
+ protected:
+  void SetUp() override {
+    const LinkLimits limits = {.connect_timeout = std::chrono::milliseconds(200)};
+    Start(limits, limits, &connector_);
+    connector_.set_device(device());
+  }
+  void TearDown() override {
+    LinksFixture::TearDown();
+    EXPECT_EQ(connector_.held(), 0);
+  }
+
+  void PollTurns(int turns) {
+    while (turns-- > 0) executor().Poll();
+  }
+
+  FakeConnector connector_;
+  Receiver client_sink_;
+  Receiver server_sink_;
+};
+
+TEST_F(ManagedLinkTest, FramesTravelInBothDirections) {
+  Link* link = Connect(client_sink_, server_sink_);
+  ASSERT_NE(link, nullptr);
+  EXPECT_EQ(connector_.held(), 2);
+  Flood there(100, 32);
+  Flood back(100, 32);
+  there.Run(*link);
+  back.Run(**accepted().value());
+  PollUntil([&] { return server_sink_.received() == 100 && client_sink_.received() == 100; });
+}
+
+TEST_F(ManagedLinkTest, AServerThatMustNotSendFirstHoldsBackUntilItHears) {
+  connector_.rule = FakeConnector::Rule::kServerWaits;
+  Link* link = Connect(client_sink_, server_sink_);
+  ASSERT_NE(link, nullptr);
+  Link* server_link = **accepted();
+  Flood back(1000, 900);  // more than its credits and buffers
+  back.Run(*server_link);
+  PollTurns(100);
+  EXPECT_EQ(server_link->stats().sends, 0u);
+  EXPECT_EQ(client_sink_.received(), 0u);
+  Flood there(1, 1);
+  there.Run(*link);
+  PollUntil([&] { return client_sink_.received() == 1000; });
+}
+
+TEST_F(ManagedLinkTest, ItsClientSpeaksWithoutBeingAsked) {
+  connector_.rule = FakeConnector::Rule::kClientFirst;
+  ASSERT_NE(Connect(client_sink_, server_sink_), nullptr);
+  Flood back(10, 32);
+  back.Run(**accepted().value());
+  PollUntil([&] { return client_sink_.received() == 10; });
+}
+
+TEST_F(ManagedLinkTest, ARefusedRequestIsTheClientsErrorAndLeavesNothingBehind) {
+  connector_.refusal = absl::UnavailableError("rdma_cm to [fd00::]:7: the peer refuses it");
+  EXPECT_EQ(TryConnect(client_sink_, server_sink_).status(), connector_.refusal);
+  PollUntil([this] { return accepted().has_value(); });
+  EXPECT_FALSE(accepted()->ok());
+  WaitUntilNoLinks();
+  EXPECT_EQ(connector_.held(), 0);
+
+  connector_.refusal = absl::OkStatus();
+  EXPECT_NE(Connect(client_sink_, server_sink_), nullptr);
+}
+
+TEST_F(ManagedLinkTest, TheEndOfItsConnectionEndsTheLink) {
+  ASSERT_NE(Connect(client_sink_, server_sink_), nullptr);
+  connector_.EndAll("the peer disconnected");
+  WaitUntilNoLinks();
+  for (const Receiver* sink : {&client_sink_, &server_sink_}) {
+    EXPECT_EQ(sink->reason().code(), absl::StatusCode::kUnavailable);
+  }
+  EXPECT_THAT(std::string(client_sink_.reason().message()), HasSubstr("the peer disconnected"));
+  EXPECT_EQ(connector_.held(), 0);
+}
+
+TEST(ChoosingAConnectorTest, OnlyWaysThatExistAreTaken) {
+  unsetenv("VERBENA_CONNECT");
+  const std::unique_ptr<SoftDevice> device = *SoftDevice::Create({});
+  for (const char* way : {"", "auto", "exchange", "rdma_cm"}) {
+    auto context = DeviceContext::Create(*device, {.connect = way});
+    ASSERT_TRUE(context.ok()) << context.status();
+    EXPECT_EQ((*context)->connector(), nullptr) << "the soft device has none";
+  }
+  const absl::Status status = DeviceContext::Create(*device, {.connect = "pigeon"}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("\"pigeon\""));
+  setenv("VERBENA_CONNECT", "owl", 1);
+  EXPECT_TRUE(absl::IsInvalidArgument(DeviceContext::Create(*device, {}).status()));
+  EXPECT_TRUE(DeviceContext::Create(*device, {.connect = "exchange"}).ok());
+  unsetenv("VERBENA_CONNECT");
+}
+
+}  // namespace
+}  // namespace verbena

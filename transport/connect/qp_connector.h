@@ -1,0 +1,80 @@
+// QpConnector: connects queue pairs through a connection manager (rdma_cm.h), where the exchange of
+// their numbers alone does not (iWARP), or is not wanted.
+//
+// The handshake comes first, over a MessageStream as always: in it the server says where its
+// connection manager listens, and gives out a token, which is good for one request. Then both sides
+// do the same:
+//
+//   server                                      client
+//     connection = Expect(qp, service)
+//     answers the offer, with `service`  ----->   connection = Connect(qp, service)
+//     co_await connection->AwaitPeer()            co_await connection->AwaitPeer()
+//     moves its queue pair to RTS                 moves its queue pair to RTS
+//     connection->Confirm()                       connection->Confirm()
+//     co_await connection->AwaitEstablished()     co_await connection->AwaitEstablished()
+//
+// A connection is shared by its link and by whoever awaits it; the last to let go disconnects it,
+// which comes after its queue pair has drained and was destroyed. It does not outlive the
+// connector. Awaits have no limit of their own: put WithDeadline around. All of it belongs to one
+// executor's thread, except what is said to be for another.
+
+#ifndef VERBENA_TRANSPORT_CONNECT_QP_CONNECTOR_H_
+#define VERBENA_TRANSPORT_CONNECT_QP_CONNECTOR_H_
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/transport/connect/link_parameters.h"
+#include "verbena/transport/coro/task.h"
+
+namespace verbena {
+
+class QpConnection {
+ public:
+  virtual ~QpConnection() = default;
+
+  // Until the peer's queue pair is known.
+  virtual Task<absl::Status> AwaitPeer() = 0;
+  // The next two after AwaitPeer(). What `attributes.qp_state` needs, INIT, RTR or RTS, with the
+  // mask; 0 where the connection manager moves the queue pair by itself (iWARP).
+  virtual absl::Status FillIn(ibv_qp_attr& attributes, int& mask) = 0;
+  // True where the server may not send before it has heard from its client (iWARP).
+  virtual bool client_sends_first() const = 0;
+  // The queue pair is ready to receive, and its peer may begin.
+  virtual absl::Status Confirm() = 0;
+  virtual Task<absl::Status> AwaitEstablished() = 0;
+};
+
+// What a connector must know of a queue pair.
+struct ConnectableQp {
+  uint32_t qp_number = 0;
+  uint32_t peer_qp_number = 0;
+  uint8_t reads_served = 0;   // READs and atomics at once, here
+  uint8_t reads_started = 0;  // by this side
+  // Called at most once, when an established connection ends: the peer disconnected, or the device
+  // is being removed. On a thread of the connector's; never after the connection was let go.
+  std::function<void(const std::string& reason)> on_end = {};
+};
+
+class QpConnector {
+ public:
+  virtual ~QpConnector() = default;
+
+  // Server. Fills in where a client connects to, with a new token. RESOURCE_EXHAUSTED when too many
+  // wait, UNAVAILABLE when nothing can be listened on.
+  virtual absl::StatusOr<std::shared_ptr<QpConnection>> Expect(ConnectableQp qp,
+                                                               RdmaCmService& service) = 0;
+  // Client.
+  virtual absl::StatusOr<std::shared_ptr<QpConnection>> Connect(ConnectableQp qp,
+                                                                const RdmaCmService& service) = 0;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_CONNECT_QP_CONNECTOR_H_

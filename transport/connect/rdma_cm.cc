@@ -1,0 +1,175 @@
+#include "verbena/transport/connect/rdma_cm.h"
+
+#include <fmt/format.h>
+#include <sys/random.h>
+
+#include <cerrno>
+#include <optional>
+#include <utility>
+
+#include "verbena/transport/connect/host_port.h"
+#include "verbena/transport/connect/rdma_cm_private_data.h"
+#include "verbena/transport/connect/rdma_cm_status.h"
+#include "verbena/transport/log/log.h"
+
+namespace verbena {
+namespace {
+
+// Requests that the kernel keeps until they are read; a client whose request is dropped repeats it.
+constexpr int kBacklog = 128;
+// A free port of rdma_cm's may be taken by a TCP socket, which iWARP then cannot listen on.
+constexpr int kListenTries = 8;
+
+// An id for a moment, to ask with.
+class TemporaryId {
+ public:
+  explicit TemporaryId(rdma_cm_id* id) : id_(id) {}
+  TemporaryId(const TemporaryId&) = delete;
+  TemporaryId& operator=(const TemporaryId&) = delete;
+  ~TemporaryId() {
+    if (id_ != nullptr) (void)rdma_destroy_id(id_);
+  }
+  rdma_cm_id* get() const { return id_; }
+  rdma_cm_id* release() { return std::exchange(id_, nullptr); }
+
+ private:
+  rdma_cm_id* id_;
+};
+
+// Unlike a random number for other purposes, nobody may guess it.
+absl::StatusOr<uint64_t> NewToken() {
+  uint64_t token = 0;
+  if (getrandom(&token, sizeof(token), 0) == sizeof(token)) return token;
+  return absl::UnavailableError("getrandom gives no token");
+}
+
+std::string Describe(const RdmaCmService& service) {
+  return FormatHostPort(FormatIp(service.address), service.port);
+}
+
+}  // namespace
+
+RdmaCm::RdmaCm(RdmaCmOptions options, std::shared_ptr<CmChannel> channel)
+    : options_(std::move(options)),
+      channel_(std::move(channel)),
+      waiting_(std::make_shared<CmConnection::Waiting>(kMaxExpectedConnections)) {}
+
+absl::StatusOr<std::unique_ptr<RdmaCm>> RdmaCm::Start(RdmaCmOptions options) {
+  absl::StatusOr<std::shared_ptr<CmChannel>> channel = CmChannel::Open();
+  if (!channel.ok()) return channel.status();
+  std::unique_ptr<RdmaCm> started(new RdmaCm(std::move(options), *std::move(channel)));
+  if (absl::Status status = started->FindAddresses(); !status.ok()) return status;
+  return started;
+}
+
+// NOLINTNEXTLINE(bugprone-exception-escape): posting throws only when memory is out
+RdmaCm::~RdmaCm() {
+  channel_->Stop();
+  if (listener_ != nullptr) (void)rdma_destroy_id(listener_);
+}
+
+absl::Status RdmaCm::FindAddresses() {
+  for (const HostAddress& address : RankAddresses(ListAddresses(), options_.kind, options_.gid)) {
+    if (IsOnPort(address.ip)) addresses_.push_back(address.ip);
+  }
+  if (!addresses_.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(fmt::format(
+      "rdma_cm needs an IP address on port {} of {}, and no interface of it has one; give it one: "
+      "ip addr add ADDRESS/PREFIX dev NETDEV",
+      options_.port, options_.device));
+}
+
+bool RdmaCm::IsOnPort(const IpAddress& ip) {
+  absl::StatusOr<rdma_cm_id*> created = channel_->CreateId(*this);
+  if (!created.ok()) return false;
+  const TemporaryId id(*created);
+  sockaddr_storage address = SocketAddress(ip, 0);
+  if (rdma_bind_addr(id.get(), reinterpret_cast<sockaddr*>(&address)) != 0) return false;
+  return id.get()->verbs != nullptr && id.get()->port_num == options_.port &&
+         options_.device == ibv_get_device_name(id.get()->verbs->device);
+}
+
+// --- servers
+
+absl::StatusOr<uint16_t> RdmaCm::Listen() {
+  std::lock_guard lock(mutex_);
+  if (listener_ != nullptr) return ntohs(rdma_get_src_port(listener_));
+  absl::StatusOr<uint16_t> port = ListenOnce();
+  for (int tries = 1; !port.ok() && tries < kListenTries; ++tries) port = ListenOnce();
+  if (port.ok()) {
+    Log(LogLevel::kInfo,
+        fmt::format("rdma_cm listens at {} on {}",
+                    FormatHostPort(FormatIp(addresses_.front()), *port), options_.device));
+  }
+  return port;
+}
+
+absl::StatusOr<uint16_t> RdmaCm::ListenOnce() {
+  absl::StatusOr<rdma_cm_id*> created = channel_->CreateId(*this);
+  if (!created.ok()) return created.status();
+  TemporaryId id(*created);
+  sockaddr_storage address = SocketAddress(addresses_.front(), 0);
+  const std::string what = fmt::format("rdma_cm at {}", FormatIp(addresses_.front()));
+  if (rdma_bind_addr(id.get(), reinterpret_cast<sockaddr*>(&address)) != 0) {
+    return RdmaCmCallStatus("rdma_bind_addr", errno, what);
+  }
+  if (rdma_listen(id.get(), kBacklog) != 0) return RdmaCmCallStatus("rdma_listen", errno, what);
+  listener_ = id.release();
+  return ntohs(rdma_get_src_port(listener_));
+}
+
+absl::StatusOr<std::shared_ptr<QpConnection>> RdmaCm::Expect(ConnectableQp qp,
+                                                             RdmaCmService& service) {
+  absl::StatusOr<uint16_t> port = Listen();
+  if (!port.ok()) return port.status();
+  absl::StatusOr<uint64_t> token = NewToken();
+  if (!token.ok()) return token.status();
+  auto connection =
+      std::make_shared<CmConnection>(channel_, options_.device, std::move(qp), "its client");
+  connection->ExpectToken(waiting_, *token);
+  if (!waiting_->Add(*token, connection)) {
+    return absl::ResourceExhaustedError(fmt::format(
+        "{} connections wait for their clients' rdma_cm already", kMaxExpectedConnections));
+  }
+  service = {.address = addresses_.front(), .port = *port, .token = *token};
+  return CmConnection::Share(std::move(connection));
+}
+
+void RdmaCm::OnCmEvent(const CmEvent& event) {
+  if (event.type == RDMA_CM_EVENT_CONNECT_REQUEST) return OnRequest(event);
+  if (event.type != RDMA_CM_EVENT_DEVICE_REMOVAL) return;
+  Log(LogLevel::kWarning,
+      fmt::format("{} is being removed: rdma_cm stops listening on it", options_.device));
+  std::lock_guard lock(mutex_);
+  if (event.id == listener_) (void)rdma_destroy_id(std::exchange(listener_, nullptr));
+}
+
+void RdmaCm::OnRequest(const CmEvent& request) {
+  const std::optional<uint64_t> token = ParseConnectData(request.private_data);
+  std::shared_ptr<CmConnection> connection = token ? waiting_->Take(*token) : nullptr;
+  if (connection != nullptr) return connection->Adopt(request);
+  const RejectReason reason = token ? RejectReason::kUnknownToken : RejectReason::kMalformed;
+  RejectCmRequest(request.id, reason);
+  Log(LogLevel::kWarning,
+      fmt::format("rdma_cm on {}: a request is refused: {}", options_.device,
+                  token ? "its token is unknown, was used before or came too late"
+                        : "its private data is none of Verbena's"));
+}
+
+// --- clients
+
+absl::StatusOr<std::shared_ptr<QpConnection>> RdmaCm::Connect(ConnectableQp qp,
+                                                              const RdmaCmService& service) {
+  for (const IpAddress& from : addresses_) {
+    if (IsIpv4(from) != IsIpv4(service.address)) continue;
+    auto connection =
+        std::make_shared<CmConnection>(channel_, options_.device, std::move(qp), Describe(service));
+    connection->Start(from, service);
+    return CmConnection::Share(std::move(connection));
+  }
+  return absl::FailedPreconditionError(
+      fmt::format("rdma_cm to {}: {} has no {} address to connect from", Describe(service),
+                  options_.device, IsIpv4(service.address) ? "IPv4" : "IPv6"));
+}
+
+}  // namespace verbena

@@ -1,0 +1,48 @@
+// Which IP address of this host stands for a port of an RDMA device: rdma_cm names devices by
+// addresses.
+//
+// The choice is a pure function of the interfaces' addresses and the port's GID; ListAddresses()
+// reads them from the kernel. Whether the port really has the address is for rdma_bind_addr to say.
+
+#ifndef VERBENA_TRANSPORT_CONNECT_RDMA_CM_ADDRESS_H_
+#define VERBENA_TRANSPORT_CONNECT_RDMA_CM_ADDRESS_H_
+
+#include <infiniband/verbs.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "verbena/transport/connect/link_parameters.h"
+
+namespace verbena {
+
+// IPv6, or IPv4 mapped.
+using IpAddress = std::array<uint8_t, 16>;
+
+struct HostAddress {
+  std::string interface;
+  std::vector<uint8_t> hardware;  // the interface's; empty where it has none
+  IpAddress ip{};
+};
+
+// Of the interfaces that are up, in the kernel's order; neither loopback nor link-local.
+std::vector<HostAddress> ListAddresses();
+
+// Those that may be the port's, likely ones first: the GID itself (RoCE), the addresses of the
+// interface whose hardware address the GID was made of (iWARP, IPoIB); where there is none of
+// these, all.
+std::vector<HostAddress> RankAddresses(const std::vector<HostAddress>& all, LinkKind kind,
+                                       const ibv_gid& gid);
+
+bool IsIpv4(const IpAddress& ip);
+sockaddr_storage SocketAddress(const IpAddress& ip, uint16_t port);
+// "10.0.0.1" or "fd00::1".
+std::string FormatIp(const IpAddress& ip);
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_CONNECT_RDMA_CM_ADDRESS_H_

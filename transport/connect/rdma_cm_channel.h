@@ -1,0 +1,77 @@
+// CmChannel: the event channel of rdma_cm, and the thread that reads it.
+//
+// An event is copied, acknowledged at once (destroying an id waits for that), and handed to the
+// handler that its id was made with; of a connection request that is the listener's. Shared by
+// every id on it. Stop() ends the thread, after what was posted; from then on Post() refuses.
+
+#ifndef VERBENA_TRANSPORT_CONNECT_RDMA_CM_CHANNEL_H_
+#define VERBENA_TRANSPORT_CONNECT_RDMA_CM_CHANNEL_H_
+
+#include <rdma/rdma_cma.h>
+
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/transport/connect/io_thread.h"
+
+namespace verbena {
+
+// What an rdma_cm_event said.
+struct CmEvent {
+  rdma_cm_event_type type = RDMA_CM_EVENT_ADDR_ERROR;
+  int status = 0;
+  rdma_cm_id* id = nullptr;  // of a connection request the new one, which the handler then owns
+  std::string private_data = {};
+  uint32_t qp_number = 0;
+  uint8_t responder_resources = 0;
+  uint8_t initiator_depth = 0;
+};
+
+class CmEventHandler {
+ public:
+  // On the channel's thread.
+  virtual void OnCmEvent(const CmEvent& event) = 0;
+
+ protected:
+  ~CmEventHandler() = default;
+};
+
+class CmChannel final : public IoObject, public std::enable_shared_from_this<CmChannel> {
+ public:
+  // UNAVAILABLE says what is missing where the kernel has no rdma_cm.
+  static absl::StatusOr<std::shared_ptr<CmChannel>> Open();
+  ~CmChannel() override;
+
+  // From any thread. `handler` lives until the id was destroyed, which happens on the channel's
+  // thread, or after Stop().
+  absl::StatusOr<rdma_cm_id*> CreateId(CmEventHandler& handler);
+
+  // Runs `function` on the thread. False, and it is dropped, once Stop() has been called.
+  template <typename Function>
+  bool Post(Function function) {
+    return io_->Post(std::move(function));
+  }
+  void Stop() { io_->Stop(); }
+  // For timers, which must not run any more when it is stopped.
+  boost::asio::io_context& context() { return io_->context(); }
+
+ private:
+  CmChannel(std::shared_ptr<IoThread> io, rdma_event_channel* channel);
+  void CloseOnThread() override;
+  void ReadWhenReady();
+  // False when the channel is broken.
+  bool ReadAll();
+
+  const std::shared_ptr<IoThread> io_;
+  rdma_event_channel* const channel_;
+  boost::asio::posix::stream_descriptor descriptor_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_CONNECT_RDMA_CM_CHANNEL_H_

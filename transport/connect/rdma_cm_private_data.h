@@ -1,0 +1,43 @@
+// The private data of rdma_cm's messages: what a link's two sides say inside them (proto/WIRE.md).
+//
+// InfiniBand and RoCE pad private data with zeros to a length of their own, iWARP does not: readers
+// take the bytes that they know, and ignore what is behind. Pure functions over any bytes.
+
+#ifndef VERBENA_TRANSPORT_CONNECT_RDMA_CM_PRIVATE_DATA_H_
+#define VERBENA_TRANSPORT_CONNECT_RDMA_CM_PRIVATE_DATA_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace verbena {
+
+// Of these InfiniBand leaves 56 in a request, and 148 in a rejection.
+inline constexpr size_t kConnectDataBytes = 16;
+inline constexpr size_t kRejectDataBytes = 8;
+
+// Of a connection request: the token that the server gave out for it.
+std::string EncodeConnectData(uint64_t token);
+// nullopt when it is none of ours, or of a version that is not ours.
+std::optional<uint64_t> ParseConnectData(std::string_view bytes);
+
+// Of a rejection. The values are those of the wire; a reader takes any other for kOther.
+enum class RejectReason : uint8_t {
+  kOther = 0,
+  kMalformed = 1,     // the request's private data is not what this page says
+  kUnknownToken = 2,  // never given out, used before, or out of time
+  kWrongQueuePair = 3,
+  kGone = 4,  // whoever waited for it gave up
+};
+
+const char* RejectReasonText(RejectReason reason);
+
+std::string EncodeRejectData(RejectReason reason);
+// nullopt when it is none of ours.
+std::optional<RejectReason> ParseRejectData(std::string_view bytes);
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_CONNECT_RDMA_CM_PRIVATE_DATA_H_

@@ -1,0 +1,32 @@
+// What rdma_cm's failures mean, as one Status with one clear line.
+//
+// rdma_cm tells of a failure by an event and a number: for REJECTED on InfiniBand and RoCE a reason
+// of the CM's REJ message (InfiniBand specification, volume 1, 12.6.7.2), else a negative errno.
+// This is the only place that reads them. A pure function, from any thread.
+//
+//   RdmaCmStatus(RDMA_CM_EVENT_REJECTED, 8, "", "rdma_cm to 10.0.0.2:4000")
+//   -> UNAVAILABLE: rdma_cm to 10.0.0.2:4000: nobody listens there (RDMA_CM_EVENT_REJECTED, 8)
+
+#ifndef VERBENA_TRANSPORT_CONNECT_RDMA_CM_STATUS_H_
+#define VERBENA_TRANSPORT_CONNECT_RDMA_CM_STATUS_H_
+
+#include <rdma/rdma_cma.h>
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace verbena {
+
+// `event` is none of success. `private_data` is what came with it, as the peer sent it. `what` says
+// what was tried, and with whom.
+absl::Status RdmaCmStatus(rdma_cm_event_type event, int status, std::string_view private_data,
+                          const std::string& what);
+
+// A call of librdmacm that failed with `error`, a positive errno. `call` is its name.
+absl::Status RdmaCmCallStatus(const char* call, int error, const std::string& what);
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_CONNECT_RDMA_CM_STATUS_H_

@@ -13,7 +13,9 @@
 // kernel may still be at the operation, which keeps the memory of its buffer. So a Buffer after a
 // cancelled read or write is to be destroyed, not used again: it comes home once the kernel has let
 // go of it. The same goes when the Task is destroyed. A cancelled write may or may not happen.
-// At most 256 operations of an executor (1024 with threads) are under way; more wait in order.
+// Destroying the executor waits for what the kernel has, for ever where threads read a pipe that
+// nobody writes. At most 256 operations of an executor (1024 with threads) are under way; more wait
+// in order.
 //
 //   VERBENA_CO_ASSIGN_OR_RETURN(File file, co_await File::Open("/data/v0", {.flags = O_RDWR}));
 //   VERBENA_CO_ASSIGN_OR_RETURN(size_t bytes, co_await file.Read(buffer.view(), /*offset=*/0));

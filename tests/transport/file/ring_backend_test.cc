@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "tests/transport/executor/forbidden_call.h"
 #include "tests/transport/file/file_fixture.h"
+#include "verbena/transport/coro/poison.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/file/file_service.h"
 
@@ -92,6 +93,20 @@ TEST_F(RingBackendTest, ARefusedRegistrationIsNotAskedForAgain) {
     EXPECT_EQ(backend().registered_buffers(), 0u);
     if (direct) EXPECT_THAT(log.Take(), Contains(HasSubstr("RLIMIT_MEMLOCK")).Times(1));
   });
+}
+
+TEST_F(RingBackendTest, UseOfAnOperationThatIsOverIsReported) {
+#ifdef VERBENA_HAS_ASAN
+  const FileOperation* operation = nullptr;
+  Run([&]() -> Task<void> {
+    FileService& service = *FileService::Of(*executor_).value();
+    operation = &service.Start({.kind = FileRequest::Kind::kOpen, .path = Path("none")}, nullptr);
+    while (service.in_flight() > 0) (co_await Sleep(Duration(1000))).IgnoreError();
+  });
+  EXPECT_DEATH([&] { return operation->started; }(), "use-after-poison");
+#else
+  GTEST_SKIP() << "needs AddressSanitizer";
+#endif
 }
 
 }  // namespace

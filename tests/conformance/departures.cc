@@ -64,6 +64,17 @@ DepartureText TextOf(Departure departure) {
     case Departure::kFreeWindowInvalidated:
       return {"a window that is free is invalidated, for a second time or the first",
               "the WR fails", "the kernel crashes"};
+    case Departure::kInvalidationFlag:
+      return {"the receive of a SEND_WITH_INV", "with IBV_WC_WITH_INV",
+              "with IBV_WC_IP_CSUM_OK in its place; `invalidated_rkey` is right"};
+    case Departure::kBindingAcrossPds:
+      return {"a window is bound to a region of another PD", "MW_BIND_ERR", "bound"};
+    case Departure::kBindingWrapsAround:
+      return {"a window is bound to a range that wraps around the address space", "MW_BIND_ERR",
+              "bound"};
+    case Departure::kBindingBehindRetry:
+      return {"a BIND_MW behind a SEND that is retried after an RNR NAK",
+              "both complete once a receive is there", "neither ever completes"};
   }
   return {};
 }

@@ -34,6 +34,10 @@ enum class Departure {
   kWindowRangeUnchecked,
   kForeignWindowInvalidated,
   kFreeWindowInvalidated,
+  kInvalidationFlag,
+  kBindingAcrossPds,
+  kBindingWrapsAround,
+  kBindingBehindRetry,
 };
 
 // As the report prints it.

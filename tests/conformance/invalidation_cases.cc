@@ -34,7 +34,7 @@ TEST_P(Invalidation, ASendInvalidatesAtItsReceiverAndSaysWhat) {
     const ibv_wc received = c.far.ReceiveCompletion();
     EXPECT_THAT(received, Succeeded(IBV_WC_RECV, 7));
     EXPECT_EQ(received.byte_len, bytes);
-    EXPECT_NE(received.wc_flags & IBV_WC_WITH_INV, 0u);
+    Demand((received.wc_flags & IBV_WC_WITH_INV) != 0, Departure::kInvalidationFlag);
     EXPECT_EQ(received.wc_flags & IBV_WC_WITH_IMM, 0u);
     EXPECT_EQ(received.invalidated_rkey, window.rkey);
     EXPECT_TRUE(c.far.Bytes(0, bytes) == Pattern(8, 40000).substr(0, bytes));

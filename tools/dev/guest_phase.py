@@ -3,8 +3,8 @@
 Tests tagged rdma run inside one guest, over its rxe device, all in one boot; those tagged rdma_cm
 once more, with queue pairs connected by rdma_cm; those tagged two_devices between two rxe devices,
 those tagged lossy also where packets get lost, those tagged two_hosts with a server in a second
-guest. With --all those tagged iwarp run over siw, too, and two_hosts over siw and by rdma_cm. Tests tagged guest boot guests of their own; one that has
-another of these tags as well runs inside alone.
+guest. With --all those tagged iwarp run over siw, too, and two_hosts over siw and by rdma_cm. Tests
+tagged guest boot guests of their own; one that has another of these tags as well runs inside alone.
 """
 
 import dataclasses
@@ -57,9 +57,10 @@ BOOTS = [Boot("rxe", "rdma", [], {"VERBENA_DEVICE": "rdma:rxe0"}),
          Boot.two_devices("two rxe", "two_devices"),
          Boot.two_devices("two rxe, 1% loss", "lossy", "--loss", "1"),
          Boot.two_devices("two rxe, 5% loss", "lossy", "--loss", "5"),
-         Boot("two hosts", "two_hosts",
-              ["--hosts", "2", "--peer", f"{{binaries}}/tests/rpc/testing_server {SERVER}"],
-              {"VERBENA_DEVICE": "auto", "VERBENA_SERVER_ADDRESS": SERVER})]
+         Boot.two_hosts("two hosts", "rxe", {"VERBENA_DEVICE": "auto"})]
+MORE_BOOTS = [Boot("siw", "iwarp", ["--device", "siw"], {"VERBENA_DEVICE": "rdma:siw0"}),
+              Boot.two_hosts("two hosts, rdma_cm", "rxe", RDMA_CM),
+              Boot.two_hosts("two hosts, siw", "siw")]
 
 
 @dataclasses.dataclass
@@ -187,7 +188,8 @@ def run(options):
         inside.skips = [f"{boot.name}: {line}" for line in inside.skips]
         outcome.add(inside)
     flags = ["--keep_going", "--test_output=errors", "--test_summary=terse", "--build_tests_only",
-             "--test_tag_filters=" + ",".join(["guest", *{f"-{boot.tag}" for boot in BOOTS + MORE_BOOTS}])]
+             "--test_tag_filters=" + ",".join(
+                 ["guest", *sorted({f"-{boot.tag}" for boot in BOOTS + MORE_BOOTS})])]
     if options.filter:
         flags.append(f"--test_filter={options.filter}")
     status, events = bazel_events.run("test", flags + ["--"] + targets)

@@ -29,7 +29,7 @@ class [[nodiscard]] FileAwaiter final : public Suspension {
 
   bool await_ready() const noexcept { return false; }
   template <typename Promise>
-  requires std::derived_from<Promise, PromiseBase>
+    requires std::derived_from<Promise, PromiseBase>
   bool await_suspend(std::coroutine_handle<Promise> coroutine) {
     if (Cancelled(coroutine)) return false;
     Suspend(coroutine);

@@ -55,6 +55,13 @@ def verbena_repositories():
         libs = ["uring"],
     )
     _library(
+        name = "isal",
+        build_file = "@verbena//third_party:isal.BUILD",
+        deb = "libisal-dev",
+        hdrs = ["isa-l/crc.h"],
+        libs = ["isal"],
+    )
+    _library(
         name = "boost",
         build_file = "@verbena//third_party:boost.BUILD",
         deb = "libboost1.81-dev",

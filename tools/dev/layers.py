@@ -56,6 +56,9 @@ LIBRARIES = {
     "liburing": (
         r"liburing", "uring",
         {"transport/executor", "transport/file", "transport/soft", "benchmarks", "tests"}),
+    "ISA-L": (
+        r"isa-l", "isal",
+        {"transport/memory"}),
     "OpenSSL": (
         r"openssl/", "openssl",
         {"transport/connect", "examples", "tests"}),

@@ -21,6 +21,7 @@
 #include <mutex>
 #include <vector>
 
+#include "verbena/transport/soft/copy_counters.h"
 #include "verbena/transport/soft/event_queue.h"
 #include "verbena/transport/soft/in_lanes.h"
 #include "verbena/transport/soft/lane.h"
@@ -94,6 +95,8 @@ class CompletionQueue : public ibv_cq {
   // Unique among all CQs that the device ever had; its low bits are the index of its CqControl.
   uint64_t id() const { return id_; }
   std::atomic<int>& users() { return users_; }
+  // What is copied under the lock; read without it.
+  CopyCounters& copied() { return copied_; }
 
   // All below: under the lock.
   void AddOutLane(std::unique_ptr<OutLane> lane) { out_lanes_.push_back(std::move(lane)); }
@@ -145,6 +148,7 @@ class CompletionQueue : public ibv_cq {
   Armed armed_ = Armed::kNo;
   bool overrun_ = false;
   uint32_t turns_ = 0;
+  CopyCounters copied_;
   InLanes in_lanes_;
   std::vector<InLane*>
       served_;  // since their progress was published and their initiators looked at

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <optional>
 
+#include "verbena/transport/soft/completion_queue.h"
+
 namespace verbena::soft {
 
 bool DirectCopy::Possible(const RemoteAccess& access) const {
@@ -24,14 +26,18 @@ bool DirectCopy::Chunk(const RemoteAccess& access, void* local) {
   const bool write = access.access == IBV_ACCESS_REMOTE_WRITE;
   return Announced(access, [&](const MemoryLocation& where) {
     std::byte* remote = lane_.peer().Map(where, access.bytes);
+    CopyCounters& copied = lane_.send_cq().copied();
     if (remote == nullptr) {
-      return lane_.peer().CopyByKernel(write, local, where, access.bytes);
+      if (!lane_.peer().CopyByKernel(write, local, where, access.bytes)) return false;
+      copied.Add(write ? CopyWay::kKernelWrite : CopyWay::kKernelRead, access.bytes);
+      return true;
     }
     if (write) {
       std::memcpy(remote, local, access.bytes);
     } else {
       std::memcpy(local, remote, access.bytes);
     }
+    copied.Add(write ? CopyWay::kDirectWrite : CopyWay::kDirectRead, access.bytes);
     return true;
   });
 }

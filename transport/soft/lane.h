@@ -95,6 +95,7 @@ class OutLane {
           std::shared_ptr<LaneMemory> memory);
 
   Peer& peer() { return *peer_; }
+  CompletionQueue& send_cq() { return send_cq_; }
   uint64_t id() const { return id_; }
   // Names the receive CQ of the peer for as long as the peer lives.
   uint64_t remote_cq() const { return remote_cq_; }

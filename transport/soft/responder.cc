@@ -29,18 +29,19 @@ void SendRefusal(InLane& lane, const MessageHeader& request, uint64_t position,
 }
 
 // Streams the data of a READ into the answer ring. True when the last byte is there.
-bool ContinueRead(InLane& lane, Rnic& rnic) {
+bool ContinueRead(InLane& lane, CompletionQueue& cq) {
   InLane::PendingRead& read = lane.pending_read();
   while (true) {
     const uint64_t bytes = read.NextBytes();
     if (!lane.HasRoomForAnswer(bytes)) return false;
-    if (!rnic.memory().view().CheckRemote(read.rkey, read.pd, read.request.destination,
-                                          read.address, bytes, IBV_ACCESS_REMOTE_READ)) {
+    if (!cq.rnic().memory().view().CheckRemote(read.rkey, read.pd, read.request.destination,
+                                               read.address, bytes, IBV_ACCESS_REMOTE_READ)) {
       SendRefusal(lane, read.request, read.position, RefusalReason::kAccess, 0);
       break;
     }
     std::byte* payload = lane.ReserveAnswer(bytes);
     std::memcpy(payload, reinterpret_cast<const void*>(read.address), bytes);
+    cq.copied().Add(CopyWay::kRing, bytes);
     read.address += bytes;
     read.remaining -= bytes;
     const uint8_t last = read.remaining == 0 ? kLast : 0;
@@ -76,7 +77,7 @@ bool ServeRequests(InLane& lane, CompletionQueue& cq, CompletionSink& sink) {
   bool watched = false;
   MessageHeader request;
   while (!lane.broken() && !sink.full()) {
-    if (lane.pending_read().active && !ContinueRead(lane, cq.rnic())) break;
+    if (lane.pending_read().active && !ContinueRead(lane, cq)) break;
     const RingReader::State state = lane.requests().Peek(request);
     if (state == RingReader::State::kEmpty) break;
     if (state == RingReader::State::kBroken || request.opcode > kLastRequest) {
@@ -213,6 +214,7 @@ Responder::Outcome Responder::Write(const MessageHeader& request, const std::byt
   }
   if (bytes != 0) {
     std::memcpy(reinterpret_cast<void*>(write_.address + written_), payload, bytes);
+    qp_.receive_side().copied().Add(CopyWay::kRing, bytes);
   }
   written_ += bytes;
   if (last && (request.flags & kImmediate) != 0) {
@@ -239,7 +241,7 @@ Responder::Outcome Responder::Read(InLane& lane, const MessageHeader& request,
                          .remaining = range.length,
                          .rkey = range.rkey,
                          .pd = qp_.pd_handle()};
-  ContinueRead(lane, qp_.rnic());
+  ContinueRead(lane, qp_.receive_side());
   return Done();
 }
 
@@ -307,6 +309,7 @@ ibv_wc_status Responder::Scatter(const std::byte* from, uint32_t bytes) {
       return IBV_WC_LOC_PROT_ERR;
     }
     std::memcpy(reinterpret_cast<void*>(address), from, part);
+    qp_.receive_side().copied().Add(CopyWay::kReceive, part);
     from += part;
     bytes -= part;
     received_ += part;

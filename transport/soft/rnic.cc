@@ -304,6 +304,7 @@ absl::Status Rnic::DestroyCq(ibv_cq* cq) {
     if (cqs_[cq]->users().load() != 0) return ErrnoStatus(EBUSY, "ibv_destroy_cq");
     owned = std::move(cqs_[cq]);
     cqs_.erase(cq);
+    copied_earlier_ += owned->copied().values();
   }
   CloseLanes(*owned);
   async_events_.Forget(cq);
@@ -315,6 +316,13 @@ absl::Status Rnic::DestroyCq(ibv_cq* cq) {
   std::lock_guard<std::mutex> lock(mutex_);
   free_cq_indices_.push_back(cq->handle);
   return absl::OkStatus();
+}
+
+CopiedBytes Rnic::copied_bytes() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  CopiedBytes sum = copied_earlier_;
+  for (auto& [_, cq] : cqs_) sum += cq->copied().values();
+  return sum;
 }
 
 absl::StatusOr<ibv_srq*> Rnic::CreateSrq(ibv_pd* pd, const ibv_srq_init_attr& attributes) {

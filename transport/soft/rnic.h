@@ -26,6 +26,7 @@
 #include "verbena/transport/soft/arenas.h"
 #include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/control_socket.h"
+#include "verbena/transport/soft/copied_bytes.h"
 #include "verbena/transport/soft/copies_under_way.h"
 #include "verbena/transport/soft/device_tables.h"
 #include "verbena/transport/soft/engine.h"
@@ -96,6 +97,7 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   bool Quiesced(uint32_t qpn);
   absl::StatusOr<std::byte*> AllocateShared(size_t bytes);
   absl::Status FreeShared(std::byte* memory);
+  CopiedBytes copied_bytes();
 
   // Peers may access memory through `qp` from here on; or may not, and Quiesced knows which copies
   // were under way. Under its receive CQ's lock.
@@ -201,6 +203,7 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   std::deque<uint32_t> free_qpns_;        // the QPN that each free slot gets next, oldest first
   std::deque<uint32_t> free_cq_indices_;  // likewise
   std::atomic<bool> overrun_{false};
+  CopiedBytes copied_earlier_;  // by CQs that are no more
 
   uint64_t next_lane_id_ = 1;
   // Copies that QPs out of service left behind, until they are over. A leaf.

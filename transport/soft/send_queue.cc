@@ -254,6 +254,8 @@ bool SendQueue::LocalMemoryAllowed(Wqe& wqe, uint32_t index) {
 bool SendQueue::WriteFragments(Wqe& wqe, uint32_t index) {
   RingWriter& ring = lane_->requests();
   const uint32_t payload_bytes = NeedsAnswer(wqe) || wqe.placed ? 0 : wqe.length;
+  const CopyWay way = IsSend(wqe.opcode) ? CopyWay::kSend : CopyWay::kRing;
+  CopyCounters& copied = qp_.send_side().copied();
   MessageHeader header{.opcode = kRequests[wqe.opcode],
                        .immediate = wqe.immediate,
                        .destination = qp_.attributes().dest_qp_num,
@@ -272,6 +274,7 @@ bool SendQueue::WriteFragments(Wqe& wqe, uint32_t index) {
     if (payload == nullptr) return false;
     if (prefix != 0) WritePrefix(wqe, payload);
     Gather(payload + prefix, wqe, index, launch_offset_, bytes);
+    copied.Add(way, bytes);
     launch_offset_ += bytes;
     const bool last = launch_offset_ == payload_bytes;
     header.flags = flags | (first ? kFirst : 0);
@@ -326,6 +329,7 @@ void SendQueue::StoreInline(uint32_t index, const std::byte* from_ring) {
   } else {
     Gather(to, wqe, index, 0, wqe.length);
   }
+  qp_.send_side().copied().Add(CopyWay::kInline, wqe.length);
   wqe.inline_stored = true;
   wqe.num_sge = 1;
   wqe.first_sge = {.addr = reinterpret_cast<uint64_t>(to), .length = wqe.length, .lkey = 0};
@@ -460,6 +464,7 @@ void SendQueue::Answered(const MessageHeader& answer, const std::byte* payload,
     return;
   }
   Scatter(wqe, index, answer_offset_, payload, answer.length);
+  if (!IsAtomic(wqe.opcode)) qp_.send_side().copied().Add(CopyWay::kRing, answer.length);
   answer_offset_ += answer.length;
   if (!last) return;
   answer_offset_ = 0;

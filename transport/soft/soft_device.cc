@@ -24,6 +24,8 @@ absl::StatusOr<std::byte*> SoftDevice::AllocateShared(size_t bytes) {
 }
 absl::Status SoftDevice::FreeShared(std::byte* memory) { return rnic_->FreeShared(memory); }
 
+CopiedBytes SoftDevice::copied_bytes() const { return rnic_->copied_bytes(); }
+
 const std::string& SoftDevice::name() const { return rnic_->name(); }
 ibv_context* SoftDevice::context() { return rnic_->context(); }
 const DeviceCapabilities& SoftDevice::capabilities() const { return rnic_->capabilities(); }

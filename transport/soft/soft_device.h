@@ -28,6 +28,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/coro/clock.h"
 #include "verbena/transport/device/device.h"
+#include "verbena/transport/soft/copied_bytes.h"
 
 namespace verbena {
 
@@ -69,6 +70,10 @@ class SoftDevice final : public Device {
   // 63. Freed by FreeShared, once nothing in it is registered any more, or with the device.
   absl::StatusOr<std::byte*> AllocateShared(size_t bytes);
   absl::Status FreeShared(std::byte* memory);
+
+  // What it has copied so far. Any thread; what another thread is copying may be missing, and
+  // nothing whose completion the caller has polled.
+  CopiedBytes copied_bytes() const;
 
   DeviceKind kind() const override { return DeviceKind::kSoft; }
   const std::string& name() const override;

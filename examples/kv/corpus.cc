@@ -16,6 +16,11 @@
 #include "fmt/format.h"
 
 namespace kv {
+
+using examples::AppendHex;
+using examples::Digest;
+using examples::Sha256;
+
 namespace {
 
 class Descriptor {

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "examples/kv/sha256.h"
+#include "examples/common/sha256.h"
 
 namespace kv {
 
@@ -31,7 +31,7 @@ struct Piece {
 
   std::string_view bytes;
   uint32_t part = kWholeLine;  // or the number of this part of the line
-  Digest line_digest;
+  examples::Digest line_digest;
 
   void AppendKey(std::string& key) const;
 };

@@ -2,20 +2,20 @@
 
 #include <unistd.h>
 
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "examples/common/amounts.h"
+#include "examples/common/phase.h"
+#include "examples/common/progress.h"
+#include "examples/common/run_phase.h"
+#include "examples/common/server_process.h"
+#include "examples/common/signals.h"
 #include "examples/kv/corpus.h"
-#include "examples/kv/phase.h"
-#include "examples/kv/progress.h"
 #include "examples/kv/report.h"
-#include "examples/kv/server_process.h"
-#include "examples/kv/signals.h"
 #include "examples/kv/workers.h"
 #include "fmt/format.h"
 #include "verbena/rpc/channel.h"
@@ -23,27 +23,15 @@
 #include "verbena/transport/coro/status_macros.h"
 
 namespace kv {
+
+using examples::Counted;
+using examples::PhaseReport;
+using examples::Progress;
+using examples::ServerProcess;
+using examples::Sized;
+using examples::StopSignals;
+
 namespace {
-
-std::string ProgressLine(const Work& work, const Phase& phase) {
-  const uint64_t calls = phase.calls();
-  const double seconds = phase.running_for().count();
-  const auto rate = static_cast<uint64_t>(static_cast<double>(calls) / std::max(seconds, 1e-6));
-  const std::string total =
-      work.total_calls() == 0 ? "" : fmt::format(" of {}", Grouped(work.total_calls()));
-  return fmt::format("{:<4} {}{} calls, {}, {}/s", work.name(), Grouped(calls), total,
-                     Sized(phase.bytes()), Grouped(rate));
-}
-
-std::string LastLine(const PhaseReport& report) {
-  return fmt::format("{:<4} {} calls, {}, in {:.2f} s", report.name, Grouped(report.calls),
-                     Sized(report.bytes), report.elapsed.count());
-}
-
-// 1 and "line" as "1 line", 2 as "2 lines".
-std::string Counted(uint64_t count, const char* noun) {
-  return fmt::format("{} {}{}", Grouped(count), noun, count == 1 ? "" : "s");
-}
 
 std::string Inventory(const Corpus& corpus) {
   std::string text = fmt::format("{}, {}, {} in all, under {}\n", Counted(corpus.files(), "file"),
@@ -114,23 +102,8 @@ class Demo {
     return status;
   }
 
-  // Runs one phase to its end, and adds what it took to `sum`.
-  absl::Status RunPhase(verbena::Runtime& runtime, Work& work, PhaseReport& sum) {
-    VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Wakeup> ended, Wakeup::Create());
-    Phase phase(runtime, work, options_.in_flight, *ended);
-    phase.Start();
-    while (true) {
-      const Woken woken = signals_.WaitReadable(ended->fd(), progress_.interval());
-      if (woken == Woken::kReadable) break;
-      if (woken == Woken::kBySignal) phase.Cancel();
-      if (woken == Woken::kTimeout) progress_.Update(ProgressLine(work, phase));
-    }
-    PhaseReport report = phase.Report();
-    progress_.Finish(LastLine(report));
-    sum.name = report.name;
-    sum.Add(report);
-    if (signals_.received() != 0) return absl::CancelledError("interrupted");
-    return report.first_error;
+  absl::Status RunPhase(verbena::Runtime& runtime, examples::Work& work, PhaseReport& sum) {
+    return examples::RunPhase(runtime, work, options_.in_flight, signals_, progress_, sum);
   }
 
   const DemoOptions& options_;

@@ -11,10 +11,10 @@
 #include "absl/flags/parse.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "examples/common/help.h"
+#include "examples/common/mode.h"
 #include "examples/kv/corpus.h"
 #include "examples/kv/demo.h"
-#include "examples/kv/help.h"
-#include "examples/kv/mode.h"
 #include "fmt/format.h"
 #include "verbena/transport/executor/executor_options.h"
 
@@ -27,6 +27,10 @@ ABSL_FLAG(uint64_t, max_bytes, uint64_t{1} << 30, "Memory of the server for entr
 ABSL_FLAG(std::string, server, "", "The path of kv_server.");
 
 namespace kv {
+
+using examples::AsksForHelp;
+using examples::ParseMode;
+
 namespace {
 
 constexpr char kHelp[] =

@@ -1,7 +1,5 @@
 // kv_server: serves kv.v1.KeyValue out of memory, until SIGINT or SIGTERM.
 
-#include <signal.h>
-
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -14,9 +12,10 @@
 #include "absl/flags/parse.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "examples/kv/help.h"
+#include "examples/common/help.h"
+#include "examples/common/mode.h"
+#include "examples/common/signals.h"
 #include "examples/kv/kv_service.h"
-#include "examples/kv/mode.h"
 #include "examples/kv/store.h"
 #include "fmt/format.h"
 #include "verbena/rpc/runtime.h"
@@ -30,6 +29,11 @@ ABSL_FLAG(uint64_t, max_bytes, uint64_t{1} << 30, "Memory for entries.");
 ABSL_FLAG(int, grace_s, 2, "Seconds that running calls have to end.");
 
 namespace kv {
+
+using examples::AsksForHelp;
+using examples::ParseMode;
+using examples::StopSignals;
+
 namespace {
 
 constexpr char kHelp[] =
@@ -48,29 +52,12 @@ Serves kv.v1.KeyValue, an in-memory key-value store (examples/kv/kv.proto). Prin
   --help               this text
 )";
 
-sigset_t StopSignals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGINT);
-  sigaddset(&signals, SIGTERM);
-  return signals;
-}
-
-void WaitForStopSignal() {
-  const sigset_t signals = StopSignals();
-  int received = 0;
-  while (sigwait(&signals, &received) != 0) {
-  }
-  // The next one ends the process by default, should the drain take too long for somebody.
-  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
-}
-
 absl::Status Serve() {
   absl::StatusOr<verbena::ExecutorMode> mode = ParseMode(absl::GetFlag(FLAGS_mode));
   if (!mode.ok()) return mode.status();
   // Before there are other threads, so that none of them takes the signal.
-  const sigset_t signals = StopSignals();
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  absl::StatusOr<std::unique_ptr<StopSignals>> signals = StopSignals::Block();
+  if (!signals.ok()) return signals.status();
 
   absl::StatusOr<std::unique_ptr<verbena::Runtime>> runtime =
       verbena::Runtime::Start({.executors = absl::GetFlag(FLAGS_executors), .mode = *mode});
@@ -83,7 +70,7 @@ absl::Status Serve() {
 
   fmt::print("listening on {}\n", (*server)->address());
   std::fflush(stdout);
-  WaitForStopSignal();
+  (*signals)->WaitForLast();
   (*server)->Shutdown(std::chrono::seconds(absl::GetFlag(FLAGS_grace_s)));
   return absl::OkStatus();
 }

@@ -1,28 +1,12 @@
 #include "examples/kv/report.h"
 
-#include <array>
-
+#include "examples/common/amounts.h"
 #include "fmt/format.h"
 
 namespace kv {
 
-std::string Grouped(uint64_t number) {
-  std::string text = fmt::format("{}", number);
-  for (size_t end = text.size(); end > 3; end -= 3) text.insert(end - 3, ",");
-  return text;
-}
-
-std::string Sized(uint64_t bytes) {
-  constexpr std::array kUnits = {"kB", "MB", "GB", "TB"};
-  if (bytes < 1000) return fmt::format("{} bytes", bytes);
-  double amount = static_cast<double>(bytes) / 1000;
-  size_t unit = 0;
-  while (amount >= 999.95 && unit + 1 < kUnits.size()) {
-    amount /= 1000;
-    ++unit;
-  }
-  return fmt::format("{:.1f} {}", amount, kUnits[unit]);
-}
+using examples::Grouped;
+using examples::PhaseReport;
 
 std::string Table(const std::vector<PhaseReport>& phases) {
   std::string table =

@@ -13,6 +13,7 @@
 
 namespace kv {
 
+using examples::Lane;
 using verbena::Clock;
 using verbena::Task;
 using verbena::TimePoint;

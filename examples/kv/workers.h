@@ -11,15 +11,15 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "examples/common/phase.h"
 #include "examples/kv/corpus.h"
-#include "examples/kv/phase.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/transport/coro/task.h"
 
 namespace kv {
 
 // Work on each piece, by as many workers as there are.
-class PieceWork : public Work {
+class PieceWork : public examples::Work {
  public:
   PieceWork(verbena::Channel& channel, const Corpus& corpus) : channel_(channel), corpus_(corpus) {}
   uint64_t total_calls() const override { return corpus_.pieces().size(); }
@@ -27,7 +27,7 @@ class PieceWork : public Work {
 
  protected:
   // nullptr when nothing is left, or the lane may not go on.
-  const Piece* Take(const Lane& lane);
+  const Piece* Take(const examples::Lane& lane);
   verbena::Channel& channel() { return channel_; }
 
  private:
@@ -40,25 +40,25 @@ class PutWork final : public PieceWork {
  public:
   using PieceWork::PieceWork;
   const char* name() const override { return "put"; }
-  verbena::Task<void> RunWorker(Lane& lane) override;
+  verbena::Task<void> RunWorker(examples::Lane& lane) override;
 };
 
 class GetWork final : public PieceWork {
  public:
   using PieceWork::PieceWork;
   const char* name() const override { return "get"; }
-  verbena::Task<void> RunWorker(Lane& lane) override;
+  verbena::Task<void> RunWorker(examples::Lane& lane) override;
 };
 
 // One worker walks through all pages, and sees that there are as many keys as the corpus has, in
 // order.
-class ScanWork final : public Work {
+class ScanWork final : public examples::Work {
  public:
   ScanWork(verbena::Channel& channel, const Corpus& corpus) : channel_(channel), corpus_(corpus) {}
   const char* name() const override { return "scan"; }
   uint64_t total_calls() const override { return 0; }
   int max_workers() const override { return 1; }
-  verbena::Task<void> RunWorker(Lane& lane) override;
+  verbena::Task<void> RunWorker(examples::Lane& lane) override;
 
  private:
   verbena::Channel& channel_;

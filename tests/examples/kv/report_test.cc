@@ -4,33 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 
-#include "examples/kv/phase.h"
-#include "examples/kv/progress.h"
+#include "examples/common/phase.h"
 
 namespace kv {
 namespace {
 
+using ::examples::PhaseReport;
 using ::testing::AllOf;
 using ::testing::ContainsRegex;
-
-TEST(ReportTest, NumbersAreGroupedByThousands) {
-  EXPECT_EQ(Grouped(0), "0");
-  EXPECT_EQ(Grouped(999), "999");
-  EXPECT_EQ(Grouped(1000), "1,000");
-  EXPECT_EQ(Grouped(1234567), "1,234,567");
-}
-
-TEST(ReportTest, SizesHaveTheUnitThatKeepsThemShort) {
-  EXPECT_EQ(Sized(999), "999 bytes");
-  EXPECT_EQ(Sized(1000), "1.0 kB");
-  EXPECT_EQ(Sized(999949), "999.9 kB");
-  EXPECT_EQ(Sized(999950), "1.0 MB");
-  EXPECT_EQ(Sized(1234567890123456), "1234.6 TB");
-}
 
 TEST(ReportTest, TheTableTellsEveryFigureOfAPhase) {
   PhaseReport report;
@@ -53,39 +36,6 @@ TEST(ReportTest, APhaseWithoutCallsHasARowOfZeros) {
   PhaseReport report;
   report.name = "get";
   EXPECT_THAT(Table({report}), ContainsRegex("get +0 +0 +0.0 +0.0 +0.0 +0 +0 +0\n"));
-}
-
-TEST(ReportTest, RoundsOfAPhaseAddUp) {
-  PhaseReport sum;
-  PhaseReport round;
-  round.calls = 2;
-  round.bytes = 10;
-  round.elapsed = std::chrono::seconds(1);
-  round.latencies.Record(5);
-  sum.Add(round);
-  sum.Add(round);
-  EXPECT_EQ(sum.calls, 4u);
-  EXPECT_EQ(sum.bytes, 20u);
-  EXPECT_EQ(sum.elapsed.count(), 2);
-  EXPECT_EQ(sum.latencies.count(), 2u);
-}
-
-std::string Drawn(bool redraws) {
-  char* text = nullptr;
-  size_t size = 0;
-  std::FILE* stream = open_memstream(&text, &size);
-  Progress progress(stream, redraws);
-  progress.Update("one");
-  progress.Finish("two");
-  std::fclose(stream);
-  std::string drawn(text, size);
-  std::free(text);
-  return drawn;
-}
-
-TEST(ProgressTest, OnlyATerminalIsRedrawn) {
-  EXPECT_EQ(Drawn(false), "one\ntwo\n");
-  EXPECT_EQ(Drawn(true), "\r\x1b[Kone\r\x1b[Ktwo\n");
 }
 
 }  // namespace

@@ -3,12 +3,12 @@
 // Asked before Abseil parses the flags, whose own help lists every flag of every library that is
 // linked in, and exits with 1.
 
-#ifndef VERBENA_EXAMPLES_KV_HELP_H_
-#define VERBENA_EXAMPLES_KV_HELP_H_
+#ifndef VERBENA_EXAMPLES_COMMON_HELP_H_
+#define VERBENA_EXAMPLES_COMMON_HELP_H_
 
 #include <string_view>
 
-namespace kv {
+namespace examples {
 
 inline bool AsksForHelp(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
@@ -19,6 +19,6 @@ inline bool AsksForHelp(int argc, char** argv) {
   return false;
 }
 
-}  // namespace kv
+}  // namespace examples
 
-#endif  // VERBENA_EXAMPLES_KV_HELP_H_
+#endif  // VERBENA_EXAMPLES_COMMON_HELP_H_

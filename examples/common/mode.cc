@@ -1,8 +1,8 @@
-#include "examples/kv/mode.h"
+#include "examples/common/mode.h"
 
 #include "fmt/format.h"
 
-namespace kv {
+namespace examples {
 
 absl::StatusOr<verbena::ExecutorMode> ParseMode(const std::string& name) {
   using verbena::ExecutorMode;
@@ -13,4 +13,4 @@ absl::StatusOr<verbena::ExecutorMode> ParseMode(const std::string& name) {
       fmt::format("--mode is '{}', but must be busy, adaptive or event", name));
 }
 
-}  // namespace kv
+}  // namespace examples

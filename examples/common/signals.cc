@@ -1,4 +1,4 @@
-#include "examples/kv/signals.h"
+#include "examples/common/signals.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 
-namespace kv {
+namespace examples {
 namespace {
 
 sigset_t Signals() {
@@ -45,6 +45,13 @@ Woken StopSignals::WaitReadable(int fd, std::chrono::milliseconds timeout) {
   return ready > 0 && fds[1].revents != 0 ? Woken::kReadable : Woken::kTimeout;
 }
 
+void StopSignals::WaitForLast() {
+  while (WaitReadable(-1, std::chrono::hours(1)) != Woken::kBySignal) {
+  }
+  const sigset_t set = Signals();
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+}
+
 void StopSignals::ForChild() {
   const sigset_t set = Signals();
   sigprocmask(SIG_UNBLOCK, &set, nullptr);
@@ -69,4 +76,4 @@ void Wakeup::Clear() {
   (void)!read(fd_, &count, sizeof(count));
 }
 
-}  // namespace kv
+}  // namespace examples

@@ -1,4 +1,4 @@
-#include "examples/kv/phase.h"
+#include "examples/common/phase.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,7 +7,7 @@
 #include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/link/stats.h"
 
-namespace kv {
+namespace examples {
 
 using verbena::Clock;
 using verbena::Task;
@@ -121,4 +121,4 @@ PhaseReport Phase::Report() const {
   return report;
 }
 
-}  // namespace kv
+}  // namespace examples

@@ -1,8 +1,8 @@
-#include "examples/kv/progress.h"
+#include "examples/common/progress.h"
 
 #include "fmt/format.h"
 
-namespace kv {
+namespace examples {
 namespace {
 
 // To the line's begin, and clear it to its end.
@@ -24,4 +24,4 @@ void Progress::Finish(const std::string& line) {
   std::fflush(out_);
 }
 
-}  // namespace kv
+}  // namespace examples

@@ -1,4 +1,4 @@
-// ServerProcess: kv_server as a child process.
+// ServerProcess: a server of an example as a child process.
 //
 // It is in a process group of its own, so that Ctrl-C at the terminal reaches the demo alone, which
 // then ends it in order; should the demo be killed, the kernel ends it. Stop() ends it by its
@@ -10,21 +10,22 @@
 //   absl::Status ready = (*server)->WaitUntilReady(signals);
 //   verbena::Channel channel(runtime, (*server)->address());
 
-#ifndef VERBENA_EXAMPLES_KV_SERVER_PROCESS_H_
-#define VERBENA_EXAMPLES_KV_SERVER_PROCESS_H_
+#ifndef VERBENA_EXAMPLES_COMMON_SERVER_PROCESS_H_
+#define VERBENA_EXAMPLES_COMMON_SERVER_PROCESS_H_
 
 #include <sys/types.h>
 
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "examples/kv/signals.h"
+#include "examples/common/signals.h"
 
-namespace kv {
+namespace examples {
 
 class ServerProcess {
  public:
@@ -51,12 +52,14 @@ class ServerProcess {
   pid_t pid() const { return pid_; }
 
  private:
-  ServerProcess(pid_t pid, int pidfd, int output) : pid_(pid), pidfd_(pidfd), output_(output) {}
+  ServerProcess(std::string name, pid_t pid, int pidfd, int output)
+      : name_(std::move(name)), pid_(pid), pidfd_(pidfd), output_(output) {}
 
   // Takes note of its end; `options` as for waitpid.
   bool Reap(int options);
   absl::Status HowItEnded() const;
 
+  const std::string name_;
   const pid_t pid_;
   const int pidfd_;   // readable once it has ended
   const int output_;  // what it prints
@@ -64,6 +67,6 @@ class ServerProcess {
   std::optional<int> wait_status_;  // once it has ended
 };
 
-}  // namespace kv
+}  // namespace examples
 
-#endif  // VERBENA_EXAMPLES_KV_SERVER_PROCESS_H_
+#endif  // VERBENA_EXAMPLES_COMMON_SERVER_PROCESS_H_

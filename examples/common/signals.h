@@ -7,15 +7,15 @@
 //   absl::StatusOr<std::unique_ptr<StopSignals>> signals = StopSignals::Block();
 //   if (signals->WaitReadable(fd, std::chrono::seconds(1)) == Woken::kBySignal) …
 
-#ifndef VERBENA_EXAMPLES_KV_SIGNALS_H_
-#define VERBENA_EXAMPLES_KV_SIGNALS_H_
+#ifndef VERBENA_EXAMPLES_COMMON_SIGNALS_H_
+#define VERBENA_EXAMPLES_COMMON_SIGNALS_H_
 
 #include <chrono>
 #include <memory>
 
 #include "absl/status/statusor.h"
 
-namespace kv {
+namespace examples {
 
 enum class Woken { kReadable, kBySignal, kTimeout };
 
@@ -28,6 +28,10 @@ class StopSignals {
 
   // Waits until `fd` (or nothing, if -1) is readable or has ended, a signal came or the time is up.
   Woken WaitReadable(int fd, std::chrono::milliseconds timeout);
+
+  // Waits for a signal. The next one ends the process, as it would by default: for servers, whose
+  // orderly end may take too long for somebody.
+  void WaitForLast();
 
   // The first signal that came; 0: none did.
   int received() const { return received_; }
@@ -60,6 +64,6 @@ class Wakeup {
   const int fd_;
 };
 
-}  // namespace kv
+}  // namespace examples
 
-#endif  // VERBENA_EXAMPLES_KV_SIGNALS_H_
+#endif  // VERBENA_EXAMPLES_COMMON_SIGNALS_H_

@@ -1,18 +1,18 @@
 // ParseMode: the value of --mode, as both programs take it.
 
-#ifndef VERBENA_EXAMPLES_KV_MODE_H_
-#define VERBENA_EXAMPLES_KV_MODE_H_
+#ifndef VERBENA_EXAMPLES_COMMON_MODE_H_
+#define VERBENA_EXAMPLES_COMMON_MODE_H_
 
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "verbena/transport/executor/executor_options.h"
 
-namespace kv {
+namespace examples {
 
 // "busy", "adaptive" or "event"; INVALID_ARGUMENT names them.
 absl::StatusOr<verbena::ExecutorMode> ParseMode(const std::string& name);
 
-}  // namespace kv
+}  // namespace examples
 
-#endif  // VERBENA_EXAMPLES_KV_MODE_H_
+#endif  // VERBENA_EXAMPLES_COMMON_MODE_H_

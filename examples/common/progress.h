@@ -3,18 +3,18 @@
 // On a terminal the line is drawn again and again in its place; elsewhere (a file, a pipe) each is
 // printed, once a second. One thread. Does not own its stream.
 //
-//   kv::Progress progress(stderr, isatty(STDERR_FILENO));
+//   Progress progress(stderr, isatty(STDERR_FILENO));
 //   while (Wait(progress.interval())) progress.Update("put 12,345 of 98,765");
 //   progress.Finish("put 98,765 in 0.12 s");
 
-#ifndef VERBENA_EXAMPLES_KV_PROGRESS_H_
-#define VERBENA_EXAMPLES_KV_PROGRESS_H_
+#ifndef VERBENA_EXAMPLES_COMMON_PROGRESS_H_
+#define VERBENA_EXAMPLES_COMMON_PROGRESS_H_
 
 #include <chrono>
 #include <cstdio>
 #include <string>
 
-namespace kv {
+namespace examples {
 
 class Progress {
  public:
@@ -33,6 +33,6 @@ class Progress {
   const bool redraws_;
 };
 
-}  // namespace kv
+}  // namespace examples
 
-#endif  // VERBENA_EXAMPLES_KV_PROGRESS_H_
+#endif  // VERBENA_EXAMPLES_COMMON_PROGRESS_H_

@@ -10,8 +10,8 @@
 //   …  // until ended->fd() is readable
 //   PhaseReport report = phase.Report();
 
-#ifndef VERBENA_EXAMPLES_KV_PHASE_H_
-#define VERBENA_EXAMPLES_KV_PHASE_H_
+#ifndef VERBENA_EXAMPLES_COMMON_PHASE_H_
+#define VERBENA_EXAMPLES_COMMON_PHASE_H_
 
 #include <atomic>
 #include <chrono>
@@ -21,14 +21,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "examples/kv/signals.h"
+#include "examples/common/signals.h"
 #include "verbena/benchmarks/harness/latency_histogram.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/clock.h"
 #include "verbena/transport/coro/task.h"
 
-namespace kv {
+namespace examples {
 
 // One executor's part of a phase: what its workers count. Theirs alone, except for the atomics.
 class Lane {
@@ -118,6 +118,6 @@ class Phase {
   verbena::TimePoint ended_at_{};  // written by the last lane, before `ended` is woken
 };
 
-}  // namespace kv
+}  // namespace examples
 
-#endif  // VERBENA_EXAMPLES_KV_PHASE_H_
+#endif  // VERBENA_EXAMPLES_COMMON_PHASE_H_

@@ -1,4 +1,4 @@
-#include "examples/kv/server_process.h"
+#include "examples/common/server_process.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -15,7 +15,7 @@
 
 #include "fmt/format.h"
 
-namespace kv {
+namespace examples {
 namespace {
 
 constexpr std::chrono::seconds kStartTimeout(30);
@@ -39,7 +39,8 @@ std::chrono::milliseconds TimeLeft(SteadyClock::time_point deadline) {
   StopSignals::ForChild();
   dup2(output, STDOUT_FILENO);
   execv(arguments[0], arguments);
-  constexpr std::string_view kMessage = "kv_demo: kv_server cannot be executed\n";
+  constexpr std::string_view kMessage = ": cannot be executed\n";
+  (void)!write(STDERR_FILENO, arguments[0], std::strlen(arguments[0]));
   (void)!write(STDERR_FILENO, kMessage.data(), kMessage.size());
   _exit(127);
 }
@@ -70,7 +71,8 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(
   // By number: the declaration of glibc 2.36 has no C linkage.
   const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
   const int pidfd_error = errno;
-  std::unique_ptr<ServerProcess> process(new ServerProcess(pid, pidfd, output[0]));
+  std::unique_ptr<ServerProcess> process(
+      new ServerProcess(path.substr(path.rfind('/') + 1), pid, pidfd, output[0]));
   if (pidfd < 0) return absl::ErrnoToStatus(pidfd_error, "pidfd_open");
   return process;
 }
@@ -94,7 +96,7 @@ absl::Status ServerProcess::WaitUntilReady(StopSignals& signals) {
       case Woken::kTimeout:
         if (SteadyClock::now() < deadline) continue;
         return absl::DeadlineExceededError(
-            fmt::format("kv_server (process {}) did not say that it is ready", pid_));
+            fmt::format("{} (process {}) did not say that it is ready", name_, pid_));
       case Woken::kReadable:
         break;
     }
@@ -110,7 +112,7 @@ absl::Status ServerProcess::WaitUntilReady(StopSignals& signals) {
     line += byte;
   }
   if (line.rfind(kReadyPrefix, 0) != 0) {
-    return absl::InternalError(fmt::format("kv_server said '{}'", line));
+    return absl::InternalError(fmt::format("{} said '{}'", name_, line));
   }
   address_ = line.substr(kReadyPrefix.size(), line.size() - kReadyPrefix.size() - 1);
   return absl::OkStatus();
@@ -126,7 +128,7 @@ absl::Status ServerProcess::Stop(StopSignals& signals) {
       kill(pid_, SIGKILL);
       Reap(0);
       return absl::DeadlineExceededError(
-          fmt::format("kv_server (process {}) did not end when asked to, and was killed", pid_));
+          fmt::format("{} (process {}) did not end when asked to, and was killed", name_, pid_));
     }
   }
   return *wait_status_ == 0 ? absl::OkStatus() : HowItEnded();
@@ -150,11 +152,11 @@ bool ServerProcess::Reap(int options) {
 absl::Status ServerProcess::HowItEnded() const {
   const int status = wait_status_.value_or(0);
   if (WIFSIGNALED(status)) {
-    return absl::UnavailableError(fmt::format("kv_server (process {}) was ended by signal {} ({})",
+    return absl::UnavailableError(fmt::format("{} (process {}) was ended by signal {} ({})", name_,
                                               pid_, WTERMSIG(status), strsignal(WTERMSIG(status))));
   }
   return absl::UnavailableError(
-      fmt::format("kv_server (process {}) ended with status {}", pid_, WEXITSTATUS(status)));
+      fmt::format("{} (process {}) ended with status {}", name_, pid_, WEXITSTATUS(status)));
 }
 
-}  // namespace kv
+}  // namespace examples

@@ -1,14 +1,13 @@
 #include "verbena/benchmarks/floor/floor.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <array>
-#include <chrono>
 #include <cstring>
 #include <vector>
 
 #include "benchmarks/floor/floor_area.h"
+#include "benchmarks/floor/patience.h"
 #include "verbena/benchmarks/harness/latency_histogram.h"
 
 namespace verbena::benchmarks {
@@ -16,40 +15,8 @@ namespace {
 
 using internal::FloorArea;
 using internal::FloorRing;
-
-constexpr std::uint64_t kPatienceNs = 10'000'000'000;
-
-std::uint64_t NowNs() {
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                        std::chrono::steady_clock::now().time_since_epoch())
-                                        .count());
-}
-
-// Spins, looking at the clock only now and then, and gives up when nothing has come for
-// kPatienceNs.
-class Patience {
- public:
-  // False when the time is over. Call it when there was nothing to do.
-  bool Spin() {
-    if (++spins_ % kSpinsPerLook != 0) return true;
-    // Two processes on one core would otherwise each wait for the other's time slice to end.
-    sched_yield();
-    const std::uint64_t now = NowNs();
-    if (since_ == 0) since_ = now;
-    return now - since_ < kPatienceNs;
-  }
-
-  void Reset() {
-    spins_ = 0;
-    since_ = 0;
-  }
-
- private:
-  static constexpr std::uint32_t kSpinsPerLook = 1 << 14;
-
-  std::uint32_t spins_ = 0;
-  std::uint64_t since_ = 0;
-};
+using internal::NowNs;
+using internal::Patience;
 
 bool GoodParameters(std::uint32_t size, std::uint32_t outstanding) {
   return size >= 1 && size <= kMaxFloorSize && outstanding >= 1 &&

@@ -9,7 +9,7 @@ namespace verbena::benchmarks {
 namespace {
 
 constexpr double kMaxSeconds = 3600;
-constexpr int kMaxNumber = 1 << 20;
+constexpr int kMaxNumber = 1 << 26;
 
 bool ParseSeconds(const std::string& text, double& seconds) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
@@ -46,8 +46,9 @@ bool Apply(const std::string& name, const std::string& value, Options& options, 
 
 }  // namespace
 
-absl::StatusOr<Options> ParseOptions(int argc, char** argv, std::vector<std::string>& rest) {
-  Options options;
+absl::StatusOr<Options> ParseOptions(int argc, char** argv, std::vector<std::string>& rest,
+                                     const Options& defaults) {
+  Options options = defaults;
   for (int i = 1; i < argc; ++i) {
     std::string name = argv[i];
     std::string value;

@@ -24,8 +24,9 @@ inline constexpr char kOptionsHelp[] =
     "  --outstanding N[,N]  calls in flight (default 1,8,64,512)\n";
 
 // Reads `--name value` and `--name=value`. What it does not know goes to `rest`, in order.
-// InvalidArgument names the option and its value.
-absl::StatusOr<Options> ParseOptions(int argc, char** argv, std::vector<std::string>& rest);
+// InvalidArgument names the option and its value. What is not given is as in `defaults`.
+absl::StatusOr<Options> ParseOptions(int argc, char** argv, std::vector<std::string>& rest,
+                                     const Options& defaults = {});
 
 }  // namespace verbena::benchmarks
 

@@ -55,6 +55,10 @@ void Report::Add(const Row& row) {
              Cell(RatioToFloor(row), 2));
   std::fflush(stdout);
   if (!row.extra.empty()) with_extra_.push_back(row);
+  AddToJson(row);
+}
+
+void Report::AddToJson(const Row& row) {
   if (json_ == nullptr) return;
   fmt::print(json_.get(), "{}\n", ToJson(row));
   std::fflush(json_.get());

@@ -46,6 +46,8 @@ class Report {
   static absl::StatusOr<Report> Open(const std::string& json);
 
   void Add(const Row& row);
+  // To JSON alone, for a benchmark with a table of its own.
+  void AddToJson(const Row& row);
   // A second table: the `extra` figures of the rows since the last call, which must all have the
   // same names.
   void PrintExtra();

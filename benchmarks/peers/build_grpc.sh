@@ -1,25 +1,34 @@
 #!/usr/bin/env bash
-# Builds grpc_bench with pkg-config, outside Bazel, so that nothing else depends on gRPC being there.
-# Prints the program's path. Exit status 3: gRPC is not installed.
+# Builds grpc_bench, or what else is named, with pkg-config, outside Bazel, so that nothing else depends
+# on gRPC being there. Prints the program's path. Exit status 3: gRPC is not installed.
+#   build_grpc.sh [grpc_bench | grpc_payload_bench]
 set -euo pipefail
 readonly top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
 readonly out=$top/.bazel/peers
 
 plugin=$(command -v grpc_cpp_plugin) && pkg-config --exists grpc++ protobuf || exit 3
 
-sources=("$top"/benchmarks/peers/grpc_bench.cc "$top"/benchmarks/floor/floor{,_mapping}.cc
-  "$top"/benchmarks/harness/{cores,latency_histogram,options,report}.cc)
+program=${1:-grpc_bench}
+sources=("$top/benchmarks/peers/$program.cc"
+  "$top"/benchmarks/harness/{cores,latency_histogram,options,report,server_process,stamps}.cc)
+if [ "$program" = grpc_bench ]; then
+  proto=echo
+  sources+=("$top"/benchmarks/floor/floor{,_mapping}.cc)
+else
+  proto=payload
+  sources+=("$top"/benchmarks/floor/{copy_floor,payload_table}.cc)
+fi
 stamp=$(find "$top"/benchmarks/{peers,floor,harness} -type f -print0 | sort -z | xargs -0 cat |
   sha256sum)
-if [ ! -x "$out/grpc_bench" ] || [ "$(cat "$out/stamp" 2>/dev/null)" != "$stamp" ]; then
+if [ ! -x "$out/$program" ] || [ "$(cat "$out/$program.stamp" 2>/dev/null)" != "$stamp" ]; then
   mkdir -p "$out/include"
   ln -sfn "$top" "$out/include/verbena"  # headers are included as verbena/<folder>/<file>.h
   (cd "$top/benchmarks/peers" && protoc --cpp_out="$out" --grpc_out="$out" \
-    --plugin="protoc-gen-grpc=$plugin" echo.proto)
+    --plugin="protoc-gen-grpc=$plugin" "$proto.proto")
   # shellcheck disable=SC2046  # lists of flags
   clang++-19 -std=c++20 -O2 -DNDEBUG -I"$out" -I"$out/include" -I"$top" \
-    $(pkg-config --cflags grpc++ protobuf) "${sources[@]}" "$out"/echo.pb.cc "$out"/echo.grpc.pb.cc \
-    -o "$out/grpc_bench" $(pkg-config --libs grpc++ protobuf absl_status absl_statusor) -lfmt -pthread
-  echo "$stamp" >"$out/stamp"
+    $(pkg-config --cflags grpc++ protobuf) "${sources[@]}" "$out/$proto.pb.cc" \
+    "$out/$proto.grpc.pb.cc" -o "$out/$program" $(pkg-config --libs grpc++ protobuf absl_status absl_statusor) -lfmt -pthread
+  echo "$stamp" >"$out/$program.stamp"
 fi
-echo "$out/grpc_bench"
+echo "$out/$program"

@@ -1,10 +1,9 @@
 #include "verbena/benchmarks/rpc/bench_server.h"
 
-#include <sys/resource.h>
-
 #include <memory>
 
 #include "benchmarks/rpc/bench.verbena.pb.h"
+#include "verbena/benchmarks/harness/cpu_time.h"
 #include "verbena/benchmarks/rpc/allocation_count.h"
 #include "verbena/rpc/server.h"
 #include "verbena/rpc/shard.h"
@@ -12,15 +11,6 @@
 
 namespace verbena::benchmarks {
 namespace {
-
-uint64_t CpuMicroseconds() {
-  rusage usage = {};
-  getrusage(RUSAGE_SELF, &usage);
-  const auto us = [](const timeval& time) {
-    return static_cast<uint64_t>(time.tv_sec) * 1000000 + static_cast<uint64_t>(time.tv_usec);
-  };
-  return us(usage.ru_utime) + us(usage.ru_stime);
-}
 
 class BenchService final : public bench::Bench::Service {
  public:
@@ -38,7 +28,7 @@ class BenchService final : public bench::Bench::Service {
                              bench::ServerCounters& reply) override {
     const LinkStats traffic = (*runtime_.shard(0).EndpointOn(0))->stats().traffic;
     reply.set_allocations(AllocationCount());
-    reply.set_cpu_us(CpuMicroseconds());
+    reply.set_cpu_us(CpuNanoseconds() / 1000);
     reply.set_calls(calls_);
     reply.set_sends(traffic.sends);
     reply.set_frames_sent(traffic.frames_sent);
@@ -64,7 +54,7 @@ class BenchService final : public bench::Bench::Service {
 }  // namespace
 
 absl::Status RunBenchServer(const BenchServerOptions& options, FloorMapping& floor,
-                            const std::function<void(const std::string& address)>& ready) {
+                            const Ready& ready) {
   absl::StatusOr<std::unique_ptr<Runtime>> runtime =
       Runtime::Start({.mode = options.mode, .cpus = {options.core}, .threads = false});
   if (!runtime.ok()) return runtime.status();

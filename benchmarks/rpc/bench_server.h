@@ -4,11 +4,9 @@
 #ifndef VERBENA_BENCHMARKS_RPC_BENCH_SERVER_H_
 #define VERBENA_BENCHMARKS_RPC_BENCH_SERVER_H_
 
-#include <functional>
-#include <string>
-
 #include "absl/status/status.h"
 #include "verbena/benchmarks/floor/floor.h"
+#include "verbena/benchmarks/harness/server_process.h"
 #include "verbena/rpc/runtime.h"
 
 namespace verbena::benchmarks {
@@ -21,7 +19,7 @@ struct BenchServerOptions {
 // Serves on the calling thread until a client's QUIT. `ready` is told the address once, and gets it
 // out to the client.
 absl::Status RunBenchServer(const BenchServerOptions& options, FloorMapping& floor,
-                            const std::function<void(const std::string& address)>& ready);
+                            const Ready& ready);
 
 }  // namespace verbena::benchmarks
 

@@ -4,12 +4,7 @@
 // outstanding) alternate on the same two cores, and the medians of each are compared: the floor
 // itself moves fourfold with where the cores sit and what the machine does.
 
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,6 +16,7 @@
 #include "verbena/benchmarks/harness/median.h"
 #include "verbena/benchmarks/harness/options.h"
 #include "verbena/benchmarks/harness/report.h"
+#include "verbena/benchmarks/harness/server_process.h"
 #include "verbena/benchmarks/rpc/bench_client.h"
 #include "verbena/benchmarks/rpc/bench_server.h"
 
@@ -43,52 +39,6 @@ constexpr uint64_t kCountedCalls = 100000;
 const char* ModeName(ExecutorMode mode) {
   return mode == ExecutorMode::kBusy ? "busy" : "adaptive";
 }
-
-// The server as a process of its own, forked before this one has threads.
-class ServerProcess {
- public:
-  static absl::StatusOr<ServerProcess> Start(ExecutorMode mode, int core, FloorMapping& floor) {
-    int fds[2];
-    if (pipe(fds) != 0) return absl::InternalError("pipe failed");
-    const pid_t pid = fork();
-    if (pid < 0) return absl::InternalError("fork failed");
-    if (pid == 0) {
-      close(fds[0]);
-      absl::Status status = RunBenchServer({.mode = mode, .core = core}, floor,
-                                           [fd = fds[1]](const std::string& address) {
-                                             const std::string line = address + "\n";
-                                             if (write(fd, line.data(), line.size()) < 0)
-                                               std::_Exit(1);
-                                             close(fd);
-                                           });
-      if (!status.ok()) fmt::print(stderr, "rpc_bench: server: {}\n", status.ToString());
-      std::_Exit(status.ok() ? 0 : 1);
-    }
-    close(fds[1]);
-    std::string address;
-    char c;
-    while (read(fds[0], &c, 1) == 1 && c != '\n') address.push_back(c);
-    close(fds[0]);
-    if (address.empty()) return absl::InternalError("the server process did not start");
-    return ServerProcess(pid, address);
-  }
-
-  ServerProcess(ServerProcess&& other) noexcept
-      : pid_(std::exchange(other.pid_, -1)), address_(std::move(other.address_)) {}
-  ~ServerProcess() {
-    if (pid_ < 0) return;
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-  }
-
-  const std::string& address() const { return address_; }
-
- private:
-  ServerProcess(pid_t pid, std::string address) : pid_(pid), address_(std::move(address)) {}
-
-  pid_t pid_;
-  std::string address_;
-};
 
 struct Point {
   ExecutorMode mode;
@@ -190,7 +140,9 @@ absl::Status MeasureMode(ExecutorMode mode, const Options& options, bool points_
   if (!cores.ok()) return cores.status();
   absl::StatusOr<FloorMapping> floor = FloorMapping::Create();
   if (!floor.ok()) return floor.status();
-  absl::StatusOr<ServerProcess> server = ServerProcess::Start(mode, cores->server, *floor);
+  absl::StatusOr<ServerProcess> server = ServerProcess::Start("rpc_bench", [&](const Ready& ready) {
+    return RunBenchServer({.mode = mode, .core = cores->server}, *floor, ready);
+  });
   if (!server.ok()) return server.status();
   absl::StatusOr<std::unique_ptr<BenchClient>> client =
       BenchClient::Connect(server->address(), mode, cores->client);

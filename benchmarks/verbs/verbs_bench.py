@@ -43,13 +43,13 @@ def arguments():
     return parser.parse_args()
 
 
-def between_two_processes(command, cores):
+def between_two_processes(command, cores, address="127.0.0.1"):
     """What `command` says as a client on one core, with itself as the server on the other."""
     server = subprocess.Popen(["taskset", "-c", str(cores[1]), *command],
                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         ucx_bench.wait_until_listening(PORT, server)
-        return subprocess.run(["taskset", "-c", str(cores[0]), *command, "127.0.0.1"],
+        return subprocess.run(["taskset", "-c", str(cores[0]), *command, address],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                               timeout=PATIENCE_S, check=True).stdout
     finally:

@@ -22,6 +22,8 @@ BENCHMARKS = {
             "//benchmarks/rpc:rpc_bench"),
     "rpc_instructions": ("instructions of a call, per side, against their budget",
                          "//benchmarks/rpc:rpc_instructions"),
+    "payload": ("payloads read and written, one memcpy beside them; the same by gRPC and UCX",
+                "//benchmarks/payload:payload_bench"),
     "floor": ("two processes that only copy bytes and watch a word", "//benchmarks/floor:floor_bench"),
     "parameters": ("the comparisons by which verbs' parameters are chosen, with a plot of each",
                    "//benchmarks/parameters:parameters_bench"),
@@ -47,7 +49,10 @@ def arguments():
                         help="the same as --only parameters; plots go to .bazel/plots")
     parser.add_argument("--vm", action="store_true",
                         help="in a guest, over rxe: calls, with perftest and ibv_rc_pingpong beside "
-                             "them; with --parameters the comparisons")
+                             "them; with --only payload payloads, with ib_write_bw beside them; with "
+                             "--parameters the comparisons")
+    parser.add_argument("--device", choices=("rxe", "siw"), default="rxe",
+                        help="of the guest, for --vm --only payload (default rxe)")
     parser.add_argument("--seconds", type=float, metavar="N", help="seconds per point (default 2)")
     options, options.rest = parser.parse_known_args()
     options.only = [name for name in options.only.split(",") if name]
@@ -77,16 +82,30 @@ def binary(directory, name):
     return str(directory / package / target)
 
 
+def build_with_grpc(program):
+    """The command for `program` of benchmarks/peers, or None if gRPC is not installed."""
+    built = subprocess.run([str(PEERS / "build_grpc.sh"), program], stdout=subprocess.PIPE, text=True,
+                           check=False)
+    if built.returncode == NOT_INSTALLED:
+        return None
+    if built.returncode != 0:
+        raise SystemExit(1)
+    return [built.stdout.strip()]
+
+
+def commands_of(name, directory):
+    """(what it is called, the program) of each part of `name`; None for what is not installed."""
+    yield name, command_of(name, directory)
+    if name == "payload":
+        yield "payload by gRPC", build_with_grpc("grpc_payload_bench")
+        yield "payload by UCX", [str(PEERS / "ucx_payload_bench.py"),
+                                 "--payload-bench", binary(directory, name)]
+
+
 def command_of(name, directory):
     """The program that runs `name`, or None if what it needs is not installed."""
     if name == "grpc":
-        built = subprocess.run([str(PEERS / "build_grpc.sh")], stdout=subprocess.PIPE, text=True,
-                               check=False)
-        if built.returncode == NOT_INSTALLED:
-            return None
-        if built.returncode != 0:
-            raise SystemExit(1)
-        return [built.stdout.strip()]
+        return build_with_grpc("grpc_bench")
     if name == "ucx":
         return [str(PEERS / "ucx_bench.py"), "--floor-bench", binary(directory, "floor")]
     if name == "parameters":
@@ -99,10 +118,15 @@ def command_of(name, directory):
 
 def guest_command(options, results):
     """What the guest runs, leaving its rows in `results`/rows.json and its plots beside them."""
-    target = "parameters" if "parameters" in options.only else "rpc"
+    target = next((name for name in ("parameters", "payload") if name in options.only), "rpc")
     program = binary(build([BENCHMARKS[target][1]]), target)
     if target == "rpc":
         words = [TOP / "benchmarks/verbs/verbs_bench.py", "--rpc-bench", program]
+    elif target == "payload":
+        words = [TOP / "benchmarks/verbs/payload_verbs_bench.py", "--payload-bench", program,
+                 "--device", f"{options.device}0"]
+        if options.device == "siw":  # through rdma_cm alone, which does not know the loopback address
+            words += ["--rdma-cm", "--address", "10.0.0.1"]
     else:
         words = [program, "--device", "rdma", "--plots", results]
     if options.seconds:
@@ -111,13 +135,14 @@ def guest_command(options, results):
 
 
 def bench_in_guest(options):
-    """Runs benchmarks/verbs/verbs_bench.py, or the parameters', in a guest. Returns its status."""
+    """Runs the benchmark of guest_command in a guest. Returns its status."""
     if subprocess.run([TOP / "tools/dev/install_deps.sh", "--quiet", "vm"],
                       check=False).returncode != 0:
         return 1
     with tempfile.TemporaryDirectory(prefix="verbena-bench-") as results:
         status = subprocess.run(
-            [TOP / "tools/vm/vm.py", "--pin", "--writable", results, "--timeout", "1200", "--",
+            [TOP / "tools/vm/vm.py", "--device", options.device, "--pin", "--writable", results,
+             "--timeout", "1200", "--",
              *guest_command(options, results)], check=False).returncode
         if status == 0 and options.json:
             shutil.copy(f"{results}/rows.json", options.json)
@@ -147,13 +172,13 @@ def main():
     failed = []
     for name in options.only:
         print(f"== {name}: {BENCHMARKS[name][0]}", flush=True)
-        command = command_of(name, directory)
-        status = subprocess.run([*command, *passed_on], check=False).returncode \
-            if command else NOT_INSTALLED
-        if status == NOT_INSTALLED and BENCHMARKS[name][1] is None:
-            print("left out: not installed (./dev install-deps --peers)")
-        elif status != 0:
-            failed.append(name)
+        for part, command in commands_of(name, directory):
+            status = subprocess.run([*command, *passed_on], check=False).returncode \
+                if command else NOT_INSTALLED
+            if status == NOT_INSTALLED and (part != name or BENCHMARKS[name][1] is None):
+                print(f"{part} is left out: not installed (./dev install-deps --peers)")
+            elif status != 0:
+                failed.append(part)
     if failed:
         print(f"failed: {', '.join(failed)}")
     return 1 if failed else 0

@@ -1,0 +1,87 @@
+// The floor of a payload over shared memory: one memcpy by one of two processes, into memory that
+// the other has mapped, and a word each way that says so. What a one-sided write must cost.
+//
+// The memory is inherited: make the CopyFloor, then fork. The client runs slices: each has the
+// server in ServeCopySlice and the client in RunCopySlice, both spinning; between slices neither
+// does, so that they may alternate with slices of what the floor is compared with.
+//
+//   CopyFloor floor = …CopyFloor::Create(16 << 20);
+//   server: ServeCopySlice(floor);
+//   client: RunCopySlice(floor, {.direction = CopyDirection::kToClient, .size = 1 << 20});
+
+#ifndef VERBENA_BENCHMARKS_FLOOR_COPY_FLOOR_H_
+#define VERBENA_BENCHMARKS_FLOOR_COPY_FLOOR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace verbena::benchmarks {
+
+namespace internal {
+struct CopyArea;
+}
+
+enum class CopyDirection : std::uint32_t {
+  kToClient,  // the client asks, the server copies: a payload that is read
+  kToServer,  // the client copies, the server acknowledges: one that is written
+};
+
+struct CopySlice {
+  CopyDirection direction = CopyDirection::kToClient;
+  int size = 4096;  // a multiple of 8
+  int outstanding = 1;
+  int duration_ms = 100;
+};
+
+struct CopySample {
+  double p50_ns = 0;
+  double p99_ns = 0;
+  double copies_per_s = 0;
+};
+
+// Memory for one client and one server. Move-only; each process uses it from one thread.
+class CopyFloor {
+ public:
+  // `bytes`: the greatest size times the number outstanding, of any slice.
+  static absl::StatusOr<CopyFloor> Create(std::size_t bytes);
+  // What slices of any of these sizes and numbers need.
+  static std::size_t BytesFor(const std::vector<int>& sizes, const std::vector<int>& outstanding);
+
+  CopyFloor(CopyFloor&& other) noexcept
+      : area_(std::exchange(other.area_, nullptr)),
+        mapped_(other.mapped_),
+        sources_(std::move(other.sources_)) {}
+  CopyFloor& operator=(CopyFloor&& other) = delete;
+  ~CopyFloor();
+
+  internal::CopyArea& area() const { return *area_; }
+  // Where payloads lie in shared memory, and how many bytes there are.
+  char* payloads() const;
+  std::size_t capacity() const;
+  // Of this process alone: `bytes` to copy from.
+  char* Sources(std::size_t bytes);
+
+ private:
+  CopyFloor(internal::CopyArea* area, std::size_t mapped) : area_(area), mapped_(mapped) {}
+
+  internal::CopyArea* area_;
+  std::size_t mapped_;
+  std::vector<char> sources_;
+};
+
+// Answers one slice; returns when its client ends it. DeadlineExceeded if the client has done
+// nothing for 10 s, DataLoss if a payload is wrong. Spins on the calling thread.
+absl::Status ServeCopySlice(CopyFloor& floor);
+
+// Runs one slice against the server; a stamp in each page of each payload is compared. Errors as
+// above. Spins on the calling thread.
+absl::StatusOr<CopySample> RunCopySlice(CopyFloor& floor, const CopySlice& slice);
+
+}  // namespace verbena::benchmarks
+
+#endif  // VERBENA_BENCHMARKS_FLOOR_COPY_FLOOR_H_

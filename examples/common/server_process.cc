@@ -134,6 +134,17 @@ absl::Status ServerProcess::Stop(StopSignals& signals) {
   return *wait_status_ == 0 ? absl::OkStatus() : HowItEnded();
 }
 
+absl::Status ServerProcess::WaitForEnd(StopSignals& signals) {
+  while (!Reap(WNOHANG)) {
+    if (signals.WaitReadable(pidfd_, std::chrono::hours(1)) == Woken::kBySignal) {
+      kill(pid_, SIGKILL);
+      Reap(0);
+      return absl::CancelledError("interrupted");
+    }
+  }
+  return *wait_status_ == 0 ? absl::OkStatus() : HowItEnded();
+}
+
 absl::Status ServerProcess::CheckRunning() {
   return Reap(WNOHANG) ? HowItEnded() : absl::OkStatus();
 }

@@ -1,4 +1,4 @@
-// ServerProcess: a server of an example as a child process.
+// ServerProcess: a server of an example, or another program, as a child process.
 //
 // It is in a process group of its own, so that Ctrl-C at the terminal reaches the demo alone, which
 // then ends it in order; should the demo be killed, the kernel ends it. Stop() ends it by its
@@ -44,6 +44,10 @@ class ServerProcess {
   // Asks it to end, and waits; after a grace of 5 seconds, or when a signal comes meanwhile, kills
   // it. Fails when it had to be killed, had ended before, or did not exit with 0.
   absl::Status Stop(StopSignals& signals);
+
+  // For a program that ends by itself: waits for that. Kills it when a signal comes, which gives
+  // CANCELLED. Fails when it did not exit with 0.
+  absl::Status WaitForEnd(StopSignals& signals);
 
   // OK while it runs, else how it ended.
   absl::Status CheckRunning();

@@ -159,13 +159,15 @@ class SendQueue {
   void EndInvalidation(CompletionSink& sink);
   void ReportInTurn(uint32_t index);
 
+  // Sending again what was refused (send_queue_refused.cc).
+  bool Contains(uint32_t index, uint64_t position);
+  void BackOff(uint32_t index, const Refusal& refusal, CompletionSink& sink);
+  void TakeBack(uint32_t first);
+
   // Ending.
   bool FailLocally(uint32_t index, ibv_wc_status status);
   void ReportFailure(uint32_t index, ibv_wc_status status, CompletionSink& sink);
   void AddCompletion(uint32_t index, ibv_wc_status status, CompletionSink& sink);
-  bool Contains(uint32_t index, uint64_t position);
-  void BackOff(uint32_t index, const Refusal& refusal, CompletionSink& sink);
-  void TakeBack(uint32_t first);
   void CountReads(int change);
 
   QueuePair& qp_;

@@ -5,13 +5,12 @@
 
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "gtest/gtest.h"
+#include "tests/transport/soft/copying_peer.h"
 #include "tests/transport/soft/endpoint.h"
 #include "tests/transport/soft/two_processes.h"
-#include "verbena/transport/soft/completion_queue.h"
 
 namespace verbena::soft {
 namespace {
@@ -95,15 +94,6 @@ void WriteForever(Side& side) {
   side.Signal();
 }
 
-// Whether the peer is inside a copy, as the device sees it.
-bool IsCopying(Endpoint& endpoint) {
-  auto& cq = *static_cast<CompletionQueue*>(endpoint.cq());
-  std::lock_guard<SpinLock> lock(cq.lock());
-  bool copying = false;
-  cq.in_lanes().ForEach([&](InLane& lane) { copying |= lane.header().copying.load() % 2 == 1; });
-  return copying;
-}
-
 TEST(DirectCopyTest, MemoryIsQuarantinedUntilAFrozenWriterIsOutOfItAndNothingLandsLater) {
   Child child(WriteForever);
   Process process;
@@ -111,13 +101,7 @@ TEST(DirectCopyTest, MemoryIsQuarantinedUntilAFrozenWriterIsOutOfItAndNothingLan
   child.side().Connect(endpoint);
   const uint32_t qpn = endpoint.qp()->qp_num;
   EXPECT_FALSE(process.device->Quiesced(qpn)) << "it is in service";
-  // Until the writer is caught in the middle of a copy.
-  while (true) {
-    while (!IsCopying(endpoint)) sched_yield();
-    child.Stop();
-    if (IsCopying(endpoint)) break;
-    child.Continue();
-  }
+  FreezeInsideACopy(child, endpoint);
   // The link ends at once, whatever the writer does.
   endpoint.ToState(IBV_QPS_ERR);
   endpoint.qp_handle().Reset();

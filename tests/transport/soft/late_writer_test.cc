@@ -6,15 +6,14 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 
 #include "gtest/gtest.h"
+#include "tests/transport/soft/copying_peer.h"
 #include "tests/transport/soft/endpoint.h"
 #include "tests/transport/soft/two_processes.h"
 #include "tests/transport/soft/window.h"
-#include "verbena/transport/soft/completion_queue.h"
 
 namespace verbena::soft {
 namespace {
@@ -53,23 +52,6 @@ void WriteForever(Side& side) {
   }
   EXPECT_NE(status, IBV_WC_SUCCESS);
   side.Signal();
-}
-
-bool IsCopying(Endpoint& endpoint) {
-  auto& cq = *static_cast<CompletionQueue*>(endpoint.cq());
-  std::lock_guard<SpinLock> lock(cq.lock());
-  bool copying = false;
-  cq.in_lanes().ForEach([&](InLane& lane) { copying |= lane.header().copying.load() % 2 == 1; });
-  return copying;
-}
-
-void FreezeInsideACopy(Child& child, Endpoint& endpoint) {
-  while (true) {
-    while (!IsCopying(endpoint)) sched_yield();
-    child.Stop();
-    if (IsCopying(endpoint)) return;
-    child.Continue();
-  }
 }
 
 class FrozenWriterTest : public testing::TestWithParam<bool> {

@@ -1,0 +1,37 @@
+// CopyingPeer: catches the other process in the middle of a one-sided copy into our memory.
+
+#ifndef VERBENA_TESTS_TRANSPORT_SOFT_COPYING_PEER_H_
+#define VERBENA_TESTS_TRANSPORT_SOFT_COPYING_PEER_H_
+
+#include <sched.h>
+
+#include <mutex>
+
+#include "tests/transport/soft/endpoint.h"
+#include "tests/transport/soft/two_processes.h"
+#include "verbena/transport/soft/completion_queue.h"
+
+namespace verbena::soft {
+
+// Whether a peer is inside a copy, as the device sees it.
+inline bool IsCopying(Endpoint& endpoint) {
+  auto& cq = *static_cast<CompletionQueue*>(endpoint.cq());
+  std::lock_guard<SpinLock> lock(cq.lock());
+  bool copying = false;
+  cq.in_lanes().ForEach([&](InLane& lane) { copying |= lane.header().copying.load() % 2 == 1; });
+  return copying;
+}
+
+// Returns once `child`, which copies over and over, is stopped inside a copy.
+inline void FreezeInsideACopy(Child& child, Endpoint& endpoint) {
+  while (true) {
+    while (!IsCopying(endpoint)) sched_yield();
+    child.Stop();
+    if (IsCopying(endpoint)) return;
+    child.Continue();
+  }
+}
+
+}  // namespace verbena::soft
+
+#endif  // VERBENA_TESTS_TRANSPORT_SOFT_COPYING_PEER_H_

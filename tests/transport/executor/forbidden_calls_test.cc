@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "tests/transport/executor/forbidden_call.h"
 #include "tests/transport/executor/test_support.h"
+#include "tests/transport/log/captured_log.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/executor.h"

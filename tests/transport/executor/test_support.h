@@ -6,9 +6,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include <infiniband/verbs.h>
@@ -18,7 +15,6 @@
 #include "verbena/transport/executor/completion_sink.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/executor_options.h"
-#include "verbena/transport/log/log.h"
 
 namespace verbena {
 
@@ -59,36 +55,6 @@ class NotedCompletions final : public CompletionSink {
   }
   std::vector<uint64_t> wr_ids;
   std::vector<int> batches;
-};
-
-// Keeps log messages for one scope.
-class CapturedLog {
- public:
-  CapturedLog() {
-    messages().clear();
-    SetLogSink([](LogLevel, const std::string& message) {
-      std::lock_guard lock(mutex());
-      messages().push_back(message);
-    });
-  }
-  CapturedLog(const CapturedLog&) = delete;
-  CapturedLog& operator=(const CapturedLog&) = delete;
-  ~CapturedLog() { SetLogSink(nullptr); }
-
-  std::vector<std::string> Take() {
-    std::lock_guard lock(mutex());
-    return std::exchange(messages(), {});
-  }
-
- private:
-  static std::mutex& mutex() {
-    static std::mutex mutex;
-    return mutex;
-  }
-  static std::vector<std::string>& messages() {
-    static std::vector<std::string> messages;
-    return messages;
-  }
 };
 
 }  // namespace verbena

@@ -16,6 +16,7 @@
 
 #include "gmock/gmock.h"
 #include "tests/transport/file/file_fixture.h"
+#include "tests/transport/log/captured_log.h"
 #include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/coro/task_scope.h"
 

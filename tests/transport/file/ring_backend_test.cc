@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "tests/transport/executor/forbidden_call.h"
 #include "tests/transport/file/file_fixture.h"
+#include "tests/transport/log/captured_log.h"
 #include "verbena/transport/coro/poison.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/file/file_service.h"

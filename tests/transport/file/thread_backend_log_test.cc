@@ -4,6 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "tests/transport/file/file_fixture.h"
+#include "tests/transport/log/captured_log.h"
 
 namespace verbena {
 namespace {

@@ -1,7 +1,7 @@
 // CapturedLog: collects what is logged while it lives, instead of printing it. One at a time.
 
-#ifndef VERBENA_TESTS_TRANSPORT_CONNECT_CAPTURED_LOG_H_
-#define VERBENA_TESTS_TRANSPORT_CONNECT_CAPTURED_LOG_H_
+#ifndef VERBENA_TESTS_TRANSPORT_LOG_CAPTURED_LOG_H_
+#define VERBENA_TESTS_TRANSPORT_LOG_CAPTURED_LOG_H_
 
 #include <mutex>
 #include <string>
@@ -44,4 +44,4 @@ class CapturedLog {
 
 }  // namespace verbena
 
-#endif  // VERBENA_TESTS_TRANSPORT_CONNECT_CAPTURED_LOG_H_
+#endif  // VERBENA_TESTS_TRANSPORT_LOG_CAPTURED_LOG_H_

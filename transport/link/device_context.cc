@@ -33,6 +33,20 @@ bool IsRoutine(ibv_event_type type) {
          type == IBV_EVENT_SRQ_LIMIT_REACHED;
 }
 
+// What the log says of an event; of links that it ends, each says more. A port that is down ends
+// none by itself: what is sent meanwhile is sent again.
+std::string Describe(const Device& device, const ibv_async_event& event) {
+  switch (event.event_type) {
+    case IBV_EVENT_PORT_ERR:
+      return fmt::format("{}: port {} is down", device.name(), event.element.port_num);
+    case IBV_EVENT_PORT_ACTIVE:
+      return fmt::format("{}: port {} is active", device.name(), event.element.port_num);
+    default:
+      return fmt::format("{}: asynchronous event {}", device.name(),
+                         ibv_event_type_str(event.event_type));
+  }
+}
+
 absl::StatusOr<bool> WantsRdmaCm(const std::string& connect, LinkKind kind) {
   if (connect.empty() || connect == "auto") {
     const char* set = std::getenv("VERBENA_CONNECT");
@@ -131,8 +145,7 @@ void DeviceContext::PollEvents() {
     }
     if (type == IBV_EVENT_DEVICE_FATAL) DispatchToAll(type);
     if (!IsRoutine(type)) {
-      Log(LogLevel::kWarning,
-          fmt::format("{}: asynchronous event {}", device_.name(), ibv_event_type_str(type)));
+      Log(LogLevel::kWarning, Describe(device_, *event));
     }
   }
 }

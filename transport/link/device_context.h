@@ -51,7 +51,8 @@ class DeviceContext {
   QpConnector* connector() const { return connector_; }
 
   // Calls `handler` on `executor` for each event of the queue pair, until Unsubscribe(). Events of
-  // CQs and SRQs are logged: with credits and reserved CQ slots they mean a fault of ours. When the
+  // CQs and SRQs are logged: with credits and reserved CQ slots they mean a fault of ours. So are
+  // those of ports: a port that is down ends no link before its retries are used up. When the
   // device fails or is removed, every handler is called.
   using EventHandler = std::function<void(ibv_event_type)>;
   void Subscribe(uint32_t qpn, Executor& executor, EventHandler handler);

@@ -1,0 +1,159 @@
+// A device's asynchronous events: acknowledged at once, whatever the executors do, and handed to
+// the one that owns the queue pair.
+
+#include "verbena/transport/link/device_context.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/transport/device/fake_device.h"
+#include "tests/transport/log/captured_log.h"
+#include "verbena/transport/executor/executor.h"
+
+namespace verbena {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+// Raises what a test tells it to.
+class EventfulDevice final : public FakeDevice {
+ public:
+  EventfulDevice() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC | EFD_SEMAPHORE)) {}
+  ~EventfulDevice() override { close(fd_); }
+
+  void Raise(ibv_event_type type, ibv_qp* qp = nullptr) {
+    ibv_async_event event{};
+    event.event_type = type;
+    if (qp != nullptr) {
+      event.element.qp = qp;
+    } else {
+      event.element.port_num = 1;
+    }
+    std::lock_guard lock(mutex_);
+    events_.push_back(event);
+    EXPECT_EQ(eventfd_write(fd_, 1), 0);
+  }
+  int unacknowledged() {
+    std::lock_guard lock(mutex_);
+    return static_cast<int>(events_.size()) + read_;
+  }
+
+  absl::StatusOr<ibv_port_attr> QueryPort(uint8_t) override {
+    ibv_port_attr port{};
+    port.state = IBV_PORT_ACTIVE;
+    port.active_mtu = IBV_MTU_4096;
+    return port;
+  }
+  absl::StatusOr<ibv_gid> QueryGid(uint8_t, int) override { return ibv_gid{}; }
+  absl::StatusOr<ibv_pd*> AllocPd() override { return &pd_; }
+  int async_fd() const override { return fd_; }
+  absl::StatusOr<ibv_async_event> GetAsyncEvent() override {
+    std::lock_guard lock(mutex_);
+    if (events_.empty()) return absl::UnavailableError("no asynchronous event waits");
+    eventfd_t count = 0;
+    EXPECT_EQ(eventfd_read(fd_, &count), 0);
+    const ibv_async_event event = events_.front();
+    events_.pop_front();
+    ++read_;
+    return event;
+  }
+  void AckAsyncEvent(ibv_async_event&) override {
+    std::lock_guard lock(mutex_);
+    --read_;
+  }
+
+ private:
+  const int fd_;
+  ibv_pd pd_{};
+  std::mutex mutex_;
+  std::deque<ibv_async_event> events_;
+  int read_ = 0;
+};
+
+class DeviceContextTest : public ::testing::Test {
+ protected:
+  DeviceContextTest() {
+    one_.qp_num = 1;
+    other_.qp_num = 2;
+    context_ = *DeviceContext::Create(device_, {});
+    Subscribe(one_);
+    Subscribe(other_);
+  }
+
+  void Subscribe(const ibv_qp& qp) {
+    context_->Subscribe(qp.qp_num, *executor_, [this, qpn = qp.qp_num](ibv_event_type type) {
+      EXPECT_EQ(std::this_thread::get_id(), executors_thread_);
+      seen_.emplace_back(qpn, type);
+    });
+  }
+  // The executor does not run meanwhile.
+  void AwaitAcknowledgements() {
+    while (device_.unacknowledged() != 0) std::this_thread::yield();
+  }
+  using Seen = std::pair<uint32_t, ibv_event_type>;
+  std::vector<Seen> TakeSeen(size_t count) {
+    while (seen_.size() < count) executor_->Poll();
+    for (int i = 0; i < 10; ++i) executor_->Poll();  // what would be too much
+    return std::exchange(seen_, {});
+  }
+
+  const std::thread::id executors_thread_ = std::this_thread::get_id();
+  CapturedLog log_;
+  EventfulDevice device_;
+  std::unique_ptr<Executor> executor_ = *Executor::Create({});
+  ibv_qp one_{}, other_{};
+  std::vector<Seen> seen_;
+  std::unique_ptr<DeviceContext> context_;
+};
+
+TEST_F(DeviceContextTest, AnEventIsAcknowledgedBeforeItsOwnerHasRun) {
+  device_.Raise(IBV_EVENT_QP_FATAL, &one_);
+  AwaitAcknowledgements();
+  EXPECT_THAT(seen_, IsEmpty());
+  EXPECT_THAT(TakeSeen(1), ElementsAre(Seen(1, IBV_EVENT_QP_FATAL)));
+}
+
+TEST_F(DeviceContextTest, EachQueuePairsEventsReachItsOwnerInTheirOrder) {
+  device_.Raise(IBV_EVENT_QP_ACCESS_ERR, &other_);
+  device_.Raise(IBV_EVENT_QP_LAST_WQE_REACHED, &one_);
+  device_.Raise(IBV_EVENT_QP_LAST_WQE_REACHED, &other_);
+  EXPECT_THAT(TakeSeen(3),
+              ElementsAre(Seen(2, IBV_EVENT_QP_ACCESS_ERR), Seen(1, IBV_EVENT_QP_LAST_WQE_REACHED),
+                          Seen(2, IBV_EVENT_QP_LAST_WQE_REACHED)));
+}
+
+TEST_F(DeviceContextTest, WhoHasUnsubscribedIsNotTold) {
+  context_->Unsubscribe(1);
+  device_.Raise(IBV_EVENT_QP_FATAL, &one_);
+  device_.Raise(IBV_EVENT_QP_FATAL, &other_);
+  EXPECT_THAT(TakeSeen(1), ElementsAre(Seen(2, IBV_EVENT_QP_FATAL)));
+}
+
+TEST_F(DeviceContextTest, ADeviceThatFailsOrIsRemovedIsToldToEveryOwner) {
+  device_.Raise(IBV_EVENT_DEVICE_FATAL);
+  EXPECT_THAT(TakeSeen(2), ::testing::UnorderedElementsAre(Seen(1, IBV_EVENT_DEVICE_FATAL),
+                                                           Seen(2, IBV_EVENT_DEVICE_FATAL)));
+}
+
+TEST_F(DeviceContextTest, APortThatGoesDownAndUpIsLoggedByNumberAndEndsNoLink) {
+  (void)log_.Take();
+  device_.Raise(IBV_EVENT_PORT_ERR);
+  device_.Raise(IBV_EVENT_PORT_ACTIVE);
+  AwaitAcknowledgements();
+  context_.reset();  // what it logs is out
+  EXPECT_THAT(log_.Take(), ElementsAre("fake0: port 1 is down", "fake0: port 1 is active"));
+  EXPECT_THAT(TakeSeen(0), IsEmpty());
+}
+
+}  // namespace
+}  // namespace verbena

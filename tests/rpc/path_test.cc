@@ -8,11 +8,16 @@
 #include <utility>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "tests/rpc/testing_service.h"
+#include "tests/transport/log/captured_log.h"
 #include "verbena/transport/coro/task_scope.h"
 
 namespace verbena {
 namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
 
 void Shell(const std::string& command) { EXPECT_EQ(std::system(command.c_str()), 0) << command; }
 
@@ -80,12 +85,14 @@ TEST_F(PathTest, TwoPortsOfDifferentMtuUseTheSmaller) {
   server_.reset();
   server_runtime_.reset();
   Shell("ip link set dev eth1 mtu 1500");
+  CapturedLog log;
   StartServer({}, {.device = "rdma:rxe1"});
   channel_ = std::make_unique<Channel>(*client_runtime_, server_->address());
   stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
   for (int i = 0; i < 20; ++i) {
     EXPECT_EQ(Run(EchoOnce(i, std::string(i * 190, 'm'))), absl::OkStatus());
   }
+  EXPECT_THAT(log.Take(), Contains(HasSubstr("path MTU 1024: the port has 4096 here, 1024 there")));
   Shell("ip link set dev eth1 mtu 9000");
 }
 

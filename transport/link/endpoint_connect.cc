@@ -1,6 +1,7 @@
 // How an Endpoint makes links: the two sides of a handshake, and what connects their queue pairs.
 
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -230,6 +231,9 @@ void Endpoint::MarkOpen(Link& link, const LinkParameters& peer, const std::strin
                         FirstSend first_send) {
   const uint32_t max_reads = ReadsStarted(context_.device(), peer.max_reads);
   link.MarkOpen(peer.credit_grant, peer.eager_bytes, max_reads, name, first_send);
+  if (const std::string mtu = DescribePathMtu(address_, peer.mtu_bytes); !mtu.empty()) {
+    Log(LogLevel::kInfo, fmt::format("link with {} (QPN {:#x}): {}", name, link.qpn(), mtu));
+  }
   ++stats_.links_opened;
   StartLivenessTimer();
 }

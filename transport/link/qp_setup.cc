@@ -137,6 +137,13 @@ bool NeedsGlobalRoute(const PortAddress& local, const RemoteQp& remote) {
   return local.gid.global.subnet_prefix != remote.gid.global.subnet_prefix;
 }
 
+std::string DescribePathMtu(const PortAddress& local, uint32_t peer_mtu_bytes) {
+  const uint32_t mine = 128u << local.active_mtu;
+  if (mine == peer_mtu_bytes || local.kind == LinkKind::kIwarp) return "";
+  return fmt::format("path MTU {}: the port has {} here, {} there", std::min(mine, peer_mtu_bytes),
+                     mine, peer_mtu_bytes);
+}
+
 absl::Status MoveQpToError(Device& device, ibv_qp* qp) {
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_ERR;

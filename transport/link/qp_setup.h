@@ -10,6 +10,7 @@
 #include <infiniband/verbs.h>
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -67,6 +68,10 @@ uint8_t MaxReads(const Device& device);
 // Whether packets need a global route header: always on RoCE; on InfiniBand only to another subnet,
 // or where the port demands it, for within a subnet the LID tells the way.
 bool NeedsGlobalRoute(const PortAddress& local, const RemoteQp& remote);
+
+// One line for the log where the two ports' MTUs differ, "" where they do not, or do not matter
+// (iWARP: TCP cuts its own segments).
+std::string DescribePathMtu(const PortAddress& local, uint32_t peer_mtu_bytes);
 
 absl::Status MoveQpToError(Device& device, ibv_qp* qp);
 

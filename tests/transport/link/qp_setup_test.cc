@@ -35,5 +35,13 @@ TEST(QpSetupTest, APortThatDemandsItOrAPeerWithoutLidNeedsTheGlobalRoute) {
   EXPECT_TRUE(NeedsGlobalRoute(InfiniBandPort(1), InfiniBandPeer(1, 0)));
 }
 
+TEST(QpSetupTest, PortsOfDifferentMtuAreToldInOneLineAndEqualOnesInNone) {
+  const PortAddress local{.active_mtu = IBV_MTU_4096, .kind = LinkKind::kRoce};
+  EXPECT_EQ(DescribePathMtu(local, 1024), "path MTU 1024: the port has 4096 here, 1024 there");
+  EXPECT_EQ(DescribePathMtu(local, 4096), "");
+  const PortAddress iwarp{.active_mtu = IBV_MTU_4096, .kind = LinkKind::kIwarp};
+  EXPECT_EQ(DescribePathMtu(iwarp, 1024), "");
+}
+
 }  // namespace
 }  // namespace verbena

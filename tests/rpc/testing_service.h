@@ -27,6 +27,7 @@ class TestingService final : public testing::Testing::Service {
                           testing::EchoReply& reply) override {
     reply.set_number(request.number());
     reply.set_data(request.data());
+    ++echoes_;
     co_return absl::OkStatus();
   }
 
@@ -77,9 +78,18 @@ class TestingService final : public testing::Testing::Service {
     co_return absl::OkStatus();
   }
 
+  Task<absl::Status> Count(ServerContext&, const testing::Empty&,
+                           testing::CountReply& reply) override {
+    reply.set_echoes(echoes_);
+    co_return absl::OkStatus();
+  }
+
   std::atomic<int> waiting{0};
   std::atomic<int> cancelled{0};
   std::atomic<int> last_cancel{0};
+
+ private:
+  std::atomic<uint64_t> echoes_{0};
 };
 
 class RpcTest : public ::testing::Test {

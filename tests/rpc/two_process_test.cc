@@ -106,6 +106,27 @@ TEST_F(TwoProcessTest, EveryReplyByteIsRight) {
   }
 }
 
+TEST_F(TwoProcessTest, CallsInFlightAllEndAndNoneIsRunTwice) {
+  StartClient();
+  constexpr uint64_t kCalls = 2000;
+  std::vector<absl::Status> ended(kCalls, absl::UnknownError("not ended"));
+  testing::CountReply count;
+  auto run = [&]() -> Task<absl::Status> {
+    TaskScope scope(client_runtime_->executor(0));
+    for (uint64_t i = 0; i < kCalls; ++i) {
+      scope.Spawn([this, &ended, i]() -> Task<void> {
+        ended[i] = co_await EchoOnce(i, std::string(i % 1500, static_cast<char>(i)));
+      });
+    }
+    co_await scope.Join();
+    testing::Empty request;
+    co_return co_await stub_->Count(request, count);
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+  for (const absl::Status& status : ended) EXPECT_EQ(status, absl::OkStatus());
+  EXPECT_EQ(count.echoes(), kCalls);
+}
+
 TEST_F(TwoProcessTest, AKilledServerEndsItsCallsAsMaybeExecuted) {
   StartClient();
   for (const absl::Status& status : CallsStruckBy(100, [this] { process_->Kill(); })) {
@@ -127,12 +148,14 @@ TEST_F(TwoProcessTest, AnotherServerTakesAKilledOnesPlaceAtOnce) {
   EXPECT_EQ(Run(EchoOnce(3, "second")), absl::OkStatus());
 }
 
-TEST_F(TwoProcessTest, AFrozenServerIsNoticedByItsSilence) {
+TEST_F(TwoProcessTest, AFrozenServerIsNoticedByItsSilenceAndServesAgainWhenItGoesOn) {
   StartClient({.limits = {.ping_interval = std::chrono::milliseconds(50)}});
   for (const absl::Status& status : CallsStruckBy(3, [this] { process_->Signal(SIGSTOP); })) {
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
     EXPECT_EQ(OutcomeOf(status), Outcome::kMaybeExecuted);
   }
+  process_->Signal(SIGCONT);
+  Eventually([this] { return Run(EchoOnce(2, "again")).ok(); }, "the channel comes back");
 }
 
 }  // namespace

@@ -1,17 +1,41 @@
 #!/usr/bin/env bash
-# What a user sees of `verbena doctor`: in the guest a device that works, elsewhere what there is.
+# What a user sees of `verbena doctor`: in the guest a device that works, and that device without the
+# memory it needs; elsewhere what there is.
 set -euo pipefail
 
-report=$(tools/verbena/verbena doctor) || status=$?
-echo "$report"
+# Runs "$@"; leaves what it prints in `report`, and its exit status in `status`.
+examine() {
+  status=0
+  report=$("$@") || status=$?
+  echo "$report"
+}
+last_line() { tail -n 1 <<<"$report"; }
+
+examine tools/verbena/verbena doctor
 case ${VERBENA_DEVICE:-} in
   rdma:*)
-    [ "${status:-0}" = 0 ]
+    [ "$status" = 0 ]
     grep -q "^device ${VERBENA_DEVICE#rdma:}\$" <<<"$report"
     grep -Eq 'port 1 .* ACTIVE' <<<"$report"
     grep -Eq 'GID 1 .*\(10\.0\.0\.1\) RoCE v2' <<<"$report"
-    [ "$(tail -n 1 <<<"$report")" = "RDMA works." ]
+    [ "$(last_line)" = "RDMA works." ]
+
+    # The same for a user who may lock next to nothing.
+    install -m 755 -D tools/verbena/verbena "$TEST_TMPDIR/doctor/verbena"
+    examine setpriv --reuid 65534 --regid 65534 --clear-groups \
+      prlimit --memlock=65536:65536 "$TEST_TMPDIR/doctor/verbena" doctor
+    [ "$status" = 1 ]
+    grep -q '^error: RLIMIT_MEMLOCK is 64 KiB; each executor registers' <<<"$report"
+    grep -q '^  mend: .*memlock' <<<"$report"
+    [ "$(last_line)" = "RDMA does not work." ]
     ;;
-  *) grep -Eq '^(no RDMA devices|device )' <<<"$report" ;;
+  *)
+    grep -Eq '^(no RDMA devices|device )' <<<"$report"
+    if grep -q '^no RDMA devices' <<<"$report"; then
+      [ "$status" = 0 ]
+      grep -q '^advice: ' <<<"$report"
+      [ "$(last_line)" = "The soft device works; there is no RDMA device." ]
+    fi
+    ;;
 esac
 ! tools/verbena/verbena doctor --no-such-flag 2>&1

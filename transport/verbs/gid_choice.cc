@@ -8,6 +8,9 @@
 namespace verbena {
 namespace {
 
+// What an address handle can name (ibv_global_route::sgid_index is a byte).
+constexpr int kMaxGidIndex = 255;
+
 bool Matches(const GidInfo& gid, const GidWish& wish) {
   if (!wish.netdev.empty() && gid.netdev != wish.netdev) return false;
   if (wish.index && gid.index != *wish.index) return false;
@@ -51,7 +54,7 @@ absl::StatusOr<GidInfo> ChooseGid(const PortInfo& port, const GidWish& wish) {
   const GidInfo* best = nullptr;
   const GidInfo* elsewhere = nullptr;
   for (const GidInfo& gid : port.gids) {
-    if (!Matches(gid, wish)) continue;
+    if (!Matches(gid, wish) || gid.index > kMaxGidIndex) continue;
     if (gid.other_namespace) {
       elsewhere = &gid;
     } else if (best == nullptr || Rank(gid) < Rank(*best)) {

@@ -31,8 +31,9 @@ struct GidWish {
   std::optional<int> index = {};
 };
 
-// NOT_FOUND lists what the port has; OUT_OF_RANGE names the index; FAILED_PRECONDITION when all
-// that fits lies in other network namespaces.
+// NOT_FOUND lists what the port has; OUT_OF_RANGE names the index, which may not exceed 255 in any
+// case, since no address handle can name more; FAILED_PRECONDITION when all that fits lies in other
+// network namespaces.
 absl::StatusOr<GidInfo> ChooseGid(const PortInfo& port, const GidWish& wish = {});
 
 // fe80::/10, of which InfiniBand's default subnet prefix is one.

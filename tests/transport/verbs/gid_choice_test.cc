@@ -66,6 +66,14 @@ TEST(GidChoiceTest, AnIndexOutOfRangeIsNamedWithTheGidsThatThereAre) {
                     HasSubstr("0: 10.0.0.1 RoCE v1, 1: 10.0.0.1 RoCE v2")));
 }
 
+TEST(GidChoiceTest, AnIndexThatNoAddressHandleCanNameIsNeverChosen) {
+  PortInfo port = RocePort("mlx5_0", "eth0", {"fe80::1", "10.0.0.1"});
+  port.gids[2].index = 256;
+  port.gids[3].index = 257;
+  EXPECT_EQ(Chosen(port), 1);
+  EXPECT_EQ(ChooseGid(port, {.index = 257}).status().code(), absl::StatusCode::kOutOfRange);
+}
+
 TEST(GidChoiceTest, InfiniBandsDefaultGidServesThoughItIsLinkLocalAndHasNoInterface) {
   EXPECT_EQ(Chosen(InfiniBandPort("mlx5_0", 1)), 0);
 }

@@ -1,0 +1,166 @@
+// kill -9 of a process that writes to a store, at random moments: what was flushed is there after
+// it, and no block is torn. Built once per backend of files.
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <iostream>
+#include <memory>
+#include <new>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "examples/block_store/limits.h"
+#include "examples/block_store/volume_store.h"
+#include "tests/examples/block_store/crash_load.h"
+#include "tests/examples/block_store/store_fixture.h"
+#include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/task_scope.h"
+
+namespace block_store {
+namespace {
+
+using verbena::Buffer;
+using verbena::Task;
+
+constexpr int kKills = 20;
+// No more kills after this, so that a slow machine ends in time.
+constexpr std::chrono::seconds kEnough(20);
+
+// What parent and child share.
+struct Notes {
+  BlockState blocks[kCrashBlocks];
+  std::atomic<uint64_t> acknowledged;
+};
+
+class Target {
+ public:
+  Target(VolumeStore& store, verbena::BufferPool& pool) : store_(store), pool_(pool) {}
+
+  Task<absl::StatusOr<Buffer>> Allocate(size_t bytes) const {
+    co_return co_await pool_.Allocate(bytes);
+  }
+  Task<absl::Status> Write(uint64_t offset, const Buffer& data, bool flush) const {
+    co_return co_await store_.Write(name_, offset, data.view(), flush);
+  }
+  Task<absl::Status> Flush() const { co_return co_await store_.Flush(name_); }
+
+ private:
+  VolumeStore& store_;
+  verbena::BufferPool& pool_;
+  const std::string name_ = "v";
+};
+
+class StoreCrashTest : public StoreTest {
+ protected:
+  // The parent has no executor, and so no thread, while it forks.
+  void SetUp() override {
+    StoreTest::SetUp();
+    if (IsSkipped()) return;
+    ASSERT_TRUE(Create("v", kCrashBlocks).ok());
+    CloseAll();
+    void* shared =
+        mmap(nullptr, sizeof(Notes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(shared, MAP_FAILED);
+    notes_ = new (shared) Notes{};
+  }
+  void TearDown() override {
+    if (notes_ != nullptr) munmap(notes_, sizeof(Notes));
+    StoreTest::TearDown();
+  }
+
+  void CloseAll() {
+    store_.reset();
+    executor_.reset();
+    pool_.reset();
+  }
+  void OpenAll() {
+    executor_ =
+        verbena::Executor::Create({.mode = mode(), .waiter = verbena::kTestedWaiter}).value();
+    pool_ = verbena::BufferPool::Create(*executor_, device_, nullptr, {.name = "test"}).value();
+    Reopen();
+  }
+
+  [[noreturn]] void RunChild(uint32_t seed, pid_t parent) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1);
+    OpenAll();
+    if (store_ == nullptr) _exit(1);
+    const Target target(*store_, *pool_);
+    std::mt19937 random(seed);
+    std::vector<CrashWriter<Target>> writers;
+    for (uint64_t i = 0; i < kCrashWriters; ++i) {
+      writers.emplace_back(target, i, random(), absl::MakeSpan(notes_->blocks));
+    }
+    Run([&]() -> Task<void> {
+      verbena::TaskScope scope(co_await verbena::CurrentContext());
+      for (CrashWriter<Target>& writer : writers) scope.Spawn(writer.Run(notes_->acknowledged));
+      co_await scope.Join();
+    });
+    // Only if calls failed.
+    _exit(1);
+  }
+
+  void WriteUntilKilled(uint32_t seed, std::chrono::microseconds delay) {
+    notes_->acknowledged = 0;
+    const pid_t parent = getpid();
+    const pid_t child = fork();
+    if (child == 0) RunChild(seed, parent);
+    ASSERT_GT(child, 0);
+    int status = 0;
+    while (notes_->acknowledged == 0 && waitpid(child, &status, WNOHANG) == 0) {
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+    std::this_thread::sleep_for(delay);
+    kill(child, SIGKILL);
+    if (notes_->acknowledged > 0) {
+      ASSERT_EQ(waitpid(child, &status, 0), child);
+      ASSERT_TRUE(WIFSIGNALED(status)) << "the child ended by itself";
+    }
+    ASSERT_GT(notes_->acknowledged, 0u);
+  }
+
+  Notes* notes_ = nullptr;
+};
+
+TEST_F(StoreCrashTest, NothingThatWasFlushedIsLostOrTorn) {
+  const uint32_t seed = CrashSeed();
+  std::cout << "VERBENA_SEED=" << seed << std::endl;
+  std::mt19937 random(seed);
+  const auto end = std::chrono::steady_clock::now() + kEnough;
+  uint64_t found = 0;
+  int kills = 0;
+  for (; kills < kKills && std::chrono::steady_clock::now() < end; ++kills) {
+    const uint32_t child_seed = random();
+    WriteUntilKilled(child_seed, std::chrono::microseconds(random() % 40'000));
+    ASSERT_FALSE(HasFatalFailure());
+    OpenAll();
+    ASSERT_FALSE(HasFatalFailure());
+    const absl::StatusOr<std::string> all = Read("v", 0, kCrashBlocks * kBlockBytes);
+    ASSERT_TRUE(all.ok()) << all.status();
+    found = CheckBlocksAfterCrash(all->data(), absl::MakeSpan(notes_->blocks));
+    ASSERT_FALSE(HasFailure()) << "VERBENA_SEED=" << seed << ", after kill " << kills + 1;
+    CloseAll();
+  }
+  // Else it shows nothing.
+  EXPECT_GE(kills, 2);
+  EXPECT_GT(found, 0u);
+  EXPECT_TRUE(std::any_of(std::begin(notes_->blocks), std::end(notes_->blocks),
+                          [](const BlockState& block) { return block.flushed > 0; }));
+}
+
+}  // namespace
+}  // namespace block_store

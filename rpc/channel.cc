@@ -2,11 +2,14 @@
 
 #include <utility>
 
+#include "verbena/rpc/allocate.h"
+#include "verbena/rpc/bulk_call.h"
 #include "verbena/rpc/client_call.h"
 #include "verbena/rpc/connection.h"
 #include "verbena/rpc/shard.h"
 #include "verbena/rpc/stub.h"
 #include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/link/endpoint.h"
 
 namespace verbena {
 namespace {
@@ -44,6 +47,16 @@ Task<absl::Status> Channel::Connect() {
   co_return co_await connection->Ready();
 }
 
+Task<absl::StatusOr<Buffer>> Channel::AllocateBuffer(size_t bytes) {
+  Connection* connection = ConnectionHere();
+  if (connection == nullptr) co_return NotOnAnExecutor();
+  while (connection->usable_link() == nullptr) {
+    if (absl::Status ready = co_await connection->Ready(); !ready.ok()) co_return ready;
+  }
+  const PayloadMemory& memory = connection->usable_link()->link()->endpoint().memory();
+  co_return co_await AllocateUntil(memory.send(), bytes, kNever);
+}
+
 namespace internal {
 
 Task<absl::Status> UnaryCall(Channel& channel, const MethodDescriptor& method,
@@ -57,8 +70,15 @@ Task<absl::Status> UnaryCall(Channel& channel, const MethodDescriptor& method,
     if (!ready.ok()) co_return WithOutcome(std::move(ready), Outcome::kNotSent);
     link = connection->usable_link();
   }
-  co_return co_await ClientCall(*link, connection->shard().executor(), method, request, reply,
-                                options);
+  const size_t request_bytes = request.ByteSizeLong();
+  if (WantsBulk(method, options) || request_bytes > link->link()->max_body_bytes()) {
+    co_return co_await BulkCall(*connection, method, request, reply, std::move(options));
+  }
+  ClientCall call(*link, connection->shard().executor(), method, request, reply, options,
+                  request_bytes);
+  absl::Status status = co_await call;
+  if (!call.landing_needed()) co_return status;
+  co_return co_await FinishInLanding(call, reply, options);
 }
 
 }  // namespace internal

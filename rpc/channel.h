@@ -11,13 +11,16 @@
 #ifndef VERBENA_RPC_CHANNEL_H_
 #define VERBENA_RPC_CHANNEL_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/transport/coro/task.h"
+#include "verbena/transport/memory/buffer.h"
 
 namespace verbena {
 
@@ -37,6 +40,11 @@ class Channel {
 
   // Connects this executor now, instead of in the first call. UNAVAILABLE when nobody answers.
   Task<absl::Status> Connect();
+
+  // Memory for payloads of calls on this channel, which it connects if need be: `bytes` of it,
+  // page-aligned. Waits while the budget is used up (LinkLimits::memory), but not for ever:
+  // RESOURCE_EXHAUSTED. The runtime outlives the Buffer.
+  Task<absl::StatusOr<Buffer>> AllocateBuffer(size_t bytes);
 
   const std::string& target() const { return target_; }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/rpc/client_bulk.h"
 #include "verbena/rpc/status_codec.h"
 #include "verbena/transport/log/mutant.h"
 
@@ -23,27 +24,43 @@ uint32_t RemainingUs(TimePoint deadline, TimePoint now) {
 
 ClientCall::ClientCall(ClientLink& link, Scheduler& scheduler, const MethodDescriptor& method,
                        const google::protobuf::MessageLite& request,
-                       google::protobuf::MessageLite& reply, const CallOptions& options)
+                       google::protobuf::MessageLite& reply, const CallOptions& options,
+                       size_t request_bytes)
     : link_(link),
       scheduler_(scheduler),
       method_(method),
       request_(request),
       reply_(reply),
-      options_(options) {}
+      options_(options),
+      request_bytes_(request_bytes) {}
+
+void ClientCall::LeaveBulk() {
+  if (active_) GiveUp(CancelStatus(absl::StatusCode::kCancelled));
+  bulk_ = nullptr;
+}
 
 ClientCall::~ClientCall() {
-  if (active_) GiveUp(absl::StatusCode::kCancelled);
+  if (active_) GiveUp(CancelStatus(absl::StatusCode::kCancelled));
 }
 
 bool ClientCall::Begin() {
   // Reading the clock costs as much as posting a WR: only who asks for times pays.
   if (options_.deadline.is_set() || options_.info != nullptr) started_ = scheduler_.now();
+  stage_ = Stage::kEnded;
+  body_bytes = request_bytes_ + (bulk_ != nullptr ? bulk_->request().encoded_bytes() : 0);
+  if (body_bytes > link_.link()->max_body_bytes()) {
+    // It was to travel otherwise over the link that this one replaced.
+    status_ = WithOutcome(absl::UnavailableError(fmt::format(
+                              "the request to {} takes {} bytes, but a frame of this link {}",
+                              method_.full_name, body_bytes, link_.link()->max_body_bytes())),
+                          Outcome::kNotSent);
+    return false;
+  }
   if (options_.deadline.when() <= started_) {
     status_ = WithOutcome(absl::DeadlineExceededError("the deadline passed before the call began"),
                           Outcome::kNotSent);
     return false;
   }
-  if (!Fits()) return false;
   if (!link_.Register(*this, &id_)) {
     status_ = WithOutcome(absl::ResourceExhaustedError(fmt::format(
                               "{} calls are in flight on this link, the most that it takes",
@@ -52,6 +69,7 @@ bool ClientCall::Begin() {
     return false;
   }
   active_ = true;
+  stage_ = Stage::kSent;
   Link& link = *link_.link();
   if (char* body = link.Append(RequestHeader(), body_bytes)) {
     WriteRequest(body);
@@ -62,24 +80,13 @@ bool ClientCall::Begin() {
   return true;
 }
 
-bool ClientCall::Fits() {
-  body_bytes = request_.ByteSizeLong();
-  const size_t limit = link_.link()->max_body_bytes();
-  if (body_bytes <= limit) return true;
-  status_ = WithOutcome(
-      absl::ResourceExhaustedError(fmt::format(
-          "the request to {} takes {} bytes, but a frame of this link carries at most {}",
-          method_.full_name, body_bytes, limit)),
-      Outcome::kNotSent);
-  return false;
-}
-
 FrameHeader ClientCall::RequestHeader() const {
   FrameHeader frame;
   frame.kind = FrameKind::kRequest;
   frame.call_slot = id_.slot;
   frame.call_generation = id_.generation;
   frame.method_id = method_.id;
+  if (bulk_ != nullptr) frame.flags = kFrameHasBulk;
   if (!VERBENA_MUTANT(kDeadlineNotCarried)) {
     frame.deadline_us = RemainingUs(options_.deadline.when(), scheduler_.now());
   }
@@ -87,65 +94,141 @@ FrameHeader ClientCall::RequestHeader() const {
 }
 
 void ClientCall::WriteRequest(char* body) {
-  request_.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(body));
+  if (bulk_ != nullptr) {
+    bulk_->request().Encode(body);
+    body += bulk_->request().encoded_bytes();
+  }
+  if (request_bytes_ > 0) {
+    request_.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(body));
+  }
   sent_ = true;
 }
 
+FrameHeader ClientCall::LandingHeader() const {
+  FrameHeader frame;
+  frame.kind = FrameKind::kLanding;
+  frame.call_slot = id_.slot;
+  frame.call_generation = id_.generation;
+  return frame;
+}
+
+void ClientCall::SendLanding(const RemoteRange& landing) {
+  stage_ = Stage::kSent;
+  status_ = absl::OkStatus();  // the await before has taken it
+  landing_ = landing;
+  body_bytes = kLandingBytes;
+  if (char* body = link().Append(LandingHeader(), body_bytes)) {
+    EncodeLanding(landing_, body);
+  } else {
+    link().AwaitWritable(*this);
+  }
+}
+
 void ClientCall::OnWritable(Link& link) {
+  if (sent_) {
+    EncodeLanding(landing_, link.Append(LandingHeader(), body_bytes));
+    return;
+  }
   char* body = link.Append(RequestHeader(), body_bytes);
   // The size was cached when the call began; the request is borrowed, so nobody changes it.
   WriteRequest(body);
 }
 
-void ClientCall::OnResponse(const FrameHeader& frame, const char* body) {
+// What of the body tells of bulk: its length.
+absl::StatusOr<size_t> ClientCall::ReadBulk(const FrameHeader& frame, const char* body) {
+  absl::StatusOr<ResponseBulk> bulk = ParseResponseBulk(body, frame.body_bytes);
+  if (!bulk.ok()) return bulk.status();
+  if (bulk_ == nullptr) {
+    return absl::InvalidArgumentError("a response tells of bulk, for which nothing was lent");
+  }
+  if (absl::Status status = bulk_->OnResponse(*bulk); !status.ok()) return status;
+  return ResponseBulk::kEncodedBytes;
+}
+
+void ClientCall::ParseReply(const FrameHeader& frame, const char* body, size_t skip) {
+  // What lies in a landing is parsed when the lease has ended.
+  if (bulk_ != nullptr && bulk_->has_message()) return;
+  if (reply_.ParseFromArray(body + skip, static_cast<int>(frame.body_bytes - skip))) return;
+  status_ = WithOutcome(
+      absl::InternalError(fmt::format("the reply of {} ({} bytes) does not parse as {}",
+                                      method_.full_name, frame.body_bytes, reply_.GetTypeName())),
+      Outcome::kExecuted);
+}
+
+absl::Status ClientCall::OnResponse(const FrameHeader& frame, const char* body) {
+  size_t skip = 0;
+  if (frame.flags != 0) {
+    absl::StatusOr<size_t> bulk = ReadBulk(frame, body);
+    if (!bulk.ok()) return bulk.status();
+    skip = *bulk;
+  }
   if (options_.info != nullptr) options_.info->reply_bytes = frame.body_bytes;
-  absl::Status status;
-  if (frame.status_code != 0) {
+  if (frame.status_code == 0) {
+    ParseReply(frame, body, skip);
+  } else {
     const bool known = frame.outcome >= static_cast<uint8_t>(Outcome::kNotSent) &&
                        frame.outcome <= static_cast<uint8_t>(Outcome::kMaybeExecuted);
-    status = WithOutcome(DecodeStatus(frame.status_code, body, frame.body_bytes),
-                         known ? static_cast<Outcome>(frame.outcome) : Outcome::kMaybeExecuted);
-  } else if (!reply_.ParseFromArray(body, static_cast<int>(frame.body_bytes))) {
-    status = WithOutcome(
-        absl::InternalError(fmt::format("the reply of {} ({} bytes) does not parse as {}",
-                                        method_.full_name, frame.body_bytes, reply_.GetTypeName())),
-        Outcome::kExecuted);
+    status_ = WithOutcome(DecodeStatus(frame.status_code, body + skip, frame.body_bytes - skip),
+                          known ? static_cast<Outcome>(frame.outcome) : Outcome::kMaybeExecuted);
   }
-  End(std::move(status));
-  Resume();
+  if (bulk_ != nullptr) bulk_->OnFinal(*link_.link());
+  End(std::move(status_));
+  Wake();
+  return absl::OkStatus();
+}
+
+absl::Status ClientCall::OnLandingNeeded(const LandingRequest& wanted) {
+  if (!sent_ || landing_asked_) {
+    return absl::InvalidArgumentError("a landing was asked for out of turn");
+  }
+  landing_asked_ = true;
+  landing_wanted_ = wanted;
+  stage_ = Stage::kLandingNeeded;
+  Wake();
+  return absl::OkStatus();
 }
 
 void ClientCall::OnLinkDown(const absl::Status& reason) {
+  if (bulk_ != nullptr) bulk_->OnLinkDown();
   // The reason's own code would mislead: that a peer broke the protocol is not the caller's
   // INVALID_ARGUMENT.
   absl::Status status =
       absl::UnavailableError(fmt::format("the link was lost: {}", std::string(reason.message())));
   End(WithOutcome(std::move(status), sent_ ? Outcome::kMaybeExecuted : Outcome::kNotSent));
-  Resume();
+  Wake();
 }
 
 void ClientCall::OnTimer() {
-  GiveUp(absl::StatusCode::kDeadlineExceeded);
-  Resume();
+  GiveUp(CancelStatus(absl::StatusCode::kDeadlineExceeded));
+  Wake();
 }
 
-void ClientCall::Detach() { GiveUp(cancel_reason()); }
+void ClientCall::Wake() {
+  if (std::exchange(suspended_, false)) Resume();
+}
 
-void ClientCall::GiveUp(absl::StatusCode reason) {
+void ClientCall::Detach() {
+  suspended_ = false;
+  GiveUp(cancel_status());
+}
+
+void ClientCall::GiveUp(absl::Status status) {
   const CallId id = id_;
   const bool sent = sent_;
-  End(WithOutcome(CancelStatus(reason), sent ? Outcome::kMaybeExecuted : Outcome::kNotSent));
+  if (bulk_ != nullptr) link_.Quarantine(id, bulk_->Abandon(*link_.link(), sent));
+  End(WithOutcome(std::move(status), sent ? Outcome::kMaybeExecuted : Outcome::kNotSent));
   if (sent) link_.SendCancel(id);
 }
 
 void ClientCall::End(absl::Status status) {
   active_ = false;
+  stage_ = Stage::kEnded;
   status_ = std::move(status);
   SendWaiter::Unlink();
   if (options_.deadline.is_set()) scheduler_.StopTimer(*this);
   if (options_.info != nullptr) {
     options_.info->elapsed = scheduler_.now() - started_;
-    options_.info->request_bytes = static_cast<uint32_t>(body_bytes);
+    options_.info->request_bytes = static_cast<uint32_t>(request_bytes_);
   }
   link_.Release(id_);
 }

@@ -3,6 +3,9 @@
 //   begin    takes a slot, serializes the request straight into a send buffer (or waits for room)
 //   end      a response, a deadline, a cancellation or the loss of the link: whichever is first
 //
+// Between them the server may ask for a landing: then the await returns early, landing_needed() is
+// true, and whoever has sent one awaits the call again (bulk_call.h).
+//
 // Lives in the caller's coroutine frame, which may be destroyed at any time: nothing that the NIC
 // touches is in it, and its destructor gives the slot back and tells the server. One thread.
 
@@ -11,9 +14,12 @@
 
 #include <concepts>
 #include <coroutine>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "google/protobuf/message_lite.h"
+#include "verbena/rpc/bulk_format.h"
 #include "verbena/rpc/call_options.h"
 #include "verbena/rpc/client_link.h"
 #include "verbena/rpc/method.h"
@@ -23,45 +29,76 @@
 
 namespace verbena {
 
+class ClientBulk;
+
 class ClientCall final : public Suspension, private SendWaiter, private Timer {
  public:
-  // All are borrowed until the call ends. `link` must be usable().
+  // All are borrowed until the call ends. `link` must be usable(). `request_bytes` is what the
+  // request takes in the frame, its size being cached; 0 when it travels in `bulk`.
   ClientCall(ClientLink& link, Scheduler& scheduler, const MethodDescriptor& method,
              const google::protobuf::MessageLite& request, google::protobuf::MessageLite& reply,
-             const CallOptions& options);
+             const CallOptions& options, size_t request_bytes);
   ~ClientCall() override;
+
+  // What it moves one-sided; before it is awaited, or awaited again. Outlives the call, or calls
+  // LeaveBulk(), which gives up a call that has not ended.
+  void set_bulk(ClientBulk* bulk) { bulk_ = bulk; }
+  void LeaveBulk();
 
   bool await_ready() const noexcept { return false; }
   template <typename Promise>
     requires std::derived_from<Promise, PromiseBase>
   bool await_suspend(std::coroutine_handle<Promise> coroutine) {
     if (Cancelled(coroutine)) {
-      status_ = WithOutcome(cancel_status(), Outcome::kNotSent);
+      if (stage_ == Stage::kNew) {
+        status_ = WithOutcome(cancel_status(), Outcome::kNotSent);
+      } else if (active_) {
+        GiveUp(cancel_status());
+      }
       return false;
     }
-    if (!Begin()) return false;
+    if (stage_ == Stage::kNew && !Begin()) return false;
+    // Something may have happened while nobody awaited it.
+    if (stage_ == Stage::kEnded) return false;
     Suspend(coroutine);
+    suspended_ = true;
     return true;
   }
   absl::Status await_resume() { return std::move(status_); }
 
-  // From ClientLink, at most one of them, once.
-  void OnResponse(const FrameHeader& frame, const char* body);
+  // The server waits for a landing of this; the call has not ended.
+  bool landing_needed() const { return active_ && stage_ == Stage::kLandingNeeded; }
+  const LandingRequest& landing_wanted() const { return landing_wanted_; }
+  // Sends what it asked for; the call is then awaited again. Only while landing_needed().
+  void SendLanding(const RemoteRange& landing);
+  // Ends a call that the caller cannot go on with; the next await returns `status`.
+  void Fail(absl::Status status) { GiveUp(std::move(status)); }
+  // While landing_needed().
+  Link& link() const { return *link_.link(); }
+
+  // From ClientLink, while the call has its slot. A failed Status closes the link.
+  absl::Status OnResponse(const FrameHeader& frame, const char* body);
+  absl::Status OnLandingNeeded(const LandingRequest& wanted);
   void OnLinkDown(const absl::Status& reason);
 
  private:
+  enum class Stage : uint8_t { kNew, kSent, kLandingNeeded, kEnded };
+
   // False when the call ended at once; status_ says how.
   bool Begin();
-  bool Fits();
   FrameHeader RequestHeader() const;
   void WriteRequest(char* body);
+  FrameHeader LandingHeader() const;
   void OnWritable(Link& link) override;
   void OnTimer() override;
   void Detach() override;
+  void Wake();
+  absl::StatusOr<size_t> ReadBulk(const FrameHeader& frame, const char* body);
+  void ParseReply(const FrameHeader& frame, const char* body, size_t skip);
   // Gives the slot back. The call is over; nobody else has its address any more.
   void End(absl::Status status);
   // The same for a caller that gives up: the server is told, if it may know of the call.
-  void GiveUp(absl::StatusCode reason);
+  void GiveUp(absl::Status status);
 
   ClientLink& link_;
   Scheduler& scheduler_;
@@ -69,9 +106,16 @@ class ClientCall final : public Suspension, private SendWaiter, private Timer {
   const google::protobuf::MessageLite& request_;
   google::protobuf::MessageLite& reply_;
   const CallOptions& options_;
+  ClientBulk* bulk_ = nullptr;
   CallId id_;
-  bool active_ = false;  // holds a slot
-  bool sent_ = false;    // the request was given to the link
+  size_t request_bytes_;
+  Stage stage_ = Stage::kNew;
+  bool suspended_ = false;
+  bool active_ = false;         // holds a slot
+  bool sent_ = false;           // the request was given to the link
+  bool landing_asked_ = false;  // once only
+  LandingRequest landing_wanted_;
+  RemoteRange landing_;  // that waits for room to be sent
   TimePoint started_{};
   absl::Status status_;
 };

@@ -6,6 +6,13 @@
 #include "verbena/rpc/client_call.h"
 
 namespace verbena {
+namespace {
+
+uint64_t KeyOf(uint32_t slot, uint32_t generation) {
+  return static_cast<uint64_t>(slot) << 32 | generation;
+}
+
+}  // namespace
 
 ClientLink::~ClientLink() = default;
 
@@ -41,6 +48,8 @@ absl::Status ClientLink::OnFrame(Link&, const FrameHeader& frame, const char* bo
   switch (frame.kind) {
     case FrameKind::kResponse:
       return OnResponse(frame, body);
+    case FrameKind::kLandingNeeded:
+      return OnLandingNeeded(frame, body);
     case FrameKind::kGoAway:
       if (!draining_) {
         draining_ = true;
@@ -53,7 +62,7 @@ absl::Status ClientLink::OnFrame(Link&, const FrameHeader& frame, const char* bo
   }
 }
 
-absl::Status ClientLink::OnResponse(const FrameHeader& frame, const char* body) {
+absl::StatusOr<ClientCall*> ClientLink::Find(const FrameHeader& frame) const {
   if (frame.call_slot >= slots_.size()) {
     return absl::InvalidArgumentError(
         fmt::format("a response to call slot {} of {}", frame.call_slot, slots_.size()));
@@ -67,18 +76,44 @@ absl::Status ClientLink::OnResponse(const FrameHeader& frame, const char* body) 
         fmt::format("a response to call {} of slot {}, which is at {}", frame.call_generation,
                     frame.call_slot, slot.generation));
   }
-  if (ahead < 0) {
-    ++stats_.late_responses;
-    return absl::OkStatus();
-  }
-  slot.call->OnResponse(frame, body);
+  return ahead < 0 ? nullptr : slot.call;
+}
+
+absl::Status ClientLink::OnResponse(const FrameHeader& frame, const char* body) {
+  absl::StatusOr<ClientCall*> call = Find(frame);
+  if (!call.ok()) return call.status();
+  if (*call != nullptr) return (*call)->OnResponse(frame, body);
+  ++stats_.late_responses;
+  if (!quarantine_.empty()) EndQuarantine(frame);
   return absl::OkStatus();
+}
+
+absl::Status ClientLink::OnLandingNeeded(const FrameHeader& frame, const char* body) {
+  absl::StatusOr<LandingRequest> wanted = ParseLandingRequest(body, frame.body_bytes);
+  if (!wanted.ok()) return wanted.status();
+  absl::StatusOr<ClientCall*> call = Find(frame);
+  if (!call.ok()) return call.status();
+  // For a call that was given up none comes: the server hears so from its CANCEL.
+  return *call != nullptr ? (*call)->OnLandingNeeded(*wanted) : absl::OkStatus();
+}
+
+void ClientLink::Quarantine(CallId id, LeaseList leases) {
+  if (!leases.empty()) quarantine_.emplace(KeyOf(id.slot, id.generation), std::move(leases));
+}
+
+void ClientLink::EndQuarantine(const FrameHeader& frame) {
+  auto found = quarantine_.find(KeyOf(frame.call_slot, frame.call_generation));
+  if (found == quarantine_.end()) return;
+  const LeaseList leases = std::move(found->second);
+  quarantine_.erase(found);
+  for (Lease* lease : leases) link_->EndLease(*lease, nullptr);
 }
 
 void ClientLink::OnLinkDown(Link&, const absl::Status& reason) {
   link_ = nullptr;
   SendWaiter::Unlink();
   cancels_.clear();
+  quarantine_.clear();
   for (const Slot& slot : slots_) {
     if (slot.call != nullptr) slot.call->OnLinkDown(reason);
   }

@@ -3,7 +3,7 @@
 // Each call has a slot and the slot's generation, which travel with the request and come back in
 // the response. A response of a past generation is late (its call was cancelled or timed out):
 // counted, harmless. One of a slot that does not exist or of a generation yet to come is a lie, and
-// closes the link.
+// closes the link. What a call that was given up had lent stays lent until its late response.
 //
 // Owned by a Connection, on its executor's thread; lives until its link is down. Bounded by
 // kMaxCallsInFlight.
@@ -15,12 +15,19 @@
 #include <deque>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/transport/link/lease.h"
 #include "verbena/transport/link/link.h"
 
 namespace verbena {
 
 class ClientCall;
+
+// Leases that outlive their call. Most calls have one or two.
+using LeaseList = absl::InlinedVector<Lease*, 2>;
 
 struct CallId {
   uint32_t slot = 0;
@@ -62,13 +69,16 @@ class ClientLink final : public FrameSink, private SendWaiter {
   // Tells the server that nobody waits for `id` any more. Best effort: the deadline travelled too.
   void SendCancel(CallId id);
 
+  // Keeps the leases of a call that was given up until its final frame comes.
+  void Quarantine(CallId id, LeaseList leases);
+
   uint32_t calls_in_flight() const { return in_flight_; }
   const ClientLinkStats& stats() const { return stats_; }
 
   // FrameSink
   absl::Status OnFrame(Link& link, const FrameHeader& frame, const char* body) override;
   void OnLinkDown(Link& link, const absl::Status& reason) override;
-  bool ExpectsFrames() const override { return in_flight_ > 0; }
+  bool ExpectsFrames() const override { return in_flight_ > 0 || !quarantine_.empty(); }
 
  private:
   struct Slot {
@@ -77,7 +87,11 @@ class ClientLink final : public FrameSink, private SendWaiter {
   };
 
   void OnWritable(Link& link) override;
+  // The call that a frame is for; nullptr when it has ended. An error when it never was.
+  absl::StatusOr<ClientCall*> Find(const FrameHeader& frame) const;
   absl::Status OnResponse(const FrameHeader& frame, const char* body);
+  absl::Status OnLandingNeeded(const FrameHeader& frame, const char* body);
+  void EndQuarantine(const FrameHeader& frame);
 
   Owner& owner_;
   Link* link_ = nullptr;
@@ -86,6 +100,8 @@ class ClientLink final : public FrameSink, private SendWaiter {
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_;  // last in, first out: few slots stay in the cache
   std::deque<CallId> cancels_;
+  // By slot and generation. Bounded by what the link lends (LeaseLimits).
+  absl::flat_hash_map<uint64_t, LeaseList> quarantine_;
   ClientLinkStats stats_;
 };
 

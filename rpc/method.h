@@ -13,6 +13,9 @@ namespace verbena {
 // google.protobuf.MethodOptions.IdempotencyLevel.
 enum class Idempotency : uint8_t { kUnknown, kNoSideEffects, kIdempotent };
 
+// Which sides bring a payload beside their message.
+enum class Payloads : uint8_t { kNone, kRequest, kResponse, kBoth };
+
 // FNV-1a, 64 bits (draft-eastlake-fnv): a method's number on the wire is the hash of its full name.
 // A server refuses to register two methods that collide.
 constexpr uint64_t MethodId(std::string_view full_name) {
@@ -25,12 +28,20 @@ constexpr uint64_t MethodId(std::string_view full_name) {
 }
 
 struct MethodDescriptor {
-  constexpr MethodDescriptor(const char* name, Idempotency level)
-      : full_name(name), id(MethodId(name)), idempotency(level) {}
+  constexpr MethodDescriptor(const char* name, Idempotency level, Payloads its_payloads = {})
+      : full_name(name), id(MethodId(name)), idempotency(level), payloads(its_payloads) {}
+
+  constexpr bool request_payload() const {
+    return payloads == Payloads::kRequest || payloads == Payloads::kBoth;
+  }
+  constexpr bool response_payload() const {
+    return payloads == Payloads::kResponse || payloads == Payloads::kBoth;
+  }
 
   const char* full_name;  // "package.Service/Method"
   uint64_t id;
   Idempotency idempotency;
+  Payloads payloads;
 };
 
 }  // namespace verbena

@@ -4,9 +4,12 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/rpc/allocate.h"
 #include "verbena/rpc/server_link.h"
 #include "verbena/rpc/server_shard.h"
 #include "verbena/rpc/status_codec.h"
+#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/link/endpoint.h"
 
 namespace verbena {
 
@@ -21,27 +24,87 @@ ServerCall::~ServerCall() {
   if (timer_running_) shard_.executor().StopTimer(*this);
 }
 
-void ServerCall::Start(ServerLink& link, CallId id, const FrameHeader& frame, const char* body) {
+ServerBulk& ServerCall::Bulk() {
+  if (bulk_ == nullptr) bulk_ = std::make_unique<ServerBulk>();
+  if (!has_bulk_) {
+    has_bulk_ = true;
+    bulk_->Begin(*link_, id_, context_.has_value() ? context_->deadline().when() : kNever, {});
+  }
+  return *bulk_;
+}
+
+absl::Status ServerCall::CheckRequest(const RequestBulk* bulk) const {
+  const MethodDescriptor& method = *entry_.method->descriptor;
+  const bool has_payload = bulk != nullptr && bulk->payload_bytes > 0;
+  if (has_payload == method.request_payload()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("{} takes {} payload with its request, and was given {}", method.full_name,
+                  has_payload ? "no" : "a", has_payload ? "one" : "none"));
+}
+
+absl::Status ServerCall::NotParsed(size_t bytes) const {
+  return absl::InvalidArgumentError(fmt::format("the request of {} ({} bytes) does not parse as {}",
+                                                entry_.method->descriptor->full_name, bytes,
+                                                request_->GetTypeName()));
+}
+
+void ServerCall::Start(ServerLink& link, CallId id, const FrameHeader& frame, const char* body,
+                       const RequestBulk* bulk) {
   link_ = &link;
   id_ = id;
-  request_bytes_ = frame.body_bytes;
-  if (!request_->ParseFromArray(body, static_cast<int>(frame.body_bytes))) {
-    Respond(absl::InvalidArgumentError(fmt::format(
-                "the request of {} ({} bytes) does not parse as {}",
-                entry_.method->descriptor->full_name, frame.body_bytes, request_->GetTypeName())),
-            Outcome::kNotSent);
+  const size_t skip = bulk == nullptr ? 0 : bulk->encoded_bytes();
+  request_bytes_ = frame.body_bytes - skip;
+  const bool in_frame = bulk == nullptr || bulk->message_bytes == 0;
+  absl::Status status;
+  if (in_frame && !request_->ParseFromArray(body + skip, static_cast<int>(request_bytes_))) {
+    status = NotParsed(request_bytes_);
+  }
+  if (status.ok()) status = CheckRequest(bulk);
+  const bool has_deadline = frame.deadline_us != 0;
+  const TimePoint deadline =
+      has_deadline ? shard_.executor().now() + std::chrono::microseconds(frame.deadline_us)
+                   : kNever;
+  if (bulk != nullptr) {
+    if (bulk_ == nullptr) bulk_ = std::make_unique<ServerBulk>();
+    has_bulk_ = true;
+    bulk_->Begin(link, id, deadline, *bulk);
+  }
+  if (!status.ok()) {
+    Respond(std::move(status), Outcome::kNotSent);
     return;
   }
   cancel_.emplace();
-  context_.emplace(ServerContext(*entry_.method->descriptor, *cancel_, link.peer()));
-  if (frame.deadline_us != 0) {
-    const TimePoint when = shard_.executor().now() + std::chrono::microseconds(frame.deadline_us);
-    context_->deadline_ = Deadline(when);
-    shard_.executor().StartTimer(*this, when);
+  context_.emplace(ServerContext(*entry_.method->descriptor, *cancel_, link.peer(), *this));
+  if (has_deadline) {
+    context_->deadline_ = Deadline(deadline);
+    shard_.executor().StartTimer(*this, deadline);
     timer_running_ = true;
+  }
+  if (has_bulk_ && bulk_->fetches()) {
+    fetching_ = true;
+    task_ = FetchAndRun();
+    task_.Start(shard_.executor(), &*cancel_, this);
+    return;
   }
   absl::Status thrown = RunHandler();
   if (!thrown.ok()) Respond(std::move(thrown), Outcome::kMaybeExecuted);
+}
+
+Task<absl::Status> ServerCall::FetchAndRun() {
+  VERBENA_CO_RETURN_IF_ERROR(co_await bulk_->Fetch());
+  if (bulk_->fetches_message()) {
+    request_bytes_ = bulk_->message_bytes();
+    if (!bulk_->ParseMessage(*request_)) co_return NotParsed(request_bytes_);
+  }
+  if (cancel_->requested()) co_return cancel_->status();
+  fetching_ = false;
+  Task<absl::Status> handler =
+      entry_.method->invoke(*entry_.service, *context_, *request_, *reply_);
+  if (!handler) {
+    co_return absl::InternalError(fmt::format("the handler of {} returned an empty Task",
+                                              entry_.method->descriptor->full_name));
+  }
+  co_return co_await std::move(handler);
 }
 
 // A handler need not be a coroutine, so it may throw before there is a Task to hold what it threw.
@@ -78,7 +141,36 @@ void ServerCall::OnTaskDone() {
     outcome = Outcome::kMaybeExecuted;
   }
   task_ = {};
-  Respond(std::move(status), outcome);
+  if (fetching_) outcome = Outcome::kNotSent;
+  if (!status.ok()) {
+    Respond(std::move(status), outcome);
+  } else if (asks_landing_) {
+    Respond(absl::OkStatus(), outcome);
+  } else {
+    Complete();
+  }
+}
+
+void ServerCall::Complete() {
+  body_bytes = reply_->ByteSizeLong();
+  Link* link = link_->link();
+  const bool large = link != nullptr && body_bytes > link->max_body_bytes();
+  if (!has_bulk_ && !large) {
+    Respond(absl::OkStatus(), Outcome::kExecuted);
+    return;
+  }
+  absl::Status planned = Bulk().Plan(*entry_.method->descriptor, body_bytes);
+  if (!planned.ok() || !bulk_->needs_landing()) {
+    Respond(std::move(planned), Outcome::kExecuted);
+    return;
+  }
+  asks_landing_ = true;
+  task_ = bulk_->AskForLanding(*reply_);
+  task_.Start(shard_.executor(), &*cancel_, this);
+}
+
+absl::Status ServerCall::OnLanding(const RemoteRange& landing) {
+  return has_bulk_ ? bulk_->OnLanding(landing) : absl::OkStatus();
 }
 
 void ServerCall::Cancel(absl::StatusCode reason) {
@@ -114,19 +206,35 @@ void ServerCall::Respond(absl::Status status, Outcome outcome) {
   response_.kind = FrameKind::kResponse;
   response_.call_slot = id_.slot;
   response_.call_generation = id_.generation;
-  if (status.ok()) {
-    body_bytes = reply_->ByteSizeLong();
-    if (body_bytes > link->max_body_bytes()) {
-      status = absl::ResourceExhaustedError(
-          fmt::format("the reply of {} takes {} bytes, but a frame of this link carries at most {}",
-                      entry_.method->descriptor->full_name, body_bytes, link->max_body_bytes()));
-    }
+  if (has_bulk_) invalidated = bulk_->FinalKey(*link);
+  if (!status.ok()) {
+    SetFailure(status, outcome, link->max_body_bytes());
+    AppendResponse();
+    return;
   }
-  if (!status.ok()) SetFailure(status, outcome, link->max_body_bytes());
-  if (char* body = link->Append(response_, body_bytes)) {
+  if (has_bulk_ && bulk_->answers()) {
+    response_.flags = kFrameHasBulk;
+    body_bytes = ResponseBulk::kEncodedBytes + (bulk_->reply_travels() ? 0 : body_bytes);
+    // The response leaves behind them.
+    if (bulk_->StartWrites(*link, *this)) return;
+  }
+  AppendResponse();
+}
+
+void ServerCall::OnTransferPosted() {
+  bulk_->ForgetWrites();
+  AppendResponse();
+}
+
+// Comes before OnTransferPosted() only when the link is lost, of which OnLinkDown() has told.
+void ServerCall::OnTransferDone(const absl::Status&) {}
+
+void ServerCall::AppendResponse() {
+  Link& link = *link_->link();
+  if (char* body = link.Append(response_, body_bytes, invalidated)) {
     WriteResponse(body);
   } else {
-    link->AwaitWritable(*this);
+    link.AwaitWritable(*this);
   }
 }
 
@@ -138,10 +246,18 @@ void ServerCall::SetFailure(const absl::Status& status, Outcome outcome, size_t 
   shard_.NoteFailure();
 }
 
-void ServerCall::OnWritable(Link& link) { WriteResponse(link.Append(response_, body_bytes)); }
+void ServerCall::OnWritable(Link& link) {
+  WriteResponse(link.Append(response_, body_bytes, invalidated));
+}
 
 void ServerCall::WriteResponse(char* body) {
-  if (response_.status_code == 0) {
+  if (response_.flags != 0) {
+    bulk_->response().Encode(body);
+    body += ResponseBulk::kEncodedBytes;
+  }
+  if (response_.flags != 0 && bulk_->reply_travels()) {
+    // In the client's memory already.
+  } else if (response_.status_code == 0) {
     reply_->SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(body));
   } else {
     failure_body_.copy(body, body_bytes);
@@ -151,16 +267,47 @@ void ServerCall::WriteResponse(char* body) {
 
 void ServerCall::Finish() {
   SendWaiter::Unlink();
+  const bool large_reply = body_bytes > kMaxPooledMessageBytes ||
+                           (has_bulk_ && bulk_->response().message_bytes > kMaxPooledMessageBytes);
+  if (has_bulk_) {
+    bulk_->Clear();
+    has_bulk_ = false;
+  }
+  fetching_ = asks_landing_ = false;
+  invalidated = 0;
   std::exchange(link_, nullptr)->OnCallDone(*this);
   if (request_bytes_ > kMaxPooledMessageBytes) {
     request_.reset(entry_.method->request_prototype->New());
   }
-  if (body_bytes > kMaxPooledMessageBytes) {
+  if (large_reply) {
     reply_.reset(entry_.method->reply_prototype->New());
   } else {
     reply_->Clear();
   }
   shard_.Recycle(*this);
 }
+
+// --- for ServerContext
+
+size_t ServerCall::request_payload_bytes() const {
+  return has_bulk_ ? bulk_->request_payload_bytes() : 0;
+}
+
+Buffer ServerCall::TakeRequestPayload() {
+  return has_bulk_ ? bulk_->TakeRequestPayload() : Buffer();
+}
+
+Task<absl::StatusOr<Buffer>> ServerCall::AllocateBuffer(size_t bytes) {
+  Link* link = link_->link();
+  if (link == nullptr) co_return absl::UnavailableError("the caller's link was lost");
+  co_return co_await AllocateUntil(link->endpoint().memory().send(), bytes,
+                                   context_->deadline().when());
+}
+
+void ServerCall::SetResponsePayload(Payload payload) { Bulk().SetResponse(std::move(payload)); }
+
+size_t ServerCall::response_payload_room() const { return has_bulk_ ? bulk_->room() : 0; }
+
+Task<absl::Status> ServerCall::WriteResponsePayload(BufferView part) { return Bulk().Write(part); }
 
 }  // namespace verbena

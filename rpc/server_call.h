@@ -17,7 +17,9 @@
 #include "verbena/rpc/client_link.h"
 #include "verbena/rpc/method_table.h"
 #include "verbena/rpc/outcome.h"
+#include "verbena/rpc/server_bulk.h"
 #include "verbena/rpc/server_context.h"
+#include "verbena/rpc/server_payloads.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/link/link.h"
@@ -30,7 +32,9 @@ class ServerShard;
 class ServerCall final : public IntrusiveNode<ServerCall>,
                          private TaskCompletion,
                          private SendWaiter,
-                         private Timer {
+                         private Timer,
+                         private TransferListener,
+                         private ServerPayloads {
  public:
   // Messages that were larger than this on the wire are not kept for the next call.
   static constexpr size_t kMaxPooledMessageBytes = 64 * 1024;
@@ -38,8 +42,12 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   ServerCall(ServerShard& shard, int method_index);
   ~ServerCall() override;
 
-  // Parses the request and runs the handler up to its first wait.
-  void Start(ServerLink& link, CallId id, const FrameHeader& frame, const char* body);
+  // Parses the request and runs the handler up to its first wait. `bulk`, which `body` begins with,
+  // may be null.
+  void Start(ServerLink& link, CallId id, const FrameHeader& frame, const char* body,
+             const RequestBulk* bulk);
+  // The memory that the response waits for.
+  absl::Status OnLanding(const RemoteRange& landing);
   // The caller gave up, or the server wants it to.
   void Cancel(absl::StatusCode reason);
   // No response can be sent any more. Ends the call if the response was all that was left of it.
@@ -52,8 +60,26 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   void OnTaskDone() override;
   void OnWritable(Link& link) override;
   void OnTimer() override;
+  void OnTransferPosted() override;
+  void OnTransferDone(const absl::Status& status) override;
+
+  // ServerPayloads
+  size_t request_payload_bytes() const override;
+  Buffer TakeRequestPayload() override;
+  Task<absl::StatusOr<Buffer>> AllocateBuffer(size_t bytes) override;
+  void SetResponsePayload(Payload payload) override;
+  size_t response_payload_room() const override;
+  VERBENA_CORO_WRAPPER Task<absl::Status> WriteResponsePayload(BufferView part) override;
+
+  ServerBulk& Bulk();
+  absl::Status CheckRequest(const RequestBulk* bulk) const;
+  absl::Status NotParsed(size_t bytes) const;
   absl::Status RunHandler();
+  Task<absl::Status> FetchAndRun();
+  // The handler has ended well.
+  void Complete();
   void Respond(absl::Status status, Outcome outcome);
+  void AppendResponse();
   void SetFailure(const absl::Status& status, Outcome outcome, size_t max_bytes);
   void WriteResponse(char* body);
   void Finish();
@@ -71,6 +97,11 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   std::optional<ServerContext> context_;
   Task<absl::Status> task_;
   bool timer_running_ = false;
+  // What the call moves one-sided: kept from call to call, null until one does.
+  std::unique_ptr<ServerBulk> bulk_;
+  bool has_bulk_ = false;      // this one does
+  bool fetching_ = false;      // the handler has not started
+  bool asks_landing_ = false;  // the handler has ended
   size_t request_bytes_ = 0;
   FrameHeader response_;
   std::string failure_body_;  // of a failed call; empty when reply_ is the body

@@ -7,12 +7,19 @@
 #ifndef VERBENA_RPC_SERVER_CONTEXT_H_
 #define VERBENA_RPC_SERVER_CONTEXT_H_
 
+#include <cstddef>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "verbena/rpc/deadline.h"
 #include "verbena/rpc/method.h"
+#include "verbena/rpc/payload.h"
+#include "verbena/rpc/server_payloads.h"
 #include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/task.h"
+#include "verbena/transport/memory/buffer.h"
 
 namespace verbena {
 
@@ -30,14 +37,40 @@ class ServerContext {
   const std::string& peer() const { return *peer_; }
   const MethodDescriptor& method() const { return *method_; }
 
+  // The payload of the request, which has arrived in full.
+  size_t request_payload_bytes() const { return payloads_.request_payload_bytes(); }
+  // Takes it: the handler may keep it. Empty the second time.
+  Buffer TakeRequestPayload() { return payloads_.TakeRequestPayload(); }
+
+  // Memory for what is to be sent to this caller: `bytes` of it, page-aligned. Waits while the
+  // budget is used up, until the call's deadline.
+  VERBENA_CORO_WRAPPER Task<absl::StatusOr<Buffer>> AllocateBuffer(size_t bytes) {
+    return payloads_.AllocateBuffer(bytes);
+  }
+  // What the call answers with, when the handler returns OK; behind what WriteResponsePayload()
+  // wrote. Memory from AllocateBuffer(), or registered with the same device.
+  void SetResponsePayload(Payload payload) { payloads_.SetResponsePayload(std::move(payload)); }
+  // The caller's memory that is left for it; 0 also where the caller left it to the server to say
+  // how much it takes.
+  size_t response_payload_room() const { return payloads_.response_payload_room(); }
+  // Writes `part` into the caller's memory now, behind what was written before, for handlers that
+  // produce a payload piece by piece. Returns when the part's memory may be used again.
+  // RESOURCE_EXHAUSTED beyond response_payload_room(). One at a time; the part's Buffer lives until
+  // the Task is awaited to its end or destroyed.
+  VERBENA_CORO_WRAPPER Task<absl::Status> WriteResponsePayload(BufferView part) {
+    return payloads_.WriteResponsePayload(part);
+  }
+
  private:
   friend class ServerCall;
-  ServerContext(const MethodDescriptor& method, CancelScope& cancel, const std::string& peer)
-      : method_(&method), cancel_(cancel), peer_(&peer) {}
+  ServerContext(const MethodDescriptor& method, CancelScope& cancel, const std::string& peer,
+                ServerPayloads& payloads)
+      : method_(&method), cancel_(cancel), peer_(&peer), payloads_(payloads) {}
 
   const MethodDescriptor* method_;
   CancelScope& cancel_;
   const std::string* peer_;
+  ServerPayloads& payloads_;
   Deadline deadline_;
 };
 

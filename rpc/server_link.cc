@@ -1,5 +1,6 @@
 #include "verbena/rpc/server_link.h"
 
+#include <optional>
 #include <utility>
 
 #include "fmt/format.h"
@@ -15,6 +16,8 @@ absl::Status ServerLink::OnFrame(Link& link, const FrameHeader& frame, const cha
   switch (frame.kind) {
     case FrameKind::kRequest:
       return OnRequest(frame, body);
+    case FrameKind::kLanding:
+      return OnLandingFrame(frame, body);
     case FrameKind::kCancel:
       OnCancelFrame(frame);
       return absl::OkStatus();
@@ -39,11 +42,17 @@ absl::Status ServerLink::OnRequest(const FrameHeader& frame, const char* body) {
         fmt::format("request {} of call slot {}, in which {} is running", id.generation, id.slot,
                     before->id().generation));
   }
+  std::optional<RequestBulk> bulk;
+  if ((frame.flags & kFrameHasBulk) != 0) {
+    absl::StatusOr<RequestBulk> parsed = ParseRequestBulk(body, frame.body_bytes);
+    if (!parsed.ok()) return parsed.status();
+    bulk = *parsed;
+  }
   absl::StatusOr<ServerCall*> call = shard_.Admit(frame.method_id);
   if (!call.ok()) return Refuse(id, call.status());
   by_slot_[id.slot] = *call;
   active_.PushBack(**call);
-  (*call)->Start(*this, id, frame, body);
+  (*call)->Start(*this, id, frame, body, bulk.has_value() ? &*bulk : nullptr);
   return absl::OkStatus();
 }
 
@@ -53,6 +62,16 @@ void ServerLink::OnCancelFrame(const FrameHeader& frame) {
   ServerCall* call = by_slot_[frame.call_slot];
   if (call == nullptr || call->id().generation != frame.call_generation) return;
   call->Cancel(absl::StatusCode::kCancelled);
+}
+
+absl::Status ServerLink::OnLandingFrame(const FrameHeader& frame, const char* body) {
+  absl::StatusOr<RemoteRange> landing = ParseLanding(body, frame.body_bytes);
+  if (!landing.ok()) return landing.status();
+  // The call may have ended meanwhile, as with a cancellation.
+  if (frame.call_slot >= by_slot_.size()) return absl::OkStatus();
+  ServerCall* call = by_slot_[frame.call_slot];
+  if (call == nullptr || call->id().generation != frame.call_generation) return absl::OkStatus();
+  return call->OnLanding(*landing);
 }
 
 absl::Status ServerLink::Refuse(CallId id, const absl::Status& status) {

@@ -58,6 +58,7 @@ class ServerLink final : public FrameSink, private SendWaiter {
 
   absl::Status OnRequest(const FrameHeader& frame, const char* body);
   void OnCancelFrame(const FrameHeader& frame);
+  absl::Status OnLandingFrame(const FrameHeader& frame, const char* body);
   absl::Status Refuse(CallId id, const absl::Status& status);
   void OnWritable(Link& link) override;
 

@@ -30,7 +30,7 @@ Task<absl::StatusOr<Reply>> UnaryCallReturning(Channel& channel, const MethodDes
                                                const google::protobuf::MessageLite& request,
                                                CallOptions options) {
   absl::StatusOr<Reply> reply(absl::in_place);
-  absl::Status status = co_await UnaryCall(channel, method, request, *reply, options);
+  absl::Status status = co_await UnaryCall(channel, method, request, *reply, std::move(options));
   if (!status.ok()) reply = std::move(status);
   co_return std::move(reply);
 }
@@ -39,7 +39,7 @@ template <typename Reply, typename Request>
 Task<absl::StatusOr<Reply>> UnaryCallOwning(Channel& channel, const MethodDescriptor& method,
                                             Request request, CallOptions options) {
   absl::StatusOr<Reply> reply(absl::in_place);
-  absl::Status status = co_await UnaryCall(channel, method, request, *reply, options);
+  absl::Status status = co_await UnaryCall(channel, method, request, *reply, std::move(options));
   if (!status.ok()) reply = std::move(status);
   co_return std::move(reply);
 }

@@ -1,7 +1,6 @@
 #include "verbena/rpc/codegen/check.h"
 
 #include <map>
-#include <memory>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -9,18 +8,14 @@
 
 #include "fmt/format.h"
 #include "google/protobuf/descriptor.pb.h"
-#include "google/protobuf/dynamic_message.h"
 #include "verbena/rpc/codegen/cpp_names.h"
 
 namespace verbena::codegen {
 namespace {
 
 using google::protobuf::Descriptor;
-using google::protobuf::DynamicMessageFactory;
 using google::protobuf::EnumDescriptor;
-using google::protobuf::FieldDescriptor;
 using google::protobuf::FileDescriptor;
-using google::protobuf::Message;
 using google::protobuf::MethodDescriptor;
 using google::protobuf::ServiceDescriptor;
 
@@ -72,23 +67,6 @@ std::string StreamingProblem(const MethodDescriptor& method) {
       "{} is not supported; unary methods (no 'stream' before request and reply) are", kind);
 }
 
-// The options are read through the extension as the user's import declares it: this program knows
-// no extension of its own, so another project's option of the same number is not mistaken for it.
-std::string PayloadProblem(const MethodDescriptor& method) {
-  const FieldDescriptor* extension = method.file()->pool()->FindExtensionByName("verbena.method");
-  if (extension == nullptr || extension->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) return "";
-  DynamicMessageFactory factory;
-  std::unique_ptr<Message> options(factory.GetPrototype(extension->containing_type())->New());
-  if (!options->ParseFromString(method.options().SerializeAsString())) return "";
-  const Message& ours = options->GetReflection()->GetMessage(*options, extension, &factory);
-  std::vector<const FieldDescriptor*> set;
-  ours.GetReflection()->ListFields(ours, &set);
-  if (set.empty()) return "";
-  return fmt::format(
-      "option (verbena.method).{} is not supported; methods without payload options are",
-      set.front()->name());
-}
-
 std::string TypeProblem(const Descriptor& message) {
   std::string keyword = KeywordIn(CppType(message));
   if (keyword.empty()) return "";
@@ -99,7 +77,6 @@ std::string TypeProblem(const Descriptor& message) {
 
 std::string ProblemOf(const MethodDescriptor& method) {
   std::string problem = StreamingProblem(method);
-  if (problem.empty()) problem = PayloadProblem(method);
   if (problem.empty()) problem = TypeProblem(*method.input_type());
   if (problem.empty()) problem = TypeProblem(*method.output_type());
   return problem;

@@ -10,7 +10,7 @@
 namespace verbena::codegen {
 
 // Empty if code can be generated for every service of `file`. Otherwise one line for each problem,
-// naming service and method, and what to do: streaming, payload options, names that would collide
+// naming service and method, and what to do: streaming, names that would collide
 // or not compile in C++.
 std::string ProblemsOf(const google::protobuf::FileDescriptor& file);
 

@@ -5,6 +5,7 @@
 
 #include "google/protobuf/descriptor.pb.h"
 #include "verbena/rpc/codegen/cpp_names.h"
+#include "verbena/rpc/codegen/payload_options.h"
 
 namespace verbena::codegen {
 namespace {
@@ -27,15 +28,25 @@ const char* IdempotencyOf(const MethodDescriptor& method) {
   return "kUnknown";
 }
 
+const char* PayloadsName(const PayloadOptions& payloads) {
+  if (payloads.request && payloads.response) return "kBoth";
+  return payloads.request ? "kRequest" : "kResponse";
+}
+
 // constinit: a stub may be used by the constructor of another file's global.
 void WriteDescriptors(const ServiceDescriptor& service, Printer& printer) {
   printer.Print("constinit const ::verbena::MethodDescriptor $class$::kMethods[] = {\n", "class",
                 CppName(service));
   for (int i = 0; i < service.method_count(); ++i) {
     const MethodDescriptor& method = *service.method(i);
-    printer.Print("    {\"$service$/$method$\", ::verbena::Idempotency::$idempotency$},\n",
-                  "service", service.full_name(), "method", method.name(), "idempotency",
+    printer.Print("    {\"$service$/$method$\", ::verbena::Idempotency::$idempotency$", "service",
+                  service.full_name(), "method", method.name(), "idempotency",
                   IdempotencyOf(method));
+    const PayloadOptions payloads = PayloadOptionsOf(method);
+    if (payloads.request || payloads.response) {
+      printer.Print(",\n     ::verbena::Payloads::$payloads$", "payloads", PayloadsName(payloads));
+    }
+    printer.Print("},\n");
   }
   printer.Print("};\n\n");
 }
@@ -53,20 +64,21 @@ void WriteMethod(const MethodDescriptor& method, Printer& printer) {
                 "::verbena::Task<::absl::StatusOr<$reply$>> $class$::Stub::$method$(\n"
                 "    const $request$& request, ::verbena::CallOptions options) const {\n"
                 "  return ::verbena::internal::UnaryCallReturning<$reply$>(\n"
-                "      *channel_, kMethods[$index$], request, options);\n"
+                "      *channel_, kMethods[$index$], request, ::std::move(options));\n"
                 "}\n"
                 "\n"
                 "::verbena::Task<::absl::StatusOr<$reply$>> $class$::Stub::$method$(\n"
                 "    $request$&& request, ::verbena::CallOptions options) const {\n"
                 "  return ::verbena::internal::UnaryCallOwning<$reply$>(\n"
-                "      *channel_, kMethods[$index$], ::std::move(request), options);\n"
+                "      *channel_, kMethods[$index$], ::std::move(request), ::std::move(options));\n"
                 "}\n"
                 "\n"
                 "::verbena::Task<::absl::Status> $class$::Stub::$method$(\n"
                 "    const $request$& request, $reply$& reply,\n"
                 "    ::verbena::CallOptions options) const {\n"
                 "  return ::verbena::internal::UnaryCall(*channel_, kMethods[$index$], request, "
-                "reply, options);\n"
+                "reply,\n"
+                "                                        ::std::move(options));\n"
                 "}\n"
                 "\n"
                 "::verbena::Task<::absl::Status> $class$::Service::$method$(\n"

@@ -29,7 +29,7 @@ class LifetimeTest : public RpcTest {
     testing::WaitRequest request;
     request.set_wait_us(wait_us);
     testing::Empty reply;
-    co_return co_await stub_->Wait(request, reply, options);
+    co_return co_await stub_->Wait(request, reply, std::move(options));
   }
 
   uint32_t CreditsLent(Runtime& runtime) { return runtime.endpoint_stats(0).credits_lent; }
@@ -48,7 +48,7 @@ TEST_F(LifetimeTest, ADeadlineEndsTheCallAndTheHandler) {
 TEST_F(LifetimeTest, TheDeadlineIsCarriedToTheServer) {
   StartBoth();
   auto call = [this](CallOptions options) -> Task<absl::StatusOr<testing::DeadlineReply>> {
-    co_return co_await stub_->Deadline(testing::Empty(), options);
+    co_return co_await stub_->Deadline(testing::Empty(), std::move(options));
   };
   absl::StatusOr<testing::DeadlineReply> with = Run(call({.deadline = seconds(100)}));
   ASSERT_TRUE(with.ok()) << with.status();

@@ -48,7 +48,15 @@ std::string WithByte(std::string bytes, size_t offset, char value) {
   return bytes;
 }
 
+// A request that tells of what it moves one-sided.
+RogueFrame BulkRequest(std::string body) {
+  RogueFrame frame = Request("verbena.testing.Testing/Echo", 0, 0, std::move(body));
+  frame.header.flags = kFrameHasBulk;
+  return frame;
+}
+
 std::vector<Violation> ViolationsOfAClient() {
+  const std::string bulk(48, '\0');
   const std::string ping = EncodeSend(kCorrect, {RogueFrame{.header = {.kind = FrameKind::kPing}}});
   SendHeader returning = kCorrect;
   returning.credits_returned = 1;
@@ -63,7 +71,21 @@ std::vector<Violation> ViolationsOfAClient() {
       {"BodyPastTheEnd", {WithByte(ping, 16 + 20, 8)}},
       {"HugeBody", {WithByte(ping, 16 + 23, '\xff')}},
       {"UnknownKind", {WithByte(ping, 16 + 24, 99)}},
-      {"UnknownFrameFlag", {WithByte(ping, 16 + 25, 1)}},
+      {"UnknownFrameFlag", {WithByte(ping, 16 + 25, 2)}},
+      {"BulkOfAPing", {WithByte(ping, 16 + 25, 1)}},
+      {"BulkPastTheEnd", {EncodeSend(kCorrect, {BulkRequest(std::string(47, '\0'))})}},
+      {"BulkOfTooManyPieces", {EncodeSend(kCorrect, {BulkRequest(WithByte(bulk, 20, 10))})}},
+      {"BulkWithoutItsPieces", {EncodeSend(kCorrect, {BulkRequest(WithByte(bulk, 20, 1))})}},
+      {"BulkOfASizeThatItsPiecesHaveNot",
+       {EncodeSend(kCorrect, {BulkRequest(WithByte(bulk, 0, 1))})}},
+      {"BulkBeyondAllBounds", {EncodeSend(kCorrect, {BulkRequest(WithByte(bulk, 7, 1))})}},
+      {"LandingThatWrapsAround",
+       {EncodeSend(kCorrect, {BulkRequest(std::string(bulk).replace(
+                                 24, 9, "\xff\xff\xff\xff\xff\xff\xff\xff\x01"))})}},
+      {"LandingCutShort",
+       {EncodeSend(kCorrect, {RogueFrame{.header = {.kind = FrameKind::kLanding}, .body = "x"}})}},
+      {"LandingNeededByAClient",
+       {EncodeSend(kCorrect, {RogueFrame{.header = {.kind = FrameKind::kLandingNeeded}}})}},
       {"UnknownSendFlag", {WithByte(ping, 12, '\x40')}},
       {"TrailingBytes", {ping + std::string(8, '\0')}},
       {"GrantTakenBack", {EncodeSend(Granting(RoguePeer::kCredits - 1), {})}},

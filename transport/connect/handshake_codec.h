@@ -23,8 +23,14 @@ inline constexpr uint32_t kMaxProtocolVersion = 1;
 // Feature bits. The queue pairs are connected through rdma_cm: a side that has no connection
 // manager leaves it out.
 inline constexpr uint64_t kFeatureRdmaCm = 1u << 0;
+// What this side lends are memory windows, and its device reports which one a SEND_WITH_INV
+// invalidated: a side of which either is not so leaves it out, and gets none.
+inline constexpr uint64_t kFeatureInvalidation = 1u << 1;
+// Payloads carry a CRC32C.
+inline constexpr uint64_t kFeatureChecksum = 1u << 2;
 // Those that this build knows.
-inline constexpr uint64_t kSupportedFeatures = kFeatureRdmaCm;
+inline constexpr uint64_t kSupportedFeatures =
+    kFeatureRdmaCm | kFeatureInvalidation | kFeatureChecksum;
 
 // What this side brings to a handshake.
 struct HandshakeOptions {

@@ -39,7 +39,10 @@ struct DeviceCapabilities {
   bool write_with_immediate = false;
   bool send_with_immediate = false;
   bool atomics = false;
-  bool memory_windows = false;      // type 2, with BIND_MW, LOCAL_INV and SEND_WITH_INV
+  bool memory_windows = false;  // type 2, with BIND_MW, LOCAL_INV and SEND_WITH_INV
+  // A window's range and queue pair are checked, and its invalidation by the peer is reported (rxe
+  // 6.1: neither).
+  bool windows_checked = false;
   bool rnr_nak = false;             // a SEND without a receive is retried, then fails
   bool flushes_in_error = true;     // a WR that is posted in ERR is flushed (siw 6.1: never)
   bool remote_key_checked = false;  // a bad rkey fails the WR (siw 6.1: it does not)

@@ -1,14 +1,22 @@
 #include "verbena/transport/link/endpoint.h"
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
 
 namespace verbena {
+namespace {
+
+// How often a device is asked whether a lost link's peer has left our memory.
+constexpr Duration kQuiescePoll = std::chrono::milliseconds(10);
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Endpoint>> Endpoint::Create(Executor& executor,
                                                            DeviceContext& context,
@@ -38,7 +46,8 @@ Endpoint::Endpoint(Executor& executor, DeviceContext& context, const LinkLimits&
                    limits.max_links * (limits.initial_credits + kReserveCredits)),
       slots_(limits.max_links),
       alive_(std::make_shared<bool>(true)),
-      tasks_(executor) {
+      tasks_(executor),
+      holds_(executor) {
   for (uint32_t slot = 0; slot < limits.max_links; ++slot) free_slots_.push_back(slot);
 }
 
@@ -57,6 +66,9 @@ absl::Status Endpoint::Init() {
       executor_.AddCq(device, static_cast<int>(CompletionQueueEntries(limits_)), *this);
   if (!cq.ok()) return cq.status();
   cq_ = *cq;
+  absl::StatusOr<PayloadMemory> memory = PayloadMemory::Create(executor_, context_, limits_);
+  if (!memory.ok()) return memory.status();
+  memory_.emplace(*std::move(memory));
   return absl::OkStatus();
 }
 
@@ -100,7 +112,9 @@ void Endpoint::OnReceive(const ibv_wc& completion, uint32_t buffer) {
     // A receive that a dying queue pair took from the shared queue: only its buffer is wanted back.
     if (link == nullptr) ++stats_.stale_completions;
   } else if (link->open()) {
-    link->OnSend(receives_->data(buffer), completion.byte_len);
+    const bool invalidates = (completion.wc_flags & IBV_WC_WITH_INV) != 0;
+    link->OnSend(receives_->data(buffer), completion.byte_len,
+                 invalidates ? completion.invalidated_rkey : 0);
   }
   receives_->Release(buffer);
 }
@@ -243,10 +257,13 @@ void Endpoint::FreeLink(Link& link) {
   const uint32_t qpn = link.qpn();
   const uint32_t index = link.key_.slot;
   context_.Unsubscribe(qpn);
+  // Windows before their queue pair: the other way round takes some devices a minute (rxe 6.1).
+  std::vector<BufferPin> leased = link.leases_.TakeAll();
   link.qp_.Reset();
   link.state_ = LinkState::kClosed;
   executor_.DrainCq(cq_);
   link.one_sided_.Fail(absl::UnavailableError("the link was lost"));
+  Hold(qpn, std::move(leased));
   links_by_qpn_.erase(qpn);
   if (last_receiver_ == &link) last_receiver_ = nullptr;
   closed_traffic_ += link.stats();
@@ -262,14 +279,46 @@ void Endpoint::FreeLink(Link& link) {
   NoteSendRoom();
 }
 
+// The queue pair is gone, but what its peer began before may still be on its way into memory that
+// it was lent.
+void Endpoint::Hold(uint32_t qpn, std::vector<BufferPin> leased) {
+  if (leased.empty() || context_.device().Quiesced(qpn)) return;
+  Log(LogLevel::kWarning, fmt::format("{} pieces of memory that the peer of QPN {:#x} was lent are "
+                                      "kept back: it is in the middle of a write",
+                                      leased.size(), qpn));
+  holds_.Spawn(HoldUntilQuiesced(qpn, std::move(leased)));
+}
+
+Task<void> Endpoint::HoldUntilQuiesced(uint32_t qpn, std::vector<BufferPin> leased) {
+  while (!context_.device().Quiesced(qpn)) {
+    if ((co_await Sleep(kQuiescePoll)).ok()) continue;
+    // The endpoint shuts down, and that peer still does not move: the memory is never used again.
+    static auto* const kept = new std::vector<std::vector<BufferPin>>;
+    static std::mutex mutex;
+    std::lock_guard<std::mutex> lock(mutex);
+    kept->push_back(std::move(leased));
+    co_return;
+  }
+}
+
 Task<void> Endpoint::Shutdown() {
   shutting_down_ = true;
   for (Slot& slot : slots_) {
     if (slot.link != nullptr) slot.link->Close(absl::UnavailableError("the endpoint shuts down"));
   }
   co_await tasks_.Join();
+  holds_.RequestCancel();
+  co_await holds_.Join();
   executor_.StopTimer(*this);
   timer_running_ = false;
+}
+
+size_t Endpoint::leases() const {
+  size_t count = 0;
+  for (const Slot& slot : slots_) {
+    if (slot.link != nullptr) count += slot.link->leases().granted();
+  }
+  return count;
 }
 
 EndpointStats Endpoint::stats() const {

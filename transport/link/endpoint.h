@@ -34,6 +34,7 @@
 #include "verbena/transport/link/device_context.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/link.h"
+#include "verbena/transport/link/payload_memory.h"
 #include "verbena/transport/link/qp_setup.h"
 #include "verbena/transport/link/receive_ring.h"
 #include "verbena/transport/link/send_buffers.h"
@@ -65,9 +66,15 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   Executor& executor() const { return executor_; }
   const LinkLimits& limits() const { return limits_; }
   const std::string& device_name() const { return context_.device().name(); }
+  // Where payloads lie that its links move.
+  const PayloadMemory& memory() const { return *memory_; }
   EndpointStats stats() const;
+  // That are granted and have not ended, on all links.
+  size_t leases() const;
 
   // For Link.
+  Device& device() const { return context_.device(); }
+  ibv_pd* pd() const { return context_.pd(); }
   CreditPool& credit_pool() { return credit_pool_; }
   SendBuffers& send_buffers() { return *send_buffers_; }
   SendChain& send_chain() { return *send_chain_; }
@@ -122,6 +129,8 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   Task<void> WatchStream(Link& link);
   Task<void> Teardown(Link& link);
   void FreeLink(Link& link);
+  void Hold(uint32_t qpn, std::vector<BufferPin> leased);
+  Task<void> HoldUntilQuiesced(uint32_t qpn, std::vector<BufferPin> leased);
   // nullptr when that link is gone, and its slot perhaps another's.
   Link* Find(LinkKey key);
   void UpdateReceiveTarget();
@@ -142,6 +151,7 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   std::optional<SendChain> send_chain_;
   CreditPool credit_pool_;
   TransferPool transfers_;
+  std::optional<PayloadMemory> memory_;
 
   std::vector<Slot> slots_;
   std::deque<uint32_t> free_slots_;  // reused late, first in, first out
@@ -155,6 +165,7 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   // Asynchronous events of the device may still be on their way here when this is gone.
   std::shared_ptr<bool> alive_;
   TaskScope tasks_;  // stream watches and teardowns
+  TaskScope holds_;  // memory that a lost link's peer may still be writing to
 };
 
 }  // namespace verbena

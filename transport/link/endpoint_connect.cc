@@ -77,6 +77,16 @@ LinkParameters Endpoint::MyParameters(const Link& link, uint32_t psn) const {
 HandshakeOptions Endpoint::MyOptions() const {
   HandshakeOptions options;
   if (context_.connector() == nullptr) options.features &= ~kFeatureRdmaCm;
+  // Where windows are not checked their invalidation is not reported either; and only they can be
+  // invalidated.
+  if (!context_.device().capabilities().windows_checked ||
+      limits_.leases.level != LeaseLevel::kStrict) {
+    options.features &= ~kFeatureInvalidation;
+  }
+  const bool checked = limits_.payload_checksum == PayloadChecksum::kOn ||
+                       (limits_.payload_checksum == PayloadChecksum::kAuto &&
+                        context_.address().kind != LinkKind::kSoft);
+  if (!checked) options.features &= ~kFeatureChecksum;
   return options;
 }
 
@@ -175,6 +185,7 @@ Task<absl::Status> Endpoint::Offer(LinkKey key, MessageStream& stream, uint32_t 
 
 Task<absl::StatusOr<Link*>> Endpoint::Accept(std::unique_ptr<MessageStream> stream,
                                              LinkParameters offer, FrameSink& sink) {
+  offer.features &= MyOptions().features;
   absl::StatusOr<Link*> created = NewLink(sink);
   if (!created.ok()) {
     absl::Status refused = co_await WithDeadline(RefuseOffer(*stream, created.status()),
@@ -230,7 +241,7 @@ Task<absl::Status> Endpoint::Answer(Link& link, MessageStream& stream,
 void Endpoint::MarkOpen(Link& link, const LinkParameters& peer, const std::string& name,
                         FirstSend first_send) {
   const uint32_t max_reads = ReadsStarted(context_.device(), peer.max_reads);
-  link.MarkOpen(peer.credit_grant, peer.eager_bytes, max_reads, name, first_send);
+  link.MarkOpen(peer, max_reads, name, first_send);
   if (const std::string mtu = DescribePathMtu(address_, peer.mtu_bytes); !mtu.empty()) {
     Log(LogLevel::kInfo, fmt::format("link with {} (QPN {:#x}): {}", name, link.qpn(), mtu));
   }

@@ -5,6 +5,7 @@
 #include "fmt/format.h"
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/log/log.h"
+#include "verbena/transport/memory/size_class.h"
 
 namespace verbena {
 namespace {
@@ -36,7 +37,25 @@ absl::Status CheckRanges(const LinkLimits& limits) {
   }
   if (limits.send_buffers < 16)
     return OutOfRange("send_buffers", limits.send_buffers, 16, 1u << 20);
+  if (limits.leases.windows_per_link < 16 || limits.leases.windows_per_link > 4096) {
+    return OutOfRange("leases.windows_per_link", limits.leases.windows_per_link, 16, 4096);
+  }
+  if (limits.max_payload_bytes < 1 || limits.max_payload_bytes > kMaxBufferBytes) {
+    return OutOfRange("max_payload_bytes", limits.max_payload_bytes, 1, kMaxBufferBytes);
+  }
   return absl::OkStatus();
+}
+
+// Windows that do not check what they should are no better than regions.
+absl::StatusOr<LeaseLevel> DeriveLevel(LeaseLevel wanted, const Device& device) {
+  if (wanted == LeaseLevel::kStrict && !device.capabilities().memory_windows) {
+    return absl::UnimplementedError(
+        fmt::format("{} has no type-2 memory windows, which strict leases are made of; ask for "
+                    "region, or auto",
+                    device.name()));
+  }
+  if (wanted != LeaseLevel::kAuto) return wanted;
+  return device.capabilities().windows_checked ? LeaseLevel::kStrict : LeaseLevel::kRegion;
 }
 
 }  // namespace
@@ -48,6 +67,9 @@ absl::StatusOr<LinkLimits> DeriveLimits(const LinkLimits& wanted, const Device& 
         fmt::format("{} has no shared receive queues, on which links receive", device.name()));
   }
   LinkLimits limits = wanted;
+  absl::StatusOr<LeaseLevel> level = DeriveLevel(wanted.leases.level, device);
+  if (!level.ok()) return level.status();
+  limits.leases.level = *level;
   const ibv_device_attr& attributes = device.attributes();
   limits.srq_depth =
       std::min(limits.srq_depth, static_cast<uint32_t>(std::max(attributes.max_srq_wr, 1)));

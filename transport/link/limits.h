@@ -13,10 +13,12 @@
 #define VERBENA_TRANSPORT_LINK_LIMITS_H_
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/status/statusor.h"
 #include "verbena/transport/coro/clock.h"
+#include "verbena/transport/memory/memory_budgets.h"
 
 namespace verbena {
 
@@ -62,6 +64,30 @@ inline constexpr uint8_t kMaxReads = 16;
 // the unit in which transfers take turns, and in which a link's end cuts them off.
 inline constexpr uint32_t kMaxTransferWrBytes = 1u << 20;
 
+// How memory that is lent to a peer is protected from it.
+enum class LeaseLevel : uint8_t {
+  kAuto,    // kStrict where the device has memory windows that can be relied on, else kRegion
+  kStrict,  // each lease is a memory window of its own
+  kRegion,  // whole regions are open to the peer: for devices without windows, or one trust domain
+};
+
+// Whether payloads carry a CRC32C from end to end; used when both sides want it.
+enum class PayloadChecksum : uint8_t {
+  kAuto,  // except within one host, where it halves the bandwidth
+  kOn,
+  kOff,
+};
+
+struct LeaseLimits {
+  LeaseLevel level = LeaseLevel::kAuto;
+  // Leases of one link at once, under kStrict; more wait.
+  uint32_t windows_per_link = 64;
+  // How long a peer may take to end a call that was given up, before its link is closed.
+  Duration grace = std::chrono::seconds(5);
+  // Memory that waits for one peer to end such calls; while there is more, none is lent to it.
+  size_t quarantine_bytes = size_t{64} << 20;
+};
+
 struct LinkLimits {
   // Links of one endpoint (one executor on one device). One more is refused with
   // RESOURCE_EXHAUSTED.
@@ -85,6 +111,12 @@ struct LinkLimits {
   Duration ping_interval = std::chrono::seconds(2);
   // Connecting, handshake included.
   Duration connect_timeout = std::chrono::seconds(10);
+  LeaseLimits leases = {};
+  // Payload memory of one executor on one device.
+  MemoryBudgets memory = {};
+  // The largest payload, and the largest message, of one call in one direction.
+  size_t max_payload_bytes = size_t{64} << 20;
+  PayloadChecksum payload_checksum = PayloadChecksum::kAuto;
 };
 
 // Completions that a CQ must be able to hold for `limits`.

@@ -26,7 +26,8 @@ Link::Link(Endpoint& endpoint, LinkKey key, QpHandle qp, FrameSink& sink)
       max_inline_bytes_(endpoint.max_inline_bytes()),
       slot_count_(endpoint.limits().send_queue_depth + kDrainMarkers),
       slots_(std::bit_ceil(slot_count_), SendBuffers::kNone),
-      one_sided_(endpoint.transfers(), {slot_count_, endpoint.max_wr_bytes(), /*max_reads=*/0}) {
+      one_sided_(endpoint.transfers(), {slot_count_, endpoint.max_wr_bytes(), /*max_reads=*/0}),
+      leases_(endpoint.device(), endpoint.pd(), endpoint.limits().leases) {
   pending_.reserve(slot_count_);
 }
 
@@ -34,11 +35,12 @@ Link::~Link() {
   for (const PendingSend& send : pending_) endpoint_.send_buffers().GiveBack(send.buffer);
 }
 
-void Link::MarkOpen(uint32_t peer_credits, uint32_t peer_eager_bytes, uint32_t max_reads,
-                    const std::string& peer, FirstSend first_send) {
-  credits_ = SendCredits(peer_credits);
+void Link::MarkOpen(const LinkParameters& parameters, uint32_t max_reads, const std::string& peer,
+                    FirstSend first_send) {
+  credits_ = SendCredits(parameters.credit_grant);
   one_sided_.set_max_reads(max_reads);
-  send_bytes_ = std::min(peer_eager_bytes, endpoint_.limits().eager_bytes);
+  send_bytes_ = std::min(parameters.eager_bytes, endpoint_.limits().eager_bytes);
+  features_ = parameters.features;
   peer_ = peer;
   last_heard_ = endpoint_.executor().now();
   state_ = LinkState::kOpen;
@@ -50,14 +52,22 @@ void Link::MarkOpen(uint32_t peer_credits, uint32_t peer_eager_bytes, uint32_t m
   }
 }
 
-char* Link::Append(const FrameHeader& header, size_t body_bytes) {
+bool Link::FitsPending(size_t body_bytes, uint32_t invalidated) const {
+  if (pending_.empty()) return false;
+  const PendingSend& send = pending_.back();
+  // A SEND ends one key.
+  return !send.spends_reserve && send.bytes + FrameBytes(body_bytes) <= send_bytes_ &&
+         (invalidated == 0 || send.invalidated == 0);
+}
+
+char* Link::Append(const FrameHeader& header, size_t body_bytes, uint32_t invalidated) {
   if (!writers_.empty() && !serving_writer_) return nullptr;
   const size_t frame_bytes = FrameBytes(body_bytes);
-  if (pending_.empty() || pending_.back().spends_reserve ||
-      pending_.back().bytes + frame_bytes > send_bytes_) {
+  if (!FitsPending(body_bytes, invalidated)) {
     if (!OpenSend(/*spends_reserve=*/false)) return nullptr;
   }
   PendingSend& send = pending_.back();
+  if (invalidated != 0) send.invalidated = invalidated;
   char* frame = endpoint_.send_buffers().data(send.buffer) + send.bytes;
   FrameHeader& stored = *reinterpret_cast<FrameHeader*>(frame);
   stored = header;
@@ -95,7 +105,7 @@ bool Link::OpenSend(bool spends_reserve) {
     endpoint_.send_buffers().GiveBack(buffer);
     return false;
   }
-  pending_.push_back({buffer, sizeof(SendHeader), 0, spends_reserve});
+  pending_.push_back({buffer, sizeof(SendHeader), 0, spends_reserve, /*invalidated=*/0});
   ScheduleFlush();
   return true;
 }
@@ -111,9 +121,8 @@ void Link::Flush() {
     flush_scheduled_ = false;
     return;
   }
-  if (open()) {
-    if (one_sided_.waiting()) PostTransfers();
-  }
+  if (open() && leases_.work_due()) PostLeases();
+  if (open() && one_sided_.waiting()) PostTransfers();
   if (open()) {
     if (pong_due_) AppendControl(FrameKind::kPong);
     if (ping_due_) AppendControl(FrameKind::kPing);
@@ -125,7 +134,8 @@ void Link::Flush() {
   }
   flush_scheduled_ = false;
   // Posting gave room back, and a writer that waited for it may have opened another SEND.
-  const bool transfer_can_go = one_sided_.CanGo() && SlotsForTransfers() > 0;
+  const bool transfer_can_go =
+      (one_sided_.CanGo() || leases_.work_due()) && SlotsForTransfers() > 0;
   if (open() && (!pending_.empty() || transfer_can_go)) ScheduleFlush();
 }
 
@@ -137,6 +147,60 @@ Transfer& Link::StartTransfer(Transfer::Direction direction, absl::Span<const Bu
   stats_.transfer_bytes += remote.bytes;
   ScheduleFlush();
   return transfer;
+}
+
+absl::StatusOr<Lease*> Link::Grant(const BufferView& view, LeaseAccess access) {
+  if (free_leases() == 0) return nullptr;
+  absl::StatusOr<Lease*> lease = leases_.Grant(view, access);
+  if (lease.ok() && *lease != nullptr) ++stats_.leases;
+  if (leases_.bindings_due() > 0) ScheduleFlush();
+  return lease;
+}
+
+void Link::EndLease(Lease& lease, LeaseListener* listener) {
+  leases_.End(lease, listener);
+  if (leases_.work_due()) ScheduleFlush();
+  if (!lease_waiters_.empty()) WakeLeaseWaiters();
+}
+
+void Link::AbandonLease(Lease& lease) { leases_.Abandon(lease, endpoint_.executor().now()); }
+
+// Bindings take send queue slots, of which one must be left for the SEND that tells of them.
+uint32_t Link::free_leases() const {
+  const uint32_t taken = InFlight() + static_cast<uint32_t>(pending_.size()) +
+                         leases_.bindings_due() + kDrainMarkers + 1;
+  return taken < slot_count_ ? std::min(leases_.free(), slot_count_ - taken) : 0;
+}
+
+void Link::AwaitLeases(LeaseWaiter& waiter) {
+  ++stats_.lease_waits;
+  lease_waiters_.PushBack(waiter);
+}
+
+void Link::WakeLeaseWaiters() {
+  // Each takes what it was told of a moment later, so what they want is counted here.
+  uint32_t promised = 0;
+  while (LeaseWaiter* waiter = lease_waiters_.Front()) {
+    if (free_leases() < promised + waiter->leases_wanted) return;
+    promised += waiter->leases_wanted;
+    waiter->IntrusiveNode<LeaseWaiter>::Unlink();
+    waiter->OnLeasesFree();
+  }
+}
+
+void Link::PostLeases() {
+  while (const uint32_t count = leases_.Prepare(SlotsForTransfers())) {
+    for (uint32_t i = 0; i < count; ++i) leases_.chain()[i].wr_id = WrIdOf(posted_ + i).Pack();
+    ibv_send_wr* ignored = nullptr;
+    const int error = ibv_post_send(qp_.get(), leases_.chain(), &ignored);
+    ++stats_.doorbells;
+    // Refused or not, as in PostPending().
+    posted_ += count;
+    since_signal_ = leases_.Posted(posted_ - 1) ? 0 : since_signal_ + count;
+    if (error == 0) continue;
+    Close(ErrnoStatus(error, fmt::format("ibv_post_send to {}", peer_)));
+    return;
+  }
 }
 
 // A link that moves payloads still sends frames: they keep some slots.
@@ -206,7 +270,8 @@ void Link::PostPending() {
         ++since_signal_ >= kSignalInterval || (i + 1 == count && (!is_inline || !writers_.empty()));
     if (signal) since_signal_ = 0;
     chain.Set(i, WrIdOf(position).Pack(), buffers.data(send.buffer), send.bytes,
-              (is_inline ? IBV_SEND_INLINE : 0) | (signal ? IBV_SEND_SIGNALED : 0));
+              (is_inline ? IBV_SEND_INLINE : 0) | (signal ? IBV_SEND_SIGNALED : 0),
+              send.invalidated);
     stats_.bytes_sent += send.bytes;
   }
   const int error = chain.Post(qp_.get(), count);
@@ -224,7 +289,7 @@ void Link::PostPending() {
   if (error != 0) Close(ErrnoStatus(error, fmt::format("ibv_post_send to {}", peer_)));
 }
 
-void Link::OnSend(const char* bytes, size_t size) {
+void Link::OnSend(const char* bytes, size_t size, uint32_t invalidated) {
   ++stats_.receives;
   stats_.bytes_received += size;
   heard_ = true;
@@ -232,6 +297,7 @@ void Link::OnSend(const char* bytes, size_t size) {
     held_back_ = false;
     ScheduleFlush();
   }
+  if (invalidated != 0) leases_.OnInvalidated(invalidated);
   FrameParser parser(bytes, size);
   const SendHeader& header = parser.header();
   absl::Status status;
@@ -282,9 +348,8 @@ absl::Status Link::OnControlFrame(const FrameHeader& frame) {
 void Link::WakeWriters() {
   while (!writers_.empty() && open()) {
     SendWaiter* waiter = writers_.Front();
-    const bool fits = !pending_.empty() && !pending_.back().spends_reserve &&
-                      pending_.back().bytes + FrameBytes(waiter->body_bytes) <= send_bytes_;
-    if (!fits && !OpenSend(/*spends_reserve=*/false)) {
+    if (!FitsPending(waiter->body_bytes, waiter->invalidated) &&
+        !OpenSend(/*spends_reserve=*/false)) {
       if (credits_.available() != 0) endpoint_.AwaitSendRoom(*this);
       return;
     }
@@ -310,9 +375,11 @@ void Link::OnSendCompletion(const ibv_wc& completion, uint16_t position) {
     return;
   }
   one_sided_.Completed(completed_);
+  leases_.Completed(completed_);
   if (!open()) return;
   WakeWriters();
-  if (one_sided_.CanGo()) ScheduleFlush();
+  if (!lease_waiters_.empty()) WakeLeaseWaiters();
+  if (one_sided_.CanGo() || leases_.work_due()) ScheduleFlush();
 }
 
 // Frees the send queue slots up to and including `position`. A completion proves all earlier ones:
@@ -340,6 +407,10 @@ void Link::CheckLiveness(TimePoint now) {
   if (heard_) {
     heard_ = false;
     last_heard_ = now;
+  }
+  if (absl::Status status = leases_.CheckGrace(now); !status.ok()) {
+    Close(status);
+    return;
   }
   const Duration interval = endpoint_.limits().ping_interval;
   if (!sink_->ExpectsFrames() || now - last_heard_ < interval) {
@@ -386,6 +457,8 @@ void Link::Close(const absl::Status& reason) {
   }
   for (const PendingSend& send : pending_) endpoint_.send_buffers().GiveBack(send.buffer);
   pending_.clear();
+  while (LeaseWaiter* waiter = lease_waiters_.PopFront()) waiter->OnLinkLost();
+  leases_.Lose();
   if (was_open) sink_->OnLinkDown(*this, reason);
   endpoint_.StartTeardown(*this, reason);
 }

@@ -23,12 +23,15 @@
 
 #include "absl/status/status.h"
 #include "verbena/transport/connect/bootstrap.h"
+#include "verbena/transport/connect/handshake_codec.h"
 #include "verbena/transport/connect/qp_connector.h"
 #include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/intrusive_list.h"
 #include "verbena/transport/device/handles.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/link/credits.h"
+#include "verbena/transport/link/lease.h"
+#include "verbena/transport/link/lease_table.h"
 #include "verbena/transport/link/one_sided_queue.h"
 #include "verbena/transport/link/stats.h"
 #include "verbena/transport/link/transfer.h"
@@ -64,6 +67,19 @@ class SendWaiter : public IntrusiveNode<SendWaiter> {
   virtual void OnWritable(Link& link) = 0;
 
   size_t body_bytes = 0;
+  // The key that its SEND invalidates, as Append() takes it.
+  uint32_t invalidated = 0;
+};
+
+// Somebody who waits until leases can be granted. Destroying it leaves the queue.
+class LeaseWaiter : public IntrusiveNode<LeaseWaiter> {
+ public:
+  virtual ~LeaseWaiter() = default;
+  // free_leases() is at least leases_wanted. The waiter is off the queue.
+  virtual void OnLeasesFree() = 0;
+  virtual void OnLinkLost() = 0;
+
+  uint32_t leases_wanted = 0;
 };
 
 // Names a link for longer than it lives: a slot of its endpoint, and the slot's generation.
@@ -90,7 +106,9 @@ class Link final : private FlushHook {
   // Appends a frame to the SENDs of this turn and returns where its body goes, `body_bytes` of it,
   // to be written before control returns to the executor. nullptr when something is exhausted, or
   // others wait already. The frame must fit: body_bytes ≤ max_body_bytes(). Only while open().
-  char* Append(const FrameHeader& header, size_t body_bytes);
+  // Its SEND also ends the peer's lease whose key is `invalidated`, where the peer
+  // reports_invalidation(): for the frame after which nothing is written there. 0 for none.
+  char* Append(const FrameHeader& header, size_t body_bytes, uint32_t invalidated = 0);
 
   // Queues `waiter` behind those that wait already. Only while open().
   void AwaitWritable(SendWaiter& waiter);
@@ -101,7 +119,26 @@ class Link final : private FlushHook {
   // max_reads() is not 0.
   Transfer& StartTransfer(Transfer::Direction direction, absl::Span<const BufferView> local,
                           const RemoteRange& remote, TransferListener* listener);
+  // For a starter that has no use for it any more: no more of it is posted, and its listener hears
+  // nothing. What is appended from now on arrives behind all that it ever moves.
+  void StopTransfer(Transfer& transfer) { one_sided_.Stop(transfer); }
   uint32_t max_reads() const { return one_sided_.max_reads(); }
+
+  // Lends `view`, which is not empty, to the peer (lease.h). What is appended from now on may tell
+  // of it. nullptr when nothing is free_leases(); errors as LeaseTable::Grant(). Only while open().
+  absl::StatusOr<Lease*> Grant(const BufferView& view, LeaseAccess access);
+  // The peer has said that it is done with it; `listener` hears when that is proven. Only while
+  // open().
+  void EndLease(Lease& lease, LeaseListener* listener);
+  // Nobody waits for the peer's word any more; it is still told of by EndLease().
+  void AbandonLease(Lease& lease);
+  uint32_t free_leases() const;
+  void AwaitLeases(LeaseWaiter& waiter);
+  const LeaseTable& leases() const { return leases_; }
+
+  // What the handshake agreed on.
+  bool reports_invalidation() const { return (features_ & kFeatureInvalidation) != 0; }
+  bool checks_payloads() const { return (features_ & kFeatureChecksum) != 0; }
 
   // Ends the link: OnLinkDown() is called before this returns, teardown goes on by itself. Harmless
   // when it has ended already.
@@ -128,34 +165,41 @@ class Link final : private FlushHook {
     uint32_t bytes;
     uint16_t frames;
     bool spends_reserve;
+    uint32_t invalidated;  // 0: none
   };
 
   Link(Endpoint& endpoint, LinkKey key, QpHandle qp, FrameSink& sink);
 
   // Called by the endpoint.
-  void OnSend(const char* bytes, size_t size);
+  // `invalidated` is the key that the SEND ended, 0 for none.
+  void OnSend(const char* bytes, size_t size, uint32_t invalidated);
   void OnSendCompletion(const ibv_wc& completion, uint16_t position);
   // Sends a PING, or closes a link whose peer has been silent. `now` ticks every ping_interval / 2.
   void CheckLiveness(TimePoint now);
   bool IsQuieterThan(const Link& other) const;
   // Asks the peer for credits that it was lent. True when it was asked.
   bool Recall();
-  void MarkOpen(uint32_t peer_credits, uint32_t peer_eager_bytes, uint32_t max_reads,
-                const std::string& peer, FirstSend first_send);
+  void MarkOpen(const LinkParameters& parameters, uint32_t max_reads, const std::string& peer,
+                FirstSend first_send);
 
   bool OpenSend(bool spends_reserve);
+  bool FitsPending(size_t body_bytes, uint32_t invalidated) const;
   void Flush() override;
+  void PostLeases();
   void PostTransfers();
   void PostPending();
   void PrepareHeader(const PendingSend& send);
   bool ReleasePosition(uint16_t position);
   uint32_t SlotsForTransfers() const;
   void WakeWriters();
+  void WakeLeaseWaiters();
   void ScheduleFlush();
   absl::Status OnControlFrame(const FrameHeader& frame);
   void AppendControl(FrameKind kind);
   uint32_t InFlight() const { return posted_ - completed_; }
-  bool SlotsLeft() const { return InFlight() + pending_.size() + kDrainMarkers < slot_count_; }
+  bool SlotsLeft() const {
+    return InFlight() + pending_.size() + leases_.bindings_due() + kDrainMarkers < slot_count_;
+  }
   uint32_t& SlotAt(uint32_t position) { return slots_[position & (slots_.size() - 1)]; }
   WrId WrIdOf(uint32_t position) const {
     return {WrId::Kind::kSend, static_cast<uint16_t>(position & WrId::kPositionMask),
@@ -191,7 +235,10 @@ class Link final : private FlushHook {
   uint32_t completed_ = 0;  // WRs known to have ended
   uint32_t since_signal_ = 0;
   OneSidedQueue one_sided_;
+  LeaseTable leases_;
+  uint64_t features_ = 0;
   IntrusiveList<SendWaiter> writers_;
+  IntrusiveList<LeaseWaiter> lease_waiters_;
   bool flush_scheduled_ = false;
   bool pong_due_ = false;
   bool ping_due_ = false;

@@ -22,6 +22,20 @@ void OneSidedQueue::Add(Transfer& transfer) {
   waiting_[static_cast<size_t>(transfer.direction())].PushBack(transfer);
 }
 
+void OneSidedQueue::Stop(Transfer& transfer) {
+  transfer.listener_ = nullptr;
+  if (transfer.posted()) return;
+  transfer.IntrusiveNode<Transfer>::Unlink();
+  transfer.next_piece_ = transfer.pieces_.size();
+  for (uint32_t number = tail_; number != head_;) {
+    Chain& chain = chains_[Index(--number)];
+    if (chain.transfer != &transfer) continue;
+    chain.last = true;
+    return;
+  }
+  pool_.GiveBack(transfer);
+}
+
 // The transfer that has waited longest in the direction whose turn it is, or in the other when
 // there is none that may go.
 Transfer* OneSidedQueue::Choose() {

@@ -44,6 +44,8 @@ class OneSidedQueue {
   uint32_t max_reads() const { return bounds_.max_reads; }
 
   void Add(Transfer& transfer);
+  // Nothing more of it is posted; it ends with what is. Its listener hears no more.
+  void Stop(Transfer& transfer);
   // True when something waits to be posted.
   bool waiting() const { return !waiting_[0].empty() || !waiting_[1].empty(); }
 

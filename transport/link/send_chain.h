@@ -24,15 +24,18 @@ class SendChain {
       requests_[i].next = i + 1 < depth ? &requests_[i + 1] : nullptr;
       requests_[i].sg_list = &elements_[i];
       requests_[i].num_sge = 1;
-      requests_[i].opcode = IBV_WR_SEND;
     }
   }
 
-  void Set(size_t i, uint64_t wr_id, const char* data, uint32_t bytes, unsigned send_flags) {
+  // `invalidated` is a key of the peer's that the SEND ends; 0 for none.
+  void Set(size_t i, uint64_t wr_id, const char* data, uint32_t bytes, unsigned send_flags,
+           uint32_t invalidated) {
     elements_[i].addr = reinterpret_cast<uintptr_t>(data);
     elements_[i].length = bytes;
     requests_[i].wr_id = wr_id;
     requests_[i].send_flags = send_flags;
+    requests_[i].opcode = invalidated != 0 ? IBV_WR_SEND_WITH_INV : IBV_WR_SEND;
+    requests_[i].invalidate_rkey = invalidated;
   }
 
   // Posts the first `count`. Returns the errno of ibv_post_send; then nobody knows how many it

@@ -16,6 +16,8 @@ LinkStats& LinkStats::operator+=(const LinkStats& other) {
   recalls += other.recalls;
   transfers += other.transfers;
   transfer_bytes += other.transfer_bytes;
+  leases += other.leases;
+  lease_waits += other.lease_waits;
   return *this;
 }
 

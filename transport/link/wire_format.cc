@@ -53,10 +53,11 @@ bool FrameParser::Next() {
   if (frame_.body_bytes > left - sizeof(FrameHeader)) return Fail(WireFault::kTruncatedFrame);
   const size_t frame_bytes = FrameBytes(frame_.body_bytes);
   if (frame_bytes > left) return Fail(WireFault::kTruncatedFrame);
-  if (frame_.kind < FrameKind::kRequest || frame_.kind > FrameKind::kGoAway) {
+  if (frame_.kind < FrameKind::kRequest || frame_.kind > FrameKind::kLanding) {
     return Fail(WireFault::kUnknownKind);
   }
-  if (frame_.flags != 0) return Fail(WireFault::kUnknownFlags);
+  const uint8_t allowed = frame_.kind <= FrameKind::kResponse ? kFrameHasBulk : 0;
+  if ((frame_.flags & ~allowed) != 0) return Fail(WireFault::kUnknownFlags);
   body_ = next_ + sizeof(FrameHeader);
   next_ += frame_bytes;
   --frames_left_;

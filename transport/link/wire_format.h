@@ -41,9 +41,14 @@ enum class FrameKind : uint8_t {
   kCancel = 3,  // the caller no longer wants the call
   kPing = 4,    // answer with kPong
   kPong = 5,
-  kRecall = 6,  // give back `argument` credits if you can spare them
-  kGoAway = 7,  // start no more calls on this link
+  kRecall = 6,         // give back `argument` credits if you can spare them
+  kGoAway = 7,         // start no more calls on this link
+  kLandingNeeded = 8,  // the response is larger than what was lent for it
+  kLanding = 9,        // memory for it
 };
+
+// Flags of a frame. The body of a kRequest or kResponse begins with what it moves one-sided.
+inline constexpr uint8_t kFrameHasBulk = 1;
 
 struct FrameHeader {
   // The caller's slot, and how often it was used: a late frame of an ended call is told from a
@@ -56,7 +61,7 @@ struct FrameHeader {
   uint32_t deadline_us = 0;
   uint32_t body_bytes = 0;
   FrameKind kind = FrameKind::kRequest;
-  uint8_t flags = 0;        // zero
+  uint8_t flags = 0;        // kFrame…
   uint8_t status_code = 0;  // kResponse: a canonical status code
   uint8_t outcome = 0;      // kResponse: an Outcome
   uint32_t argument = 0;    // kRecall: credits

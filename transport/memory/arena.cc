@@ -24,6 +24,7 @@ absl::StatusOr<Arena> Arena::Create(Device& device, ibv_pd* pd, size_t bytes, in
   absl::StatusOr<ibv_mr*> mr = device.RegMr(pd, arena.data_, arena.bytes_, access);
   if (!mr.ok()) return mr.status();
   arena.mr_ = *mr;
+  arena.access_ = access;
   return arena;
 }
 
@@ -53,6 +54,7 @@ Arena::Arena(Arena&& other) noexcept
       data_(std::exchange(other.data_, nullptr)),
       bytes_(std::exchange(other.bytes_, 0)),
       mr_(std::exchange(other.mr_, nullptr)),
+      access_(other.access_),
       of_device_(other.of_device_) {}
 
 Arena& Arena::operator=(Arena&& other) noexcept {
@@ -62,6 +64,7 @@ Arena& Arena::operator=(Arena&& other) noexcept {
     data_ = std::exchange(other.data_, nullptr);
     bytes_ = std::exchange(other.bytes_, 0);
     mr_ = std::exchange(other.mr_, nullptr);
+    access_ = other.access_;
     of_device_ = other.of_device_;
   }
   return *this;

@@ -38,6 +38,7 @@ class Arena {
   size_t size() const { return bytes_; }
   uint32_t lkey() const { return mr_->lkey; }
   ibv_mr* mr() const { return mr_; }
+  int access() const { return access_; }
 
  private:
   absl::Status Allocate(ArenaKind kind);
@@ -48,6 +49,7 @@ class Arena {
   char* data_ = nullptr;
   size_t bytes_ = 0;
   ibv_mr* mr_ = nullptr;
+  int access_ = 0;
   bool of_device_ = false;  // the memory came from Device::AllocateMemory
 };
 

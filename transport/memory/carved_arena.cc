@@ -9,7 +9,7 @@
 namespace verbena::internal {
 
 CarvedArena::CarvedArena(Arena arena, Scheduler* home, BlockOwner& owner)
-    : MemoryRegion(arena.data(), arena.size(), arena.mr(), home),
+    : MemoryRegion(arena.data(), arena.size(), arena.mr(), arena.access(), home),
       arena_(std::move(arena)),
       owner_(owner),
       blocks_(static_cast<Block*>(::operator new(size() / kMinBufferBytes * sizeof(Block)))),

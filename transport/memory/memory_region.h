@@ -12,6 +12,7 @@
 
 // verbs' headers stay out of what a user of buffers includes.
 struct ibv_mr;
+struct ibv_pd;
 
 namespace verbena {
 
@@ -29,7 +30,8 @@ class RegionRegistrar {
 class MemoryRegion {
  public:
   // `home` is the scheduler on whose thread the region comes and goes; null when that may be any.
-  MemoryRegion(char* data, size_t bytes, ibv_mr* mr, Scheduler* home);
+  // `access` is the set of IBV_ACCESS_* that `mr` was registered with.
+  MemoryRegion(char* data, size_t bytes, ibv_mr* mr, int access, Scheduler* home);
   MemoryRegion(const MemoryRegion&) = delete;
   MemoryRegion& operator=(const MemoryRegion&) = delete;
   ~MemoryRegion() { LeaveRegistrar(); }
@@ -39,6 +41,8 @@ class MemoryRegion {
   uint32_t lkey() const { return lkey_; }
   uint32_t rkey() const { return rkey_; }
   ibv_mr* mr() const { return mr_; }
+  ibv_pd* pd() const;
+  int access() const { return access_; }
   Scheduler* home() const { return home_; }
 
   // The registrar that knows the region by `registered_index()`; null when none does. Used on the
@@ -61,6 +65,7 @@ class MemoryRegion {
   char* const data_;
   const size_t bytes_;
   ibv_mr* const mr_;
+  const int access_;
   const uint32_t lkey_;
   const uint32_t rkey_;
   Scheduler* const home_;

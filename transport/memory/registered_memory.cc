@@ -13,8 +13,8 @@ namespace verbena {
 
 class RegisteredMemory::Core final : private internal::BlockOwner {
  public:
-  Core(MrHandle mr, char* memory, size_t bytes)
-      : mr_(std::move(mr)), region_(memory, bytes, mr_.get(), /*home=*/nullptr) {}
+  Core(MrHandle mr, char* memory, size_t bytes, int access)
+      : mr_(std::move(mr)), region_(memory, bytes, mr_.get(), access, /*home=*/nullptr) {}
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
   ~Core() override {
@@ -81,7 +81,7 @@ absl::StatusOr<std::unique_ptr<RegisteredMemory>> RegisteredMemory::Register(
   absl::StatusOr<ibv_mr*> mr = device.RegMr(pd, memory, bytes, access);
   if (!mr.ok()) return mr.status();
   return std::unique_ptr<RegisteredMemory>(new RegisteredMemory(
-      std::make_unique<Core>(MrHandle(device, *mr), static_cast<char*>(memory), bytes)));
+      std::make_unique<Core>(MrHandle(device, *mr), static_cast<char*>(memory), bytes, access)));
 }
 
 RegisteredMemory::RegisteredMemory(std::unique_ptr<Core> core) : core_(std::move(core)) {}

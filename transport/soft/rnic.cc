@@ -176,6 +176,7 @@ void Rnic::FillAttributes() {
                    .send_with_immediate = true,
                    .atomics = true,
                    .memory_windows = true,
+                   .windows_checked = true,
                    .rnr_nak = true,
                    .remote_key_checked = true};
 }

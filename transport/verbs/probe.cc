@@ -121,6 +121,9 @@ bool ProbeErrorFlush(const Bench& bench, ibv_qp* qp) {
   return true;
 }
 
+// Of Soft-RoCE, in the kernel's drivers/infiniband/sw/rxe/rxe_param.h.
+constexpr uint32_t kRxeVendorId = 0xffffff;
+
 bool HasType2Windows(const ibv_device_attr& attributes) {
   constexpr unsigned kType2 = IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
   return attributes.max_mw > 0 && (attributes.device_cap_flags & kType2) != 0;
@@ -145,6 +148,7 @@ DeviceCapabilities ProbeCapabilities(Device& device) {
   if (HasType2Windows(device.attributes())) {
     absl::StatusOr<ibv_mw*> mw = device.AllocMw(bench->pd.get());
     found.memory_windows = mw.ok();
+    found.windows_checked = mw.ok() && device.attributes().vendor_id != kRxeVendorId;
     if (mw.ok()) MwHandle(device, *mw).Reset();
   }
   SrqHandle srq = MakeSrq(device, *bench);

@@ -35,14 +35,27 @@ class Channel {
   absl::Status answer;
 };
 
+class NoPayloads final : public ServerPayloads {
+ public:
+  size_t request_payload_bytes() const override { return 0; }
+  Buffer TakeRequestPayload() override { return {}; }
+  Task<absl::StatusOr<Buffer>> AllocateBuffer(size_t) override {
+    co_return absl::UnimplementedError("no payloads here");
+  }
+  void SetResponsePayload(Payload) override {}
+  size_t response_payload_room() const override { return 0; }
+  Task<absl::Status> WriteResponsePayload(BufferView) override { co_return absl::OkStatus(); }
+};
+
 class ServerCall {
  public:
-  ServerContext context{method_, cancel_, peer_};
+  ServerContext context{method_, cancel_, peer_, payloads_};
 
  private:
   MethodDescriptor method_{"test.Test/Test", Idempotency::kUnknown};
   CancelScope cancel_;
   std::string peer_;
+  NoPayloads payloads_;
 };
 
 namespace internal {
@@ -54,7 +67,7 @@ Task<absl::Status> UnaryCall(Channel& channel, const MethodDescriptor& method,
   channel.request = &request;
   channel.reply = &reply;
   channel.serialized_request = request.SerializeAsString();
-  channel.options = options;
+  channel.options = std::move(options);
   if (channel.answer.ok()) reply.ParseFromString(channel.serialized_request);
   co_return channel.answer;
 }

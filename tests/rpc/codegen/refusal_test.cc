@@ -40,17 +40,6 @@ constexpr Refusal kRefusals[] = {
      "before request and reply) are\n"
      "a.proto: service S, method C: server streaming is not supported; unary methods (no 'stream' "
      "before request and reply) are"},
-    {"RequestPayload",
-     "package p; import 'verbena/options.proto'; message M {} "
-     "service S { rpc Put(M) returns (M) { option (verbena.method).request_payload = true; } }",
-     "a.proto: service p.S, method Put: option (verbena.method).request_payload is not supported; "
-     "methods without payload options are"},
-    {"ResponsePayload",
-     "package p; import 'verbena/options.proto'; message M {} "
-     "service S { rpc Get(M) returns (M) { option (verbena.method) = { response_payload: true }; } "
-     "}",
-     "a.proto: service p.S, method Get: option (verbena.method).response_payload is not supported; "
-     "methods without payload options are"},
     {"GenericServices", "package p; option cc_generic_services = true; message M {} service S {}",
      "a.proto: option cc_generic_services makes protobuf generate classes of the same names; "
      "remove it"},

@@ -240,7 +240,8 @@ TEST(HandshakeCodecTest, FeaturesAreThoseOfBothAndUnknownBitsAreIgnored) {
 }
 
 LinkParameters OfferOfRdmaCm() {
-  const ParametersOr offer = ParseHello(EncodeHello(Side("client", 5), {}), {.executor_count = 4});
+  const ParametersOr offer = ParseHello(
+      EncodeHello(Side("client", 5), {.features = kFeatureRdmaCm}), {.executor_count = 4});
   EXPECT_TRUE(offer.ok()) << offer.status();
   return offer.value_or(LinkParameters{});
 }

@@ -48,7 +48,7 @@ class OneSidedQueueTest : public testing::Test, private internal::BlockOwner {
 
   char memory_[8192] = {};
   ibv_mr mr_ = {};
-  MemoryRegion region_{memory_, sizeof(memory_), &mr_, nullptr};
+  MemoryRegion region_{memory_, sizeof(memory_), &mr_, 0, nullptr};
   internal::Block block_;
   Buffer buffer_;
 };

@@ -112,7 +112,7 @@ TEST(WireFormatTest, ABodyLengthThatWrapsAroundIsAFault) {
 
 TEST(WireFormatTest, AnUnknownKindIsAFault) {
   std::vector<Sample> frames = TwoFrames();
-  for (uint8_t kind : {0, 8, 255}) {
+  for (uint8_t kind : {0, 10, 255}) {
     frames[0].header.kind = static_cast<FrameKind>(kind);
     EXPECT_EQ(FaultOf(Encode({}, frames)), WireFault::kUnknownKind) << int{kind};
   }
@@ -126,8 +126,14 @@ TEST(WireFormatTest, UnknownFlagsAndReservedBytesAreAFault) {
   send.reserved[2] = 1;
   EXPECT_EQ(FaultOf(Encode(send, {})), WireFault::kUnknownFlags);
   std::vector<Sample> frames = TwoFrames();
-  frames[1].header.flags = 1;
+  frames[1].header.flags = 2;
   EXPECT_EQ(FaultOf(Encode({}, frames)), WireFault::kUnknownFlags);
+  // Only a request and a response can tell of bulk.
+  frames[1].header.flags = kFrameHasBulk;
+  frames[1].header.kind = FrameKind::kPing;
+  EXPECT_EQ(FaultOf(Encode({}, frames)), WireFault::kUnknownFlags);
+  frames[1].header.kind = FrameKind::kResponse;
+  EXPECT_EQ(FaultOf(Encode({}, frames)), WireFault::kNone);
 }
 
 TEST(WireFormatTest, FramesInAReserveSendAreAFault) {

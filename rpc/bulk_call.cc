@@ -1,0 +1,211 @@
+#include "verbena/rpc/bulk_call.h"
+
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "fmt/format.h"
+#include "verbena/rpc/allocate.h"
+#include "verbena/rpc/client_bulk.h"
+#include "verbena/rpc/shard.h"
+#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/lease_awaiter.h"
+
+namespace verbena {
+namespace {
+
+using google::protobuf::MessageLite;
+
+absl::Status NotSent(absl::Status status) {
+  return WithOutcome(std::move(status), Outcome::kNotSent);
+}
+
+absl::Status Executed(absl::Status status) {
+  return WithOutcome(std::move(status), Outcome::kExecuted);
+}
+
+// The parts of a request's payload that a frame can tell of.
+constexpr size_t kMaxParts = kMaxBulkSources - 1;
+
+absl::Status CheckOptions(const MethodDescriptor& method, const CallOptions& options) {
+  const auto invalid = [&method](const char* what) {
+    return absl::InvalidArgumentError(fmt::format("{} {}", method.full_name, what));
+  };
+  if (method.request_payload() && options.request_payload.empty()) {
+    return invalid("takes a payload: set CallOptions::request_payload");
+  }
+  if (!method.request_payload() && !options.request_payload.empty()) {
+    return invalid("takes no payload with its request");
+  }
+  if (options.request_payload.part_count() > kMaxParts) {
+    return absl::InvalidArgumentError(
+        fmt::format("a request payload of {} parts; at most {} travel",
+                    options.request_payload.part_count(), kMaxParts));
+  }
+  const bool room = options.response_payload_into || options.max_response_payload != 0;
+  if (!method.response_payload() && room) return invalid("answers without a payload");
+  if (method.response_payload() && options.info == nullptr) {
+    return invalid("answers with a payload: set CallOptions::info, which receives it");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSize(const char* what, uint64_t bytes, uint64_t limit) {
+  if (bytes <= limit) return absl::OkStatus();
+  return absl::ResourceExhaustedError(fmt::format(
+      "{} of {} bytes; at most {} (LinkLimits::max_payload_bytes) travel", what, bytes, limit));
+}
+
+Task<absl::Status> FreeLeases(Link& link, uint32_t count) {
+  co_return co_await LeaseAwaiter(link, count);
+}
+
+// A link that can lend `leases` pieces of memory this very moment.
+Task<absl::StatusOr<ClientLink*>> LinkWithLeases(Connection& connection, uint32_t leases,
+                                                 TimePoint deadline) {
+  for (;;) {
+    ClientLink* link = connection.usable_link();
+    absl::Status status;
+    if (link == nullptr) {
+      status = co_await WithDeadline(connection.Ready(), deadline);
+    } else if (link->link()->free_leases() >= leases) {
+      co_return link;
+    } else {
+      status = co_await WithDeadline(FreeLeases(*link->link(), leases), deadline);
+      // A lost link is replaced.
+      if (absl::IsUnavailable(status)) status = absl::OkStatus();
+    }
+    if (!status.ok()) co_return status;
+  }
+}
+
+// What a request brings besides the caller's own buffers.
+Task<absl::Status> Prepare(Connection& connection, const MessageLite& request, size_t message_bytes,
+                           const CallOptions& options, ClientBulk& bulk) {
+  absl::StatusOr<ClientLink*> link = connection.usable_link();
+  if (*link == nullptr) link = co_await LinkWithLeases(connection, 0, options.deadline.when());
+  if (!link.ok()) co_return link.status();
+  const Endpoint& endpoint = (*link)->link()->endpoint();
+  const size_t limit = endpoint.limits().max_payload_bytes;
+  VERBENA_CO_RETURN_IF_ERROR(CheckSize("a request payload", bulk.payload.size(), limit));
+  VERBENA_CO_RETURN_IF_ERROR(CheckSize("a request", message_bytes, limit));
+  VERBENA_CO_RETURN_IF_ERROR(
+      CheckSize("max_response_payload", options.max_response_payload, limit));
+  const size_t frame_room = (*link)->link()->max_body_bytes();
+  if (message_bytes + kMaxRequestBulkBytes > frame_room) {
+    VERBENA_CO_ASSIGN_OR_RETURN(
+        bulk.message,
+        co_await AllocateUntil(endpoint.memory().send(), message_bytes, options.deadline.when()));
+    request.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(bulk.message.data()));
+  }
+  if (!bulk.landing && options.max_response_payload != 0) {
+    VERBENA_CO_ASSIGN_OR_RETURN(bulk.landing, co_await AllocateUntil(endpoint.memory().landing(),
+                                                                     options.max_response_payload,
+                                                                     options.deadline.when()));
+  }
+  co_return absl::OkStatus();
+}
+
+// The final frame has come, or the call was given up: what is the caller's again?
+Task<absl::Status> Settle(ClientBulk& bulk, absl::Status status, MessageLite& reply,
+                          CallInfo* info) {
+  if (bulk.settling()) {
+    absl::Status settled = co_await bulk.Settled();
+    if (!settled.ok()) co_return status.ok() ? Executed(std::move(settled)) : status;
+  }
+  if (bulk.lost()) {
+    if (!status.ok()) co_return status;
+    co_return Executed(
+        absl::UnavailableError("the link was lost before the response's payload was safe"));
+  }
+  if (status.ok()) {
+    status = bulk.CheckResponse();
+    if (status.ok() && bulk.has_message() && !bulk.ParseMessage(reply)) {
+      status =
+          absl::InternalError(fmt::format("the reply does not parse as {}", reply.GetTypeName()));
+    }
+    if (!status.ok()) status = Executed(std::move(status));
+  }
+  if (info != nullptr) {
+    info->request_payload = std::move(bulk.payload);
+    info->response_payload = bulk.TakeResponsePayload();
+  }
+  co_return status;
+}
+
+// Answers the server, which asks for memory, and waits for the call's end.
+Task<absl::Status> GiveLanding(ClientCall& call, ClientBulk& bulk, const CallOptions& options) {
+  const LandingRequest wanted = call.landing_wanted();
+  const uint64_t bytes = wanted.payload_bytes + wanted.message_bytes;
+  const Endpoint& endpoint = call.link().endpoint();
+  absl::Status status =
+      CheckSize("the response takes a landing", bytes, endpoint.limits().max_payload_bytes);
+  Buffer buffer;
+  if (status.ok()) {
+    absl::StatusOr<Buffer> allocated =
+        co_await AllocateUntil(endpoint.memory().landing(), bytes, options.deadline.when());
+    status = allocated.status();
+    if (allocated.ok()) buffer = *std::move(allocated);
+  }
+  while (status.ok() && call.landing_needed() && call.link().free_leases() == 0) {
+    status = co_await WithDeadline(FreeLeases(call.link(), 1), options.deadline.when());
+  }
+  // Otherwise it has ended meanwhile, and the await says how.
+  if (call.landing_needed()) {
+    if (status.ok()) {
+      absl::StatusOr<RemoteRange> terms = bulk.LendAsked(call.link(), std::move(buffer), wanted);
+      status = terms.status();
+      if (terms.ok()) {
+        call.set_bulk(&bulk);
+        call.SendLanding(*terms);
+      }
+    }
+    if (!status.ok()) call.Fail(std::move(status));
+  }
+  co_return co_await call;
+}
+
+}  // namespace
+
+Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& method,
+                            const MessageLite& request, MessageLite& reply, CallOptions options) {
+  if (absl::Status status = CheckOptions(method, options); !status.ok()) {
+    if (options.info != nullptr) {
+      options.info->request_payload = std::move(options.request_payload);
+      options.info->response_payload = std::move(options.response_payload_into);
+    }
+    co_return NotSent(std::move(status));
+  }
+  ClientBulk bulk;
+  bulk.payload = std::move(options.request_payload);
+  bulk.landing = std::move(options.response_payload_into);
+  const size_t message_bytes = request.ByteSizeLong();
+  absl::Status status = co_await Prepare(connection, request, message_bytes, options, bulk);
+  absl::StatusOr<ClientLink*> link = nullptr;
+  if (status.ok()) {
+    link = co_await LinkWithLeases(connection, bulk.leases_needed(), options.deadline.when());
+    status = link.status();
+  }
+  // Nothing waits from here to the request's frame.
+  if (status.ok()) status = bulk.Lend(*(*link)->link());
+  if (!status.ok()) {
+    co_return co_await Settle(bulk, NotSent(std::move(status)), reply, options.info);
+  }
+  ClientCall call(**link, connection.shard().executor(), method, request, reply, options,
+                  bulk.message ? 0 : message_bytes);
+  call.set_bulk(&bulk);
+  status = co_await call;
+  if (call.landing_needed()) status = co_await GiveLanding(call, bulk, options);
+  co_return co_await Settle(bulk, std::move(status), reply, options.info);
+}
+
+Task<absl::Status> FinishInLanding(ClientCall& call, MessageLite& reply,
+                                   const CallOptions& options) {
+  ClientBulk bulk;
+  absl::Cleanup leave = [&call] { call.LeaveBulk(); };
+  absl::Status status = co_await GiveLanding(call, bulk, options);
+  co_return co_await Settle(bulk, std::move(status), reply, options.info);
+}
+
+}  // namespace verbena

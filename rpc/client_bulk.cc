@@ -1,0 +1,144 @@
+#include "verbena/rpc/client_bulk.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/rpc/bulk_checksum.h"
+
+namespace verbena {
+
+ClientBulk::~ClientBulk() {
+  for (Lease* lease : leases_) LeaseTable::Forget(*lease);
+}
+
+uint32_t ClientBulk::leases_needed() const {
+  uint32_t count = 0;
+  for (size_t i = 0; i < payload.part_count(); ++i) count += payload.part(i).empty() ? 0 : 1;
+  return count + (message.size() > 0 ? 1 : 0) + (landing.size() > 0 ? 1 : 0);
+}
+
+absl::StatusOr<RemoteRange> ClientBulk::LendOne(Link& link, const BufferView& view,
+                                                LeaseAccess access) {
+  absl::StatusOr<Lease*> lease = link.Grant(view, access);
+  if (!lease.ok()) return lease.status();
+  if (*lease == nullptr) return absl::ResourceExhaustedError("no memory window is free");
+  leases_.push_back(*lease);
+  return (*lease)->terms();
+}
+
+absl::Status ClientBulk::LendSource(Link& link, const BufferView& view) {
+  if (view.empty()) return absl::OkStatus();
+  absl::StatusOr<RemoteRange> terms = LendOne(link, view, LeaseAccess::kRead);
+  if (!terms.ok()) return terms.status();
+  request_.sources[request_.source_count++] = *terms;
+  return absl::OkStatus();
+}
+
+absl::Status ClientBulk::Lend(Link& link) {
+  checked_ = link.checks_payloads();
+  request_.payload_bytes = payload.size();
+  request_.message_bytes = message.size();
+  absl::Status status;
+  for (size_t i = 0; i < payload.part_count() && status.ok(); ++i) {
+    status = LendSource(link, payload.part(i));
+  }
+  if (status.ok()) status = LendSource(link, message.view());
+  if (status.ok() && landing.size() > 0) {
+    absl::StatusOr<RemoteRange> terms = LendOne(link, landing.view(), LeaseAccess::kWrite);
+    if (terms.ok()) request_.landing = *terms;
+    status = terms.status();
+  }
+  if (!status.ok()) {
+    (void)Abandon(link, /*sent=*/false);
+    return status;
+  }
+  if (checked_) {
+    uint32_t checksum = ChecksumOf(payload);
+    request_.checksum = ExtendChecksum(checksum, message.view());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RemoteRange> ClientBulk::LendAsked(Link& link, Buffer asked,
+                                                  const LandingRequest& wanted) {
+  asked_ = std::move(asked);
+  wanted_ = wanted;
+  checked_ = link.checks_payloads();
+  return LendOne(link, asked_.view(), LeaseAccess::kWrite);
+}
+
+absl::Status ClientBulk::OnResponse(const ResponseBulk& response) {
+  const uint64_t payload_room =
+      response.payload_in_asked ? wanted_.payload_bytes : request_.landing.bytes;
+  if (response.payload_bytes > payload_room || response.message_bytes > wanted_.message_bytes) {
+    return absl::InvalidArgumentError(fmt::format(
+        "a response with a payload of {} bytes and a message of {}, for which {} and {} were lent",
+        response.payload_bytes, response.message_bytes, payload_room, wanted_.message_bytes));
+  }
+  response_ = response;
+  return absl::OkStatus();
+}
+
+void ClientBulk::OnFinal(Link& link) {
+  // Those that end at once leave the list meanwhile.
+  const LeaseList leases = leases_;
+  for (Lease* lease : leases) link.EndLease(*lease, this);
+}
+
+LeaseList ClientBulk::Abandon(Link& link, bool sent) {
+  LeaseList leases = std::exchange(leases_, {});
+  lost_ = sent && !leases.empty();
+  for (Lease* lease : leases) {
+    if (sent) {
+      link.AbandonLease(*lease);
+    } else {
+      link.EndLease(*lease, nullptr);
+    }
+  }
+  return sent ? std::move(leases) : LeaseList();
+}
+
+void ClientBulk::OnLinkDown() {
+  lost_ = !leases_.empty();
+  leases_.clear();
+}
+
+void ClientBulk::OnLeaseEnded(const Lease& lease) {
+  leases_.erase(std::find(leases_.begin(), leases_.end(), &lease));
+  if (leases_.empty()) settled_.Set();
+}
+
+void ClientBulk::OnLeaseLost(const Lease& lease) {
+  lost_ = true;
+  OnLeaseEnded(lease);
+}
+
+absl::Status ClientBulk::CheckResponse() const {
+  if (!checked_) return absl::OkStatus();
+  const Buffer& holder = response_.payload_in_asked ? asked_ : landing;
+  uint32_t checksum = 0;
+  if (response_.payload_bytes > 0) {
+    checksum = ExtendChecksum(checksum, holder.Slice(0, response_.payload_bytes));
+  }
+  if (response_.message_bytes > 0) {
+    checksum = ExtendChecksum(checksum, asked_.Slice(message_offset(), response_.message_bytes));
+  }
+  if (checksum == response_.checksum) return absl::OkStatus();
+  return absl::DataLossError(
+      fmt::format("the response's payload arrived with the checksum {:#010x} instead of {:#010x}",
+                  checksum, response_.checksum));
+}
+
+bool ClientBulk::ParseMessage(google::protobuf::MessageLite& reply) const {
+  return reply.ParseFromArray(asked_.data() + message_offset(),
+                              static_cast<int>(response_.message_bytes));
+}
+
+Buffer ClientBulk::TakeResponsePayload() {
+  Buffer& holder = response_.payload_in_asked ? asked_ : landing;
+  if (holder) holder.set_size(response_.payload_bytes);
+  return std::move(holder);
+}
+
+}  // namespace verbena

@@ -1,0 +1,21 @@
+// What a method's option (verbena.method) says of payloads.
+
+#ifndef VERBENA_RPC_CODEGEN_PAYLOAD_OPTIONS_H_
+#define VERBENA_RPC_CODEGEN_PAYLOAD_OPTIONS_H_
+
+#include "google/protobuf/descriptor.h"
+
+namespace verbena::codegen {
+
+struct PayloadOptions {
+  bool request = false;
+  bool response = false;
+};
+
+// Read through the extension as the user's import declares it: the plugin knows no extension of its
+// own, so another project's option of the same number is not mistaken for it.
+PayloadOptions PayloadOptionsOf(const google::protobuf::MethodDescriptor& method);
+
+}  // namespace verbena::codegen
+
+#endif  // VERBENA_RPC_CODEGEN_PAYLOAD_OPTIONS_H_

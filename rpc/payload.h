@@ -1,0 +1,96 @@
+// Payload: bulk bytes beside a message: Buffers, or parts of them, sent in order and never
+// serialized.
+//
+// Owns its Buffers: what a peer may still read or a device still send is nobody else's to change.
+// Move-only; one whole Buffer, the usual payload, costs no allocation. One thread.
+//
+//   Payload block = std::move(buffer);                    // all of it
+//   Payload ends; ends.Add(std::move(buffer), {{0, 4096}, {61440, 4096}});
+
+#ifndef VERBENA_RPC_PAYLOAD_H_
+#define VERBENA_RPC_PAYLOAD_H_
+
+#include <cassert>
+#include <cstddef>
+#include <initializer_list>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "verbena/transport/memory/buffer.h"
+
+namespace verbena {
+
+// A part of a Buffer, within its size.
+struct PayloadSlice {
+  size_t offset;
+  size_t bytes;
+};
+
+class Payload {
+ public:
+  Payload() = default;
+  Payload(Buffer buffer) : first_(std::move(buffer)) {}  // NOLINT(google-explicit-constructor)
+
+  // Behind what is there: all of it, or its slices in this order.
+  void Add(Buffer buffer) {
+    if (size() == 0 && parts_ == nullptr) {
+      first_ = std::move(buffer);
+      return;
+    }
+    const PayloadSlice all{0, buffer.size()};
+    Add(std::move(buffer), {all});
+  }
+  void Add(Buffer buffer, std::initializer_list<PayloadSlice> slices) {
+    Add(std::move(buffer), absl::MakeConstSpan(slices.begin(), slices.size()));
+  }
+  void Add(Buffer buffer, absl::Span<const PayloadSlice> slices) {
+    if (parts_ == nullptr) {
+      parts_ = std::make_unique<Parts>();
+      const PayloadSlice all{0, first_.size()};
+      if (first_) parts_->Add(std::move(first_), absl::MakeConstSpan(&all, 1));
+    }
+    parts_->Add(std::move(buffer), slices);
+  }
+
+  // Bytes.
+  size_t size() const { return parts_ == nullptr ? first_.size() : parts_->bytes; }
+  bool empty() const { return size() == 0; }
+
+  // Its parts in order, each of one Buffer; some may be empty.
+  size_t part_count() const { return parts_ == nullptr ? 1 : parts_->views.size(); }
+  BufferView part(size_t index) const {
+    assert(index < part_count());
+    return parts_ == nullptr ? first_.view() : parts_->views[index];
+  }
+
+  // Its first Buffer; what else it held is given back. For payloads of one.
+  Buffer TakeBuffer() {
+    Buffer buffer = std::move(parts_ == nullptr ? first_ : parts_->buffers.front());
+    parts_.reset();
+    return buffer;
+  }
+
+ private:
+  struct Parts {
+    void Add(Buffer buffer, absl::Span<const PayloadSlice> slices) {
+      for (const PayloadSlice& slice : slices) {
+        views.push_back(buffer.Slice(slice.offset, slice.bytes));
+        bytes += slice.bytes;
+      }
+      buffers.push_back(std::move(buffer));
+    }
+
+    std::vector<Buffer> buffers;
+    std::vector<BufferView> views;
+    size_t bytes = 0;
+  };
+
+  Buffer first_;  // the only one, without parts_
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_RPC_PAYLOAD_H_

@@ -1,0 +1,268 @@
+#include "verbena/rpc/server_bulk.h"
+
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "fmt/format.h"
+#include "verbena/rpc/allocate.h"
+#include "verbena/rpc/bulk_checksum.h"
+#include "verbena/rpc/server_link.h"
+#include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/transfer_awaiter.h"
+#include "verbena/transport/memory/memory_region.h"
+
+namespace verbena {
+namespace {
+
+using google::protobuf::MessageLite;
+
+// The client itself may wait for memory before it answers.
+constexpr Duration kMaxLandingWait = 2 * kMaxMemoryWait;
+
+RemoteRange Within(const RemoteRange& range, uint64_t offset, uint64_t bytes) {
+  return {.address = range.address + offset, .bytes = bytes, .rkey = range.rkey};
+}
+
+absl::Status CheckLimit(const char* what, uint64_t bytes, const Link& link) {
+  const uint64_t limit = link.endpoint().limits().max_payload_bytes;
+  if (bytes <= limit) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      fmt::format("{} of {} bytes; this server takes at most {}", what, bytes, limit));
+}
+
+Task<absl::Status> Arrival(Event& event) { co_return co_await event.Wait(); }
+
+}  // namespace
+
+void ServerBulk::Begin(ServerLink& link, CallId id, TimePoint deadline,
+                       const RequestBulk& request) {
+  link_ = &link;
+  id_ = id;
+  deadline_ = deadline;
+  request_ = request;
+}
+
+void ServerBulk::Clear() {
+  SendWaiter::Unlink();
+  ForgetWrites();
+  request_.source_count = 0;
+  request_.payload_bytes = request_.message_bytes = 0;
+  request_.landing = {};
+  fetched_.Reset();
+  response_ = {};
+  written_ = 0;
+  checksum_ = 0;
+  payload_bytes_ = message_bytes_ = 0;
+  asks_payload_ = landing_awaited_ = false;
+  asked_ = {};
+  landing_arrived_.Reset();
+  message_.Reset();
+}
+
+absl::StatusOr<Link*> ServerBulk::OpenLink() const {
+  Link* link = link_->link();
+  if (link == nullptr || !link->open()) return absl::UnavailableError("the link was lost");
+  return link;
+}
+
+// --- the request
+
+Task<absl::Status> ServerBulk::Fetch() {
+  VERBENA_CO_ASSIGN_OR_RETURN(Link * link, OpenLink());
+  const uint64_t bytes = request_.payload_bytes + request_.message_bytes;
+  VERBENA_CO_RETURN_IF_ERROR(CheckLimit("a request with its payload", bytes, *link));
+  if (link->max_reads() == 0) {
+    co_return absl::UnimplementedError(fmt::format(
+        "{} does not READ, which payloads of requests need", link->endpoint().device_name()));
+  }
+  VERBENA_CO_ASSIGN_OR_RETURN(
+      fetched_, co_await AllocateUntil(link->endpoint().memory().receive(), bytes, deadline_));
+  VERBENA_CO_ASSIGN_OR_RETURN(link, OpenLink());
+  // Not cut short: the client takes the response as the proof that nothing is read any more.
+  CancelScope shield;
+  VERBENA_CO_RETURN_IF_ERROR(co_await ReadSources(*link).In(&shield));
+  VERBENA_CO_ASSIGN_OR_RETURN(link, OpenLink());
+  if (!link->checks_payloads()) co_return absl::OkStatus();
+  const uint32_t arrived = ExtendChecksum(0, fetched_.view());
+  if (arrived == request_.checksum) co_return absl::OkStatus();
+  co_return absl::DataLossError(
+      fmt::format("the request's payload arrived with the checksum {:#010x} instead of {:#010x}",
+                  arrived, request_.checksum));
+}
+
+Task<absl::Status> ServerBulk::ReadSources(Link& link) {
+  size_t offset = 0;
+  for (uint32_t i = 0; i < request_.source_count; ++i) {
+    const RemoteRange& source = request_.sources[i];
+    // A lost link ends the first await that it finds, so it is there at each.
+    VERBENA_CO_RETURN_IF_ERROR(co_await TransferAwaiter(
+        link, Transfer::Direction::kRead, fetched_.Slice(offset, source.bytes), source));
+    if (!link.open()) co_return absl::UnavailableError("the link was lost");
+    offset += source.bytes;
+  }
+  co_return absl::OkStatus();
+}
+
+bool ServerBulk::ParseMessage(MessageLite& message) const {
+  return message.ParseFromArray(fetched_.data() + request_.payload_bytes,
+                                static_cast<int>(request_.message_bytes));
+}
+
+Buffer ServerBulk::TakeRequestPayload() {
+  if (fetched_) fetched_.set_size(request_.payload_bytes);
+  return std::move(fetched_);
+}
+
+// --- the response
+
+absl::Status ServerBulk::CheckMemory(const BufferView& view, const Link& link) const {
+  if (view.registered() && view.region().pd() == link.endpoint().pd()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "the response payload's memory is not registered with the device of this call's link; "
+      "ServerContext::AllocateBuffer() gives memory that is");
+}
+
+Task<absl::Status> ServerBulk::Write(BufferView part) {
+  if (part.empty()) co_return absl::OkStatus();
+  if (part.size() > room()) {
+    co_return absl::ResourceExhaustedError(
+        fmt::format("a part of {} bytes behind {} of a payload; the caller lent {} (see "
+                    "response_payload_room())",
+                    part.size(), written_, request_.landing.bytes));
+  }
+  VERBENA_CO_ASSIGN_OR_RETURN(Link * link, OpenLink());
+  VERBENA_CO_RETURN_IF_ERROR(CheckMemory(part, *link));
+  if (link->checks_payloads()) checksum_ = ExtendChecksum(checksum_, part);
+  VERBENA_CO_RETURN_IF_ERROR(co_await TransferAwaiter(
+      *link, Transfer::Direction::kWrite, part, Within(request_.landing, written_, part.size())));
+  written_ += part.size();
+  co_return absl::OkStatus();
+}
+
+absl::Status ServerBulk::Plan(const MethodDescriptor& method, size_t reply_bytes) {
+  VERBENA_ASSIGN_OR_RETURN(Link * link, OpenLink());
+  payload_bytes_ = written_ + response_.size();
+  if (payload_bytes_ > 0 && !method.response_payload()) {
+    payload_bytes_ = 0;
+    return absl::InternalError(
+        fmt::format("{} answered with a payload, which its .proto does not say", method.full_name));
+  }
+  VERBENA_RETURN_IF_ERROR(CheckLimit("a response payload", payload_bytes_, *link));
+  for (size_t i = 0; i < response_.part_count(); ++i) {
+    if (response_.part(i).empty()) continue;
+    VERBENA_RETURN_IF_ERROR(CheckMemory(response_.part(i), *link));
+  }
+  if (payload_bytes_ > request_.landing.bytes) {
+    if (request_.landing.bytes > 0) {
+      return absl::ResourceExhaustedError(
+          fmt::format("the response's payload takes {} bytes, but the caller lent {}",
+                      payload_bytes_, request_.landing.bytes));
+    }
+    asks_payload_ = true;
+  }
+  const size_t prefix = payload_bytes_ > 0 ? ResponseBulk::kEncodedBytes : 0;
+  if (prefix + reply_bytes > link->max_body_bytes()) {
+    VERBENA_RETURN_IF_ERROR(CheckLimit("a reply", reply_bytes, *link));
+    message_bytes_ = reply_bytes;
+  }
+  return absl::OkStatus();
+}
+
+FrameHeader ServerBulk::LandingNeededHeader() const {
+  FrameHeader frame;
+  frame.kind = FrameKind::kLandingNeeded;
+  frame.call_slot = id_.slot;
+  frame.call_generation = id_.generation;
+  return frame;
+}
+
+void ServerBulk::OnWritable(Link& link) {
+  wanted_.Encode(link.Append(LandingNeededHeader(), body_bytes));
+}
+
+Task<absl::Status> ServerBulk::AskForLanding(const MessageLite& reply) {
+  VERBENA_CO_ASSIGN_OR_RETURN(Link * link, OpenLink());
+  if (message_bytes_ > 0) {
+    VERBENA_CO_ASSIGN_OR_RETURN(message_, co_await AllocateUntil(link->endpoint().memory().send(),
+                                                                 message_bytes_, deadline_));
+    reply.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(message_.data()));
+    VERBENA_CO_ASSIGN_OR_RETURN(link, OpenLink());
+  }
+  wanted_ = {.payload_bytes = asks_payload_ ? payload_bytes_ : 0, .message_bytes = message_bytes_};
+  landing_awaited_ = true;
+  body_bytes = LandingRequest::kEncodedBytes;
+  if (char* body = link->Append(LandingNeededHeader(), body_bytes)) {
+    wanted_.Encode(body);
+  } else {
+    link->AwaitWritable(*this);
+  }
+  absl::Status arrived = co_await WithDeadline(Arrival(landing_arrived_), kMaxLandingWait);
+  landing_awaited_ = false;
+  co_return arrived;
+}
+
+absl::Status ServerBulk::OnLanding(const RemoteRange& landing) {
+  // One that comes when the call was cancelled meanwhile is late.
+  if (!landing_awaited_) return absl::OkStatus();
+  if (landing.bytes != wanted_.payload_bytes + wanted_.message_bytes) {
+    return absl::InvalidArgumentError(fmt::format("a landing of {} bytes, where {} were asked for",
+                                                  landing.bytes,
+                                                  wanted_.payload_bytes + wanted_.message_bytes));
+  }
+  landing_awaited_ = false;
+  asked_ = landing;
+  landing_arrived_.Set();
+  return absl::OkStatus();
+}
+
+void ServerBulk::Start(Link& link, absl::Span<const BufferView> views, RemoteRange to,
+                       TransferListener* listener) {
+  Transfer*& place = writes_[0] == nullptr ? writes_[0] : writes_[1];
+  place = &link.StartTransfer(Transfer::Direction::kWrite, views, to, listener);
+}
+
+bool ServerBulk::StartWrites(Link& link, TransferListener& listener) {
+  const uint64_t rest = payload_bytes_ - written_;
+  if (rest + message_bytes_ == 0) return false;
+  if (rest > 0) {
+    absl::InlinedVector<BufferView, 8> views;
+    for (size_t i = 0; i < response_.part_count(); ++i) views.push_back(response_.part(i));
+    if (link.checks_payloads()) {
+      for (const BufferView& view : views) checksum_ = ExtendChecksum(checksum_, view);
+    }
+    Start(link, views, Within(asks_payload_ ? asked_ : request_.landing, written_, rest),
+          message_bytes_ == 0 ? &listener : nullptr);
+  }
+  if (message_bytes_ > 0) {
+    if (link.checks_payloads()) checksum_ = ExtendChecksum(checksum_, message_.view());
+    const BufferView view = message_.view();
+    Start(link, absl::MakeConstSpan(&view, 1),
+          Within(asked_, wanted_.payload_bytes, message_bytes_), &listener);
+  }
+  return true;
+}
+
+void ServerBulk::ForgetWrites() {
+  for (Transfer*& write : writes_) {
+    if (Transfer* transfer = std::exchange(write, nullptr)) transfer->Abandon();
+  }
+}
+
+ResponseBulk ServerBulk::response() const {
+  return {.payload_bytes = payload_bytes_,
+          .message_bytes = message_bytes_,
+          .checksum = checksum_,
+          .payload_in_asked = asks_payload_};
+}
+
+uint32_t ServerBulk::FinalKey(const Link& link) const {
+  if (!link.reports_invalidation()) return 0;
+  if (request_.landing.bytes > 0) return request_.landing.rkey;
+  if (asked_.bytes > 0) return asked_.rkey;
+  return request_.source_count > 0 ? request_.sources[0].rkey : 0;
+}
+
+}  // namespace verbena

@@ -1,0 +1,30 @@
+// ServerPayloads: what a ServerContext asks of the call behind it. Implemented by ServerCall.
+
+#ifndef VERBENA_RPC_SERVER_PAYLOADS_H_
+#define VERBENA_RPC_SERVER_PAYLOADS_H_
+
+#include <cstddef>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/rpc/payload.h"
+#include "verbena/transport/coro/task.h"
+#include "verbena/transport/memory/buffer.h"
+
+namespace verbena {
+
+// As the methods of the same names in ServerContext say.
+class ServerPayloads {
+ public:
+  virtual ~ServerPayloads() = default;
+  virtual size_t request_payload_bytes() const = 0;
+  virtual Buffer TakeRequestPayload() = 0;
+  virtual Task<absl::StatusOr<Buffer>> AllocateBuffer(size_t bytes) = 0;
+  virtual void SetResponsePayload(Payload payload) = 0;
+  virtual size_t response_payload_room() const = 0;
+  virtual Task<absl::Status> WriteResponsePayload(BufferView part) = 0;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_RPC_SERVER_PAYLOADS_H_

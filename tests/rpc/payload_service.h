@@ -1,0 +1,207 @@
+// The payload service, and a fixture with a server and a client of it in one process.
+
+#ifndef VERBENA_TESTS_RPC_PAYLOAD_SERVICE_H_
+#define VERBENA_TESTS_RPC_PAYLOAD_SERVICE_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "gtest/gtest.h"
+#include "tests/rpc/payload_testing.verbena.pb.h"
+#include "verbena/rpc/channel.h"
+#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/server.h"
+#include "verbena/rpc/shard.h"
+#include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/link/endpoint.h"
+
+namespace verbena {
+
+// What stands at `position` of every payload of the tests.
+inline char PatternAt(uint64_t position) {
+  return static_cast<char>((position * 2654435761u) >> 16 ^ position);
+}
+
+inline void FillPattern(const BufferView& view, uint64_t from = 0) {
+  for (size_t i = 0; i < view.size(); ++i) view.data()[i] = PatternAt(from + i);
+}
+
+inline bool IsPattern(const BufferView& view, bool inverted = false) {
+  for (size_t i = 0; i < view.size(); ++i) {
+    if (view.data()[i] != (inverted ? ~PatternAt(i) : PatternAt(i))) return false;
+  }
+  return true;
+}
+
+class PayloadService final : public testing::Payloads::Service {
+ public:
+  Task<absl::Status> Put(ServerContext& context, const testing::PutRequest&,
+                         testing::PutReply& reply) override {
+    ++puts;
+    Buffer payload = context.TakeRequestPayload();
+    reply.set_bytes(payload.size());
+    reply.set_right(IsPattern(payload.view()));
+    co_return absl::OkStatus();
+  }
+
+  Task<absl::Status> Get(ServerContext& context, const testing::GetRequest& request,
+                         testing::GetReply& reply) override {
+    reply.mutable_filler()->assign(request.filler_bytes(), 'f');
+    if (request.bytes() > 0) VERBENA_CO_RETURN_IF_ERROR(co_await Answer(context, request));
+    if (request.fail_code() != 0) {
+      co_return absl::Status(static_cast<absl::StatusCode>(request.fail_code()), "as asked");
+    }
+    co_return absl::OkStatus();
+  }
+
+  Task<absl::Status> Swap(ServerContext& context, const testing::PutRequest&,
+                          testing::PutReply& reply) override {
+    Buffer payload = context.TakeRequestPayload();
+    reply.set_right(IsPattern(payload.view()));
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer answer, co_await context.AllocateBuffer(payload.size()));
+    for (size_t i = 0; i < payload.size(); ++i) {
+      answer.data()[i] = static_cast<char>(~payload.data()[i]);
+    }
+    context.SetResponsePayload(std::move(answer));
+    co_return absl::OkStatus();
+  }
+
+  Task<absl::Status> Hold(ServerContext& context, const testing::HoldRequest& request,
+                          testing::PutReply&) override {
+    ++holding;
+    (void)co_await SleepUntil(kNever);
+    // A handler that is cancelled runs on; what it writes then finds the caller's memory lent still.
+    const TimePoint until = Clock::Real().Now() + std::chrono::microseconds(request.linger_us());
+    while (Clock::Real().Now() < until) {
+    }
+    absl::StatusOr<Buffer> answer = co_await context.AllocateBuffer(context.response_payload_room());
+    if (answer.ok() && *answer) {
+      std::memset(answer->data(), 'L', answer->size());
+      context.SetResponsePayload(*std::move(answer));
+    }
+    ++released;
+    co_return absl::OkStatus();
+  }
+
+  Task<absl::Status> Surprise(ServerContext& context, const testing::GetRequest& request,
+                              testing::GetReply&) override {
+    co_return co_await Answer(context, request);
+  }
+
+  std::atomic<int> puts{0};
+  std::atomic<int> holding{0};
+  std::atomic<int> released{0};
+
+ private:
+  static Task<absl::Status> Answer(ServerContext& context, const testing::GetRequest& request) {
+    const size_t bytes = request.bytes();
+    if (request.how() == testing::FOREIGN) {
+      context.SetResponsePayload(Buffer());
+      co_return absl::OkStatus();
+    }
+    if (request.how() == testing::PIECES) {
+      VERBENA_CO_ASSIGN_OR_RETURN(Buffer piece, co_await context.AllocateBuffer(10'000));
+      for (size_t done = 0; done < bytes;) {
+        piece.set_size(std::min<size_t>(10'000, bytes - done));
+        FillPattern(piece.view(), done);
+        VERBENA_CO_RETURN_IF_ERROR(co_await context.WriteResponsePayload(piece.view()));
+        done += piece.size();
+        // The view may be used again.
+        std::memset(piece.data(), 'x', piece.size());
+      }
+      co_return absl::OkStatus();
+    }
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer answer, co_await context.AllocateBuffer(bytes));
+    FillPattern(answer.view());
+    if (request.how() == testing::SLICES) {
+      Payload payload;
+      const size_t a = bytes / 3;
+      const size_t b = bytes / 2;
+      payload.Add(std::move(answer), {{0, a}, {a, b - a}, {b, bytes - b}});
+      context.SetResponsePayload(std::move(payload));
+    } else {
+      context.SetResponsePayload(std::move(answer));
+    }
+    co_return absl::OkStatus();
+  }
+};
+
+class PayloadFixture : public ::testing::Test {
+ protected:
+  void StartServer(RuntimeOptions options = {}) {
+    server_runtime_ = *Runtime::Start(std::move(options));
+    server_ = *Server::Start(*server_runtime_, {&service_}, {});
+  }
+  void StartClient(RuntimeOptions options = {}) {
+    client_runtime_ = *Runtime::Start(std::move(options));
+    channel_ = std::make_unique<Channel>(*client_runtime_, server_->address());
+    stub_ = std::make_unique<testing::Payloads::Stub>(*channel_);
+  }
+  void StartBoth(const LinkLimits& limits = {}) {
+    StartServer({.limits = limits});
+    StartClient({.limits = limits});
+  }
+
+  template <typename T>
+  T Run(Task<T> task) {
+    return client_runtime_->BlockOn(std::move(task));
+  }
+
+  template <typename Condition>
+  void Eventually(Condition condition, const char* what) {
+    const TimePoint limit = Clock::Real().Now() + std::chrono::seconds(20);
+    while (!condition()) {
+      ASSERT_LT(Clock::Real().Now(), limit) << "never came true: " << what;
+      (void)Run(Pause());
+    }
+  }
+  static Task<absl::Status> Pause() { co_return co_await Sleep(std::chrono::milliseconds(1)); }
+
+  // A buffer that holds the pattern.
+  Task<absl::StatusOr<Buffer>> Filled(size_t bytes) {
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await channel_->AllocateBuffer(bytes));
+    FillPattern(buffer.view());
+    co_return buffer;
+  }
+
+  // What is lent, and what is in use of the payload memory of a runtime's first device.
+  struct Held {
+    size_t leases = 0;
+    size_t bytes = 0;
+  };
+  static Held HeldBy(Runtime& runtime) { return runtime.BlockOn(CountHeld(runtime)); }
+  static Task<Held> CountHeld(Runtime& runtime) {
+    Held held;
+    absl::StatusOr<Endpoint*> endpoint = runtime.shard(0).EndpointOn(0);
+    if (!endpoint.ok()) co_return held;
+    const PayloadMemory& memory = (*endpoint)->memory();
+    for (const BufferPool* pool : {&memory.send(), &memory.receive(), &memory.landing()}) {
+      held.bytes += pool->stats().bytes_in_use;
+    }
+    held.leases = (*endpoint)->leases();
+    co_return held;
+  }
+  // Everything that calls used has come home.
+  void ExpectNothingHeld() {
+    Eventually([this] { return HeldBy(*client_runtime_).bytes == 0; }, "the client's memory is home");
+    Eventually([this] { return HeldBy(*server_runtime_).bytes == 0; }, "the server's memory is home");
+    EXPECT_EQ(HeldBy(*client_runtime_).leases, 0u);
+  }
+
+  PayloadService service_;
+  std::unique_ptr<Runtime> server_runtime_;
+  std::unique_ptr<Server> server_;
+  std::unique_ptr<Runtime> client_runtime_;
+  std::unique_ptr<Channel> channel_;
+  std::unique_ptr<testing::Payloads::Stub> stub_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TESTS_RPC_PAYLOAD_SERVICE_H_

@@ -1,0 +1,241 @@
+// Payloads end to end, in one process: every byte, in every way that one can be sent, lent and
+// answered with; and what is wrong is said.
+
+#include <algorithm>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "tests/rpc/payload_service.h"
+#include "verbena/transport/coro/task_scope.h"
+
+namespace verbena {
+namespace {
+
+struct Ways {
+  const char* name;
+  LeaseLevel level;
+  PayloadChecksum checksum;
+};
+
+void PrintTo(const Ways& ways, std::ostream* out) { *out << ways.name; }
+
+class PayloadTest : public PayloadFixture, public ::testing::WithParamInterface<Ways> {
+ protected:
+  PayloadTest() {
+    LinkLimits limits;
+    limits.leases.level = GetParam().level;
+    limits.payload_checksum = GetParam().checksum;
+    StartBoth(limits);
+  }
+
+  void TearDown() override { ExpectNothingHeld(); }
+
+  Task<absl::Status> PutOnce(size_t bytes, size_t filler = 0) {
+    CallInfo info;
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await Filled(bytes));
+    testing::PutRequest request;
+    request.mutable_filler()->assign(filler, 'm');
+    testing::PutReply reply;
+    VERBENA_CO_RETURN_IF_ERROR(
+        co_await stub_->Put(request, reply, {.info = &info, .request_payload = std::move(buffer)}));
+    EXPECT_EQ(reply.bytes(), bytes);
+    EXPECT_TRUE(reply.right());
+    EXPECT_EQ(info.request_payload.size(), bytes) << "the buffer comes back";
+    co_return absl::OkStatus();
+  }
+
+  Task<absl::Status> GetOnce(testing::GetRequest request, CallOptions options) {
+    CallInfo info;
+    options.info = &info;
+    testing::GetReply reply;
+    VERBENA_CO_RETURN_IF_ERROR(co_await stub_->Get(request, reply, std::move(options)));
+    EXPECT_EQ(info.response_payload.size(), request.bytes());
+    EXPECT_TRUE(IsPattern(info.response_payload.view()));
+    EXPECT_EQ(reply.filler(), std::string(request.filler_bytes(), 'f'));
+    co_return absl::OkStatus();
+  }
+
+  static testing::GetRequest Wanted(size_t bytes, testing::How how = testing::WHOLE,
+                                    size_t filler = 0) {
+    testing::GetRequest request;
+    request.set_bytes(bytes);
+    request.set_how(how);
+    request.set_filler_bytes(filler);
+    return request;
+  }
+};
+
+const size_t kSizes[] = {1, 4095, 4096, 4097, 65536, (1 << 20) + 5, 8 << 20};
+
+TEST_P(PayloadTest, ARequestsPayloadArrivesWhole) {
+  for (size_t bytes : kSizes) EXPECT_EQ(Run(PutOnce(bytes)), absl::OkStatus()) << bytes;
+}
+
+TEST_P(PayloadTest, AResponsesPayloadArrivesInTheCallersBuffer) {
+  auto get = [this](size_t bytes) -> Task<absl::Status> {
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await channel_->AllocateBuffer(bytes));
+    const char* data = buffer.data();
+    CallInfo info;
+    testing::GetReply reply;
+    VERBENA_CO_RETURN_IF_ERROR(co_await stub_->Get(
+        Wanted(bytes), reply, {.info = &info, .response_payload_into = std::move(buffer)}));
+    EXPECT_EQ(info.response_payload.data(), data);
+    EXPECT_TRUE(IsPattern(info.response_payload.view()));
+    EXPECT_EQ(info.response_payload.size(), bytes);
+    co_return absl::OkStatus();
+  };
+  for (size_t bytes : kSizes) EXPECT_EQ(Run(get(bytes)), absl::OkStatus()) << bytes;
+}
+
+TEST_P(PayloadTest, AResponsesPayloadArrivesInALandingOfTheRuntimes) {
+  for (size_t bytes : kSizes) {
+    EXPECT_EQ(Run(GetOnce(Wanted(bytes), {.max_response_payload = bytes + 100})), absl::OkStatus());
+  }
+}
+
+TEST_P(PayloadTest, AResponsesPayloadArrivesThoughTheCallerDoesNotKnowItsSize) {
+  for (size_t bytes : kSizes) EXPECT_EQ(Run(GetOnce(Wanted(bytes), {})), absl::OkStatus()) << bytes;
+}
+
+TEST_P(PayloadTest, AServerAnswersInSlicesAndPieceByPiece) {
+  for (testing::How how : {testing::SLICES, testing::PIECES}) {
+    for (size_t bytes : {size_t{7}, size_t{30000}, size_t{1 << 20}}) {
+      EXPECT_EQ(Run(GetOnce(Wanted(bytes, how), {.max_response_payload = bytes})),
+                absl::OkStatus());
+    }
+  }
+}
+
+TEST_P(PayloadTest, LargeMessagesTravelBesidePayloadsOfAnySize) {
+  for (size_t filler :
+       {size_t{3000}, size_t{4040}, size_t{4096}, size_t{100000}, size_t{3 << 20}}) {
+    EXPECT_EQ(Run(PutOnce(5000, filler)), absl::OkStatus()) << filler;
+    EXPECT_EQ(Run(GetOnce(Wanted(5000, testing::WHOLE, filler), {.max_response_payload = 5000})),
+              absl::OkStatus());
+    EXPECT_EQ(Run(GetOnce(Wanted(5000, testing::WHOLE, filler), {})), absl::OkStatus());
+    EXPECT_EQ(Run(GetOnce(Wanted(0, testing::WHOLE, filler), {})), absl::OkStatus());
+  }
+}
+
+TEST_P(PayloadTest, PayloadsBothWaysInOneCall) {
+  auto swap = [this](size_t bytes) -> Task<absl::Status> {
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await Filled(bytes));
+    CallInfo info;
+    testing::PutReply reply;
+    VERBENA_CO_RETURN_IF_ERROR(co_await stub_->Swap(
+        testing::PutRequest(), reply,
+        {.info = &info, .request_payload = std::move(buffer), .max_response_payload = bytes}));
+    EXPECT_TRUE(reply.right());
+    EXPECT_EQ(info.response_payload.size(), bytes);
+    EXPECT_TRUE(IsPattern(info.response_payload.view(), /*inverted=*/true));
+    co_return absl::OkStatus();
+  };
+  for (size_t bytes : kSizes) EXPECT_EQ(Run(swap(bytes)), absl::OkStatus()) << bytes;
+}
+
+TEST_P(PayloadTest, ARequestIsGatheredFromSlicesOfSeveralBuffers) {
+  auto put = [this]() -> Task<absl::Status> {
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer first, co_await channel_->AllocateBuffer(20000));
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer second, co_await channel_->AllocateBuffer(5000));
+    FillPattern(first.Slice(100, 6000), 0);
+    FillPattern(first.Slice(9000, 8000), 6000);
+    FillPattern(second.view(), 14000);
+    Payload payload;
+    payload.Add(std::move(first), {{100, 6000}, {9000, 8000}});
+    payload.Add(std::move(second));
+    testing::PutReply reply;
+    VERBENA_CO_RETURN_IF_ERROR(
+        co_await stub_->Put(testing::PutRequest(), reply, {.request_payload = std::move(payload)}));
+    EXPECT_EQ(reply.bytes(), 19000u);
+    EXPECT_TRUE(reply.right());
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(Run(put()), absl::OkStatus());
+}
+
+TEST_P(PayloadTest, ManyCallsAtOnceWaitForMemoryAndWindowsAndMixNothingUp) {
+  auto many = [this]() -> Task<absl::Status> {
+    TaskScope scope(client_runtime_->executor(0));
+    int failed = 0;
+    for (int i = 0; i < 400; ++i) {
+      scope.Spawn([this, i, &failed]() -> Task<void> {
+        const size_t bytes = 1 + i * 997 % 200000;
+        absl::Status status =
+            i % 2 == 0 ? co_await PutOnce(bytes, i * 31 % 6000)
+                       : co_await GetOnce(Wanted(bytes), {.max_response_payload = bytes});
+        if (!status.ok() && ++failed < 5) ADD_FAILURE() << i << ": " << status;
+      });
+    }
+    co_await scope.Join();
+    EXPECT_EQ(failed, 0);
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(Run(many()), absl::OkStatus());
+}
+
+// --- what is wrong
+
+TEST_P(PayloadTest, AMissingAndAnUnexpectedPayloadAreRefused) {
+  auto missing = [this]() -> Task<absl::Status> {
+    testing::PutReply reply;
+    co_return co_await stub_->Put(testing::PutRequest(), reply);
+  };
+  absl::Status status = Run(missing());
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_EQ(OutcomeOf(status), Outcome::kNotSent);
+  auto unexpected = [this]() -> Task<absl::Status> {
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await Filled(10));
+    CallInfo info;
+    testing::GetReply reply;
+    absl::Status refused = co_await stub_->Surprise(
+        Wanted(0), reply, {.info = &info, .request_payload = std::move(buffer)});
+    EXPECT_EQ(info.request_payload.size(), 10u) << "the buffer comes back";
+    co_return refused;
+  };
+  status = Run(unexpected());
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+}
+
+TEST_P(PayloadTest, ABufferThatIsTooSmallFailsTheCallWithTheSizeNeeded) {
+  absl::Status status = Run(GetOnce(Wanted(5000), {.max_response_payload = 4999}));
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(std::string(status.message()).find("5000"), std::string::npos) << status;
+  EXPECT_EQ(OutcomeOf(status), Outcome::kExecuted);
+  status = Run(GetOnce(Wanted(30000, testing::PIECES), {.max_response_payload = 25000}));
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+}
+
+TEST_P(PayloadTest, APayloadThatItsMethodDoesNotDeclareIsTheHandlersFault) {
+  auto call = [this]() -> Task<absl::Status> {
+    testing::GetReply reply;
+    co_return co_await stub_->Surprise(Wanted(100), reply);
+  };
+  EXPECT_EQ(Run(call()).code(), absl::StatusCode::kInternal);
+}
+
+TEST_P(PayloadTest, AFailedCallGivesTheBuffersBack) {
+  auto get = [this]() -> Task<absl::Status> {
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await channel_->AllocateBuffer(9000));
+    const char* data = buffer.data();
+    CallInfo info;
+    testing::GetReply reply;
+    testing::GetRequest request = Wanted(9000);
+    request.set_fail_code(static_cast<int>(absl::StatusCode::kDataLoss));
+    absl::Status status = co_await stub_->Get(
+        request, reply, {.info = &info, .response_payload_into = std::move(buffer)});
+    EXPECT_EQ(info.response_payload.data(), data);
+    co_return status;
+  };
+  EXPECT_EQ(Run(get()).code(), absl::StatusCode::kDataLoss);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Ways, PayloadTest,
+    ::testing::Values(Ways{"auto", LeaseLevel::kAuto, PayloadChecksum::kAuto},
+                      Ways{"region", LeaseLevel::kRegion, PayloadChecksum::kOff},
+                      Ways{"checked", LeaseLevel::kAuto, PayloadChecksum::kOn}),
+    [](const auto& tested) { return tested.param.name; });
+
+}  // namespace
+}  // namespace verbena

@@ -1,0 +1,58 @@
+// Lease: permission for a link's peer to write or read some of our memory, until it is proven over.
+//
+// Made by Link::Grant(), and kept by the link's LeaseTable together with the memory, whoever has
+// let go of that. Its holder tells the peer terms(), and calls Link::EndLease() once the peer has
+// said that it is done, or Link::AbandonLease() when nobody waits for that any more. A link that is
+// lost ends its leases by itself: the holder forgets them. One thread.
+
+#ifndef VERBENA_TRANSPORT_LINK_LEASE_H_
+#define VERBENA_TRANSPORT_LINK_LEASE_H_
+
+#include <infiniband/verbs.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/link/transfer.h"
+#include "verbena/transport/link/window_pool.h"
+#include "verbena/transport/memory/buffer.h"
+
+namespace verbena {
+
+// What the peer may do.
+enum class LeaseAccess : uint8_t { kWrite, kRead };
+
+class Lease;
+
+class LeaseListener {
+ public:
+  virtual ~LeaseListener() = default;
+  // The memory is ours alone again; the lease is gone, only its address means something.
+  virtual void OnLeaseEnded(const Lease& lease) = 0;
+  // The link is lost before that was proven. The memory goes home by itself once it is.
+  virtual void OnLeaseLost(const Lease& lease) = 0;
+};
+
+class Lease final {
+ public:
+  // As the peer is told.
+  const RemoteRange& terms() const { return terms_; }
+
+ private:
+  friend class LeaseTable;
+
+  RemoteRange terms_;
+  BufferPin pin_;
+  MemoryWindow* window_ = nullptr;  // under LeaseLevel::kStrict, as binding_ says
+  ibv_mw_bind_info binding_{};
+  LeaseListener* listener_ = nullptr;
+  bool invalidated_ = false;  // by the peer: the window is free already
+  bool ended_ = false;        // the peer has said that it is done
+  TimePoint abandoned_at_ = kNever;
+  size_t index_ = 0;  // in the table's list
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_LINK_LEASE_H_

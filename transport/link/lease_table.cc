@@ -1,0 +1,216 @@
+#include "verbena/transport/link/lease_table.h"
+
+#include <algorithm>
+#include <bit>
+#include <cassert>
+#include <chrono>
+#include <limits>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/transport/coro/poison.h"
+#include "verbena/transport/memory/memory_region.h"
+
+namespace verbena {
+namespace {
+
+unsigned WindowAccess(LeaseAccess access) {
+  return access == LeaseAccess::kWrite ? IBV_ACCESS_REMOTE_WRITE : IBV_ACCESS_REMOTE_READ;
+}
+
+}  // namespace
+
+LeaseTable::LeaseTable(Device& device, ibv_pd* pd, const LeaseLimits& limits)
+    : limits_(limits),
+      pd_(pd),
+      windows_(device, pd, limits.windows_per_link),
+      requests_(kMaxChain),
+      ending_(std::bit_ceil(limits.windows_per_link)) {
+  bindings_.reserve(kMaxChain);
+  invalidations_.reserve(limits.windows_per_link);
+}
+
+LeaseTable::~LeaseTable() {
+  assert(granted_.empty());
+  for (Lease* lease : pool_) UnpoisonMemory(lease, sizeof(*lease));
+}
+
+uint32_t LeaseTable::free() const {
+  if (limits_.level != LeaseLevel::kStrict) return std::numeric_limits<uint32_t>::max();
+  return std::min(windows_.free(), kMaxChain - bindings_due());
+}
+
+absl::Status LeaseTable::Check(const BufferView& view, LeaseAccess access) const {
+  if (!view.registered() || view.region().pd() != pd_) {
+    return absl::InvalidArgumentError(
+        "the payload's memory is not registered with the device of this link; "
+        "Channel::AllocateBuffer() and ServerContext::AllocateBuffer() give memory that is");
+  }
+  int needed = limits_.level == LeaseLevel::kStrict ? static_cast<int>(IBV_ACCESS_MW_BIND)
+                                                    : static_cast<int>(WindowAccess(access));
+  if (access == LeaseAccess::kWrite) needed |= IBV_ACCESS_LOCAL_WRITE;
+  if ((view.region().access() & needed) == needed) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("the payload's memory is registered with access {:#x}, but lending it to the "
+                  "peer takes {:#x} (IBV_ACCESS_*)",
+                  view.region().access(), needed));
+}
+
+Lease& LeaseTable::NewLease() {
+  Lease* lease = nullptr;
+  if (pool_.empty()) {
+    all_.push_back(std::make_unique<Lease>());
+    lease = all_.back().get();
+  } else {
+    lease = pool_.back();
+    pool_.pop_back();
+    UnpoisonMemory(lease, sizeof(*lease));
+  }
+  lease->index_ = granted_.size();
+  granted_.push_back(lease);
+  return *lease;
+}
+
+absl::StatusOr<Lease*> LeaseTable::Grant(const BufferView& view, LeaseAccess access) {
+  if (absl::Status status = Check(view, access); !status.ok()) return status;
+  if (quarantined_bytes_ >= limits_.quarantine_bytes) {
+    return absl::ResourceExhaustedError(
+        fmt::format("{} bytes of memory wait for this peer to end calls that were given up; no "
+                    "more is lent to it",
+                    quarantined_bytes_));
+  }
+  if (free() == 0) return nullptr;
+  MemoryWindow* window = nullptr;
+  if (limits_.level == LeaseLevel::kStrict) {
+    absl::StatusOr<MemoryWindow*> taken = windows_.Take();
+    if (!taken.ok()) return taken.status();
+    if (*taken == nullptr) return nullptr;
+    window = *taken;
+  }
+  Lease& lease = NewLease();
+  lease.terms_ = {.address = reinterpret_cast<uintptr_t>(view.data()),
+                  .bytes = view.size(),
+                  .rkey = window != nullptr ? window->rkey : view.region().rkey()};
+  lease.pin_ = BufferPin(view);
+  lease.window_ = window;
+  lease.listener_ = nullptr;
+  lease.invalidated_ = false;
+  lease.ended_ = false;
+  lease.abandoned_at_ = kNever;
+  if (window != nullptr) {
+    lease.binding_ = {.mr = view.region().mr(),
+                      .addr = lease.terms_.address,
+                      .length = lease.terms_.bytes,
+                      .mw_access_flags = WindowAccess(access)};
+    bindings_.push_back(&lease);
+  }
+  return &lease;
+}
+
+void LeaseTable::End(Lease& lease, LeaseListener* listener) {
+  assert(!lease.ended_);
+  lease.ended_ = true;
+  lease.listener_ = listener;
+  if (lease.window_ == nullptr || lease.invalidated_) {
+    Release(lease);
+  } else {
+    invalidations_.push_back(&lease);
+  }
+}
+
+void LeaseTable::Abandon(Lease& lease, TimePoint now) {
+  lease.abandoned_at_ = now;
+  quarantined_bytes_ += lease.terms_.bytes;
+}
+
+void LeaseTable::OnInvalidated(uint32_t rkey) {
+  for (Lease* lease : granted_) {
+    if (lease->window_ == nullptr || lease->terms_.rkey != rkey) continue;
+    lease->invalidated_ = true;
+    return;
+  }
+}
+
+absl::Status LeaseTable::CheckGrace(TimePoint now) const {
+  if (quarantined_bytes_ == 0) return absl::OkStatus();
+  for (const Lease* lease : granted_) {
+    if (lease->abandoned_at_ == kNever || now - lease->abandoned_at_ < limits_.grace) continue;
+    return absl::DeadlineExceededError(fmt::format(
+        "the peer has not ended a call that was given up {} ms ago, and holds {} bytes of our "
+        "memory",
+        std::chrono::duration_cast<std::chrono::milliseconds>(now - lease->abandoned_at_).count(),
+        lease->terms_.bytes));
+  }
+  return absl::OkStatus();
+}
+
+uint32_t LeaseTable::Prepare(uint32_t slots) {
+  prepared_ = 0;
+  for (Lease* lease : bindings_) {
+    ibv_send_wr& request = requests_[prepared_++];
+    request.opcode = IBV_WR_BIND_MW;
+    request.send_flags = 0;
+    request.bind_mw = {
+        .mw = lease->window_->mw.get(), .rkey = lease->terms_.rkey, .bind_info = lease->binding_};
+  }
+  prepared_bindings_ = prepared_;
+  const uint32_t room = std::min(std::max(slots, prepared_), kMaxChain);
+  for (size_t i = 0; i < invalidations_.size() && prepared_ < room; ++i) {
+    ibv_send_wr& request = requests_[prepared_++];
+    request.opcode = IBV_WR_LOCAL_INV;
+    request.send_flags = 0;
+    request.invalidate_rkey = invalidations_[i]->terms_.rkey;
+  }
+  if (prepared_ == 0) return 0;
+  for (uint32_t i = 0; i < prepared_; ++i) requests_[i].next = &requests_[i] + 1;
+  requests_[prepared_ - 1].next = nullptr;
+  if (prepared_ > prepared_bindings_) requests_[prepared_ - 1].send_flags = IBV_SEND_SIGNALED;
+  return prepared_;
+}
+
+bool LeaseTable::Posted(uint32_t last_position) {
+  // The provider reads from the window which key the WR replaced, so it changes only now.
+  for (Lease* lease : bindings_) lease->window_->mw->rkey = lease->terms_.rkey;
+  bindings_.clear();
+  const uint32_t count = prepared_ - prepared_bindings_;
+  for (uint32_t i = 0; i < count; ++i) {
+    ending_[Index(tail_++)] = {last_position + 1, invalidations_[i]};
+  }
+  invalidations_.erase(invalidations_.begin(), invalidations_.begin() + count);
+  return count > 0;
+}
+
+void LeaseTable::Release(Lease& lease) {
+  if (lease.abandoned_at_ != kNever) quarantined_bytes_ -= lease.terms_.bytes;
+  if (lease.window_ != nullptr) windows_.GiveBack(*lease.window_);
+  LeaseListener* listener = lease.listener_;
+  lease.pin_.Reset();
+  granted_[lease.index_] = granted_.back();
+  granted_[lease.index_]->index_ = lease.index_;
+  granted_.pop_back();
+  pool_.push_back(&lease);
+  PoisonMemory(&lease, sizeof(lease));
+  if (listener != nullptr) listener->OnLeaseEnded(lease);
+}
+
+void LeaseTable::Lose() {
+  for (Lease* lease : granted_) {
+    if (LeaseListener* listener = std::exchange(lease->listener_, nullptr)) {
+      listener->OnLeaseLost(*lease);
+    }
+  }
+}
+
+std::vector<BufferPin> LeaseTable::TakeAll() {
+  std::vector<BufferPin> pins;
+  for (Lease* lease : granted_) pins.push_back(std::move(lease->pin_));
+  granted_.clear();
+  quarantined_bytes_ = 0;
+  bindings_.clear();
+  invalidations_.clear();
+  head_ = tail_;
+  windows_.DeallocAll();
+  return pins;
+}
+
+}  // namespace verbena

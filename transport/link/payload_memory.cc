@@ -1,0 +1,40 @@
+#include "verbena/transport/link/payload_memory.h"
+
+#include <infiniband/verbs.h>
+
+#include <utility>
+
+#include "verbena/transport/link/device_context.h"
+
+namespace verbena {
+
+absl::StatusOr<PayloadMemory> PayloadMemory::Create(Scheduler& scheduler,
+                                                    const DeviceContext& context,
+                                                    const LinkLimits& limits) {
+  const bool strict = limits.leases.level == LeaseLevel::kStrict;
+  const int lent = IBV_ACCESS_LOCAL_WRITE |
+                   (strict ? IBV_ACCESS_MW_BIND : IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+  // On iWARP what a READ of ours fills is written by the peer (RFC 5040, 3.1).
+  const bool iwarp = context.address().kind == LinkKind::kIwarp;
+  const int filled = IBV_ACCESS_LOCAL_WRITE | (iwarp ? IBV_ACCESS_REMOTE_WRITE : 0);
+
+  PayloadMemory memory;
+  const auto make = [&](std::unique_ptr<BufferPool>& pool, const char* name, size_t budget,
+                        int access, bool exposed) {
+    absl::StatusOr<std::unique_ptr<BufferPool>> made = BufferPool::Create(
+        scheduler, context.device(), context.pd(),
+        {.name = name, .budget_bytes = budget, .access = access, .exposed = exposed});
+    if (made.ok()) pool = *std::move(made);
+    return made.status();
+  };
+  absl::Status status = make(memory.send_, "send", limits.memory.send_bytes, lent, true);
+  if (status.ok()) {
+    status = make(memory.receive_, "receive", limits.memory.receive_bytes, filled, false);
+  }
+  if (status.ok())
+    status = make(memory.landing_, "landing", limits.memory.landing_bytes, lent, true);
+  if (!status.ok()) return status;
+  return memory;
+}
+
+}  // namespace verbena

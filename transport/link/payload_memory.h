@@ -1,0 +1,45 @@
+// PayloadMemory: the payload buffers of one executor on one device, in three budgets
+// (memory_budgets.h).
+//
+// What a peer may reach is registered for just that: under strict leases for windows alone, so that
+// no key of a whole region is worth anything. Owned by the Endpoint; buffers go home before it is
+// destroyed. One thread, as a BufferPool says.
+
+#ifndef VERBENA_TRANSPORT_LINK_PAYLOAD_MEMORY_H_
+#define VERBENA_TRANSPORT_LINK_PAYLOAD_MEMORY_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "verbena/transport/coro/scheduler.h"
+#include "verbena/transport/link/limits.h"
+#include "verbena/transport/memory/buffer_pool.h"
+
+namespace verbena {
+
+class DeviceContext;
+
+class PayloadMemory {
+ public:
+  // `limits` are derived: the lease level is not kAuto. Registers nothing yet.
+  static absl::StatusOr<PayloadMemory> Create(Scheduler& scheduler, const DeviceContext& context,
+                                              const LinkLimits& limits);
+
+  // Payloads on their way out; servers may read them where they lie.
+  BufferPool& send() const { return *send_; }
+  // Where payloads of requests arrive.
+  BufferPool& receive() const { return *receive_; }
+  // Where payloads of responses arrive: lent to servers.
+  BufferPool& landing() const { return *landing_; }
+
+ private:
+  PayloadMemory() = default;
+
+  std::unique_ptr<BufferPool> send_;
+  std::unique_ptr<BufferPool> receive_;
+  std::unique_ptr<BufferPool> landing_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_LINK_PAYLOAD_MEMORY_H_

@@ -158,11 +158,19 @@ def check_tidy(files):
                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                           check=True).stdout.strip()
     CACHE.mkdir(parents=True, exist_ok=True)
+    told = set()
+
+    def tell(text):
+        # At once: a first run takes an hour. A finding in a header comes once per file that
+        # includes it.
+        if text not in told:
+            told.add(text)
+            print(text, flush=True)
 
     def findings(name):
         clean = CACHE / tidy_key(name, commands[name])
         if clean.exists():
-            return []
+            return
         result = subprocess.run(
             ["clang-tidy-19", "--quiet", f"--config-file={TOP / '.clang-tidy'}",
              f"--checks={NOT_IN_TESTS if name.startswith('tests/') else ''}", name, "--",
@@ -170,14 +178,12 @@ def check_tidy(files):
             cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
         if result.returncode == 0:
             clean.touch()
-            return []
-        return [result.stdout.strip().replace(root + "/", "") or result.stderr.strip()]
+            return
+        tell(result.stdout.strip().replace(root + "/", "") or result.stderr.strip())
 
     # A changed header is looked at through the files that include it.
-    concerned = sorted(name for name in commands if includes.closure(name) & set(files))
-    found = in_parallel(findings, concerned)
-    # A finding in a header comes once per file that includes it.
-    return sorted({each for several in found for each in several})
+    in_parallel(findings, sorted(name for name in commands if includes.closure(name) & set(files)))
+    return told
 
 
 def long_functions(name, lines):
@@ -221,8 +227,9 @@ def main():
             continue
         print(f"== {check}", flush=True)
         found = CHECKS[check](files)
-        for message in found:
-            print(message)
+        if check != "tidy":  # which has told
+            for message in found:
+                print(message)
         print(f"== {check}: {len(found) or 'nothing'} found" if check != "length" else
               "== length: a report", flush=True)
         failed += len(found)

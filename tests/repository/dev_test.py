@@ -219,7 +219,8 @@ class InstallDepsTest(unittest.TestCase):
         self.assertNotEqual(0, self.run_script().returncode)
 
 
-COMMANDS = ("demo", "test", "bench", "vm", "fmt", "lint", "mutants", "golden", "install-deps")
+COMMANDS = ("demo", "test", "bench", "vm", "doctor", "fmt", "lint", "mutants", "golden",
+            "install-deps")
 
 
 class CommandTest(unittest.TestCase):

@@ -97,8 +97,8 @@ absl::Status ClientLink::OnLandingNeeded(const FrameHeader& frame, const char* b
   return *call != nullptr ? (*call)->OnLandingNeeded(*wanted) : absl::OkStatus();
 }
 
-void ClientLink::Quarantine(CallId id, LeaseList leases) {
-  if (!leases.empty()) quarantine_.emplace(KeyOf(id.slot, id.generation), std::move(leases));
+void ClientLink::Quarantine(CallId id, const LeaseList& leases) {
+  if (!leases.empty()) quarantine_.emplace(KeyOf(id.slot, id.generation), leases);
 }
 
 void ClientLink::EndQuarantine(const FrameHeader& frame) {

@@ -70,7 +70,7 @@ class ClientLink final : public FrameSink, private SendWaiter {
   void SendCancel(CallId id);
 
   // Keeps the leases of a call that was given up until its final frame comes.
-  void Quarantine(CallId id, LeaseList leases);
+  void Quarantine(CallId id, const LeaseList& leases);
 
   uint32_t calls_in_flight() const { return in_flight_; }
   const ClientLinkStats& stats() const { return stats_; }

@@ -68,8 +68,10 @@ Task<absl::Status> Connection::TryConnect() {
   std::string failures;
   for (size_t i = 0; i < order.size(); ++i) {
     // A stream serves one attempt.
-    if (i > 0) stream = co_await OpenStream();
-    if (!stream.ok()) co_return stream.status();
+    if (i > 0) {
+      stream = co_await OpenStream();
+      if (!stream.ok()) co_return stream.status();
+    }
     last = co_await ConnectOver(order[i], *std::move(stream));
     if (last.ok() || !MayGoOverAnotherDevice(last)) co_return last;
     failures += fmt::format("{}{}: {}", i == 0 ? "" : "; ", LinkKindName(shard_.kinds()[order[i]]),

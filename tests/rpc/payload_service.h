@@ -76,11 +76,13 @@ class PayloadService final : public testing::Payloads::Service {
                           testing::PutReply&) override {
     ++holding;
     (void)co_await SleepUntil(kNever);
-    // A handler that is cancelled runs on; what it writes then finds the caller's memory lent still.
+    // A handler that is cancelled runs on; what it writes then finds the caller's memory lent
+    // still.
     const TimePoint until = Clock::Real().Now() + std::chrono::microseconds(request.linger_us());
     while (Clock::Real().Now() < until) {
     }
-    absl::StatusOr<Buffer> answer = co_await context.AllocateBuffer(context.response_payload_room());
+    absl::StatusOr<Buffer> answer =
+        co_await context.AllocateBuffer(context.response_payload_room());
     if (answer.ok() && *answer) {
       std::memset(answer->data(), 'L', answer->size());
       context.SetResponsePayload(*std::move(answer));
@@ -187,10 +189,17 @@ class PayloadFixture : public ::testing::Test {
     held.leases = (*endpoint)->leases();
     co_return held;
   }
+  // Leases of the client's that have not ended; on its executor.
+  Task<size_t> LentNow() {
+    absl::StatusOr<Endpoint*> endpoint = client_runtime_->shard(0).EndpointOn(0);
+    co_return endpoint.ok() ? (*endpoint)->leases() : 0;
+  }
   // Everything that calls used has come home.
   void ExpectNothingHeld() {
-    Eventually([this] { return HeldBy(*client_runtime_).bytes == 0; }, "the client's memory is home");
-    Eventually([this] { return HeldBy(*server_runtime_).bytes == 0; }, "the server's memory is home");
+    Eventually([this] { return HeldBy(*client_runtime_).bytes == 0; },
+               "the client's memory is home");
+    Eventually([this] { return HeldBy(*server_runtime_).bytes == 0; },
+               "the server's memory is home");
     EXPECT_EQ(HeldBy(*client_runtime_).leases, 0u);
   }
 

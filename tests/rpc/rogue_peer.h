@@ -67,15 +67,35 @@ class RoguePeer {
   void AcceptFrom(MessageListener& listener) { EXPECT_EQ(Run(Answer(listener)), absl::OkStatus()); }
 
   void Send(const std::string& bytes) {
-    ibv_sge element = {reinterpret_cast<uintptr_t>(bytes.data()),
-                       static_cast<uint32_t>(bytes.size()), 0};
     ibv_send_wr request = {};
-    request.sg_list = &element;
-    request.num_sge = 1;
     request.opcode = IBV_WR_SEND;
-    request.send_flags = IBV_SEND_INLINE | IBV_SEND_SIGNALED;
-    ibv_send_wr* refused = nullptr;
-    EXPECT_EQ(ibv_post_send(qp_.get(), &request, &refused), 0);
+    Post(request, bytes);
+  }
+  // The same with an invalidation.
+  void SendInvalidating(const std::string& bytes, uint32_t rkey) {
+    ibv_send_wr request = {};
+    request.opcode = IBV_WR_SEND_WITH_INV;
+    request.invalidate_rkey = rkey;
+    Post(request, bytes);
+  }
+  // Writes into the peer's memory, and says how that ended. What was posted before has ended by
+  // then.
+  ibv_wc_status Write(uint64_t address, uint32_t rkey, const std::string& bytes) {
+    ibv_send_wr request = {};
+    request.wr_id = kWrite;
+    request.opcode = IBV_WR_RDMA_WRITE;
+    request.wr.rdma.remote_addr = address;
+    request.wr.rdma.rkey = rkey;
+    Post(request, bytes);
+    const TimePoint limit = Clock::Real().Now() + kPatience;
+    ibv_wc completion = {};
+    while (Clock::Real().Now() < limit) {
+      if (ibv_poll_cq(cq_.get(), 1, &completion) != 1) continue;
+      if (completion.wr_id == kWrite) return completion.status;
+      if (completion.wr_id != kOther) unread_.push_back(completion);
+    }
+    ADD_FAILURE() << "a WRITE did not end";
+    return IBV_WC_GENERAL_ERR;
   }
 
   // Polls until the peer's next SEND with frames, and returns its frames.
@@ -84,7 +104,11 @@ class RoguePeer {
     std::vector<RogueFrame> frames;
     while (frames.empty() && Clock::Real().Now() < limit) {
       ibv_wc completion = {};
-      if (ibv_poll_cq(cq_.get(), 1, &completion) != 1 || (completion.opcode & IBV_WC_RECV) == 0) {
+      if (!unread_.empty()) {
+        completion = unread_.front();
+        unread_.erase(unread_.begin());
+      } else if (ibv_poll_cq(cq_.get(), 1, &completion) != 1 || completion.wr_id == kOther ||
+                 completion.status != IBV_WC_SUCCESS) {
         continue;
       }
       const uint32_t buffer = WrId::Unpack(completion.wr_id).slot;
@@ -105,6 +129,21 @@ class RoguePeer {
   }
 
  private:
+  // Of its own WRs; those of receives are WrIds.
+  static constexpr uint64_t kWrite = ~uint64_t{0};
+  static constexpr uint64_t kOther = kWrite - 1;
+
+  void Post(ibv_send_wr request, const std::string& bytes) {
+    ibv_sge element = {reinterpret_cast<uintptr_t>(bytes.data()),
+                       static_cast<uint32_t>(bytes.size()), 0};
+    request.sg_list = &element;
+    request.num_sge = 1;
+    request.send_flags = IBV_SEND_INLINE | IBV_SEND_SIGNALED;
+    if (request.wr_id == 0) request.wr_id = kOther;
+    ibv_send_wr* refused = nullptr;
+    EXPECT_EQ(ibv_post_send(qp_.get(), &request, &refused), 0);
+  }
+
   template <typename T>
   T Run(Task<T> task) {
     return runtime_.BlockOn(std::move(task));
@@ -163,6 +202,7 @@ class RoguePeer {
   PortAddress address_;
   QpHandle qp_;
   std::unique_ptr<MessageStream> stream_;
+  std::vector<ibv_wc> unread_;
 };
 
 }  // namespace verbena

@@ -1,0 +1,201 @@
+// Memory that a call lent, when the call ends before its server is done: by a deadline, a
+// cancellation, the death of either side. None is handed out again before the server cannot reach
+// it any more; all comes home when that is so.
+
+#include <algorithm>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/rpc/payload_service.h"
+#include "verbena/transport/coro/task_scope.h"
+
+namespace verbena {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr size_t kBytes = 100'000;
+
+class LeaseLifetimeTest : public PayloadFixture {
+ protected:
+  // A call that the server holds until it is cancelled, and `linger` beyond that; then it writes
+  // into what it was lent. How it ended, and what came back.
+  struct Held {
+    absl::Status status;
+    bool request_back = false;
+    bool response_back = false;
+  };
+  Task<Held> CallHold(milliseconds linger, Deadline deadline) {
+    CallInfo info;
+    absl::StatusOr<Buffer> request = co_await Filled(kBytes);
+    absl::StatusOr<Buffer> into = co_await channel_->AllocateBuffer(kBytes);
+    if (!request.ok() || !into.ok()) co_return Held{absl::InternalError("no memory")};
+    std::memset(into->data(), 'A', into->size());
+    testing::HoldRequest message;
+    message.set_linger_us(static_cast<uint32_t>(linger.count() * 1000));
+    testing::PutReply reply;
+    absl::Status status = co_await stub_->Hold(message, reply,
+                                               {.deadline = deadline,
+                                                .info = &info,
+                                                .request_payload = *std::move(request),
+                                                .response_payload_into = *std::move(into)});
+    co_return Held{std::move(status), info.request_payload.size() > 0,
+                   static_cast<bool>(info.response_payload)};
+  }
+
+  // Fills all memory that the client can have, and sees that it stays as it is until the server
+  // has let go.
+  Task<absl::Status> WatchMemory(bool& stop) {
+    std::vector<Buffer> all;
+    while (all.size() < 400) {
+      absl::StatusOr<Buffer> buffer =
+          (*client_runtime_->shard(0).EndpointOn(0))->memory().send().TryAllocate(kBytes);
+      if (!buffer.ok()) break;
+      std::memset(buffer->data(), 'W', buffer->size());
+      all.push_back(*std::move(buffer));
+    }
+    if (all.empty()) co_return absl::ResourceExhaustedError("nothing to watch");
+    while (!stop) (void)co_await Sleep(milliseconds(1));
+    for (const Buffer& buffer : all) {
+      for (size_t i = 0; i < buffer.size(); ++i) {
+        if (buffer.data()[i] != 'W') {
+          co_return absl::DataLossError("memory that the application has was written to");
+        }
+      }
+    }
+    co_return absl::OkStatus();
+  }
+
+  size_t LeasesOfClient() { return HeldBy(*client_runtime_).leases; }
+};
+
+TEST_F(LeaseLifetimeTest, AfterADeadlineMemoryStaysLentUntilTheServerIsDone) {
+  StartBoth();
+  auto run = [this]() -> Task<absl::Status> {
+    Held held = co_await CallHold(milliseconds(200), milliseconds(100));
+    EXPECT_EQ(held.status.code(), absl::StatusCode::kDeadlineExceeded) << held.status;
+    EXPECT_FALSE(held.request_back);
+    EXPECT_FALSE(held.response_back);
+    EXPECT_EQ(co_await LentNow(), 2u);
+    bool stop = false;
+    TaskScope scope(client_runtime_->executor(0));
+    absl::Status watched = absl::UnknownError("not ended");
+    scope.Spawn([&]() -> Task<void> { watched = co_await WatchMemory(stop); });
+    while (service_.released == 0 || co_await LentNow() > 0) (void)co_await Sleep(milliseconds(1));
+    stop = true;
+    co_await scope.Join();
+    co_return watched;
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+  ExpectNothingHeld();
+}
+
+TEST_F(LeaseLifetimeTest, AfterACancellationToo) {
+  StartBoth();
+  auto run = [this]() -> Task<absl::Status> {
+    TaskScope scope(client_runtime_->executor(0));
+    Held held;
+    scope.Spawn([&]() -> Task<void> { held = co_await CallHold(milliseconds(50), {}); });
+    while (service_.holding == 0) (void)co_await Sleep(milliseconds(1));
+    scope.RequestCancel();
+    co_await scope.Join();
+    EXPECT_EQ(held.status.code(), absl::StatusCode::kCancelled);
+    EXPECT_FALSE(held.response_back);
+    EXPECT_EQ(co_await LentNow(), 2u);
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+  Eventually([this] { return LeasesOfClient() == 0; }, "the server's final frame ends the leases");
+  ExpectNothingHeld();
+}
+
+// The scope destroys calls wherever they are: waiting for memory or windows, sending, waiting for
+// the response, or for the end of their leases.
+TEST_F(LeaseLifetimeTest, CallsDestroyedAtAnyAwaitLoseNoMemory) {
+  LinkLimits limits;
+  limits.memory.send_bytes = 4 << 20;
+  limits.leases.windows_per_link = 16;
+  StartServer();
+  StartClient({.limits = limits});
+  auto abandon = [this](int pause_us) -> Task<absl::Status> {
+    TaskScope scope(client_runtime_->executor(0));
+    for (int i = 0; i < 60; ++i) {
+      if (i % 2 == 0) {
+        scope.Spawn([this]() -> Task<void> { (void)co_await CallHold(milliseconds(0), {}); });
+      } else {
+        scope.Spawn([this, i]() -> Task<void> {
+          CallInfo info;
+          testing::GetRequest request;
+          request.set_bytes(i * 1000);
+          testing::GetReply reply;
+          (void)co_await stub_->Get(request, reply, {.info = &info});
+        });
+      }
+    }
+    if (pause_us > 0) (void)co_await Sleep(std::chrono::microseconds(pause_us));
+    co_return absl::OkStatus();
+  };
+  for (int pause_us : {0, 50, 200, 500, 1000, 3000, 10000, 30000}) {
+    ASSERT_EQ(Run(abandon(pause_us)), absl::OkStatus());
+    ExpectNothingHeld();
+  }
+}
+
+TEST_F(LeaseLifetimeTest, WhenTheServerDiesTheMemoryComesHome) {
+  StartBoth();
+  auto run = [this]() -> Task<Held> { co_return co_await CallHold(milliseconds(0), {}); };
+  std::thread killer([this] {
+    while (service_.holding == 0) std::this_thread::yield();
+    server_->Shutdown(milliseconds(0));
+    server_.reset();
+    server_runtime_.reset();
+  });
+  Held held = Run(run());
+  killer.join();
+  // Cancelled by the shutdown, or lost with the link: never good.
+  EXPECT_FALSE(held.status.ok());
+  Eventually([this] { return HeldBy(*client_runtime_).bytes == 0; }, "the memory is home");
+}
+
+TEST_F(LeaseLifetimeTest, WhenTheClientDiesTheServersMemoryComesHome) {
+  StartBoth();
+  auto call = [this]() -> Task<void> { (void)co_await CallHold(milliseconds(20), {}); };
+  client_runtime_->Spawn(call());
+  while (service_.holding == 0) std::this_thread::yield();
+  stub_.reset();
+  channel_.reset();
+  client_runtime_.reset();
+  const TimePoint limit = Clock::Real().Now() + seconds(20);
+  while (HeldBy(*server_runtime_).bytes > 0 && Clock::Real().Now() < limit) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(HeldBy(*server_runtime_).bytes, 0u);
+}
+
+TEST_F(LeaseLifetimeTest, BeyondTheQuarantinesBudgetNoMoreIsLent) {
+  LinkLimits limits;
+  limits.leases.quarantine_bytes = kBytes;
+  StartServer();
+  StartClient({.limits = limits});
+  auto run = [this]() -> Task<absl::Status> {
+    Held first = co_await CallHold(milliseconds(300), milliseconds(50));
+    EXPECT_EQ(first.status.code(), absl::StatusCode::kDeadlineExceeded);
+    Held second = co_await CallHold(milliseconds(0), milliseconds(50));
+    EXPECT_TRUE(second.request_back && second.response_back) << "nothing of it was lent";
+    co_return second.status;
+  };
+  absl::Status status = Run(run());
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_EQ(OutcomeOf(status), Outcome::kNotSent);
+  ExpectNothingHeld();
+  auto again = [this]() -> Task<Held> {
+    co_return co_await CallHold(milliseconds(0), milliseconds(50));
+  };
+  EXPECT_EQ(Run(again()).status.code(), absl::StatusCode::kDeadlineExceeded);
+  ExpectNothingHeld();
+}
+
+}  // namespace
+}  // namespace verbena

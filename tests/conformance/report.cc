@@ -3,7 +3,6 @@
 #include <sys/utsname.h>
 
 #include <map>
-#include <set>
 #include <string>
 
 #include "fmt/format.h"
@@ -59,32 +58,47 @@ void PrintDepartures() {
   }
 }
 
-// The reason of each skipped case, by case.
-std::map<std::string, std::string> Skipped() {
-  std::map<std::string, std::string> skipped;
+struct Cases {
+  int ran = 0;
+  std::map<std::string, std::string> skipped;  // the reason, by case
+};
+
+Cases CountCases() {
+  Cases cases;
   const testing::UnitTest& all = *testing::UnitTest::GetInstance();
   for (int s = 0; s < all.total_test_suite_count(); ++s) {
     const testing::TestSuite& suite = *all.GetTestSuite(s);
     for (int t = 0; t < suite.total_test_count(); ++t) {
       const testing::TestInfo& test = *suite.GetTestInfo(t);
+      if (test.should_run() && !test.result()->Skipped()) ++cases.ran;
       for (int p = 0; p < test.result()->total_part_count(); ++p) {
         const testing::TestPartResult& part = test.result()->GetTestPartResult(p);
         if (!part.skipped()) continue;
         // "Conformance/Suite" and "Case/wire": the same for every wire.
         const std::string name = fmt::format("{}.{}", suite.name(), test.name());
-        skipped[name.substr(name.find('/') + 1, name.rfind('/') - name.find('/') - 1)] =
+        cases.skipped[name.substr(name.find('/') + 1, name.rfind('/') - name.find('/') - 1)] =
             part.message();
       }
     }
   }
-  return skipped;
+  return cases;
 }
 
-void PrintSkipped() {
-  const std::map<std::string, std::string> skipped = Skipped();
+void PrintSkipped(const std::map<std::string, std::string>& skipped) {
   if (skipped.empty()) return;
   fmt::print("\n| not run | because |\n| --- | --- |\n");
   for (const auto& [name, reason] : skipped) fmt::print("| {} | {} |\n", name, reason);
+}
+
+// Of a device that no case could run on, the properties are all that was found.
+void PrintFindings() {
+  const Cases cases = CountCases();
+  if (cases.ran == 0 && !cases.skipped.empty()) {
+    fmt::print("\nNo case ran: {}.\n", cases.skipped.begin()->second);
+    return;
+  }
+  PrintDepartures();
+  PrintSkipped(cases.skipped);
 }
 
 }  // namespace
@@ -96,10 +110,9 @@ absl::Status PrintReport() {
   if (!info.ok()) return info.status();
   utsname system{};
   uname(&system);
-  fmt::print("\n## {}, Linux {}\n\n", selection().device, system.release);
+  fmt::print("\n### {}, Linux {}\n\n", selection().device, system.release);
   PrintProperties(*info);
-  PrintDepartures();
-  PrintSkipped();
+  PrintFindings();
   return absl::OkStatus();
 }
 

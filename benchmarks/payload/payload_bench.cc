@@ -7,7 +7,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -17,9 +20,13 @@
 #include "verbena/benchmarks/floor/copy_floor.h"
 #include "verbena/benchmarks/floor/payload_table.h"
 #include "verbena/benchmarks/harness/cores.h"
+#include "verbena/benchmarks/harness/cpu_time.h"
 #include "verbena/benchmarks/harness/options.h"
 #include "verbena/benchmarks/harness/report.h"
 #include "verbena/benchmarks/harness/server_process.h"
+#include "verbena/benchmarks/payload/payload_client.h"
+#include "verbena/benchmarks/payload/payload_server.h"
+#include "verbena/benchmarks/rpc/drive.h"
 
 namespace verbena::benchmarks {
 namespace {
@@ -30,14 +37,38 @@ constexpr char kHelp[] =
 
 constexpr char kOwnOptionsHelp[] =
     "  --direction D[,D]    read, write (default both)\n"
+    "  --variant V[,V]      strict, adaptive, region, crc (all by default), auto: how payloads are\n"
+    "                       protected, and whether executors sleep\n"
     "  --floor-only         the floor by itself\n"
+    "  --no-floor           without it, for devices that have another\n"
     "(bytes of payload are multiples of 8; default 4096,65536,1048576,16777216, in flight "
     "1,4,16)\n";
 
+// How payloads are protected and waited for.
+struct Variant {
+  std::string name;
+  LeaseLevel leases = LeaseLevel::kStrict;
+  PayloadChecksum checksum = PayloadChecksum::kOff;
+  ExecutorMode mode = ExecutorMode::kBusy;
+};
+
+const std::vector<Variant>& Variants() {
+  static const std::vector<Variant> variants = {
+      {.name = "strict"},
+      {.name = "adaptive", .mode = ExecutorMode::kAdaptive},
+      {.name = "region", .leases = LeaseLevel::kRegion},
+      {.name = "crc", .checksum = PayloadChecksum::kOn},
+      {.name = "auto", .leases = LeaseLevel::kAuto, .checksum = PayloadChecksum::kAuto},
+  };
+  return variants;
+}
+
 struct PayloadOptions {
   Options common;
+  std::vector<Variant> variants;
   std::vector<CopyDirection> directions = {CopyDirection::kToClient, CopyDirection::kToServer};
   bool floor_only = false;
+  bool no_floor = false;
   bool help = false;
 };
 
@@ -53,8 +84,23 @@ absl::Status ParseDirections(const std::string& text, std::vector<CopyDirection>
   return absl::OkStatus();
 }
 
+absl::Status ParseVariants(const std::string& text, std::vector<Variant>& chosen) {
+  chosen.clear();
+  for (const std::string& word : std::vector<std::string>(absl::StrSplit(text, ','))) {
+    const auto found = std::find_if(Variants().begin(), Variants().end(),
+                                    [&](const Variant& variant) { return variant.name == word; });
+    if (found == Variants().end()) {
+      return absl::InvalidArgumentError(
+          fmt::format("--variant is '{}'; see --help for those there are", word));
+    }
+    chosen.push_back(*found);
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<PayloadOptions> Parse(int argc, char** argv) {
   PayloadOptions options;
+  options.variants.assign(Variants().begin(), Variants().end() - 1);
   std::vector<std::string> rest;
   absl::StatusOr<Options> common = ParseOptions(argc, argv, rest, PayloadDefaults());
   if (!common.ok()) return common.status();
@@ -64,6 +110,12 @@ absl::StatusOr<PayloadOptions> Parse(int argc, char** argv) {
       options.help = true;
     } else if (rest[i] == "--floor-only") {
       options.floor_only = true;
+    } else if (rest[i] == "--no-floor") {
+      options.no_floor = true;
+    } else if (rest[i] == "--variant" && i + 1 < rest.size()) {
+      if (absl::Status status = ParseVariants(rest[++i], options.variants); !status.ok()) {
+        return status;
+      }
     } else if (rest[i] == "--direction" && i + 1 < rest.size()) {
       if (absl::Status status = ParseDirections(rest[++i], options.directions); !status.ok()) {
         return status;
@@ -120,6 +172,78 @@ absl::Status MeasureFloorAlone(const PayloadOptions& options, const TwoCores& co
   });
 }
 
+RuntimeOptions RuntimeOf(const Variant& variant, const PayloadOptions& options, int core) {
+  RuntimeOptions runtime{.mode = variant.mode, .cpus = {core}, .threads = false};
+  runtime.limits.leases.level = variant.leases;
+  runtime.limits.payload_checksum = variant.checksum;
+  // Every call in flight can have its payload, at either end.
+  const size_t bytes =
+      2 * CopyFloor::BytesFor(options.common.sizes, options.common.outstanding) + (64U << 20);
+  runtime.limits.memory = {.send_bytes = bytes, .receive_bytes = bytes, .landing_bytes = bytes};
+  return runtime;
+}
+
+// One process's view of both, while a variant is measured.
+struct Sides {
+  PayloadClient& client;
+  pid_t server;
+  CopyFloor* floor;  // nullptr: none is wanted
+};
+
+absl::Status MeasureFloorBeside(const Sides& sides, PayloadPoint& point, bool counts) {
+  if (sides.floor == nullptr) return absl::OkStatus();
+  if (absl::Status status = sides.client.ServeFloorSlice(); !status.ok()) return status;
+  absl::StatusOr<CopySample> copies = RunCopySlice(*sides.floor, point.floor_slice());
+  if (!copies.ok()) return copies.status();
+  if (counts) point.AddFloor(*copies);
+  return absl::OkStatus();
+}
+
+absl::Status MeasurePoint(const Sides& sides, double seconds, PayloadPoint& point) {
+  const CopySlice& like = point.floor_slice();
+  BlockSlice slice{.direction = like.direction,
+                   .size = static_cast<size_t>(like.size),
+                   .outstanding = like.outstanding};
+  BlockSlice verifying = slice;
+  verifying.duration /= 10;
+  verifying.stamps = Stamps::kAllWords;
+  if (auto verified = sides.client.RunSlice(verifying); !verified.ok()) return verified.status();
+  const int rounds = PayloadRounds(seconds);
+  for (int i = -1; i < rounds; ++i) {  // the first one warms up
+    const uint64_t server_cpu = CpuNanoseconds(sides.server);
+    absl::StatusOr<PayloadSample> sample = sides.client.RunSlice(slice);
+    if (!sample.ok()) return sample.status();
+    sample->server_cpu_ns = CpuNanoseconds(sides.server) - server_cpu;
+    if (i >= 0) point.Add(*sample);
+    absl::Status status = MeasureFloorBeside(sides, point, i >= 0);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MeasureVariant(const Variant& variant, const PayloadOptions& options,
+                            const TwoCores& cores, CopyFloor& floor, Report& report) {
+  absl::StatusOr<ServerProcess> server =
+      ServerProcess::Start("payload_bench", [&](const Ready& ready) {
+        return RunPayloadServer(RuntimeOf(variant, options, cores.server), floor, ready);
+      });
+  if (!server.ok()) return server.status();
+  absl::StatusOr<std::unique_ptr<PayloadClient>> client =
+      PayloadClient::Connect(RuntimeOf(variant, options, cores.client), server->address());
+  if (!client.ok()) return client.status();
+  const Sides sides{**client, server->pid(), options.no_floor ? nullptr : &floor};
+  return ForEachPoint(options, [&](PayloadPoint point) {
+    absl::Status status = MeasurePoint(sides, options.common.seconds, point);
+    if (!status.ok()) return status;
+    // Adaptive executors are told by the mode.
+    const bool busy = variant.mode == ExecutorMode::kBusy;
+    PrintPayloadRow(point.ToRow("payload", busy ? "_" + variant.name : "_strict",
+                                WireName((*client)->runtime()), busy ? "busy" : "adaptive"),
+                    report);
+    return absl::OkStatus();
+  });
+}
+
 absl::Status Run(const PayloadOptions& options) {
   absl::StatusOr<Report> report = Report::Open(options.common.json);
   if (!report.ok()) return report.status();
@@ -128,7 +252,15 @@ absl::Status Run(const PayloadOptions& options) {
   absl::StatusOr<CopyFloor> floor =
       CopyFloor::Create(CopyFloor::BytesFor(options.common.sizes, options.common.outstanding));
   if (!floor.ok()) return floor.status();
-  return MeasureFloorAlone(options, *cores, *floor, *report);
+  if (options.floor_only) return MeasureFloorAlone(options, *cores, *floor, *report);
+  for (const Variant& variant : options.variants) {
+    absl::Status status = MeasureVariant(variant, options, *cores, *floor, *report);
+    if (!status.ok()) {
+      return absl::Status(status.code(),
+                          fmt::format("{}: {}", variant.name, std::string(status.message())));
+    }
+  }
+  return absl::OkStatus();
 }
 
 int Main(int argc, char** argv) {

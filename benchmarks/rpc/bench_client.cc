@@ -3,20 +3,11 @@
 #include <utility>
 
 #include "verbena/benchmarks/rpc/allocation_count.h"
+#include "verbena/benchmarks/rpc/drive.h"
 #include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/executor/executor.h"
 
 namespace verbena::benchmarks {
-namespace {
-
-uint64_t NowNs() { return static_cast<uint64_t>(Clock::Real().Now().time_since_epoch().count()); }
-
-Task<void> ThenStop(Task<void> task, Executor& executor) {
-  co_await std::move(task);
-  executor.Stop();
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<BenchClient>> BenchClient::Connect(const std::string& address,
                                                                   ExecutorMode mode, int core) {
@@ -32,23 +23,12 @@ absl::StatusOr<std::unique_ptr<BenchClient>> BenchClient::Connect(const std::str
 BenchClient::BenchClient(std::unique_ptr<Runtime> runtime, const std::string& address)
     : runtime_(std::move(runtime)), channel_(*runtime_, address), stub_(channel_) {}
 
-void BenchClient::Run(Task<void> task) {
-  Executor& executor = runtime_->executor(0);
-  runtime_->Spawn(ThenStop(std::move(task), executor));
-  executor.Run();
-}
-
-std::string BenchClient::device() const {
-  const std::string& name = runtime_->device_name();
-  return name.starts_with("soft") ? "shm" : name;
-}
-
 absl::StatusOr<CallSample> BenchClient::RunSlice(const CallSlice& slice) {
   latencies_.Clear();
   calls_ = 0;
   absl::Status status;
   CallSample sample;
-  Run(Workers(slice, status, sample));
+  Drive(*runtime_, Workers(slice, status, sample));
   if (!status.ok()) return status;
   return sample;
 }

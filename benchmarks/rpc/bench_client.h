@@ -41,8 +41,7 @@ class BenchClient {
   static absl::StatusOr<std::unique_ptr<BenchClient>> Connect(const std::string& address,
                                                               ExecutorMode mode, int core);
 
-  // What calls run over: "shm" for the soft device's shared memory, else the RDMA device's name.
-  std::string device() const;
+  const Runtime& runtime() const { return *runtime_; }
 
   absl::StatusOr<CallSample> RunSlice(const CallSlice& slice);
   absl::StatusOr<bench::ServerCounters> Control(bench::ControlRequest::Action action);
@@ -50,8 +49,6 @@ class BenchClient {
  private:
   BenchClient(std::unique_ptr<Runtime> runtime, const std::string& address);
 
-  // Runs `task` on this thread, as an executor of its mode does.
-  void Run(Task<void> task);
   Task<void> Workers(const CallSlice& slice, absl::Status& status, CallSample& sample);
   Task<void> Worker(const CallSlice& slice, TimePoint until, absl::Status& status);
 

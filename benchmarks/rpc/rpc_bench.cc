@@ -19,6 +19,7 @@
 #include "verbena/benchmarks/harness/server_process.h"
 #include "verbena/benchmarks/rpc/bench_client.h"
 #include "verbena/benchmarks/rpc/bench_server.h"
+#include "verbena/benchmarks/rpc/drive.h"
 
 namespace verbena::benchmarks {
 namespace {
@@ -89,7 +90,7 @@ absl::StatusOr<Row> MeasurePoint(BenchClient& client, FloorMapping& floor, const
   absl::StatusOr<bench::ServerCounters> after = client.Control(bench::ControlRequest::NOTHING);
   if (!after.ok()) return after.status();
   Row row{.bench = "rpc",
-          .device = client.device(),
+          .device = WireName(client.runtime()),
           .mode = ModeName(point.mode),
           .size = point.size,
           .outstanding = point.outstanding,

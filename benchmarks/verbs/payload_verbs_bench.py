@@ -36,6 +36,8 @@ def arguments():
     parser.add_argument("--seconds", type=float, default=2, help="of payloads, per point (default 2)")
     parser.add_argument("--size", type=numbers, default=[4096, 65536, MIB, 16 * MIB])
     parser.add_argument("--outstanding", type=numbers, default=[1, 4, 16])
+    parser.add_argument("--variant", default="auto",
+                        help="of payload_bench: auto, strict, region, crc, adaptive (default auto)")
     parser.add_argument("--payload-bench", metavar="PROGRAM", required=True)
     options, options.rest = parser.parse_known_args()
     return options
@@ -59,7 +61,7 @@ def floor_round(options, cores, floor):
 
 def payload_round(options, payloads):
     """Runs payload_bench once, and adds each of its rows to `payloads`."""
-    words = ["--seconds", str(options.seconds / options.rounds),
+    words = ["--variant", options.variant, "--seconds", str(options.seconds / options.rounds),
              "--size", ",".join(map(str, options.size)),
              "--outstanding", ",".join(map(str, options.outstanding))]
     with tempfile.TemporaryDirectory() as directory:

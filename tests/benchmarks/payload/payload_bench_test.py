@@ -48,10 +48,33 @@ class FloorTest(unittest.TestCase):
         self.assertEqual(1 + len(rows), len(said.splitlines()))
 
 
+@unittest.skipIf(len(os.sched_getaffinity(0)) < 2, "two cores are needed")
+class CallsTest(unittest.TestCase):
+    def test_every_variant_moves_payloads_both_ways_beside_the_floor(self):
+        rows, _ = run("--size", "8,12296", "--outstanding", "1,3")
+        variants = {(row["bench"], row["mode"]) for row in rows}
+        self.assertEqual({(f"payload_{direction}_{variant}", mode)
+                          for direction in ("read", "write")
+                          for variant, mode in (("strict", "busy"), ("strict", "adaptive"),
+                                                ("region", "busy"), ("crc", "busy"))}, variants)
+        self.assertEqual(4 * len(variants), len(rows))
+        for row in rows:
+            self.assertEqual("shm", row["device"])
+            for figure in ("p50_us", "gb_per_s", "floor_p50_us", "floor_gb_per_s",
+                           "client_cpu_s_per_gib", "server_cpu_s_per_gib"):
+                self.assertGreater(row[figure], 0, figure)
+
+    def test_the_floor_can_be_left_out(self):
+        row, = run("--size", "4096", "--outstanding", "2", "--direction", "read",
+                   "--variant", "auto", "--no-floor")[0]
+        self.assertEqual("payload_read_auto", row["bench"])
+        self.assertIsNone(row["floor_p50_us"])
+
+
 class ArgumentsTest(unittest.TestCase):
     def test_what_it_does_not_understand_is_named(self):
         for words, named in ((("--size", "12"), "12"), (("--direction", "up"), "up"),
-                             (("--speed", "9"), "--speed")):
+                             (("--speed", "9"), "--speed"), (("--variant", "safe"), "safe")):
             status, said = refusal(*words)
             self.assertEqual(2, status)
             self.assertIn(named, said)

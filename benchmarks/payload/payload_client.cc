@@ -1,0 +1,118 @@
+#include "verbena/benchmarks/payload/payload_client.h"
+
+#include <utility>
+
+#include "verbena/benchmarks/harness/cpu_time.h"
+#include "verbena/benchmarks/rpc/drive.h"
+#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/executor/executor.h"
+
+namespace verbena::benchmarks {
+
+absl::StatusOr<std::unique_ptr<PayloadClient>> PayloadClient::Connect(const RuntimeOptions& options,
+                                                                      const std::string& address) {
+  absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::Start(options);
+  if (!runtime.ok()) return runtime.status();
+  std::unique_ptr<PayloadClient> client(new PayloadClient(*std::move(runtime), address));
+  absl::Status status = client->runtime_->BlockOn(client->channel_.Connect());
+  if (!status.ok()) return status;
+  return client;
+}
+
+PayloadClient::PayloadClient(std::unique_ptr<Runtime> runtime, const std::string& address)
+    : runtime_(std::move(runtime)), channel_(*runtime_, address), stub_(channel_) {}
+
+absl::StatusOr<PayloadSample> PayloadClient::RunSlice(const BlockSlice& slice) {
+  absl::Status status = runtime_->BlockOn(Allocate(slice));
+  if (!status.ok()) return status;
+  latencies_.Clear();
+  PayloadSample sample;
+  Drive(*runtime_, Workers(slice, status, sample));
+  if (!status.ok()) return status;
+  return sample;
+}
+
+Task<absl::Status> PayloadClient::Allocate(const BlockSlice& slice) {
+  if (!blocks_.empty() && blocks_.front().size() != slice.size) blocks_.clear();
+  blocks_.resize(static_cast<size_t>(slice.outstanding));
+  for (Buffer& block : blocks_) {
+    if (block) continue;
+    VERBENA_CO_ASSIGN_OR_RETURN(block, co_await channel_.AllocateBuffer(slice.size));
+  }
+  co_return absl::OkStatus();
+}
+
+Task<void> PayloadClient::Workers(const BlockSlice& slice, absl::Status& status,
+                                  PayloadSample& sample) {
+  const uint64_t cpu = CpuNanoseconds();
+  const uint64_t start = NowNs();
+  const uint64_t until =
+      start + static_cast<uint64_t>(std::chrono::nanoseconds(slice.duration).count());
+  {
+    TaskScope scope(runtime_->executor(0));
+    for (Buffer& block : blocks_) scope.Spawn(Worker(slice, block, until, status));
+    co_await scope.Join();
+  }
+  const double seconds = static_cast<double>(NowNs() - start) / 1e9;
+  sample.client_cpu_ns = CpuNanoseconds() - cpu;
+  sample.calls = latencies_.count();
+  sample.calls_per_s = static_cast<double>(sample.calls) / seconds;
+  sample.p50_ns = latencies_.PercentileNs(50);
+  sample.p99_ns = latencies_.PercentileNs(99);
+}
+
+Task<void> PayloadClient::Worker(const BlockSlice& slice, Buffer& block, uint64_t until_ns,
+                                 absl::Status& status) {
+  bench::Block what;
+  what.set_bytes(slice.size);
+  what.set_all_words(slice.stamps == Stamps::kAllWords);
+  // One call at least, however short the slice.
+  uint64_t began = NowNs();
+  do {
+    what.set_number(next_number_++);
+    absl::Status called = slice.direction == CopyDirection::kToClient
+                              ? co_await Read(what, block, slice.stamps)
+                              : co_await Write(what, block, slice.stamps);
+    if (!called.ok()) {
+      status = std::move(called);
+      co_return;
+    }
+    const uint64_t ended = NowNs();
+    latencies_.Record(ended - began);
+    began = ended;
+  } while (began < until_ns && status.ok());
+}
+
+Task<absl::Status> PayloadClient::Read(const bench::Block& what, Buffer& block, Stamps stamps) {
+  CallInfo info;
+  bench::Nothing reply;
+  absl::Status status =
+      co_await stub_.Read(what, reply, {.info = &info, .response_payload_into = std::move(block)});
+  block = std::move(info.response_payload);
+  if (!status.ok()) co_return status;
+  if (block.size() != what.bytes() ||
+      !HasStamps(block.data(), block.size(), what.number(), stamps)) {
+    co_return absl::DataLossError("a payload that was read is wrong");
+  }
+  co_return absl::OkStatus();
+}
+
+Task<absl::Status> PayloadClient::Write(const bench::Block& what, Buffer& block, Stamps stamps) {
+  WriteStamps(block.data(), block.size(), what.number(), stamps);
+  CallInfo info;
+  bench::Nothing reply;
+  absl::Status status =
+      co_await stub_.Write(what, reply, {.info = &info, .request_payload = std::move(block)});
+  block = info.request_payload.TakeBuffer();
+  if (status.ok() && block.size() != what.bytes()) {
+    co_return absl::InternalError("the buffer of a payload has not come back");
+  }
+  co_return status;
+}
+
+absl::Status PayloadClient::ServeFloorSlice() {
+  return runtime_->BlockOn(stub_.ServeFloorSlice(bench::Nothing())).status();
+}
+
+}  // namespace verbena::benchmarks

@@ -1,0 +1,67 @@
+// The calling side of payload_bench: slices of calls that read or write payloads, whose stamps are
+// new in each call and compared where they arrive.
+
+#ifndef VERBENA_BENCHMARKS_PAYLOAD_PAYLOAD_CLIENT_H_
+#define VERBENA_BENCHMARKS_PAYLOAD_PAYLOAD_CLIENT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "benchmarks/payload/payload_bench.verbena.pb.h"
+#include "verbena/benchmarks/floor/copy_floor.h"
+#include "verbena/benchmarks/floor/payload_table.h"
+#include "verbena/benchmarks/harness/latency_histogram.h"
+#include "verbena/benchmarks/harness/stamps.h"
+#include "verbena/rpc/channel.h"
+#include "verbena/rpc/runtime.h"
+#include "verbena/transport/memory/buffer.h"
+
+namespace verbena::benchmarks {
+
+struct BlockSlice {
+  CopyDirection direction = CopyDirection::kToClient;
+  size_t size = 4096;
+  int outstanding = 1;
+  Duration duration = std::chrono::milliseconds(kPayloadSliceMs);
+  Stamps stamps = Stamps::kPages;
+};
+
+// Owns a runtime without threads: the calling thread runs its executor for the length of a slice.
+class PayloadClient {
+ public:
+  static absl::StatusOr<std::unique_ptr<PayloadClient>> Connect(const RuntimeOptions& options,
+                                                                const std::string& address);
+
+  const Runtime& runtime() const { return *runtime_; }
+
+  // Each call in flight has one Buffer, lent to it and taken back. What the server used of its
+  // processor is left for the caller to add.
+  absl::StatusOr<PayloadSample> RunSlice(const BlockSlice& slice);
+  absl::Status ServeFloorSlice();
+
+ private:
+  PayloadClient(std::unique_ptr<Runtime> runtime, const std::string& address);
+
+  Task<absl::Status> Allocate(const BlockSlice& slice);
+  Task<void> Workers(const BlockSlice& slice, absl::Status& status, PayloadSample& sample);
+  Task<void> Worker(const BlockSlice& slice, Buffer& block, uint64_t until_ns,
+                    absl::Status& status);
+  Task<absl::Status> Read(const bench::Block& what, Buffer& block, Stamps stamps);
+  Task<absl::Status> Write(const bench::Block& what, Buffer& block, Stamps stamps);
+
+  const std::unique_ptr<Runtime> runtime_;
+  Channel channel_;
+  bench::PayloadBench::Stub stub_;
+  std::vector<Buffer> blocks_;
+  uint64_t next_number_ = 0;
+  LatencyHistogram latencies_;
+};
+
+}  // namespace verbena::benchmarks
+
+#endif  // VERBENA_BENCHMARKS_PAYLOAD_PAYLOAD_CLIENT_H_

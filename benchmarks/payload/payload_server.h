@@ -1,0 +1,19 @@
+// The serving side of payload_bench: answers with payloads, looks at those it is sent, and takes
+// part in slices of the floor on the same core and thread.
+
+#ifndef VERBENA_BENCHMARKS_PAYLOAD_PAYLOAD_SERVER_H_
+#define VERBENA_BENCHMARKS_PAYLOAD_PAYLOAD_SERVER_H_
+
+#include "absl/status/status.h"
+#include "verbena/benchmarks/floor/copy_floor.h"
+#include "verbena/benchmarks/harness/server_process.h"
+#include "verbena/rpc/runtime.h"
+
+namespace verbena::benchmarks {
+
+// Serves on the calling thread until it is killed, or fails.
+absl::Status RunPayloadServer(const RuntimeOptions& options, CopyFloor& floor, const Ready& ready);
+
+}  // namespace verbena::benchmarks
+
+#endif  // VERBENA_BENCHMARKS_PAYLOAD_PAYLOAD_SERVER_H_

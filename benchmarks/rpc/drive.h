@@ -1,0 +1,25 @@
+// Running tasks on a runtime without threads, by the calling thread: so that one thread alone does
+// what is measured, and does other things between slices.
+
+#ifndef VERBENA_BENCHMARKS_RPC_DRIVE_H_
+#define VERBENA_BENCHMARKS_RPC_DRIVE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "verbena/rpc/runtime.h"
+#include "verbena/transport/coro/task.h"
+
+namespace verbena::benchmarks {
+
+// Runs executor 0, as its mode says, until `task` has ended.
+void Drive(Runtime& runtime, Task<void> task);
+
+// What calls run over: "shm" for the soft device's shared memory, else the RDMA device's name.
+std::string WireName(const Runtime& runtime);
+
+uint64_t NowNs();
+
+}  // namespace verbena::benchmarks
+
+#endif  // VERBENA_BENCHMARKS_RPC_DRIVE_H_

@@ -53,8 +53,8 @@ void AddRdma(PortLink link, const std::vector<PortInfo>& all, Devices& devices) 
   if (choice.ok()) {
     absl::StatusOr<std::unique_ptr<Device>> device =
         OpenRdma(fmt::format("{}:{}:{}", choice->device, choice->port, choice->gid_index));
-    if (device.ok()) devices.push_back(*std::move(device));
     failure = device.status();
+    if (device.ok()) devices.push_back(*std::move(device));
   }
   if (!failure.ok()) {
     Log(LogLevel::kInfo, fmt::format("an RDMA device is not used: {}", failure.ToString()));

@@ -161,6 +161,7 @@ class Runtime::Impl {
 
   Task<void> InitShard(Shard& shard, absl::Status& status) {
     std::vector<DeviceContext*> contexts;
+    contexts.reserve(contexts_.size());
     for (const std::unique_ptr<DeviceContext>& context : contexts_) {
       contexts.push_back(context.get());
     }

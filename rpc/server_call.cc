@@ -70,7 +70,7 @@ void ServerCall::Start(ServerLink& link, CallId id, const FrameHeader& frame, co
     bulk_->Begin(link, id, deadline, *bulk);
   }
   if (!status.ok()) {
-    Respond(std::move(status), Outcome::kNotSent);
+    Respond(status, Outcome::kNotSent);
     return;
   }
   cancel_.emplace();
@@ -87,7 +87,7 @@ void ServerCall::Start(ServerLink& link, CallId id, const FrameHeader& frame, co
     return;
   }
   absl::Status thrown = RunHandler();
-  if (!thrown.ok()) Respond(std::move(thrown), Outcome::kMaybeExecuted);
+  if (!thrown.ok()) Respond(thrown, Outcome::kMaybeExecuted);
 }
 
 Task<absl::Status> ServerCall::FetchAndRun() {
@@ -143,7 +143,7 @@ void ServerCall::OnTaskDone() {
   task_ = {};
   if (fetching_) outcome = Outcome::kNotSent;
   if (!status.ok()) {
-    Respond(std::move(status), outcome);
+    Respond(status, outcome);
   } else if (asks_landing_) {
     Respond(absl::OkStatus(), outcome);
   } else {
@@ -161,7 +161,7 @@ void ServerCall::Complete() {
   }
   absl::Status planned = Bulk().Plan(*entry_.method->descriptor, body_bytes);
   if (!planned.ok() || !bulk_->needs_landing()) {
-    Respond(std::move(planned), Outcome::kExecuted);
+    Respond(planned, Outcome::kExecuted);
     return;
   }
   asks_landing_ = true;
@@ -190,7 +190,7 @@ void ServerCall::OnLinkDown() {
   }
 }
 
-void ServerCall::Respond(absl::Status status, Outcome outcome) {
+void ServerCall::Respond(const absl::Status& status, Outcome outcome) {
   if (timer_running_) {
     shard_.executor().StopTimer(*this);
     timer_running_ = false;

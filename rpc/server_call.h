@@ -78,7 +78,7 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   Task<absl::Status> FetchAndRun();
   // The handler has ended well.
   void Complete();
-  void Respond(absl::Status status, Outcome outcome);
+  void Respond(const absl::Status& status, Outcome outcome);
   void AppendResponse();
   void SetFailure(const absl::Status& status, Outcome outcome, size_t max_bytes);
   void WriteResponse(char* body);

@@ -40,6 +40,7 @@ absl::StatusOr<Endpoint*> Shard::EndpointFor(LinkKind kind) {
   auto found = std::find(kinds_.begin(), kinds_.end(), kind);
   if (found != kinds_.end()) return EndpointOn(found - kinds_.begin());
   std::vector<std::string> names;
+  names.reserve(contexts_.size());
   for (const DeviceContext* context : contexts_) {
     names.push_back(
         fmt::format("{} ({})", context->device().name(), LinkKindName(context->address().kind)));

@@ -73,8 +73,9 @@ class LeaseLifetimeTest : public PayloadFixture {
 
 TEST_F(LeaseLifetimeTest, AfterADeadlineMemoryStaysLentUntilTheServerIsDone) {
   StartBoth();
-  auto run = [this]() -> Task<absl::Status> {
-    Held held = co_await CallHold(milliseconds(200), milliseconds(100));
+  const TimePoint limit = Clock::Real().Now() + seconds(60);
+  auto run = [this, limit]() -> Task<absl::Status> {
+    Held held = co_await CallHold(milliseconds(500), milliseconds(500));
     EXPECT_EQ(held.status.code(), absl::StatusCode::kDeadlineExceeded) << held.status;
     EXPECT_FALSE(held.request_back);
     EXPECT_FALSE(held.response_back);
@@ -83,7 +84,10 @@ TEST_F(LeaseLifetimeTest, AfterADeadlineMemoryStaysLentUntilTheServerIsDone) {
     TaskScope scope(client_runtime_->executor(0));
     absl::Status watched = absl::UnknownError("not ended");
     scope.Spawn([&]() -> Task<void> { watched = co_await WatchMemory(stop); });
-    while (service_.released == 0 || co_await LentNow() > 0) (void)co_await Sleep(milliseconds(1));
+    while (co_await LentNow() > 0 && Clock::Real().Now() < limit) {
+      (void)co_await Sleep(milliseconds(1));
+    }
+    EXPECT_EQ(service_.released, 1);
     stop = true;
     co_await scope.Join();
     co_return watched;
@@ -98,7 +102,10 @@ TEST_F(LeaseLifetimeTest, AfterACancellationToo) {
     TaskScope scope(client_runtime_->executor(0));
     Held held;
     scope.Spawn([&]() -> Task<void> { held = co_await CallHold(milliseconds(50), {}); });
-    while (service_.holding == 0) (void)co_await Sleep(milliseconds(1));
+    const TimePoint limit = Clock::Real().Now() + seconds(60);
+    while (service_.holding == 0 && Clock::Real().Now() < limit) {
+      (void)co_await Sleep(milliseconds(1));
+    }
     scope.RequestCancel();
     co_await scope.Join();
     EXPECT_EQ(held.status.code(), absl::StatusCode::kCancelled);
@@ -180,7 +187,7 @@ TEST_F(LeaseLifetimeTest, BeyondTheQuarantinesBudgetNoMoreIsLent) {
   StartServer();
   StartClient({.limits = limits});
   auto run = [this]() -> Task<absl::Status> {
-    Held first = co_await CallHold(milliseconds(300), milliseconds(50));
+    Held first = co_await CallHold(milliseconds(1000), milliseconds(200));
     EXPECT_EQ(first.status.code(), absl::StatusCode::kDeadlineExceeded);
     Held second = co_await CallHold(milliseconds(0), milliseconds(50));
     EXPECT_TRUE(second.request_back && second.response_back) << "nothing of it was lent";

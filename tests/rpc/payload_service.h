@@ -144,6 +144,8 @@ class PayloadFixture : public ::testing::Test {
     client_runtime_ = *Runtime::Start(std::move(options));
     channel_ = std::make_unique<Channel>(*client_runtime_, server_->address());
     stub_ = std::make_unique<testing::Payloads::Stub>(*channel_);
+    // On a slow machine that alone could take longer than a test's deadlines.
+    EXPECT_EQ(Run(channel_->Connect()), absl::OkStatus());
   }
   void StartBoth(const LinkLimits& limits = {}) {
     StartServer({.limits = limits});

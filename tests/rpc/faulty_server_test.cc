@@ -253,6 +253,28 @@ TEST_F(FaultyServerTest, AResponseLargerThanWhatWasLentEndsTheLink) {
   ExpectMemoryHome();
 }
 
+TEST_F(FaultyServerTest, APayloadThatIsNotWhatItsChecksumSaysIsDataLoss) {
+  Faulty faulty;
+  LinkLimits limits;
+  limits.payload_checksum = PayloadChecksum::kOn;
+  StartClientOf(faulty, limits);
+  auto client = [this]() -> Task<absl::Status> {
+    std::vector<Buffer> buffers = co_await Neighbours();
+    Got got = co_await Get(std::move(buffers[0]));
+    EXPECT_EQ(OutcomeOf(got.status), Outcome::kExecuted);
+    co_return got.status;
+  };
+  absl::Status status = Play(faulty, client(), [&] {
+    const Faulty::Request request = faulty.Next();
+    EXPECT_EQ(faulty.peer->Write(request.landing.address, request.landing.rkey, kForged),
+              IBV_WC_SUCCESS);
+    // Which says that the checksum is 0.
+    faulty.peer->SendInvalidating(Faulty::Response(request), request.landing.rkey);
+  });
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  ExpectMemoryHome();
+}
+
 TEST_F(FaultyServerTest, TheLeaseOfAnotherLinkCannotBeEndedOrUsed) {
   Faulty faulty;
   Faulty other;

@@ -1,13 +1,14 @@
 // Payloads end to end, in one process: every byte, in every way that one can be sent, lent and
 // answered with; and what is wrong is said.
 
-#include <algorithm>
+#include <memory>
+#include <ostream>
 #include <string>
-#include <tuple>
-#include <vector>
+#include <utility>
 
 #include "tests/rpc/payload_service.h"
 #include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/soft/soft_device.h"
 
 namespace verbena {
 namespace {
@@ -172,6 +173,50 @@ TEST_P(PayloadTest, ManyCallsAtOnceWaitForMemoryAndWindowsAndMixNothingUp) {
     co_return absl::OkStatus();
   };
   EXPECT_EQ(Run(many()), absl::OkStatus());
+}
+
+// The wire's own copy is the only one: by whom is the device's business, so both count.
+TEST(PayloadCopiesTest, APayloadIsCopiedOnceEachWay) {
+  absl::StatusOr<std::unique_ptr<SoftDevice>> near = SoftDevice::Create({.name = "near"});
+  absl::StatusOr<std::unique_ptr<SoftDevice>> far = SoftDevice::Create({.name = "far"});
+  ASSERT_TRUE(near.ok() && far.ok());
+  PayloadService service;
+  std::unique_ptr<Runtime> server_runtime = *Runtime::Start({.use_device = far->get()});
+  std::unique_ptr<Server> server = *Server::Start(*server_runtime, {&service}, {});
+  std::unique_ptr<Runtime> client_runtime = *Runtime::Start({.use_device = near->get()});
+  constexpr size_t kBytes = 1 << 20;
+  auto call = [&]() -> Task<absl::Status> {
+    Channel channel(*client_runtime, server->address());
+    testing::Payloads::Stub stub(channel);
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await channel.AllocateBuffer(kBytes));
+    FillPattern(buffer.view());
+    const CopiedBytes before = (*far)->copied_bytes();
+    const CopiedBytes before_near = (*near)->copied_bytes();
+    CallInfo info;
+    testing::PutReply put;
+    VERBENA_CO_RETURN_IF_ERROR(co_await stub.Put(
+        testing::PutRequest(), put, {.info = &info, .request_payload = std::move(buffer)}));
+    EXPECT_TRUE(put.right());
+    testing::GetRequest request;
+    request.set_bytes(kBytes);
+    testing::GetReply got;
+    VERBENA_CO_RETURN_IF_ERROR(co_await stub.Get(
+        request, got, {.info = &info, .response_payload_into = info.request_payload.TakeBuffer()}));
+    EXPECT_TRUE(IsPattern(info.response_payload.view()));
+    // The server reads the one and writes the other.
+    CopiedBytes copied = (*far)->copied_bytes() - before;
+    EXPECT_EQ(copied.direct_read_bytes, kBytes);
+    EXPECT_EQ(copied.direct_write_bytes, kBytes);
+    copied += (*near)->copied_bytes() - before_near;
+    EXPECT_EQ(copied.direct_read_bytes + copied.direct_write_bytes, 2 * kBytes);
+    EXPECT_EQ(copied.kernel_read_bytes + copied.kernel_write_bytes + copied.ring_bytes, 0u);
+    EXPECT_LT(copied.send_bytes + copied.receive_bytes + copied.inline_bytes, 10'000u) << "frames";
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(client_runtime->BlockOn(call()), absl::OkStatus());
+  server.reset();
+  client_runtime.reset();
+  server_runtime.reset();
 }
 
 // --- what is wrong

@@ -54,7 +54,7 @@ class FaultyServerTest : public PayloadFixture {
     }
   };
 
-  void StartClientOf(Faulty& faulty, const LinkLimits& limits = {}) {
+  void StartClientOfRogue(Faulty& faulty, const LinkLimits& limits = {}) {
     client_runtime_ = *Runtime::Start({.device = "soft", .limits = limits});
     channel_ = std::make_unique<Channel>(*client_runtime_, faulty.listener->address());
     stub_ = std::make_unique<testing::Payloads::Stub>(*channel_);
@@ -109,7 +109,7 @@ const std::string kForged(kBytes, 'F');
 
 TEST_F(FaultyServerTest, AWritePastTheEndOfALeaseEndsTheLinkAndChangesNothing) {
   Faulty faulty;
-  StartClientOf(faulty);
+  StartClientOfRogue(faulty);
   auto client = [this]() -> Task<absl::Status> {
     std::vector<Buffer> buffers = co_await Neighbours();
     Got got = co_await Get(std::move(buffers[4]));
@@ -131,7 +131,7 @@ TEST_F(FaultyServerTest, AWritePastTheEndOfALeaseEndsTheLinkAndChangesNothing) {
 TEST_F(FaultyServerTest, AWriteAfterTheResponseFindsTheLeaseOver) {
   for (const bool invalidates : {true, false}) {
     Faulty faulty;
-    StartClientOf(faulty);
+    StartClientOfRogue(faulty);
     returned_ = false;
     auto client = [this]() -> Task<absl::Status> {
       std::vector<Buffer> buffers = co_await Neighbours();
@@ -169,7 +169,7 @@ TEST_F(FaultyServerTest, AWriteAfterTheResponseFindsTheLeaseOver) {
 
 TEST_F(FaultyServerTest, AnOldKeyOpensNoLaterLease) {
   Faulty faulty;
-  StartClientOf(faulty);
+  StartClientOfRogue(faulty);
   auto client = [this]() -> Task<absl::Status> {
     std::vector<Buffer> buffers = co_await Neighbours();
     Got first = co_await Get(std::move(buffers[0]));
@@ -194,7 +194,7 @@ TEST_F(FaultyServerTest, AnOldKeyOpensNoLaterLease) {
 
 TEST_F(FaultyServerTest, ALeaseThatIsEndedTwiceEndsTheLink) {
   Faulty faulty;
-  StartClientOf(faulty);
+  StartClientOfRogue(faulty);
   auto client = [this]() -> Task<absl::Status> {
     std::vector<Buffer> buffers = co_await Neighbours();
     Got got = co_await Get(std::move(buffers[0]));
@@ -216,7 +216,7 @@ TEST_F(FaultyServerTest, ALeaseThatIsEndedTwiceEndsTheLink) {
 
 TEST_F(FaultyServerTest, ASecondResponseIsLateAndHarmless) {
   Faulty faulty;
-  StartClientOf(faulty);
+  StartClientOfRogue(faulty);
   auto client = [this]() -> Task<absl::Status> {
     std::vector<Buffer> buffers = co_await Neighbours();
     Got first = co_await Get(std::move(buffers[0]));
@@ -237,7 +237,7 @@ TEST_F(FaultyServerTest, ASecondResponseIsLateAndHarmless) {
 
 TEST_F(FaultyServerTest, AResponseLargerThanWhatWasLentEndsTheLink) {
   Faulty faulty;
-  StartClientOf(faulty);
+  StartClientOfRogue(faulty);
   auto client = [this]() -> Task<absl::Status> {
     std::vector<Buffer> buffers = co_await Neighbours();
     Got got = co_await Get(std::move(buffers[0]));
@@ -257,7 +257,7 @@ TEST_F(FaultyServerTest, APayloadThatIsNotWhatItsChecksumSaysIsDataLoss) {
   Faulty faulty;
   LinkLimits limits;
   limits.payload_checksum = PayloadChecksum::kOn;
-  StartClientOf(faulty, limits);
+  StartClientOfRogue(faulty, limits);
   auto client = [this]() -> Task<absl::Status> {
     std::vector<Buffer> buffers = co_await Neighbours();
     Got got = co_await Get(std::move(buffers[0]));
@@ -278,7 +278,7 @@ TEST_F(FaultyServerTest, APayloadThatIsNotWhatItsChecksumSaysIsDataLoss) {
 TEST_F(FaultyServerTest, TheLeaseOfAnotherLinkCannotBeEndedOrUsed) {
   Faulty faulty;
   Faulty other;
-  StartClientOf(faulty);
+  StartClientOfRogue(faulty);
   Channel other_channel(*client_runtime_, other.listener->address());
   std::atomic<uint32_t> key{0};
   std::atomic<uint64_t> address{0};
@@ -317,7 +317,7 @@ TEST_F(FaultyServerTest, AServerThatNeverSaysThatItIsDoneLosesTheLinkAfterTheGra
   LinkLimits limits;
   limits.ping_interval = milliseconds(100);
   limits.leases.grace = milliseconds(300);
-  StartClientOf(faulty, limits);
+  StartClientOfRogue(faulty, limits);
   auto client = [this]() -> Task<absl::Status> {
     std::vector<Buffer> buffers = co_await Neighbours();
     Got got = co_await Get(std::move(buffers[0]), milliseconds(50));

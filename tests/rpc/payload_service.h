@@ -141,8 +141,11 @@ class PayloadFixture : public ::testing::Test {
     server_ = *Server::Start(*server_runtime_, {&service_}, {});
   }
   void StartClient(RuntimeOptions options = {}) {
+    StartClientOf(server_->address(), std::move(options));
+  }
+  void StartClientOf(const std::string& address, RuntimeOptions options = {}) {
     client_runtime_ = *Runtime::Start(std::move(options));
-    channel_ = std::make_unique<Channel>(*client_runtime_, server_->address());
+    channel_ = std::make_unique<Channel>(*client_runtime_, address);
     stub_ = std::make_unique<testing::Payloads::Stub>(*channel_);
     // On a slow machine that alone could take longer than a test's deadlines.
     EXPECT_EQ(Run(channel_->Connect()), absl::OkStatus());

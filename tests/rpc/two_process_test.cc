@@ -1,71 +1,22 @@
 // Calls between two processes over the shared-memory wire, and what happens when one is killed or
 // frozen.
 
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tests/rpc/server_process.h"
 #include "tests/rpc/testing_service.h"
 #include "verbena/transport/coro/task_scope.h"
 
 namespace verbena {
 namespace {
 
-// A server as a process of its own, forked while the test has no threads; ended by pid.
-class ServerProcess {
- public:
-  explicit ServerProcess(const std::string& address) {
-    int fds[2];
-    EXPECT_EQ(pipe(fds), 0);
-    pid_ = fork();
-    if (pid_ == 0) {
-      close(fds[0]);
-      Serve(address, fds[1]);
-    }
-    close(fds[1]);
-    char c;
-    while (read(fds[0], &c, 1) == 1 && c != '\n') address_.push_back(c);
-    close(fds[0]);
-    EXPECT_FALSE(address_.empty()) << "the server process did not start";
-  }
-  ~ServerProcess() { Kill(); }
-
-  const std::string& address() const { return address_; }
-  void Signal(int number) const { EXPECT_EQ(kill(pid_, number), 0); }
-  void Kill() {
-    if (pid_ <= 0) return;
-    kill(pid_, SIGKILL);
-    waitpid(std::exchange(pid_, -1), nullptr, 0);
-  }
-
- private:
-  [[noreturn]] static void Serve(const std::string& address, int out) {
-    TestingService service;
-    // Of two devices on one host each process takes its own.
-    const char* device = std::getenv("VERBENA_PEER_DEVICE");
-    auto runtime = Runtime::Start({.device = device == nullptr ? "auto" : device});
-    if (!runtime.ok()) _exit(1);
-    auto server = Server::Start(**runtime, {&service}, {.address = address});
-    if (!server.ok()) _exit(1);
-    const std::string line = (*server)->address() + "\n";
-    if (write(out, line.data(), line.size()) < 0) _exit(1);
-    close(out);
-    while (true) pause();
-  }
-
-  pid_t pid_ = -1;
-  std::string address_;
-};
-
 class TwoProcessTest : public RpcTest {
  protected:
-  TwoProcessTest() : process_(std::make_unique<ServerProcess>("127.0.0.1:0")) {}
+  TwoProcessTest() : process_(std::make_unique<ServerProcess<TestingService>>("127.0.0.1:0")) {}
 
   void StartClient(RuntimeOptions options = {}) {
     client_runtime_ = StartRuntime(std::move(options));
@@ -96,7 +47,7 @@ class TwoProcessTest : public RpcTest {
     return ended;
   }
 
-  std::unique_ptr<ServerProcess> process_;
+  std::unique_ptr<ServerProcess<TestingService>> process_;
 };
 
 TEST_F(TwoProcessTest, EveryReplyByteIsRight) {
@@ -143,7 +94,7 @@ TEST_F(TwoProcessTest, AnotherServerTakesAKilledOnesPlaceAtOnce) {
   EXPECT_FALSE(Run(EchoOnce(2, "nobody")).ok());
   channel_.reset();
   client_runtime_.reset();
-  process_ = std::make_unique<ServerProcess>(address);
+  process_ = std::make_unique<ServerProcess<TestingService>>(address);
   StartClient();
   EXPECT_EQ(Run(EchoOnce(3, "second")), absl::OkStatus());
 }

@@ -1,0 +1,148 @@
+// Payloads between two processes over the shared-memory wire, of which one is killed or frozen in
+// the middle of moving them.
+
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/rpc/payload_service.h"
+#include "tests/rpc/server_process.h"
+#include "verbena/transport/coro/task_scope.h"
+
+namespace verbena {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr size_t kBytes = 4 << 20;
+
+class PayloadProcessTest : public PayloadFixture {
+ protected:
+  PayloadProcessTest() : process_(Fork("127.0.0.1:0")) {}
+
+  static std::unique_ptr<ServerProcess<PayloadService>> Fork(const std::string& address) {
+    return std::make_unique<ServerProcess<PayloadService>>(address);
+  }
+
+  void Start() {
+    LinkLimits limits;
+    limits.ping_interval = milliseconds(200);
+    StartClientOf(process_->address(), {.limits = limits});
+  }
+
+  Task<absl::Status> PutOnce(size_t bytes, Deadline deadline = {}) {
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await Filled(bytes));
+    testing::PutReply reply;
+    VERBENA_CO_RETURN_IF_ERROR(
+        co_await stub_->Put(testing::PutRequest(), reply,
+                            {.deadline = deadline, .request_payload = std::move(buffer)}));
+    EXPECT_TRUE(reply.right());
+    co_return absl::OkStatus();
+  }
+  Task<absl::Status> GetOnce(size_t bytes, Deadline deadline = {}) {
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await channel_->AllocateBuffer(bytes));
+    CallInfo info;
+    testing::GetRequest request;
+    request.set_bytes(bytes);
+    testing::GetReply reply;
+    VERBENA_CO_RETURN_IF_ERROR(co_await stub_->Get(
+        request, reply,
+        {.deadline = deadline, .info = &info, .response_payload_into = std::move(buffer)}));
+    EXPECT_EQ(info.response_payload.size(), bytes);
+    EXPECT_TRUE(IsPattern(info.response_payload.view()));
+    co_return absl::OkStatus();
+  }
+
+  // Calls of both kinds, until `strike` has come `after`; how they ended.
+  template <typename Strike>
+  Task<std::vector<absl::Status>> StruckBy(microseconds after, Deadline deadline, Strike strike) {
+    std::vector<absl::Status> ended;
+    TaskScope scope(client_runtime_->executor(0));
+    for (int i = 0; i < 8; ++i) {
+      scope.Spawn([this, i, deadline, &ended]() -> Task<void> {
+        ended.push_back(i % 2 == 0 ? co_await GetOnce(kBytes, deadline)
+                                   : co_await PutOnce(kBytes, deadline));
+      });
+    }
+    (void)co_await Sleep(after);
+    strike();
+    co_await scope.Join();
+    co_return ended;
+  }
+
+  Task<std::vector<Buffer>> TakeAllMemory() {
+    std::vector<Buffer> all;
+    const PayloadMemory& memory = (*client_runtime_->shard(0).EndpointOn(0))->memory();
+    for (;;) {
+      absl::StatusOr<Buffer> buffer = memory.send().TryAllocate(kBytes);
+      if (!buffer.ok()) co_return all;
+      std::memset(buffer->data(), 'W', buffer->size());
+      all.push_back(*std::move(buffer));
+    }
+  }
+
+  void ExpectClientsMemoryHome() {
+    Eventually([this] { return HeldBy(*client_runtime_).bytes == 0; },
+               "the client's memory is home");
+  }
+
+  std::unique_ptr<ServerProcess<PayloadService>> process_;
+};
+
+TEST_F(PayloadProcessTest, PayloadsArriveWhole) {
+  Start();
+  for (size_t bytes : {size_t{1}, size_t{4096}, size_t{300'001}, size_t{16} << 20}) {
+    EXPECT_EQ(Run(PutOnce(bytes)), absl::OkStatus()) << bytes;
+    EXPECT_EQ(Run(GetOnce(bytes)), absl::OkStatus()) << bytes;
+  }
+  ExpectClientsMemoryHome();
+}
+
+TEST_F(PayloadProcessTest, AServerThatIsKilledAmongTransfersLosesNoMemoryOfTheClient) {
+  Start();
+  const auto seed = std::random_device()();
+  std::mt19937 random(seed);
+  for (const absl::Status& status :
+       Run(StruckBy(microseconds(random() % 4000), {}, [this] { process_->Kill(); }))) {
+    if (!status.ok()) EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  }
+  SCOPED_TRACE(seed);
+  ExpectClientsMemoryHome();
+}
+
+// Whatever the server was doing when it was frozen, what it does afterwards changes no memory that
+// the client has by then.
+TEST_F(PayloadProcessTest, AServerThatIsFrozenAmongTransfersWritesNowhereWhenItGoesOn) {
+  Start();
+  const auto seed = std::random_device()();
+  SCOPED_TRACE(seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 4; ++round) {
+    // Connected, and the server's memory warm.
+    Eventually([this] { return Run(GetOnce(kBytes, seconds(10))).ok(); }, "the channel is there");
+    for (const absl::Status& status : Run(StruckBy(microseconds(random() % 3000), milliseconds(400),
+                                                   [this] { process_->Signal(SIGSTOP); }))) {
+      if (status.ok()) continue;
+      EXPECT_TRUE(absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status)) << status;
+    }
+    // Its silence ends the link, and what it provably cannot reach comes back.
+    Eventually([this] { return HeldBy(*client_runtime_).leases == 0; }, "the link is gone");
+    std::vector<Buffer> all = Run(TakeAllMemory());
+    process_->Signal(SIGCONT);
+    (void)Run([]() -> Task<absl::Status> { co_return co_await Sleep(milliseconds(300)); }());
+    for (const Buffer& buffer : all) {
+      ASSERT_EQ(std::string(buffer.data(), buffer.size()).find_first_not_of('W'), std::string::npos)
+          << "memory that the application has was written to";
+    }
+    all.clear();
+    ExpectClientsMemoryHome();
+  }
+}
+
+}  // namespace
+}  // namespace verbena

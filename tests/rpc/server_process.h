@@ -1,0 +1,68 @@
+// ServerProcess: a server of one service, as a process of its own.
+
+#ifndef VERBENA_TESTS_RPC_SERVER_PROCESS_H_
+#define VERBENA_TESTS_RPC_SERVER_PROCESS_H_
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+#include <utility>
+
+#include "gtest/gtest.h"
+#include "verbena/rpc/server.h"
+
+namespace verbena {
+
+// Forked while the test has no threads; ended by pid.
+template <typename Service>
+class ServerProcess {
+ public:
+  explicit ServerProcess(const std::string& address) {
+    int fds[2];
+    EXPECT_EQ(pipe(fds), 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      close(fds[0]);
+      Serve(address, fds[1]);
+    }
+    close(fds[1]);
+    char c;
+    while (read(fds[0], &c, 1) == 1 && c != '\n') address_.push_back(c);
+    close(fds[0]);
+    EXPECT_FALSE(address_.empty()) << "the server process did not start";
+  }
+  ~ServerProcess() { Kill(); }
+
+  const std::string& address() const { return address_; }
+  void Signal(int number) const { EXPECT_EQ(kill(pid_, number), 0); }
+  void Kill() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(std::exchange(pid_, -1), nullptr, 0);
+  }
+
+ private:
+  [[noreturn]] static void Serve(const std::string& address, int out) {
+    Service service;
+    // Of two devices on one host each process takes its own.
+    const char* device = std::getenv("VERBENA_PEER_DEVICE");
+    auto runtime = Runtime::Start({.device = device == nullptr ? "auto" : device});
+    if (!runtime.ok()) _exit(1);
+    auto server = Server::Start(**runtime, {&service}, {.address = address});
+    if (!server.ok()) _exit(1);
+    const std::string line = (*server)->address() + "\n";
+    if (write(out, line.data(), line.size()) < 0) _exit(1);
+    close(out);
+    while (true) pause();
+  }
+
+  pid_t pid_ = -1;
+  std::string address_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TESTS_RPC_SERVER_PROCESS_H_

@@ -75,7 +75,7 @@ def cc_verbena_library(name, proto, deps = [], testonly = None, **kwargs):
         )
 
     gives echo.verbena.pb.h, included by the path that imports of echo.proto use. Streaming methods
-    and payload options are refused for now, with a message that names them.
+    are refused for now, with a message that names them.
 
     Args:
       name: the target's name.

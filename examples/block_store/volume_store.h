@@ -12,7 +12,9 @@
 //   flushes, until the store is opened anew, so that nobody takes for durable what is lost.
 // Of Writes to one block at once, one wins; a Read at that time sees either. Write and Flush are
 // not cancelled, and go on when their caller does not wait any more: who gives up a Write and
-// writes the same blocks again does not know which of the two comes last.
+// writes the same blocks again does not know which of the two comes last. So it is with what a
+// process had under way when it was killed: the kernel may end it after the process, for as long as
+// the disk takes.
 //
 // The methods are called on the executors that Open() was told, any of them; each has files of its
 // own (io_uring, O_DIRECT where the file system has it), so calls meet no lock but when a volume is

@@ -4,26 +4,29 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-usage: ./dev demo [kv|hello] [arguments of the example]
+usage: ./dev demo [block_store|kv|hello] [arguments of the example]
 
-  kv      (default) a key-value server and a client as two processes: every line of the given files,
-          or of texts that every Debian has, is stored, read back with many calls in flight, verified
-  hello   the README's program: one service, one call
+  block_store  (default) a block server and a client as two processes: a directory tree, the given one or
+               one that every Debian has, is stored in a volume on the disk, read back with many reads in
+               flight, every file's SHA-256 compared; beside cp and memcpy
+  kv           a key-value server and a client: every line of the given files, or of texts that every
+               Debian has, is stored in memory, read back with many calls in flight, verified
+  hello        the README's program: one service, one call
 
-./dev demo kv --help and ./dev demo hello --help list the example's own arguments.
+./dev demo EXAMPLE --help lists the example's own arguments.
 TEXT
 }
 
-example=kv
+example=block_store
 case ${1:-} in
   -h | --help) usage; exit 0 ;;
-  kv | hello) example=$1; shift ;;
+  block_store | kv | hello) example=$1; shift ;;
   -*) ;;
   "") ;;
   *)
-    # A file is an argument of kv; a word that is no file is more likely a mistyped example.
+    # A path is an argument of block_store; a word that is none is more likely a mistyped example.
     if [ ! -e "$1" ]; then
-      echo "dev demo: '$1' is neither an example (kv, hello) nor a file" >&2
+      echo "dev demo: '$1' is neither an example (block_store, kv, hello) nor a file" >&2
       exit 2
     fi
     ;;

@@ -1,0 +1,64 @@
+#include "examples/block_store/block_service.h"
+
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "examples/block_store/limits.h"
+#include "verbena/rpc/payload.h"
+#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/memory/buffer.h"
+
+namespace block_store {
+
+using verbena::Buffer;
+using verbena::ServerContext;
+using verbena::Task;
+
+Task<absl::Status> BlockService::CreateVolume(ServerContext&,
+                                              const v1::CreateVolumeRequest& request,
+                                              v1::CreateVolumeReply&) {
+  co_return co_await store_.Create(request.volume(), request.blocks(), request.reserve());
+}
+
+Task<absl::Status> BlockService::Write(ServerContext& context, const v1::WriteRequest& request,
+                                       v1::WriteReply&) {
+  const Buffer data = context.TakeRequestPayload();
+  co_return co_await store_.Write(request.volume(), request.offset(), data.view(), request.flush());
+}
+
+Task<absl::Status> BlockService::Read(ServerContext& context, const v1::ReadRequest& request,
+                                      v1::ReadReply&) {
+  // Before any memory is taken for it.
+  VERBENA_CO_ASSIGN_OR_RETURN(const Volume* volume, store_.Find(request.volume()));
+  VERBENA_CO_RETURN_IF_ERROR(VolumeStore::CheckPlace(*volume, request.offset(), request.bytes()));
+  VERBENA_CO_ASSIGN_OR_RETURN(Buffer data, co_await context.AllocateBuffer(request.bytes()));
+  VERBENA_CO_RETURN_IF_ERROR(co_await store_.Read(request.volume(), request.offset(), data.view()));
+  context.SetResponsePayload(std::move(data));
+  co_return absl::OkStatus();
+}
+
+Task<absl::Status> BlockService::Flush(ServerContext&, const v1::FlushRequest& request,
+                                       v1::FlushReply&) {
+  co_return co_await store_.Flush(request.volume());
+}
+
+Task<absl::Status> BlockService::Stat(ServerContext&, const v1::StatRequest& request,
+                                      v1::StatReply& reply) {
+  VERBENA_CO_ASSIGN_OR_RETURN(const VolumeInfo info, co_await store_.Stat(request.volume()));
+  reply.set_blocks(info.blocks);
+  reply.set_allocated_bytes(info.allocated_bytes);
+  reply.set_direct(info.direct);
+  co_return absl::OkStatus();
+}
+
+Task<absl::Status> BlockService::List(ServerContext&, const v1::ListRequest& request,
+                                      v1::ListReply& reply) {
+  for (const Volume* volume : store_.List(request.after(), kMaxPageEntries)) {
+    v1::VolumeEntry& entry = *reply.add_volumes();
+    entry.set_volume(volume->name);
+    entry.set_blocks(volume->blocks);
+  }
+  co_return absl::OkStatus();
+}
+
+}  // namespace block_store

@@ -1,0 +1,49 @@
+// BlockService: block_store.v1.BlockStore on a VolumeStore.
+//
+// Its handlers run on every executor of the server, each of which the store was opened for. A
+// Write's payload goes to the file out of the buffer that the client wrote it to; a Read's comes
+// from the file into the one that is written to the client. The store must outlive it.
+//
+//   VERBENA_ASSIGN_OR_RETURN(auto store, VolumeStore::Open(directory, executors));
+//   BlockService service(*store);
+//   auto server = verbena::Server::Start(*runtime, {&service});
+
+#ifndef VERBENA_EXAMPLES_BLOCK_STORE_BLOCK_SERVICE_H_
+#define VERBENA_EXAMPLES_BLOCK_STORE_BLOCK_SERVICE_H_
+
+#include "absl/status/status.h"
+#include "examples/block_store/block_store.pb.h"
+#include "examples/block_store/block_store.verbena.pb.h"
+#include "examples/block_store/volume_store.h"
+#include "verbena/rpc/server_context.h"
+#include "verbena/transport/coro/task.h"
+
+namespace block_store {
+
+class BlockService final : public v1::BlockStore::Service {
+ public:
+  explicit BlockService(VolumeStore& store) : store_(store) {}
+
+  verbena::Task<absl::Status> CreateVolume(verbena::ServerContext& context,
+                                           const v1::CreateVolumeRequest& request,
+                                           v1::CreateVolumeReply& reply) override;
+  verbena::Task<absl::Status> Write(verbena::ServerContext& context,
+                                    const v1::WriteRequest& request,
+                                    v1::WriteReply& reply) override;
+  verbena::Task<absl::Status> Read(verbena::ServerContext& context, const v1::ReadRequest& request,
+                                   v1::ReadReply& reply) override;
+  verbena::Task<absl::Status> Flush(verbena::ServerContext& context,
+                                    const v1::FlushRequest& request,
+                                    v1::FlushReply& reply) override;
+  verbena::Task<absl::Status> Stat(verbena::ServerContext& context, const v1::StatRequest& request,
+                                   v1::StatReply& reply) override;
+  verbena::Task<absl::Status> List(verbena::ServerContext& context, const v1::ListRequest& request,
+                                   v1::ListReply& reply) override;
+
+ private:
+  VolumeStore& store_;
+};
+
+}  // namespace block_store
+
+#endif  // VERBENA_EXAMPLES_BLOCK_STORE_BLOCK_SERVICE_H_

@@ -1,0 +1,140 @@
+// What is done with the files of a Tree: StoreWork writes them to a volume, ReadWork reads them
+// back. Each is one examples::Phase's work, on a runtime of one executor, which many workers share.
+//
+// Both take the SHA-256 of every file on the way: StoreWork notes it in the tree, ReadWork compares
+// it. A small file's is taken of the piece that it came in; the pieces of a large one wait for
+// their turn. Workers take pieces in order and each has one buffer, so that one of them can always
+// go on. Tree and channel outlive the work.
+
+#ifndef VERBENA_EXAMPLES_BLOCK_STORE_COPY_WORK_H_
+#define VERBENA_EXAMPLES_BLOCK_STORE_COPY_WORK_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "examples/block_store/tree.h"
+#include "examples/block_store/volume_client.h"
+#include "examples/common/phase.h"
+#include "examples/common/sha256.h"
+#include "verbena/rpc/channel.h"
+#include "verbena/transport/coro/event.h"
+#include "verbena/transport/coro/task.h"
+#include "verbena/transport/memory/buffer.h"
+
+namespace block_store {
+
+// Digests of files, whose parts come in any order but wait here until it is their turn. One
+// executor.
+class FileDigests {
+ public:
+  explicit FileDigests(const Tree& tree) : tree_(tree) {}
+
+  // Adds `data`, the bytes of `part`, once all before it were added. When the file is complete,
+  // `digest` is its SHA-256 and `complete` is set. Fails when it is cancelled, or another failed.
+  verbena::Task<absl::Status> Add(const FilePart& part, const char* data, examples::Digest& digest,
+                                  bool& complete);
+  // Nobody waits any longer: a part will never come.
+  void Abandon();
+
+ private:
+  struct Running {
+    examples::Sha256Stream stream;
+    uint64_t bytes = 0;
+  };
+
+  const Tree& tree_;
+  std::map<size_t, Running> running_;  // large files under way, by their index
+  verbena::Event changed_;
+  bool abandoned_ = false;
+};
+
+// The pieces of a tree, taken by workers.
+class CopyWork : public examples::Work {
+ public:
+  CopyWork(verbena::Channel& channel, std::string volume, const Tree& tree, uint64_t max_bytes)
+      : volume_(channel, std::move(volume)),
+        layout_(tree),
+        max_bytes_(max_bytes),
+        pieces_(tree.Pieces(max_bytes)),
+        digests_(tree) {}
+  uint64_t total_calls() const override { return pieces_.size(); }
+  int max_workers() const override { return 1 << 16; }
+  verbena::Task<void> RunWorker(examples::Lane& lane) final;
+
+ protected:
+  // One piece: its call, which is counted, and what is to be done before or after.
+  virtual verbena::Task<absl::Status> Move(examples::Lane& lane, const Piece& piece,
+                                           verbena::Buffer& buffer) = 0;
+  const VolumeClient& volume() const { return volume_; }
+  const Tree& layout() const { return layout_; }
+  FileDigests& digests() { return digests_; }
+
+ private:
+  verbena::Task<absl::Status> MoveAll(examples::Lane& lane);
+
+  const VolumeClient volume_;
+  const Tree& layout_;
+  const uint64_t max_bytes_;
+  const std::vector<Piece> pieces_;
+  size_t next_ = 0;
+  FileDigests digests_;
+};
+
+// Reads the local files and writes them to the volume; nothing is flushed.
+class StoreWork final : public CopyWork {
+ public:
+  // `tree` has its places, and gets its digests; its files lie below `root`.
+  StoreWork(verbena::Channel& channel, std::string volume, std::string root, Tree& tree,
+            uint64_t max_bytes)
+      : CopyWork(channel, std::move(volume), tree, max_bytes),
+        root_(std::move(root)),
+        tree_(tree) {}
+  const char* name() const override { return "store"; }
+
+ private:
+  verbena::Task<absl::Status> Move(examples::Lane& lane, const Piece& piece,
+                                   verbena::Buffer& buffer) override;
+  verbena::Task<absl::Status> ReadFilePart(const FilePart& part, const verbena::Buffer& buffer);
+
+  const std::string root_;
+  Tree& tree_;
+};
+
+// What becomes of the files that are read back.
+enum class ReadInto {
+  kNothing,     // they are read, and that is all
+  kComparison,  // each file's SHA-256 is compared with the tree's
+  kFiles,       // that, and they are written to files that are there already
+};
+
+class ReadWork final : public CopyWork {
+ public:
+  // `directory` is where the files lie, for kFiles.
+  ReadWork(verbena::Channel& channel, std::string volume, const Tree& tree, uint64_t max_bytes,
+           ReadInto into, std::string directory = "")
+      : CopyWork(channel, std::move(volume), tree, max_bytes),
+        into_(into),
+        directory_(std::move(directory)) {}
+  const char* name() const override { return into_ == ReadInto::kComparison ? "verify" : "read"; }
+  // Files whose SHA-256 was found to be right; empty ones are not counted.
+  size_t compared() const { return compared_; }
+
+ private:
+  verbena::Task<absl::Status> Move(examples::Lane& lane, const Piece& piece,
+                                   verbena::Buffer& buffer) override;
+  verbena::Task<absl::Status> Compare(const FilePart& part, const verbena::Buffer& buffer);
+  verbena::Task<absl::Status> WriteFilePart(const FilePart& part, const verbena::Buffer& buffer);
+
+  const ReadInto into_;
+  const std::string directory_;
+  size_t compared_ = 0;
+};
+
+}  // namespace block_store
+
+#endif  // VERBENA_EXAMPLES_BLOCK_STORE_COPY_WORK_H_

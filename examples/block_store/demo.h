@@ -1,0 +1,33 @@
+// Demo: the block store at work. Starts block_store_server as a process on a directory of its own,
+// stores a directory tree in a volume, reads it back with many reads in flight, compares the
+// SHA-256 of every file, and tells what that took: beside cp through the same disk, and memcpy.
+//
+// Called once, on the main thread, before there are others.
+
+#ifndef VERBENA_EXAMPLES_BLOCK_STORE_DEMO_H_
+#define VERBENA_EXAMPLES_BLOCK_STORE_DEMO_H_
+
+#include <string>
+
+#include "examples/block_store/tree_copy.h"
+#include "verbena/transport/executor/executor_options.h"
+
+namespace block_store {
+
+struct DemoOptions {
+  std::string path;       // what is stored
+  std::string directory;  // where the demo makes one of its own, for the volume and for cp
+  std::string server;     // the path of block_store_server
+  std::string address;    // where it listens
+  verbena::ExecutorMode mode = verbena::ExecutorMode::kAdaptive;
+  std::string mode_name;
+  CopyOptions copy;
+};
+
+// The process's exit status: 0, 1 after one line that says what went wrong, or 128 and the number
+// of the signal that ended it.
+int RunDemo(const DemoOptions& options);
+
+}  // namespace block_store
+
+#endif  // VERBENA_EXAMPLES_BLOCK_STORE_DEMO_H_

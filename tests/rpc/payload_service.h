@@ -103,10 +103,6 @@ class PayloadService final : public testing::Payloads::Service {
  private:
   static Task<absl::Status> Answer(ServerContext& context, const testing::GetRequest& request) {
     const size_t bytes = request.bytes();
-    if (request.how() == testing::FOREIGN) {
-      context.SetResponsePayload(Buffer());
-      co_return absl::OkStatus();
-    }
     if (request.how() == testing::PIECES) {
       VERBENA_CO_ASSIGN_OR_RETURN(Buffer piece, co_await context.AllocateBuffer(10'000));
       for (size_t done = 0; done < bytes;) {
@@ -120,7 +116,7 @@ class PayloadService final : public testing::Payloads::Service {
       co_return absl::OkStatus();
     }
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer answer, co_await context.AllocateBuffer(bytes));
-    FillPattern(answer.view());
+    if (request.how() != testing::RAW) FillPattern(answer.view());
     if (request.how() == testing::SLICES) {
       Payload payload;
       const size_t a = bytes / 3;

@@ -80,26 +80,37 @@ Task<absl::StatusOr<ClientLink*>> LinkWithLeases(Connection& connection, uint32_
   }
 }
 
-// What a request brings besides the caller's own buffers.
-Task<absl::Status> Prepare(Connection& connection, const MessageLite& request, size_t message_bytes,
-                           const CallOptions& options, ClientBulk& bulk) {
-  absl::StatusOr<ClientLink*> link = connection.usable_link();
-  if (*link == nullptr) link = co_await LinkWithLeases(connection, 0, options.deadline.when());
-  if (!link.ok()) co_return link.status();
-  const Endpoint& endpoint = (*link)->link()->endpoint();
-  const size_t limit = endpoint.limits().max_payload_bytes;
-  VERBENA_CO_RETURN_IF_ERROR(CheckSize("a request payload", bulk.payload.size(), limit));
-  VERBENA_CO_RETURN_IF_ERROR(CheckSize("a request", message_bytes, limit));
+absl::Status CheckSizes(const ClientBulk& bulk, size_t message_bytes, const CallOptions& options,
+                        size_t limit) {
+  VERBENA_RETURN_IF_ERROR(CheckSize("a request payload", bulk.payload.size(), limit));
+  VERBENA_RETURN_IF_ERROR(CheckSize("a request", message_bytes, limit));
+  return CheckSize("max_response_payload", options.max_response_payload, limit);
+}
+
+bool TravelsBeside(size_t message_bytes, const Link& link) {
+  return message_bytes + kMaxRequestBulkBytes > link.max_body_bytes();
+}
+
+bool WantsLanding(const ClientBulk& bulk, const CallOptions& options) {
+  return !bulk.landing && options.max_response_payload != 0;
+}
+
+// Memory for what a request brings besides the caller's own buffers.
+Task<absl::Status> AllocateMemory(Connection& connection, const MessageLite& request,
+                                  size_t message_bytes, const CallOptions& options,
+                                  ClientBulk& bulk) {
+  VERBENA_CO_ASSIGN_OR_RETURN(ClientLink * link,
+                              co_await LinkWithLeases(connection, 0, options.deadline.when()));
+  const Endpoint& endpoint = link->link()->endpoint();
   VERBENA_CO_RETURN_IF_ERROR(
-      CheckSize("max_response_payload", options.max_response_payload, limit));
-  const size_t frame_room = (*link)->link()->max_body_bytes();
-  if (message_bytes + kMaxRequestBulkBytes > frame_room) {
+      CheckSizes(bulk, message_bytes, options, endpoint.limits().max_payload_bytes));
+  if (TravelsBeside(message_bytes, *link->link())) {
     VERBENA_CO_ASSIGN_OR_RETURN(
         bulk.message,
         co_await AllocateUntil(endpoint.memory().send(), message_bytes, options.deadline.when()));
     request.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(bulk.message.data()));
   }
-  if (!bulk.landing && options.max_response_payload != 0) {
+  if (WantsLanding(bulk, options)) {
     VERBENA_CO_ASSIGN_OR_RETURN(bulk.landing, co_await AllocateUntil(endpoint.memory().landing(),
                                                                      options.max_response_payload,
                                                                      options.deadline.when()));
@@ -107,16 +118,11 @@ Task<absl::Status> Prepare(Connection& connection, const MessageLite& request, s
   co_return absl::OkStatus();
 }
 
-// The final frame has come, or the call was given up: what is the caller's again?
-Task<absl::Status> Settle(ClientBulk& bulk, absl::Status status, MessageLite& reply,
-                          CallInfo* info) {
-  if (bulk.settling()) {
-    absl::Status settled = co_await bulk.Settled();
-    if (!settled.ok()) co_return status.ok() ? Executed(std::move(settled)) : status;
-  }
-  if (bulk.lost()) {
-    if (!status.ok()) co_return status;
-    co_return Executed(
+// The call has ended, and what leases can end has: what is the caller's again?
+absl::Status Settle(ClientBulk& bulk, absl::Status status, MessageLite& reply, CallInfo* info) {
+  if (bulk.lost() || bulk.settling()) {
+    if (!status.ok()) return status;
+    return Executed(
         absl::UnavailableError("the link was lost before the response's payload was safe"));
   }
   if (status.ok()) {
@@ -131,7 +137,12 @@ Task<absl::Status> Settle(ClientBulk& bulk, absl::Status status, MessageLite& re
     info->request_payload = std::move(bulk.payload);
     info->response_payload = bulk.TakeResponsePayload();
   }
-  co_return status;
+  return status;
+}
+
+// How a call ends that was given up while its leases were about to.
+absl::Status Unsettled(const absl::Status& status, absl::Status waited) {
+  return status.ok() ? Executed(std::move(waited)) : status;
 }
 
 // Answers the server, which asks for memory, and waits for the call's end.
@@ -181,23 +192,37 @@ Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& meth
   bulk.payload = std::move(options.request_payload);
   bulk.landing = std::move(options.response_payload_into);
   const size_t message_bytes = request.ByteSizeLong();
-  absl::Status status = co_await Prepare(connection, request, message_bytes, options, bulk);
-  absl::StatusOr<ClientLink*> link = nullptr;
-  if (status.ok()) {
-    link = co_await LinkWithLeases(connection, bulk.leases_needed(), options.deadline.when());
-    status = link.status();
+  // Coroutines only for what waits: this path is that of every block.
+  absl::Status status;
+  ClientLink* link = connection.usable_link();
+  if (link == nullptr || TravelsBeside(message_bytes, *link->link()) ||
+      WantsLanding(bulk, options)) {
+    status = co_await AllocateMemory(connection, request, message_bytes, options, bulk);
+    link = connection.usable_link();
+  } else {
+    status = CheckSizes(bulk, message_bytes, options,
+                        link->link()->endpoint().limits().max_payload_bytes);
+  }
+  const uint32_t leases = bulk.leases_needed();
+  if (status.ok() && (link == nullptr || link->link()->free_leases() < leases)) {
+    absl::StatusOr<ClientLink*> found =
+        co_await LinkWithLeases(connection, leases, options.deadline.when());
+    status = found.status();
+    if (found.ok()) link = *found;
   }
   // Nothing waits from here to the request's frame.
-  if (status.ok()) status = bulk.Lend(*(*link)->link());
-  if (!status.ok()) {
-    co_return co_await Settle(bulk, NotSent(std::move(status)), reply, options.info);
-  }
-  ClientCall call(**link, connection.shard().executor(), method, request, reply, options,
+  if (status.ok()) status = bulk.Lend(*link->link());
+  if (!status.ok()) co_return Settle(bulk, NotSent(std::move(status)), reply, options.info);
+  ClientCall call(*link, connection.shard().executor(), method, request, reply, options,
                   bulk.message ? 0 : message_bytes);
   call.set_bulk(&bulk);
   status = co_await call;
   if (call.landing_needed()) status = co_await GiveLanding(call, bulk, options);
-  co_return co_await Settle(bulk, std::move(status), reply, options.info);
+  if (bulk.settling()) {
+    absl::Status waited = co_await bulk.Settled();
+    if (!waited.ok()) co_return Unsettled(status, std::move(waited));
+  }
+  co_return Settle(bulk, std::move(status), reply, options.info);
 }
 
 Task<absl::Status> FinishInLanding(ClientCall& call, MessageLite& reply,
@@ -205,7 +230,11 @@ Task<absl::Status> FinishInLanding(ClientCall& call, MessageLite& reply,
   ClientBulk bulk;
   absl::Cleanup leave = [&call] { call.LeaveBulk(); };
   absl::Status status = co_await GiveLanding(call, bulk, options);
-  co_return co_await Settle(bulk, std::move(status), reply, options.info);
+  if (bulk.settling()) {
+    absl::Status waited = co_await bulk.Settled();
+    if (!waited.ok()) co_return Unsettled(status, std::move(waited));
+  }
+  co_return Settle(bulk, std::move(status), reply, options.info);
 }
 
 }  // namespace verbena

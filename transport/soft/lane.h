@@ -102,6 +102,15 @@ class OutLane {
   RingWriter& requests() { return requests_; }
   LaneHeader& header() { return memory_->header(); }
 
+  // The request up to which the target has consumed and accepted all; what it refused before may be
+  // known only from answers that nobody has taken yet, and then this is what was known before.
+  uint64_t AcceptedByNow() {
+    const uint64_t known = requests_.released();
+    const uint64_t consumed = header().consumed.load(std::memory_order_acquire);
+    const bool possible = consumed - known <= requests_.position() - known;
+    return possible && answers_.Empty() ? consumed : known;
+  }
+
   // A signalled message that ends at `end` was published for `qp`.
   void Watch(QueuePair& qp, uint64_t end) {
     watched_[watched_tail_++ & (watched_.size() - 1)] = {end, &qp};

@@ -13,6 +13,7 @@ fail() {
 }
 
 start_server() {
+  : >"$work/server.out"  # there before the server is
   "$bin/block_store_server" --directory="$work/volumes" --address=127.0.0.1:0 --mode=event \
     --executors=2 >"$work/server.out" &
   server_pid=$!

@@ -1,0 +1,136 @@
+// Leases of one link: how many there can be, what they are made of, and how they end.
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tests/transport/link/links_fixture.h"
+#include "verbena/transport/link/lease.h"
+#include "verbena/transport/link/payload_memory.h"
+
+namespace verbena {
+namespace {
+
+constexpr size_t kBytes = 4096;
+
+class CountingListener final : public LeaseListener {
+ public:
+  void OnLeaseEnded(const Lease&) override { ++ended; }
+  void OnLeaseLost(const Lease&) override { ++lost; }
+  int ended = 0;
+  int lost = 0;
+};
+
+class LeasesTest : public LinksFixture {
+ protected:
+  void StartWith(LeaseLevel level, uint32_t windows = 16) {
+    LinkLimits limits;
+    limits.leases.level = level;
+    limits.leases.windows_per_link = windows;
+    Start(limits, {});
+    link_ = Connect(ignored_, ignored_too_);
+    ASSERT_NE(link_, nullptr);
+    buffer_ = *client().memory().send().TryAllocate(kBytes);
+  }
+  void TearDown() override {
+    buffer_.Reset();
+    LinksFixture::TearDown();
+    EXPECT_EQ(client().memory().send().stats().bytes_in_use, 0u);
+  }
+
+  Lease& Granted() {
+    absl::StatusOr<Lease*> lease = link_->Grant(buffer_.view(), LeaseAccess::kWrite);
+    EXPECT_TRUE(lease.ok() && *lease != nullptr) << lease.status();
+    return **lease;
+  }
+
+  Receiver ignored_;
+  Receiver ignored_too_;
+  CountingListener listener_;
+  Link* link_ = nullptr;
+  Buffer buffer_;
+};
+
+TEST_F(LeasesTest, KeysAreUsedUpAndWindowsAreMadeAnew) {
+  StartWith(LeaseLevel::kStrict);
+  uint32_t last_key = 0;
+  for (int i = 1; i <= 16 * 600; ++i) {
+    Lease& lease = Granted();
+    EXPECT_NE(lease.terms().rkey, last_key) << "a key comes back late";
+    EXPECT_NE(lease.terms().rkey, buffer_.region().rkey());
+    last_key = lease.terms().rkey;
+    link_->EndLease(lease, &listener_);
+    PollUntil([&] { return listener_.ended == i; });
+    ASSERT_TRUE(link_->open());
+  }
+}
+
+TEST_F(LeasesTest, NoMoreAreGrantedThanThereAreWindows) {
+  StartWith(LeaseLevel::kStrict);
+  std::vector<Lease*> leases;
+  std::set<uint32_t> keys;
+  while (leases.size() < 16) {
+    PollUntil([&] { return link_->free_leases() > 0; });
+    leases.push_back(&Granted());
+    EXPECT_TRUE(keys.insert(leases.back()->terms().rkey).second);
+  }
+  for (int turn = 0; turn < 100; ++turn) executor().Poll();
+  EXPECT_EQ(link_->free_leases(), 0u);
+  absl::StatusOr<Lease*> none = link_->Grant(buffer_.view(), LeaseAccess::kRead);
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_EQ(*none, nullptr);
+  link_->EndLease(*leases.back(), &listener_);
+  EXPECT_EQ(listener_.ended, 0) << "before its window is invalidated";
+  PollUntil([&] { return link_->free_leases() == 1; });
+  EXPECT_EQ(listener_.ended, 1);
+  leases.pop_back();
+  for (Lease* lease : leases) link_->EndLease(*lease, nullptr);
+  PollUntil([&] { return client().leases() == 0; });
+}
+
+TEST_F(LeasesTest, ALeaseOfARegionIsItsKeyAndEndsAtOnce) {
+  StartWith(LeaseLevel::kRegion);
+  for (int i = 1; i <= 100; ++i) {
+    Lease& lease = Granted();
+    EXPECT_EQ(lease.terms().rkey, buffer_.region().rkey());
+    link_->EndLease(lease, &listener_);
+    EXPECT_EQ(listener_.ended, i);
+  }
+}
+
+TEST_F(LeasesTest, MemoryThatIsNotRegisteredForItIsRefused) {
+  StartWith(LeaseLevel::kStrict);
+  // Of the receive budget: nobody but the device is to touch it.
+  Buffer private_buffer = *client().memory().receive().TryAllocate(kBytes);
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(link_->Grant(private_buffer.view(), LeaseAccess::kWrite).status()));
+  // Of another protection domain.
+  absl::StatusOr<std::unique_ptr<DeviceContext>> other = DeviceContext::Create(device(), {});
+  ASSERT_TRUE(other.ok()) << other.status();
+  absl::StatusOr<PayloadMemory> foreign =
+      PayloadMemory::Create(executor(), **other, client().limits());
+  ASSERT_TRUE(foreign.ok()) << foreign.status();
+  Buffer foreign_buffer = *foreign->send().TryAllocate(kBytes);
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(link_->Grant(foreign_buffer.view(), LeaseAccess::kWrite).status()));
+  EXPECT_EQ(client().leases(), 0u);
+}
+
+TEST_F(LeasesTest, ALostLinkTellsAndKeepsTheMemoryUntilItsQueuePairIsGone) {
+  StartWith(LeaseLevel::kStrict);
+  Lease& ending = Granted();
+  (void)Granted();  // whose holder forgets it
+  link_->EndLease(ending, &listener_);
+  link_->Close(absl::UnavailableError("the test ends it"));
+  EXPECT_EQ(listener_.lost, 1);
+  EXPECT_EQ(listener_.ended, 0);
+  buffer_.Reset();
+  EXPECT_GT(client().memory().send().stats().bytes_in_use, 0u);
+  WaitUntilNoLinks();
+  EXPECT_EQ(client().memory().send().stats().bytes_in_use, 0u);
+}
+
+}  // namespace
+}  // namespace verbena

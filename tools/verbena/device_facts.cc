@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "tools/verbena/small_files.h"
 #include "verbena/transport/verbs/rdma_device.h"
 
@@ -38,11 +39,11 @@ std::vector<GidFacts> ReadGids(const std::string& port) {
   for (const std::string& name : Names(port + "gids")) {
     GidFacts gid;
     gid.index = std::atoi(name.c_str());
-    gid.gid = ReadSmallFile(port + "gids/" + name);
+    gid.gid = ReadSmallFile(absl::StrCat(port, "gids/", name));
     if (gid.gid.empty() || IsZero(gid.gid)) continue;
     gid.address = AsAddress(gid.gid);
-    gid.type = ReadSmallFile(port + "gid_attrs/types/" + name);
-    gid.interface = ReadSmallFile(port + "gid_attrs/ndevs/" + name);
+    gid.type = ReadSmallFile(absl::StrCat(port, "gid_attrs/types/", name));
+    gid.interface = ReadSmallFile(absl::StrCat(port, "gid_attrs/ndevs/", name));
     gids.push_back(std::move(gid));
   }
   std::sort(gids.begin(), gids.end(),
@@ -74,7 +75,7 @@ std::vector<DeviceFacts> ReadDeviceFacts(const std::string& root) {
     const std::string numa = ReadSmallFile(top + name + "/device/numa_node");
     if (!numa.empty()) device.numa_node = std::atoi(numa.c_str());
     for (const std::string& port : Names(top + name + "/ports")) {
-      device.ports.push_back(ReadPort(top + name + "/ports/" + port + "/", port));
+      device.ports.push_back(ReadPort(absl::StrCat(top, name, "/ports/", port, "/"), port));
     }
     devices.push_back(std::move(device));
   }

@@ -26,6 +26,7 @@ void DescribeHost(const HostFacts& host, std::string& out) {
   out += fmt::format("host\n  kernel            {}\n", host.kernel);
   out += fmt::format("  modules           {}\n", OrNone(absl::StrJoin(host.modules, " ")));
   std::vector<std::string> files;
+  files.reserve(host.device_files.size());
   for (const DeviceFile& file : host.device_files) {
     files.push_back(file.path + (file.usable ? "" : " (no access)"));
   }
@@ -34,6 +35,7 @@ void DescribeHost(const HostFacts& host, std::string& out) {
                      Size(host.memlock_hard_bytes),
                      host.may_lock_any_memory ? ", not enforced: CAP_IPC_LOCK" : "");
   std::vector<std::string> pools;
+  pools.reserve(host.huge_pages.size());
   for (const HugePages& pool : host.huge_pages) {
     pools.push_back(
         fmt::format("{} of {} free ({})", pool.free, pool.total, Size(pool.page_kib << 10)));

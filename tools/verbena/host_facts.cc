@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "tools/verbena/small_files.h"
@@ -75,7 +76,7 @@ std::string CgroupDirectory(const std::string& root) {
   for (const std::string& line : Lines(ReadSmallFile(root + "proc/self/cgroup"))) {
     if (!absl::StartsWith(line, "0::/")) continue;
     const std::string below = line.substr(4);
-    return root + "sys/fs/cgroup/" + below + (below.empty() ? "" : "/");
+    return absl::StrCat(root, "sys/fs/cgroup/", below, below.empty() ? "" : "/");
   }
   return root + "sys/fs/cgroup/";
 }
@@ -105,7 +106,7 @@ std::vector<DeviceFile> DeviceFiles(const std::string& root) {
   std::vector<DeviceFile> files;
   for (const std::string& name : Names(root + "dev/infiniband")) {
     if (!absl::StartsWith(name, "uverbs") && name != "rdma_cm") continue;
-    const std::string path = root + "dev/infiniband/" + name;
+    const std::string path = absl::StrCat(root, "dev/infiniband/", name);
     files.push_back({"/dev/infiniband/" + name, ::access(path.c_str(), R_OK | W_OK) == 0});
   }
   return files;

@@ -26,10 +26,10 @@ class TokenTable {
   explicit TokenTable(size_t limit) : limit_(limit) {}
 
   // False when the table is full, or the token is in it.
-  bool Add(uint64_t token, std::shared_ptr<T> waiting) {
+  bool Add(uint64_t token, const std::shared_ptr<T>& waiting) {
     std::lock_guard lock(mutex_);
     if (waiting_.size() >= limit_) return false;
-    return waiting_.try_emplace(token, std::move(waiting)).second;
+    return waiting_.try_emplace(token, waiting).second;
   }
 
   std::shared_ptr<T> Take(uint64_t token) {

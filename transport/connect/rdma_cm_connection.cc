@@ -32,7 +32,7 @@ void RejectCmRequest(rdma_cm_id* id, RejectReason reason) {
 }
 
 CmConnection::CmConnection(std::shared_ptr<CmChannel> channel, std::string device, ConnectableQp qp,
-                           std::string peer)
+                           const std::string& peer)
     : channel_(std::move(channel)),
       device_(std::move(device)),
       qp_(std::move(qp)),

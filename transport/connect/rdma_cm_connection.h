@@ -37,7 +37,7 @@ class CmConnection final : public QpConnection,
 
   // `device` is the only one that it may run over; `peer` is for messages.
   CmConnection(std::shared_ptr<CmChannel> channel, std::string device, ConnectableQp qp,
-               std::string peer);
+               const std::string& peer);
   ~CmConnection() override;
 
   // Client: begins, from an address of this host. The outcome comes by AwaitPeer().

@@ -190,6 +190,7 @@ absl::StatusOr<char*> LocalHost::At(Memory memory, uint64_t offset, uint64_t byt
     return absl::OutOfRangeError(
         fmt::format("{} bytes at {} of memory of {} bytes", bytes, offset, memory.bytes));
   }
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
   return reinterpret_cast<char*>(memory.address) + offset;
 }
 

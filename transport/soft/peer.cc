@@ -24,6 +24,7 @@ bool Peer::CanReach(const MemoryLocation& where, uint64_t bytes) const {
 }
 
 std::byte* Peer::Map(const MemoryLocation& where, uint64_t bytes) const {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
   if (parts_.pid == 0) return reinterpret_cast<std::byte*>(where.address);
   if (where.arena == 0 || where.arena >= kMaxArenas) return nullptr;
   const Arena& arena = arenas_[where.arena];
@@ -40,6 +41,7 @@ bool Peer::CopyByKernel(bool write, void* local, const MemoryLocation& where, ui
   // A pid may stand for another process once ours has been waited for.
   if (ProcessEnded()) return false;
   const iovec here{.iov_base = local, .iov_len = bytes};
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
   const iovec there{.iov_base = reinterpret_cast<void*>(where.address), .iov_len = bytes};
   const ssize_t copied = write ? process_vm_writev(parts_.pid, &here, 1, &there, 1, 0)
                                : process_vm_readv(parts_.pid, &here, 1, &there, 1, 0);

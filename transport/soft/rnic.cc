@@ -37,6 +37,7 @@ bool IsMapped(const void* address, size_t bytes) {
   const uintptr_t end = reinterpret_cast<uintptr_t>(address) + bytes;
   while (at < end) {
     const size_t chunk = std::min<size_t>(end - at, kChunkPages * kPage);
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): pages are found by arithmetic.
     if (mincore(reinterpret_cast<void*>(at), chunk, residency) != 0) return false;
     at += chunk;
   }

@@ -284,6 +284,7 @@ void SendQueue::Gather(std::byte* to, Wqe& wqe, uint32_t index, uint32_t offset,
       continue;
     }
     const uint32_t part = std::min(bytes, sge->length - offset);
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
     std::memcpy(to, reinterpret_cast<const void*>(sge->addr + offset), part);
     offset = 0;
     to += part;
@@ -387,6 +388,7 @@ void SendQueue::Scatter(Wqe& wqe, uint32_t index, uint32_t offset, const std::by
       continue;
     }
     const uint32_t part = std::min(bytes, sge->length - offset);
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
     std::memcpy(reinterpret_cast<void*>(sge->addr + offset), from, part);
     offset = 0;
     from += part;

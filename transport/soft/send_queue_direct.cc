@@ -86,6 +86,7 @@ bool SendQueue::CopyDirectly(DirectCopy& copy, Wqe& wqe, uint32_t index) {
     }
     const uint32_t bytes = static_cast<uint32_t>(
         std::min<uint64_t>({kMaxChunkBytes, sge->length - skip, end - direct_offset_}));
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
     void* local = reinterpret_cast<void*>(sge->addr + skip);
     if (!copy.Chunk(AccessOf(wqe, direct_offset_, bytes), local)) return false;
     direct_offset_ += bytes;

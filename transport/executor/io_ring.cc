@@ -78,6 +78,7 @@ int IoRing::Reap() {
       if ((user_data & kTagged) != 0) {
         listener_.OnTagged(user_data & ~kTagged, result);
       } else {
+        // NOLINTNEXTLINE(performance-no-int-to-ptr): io_uring hands out what it was handed.
         reinterpret_cast<RingOperation*>(user_data)->OnComplete(result);
       }
     }

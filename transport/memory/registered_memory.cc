@@ -95,6 +95,7 @@ RegisteredMemory::~RegisteredMemory() {
                   in_use, core_->region().size(), core_->device().name()));
   // The buffers lead to it.
   static std::mutex mutex;
+  // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new): without memory the process ends.
   static auto* const kept = new std::vector<std::unique_ptr<Core>>;
   std::lock_guard<std::mutex> lock(mutex);
   kept->push_back(std::move(core_));

@@ -52,6 +52,7 @@ std::shared_ptr<const Arena> Arenas::Find(uint64_t address, uint64_t bytes) {
 std::vector<std::shared_ptr<const Arena>> Arenas::All() {
   std::lock_guard<std::mutex> lock(mutex_);
   std::vector<std::shared_ptr<const Arena>> all;
+  all.reserve(by_address_.size());
   for (const auto& [_, arena] : by_address_) all.push_back(arena);
   return all;
 }

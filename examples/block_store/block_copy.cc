@@ -46,7 +46,7 @@ compare the SHA-256 of each file with the one that it had when it was stored. Pe
 times are not. An interrupted put may be repeated.
 
   --server=HOST:PORT    where block_store_server listens (default 127.0.0.1:4001)
-  --in_flight=N         requests under way at once (default 16, at most 1024)
+  --in_flight=N         requests under way at once (default 16, at most 1024, and 64 MiB together)
   --request_bytes=N     what one moves at most: a multiple of 4096 (default 262144, at most 16777216)
   --mode=MODE           how it waits: busy (never sleeps), adaptive (default), event
   --help                this text

@@ -35,7 +35,7 @@ that took, beside cp through the same disk and memcpy. Without PATH it takes one
 packages has (/usr/lib/python3.11, 54 MB). Symbolic links and special files are named and left out. What it makes on
 the disk, twice the tree's size, is removed at its end; Ctrl-C ends it, and the server.
 
-  --in_flight=N          requests under way at once (default 16, at most 1024)
+  --in_flight=N          requests under way at once (default 16, at most 1024, and 64 MiB together)
   --request_bytes=N      what one moves at most: a multiple of 4096 (default 262144, at most 16777216)
   --directory=DIRECTORY  on the disk to be used (default /var/tmp)
   --mode=MODE            how both processes wait: busy (never sleeps), adaptive (default), event

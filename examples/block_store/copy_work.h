@@ -9,6 +9,7 @@
 #ifndef VERBENA_EXAMPLES_BLOCK_STORE_COPY_WORK_H_
 #define VERBENA_EXAMPLES_BLOCK_STORE_COPY_WORK_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "examples/block_store/limits.h"
 #include "examples/block_store/tree.h"
 #include "examples/block_store/volume_client.h"
 #include "examples/common/phase.h"
@@ -63,7 +65,10 @@ class CopyWork : public examples::Work {
         pieces_(tree.Pieces(max_bytes)),
         digests_(tree) {}
   uint64_t total_calls() const override { return pieces_.size(); }
-  int max_workers() const override { return 1 << 16; }
+  // More buffers than that would wait for each other's memory.
+  int max_workers() const override {
+    return static_cast<int>(std::max<uint64_t>(1, kMaxBytesInFlight / max_bytes_));
+  }
   verbena::Task<void> RunWorker(examples::Lane& lane) final;
 
  protected:

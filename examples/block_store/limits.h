@@ -14,6 +14,9 @@ inline constexpr uint64_t kBlockBytes = 4096;
 // One Write or Read moves at most this.
 inline constexpr uint64_t kMaxTransferBytes = uint64_t{16} << 20;
 
+// A client's transfers under way together: half of what a link's buffers may take by default.
+inline constexpr uint64_t kMaxBytesInFlight = uint64_t{64} << 20;
+
 // 8 TiB: every file system that Debian makes by default holds such a file.
 inline constexpr uint64_t kMaxVolumeBlocks = uint64_t{1} << 31;
 

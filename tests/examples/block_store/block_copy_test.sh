@@ -81,6 +81,8 @@ for client in 1 2 3; do diff -r "$tree" "$work/out$client" || fail "client $clie
 copy put "$tree/deep/1500001" one >/dev/null 2>&1
 copy get one "$work/one" >/dev/null 2>&1
 cmp "$tree/deep/1500001" "$work/one/1500001"
+# More in flight than there is memory for.
+copy verify one --in_flight=1024 --request_bytes=1048576 >/dev/null 2>&1 || fail "many in flight"
 copy list >"$work/list.out"
 [ "$(awk '{print $1}' "$work/list.out" | xargs)" = "copy1 copy2 copy3 one tree" ] || fail "list"
 

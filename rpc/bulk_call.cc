@@ -146,7 +146,7 @@ absl::Status Unsettled(const absl::Status& status, absl::Status waited) {
 }
 
 // Answers the server, which asks for memory, and waits for the call's end.
-Task<absl::Status> GiveLanding(ClientCall& call, ClientBulk& bulk, const CallOptions& options) {
+Task<absl::Status> GiveLanding(ClientCall& call, ClientBulk& bulk, Deadline deadline) {
   const LandingRequest wanted = call.landing_wanted();
   const uint64_t bytes = wanted.payload_bytes + wanted.message_bytes;
   const Endpoint& endpoint = call.link().endpoint();
@@ -155,12 +155,12 @@ Task<absl::Status> GiveLanding(ClientCall& call, ClientBulk& bulk, const CallOpt
   Buffer buffer;
   if (status.ok()) {
     absl::StatusOr<Buffer> allocated =
-        co_await AllocateUntil(endpoint.memory().landing(), bytes, options.deadline.when());
+        co_await AllocateUntil(endpoint.memory().landing(), bytes, deadline.when());
     status = allocated.status();
     if (allocated.ok()) buffer = *std::move(allocated);
   }
   while (status.ok() && call.landing_needed() && call.link().free_leases() == 0) {
-    status = co_await WithDeadline(FreeLeases(call.link(), 1), options.deadline.when());
+    status = co_await WithDeadline(FreeLeases(call.link(), 1), deadline.when());
   }
   // Otherwise it has ended meanwhile, and the await says how.
   if (call.landing_needed()) {
@@ -213,11 +213,11 @@ Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& meth
   // Nothing waits from here to the request's frame.
   if (status.ok()) status = bulk.Lend(*link->link());
   if (!status.ok()) co_return Settle(bulk, NotSent(std::move(status)), reply, options.info);
-  ClientCall call(*link, connection.shard().executor(), method, request, reply, options,
-                  bulk.message ? 0 : message_bytes);
+  ClientCall call(*link, connection.shard().executor(), method, request, reply, options.deadline,
+                  options.info, bulk.message ? 0 : message_bytes);
   call.set_bulk(&bulk);
   status = co_await call;
-  if (call.landing_needed()) status = co_await GiveLanding(call, bulk, options);
+  if (call.landing_needed()) status = co_await GiveLanding(call, bulk, options.deadline);
   if (bulk.settling()) {
     absl::Status waited = co_await bulk.Settled();
     if (!waited.ok()) co_return Unsettled(status, std::move(waited));
@@ -225,16 +225,16 @@ Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& meth
   co_return Settle(bulk, std::move(status), reply, options.info);
 }
 
-Task<absl::Status> FinishInLanding(ClientCall& call, MessageLite& reply,
-                                   const CallOptions& options) {
+Task<absl::Status> FinishInLanding(ClientCall& call, MessageLite& reply, Deadline deadline,
+                                   CallInfo* info) {
   ClientBulk bulk;
   absl::Cleanup leave = [&call] { call.LeaveBulk(); };
-  absl::Status status = co_await GiveLanding(call, bulk, options);
+  absl::Status status = co_await GiveLanding(call, bulk, deadline);
   if (bulk.settling()) {
     absl::Status waited = co_await bulk.Settled();
     if (!waited.ok()) co_return Unsettled(status, std::move(waited));
   }
-  co_return Settle(bulk, std::move(status), reply, options.info);
+  co_return Settle(bulk, std::move(status), reply, info);
 }
 
 }  // namespace verbena

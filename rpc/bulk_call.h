@@ -20,7 +20,7 @@ namespace verbena {
 
 // Whether `options` name anything that travels one-sided, or `method` may answer so.
 inline bool WantsBulk(const MethodDescriptor& method, const CallOptions& options) {
-  return method.payloads != Payloads::kNone || !options.request_payload.empty() ||
+  return method.payloads != Payloads::kNone || options.request_payload.has_memory() ||
          options.response_payload_into || options.max_response_payload != 0;
 }
 
@@ -31,7 +31,7 @@ Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& meth
 
 // `call` is landing_needed(), and has lent nothing yet.
 Task<absl::Status> FinishInLanding(ClientCall& call, google::protobuf::MessageLite& reply,
-                                   const CallOptions& options);
+                                   Deadline deadline, CallInfo* info);
 
 }  // namespace verbena
 

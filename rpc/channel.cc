@@ -20,6 +20,48 @@ absl::Status NotOnAnExecutor() {
       "Runtime::BlockOn(task) or Runtime::Spawn(task)");
 }
 
+// UNAVAILABLE when there is none before `deadline`.
+Task<absl::StatusOr<ClientLink*>> LinkOf(Connection& connection, Deadline deadline) {
+  while (connection.usable_link() == nullptr) {
+    absl::Status ready = co_await WithDeadline(connection.Ready(), deadline.when());
+    if (!ready.ok()) co_return ready;
+  }
+  co_return connection.usable_link();
+}
+
+// A call that moves nothing one-sided, unless it turns out that its messages must.
+Task<absl::Status> EagerCall(Channel& channel, const MethodDescriptor& method,
+                             const google::protobuf::MessageLite& request,
+                             google::protobuf::MessageLite& reply, Deadline deadline,
+                             CallInfo* info) {
+  Connection* connection = channel.ConnectionHere();
+  if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotSent);
+  ClientLink* link = connection->usable_link();
+  if (link == nullptr) {
+    absl::StatusOr<ClientLink*> found = co_await LinkOf(*connection, deadline);
+    if (!found.ok()) co_return WithOutcome(found.status(), Outcome::kNotSent);
+    link = *found;
+  }
+  const size_t request_bytes = request.ByteSizeLong();
+  if (request_bytes > link->link()->max_body_bytes()) {
+    co_return co_await BulkCall(*connection, method, request, reply,
+                                {.deadline = deadline, .info = info});
+  }
+  ClientCall call(*link, connection->shard().executor(), method, request, reply, deadline, info,
+                  request_bytes);
+  absl::Status status = co_await call;
+  if (!call.landing_needed()) co_return status;
+  co_return co_await FinishInLanding(call, reply, deadline, info);
+}
+
+Task<absl::Status> PayloadCall(Channel& channel, const MethodDescriptor& method,
+                               const google::protobuf::MessageLite& request,
+                               google::protobuf::MessageLite& reply, CallOptions options) {
+  Connection* connection = channel.ConnectionHere();
+  if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotSent);
+  co_return co_await BulkCall(*connection, method, request, reply, std::move(options));
+}
+
 }  // namespace
 
 Channel::Channel(Runtime& runtime, std::string target, ChannelOptions options)
@@ -50,10 +92,9 @@ Task<absl::Status> Channel::Connect() {
 Task<absl::StatusOr<Buffer>> Channel::AllocateBuffer(size_t bytes) {
   Connection* connection = ConnectionHere();
   if (connection == nullptr) co_return NotOnAnExecutor();
-  while (connection->usable_link() == nullptr) {
-    if (absl::Status ready = co_await connection->Ready(); !ready.ok()) co_return ready;
-  }
-  const PayloadMemory& memory = connection->usable_link()->link()->endpoint().memory();
+  absl::StatusOr<ClientLink*> link = co_await LinkOf(*connection, {});
+  if (!link.ok()) co_return link.status();
+  const PayloadMemory& memory = (*link)->link()->endpoint().memory();
   co_return co_await AllocateUntil(memory.send(), bytes, kNever);
 }
 
@@ -61,24 +102,11 @@ namespace internal {
 
 Task<absl::Status> UnaryCall(Channel& channel, const MethodDescriptor& method,
                              const google::protobuf::MessageLite& request,
-                             google::protobuf::MessageLite& reply, CallOptions options) {
-  Connection* connection = channel.ConnectionHere();
-  if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotSent);
-  ClientLink* link = connection->usable_link();
-  while (link == nullptr) {
-    absl::Status ready = co_await WithDeadline(connection->Ready(), options.deadline.when());
-    if (!ready.ok()) co_return WithOutcome(std::move(ready), Outcome::kNotSent);
-    link = connection->usable_link();
+                             google::protobuf::MessageLite& reply, CallOptions&& options) {
+  if (WantsBulk(method, options)) {
+    return PayloadCall(channel, method, request, reply, std::move(options));
   }
-  const size_t request_bytes = request.ByteSizeLong();
-  if (WantsBulk(method, options) || request_bytes > link->link()->max_body_bytes()) {
-    co_return co_await BulkCall(*connection, method, request, reply, std::move(options));
-  }
-  ClientCall call(*link, connection->shard().executor(), method, request, reply, options,
-                  request_bytes);
-  absl::Status status = co_await call;
-  if (!call.landing_needed()) co_return status;
-  co_return co_await FinishInLanding(call, reply, options);
+  return EagerCall(channel, method, request, reply, options.deadline, options.info);
 }
 
 }  // namespace internal

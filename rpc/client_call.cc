@@ -24,14 +24,15 @@ uint32_t RemainingUs(TimePoint deadline, TimePoint now) {
 
 ClientCall::ClientCall(ClientLink& link, Scheduler& scheduler, const MethodDescriptor& method,
                        const google::protobuf::MessageLite& request,
-                       google::protobuf::MessageLite& reply, const CallOptions& options,
+                       google::protobuf::MessageLite& reply, Deadline deadline, CallInfo* info,
                        size_t request_bytes)
     : link_(link),
       scheduler_(scheduler),
       method_(method),
       request_(request),
       reply_(reply),
-      options_(options),
+      deadline_(deadline),
+      info_(info),
       request_bytes_(request_bytes) {}
 
 void ClientCall::LeaveBulk() {
@@ -45,7 +46,7 @@ ClientCall::~ClientCall() {
 
 bool ClientCall::Begin() {
   // Reading the clock costs as much as posting a WR: only who asks for times pays.
-  if (options_.deadline.is_set() || options_.info != nullptr) started_ = scheduler_.now();
+  if (deadline_.is_set() || info_ != nullptr) started_ = scheduler_.now();
   stage_ = Stage::kEnded;
   body_bytes = request_bytes_ + (bulk_ != nullptr ? bulk_->request().encoded_bytes() : 0);
   if (body_bytes > link_.link()->max_body_bytes()) {
@@ -56,7 +57,7 @@ bool ClientCall::Begin() {
                           Outcome::kNotSent);
     return false;
   }
-  if (options_.deadline.when() <= started_) {
+  if (deadline_.when() <= started_) {
     status_ = WithOutcome(absl::DeadlineExceededError("the deadline passed before the call began"),
                           Outcome::kNotSent);
     return false;
@@ -76,7 +77,7 @@ bool ClientCall::Begin() {
   } else {
     link.AwaitWritable(*this);
   }
-  if (options_.deadline.is_set()) scheduler_.StartTimer(*this, options_.deadline.when());
+  if (deadline_.is_set()) scheduler_.StartTimer(*this, deadline_.when());
   return true;
 }
 
@@ -88,7 +89,7 @@ FrameHeader ClientCall::RequestHeader() const {
   frame.method_id = method_.id;
   if (bulk_ != nullptr) frame.flags = kFrameHasBulk;
   if (!VERBENA_MUTANT(kDeadlineNotCarried)) {
-    frame.deadline_us = RemainingUs(options_.deadline.when(), scheduler_.now());
+    frame.deadline_us = RemainingUs(deadline_.when(), scheduler_.now());
   }
   return frame;
 }
@@ -118,7 +119,7 @@ void ClientCall::SendLanding(const RemoteRange& landing) {
   landing_ = landing;
   body_bytes = kLandingBytes;
   if (char* body = link().Append(LandingHeader(), body_bytes)) {
-    EncodeLanding(landing_, body);
+    EncodeLanding(*landing_, body);
   } else {
     link().AwaitWritable(*this);
   }
@@ -126,7 +127,7 @@ void ClientCall::SendLanding(const RemoteRange& landing) {
 
 void ClientCall::OnWritable(Link& link) {
   if (sent_) {
-    EncodeLanding(landing_, link.Append(LandingHeader(), body_bytes));
+    EncodeLanding(*landing_, link.Append(LandingHeader(), body_bytes));
     return;
   }
   char* body = link.Append(RequestHeader(), body_bytes);
@@ -162,7 +163,7 @@ absl::Status ClientCall::OnResponse(const FrameHeader& frame, const char* body) 
     if (!bulk.ok()) return bulk.status();
     skip = *bulk;
   }
-  if (options_.info != nullptr) options_.info->reply_bytes = frame.body_bytes;
+  if (info_ != nullptr) info_->reply_bytes = frame.body_bytes;
   if (frame.status_code == 0) {
     ParseReply(frame, body, skip);
   } else {
@@ -178,10 +179,9 @@ absl::Status ClientCall::OnResponse(const FrameHeader& frame, const char* body) 
 }
 
 absl::Status ClientCall::OnLandingNeeded(const LandingRequest& wanted) {
-  if (!sent_ || landing_asked_) {
+  if (!sent_ || landing_wanted_.has_value()) {
     return absl::InvalidArgumentError("a landing was asked for out of turn");
   }
-  landing_asked_ = true;
   landing_wanted_ = wanted;
   stage_ = Stage::kLandingNeeded;
   Wake();
@@ -225,10 +225,10 @@ void ClientCall::End(absl::Status status) {
   stage_ = Stage::kEnded;
   status_ = std::move(status);
   SendWaiter::Unlink();
-  if (options_.deadline.is_set()) scheduler_.StopTimer(*this);
-  if (options_.info != nullptr) {
-    options_.info->elapsed = scheduler_.now() - started_;
-    options_.info->request_bytes = static_cast<uint32_t>(request_bytes_);
+  if (deadline_.is_set()) scheduler_.StopTimer(*this);
+  if (info_ != nullptr) {
+    info_->elapsed = scheduler_.now() - started_;
+    info_->request_bytes = static_cast<uint32_t>(request_bytes_);
   }
   link_.Release(id_);
 }

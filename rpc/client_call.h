@@ -14,6 +14,7 @@
 
 #include <concepts>
 #include <coroutine>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -33,11 +34,12 @@ class ClientBulk;
 
 class ClientCall final : public Suspension, private SendWaiter, private Timer {
  public:
-  // All are borrowed until the call ends. `link` must be usable(). `request_bytes` is what the
-  // request takes in the frame, its size being cached; 0 when it travels in `bulk`.
+  // All are borrowed until the call ends; `info` may be null. `link` must be usable().
+  // `request_bytes` is what the request takes in the frame, its size being cached; 0 when it
+  // travels in `bulk`.
   ClientCall(ClientLink& link, Scheduler& scheduler, const MethodDescriptor& method,
              const google::protobuf::MessageLite& request, google::protobuf::MessageLite& reply,
-             const CallOptions& options, size_t request_bytes);
+             Deadline deadline, CallInfo* info, size_t request_bytes);
   ~ClientCall() override;
 
   // What it moves one-sided; before it is awaited, or awaited again. Outlives the call, or calls
@@ -68,7 +70,7 @@ class ClientCall final : public Suspension, private SendWaiter, private Timer {
 
   // The server waits for a landing of this; the call has not ended.
   bool landing_needed() const { return active_ && stage_ == Stage::kLandingNeeded; }
-  const LandingRequest& landing_wanted() const { return landing_wanted_; }
+  const LandingRequest& landing_wanted() const { return *landing_wanted_; }
   // Sends what it asked for; the call is then awaited again. Only while landing_needed().
   void SendLanding(const RemoteRange& landing);
   // Ends a call that the caller cannot go on with; the next await returns `status`.
@@ -105,17 +107,17 @@ class ClientCall final : public Suspension, private SendWaiter, private Timer {
   const MethodDescriptor& method_;
   const google::protobuf::MessageLite& request_;
   google::protobuf::MessageLite& reply_;
-  const CallOptions& options_;
+  const Deadline deadline_;
+  CallInfo* const info_;
   ClientBulk* bulk_ = nullptr;
   CallId id_;
   size_t request_bytes_;
   Stage stage_ = Stage::kNew;
   bool suspended_ = false;
-  bool active_ = false;         // holds a slot
-  bool sent_ = false;           // the request was given to the link
-  bool landing_asked_ = false;  // once only
-  LandingRequest landing_wanted_;
-  RemoteRange landing_;  // that waits for room to be sent
+  bool active_ = false;                           // holds a slot
+  bool sent_ = false;                             // the request was given to the link
+  std::optional<LandingRequest> landing_wanted_;  // once only
+  std::optional<RemoteRange> landing_;            // that waits for room to be sent
   TimePoint started_{};
   absl::Status status_;
 };

@@ -80,9 +80,17 @@ absl::StatusOr<ClientCall*> ClientLink::Find(const FrameHeader& frame) const {
 }
 
 absl::Status ClientLink::OnResponse(const FrameHeader& frame, const char* body) {
-  absl::StatusOr<ClientCall*> call = Find(frame);
-  if (!call.ok()) return call.status();
-  if (*call != nullptr) return (*call)->OnResponse(frame, body);
+  if (frame.call_slot < slots_.size()) {
+    const Slot& slot = slots_[frame.call_slot];
+    if (slot.call != nullptr && slot.generation == frame.call_generation) {
+      return slot.call->OnResponse(frame, body);
+    }
+  }
+  return OnLateResponse(frame);
+}
+
+absl::Status ClientLink::OnLateResponse(const FrameHeader& frame) {
+  if (absl::Status status = Find(frame).status(); !status.ok()) return status;
   ++stats_.late_responses;
   if (!quarantine_.empty()) EndQuarantine(frame);
   return absl::OkStatus();

@@ -90,6 +90,8 @@ class ClientLink final : public FrameSink, private SendWaiter {
   // The call that a frame is for; nullptr when it has ended. An error when it never was.
   absl::StatusOr<ClientCall*> Find(const FrameHeader& frame) const;
   absl::Status OnResponse(const FrameHeader& frame, const char* body);
+  // Of a call that has ended, if it ever was.
+  absl::Status OnLateResponse(const FrameHeader& frame);
   absl::Status OnLandingNeeded(const FrameHeader& frame, const char* body);
   void EndQuarantine(const FrameHeader& frame);
 

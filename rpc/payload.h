@@ -57,6 +57,8 @@ class Payload {
   // Bytes.
   size_t size() const { return parts_ == nullptr ? first_.size() : parts_->bytes; }
   bool empty() const { return size() == 0; }
+  // Whether it holds any Buffer, even an empty one.
+  bool has_memory() const { return first_ || parts_ != nullptr; }
 
   // Its parts in order, each of one Buffer; some may be empty.
   size_t part_count() const { return parts_ == nullptr ? 1 : parts_->views.size(); }

@@ -33,13 +33,11 @@ ServerBulk& ServerCall::Bulk() {
   return *bulk_;
 }
 
-absl::Status ServerCall::CheckRequest(const RequestBulk* bulk) const {
-  const MethodDescriptor& method = *entry_.method->descriptor;
-  const bool has_payload = bulk != nullptr && bulk->payload_bytes > 0;
-  if (has_payload == method.request_payload()) return absl::OkStatus();
+absl::Status ServerCall::UnlikeTheMethod(bool has_payload) const {
   return absl::InvalidArgumentError(
-      fmt::format("{} takes {} payload with its request, and was given {}", method.full_name,
-                  has_payload ? "no" : "a", has_payload ? "one" : "none"));
+      fmt::format("{} takes {} payload with its request, and was given {}",
+                  entry_.method->descriptor->full_name, has_payload ? "no" : "a",
+                  has_payload ? "one" : "none"));
 }
 
 absl::Status ServerCall::NotParsed(size_t bytes) const {
@@ -48,39 +46,44 @@ absl::Status ServerCall::NotParsed(size_t bytes) const {
                                                 request_->GetTypeName()));
 }
 
+void ServerCall::BeginBulk(ServerLink& link, TimePoint deadline, const RequestBulk& bulk) {
+  if (bulk_ == nullptr) bulk_ = std::make_unique<ServerBulk>();
+  has_bulk_ = true;
+  bulk_->Begin(link, id_, deadline, bulk);
+}
+
 void ServerCall::Start(ServerLink& link, CallId id, const FrameHeader& frame, const char* body,
                        const RequestBulk* bulk) {
   link_ = &link;
   id_ = id;
-  const size_t skip = bulk == nullptr ? 0 : bulk->encoded_bytes();
-  request_bytes_ = frame.body_bytes - skip;
-  const bool in_frame = bulk == nullptr || bulk->message_bytes == 0;
-  absl::Status status;
-  if (in_frame && !request_->ParseFromArray(body + skip, static_cast<int>(request_bytes_))) {
-    status = NotParsed(request_bytes_);
-  }
-  if (status.ok()) status = CheckRequest(bulk);
-  const bool has_deadline = frame.deadline_us != 0;
   const TimePoint deadline =
-      has_deadline ? shard_.executor().now() + std::chrono::microseconds(frame.deadline_us)
-                   : kNever;
+      frame.deadline_us == 0
+          ? kNever
+          : shard_.executor().now() + std::chrono::microseconds(frame.deadline_us);
+  request_bytes_ = frame.body_bytes;
   if (bulk != nullptr) {
-    if (bulk_ == nullptr) bulk_ = std::make_unique<ServerBulk>();
-    has_bulk_ = true;
-    bulk_->Begin(link, id, deadline, *bulk);
+    BeginBulk(link, deadline, *bulk);
+    body += bulk->encoded_bytes();
+    request_bytes_ -= bulk->encoded_bytes();
   }
-  if (!status.ok()) {
-    Respond(status, Outcome::kNotSent);
+  const bool in_frame = bulk == nullptr || bulk->message_bytes == 0;
+  if (in_frame && !request_->ParseFromArray(body, static_cast<int>(request_bytes_))) {
+    Respond(NotParsed(request_bytes_), Outcome::kNotSent);
+    return;
+  }
+  const bool has_payload = bulk != nullptr && bulk->payload_bytes > 0;
+  if (has_payload != entry_.method->descriptor->request_payload()) {
+    Respond(UnlikeTheMethod(has_payload), Outcome::kNotSent);
     return;
   }
   cancel_.emplace();
   context_.emplace(ServerContext(*entry_.method->descriptor, *cancel_, link.peer(), *this));
-  if (has_deadline) {
+  if (deadline != kNever) {
     context_->deadline_ = Deadline(deadline);
     shard_.executor().StartTimer(*this, deadline);
     timer_running_ = true;
   }
-  if (has_bulk_ && bulk_->fetches()) {
+  if (bulk != nullptr && bulk_->fetches()) {
     fetching_ = true;
     task_ = FetchAndRun();
     task_.Start(shard_.executor(), &*cancel_, this);
@@ -267,14 +270,13 @@ void ServerCall::WriteResponse(char* body) {
 
 void ServerCall::Finish() {
   SendWaiter::Unlink();
-  const bool large_reply = body_bytes > kMaxPooledMessageBytes ||
-                           (has_bulk_ && bulk_->response().message_bytes > kMaxPooledMessageBytes);
+  bool large_reply = body_bytes > kMaxPooledMessageBytes;
   if (has_bulk_) {
+    large_reply |= bulk_->response().message_bytes > kMaxPooledMessageBytes;
     bulk_->Clear();
-    has_bulk_ = false;
+    has_bulk_ = fetching_ = asks_landing_ = false;
+    invalidated = 0;
   }
-  fetching_ = asks_landing_ = false;
-  invalidated = 0;
   std::exchange(link_, nullptr)->OnCallDone(*this);
   if (request_bytes_ > kMaxPooledMessageBytes) {
     request_.reset(entry_.method->request_prototype->New());

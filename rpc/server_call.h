@@ -72,7 +72,8 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   VERBENA_CORO_WRAPPER Task<absl::Status> WriteResponsePayload(BufferView part) override;
 
   ServerBulk& Bulk();
-  absl::Status CheckRequest(const RequestBulk* bulk) const;
+  void BeginBulk(ServerLink& link, TimePoint deadline, const RequestBulk& bulk);
+  absl::Status UnlikeTheMethod(bool has_payload) const;
   absl::Status NotParsed(size_t bytes) const;
   absl::Status RunHandler();
   Task<absl::Status> FetchAndRun();

@@ -21,9 +21,10 @@ class Channel;
 
 namespace internal {
 
-Task<absl::Status> UnaryCall(Channel& channel, const MethodDescriptor& method,
-                             const google::protobuf::MessageLite& request,
-                             google::protobuf::MessageLite& reply, CallOptions options);
+// Takes `options` before it returns; the rest is borrowed until the Task ends.
+VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<absl::Status> UnaryCall(
+    Channel& channel, const MethodDescriptor& method, const google::protobuf::MessageLite& request,
+    google::protobuf::MessageLite& reply, CallOptions&& options);
 
 template <typename Reply>
 Task<absl::StatusOr<Reply>> UnaryCallReturning(Channel& channel, const MethodDescriptor& method,

@@ -128,8 +128,16 @@ absl::StatusOr<FileSpool> FileSpool::Create(const std::string& listener) {
 }
 
 absl::StatusOr<FileSpool> FileSpool::Adopt(const std::string& directory) {
-  absl::StatusOr<FileLock> lock = FileLock::Take(directory + "/" + kServer + ".lock");
+  // It appears only once it is held: who finds it and not held takes its process for dead.
+  const std::string path = directory + "/" + kServer + ".lock";
+  const std::string hidden = directory + "/." + kServer + ".lock";
+  absl::StatusOr<FileLock> lock = FileLock::Take(hidden);
   if (!lock.ok()) return lock.status();
+  if (::link(hidden.c_str(), path.c_str()) != 0) {
+    return errno == EEXIST ? absl::AlreadyExistsError(fmt::format("{} is there", path))
+                           : FileError("link", path);
+  }
+  ::unlink(hidden.c_str());
   return FileSpool(directory, kServer, kClient, *std::move(lock));
 }
 
@@ -139,10 +147,12 @@ bool FileSpool::PeerHasClosed() const { return Exists(Path(theirs_, "end")); }
 
 bool FileSpool::PeerIsDead() const {
   const std::string lock = Path(theirs_, "lock");
-  if (FileLock::IsHeld(lock)) return false;
+  if (Exists(lock)) return !FileLock::IsHeld(lock);
   // Before a server has taken the connection, its listener stands for it.
   const std::string listener = fs::path(directory_).parent_path();
-  return Exists(lock) || !FileLock::IsHeld(ListenerLockPath(listener));
+  if (FileLock::IsHeld(ListenerLockPath(listener))) return false;
+  // Unless it was taken meanwhile.
+  return !FileLock::IsHeld(lock);
 }
 
 absl::Status FileSpool::Write(const std::string& message) {

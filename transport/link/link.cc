@@ -39,6 +39,7 @@ void Link::MarkOpen(const LinkParameters& parameters, uint32_t max_reads, const 
                     FirstSend first_send) {
   credits_ = SendCredits(parameters.credit_grant);
   one_sided_.set_max_reads(max_reads);
+  one_sided_.set_fences_reads(qp_->context->device->transport_type == IBV_TRANSPORT_IWARP);
   send_bytes_ = std::min(parameters.eager_bytes, endpoint_.limits().eager_bytes);
   features_ = parameters.features;
   peer_ = peer;
@@ -270,7 +271,8 @@ void Link::PostPending() {
         ++since_signal_ >= kSignalInterval || (i + 1 == count && (!is_inline || !writers_.empty()));
     if (signal) since_signal_ = 0;
     chain.Set(i, WrIdOf(position).Pack(), buffers.data(send.buffer), send.bytes,
-              (is_inline ? IBV_SEND_INLINE : 0) | (signal ? IBV_SEND_SIGNALED : 0),
+              one_sided_.fence() | (is_inline ? IBV_SEND_INLINE : 0) |
+                  (signal ? IBV_SEND_SIGNALED : 0),
               send.invalidated);
     stats_.bytes_sent += send.bytes;
   }

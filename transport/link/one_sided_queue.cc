@@ -63,14 +63,14 @@ uint32_t OneSidedQueue::Prepare(uint32_t slots) {
     ibv_send_wr& request = requests_[count];
     request.next = &request + 1;
     request.opcode = is_read ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
-    request.send_flags = 0;
+    request.send_flags = is_read ? 0U : fence();
     request.wr.rdma.remote_addr = part.remote_address;
     request.wr.rdma.rkey = prepared_->remote_.rkey;
   }
   prepared_count_ = count;
   if (count == 0) return 0;
   requests_[count - 1].next = nullptr;
-  requests_[count - 1].send_flags = IBV_SEND_SIGNALED;
+  requests_[count - 1].send_flags |= IBV_SEND_SIGNALED;
   return count;
 }
 

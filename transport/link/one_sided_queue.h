@@ -42,6 +42,11 @@ class OneSidedQueue {
 
   void set_max_reads(uint32_t max_reads) { bounds_.max_reads = max_reads; }
   uint32_t max_reads() const { return bounds_.max_reads; }
+  // For a device that completes a WR before the READs posted ahead of it (siw 6.1), while a
+  // completion is taken to mean that everything before it has ended: IBV_SEND_FENCE for what is
+  // posted now, else 0.
+  void set_fences_reads(bool fences_reads) { fences_reads_ = fences_reads; }
+  unsigned fence() const { return fences_reads_ && reads_out_ != 0 ? IBV_SEND_FENCE : 0U; }
 
   void Add(Transfer& transfer);
   // Nothing more of it is posted; it ends with what is. Its listener hears no more.
@@ -89,6 +94,7 @@ class OneSidedQueue {
   std::array<IntrusiveList<Transfer>, 2> waiting_;  // by direction; the first may be half posted
   Transfer::Direction turn_ = Transfer::Direction::kWrite;
   uint32_t reads_out_ = 0;
+  bool fences_reads_ = false;
 
   // The chain under preparation.
   Transfer* prepared_ = nullptr;

@@ -60,9 +60,9 @@ class ServerCall {
 
 namespace internal {
 
-Task<absl::Status> UnaryCall(Channel& channel, const MethodDescriptor& method,
-                             const google::protobuf::MessageLite& request,
-                             google::protobuf::MessageLite& reply, CallOptions options) {
+Task<absl::Status> Answer(Channel& channel, const MethodDescriptor& method,
+                          const google::protobuf::MessageLite& request,
+                          google::protobuf::MessageLite& reply, CallOptions options) {
   channel.method = &method;
   channel.request = &request;
   channel.reply = &reply;
@@ -70,6 +70,12 @@ Task<absl::Status> UnaryCall(Channel& channel, const MethodDescriptor& method,
   channel.options = std::move(options);
   if (channel.answer.ok()) reply.ParseFromString(channel.serialized_request);
   co_return channel.answer;
+}
+
+Task<absl::Status> UnaryCall(Channel& channel, const MethodDescriptor& method,
+                             const google::protobuf::MessageLite& request,
+                             google::protobuf::MessageLite& reply, CallOptions&& options) {
+  return Answer(channel, method, request, reply, std::move(options));
 }
 
 }  // namespace internal

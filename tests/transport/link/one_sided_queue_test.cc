@@ -29,6 +29,8 @@ class OneSidedQueueTest : public testing::Test, private internal::BlockOwner {
         pool_.Take(direction, {&view, 1}, {.address = 1000, .bytes = bytes, .rkey = 9}, nullptr));
   }
 
+  BufferView WholeView() const { return buffer_.view(); }
+
   // Prepares and posts one chain; its opcode, and how many WRs.
   std::pair<ibv_wr_opcode, uint32_t> Post(uint32_t slots) {
     const uint32_t count = queue_.Prepare(slots);
@@ -107,6 +109,43 @@ TEST_F(OneSidedQueueTest, ALongTransferTakesNoMoreSlotsThanThereAre) {
   EXPECT_EQ(Post(64).second, 3u);
   queue_.Completed(10);
   EXPECT_EQ(pool_.in_use(), 0u);
+}
+
+TEST_F(OneSidedQueueTest, ATransferThatIsStoppedPostsNoMoreAndEndsWithWhatIsPosted) {
+  const BufferView view = WholeView();
+  Transfer& half = pool_.Take(Direction::kWrite, {&view, 1},
+                              {.address = 0, .bytes = view.size(), .rkey = 9}, nullptr);
+  queue_.Add(half);
+  EXPECT_EQ(Post(7).second, 7u);
+  queue_.Stop(half);
+  EXPECT_FALSE(queue_.waiting());
+  EXPECT_EQ(pool_.in_use(), 1u) << "the device is still at it";
+  queue_.Completed(7);
+  EXPECT_EQ(pool_.in_use(), 0u);
+  Transfer& none = pool_.Take(Direction::kRead, {&view, 1},
+                              {.address = 0, .bytes = view.size(), .rkey = 9}, nullptr);
+  queue_.Add(none);
+  queue_.Stop(none);
+  EXPECT_FALSE(queue_.waiting());
+  EXPECT_EQ(pool_.in_use(), 0u);
+}
+
+// siw 6.1 completes what is posted behind a READ before that.
+TEST_F(OneSidedQueueTest, WhereCompletionsOvertakeReadsWhatIsPostedBehindThemIsFenced) {
+  queue_.set_fences_reads(true);
+  Add(Direction::kWrite, 50);
+  EXPECT_EQ(queue_.Prepare(64), 1u);
+  EXPECT_EQ(queue_.chain()->send_flags, static_cast<unsigned>(IBV_SEND_SIGNALED));
+  queue_.Posted(posted_++);
+  Add(Direction::kRead, 50);
+  EXPECT_EQ(Post(64), (Posted{IBV_WR_RDMA_READ, 1}));
+  EXPECT_EQ(queue_.fence(), static_cast<unsigned>(IBV_SEND_FENCE));
+  Add(Direction::kWrite, 50);
+  EXPECT_EQ(queue_.Prepare(64), 1u);
+  EXPECT_EQ(queue_.chain()->send_flags, static_cast<unsigned>(IBV_SEND_SIGNALED | IBV_SEND_FENCE));
+  queue_.Posted(posted_++);
+  queue_.Completed(posted_);
+  EXPECT_EQ(queue_.fence(), 0u);
 }
 
 TEST_F(OneSidedQueueTest, PositionsMayWrapAround) {

@@ -21,15 +21,19 @@ class ReadmeTest(unittest.TestCase):
         if "README.md" not in tree.files():
             self.skipTest("there is no README.md")
 
-    def test_its_code_is_a_part_of_the_hello_example(self):
-        source = tree.text("examples/hello/hello.cc")
-        self.assertNotEqual([], blocks("cpp"))
-        for block in blocks("cpp"):
-            self.assertIn(block.strip(), source)
+    def assert_parts_of_examples(self, language, *names):
+        sources = [tree.text(name) for name in names]
+        self.assertNotEqual([], blocks(language))
+        for block in blocks(language):
+            self.assertTrue(any(block.strip() in source for source in sources), block)
 
-    def test_its_schema_is_a_part_of_the_hello_example(self):
-        for block in blocks("proto"):
-            self.assertIn(block.strip(), tree.text("examples/hello/hello.proto"))
+    def test_its_code_is_a_part_of_the_examples(self):
+        self.assert_parts_of_examples("cpp", "examples/hello/hello.cc",
+                                      "examples/block_store/block_service.cc")
+
+    def test_its_schemas_are_parts_of_the_examples(self):
+        self.assert_parts_of_examples("proto", "examples/hello/hello.proto",
+                                      "examples/block_store/block_store.proto")
 
     def test_the_commands_and_files_that_it_names_are_there(self):
         for command in re.findall(r"\./dev ([a-z-]+)", tree.text("README.md")):

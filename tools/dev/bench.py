@@ -61,6 +61,8 @@ def arguments():
                     for name in options.only]
     if options.parameters:
         options.only.append("parameters")
+    if options.vm and not options.only:
+        options.only = ["rpc"]
     options.only = options.only or [name for name in BENCHMARKS if name not in ON_REQUEST]
     for name in options.only:
         if name not in BENCHMARKS:

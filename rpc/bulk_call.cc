@@ -135,7 +135,7 @@ absl::Status Settle(ClientBulk& bulk, absl::Status status, MessageLite& reply, C
   }
   if (info != nullptr) {
     info->request_payload = std::move(bulk.payload);
-    info->response_payload = bulk.TakeResponsePayload();
+    info->response_payload = status.ok() ? bulk.TakeResponsePayload() : std::move(bulk.landing);
   }
   return status;
 }

@@ -80,10 +80,9 @@ Task<absl::Status> ServerBulk::Fetch() {
   }
   VERBENA_CO_ASSIGN_OR_RETURN(
       fetched_, co_await AllocateUntil(link->endpoint().memory().receive(), bytes, deadline_));
-  VERBENA_CO_ASSIGN_OR_RETURN(link, OpenLink());
   // Not cut short: the client takes the response as the proof that nothing is read any more.
   CancelScope shield;
-  VERBENA_CO_RETURN_IF_ERROR(co_await ReadSources(*link).In(&shield));
+  VERBENA_CO_RETURN_IF_ERROR(co_await ReadSources().In(&shield));
   VERBENA_CO_ASSIGN_OR_RETURN(link, OpenLink());
   if (!link->checks_payloads()) co_return absl::OkStatus();
   const uint32_t arrived = ExtendChecksum(0, fetched_.view());
@@ -93,14 +92,14 @@ Task<absl::Status> ServerBulk::Fetch() {
                   arrived, request_.checksum));
 }
 
-Task<absl::Status> ServerBulk::ReadSources(Link& link) {
+Task<absl::Status> ServerBulk::ReadSources() {
   size_t offset = 0;
   for (uint32_t i = 0; i < request_.source_count; ++i) {
     const RemoteRange& source = request_.sources[i];
-    // A lost link ends the first await that it finds, so it is there at each.
+    // After every wait the link may be gone.
+    VERBENA_CO_ASSIGN_OR_RETURN(Link * link, OpenLink());
     VERBENA_CO_RETURN_IF_ERROR(co_await TransferAwaiter(
-        link, Transfer::Direction::kRead, fetched_.Slice(offset, source.bytes), source));
-    if (!link.open()) co_return absl::UnavailableError("the link was lost");
+        *link, Transfer::Direction::kRead, fetched_.Slice(offset, source.bytes), source));
     offset += source.bytes;
   }
   co_return absl::OkStatus();

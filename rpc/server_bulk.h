@@ -84,7 +84,7 @@ class ServerBulk final : private SendWaiter {
   // The link, if it is still there.
   absl::StatusOr<Link*> OpenLink() const;
   absl::Status CheckMemory(const BufferView& view, const Link& link) const;
-  Task<absl::Status> ReadSources(Link& link);
+  Task<absl::Status> ReadSources();
   void OnWritable(Link& link) override;
   FrameHeader LandingNeededHeader() const;
   void Start(Link& link, absl::Span<const BufferView> views, RemoteRange to,

@@ -25,11 +25,7 @@ ServerCall::~ServerCall() {
 }
 
 ServerBulk& ServerCall::Bulk() {
-  if (bulk_ == nullptr) bulk_ = std::make_unique<ServerBulk>();
-  if (!has_bulk_) {
-    has_bulk_ = true;
-    bulk_->Begin(*link_, id_, context_.has_value() ? context_->deadline().when() : kNever, {});
-  }
+  if (!has_bulk_) BeginBulk(context_->deadline().when(), {});
   return *bulk_;
 }
 
@@ -46,10 +42,10 @@ absl::Status ServerCall::NotParsed(size_t bytes) const {
                                                 request_->GetTypeName()));
 }
 
-void ServerCall::BeginBulk(ServerLink& link, TimePoint deadline, const RequestBulk& bulk) {
+void ServerCall::BeginBulk(TimePoint deadline, const RequestBulk& bulk) {
   if (bulk_ == nullptr) bulk_ = std::make_unique<ServerBulk>();
   has_bulk_ = true;
-  bulk_->Begin(link, id_, deadline, bulk);
+  bulk_->Begin(*link_, id_, deadline, bulk);
 }
 
 void ServerCall::Start(ServerLink& link, CallId id, const FrameHeader& frame, const char* body,
@@ -62,7 +58,7 @@ void ServerCall::Start(ServerLink& link, CallId id, const FrameHeader& frame, co
           : shard_.executor().now() + std::chrono::microseconds(frame.deadline_us);
   request_bytes_ = frame.body_bytes;
   if (bulk != nullptr) {
-    BeginBulk(link, deadline, *bulk);
+    BeginBulk(deadline, *bulk);
     body += bulk->encoded_bytes();
     request_bytes_ -= bulk->encoded_bytes();
   }

@@ -71,8 +71,9 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   size_t response_payload_room() const override;
   VERBENA_CORO_WRAPPER Task<absl::Status> WriteResponsePayload(BufferView part) override;
 
+  // That of this call, begun if it has none yet; while its context lives.
   ServerBulk& Bulk();
-  void BeginBulk(ServerLink& link, TimePoint deadline, const RequestBulk& bulk);
+  void BeginBulk(TimePoint deadline, const RequestBulk& bulk);
   absl::Status UnlikeTheMethod(bool has_payload) const;
   absl::Status NotParsed(size_t bytes) const;
   absl::Status RunHandler();

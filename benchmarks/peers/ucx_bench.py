@@ -17,6 +17,8 @@ import sys
 import tempfile
 import time
 
+import bench_script
+
 PATIENCE_S = 20
 
 
@@ -139,17 +141,9 @@ def main():
             row.update(ping_pong(options, size, cores) if outstanding == 1 else
                        stream(options, size, outstanding, cores))
             print_row(row)
-            if options.json:
-                with open(options.json, "a") as file:
-                    file.write(json.dumps(row, separators=(",", ":")) + "\n")
+            bench_script.append_json(options.json, [row])
     return 0
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except (RuntimeError, subprocess.SubprocessError, OSError) as error:
-        print(f"ucx_bench: {error}", file=sys.stderr)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    bench_script.run("ucx_bench", main)

@@ -15,6 +15,7 @@ import sys
 import shutil
 import tempfile
 
+import bench_script
 import ucx_bench
 
 FIRST_RUN_BYTES = 64 << 20
@@ -95,17 +96,9 @@ def main():
         for outstanding in options.outstanding:
             row = measure(options, size, outstanding, cores)
             print_row(row)
-            if options.json:
-                with open(options.json, "a") as file:
-                    file.write(json.dumps(row, separators=(",", ":")) + "\n")
+            bench_script.append_json(options.json, [row])
     return 0
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except (RuntimeError, subprocess.SubprocessError, OSError) as error:
-        print(f"ucx_payload_bench: {error}", file=sys.stderr)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    bench_script.run("ucx_payload_bench", main)

@@ -15,7 +15,8 @@ import sys
 import tempfile
 
 import verbs_bench
-import ucx_bench  # verbs_bench knows where it lies
+import bench_script  # verbs_bench knows where these lie
+import ucx_bench
 
 MIB = 1 << 20
 FLOOR_BYTES = 32 * MIB  # that one run of ib_write_bw moves, if these are enough messages
@@ -113,18 +114,9 @@ def main():
         payload_round(options, payloads)
     rows = [*floor_rows(options, floor), *payload_rows(options, payloads, floor)]
     print_rows(rows)
-    if options.json:
-        with open(options.json, "a") as file:
-            for row in rows:
-                file.write(json.dumps(row, separators=(",", ":")) + "\n")
+    bench_script.append_json(options.json, rows)
     return 0
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except (RuntimeError, subprocess.SubprocessError, OSError) as error:
-        print(f"payload_verbs_bench: {error}", file=sys.stderr)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    bench_script.run("payload_verbs_bench", main)

@@ -17,6 +17,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "peers"))
+import bench_script
 import ucx_bench
 
 PATIENCE_S = 120
@@ -143,18 +144,9 @@ def main():
         calls_round(options, calls)
     rows = [*floor_rows(options, floor), *call_rows(options, calls, floor)]
     print_rows(rows)
-    if options.json:
-        with open(options.json, "a") as file:
-            for row in rows:
-                file.write(json.dumps(row, separators=(",", ":")) + "\n")
+    bench_script.append_json(options.json, rows)
     return 0
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except (RuntimeError, subprocess.SubprocessError, OSError) as error:
-        print(f"verbs_bench: {error}", file=sys.stderr)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    bench_script.run("verbs_bench", main)

@@ -85,6 +85,24 @@ class FaultyServerTest : public PayloadFixture {
         {.deadline = deadline, .info = &info, .response_payload_into = std::move(into)});
     co_return Got{std::move(status), std::move(info.response_payload)};
   }
+  // One call, and a second with the same memory if that went well.
+  Task<absl::Status> GetTwice() {
+    Got first = co_await GetFirst();
+    if (!first.status.ok()) co_return first.status;
+    std::memset(first.buffer.data(), 'A', kBytes);
+    Got second = co_await Get(std::move(first.buffer));
+    co_return second.status;
+  }
+  Task<Got> GetFirst(Deadline deadline = {}) {
+    std::vector<Buffer> buffers = co_await Neighbours();
+    co_return co_await Get(std::move(buffers[0]), deadline);
+  }
+  // Until the client has noticed that its link is lost.
+  Task<void> AwaitNoLink() {
+    while (client_runtime_->shard(0).EndpointOn(0).value()->stats().links > 0) {
+      (void)co_await Sleep(milliseconds(1));
+    }
+  }
   // Neighbours in memory: what is written past the end of one lands in another.
   Task<std::vector<Buffer>> Neighbours() {
     std::vector<Buffer> buffers;
@@ -141,9 +159,7 @@ TEST_F(FaultyServerTest, AWriteAfterTheResponseFindsTheLeaseOver) {
       // The application's again.
       std::memset(got.buffer.data(), 'B', kBytes);
       returned_ = true;
-      while (client_runtime_->shard(0).EndpointOn(0).value()->stats().links > 0) {
-        (void)co_await Sleep(milliseconds(1));
-      }
+      co_await AwaitNoLink();
       EXPECT_TRUE(AllAre(got.buffer, 'B')) << "a late write landed";
       co_return absl::OkStatus();
     };
@@ -170,16 +186,7 @@ TEST_F(FaultyServerTest, AWriteAfterTheResponseFindsTheLeaseOver) {
 TEST_F(FaultyServerTest, AnOldKeyOpensNoLaterLease) {
   Faulty faulty;
   StartClientOfRogue(faulty);
-  auto client = [this]() -> Task<absl::Status> {
-    std::vector<Buffer> buffers = co_await Neighbours();
-    Got first = co_await Get(std::move(buffers[0]));
-    if (!first.status.ok()) co_return first.status;
-    std::memset(first.buffer.data(), 'A', kBytes);
-    // The same memory, under a new key.
-    Got second = co_await Get(std::move(first.buffer));
-    co_return second.status;
-  };
-  absl::Status status = Play(faulty, client(), [&] {
+  absl::Status status = Play(faulty, GetTwice(), [&] {
     const Faulty::Request first = faulty.Next();
     faulty.peer->SendInvalidating(Faulty::Response(first), first.landing.rkey);
     const Faulty::Request second = faulty.Next();
@@ -196,12 +203,9 @@ TEST_F(FaultyServerTest, ALeaseThatIsEndedTwiceEndsTheLink) {
   Faulty faulty;
   StartClientOfRogue(faulty);
   auto client = [this]() -> Task<absl::Status> {
-    std::vector<Buffer> buffers = co_await Neighbours();
-    Got got = co_await Get(std::move(buffers[0]));
+    Got got = co_await GetFirst();
     if (!got.status.ok()) co_return got.status;
-    while (client_runtime_->shard(0).EndpointOn(0).value()->stats().links > 0) {
-      (void)co_await Sleep(milliseconds(1));
-    }
+    co_await AwaitNoLink();
     co_return got.status;
   };
   absl::Status status = Play(faulty, client(), [&] {
@@ -217,14 +221,7 @@ TEST_F(FaultyServerTest, ALeaseThatIsEndedTwiceEndsTheLink) {
 TEST_F(FaultyServerTest, ASecondResponseIsLateAndHarmless) {
   Faulty faulty;
   StartClientOfRogue(faulty);
-  auto client = [this]() -> Task<absl::Status> {
-    std::vector<Buffer> buffers = co_await Neighbours();
-    Got first = co_await Get(std::move(buffers[0]));
-    if (!first.status.ok()) co_return first.status;
-    Got second = co_await Get(std::move(first.buffer));
-    co_return second.status;
-  };
-  absl::Status status = Play(faulty, client(), [&] {
+  absl::Status status = Play(faulty, GetTwice(), [&] {
     const Faulty::Request first = faulty.Next();
     faulty.peer->SendInvalidating(Faulty::Response(first), first.landing.rkey);
     faulty.peer->Send(Faulty::Response(first));
@@ -239,8 +236,7 @@ TEST_F(FaultyServerTest, AResponseLargerThanWhatWasLentEndsTheLink) {
   Faulty faulty;
   StartClientOfRogue(faulty);
   auto client = [this]() -> Task<absl::Status> {
-    std::vector<Buffer> buffers = co_await Neighbours();
-    Got got = co_await Get(std::move(buffers[0]));
+    Got got = co_await GetFirst();
     EXPECT_FALSE(got.buffer) << "the server may still write there";
     co_return got.status;
   };
@@ -259,8 +255,7 @@ TEST_F(FaultyServerTest, APayloadThatIsNotWhatItsChecksumSaysIsDataLoss) {
   limits.payload_checksum = PayloadChecksum::kOn;
   StartClientOfRogue(faulty, limits);
   auto client = [this]() -> Task<absl::Status> {
-    std::vector<Buffer> buffers = co_await Neighbours();
-    Got got = co_await Get(std::move(buffers[0]));
+    Got got = co_await GetFirst();
     EXPECT_EQ(OutcomeOf(got.status), Outcome::kExecuted);
     co_return got.status;
   };
@@ -284,8 +279,7 @@ TEST_F(FaultyServerTest, TheLeaseOfAnotherLinkCannotBeEndedOrUsed) {
   std::atomic<uint64_t> address{0};
   std::atomic<bool> struck{false};
   auto client = [this]() -> Task<absl::Status> {
-    std::vector<Buffer> buffers = co_await Neighbours();
-    Got got = co_await Get(std::move(buffers[0]));
+    Got got = co_await GetFirst();
     if (got.status.ok()) EXPECT_TRUE(AllAre(got.buffer, 'G'));
     co_return got.status;
   };
@@ -319,8 +313,7 @@ TEST_F(FaultyServerTest, AServerThatNeverSaysThatItIsDoneLosesTheLinkAfterTheGra
   limits.leases.grace = milliseconds(300);
   StartClientOfRogue(faulty, limits);
   auto client = [this]() -> Task<absl::Status> {
-    std::vector<Buffer> buffers = co_await Neighbours();
-    Got got = co_await Get(std::move(buffers[0]), milliseconds(50));
+    Got got = co_await GetFirst(milliseconds(50));
     EXPECT_FALSE(got.buffer);
     co_return got.status;
   };

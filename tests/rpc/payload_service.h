@@ -13,6 +13,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/rpc/payload_testing.verbena.pb.h"
+#include "tests/rpc/runtime_pair.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server.h"
@@ -130,17 +131,17 @@ class PayloadService final : public testing::Payloads::Service {
   }
 };
 
-class PayloadFixture : public ::testing::Test {
+class PayloadFixture : public RuntimePair {
  protected:
   void StartServer(RuntimeOptions options = {}) {
-    server_runtime_ = *Runtime::Start(std::move(options));
-    server_ = *Server::Start(*server_runtime_, {&service_}, {});
+    server_runtime_ = StartRuntime(std::move(options));
+    ServeWith(service_);
   }
   void StartClient(RuntimeOptions options = {}) {
     StartClientOf(server_->address(), std::move(options));
   }
   void StartClientOf(const std::string& address, RuntimeOptions options = {}) {
-    client_runtime_ = *Runtime::Start(std::move(options));
+    client_runtime_ = StartRuntime(std::move(options));
     channel_ = std::make_unique<Channel>(*client_runtime_, address);
     stub_ = std::make_unique<testing::Payloads::Stub>(*channel_);
     // On a slow machine that alone could take longer than a test's deadlines.
@@ -150,21 +151,6 @@ class PayloadFixture : public ::testing::Test {
     StartServer({.limits = limits});
     StartClient({.limits = limits});
   }
-
-  template <typename T>
-  T Run(Task<T> task) {
-    return client_runtime_->BlockOn(std::move(task));
-  }
-
-  template <typename Condition>
-  void Eventually(Condition condition, const char* what) {
-    const TimePoint limit = Clock::Real().Now() + std::chrono::seconds(20);
-    while (!condition()) {
-      ASSERT_LT(Clock::Real().Now(), limit) << "never came true: " << what;
-      (void)Run(Pause());
-    }
-  }
-  static Task<absl::Status> Pause() { co_return co_await Sleep(std::chrono::milliseconds(1)); }
 
   // A buffer that holds the pattern.
   Task<absl::StatusOr<Buffer>> Filled(size_t bytes) {
@@ -205,10 +191,6 @@ class PayloadFixture : public ::testing::Test {
   }
 
   PayloadService service_;
-  std::unique_ptr<Runtime> server_runtime_;
-  std::unique_ptr<Server> server_;
-  std::unique_ptr<Runtime> client_runtime_;
-  std::unique_ptr<Channel> channel_;
   std::unique_ptr<testing::Payloads::Stub> stub_;
 };
 

@@ -270,6 +270,7 @@ TEST_P(PayloadTest, AFailedCallGivesTheBuffersBack) {
     absl::Status status = co_await stub_->Get(
         request, reply, {.info = &info, .response_payload_into = std::move(buffer)});
     EXPECT_EQ(info.response_payload.data(), data);
+    EXPECT_EQ(info.response_payload.size(), 9000u) << "as it was lent";
     co_return status;
   };
   EXPECT_EQ(Run(get()).code(), absl::StatusCode::kDataLoss);

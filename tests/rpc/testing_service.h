@@ -11,6 +11,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "tests/rpc/runtime_pair.h"
 #include "tests/rpc/testing.verbena.pb.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/outcome.h"
@@ -92,25 +93,14 @@ class TestingService final : public testing::Testing::Service {
   std::atomic<uint64_t> echoes_{0};
 };
 
-class RpcTest : public ::testing::Test {
+class RpcTest : public RuntimePair {
  protected:
-  static std::unique_ptr<Runtime> StartRuntime(RuntimeOptions options = {}) {
-    absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::Start(std::move(options));
-    EXPECT_TRUE(runtime.ok()) << runtime.status();
-    return runtime.ok() ? *std::move(runtime) : nullptr;
-  }
-
   void StartServer(ServerOptions options = {}, RuntimeOptions runtime = {}) {
     server_runtime_ = StartRuntime(std::move(runtime));
     Serve(std::move(options));
   }
 
-  void Serve(ServerOptions options = {}) {
-    absl::StatusOr<std::unique_ptr<Server>> server =
-        Server::Start(*server_runtime_, {&service_}, std::move(options));
-    ASSERT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
-  }
+  void Serve(ServerOptions options = {}) { ServeWith(service_, std::move(options)); }
 
   void StartClient(RuntimeOptions runtime = {}, ChannelOptions channel = {}) {
     client_runtime_ = StartRuntime(std::move(runtime));
@@ -122,24 +112,6 @@ class RpcTest : public ::testing::Test {
     StartServer();
     StartClient();
   }
-
-  // Runs on the client's executor.
-  template <typename T>
-  T Run(Task<T> task, int executor = 0) {
-    return client_runtime_->BlockOn(std::move(task), executor);
-  }
-
-  // Waits on the client's executor until `condition` holds; fails the test after 20 s.
-  template <typename Condition>
-  void Eventually(Condition condition, const char* what) {
-    const TimePoint limit = Clock::Real().Now() + std::chrono::seconds(20);
-    while (!condition()) {
-      ASSERT_LT(Clock::Real().Now(), limit) << "never came true: " << what;
-      (void)Run(Pause());
-    }
-  }
-
-  static Task<absl::Status> Pause() { co_return co_await Sleep(std::chrono::milliseconds(1)); }
 
   Task<absl::Status> EchoOnce(uint64_t number, std::string data) {
     testing::EchoRequest request;
@@ -154,10 +126,6 @@ class RpcTest : public ::testing::Test {
   }
 
   TestingService service_;
-  std::unique_ptr<Runtime> server_runtime_;
-  std::unique_ptr<Server> server_;
-  std::unique_ptr<Runtime> client_runtime_;
-  std::unique_ptr<Channel> channel_;
   std::unique_ptr<testing::Testing::Stub> stub_;
 };
 

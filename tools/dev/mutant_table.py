@@ -13,7 +13,7 @@ class Mutant:
 MUTANTS = [
     Mutant("kNoRepollAfterArm", "//tests/transport/executor:sleep_test",
            "*ACompletionJustBeforeArmingIsSeenThoughItRaisesNoEvent"),
-    Mutant("kRkeyRangeUnchecked", "//tests/transport/soft:in_process_test",
+    Mutant("kRkeyRangeUnchecked", "//tests/transport/soft:one_sided_test",
            "*WriteOutsideTheRegistrationFailsTheInitiator*"),
     Mutant("kLkeyPdUnchecked", "//tests/transport/soft:in_process_test",
            "*MemoryOfAnotherDomainIsRefused"),

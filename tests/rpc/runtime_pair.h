@@ -1,0 +1,58 @@
+// RuntimePair: a runtime for a server and one for a client, in one process, and how a test waits.
+
+#ifndef VERBENA_TESTS_RPC_RUNTIME_PAIR_H_
+#define VERBENA_TESTS_RPC_RUNTIME_PAIR_H_
+
+#include <chrono>
+#include <memory>
+#include <utility>
+
+#include "gtest/gtest.h"
+#include "verbena/rpc/channel.h"
+#include "verbena/rpc/server.h"
+#include "verbena/transport/coro/sleep.h"
+
+namespace verbena {
+
+class RuntimePair : public ::testing::Test {
+ protected:
+  static std::unique_ptr<Runtime> StartRuntime(RuntimeOptions options = {}) {
+    absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::Start(std::move(options));
+    EXPECT_TRUE(runtime.ok()) << runtime.status();
+    return runtime.ok() ? *std::move(runtime) : nullptr;
+  }
+
+  void ServeWith(Service& service, ServerOptions options = {}) {
+    absl::StatusOr<std::unique_ptr<Server>> server =
+        Server::Start(*server_runtime_, {&service}, std::move(options));
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+  }
+
+  // Runs on the client's executor.
+  template <typename T>
+  T Run(Task<T> task, int executor = 0) {
+    return client_runtime_->BlockOn(std::move(task), executor);
+  }
+
+  // Waits on the client's executor until `condition` holds; fails the test after 20 s.
+  template <typename Condition>
+  void Eventually(Condition condition, const char* what) {
+    const TimePoint limit = Clock::Real().Now() + std::chrono::seconds(20);
+    while (!condition()) {
+      ASSERT_LT(Clock::Real().Now(), limit) << "never came true: " << what;
+      (void)Run(Pause());
+    }
+  }
+
+  static Task<absl::Status> Pause() { co_return co_await Sleep(std::chrono::milliseconds(1)); }
+
+  std::unique_ptr<Runtime> server_runtime_;
+  std::unique_ptr<Server> server_;
+  std::unique_ptr<Runtime> client_runtime_;
+  std::unique_ptr<Channel> channel_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TESTS_RPC_RUNTIME_PAIR_H_

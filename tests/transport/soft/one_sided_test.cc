@@ -1,0 +1,216 @@
+// One-sided operations between two QPs in one process, whose devices are stepped by hand.
+
+#include <algorithm>
+#include <memory>
+
+#include "gmock/gmock.h"
+#include "tests/transport/soft/in_process_fixture.h"
+
+namespace verbena::soft {
+namespace {
+
+using testing::ElementsAre;
+
+// A one-sided operation is executed by its initiator where that can reach the memory, else by the
+// target: both ways must look the same.
+class OneSidedTest : public InProcessTest, public testing::WithParamInterface<bool> {
+ protected:
+  OneSidedTest() { direct_copies_ = GetParam(); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Ways, OneSidedTest, testing::Bool(), [](const auto& info) {
+  return info.param ? "ByTheInitiator" : "ByTheTarget";
+});
+
+TEST_P(OneSidedTest, WriteDoesNotOvertakeASendThatWaitsForAReceive) {
+  // A small one and one that is worth waiting for take different ways.
+  for (uint32_t bytes : {8u, 20'000u}) {
+    SCOPED_TRACE(bytes);
+    MakeConnected({}, {.min_rnr_timer = 1});
+    std::memset(a_->send_buffer() + 512, 'w', bytes);
+    ASSERT_EQ(a_->SendText(1, "send"), 0);
+    ASSERT_EQ(
+        a_->PostOneSided(IBV_WR_RDMA_WRITE, 2, a_->SendSge(512, bytes),
+                         reinterpret_cast<uint64_t>(b_->receive_buffer() + 1000), b_->mr()->rkey),
+        0);
+    Poll(b_->cq());
+    Poll(a_->cq());
+    Settle();
+    EXPECT_EQ(b_->ReceivedText(1000, bytes), std::string(bytes, '\0'));
+    ASSERT_EQ(b_->PostReceive(0, b_->ReceiveSge(0, 100)), 0);
+    clock_.Advance(std::chrono::microseconds(10));
+    std::vector<ibv_wc> sent;
+    std::vector<ibv_wc> received;
+    for (int turn = 0; turn < 10; ++turn) {
+      Settle();
+      for (const ibv_wc& wc : Poll(b_->cq())) received.push_back(wc);
+      for (const ibv_wc& wc : Poll(a_->cq())) sent.push_back(wc);
+    }
+    ASSERT_EQ(received.size(), 1u);
+    EXPECT_EQ(b_->ReceivedText(1000, bytes), std::string(bytes, 'w'));
+    ASSERT_EQ(sent.size(), 2u);
+    EXPECT_EQ(sent[0].wr_id, 1u);
+    EXPECT_EQ(sent[1].wr_id, 2u);
+  }
+}
+
+TEST_P(OneSidedTest, WriteWithImmediateThatFindsNoReceiveIsRetriedAndArrivesOnce) {
+  MakeConnected({}, {.min_rnr_timer = 1});
+  std::memcpy(a_->send_buffer(), "written", 7);
+  ibv_sge sge = a_->SendSge(0, 7);
+  ibv_send_wr wr{};
+  wr.sg_list = &sge;
+  wr.num_sge = 1;
+  wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+  wr.imm_data = 77;
+  wr.send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE;
+  wr.wr.rdma.remote_addr = reinterpret_cast<uint64_t>(b_->receive_buffer() + 1000);
+  wr.wr.rdma.rkey = b_->mr()->rkey;
+  ibv_send_wr* bad = nullptr;
+  ASSERT_EQ(ibv_post_send(a_->qp(), &wr, &bad), 0);
+  std::memcpy(a_->send_buffer(), "XXXXXXX", 7);
+  EXPECT_TRUE(Poll(b_->cq()).empty());
+  EXPECT_TRUE(Poll(a_->cq()).empty());
+  ASSERT_EQ(b_->PostReceive(5, b_->ReceiveSge(0, 100)), 0);
+  clock_.Advance(std::chrono::microseconds(10));
+  Settle();
+  auto received = Poll(b_->cq());
+  ASSERT_EQ(received.size(), 1u);
+  EXPECT_EQ(received[0].opcode, IBV_WC_RECV_RDMA_WITH_IMM);
+  EXPECT_EQ(received[0].wr_id, 5u);
+  EXPECT_EQ(received[0].byte_len, 7u);
+  EXPECT_EQ(received[0].imm_data, 77u);
+  EXPECT_EQ(b_->ReceivedText(1000, 7), "written");
+  Settle();
+  EXPECT_EQ(Poll(a_->cq()).size(), 1u);
+}
+
+TEST_P(OneSidedTest, OperationsOnAQueuePairThatLeftServiceTouchNothing) {
+  MakeConnected();
+  std::memcpy(a_->send_buffer(), "written", 7);
+  EXPECT_FALSE(device_b_->Quiesced(b_->qp()->qp_num));
+  b_->ToState(IBV_QPS_ERR);
+  EXPECT_TRUE(device_b_->Quiesced(b_->qp()->qp_num));
+  ASSERT_EQ(a_->PostOneSided(IBV_WR_RDMA_WRITE, 1, a_->SendSge(0, 7),
+                             reinterpret_cast<uint64_t>(b_->receive_buffer()), b_->mr()->rkey),
+            0);
+  Poll(b_->cq());
+  auto sent = Poll(a_->cq());
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].status, IBV_WC_RETRY_EXC_ERR);
+  EXPECT_EQ(b_->ReceivedText(0, 7), std::string(7, '\0'));
+}
+
+TEST_P(OneSidedTest, RegistrationThatWasWithdrawnIsRefused) {
+  MakeConnected();
+  const uint32_t rkey = b_->mr()->rkey;
+  b_->mr_handle().Reset();
+  ASSERT_EQ(a_->PostOneSided(IBV_WR_RDMA_READ, 1, a_->ReceiveSge(0, 7),
+                             reinterpret_cast<uint64_t>(b_->receive_buffer()), rkey),
+            0);
+  Poll(b_->cq());
+  auto sent = Poll(a_->cq());
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].status, IBV_WC_REM_ACCESS_ERR);
+}
+
+TEST_P(OneSidedTest, QueuePairThatAllowsItsPeerNoWritesRefusesThem) {
+  const int reads_only = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ;
+  MakeConnected({}, {.access = reads_only});
+  MrHandle mr(*device_b_, device_b_
+                              ->RegMr(b_->pd(), b_->receive_buffer(), 4096,
+                                      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
+                              .value());
+  ASSERT_EQ(a_->PostOneSided(IBV_WR_RDMA_WRITE, 1, a_->SendSge(0, 7),
+                             reinterpret_cast<uint64_t>(b_->receive_buffer()), mr->rkey),
+            0);
+  Poll(b_->cq());
+  auto sent = Poll(a_->cq());
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].status, IBV_WC_REM_ACCESS_ERR);
+}
+
+TEST_P(OneSidedTest, FencedSendWaitsForTheReadBeforeIt) {
+  MakeConnected();
+  ASSERT_EQ(b_->PostReceive(0, b_->ReceiveSge(0, 100)), 0);
+  ASSERT_EQ(a_->PostOneSided(IBV_WR_RDMA_READ, 1, a_->ReceiveSge(0, 8),
+                             reinterpret_cast<uint64_t>(b_->receive_buffer()), b_->mr()->rkey),
+            0);
+  ASSERT_EQ(a_->PostSend(2, a_->SendSge(0, 8), IBV_SEND_SIGNALED | IBV_SEND_FENCE), 0);
+  std::vector<ibv_wc> sent;
+  for (int turn = 0; turn < 10; ++turn) {
+    Settle();
+    for (const ibv_wc& wc : Poll(a_->cq())) sent.push_back(wc);
+  }
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[0].opcode, IBV_WC_RDMA_READ);
+  EXPECT_EQ(sent[1].opcode, IBV_WC_SEND);
+  EXPECT_EQ(Poll(b_->cq()).size(), 1u);
+}
+
+TEST_P(OneSidedTest, OneSidedOperationsMoveTheBytesAndNobodyElseNotices) {
+  EndpointOptions options{.bytes = 2 << 20};
+  MakeConnected(options, options);
+  const uint32_t bytes = 1 << 20;
+  for (uint32_t i = 0; i < bytes; ++i) a_->send_buffer()[i] = std::byte(i * 13);
+  const uint64_t remote = reinterpret_cast<uint64_t>(b_->receive_buffer());
+  ASSERT_EQ(a_->PostOneSided(IBV_WR_RDMA_WRITE, 1, a_->SendSge(0, bytes), remote, b_->mr()->rkey),
+            0);
+  ASSERT_EQ(a_->PostOneSided(IBV_WR_RDMA_READ, 2, a_->ReceiveSge(0, bytes), remote, b_->mr()->rkey),
+            0);
+  std::vector<ibv_wc> done;
+  for (int turn = 0; turn < 1000 && done.size() < 2; ++turn) {
+    EXPECT_TRUE(Poll(b_->cq()).empty());
+    for (const ibv_wc& wc : Poll(a_->cq())) done.push_back(wc);
+  }
+  ASSERT_EQ(done.size(), 2u);
+  EXPECT_EQ(done[0].opcode, IBV_WC_RDMA_WRITE);
+  EXPECT_EQ(done[1].opcode, IBV_WC_RDMA_READ);
+  EXPECT_EQ(done[1].status, IBV_WC_SUCCESS);
+  EXPECT_EQ(std::memcmp(a_->send_buffer(), b_->receive_buffer(), bytes), 0);
+  EXPECT_EQ(std::memcmp(a_->send_buffer(), a_->receive_buffer(), bytes), 0);
+}
+
+TEST_P(OneSidedTest, AtomicsReturnTheOldValueAndChangeTheNew) {
+  MakeConnected();
+  auto* counter = reinterpret_cast<uint64_t*>(b_->receive_buffer());
+  *counter = 40;
+  ibv_sge result = a_->ReceiveSge(0, 8);
+  ibv_send_wr wr{};
+  wr.sg_list = &result;
+  wr.num_sge = 1;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+  wr.wr.atomic = {.remote_addr = reinterpret_cast<uint64_t>(counter),
+                  .compare_add = 2,
+                  .swap = 0,
+                  .rkey = b_->mr()->rkey};
+  ibv_send_wr* bad = nullptr;
+  ASSERT_EQ(ibv_post_send(a_->qp(), &wr, &bad), 0);
+  Poll(b_->cq());
+  ASSERT_EQ(Poll(a_->cq()).size(), 1u);
+  EXPECT_EQ(*counter, 42u);
+  EXPECT_EQ(*reinterpret_cast<uint64_t*>(a_->receive_buffer()), 40u);
+  wr.opcode = IBV_WR_ATOMIC_CMP_AND_SWP;
+  wr.wr.atomic.compare_add = 42;
+  wr.wr.atomic.swap = 7;
+  ASSERT_EQ(ibv_post_send(a_->qp(), &wr, &bad), 0);
+  Poll(b_->cq());
+  ASSERT_EQ(Poll(a_->cq()).size(), 1u);
+  EXPECT_EQ(*counter, 7u);
+  EXPECT_EQ(*reinterpret_cast<uint64_t*>(a_->receive_buffer()), 42u);
+}
+
+TEST_P(OneSidedTest, WriteOutsideTheRegistrationFailsTheInitiatorAndRaisesAnEventAtTheTarget) {
+  MakeConnected();
+  const uint64_t past_end = reinterpret_cast<uint64_t>(b_->mr()->addr) + b_->mr()->length - 4;
+  ASSERT_EQ(a_->PostOneSided(IBV_WR_RDMA_WRITE, 1, a_->SendSge(0, 8), past_end, b_->mr()->rkey), 0);
+  Poll(b_->cq());
+  auto sent = Poll(a_->cq());
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].status, IBV_WC_REM_ACCESS_ERR);
+  EXPECT_THAT(AsyncEvents(*device_b_), ElementsAre(IBV_EVENT_QP_ACCESS_ERR));
+}
+
+}  // namespace
+}  // namespace verbena::soft

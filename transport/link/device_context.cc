@@ -69,7 +69,7 @@ absl::StatusOr<bool> WantsRdmaCm(const std::string& connect, LinkKind kind) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DeviceContext>> DeviceContext::Create(Device& device,
-                                                                     Options options) {
+                                                                     const Options& options) {
   const DevicePort port = device.default_port();
   absl::StatusOr<PortAddress> address = ReadPortAddress(device, port);
   if (!address.ok()) return address.status();

@@ -40,7 +40,8 @@ class DeviceContext {
   };
 
   // INVALID_ARGUMENT names a way of connecting that does not exist.
-  static absl::StatusOr<std::unique_ptr<DeviceContext>> Create(Device& device, Options options);
+  static absl::StatusOr<std::unique_ptr<DeviceContext>> Create(Device& device,
+                                                               const Options& options);
   ~DeviceContext();
 
   Device& device() const { return device_; }

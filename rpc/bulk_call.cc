@@ -203,15 +203,14 @@ Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& meth
     status = CheckSizes(bulk, message_bytes, options,
                         link->link()->endpoint().limits().max_payload_bytes);
   }
-  const uint32_t leases = bulk.leases_needed();
-  if (status.ok() && (link == nullptr || link->link()->free_leases() < leases)) {
+  if (status.ok() && (link == nullptr || link->link()->free_leases() < bulk.leases_needed(link))) {
     absl::StatusOr<ClientLink*> found =
-        co_await LinkWithLeases(connection, leases, options.deadline.when());
+        co_await LinkWithLeases(connection, bulk.leases_needed(nullptr), options.deadline.when());
     status = found.status();
     if (found.ok()) link = *found;
   }
   // Nothing waits from here to the request's frame.
-  if (status.ok()) status = bulk.Lend(*link->link());
+  if (status.ok()) status = bulk.Lend(*link);
   if (!status.ok()) co_return Settle(bulk, NotSent(std::move(status)), reply, options.info);
   ClientCall call(*link, connection.shard().executor(), method, request, reply, options.deadline,
                   options.info, bulk.message ? 0 : message_bytes);

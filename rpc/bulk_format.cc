@@ -23,7 +23,8 @@ struct WireRequest {
   uint64_t payload_bytes = 0;
   uint64_t message_bytes = 0;
   uint32_t checksum = 0;
-  uint32_t source_count = 0;
+  uint16_t source_count = 0;
+  uint16_t grant = 0;  // 0 for none, else the slot and 1
   WireRange landing;
 };
 static_assert(sizeof(WireRequest) == 48);
@@ -85,7 +86,8 @@ void RequestBulk::Encode(char* to) const {
   const WireRequest request{.payload_bytes = payload_bytes,
                             .message_bytes = message_bytes,
                             .checksum = checksum,
-                            .source_count = source_count,
+                            .source_count = static_cast<uint16_t>(source_count),
+                            .grant = static_cast<uint16_t>(grant + 1),
                             .landing = ToWire(landing)};
   std::memcpy(to, &request, sizeof(request));
   to += sizeof(request);
@@ -108,6 +110,7 @@ absl::StatusOr<RequestBulk> ParseRequestBulk(const char* body, size_t bytes) {
   RequestBulk request{.payload_bytes = wire->payload_bytes,
                       .message_bytes = wire->message_bytes,
                       .checksum = wire->checksum,
+                      .grant = wire->grant - uint32_t{1},
                       .source_count = wire->source_count};
   absl::StatusOr<RemoteRange> landing = FromWire(wire->landing, "a landing");
   if (!landing.ok()) return landing.status();
@@ -121,7 +124,13 @@ absl::StatusOr<RequestBulk> ParseRequestBulk(const char* body, size_t bytes) {
     request.sources[i] = *source;
     sum += source->bytes;
   }
-  if (sum != request.payload_bytes + request.message_bytes) {
+  const bool granted = request.grant != RequestBulk::kNoGrant;
+  if (granted && (request.payload_bytes == 0 || request.message_bytes > 0 || sum > 0)) {
+    return absl::InvalidArgumentError(
+        fmt::format("a grant was used for a payload of {} bytes, a message of {}, and pieces of {}",
+                    request.payload_bytes, request.message_bytes, sum));
+  }
+  if (!granted && sum != request.payload_bytes + request.message_bytes) {
     return absl::InvalidArgumentError(
         fmt::format("pieces of {} bytes for a payload of {} and a message of {}", sum,
                     request.payload_bytes, request.message_bytes));

@@ -27,7 +27,10 @@ struct RequestBulk {
   uint64_t message_bytes = 0;  // 0: the message follows in the frame
   // CRC32C of the payload and then the message, on links that check payloads.
   uint32_t checksum = 0;
-  // Where the server reads them, payload first.
+  // The payload was written to the landing of this slot, which the server had granted ahead.
+  static constexpr uint32_t kNoGrant = ~0u;
+  uint32_t grant = kNoGrant;
+  // Where the server reads the rest, payload first.
   uint32_t source_count = 0;
   std::array<RemoteRange, kMaxBulkSources> sources{};
   // Where it may write the response's payload; no bytes: nowhere yet.

@@ -3,18 +3,26 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "fmt/format.h"
 #include "verbena/rpc/bulk_checksum.h"
+#include "verbena/rpc/client_call.h"
 
 namespace verbena {
 
 ClientBulk::~ClientBulk() {
   for (Lease* lease : leases_) LeaseTable::Forget(*lease);
+  if (write_ != nullptr) write_->Abandon();
 }
 
-uint32_t ClientBulk::leases_needed() const {
+// A large message is read, and the payload with it: one buffer of the server's holds both.
+bool ClientBulk::WantsLanding() const { return !payload.empty() && !message; }
+
+uint32_t ClientBulk::leases_needed(const ClientLink* link) const {
   uint32_t count = 0;
-  for (size_t i = 0; i < payload.part_count(); ++i) count += payload.part(i).empty() ? 0 : 1;
+  if (link == nullptr || !WantsLanding() || !link->landings().Fits(payload.size())) {
+    for (size_t i = 0; i < payload.part_count(); ++i) count += payload.part(i).empty() ? 0 : 1;
+  }
   return count + (message.size() > 0 ? 1 : 0) + (landing.size() > 0 ? 1 : 0);
 }
 
@@ -35,13 +43,26 @@ absl::Status ClientBulk::LendSource(Link& link, const BufferView& view) {
   return absl::OkStatus();
 }
 
-absl::Status ClientBulk::Lend(Link& link) {
+absl::Status ClientBulk::Lend(ClientLink& client_link) {
+  Link& link = *client_link.link();
   checked_ = link.checks_payloads();
   request_.payload_bytes = payload.size();
   request_.message_bytes = message.size();
   absl::Status status;
-  for (size_t i = 0; i < payload.part_count() && status.ok(); ++i) {
-    status = LendSource(link, payload.part(i));
+  if (WantsLanding()) {
+    // As if it were to be read, so that it does not depend on what was granted when.
+    for (size_t i = 0; i < payload.part_count() && status.ok(); ++i) {
+      if (payload.part(i).empty()) continue;
+      status = link.leases().Check(payload.part(i), LeaseAccess::kRead);
+    }
+    if (status.ok()) landing_ = client_link.landings().Take(payload.size());
+  }
+  if (landing_.has_value()) {
+    request_.grant = landing_->slot;
+  } else {
+    for (size_t i = 0; i < payload.part_count() && status.ok(); ++i) {
+      status = LendSource(link, payload.part(i));
+    }
   }
   if (status.ok()) status = LendSource(link, message.view());
   if (status.ok() && landing.size() > 0) {
@@ -50,7 +71,7 @@ absl::Status ClientBulk::Lend(Link& link) {
     status = terms.status();
   }
   if (!status.ok()) {
-    (void)Abandon(link, /*sent=*/false);
+    (void)Abandon(client_link, /*sent=*/false);
     return status;
   }
   if (checked_) {
@@ -81,14 +102,43 @@ absl::Status ClientBulk::OnResponse(const ResponseBulk& response) {
 }
 
 void ClientBulk::OnFinal(Link& link) {
+  landing_.reset();
   // Those that end at once leave the list meanwhile.
   const LeaseList leases = leases_;
   for (Lease* lease : leases) link.EndLease(*lease, this);
 }
 
-LeaseList ClientBulk::Abandon(Link& link, bool sent) {
+bool ClientBulk::StartWrite(ClientLink& link, ClientCall& call) {
+  if (!landing_.has_value()) return false;
+  absl::InlinedVector<BufferView, 8> views;
+  for (size_t i = 0; i < payload.part_count(); ++i) views.push_back(payload.part(i));
+  call_ = &call;
+  const RemoteRange to{
+      .address = landing_->range.address, .bytes = payload.size(), .rkey = landing_->range.rkey};
+  write_ = &link.link()->StartTransfer(Transfer::Direction::kWrite, views, to, this);
+  return true;
+}
+
+void ClientBulk::OnTransferPosted() {
+  std::exchange(write_, nullptr)->Abandon();
+  call_->SendRequest();
+}
+
+// Before it is posted only when the link is lost, of which OnLinkDown() tells.
+void ClientBulk::OnTransferDone(const absl::Status&) { write_ = nullptr; }
+
+uint32_t ClientBulk::RequestKey(const Link& link) const {
+  return landing_.has_value() && link.reports_invalidation() ? landing_->range.rkey : 0;
+}
+
+LeaseList ClientBulk::Abandon(ClientLink& client_link, bool sent) {
+  Link& link = *client_link.link();
+  if (write_ != nullptr) link.StopTransfer(*std::exchange(write_, nullptr));
+  if (landing_.has_value() && !sent) client_link.landings().Return(link, *landing_);
   LeaseList leases = std::exchange(leases_, {});
-  lost_ = sent && !leases.empty();
+  // The device may still be sending the payload, of which the request behind it tells as it was.
+  lost_ = (landing_.has_value() && call_ != nullptr) || (sent && !leases.empty());
+  landing_.reset();
   for (Lease* lease : leases) {
     if (sent) {
       link.AbandonLease(*lease);
@@ -100,7 +150,8 @@ LeaseList ClientBulk::Abandon(Link& link, bool sent) {
 }
 
 void ClientBulk::OnLinkDown() {
-  lost_ = !leases_.empty();
+  if (write_ != nullptr) std::exchange(write_, nullptr)->Abandon();
+  lost_ = !leases_.empty() || landing_.has_value();
   leases_.clear();
 }
 

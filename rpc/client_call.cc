@@ -47,38 +47,45 @@ ClientCall::~ClientCall() {
 bool ClientCall::Begin() {
   // Reading the clock costs as much as posting a WR: only who asks for times pays.
   if (deadline_.is_set() || info_ != nullptr) started_ = scheduler_.now();
-  stage_ = Stage::kEnded;
   body_bytes = request_bytes_ + (bulk_ != nullptr ? bulk_->request().encoded_bytes() : 0);
+  absl::Status refusal;
   if (body_bytes > link_.link()->max_body_bytes()) {
     // It was to travel otherwise over the link that this one replaced.
-    status_ = WithOutcome(absl::UnavailableError(fmt::format(
-                              "the request to {} takes {} bytes, but a frame of this link {}",
-                              method_.full_name, body_bytes, link_.link()->max_body_bytes())),
-                          Outcome::kNotSent);
-    return false;
+    refusal = absl::UnavailableError(
+        fmt::format("the request to {} takes {} bytes, but a frame of this link {}",
+                    method_.full_name, body_bytes, link_.link()->max_body_bytes()));
+  } else if (deadline_.when() <= started_) {
+    refusal = absl::DeadlineExceededError("the deadline passed before the call began");
+  } else if (!link_.Register(*this, &id_)) {
+    refusal = absl::ResourceExhaustedError(
+        fmt::format("{} calls are in flight on this link, the most that it takes",
+                    ClientLink::kMaxCallsInFlight));
   }
-  if (deadline_.when() <= started_) {
-    status_ = WithOutcome(absl::DeadlineExceededError("the deadline passed before the call began"),
-                          Outcome::kNotSent);
-    return false;
-  }
-  if (!link_.Register(*this, &id_)) {
-    status_ = WithOutcome(absl::ResourceExhaustedError(fmt::format(
-                              "{} calls are in flight on this link, the most that it takes",
-                              ClientLink::kMaxCallsInFlight)),
-                          Outcome::kNotSent);
+  if (!refusal.ok()) {
+    Refuse(std::move(refusal));
     return false;
   }
   active_ = true;
   stage_ = Stage::kSent;
+  if (bulk_ == nullptr || !bulk_->StartWrite(link_, *this)) SendRequest();
+  if (deadline_.is_set()) scheduler_.StartTimer(*this, deadline_.when());
+  return true;
+}
+
+void ClientCall::Refuse(absl::Status status) {
+  if (bulk_ != nullptr) (void)bulk_->Abandon(link_, /*sent=*/false);
+  stage_ = Stage::kEnded;
+  status_ = WithOutcome(std::move(status), Outcome::kNotSent);
+}
+
+void ClientCall::SendRequest() {
   Link& link = *link_.link();
-  if (char* body = link.Append(RequestHeader(), body_bytes)) {
+  if (bulk_ != nullptr) invalidated = bulk_->RequestKey(link);
+  if (char* body = link.Append(RequestHeader(), body_bytes, invalidated)) {
     WriteRequest(body);
   } else {
     link.AwaitWritable(*this);
   }
-  if (deadline_.is_set()) scheduler_.StartTimer(*this, deadline_.when());
-  return true;
 }
 
 FrameHeader ClientCall::RequestHeader() const {
@@ -118,6 +125,7 @@ void ClientCall::SendLanding(const RemoteRange& landing) {
   status_ = absl::OkStatus();  // the await before has taken it
   landing_ = landing;
   body_bytes = kLandingBytes;
+  invalidated = 0;
   if (char* body = link().Append(LandingHeader(), body_bytes)) {
     EncodeLanding(*landing_, body);
   } else {
@@ -130,7 +138,7 @@ void ClientCall::OnWritable(Link& link) {
     EncodeLanding(*landing_, link.Append(LandingHeader(), body_bytes));
     return;
   }
-  char* body = link.Append(RequestHeader(), body_bytes);
+  char* body = link.Append(RequestHeader(), body_bytes, invalidated);
   // The size was cached when the call began; the request is borrowed, so nobody changes it.
   WriteRequest(body);
 }
@@ -215,7 +223,7 @@ void ClientCall::Detach() {
 void ClientCall::GiveUp(absl::Status status) {
   const CallId id = id_;
   const bool sent = sent_;
-  if (bulk_ != nullptr) link_.Quarantine(id, bulk_->Abandon(*link_.link(), sent));
+  if (bulk_ != nullptr) link_.Quarantine(id, bulk_->Abandon(link_, sent));
   End(WithOutcome(std::move(status), sent ? Outcome::kMaybeExecuted : Outcome::kNotSent));
   if (sent) link_.SendCancel(id);
 }

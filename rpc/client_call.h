@@ -53,7 +53,7 @@ class ClientCall final : public Suspension, private SendWaiter, private Timer {
   bool await_suspend(std::coroutine_handle<Promise> coroutine) {
     if (Cancelled(coroutine)) {
       if (stage_ == Stage::kNew) {
-        status_ = WithOutcome(cancel_status(), Outcome::kNotSent);
+        Refuse(cancel_status());
       } else if (active_) {
         GiveUp(cancel_status());
       }
@@ -78,6 +78,9 @@ class ClientCall final : public Suspension, private SendWaiter, private Timer {
   // While landing_needed().
   Link& link() const { return *link_.link(); }
 
+  // From ClientBulk: what the request tells of is on its way.
+  void SendRequest();
+
   // From ClientLink, while the call has its slot. A failed Status closes the link.
   absl::Status OnResponse(const FrameHeader& frame, const char* body);
   absl::Status OnLandingNeeded(const LandingRequest& wanted);
@@ -88,6 +91,8 @@ class ClientCall final : public Suspension, private SendWaiter, private Timer {
 
   // False when the call ended at once; status_ says how.
   bool Begin();
+  // It ends before it has begun.
+  void Refuse(absl::Status status);
   FrameHeader RequestHeader() const;
   void WriteRequest(char* body);
   FrameHeader LandingHeader() const;

@@ -44,12 +44,16 @@ void ClientLink::Release(CallId id) {
   if (draining_ && in_flight_ == 0 && link_ != nullptr) owner_.OnClientLinkIdle(*this);
 }
 
-absl::Status ClientLink::OnFrame(Link&, const FrameHeader& frame, const char* body) {
+absl::Status ClientLink::OnFrame(Link& link, const FrameHeader& frame, const char* body) {
   switch (frame.kind) {
     case FrameKind::kResponse:
       return OnResponse(frame, body);
     case FrameKind::kLandingNeeded:
       return OnLandingNeeded(frame, body);
+    case FrameKind::kGrant:
+      return landings_.OnGrant(link, frame, body);
+    case FrameKind::kRevoke:
+      return landings_.OnRevoke(link, frame);
     case FrameKind::kGoAway:
       if (!draining_) {
         draining_ = true;
@@ -122,6 +126,7 @@ void ClientLink::OnLinkDown(Link&, const absl::Status& reason) {
   SendWaiter::Unlink();
   cancels_.clear();
   quarantine_.clear();
+  landings_.OnLinkDown();
   for (const Slot& slot : slots_) {
     if (slot.call != nullptr) slot.call->OnLinkDown(reason);
   }

@@ -19,6 +19,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/rpc/lent_landings.h"
 #include "verbena/transport/link/lease.h"
 #include "verbena/transport/link/link.h"
 
@@ -69,6 +70,10 @@ class ClientLink final : public FrameSink, private SendWaiter {
   // Tells the server that nobody waits for `id` any more. Best effort: the deadline travelled too.
   void SendCancel(CallId id);
 
+  // What the server has lent for payloads of requests to come.
+  LentLandings& landings() { return landings_; }
+  const LentLandings& landings() const { return landings_; }
+
   // Keeps the leases of a call that was given up until its final frame comes.
   void Quarantine(CallId id, const LeaseList& leases);
 
@@ -104,6 +109,7 @@ class ClientLink final : public FrameSink, private SendWaiter {
   std::deque<CallId> cancels_;
   // By slot and generation. Bounded by what the link lends (LeaseLimits).
   absl::flat_hash_map<uint64_t, LeaseList> quarantine_;
+  LentLandings landings_;
   ClientLinkStats stats_;
 };
 

@@ -72,7 +72,7 @@ Task<absl::Status> Connection::TryConnect() {
       stream = co_await OpenStream();
       if (!stream.ok()) co_return stream.status();
     }
-    last = co_await ConnectOver(order[i], *std::move(stream));
+    last = co_await ConnectOver(order[i], std::exchange(*stream, nullptr));
     if (last.ok() || !MayGoOverAnotherDevice(last)) co_return last;
     failures += fmt::format("{}{}: {}", i == 0 ? "" : "; ", LinkKindName(shard_.kinds()[order[i]]),
                             std::string(last.message()));

@@ -66,6 +66,8 @@ class Server::Impl {
       sum.calls += stats.calls;
       sum.failures += stats.failures;
       sum.refused += stats.refused;
+      sum.payloads_written += stats.payloads_written;
+      sum.granted_bytes += stats.granted_bytes;
     }
     return sum;
   }

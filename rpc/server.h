@@ -40,6 +40,8 @@ struct ServerStats {
   uint64_t failures = 0;  // calls answered with a failed Status, refused ones included
   uint64_t refused = 0;   // not started: unknown method, overload, shutting down
   uint64_t handshakes_failed = 0;
+  uint64_t payloads_written = 0;  // requests whose payload lay in a landing that was granted ahead
+  size_t granted_bytes = 0;       // memory that clients hold now for payloads of requests to come
 };
 
 class Server {

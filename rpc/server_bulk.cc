@@ -37,17 +37,40 @@ Task<absl::Status> Arrival(Event& event) { co_return co_await event.Wait(); }
 
 }  // namespace
 
-void ServerBulk::Begin(ServerLink& link, CallId id, TimePoint deadline,
-                       const RequestBulk& request) {
+void ServerBulk::Begin(ServerLink& link, CallId id, TimePoint deadline, const RequestBulk& request,
+                       UsedLanding landing) {
   link_ = &link;
   id_ = id;
   deadline_ = deadline;
   request_ = request;
+  // Without either it may begin when the link is lost already.
+  if (request.payload_bytes + request.message_bytes == 0) return;
+  checked_ = link.link()->checks_payloads();
+  if (!landing.buffer) return;
+  fetched_ = std::move(landing.buffer);
+  fetched_.set_size(request.payload_bytes);
+  lease_ = landing.lease;
+  link.link()->EndLease(*lease_, this);
+}
+
+// The handler sees no memory that the client may still write to.
+void ServerBulk::OnLeaseEnded(const Lease&) {
+  lease_ = nullptr;
+  lease_over_.Set();
+}
+
+// Its memory goes home by itself once the device is done with it.
+void ServerBulk::OnLeaseLost(const Lease& lease) {
+  fetched_.Reset();
+  OnLeaseEnded(lease);
 }
 
 void ServerBulk::Clear() {
   SendWaiter::Unlink();
   ForgetWrites();
+  if (lease_ != nullptr) LeaseTable::Forget(*std::exchange(lease_, nullptr));
+  lease_over_.Reset();
+  checked_ = false;
   request_.source_count = 0;
   request_.payload_bytes = request_.message_bytes = 0;
   request_.landing = {};
@@ -71,6 +94,18 @@ absl::StatusOr<Link*> ServerBulk::OpenLink() const {
 // --- the request
 
 Task<absl::Status> ServerBulk::Fetch() {
+  if (lease_ != nullptr) VERBENA_CO_RETURN_IF_ERROR(co_await Arrival(lease_over_));
+  if (request_.source_count > 0) VERBENA_CO_RETURN_IF_ERROR(co_await ReadRequest());
+  VERBENA_CO_RETURN_IF_ERROR(OpenLink().status());
+  if (!checked_) co_return absl::OkStatus();
+  const uint32_t arrived = ExtendChecksum(0, fetched_.view());
+  if (arrived == request_.checksum) co_return absl::OkStatus();
+  co_return absl::DataLossError(
+      fmt::format("the request's payload arrived with the checksum {:#010x} instead of {:#010x}",
+                  arrived, request_.checksum));
+}
+
+Task<absl::Status> ServerBulk::ReadRequest() {
   VERBENA_CO_ASSIGN_OR_RETURN(Link * link, OpenLink());
   const uint64_t bytes = request_.payload_bytes + request_.message_bytes;
   VERBENA_CO_RETURN_IF_ERROR(CheckLimit("a request with its payload", bytes, *link));
@@ -78,18 +113,17 @@ Task<absl::Status> ServerBulk::Fetch() {
     co_return absl::UnimplementedError(fmt::format(
         "{} does not READ, which payloads of requests need", link->endpoint().device_name()));
   }
-  VERBENA_CO_ASSIGN_OR_RETURN(
-      fetched_, co_await AllocateUntil(link->endpoint().memory().receive(), bytes, deadline_));
+  BufferPool& pool = link->endpoint().memory().receive();
+  absl::StatusOr<Buffer> now = pool.TryAllocate(bytes);
+  if (now.ok()) {
+    fetched_ = *std::move(now);
+  } else {
+    link_->ReclaimLandings();
+    VERBENA_CO_ASSIGN_OR_RETURN(fetched_, co_await AllocateUntil(pool, bytes, deadline_));
+  }
   // Not cut short: the client takes the response as the proof that nothing is read any more.
   CancelScope shield;
-  VERBENA_CO_RETURN_IF_ERROR(co_await ReadSources().In(&shield));
-  VERBENA_CO_ASSIGN_OR_RETURN(link, OpenLink());
-  if (!link->checks_payloads()) co_return absl::OkStatus();
-  const uint32_t arrived = ExtendChecksum(0, fetched_.view());
-  if (arrived == request_.checksum) co_return absl::OkStatus();
-  co_return absl::DataLossError(
-      fmt::format("the request's payload arrived with the checksum {:#010x} instead of {:#010x}",
-                  arrived, request_.checksum));
+  co_return co_await ReadSources().In(&shield);
 }
 
 Task<absl::Status> ServerBulk::ReadSources() {

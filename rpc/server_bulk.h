@@ -1,5 +1,5 @@
-// ServerBulk: what a call moves one-sided, at the server: its request, read from the client's
-// memory, and its response, written there.
+// ServerBulk: what a call moves one-sided, at the server: its request, which lies in a landing that
+// was granted ahead or is read from the client's memory, and its response, written there.
 //
 // Part of a ServerCall, on its executor's thread, and empty again after each call. Its coroutines
 // run in the call's task, and end with UNAVAILABLE when the link is lost. Nothing is read or
@@ -17,6 +17,7 @@
 #include "google/protobuf/message_lite.h"
 #include "verbena/rpc/bulk_format.h"
 #include "verbena/rpc/client_link.h"
+#include "verbena/rpc/landing_lender.h"
 #include "verbena/rpc/method.h"
 #include "verbena/rpc/payload.h"
 #include "verbena/transport/coro/clock.h"
@@ -29,21 +30,24 @@ namespace verbena {
 
 class ServerLink;
 
-class ServerBulk final : private SendWaiter {
+class ServerBulk final : private SendWaiter, private LeaseListener {
  public:
   ServerBulk() = default;
   ServerBulk(const ServerBulk&) = delete;
   ServerBulk& operator=(const ServerBulk&) = delete;
   ~ServerBulk() override = default;
 
-  void Begin(ServerLink& link, CallId id, TimePoint deadline, const RequestBulk& request);
+  // `landing` holds the payload if it has memory.
+  void Begin(ServerLink& link, CallId id, TimePoint deadline, const RequestBulk& request,
+             UsedLanding landing);
   // The call is over, or its link is.
   void Clear();
 
   // --- the request
 
-  // Whether something of it is to be fetched before the handler runs, and whether its message is.
-  bool fetches() const { return request_.source_count > 0; }
+  // Whether something of it is to be waited for before the handler runs, and whether its message
+  // is.
+  bool fetches() const { return request_.source_count > 0 || lease_ != nullptr || checked_; }
   bool fetches_message() const { return request_.message_bytes > 0; }
   size_t message_bytes() const { return request_.message_bytes; }
   size_t request_payload_bytes() const { return request_.payload_bytes; }
@@ -52,6 +56,8 @@ class ServerBulk final : private SendWaiter {
   Task<absl::Status> Fetch();
   bool ParseMessage(google::protobuf::MessageLite& message) const;
   Buffer TakeRequestPayload();
+  // The handler has ended: what it left of the request's memory is free.
+  void DropRequest() { fetched_.Reset(); }
 
   // --- the response
 
@@ -83,9 +89,12 @@ class ServerBulk final : private SendWaiter {
  private:
   // The link, if it is still there.
   absl::StatusOr<Link*> OpenLink() const;
+  Task<absl::Status> ReadRequest();
   absl::Status CheckMemory(const BufferView& view, const Link& link) const;
   Task<absl::Status> ReadSources();
   void OnWritable(Link& link) override;
+  void OnLeaseEnded(const Lease& lease) override;
+  void OnLeaseLost(const Lease& lease) override;
   FrameHeader LandingNeededHeader() const;
   void Start(Link& link, absl::Span<const BufferView> views, RemoteRange to,
              TransferListener* listener);
@@ -95,7 +104,10 @@ class ServerBulk final : private SendWaiter {
   TimePoint deadline_ = kNever;
 
   RequestBulk request_;
-  Buffer fetched_;  // the payload, then the message
+  Buffer fetched_;          // the payload, then the message
+  Lease* lease_ = nullptr;  // of the landing that it lies in, until it has ended
+  Event lease_over_;
+  bool checked_ = false;  // the link checks payloads, and this one has something to check
 
   Payload response_;
   size_t written_ = 0;  // of the payload, by Write()

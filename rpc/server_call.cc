@@ -25,7 +25,7 @@ ServerCall::~ServerCall() {
 }
 
 ServerBulk& ServerCall::Bulk() {
-  if (!has_bulk_) BeginBulk(context_->deadline().when(), {});
+  if (!has_bulk_) BeginBulk(context_->deadline().when(), {}, {});
   return *bulk_;
 }
 
@@ -42,14 +42,14 @@ absl::Status ServerCall::NotParsed(size_t bytes) const {
                                                 request_->GetTypeName()));
 }
 
-void ServerCall::BeginBulk(TimePoint deadline, const RequestBulk& bulk) {
+void ServerCall::BeginBulk(TimePoint deadline, const RequestBulk& bulk, UsedLanding landing) {
   if (bulk_ == nullptr) bulk_ = std::make_unique<ServerBulk>();
   has_bulk_ = true;
-  bulk_->Begin(*link_, id_, deadline, bulk);
+  bulk_->Begin(*link_, id_, deadline, bulk, std::move(landing));
 }
 
 void ServerCall::Start(ServerLink& link, CallId id, const FrameHeader& frame, const char* body,
-                       const RequestBulk* bulk) {
+                       const RequestBulk* bulk, UsedLanding landing) {
   link_ = &link;
   id_ = id;
   const TimePoint deadline =
@@ -58,7 +58,7 @@ void ServerCall::Start(ServerLink& link, CallId id, const FrameHeader& frame, co
           : shard_.executor().now() + std::chrono::microseconds(frame.deadline_us);
   request_bytes_ = frame.body_bytes;
   if (bulk != nullptr) {
-    BeginBulk(deadline, *bulk);
+    BeginBulk(deadline, *bulk, std::move(landing));
     body += bulk->encoded_bytes();
     request_bytes_ -= bulk->encoded_bytes();
   }
@@ -205,7 +205,11 @@ void ServerCall::Respond(const absl::Status& status, Outcome outcome) {
   response_.kind = FrameKind::kResponse;
   response_.call_slot = id_.slot;
   response_.call_generation = id_.generation;
-  if (has_bulk_) invalidated = bulk_->FinalKey(*link);
+  if (has_bulk_) {
+    invalidated = bulk_->FinalKey(*link);
+    bulk_->DropRequest();
+    if (const size_t bytes = bulk_->request_payload_bytes()) link_->OfferLanding(bytes);
+  }
   if (!status.ok()) {
     SetFailure(status, outcome, link->max_body_bytes());
     AppendResponse();

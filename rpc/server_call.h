@@ -43,9 +43,9 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   ~ServerCall() override;
 
   // Parses the request and runs the handler up to its first wait. `bulk`, which `body` begins with,
-  // may be null.
+  // may be null; `landing` is where the payload lies already, if it has memory.
   void Start(ServerLink& link, CallId id, const FrameHeader& frame, const char* body,
-             const RequestBulk* bulk);
+             const RequestBulk* bulk, UsedLanding landing);
   // The memory that the response waits for.
   absl::Status OnLanding(const RemoteRange& landing);
   // The caller gave up, or the server wants it to.
@@ -73,7 +73,7 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
 
   // That of this call, begun if it has none yet; while its context lives.
   ServerBulk& Bulk();
-  void BeginBulk(TimePoint deadline, const RequestBulk& bulk);
+  void BeginBulk(TimePoint deadline, const RequestBulk& bulk, UsedLanding landing);
   absl::Status UnlikeTheMethod(bool has_payload) const;
   absl::Status NotParsed(size_t bytes) const;
   absl::Status RunHandler();

@@ -9,25 +9,35 @@
 
 namespace verbena {
 
+ServerLink::ServerLink(ServerShard& shard, std::string peer)
+    : shard_(shard), peer_(std::move(peer)), lender_(shard.granted_bytes()) {}
+
 ServerLink::~ServerLink() = default;
 
 absl::Status ServerLink::OnFrame(Link& link, const FrameHeader& frame, const char* body) {
   link_ = &link;
   switch (frame.kind) {
     case FrameKind::kRequest:
-      return OnRequest(frame, body);
+      return OnRequest(link, frame, body);
     case FrameKind::kLanding:
       return OnLandingFrame(frame, body);
     case FrameKind::kCancel:
       OnCancelFrame(frame);
       return absl::OkStatus();
+    case FrameKind::kReturn:
+      return lender_.OnReturn(link, frame.argument);
     default:
       return absl::InvalidArgumentError(
           fmt::format("a client sent a frame of kind {}", static_cast<int>(frame.kind)));
   }
 }
 
-absl::Status ServerLink::OnRequest(const FrameHeader& frame, const char* body) {
+absl::StatusOr<UsedLanding> ServerLink::LandingOf(const RequestBulk& bulk) {
+  if (bulk.grant == RequestBulk::kNoGrant) return UsedLanding();
+  return lender_.Use(bulk.grant, bulk.payload_bytes);
+}
+
+absl::Status ServerLink::OnRequest(Link& link, const FrameHeader& frame, const char* body) {
   const CallId id{frame.call_slot, frame.call_generation};
   if (id.slot >= ClientLink::kMaxCallsInFlight) {
     return absl::InvalidArgumentError(
@@ -43,16 +53,24 @@ absl::Status ServerLink::OnRequest(const FrameHeader& frame, const char* body) {
                     before->id().generation));
   }
   std::optional<RequestBulk> bulk;
+  UsedLanding used;
   if ((frame.flags & kFrameHasBulk) != 0) {
     absl::StatusOr<RequestBulk> parsed = ParseRequestBulk(body, frame.body_bytes);
     if (!parsed.ok()) return parsed.status();
     bulk = *parsed;
+    absl::StatusOr<UsedLanding> landing = LandingOf(*bulk);
+    if (!landing.ok()) return landing.status();
+    used = *std::move(landing);
+    if (used.lease != nullptr) shard_.NotePayloadWritten();
   }
   absl::StatusOr<ServerCall*> call = shard_.Admit(frame.method_id);
-  if (!call.ok()) return Refuse(id, call.status());
+  if (!call.ok()) {
+    if (used.lease != nullptr) link.EndLease(*used.lease, nullptr);
+    return Refuse(id, call.status());
+  }
   by_slot_[id.slot] = *call;
   active_.PushBack(**call);
-  (*call)->Start(*this, id, frame, body, bulk.has_value() ? &*bulk : nullptr);
+  (*call)->Start(*this, id, frame, body, bulk.has_value() ? &*bulk : nullptr, std::move(used));
   return absl::OkStatus();
 }
 
@@ -83,6 +101,14 @@ absl::Status ServerLink::Refuse(CallId id, const absl::Status& status) {
   body_bytes = refusals_.front().body.size();
   if (!SendWaiter::linked()) link_->AwaitWritable(*this);
   return absl::OkStatus();
+}
+
+void ServerLink::ReclaimLandings() {
+  if (link_ != nullptr) shard_.ReclaimLandings(link_->endpoint());
+}
+
+void ServerLink::RevokeLandings() {
+  if (link_ != nullptr && link_->open()) lender_.Revoke(*link_);
 }
 
 void ServerLink::SendGoAway() {
@@ -134,6 +160,7 @@ void ServerLink::OnLinkDown(Link&, const absl::Status&) {
   link_ = nullptr;
   SendWaiter::Unlink();
   refusals_.clear();
+  lender_.OnLinkDown();
   // Calls that only wait to send their response end now, and leave the list while it is walked.
   IntrusiveList<ServerCall> calls;
   calls.Append(active_);

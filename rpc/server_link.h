@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "verbena/rpc/client_link.h"
+#include "verbena/rpc/landing_lender.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server_call.h"
 #include "verbena/transport/coro/intrusive_list.h"
@@ -29,7 +30,7 @@ class ServerLink final : public FrameSink, private SendWaiter {
   // closes.
   static constexpr size_t kMaxQueuedRefusals = 4096;
 
-  ServerLink(ServerShard& shard, std::string peer) : shard_(shard), peer_(std::move(peer)) {}
+  ServerLink(ServerShard& shard, std::string peer);
   ~ServerLink() override;
 
   void Attach(Link& link) { link_ = &link; }
@@ -42,6 +43,12 @@ class ServerLink final : public FrameSink, private SendWaiter {
   void SendGoAway();
   void CancelAll();
   void OnCallDone(ServerCall& call);
+  // A request's payload of `bytes` has come: lends memory for the next one. Only while open.
+  void OfferLanding(size_t bytes) { lender_.Offer(*link_, bytes); }
+  // This executor is short of memory for payloads: asks the clients of the same device for what
+  // was lent ahead.
+  void ReclaimLandings();
+  void RevokeLandings();
 
   // FrameSink
   absl::Status OnFrame(Link& link, const FrameHeader& frame, const char* body) override;
@@ -56,7 +63,9 @@ class ServerLink final : public FrameSink, private SendWaiter {
     std::string body;
   };
 
-  absl::Status OnRequest(const FrameHeader& frame, const char* body);
+  absl::Status OnRequest(Link& link, const FrameHeader& frame, const char* body);
+  // The landing that it used, if it says so.
+  absl::StatusOr<UsedLanding> LandingOf(const RequestBulk& bulk);
   void OnCancelFrame(const FrameHeader& frame);
   absl::Status OnLandingFrame(const FrameHeader& frame, const char* body);
   absl::Status Refuse(CallId id, const absl::Status& status);
@@ -69,6 +78,7 @@ class ServerLink final : public FrameSink, private SendWaiter {
   std::vector<ServerCall*> by_slot_;
   std::deque<Refusal> refusals_;
   bool go_away_due_ = false;
+  LandingLender lender_;
 };
 
 }  // namespace verbena

@@ -112,6 +112,12 @@ void ServerShard::OnLinkIdle(ServerLink& link) {
   if (links_.empty() && draining_) unlinked_.Set();
 }
 
+void ServerShard::ReclaimLandings(const Endpoint& endpoint) {
+  for (const auto& link : links_) {
+    if (link->link() != nullptr && &link->link()->endpoint() == &endpoint) link->RevokeLandings();
+  }
+}
+
 Task<absl::Status> ServerShard::WaitUntilIdle() {
   if (active_ == 0) co_return absl::OkStatus();
   co_return co_await idle_.Wait();

@@ -24,6 +24,8 @@ struct ServerShardStats {
   uint64_t calls = 0;     // started
   uint64_t failures = 0;  // answered with a failed Status, refusals included
   uint64_t refused = 0;   // not started: unknown method, overload, shutting down
+  uint64_t payloads_written = 0;  // to landings that were granted ahead
+  size_t granted_bytes = 0;       // in such landings, now
 };
 
 class ServerShard {
@@ -42,6 +44,9 @@ class ServerShard {
   absl::StatusOr<ServerCall*> Admit(uint64_t method_id);
   void Recycle(ServerCall& call);
   void NoteFailure() { ++stats_.failures; }
+  void NotePayloadWritten() { ++stats_.payloads_written; }
+  // What its lenders count (landing_lender.h).
+  size_t& granted_bytes() { return stats_.granted_bytes; }
   void OnLinkDown(ServerLink& link);
   // A link that is down has no calls left.
   void OnLinkIdle(ServerLink& link);
@@ -52,6 +57,8 @@ class ServerShard {
 
   const ServerShardStats& stats() const { return stats_; }
   uint32_t active() const { return active_; }
+  // Asks every client on `endpoint` for the landings that it was lent ahead.
+  void ReclaimLandings(const Endpoint& endpoint);
 
  private:
   Task<void> Accept(std::unique_ptr<MessageStream> stream, LinkParameters offer);

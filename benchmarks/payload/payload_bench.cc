@@ -37,8 +37,11 @@ constexpr char kHelp[] =
 
 constexpr char kOwnOptionsHelp[] =
     "  --direction D[,D]    read, write (default both)\n"
-    "  --variant V[,V]      strict, adaptive, region, crc (all by default), auto: how payloads are\n"
-    "                       protected, and whether executors sleep\n"
+    "  --variant V[,V]      strict, adaptive, region, crc, ungranted (all by default), auto: how\n"
+    "                       payloads are protected, whether executors sleep; ungranted: payloads "
+    "of\n"
+    "                       requests are read by the server, not written to landings granted "
+    "ahead\n"
     "  --floor-only         the floor by itself\n"
     "  --no-floor           without it, for devices that have another\n"
     "(bytes of payload are multiples of 8; default 4096,65536,1048576,16777216, in flight "
@@ -50,6 +53,7 @@ struct Variant {
   LeaseLevel leases = LeaseLevel::kStrict;
   PayloadChecksum checksum = PayloadChecksum::kOff;
   ExecutorMode mode = ExecutorMode::kBusy;
+  bool grants = true;  // without them only writes differ
 };
 
 const std::vector<Variant>& Variants() {
@@ -58,6 +62,7 @@ const std::vector<Variant>& Variants() {
       {.name = "adaptive", .mode = ExecutorMode::kAdaptive},
       {.name = "region", .leases = LeaseLevel::kRegion},
       {.name = "crc", .checksum = PayloadChecksum::kOn},
+      {.name = "ungranted", .grants = false},
       {.name = "auto", .leases = LeaseLevel::kAuto, .checksum = PayloadChecksum::kAuto},
   };
   return variants;
@@ -176,6 +181,7 @@ RuntimeOptions RuntimeOf(const Variant& variant, const PayloadOptions& options, 
   RuntimeOptions runtime{.mode = variant.mode, .cpus = {core}, .threads = false};
   runtime.limits.leases.level = variant.leases;
   runtime.limits.payload_checksum = variant.checksum;
+  if (!variant.grants) runtime.limits.leases.granted_bytes_per_link = 0;
   // Every call in flight can have its payload, at either end.
   const size_t bytes =
       2 * CopyFloor::BytesFor(options.common.sizes, options.common.outstanding) + (64U << 20);
@@ -232,7 +238,9 @@ absl::Status MeasureVariant(const Variant& variant, const PayloadOptions& option
       PayloadClient::Connect(RuntimeOf(variant, options, cores.client), server->address());
   if (!client.ok()) return client.status();
   const Sides sides{**client, server->pid(), options.no_floor ? nullptr : &floor};
-  return ForEachPoint(options, [&](PayloadPoint point) {
+  PayloadOptions measured = options;
+  if (!variant.grants) std::erase(measured.directions, CopyDirection::kToClient);
+  return ForEachPoint(measured, [&](PayloadPoint point) {
     absl::Status status = MeasurePoint(sides, options.common.seconds, point);
     if (!status.ok()) return status;
     // Adaptive executors are told by the mode.

@@ -61,6 +61,7 @@ absl::Status Serve() {
       std::unique_ptr<verbena::Runtime> runtime,
       verbena::Runtime::Start({.executors = absl::GetFlag(FLAGS_executors), .mode = mode}));
   std::vector<verbena::Scheduler*> executors;
+  executors.reserve(runtime->executors());
   for (int i = 0; i < runtime->executors(); ++i) executors.push_back(&runtime->executor(i));
   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<VolumeStore> store,
                            VolumeStore::Open(absl::GetFlag(FLAGS_directory), executors));

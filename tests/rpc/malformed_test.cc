@@ -7,6 +7,8 @@
 
 #include "tests/rpc/rogue_peer.h"
 #include "tests/rpc/testing_service.h"
+#include "verbena/rpc/bulk_format.h"
+#include "verbena/rpc/lent_landings.h"
 #include "verbena/rpc/stub.h"
 
 namespace verbena {
@@ -214,6 +216,39 @@ TEST_F(RogueServerTest, AReplyThatDoesNotParseFailsItsCallAlone) {
     return EncodeSend(kCorrect, {response});
   });
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
+}
+
+RogueFrame Grant(uint32_t slot, const RemoteRange& range) {
+  RogueFrame frame;
+  frame.header.kind = FrameKind::kGrant;
+  frame.header.argument = slot;
+  frame.body.resize(kLandingBytes);
+  EncodeLanding(range, frame.body.data());
+  return frame;
+}
+
+TEST_F(RogueServerTest, AGrantThatCannotBeEndsTheLink) {
+  const RemoteRange good{.address = 4096, .bytes = 4096, .rkey = 1};
+  const RogueFrame revoke{
+      .header = {.kind = FrameKind::kRevoke, .argument = LentLandings::kMaxSlots}};
+  RogueFrame truncated = Grant(0, good);
+  truncated.body.resize(kLandingBytes - 1);
+  const std::vector<std::vector<RogueFrame>> lies = {
+      {Grant(LentLandings::kMaxSlots, good)},
+      {Grant(0, {.address = 4096, .bytes = 0, .rkey = 1})},
+      {Grant(0, {.address = ~uint64_t{0} - 100, .bytes = 4096, .rkey = 1})},
+      {Grant(0, {.address = 4096, .bytes = uint64_t{1} << 40, .rkey = 1})},
+      {Grant(0, good), Grant(0, good)},
+      {truncated},
+      {revoke},
+  };
+  for (size_t i = 0; i < lies.size(); ++i) {
+    SCOPED_TRACE(i);
+    absl::Status status =
+        CallRogue([&](const FrameHeader&) { return EncodeSend(kCorrect, lies[i]); });
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_TRUE(dropped_);
+  }
 }
 
 TEST_F(RogueServerTest, ARequestToAClientEndsTheLink) {

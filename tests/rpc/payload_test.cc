@@ -210,6 +210,16 @@ TEST(PayloadCopiesTest, APayloadIsCopiedOnceEachWay) {
     copied += (*near)->copied_bytes() - before_near;
     EXPECT_EQ(copied.direct_read_bytes + copied.direct_write_bytes, 2 * kBytes);
     EXPECT_EQ(copied.kernel_read_bytes + copied.kernel_write_bytes + copied.ring_bytes, 0u);
+    // By then a landing is granted, and the client writes.
+    const CopiedBytes before_written = (*near)->copied_bytes();
+    VERBENA_CO_RETURN_IF_ERROR(co_await stub.Put(
+        testing::PutRequest(), put, {.request_payload = std::move(info.response_payload)}));
+    EXPECT_TRUE(put.right());
+    const CopiedBytes written = (*near)->copied_bytes() - before_written;
+    EXPECT_EQ(written.direct_write_bytes, kBytes);
+    EXPECT_EQ(written.direct_read_bytes + written.kernel_read_bytes + written.kernel_write_bytes +
+                  written.ring_bytes,
+              0u);
     EXPECT_LT(copied.send_bytes + copied.receive_bytes + copied.inline_bytes, 10'000u) << "frames";
     co_return absl::OkStatus();
   };

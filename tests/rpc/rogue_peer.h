@@ -154,6 +154,7 @@ class RoguePeer {
     std::memcpy(mine.gid.data(), address_.gid.raw, mine.gid.size());
     mine.qp_number = qp_->qp_num;
     mine.credit_grant = kCredits;
+    mine.max_reads = 0;
     return mine;
   }
 

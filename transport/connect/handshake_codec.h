@@ -28,9 +28,11 @@ inline constexpr uint64_t kFeatureRdmaCm = 1u << 0;
 inline constexpr uint64_t kFeatureInvalidation = 1u << 1;
 // Payloads carry a CRC32C.
 inline constexpr uint64_t kFeatureChecksum = 1u << 2;
+// The server lends landings for the payloads of requests to come.
+inline constexpr uint64_t kFeatureGrants = 1u << 3;
 // Those that this build knows.
 inline constexpr uint64_t kSupportedFeatures =
-    kFeatureRdmaCm | kFeatureInvalidation | kFeatureChecksum;
+    kFeatureRdmaCm | kFeatureInvalidation | kFeatureChecksum | kFeatureGrants;
 
 // What this side brings to a handshake.
 struct HandshakeOptions {

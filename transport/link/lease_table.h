@@ -41,11 +41,13 @@ class LeaseTable {
   // No lease is left: TakeAll() saw to that.
   ~LeaseTable();
 
+  // Whether `view` may be lent: INVALID_ARGUMENT for memory that is registered elsewhere, or not
+  // for this use.
+  absl::Status Check(const BufferView& view, LeaseAccess access) const;
   // Leases that can be granted now, as far as windows go.
   uint32_t free() const;
-  // A lease of `view`, which is not empty. nullptr when there is no window. INVALID_ARGUMENT for
-  // memory that is registered elsewhere or not for this use; RESOURCE_EXHAUSTED while too much is
-  // in quarantine.
+  // A lease of `view`, which is not empty. nullptr when there is no window. Errors as Check();
+  // RESOURCE_EXHAUSTED while too much is in quarantine.
   absl::StatusOr<Lease*> Grant(const BufferView& view, LeaseAccess access);
   // The peer is done with it, as it says. The listener, who may be null, hears when that is proven:
   // before this returns where nothing is left to do.
@@ -94,7 +96,6 @@ class LeaseTable {
   };
 
   size_t Index(uint32_t number) const { return number & (ending_.size() - 1); }
-  absl::Status Check(const BufferView& view, LeaseAccess access) const;
   Lease& NewLease();
   // The lease is over: gives its window and memory back, and tells the listener.
   void Release(Lease& lease);

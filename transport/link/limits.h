@@ -86,6 +86,10 @@ struct LeaseLimits {
   Duration grace = std::chrono::seconds(5);
   // Memory that waits for one peer to end such calls; while there is more, none is lent to it.
   size_t quarantine_bytes = size_t{64} << 20;
+  // Memory that a server may lend to one client ahead of its requests, so that their payloads are
+  // written at once; on either side 0 for none: the server then reads them. Twice the payloads of
+  // 1 MiB that a deep queue has in flight. (start)
+  size_t granted_bytes_per_link = size_t{32} << 20;
 };
 
 struct LinkLimits {

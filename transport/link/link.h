@@ -139,6 +139,7 @@ class Link final : private FlushHook {
   // What the handshake agreed on.
   bool reports_invalidation() const { return (features_ & kFeatureInvalidation) != 0; }
   bool checks_payloads() const { return (features_ & kFeatureChecksum) != 0; }
+  bool grants_landings() const { return (features_ & kFeatureGrants) != 0; }
 
   // Ends the link: OnLinkDown() is called before this returns, teardown goes on by itself. Harmless
   // when it has ended already.

@@ -29,7 +29,11 @@ absl::StatusOr<PayloadMemory> PayloadMemory::Create(Scheduler& scheduler,
   };
   absl::Status status = make(memory.send_, "send", limits.memory.send_bytes, lent, true);
   if (status.ok()) {
-    status = make(memory.receive_, "receive", limits.memory.receive_bytes, filled, false);
+    // Clients write to what they were granted; without grants all of it is read by us.
+    const bool grants = limits.leases.granted_bytes_per_link > 0;
+    const int written = strict ? IBV_ACCESS_MW_BIND : IBV_ACCESS_REMOTE_WRITE;
+    status = make(memory.receive_, "receive", limits.memory.receive_bytes,
+                  filled | (grants ? written : 0), grants);
   }
   if (status.ok())
     status = make(memory.landing_, "landing", limits.memory.landing_bytes, lent, true);

@@ -53,7 +53,7 @@ bool FrameParser::Next() {
   if (frame_.body_bytes > left - sizeof(FrameHeader)) return Fail(WireFault::kTruncatedFrame);
   const size_t frame_bytes = FrameBytes(frame_.body_bytes);
   if (frame_bytes > left) return Fail(WireFault::kTruncatedFrame);
-  if (frame_.kind < FrameKind::kRequest || frame_.kind > FrameKind::kLanding) {
+  if (frame_.kind < FrameKind::kRequest || frame_.kind > FrameKind::kReturn) {
     return Fail(WireFault::kUnknownKind);
   }
   const uint8_t allowed = frame_.kind <= FrameKind::kResponse ? kFrameHasBulk : 0;

@@ -45,6 +45,9 @@ enum class FrameKind : uint8_t {
   kGoAway = 7,         // start no more calls on this link
   kLandingNeeded = 8,  // the response is larger than what was lent for it
   kLanding = 9,        // memory for it
+  kGrant = 10,         // memory for the payload of a request to come, in slot `argument`
+  kRevoke = 11,        // give the grant of slot `argument` back, unless a request used it
+  kReturn = 12,        // it is given back
 };
 
 // Flags of a frame. The body of a kRequest or kResponse begins with what it moves one-sided.
@@ -64,7 +67,7 @@ struct FrameHeader {
   uint8_t flags = 0;        // kFrame…
   uint8_t status_code = 0;  // kResponse: a canonical status code
   uint8_t outcome = 0;      // kResponse: an Outcome
-  uint32_t argument = 0;    // kRecall: credits
+  uint32_t argument = 0;    // kRecall: credits; kGrant, kRevoke, kReturn: a slot
 };
 static_assert(sizeof(FrameHeader) == 32);
 

@@ -102,8 +102,13 @@ TEST_F(LeasesTest, ALeaseOfARegionIsItsKeyAndEndsAtOnce) {
 
 TEST_F(LeasesTest, MemoryThatIsNotRegisteredForItIsRefused) {
   StartWith(LeaseLevel::kStrict);
-  // Of the receive budget: nobody but the device is to touch it.
-  Buffer private_buffer = *client().memory().receive().TryAllocate(kBytes);
+  // Where nothing is granted ahead nobody but the device touches the receive budget.
+  LinkLimits limits = client().limits();
+  limits.leases.granted_bytes_per_link = 0;
+  absl::StatusOr<PayloadMemory> ungranted =
+      PayloadMemory::Create(executor(), device_context(), limits);
+  ASSERT_TRUE(ungranted.ok()) << ungranted.status();
+  Buffer private_buffer = *ungranted->receive().TryAllocate(kBytes);
   EXPECT_TRUE(
       absl::IsInvalidArgument(link_->Grant(private_buffer.view(), LeaseAccess::kWrite).status()));
   // Of another protection domain.

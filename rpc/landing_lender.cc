@@ -1,0 +1,140 @@
+#include "verbena/rpc/landing_lender.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/rpc/bulk_format.h"
+#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/memory/size_class.h"
+
+namespace verbena {
+namespace {
+
+// Room for whatever comes next in the turn that hands out a slot.
+constexpr uint32_t kSpareLeases = 4;
+
+FrameHeader HeaderOf(FrameKind kind, uint32_t slot) {
+  FrameHeader frame;
+  frame.kind = kind;
+  frame.argument = slot;
+  return frame;
+}
+
+absl::Status NotLent(const char* what, uint32_t slot) {
+  return absl::InvalidArgumentError(fmt::format("{} slot {}, which is not lent", what, slot));
+}
+
+}  // namespace
+
+LandingLender::~LandingLender() { OnLinkDown(); }
+
+uint32_t LandingLender::FreeSlot() const {
+  const auto found = std::find_if(slots_.begin(), slots_.end(),
+                                  [](const Slot& slot) { return slot.lease == nullptr; });
+  return static_cast<uint32_t>(found - slots_.begin());
+}
+
+void LandingLender::Offer(Link& link, size_t bytes) {
+  if (!link.grants_landings() || !link.open()) return;
+  const LinkLimits& limits = link.endpoint().limits();
+  // Payloads of nearly one size share landings.
+  const size_t size = std::min(std::bit_ceil(std::max(bytes, kMinBufferBytes)), kMaxBufferBytes);
+  if (lent_bytes_ + size > limits.leases.granted_bytes_per_link ||
+      shard_bytes_ + size > limits.memory.receive_bytes / 2) {
+    return;
+  }
+  const uint32_t free = FreeSlot();
+  if (free == slots_.size()) {
+    // Of another size, else one of them would have been used.
+    Revoke(link);
+    return;
+  }
+  if (link.free_leases() < kSpareLeases) return;
+  absl::StatusOr<Buffer> buffer = link.endpoint().memory().receive().TryAllocate(size);
+  if (!buffer.ok()) return;
+  absl::StatusOr<Lease*> lease = link.Grant(buffer->view(), LeaseAccess::kWrite);
+  if (!lease.ok() || *lease == nullptr) return;
+  slots_[free] = {.buffer = *std::move(buffer), .lease = *lease};
+  lent_bytes_ += size;
+  shard_bytes_ += size;
+  Tell(link);
+}
+
+bool LandingLender::AppendGrant(Link& link, uint32_t slot) {
+  char* body = link.Append(HeaderOf(FrameKind::kGrant, slot), kLandingBytes);
+  if (body == nullptr) return false;
+  EncodeLanding(slots_[slot].lease->terms(), body);
+  slots_[slot].told = true;
+  return true;
+}
+
+bool LandingLender::AppendRevoke(Link& link, uint32_t slot) {
+  if (link.Append(HeaderOf(FrameKind::kRevoke, slot), 0) == nullptr) return false;
+  slots_[slot].revoke_due = false;
+  return true;
+}
+
+// Tells the client of what it does not know yet.
+void LandingLender::Tell(Link& link) {
+  if (SendWaiter::linked()) return;
+  for (uint32_t slot = 0; slot < slots_.size(); ++slot) {
+    if (slots_[slot].lease == nullptr) continue;
+    const bool done = (slots_[slot].told || AppendGrant(link, slot)) &&
+                      (!slots_[slot].revoke_due || AppendRevoke(link, slot));
+    if (done) continue;
+    body_bytes = kLandingBytes;
+    link.AwaitWritable(*this);
+    return;
+  }
+}
+
+void LandingLender::OnWritable(Link& link) { Tell(link); }
+
+void LandingLender::Forget(Slot& slot) {
+  lent_bytes_ -= slot.buffer.size();
+  shard_bytes_ -= slot.buffer.size();
+  slot = {};
+}
+
+absl::StatusOr<UsedLanding> LandingLender::Use(uint32_t slot, uint64_t bytes) {
+  if (slot >= slots_.size() || !slots_[slot].told) return NotLent("a request used", slot);
+  if (bytes > slots_[slot].buffer.size()) {
+    return absl::InvalidArgumentError(
+        fmt::format("a payload of {} bytes in slot {}, whose landing has {}", bytes, slot,
+                    slots_[slot].buffer.size()));
+  }
+  const size_t size = slots_[slot].buffer.size();
+  UsedLanding used{.buffer = std::move(slots_[slot].buffer), .lease = slots_[slot].lease};
+  lent_bytes_ -= size;
+  shard_bytes_ -= size;
+  slots_[slot] = {};
+  return used;
+}
+
+absl::Status LandingLender::OnReturn(Link& link, uint32_t slot) {
+  if (slot >= slots_.size() || !slots_[slot].told) return NotLent("the client returns", slot);
+  link.EndLease(*slots_[slot].lease, nullptr);
+  Forget(slots_[slot]);
+  return absl::OkStatus();
+}
+
+void LandingLender::Revoke(Link& link) {
+  for (Slot& slot : slots_) {
+    if (slot.lease == nullptr || slot.revoked) continue;
+    slot.revoked = slot.revoke_due = true;
+    // From now on the client has the grace of every lease that is over.
+    link.AbandonLease(*slot.lease);
+  }
+  Tell(link);
+}
+
+void LandingLender::OnLinkDown() {
+  SendWaiter::Unlink();
+  for (Slot& slot : slots_) {
+    if (slot.lease != nullptr) Forget(slot);
+  }
+}
+
+}  // namespace verbena

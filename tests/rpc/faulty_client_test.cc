@@ -1,0 +1,225 @@
+// A client that breaks its word about landings that it was granted: it writes late, past the end,
+// uses one twice or one that it has not, or keeps what it is asked back. The server's memory is
+// compared byte by byte.
+
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/rpc/payload_service.h"
+#include "tests/rpc/rogue_peer.h"
+#include "verbena/rpc/bulk_format.h"
+
+namespace verbena {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr size_t kBytes = 4096;
+
+std::string Pattern() {
+  std::string bytes(kBytes, '\0');
+  for (size_t i = 0; i < kBytes; ++i) bytes[i] = PatternAt(i);
+  return bytes;
+}
+
+struct Granted {
+  uint32_t slot = 0;
+  RemoteRange range{};
+};
+
+class FaultyClientTest : public PayloadFixture {
+ protected:
+  void Start(const LinkLimits& limits = {}) {
+    peer_.reset();
+    StopBoth();
+    StartServer({.device = "soft", .limits = limits});
+    rogue_runtime_ = *Runtime::Start({.device = "soft"});
+    peer_ = std::make_unique<RoguePeer>(*rogue_runtime_);
+    peer_->ConnectTo(server_->address());
+  }
+  void TearDown() override {
+    peer_.reset();
+    Eventually([this] { return HeldBy(*server_runtime_).bytes == 0; }, "the memory is home");
+  }
+  // Eventually() runs on a client's executor, and there is none but the rogue's.
+  template <typename Condition>
+  void Eventually(Condition condition, const char* what) {
+    const TimePoint limit = Clock::Real().Now() + std::chrono::seconds(20);
+    while (!condition()) ASSERT_LT(Clock::Real().Now(), limit) << "never came true: " << what;
+  }
+
+  RogueFrame PutFrame(const RequestBulk& bulk) {
+    RogueFrame frame;
+    frame.header.kind = FrameKind::kRequest;
+    frame.header.method_id = MethodId("verbena.testing.Payloads/Put");
+    frame.header.call_slot = 0;
+    frame.header.call_generation = generation_++;
+    frame.header.flags = kFrameHasBulk;
+    frame.body.resize(bulk.encoded_bytes());
+    bulk.Encode(frame.body.data());
+    return frame;
+  }
+  static RogueFrame ReturnFrame(uint32_t slot) {
+    return {.header = {.kind = FrameKind::kReturn, .argument = slot}};
+  }
+  static std::string Encoded(const RogueFrame& frame) {
+    SendHeader header;
+    header.credits_granted = RoguePeer::kCredits + 64;
+    return EncodeSend(header, {frame});
+  }
+  void Send(const RogueFrame& frame) { peer_->Send(Encoded(frame)); }
+  static RequestBulk InLanding(const Granted& granted, uint64_t bytes = kBytes) {
+    return {.payload_bytes = bytes, .grant = granted.slot};
+  }
+
+  // A payload that the server cannot read, since the rogue serves no READs: the call fails, but
+  // was a payload all the same, and a landing follows.
+  Granted NextGrant() {
+    RequestBulk bulk{.payload_bytes = kBytes, .source_count = 1};
+    bulk.sources[0] = {.address = 4096, .bytes = kBytes};  // no key for the response to end
+    Send(PutFrame(bulk));
+    return AwaitGrant();
+  }
+  Granted AwaitGrant() {
+    std::optional<Granted> granted;
+    bool answered = false;
+    while (!answered || !granted) {
+      for (const RogueFrame& frame : peer_->Receive()) {
+        if (frame.header.kind == FrameKind::kResponse) {
+          answered = true;
+          last_status_ = frame.header.status_code;
+          continue;
+        }
+        if (frame.header.kind != FrameKind::kGrant) continue;
+        absl::StatusOr<RemoteRange> range = ParseLanding(frame.body.data(), frame.body.size());
+        EXPECT_TRUE(range.ok()) << range.status();
+        granted = Granted{frame.header.argument, *range};
+      }
+      if (::testing::Test::HasFailure()) break;
+    }
+    return granted.value_or(Granted());
+  }
+
+  std::unique_ptr<Runtime> rogue_runtime_;
+  std::unique_ptr<RoguePeer> peer_;
+  uint32_t generation_ = 0;
+  uint8_t last_status_ = 0;
+};
+
+TEST_F(FaultyClientTest, WhatIsWrittenToALandingIsThePayload) {
+  Start();
+  Granted granted = NextGrant();
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(peer_->Write(granted.range.address, granted.range.rkey, Pattern()), IBV_WC_SUCCESS);
+    peer_->SendInvalidating(Encoded(PutFrame(InLanding(granted))), granted.range.rkey);
+    granted = AwaitGrant();
+    EXPECT_EQ(last_status_, 0);
+  }
+  EXPECT_EQ(service_.puts, 3);
+  EXPECT_EQ(service_.wrong, 0);
+}
+
+// Whether the request closes the landing itself, or the server does.
+TEST_F(FaultyClientTest, AWriteAfterTheRequestFindsTheLandingClosed) {
+  for (const bool invalidates : {true, false}) {
+    Start();
+    service_.keep = true;
+    const Granted granted = NextGrant();
+    EXPECT_EQ(peer_->Write(granted.range.address, granted.range.rkey, Pattern()), IBV_WC_SUCCESS);
+    const std::string request = Encoded(PutFrame(InLanding(granted)));
+    if (invalidates) {
+      peer_->SendInvalidating(request, granted.range.rkey);
+    } else {
+      peer_->Send(request);
+    }
+    (void)AwaitGrant();
+    EXPECT_EQ(last_status_, 0);
+    EXPECT_NE(peer_->Write(granted.range.address, granted.range.rkey, std::string(kBytes, 'F')),
+              IBV_WC_SUCCESS);
+    EXPECT_TRUE(peer_->IsDropped());
+    ASSERT_EQ(service_.kept.size(), 1u);
+    EXPECT_TRUE(IsPattern(service_.kept[0].view())) << "a late write landed";
+    service_.kept.clear();
+  }
+}
+
+TEST_F(FaultyClientTest, AWritePastTheEndOfALandingEndsTheLink) {
+  Start();
+  const Granted granted = NextGrant();
+  EXPECT_NE(peer_->Write(granted.range.address + 8, granted.range.rkey, Pattern()), IBV_WC_SUCCESS);
+  EXPECT_TRUE(peer_->IsDropped());
+}
+
+TEST_F(FaultyClientTest, WhatWasNotGrantedEndsTheLink) {
+  const std::vector<std::function<void(const Granted&)>> lies = {
+      [&](const Granted& granted) {
+        Send(PutFrame(InLanding({.slot = (granted.slot + 1) % LentLandings::kMaxSlots})));
+      },
+      [&](const Granted&) { Send(PutFrame(InLanding({.slot = LentLandings::kMaxSlots}))); },
+      [&](const Granted& granted) { Send(PutFrame(InLanding(granted, kBytes + 1))); },
+      [&](const Granted& granted) {
+        // Both arrive before the server may have granted anew.
+        SendHeader header;
+        header.credits_granted = RoguePeer::kCredits + 64;
+        RogueFrame again = PutFrame(InLanding(granted));
+        again.header.call_slot = 1;
+        peer_->Send(EncodeSend(header, {ReturnFrame(granted.slot), again}));
+      },
+      [&](const Granted& granted) {
+        Send(ReturnFrame((granted.slot + 1) % LentLandings::kMaxSlots));
+      },
+      [&](const Granted&) { Send(ReturnFrame(LentLandings::kMaxSlots)); },
+      [&](const Granted& granted) {
+        Send(ReturnFrame(granted.slot));
+        Send(ReturnFrame(granted.slot));
+      },
+      [&](const Granted& granted) {
+        RequestBulk both = InLanding(granted);
+        both.source_count = 1;
+        both.sources[0] = {.address = 4096, .bytes = kBytes, .rkey = 1};
+        Send(PutFrame(both));
+      },
+      [&](const Granted& granted) {
+        RequestBulk large = InLanding(granted);
+        large.message_bytes = 10;
+        Send(PutFrame(large));
+      },
+      [&](const Granted& granted) { Send(PutFrame(InLanding(granted, 0))); },
+  };
+  for (size_t i = 0; i < lies.size(); ++i) {
+    SCOPED_TRACE(i);
+    Start();
+    const Granted granted = NextGrant();
+    lies[i](granted);
+    EXPECT_TRUE(peer_->IsDropped());
+    EXPECT_EQ(service_.puts, 0);
+  }
+}
+
+// A server that was short of memory would else wait for it for ever.
+TEST_F(FaultyClientTest, AClientThatKeepsWhatIsAskedBackLosesItsLinkAfterTheGrace) {
+  LinkLimits limits;
+  limits.memory.receive_bytes = 64 << 10;
+  limits.ping_interval = milliseconds(100);
+  limits.leases.grace = milliseconds(300);
+  Start(limits);
+  (void)NextGrant();
+  StartClient({.device = "soft"});
+  auto put = [this]() -> Task<absl::Status> {
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await Filled(64 << 10));
+    testing::PutReply reply;
+    co_return co_await stub_->Put(testing::PutRequest(), reply,
+                                  {.request_payload = std::move(buffer)});
+  };
+  EXPECT_EQ(Run(put()), absl::OkStatus());
+  EXPECT_TRUE(peer_->IsDropped());
+  stub_.reset();
+  channel_.reset();
+  client_runtime_.reset();
+}
+
+}  // namespace
+}  // namespace verbena

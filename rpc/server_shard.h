@@ -21,9 +21,9 @@
 namespace verbena {
 
 struct ServerShardStats {
-  uint64_t calls = 0;     // started
-  uint64_t failures = 0;  // answered with a failed Status, refusals included
-  uint64_t refused = 0;   // not started: unknown method, overload, shutting down
+  uint64_t calls = 0;             // started
+  uint64_t failures = 0;          // answered with a failed Status, refusals included
+  uint64_t refused = 0;           // not started: unknown method, overload, shutting down
   uint64_t payloads_written = 0;  // to landings that were granted ahead
   size_t granted_bytes = 0;       // in such landings, now
 };
@@ -72,14 +72,14 @@ class ServerShard {
   const uint32_t max_concurrent_calls_;
   uint32_t active_ = 0;
   bool draining_ = false;
-  Event idle_;      // no calls, while draining
-  Event unlinked_;  // no links, while draining
+  ServerShardStats stats_;  // before the links, which count in it until they are gone
+  Event idle_;              // no calls, while draining
+  Event unlinked_;          // no links, while draining
   std::vector<std::unique_ptr<ServerLink>> links_;
   // Down and idle, but perhaps still on the stack: freed in the next Accept, or at the end.
   std::vector<std::unique_ptr<ServerLink>> finished_;
   std::vector<std::unique_ptr<ServerCall>> calls_;  // all of them
   std::vector<std::vector<ServerCall*>> free_;      // by method; what they hold is poisoned
-  ServerShardStats stats_;
   TaskScope tasks_;
 };
 

@@ -168,10 +168,16 @@ uint32_t LeaseTable::Prepare(uint32_t slots) {
   return prepared_;
 }
 
-bool LeaseTable::Posted(uint32_t last_position) {
+void LeaseTable::Posted() {
   // The provider reads from the window which key the WR replaced, so it changes only now.
-  for (Lease* lease : bindings_) lease->window_->mw->rkey = lease->terms_.rkey;
-  bindings_.clear();
+  for (uint32_t i = 0; i < prepared_bindings_; ++i) {
+    bindings_[i]->window_->mw->rkey = bindings_[i]->terms_.rkey;
+  }
+  bindings_.erase(bindings_.begin(), bindings_.begin() + prepared_bindings_);
+  prepared_bindings_ = 0;
+}
+
+bool LeaseTable::Placed(uint32_t last_position) {
   const uint32_t count = prepared_ - prepared_bindings_;
   for (uint32_t i = 0; i < count; ++i) {
     ending_[Index(tail_++)] = {last_position + 1, invalidations_[i]};
@@ -207,6 +213,7 @@ std::vector<BufferPin> LeaseTable::TakeAll() {
   granted_.clear();
   quarantined_bytes_ = 0;
   bindings_.clear();
+  prepared_bindings_ = 0;
   invalidations_.clear();
   head_ = tail_;
   windows_.DeallocAll();

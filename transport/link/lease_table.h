@@ -72,9 +72,13 @@ class LeaseTable {
   // gives each its wr_id, and posts them.
   uint32_t Prepare(uint32_t slots);
   ibv_send_wr* chain() { return requests_.data(); }
-  // The chain is in the send queue, its last WR at `last_position`. True when that is signalled;
-  // else none is.
-  bool Posted(uint32_t last_position);
+  // The chain has its places in the send queue, its last WR at `last_position`. True when that is
+  // signalled; else none is.
+  bool Placed(uint32_t last_position);
+  // Whether that left something to be done.
+  bool more_due() const { return bindings_.size() > prepared_bindings_ || !invalidations_.empty(); }
+  // It was posted, before anything else is prepared or bound.
+  void Posted();
   // Every WR before send queue position `completed` has ended well.
   void Completed(uint32_t completed) {
     while (head_ != tail_ && static_cast<int32_t>(completed - ending_[Index(head_)].end) >= 0) {

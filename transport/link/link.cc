@@ -10,6 +10,7 @@
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/send_buffers.h"
 #include "verbena/transport/link/send_chain.h"
+#include "verbena/transport/link/wr_chain.h"
 #include "verbena/transport/link/wr_id.h"
 #include "verbena/transport/log/log.h"
 
@@ -122,8 +123,9 @@ void Link::Flush() {
     flush_scheduled_ = false;
     return;
   }
-  if (open() && leases_.work_due()) PostLeases();
-  if (open() && one_sided_.waiting()) PostTransfers();
+  WrChain ready;
+  if (open() && leases_.work_due()) PrepareLeases(ready);
+  if (open() && one_sided_.waiting()) PrepareTransfers(ready);
   if (open()) {
     if (pong_due_) AppendControl(FrameKind::kPong);
     if (ping_due_) AppendControl(FrameKind::kPing);
@@ -131,7 +133,11 @@ void Link::Flush() {
     if (pending_.empty() && grants_.ShouldAdvertise() && OpenSend(/*spends_reserve=*/true)) {
       ++stats_.credit_sends;
     }
-    if (!pending_.empty()) PostPending();
+    if (pending_.empty()) {
+      Ring(ready);
+    } else {
+      PostPending(ready);
+    }
   }
   flush_scheduled_ = false;
   // Posting gave room back, and a writer that waited for it may have opened another SEND.
@@ -189,18 +195,27 @@ void Link::WakeLeaseWaiters() {
   }
 }
 
-void Link::PostLeases() {
-  while (const uint32_t count = leases_.Prepare(SlotsForTransfers())) {
+bool Link::Ring(WrChain& ready) {
+  if (ready.empty()) return true;
+  const int error = ready.Post(qp_.get());
+  ++stats_.doorbells;
+  leases_.Posted();
+  if (error != 0) Close(ErrnoStatus(error, fmt::format("ibv_post_send to {}", peer_)));
+  return error == 0;
+}
+
+void Link::PrepareLeases(WrChain& ready) {
+  while (leases_.work_due()) {
+    // What was prepared before is in the same memory.
+    if (!Ring(ready)) return;
+    const uint32_t count = leases_.Prepare(SlotsForTransfers());
+    if (count == 0) return;
     for (uint32_t i = 0; i < count; ++i) leases_.chain()[i].wr_id = WrIdOf(posted_ + i).Pack();
-    ibv_send_wr* ignored = nullptr;
-    const int error = ibv_post_send(qp_.get(), leases_.chain(), &ignored);
-    ++stats_.doorbells;
     // Refused or not, as in PostPending().
     posted_ += count;
-    since_signal_ = leases_.Posted(posted_ - 1) ? 0 : since_signal_ + count;
-    if (error == 0) continue;
-    Close(ErrnoStatus(error, fmt::format("ibv_post_send to {}", peer_)));
-    return;
+    since_signal_ = leases_.Placed(posted_ - 1) ? 0 : since_signal_ + count;
+    ready.Add(leases_.chain(), leases_.chain() + count - 1);
+    if (!leases_.more_due()) return;
   }
 }
 
@@ -211,21 +226,19 @@ uint32_t Link::SlotsForTransfers() const {
   return taken < slot_count_ ? slot_count_ - taken : 0;
 }
 
-void Link::PostTransfers() {
-  while (const uint32_t count = one_sided_.Prepare(SlotsForTransfers())) {
-    for (uint32_t i = 0; i < count; ++i) {
-      one_sided_.chain()[i].wr_id = WrIdOf(posted_ + i).Pack();
-    }
-    ibv_send_wr* ignored = nullptr;
-    const int error = ibv_post_send(qp_.get(), one_sided_.chain(), &ignored);
-    ++stats_.doorbells;
+void Link::PrepareTransfers(WrChain& ready) {
+  for (bool first = true; one_sided_.waiting(); first = false) {
+    // What was prepared before is in the same memory.
+    if (!first && !Ring(ready)) return;
+    const uint32_t count = one_sided_.Prepare(SlotsForTransfers());
+    if (count == 0) return;
+    ibv_send_wr* chain = one_sided_.chain();
+    for (uint32_t i = 0; i < count; ++i) chain[i].wr_id = WrIdOf(posted_ + i).Pack();
     since_signal_ = 0;
     // Refused or not, as in PostPending().
     posted_ += count;
+    ready.Add(chain, chain + count - 1);
     one_sided_.Posted(posted_ - 1);
-    if (error == 0) continue;
-    Close(ErrnoStatus(error, fmt::format("ibv_post_send to {}", peer_)));
-    return;
   }
 }
 
@@ -255,7 +268,7 @@ void Link::PrepareHeader(const PendingSend& send) {
   std::memcpy(endpoint_.send_buffers().data(send.buffer), &header, sizeof(header));
 }
 
-void Link::PostPending() {
+void Link::PostPending(WrChain& ready) {
   grants_.Refill();
   grants_.MarkAdvertised();
   SendBuffers& buffers = endpoint_.send_buffers();
@@ -270,13 +283,14 @@ void Link::PostPending() {
     const bool signal =
         ++since_signal_ >= kSignalInterval || (i + 1 == count && (!is_inline || !writers_.empty()));
     if (signal) since_signal_ = 0;
-    chain.Set(i, WrIdOf(position).Pack(), buffers.data(send.buffer), send.bytes,
-              one_sided_.fence() | (is_inline ? IBV_SEND_INLINE : 0) |
-                  (signal ? IBV_SEND_SIGNALED : 0),
-              send.invalidated);
+    chain.Set(
+        i, WrIdOf(position).Pack(), buffers.data(send.buffer), send.bytes,
+        one_sided_.fence() | (is_inline ? IBV_SEND_INLINE : 0) | (signal ? IBV_SEND_SIGNALED : 0),
+        send.invalidated);
     stats_.bytes_sent += send.bytes;
   }
-  const int error = chain.Post(qp_.get(), count);
+  const int error = chain.Post(qp_.get(), count, ready);
+  leases_.Posted();
   stats_.sends += count;
   ++stats_.doorbells;
   // Of a chain that was refused, too: the device may have taken some, and reads their buffers until

@@ -42,6 +42,7 @@ namespace verbena {
 
 class Endpoint;
 class Link;
+class WrChain;
 
 // Who handles a link's frames: the client's or the server's half of RPC. Called on the executor's
 // thread. Must outlive the link, that is, live until OnLinkDown().
@@ -186,9 +187,13 @@ class Link final : private FlushHook {
   bool OpenSend(bool spends_reserve);
   bool FitsPending(size_t body_bytes, uint32_t invalidated) const;
   void Flush() override;
-  void PostLeases();
-  void PostTransfers();
-  void PostPending();
+  // What a flush posts: bindings and invalidations, then WRITEs and READs, then SENDs, with one
+  // doorbell unless one of these is more than a chain.
+  void PrepareLeases(WrChain& ready);
+  void PrepareTransfers(WrChain& ready);
+  void PostPending(WrChain& ready);
+  // False when the link is closed by it.
+  bool Ring(WrChain& ready);
   void PrepareHeader(const PendingSend& send);
   bool ReleasePosition(uint16_t position);
   uint32_t SlotsForTransfers() const;

@@ -1,4 +1,4 @@
-// SendChain: where one flush builds the WRs that it posts with a single doorbell.
+// SendChain: where one flush builds its SENDs.
 //
 // Linked to each other and to their elements once, so that a flush fills in only what differs from
 // SEND to SEND. Owned by an Endpoint and shared by its links, of which only one flushes at a time.
@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <utility>
 #include <vector>
+
+#include "verbena/transport/link/wr_chain.h"
 
 namespace verbena {
 
@@ -38,13 +40,12 @@ class SendChain {
     requests_[i].invalidate_rkey = invalidated;
   }
 
-  // Posts the first `count`. Returns the errno of ibv_post_send; then nobody knows how many it
-  // took, since some devices (rxe 6.1) leave `bad_wr` as it was.
-  int Post(ibv_qp* qp, size_t count) {
+  // Posts the first `count`, behind what is in `ready`; returns what that returns.
+  int Post(ibv_qp* qp, size_t count, WrChain& ready) {
     ibv_send_wr& last = requests_[count - 1];
     ibv_send_wr* const rest = std::exchange(last.next, nullptr);
-    ibv_send_wr* ignored = nullptr;
-    const int error = ibv_post_send(qp, requests_.data(), &ignored);
+    ready.Add(requests_.data(), &last);
+    const int error = ready.Post(qp);
     last.next = rest;
     return error;
   }

@@ -53,6 +53,25 @@ class LeasesTest : public LinksFixture {
   Buffer buffer_;
 };
 
+// Binding a window costs no doorbell of its own, nor does a WRITE.
+TEST_F(LeasesTest, WhatATurnPostsLeavesWithOneDoorbell) {
+  StartWith(LeaseLevel::kStrict);
+  Lease& target = Granted();
+  PollUntil([&] { return link_->stats().doorbells > 0; });
+  const uint64_t before = link_->stats().doorbells;
+  Buffer source = *client().memory().send().TryAllocate(kBytes);
+  Lease& told = *link_->Grant(source.view(), LeaseAccess::kRead).value();
+  const BufferView view = source.view();
+  // To itself: the key is good for this link's peer alone, so it ends the link, after the doorbell.
+  link_->StartTransfer(Transfer::Direction::kWrite, {&view, 1}, target.terms(), nullptr);
+  FrameHeader frame;
+  frame.kind = FrameKind::kRequest;
+  ASSERT_NE(link_->Append(frame, 0), nullptr);
+  PollUntil([&] { return link_->stats().doorbells > before; });
+  EXPECT_EQ(link_->stats().doorbells, before + 1);
+  EXPECT_NE(told.terms().rkey, target.terms().rkey);
+}
+
 TEST_F(LeasesTest, KeysAreUsedUpAndWindowsAreMadeAnew) {
   StartWith(LeaseLevel::kStrict);
   uint32_t last_key = 0;

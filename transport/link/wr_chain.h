@@ -1,0 +1,40 @@
+// WrChain: the work requests that one flush has made ready, of whatever kind: they leave with one
+// doorbell, in this order.
+//
+// Borrows the requests, which their makers do not touch until Post(). Lives on the stack of a
+// flush.
+
+#ifndef VERBENA_TRANSPORT_LINK_WR_CHAIN_H_
+#define VERBENA_TRANSPORT_LINK_WR_CHAIN_H_
+
+#include <infiniband/verbs.h>
+
+#include <utility>
+
+namespace verbena {
+
+class WrChain {
+ public:
+  // Behind what is there: `first` to `last`, which are linked, and `last` is the end.
+  void Add(ibv_send_wr* first, ibv_send_wr* last) {
+    (last_ == nullptr ? first_ : last_->next) = first;
+    last_ = last;
+  }
+  bool empty() const { return first_ == nullptr; }
+
+  // Not when empty(); it is, afterwards. Returns the errno of ibv_post_send; then nobody knows how
+  // many were taken, since some devices (rxe 6.1) leave `bad_wr` as it was.
+  int Post(ibv_qp* qp) {
+    last_ = nullptr;
+    ibv_send_wr* ignored = nullptr;
+    return ibv_post_send(qp, std::exchange(first_, nullptr), &ignored);
+  }
+
+ private:
+  ibv_send_wr* first_ = nullptr;
+  ibv_send_wr* last_ = nullptr;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_LINK_WR_CHAIN_H_

@@ -28,6 +28,13 @@ class Arming : public ConformanceTest {
     Must(far().AckCqEvents(event, 1));
   }
 
+  // The far channel's next event is of the receives, but for a device that departs so.
+  void ExpectSolicitedEvent(const Connection& c, Departure departure) {
+    if (!IsKnown(departure, near_info())) return ExpectFarEvent(c, c.far.recv_cq);
+    const absl::StatusOr<Cq> event = far().AwaitCqEvent(c.far.channel, 200);
+    if (Demand(event.ok(), departure)) Must(far().AckCqEvents(*event, 1));
+  }
+
   // No event waits on the far channel: one that is provoked now is the next to come.
   void ExpectNoFarEventBefore(Connection& c) {
     Must(far().Arm(c.far.send_cq, false));
@@ -116,7 +123,7 @@ TEST_P(Arming, ArmedForSolicitedOnesAloneAPlainMessageRaisesNone) {
   EXPECT_THAT(c.far.ReceiveCompletion(), Succeeded(IBV_WC_RECV, 7));
   ExpectNoFarEventBefore(c);
   SendOne(c, IBV_SEND_SOLICITED);
-  ExpectFarEvent(c, c.far.recv_cq);
+  ExpectSolicitedEvent(c, Departure::kSolicitedUnheard);
 }
 
 TEST_P(Arming, ASolicitedImmediateCountsToo) {
@@ -134,7 +141,7 @@ TEST_P(Arming, AFailureIsSolicited) {
   Must(far().Arm(c.far.recv_cq, true));
   c.far.Post(Receive(7, {c.far.memory.Piece(0, 8)}));
   c.far.ToError();
-  ExpectFarEvent(c, c.far.recv_cq);
+  ExpectSolicitedEvent(c, Departure::kFailureUnheard);
   EXPECT_THAT(c.far.ReceiveCompletion(), Failed(IBV_WC_WR_FLUSH_ERR, 7));
 }
 

@@ -9,6 +9,30 @@ namespace {
 
 constexpr uint32_t kFirstPsn = 0x1234;
 
+// What rdma_cm leaves to its user: the state in which receives can be posted.
+void PrepareManagedQp(const End& end, const LinkOptions& options, std::source_location where) {
+  Transition init = ToInit(options);
+  init.mask &= ~IBV_QP_PKEY_INDEX;  // iWARP has none
+  Must(end.host().ModifyQp(end.qp, init.attributes, init.mask), where);
+}
+
+CmOptions ManagedOptions(const End& peer, const LinkOptions& options) {
+  return {.peer_qpn = peer.qp.number,
+          .reads_served = options.max_dest_rd_atomic,
+          .reads_started = options.max_rd_atomic};
+}
+
+// `near` is the client, which on iWARP should be the first to send.
+void ConnectManagedQps(End& near, End& far, const LinkOptions& options,
+                       std::source_location where) {
+  for (const End* end : {&near, &far}) PrepareManagedQp(*end, options, where);
+  const RdmaCmService service =
+      Must(far.host().CmExpect(far.qp, ManagedOptions(near, options)), where);
+  Must(near.host().CmRequest(near.qp, ManagedOptions(far, options), service), where);
+  for (const End* end : {&far, &near}) Must(end->host().CmJoin(end->qp), where);
+  for (const End* end : {&far, &near}) Must(end->host().CmAwaitEstablished(end->qp), where);
+}
+
 }  // namespace
 
 Transition ToInit(const LinkOptions& options) {
@@ -54,6 +78,7 @@ Transition ToReadyToSend(const LinkOptions& options) {
 }
 
 void ConnectQps(End& near, End& far, const LinkOptions& options, std::source_location where) {
+  if (near.info().iwarp) return ConnectManagedQps(near, far, options, where);
   const Transition init = ToInit(options);
   const Transition send = ToReadyToSend(options);
   for (auto [self, peer] : {std::pair(&near, &far), std::pair(&far, &near)}) {

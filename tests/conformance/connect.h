@@ -32,7 +32,7 @@ Transition ToInit(const LinkOptions& options);
 Transition ToReadyToReceive(const End& self, const End& peer, const LinkOptions& options);
 Transition ToReadyToSend(const LinkOptions& options);
 
-// Takes both ends' QPs from RESET to RTS.
+// Takes both ends' QPs from RESET to RTS; those of iWARP devices through rdma_cm.
 void ConnectQps(End& near, End& far, const LinkOptions& options = {},
                 std::source_location where = std::source_location::current());
 

@@ -38,13 +38,33 @@ enum class Departure {
   kBindingAcrossPds,
   kBindingWrapsAround,
   kBindingBehindRetry,
+  kStateUntold,
+  kNegativeErrno,
+  kRefusalInChainLost,
+  kInlineBeyondGrant,
+  kEmptyReceiveRefused,
+  kReadPiecesDropped,
+  kReadOvertaken,
+  kSendInErrorKept,
+  kReceiveKeyGeneral,
+  kSolicitedUnheard,
+  kFailureUnheard,
+  kSrqUnknown,
+  kReceiveOnSrqQpCrashes,
+  kRefusedCqUnmapped,
+  kWrappingRegionTaken,
+  kUnreadableRead,
+  kQpAccessIgnored,
+  kUnderWayStatus,
+  kQueueKeyRefused,
 };
 
-// As the report prints it.
+// As the report prints it, and which of the known devices have it (departures.cc).
 struct DepartureText {
   std::string what;
   std::string demanded;
   std::string instead;
+  unsigned devices = 0;
 };
 
 DepartureText TextOf(Departure departure);

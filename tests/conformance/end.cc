@@ -4,6 +4,8 @@
 #include <thread>
 
 #include "fmt/format.h"
+#include "gtest/gtest.h"
+#include "tests/conformance/departures.h"
 #include "tests/conformance/must.h"
 #include "verbena/transport/device/verbs_status.h"
 
@@ -32,13 +34,21 @@ void End::MakeQp(const EndOptions& options, Where where) {
   qp = Must(host_->CreateQp(qp_options), where);
 }
 
+PostResult End::Posted(PostResult result) const {
+  if (result.error < 0 && IsKnown(Departure::kNegativeErrno, info_)) {
+    Note(Departure::kNegativeErrno);
+    result.error = -result.error;
+  }
+  return result;
+}
+
 PostResult End::TryPost(std::vector<SendWr> wrs, Where where) {
-  return Must(host_->PostSends(qp, std::move(wrs)), where);
+  return Posted(Must(host_->PostSends(qp, std::move(wrs)), where));
 }
 
 PostResult End::TryPost(std::vector<RecvWr> wrs, Where where) {
-  if (srq.id != 0) return Must(host_->PostSrqReceives(srq, std::move(wrs)), where);
-  return Must(host_->PostReceives(qp, std::move(wrs)), where);
+  if (srq.id != 0) return Posted(Must(host_->PostSrqReceives(srq, std::move(wrs)), where));
+  return Posted(Must(host_->PostReceives(qp, std::move(wrs)), where));
 }
 
 void End::Post(const SendWr& wr, Where where) {
@@ -91,6 +101,14 @@ std::string End::Bytes(uint64_t offset, uint64_t count, Where where) {
   return Must(host_->ReadBytes(memory, offset, count), where);
 }
 
+std::string End::Written(uint64_t offset, const std::string& expected, Where where) {
+  const Deadline deadline(info_.iwarp ? kPatienceMs : 0);
+  while (!deadline.passed()) {
+    if (Must(host_->PeekBytes(memory, offset, expected.size()), where) == expected) break;
+  }
+  return Bytes(offset, expected.size(), where);
+}
+
 void End::PutWord(uint64_t offset, uint64_t value, Where where) {
   Put(offset, std::string(reinterpret_cast<const char*>(&value), sizeof(value)), where);
 }
@@ -109,7 +127,10 @@ uint64_t End::PeekWord(uint64_t offset, Where where) {
 }
 
 ibv_qp_state End::State(Where where) {
-  return Must(host_->QueryQp(qp, IBV_QP_STATE), where).qp_state;
+  const ibv_qp_state state = Must(host_->QueryQp(qp, IBV_QP_STATE), where).qp_state;
+  if (state != IBV_QPS_RESET || !IsKnown(Departure::kStateUntold, info_)) return state;
+  Note(Departure::kStateUntold);
+  return Must(host_->CmHasEnded(qp), where) ? IBV_QPS_ERR : IBV_QPS_RTS;
 }
 
 void End::AwaitState(ibv_qp_state state, Where where) {
@@ -123,6 +144,15 @@ void End::AwaitState(ibv_qp_state state, Where where) {
               where);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+void End::ExpectInError(Where where) {
+  if (IsKnown(Departure::kStateUntold, info_)) return AwaitState(IBV_QPS_ERR, where);
+  const ibv_qp_state now = State(where);
+  if (now != IBV_QPS_ERR) {
+    ADD_FAILURE_AT(where.file_name(), static_cast<int>(where.line()))
+        << name_ << ": the QP is in state " << now << ", and not in ERR";
   }
 }
 

@@ -72,14 +72,21 @@ class End {
 
   void Put(uint64_t offset, const std::string& bytes, Where where = Where::current());
   std::string Bytes(uint64_t offset, uint64_t count, Where where = Where::current());
+  // What a peer wrote whose WRITE has completed there. Waits for it where that says only that the
+  // bytes have left the peer (iWARP).
+  std::string Written(uint64_t offset, const std::string& expected, Where where = Where::current());
   // A word that a peer may be writing.
   uint64_t PeekWord(uint64_t offset, Where where = Where::current());
   void PutWord(uint64_t offset, uint64_t value, Where where = Where::current());
   uint64_t Word(uint64_t offset, Where where = Where::current());
 
+  // Of a device that tells no states: what its connection manager knows, RTS or ERR.
   ibv_qp_state State(Where where = Where::current());
   // Waits until the QP is in `state`, which it enters by itself.
   void AwaitState(ibv_qp_state state, Where where = Where::current());
+  // The QP is in ERR, now that something of it has failed. Where only the connection manager tells,
+  // that is waited for.
+  void ExpectInError(Where where = Where::current());
   void ToError(Where where = Where::current());
 
   Pd pd;
@@ -91,6 +98,8 @@ class End {
   Qp qp;
 
  private:
+  // An accepted or refused post as verbs have it.
+  PostResult Posted(PostResult result) const;
   std::vector<ibv_wc> Await(Cq cq, uint32_t count, const std::string& what, Where where);
 
   Host* host_ = nullptr;

@@ -6,9 +6,11 @@
 #ifndef VERBENA_TESTS_CONFORMANCE_FIXTURE_H_
 #define VERBENA_TESTS_CONFORMANCE_FIXTURE_H_
 
+#include <initializer_list>
 #include <memory>
 #include <source_location>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -37,6 +39,9 @@ class ConformanceTest : public testing::TestWithParam<Wire> {
   void SetUp() override;
   void TearDown() override;
 
+  // Why none of a suite's cases is for this device, or "". Asked before the far host is opened.
+  virtual std::string ReasonToSkip() const { return {}; }
+
   LocalHost& near() { return *near_; }
   Host& far() { return *far_; }
   // Null unless the wire's far side is another process.
@@ -62,6 +67,18 @@ class ConformanceTest : public testing::TestWithParam<Wire> {
   // The same of a completion's status.
   testing::Matcher<ibv_wc_status> DemandStatus(ibv_wc_status demanded, Departure departure,
                                                ibv_wc_status instead) const;
+  // The same where devices depart in different ways.
+  testing::Matcher<ibv_wc_status> DemandStatus(
+      ibv_wc_status demanded,
+      std::initializer_list<std::pair<Departure, ibv_wc_status>> departures) const;
+  // The status of a SEND or WRITE that its target refuses: `demanded`; on iWARP, where it completes
+  // once TCP has its bytes, also success, or a flush when the connection has ended by then.
+  testing::Matcher<ibv_wc_status> FailsAtTarget(
+      const testing::Matcher<ibv_wc_status>& demanded) const;
+  // The end's one SEND fails, for its peer has gone; where it may have completed before (iWARP) its
+  // QP leaves service.
+  void ExpectSendFails(End& end,
+                       std::source_location where = std::source_location::current()) const;
   // For a case that is not to be tried on a device that departs so: why not; empty on any other.
   std::string ReasonToSpare(Departure departure) const;
 
@@ -79,8 +96,8 @@ class ConformanceTest : public testing::TestWithParam<Wire> {
 // Waits until the host's stream has done `count` WRs.
 void AwaitStreamed(Host& host, uint64_t count,
                    std::source_location where = std::source_location::current());
-// Waits until the host's stream has failed, and ends it.
-StreamState AwaitStreamFailure(Host& host,
+// Waits until the stream of the end's QP has failed, and ends it.
+StreamState AwaitStreamFailure(End& end,
                                std::source_location where = std::source_location::current());
 
 // Bytes at the end of each side's memory that ExpectWorks uses.

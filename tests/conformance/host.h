@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tests/conformance/objects.h"
+#include "verbena/transport/connect/link_parameters.h"
 
 namespace verbena::conformance {
 
@@ -58,6 +59,15 @@ class Host {
   virtual absl::StatusOr<ibv_qp_attr> QueryQp(Qp qp, int mask) = 0;
   virtual absl::Status DestroyQp(Qp qp) = 0;
   virtual absl::StatusOr<bool> Quiesced(uint32_t qpn) = 0;
+
+  // An iWARP device's QPs are connected by rdma_cm, in INIT. One side expects, the other requests;
+  // then both join, the first one first, and both are awaited. The connection goes with its QP.
+  virtual absl::StatusOr<RdmaCmService> CmExpect(Qp qp, CmOptions options) = 0;
+  virtual absl::Status CmRequest(Qp qp, CmOptions options, RdmaCmService service) = 0;
+  virtual absl::Status CmJoin(Qp qp) = 0;
+  virtual absl::Status CmAwaitEstablished(Qp qp) = 0;
+  // True once an established connection has ended, and its QP left service.
+  virtual absl::StatusOr<bool> CmHasEnded(Qp qp) = 0;
 
   // Posts all in one chain.
   virtual absl::StatusOr<PostResult> PostSends(Qp qp, std::vector<SendWr> wrs) = 0;

@@ -61,6 +61,7 @@ using HostCalls = HostMethodList<
     &Host::PeekBytes, &Host::CreateChannel, &Host::DestroyChannel, &Host::CreateCq,
     &Host::DestroyCq, &Host::CreateSrq, &Host::ModifySrq, &Host::QuerySrq, &Host::DestroySrq,
     &Host::CreateQp, &Host::ModifyQp, &Host::QueryQp, &Host::DestroyQp, &Host::Quiesced,
+    &Host::CmExpect, &Host::CmRequest, &Host::CmJoin, &Host::CmAwaitEstablished, &Host::CmHasEnded,
     &Host::PostSends, &Host::PostReceives, &Host::PostSrqReceives, &Host::Poll, &Host::Await,
     &Host::Arm, &Host::AwaitCqEvent, &Host::AckCqEvents, &Host::AwaitAsyncEvent, &Host::RunPingPong,
     &Host::StartStream, &Host::WatchStream, &Host::StopStream, &Host::Clear>;

@@ -228,7 +228,7 @@ TEST_P(InvalidationAgainstAPeerProcess,
     // Ours again, whether the writer runs by now or does so later.
     Must(near().WriteBytes(region, 0, std::string(kLarge, '\0')));
     far_process()->Continue();
-    AwaitStreamFailure(far());
+    AwaitStreamFailure(c.far);
     EXPECT_TRUE(Must(near().ReadBytes(region, 0, kLarge)) == std::string(kLarge, '\0'))
         << "a late WRITE landed, round " << round;
     Must(near().DeallocMw(window));

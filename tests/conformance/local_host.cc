@@ -96,6 +96,7 @@ absl::Status LocalHost::Clear() {
   // Before their QPs, and before what they are bound to.
   absl::Status status = DestroyAll(mws_, &Device::DeallocMw);
   status.Update(DestroyAll(qps_, &Device::DestroyQp));
+  if (cm_ != nullptr) cm_->ForgetAll();
   status.Update(DestroyAll(srqs_, &Device::DestroySrq));
   status.Update(DestroyAll(cqs_, &Device::DestroyCq));
   status.Update(DestroyAll(channels_, &Device::DestroyCompChannel));
@@ -271,9 +272,51 @@ absl::StatusOr<ibv_qp_attr> LocalHost::QueryQp(Qp qp, int mask) {
   return device().QueryQp(raw(qp), mask);
 }
 
-absl::Status LocalHost::DestroyQp(Qp qp) { return Destroy(qps_, qp.id, &Device::DestroyQp); }
+absl::Status LocalHost::DestroyQp(Qp qp) {
+  absl::Status status = Destroy(qps_, qp.id, &Device::DestroyQp);
+  std::lock_guard lock(mutex_);
+  if (status.ok() && cm_ != nullptr) cm_->Forget(qp);
+  return status;
+}
 
 absl::StatusOr<bool> LocalHost::Quiesced(uint32_t qpn) { return device().Quiesced(qpn); }
+
+absl::StatusOr<CmConnector*> LocalHost::Connector() {
+  std::lock_guard lock(mutex_);
+  if (cm_ == nullptr) {
+    absl::StatusOr<HostInfo> info = Info();
+    if (!info.ok()) return info.status();
+    cm_ = std::make_unique<CmConnector>(device().name(), info->gid);
+  }
+  return cm_.get();
+}
+
+absl::StatusOr<RdmaCmService> LocalHost::CmExpect(Qp qp, CmOptions options) {
+  absl::StatusOr<CmConnector*> cm = Connector();
+  if (!cm.ok()) return cm.status();
+  return (*cm)->Expect(qp, options);
+}
+
+absl::Status LocalHost::CmRequest(Qp qp, CmOptions options, RdmaCmService service) {
+  absl::StatusOr<CmConnector*> cm = Connector();
+  return cm.ok() ? (*cm)->Request(qp, options, service) : cm.status();
+}
+
+absl::Status LocalHost::CmJoin(Qp qp) {
+  absl::StatusOr<CmConnector*> cm = Connector();
+  return cm.ok() ? (*cm)->Join(qp) : cm.status();
+}
+
+absl::Status LocalHost::CmAwaitEstablished(Qp qp) {
+  absl::StatusOr<CmConnector*> cm = Connector();
+  return cm.ok() ? (*cm)->AwaitEstablished(qp) : cm.status();
+}
+
+absl::StatusOr<bool> LocalHost::CmHasEnded(Qp qp) {
+  absl::StatusOr<CmConnector*> cm = Connector();
+  if (!cm.ok()) return cm.status();
+  return (*cm)->HasEnded(qp);
+}
 
 absl::StatusOr<PostResult> LocalHost::PostSends(Qp qp, std::vector<SendWr> wrs) {
   for (SendWr& wr : wrs) {

@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "tests/conformance/cm_connector.h"
 #include "tests/conformance/host.h"
 #include "tests/conformance/objects.h"
 #include "tests/conformance/pages.h"
@@ -61,6 +62,11 @@ class LocalHost final : public Host {
   absl::StatusOr<ibv_qp_attr> QueryQp(Qp qp, int mask) override;
   absl::Status DestroyQp(Qp qp) override;
   absl::StatusOr<bool> Quiesced(uint32_t qpn) override;
+  absl::StatusOr<RdmaCmService> CmExpect(Qp qp, CmOptions options) override;
+  absl::Status CmRequest(Qp qp, CmOptions options, RdmaCmService service) override;
+  absl::Status CmJoin(Qp qp) override;
+  absl::Status CmAwaitEstablished(Qp qp) override;
+  absl::StatusOr<bool> CmHasEnded(Qp qp) override;
   absl::StatusOr<PostResult> PostSends(Qp qp, std::vector<SendWr> wrs) override;
   absl::StatusOr<PostResult> PostReceives(Qp qp, std::vector<RecvWr> wrs) override;
   absl::StatusOr<PostResult> PostSrqReceives(Srq srq, std::vector<RecvWr> wrs) override;
@@ -91,6 +97,7 @@ class LocalHost final : public Host {
   absl::Status DestroyAll(Table<T>& table, absl::Status (Device::*destroy)(T*));
   // A copy of a pages' extent, after a check that it holds the range.
   absl::StatusOr<char*> At(Memory memory, uint64_t offset, uint64_t bytes) const;
+  absl::StatusOr<CmConnector*> Connector();
   absl::StatusOr<Memory> RegisterPages(uint32_t pages_id, Pd pd, int access);
 
   const std::shared_ptr<SharedDevice> device_;
@@ -109,6 +116,7 @@ class LocalHost final : public Host {
   std::map<uint32_t, uint32_t> pages_of_;        // registration -> pages
   std::map<uint32_t, uint32_t> unacknowledged_;  // CQ -> events
 
+  std::unique_ptr<CmConnector> cm_;  // made when it is first needed
   std::unique_ptr<Streamer> streamer_;
 };
 

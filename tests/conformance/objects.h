@@ -72,6 +72,13 @@ struct QpOptions {
   ibv_qp_type type = IBV_QPT_RC;
 };
 
+// What rdma_cm is told of a QP that it connects.
+struct CmOptions {
+  uint32_t peer_qpn = 0;
+  uint8_t reads_served = 0;   // READs at once, here
+  uint8_t reads_started = 0;  // by this side
+};
+
 inline constexpr uint32_t kMaxSges = 32;
 
 // What a BIND_MW asks for.

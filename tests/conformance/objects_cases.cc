@@ -96,7 +96,8 @@ TEST_P(Objects, MemoryOfNoBytesOrOutsideTheProcessIsRefused) {
   alignas(4096) static char page[4096];
   EXPECT_FALSE(device.RegMr(pd, page, 0, IBV_ACCESS_LOCAL_WRITE).ok()) << "no bytes";
   EXPECT_FALSE(device.RegMr(pd, unmapped, 4096, IBV_ACCESS_LOCAL_WRITE).ok()) << "not mapped";
-  EXPECT_FALSE(device.RegMr(pd, page, SIZE_MAX, IBV_ACCESS_LOCAL_WRITE).ok()) << "wraps around";
+  const absl::StatusOr<ibv_mr*> wraps = device.RegMr(pd, page, SIZE_MAX, IBV_ACCESS_LOCAL_WRITE);
+  if (!Demand(!wraps.ok(), Departure::kWrappingRegionTaken)) Must(device.DeregMr(*wraps));
   EXPECT_TRUE(device.DeallocPd(pd).ok()) << "what was refused is in use";
 }
 
@@ -151,6 +152,7 @@ TEST_P(Objects, AChannelInUseStaysUntilItsLastCqIsGone) {
 }
 
 TEST_P(Objects, AnObjectThatWasRefusedItsDestructionGoesOnWorking) {
+  if (auto why = ReasonToSpare(Departure::kRefusedCqUnmapped); !why.empty()) GTEST_SKIP() << why;
   Connection c = Connect();
   ExpectBusy(near().DestroyCq(c.near.send_cq));
   ExpectBusy(near().DeallocPd(c.near.pd));
@@ -177,8 +179,10 @@ TEST_P(Objects, QpsThatLiveAtOnceHaveNumbersOfTheirOwn) {
   std::set<uint32_t> seen;
   const int count = std::min(200, near_info().attributes.max_qp / 2);
   for (int i = 0; i < count; ++i) {
-    const Qp qp = Must(near().CreateQp({.pd = pd, .send_cq = cq, .recv_cq = cq}));
-    EXPECT_TRUE(seen.insert(qp.number).second);
+    SCOPED_TRACE(i);
+    const absl::StatusOr<Qp> qp = near().CreateQp({.pd = pd, .send_cq = cq, .recv_cq = cq});
+    if (!Demand(qp.ok(), Departure::kQueueKeyRefused)) break;
+    EXPECT_TRUE(seen.insert(qp->number).second);
   }
 }
 
@@ -208,7 +212,8 @@ TEST_P(Objects, ManyConnectionsComeAndGo) {
 TEST_P(Objects, ManyConnectionsWorkAtOnce) {
   Connection first = Connect();
   std::vector<Connection> all;
-  for (int i = 0; i < 40; ++i) all.push_back(ConnectAgain(first));
+  const int count = IsKnown(Departure::kQueueKeyRefused, near_info()) ? 20 : 40;
+  for (int i = 0; i < count; ++i) all.push_back(ConnectAgain(first));
   for (Connection& c : all) ExpectWorks(c);
   for (Connection& c : all) {
     std::swap(c.near, c.far);

@@ -131,7 +131,10 @@ TEST_P(Opcodes, AnAtomicOnAnAddressThatIsNotAlignedIsRefused) {
 
 TEST_P(Opcodes, ZeroLengthSendAndImmediateCarryNothingButTheirArrival) {
   Connection c = Connect();
-  c.far.Post(Receive(7, {}));
+  const bool bare = c.far.TryPost({Receive(7, {})}).error == 0;
+  if (!Demand(bare, Departure::kEmptyReceiveRefused)) {
+    c.far.Post(Receive(7, {c.far.memory.Piece(0, 64)}));
+  }
   c.near.Post(Send(1, {}));
   EXPECT_THAT(c.near.SendCompletion(), Succeeded(IBV_WC_SEND, 1));
   const ibv_wc received = c.far.ReceiveCompletion();
@@ -190,11 +193,15 @@ TEST_P(Opcodes, WriteGathersAndReadScattersInOrder) {
                      c.near.memory.Piece(30000, 4900)},
                     c.far.memory, 77));
   EXPECT_THAT(c.near.SendCompletion(), Succeeded(IBV_WC_RDMA_WRITE, 1));
-  c.near.Post(
-      Read(2, {c.near.memory.Piece(40001, 2), c.near.memory.Piece(50000, 8998)}, c.far.memory, 77));
+  EXPECT_TRUE(c.far.Written(77, data) == data);
+  const PostResult read = c.near.TryPost({Read(
+      2, {c.near.memory.Piece(40001, 2), c.near.memory.Piece(50000, 8998)}, c.far.memory, 77)});
+  const bool pieces = near_info().attributes.max_sge_rd >= 2;
+  if (!pieces && !Demand(read.error != 0, Departure::kReadPiecesDropped)) return;
+  EXPECT_EQ(read.error == 0, pieces);
+  if (!pieces) return;
   EXPECT_THAT(c.near.SendCompletion(), Succeeded(IBV_WC_RDMA_READ, 2));
-  EXPECT_EQ(c.far.Bytes(77, 9000), data);
-  EXPECT_EQ(c.near.Bytes(40001, 2) + c.near.Bytes(50000, 8998), data);
+  EXPECT_TRUE(c.near.Bytes(40001, 2) + c.near.Bytes(50000, 8998) == data);
 }
 
 TEST_P(Opcodes, AsManyPiecesAsTheQueueHasAreTakenAndOneMoreIsRefused) {
@@ -325,7 +332,11 @@ TEST_P(Opcodes, AnOpcodeThatTheDeviceLacksIsRefusedWhenPosted) {
   }
   if (!can.atomics) EXPECT_TRUE(refused(FetchAdd(1, piece, c.far.memory, 0, 1)));
   if (!can.memory_windows) {
+    // Keys can be invalidated also of regions, on devices that have these extensions.
+    const bool extended =
+        (near_info().attributes.device_cap_flags & IBV_DEVICE_MEM_MGT_EXTENSIONS) != 0;
     for (ibv_wr_opcode opcode : {IBV_WR_SEND_WITH_INV, IBV_WR_LOCAL_INV, IBV_WR_BIND_MW}) {
+      if (extended && opcode != IBV_WR_BIND_MW) continue;
       SendWr wr = Send(1, {piece});
       wr.opcode = opcode;
       EXPECT_TRUE(refused(wr)) << "opcode " << opcode;

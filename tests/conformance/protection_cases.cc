@@ -22,7 +22,7 @@ class LocalProtection : public ConformanceTest {
       EXPECT_THAT(sent, HasWrId(1));
       EXPECT_THAT(sent.status, DemandStatus(IBV_WC_LOC_PROT_ERR, Departure::kLocalKeyStatus,
                                             IBV_WC_LOC_QP_OP_ERR));
-      EXPECT_EQ(fresh.near.State(), IBV_QPS_ERR);
+      fresh.near.ExpectInError();
       EXPECT_EQ(fresh.far.Bytes(0, 4096), std::string(4096, '\0'));
     }
   }
@@ -32,7 +32,7 @@ class LocalProtection : public ConformanceTest {
     c.far.Put(0, Pattern(1, 4096));
     c.near.Post(Read(1, {piece}, c.far.memory, 0));
     EXPECT_THAT(c.near.SendCompletion(), Failed(IBV_WC_LOC_PROT_ERR, 1));
-    EXPECT_EQ(c.near.State(), IBV_QPS_ERR);
+    c.near.ExpectInError();
   }
 
   // `piece` as the buffer of a receive fails both sides.
@@ -41,11 +41,14 @@ class LocalProtection : public ConformanceTest {
     c.near.Put(0, Pattern(1, 64));
     c.near.Post(Send(1, {c.near.memory.Piece(0, 64)}));
     const ibv_wc sent = c.near.SendCompletion();
-    EXPECT_THAT(sent, Failed(IBV_WC_REM_OP_ERR, 1));
+    EXPECT_THAT(sent, HasWrId(1));
+    EXPECT_THAT(sent.status, FailsAtTarget(IBV_WC_REM_OP_ERR));
     const ibv_wc received = c.far.ReceiveCompletion();
     EXPECT_THAT(received, HasWrId(7));
-    EXPECT_THAT(received.status, DemandStatus(IBV_WC_LOC_PROT_ERR, Departure::kReceiveKeyStatus,
-                                              IBV_WC_LOC_QP_OP_ERR));
+    EXPECT_THAT(
+        received.status,
+        DemandStatus(IBV_WC_LOC_PROT_ERR, {{Departure::kReceiveKeyStatus, IBV_WC_LOC_QP_OP_ERR},
+                                           {Departure::kReceiveKeyGeneral, IBV_WC_GENERAL_ERR}}));
     c.far.AwaitState(IBV_QPS_ERR);
   }
 };
@@ -172,8 +175,9 @@ TEST_P(LocalProtection, AReceiveThatIsTooSmallFailsBothSides) {
   c.near.Post(Send(1, {c.near.memory.Piece(0, 64)}));
   const ibv_wc sent = c.near.SendCompletion();
   EXPECT_THAT(sent, HasWrId(1));
-  EXPECT_THAT(sent.status, DemandStatus(IBV_WC_REM_INV_REQ_ERR, Departure::kShortReceivePeerStatus,
-                                        IBV_WC_REM_OP_ERR));
+  EXPECT_THAT(sent.status,
+              FailsAtTarget(DemandStatus(IBV_WC_REM_INV_REQ_ERR, Departure::kShortReceivePeerStatus,
+                                         IBV_WC_REM_OP_ERR)));
   const ibv_wc received = c.far.ReceiveCompletion();
   EXPECT_THAT(received, HasWrId(7));
   EXPECT_THAT(received.status, DemandStatus(IBV_WC_LOC_LEN_ERR, Departure::kShortReceiveStatus,
@@ -186,9 +190,9 @@ TEST_P(LocalProtection, ALargeMessageIntoAReceiveThatIsTooSmallStopsAtItsEnd) {
   c.far.Post(Receive(7, {c.far.memory.Piece(0, 20000)}));
   c.near.Put(0, Pattern(1, 60000));
   c.near.Post(Send(1, {c.near.memory.Piece(0, 60000)}));
-  EXPECT_THAT(
-      c.near.SendCompletion().status,
-      DemandStatus(IBV_WC_REM_INV_REQ_ERR, Departure::kShortReceivePeerStatus, IBV_WC_REM_OP_ERR));
+  EXPECT_THAT(c.near.SendCompletion().status,
+              FailsAtTarget(DemandStatus(IBV_WC_REM_INV_REQ_ERR, Departure::kShortReceivePeerStatus,
+                                         IBV_WC_REM_OP_ERR)));
   EXPECT_THAT(
       c.far.ReceiveCompletion().status,
       DemandStatus(IBV_WC_LOC_LEN_ERR, Departure::kShortReceiveStatus, IBV_WC_LOC_QP_OP_ERR));
@@ -207,11 +211,6 @@ VERBENA_CONFORMANCE_SUITE(LocalProtection);
 // The peer's keys, for each of the one-sided opcodes.
 class RemoteProtection : public ConformanceTest {
  protected:
-  void SetUp() override {
-    ConformanceTest::SetUp();
-    if (!capabilities().remote_key_checked) GTEST_SKIP() << "the device does not check remote keys";
-  }
-
   struct Attempt {
     std::string name;
     std::function<SendWr(const End& near, const Memory& target, uint64_t offset)> wr;
@@ -252,12 +251,26 @@ class RemoteProtection : public ConformanceTest {
     fresh.near.Put(0, Pattern(1, 8));
     fresh.near.Put(1024, Pattern(2, 8));
     const std::string before = Must(far().ReadBytes(target, 0, target.bytes));
-    fresh.near.Post(attempt.wr(fresh.near, target, offset));
-    EXPECT_THAT(fresh.near.SendCompletion(), Failed(IBV_WC_REM_ACCESS_ERR, 1));
-    EXPECT_EQ(fresh.near.State(), IBV_QPS_ERR);
+    const SendWr wr = attempt.wr(fresh.near, target, offset);
+    fresh.near.Post(wr);
+    const ibv_wc wc = fresh.near.SendCompletion();
+    EXPECT_THAT(wc, HasWrId(1));
+    EXPECT_THAT(wc.status, FailsAtTarget(IBV_WC_REM_ACCESS_ERR));
+    if (wr.opcode != IBV_WR_RDMA_WRITE) EXPECT_NE(wc.status, IBV_WC_SUCCESS);
+    if (wc.status != IBV_WC_SUCCESS) fresh.near.ExpectInError();
+    fresh.near.AwaitState(IBV_QPS_ERR);
     fresh.far.AwaitState(IBV_QPS_ERR);
     EXPECT_TRUE(Must(far().ReadBytes(target, 0, target.bytes)) == before) << "memory changed";
     EXPECT_EQ(fresh.near.Bytes(1024, 8), Pattern(2, 8)) << "something was fetched";
+  }
+
+  // Of a device that departs so: a READ of what may not be read fails, or is noted.
+  void ExpectUnreadableIsRead(const Connection& c) {
+    Connection fresh = ConnectAgain(c);
+    const Memory target =
+        Must(far().Register(c.far.pd, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
+    fresh.near.Post(Read(1, {fresh.near.memory.Piece(0, 8)}, target, 0));
+    Demand(fresh.near.SendCompletion().status != IBV_WC_SUCCESS, Departure::kUnreadableRead);
   }
 
   void ExpectAllRefused(const Connection& c, const Memory& target, uint64_t offset) {
@@ -309,7 +322,9 @@ TEST_P(RemoteProtection, ALargeTransferThatEndsOneByteTooFarMovesNothing) {
   near.memory = Must(this->near().Register(near.pd, c.far.memory.bytes + 4096, kAllAccess));
   near.Put(0, Pattern(1, c.far.memory.bytes + 1));
   near.Post(Write(1, {near.memory.Piece(0, c.far.memory.bytes + 1)}, c.far.memory, 0));
-  EXPECT_THAT(near.SendCompletion(), Failed(IBV_WC_REM_ACCESS_ERR, 1));
+  EXPECT_THAT(near.SendCompletion().status, FailsAtTarget(IBV_WC_REM_ACCESS_ERR));
+  // iWARP cuts a WRITE into segments, each placed and checked by itself.
+  if (near_info().iwarp) return c.far.AwaitState(IBV_QPS_ERR);
   EXPECT_TRUE(c.far.Bytes(0, c.far.memory.bytes) == std::string(c.far.memory.bytes, '\0'));
 }
 
@@ -327,6 +342,11 @@ TEST_P(RemoteProtection, TheWholeRegionMayBeWrittenAndRead) {
 TEST_P(RemoteProtection, ARegionGivesOnlyTheAccessItWasRegisteredWith) {
   Connection c = Connect();
   for (const Attempt& attempt : Attempts()) {
+    if (attempt.access == IBV_ACCESS_REMOTE_READ &&
+        IsKnown(Departure::kUnreadableRead, near_info())) {
+      ExpectUnreadableIsRead(c);
+      continue;
+    }
     const Memory target = Must(far().Register(c.far.pd, 4096, kAllAccess & ~attempt.access));
     ExpectRefused(c, attempt, target, 0);
   }
@@ -351,7 +371,16 @@ TEST_P(RemoteProtection, AQpGivesOnlyTheAccessItWasSetUpWith) {
     Connection c = Connect({}, link);
     c.near.Post(attempt.wr(c.near, c.far.memory, 0));
     EXPECT_THAT(c.near.SendCompletion().status,
-                testing::AnyOf(IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_ACCESS_ERR));
+                FailsAtTarget(testing::AnyOf(IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_ACCESS_ERR)));
+    if (IsKnown(Departure::kQpAccessIgnored, near_info())) {
+      // Behind it, so that it has come by then.
+      c.far.Post(Receive(7, {c.far.memory.Piece(64, 8)}));
+      c.near.Post(Send(2, {c.near.memory.Piece(0, 8)}));
+      const bool refused = c.far.ReceiveCompletion().status != IBV_WC_SUCCESS;
+      Demand(refused, Departure::kQpAccessIgnored);
+      continue;
+    }
+    if (near_info().iwarp) c.far.AwaitState(IBV_QPS_ERR);
     EXPECT_EQ(c.far.Word(0), 0u);
   }
 }
@@ -397,9 +426,12 @@ TEST_P(RemoteProtection, WhatIsPostedBehindARefusedWriteIsFlushedAndHasNoEffect)
                               Write(2, {c.near.memory.Piece(0, 64)}, c.far.memory, 4096),
                               Send(3, {c.near.memory.Piece(0, 64)})}),
               Accepted());
-  EXPECT_THAT(c.near.SendCompletion(), Failed(IBV_WC_REM_ACCESS_ERR, 1));
-  EXPECT_THAT(c.near.SendCompletion(), Failed(IBV_WC_WR_FLUSH_ERR, 2));
-  EXPECT_THAT(c.near.SendCompletion(), Failed(IBV_WC_WR_FLUSH_ERR, 3));
+  const std::vector<ibv_wc> sent = c.near.SendCompletions(3);
+  for (uint64_t i = 0; i < 3; ++i) {
+    EXPECT_THAT(sent[i], HasWrId(i + 1));
+    EXPECT_THAT(sent[i].status,
+                FailsAtTarget(i == 0 ? IBV_WC_REM_ACCESS_ERR : IBV_WC_WR_FLUSH_ERR));
+  }
   EXPECT_THAT(c.far.ReceiveCompletion(), Failed(IBV_WC_WR_FLUSH_ERR, 7));
   EXPECT_EQ(c.far.Bytes(4096, 64), std::string(64, '\0'));
   EXPECT_EQ(c.far.Bytes(0, 64), std::string(64, '\0'));

@@ -85,6 +85,11 @@ TEST_P(Queues, AFullSendQueueRefusesTheNextWrAndSaysWhich) {
   Connection c = Connect(WithDepth(16));
   const uint32_t depth = c.near.qp.cap.max_send_wr;
   const PostResult posted = c.near.TryPost(Writes(c, depth + 5, true));
+  if (posted.error == 0 && IsKnown(Departure::kRefusalInChainLost, near_info())) {
+    const size_t done = Must(near().Await(c.near.send_cq, depth + 5, 500)).size();
+    Demand(done == depth + 5, Departure::kRefusalInChainLost);
+    return;
+  }
   if (posted.error == 0 && near_info().kind == DeviceKind::kRdma) {
     GTEST_SKIP() << "the device completes WRs, and frees their slots, while others are posted";
   }
@@ -150,9 +155,12 @@ TEST_P(Queues, TheChainBeforeABadWrIsExecuted) {
   std::vector<SendWr> chain = Writes(c, 4, true);
   chain[2].opcode = static_cast<ibv_wr_opcode>(13);
   const PostResult posted = c.near.TryPost(chain);
-  if (Demand(posted.error != 0, Departure::kUnknownOpcodeTaken)) EXPECT_EQ(posted.accepted, 2u);
+  const Departure departure = IsKnown(Departure::kRefusalInChainLost, near_info())
+                                  ? Departure::kRefusalInChainLost
+                                  : Departure::kUnknownOpcodeTaken;
+  if (Demand(posted.error != 0, departure)) EXPECT_EQ(posted.accepted, 2u);
   for (const ibv_wc& wc : c.near.SendCompletions(2)) EXPECT_THAT(wc, HasStatus(IBV_WC_SUCCESS));
-  EXPECT_EQ(c.far.Word(8), 5u);
+  AwaitWord(c.far, 8, 5);
   EXPECT_EQ(c.far.Word(24), 0u) << "a WR behind the bad one was executed";
 }
 
@@ -179,7 +187,7 @@ TEST_P(Queues, InlineDataNeedsNoKey) {
   first.lkey = second.lkey = 0xdead;
   c.near.Post(Flagged(Write(1, {first, second}, c.far.memory, 4096), IBV_SEND_INLINE));
   EXPECT_THAT(c.near.SendCompletion(), Succeeded(IBV_WC_RDMA_WRITE, 1));
-  EXPECT_EQ(c.far.Bytes(4096, 24), Pattern(1, 24));
+  EXPECT_EQ(c.far.Written(4096, Pattern(1, 24)), Pattern(1, 24));
 }
 
 TEST_P(Queues, AsMuchAsWasGrantedGoesInlineAndOneByteMoreIsRefused) {
@@ -198,7 +206,7 @@ TEST_P(Queues, AsMuchAsWasGrantedGoesInlineAndOneByteMoreIsRefused) {
   EXPECT_EQ(c.far.Bytes(0, granted), Pattern(1, granted));
   const PostResult posted =
       c.near.TryPost({Flagged(Send(2, {c.near.memory.Piece(0, granted + 1)}), IBV_SEND_INLINE)});
-  EXPECT_NE(posted.error, 0);
+  if (!Demand(posted.error != 0, Departure::kInlineBeyondGrant)) return;
   EXPECT_EQ(posted.accepted, 0u);
   ExpectWorks(c);
 }

@@ -192,6 +192,20 @@ absl::Status RemoteHost::DestroyQp(Qp qp) { return Call<&Host::DestroyQp>(qp); }
 
 absl::StatusOr<bool> RemoteHost::Quiesced(uint32_t qpn) { return Call<&Host::Quiesced>(qpn); }
 
+absl::StatusOr<RdmaCmService> RemoteHost::CmExpect(Qp qp, CmOptions options) {
+  return Call<&Host::CmExpect>(qp, options);
+}
+
+absl::Status RemoteHost::CmRequest(Qp qp, CmOptions options, RdmaCmService service) {
+  return Call<&Host::CmRequest>(qp, options, service);
+}
+
+absl::Status RemoteHost::CmJoin(Qp qp) { return Call<&Host::CmJoin>(qp); }
+
+absl::Status RemoteHost::CmAwaitEstablished(Qp qp) { return Call<&Host::CmAwaitEstablished>(qp); }
+
+absl::StatusOr<bool> RemoteHost::CmHasEnded(Qp qp) { return Call<&Host::CmHasEnded>(qp); }
+
 absl::StatusOr<PostResult> RemoteHost::PostSends(Qp qp, std::vector<SendWr> wrs) {
   return Call<&Host::PostSends>(qp, wrs);
 }

@@ -68,6 +68,11 @@ class RemoteHost final : public Host {
   absl::StatusOr<ibv_qp_attr> QueryQp(Qp qp, int mask) override;
   absl::Status DestroyQp(Qp qp) override;
   absl::StatusOr<bool> Quiesced(uint32_t qpn) override;
+  absl::StatusOr<RdmaCmService> CmExpect(Qp qp, CmOptions options) override;
+  absl::Status CmRequest(Qp qp, CmOptions options, RdmaCmService service) override;
+  absl::Status CmJoin(Qp qp) override;
+  absl::Status CmAwaitEstablished(Qp qp) override;
+  absl::StatusOr<bool> CmHasEnded(Qp qp) override;
   absl::StatusOr<PostResult> PostSends(Qp qp, std::vector<SendWr> wrs) override;
   absl::StatusOr<PostResult> PostReceives(Qp qp, std::vector<RecvWr> wrs) override;
   absl::StatusOr<PostResult> PostSrqReceives(Srq srq, std::vector<RecvWr> wrs) override;

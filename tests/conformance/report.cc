@@ -2,8 +2,11 @@
 
 #include <sys/utsname.h>
 
+#include <algorithm>
 #include <map>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "fmt/format.h"
 #include "gtest/gtest.h"
@@ -58,47 +61,57 @@ void PrintDepartures() {
   }
 }
 
-struct Cases {
-  int ran = 0;
+// The cases of one suite, whatever the wire.
+struct SuiteCases {
+  std::set<std::string> all;
   std::map<std::string, std::string> skipped;  // the reason, by case
+
+  // The one reason for which all of them are, or "".
+  std::string CommonReason() const {
+    if (skipped.size() < all.size()) return {};
+    const std::string& first = skipped.begin()->second;
+    const auto same = [&](const auto& entry) { return entry.second == first; };
+    return std::all_of(skipped.begin(), skipped.end(), same) ? first : std::string();
+  }
 };
 
-Cases CountCases() {
-  Cases cases;
+// By the suite's name.
+std::map<std::string, SuiteCases> CollectCases() {
+  std::map<std::string, SuiteCases> suites;
   const testing::UnitTest& all = *testing::UnitTest::GetInstance();
   for (int s = 0; s < all.total_test_suite_count(); ++s) {
     const testing::TestSuite& suite = *all.GetTestSuite(s);
+    // "Conformance/Suite" and "Case/wire": the same for every wire.
+    const std::string suite_name = suite.name();
+    SuiteCases& cases = suites[suite_name.substr(suite_name.find('/') + 1)];
     for (int t = 0; t < suite.total_test_count(); ++t) {
       const testing::TestInfo& test = *suite.GetTestInfo(t);
-      if (test.should_run() && !test.result()->Skipped()) ++cases.ran;
+      const std::string test_name = test.name();
+      const std::string name = test_name.substr(0, test_name.rfind('/'));
+      cases.all.insert(name);
       for (int p = 0; p < test.result()->total_part_count(); ++p) {
         const testing::TestPartResult& part = test.result()->GetTestPartResult(p);
-        if (!part.skipped()) continue;
-        // "Conformance/Suite" and "Case/wire": the same for every wire.
-        const std::string name = fmt::format("{}.{}", suite.name(), test.name());
-        cases.skipped[name.substr(name.find('/') + 1, name.rfind('/') - name.find('/') - 1)] =
-            part.message();
+        if (part.skipped()) cases.skipped[name] = part.message();
       }
     }
   }
-  return cases;
+  return suites;
 }
 
-void PrintSkipped(const std::map<std::string, std::string>& skipped) {
-  if (skipped.empty()) return;
-  fmt::print("\n| not run | because |\n| --- | --- |\n");
-  for (const auto& [name, reason] : skipped) fmt::print("| {} | {} |\n", name, reason);
-}
-
-// Of a device that no case could run on, the properties are all that was found.
-void PrintFindings() {
-  const Cases cases = CountCases();
-  if (cases.ran == 0 && !cases.skipped.empty()) {
-    fmt::print("\nNo case ran: {}.\n", cases.skipped.begin()->second);
-    return;
+void PrintSkipped() {
+  bool first = true;
+  const auto row = [&](const std::string& name, const std::string& reason) {
+    if (std::exchange(first, false)) fmt::print("\n| not run | because |\n| --- | --- |\n");
+    fmt::print("| {} | {} |\n", name, reason);
+  };
+  for (const auto& [suite, cases] : CollectCases()) {
+    if (cases.skipped.empty()) continue;
+    if (const std::string reason = cases.CommonReason(); !reason.empty()) {
+      row(suite + ".*", reason);
+      continue;
+    }
+    for (const auto& [name, reason] : cases.skipped) row(fmt::format("{}.{}", suite, name), reason);
   }
-  PrintDepartures();
-  PrintSkipped(cases.skipped);
 }
 
 }  // namespace
@@ -112,7 +125,8 @@ absl::Status PrintReport() {
   uname(&system);
   fmt::print("\n### {}, Linux {}\n\n", selection().device, system.release);
   PrintProperties(*info);
-  PrintFindings();
+  PrintDepartures();
+  PrintSkipped();
   return absl::OkStatus();
 }
 

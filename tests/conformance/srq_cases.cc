@@ -10,9 +10,8 @@ namespace {
 
 class SharedReceiveQueue : public ConformanceTest {
  protected:
-  void SetUp() override {
-    ConformanceTest::SetUp();
-    if (!capabilities().srq) GTEST_SKIP() << "the device has no shared receive queues";
+  std::string ReasonToSkip() const override {
+    return capabilities().srq ? "" : "the device has no shared receive queues";
   }
 
   static EndOptions WithSrq(uint32_t depth) {
@@ -131,6 +130,8 @@ TEST_P(SharedReceiveQueue, TheLimitEventComesOnceUntilItIsArmedAgain) {
 
 TEST_P(SharedReceiveQueue, QueryingGivesWhatWasCreatedAndArmed) {
   Connection c = Connect(WithSrq(16));
+  const bool told = c.far.host().QuerySrq(c.far.srq).ok();
+  if (!Demand(told, Departure::kSrqUnknown)) return;
   EXPECT_GE(Must(c.far.host().QuerySrq(c.far.srq)).max_wr, 16u);
   EXPECT_GE(Must(c.far.host().QuerySrq(c.far.srq)).max_sge, 4u);
   if (!capabilities().srq_limit_event) return;
@@ -142,7 +143,8 @@ TEST_P(SharedReceiveQueue, QueryingGivesWhatWasCreatedAndArmed) {
 
 TEST_P(SharedReceiveQueue, AFullSrqRefusesTheNextReceiveAndSaysWhich) {
   Connection c = Connect(WithSrq(8));
-  const uint32_t depth = Must(c.far.host().QuerySrq(c.far.srq)).max_wr;
+  const absl::StatusOr<ibv_srq_attr> told = c.far.host().QuerySrq(c.far.srq);
+  const uint32_t depth = Demand(told.ok(), Departure::kSrqUnknown) ? told->max_wr : 8;
   std::vector<RecvWr> chain;
   for (uint32_t i = 0; i < depth + 3; ++i) {
     chain.push_back(Receive(i, {c.far.memory.Piece(0, 8)}));
@@ -153,6 +155,9 @@ TEST_P(SharedReceiveQueue, AFullSrqRefusesTheNextReceiveAndSaysWhich) {
 }
 
 TEST_P(SharedReceiveQueue, AQpOnAnSrqHasNoReceiveQueueOfItsOwn) {
+  if (auto why = ReasonToSpare(Departure::kReceiveOnSrqQpCrashes); !why.empty()) {
+    GTEST_SKIP() << why;
+  }
   Connection c = Connect(WithSrq(8));
   const PostResult posted =
       Must(c.far.host().PostReceives(c.far.qp, {Receive(7, {c.far.memory.Piece(0, 8)})}));
@@ -201,11 +206,12 @@ TEST_P(SharedReceiveQueue, AReceiveWhoseKeyIsBadFailsTheQpThatTookItAlone) {
   all[0].far.Post(Receive(5, {bad}));
   all[0].far.Post(Receive(6, {all[0].far.memory.Piece(0, 64)}));
   all[0].near.Post(Send(1, {all[0].near.memory.Piece(0, 8)}));
-  EXPECT_THAT(all[0].near.SendCompletion(), testing::Not(HasStatus(IBV_WC_SUCCESS)));
+  EXPECT_THAT(all[0].near.SendCompletion().status, FailsAtTarget(testing::Ne(IBV_WC_SUCCESS)));
   const ibv_wc received = all[0].far.ReceiveCompletion();
   EXPECT_THAT(received, HasWrId(5));
-  EXPECT_THAT(received.status, DemandStatus(IBV_WC_LOC_PROT_ERR, Departure::kReceiveKeyStatus,
-                                            IBV_WC_LOC_QP_OP_ERR));
+  EXPECT_THAT(received.status, DemandStatus(IBV_WC_LOC_PROT_ERR,
+                                            {{Departure::kReceiveKeyStatus, IBV_WC_LOC_QP_OP_ERR},
+                                             {Departure::kReceiveKeyGeneral, IBV_WC_GENERAL_ERR}}));
   SendOne(all[1]);
 }
 

@@ -37,7 +37,9 @@ class States : public ConformanceTest {
   void Bring(End& end, const End& peer, ibv_qp_state state) {
     const LinkOptions link;
     if (state == IBV_QPS_RESET) return;
-    Must(Move(end, ToInit(link)));
+    Transition init = ToInit(link);
+    if (end.info().iwarp) init.mask &= ~IBV_QP_PKEY_INDEX;
+    Must(Move(end, init));
     if (state == IBV_QPS_INIT) return;
     Must(Move(end, ToReadyToReceive(end, peer, link)));
     if (state == IBV_QPS_RTR) return;
@@ -59,12 +61,20 @@ class States : public ConformanceTest {
   }
 };
 
-TEST_P(States, AFreshQpIsInReset) {
+// Step by step, where rdma_cm does not make the steps.
+class Transitions : public States {
+ protected:
+  std::string ReasonToSkip() const override {
+    return near_info().iwarp ? "rdma_cm takes an iWARP device's QPs to RTS" : "";
+  }
+};
+
+TEST_P(Transitions, AFreshQpIsInReset) {
   Connection c = Unconnected();
   EXPECT_EQ(c.near.State(), IBV_QPS_RESET);
 }
 
-TEST_P(States, InitNeedsEachOfItsAttributes) {
+TEST_P(Transitions, InitNeedsEachOfItsAttributes) {
   Connection c = Unconnected();
   ExpectEachNeeded(c.near, ToInit({}),
                    {{"PKEY_INDEX", IBV_QP_PKEY_INDEX},
@@ -72,7 +82,7 @@ TEST_P(States, InitNeedsEachOfItsAttributes) {
                     {"ACCESS_FLAGS", IBV_QP_ACCESS_FLAGS}});
 }
 
-TEST_P(States, ReadyToReceiveNeedsEachOfItsAttributes) {
+TEST_P(Transitions, ReadyToReceiveNeedsEachOfItsAttributes) {
   Connection c = Unconnected();
   Bring(c.near, c.far, IBV_QPS_INIT);
   ExpectEachNeeded(c.near, ToReadyToReceive(c.near, c.far, {}),
@@ -84,7 +94,7 @@ TEST_P(States, ReadyToReceiveNeedsEachOfItsAttributes) {
                     {"MIN_RNR_TIMER", IBV_QP_MIN_RNR_TIMER}});
 }
 
-TEST_P(States, ReadyToSendNeedsEachOfItsAttributes) {
+TEST_P(Transitions, ReadyToSendNeedsEachOfItsAttributes) {
   Connection c = Unconnected();
   Bring(c.near, c.far, IBV_QPS_RTR);
   ExpectEachNeeded(c.near, ToReadyToSend({}),
@@ -95,7 +105,7 @@ TEST_P(States, ReadyToSendNeedsEachOfItsAttributes) {
                     {"MAX_QP_RD_ATOMIC", IBV_QP_MAX_QP_RD_ATOMIC}});
 }
 
-TEST_P(States, AnAttributeThatDoesNotBelongToAStepIsRefused) {
+TEST_P(Transitions, AnAttributeThatDoesNotBelongToAStepIsRefused) {
   Connection c = Unconnected();
   Transition step = ToInit({});
   step.mask |= IBV_QP_SQ_PSN;
@@ -107,7 +117,7 @@ TEST_P(States, AnAttributeThatDoesNotBelongToAStepIsRefused) {
   EXPECT_EQ(c.near.State(), IBV_QPS_RESET);
 }
 
-TEST_P(States, StepsMayNotBeSkippedNorTakenBack) {
+TEST_P(Transitions, StepsMayNotBeSkippedNorTakenBack) {
   struct Jump {
     ibv_qp_state from;
     ibv_qp_state to;
@@ -128,7 +138,7 @@ TEST_P(States, StepsMayNotBeSkippedNorTakenBack) {
   }
 }
 
-TEST_P(States, ErrorAndResetCanBeReachedFromEverywhere) {
+TEST_P(Transitions, ErrorAndResetCanBeReachedFromEverywhere) {
   for (ibv_qp_state to : {IBV_QPS_ERR, IBV_QPS_RESET}) {
     for (ibv_qp_state from : {IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_ERR}) {
       // The specification leaves open whether RESET can go to ERR.
@@ -142,7 +152,7 @@ TEST_P(States, ErrorAndResetCanBeReachedFromEverywhere) {
   }
 }
 
-TEST_P(States, ValuesOutOfRangeAreRefused) {
+TEST_P(Transitions, ValuesOutOfRangeAreRefused) {
   Connection c = Unconnected();
   Transition init = ToInit({});
   init.attributes.port_num = static_cast<uint8_t>(near_info().attributes.phys_port_cnt + 1);
@@ -162,7 +172,7 @@ TEST_P(States, ValuesOutOfRangeAreRefused) {
   EXPECT_EQ(c.near.State(), IBV_QPS_RTR);
 }
 
-TEST_P(States, APkeyIndexBeyondTheTableIsRefused) {
+TEST_P(Transitions, APkeyIndexBeyondTheTableIsRefused) {
   Connection c = Unconnected();
   Transition init = ToInit({});
   init.attributes.pkey_index = near_info().attributes.max_pkeys;
@@ -170,7 +180,7 @@ TEST_P(States, APkeyIndexBeyondTheTableIsRefused) {
   EXPECT_EQ(c.near.State(), IBV_QPS_RESET);
 }
 
-TEST_P(States, MoreResponderResourcesThanTheDeviceHasAreRefused) {
+TEST_P(Transitions, MoreResponderResourcesThanTheDeviceHasAreRefused) {
   const int most = near_info().attributes.max_qp_rd_atom;
   if (most >= 255) GTEST_SKIP() << "the device has as many as can be asked for";
   Connection c = Unconnected();
@@ -181,7 +191,7 @@ TEST_P(States, MoreResponderResourcesThanTheDeviceHasAreRefused) {
   EXPECT_EQ(c.near.State(), IBV_QPS_INIT);
 }
 
-TEST_P(States, QueryingGivesBackWhatWasSet) {
+TEST_P(Transitions, QueryingGivesBackWhatWasSet) {
   Connection c = Unconnected();
   LinkOptions link;
   link.rnr_retry = 5;
@@ -218,18 +228,20 @@ TEST_P(States, QueryingGivesBackWhatWasSet) {
 TEST_P(States, NothingCanBeSentBeforeReadyToSend) {
   for (ibv_qp_state state : {IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPS_RTR}) {
     SCOPED_TRACE(testing::Message() << "state " << state);
+    if (state == IBV_QPS_RTR && near_info().iwarp) continue;  // it has no such state
     Connection c = Unconnected();
     Bring(c.near, c.far, state);
     const PostResult posted = c.near.TryPost({Send(1, {c.near.memory.Piece(0, 8)})});
     if (posted.error == 0 && near_info().kind == DeviceKind::kRdma) {
       GTEST_SKIP() << "the provider does not look at the state when posting";
     }
-    EXPECT_EQ(posted.error, EINVAL);
+    EXPECT_NE(posted.error, 0);
+    if (!IsKnown(Departure::kNegativeErrno, near_info())) EXPECT_EQ(posted.error, EINVAL);
     Demand(posted.accepted == 0, Departure::kBadWrUnset);
   }
 }
 
-TEST_P(States, ReceivesCanBePostedFromInitOnAndNotBefore) {
+TEST_P(Transitions, ReceivesCanBePostedFromInitOnAndNotBefore) {
   Connection c = Unconnected();
   const PostResult posted = c.near.TryPost({Receive(7, {c.near.memory.Piece(0, 8)})});
   if (posted.error == 0 && near_info().kind == DeviceKind::kRdma) {
@@ -245,7 +257,7 @@ TEST_P(States, ReceivesCanBePostedFromInitOnAndNotBefore) {
   EXPECT_THAT(c.near.ReceiveCompletion(), Succeeded(IBV_WC_RECV, 8));
 }
 
-TEST_P(States, AQpReceivesInReadyToReceiveAlready) {
+TEST_P(Transitions, AQpReceivesInReadyToReceiveAlready) {
   Connection c = Unconnected();
   Bring(c.near, c.far, IBV_QPS_RTS);
   Bring(c.far, c.near, IBV_QPS_RTR);
@@ -255,7 +267,7 @@ TEST_P(States, AQpReceivesInReadyToReceiveAlready) {
   EXPECT_THAT(c.far.ReceiveCompletion(), Succeeded(IBV_WC_RECV, 7));
 }
 
-TEST_P(States, ASendToAPeerThatIsNotReadyYetArrivesOnceItIs) {
+TEST_P(Transitions, ASendToAPeerThatIsNotReadyYetArrivesOnceItIs) {
   Connection c = Unconnected();
   Bring(c.near, c.far, IBV_QPS_RTS);
   Bring(c.far, c.near, IBV_QPS_INIT);
@@ -294,8 +306,12 @@ TEST_P(States, ASendPostedInErrorIsFlushed) {
   c.near.ToError();
   c.near.Post(Send(1, {c.near.memory.Piece(0, 8)}));
   c.near.Post(Unsignalled(Send(2, {c.near.memory.Piece(0, 8)})));
-  EXPECT_THAT(c.near.SendCompletion(), Failed(IBV_WC_WR_FLUSH_ERR, 1));
-  EXPECT_THAT(c.near.SendCompletion(), Failed(IBV_WC_WR_FLUSH_ERR, 2));
+  const bool known = IsKnown(Departure::kSendInErrorKept, near_info());
+  const std::vector<ibv_wc> flushed =
+      Must(near().Await(c.near.send_cq, 2, known ? 200 : kPatienceMs));
+  if (!Demand(flushed.size() == 2, Departure::kSendInErrorKept)) return;
+  EXPECT_THAT(flushed[0], Failed(IBV_WC_WR_FLUSH_ERR, 1));
+  EXPECT_THAT(flushed[1], Failed(IBV_WC_WR_FLUSH_ERR, 2));
 }
 
 TEST_P(States, AReceivePostedInErrorIsFlushed) {
@@ -310,7 +326,7 @@ TEST_P(States, AReceivePostedInErrorIsFlushed) {
   EXPECT_THAT(flushed[0], Failed(IBV_WC_WR_FLUSH_ERR, 7));
 }
 
-TEST_P(States, ResetForgetsWhatWasPostedAndTheQpConnectsAnew) {
+TEST_P(Transitions, ResetForgetsWhatWasPostedAndTheQpConnectsAnew) {
   Connection c = Connect();
   for (uint64_t i = 0; i < 4; ++i) c.near.Post(Receive(i, {c.near.memory.Piece(0, 8)}));
   for (End* end : {&c.near, &c.far}) Must(MoveTo(*end, IBV_QPS_RESET));
@@ -321,7 +337,7 @@ TEST_P(States, ResetForgetsWhatWasPostedAndTheQpConnectsAnew) {
   ExpectWorks(c);
 }
 
-TEST_P(States, ANewPairOfPeersAfterResetDoesNotHearOfTheOldOne) {
+TEST_P(Transitions, ANewPairOfPeersAfterResetDoesNotHearOfTheOldOne) {
   Connection c = Connect();
   Connection other = ConnectAgain(c);
   for (End* end : {&c.near, &c.far, &other.near, &other.far}) Must(MoveTo(*end, IBV_QPS_RESET));
@@ -333,6 +349,7 @@ TEST_P(States, ANewPairOfPeersAfterResetDoesNotHearOfTheOldOne) {
 }
 
 VERBENA_CONFORMANCE_SUITE(States);
+VERBENA_CONFORMANCE_SUITE(Transitions);
 
 }  // namespace
 }  // namespace verbena::conformance

@@ -22,9 +22,8 @@ inline constexpr uint64_t kBytes = 8192;
 // The far side owns regions and windows, the near side uses them.
 class WindowsTest : public ConformanceTest {
  protected:
-  void SetUp() override {
-    ConformanceTest::SetUp();
-    if (!capabilities().memory_windows) GTEST_SKIP() << "the device has no memory windows";
+  std::string ReasonToSkip() const override {
+    return capabilities().memory_windows ? "" : "the device has no memory windows";
   }
 
   static Memory Region(const End& end, int access = kUnderWindows, uint64_t bytes = kRegionBytes) {

@@ -98,6 +98,24 @@ Task<absl::StatusOr<Buffer>> Channel::AllocateBuffer(size_t bytes) {
   co_return co_await AllocateUntil(memory.send(), bytes, kNever);
 }
 
+Task<absl::StatusOr<Loan>> Channel::Lend(BufferView view, LeaseAccess access) {
+  Connection* connection = ConnectionHere();
+  if (connection == nullptr) co_return NotOnAnExecutor();
+  absl::StatusOr<ClientLink*> link = co_await LinkOf(*connection, {});
+  if (!link.ok()) co_return link.status();
+  co_return co_await internal::LendOver(*(*link)->link(), view, access);
+}
+
+absl::StatusOr<RemoteMemory> Channel::Remote(const RemoteMemoryHandle& handle) {
+  Connection* connection = ConnectionHere();
+  if (connection == nullptr) return NotOnAnExecutor();
+  ClientLink* link = connection->usable_link();
+  if (link == nullptr) {
+    return absl::FailedPreconditionError("the link that the memory was lent over is lost");
+  }
+  return internal::RemoteOver(*link->link(), handle);
+}
+
 namespace internal {
 
 Task<absl::Status> UnaryCall(Channel& channel, const MethodDescriptor& method,

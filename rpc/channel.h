@@ -18,6 +18,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/rpc/loan.h"
+#include "verbena/rpc/remote_memory.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/memory/buffer.h"
@@ -45,6 +47,14 @@ class Channel {
   // page-aligned. Waits while the budget is used up (LinkLimits::memory), but not for ever:
   // RESOURCE_EXHAUSTED. The runtime outlives the Buffer.
   Task<absl::StatusOr<Buffer>> AllocateBuffer(size_t bytes);
+
+  // Lends memory from AllocateBuffer(), or registered with the same device, to the server's
+  // executor that this one is connected with; connects if need be (loan.h).
+  Task<absl::StatusOr<Loan>> Lend(BufferView view, LeaseAccess access);
+  // Memory that the server lends to this executor, by a handle of a reply (remote_memory.h).
+  // INVALID_ARGUMENT for a handle that names nothing, FAILED_PRECONDITION when the link that it was
+  // lent over is not this executor's any more.
+  absl::StatusOr<RemoteMemory> Remote(const RemoteMemoryHandle& handle);
 
   const std::string& target() const { return target_; }
 

@@ -312,4 +312,16 @@ size_t ServerCall::response_payload_room() const { return has_bulk_ ? bulk_->roo
 
 Task<absl::Status> ServerCall::WriteResponsePayload(BufferView part) { return Bulk().Write(part); }
 
+absl::StatusOr<RemoteMemory> ServerCall::Remote(const RemoteMemoryHandle& handle) {
+  Link* link = link_->link();
+  if (link == nullptr) return absl::UnavailableError("the caller's link was lost");
+  return internal::RemoteOver(*link, handle);
+}
+
+Task<absl::StatusOr<Loan>> ServerCall::Lend(BufferView view, LeaseAccess access) {
+  Link* link = link_->link();
+  if (link == nullptr) co_return absl::UnavailableError("the caller's link was lost");
+  co_return co_await internal::LendOver(*link, view, access);
+}
+
 }  // namespace verbena

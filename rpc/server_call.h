@@ -70,6 +70,8 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   void SetResponsePayload(Payload payload) override;
   size_t response_payload_room() const override;
   VERBENA_CORO_WRAPPER Task<absl::Status> WriteResponsePayload(BufferView part) override;
+  absl::StatusOr<RemoteMemory> Remote(const RemoteMemoryHandle& handle) override;
+  Task<absl::StatusOr<Loan>> Lend(BufferView view, LeaseAccess access) override;
 
   // That of this call, begun if it has none yet; while its context lives.
   ServerBulk& Bulk();

@@ -14,8 +14,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/rpc/deadline.h"
+#include "verbena/rpc/loan.h"
 #include "verbena/rpc/method.h"
 #include "verbena/rpc/payload.h"
+#include "verbena/rpc/remote_memory.h"
 #include "verbena/rpc/server_payloads.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/task.h"
@@ -59,6 +61,18 @@ class ServerContext {
   // the Task is awaited to its end or destroyed.
   VERBENA_CORO_WRAPPER Task<absl::Status> WriteResponsePayload(BufferView part) {
     return payloads_.WriteResponsePayload(part);
+  }
+
+  // Memory that the caller lends, by a handle of its request (remote_memory.h). INVALID_ARGUMENT
+  // for a handle that names nothing, FAILED_PRECONDITION for one of another link than this call's.
+  absl::StatusOr<RemoteMemory> Remote(const RemoteMemoryHandle& handle) {
+    return payloads_.Remote(handle);
+  }
+  // Lends memory from AllocateBuffer(), or registered with the same device, to the caller, which
+  // makes a Channel::Remote() of the handle (loan.h).
+  VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<absl::StatusOr<Loan>> Lend(
+      BufferView view, LeaseAccess access) {
+    return payloads_.Lend(view, access);
   }
 
  private:

@@ -7,7 +7,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/rpc/loan.h"
 #include "verbena/rpc/payload.h"
+#include "verbena/rpc/remote_memory.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/memory/buffer.h"
 
@@ -23,6 +25,8 @@ class ServerPayloads {
   virtual void SetResponsePayload(Payload payload) = 0;
   virtual size_t response_payload_room() const = 0;
   virtual Task<absl::Status> WriteResponsePayload(BufferView part) = 0;
+  virtual absl::StatusOr<RemoteMemory> Remote(const RemoteMemoryHandle& handle) = 0;
+  virtual Task<absl::StatusOr<Loan>> Lend(BufferView view, LeaseAccess access) = 0;
 };
 
 }  // namespace verbena

@@ -29,7 +29,8 @@ class ReadmeTest(unittest.TestCase):
 
     def test_its_code_is_a_part_of_the_examples(self):
         self.assert_parts_of_examples("cpp", "examples/hello/hello.cc",
-                                      "examples/block_store/block_service.cc")
+                                      "examples/block_store/block_service.cc",
+                                      "tests/rpc/memory_service.h")
 
     def test_its_schemas_are_parts_of_the_examples(self):
         self.assert_parts_of_examples("proto", "examples/hello/hello.proto",

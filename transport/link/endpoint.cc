@@ -66,6 +66,10 @@ absl::Status Endpoint::Init() {
       executor_.AddCq(device, static_cast<int>(CompletionQueueEntries(limits_)), *this);
   if (!cq.ok()) return cq.status();
   cq_ = *cq;
+  absl::StatusOr<AtomicLandings> landings =
+      AtomicLandings::Create(device, context_.pd(), limits_.max_links);
+  if (!landings.ok()) return landings.status();
+  atomic_landings_ = *std::move(landings);
   absl::StatusOr<PayloadMemory> memory = PayloadMemory::Create(executor_, context_, limits_);
   if (!memory.ok()) return memory.status();
   memory_.emplace(*std::move(memory));
@@ -134,6 +138,11 @@ Link* Endpoint::Find(LinkKey key) {
   const bool current = (found.generation & WrId::kGenerationMask) == key.generation;
   if (!current && !VERBENA_MUTANT(kStaleWrIdAccepted)) return nullptr;
   return found.link.get();
+}
+
+Link* Endpoint::OpenLink(LinkKey key) {
+  Link* link = Find(key);
+  return link != nullptr && link->open() ? link : nullptr;
 }
 
 void Endpoint::Flush() {

@@ -31,6 +31,7 @@
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/executor/executor.h"
+#include "verbena/transport/link/atomic_landings.h"
 #include "verbena/transport/link/device_context.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/link.h"
@@ -71,6 +72,11 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   EndpointStats stats() const;
   // That are granted and have not ended, on all links.
   size_t leases() const;
+  // The link of that key when it is open(), else nullptr.
+  Link* OpenLink(LinkKey key);
+
+  // Expires with it, for what may outlive it.
+  std::weak_ptr<const bool> alive() const { return alive_; }
 
   // For Link.
   Device& device() const { return context_.device(); }
@@ -79,6 +85,7 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   SendBuffers& send_buffers() { return *send_buffers_; }
   SendChain& send_chain() { return *send_chain_; }
   TransferPool& transfers() { return transfers_; }
+  const AtomicLandings& atomic_landings() const { return atomic_landings_; }
   uint32_t max_inline_bytes() const { return max_inline_bytes_; }
   uint32_t max_wr_bytes() const { return max_wr_bytes_; }
   // Lends `grants` more if there is more, else asks idle links for theirs.
@@ -110,7 +117,7 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   Task<absl::Status> Offer(LinkKey key, MessageStream& stream, uint32_t wanted_executor,
                            LinkParameters& peer);
   Task<absl::Status> Answer(Link& link, MessageStream& stream, const LinkParameters& offer);
-  LinkParameters MyParameters(const Link& link, uint32_t psn) const;
+  LinkParameters MyParameters(Link& link, uint32_t psn) const;
   HandshakeOptions MyOptions() const;
   absl::Status ConnectQp(Link& link, uint32_t psn, const LinkParameters& peer);
   ConnectableQp Connectable(const Link& link, const LinkParameters& peer);
@@ -151,6 +158,7 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   std::optional<SendChain> send_chain_;
   CreditPool credit_pool_;
   TransferPool transfers_;
+  AtomicLandings atomic_landings_;
   std::optional<PayloadMemory> memory_;
 
   std::vector<Slot> slots_;

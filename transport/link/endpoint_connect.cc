@@ -58,7 +58,8 @@ void Endpoint::OnQpEvent(Link& link, ibv_event_type type) {
       fmt::format("{} on QPN {:#x}, peer {}", ibv_event_type_str(type), link.qpn(), link.peer())));
 }
 
-LinkParameters Endpoint::MyParameters(const Link& link, uint32_t psn) const {
+LinkParameters Endpoint::MyParameters(Link& link, uint32_t psn) const {
+  link.SetIdentity(psn);
   LinkParameters mine;
   mine.kind = context_.address().kind;
   std::memcpy(mine.gid.data(), address_.gid.raw, mine.gid.size());

@@ -14,14 +14,18 @@
 #include <cstdint>
 
 #include "verbena/transport/coro/clock.h"
+#include "verbena/transport/link/lease_access.h"
 #include "verbena/transport/link/transfer.h"
 #include "verbena/transport/link/window_pool.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena {
 
-// What the peer may do.
-enum class LeaseAccess : uint8_t { kWrite, kRead };
+// What memory is lent for.
+enum class LeaseUse : uint8_t {
+  kCall,  // ends with the call's final frame, which a correct peer always sends
+  kLoan,  // ends when the application says so, perhaps never
+};
 
 class Lease;
 
@@ -47,6 +51,7 @@ class Lease final {
   MemoryWindow* window_ = nullptr;  // under LeaseLevel::kStrict, as binding_ says
   ibv_mw_bind_info binding_{};
   LeaseListener* listener_ = nullptr;
+  LeaseUse use_ = LeaseUse::kCall;
   bool invalidated_ = false;  // by the peer: the window is free already
   bool ended_ = false;        // the peer has said that it is done
   TimePoint abandoned_at_ = kNever;

@@ -15,13 +15,23 @@ namespace verbena {
 namespace {
 
 unsigned WindowAccess(LeaseAccess access) {
-  return access == LeaseAccess::kWrite ? IBV_ACCESS_REMOTE_WRITE : IBV_ACCESS_REMOTE_READ;
+  unsigned flags = 0;
+  if (Includes(access, LeaseAccess::kWrite)) flags |= IBV_ACCESS_REMOTE_WRITE;
+  if (Includes(access, LeaseAccess::kRead)) flags |= IBV_ACCESS_REMOTE_READ;
+  if (Includes(access, LeaseAccess::kAtomic)) flags |= IBV_ACCESS_REMOTE_ATOMIC;
+  return flags;
+}
+
+// As the peer cannot change memory unless we can.
+bool Changes(LeaseAccess access) {
+  return (access & (LeaseAccess::kWrite | LeaseAccess::kAtomic)) != LeaseAccess::kNone;
 }
 
 }  // namespace
 
 LeaseTable::LeaseTable(Device& device, ibv_pd* pd, const LeaseLimits& limits)
-    : limits_(limits),
+    : device_(device),
+      limits_(limits),
       pd_(pd),
       windows_(device, pd, limits.windows_per_link),
       requests_(kMaxChain),
@@ -41,6 +51,10 @@ uint32_t LeaseTable::free() const {
 }
 
 absl::Status LeaseTable::Check(const BufferView& view, LeaseAccess access) const {
+  if (Includes(access, LeaseAccess::kAtomic) && !device_.capabilities().atomics) {
+    return absl::UnimplementedError(fmt::format(
+        "{} has no atomic operations, for which memory was to be lent", device_.name()));
+  }
   if (!view.registered() || view.region().pd() != pd_) {
     return absl::InvalidArgumentError(
         "the payload's memory is not registered with the device of this link; "
@@ -48,7 +62,7 @@ absl::Status LeaseTable::Check(const BufferView& view, LeaseAccess access) const
   }
   int needed = limits_.level == LeaseLevel::kStrict ? static_cast<int>(IBV_ACCESS_MW_BIND)
                                                     : static_cast<int>(WindowAccess(access));
-  if (access == LeaseAccess::kWrite) needed |= IBV_ACCESS_LOCAL_WRITE;
+  if (Changes(access)) needed |= IBV_ACCESS_LOCAL_WRITE;
   if ((view.region().access() & needed) == needed) return absl::OkStatus();
   return absl::InvalidArgumentError(
       fmt::format("the payload's memory is registered with access {:#x}, but lending it to the "
@@ -71,14 +85,24 @@ Lease& LeaseTable::NewLease() {
   return *lease;
 }
 
-absl::StatusOr<Lease*> LeaseTable::Grant(const BufferView& view, LeaseAccess access) {
-  if (absl::Status status = Check(view, access); !status.ok()) return status;
+// Loans may stay for long: they leave half of the windows to calls.
+absl::Status LeaseTable::CheckBounds(LeaseUse use) const {
+  if (use == LeaseUse::kLoan && loans_ >= limits_.windows_per_link / 2) {
+    return absl::ResourceExhaustedError(fmt::format(
+        "{} loans are with this peer, half of LeaseLimits::windows_per_link: no more", loans_));
+  }
   if (quarantined_bytes_ >= limits_.quarantine_bytes) {
     return absl::ResourceExhaustedError(
-        fmt::format("{} bytes of memory wait for this peer to end calls that were given up; no "
-                    "more is lent to it",
+        fmt::format("{} bytes of memory wait for this peer to end what was given up; no more is "
+                    "lent to it",
                     quarantined_bytes_));
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Lease*> LeaseTable::Grant(const BufferView& view, LeaseAccess access, LeaseUse use) {
+  if (absl::Status status = Check(view, access); !status.ok()) return status;
+  if (absl::Status status = CheckBounds(use); !status.ok()) return status;
   if (free() == 0) return nullptr;
   MemoryWindow* window = nullptr;
   if (limits_.level == LeaseLevel::kStrict) {
@@ -94,6 +118,8 @@ absl::StatusOr<Lease*> LeaseTable::Grant(const BufferView& view, LeaseAccess acc
   lease.pin_ = BufferPin(view);
   lease.window_ = window;
   lease.listener_ = nullptr;
+  lease.use_ = use;
+  if (use == LeaseUse::kLoan) ++loans_;
   lease.invalidated_ = false;
   lease.ended_ = false;
   lease.abandoned_at_ = kNever;
@@ -131,13 +157,19 @@ void LeaseTable::OnInvalidated(uint32_t rkey) {
   }
 }
 
-absl::Status LeaseTable::CheckGrace(TimePoint now) const {
+absl::Status LeaseTable::CheckGrace(TimePoint now) {
   if (quarantined_bytes_ == 0) return absl::OkStatus();
-  for (const Lease* lease : granted_) {
+  for (size_t i = granted_.size(); i-- > 0;) {
+    // Ending one may take it, and no other, out of the part of the list that is still to be seen.
+    Lease* lease = granted_[i];
     if (lease->abandoned_at_ == kNever || now - lease->abandoned_at_ < limits_.grace) continue;
+    if (lease->use_ == LeaseUse::kLoan && lease->window_ != nullptr) {
+      if (!lease->ended_) End(*lease, nullptr);
+      continue;
+    }
     return absl::DeadlineExceededError(fmt::format(
-        "the peer has not ended a call that was given up {} ms ago, and holds {} bytes of our "
-        "memory",
+        "the peer has not ended a call or loan that was given up {} ms ago, and holds {} bytes of "
+        "our memory",
         std::chrono::duration_cast<std::chrono::milliseconds>(now - lease->abandoned_at_).count(),
         lease->terms_.bytes));
   }
@@ -188,6 +220,7 @@ bool LeaseTable::Placed(uint32_t last_position) {
 
 void LeaseTable::Release(Lease& lease) {
   if (lease.abandoned_at_ != kNever) quarantined_bytes_ -= lease.terms_.bytes;
+  if (lease.use_ == LeaseUse::kLoan) --loans_;
   if (lease.window_ != nullptr) windows_.GiveBack(*lease.window_);
   LeaseListener* listener = lease.listener_;
   lease.pin_.Reset();
@@ -211,7 +244,7 @@ std::vector<BufferPin> LeaseTable::TakeAll() {
   std::vector<BufferPin> pins;
   for (Lease* lease : granted_) pins.push_back(std::move(lease->pin_));
   granted_.clear();
-  quarantined_bytes_ = 0;
+  quarantined_bytes_ = loans_ = 0;
   bindings_.clear();
   prepared_bindings_ = 0;
   invalidations_.clear();

@@ -6,8 +6,10 @@
 // queue pair. Under kRegion a lease is a promise, and ends with the peer's word.
 //
 // The table keeps the memory of every lease, also of an abandoned one, whose holder is gone: such
-// memory is in quarantine, bounded in bytes and in time. When the link is lost the table hands out
-// what it keeps, for whoever waits until the device is proven to be done with it (Endpoint).
+// memory is in quarantine, bounded in bytes and in time. After that time an abandoned loan's window
+// is invalidated, for nobody will ever say that the peer is done; a peer that owes that word for a
+// call, or a lease without a window, costs the link. When the link is lost the table hands out what
+// it keeps, for whoever waits until the device is proven to be done with it (Endpoint).
 //
 // Owned by its Link, which knows the queue pair and the send queue's positions. One thread.
 
@@ -42,13 +44,14 @@ class LeaseTable {
   ~LeaseTable();
 
   // Whether `view` may be lent: INVALID_ARGUMENT for memory that is registered elsewhere, or not
-  // for this use.
+  // for this use; UNIMPLEMENTED for atomics where the device has none.
   absl::Status Check(const BufferView& view, LeaseAccess access) const;
   // Leases that can be granted now, as far as windows go.
   uint32_t free() const;
   // A lease of `view`, which is not empty. nullptr when there is no window. Errors as Check();
-  // RESOURCE_EXHAUSTED while too much is in quarantine.
-  absl::StatusOr<Lease*> Grant(const BufferView& view, LeaseAccess access);
+  // RESOURCE_EXHAUSTED while too much is in quarantine, or for a loan too many.
+  absl::StatusOr<Lease*> Grant(const BufferView& view, LeaseAccess access,
+                               LeaseUse use = LeaseUse::kCall);
   // The peer is done with it, as it says. The listener, who may be null, hears when that is proven:
   // before this returns where nothing is left to do.
   void End(Lease& lease, LeaseListener* listener);
@@ -61,8 +64,9 @@ class LeaseTable {
 
   size_t granted() const { return granted_.size(); }
   size_t quarantined_bytes() const { return quarantined_bytes_; }
-  // DEADLINE_EXCEEDED when a lease has been in quarantine since before `now` − lease_grace.
-  absl::Status CheckGrace(TimePoint now) const;
+  // Ends loans that have been in quarantine since before `now` − lease_grace and have a window;
+  // DEADLINE_EXCEEDED when there is another such lease.
+  absl::Status CheckGrace(TimePoint now);
 
   // Bindings that are to be posted before the next SEND: they have send queue slots reserved.
   uint32_t bindings_due() const { return static_cast<uint32_t>(bindings_.size()); }
@@ -100,10 +104,12 @@ class LeaseTable {
   };
 
   size_t Index(uint32_t number) const { return number & (ending_.size() - 1); }
+  absl::Status CheckBounds(LeaseUse use) const;
   Lease& NewLease();
   // The lease is over: gives its window and memory back, and tells the listener.
   void Release(Lease& lease);
 
+  Device& device_;
   const LeaseLimits limits_;
   ibv_pd* const pd_;
   WindowPool windows_;
@@ -111,6 +117,7 @@ class LeaseTable {
   std::vector<Lease*> pool_;  // those not granted; poisoned
   std::vector<Lease*> granted_;
   size_t quarantined_bytes_ = 0;
+  size_t loans_ = 0;
 
   std::vector<Lease*> bindings_;       // at most kMaxChain
   std::vector<Lease*> invalidations_;  // at most one per window

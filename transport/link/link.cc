@@ -15,6 +15,11 @@
 #include "verbena/transport/log/log.h"
 
 namespace verbena {
+namespace {
+
+uint64_t IdentityOf(uint32_t qpn, uint32_t psn) { return uint64_t{qpn} << 24 | psn; }
+
+}  // namespace
 
 Link::Link(Endpoint& endpoint, LinkKey key, QpHandle qp, FrameSink& sink)
     : endpoint_(endpoint),
@@ -27,7 +32,10 @@ Link::Link(Endpoint& endpoint, LinkKey key, QpHandle qp, FrameSink& sink)
       max_inline_bytes_(endpoint.max_inline_bytes()),
       slot_count_(endpoint.limits().send_queue_depth + kDrainMarkers),
       slots_(std::bit_ceil(slot_count_), SendBuffers::kNone),
-      one_sided_(endpoint.transfers(), {slot_count_, endpoint.max_wr_bytes(), /*max_reads=*/0}),
+      one_sided_(endpoint.transfers(), {.send_queue_slots = slot_count_,
+                                        .max_wr_bytes = endpoint.max_wr_bytes(),
+                                        .max_reads = 0,
+                                        .words = endpoint.atomic_landings().Of(key.slot)}),
       leases_(endpoint.device(), endpoint.pd(), endpoint.limits().leases) {
   pending_.reserve(slot_count_);
 }
@@ -36,6 +44,8 @@ Link::~Link() {
   for (const PendingSend& send : pending_) endpoint_.send_buffers().GiveBack(send.buffer);
 }
 
+void Link::SetIdentity(uint32_t psn) { identity_ = IdentityOf(qpn_, psn); }
+
 void Link::MarkOpen(const LinkParameters& parameters, uint32_t max_reads, const std::string& peer,
                     FirstSend first_send) {
   credits_ = SendCredits(parameters.credit_grant);
@@ -43,6 +53,7 @@ void Link::MarkOpen(const LinkParameters& parameters, uint32_t max_reads, const 
   one_sided_.set_fences_reads(qp_->context->device->transport_type == IBV_TRANSPORT_IWARP);
   send_bytes_ = std::min(parameters.eager_bytes, endpoint_.limits().eager_bytes);
   features_ = parameters.features;
+  peer_identity_ = IdentityOf(parameters.qp_number, parameters.packet_sequence_number);
   peer_ = peer;
   last_heard_ = endpoint_.executor().now();
   state_ = LinkState::kOpen;
@@ -140,6 +151,8 @@ void Link::Flush() {
     }
   }
   flush_scheduled_ = false;
+  // A chain's worth of bindings is free to be granted again.
+  if (open() && !lease_waiters_.empty()) WakeLeaseWaiters();
   // Posting gave room back, and a writer that waited for it may have opened another SEND.
   const bool transfer_can_go =
       (one_sided_.CanGo() || leases_.work_due()) && SlotsForTransfers() > 0;
@@ -156,9 +169,18 @@ Transfer& Link::StartTransfer(Transfer::Direction direction, absl::Span<const Bu
   return transfer;
 }
 
-absl::StatusOr<Lease*> Link::Grant(const BufferView& view, LeaseAccess access) {
+Transfer& Link::StartAtomic(const AtomicOperation& operation, const RemoteRange& remote,
+                            TransferListener* listener) {
+  Transfer& transfer = endpoint_.transfers().TakeAtomic(operation, remote, listener);
+  one_sided_.Add(transfer);
+  ++stats_.atomics;
+  ScheduleFlush();
+  return transfer;
+}
+
+absl::StatusOr<Lease*> Link::Grant(const BufferView& view, LeaseAccess access, LeaseUse use) {
   if (free_leases() == 0) return nullptr;
-  absl::StatusOr<Lease*> lease = leases_.Grant(view, access);
+  absl::StatusOr<Lease*> lease = leases_.Grant(view, access, use);
   if (lease.ok() && *lease != nullptr) ++stats_.leases;
   if (leases_.bindings_due() > 0) ScheduleFlush();
   return lease;
@@ -211,9 +233,12 @@ void Link::PrepareLeases(WrChain& ready) {
     const uint32_t count = leases_.Prepare(SlotsForTransfers());
     if (count == 0) return;
     for (uint32_t i = 0; i < count; ++i) leases_.chain()[i].wr_id = WrIdOf(posted_ + i).Pack();
+    // Bindings alone would fill the send queue and never say that they have left it.
+    const bool signal = since_signal_ + count >= kSignalInterval || !lease_waiters_.empty();
+    if (signal) leases_.chain()[count - 1].send_flags = IBV_SEND_SIGNALED;
     // Refused or not, as in PostPending().
     posted_ += count;
-    since_signal_ = leases_.Placed(posted_ - 1) ? 0 : since_signal_ + count;
+    since_signal_ = leases_.Placed(posted_ - 1) || signal ? 0 : since_signal_ + count;
     ready.Add(leases_.chain(), leases_.chain() + count - 1);
     if (!leases_.more_due()) return;
   }
@@ -428,8 +453,11 @@ void Link::CheckLiveness(TimePoint now) {
     Close(status);
     return;
   }
+  if (leases_.work_due()) ScheduleFlush();
   const Duration interval = endpoint_.limits().ping_interval;
-  if (!sink_->ExpectsFrames() || now - last_heard_ < interval) {
+  // What is done to the peer's memory may wait for the peer as well, and coroutines for that.
+  const bool expects = sink_->ExpectsFrames() || one_sided_.outstanding();
+  if (!expects || now - last_heard_ < interval) {
     silent_checks_ = 0;
     return;
   }

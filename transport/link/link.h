@@ -123,11 +123,20 @@ class Link final : private FlushHook {
   // For a starter that has no use for it any more: no more of it is posted, and its listener hears
   // nothing. What is appended from now on arrives behind all that it ever moves.
   void StopTransfer(Transfer& transfer) { one_sided_.Stop(transfer); }
+  // For a starter that waits for the end of what is in the send queue already: no more of it is
+  // posted. False when nothing is in it: then the transfer is gone, and its listener hears nothing.
+  bool CutTransfer(Transfer& transfer) { return one_sided_.Cut(transfer); }
   uint32_t max_reads() const { return one_sided_.max_reads(); }
+  // The same for an atomic operation on `remote`, 8 bytes at a multiple of 8, whose listener hears
+  // what was there. Where has_atomics() and max_reads() is not 0.
+  Transfer& StartAtomic(const AtomicOperation& operation, const RemoteRange& remote,
+                        TransferListener* listener);
+  bool has_atomics() const { return one_sided_.has_atomics(); }
 
   // Lends `view`, which is not empty, to the peer (lease.h). What is appended from now on may tell
   // of it. nullptr when nothing is free_leases(); errors as LeaseTable::Grant(). Only while open().
-  absl::StatusOr<Lease*> Grant(const BufferView& view, LeaseAccess access);
+  absl::StatusOr<Lease*> Grant(const BufferView& view, LeaseAccess access,
+                               LeaseUse use = LeaseUse::kCall);
   // The peer has said that it is done with it; `listener` hears when that is proven. Only while
   // open().
   void EndLease(Lease& lease, LeaseListener* listener);
@@ -154,6 +163,11 @@ class Link final : private FlushHook {
   const LinkStats& stats() const { return stats_; }
   // Also valid when the queue pair is gone.
   uint32_t qpn() const { return qpn_; }
+  // What tells this end of the link from every other, and how the peer's is told: its queue pair's
+  // number, which comes back late, and the packet number that it began with, which is random. Once
+  // open().
+  uint64_t identity() const { return identity_; }
+  uint64_t peer_identity() const { return peer_identity_; }
   Endpoint& endpoint() const { return endpoint_; }
   LinkKey key() const { return key_; }
   uint32_t send_credits() const { return credits_.available(); }
@@ -181,6 +195,7 @@ class Link final : private FlushHook {
   bool IsQuieterThan(const Link& other) const;
   // Asks the peer for credits that it was lent. True when it was asked.
   bool Recall();
+  void SetIdentity(uint32_t psn);
   void MarkOpen(const LinkParameters& parameters, uint32_t max_reads, const std::string& peer,
                 FirstSend first_send);
 
@@ -243,6 +258,8 @@ class Link final : private FlushHook {
   OneSidedQueue one_sided_;
   LeaseTable leases_;
   uint64_t features_ = 0;
+  uint64_t identity_ = 0;
+  uint64_t peer_identity_ = 0;
   IntrusiveList<SendWaiter> writers_;
   IntrusiveList<LeaseWaiter> lease_waiters_;
   bool flush_scheduled_ = false;

@@ -4,6 +4,9 @@
 #include <bit>
 #include <cassert>
 
+#include "verbena/transport/coro/poison.h"
+#include "verbena/transport/link/limits.h"
+
 namespace verbena {
 
 using Direction = Transfer::Direction;
@@ -22,18 +25,25 @@ void OneSidedQueue::Add(Transfer& transfer) {
   waiting_[static_cast<size_t>(transfer.direction())].PushBack(transfer);
 }
 
+bool OneSidedQueue::Cut(Transfer& transfer) {
+  if (transfer.posted()) return true;
+  transfer.IntrusiveNode<Transfer>::Unlink();
+  transfer.next_piece_ = transfer.piece_count_;
+  uint32_t number = tail_;
+  while (number != head_ && chains_[Index(number - 1)].transfer != &transfer) --number;
+  if (number == head_) {
+    pool_.GiveBack(transfer);
+    return false;
+  }
+  chains_[Index(number - 1)].last = true;
+  return true;
+}
+
 void OneSidedQueue::Stop(Transfer& transfer) {
   transfer.listener_ = nullptr;
-  if (transfer.posted()) return;
-  transfer.IntrusiveNode<Transfer>::Unlink();
-  transfer.next_piece_ = transfer.pieces_.size();
-  for (uint32_t number = tail_; number != head_;) {
-    Chain& chain = chains_[Index(--number)];
-    if (chain.transfer != &transfer) continue;
-    chain.last = true;
-    return;
-  }
-  pool_.GiveBack(transfer);
+  if (!Cut(transfer) || transfer.direction() != Direction::kRead) return;
+  transfer.stopped_ = true;
+  ++stopped_reads_;
 }
 
 // The transfer that has waited longest in the direction whose turn it is, or in the other when
@@ -51,6 +61,10 @@ Transfer* OneSidedQueue::Choose() {
 uint32_t OneSidedQueue::Prepare(uint32_t slots) {
   prepared_ = Choose();
   if (prepared_ == nullptr) return 0;
+  if (prepared_->is_atomic_) {
+    prepared_count_ = slots > 0 ? PrepareAtomic() : 0;
+    return prepared_count_;
+  }
   const bool is_read = prepared_->direction() == Direction::kRead;
   uint32_t limit = std::min(slots, kMaxChain);
   if (is_read) limit = std::min(limit, bounds_.max_reads - reads_out_);
@@ -74,13 +88,39 @@ uint32_t OneSidedQueue::Prepare(uint32_t slots) {
   return count;
 }
 
+uint32_t OneSidedQueue::PrepareAtomic() {
+  const AtomicOperation& operation = prepared_->atomic_;
+  const bool swaps = operation.kind == AtomicOperation::Kind::kCompareAndSwap;
+  uint64_t* word = bounds_.words.first + next_word_;
+  UnpoisonMemory(word, sizeof(*word));
+  elements_[0].addr = reinterpret_cast<uintptr_t>(word);
+  elements_[0].length = sizeof(*word);
+  elements_[0].lkey = bounds_.words.lkey;
+  ibv_send_wr& request = requests_[0];
+  request.next = nullptr;
+  request.opcode = swaps ? IBV_WR_ATOMIC_CMP_AND_SWP : IBV_WR_ATOMIC_FETCH_AND_ADD;
+  request.send_flags = IBV_SEND_SIGNALED;
+  request.wr.atomic = {.remote_addr = prepared_->remote_.address,
+                       .compare_add = operation.operand,
+                       .swap = operation.swap,
+                       .rkey = prepared_->remote_.rkey};
+  prepared_->next_piece_ = 1;
+  return 1;
+}
+
 void OneSidedQueue::Posted(uint32_t last_position) {
   Transfer& transfer = *prepared_;
   const bool is_read = transfer.direction() == Direction::kRead;
   const uint32_t reads = is_read ? prepared_count_ : 0;
   reads_out_ += reads;
   assert(tail_ - head_ < chains_.size());
-  chains_[Index(tail_++)] = {last_position + 1, reads, &transfer, transfer.posted()};
+  uint64_t* word = nullptr;
+  if (transfer.is_atomic_) {
+    // Its last use has ended: READs, of which there may be no more, end in order.
+    word = bounds_.words.first + next_word_;
+    next_word_ = (next_word_ + 1) % kMaxReads;
+  }
+  chains_[Index(tail_++)] = {last_position + 1, reads, &transfer, transfer.posted(), word};
   prepared_ = nullptr;
   if (!transfer.posted()) return;
   transfer.IntrusiveNode<Transfer>::Unlink();
@@ -90,11 +130,17 @@ void OneSidedQueue::Posted(uint32_t last_position) {
 void OneSidedQueue::EndChain() {
   const Chain chain = chains_[Index(head_++)];
   reads_out_ -= chain.reads;
+  if (chain.word != nullptr) {
+    TransferListener* listener = chain.transfer->listener_;
+    if (listener != nullptr) listener->OnAtomicResult(*chain.word);
+    PoisonMemory(chain.word, sizeof(*chain.word));
+  }
   if (chain.last) End(*chain.transfer, absl::OkStatus());
 }
 
 void OneSidedQueue::End(Transfer& transfer, const absl::Status& status) {
   TransferListener* listener = transfer.listener_;
+  if (transfer.stopped_) --stopped_reads_;
   pool_.GiveBack(transfer);
   if (listener != nullptr) listener->OnTransferDone(status);
 }
@@ -102,6 +148,7 @@ void OneSidedQueue::End(Transfer& transfer, const absl::Status& status) {
 void OneSidedQueue::Fail(const absl::Status& status) {
   while (head_ != tail_) {
     const Chain chain = chains_[Index(head_++)];
+    if (chain.word != nullptr) PoisonMemory(chain.word, sizeof(*chain.word));
     if (chain.last) End(*chain.transfer, status);
   }
   reads_out_ = 0;

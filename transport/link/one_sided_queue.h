@@ -1,9 +1,10 @@
-// OneSidedQueue: a link's transfers: those that wait for the send queue, and those in it.
+// OneSidedQueue: a link's transfers, atomic operations among them: those that wait for the send
+// queue, and those in it.
 //
 // A transfer goes out in chains of WRs, of which the last is signalled, as the send queue has room.
-// WRITEs and READs take turns, so that neither waits for all of the other; READs also wait for the
-// number that both sides can have outstanding. Completions come in the order of the WRs, so what is
-// in the queue is a ring of chains.
+// WRITEs and READs take turns, so that neither waits for all of the other; READs and atomics, which
+// count as such, also wait for the number that both sides can have outstanding. Completions come in
+// the order of the WRs, so what is in the queue is a ring of chains.
 //
 // Owned by its Link, which knows the queue pair and the send queue's positions. One thread.
 
@@ -19,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/link/atomic_landings.h"
 #include "verbena/transport/link/transfer.h"
 
 namespace verbena {
@@ -31,7 +33,8 @@ class OneSidedQueue {
   struct Bounds {
     uint32_t send_queue_slots;  // chains in the queue at most, since each has a WR
     uint32_t max_wr_bytes;
-    uint32_t max_reads;  // outstanding; 0: this link cannot READ
+    uint32_t max_reads;  // outstanding, at most kMaxReads; 0: this link cannot READ
+    AtomicWords words = {};
   };
 
   OneSidedQueue(TransferPool& pool, const Bounds& bounds);
@@ -42,19 +45,32 @@ class OneSidedQueue {
 
   void set_max_reads(uint32_t max_reads) { bounds_.max_reads = max_reads; }
   uint32_t max_reads() const { return bounds_.max_reads; }
+  // Whether there is memory for what atomic operations find.
+  bool has_atomics() const { return bounds_.words.first != nullptr; }
   // For a device that completes a WR before the READs posted ahead of it (siw 6.1), while a
-  // completion is taken to mean that everything before it has ended: IBV_SEND_FENCE for what is
-  // posted now, else 0.
+  // completion is taken to mean that everything before it has ended.
   void set_fences_reads(bool fences_reads) { fences_reads_ = fences_reads; }
-  unsigned fence() const { return fences_reads_ && reads_out_ != 0 ? IBV_SEND_FENCE : 0U; }
+  // IBV_SEND_FENCE for what is posted now where it must not overtake READs that are outstanding:
+  // with such a device, or behind READs that were stopped, whose starter may be about to tell the
+  // peer that it is done. Else 0.
+  unsigned fence() const {
+    return (fences_reads_ && reads_out_ != 0) || stopped_reads_ != 0 ? IBV_SEND_FENCE : 0U;
+  }
 
   void Add(Transfer& transfer);
-  // Nothing more of it is posted; it ends with what is. Its listener hears no more.
+  // Nothing more of it is posted; its listener hears, as ever, when what is has ended. False when
+  // nothing is: then it is gone, unheard.
+  bool Cut(Transfer& transfer);
+  // Nothing more of it is posted; it ends with what is, before the peer sees what is posted from
+  // now on. Its listener hears no more.
   void Stop(Transfer& transfer);
   // True when something waits to be posted.
   bool waiting() const { return !waiting_[0].empty() || !waiting_[1].empty(); }
 
-  // Of those one that needs nothing but room in the send queue.
+  // True when something is in the send queue.
+  bool outstanding() const { return head_ != tail_; }
+
+  // Of those that wait one that needs nothing but room in the send queue.
   bool CanGo() const {
     return !waiting_[static_cast<size_t>(Transfer::Direction::kWrite)].empty() ||
            (waiting() && reads_out_ < bounds_.max_reads);
@@ -81,11 +97,13 @@ class OneSidedQueue {
     uint32_t end;    // the position behind its last WR
     uint32_t reads;  // of its WRs
     Transfer* transfer;
-    bool last;  // of the transfer
+    bool last;       // of the transfer
+    uint64_t* word;  // of an atomic operation
   };
 
   size_t Index(uint32_t number) const { return number & (chains_.size() - 1); }
   Transfer* Choose();
+  uint32_t PrepareAtomic();
   void EndChain();
   void End(Transfer& transfer, const absl::Status& status);
 
@@ -94,6 +112,8 @@ class OneSidedQueue {
   std::array<IntrusiveList<Transfer>, 2> waiting_;  // by direction; the first may be half posted
   Transfer::Direction turn_ = Transfer::Direction::kWrite;
   uint32_t reads_out_ = 0;
+  uint32_t stopped_reads_ = 0;  // transfers
+  uint32_t next_word_ = 0;      // of bounds_.words, which are used in turn
   bool fences_reads_ = false;
 
   // The chain under preparation.

@@ -12,8 +12,9 @@ absl::StatusOr<PayloadMemory> PayloadMemory::Create(Scheduler& scheduler,
                                                     const DeviceContext& context,
                                                     const LinkLimits& limits) {
   const bool strict = limits.leases.level == LeaseLevel::kStrict;
-  const int lent = IBV_ACCESS_LOCAL_WRITE |
-                   (strict ? IBV_ACCESS_MW_BIND : IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+  const int atomics = context.device().capabilities().atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0;
+  const int open = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | atomics;
+  const int lent = IBV_ACCESS_LOCAL_WRITE | (strict ? static_cast<int>(IBV_ACCESS_MW_BIND) : open);
   // On iWARP what a READ of ours fills is written by the peer (RFC 5040, 3.1).
   const bool iwarp = context.address().kind == LinkKind::kIwarp;
   const int filled = IBV_ACCESS_LOCAL_WRITE | (iwarp ? IBV_ACCESS_REMOTE_WRITE : 0);

@@ -7,7 +7,10 @@
 namespace verbena {
 namespace {
 
-constexpr unsigned kAccess = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+unsigned AccessOf(const Device& device) {
+  return IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+         (device.capabilities().atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0);
+}
 
 LinkKind KindOf(Device& device, const ibv_port_attr& port, bool roce_v1) {
   if (device.kind() == DeviceKind::kSoft) return LinkKind::kSoft;
@@ -58,7 +61,7 @@ absl::StatusOr<QpHandle> CreateLinkQp(Device& device, ibv_pd* pd, ibv_cq* cq, ib
   attributes.qp_state = IBV_QPS_INIT;
   attributes.pkey_index = 0;
   attributes.port_num = local.port;
-  attributes.qp_access_flags = kAccess;
+  attributes.qp_access_flags = AccessOf(device);
   int mask = IBV_QP_STATE | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
   if (local.kind != LinkKind::kIwarp) mask |= IBV_QP_PKEY_INDEX;
   absl::Status status = device.ModifyQp(qp.get(), attributes, mask);
@@ -109,7 +112,7 @@ absl::Status ConnectManagedQp(Device& device, ibv_qp* qp, const PortAddress& loc
     int mask = 0;
     if (absl::Status known = connection.FillIn(attributes, mask); !known.ok()) return known;
     if (mask == 0) continue;
-    attributes.qp_access_flags = kAccess;
+    attributes.qp_access_flags = AccessOf(device);
     attributes.path_mtu = std::min(attributes.path_mtu, local.active_mtu);
     attributes.max_dest_rd_atomic = MaxReads(device);
     attributes.min_rnr_timer = kMinRnrTimer;

@@ -16,6 +16,7 @@ LinkStats& LinkStats::operator+=(const LinkStats& other) {
   recalls += other.recalls;
   transfers += other.transfers;
   transfer_bytes += other.transfer_bytes;
+  atomics += other.atomics;
   leases += other.leases;
   lease_waits += other.lease_waits;
   return *this;

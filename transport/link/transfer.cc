@@ -26,8 +26,8 @@ TransferPool::~TransferPool() {
   for (Transfer* transfer : free_) UnpoisonMemory(transfer, sizeof(*transfer));
 }
 
-Transfer& TransferPool::Take(Transfer::Direction direction, absl::Span<const BufferView> local,
-                             const RemoteRange& remote, TransferListener* listener) {
+Transfer& TransferPool::TakeAny(Transfer::Direction direction, const RemoteRange& remote,
+                                TransferListener* listener) {
   if (free_.empty()) {
     all_.push_back(std::make_unique<Transfer>());
     free_.push_back(all_.back().get());
@@ -39,13 +39,31 @@ Transfer& TransferPool::Take(Transfer::Direction direction, absl::Span<const Buf
   transfer.direction_ = direction;
   transfer.remote_ = remote;
   transfer.listener_ = listener;
+  transfer.is_atomic_ = transfer.stopped_ = false;
   transfer.next_piece_ = 0;
   transfer.next_offset_ = 0;
   transfer.next_remote_ = 0;
+  return transfer;
+}
+
+Transfer& TransferPool::Take(Transfer::Direction direction, absl::Span<const BufferView> local,
+                             const RemoteRange& remote, TransferListener* listener) {
+  Transfer& transfer = TakeAny(direction, remote, listener);
   for (const BufferView& view : local) {
     if (!view.empty()) transfer.pieces_.push_back({view, BufferPin(view)});
   }
   assert(!transfer.pieces_.empty());
+  transfer.piece_count_ = transfer.pieces_.size();
+  return transfer;
+}
+
+Transfer& TransferPool::TakeAtomic(const AtomicOperation& operation, const RemoteRange& remote,
+                                   TransferListener* listener) {
+  assert(remote.bytes == sizeof(uint64_t));
+  Transfer& transfer = TakeAny(Transfer::Direction::kRead, remote, listener);
+  transfer.is_atomic_ = true;
+  transfer.atomic_ = operation;
+  transfer.piece_count_ = 1;
   return transfer;
 }
 

@@ -1,4 +1,5 @@
-// Transfer: one payload on its way between our memory and the peer's, by RDMA WRITE or READ.
+// Transfer: one payload on its way between our memory and the peer's, by RDMA WRITE or READ; or one
+// atomic operation on a word of the peer's.
 //
 // Made by Link::StartTransfer(), and gone once its listener has heard the end. It keeps the local
 // memory until the device is done with it, also when its starter is gone: that one calls Abandon().
@@ -27,6 +28,14 @@ struct RemoteRange {
   uint32_t rkey = 0;
 };
 
+// What is done to 8 bytes of the peer's, at a multiple of 8, as one step.
+struct AtomicOperation {
+  enum class Kind : uint8_t { kCompareAndSwap, kFetchAdd };
+  Kind kind = Kind::kFetchAdd;
+  uint64_t operand = 0;  // what is added, or compared
+  uint64_t swap = 0;     // what is stored where the comparison holds
+};
+
 class TransferListener {
  public:
   virtual ~TransferListener() = default;
@@ -34,6 +43,8 @@ class TransferListener {
   // Every WR of it is in the send queue: what is appended to the link from now on arrives behind
   // the bytes of a WRITE. Not called when the link is lost before.
   virtual void OnTransferPosted() {}
+  // It was an atomic operation, and found `before`. OnTransferDone(OK) follows.
+  virtual void OnAtomicResult(uint64_t before) { static_cast<void>(before); }
   // It has ended: OK, or UNAVAILABLE with the link. Either way no device touches the local memory
   // any more. The transfer is gone.
   virtual void OnTransferDone(const absl::Status& status) = 0;
@@ -41,6 +52,7 @@ class TransferListener {
 
 class Transfer final : public IntrusiveNode<Transfer> {
  public:
+  // An atomic operation is a READ as far as queues and limits go.
   enum class Direction : uint8_t { kWrite, kRead };
 
   // Its listener wants to hear no more of it.
@@ -48,7 +60,7 @@ class Transfer final : public IntrusiveNode<Transfer> {
 
   Direction direction() const { return direction_; }
   // Whether every WR of it is in the send queue.
-  bool posted() const { return next_piece_ == pieces_.size(); }
+  bool posted() const { return next_piece_ == piece_count_; }
 
  private:
   friend class OneSidedQueue;
@@ -59,7 +71,8 @@ class Transfer final : public IntrusiveNode<Transfer> {
     BufferPin pin;
   };
 
-  // The next part of it that one WR moves, at most `max_bytes`; not when posted().
+  // The next part of it that one WR moves, at most `max_bytes`; not when posted(), nor of an atomic
+  // operation.
   struct Part {
     const char* data;
     uint32_t bytes;
@@ -69,8 +82,12 @@ class Transfer final : public IntrusiveNode<Transfer> {
   Part Next(uint32_t max_bytes);
 
   Direction direction_ = Direction::kWrite;
+  bool is_atomic_ = false;
+  bool stopped_ = false;  // while the device was at it
   RemoteRange remote_;
+  AtomicOperation atomic_;
   std::vector<Piece> pieces_;  // none is empty
+  size_t piece_count_ = 0;     // of pieces_; one of an atomic operation, which has none
   size_t next_piece_ = 0;
   size_t next_offset_ = 0;  // within it
   uint64_t next_remote_ = 0;
@@ -87,11 +104,16 @@ class TransferPool {
   // `local`, which is of registered memory, is `remote.bytes` long in all, and not empty.
   Transfer& Take(Transfer::Direction direction, absl::Span<const BufferView> local,
                  const RemoteRange& remote, TransferListener* listener);
+  Transfer& TakeAtomic(const AtomicOperation& operation, const RemoteRange& remote,
+                       TransferListener* listener);
   void GiveBack(Transfer& transfer);
 
   size_t in_use() const { return all_.size() - free_.size(); }
 
  private:
+  Transfer& TakeAny(Transfer::Direction direction, const RemoteRange& remote,
+                    TransferListener* listener);
+
   std::vector<std::unique_ptr<Transfer>> all_;
   std::vector<Transfer*> free_;  // poisoned
 };

@@ -7,7 +7,9 @@
 
 #include "absl/status/status.h"
 #include "tests/transport/link/links_fixture.h"
+#include "verbena/transport/executor/spawn.h"
 #include "verbena/transport/link/lease.h"
+#include "verbena/transport/link/lease_awaiter.h"
 #include "verbena/transport/link/payload_memory.h"
 
 namespace verbena {
@@ -107,6 +109,52 @@ TEST_F(LeasesTest, NoMoreAreGrantedThanThereAreWindows) {
   leases.pop_back();
   for (Lease* lease : leases) link_->EndLease(*lease, nullptr);
   PollUntil([&] { return client().leases() == 0; });
+}
+
+// Nothing else is sent meanwhile: bindings must make room for each other by themselves.
+TEST_F(LeasesTest, ALeaseThatIsWaitedForComesThoughNothingIsSent) {
+  StartWith(LeaseLevel::kStrict, /*windows=*/512);
+  size_t granted = 0;
+  auto grant = [](Link& link, const Buffer& buffer, size_t& count) -> Task<void> {
+    while (count < 500) {
+      absl::Status free = co_await LeaseAwaiter(link, 1);
+      EXPECT_TRUE(free.ok()) << free;
+      absl::StatusOr<Lease*> lease = link.Grant(buffer.view(), LeaseAccess::kRead);
+      EXPECT_TRUE(lease.ok() && *lease != nullptr);
+      ++count;
+    }
+  };
+  Spawn(executor(), grant(*link_, buffer_, granted));
+  for (int turn = 0; turn < 100'000 && granted < 500; ++turn) executor().Poll();
+  EXPECT_EQ(granted, 500u);
+  EXPECT_EQ(client().leases(), 500u);
+}
+
+TEST_F(LeasesTest, ALoanThatWasAbandonedLosesItsWindowInTimeAndACallsLeaseItsLink) {
+  StartWith(LeaseLevel::kStrict);
+  LeaseTable table(device(), device_context().pd(),
+                   {.level = LeaseLevel::kStrict, .grace = std::chrono::seconds(1)});
+  Lease& loan = **table.Grant(buffer_.view(), LeaseAccess::kAtomic, LeaseUse::kLoan);
+  const TimePoint start{};
+  table.Abandon(loan, start);
+  table.Prepare(16);
+  EXPECT_FALSE(table.Placed(0));
+  table.Posted();
+  EXPECT_TRUE(table.CheckGrace(start + std::chrono::milliseconds(999)).ok());
+  EXPECT_FALSE(table.work_due());
+  EXPECT_TRUE(table.CheckGrace(start + std::chrono::seconds(1)).ok());
+  EXPECT_TRUE(table.CheckGrace(start + std::chrono::seconds(9)).ok()) << "it is being ended";
+  ASSERT_EQ(table.Prepare(16), 1u);
+  EXPECT_EQ(table.chain()->opcode, IBV_WR_LOCAL_INV);
+  EXPECT_TRUE(table.Placed(1));
+  table.Posted();
+  table.Completed(2);
+  EXPECT_EQ(table.granted(), 0u);
+  EXPECT_EQ(table.quarantined_bytes(), 0u);
+  Lease& calls = **table.Grant(buffer_.view(), LeaseAccess::kRead);
+  table.Abandon(calls, start);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(table.CheckGrace(start + std::chrono::seconds(1))));
+  (void)table.TakeAll();
 }
 
 TEST_F(LeasesTest, ALeaseOfARegionIsItsKeyAndEndsAtOnce) {

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "verbena/transport/link/limits.h"
 #include "verbena/transport/memory/block.h"
 #include "verbena/transport/memory/buffer.h"
 
@@ -29,6 +30,13 @@ class OneSidedQueueTest : public testing::Test, private internal::BlockOwner {
         pool_.Take(direction, {&view, 1}, {.address = 1000, .bytes = bytes, .rkey = 9}, nullptr));
   }
 
+  Transfer& AddAtomic(const AtomicOperation& operation, TransferListener* listener = nullptr) {
+    Transfer& transfer =
+        pool_.TakeAtomic(operation, {.address = 1000, .bytes = 8, .rkey = 9}, listener);
+    queue_.Add(transfer);
+    return transfer;
+  }
+
   BufferView WholeView() const { return buffer_.view(); }
 
   // Prepares and posts one chain; its opcode, and how many WRs.
@@ -43,7 +51,12 @@ class OneSidedQueueTest : public testing::Test, private internal::BlockOwner {
 
   uint32_t posted_ = 0;
   TransferPool pool_;
-  OneSidedQueue queue_{pool_, {.send_queue_slots = 64, .max_wr_bytes = kWrBytes, .max_reads = 4}};
+  uint64_t words_[kMaxReads] = {};
+  OneSidedQueue queue_{pool_,
+                       {.send_queue_slots = 64,
+                        .max_wr_bytes = kWrBytes,
+                        .max_reads = 4,
+                        .words = {words_, /*lkey=*/5}}};
 
  private:
   void OnUnused(internal::Block&) override {}
@@ -146,6 +159,92 @@ TEST_F(OneSidedQueueTest, WhereCompletionsOvertakeReadsWhatIsPostedBehindThemIsF
   queue_.Posted(posted_++);
   queue_.Completed(posted_);
   EXPECT_EQ(queue_.fence(), 0u);
+}
+
+TEST_F(OneSidedQueueTest, AnAtomicOperationIsOneWrWhoseResultItsListenerHears) {
+  class Result final : public TransferListener {
+   public:
+    void OnAtomicResult(uint64_t found) override { before = found; }
+    void OnTransferDone(const absl::Status& status) override { done = status.ok(); }
+    uint64_t before = 0;
+    bool done = false;
+  };
+  // More than there are words.
+  for (uint64_t i = 0; i < 3 * kMaxReads; ++i) {
+    Result result;
+    AddAtomic({.kind = AtomicOperation::Kind::kCompareAndSwap, .operand = i, .swap = 7}, &result);
+    ASSERT_EQ(queue_.Prepare(64), 1u);
+    const ibv_send_wr& request = *queue_.chain();
+    EXPECT_EQ(request.next, nullptr);
+    EXPECT_EQ(request.opcode, IBV_WR_ATOMIC_CMP_AND_SWP);
+    EXPECT_EQ(request.send_flags, static_cast<unsigned>(IBV_SEND_SIGNALED));
+    EXPECT_EQ(request.wr.atomic.remote_addr, 1000u);
+    EXPECT_EQ(request.wr.atomic.rkey, 9u);
+    EXPECT_EQ(request.wr.atomic.compare_add, i);
+    EXPECT_EQ(request.wr.atomic.swap, 7u);
+    EXPECT_EQ(request.sg_list->length, 8u);
+    EXPECT_EQ(request.sg_list->lkey, 5u);
+    queue_.Posted(posted_++);
+    *reinterpret_cast<uint64_t*>(request.sg_list->addr) = 100 + i;
+    queue_.Completed(posted_);
+    EXPECT_TRUE(result.done);
+    EXPECT_EQ(result.before, 100 + i);
+  }
+  EXPECT_EQ(pool_.in_use(), 0u);
+}
+
+TEST_F(OneSidedQueueTest, AtomicsCountAsReadsAndUseNoWordTwiceAtATime) {
+  Add(Direction::kRead, 50);
+  for (int i = 0; i < 6; ++i) AddAtomic({.kind = AtomicOperation::Kind::kFetchAdd, .operand = 1});
+  EXPECT_EQ(Post(64), (Posted{IBV_WR_RDMA_READ, 1}));
+  std::vector<uint64_t> words;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(Post(64), (Posted{IBV_WR_ATOMIC_FETCH_AND_ADD, 1}));
+    words.push_back(queue_.chain()->sg_list->addr);
+  }
+  EXPECT_FALSE(queue_.CanGo());
+  EXPECT_EQ(Post(64).second, 0u);
+  EXPECT_NE(words[0], words[1]);
+  EXPECT_NE(words[1], words[2]);
+  EXPECT_NE(words[0], words[2]);
+  queue_.Completed(1);
+  EXPECT_EQ(Post(0).second, 0u) << "no room in the send queue";
+  EXPECT_EQ(Post(64).second, 1u);
+  EXPECT_EQ(Post(64).second, 0u);
+  queue_.Completed(posted_);
+  EXPECT_EQ(Post(64).second, 1u);
+  EXPECT_EQ(Post(64).second, 1u);
+  queue_.Completed(posted_);
+  EXPECT_EQ(pool_.in_use(), 0u);
+}
+
+// Its starter is about to say that it is done, and a READ may still be on its way.
+TEST_F(OneSidedQueueTest, WhatFollowsAStoppedReadIsFencedUntilThatHasEnded) {
+  const BufferView view = WholeView();
+  Transfer& half = pool_.Take(Direction::kRead, {&view, 1},
+                              {.address = 0, .bytes = view.size(), .rkey = 9}, nullptr);
+  queue_.Add(half);
+  Transfer& atomic = AddAtomic({});
+  EXPECT_EQ(Post(3).second, 3u);
+  EXPECT_EQ(queue_.fence(), 0u);
+  queue_.Stop(half);
+  EXPECT_EQ(queue_.fence(), static_cast<unsigned>(IBV_SEND_FENCE));
+  EXPECT_EQ(Post(64).second, 1u);
+  queue_.Stop(atomic);
+  queue_.Completed(3);
+  EXPECT_EQ(queue_.fence(), static_cast<unsigned>(IBV_SEND_FENCE));
+  queue_.Completed(posted_);
+  EXPECT_EQ(queue_.fence(), 0u);
+  // Neither of what was not begun, nor of WRITEs.
+  queue_.Stop(AddAtomic({}));
+  Transfer& write = pool_.Take(Direction::kWrite, {&view, 1},
+                               {.address = 0, .bytes = view.size(), .rkey = 9}, nullptr);
+  queue_.Add(write);
+  EXPECT_EQ(Post(3).second, 3u);
+  queue_.Stop(write);
+  EXPECT_EQ(queue_.fence(), 0u);
+  queue_.Completed(posted_);
+  EXPECT_EQ(pool_.in_use(), 0u);
 }
 
 TEST_F(OneSidedQueueTest, PositionsMayWrapAround) {

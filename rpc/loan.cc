@@ -1,0 +1,158 @@
+#include "verbena/rpc/loan.h"
+
+#include "fmt/format.h"
+#include "verbena/rpc/allocate.h"
+#include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/event.h"
+#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/lease.h"
+#include "verbena/transport/link/lease_awaiter.h"
+#include "verbena/transport/link/lease_table.h"
+
+namespace verbena {
+namespace {
+
+absl::Status Lost() {
+  return absl::UnavailableError("the link over which memory was lent is lost");
+}
+
+absl::Status Check(const BufferView& view, LeaseAccess access) {
+  if (view.empty()) return absl::InvalidArgumentError("no memory was given to be lent");
+  if (access == LeaseAccess::kNone) {
+    return absl::InvalidArgumentError("memory was to be lent for nothing: LeaseAccess::kNone");
+  }
+  if (Includes(access, LeaseAccess::kAtomic) &&
+      reinterpret_cast<uintptr_t>(view.data()) % sizeof(uint64_t) != 0) {
+    return absl::InvalidArgumentError(fmt::format(
+        "memory at {} was to be lent for atomic operations, which take words at multiples of 8",
+        static_cast<const void*>(view.data())));
+  }
+  return absl::OkStatus();
+}
+
+Task<absl::Status> FreeLease(Link& link) { co_return co_await LeaseAwaiter(link, 1); }
+
+// Waits for the end of one lease. Lives in the waiting coroutine's frame.
+class Ending final : private LeaseListener {
+ public:
+  Ending(Link& link, Lease& lease) : lease_(&lease) { link.EndLease(lease, this); }
+  Ending(const Ending&) = delete;
+  Ending& operator=(const Ending&) = delete;
+  ~Ending() override {
+    if (lease_ != nullptr) LeaseTable::Forget(*lease_);
+  }
+
+  Event::Awaiter Over() { return over_.Wait(); }
+  bool lost() const { return lost_; }
+
+ private:
+  void OnLeaseEnded(const Lease&) override {
+    lease_ = nullptr;
+    over_.Set();
+  }
+  void OnLeaseLost(const Lease& lease) override {
+    lost_ = true;
+    OnLeaseEnded(lease);
+  }
+
+  Lease* lease_;
+  bool lost_ = false;
+  Event over_;
+};
+
+}  // namespace
+
+namespace internal {
+
+Task<absl::StatusOr<Loan>> LendOver(Link& link, BufferView view, LeaseAccess access) {
+  return Loan::Grant(link.endpoint(), link.key().slot, link.key().generation, view, BufferPin(view),
+                     access);
+}
+
+}  // namespace internal
+
+// The pin keeps the memory while a window is waited for.
+Task<absl::StatusOr<Loan>> Loan::Grant(Endpoint& endpoint, uint32_t slot, uint32_t generation,
+                                       BufferView view, [[maybe_unused]] BufferPin pin,
+                                       LeaseAccess access) {
+  VERBENA_CO_RETURN_IF_ERROR(Check(view, access));
+  const TimePoint limit = endpoint.executor().now() + kMaxMemoryWait;
+  for (;;) {
+    Link* link = endpoint.OpenLink({slot, generation});
+    if (link == nullptr) co_return Lost();
+    VERBENA_CO_ASSIGN_OR_RETURN(Lease * lease, link->Grant(view, access, LeaseUse::kLoan));
+    if (lease != nullptr) {
+      Loan loan;
+      loan.handle_.set_address(lease->terms().address);
+      loan.handle_.set_bytes(lease->terms().bytes);
+      loan.handle_.set_rkey(lease->terms().rkey);
+      loan.handle_.set_access(static_cast<uint32_t>(access));
+      loan.handle_.set_link(link->identity());
+      loan.endpoint_alive_ = endpoint.alive();
+      loan.endpoint_ = &endpoint;
+      loan.slot_ = slot;
+      loan.generation_ = generation;
+      loan.lease_ = lease;
+      co_return loan;
+    }
+    absl::Status freed = co_await WithDeadline(FreeLease(*link), limit);
+    if (absl::IsDeadlineExceeded(freed) && endpoint.executor().now() >= limit) {
+      freed = absl::ResourceExhaustedError(
+          fmt::format("no memory window of this link came free within {} s",
+                      std::chrono::duration_cast<std::chrono::seconds>(kMaxMemoryWait).count()));
+    }
+    if (!freed.ok()) co_return freed;
+  }
+}
+
+Loan& Loan::operator=(Loan&& other) noexcept {
+  if (this == &other) return *this;
+  Drop();
+  handle_ = std::move(other.handle_);
+  endpoint_alive_ = std::move(other.endpoint_alive_);
+  endpoint_ = other.endpoint_;
+  slot_ = other.slot_;
+  generation_ = other.generation_;
+  lease_ = std::exchange(other.lease_, nullptr);
+  return *this;
+}
+
+Link* Loan::OpenLink() const {
+  Link* link = endpoint_->OpenLink({slot_, generation_});
+  return link != nullptr && link->identity() == handle_.link() ? link : nullptr;
+}
+
+void Loan::Drop() {
+  if (lease_ == nullptr || endpoint_alive_.expired()) return;
+  Executor& executor = endpoint_->executor();
+  if (Scheduler::Current() == &executor) {
+    Abandon();
+  } else {
+    executor.PostFunction([loan = std::move(*this)]() mutable { loan.Abandon(); });
+  }
+}
+
+void Loan::Abandon() {
+  if (Link* link = OpenLink()) link->AbandonLease(*lease_);
+  lease_ = nullptr;
+}
+
+Task<absl::Status> Loan::End() && { return EndOf(std::move(*this)); }
+
+Task<absl::Status> Loan::EndOf(Loan loan) {
+  if (loan.lease_ == nullptr) co_return absl::FailedPreconditionError("an empty Loan was ended");
+  if (loan.endpoint_alive_.expired()) co_return Lost();
+  if ((co_await CurrentContext()).scheduler != &loan.endpoint_->executor()) {
+    co_return absl::FailedPreconditionError("a Loan is ended on the executor that it was made on");
+  }
+  Link* link = loan.OpenLink();
+  Lease* lease = std::exchange(loan.lease_, nullptr);
+  if (link == nullptr) co_return Lost();
+  Ending ending(*link, *lease);
+  absl::Status waited = co_await ending.Over();
+  co_return waited.ok() && ending.lost() ? Lost() : waited;
+}
+
+}  // namespace verbena

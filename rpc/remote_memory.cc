@@ -1,0 +1,143 @@
+#include "verbena/rpc/remote_memory.h"
+
+#include <limits>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/link/atomic_awaiter.h"
+#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/local_memory.h"
+#include "verbena/transport/link/transfer_awaiter.h"
+
+namespace verbena {
+namespace {
+
+constexpr uint64_t kWord = sizeof(uint64_t);
+constexpr LeaseAccess kAll = LeaseAccess::kWrite | LeaseAccess::kRead | LeaseAccess::kAtomic;
+
+absl::Status CheckReads(const Link& link) {
+  if (link.max_reads() > 0) return absl::OkStatus();
+  return absl::UnimplementedError(fmt::format(
+      "{} and its peer's device have no READs with each other", link.endpoint().device_name()));
+}
+
+absl::Status CheckAtomics(const Link& link) {
+  if (link.has_atomics()) return absl::OkStatus();
+  return absl::UnimplementedError(
+      fmt::format("{} has no atomic operations", link.endpoint().device_name()));
+}
+
+}  // namespace
+
+namespace internal {
+
+absl::StatusOr<RemoteMemory> RemoteOver(Link& link, const RemoteMemoryHandle& handle) {
+  if (handle.bytes() == 0 ||
+      handle.bytes() > std::numeric_limits<uint64_t>::max() - handle.address()) {
+    return absl::InvalidArgumentError(
+        fmt::format("a handle of {} bytes at {:#x}", handle.bytes(), handle.address()));
+  }
+  if (handle.link() != link.peer_identity()) {
+    return absl::FailedPreconditionError(
+        "the handle is of another link: memory is lent to the other end of one link, and the link "
+        "to it has changed since, or it is another channel's or executor's");
+  }
+  RemoteMemory memory;
+  memory.endpoint_ = &link.endpoint();
+  memory.slot_ = link.key().slot;
+  memory.generation_ = link.key().generation;
+  memory.peer_ = link.peer_identity();
+  memory.address_ = handle.address();
+  memory.bytes_ = handle.bytes();
+  memory.rkey_ = handle.rkey();
+  memory.access_ = static_cast<LeaseAccess>(handle.access() & static_cast<uint8_t>(kAll));
+  return memory;
+}
+
+}  // namespace internal
+
+absl::Status RemoteMemory::Check(const char* doing, LeaseAccess wanted, uint64_t offset,
+                                 uint64_t bytes) const {
+  if (!Includes(access_, wanted)) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} remote memory that was lent for access {}, which lacks {} (LeaseAccess)",
+                    doing, static_cast<int>(access_), static_cast<int>(wanted)));
+  }
+  if (offset <= bytes_ && bytes <= bytes_ - offset) return absl::OkStatus();
+  return absl::OutOfRangeError(fmt::format("{} {} bytes at offset {} of {} bytes of remote memory",
+                                           doing, bytes, offset, bytes_));
+}
+
+absl::StatusOr<Link*> RemoteMemory::LinkFor(const void* scheduler) const {
+  if (scheduler != static_cast<const Scheduler*>(&endpoint_->executor())) {
+    return absl::FailedPreconditionError(
+        "remote memory is used on the executor of the link that it is reached over");
+  }
+  Link* link = endpoint_->OpenLink({slot_, generation_});
+  if (link == nullptr || link->peer_identity() != peer_) {
+    return absl::UnavailableError("the link to the remote memory was lost");
+  }
+  return link;
+}
+
+RemoteRange RemoteMemory::Within(uint64_t offset, uint64_t bytes) const {
+  return {.address = address_ + offset, .bytes = bytes, .rkey = rkey_};
+}
+
+Task<absl::Status> RemoteMemory::Read(uint64_t offset, BufferView into) const {
+  return ReadFrom(*this, offset, into);
+}
+
+Task<absl::Status> RemoteMemory::Write(uint64_t offset, BufferView from) const {
+  return WriteTo(*this, offset, from);
+}
+
+Task<absl::StatusOr<uint64_t>> RemoteMemory::CompareAndSwap(uint64_t offset, uint64_t expected,
+                                                            uint64_t desired) const {
+  return DoAtomic(
+      *this, offset,
+      {.kind = AtomicOperation::Kind::kCompareAndSwap, .operand = expected, .swap = desired});
+}
+
+Task<absl::StatusOr<uint64_t>> RemoteMemory::FetchAdd(uint64_t offset, uint64_t add) const {
+  return DoAtomic(*this, offset, {.kind = AtomicOperation::Kind::kFetchAdd, .operand = add});
+}
+
+Task<absl::Status> RemoteMemory::ReadFrom(RemoteMemory memory, uint64_t offset, BufferView into) {
+  VERBENA_CO_RETURN_IF_ERROR(memory.Check("reading", LeaseAccess::kRead, offset, into.size()));
+  VERBENA_CO_ASSIGN_OR_RETURN(Link * link, memory.LinkFor((co_await CurrentContext()).scheduler));
+  VERBENA_CO_RETURN_IF_ERROR(CheckReads(*link));
+  if (into.empty()) co_return absl::OkStatus();
+  VERBENA_CO_RETURN_IF_ERROR(CheckLocalMemory(*link, Transfer::Direction::kRead, into));
+  co_return co_await TransferAwaiter(*link, Transfer::Direction::kRead, into,
+                                     memory.Within(offset, into.size()));
+}
+
+Task<absl::Status> RemoteMemory::WriteTo(RemoteMemory memory, uint64_t offset, BufferView from) {
+  VERBENA_CO_RETURN_IF_ERROR(memory.Check("writing", LeaseAccess::kWrite, offset, from.size()));
+  VERBENA_CO_ASSIGN_OR_RETURN(Link * link, memory.LinkFor((co_await CurrentContext()).scheduler));
+  if (from.empty()) co_return absl::OkStatus();
+  VERBENA_CO_RETURN_IF_ERROR(CheckLocalMemory(*link, Transfer::Direction::kWrite, from));
+  co_return co_await TransferAwaiter(*link, Transfer::Direction::kWrite, from,
+                                     memory.Within(offset, from.size()));
+}
+
+Task<absl::StatusOr<uint64_t>> RemoteMemory::DoAtomic(RemoteMemory memory, uint64_t offset,
+                                                      AtomicOperation operation) {
+  VERBENA_CO_RETURN_IF_ERROR(
+      memory.Check("an atomic operation on", LeaseAccess::kAtomic, offset, kWord));
+  if ((memory.address_ + offset) % kWord != 0) {
+    co_return absl::InvalidArgumentError(
+        fmt::format("an atomic operation at offset {} of remote memory at {:#x}: words lie at "
+                    "multiples of 8",
+                    offset, memory.address_));
+  }
+  VERBENA_CO_ASSIGN_OR_RETURN(Link * link, memory.LinkFor((co_await CurrentContext()).scheduler));
+  VERBENA_CO_RETURN_IF_ERROR(CheckAtomics(*link));
+  VERBENA_CO_RETURN_IF_ERROR(CheckReads(*link));
+  co_return co_await AtomicAwaiter(*link, operation, memory.Within(offset, kWord));
+}
+
+}  // namespace verbena

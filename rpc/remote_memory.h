@@ -1,0 +1,96 @@
+// RemoteMemory: memory that the other end of a link lends, to be read and written one-sided.
+//
+// Made of a handle that a message brought, by ServerContext::Remote() or Channel::Remote(). A small
+// value, usable beyond the call, on the executor of its link, and for as long as that link and the
+// lender's Loan last; the runtime outlives it. The peer's processor has no part in what is done.
+//
+// What does not fit the handle is refused here: OUT_OF_RANGE beyond the memory, INVALID_ARGUMENT
+// for a word that is not at a multiple of 8, for what was not lent for, and for memory of ours that
+// the device does not know; UNIMPLEMENTED where the device cannot. UNAVAILABLE when the link is
+// lost; the operation may have been done then, or not, or in part. So it may after CANCELLED and
+// DEADLINE_EXCEEDED, but nothing of it comes later than what is sent from then on, and local memory
+// is the caller's again. Destroying a Task that waits is the same, but for local memory: give its
+// Buffer up. Using memory after its Loan has ended costs the link, where leases are strict.
+//
+// READs and atomics beyond those that both devices can have outstanding wait. Operations have no
+// order among themselves but that of being awaited.
+//
+//   VERBENA_CO_ASSIGN_OR_RETURN(RemoteMemory counters, context.Remote(request.counters()));
+//   VERBENA_CO_ASSIGN_OR_RETURN(uint64_t before, co_await counters.FetchAdd(8, 1));
+
+#ifndef VERBENA_RPC_REMOTE_MEMORY_H_
+#define VERBENA_RPC_REMOTE_MEMORY_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/remote_memory.pb.h"
+#include "verbena/transport/coro/task.h"
+#include "verbena/transport/link/lease_access.h"
+#include "verbena/transport/memory/buffer.h"
+
+namespace verbena {
+
+struct AtomicOperation;
+class Endpoint;
+class Link;
+class RemoteMemory;
+struct RemoteRange;
+
+namespace internal {
+// Of the peer of `link`. INVALID_ARGUMENT for a handle that names nothing, FAILED_PRECONDITION for
+// one of another link.
+absl::StatusOr<RemoteMemory> RemoteOver(Link& link, const RemoteMemoryHandle& handle);
+}  // namespace internal
+
+class RemoteMemory {
+ public:
+  uint64_t size() const { return bytes_; }
+  LeaseAccess access() const { return access_; }
+
+  // [offset, offset + into.size()) into registered memory, as ServerContext::AllocateBuffer() and
+  // Channel::AllocateBuffer() give. Its Buffer lives until the Task has ended or is destroyed.
+  VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<absl::Status> Read(uint64_t offset,
+                                                                           BufferView into) const;
+  // The other way; OK says that the bytes are there.
+  VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<absl::Status> Write(uint64_t offset,
+                                                                            BufferView from) const;
+
+  // Of the word of 8 bytes, in the byte order of the machines, at `offset`; both give what was
+  // there before. They are atomic among each other, as far as they go through one device of the
+  // lender's; against its processors only where that device says so (IBV_ATOMIC_GLOB; the soft
+  // device does).
+  VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<absl::StatusOr<uint64_t>> CompareAndSwap(
+      uint64_t offset, uint64_t expected, uint64_t desired) const;
+  VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<absl::StatusOr<uint64_t>> FetchAdd(
+      uint64_t offset, uint64_t add) const;
+
+ private:
+  friend absl::StatusOr<RemoteMemory> internal::RemoteOver(Link& link,
+                                                           const RemoteMemoryHandle& handle);
+  RemoteMemory() = default;
+
+  static Task<absl::Status> ReadFrom(RemoteMemory memory, uint64_t offset, BufferView into);
+  static Task<absl::Status> WriteTo(RemoteMemory memory, uint64_t offset, BufferView from);
+  static Task<absl::StatusOr<uint64_t>> DoAtomic(RemoteMemory memory, uint64_t offset,
+                                                 AtomicOperation operation);
+  absl::Status Check(const char* doing, LeaseAccess wanted, uint64_t offset, uint64_t bytes) const;
+  // The link, on its own executor and if it is still there.
+  absl::StatusOr<Link*> LinkFor(const void* scheduler) const;
+  RemoteRange Within(uint64_t offset, uint64_t bytes) const;
+
+  Endpoint* endpoint_ = nullptr;
+  // The link's key.
+  uint32_t slot_ = 0;
+  uint32_t generation_ = 0;
+  uint64_t peer_ = 0;
+  uint64_t address_ = 0;
+  uint64_t bytes_ = 0;
+  uint32_t rkey_ = 0;
+  LeaseAccess access_ = LeaseAccess::kNone;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_RPC_REMOTE_MEMORY_H_

@@ -1,0 +1,36 @@
+#include "verbena/transport/link/local_memory.h"
+
+#include <infiniband/verbs.h>
+
+#include "fmt/format.h"
+#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/memory/memory_region.h"
+
+namespace verbena {
+namespace {
+
+int AccessFor(Device& device, Transfer::Direction direction) {
+  if (direction == Transfer::Direction::kWrite) return 0;
+  // On iWARP what a READ of ours fills is written by the peer (RFC 5040, 3.1).
+  const bool iwarp = device.context()->device->transport_type == IBV_TRANSPORT_IWARP;
+  return IBV_ACCESS_LOCAL_WRITE | (iwarp ? IBV_ACCESS_REMOTE_WRITE : 0);
+}
+
+}  // namespace
+
+absl::Status CheckLocalMemory(const Link& link, Transfer::Direction direction,
+                              const BufferView& view) {
+  if (!view.registered() || view.region().pd() != link.endpoint().pd()) {
+    return absl::InvalidArgumentError(
+        "the local memory is not registered with the device of this link; AllocateBuffer() of the "
+        "Channel or the ServerContext gives memory that is");
+  }
+  const int access = AccessFor(link.endpoint().device(), direction);
+  if ((view.region().access() & access) == access) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("the local memory is registered with access {:#x}, but to read into it takes "
+                  "{:#x} (IBV_ACCESS_*)",
+                  view.region().access(), access));
+}
+
+}  // namespace verbena

@@ -45,8 +45,10 @@ Task<void> ServerShard::Accept(std::unique_ptr<MessageStream> stream, LinkParame
     co_return;
   }
   Log(LogLevel::kInfo, fmt::format("a link was not accepted: {}", link.status().ToString()));
-  // Lost after it was open, OnLinkDown() has taken it off already.
-  std::erase_if(links_, [server_link](const auto& each) { return each.get() == server_link; });
+  // Lost after it was open, OnLinkDown() has taken it off already, or will OnCallDone().
+  std::erase_if(links_, [server_link](const auto& each) {
+    return each.get() == server_link && each->idle();
+  });
 }
 
 // On the device of the kind that the client offers.

@@ -144,6 +144,19 @@ TEST_F(MalformedTest, WhatIsOddButAllowedKeepsTheLink) {
   EXPECT_EQ(invalid[0].header.call_generation, 1u);
 }
 
+// Requests may come before the client's word that it is ready, which then never comes.
+TEST_F(MalformedTest, ACallOfALinkWhoseHandshakeFailsRunsToItsEnd) {
+  StartBoth();
+  {
+    RoguePeer rogue(*client_runtime_);
+    rogue.ConnectTo(server_->address(), /*confirms=*/false);
+    rogue.Send(EncodeSend(kCorrect, {Request("verbena.testing.Testing/Wait", 0, 0)}));
+    Eventually([&] { return service_.waiting == 1; }, "the handler runs");
+  }
+  Eventually([&] { return service_.waiting == 0; }, "it is cancelled");
+  EXPECT_EQ(Run(EchoOnce(1, "others do not notice")), absl::OkStatus());
+}
+
 TEST_F(MalformedTest, SendingWithoutCreditsEndsTheLink) {
   StartBoth();
   RoguePeer rogue(*client_runtime_);

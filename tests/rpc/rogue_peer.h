@@ -61,8 +61,10 @@ class RoguePeer {
   }
   ~RoguePeer() { EXPECT_EQ(Run(DropStream()), absl::OkStatus()); }
 
-  // As a client.
-  void ConnectTo(const std::string& address) { EXPECT_EQ(Run(Offer(address)), absl::OkStatus()); }
+  // As a client; one that never says that it is ready, unless it `confirms`.
+  void ConnectTo(const std::string& address, bool confirms = true) {
+    EXPECT_EQ(Run(Offer(address, confirms)), absl::OkStatus());
+  }
   // As a server that accepts one link; call it while a client is connecting to `listener`.
   void AcceptFrom(MessageListener& listener) { EXPECT_EQ(Run(Answer(listener)), absl::OkStatus()); }
 
@@ -164,14 +166,15 @@ class RoguePeer {
     return ConnectLinkQp(*device_, qp_.get(), address_, 0, remote);
   }
 
-  Task<absl::Status> Offer(std::string address) {
+  Task<absl::Status> Offer(std::string address, bool confirms) {
     absl::StatusOr<std::unique_ptr<MessageStream>> stream =
         co_await runtime_.shard(0).bootstrap().Connect(address);
     if (!stream.ok()) co_return stream.status();
     stream_ = *std::move(stream);
     absl::StatusOr<LinkParameters> answer = co_await OfferLink(*stream_, Mine());
     if (!answer.ok()) co_return answer.status();
-    if (absl::Status status = ConnectQp(*answer); !status.ok()) co_return status;
+    absl::Status status = ConnectQp(*answer);
+    if (!status.ok() || !confirms) co_return status;
     co_return co_await ConfirmReady(*stream_);
   }
 

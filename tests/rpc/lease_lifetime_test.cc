@@ -187,9 +187,10 @@ TEST_F(LeaseLifetimeTest, BeyondTheQuarantinesBudgetNoMoreIsLent) {
   StartServer();
   StartClient({.limits = limits});
   auto run = [this]() -> Task<absl::Status> {
-    Held first = co_await CallHold(milliseconds(1000), milliseconds(200));
+    Held first = co_await CallHold(milliseconds(20'000), milliseconds(200));
     EXPECT_EQ(first.status.code(), absl::StatusCode::kDeadlineExceeded);
     Held second = co_await CallHold(milliseconds(0), milliseconds(50));
+    service_.let_go = true;
     EXPECT_TRUE(second.request_back && second.response_back) << "nothing of it was lent";
     co_return second.status;
   };

@@ -83,7 +83,7 @@ class PayloadService final : public testing::Payloads::Service {
     // A handler that is cancelled runs on; what it writes then finds the caller's memory lent
     // still.
     const TimePoint until = Clock::Real().Now() + std::chrono::microseconds(request.linger_us());
-    while (Clock::Real().Now() < until) {
+    while (Clock::Real().Now() < until && !let_go) {
     }
     absl::StatusOr<Buffer> answer =
         co_await context.AllocateBuffer(context.response_payload_room());
@@ -106,6 +106,7 @@ class PayloadService final : public testing::Payloads::Service {
   bool keep = false;
   std::vector<Buffer> kept;
   std::atomic<int> holding{0};
+  std::atomic<bool> let_go{false};  // lingering ends
   std::atomic<int> released{0};
 
  private:

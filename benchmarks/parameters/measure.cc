@@ -86,6 +86,29 @@ double MeasureLatencyUs(VerbsEnd& one, VerbsEnd& other, const PingPong& test) {
   return latencies.PercentileNs(50) / 1e3;
 }
 
+double MeasureRequestUs(VerbsEnd& client, VerbsEnd& server, RequestWay way, uint32_t bytes,
+                        std::chrono::nanoseconds duration) {
+  constexpr PingPong kMessage;
+  LatencyHistogram latencies;
+  const Clock::time_point end = Clock::now() + duration;
+  for (Clock::time_point before = Clock::now(); before < end;) {
+    if (way == RequestWay::kAskedWrite) {
+      SendOne(client, server, kMessage, 1);
+      SendOne(server, client, kMessage, 1);
+    }
+    if (way != RequestWay::kServerRead) {
+      client.PostSends({.opcode = IBV_WR_RDMA_WRITE, .bytes = bytes, .signal_every = 1});
+    }
+    SendOne(client, server, kMessage, 1);
+    if (way == RequestWay::kServerRead) ReadOne(server, client, {.bytes = bytes});
+    SendOne(server, client, kMessage, 1);
+    const Clock::time_point after = Clock::now();
+    latencies.Record(static_cast<uint64_t>((after - before).count()));
+    before = after;
+  }
+  return latencies.PercentileNs(50) / 1e3;
+}
+
 double MeasureWaitingUs(VerbsEnd& one, VerbsEnd& other, const PingPong& test, Waiting waiting) {
   const VerbsEnd::Post post = {.bytes = test.bytes, .signal_every = 1};
   std::atomic<bool> stop = false;

@@ -26,6 +26,18 @@ double MeasureLatencyUs(VerbsEnd& one, VerbsEnd& other, const PingPong& test);
 // The same for SENDs between two threads, each of which waits for completions in this way.
 double MeasureWaitingUs(VerbsEnd& one, VerbsEnd& other, const PingPong& test, Waiting waiting);
 
+// How a request's payload gets to the server, which then answers.
+enum class RequestWay {
+  kGrantedWrite,  // written to memory that was granted before, and the request behind it
+  kAskedWrite,    // the request asks for memory, and what follows it is written there
+  kServerRead,    // the server reads it
+};
+
+// Median from the request to the response, in microseconds; `bytes` are of the payload, and all
+// messages have 32.
+double MeasureRequestUs(VerbsEnd& client, VerbsEnd& server, RequestWay way, uint32_t bytes,
+                        std::chrono::nanoseconds duration);
+
 struct Stream {
   uint32_t bytes = 32;
   bool inline_data = false;

@@ -164,9 +164,32 @@ Comparison CompareReceiveQueues(const Setting& setting) {
       });
 }
 
+Comparison CompareRequests(const Setting& setting) {
+  constexpr RequestWay kWays[] = {RequestWay::kGrantedWrite, RequestWay::kAskedWrite,
+                                  RequestWay::kServerRead};
+  return Measure(
+      {"requests",
+       "Three ways to move a request's payload",
+       "bytes of payload",
+       "request to response, us (p50)",
+       {512, 4096, 65536, 1048576},
+       {}},
+      {"granted WRITE", "asked-for WRITE", "server's READ"}, [&](size_t curve, double bytes) {
+        const EndOptions options = {
+            .send_depth = 16, .receive_depth = 8, .message_bytes = static_cast<size_t>(bytes)};
+        VerbsEnd client(setting.device, options);
+        VerbsEnd server(setting.device, options);
+        VerbsEnd::Connect(client, server);
+        return MeasureRequestUs(client, server, kWays[curve], static_cast<uint32_t>(bytes),
+                                setting.duration);
+      });
+}
+
 const std::pair<const char*, Comparison (*)(const Setting&)> kComparisons[] = {
-    {"inline", CompareInline},   {"opcodes", CompareOpcodes},   {"signalling", CompareSignalling},
-    {"waiting", CompareWaiting}, {"doorbells", CompareBatches}, {"receives", CompareReceiveQueues},
+    {"inline", CompareInline},         {"opcodes", CompareOpcodes},
+    {"signalling", CompareSignalling}, {"waiting", CompareWaiting},
+    {"doorbells", CompareBatches},     {"receives", CompareReceiveQueues},
+    {"requests", CompareRequests},
 };
 
 struct Arguments {
@@ -183,7 +206,8 @@ constexpr char kHelp[] =
     "  --seconds N       seconds per point (default 0.2)\n"
     "  --device NAME     soft (default), rdma, or rdma:NAME of a device, interface or address\n"
     "  --plots DIR       write an SVG a comparison into DIR, which exists\n"
-    "  --only NAME[,…]   inline, opcodes, signalling, waiting, doorbells, receives\n";
+    "  --only NAME[,…]   inline, opcodes, signalling, waiting, doorbells, receives,\n"
+    "                    requests\n";
 
 absl::StatusOr<Arguments> Parse(int argc, char** argv) {
   Arguments arguments;

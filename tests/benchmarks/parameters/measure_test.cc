@@ -39,6 +39,16 @@ TEST_F(MeasureTest, EveryWayOfWaitingIsWoken) {
   }
 }
 
+TEST_F(MeasureTest, EveryWayOfARequestHasALatency) {
+  for (const RequestWay way :
+       {RequestWay::kGrantedWrite, RequestWay::kAskedWrite, RequestWay::kServerRead}) {
+    VerbsEnd client(*device_, {});
+    VerbsEnd server(*device_, {});
+    VerbsEnd::Connect(client, server);
+    EXPECT_GT(MeasureRequestUs(client, server, way, 4096, kShort), 0);
+  }
+}
+
 TEST_F(MeasureTest, StreamsNeverOverrunAQueue) {
   for (const bool srq : {true, false}) {
     for (const int qps : {1, 4}) {

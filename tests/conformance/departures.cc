@@ -136,9 +136,9 @@ DepartureText TextOf(Departure departure) {
       return {"an access that the region grants and the QP does not", "refused", "executed", kSiw};
     case Departure::kUnderWayStatus:
       return {"a WR that is under way when its connection ends", "flushed", "LOC_QP_OP_ERR", kSiw};
-    case Departure::kQueueKeyRefused:
-      return {"a QP, CQ or SRQ whose queue is mapped at page 144 of the device's file", "created",
-              "refused with EINVAL: the provider takes this key for none", kSiw};
+    case Departure::kWriteAfterDeregistration:
+      return {"a WRITE is under way when its target's registration ends",
+              "nothing lands once `ibv_dereg_mr` has returned", "more of it lands", kSiw};
   }
   return {};
 }

@@ -56,7 +56,7 @@ enum class Departure {
   kUnreadableRead,
   kQpAccessIgnored,
   kUnderWayStatus,
-  kQueueKeyRefused,
+  kWriteAfterDeregistration,
 };
 
 // As the report prints it, and which of the known devices have it (departures.cc).

@@ -191,8 +191,9 @@ TEST_P(Teardown, MemoryIsNotTouchedOnceItsRegistrationIsGone) {
     Must(near().Deregister(c.near.memory));
     c.near.Put(0, std::string(options.memory_bytes, '\0'));
     EXPECT_THAT(AwaitStreamFailure(c.far).last_status, FailsAtTarget(IBV_WC_REM_ACCESS_ERR));
-    EXPECT_TRUE(c.near.Bytes(0, options.memory_bytes) == std::string(options.memory_bytes, '\0'))
-        << "a WRITE landed after ibv_dereg_mr returned, round " << round;
+    SCOPED_TRACE(testing::Message() << "round " << round);
+    Demand(c.near.Bytes(0, options.memory_bytes) == std::string(options.memory_bytes, '\0'),
+           Departure::kWriteAfterDeregistration);
   }
 }
 

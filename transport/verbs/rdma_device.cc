@@ -15,6 +15,7 @@
 #include "verbena/transport/verbs/port_choice.h"
 #include "verbena/transport/verbs/port_info.h"
 #include "verbena/transport/verbs/probe.h"
+#include "verbena/transport/verbs/siw_queues.h"
 #include "verbena/transport/verbs/verbs_call.h"
 
 namespace verbena {
@@ -110,13 +111,18 @@ absl::StatusOr<std::unique_ptr<RdmaDevice>> RdmaDevice::Open(const std::string& 
 RdmaDevice::RdmaDevice(ibv_context* context, DevicePort default_port)
     : name_(ibv_get_device_name(context->device)), context_(context), default_port_(default_port) {}
 
-RdmaDevice::~RdmaDevice() { ibv_close_device(context_); }
+RdmaDevice::~RdmaDevice() {
+  queue_key_cover_.Reset();
+  ibv_close_device(context_);
+}
 
 absl::Status RdmaDevice::Initialize() {
   if (!SetNonBlocking(context_->async_fd)) return Failed("fcntl(async_fd, O_NONBLOCK)");
   absl::Status status = Check(ibv_query_device(context_, &attributes_), "ibv_query_device");
-  if (status.ok()) capabilities_ = ProbeCapabilities(*this);
-  return status;
+  if (!status.ok()) return status;
+  capabilities_ = ProbeCapabilities(*this);
+  queue_key_cover_ = CoverSiwQueueKey(*this);
+  return absl::OkStatus();
 }
 
 absl::Status RdmaDevice::Check(int result, const std::string& what) const {

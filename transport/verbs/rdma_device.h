@@ -3,7 +3,7 @@
 //
 // Owned by whoever opened it, and outlives every object that it created. All calls are safe from
 // any thread. Opening probes what the device can do, which takes milliseconds and leaves nothing
-// behind.
+// behind (of siw it keeps a CQ: siw_queues.h).
 //
 //   absl::StatusOr<std::unique_ptr<RdmaDevice>> device = RdmaDevice::Open("mlx5_0");
 //   if (!device.ok()) return device.status();   // NOT_FOUND names the devices that there are
@@ -27,6 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/transport/device/device.h"
+#include "verbena/transport/device/handles.h"
 
 namespace verbena {
 
@@ -107,6 +108,7 @@ class RdmaDevice final : public Device {
   const DevicePort default_port_;
   ibv_device_attr attributes_{};
   DeviceCapabilities capabilities_;
+  CqHandle queue_key_cover_;  // siw_queues.h
 
   // QPs in existence by number; null while one is being destroyed.
   std::mutex qps_mutex_;

@@ -1,10 +1,18 @@
 // A server that breaks its word about memory that it was lent: it writes late, twice, past the end,
 // with an old key; ends a lease twice, or that of another link; or never says that it is done. The
-// application's memory is compared byte by byte.
+// application's memory is compared byte by byte, with the server in this process and in another.
 
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <functional>
+#include <memory>
+#include <new>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/rpc/payload_service.h"
@@ -19,57 +27,138 @@ using std::chrono::milliseconds;
 
 constexpr size_t kBytes = 4096;
 
-class FaultyServerTest : public PayloadFixture {
- protected:
-  // A rogue in place of a server, on a runtime of its own, and the way to it.
-  struct Faulty {
-    std::unique_ptr<Runtime> runtime = *Runtime::Start({.device = "soft"});
-    std::unique_ptr<MessageListener> listener =
-        *runtime->shard(0).bootstrap().Listen("127.0.0.1:0");
-    std::unique_ptr<RoguePeer> peer = std::make_unique<RoguePeer>(*runtime);
-    uint32_t sent = 0;
+// Where the faulty server runs: what lies between it and the client's memory differs.
+enum class Wire { kInProcess, kSharedMemory };
 
-    // The next request: who asked, and where the answer may go.
-    struct Request {
-      FrameHeader header;
-      RemoteRange landing;
-    };
-    Request Next() {
-      const RogueFrame frame = peer->Receive()[0];
-      absl::StatusOr<RequestBulk> bulk = ParseRequestBulk(frame.body.data(), frame.body.size());
-      EXPECT_TRUE(bulk.ok()) << bulk.status();
-      return {frame.header, bulk.ok() ? bulk->landing : RemoteRange()};
-    }
-    static std::string Response(const Request& request, uint64_t bytes = kBytes) {
-      RogueFrame frame;
-      frame.header.kind = FrameKind::kResponse;
-      frame.header.flags = kFrameHasBulk;
-      frame.header.call_slot = request.header.call_slot;
-      frame.header.call_generation = request.header.call_generation;
-      frame.body.resize(ResponseBulk::kEncodedBytes);
-      ResponseBulk{.payload_bytes = bytes}.Encode(frame.body.data());
-      SendHeader header;
-      header.credits_granted = RoguePeer::kCredits;
-      return EncodeSend(header, {frame});
-    }
+// A rogue in place of a server, on a runtime of its own, and the way to it.
+struct Faulty {
+  std::unique_ptr<Runtime> runtime = *Runtime::Start({.device = "soft"});
+  std::unique_ptr<MessageListener> listener = *runtime->shard(0).bootstrap().Listen("127.0.0.1:0");
+  std::unique_ptr<RoguePeer> peer = std::make_unique<RoguePeer>(*runtime);
+
+  // The next request: who asked, and where the answer may go.
+  struct Request {
+    FrameHeader header;
+    RemoteRange landing;
   };
+  Request Next() const {
+    const RogueFrame frame = peer->Receive()[0];
+    absl::StatusOr<RequestBulk> bulk = ParseRequestBulk(frame.body.data(), frame.body.size());
+    EXPECT_TRUE(bulk.ok()) << bulk.status();
+    return {frame.header, bulk.ok() ? bulk->landing : RemoteRange()};
+  }
+  static std::string Response(const Request& request, uint64_t bytes = kBytes) {
+    RogueFrame frame;
+    frame.header.kind = FrameKind::kResponse;
+    frame.header.flags = kFrameHasBulk;
+    frame.header.call_slot = request.header.call_slot;
+    frame.header.call_generation = request.header.call_generation;
+    frame.body.resize(ResponseBulk::kEncodedBytes);
+    ResponseBulk{.payload_bytes = bytes}.Encode(frame.body.data());
+    SendHeader header;
+    header.credits_granted = RoguePeer::kCredits;
+    return EncodeSend(header, {frame});
+  }
+};
 
-  void StartClientOfRogue(Faulty& faulty, const LinkLimits& limits = {}) {
+// A faulty server at its script: in a thread of the test, or in a process of its own, which is
+// forked before the test has other threads. Whatever the script and the client share lies in
+// Shared().
+class Rogue {
+ public:
+  using Script = std::function<void(Faulty&)>;
+
+  Rogue(Wire wire, const Script& script) {
+    if (wire == Wire::kSharedMemory) {
+      Fork(script);
+      return;
+    }
+    auto faulty = std::make_shared<Faulty>();
+    address_ = faulty->listener->address();
+    thread_ = std::thread([faulty, script] { Play(*faulty, script); });
+  }
+  ~Rogue() { Join(); }
+
+  const std::string& address() const { return address_; }
+  // Once the client's part is over: the script has ended, and all that it expected was so.
+  void Join() {
+    if (thread_.joinable()) thread_.join();
+    if (process_ == 0) return;
+    int status = 0;
+    const pid_t process = std::exchange(process_, 0);
+    EXPECT_EQ(waitpid(process, &status, 0), process);
+    EXPECT_EQ(status, 0) << "the faulty server's part failed; it has said how";
+  }
+
+ private:
+  static void Play(Faulty& faulty, const Script& script) {
+    faulty.peer->AcceptFrom(*faulty.listener);
+    script(faulty);
+  }
+
+  void Fork(const Script& script) {
+    int ends[2];
+    ASSERT_EQ(pipe(ends), 0);
+    process_ = fork();
+    ASSERT_GE(process_, 0);
+    if (process_ == 0) {
+      {
+        Faulty faulty;
+        const std::string& address = faulty.listener->address();
+        EXPECT_EQ(write(ends[1], address.data(), address.size()),
+                  static_cast<ssize_t>(address.size()));
+        close(ends[1]);
+        Play(faulty, script);
+      }
+      _exit(::testing::Test::HasFailure() ? 1 : 0);
+    }
+    close(ends[1]);
+    char buffer[256];
+    ssize_t count;
+    while ((count = read(ends[0], buffer, sizeof(buffer))) > 0) {
+      address_.append(buffer, static_cast<size_t>(count));
+    }
+    close(ends[0]);
+  }
+
+  std::string address_;
+  std::thread thread_;
+  pid_t process_ = 0;
+};
+
+// What a script and its client tell each other, whichever process the script runs in.
+struct Told {
+  std::atomic<bool> returned{false};
+  std::atomic<uint32_t> key{0};
+  std::atomic<uint64_t> address{0};
+  std::atomic<bool> struck{false};
+};
+
+class FaultyServerTest : public PayloadFixture, public ::testing::WithParamInterface<Wire> {
+ protected:
+  FaultyServerTest()
+      : told_(*new(mmap(nullptr, sizeof(Told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+                        -1, 0)) Told()) {}
+  ~FaultyServerTest() override { munmap(&told_, sizeof(Told)); }
+
+  void SetUp() override {
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+    if (GetParam() == Wire::kSharedMemory) GTEST_SKIP() << "ThreadSanitizer sees one process";
+#endif
+#endif
+  }
+
+  void StartClientOf(const Rogue& rogue, const LinkLimits& limits = {}) {
     client_runtime_ = *Runtime::Start({.device = "soft", .limits = limits});
-    channel_ = std::make_unique<Channel>(*client_runtime_, faulty.listener->address());
+    channel_ = std::make_unique<Channel>(*client_runtime_, rogue.address());
     stub_ = std::make_unique<testing::Payloads::Stub>(*channel_);
   }
 
-  // Runs `client` on the client's executor, and `server` meanwhile, after a link is there.
-  absl::Status Play(Faulty& faulty, Task<absl::Status> client,
-                    const std::function<void()>& server) {
-    std::thread thread([&] {
-      faulty.peer->AcceptFrom(*faulty.listener);
-      server();
-    });
-    absl::Status status = Run(std::move(client));
-    thread.join();
-    return status;
+  void StopClient() {
+    stub_.reset();
+    channel_.reset();
+    client_runtime_.reset();
   }
 
   struct Got {
@@ -120,14 +209,19 @@ class FaultyServerTest : public PayloadFixture {
     Eventually([this] { return HeldBy(*client_runtime_).bytes == 0; }, "the memory is home");
   }
 
-  std::atomic<bool> returned_{false};
+  Told& told_;
 };
 
 const std::string kForged(kBytes, 'F');
+const std::string kGood(kBytes, 'G');
 
-TEST_F(FaultyServerTest, AWritePastTheEndOfALeaseEndsTheLinkAndChangesNothing) {
-  Faulty faulty;
-  StartClientOfRogue(faulty);
+TEST_P(FaultyServerTest, AWritePastTheEndOfALeaseEndsTheLinkAndChangesNothing) {
+  Rogue rogue(GetParam(), [](Faulty& faulty) {
+    const Faulty::Request request = faulty.Next();
+    EXPECT_EQ(faulty.peer->Write(request.landing.address + 1, request.landing.rkey, kForged),
+              IBV_WC_REM_ACCESS_ERR);
+  });
+  StartClientOf(rogue);
   auto client = [this]() -> Task<absl::Status> {
     std::vector<Buffer> buffers = co_await Neighbours();
     Got got = co_await Get(std::move(buffers[4]));
@@ -136,21 +230,31 @@ TEST_F(FaultyServerTest, AWritePastTheEndOfALeaseEndsTheLinkAndChangesNothing) {
     }
     co_return got.status;
   };
-  absl::Status status = Play(faulty, client(), [&] {
-    const Faulty::Request request = faulty.Next();
-    EXPECT_EQ(faulty.peer->Write(request.landing.address + 1, request.landing.rkey, kForged),
-              IBV_WC_REM_ACCESS_ERR);
-  });
+  absl::Status status = Run(client());
+  rogue.Join();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   ExpectMemoryHome();
 }
 
-// Whether the response ends the lease itself, or the client does.
-TEST_F(FaultyServerTest, AWriteAfterTheResponseFindsTheLeaseOver) {
-  for (const bool invalidates : {true, false}) {
-    Faulty faulty;
-    StartClientOfRogue(faulty);
-    returned_ = false;
+void WriteLate(Faulty& faulty, Told& told, bool invalidates) {
+  const Faulty::Request request = faulty.Next();
+  const RemoteRange& landing = request.landing;
+  EXPECT_EQ(faulty.peer->Write(landing.address, landing.rkey, kGood), IBV_WC_SUCCESS);
+  const std::string response = Faulty::Response(request);
+  if (invalidates) {
+    faulty.peer->SendInvalidating(response, landing.rkey);
+  } else {
+    faulty.peer->Send(response);
+  }
+  while (!told.returned) std::this_thread::yield();
+  EXPECT_EQ(faulty.peer->Write(landing.address, landing.rkey, kForged), IBV_WC_REM_ACCESS_ERR);
+}
+
+class LateWriteTest : public FaultyServerTest {
+ protected:
+  void Play(bool invalidates) {
+    Rogue rogue(GetParam(), [&](Faulty& faulty) { WriteLate(faulty, told_, invalidates); });
+    StartClientOf(rogue);
     auto client = [this]() -> Task<absl::Status> {
       std::vector<Buffer> buffers = co_await Neighbours();
       Got got = co_await Get(std::move(buffers[4]));
@@ -158,35 +262,22 @@ TEST_F(FaultyServerTest, AWriteAfterTheResponseFindsTheLeaseOver) {
       EXPECT_TRUE(AllAre(got.buffer, 'G')) << "what was written in time is there";
       // The application's again.
       std::memset(got.buffer.data(), 'B', kBytes);
-      returned_ = true;
+      told_.returned = true;
       co_await AwaitNoLink();
       EXPECT_TRUE(AllAre(got.buffer, 'B')) << "a late write landed";
       co_return absl::OkStatus();
     };
-    absl::Status status = Play(faulty, client(), [&] {
-      const Faulty::Request request = faulty.Next();
-      EXPECT_EQ(faulty.peer->Write(request.landing.address, request.landing.rkey,
-                                   std::string(kBytes, 'G')),
-                IBV_WC_SUCCESS);
-      const std::string response = Faulty::Response(request);
-      if (invalidates) {
-        faulty.peer->SendInvalidating(response, request.landing.rkey);
-      } else {
-        faulty.peer->Send(response);
-      }
-      while (!returned_) std::this_thread::yield();
-      EXPECT_EQ(faulty.peer->Write(request.landing.address, request.landing.rkey, kForged),
-                IBV_WC_REM_ACCESS_ERR);
-    });
-    EXPECT_EQ(status, absl::OkStatus());
+    EXPECT_EQ(Run(client()), absl::OkStatus());
+    rogue.Join();
     ExpectMemoryHome();
   }
-}
+};
 
-TEST_F(FaultyServerTest, AnOldKeyOpensNoLaterLease) {
-  Faulty faulty;
-  StartClientOfRogue(faulty);
-  absl::Status status = Play(faulty, GetTwice(), [&] {
+TEST_P(LateWriteTest, AWriteAfterTheResponseFindsTheLeaseThatItEnded) { Play(true); }
+TEST_P(LateWriteTest, AWriteAfterTheResponseFindsTheLeaseThatTheClientEnded) { Play(false); }
+
+TEST_P(FaultyServerTest, AnOldKeyOpensNoLaterLease) {
+  Rogue rogue(GetParam(), [](Faulty& faulty) {
     const Faulty::Request first = faulty.Next();
     faulty.peer->SendInvalidating(Faulty::Response(first), first.landing.rkey);
     const Faulty::Request second = faulty.Next();
@@ -195,129 +286,125 @@ TEST_F(FaultyServerTest, AnOldKeyOpensNoLaterLease) {
     EXPECT_EQ(faulty.peer->Write(second.landing.address, first.landing.rkey, kForged),
               IBV_WC_REM_ACCESS_ERR);
   });
+  StartClientOf(rogue);
+  absl::Status status = Run(GetTwice());
+  rogue.Join();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   ExpectMemoryHome();
 }
 
-TEST_F(FaultyServerTest, ALeaseThatIsEndedTwiceEndsTheLink) {
-  Faulty faulty;
-  StartClientOfRogue(faulty);
+TEST_P(FaultyServerTest, ALeaseThatIsEndedTwiceEndsTheLink) {
+  Rogue rogue(GetParam(), [](Faulty& faulty) {
+    const Faulty::Request request = faulty.Next();
+    faulty.peer->SendInvalidating(Faulty::Response(request), request.landing.rkey);
+    faulty.peer->SendInvalidating(Faulty::Response(request), request.landing.rkey);
+    EXPECT_TRUE(faulty.peer->IsDropped());
+  });
+  StartClientOf(rogue);
   auto client = [this]() -> Task<absl::Status> {
     Got got = co_await GetFirst();
     if (!got.status.ok()) co_return got.status;
     co_await AwaitNoLink();
     co_return got.status;
   };
-  absl::Status status = Play(faulty, client(), [&] {
-    const Faulty::Request request = faulty.Next();
-    faulty.peer->SendInvalidating(Faulty::Response(request), request.landing.rkey);
-    faulty.peer->SendInvalidating(Faulty::Response(request), request.landing.rkey);
-    EXPECT_TRUE(faulty.peer->IsDropped());
-  });
-  EXPECT_EQ(status, absl::OkStatus());
+  EXPECT_EQ(Run(client()), absl::OkStatus());
+  rogue.Join();
   ExpectMemoryHome();
 }
 
-TEST_F(FaultyServerTest, ASecondResponseIsLateAndHarmless) {
-  Faulty faulty;
-  StartClientOfRogue(faulty);
-  absl::Status status = Play(faulty, GetTwice(), [&] {
+TEST_P(FaultyServerTest, ASecondResponseIsLateAndHarmless) {
+  Rogue rogue(GetParam(), [](Faulty& faulty) {
     const Faulty::Request first = faulty.Next();
     faulty.peer->SendInvalidating(Faulty::Response(first), first.landing.rkey);
     faulty.peer->Send(Faulty::Response(first));
     const Faulty::Request second = faulty.Next();
     faulty.peer->SendInvalidating(Faulty::Response(second), second.landing.rkey);
+    // Its process stays until the client has what it wants.
+    while (!faulty.peer->IsDropped()) std::this_thread::yield();
   });
-  EXPECT_EQ(status, absl::OkStatus());
+  StartClientOf(rogue);
+  EXPECT_EQ(Run(GetTwice()), absl::OkStatus());
   ExpectMemoryHome();
+  StopClient();
+  rogue.Join();
 }
 
-TEST_F(FaultyServerTest, AResponseLargerThanWhatWasLentEndsTheLink) {
-  Faulty faulty;
-  StartClientOfRogue(faulty);
+TEST_P(FaultyServerTest, AResponseLargerThanWhatWasLentEndsTheLink) {
+  Rogue rogue(GetParam(), [](Faulty& faulty) {
+    const Faulty::Request request = faulty.Next();
+    faulty.peer->SendInvalidating(Faulty::Response(request, kBytes + 1), request.landing.rkey);
+    EXPECT_TRUE(faulty.peer->IsDropped());
+  });
+  StartClientOf(rogue);
   auto client = [this]() -> Task<absl::Status> {
     Got got = co_await GetFirst();
     EXPECT_FALSE(got.buffer) << "the server may still write there";
     co_return got.status;
   };
-  absl::Status status = Play(faulty, client(), [&] {
-    const Faulty::Request request = faulty.Next();
-    faulty.peer->SendInvalidating(Faulty::Response(request, kBytes + 1), request.landing.rkey);
-    EXPECT_TRUE(faulty.peer->IsDropped());
-  });
+  absl::Status status = Run(client());
+  rogue.Join();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   ExpectMemoryHome();
 }
 
-TEST_F(FaultyServerTest, APayloadThatIsNotWhatItsChecksumSaysIsDataLoss) {
-  Faulty faulty;
-  LinkLimits limits;
-  limits.payload_checksum = PayloadChecksum::kOn;
-  StartClientOfRogue(faulty, limits);
-  auto client = [this]() -> Task<absl::Status> {
-    Got got = co_await GetFirst();
-    EXPECT_EQ(OutcomeOf(got.status), Outcome::kExecuted);
-    co_return got.status;
-  };
-  absl::Status status = Play(faulty, client(), [&] {
+TEST_P(FaultyServerTest, APayloadThatIsNotWhatItsChecksumSaysIsDataLoss) {
+  Rogue rogue(GetParam(), [](Faulty& faulty) {
     const Faulty::Request request = faulty.Next();
     EXPECT_EQ(faulty.peer->Write(request.landing.address, request.landing.rkey, kForged),
               IBV_WC_SUCCESS);
     // Which says that the checksum is 0.
     faulty.peer->SendInvalidating(Faulty::Response(request), request.landing.rkey);
+    EXPECT_TRUE(faulty.peer->IsDropped());
   });
+  LinkLimits limits;
+  limits.payload_checksum = PayloadChecksum::kOn;
+  StartClientOf(rogue, limits);
+  auto client = [this]() -> Task<absl::Status> {
+    Got got = co_await GetFirst();
+    EXPECT_EQ(OutcomeOf(got.status), Outcome::kExecuted);
+    co_return got.status;
+  };
+  absl::Status status = Run(client());
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
   ExpectMemoryHome();
+  StopClient();
+  rogue.Join();
 }
 
-TEST_F(FaultyServerTest, TheLeaseOfAnotherLinkCannotBeEndedOrUsed) {
-  Faulty faulty;
-  Faulty other;
-  StartClientOfRogue(faulty);
-  Channel other_channel(*client_runtime_, other.listener->address());
-  std::atomic<uint32_t> key{0};
-  std::atomic<uint64_t> address{0};
-  std::atomic<bool> struck{false};
-  auto client = [this]() -> Task<absl::Status> {
+TEST_P(FaultyServerTest, TheLeaseOfAnotherLinkCannotBeEndedOrUsed) {
+  Rogue rogue(GetParam(), [&](Faulty& faulty) {
+    const Faulty::Request request = faulty.Next();
+    const RemoteRange& landing = request.landing;
+    told_.address = landing.address;
+    told_.key = landing.rkey;
+    while (!told_.struck) std::this_thread::yield();
+    EXPECT_EQ(faulty.peer->Write(landing.address, landing.rkey, kGood), IBV_WC_SUCCESS);
+    faulty.peer->SendInvalidating(Faulty::Response(request), landing.rkey);
+    EXPECT_TRUE(faulty.peer->IsDropped());
+  });
+  Rogue neighbour(GetParam(), [&](Faulty& faulty) {
+    while (told_.key == 0) std::this_thread::yield();
+    EXPECT_EQ(faulty.peer->Write(told_.address, told_.key, kForged), IBV_WC_REM_ACCESS_ERR);
+    told_.struck = true;
+  });
+  StartClientOf(rogue);
+  Channel other_channel(*client_runtime_, neighbour.address());
+  auto client = [&]() -> Task<absl::Status> {
+    absl::Status connected = co_await other_channel.Connect();
+    if (!connected.ok()) co_return connected;
     Got got = co_await GetFirst();
     if (got.status.ok()) EXPECT_TRUE(AllAre(got.buffer, 'G'));
     co_return got.status;
   };
-  std::thread neighbour([&] {
-    other.peer->AcceptFrom(*other.listener);
-    while (key == 0) std::this_thread::yield();
-    EXPECT_EQ(other.peer->Write(address, key, kForged), IBV_WC_REM_ACCESS_ERR);
-    struck = true;
-  });
-  client_runtime_->Spawn(
-      [](Channel& channel) -> Task<void> { (void)co_await channel.Connect(); }(other_channel));
-  absl::Status status = Play(faulty, client(), [&] {
-    const Faulty::Request request = faulty.Next();
-    address = request.landing.address;
-    key = request.landing.rkey;
-    while (!struck) std::this_thread::yield();
-    EXPECT_EQ(
-        faulty.peer->Write(request.landing.address, request.landing.rkey, std::string(kBytes, 'G')),
-        IBV_WC_SUCCESS);
-    faulty.peer->SendInvalidating(Faulty::Response(request), request.landing.rkey);
-  });
-  neighbour.join();
-  EXPECT_EQ(status, absl::OkStatus()) << "the link that did nothing wrong goes on";
+  EXPECT_EQ(Run(client()), absl::OkStatus()) << "the link that did nothing wrong goes on";
   ExpectMemoryHome();
+  StopClient();
+  rogue.Join();
+  neighbour.Join();
 }
 
-TEST_F(FaultyServerTest, AServerThatNeverSaysThatItIsDoneLosesTheLinkAfterTheGrace) {
-  Faulty faulty;
-  LinkLimits limits;
-  limits.ping_interval = milliseconds(100);
-  limits.leases.grace = milliseconds(300);
-  StartClientOfRogue(faulty, limits);
-  auto client = [this]() -> Task<absl::Status> {
-    Got got = co_await GetFirst(milliseconds(50));
-    EXPECT_FALSE(got.buffer);
-    co_return got.status;
-  };
-  absl::Status status = Play(faulty, client(), [&] {
+TEST_P(FaultyServerTest, AServerThatNeverSaysThatItIsDoneLosesTheLinkAfterTheGrace) {
+  Rogue rogue(GetParam(), [](Faulty& faulty) {
     (void)faulty.Next();
     // It answers every PING, so it is alive.
     SendHeader header;
@@ -329,9 +416,29 @@ TEST_F(FaultyServerTest, AServerThatNeverSaysThatItIsDoneLosesTheLinkAfterTheGra
     }
     EXPECT_TRUE(faulty.peer->IsDropped());
   });
+  LinkLimits limits;
+  limits.ping_interval = milliseconds(100);
+  limits.leases.grace = milliseconds(300);
+  StartClientOf(rogue, limits);
+  auto client = [this]() -> Task<absl::Status> {
+    Got got = co_await GetFirst(milliseconds(50));
+    EXPECT_FALSE(got.buffer);
+    co_return got.status;
+  };
+  absl::Status status = Run(client());
+  rogue.Join();
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
   ExpectMemoryHome();
 }
+
+std::string NameOf(const ::testing::TestParamInfo<Wire>& info) {
+  return info.param == Wire::kInProcess ? "in_process" : "shared_memory";
+}
+
+INSTANTIATE_TEST_SUITE_P(Wires, FaultyServerTest,
+                         ::testing::Values(Wire::kInProcess, Wire::kSharedMemory), NameOf);
+INSTANTIATE_TEST_SUITE_P(Wires, LateWriteTest,
+                         ::testing::Values(Wire::kInProcess, Wire::kSharedMemory), NameOf);
 
 }  // namespace
 }  // namespace verbena

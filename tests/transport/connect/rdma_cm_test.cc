@@ -103,7 +103,8 @@ class RdmaCmTest : public ::testing::Test {
   // All steps of both sides; the status of whichever fails first.
   Task<absl::Status> Establish(QpHandle& server_qp, ConnectionPtr server, QpHandle& client_qp,
                                ConnectionPtr client) {
-    for (auto [qp, connection] : {std::pair(&server_qp, server), std::pair(&client_qp, client)}) {
+    for (const auto& [qp, connection] :
+         {std::pair(&server_qp, server), std::pair(&client_qp, client)}) {
       absl::Status status = co_await connection->AwaitPeer();
       if (!status.ok()) co_return status;
       status = ConnectManagedQp(*device_, qp->get(), address_, kReads, *connection);

@@ -13,10 +13,11 @@
 //
 // At most half of LeaseLimits::windows_per_link at once are with one peer.
 //
-//   VERBENA_CO_ASSIGN_OR_RETURN(Loan loan, co_await channel.Lend(table.view(),
-//   LeaseAccess::kRead)); *request.mutable_table() = loan.handle(); absl::Status scanned = co_await
-//   stub.Scan(request, reply); if (scanned.ok()) VERBENA_CO_RETURN_IF_ERROR(co_await
-//   std::move(loan).End());
+//   VERBENA_CO_ASSIGN_OR_RETURN(
+//       Loan loan, co_await channel.Lend(table.view(), LeaseAccess::kRead));
+//   *request.mutable_table() = loan.handle();
+//   VERBENA_CO_RETURN_IF_ERROR(co_await stub.Scan(request, reply));
+//   VERBENA_CO_RETURN_IF_ERROR(co_await std::move(loan).End());
 
 #ifndef VERBENA_RPC_LOAN_H_
 #define VERBENA_RPC_LOAN_H_

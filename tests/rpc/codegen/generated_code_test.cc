@@ -35,6 +35,9 @@ class Channel {
   absl::Status answer;
 };
 
+// None is ever made.
+void Loan::Drop() {}
+
 class NoPayloads final : public ServerPayloads {
  public:
   size_t request_payload_bytes() const override { return 0; }
@@ -45,6 +48,12 @@ class NoPayloads final : public ServerPayloads {
   void SetResponsePayload(Payload) override {}
   size_t response_payload_room() const override { return 0; }
   Task<absl::Status> WriteResponsePayload(BufferView) override { co_return absl::OkStatus(); }
+  absl::StatusOr<RemoteMemory> Remote(const RemoteMemoryHandle&) override {
+    return absl::UnimplementedError("no memory here");
+  }
+  Task<absl::StatusOr<Loan>> Lend(BufferView, LeaseAccess) override {
+    co_return absl::UnimplementedError("no memory here");
+  }
 };
 
 class ServerCall {

@@ -13,6 +13,10 @@
 
 #include "absl/status/status.h"
 #include "tests/transport/link/links_fixture.h"
+#include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/executor/spawn.h"
+#include "verbena/transport/link/limits.h"
+#include "verbena/transport/link/transfer_awaiter.h"
 #include "verbena/transport/memory/buffer_pool.h"
 
 namespace verbena {
@@ -131,6 +135,46 @@ TEST_F(TransferTest, AFrameAppendedWhenAWriteIsPostedArrivesBehindItsBytes) {
     link->StartTransfer(Direction::kWrite, {&view, 1}, RangeOf(target), &outcome);
     PollUntil([&] { return outcome.done() && sink.frames > frames; });
     EXPECT_TRUE(outcome.status().ok()) << outcome.status();
+  }
+}
+
+// The memory is the caller's when the await has ended, also by cancellation.
+TEST_F(TransferTest, ACancelledAwaitPostsNoMoreAndWaitsForWhatIsPosted) {
+  Link* link = Connect(ignored_, ignored_);
+  ASSERT_NE(link, nullptr);
+  // More than can be outstanding.
+  constexpr size_t kLargeBytes = (kMaxReads + 8) * size_t{kMaxTransferWrBytes};
+  Buffer target = Local(kLargeBytes, 1);
+  Buffer source = Remote(kLargeBytes, 2);
+  for (const bool posted : {false, true}) {
+    CancelScope scope;
+    std::optional<absl::Status> ended;
+    size_t left = ~size_t{0};
+    auto read = [&]() -> Task<absl::Status> {
+      co_return co_await TransferAwaiter(*link, Direction::kRead, target.view(), RangeOf(source));
+    };
+    auto run = [&]() -> Task<void> {
+      ended = co_await read().In(&scope);
+      left = client().transfers().in_use();
+    };
+    auto cancel = [&]() -> Task<void> {
+      scope.Request();
+      co_return;
+    };
+    const uint64_t doorbells = link->stats().doorbells;
+    Spawn(executor(), run());
+    if (posted) {
+      PollUntil([&] { return link->stats().doorbells > doorbells; });
+      // Between two turns, before the completions are seen.
+      scope.Request();
+    } else {
+      Spawn(executor(), cancel());
+    }
+    PollUntil([&] { return ended.has_value(); });
+    EXPECT_EQ(link->stats().doorbells > doorbells, posted);
+    EXPECT_TRUE(absl::IsCancelled(*ended)) << *ended;
+    EXPECT_EQ(left, 0u);
+    EXPECT_TRUE(link->open());
   }
 }
 

@@ -9,6 +9,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -222,8 +223,9 @@ TEST_F(TransferTest, MoreTransfersThanTheSendQueueHoldsAllArriveAndFramesGoOnBet
     const BufferView view = local.view();
     link->StartTransfer(write ? Direction::kWrite : Direction::kRead, {&view, 1}, RangeOf(remote),
                         &outcomes[i]);
-    sources.push_back(write ? std::move(local) : std::move(remote));
-    targets.push_back(write ? std::move(remote) : std::move(local));
+    if (!write) std::swap(local, remote);
+    sources.push_back(std::move(local));
+    targets.push_back(std::move(remote));
   }
   flood.Run(*link);
   PollUntil([&] {

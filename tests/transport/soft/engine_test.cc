@@ -199,7 +199,7 @@ TEST_F(EngineTest, TwoThreadsMayPostToTwoQueuePairsOfOneCompletionQueue) {
 
 TEST_F(EngineTest, QueuePairsComeAndGoWhileTheirPeersKeepSending) {
   MakeConnected({.cqe = 4096, .receive_wr = 2048, .shared_receives = true});
-  std::jthread poller([&](std::stop_token stop) {
+  std::jthread poller([&](const std::stop_token& stop) {
     ibv_wc wc;
     while (!stop.stop_requested()) {
       ibv_poll_cq(b_->cq(), 1, &wc);

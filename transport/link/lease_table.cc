@@ -242,6 +242,7 @@ void LeaseTable::Lose() {
 
 std::vector<BufferPin> LeaseTable::TakeAll() {
   std::vector<BufferPin> pins;
+  pins.reserve(granted_.size());
   for (Lease* lease : granted_) pins.push_back(std::move(lease->pin_));
   granted_.clear();
   quarantined_bytes_ = loans_ = 0;

@@ -25,8 +25,9 @@ absl::StatusOr<PayloadMemory> PayloadMemory::Create(Scheduler& scheduler,
     absl::StatusOr<std::unique_ptr<BufferPool>> made = BufferPool::Create(
         scheduler, context.device(), context.pd(),
         {.name = name, .budget_bytes = budget, .access = access, .exposed = exposed});
-    if (made.ok()) pool = *std::move(made);
-    return made.status();
+    if (!made.ok()) return made.status();
+    pool = *std::move(made);
+    return absl::OkStatus();
   };
   absl::Status status = make(memory.send_, "send", limits.memory.send_bytes, lent, true);
   if (status.ok()) {

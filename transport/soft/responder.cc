@@ -261,6 +261,7 @@ Responder::Outcome Responder::Atomic(InLane& lane, const MessageHeader& request,
   if (!RemoteAllowed(range.rkey, range.address, sizeof(uint64_t), IBV_ACCESS_REMOTE_ATOMIC)) {
     return Refuse(RefusalReason::kAccess);
   }
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
   std::atomic_ref<uint64_t> target(*reinterpret_cast<uint64_t*>(range.address));
   uint64_t old = operands.compare_or_add;
   if (request.opcode == Opcode::kCompareSwap) {

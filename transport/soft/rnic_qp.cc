@@ -154,6 +154,7 @@ std::shared_ptr<Peer> Rnic::PeerOf(Rnic& other) {
                                        .keep_alive = other.share_}));
 }
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved into the map.
 std::shared_ptr<Peer> Rnic::AddPeer(std::shared_ptr<Peer> peer) {
   std::lock_guard<std::mutex> lock(peers_mutex_);
   return peers_.try_emplace(GidKey(peer->gid()), std::move(peer)).first->second;

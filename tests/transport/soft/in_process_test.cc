@@ -121,7 +121,7 @@ TEST_F(InProcessTest, InlineDataMayBeOverwrittenAsSoonAsItIsPosted) {
   char text[] = "first";
   ibv_sge sge{.addr = reinterpret_cast<uint64_t>(text), .length = 5, .lkey = 0};
   ASSERT_EQ(a_->PostSend(1, sge, IBV_SEND_INLINE), 0);
-  std::memcpy(text, "XXXXX", 5);
+  std::memset(text, 'X', 5);
   ASSERT_EQ(Poll(b_->cq()).size(), 1u);
   EXPECT_EQ(b_->ReceivedText(0, 5), "first");
 }

@@ -104,7 +104,9 @@ refused "not an option" timeout 60 "$bin/block_store_server" frobnicate
 
 # A restart keeps all; a damaged volume is not handed over as good, and the damaged file is named.
 stop_server
-printf 'X' | dd of="$work/volumes/one.volume" bs=1 seek=5000 conv=notrunc status=none
+# Text of this length is not there by chance, as one byte of random content would be.
+printf 'damage in a volume' |
+  dd of="$work/volumes/one.volume" bs=1 seek=5000 conv=notrunc status=none
 start_server
 copy verify tree >/dev/null 2>&1 || fail "not there after a restart"
 refused "'1500001' came back with another SHA-256" copy verify one

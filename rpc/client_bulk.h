@@ -93,7 +93,7 @@ class ClientBulk final : private LeaseListener, private TransferListener {
   void OnLeaseLost(const Lease& lease) override;
 
   RequestBulk request_;
-  std::optional<LentLanding> landing_;  // for the payload, until the request is sent
+  std::optional<LentLanding> landing_;  // for the payload, until the call's final frame
   Transfer* write_ = nullptr;           // to it, until that is posted
   ClientCall* call_ = nullptr;          // once it was begun
   ResponseBulk response_;

@@ -37,8 +37,8 @@ uint32_t LandingLender::FreeSlot() const {
 }
 
 void LandingLender::Offer(Link& link, size_t bytes) {
-  if (!link.grants_landings() || !link.open()) return;
   const LinkLimits& limits = link.endpoint().limits();
+  if (!link.grants_landings() || !link.open() || bytes > limits.leases.largest_grant_bytes) return;
   // Payloads of nearly one size share landings.
   const size_t size = std::min(std::bit_ceil(std::max(bytes, kMinBufferBytes)), kMaxBufferBytes);
   if (lent_bytes_ + size > limits.leases.granted_bytes_per_link ||

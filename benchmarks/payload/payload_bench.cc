@@ -37,15 +37,17 @@ constexpr char kHelp[] =
 
 constexpr char kOwnOptionsHelp[] =
     "  --direction D[,D]    read, write (default both)\n"
-    "  --variant V[,V]      strict, adaptive, region, crc, ungranted (all by default), auto: how\n"
-    "                       payloads are protected, whether executors sleep; ungranted: payloads "
-    "of\n"
-    "                       requests are read by the server, not written to landings granted "
-    "ahead\n"
+    "  --variant V[,V]      strict, adaptive, region, crc, granted, ungranted (all by default),\n"
+    "                       auto: how payloads are protected, and whether executors sleep;\n"
+    "                       granted, ungranted: payloads of requests of every size, or of none,\n"
+    "                       are written to landings granted ahead, else read by the server\n"
     "  --floor-only         the floor by itself\n"
     "  --no-floor           without it, for devices that have another\n"
     "(bytes of payload are multiples of 8; default 4096,65536,1048576,16777216, in flight "
     "1,4,16)\n";
+
+// For which payloads of requests landings are granted ahead.
+enum class Grants { kAuto, kAll, kNone };
 
 // How payloads are protected and waited for.
 struct Variant {
@@ -53,7 +55,7 @@ struct Variant {
   LeaseLevel leases = LeaseLevel::kStrict;
   PayloadChecksum checksum = PayloadChecksum::kOff;
   ExecutorMode mode = ExecutorMode::kBusy;
-  bool grants = true;  // without them only writes differ
+  Grants grants = Grants::kAuto;  // by which only writes differ
 };
 
 const std::vector<Variant>& Variants() {
@@ -62,7 +64,8 @@ const std::vector<Variant>& Variants() {
       {.name = "adaptive", .mode = ExecutorMode::kAdaptive},
       {.name = "region", .leases = LeaseLevel::kRegion},
       {.name = "crc", .checksum = PayloadChecksum::kOn},
-      {.name = "ungranted", .grants = false},
+      {.name = "granted", .grants = Grants::kAll},
+      {.name = "ungranted", .grants = Grants::kNone},
       {.name = "auto", .leases = LeaseLevel::kAuto, .checksum = PayloadChecksum::kAuto},
   };
   return variants;
@@ -181,7 +184,10 @@ RuntimeOptions RuntimeOf(const Variant& variant, const PayloadOptions& options, 
   RuntimeOptions runtime{.mode = variant.mode, .cpus = {core}, .threads = false};
   runtime.limits.leases.level = variant.leases;
   runtime.limits.payload_checksum = variant.checksum;
-  if (!variant.grants) runtime.limits.leases.granted_bytes_per_link = 0;
+  if (variant.grants == Grants::kAll) {
+    runtime.limits.leases.largest_grant_bytes = runtime.limits.max_payload_bytes;
+  }
+  if (variant.grants == Grants::kNone) runtime.limits.leases.granted_bytes_per_link = 0;
   // Every call in flight can have its payload, at either end.
   const size_t bytes =
       2 * CopyFloor::BytesFor(options.common.sizes, options.common.outstanding) + (64U << 20);
@@ -239,7 +245,7 @@ absl::Status MeasureVariant(const Variant& variant, const PayloadOptions& option
   if (!client.ok()) return client.status();
   const Sides sides{**client, server->pid(), options.no_floor ? nullptr : &floor};
   PayloadOptions measured = options;
-  if (!variant.grants) std::erase(measured.directions, CopyDirection::kToClient);
+  if (variant.grants != Grants::kAuto) std::erase(measured.directions, CopyDirection::kToClient);
   return ForEachPoint(measured, [&](PayloadPoint point) {
     absl::Status status = MeasurePoint(sides, options.common.seconds, point);
     if (!status.ok()) return status;

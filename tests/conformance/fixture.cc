@@ -159,8 +159,7 @@ StreamState AwaitStreamFailure(End& end, std::source_location where) {
   if (IsKnown(Departure::kSendInErrorKept, end.info())) {
     // What was posted too late is not waited for long.
     end.AwaitState(IBV_QPS_ERR, where);
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    const StreamState state = Must(host.StopStream(0), where);
+    const StreamState state = Must(host.StopStream(50), where);
     if (state.last_status == IBV_WC_SUCCESS) Note(Departure::kSendInErrorKept);
     return state;
   }

@@ -17,6 +17,13 @@ class LandingGrantsTest : public PayloadFixture {
  protected:
   void TearDown() override { ExpectNothingHeld(); }
 
+  // Of a server that grants landings for payloads of all sizes, on any device.
+  static LinkLimits ForAllSizes() {
+    LinkLimits limits;
+    limits.leases.largest_grant_bytes = limits.max_payload_bytes;
+    return limits;
+  }
+
   Task<absl::Status> Put(size_t bytes) {
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await Filled(bytes));
     CallInfo info;
@@ -44,7 +51,7 @@ class LandingGrantsTest : public PayloadFixture {
 };
 
 TEST_F(LandingGrantsTest, TheFirstPayloadIsReadAndLaterOnesAreWritten) {
-  StartBoth();
+  StartBoth(ForAllSizes());
   for (uint64_t i = 0; i < 5; ++i) {
     ASSERT_EQ(Run(Put(10'000)), absl::OkStatus());
     EXPECT_EQ(Written(), i);
@@ -53,7 +60,7 @@ TEST_F(LandingGrantsTest, TheFirstPayloadIsReadAndLaterOnesAreWritten) {
 }
 
 TEST_F(LandingGrantsTest, AsManyAreGrantedAsWereUsedAtOnce) {
-  StartBoth();
+  StartBoth(ForAllSizes());
   ASSERT_EQ(Run(PutAtOnce(8, 5000)), absl::OkStatus());
   const uint64_t before = Written();
   ASSERT_EQ(Run(PutAtOnce(8, 5000)), absl::OkStatus());
@@ -62,7 +69,7 @@ TEST_F(LandingGrantsTest, AsManyAreGrantedAsWereUsedAtOnce) {
 }
 
 TEST_F(LandingGrantsTest, SmallPayloadsTakeNoLargeLandings) {
-  StartBoth();
+  StartBoth(ForAllSizes());
   ASSERT_EQ(Run(Put(1 << 20)), absl::OkStatus());
   ASSERT_EQ(Run(Put(4096)), absl::OkStatus());
   EXPECT_EQ(Written(), 0u);
@@ -71,8 +78,20 @@ TEST_F(LandingGrantsTest, SmallPayloadsTakeNoLargeLandings) {
   EXPECT_EQ(Written(), 2u);
 }
 
-TEST_F(LandingGrantsTest, TheBoundOfALinkHolds) {
+TEST_F(LandingGrantsTest, PayloadsOverTheLargestGrantAreRead) {
   LinkLimits limits;
+  limits.leases.largest_grant_bytes = 8192;
+  StartServer({.limits = limits});
+  StartClient();
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(Run(Put(8193)), absl::OkStatus());
+    ASSERT_EQ(Run(Put(8192)), absl::OkStatus());
+  }
+  EXPECT_EQ(Written(), 2u);
+}
+
+TEST_F(LandingGrantsTest, TheBoundOfALinkHolds) {
+  LinkLimits limits = ForAllSizes();
   limits.leases.granted_bytes_per_link = 100'000;
   StartServer({.limits = limits});
   StartClient();
@@ -97,7 +116,7 @@ TEST_F(LandingGrantsTest, EitherSideMayDoWithout) {
 
 // What lies unused in the hands of clients is asked back for a payload that finds no room.
 TEST_F(LandingGrantsTest, TheyAreTakenBackWhenMemoryIsShort) {
-  LinkLimits limits;
+  LinkLimits limits = ForAllSizes();
   limits.memory.receive_bytes = 1 << 20;
   StartServer({.limits = limits});
   StartClient();
@@ -109,7 +128,7 @@ TEST_F(LandingGrantsTest, TheyAreTakenBackWhenMemoryIsShort) {
 
 // A client that uses its landings for ever smaller payloads has all slots full of others.
 TEST_F(LandingGrantsTest, LandingsOfOtherSizesMakeRoom) {
-  StartBoth();
+  StartBoth(ForAllSizes());
   ASSERT_EQ(Run(PutAtOnce(16, 500'000)), absl::OkStatus());
   for (int i = 0; i < 20; ++i) ASSERT_EQ(Run(Put(4096)), absl::OkStatus());
   EXPECT_GE(Written(), 10u);
@@ -118,7 +137,7 @@ TEST_F(LandingGrantsTest, LandingsOfOtherSizesMakeRoom) {
 }
 
 TEST_F(LandingGrantsTest, ACallThatEndsBeforeItBeganReturnsWhatItTook) {
-  StartBoth();
+  StartBoth(ForAllSizes());
   ASSERT_EQ(Run(Put(5000)), absl::OkStatus());
   auto late = [this]() -> Task<absl::Status> {
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await Filled(5000));
@@ -142,7 +161,7 @@ TEST_F(LandingGrantsTest, ACallThatEndsBeforeItBeganReturnsWhatItTook) {
 // Calls that are given up at every stage of their payload's way leave nothing behind, and what the
 // server was given is what they sent.
 TEST_F(LandingGrantsTest, CallsThatAreGivenUpLeaveNothingBehind) {
-  StartBoth();
+  StartBoth(ForAllSizes());
   auto storm = [this]() -> Task<absl::Status> {
     TaskScope scope(client_runtime_->executor(0));
     for (int i = 0; i < 300; ++i) {

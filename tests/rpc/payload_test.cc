@@ -181,7 +181,10 @@ TEST(PayloadCopiesTest, APayloadIsCopiedOnceEachWay) {
   absl::StatusOr<std::unique_ptr<SoftDevice>> far = SoftDevice::Create({.name = "far"});
   ASSERT_TRUE(near.ok() && far.ok());
   PayloadService service;
-  std::unique_ptr<Runtime> server_runtime = *Runtime::Start({.use_device = far->get()});
+  LinkLimits limits;
+  limits.leases.largest_grant_bytes = limits.max_payload_bytes;
+  std::unique_ptr<Runtime> server_runtime =
+      *Runtime::Start({.limits = limits, .use_device = far->get()});
   std::unique_ptr<Server> server = *Server::Start(*server_runtime, {&service}, {});
   std::unique_ptr<Runtime> client_runtime = *Runtime::Start({.use_device = near->get()});
   constexpr size_t kBytes = 1 << 20;

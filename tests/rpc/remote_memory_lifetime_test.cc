@@ -38,6 +38,12 @@ class RemoteMemoryLifetimeTest : public MemoryFixture {
     EXPECT_GE(memories_.started, operations);
   }
 
+  // A loan of memory whose Buffer nobody keeps.
+  Task<absl::StatusOr<Loan>> LentPage() {
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await Zeroed(4096));
+    co_return co_await channel_->Lend(buffer.view(), kAnyAccess);
+  }
+
   // What the server does with `request` is refused by the device, and costs the link; the memory is
   // left alone.
   Task<absl::Status> ExpectAttackFails(testing::UseRequest request, const Buffer& memory) {
@@ -118,30 +124,22 @@ TEST_F(RemoteMemoryLifetimeTest, ADroppedLoanEndsByItselfAndTheLinkGoesOn) {
 
 TEST_F(RemoteMemoryLifetimeTest, WithoutAWindowADroppedLoanCostsTheLink) {
   StartWith(LeaseLevel::kRegion);
-  auto drop = [this]() -> Task<absl::Status> {
-    VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await Zeroed(4096));
-    co_return (co_await channel_->Lend(buffer.view(), kAnyAccess)).status();
-  };
-  EXPECT_EQ(Run(drop()), absl::OkStatus());
+  EXPECT_EQ(Run(LentPage()).status(), absl::OkStatus());
   ExpectNothingHeld();
   EXPECT_EQ(LinksLost(*client_runtime_), 1u);
 }
 
 TEST_F(RemoteMemoryLifetimeTest, ALoanMayBeDroppedOnAnyThreadAndAfterItsRuntime) {
   StartWith(LeaseLevel::kStrict);
-  auto lend = [this]() -> Task<absl::StatusOr<Loan>> {
-    VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await Zeroed(4096));
-    co_return co_await channel_->Lend(buffer.view(), kAnyAccess);
-  };
   {
-    absl::StatusOr<Loan> loan = Run(lend());
+    absl::StatusOr<Loan> loan = Run(LentPage());
     ASSERT_TRUE(loan.ok()) << loan.status();
     Loan moved = *std::move(loan);
     EXPECT_TRUE(moved);
   }
   ExpectNothingHeld();
   EXPECT_EQ(LinksLost(*client_runtime_), 0u);
-  absl::StatusOr<Loan> late = Run(lend());
+  absl::StatusOr<Loan> late = Run(LentPage());
   ASSERT_TRUE(late.ok()) << late.status();
   stub_.reset();
   channel_.reset();
@@ -150,11 +148,7 @@ TEST_F(RemoteMemoryLifetimeTest, ALoanMayBeDroppedOnAnyThreadAndAfterItsRuntime)
 
 TEST_F(RemoteMemoryLifetimeTest, ALoanIsEndedAndMemoryUsedOnTheirExecutorAlone) {
   StartWith(LeaseLevel::kStrict);
-  auto lend = [this]() -> Task<absl::StatusOr<Loan>> {
-    VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await Zeroed(4096));
-    co_return co_await channel_->Lend(buffer.view(), kAnyAccess);
-  };
-  absl::StatusOr<Loan> loan = Run(lend());
+  absl::StatusOr<Loan> loan = Run(LentPage());
   ASSERT_TRUE(loan.ok()) << loan.status();
   auto end = [](Loan lent) -> Task<absl::Status> { co_return co_await std::move(lent).End(); };
   EXPECT_EQ(server_runtime_->BlockOn(end(*std::move(loan))).code(),

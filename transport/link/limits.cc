@@ -70,6 +70,10 @@ absl::StatusOr<LinkLimits> DeriveLimits(const LinkLimits& wanted, const Device& 
   absl::StatusOr<LeaseLevel> level = DeriveLevel(wanted.leases.level, device);
   if (!level.ok()) return level.status();
   limits.leases.level = *level;
+  if (limits.leases.largest_grant_bytes == 0) {
+    const bool shared_memory = device.kind() == DeviceKind::kSoft;
+    limits.leases.largest_grant_bytes = shared_memory ? size_t{16} << 10 : limits.max_payload_bytes;
+  }
   const ibv_device_attr& attributes = device.attributes();
   limits.srq_depth =
       std::min(limits.srq_depth, static_cast<uint32_t>(std::max(attributes.max_srq_wr, 1)));

@@ -90,6 +90,10 @@ struct LeaseLimits {
   // written at once; on either side 0 for none: the server then reads them. Twice the payloads of
   // 1 MiB that a deep queue has in flight. (start)
   size_t granted_bytes_per_link = size_t{32} << 20;
+  // The largest payload that such memory is lent for; larger ones the server reads. 0 for what
+  // figures favour: 16 KiB where memory is shared, since a core finds in its cache what it has
+  // copied itself, and no bound elsewhere. (start)
+  size_t largest_grant_bytes = 0;
 };
 
 struct LinkLimits {

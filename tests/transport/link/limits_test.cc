@@ -38,6 +38,12 @@ TEST_F(LimitsTest, ALargeDeviceGivesWhatIsWanted) {
   EXPECT_EQ(limits.send_queue_depth, wanted_.send_queue_depth);
 }
 
+TEST_F(LimitsTest, OverSharedMemoryLandingsAreGrantedForSmallPayloadsUnlessAskedOtherwise) {
+  EXPECT_EQ(Derived().leases.largest_grant_bytes, 16384u);
+  wanted_.leases.largest_grant_bytes = 1 << 20;
+  EXPECT_EQ(Derived().leases.largest_grant_bytes, size_t{1} << 20);
+}
+
 TEST_F(LimitsTest, ADeviceWithoutSharedReceiveQueuesIsRefusedByName) {
   device_.can.srq = false;
   const absl::Status status = DeriveLimits(wanted_, device_).status();

@@ -1,17 +1,20 @@
 // RoguePeer: a peer that shakes hands correctly and then sends whatever bytes a test wants.
 //
-// It drives verbs by hand over a soft device of its own, so nothing of Verbena stands between the
-// test and the wire.
+// It drives verbs by hand over a device of its own, so nothing of Verbena stands between the test
+// and the wire.
 
 #ifndef VERBENA_TESTS_RPC_ROGUE_PEER_H_
 #define VERBENA_TESTS_RPC_ROGUE_PEER_H_
 
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "verbena/rpc/open_device.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/shard.h"
 #include "verbena/transport/connect/handshake.h"
@@ -21,7 +24,7 @@
 #include "verbena/transport/link/receive_ring.h"
 #include "verbena/transport/link/wire_format.h"
 #include "verbena/transport/link/wr_id.h"
-#include "verbena/transport/soft/soft_device.h"
+#include "verbena/transport/memory/arena.h"
 
 namespace verbena {
 
@@ -43,23 +46,42 @@ inline std::string EncodeSend(SendHeader send, const std::vector<RogueFrame>& fr
   return bytes;
 }
 
+// The RDMA device that VERBENA_DEVICE names; else the software device.
+inline std::string RogueDevice() {
+  const char* const name = std::getenv("VERBENA_DEVICE");
+  return name != nullptr && std::string(name).starts_with("rdma") ? name : "soft";
+}
+
+// Strict leases, also where they are not the default; no checksums, which no rogue computes.
+inline LinkLimits RoguesLimits() {
+  LinkLimits limits;
+  limits.leases.level = LeaseLevel::kStrict;
+  limits.payload_checksum = PayloadChecksum::kOff;
+  return limits;
+}
+
 class RoguePeer {
  public:
   static constexpr uint32_t kCredits = 8;
   static constexpr Duration kPatience = std::chrono::seconds(20);
 
-  // `runtime` lends its executor and bootstrap.
-  explicit RoguePeer(Runtime& runtime) : runtime_(runtime), limits_{} {
-    device_ = *SoftDevice::Create({.name = "rogue"});
+  // `runtime` lends its executor and bootstrap; `device` is as OpenDevice() takes it.
+  explicit RoguePeer(Runtime& runtime, const std::string& device = "soft")
+      : runtime_(runtime), limits_{}, device_(*OpenDevice(device)) {
     pd_ = PdHandle(*device_, *device_->AllocPd());
     cq_ = CqHandle(*device_, *device_->CreateCq(1024, nullptr, nullptr));
     receives_ = *ReceiveRing::Create(*device_, pd_.get(), 64, limits_.eager_bytes);
     receives_->set_needed(64);
     EXPECT_EQ(receives_->Post(), absl::OkStatus());
-    address_ = *ReadPortAddress(*device_, {});
-    qp_ = *CreateLinkQp(*device_, pd_.get(), cq_.get(), receives_->srq(), limits_, 4096, address_);
+    address_ = *ReadPortAddress(*device_, device_->default_port());
+    qp_ = *CreateLinkQp(*device_, pd_.get(), cq_.get(), receives_->srq(), limits_, 0, address_);
+    posted_ = *Arena::Create(*device_, pd_.get(), kPostedBytes, 0);
   }
   ~RoguePeer() { EXPECT_EQ(Run(DropStream()), absl::OkStatus()); }
+
+  // Whether memory windows check what a peer does with them. Where they do not (docs/devices.md)
+  // SEND_WITH_INV is no part of the protocol, and some attacks work.
+  bool windows_checked() const { return device_->capabilities().windows_checked; }
 
   // As a client; one that never says that it is ready, unless it `confirms`.
   void ConnectTo(const std::string& address, bool confirms = true) {
@@ -79,6 +101,14 @@ class RoguePeer {
     request.opcode = IBV_WR_SEND_WITH_INV;
     request.invalidate_rkey = rkey;
     Post(request, bytes);
+  }
+  // The last word on memory whose key is `rkey`, as a correct peer says it.
+  void SendEnding(const std::string& bytes, uint32_t rkey) {
+    if (windows_checked()) {
+      SendInvalidating(bytes, rkey);
+    } else {
+      Send(bytes);
+    }
   }
   // Writes into the peer's memory, and says how that ended. What was posted before has ended by
   // then.
@@ -135,12 +165,20 @@ class RoguePeer {
   static constexpr uint64_t kWrite = ~uint64_t{0};
   static constexpr uint64_t kOther = kWrite - 1;
 
+  // What is posted stays as it is until as much has been posted again: longer than the device reads
+  // it.
+  static constexpr size_t kPostedBytes = 1 << 20;
+
   void Post(ibv_send_wr request, const std::string& bytes) {
-    ibv_sge element = {reinterpret_cast<uintptr_t>(bytes.data()),
-                       static_cast<uint32_t>(bytes.size()), 0};
+    ASSERT_LE(bytes.size(), kPostedBytes);
+    if (posted_bytes_ + bytes.size() > kPostedBytes) posted_bytes_ = 0;
+    char* copy = posted_.data() + std::exchange(posted_bytes_, posted_bytes_ + bytes.size());
+    std::memcpy(copy, bytes.data(), bytes.size());
+    ibv_sge element = {reinterpret_cast<uintptr_t>(copy), static_cast<uint32_t>(bytes.size()),
+                       posted_.lkey()};
     request.sg_list = &element;
     request.num_sge = 1;
-    request.send_flags = IBV_SEND_INLINE | IBV_SEND_SIGNALED;
+    request.send_flags = IBV_SEND_SIGNALED;
     if (request.wr_id == 0) request.wr_id = kOther;
     ibv_send_wr* refused = nullptr;
     EXPECT_EQ(ibv_post_send(qp_.get(), &request, &refused), 0);
@@ -153,6 +191,9 @@ class RoguePeer {
 
   LinkParameters Mine() const {
     LinkParameters mine;
+    mine.kind = address_.kind;
+    mine.lid = address_.lid;
+    mine.mtu_bytes = 128u << address_.active_mtu;
     std::memcpy(mine.gid.data(), address_.gid.raw, mine.gid.size());
     mine.qp_number = qp_->qp_num;
     mine.credit_grant = kCredits;
@@ -161,9 +202,7 @@ class RoguePeer {
   }
 
   absl::Status ConnectQp(const LinkParameters& peer) {
-    RemoteQp remote{.qpn = peer.qp_number, .psn = peer.packet_sequence_number, .mtu = IBV_MTU_4096};
-    std::memcpy(remote.gid.raw, peer.gid.data(), peer.gid.size());
-    return ConnectLinkQp(*device_, qp_.get(), address_, 0, remote);
+    return ConnectLinkQp(*device_, qp_.get(), address_, 0, RemoteQpOf(peer));
   }
 
   Task<absl::Status> Offer(std::string address, bool confirms) {
@@ -199,8 +238,10 @@ class RoguePeer {
 
   Runtime& runtime_;
   const LinkLimits limits_;
-  std::unique_ptr<SoftDevice> device_;
+  const std::unique_ptr<Device> device_;
   PdHandle pd_;
+  Arena posted_;
+  size_t posted_bytes_ = 0;
   CqHandle cq_;
   std::unique_ptr<ReceiveRing> receives_;
   PortAddress address_;

@@ -93,18 +93,7 @@ HandshakeOptions Endpoint::MyOptions() const {
 }
 
 absl::Status Endpoint::ConnectQp(Link& link, uint32_t psn, const LinkParameters& peer) {
-  RemoteQp remote;
-  remote.qpn = peer.qp_number;
-  remote.psn = peer.packet_sequence_number;
-  std::memcpy(remote.gid.raw, peer.gid.data(), peer.gid.size());
-  remote.lid = peer.lid;
-  remote.max_reads = peer.max_reads;
-  // The handshake admits the five sizes that verbs know, 256 to 4096.
-  for (remote.mtu = IBV_MTU_256;
-       (128u << remote.mtu) < peer.mtu_bytes && remote.mtu < IBV_MTU_4096;) {
-    remote.mtu = static_cast<ibv_mtu>(remote.mtu + 1);
-  }
-  return ConnectLinkQp(context_.device(), link.qp_.get(), address_, psn, remote);
+  return ConnectLinkQp(context_.device(), link.qp_.get(), address_, psn, RemoteQpOf(peer));
 }
 
 ConnectableQp Endpoint::Connectable(const Link& link, const LinkParameters& peer) {

@@ -1,6 +1,7 @@
 #include "verbena/transport/link/qp_setup.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "fmt/format.h"
 
@@ -20,6 +21,21 @@ LinkKind KindOf(Device& device, const ibv_port_attr& port, bool roce_v1) {
 }
 
 }  // namespace
+
+RemoteQp RemoteQpOf(const LinkParameters& peer) {
+  RemoteQp remote;
+  remote.qpn = peer.qp_number;
+  remote.psn = peer.packet_sequence_number;
+  std::memcpy(remote.gid.raw, peer.gid.data(), peer.gid.size());
+  remote.lid = peer.lid;
+  remote.max_reads = peer.max_reads;
+  // The handshake admits the five sizes that verbs know, 256 to 4096.
+  for (remote.mtu = IBV_MTU_256;
+       (128u << remote.mtu) < peer.mtu_bytes && remote.mtu < IBV_MTU_4096;) {
+    remote.mtu = static_cast<ibv_mtu>(remote.mtu + 1);
+  }
+  return remote;
+}
 
 absl::StatusOr<PortAddress> ReadPortAddress(Device& device, const DevicePort& wanted) {
   const uint8_t port = wanted.port;

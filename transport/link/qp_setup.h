@@ -42,6 +42,9 @@ struct RemoteQp {
   uint8_t max_reads = 1;
 };
 
+// `peer` as the handshake admitted it.
+RemoteQp RemoteQpOf(const LinkParameters& peer);
+
 // Reads the attributes of the port. UNAVAILABLE when it is not active.
 absl::StatusOr<PortAddress> ReadPortAddress(Device& device, const DevicePort& wanted);
 

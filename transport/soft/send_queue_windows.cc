@@ -23,6 +23,8 @@ constexpr Duration kPatientLook = std::chrono::milliseconds(1);
 bool SendQueue::IsSoundWindowWr(const ibv_send_wr& wr) const {
   if (wr.num_sge != 0) return false;
   if (wr.opcode == IBV_WR_LOCAL_INV) return true;
+  // A binding has none, and rxe's provider refuses one.
+  if (wr.imm_data != 0) return false;
   const ibv_mw* window = wr.bind_mw.mw;
   const ibv_mr* region = wr.bind_mw.bind_info.mr;
   return window != nullptr && window->type == IBV_MW_TYPE_2 && window->context == qp_.context &&

@@ -157,6 +157,19 @@ TEST_F(LeasesTest, ALoanThatWasAbandonedLosesItsWindowInTimeAndACallsLeaseItsLin
   (void)table.TakeAll();
 }
 
+// Work requests are reused: a device may refuse a binding that says what an invalidation said.
+TEST_F(LeasesTest, ABindingSaysNothingOfTheInvalidationWhoseRequestItReuses) {
+  StartWith(LeaseLevel::kStrict);
+  for (int i = 1; i <= 3; ++i) {
+    const uint64_t doorbells = link_->stats().doorbells;
+    Lease& lease = Granted();
+    PollUntil([&] { return link_->stats().doorbells > doorbells || !link_->open(); });
+    ASSERT_TRUE(link_->open());
+    link_->EndLease(lease, &listener_);
+    PollUntil([&] { return listener_.ended == i; });
+  }
+}
+
 TEST_F(LeasesTest, ALeaseOfARegionIsItsKeyAndEndsAtOnce) {
   StartWith(LeaseLevel::kRegion);
   for (int i = 1; i <= 100; ++i) {

@@ -26,6 +26,7 @@
 #include "verbena/benchmarks/harness/server_process.h"
 #include "verbena/benchmarks/payload/payload_client.h"
 #include "verbena/benchmarks/payload/payload_server.h"
+#include "verbena/benchmarks/payload/variant.h"
 #include "verbena/benchmarks/rpc/drive.h"
 
 namespace verbena::benchmarks {
@@ -37,43 +38,14 @@ constexpr char kHelp[] =
 
 constexpr char kOwnOptionsHelp[] =
     "  --direction D[,D]    read, write (default both)\n"
-    "  --variant V[,V]      strict, adaptive, region, crc, granted, ungranted (all by default),\n"
-    "                       auto: how payloads are protected, and whether executors sleep;\n"
-    "                       granted, ungranted: payloads of requests of every size, or of none,\n"
-    "                       are written to landings granted ahead, else read by the server\n"
     "  --floor-only         the floor by itself\n"
     "  --no-floor           without it, for devices that have another\n"
     "(bytes of payload are multiples of 8; default 4096,65536,1048576,16777216, in flight "
     "1,4,16)\n";
 
-// For which payloads of requests landings are granted ahead.
-enum class Grants { kAuto, kAll, kNone };
-
-// How payloads are protected and waited for.
-struct Variant {
-  std::string name;
-  LeaseLevel leases = LeaseLevel::kStrict;
-  PayloadChecksum checksum = PayloadChecksum::kOff;
-  ExecutorMode mode = ExecutorMode::kBusy;
-  Grants grants = Grants::kAuto;  // by which only writes differ
-};
-
-const std::vector<Variant>& Variants() {
-  static const std::vector<Variant> variants = {
-      {.name = "strict"},
-      {.name = "adaptive", .mode = ExecutorMode::kAdaptive},
-      {.name = "region", .leases = LeaseLevel::kRegion},
-      {.name = "crc", .checksum = PayloadChecksum::kOn},
-      {.name = "granted", .grants = Grants::kAll},
-      {.name = "ungranted", .grants = Grants::kNone},
-      {.name = "auto", .leases = LeaseLevel::kAuto, .checksum = PayloadChecksum::kAuto},
-  };
-  return variants;
-}
-
 struct PayloadOptions {
   Options common;
-  std::vector<Variant> variants;
+  std::vector<Variant> variants = DefaultVariants();
   std::vector<CopyDirection> directions = {CopyDirection::kToClient, CopyDirection::kToServer};
   bool floor_only = false;
   bool no_floor = false;
@@ -92,23 +64,8 @@ absl::Status ParseDirections(const std::string& text, std::vector<CopyDirection>
   return absl::OkStatus();
 }
 
-absl::Status ParseVariants(const std::string& text, std::vector<Variant>& chosen) {
-  chosen.clear();
-  for (const std::string& word : std::vector<std::string>(absl::StrSplit(text, ','))) {
-    const auto found = std::find_if(Variants().begin(), Variants().end(),
-                                    [&](const Variant& variant) { return variant.name == word; });
-    if (found == Variants().end()) {
-      return absl::InvalidArgumentError(
-          fmt::format("--variant is '{}'; see --help for those there are", word));
-    }
-    chosen.push_back(*found);
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<PayloadOptions> Parse(int argc, char** argv) {
   PayloadOptions options;
-  options.variants.assign(Variants().begin(), Variants().end() - 1);
   std::vector<std::string> rest;
   absl::StatusOr<Options> common = ParseOptions(argc, argv, rest, PayloadDefaults());
   if (!common.ok()) return common.status();
@@ -121,9 +78,9 @@ absl::StatusOr<PayloadOptions> Parse(int argc, char** argv) {
     } else if (rest[i] == "--no-floor") {
       options.no_floor = true;
     } else if (rest[i] == "--variant" && i + 1 < rest.size()) {
-      if (absl::Status status = ParseVariants(rest[++i], options.variants); !status.ok()) {
-        return status;
-      }
+      absl::StatusOr<std::vector<Variant>> variants = ParseVariants(rest[++i]);
+      if (!variants.ok()) return variants.status();
+      options.variants = *std::move(variants);
     } else if (rest[i] == "--direction" && i + 1 < rest.size()) {
       if (absl::Status status = ParseDirections(rest[++i], options.directions); !status.ok()) {
         return status;
@@ -180,19 +137,9 @@ absl::Status MeasureFloorAlone(const PayloadOptions& options, const TwoCores& co
   });
 }
 
-RuntimeOptions RuntimeOf(const Variant& variant, const PayloadOptions& options, int core) {
-  RuntimeOptions runtime{.mode = variant.mode, .cpus = {core}, .threads = false};
-  runtime.limits.leases.level = variant.leases;
-  runtime.limits.payload_checksum = variant.checksum;
-  if (variant.grants == Grants::kAll) {
-    runtime.limits.leases.largest_grant_bytes = runtime.limits.max_payload_bytes;
-  }
-  if (variant.grants == Grants::kNone) runtime.limits.leases.granted_bytes_per_link = 0;
-  // Every call in flight can have its payload, at either end.
-  const size_t bytes =
-      2 * CopyFloor::BytesFor(options.common.sizes, options.common.outstanding) + (64U << 20);
-  runtime.limits.memory = {.send_bytes = bytes, .receive_bytes = bytes, .landing_bytes = bytes};
-  return runtime;
+// Every call in flight can have its payload, at either end.
+size_t PayloadBytes(const Options& options) {
+  return 2 * CopyFloor::BytesFor(options.sizes, options.outstanding) + (64U << 20);
 }
 
 // One process's view of both, while a variant is measured.
@@ -235,13 +182,14 @@ absl::Status MeasurePoint(const Sides& sides, double seconds, PayloadPoint& poin
 
 absl::Status MeasureVariant(const Variant& variant, const PayloadOptions& options,
                             const TwoCores& cores, CopyFloor& floor, Report& report) {
+  const size_t bytes = PayloadBytes(options.common);
   absl::StatusOr<ServerProcess> server =
       ServerProcess::Start("payload_bench", [&](const Ready& ready) {
-        return RunPayloadServer(RuntimeOf(variant, options, cores.server), floor, ready);
+        return RunPayloadServer(RuntimeOf(variant, bytes, cores.server), floor, ready);
       });
   if (!server.ok()) return server.status();
   absl::StatusOr<std::unique_ptr<PayloadClient>> client =
-      PayloadClient::Connect(RuntimeOf(variant, options, cores.client), server->address());
+      PayloadClient::Connect(RuntimeOf(variant, bytes, cores.client), server->address());
   if (!client.ok()) return client.status();
   const Sides sides{**client, server->pid(), options.no_floor ? nullptr : &floor};
   PayloadOptions measured = options;
@@ -249,10 +197,8 @@ absl::Status MeasureVariant(const Variant& variant, const PayloadOptions& option
   return ForEachPoint(measured, [&](PayloadPoint point) {
     absl::Status status = MeasurePoint(sides, options.common.seconds, point);
     if (!status.ok()) return status;
-    // Adaptive executors are told by the mode.
-    const bool busy = variant.mode == ExecutorMode::kBusy;
-    PrintPayloadRow(point.ToRow("payload", busy ? "_" + variant.name : "_strict",
-                                WireName((*client)->runtime()), busy ? "busy" : "adaptive"),
+    PrintPayloadRow(point.ToRow("payload", "_" + variant.name, WireName((*client)->runtime()),
+                                ModeName(variant.mode)),
                     report);
     return absl::OkStatus();
   });
@@ -283,7 +229,8 @@ int Main(int argc, char** argv) {
     fmt::print(stderr, "payload_bench: {}\n", std::string(options.status().message()));
     return 2;
   }
-  if (options->help) return fmt::print("{}{}{}", kHelp, kOptionsHelp, kOwnOptionsHelp), 0;
+  if (options->help)
+    return fmt::print("{}{}{}{}", kHelp, kOptionsHelp, kVariantHelp, kOwnOptionsHelp), 0;
   if (absl::Status status = Run(*options); !status.ok()) {
     fmt::print(stderr, "payload_bench: {}\n", status.ToString());
     return 1;

@@ -69,15 +69,16 @@ class CallsTest(unittest.TestCase):
 
     def test_the_floor_can_be_left_out(self):
         row, = run("--size", "4096", "--outstanding", "2", "--direction", "read",
-                   "--variant", "auto", "--no-floor")[0]
-        self.assertEqual("payload_read_auto", row["bench"])
+                   "--variant", "auto:event", "--no-floor")[0]
+        self.assertEqual(("payload_read_auto", "event"), (row["bench"], row["mode"]))
         self.assertIsNone(row["floor_p50_us"])
 
 
 class ArgumentsTest(unittest.TestCase):
     def test_what_it_does_not_understand_is_named(self):
         for words, named in ((("--size", "12"), "12"), (("--direction", "up"), "up"),
-                             (("--speed", "9"), "--speed"), (("--variant", "safe"), "safe")):
+                             (("--speed", "9"), "--speed"), (("--variant", "safe"), "safe"),
+                             (("--variant", "auto:often"), "auto:often")):
             status, said = refusal(*words)
             self.assertEqual(2, status)
             self.assertIn(named, said)

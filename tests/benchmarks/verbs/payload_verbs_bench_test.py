@@ -5,11 +5,13 @@ import argparse
 import os
 import sys
 import unittest
+from unittest import mock
 
 sys.path[:0] = [os.path.abspath("tests/repository"), os.path.abspath("benchmarks/verbs"),
                 os.path.abspath("benchmarks/peers")]
 import case_report
 import payload_verbs_bench
+import verbs_bench
 
 
 def row(gb_per_s):
@@ -40,6 +42,17 @@ class RowsTest(unittest.TestCase):
         command = payload_verbs_bench.floor_command(options, 4096, 1)
         self.assertIn("-R", command)
         self.assertNotIn("-x", command)
+
+    def test_a_floor_of_nothing_is_measured_again_and_refused_in_the_end(self):
+        said = " #bytes\n 4096       1000           {0}              {0}\t\t     0.1\n"
+        def bandwidth(*figures):
+            answers = [said.format(figure) for figure in figures]
+            with mock.patch.object(verbs_bench, "between_two_processes", side_effect=answers):
+                return payload_verbs_bench.write_bandwidth(
+                    argparse.Namespace(**vars(self.options), address="127.0.0.1"), (0, 1), 4096, 1)
+        self.assertAlmostEqual(0.065536, bandwidth("0.00", "62.50"))
+        with self.assertRaisesRegex(RuntimeError, "measures nothing"):
+            bandwidth("0.00", "0.00", "0.00")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,53 @@
+// Variant: how payloads are protected, moved and waited for, as --variant names it.
+
+#ifndef VERBENA_BENCHMARKS_PAYLOAD_VARIANT_H_
+#define VERBENA_BENCHMARKS_PAYLOAD_VARIANT_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "verbena/rpc/runtime.h"
+#include "verbena/transport/executor/executor_options.h"
+#include "verbena/transport/link/limits.h"
+
+namespace verbena::benchmarks {
+
+// For which payloads of requests landings are granted ahead.
+enum class Grants { kAuto, kAll, kNone };
+
+struct Variant {
+  std::string name;
+  LeaseLevel leases = LeaseLevel::kStrict;
+  PayloadChecksum checksum = PayloadChecksum::kOff;
+  Grants grants = Grants::kAuto;  // by which only writes differ
+  ExecutorMode mode = ExecutorMode::kBusy;
+};
+
+inline constexpr char kVariantHelp[] =
+    "  --variant V[,V]      NAME or NAME:MODE (default strict,strict:adaptive,region,crc,granted,\n"
+    "                       ungranted). NAME tells how payloads are protected and moved:\n"
+    "                         strict     by memory windows, without checksums\n"
+    "                         region     by promises, without checksums\n"
+    "                         crc        as strict, with checksums\n"
+    "                         granted    as strict, and the client writes all payloads\n"
+    "                         ungranted  as strict, and the server reads all payloads\n"
+    "                         auto       as LinkLimits chooses for the device\n"
+    "                         plain      so too, without checksums\n"
+    "                       MODE is that of the executors: busy (default), adaptive, event\n";
+
+// `text` as above. InvalidArgument names the word that is none of these.
+absl::StatusOr<std::vector<Variant>> ParseVariants(const std::string& text);
+
+std::vector<Variant> DefaultVariants();
+
+// As in --variant.
+std::string ModeName(ExecutorMode mode);
+
+// Limits and mode of a runtime that is pinned to `core` and may hold `bytes` of payloads of each
+// kind.
+RuntimeOptions RuntimeOf(const Variant& variant, size_t bytes, int core);
+
+}  // namespace verbena::benchmarks
+
+#endif  // VERBENA_BENCHMARKS_PAYLOAD_VARIANT_H_

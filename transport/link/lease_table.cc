@@ -182,7 +182,8 @@ uint32_t LeaseTable::Prepare(uint32_t slots) {
     ibv_send_wr& request = requests_[prepared_++];
     request.opcode = IBV_WR_BIND_MW;
     request.send_flags = 0;
-    // Shares its place with the key of an invalidation, and rxe's provider refuses a binding with one.
+    // Shares its place with the key of an invalidation, and rxe's provider refuses a binding with
+    // one.
     request.imm_data = 0;
     request.bind_mw = {
         .mw = lease->window_->mw.get(), .rkey = lease->terms_.rkey, .bind_info = lease->binding_};

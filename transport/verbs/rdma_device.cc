@@ -16,6 +16,7 @@
 #include "verbena/transport/verbs/port_info.h"
 #include "verbena/transport/verbs/probe.h"
 #include "verbena/transport/verbs/siw_queues.h"
+#include "verbena/transport/verbs/siw_sigpipe.h"
 #include "verbena/transport/verbs/verbs_call.h"
 
 namespace verbena {
@@ -122,6 +123,7 @@ absl::Status RdmaDevice::Initialize() {
   if (!status.ok()) return status;
   capabilities_ = ProbeCapabilities(*this);
   queue_key_cover_ = CoverSiwQueueKey(*this);
+  IgnoreSiwSigpipe(*this);
   return absl::OkStatus();
 }
 

@@ -1,5 +1,7 @@
 #include "verbena/transport/verbs/rdma_device.h"
 
+#include <signal.h>
+
 #include <memory>
 #include <set>
 #include <string>
@@ -7,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "verbena/transport/verbs/siw.h"
 
 namespace verbena {
 namespace {
@@ -44,6 +47,42 @@ TEST(RdmaDeviceTest, EveryListedDeviceThatOpensReportsItself) {
     EXPECT_FALSE((*device)->QueryPort(255).ok());
     EXPECT_EQ((*device)->GetAsyncEvent().status().code(), absl::StatusCode::kUnavailable);
   }
+}
+
+// Restores what SIGPIPE does.
+class SigpipeTest : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_EQ(sigaction(SIGPIPE, nullptr, &before_), 0); }
+  void TearDown() override { ASSERT_EQ(sigaction(SIGPIPE, &before_, nullptr), 0); }
+
+  // What is done with it once every device has been opened, when it was `handler` before.
+  static void (*AfterOpening(void (*handler)(int)))(int) {
+    struct sigaction action = {};
+    action.sa_handler = handler;
+    EXPECT_EQ(sigaction(SIGPIPE, &action, nullptr), 0);
+    for (const RdmaDeviceInfo& info : RdmaDevice::List()) {
+      EXPECT_TRUE(RdmaDevice::Open(info.name).ok());
+    }
+    EXPECT_EQ(sigaction(SIGPIPE, nullptr, &action), 0);
+    return action.sa_handler;
+  }
+  static bool HasSiw() {
+    for (const RdmaDeviceInfo& info : RdmaDevice::List()) {
+      if (IsSiw(**RdmaDevice::Open(info.name))) return true;
+    }
+    return false;
+  }
+
+  struct sigaction before_ = {};
+};
+
+TEST_F(SigpipeTest, PostingToASiwPeerThatIsGoneDoesNotEndTheProcess) {
+  EXPECT_EQ(AfterOpening(SIG_DFL), HasSiw() ? SIG_IGN : SIG_DFL);
+}
+
+TEST_F(SigpipeTest, WhatTheApplicationHasChosenStays) {
+  const auto handler = [](int) {};
+  EXPECT_EQ(AfterOpening(handler), static_cast<void (*)(int)>(handler));
 }
 
 }  // namespace

@@ -1,0 +1,15 @@
+// Soft-iWARP: which devices are its, for what its kernel module and its provider get wrong.
+
+#ifndef VERBENA_TRANSPORT_VERBS_SIW_H_
+#define VERBENA_TRANSPORT_VERBS_SIW_H_
+
+#include "verbena/transport/device/device.h"
+
+namespace verbena {
+
+// By its vendor, in the kernel's include/uapi/rdma/siw-abi.h: SIW_VENDOR_ID.
+inline bool IsSiw(const Device& device) { return device.attributes().vendor_id == 0x626d74; }
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_VERBS_SIW_H_

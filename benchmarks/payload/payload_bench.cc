@@ -147,6 +147,7 @@ struct Sides {
   PayloadClient& client;
   pid_t server;
   CopyFloor* floor;  // nullptr: none is wanted
+  bool one_sided;
 };
 
 absl::Status MeasureFloorBeside(const Sides& sides, PayloadPoint& point, bool counts) {
@@ -162,7 +163,8 @@ absl::Status MeasurePoint(const Sides& sides, double seconds, PayloadPoint& poin
   const CopySlice& like = point.floor_slice();
   BlockSlice slice{.direction = like.direction,
                    .size = static_cast<size_t>(like.size),
-                   .outstanding = like.outstanding};
+                   .outstanding = like.outstanding,
+                   .one_sided = sides.one_sided};
   BlockSlice verifying = slice;
   verifying.duration /= 10;
   verifying.stamps = Stamps::kAllWords;
@@ -191,7 +193,8 @@ absl::Status MeasureVariant(const Variant& variant, const PayloadOptions& option
   absl::StatusOr<std::unique_ptr<PayloadClient>> client =
       PayloadClient::Connect(RuntimeOf(variant, bytes, cores.client), server->address());
   if (!client.ok()) return client.status();
-  const Sides sides{**client, server->pid(), options.no_floor ? nullptr : &floor};
+  const Sides sides{**client, server->pid(), options.no_floor ? nullptr : &floor,
+                    variant.one_sided};
   PayloadOptions measured = options;
   if (variant.grants != Grants::kAuto) std::erase(measured.directions, CopyDirection::kToClient);
   return ForEachPoint(measured, [&](PayloadPoint point) {

@@ -21,7 +21,10 @@ absl::StatusOr<std::unique_ptr<PayloadClient>> PayloadClient::Connect(const Runt
 }
 
 PayloadClient::PayloadClient(std::unique_ptr<Runtime> runtime, const std::string& address)
-    : runtime_(std::move(runtime)), channel_(*runtime_, address), stub_(channel_) {}
+    : runtime_(std::move(runtime)),
+      channel_(*runtime_, address),
+      stub_(channel_),
+      remote_(channel_, stub_) {}
 
 absl::StatusOr<PayloadSample> PayloadClient::RunSlice(const BlockSlice& slice) {
   absl::Status status = runtime_->BlockOn(Allocate(slice));
@@ -29,6 +32,9 @@ absl::StatusOr<PayloadSample> PayloadClient::RunSlice(const BlockSlice& slice) {
   latencies_.Clear();
   PayloadSample sample;
   Drive(*runtime_, Workers(slice, status, sample));
+  if (status.ok() && slice.one_sided && slice.direction == CopyDirection::kToServer) {
+    status = runtime_->BlockOn(CompareRemote(slice.stamps));
+  }
   if (!status.ok()) return status;
   return sample;
 }
@@ -39,6 +45,24 @@ Task<absl::Status> PayloadClient::Allocate(const BlockSlice& slice) {
   for (Buffer& block : blocks_) {
     if (block) continue;
     VERBENA_CO_ASSIGN_OR_RETURN(block, co_await channel_.AllocateBuffer(slice.size));
+  }
+  if (!slice.one_sided) co_return absl::OkStatus();
+  VERBENA_CO_RETURN_IF_ERROR(co_await remote_.Borrow(blocks_.size(), slice.size));
+  if (slice.direction == CopyDirection::kToServer) co_return absl::OkStatus();
+  co_return co_await WriteRemote();
+}
+
+Task<absl::Status> PayloadClient::WriteRemote() {
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    VERBENA_CO_RETURN_IF_ERROR(
+        co_await remote_.Write(i, blocks_[i], next_number_++, Stamps::kAllWords));
+  }
+  co_return absl::OkStatus();
+}
+
+Task<absl::Status> PayloadClient::CompareRemote(Stamps stamps) {
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    VERBENA_CO_RETURN_IF_ERROR(co_await remote_.Read(i, blocks_[i], stamps));
   }
   co_return absl::OkStatus();
 }
@@ -51,7 +75,7 @@ Task<void> PayloadClient::Workers(const BlockSlice& slice, absl::Status& status,
       start + static_cast<uint64_t>(std::chrono::nanoseconds(slice.duration).count());
   {
     TaskScope scope(runtime_->executor(0));
-    for (Buffer& block : blocks_) scope.Spawn(Worker(slice, block, until, status));
+    for (size_t i = 0; i < blocks_.size(); ++i) scope.Spawn(Worker(slice, i, until, status));
     co_await scope.Join();
   }
   const double seconds = static_cast<double>(NowNs() - start) / 1e9;
@@ -62,26 +86,35 @@ Task<void> PayloadClient::Workers(const BlockSlice& slice, absl::Status& status,
   sample.p99_ns = latencies_.PercentileNs(99);
 }
 
-Task<void> PayloadClient::Worker(const BlockSlice& slice, Buffer& block, uint64_t until_ns,
+Task<void> PayloadClient::Worker(const BlockSlice& slice, size_t index, uint64_t until_ns,
                                  absl::Status& status) {
   bench::Block what;
   what.set_bytes(slice.size);
   what.set_all_words(slice.stamps == Stamps::kAllWords);
-  // One call at least, however short the slice.
+  // One at least, however short the slice.
   uint64_t began = NowNs();
   do {
     what.set_number(next_number_++);
-    absl::Status called = slice.direction == CopyDirection::kToClient
-                              ? co_await Read(what, block, slice.stamps)
-                              : co_await Write(what, block, slice.stamps);
-    if (!called.ok()) {
-      status = std::move(called);
+    absl::Status moved = co_await Move(slice, index, what);
+    if (!moved.ok()) {
+      status = std::move(moved);
       co_return;
     }
     const uint64_t ended = NowNs();
     latencies_.Record(ended - began);
     began = ended;
   } while (began < until_ns && status.ok());
+}
+
+Task<absl::Status> PayloadClient::Move(const BlockSlice& slice, size_t index,
+                                       const bench::Block& what) {
+  Buffer& block = blocks_[index];
+  const bool reads = slice.direction == CopyDirection::kToClient;
+  if (slice.one_sided) {
+    return reads ? remote_.Read(index, block, slice.stamps)
+                 : remote_.Write(index, block, what.number(), slice.stamps);
+  }
+  return reads ? Read(what, block, slice.stamps) : Write(what, block, slice.stamps);
 }
 
 Task<absl::Status> PayloadClient::Read(const bench::Block& what, Buffer& block, Stamps stamps) {

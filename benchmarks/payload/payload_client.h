@@ -1,5 +1,5 @@
 // The calling side of payload_bench: slices of calls that read or write payloads, whose stamps are
-// new in each call and compared where they arrive.
+// new in each call and compared where they arrive; or of one-sided operations in their place.
 
 #ifndef VERBENA_BENCHMARKS_PAYLOAD_PAYLOAD_CLIENT_H_
 #define VERBENA_BENCHMARKS_PAYLOAD_PAYLOAD_CLIENT_H_
@@ -17,6 +17,7 @@
 #include "verbena/benchmarks/floor/payload_table.h"
 #include "verbena/benchmarks/harness/latency_histogram.h"
 #include "verbena/benchmarks/harness/stamps.h"
+#include "verbena/benchmarks/payload/remote_blocks.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/transport/memory/buffer.h"
@@ -29,6 +30,7 @@ struct BlockSlice {
   int outstanding = 1;
   Duration duration = std::chrono::milliseconds(kPayloadSliceMs);
   Stamps stamps = Stamps::kPages;
+  bool one_sided = false;
 };
 
 // Owns a runtime without threads: the calling thread runs its executor for the length of a slice.
@@ -39,7 +41,7 @@ class PayloadClient {
 
   const Runtime& runtime() const { return *runtime_; }
 
-  // Each call in flight has one Buffer, lent to it and taken back. What the server used of its
+  // Each operation in flight has one Buffer, lent to it and taken back. What the server used of its
   // processor is left for the caller to add.
   absl::StatusOr<PayloadSample> RunSlice(const BlockSlice& slice);
   absl::Status ServeFloorSlice();
@@ -49,14 +51,20 @@ class PayloadClient {
 
   Task<absl::Status> Allocate(const BlockSlice& slice);
   Task<void> Workers(const BlockSlice& slice, absl::Status& status, PayloadSample& sample);
-  Task<void> Worker(const BlockSlice& slice, Buffer& block, uint64_t until_ns,
-                    absl::Status& status);
+  Task<void> Worker(const BlockSlice& slice, size_t index, uint64_t until_ns, absl::Status& status);
+  // One operation with block `index`; `what` lives until the Task has ended.
+  VERBENA_CORO_WRAPPER Task<absl::Status> Move(const BlockSlice& slice, size_t index,
+                                               const bench::Block& what);
+  // Block by block; what one-sided slices are to read, and that those that wrote did so.
+  Task<absl::Status> WriteRemote();
+  Task<absl::Status> CompareRemote(Stamps stamps);
   Task<absl::Status> Read(const bench::Block& what, Buffer& block, Stamps stamps);
   Task<absl::Status> Write(const bench::Block& what, Buffer& block, Stamps stamps);
 
   const std::unique_ptr<Runtime> runtime_;
   Channel channel_;
   bench::PayloadBench::Stub stub_;
+  RemoteBlocks remote_;
   std::vector<Buffer> blocks_;
   uint64_t next_number_ = 0;
   LatencyHistogram latencies_;

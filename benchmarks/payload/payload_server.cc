@@ -2,10 +2,12 @@
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "benchmarks/payload/payload_bench.verbena.pb.h"
 #include "verbena/benchmarks/harness/stamps.h"
+#include "verbena/rpc/loan.h"
 #include "verbena/rpc/server.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/executor/executor.h"
@@ -39,6 +41,25 @@ class PayloadService final : public bench::PayloadBench::Service {
     co_return absl::OkStatus();
   }
 
+  Task<absl::Status> Lend(ServerContext& context, const bench::Blocks& wanted,
+                          bench::LentBlocks& lent) override {
+    while (!loans_.empty()) {
+      Loan loan = std::move(loans_.back());
+      loans_.pop_back();
+      VERBENA_CO_RETURN_IF_ERROR(co_await std::move(loan).End());
+    }
+    lent_.clear();
+    for (uint64_t i = 0; i < wanted.count(); ++i) {
+      VERBENA_CO_ASSIGN_OR_RETURN(Buffer block, co_await context.AllocateBuffer(wanted.bytes()));
+      VERBENA_CO_ASSIGN_OR_RETURN(
+          Loan loan, co_await context.Lend(block.view(), LeaseAccess::kRead | LeaseAccess::kWrite));
+      *lent.add_blocks() = loan.handle();
+      lent_.push_back(std::move(block));
+      loans_.push_back(std::move(loan));
+    }
+    co_return absl::OkStatus();
+  }
+
   Task<absl::Status> ServeFloorSlice(ServerContext&, const bench::Nothing&,
                                      bench::Nothing&) override {
     executor_.Stop();
@@ -47,6 +68,8 @@ class PayloadService final : public bench::PayloadBench::Service {
 
  private:
   Executor& executor_;
+  std::vector<Buffer> lent_;
+  std::vector<Loan> loans_;
 };
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace verbena::benchmarks {
 namespace {
 
-constexpr char kDefault[] = "strict,strict:adaptive,region,crc,granted,ungranted";
+constexpr char kDefault[] = "strict,strict:adaptive,region,crc,granted,ungranted,one_sided";
 
 constexpr std::array<std::pair<const char*, ExecutorMode>, 3> kModes = {
     {{"busy", ExecutorMode::kBusy},
@@ -26,6 +26,7 @@ const std::vector<Variant>& Named() {
       {.name = "crc", .checksum = PayloadChecksum::kOn},
       {.name = "granted", .grants = Grants::kAll},
       {.name = "ungranted", .grants = Grants::kNone},
+      {.name = "one_sided", .one_sided = true},
       {.name = "auto", .leases = LeaseLevel::kAuto, .checksum = PayloadChecksum::kAuto},
       {.name = "plain", .leases = LeaseLevel::kAuto},
   };

@@ -22,16 +22,19 @@ struct Variant {
   PayloadChecksum checksum = PayloadChecksum::kOff;
   Grants grants = Grants::kAuto;  // by which only writes differ
   ExecutorMode mode = ExecutorMode::kBusy;
+  bool one_sided = false;
 };
 
 inline constexpr char kVariantHelp[] =
     "  --variant V[,V]      NAME or NAME:MODE (default strict,strict:adaptive,region,crc,granted,\n"
-    "                       ungranted). NAME tells how payloads are protected and moved:\n"
+    "                       ungranted,one_sided). NAME tells how payloads are protected and "
+    "moved:\n"
     "                         strict     by memory windows, without checksums\n"
     "                         region     by promises, without checksums\n"
     "                         crc        as strict, with checksums\n"
     "                         granted    as strict, and the client writes all payloads\n"
     "                         ungranted  as strict, and the server reads all payloads\n"
+    "                         one_sided  as strict, by RemoteMemory in place of calls\n"
     "                         auto       as LinkLimits chooses for the device\n"
     "                         plain      so too, without checksums\n"
     "                       MODE is that of the executors: busy (default), adaptive, event\n";

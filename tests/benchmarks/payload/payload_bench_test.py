@@ -56,7 +56,8 @@ class CallsTest(unittest.TestCase):
         expected = {(f"payload_{direction}_{variant}", mode)
                     for direction in ("read", "write")
                     for variant, mode in (("strict", "busy"), ("strict", "adaptive"),
-                                          ("region", "busy"), ("crc", "busy"))}
+                                          ("region", "busy"), ("crc", "busy"),
+                                          ("one_sided", "busy"))}
         # By landings granted ahead only writes differ.
         expected |= {("payload_write_granted", "busy"), ("payload_write_ungranted", "busy")}
         self.assertEqual(expected, variants)

@@ -21,6 +21,7 @@
 #include "verbena/benchmarks/floor/payload_table.h"
 #include "verbena/benchmarks/harness/cores.h"
 #include "verbena/benchmarks/harness/cpu_time.h"
+#include "verbena/benchmarks/harness/mode.h"
 #include "verbena/benchmarks/harness/options.h"
 #include "verbena/benchmarks/harness/report.h"
 #include "verbena/benchmarks/harness/server_process.h"

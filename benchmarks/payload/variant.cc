@@ -3,21 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_split.h"
+#include "verbena/benchmarks/harness/mode.h"
 
 namespace verbena::benchmarks {
 namespace {
 
 constexpr char kDefault[] = "strict,strict:adaptive,region,crc,granted,ungranted,one_sided";
-
-constexpr std::array<std::pair<const char*, ExecutorMode>, 3> kModes = {
-    {{"busy", ExecutorMode::kBusy},
-     {"adaptive", ExecutorMode::kAdaptive},
-     {"event", ExecutorMode::kEvent}}};
 
 const std::vector<Variant>& Named() {
   static const std::vector<Variant> variants = {
@@ -37,15 +32,14 @@ absl::StatusOr<Variant> ParseVariant(const std::string& word) {
   const std::pair<std::string, std::string> parts = absl::StrSplit(word, absl::MaxSplits(':', 1));
   const auto variant = std::find_if(Named().begin(), Named().end(),
                                     [&](const Variant& each) { return each.name == parts.first; });
-  const std::string mode_name = word.find(':') == std::string::npos ? "busy" : parts.second;
-  const auto* const mode = std::find_if(kModes.begin(), kModes.end(),
-                                        [&](const auto& each) { return each.first == mode_name; });
-  if (variant == Named().end() || mode == kModes.end()) {
+  const bool names_mode = word.find(':') != std::string::npos;
+  const absl::StatusOr<ExecutorMode> mode = ParseMode(names_mode ? parts.second : "busy");
+  if (variant == Named().end() || !mode.ok()) {
     return absl::InvalidArgumentError(
         fmt::format("--variant is '{}'; see --help for those there are", word));
   }
   Variant chosen = *variant;
-  chosen.mode = mode->second;
+  chosen.mode = *mode;
   return chosen;
 }
 
@@ -62,12 +56,6 @@ absl::StatusOr<std::vector<Variant>> ParseVariants(const std::string& text) {
 }
 
 std::vector<Variant> DefaultVariants() { return *ParseVariants(kDefault); }
-
-std::string ModeName(ExecutorMode mode) {
-  const auto* const found = std::find_if(kModes.begin(), kModes.end(),
-                                         [&](const auto& each) { return each.second == mode; });
-  return found->first;
-}
 
 RuntimeOptions RuntimeOf(const Variant& variant, size_t bytes, int core) {
   RuntimeOptions runtime{.mode = variant.mode, .cpus = {core}, .threads = false};

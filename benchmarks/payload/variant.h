@@ -44,9 +44,6 @@ absl::StatusOr<std::vector<Variant>> ParseVariants(const std::string& text);
 
 std::vector<Variant> DefaultVariants();
 
-// As in --variant.
-std::string ModeName(ExecutorMode mode);
-
 // Limits and mode of a runtime that is pinned to `core` and may hold `bytes` of payloads of each
 // kind.
 RuntimeOptions RuntimeOf(const Variant& variant, size_t bytes, int core);

@@ -14,6 +14,7 @@
 #include "verbena/benchmarks/floor/floor.h"
 #include "verbena/benchmarks/harness/cores.h"
 #include "verbena/benchmarks/harness/median.h"
+#include "verbena/benchmarks/harness/mode.h"
 #include "verbena/benchmarks/harness/options.h"
 #include "verbena/benchmarks/harness/report.h"
 #include "verbena/benchmarks/harness/server_process.h"
@@ -29,17 +30,13 @@ constexpr char kHelp[] =
     "Unary echo between two processes on two cores, alternating with its floor.\n\n";
 
 constexpr char kOwnOptionsHelp[] =
-    "  --mode M[,M]         busy, adaptive (default both)\n"
+    "  --mode M[,M]         busy, adaptive, event (default busy,adaptive)\n"
     "  --points-only        neither allocations nor what an idle server uses\n";
 
 // Below one slice of each there is nothing to compare.
 constexpr int kSliceMs = 100;
 constexpr uint64_t kWarmUpCalls = 10000;
 constexpr uint64_t kCountedCalls = 100000;
-
-const char* ModeName(ExecutorMode mode) {
-  return mode == ExecutorMode::kBusy ? "busy" : "adaptive";
-}
 
 struct Point {
   ExecutorMode mode;
@@ -185,14 +182,11 @@ int Main(int argc, char** argv) {
   absl::StatusOr<Report> report = Report::Open(options->json);
   if (!report.ok())
     return fmt::print(stderr, "rpc_bench: {}\n", std::string(report.status().message())), 2;
-  for (const std::string& mode : modes) {
-    if (mode != "busy" && mode != "adaptive") {
-      return fmt::print(stderr, "rpc_bench: --mode is '{}', but must be busy or adaptive\n", mode),
-             2;
-    }
-    absl::Status status =
-        MeasureMode(mode == "busy" ? ExecutorMode::kBusy : ExecutorMode::kAdaptive, *options,
-                    points_only, *report);
+  for (const std::string& name : modes) {
+    const absl::StatusOr<ExecutorMode> mode = ParseMode(name);
+    if (!mode.ok())
+      return fmt::print(stderr, "rpc_bench: {}\n", std::string(mode.status().message())), 2;
+    absl::Status status = MeasureMode(*mode, *options, points_only, *report);
     if (!status.ok()) return fmt::print(stderr, "rpc_bench: {}\n", status.ToString()), 1;
   }
   return 0;

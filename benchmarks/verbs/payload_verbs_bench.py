@@ -57,7 +57,7 @@ def write_bandwidth(options, cores, size, outstanding):
         said = verbs_bench.between_two_processes(floor_command(options, size, outstanding), cores,
                                                  options.address)
         average = verbs_bench.perftest_figures(said)[3]  # MiB/s
-        if average > 0:  # an emulated processor's cycle counters do not always advance
+        if average > 0:  # in a guest it was once said to be 0
             return average * MIB / 1e9
     raise RuntimeError(f"ib_write_bw measures nothing:\n{said}")
 

@@ -91,8 +91,8 @@ struct LeaseLimits {
   // 1 MiB that a deep queue has in flight. (start)
   size_t granted_bytes_per_link = size_t{32} << 20;
   // The largest payload that such memory is lent for; larger ones the server reads. 0 for what
-  // figures favour: 16 KiB where memory is shared, since a core finds in its cache what it has
-  // copied itself, and no bound elsewhere. (start)
+  // figures favour: 16 KiB where memory is shared (1 MiB took 64 us written, 39 read), and no
+  // bound elsewhere. (start)
   size_t largest_grant_bytes = 0;
 };
 

@@ -14,7 +14,6 @@ namespace {
 
 // What is left until `deadline`, as it travels: at least 1, since 0 means that there is none.
 uint32_t RemainingUs(TimePoint deadline, TimePoint now) {
-  if (deadline == kNever) return 0;
   const int64_t left =
       std::chrono::duration_cast<std::chrono::microseconds>(deadline - now).count();
   return static_cast<uint32_t>(std::clamp<int64_t>(left, 1, std::numeric_limits<uint32_t>::max()));
@@ -48,21 +47,10 @@ bool ClientCall::Begin() {
   // Reading the clock costs as much as posting a WR: only who asks for times pays.
   if (deadline_.is_set() || info_ != nullptr) started_ = scheduler_.now();
   body_bytes = request_bytes_ + (bulk_ != nullptr ? bulk_->request().encoded_bytes() : 0);
-  absl::Status refusal;
-  if (body_bytes > link_.link()->max_body_bytes()) {
-    // It was to travel otherwise over the link that this one replaced.
-    refusal = absl::UnavailableError(
-        fmt::format("the request to {} takes {} bytes, but a frame of this link {}",
-                    method_.full_name, body_bytes, link_.link()->max_body_bytes()));
-  } else if (deadline_.when() <= started_) {
-    refusal = absl::DeadlineExceededError("the deadline passed before the call began");
-  } else if (!link_.Register(*this, &id_)) {
-    refusal = absl::ResourceExhaustedError(
-        fmt::format("{} calls are in flight on this link, the most that it takes",
-                    ClientLink::kMaxCallsInFlight));
-  }
-  if (!refusal.ok()) {
-    Refuse(std::move(refusal));
+  // What was to travel otherwise over the link that this one replaced may not fit.
+  if (body_bytes > link_.link()->max_body_bytes() || deadline_.when() <= started_ ||
+      !link_.Register(*this, &id_)) {
+    Refuse(Refusal());
     return false;
   }
   active_ = true;
@@ -70,6 +58,20 @@ bool ClientCall::Begin() {
   if (bulk_ == nullptr || !bulk_->StartWrite(link_, *this)) SendRequest();
   if (deadline_.is_set()) scheduler_.StartTimer(*this, deadline_.when());
   return true;
+}
+
+absl::Status ClientCall::Refusal() const {
+  if (body_bytes > link_.link()->max_body_bytes()) {
+    return absl::UnavailableError(
+        fmt::format("the request to {} takes {} bytes, but a frame of this link {}",
+                    method_.full_name, body_bytes, link_.link()->max_body_bytes()));
+  }
+  if (deadline_.when() <= started_) {
+    return absl::DeadlineExceededError("the deadline passed before the call began");
+  }
+  return absl::ResourceExhaustedError(
+      fmt::format("{} calls are in flight on this link, the most that it takes",
+                  ClientLink::kMaxCallsInFlight));
 }
 
 void ClientCall::Refuse(absl::Status status) {
@@ -95,7 +97,7 @@ FrameHeader ClientCall::RequestHeader() const {
   frame.call_generation = id_.generation;
   frame.method_id = method_.id;
   if (bulk_ != nullptr) frame.flags = kFrameHasBulk;
-  if (!VERBENA_MUTANT(kDeadlineNotCarried)) {
+  if (deadline_.is_set() && !VERBENA_MUTANT(kDeadlineNotCarried)) {
     frame.deadline_us = RemainingUs(deadline_.when(), scheduler_.now());
   }
   return frame;
@@ -154,14 +156,18 @@ absl::StatusOr<size_t> ClientCall::ReadBulk(const FrameHeader& frame, const char
   return ResponseBulk::kEncodedBytes;
 }
 
-void ClientCall::ParseReply(const FrameHeader& frame, const char* body, size_t skip) {
-  // What lies in a landing is parsed when the lease has ended.
-  if (bulk_ != nullptr && bulk_->has_message()) return;
-  if (reply_.ParseFromArray(body + skip, static_cast<int>(frame.body_bytes - skip))) return;
-  status_ = WithOutcome(
-      absl::InternalError(fmt::format("the reply of {} ({} bytes) does not parse as {}",
-                                      method_.full_name, frame.body_bytes, reply_.GetTypeName())),
-      Outcome::kExecuted);
+void ClientCall::SetUnparsed(size_t bytes) {
+  status_ =
+      WithOutcome(absl::InternalError(fmt::format("the reply of {} ({} bytes) does not parse as {}",
+                                                  method_.full_name, bytes, reply_.GetTypeName())),
+                  Outcome::kExecuted);
+}
+
+void ClientCall::SetFailure(const FrameHeader& frame, const char* body, size_t skip) {
+  const bool known = frame.outcome >= static_cast<uint8_t>(Outcome::kNotSent) &&
+                     frame.outcome <= static_cast<uint8_t>(Outcome::kMaybeExecuted);
+  status_ = WithOutcome(DecodeStatus(frame.status_code, body + skip, frame.body_bytes - skip),
+                        known ? static_cast<Outcome>(frame.outcome) : Outcome::kMaybeExecuted);
 }
 
 absl::Status ClientCall::OnResponse(const FrameHeader& frame, const char* body) {
@@ -172,16 +178,16 @@ absl::Status ClientCall::OnResponse(const FrameHeader& frame, const char* body) 
     skip = *bulk;
   }
   if (info_ != nullptr) info_->reply_bytes = frame.body_bytes;
-  if (frame.status_code == 0) {
-    ParseReply(frame, body, skip);
-  } else {
-    const bool known = frame.outcome >= static_cast<uint8_t>(Outcome::kNotSent) &&
-                       frame.outcome <= static_cast<uint8_t>(Outcome::kMaybeExecuted);
-    status_ = WithOutcome(DecodeStatus(frame.status_code, body + skip, frame.body_bytes - skip),
-                          known ? static_cast<Outcome>(frame.outcome) : Outcome::kMaybeExecuted);
+  // What lies in a landing is parsed when the lease has ended.
+  const bool in_frame = bulk_ == nullptr || !bulk_->has_message();
+  if (frame.status_code != 0) {
+    SetFailure(frame, body, skip);
+  } else if (in_frame &&
+             !reply_.ParseFromArray(body + skip, static_cast<int>(frame.body_bytes - skip))) {
+    SetUnparsed(frame.body_bytes);
   }
   if (bulk_ != nullptr) bulk_->OnFinal(*link_.link());
-  End(std::move(status_));
+  End();
   Wake();
   return absl::OkStatus();
 }
@@ -202,7 +208,8 @@ void ClientCall::OnLinkDown(const absl::Status& reason) {
   // INVALID_ARGUMENT.
   absl::Status status =
       absl::UnavailableError(fmt::format("the link was lost: {}", std::string(reason.message())));
-  End(WithOutcome(std::move(status), sent_ ? Outcome::kMaybeExecuted : Outcome::kNotSent));
+  status_ = WithOutcome(std::move(status), sent_ ? Outcome::kMaybeExecuted : Outcome::kNotSent);
+  End();
   Wake();
 }
 
@@ -224,14 +231,14 @@ void ClientCall::GiveUp(absl::Status status) {
   const CallId id = id_;
   const bool sent = sent_;
   if (bulk_ != nullptr) link_.Quarantine(id, bulk_->Abandon(link_, sent));
-  End(WithOutcome(std::move(status), sent ? Outcome::kMaybeExecuted : Outcome::kNotSent));
+  status_ = WithOutcome(std::move(status), sent ? Outcome::kMaybeExecuted : Outcome::kNotSent);
+  End();
   if (sent) link_.SendCancel(id);
 }
 
-void ClientCall::End(absl::Status status) {
+void ClientCall::End() {
   active_ = false;
   stage_ = Stage::kEnded;
-  status_ = std::move(status);
   SendWaiter::Unlink();
   if (deadline_.is_set()) scheduler_.StopTimer(*this);
   if (info_ != nullptr) {

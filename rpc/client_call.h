@@ -91,8 +91,6 @@ class ClientCall final : public Suspension, private SendWaiter, private Timer {
 
   // False when the call ended at once; status_ says how.
   bool Begin();
-  // It ends before it has begun.
-  void Refuse(absl::Status status);
   FrameHeader RequestHeader() const;
   void WriteRequest(char* body);
   FrameHeader LandingHeader() const;
@@ -100,10 +98,19 @@ class ClientCall final : public Suspension, private SendWaiter, private Timer {
   void OnTimer() override;
   void Detach() override;
   void Wake();
-  absl::StatusOr<size_t> ReadBulk(const FrameHeader& frame, const char* body);
-  void ParseReply(const FrameHeader& frame, const char* body, size_t skip);
-  // Gives the slot back. The call is over; nobody else has its address any more.
-  void End(absl::Status status);
+  // What seldom happens is made out of line, so that what always does stays small.
+  //
+  // Why a call does not begin, of which one thing is true.
+  [[gnu::cold, gnu::noinline]] absl::Status Refusal() const;
+  // It ends before it has begun.
+  [[gnu::cold, gnu::noinline]] void Refuse(absl::Status status);
+  [[gnu::cold, gnu::noinline]] absl::StatusOr<size_t> ReadBulk(const FrameHeader& frame,
+                                                               const char* body);
+  [[gnu::cold, gnu::noinline]] void SetFailure(const FrameHeader& frame, const char* body,
+                                               size_t skip);
+  [[gnu::cold, gnu::noinline]] void SetUnparsed(size_t bytes);
+  // Gives the slot back. The call is over, as status_ says; nobody else has its address any more.
+  void End();
   // The same for a caller that gives up: the server is told, if it may know of the call.
   void GiveUp(absl::Status status);
 

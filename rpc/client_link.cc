@@ -19,11 +19,9 @@ ClientLink::~ClientLink() = default;
 bool ClientLink::Register(ClientCall& call, CallId* id) {
   uint32_t index;
   if (!free_.empty()) {
-    index = free_.back();
-    free_.pop_back();
+    index = free_.PopBack();
   } else if (slots_.size() < kMaxCallsInFlight) {
-    index = static_cast<uint32_t>(slots_.size());
-    slots_.emplace_back();
+    index = AddSlot();
   } else {
     return false;
   }
@@ -35,19 +33,28 @@ bool ClientLink::Register(ClientCall& call, CallId* id) {
   return true;
 }
 
+uint32_t ClientLink::AddSlot() {
+  slots_.emplace_back();
+  free_.Reserve(slots_.size());
+  return static_cast<uint32_t>(slots_.size() - 1);
+}
+
 void ClientLink::Release(CallId id) {
   Slot& slot = slots_[id.slot];
   slot.call = nullptr;
   ++slot.generation;
-  free_.push_back(id.slot);
+  free_.PushBack(id.slot);
   --in_flight_;
   if (draining_ && in_flight_ == 0 && link_ != nullptr) owner_.OnClientLinkIdle(*this);
 }
 
 absl::Status ClientLink::OnFrame(Link& link, const FrameHeader& frame, const char* body) {
+  return frame.kind == FrameKind::kResponse ? OnResponse(frame, body)
+                                            : OnOtherFrame(link, frame, body);
+}
+
+absl::Status ClientLink::OnOtherFrame(Link& link, const FrameHeader& frame, const char* body) {
   switch (frame.kind) {
-    case FrameKind::kResponse:
-      return OnResponse(frame, body);
     case FrameKind::kLandingNeeded:
       return OnLandingNeeded(frame, body);
     case FrameKind::kGrant:

@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/rpc/lent_landings.h"
+#include "verbena/transport/coro/bounded_vector.h"
 #include "verbena/transport/link/lease.h"
 #include "verbena/transport/link/link.h"
 
@@ -91,12 +92,16 @@ class ClientLink final : public FrameSink, private SendWaiter {
     uint32_t generation = 0;
   };
 
+  // What seldom happens is made out of line, so that what always does stays small.
+  [[gnu::cold, gnu::noinline]] uint32_t AddSlot();
+  [[gnu::cold, gnu::noinline]] absl::Status OnOtherFrame(Link& link, const FrameHeader& frame,
+                                                         const char* body);
+  // Of a call that has ended, if it ever was.
+  [[gnu::cold, gnu::noinline]] absl::Status OnLateResponse(const FrameHeader& frame);
   void OnWritable(Link& link) override;
   // The call that a frame is for; nullptr when it has ended. An error when it never was.
   absl::StatusOr<ClientCall*> Find(const FrameHeader& frame) const;
   absl::Status OnResponse(const FrameHeader& frame, const char* body);
-  // Of a call that has ended, if it ever was.
-  absl::Status OnLateResponse(const FrameHeader& frame);
   absl::Status OnLandingNeeded(const FrameHeader& frame, const char* body);
   void EndQuarantine(const FrameHeader& frame);
 
@@ -105,7 +110,7 @@ class ClientLink final : public FrameSink, private SendWaiter {
   bool draining_ = false;
   uint32_t in_flight_ = 0;
   std::vector<Slot> slots_;
-  std::vector<uint32_t> free_;  // last in, first out: few slots stay in the cache
+  BoundedVector<uint32_t> free_;  // last in, first out: few slots stay in the cache
   std::deque<CallId> cancels_;
   // By slot and generation. Bounded by what the link lends (LeaseLimits).
   absl::flat_hash_map<uint64_t, LeaseList> quarantine_;

@@ -6,10 +6,10 @@
 #ifndef VERBENA_RPC_METHOD_TABLE_H_
 #define VERBENA_RPC_METHOD_TABLE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "verbena/rpc/service.h"
 
@@ -27,15 +27,27 @@ class MethodTable {
 
   // The index of the entry, or -1.
   int Find(uint64_t method_id) const {
-    auto found = index_.find(method_id);
-    return found == index_.end() ? -1 : found->second;
+    size_t at = method_id & (places_.size() - 1);
+    while (places_[at].index >= 0 && places_[at].id != method_id) {
+      at = (at + 1) & (places_.size() - 1);
+    }
+    return places_[at].index;
   }
   const Entry& entry(int index) const { return entries_[index]; }
   size_t size() const { return entries_.size(); }
 
  private:
+  struct Place {
+    uint64_t id = 0;
+    int index = -1;  // none
+  };
+
+  void Insert(size_t entry);
+
   std::vector<Entry> entries_;
-  absl::flat_hash_map<uint64_t, int> index_;
+  // Where an id is, or the next place that is free. An id is a hash already, so its low bits are
+  // the place; half are free at least, a power of two in all.
+  std::vector<Place> places_ = std::vector<Place>(2);
 };
 
 }  // namespace verbena

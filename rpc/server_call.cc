@@ -29,17 +29,18 @@ ServerBulk& ServerCall::Bulk() {
   return *bulk_;
 }
 
-absl::Status ServerCall::UnlikeTheMethod(bool has_payload) const {
-  return absl::InvalidArgumentError(
-      fmt::format("{} takes {} payload with its request, and was given {}",
-                  entry_.method->descriptor->full_name, has_payload ? "no" : "a",
-                  has_payload ? "one" : "none"));
+void ServerCall::RespondUnlikeTheMethod(bool has_payload) {
+  Respond(absl::InvalidArgumentError(
+              fmt::format("{} takes {} payload with its request, and was given {}",
+                          entry_.method->descriptor->full_name, has_payload ? "no" : "a",
+                          has_payload ? "one" : "none")),
+          Outcome::kNotSent);
 }
 
-absl::Status ServerCall::NotParsed(size_t bytes) const {
+absl::Status ServerCall::NotParsed() const {
   return absl::InvalidArgumentError(fmt::format("the request of {} ({} bytes) does not parse as {}",
-                                                entry_.method->descriptor->full_name, bytes,
-                                                request_->GetTypeName()));
+                                                entry_.method->descriptor->full_name,
+                                                request_bytes_, request_->GetTypeName()));
 }
 
 void ServerCall::BeginBulk(TimePoint deadline, const RequestBulk& bulk, UsedLanding landing) {
@@ -49,7 +50,7 @@ void ServerCall::BeginBulk(TimePoint deadline, const RequestBulk& bulk, UsedLand
 }
 
 void ServerCall::Start(ServerLink& link, CallId id, const FrameHeader& frame, const char* body,
-                       const RequestBulk* bulk, UsedLanding landing) {
+                       IncomingBulk* bulk) {
   link_ = &link;
   id_ = id;
   const TimePoint deadline =
@@ -58,18 +59,18 @@ void ServerCall::Start(ServerLink& link, CallId id, const FrameHeader& frame, co
           : shard_.executor().now() + std::chrono::microseconds(frame.deadline_us);
   request_bytes_ = frame.body_bytes;
   if (bulk != nullptr) {
-    BeginBulk(deadline, *bulk, std::move(landing));
-    body += bulk->encoded_bytes();
-    request_bytes_ -= bulk->encoded_bytes();
+    BeginBulk(deadline, bulk->request, std::move(bulk->landing));
+    body += bulk->request.encoded_bytes();
+    request_bytes_ -= bulk->request.encoded_bytes();
   }
-  const bool in_frame = bulk == nullptr || bulk->message_bytes == 0;
+  const bool in_frame = bulk == nullptr || bulk->request.message_bytes == 0;
   if (in_frame && !request_->ParseFromArray(body, static_cast<int>(request_bytes_))) {
-    Respond(NotParsed(request_bytes_), Outcome::kNotSent);
+    Respond(NotParsed(), Outcome::kNotSent);
     return;
   }
-  const bool has_payload = bulk != nullptr && bulk->payload_bytes > 0;
+  const bool has_payload = bulk != nullptr && bulk->request.payload_bytes > 0;
   if (has_payload != entry_.method->descriptor->request_payload()) {
-    Respond(UnlikeTheMethod(has_payload), Outcome::kNotSent);
+    RespondUnlikeTheMethod(has_payload);
     return;
   }
   cancel_.emplace();
@@ -85,44 +86,52 @@ void ServerCall::Start(ServerLink& link, CallId id, const FrameHeader& frame, co
     task_.Start(shard_.executor(), &*cancel_, this);
     return;
   }
-  absl::Status thrown = RunHandler();
-  if (!thrown.ok()) Respond(thrown, Outcome::kMaybeExecuted);
+  RunHandler();
 }
 
 Task<absl::Status> ServerCall::FetchAndRun() {
   VERBENA_CO_RETURN_IF_ERROR(co_await bulk_->Fetch());
   if (bulk_->fetches_message()) {
     request_bytes_ = bulk_->message_bytes();
-    if (!bulk_->ParseMessage(*request_)) co_return NotParsed(request_bytes_);
+    if (!bulk_->ParseMessage(*request_)) co_return NotParsed();
   }
   if (cancel_->requested()) co_return cancel_->status();
   fetching_ = false;
   Task<absl::Status> handler =
       entry_.method->invoke(*entry_.service, *context_, *request_, *reply_);
-  if (!handler) {
-    co_return absl::InternalError(fmt::format("the handler of {} returned an empty Task",
-                                              entry_.method->descriptor->full_name));
-  }
+  if (!handler) co_return NoTask();
   co_return co_await std::move(handler);
 }
 
 // A handler need not be a coroutine, so it may throw before there is a Task to hold what it threw.
-absl::Status ServerCall::RunHandler() {
+void ServerCall::RunHandler() {
   try {
     task_ = entry_.method->invoke(*entry_.service, *context_, *request_, *reply_);
-  } catch (const std::exception& error) {
-    return absl::InternalError(fmt::format("the handler of {} threw: {}",
-                                           entry_.method->descriptor->full_name, error.what()));
   } catch (...) {
-    return absl::InternalError(fmt::format("the handler of {} threw something unknown",
-                                           entry_.method->descriptor->full_name));
+    Respond(Thrown(), Outcome::kMaybeExecuted);
+    return;
   }
   if (!task_) {
-    return absl::InternalError(fmt::format("the handler of {} returned an empty Task",
-                                           entry_.method->descriptor->full_name));
+    Respond(NoTask(), Outcome::kMaybeExecuted);
+    return;
   }
   task_.Start(shard_.executor(), &*cancel_, this);
-  return absl::OkStatus();
+}
+
+absl::Status ServerCall::Thrown() const {
+  const char* name = entry_.method->descriptor->full_name;
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    return absl::InternalError(fmt::format("the handler of {} threw: {}", name, error.what()));
+  } catch (...) {
+    return absl::InternalError(fmt::format("the handler of {} threw something unknown", name));
+  }
+}
+
+absl::Status ServerCall::NoTask() const {
+  return absl::InternalError(fmt::format("the handler of {} returned an empty Task",
+                                         entry_.method->descriptor->full_name));
 }
 
 void ServerCall::OnTaskDone() {
@@ -130,13 +139,8 @@ void ServerCall::OnTaskDone() {
   Outcome outcome = Outcome::kExecuted;
   try {
     status = task_.TakeResult();
-  } catch (const std::exception& error) {
-    status = absl::InternalError(fmt::format("the handler of {} threw: {}",
-                                             entry_.method->descriptor->full_name, error.what()));
-    outcome = Outcome::kMaybeExecuted;
   } catch (...) {
-    status = absl::InternalError(fmt::format("the handler of {} threw something unknown",
-                                             entry_.method->descriptor->full_name));
+    status = Thrown();
     outcome = Outcome::kMaybeExecuted;
   }
   task_ = {};
@@ -154,10 +158,14 @@ void ServerCall::Complete() {
   body_bytes = reply_->ByteSizeLong();
   Link* link = link_->link();
   const bool large = link != nullptr && body_bytes > link->max_body_bytes();
-  if (!has_bulk_ && !large) {
+  if (has_bulk_ || large) {
+    CompleteWithBulk();
+  } else {
     Respond(absl::OkStatus(), Outcome::kExecuted);
-    return;
   }
+}
+
+void ServerCall::CompleteWithBulk() {
   absl::Status planned = Bulk().Plan(*entry_.method->descriptor, body_bytes);
   if (!planned.ok() || !bulk_->needs_landing()) {
     Respond(planned, Outcome::kExecuted);
@@ -205,23 +213,26 @@ void ServerCall::Respond(const absl::Status& status, Outcome outcome) {
   response_.kind = FrameKind::kResponse;
   response_.call_slot = id_.slot;
   response_.call_generation = id_.generation;
-  if (has_bulk_) {
-    invalidated = bulk_->FinalKey(*link);
-    bulk_->DropRequest();
-    if (const size_t bytes = bulk_->request_payload_bytes()) link_->OfferLanding(bytes);
-  }
+  if (has_bulk_) EndBulkRequest(*link);
   if (!status.ok()) {
     SetFailure(status, outcome, link->max_body_bytes());
-    AppendResponse();
-    return;
-  }
-  if (has_bulk_ && bulk_->answers()) {
-    response_.flags = kFrameHasBulk;
-    body_bytes = ResponseBulk::kEncodedBytes + (bulk_->reply_travels() ? 0 : body_bytes);
-    // The response leaves behind them.
-    if (bulk_->StartWrites(*link, *this)) return;
+  } else if (has_bulk_ && StartBulkResponse(*link)) {
+    return;  // the response leaves behind the WRITEs
   }
   AppendResponse();
+}
+
+void ServerCall::EndBulkRequest(Link& link) {
+  invalidated = bulk_->FinalKey(link);
+  bulk_->DropRequest();
+  if (const size_t bytes = bulk_->request_payload_bytes()) link_->OfferLanding(bytes);
+}
+
+bool ServerCall::StartBulkResponse(Link& link) {
+  if (!bulk_->answers()) return false;
+  response_.flags = kFrameHasBulk;
+  body_bytes = ResponseBulk::kEncodedBytes + (bulk_->reply_travels() ? 0 : body_bytes);
+  return bulk_->StartWrites(link, *this);
 }
 
 void ServerCall::OnTransferPosted() {
@@ -258,18 +269,25 @@ void ServerCall::WriteResponse(char* body) {
     bulk_->response().Encode(body);
     body += ResponseBulk::kEncodedBytes;
   }
-  if (response_.flags != 0 && bulk_->reply_travels()) {
-    // In the client's memory already.
-  } else if (response_.status_code == 0) {
-    reply_->SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(body));
-  } else {
+  if (response_.status_code != 0) {
     failure_body_.copy(body, body_bytes);
+  } else if (response_.flags == 0 || !bulk_->reply_travels()) {  // else in the client's memory
+    reply_->SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(body));
   }
   Finish();
 }
 
 void ServerCall::Finish() {
   SendWaiter::Unlink();
+  if (has_bulk_ || request_bytes_ > kMaxPooledMessageBytes || body_bytes > kMaxPooledMessageBytes) {
+    FinishLarge();
+  }
+  std::exchange(link_, nullptr)->OnCallDone(*this);
+  reply_->Clear();
+  shard_.Recycle(*this);
+}
+
+void ServerCall::FinishLarge() {
   bool large_reply = body_bytes > kMaxPooledMessageBytes;
   if (has_bulk_) {
     large_reply |= bulk_->response().message_bytes > kMaxPooledMessageBytes;
@@ -277,16 +295,10 @@ void ServerCall::Finish() {
     has_bulk_ = fetching_ = asks_landing_ = false;
     invalidated = 0;
   }
-  std::exchange(link_, nullptr)->OnCallDone(*this);
+  if (large_reply) reply_.reset(entry_.method->reply_prototype->New());
   if (request_bytes_ > kMaxPooledMessageBytes) {
     request_.reset(entry_.method->request_prototype->New());
   }
-  if (large_reply) {
-    reply_.reset(entry_.method->reply_prototype->New());
-  } else {
-    reply_->Clear();
-  }
-  shard_.Recycle(*this);
 }
 
 // --- for ServerContext

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "google/protobuf/message_lite.h"
 #include "verbena/rpc/client_link.h"
+#include "verbena/rpc/landing_lender.h"
 #include "verbena/rpc/method_table.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server_bulk.h"
@@ -28,6 +29,13 @@ namespace verbena {
 
 class ServerLink;
 class ServerShard;
+
+// What a request moves one-sided: what its frame says, and where its payload lies already, if that
+// has memory.
+struct IncomingBulk {
+  RequestBulk request;
+  UsedLanding landing;
+};
 
 class ServerCall final : public IntrusiveNode<ServerCall>,
                          private TaskCompletion,
@@ -43,9 +51,9 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   ~ServerCall() override;
 
   // Parses the request and runs the handler up to its first wait. `bulk`, which `body` begins with,
-  // may be null; `landing` is where the payload lies already, if it has memory.
+  // may be null; its landing is taken.
   void Start(ServerLink& link, CallId id, const FrameHeader& frame, const char* body,
-             const RequestBulk* bulk, UsedLanding landing);
+             IncomingBulk* bulk);
   // The memory that the response waits for.
   absl::Status OnLanding(const RemoteRange& landing);
   // The caller gave up, or the server wants it to.
@@ -76,17 +84,28 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   // That of this call, begun if it has none yet; while its context lives.
   ServerBulk& Bulk();
   void BeginBulk(TimePoint deadline, const RequestBulk& bulk, UsedLanding landing);
-  absl::Status UnlikeTheMethod(bool has_payload) const;
-  absl::Status NotParsed(size_t bytes) const;
-  absl::Status RunHandler();
+  void RunHandler();
   Task<absl::Status> FetchAndRun();
   // The handler has ended well.
   void Complete();
   void Respond(const absl::Status& status, Outcome outcome);
   void AppendResponse();
-  void SetFailure(const absl::Status& status, Outcome outcome, size_t max_bytes);
   void WriteResponse(char* body);
   void Finish();
+
+  // What not every call needs is made out of line, so that what all do stays small.
+  [[gnu::noinline]] void CompleteWithBulk();
+  [[gnu::noinline]] void EndBulkRequest(Link& link);
+  // False when there are no WRITEs for the response to wait for.
+  [[gnu::noinline]] bool StartBulkResponse(Link& link);
+  [[gnu::noinline]] void FinishLarge();
+  [[gnu::cold, gnu::noinline]] void RespondUnlikeTheMethod(bool has_payload);
+  [[gnu::cold, gnu::noinline]] absl::Status NotParsed() const;
+  [[gnu::cold, gnu::noinline]] absl::Status NoTask() const;
+  // For the exception that is being handled.
+  [[gnu::cold, gnu::noinline]] absl::Status Thrown() const;
+  [[gnu::cold, gnu::noinline]] void SetFailure(const absl::Status& status, Outcome outcome,
+                                               size_t max_bytes);
 
   ServerShard& shard_;
   const int method_index_;

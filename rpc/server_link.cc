@@ -16,9 +16,14 @@ ServerLink::~ServerLink() = default;
 
 absl::Status ServerLink::OnFrame(Link& link, const FrameHeader& frame, const char* body) {
   link_ = &link;
+  if (frame.kind != FrameKind::kRequest) return OnOtherFrame(link, frame, body);
+  if (!MayUseSlot(frame)) return SlotMisused(frame);
+  return (frame.flags & kFrameHasBulk) != 0 ? OnBulkRequest(frame, body)
+                                            : StartCall(frame, body, nullptr);
+}
+
+absl::Status ServerLink::OnOtherFrame(Link& link, const FrameHeader& frame, const char* body) {
   switch (frame.kind) {
-    case FrameKind::kRequest:
-      return OnRequest(link, frame, body);
     case FrameKind::kLanding:
       return OnLandingFrame(frame, body);
     case FrameKind::kCancel:
@@ -32,46 +37,59 @@ absl::Status ServerLink::OnFrame(Link& link, const FrameHeader& frame, const cha
   }
 }
 
-absl::StatusOr<UsedLanding> ServerLink::LandingOf(const RequestBulk& bulk) {
-  if (bulk.grant == RequestBulk::kNoGrant) return UsedLanding();
-  return lender_.Use(bulk.grant, bulk.payload_bytes);
+// A slot is used again while its former call still runs here when that call was cancelled, but only
+// with a later generation.
+bool ServerLink::MayUseSlot(const FrameHeader& frame) {
+  if (frame.call_slot >= by_slot_.size() && !AddSlots(frame.call_slot)) return false;
+  const ServerCall* before = by_slot_[frame.call_slot];
+  return before == nullptr ||
+         static_cast<int32_t>(frame.call_generation - before->id().generation) > 0;
 }
 
-absl::Status ServerLink::OnRequest(Link& link, const FrameHeader& frame, const char* body) {
-  const CallId id{frame.call_slot, frame.call_generation};
-  if (id.slot >= ClientLink::kMaxCallsInFlight) {
-    return absl::InvalidArgumentError(
-        fmt::format("a request in call slot {} of {}", id.slot, ClientLink::kMaxCallsInFlight));
+bool ServerLink::AddSlots(uint32_t slot) {
+  if (slot >= ClientLink::kMaxCallsInFlight) return false;
+  by_slot_.resize(slot + 1);
+  return true;
+}
+
+absl::Status ServerLink::SlotMisused(const FrameHeader& frame) const {
+  if (frame.call_slot >= by_slot_.size()) {
+    return absl::InvalidArgumentError(fmt::format("a request in call slot {} of {}",
+                                                  frame.call_slot, ClientLink::kMaxCallsInFlight));
   }
-  if (id.slot >= by_slot_.size()) by_slot_.resize(id.slot + 1);
-  const ServerCall* before = by_slot_[id.slot];
-  // A slot is used again while its former call still runs here when that call was cancelled, but
-  // only with a later generation.
-  if (before != nullptr && static_cast<int32_t>(id.generation - before->id().generation) <= 0) {
-    return absl::InvalidArgumentError(
-        fmt::format("request {} of call slot {}, in which {} is running", id.generation, id.slot,
-                    before->id().generation));
-  }
-  std::optional<RequestBulk> bulk;
-  UsedLanding used;
-  if ((frame.flags & kFrameHasBulk) != 0) {
-    absl::StatusOr<RequestBulk> parsed = ParseRequestBulk(body, frame.body_bytes);
-    if (!parsed.ok()) return parsed.status();
-    bulk = *parsed;
-    absl::StatusOr<UsedLanding> landing = LandingOf(*bulk);
+  return absl::InvalidArgumentError(
+      fmt::format("request {} of call slot {}, in which {} is running", frame.call_generation,
+                  frame.call_slot, by_slot_[frame.call_slot]->id().generation));
+}
+
+absl::Status ServerLink::OnBulkRequest(const FrameHeader& frame, const char* body) {
+  absl::StatusOr<RequestBulk> parsed = ParseRequestBulk(body, frame.body_bytes);
+  if (!parsed.ok()) return parsed.status();
+  IncomingBulk bulk{*parsed, {}};
+  if (bulk.request.grant != RequestBulk::kNoGrant) {
+    absl::StatusOr<UsedLanding> landing =
+        lender_.Use(bulk.request.grant, bulk.request.payload_bytes);
     if (!landing.ok()) return landing.status();
-    used = *std::move(landing);
-    if (used.lease != nullptr) shard_.NotePayloadWritten();
+    bulk.landing = *std::move(landing);
+    shard_.NotePayloadWritten();
   }
-  absl::StatusOr<ServerCall*> call = shard_.Admit(frame.method_id);
-  if (!call.ok()) {
-    if (used.lease != nullptr) link.EndLease(*used.lease, nullptr);
-    return Refuse(id, call.status());
-  }
-  by_slot_[id.slot] = *call;
-  active_.PushBack(**call);
-  (*call)->Start(*this, id, frame, body, bulk.has_value() ? &*bulk : nullptr, std::move(used));
+  return StartCall(frame, body, &bulk);
+}
+
+absl::Status ServerLink::StartCall(const FrameHeader& frame, const char* body, IncomingBulk* bulk) {
+  ServerCall* call = shard_.Admit(frame.method_id);
+  if (call == nullptr) return RefuseRequest(frame, bulk);
+  by_slot_[frame.call_slot] = call;
+  active_.PushBack(*call);
+  call->Start(*this, {frame.call_slot, frame.call_generation}, frame, body, bulk);
   return absl::OkStatus();
+}
+
+absl::Status ServerLink::RefuseRequest(const FrameHeader& frame, IncomingBulk* bulk) {
+  if (bulk != nullptr && bulk->landing.lease != nullptr) {
+    link_->EndLease(*bulk->landing.lease, nullptr);
+  }
+  return Refuse({frame.call_slot, frame.call_generation}, shard_.Refusal(frame.method_id));
 }
 
 void ServerLink::OnCancelFrame(const FrameHeader& frame) {

@@ -63,9 +63,17 @@ class ServerLink final : public FrameSink, private SendWaiter {
     std::string body;
   };
 
-  absl::Status OnRequest(Link& link, const FrameHeader& frame, const char* body);
-  // The landing that it used, if it says so.
-  absl::StatusOr<UsedLanding> LandingOf(const RequestBulk& bulk);
+  bool MayUseSlot(const FrameHeader& frame);
+  absl::Status StartCall(const FrameHeader& frame, const char* body, IncomingBulk* bulk);
+  // What seldom happens is made out of line, so that what always does stays small.
+  [[gnu::cold, gnu::noinline]] absl::Status OnOtherFrame(Link& link, const FrameHeader& frame,
+                                                         const char* body);
+  // False when there is no such slot.
+  [[gnu::cold, gnu::noinline]] bool AddSlots(uint32_t slot);
+  [[gnu::cold, gnu::noinline]] absl::Status SlotMisused(const FrameHeader& frame) const;
+  [[gnu::noinline]] absl::Status OnBulkRequest(const FrameHeader& frame, const char* body);
+  [[gnu::cold, gnu::noinline]] absl::Status RefuseRequest(const FrameHeader& frame,
+                                                          IncomingBulk* bulk);
   void OnCancelFrame(const FrameHeader& frame);
   absl::Status OnLandingFrame(const FrameHeader& frame, const char* body);
   absl::Status Refuse(CallId id, const absl::Status& status);

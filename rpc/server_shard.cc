@@ -65,40 +65,22 @@ Task<absl::StatusOr<Link*>> ServerShard::Open(std::unique_ptr<MessageStream> str
   co_return endpoint.status();
 }
 
-absl::StatusOr<ServerCall*> ServerShard::Admit(uint64_t method_id) {
-  absl::Status refusal;
-  const int index = methods_.Find(method_id);
-  if (draining_) {
-    refusal = absl::UnavailableError("the server is shutting down");
-  } else if (index < 0) {
-    refusal =
-        absl::UnimplementedError(fmt::format("this server has no method with id {:#x}", method_id));
-  } else if (active_ >= max_concurrent_calls_) {
-    refusal = absl::ResourceExhaustedError(
-        fmt::format("{} calls run on this executor, the most that it takes", active_));
+absl::Status ServerShard::Refusal(uint64_t method_id) {
+  ++stats_.refused;
+  ++stats_.failures;
+  if (draining_) return absl::UnavailableError("the server is shutting down");
+  if (methods_.Find(method_id) < 0) {
+    return absl::UnimplementedError(
+        fmt::format("this server has no method with id {:#x}", method_id));
   }
-  if (!refusal.ok()) {
-    ++stats_.refused;
-    ++stats_.failures;
-    return refusal;
-  }
-  ++active_;
-  ++stats_.calls;
-  std::vector<ServerCall*>& pool = free_[index];
-  if (pool.empty()) {
-    calls_.push_back(std::make_unique<ServerCall>(*this, index));
-    return calls_.back().get();
-  }
-  ServerCall* call = pool.back();
-  pool.pop_back();
-  UnpoisonMemory(call, sizeof(*call));
-  return call;
+  return absl::ResourceExhaustedError(
+      fmt::format("{} calls run on this executor, the most that it takes", active_));
 }
 
-void ServerShard::Recycle(ServerCall& call) {
-  free_[call.method_index()].push_back(&call);
-  PoisonMemory(&call, sizeof(call));
-  if (--active_ == 0 && draining_) idle_.Set();
+ServerCall* ServerShard::AddCall(int method_index) {
+  calls_.push_back(std::make_unique<ServerCall>(*this, method_index));
+  free_[method_index].Reserve(calls_.size());
+  return calls_.back().get();
 }
 
 void ServerShard::OnLinkDown(ServerLink& link) {

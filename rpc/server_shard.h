@@ -15,7 +15,9 @@
 #include "verbena/rpc/server_link.h"
 #include "verbena/rpc/shard.h"
 #include "verbena/transport/connect/handshake.h"
+#include "verbena/transport/coro/bounded_vector.h"
 #include "verbena/transport/coro/event.h"
+#include "verbena/transport/coro/poison.h"
 #include "verbena/transport/coro/task_scope.h"
 
 namespace verbena {
@@ -39,10 +41,25 @@ class ServerShard {
   // Answers an offer that arrived on `stream`, and serves the link.
   void Serve(std::unique_ptr<MessageStream> stream, LinkParameters offer);
 
-  // A call of the method, from the pool. UNIMPLEMENTED, RESOURCE_EXHAUSTED (overload) or
-  // UNAVAILABLE (shutting down) mean that it was not started.
-  absl::StatusOr<ServerCall*> Admit(uint64_t method_id);
-  void Recycle(ServerCall& call);
+  // A call of the method, from the pool; nullptr when it is refused.
+  ServerCall* Admit(uint64_t method_id) {
+    const int index = methods_.Find(method_id);
+    if (index < 0 || draining_ || active_ >= max_concurrent_calls_) return nullptr;
+    ++active_;
+    ++stats_.calls;
+    if (free_[index].empty()) return AddCall(index);
+    ServerCall* call = free_[index].PopBack();
+    UnpoisonMemory(call, sizeof(*call));
+    return call;
+  }
+  // Why Admit() just refused, counted: UNIMPLEMENTED, RESOURCE_EXHAUSTED (overload) or UNAVAILABLE
+  // (shutting down).
+  [[gnu::cold, gnu::noinline]] absl::Status Refusal(uint64_t method_id);
+  void Recycle(ServerCall& call) {
+    free_[call.method_index()].PushBack(&call);
+    PoisonMemory(&call, sizeof(call));
+    if (--active_ == 0 && draining_) idle_.Set();
+  }
   void NoteFailure() { ++stats_.failures; }
   void NotePayloadWritten() { ++stats_.payloads_written; }
   // What its lenders count (landing_lender.h).
@@ -61,6 +78,7 @@ class ServerShard {
   void ReclaimLandings(const Endpoint& endpoint);
 
  private:
+  [[gnu::cold, gnu::noinline]] ServerCall* AddCall(int method_index);
   Task<void> Accept(std::unique_ptr<MessageStream> stream, LinkParameters offer);
   Task<absl::StatusOr<Link*>> Open(std::unique_ptr<MessageStream> stream, LinkParameters offer,
                                    ServerLink& link);
@@ -79,7 +97,7 @@ class ServerShard {
   // Down and idle, but perhaps still on the stack: freed in the next Accept, or at the end.
   std::vector<std::unique_ptr<ServerLink>> finished_;
   std::vector<std::unique_ptr<ServerCall>> calls_;  // all of them
-  std::vector<std::vector<ServerCall*>> free_;      // by method; what they hold is poisoned
+  std::vector<BoundedVector<ServerCall*>> free_;    // by method; what they hold is poisoned
   TaskScope tasks_;
 };
 

@@ -1,9 +1,10 @@
 // rpc_instructions: the calls whose instructions benchmarks/rpc/instructions.py counts under
 // callgrind.
 //
-// Client and server are two runtimes without threads over the in-process wire, polled in turn by
-// one thread, so every run executes the same instructions. Only what happens inside ClientTurns()
-// and ServerTurns() is collected, which also splits the figure by side.
+// Client and server are two runtimes without threads over the in-process wire, or a device that is
+// named, polled in turn by one thread, so every run executes the same instructions. Only what
+// happens inside ClientTurns() and ServerTurns() is collected, which also splits the figure by
+// side.
 
 #include <cstdio>
 #include <cstdlib>
@@ -13,8 +14,10 @@
 #include "benchmarks/rpc/bench.verbena.pb.h"
 #include "fmt/format.h"
 #include "verbena/rpc/channel.h"
+#include "verbena/rpc/open_device.h"
 #include "verbena/rpc/server.h"
 #include "verbena/transport/connect/local_bootstrap.h"
+#include "verbena/transport/device/device.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/soft/soft_device.h"
 
@@ -81,10 +84,14 @@ void RunCalls(Sides sides, bench::Bench::Stub& stub, int outstanding, int calls,
   }
 }
 
-int Main(int outstanding, int calls) {
+absl::StatusOr<std::unique_ptr<Device>> DeviceNamed(const char* name, Clock& clock) {
+  if (name != nullptr) return OpenDevice(name);
+  return SoftDevice::Create({.engine_thread = false, .shared_memory = false, .clock = &clock});
+}
+
+int Main(int outstanding, int calls, const char* device_name) {
   StillClock clock;
-  absl::StatusOr<std::unique_ptr<SoftDevice>> device =
-      SoftDevice::Create({.engine_thread = false, .shared_memory = false, .clock = &clock});
+  absl::StatusOr<std::unique_ptr<Device>> device = DeviceNamed(device_name, clock);
   if (!device.ok()) return fmt::print(stderr, "{}\n", device.status().ToString()), 1;
   LocalNetwork network;
   LocalBootstrap bootstrap(network);
@@ -121,7 +128,7 @@ int main(int argc, char** argv) {
   const int outstanding = argc > 1 ? std::atoi(argv[1]) : 1;
   const int calls = argc > 2 ? std::atoi(argv[2]) : 4000;
   if (outstanding < 1 || calls < outstanding) {
-    return fmt::print(stderr, "usage: rpc_instructions [calls in flight] [calls]\n"), 2;
+    return fmt::print(stderr, "usage: rpc_instructions [calls in flight] [calls] [device]\n"), 2;
   }
-  return verbena::benchmarks::Main(outstanding, calls);
+  return verbena::benchmarks::Main(outstanding, calls, argc > 3 ? argv[3] : nullptr);
 }

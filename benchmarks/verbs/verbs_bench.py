@@ -3,7 +3,8 @@
 
 Runs on a machine that has the device, or in a guest (./dev bench --vm). Floor and calls alternate,
 round by round, and their medians are compared: a call is two SENDs, so its floor is twice what
-ib_send_lat calls typical.
+ib_send_lat calls typical. A round trip over rxe has several steady speeds, between which floor and
+calls change by themselves, so rounds are many and short, and their lowest and highest are told.
 """
 
 import argparse
@@ -26,6 +27,7 @@ PORT = 18515  # of every program below, unless it is told another
 LATENCIES = ("ib_send_lat", "ib_write_lat")
 BANDWIDTHS = ("ib_write_bw", "ib_read_bw")
 BANDWIDTH_BYTES = 65536
+BANDWIDTH_ROUNDS = 3
 
 
 def arguments():
@@ -34,8 +36,8 @@ def arguments():
     parser.add_argument("--device", default="rxe0", help="of this machine (default rxe0)")
     parser.add_argument("--gid-index", type=int, default=1, help="of the device (default 1)")
     parser.add_argument("--json", metavar="FILE", help="append one JSON object a line to FILE")
-    parser.add_argument("--rounds", type=int, default=3, help="of floor and calls (default 3)")
-    parser.add_argument("--seconds", type=float, default=2, help="of calls, per point (default 2)")
+    parser.add_argument("--rounds", type=int, default=9, help="of floor and calls (default 9)")
+    parser.add_argument("--seconds", type=float, default=4, help="of calls, per point (default 4)")
     parser.add_argument("--size", type=numbers, default=[32], help="bytes (default 32)")
     parser.add_argument("--outstanding", type=numbers, default=[1, 8, 64],
                         help="calls in flight (default 1,8,64)")
@@ -66,7 +68,7 @@ def perftest_figures(text):
     return [float(word) for word in lines[-1]]
 
 
-def floor_round(options, cores, floor):
+def floor_round(options, cores, floor, with_bandwidths):
     """Runs each program of the floor once, and adds its figure to `floor`."""
     device = ["-d", options.device, "-x", str(options.gid_index), "-F"]
     for name in LATENCIES:
@@ -74,7 +76,7 @@ def floor_round(options, cores, floor):
             figures = perftest_figures(between_two_processes(
                 [name, *device, "-s", str(size), "-n", "1000"], cores))
             floor.setdefault((name, size), []).append(figures[4])  # t_typical
-    for name in BANDWIDTHS:
+    for name in BANDWIDTHS if with_bandwidths else ():
         figures = perftest_figures(between_two_processes(
             [name, *device, "-s", str(BANDWIDTH_BYTES), "-n", "500"], cores))
         floor.setdefault((name, BANDWIDTH_BYTES), []).append(figures[3])  # average
@@ -108,15 +110,21 @@ def floor_rows(options, floor):
         if name in BANDWIDTHS:
             row["mb_per_s"] = statistics.median(figures)
         else:
-            row["p50_us"] = statistics.median(figures)
+            add_p50(row, figures)
         yield row
+
+
+def add_p50(row, figures):
+    row["p50_us"] = statistics.median(figures)
+    row["p50_lowest_us"], row["p50_highest_us"] = min(figures), max(figures)
 
 
 def call_rows(options, calls, floor):
     for (mode, size, outstanding), rows in calls.items():
         row = {"bench": "rpc", "device": options.device, "mode": mode, "size": size,
                "outstanding": outstanding}
-        for name in ("p50_us", "p99_us", "calls_per_s"):
+        add_p50(row, [each["p50_us"] for each in rows])
+        for name in ("p99_us", "calls_per_s"):
             row[name] = statistics.median(each[name] for each in rows)
         row["floor_p50_us"] = 2 * statistics.median(floor["ib_send_lat", size])
         row["ratio_to_floor"] = row["p50_us"] / row["floor_p50_us"]
@@ -124,7 +132,8 @@ def call_rows(options, calls, floor):
 
 
 def print_rows(rows):
-    columns = ("p50_us", "p99_us", "calls_per_s", "mb_per_s", "floor_p50_us", "ratio_to_floor")
+    columns = ("p50_us", "p50_lowest_us", "p50_highest_us", "p99_us", "calls_per_s", "mb_per_s",
+               "floor_p50_us", "ratio_to_floor")
     print(f"{'bench':<16} {'mode':<9} {'bytes':>6} {'flying':>6}" +
           "".join(f" {name:>14}" for name in columns))
     for row in rows:
@@ -140,7 +149,7 @@ def main():
     floor, calls = {}, {}
     for number in range(options.rounds):
         print(f"round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
-        floor_round(options, cores, floor)
+        floor_round(options, cores, floor, with_bandwidths=number < BANDWIDTH_ROUNDS)
         calls_round(options, calls)
     rows = [*floor_rows(options, floor), *call_rows(options, calls, floor)]
     print_rows(rows)

@@ -53,7 +53,7 @@ def arguments():
                              "--parameters the comparisons")
     parser.add_argument("--device", choices=("rxe", "siw"), default="rxe",
                         help="of the guest, for --vm --only payload (default rxe)")
-    parser.add_argument("--seconds", type=float, metavar="N", help="seconds per point (default 2)")
+    parser.add_argument("--seconds", type=float, metavar="N", help="seconds per point (default 2; for calls in a guest 4)")
     options, options.rest = parser.parse_known_args()
     options.only = [name for name in options.only.split(",") if name]
     # A benchmark's program may be named as well: rpc_bench is rpc.

@@ -70,9 +70,12 @@ class IntrusiveList {
   T* Front() { return empty() ? nullptr : static_cast<T*>(head_.next_); }
 
   T* PopFront() {
-    T* front = Front();
-    if (front != nullptr) static_cast<IntrusiveNode<T>*>(front)->Unlink();
-    return front;
+    if (empty()) return nullptr;
+    IntrusiveNode<T>* front = head_.next_;
+    head_.next_ = front->next_;
+    front->next_->previous_ = &head_;
+    front->previous_ = front->next_ = nullptr;
+    return static_cast<T*>(front);
   }
 
   // Moves every member of `other` to the end of this list.

@@ -47,10 +47,15 @@ class FlushQueue {
   static constexpr int kMaxRounds = 4;
 
   static int FlushOnce(IntrusiveList<FlushHook>& hooks) {
+    FlushHook* hook = hooks.PopFront();
+    if (hooks.empty()) {  // one link is busy: the common case
+      hook->Flush();
+      return 1;
+    }
     IntrusiveList<FlushHook> round;
     round.Append(hooks);
     int flushed = 0;
-    while (FlushHook* hook = round.PopFront()) {
+    for (; hook != nullptr; hook = round.PopFront()) {
       hook->Flush();
       ++flushed;
     }

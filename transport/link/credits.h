@@ -65,7 +65,16 @@ class SendCredits {
 
   // The counters of a header from the peer. INVALID_ARGUMENT when it takes back a grant, grants
   // more than kMaxWindow, or has seen reserve SENDs that were never sent.
-  absl::Status OnHeader(uint32_t granted, uint16_t reserve_seen);
+  absl::Status OnHeader(uint32_t granted, uint16_t reserve_seen) {
+    // Modulo 2^32 a grant that was taken back looks like a huge one, so one comparison finds both.
+    const bool plausible = granted - granted_ <= kMaxWindow &&
+                           granted - returned_ - spent_ <= kMaxWindow &&
+                           static_cast<uint16_t>(reserve_spent_ - reserve_seen) <= kReserveCredits;
+    if (!plausible) return Implausible(granted, reserve_seen);
+    granted_ = granted;
+    reserve_seen_ = reserve_seen;
+    return absl::OkStatus();
+  }
 
   // Answers a recall: gives back up to `wanted` of what is unspent. The next header tells the peer.
   uint32_t GiveBack(uint32_t wanted);
@@ -74,6 +83,8 @@ class SendCredits {
   uint32_t returned() const { return returned_; }
 
  private:
+  absl::Status Implausible(uint32_t granted, uint16_t reserve_seen) const;
+
   uint32_t granted_;
   uint32_t returned_ = 0;
   uint32_t spent_ = 0;
@@ -93,10 +104,20 @@ class ReceiveGrants {
   }
 
   // A SEND arrived. RESOURCE_EXHAUSTED when the peer had no credit for it.
-  absl::Status OnSend(bool spends_reserve);
+  absl::Status OnSend(bool spends_reserve) {
+    if (spends_reserve) {
+      ++reserve_seen_;
+    } else {
+      if (outstanding() == 0) return SentWithoutCredit();
+      ++received_;
+    }
+    return absl::OkStatus();
+  }
   // The header's credits_returned: they count as free from now on. INVALID_ARGUMENT when it gives
   // back more than it holds.
-  absl::Status OnReturned(uint32_t returned);
+  absl::Status OnReturned(uint32_t returned) {
+    return returned == returned_ ? absl::OkStatus() : TakeBack(returned - returned_);
+  }
 
   // Doubles the window, as far as the pool and the maximum go. Returns by how much it grew.
   uint32_t Grow();
@@ -121,6 +142,9 @@ class ReceiveGrants {
   uint32_t surplus() const { return window_ - initial_window_; }
 
  private:
+  absl::Status SentWithoutCredit() const;
+  absl::Status TakeBack(uint32_t count);
+
   CreditPool& pool_;
   const uint32_t initial_window_;
   const uint32_t max_window_;

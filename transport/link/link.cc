@@ -30,15 +30,14 @@ Link::Link(Endpoint& endpoint, LinkKey key, QpHandle qp, FrameSink& sink)
       grants_(endpoint.credit_pool(), endpoint.limits().initial_credits,
               endpoint.limits().max_credits),
       max_inline_bytes_(endpoint.max_inline_bytes()),
+      pending_(endpoint.limits().send_queue_depth + kDrainMarkers),
       slot_count_(endpoint.limits().send_queue_depth + kDrainMarkers),
       slots_(std::bit_ceil(slot_count_), SendBuffers::kNone),
       one_sided_(endpoint.transfers(), {.send_queue_slots = slot_count_,
                                         .max_wr_bytes = endpoint.max_wr_bytes(),
                                         .max_reads = 0,
                                         .words = endpoint.atomic_landings().Of(key.slot)}),
-      leases_(endpoint.device(), endpoint.pd(), endpoint.limits().leases) {
-  pending_.reserve(slot_count_);
-}
+      leases_(endpoint.device(), endpoint.pd(), endpoint.limits().leases) {}
 
 Link::~Link() {
   for (const PendingSend& send : pending_) endpoint_.send_buffers().GiveBack(send.buffer);
@@ -118,7 +117,7 @@ bool Link::OpenSend(bool spends_reserve) {
     endpoint_.send_buffers().GiveBack(buffer);
     return false;
   }
-  pending_.push_back({buffer, sizeof(SendHeader), 0, spends_reserve, /*invalidated=*/0});
+  pending_.PushBack({buffer, sizeof(SendHeader), 0, spends_reserve, /*invalidated=*/0});
   ScheduleFlush();
   return true;
 }
@@ -135,8 +134,9 @@ void Link::Flush() {
     return;
   }
   WrChain ready;
-  if (open() && leases_.work_due()) PrepareLeases(ready);
-  if (open() && one_sided_.waiting()) PrepareTransfers(ready);
+  const bool moves = leases_.work_due() || one_sided_.waiting() || !lease_waiters_.empty();
+  if (moves && open() && leases_.work_due()) PrepareLeases(ready);
+  if (moves && open() && one_sided_.waiting()) PrepareTransfers(ready);
   if (open()) {
     if (pong_due_) AppendControl(FrameKind::kPong);
     if (ping_due_) AppendControl(FrameKind::kPing);
@@ -144,77 +144,18 @@ void Link::Flush() {
     if (pending_.empty() && grants_.ShouldAdvertise() && OpenSend(/*spends_reserve=*/true)) {
       ++stats_.credit_sends;
     }
+  }
+  // From here on what is opened or started leaves with another flush: posting gives room back, and
+  // a writer that waited for it appends.
+  flush_scheduled_ = false;
+  if (open()) {
     if (pending_.empty()) {
       Ring(ready);
     } else {
       PostPending(ready);
     }
   }
-  flush_scheduled_ = false;
-  // A chain's worth of bindings is free to be granted again.
-  if (open() && !lease_waiters_.empty()) WakeLeaseWaiters();
-  // Posting gave room back, and a writer that waited for it may have opened another SEND.
-  const bool transfer_can_go =
-      (one_sided_.CanGo() || leases_.work_due()) && SlotsForTransfers() > 0;
-  if (open() && (!pending_.empty() || transfer_can_go)) ScheduleFlush();
-}
-
-Transfer& Link::StartTransfer(Transfer::Direction direction, absl::Span<const BufferView> local,
-                              const RemoteRange& remote, TransferListener* listener) {
-  Transfer& transfer = endpoint_.transfers().Take(direction, local, remote, listener);
-  one_sided_.Add(transfer);
-  ++stats_.transfers;
-  stats_.transfer_bytes += remote.bytes;
-  ScheduleFlush();
-  return transfer;
-}
-
-Transfer& Link::StartAtomic(const AtomicOperation& operation, const RemoteRange& remote,
-                            TransferListener* listener) {
-  Transfer& transfer = endpoint_.transfers().TakeAtomic(operation, remote, listener);
-  one_sided_.Add(transfer);
-  ++stats_.atomics;
-  ScheduleFlush();
-  return transfer;
-}
-
-absl::StatusOr<Lease*> Link::Grant(const BufferView& view, LeaseAccess access, LeaseUse use) {
-  if (free_leases() == 0) return nullptr;
-  absl::StatusOr<Lease*> lease = leases_.Grant(view, access, use);
-  if (lease.ok() && *lease != nullptr) ++stats_.leases;
-  if (leases_.bindings_due() > 0) ScheduleFlush();
-  return lease;
-}
-
-void Link::EndLease(Lease& lease, LeaseListener* listener) {
-  leases_.End(lease, listener);
-  if (leases_.work_due()) ScheduleFlush();
-  if (!lease_waiters_.empty()) WakeLeaseWaiters();
-}
-
-void Link::AbandonLease(Lease& lease) { leases_.Abandon(lease, endpoint_.executor().now()); }
-
-// Bindings take send queue slots, of which one must be left for the SEND that tells of them.
-uint32_t Link::free_leases() const {
-  const uint32_t taken = InFlight() + static_cast<uint32_t>(pending_.size()) +
-                         leases_.bindings_due() + kDrainMarkers + 1;
-  return taken < slot_count_ ? std::min(leases_.free(), slot_count_ - taken) : 0;
-}
-
-void Link::AwaitLeases(LeaseWaiter& waiter) {
-  ++stats_.lease_waits;
-  lease_waiters_.PushBack(waiter);
-}
-
-void Link::WakeLeaseWaiters() {
-  // Each takes what it was told of a moment later, so what they want is counted here.
-  uint32_t promised = 0;
-  while (LeaseWaiter* waiter = lease_waiters_.Front()) {
-    if (free_leases() < promised + waiter->leases_wanted) return;
-    promised += waiter->leases_wanted;
-    waiter->IntrusiveNode<LeaseWaiter>::Unlink();
-    waiter->OnLeasesFree();
-  }
+  if (moves && open()) FinishMoves();
 }
 
 bool Link::Ring(WrChain& ready) {
@@ -222,49 +163,8 @@ bool Link::Ring(WrChain& ready) {
   const int error = ready.Post(qp_.get());
   ++stats_.doorbells;
   leases_.Posted();
-  if (error != 0) Close(ErrnoStatus(error, fmt::format("ibv_post_send to {}", peer_)));
+  if (error != 0) PostFailed(error);
   return error == 0;
-}
-
-void Link::PrepareLeases(WrChain& ready) {
-  while (leases_.work_due()) {
-    // What was prepared before is in the same memory.
-    if (!Ring(ready)) return;
-    const uint32_t count = leases_.Prepare(SlotsForTransfers());
-    if (count == 0) return;
-    for (uint32_t i = 0; i < count; ++i) leases_.chain()[i].wr_id = WrIdOf(posted_ + i).Pack();
-    // Bindings alone would fill the send queue and never say that they have left it.
-    const bool signal = since_signal_ + count >= kSignalInterval || !lease_waiters_.empty();
-    if (signal) leases_.chain()[count - 1].send_flags = IBV_SEND_SIGNALED;
-    // Refused or not, as in PostPending().
-    posted_ += count;
-    since_signal_ = leases_.Placed(posted_ - 1) || signal ? 0 : since_signal_ + count;
-    ready.Add(leases_.chain(), leases_.chain() + count - 1);
-    if (!leases_.more_due()) return;
-  }
-}
-
-// A link that moves payloads still sends frames: they keep some slots.
-uint32_t Link::SlotsForTransfers() const {
-  const uint32_t taken =
-      InFlight() + static_cast<uint32_t>(pending_.size()) + kDrainMarkers + kSignalInterval;
-  return taken < slot_count_ ? slot_count_ - taken : 0;
-}
-
-void Link::PrepareTransfers(WrChain& ready) {
-  for (bool first = true; one_sided_.waiting(); first = false) {
-    // What was prepared before is in the same memory.
-    if (!first && !Ring(ready)) return;
-    const uint32_t count = one_sided_.Prepare(SlotsForTransfers());
-    if (count == 0) return;
-    ibv_send_wr* chain = one_sided_.chain();
-    for (uint32_t i = 0; i < count; ++i) chain[i].wr_id = WrIdOf(posted_ + i).Pack();
-    since_signal_ = 0;
-    // Refused or not, as in PostPending().
-    posted_ += count;
-    ready.Add(chain, chain + count - 1);
-    one_sided_.Posted(posted_ - 1);
-  }
 }
 
 // Control frames that find no room stay due: the next turn in which something arrives tries again.
@@ -327,7 +227,7 @@ void Link::PostPending(WrChain& ready) {
   pending_.clear();
   endpoint_.NoteSendRoom();
   // Slots were reserved before the WRs were made, so a refusal means that the queue pair is broken.
-  if (error != 0) Close(ErrnoStatus(error, fmt::format("ibv_post_send to {}", peer_)));
+  if (error != 0) PostFailed(error);
 }
 
 void Link::OnSend(const char* bytes, size_t size, uint32_t invalidated) {
@@ -340,35 +240,42 @@ void Link::OnSend(const char* bytes, size_t size, uint32_t invalidated) {
   }
   if (invalidated != 0) leases_.OnInvalidated(invalidated);
   FrameParser parser(bytes, size);
-  const SendHeader& header = parser.header();
-  absl::Status status;
   if (parser.fault() == WireFault::kNone) {
-    status = grants_.OnSend((header.flags & kSendSpendsReserve) != 0);
-    if (status.ok()) status = grants_.OnReturned(header.credits_returned);
-    if (status.ok()) status = credits_.OnHeader(header.credits_granted, header.reserve_seen);
-    if (status.ok() && (header.flags & kSendStarved) != 0) endpoint_.GrowWindow(grants_);
+    if (absl::Status status = OnHeader(parser.header()); !status.ok()) {
+      Close(status);
+      return;
+    }
   }
-  while (status.ok() && open() && parser.Next()) {
+  while (open() && parser.Next()) {
     ++stats_.frames_received;
     const FrameHeader& frame = parser.frame();
-    if (frame.kind == FrameKind::kPing || frame.kind == FrameKind::kPong ||
-        frame.kind == FrameKind::kRecall) {
-      status = OnControlFrame(frame);
-    } else {
-      status = sink_->OnFrame(*this, frame, parser.body());
+    const bool is_control = frame.kind == FrameKind::kPing || frame.kind == FrameKind::kPong ||
+                            frame.kind == FrameKind::kRecall;
+    absl::Status status =
+        is_control ? OnControlFrame(frame) : sink_->OnFrame(*this, frame, parser.body());
+    if (!status.ok()) {
+      Close(status);
+      return;
     }
   }
   if (!open()) return;
-  if (status.ok() && parser.fault() != WireFault::kNone) {
-    status = absl::InvalidArgumentError(
-        fmt::format("the peer sent {} ({} bytes)", WireFaultName(parser.fault()), size));
-  }
-  if (!status.ok()) {
-    Close(status);
+  if (parser.fault() != WireFault::kNone) {
+    Misread(parser.fault(), size);
     return;
   }
-  WakeWriters();
+  if (!writers_.empty()) WakeWriters();
   if (grants_.ShouldAdvertise() || pong_due_ || recall_due_) ScheduleFlush();
+}
+
+absl::Status Link::OnHeader(const SendHeader& header) {
+  absl::Status status = grants_.OnSend((header.flags & kSendSpendsReserve) != 0);
+  if (!status.ok()) return status;
+  status = grants_.OnReturned(header.credits_returned);
+  if (!status.ok()) return status;
+  status = credits_.OnHeader(header.credits_granted, header.reserve_seen);
+  if (!status.ok()) return status;
+  if ((header.flags & kSendStarved) != 0) endpoint_.GrowWindow(grants_);
+  return status;
 }
 
 absl::Status Link::OnControlFrame(const FrameHeader& frame) {
@@ -403,8 +310,7 @@ void Link::WakeWriters() {
 
 void Link::OnSendCompletion(const ibv_wc& completion, uint16_t position) {
   if (!ReleasePosition(position)) {
-    Close(absl::InternalError(
-        fmt::format("a completion for send {} of {}, which is not posted", position, posted_)));
+    CompletedUnposted(position);
     return;
   }
   if (state_ == LinkState::kDraining) {
@@ -491,6 +397,20 @@ void Link::PostDrainMarker() {
     return;
   }
   ++posted_;
+}
+
+void Link::PostFailed(int error) {
+  Close(ErrnoStatus(error, fmt::format("ibv_post_send to {}", peer_)));
+}
+
+void Link::Misread(WireFault fault, size_t bytes) {
+  Close(absl::InvalidArgumentError(
+      fmt::format("the peer sent {} ({} bytes)", WireFaultName(fault), bytes)));
+}
+
+void Link::CompletedUnposted(uint16_t position) {
+  Close(absl::InternalError(
+      fmt::format("a completion for send {} of {}, which is not posted", position, posted_)));
 }
 
 void Link::Close(const absl::Status& reason) {

@@ -25,6 +25,7 @@
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/handshake_codec.h"
 #include "verbena/transport/connect/qp_connector.h"
+#include "verbena/transport/coro/bounded_vector.h"
 #include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/intrusive_list.h"
 #include "verbena/transport/device/handles.h"
@@ -202,6 +203,7 @@ class Link final : private FlushHook {
   bool OpenSend(bool spends_reserve);
   bool FitsPending(size_t body_bytes, uint32_t invalidated) const;
   void Flush() override;
+  void FinishMoves();
   // What a flush posts: bindings and invalidations, then WRITEs and READs, then SENDs, with one
   // doorbell unless one of these is more than a chain.
   void PrepareLeases(WrChain& ready);
@@ -215,7 +217,13 @@ class Link final : private FlushHook {
   void WakeWriters();
   void WakeLeaseWaiters();
   void ScheduleFlush();
-  absl::Status OnControlFrame(const FrameHeader& frame);
+  // The counters of a SEND. A failed Status closes the link.
+  absl::Status OnHeader(const SendHeader& header);
+  // What seldom happens is made out of line, so that what always does stays small.
+  [[gnu::cold, gnu::noinline]] absl::Status OnControlFrame(const FrameHeader& frame);
+  [[gnu::cold, gnu::noinline]] void PostFailed(int error);
+  [[gnu::cold, gnu::noinline]] void Misread(WireFault fault, size_t bytes);
+  [[gnu::cold, gnu::noinline]] void CompletedUnposted(uint16_t position);
   void AppendControl(FrameKind kind);
   uint32_t InFlight() const { return posted_ - completed_; }
   bool SlotsLeft() const {
@@ -246,7 +254,7 @@ class Link final : private FlushHook {
   const uint32_t max_inline_bytes_;
 
   // SENDs of this turn; the last one may still take frames.
-  std::vector<PendingSend> pending_;
+  BoundedVector<PendingSend> pending_;
   // WRs that the send queue holds.
   const uint32_t slot_count_;
   // The buffer that each posted WR holds, by send queue position modulo the size, a power of two;

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/transport/coro/poison.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/wr_id.h"
@@ -31,9 +30,9 @@ ReceiveRing::ReceiveRing(Arena arena, SrqHandle srq, uint32_t depth, uint32_t by
       depth_(depth),
       bytes_(bytes),
       stride_(bytes + kReceiveStridePadding),
+      free_(depth),
       is_posted_(depth, false) {
-  free_.reserve(depth);
-  for (uint32_t index = depth; index-- > 0;) free_.push_back(index);
+  for (uint32_t index = depth; index-- > 0;) free_.PushBack(index);
   PoisonMemory(arena_.data(), arena_.size());
 }
 
@@ -50,8 +49,7 @@ absl::Status ReceiveRing::Post() {
     const uint32_t count =
         std::min({target_ - posted_, static_cast<uint32_t>(free_.size()), uint32_t{kPostBatch}});
     for (uint32_t i = 0; i < count; ++i) {
-      const uint32_t index = free_.back();
-      free_.pop_back();
+      const uint32_t index = free_.PopBack();
       UnpoisonMemory(data(index), bytes_);
       is_posted_[index] = true;
       elements[i] = {reinterpret_cast<uintptr_t>(data(index)), bytes_, arena_.lkey()};
@@ -67,18 +65,6 @@ absl::Status ReceiveRing::Post() {
     posted_ += count;
   }
   return absl::OkStatus();
-}
-
-bool ReceiveRing::OnCompletion(uint32_t index) {
-  if (index >= depth_ || !is_posted_[index]) return false;
-  is_posted_[index] = false;
-  --posted_;
-  return true;
-}
-
-void ReceiveRing::Release(uint32_t index) {
-  PoisonMemory(data(index), bytes_);
-  free_.push_back(index);
 }
 
 }  // namespace verbena

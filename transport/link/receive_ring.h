@@ -14,6 +14,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/transport/coro/bounded_vector.h"
+#include "verbena/transport/coro/poison.h"
 #include "verbena/transport/device/handles.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/memory/arena.h"
@@ -41,9 +43,17 @@ class ReceiveRing {
 
   // A completion took `index` off the SRQ. Its bytes are readable until Release(). False when that
   // buffer is not posted: the completion is not ours.
-  bool OnCompletion(uint32_t index);
+  bool OnCompletion(uint32_t index) {
+    if (index >= depth_ || !is_posted_[index]) return false;
+    is_posted_[index] = false;
+    --posted_;
+    return true;
+  }
   const char* data(uint32_t index) const { return arena_.data() + size_t{index} * stride_; }
-  void Release(uint32_t index);
+  void Release(uint32_t index) {
+    PoisonMemory(data(index), bytes_);
+    free_.PushBack(index);
+  }
 
   uint32_t posted() const { return posted_; }
   uint32_t depth() const { return depth_; }
@@ -61,7 +71,7 @@ class ReceiveRing {
   const uint32_t stride_;
   uint32_t target_ = 0;
   uint32_t posted_ = 0;
-  std::vector<uint32_t> free_;
+  BoundedVector<uint32_t> free_;
   std::vector<bool> is_posted_;
 };
 

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "verbena/transport/coro/poison.h"
 #include "verbena/transport/link/limits.h"
 
 namespace verbena {
@@ -19,25 +18,12 @@ SendBuffers::SendBuffers(Arena arena, uint32_t count, uint32_t bytes)
     : arena_(std::move(arena)),
       count_(count),
       bytes_(bytes),
-      stride_(bytes + kReceiveStridePadding) {
-  free_.reserve(count);
-  for (uint32_t index = count; index-- > 0;) free_.push_back(index);
+      stride_(bytes + kReceiveStridePadding),
+      free_(count) {
+  for (uint32_t index = count; index-- > 0;) free_.PushBack(index);
   PoisonMemory(arena_.data(), arena_.size());
 }
 
 SendBuffers::~SendBuffers() { UnpoisonMemory(arena_.data(), arena_.size()); }
-
-uint32_t SendBuffers::Take() {
-  if (free_.empty()) return kNone;
-  const uint32_t index = free_.back();
-  free_.pop_back();
-  UnpoisonMemory(data(index), bytes_);
-  return index;
-}
-
-void SendBuffers::GiveBack(uint32_t index) {
-  PoisonMemory(data(index), bytes_);
-  free_.push_back(index);
-}
 
 }  // namespace verbena

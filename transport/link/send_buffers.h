@@ -11,9 +11,10 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "absl/status/statusor.h"
+#include "verbena/transport/coro/bounded_vector.h"
+#include "verbena/transport/coro/poison.h"
 #include "verbena/transport/memory/arena.h"
 
 namespace verbena {
@@ -27,8 +28,16 @@ class SendBuffers {
   ~SendBuffers();
 
   // kNone when all are in use.
-  uint32_t Take();
-  void GiveBack(uint32_t index);
+  uint32_t Take() {
+    if (free_.empty()) return kNone;
+    const uint32_t index = free_.PopBack();
+    UnpoisonMemory(data(index), bytes_);
+    return index;
+  }
+  void GiveBack(uint32_t index) {
+    PoisonMemory(data(index), bytes_);
+    free_.PushBack(index);
+  }
 
   char* data(uint32_t index) const { return arena_.data() + size_t{index} * stride_; }
   uint32_t lkey() const { return arena_.lkey(); }
@@ -43,7 +52,7 @@ class SendBuffers {
   const uint32_t count_;
   const uint32_t bytes_;
   const uint32_t stride_;
-  std::vector<uint32_t> free_;
+  BoundedVector<uint32_t> free_;
 };
 
 }  // namespace verbena

@@ -11,6 +11,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace verbena {
 
@@ -103,11 +104,22 @@ const char* WireFaultName(WireFault fault);
 //   if (parser.fault() != WireFault::kNone) Close(…);
 class FrameParser {
  public:
-  FrameParser(const char* bytes, size_t size);
+  FrameParser(const char* bytes, size_t size) : next_(bytes), end_(bytes + size) {
+    fault_ = ReadHeader(size);
+    if (fault_ == WireFault::kNone) frames_left_ = header_.frame_count;
+  }
 
   // False at the end, and at the first fault. A frame's header and body are valid until the next
   // call.
-  bool Next();
+  bool Next() {
+    if (frames_left_ == 0) {
+      if (fault_ == WireFault::kNone && next_ != end_) fault_ = WireFault::kTrailingBytes;
+      return false;
+    }
+    fault_ = ReadFrame();
+    frames_left_ = fault_ == WireFault::kNone ? frames_left_ - 1 : 0;
+    return fault_ == WireFault::kNone;
+  }
 
   WireFault fault() const { return fault_; }
   // Valid unless the constructor found a fault.
@@ -116,9 +128,34 @@ class FrameParser {
   const char* body() const { return body_; }
 
  private:
-  bool Fail(WireFault fault) {
-    fault_ = fault;
-    return false;
+  WireFault ReadHeader(size_t size) {
+    if (size < sizeof(SendHeader)) return WireFault::kTruncatedHeader;
+    std::memcpy(&header_, next_, sizeof(header_));
+    next_ += sizeof(header_);
+    const bool unknown = (header_.flags & ~kSendKnownFlags) != 0 ||
+                         (header_.reserved[0] | header_.reserved[1] | header_.reserved[2]) != 0;
+    if (unknown) return WireFault::kUnknownFlags;
+    const bool spends_reserve = (header_.flags & kSendSpendsReserve) != 0;
+    return spends_reserve && header_.frame_count != 0 ? WireFault::kReserveWithFrames
+                                                      : WireFault::kNone;
+  }
+
+  WireFault ReadFrame() {
+    const auto left = static_cast<size_t>(end_ - next_);
+    if (left < sizeof(FrameHeader)) return WireFault::kTruncatedFrame;
+    std::memcpy(&frame_, next_, sizeof(frame_));
+    // Compared before it is rounded up, so that no length can wrap around.
+    if (frame_.body_bytes > left - sizeof(FrameHeader)) return WireFault::kTruncatedFrame;
+    const size_t frame_bytes = FrameBytes(frame_.body_bytes);
+    if (frame_bytes > left) return WireFault::kTruncatedFrame;
+    if (frame_.kind < FrameKind::kRequest || frame_.kind > FrameKind::kReturn) {
+      return WireFault::kUnknownKind;
+    }
+    const uint8_t allowed = frame_.kind <= FrameKind::kResponse ? kFrameHasBulk : 0;
+    if ((frame_.flags & ~allowed) != 0) return WireFault::kUnknownFlags;
+    body_ = next_ + sizeof(FrameHeader);
+    next_ += frame_bytes;
+    return WireFault::kNone;
   }
 
   const char* next_;

@@ -1,0 +1,117 @@
+// Link: what it moves one-sided, and what it lends.
+
+#include <algorithm>
+
+#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/link.h"
+#include "verbena/transport/link/wr_chain.h"
+
+namespace verbena {
+
+Transfer& Link::StartTransfer(Transfer::Direction direction, absl::Span<const BufferView> local,
+                              const RemoteRange& remote, TransferListener* listener) {
+  Transfer& transfer = endpoint_.transfers().Take(direction, local, remote, listener);
+  one_sided_.Add(transfer);
+  ++stats_.transfers;
+  stats_.transfer_bytes += remote.bytes;
+  ScheduleFlush();
+  return transfer;
+}
+
+Transfer& Link::StartAtomic(const AtomicOperation& operation, const RemoteRange& remote,
+                            TransferListener* listener) {
+  Transfer& transfer = endpoint_.transfers().TakeAtomic(operation, remote, listener);
+  one_sided_.Add(transfer);
+  ++stats_.atomics;
+  ScheduleFlush();
+  return transfer;
+}
+
+absl::StatusOr<Lease*> Link::Grant(const BufferView& view, LeaseAccess access, LeaseUse use) {
+  if (free_leases() == 0) return nullptr;
+  absl::StatusOr<Lease*> lease = leases_.Grant(view, access, use);
+  if (lease.ok() && *lease != nullptr) ++stats_.leases;
+  if (leases_.bindings_due() > 0) ScheduleFlush();
+  return lease;
+}
+
+void Link::EndLease(Lease& lease, LeaseListener* listener) {
+  leases_.End(lease, listener);
+  if (leases_.work_due()) ScheduleFlush();
+  if (!lease_waiters_.empty()) WakeLeaseWaiters();
+}
+
+void Link::AbandonLease(Lease& lease) { leases_.Abandon(lease, endpoint_.executor().now()); }
+
+// Bindings take send queue slots, of which one must be left for the SEND that tells of them.
+uint32_t Link::free_leases() const {
+  const uint32_t taken = InFlight() + static_cast<uint32_t>(pending_.size()) +
+                         leases_.bindings_due() + kDrainMarkers + 1;
+  return taken < slot_count_ ? std::min(leases_.free(), slot_count_ - taken) : 0;
+}
+
+void Link::AwaitLeases(LeaseWaiter& waiter) {
+  ++stats_.lease_waits;
+  lease_waiters_.PushBack(waiter);
+}
+
+void Link::WakeLeaseWaiters() {
+  // Each takes what it was told of a moment later, so what they want is counted here.
+  uint32_t promised = 0;
+  while (LeaseWaiter* waiter = lease_waiters_.Front()) {
+    if (free_leases() < promised + waiter->leases_wanted) return;
+    promised += waiter->leases_wanted;
+    waiter->IntrusiveNode<LeaseWaiter>::Unlink();
+    waiter->OnLeasesFree();
+  }
+}
+
+void Link::PrepareLeases(WrChain& ready) {
+  while (leases_.work_due()) {
+    // What was prepared before is in the same memory.
+    if (!Ring(ready)) return;
+    const uint32_t count = leases_.Prepare(SlotsForTransfers());
+    if (count == 0) return;
+    for (uint32_t i = 0; i < count; ++i) leases_.chain()[i].wr_id = WrIdOf(posted_ + i).Pack();
+    // Bindings alone would fill the send queue and never say that they have left it.
+    const bool signal = since_signal_ + count >= kSignalInterval || !lease_waiters_.empty();
+    if (signal) leases_.chain()[count - 1].send_flags = IBV_SEND_SIGNALED;
+    // Refused or not, as in PostPending().
+    posted_ += count;
+    since_signal_ = leases_.Placed(posted_ - 1) || signal ? 0 : since_signal_ + count;
+    ready.Add(leases_.chain(), leases_.chain() + count - 1);
+    if (!leases_.more_due()) return;
+  }
+}
+
+// A link that moves payloads still sends frames: they keep some slots.
+uint32_t Link::SlotsForTransfers() const {
+  const uint32_t taken =
+      InFlight() + static_cast<uint32_t>(pending_.size()) + kDrainMarkers + kSignalInterval;
+  return taken < slot_count_ ? slot_count_ - taken : 0;
+}
+
+void Link::PrepareTransfers(WrChain& ready) {
+  for (bool first = true; one_sided_.waiting(); first = false) {
+    // What was prepared before is in the same memory.
+    if (!first && !Ring(ready)) return;
+    const uint32_t count = one_sided_.Prepare(SlotsForTransfers());
+    if (count == 0) return;
+    ibv_send_wr* chain = one_sided_.chain();
+    for (uint32_t i = 0; i < count; ++i) chain[i].wr_id = WrIdOf(posted_ + i).Pack();
+    since_signal_ = 0;
+    // Refused or not, as in PostPending().
+    posted_ += count;
+    ready.Add(chain, chain + count - 1);
+    one_sided_.Posted(posted_ - 1);
+  }
+}
+
+// After a flush that had leases or transfers to see to.
+void Link::FinishMoves() {
+  // A chain's worth of bindings is free to be granted again.
+  if (!lease_waiters_.empty()) WakeLeaseWaiters();
+  if ((one_sided_.CanGo() || leases_.work_due()) && SlotsForTransfers() > 0) ScheduleFlush();
+}
+
+}  // namespace verbena

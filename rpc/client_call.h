@@ -98,14 +98,13 @@ class ClientCall final : public Suspension, private SendWaiter, private Timer {
   void OnTimer() override;
   void Detach() override;
   void Wake();
-  // What seldom happens is made out of line, so that what always does stays small.
+  // What not every call needs is made out of line, so that what all do stays small.
   //
   // Why a call does not begin, of which one thing is true.
   [[gnu::cold, gnu::noinline]] absl::Status Refusal() const;
   // It ends before it has begun.
   [[gnu::cold, gnu::noinline]] void Refuse(absl::Status status);
-  [[gnu::cold, gnu::noinline]] absl::StatusOr<size_t> ReadBulk(const FrameHeader& frame,
-                                                               const char* body);
+  [[gnu::noinline]] absl::StatusOr<size_t> ReadBulk(const FrameHeader& frame, const char* body);
   [[gnu::cold, gnu::noinline]] void SetFailure(const FrameHeader& frame, const char* body,
                                                size_t skip);
   [[gnu::cold, gnu::noinline]] void SetUnparsed(size_t bytes);

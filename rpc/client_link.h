@@ -92,10 +92,10 @@ class ClientLink final : public FrameSink, private SendWaiter {
     uint32_t generation = 0;
   };
 
-  // What seldom happens is made out of line, so that what always does stays small.
+  // What not every call needs is made out of line, so that what all do stays small.
   [[gnu::cold, gnu::noinline]] uint32_t AddSlot();
-  [[gnu::cold, gnu::noinline]] absl::Status OnOtherFrame(Link& link, const FrameHeader& frame,
-                                                         const char* body);
+  [[gnu::noinline]] absl::Status OnOtherFrame(Link& link, const FrameHeader& frame,
+                                              const char* body);
   // Of a call that has ended, if it ever was.
   [[gnu::cold, gnu::noinline]] absl::Status OnLateResponse(const FrameHeader& frame);
   void OnWritable(Link& link) override;

@@ -65,9 +65,9 @@ class ServerLink final : public FrameSink, private SendWaiter {
 
   bool MayUseSlot(const FrameHeader& frame);
   absl::Status StartCall(const FrameHeader& frame, const char* body, IncomingBulk* bulk);
-  // What seldom happens is made out of line, so that what always does stays small.
-  [[gnu::cold, gnu::noinline]] absl::Status OnOtherFrame(Link& link, const FrameHeader& frame,
-                                                         const char* body);
+  // What not every call needs is made out of line, so that what all do stays small.
+  [[gnu::noinline]] absl::Status OnOtherFrame(Link& link, const FrameHeader& frame,
+                                              const char* body);
   // False when there is no such slot.
   [[gnu::cold, gnu::noinline]] bool AddSlots(uint32_t slot);
   [[gnu::cold, gnu::noinline]] absl::Status SlotMisused(const FrameHeader& frame) const;

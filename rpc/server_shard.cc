@@ -79,7 +79,8 @@ absl::Status ServerShard::Refusal(uint64_t method_id) {
 
 ServerCall* ServerShard::AddCall(int method_index) {
   calls_.push_back(std::make_unique<ServerCall>(*this, method_index));
-  free_[method_index].Reserve(calls_.size());
+  BoundedVector<ServerCall*>& pool = free_[method_index];
+  pool.Reserve(pool.capacity() + 1);
   return calls_.back().get();
 }
 

@@ -27,17 +27,20 @@ def arguments():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", required=True, help="the rpc_instructions program, optimised")
     parser.add_argument("--calls", type=int, default=4000)
+    parser.add_argument("--device", metavar="NAME",
+                        help="an RDMA device (rdma:rxe0) instead of the soft one; it has no budget")
     parser.add_argument("--json", metavar="FILE", help="append one JSON object a line to FILE")
     parser.add_argument("--update", action="store_true", help="write the figures as the new budget")
     return parser.parse_known_args()[0]
 
 
-def count(binary, side, outstanding, calls, directory):
+def count(binary, side, outstanding, options, directory):
     """Instructions per call of one side, and those of its costliest functions."""
     out = directory / f"{side}.{outstanding}"
     run = subprocess.run(
         ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}",
-         f"--toggle-collect={SIDES[side]}", str(binary), str(outstanding), str(calls)],
+         f"--toggle-collect={SIDES[side]}", str(binary), str(outstanding), str(options.calls),
+         *([options.device] if options.device else [])],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
     total = re.search(r"Collected : (\d+)", run.stderr)
     done = re.search(r"^(\d+) calls", run.stdout, re.M)
@@ -56,7 +59,8 @@ def main():
     options = arguments()
     if shutil.which("valgrind") is None:
         raise SystemExit("rpc_instructions: valgrind is not installed; run: ./dev install-deps")
-    budget = json.loads(BUDGET.read_text()) if BUDGET.exists() else {}
+    has_budget = BUDGET.exists() and not options.device
+    budget = json.loads(BUDGET.read_text()) if has_budget else {}
     figures = {}
     with tempfile.TemporaryDirectory() as name:
         directory = pathlib.Path(name)
@@ -67,7 +71,7 @@ def main():
         subprocess.run(["strip", "--strip-debug", str(binary)], check=True)
         for outstanding in (1, 64):
             for side in SIDES:
-                per_call, functions = count(binary, side, outstanding, options.calls, directory)
+                per_call, functions = count(binary, side, outstanding, options, directory)
                 figures[f"{side}_{outstanding}"] = round(per_call, 1)
                 print(f"\n{side}, {outstanding} in flight: {per_call:.0f} instructions a call")
                 for instructions, function in functions:
@@ -79,10 +83,11 @@ def main():
         print(f"{key:12} {value:9.1f}   budget {budget.get(key, 'none')}")
         if options.json:
             with open(options.json, "a", encoding="utf-8") as file:
-                json.dump({"bench": "rpc_instructions", "device": "inprocess", "point": key,
-                           "instructions_per_call": value, "budget": budget.get(key)}, file)
+                json.dump({"bench": "rpc_instructions", "device": options.device or "inprocess",
+                           "point": key, "instructions_per_call": value,
+                           "budget": budget.get(key)}, file)
                 file.write("\n")
-    if options.update:
+    if options.update and not options.device:
         BUDGET.write_text(json.dumps(figures, indent=2) + "\n")
     elif over:
         print(f"over the budget by more than {(ALLOWED - 1) * 100:.0f}%: {', '.join(over)}",

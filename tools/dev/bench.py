@@ -15,6 +15,8 @@ TOP = bazel_events.TOP
 PEERS = TOP / "benchmarks/peers"
 PLOTS = TOP / ".bazel/plots"
 NOT_INSTALLED = 3
+# What every benchmark knows; peers know no more.
+COMMON_OPTIONS = ("--size", "--outstanding", "--seconds", "--json")
 
 # Name -> (what it measures, its Bazel target or None).
 BENCHMARKS = {
@@ -40,7 +42,8 @@ def arguments():
         description="Runs the benchmarks. Two cores that are otherwise idle give true figures.",
         epilog="benchmarks:\n" +
                "".join(f"  {name:16} {what}\n" for name, (what, _) in BENCHMARKS.items()) +
-               "\nWhat is not known here is passed on to the benchmarks: --size 32, --outstanding 1,64, …\n"
+               "\nWhat is not known here is passed on to the benchmarks: --size 32, --outstanding 1,64, …;\n"
+               "peers get of it what every benchmark knows: --size, --outstanding.\n"
                "./dev install-deps --peers installs gRPC and UCX.")
     parser.add_argument("--json", metavar="FILE", help="write one JSON object a line to FILE")
     parser.add_argument("--only", metavar="NAME[,NAME]", default="",
@@ -118,6 +121,12 @@ def command_of(name, directory):
     return [binary(directory, name)]
 
 
+def common_options(words):
+    """Of `words`, which are options with one value each, those that peers know."""
+    return [word for name, value in zip(words, words[1:]) if name in COMMON_OPTIONS
+            for word in (name, value)]
+
+
 def guest_command(options, results):
     """What the guest runs, leaving its rows in `results`/rows.json and its plots beside them."""
     target = next((name for name in ("parameters", "payload") if name in options.only), "rpc")
@@ -175,9 +184,11 @@ def main():
     for name in options.only:
         print(f"== {name}: {BENCHMARKS[name][0]}", flush=True)
         for part, command in commands_of(name, directory):
-            status = subprocess.run([*command, *passed_on], check=False).returncode \
+            is_peer = part != name or BENCHMARKS[name][1] is None
+            words = common_options(passed_on) if is_peer else passed_on
+            status = subprocess.run([*command, *words], check=False).returncode \
                 if command else NOT_INSTALLED
-            if status == NOT_INSTALLED and (part != name or BENCHMARKS[name][1] is None):
+            if status == NOT_INSTALLED and is_peer:
                 print(f"{part} is left out: not installed (./dev install-deps --peers)")
             elif status != 0:
                 failed.append(part)

@@ -9,8 +9,8 @@
 
 namespace verbena {
 
-ServerLink::ServerLink(ServerShard& shard, std::string peer)
-    : shard_(shard), peer_(std::move(peer)), lender_(shard.granted_bytes()) {}
+ServerLink::ServerLink(ServerShard& shard, std::string peer, uint64_t number)
+    : shard_(shard), peer_(std::move(peer)), number_(number), lender_(shard.granted_bytes()) {}
 
 ServerLink::~ServerLink() = default;
 

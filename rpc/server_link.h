@@ -30,13 +30,16 @@ class ServerLink final : public FrameSink, private SendWaiter {
   // closes.
   static constexpr size_t kMaxQueuedRefusals = 4096;
 
-  ServerLink(ServerShard& shard, std::string peer);
+  // `number` tells it from every other of its shard, also from one at the address of one that is
+  // gone.
+  ServerLink(ServerShard& shard, std::string peer, uint64_t number);
   ~ServerLink() override;
 
   void Attach(Link& link) { link_ = &link; }
   // nullptr before the handshake's end brought it, and once it is down.
   Link* link() const { return link_; }
   const std::string& peer() const { return peer_; }
+  uint64_t number() const { return number_; }
   bool idle() const { return active_.empty(); }
 
   // Tells the client to start no more calls here.
@@ -81,6 +84,7 @@ class ServerLink final : public FrameSink, private SendWaiter {
 
   ServerShard& shard_;
   const std::string peer_;
+  const uint64_t number_;
   Link* link_ = nullptr;
   IntrusiveList<ServerCall> active_;
   std::vector<ServerCall*> by_slot_;

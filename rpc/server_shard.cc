@@ -35,7 +35,8 @@ void ServerShard::Serve(std::unique_ptr<MessageStream> stream, LinkParameters of
 
 Task<void> ServerShard::Accept(std::unique_ptr<MessageStream> stream, LinkParameters offer) {
   finished_.clear();
-  auto owned = std::make_unique<ServerLink>(*this, stream->peer());
+  const uint64_t number = ++accepted_;
+  auto owned = std::make_unique<ServerLink>(*this, stream->peer(), number);
   ServerLink* server_link = owned.get();
   links_.push_back(std::move(owned));
   absl::StatusOr<Link*> link = co_await Open(std::move(stream), std::move(offer), *server_link);
@@ -45,10 +46,10 @@ Task<void> ServerShard::Accept(std::unique_ptr<MessageStream> stream, LinkParame
     co_return;
   }
   Log(LogLevel::kInfo, fmt::format("a link was not accepted: {}", link.status().ToString()));
-  // Lost after it was open, OnLinkDown() has taken it off already, or will OnCallDone().
-  std::erase_if(links_, [server_link](const auto& each) {
-    return each.get() == server_link && each->idle();
-  });
+  // Lost after it was open, OnLinkDown() has taken it off already, or will OnCallDone(). Then it
+  // may be freed by now, and another be at its address.
+  std::erase_if(links_,
+                [number](const auto& each) { return each->number() == number && each->idle(); });
 }
 
 // On the device of the kind that the client offers.

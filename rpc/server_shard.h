@@ -90,6 +90,7 @@ class ServerShard {
   const uint32_t max_concurrent_calls_;
   uint32_t active_ = 0;
   bool draining_ = false;
+  uint64_t accepted_ = 0;   // links, so far
   ServerShardStats stats_;  // before the links, which count in it until they are gone
   Event idle_;              // no calls, while draining
   Event unlinked_;          // no links, while draining

@@ -1,6 +1,5 @@
 #include "verbena/rpc/server_link.h"
 
-#include <optional>
 #include <utility>
 
 #include "fmt/format.h"

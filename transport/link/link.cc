@@ -30,8 +30,8 @@ Link::Link(Endpoint& endpoint, LinkKey key, QpHandle qp, FrameSink& sink)
       grants_(endpoint.credit_pool(), endpoint.limits().initial_credits,
               endpoint.limits().max_credits),
       max_inline_bytes_(endpoint.max_inline_bytes()),
-      pending_(endpoint.limits().send_queue_depth + kDrainMarkers),
       slot_count_(endpoint.limits().send_queue_depth + kDrainMarkers),
+      pending_(slot_count_),
       slots_(std::bit_ceil(slot_count_), SendBuffers::kNone),
       one_sided_(endpoint.transfers(), {.send_queue_slots = slot_count_,
                                         .max_wr_bytes = endpoint.max_wr_bytes(),
@@ -135,8 +135,8 @@ void Link::Flush() {
   }
   WrChain ready;
   const bool moves = leases_.work_due() || one_sided_.waiting() || !lease_waiters_.empty();
-  if (moves && open() && leases_.work_due()) PrepareLeases(ready);
-  if (moves && open() && one_sided_.waiting()) PrepareTransfers(ready);
+  if (moves && open()) PrepareLeases(ready);
+  if (moves && open()) PrepareTransfers(ready);
   if (open()) {
     if (pong_due_) AppendControl(FrameKind::kPong);
     if (ping_due_) AppendControl(FrameKind::kPing);

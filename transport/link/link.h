@@ -253,10 +253,10 @@ class Link final : private FlushHook {
   uint32_t send_bytes_ = 0;
   const uint32_t max_inline_bytes_;
 
-  // SENDs of this turn; the last one may still take frames.
-  BoundedVector<PendingSend> pending_;
   // WRs that the send queue holds.
   const uint32_t slot_count_;
+  // SENDs of this turn; the last one may still take frames.
+  BoundedVector<PendingSend> pending_;
   // The buffer that each posted WR holds, by send queue position modulo the size, a power of two;
   // SendBuffers::kNone for an inline one.
   std::vector<uint32_t> slots_;

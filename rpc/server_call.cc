@@ -247,6 +247,8 @@ void ServerCall::AppendResponse() {
   Link& link = *link_->link();
   if (char* body = link.Append(response_, body_bytes, invalidated)) {
     WriteResponse(body);
+    link.SendNowIfAlone();
+    Finish();
   } else {
     link.AwaitWritable(*this);
   }
@@ -262,6 +264,7 @@ void ServerCall::SetFailure(const absl::Status& status, Outcome outcome, size_t 
 
 void ServerCall::OnWritable(Link& link) {
   WriteResponse(link.Append(response_, body_bytes, invalidated));
+  Finish();
 }
 
 void ServerCall::WriteResponse(char* body) {
@@ -274,7 +277,6 @@ void ServerCall::WriteResponse(char* body) {
   } else if (response_.flags == 0 || !bulk_->reply_travels()) {  // else in the client's memory
     reply_->SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(body));
   }
-  Finish();
 }
 
 void ServerCall::Finish() {

@@ -90,6 +90,7 @@ Endpoint::~Endpoint() {
 // --- completions
 
 void Endpoint::OnCompletions(const ibv_wc* completions, int count) {
+  one_completion_ = count == 1;
   for (int i = 0; i < count; ++i) {
     const WrId id = WrId::Unpack(completions[i].wr_id);
     if (id.kind == WrId::Kind::kReceive) {

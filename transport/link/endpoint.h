@@ -96,6 +96,11 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
     if (!room_waiters_.empty()) WakeRoomWaiters();
   }
   void StartTeardown(Link& link, const absl::Status& reason);
+  // The completion that is being handled is the only one that this turn's poll found.
+  bool handles_one_completion() const { return one_completion_; }
+  // Nobody waits for what a SEND before the turn's end would take, and the receives are posted
+  // whose credits it would return.
+  bool MaySendNow() const { return room_waiters_.empty() && !receives_->needs_post(); }
 
  private:
   struct Slot {
@@ -166,6 +171,7 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   absl::flat_hash_map<uint32_t, Link*> links_by_qpn_;
   Link* last_receiver_ = nullptr;  // the link of the last receive: usually of the next one too
   std::vector<Link*> room_waiters_;
+  bool one_completion_ = false;
   bool shutting_down_ = false;
   bool timer_running_ = false;
   EndpointStats stats_;

@@ -129,12 +129,13 @@ void Link::ScheduleFlush() {
 }
 
 void Link::Flush() {
-  if (held_back_) {
+  if (held_back_ || refusal_ != 0) [[unlikely]] {
     flush_scheduled_ = false;
+    if (refusal_ != 0) PostFailed(refusal_);
     return;
   }
   WrChain ready;
-  const bool moves = leases_.work_due() || one_sided_.waiting() || !lease_waiters_.empty();
+  const bool moves = this->moves();
   if (moves && open()) PrepareLeases(ready);
   if (moves && open()) PrepareTransfers(ready);
   if (open()) {
@@ -151,11 +152,26 @@ void Link::Flush() {
   if (open()) {
     if (pending_.empty()) {
       Ring(ready);
-    } else {
-      PostPending(ready);
+    } else if (const int error = PostPending(ready); error != 0) {
+      // Slots were reserved before the WRs were made: the queue pair is broken.
+      PostFailed(error);
     }
   }
   if (moves && open()) FinishMoves();
+}
+
+void Link::SendNow() {
+  alone_ = false;
+  const bool one_frame = pending_.size() == 1 && pending_.back().frames == 1;
+  const bool control_due = pong_due_ || ping_due_ || recall_due_;
+  if (!one_frame || !open() || held_back_ || control_due || moves() || !endpoint_.MaySendNow()) {
+    return;
+  }
+  FlushHook::Unlink();
+  flush_scheduled_ = false;
+  WrChain ready;
+  refusal_ = PostPending(ready);
+  if (refusal_ != 0) ScheduleFlush();
 }
 
 bool Link::Ring(WrChain& ready) {
@@ -193,7 +209,7 @@ void Link::PrepareHeader(const PendingSend& send) {
   std::memcpy(endpoint_.send_buffers().data(send.buffer), &header, sizeof(header));
 }
 
-void Link::PostPending(WrChain& ready) {
+int Link::PostPending(WrChain& ready) {
   grants_.Refill();
   grants_.MarkAdvertised();
   SendBuffers& buffers = endpoint_.send_buffers();
@@ -226,8 +242,7 @@ void Link::PostPending(WrChain& ready) {
   }
   pending_.clear();
   endpoint_.NoteSendRoom();
-  // Slots were reserved before the WRs were made, so a refusal means that the queue pair is broken.
-  if (error != 0) PostFailed(error);
+  return error;
 }
 
 void Link::OnSend(const char* bytes, size_t size, uint32_t invalidated) {
@@ -251,8 +266,10 @@ void Link::OnSend(const char* bytes, size_t size, uint32_t invalidated) {
     const FrameHeader& frame = parser.frame();
     const bool is_control = frame.kind == FrameKind::kPing || frame.kind == FrameKind::kPong ||
                             frame.kind == FrameKind::kRecall;
+    alone_ = parser.at_last() && endpoint_.handles_one_completion();
     absl::Status status =
         is_control ? OnControlFrame(frame) : sink_->OnFrame(*this, frame, parser.body());
+    alone_ = false;
     if (!status.ok()) {
       Close(status);
       return;

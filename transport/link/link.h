@@ -1,9 +1,10 @@
 // Link: one RC queue pair between one executor here and one executor there, with its credits.
 //
 // Frames of the same turn are coalesced into as few SENDs as they fit in, and leave with one
-// doorbell at the turn's end, behind the transfers that were started before them. Four things can
-// be exhausted, and each means waiting, never an error: the peer's credits, send queue slots, send
-// buffers, and (reserved when the link was made) CQ slots.
+// doorbell at the turn's end, behind the transfers that were started before them; an answer that
+// nothing can join leaves at once (SendNowIfAlone()). Four things can be exhausted, and each means
+// waiting, never an error: the peer's credits, send queue slots, send buffers, and (reserved when
+// the link was made) CQ slots.
 //
 // Owned by its Endpoint; lives on that endpoint's executor thread. A FrameSink hears its frames and
 // its end; after OnLinkDown() the pointer is dead to everybody else. Destroyed by the endpoint once
@@ -112,6 +113,14 @@ class Link final : private FlushHook {
   // reports_invalidation(): for the frame after which nothing is written there. 0 for none.
   char* Append(const FrameHeader& header, size_t body_bytes, uint32_t invalidated = 0);
 
+  // For who has appended the answer to a frame, inside OnFrame(), and written its body: posts it
+  // now if that frame is all that this turn brought, so that it travels while the call is cleaned
+  // up. Else it leaves at the turn's end, with what joins it till then. Never closes the link: what
+  // the device refuses does so at the turn's end.
+  void SendNowIfAlone() {
+    if (alone_) SendNow();
+  }
+
   // Queues `waiter` behind those that wait already. Only while open().
   void AwaitWritable(SendWaiter& waiter);
 
@@ -204,11 +213,14 @@ class Link final : private FlushHook {
   bool FitsPending(size_t body_bytes, uint32_t invalidated) const;
   void Flush() override;
   void FinishMoves();
+  void SendNow();
   // What a flush posts: bindings and invalidations, then WRITEs and READs, then SENDs, with one
   // doorbell unless one of these is more than a chain.
   void PrepareLeases(WrChain& ready);
   void PrepareTransfers(WrChain& ready);
-  void PostPending(WrChain& ready);
+  // Returns what the device answered: 0, or an errno. Inlined where it is called, since a call of
+  // it is a call more for each RPC.
+  [[gnu::always_inline]] inline int PostPending(WrChain& ready);
   // False when the link is closed by it.
   bool Ring(WrChain& ready);
   void PrepareHeader(const PendingSend& send);
@@ -226,6 +238,10 @@ class Link final : private FlushHook {
   [[gnu::cold, gnu::noinline]] void CompletedUnposted(uint16_t position);
   void AppendControl(FrameKind kind);
   uint32_t InFlight() const { return posted_ - completed_; }
+  // Whether a flush would post bindings, WRITEs, READs, or wake who waits for leases.
+  bool moves() const {
+    return leases_.work_due() || one_sided_.waiting() || !lease_waiters_.empty();
+  }
   bool SlotsLeft() const {
     return InFlight() + pending_.size() + leases_.bindings_due() + kDrainMarkers < slot_count_;
   }
@@ -276,6 +292,8 @@ class Link final : private FlushHook {
   bool recall_due_ = false;
   bool serving_writer_ = false;
   bool held_back_ = false;  // until the peer has sent something
+  bool alone_ = false;      // the frame that the sink handles is all that this turn brought
+  int refusal_ = 0;         // the errno of a post that could not close the link
   // A SEND came since the last liveness check. The hot path reads no clock: that costs as much as
   // posting a WR.
   bool heard_ = false;

@@ -126,6 +126,8 @@ class FrameParser {
   const SendHeader& header() const { return header_; }
   const FrameHeader& frame() const { return frame_; }
   const char* body() const { return body_; }
+  // No frame follows frame().
+  bool at_last() const { return frames_left_ == 0; }
 
  private:
   WireFault ReadHeader(size_t size) {

@@ -32,10 +32,7 @@ absl::Status CheckOptions(const MethodDescriptor& method, const CallOptions& opt
   const auto invalid = [&method](const char* what) {
     return absl::InvalidArgumentError(fmt::format("{} {}", method.full_name, what));
   };
-  if (method.request_payload() && options.request_payload.empty()) {
-    return invalid("takes a payload: set CallOptions::request_payload");
-  }
-  if (!method.request_payload() && !options.request_payload.empty()) {
+  if (!method.request_payload() && options.request_payload.present()) {
     return invalid("takes no payload with its request");
   }
   if (options.request_payload.part_count() > kMaxParts) {
@@ -96,9 +93,9 @@ bool WantsLanding(const ClientBulk& bulk, const CallOptions& options) {
 }
 
 // Memory for what a request brings besides the caller's own buffers.
-Task<absl::Status> AllocateMemory(Connection& connection, const MessageLite& request,
-                                  size_t message_bytes, const CallOptions& options,
-                                  ClientBulk& bulk) {
+Task<absl::Status> AllocateMemory(Connection& connection, const MethodDescriptor& method,
+                                  const MessageLite& request, size_t message_bytes,
+                                  const CallOptions& options, ClientBulk& bulk) {
   VERBENA_CO_ASSIGN_OR_RETURN(ClientLink * link,
                               co_await LinkWithLeases(connection, 0, options.deadline.when()));
   const Endpoint& endpoint = link->link()->endpoint();
@@ -106,17 +103,45 @@ Task<absl::Status> AllocateMemory(Connection& connection, const MessageLite& req
       CheckSizes(bulk, message_bytes, options, endpoint.limits().max_payload_bytes));
   if (TravelsBeside(message_bytes, *link->link())) {
     VERBENA_CO_ASSIGN_OR_RETURN(
-        bulk.message,
-        co_await AllocateUntil(endpoint.memory().send(), message_bytes, options.deadline.when()));
+        bulk.message, co_await AllocateUntil(endpoint, endpoint.memory().send(), message_bytes,
+                                             {.deadline = options.deadline.when()}));
+    // The request may have changed while this waited, and its memory is for what it was.
+    if (const size_t now = request.ByteSizeLong(); now != message_bytes) {
+      co_return ChangedRequest(method, message_bytes, now);
+    }
     request.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(bulk.message.data()));
   }
   if (WantsLanding(bulk, options)) {
-    VERBENA_CO_ASSIGN_OR_RETURN(bulk.landing, co_await AllocateUntil(endpoint.memory().landing(),
-                                                                     options.max_response_payload,
-                                                                     options.deadline.when()));
+    VERBENA_CO_ASSIGN_OR_RETURN(
+        bulk.landing,
+        co_await AllocateUntil(endpoint, endpoint.memory().landing(), options.max_response_payload,
+                               {.deadline = options.deadline.when()}));
   }
   co_return absl::OkStatus();
 }
+
+// Fills in what a call's caller wants to know at its end, however that comes about.
+class CallInfoOf {
+ public:
+  CallInfoOf(CallInfo* info, const Executor& executor) : info_(info), executor_(executor) {
+    if (info_ != nullptr) began_ = executor.now();
+  }
+  CallInfoOf(const CallInfoOf&) = delete;
+  CallInfoOf& operator=(const CallInfoOf&) = delete;
+  ~CallInfoOf() {
+    if (info_ == nullptr) return;
+    info_->elapsed = executor_.now() - began_;
+    info_->request_bytes = static_cast<uint32_t>(request_bytes_);
+  }
+
+  void set_request_bytes(size_t bytes) { request_bytes_ = bytes; }
+
+ private:
+  CallInfo* const info_;
+  const Executor& executor_;
+  TimePoint began_{};
+  size_t request_bytes_ = 0;
+};
 
 // The call has ended, and what leases can end has: what is the caller's again?
 absl::Status Settle(ClientBulk& bulk, absl::Status status, MessageLite& reply, CallInfo* info) {
@@ -135,7 +160,9 @@ absl::Status Settle(ClientBulk& bulk, absl::Status status, MessageLite& reply, C
   }
   if (info != nullptr) {
     info->request_payload = std::move(bulk.payload);
+    info->has_response_payload = status.ok() && bulk.has_response_payload();
     info->response_payload = status.ok() ? bulk.TakeResponsePayload() : std::move(bulk.landing);
+    if (bulk.has_message()) info->reply_bytes = bulk.response_message_bytes();
   }
   return status;
 }
@@ -154,8 +181,8 @@ Task<absl::Status> GiveLanding(ClientCall& call, ClientBulk& bulk, Deadline dead
       CheckSize("the response takes a landing", bytes, endpoint.limits().max_payload_bytes);
   Buffer buffer;
   if (status.ok()) {
-    absl::StatusOr<Buffer> allocated =
-        co_await AllocateUntil(endpoint.memory().landing(), bytes, deadline.when());
+    absl::StatusOr<Buffer> allocated = co_await AllocateUntil(endpoint, endpoint.memory().landing(),
+                                                              bytes, {.deadline = deadline.when()});
     status = allocated.status();
     if (allocated.ok()) buffer = *std::move(allocated);
   }
@@ -181,6 +208,7 @@ Task<absl::Status> GiveLanding(ClientCall& call, ClientBulk& bulk, Deadline dead
 
 Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& method,
                             const MessageLite& request, MessageLite& reply, CallOptions options) {
+  CallInfoOf filled(options.info, connection.shard().executor());
   if (absl::Status status = CheckOptions(method, options); !status.ok()) {
     if (options.info != nullptr) {
       options.info->request_payload = std::move(options.request_payload);
@@ -192,24 +220,31 @@ Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& meth
   bulk.payload = std::move(options.request_payload);
   bulk.landing = std::move(options.response_payload_into);
   const size_t message_bytes = request.ByteSizeLong();
+  filled.set_request_bytes(message_bytes);
   // Coroutines only for what waits: this path is that of every block.
   absl::Status status;
   ClientLink* link = connection.usable_link();
+  bool waited = true;
   if (link == nullptr || TravelsBeside(message_bytes, *link->link()) ||
       WantsLanding(bulk, options)) {
-    status = co_await AllocateMemory(connection, request, message_bytes, options, bulk);
+    status = co_await AllocateMemory(connection, method, request, message_bytes, options, bulk);
     link = connection.usable_link();
   } else {
     status = CheckSizes(bulk, message_bytes, options,
                         link->link()->endpoint().limits().max_payload_bytes);
+    waited = false;
   }
   if (status.ok() && (link == nullptr || link->link()->free_leases() < bulk.leases_needed(link))) {
     absl::StatusOr<ClientLink*> found =
         co_await LinkWithLeases(connection, bulk.leases_needed(nullptr), options.deadline.when());
     status = found.status();
     if (found.ok()) link = *found;
+    waited = true;
   }
-  // Nothing waits from here to the request's frame.
+  // Nothing waits from here to the request's frame, or to where it waits for room.
+  if (status.ok() && waited && request.ByteSizeLong() != message_bytes) {
+    status = ChangedRequest(method, message_bytes, request.ByteSizeLong());
+  }
   if (status.ok()) status = bulk.Lend(*link);
   if (!status.ok()) co_return Settle(bulk, NotSent(std::move(status)), reply, options.info);
   ClientCall call(*link, connection.shard().executor(), method, request, reply, options.deadline,

@@ -1,7 +1,7 @@
 // Calls that move something one-sided: a payload, or a message that is too large for a frame.
 //
-// BulkCall makes such a call from its beginning; FinishInLanding takes one over whose server asks
-// for memory for its response. Both wait where memory or windows are short, no longer than the
+// BulkCall makes such a call from its beginning. FinishInLanding takes over a call whose server
+// asks for memory for its response. Both wait if memory or windows are short, no longer than the
 // call's deadline or kMaxMemoryWait. In the caller's coroutine; on its executor's thread.
 
 #ifndef VERBENA_RPC_BULK_CALL_H_
@@ -20,7 +20,7 @@ namespace verbena {
 
 // Whether `options` name anything that travels one-sided, or `method` may answer so.
 inline bool WantsBulk(const MethodDescriptor& method, const CallOptions& options) {
-  return method.payloads != Payloads::kNone || options.request_payload.has_memory() ||
+  return method.payloads != Payloads::kNone || options.request_payload.present() ||
          options.response_payload_into || options.max_response_payload != 0;
 }
 

@@ -12,7 +12,7 @@
 
 namespace verbena {
 
-// `checksum` continued by a view; begin with 0.
+// Continues `checksum` with the bytes of a view; begin with 0.
 inline uint32_t ExtendChecksum(uint32_t checksum, const BufferView& view) {
   return ExtendCrc32c(checksum, view.data(), view.size());
 }

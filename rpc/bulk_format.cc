@@ -23,7 +23,8 @@ struct WireRequest {
   uint64_t payload_bytes = 0;
   uint64_t message_bytes = 0;
   uint32_t checksum = 0;
-  uint16_t source_count = 0;
+  uint8_t source_count = 0;
+  uint8_t has_payload = 0;
   uint16_t grant = 0;  // 0 for none, else the slot and 1
   WireRange landing;
 };
@@ -33,7 +34,8 @@ struct WireResponse {
   uint64_t payload_bytes = 0;
   uint64_t message_bytes = 0;
   uint32_t checksum = 0;
-  uint32_t payload_in_asked = 0;
+  uint16_t payload_in_asked = 0;
+  uint16_t has_payload = 0;
 };
 static_assert(sizeof(WireResponse) == ResponseBulk::kEncodedBytes);
 
@@ -72,6 +74,13 @@ absl::Status TooLarge(const char* what, uint64_t payload_bytes, uint64_t message
                                                 what, payload_bytes, message_bytes));
 }
 
+// An empty payload is one; none has no bytes.
+absl::Status CheckPresence(uint32_t has_payload, uint64_t payload_bytes) {
+  if (has_payload == 1 || (has_payload == 0 && payload_bytes == 0)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("{} bytes of a payload of which the peer says {}", payload_bytes, has_payload));
+}
+
 bool IsTooLarge(uint64_t payload_bytes, uint64_t message_bytes) {
   return payload_bytes > kMaxBufferBytes || message_bytes > kMaxBufferBytes;
 }
@@ -86,7 +95,8 @@ void RequestBulk::Encode(char* to) const {
   const WireRequest request{.payload_bytes = payload_bytes,
                             .message_bytes = message_bytes,
                             .checksum = checksum,
-                            .source_count = static_cast<uint16_t>(source_count),
+                            .source_count = static_cast<uint8_t>(source_count),
+                            .has_payload = has_payload ? uint8_t{1} : uint8_t{0},
                             .grant = static_cast<uint16_t>(grant + 1),
                             .landing = ToWire(landing)};
   std::memcpy(to, &request, sizeof(request));
@@ -102,12 +112,16 @@ absl::StatusOr<RequestBulk> ParseRequestBulk(const char* body, size_t bytes) {
   if (IsTooLarge(wire->payload_bytes, wire->message_bytes)) {
     return TooLarge("a request", wire->payload_bytes, wire->message_bytes);
   }
+  if (absl::Status status = CheckPresence(wire->has_payload, wire->payload_bytes); !status.ok()) {
+    return status;
+  }
   if (wire->source_count > kMaxBulkSources ||
       bytes - sizeof(WireRequest) < wire->source_count * sizeof(WireRange)) {
     return absl::InvalidArgumentError(
         fmt::format("a request's bulk in {} pieces and {} bytes", wire->source_count, bytes));
   }
-  RequestBulk request{.payload_bytes = wire->payload_bytes,
+  RequestBulk request{.has_payload = wire->has_payload != 0,
+                      .payload_bytes = wire->payload_bytes,
                       .message_bytes = wire->message_bytes,
                       .checksum = wire->checksum,
                       .grant = wire->grant - uint32_t{1},
@@ -142,7 +156,8 @@ void ResponseBulk::Encode(char* to) const {
   const WireResponse response{.payload_bytes = payload_bytes,
                               .message_bytes = message_bytes,
                               .checksum = checksum,
-                              .payload_in_asked = payload_in_asked ? 1u : 0u};
+                              .payload_in_asked = payload_in_asked ? uint16_t{1} : uint16_t{0},
+                              .has_payload = has_payload ? uint16_t{1} : uint16_t{0}};
   std::memcpy(to, &response, sizeof(response));
 }
 
@@ -152,7 +167,11 @@ absl::StatusOr<ResponseBulk> ParseResponseBulk(const char* body, size_t bytes) {
   if (IsTooLarge(wire->payload_bytes, wire->message_bytes) || wire->payload_in_asked > 1) {
     return TooLarge("a response", wire->payload_bytes, wire->message_bytes);
   }
-  return ResponseBulk{.payload_bytes = wire->payload_bytes,
+  if (absl::Status status = CheckPresence(wire->has_payload, wire->payload_bytes); !status.ok()) {
+    return status;
+  }
+  return ResponseBulk{.has_payload = wire->has_payload != 0,
+                      .payload_bytes = wire->payload_bytes,
                       .message_bytes = wire->message_bytes,
                       .checksum = wire->checksum,
                       .payload_in_asked = wire->payload_in_asked != 0};

@@ -1,8 +1,8 @@
-// The bytes that tell of what a call moves one-sided, beside its frames: payloads, and messages
-// that are too large for a frame. proto/WIRE.md is the specification.
+// Bulk headers: the bytes in a frame that describe the one-sided part of a call, which is payloads,
+// and messages that are too large for a frame. proto/WIRE.md is the specification.
 //
-// A frame with kFrameHasBulk begins its body with one of these. The Parse functions are the only
-// readers of a peer's: pure functions, which take any bytes and name what is wrong.
+// The body of a frame with kFrameHasBulk begins with one of these. Only the Parse functions read a
+// peer's. They are pure functions, which take any bytes and name what is wrong.
 
 #ifndef VERBENA_RPC_BULK_FORMAT_H_
 #define VERBENA_RPC_BULK_FORMAT_H_
@@ -19,10 +19,11 @@ namespace verbena {
 // Pieces of a request: eight of its payload, and its message.
 inline constexpr size_t kMaxBulkSources = 9;
 
-// What a RequestBulk takes in a frame, at most.
+// The most bytes that a RequestBulk takes in a frame.
 inline constexpr size_t kMaxRequestBulkBytes = 48 + kMaxBulkSources * 24;
 
 struct RequestBulk {
+  bool has_payload = false;  // perhaps an empty one
   uint64_t payload_bytes = 0;
   uint64_t message_bytes = 0;  // 0: the message follows in the frame
   // CRC32C of the payload and then the message, on links that check payloads.
@@ -30,10 +31,10 @@ struct RequestBulk {
   // The payload was written to the landing of this slot, which the server had granted ahead.
   static constexpr uint32_t kNoGrant = ~0u;
   uint32_t grant = kNoGrant;
-  // Where the server reads the rest, payload first.
+  // The ranges from which the server reads the rest, payload first.
   uint32_t source_count = 0;
   std::array<RemoteRange, kMaxBulkSources> sources{};
-  // Where it may write the response's payload; no bytes: nowhere yet.
+  // The range to which the server may write the response's payload; no bytes: none yet.
   RemoteRange landing{};
 
   size_t encoded_bytes() const;
@@ -41,11 +42,12 @@ struct RequestBulk {
 };
 
 struct ResponseBulk {
+  bool has_payload = false;  // perhaps an empty one
   uint64_t payload_bytes = 0;
   uint64_t message_bytes = 0;  // 0: the message follows in the frame
   uint32_t checksum = 0;
-  // The payload lies in the landing that was asked for with kLandingNeeded, ahead of the message;
-  // else in that of the request.
+  // True: the payload lies in the landing that kLandingNeeded asked for, ahead of the message.
+  // False: it lies in the request's landing.
   bool payload_in_asked = false;
 
   static constexpr size_t kEncodedBytes = 24;

@@ -21,30 +21,36 @@ namespace verbena {
 
 // Filled when the call ends, well or badly. Belongs to the caller and must live until then.
 struct CallInfo {
-  // From the call's start to its end, as the client's executor saw it.
+  // From the call's start to its end, connecting included, by the clock of the client's executor.
   Duration elapsed{};
-  uint32_t request_bytes = 0;  // serialized
+  uint32_t request_bytes = 0;  // serialized, however it travelled
   uint32_t reply_bytes = 0;
-  // What the server answered with. After a failed call that lent a response_payload_into: that,
-  // with nothing in it that means anything; or no memory, when the server may still write there.
+  // The payload of the server's answer. After a failed call that lent response_payload_into: that
+  // Buffer, with undefined content, if the server provably cannot write to it any more. Otherwise
+  // empty: the memory returns to its pool later.
   Buffer response_payload = {};
-  // That of the request, when the server is proven to be done with it; else it goes home by itself
-  // when that is so.
+  // The request's payload, if the server provably no longer uses it. Otherwise empty: the memory
+  // returns to its pool later.
   Payload request_payload = {};
+  // Whether the server answered with a payload. If that payload is empty, response_payload has no
+  // bytes and may have no memory.
+  bool has_response_payload = false;
 };
 
 struct CallOptions {
   // The caller resumes with DEADLINE_EXCEEDED when it passes; the server is told how long is left.
   Deadline deadline = {};
   CallInfo* info = nullptr;
-  // Bulk bytes of the request, for methods that take them; from Channel::AllocateBuffer(), or
-  // registered with the same device. At most 8 parts.
+  // The request's payload, for methods that take one, in at most 8 parts. Its memory comes from
+  // Channel::AllocateBuffer(), or from Runtime::RegisterMemory() with the channel's device. The
+  // default is no payload; Payload::Empty() is a payload of no bytes. The handler can tell them
+  // apart.
   Payload request_payload = {};
-  // Where the response's payload is to be written, size() bytes at most; such memory, too. It comes
-  // back as CallInfo::response_payload.
+  // Memory for the response's payload, of the same kind; the server writes at most size() bytes to
+  // it. It comes back as CallInfo::response_payload.
   Buffer response_payload_into = {};
-  // Without that: memory of this size is lent to the server for it. Without either the server asks
-  // once it knows the size, which costs a round trip.
+  // Without response_payload_into: the client allocates this many bytes for the response's payload.
+  // Without either, the server asks for memory once it knows the size, which costs a round trip.
   uint64_t max_response_payload = 0;
 };
 

@@ -9,10 +9,21 @@
 #include "verbena/rpc/shard.h"
 #include "verbena/rpc/stub.h"
 #include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/executor/executor_gate.h"
 #include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/log/check.h"
 
 namespace verbena {
 namespace {
+
+ExecutorWish WishOf(const ChannelOptions& options) {
+  if (options.server_executor >= 0) {
+    return {.choice = ExecutorChoice::kNumber,
+            .number = static_cast<uint32_t>(options.server_executor) % kMaxExecutors};
+  }
+  if (options.server_key != 0) return {.choice = ExecutorChoice::kKey, .key = options.server_key};
+  return {};
+}
 
 absl::Status NotOnAnExecutor() {
   return absl::FailedPreconditionError(
@@ -29,18 +40,41 @@ Task<absl::StatusOr<ClientLink*>> LinkOf(Connection& connection, Deadline deadli
   co_return connection.usable_link();
 }
 
-// A call that moves nothing one-sided, unless it turns out that its messages must.
 Task<absl::Status> EagerCall(Channel& channel, const MethodDescriptor& method,
                              const google::protobuf::MessageLite& request,
                              google::protobuf::MessageLite& reply, Deadline deadline,
-                             CallInfo* info) {
+                             CallInfo* info);
+
+Task<absl::Status> CallOnceConnected(Connection& connection, Channel& channel,
+                                     const MethodDescriptor& method,
+                                     const google::protobuf::MessageLite& request,
+                                     google::protobuf::MessageLite& reply, Deadline deadline,
+                                     CallInfo* info) {
+  const Executor& executor = connection.shard().executor();
+  const TimePoint began = executor.now();
+  absl::StatusOr<ClientLink*> found = co_await LinkOf(connection, deadline);
+  absl::Status status;
+  if (found.ok()) {
+    status = co_await EagerCall(channel, method, request, reply, deadline, info);
+  } else {
+    status = WithOutcome(found.status(), Outcome::kNotSent);
+    if (info != nullptr) info->request_bytes = static_cast<uint32_t>(request.ByteSizeLong());
+  }
+  if (info != nullptr) info->elapsed = executor.now() - began;
+  co_return status;
+}
+
+// A call that moves nothing one-sided, unless it turns out that its messages must.
+Task<absl::Status> EagerCall(Channel& channel, const MethodDescriptor& method,
+                             const google::protobuf::MessageLite& request,
+                             google::protobuf::MessageLite& reply, Deadline given, CallInfo* info) {
   Connection* connection = channel.ConnectionHere();
   if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotSent);
+  const Deadline deadline = given.At(connection->shard().executor());
   ClientLink* link = connection->usable_link();
   if (link == nullptr) {
-    absl::StatusOr<ClientLink*> found = co_await LinkOf(*connection, deadline);
-    if (!found.ok()) co_return WithOutcome(found.status(), Outcome::kNotSent);
-    link = *found;
+    co_return co_await CallOnceConnected(*connection, channel, method, request, reply, deadline,
+                                         info);
   }
   const size_t request_bytes = request.ByteSizeLong();
   if (request_bytes > link->link()->max_body_bytes()) {
@@ -59,28 +93,36 @@ Task<absl::Status> PayloadCall(Channel& channel, const MethodDescriptor& method,
                                google::protobuf::MessageLite& reply, CallOptions options) {
   Connection* connection = channel.ConnectionHere();
   if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotSent);
+  options.deadline = options.deadline.At(connection->shard().executor());
   co_return co_await BulkCall(*connection, method, request, reply, std::move(options));
 }
 
 }  // namespace
 
 Channel::Channel(Runtime& runtime, std::string target, ChannelOptions options)
-    : runtime_(runtime),
-      target_(std::move(target)),
-      options_(options),
-      connections_(runtime.executors()) {}
+    : runtime_(runtime), target_(std::move(target)), options_(options), uses_(runtime.executors()) {
+  VERBENA_CHECK(options.server_executor >= -1 &&
+                (options.server_executor == -1 || options.server_key == 0))
+      << "server_executor " << options.server_executor << ", server_key " << options.server_key;
+}
+
+Channel::~Channel() {
+  for (const Use& use : uses_) {
+    if (use.gate == nullptr) continue;
+    use.gate->Post([use] {
+      if (use.gate->open()) use.shard->Release(*use.connection);
+    });
+  }
+}
 
 Connection* Channel::ConnectionHere() {
   Shard* shard = runtime_.CurrentShard();
   if (shard == nullptr) return nullptr;
-  Connection*& connection = connections_[shard->index()];
-  if (connection == nullptr) {
-    const uint32_t server_executor = options_.server_executor >= 0
-                                         ? static_cast<uint32_t>(options_.server_executor)
-                                         : shard->index();
-    connection = &shard->ConnectionTo(target_, server_executor);
+  Use& use = uses_[shard->index()];
+  if (use.connection == nullptr) {
+    use = {&shard->ConnectionTo(target_, WishOf(options_)), shard, shard->gate()};
   }
-  return connection;
+  return use.connection;
 }
 
 Task<absl::Status> Channel::Connect() {
@@ -91,11 +133,22 @@ Task<absl::Status> Channel::Connect() {
 
 Task<absl::StatusOr<Buffer>> Channel::AllocateBuffer(size_t bytes) {
   Connection* connection = ConnectionHere();
+  if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotSent);
+  absl::StatusOr<ClientLink*> link = co_await LinkOf(*connection, {});
+  if (!link.ok()) co_return WithOutcome(link.status(), Outcome::kNotSent);
+  const Endpoint& endpoint = (*link)->link()->endpoint();
+  absl::StatusOr<Buffer> buffer =
+      co_await AllocateUntil(endpoint, endpoint.memory().send(), bytes, {});
+  if (!buffer.ok()) co_return WithOutcome(buffer.status(), Outcome::kNotSent);
+  co_return buffer;
+}
+
+Task<absl::StatusOr<std::string>> Channel::DeviceName() {
+  Connection* connection = ConnectionHere();
   if (connection == nullptr) co_return NotOnAnExecutor();
   absl::StatusOr<ClientLink*> link = co_await LinkOf(*connection, {});
   if (!link.ok()) co_return link.status();
-  const PayloadMemory& memory = (*link)->link()->endpoint().memory();
-  co_return co_await AllocateUntil(memory.send(), bytes, kNever);
+  co_return (*link)->link()->endpoint().device_name();
 }
 
 Task<absl::StatusOr<Loan>> Channel::Lend(BufferView view, LeaseAccess access) {
@@ -103,7 +156,7 @@ Task<absl::StatusOr<Loan>> Channel::Lend(BufferView view, LeaseAccess access) {
   if (connection == nullptr) co_return NotOnAnExecutor();
   absl::StatusOr<ClientLink*> link = co_await LinkOf(*connection, {});
   if (!link.ok()) co_return link.status();
-  co_return co_await internal::LendOver(*(*link)->link(), view, access);
+  co_return co_await internal::LendOver(*(*link)->link(), view, access, kNever);
 }
 
 absl::StatusOr<RemoteMemory> Channel::Remote(const RemoteMemoryHandle& handle) {
@@ -113,7 +166,9 @@ absl::StatusOr<RemoteMemory> Channel::Remote(const RemoteMemoryHandle& handle) {
   if (link == nullptr) {
     return absl::FailedPreconditionError("the link that the memory was lent over is lost");
   }
-  return internal::RemoteOver(*link->link(), handle);
+  absl::StatusOr<RemoteMemory> memory = internal::RemoteOver(*link->link(), handle);
+  if (memory.ok()) link->NoteRemoteMemory();
+  return memory;
 }
 
 namespace internal {

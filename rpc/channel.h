@@ -1,4 +1,4 @@
-// Channel: what a client calls through: a target, resolved to links.
+// Channel: a client's way to a server: a target, resolved to links.
 //
 // Usable at once and from every executor of its runtime; each executor connects on its first call,
 // shares one link per server executor with all channels to the same target, and never takes a lock.
@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -27,16 +28,24 @@
 namespace verbena {
 
 class Connection;
+class ExecutorGate;
+class Shard;
 
 struct ChannelOptions {
-  // Which executor of the server to call, modulo how many it has. -1: the one with this executor's
-  // own number.
+  // The server's executor to call, by number, modulo how many the server has. -1: server_key
+  // decides. If that is 0, the server chooses its executor with the fewest links.
   int server_executor = -1;
+  // Not 0: the server's executor, by key. Channels with equal keys, of any client, reach the same
+  // executor of a server. Setting both server_executor and server_key aborts.
+  uint64_t server_key = 0;
 };
 
 class Channel {
  public:
   Channel(Runtime& runtime, std::string target, ChannelOptions options = {});
+  // On any thread, also while or after the runtime is destroyed. Closes the links that no other
+  // channel uses.
+  ~Channel();
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
@@ -44,12 +53,16 @@ class Channel {
   Task<absl::Status> Connect();
 
   // Memory for payloads of calls on this channel, which it connects if need be: `bytes` of it,
-  // page-aligned. Waits while the budget is used up (LinkLimits::memory), but not for ever:
-  // RESOURCE_EXHAUSTED. The runtime outlives the Buffer.
+  // page-aligned. While the budget (LinkLimits::memory.send_bytes) is used up, it waits at most
+  // 10 s, and then fails with RESOURCE_EXHAUSTED. The runtime must outlive the Buffer.
   Task<absl::StatusOr<Buffer>> AllocateBuffer(size_t bytes);
 
-  // Lends memory from AllocateBuffer(), or registered with the same device, to the server's
-  // executor that this one is connected with; connects if need be (loan.h).
+  // The device that payloads of calls on this channel move over from this executor, for memory of
+  // Runtime::RegisterMemory(). Connects if need be.
+  Task<absl::StatusOr<std::string>> DeviceName();
+
+  // Lends memory of AllocateBuffer() or Runtime::RegisterMemory() to the server's executor that
+  // this one is connected with; connects if need be (loan.h).
   Task<absl::StatusOr<Loan>> Lend(BufferView view, LeaseAccess access);
   // Memory that the server lends to this executor, by a handle of a reply (remote_memory.h).
   // INVALID_ARGUMENT for a handle that names nothing, FAILED_PRECONDITION when the link that it was
@@ -65,8 +78,14 @@ class Channel {
   Runtime& runtime_;
   const std::string target_;
   const ChannelOptions options_;
+  struct Use {
+    Connection* connection = nullptr;
+    Shard* shard = nullptr;
+    std::shared_ptr<ExecutorGate> gate;  // open as long as they live
+  };
+
   // By executor, each entry used on that executor's thread only.
-  std::vector<Connection*> connections_;
+  std::vector<Use> uses_;
 };
 
 }  // namespace verbena

@@ -12,6 +12,7 @@ namespace verbena {
 
 ClientBulk::~ClientBulk() {
   for (Lease* lease : leases_) LeaseTable::Forget(*lease);
+  EndSettling();
   if (write_ != nullptr) write_->Abandon();
 }
 
@@ -46,6 +47,7 @@ absl::Status ClientBulk::LendSource(Link& link, const BufferView& view) {
 absl::Status ClientBulk::Lend(ClientLink& client_link) {
   Link& link = *client_link.link();
   checked_ = link.checks_payloads();
+  request_.has_payload = payload.present();
   request_.payload_bytes = payload.size();
   request_.message_bytes = message.size();
   absl::Status status;
@@ -101,11 +103,18 @@ absl::Status ClientBulk::OnResponse(const ResponseBulk& response) {
   return absl::OkStatus();
 }
 
-void ClientBulk::OnFinal(Link& link) {
+void ClientBulk::OnFinal(ClientLink& link) {
   landing_.reset();
-  // Those that end at once leave the list meanwhile.
+  // Iterates over a copy: leases that end at once leave leases_.
   const LeaseList leases = leases_;
-  for (Lease* lease : leases) link.EndLease(*lease, this);
+  for (Lease* lease : leases) link.link()->EndLease(*lease, this);
+  if (leases_.empty()) return;
+  settling_on_ = &link;
+  link.BeginSettling();
+}
+
+void ClientBulk::EndSettling() {
+  if (ClientLink* link = std::exchange(settling_on_, nullptr)) link->EndSettling();
 }
 
 bool ClientBulk::StartWrite(ClientLink& link, ClientCall& call) {
@@ -121,11 +130,15 @@ bool ClientBulk::StartWrite(ClientLink& link, ClientCall& call) {
 
 void ClientBulk::OnTransferPosted() {
   std::exchange(write_, nullptr)->Abandon();
-  call_->SendRequest();
+  call_->SendRequestBehindPayload();
 }
 
 // Before it is posted only when the link is lost, of which OnLinkDown() tells.
 void ClientBulk::OnTransferDone(const absl::Status&) { write_ = nullptr; }
+
+void ClientBulk::OnRequestAppended(ClientLink& link) {
+  if (landing_.has_value()) link.landings().OnUsed(*landing_);
+}
 
 uint32_t ClientBulk::RequestKey(const Link& link) const {
   return landing_.has_value() && link.reports_invalidation() ? landing_->range.rkey : 0;
@@ -157,7 +170,9 @@ void ClientBulk::OnLinkDown() {
 
 void ClientBulk::OnLeaseEnded(const Lease& lease) {
   leases_.erase(std::find(leases_.begin(), leases_.end(), &lease));
-  if (leases_.empty()) settled_.Set();
+  if (!leases_.empty()) return;
+  settled_.Set();
+  EndSettling();
 }
 
 void ClientBulk::OnLeaseLost(const Lease& lease) {

@@ -1,12 +1,12 @@
-// ClientBulk: what a call moves one-sided, at the client: its request's payload, its request when
-// that is too large for a frame, and the landings of its response; with the leases of all that.
+// ClientBulk: the client's one-sided part of a call: the request's payload, the request itself if
+// it is too large for a frame, the landings of the response, and the leases of all these.
 //
-// A payload is written to a landing that the server granted ahead, where there is one that fits;
-// else it is lent to the server, which reads it.
+// If the server granted a landing ahead that fits, the client writes the payload to it. Otherwise
+// the client lends the payload's memory to the server, which READs it.
 //
-// Lives in the frame of the coroutine that makes the call (bulk_call.h). Its buffers are the
-// caller's again only once settled(): when every lease has ended. Destroyed before, it lets go of
-// them; the leases keep the memory until they end. One thread.
+// Lives in the frame of the coroutine that makes the call (bulk_call.h). The caller may use the
+// buffers again only once settled(), when every lease has ended. A ClientBulk that is destroyed
+// earlier lets go of its buffers; the leases keep the memory until they end. One thread.
 
 #ifndef VERBENA_RPC_CLIENT_BULK_H_
 #define VERBENA_RPC_CLIENT_BULK_H_
@@ -43,51 +43,59 @@ class ClientBulk final : private LeaseListener, private TransferListener {
   Buffer message;  // the serialized request, when it is too large for a frame
   Buffer landing;  // of the response's payload
 
-  // For all of the above, over `link` as it is now; at most, where that is null.
+  // The leases that Lend() needs over `link` as it is now. Without a link: the most that it may
+  // need.
   uint32_t leases_needed(const ClientLink* link) const;
-  // Lends all of it to the peer, but a payload for which there is a landing. Nothing waits since
-  // there were leases_needed() free leases. Nothing is lent when it fails.
+  // Lends all of it to the peer, except a payload that has a granted landing. Never waits: the
+  // caller has seen to leases_needed() free leases. Lends nothing if it fails.
   absl::Status Lend(ClientLink& link);
   // Lends a landing that the server asked for.
   absl::StatusOr<RemoteRange> LendAsked(Link& link, Buffer asked, const LandingRequest& wanted);
 
-  // What the request says of it.
+  // The bulk header that the request carries.
   const RequestBulk& request() const { return request_; }
-  // Writes the payload to the landing that it has; then `call` sends the request, behind it. False
-  // when there is nothing to write.
+  // Writes the payload to its granted landing; then `call` sends the request, behind it. False if
+  // there is nothing to write.
   bool StartWrite(ClientLink& link, ClientCall& call);
-  // The server's lease that the request ends; 0 for none.
+  // The request has its place in the send queue: from now on the server may grant its landing's
+  // slot anew.
+  void OnRequestAppended(ClientLink& link);
+  // The key of the server's lease that the request's SEND ends; 0 for none.
   uint32_t RequestKey(const Link& link) const;
 
-  // The server's response: its memory must be what was lent. INVALID_ARGUMENT when it lies.
+  // Takes the server's response. INVALID_ARGUMENT if it names memory that was not lent.
   absl::Status OnResponse(const ResponseBulk& response);
-  // It was the final frame: ends all leases.
-  void OnFinal(Link& link);
-  // The caller gives up before that: whoever hears the final frame ends them. Empty when the server
-  // never heard of them.
+  // The response was the final frame: ends all leases.
+  void OnFinal(ClientLink& link);
+  // The caller gives up before the final frame. Returns the leases, which that frame will end. None
+  // if the server never heard of them.
   LeaseList Abandon(ClientLink& link, bool sent);
   void OnLinkDown();
 
   // Waits until every lease has ended, or is lost().
   Event::Awaiter Settled() { return settled_.Wait(); }
   bool settling() const { return !leases_.empty(); }
-  // The peer, or the device, may still reach the memory: it goes home when they no longer can.
+  // True if the peer or the device may still reach the memory, which returns to its pool when they
+  // no longer can.
   bool lost() const { return lost_; }
 
   // Once settled, with the response. DATA_LOSS when what arrived is not what was sent.
   absl::Status CheckResponse() const;
   bool has_message() const { return response_.message_bytes != 0; }
+  uint32_t response_message_bytes() const { return static_cast<uint32_t>(response_.message_bytes); }
+  bool has_response_payload() const { return response_.has_payload; }
   bool ParseMessage(google::protobuf::MessageLite& reply) const;
-  // The landing that holds the response's payload, as long as that is.
+  // The landing that holds the response's payload, cut to the payload's length.
   Buffer TakeResponsePayload();
 
  private:
   bool WantsLanding() const;
+  void EndSettling();
   void OnTransferPosted() override;
   void OnTransferDone(const absl::Status& status) override;
   absl::Status LendSource(Link& link, const BufferView& view);
   absl::StatusOr<RemoteRange> LendOne(Link& link, const BufferView& view, LeaseAccess access);
-  // Of the message, within asked_.
+  // The message's offset in asked_.
   size_t message_offset() const { return response_.payload_in_asked ? response_.payload_bytes : 0; }
   void OnLeaseEnded(const Lease& lease) override;
   void OnLeaseLost(const Lease& lease) override;
@@ -102,6 +110,7 @@ class ClientBulk final : private LeaseListener, private TransferListener {
   bool checked_ = false;  // the link checks payloads
   bool lost_ = false;
   LeaseList leases_;
+  ClientLink* settling_on_ = nullptr;  // from the final frame until the leases have ended
   Event settled_;
 };
 

@@ -1,22 +1,22 @@
 #include "verbena/rpc/client_call.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "fmt/format.h"
 #include "verbena/rpc/client_bulk.h"
 #include "verbena/rpc/status_codec.h"
+#include "verbena/transport/log/check.h"
 #include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 namespace {
 
-// What is left until `deadline`, as it travels: at least 1, since 0 means that there is none.
-uint32_t RemainingUs(TimePoint deadline, TimePoint now) {
+// The time left until `deadline`, as it travels: at least 1, since 0 means that there is none.
+uint64_t RemainingUs(TimePoint deadline, TimePoint now) {
   const int64_t left =
       std::chrono::duration_cast<std::chrono::microseconds>(deadline - now).count();
-  return static_cast<uint32_t>(std::clamp<int64_t>(left, 1, std::numeric_limits<uint32_t>::max()));
+  return static_cast<uint64_t>(std::max<int64_t>(left, 1));
 }
 
 }  // namespace
@@ -44,10 +44,12 @@ ClientCall::~ClientCall() {
 }
 
 bool ClientCall::Begin() {
+  VERBENA_CHECK(link_.link() != nullptr) << method_.full_name;
   // Reading the clock costs as much as posting a WR: only who asks for times pays.
   if (deadline_.is_set() || info_ != nullptr) started_ = scheduler_.now();
   body_bytes = request_bytes_ + (bulk_ != nullptr ? bulk_->request().encoded_bytes() : 0);
-  // What was to travel otherwise over the link that this one replaced may not fit.
+  // A request that was to travel one-sided over the link that this one replaced may not fit a
+  // frame.
   if (body_bytes > link_.link()->max_body_bytes() || deadline_.when() <= started_ ||
       !link_.Register(*this, &id_)) {
     Refuse(Refusal());
@@ -98,7 +100,7 @@ FrameHeader ClientCall::RequestHeader() const {
   frame.method_id = method_.id;
   if (bulk_ != nullptr) frame.flags = kFrameHasBulk;
   if (deadline_.is_set() && !VERBENA_MUTANT(kDeadlineNotCarried)) {
-    frame.deadline_us = RemainingUs(deadline_.when(), scheduler_.now());
+    frame.set_deadline(RemainingUs(deadline_.when(), scheduler_.now()));
   }
   return frame;
 }
@@ -106,6 +108,7 @@ FrameHeader ClientCall::RequestHeader() const {
 void ClientCall::WriteRequest(char* body) {
   if (bulk_ != nullptr) {
     bulk_->request().Encode(body);
+    bulk_->OnRequestAppended(link_);
     body += bulk_->request().encoded_bytes();
   }
   if (request_bytes_ > 0) {
@@ -123,6 +126,7 @@ FrameHeader ClientCall::LandingHeader() const {
 }
 
 void ClientCall::SendLanding(const RemoteRange& landing) {
+  VERBENA_CHECK(landing_needed()) << method_.full_name;
   stage_ = Stage::kSent;
   status_ = absl::OkStatus();  // the await before has taken it
   landing_ = landing;
@@ -140,12 +144,41 @@ void ClientCall::OnWritable(Link& link) {
     EncodeLanding(*landing_, link.Append(LandingHeader(), body_bytes));
     return;
   }
-  char* body = link.Append(RequestHeader(), body_bytes, invalidated);
-  // The size was cached when the call began; the request is borrowed, so nobody changes it.
-  WriteRequest(body);
+  if (RequestChanged()) {
+    FailChanged();
+    return;
+  }
+  WriteRequest(link.Append(RequestHeader(), body_bytes, invalidated));
 }
 
-// What of the body tells of bulk: its length.
+void ClientCall::SendRequestBehindPayload() {
+  if (RequestChanged()) {
+    FailChanged();
+  } else {
+    SendRequest();
+  }
+}
+
+// Whoever makes the call may still reach the request while it waits. Its size was cached when the
+// call began, and serializing another than that would write past the frame.
+bool ClientCall::RequestChanged() const {
+  return request_bytes_ > 0 && !VERBENA_MUTANT(kChangedRequestSent) &&
+         request_.ByteSizeLong() != request_bytes_;
+}
+
+void ClientCall::FailChanged() {
+  GiveUp(ChangedRequest(method_, request_bytes_, request_.ByteSizeLong()));
+  Wake();
+}
+
+absl::Status ChangedRequest(const MethodDescriptor& method, size_t before, size_t now) {
+  return absl::FailedPreconditionError(
+      fmt::format("the request of {} had {} bytes when its call began, and has {} now: it must "
+                  "not change before the call has ended",
+                  method.full_name, before, now));
+}
+
+// Returns the length of the bulk header at the start of `body`.
 absl::StatusOr<size_t> ClientCall::ReadBulk(const FrameHeader& frame, const char* body) {
   absl::StatusOr<ResponseBulk> bulk = ParseResponseBulk(body, frame.body_bytes);
   if (!bulk.ok()) return bulk.status();
@@ -154,6 +187,12 @@ absl::StatusOr<size_t> ClientCall::ReadBulk(const FrameHeader& frame, const char
   }
   if (absl::Status status = bulk_->OnResponse(*bulk); !status.ok()) return status;
   return ResponseBulk::kEncodedBytes;
+}
+
+absl::Status ClientCall::Unasked(const FrameHeader& frame) const {
+  return absl::InvalidArgumentError(
+      fmt::format("a response to call {} of slot {}, whose request has not left yet",
+                  frame.call_generation, frame.call_slot));
 }
 
 void ClientCall::SetUnparsed(size_t bytes) {
@@ -171,14 +210,16 @@ void ClientCall::SetFailure(const FrameHeader& frame, const char* body, size_t s
 }
 
 absl::Status ClientCall::OnResponse(const FrameHeader& frame, const char* body) {
+  if (!sent_ && !VERBENA_MUTANT(kResponseBeforeRequest)) [[unlikely]]
+    return Unasked(frame);
   size_t skip = 0;
   if (frame.flags != 0) {
     absl::StatusOr<size_t> bulk = ReadBulk(frame, body);
     if (!bulk.ok()) return bulk.status();
     skip = *bulk;
   }
-  if (info_ != nullptr) info_->reply_bytes = frame.body_bytes;
-  // What lies in a landing is parsed when the lease has ended.
+  if (info_ != nullptr) info_->reply_bytes = frame.body_bytes - static_cast<uint32_t>(skip);
+  // A reply that lies in a landing is parsed when the lease has ended.
   const bool in_frame = bulk_ == nullptr || !bulk_->has_message();
   if (frame.status_code != 0) {
     SetFailure(frame, body, skip);
@@ -186,7 +227,7 @@ absl::Status ClientCall::OnResponse(const FrameHeader& frame, const char* body) 
              !reply_.ParseFromArray(body + skip, static_cast<int>(frame.body_bytes - skip))) {
     SetUnparsed(frame.body_bytes);
   }
-  if (bulk_ != nullptr) bulk_->OnFinal(*link_.link());
+  if (bulk_ != nullptr) bulk_->OnFinal(link_);
   End();
   Wake();
   return absl::OkStatus();

@@ -32,6 +32,10 @@ namespace verbena {
 
 class ClientBulk;
 
+// The error of a call whose borrowed request has changed its size since the call began.
+[[gnu::cold]] absl::Status ChangedRequest(const MethodDescriptor& method, size_t before,
+                                          size_t now);
+
 class ClientCall final : public Suspension, private SendWaiter, private Timer {
  public:
   // All are borrowed until the call ends; `info` may be null. `link` must be usable().
@@ -42,8 +46,8 @@ class ClientCall final : public Suspension, private SendWaiter, private Timer {
              Deadline deadline, CallInfo* info, size_t request_bytes);
   ~ClientCall() override;
 
-  // What it moves one-sided; before it is awaited, or awaited again. Outlives the call, or calls
-  // LeaveBulk(), which gives up a call that has not ended.
+  // The call's one-sided part, set before the call is awaited, or awaited again. Outlives the call,
+  // or calls LeaveBulk(), which gives up a call that has not ended.
   void set_bulk(ClientBulk* bulk) { bulk_ = bulk; }
   void LeaveBulk();
 
@@ -78,8 +82,8 @@ class ClientCall final : public Suspension, private SendWaiter, private Timer {
   // While landing_needed().
   Link& link() const { return *link_.link(); }
 
-  // From ClientBulk: what the request tells of is on its way.
-  void SendRequest();
+  // From ClientBulk: the payload is on its way, and the request may follow.
+  void SendRequestBehindPayload();
 
   // From ClientLink, while the call has its slot. A failed Status closes the link.
   absl::Status OnResponse(const FrameHeader& frame, const char* body);
@@ -91,6 +95,7 @@ class ClientCall final : public Suspension, private SendWaiter, private Timer {
 
   // False when the call ended at once; status_ says how.
   bool Begin();
+  void SendRequest();
   FrameHeader RequestHeader() const;
   void WriteRequest(char* body);
   FrameHeader LandingHeader() const;
@@ -98,11 +103,13 @@ class ClientCall final : public Suspension, private SendWaiter, private Timer {
   void OnTimer() override;
   void Detach() override;
   void Wake();
-  // What not every call needs is made out of line, so that what all do stays small.
-  //
-  // Why a call does not begin, of which one thing is true.
+  // Rare paths are out of line to keep the hot path small.
+  [[gnu::noinline]] bool RequestChanged() const;
+  [[gnu::cold, gnu::noinline]] void FailChanged();
+  [[gnu::cold, gnu::noinline]] absl::Status Unasked(const FrameHeader& frame) const;
+  // The reason why the call does not begin.
   [[gnu::cold, gnu::noinline]] absl::Status Refusal() const;
-  // It ends before it has begun.
+  // Ends the call before it has begun.
   [[gnu::cold, gnu::noinline]] void Refuse(absl::Status status);
   [[gnu::noinline]] absl::StatusOr<size_t> ReadBulk(const FrameHeader& frame, const char* body);
   [[gnu::cold, gnu::noinline]] void SetFailure(const FrameHeader& frame, const char* body,

@@ -4,6 +4,8 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/client_call.h"
+#include "verbena/transport/log/check.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 namespace {
@@ -41,11 +43,27 @@ uint32_t ClientLink::AddSlot() {
 
 void ClientLink::Release(CallId id) {
   Slot& slot = slots_[id.slot];
+  VERBENA_CHECK(slot.call != nullptr && slot.generation == id.generation)
+      << "slot " << id.slot << ", generation " << id.generation << " of " << slot.generation;
   slot.call = nullptr;
   ++slot.generation;
   free_.PushBack(id.slot);
   --in_flight_;
-  if (draining_ && in_flight_ == 0 && link_ != nullptr) owner_.OnClientLinkIdle(*this);
+  CheckDrained();
+}
+
+bool ClientLink::idle() const {
+  return in_flight_ == 0 && (settling_ == 0 || VERBENA_MUTANT(kDrainedBeforeSettled));
+}
+
+void ClientLink::EndSettling() {
+  VERBENA_CHECK(settling_ > 0) << "calls in flight " << in_flight_;
+  --settling_;
+  CheckDrained();
+}
+
+void ClientLink::CheckDrained() {
+  if (draining_ && link_ != nullptr && link_->open() && idle()) owner_.OnClientLinkIdle(*this);
 }
 
 absl::Status ClientLink::OnFrame(Link& link, const FrameHeader& frame, const char* body) {
@@ -62,6 +80,8 @@ absl::Status ClientLink::OnOtherFrame(Link& link, const FrameHeader& frame, cons
     case FrameKind::kRevoke:
       return landings_.OnRevoke(link, frame);
     case FrameKind::kGoAway:
+      // This frame may come before whoever connects has the link.
+      if (link_ == nullptr) Attach(link);
       if (!draining_) {
         draining_ = true;
         owner_.OnClientLinkDraining(*this);
@@ -126,6 +146,10 @@ void ClientLink::EndQuarantine(const FrameHeader& frame) {
   const LeaseList leases = std::move(found->second);
   quarantine_.erase(found);
   for (Lease* lease : leases) link_->EndLease(*lease, nullptr);
+}
+
+bool ClientLink::InUse(const Link& link) const {
+  return ExpectsFrames() || reaches_memory_ || link.leases().granted() > 0;
 }
 
 void ClientLink::OnLinkDown(Link&, const absl::Status& reason) {

@@ -1,9 +1,10 @@
-// ClientLink: the calling side of one link: the table of calls in flight, and what answers them.
+// ClientLink: the calling side of one link, with the table of calls in flight.
 //
 // Each call has a slot and the slot's generation, which travel with the request and come back in
 // the response. A response of a past generation is late (its call was cancelled or timed out):
-// counted, harmless. One of a slot that does not exist or of a generation yet to come is a lie, and
-// closes the link. What a call that was given up had lent stays lent until its late response.
+// counted, harmless. A response for a slot that does not exist, or of a generation yet to come, is
+// a violation and closes the link. Memory that a given-up call had lent stays lent until its late
+// response.
 //
 // Owned by a Connection, on its executor's thread; lives until its link is down. Bounded by
 // kMaxCallsInFlight.
@@ -46,13 +47,13 @@ class ClientLink final : public FrameSink, private SendWaiter {
   static constexpr uint32_t kMaxCallsInFlight = 1u << 16;
   static constexpr size_t kMaxQueuedCancels = 4096;
 
-  // Who hears that the link is lost, or that its peer wants no more calls.
+  // Hears that the link is lost, or that its peer wants no more calls.
   class Owner {
    public:
     virtual ~Owner() = default;
     virtual void OnClientLinkDown(ClientLink& link, const absl::Status& reason) = 0;
     virtual void OnClientLinkDraining(ClientLink& link) = 0;
-    // A draining link has no calls left.
+    // A draining link is idle().
     virtual void OnClientLinkIdle(ClientLink& link) = 0;
   };
 
@@ -64,6 +65,8 @@ class ClientLink final : public FrameSink, private SendWaiter {
   Link* link() const { return link_; }
   // May take new calls.
   bool usable() const { return link_ != nullptr && link_->open() && !draining_; }
+  // Nobody waits for it any more.
+  bool idle() const;
 
   // Takes a slot; false when kMaxCallsInFlight are taken.
   bool Register(ClientCall& call, CallId* id);
@@ -71,20 +74,29 @@ class ClientLink final : public FrameSink, private SendWaiter {
   // Tells the server that nobody waits for `id` any more. Best effort: the deadline travelled too.
   void SendCancel(CallId id);
 
-  // What the server has lent for payloads of requests to come.
+  // The landings that the server has granted for payloads of requests to come.
   LentLandings& landings() { return landings_; }
   const LentLandings& landings() const { return landings_; }
+
+  // A call has its response, and waits until its leases have ended. Until then the link stays.
+  void BeginSettling() { ++settling_; }
+  // Call once for each BeginSettling(), also if the link is lost first: then at the latest while
+  // the sink hears of that.
+  void EndSettling();
 
   // Keeps the leases of a call that was given up until its final frame comes.
   void Quarantine(CallId id, const LeaseList& leases);
 
-  uint32_t calls_in_flight() const { return in_flight_; }
   const ClientLinkStats& stats() const { return stats_; }
 
   // FrameSink
   absl::Status OnFrame(Link& link, const FrameHeader& frame, const char* body) override;
   void OnLinkDown(Link& link, const absl::Status& reason) override;
+  uint32_t calls_in_flight() const override { return in_flight_; }
   bool ExpectsFrames() const override { return in_flight_ > 0 || !quarantine_.empty(); }
+  bool InUse(const Link& link) const override;
+  // The application reaches memory that the server lends over this link, for as long as it likes.
+  void NoteRemoteMemory() { reaches_memory_ = true; }
 
  private:
   struct Slot {
@@ -92,23 +104,27 @@ class ClientLink final : public FrameSink, private SendWaiter {
     uint32_t generation = 0;
   };
 
-  // What not every call needs is made out of line, so that what all do stays small.
+  // Rare paths are out of line to keep the hot path small.
   [[gnu::cold, gnu::noinline]] uint32_t AddSlot();
   [[gnu::noinline]] absl::Status OnOtherFrame(Link& link, const FrameHeader& frame,
                                               const char* body);
-  // Of a call that has ended, if it ever was.
+  // The frame's call has ended, if it ever was.
   [[gnu::cold, gnu::noinline]] absl::Status OnLateResponse(const FrameHeader& frame);
   void OnWritable(Link& link) override;
   // The call that a frame is for; nullptr when it has ended. An error when it never was.
   absl::StatusOr<ClientCall*> Find(const FrameHeader& frame) const;
   absl::Status OnResponse(const FrameHeader& frame, const char* body);
+  // Tells the owner if that was what a draining link was kept for.
+  void CheckDrained();
   absl::Status OnLandingNeeded(const FrameHeader& frame, const char* body);
   void EndQuarantine(const FrameHeader& frame);
 
   Owner& owner_;
   Link* link_ = nullptr;
   bool draining_ = false;
+  bool reaches_memory_ = false;
   uint32_t in_flight_ = 0;
+  uint32_t settling_ = 0;  // calls
   std::vector<Slot> slots_;
   BoundedVector<uint32_t> free_;  // last in, first out: few slots stay in the cache
   std::deque<CallId> cancels_;

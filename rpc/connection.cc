@@ -1,22 +1,19 @@
 #include "verbena/rpc/connection.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "fmt/format.h"
 #include "verbena/rpc/connect_order.h"
 #include "verbena/rpc/shard.h"
 #include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/coro/random.h"
+#include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 namespace {
-
-// Spreads reconnects of many clients: 80% to 120% of `backoff`.
-Duration Jittered(Duration backoff) {
-  return backoff * static_cast<int64_t>(80 + Random::Real().Next() % 41) / 100;
-}
 
 // Whether the attempt failed for a reason that may lie in the device. An overloaded or silent
 // server is no different over another one.
@@ -27,8 +24,8 @@ bool MayGoOverAnotherDevice(const absl::Status& failure) {
 
 }  // namespace
 
-Connection::Connection(Shard& shard, std::string target, uint32_t server_executor)
-    : shard_(shard), target_(std::move(target)), server_executor_(server_executor) {}
+Connection::Connection(Shard& shard, std::string target, const ExecutorWish& wish)
+    : shard_(shard), target_(std::move(target)), wish_(wish) {}
 
 Connection::~Connection() = default;
 
@@ -48,16 +45,52 @@ Task<absl::Status> Connection::Ready() {
 
 Task<void> Connection::Attempt() {
   std::erase_if(retired_, [](const auto& link) { return link->link() == nullptr; });
-  last_error_ = co_await TryConnect();
+  try {
+    last_error_ = co_await TryConnect();
+  } catch (const std::exception& error) {
+    if (VERBENA_MUTANT(kConnectExceptionEscapes)) throw;
+    last_error_ = absl::InternalError(
+        fmt::format("connecting to {} failed with an exception: {}", target_, error.what()));
+  } catch (...) {
+    last_error_ =
+        absl::InternalError(fmt::format("connecting to {} failed with an exception", target_));
+  }
   connecting_ = false;
   if (last_error_.ok()) {
-    backoff_ = kInitialBackoff;
+    backoff_.Reset();
   } else {
-    next_attempt_ = shard_.executor().now() + Jittered(backoff_);
-    backoff_ = std::min(backoff_ * 2, kMaxBackoff);
+    next_attempt_ = SaturatingAdd(shard_.executor().now(), backoff_.Next());
   }
   attempt_ended_.Set();
   attempt_ended_.Reset();
+  if (closed_) CloseLinks();
+}
+
+bool Connection::RemoveUser() {
+  VERBENA_CHECK(users_ > 0) << target_;
+  return --users_ == 0;
+}
+
+void Connection::Close() {
+  VERBENA_CHECK(users_ == 0) << "users " << users_ << " of " << target_;
+  closed_ = true;
+  CloseLinks();
+}
+
+void Connection::CloseLinks() {
+  if (VERBENA_MUTANT(kLinkOfNoChannelStays)) return;
+  const absl::Status unused = absl::CancelledError("no channel uses the link any more");
+  // Closing moves it to those that are retired.
+  if (current_ != nullptr && current_->link() != nullptr) current_->link()->Close(unused);
+  for (size_t i = 0; i < retired_.size(); ++i) {
+    if (retired_[i]->link() != nullptr) retired_[i]->link()->Close(unused);
+  }
+}
+
+bool Connection::ended() const {
+  return closed_ && !connecting_ && (current_ == nullptr || current_->link() == nullptr) &&
+         std::all_of(retired_.begin(), retired_.end(),
+                     [](const auto& link) { return link->link() == nullptr; });
 }
 
 Task<absl::Status> Connection::TryConnect() {
@@ -65,6 +98,7 @@ Task<absl::Status> Connection::TryConnect() {
   if (!stream.ok()) co_return stream.status();
   const std::vector<size_t> order = ConnectOrder(shard_.kinds(), (*stream)->same_host());
   absl::Status last;
+  bool unavailable = false;
   std::string failures;
   for (size_t i = 0; i < order.size(); ++i) {
     // A stream serves one attempt.
@@ -74,29 +108,34 @@ Task<absl::Status> Connection::TryConnect() {
     }
     last = co_await ConnectOver(order[i], std::exchange(*stream, nullptr));
     if (last.ok() || !MayGoOverAnotherDevice(last)) co_return last;
+    unavailable |= absl::IsUnavailable(last);
     failures += fmt::format("{}{}: {}", i == 0 ? "" : "; ", LinkKindName(shard_.kinds()[order[i]]),
                             std::string(last.message()));
   }
   if (order.size() == 1) co_return last;
-  co_return absl::Status(last.code(), fmt::format("no device reaches {}: {}", target_, failures));
+  // One that is down may be back soon, whatever the others are not good for.
+  const absl::StatusCode code = unavailable ? absl::StatusCode::kUnavailable : last.code();
+  co_return absl::Status(code, fmt::format("no device reaches {}: {}", target_, failures));
 }
 
 [[clang::coro_wrapper]] Task<absl::StatusOr<std::unique_ptr<MessageStream>>>
 Connection::OpenStream() {
-  return WithDeadline(shard_.bootstrap().Connect(target_),
-                      shard_.executor().now() + shard_.wanted_limits().connect_timeout);
+  return WithDeadline(
+      shard_.bootstrap().Connect(target_),
+      SaturatingAdd(shard_.executor().now(), shard_.wanted_limits().connect_timeout));
 }
 
 Task<absl::Status> Connection::ConnectOver(size_t device, std::unique_ptr<MessageStream> stream) {
-  absl::StatusOr<Endpoint*> endpoint = shard_.EndpointOn(device);
+  absl::StatusOr<Endpoint*> endpoint = co_await shard_.AwaitEndpointOn(device);
   if (!endpoint.ok()) {
     // Another device may have what this one lacks, RESOURCE_EXHAUSTED or not.
-    if (shard_.kinds().size() == 1) co_return endpoint.status();
+    const absl::Status& why = endpoint.status();
+    if (shard_.kinds().size() == 1 || absl::IsUnavailable(why)) co_return why;
     co_return absl::FailedPreconditionError(std::string(endpoint.status().message()));
   }
+  [[maybe_unused]] const auto use = (*endpoint)->Use();
   auto client = std::make_unique<ClientLink>(static_cast<ClientLink::Owner&>(*this));
-  absl::StatusOr<Link*> link =
-      co_await (*endpoint)->Connect(std::move(stream), *client, server_executor_);
+  absl::StatusOr<Link*> link = co_await (*endpoint)->Connect(std::move(stream), *client, wish_);
   if (!link.ok()) co_return link.status();
   client->Attach(**link);
   current_ = std::move(client);
@@ -112,10 +151,11 @@ void Connection::OnClientLinkDown(ClientLink& link, const absl::Status&) {
 
 void Connection::OnClientLinkDraining(ClientLink& link) {
   if (current_.get() == &link) retired_.push_back(std::move(current_));
-  if (link.calls_in_flight() == 0) OnClientLinkIdle(link);
+  if (link.idle()) OnClientLinkIdle(link);
 }
 
 void Connection::OnClientLinkIdle(ClientLink& link) {
+  VERBENA_CHECK(link.link() != nullptr) << target_;
   link.link()->Close(absl::UnavailableError("the server is shutting down"));
 }
 

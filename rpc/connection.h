@@ -1,12 +1,14 @@
 // Connection: one executor's way to one executor of a server, through links that come and go.
 //
 // The first call connects, over the first of the runtime's devices on which both sides reach each
-// other (connect_order.h); a link that is lost is replaced at the next call, with exponential
-// backoff while the server cannot be reached, during which calls fail at once with the last error.
-// A server that goes away gracefully says so: new calls then take a new link, and the old one
-// closes when its last call has ended.
+// other (connect_order.h). The next call replaces a link that was lost. While the server cannot be
+// reached, attempts back off exponentially, and calls fail at once with the last error. A server
+// that goes away gracefully says so: new calls then take a new link, and the old one closes when
+// its last call has ended.
 //
-// Owned by its Shard, on that executor's thread.
+// Channels share a connection and count as its users. When the last user is gone, the connection
+// closes its links, and its Shard frees it once they are down. Owned by its Shard, on that
+// executor's thread.
 
 #ifndef VERBENA_RPC_CONNECTION_H_
 #define VERBENA_RPC_CONNECTION_H_
@@ -19,6 +21,8 @@
 #include "absl/status/status.h"
 #include "verbena/rpc/client_link.h"
 #include "verbena/transport/connect/bootstrap.h"
+#include "verbena/transport/connect/link_parameters.h"
+#include "verbena/transport/coro/backoff.h"
 #include "verbena/transport/coro/clock.h"
 #include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/task.h"
@@ -32,7 +36,7 @@ class Connection final : private ClientLink::Owner {
   static constexpr Duration kInitialBackoff = std::chrono::milliseconds(10);
   static constexpr Duration kMaxBackoff = std::chrono::seconds(2);
 
-  Connection(Shard& shard, std::string target, uint32_t server_executor);
+  Connection(Shard& shard, std::string target, const ExecutorWish& wish);
   ~Connection() override;
 
   // The link that a call takes, or nullptr: then Ready() first.
@@ -42,11 +46,21 @@ class Connection final : private ClientLink::Owner {
   // Waits until there is a usable link. UNAVAILABLE when connecting fails, or failed a moment ago.
   Task<absl::Status> Ready();
 
+  // The channels that use it.
+  void AddUser() { ++users_; }
+  // True when that was the last.
+  bool RemoveUser();
+  // Call once it has no users. Closes its links, and those of an attempt that is under way.
+  void Close();
+  // Closed, and nothing refers to it any more but its owner.
+  bool ended() const;
+
   Shard& shard() const { return shard_; }
   uint64_t late_responses() const;
 
  private:
   Task<void> Attempt();
+  void CloseLinks();
   Task<absl::Status> TryConnect();
   Task<absl::StatusOr<std::unique_ptr<MessageStream>>> OpenStream();
   Task<absl::Status> ConnectOver(size_t device, std::unique_ptr<MessageStream> stream);
@@ -56,14 +70,16 @@ class Connection final : private ClientLink::Owner {
 
   Shard& shard_;
   const std::string target_;
-  const uint32_t server_executor_;
+  const ExecutorWish wish_;
   std::unique_ptr<ClientLink> current_;
   // Draining, or down but perhaps still on the stack of a call: freed at the next attempt.
   std::vector<std::unique_ptr<ClientLink>> retired_;
+  uint32_t users_ = 0;
+  bool closed_ = false;
   bool connecting_ = false;
   Event attempt_ended_;
   absl::Status last_error_;
-  Duration backoff_ = kInitialBackoff;
+  Backoff backoff_{kInitialBackoff, kMaxBackoff};
   TimePoint next_attempt_{};
   uint64_t late_responses_ = 0;  // of links that are gone
 };

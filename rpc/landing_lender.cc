@@ -7,6 +7,7 @@
 #include "fmt/format.h"
 #include "verbena/rpc/bulk_format.h"
 #include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/log/check.h"
 #include "verbena/transport/memory/size_class.h"
 
 namespace verbena {
@@ -30,6 +31,11 @@ absl::Status NotLent(const char* what, uint32_t slot) {
 
 LandingLender::~LandingLender() { OnLinkDown(); }
 
+size_t LandingLender::lent() const {
+  return std::count_if(slots_.begin(), slots_.end(),
+                       [](const Slot& slot) { return slot.lease != nullptr; });
+}
+
 uint32_t LandingLender::FreeSlot() const {
   const auto found = std::find_if(slots_.begin(), slots_.end(),
                                   [](const Slot& slot) { return slot.lease == nullptr; });
@@ -37,29 +43,37 @@ uint32_t LandingLender::FreeSlot() const {
 }
 
 void LandingLender::Offer(Link& link, size_t bytes) {
+  VERBENA_CHECK(bytes > 0) << "an empty payload needs no landing";
   const LinkLimits& limits = link.endpoint().limits();
   if (!link.grants_landings() || !link.open() || bytes > limits.leases.largest_grant_bytes) return;
   // Payloads of nearly one size share landings.
   const size_t size = std::min(std::bit_ceil(std::max(bytes, kMinBufferBytes)), kMaxBufferBytes);
-  if (lent_bytes_ + size > limits.leases.granted_bytes_per_link ||
-      shard_bytes_ + size > limits.memory.receive_bytes / 2) {
+  if (shard_bytes_ + size > limits.memory.receive_bytes / 2 ||
+      !client_.TryGrant(size, limits.leases.granted_bytes_per_link)) {
     return;
   }
+  if (Lend(link, size)) {
+    Tell(link);
+  } else {
+    client_.EndGrant(size);
+  }
+}
+
+bool LandingLender::Lend(Link& link, size_t size) {
   const uint32_t free = FreeSlot();
   if (free == slots_.size()) {
-    // Of another size, else one of them would have been used.
+    // All slots have landings of another size: otherwise one of them would have been used.
     Revoke(link);
-    return;
+    return false;
   }
-  if (link.free_leases() < kSpareLeases) return;
+  if (link.free_leases() < kSpareLeases) return false;
   absl::StatusOr<Buffer> buffer = link.endpoint().memory().receive().TryAllocate(size);
-  if (!buffer.ok()) return;
+  if (!buffer.ok()) return false;
   absl::StatusOr<Lease*> lease = link.Grant(buffer->view(), LeaseAccess::kWrite);
-  if (!lease.ok() || *lease == nullptr) return;
+  if (!lease.ok() || *lease == nullptr) return false;
   slots_[free] = {.buffer = *std::move(buffer), .lease = *lease};
-  lent_bytes_ += size;
   shard_bytes_ += size;
-  Tell(link);
+  return true;
 }
 
 bool LandingLender::AppendGrant(Link& link, uint32_t slot) {
@@ -93,7 +107,7 @@ void LandingLender::Tell(Link& link) {
 void LandingLender::OnWritable(Link& link) { Tell(link); }
 
 void LandingLender::Forget(Slot& slot) {
-  lent_bytes_ -= slot.buffer.size();
+  client_.EndGrant(slot.buffer.size());
   shard_bytes_ -= slot.buffer.size();
   slot = {};
 }
@@ -106,8 +120,8 @@ absl::StatusOr<UsedLanding> LandingLender::Use(uint32_t slot, uint64_t bytes) {
                     slots_[slot].buffer.size()));
   }
   const size_t size = slots_[slot].buffer.size();
-  UsedLanding used{.buffer = std::move(slots_[slot].buffer), .lease = slots_[slot].lease};
-  lent_bytes_ -= size;
+  UsedLanding used{
+      .buffer = std::move(slots_[slot].buffer), .lease = slots_[slot].lease, .bytes = size};
   shard_bytes_ -= size;
   slots_[slot] = {};
   return used;

@@ -5,6 +5,7 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/bulk_format.h"
+#include "verbena/transport/log/check.h"
 
 namespace verbena {
 namespace {
@@ -34,6 +35,7 @@ uint32_t LentLandings::Find(size_t bytes) const {
 }
 
 std::optional<LentLanding> LentLandings::Take(size_t bytes) {
+  VERBENA_CHECK(bytes > 0) << "an empty payload needs no landing";
   const uint32_t slot = Find(bytes);
   if (slot == kMaxSlots) return std::nullopt;
   return LentLanding{.slot = slot, .range = std::exchange(held_[slot], {})};
@@ -42,8 +44,10 @@ std::optional<LentLanding> LentLandings::Take(size_t bytes) {
 void LentLandings::Return(Link& link, const LentLanding& landing) {
   if (returned_count_ == 0 &&
       link.Append(ReturnHeader(landing), 0, KeyToEnd(link, landing)) != nullptr) {
+    Free(landing.slot);
     return;
   }
+  VERBENA_CHECK(returned_count_ < kMaxSlots) << "slot " << landing.slot;
   returned_[returned_count_++] = landing;
   if (!SendWaiter::linked()) AwaitReturn(link);
 }
@@ -56,6 +60,7 @@ void LentLandings::AwaitReturn(Link& link) {
 
 void LentLandings::OnWritable(Link& link) {
   link.Append(ReturnHeader(returned_[0]), 0, invalidated);
+  Free(returned_[0].slot);
   std::copy(returned_.begin() + 1, returned_.begin() + returned_count_, returned_.begin());
   if (--returned_count_ > 0) AwaitReturn(link);
 }
@@ -64,13 +69,15 @@ absl::Status LentLandings::OnGrant(const Link& link, const FrameHeader& frame, c
   absl::StatusOr<RemoteRange> range = ParseLanding(body, frame.body_bytes);
   if (!range.ok()) return range.status();
   const uint32_t slot = frame.argument;
-  if (!link.grants_landings() || slot >= kMaxSlots || range->bytes == 0 || held_[slot].bytes > 0) {
+  const bool lent = slot < kMaxSlots && (lent_ >> slot & 1) != 0;
+  if (!link.grants_landings() || slot >= kMaxSlots || range->bytes == 0 || lent) {
     return absl::InvalidArgumentError(
-        fmt::format("a grant of {} bytes in slot {} of {}, which holds {}{}", range->bytes, slot,
-                    kMaxSlots, slot < kMaxSlots ? held_[slot].bytes : 0,
+        fmt::format("a grant of {} bytes in slot {} of {}{}{}", range->bytes, slot, kMaxSlots,
+                    lent ? ", which is not free" : "",
                     link.grants_landings() ? "" : ", though none were agreed on"));
   }
   held_[slot] = *range;
+  lent_ |= static_cast<uint16_t>(1u << slot);
   return absl::OkStatus();
 }
 
@@ -88,6 +95,7 @@ absl::Status LentLandings::OnRevoke(Link& link, const FrameHeader& frame) {
 void LentLandings::OnLinkDown() {
   SendWaiter::Unlink();
   held_ = {};
+  lent_ = 0;
   returned_count_ = 0;
 }
 

@@ -66,9 +66,10 @@ class Ending final : private LeaseListener {
 
 namespace internal {
 
-Task<absl::StatusOr<Loan>> LendOver(Link& link, BufferView view, LeaseAccess access) {
+Task<absl::StatusOr<Loan>> LendOver(Link& link, BufferView view, LeaseAccess access,
+                                    TimePoint deadline) {
   return Loan::Grant(link.endpoint(), link.key().slot, link.key().generation, view, BufferPin(view),
-                     access);
+                     access, deadline);
 }
 
 }  // namespace internal
@@ -76,9 +77,11 @@ Task<absl::StatusOr<Loan>> LendOver(Link& link, BufferView view, LeaseAccess acc
 // The pin keeps the memory while a window is waited for.
 Task<absl::StatusOr<Loan>> Loan::Grant(Endpoint& endpoint, uint32_t slot, uint32_t generation,
                                        BufferView view, [[maybe_unused]] BufferPin pin,
-                                       LeaseAccess access) {
+                                       LeaseAccess access, TimePoint deadline) {
   VERBENA_CO_RETURN_IF_ERROR(Check(view, access));
-  const TimePoint limit = endpoint.executor().now() + kMaxMemoryWait;
+  [[maybe_unused]] const auto use = endpoint.Use();
+  const TimePoint began = endpoint.executor().now();
+  const TimePoint limit = WaitLimit(began, {.deadline = deadline});
   for (;;) {
     Link* link = endpoint.OpenLink({slot, generation});
     if (link == nullptr) co_return Lost();
@@ -90,18 +93,21 @@ Task<absl::StatusOr<Loan>> Loan::Grant(Endpoint& endpoint, uint32_t slot, uint32
       loan.handle_.set_rkey(lease->terms().rkey);
       loan.handle_.set_access(static_cast<uint32_t>(access));
       loan.handle_.set_link(link->identity());
-      loan.endpoint_alive_ = endpoint.alive();
-      loan.endpoint_ = &endpoint;
-      loan.slot_ = slot;
-      loan.generation_ = generation;
+      loan.over_ = {.gate = endpoint.gate(),
+                    .executor = &endpoint.executor(),
+                    .endpoint = &endpoint,
+                    .slot = slot,
+                    .generation = generation,
+                    .identity = link->identity()};
       loan.lease_ = lease;
       co_return loan;
     }
     absl::Status freed = co_await WithDeadline(FreeLease(*link), limit);
     if (absl::IsDeadlineExceeded(freed) && endpoint.executor().now() >= limit) {
       freed = absl::ResourceExhaustedError(
-          fmt::format("no memory window of this link came free within {} s",
-                      std::chrono::duration_cast<std::chrono::seconds>(kMaxMemoryWait).count()));
+          fmt::format("no memory window of this link came free within {} ms; {} leases are open",
+                      std::chrono::duration_cast<std::chrono::milliseconds>(limit - began).count(),
+                      endpoint.leases()));
     }
     if (!freed.ok()) co_return freed;
   }
@@ -111,43 +117,39 @@ Loan& Loan::operator=(Loan&& other) noexcept {
   if (this == &other) return *this;
   Drop();
   handle_ = std::move(other.handle_);
-  endpoint_alive_ = std::move(other.endpoint_alive_);
-  endpoint_ = other.endpoint_;
-  slot_ = other.slot_;
-  generation_ = other.generation_;
+  over_ = std::move(other.over_);
   lease_ = std::exchange(other.lease_, nullptr);
   return *this;
 }
 
-Link* Loan::OpenLink() const {
-  Link* link = endpoint_->OpenLink({slot_, generation_});
-  return link != nullptr && link->identity() == handle_.link() ? link : nullptr;
+Link* Loan::LentOver::Open() const {
+  if (!gate->open()) return nullptr;
+  Link* link = endpoint->OpenLink({slot, generation});
+  return link != nullptr && link->identity() == identity ? link : nullptr;
 }
 
+// The endpoint may end at any time while another thread drops the loan, and then its leases have
+// ended with it.
 void Loan::Drop() {
-  if (lease_ == nullptr || endpoint_alive_.expired()) return;
-  Executor& executor = endpoint_->executor();
-  if (Scheduler::Current() == &executor) {
-    Abandon();
+  if (lease_ == nullptr) return;
+  auto abandon = [over = over_, lease = std::exchange(lease_, nullptr)] {
+    if (Link* link = over.Open()) link->AbandonLease(*lease);
+  };
+  if (Scheduler::Current() == over_.executor) {
+    abandon();
   } else {
-    executor.PostFunction([loan = std::move(*this)]() mutable { loan.Abandon(); });
+    over_.gate->Post(std::move(abandon));
   }
-}
-
-void Loan::Abandon() {
-  if (Link* link = OpenLink()) link->AbandonLease(*lease_);
-  lease_ = nullptr;
 }
 
 Task<absl::Status> Loan::End() && { return EndOf(std::move(*this)); }
 
 Task<absl::Status> Loan::EndOf(Loan loan) {
   if (loan.lease_ == nullptr) co_return absl::FailedPreconditionError("an empty Loan was ended");
-  if (loan.endpoint_alive_.expired()) co_return Lost();
-  if ((co_await CurrentContext()).scheduler != &loan.endpoint_->executor()) {
+  if ((co_await CurrentContext()).scheduler != loan.over_.executor) {
     co_return absl::FailedPreconditionError("a Loan is ended on the executor that it was made on");
   }
-  Link* link = loan.OpenLink();
+  Link* link = loan.over_.Open();
   Lease* lease = std::exchange(loan.lease_, nullptr);
   if (link == nullptr) co_return Lost();
   Ending ending(*link, *lease);

@@ -4,14 +4,16 @@
 // which makes a RemoteMemory of it. The memory stays the application's: both sides see what either
 // does to it, and one Buffer may be lent to many. Move-only; one executor, but destroyed on any.
 //
-// When the peer is done is between the two applications. Whoever knows it calls End(), after which,
-// when that says OK, no peer reaches the memory by this loan, whatever it does: under strict leases
-// the device vouches for it, and a peer that was not done loses the link. Until then let nothing
-// else use the memory. A loan that is destroyed without End(), or whose End() fails, takes care of
-// itself: drop the Buffer, and its memory goes home once the peer cannot reach it. That is
-// LeaseLimits::grace later, and without memory windows costs the link. A lost link ends its loans.
+// The two applications agree when the peer is done; then the lender calls End(). Once End() has
+// returned OK, no peer reaches the memory by this loan. Under strict leases the device enforces
+// this, and a peer that was not done loses the link; otherwise Verbena trusts the peer. Until then
+// nothing else may use the memory.
 //
-// At most half of LeaseLimits::windows_per_link at once are with one peer.
+// After a failed End(), or if the loan is destroyed without it, drop the Buffer: its memory returns
+// to its pool once the peer cannot reach it. That is LeaseLimits::grace later; without memory
+// windows the link closes then. A lost link ends its loans.
+//
+// One peer has at most half of LeaseLimits::windows_per_link as loans at once.
 //
 //   VERBENA_CO_ASSIGN_OR_RETURN(
 //       Loan loan, co_await channel.Lend(table.view(), LeaseAccess::kRead));
@@ -29,6 +31,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/remote_memory.pb.h"
+#include "verbena/transport/coro/clock.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/link/lease_access.h"
 #include "verbena/transport/memory/buffer.h"
@@ -36,16 +39,19 @@
 namespace verbena {
 
 class Endpoint;
+class Executor;
+class ExecutorGate;
 class Lease;
 class Link;
 class Loan;
 
 namespace internal {
-// To the peer of `link`. INVALID_ARGUMENT for memory that cannot be lent so, UNIMPLEMENTED for
-// atomics where the device has none, RESOURCE_EXHAUSTED for a loan too many, or when no window
-// comes free for long; UNAVAILABLE when the link is lost.
+// Lends to the peer of `link`. INVALID_ARGUMENT: the memory cannot be lent so. FAILED_PRECONDITION:
+// it is memory of another device, or of this one before it failed and was opened again.
+// UNIMPLEMENTED: the device has no atomics. RESOURCE_EXHAUSTED: one loan too many, or no window
+// comes free for long, or until `deadline`. UNAVAILABLE: the link is lost.
 VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<absl::StatusOr<Loan>> LendOver(
-    Link& link, BufferView view, LeaseAccess access);
+    Link& link, BufferView view, LeaseAccess access, TimePoint deadline);
 }  // namespace internal
 
 class Loan {
@@ -61,29 +67,35 @@ class Loan {
   // For a message to the peer, over the channel and on the executor that it was made on.
   const RemoteMemoryHandle& handle() const { return handle_; }
 
-  // The peer is done, as it said. Waits until it provably is. UNAVAILABLE when the link was lost,
-  // before or meanwhile; CANCELLED and DEADLINE_EXCEEDED as of any await.
+  // The peer has said that it is done. Waits until it provably is. UNAVAILABLE if the link was
+  // lost, before or meanwhile; CANCELLED and DEADLINE_EXCEEDED as of any await.
   VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<absl::Status> End() &&;
 
  private:
   friend Task<absl::StatusOr<Loan>> internal::LendOver(Link& link, BufferView view,
-                                                       LeaseAccess access);
+                                                       LeaseAccess access, TimePoint deadline);
 
   static Task<absl::StatusOr<Loan>> Grant(Endpoint& endpoint, uint32_t slot, uint32_t generation,
-                                          BufferView view, BufferPin pin, LeaseAccess access);
+                                          BufferView view, BufferPin pin, LeaseAccess access,
+                                          TimePoint deadline);
   static Task<absl::Status> EndOf(Loan loan);
-  // nullptr once it is lost; on its executor.
-  Link* OpenLink() const;
   void Drop();
-  // The same on its executor.
-  void Abandon();
+
+  // The link over which it was lent.
+  struct LentOver {
+    // nullptr once it is lost; on its executor.
+    Link* Open() const;
+
+    std::shared_ptr<ExecutorGate> gate;  // its endpoint is there as long as this is open
+    const Executor* executor = nullptr;  // only to be compared: it may be gone
+    Endpoint* endpoint = nullptr;
+    uint32_t slot = 0;
+    uint32_t generation = 0;
+    uint64_t identity = 0;
+  };
 
   RemoteMemoryHandle handle_;
-  std::weak_ptr<const bool> endpoint_alive_;
-  Endpoint* endpoint_ = nullptr;
-  // The link's key.
-  uint32_t slot_ = 0;
-  uint32_t generation_ = 0;
+  LentOver over_;
   Lease* lease_ = nullptr;
 };
 

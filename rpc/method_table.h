@@ -45,8 +45,9 @@ class MethodTable {
   void Insert(size_t entry);
 
   std::vector<Entry> entries_;
-  // Where an id is, or the next place that is free. An id is a hash already, so its low bits are
-  // the place; half are free at least, a power of two in all.
+  // A hash table with open addressing: an id lies at its own place, or at the next one that was
+  // free. An id is a hash already, so its low bits are the place. The size is a power of two, and
+  // at least half of the places are free.
   std::vector<Place> places_ = std::vector<Place>(2);
 };
 

@@ -52,7 +52,7 @@ void AddRdma(PortLink link, const std::vector<PortInfo>& all, Devices& devices) 
   absl::Status failure = choice.status();
   if (choice.ok()) {
     absl::StatusOr<std::unique_ptr<Device>> device =
-        OpenRdma(fmt::format("{}:{}:{}", choice->device, choice->port, choice->gid_index));
+        OpenRdma(fmt::format("{}:{}", choice->device, choice->port));
     failure = device.status();
     if (device.ok()) devices.push_back(*std::move(device));
   }
@@ -71,19 +71,30 @@ absl::StatusOr<Devices> OpenAll() {
   return devices;
 }
 
+// "auto", or what a user has said.
+std::string Wanted(const std::string& name) {
+  if (!name.empty() && name != "auto") return name;
+  const char* set = std::getenv("VERBENA_DEVICE");
+  const std::string from_environment = set == nullptr ? "" : set;
+  return from_environment.empty() ? "auto" : from_environment;
+}
+
 }  // namespace
 
-absl::StatusOr<std::vector<std::unique_ptr<Device>>> OpenDevices(const std::string& name) {
-  if (name.empty() || name == "auto") {
-    const char* wanted = std::getenv("VERBENA_DEVICE");
-    const std::string from_environment = wanted == nullptr ? "" : wanted;
-    if (from_environment.empty() || from_environment == "auto") return OpenAll();
-    return OpenDevices(from_environment);
-  }
+absl::StatusOr<std::vector<std::unique_ptr<Device>>> OpenDevices(const std::string& given) {
+  const std::string name = Wanted(given);
+  if (name == "auto") return OpenAll();
   if (name == "soft") return Only(OpenSoft());
   if (name == "rdma") return Only(OpenRdma(""));
   if (name.starts_with(kRdmaPrefix)) return Only(OpenRdma(name.substr(kRdmaPrefix.size())));
   return Only(OpenRdma(name));
+}
+
+std::string NameToReopen(const std::string& name, const Device& device) {
+  if (device.kind() == DeviceKind::kSoft) return "soft";
+  const std::string wanted = Wanted(name);
+  if (wanted != "auto" && wanted != "rdma" && wanted != kRdmaPrefix) return wanted;
+  return fmt::format("{}{}:{}", kRdmaPrefix, device.name(), device.default_port().port);
 }
 
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const std::string& name) {

@@ -21,8 +21,12 @@
 
 namespace verbena {
 
-// One, or several of different kinds. What was chosen is logged. "auto" logs what it left out, too.
+// One, or several of different kinds. Logs the choice; "auto" also logs the devices that it left
+// out.
 absl::StatusOr<std::vector<std::unique_ptr<Device>>> OpenDevices(const std::string& name);
+
+// A name by which OpenDevice() opens `device` again, one of those that OpenDevices(name) gave.
+std::string NameToReopen(const std::string& name, const Device& device);
 
 // The only one of them, or the first that is RDMA: for programs that use a device alone.
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const std::string& name);

@@ -4,6 +4,7 @@
 
 #include "absl/strings/cord.h"
 #include "verbena/rpc/status_codec.h"
+#include "verbena/transport/log/check.h"
 
 namespace verbena {
 
@@ -22,6 +23,7 @@ Outcome OutcomeOf(const absl::Status& status) {
 }
 
 absl::Status WithOutcome(absl::Status status, Outcome outcome) {
+  VERBENA_CHECK(!status.ok()) << OutcomeName(outcome);
   status.SetPayload(kOutcomePayloadUrl, absl::Cord(OutcomeName(outcome)));
   return status;
 }

@@ -23,7 +23,8 @@ enum class Outcome : uint8_t {
   kMaybeExecuted = 3,
 };
 
-// Of a Status that a call returned. kMaybeExecuted when it carries none, since nothing is known.
+// The outcome of a Status that a call returned. kMaybeExecuted if the Status carries none, since
+// nothing is known.
 Outcome OutcomeOf(const absl::Status& status);
 
 // `status`, which must not be OK, with `outcome` attached.

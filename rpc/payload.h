@@ -1,8 +1,8 @@
 // Payload: bulk bytes beside a message: Buffers, or parts of them, sent in order and never
 // serialized.
 //
-// Owns its Buffers: what a peer may still read or a device still send is nobody else's to change.
-// Move-only; one whole Buffer, the usual payload, costs no allocation. One thread.
+// Owns its Buffers: nobody else may change memory that a peer may still read or a device still
+// send. Move-only; one whole Buffer, the usual payload, costs no allocation. One thread.
 //
 //   Payload block = std::move(buffer);                    // all of it
 //   Payload ends; ends.Add(std::move(buffer), {{0, 4096}, {61440, 4096}});
@@ -10,7 +10,6 @@
 #ifndef VERBENA_RPC_PAYLOAD_H_
 #define VERBENA_RPC_PAYLOAD_H_
 
-#include <cassert>
 #include <cstddef>
 #include <initializer_list>
 #include <memory>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "verbena/transport/log/check.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena {
@@ -33,7 +33,7 @@ class Payload {
   Payload() = default;
   Payload(Buffer buffer) : first_(std::move(buffer)) {}  // NOLINT(google-explicit-constructor)
 
-  // Behind what is there: all of it, or its slices in this order.
+  // Appends all of the Buffer, or its slices in this order.
   void Add(Buffer buffer) {
     if (size() == 0 && parts_ == nullptr) {
       first_ = std::move(buffer);
@@ -57,19 +57,26 @@ class Payload {
   // Bytes.
   size_t size() const { return parts_ == nullptr ? first_.size() : parts_->bytes; }
   bool empty() const { return size() == 0; }
-  // Whether it holds any Buffer, even an empty one.
-  bool has_memory() const { return first_ || parts_ != nullptr; }
+  // A payload of no bytes, which is not the same as none.
+  static Payload Empty() {
+    Payload payload;
+    payload.parts_ = std::make_unique<Parts>();
+    return payload;
+  }
+  // Whether there is one, even an empty one: Empty(), or a Buffer of any size.
+  bool present() const { return first_ || parts_ != nullptr; }
 
   // Its parts in order, each of one Buffer; some may be empty.
   size_t part_count() const { return parts_ == nullptr ? 1 : parts_->views.size(); }
   BufferView part(size_t index) const {
-    assert(index < part_count());
+    VERBENA_CHECK(index < part_count()) << "part " << index << " of " << part_count();
     return parts_ == nullptr ? first_.view() : parts_->views[index];
   }
 
-  // Its first Buffer; what else it held is given back. For payloads of one.
+  // Takes the first Buffer, and gives any others back. For payloads of one Buffer.
   Buffer TakeBuffer() {
-    Buffer buffer = std::move(parts_ == nullptr ? first_ : parts_->buffers.front());
+    Buffer buffer = std::move(first_);
+    if (parts_ != nullptr && !parts_->buffers.empty()) buffer = std::move(parts_->buffers.front());
     parts_.reset();
     return buffer;
   }
@@ -78,6 +85,8 @@ class Payload {
   struct Parts {
     void Add(Buffer buffer, absl::Span<const PayloadSlice> slices) {
       for (const PayloadSlice& slice : slices) {
+        VERBENA_CHECK(slice.offset <= buffer.size() && slice.bytes <= buffer.size() - slice.offset)
+            << slice.bytes << " bytes at " << slice.offset << " of a Buffer of " << buffer.size();
         views.push_back(buffer.Slice(slice.offset, slice.bytes));
         bytes += slice.bytes;
       }

@@ -45,7 +45,9 @@ absl::StatusOr<RemoteMemory> RemoteOver(Link& link, const RemoteMemoryHandle& ha
         "to it has changed since, or it is another channel's or executor's");
   }
   RemoteMemory memory;
+  memory.endpoint_alive_ = link.endpoint().alive();
   memory.endpoint_ = &link.endpoint();
+  memory.scheduler_ = &link.endpoint().executor();
   memory.slot_ = link.key().slot;
   memory.generation_ = link.key().generation;
   memory.peer_ = link.peer_identity();
@@ -71,11 +73,11 @@ absl::Status RemoteMemory::Check(const char* doing, LeaseAccess wanted, uint64_t
 }
 
 absl::StatusOr<Link*> RemoteMemory::LinkFor(const void* scheduler) const {
-  if (scheduler != static_cast<const Scheduler*>(&endpoint_->executor())) {
+  if (scheduler != scheduler_) {
     return absl::FailedPreconditionError(
         "remote memory is used on the executor of the link that it is reached over");
   }
-  Link* link = endpoint_->OpenLink({slot_, generation_});
+  Link* link = endpoint_alive_.expired() ? nullptr : endpoint_->OpenLink({slot_, generation_});
   if (link == nullptr || link->peer_identity() != peer_) {
     return absl::UnavailableError("the link to the remote memory was lost");
   }

@@ -1,19 +1,22 @@
 // RemoteMemory: memory that the other end of a link lends, to be read and written one-sided.
 //
-// Made of a handle that a message brought, by ServerContext::Remote() or Channel::Remote(). A small
-// value, usable beyond the call, on the executor of its link, and for as long as that link and the
-// lender's Loan last; the runtime outlives it. The peer's processor has no part in what is done.
+// ServerContext::Remote() and Channel::Remote() make one of a handle that a message brought. It is
+// a small value, usable beyond the call, on the executor of its link, for as long as that link and
+// the lender's Loan last. The runtime outlives it. The peer's processor has no part in the
+// operations.
 //
-// What does not fit the handle is refused here: OUT_OF_RANGE beyond the memory, INVALID_ARGUMENT
-// for a word that is not at a multiple of 8, for what was not lent for, and for memory of ours that
-// the device does not know; UNIMPLEMENTED where the device cannot. UNAVAILABLE when the link is
-// lost; the operation may have been done then, or not, or in part. So it may after CANCELLED and
-// DEADLINE_EXCEEDED, but nothing of it comes later than what is sent from then on, and local memory
-// is the caller's again. Destroying a Task that waits is the same, but for local memory: give its
-// Buffer up. Using memory after its Loan has ended costs the link, where leases are strict.
+// An operation that does not fit the handle is refused here. OUT_OF_RANGE: beyond the memory.
+// INVALID_ARGUMENT: a word that is not at a multiple of 8, a use that the memory was not lent for,
+// or memory of ours that is not registered. FAILED_PRECONDITION: memory of another device, or of
+// this one before it failed and was opened again. UNIMPLEMENTED: the device cannot do it.
+// UNAVAILABLE: the link is lost, and the operation may have been done, or not, or in part. After
+// CANCELLED and DEADLINE_EXCEEDED it may have been, too, but no part of it comes later than
+// anything that is sent from then on, and the caller may use the local memory again. Destroying a
+// Task that waits has the same effect, except for local memory: give its Buffer up. Using memory
+// after its Loan has ended costs the link under strict leases.
 //
-// READs and atomics beyond those that both devices can have outstanding wait. Operations have no
-// order among themselves but that of being awaited.
+// READs and atomics wait while as many are outstanding as both devices can have. Operations have no
+// order among themselves unless one is awaited before the next begins.
 //
 //   VERBENA_CO_ASSIGN_OR_RETURN(RemoteMemory counters, context.Remote(request.counters()));
 //   VERBENA_CO_ASSIGN_OR_RETURN(uint64_t before, co_await counters.FetchAdd(8, 1));
@@ -22,6 +25,7 @@
 #define VERBENA_RPC_REMOTE_MEMORY_H_
 
 #include <cstdint>
+#include <memory>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -37,10 +41,11 @@ class Endpoint;
 class Link;
 class RemoteMemory;
 struct RemoteRange;
+class Scheduler;
 
 namespace internal {
-// Of the peer of `link`. INVALID_ARGUMENT for a handle that names nothing, FAILED_PRECONDITION for
-// one of another link.
+// The memory of `link`'s peer that `handle` names. INVALID_ARGUMENT for a handle that names
+// nothing, FAILED_PRECONDITION for one of another link.
 absl::StatusOr<RemoteMemory> RemoteOver(Link& link, const RemoteMemoryHandle& handle);
 }  // namespace internal
 
@@ -49,18 +54,19 @@ class RemoteMemory {
   uint64_t size() const { return bytes_; }
   LeaseAccess access() const { return access_; }
 
-  // [offset, offset + into.size()) into registered memory, as ServerContext::AllocateBuffer() and
-  // Channel::AllocateBuffer() give. Its Buffer lives until the Task has ended or is destroyed.
+  // Reads [offset, offset + into.size()) into registered memory, such as that of
+  // ServerContext::AllocateBuffer() and Channel::AllocateBuffer(). Its Buffer must live until the
+  // Task has ended or is destroyed.
   VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<absl::Status> Read(uint64_t offset,
                                                                            BufferView into) const;
-  // The other way; OK says that the bytes are there.
+  // Writes the other way. OK says that the bytes are there.
   VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<absl::Status> Write(uint64_t offset,
                                                                             BufferView from) const;
 
-  // Of the word of 8 bytes, in the byte order of the machines, at `offset`; both give what was
-  // there before. They are atomic among each other, as far as they go through one device of the
-  // lender's; against its processors only where that device says so (IBV_ATOMIC_GLOB; the soft
-  // device does).
+  // Atomic operations on the word of 8 bytes, in the byte order of the machines, at `offset`; both
+  // return the word's former value. They are atomic among each other, as far as they go through one
+  // device of the lender's; against its processors only where that device says so (IBV_ATOMIC_GLOB;
+  // the soft device does).
   VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<absl::StatusOr<uint64_t>> CompareAndSwap(
       uint64_t offset, uint64_t expected, uint64_t desired) const;
   VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<absl::StatusOr<uint64_t>> FetchAdd(
@@ -80,7 +86,10 @@ class RemoteMemory {
   absl::StatusOr<Link*> LinkFor(const void* scheduler) const;
   RemoteRange Within(uint64_t offset, uint64_t bytes) const;
 
+  // Gone when the device has failed and was opened again.
+  std::weak_ptr<const bool> endpoint_alive_;
   Endpoint* endpoint_ = nullptr;
+  const Scheduler* scheduler_ = nullptr;
   // The link's key.
   uint32_t slot_ = 0;
   uint32_t generation_ = 0;

@@ -1,29 +1,34 @@
 #include "verbena/rpc/runtime.h"
 
-#include <condition_variable>
-#include <mutex>
+#include <atomic>
+#include <exception>
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/rpc/device_keeper.h"
 #include "verbena/rpc/open_device.h"
 #include "verbena/rpc/shard.h"
+#include "verbena/rpc/version.h"
 #include "verbena/transport/connect/tcp_bootstrap.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/executor_thread.h"
-#include "verbena/transport/link/device_context.h"
+#include "verbena/transport/executor/poll_until.h"
 #include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 namespace {
 
-ExecutorOptions OptionsOf(const RuntimeOptions& options, int index) {
+ExecutorOptions OptionsOf(const RuntimeOptions& options, int index, BlockingPool& pool) {
   ExecutorOptions executor;
   executor.name = fmt::format("verbena-{}", index);
   executor.mode = options.mode;
   executor.spin = options.spin;
   executor.waiter = options.waiter;
   executor.clock = options.clock;
+  executor.blocking_pool = &pool;
   if (static_cast<size_t>(index) < options.cpus.size()) executor.cpu = options.cpus[index];
   return executor;
 }
@@ -34,6 +39,20 @@ absl::Status CheckOptions(const RuntimeOptions& options) {
     return absl::InvalidArgumentError(
         fmt::format("executors is {}, but must be in [1, {}]", options.executors, kMaxExecutors));
   }
+  constexpr int kMaxBlockingThreads = 1024;
+  if (options.blocking_threads < 1 || options.blocking_threads > kMaxBlockingThreads) {
+    return absl::InvalidArgumentError(fmt::format("blocking_threads is {}, but must be in [1, {}]",
+                                                  options.blocking_threads, kMaxBlockingThreads));
+  }
+  if (options.reopen.first <= Duration::zero() || options.reopen.longest < options.reopen.first) {
+    return absl::InvalidArgumentError(
+        fmt::format("reopen.first is {} ns and reopen.longest {} ns, but must be positive and in "
+                    "this order",
+                    options.reopen.first.count(), options.reopen.longest.count()));
+  }
+  if (options.use_device != nullptr && options.open_device) {
+    return absl::InvalidArgumentError("both use_device and open_device are set");
+  }
   return absl::OkStatus();
 }
 
@@ -41,73 +60,92 @@ absl::Status CheckOptions(const RuntimeOptions& options) {
 
 class Runtime::Impl {
  public:
-  explicit Impl(RuntimeOptions options) : options_(std::move(options)) {}
+  explicit Impl(RuntimeOptions options)
+      : options_(std::move(options)), blocking_pool_(options_.blocking_threads) {}
 
+  // Also after a Start() that failed at any step.
   ~Impl() {
-    for (size_t i = 0; i < shards_.size(); ++i)
-      RunToEnd(shards_[i]->Shutdown(), static_cast<int>(i));
-    // Threads first: nothing runs on an executor any more when its shard is destroyed.
+    // From here on no device is opened, and no executor told of one.
+    for (const std::unique_ptr<DeviceKeeper>& keeper : keepers_) keeper->Stop();
+    for (size_t i = 0; i < shards_.size(); ++i) BlockOn(shards_[i]->Shutdown(), i);
+    // Executors first: nothing runs on one any more when its shard is destroyed.
     threads_.clear();
+    executors_.clear();
     shards_.clear();
   }
 
   absl::Status Start() {
-    if (absl::Status status = CheckOptions(options_); !status.ok()) return status;
     if (absl::Status status = OpenParts(); !status.ok()) return status;
     for (int i = 0; i < options_.executors; ++i) {
       absl::StatusOr<Executor*> executor = StartExecutor(i);
       if (!executor.ok()) return executor.status();
-      auto shard = std::make_unique<Shard>(**executor, *bootstrap_, static_cast<uint32_t>(i));
-      Shard* added = shard.get();
-      shards_.push_back(std::move(shard));
-      absl::Status status;
-      RunToEnd(InitShard(*added, status), i);
-      if (!status.ok()) {
-        shards_.pop_back();
-        return status;
-      }
+      shards_.push_back(
+          std::make_unique<Shard>(**executor, *bootstrap_, static_cast<uint32_t>(i), id_));
+      absl::Status status = BlockOn(InitShard(*shards_.back()), i);
+      if (!status.ok()) return status;
     }
+    Log(LogLevel::kInfo,
+        fmt::format("Verbena {}.{}.{} runs {} executor{} over {}", VERBENA_VERSION_MAJOR,
+                    VERBENA_VERSION_MINOR, VERBENA_VERSION_PATCH, options_.executors,
+                    options_.executors == 1 ? "" : "s", device_name_));
     return absl::OkStatus();
   }
 
-  void RunToEnd(Task<void> task, int index) {
-    Executor& executor = shards_[index]->executor();
+  template <typename T>
+  T BlockOn(Task<T> task, size_t index) {
+    internal::CheckMayBlock();
+    internal::BlockOnTask<T> blocked(std::move(task));
+    LaunchAndWait(blocked, index);
+    return blocked.TakeResult();
+  }
+
+  void LaunchAndWait(internal::BlockOnRoot& root, size_t index) {
+    VERBENA_CHECK(index < shards_.size()) << "executor " << index << " of " << shards_.size();
+    root.Launch(shards_[index]->executor());
     if (options_.threads) {
-      std::mutex mutex;
-      std::condition_variable ended;
-      bool done = false;
-      executor.PostFunction([&] {
-        shards_[index]->roots().Spawn(RunAndTell(std::move(task), [&] {
-          // Told under the lock: whoever waits owns the three, and is gone right after.
-          std::lock_guard<std::mutex> lock(mutex);
-          done = true;
-          ended.notify_one();
-        }));
-      });
-      std::unique_lock<std::mutex> lock(mutex);
-      ended.wait(lock, [&done] { return done; });
-    } else {
-      bool done = false;
-      executor.PostFunction([&] {
-        shards_[index]->roots().Spawn(RunAndTell(std::move(task), [&done] { done = true; }));
-      });
-      while (!done) executor.Poll();
+      root.Wait();
+      return;
     }
+    std::vector<Executor*> executors;
+    executors.reserve(executors_.size());
+    // The one that was asked for comes first.
+    executors.push_back(&shards_[index]->executor());
+    for (const std::unique_ptr<Executor>& executor : executors_) {
+      if (executor.get() != executors.front()) executors.push_back(executor.get());
+    }
+    PollUntil(executors, [&root] { return root.done(); });
+  }
+
+  // A task that throws ends nobody else.
+  Task<void> Guard(Task<void> task) {
+    std::string reason;
+    try {
+      co_await std::move(task);
+      co_return;
+    } catch (const std::exception& error) {
+      reason = error.what();
+    } catch (...) {
+      reason = "no std::exception";
+    }
+    failed_tasks_.fetch_add(1, std::memory_order_relaxed);
+    Log(LogLevel::kError, fmt::format("a task given to Runtime::Spawn threw: {}", reason));
   }
 
   const RuntimeOptions options_;
-  std::vector<std::unique_ptr<Device>> owned_devices_;
+  const RuntimeId id_ = RuntimeId::Random();
   std::string device_name_;
   std::unique_ptr<Bootstrap> owned_bootstrap_;
   Bootstrap* bootstrap_ = nullptr;
-  std::vector<std::unique_ptr<DeviceContext>> contexts_;
+  std::vector<std::unique_ptr<DeviceKeeper>> keepers_;  // of the devices in use
+  std::atomic<uint64_t> failed_tasks_ = 0;
+  BlockingPool blocking_pool_;
   std::vector<std::unique_ptr<Executor>> executors_;  // without threads
   std::vector<std::unique_ptr<ExecutorThread>> threads_;
   std::vector<std::unique_ptr<Shard>> shards_;
 
  private:
   absl::Status OpenParts() {
-    if (absl::Status status = OpenContexts(); !status.ok()) return status;
+    if (absl::Status status = OpenDevices(); !status.ok()) return status;
     bootstrap_ = options_.use_bootstrap;
     if (bootstrap_ == nullptr) {
       absl::StatusOr<std::unique_ptr<TcpBootstrap>> bootstrap = TcpBootstrap::Create();
@@ -118,65 +156,76 @@ class Runtime::Impl {
     return absl::OkStatus();
   }
 
-  absl::Status OpenContexts() {
-    std::vector<Device*> devices;
+  absl::Status OpenDevices() {
     if (options_.use_device != nullptr) {
-      devices.push_back(options_.use_device);
-    } else {
-      absl::StatusOr<std::vector<std::unique_ptr<Device>>> opened = OpenDevices(options_.device);
-      if (!opened.ok()) return opened.status();
-      owned_devices_ = *std::move(opened);
-      for (const std::unique_ptr<Device>& device : owned_devices_) devices.push_back(device.get());
+      return Keep(DeviceKeeper::Create(*options_.use_device, KeeperOptions(*options_.use_device)));
     }
-    for (Device* device : devices) {
-      absl::StatusOr<std::unique_ptr<DeviceContext>> context = DeviceContext::Create(
-          *device, {.event_thread = options_.threads, .connect = options_.connect});
-      if (!context.ok()) {
-        const bool last = contexts_.empty() && device == devices.back();
-        if (last || absl::IsInvalidArgument(context.status())) return context.status();
-        Log(LogLevel::kWarning,
-            fmt::format("{} is not used: {}", device->name(), context.status().ToString()));
-        continue;
-      }
-      contexts_.push_back(*std::move(context));
-      device_name_ += (device_name_.empty() ? "" : ", ") + device->name();
+    if (options_.open_device) {
+      absl::StatusOr<std::unique_ptr<Device>> device = options_.open_device();
+      if (!device.ok()) return device.status();
+      const DeviceKeeper::Options options = KeeperOptions(**device);
+      return Keep(DeviceKeeper::Create(*std::move(device), options_.open_device, options));
     }
+    absl::StatusOr<std::vector<std::unique_ptr<Device>>> opened =
+        verbena::OpenDevices(options_.device);
+    if (!opened.ok()) return opened.status();
+    for (std::unique_ptr<Device>& device : *opened) {
+      const bool last = keepers_.empty() && &device == &opened->back();
+      const std::string name = device->name();
+      const std::string again = NameToReopen(options_.device, *device);
+      const DeviceKeeper::Options options = KeeperOptions(*device);
+      const absl::Status kept = Keep(
+          DeviceKeeper::Create(std::move(device), [again] { return OpenDevice(again); }, options));
+      if (kept.ok()) continue;
+      if (last || absl::IsInvalidArgument(kept)) return kept;
+      Log(LogLevel::kWarning, fmt::format("{} is not used: {}", name, kept.ToString()));
+    }
+    return absl::OkStatus();
+  }
+
+  DeviceKeeper::Options KeeperOptions(const Device& device) const {
+    return {.context = {.event_thread = options_.threads,
+                        .control_threads = options_.threads || device.kind() != DeviceKind::kSoft,
+                        .connect = options_.connect},
+            .backoff = options_.reopen};
+  }
+
+  absl::Status Keep(absl::StatusOr<std::unique_ptr<DeviceKeeper>> keeper) {
+    if (!keeper.ok()) return keeper.status();
+    device_name_ += (device_name_.empty() ? "" : ", ") + (*keeper)->name();
+    keepers_.push_back(*std::move(keeper));
     return absl::OkStatus();
   }
 
   absl::StatusOr<Executor*> StartExecutor(int index) {
     if (!options_.threads) {
       absl::StatusOr<std::unique_ptr<Executor>> executor =
-          Executor::Create(OptionsOf(options_, index));
+          Executor::Create(OptionsOf(options_, index, blocking_pool_));
       if (!executor.ok()) return executor.status();
       executors_.push_back(*std::move(executor));
       return executors_.back().get();
     }
     absl::StatusOr<std::unique_ptr<ExecutorThread>> thread =
-        ExecutorThread::Start(OptionsOf(options_, index));
+        ExecutorThread::Start(OptionsOf(options_, index, blocking_pool_));
     if (!thread.ok()) return thread.status();
     threads_.push_back(*std::move(thread));
     return &threads_.back()->executor();
   }
 
-  Task<void> InitShard(Shard& shard, absl::Status& status) {
-    std::vector<DeviceContext*> contexts;
-    contexts.reserve(contexts_.size());
-    for (const std::unique_ptr<DeviceContext>& context : contexts_) {
-      contexts.push_back(context.get());
-    }
-    status = shard.Init(contexts, options_.limits, static_cast<uint32_t>(options_.executors));
-    co_return;
-  }
-
-  template <typename Tell>
-  static Task<void> RunAndTell(Task<void> task, Tell tell) {
-    co_await std::move(task);
-    tell();
+  Task<absl::Status> InitShard(Shard& shard) {
+    std::vector<DeviceKeeper*> devices;
+    devices.reserve(keepers_.size());
+    for (const std::unique_ptr<DeviceKeeper>& keeper : keepers_) devices.push_back(keeper.get());
+    shard.executor().set_attachment(&shard);
+    absl::Status status =
+        shard.Init(devices, options_.limits, static_cast<uint32_t>(options_.executors));
+    shard.PublishStats();
+    co_return status;
   }
 };
 
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeOptions options) {
+  if (absl::Status status = CheckOptions(options); !status.ok()) return status;
   auto impl = std::make_unique<Impl>(std::move(options));
   if (absl::Status status = impl->Start(); !status.ok()) return status;
   return std::unique_ptr<Runtime>(new Runtime(std::move(impl)));
@@ -185,14 +234,23 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeOptions options) 
 Runtime::Runtime(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Runtime::~Runtime() = default;
 
-void Runtime::RunToEnd(Task<void> task, int executor_index) {
-  impl_->RunToEnd(std::move(task), executor_index);
+void Runtime::LaunchAndWait(internal::BlockOnRoot& root, int executor_index) {
+  impl_->LaunchAndWait(root, static_cast<size_t>(executor_index));
 }
 
 void Runtime::Spawn(Task<void> task, int executor_index) {
-  Shard& shard = *impl_->shards_[executor_index];
-  shard.executor().PostFunction(
-      [&shard, task = std::move(task)]() mutable { shard.tasks().Spawn(std::move(task)); });
+  Impl& impl = *impl_;
+  VERBENA_CHECK(executor_index >= 0 && executor_index < executors())
+      << "executor " << executor_index << " of " << executors();
+  Shard& shard = *impl.shards_[executor_index];
+  shard.executor().PostFunction([&impl, &shard, task = std::move(task)]() mutable {
+    shard.tasks().Spawn(VERBENA_MUTANT(kSpawnUnguarded) ? std::move(task)
+                                                        : impl.Guard(std::move(task)));
+  });
+}
+
+uint64_t Runtime::failed_tasks() const {
+  return impl_->failed_tasks_.load(std::memory_order_relaxed);
 }
 
 int Runtime::executors() const { return static_cast<int>(impl_->shards_.size()); }
@@ -202,15 +260,22 @@ Shard& Runtime::shard(int index) const { return *impl_->shards_[index]; }
 
 Shard* Runtime::CurrentShard() const {
   const Scheduler* current = Scheduler::Current();
-  for (const std::unique_ptr<Shard>& shard : impl_->shards_) {
-    if (&shard->executor() == current) return shard.get();
+  if (current == nullptr) return nullptr;
+  auto* shard = static_cast<Shard*>(current->attachment());
+  // The shard may be another runtime's.
+  if (shard == nullptr || shard->index() >= impl_->shards_.size() ||
+      impl_->shards_[shard->index()].get() != shard) {
+    return nullptr;
   }
-  return nullptr;
+  return shard;
 }
 
 namespace {
 
-Task<std::vector<DeviceStats>> ReadStats(Shard& shard) { co_return shard.stats(); }
+Task<std::vector<DeviceStats>> ReadStats(Shard& shard) {
+  shard.PublishStats();
+  co_return shard.stats();
+}
 
 }  // namespace
 
@@ -221,7 +286,15 @@ EndpointStats Runtime::endpoint_stats(int executor_index) {
 }
 
 std::vector<DeviceStats> Runtime::device_stats(int executor_index) {
-  return BlockOn(ReadStats(*impl_->shards_[executor_index]), executor_index);
+  VERBENA_CHECK(executor_index >= 0 && executor_index < executors())
+      << "executor " << executor_index << " of " << executors();
+  Shard& shard = *impl_->shards_[executor_index];
+  Scheduler* current = Scheduler::Current();
+  if (current == &shard.executor()) return shard.stats();
+  if (current == nullptr) return BlockOn(ReadStats(shard), executor_index);
+  // An executor waits for no other.
+  shard.executor().PostFunction([&shard] { shard.PublishStats(); });
+  return shard.published_stats();
 }
 
 }  // namespace verbena

@@ -3,9 +3,14 @@
 //
 // Start() opens the devices, starts one thread per executor, and gives each an endpoint (a shared
 // receive queue, a completion queue, links) on every device that it uses. Channels and servers are
-// made on it and must be gone before it is destroyed. An embedding program that has an event loop
-// asks for no threads, and polls executor(i) itself. The runtime is usable from any thread; what
-// runs on its executors stays there.
+// made on it. Servers must be destroyed before it. Channels must not be used after it is destroyed,
+// but may be destroyed then. The runtime is usable from any thread; what runs on its executors
+// stays there.
+//
+// An embedding program that has an event loop asks for no threads, and drives executor(i) itself
+// (Executor::Poll, Arm and fd; examples/host_loop). Then one thread at a time uses the runtime, and
+// counts as the thread of all its executors. examples/host_loop/README.md names the threads that
+// remain.
 //
 //   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime, Runtime::Start({.executors = 2}));
 //   absl::Status status = runtime->BlockOn(Main(*runtime));
@@ -13,20 +18,25 @@
 #ifndef VERBENA_RPC_RUNTIME_H_
 #define VERBENA_RPC_RUNTIME_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/rpc/reopen_backoff.h"
 #include "verbena/transport/coro/clock.h"
 #include "verbena/transport/coro/task.h"
+#include "verbena/transport/executor/block_on.h"
+#include "verbena/transport/executor/blocking_pool.h"
 #include "verbena/transport/executor/executor_options.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/stats.h"
+#include "verbena/transport/memory/registered_memory.h"
 
 namespace verbena {
 
@@ -35,63 +45,117 @@ class Device;
 class Executor;
 class Shard;
 
+using DeviceOpener = std::function<absl::StatusOr<std::unique_ptr<Device>>()>;
+
 struct RuntimeOptions {
-  // One per core that should serve or make calls.
+  // 1 to 1024: one for each core that should serve or make calls.
   int executors = 1;
+  // How an idle executor waits: kBusy never sleeps (one core each), kAdaptive polls for `spin` and
+  // then sleeps, kEvent sleeps at once.
   ExecutorMode mode = ExecutorMode::kAdaptive;
-  // How long an adaptive executor spins before it sleeps.
+  // With kAdaptive: how long an executor polls after its last event before it sleeps. Other modes
+  // ignore it.
   Duration spin = std::chrono::microseconds(50);
+  // How it sleeps and reaches files: kAuto takes io_uring if the kernel allows it, otherwise epoll.
   WaiterKind waiter = WaiterKind::kAuto;
-  // The core of each executor; missing ones are not pinned.
+  // The core of each executor. Executors without an entry are not pinned. Without threads,
+  // executor(i).Run() pins the thread that calls it until it returns; Poll() pins no thread.
   std::vector<int> cpus = {};
   // "soft": the software device, which reaches processes of this host and user. "rdma" or
   // "rdma:NAME": an RDMA device by its name (as ibv_devices lists them, "mlx5_0:2" for its port 2),
   // interface ("eth0") or address ("10.0.0.1"). "auto": what the environment variable
-  // VERBENA_DEVICE says, else the software device and the active RDMA ports, of which each
-  // connection takes the first that reaches its peer: shared memory on one host, else RDMA.
+  // VERBENA_DEVICE says. If that is not set: the software device and, of each kind of RDMA port
+  // (InfiniBand, RoCE, iWARP), the first active one that can be opened. Each connection takes the
+  // first that reaches its peer: shared memory on one host, otherwise RDMA.
   std::string device = "auto";
-  // How queue pairs of RDMA devices are connected: "exchange", by the numbers of the handshake;
-  // "rdma_cm", through rdma_cm where the peer can, too. "auto": what the environment variable
-  // VERBENA_CONNECT says, else rdma_cm on iWARP, which knows no other way, and the exchange on all
-  // else.
+  // How queue pairs of RDMA devices are connected. "exchange": by the numbers in the handshake.
+  // "rdma_cm": through rdma_cm if the peer can do that, too. "auto": what the environment variable
+  // VERBENA_CONNECT says. If that is not set: rdma_cm on iWARP, which requires it, and the exchange
+  // on all other devices.
   std::string connect = "auto";
   LinkLimits limits = {};
-  // False: no threads; the host calls executor(i).Poll(), and BlockOn() polls by itself.
+  // False: the host drives the executors; BlockOn() does it by itself.
   bool threads = true;
+  // A device that has failed, or was removed, is opened again; its links are lost. What happens to
+  // calls, buffers and registered memory: docs/devices.md.
+  ReopenBackoff reopen = {};
+  // Opens the only device, at first and when it has failed; then on a thread of its own. Not set:
+  // the devices named above.
+  DeviceOpener open_device = {};
   // Not owned; must outlive the runtime. nullptr: the devices named above, TCP, the machine's
-  // clock.
+  // clock. A device that is given so is not opened again.
   Device* use_device = nullptr;
   Bootstrap* use_bootstrap = nullptr;
   Clock* clock = nullptr;
+  // 1 to 1024, 8 by default: how many callables of RunBlocking() run at once, on threads that all
+  // executors share. A thread starts when a callable needs it.
+  int blocking_threads = BlockingPool::kDefaultThreads;
+};
+
+struct MemoryOptions {
+  // The device to register the memory with, by its name in Runtime::device_name(). "": the only
+  // one. Payloads of a call lie in memory of its link's device: ServerContext::device_name(),
+  // Channel::DeviceName().
+  std::string device = "";
+  // True: files with O_DIRECT of the calling executor use it as a fixed buffer of its io_uring
+  // (registered_memory.h). Then only that executor may deregister it.
+  bool for_files = false;
 };
 
 class Runtime {
  public:
+  // INVALID_ARGUMENT: an option is out of range or contradicts another, or names a way of
+  // connecting that does not exist.
+  // NOT_FOUND: no device has the name in `device`. UNAVAILABLE: its port is down.
+  // FAILED_PRECONDITION: iWARP cannot be connected by exchange. RESOURCE_EXHAUSTED: a thread could
+  // not be started, or the device's queues are too small. Other errors come from opening the
+  // device, making its queues and registering memory; the message says what was refused.
   static absl::StatusOr<std::unique_ptr<Runtime>> Start(RuntimeOptions options = {});
-  // Closes every link. Channels and servers are gone by then; not called on one of its executors.
+  // Closes every link. Servers must be gone by then. While this runs, only tasks of Spawn() may use
+  // or destroy a Channel. Must not be called on one of its executors.
   ~Runtime();
 
-  // Runs `task` on an executor and waits for its result, on a thread that runs none of them.
+  // Runs `task` on an executor and waits until it has ended and its frame is destroyed. Returns its
+  // result, or throws what it threw. Without threads, polls all executors meanwhile. A check aborts
+  // the process if this is called inside an executor's loop, which it would block: co_await there.
   template <typename T>
   T BlockOn(Task<T> task, int executor_index = 0) {
-    if constexpr (std::is_void_v<T>) {
-      RunToEnd(std::move(task), executor_index);
-    } else {
-      std::optional<T> result;
-      RunToEnd(Keep(std::move(task), result), executor_index);
-      return *std::move(result);
-    }
+    internal::CheckMayBlock();
+    internal::BlockOnTask<T> blocked(std::move(task));
+    LaunchAndWait(blocked, executor_index);
+    return blocked.TakeResult();
   }
 
-  // From any thread: starts `task` on an executor and lets it run. Destroyed with the runtime if it
-  // has not ended.
+  // From any thread: starts `task` on an executor and lets it run. The runtime's destructor cancels
+  // it and waits until it has ended. An exception that it throws is logged and counted.
   void Spawn(Task<void> task, int executor_index = 0);
+  // How many tasks of Spawn() have thrown. From any thread.
+  uint64_t failed_tasks() const;
+
+  // Registers the program's own memory, such as a cache, so that its Buffers (Wrap()) serve for
+  // payloads, loans and files as those of AllocateBuffer() do. This takes 0.3 s and more for a
+  // gibibyte, in which a control thread works and no executor waits; RegisteredMemory::Register()
+  // blocks its caller instead. Await it on an executor of this runtime: elsewhere it fails with
+  // FAILED_PRECONDITION. INVALID_ARGUMENT: no such device, or several and none is named, or no
+  // memory. RESOURCE_EXHAUSTED: the device or RLIMIT_MEMLOCK refuses.
+  //
+  // The memory must be writable and stay mapped until it is deregistered. If the Task is cancelled
+  // or destroyed before it has ended: until the runtime is destroyed. Payloads of a device that has
+  // failed and was opened again take memory that was registered since.
+  Task<absl::StatusOr<std::unique_ptr<RegisteredMemory>>> RegisterMemory(
+      void* memory, size_t bytes, MemoryOptions options = {});
+  // Deregisters the memory, also on a control thread. Must be called before the runtime ends, when
+  // all Buffers of the memory are home. Await it on an executor of this runtime: one that
+  // RegisterMemory() was awaited on.
+  Task<void> DeregisterMemory(std::unique_ptr<RegisteredMemory> memory);
 
   int executors() const;
   Executor& executor(int index) const;
-  // "soft", "mlx5_0", or what is open of both kinds: "soft, mlx5_0".
+  // The names of the open devices: "soft", "mlx5_0", or "soft, mlx5_0".
   const std::string& device_name() const;
-  // Gathered on the executor's thread: the sum, and by device, those that are in use alone.
+  // The statistics of an executor: their sum, and those of each device in use. From any thread;
+  // never blocks an executor. Current values if called on that executor, or on a thread that runs
+  // none. On another executor: the values of the last call; this call has new ones gathered.
   EndpointStats endpoint_stats(int executor_index);
   std::vector<DeviceStats> device_stats(int executor_index);
 
@@ -103,12 +167,7 @@ class Runtime {
  private:
   class Impl;
   explicit Runtime(std::unique_ptr<Impl> impl);
-
-  template <typename T>
-  static Task<void> Keep(Task<T> task, std::optional<T>& result) {
-    result.emplace(co_await std::move(task));
-  }
-  void RunToEnd(Task<void> task, int executor_index);
+  void LaunchAndWait(internal::BlockOnRoot& root, int executor_index);
 
   const std::unique_ptr<Impl> impl_;
 };

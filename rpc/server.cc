@@ -1,25 +1,56 @@
 #include "verbena/rpc/server.h"
 
+#include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/rpc/handshake_gate.h"
 #include "verbena/rpc/method_table.h"
 #include "verbena/rpc/server_shard.h"
 #include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/executor/run_on.h"
 #include "verbena/transport/log/log.h"
+#include "verbena/transport/log/throttled_log.h"
 
 namespace verbena {
 namespace {
 
-// Handshakes under way; a flood of connections beyond it is dropped.
-constexpr size_t kMaxHandshakes = 256;
 // How long a client may take to make its offer.
 constexpr Duration kOfferTimeout = std::chrono::seconds(10);
 // Before accepting again after accept itself failed (no descriptors left, for one).
 constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
+
+uint32_t CallsPerClient(const ServerOptions& options) {
+  if (options.max_calls_per_client != 0) return options.max_calls_per_client;
+  return options.max_concurrent_calls - options.max_concurrent_calls / 2;
+}
+
+ServerLimits LimitsOf(const ServerOptions& options) {
+  return {.max_concurrent_calls = options.max_concurrent_calls,
+          .max_calls_per_client = CallsPerClient(options),
+          .max_calls_per_source = options.max_calls_per_source,
+          .max_bytes_per_client = options.max_bytes_per_client,
+          .max_bytes_per_source = options.max_bytes_per_source,
+          .max_response_bytes_per_client = options.max_response_bytes_per_client,
+          .max_response_bytes_per_source = options.max_response_bytes_per_source,
+          .memory_wait = options.memory_wait,
+          .response_grace = options.response_grace};
+}
+
+ServerMemory MemoryOf(const ServerMemoryStats& stats) {
+  const size_t known = std::min(stats.in_use, stats.holders.leases + stats.holders.transfers);
+  return {.budget = stats.budget,
+          .in_use = stats.in_use,
+          .by_handlers = stats.in_use - known,
+          .granted = stats.holders.leases,
+          .in_transfers = stats.holders.transfers,
+          .waiting = stats.waiting,
+          .waits = stats.waits};
+}
 
 }  // namespace
 
@@ -29,6 +60,7 @@ class Server::Impl {
   explicit Impl(Runtime& runtime) : runtime_(runtime) {}
 
   absl::Status Start(const std::vector<Service*>& services, const ServerOptions& options) {
+    if (absl::Status status = CheckLimits(options.handshakes); !status.ok()) return status;
     for (Service* service : services) {
       if (absl::Status status = methods_.Add(*service); !status.ok()) return status;
     }
@@ -39,21 +71,33 @@ class Server::Impl {
     address_ = listener_->address();
     for (int i = 0; i < runtime_.executors(); ++i) {
       shards_.push_back(
-          std::make_unique<ServerShard>(runtime_.shard(i), methods_, options.max_concurrent_calls));
+          std::make_unique<ServerShard>(runtime_.shard(i), methods_, LimitsOf(options)));
     }
+    std::vector<Executor*> executors;
+    executors.reserve(shards_.size());
+    for (const auto& shard : shards_) executors.push_back(&shard->executor());
+    gate_ = std::make_unique<HandshakeGate>(options.handshakes, std::move(executors),
+                                            LinksPerExecutor());
     accepting_ = std::make_unique<TaskScope>(runtime_.shard(0).executor());
     runtime_.BlockOn(StartAccepting());
     return absl::OkStatus();
   }
 
-  void Shutdown(Duration grace) {
-    if (listener_ == nullptr) return;
-    // After this nobody hands links to the shards any more.
-    runtime_.BlockOn(StopAccepting());
-    for (int i = 0; i < runtime_.executors(); ++i) {
-      runtime_.BlockOn(shards_[i]->Shutdown(grace), i);
+  std::vector<RunningHandler> Shutdown(Duration grace) {
+    if (listener_ != nullptr) {
+      // After this nobody hands links to the shards any more.
+      runtime_.BlockOn(StopAccepting());
+      listener_.reset();
     }
-    listener_.reset();
+    const RunningHandlers running = runtime_.BlockOn(ShutdownShards(grace));
+    std::vector<RunningHandler> all;
+    for (const auto& [method, count] : running) all.push_back({method, count});
+    return all;
+  }
+
+  void AwaitHandlers() {
+    runtime_.BlockOn(
+        OnEveryShard([](ServerShard& shard) -> Task<void> { co_await shard.AwaitHandlers(); }));
   }
 
   const std::string& address() const { return address_; }
@@ -61,19 +105,78 @@ class Server::Impl {
   ServerStats stats() {
     ServerStats sum;
     sum.handshakes_failed = handshakes_failed_;
+    ServerMemoryStats receive;
+    ServerMemoryStats send;
+    const HandshakeStats handshakes = gate_->stats();
+    sum.handshakes_evicted = handshakes.evicted_silent + handshakes.evicted_pending;
+    sum.links_refused = handshakes.refused;
     for (int i = 0; i < runtime_.executors(); ++i) {
-      const ServerShardStats stats = runtime_.BlockOn(ReadStats(*shards_[i]), i);
+      const ServerShardStats stats = StatsOf(i);
       sum.calls += stats.calls;
       sum.failures += stats.failures;
       sum.refused += stats.refused;
+      sum.memory_refused += stats.memory_refused;
       sum.payloads_written += stats.payloads_written;
       sum.granted_bytes += stats.granted_bytes;
+      sum.idle_calls += stats.idle_calls;
+      receive += stats.receive_memory;
+      send += stats.send_memory;
     }
+    sum.receive_memory = MemoryOf(receive);
+    sum.send_memory = MemoryOf(send);
     return sum;
   }
 
  private:
-  static Task<ServerShardStats> ReadStats(ServerShard& shard) { co_return shard.stats(); }
+  // All executors have the same devices and limits.
+  uint32_t LinksPerExecutor() { return runtime_.BlockOn(LinksOf(runtime_.shard(0)), 0); }
+
+  static Task<uint32_t> LinksOf(const Shard& shard) { co_return shard.max_links(); }
+
+  static Task<ServerShardStats> ReadStats(ServerShard& shard) {
+    shard.PublishStats();
+    co_return shard.stats();
+  }
+
+  ServerShardStats StatsOf(int index) {
+    ServerShard& shard = *shards_[index];
+    Scheduler* current = Scheduler::Current();
+    if (current == &shard.executor()) return shard.stats();
+    if (current == nullptr) return runtime_.BlockOn(ReadStats(shard), index);
+    // An executor waits for no other. The shard outlives this: ~Server runs on each executor last.
+    shard.executor().PostFunction([&shard] { shard.PublishStats(); });
+    return shard.published_stats();
+  }
+
+  // Runs what `start` makes of each shard, on its executor and all at once, to the end of the last.
+  template <typename Start>
+  Task<void> OnEveryShard(Start start) {
+    TaskScope scope(co_await CurrentContext());
+    for (const std::unique_ptr<ServerShard>& shard : shards_) {
+      scope.Spawn(RunOn(shard->executor(), start(*shard)));
+    }
+    co_await scope.Join();
+  }
+
+  // One deadline for all: an executor that is done early does not wait for the others' handlers.
+  Task<RunningHandlers> ShutdownShards(Duration grace) {
+    const TimePoint deadline = SaturatingAdd(runtime_.shard(0).executor().now(), grace);
+    // OnEveryShard() keeps the lambda until all have ended.
+    co_await OnEveryShard(
+        // NOLINTNEXTLINE(cppcoreguidelines-avoid-capturing-lambda-coroutines)
+        [deadline](ServerShard& shard) -> Task<void> { co_await shard.Shutdown(deadline); });
+    RunningHandlers running;
+    for (const std::unique_ptr<ServerShard>& shard : shards_) {
+      co_await RunOn(shard->executor(), Count(*shard, running));
+    }
+    co_return running;
+  }
+
+  // The tasks that call this run one after another.
+  static Task<void> Count(ServerShard& shard, RunningHandlers& running) {
+    shard.CountRunning(running);
+    co_return;
+  }
 
   Task<void> StartAccepting() {
     accepting_->Spawn(AcceptLoop());
@@ -92,34 +195,32 @@ class Server::Impl {
       absl::StatusOr<std::unique_ptr<MessageStream>> stream = co_await listener_->Accept();
       if (absl::IsCancelled(stream.status())) co_return;
       if (!stream.ok()) {
-        Log(LogLevel::kWarning,
-            fmt::format("accepting at {}: {}", address_, stream.status().ToString()));
+        accept_log_.Write(LogLevel::kWarning, runtime_.shard(0).executor().now(),
+                          fmt::format("accepting at {}: {}", address_, stream.status().ToString()));
         if (!(co_await Sleep(kAcceptPause)).ok()) co_return;
         continue;
       }
-      if (accepting_->size() > kMaxHandshakes) {
-        Log(LogLevel::kWarning, fmt::format("{} is dropped: {} handshakes are under way",
-                                            (*stream)->peer(), kMaxHandshakes));
-        continue;
-      }
-      accepting_->Spawn(Welcome(*std::move(stream)));
+      accepting_->Spawn(Welcome(gate_->Admit(*std::move(stream))));
     }
   }
 
-  // Reads the offer here, and passes it on to the executor that it asks for.
+  // Reads the offer here, and passes it on to the executor that the gate chooses.
   Task<void> Welcome(std::unique_ptr<MessageStream> stream) {
-    Executor& here = runtime_.shard(0).executor();
     absl::StatusOr<LinkParameters> offer = co_await WithDeadline(
-        ReceiveOffer(*stream, {.executor_count = kMaxExecutors}), here.now() + kOfferTimeout);
+        ReceiveOffer(*stream, {.executor_count = kMaxExecutors}), kOfferTimeout);
     if (!offer.ok()) {
       ++handshakes_failed_;
       co_return;
     }
-    // A client does not know how many executors there are; it asks for one of as many as there can
-    // be.
-    const size_t index = offer->executor_index % shards_.size();
-    ServerShard* shard = shards_[index].get();
-    if (index == 0) {
+    absl::StatusOr<size_t> index = gate_->Place(*stream, *offer);
+    if (!index.ok()) {
+      ++handshakes_failed_;
+      if (absl::IsCancelled(index.status())) co_return;
+      (void)co_await WithDeadline(RefuseOffer(*stream, index.status()), kOfferTimeout);
+      co_return;
+    }
+    ServerShard* shard = shards_[*index].get();
+    if (*index == 0) {
       shard->Serve(std::move(stream), *std::move(offer));
     } else {
       shard->executor().PostFunction(
@@ -133,9 +234,11 @@ class Server::Impl {
   MethodTable methods_;
   std::string address_;
   std::unique_ptr<MessageListener> listener_;
+  std::unique_ptr<HandshakeGate> gate_;
+  ThrottledLog accept_log_{{.lines = 2}};
   std::vector<std::unique_ptr<ServerShard>> shards_;
   std::unique_ptr<TaskScope> accepting_;
-  uint64_t handshakes_failed_ = 0;
+  std::atomic<uint64_t> handshakes_failed_ = 0;  // counted on executor 0, read by any thread
 };
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(Runtime& runtime,
@@ -147,9 +250,12 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Runtime& runtime,
 }
 
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Server::~Server() { Shutdown(Duration::zero()); }
+Server::~Server() {
+  Shutdown(Duration::zero());
+  impl_->AwaitHandlers();
+}
 const std::string& Server::address() const { return impl_->address(); }
-void Server::Shutdown(Duration grace) { impl_->Shutdown(grace); }
+std::vector<RunningHandler> Server::Shutdown(Duration grace) { return impl_->Shutdown(grace); }
 ServerStats Server::stats() const { return impl_->stats(); }
 
 }  // namespace verbena

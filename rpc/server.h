@@ -1,25 +1,32 @@
 // Server: serves services on every executor of a runtime.
 //
-// Start() listens at once; address() tells where, with the port that was bound. Clients' links are
-// spread over the executors as the clients ask. Shutdown() refuses new calls, lets running ones end
-// within a grace, then cancels them. Start, Shutdown and the destructor are called on a thread that
-// runs no executor. The runtime and the services outlive the server.
+// Start() listens at once; address() tells where, with the port that was bound. Each link goes to
+// the executor with the fewest links, unless the client asks for another (ChannelOptions).
+// Shutdown() refuses new calls, lets running ones end within a grace, cancels the others, and
+// closes every link. It does not wait for a handler that ignores its cancellation: the destructor
+// does. Start, Shutdown and the destructor are called on a thread that runs no executor. The
+// runtime and the services outlive the server.
 //
 //   MyStore store;
 //   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Server> server,
 //                            Server::Start(*runtime, {&store}, {.address = "0.0.0.0:4000"}));
 //   …
-//   server->Shutdown(std::chrono::seconds(5));
+//   for (const RunningHandler& left : server->Shutdown(std::chrono::seconds(5))) {
+//     … left.count handlers of left.method still run …
+//   }
 
 #ifndef VERBENA_RPC_SERVER_H_
 #define VERBENA_RPC_SERVER_H_
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "verbena/rpc/handshake_limits.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/server_context.h"
 #include "verbena/rpc/service.h"
@@ -30,32 +37,106 @@ namespace verbena {
 struct ServerOptions {
   // Host and port; port 0 takes a free one.
   std::string address = "127.0.0.1:0";
-  // Calls that run at once on one executor; more are refused with RESOURCE_EXHAUSTED.
+  // Calls that run at once on one executor, 16384 by default; more are refused with
+  // RESOURCE_EXHAUSTED. 0 refuses all.
   uint32_t max_concurrent_calls = 16384;
+  // Calls of one client that run at once on one executor, over all its links to it. 0, the default:
+  // half of max_concurrent_calls, rounded up.
+  uint32_t max_calls_per_client = 0;
+  // The same for all clients that connect from one source address: an IPv4 address, or the /64 of
+  // an IPv6 address. A hostile process may claim any number of runtime ids, each of which counts as
+  // a client; it cannot choose its address. 0, the default: three quarters of max_concurrent_calls,
+  // rounded up, or the bound of a client if that is more. The last quarter is for other addresses.
+  // If all clients share one address (one host, one NAT, one /64), max_concurrent_calls gives them
+  // that quarter, too. Clients of a FileBootstrap have no such bound by default.
+  uint32_t max_calls_per_source = 0;
+  // Bytes of one executor's receive memory for the payloads of one client's requests; a request
+  // beyond them waits for memory. One larger payload is taken all the same. 0, the default: half of
+  // LinkLimits::memory.receive_bytes.
+  size_t max_bytes_per_client = 0;
+  // The same for the clients of one source address. Landings that were granted to them count, and
+  // take at most half of it, or LeaseLimits::granted_bytes_per_link if that is more. 0, the
+  // default: three quarters of the receive memory, or max_bytes_per_client if that is more; all of
+  // it for clients of a FileBootstrap. Set it to LinkLimits::memory.receive_bytes if all clients
+  // share one address.
+  size_t max_bytes_per_source = 0;
+  // Bytes of one executor's send memory for the responses of one client: buffers that its handlers
+  // have from ServerContext::AllocateBuffer(), until their memory is free again, and replies that
+  // do not fit a frame. A call waits for more. One larger buffer is given all the same. 0, the
+  // default: half of LinkLimits::memory.send_bytes. A call whose payload is all that its client has
+  // gets the memory for its reply beside that, one call of each source at a time. Replies that fit
+  // a frame and wait for room take LinkLimits::eager_bytes at most, for each of
+  // max_calls_per_client, and what is kept of their requests about as much; larger requests are
+  // given up first.
+  size_t max_response_bytes_per_client = 0;
+  // The same for the clients of one source address. 0, the default: three quarters of the send
+  // memory, or max_response_bytes_per_client if that is more; all of it for clients of a
+  // FileBootstrap.
+  size_t max_response_bytes_per_source = 0;
+  // The longest wait of a call for payload memory, the bounds of its client and source included. By
+  // default it is 5 s. A call that waits longer fails with RESOURCE_EXHAUSTED. A call with a
+  // deadline waits at most seven eighths of its remaining time.
+  Duration memory_wait = std::chrono::seconds(5);
+  // How long a response waits for a client that takes nothing, and at most that long after the
+  // call's deadline, or after the response was ready if that is later. Then the link closes.
+  Duration response_grace = std::chrono::seconds(30);
+  // Bounds of what clients may take by connecting.
+  HandshakeLimits handshakes = {};
+};
+
+// One budget of payload memory, in bytes, now.
+struct ServerMemory {
+  size_t budget = 0;
+  size_t in_use = 0;  // in whole blocks; about the sum of those below
+  size_t by_handlers = 0;
+  size_t granted = 0;       // to clients, for payloads of requests to come
+  size_t in_transfers = 0;  // READs and WRITEs that are under way
+  size_t waiting = 0;       // calls
+  uint64_t waits = 0;       // of calls, so far
 };
 
 // Sums over the executors.
 struct ServerStats {
-  uint64_t calls = 0;     // handlers started
-  uint64_t failures = 0;  // calls answered with a failed Status, refused ones included
-  uint64_t refused = 0;   // not started: unknown method, overload, shutting down
-  uint64_t handshakes_failed = 0;
+  uint64_t calls = 0;               // handlers started
+  uint64_t failures = 0;            // calls answered with a failed Status, refused ones included
+  uint64_t refused = 0;             // not started: unknown method, overload, shutting down
+  uint64_t memory_refused = 0;      // waits for memory that a bound of client or source ended
+  uint64_t handshakes_failed = 0;   // no Hello in time, a wrong one, or refused by a bound
+  uint64_t handshakes_evicted = 0;  // closed to make room for others
+  uint64_t links_refused = 0;       // over a bound of their client or source address
   uint64_t payloads_written = 0;  // requests whose payload lay in a landing that was granted ahead
   size_t granted_bytes = 0;       // memory that clients hold now for payloads of requests to come
+  size_t idle_calls = 0;          // kept now, with their messages, for calls to come
+  ServerMemory receive_memory;    // payloads of requests
+  ServerMemory send_memory;       // payloads of responses
+};
+
+// Handlers of one method that Shutdown() left running.
+struct RunningHandler {
+  std::string method;  // "package.Service/Method"
+  uint32_t count = 0;
 };
 
 class Server {
  public:
-  // ALREADY_EXISTS when a service is given twice; FAILED_PRECONDITION names a port that is taken.
+  // ALREADY_EXISTS when a service is given twice; FAILED_PRECONDITION names a port that is taken,
+  // INVALID_ARGUMENT a field of ServerOptions::handshakes that is 0.
   static absl::StatusOr<std::unique_ptr<Server>> Start(Runtime& runtime,
                                                        const std::vector<Service*>& services,
                                                        const ServerOptions& options = {});
-  // Shutdown() without grace, if it was not called.
+  // Shutdown() without grace, if it was not called. Waits until the last handler has ended, and
+  // names those that it waits for in the log, at first and every ten seconds.
   ~Server();
 
   const std::string& address() const;
-  // Returns when no handler runs and no link is open any more.
-  void Shutdown(Duration grace);
+  // Gives the handlers on all executors `grace` to end, and then cancels them. All links are closed
+  // when it returns, at most a second after the grace, however slow a client or a handler is.
+  // Returns the handlers that ignore their cancellation and still run; they use the services and
+  // the server until they end. May be called again to wait for them.
+  std::vector<RunningHandler> Shutdown(Duration grace);
+  // From any thread; never blocks an executor. On a thread that runs no executor it waits for each
+  // executor's current values. On an executor, the others' values are those of the last time that
+  // somebody asked.
   ServerStats stats() const;
 
  private:

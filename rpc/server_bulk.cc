@@ -1,17 +1,24 @@
 #include "verbena/rpc/server_bulk.h"
 
+#include <algorithm>
+#include <chrono>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/container/inlined_vector.h"
 #include "fmt/format.h"
 #include "verbena/rpc/allocate.h"
 #include "verbena/rpc/bulk_checksum.h"
 #include "verbena/rpc/server_link.h"
+#include "verbena/rpc/server_shard.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/local_memory.h"
 #include "verbena/transport/link/transfer_awaiter.h"
+#include "verbena/transport/log/check.h"
+#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/memory/memory_region.h"
 
 namespace verbena {
@@ -37,12 +44,14 @@ Task<absl::Status> Arrival(Event& event) { co_return co_await event.Wait(); }
 
 }  // namespace
 
-void ServerBulk::Begin(ServerLink& link, CallId id, TimePoint deadline, const RequestBulk& request,
-                       UsedLanding landing) {
+void ServerBulk::Begin(ServerShard& shard, ServerLink& link, CallId id, TimePoint deadline,
+                       const RequestBulk& request, UsedLanding landing) {
+  shard_ = &shard;
   link_ = &link;
   id_ = id;
   deadline_ = deadline;
   request_ = request;
+  landed_ = landing.bytes;
   // Without either it may begin when the link is lost already.
   if (request.payload_bytes + request.message_bytes == 0) return;
   checked_ = link.link()->checks_payloads();
@@ -65,17 +74,38 @@ void ServerBulk::OnLeaseLost(const Lease& lease) {
   OnLeaseEnded(lease);
 }
 
+void ServerBulk::DropRequest() {
+  fetched_.Reset();
+  if (!VERBENA_MUTANT(kSharesOutliveHandlers)) ReturnShares();
+  ReturnLanded();
+}
+
+void ServerBulk::ReturnLanded() {
+  if (landed_ > 0) link_->client().EndGrant(std::exchange(landed_, 0));
+}
+
+void ServerBulk::ReturnShares() {
+  ServerClient& client = link_->client();
+  if (share_ > 0) client.bytes().Release(std::exchange(share_, 0));
+  if (source_share_ > 0) client.source().bytes().Release(std::exchange(source_share_, 0));
+}
+
 void ServerBulk::Clear() {
   SendWaiter::Unlink();
   ForgetWrites();
+  ReturnShares();
+  ReturnLanded();
+  shard_->send_holders().transfers -= std::exchange(writing_, 0);
   if (lease_ != nullptr) LeaseTable::Forget(*std::exchange(lease_, nullptr));
   lease_over_.Reset();
   checked_ = false;
   request_.source_count = 0;
+  request_.has_payload = false;
   request_.payload_bytes = request_.message_bytes = 0;
   request_.landing = {};
   fetched_.Reset();
   response_ = {};
+  has_response_ = false;
   written_ = 0;
   checksum_ = 0;
   payload_bytes_ = message_bytes_ = 0;
@@ -97,7 +127,7 @@ Task<absl::Status> ServerBulk::Fetch() {
   if (lease_ != nullptr) VERBENA_CO_RETURN_IF_ERROR(co_await Arrival(lease_over_));
   if (request_.source_count > 0) VERBENA_CO_RETURN_IF_ERROR(co_await ReadRequest());
   VERBENA_CO_RETURN_IF_ERROR(OpenLink().status());
-  if (!checked_) co_return absl::OkStatus();
+  if (!checked_ || VERBENA_MUTANT(kRequestChecksumUnchecked)) co_return absl::OkStatus();
   const uint32_t arrived = ExtendChecksum(0, fetched_.view());
   if (arrived == request_.checksum) co_return absl::OkStatus();
   co_return absl::DataLossError(
@@ -113,17 +143,90 @@ Task<absl::Status> ServerBulk::ReadRequest() {
     co_return absl::UnimplementedError(fmt::format(
         "{} does not READ, which payloads of requests need", link->endpoint().device_name()));
   }
-  BufferPool& pool = link->endpoint().memory().receive();
-  absl::StatusOr<Buffer> now = pool.TryAllocate(bytes);
-  if (now.ok()) {
-    fetched_ = *std::move(now);
-  } else {
-    link_->ReclaimLandings();
-    VERBENA_CO_ASSIGN_OR_RETURN(fetched_, co_await AllocateUntil(pool, bytes, deadline_));
-  }
+  VERBENA_CO_RETURN_IF_ERROR(co_await AllocateFetched(*link, bytes));
   // Not cut short: the client takes the response as the proof that nothing is read any more.
   CancelScope shield;
-  co_return co_await ReadSources().In(&shield);
+  shard_->receive_holders().transfers += bytes;
+  absl::Status status = co_await ReadSources().In(&shield);
+  shard_->receive_holders().transfers -= bytes;
+  co_return status;
+}
+
+Task<absl::Status> ServerBulk::AllocateFetched(Link& link, uint64_t bytes) {
+  MemoryWait wait{.deadline = deadline_,
+                  .longest = shard_->limits().memory_wait,
+                  .holders = &shard_->receive_holders()};
+  const Endpoint& endpoint = link.endpoint();
+  [[maybe_unused]] const auto use = endpoint.Use();
+  if (!TryShares(bytes)) {
+    const TimePoint began = endpoint.executor().now();
+    const TimePoint limit = WaitLimit(began, wait);
+    absl::Status waited = co_await WithDeadline(AwaitShares(bytes), limit);
+    const TimePoint now = endpoint.executor().now();
+    VERBENA_CO_RETURN_IF_ERROR(absl::IsDeadlineExceeded(waited) ? NoShare(bytes, now - began)
+                                                                : waited);
+    // One limit for both waits.
+    wait.deadline = kNever;
+    if (!VERBENA_MUTANT(kMemoryWaitsAddUp)) wait.longest = std::max(limit - now, Duration::zero());
+  }
+  BufferPool& pool = endpoint.memory().receive();
+  absl::StatusOr<Buffer> now = pool.TryAllocate(bytes);
+  if (!now.ok()) {
+    link_->ReclaimLandings();
+    now = co_await AllocateUntil(endpoint, pool, bytes, wait);
+    VERBENA_CO_RETURN_IF_ERROR(now.status());
+  }
+  fetched_ = *std::move(now);
+  co_return absl::OkStatus();
+}
+
+bool ServerBulk::TryShares(size_t bytes) {
+  ServerClient& client = link_->client();
+  const size_t share = std::min(bytes, client.max_bytes());
+  if (!client.bytes().TryAcquire(share)) return false;
+  const size_t of_source = std::min(bytes, client.source().max_bytes());
+  if (!client.source().bytes().TryAcquire(of_source)) {
+    client.bytes().Release(share);
+    return false;
+  }
+  share_ = share;
+  source_share_ = of_source;
+  return true;
+}
+
+// Always in this order, so that no two calls wait for each other. A share that it has when it is
+// cancelled goes back when the call ends.
+Task<absl::Status> ServerBulk::AwaitShares(size_t bytes) {
+  ServerClient& client = link_->client();
+  const size_t share = std::min(bytes, client.max_bytes());
+  VERBENA_CO_RETURN_IF_ERROR(co_await client.bytes().Acquire(share));
+  share_ = share;
+  const size_t of_source = std::min(bytes, client.source().max_bytes());
+  if (of_source > client.source().bytes().available()) link_->ReclaimLandingsOfSource();
+  VERBENA_CO_RETURN_IF_ERROR(co_await client.source().bytes().Acquire(of_source));
+  source_share_ = of_source;
+  co_return absl::OkStatus();
+}
+
+absl::Status ServerBulk::NoShare(size_t bytes, Duration waited) const {
+  ++shard_->memory_refused();
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(waited).count();
+  ServerClient& client = link_->client();
+  if (share_ < std::min(bytes, client.max_bytes())) {
+    return absl::ResourceExhaustedError(fmt::format(
+        "{} bytes for a payload did not come free within {} ms: requests of this "
+        "client take {} of the {} bytes that it may have. Send fewer at once, or raise "
+        "ServerOptions::max_bytes_per_client",
+        bytes, ms, client.max_bytes() - client.bytes().available(), client.max_bytes()));
+  }
+  ServerSource& source = client.source();
+  return absl::ResourceExhaustedError(
+      fmt::format("{} bytes for a payload did not come free within {} ms: requests from this "
+                  "client's address take {} of the {} bytes that all its clients may have, {} of "
+                  "them in landings granted ahead. Send fewer at once, or raise "
+                  "ServerOptions::max_bytes_per_source",
+                  bytes, ms, source.max_bytes() - source.bytes().available(), source.max_bytes(),
+                  source.granted_bytes()));
 }
 
 Task<absl::Status> ServerBulk::ReadSources() {
@@ -152,13 +255,11 @@ Buffer ServerBulk::TakeRequestPayload() {
 // --- the response
 
 absl::Status ServerBulk::CheckMemory(const BufferView& view, const Link& link) const {
-  if (view.registered() && view.region().pd() == link.endpoint().pd()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "the response payload's memory is not registered with the device of this call's link; "
-      "ServerContext::AllocateBuffer() gives memory that is");
+  return CheckRegistered(view, link.endpoint().pd(), link.endpoint().device());
 }
 
 Task<absl::Status> ServerBulk::Write(BufferView part) {
+  has_response_ = true;
   if (part.empty()) co_return absl::OkStatus();
   if (part.size() > room()) {
     co_return absl::ResourceExhaustedError(
@@ -166,6 +267,9 @@ Task<absl::Status> ServerBulk::Write(BufferView part) {
                     "response_payload_room())",
                     part.size(), written_, request_.landing.bytes));
   }
+  VERBENA_CHECK(!writing_part_) << "WriteResponsePayload() is awaited before it is called again";
+  writing_part_ = true;
+  absl::Cleanup written = [this] { writing_part_ = false; };
   VERBENA_CO_ASSIGN_OR_RETURN(Link * link, OpenLink());
   VERBENA_CO_RETURN_IF_ERROR(CheckMemory(part, *link));
   if (link->checks_payloads()) checksum_ = ExtendChecksum(checksum_, part);
@@ -178,8 +282,9 @@ Task<absl::Status> ServerBulk::Write(BufferView part) {
 absl::Status ServerBulk::Plan(const MethodDescriptor& method, size_t reply_bytes) {
   VERBENA_ASSIGN_OR_RETURN(Link * link, OpenLink());
   payload_bytes_ = written_ + response_.size();
-  if (payload_bytes_ > 0 && !method.response_payload()) {
+  if (has_response_ && !method.response_payload()) {
     payload_bytes_ = 0;
+    has_response_ = false;
     return absl::InternalError(
         fmt::format("{} answered with a payload, which its .proto does not say", method.full_name));
   }
@@ -191,12 +296,13 @@ absl::Status ServerBulk::Plan(const MethodDescriptor& method, size_t reply_bytes
   if (payload_bytes_ > request_.landing.bytes) {
     if (request_.landing.bytes > 0) {
       return absl::ResourceExhaustedError(
-          fmt::format("the response's payload takes {} bytes, but the caller lent {}",
+          fmt::format("the response's payload takes {} bytes, but the caller lent {}: raise "
+                      "CallOptions::max_response_payload, or lend a larger response_payload_into",
                       payload_bytes_, request_.landing.bytes));
     }
     asks_payload_ = true;
   }
-  const size_t prefix = payload_bytes_ > 0 ? ResponseBulk::kEncodedBytes : 0;
+  const size_t prefix = has_response_ ? ResponseBulk::kEncodedBytes : 0;
   if (prefix + reply_bytes > link->max_body_bytes()) {
     VERBENA_RETURN_IF_ERROR(CheckLimit("a reply", reply_bytes, *link));
     message_bytes_ = reply_bytes;
@@ -219,8 +325,18 @@ void ServerBulk::OnWritable(Link& link) {
 Task<absl::Status> ServerBulk::AskForLanding(const MessageLite& reply) {
   VERBENA_CO_ASSIGN_OR_RETURN(Link * link, OpenLink());
   if (message_bytes_ > 0) {
-    VERBENA_CO_ASSIGN_OR_RETURN(message_, co_await AllocateUntil(link->endpoint().memory().send(),
-                                                                 message_bytes_, deadline_));
+    VERBENA_CO_ASSIGN_OR_RETURN(message_, co_await link_->client().responses().Allocate(
+                                              link->endpoint(), message_bytes_,
+                                              {.deadline = deadline_,
+                                               .longest = shard_->limits().memory_wait,
+                                               .holders = &shard_->send_holders()},
+                                              link_->peer(), shard_->memory_refused(),
+                                              response_.empty() ? 0 : response_.part_count()));
+    // Others may have changed it while this waited.
+    if (const size_t now = reply.ByteSizeLong(); now != message_bytes_) {
+      co_return absl::InternalError(fmt::format(
+          "the reply had {} bytes when its handler ended, and has {} now", message_bytes_, now));
+    }
     reply.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(message_.data()));
     VERBENA_CO_ASSIGN_OR_RETURN(link, OpenLink());
   }
@@ -232,7 +348,9 @@ Task<absl::Status> ServerBulk::AskForLanding(const MessageLite& reply) {
   } else {
     link->AwaitWritable(*this);
   }
+  link_->BeginWait();
   absl::Status arrived = co_await WithDeadline(Arrival(landing_arrived_), kMaxLandingWait);
+  link_->EndWait();
   landing_awaited_ = false;
   co_return arrived;
 }
@@ -251,41 +369,39 @@ absl::Status ServerBulk::OnLanding(const RemoteRange& landing) {
   return absl::OkStatus();
 }
 
-void ServerBulk::Start(Link& link, absl::Span<const BufferView> views, RemoteRange to,
-                       TransferListener* listener) {
-  Transfer*& place = writes_[0] == nullptr ? writes_[0] : writes_[1];
-  place = &link.StartTransfer(Transfer::Direction::kWrite, views, to, listener);
-}
-
 bool ServerBulk::StartWrites(Link& link, TransferListener& listener) {
   const uint64_t rest = payload_bytes_ - written_;
   if (rest + message_bytes_ == 0) return false;
+  writing_ = rest + message_bytes_;
+  shard_->send_holders().transfers += writing_;
   if (rest > 0) {
     absl::InlinedVector<BufferView, 8> views;
     for (size_t i = 0; i < response_.part_count(); ++i) views.push_back(response_.part(i));
     if (link.checks_payloads()) {
       for (const BufferView& view : views) checksum_ = ExtendChecksum(checksum_, view);
     }
-    Start(link, views, Within(asks_payload_ ? asked_ : request_.landing, written_, rest),
-          message_bytes_ == 0 ? &listener : nullptr);
+    const RemoteRange to = Within(asks_payload_ ? asked_ : request_.landing, written_, rest);
+    TransferListener* last = message_bytes_ == 0 ? &listener : nullptr;
+    Transfer& write = link.StartTransfer(Transfer::Direction::kWrite, views, to, last);
+    if (last != nullptr) last_write_ = &write;
   }
   if (message_bytes_ > 0) {
     if (link.checks_payloads()) checksum_ = ExtendChecksum(checksum_, message_.view());
     const BufferView view = message_.view();
-    Start(link, absl::MakeConstSpan(&view, 1),
-          Within(asked_, wanted_.payload_bytes, message_bytes_), &listener);
+    last_write_ =
+        &link.StartTransfer(Transfer::Direction::kWrite, absl::MakeConstSpan(&view, 1),
+                            Within(asked_, wanted_.payload_bytes, message_bytes_), &listener);
   }
   return true;
 }
 
 void ServerBulk::ForgetWrites() {
-  for (Transfer*& write : writes_) {
-    if (Transfer* transfer = std::exchange(write, nullptr)) transfer->Abandon();
-  }
+  if (Transfer* transfer = std::exchange(last_write_, nullptr)) transfer->Abandon();
 }
 
 ResponseBulk ServerBulk::response() const {
-  return {.payload_bytes = payload_bytes_,
+  return {.has_payload = has_response_,
+          .payload_bytes = payload_bytes_,
           .message_bytes = message_bytes_,
           .checksum = checksum_,
           .payload_in_asked = asks_payload_};

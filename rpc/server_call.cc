@@ -1,5 +1,6 @@
 #include "verbena/rpc/server_call.h"
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -10,8 +11,19 @@
 #include "verbena/rpc/status_codec.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
+namespace {
+
+// `left`, in microseconds, is what a peer claims.
+TimePoint DeadlineIn(uint64_t left, TimePoint now) {
+  const auto most = std::chrono::duration_cast<std::chrono::microseconds>(kNever - now);
+  if (left >= static_cast<uint64_t>(most.count())) return kNever;
+  return now + std::chrono::microseconds(left);
+}
+
+}  // namespace
 
 ServerCall::ServerCall(ServerShard& shard, int method_index)
     : shard_(shard),
@@ -20,20 +32,16 @@ ServerCall::ServerCall(ServerShard& shard, int method_index)
       request_(entry_.method->request_prototype->New()),
       reply_(entry_.method->reply_prototype->New()) {}
 
-ServerCall::~ServerCall() {
-  if (timer_running_) shard_.executor().StopTimer(*this);
-}
+ServerCall::~ServerCall() { StopTimer(); }
 
 ServerBulk& ServerCall::Bulk() {
   if (!has_bulk_) BeginBulk(context_->deadline().when(), {}, {});
   return *bulk_;
 }
 
-void ServerCall::RespondUnlikeTheMethod(bool has_payload) {
-  Respond(absl::InvalidArgumentError(
-              fmt::format("{} takes {} payload with its request, and was given {}",
-                          entry_.method->descriptor->full_name, has_payload ? "no" : "a",
-                          has_payload ? "one" : "none")),
+void ServerCall::RespondUnlikeTheMethod() {
+  Respond(absl::InvalidArgumentError(fmt::format(
+              "{} takes no payload with its request, and was given one", method_name())),
           Outcome::kNotSent);
 }
 
@@ -46,17 +54,15 @@ absl::Status ServerCall::NotParsed() const {
 void ServerCall::BeginBulk(TimePoint deadline, const RequestBulk& bulk, UsedLanding landing) {
   if (bulk_ == nullptr) bulk_ = std::make_unique<ServerBulk>();
   has_bulk_ = true;
-  bulk_->Begin(*link_, id_, deadline, bulk, std::move(landing));
+  bulk_->Begin(shard_, *link_, id_, deadline, bulk, std::move(landing));
 }
 
 void ServerCall::Start(ServerLink& link, CallId id, const FrameHeader& frame, const char* body,
                        IncomingBulk* bulk) {
   link_ = &link;
   id_ = id;
-  const TimePoint deadline =
-      frame.deadline_us == 0
-          ? kNever
-          : shard_.executor().now() + std::chrono::microseconds(frame.deadline_us);
+  const TimePoint deadline = deadline_ =
+      frame.deadline() == 0 ? kNever : DeadlineIn(frame.deadline(), shard_.executor().now());
   request_bytes_ = frame.body_bytes;
   if (bulk != nullptr) {
     BeginBulk(deadline, bulk->request, std::move(bulk->landing));
@@ -68,9 +74,9 @@ void ServerCall::Start(ServerLink& link, CallId id, const FrameHeader& frame, co
     Respond(NotParsed(), Outcome::kNotSent);
     return;
   }
-  const bool has_payload = bulk != nullptr && bulk->request.payload_bytes > 0;
-  if (has_payload != entry_.method->descriptor->request_payload()) {
-    RespondUnlikeTheMethod(has_payload);
+  if (bulk != nullptr && bulk->request.has_payload &&
+      !entry_.method->descriptor->request_payload()) {
+    RespondUnlikeTheMethod();
     return;
   }
   cancel_.emplace();
@@ -118,20 +124,22 @@ void ServerCall::RunHandler() {
   task_.Start(shard_.executor(), &*cancel_, this);
 }
 
+// The text stays here: what a handler throws may hold what is none of its callers' business.
 absl::Status ServerCall::Thrown() const {
-  const char* name = entry_.method->descriptor->full_name;
   try {
     throw;
   } catch (const std::exception& error) {
-    return absl::InternalError(fmt::format("the handler of {} threw: {}", name, error.what()));
+    shard_.LogThrown(method_name(), error.what());
   } catch (...) {
-    return absl::InternalError(fmt::format("the handler of {} threw something unknown", name));
+    shard_.LogThrown(method_name(), "something unknown");
   }
+  return absl::InternalError(
+      fmt::format("the handler of {} failed; the server's log says how", method_name()));
 }
 
 absl::Status ServerCall::NoTask() const {
-  return absl::InternalError(fmt::format("the handler of {} returned an empty Task",
-                                         entry_.method->descriptor->full_name));
+  return absl::InternalError(
+      fmt::format("the handler of {} returned an empty Task", method_name()));
 }
 
 void ServerCall::OnTaskDone() {
@@ -155,7 +163,7 @@ void ServerCall::OnTaskDone() {
 }
 
 void ServerCall::Complete() {
-  body_bytes = reply_->ByteSizeLong();
+  body_bytes = reply_bytes_ = reply_->ByteSizeLong();
   Link* link = link_->link();
   const bool large = link != nullptr && body_bytes > link->max_body_bytes();
   if (has_bulk_ || large) {
@@ -181,29 +189,37 @@ absl::Status ServerCall::OnLanding(const RemoteRange& landing) {
 }
 
 void ServerCall::Cancel(absl::StatusCode reason) {
+  if (asks_landing_ && VERBENA_MUTANT(kLandingOutwaitsItsCall)) return;
   if (cancel_.has_value()) cancel_->Request(reason);
 }
 
 void ServerCall::OnTimer() {
   timer_running_ = false;
-  Cancel(absl::StatusCode::kDeadlineExceeded);
+  if (context_.has_value()) {
+    Cancel(absl::StatusCode::kDeadlineExceeded);
+  } else {
+    OnResponseOverdue();
+  }
+}
+
+void ServerCall::StopTimer() {
+  if (std::exchange(timer_running_, false)) shard_.executor().StopTimer(*this);
 }
 
 void ServerCall::OnLinkDown() {
   if (cancel_.has_value()) {
     Cancel(absl::StatusCode::kCancelled);
   } else {
+    StopTimer();
     Finish();
   }
 }
 
 void ServerCall::Respond(const absl::Status& status, Outcome outcome) {
-  if (timer_running_) {
-    shard_.executor().StopTimer(*this);
-    timer_running_ = false;
-  }
+  StopTimer();
   context_.reset();
   cancel_.reset();
+  if (!status.ok()) DropFailedReply();
   Link* link = link_->link();
   if (link == nullptr || !link->open()) {
     Finish();
@@ -222,8 +238,28 @@ void ServerCall::Respond(const absl::Status& status, Outcome outcome) {
   AppendResponse();
 }
 
+// The handler may have made a large one before it failed.
+void ServerCall::DropFailedReply() {
+  reply_bytes_ = reply_->ByteSizeLong();
+  DropReplyBeyond(kMaxPooledMessageBytes);
+}
+
+void ServerCall::DropRequestBeyond(size_t most) {
+  if (request_bytes_ <= most) return;
+  request_.reset(entry_.method->request_prototype->New());
+  request_bytes_ = 0;
+}
+
+void ServerCall::DropReplyBeyond(size_t most) {
+  if (reply_bytes_ <= most) return;
+  reply_.reset(entry_.method->reply_prototype->New());
+  reply_bytes_ = 0;
+}
+
+// The shares that go back count a request's message, too, so this goes with them.
 void ServerCall::EndBulkRequest(Link& link) {
   invalidated = bulk_->FinalKey(link);
+  DropRequestBeyond(kMaxPooledMessageBytes);
   bulk_->DropRequest();
   if (const size_t bytes = bulk_->request_payload_bytes()) link_->OfferLanding(bytes);
 }
@@ -237,6 +273,7 @@ bool ServerCall::StartBulkResponse(Link& link) {
 
 void ServerCall::OnTransferPosted() {
   bulk_->ForgetWrites();
+  CheckReply();
   AppendResponse();
 }
 
@@ -250,8 +287,41 @@ void ServerCall::AppendResponse() {
     link.SendNowIfAlone();
     Finish();
   } else {
-    link.AwaitWritable(*this);
+    AwaitRoom(link);
   }
+}
+
+void ServerCall::AwaitRoom(Link& link) {
+  DropRequestBeyond(kMaxWaitingRequestBytes);
+  if (has_bulk_ && bulk_->reply_travels()) DropReplyBeyond(0);
+  link.AwaitWritable(*this);
+  link_->BeginWait();
+  if (VERBENA_MUTANT(kUnsentResponseKept)) return;
+  StartResponseTimer(SaturatingAdd(shard_.executor().now(), shard_.limits().response_grace));
+}
+
+void ServerCall::StartResponseTimer(TimePoint until) {
+  frames_sent_ = link_->link()->stats().frames_sent;
+  shard_.executor().StartTimer(*this, until);
+  timer_running_ = true;
+}
+
+void ServerCall::OnResponseOverdue() {
+  Link& link = *link_->link();
+  // A response waits its turn behind others, as long as the client takes those, but no longer than
+  // the grace after its deadline.
+  const TimePoint now = shard_.executor().now();
+  const Duration grace = shard_.limits().response_grace;
+  const TimePoint last = SaturatingAdd(deadline_, grace);
+  if (link.stats().frames_sent != frames_sent_ && now < last) {
+    StartResponseTimer(std::min(last, SaturatingAdd(now, grace)));
+    return;
+  }
+  link.Close(absl::DeadlineExceededError(fmt::format(
+      "{} has not taken the response of {} for {} ms (ServerOptions::response_grace): it gives no "
+      "credits",
+      link_->peer(), method_name(),
+      std::chrono::duration_cast<std::chrono::milliseconds>(grace).count())));
 }
 
 void ServerCall::SetFailure(const absl::Status& status, Outcome outcome, size_t max_bytes) {
@@ -262,7 +332,26 @@ void ServerCall::SetFailure(const absl::Status& status, Outcome outcome, size_t 
   shard_.NoteFailure();
 }
 
+// A handler that has ended may have left the reply with others. Its size was cached when it ended,
+// and serializing another than that would write past the frame. The failure takes no more room.
+void ServerCall::CheckReply() {
+  const bool in_frame = response_.status_code == 0 && !(has_bulk_ && bulk_->reply_travels());
+  if (!in_frame || VERBENA_MUTANT(kChangedReplySent)) return;
+  const size_t before = body_bytes - response_prefix();
+  const size_t now = reply_->ByteSizeLong();
+  if (now == before) return;
+  reply_bytes_ = now;
+  SetFailure(absl::InternalError(
+                 fmt::format("the reply of {} had {} bytes when its handler ended, and has {} now",
+                             method_name(), before, now)),
+             Outcome::kExecuted, before);
+  body_bytes += response_prefix();
+}
+
 void ServerCall::OnWritable(Link& link) {
+  StopTimer();
+  link_->EndWait();
+  CheckReply();
   WriteResponse(link.Append(response_, body_bytes, invalidated));
   Finish();
 }
@@ -273,7 +362,7 @@ void ServerCall::WriteResponse(char* body) {
     body += ResponseBulk::kEncodedBytes;
   }
   if (response_.status_code != 0) {
-    failure_body_.copy(body, body_bytes);
+    failure_body_.copy(body, failure_body_.size());
   } else if (response_.flags == 0 || !bulk_->reply_travels()) {  // else in the client's memory
     reply_->SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(body));
   }
@@ -281,7 +370,8 @@ void ServerCall::WriteResponse(char* body) {
 
 void ServerCall::Finish() {
   SendWaiter::Unlink();
-  if (has_bulk_ || request_bytes_ > kMaxPooledMessageBytes || body_bytes > kMaxPooledMessageBytes) {
+  if (has_bulk_ || request_bytes_ > kMaxPooledMessageBytes ||
+      reply_bytes_ > kMaxPooledMessageBytes) {
     FinishLarge();
   }
   std::exchange(link_, nullptr)->OnCallDone(*this);
@@ -290,17 +380,13 @@ void ServerCall::Finish() {
 }
 
 void ServerCall::FinishLarge() {
-  bool large_reply = body_bytes > kMaxPooledMessageBytes;
   if (has_bulk_) {
-    large_reply |= bulk_->response().message_bytes > kMaxPooledMessageBytes;
     bulk_->Clear();
     has_bulk_ = fetching_ = asks_landing_ = false;
     invalidated = 0;
   }
-  if (large_reply) reply_.reset(entry_.method->reply_prototype->New());
-  if (request_bytes_ > kMaxPooledMessageBytes) {
-    request_.reset(entry_.method->request_prototype->New());
-  }
+  DropReplyBeyond(kMaxPooledMessageBytes);
+  DropRequestBeyond(kMaxPooledMessageBytes);
 }
 
 // --- for ServerContext
@@ -309,6 +395,8 @@ size_t ServerCall::request_payload_bytes() const {
   return has_bulk_ ? bulk_->request_payload_bytes() : 0;
 }
 
+bool ServerCall::has_request_payload() const { return has_bulk_ && bulk_->has_request_payload(); }
+
 Buffer ServerCall::TakeRequestPayload() {
   return has_bulk_ ? bulk_->TakeRequestPayload() : Buffer();
 }
@@ -316,8 +404,16 @@ Buffer ServerCall::TakeRequestPayload() {
 Task<absl::StatusOr<Buffer>> ServerCall::AllocateBuffer(size_t bytes) {
   Link* link = link_->link();
   if (link == nullptr) co_return absl::UnavailableError("the caller's link was lost");
-  co_return co_await AllocateUntil(link->endpoint().memory().send(), bytes,
-                                   context_->deadline().when());
+  co_return co_await link_->client().responses().Allocate(link->endpoint(), bytes,
+                                                          {.deadline = deadline_,
+                                                           .longest = shard_.limits().memory_wait,
+                                                           .holders = &shard_.send_holders()},
+                                                          link_->peer(), shard_.memory_refused());
+}
+
+std::string ServerCall::device_name() const {
+  const Link* link = link_->link();
+  return link == nullptr ? "" : link->endpoint().device_name();
 }
 
 void ServerCall::SetResponsePayload(Payload payload) { Bulk().SetResponse(std::move(payload)); }
@@ -335,7 +431,7 @@ absl::StatusOr<RemoteMemory> ServerCall::Remote(const RemoteMemoryHandle& handle
 Task<absl::StatusOr<Loan>> ServerCall::Lend(BufferView view, LeaseAccess access) {
   Link* link = link_->link();
   if (link == nullptr) co_return absl::UnavailableError("the caller's link was lost");
-  co_return co_await internal::LendOver(*link, view, access);
+  co_return co_await internal::LendOver(*link, view, access, deadline_);
 }
 
 }  // namespace verbena

@@ -35,30 +35,37 @@ class ServerContext {
   bool cancelled() const { return cancel_.requested(); }
   // OK, or why cancelled() is true.
   absl::Status cancel_status() const { return cancel_.status(); }
-  // Who calls, as logs name it; the address of its bootstrap connection.
+  // The caller's name in logs: the address of its bootstrap connection.
   const std::string& peer() const { return *peer_; }
   const MethodDescriptor& method() const { return *method_; }
 
-  // The payload of the request, which has arrived in full.
+  // Whether the request came with a payload, perhaps an empty one. It has arrived in full.
+  bool has_request_payload() const { return payloads_.has_request_payload(); }
   size_t request_payload_bytes() const { return payloads_.request_payload_bytes(); }
-  // Takes it: the handler may keep it. Empty the second time.
+  // Takes the request's payload, which the handler may keep. Empty the second time.
   Buffer TakeRequestPayload() { return payloads_.TakeRequestPayload(); }
 
-  // Memory for what is to be sent to this caller: `bytes` of it, page-aligned. Waits while the
-  // budget is used up, until the call's deadline.
+  // Page-aligned memory of `bytes` for payloads that this call sends. Waits while the budget, or
+  // what the caller may have of it (ServerOptions::max_response_bytes_per_client), is used up;
+  // RESOURCE_EXHAUSTED then says who has it.
   VERBENA_CORO_WRAPPER Task<absl::StatusOr<Buffer>> AllocateBuffer(size_t bytes) {
     return payloads_.AllocateBuffer(bytes);
   }
-  // What the call answers with, when the handler returns OK; behind what WriteResponsePayload()
-  // wrote. Memory from AllocateBuffer(), or registered with the same device.
+  // The device that this call's payloads move over, for memory of Runtime::RegisterMemory(). ""
+  // once the caller's link is lost.
+  std::string device_name() const { return payloads_.device_name(); }
+  // Sets the response's payload, which is sent if the handler returns OK. It follows the bytes that
+  // WriteResponsePayload() wrote. Its memory comes from AllocateBuffer() or
+  // Runtime::RegisterMemory(), on this call's device. Payload::Empty() is a payload of no bytes; a
+  // handler that neither sets nor writes a payload answers without one.
   void SetResponsePayload(Payload payload) { payloads_.SetResponsePayload(std::move(payload)); }
-  // The caller's memory that is left for it; 0 also where the caller left it to the server to say
-  // how much it takes.
+  // How many bytes of the caller's memory are left for the response's payload. 0 also if the caller
+  // lent none: then the server asks for memory once the payload's size is known.
   size_t response_payload_room() const { return payloads_.response_payload_room(); }
-  // Writes `part` into the caller's memory now, behind what was written before, for handlers that
+  // Writes `part` into the caller's memory now, behind the parts written before, for handlers that
   // produce a payload piece by piece. Returns when the part's memory may be used again.
-  // RESOURCE_EXHAUSTED beyond response_payload_room(). One at a time; the part's Buffer lives until
-  // the Task is awaited to its end or destroyed.
+  // RESOURCE_EXHAUSTED if `part` is larger than response_payload_room(). One write at a time. The
+  // part's Buffer must live until the Task is awaited to its end or destroyed.
   VERBENA_CORO_WRAPPER Task<absl::Status> WriteResponsePayload(BufferView part) {
     return payloads_.WriteResponsePayload(part);
   }
@@ -68,8 +75,8 @@ class ServerContext {
   absl::StatusOr<RemoteMemory> Remote(const RemoteMemoryHandle& handle) {
     return payloads_.Remote(handle);
   }
-  // Lends memory from AllocateBuffer(), or registered with the same device, to the caller, which
-  // makes a Channel::Remote() of the handle (loan.h).
+  // Lends memory of AllocateBuffer() or Runtime::RegisterMemory() to the caller, which makes a
+  // Channel::Remote() of the handle (loan.h).
   VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<absl::StatusOr<Loan>> Lend(
       BufferView view, LeaseAccess access) {
     return payloads_.Lend(view, access);

@@ -4,14 +4,22 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/server_shard.h"
-#include "verbena/rpc/status_codec.h"
+#include "verbena/transport/log/check.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 
-ServerLink::ServerLink(ServerShard& shard, std::string peer, uint64_t number)
-    : shard_(shard), peer_(std::move(peer)), number_(number), lender_(shard.granted_bytes()) {}
+ServerLink::ServerLink(ServerShard& shard, std::shared_ptr<ServerClient> client, std::string peer,
+                       uint64_t number)
+    : shard_(shard),
+      client_(std::move(client)),
+      peer_(std::move(peer)),
+      number_(number),
+      lender_(shard.granted_bytes(), *client_) {}
 
-ServerLink::~ServerLink() = default;
+ServerLink::~ServerLink() {
+  VERBENA_CHECK(active_.empty()) << "a call of " << peer_ << " still runs";
+}
 
 absl::Status ServerLink::OnFrame(Link& link, const FrameHeader& frame, const char* body) {
   link_ = &link;
@@ -76,7 +84,7 @@ absl::Status ServerLink::OnBulkRequest(const FrameHeader& frame, const char* bod
 }
 
 absl::Status ServerLink::StartCall(const FrameHeader& frame, const char* body, IncomingBulk* bulk) {
-  ServerCall* call = shard_.Admit(frame.method_id);
+  ServerCall* call = shard_.Admit(frame.method_id, *client_);
   if (call == nullptr) return RefuseRequest(frame, bulk);
   by_slot_[frame.call_slot] = call;
   active_.PushBack(*call);
@@ -87,12 +95,14 @@ absl::Status ServerLink::StartCall(const FrameHeader& frame, const char* body, I
 absl::Status ServerLink::RefuseRequest(const FrameHeader& frame, IncomingBulk* bulk) {
   if (bulk != nullptr && bulk->landing.lease != nullptr) {
     link_->EndLease(*bulk->landing.lease, nullptr);
+    client_->EndGrant(bulk->landing.bytes);
   }
-  return Refuse({frame.call_slot, frame.call_generation}, shard_.Refusal(frame.method_id));
+  return Refuse({frame.call_slot, frame.call_generation},
+                shard_.Refusal(frame.method_id, *client_));
 }
 
 void ServerLink::OnCancelFrame(const FrameHeader& frame) {
-  // It may come after its call ended here, or name one that never was: nothing is to be done then.
+  // The frame may come after its call ended here, or name one that never was: then nothing is done.
   if (frame.call_slot >= by_slot_.size()) return;
   ServerCall* call = by_slot_[frame.call_slot];
   if (call == nullptr || call->id().generation != frame.call_generation) return;
@@ -109,20 +119,55 @@ absl::Status ServerLink::OnLandingFrame(const FrameHeader& frame, const char* bo
   return call->OnLanding(*landing);
 }
 
-absl::Status ServerLink::Refuse(CallId id, const absl::Status& status) {
-  if (refusals_.size() >= kMaxQueuedRefusals) {
-    return absl::ResourceExhaustedError("the client does not take the refusals of its requests");
+absl::Status ServerLink::Refuse(CallId id, RefusalReason reason) {
+  const size_t most = VERBENA_MUTANT(kRefusalsCloseTheLink) ? 4096 : kMaxQueuedRefusals;
+  if (refusals_.size() >= most) {
+    return absl::ResourceExhaustedError(
+        fmt::format("the client gives up refused calls without taking their answers; {} wait",
+                    refusals_.size()));
   }
-  refusals_.push_back(
-      {id, static_cast<uint8_t>(status.code()), EncodeStatusBody(status, link_->max_body_bytes())});
-  body_bytes = refusals_.front().body.size();
-  if (!SendWaiter::linked()) link_->AwaitWritable(*this);
+  refusals_.push_back({id, reason});
+  // A GOAWAY may wait already, which takes less room than the refusal that now goes first.
+  body_bytes = RoomNeeded();
+  if (!SendWaiter::linked()) AwaitRoom(*link_);
   return absl::OkStatus();
+}
+
+size_t ServerLink::RoomNeeded() const {
+  return refusals_.empty() ? 0 : shard_.RefusalBody(refusals_.front().reason).size();
+}
+
+void ServerLink::AwaitRoom(Link& link) {
+  body_bytes = RoomNeeded();
+  link.AwaitWritable(*this);
+}
+
+void ServerLink::SendRefusal(Link& link) {
+  const Refusal& refusal = refusals_.front();
+  const std::string& body = shard_.RefusalBody(refusal.reason);
+  FrameHeader frame;
+  frame.kind = FrameKind::kResponse;
+  frame.call_slot = refusal.id.slot;
+  frame.call_generation = refusal.id.generation;
+  frame.status_code = static_cast<uint8_t>(shard_.RefusalStatus(refusal.reason).code());
+  frame.outcome = static_cast<uint8_t>(Outcome::kNotSent);
+  char* room = link.Append(frame, body.size());
+  if (room == nullptr) return;
+  body.copy(room, body.size());
+  refusals_.pop_front();
+}
+
+void ServerLink::OfferLanding(size_t bytes) {
+  const size_t granted = shard_.granted_bytes();
+  lender_.Offer(*link_, bytes);
+  shard_.NoteLandingOffered(granted);
 }
 
 void ServerLink::ReclaimLandings() {
   if (link_ != nullptr) shard_.ReclaimLandings(link_->endpoint());
 }
+
+void ServerLink::ReclaimLandingsOfSource() { shard_.ReclaimLandings(client_->source()); }
 
 void ServerLink::RevokeLandings() {
   if (link_ != nullptr && link_->open()) lender_.Revoke(*link_);
@@ -134,43 +179,64 @@ void ServerLink::SendGoAway() {
   frame.kind = FrameKind::kGoAway;
   if (link_->Append(frame, 0) != nullptr) return;
   go_away_due_ = true;
-  if (!SendWaiter::linked()) link_->AwaitWritable(*this);
+  if (!SendWaiter::linked()) AwaitRoom(*link_);
 }
 
 void ServerLink::OnWritable(Link& link) {
   if (!refusals_.empty()) {
-    const Refusal refusal = std::move(refusals_.front());
-    refusals_.pop_front();
-    FrameHeader frame;
-    frame.kind = FrameKind::kResponse;
-    frame.call_slot = refusal.id.slot;
-    frame.call_generation = refusal.id.generation;
-    frame.status_code = refusal.code;
-    frame.outcome = static_cast<uint8_t>(Outcome::kNotSent);
-    refusal.body.copy(link.Append(frame, refusal.body.size()), refusal.body.size());
+    SendRefusal(link);
   } else if (go_away_due_) {
-    go_away_due_ = false;
     FrameHeader frame;
     frame.kind = FrameKind::kGoAway;
-    link.Append(frame, 0);
+    go_away_due_ = link.Append(frame, 0) == nullptr;
   }
-  if (refusals_.empty() && !go_away_due_) return;
-  body_bytes = refusals_.empty() ? 0 : refusals_.front().body.size();
-  link.AwaitWritable(*this);
+  if (!refusals_.empty() || go_away_due_) AwaitRoom(link);
 }
 
 void ServerLink::CancelAll() {
   // Cancelling only queues handlers, so the list stays as it is.
-  for (ServerCall* call : by_slot_) {
-    if (call != nullptr) call->Cancel(absl::StatusCode::kCancelled);
+  ForEachCall([](ServerCall& call) { call.Cancel(absl::StatusCode::kCancelled); });
+}
+
+// `visit` ends no call.
+template <typename Visit>
+void ServerLink::ForEachCall(Visit visit) {
+  IntrusiveList<ServerCall> calls;
+  calls.Append(active_);
+  while (ServerCall* call = calls.PopFront()) {
+    active_.PushBack(*call);
+    visit(*call);
   }
 }
 
+void ServerLink::CountRunning(RunningHandlers& running) {
+  ForEachCall([&running](ServerCall& call) {
+    if (call.running()) ++running[call.method_name()];
+  });
+}
+
 void ServerLink::OnCallDone(ServerCall& call) {
+  client_->RemoveCall();
   call.IntrusiveNode<ServerCall>::Unlink();
   const uint32_t slot = call.id().slot;
+  VERBENA_CHECK(slot < by_slot_.size()) << "slot " << slot << " of " << by_slot_.size();
   if (by_slot_[slot] == &call) by_slot_[slot] = nullptr;
-  if (link_ == nullptr && active_.empty()) shard_.OnLinkIdle(*this);
+  const bool undecided = going_down_ && !VERBENA_MUTANT(kLinkFreedWithAHandlerLeft);
+  if (link_ == nullptr && !undecided && active_.empty()) shard_.OnLinkIdle(*this);
+}
+
+bool ServerLink::ExpectsFrames() const {
+  return (waits_ > 0 || SendWaiter::linked()) && !VERBENA_MUTANT(kSilentClientKept);
+}
+
+bool ServerLink::InUse(const Link& link) const {
+  return !idle() || link.leases().granted() > lender_.lent();
+}
+
+bool ServerLink::OnIdle(Link&) {
+  if (link_ == nullptr || std::exchange(told_idle_, true)) return true;
+  SendGoAway();
+  return false;
 }
 
 void ServerLink::OnLinkDown(Link&, const absl::Status&) {
@@ -178,13 +244,16 @@ void ServerLink::OnLinkDown(Link&, const absl::Status&) {
   SendWaiter::Unlink();
   refusals_.clear();
   lender_.OnLinkDown();
-  // Calls that only wait to send their response end now, and leave the list while it is walked.
+  // Calls that only wait to send their response end now, and leave the list while it is walked. So
+  // the list says only at the end whether a call is left.
+  going_down_ = true;
   IntrusiveList<ServerCall> calls;
   calls.Append(active_);
   while (ServerCall* call = calls.PopFront()) {
     active_.PushBack(*call);
     call->OnLinkDown();
   }
+  going_down_ = false;
   shard_.OnLinkDown(*this);
 }
 

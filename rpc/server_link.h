@@ -9,66 +9,87 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/status/status.h"
 #include "verbena/rpc/client_link.h"
 #include "verbena/rpc/landing_lender.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server_call.h"
+#include "verbena/rpc/server_client.h"
 #include "verbena/transport/coro/intrusive_list.h"
 #include "verbena/transport/link/link.h"
 
 namespace verbena {
 
 class ServerShard;
+enum class RefusalReason : uint8_t;
+using RunningHandlers = absl::btree_map<std::string, uint32_t>;
 
 class ServerLink final : public FrameSink, private SendWaiter {
  public:
-  // Refusals that wait for room. A client whose window is full cannot cause more; past it the link
-  // closes.
-  static constexpr size_t kMaxQueuedRefusals = 4096;
+  // Refusals that wait for room: one for each of the client's call slots. To have more it would
+  // have to give up refused calls without taking their answers; then the link closes.
+  static constexpr size_t kMaxQueuedRefusals = ClientLink::kMaxCallsInFlight;
 
-  // `number` tells it from every other of its shard, also from one at the address of one that is
-  // gone.
-  ServerLink(ServerShard& shard, std::string peer, uint64_t number);
+  // `number` tells this object from every other of its shard, also from a former one at the same
+  // address.
+  ServerLink(ServerShard& shard, std::shared_ptr<ServerClient> client, std::string peer,
+             uint64_t number);
   ~ServerLink() override;
 
   void Attach(Link& link) { link_ = &link; }
-  // nullptr before the handshake's end brought it, and once it is down.
+  // nullptr until the handshake has ended, and once the link is down.
   Link* link() const { return link_; }
   const std::string& peer() const { return peer_; }
   uint64_t number() const { return number_; }
   bool idle() const { return active_.empty(); }
+  // The client of this link, which may have other links.
+  ServerClient& client() const { return *client_; }
+  // A call begins or ends to wait for what the client owes: room for its response, a landing.
+  void BeginWait() { ++waits_; }
+  void EndWait() { --waits_; }
 
   // Tells the client to start no more calls here.
   void SendGoAway();
   void CancelAll();
+  void CountRunning(RunningHandlers& running);
   void OnCallDone(ServerCall& call);
   // A request's payload of `bytes` has come: lends memory for the next one. Only while open.
-  void OfferLanding(size_t bytes) { lender_.Offer(*link_, bytes); }
+  void OfferLanding(size_t bytes);
   // This executor is short of memory for payloads: asks the clients of the same device for what
   // was lent ahead.
   void ReclaimLandings();
+  // The same for all clients of this one's source address, whose share of that memory is short.
+  void ReclaimLandingsOfSource();
   void RevokeLandings();
 
   // FrameSink
   absl::Status OnFrame(Link& link, const FrameHeader& frame, const char* body) override;
   void OnLinkDown(Link& link, const absl::Status& reason) override;
-  // A server owes answers; it waits for none.
-  bool ExpectsFrames() const override { return false; }
+  // While a call or a refusal waits for the client. A client that only waits for a handler may be
+  // as quiet as it likes.
+  bool ExpectsFrames() const override;
+  // Calls run, or an application lends memory over it.
+  bool InUse(const Link& link) const override;
+  // Tells the client to close; a client that does not loses the link the next time.
+  bool OnIdle(Link& link) override;
 
  private:
+  // Small, since an overloaded server may have many to send: all else follows from the reason.
   struct Refusal {
     CallId id;
-    uint8_t code;
-    std::string body;
+    RefusalReason reason;
   };
 
+  template <typename Visit>
+  void ForEachCall(Visit visit);
   bool MayUseSlot(const FrameHeader& frame);
   absl::Status StartCall(const FrameHeader& frame, const char* body, IncomingBulk* bulk);
-  // What not every call needs is made out of line, so that what all do stays small.
+  // Rare paths are out of line to keep the hot path small.
   [[gnu::noinline]] absl::Status OnOtherFrame(Link& link, const FrameHeader& frame,
                                               const char* body);
   // False when there is no such slot.
@@ -79,10 +100,17 @@ class ServerLink final : public FrameSink, private SendWaiter {
                                                           IncomingBulk* bulk);
   void OnCancelFrame(const FrameHeader& frame);
   absl::Status OnLandingFrame(const FrameHeader& frame, const char* body);
-  absl::Status Refuse(CallId id, const absl::Status& status);
+  absl::Status Refuse(CallId id, RefusalReason reason);
+  // Sends the first one, which stays if there is no room.
+  void SendRefusal(Link& link);
+  // For the body of what is next to be sent.
+  size_t RoomNeeded() const;
+  // Waits for room for what is next to be sent.
+  void AwaitRoom(Link& link);
   void OnWritable(Link& link) override;
 
   ServerShard& shard_;
+  const std::shared_ptr<ServerClient> client_;
   const std::string peer_;
   const uint64_t number_;
   Link* link_ = nullptr;
@@ -90,6 +118,9 @@ class ServerLink final : public FrameSink, private SendWaiter {
   std::vector<ServerCall*> by_slot_;
   std::deque<Refusal> refusals_;
   bool go_away_due_ = false;
+  uint32_t waits_ = 0;
+  bool told_idle_ = false;   // by OnIdle()
+  bool going_down_ = false;  // in OnLinkDown(), which decides at its end whether this is idle
   LandingLender lender_;
 };
 

@@ -4,6 +4,7 @@
 #define VERBENA_RPC_SERVER_PAYLOADS_H_
 
 #include <cstddef>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -19,9 +20,11 @@ namespace verbena {
 class ServerPayloads {
  public:
   virtual ~ServerPayloads() = default;
+  virtual bool has_request_payload() const = 0;
   virtual size_t request_payload_bytes() const = 0;
   virtual Buffer TakeRequestPayload() = 0;
   virtual Task<absl::StatusOr<Buffer>> AllocateBuffer(size_t bytes) = 0;
+  virtual std::string device_name() const = 0;
   virtual void SetResponsePayload(Payload payload) = 0;
   virtual size_t response_payload_room() const = 0;
   virtual Task<absl::Status> WriteResponsePayload(BufferView part) = 0;

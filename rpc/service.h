@@ -1,8 +1,8 @@
 // Service: what a server offers; the base of every generated service class.
 //
-// An implementation belongs to its user, is registered with Server::Register before the server
-// starts and must outlive it. Its handlers run on every executor of the server, possibly at once:
-// state that they share is theirs to guard, or to keep per executor.
+// An implementation belongs to its user, is given to Server::Start() and must outlive the server.
+// Its handlers run on every executor of the server, possibly at once: state that they share is
+// theirs to guard, or to keep per executor.
 
 #ifndef VERBENA_RPC_SERVICE_H_
 #define VERBENA_RPC_SERVICE_H_

@@ -1,81 +1,128 @@
 #include "verbena/rpc/shard.h"
 
 #include <algorithm>
+#include <exception>
+#include <optional>
 #include <utility>
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "verbena/transport/log/log.h"
 
 namespace verbena {
 
-Shard::Shard(Executor& executor, Bootstrap& bootstrap, uint32_t index)
+Shard::Shard(Executor& executor, Bootstrap& bootstrap, uint32_t index, const RuntimeId& id)
     : executor_(executor),
       bootstrap_(bootstrap),
       index_(index),
+      runtime_id_(id),
       tasks_(executor),
-      roots_(executor) {}
+      gate_(std::make_shared<ExecutorGate>(executor)) {}
 
-absl::Status Shard::Init(const std::vector<DeviceContext*>& contexts, const LinkLimits& limits,
+absl::Status Shard::Init(const std::vector<DeviceKeeper*>& devices, const LinkLimits& limits,
                          uint32_t shards) {
-  contexts_ = contexts;
-  for (const DeviceContext* context : contexts) kinds_.push_back(context->address().kind);
-  endpoints_.resize(contexts.size());
   limits_ = limits;
-  shards_ = shards;
-  return contexts.size() == 1 ? EndpointOn(0).status() : absl::OkStatus();
+  const EndpointOptions options{.limits = limits,
+                                .executor_index = index_,
+                                .executor_count = shards,
+                                .runtime_id = runtime_id_};
+  for (DeviceKeeper* device : devices) {
+    kinds_.push_back(device->kind());
+    devices_.push_back(std::make_unique<ShardDevice>(executor_, *device, options, tasks_));
+  }
+  return devices.size() == 1 ? EndpointOn(0).status() : absl::OkStatus();
 }
 
 absl::StatusOr<Endpoint*> Shard::EndpointOn(size_t device) {
-  std::unique_ptr<Endpoint>& endpoint = endpoints_[device];
-  if (endpoint == nullptr) {
-    absl::StatusOr<std::unique_ptr<Endpoint>> made =
-        Endpoint::Create(executor_, *contexts_[device], limits_, index_, shards_);
-    if (!made.ok()) return made.status();
-    endpoint = *std::move(made);
-  }
-  return endpoint.get();
+  return devices_[device]->UseEndpoint();
 }
 
-absl::StatusOr<Endpoint*> Shard::EndpointFor(LinkKind kind) {
+Task<absl::StatusOr<Endpoint*>> Shard::AwaitEndpointFor(LinkKind kind) {
   auto found = std::find(kinds_.begin(), kinds_.end(), kind);
-  if (found != kinds_.end()) return EndpointOn(found - kinds_.begin());
+  if (found != kinds_.end()) co_return co_await AwaitEndpointOn(found - kinds_.begin());
   std::vector<std::string> names;
-  names.reserve(contexts_.size());
-  for (const DeviceContext* context : contexts_) {
-    names.push_back(
-        fmt::format("{} ({})", context->device().name(), LinkKindName(context->address().kind)));
+  names.reserve(devices_.size());
+  for (const std::unique_ptr<ShardDevice>& device : devices_) {
+    names.push_back(fmt::format("{} ({})", device->name(), LinkKindName(device->kind())));
   }
-  return absl::FailedPreconditionError(
+  co_return absl::FailedPreconditionError(
       fmt::format("there is no {} device here, only {}: choose the same kind of device on both "
                   "sides",
                   LinkKindName(kind), fmt::join(names, ", ")));
 }
 
+absl::StatusOr<ShardDevice*> Shard::DeviceNamed(const std::string& device) {
+  std::vector<std::string> names;
+  for (const std::unique_ptr<ShardDevice>& each : devices_) {
+    if (each->name() == device || (device.empty() && devices_.size() == 1)) return each.get();
+    names.push_back(each->name());
+  }
+  return absl::InvalidArgumentError(
+      fmt::format("{} the runtime has {}: name one of them",
+                  device.empty() ? "no device is named, and"
+                                 : fmt::format("there is no device \"{}\";", device),
+                  fmt::join(names, " and ")));
+}
+
+const Endpoint* Shard::EndpointWith(const ibv_pd* pd) const {
+  for (const std::unique_ptr<ShardDevice>& device : devices_) {
+    const Endpoint* endpoint = device->endpoint();
+    if (endpoint != nullptr && endpoint->pd() == pd) return endpoint;
+  }
+  return nullptr;
+}
+
+uint32_t Shard::max_links() const {
+  uint32_t links = limits_.max_links;
+  for (const std::unique_ptr<ShardDevice>& device : devices_) {
+    links = std::min(links, device->max_links());
+  }
+  return links;
+}
+
 std::vector<DeviceStats> Shard::stats() const {
   std::vector<DeviceStats> all;
-  for (const std::unique_ptr<Endpoint>& endpoint : endpoints_) {
-    if (endpoint != nullptr) all.push_back({endpoint->device_name(), endpoint->stats()});
+  for (const std::unique_ptr<ShardDevice>& device : devices_) {
+    if (std::optional<DeviceStats> stats = device->stats()) all.push_back(*std::move(stats));
   }
   return all;
 }
 
+void Shard::PublishStats() { published_.Set(stats()); }
+
 Task<void> Shard::Shutdown() {
   tasks_.RequestCancel();
-  for (const std::unique_ptr<Endpoint>& endpoint : endpoints_) {
-    if (endpoint != nullptr) co_await endpoint->Shutdown();
+  for (const std::unique_ptr<ShardDevice>& device : devices_) co_await device->Shutdown();
+  try {
+    co_await tasks_.Join();
+  } catch (const std::exception& error) {
+    Log(LogLevel::kError, fmt::format("a task of executor {} threw: {}", index_, error.what()));
+  } catch (...) {
+    Log(LogLevel::kError, fmt::format("a task of executor {} threw", index_));
   }
-  co_await tasks_.Join();
+  // No channel posts a release any more, and those that are posted find the gate closed.
+  gate_->Close();
   connections_.clear();
-  endpoints_.clear();
+  released_.clear();
+  for (const std::unique_ptr<ShardDevice>& device : devices_) co_await device->End();
 }
 
-Connection& Shard::ConnectionTo(const std::string& target, uint32_t server_executor) {
-  std::unique_ptr<Connection>& connection =
-      connections_[fmt::format("{}#{}", target, server_executor)];
-  if (connection == nullptr) {
-    connection = std::make_unique<Connection>(*this, target, server_executor);
-  }
+Connection& Shard::ConnectionTo(const std::string& target, const ExecutorWish& wish) {
+  std::unique_ptr<Connection>& connection = connections_[fmt::format(
+      "{}#{}#{}#{}", target, static_cast<int>(wish.choice), wish.number, wish.key)];
+  if (connection == nullptr) connection = std::make_unique<Connection>(*this, target, wish);
+  connection->AddUser();
   return *connection;
+}
+
+void Shard::Release(Connection& gone) {
+  std::erase_if(released_, [](const auto& each) { return each->ended(); });
+  auto found = std::find_if(connections_.begin(), connections_.end(),
+                            [&gone](const auto& each) { return each.second.get() == &gone; });
+  if (found == connections_.end() || !found->second->RemoveUser()) return;
+  released_.push_back(std::move(found->second));
+  connections_.erase(found);
+  gone.Close();
 }
 
 }  // namespace verbena

@@ -1,8 +1,8 @@
 // A failed Status as the body of a response frame, and back.
 //
-// The code travels in the frame's header; message and payloads (details, as google.protobuf.Any) in
-// a verbena.wire.StatusBody. Bounded: a body that would pass `max_bytes` loses its details first,
-// then the end of its message. Pure functions.
+// The code travels in the frame's header; message and payloads (details) in a
+// verbena.wire.StatusBody, as bytes of any kind. Bounded: a body that would pass `max_bytes` loses
+// its details first, then the end of its message. Pure functions.
 
 #ifndef VERBENA_RPC_STATUS_CODEC_H_
 #define VERBENA_RPC_STATUS_CODEC_H_
@@ -20,8 +20,8 @@ inline constexpr char kOutcomePayloadUrl[] = "type.verbena/outcome";
 
 std::string EncodeStatusBody(const absl::Status& status, size_t max_bytes);
 
-// `code` is a peer's claim: one that is not canonical gives UNKNOWN, and a body that does not parse
-// an INTERNAL status that says so. Never OK.
+// `code` is a peer's claim: one that is not canonical gives UNKNOWN. It arrives whatever the body
+// is; one that does not parse gives a message that says so. Never OK.
 absl::Status DecodeStatus(uint8_t code, const char* body, size_t body_bytes);
 
 }  // namespace verbena

@@ -1,4 +1,4 @@
-// What generated stubs are made of: unary calls in the shapes that users call.
+// The parts of generated stubs: unary calls in the shapes that users call.
 //
 // UnaryCall borrows request and reply until its Task ends, and allocates nothing in steady state.
 // The templates around it own a reply (StatusOr) or a request (rvalue).

@@ -102,6 +102,7 @@ def cc_verbena_library(name, proto, deps = [], testonly = None, **kwargs):
         deps = deps + [
             "@verbena//rpc",  # what stubs call, linked after them
             "@verbena//rpc:generated",
+            "@verbena//rpc:version",
             "@com_google_protobuf//:protobuf",
         ],
         **kwargs

@@ -62,7 +62,7 @@ class Slots {
         payloads_(floor.payloads()),
         sources_(floor.Sources(stride_ * count_)) {}
 
-  // What the copying side does: a payload that is new in each page, copied once.
+  // Copies as the copying side does: a payload that is new in each page, copied once.
   void Copy(std::uint64_t number) const {
     char* source = sources_ + number % count_ * stride_;
     WriteStamps(source, size_, number, Stamps::kPages);

@@ -1,5 +1,6 @@
 // The floor of a payload over shared memory: one memcpy by one of two processes, into memory that
-// the other has mapped, and a word each way that says so. What a one-sided write must cost.
+// the other has mapped, and a word each way that says so. A one-sided write must cost at least
+// this.
 //
 // The memory is inherited: make the CopyFloor, then fork. The client runs slices: each has the
 // server in ServeCopySlice and the client in RunCopySlice, both spinning; between slices neither
@@ -49,7 +50,7 @@ class CopyFloor {
  public:
   // `bytes`: the greatest size times the number outstanding, of any slice.
   static absl::StatusOr<CopyFloor> Create(std::size_t bytes);
-  // What slices of any of these sizes and numbers need.
+  // The bytes that slices of any of these sizes and numbers need.
   static std::size_t BytesFor(const std::vector<int>& sizes, const std::vector<int>& outstanding);
 
   CopyFloor(CopyFloor&& other) noexcept
@@ -60,10 +61,10 @@ class CopyFloor {
   ~CopyFloor();
 
   internal::CopyArea& area() const { return *area_; }
-  // Where payloads lie in shared memory, and how many bytes there are.
+  // The payloads in shared memory, and their size in bytes.
   char* payloads() const;
   std::size_t capacity() const;
-  // Of this process alone: `bytes` to copy from.
+  // `bytes` of this process's own memory, to copy from.
   char* Sources(std::size_t bytes);
 
  private:

@@ -54,7 +54,7 @@ class FloorMapping {
   internal::FloorArea* area_ = nullptr;
 };
 
-// What one slice sends: `outstanding` messages of `size` bytes at a time, each answered by an equal
+// One slice's load: `outstanding` messages of `size` bytes at a time, each answered by an equal
 // one. One outstanding message is a ping-pong; many are a stream through two rings.
 struct FloorSlice {
   int size = 32;        // 1 … kMaxFloorSize

@@ -20,7 +20,7 @@ namespace verbena::benchmarks {
 // Lengths of slices, of the candidate and of the floor in turn.
 inline constexpr int kPayloadSliceMs = 100;
 
-// What is measured where nothing else is asked for.
+// The options that hold unless the user gives others.
 Options PayloadDefaults();
 
 // How many rounds of both fill `seconds`.
@@ -54,7 +54,7 @@ class PayloadPoint {
   // The medians. `bench` names the candidate, "_read" or "_write" and `variant` are appended.
   Row ToRow(const std::string& bench, const std::string& variant, const std::string& device,
             const std::string& mode) const;
-  // Of the floor alone.
+  // A row of the floor alone.
   Row FloorRow() const;
 
  private:

@@ -23,8 +23,8 @@ inline constexpr char kOptionsHelp[] =
     "  --size N[,N]         bytes of payload (default 32,1024)\n"
     "  --outstanding N[,N]  calls in flight (default 1,8,64,512)\n";
 
-// Reads `--name value` and `--name=value`. What it does not know goes to `rest`, in order.
-// InvalidArgument names the option and its value. What is not given is as in `defaults`.
+// Reads `--name value` and `--name=value`. Unknown arguments go to `rest`, in order.
+// InvalidArgument names the option and its value. Options that are not given are as in `defaults`.
 absl::StatusOr<Options> ParseOptions(int argc, char** argv, std::vector<std::string>& rest,
                                      const Options& defaults = {});
 

@@ -28,6 +28,7 @@ std::string ToJson(const Row& row) {
       row.bench, row.device, row.mode, row.size, row.outstanding, Figure(row.p50_us),
       Figure(row.p99_us), Figure(row.calls_per_s), Figure(row.floor_p50_us),
       Figure(RatioToFloor(row)));
+  if (!row.op.empty()) line += fmt::format(R"(,"op":"{}")", row.op);
   for (const auto& [name, value] : row.extra) {
     line += fmt::format(R"(,"{}":{:.12g})", name, value);
   }

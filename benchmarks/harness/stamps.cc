@@ -11,7 +11,11 @@ uint64_t WordAt(uint64_t number, size_t offset) {
   return (number + 1) * 0x9e3779b97f4a7c15 + offset * 0xd6e8feb86659fd93;
 }
 
-size_t Stride(Stamps which) { return which == Stamps::kPages ? kPage : sizeof(uint64_t); }
+// Between two words that are written, besides the last one.
+size_t Stride(Stamps which, size_t bytes) {
+  if (which == Stamps::kEnds) return bytes;
+  return which == Stamps::kPages ? kPage : sizeof(uint64_t);
+}
 
 }  // namespace
 
@@ -20,7 +24,7 @@ void WriteStamps(char* data, size_t bytes, uint64_t number, Stamps which) {
     const uint64_t word = WordAt(number, offset);
     std::memcpy(data + offset, &word, sizeof(word));
   };
-  for (size_t offset = 0; offset < bytes; offset += Stride(which)) write(offset);
+  for (size_t offset = 0; offset < bytes; offset += Stride(which, bytes)) write(offset);
   write(bytes - sizeof(uint64_t));
 }
 
@@ -32,7 +36,7 @@ bool HasStamps(const char* data, size_t bytes, uint64_t number, Stamps which) {
   };
   // Not left early: the loads do not wait for one another.
   bool all = good(bytes - sizeof(uint64_t));
-  for (size_t offset = 0; offset < bytes; offset += Stride(which)) all &= good(offset);
+  for (size_t offset = 0; offset < bytes; offset += Stride(which, bytes)) all &= good(offset);
   return all;
 }
 

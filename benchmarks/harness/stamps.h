@@ -2,7 +2,8 @@
 //
 // Each 8-byte word of a payload follows from the payload's number and the word's place. All of them
 // are written and compared in a pass that verifies; in timed slices, to cost little, only the first
-// word of each 4 KiB page and the last word of all.
+// word of each 4 KiB page and the last word of all; or, if nothing beside may wait for a thread
+// that looks at thousands of pages, the first word and the last one.
 //
 // Sizes are multiples of 8.
 
@@ -14,7 +15,7 @@
 
 namespace verbena::benchmarks {
 
-enum class Stamps { kPages, kAllWords };
+enum class Stamps { kPages, kAllWords, kEnds };
 
 void WriteStamps(char* data, size_t bytes, uint64_t number, Stamps which);
 // False if a word is not what WriteStamps wrote.

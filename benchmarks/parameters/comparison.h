@@ -28,9 +28,6 @@ std::string ToTable(const Comparison& comparison);
 // One JSON object a line and point: bench, device, comparison, curve, x, y.
 std::string ToJsonLines(const Comparison& comparison, const std::string& device);
 
-// An SVG document: lines over a logarithmic x axis, with a legend.
-std::string ToSvg(const Comparison& comparison, const std::string& device);
-
 }  // namespace verbena::benchmarks
 
 #endif  // VERBENA_BENCHMARKS_PARAMETERS_COMPARISON_H_

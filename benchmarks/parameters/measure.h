@@ -1,6 +1,7 @@
-// What a comparison measures: the latency of a ping-pong, and the rate of a stream, between two
-// ends that one thread drives, but for ways of waiting: who sleeps needs another to wake it. So a
-// figure is what both sides cost together on one core, beside what the device does by itself.
+// Measurements of a comparison: the latency of a ping-pong, and the rate of a stream, between two
+// ends that one thread drives. Only ways of waiting need two threads: a sleeper needs another
+// thread to wake it. A figure is therefore what both sides cost together on one core, beside what
+// the device does by itself.
 
 #ifndef VERBENA_BENCHMARKS_PARAMETERS_MEASURE_H_
 #define VERBENA_BENCHMARKS_PARAMETERS_MEASURE_H_

@@ -1,4 +1,4 @@
-// parameters_bench: the comparisons by which people choose verbs' parameters, as tables and plots.
+// parameters_bench: the comparisons by which people choose verbs' parameters, as tables.
 //
 // One thread drives both ends, over two QPs of one device: the soft device by default.
 
@@ -24,7 +24,7 @@
 namespace verbena::benchmarks {
 namespace {
 
-// What every comparison runs on.
+// The setting of every comparison.
 struct Setting {
   Device& device;
   std::chrono::nanoseconds duration;
@@ -195,7 +195,6 @@ const std::pair<const char*, Comparison (*)(const Setting&)> kComparisons[] = {
 struct Arguments {
   Options common;
   std::string device = "soft";
-  std::string plots;
   std::vector<std::string> only;
 };
 
@@ -205,7 +204,6 @@ constexpr char kHelp[] =
     "  --json FILE       append one JSON object a line to FILE\n"
     "  --seconds N       seconds per point (default 0.2)\n"
     "  --device NAME     soft (default), rdma, or rdma:NAME of a device, interface or address\n"
-    "  --plots DIR       write an SVG a comparison into DIR, which exists\n"
     "  --only NAME[,…]   inline, opcodes, signalling, waiting, doorbells, receives,\n"
     "                    requests\n";
 
@@ -221,8 +219,6 @@ absl::StatusOr<Arguments> Parse(int argc, char** argv) {
     const bool has_value = i + 1 < rest.size();
     if (rest[i] == "--device" && has_value) {
       arguments.device = rest[++i];
-    } else if (rest[i] == "--plots" && has_value) {
-      arguments.plots = rest[++i];
     } else if (rest[i] == "--only" && has_value) {
       arguments.only = absl::StrSplit(rest[++i], ',');
     } else {
@@ -241,8 +237,8 @@ absl::StatusOr<Arguments> Parse(int argc, char** argv) {
   return arguments;
 }
 
-absl::Status Append(const std::string& path, const char* mode, const std::string& text) {
-  std::FILE* file = std::fopen(path.c_str(), mode);
+absl::Status Append(const std::string& path, const std::string& text) {
+  std::FILE* file = std::fopen(path.c_str(), "ae");
   if (file == nullptr) return absl::InvalidArgumentError(fmt::format("cannot write {}", path));
   fmt::print(file, "{}", text);
   std::fclose(file);
@@ -262,17 +258,9 @@ absl::Status Run(const Arguments& arguments) {
     std::fflush(stdout);
     if (!arguments.common.json.empty()) {
       absl::Status written =
-          Append(arguments.common.json, "ae", ToJsonLines(comparison, (*device)->name()));
+          Append(arguments.common.json, ToJsonLines(comparison, (*device)->name()));
       if (!written.ok()) return written;
     }
-    if (arguments.plots.empty()) continue;
-    const std::string path =
-        fmt::format("{}/{}-{}.svg", arguments.plots, (*device)->name(), comparison.name);
-    if (absl::Status written = Append(path, "we", ToSvg(comparison, (*device)->name()));
-        !written.ok()) {
-      return written;
-    }
-    fmt::print("plotted in {}\n\n", path);
   }
   return absl::OkStatus();
 }

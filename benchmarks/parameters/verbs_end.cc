@@ -15,8 +15,8 @@ namespace {
 // Buffers this far apart do not share a set of the L1 cache.
 constexpr size_t kPadding = 64;
 constexpr int kPollBatch = 32;
-// wr_id of a receive: this bit, and its QP. Of a signalled SEND: how many WRs its completion
-// proves.
+// wr_id of a receive: this bit, and its QP. The wr_id of a signalled SEND: how many WRs its
+// completion proves.
 constexpr uint64_t kReceive = uint64_t{1} << 63;
 
 void MustBeZero(int error, const char* what) {
@@ -173,7 +173,7 @@ int VerbsEnd::Poll() {
 
 void VerbsEnd::Sleep() {
   MustBeZero(ibv_req_notify_cq(cq_.get(), /*solicited_only=*/0), "ibv_req_notify_cq");
-  // What came before the arming raises no event.
+  // Completions from before the arming raise no event.
   if (Poll() > 0) return;
   pollfd waiting = {.fd = channel_->fd, .events = POLLIN, .revents = 0};
   while (::poll(&waiting, 1, /*timeout=*/-1) < 0) {

@@ -26,17 +26,25 @@ PayloadClient::PayloadClient(std::unique_ptr<Runtime> runtime, const std::string
       stub_(channel_),
       remote_(channel_, stub_) {}
 
-absl::StatusOr<PayloadSample> PayloadClient::RunSlice(const BlockSlice& slice) {
+absl::StatusOr<PayloadSample> PayloadClient::RunSlice(const BlockSlice& slice, PacedEcho* beside) {
   absl::Status status = runtime_->BlockOn(Allocate(slice));
   if (!status.ok()) return status;
   latencies_.Clear();
   PayloadSample sample;
-  Drive(*runtime_, Workers(slice, status, sample));
+  Drive(*runtime_, Workers(slice, beside, status, sample));
   if (status.ok() && slice.one_sided && slice.direction == CopyDirection::kToServer) {
     status = runtime_->BlockOn(CompareRemote(slice.stamps));
   }
   if (!status.ok()) return status;
   return sample;
+}
+
+absl::Status PayloadClient::RunEcho(Duration duration, PacedEcho& echo) {
+  absl::Status status;
+  const uint64_t until =
+      NowNs() + static_cast<uint64_t>(std::chrono::nanoseconds(duration).count());
+  Drive(*runtime_, echo.Run(until, status));
+  return status;
 }
 
 Task<absl::Status> PayloadClient::Allocate(const BlockSlice& slice) {
@@ -67,7 +75,7 @@ Task<absl::Status> PayloadClient::CompareRemote(Stamps stamps) {
   co_return absl::OkStatus();
 }
 
-Task<void> PayloadClient::Workers(const BlockSlice& slice, absl::Status& status,
+Task<void> PayloadClient::Workers(const BlockSlice& slice, PacedEcho* beside, absl::Status& status,
                                   PayloadSample& sample) {
   const uint64_t cpu = CpuNanoseconds();
   const uint64_t start = NowNs();
@@ -76,6 +84,7 @@ Task<void> PayloadClient::Workers(const BlockSlice& slice, absl::Status& status,
   {
     TaskScope scope(runtime_->executor(0));
     for (size_t i = 0; i < blocks_.size(); ++i) scope.Spawn(Worker(slice, i, until, status));
+    if (beside != nullptr) scope.Spawn(beside->Run(until, status));
     co_await scope.Join();
   }
   const double seconds = static_cast<double>(NowNs() - start) / 1e9;
@@ -91,6 +100,7 @@ Task<void> PayloadClient::Worker(const BlockSlice& slice, size_t index, uint64_t
   bench::Block what;
   what.set_bytes(slice.size);
   what.set_all_words(slice.stamps == Stamps::kAllWords);
+  what.set_ends(slice.stamps == Stamps::kEnds);
   // One at least, however short the slice.
   uint64_t began = NowNs();
   do {

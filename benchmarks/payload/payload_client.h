@@ -17,6 +17,7 @@
 #include "verbena/benchmarks/floor/payload_table.h"
 #include "verbena/benchmarks/harness/latency_histogram.h"
 #include "verbena/benchmarks/harness/stamps.h"
+#include "verbena/benchmarks/payload/paced_echo.h"
 #include "verbena/benchmarks/payload/remote_blocks.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/runtime.h"
@@ -41,16 +42,20 @@ class PayloadClient {
 
   const Runtime& runtime() const { return *runtime_; }
 
-  // Each operation in flight has one Buffer, lent to it and taken back. What the server used of its
-  // processor is left for the caller to add.
-  absl::StatusOr<PayloadSample> RunSlice(const BlockSlice& slice);
+  // Each operation in flight has one Buffer, lent to it and taken back. The caller adds the
+  // server's processor time. `beside`, if there is one, makes its calls on the same link meanwhile.
+  absl::StatusOr<PayloadSample> RunSlice(const BlockSlice& slice, PacedEcho* beside = nullptr);
+  // `echo` makes its calls for `duration`, and nothing else does.
+  absl::Status RunEcho(Duration duration, PacedEcho& echo);
+  bench::PayloadBench::Stub& stub() { return stub_; }
   absl::Status ServeFloorSlice();
 
  private:
   PayloadClient(std::unique_ptr<Runtime> runtime, const std::string& address);
 
   Task<absl::Status> Allocate(const BlockSlice& slice);
-  Task<void> Workers(const BlockSlice& slice, absl::Status& status, PayloadSample& sample);
+  Task<void> Workers(const BlockSlice& slice, PacedEcho* beside, absl::Status& status,
+                     PayloadSample& sample);
   Task<void> Worker(const BlockSlice& slice, size_t index, uint64_t until_ns, absl::Status& status);
   // One operation with block `index`; `what` lives until the Task has ended.
   VERBENA_CORO_WRAPPER Task<absl::Status> Move(const BlockSlice& slice, size_t index,

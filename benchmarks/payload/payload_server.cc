@@ -16,6 +16,7 @@ namespace verbena::benchmarks {
 namespace {
 
 Stamps Which(const bench::Block& block) {
+  if (block.ends()) return Stamps::kEnds;
   return block.all_words() ? Stamps::kAllWords : Stamps::kPages;
 }
 
@@ -57,6 +58,12 @@ class PayloadService final : public bench::PayloadBench::Service {
       lent_.push_back(std::move(block));
       loans_.push_back(std::move(loan));
     }
+    co_return absl::OkStatus();
+  }
+
+  Task<absl::Status> Echo(ServerContext&, const bench::SmallMessage& request,
+                          bench::SmallMessage& reply) override {
+    reply.set_data(request.data());
     co_return absl::OkStatus();
   }
 

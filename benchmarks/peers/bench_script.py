@@ -1,4 +1,4 @@
-"""What benchmark scripts end with: their rows as JSON lines, and how they fail."""
+"""The end of each benchmark script: its rows as JSON lines, and how it fails."""
 
 import json
 import subprocess

@@ -126,7 +126,7 @@ absl::Status Serve(CopyFloor& floor, int core, int floor_requests, const Ready& 
   return absl::OkStatus();
 }
 
-// What one call in flight at the client is made of.
+// The parts of one call in flight at the client.
 struct ReadCall {
   using Request = ReadRequest;
   using Reply = Block;

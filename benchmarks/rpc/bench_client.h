@@ -50,7 +50,8 @@ class BenchClient {
   BenchClient(std::unique_ptr<Runtime> runtime, const std::string& address);
 
   Task<void> Workers(const CallSlice& slice, absl::Status& status, CallSample& sample);
-  Task<void> Worker(const CallSlice& slice, TimePoint until, absl::Status& status);
+  Task<void> Worker(const CallSlice& slice, uint8_t first_round, TimePoint until,
+                    absl::Status& status);
 
   const std::unique_ptr<Runtime> runtime_;
   Channel channel_;

@@ -23,7 +23,7 @@ class BenchService final : public bench::Bench::Service {
     co_return absl::OkStatus();
   }
 
-  // What is asked for is done by the thread that runs the executor, after the answer has left.
+  // The thread that runs the executor does what is asked for, after the answer has left.
   Task<absl::Status> Control(ServerContext&, const bench::ControlRequest& request,
                              bench::ServerCounters& reply) override {
     const LinkStats traffic = (*runtime_.shard(0).EndpointOn(0))->stats().traffic;

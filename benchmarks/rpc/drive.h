@@ -15,7 +15,8 @@ namespace verbena::benchmarks {
 // Runs executor 0, as its mode says, until `task` has ended.
 void Drive(Runtime& runtime, Task<void> task);
 
-// What calls run over: "shm" for the soft device's shared memory, else the RDMA device's name.
+// The wire that calls run over: "shm" for the soft device's shared memory, otherwise the RDMA
+// device's name.
 std::string WireName(const Runtime& runtime);
 
 uint64_t NowNs();

@@ -44,7 +44,7 @@ struct Point {
   int outstanding;
 };
 
-// What both sides counted between two readings, per call.
+// Adds what both sides counted between two readings, per call.
 void AddCounters(const bench::ServerCounters& before, const bench::ServerCounters& after,
                  Row& row) {
   const double calls = static_cast<double>(after.calls() - before.calls());

@@ -48,7 +48,7 @@ def arguments():
 
 
 def between_two_processes(command, cores, address="127.0.0.1"):
-    """What `command` says as a client on one core, with itself as the server on the other."""
+    """The output of `command` as a client on one core, with itself as the server on the other."""
     server = subprocess.Popen(["taskset", "-c", str(cores[1]), *command],
                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

@@ -56,7 +56,7 @@ std::string DefaultServer() {
   return self.substr(0, self.rfind('/') + 1) + "block_store_server";
 }
 
-// Of the packages that the build needs; in the order of liking.
+// The first readable directory among those that the build's packages bring.
 std::string DefaultPath() {
   for (const char* path : {"/usr/lib/python3.11", "/usr/lib/python3", "/usr/include/boost"}) {
     if (access(path, R_OK | X_OK) == 0) return path;

@@ -60,7 +60,7 @@ absl::Status Serve() {
   VERBENA_ASSIGN_OR_RETURN(
       std::unique_ptr<verbena::Runtime> runtime,
       verbena::Runtime::Start({.executors = absl::GetFlag(FLAGS_executors), .mode = mode}));
-  std::vector<verbena::Scheduler*> executors;
+  std::vector<verbena::Executor*> executors;
   executors.reserve(runtime->executors());
   for (int i = 0; i < runtime->executors(); ++i) executors.push_back(&runtime->executor(i));
   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<VolumeStore> store,

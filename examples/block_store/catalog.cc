@@ -3,17 +3,17 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
 
 #include "fmt/format.h"
 #include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/log/check.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace block_store {
 namespace {
@@ -37,7 +37,7 @@ bool IsGood(std::string_view name) {
   return true;
 }
 
-// Of what a peer sent, which may be anything.
+// Makes a peer's text printable: it may hold anything.
 std::string Printable(std::string_view name) {
   std::string text;
   for (const char c : name.substr(0, kMaxNameBytes)) {
@@ -75,6 +75,7 @@ absl::StatusOr<std::unique_ptr<Catalog>> Catalog::Open(const std::string& direct
     return absl::FailedPreconditionError(directory + " is in use by another block_store_server");
   }
   VERBENA_RETURN_IF_ERROR(catalog->Load());
+  VERBENA_RETURN_IF_ERROR(catalog->Sync());
   return catalog;
 }
 
@@ -89,6 +90,12 @@ absl::Status Catalog::Load() {
   }
   if (error) return absl::ErrnoToStatus(error.value(), "the volumes' directory " + directory_);
   return absl::OkStatus();
+}
+
+absl::Status Catalog::Sync() const {
+  if (VERBENA_MUTANT(kFoundNamesNotSynced) || fsync(fd_) == 0) return absl::OkStatus();
+  if (errno == EIO) return absl::DataLossError("EIO: fsync of " + directory_);
+  return absl::ErrnoToStatus(errno, "fsync of " + directory_);
 }
 
 absl::Status Catalog::LoadFile(const std::string& file_name) {
@@ -148,41 +155,16 @@ absl::StatusOr<Catalog::Claim> Catalog::Take(const std::string& name, uint64_t b
 }
 
 Catalog::Claim::~Claim() {
-  if (catalog_ == nullptr) return;
-  unlink(temporary_path_.c_str());
-  unlink(volume_->path.c_str());
+  // A rename that nobody waited for leaves the name taken: the next Open() sees which file won.
+  if (catalog_ == nullptr || step_ == Step::kRenaming) return;
+  if (step_ == Step::kMade) unlink(temporary_path_.c_str());
+  if (step_ == Step::kRenamed) unlink(volume_->path.c_str());
   const std::lock_guard<std::mutex> lock(catalog_->mutex_);
   catalog_->volumes_.erase(volume_->name);
 }
 
-absl::Status Catalog::Claim::Extend() {
-  if (truncate(temporary_path_.c_str(), static_cast<off_t>(volume_->bytes())) == 0) {
-    return absl::OkStatus();
-  }
-  const int error = errno;
-  const std::string what = fmt::format("a volume of {} blocks", volume_->blocks);
-  if (error == EFBIG) return absl::OutOfRangeError(what + ": the file system's files are smaller");
-  return absl::ErrnoToStatus(error, what);
-}
-
-absl::Status Catalog::Claim::CheckSpace() const {
-  struct statvfs about;
-  if (statvfs(catalog_->directory_.c_str(), &about) != 0) {
-    return absl::ErrnoToStatus(errno, "statvfs of " + catalog_->directory_);
-  }
-  const uint64_t available = uint64_t{about.f_bavail} * about.f_frsize;
-  if (volume_->bytes() <= available) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      fmt::format("volume '{}' of {} bytes does not fit the disk of {}, which has {} left",
-                  volume_->name, volume_->bytes(), catalog_->directory_, available));
-}
-
-absl::Status Catalog::Claim::Rename() {
-  if (rename(temporary_path_.c_str(), volume_->path.c_str()) == 0) return absl::OkStatus();
-  return absl::ErrnoToStatus(errno, fmt::format("rename to {}", volume_->path));
-}
-
 void Catalog::Claim::Commit() {
+  VERBENA_CHECK(step_ == Step::kRenamed) << "volume " << volume_->name << ", step " << step_;
   const std::lock_guard<std::mutex> lock(catalog_->mutex_);
   catalog_->volumes_[volume_->name] = std::move(volume_);
   catalog_ = nullptr;

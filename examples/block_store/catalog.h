@@ -2,11 +2,14 @@
 //
 // A volume NAME of n blocks is the file NAME.volume of n × 4096 bytes, nothing else: it is made
 // under another name (….creating), and renamed once its size is durable. So a crash leaves a whole
-// volume or none; what was left half made is removed when the directory is opened. The directory is
-// locked for as long as the catalog lives: two servers cannot write to one volume unknowingly.
+// volume or none; Open() removes what a crash left half made. Open() also syncs the directory: a
+// process may have died between renaming a volume and syncing its name, and a volume is served
+// only if it outlives a power loss. The directory is locked for as long as the catalog lives: two
+// servers cannot write to one volume unknowingly.
 //
-// Plain calls that block for one system call at most, all about names; what is in volumes is
-// VolumeStore's. Any thread. Volumes stay at their address until the catalog goes.
+// The catalog keeps the names; VolumeStore makes the files, and reads and writes them. Only Open()
+// and the end of an abandoned Claim make system calls. Any thread. Volumes stay at their address
+// until the catalog goes.
 //
 //   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Catalog> catalog, Catalog::Open("/srv/volumes"));
 //   VERBENA_ASSIGN_OR_RETURN(Volume * volume, catalog->Find("db"));
@@ -46,33 +49,40 @@ absl::Status CheckVolumeName(const std::string& name);
 
 class Catalog {
  public:
-  // NOT_FOUND, FAILED_PRECONDITION (no directory, locked by another process, or a volume of an odd
-  // size) or PERMISSION_DENIED, with the path.
+  // Blocks while it reads and syncs the directory. NOT_FOUND, FAILED_PRECONDITION (no directory,
+  // locked by another process, or a volume of an odd size), PERMISSION_DENIED or DATA_LOSS (the
+  // directory cannot be synced), with the path.
   static absl::StatusOr<std::unique_ptr<Catalog>> Open(const std::string& directory);
   Catalog(const Catalog&) = delete;
   Catalog& operator=(const Catalog&) = delete;
   ~Catalog();
 
-  // A name that is taken while its volume is made. Unless it was committed, its end gives the name
-  // back and removes what there is of the file. Must not outlive the catalog.
+  // A name that is taken while its volume is made. The maker notes each step, so that a claim which
+  // ends early removes the file that its maker made, and no other. Then the name is free again,
+  // unless it is unknown which files there are. Must not outlive the catalog.
   class Claim {
    public:
+    enum class Step {
+      kTaken,     // the claim has no file
+      kMade,      // its file is at temporary_path()
+      kRenaming,  // its file has one of both names, or both
+      kRenamed,   // its file is at path()
+    };
+
     Claim(Claim&& other) noexcept
         : catalog_(std::exchange(other.catalog_, nullptr)),
           volume_(std::move(other.volume_)),
-          temporary_path_(std::move(other.temporary_path_)) {}
+          temporary_path_(std::move(other.temporary_path_)),
+          step_(other.step_) {}
     Claim& operator=(Claim&&) = delete;
     ~Claim();
 
-    // Where the file is made.
     const std::string& temporary_path() const { return temporary_path_; }
-    // Gives the file its size, without space of its own.
-    absl::Status Extend();
-    // OK if the disk has space for the whole volume now, else RESOURCE_EXHAUSTED.
-    absl::Status CheckSpace() const;
-    // Gives the file its name, which is durable once the directory has been synced.
-    absl::Status Rename();
-    // From now on the volume is found.
+    const std::string& path() const { return volume_->path; }
+    const Volume& volume() const { return *volume_; }
+    Step step() const { return step_; }
+    void Note(Step step) { step_ = step; }
+    // From now on the volume is found. Precondition: kRenamed, and the directory was synced.
     void Commit();
 
    private:
@@ -85,6 +95,7 @@ class Catalog {
     Catalog* catalog_;
     std::unique_ptr<Volume> volume_;
     std::string temporary_path_;
+    Step step_ = Step::kTaken;
   };
 
   // INVALID_ARGUMENT, ALREADY_EXISTS (also while another claim of the name lives), or
@@ -100,6 +111,7 @@ class Catalog {
  private:
   Catalog(std::string directory, int fd) : directory_(std::move(directory)), fd_(fd) {}
   absl::Status Load();
+  absl::Status Sync() const;
   absl::Status LoadFile(const std::string& file_name);
 
   const std::string directory_;

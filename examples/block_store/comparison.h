@@ -1,4 +1,4 @@
-// What the demo compares a block store with: the same files through the same disk by other means.
+// The demo's comparisons with a block store: the same files through the same disk by other means.
 //
 // Blocking calls on the main thread; those that take long end with CANCELLED when a signal comes.
 

@@ -1,5 +1,5 @@
-// What is done with the files of a Tree: StoreWork writes them to a volume, ReadWork reads them
-// back. Each is one examples::Phase's work, on a runtime of one executor, which many workers share.
+// Work on the files of a Tree: StoreWork writes them to a volume, ReadWork reads them back. Each is
+// one examples::Phase's work, on a runtime of one executor, which many workers share.
 //
 // Both take the SHA-256 of every file on the way: StoreWork notes it in the tree, ReadWork compares
 // it. A small file's is taken of the piece that it came in; the pieces of a large one wait for
@@ -110,7 +110,7 @@ class StoreWork final : public CopyWork {
   Tree& tree_;
 };
 
-// What becomes of the files that are read back.
+// The use of the files that are read back.
 enum class ReadInto {
   kNothing,     // they are read, and that is all
   kComparison,  // each file's SHA-256 is compared with the tree's

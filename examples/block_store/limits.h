@@ -8,7 +8,7 @@
 
 namespace block_store {
 
-// What volumes are made of; offsets and lengths are multiples of it.
+// The size of a volume's blocks; offsets and lengths are multiples of it.
 inline constexpr uint64_t kBlockBytes = 4096;
 
 // One Write or Read moves at most this.

@@ -114,7 +114,7 @@ absl::Status SetModes(const std::string& directory, const Tree& tree) {
     const std::string path = Below(directory, file.path);
     if (chmod(path.c_str(), file.mode) != 0) return absl::ErrnoToStatus(errno, path);
   }
-  // Those within first: a directory may be one that nobody may change.
+  // Inner directories first: an outer one may be one that nobody may change.
   for (auto made = tree.directories.rbegin(); made != tree.directories.rend(); ++made) {
     const std::string path = Below(directory, made->path);
     if (chmod(path.c_str(), made->mode) != 0) return absl::ErrnoToStatus(errno, path);

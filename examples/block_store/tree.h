@@ -45,7 +45,7 @@ struct Piece {
   uint64_t bytes = 0;        // whole blocks
 };
 
-// What a Piece holds of one file.
+// One file's part of a Piece.
 struct FilePart {
   size_t file = 0;
   uint64_t file_offset = 0;
@@ -53,7 +53,7 @@ struct FilePart {
   size_t bytes = 0;  // of the file; zeros follow up to a block's end
 };
 
-// Where the index is, and what it must be.
+// The index's place, size and digest.
 struct TreeHeader {
   uint64_t index_offset = 0;
   uint64_t index_bytes = 0;
@@ -67,11 +67,12 @@ class Tree {
 
   // Gives each file its place.
   void Layout();
-  // Where the index begins, behind the last file. After Layout().
+  // The offset of the index, behind the last file. After Layout().
   uint64_t index_offset() const;
-  // Of the files.
+  // The bytes of the files.
   uint64_t bytes() const;
-  // Of at most `max_bytes`, a multiple of the block, in ascending order. Empty files are in none.
+  // Pieces of at most `max_bytes`, a multiple of the block, in ascending order. Empty files are in
+  // none.
   std::vector<Piece> Pieces(uint64_t max_bytes) const;
   std::vector<FilePart> PartsOf(const Piece& piece) const;
 };
@@ -86,7 +87,7 @@ absl::StatusOr<Tree> DecodeIndex(const std::string& index, const TreeHeader& hea
 
 // One block.
 std::string EncodeHeader(const TreeHeader& header);
-// What stands there until the tree is complete, and whether it does.
+// The block that stands for the header until the tree is complete, and a test for it.
 std::string EncodeUnfinishedHeader();
 bool IsUnfinished(const std::string& block);
 // NOT_FOUND when the block is no header; INVALID_ARGUMENT when what it says does not fit a volume

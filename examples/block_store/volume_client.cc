@@ -6,12 +6,13 @@
 
 #include "examples/block_store/limits.h"
 #include "examples/block_store/tree.h"
+#include "examples/common/explained.h"
 #include "fmt/format.h"
-#include "verbena/rpc/outcome.h"
 #include "verbena/transport/coro/status_macros.h"
 
 namespace block_store {
 
+using examples::Explained;
 using verbena::Buffer;
 using verbena::Task;
 
@@ -19,16 +20,8 @@ namespace {
 
 // A server that does not answer for this long is as good as gone; a flush may wait for a slow disk.
 constexpr std::chrono::seconds kCallTimeout(60);
-// Of what is not data: an index.
+// Bytes per transfer of what is not data: an index.
 constexpr uint64_t kTransferBytes = uint64_t{1} << 20;
-
-absl::Status Explained(const std::string& what, const absl::Status& status) {
-  if (status.ok()) return status;
-  return {
-      status.code(),
-      fmt::format("{}: {}: {} ({})", what, absl::StatusCodeToString(status.code()),
-                  std::string(status.message()), verbena::OutcomeName(verbena::OutcomeOf(status)))};
-}
 
 std::string Place(const char* method, const std::string& volume, uint64_t offset, size_t bytes) {
   return fmt::format("{} of {} bytes at {} of volume '{}'", method, bytes, offset, volume);

@@ -1,10 +1,21 @@
 #include "examples/block_store/volume_store.h"
 
 #include <fcntl.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <functional>
 
 #include "examples/block_store/limits.h"
 #include "fmt/format.h"
 #include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/executor/run_blocking.h"
+#include "verbena/transport/executor/run_on.h"
+#include "verbena/transport/file/file_names.h"
+#include "verbena/transport/log/log.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace block_store {
 
@@ -12,6 +23,7 @@ using verbena::BufferView;
 using verbena::File;
 using verbena::FileStat;
 using verbena::Task;
+using Step = Catalog::Claim::Step;
 
 namespace {
 
@@ -24,49 +36,119 @@ absl::Status FlushHasFailed(const Volume& volume) {
                   volume.name));
 }
 
-// Neither is cancelled: the kernel tells of a failed flush only once, and a Write that goes on
-// behind its handler's back could land on what is written next.
+// Not cancelled: a Write that goes on behind its handler's back could land on what is written next.
 Task<absl::Status> WriteToEnd(const File& file, BufferView data, uint64_t offset) {
   co_return co_await file.Write(data, offset).In(nullptr);
 }
-Task<absl::Status> FlushToEnd(const File& file) { co_return co_await file.Datasync().In(nullptr); }
+
+// One flush under way. Unless it is known to have succeeded, the volume is marked as failed: also
+// if the flush's Task is destroyed, because then nobody hears what the kernel reports.
+class FlushVerdict {
+ public:
+  explicit FlushVerdict(Volume& volume) : volume_(volume) {}
+  FlushVerdict(const FlushVerdict&) = delete;
+  FlushVerdict& operator=(const FlushVerdict&) = delete;
+  ~FlushVerdict() {
+    if (!succeeded_) volume_.flush_failed.store(true, std::memory_order_relaxed);
+  }
+
+  void Succeed() { succeeded_ = true; }
+
+ private:
+  Volume& volume_;
+  bool succeeded_ = false;
+};
+
+// --- Making a volume -----------------------------------------------------------------------------
+
+// Blocks: no ring before Linux 6.9 has an operation for it.
+absl::Status Extend(const Catalog::Claim& claim) {
+  const Volume& volume = claim.volume();
+  if (truncate(claim.temporary_path().c_str(), static_cast<off_t>(volume.bytes())) == 0) {
+    return absl::OkStatus();
+  }
+  const int error = errno;
+  const std::string what = fmt::format("a volume of {} blocks", volume.blocks);
+  if (error == EFBIG) return absl::OutOfRangeError(what + ": the file system's files are smaller");
+  return absl::ErrnoToStatus(error, what);
+}
+
+// Blocks. RESOURCE_EXHAUSTED unless the disk has space for the whole volume now.
+absl::Status CheckSpace(const Volume& volume, const std::string& directory) {
+  struct statvfs about;
+  if (statvfs(directory.c_str(), &about) != 0) {
+    return absl::ErrnoToStatus(errno, "statvfs of " + directory);
+  }
+  const uint64_t available = uint64_t{about.f_bavail} * about.f_frsize;
+  if (volume.bytes() <= available) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      fmt::format("volume '{}' of {} bytes does not fit the disk of {}, which has {} left",
+                  volume.name, volume.bytes(), directory, available));
+}
 
 // Makes the volume's file, whole and durable but for its name.
-Task<absl::Status> MakeFile(Catalog::Claim& claim, uint64_t bytes, bool reserve) {
-  if (reserve) VERBENA_CO_RETURN_IF_ERROR(claim.CheckSpace());
+Task<absl::Status> MakeFile(Catalog::Claim& claim, bool reserve) {
   VERBENA_CO_ASSIGN_OR_RETURN(
       File file, co_await File::Open(claim.temporary_path(),
                                      {.flags = O_RDWR | O_CREAT | O_EXCL, .mode = kVolumeMode}));
-  VERBENA_CO_RETURN_IF_ERROR(claim.Extend());
-  if (reserve) VERBENA_CO_RETURN_IF_ERROR(co_await file.Fallocate(0, bytes));
+  claim.Note(Step::kMade);
+  VERBENA_CO_RETURN_IF_ERROR(co_await verbena::RunBlocking([&] { return Extend(claim); }));
+  if (reserve) VERBENA_CO_RETURN_IF_ERROR(co_await file.Fallocate(0, claim.volume().bytes()));
   VERBENA_CO_RETURN_IF_ERROR(co_await file.Sync());
   co_return co_await file.Close();
 }
 
-Task<absl::Status> SyncDirectory(std::string path) {
-  VERBENA_CO_ASSIGN_OR_RETURN(
-      const File directory,
-      co_await File::Open(std::move(path), {.flags = O_RDONLY | O_DIRECTORY}));
-  co_return co_await directory.Sync();
+// Replaces nothing: a file of that name which the catalog does not know belongs to somebody else.
+Task<absl::Status> GiveName(Catalog::Claim& claim) {
+  claim.Note(Step::kRenaming);
+  const unsigned flags = VERBENA_MUTANT(kVolumeReplacesFile) ? 0 : RENAME_NOREPLACE;
+  absl::Status renamed = co_await verbena::RenameFile(claim.temporary_path(), claim.path(), flags);
+  claim.Note(renamed.ok() ? Step::kRenamed : Step::kMade);
+  if (!absl::IsAlreadyExists(renamed)) co_return renamed;
+  co_return absl::AlreadyExistsError(
+      fmt::format("{} is there already, and no volume of this server: move it away", claim.path()));
+}
+
+Task<absl::Status> MakeVolume(Catalog::Claim& claim, std::string directory, bool reserve) {
+  if (reserve) {
+    VERBENA_CO_RETURN_IF_ERROR(
+        co_await verbena::RunBlocking([&] { return CheckSpace(claim.volume(), directory); }));
+  }
+  VERBENA_CO_RETURN_IF_ERROR(co_await MakeFile(claim, reserve));
+  VERBENA_CO_RETURN_IF_ERROR(co_await GiveName(claim));
+  co_return co_await verbena::SyncDirectory(directory);
+}
+
+// Takes off the disk what MakeVolume() left. A crash now may leave the whole volume, or none.
+Task<absl::Status> RemoveRest(Catalog::Claim& claim) {
+  if (claim.step() == Step::kTaken) co_return absl::OkStatus();
+  absl::Status removed = co_await verbena::RemoveFile(
+      claim.step() == Step::kMade ? claim.temporary_path() : claim.path());
+  if (removed.ok()) claim.Note(Step::kTaken);
+  co_return removed;
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<VolumeStore>> VolumeStore::Open(
-    const std::string& directory, const std::vector<verbena::Scheduler*>& executors) {
+    const std::string& directory, const std::vector<verbena::Executor*>& executors) {
   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Catalog> catalog, Catalog::Open(directory));
   std::unique_ptr<VolumeStore> store(new VolumeStore(std::move(catalog)));
-  for (verbena::Scheduler* executor : executors) store->shards_.emplace_back(*executor);
+  for (verbena::Executor* executor : executors) store->shards_.emplace_back(*executor);
   return store;
 }
 
 Task<absl::Status> VolumeStore::Create(std::string name, uint64_t blocks, bool reserve) {
   VERBENA_CO_ASSIGN_OR_RETURN(Catalog::Claim claim, catalog_->Take(name, blocks));
-  VERBENA_CO_RETURN_IF_ERROR(co_await MakeFile(claim, blocks * kBlockBytes, reserve));
-  VERBENA_CO_RETURN_IF_ERROR(claim.Rename());
-  VERBENA_CO_RETURN_IF_ERROR(co_await SyncDirectory(catalog_->directory()));
-  claim.Commit();
-  co_return absl::OkStatus();
+  // Not cancelled half-way: the kernel could still rename, behind the catalog's back.
+  absl::Status made = co_await MakeVolume(claim, catalog_->directory(), reserve).In(nullptr);
+  if (made.ok()) {
+    claim.Commit();
+    co_return absl::OkStatus();
+  }
+  absl::Status removed = co_await RemoveRest(claim).In(nullptr);
+  if (!removed.ok()) verbena::Log(verbena::LogLevel::kWarning, removed.ToString());
+  co_return made;
 }
 
 absl::Status VolumeStore::CheckPlace(const Volume& volume, uint64_t offset, uint64_t bytes) {
@@ -105,21 +187,44 @@ Task<absl::Status> VolumeStore::Write(const std::string& name, uint64_t offset, 
   if (volume.flush_failed.load(std::memory_order_relaxed)) co_return FlushHasFailed(volume);
   VERBENA_CO_RETURN_IF_ERROR(co_await WriteToEnd(open->file, data, offset));
   if (!flush) co_return absl::OkStatus();
-  co_return co_await Flush(*open);
+  co_return co_await FlushVolume(volume);
 }
+
+// --- Flushing ------------------------------------------------------------------------------------
 
 Task<absl::Status> VolumeStore::Flush(const std::string& name) {
-  VERBENA_CO_ASSIGN_OR_RETURN(OpenVolume * open, co_await Use(name));
-  co_return co_await Flush(*open);
+  VERBENA_CO_ASSIGN_OR_RETURN(const OpenVolume* open, co_await Use(name));
+  co_return co_await FlushVolume(*open->volume);
 }
 
-Task<absl::Status> VolumeStore::Flush(OpenVolume& open) {
-  Volume& volume = *open.volume;
+verbena::Executor& VolumeStore::FlusherOf(const Volume& volume) const {
+  return *shards_[std::hash<std::string>()(volume.name) % shards_.size()].executor;
+}
+
+// Not cancelled: its result says whether the data of others is lost, too.
+Task<absl::Status> VolumeStore::FlushVolume(const Volume& volume) {
+  co_return co_await verbena::RunOn(FlusherOf(volume), FlushHere(volume.name)).In(nullptr);
+}
+
+Task<absl::Status> VolumeStore::FlushHere(std::string name) {
+  VERBENA_CO_ASSIGN_OR_RETURN(OpenVolume * open, co_await Use(name));
+  Volume& volume = *open->volume;
+  // Only a flush that begins from now on covers what the caller wrote.
+  const uint64_t covering = open->flushes_begun + 1;
+  if (!VERBENA_MUTANT(kFlushesOverlap)) {
+    VERBENA_CO_RETURN_IF_ERROR(co_await open->flush_turn.Acquire());
+  }
+  const verbena::SemaphoreHold hold(open->flush_turn);
   if (volume.flush_failed.load(std::memory_order_relaxed)) co_return FlushHasFailed(volume);
-  absl::Status status = co_await FlushToEnd(open.file);
-  if (!status.ok()) volume.flush_failed.store(true, std::memory_order_relaxed);
+  if (open->flushes_begun >= covering) co_return absl::OkStatus();
+  ++open->flushes_begun;
+  FlushVerdict verdict(volume);
+  absl::Status status = co_await open->file.Datasync();
+  if (status.ok()) verdict.Succeed();
   co_return status;
 }
+
+// --- Looking up ----------------------------------------------------------------------------------
 
 Task<absl::StatusOr<VolumeInfo>> VolumeStore::Stat(const std::string& name) {
   VERBENA_CO_ASSIGN_OR_RETURN(const OpenVolume* open, co_await Use(name));
@@ -150,7 +255,7 @@ Task<absl::StatusOr<VolumeStore::OpenVolume*>> VolumeStore::Use(const std::strin
                               co_await File::Open(volume->path, {.flags = O_RDWR, .direct = true}));
   // Another call may have been faster, and its file is in use.
   const auto added = shard->volumes.try_emplace(name, nullptr);
-  if (added.second) added.first->second.reset(new OpenVolume{volume, std::move(file)});
+  if (added.second) added.first->second.reset(new OpenVolume(*volume, std::move(file)));
   co_return added.first->second.get();
 }
 

@@ -1,6 +1,6 @@
 // VolumeStore: volumes of 4 KiB blocks in files, read and written straight into and out of Buffers.
 //
-// What it promises, whenever the process or the machine stops:
+// Its promises, whenever the process or the machine stops:
 // - A volume exists once Create() has returned OK, and then has its whole size; blocks never
 //   written hold zeros.
 // - Data is durable once a Flush(), or a Write() that flushes, has returned OK which began after
@@ -9,12 +9,15 @@
 //   the process dies; when the machine loses power, that is as good as its disk's promise to write
 //   4096 bytes at once.
 // - After a flush that failed the kernel may have dropped data. The volume then refuses writes and
-//   flushes, until the store is opened anew, so that nobody takes for durable what is lost.
-// Of Writes to one block at once, one wins; a Read at that time sees either. Write and Flush are
-// not cancelled, and go on when their caller does not wait any more: who gives up a Write and
-// writes the same blocks again does not know which of the two comes last. So it is with what a
-// process had under way when it was killed: the kernel may end it after the process, for as long as
-// the disk takes.
+//   flushes, until the store is opened anew, so that nobody takes for durable what is lost. The
+//   kernel reports such a loss to one flush of an open file alone. So a volume's flushes run one
+//   after the other, all on one executor and one open file, and those that wait while one runs
+//   share the next one.
+// If Writes write one block at once, one of them wins; a Read at that time sees either. Write and
+// Flush are not cancelled, and go on when their caller does not wait any more. A caller that gives
+// up a Write and writes the same blocks again does not know which of the two comes last. The same
+// holds for the Writes that a process had under way when it was killed: the kernel may end them
+// after the process, for as long as the disk takes.
 //
 // The methods are called on the executors that Open() was told, any of them; each has files of its
 // own (io_uring, O_DIRECT where the file system has it), so calls meet no lock but when a volume is
@@ -40,8 +43,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "examples/block_store/catalog.h"
-#include "verbena/transport/coro/scheduler.h"
+#include "verbena/transport/coro/semaphore.h"
 #include "verbena/transport/coro/task.h"
+#include "verbena/transport/executor/executor.h"
 #include "verbena/transport/file/file.h"
 #include "verbena/transport/memory/buffer.h"
 
@@ -58,7 +62,7 @@ class VolumeStore {
  public:
   // Fails as Catalog::Open does.
   static absl::StatusOr<std::unique_ptr<VolumeStore>> Open(
-      const std::string& directory, const std::vector<verbena::Scheduler*>& executors);
+      const std::string& directory, const std::vector<verbena::Executor*>& executors);
   VolumeStore(const VolumeStore&) = delete;
   VolumeStore& operator=(const VolumeStore&) = delete;
 
@@ -81,26 +85,33 @@ class VolumeStore {
     return catalog_->List(after, count);
   }
 
-  // What Read and Write say of a place in a volume, before they look at data.
+  // Checks a place in a volume, before Read and Write look at data.
   static absl::Status CheckPlace(const Volume& volume, uint64_t offset, uint64_t bytes);
   absl::StatusOr<Volume*> Find(const std::string& name) { return catalog_->Find(name); }
 
  private:
   struct OpenVolume {
+    OpenVolume(Volume& its_volume, verbena::File its_file)
+        : volume(&its_volume), file(std::move(its_file)) {}
     Volume* volume;
     verbena::File file;
+    // Used on the executor that flushes the volume alone.
+    verbena::Semaphore flush_turn{1};
+    uint64_t flushes_begun = 0;
   };
   // One executor's.
   struct Shard {
-    explicit Shard(verbena::Scheduler& its_executor) : executor(&its_executor) {}
-    verbena::Scheduler* executor;
+    explicit Shard(verbena::Executor& its_executor) : executor(&its_executor) {}
+    verbena::Executor* executor;
     absl::flat_hash_map<std::string, std::unique_ptr<OpenVolume>> volumes;
   };
 
   explicit VolumeStore(std::unique_ptr<Catalog> catalog) : catalog_(std::move(catalog)) {}
   Shard* ShardHere();
+  verbena::Executor& FlusherOf(const Volume& volume) const;
   verbena::Task<absl::StatusOr<OpenVolume*>> Use(const std::string& name);
-  verbena::Task<absl::Status> Flush(OpenVolume& open);
+  verbena::Task<absl::Status> FlushVolume(const Volume& volume);
+  verbena::Task<absl::Status> FlushHere(std::string name);
 
   const std::unique_ptr<Catalog> catalog_;
   std::vector<Shard> shards_;

@@ -31,7 +31,7 @@ void PhaseReport::Add(const PhaseReport& other) {
   credit_waits += other.credit_waits;
   errors += other.errors;
   elapsed += other.elapsed;
-  latencies.Add(other.latencies);
+  latencies += other.latencies;
   if (first_error.ok()) first_error = other.first_error;
 }
 
@@ -115,7 +115,7 @@ PhaseReport Phase::Report() const {
   report.elapsed = ended_at_ - began_;
   for (const auto& lane : lanes_) {
     report.errors += lane->errors_;
-    report.latencies.Add(lane->latencies_);
+    report.latencies += lane->latencies_;
     if (report.first_error.ok()) report.first_error = lane->first_error_;
   }
   return report;

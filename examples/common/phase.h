@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "examples/common/latencies.h"
 #include "examples/common/signals.h"
-#include "verbena/benchmarks/harness/latency_histogram.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/clock.h"
@@ -39,7 +39,7 @@ class Lane {
   bool may_go_on() const { return !stop_.load(std::memory_order_relaxed) && !cancel_.requested(); }
   // Counts one call that began at `began` and has ended now.
   void CountCall(verbena::TimePoint began, uint64_t bytes);
-  // Counts an error, and stops the phase. What a cancellation has ended is not one.
+  // Counts an error, and stops the phase. The end of a call by cancellation is not one.
   void Fail(absl::Status error);
 
  private:
@@ -47,14 +47,14 @@ class Lane {
 
   std::atomic<bool>& stop_;
   verbena::CancelScope cancel_;
-  verbena::benchmarks::LatencyHistogram latencies_;
+  Latencies latencies_;
   std::atomic<uint64_t> calls_{0};
   std::atomic<uint64_t> bytes_{0};
   uint64_t errors_ = 0;
   absl::Status first_error_;
 };
 
-// What a phase does.
+// The work of a phase.
 class Work {
  public:
   virtual ~Work() = default;
@@ -76,10 +76,10 @@ struct PhaseReport {
   uint64_t credit_waits = 0;
   uint64_t errors = 0;
   std::chrono::duration<double> elapsed{};
-  verbena::benchmarks::LatencyHistogram latencies;
+  Latencies latencies;
   absl::Status first_error;
 
-  // Of the same phase, once more.
+  // Adds another run of the same phase.
   void Add(const PhaseReport& other);
 };
 

@@ -25,7 +25,7 @@ class Sha256Stream {
   ~Sha256Stream();
 
   void Add(std::string_view bytes);
-  // Of all that was added; nothing may be added after that.
+  // The digest of everything that was added; nothing may be added after that.
   Digest Finish();
 
  private:

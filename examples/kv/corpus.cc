@@ -73,7 +73,7 @@ void AppendMatches(const char* pattern, std::vector<std::string>& paths) {
   glob_t found{};
   if (glob(pattern, 0, nullptr, &found) == 0) {
     for (size_t i = 0; i < found.gl_pathc; ++i) {
-      // What is found is not asked for by name: files that cannot be read are passed over.
+      // The user did not ask for these files by name: files that cannot be read are passed over.
       struct stat about;
       const char* path = found.gl_pathv[i];
       if (stat(path, &about) == 0 && S_ISREG(about.st_mode) && access(path, R_OK) == 0) {

@@ -25,7 +25,7 @@
 
 namespace kv {
 
-// What is stored under one key.
+// The value stored under one key.
 struct Piece {
   static constexpr uint32_t kWholeLine = UINT32_MAX;
 
@@ -51,7 +51,7 @@ class Corpus {
   // Lines that are stored in parts, and into how many.
   size_t long_lines() const { return long_lines_; }
   size_t parts() const { return parts_; }
-  // Of all pieces; equal ones count once each.
+  // The bytes of all pieces, also of those that are equal.
   uint64_t bytes() const { return bytes_; }
   // Keys that differ: equal lines share theirs.
   size_t distinct_keys() const { return distinct_keys_; }

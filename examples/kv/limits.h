@@ -19,8 +19,8 @@ inline constexpr size_t kMaxValueBytes = 3584;
 inline constexpr size_t kMaxPageBytes = 3840;
 inline constexpr size_t kPageEntryBytes = 16;
 
-// What an entry counts against the store's memory besides its key and value: about what the map
-// and the allocator take for it.
+// An entry counts this much against the store's memory besides its key and value: about what the
+// map and the allocator take for it.
 inline constexpr size_t kEntryBytes = 128;
 
 // The tag and the length of a protobuf field below 16 KiB.

@@ -40,7 +40,7 @@ struct StoreEntry {
 
 struct ScanPage {
   std::vector<StoreEntry> entries;
-  // Where the next page begins; empty at the end.
+  // The key where the next page begins; empty at the end.
   std::string next_key;
 };
 

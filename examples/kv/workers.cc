@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "examples/common/explained.h"
 #include "examples/kv/kv.pb.h"
 #include "examples/kv/kv.verbena.pb.h"
 #include "fmt/format.h"
-#include "verbena/rpc/outcome.h"
 #include "verbena/transport/coro/clock.h"
 
 namespace kv {
@@ -24,10 +24,7 @@ namespace {
 constexpr std::chrono::seconds kCallTimeout(10);
 
 absl::Status Explained(const char* method, const std::string& key, const absl::Status& status) {
-  return {status.code(),
-          fmt::format("{} of key '{}': {}: {} ({})", method, key,
-                      absl::StatusCodeToString(status.code()), std::string(status.message()),
-                      verbena::OutcomeName(verbena::OutcomeOf(status)))};
+  return examples::Explained(fmt::format("{} of key '{}'", method, key), status);
 }
 
 }  // namespace

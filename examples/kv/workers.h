@@ -1,5 +1,4 @@
-// What the demo does with a store: put every piece of a corpus, get each back and compare it, scan
-// all.
+// The demo's work on a store: put every piece of a corpus, get each back and compare it, scan all.
 //
 // Each is one Phase's work. Channel and corpus must outlive it. Failures name the key, the method,
 // the status and what is known of the call's outcome.

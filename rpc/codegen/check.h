@@ -1,4 +1,4 @@
-// What protoc-gen-verbena refuses, and what it says.
+// Checks of .proto files: which ones protoc-gen-verbena refuses, and with which message.
 
 #ifndef VERBENA_RPC_CODEGEN_CHECK_H_
 #define VERBENA_RPC_CODEGEN_CHECK_H_

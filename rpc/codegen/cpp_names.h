@@ -1,9 +1,9 @@
-// What things of a .proto are called in C++.
+// C++ names of the things in a .proto file.
 //
-// Messages and namespaces are called what protobuf's own generator calls them: it is asked, so that
-// a newer protobuf which escapes more names is followed. Services and methods are ours to name: one
-// that C++, or the generated classes, need for themselves gets a trailing underscore. Names on the
-// wire never change.
+// Messages and namespaces have the names that protobuf's own generator gives them. The plugin asks
+// that generator, so that it follows a newer protobuf which escapes more names. Services and
+// methods are ours to name: one that C++, or the generated classes, need for themselves gets a
+// trailing underscore. Names on the wire never change.
 //
 // Pure functions; descriptors are borrowed for the call.
 

@@ -3,9 +3,11 @@
 #include <map>
 #include <string>
 
+#include "fmt/format.h"
 #include "google/protobuf/descriptor.pb.h"
 #include "verbena/rpc/codegen/comments.h"
 #include "verbena/rpc/codegen/cpp_names.h"
+#include "verbena/rpc/version.h"
 
 namespace verbena::codegen {
 namespace {
@@ -126,6 +128,21 @@ void WriteService(const ServiceDescriptor& service, Printer& printer) {
   printer.Print("};\n");
 }
 
+// Ahead of all that could fail to compile with another version, so that this error comes first.
+void WriteVersionCheck(const FileDescriptor& file, Printer& printer) {
+  printer.Print(
+      "#include \"verbena/rpc/version.h\"\n"
+      "\n"
+      "#if VERBENA_VERSION != $number$\n"
+      "#error \"$base$.verbena.pb.h is of protoc-gen-verbena $version$, but the headers are of "
+      "another "
+      "Verbena: generate it again with the plugin of theirs\"\n"
+      "#endif\n"
+      "\n",
+      "number", fmt::format("{}", VERBENA_VERSION), "base", BaseName(file), "version",
+      fmt::format("{}.{}.{}", VERBENA_VERSION_MAJOR, VERBENA_VERSION_MINOR, VERBENA_VERSION_PATCH));
+}
+
 }  // namespace
 
 void WriteHeader(const FileDescriptor& file, Printer& printer) {
@@ -140,8 +157,9 @@ void WriteHeader(const FileDescriptor& file, Printer& printer) {
                 "\n"
                 "#ifndef $guard$\n"
                 "#define $guard$\n"
-                "\n"
-                "#include \"$base$.pb.h\"\n");
+                "\n");
+  if (file.service_count() > 0) WriteVersionCheck(file, printer);
+  printer.Print(vars, "#include \"$base$.pb.h\"\n");
   if (file.service_count() > 0) {
     printer.Print(
         "#include \"verbena/rpc/call_options.h\"\n"

@@ -8,6 +8,7 @@
 #include "google/protobuf/compiler/plugin.h"
 #include "google/protobuf/stubs/common.h"
 #include "verbena/rpc/codegen/generator.h"
+#include "verbena/rpc/version.h"
 
 namespace {
 
@@ -30,7 +31,8 @@ int RunByHand(std::string_view argument) {
     return 0;
   }
   if (argument == "--version") {
-    fmt::print("protoc-gen-verbena, with protobuf {}.{}.{}\n", GOOGLE_PROTOBUF_VERSION / 1000000,
+    fmt::print("protoc-gen-verbena {}.{}.{}, with protobuf {}.{}.{}\n", VERBENA_VERSION_MAJOR,
+               VERBENA_VERSION_MINOR, VERBENA_VERSION_PATCH, GOOGLE_PROTOBUF_VERSION / 1000000,
                GOOGLE_PROTOBUF_VERSION / 1000 % 1000, GOOGLE_PROTOBUF_VERSION % 1000);
     return 0;
   }

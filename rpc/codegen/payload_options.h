@@ -1,4 +1,4 @@
-// What a method's option (verbena.method) says of payloads.
+// A method's option (verbena.method), as far as it is about payloads.
 
 #ifndef VERBENA_RPC_CODEGEN_PAYLOAD_OPTIONS_H_
 #define VERBENA_RPC_CODEGEN_PAYLOAD_OPTIONS_H_

@@ -1,4 +1,5 @@
-// Completion events: one for each arming, solicited ones alone when asked, none ever lost.
+// A completion queue raises one event for each arming, for solicited completions alone when asked
+// so, and loses no wake-up.
 
 #include <future>
 

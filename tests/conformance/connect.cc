@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint32_t kFirstPsn = 0x1234;
 
-// What rdma_cm leaves to its user: the state in which receives can be posted.
+// Moves the QP to the state in which receives can be posted: rdma_cm leaves that to its user.
 void PrepareManagedQp(const End& end, const LinkOptions& options, std::source_location where) {
   Transition init = ToInit(options);
   init.mask &= ~IBV_QP_PKEY_INDEX;  // iWARP has none

@@ -14,7 +14,7 @@ inline constexpr uint32_t kTimeScale = 3;
 inline constexpr uint32_t kTimeScale = 1;
 #endif
 
-// What must come has come long before; when this passes, it never will.
+// Whatever must come has come long before; when this passes, it never will.
 inline constexpr uint32_t kPatienceMs = 10000 * kTimeScale;
 
 // A point in time to wait for, and what is left until then.

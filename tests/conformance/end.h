@@ -67,25 +67,25 @@ class End {
   ibv_wc ReceiveCompletion(Where where = Where::current());
   std::vector<ibv_wc> SendCompletions(uint32_t count, Where where = Where::current());
   std::vector<ibv_wc> ReceiveCompletions(uint32_t count, Where where = Where::current());
-  // What is in both CQs now.
+  // The completions in both CQs now.
   std::vector<ibv_wc> PollAll(Where where = Where::current());
 
   void Put(uint64_t offset, const std::string& bytes, Where where = Where::current());
   std::string Bytes(uint64_t offset, uint64_t count, Where where = Where::current());
-  // What a peer wrote whose WRITE has completed there. Waits for it where that says only that the
-  // bytes have left the peer (iWARP).
+  // The bytes of a peer's WRITE that has completed at the peer. Waits for them if that completion
+  // says only that the bytes have left the peer (iWARP).
   std::string Written(uint64_t offset, const std::string& expected, Where where = Where::current());
   // A word that a peer may be writing.
   uint64_t PeekWord(uint64_t offset, Where where = Where::current());
   void PutWord(uint64_t offset, uint64_t value, Where where = Where::current());
   uint64_t Word(uint64_t offset, Where where = Where::current());
 
-  // Of a device that tells no states: what its connection manager knows, RTS or ERR.
+  // For a device that tells no states: what its connection manager knows, RTS or ERR.
   ibv_qp_state State(Where where = Where::current());
   // Waits until the QP is in `state`, which it enters by itself.
   void AwaitState(ibv_qp_state state, Where where = Where::current());
-  // The QP is in ERR, now that something of it has failed. Where only the connection manager tells,
-  // that is waited for.
+  // The QP is in ERR, now that something of it has failed. Waits for that if only the connection
+  // manager tells.
   void ExpectInError(Where where = Where::current());
   void ToError(Where where = Where::current());
 

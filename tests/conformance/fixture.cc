@@ -157,7 +157,7 @@ void AwaitStreamed(Host& host, uint64_t count, std::source_location where) {
 StreamState AwaitStreamFailure(End& end, std::source_location where) {
   Host& host = end.host();
   if (IsKnown(Departure::kSendInErrorKept, end.info())) {
-    // What was posted too late is not waited for long.
+    // Does not wait long for a WR that was posted too late.
     end.AwaitState(IBV_QPS_ERR, where);
     const StreamState state = Must(host.StopStream(50), where);
     if (state.last_status == IBV_WC_SUCCESS) Note(Departure::kSendInErrorKept);

@@ -58,7 +58,7 @@ class Host {
   virtual absl::Status ModifyQp(Qp qp, ibv_qp_attr attributes, int mask) = 0;
   virtual absl::StatusOr<ibv_qp_attr> QueryQp(Qp qp, int mask) = 0;
   virtual absl::Status DestroyQp(Qp qp) = 0;
-  virtual absl::StatusOr<bool> Quiesced(uint32_t qpn) = 0;
+  virtual absl::StatusOr<bool> Quiesced(Qp qp) = 0;
 
   // An iWARP device's QPs are connected by rdma_cm, in INIT. One side expects, the other requests;
   // then both join, the first one first, and both are awaited. The connection goes with its QP.
@@ -74,7 +74,7 @@ class Host {
   virtual absl::StatusOr<PostResult> PostReceives(Qp qp, std::vector<RecvWr> wrs) = 0;
   virtual absl::StatusOr<PostResult> PostSrqReceives(Srq srq, std::vector<RecvWr> wrs) = 0;
 
-  // What is there now, at most `limit`.
+  // The completions that are there now, at most `limit`.
   virtual absl::StatusOr<std::vector<ibv_wc>> Poll(Cq cq, uint32_t limit) = 0;
   // Polls until `count` have come. Fewer are returned when `timeout_ms` passes.
   virtual absl::StatusOr<std::vector<ibv_wc>> Await(Cq cq, uint32_t count, uint32_t timeout_ms) = 0;

@@ -1,5 +1,5 @@
-// Type-2 memory windows: how a binding ends, by LOCAL_INV and SEND_WITH_INV, and that nothing lands
-// in its memory any more.
+// LOCAL_INV and SEND_WITH_INV end exactly the binding of the type-2 memory window that they name.
+// Nothing lands in the window's memory afterwards.
 
 #include "tests/conformance/windows.h"
 
@@ -56,7 +56,7 @@ TEST_P(Invalidation, AnOrdinarySendInvalidatesNothing) {
   ExpectWriteLands(c, region, target, 6);
 }
 
-TEST_P(Invalidation, WhatIsWrittenBeforeTheInvalidatingSendIsThereWhenItArrives) {
+TEST_P(Invalidation, BytesWrittenBeforeTheInvalidatingSendAreThereWhenItArrives) {
   EndOptions options;
   options.memory_bytes = 2 << 20;
   constexpr uint64_t kLarge = 1 << 20;
@@ -113,7 +113,7 @@ TEST_P(Invalidation, ASecondLocalInvalidationFails) {
   EXPECT_EQ(c.far.State(), IBV_QPS_ERR);
 }
 
-TEST_P(Invalidation, WhatThePeerHasInvalidatedCannotBeInvalidatedAgain) {
+TEST_P(Invalidation, AWindowThatThePeerHasInvalidatedCannotBeInvalidatedAgain) {
   if (auto why = ReasonToSpare(Departure::kFreeWindowInvalidated); !why.empty()) {
     GTEST_SKIP() << why;
   }

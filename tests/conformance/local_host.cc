@@ -261,7 +261,11 @@ absl::StatusOr<Qp> LocalHost::CreateQp(QpOptions options) {
   attributes.sq_sig_all = options.all_signalled ? 1 : 0;
   absl::StatusOr<ibv_qp*> qp = device().CreateQp(Find(pds_, options.pd.id), attributes);
   if (!qp.ok()) return qp.status();
-  return Qp{.id = Add(qps_, *qp), .number = (*qp)->qp_num, .cap = attributes.cap};
+  const uint32_t id = Add(qps_, *qp);
+  const QpIdentity identity = device().IdentityOf(*qp);
+  std::lock_guard lock(mutex_);
+  identities_.emplace(id, identity);
+  return Qp{.id = id, .number = (*qp)->qp_num, .cap = attributes.cap};
 }
 
 absl::Status LocalHost::ModifyQp(Qp qp, ibv_qp_attr attributes, int mask) {
@@ -279,7 +283,14 @@ absl::Status LocalHost::DestroyQp(Qp qp) {
   return status;
 }
 
-absl::StatusOr<bool> LocalHost::Quiesced(uint32_t qpn) { return device().Quiesced(qpn); }
+absl::StatusOr<bool> LocalHost::Quiesced(Qp qp) {
+  std::lock_guard lock(mutex_);
+  auto found = identities_.find(qp.id);
+  if (found == identities_.end()) {
+    return absl::NotFoundError(fmt::format("no QP ever had the id {}", qp.id));
+  }
+  return device().Quiesced(found->second);
+}
 
 absl::StatusOr<CmConnector*> LocalHost::Connector() {
   std::lock_guard lock(mutex_);
@@ -360,8 +371,8 @@ absl::StatusOr<std::vector<ibv_wc>> LocalHost::Await(Cq cq, uint32_t count, uint
       continue;
     }
     if (deadline.passed()) break;
-    // What has not come after many polls is waiting for a timer, or for another process that
-    // wants this core.
+    // A completion that has not come after many polls is waiting for a timer, or for another
+    // process that wants this core.
     if (++empty < 1000) {
       std::this_thread::yield();
     } else {

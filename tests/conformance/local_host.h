@@ -61,7 +61,7 @@ class LocalHost final : public Host {
   absl::Status ModifyQp(Qp qp, ibv_qp_attr attributes, int mask) override;
   absl::StatusOr<ibv_qp_attr> QueryQp(Qp qp, int mask) override;
   absl::Status DestroyQp(Qp qp) override;
-  absl::StatusOr<bool> Quiesced(uint32_t qpn) override;
+  absl::StatusOr<bool> Quiesced(Qp qp) override;
   absl::StatusOr<RdmaCmService> CmExpect(Qp qp, CmOptions options) override;
   absl::Status CmRequest(Qp qp, CmOptions options, RdmaCmService service) override;
   absl::Status CmJoin(Qp qp) override;
@@ -112,6 +112,7 @@ class LocalHost final : public Host {
   Table<ibv_cq> cqs_;
   Table<ibv_srq> srqs_;
   Table<ibv_qp> qps_;
+  std::map<uint32_t, QpIdentity> identities_;    // of all QPs that ever were
   std::map<uint32_t, Pages> pages_;              // by the id of their first registration
   std::map<uint32_t, uint32_t> pages_of_;        // registration -> pages
   std::map<uint32_t, uint32_t> unacknowledged_;  // CQ -> events

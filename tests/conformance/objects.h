@@ -72,7 +72,7 @@ struct QpOptions {
   ibv_qp_type type = IBV_QPT_RC;
 };
 
-// What rdma_cm is told of a QP that it connects.
+// Options of a QP that rdma_cm connects.
 struct CmOptions {
   uint32_t peer_qpn = 0;
   uint8_t reads_served = 0;   // READs at once, here
@@ -81,14 +81,14 @@ struct CmOptions {
 
 inline constexpr uint32_t kMaxSges = 32;
 
-// What a BIND_MW asks for.
+// The parameters of a BIND_MW.
 struct WindowBind {
   uint32_t window = 0;  // ids
   uint32_t region = 0;
   uint64_t address = 0;
   uint64_t bytes = 0;
   unsigned access = 0;
-  // Of their host, when the WR is posted.
+  // Objects of their host, set when the WR is posted.
   ibv_mw* mw = nullptr;
   ibv_mr* mr = nullptr;
 };
@@ -113,13 +113,13 @@ struct RecvWr {
   std::array<ibv_sge, kMaxSges> sges{};
 };
 
-// What a post answered. `accepted` WRs precede bad_wr; all of them do when `error` is 0.
+// The result of a post. `accepted` WRs precede bad_wr; all of them do when `error` is 0.
 struct PostResult {
   int error = 0;
   uint32_t accepted = 0;
 };
 
-// What a host is, read once.
+// The properties of a host, read once.
 struct HostInfo {
   DeviceKind kind = DeviceKind::kSoft;
   DeviceCapabilities capabilities;
@@ -155,7 +155,7 @@ struct Stream {
   uint32_t depth = 1;
 };
 
-// Where a stream stands.
+// The state of a stream.
 struct StreamState {
   uint64_t completed = 0;                      // successfully
   ibv_wc_status last_status = IBV_WC_SUCCESS;  // of the first completion that failed

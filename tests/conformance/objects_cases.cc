@@ -1,4 +1,5 @@
-// Objects of the control path: what a device promises of itself, and in which order things go.
+// A device has what its attributes promise and refuses what goes beyond them. No object can be
+// destroyed while another uses it, and numbers and keys of live objects differ.
 
 #include <algorithm>
 #include <map>
@@ -54,7 +55,7 @@ TEST_P(Objects, AQpGetsAtLeastWhatItAskedFor) {
   EXPECT_GE(c.near.qp.cap.max_recv_sge, 3u);
 }
 
-TEST_P(Objects, WhatTheDeviceCannotGrantIsRefused) {
+TEST_P(Objects, RequestsBeyondTheDevicesLimitsAreRefused) {
   Connection c = Connect();
   const ibv_device_attr& attributes = near_info().attributes;
   const auto create = [&](auto spoil) {

@@ -1,4 +1,5 @@
-// Each opcode does what it should, and reports it rightly on both sides.
+// Each opcode moves its bytes and no others, consumes a receive only if it should, and completes
+// rightly on both sides. Requests that the device cannot execute are refused.
 
 #include <arpa/inet.h>
 

@@ -1,4 +1,5 @@
-// What a reliable connection promises about order, within one QP.
+// A reliable connection keeps its order within one QP: messages, WRITEs, READs and atomics do not
+// overtake a SEND, and completions come in the order posted. One blocked QP delays no other.
 
 #include <arpa/inet.h>
 
@@ -136,7 +137,7 @@ TEST_P(Ordering, AReadSeesTheWritePostedBeforeIt) {
   }
 }
 
-TEST_P(Ordering, WhatHasCompletedHasLeftItsMemoryWhichMayBeUsedAgain) {
+TEST_P(Ordering, ACompletedWrHasLeftItsMemoryWhichMayBeUsedAgain) {
   constexpr uint64_t kHalf = 32768;
   for (const uint64_t bytes : {uint64_t{1000}, uint64_t{30000}}) {
     SCOPED_TRACE(bytes);
@@ -161,7 +162,7 @@ TEST_P(Ordering, WhatHasCompletedHasLeftItsMemoryWhichMayBeUsedAgain) {
   }
 }
 
-TEST_P(Ordering, WhatIsPostedBehindAFenceSeesWhatTheReadBeforeItFetched) {
+TEST_P(Ordering, AWrBehindAFenceSeesWhatTheReadBeforeItFetched) {
   constexpr uint64_t kBytes = 10000;
   Connection c = Connect();
   for (uint32_t round = 0; round < 40; ++round) {

@@ -1,4 +1,5 @@
-// A peer whose process is killed or stopped in the middle of whatever it does.
+// A peer whose process is killed or stopped, in the middle of whatever it does, ends or delays its
+// own connections only. What arrived is whole, and nothing lands once we are quiesced.
 
 #include <algorithm>
 #include <functional>
@@ -237,10 +238,10 @@ TEST_P(PeerProcess, StoppedInTheMiddleOfAWriteItWritesNothingOnceWeAreQuiesced) 
     AwaitStreamed(far(), 2 + round);
     Must(far_process()->Stop());
     // None of this waits for the frozen process.
-    const uint32_t qpn = c.near.qp.number;
+    const Qp qp = c.near.qp;
     c.near.ToError();
     Must(near().DestroyQp(c.near.qp));
-    const bool quiesced = Must(near().Quiesced(qpn));
+    const bool quiesced = Must(near().Quiesced(qp));
     if (!quiesced) {
       ++frozen_inside;
     } else {
@@ -248,7 +249,7 @@ TEST_P(PeerProcess, StoppedInTheMiddleOfAWriteItWritesNothingOnceWeAreQuiesced) 
     }
     far_process()->Continue();
     const Deadline deadline(kPatienceMs);
-    while (!Must(near().Quiesced(qpn))) {
+    while (!Must(near().Quiesced(qp))) {
       ASSERT_FALSE(deadline.passed()) << "the peer runs again, and we are never quiesced";
     }
     if (!quiesced) c.near.Put(0, std::string(kLarge, '\0'));
@@ -269,11 +270,11 @@ TEST_P(PeerProcess, KilledWhileStoppedInTheMiddleOfAWriteItsMemoryComesBack) {
                             .depth = 4}));
     AwaitStreamed(far(), 2 + round);
     Must(far_process()->Stop());
-    const uint32_t qpn = c.near.qp.number;
+    const Qp qp = c.near.qp;
     Must(near().DestroyQp(c.near.qp));
     far_process()->Kill();
     const Deadline deadline(kPatienceMs);
-    while (!Must(near().Quiesced(qpn))) {
+    while (!Must(near().Quiesced(qp))) {
       ASSERT_FALSE(deadline.passed()) << "the peer is dead, and we are never quiesced";
     }
     c.near.Put(0, std::string(kLarge, '\0'));

@@ -264,7 +264,7 @@ class RemoteProtection : public ConformanceTest {
     EXPECT_EQ(fresh.near.Bytes(1024, 8), Pattern(2, 8)) << "something was fetched";
   }
 
-  // Of a device that departs so: a READ of what may not be read fails, or is noted.
+  // For a device that departs so: a READ of unreadable memory fails, or is noted.
   void ExpectUnreadableIsRead(const Connection& c) {
     Connection fresh = ConnectAgain(c);
     const Memory target =
@@ -416,7 +416,7 @@ TEST_P(RemoteProtection, ARefusalHarmsNoOtherQp) {
   ExpectWorks(c);
 }
 
-TEST_P(RemoteProtection, WhatIsPostedBehindARefusedWriteIsFlushedAndHasNoEffect) {
+TEST_P(RemoteProtection, WrsBehindARefusedWriteAreFlushedAndHaveNoEffect) {
   Connection c = Connect();
   Memory target = c.far.memory;
   target.rkey ^= 0x5a5a00;

@@ -1,4 +1,6 @@
-// Send and receive queues: signalled and not, full, inline; and the completion queue's own bounds.
+// Send and receive queues signal what was asked for, refuse the first WR beyond their depth and
+// name it, and take inline data as soon as they return. A completion queue keeps its promised
+// depth.
 
 #include <cerrno>
 

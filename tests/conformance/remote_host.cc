@@ -190,7 +190,7 @@ absl::StatusOr<ibv_qp_attr> RemoteHost::QueryQp(Qp qp, int mask) {
 
 absl::Status RemoteHost::DestroyQp(Qp qp) { return Call<&Host::DestroyQp>(qp); }
 
-absl::StatusOr<bool> RemoteHost::Quiesced(uint32_t qpn) { return Call<&Host::Quiesced>(qpn); }
+absl::StatusOr<bool> RemoteHost::Quiesced(Qp qp) { return Call<&Host::Quiesced>(qp); }
 
 absl::StatusOr<RdmaCmService> RemoteHost::CmExpect(Qp qp, CmOptions options) {
   return Call<&Host::CmExpect>(qp, options);

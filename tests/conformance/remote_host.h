@@ -67,7 +67,7 @@ class RemoteHost final : public Host {
   absl::Status ModifyQp(Qp qp, ibv_qp_attr attributes, int mask) override;
   absl::StatusOr<ibv_qp_attr> QueryQp(Qp qp, int mask) override;
   absl::Status DestroyQp(Qp qp) override;
-  absl::StatusOr<bool> Quiesced(uint32_t qpn) override;
+  absl::StatusOr<bool> Quiesced(Qp qp) override;
   absl::StatusOr<RdmaCmService> CmExpect(Qp qp, CmOptions options) override;
   absl::Status CmRequest(Qp qp, CmOptions options, RdmaCmService service) override;
   absl::Status CmJoin(Qp qp) override;

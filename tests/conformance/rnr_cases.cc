@@ -1,4 +1,5 @@
-// A SEND that finds no receive: retried while it may be, failed when it may not.
+// A SEND that finds no receive is retried, in order, while it may be. It fails when it may not,
+// without harm to the receiver.
 
 #include <thread>
 

@@ -1,4 +1,6 @@
-// Shared receive queues: who takes which receive, the limit event, the last WQE.
+// Receives of a shared receive queue are taken once and in the order posted, whichever QP takes
+// them. The limit event comes once for each arming, and a QP in error is followed by its last WQE
+// event.
 
 #include <cerrno>
 #include <set>

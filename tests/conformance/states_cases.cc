@@ -1,4 +1,5 @@
-// The QP's state machine: what each state allows, which transitions exist, what each one needs.
+// A QP's state machine allows the specified transitions only, each with all of its attributes. Each
+// state sends, receives or flushes as specified.
 
 #include <cerrno>
 
@@ -318,7 +319,7 @@ TEST_P(States, AReceivePostedInErrorIsFlushed) {
   Connection c = Connect();
   c.near.ToError();
   c.near.Post(Receive(7, {c.near.memory.Piece(0, 8)}));
-  // Where it is known not to come it is not waited for as long.
+  // Waits less if the flush is known not to come.
   const bool known = IsKnown(Departure::kReceiveInErrorKept, near_info());
   const std::vector<ibv_wc> flushed =
       Must(near().Await(c.near.recv_cq, 1, known ? 200 : kPatienceMs));

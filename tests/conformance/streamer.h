@@ -23,7 +23,7 @@ class Streamer {
   ~Streamer();
 
   StreamState state() const;
-  // What is in flight may complete within `timeout_ms`.
+  // WRs in flight may complete within `timeout_ms`.
   StreamState Stop(uint32_t timeout_ms);
 
  private:

@@ -1,5 +1,5 @@
-// Ends of connections: with work outstanding, with a peer that has gone, and what must survive
-// them.
+// A QP can be destroyed with any work outstanding: its memory is free, its peer's work ends in
+// errors, and no other QP notices.
 
 #include <algorithm>
 
@@ -81,7 +81,7 @@ TEST_P(Teardown, AQpWithLargeTransfersUnderWayIsDestroyed) {
     c.near.Post(Read(i, {c.near.memory.Piece(2 << 20, 1 << 20)}, c.far.memory, 0));
   }
   Must(near().DestroyQp(c.near.qp));
-  // What had completed may still be in the CQ.
+  // Completions from before may still be in the CQ.
   for (const ibv_wc& wc : c.near.PollAll()) EXPECT_NE(wc.qp_num, other.near.qp.number);
   ExpectWorks(other);
 }
@@ -162,11 +162,11 @@ TEST_P(Teardown, AWriteThatBeganBeforeTheTargetLeftServiceEndsBeforeItIsQuiesced
          .depth = 4}));
     AwaitStreamed(far(), round + 1);
     const Deadline deadline(kPatienceMs);
-    const uint32_t qpn = c.near.qp.number;
+    const Qp qp = c.near.qp;
     c.near.ToError();
     // A real device may still be at a packet that came before; not once its QP is gone.
     if (near_info().kind == DeviceKind::kRdma) Must(near().DestroyQp(c.near.qp));
-    while (!Must(near().Quiesced(qpn))) {
+    while (!Must(near().Quiesced(qp))) {
       ASSERT_FALSE(deadline.passed()) << "never quiesced although the writer runs";
     }
     c.near.Put(0, std::string(options.memory_bytes, '\0'));
@@ -199,11 +199,11 @@ TEST_P(Teardown, MemoryIsNotTouchedOnceItsRegistrationIsGone) {
 
 TEST_P(Teardown, QuiescedIsTrueOfQpsThatAreGoneAndFalseOfThoseInService) {
   Connection c = Connect();
-  EXPECT_FALSE(Must(near().Quiesced(c.near.qp.number)));
-  const uint32_t qpn = c.near.qp.number;
+  EXPECT_FALSE(Must(near().Quiesced(c.near.qp)));
+  const Qp qp = c.near.qp;
   Must(near().DestroyQp(c.near.qp));
   const Deadline deadline(kPatienceMs);
-  while (!Must(near().Quiesced(qpn))) ASSERT_FALSE(deadline.passed());
+  while (!Must(near().Quiesced(qp))) ASSERT_FALSE(deadline.passed());
 }
 
 VERBENA_CONFORMANCE_SUITE(Teardown);

@@ -15,7 +15,7 @@ inline constexpr int kRemote =
     IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 inline constexpr int kUnderWindows = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND;
 inline constexpr uint64_t kRegionBytes = 65536;
-// Of the window that most cases open: a part of its region.
+// The window that most cases open: a part of its region.
 inline constexpr uint64_t kOffset = 4096;
 inline constexpr uint64_t kBytes = 8192;
 

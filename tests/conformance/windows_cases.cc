@@ -1,4 +1,5 @@
-// Type-2 memory windows: what a binding opens, to whom, and what may be bound.
+// A type-2 memory window opens its own range, with its own access, to its own QP, and nothing else.
+// A binding that is not allowed fails.
 
 #include <functional>
 #include <optional>

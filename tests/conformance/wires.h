@@ -29,7 +29,7 @@ struct Wire {
 
 inline void PrintTo(const Wire& wire, std::ostream* out) { *out << wire.name; }
 
-// What the command line chose.
+// The choices on the command line.
 struct Selection {
   std::string device = "soft";     // or the name of an RDMA device
   std::string far_device;          // of the far host, where it does not share; empty: the same

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What ./dev counts, installs and refuses."""
+"""Tests of what ./dev counts, installs and refuses."""
 
 import contextlib
 import io
@@ -18,11 +18,38 @@ import case_report
 import guest_phase
 import includes
 import lint
+import test_log
 import tree
 
 
 def summary(label, status):
     return {"id": {"testSummary": {"label": label}}, "testSummary": {"overallStatus": status}}
+
+
+class LogExcerptTest(unittest.TestCase):
+    def test_cases_that_failed_are_shown_and_others_are_not(self):
+        shown = test_log.excerpt(
+            "[ RUN      ] S.Good\nfine\n[       OK ] S.Good (1 ms)\n"
+            "[ RUN      ] S.Bad\na.cc:3: Failure\n[  FAILED  ] S.Bad (1 ms)\n"
+            "[ RUN      ] S.Skip\n[  SKIPPED ] S.Skip (0 ms)\n")
+        self.assertEqual("[ RUN      ] S.Bad\na.cc:3: Failure\n[  FAILED  ] S.Bad (1 ms)", shown)
+
+    def test_a_case_that_did_not_end_is_shown_with_its_last_lines(self):
+        steps = "".join(f"step {i}\n" for i in range(200))
+        shown = test_log.excerpt("[ RUN      ] S.Crash\n" + steps).splitlines()
+        self.assertEqual(["[ RUN      ] S.Crash", "step 199"], [shown[0], shown[-1]])
+        self.assertLess(len(shown), 100)
+
+    def test_without_a_failed_case_the_end_of_the_log_is_shown(self):
+        log = "[ RUN      ] S.A\n[       OK ] S.A (1 ms)\nLeakSanitizer: detected memory leaks\n"
+        self.assertIn("LeakSanitizer", test_log.excerpt(log))
+
+    def test_a_long_case_is_shown_from_both_ends(self):
+        lines = [f"line {i}" for i in range(500)]
+        shown = test_log.excerpt("\n".join(["[ RUN      ] S.Bad", *lines, "[  FAILED  ] S.Bad"]))
+        self.assertIn("line 0", shown)
+        self.assertIn("line 499", shown)
+        self.assertNotIn("line 250\n", shown)
 
 
 class CountTest(unittest.TestCase):
@@ -188,7 +215,7 @@ class InstallDepsTest(unittest.TestCase):
         self.run_script("--peers")
         self.assertIn("libgrpc++-dev", self.called()[-1])
 
-    def test_what_a_guest_needs_is_installed_only_when_asked_for(self):
+    def test_a_guests_packages_are_installed_only_when_asked_for(self):
         self.installed(self.packages)
         self.apt()
         self.run_script()
@@ -220,7 +247,7 @@ class InstallDepsTest(unittest.TestCase):
 
 
 COMMANDS = ("demo", "test", "bench", "vm", "doctor", "fmt", "lint", "mutants", "golden",
-            "install-deps")
+            "new-service", "compdb", "install-deps")
 
 
 class CommandTest(unittest.TestCase):
@@ -246,7 +273,31 @@ class LintTest(unittest.TestCase):
         self.assertEqual([], list(lint.long_functions("a.cc", ["void F() {", *body[2:], "}"])))
         self.assertEqual(1, len(list(lint.long_functions("a.cc", ["void F() {", *body, "}"]))))
 
-    def test_what_layering_check_alone_needs_is_kept_from_clang_tidy(self):
+    def large_classes(self, *members):
+        return list(lint.large_classes("a.h", ["class A final : private B {", " public:", *members,
+                                               "};"]))
+
+    def test_a_class_is_large_by_its_data_members(self):
+        members = [f"  int a{i}_;" for i in range(lint.CLASS_MEMBERS)]
+        self.assertEqual([], self.large_classes(*members))
+        for last in ("  int b_;", "  const int b_ = 1;  // of x", "  std::vector<int> b_{0};",
+                     "  alignas(64) int b_[kCount];", "  std::function<void()> b_;",
+                     "  std::unique_ptr<Long>\n      b_;"):
+            self.assertEqual(["a.h:1: 16 data members: A"],
+                             self.large_classes(*members, *last.split("\n")), last)
+
+    def test_functions_and_constants_are_no_data_members(self):
+        members = [f"  int a{i}_;" for i in range(lint.CLASS_MEMBERS)]
+        for other in ("  int b() const { return b_; }", "  static int b_;", "  // int b_;", "  B b;",
+                      "  explicit A(int b)\n      : b_(b),\n        c_(b) {}",
+                      "  void F() {\n    b_ = 1;\n    c_;\n  }", "  class C;", "  friend class D_;"):
+            self.assertEqual([], self.large_classes(*members, *other.split("\n")), other)
+
+    def test_a_class_inside_a_class_counts_by_itself(self):
+        inner = ["  struct Inner {", *(f"    int a{i}_;" for i in range(9)), "  };"]
+        self.assertEqual([], self.large_classes(*inner, *(f"  int b{i}_;" for i in range(9))))
+
+    def test_flags_for_layering_check_are_kept_from_clang_tidy(self):
         kept = lint.tidy_arguments(["-O2", "-Werror", "-fmodule-name=x", "-fmodules-strict-decluse",
                                     "-Ifoo", "-MD", "-MF", "a.d", "-c", "a.cc", "-o", "a.o"])
         self.assertEqual(["-O2", "-Ifoo"], kept)

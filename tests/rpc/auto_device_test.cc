@@ -1,4 +1,5 @@
-// Which device a connection takes when both sides leave it open ("auto"), or one does.
+// A connection whose sides leave the device open ("auto") takes one that both have, and shared
+// memory on one host. Sides without a common device are told what each has.
 
 #include <cstdlib>
 #include <string>
@@ -12,7 +13,7 @@ namespace {
 
 class AutoDeviceTest : public RpcTest {
  protected:
-  // What the environment says counts for "auto" alone, and is what these tests are not about.
+  // The environment's choice counts for "auto" alone, and these tests are not about it.
   void SetUp() override {
     const char* set = std::getenv("VERBENA_DEVICE");
     if (set != nullptr) before_ = set;

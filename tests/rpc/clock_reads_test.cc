@@ -1,4 +1,5 @@
-// How often the clock is read: what a read costs, a WR costs.
+// A call without a deadline adds no read of the clock, since a read costs as much as a WR. A call
+// with a deadline reads the clock.
 
 #include <atomic>
 
@@ -20,7 +21,7 @@ class CountingClock final : public Clock {
   std::atomic<uint64_t> reads_ = 0;
 };
 
-// What an executor counts towards its next look at the timers, one in 16.
+// The work that an executor counts towards its next look at the timers, one in 16.
 uint64_t Work(const ExecutorStats& stats) {
   return stats.turns + stats.completions + stats.resumed + stats.inbox_items;
 }

@@ -1,3 +1,5 @@
+// Devices are tried in the right order: shared memory first on one host, last between hosts.
+
 #include "verbena/rpc/connect_order.h"
 
 #include <vector>

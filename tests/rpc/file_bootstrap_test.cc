@@ -1,4 +1,5 @@
-// Calls whose links were made through a shared directory: no TCP at all.
+// Calls run over links that were made through a shared directory, without TCP. A server that goes
+// is noticed, and its successor is found.
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -31,6 +32,13 @@ class FileBootstrapTest : public RpcTest {
     server_runtime_.reset();
   }
 
+  // Until it is cancelled, which the end of the client's runtime does.
+  static Task<void> Hold(Channel& channel) {
+    testing::Testing::Stub stub(channel);
+    testing::Empty reply;
+    (void)co_await stub.Wait(testing::WaitRequest(), reply);
+  }
+
   std::string directory_;
   std::unique_ptr<FileBootstrap> bootstrap_;
   std::unique_ptr<FileBootstrap> server_bootstrap_;
@@ -41,6 +49,32 @@ TEST_F(FileBootstrapTest, CallsRunAndTheLinkOutlivesItsHandshake) {
     ASSERT_EQ(Run(EchoOnce(number, "x")), absl::OkStatus());
   }
   EXPECT_EQ(client_runtime_->endpoint_stats(0).links, 1u);
+}
+
+TEST_F(FileBootstrapTest, LinksOfOneClientAddUpToItsBound) {
+  server_.reset();
+  Serve({.address = "store", .handshakes = {.links_per_client = 1}});
+  ASSERT_EQ(Run(EchoOnce(1, "")), absl::OkStatus());
+  Channel second(*client_runtime_, "store", {.server_key = 1});
+  const absl::Status refused = Run(second.Connect());
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_EQ(server_->stats().links_refused, 1u);
+}
+
+TEST_F(FileBootstrapTest, ClientsOfADirectoryMayHaveAllCallsTogether) {
+  server_.reset();
+  Serve({.address = "store", .max_concurrent_calls = 4});
+  auto second_bootstrap = *FileBootstrap::Create(directory_);
+  std::unique_ptr<Runtime> second = StartRuntime({.use_bootstrap = second_bootstrap.get()});
+  Channel of_second(*second, "store");
+  for (int i = 0; i < 2; ++i) {
+    client_runtime_->Spawn(Hold(*channel_));
+    second->Spawn(Hold(of_second));
+  }
+  Eventually([this] { return service_.waiting == 4; }, "all calls of the server run");
+  // Their calls end before their channels do.
+  second.reset();
+  client_runtime_.reset();
 }
 
 TEST_F(FileBootstrapTest, ServerThatGoesIsNoticedAndItsSuccessorFound) {

@@ -1,5 +1,6 @@
 // Landings that a server grants ahead of requests: they follow use, are bounded, and come back.
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,7 +18,7 @@ class LandingGrantsTest : public PayloadFixture {
  protected:
   void TearDown() override { ExpectNothingHeld(); }
 
-  // Of a server that grants landings for payloads of all sizes, on any device.
+  // Limits of a server that grants landings for payloads of all sizes, on any device.
   static LinkLimits ForAllSizes() {
     LinkLimits limits;
     limits.leases.largest_grant_bytes = limits.max_payload_bytes;
@@ -101,6 +102,55 @@ TEST_F(LandingGrantsTest, TheBoundOfALinkHolds) {
   EXPECT_LE(Granted(), 100'000u);
 }
 
+TEST_F(LandingGrantsTest, TheBoundHoldsForAllLinksOfAClient) {
+  LinkLimits limits = ForAllSizes();
+  limits.leases.granted_bytes_per_link = 100'000;
+  StartServer({.limits = limits});
+  StartClient({.executors = 2});
+  for (const int executor : {0, 1}) ASSERT_EQ(Run(Put(60'000), executor), absl::OkStatus());
+  EXPECT_EQ(server_runtime_->endpoint_stats(0).links, 2u);
+  EXPECT_GT(Granted(), 0u);
+  EXPECT_LE(Granted(), 100'000u);
+}
+
+// A client gets no second landing by giving its first one to a handler that does not end.
+TEST_F(LandingGrantsTest, TheBoundHoldsForLandingsThatHandlersHave) {
+  LinkLimits limits = ForAllSizes();
+  limits.leases.granted_bytes_per_link = 100'000;
+  StartServer({.limits = limits});
+  StartClient();
+  ASSERT_EQ(Run(Put(60'000)), absl::OkStatus());
+  ASSERT_EQ(Granted(), 65536u);
+  std::unique_ptr<TaskScope> holding;
+  auto start = [&]() -> Task<absl::Status> {
+    holding = std::make_unique<TaskScope>(client_runtime_->executor(0));
+    holding->Spawn([this]() -> Task<void> {
+      absl::StatusOr<Buffer> buffer = co_await Filled(60'000);
+      EXPECT_TRUE(buffer.ok()) << buffer.status();
+      if (!buffer.ok()) co_return;
+      CallInfo info;
+      testing::PutReply reply;
+      (void)co_await stub_->Hold(testing::HoldRequest(), reply,
+                                 {.info = &info, .request_payload = *std::move(buffer)});
+    });
+    co_return absl::OkStatus();
+  };
+  auto end = [&]() -> Task<absl::Status> {
+    holding->RequestCancel();
+    co_await holding->Join();
+    holding.reset();
+    co_return absl::OkStatus();
+  };
+  ASSERT_EQ(Run(start()), absl::OkStatus());
+  Eventually([this] { return service_.holding == 1; }, "a handler has the landing");
+  EXPECT_EQ(Written(), 1u);
+  EXPECT_EQ(Granted(), 0u);
+  EXPECT_EQ(Run(Put(60'000)), absl::OkStatus());
+  EXPECT_EQ(Granted(), 0u);
+  ASSERT_EQ(Run(end()), absl::OkStatus());
+  Eventually([this] { return Granted() == 65536; }, "the end of the call makes room for another");
+}
+
 TEST_F(LandingGrantsTest, EitherSideMayDoWithout) {
   LinkLimits without;
   without.leases.granted_bytes_per_link = 0;
@@ -114,8 +164,8 @@ TEST_F(LandingGrantsTest, EitherSideMayDoWithout) {
   }
 }
 
-// What lies unused in the hands of clients is asked back for a payload that finds no room.
-TEST_F(LandingGrantsTest, TheyAreTakenBackWhenMemoryIsShort) {
+// The server asks for unused landings back when a payload finds no room.
+TEST_F(LandingGrantsTest, LandingsAreTakenBackWhenMemoryIsShort) {
   LinkLimits limits = ForAllSizes();
   limits.memory.receive_bytes = 1 << 20;
   StartServer({.limits = limits});
@@ -178,7 +228,7 @@ TEST_F(LandingGrantsTest, CallsThatAreGivenUpLeaveNothingBehind) {
              .request_payload = *std::move(buffer)});
         if (status.ok()) EXPECT_TRUE(reply.right());
         // The application's again: what it writes here reaches nobody.
-        if (info.request_payload.has_memory()) {
+        if (info.request_payload.present()) {
           Buffer back = info.request_payload.TakeBuffer();
           std::memset(back.data(), 'x', back.size());
         }

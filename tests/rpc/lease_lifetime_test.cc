@@ -48,14 +48,9 @@ class LeaseLifetimeTest : public PayloadFixture {
   // Fills all memory that the client can have, and sees that it stays as it is until the server
   // has let go.
   Task<absl::Status> WatchMemory(bool& stop) {
-    std::vector<Buffer> all;
-    while (all.size() < 400) {
-      absl::StatusOr<Buffer> buffer =
-          (*client_runtime_->shard(0).EndpointOn(0))->memory().send().TryAllocate(kBytes);
-      if (!buffer.ok()) break;
-      std::memset(buffer->data(), 'W', buffer->size());
-      all.push_back(*std::move(buffer));
-    }
+    const std::vector<Buffer> all = co_await TakeAll(
+        (*client_runtime_->shard(0).EndpointOn(0))->memory().send(), kBytes, /*most=*/400);
+    for (const Buffer& buffer : all) std::memset(buffer.data(), 'W', buffer.size());
     if (all.empty()) co_return absl::ResourceExhaustedError("nothing to watch");
     while (!stop) (void)co_await Sleep(milliseconds(1));
     for (const Buffer& buffer : all) {
@@ -164,6 +159,21 @@ TEST_F(LeaseLifetimeTest, WhenTheServerDiesTheMemoryComesHome) {
   // The handler answers though it is cancelled, or the link is lost.
   EXPECT_EQ(held.response_back, held.status.ok()) << held.status;
   Eventually([this] { return HeldBy(*client_runtime_).bytes == 0; }, "the memory is home");
+}
+
+// Its client has the response, and waits until nobody can write to the payload any more.
+TEST_F(LeaseLifetimeTest, ADrainingLinkStaysUntilThePayloadOfItsLastCallIsSafe) {
+  StartBoth();
+  auto run = [this]() -> Task<Held> { co_return co_await CallHold(milliseconds(0), {}); };
+  std::thread killer([this] {
+    while (service_.holding == 0) std::this_thread::yield();
+    server_->Shutdown(milliseconds(0));
+  });
+  Held held = Run(run());
+  killer.join();
+  EXPECT_EQ(held.status, absl::OkStatus());
+  EXPECT_TRUE(held.response_back);
+  ExpectNothingHeld();
 }
 
 TEST_F(LeaseLifetimeTest, WhenTheClientDiesTheServersMemoryComesHome) {

@@ -1,13 +1,18 @@
-// How calls end that do not end by a reply: deadlines, cancellation, abandonment, shutdown, loss.
+// Each call ends exactly once and gives back all that it took, also when no reply ends it: by a
+// deadline, cancellation, abandonment, shutdown or loss.
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "tests/rpc/testing_service.h"
 #include "verbena/rpc/shard.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/yield.h"
 
 namespace verbena {
 namespace {
@@ -31,6 +36,8 @@ class LifetimeTest : public RpcTest {
     testing::Empty reply;
     co_return co_await stub_->Wait(request, reply, std::move(options));
   }
+
+  int begun_ = 0;  // calls
 
   uint32_t CreditsLent(Runtime& runtime) { return runtime.endpoint_stats(0).credits_lent; }
 };
@@ -58,6 +65,43 @@ TEST_F(LifetimeTest, TheDeadlineIsCarriedToTheServer) {
   absl::StatusOr<testing::DeadlineReply> without = Run(call({}));
   ASSERT_TRUE(without.ok()) << without.status();
   EXPECT_FALSE(without->is_set());
+}
+
+TEST_F(LifetimeTest, TheWireShortensNoDeadline) {
+  StartBoth();
+  auto call = [this](Duration left) -> Task<absl::StatusOr<testing::DeadlineReply>> {
+    co_return co_await stub_->Deadline(testing::Empty(), {.deadline = left});
+  };
+  for (const Duration left :
+       {Duration(std::chrono::hours(2)), Duration(std::chrono::hours(30 * 24)),
+        Duration(std::chrono::hours(100 * 365 * 24))}) {
+    absl::StatusOr<testing::DeadlineReply> reply = Run(call(left));
+    ASSERT_TRUE(reply.ok()) << reply.status();
+    EXPECT_TRUE(reply->is_set());
+    const Duration arrived = std::chrono::microseconds(reply->left_us());
+    EXPECT_GT(arrived, left - std::chrono::minutes(1));
+    EXPECT_LE(arrived, left);
+  }
+}
+
+// A burst leaves a bounded number behind.
+TEST_F(LifetimeTest, IdleCallsArePooledUpToABound) {
+  StartBoth();
+  auto burst = [this]() -> Task<absl::Status> {
+    TaskScope scope(client_runtime_->executor(0));
+    constexpr int kCalls = 1500;
+    for (int i = 0; i < kCalls; ++i) {
+      scope.Spawn([this]() -> Task<void> { (void)co_await CallWait(0); });
+    }
+    while (service_.waiting < kCalls) (void)co_await Sleep(milliseconds(1));
+    scope.RequestCancel();
+    co_await scope.Join();
+    co_return absl::OkStatus();
+  };
+  ASSERT_EQ(Run(burst()), absl::OkStatus());
+  Eventually([&] { return service_.waiting == 0; }, "the handlers end");
+  EXPECT_EQ(Run(EchoOnce(1, "behind their responses")), absl::OkStatus());
+  EXPECT_EQ(server_->stats().idle_calls, 1024u + 1u);
 }
 
 TEST_F(LifetimeTest, ADeadlineThatHasPassedSendsNothing) {
@@ -88,24 +132,43 @@ TEST_F(LifetimeTest, CancellingACallReachesItsHandler) {
   EXPECT_EQ(Run(EchoOnce(1, "the link lives on")), absl::OkStatus());
 }
 
-// The scope destroys the calls wherever they are after `turns` milliseconds: connecting, waiting to
-// be sent, or waiting for the reply.
+// The scope destroys the calls at each stage of their way.
 TEST_F(LifetimeTest, CallsDestroyedAtAnyAwaitHarmNobody) {
-  StartServer();
-  for (int turns = 0; turns < 6; ++turns) {
-    StartClient({.limits = {.initial_credits = 2}});
-    auto abandon = [this, turns]() -> Task<absl::Status> {
+  constexpr int kCalls = 300;
+  StartServer({}, {.limits = {.initial_credits = 2}});
+  const std::pair<const char*, std::function<bool()>> stages[] = {
+      {"before any has begun", [] { return true; }},
+      {"while they wait for the connection", [this] { return begun_ == kCalls; }},
+      {"while some wait for credits",
+       [this] {
+         Endpoint& endpoint = **client_runtime_->shard(0).EndpointOn(0);
+         return endpoint.stats().traffic.credit_waits > 0;
+       }},
+      {"while some wait for the reply", [this] { return service_.waiting > 0; }},
+      {"while all wait for the reply", [this] { return service_.waiting == kCalls; }},
+  };
+  for (const auto& [name, reached] : stages) {
+    SCOPED_TRACE(name);
+    begun_ = 0;
+    StartClient();
+    auto abandon = [&]() -> Task<absl::Status> {
       {
         TaskScope scope(client_runtime_->executor(0));
-        for (int i = 0; i < 200; ++i) {
-          scope.Spawn([this]() -> Task<void> { (void)co_await CallWait(0); });
+        for (int i = 0; i < kCalls; ++i) {
+          scope.Spawn([this]() -> Task<void> {
+            ++begun_;
+            (void)co_await CallWait(0);
+          });
+          // Each takes a SEND of its own: there are not so many credits.
+          scope.Spawn(
+              [this]() -> Task<void> { (void)co_await EchoOnce(0, std::string(3000, 'e')); });
         }
-        if (turns > 0) (void)co_await Sleep(milliseconds(turns - 1));
+        while (!reached()) (void)co_await Yield();
       }
       co_return absl::OkStatus();
     };
     ASSERT_EQ(Run(abandon()), absl::OkStatus());
-    EXPECT_EQ(Run(EchoOnce(turns, "later calls work")), absl::OkStatus());
+    EXPECT_EQ(Run(EchoOnce(1, "later calls work")), absl::OkStatus());
     Eventually([&] { return service_.waiting == 0; }, "every handler hears of it");
   }
 }
@@ -185,8 +248,8 @@ TEST_F(LifetimeTest, ReceivesThatArriveWhileAQueuePairIsDestroyedFindTheirLink) 
           co_await client_runtime_->shard(0).bootstrap().Connect(server_->address());
       if (!stream.ok()) co_return stream.status();
       ClosingSink sink;
-      absl::StatusOr<Link*> link =
-          co_await (*client_runtime_->shard(0).EndpointOn(0))->Connect(*std::move(stream), sink, 0);
+      absl::StatusOr<Link*> link = co_await (*client_runtime_->shard(0).EndpointOn(0))
+                                       ->Connect(*std::move(stream), sink, {});
       if (!link.ok()) co_return link.status();
       (*link)->Close(absl::CancelledError("only to see it close"));
     }
@@ -234,11 +297,13 @@ TEST_F(LifetimeTest, OneLinkMoreThanMaxLinksIsRefusedByName) {
     Channel channel(runtime, server_->address());
     return runtime.BlockOn(channel.Connect());
   };
-  EXPECT_EQ(connect(*second), absl::OkStatus());
+  auto kept = std::make_unique<Channel>(*second, server_->address());
+  EXPECT_EQ(second->BlockOn(kept->Connect()), absl::OkStatus());
   absl::Status refused = connect(*third);
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
   EXPECT_NE(std::string(refused.message()).find("max_links"), std::string::npos) << refused;
   EXPECT_EQ(Run(EchoOnce(2, "the others do not notice")), absl::OkStatus());
+  kept.reset();
   second.reset();
   Eventually([&] { return connect(*third).ok(); }, "the slot of a closed link is used again");
 }
@@ -246,10 +311,12 @@ TEST_F(LifetimeTest, OneLinkMoreThanMaxLinksIsRefusedByName) {
 TEST_F(LifetimeTest, EveryExecutorReachesEveryExecutor) {
   StartServer({}, {.executors = 3});
   client_runtime_ = StartRuntime({.executors = 2});
+  std::vector<std::unique_ptr<Channel>> kept;  // links close with their last channel
   for (int server_executor = 0; server_executor < 3; ++server_executor) {
     channel_ = std::make_unique<Channel>(*client_runtime_, server_->address(),
                                          ChannelOptions{.server_executor = server_executor});
     stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
+    kept.push_back(std::move(channel_));
     for (int executor = 0; executor < 2; ++executor) {
       EXPECT_EQ(Run(EchoOnce(executor, "x"), executor), absl::OkStatus());
     }
@@ -271,7 +338,7 @@ TEST_F(LifetimeTest, ChannelsToOneTargetShareALink) {
 }
 
 TEST_F(LifetimeTest, TooManyCallsAtOnceAreRefusedAtOnce) {
-  StartServer({.max_concurrent_calls = 3});
+  StartServer({.max_concurrent_calls = 3, .max_calls_per_client = 3});
   StartClient();
   auto overload = [this]() -> Task<int> {
     TaskScope scope(client_runtime_->executor(0));

@@ -1,9 +1,10 @@
-// What a peer that breaks the protocol can do to others: end its own link, and nothing else.
+// A peer that breaks the protocol ends its own link, and does nothing else to others.
 
 #include <functional>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/rpc/rogue_peer.h"
@@ -15,32 +16,6 @@
 
 namespace verbena {
 namespace {
-
-RogueFrame Request(const char* method, uint32_t slot, uint32_t generation, std::string body = "") {
-  RogueFrame frame;
-  frame.header.kind = FrameKind::kRequest;
-  frame.header.method_id = MethodId(method);
-  frame.header.call_slot = slot;
-  frame.header.call_generation = generation;
-  frame.body = std::move(body);
-  return frame;
-}
-
-RogueFrame Response(uint32_t slot, uint32_t generation) {
-  RogueFrame frame;
-  frame.header.kind = FrameKind::kResponse;
-  frame.header.call_slot = slot;
-  frame.header.call_generation = generation;
-  return frame;
-}
-
-SendHeader Granting(uint32_t credits) {
-  SendHeader header;
-  header.credits_granted = credits;
-  return header;
-}
-
-const SendHeader kCorrect = Granting(RoguePeer::kCredits);
 
 struct Violation {
   const char* name;
@@ -82,6 +57,8 @@ std::vector<Violation> ViolationsOfAClient() {
       {"BulkWithoutItsPieces", {EncodeSend(kCorrect, {BulkRequest(WithByte(bulk, 20, 1))})}},
       {"BulkOfASizeThatItsPiecesHaveNot",
        {EncodeSend(kCorrect, {BulkRequest(WithByte(bulk, 0, 1))})}},
+      {"PayloadThatTheBulkSaysIsNotThere",
+       {EncodeSend(kCorrect, {BulkRequest(WithByte(bulk, 21, 2))})}},
       {"BulkBeyondAllBounds", {EncodeSend(kCorrect, {BulkRequest(WithByte(bulk, 7, 1))})}},
       {"LandingThatWrapsAround",
        {EncodeSend(kCorrect, {BulkRequest(std::string(bulk).replace(
@@ -128,7 +105,7 @@ INSTANTIATE_TEST_SUITE_P(Client, ViolationTest, ::testing::ValuesIn(ViolationsOf
 
 class MalformedTest : public RpcTest {};
 
-TEST_F(MalformedTest, WhatIsOddButAllowedKeepsTheLink) {
+TEST_F(MalformedTest, OddButAllowedFramesKeepTheLink) {
   StartBoth();
   RoguePeer rogue(*client_runtime_);
   rogue.ConnectTo(server_->address());
@@ -157,6 +134,41 @@ TEST_F(MalformedTest, ACallOfALinkWhoseHandshakeFailsRunsToItsEnd) {
   }
   Eventually([&] { return service_.waiting == 0; }, "it is cancelled");
   EXPECT_EQ(Run(EchoOnce(1, "others do not notice")), absl::OkStatus());
+}
+
+TEST_F(MalformedTest, AnAnswerThatWaitsForReadyLeavesOnceItHasCome) {
+  StartBoth();
+  RoguePeer rogue(*client_runtime_);
+  rogue.ConnectTo(server_->address(), /*confirms=*/false);
+  rogue.Send(EncodeSend(kCorrect, {Request("verbena.testing.Nobody/Knows", 7, 0)}));
+  Eventually([&] { return server_->stats().refused == 1; }, "the request is refused");
+  rogue.Confirm();
+  const std::vector<RogueFrame> answers = rogue.Receive();
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers[0].header.call_slot, 7u);
+}
+
+// The answers wait, but not in the buffers that all links share.
+TEST_F(MalformedTest, AClientThatNeverSaysReadyKeepsNoSendBuffers) {
+  LinkLimits limits;
+  limits.send_buffers = 16;
+  StartServer({}, {.device = "soft", .limits = limits});
+  StartClient();
+  RoguePeer rogue(*client_runtime_);
+  rogue.eager_bytes = 1024;
+  rogue.ConnectTo(server_->address(), /*confirms=*/false);
+  SendHeader granting = kCorrect;
+  granting.credits_granted = RoguePeer::kCredits + 64;
+  uint32_t slot = 0;
+  for (uint32_t send = 0; send < LinkLimits{}.initial_credits; ++send) {
+    std::vector<RogueFrame> requests;
+    for (int i = 0; i < 100; ++i)
+      requests.push_back(Request("verbena.testing.Nobody/Knows", slot++, 0));
+    rogue.Send(EncodeSend(granting, requests));
+  }
+  Eventually([&] { return server_runtime_->endpoint_stats(0).traffic.frames_received == slot; },
+             "all of them have come");
+  EXPECT_EQ(Run(EchoOnce(1, "others are answered")), absl::OkStatus());
 }
 
 // A link is open before its client has said that it is ready, and may be lost before it has: what
@@ -198,8 +210,9 @@ class RogueServerTest : public RpcTest {
  protected:
   // Makes one call to a rogue that answers its request with `answer(request)`; returns how the call
   // ended.
-  absl::Status CallRogue(const std::function<std::string(const FrameHeader&)>& answer) {
-    client_runtime_ = StartRuntime();
+  absl::Status CallRogue(const std::function<std::string(const FrameHeader&)>& answer,
+                         RuntimeOptions client = {}) {
+    client_runtime_ = StartRuntime(std::move(client));
     rogue_runtime_ = StartRuntime();
     std::unique_ptr<MessageListener> listener =
         *rogue_runtime_->shard(0).bootstrap().Listen("127.0.0.1:0");
@@ -289,6 +302,22 @@ TEST_F(RogueServerTest, AGrantThatCannotBeEndsTheLink) {
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
     EXPECT_TRUE(dropped_);
   }
+}
+
+TEST_F(RogueServerTest, AGrantOfASlotWhoseReturnHasNotLeftEndsTheLink) {
+  const RemoteRange good{.address = 4096, .bytes = 4096, .rkey = 1};
+  const RogueFrame revoke{.header = {.kind = FrameKind::kRevoke, .argument = 0}};
+  // Each RETURN ends the grant's key, for which it takes a SEND of its own: more than there are
+  // credits for.
+  std::vector<RogueFrame> frames;
+  for (uint32_t i = 0; i < RoguePeer::kCredits + LentLandings::kMaxSlots + 2; ++i) {
+    frames.push_back(Grant(0, good));
+    frames.push_back(revoke);
+  }
+  absl::Status status = CallRogue([&](const FrameHeader&) { return EncodeSend(kCorrect, frames); },
+                                  {.limits = RoguesLimits()});
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_TRUE(dropped_);
 }
 
 TEST_F(RogueServerTest, ARequestToAClientEndsTheLink) {

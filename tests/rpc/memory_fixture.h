@@ -22,7 +22,7 @@ class MemoryFixture : public PayloadFixture {
     ServeWith(memories_);
     StartClient({.limits = limits});
     stub_ = std::make_unique<testing::Memories::Stub>(*channel_);
-    // Where the device has no atomics their cases are of nothing but its refusal.
+    // If the device has no atomics, their cases test only the refusal.
     auto probe = [this]() -> Task<bool> {
       absl::StatusOr<Endpoint*> endpoint = client_runtime_->shard(0).EndpointOn(0);
       co_return endpoint.ok() && (*endpoint)->device().capabilities().atomics;

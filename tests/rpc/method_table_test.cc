@@ -1,3 +1,6 @@
+// The method table finds each registered method by its id and finds nothing for any other id. A
+// method that is registered twice is refused by name.
+
 #include "verbena/rpc/method_table.h"
 
 #include <deque>

@@ -1,3 +1,7 @@
+// A named device is opened or refused, never replaced by another. Only "auto" reads VERBENA_DEVICE.
+// Without that variable, "auto" gives the software device, and the RDMA device of a host that has
+// one.
+
 #include "verbena/rpc/open_device.h"
 
 #include <cstdlib>
@@ -51,6 +55,17 @@ TEST_F(OpenDeviceTest, TheEnvironmentDecidesWhatAutoIsAndNothingElse) {
   EXPECT_THAT(OpenDevice("auto").status().ToString(),
               AllOf(HasSubstr("NOT_FOUND"), HasSubstr("\"no_such_device\"")));
   EXPECT_TRUE(OpenDevice("soft").ok());
+}
+
+TEST_F(OpenDeviceTest, EachDeviceOfAutoIsFoundAgainByTheNameThatReopensIt) {
+  absl::StatusOr<std::vector<std::unique_ptr<Device>>> devices = OpenDevices("auto");
+  ASSERT_TRUE(devices.ok()) << devices.status();
+  for (const std::unique_ptr<Device>& device : *devices) {
+    absl::StatusOr<std::unique_ptr<Device>> again = OpenDevice(NameToReopen("auto", *device));
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ((*again)->name(), device->name());
+    EXPECT_EQ((*again)->kind(), device->kind());
+  }
 }
 
 TEST_F(OpenDeviceTest, AnEnvironmentThatSaysAutoDoesNotGoRound) {

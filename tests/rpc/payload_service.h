@@ -25,7 +25,7 @@
 
 namespace verbena {
 
-// What stands at `position` of every payload of the tests.
+// The byte at `position` of every payload of the tests.
 inline char PatternAt(uint64_t position) {
   return static_cast<char>((position * 2654435761u) >> 16 ^ position);
 }
@@ -48,6 +48,7 @@ class PayloadService final : public testing::Payloads::Service {
     ++puts;
     Buffer payload = context.TakeRequestPayload();
     reply.set_bytes(payload.size());
+    reply.set_has_payload(context.has_request_payload());
     reply.set_right(IsPattern(payload.view()));
     if (!reply.right()) ++wrong;
     if (keep) kept.push_back(std::move(payload));
@@ -57,6 +58,10 @@ class PayloadService final : public testing::Payloads::Service {
   Task<absl::Status> Get(ServerContext& context, const testing::GetRequest& request,
                          testing::GetReply& reply) override {
     reply.mutable_filler()->assign(request.filler_bytes(), 'f');
+    if (request.how() == testing::EMPTY) {
+      context.SetResponsePayload(Payload::Empty());
+      co_return absl::OkStatus();
+    }
     if (request.bytes() > 0) VERBENA_CO_RETURN_IF_ERROR(co_await Answer(context, request));
     if (request.fail_code() != 0) {
       co_return absl::Status(static_cast<absl::StatusCode>(request.fail_code()), "as asked");
@@ -175,7 +180,7 @@ class PayloadFixture : public RuntimePair {
     co_return buffer;
   }
 
-  // What is lent, and what is in use of the payload memory of a runtime's first device.
+  // Leases, and payload memory in use, of a runtime's first device.
   struct Held {
     size_t leases = 0;
     size_t bytes = 0;
@@ -191,6 +196,21 @@ class PayloadFixture : public RuntimePair {
     }
     held.leases = (*endpoint)->leases();
     co_return held;
+  }
+  // Buffers of `bytes` until the pool has no more, nor gets any; at most `most`. On its executor.
+  static Task<std::vector<Buffer>> TakeAll(BufferPool& pool, size_t bytes, size_t most = SIZE_MAX) {
+    std::vector<Buffer> all;
+    while (all.size() < most) {
+      absl::StatusOr<Buffer> buffer = pool.TryAllocate(bytes);
+      if (buffer.ok()) {
+        all.push_back(*std::move(buffer));
+      } else if (pool.stats().growing_bytes > 0) {
+        (void)co_await Sleep(std::chrono::milliseconds(1));
+      } else {
+        break;
+      }
+    }
+    co_return all;
   }
   // Leases of the client's that have not ended; on its executor.
   Task<size_t> LentNow() {

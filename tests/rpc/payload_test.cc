@@ -1,5 +1,5 @@
-// Payloads end to end, in one process: every byte, in every way that one can be sent, lent and
-// answered with; and what is wrong is said.
+// Payloads arrive whole in every way in which they can be sent, lent and answered with, copied once
+// each way. A payload that a method, buffer or handler cannot take fails its call with the reason.
 
 #include <memory>
 #include <ostream>
@@ -111,6 +111,59 @@ TEST_P(PayloadTest, AServerAnswersInSlicesAndPieceByPiece) {
     for (size_t bytes : {size_t{7}, size_t{30000}, size_t{1 << 20}}) {
       EXPECT_EQ(Run(GetOnce(Wanted(bytes, how), {.max_response_payload = bytes})),
                 absl::OkStatus());
+    }
+  }
+}
+
+// Beside messages of any size.
+TEST_P(PayloadTest, AnEmptyPayloadOfARequestIsNotTheSameAsNone) {
+  auto put = [this](Payload payload, size_t filler) -> Task<testing::PutReply> {
+    const bool present = payload.present();
+    CallInfo info;
+    testing::PutRequest request;
+    request.mutable_filler()->assign(filler, 'm');
+    testing::PutReply reply;
+    EXPECT_EQ(
+        co_await stub_->Put(request, reply, {.info = &info, .request_payload = std::move(payload)}),
+        absl::OkStatus());
+    EXPECT_EQ(reply.bytes(), 0u);
+    EXPECT_EQ(info.request_payload.present(), present) << "it comes back as it was";
+    co_return reply;
+  };
+  auto put_buffer = [&](size_t filler) -> Task<testing::PutReply> {
+    absl::StatusOr<Buffer> buffer = co_await channel_->AllocateBuffer(100);
+    buffer->set_size(0);
+    co_return co_await put(*std::move(buffer), filler);
+  };
+  for (size_t filler : {size_t{0}, size_t{4040}, size_t{100000}}) {
+    EXPECT_TRUE(Run(put(Payload::Empty(), filler)).has_payload()) << filler;
+    EXPECT_TRUE(Run(put_buffer(filler)).has_payload()) << filler;
+    EXPECT_FALSE(Run(put({}, filler)).has_payload()) << filler;
+  }
+}
+
+TEST_P(PayloadTest, AnEmptyPayloadOfAResponseIsNotTheSameAsNone) {
+  auto get = [this](testing::How how, size_t filler, CallOptions options) -> Task<bool> {
+    CallInfo info;
+    info.has_response_payload = how != testing::EMPTY;
+    options.info = &info;
+    testing::GetReply reply;
+    EXPECT_EQ(co_await stub_->Get(Wanted(0, how, filler), reply, std::move(options)),
+              absl::OkStatus());
+    EXPECT_EQ(info.response_payload.size(), 0u);
+    EXPECT_EQ(reply.filler().size(), filler);
+    co_return info.has_response_payload;
+  };
+  auto get_into = [&](testing::How how, size_t filler) -> Task<bool> {
+    absl::StatusOr<Buffer> buffer = co_await channel_->AllocateBuffer(100);
+    co_return co_await get(how, filler, {.response_payload_into = *std::move(buffer)});
+  };
+  for (size_t filler : {size_t{0}, size_t{4030}, size_t{100000}}) {
+    for (const testing::How how : {testing::EMPTY, testing::WHOLE}) {
+      const bool empty = how == testing::EMPTY;
+      EXPECT_EQ(Run(get(how, filler, {})), empty) << filler;
+      EXPECT_EQ(Run(get(how, filler, {.max_response_payload = 100})), empty) << filler;
+      EXPECT_EQ(Run(get_into(how, filler)), empty) << filler;
     }
   }
 }
@@ -241,14 +294,36 @@ TEST(PayloadCopiesTest, APayloadIsCopiedOnceEachWay) {
 
 // --- what is wrong
 
-TEST_P(PayloadTest, AMissingAndAnUnexpectedPayloadAreRefused) {
-  auto missing = [this]() -> Task<absl::Status> {
-    testing::PutReply reply;
-    co_return co_await stub_->Put(testing::PutRequest(), reply);
+// The request is borrowed until the call ends, and the call may wait before it serializes it.
+TEST_P(PayloadTest, ARequestThatChangesWhileItsCallWaitsForMemoryFailsTheCall) {
+  auto call = [this]() -> Task<absl::Status> {
+    const BufferPool& pool = (*client_runtime_->shard(0).EndpointOn(0))->memory().landing();
+    std::vector<Buffer> all;
+    for (int i = 0; i < 2; ++i) {
+      VERBENA_CO_ASSIGN_OR_RETURN(Buffer half,
+                                  co_await const_cast<BufferPool&>(pool).Allocate(64 << 20));
+      all.push_back(std::move(half));
+    }
+    testing::GetRequest request = Wanted(5);
+    absl::Status ended;
+    TaskScope scope(client_runtime_->executor(0));
+    scope.Spawn([&]() -> Task<void> {
+      CallInfo info;
+      testing::GetReply reply;
+      ended = co_await stub_->Get(request, reply, {.info = &info, .max_response_payload = 4096});
+    });
+    while (pool.stats().waiting == 0) (void)co_await Pause();
+    request.set_bytes(uint64_t{1} << 40);
+    all.clear();
+    co_await scope.Join();
+    co_return ended;
   };
-  absl::Status status = Run(missing());
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  absl::Status status = Run(call());
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
   EXPECT_EQ(OutcomeOf(status), Outcome::kNotSent);
+}
+
+TEST_P(PayloadTest, AnUnexpectedPayloadIsRefused) {
   auto unexpected = [this]() -> Task<absl::Status> {
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await Filled(10));
     CallInfo info;
@@ -258,7 +333,7 @@ TEST_P(PayloadTest, AMissingAndAnUnexpectedPayloadAreRefused) {
     EXPECT_EQ(info.request_payload.size(), 10u) << "the buffer comes back";
     co_return refused;
   };
-  status = Run(unexpected());
+  absl::Status status = Run(unexpected());
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
 }
 

@@ -1,9 +1,10 @@
-// Memory that is lent for one-sided access, when its use and its loan do not end as they should: a
-// peer that keeps to nothing, loans that are dropped, operations that are given up, links that die.
+// No operation touches memory that was lent for one-sided access after its loan has ended, and the
+// memory always comes home: after violations, dropped loans, abandoned operations and lost links.
 // On the soft device, which checks what a lease is worth.
 
 #include <algorithm>
 #include <cstring>
+#include <latch>
 #include <optional>
 #include <string>
 #include <thread>
@@ -44,8 +45,8 @@ class RemoteMemoryLifetimeTest : public MemoryFixture {
     co_return co_await channel_->Lend(buffer.view(), kAnyAccess);
   }
 
-  // What the server does with `request` is refused by the device, and costs the link; the memory is
-  // left alone.
+  // Expects that the device refuses the server's operations for `request`, which costs the link;
+  // the memory is left alone.
   Task<absl::Status> ExpectAttackFails(testing::UseRequest request, const Buffer& memory) {
     absl::Status status = co_await Used(std::move(request));
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
@@ -146,6 +147,30 @@ TEST_F(RemoteMemoryLifetimeTest, ALoanMayBeDroppedOnAnyThreadAndAfterItsRuntime)
   client_runtime_.reset();
 }
 
+// For the sanitizers: whichever comes first.
+TEST_F(RemoteMemoryLifetimeTest, LoansMayBeDroppedWhileTheirRuntimeEnds) {
+  StartWith(LeaseLevel::kStrict);
+  std::vector<Loan> loans;
+  for (int i = 0; i < 16; ++i) {
+    absl::StatusOr<Loan> loan = Run(LentPage());
+    ASSERT_TRUE(loan.ok()) << loan.status();
+    loans.push_back(*std::move(loan));
+  }
+  std::latch both(2);
+  std::thread dropper([&] {
+    both.arrive_and_wait();
+    while (!loans.empty()) {
+      loans.pop_back();
+      std::this_thread::yield();
+    }
+  });
+  stub_.reset();
+  channel_.reset();
+  both.arrive_and_wait();
+  client_runtime_.reset();
+  dropper.join();
+}
+
 TEST_F(RemoteMemoryLifetimeTest, ALoanIsEndedAndMemoryUsedOnTheirExecutorAlone) {
   StartWith(LeaseLevel::kStrict);
   absl::StatusOr<Loan> loan = Run(LentPage());
@@ -175,8 +200,8 @@ TEST_F(RemoteMemoryLifetimeTest, ALoanIsEndedAndMemoryUsedOnTheirExecutorAlone) 
 
 // --- operations that are given up, and links that die
 
-// Where the target executes what is read and added, operations are under way when they are given
-// up. The answer to the call that gave them up is the word that the server is done.
+// If the target executes READs and atomic operations, they are under way when they are given up.
+// The answer to the call that gave them up proves that the server is done.
 TEST_F(RemoteMemoryLifetimeTest, AfterAnOperationThatWasGivenUpTheLoanCanBeEnded) {
   std::unique_ptr<SoftDevice> near = *SoftDevice::Create({.name = "near"});
   std::unique_ptr<SoftDevice> far = *SoftDevice::Create({.name = "far", .direct_copies = false});

@@ -1,5 +1,5 @@
-// Memory that another process lends over the shared-memory wire, when that process is frozen or
-// killed while it is used.
+// Operations on memory that another process lends over the shared-memory wire end when that process
+// is frozen or killed.
 
 #include <csignal>
 #include <memory>
@@ -37,7 +37,7 @@ class RemoteMemoryProcessTest : public MemoryFixture {
   std::unique_ptr<ServerProcess<MemoryService>> process_;
 };
 
-// What is done to memory waits for the SENDs before it, which a frozen process does not take. No
+// Operations on memory wait for the SENDs before them, which a frozen process does not take. No
 // call is outstanding by then.
 TEST_F(RemoteMemoryProcessTest, OperationsOnAFrozenProcessEndWithTheLink) {
   Start();

@@ -39,7 +39,7 @@ TEST_P(RemoteMemoryTest, EachByteIsWrittenWhereItIsMeantAndReadFromThere) {
   StartAll();
   auto run = [this]() -> Task<absl::Status> {
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await Zeroed(kBytes));
-    // Of a part: what lies beside it is not lent.
+    // Lends a part: the bytes beside it are not lent.
     const BufferView lent = buffer.Slice(4096, kBytes - 2 * 4096);
     VERBENA_CO_ASSIGN_OR_RETURN(Loan loan, co_await channel_->Lend(lent, Access()));
     const std::pair<uint64_t, uint64_t> parts[] = {
@@ -191,7 +191,7 @@ TEST_P(RemoteMemoryTest, AServerLendsToItsClient) {
 
 // --- what is refused before anything is sent
 
-TEST_P(RemoteMemoryTest, WhatTheHandleDoesNotAllowIsRefused) {
+TEST_P(RemoteMemoryTest, OperationsThatTheHandleDoesNotAllowAreRefused) {
   StartAll();
   auto run = [this]() -> Task<absl::Status> {
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await Zeroed(8192));

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "verbena/rpc/method.h"
 #include "verbena/rpc/open_device.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/shard.h"
@@ -32,6 +33,31 @@ struct RogueFrame {
   FrameHeader header = {};
   std::string body = {};
 };
+
+inline RogueFrame Request(const char* method, uint32_t slot, uint32_t generation,
+                          std::string body = "") {
+  RogueFrame frame;
+  frame.header.kind = FrameKind::kRequest;
+  frame.header.method_id = MethodId(method);
+  frame.header.call_slot = slot;
+  frame.header.call_generation = generation;
+  frame.body = std::move(body);
+  return frame;
+}
+
+inline RogueFrame Response(uint32_t slot, uint32_t generation) {
+  RogueFrame frame;
+  frame.header.kind = FrameKind::kResponse;
+  frame.header.call_slot = slot;
+  frame.header.call_generation = generation;
+  return frame;
+}
+
+inline SendHeader Granting(uint32_t credits) {
+  SendHeader header;
+  header.credits_granted = credits;
+  return header;
+}
 
 // One SEND as a correct peer would encode it.
 inline std::string EncodeSend(SendHeader send, const std::vector<RogueFrame>& frames) {
@@ -65,21 +91,27 @@ class RoguePeer {
   static constexpr uint32_t kCredits = 8;
   static constexpr Duration kPatience = std::chrono::seconds(20);
 
-  // `runtime` lends its executor and bootstrap; `device` is as OpenDevice() takes it.
-  explicit RoguePeer(Runtime& runtime, const std::string& device = "soft")
+  // Whom it claims to be; before it connects.
+  RuntimeId runtime_id = RuntimeId::Random();
+  // The largest SEND that it says it takes.
+  uint32_t eager_bytes = LinkParameters{}.eager_bytes;
+
+  // `runtime` lends its executor and bootstrap; `device` is as OpenDevice() takes it. It grants
+  // credits whether it `receives` or not.
+  explicit RoguePeer(Runtime& runtime, const std::string& device = "soft", bool receives = true)
       : runtime_(runtime), limits_{}, device_(*OpenDevice(device)) {
     pd_ = PdHandle(*device_, *device_->AllocPd());
     cq_ = CqHandle(*device_, *device_->CreateCq(1024, nullptr, nullptr));
-    receives_ = *ReceiveRing::Create(*device_, pd_.get(), 64, limits_.eager_bytes);
+    receives_ = *ReceiveRing::Create(*device_, pd_.get(), 64, /*spare=*/0, limits_.eager_bytes);
     receives_->set_needed(64);
-    EXPECT_EQ(receives_->Post(), absl::OkStatus());
+    if (receives) EXPECT_EQ(receives_->Post(), absl::OkStatus());
     address_ = *ReadPortAddress(*device_, device_->default_port());
     qp_ = *CreateLinkQp(*device_, pd_.get(), cq_.get(), receives_->srq(), limits_, 0, address_);
     posted_ = *Arena::Create(*device_, pd_.get(), kPostedBytes, 0);
   }
   ~RoguePeer() { EXPECT_EQ(Run(DropStream()), absl::OkStatus()); }
 
-  // Whether memory windows check what a peer does with them. Where they do not (docs/devices.md)
+  // Whether memory windows check what a peer does with them. If they do not (docs/devices.md),
   // SEND_WITH_INV is no part of the protocol, and some attacks work.
   bool windows_checked() const { return device_->capabilities().windows_checked; }
 
@@ -87,6 +119,7 @@ class RoguePeer {
   void ConnectTo(const std::string& address, bool confirms = true) {
     EXPECT_EQ(Run(Offer(address, confirms)), absl::OkStatus());
   }
+  void Confirm() { EXPECT_EQ(Run(ConfirmReady(*stream_)), absl::OkStatus()); }
   // As a server that accepts one link; call it while a client is connecting to `listener`.
   void AcceptFrom(MessageListener& listener) { EXPECT_EQ(Run(Answer(listener)), absl::OkStatus()); }
 
@@ -110,8 +143,8 @@ class RoguePeer {
       Send(bytes);
     }
   }
-  // Writes into the peer's memory, and says how that ended. What was posted before has ended by
-  // then.
+  // Writes into the peer's memory, and says how that ended. WRs that were posted before have ended
+  // by then.
   ibv_wc_status Write(uint64_t address, uint32_t rkey, const std::string& bytes) {
     ibv_send_wr request = {};
     request.wr_id = kWrite;
@@ -150,6 +183,7 @@ class RoguePeer {
         frames.push_back({parser.frame(), std::string(parser.body(), parser.frame().body_bytes)});
       }
       receives_->Release(buffer);
+      if (receives_->needs_post()) EXPECT_EQ(receives_->Post(), absl::OkStatus());
     }
     EXPECT_FALSE(frames.empty()) << "nothing came from the peer";
     return frames;
@@ -161,12 +195,12 @@ class RoguePeer {
   }
 
  private:
-  // Of its own WRs; those of receives are WrIds.
+  // wr_ids of its own WRs; those of receives are WrIds.
   static constexpr uint64_t kWrite = ~uint64_t{0};
   static constexpr uint64_t kOther = kWrite - 1;
 
-  // What is posted stays as it is until as much has been posted again: longer than the device reads
-  // it.
+  // Posted bytes stay as they are until as many have been posted again: longer than the device
+  // reads them.
   static constexpr size_t kPostedBytes = 1 << 20;
 
   void Post(ibv_send_wr request, const std::string& bytes) {
@@ -197,7 +231,9 @@ class RoguePeer {
     std::memcpy(mine.gid.data(), address_.gid.raw, mine.gid.size());
     mine.qp_number = qp_->qp_num;
     mine.credit_grant = kCredits;
+    mine.eager_bytes = eager_bytes;
     mine.max_reads = 0;
+    mine.runtime_id = runtime_id;
     return mine;
   }
 
@@ -249,6 +285,9 @@ class RoguePeer {
   std::unique_ptr<MessageStream> stream_;
   std::vector<ibv_wc> unread_;
 };
+
+// From a peer that has granted what its handshake said.
+inline const SendHeader kCorrect = Granting(RoguePeer::kCredits);
 
 }  // namespace verbena
 

@@ -47,7 +47,7 @@ class ServerProcess {
  private:
   [[noreturn]] static void Serve(const std::string& address, int out) {
     Service service;
-    // Of two devices on one host each process takes its own.
+    // If one host has two devices, each process takes its own.
     const char* device = std::getenv("VERBENA_PEER_DEVICE");
     auto runtime = Runtime::Start({.device = device == nullptr ? "auto" : device});
     if (!runtime.ok()) _exit(1);

@@ -16,6 +16,7 @@
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server.h"
+#include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/link/endpoint.h"
@@ -62,9 +63,18 @@ class TestingService final : public testing::Testing::Service {
     co_return slept;
   }
 
+  Task<absl::Status> Linger(ServerContext&, const testing::Empty&, testing::Empty&) override {
+    ++lingering;
+    CancelScope shield;
+    absl::Status ended = co_await UntilLetGo().In(&shield);
+    --lingering;
+    co_return ended;
+  }
+
   Task<absl::Status> Inflate(ServerContext&, const testing::InflateRequest& request,
                              testing::EchoReply& reply) override {
     reply.mutable_data()->assign(request.reply_bytes(), 'x');
+    last_inflated = &reply;
     co_return absl::OkStatus();
   }
 
@@ -87,9 +97,18 @@ class TestingService final : public testing::Testing::Service {
 
   std::atomic<int> waiting{0};
   std::atomic<int> cancelled{0};
+  std::atomic<int> lingering{0};
+  std::atomic<bool> let_go{false};  // lingering ends
+  // Set by Inflate: a handler that leaks its reply could reach it. On the server's executor.
+  testing::EchoReply* last_inflated = nullptr;
   std::atomic<int> last_cancel{0};
 
  private:
+  Task<absl::Status> UntilLetGo() {
+    while (!let_go) (void)co_await Sleep(std::chrono::milliseconds(1));
+    co_return absl::OkStatus();
+  }
+
   std::atomic<uint64_t> echoes_{0};
 };
 

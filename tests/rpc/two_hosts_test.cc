@@ -1,5 +1,6 @@
-// Calls to testing_server on another host, which VERBENA_SERVER_ADDRESS names: in the guest phase,
-// a second guest at the other end of a cable.
+// Calls to testing_server on another host bring back every byte right, also many at once.
+// VERBENA_SERVER_ADDRESS names that host: in the guest phase, a second guest at the other end of a
+// cable.
 
 #include <cstdlib>
 #include <memory>

@@ -1,5 +1,5 @@
-// Calls between two processes over the shared-memory wire, and what happens when one is killed or
-// frozen.
+// Calls between two processes over the shared-memory wire bring back every byte right, and none
+// runs twice. Calls to a server that is killed or frozen end, and its successor is found.
 
 #include <cstdlib>
 #include <memory>

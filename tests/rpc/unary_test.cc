@@ -1,11 +1,16 @@
-// Unary calls end to end, in one process: what comes back, and what a failed call says.
+// A unary call brings back its reply or the Status of its failure, in each form of a call, for
+// messages of all sizes, many at once. All in one process.
 
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "tests/rpc/moved_clock.h"
 #include "tests/rpc/testing_service.h"
+#include "tests/transport/log/captured_log.h"
 #include "verbena/rpc/stub.h"
 #include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/yield.h"
 
 namespace verbena {
 namespace {
@@ -94,13 +99,17 @@ TEST_F(UnaryTest, AFailedStatusArrivesWithCodeMessageAndDetails) {
   }
 }
 
-TEST_F(UnaryTest, AHandlerThatThrowsFailsItsCallAndNotTheServer) {
+TEST_F(UnaryTest, AHandlerThatThrowsFailsItsCallAndTellsTheServersLogAlone) {
+  CapturedLog log;
   auto call = [this]() -> Task<absl::Status> {
     co_return (co_await stub_->Throw(testing::Empty())).status();
   };
   absl::Status status = Run(call());
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
-  EXPECT_NE(std::string(status.message()).find("out of cheese"), std::string::npos) << status;
+  EXPECT_EQ(std::string(status.message()).find("out of cheese"), std::string::npos) << status;
+  bool logged = false;
+  for (const std::string& line : log.Take()) logged |= line.find("out of cheese") != line.npos;
+  EXPECT_TRUE(logged);
   EXPECT_EQ(Run(EchoOnce(1, "still there")), absl::OkStatus());
 }
 
@@ -194,6 +203,62 @@ TEST_F(UnaryTest, ABusyPortIsOneClearError) {
   absl::StatusOr<std::unique_ptr<Server>> server =
       Server::Start(*client_runtime_, {&service_}, {.address = server_->address()});
   EXPECT_EQ(server.status().code(), absl::StatusCode::kFailedPrecondition) << server.status();
+}
+
+TEST_F(UnaryTest, TheTimeOfACallIncludesConnecting) {
+  constexpr Duration kMoved = std::chrono::seconds(5);
+  MovedClock clock;
+  auto runtime = StartRuntime({.clock = &clock});
+  auto call = [&]() -> Task<Duration> {
+    Channel channel(*runtime, server_->address());
+    testing::Testing::Stub stub(channel);
+    CallInfo info;
+    TaskScope scope(runtime->executor(0));
+    scope.Spawn([&]() -> Task<void> {
+      testing::EchoReply reply;
+      EXPECT_EQ(co_await stub.Echo(testing::EchoRequest(), reply, {.info = &info}),
+                absl::OkStatus());
+    });
+    (void)co_await Yield();  // it begins, and connects
+    clock.moved_by = kMoved;
+    co_await scope.Join();
+    co_return info.elapsed;
+  };
+  EXPECT_GE(runtime->BlockOn(call()), kMoved);
+}
+
+TEST_F(UnaryTest, ACallThatDoesNotConnectSaysSoInItsInfo) {
+  server_.reset();
+  auto call = [this]() -> Task<CallInfo> {
+    Channel channel(*client_runtime_, "127.0.0.1:1");
+    testing::Testing::Stub stub(channel);
+    CallInfo info{.elapsed = Duration(-1)};
+    testing::EchoRequest request;
+    request.set_data(std::string(100, 'd'));
+    testing::EchoReply reply;
+    EXPECT_TRUE(absl::IsUnavailable(co_await stub.Echo(request, reply, {.info = &info})));
+    co_return info;
+  };
+  const CallInfo info = Run(call());
+  EXPECT_GE(info.elapsed, Duration::zero());
+  EXPECT_EQ(info.request_bytes, 102u);
+}
+
+TEST_F(UnaryTest, LargeMessagesAreCountedInACallsInfo) {
+  for (const size_t bytes : {size_t{10}, size_t{100'000}}) {
+    auto call = [this, bytes]() -> Task<absl::Status> {
+      CallInfo info;
+      testing::EchoRequest request;
+      request.set_data(std::string(bytes, 'd'));
+      testing::EchoReply reply;
+      absl::Status status = co_await stub_->Echo(request, reply, {.info = &info});
+      EXPECT_EQ(info.request_bytes, request.ByteSizeLong());
+      EXPECT_EQ(info.reply_bytes, reply.ByteSizeLong());
+      EXPECT_GT(info.elapsed, Duration::zero());
+      co_return status;
+    };
+    EXPECT_EQ(Run(call()), absl::OkStatus());
+  }
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What comes back from a guest, by booting some."""
+"""Boots guests, and tests what comes back from them."""
 
 import os
 import pathlib
@@ -14,11 +14,19 @@ import case_report
 import tree
 
 
-def vm(*words):
+def environment():
     # The user's own cache has the kernel; Bazel's HOME for tests has not.
-    environment = dict(os.environ, HOME=pwd.getpwuid(os.getuid()).pw_dir)
-    return subprocess.run([str(tree.top() / "tools/vm/vm.py"), *words], env=environment,
+    return dict(os.environ, HOME=pwd.getpwuid(os.getuid()).pw_dir)
+
+
+def vm(*words):
+    return subprocess.run([str(tree.top() / "tools/vm/vm.py"), *words], env=environment(),
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+
+
+def start_vm(*words):
+    return subprocess.Popen([str(tree.top() / "tools/vm/vm.py"), *words], env=environment(),
+                            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
 class OneGuestTest(unittest.TestCase):
@@ -57,14 +65,43 @@ class OneGuestTest(unittest.TestCase):
             self.assertEqual([], os.listdir(closed))
 
 
-class TwoDevicesTest(unittest.TestCase):
-    def test_packets_cross_and_some_are_lost(self):
-        result = vm("--devices", "2", "--loss", "5", "--timeout", "100",
-                    "ibv_rc_pingpong -d rxe0 -g 1 -n 100 >/dev/null & "
-                    "until grep -q :4853 /proc/net/tcp /proc/net/tcp6; do sleep 0.1; done; "  # 18515
-                    "ibv_rc_pingpong -d rxe1 -g 1 -n 100 10.0.0.1 && tc -s qdisc show dev eth0")
+class DiskTest(unittest.TestCase):
+    def test_a_disk_is_mounted_and_raw_ones_follow(self):
+        result = vm("--device", "none", "--disk", "32", "--raw-disk", "8",
+                    "stat -f -c %T /disk && blockdev --getsize64 /dev/vda /dev/vdb")
         self.assertEqual(0, result.returncode, result.stderr)
-        self.assertIn("100 iters", result.stdout)
+        self.assertEqual(["ext2/ext3", str(32 << 20), str(8 << 20)], result.stdout.split())
+
+    def test_a_power_cut_loses_the_page_cache_and_keeps_what_was_synced(self):
+        with tempfile.TemporaryDirectory() as directory:
+            disk = ("--device", "none", "--disk-image", f"{directory}/disk")
+            before = start_vm(*disk, "echo synced >/disk/a; sync /disk/a /disk; "
+                              "echo lost >/disk/b; cat /disk/b; sleep inf")
+            self.assertEqual("lost\n", before.stdout.readline())
+            # QEMU goes with it, and so does the guest's memory.
+            before.kill()
+            before.wait()
+            before.stdout.close()
+            after = vm(*disk, "cat /disk/a; test -s /disk/b || echo nothing")
+            self.assertEqual(0, after.returncode, after.stderr)
+            self.assertEqual("synced\nnothing\n", after.stdout)
+
+
+class TwoDevicesTest(unittest.TestCase):
+    # With lost packets, about one ping-pong over rxe in forty never ends. This test is about the
+    # guest's network, so it tries again.
+    PINGPONG = ("for attempt in 1 2 3 4; do "
+                "timeout 20 ibv_rc_pingpong -d rxe0 -g 1 -n 50 >/dev/null & server=$!; "
+                "until grep -q :4853 /proc/net/tcp /proc/net/tcp6 || ! kill -0 $server; "  # 18515
+                "do sleep 0.1; done; "
+                "timeout 20 ibv_rc_pingpong -d rxe1 -g 1 -n 50 10.0.0.1 && break; "
+                "kill $server; wait $server; done; ")
+
+    def test_packets_cross_and_some_are_lost(self):
+        result = vm("--devices", "2", "--loss", "5", "--timeout", "180",
+                    self.PINGPONG + "tc -s qdisc show dev eth0")
+        self.assertEqual(0, result.returncode, result.stderr)
+        self.assertIn("50 iters", result.stdout)
         self.assertRegex(result.stdout, r"dropped [1-9]")
 
 

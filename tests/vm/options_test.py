@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What ./dev vm accepts, and what it makes of a kernel package, without booting anything."""
+"""Tests of what ./dev vm accepts, and makes of a kernel package, without booting anything."""
 
 import contextlib
 import io
@@ -56,6 +56,17 @@ class OptionsTest(unittest.TestCase):
     def test_a_writable_directory_must_exist(self):
         self.assertIn("no directory", self.refusal("--writable", "/no/such/directory", "true"))
 
+    def test_a_disk_has_a_size_unless_it_is_told_one(self):
+        self.assertIsNone(vm.arguments(["true"]).disk)
+        self.assertEqual((64, ["true"]), (lambda o: (o.disk, o.command))(
+            vm.arguments(["--disk", "--", "true"])))
+        options = vm.arguments(["--disk", "128", "--raw-disk", "8", "--raw-disk", "9", "true"])
+        self.assertEqual((128, [8, 9]), (options.disk, options.raw_disk))
+
+    def test_disks_on_two_hosts_are_refused(self):
+        for words in (["--disk", "8"], ["--raw-disk", "8"], ["--disk-image", "x"]):
+            self.assertIn("--hosts 2", self.refusal("--hosts", "2", *words, "true"))
+
     def test_only_what_concerns_the_command_is_passed_on(self):
         passed = vm.environment(["MINE"], {"MINE": "1", "VERBENA_DEVICE": "x", "GTEST_FILTER": "y",
                                            "SECRET": "z", "PATH": "p"})
@@ -68,7 +79,8 @@ class KernelTest(unittest.TestCase):
         # modules.dep lists what a module needs with the deepest last.
         order = kernel.load_order_of(
             "kernel/a/rdma_rxe.ko: kernel/b/ib_uverbs.ko kernel/b/ib_core.ko\n"
-            "kernel/b/ib_uverbs.ko: kernel/b/ib_core.ko\nkernel/b/ib_core.ko:\nkernel/c/other.ko:\n")
+            "kernel/b/ib_uverbs.ko: kernel/b/ib_core.ko\nkernel/b/ib_core.ko:\nkernel/c/other.ko:\n",
+            ["rdma_rxe", "built_in"])
         self.assertEqual(["kernel/b/ib_core.ko", "kernel/b/ib_uverbs.ko", "kernel/a/rdma_rxe.ko"],
                          order)
 

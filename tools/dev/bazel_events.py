@@ -9,6 +9,8 @@ import tempfile
 import urllib.parse
 import xml.etree.ElementTree as ElementTree
 
+import test_log
+
 TOP = pathlib.Path(os.environ.get("VERBENA_TOP") or pathlib.Path(__file__).resolve().parents[2])
 BAZEL = str(TOP / "tools/dev/bazel.sh")
 
@@ -69,6 +71,15 @@ def test_statuses(events):
     }
 
 
+def _output(result, name):
+    # The path of the file `name` that a test left, or None.
+    for output in result.get("testActionOutput", []):
+        uri = urllib.parse.urlparse(output.get("uri", ""))
+        if output.get("name") == name and uri.scheme == "file":
+            return urllib.parse.unquote(uri.path)
+    return None
+
+
 def _result_files(events):
     # Label -> the test.xml of the last attempt of each run and shard.
     attempts = {}
@@ -80,16 +91,23 @@ def _result_files(events):
         attempt = identity.get("attempt", 0)
         if key in attempts and attempts[key][0] > attempt:
             continue
-        xml = None
-        for output in event["testResult"].get("testActionOutput", []):
-            uri = urllib.parse.urlparse(output.get("uri", ""))
-            if output.get("name") == "test.xml" and uri.scheme == "file":
-                xml = urllib.parse.unquote(uri.path)
-        attempts[key] = (attempt, xml)
+        attempts[key] = (attempt, _output(event["testResult"], "test.xml"))
     files = {}
     for (label, _, _), (_, xml) in attempts.items():
         files.setdefault(label, []).append(xml)
     return files
+
+
+def show_failures(events):
+    """Prints what the logs of the tests that failed say of it."""
+    for event in events:
+        result = event.get("testResult")
+        if result is None or result.get("status", "PASSED") == "PASSED":
+            continue
+        path = _output(result, "test.log")
+        log = pathlib.Path(path).read_text(errors="replace") if path else "it left no log"
+        label, status = event["id"]["testResult"]["label"], result["status"].lower()
+        print(f"== {label}: {status}; the whole log: {path}\n{test_log.excerpt(log)}", flush=True)
 
 
 def cases_of(label, path):

@@ -10,12 +10,13 @@ import sys
 import tempfile
 
 import bazel_events
+import bench_runs
 
 TOP = bazel_events.TOP
 PEERS = TOP / "benchmarks/peers"
 PLOTS = TOP / ".bazel/plots"
 NOT_INSTALLED = 3
-# What every benchmark knows; peers know no more.
+# Options that every benchmark knows; peers know no more.
 COMMON_OPTIONS = ("--size", "--outstanding", "--seconds", "--json")
 
 # Name -> (what it measures, its Bazel target or None).
@@ -26,8 +27,13 @@ BENCHMARKS = {
                          "//benchmarks/rpc:rpc_instructions"),
     "payload": ("payloads read and written, one memcpy beside them; the same by gRPC and UCX",
                 "//benchmarks/payload:payload_bench"),
+    "interference": ("small calls beside payloads on one link, and payloads beside small calls",
+                     "//benchmarks/payload:interference_bench"),
+    "links": ("echo calls over 1 to 4,000 links of one executor", "//benchmarks/links:links_bench"),
+    "link_loss": ("the longest gap of an echo whose endpoint loses a thousand other links",
+                  "//benchmarks/link_loss:link_loss_bench"),
     "floor": ("two processes that only copy bytes and watch a word", "//benchmarks/floor:floor_bench"),
-    "parameters": ("the comparisons by which verbs' parameters are chosen, with a plot of each",
+    "parameters": ("the comparisons by which verbs' parameters are chosen",
                    "//benchmarks/parameters:parameters_bench"),
     "grpc": ("the same echo through gRPC C++, where that is installed", None),
     "ucx": ("UCX active messages by ucx_perftest, where that is installed", None),
@@ -42,30 +48,56 @@ def arguments():
         description="Runs the benchmarks. Two cores that are otherwise idle give true figures.",
         epilog="benchmarks:\n" +
                "".join(f"  {name:16} {what}\n" for name, (what, _) in BENCHMARKS.items()) +
-               "\nWhat is not known here is passed on to the benchmarks: --size 32, --outstanding 1,64, …;\n"
-               "peers get of it what every benchmark knows: --size, --outstanding.\n"
+               "\nThe benchmarks get all other options: --size 32, --outstanding 1,64, …; gRPC and UCX get\n"
+               "only those that every benchmark knows: --size, --outstanding.\n"
+               "\n--compare prints which figures changed beyond noise: medians of ratios, with intervals by\n"
+               "order statistics. Its status is 0 if no figure is worse, 1 if one is, and 2 if there is\n"
+               "nothing to compare. A file holds the rows of at least 5 runs, as --json writes them: join\n"
+               "the files of the runs. Commits are built below ~/.cache/verbena-compare and run\n"
+               "alternately; '.' is this tree. Without --only, --compare runs calls (rpc). It prints its\n"
+               "result, and takes neither --json nor --vm.\n\n"
                "./dev install-deps --peers installs gRPC and UCX.")
-    parser.add_argument("--json", metavar="FILE", help="write one JSON object a line to FILE")
+    parser.add_argument("--json", metavar="FILE", help="write each row to FILE, one JSON object a line")
     parser.add_argument("--only", metavar="NAME[,NAME]", default="",
-                        help="run these alone: " + ", ".join(BENCHMARKS))
+                        help="run only these benchmarks (default all but " + ", ".join(ON_REQUEST) + "; with "
+                             "--vm or --compare rpc)")
+    parser.add_argument("--compare", nargs=2, metavar=("OLD", "NEW"),
+                        help="print which figures changed beyond noise from OLD to NEW: two files of JSON "
+                             "lines, or two commits")
+    parser.add_argument("--plot", nargs="?", const="", metavar="FILE",
+                        help="draw the figures as SVG files in .bazel/plots; with FILE, which --json wrote, run "
+                             "nothing and draw its rows")
+    parser.add_argument("--rounds", type=int, default=5, metavar="N",
+                        help="with --compare: run each commit N times (default 5; fewer give no intervals)")
     parser.add_argument("--parameters", action="store_true",
-                        help="the same as --only parameters; plots go to .bazel/plots")
+                        help="the same as --only parameters --plot, but without matplotlib it only measures")
     parser.add_argument("--vm", action="store_true",
-                        help="in a guest, over rxe: calls, with perftest and ibv_rc_pingpong beside "
-                             "them; with --only payload payloads, with ib_write_bw beside them; with "
-                             "--parameters the comparisons")
+                        help="run one benchmark in a guest, over Soft-RoCE (rxe): rpc (the default), beside "
+                             "perftest and ibv_rc_pingpong; --only payload, beside ib_write_bw; "
+                             "--only interference; or --only parameters")
     parser.add_argument("--device", choices=("rxe", "siw"), default="rxe",
-                        help="of the guest, for --vm --only payload (default rxe)")
-    parser.add_argument("--seconds", type=float, metavar="N", help="seconds per point (default 2; for calls in a guest 4)")
+                        help="with --vm --only payload: the guest's RDMA device (default rxe)")
+    parser.add_argument("--seconds", type=float, metavar="N",
+                        help="measure each point for N seconds (default 2; for calls in a guest 4)")
     options, options.rest = parser.parse_known_args()
+    if options.compare and options.vm:
+        parser.error("--compare cannot run in a guest: compare two files that --vm --json FILE wrote")
+    if options.compare and options.plot is not None:
+        parser.error("--plot draws one run: it does not go with --compare")
+    if options.compare and options.json:
+        parser.error("--compare writes no rows: --json is for runs without it")
     options.only = [name for name in options.only.split(",") if name]
     # A benchmark's program may be named as well: rpc_bench is rpc.
     options.only = [name[:-len("_bench")] if name.endswith("_bench") else name
                     for name in options.only]
     if options.parameters:
         options.only.append("parameters")
-    if options.vm and not options.only:
+        if not options.compare:
+            options.plot = options.plot or ""
+    if (options.vm or options.compare) and not options.only:
         options.only = ["rpc"]
+    if options.rounds < 1:
+        parser.error(f"--rounds is {options.rounds}, but must be at least 1")
     options.only = options.only or [name for name in BENCHMARKS if name not in ON_REQUEST]
     for name in options.only:
         if name not in BENCHMARKS:
@@ -113,23 +145,29 @@ def command_of(name, directory):
         return build_with_grpc("grpc_bench")
     if name == "ucx":
         return [str(PEERS / "ucx_bench.py"), "--floor-bench", binary(directory, "floor")]
-    if name == "parameters":
-        PLOTS.mkdir(parents=True, exist_ok=True)
-        return [binary(directory, name), "--plots", str(PLOTS)]
     if name == "rpc_instructions":
         return [str(TOP / "benchmarks/rpc/instructions.py"), "--binary", binary(directory, name)]
     return [binary(directory, name)]
 
 
+def plot(rows, directory=PLOTS):
+    """Draws the rows of file `rows` into `directory`. Returns the status of bench_plot.py."""
+    subprocess.run([TOP / "tools/dev/install_deps.sh", "--quiet", "plots"], check=False)
+    # Debian's interpreter has Debian's matplotlib.
+    return subprocess.run(["/usr/bin/python3", TOP / "tools/dev/bench_plot.py", "--out", directory, rows],
+                          check=False).returncode
+
+
 def common_options(words):
-    """Of `words`, which are options with one value each, those that peers know."""
+    """The options among `words` that peers know; each has one value."""
     return [word for name, value in zip(words, words[1:]) if name in COMMON_OPTIONS
             for word in (name, value)]
 
 
 def guest_command(options, results):
-    """What the guest runs, leaving its rows in `results`/rows.json and its plots beside them."""
-    target = next((name for name in ("parameters", "payload") if name in options.only), "rpc")
+    """The guest's command, which leaves its rows in `results`/rows.json."""
+    target = next((name for name in ("parameters", "payload", "interference")
+                   if name in options.only), "rpc")
     program = binary(build([BENCHMARKS[target][1]]), target)
     if target == "rpc":
         words = [TOP / "benchmarks/verbs/verbs_bench.py", "--rpc-bench", program]
@@ -138,8 +176,13 @@ def guest_command(options, results):
                  "--device", f"{options.device}0"]
         if options.device == "siw":  # through rdma_cm alone, which does not know the loopback address
             words += ["--rdma-cm", "--address", "10.0.0.1"]
+    elif target == "interference":
+        # An emulated guest moves 0.1 GB/s: fewer and smaller payloads, and so few echoes that one has
+        # ended when the next is due.
+        words = [program, "--device", f"rdma:{options.device}0", "--echoes", "100", "--size",
+                 "65536,1048576", "--seconds", "6"]
     else:
-        words = [program, "--device", "rdma", "--plots", results]
+        words = [program, "--device", "rdma"]
     if options.seconds:
         words += ["--seconds", str(options.seconds)]
     return [*words, "--json", f"{results}/rows.json", *options.rest]
@@ -157,18 +200,29 @@ def bench_in_guest(options):
              *guest_command(options, results)], check=False).returncode
         if status == 0 and options.json:
             shutil.copy(f"{results}/rows.json", options.json)
-        plots = sorted(pathlib.Path(results).glob("*.svg"))
-        if plots:
-            kept = PLOTS / "guest"
-            kept.mkdir(parents=True, exist_ok=True)
-            for plot in plots:
-                shutil.copy(plot, kept)
-            print(f"plots: {kept.relative_to(TOP)}")
+        if status == 0 and options.plot is not None:
+            drawn = plot(f"{results}/rows.json", PLOTS / "guest")
+            status = 0 if options.parameters and drawn == NOT_INSTALLED else drawn
     return status
+
+
+def compare(options):
+    """Compares two files or commits. Returns the status that --help tells."""
+    unfit = [name for name in options.only if BENCHMARKS[name][1] is None or name == "rpc_instructions"]
+    if unfit:
+        print(f"bench: --compare does not run {', '.join(unfit)}; it compares their files of JSON lines")
+        return 2
+    words = [*options.rest, *(["--seconds", str(options.seconds)] if options.seconds else [])]
+    targets = [BENCHMARKS[name][1] for name in options.only]
+    return bench_runs.compare(*options.compare, targets, words, options.rounds)
 
 
 def main():
     options = arguments()
+    if options.compare:
+        return compare(options)
+    if options.plot:
+        return plot(options.plot)
     if options.vm:
         return bench_in_guest(options)
     needed = set(options.only) | ({"floor"} if "ucx" in options.only else set())
@@ -180,6 +234,14 @@ def main():
         path = os.path.abspath(options.json)
         open(path, "w").close()  # each benchmark appends
         passed_on = [*passed_on, "--json", path]
+    if options.plot is not None and not options.json:
+        with tempfile.NamedTemporaryFile(prefix="verbena-bench-", suffix=".json") as rows:
+            return run(options, directory, [*passed_on, "--json", rows.name], rows.name)
+    return run(options, directory, passed_on, options.json)
+
+
+def run(options, directory, passed_on, rows):
+    """Runs the benchmarks, which get `passed_on`, and draws file `rows` if asked to. Returns the exit status."""
     failed = []
     for name in options.only:
         print(f"== {name}: {BENCHMARKS[name][0]}", flush=True)
@@ -192,6 +254,10 @@ def main():
                 print(f"{part} is left out: not installed (./dev install-deps --peers)")
             elif status != 0:
                 failed.append(part)
+    if options.plot is not None:
+        status = plot(rows)
+        if status != 0 and not (options.parameters and status == NOT_INSTALLED):
+            failed.append("plots")
     if failed:
         print(f"failed: {', '.join(failed)}")
     return 1 if failed else 0

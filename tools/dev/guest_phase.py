@@ -3,8 +3,9 @@
 Tests tagged rdma run inside one guest, over its rxe device, all in one boot; those tagged rdma_cm
 once more, with queue pairs connected by rdma_cm; those tagged two_devices between two rxe devices,
 those tagged lossy also where packets get lost, those tagged two_hosts with a server in a second
-guest. With --all those tagged iwarp run over siw, too, and two_hosts over siw and by rdma_cm. Tests
-tagged guest boot guests of their own; one that has another of these tags as well runs inside alone.
+guest, those tagged disk in a guest with three disks. With --all those tagged iwarp run over siw,
+too, two_hosts over siw and by rdma_cm, and disk with more of what they check. Tests tagged guest
+boot guests of their own; one that has another of these tags as well runs inside alone.
 """
 
 import dataclasses
@@ -17,6 +18,7 @@ import tempfile
 import xml.etree.ElementTree as ElementTree
 
 import bazel_events
+import test_log
 
 TOP = bazel_events.TOP
 VM = TOP / "tools/vm/vm.py"
@@ -50,6 +52,12 @@ class Boot:
                     {"VERBENA_DEVICE": f"rdma:{device}0", "VERBENA_SERVER_ADDRESS": SERVER,
                      **(more or {})})
 
+    @staticmethod
+    def disks(name, more=None):
+        return Boot(name, "disk", ["--device", "none", "--raw-disk", "24", "--raw-disk", "96",
+                                   "--raw-disk", "24"],
+                    {"VERBENA_DISKS": "/dev/vda /dev/vdb /dev/vdc", **(more or {})})
+
 
 RDMA_CM = {"VERBENA_CONNECT": "rdma_cm"}
 BOOTS = [Boot("rxe", "rdma", [], {"VERBENA_DEVICE": "rdma:rxe0"}),
@@ -57,8 +65,10 @@ BOOTS = [Boot("rxe", "rdma", [], {"VERBENA_DEVICE": "rdma:rxe0"}),
          Boot.two_devices("two rxe", "two_devices"),
          Boot.two_devices("two rxe, 1% loss", "lossy", "--loss", "1"),
          Boot.two_devices("two rxe, 5% loss", "lossy", "--loss", "5"),
-         Boot.two_hosts("two hosts", "rxe", {"VERBENA_DEVICE": "auto"})]
+         Boot.two_hosts("two hosts", "rxe", {"VERBENA_DEVICE": "auto"}),
+         Boot.disks("disks")]
 MORE_BOOTS = [Boot("siw", "iwarp", ["--device", "siw"], {"VERBENA_DEVICE": "rdma:siw0"}),
+              Boot.disks("disks, every flush point", {"VERBENA_POWER_LOSS": "all"}),
               Boot.two_hosts("two hosts, rdma_cm", "rxe", RDMA_CM),
               Boot.two_hosts("two hosts, siw", "siw")]
 
@@ -107,13 +117,14 @@ def test_of(rule):
 
 
 def outcome_of(label, status, results, number):
-    """What became of one test, from what it left in `results`; its log is shown if it failed."""
+    """The outcome of one test, from what it left in `results`; shows its log if it failed."""
     cases = bazel_events.cases_of(label, results / f"{number}.xml")
     if status == 0:
         if not (results / f"{number}.xml").exists():  # a script
             cases.passed += 1
         return cases
-    print(f"== {label} in the guest:\n{(results / f'{number}.log').read_text(errors='replace')}")
+    log = (results / f"{number}.log").read_text(errors="replace")
+    print(f"== {label} in the guest:\n{test_log.excerpt(log)}", flush=True)
     if not cases.failures:
         reason = "timeout" if status in (124, 137) else f"exit status {status}"
         cases.failures.append(f"{label}: {reason}")
@@ -187,12 +198,13 @@ def run(options):
         inside.failures = [f"{boot.name}: {line}" for line in inside.failures]
         inside.skips = [f"{boot.name}: {line}" for line in inside.skips]
         outcome.add(inside)
-    flags = ["--keep_going", "--test_output=errors", "--test_summary=terse", "--build_tests_only",
+    flags = ["--keep_going", "--test_output=summary", "--test_summary=terse", "--build_tests_only",
              "--test_tag_filters=" + ",".join(
                  ["guest", *sorted({f"-{boot.tag}" for boot in BOOTS + MORE_BOOTS})])]
     if options.filter:
         flags.append(f"--test_filter={options.filter}")
     status, events = bazel_events.run("test", flags + ["--"] + targets)
+    bazel_events.show_failures(events)
     own = bazel_events.count_cases(events)
     if status not in (0, 3, 4) and not own.failures:
         own.failures.append(f"bazel test: exit status {status}")

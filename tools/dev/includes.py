@@ -1,4 +1,4 @@
-"""What a source file of ours includes of ours."""
+"""The headers of ours that a source file of ours includes."""
 
 import functools
 import re

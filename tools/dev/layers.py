@@ -32,10 +32,9 @@ FOLDERS = {
                         "proto"},
     "rpc/asio": _EXECUTOR | {"rpc", "proto"},
     "rpc/admin": _EXECUTOR | {"rpc", "proto"},
-    "rpc/codegen": {"proto"},
+    "rpc/codegen": {"proto", "rpc"},  # of rpc the version alone
     "examples": {"rpc", "proto", "transport/log", "transport/coro", "transport/memory",
-                 "transport/executor", "transport/file", "transport/connect", "transport/link",
-                 "benchmarks/harness"},
+                 "transport/executor", "transport/file", "transport/connect", "transport/link"},
     "benchmarks": _ANYTHING,
     "benchmarks/harness": _ANYTHING,
     "tests": _ANYTHING,
@@ -127,7 +126,7 @@ def _check_deps(path, folder, text):
 
 
 def check(path, text):
-    """What `path`, whose content is `text`, uses and may not: a list of messages."""
+    """Messages about the dependencies in `text`, the content of `path`, that are not allowed."""
     folder = folder_of(os.path.dirname(path))
     if path.endswith((".h", ".cc")):
         found = _check_includes

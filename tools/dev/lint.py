@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Format, static analysis, layering and allowed dependencies of the sources."""
+"""Format, prose, static analysis, layering and allowed dependencies of the sources."""
 
 import argparse
 import concurrent.futures
@@ -14,17 +14,22 @@ import sys
 import bazel_events
 import includes
 import layers
+import prose
 
 TOP = bazel_events.TOP
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / \
     "verbena-lint"
 # In tests: a coroutine lambda ends before the test that captures by reference does, a vector that
-# grows costs nobody anything, and what gmock's matchers own is taken for leaked.
+# grows costs nobody anything, nor does a copy, which a coroutine often needs, and what gmock's
+# matchers own is taken for leaked.
 NOT_IN_TESTS = ("-cppcoreguidelines-avoid-capturing-lambda-coroutines,"
                 "-performance-inefficient-vector-operation,"
+                "-performance-unnecessary-copy-initialization,"
+                "-performance-unnecessary-value-param,"
                 "-clang-analyzer-cplusplus.NewDeleteLeaks")
 FILE_LINES = 500
 FUNCTION_LINES = 70
+CLASS_MEMBERS = 15
 
 
 def arguments():
@@ -34,10 +39,17 @@ def arguments():
         epilog="checks:\n"
                "  format   clang-format-19, as ./dev fmt would leave the file\n"
                "  layers   the table of allowed dependencies, tools/dev/layers.py\n"
+               "  prose    comments and names of tests that begin with What, Who, Where, That, Those,\n"
+               "           Of or It. A comment is a block of lines, whose first word counts, one behind\n"
+               "           code, or a docstring. Only a capital counts: a fragment such as 'of the link'\n"
+               "           may follow code. A C++ test file opens with a comment, which says what\n"
+               "           its tests prove. Generated files and third_party/stubs are left out\n"
                "  build    layering_check and parse_headers, by building every target; part of tidy\n"
                "  tidy     clang-tidy-19 with .clang-tidy; what was clean is remembered by content\n"
-               "  length   files over 500 lines and functions over 70, as a report that fails nothing")
-    parser.add_argument("--only", metavar="CHECK[,CHECK]", default="format,layers,build,tidy,length")
+               "  length   files over 500 lines, functions over 70, and classes with more than 15 data\n"
+               "           members, as a report that fails nothing")
+    parser.add_argument("--only", metavar="CHECK[,CHECK]",
+                        default="format,layers,prose,build,tidy,length")
     parser.add_argument("--changed", action="store_true",
                         help="look only at files that differ from the main branch's")
     parser.add_argument("files", nargs="*", help="look only at these files")
@@ -102,6 +114,14 @@ def check_layers(files):
     return found
 
 
+def check_prose(files):
+    found = []
+    for name in files:
+        if prose.is_checked(name):
+            found += prose.check(name, (TOP / name).read_text())
+    return found
+
+
 def check_build(_):
     # The flags are in .bazelrc: a target that includes what it does not depend on, or a header
     # that does not compile alone, does not build.
@@ -122,7 +142,7 @@ def compile_commands():
         if "-c" not in compiler_arguments:
             continue
         source = compiler_arguments[compiler_arguments.index("-c") + 1]
-        # What must not compile is no subject for clang-tidy.
+        # Sources that must not compile are no subject for clang-tidy.
         if "-verify" in " ".join(compiler_arguments):
             continue
         if source.endswith(".cc") and not source.startswith("bazel-out/"):
@@ -200,12 +220,49 @@ def long_functions(name, lines):
             start = None
 
 
+_CLASS = re.compile(r"(?:class|struct) (?:\[\[.*?\]\] |alignas\(.*?\) )*([\w:]+)")
+_NOT_CODE = re.compile(r'"(?:[^"\\]|\\.)*"|//.*')
+_INITIALIZER = re.compile(r"(?: = |\{).*")
+_MEMBER = re.compile(r"\w_(?:\[.*\])?$")
+
+
+def large_classes(name, lines):
+    """Messages about classes with many data members, in a file as clang-format leaves it.
+
+    Such a member is a statement of the class whose last word before an initializer ends in "_".
+    """
+    around = []  # [indentation, line, name, members] of each class that is open
+    statement = None  # of the innermost one, as far as it was read
+    for number, line in enumerate(lines, 1):
+        line = _NOT_CODE.sub("", line).rstrip()
+        text = line.lstrip()
+        indent = len(line) - len(text)
+        begin = _CLASS.match(text)
+        if begin and not text.endswith(";"):
+            around.append([indent, number, begin.group(1), 0])
+            statement = None
+        elif around and (indent, text) == (around[-1][0], "};"):
+            _, start, title, members = around.pop()
+            statement = None
+            if members > CLASS_MEMBERS:
+                yield f"{name}:{start}: {members} data members: {title}"
+        elif around and indent == around[-1][0] + 2:
+            statement = text
+        elif statement is not None:
+            statement += " " + text
+        if statement and statement[-1] in ";{}":
+            declared = _INITIALIZER.sub("", statement.rstrip(";"))
+            if _MEMBER.search(declared) and not declared.startswith(("static ", "friend ")):
+                around[-1][3] += 1
+            statement = None
+
+
 def check_length(files):
     for name in sources(files):
         lines = (TOP / name).read_text().splitlines()
         if len(lines) > FILE_LINES:
             print(f"  {name}: {len(lines)} lines")
-        for message in long_functions(name, lines):
+        for message in [*long_functions(name, lines), *large_classes(name, lines)]:
             print(f"  {message}")
     return []  # a report
 
@@ -213,6 +270,7 @@ def check_length(files):
 CHECKS = {
     "format": check_format,
     "layers": check_layers,
+    "prose": check_prose,
     "build": check_build,
     "tidy": check_tidy,
     "length": check_length,

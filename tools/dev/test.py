@@ -9,7 +9,8 @@ import time
 import bazel_events
 import guest_phase
 
-CONSUMER = bazel_events.TOP / "tests/consumer/run.sh"
+# Tests that run Bazel themselves.
+SCRIPTS = ("tests/consumer/run.sh", "tests/new_service/run.sh", "tests/compdb/run.sh")
 
 # Per phase: Bazel's flags, the tag that keeps a test out of it, and its budget in minutes on two
 # cores from a cold cache. The plain phase also builds what is no test.
@@ -30,15 +31,16 @@ def arguments():
                "  plain     debug build of every target, all tests\n"
                "  asan      address and undefined behaviour sanitizers; not tests tagged noasan\n"
                "  tsan      thread sanitizer; not tests tagged notsan\n"
-               "  consumer  a separate workspace builds a service against this one\n"
+               "  consumer  separate workspaces build services against this one; clangd reads this one\n"
                "  guest     over rxe, in a virtual machine: tests tagged rdma or guest\n\n"
-               "A test tagged manual runs only when it is named. N counts test cases; a target that\n"
-               "fails to build, times out or crashes is one failure.\n\n"
+               "A test tagged manual runs only when it is named, one tagged long only with --all.\n"
+               "N counts test cases; a target that fails to build, times out or crashes is one failure.\n\n"
                "example: ./dev test --only asan //tests/transport/... --filter 'TaskTest.*'")
     parser.add_argument("--only", metavar="PHASE[,PHASE]", default="",
                         help="run these phases alone: " + ", ".join(PHASES))
     parser.add_argument("--all", action="store_true",
-                        help="the guest phase also over Soft-iWARP, whose module is built first")
+                        help="tests tagged long, too; the guest phase also over Soft-iWARP, whose "
+                             "module is built first")
     parser.add_argument("--filter", metavar="PATTERN",
                         help="run the GoogleTest cases that match; the others are not counted")
     parser.add_argument("--runs", type=int, default=1, metavar="N",
@@ -65,12 +67,16 @@ def excluded_tests(targets, tag):
 def run_bazel_phase(phase, options):
     flags, tag, _ = PHASES[phase]
     targets = options.targets or ["//..."]
-    flags = flags + ["--keep_going", "--test_output=errors", "--test_summary=terse"]
+    flags = flags + ["--keep_going", "--test_output=summary", "--test_summary=terse"]
     if options.filter:
         flags.append(f"--test_filter={options.filter}")
+    if options.all:  # .bazelrc keeps long ones out, too
+        flags.append("--test_tag_filters=" + ",".join(
+            f"-{kept_out}" for kept_out in (tag, "guest") if kept_out))
     if options.runs > 1:
         flags.append(f"--runs_per_test={options.runs}")
     status, events = bazel_events.run("test", flags + ["--"] + targets)
+    bazel_events.show_failures(events)
     outcome = bazel_events.count_cases(events)
     # 3: tests failed; 4: no tests among the targets.
     if status not in (0, 3, 4) and not outcome.failures:
@@ -82,12 +88,11 @@ def run_bazel_phase(phase, options):
 
 def run_consumer_phase():
     outcome = bazel_events.Outcome()
-    if not CONSUMER.exists():
-        outcome.skips.append("tests/consumer: not there")
-    elif subprocess.run([str(CONSUMER)], cwd=CONSUMER.parent, check=False).returncode == 0:
-        outcome.passed += 1
-    else:
-        outcome.failures.append("tests/consumer/run.sh: failed")
+    for script in SCRIPTS:
+        if subprocess.run([bazel_events.TOP / script], check=False).returncode == 0:
+            outcome.passed += 1
+        else:
+            outcome.failures.append(f"{script}: failed")
     return outcome
 
 

@@ -44,7 +44,7 @@ struct DeviceFacts {
   int numa_node = -1;
   std::vector<PortFacts> ports;
 
-  // What opening it said; OK when it was opened.
+  // The result of opening it; OK when it was opened.
   absl::Status opened = absl::UnknownError("not tried");
   std::optional<ibv_device_attr> attributes;
   DeviceCapabilities capabilities;

@@ -1,8 +1,8 @@
 // HostFacts: what of this machine, outside its RDMA devices, decides whether RDMA can work.
 //
 // Read from /proc, /sys and /dev below a root directory, so that a test can lay out a machine of
-// its own. What cannot be read is left at its default: the doctor says what it saw, and never
-// fails.
+// its own. Facts that cannot be read are left at their defaults: the doctor says what it saw, and
+// never fails.
 
 #ifndef VERBENA_TOOLS_VERBENA_HOST_FACTS_H_
 #define VERBENA_TOOLS_VERBENA_HOST_FACTS_H_

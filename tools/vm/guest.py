@@ -9,13 +9,15 @@ import tempfile
 import threading
 import time
 
+import disk
 import kernel as kernels
 
 HERE = pathlib.Path(__file__).resolve().parent
 TIMED_OUT = 124  # as timeout(1) has it
 DIED = 125
 PROGRAMS = {"qemu-system-x86_64": "qemu-system-x86", "busybox": "busybox-static",
-            "rdma": "iproute2", "depmod": "kmod", "setpriv": "util-linux"}
+            "rdma": "iproute2", "depmod": "kmod", "setpriv": "util-linux",
+            "mkfs.ext4": "e2fsprogs"}
 BOOT_ARGUMENTS = ("console=ttyS0 quiet loglevel=5 panic=-1 nokaslr mitigations=off nohz=off "
                   "tsc=reliable random.trust_cpu=on")
 COMPLAINTS = re.compile(r"WARNING:|BUG:|Oops|general protection|blocked for more|soft lockup|stall")
@@ -35,7 +37,9 @@ class Guest:
         self.host = settings["host"]
         self.timed_out = False
         self._write_command(options, settings, command)
-        kernels.write_initrd(self.run / "initrd", self.kernel, HERE / "init", extra_modules)
+        self.disks = disk.images(options, self.run)
+        kernels.write_initrd(self.run / "initrd", self.kernel, HERE / "init", extra_modules,
+                             bool(self.disks))
         self.relays = []
         ends = [self._relay(out), self._relay(err)]
         passed = ends + ([cable.fileno()] if cable else [])
@@ -67,7 +71,7 @@ class Guest:
         self._drain()
 
     def complaints(self):
-        """What the guest's kernel warned of, a line each."""
+        """Warnings of the guest's kernel, a line each."""
         return [line for line in self.console() if COMPLAINTS.search(line)]
 
     def console(self):
@@ -132,6 +136,8 @@ class Guest:
         line += _share("/", "host", "readonly=on")
         if options.writable:
             line += _share(options.writable, "writable")
+        for image in self.disks:
+            line += disk.qemu_words(image)
         line += ["-device", "virtio-serial-pci"]
         for number, (name, end) in enumerate(zip(("out", "err"), ends), 1):
             line += ["-add-fd", f"fd={end},set={number}"]

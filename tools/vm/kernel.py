@@ -12,10 +12,12 @@ import subprocess
 import sys
 import tempfile
 
-# What init loads, each after its dependencies. "siw" is built apart (siw.py).
+# Modules that init loads, each after its dependencies. "siw" is built apart (siw.py).
 MODULES = ("virtio_pci virtio_console virtio_rng virtio_net 9pnet_virtio 9p overlay "
            "crc32_generic crc32c_generic libcrc32c udp_tunnel ip6_udp_tunnel ib_core iw_cm "
            "ib_uverbs ib_umad rdma_cm rdma_ucm rdma_rxe veth dummy sch_netem").split()
+# A guest with disks loads these after that.
+DISK_MODULES = "virtio_blk ext4 dm_mod dm_log_writes loop".split()
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / (
     "verbena-vm")
 
@@ -25,7 +27,7 @@ class Unavailable(Exception):
 
 
 def output_of(*command):
-    """What a command prints, or "" if it fails or is not there."""
+    """The output of a command, or "" if it fails or is not there."""
     try:
         return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
                               check=False).stdout
@@ -50,20 +52,25 @@ class Kernel:
 
     def __init__(self, directory):
         self.directory = directory
-        # linux-image-6.1.0-56-amd64_6.1.192-2_<digest of MODULES>
+        # linux-image-6.1.0-56-amd64_6.1.192-2_<digest of the modules' names>
         name, self.version, _ = directory.name.split("_")
         self.release = name[len("linux-image-"):]
         self.vmlinux = directory / "vmlinux"
         self.modules = directory / "modules"
 
-    def load_order(self):
-        return (self.directory / "load_order").read_text().split()
+    def load_order(self, disks=False):
+        """The files of the modules, in the order of insmod."""
+        order = (self.directory / "load_order").read_text().split()
+        if disks:
+            more = (self.directory / "disk_load_order").read_text().split()
+            order += [name for name in more if name not in order]
+        return order
 
 
 def get():
     """The kernel that linux-image-amd64 stands for; downloaded once. The newest of the cache where
     apt knows of none."""
-    digest = hashlib.sha256(" ".join(MODULES).encode()).hexdigest()[:8]
+    digest = hashlib.sha256(" ".join(MODULES + DISK_MODULES).encode()).hexdigest()[:8]
     name = re.search(r"Depends: (linux-image-\S+)", output_of("apt-cache", "depends",
                                                               "linux-image-amd64"))
     if not name:
@@ -91,10 +98,12 @@ def _unpack(name, version, directory):
         image = (top / "boot" / f"vmlinuz-{release}").read_bytes()
         (made / "vmlinux").write_bytes(_decompress(image))
         subprocess.run(["/sbin/depmod", "-b", top, release], check=True)
-        order = load_order_of((top / "lib/modules" / release / "modules.dep").read_text())
-        for path in order:
-            shutil.copy(top / "lib/modules" / release / path, made / "modules")
-        (made / "load_order").write_text("\n".join(os.path.basename(path) for path in order) + "\n")
+        dependencies = (top / "lib/modules" / release / "modules.dep").read_text()
+        for name, modules in (("load_order", MODULES), ("disk_load_order", DISK_MODULES)):
+            order = load_order_of(dependencies, modules)
+            for path in order:
+                shutil.copy(top / "lib/modules" / release / path, made / "modules")
+            (made / name).write_text("".join(f"{os.path.basename(path)}\n" for path in order))
         try:
             made.rename(directory)
         except OSError:  # another process was faster
@@ -113,14 +122,14 @@ def _decompress(image):
     return lzma.LZMADecompressor().decompress(payload)
 
 
-def load_order_of(dependencies):
-    """The paths of MODULES and what they need, in the order of insmod; from modules.dep's text."""
+def load_order_of(dependencies, modules):
+    """The paths of `modules` and what they need, in the order of insmod; from modules.dep's text."""
     needs = {}
     for line in dependencies.splitlines():
         path, _, rest = line.partition(":")
         needs[os.path.basename(path).split(".")[0].replace("-", "_")] = (path, rest.split())
     order = []
-    for module in MODULES:
+    for module in modules:
         if module not in needs:
             continue  # built in
         path, before = needs[module]
@@ -130,7 +139,7 @@ def load_order_of(dependencies):
     return order
 
 
-def write_initrd(path, kernel, init, extra_modules):
+def write_initrd(path, kernel, init, extra_modules, disks=False):
     """An uncompressed cpio of busybox, `init` and the modules. Needs no root, unlike mknod."""
     busybox = pathlib.Path(shutil.which("busybox")).read_bytes()
     files = [("init", init.read_bytes(), stat.S_IFREG | 0o755, 0),
@@ -138,7 +147,7 @@ def write_initrd(path, kernel, init, extra_modules):
              ("dev", b"", stat.S_IFDIR | 0o755, 0),
              ("dev/console", b"", stat.S_IFCHR | 0o600, (5, 1)),
              ("modules", b"", stat.S_IFDIR | 0o755, 0)]
-    modules = [kernel.modules / name for name in kernel.load_order()] + list(extra_modules)
+    modules = [kernel.modules / name for name in kernel.load_order(disks)] + list(extra_modules)
     files += [(f"modules/{module.name}", module.read_bytes(), stat.S_IFREG | 0o644, 0)
               for module in modules]
     order = "".join(f"{module.name}\n" for module in modules).encode()

@@ -9,6 +9,7 @@ import shutil
 import socket
 import sys
 
+import disk
 import guest
 import kernel as kernels
 import siw
@@ -23,6 +24,8 @@ EPILOG = """\
 rxe0 is on eth0, at 10.0.0.1. With --devices 2 rxe1 is on eth1, at 10.0.0.2: the ends of a veth pair,
 which real packets cross. With --hosts 2 the second guest's eth0 has 10.0.0.2, COMMAND starts once
 that answers, and the run ends when COMMAND ends; the peer's output comes on standard error.
+With --disk a disk with ext4 is mounted at /disk. Killing ./dev vm is a power cut: the guest's page
+cache is lost, and --disk-image FILE keeps what had reached the disk.
 VERBENA_*, GTEST_* and the sanitizers' variables are passed on.
 
 exit status: that of COMMAND; 2 wrong usage; 69 what is needed is missing (./dev install-deps --vm);
@@ -32,6 +35,7 @@ examples:
   ./dev vm -- ibv_devinfo
   ./dev vm --devices 2 --loss 1 -- \\
     'ib_write_bw -d rxe0 -x 1 & sleep 1; ib_write_bw -d rxe1 -x 1 10.0.0.1'
+  ./dev vm --disk 128 --device none -- df -h /disk
   ./dev vm --hosts 2 --peer 'ibv_rc_pingpong -g 1' -- 'sleep 1; ibv_rc_pingpong -g 1 10.0.0.2'"""
 
 
@@ -57,6 +61,13 @@ def arguments(argv):
                         help="of each guest (default 2)")
     parser.add_argument("--env", metavar="NAME", action="append", default=[],
                         help="pass on this variable, too; may be repeated")
+    parser.add_argument("--disk", type=_positive, nargs="?", const=disk.DEFAULT_MB, metavar="MB",
+                        help=f"a disk with ext4, at /disk (default {disk.DEFAULT_MB} MB)")
+    parser.add_argument("--disk-image", type=pathlib.Path, metavar="FILE",
+                        help="keep that disk in FILE, which is made if it is not there")
+    parser.add_argument("--raw-disk", type=_positive, metavar="MB", action="append", default=[],
+                        help="a disk without a file system: /dev/vdb, or /dev/vda without --disk; "
+                             "may be repeated")
     parser.add_argument("--writable", metavar="DIRECTORY", type=_directory,
                         help="of this host, that the guest may write")
     parser.add_argument("--kvm", action="store_true",
@@ -72,6 +83,10 @@ def arguments(argv):
         parser.error("no COMMAND is given")
     if options.devices == 2 and options.hosts == 2:
         parser.error("--devices 2 and --hosts 2 exclude each other")
+    if options.hosts == 2 and (options.disk or options.disk_image or options.raw_disk):
+        parser.error("disks are for one host: leave out --hosts 2")
+    if options.disk_image:
+        options.disk_image = options.disk_image.resolve()
     if options.peer is not None and options.hosts != 2:
         parser.error("--peer needs --hosts 2")
     if (options.loss or options.delay) and options.devices == 1 and options.hosts == 1:
@@ -115,7 +130,7 @@ def missing_packages():
 
 
 def environment(names, values):
-    """What the command finds in its environment of the variables in `values`. It runs as root."""
+    """The command's environment, from the variables in `values`. The command runs as root."""
     passed = {name: value for name, value in values.items()
               if name in FORWARDED or name in names or name.startswith(FORWARDED_PREFIXES)}
     passed["PATH"] = f"{values.get('PATH', '/usr/bin')}:/usr/sbin"
@@ -128,7 +143,8 @@ def shell_command(words):
 
 def settings_of(options, host):
     return {"device": options.device, "devices": options.devices, "hosts": options.hosts,
-            "host": host, "loss": f"{options.loss:g}", "delay": f"{options.delay:g}"}
+            "host": host, "loss": f"{options.loss:g}", "delay": f"{options.delay:g}",
+            "disk": "/disk" if options.disk or options.disk_image else ""}
 
 
 def run(options):

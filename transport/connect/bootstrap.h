@@ -41,8 +41,16 @@ class MessageStream {
   virtual void Close() = 0;
   // For messages and logs, e.g. "127.0.0.1:4000".
   virtual const std::string& peer() const = 0;
+  // The peer's address, without what differs between two connections of one host: servers bound
+  // what one source may take. An IPv4 address, or the /64 of an IPv6 address. By default
+  // peer(), for streams whose peer() is the same for all connections of a host: if it is not, each
+  // connection has the bounds of a source.
+  virtual const std::string& source() const { return peer(); }
   // True when the peer is known to be a process of this host; a hint, not a proof.
   virtual bool same_host() const { return false; }
+  // False if source() names no host, so that a bound of one source would be a bound of all clients:
+  // a server then has none by default.
+  virtual bool names_source() const { return true; }
 };
 
 class MessageListener {
@@ -53,7 +61,7 @@ class MessageListener {
   virtual Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Accept() = 0;
   // The address is free when this returns; connections that nobody accepted are closed.
   virtual void Close() = 0;
-  // What a client connects to, with the port that was really bound.
+  // The address that clients connect to, with the port that was really bound.
   virtual const std::string& address() const = 0;
 };
 

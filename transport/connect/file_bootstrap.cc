@@ -93,7 +93,7 @@ class FileAcceptor final : public IoObject,
     accepted_->Abort(Closed());
     poller_->Unwatch(shared_from_this());
     lock_.Release();
-    // Those that nobody accepted see that the listener is gone.
+    // Clients that nobody accepted see from the free lock that the listener is gone.
     io_->Unregister(shared_from_this());
   }
 
@@ -155,6 +155,7 @@ absl::StatusOr<FileLock> TakeName(const std::string& directory, const std::strin
   if (::mkdir(listener.c_str(), 0700) != 0 && errno != EEXIST) {
     return absl::UnavailableError(fmt::format("mkdir {}: {}", listener, std::strerror(errno)));
   }
+  if (absl::Status ours = CheckPrivateDirectory(listener); !ours.ok()) return ours;
   return FileLock::Take(ListenerLockPath(listener));
 }
 

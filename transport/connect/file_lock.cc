@@ -13,7 +13,7 @@
 namespace verbena {
 
 absl::StatusOr<FileLock> FileLock::Take(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
   if (fd < 0) {
     return absl::UnavailableError(fmt::format("open {}: {}", path, std::strerror(errno)));
   }
@@ -28,7 +28,7 @@ void FileLock::Release() {
 }
 
 bool FileLock::IsHeld(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0) return false;
   // Shared: two who look at once do not take each other for the holder.
   const bool held = ::flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;

@@ -1,4 +1,4 @@
-// FileLock: that a process lives, seen through a file.
+// FileLock: shows through a file that a process lives.
 //
 // Held by flock(2) for as long as the object exists, so that the kernel releases it when the
 // process dies, however that comes; NFS (version 4, and 3 with lockd) carries it between hosts. Any

@@ -14,6 +14,8 @@
 #include "fmt/format.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/coro/random.h"
+#include "verbena/transport/log/check.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 namespace {
@@ -52,7 +54,7 @@ absl::Status WriteAll(int fd, const std::string& bytes, const std::string& path)
 absl::Status Publish(const std::string& directory, const std::string& name,
                      const std::string& bytes) {
   const std::string hidden = directory + "/." + name;
-  const int fd = ::open(hidden.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  const int fd = ::open(hidden.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (fd < 0) return FileError("create", hidden);
   absl::Status written = WriteAll(fd, bytes, hidden);
   if (::close(fd) != 0 && written.ok()) written = FileError("close", hidden);
@@ -65,9 +67,15 @@ absl::Status Publish(const std::string& directory, const std::string& name,
 
 // Nothing where there is no such file.
 absl::StatusOr<std::optional<std::string>> Consume(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // A FIFO that somebody put there must not hold up the thread, nor a link lead elsewhere.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0 && errno == ENOENT) return std::nullopt;
   if (fd < 0) return FileError("open", path);
+  struct stat found = {};
+  if (::fstat(fd, &found) != 0 || !S_ISREG(found.st_mode)) {
+    ::close(fd);
+    return absl::InvalidArgumentError(fmt::format("{} is no regular file: remove it", path));
+  }
   // One byte more than is allowed shows that there are more.
   std::string bytes(kMaxBootstrapMessageBytes + 1, '\0');
   size_t size = 0;
@@ -108,11 +116,24 @@ void Remove(const std::string& directory) {
 FileSpool::FileSpool(std::string directory, const char* mine, const char* theirs, FileLock lock)
     : directory_(std::move(directory)), mine_(mine), theirs_(theirs), lock_(std::move(lock)) {}
 
+absl::Status CheckPrivateDirectory(const std::string& path) {
+  struct stat found = {};
+  if (::lstat(path.c_str(), &found) != 0) return FileError("stat", path);
+  const bool ours = S_ISDIR(found.st_mode) && found.st_uid == ::geteuid() &&
+                    (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+  if (ours || VERBENA_MUTANT(kSpoolOfOthersAccepted)) return absl::OkStatus();
+  return absl::PermissionDeniedError(fmt::format(
+      "{} has owner {} and mode {:o}, but must be a directory of user {} that nobody else may "
+      "write to: remove it, or chmod 700",
+      path, found.st_uid, found.st_mode & 07777u, ::geteuid()));
+}
+
 absl::StatusOr<FileSpool> FileSpool::Create(const std::string& listener) {
   if (!FileLock::IsHeld(ListenerLockPath(listener))) {
     return absl::UnavailableError(
         fmt::format("nobody listens at {}", fs::path(listener).filename().string()));
   }
+  if (absl::Status ours = CheckPrivateDirectory(listener); !ours.ok()) return ours;
   const std::string token = fmt::format("{:016x}", Random::Real().Next());
   const std::string hidden = listener + "/." + kPrefix + token;
   const std::string directory = listener + "/" + kPrefix + token;
@@ -128,7 +149,9 @@ absl::StatusOr<FileSpool> FileSpool::Create(const std::string& listener) {
 }
 
 absl::StatusOr<FileSpool> FileSpool::Adopt(const std::string& directory) {
-  // It appears only once it is held: who finds it and not held takes its process for dead.
+  if (absl::Status ours = CheckPrivateDirectory(directory); !ours.ok()) return ours;
+  // The lock gets its name only once it is held: whoever finds it there and not held takes its
+  // process for dead.
   const std::string path = directory + "/" + kServer + ".lock";
   const std::string hidden = directory + "/." + kServer + ".lock";
   absl::StatusOr<FileLock> lock = FileLock::Take(hidden);
@@ -185,6 +208,7 @@ absl::StatusOr<std::optional<std::string>> FileSpool::Read() {
 }
 
 void FileSpool::Close() {
+  VERBENA_CHECK(!std::exchange(closed_, true)) << directory_ << " is closed already";
   const bool last = PeerHasClosed() || PeerIsDead();
   if (last) {
     Remove(directory_);

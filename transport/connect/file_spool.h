@@ -7,6 +7,9 @@
 // A message is written under another name and renamed, so that nobody sees half of one. The
 // directory goes away with its second end; what a crash leaves behind is swept by the next
 // listener. Calls block for as long as the file system does. One thread.
+//
+// Both directories must belong to this user and be writable for nobody else, and messages must be
+// regular files: another user of the host can neither read a handshake nor hold up the thread.
 
 #ifndef VERBENA_TRANSPORT_CONNECT_FILE_SPOOL_H_
 #define VERBENA_TRANSPORT_CONNECT_FILE_SPOOL_H_
@@ -60,7 +63,12 @@ class FileSpool {
   FileLock lock_;
   uint64_t written_ = 0;
   uint64_t read_ = 0;
+  bool closed_ = false;
 };
+
+// PERMISSION_DENIED unless `path` is a directory (not a link to one) of this user's, to which
+// nobody else may write.
+absl::Status CheckPrivateDirectory(const std::string& path);
 
 // Connections in a listener's directory that no server end has taken yet, oldest names first.
 std::vector<std::string> UnclaimedConnections(const std::string& listener);
@@ -68,7 +76,7 @@ std::vector<std::string> UnclaimedConnections(const std::string& listener);
 // Removes connections neither end of which lives.
 void SweepConnections(const std::string& listener);
 
-// Held by who listens there.
+// The lock that the listener holds.
 std::string ListenerLockPath(const std::string& listener);
 
 }  // namespace verbena

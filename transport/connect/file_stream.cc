@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 namespace {
@@ -112,5 +113,11 @@ FileStream::~FileStream() { connection_->Close(); }
 void FileStream::Close() { connection_->Close(); }
 
 const std::string& FileStream::peer() const { return connection_->peer(); }
+
+const std::string& FileStream::source() const {
+  static const auto* const source = new std::string("the shared directory");
+  if (VERBENA_MUTANT(kFilesHaveNoSource)) return peer();
+  return *source;
+}
 
 }  // namespace verbena

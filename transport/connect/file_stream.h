@@ -26,7 +26,7 @@ class FileConnection final : public IoObject,
                              public FilePoller::Watched,
                              public std::enable_shared_from_this<FileConnection> {
  public:
-  // That a message was written.
+  // Says that a message was written.
   struct Sent {};
 
   // On the thread.
@@ -34,7 +34,7 @@ class FileConnection final : public IoObject,
                                                std::shared_ptr<FilePoller> poller, FileSpool spool,
                                                std::string peer);
 
-  // For the executor. Start*() return at once; what comes of them arrives in the mailbox.
+  // For the executor. Start*() return at once; their results arrive in the mailbox.
   absl::StatusOr<std::shared_ptr<Mailbox<Sent>>> StartSend(std::string message);
   std::shared_ptr<Mailbox<std::string>> StartReceive();
   void Close();
@@ -68,6 +68,9 @@ class FileStream final : public MessageStream {
   Task<absl::StatusOr<std::string>> Receive() override;
   void Close() override;
   const std::string& peer() const override;
+  // One for all connections: each belongs to the user whose directory it is, and names no host.
+  const std::string& source() const override;
+  bool names_source() const override { return false; }
 
  private:
   const std::shared_ptr<FileConnection> connection_;

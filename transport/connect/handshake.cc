@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <cassert>
 #include <string>
 #include <utility>
 
+#include "verbena/transport/coro/clock.h"
 #include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
+#include "verbena/transport/log/throttled_log.h"
 
 namespace verbena {
 namespace {
@@ -21,10 +23,16 @@ absl::Status About(const MessageStream& stream, const char* what, const absl::St
 // Whoever cancels knows why no link came of it; all else is told here, since no caller awaits it.
 void LogNoLink(const MessageStream& stream, const absl::Status& why) {
   if (absl::IsCancelled(why)) return;
-  Log(LogLevel::kWarning, fmt::format("no link with {}: {}", stream.peer(), why.ToString()));
+  HandshakeLog().Write(LogLevel::kWarning, Clock::Real().Now(),
+                       fmt::format("no link with {}: {}", stream.peer(), why.ToString()));
 }
 
 }  // namespace
+
+ThrottledLog& HandshakeLog() {
+  static auto* const log = new ThrottledLog({.lines = 8});
+  return *log;
+}
 
 Task<absl::StatusOr<LinkParameters>> OfferLink(MessageStream& stream, LinkParameters mine,
                                                HandshakeOptions options) {
@@ -65,7 +73,7 @@ Task<absl::Status> AcceptOffer(MessageStream& stream, LinkParameters offer, Link
 }
 
 Task<absl::Status> RefuseOffer(MessageStream& stream, absl::Status why) {
-  assert(!why.ok());
+  VERBENA_CHECK(!why.ok()) << "a refusal needs a reason";
   LogNoLink(stream, why);
   co_return co_await stream.Send(EncodeRefusal(why));
 }

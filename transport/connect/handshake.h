@@ -3,10 +3,10 @@
 //
 //   client                                     server
 //     OfferLink(stream, mine)        ------->    offer = ReceiveOffer(stream)
-//                                                makes its queue pair and connects it (RTS)
+//                                                makes its queue pair, ready to receive (RTR)
 //                                    <-------    AcceptOffer(stream, offer, mine), or RefuseOffer()
 //     connects its queue pair (RTS)
-//     ConfirmReady(stream)           ------->    AwaitReady(stream): may post SENDs from now on
+//     ConfirmReady(stream)           ------->    AwaitReady(stream): ready to send (RTS), and may
 //
 // Everything that a peer sends is checked before it is returned; what is wrong is refused, and a
 // server logs it, with the peer and the value. All are cancellable at every await and have no time
@@ -28,6 +28,11 @@
 #include "verbena/transport/coro/task.h"
 
 namespace verbena {
+
+class ThrottledLog;
+
+// Says which links of the process did not come to be: peers can cause as many as they like.
+ThrottledLog& HandshakeLog();
 
 // Client. The server's parameters; or its refusal, with its code and message; or INVALID_ARGUMENT
 // when it does not keep to the protocol, UNAVAILABLE when it closes, FAILED_PRECONDITION when its

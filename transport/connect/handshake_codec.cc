@@ -8,6 +8,7 @@
 #include "absl/strings/escaping.h"
 #include "verbena/handshake.pb.h"
 #include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/log/check.h"
 
 namespace verbena {
 namespace {
@@ -142,6 +143,29 @@ void WriteEnd(const LinkParameters& parameters, wire::LinkEnd& end) {
   end.set_executor_count(parameters.executor_count);
 }
 
+// Reads what a Hello says beside its end: which executor the client wants, and which runtime it is.
+absl::Status ReadClient(const wire::Hello& hello, LinkParameters& offer) {
+  if (hello.runtime_id().size() != RuntimeId::kBytes) {
+    return Invalid("runtime_id of {} bytes, not {}", hello.runtime_id().size(), RuntimeId::kBytes);
+  }
+  std::copy(hello.runtime_id().begin(), hello.runtime_id().end(), offer.runtime_id.bytes.begin());
+  switch (hello.executor_choice()) {
+    case wire::EXECUTOR_CHOICE_ANY:
+      offer.executor_choice = ExecutorChoice::kAny;
+      break;
+    case wire::EXECUTOR_CHOICE_NUMBER:
+      offer.executor_choice = ExecutorChoice::kNumber;
+      break;
+    case wire::EXECUTOR_CHOICE_KEY:
+      offer.executor_choice = ExecutorChoice::kKey;
+      break;
+    default:
+      return Invalid("unknown executor_choice {}", static_cast<int>(hello.executor_choice()));
+  }
+  offer.executor_key = hello.executor_key();
+  return absl::OkStatus();
+}
+
 absl::StatusOr<RdmaCmService> ReadService(const wire::RdmaCmService& service) {
   if (service.address().size() != 16) {
     return Invalid("rdma_cm address of {} bytes, not 16", service.address().size());
@@ -205,12 +229,16 @@ const char* LinkKindName(LinkKind kind) {
 }
 
 std::string EncodeHello(const LinkParameters& mine, const HandshakeOptions& options) {
+  VERBENA_CHECK(mine.executor_index < kMaxExecutors) << "executor " << mine.executor_index;
   wire::Hello hello;
   hello.set_magic(kMagic);
   hello.set_min_version(options.min_version);
   hello.set_max_version(options.max_version);
   hello.set_features(options.features);
   WriteEnd(mine, *hello.mutable_end());
+  hello.set_runtime_id(mine.runtime_id.bytes.data(), mine.runtime_id.bytes.size());
+  hello.set_executor_choice(static_cast<wire::ExecutorChoice>(mine.executor_choice));
+  hello.set_executor_key(mine.executor_key);
   return hello.SerializeAsString();
 }
 
@@ -222,6 +250,7 @@ absl::StatusOr<LinkParameters> ParseHello(const std::string& bytes,
   VERBENA_ASSIGN_OR_RETURN(const uint32_t version, CommonVersion(hello, options));
   VERBENA_ASSIGN_OR_RETURN(LinkParameters offer, ReadEnd(hello.end()));
   VERBENA_RETURN_IF_ERROR(CheckExecutor(offer.executor_index, options.executor_count));
+  VERBENA_RETURN_IF_ERROR(ReadClient(hello, offer));
   offer.version = version;
   offer.features = hello.features() & options.features;
   return offer;
@@ -241,6 +270,7 @@ std::string EncodeAcceptance(const LinkParameters& offer, const LinkParameters& 
 }
 
 std::string EncodeRefusal(const absl::Status& why) {
+  VERBENA_CHECK(!why.ok()) << "a refusal needs a reason";
   wire::HelloReply reply;
   reply.set_magic(kMagic);
   reply.mutable_refused()->set_code(static_cast<uint32_t>(why.code()));

@@ -23,23 +23,23 @@ inline constexpr uint32_t kMaxProtocolVersion = 1;
 // Feature bits. The queue pairs are connected through rdma_cm: a side that has no connection
 // manager leaves it out.
 inline constexpr uint64_t kFeatureRdmaCm = 1u << 0;
-// What this side lends are memory windows, and its device reports which one a SEND_WITH_INV
-// invalidated: a side of which either is not so leaves it out, and gets none.
+// This side lends memory through memory windows, and its device reports which window a
+// SEND_WITH_INV invalidated. A side that lacks either leaves the bit out, and gets no such SEND.
 inline constexpr uint64_t kFeatureInvalidation = 1u << 1;
 // Payloads carry a CRC32C.
 inline constexpr uint64_t kFeatureChecksum = 1u << 2;
 // The server lends landings for the payloads of requests to come.
 inline constexpr uint64_t kFeatureGrants = 1u << 3;
-// Those that this build knows.
+// The features that this build knows.
 inline constexpr uint64_t kSupportedFeatures =
     kFeatureRdmaCm | kFeatureInvalidation | kFeatureChecksum | kFeatureGrants;
 
-// What this side brings to a handshake.
+// The versions and features that this side offers in a handshake.
 struct HandshakeOptions {
   uint32_t min_version = kMinProtocolVersion;
   uint32_t max_version = kMaxProtocolVersion;
   uint64_t features = kSupportedFeatures;
-  // Of a server: an offer for an executor beyond them is refused.
+  // A server's executors: it refuses an offer for an executor beyond them.
   uint32_t executor_count = 1;
 };
 

@@ -1,9 +1,12 @@
 #include "verbena/transport/connect/host_port.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
+#include <netinet/in.h>
 
 #include <charconv>
 #include <cstddef>
+#include <cstring>
 #include <system_error>
 
 #include "absl/status/status.h"
@@ -11,7 +14,8 @@
 namespace verbena {
 namespace {
 
-// What DNS allows; longer texts are no host names, and are not repeated in messages.
+// The longest name that DNS allows; longer texts are no host names, and are not repeated in
+// messages.
 constexpr size_t kMaxHostBytes = 253;
 
 absl::Status BadAddress(const std::string& text, const char* why) {
@@ -47,6 +51,27 @@ absl::StatusOr<HostPort> ParseHostPort(const std::string& text) {
     return BadAddress(text, "the port is not a number from 0 to 65535");
   }
   return HostPort{std::move(host), port};
+}
+
+std::string SourceOf(const std::string& peer) {
+  const absl::StatusOr<HostPort> parsed = ParseHostPort(peer);
+  if (!parsed.ok()) return peer;
+  in_addr ipv4{};
+  if (inet_pton(AF_INET, parsed->host.c_str(), &ipv4) == 1) return parsed->host;
+  // A link-local address may have its interface behind it.
+  in6_addr ipv6{};
+  if (inet_pton(AF_INET6, parsed->host.substr(0, parsed->host.find('%')).c_str(), &ipv6) != 1) {
+    return peer;
+  }
+  char text[INET6_ADDRSTRLEN] = "";
+  if (IN6_IS_ADDR_V4MAPPED(&ipv6)) {
+    inet_ntop(AF_INET, &ipv6.s6_addr[12], text, sizeof(text));
+    return text;
+  }
+  if (IN6_IS_ADDR_LOOPBACK(&ipv6)) return parsed->host;
+  std::memset(&ipv6.s6_addr[8], 0, 8);
+  inet_ntop(AF_INET6, &ipv6, text, sizeof(text));
+  return fmt::format("{}/64", text);
 }
 
 std::string FormatHostPort(const std::string& host, uint16_t port) {

@@ -21,6 +21,11 @@ absl::StatusOr<HostPort> ParseHostPort(const std::string& text);
 // The reverse: an IPv6 address gets its brackets.
 std::string FormatHostPort(const std::string& host, uint16_t port);
 
+// The source that servers count a peer "host:port" under: an IPv4 address without its port, also if
+// it is mapped into IPv6, or the first 64 bits of an IPv6 address ("2001:db8:1:2::/64"), since a
+// host has all that follow. `peer` itself if it is neither.
+std::string SourceOf(const std::string& peer);
+
 }  // namespace verbena
 
 #endif  // VERBENA_TRANSPORT_CONNECT_HOST_PORT_H_

@@ -24,7 +24,8 @@
 
 namespace verbena {
 
-// What must be closed before the thread can end. While registered, the thread owns a share of it.
+// An object that must be closed before the thread can end. While registered, the thread owns a
+// share of it.
 class IoObject {
  public:
   virtual ~IoObject() = default;

@@ -8,26 +8,41 @@
 #include <cstdint>
 #include <string>
 
+#include "verbena/transport/connect/runtime_id.h"
+
 namespace verbena {
 
-// What a queue pair runs on; both sides must have the same. The values are those of the wire. kRoce
-// is version 2; packets of the other version are dropped without a word.
+// The kind of network that a queue pair runs on; both sides must have the same. The values are
+// those of the wire. kRoce is version 2; packets of the other version are dropped without a word.
 enum class LinkKind : uint8_t { kSoft = 1, kInfiniBand = 2, kRoce = 3, kIwarp = 4, kRoceV1 = 5 };
 
 const char* LinkKindName(LinkKind kind);
 
-// What the handshake lets pass. A side whose own limits are lower refuses by itself.
+// The bounds that the handshake enforces. A side whose own limits are lower refuses by itself.
 inline constexpr uint32_t kMaxCreditGrant = 1u << 15;
 inline constexpr uint32_t kMinEagerBytes = 1024;
 inline constexpr uint32_t kMaxEagerBytes = 1024 * 1024;
 inline constexpr uint32_t kMaxExecutors = 1024;
 inline constexpr size_t kMaxPeerNameBytes = 256;
 
-// Where a server's connection manager listens, and the token that its client shows there.
+// The address of a server's connection manager, and the token that its client shows there.
 struct RdmaCmService {
   std::array<uint8_t, 16> address{};  // IPv6, or IPv4 mapped
   uint16_t port = 0;                  // 0: there is none
   uint64_t token = 0;
+};
+
+// Which executor of the server a client asks for.
+enum class ExecutorChoice : uint8_t {
+  kAny = 0,     // the server chooses, usually the one with the fewest links
+  kNumber = 1,  // by number, modulo how many the server has
+  kKey = 2,     // by key: equal keys give the same executor of one server
+};
+
+struct ExecutorWish {
+  ExecutorChoice choice = ExecutorChoice::kAny;
+  uint32_t number = 0;  // kNumber; less than kMaxExecutors
+  uint64_t key = 0;     // kKey
 };
 
 struct LinkParameters {
@@ -45,14 +60,21 @@ struct LinkParameters {
   uint32_t credit_grant = 0;    // SENDs that the peer may post before it is granted more
   uint32_t eager_bytes = 4096;  // the longest SEND that this side receives
 
-  // In an offer the executor that the client wants there; in an answer the one that it got.
+  // In an offer with ExecutorChoice::kNumber the executor that the client wants; in an answer the
+  // one that it got.
   uint32_t executor_index = 0;
   uint32_t executor_count = 1;  // of this side
+
+  // The rest of a client's wish, and the runtime that it is: in an offer.
+  ExecutorChoice executor_choice = ExecutorChoice::kAny;
+  uint64_t executor_key = 0;
+  RuntimeId runtime_id = {};
 
   // In an answer whose features have kFeatureRdmaCm.
   RdmaCmService rdma_cm = {};
 
-  // What both sides speak: filled in on what the handshake returns, ignored on what it is given.
+  // The version and features that both sides speak: the handshake returns them, and ignores them in
+  // its arguments.
   uint32_t version = 0;
   uint64_t features = 0;
 };

@@ -1,9 +1,9 @@
 // Mailbox<T>: values that any thread puts in and one coroutine takes out.
 //
 // It carries every answer of the bootstraps back to the executor that waits for it. It is shared by
-// its producers and its consumer (make it with std::make_shared). What is in it stays there when
-// the consumer's await is cancelled or destroyed, and the next Pop() finds it: nothing is lost on
-// the way. It has no bound of its own; each user says what bounds it.
+// its producers and its consumer (make it with std::make_shared). Its content stays there when the
+// consumer's await is cancelled or destroyed, and the next Pop() finds it: nothing is lost on the
+// way. It has no bound of its own; each user says what bounds it.
 //
 //   auto mailbox = std::make_shared<Mailbox<std::string>>();
 //   mailbox->Push("hello");                                          // any thread
@@ -13,7 +13,6 @@
 #ifndef VERBENA_TRANSPORT_CONNECT_MAILBOX_H_
 #define VERBENA_TRANSPORT_CONNECT_MAILBOX_H_
 
-#include <cassert>
 #include <coroutine>
 #include <cstddef>
 #include <deque>
@@ -27,6 +26,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/connect/remote_wake.h"
 #include "verbena/transport/coro/suspension.h"
+#include "verbena/transport/log/check.h"
 
 namespace verbena {
 
@@ -43,7 +43,8 @@ class Mailbox : public std::enable_shared_from_this<Mailbox<T>> {
   // The same, and drops what is in it.
   void Abort(const absl::Status& why);
 
-  bool empty() const;
+  bool empty() const { return size() == 0; }
+  size_t size() const;
 
   // co_await gives absl::StatusOr<T>. FAILED_PRECONDITION when another Pop() waits already.
   PopAwaiter Pop() { return PopAwaiter(this->shared_from_this()); }
@@ -86,6 +87,7 @@ class Mailbox<T>::PopAwaiter final : private Suspension, private RemoteWake::Wai
   bool await_ready() const noexcept { return false; }
 
   template <typename Promise>
+    requires std::derived_from<Promise, PromiseBase>
   bool await_suspend(std::coroutine_handle<Promise> coroutine) {
     if (Cancelled(coroutine)) return false;
     std::shared_ptr<RemoteWake> wake = RemoteWake::Arm(scheduler(), *this);
@@ -131,7 +133,7 @@ bool Mailbox<T>::Push(T item, size_t limit) {
 
 template <typename T>
 void Mailbox<T>::Finish(const absl::Status& why) {
-  assert(!why.ok());
+  VERBENA_CHECK(!why.ok()) << "a mailbox ends with an error";
   std::shared_ptr<RemoteWake> wake;
   {
     std::lock_guard lock(mutex_);
@@ -144,7 +146,7 @@ void Mailbox<T>::Finish(const absl::Status& why) {
 
 template <typename T>
 void Mailbox<T>::Abort(const absl::Status& why) {
-  assert(!why.ok());
+  VERBENA_CHECK(!why.ok()) << "a mailbox ends with an error";
   std::deque<T> dropped;  // destroyed outside the lock: a dropped stream closes itself
   std::shared_ptr<RemoteWake> wake;
   {
@@ -157,9 +159,9 @@ void Mailbox<T>::Abort(const absl::Status& why) {
 }
 
 template <typename T>
-bool Mailbox<T>::empty() const {
+size_t Mailbox<T>::size() const {
   std::lock_guard lock(mutex_);
-  return items_.empty();
+  return items_.size();
 }
 
 template <typename T>

@@ -1,4 +1,4 @@
-// QpConnector: connects queue pairs through a connection manager (rdma_cm.h), where the exchange of
+// QpConnector: connects queue pairs through a connection manager (rdma_cm.h), if the exchange of
 // their numbers alone does not (iWARP), or is not wanted.
 //
 // The handshake comes first, over a MessageStream as always: in it the server says where its
@@ -41,8 +41,9 @@ class QpConnection {
 
   // Until the peer's queue pair is known.
   virtual Task<absl::Status> AwaitPeer() = 0;
-  // The next two after AwaitPeer(). What `attributes.qp_state` needs, INIT, RTR or RTS, with the
-  // mask; 0 where the connection manager moves the queue pair by itself (iWARP).
+  // Call this and client_sends_first() after AwaitPeer(). Fills in what `attributes.qp_state`
+  // (INIT, RTR or RTS) needs, with the mask. The mask is 0 if the connection manager moves the
+  // queue pair by itself (iWARP).
   virtual absl::Status FillIn(ibv_qp_attr& attributes, int& mask) = 0;
   // True where the server may not send before it has heard from its client (iWARP).
   virtual bool client_sends_first() const = 0;
@@ -51,7 +52,7 @@ class QpConnection {
   virtual Task<absl::Status> AwaitEstablished() = 0;
 };
 
-// What a connector must know of a queue pair.
+// The properties of a queue pair that a connector needs.
 struct ConnectableQp {
   uint32_t qp_number = 0;
   uint32_t peer_qp_number = 0;
@@ -73,6 +74,9 @@ class QpConnector {
   // Client.
   virtual absl::StatusOr<std::shared_ptr<QpConnection>> Connect(ConnectableQp qp,
                                                                 const RdmaCmService& service) = 0;
+  // The port's address may be `gid` now: later connections use the addresses that the port has
+  // then. From any thread, one call at a time.
+  virtual absl::Status MoveTo(const ibv_gid& gid) = 0;
 };
 
 }  // namespace verbena

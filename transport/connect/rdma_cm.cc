@@ -58,7 +58,7 @@ absl::StatusOr<std::unique_ptr<RdmaCm>> RdmaCm::Start(RdmaCmOptions options) {
   absl::StatusOr<std::shared_ptr<CmChannel>> channel = CmChannel::Open();
   if (!channel.ok()) return channel.status();
   std::unique_ptr<RdmaCm> started(new RdmaCm(std::move(options), *std::move(channel)));
-  if (absl::Status status = started->FindAddresses(); !status.ok()) return status;
+  if (absl::Status status = started->MoveTo(started->options_.gid); !status.ok()) return status;
   return started;
 }
 
@@ -68,15 +68,33 @@ RdmaCm::~RdmaCm() {
   if (listener_ != nullptr) (void)rdma_destroy_id(listener_);
 }
 
-absl::Status RdmaCm::FindAddresses() {
-  for (const HostAddress& address : RankAddresses(ListAddresses(), options_.kind, options_.gid)) {
-    if (IsOnPort(address.ip)) addresses_.push_back(address.ip);
+absl::StatusOr<std::vector<IpAddress>> RdmaCm::FindAddresses(const ibv_gid& gid) {
+  std::vector<IpAddress> found;
+  for (const HostAddress& address : RankAddresses(ListAddresses(), options_.kind, gid)) {
+    if (IsOnPort(address.ip)) found.push_back(address.ip);
   }
-  if (!addresses_.empty()) return absl::OkStatus();
+  if (!found.empty()) return found;
   return absl::FailedPreconditionError(fmt::format(
       "rdma_cm needs an IP address on port {} of {}, and no interface of it has one; give it one: "
       "ip addr add ADDRESS/PREFIX dev NETDEV",
       options_.port, options_.device));
+}
+
+absl::Status RdmaCm::MoveTo(const ibv_gid& gid) {
+  absl::StatusOr<std::vector<IpAddress>> found = FindAddresses(gid);
+  if (!found.ok()) return found.status();
+  std::lock_guard lock(mutex_);
+  const bool moved = addresses_.empty() || addresses_.front() != found->front();
+  addresses_ = *std::move(found);
+  if (!moved || listener_ == nullptr) return absl::OkStatus();
+  // Ids end on the channel's thread; once that has stopped, with this object.
+  if (channel_->Post([old = listener_] { (void)rdma_destroy_id(old); })) listener_ = nullptr;
+  return absl::OkStatus();
+}
+
+std::vector<IpAddress> RdmaCm::addresses() const {
+  std::lock_guard lock(mutex_);
+  return addresses_;
 }
 
 bool RdmaCm::IsOnPort(const IpAddress& ip) {
@@ -91,25 +109,26 @@ bool RdmaCm::IsOnPort(const IpAddress& ip) {
 
 // --- servers
 
-absl::StatusOr<uint16_t> RdmaCm::Listen() {
+absl::StatusOr<RdmaCmService> RdmaCm::Listen() {
   std::lock_guard lock(mutex_);
-  if (listener_ != nullptr) return ntohs(rdma_get_src_port(listener_));
-  absl::StatusOr<uint16_t> port = ListenOnce();
-  for (int tries = 1; !port.ok() && tries < kListenTries; ++tries) port = ListenOnce();
-  if (port.ok()) {
-    Log(LogLevel::kInfo,
-        fmt::format("rdma_cm listens at {} on {}",
-                    FormatHostPort(FormatIp(addresses_.front()), *port), options_.device));
+  const IpAddress& ip = addresses_.front();
+  if (listener_ != nullptr) {
+    return RdmaCmService{.address = ip, .port = ntohs(rdma_get_src_port(listener_))};
   }
-  return port;
+  absl::StatusOr<uint16_t> port = ListenOnce(ip);
+  for (int tries = 1; !port.ok() && tries < kListenTries; ++tries) port = ListenOnce(ip);
+  if (!port.ok()) return port.status();
+  Log(LogLevel::kInfo, fmt::format("rdma_cm listens at {} on {}",
+                                   FormatHostPort(FormatIp(ip), *port), options_.device));
+  return RdmaCmService{.address = ip, .port = *port};
 }
 
-absl::StatusOr<uint16_t> RdmaCm::ListenOnce() {
+absl::StatusOr<uint16_t> RdmaCm::ListenOnce(const IpAddress& ip) {
   absl::StatusOr<rdma_cm_id*> created = channel_->CreateId(*this);
   if (!created.ok()) return created.status();
   TemporaryId id(*created);
-  sockaddr_storage address = SocketAddress(addresses_.front(), 0);
-  const std::string what = fmt::format("rdma_cm at {}", FormatIp(addresses_.front()));
+  sockaddr_storage address = SocketAddress(ip, 0);
+  const std::string what = fmt::format("rdma_cm at {}", FormatIp(ip));
   if (rdma_bind_addr(id.get(), reinterpret_cast<sockaddr*>(&address)) != 0) {
     return RdmaCmCallStatus("rdma_bind_addr", errno, what);
   }
@@ -120,8 +139,8 @@ absl::StatusOr<uint16_t> RdmaCm::ListenOnce() {
 
 absl::StatusOr<std::shared_ptr<QpConnection>> RdmaCm::Expect(ConnectableQp qp,
                                                              RdmaCmService& service) {
-  absl::StatusOr<uint16_t> port = Listen();
-  if (!port.ok()) return port.status();
+  absl::StatusOr<RdmaCmService> listening = Listen();
+  if (!listening.ok()) return listening.status();
   absl::StatusOr<uint64_t> token = NewToken();
   if (!token.ok()) return token.status();
   auto connection =
@@ -131,7 +150,8 @@ absl::StatusOr<std::shared_ptr<QpConnection>> RdmaCm::Expect(ConnectableQp qp,
     return absl::ResourceExhaustedError(fmt::format(
         "{} connections wait for their clients' rdma_cm already", kMaxExpectedConnections));
   }
-  service = {.address = addresses_.front(), .port = *port, .token = *token};
+  service = *listening;
+  service.token = *token;
   return CmConnection::Share(std::move(connection));
 }
 
@@ -160,7 +180,7 @@ void RdmaCm::OnRequest(const CmEvent& request) {
 
 absl::StatusOr<std::shared_ptr<QpConnection>> RdmaCm::Connect(ConnectableQp qp,
                                                               const RdmaCmService& service) {
-  for (const IpAddress& from : addresses_) {
+  for (const IpAddress& from : addresses()) {
     if (IsIpv4(from) != IsIpv4(service.address)) continue;
     auto connection =
         std::make_shared<CmConnection>(channel_, options_.device, std::move(qp), Describe(service));

@@ -9,9 +9,10 @@
 // the context of rdma_get_devices(), which opens every device of the host, and keeps them open.)
 //
 // Owned by whoever opened the device, and outlives every connection. It listens on a port of its
-// own choice from the first Expect() on, so that a mere client opens none. Events are read on a
-// thread of its own. siw's rdma_connect waits on that thread for the peer's TCP, so one host that
-// swallows packets delays the other connections of a siw device.
+// own choice from the first Expect() on, so that a mere client opens none. If the port loses that
+// address, the next Expect() listens anew. Events are read on a thread of its own. siw's
+// rdma_connect waits on that thread for the peer's TCP, so one host that swallows packets delays
+// the other connections of a siw device.
 //
 //   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<RdmaCm> cm, RdmaCm::Start({.device = "siw0", …}));
 
@@ -58,27 +59,30 @@ class RdmaCm final : public QpConnector, private CmEventHandler {
   absl::StatusOr<std::shared_ptr<QpConnection>> Connect(ConnectableQp qp,
                                                         const RdmaCmService& service) override;
 
+  // FAILED_PRECONDITION when no IP address of this host is on the port.
+  absl::Status MoveTo(const ibv_gid& gid) override;
+
   // The port's addresses, the one that servers give out first.
-  const std::vector<IpAddress>& addresses() const { return addresses_; }
+  std::vector<IpAddress> addresses() const;
 
  private:
   RdmaCm(RdmaCmOptions options, std::shared_ptr<CmChannel> channel);
 
-  absl::Status FindAddresses();
+  absl::StatusOr<std::vector<IpAddress>> FindAddresses(const ibv_gid& gid);
   bool IsOnPort(const IpAddress& ip);
-  // The port that it listens on.
-  absl::StatusOr<uint16_t> Listen();
-  absl::StatusOr<uint16_t> ListenOnce();
+  // Returns the address that it listens at, without a token.
+  absl::StatusOr<RdmaCmService> Listen();
+  absl::StatusOr<uint16_t> ListenOnce(const IpAddress& ip);
   void OnCmEvent(const CmEvent& event) override;
   void OnRequest(const CmEvent& request);
 
   const RdmaCmOptions options_;
   const std::shared_ptr<CmChannel> channel_;
   const std::shared_ptr<CmConnection::Waiting> waiting_;
-  std::vector<IpAddress> addresses_;
 
-  std::mutex mutex_;
-  rdma_cm_id* listener_ = nullptr;  // under mutex_
+  mutable std::mutex mutex_;  // guards what follows
+  std::vector<IpAddress> addresses_;
+  rdma_cm_id* listener_ = nullptr;  // at the first of addresses_
 };
 
 }  // namespace verbena

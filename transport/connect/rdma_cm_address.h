@@ -29,12 +29,13 @@ struct HostAddress {
   IpAddress ip{};
 };
 
-// Of the interfaces that are up, in the kernel's order; neither loopback nor link-local.
+// Lists the addresses of the interfaces that are up, in the kernel's order; neither loopback nor
+// link-local.
 std::vector<HostAddress> ListAddresses();
 
-// Those that may be the port's, likely ones first: the GID itself (RoCE), the addresses of the
-// interface whose hardware address the GID was made of (iWARP, IPoIB); where there is none of
-// these, all.
+// Returns the addresses that may be the port's: first the GID itself (RoCE), then those of the
+// interface whose hardware address the GID was made of (iWARP, IPoIB). If there are neither,
+// returns all.
 std::vector<HostAddress> RankAddresses(const std::vector<HostAddress>& all, LinkKind kind,
                                        const ibv_gid& gid);
 

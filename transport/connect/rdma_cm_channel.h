@@ -1,8 +1,9 @@
 // CmChannel: the event channel of rdma_cm, and the thread that reads it.
 //
-// An event is copied, acknowledged at once (destroying an id waits for that), and handed to the
-// handler that its id was made with; of a connection request that is the listener's. Shared by
-// every id on it. Stop() ends the thread, after what was posted; from then on Post() refuses.
+// The thread copies each event, acknowledges it at once (destroying an id waits for that), and
+// hands it to the handler of its id. A connection request goes to the listener's handler. Every id
+// on the channel shares it. Stop() ends the thread after the work that was posted; from then on
+// Post() refuses.
 
 #ifndef VERBENA_TRANSPORT_CONNECT_RDMA_CM_CHANNEL_H_
 #define VERBENA_TRANSPORT_CONNECT_RDMA_CM_CHANNEL_H_
@@ -21,7 +22,7 @@
 
 namespace verbena {
 
-// What an rdma_cm_event said.
+// The content of an rdma_cm_event.
 struct CmEvent {
   rdma_cm_event_type type = RDMA_CM_EVENT_ADDR_ERROR;
   int status = 0;
@@ -43,7 +44,7 @@ class CmEventHandler {
 
 class CmChannel final : public IoObject, public std::enable_shared_from_this<CmChannel> {
  public:
-  // UNAVAILABLE says what is missing where the kernel has no rdma_cm.
+  // UNAVAILABLE if the kernel has no rdma_cm; the message says what is missing.
   static absl::StatusOr<std::shared_ptr<CmChannel>> Open();
   ~CmChannel() override;
 
@@ -57,7 +58,7 @@ class CmChannel final : public IoObject, public std::enable_shared_from_this<CmC
     return io_->Post(std::move(function));
   }
   void Stop() { io_->Stop(); }
-  // For timers, which must not run any more when it is stopped.
+  // For timers, none of which may run once the channel is stopped.
   boost::asio::io_context& context() { return io_->context(); }
 
  private:

@@ -16,7 +16,8 @@ namespace {
 
 // Each of the two; short enough that what went wrong is said before a link's own limit ends it.
 constexpr int kResolveTimeoutMs = 3000;
-// Of a request. The kernel repeats it for a minute before it gives up.
+// How long to wait for the answer to a request. The kernel repeats it for a minute before it gives
+// up.
 constexpr auto kAnswerTimeout = std::chrono::seconds(5);
 // Both are three bits wide; 7 of the latter is without end.
 constexpr uint8_t kRetryCount = 7;
@@ -26,7 +27,7 @@ constexpr uint8_t kRnrRetryCount = 7;
 
 void RejectCmRequest(rdma_cm_id* id, RejectReason reason) {
   const std::string data = EncodeRejectData(reason);
-  // What fails here has ended already.
+  // An error means that the request has ended already.
   (void)rdma_reject(id, data.data(), static_cast<uint8_t>(data.size()));
   (void)rdma_destroy_id(id);
 }
@@ -196,7 +197,7 @@ void CmConnection::Destroy() {
   rdma_cm_id* id = std::exchange(id_, nullptr);
   if (id == nullptr) return;
   if (waiting_ != nullptr && !accepted_) return RejectCmRequest(id, RejectReason::kGone);
-  // Of a connection that is established this sends the disconnect, too.
+  // For an established connection, this sends the disconnect, too.
   if (rdma_destroy_id(id) != 0) {
     Log(LogLevel::kWarning, RdmaCmCallStatus("rdma_destroy_id", errno, what_).ToString());
   }

@@ -1,8 +1,8 @@
 // CmConnection: one queue pair's way through rdma_cm, of either side.
 //
 // Shared by the channel's thread, which hears its events, and by the executor, which awaits its
-// steps. Whoever holds what Share() returned holds the connection; with the last of them the id is
-// destroyed, on the channel's thread. A server's connection has no id until a request shows its
+// steps. The objects that Share() returned hold the connection. When the last of them is gone, the
+// channel's thread destroys the id. A server's connection has no id until a request shows its
 // token.
 
 #ifndef VERBENA_TRANSPORT_CONNECT_RDMA_CM_CONNECTION_H_
@@ -44,7 +44,7 @@ class CmConnection final : public QpConnection,
   void Start(const IpAddress& from, const RdmaCmService& to);
   // Server: waits for a request that shows `token`, which is in `waiting`.
   void ExpectToken(std::shared_ptr<Waiting> waiting, uint64_t token);
-  // Server, on the channel's thread: the request that showed it, whose id is now this one's.
+  // Server, on the channel's thread: takes the request that showed the token, and its id.
   void Adopt(const CmEvent& request);
 
   static std::shared_ptr<QpConnection> Share(std::shared_ptr<CmConnection> connection);
@@ -66,7 +66,7 @@ class CmConnection final : public QpConnection,
   void Request();
   void LimitAnswer();
   void End(const absl::Status& why);
-  // Or when it has ended: nobody holds the connection any more.
+  // Nobody holds the connection any more, or the connection has ended.
   void Destroy();
 
   void MarkEstablished();
@@ -79,7 +79,7 @@ class CmConnection final : public QpConnection,
   const std::string what_;  // "rdma_cm to 10.0.0.2:4000"
   const std::shared_ptr<Mailbox<Step>> steps_ = std::make_shared<Mailbox<Step>>();
 
-  // Of a server.
+  // For a server's connection.
   std::shared_ptr<Waiting> waiting_;
   uint64_t token_ = 0;
   bool accepted_ = false;
@@ -95,7 +95,7 @@ class CmConnection final : public QpConnection,
 
   std::mutex mutex_;
   bool established_ = false;  // under mutex_
-  bool held_ = true;          // under mutex_; else on_end is not called any more
+  bool held_ = true;          // under mutex_; if false, on_end is not called any more
 };
 
 }  // namespace verbena

@@ -14,16 +14,17 @@
 
 namespace verbena {
 
-// Of these InfiniBand leaves 56 in a request, and 148 in a rejection.
+// Bytes of our private data. InfiniBand leaves 56 in a request, and 148 in a rejection.
 inline constexpr size_t kConnectDataBytes = 16;
 inline constexpr size_t kRejectDataBytes = 8;
 
-// Of a connection request: the token that the server gave out for it.
+// The private data of a connection request: the token that the server gave out for it.
 std::string EncodeConnectData(uint64_t token);
-// nullopt when it is none of ours, or of a version that is not ours.
+// nullopt if the bytes are not ours, or of another version.
 std::optional<uint64_t> ParseConnectData(std::string_view bytes);
 
-// Of a rejection. The values are those of the wire; a reader takes any other for kOther.
+// The reason in a rejection's private data. The values are those of the wire; a reader takes any
+// other for kOther.
 enum class RejectReason : uint8_t {
   kOther = 0,
   kMalformed = 1,     // the request's private data is not what this page says
@@ -35,7 +36,7 @@ enum class RejectReason : uint8_t {
 const char* RejectReasonText(RejectReason reason);
 
 std::string EncodeRejectData(RejectReason reason);
-// nullopt when it is none of ours.
+// nullopt if the bytes are not ours.
 std::optional<RejectReason> ParseRejectData(std::string_view bytes);
 
 }  // namespace verbena

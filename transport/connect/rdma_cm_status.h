@@ -1,4 +1,4 @@
-// What rdma_cm's failures mean, as one Status with one clear line.
+// RdmaCmStatus: a failure of rdma_cm, as one Status with one clear line.
 //
 // rdma_cm tells of a failure by an event and a number: for REJECTED on InfiniBand and RoCE a reason
 // of the CM's REJ message (InfiniBand specification, volume 1, 12.6.7.2), else a negative errno.
@@ -19,8 +19,8 @@
 
 namespace verbena {
 
-// `event` is none of success. `private_data` is what came with it, as the peer sent it. `what` says
-// what was tried, and with whom.
+// `event` is not one of success. `private_data` is what came with it, as the peer sent it. `what`
+// says what was tried, and with whom.
 absl::Status RdmaCmStatus(rdma_cm_event_type event, int status, std::string_view private_data,
                           const std::string& what);
 

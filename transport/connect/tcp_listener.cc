@@ -1,5 +1,6 @@
 #include "verbena/transport/connect/tcp_listener.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 #include "verbena/transport/connect/tcp_socket.h"
 #include "verbena/transport/connect/tcp_stream.h"
 #include "verbena/transport/log/log.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 namespace {
@@ -24,6 +26,9 @@ using StreamOr = absl::StatusOr<std::unique_ptr<MessageStream>>;
 
 // How long an acceptor without descriptors waits: long enough not to spin, short for a client.
 constexpr auto kRetryDelay = std::chrono::milliseconds(100);
+
+// Connections that are shed before the acceptor waits again: a flood does not keep its thread.
+constexpr size_t kShedAtOnce = 64;
 
 absl::Status Closed() { return absl::CancelledError("the listener was closed"); }
 
@@ -41,7 +46,11 @@ Task<StreamOr> AcceptFrom(std::shared_ptr<TcpAcceptor> acceptor) {
 }  // namespace
 
 TcpAcceptor::TcpAcceptor(std::shared_ptr<IoThread> io)
-    : io_(std::move(io)), acceptor_(io_->context()), retry_(io_->context()) {}
+    : io_(std::move(io)), acceptor_(io_->context()), retry_(io_->context()) {
+  Reserve();
+}
+
+TcpAcceptor::~TcpAcceptor() { ReleaseReserve(); }
 
 absl::StatusOr<std::shared_ptr<TcpAcceptor>> TcpAcceptor::Adopt(std::shared_ptr<IoThread> io,
                                                                 int fd) {
@@ -81,25 +90,54 @@ void TcpAcceptor::CloseOnThread() {
   accepted_->Abort(Closed());
   error_code ignored;
   acceptor_.close(ignored);
+  if (!VERBENA_MUTANT(kReserveOutlivesListener)) ReleaseReserve();
   retry_.cancel();
   io_->Unregister(shared_from_this());
 }
 
 void TcpAcceptor::AcceptNext() {
-  while (!closed_ && !waiting_ && accepted_->empty()) {
+  while (!closed_ && !waiting_ && accepted_->size() < kTcpAcceptedAhead) {
     absl::StatusOr<AcceptedSocket> accepted = AcceptTcp(acceptor_.native_handle());
     if (accepted.ok()) {
-      starved_ = false;
-      return Take(*std::move(accepted));
+      Reserve();
+      Take(*std::move(accepted));
+      continue;
     }
     if (absl::IsUnavailable(accepted.status())) return TryAgainWhenReadable();
     if (absl::IsCancelled(accepted.status())) continue;
-    if (!std::exchange(starved_, true)) {
-      Log(LogLevel::kWarning,
-          fmt::format("{} keeps clients waiting: {}", address_, accepted.status().ToString()));
-    }
-    return TryAgainLater();
+    return OnStarved(accepted.status());
   }
+}
+
+void TcpAcceptor::OnStarved(const absl::Status& why) {
+  shed_ += Shed();
+  log_.Write(LogLevel::kWarning, std::chrono::steady_clock::now(),
+             fmt::format("{} keeps clients waiting: {}; {} connections were closed so far: raise "
+                         "RLIMIT_NOFILE",
+                         address_, why.ToString(), shed_));
+  TryAgainLater();
+}
+
+size_t TcpAcceptor::Shed() {
+  if (reserve_ < 0) return 0;
+  ReleaseReserve();
+  size_t count = 0;
+  for (; count < kShedAtOnce; ++count) {
+    absl::StatusOr<AcceptedSocket> accepted = AcceptTcp(acceptor_.native_handle());
+    if (!accepted.ok()) break;
+    close(accepted->fd);
+  }
+  Reserve();
+  return count;
+}
+
+// Another thread may have taken the last descriptor meanwhile: then there is no reserve for now.
+void TcpAcceptor::Reserve() {
+  if (reserve_ < 0) reserve_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+void TcpAcceptor::ReleaseReserve() {
+  if (reserve_ >= 0) close(std::exchange(reserve_, -1));
 }
 
 void TcpAcceptor::TryAgainWhenReadable() {

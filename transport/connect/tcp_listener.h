@@ -1,15 +1,19 @@
 // A listening TCP socket as a MessageListener.
 //
-// As with streams, TcpAcceptor lives on the IoThread and the listener is the user's half.
-// Connections are taken from the kernel's queue on demand, at most one ahead. When the process is
-// out of descriptors the acceptor says so in the log and tries again: a listener does not fail by
-// it.
+// As with streams, TcpAcceptor lives on the IoThread and the listener is the user's half. The
+// acceptor takes connections from the kernel's queue on demand, at most kTcpAcceptedAhead ahead, so
+// that a flood does not fill that queue. When the process is out of descriptors, the acceptor gives
+// up one that it keeps in reserve. With that one it takes the waiting connections and closes them,
+// so that their clients hear of it at once. Then it waits a while, and logs counts. The listener
+// does not fail.
 
 #ifndef VERBENA_TRANSPORT_CONNECT_TCP_LISTENER_H_
 #define VERBENA_TRANSPORT_CONNECT_TCP_LISTENER_H_
 
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -19,8 +23,11 @@
 #include "verbena/transport/connect/mailbox.h"
 #include "verbena/transport/connect/tcp_socket.h"
 #include "verbena/transport/coro/task.h"
+#include "verbena/transport/log/throttled_log.h"
 
 namespace verbena {
+
+inline constexpr size_t kTcpAcceptedAhead = 16;
 
 class TcpAcceptor final : public IoObject, public std::enable_shared_from_this<TcpAcceptor> {
  public:
@@ -35,6 +42,7 @@ class TcpAcceptor final : public IoObject, public std::enable_shared_from_this<T
   const std::string& address() const { return address_; }
 
   void CloseOnThread() override;
+  ~TcpAcceptor() override;
 
  private:
   explicit TcpAcceptor(std::shared_ptr<IoThread> io);
@@ -43,6 +51,10 @@ class TcpAcceptor final : public IoObject, public std::enable_shared_from_this<T
   void AcceptNext();
   void TryAgainWhenReadable();
   void TryAgainLater();
+  void OnStarved(const absl::Status& why);
+  size_t Shed();
+  void Reserve();
+  void ReleaseReserve();
   void Take(AcceptedSocket accepted);
 
   const std::shared_ptr<IoThread> io_;
@@ -54,7 +66,9 @@ class TcpAcceptor final : public IoObject, public std::enable_shared_from_this<T
   boost::asio::steady_timer retry_;
   bool waiting_ = false;
   bool closed_ = false;
-  bool starved_ = false;  // said in the log that it cannot accept
+  int reserve_ = -1;   // a descriptor to give up when there is no other; -1 while there is none
+  uint64_t shed_ = 0;  // connections closed for want of descriptors
+  ThrottledLog log_{{.lines = 1}};
 };
 
 // The user's half.

@@ -119,7 +119,7 @@ absl::StatusOr<AcceptedSocket> AcceptTcp(int listener) {
   switch (errno) {
     case EAGAIN:
       return absl::UnavailableError("no connection waits");
-    // What happened to the connection that would have been returned: accept(2) hands it over.
+    // The new connection's own error, which accept(2) returns in its place.
     case ECONNABORTED:
     case EHOSTDOWN:
     case EHOSTUNREACH:

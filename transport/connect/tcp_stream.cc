@@ -8,6 +8,7 @@
 #include <boost/asio/write.hpp>
 #include <utility>
 
+#include "verbena/transport/connect/host_port.h"
 #include "verbena/transport/connect/tcp_socket.h"
 
 namespace verbena {
@@ -75,6 +76,7 @@ TcpConnection::TcpConnection(std::shared_ptr<IoThread> io, asio::ip::tcp::socket
                              std::string peer)
     : io_(std::move(io)),
       peer_(std::move(peer)),
+      source_(SourceOf(peer_)),
       same_host_(EndsOnOneHost(socket)),
       socket_(std::move(socket)) {}
 
@@ -185,7 +187,7 @@ void TcpConnection::OnWritten(const error_code& error) {
 void TcpConnection::EndWriting(absl::Status why) {
   for (Outgoing& outgoing : outgoing_) outgoing.sent->Finish(why);
   write_end_ = std::move(why);
-  // What is being written belongs to the socket until its handler has run.
+  // The message being written belongs to the socket until its handler has run.
   if (writing_) return;
   unsent_ -= outgoing_.size();
   outgoing_.clear();
@@ -208,6 +210,8 @@ TcpStream::~TcpStream() { connection_->Close(); }
 void TcpStream::Close() { connection_->Close(); }
 
 const std::string& TcpStream::peer() const { return connection_->peer(); }
+
+const std::string& TcpStream::source() const { return connection_->source(); }
 
 bool TcpStream::same_host() const { return connection_->same_host(); }
 

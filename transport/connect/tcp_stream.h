@@ -34,7 +34,7 @@ inline constexpr size_t kTcpUnsentMessages = 16;
 
 class TcpConnection final : public IoObject, public std::enable_shared_from_this<TcpConnection> {
  public:
-  // That a message was handed to the kernel.
+  // Says that a message was handed to the kernel.
   struct Sent {};
 
   // On the thread. `socket` is connected; `peer` is its other end.
@@ -42,11 +42,12 @@ class TcpConnection final : public IoObject, public std::enable_shared_from_this
                                               boost::asio::ip::tcp::socket socket,
                                               std::string peer);
 
-  // For the executor. Start*() return at once; what comes of them arrives in the mailbox.
+  // For the executor. Start*() return at once; their results arrive in the mailbox.
   absl::StatusOr<std::shared_ptr<Mailbox<Sent>>> StartSend(std::string message);
   std::shared_ptr<Mailbox<std::string>> StartReceive();
   void Close();
   const std::string& peer() const { return peer_; }
+  const std::string& source() const { return source_; }
   bool same_host() const { return same_host_; }
 
   void CloseOnThread() override;
@@ -72,6 +73,7 @@ class TcpConnection final : public IoObject, public std::enable_shared_from_this
 
   const std::shared_ptr<IoThread> io_;
   const std::string peer_;
+  const std::string source_;
   const bool same_host_;
   const std::shared_ptr<Mailbox<std::string>> received_ = std::make_shared<Mailbox<std::string>>();
   std::atomic<size_t> unsent_ = 0;
@@ -98,6 +100,7 @@ class TcpStream final : public MessageStream {
   Task<absl::StatusOr<std::string>> Receive() override;
   void Close() override;
   const std::string& peer() const override;
+  const std::string& source() const override;
   bool same_host() const override;
 
  private:

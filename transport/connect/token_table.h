@@ -1,4 +1,4 @@
-// TokenTable<T>: whom a token was given out for; each is taken at most once.
+// TokenTable<T>: the objects that tokens were given out for; each is taken at most once.
 //
 // It shares what it holds. From any thread. Its bound is the only limit on what waits; a token
 // expires when whoever waits for it removes it.

@@ -21,8 +21,7 @@ class BoundedVector {
  public:
   explicit BoundedVector(size_t capacity = 0) : items_(capacity) {}
 
-  // Room for `capacity` in all, from now on; less than there is changes nothing. What is held
-  // stays.
+  // Room for `capacity` in all, from now on; less than there is changes nothing. The elements stay.
   void Reserve(size_t capacity) {
     if (capacity > items_.size()) items_.resize(capacity);
   }

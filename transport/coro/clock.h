@@ -1,12 +1,19 @@
-// Clock: where time comes from, so that a simulator can own it.
+// Clock: the source of time, which a simulator can replace.
 //
 // All of Verbena's time is steady (monotonic) time in nanoseconds. Clocks are used from any thread
 // and live longer than whatever uses them. They never fail.
+//
+// Users pass any duration, Duration::max() and hours::max() among them. Sums of a time and such a
+// duration saturate: write SaturatingAdd(now, delay), never now + delay.
 
 #ifndef VERBENA_TRANSPORT_CORO_CLOCK_H_
 #define VERBENA_TRANSPORT_CORO_CLOCK_H_
 
 #include <chrono>
+#include <cstdint>
+#include <ratio>
+#include <type_traits>
+#include <utility>
 
 namespace verbena {
 
@@ -16,10 +23,34 @@ using TimePoint = std::chrono::time_point<std::chrono::steady_clock, Duration>;
 // No deadline at all: later than every time a clock returns.
 inline constexpr TimePoint kNever = TimePoint::max();
 
-// `time` + `delay`; kNever when that lies beyond the end of time.
+// No time a clock returns, and none that sums reach: schedulers use it as a mark.
+inline constexpr TimePoint kBeforeAllTime = TimePoint::min();
+
+// `time` + `delay`; kNever if that lies beyond the end of time, and the earliest time after
+// kBeforeAllTime if it lies before its beginning. kNever plus anything is kNever.
 constexpr TimePoint SaturatingAdd(TimePoint time, Duration delay) {
-  if (delay > Duration::zero() && time > kNever - delay) return kNever;
-  return time + delay;
+  constexpr TimePoint kEarliest = kBeforeAllTime + Duration(1);
+  if (time == kNever) return kNever;
+  if (delay > Duration::zero()) return time > kNever - delay ? kNever : time + delay;
+  return time < kEarliest - delay ? kEarliest : time + delay;
+}
+
+// `duration` in nanoseconds; the largest or smallest Duration if it does not fit.
+template <typename Rep, typename Period>
+constexpr Duration SaturatingCast(std::chrono::duration<Rep, Period> duration) {
+  if constexpr (std::is_floating_point_v<Rep>) {
+    using Wide = std::chrono::duration<long double, std::nano>;
+    const auto wide = std::chrono::duration_cast<Wide>(duration).count();
+    if (wide >= static_cast<long double>(Duration::max().count())) return Duration::max();
+    if (wide <= static_cast<long double>(Duration::min().count())) return Duration::min();
+  } else if constexpr (std::ratio_greater_equal_v<Period, std::nano>) {
+    using Wide = std::chrono::duration<int64_t, Period>;
+    constexpr int64_t kMax = std::chrono::duration_cast<Wide>(Duration::max()).count();
+    constexpr int64_t kMin = std::chrono::duration_cast<Wide>(Duration::min()).count();
+    if (std::cmp_greater(duration.count(), kMax)) return Duration::max();
+    if (std::cmp_less(duration.count(), kMin)) return Duration::min();
+  }
+  return std::chrono::duration_cast<Duration>(duration);
 }
 
 class Clock {

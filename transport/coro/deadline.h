@@ -32,7 +32,7 @@ inline constexpr bool kCarriesStatus<absl::StatusOr<T>> = true;
 
 }  // namespace internal
 
-// What can say that a deadline passed.
+// A type that can report a passed deadline.
 template <typename T>
 concept CarriesStatus = internal::kCarriesStatus<T>;
 

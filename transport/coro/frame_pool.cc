@@ -16,15 +16,16 @@ constexpr size_t kClassBytes = 128;
 constexpr size_t kMaxBlockBytes = 8 * 1024;
 constexpr size_t kClasses = kMaxBlockBytes / kClassBytes;
 
-// What a thread may keep idle: 512 calls in flight with four 1 KiB frames each, four times over.
+// The most bytes that a thread keeps idle: 512 calls in flight with four 1 KiB frames each, four
+// times over.
 constexpr size_t kMaxCachedBytes = 8 * 1024 * 1024;
-// What other threads may hand home before the owner looks.
+// The most bytes that other threads may hand back before the owner looks.
 constexpr size_t kMaxReturnedBytes = 2 * 1024 * 1024;
 
 class FramePool;
 
 // Precedes each pooled frame. It stays readable while the block is free; the frame is poisoned.
-struct alignas(16) Block {
+struct alignas(kFrameAlignment) Block {
   FramePool* origin;  // null when the block belongs to no pool
   Block* next;        // while the block is in a list
 
@@ -68,7 +69,7 @@ class FramePool {
 
   std::array<Block*, kClasses> free_{};
   size_t cached_bytes_ = 0;
-  // Blocks taken and not given back here. Those that other threads gave to the heap are missing
+  // Blocks taken and not given back here. Blocks that other threads gave to the heap are missing
   // from it: balance_ has them.
   int64_t live_ = 0;
 
@@ -216,6 +217,14 @@ thread_local PoolCloser pool_closer;
   } else {
     origin->GiveBack(block, size_class);
   }
+}
+
+void* AllocateAlignedFrame(size_t bytes, size_t alignment) noexcept {
+  return ::operator new(bytes, std::align_val_t{alignment});
+}
+
+void FreeAlignedFrame(void* frame, size_t bytes, size_t alignment) noexcept {
+  ::operator delete(frame, bytes, std::align_val_t{alignment});
 }
 
 }  // namespace verbena::internal

@@ -3,7 +3,7 @@
 //
 // A frame remembers the pool it came from. Freed on its own thread it goes back to the list; freed
 // on another it is handed home through a lock-free list, or to the heap when its thread has ended.
-// What a list holds is poisoned under AddressSanitizer. A pool keeps a bounded number of bytes
+// Frames in a list are poisoned under AddressSanitizer. A pool keeps a bounded number of bytes
 // (limits in the .cc) until its thread ends; the rest, and frames too large to keep, is the heap's.
 
 #ifndef VERBENA_TRANSPORT_CORO_FRAME_POOL_H_
@@ -13,10 +13,17 @@
 
 namespace verbena::internal {
 
-// 16-byte aligned. Never returns null: the process ends when memory is out.
+// The alignment of AllocateFrame().
+inline constexpr size_t kFrameAlignment = 16;
+
+// Never returns null: the process ends when memory is out.
 void* AllocateFrame(size_t bytes) noexcept;
 // From any thread. `bytes` is what the frame was allocated with.
 void FreeFrame(void* frame, size_t bytes) noexcept;
+
+// For frames that hold over-aligned variables; the heap's, never pooled.
+void* AllocateAlignedFrame(size_t bytes, size_t alignment) noexcept;
+void FreeAlignedFrame(void* frame, size_t bytes, size_t alignment) noexcept;
 
 }  // namespace verbena::internal
 

@@ -1,4 +1,4 @@
-// Random: where randomness comes from, so that a simulator can own it.
+// Random: the source of randomness, which a simulator can replace.
 //
 // For backoff, load spreading and sampling; never for secrets. Never fails.
 //

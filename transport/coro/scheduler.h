@@ -1,4 +1,4 @@
-// Scheduler: what resumes coroutines. The executor is one; tests and simulators have their own.
+// Scheduler: resumes coroutines. The executor is one; tests and simulators have their own.
 //
 // A coroutine belongs to the scheduler that started it and is resumed on its thread only.
 // Everything here except Post() is for that thread. Nothing fails.
@@ -67,6 +67,11 @@ class Scheduler {
   // The scheduler whose thread this is, or nullptr.
   static Scheduler* Current();
 
+  // A pointer that the scheduler's owner keeps here (a Runtime: to its Shard). Set before anything
+  // runs, or on the scheduler's thread.
+  void* attachment() const { return attachment_; }
+  void set_attachment(void* attachment) { attachment_ = attachment; }
+
  protected:
   // Resumes up to `max` ready coroutines; those that become ready meanwhile go to the back of the
   // queue. Returns how many ran.
@@ -90,10 +95,11 @@ class Scheduler {
 
  private:
   // No clock returns it.
-  static constexpr TimePoint kUnread = TimePoint::min();
+  static constexpr TimePoint kUnread = kBeforeAllTime;
 
   IntrusiveList<ReadyNode> ready_;
   mutable TimePoint now_{};
+  void* attachment_ = nullptr;
 };
 
 }  // namespace verbena

@@ -7,7 +7,7 @@ Semaphore::Awaiter::~Awaiter() {
   if (granted_) semaphore_.Release(permits_);
 }
 
-// Those behind may have waited only for this one's turn.
+// Waiters behind this one may have waited only for its turn.
 void Semaphore::Awaiter::LeaveQueue() {
   if (!IntrusiveNode<Awaiter>::linked()) return;
   IntrusiveNode<Awaiter>::Unlink();

@@ -4,7 +4,12 @@
 // in the cancel scope of whoever awaits it, so chains of any length use no stack. Destroying a
 // suspended Task on its scheduler's thread abandons it: its children are destroyed and its awaits
 // detach. That recurses, once per await in the chain: 10,000 fit a thread's usual 8 MiB. An
-// exception thrown inside comes out of the co_await (Verbena itself throws none).
+// exception thrown inside comes out of the co_await (Verbena itself throws none). A Task may await
+// anything. If a foreign awaitable resumes it on another thread, it goes on where it belongs, on
+// its scheduler's thread (foreign_await.h).
+//
+// Locals may be over-aligned (alignas(64)): clang aligns frames as they need if it is given
+// -fcoro-aligned-allocation. No coroutine that returns a Task compiles without that option.
 //
 // gcc before 13 miscompiles coroutines (double destruction of temporaries in a co_await operand),
 // so it is refused here. Arguments by reference must outlive the Task; clang warns when a temporary
@@ -23,18 +28,20 @@
 #error "Verbena needs clang 17 or newer, or gcc 13 or newer: older gcc miscompiles coroutines."
 #endif
 
-#include <cassert>
 #include <concepts>
 #include <coroutine>
 #include <cstddef>
 #include <exception>
+#include <new>
 #include <optional>
 #include <type_traits>
 #include <utility>
 
 #include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/foreign_await.h"
 #include "verbena/transport/coro/frame_pool.h"
 #include "verbena/transport/coro/scheduler.h"
+#include "verbena/transport/log/check.h"
 
 // A function that returns a Task without being a coroutine is a VERBENA_CORO_WRAPPER; one that
 // takes over its arguments (and moves them into a coroutine) is VERBENA_CORO_OWNS_ARGUMENTS too, so
@@ -59,8 +66,8 @@ class TaskCompletion {
   virtual void OnTaskDone() = 0;
 };
 
-// What every Task's promise has: where it runs, who hears of cancellation, who goes on when it
-// ends.
+// The common part of every Task's promise: where it runs, who hears of cancellation, who continues
+// when it ends.
 class PromiseBase : public ReadyNode {
  public:
   Scheduler* scheduler = nullptr;
@@ -68,10 +75,28 @@ class PromiseBase : public ReadyNode {
   std::coroutine_handle<> continuation;
   TaskCompletion* completion = nullptr;
 
+  // clang asks for a frame with its alignment, a constant.
+  static void* operator new(size_t bytes, std::align_val_t alignment) {
+    if (static_cast<size_t>(alignment) > internal::kFrameAlignment) {
+      return internal::AllocateAlignedFrame(bytes, static_cast<size_t>(alignment));
+    }
+    return internal::AllocateFrame(bytes);
+  }
+  static void operator delete(void* frame, size_t bytes, std::align_val_t alignment) noexcept {
+    if (static_cast<size_t>(alignment) > internal::kFrameAlignment) {
+      internal::FreeAlignedFrame(frame, bytes, static_cast<size_t>(alignment));
+    } else {
+      internal::FreeFrame(frame, bytes);
+    }
+  }
+#ifdef __clang__
+  static void* operator new(size_t bytes) = delete;  // compile with -fcoro-aligned-allocation
+#else
   static void* operator new(size_t bytes) { return internal::AllocateFrame(bytes); }
   static void operator delete(void* frame, size_t bytes) noexcept {
     internal::FreeFrame(frame, bytes);
   }
+#endif
 
   std::suspend_always initial_suspend() const noexcept { return {}; }
 
@@ -88,6 +113,16 @@ class PromiseBase : public ReadyNode {
     void await_resume() const noexcept {}
   };
   FinalAwaiter final_suspend() const noexcept { return {}; }
+
+  // Our own awaitables bring a Task back to its scheduler themselves.
+  template <typename Awaitable>
+  static Awaitable&& await_transform(Awaitable&& awaitable) noexcept {
+    return static_cast<Awaitable&&>(awaitable);
+  }
+  template <internal::ForeignAwaitable Awaitable>
+  static internal::ForeignAwaiter<Awaitable> await_transform(Awaitable&& awaitable) {
+    return internal::ForeignAwaiter<Awaitable>(std::forward<Awaitable>(awaitable));
+  }
 
   void unhandled_exception() noexcept { exception_ = std::current_exception(); }
 
@@ -117,7 +152,7 @@ class Promise final : public PromiseBase {
   }
   T TakeResult() {
     RethrowIfFailed();
-    assert(result_.has_value());
+    VERBENA_CHECK(result_.has_value()) << "the result of a Task was taken before it ended";
     return *std::move(result_);
   }
 
@@ -175,7 +210,10 @@ class VERBENA_CORO_TASK [[nodiscard]] Task {
     std::coroutine_handle<promise_type> coroutine_;
   };
   // The Task must live until it ends, as a temporary in the co_await expression does.
-  Awaiter operator co_await() && noexcept { return Awaiter(coroutine_); }
+  Awaiter operator co_await() && noexcept {
+    VERBENA_CHECK(coroutine_ != nullptr) << "a Task was awaited that is empty or moved from";
+    return Awaiter(coroutine_);
+  }
 
   class ScopedAwaiter : private Awaiter {
    public:
@@ -184,6 +222,7 @@ class VERBENA_CORO_TASK [[nodiscard]] Task {
     using Awaiter::await_ready;
     using Awaiter::await_resume;
     template <typename Parent>
+      requires std::derived_from<Parent, PromiseBase>
     std::coroutine_handle<> await_suspend(std::coroutine_handle<Parent> parent) const noexcept {
       std::coroutine_handle<> next = Awaiter::await_suspend(parent);
       this->coroutine_.promise().cancel = scope_;
@@ -195,7 +234,10 @@ class VERBENA_CORO_TASK [[nodiscard]] Task {
   };
   // co_await std::move(task).In(scope): runs it in `scope` instead of the awaiting coroutine's.
   // Null shields it: what must still be done after a cancellation is done in there.
-  ScopedAwaiter In(CancelScope* scope) && noexcept { return ScopedAwaiter(coroutine_, scope); }
+  ScopedAwaiter In(CancelScope* scope) && noexcept {
+    VERBENA_CHECK(coroutine_ != nullptr) << "a Task was awaited that is empty or moved from";
+    return ScopedAwaiter(coroutine_, scope);
+  }
 
   // Runs the Task up to its first suspension, without a coroutine that awaits it: `completion`
   // hears when it ends (perhaps before this returns) and takes the result. Called once, on the
@@ -218,8 +260,9 @@ class VERBENA_CORO_TASK [[nodiscard]] Task {
   explicit Task(std::coroutine_handle<promise_type> coroutine) : coroutine_(coroutine) {}
 
   void Bind(Scheduler& scheduler, CancelScope* cancel, TaskCompletion* completion) {
+    VERBENA_CHECK(coroutine_ != nullptr) << "a Task was started that is empty or moved from";
     PromiseBase& promise = coroutine_.promise();
-    assert(promise.scheduler == nullptr);
+    VERBENA_CHECK(promise.scheduler == nullptr) << "a Task was started twice";
     promise.scheduler = &scheduler;
     promise.cancel = cancel;
     promise.completion = completion;

@@ -3,8 +3,8 @@
 // Owned by a coroutine's frame or by an object; used on its scheduler's thread. Children run in a
 // cancel scope of their own, below `parent` when one is given. Spawn() never runs a child inline:
 // it is queued. Join() waits until none is left. Destroying the scope abandons the children that
-// still run: their Tasks are destroyed. What children use must outlive the scope, so declare it
-// before.
+// still run: their Tasks are destroyed. Objects that children use must outlive the scope, so
+// declare them before it.
 //
 // A child's exception comes out of Join(): the first one, when all have ended; the others are
 // dropped, as are those of a scope that is never joined. The number of children is bounded by

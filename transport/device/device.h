@@ -30,7 +30,11 @@ namespace verbena {
 
 enum class DeviceKind { kRdma, kSoft };
 
-// What a device can do beyond ibv_device_attr, found by probing once when it is opened.
+// One queue pair among all that its device ever makes. Queue pair numbers are given out again, also
+// while memory that was lent through their last owner is still in doubt; identities never are.
+enum class QpIdentity : uint64_t {};
+
+// A device's capabilities beyond ibv_device_attr, found by probing once when it is opened.
 struct DeviceCapabilities {
   uint32_t max_inline_bytes = 0;  // accepted as ibv_qp_cap::max_inline_data with 4 send SGEs
   bool srq = false;               // shared receive queues
@@ -48,7 +52,7 @@ struct DeviceCapabilities {
   bool remote_key_checked = false;  // a bad rkey fails the WR (siw 6.1: it does not)
 };
 
-// Where links of a device begin: a port, counted from 1, and the GID that peers reach it by.
+// The local end of a device's links: a port, counted from 1, and the GID by which peers reach it.
 struct DevicePort {
   uint8_t port = 1;
   uint8_t gid_index = 0;
@@ -68,6 +72,8 @@ class Device {
 
   // Decided when the device was opened.
   virtual DevicePort default_port() const { return {}; }
+  // The same decided again, once its addresses may have changed. Errors as opening the device does.
+  virtual absl::StatusOr<DevicePort> ChoosePortAgain() { return default_port(); }
   // `port` is counted from 1.
   virtual absl::StatusOr<ibv_port_attr> QueryPort(uint8_t port) = 0;
   virtual absl::StatusOr<ibv_gid> QueryGid(uint8_t port, int index) = 0;
@@ -91,9 +97,9 @@ class Device {
   // IBV_WR_SEND_WITH_INV frees again; the consumer counts the low 8 bits of its key up at each
   // binding. An error where DeviceCapabilities::memory_windows is false.
   virtual absl::StatusOr<ibv_mw*> AllocMw(ibv_pd* pd) = 0;
-  // Also of a window that is bound: nothing gets in by its key any more, but for what Quiesced
-  // tells of. Before the QP that it is bound to is destroyed (rxe: a millisecond, against a minute
-  // for the QP), and before its MR is deregistered.
+  // Also for a window that is bound: its key then admits nothing any more, but for what Quiesced
+  // tells of. Call it before the window's QP is destroyed (rxe: a millisecond, against a minute for
+  // the QP), and before its MR is deregistered.
   virtual absl::Status DeallocMw(ibv_mw* mw) = 0;
 
   virtual absl::StatusOr<ibv_comp_channel*> CreateCompChannel() = 0;
@@ -111,6 +117,13 @@ class Device {
   virtual absl::StatusOr<ibv_srq*> CreateSrq(ibv_pd* pd, const ibv_srq_init_attr& attributes) = 0;
   virtual absl::Status ModifySrq(ibv_srq* srq, const ibv_srq_attr& attributes, int mask) = 0;
   virtual absl::StatusOr<ibv_srq_attr> QuerySrq(ibv_srq* srq) = 0;
+  // For a user that tells the receives of `srq` apart by their wr_id alone, before it posts any:
+  // the device may take those first that were posted last, whose memory is still in the cache.
+  // False from a device that takes them in the order posted, as RDMA hardware does.
+  virtual bool TakeNewestReceivesFirst(ibv_srq* srq) {
+    (void)srq;
+    return false;
+  }
   virtual absl::Status DestroySrq(ibv_srq* srq) = 0;
 
   // `attributes.cap` is updated to what the QP got.
@@ -119,11 +132,15 @@ class Device {
   virtual absl::StatusOr<ibv_qp_attr> QueryQp(ibv_qp* qp, int mask) = 0;
   virtual absl::Status DestroyQp(ibv_qp* qp) = 0;
 
+  // The identity of `qp`, which is not destroyed yet: no other queue pair ever has the same. Never
+  // waits.
+  virtual QpIdentity IdentityOf(const ibv_qp* qp) = 0;
   // True when no one-sided transfer of a peer that began before `qp` left service can still touch
   // our memory. Hardware: true once the QP is destroyed (rxe 6.1 still copies the packet that it is
   // at when a QP enters ERR). The soft device: once it is in ERR, but false while a frozen peer is
-  // in the middle of a copy. Memory leased through `qpn` may be reused only once this is true.
-  virtual bool Quiesced(uint32_t qpn) = 0;
+  // in the middle of a copy. Memory leased through `qp` may be reused only once this is true.
+  // Whatever has the queue pair's number by then does not matter.
+  virtual bool Quiesced(QpIdentity qp) = 0;
 
   // Readable when an asynchronous event waits; non-blocking.
   virtual int async_fd() const = 0;

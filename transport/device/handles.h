@@ -41,6 +41,8 @@ class DeviceHandle {
   explicit operator bool() const { return object_ != nullptr; }
   Device& device() const { return *device_; }
 
+  // Leaves the object to the caller.
+  T* Release() { return std::exchange(object_, nullptr); }
   void Reset() {
     T* object = std::exchange(object_, nullptr);
     if (object == nullptr) return;

@@ -1,10 +1,9 @@
 // BlockOn: runs a Task on an executor from a thread that runs none, and waits for its result.
 //
-// The thread sleeps until the Task has ended. The executor must be running, or somebody must run
-// it, and must not be destroyed before this returns. On a thread that is inside an executor's loop
-// it is refused, since that loop could then never end the Task: a result type that can hold a
-// Status gets FAILED_PRECONDITION (and the Task never runs), any other ends the process with a
-// message. What the Task throws comes out of the call.
+// The thread sleeps until the Task has ended and its frame is destroyed. The executor must be
+// running, or somebody must run it, and must not be destroyed before this returns. Called inside an
+// executor's loop it would block that loop, so a check aborts the process: co_await there. An
+// exception of the Task comes out of the call.
 //
 //   absl::StatusOr<GetReply> reply = BlockOn(thread->executor(), stub.Get(request));
 
@@ -18,24 +17,48 @@
 #include "absl/status/status.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"
+#include "verbena/transport/executor/carried_result.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/root_task.h"
-#include "verbena/transport/executor/task_result.h"
+#include "verbena/transport/log/check.h"
 
 namespace verbena {
 namespace internal {
 
-// On the stack of the thread that waits.
+// A Task that a thread waits for, on that thread's stack.
+class BlockOnRoot : public RootTask {
+ public:
+  // On the thread that waits.
+  void Wait() {
+    std::unique_lock lock(mutex_);
+    ended_.wait(lock, [this] { return done_; });
+  }
+  bool done() {
+    std::lock_guard lock(mutex_);
+    return done_;
+  }
+
+ protected:
+  // Notifies under the lock: the waiting thread destroys this object as soon as it gets it.
+  void Wake() {
+    std::lock_guard lock(mutex_);
+    done_ = true;
+    ended_.notify_one();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool done_ = false;
+};
+
 template <typename T>
-class BlockOnTask final : public RootTask {
+class BlockOnTask final : public BlockOnRoot {
  public:
   explicit BlockOnTask(Task<T> task) : task_(std::move(task)) {}
 
-  T Wait() {
-    std::unique_lock lock(mutex_);
-    ended_.wait(lock, [this] { return done_; });
-    return std::move(result_).Take();
-  }
+  // Once done().
+  T TakeResult() { return std::move(result_).Take(); }
 
   void Abandon() override {
     task_ = Task<T>();
@@ -54,33 +77,25 @@ class BlockOnTask final : public RootTask {
     Wake();
   }
 
-  // Notifies under the lock: the waiting thread destroys this object as soon as it gets it.
-  void Wake() {
-    std::lock_guard lock(mutex_);
-    done_ = true;
-    ended_.notify_one();
-  }
-
   Task<T> task_;
-  TaskResult<T> result_;
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  bool done_ = false;
+  CarriedResult<T> result_;
 };
+
+// Aborts on a thread that is inside an executor's loop.
+inline void CheckMayBlock() {
+  VERBENA_CHECK(Scheduler::Current() == nullptr)
+      << "BlockOn was called on an executor's thread, whose loop it would block: co_await there";
+}
 
 }  // namespace internal
 
 template <typename T>
 T BlockOn(Executor& executor, Task<T> task) {
-  if (Scheduler::Current() != nullptr) {
-    internal::TaskResult<T> refused;
-    refused.SetFailed(absl::FailedPreconditionError(
-        "BlockOn was called on an executor's thread, whose loop it would block: co_await there"));
-    return std::move(refused).Take();
-  }
+  internal::CheckMayBlock();
   internal::BlockOnTask<T> blocked(std::move(task));
   blocked.Launch(executor);
-  return blocked.Wait();
+  blocked.Wait();
+  return blocked.TakeResult();
 }
 
 }  // namespace verbena

@@ -1,12 +1,14 @@
 #include "verbena/transport/executor/completion_queues.h"
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
 #include "fmt/format.h"
 #include "verbena/transport/device/handles.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/log/log.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 
@@ -58,7 +60,7 @@ class CompletionQueues::Queue final : public ReadableListener {
     if (++unacknowledged_ >= kEventsPerAck) Acknowledge();
   }
 
-  // The CQ stays, with its channel, when the device refuses.
+  // The CQ stays when the device refuses.
   absl::Status Destroy() {
     // An event that nobody has read yet must be acknowledged too.
     OnReadable();
@@ -117,11 +119,21 @@ absl::Status CompletionQueues::Remove(ibv_cq* cq) {
     return absl::InvalidArgumentError("RemoveCq: this executor has no such CQ");
   }
   absl::Status destroyed = (*found)->Destroy();
-  if (!destroyed.ok()) return destroyed;
+  if (!destroyed.ok() && VERBENA_MUTANT(kRefusedCqStaysPolled)) return destroyed;
   waiter_.Unwatch((*found)->channel_fd());
   polled_.erase(polled_.begin() + (found - queues_.begin()));
+  // The owner, the device and what providers mapped for the CQ may be gone next.
+  if (!destroyed.ok()) Abandon(std::move(*found));
   queues_.erase(found);
-  return absl::OkStatus();
+  return destroyed;
+}
+
+// Nothing can be done with it any more, not even by its destructor.
+void CompletionQueues::Abandon(std::unique_ptr<Queue> queue) {
+  static std::mutex mutex;
+  static auto* const abandoned = new std::vector<std::unique_ptr<Queue>>;
+  std::lock_guard<std::mutex> lock(mutex);
+  abandoned->push_back(std::move(queue));
 }
 
 int CompletionQueues::Drain(ibv_cq* cq) {

@@ -1,9 +1,9 @@
 // CompletionQueues: the CQs that an executor polls, and how they wake it.
 //
 // Each CQ has a completion channel of its own, watched by the executor's Waiter. Arming is
-// one-shot: a CQ that was armed stays so until its event has been read, so a turn that found work
-// after arming need not arm again. Events are acknowledged in batches, and before a CQ is
-// destroyed. One thread; the devices and sinks outlive it.
+// one-shot: an armed CQ stays armed until its event has been read. So a turn that found work after
+// arming need not arm again. Events are acknowledged in batches, and before a CQ is destroyed. One
+// thread; the devices and sinks outlive it.
 //
 //   queues.Poll();                                  // every turn
 //   if (queues.Arm() && queues.Poll() == 0) Sleep();  // before every sleep
@@ -31,6 +31,8 @@ class CompletionQueues {
   ~CompletionQueues();
 
   absl::StatusOr<ibv_cq*> Add(Device& device, int entries, CompletionSink& sink);
+  // Its sink hears no more, and the CQ is not touched again, also when this fails because the
+  // device refuses to destroy it: then CQ and channel leak.
   absl::Status Remove(ibv_cq* cq);
 
   // Hands up to one batch of each CQ to its sink. Returns how many completions there were.
@@ -53,7 +55,7 @@ class CompletionQueues {
   // (start) A batch fits the L1 cache, and its sink is called once for it.
   static constexpr int kBatch = 32;
 
-  // What every turn touches, apart from the rest.
+  // The part of a Queue that every turn touches.
   struct Polled {
     ibv_cq* cq;
     CompletionSink* sink;
@@ -70,6 +72,7 @@ class CompletionQueues {
     sink.OnCompletions(completions, count);
     return count;
   }
+  static void Abandon(std::unique_ptr<Queue> queue);
   // Returns 0: nothing was polled.
   int PollFailed(ibv_cq* cq, int error);
 

@@ -1,4 +1,4 @@
-// CompletionSink: who receives the completions of a CQ.
+// CompletionSink: receives the completions of a CQ.
 
 #ifndef VERBENA_TRANSPORT_EXECUTOR_COMPLETION_SINK_H_
 #define VERBENA_TRANSPORT_EXECUTOR_COMPLETION_SINK_H_

@@ -14,7 +14,7 @@
 namespace verbena {
 namespace {
 
-// What one wait reports at most; level-triggered, so the rest comes with the next.
+// The most events that one wait reports; level-triggered, so the rest come with the next wait.
 constexpr int kEventsPerWait = 16;
 
 timespec ToTimespec(Duration duration) {

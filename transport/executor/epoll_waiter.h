@@ -1,6 +1,6 @@
 // EpollWaiter: a Waiter on epoll, which every kernel allows.
 //
-// Sleeps with nanosecond timeouts where the kernel has epoll_pwait2 (5.11), else rounded up to
+// Timeouts are exact to nanoseconds if the kernel has epoll_pwait2 (5.11), otherwise rounded up to
 // milliseconds.
 
 #ifndef VERBENA_TRANSPORT_EXECUTOR_EPOLL_WAITER_H_

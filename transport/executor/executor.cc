@@ -1,10 +1,11 @@
 #include "verbena/transport/executor/executor.h"
 
-#include <cassert>
 #include <utility>
 
 #include "transport/executor/cpu_pin.h"
 #include "transport/executor/executor_impl.h"
+#include "verbena/transport/log/check.h"
+#include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
 
 namespace verbena {
@@ -52,7 +53,9 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(ExecutorOptions optio
 Executor::Executor(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) { ForgetNow(); }
 
 Executor::~Executor() {
-  assert(!impl_->running);
+  VERBENA_CHECK(!impl_->running) << "the executor is destroyed inside its own loop, or while a "
+                                    "thread runs it: "
+                                 << impl_->options.name;
   CurrentScope current(this);
   impl_->closing = true;
   impl_->inbox->EndSleep();
@@ -72,7 +75,8 @@ void Executor::AbandonTasks() {
 
 void Executor::Run() {
   Impl& impl = *impl_;
-  assert(!impl.running);
+  VERBENA_CHECK(!impl.running) << "Run() inside the loop of " << impl.options.name;
+  if (!VERBENA_MUTANT(kRunStaysArmed)) Disarm();
   CpuPin pin(impl.options.cpu);
   CurrentScope current(this);
   impl.running = true;
@@ -95,29 +99,52 @@ void Executor::Stop() {
 
 bool Executor::Poll() {
   Impl& impl = *impl_;
-  assert(!impl.running);
+  VERBENA_CHECK(!impl.running) << "Poll() inside the loop of " << impl.options.name;
   CurrentScope current(this);
+  impl.running = true;
   if (impl.armed) {
-    impl.armed = false;
-    impl.inbox->EndSleep();
+    Disarm();
     impl.waiter->Dispatch();
   }
   // A host, or a simulator, polls when a timer is due: it is not to be late by turns.
   impl.work_since_clock = kWorkPerClockRead;
   const bool worked = Turn();
-  // What the host does between turns is to see the time of then.
+  impl.running = false;
+  // The host must see the current time between turns.
   ForgetNow();
   return worked;
 }
 
 bool Executor::Arm() {
   Impl& impl = *impl_;
-  assert(!impl.running);
+  VERBENA_CHECK(!impl.running) << "Arm() inside the loop of " << impl.options.name;
   CurrentScope current(this);
-  if (std::exchange(impl.armed, false)) impl.inbox->EndSleep();
+  Disarm();
   const bool has_work = has_ready() || !impl.flushes.empty() || NextTimer() <= now();
-  if (has_work || !PrepareToSleep()) return false;
+  if (has_work || !SetHostAlarm() || !PrepareToSleep()) return false;
   impl.armed = true;
+  return true;
+}
+
+void Executor::Disarm() {
+  if (std::exchange(impl_->armed, false)) impl_->inbox->EndSleep();
+}
+
+bool Executor::SetHostAlarm() {
+  Impl& impl = *impl_;
+  if (&impl.clock != &Clock::Real() || VERBENA_MUTANT(kTimersNotInFd)) return true;
+  const TimePoint next = NextTimer();
+  if (impl.host_alarm == nullptr) {
+    if (next == kNever) return true;
+    absl::StatusOr<std::unique_ptr<HostAlarm>> alarm = HostAlarm::Create(*impl.waiter);
+    if (!alarm.ok()) {
+      Log(LogLevel::kError,
+          "an executor that its host drives stays awake: " + alarm.status().ToString());
+      return false;
+    }
+    impl.host_alarm = *std::move(alarm);
+  }
+  impl.host_alarm->Set(next);
   return true;
 }
 
@@ -183,7 +210,7 @@ bool Executor::PrepareToSleep() {
   Impl& impl = *impl_;
   if (!impl.inbox->BeginSleep()) return false;
   ForgetNow();
-  // What was started since the last turn.
+  // Submits the operations started since the last turn.
   if (impl.ring != nullptr) impl.ring->Submit();
   if (impl.queues.Arm()) {
     // A completion that came between the last poll and the arming raises no event.
@@ -232,7 +259,7 @@ absl::StatusOr<IoRing*> Executor::UseRing() {
 ExecutorService* Executor::file_service() const { return impl_->file_service.get(); }
 
 void Executor::SetFileService(std::unique_ptr<ExecutorService> service) {
-  assert(impl_->file_service == nullptr);
+  VERBENA_CHECK(impl_->file_service == nullptr) << "an executor has one file service";
   impl_->file_service = std::move(service);
 }
 

@@ -6,11 +6,12 @@
 //         -> one io_uring submit
 //   idle: spin for options.spin -> arm every CQ, poll it AGAIN -> sleep in the Waiter
 //
-// One per core. Run() makes the calling thread its thread until Stop(); a host with an event loop
-// of its own calls Poll(), and sleeps on fd() after Arm(). Everything except Stop(), Post() and
-// PostFunction() belongs to that thread. It must outlive all that was started on it. Nothing on the
-// loop takes a lock or makes a system call while there is work. What one turn runs is bounded; what
-// is left over keeps the loop awake.
+// One per core. Run() makes the calling thread its thread until Stop(). A host with an event loop
+// of its own calls Poll() until it returns false, then Arm(), and sleeps on fd() if Arm() returned
+// true (examples/host_loop). Everything except Stop(), Post() and PostFunction() belongs to that
+// thread. The executor must outlive all work that was started on it. Nothing on the loop takes a
+// lock or makes a system call while there is work. A turn runs a bounded amount of work; the rest
+// keeps the loop awake.
 //
 //   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
 //                            Executor::Create({.mode = ExecutorMode::kBusy}));
@@ -31,7 +32,7 @@
 #include "verbena/transport/executor/executor_service.h"
 #include "verbena/transport/executor/flush_queue.h"
 
-// verbs' headers stay out of what a user of executors includes.
+// Declared here so that users of executors do not include verbs' headers.
 struct ibv_cq;
 
 namespace verbena {
@@ -53,19 +54,21 @@ class Executor final : public Scheduler {
   ~Executor() override;
 
   // Runs turns on this thread until Stop(). Work that is left stays queued; a later Run() goes on
-  // with it.
+  // with it. Also after Arm().
   void Run();
-  // From any thread, a signal handler too. What this thread posted earlier still runs; then Run()
-  // returns, at once when it begins later. Several before that count as one.
+  // From any thread, a signal handler too. Items that this thread posted earlier still run; then
+  // Run() returns. A Run() that begins later returns at once. Several calls before that count as
+  // one.
   void Stop();
-  // One turn, never blocks. True when it did something.
+  // One turn, never blocks. True when it did something. Not from within a turn.
   bool Poll();
-  // Readable when an armed executor has something to do.
+  // Readable when an armed executor has something to do: a completion, a post, or a timer that is
+  // due. Timers of an executor with a clock of its own are not seen here: ask NextTimer().
   int fd() const;
   // Prepares to sleep on fd(), the last thing before it. False when there is work by now: call
   // Poll() instead of sleeping.
   bool Arm();
-  // When a host that sleeps on fd() must call Poll() at the latest: the next timer, or kNever.
+  // The time of the next timer, or kNever.
   TimePoint NextTimer() const;
 
   // Creates a CQ of at least `entries` on `device` which every turn polls, and hands its
@@ -83,7 +86,7 @@ class Executor final : public Scheduler {
   // The executor's io_uring, which every turn reaps and submits from now on. FAILED_PRECONDITION
   // when it sleeps in epoll.
   absl::StatusOr<IoRing*> UseRing();
-  // What keeps its files: set once, null before.
+  // The service that keeps the executor's files: set once, null before.
   ExecutorService* file_service() const;
   void SetFileService(std::unique_ptr<ExecutorService> service);
 
@@ -113,6 +116,10 @@ class Executor final : public Scheduler {
   size_t DrainInbox();
   void Idle();
   bool PrepareToSleep();
+  // The host does not sleep any more.
+  void Disarm();
+  // False if the alarm of a sleeping host cannot be set.
+  bool SetHostAlarm();
   void Sleep();
 
   const std::unique_ptr<Impl> impl_;

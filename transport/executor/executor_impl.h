@@ -15,6 +15,7 @@
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/executor_service.h"
 #include "verbena/transport/executor/flush_queue.h"
+#include "verbena/transport/executor/host_alarm.h"
 #include "verbena/transport/executor/inbox.h"
 #include "verbena/transport/executor/io_ring.h"
 #include "verbena/transport/executor/root_task.h"
@@ -43,12 +44,13 @@ class Executor::Impl {
         timers(clock.Now()),
         spin(options.spin) {}
 
-  // What a turn touches comes first.
+  // Members that each turn touches come first.
   ExecutorStats stats;
   // How much has been done since timers were compared with the clock.
   int work_since_clock = 0;
   // The host sleeps on fd().
   bool armed = false;
+  // Inside Run(), or inside one Poll().
   bool running = false;
   // The executor is being destroyed: nothing starts any more.
   bool closing = false;
@@ -63,6 +65,8 @@ class Executor::Impl {
   CompletionQueues queues;
   FlushQueue flushes;
   TimerWheel timers;
+  // Null until a host sleeps while a timer runs.
+  std::unique_ptr<HostAlarm> host_alarm;
   IdleSpin spin;
   StopItem stop;
   IntrusiveList<internal::RootTask> roots;

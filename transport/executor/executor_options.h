@@ -11,6 +11,8 @@
 
 namespace verbena {
 
+class BlockingPool;
+
 enum class ExecutorMode {
   kBusy,      // never sleeps: the lowest latency, one core spent
   kAdaptive,  // spins for `spin` after the last event, then sleeps
@@ -34,6 +36,8 @@ struct ExecutorOptions {
   // nullptr means Clock::Real(). Must outlive the executor. Timers and now() follow it; spinning
   // and sleeping take real time, so a clock that somebody moves by hand goes with Poll().
   Clock* clock = nullptr;
+  // The threads of RunBlocking(). nullptr means BlockingPool::Default(). Must outlive the executor.
+  BlockingPool* blocking_pool = nullptr;
 };
 
 struct ExecutorStats {

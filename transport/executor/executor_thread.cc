@@ -9,7 +9,7 @@
 namespace verbena {
 namespace {
 
-// What the kernel keeps of a thread's name.
+// The kernel keeps this much of a thread's name.
 constexpr size_t kMaxNameBytes = 15;
 
 }  // namespace

@@ -4,10 +4,10 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <cassert>
 #include <cerrno>
 
 #include "verbena/transport/device/verbs_status.h"
+#include "verbena/transport/log/check.h"
 
 namespace verbena {
 namespace {
@@ -42,7 +42,7 @@ absl::StatusOr<std::unique_ptr<Inbox>> Inbox::Create() {
 
 Inbox::~Inbox() {
   EndSleep();
-  assert(empty());
+  VERBENA_CHECK(empty()) << "an inbox is destroyed with items in it";
   while (writes_owed_ > 0) {
     pollfd readable = {.fd = event_fd_, .events = POLLIN, .revents = 0};
     poll(&readable, 1, -1);
@@ -66,6 +66,7 @@ void Inbox::Push(InboxItem& item) {
 }
 
 InboxItem* Inbox::Pop() {
+  VERBENA_CHECK(!asleep_) << "an item was taken from the inbox of an executor that sleeps";
   if (taken_ == nullptr) {
     if (newest_.load(std::memory_order_relaxed) == nullptr) return nullptr;
     taken_ = OldestFirst(newest_.exchange(nullptr, std::memory_order_acquire));

@@ -1,10 +1,10 @@
 // Inbox: work that other threads send to an executor.
 //
-// Lock-free, many producers and one consumer, first in first out per producer. It holds what the
-// producers own, so it is bounded by them. One word carries both the list and whether the consumer
-// sleeps: null (awake, nothing there), kAsleep, or the newest item. The producer that replaces
-// kAsleep, and it alone, writes the eventfd; so while the consumer is awake a push is one
-// compare-and-swap, and no wake-up can fall between a check and a sleep.
+// Lock-free, many producers and one consumer, first in first out per producer. Producers own the
+// items, and so bound the list. One word carries both the list and whether the consumer sleeps:
+// null (awake, nothing there), kAsleep, or the newest item. The producer that replaces kAsleep, and
+// it alone, writes the eventfd. So while the consumer is awake a push is one compare-and-swap, and
+// no wake-up can fall between a check and a sleep.
 //
 // A producer touches nothing of the inbox after its item can be seen, except the eventfd when it
 // replaced kAsleep; the destructor waits for that write. So whoever learns from an item that its
@@ -26,7 +26,7 @@ namespace verbena {
 class Inbox final : public ReadableListener {
  public:
   static absl::StatusOr<std::unique_ptr<Inbox>> Create();
-  // The inbox must be empty, and no push begun that has not made its item visible.
+  // Precondition: the inbox is empty, and every push that has begun has made its item visible.
   ~Inbox() override;
 
   // From any thread, a signal handler too.

@@ -1,5 +1,6 @@
 #include "verbena/transport/executor/io_ring.h"
 
+#include <cerrno>
 #include <chrono>
 #include <utility>
 
@@ -22,11 +23,17 @@ absl::StatusOr<std::unique_ptr<IoRing>> IoRing::Create(RingListener& listener) {
   return ring;
 }
 
-absl::Status IoRing::Open() {
+int IoRing::Initialize(unsigned flags) {
   io_uring_params parameters = {};
-  parameters.flags = IORING_SETUP_CQSIZE;
+  parameters.flags = IORING_SETUP_CQSIZE | flags;
   parameters.cq_entries = kCompletions;
-  const int error = -io_uring_queue_init_params(kEntries, &ring_, &parameters);
+  return -io_uring_queue_init_params(kEntries, &ring_, &parameters);
+}
+
+absl::Status IoRing::Open() {
+  int error = Initialize(IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG);
+  // Kernels before 5.19 refuse flags that they do not know.
+  if (error == EINVAL) error = Initialize(0);
   if (error != 0) {
     return ErrnoStatus(error,
                        "io_uring_queue_init (see sysctl kernel.io_uring_disabled, the container's "

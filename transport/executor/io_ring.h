@@ -5,6 +5,12 @@
 // Owned by the IoUringWaiter; used on the executor's thread. Whoever starts operations sees them
 // completed before the ring goes.
 //
+// The kernel does not interrupt the thread for each completion, from Linux 5.19 on (COOP_TASKRUN):
+// it sets a flag, which Reap() sees, and the next system call completes what is pending. The ring
+// does not ask for SINGLE_ISSUER and DEFER_TASKRUN: such a ring completes nothing for a thread
+// other than its first. An executor may be created, polled and destroyed by different threads of
+// its host, and its destructor waits here for the operations that are under way.
+//
 //   io_uring_sqe* sqe = ring.NextSqe();
 //   io_uring_prep_fsync(sqe, fd, 0);
 //   IoRing::Bind(*sqe, operation);   // operation.OnComplete(result), in a later turn
@@ -27,7 +33,8 @@ namespace verbena {
 class RingOperation {
  public:
   virtual ~RingOperation() = default;
-  // What the system call would return, or -errno. May start others; must not resume inline.
+  // `result` is the system call's result, or -errno. May start other operations; must not resume
+  // inline.
   virtual void OnComplete(int32_t result) = 0;
 };
 
@@ -79,6 +86,8 @@ class IoRing {
   int Reap();
 
   int fd() const { return ring_.ring_fd; }
+  // Whether the kernel leaves the thread alone until it enters the kernel by itself.
+  bool cooperative() const { return (ring_.flags & IORING_SETUP_COOP_TASKRUN) != 0; }
   // For registering files and buffers.
   io_uring* raw() { return &ring_; }
 
@@ -89,6 +98,8 @@ class IoRing {
 
   explicit IoRing(RingListener& listener) : listener_(listener) {}
   absl::Status Open();
+  // 0, or an errno.
+  int Initialize(unsigned flags);
 
   RingListener& listener_;
   io_uring ring_ = {};

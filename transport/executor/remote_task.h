@@ -1,5 +1,5 @@
-// RemoteTask: a Task sent from one executor, its home, to another, and its result sent back. What
-// RunOn is made of; not for users.
+// RemoteTask: a Task sent from one executor, its home, to another, and its result sent back. RunOn
+// is made of it; not for users.
 //
 // Three messages at most: out, back, and a request to cancel or abandon on the way. On the heap,
 // because either side may vanish first: a reference is held by the home until it has the result or
@@ -20,7 +20,7 @@ namespace verbena::internal {
 
 class RemoteTask : public RootTask {
  public:
-  // Who waits for the result, on the thread that launched it.
+  // Waits for the result, on the thread that launched the task.
   class Home {
    public:
     virtual ~Home() = default;

@@ -1,5 +1,5 @@
-// RootTask: a Task that no coroutine awaits, run by an executor. What Spawn, BlockOn and RunOn are
-// made of; not for users.
+// RootTask: a Task that no coroutine awaits, run by an executor. Spawn, BlockOn and RunOn are made
+// of it; not for users.
 //
 // It is sent to its executor through the inbox, from any thread, and starts there. The executor
 // keeps a list of those that run: one that has not ended when the executor is destroyed is
@@ -12,6 +12,7 @@
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/executor.h"
+#include "verbena/transport/log/check.h"
 
 namespace verbena::internal {
 
@@ -19,6 +20,7 @@ class RootTask : public IntrusiveNode<RootTask>, public InboxItem, public TaskCo
  public:
   // From any thread, once. `executor` must outlive the task, or destroy it.
   void Launch(Executor& executor) {
+    VERBENA_CHECK(executor_ == nullptr) << "a root task was launched twice";
     executor_ = &executor;
     executor.Post(*this);
   }

@@ -6,7 +6,7 @@
 // executor, by another hop. On the executor that the caller runs on already it is a plain await.
 //
 // `other` must outlive the await. When it is destroyed all the same, the Task is destroyed with it
-// and the await never resumes. What the Task throws comes out here.
+// and the await never resumes. An exception of the Task comes out here.
 //
 //   absl::StatusOr<Row> row = co_await RunOn(owner_of_shard, Lookup(key));
 
@@ -21,9 +21,9 @@
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"
+#include "verbena/transport/executor/carried_result.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/remote_task.h"
-#include "verbena/transport/executor/task_result.h"
 
 namespace verbena {
 namespace internal {
@@ -44,7 +44,7 @@ class TypedRemoteTask final : public RemoteTask {
   void KeepResult() override { result_.SetFrom(task_); }
 
   Task<T> task_;
-  TaskResult<T> result_;
+  CarriedResult<T> result_;
 };
 
 // In the frame of the coroutine that waits, which may be destroyed there.

@@ -3,8 +3,8 @@
 // From any thread; the Task starts in a later turn of the executor's loop, never inline. The
 // executor owns it: it is destroyed when it ends, or unfinished when the executor is. An exception
 // that it throws is logged. The number of such Tasks is not bounded here: it is for the few roots
-// of a program (an accept loop, a background job). What is started per request belongs in a
-// TaskScope, which can be joined and bounded.
+// of a program (an accept loop, a background job). A Task per request belongs in a TaskScope, which
+// can be joined and bounded.
 //
 //   Spawn(executor, AcceptLoop(server));
 

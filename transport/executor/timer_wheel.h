@@ -32,8 +32,8 @@ class TimerWheel {
   // Does nothing when it does not run.
   void Stop(Timer& timer) { timer.Unlink(); }
 
-  // Fires every timer with when <= now, and returns how many. Those that are started meanwhile wait
-  // for the next call, so that it ends. A `now` before an earlier one fires nothing.
+  // Fires every timer with when <= now, and returns how many. Timers that are started meanwhile
+  // wait for the next call, so that this one ends. A `now` before an earlier one fires nothing.
   size_t Advance(TimePoint now);
 
   // Before this time Advance() has nothing to do; kNever when there is no timer. Free.

@@ -15,7 +15,9 @@
 #include "verbena/transport/file/file_awaiter.h"
 #include "verbena/transport/file/file_operation.h"
 #include "verbena/transport/file/file_service.h"
+#include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 namespace {
@@ -29,7 +31,7 @@ using Kind = FileRequest::Kind;
 
 // One system call moves at most this; the kernel's own limit is a page below 2 GiB.
 constexpr size_t kMaxTransferBytes = size_t{1} << 30;
-// What O_DIRECT wants where the kernel does not tell.
+// O_DIRECT's usual alignment, for kernels that do not tell.
 constexpr uint32_t kUsualAlignment = 4096;
 
 // --- Opening -------------------------------------------------------------------------------------
@@ -45,7 +47,7 @@ void SetAlignment(OpenFile& file, [[maybe_unused]] const struct statx& stat) {
   if ((stat.stx_mask & STATX_DIOALIGN) == 0) return;
   file.alignment = std::max(stat.stx_dio_mem_align, stat.stx_dio_offset_align);
   if (file.alignment != 0) return;
-  // It can be opened so, and neither read nor written.
+  // The file can be opened with O_DIRECT, but neither read nor written.
   const int flags = fcntl(file.fd, F_GETFL);
   fcntl(file.fd, F_SETFL, flags & ~O_DIRECT);
   file.direct = false;
@@ -62,6 +64,7 @@ Task<absl::Status> OpenDescriptor(OpenFile& file, int flags, mode_t mode) {
   if (result < 0) co_return FileStatus(-result, "open of " + file.path);
   file.fd = result;
   file.direct = (flags & O_DIRECT) != 0;
+  file.nonblocking = (flags & O_NONBLOCK) != 0;
   co_return absl::OkStatus();
 }
 
@@ -158,7 +161,7 @@ Task<absl::StatusOr<FileStat>> StatFile(FileReference file) {
 }
 
 Task<absl::Status> CloseNow(FileReference file) {
-  if (file->references > 1) {
+  if (file->references.load(std::memory_order_acquire) > 1) {
     co_return absl::FailedPreconditionError(file->path +
                                             " is closed while operations on it are under way");
   }
@@ -196,56 +199,56 @@ Task<absl::StatusOr<File>> File::Open(std::string path, FileOptions options) {
     if (!found.ok()) co_return found;
   }
   (*service)->backend().OnOpened(*file);
-  ++file->references;  // the File's
+  file->Hold();  // the File's reference
   co_return File(file.get());
 }
 
-const std::string& File::path() const { return file_->path; }
-bool File::direct() const { return file_->direct; }
-uint32_t File::alignment() const { return file_->alignment; }
+internal::OpenFile& File::open_file() const {
+  VERBENA_CHECK(file_ != nullptr) << "this object is no file: it was closed, moved from or never "
+                                     "opened";
+  return *file_;
+}
+
+const std::string& File::path() const { return open_file().path; }
+bool File::direct() const { return open_file().direct; }
+uint32_t File::alignment() const { return open_file().alignment; }
 
 Task<absl::StatusOr<size_t>> File::Read(BufferView part, uint64_t offset) const {
-  return ReadAll(FileReference(file_), part, offset);
+  return ReadAll(FileReference(&open_file()), part, offset);
 }
 
 Task<absl::Status> File::Write(BufferView part, uint64_t offset) const {
-  return WriteAll(FileReference(file_), part, offset);
+  return WriteAll(FileReference(&open_file()), part, offset);
 }
 
 Task<absl::Status> File::Sync() const {
-  return Call({.kind = Kind::kSync, .file = FileReference(file_)}, "fsync");
+  return Call({.kind = Kind::kSync, .file = FileReference(&open_file())}, "fsync");
 }
 
 Task<absl::Status> File::Datasync() const {
-  return Call({.kind = Kind::kDatasync, .file = FileReference(file_)}, "fdatasync");
+  const Kind kind = VERBENA_MUTANT(kDatasyncSkipped) ? Kind::kStat : Kind::kDatasync;
+  return Call({.kind = kind, .file = FileReference(&open_file())}, "fdatasync");
 }
 
 Task<absl::Status> File::Fallocate(uint64_t offset, uint64_t bytes, int mode) const {
   return Call({.kind = Kind::kFallocate,
-               .file = FileReference(file_),
+               .file = FileReference(&open_file()),
                .offset = offset,
                .length = bytes,
                .flags = mode},
               "fallocate");
 }
 
-Task<absl::StatusOr<FileStat>> File::Stat() const { return StatFile(FileReference(file_)); }
+Task<absl::StatusOr<FileStat>> File::Stat() const { return StatFile(FileReference(&open_file())); }
 
 Task<absl::Status> File::Close() {
-  FileReference file(file_);
-  if (file_ != nullptr) std::exchange(file_, nullptr)->Run();
+  FileReference file(&open_file());
+  Release();
   return CloseShielded(std::move(file));
 }
 
 void File::Release() {
-  OpenFile* file = std::exchange(file_, nullptr);
-  if (file == nullptr) return;
-  Executor& executor = file->service.executor();
-  if (Scheduler::Current() == &executor) {
-    file->Run();
-  } else {
-    executor.Post(*file);
-  }
+  if (OpenFile* file = std::exchange(file_, nullptr)) file->Drop();
 }
 
 }  // namespace verbena

@@ -1,9 +1,11 @@
 // File: a file that coroutines read and write, without blocking their executor.
 //
-// Operations travel through the executor's io_uring, straight into and out of Buffers; where there
-// is none, a few threads serve the same interface more slowly, and the log says so. A File belongs
-// to the executor that opened it, and is gone before that is. It may be destroyed while Tasks on it
-// are under way: the descriptor is closed, in the background, after the last of them.
+// Operations travel through the executor's io_uring, straight into and out of Buffers. Without
+// io_uring a few threads serve the same interface more slowly, and the log says so. A File belongs
+// to the executor that opened it, and is gone before that executor is. Any thread may call its
+// methods, as in BlockOn(executor, file.Read(…)); the Tasks that they return run on that executor
+// alone. A File may be destroyed while Tasks on it are under way: the descriptor is closed, in the
+// background, after the last of them.
 //
 // Errors name the file, the place in it and errno: NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED
 // for a full disk, OUT_OF_RANGE for a file that would be too large, DATA_LOSS when the device
@@ -49,8 +51,8 @@ struct FileOptions {
   // As open(2) takes them; O_CLOEXEC is always added.
   int flags = O_RDONLY;
   mode_t mode = 0644;
-  // O_DIRECT: past the page cache. Where the file system has none, the file is opened without, the
-  // log says so, and File::direct() is false.
+  // O_DIRECT: past the page cache. If the file system has no O_DIRECT, the file is opened without
+  // it, the log says so, and File::direct() is false.
   bool direct = false;
 };
 
@@ -83,7 +85,7 @@ class File {
   explicit operator bool() const { return file_ != nullptr; }
   const std::string& path() const;
   bool direct() const;
-  // What offsets, lengths and addresses must be multiples of: 1 without O_DIRECT.
+  // Offsets, lengths and addresses must be multiples of this: 1 without O_DIRECT.
   uint32_t alignment() const;
 
   // Reads into all of `part`; less only at the end of the file (0 beyond it). The Buffer lives
@@ -106,6 +108,8 @@ class File {
 
  private:
   explicit File(internal::OpenFile* file) : file_(file) {}
+  // Precondition of every method but the destructor: this object is a file.
+  internal::OpenFile& open_file() const;
   void Release();
 
   internal::OpenFile* file_ = nullptr;

@@ -1,7 +1,7 @@
 // FileAwaiter: the await of one file operation. Internal to transport/file.
 //
-// Lives in the waiting coroutine's frame; cancelled or destroyed it leaves the operation, which
-// ends by itself.
+// Lives in the waiting coroutine's frame. If it is cancelled or destroyed, it leaves the operation,
+// which ends by itself.
 
 #ifndef VERBENA_TRANSPORT_FILE_FILE_AWAITER_H_
 #define VERBENA_TRANSPORT_FILE_FILE_AWAITER_H_
@@ -18,6 +18,7 @@
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/file/file_operation.h"
 #include "verbena/transport/file/file_service.h"
+#include "verbena/transport/log/check.h"
 
 namespace verbena::internal {
 
@@ -33,10 +34,12 @@ class [[nodiscard]] FileAwaiter final : public Suspension {
   bool await_suspend(std::coroutine_handle<Promise> coroutine) {
     if (Cancelled(coroutine)) return false;
     Suspend(coroutine);
+    VERBENA_CHECK(&scheduler() == &service_.executor())
+        << "a file is used on another executor than the one that opened it";
     operation_ = &service_.Start(std::move(request_), this);
     return true;
   }
-  // What the system call returned, or -errno. Means nothing when cancelled() is not OK.
+  // The system call's result, or -errno. Meaningless unless cancelled() is OK.
   int32_t await_resume() {
     opened_ = false;  // the caller's now
     return result_;

@@ -18,17 +18,18 @@ class FileBackend {
 
   // "io_uring" or "threads".
   virtual const char* name() const = 0;
-  // Operations that may be started and not complete.
+  // The most operations that may be started and not complete.
   virtual size_t bound() const = 0;
 
   virtual void Start(FileOperation& operation) = 0;
   // Asks that it end soon.
   virtual void Cancel(FileOperation& operation) = 0;
-  // A file was opened, and may be registered; it is about to be closed, with no operation on it.
+  // OnOpened(): a file was opened, and may be registered. OnClosing(): the file is about to be
+  // closed, with no operation on it.
   virtual void OnOpened(OpenFile&) {}
   virtual void OnClosing(OpenFile&) {}
-  // Blocks until every operation has completed, or its completion is in the executor's inbox. Those
-  // not yet begun may be dropped, but for closes.
+  // Blocks until every operation has completed, or its completion is in the executor's inbox.
+  // Operations that have not begun may be dropped, except closes.
   virtual void Stop() = 0;
 };
 

@@ -12,18 +12,21 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "verbena/transport/coro/intrusive_list.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/executor/io_ring.h"
+#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
 
-// What kStat asks for. Kernels that do not know of the last one leave it out.
+// The fields that kStat asks for. Kernels that do not know the last one leave it out.
 #ifdef STATX_DIOALIGN
 inline constexpr unsigned kStatMask = STATX_BASIC_STATS | STATX_DIOALIGN;
 #else
@@ -33,12 +36,24 @@ inline constexpr unsigned kStatMask = STATX_BASIC_STATS;
 class FileAwaiter;
 class FileService;
 
-// An open file. Counted by its File, the Tasks on it and the operations under way; one thread.
+// An open file. Its File, the Tasks on it and the operations under way each hold a reference, which
+// any thread may take and drop: a Task is often made on one thread and awaited on the executor's.
+// The executor's thread closes the file after the last one. Everything else belongs to that thread.
 struct OpenFile final : InboxItem {
   OpenFile(FileService& its_service, std::string its_path)
       : service(its_service), path(std::move(its_path)) {}
 
-  // Its File is gone; from another thread, through the inbox.
+  void Hold() {
+    if (VERBENA_MUTANT(kFileReferenceNotAtomic)) {
+      const uint32_t before = references.load(std::memory_order_relaxed);
+      std::this_thread::sleep_for(std::chrono::microseconds(1));  // the thread is preempted here
+      references.store(before + 1, std::memory_order_relaxed);
+      return;
+    }
+    references.fetch_add(1, std::memory_order_relaxed);
+  }
+  void Drop();
+  // Closes the file. Arrives by the inbox if another thread dropped the last reference.
   void Run() override;
 
   FileService& service;
@@ -47,17 +62,19 @@ struct OpenFile final : InboxItem {
   // Its place in the ring's table of files; -1 when it is not registered.
   int slot = -1;
   bool direct = false;
-  // What O_DIRECT wants offset, length and address to be multiples of; 1 without it.
+  // O_NONBLOCK: EAGAIN is an answer, not a refusal for the moment.
+  bool nonblocking = false;
+  // O_DIRECT needs offset, length and address to be multiples of this; 1 without it.
   uint32_t alignment = 1;
-  uint32_t references = 0;
+  std::atomic<uint32_t> references{0};
 };
 
-// Counts as one; the last one closes the file.
+// One reference to an open file, or none. Any thread.
 class FileReference {
  public:
   FileReference() = default;
   explicit FileReference(OpenFile* file) : file_(file) {
-    if (file_ != nullptr) ++file_->references;
+    if (file_ != nullptr) file_->Hold();
   }
   FileReference(const FileReference& other) : FileReference(other.file_) {}
   FileReference(FileReference&& other) noexcept : file_(std::exchange(other.file_, nullptr)) {}
@@ -71,25 +88,40 @@ class FileReference {
   OpenFile* operator->() const { return file_; }
   OpenFile& operator*() const { return *file_; }
   explicit operator bool() const { return file_ != nullptr; }
-  void Reset();
+  void Reset() {
+    if (OpenFile* file = std::exchange(file_, nullptr)) file->Drop();
+  }
 
  private:
   OpenFile* file_ = nullptr;
 };
 
-// What is to be done. Fields that a kind does not need stay as they are.
+// The system call to make. Fields that its kind does not use keep their defaults.
 struct FileRequest {
-  enum class Kind { kOpen, kRead, kWrite, kSync, kDatasync, kFallocate, kStat, kClose };
+  enum class Kind {
+    kOpen,
+    kRead,
+    kWrite,
+    kSync,
+    kDatasync,
+    kFallocate,
+    kStat,
+    kClose,
+    kRename,
+    kRemove,
+    kMakeDirectory,
+  };
 
   Kind kind = Kind::kStat;
-  FileReference file{};  // all but kOpen and kClose
+  FileReference file{};  // all but kOpen, kClose and those of names
   int fd = -1;           // kClose
-  std::string path{};    // kOpen
+  std::string path{};    // kOpen and those of names
+  std::string to{};      // kRename
   BufferView part{};     // kRead, kWrite
   uint64_t offset = 0;   // kRead, kWrite, kFallocate
   uint64_t length = 0;   // kFallocate
-  int flags = 0;         // kOpen, and the mode of kFallocate
-  mode_t mode = 0;       // kOpen
+  int flags = 0;         // kOpen, kRename, and the mode of kFallocate
+  mode_t mode = 0;       // kOpen, kMakeDirectory
 };
 
 class FileOperation final : public RingOperation,
@@ -110,7 +142,9 @@ class FileOperation final : public RingOperation,
   FileAwaiter* awaiter = nullptr;
   // Handed to the kernel, or to a thread.
   bool started = false;
-  // Of the thread pool.
+  // How often the kernel has refused it for the moment.
+  int refusals = 0;
+  // For the thread pool.
   std::atomic<bool> cancelled{false};
   int32_t result = 0;
 

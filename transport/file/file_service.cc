@@ -1,5 +1,6 @@
 #include "verbena/transport/file/file_service.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -9,9 +10,15 @@
 #include "verbena/transport/file/file_awaiter.h"
 #include "verbena/transport/file/ring_backend.h"
 #include "verbena/transport/file/thread_backend.h"
+#include "verbena/transport/log/check.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
+
+// (start) How often an operation is started again that the kernel refuses for the moment. Each time
+// other work has its turn in between.
+constexpr int kMaxRefusals = 100;
 
 static_assert(sizeof(FileOperation) % 8 == 0, "poisoning knows no finer grain");
 
@@ -38,15 +45,17 @@ void FileAwaiter::Finish(const FileOperation& operation, int32_t result) {
   Resume();
 }
 
-void FileReference::Reset() {
-  OpenFile* file = std::exchange(file_, nullptr);
-  if (file != nullptr && --file->references == 0) file->service.Close(file);
+void OpenFile::Drop() {
+  if (references.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  Executor& executor = service.executor();
+  if (Scheduler::Current() == &executor) {
+    service.Close(this);
+  } else {
+    executor.Post(*this);
+  }
 }
 
-void OpenFile::Run() {
-  const FileReference last(this);
-  --references;  // the File's
-}
+void OpenFile::Run() { service.Close(this); }
 
 void FileOperation::OnComplete(int32_t its_result) { service_.OnComplete(*this, its_result); }
 
@@ -63,9 +72,14 @@ absl::StatusOr<FileService*> FileService::Of(Scheduler& scheduler) {
   }
   absl::StatusOr<std::unique_ptr<FileBackend>> backend = CreateBackend(*executor);
   if (!backend.ok()) return backend.status();
-  auto* service = new FileService(*executor, *std::move(backend));
-  executor->SetFileService(std::unique_ptr<ExecutorService>(service));
-  return service;
+  return &Install(*executor, *std::move(backend));
+}
+
+FileService& FileService::Install(Executor& executor, std::unique_ptr<FileBackend> backend) {
+  VERBENA_CHECK(executor.file_service() == nullptr) << "the executor has its files already";
+  auto* service = new FileService(executor, std::move(backend));
+  executor.SetFileService(std::unique_ptr<ExecutorService>(service));
+  return *service;
 }
 
 FileService::FileService(Executor& executor, std::unique_ptr<FileBackend> backend)
@@ -82,7 +96,7 @@ void FileService::Stop() {
     if (operation->awaiter != nullptr) Leave(*operation);
   }
   for (FileOperation* operation : free_) PoisonMemory(operation, sizeof(FileOperation));
-  // Those that wait for their turn are closes.
+  // After Leave(), only closes still wait in the queue.
   while (FileOperation* operation = queue_.PopFront()) {
     close(operation->request.fd);
     Recycle(*operation);
@@ -116,6 +130,7 @@ FileOperation& FileService::Start(FileRequest request, FileAwaiter* awaiter) {
   operation.pin = BufferPin(request.part);
   operation.request = std::move(request);
   operation.awaiter = awaiter;
+  operation.refusals = 0;
   operation.cancelled.store(false, std::memory_order_relaxed);
   operation.started = in_flight_ < backend_->bound();
   if (operation.started) {
@@ -130,7 +145,7 @@ FileOperation& FileService::Start(FileRequest request, FileAwaiter* awaiter) {
 
 void FileService::Leave(FileOperation& operation) {
   operation.awaiter = nullptr;
-  // What closes a descriptor does so whoever waits.
+  // A close runs even if nobody waits for it.
   if (operation.request.kind == FileRequest::Kind::kClose) return;
   if (operation.started) {
     backend_->Cancel(operation);
@@ -141,7 +156,24 @@ void FileService::Leave(FileOperation& operation) {
   Recycle(operation);
 }
 
+// An operation that a signal interrupted, or that the kernel had no memory for, has done nothing.
+bool FileService::StartAgain(FileOperation& operation, int32_t result) {
+  const FileRequest& request = operation.request;
+  // A close has closed, whatever it says.
+  if (operation.awaiter == nullptr || request.kind == FileRequest::Kind::kClose) return false;
+  if (result == -EAGAIN) {
+    const bool wanted =
+        request.file ? request.file->nonblocking : (request.flags & O_NONBLOCK) != 0;
+    if (wanted || ++operation.refusals > kMaxRefusals) return false;
+  } else if (result != -EINTR || VERBENA_MUTANT(kInterruptedNotRetried)) {
+    return false;
+  }
+  backend_->Start(operation);
+  return true;
+}
+
 void FileService::OnComplete(FileOperation& operation, int32_t result) {
+  if (result < 0 && StartAgain(operation, result)) return;
   --in_flight_;
   if (FileAwaiter* awaiter = std::exchange(operation.awaiter, nullptr)) {
     awaiter->Finish(operation, result);

@@ -25,15 +25,19 @@ namespace verbena::internal {
 
 class FileService final : public ExecutorService {
  public:
-  // That of an executor; made now when there is none. FAILED_PRECONDITION for another scheduler.
+  // The executor's FileService, made now if there is none. FAILED_PRECONDITION for another
+  // scheduler.
   static absl::StatusOr<FileService*> Of(Scheduler& scheduler);
+  // Makes it with `backend`. Precondition: the executor has none yet.
+  static FileService& Install(Executor& executor, std::unique_ptr<FileBackend> backend);
   ~FileService() override;
 
   FileService(const FileService&) = delete;
   FileService& operator=(const FileService&) = delete;
 
-  // The operation completes in a later turn, and tells the awaiter unless that leaves before. What
-  // the request names outlives this call only: the operation keeps it.
+  // Starts an operation, which completes in a later turn and then tells the awaiter, unless the
+  // awaiter has left. Whatever the request names must outlive this call only: the operation keeps
+  // it.
   FileOperation& Start(FileRequest request, FileAwaiter* awaiter);
   // Nobody waits for it any more: it is asked to end.
   void Leave(FileOperation& operation);
@@ -55,6 +59,7 @@ class FileService final : public ExecutorService {
 
   FileOperation& Take();
   void Recycle(FileOperation& operation);
+  bool StartAgain(FileOperation& operation, int32_t result);
   void StartWaiting();
 
   Executor& executor_;

@@ -11,6 +11,7 @@
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/file/file_service.h"
 #include "verbena/transport/log/log.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -109,6 +110,16 @@ void RingBackend::Start(FileOperation& operation) {
     case FileRequest::Kind::kClose:
       io_uring_prep_close(&sqe, request.fd);
       break;
+    case FileRequest::Kind::kRename:
+      io_uring_prep_renameat(&sqe, AT_FDCWD, request.path.c_str(), AT_FDCWD, request.to.c_str(),
+                             static_cast<unsigned>(request.flags));
+      break;
+    case FileRequest::Kind::kRemove:
+      io_uring_prep_unlinkat(&sqe, AT_FDCWD, request.path.c_str(), 0);
+      break;
+    case FileRequest::Kind::kMakeDirectory:
+      io_uring_prep_mkdirat(&sqe, AT_FDCWD, request.path.c_str(), request.mode);
+      break;
   }
   IoRing::Bind(sqe, operation);
 }
@@ -151,12 +162,13 @@ void RingBackend::OnClosing(OpenFile& file) {
 // --- Registered buffers --------------------------------------------------------------------------
 
 int RingBackend::IndexOf(MemoryRegion& region) {
+  // Another thread may register a region of another home, or unmap it, at this moment.
+  if (!VERBENA_MUTANT(kForeignRegionRegistered) && region.home() != &executor_) return -1;
   if (region.registrar() == this) [[likely]] {
     const uint32_t index = region.registered_index();
     return index == kRefused ? -1 : static_cast<int>(index);
   }
-  // A region of another thread may be registered there, or nowhere.
-  if (region.home() != &executor_ || region.registrar() != nullptr) return -1;
+  if (region.registrar() != nullptr) return -1;
   return Register(region);
 }
 

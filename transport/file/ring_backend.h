@@ -2,7 +2,7 @@
 //
 // Files are registered with the ring (no look-up of the descriptor per operation), and so are the
 // regions of buffers that O_DIRECT reads and writes use (no pinning per operation), each when it is
-// first used. What the kernel refuses to register is used without, which the log says.
+// first used. If the kernel refuses to register one, it is used unregistered, and the log says so.
 
 #ifndef VERBENA_TRANSPORT_FILE_RING_BACKEND_H_
 #define VERBENA_TRANSPORT_FILE_RING_BACKEND_H_
@@ -52,7 +52,7 @@ class RingBackend final : public FileBackend, private RegionRegistrar {
   std::vector<int> free_files_;
   std::vector<MemoryRegion*> regions_;
   std::vector<uint32_t> free_regions_;
-  // Those that the kernel refused, so that it is not asked again.
+  // Regions that the kernel refused, so that it is not asked again.
   std::vector<MemoryRegion*> refused_;
 };
 

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <system_error>
 
 #include "fmt/format.h"
@@ -57,6 +58,13 @@ int32_t Execute(FileOperation& operation) {
       return ResultOf(statx(request.file->fd, "", AT_EMPTY_PATH, kStatMask, &operation.stat));
     case FileRequest::Kind::kClose:
       return ResultOf(close(request.fd));
+    case FileRequest::Kind::kRename:
+      return ResultOf(renameat2(AT_FDCWD, request.path.c_str(), AT_FDCWD, request.to.c_str(),
+                                static_cast<unsigned>(request.flags)));
+    case FileRequest::Kind::kRemove:
+      return ResultOf(unlink(request.path.c_str()));
+    case FileRequest::Kind::kMakeDirectory:
+      return ResultOf(mkdir(request.path.c_str(), request.mode));
   }
   return -EINVAL;
 }

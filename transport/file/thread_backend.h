@@ -2,8 +2,8 @@
 // io_uring. Internal to transport/file.
 //
 // The same interface, slower: two thread switches per operation. The threads take operations in
-// order; one that began cannot be cancelled, one that did not is dropped. What is queued is bounded
-// by bound(), beyond which the FileService keeps callers waiting.
+// order; one that began cannot be cancelled, one that did not is dropped. The queue is bounded by
+// bound(), beyond which the FileService keeps callers waiting.
 
 #ifndef VERBENA_TRANSPORT_FILE_THREAD_BACKEND_H_
 #define VERBENA_TRANSPORT_FILE_THREAD_BACKEND_H_

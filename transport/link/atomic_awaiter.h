@@ -1,8 +1,8 @@
-// AtomicAwaiter: does one atomic operation on the peer's memory, and waits for what was there.
+// AtomicAwaiter: does one atomic operation on the peer's memory, and returns the former value.
 //
-// co_await gives that; UNAVAILABLE when the link is lost; or CANCELLED or DEADLINE_EXCEEDED: then,
-// and when the Task is destroyed, it may have been done or not. Lives in the waiting coroutine's
-// frame, into which no device writes.
+// co_await gives the former value, or UNAVAILABLE if the link is lost, CANCELLED or
+// DEADLINE_EXCEEDED. After an error, or if the Task is destroyed, the operation may have been done
+// or not. Lives in the waiting coroutine's frame, into which no device writes.
 //
 //   absl::StatusOr<uint64_t> before = co_await AtomicAwaiter(link, {.operand = 1}, counter);
 
@@ -24,7 +24,7 @@ namespace verbena {
 
 class [[nodiscard]] AtomicAwaiter final : public Suspension, private TransferListener {
  public:
-  // `link` is open() and can do it; `remote` is of 8 bytes, at a multiple of 8.
+  // `link` is open() and has atomics; `remote` is 8 bytes, at a multiple of 8.
   AtomicAwaiter(Link& link, const AtomicOperation& operation, const RemoteRange& remote)
       : link_(link), operation_(operation), remote_(remote) {}
   ~AtomicAwaiter() override { Stop(); }

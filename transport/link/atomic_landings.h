@@ -15,7 +15,7 @@
 
 namespace verbena {
 
-// Those of one link.
+// One link's words.
 struct AtomicWords {
   uint64_t* first = nullptr;  // of kMaxReads; null where the device has no atomics
   uint32_t lkey = 0;
@@ -23,7 +23,7 @@ struct AtomicWords {
 
 class AtomicLandings {
  public:
-  // Where the device has no atomics this is of nothing.
+  // Empty if the device has no atomics.
   static absl::StatusOr<AtomicLandings> Create(Device& device, ibv_pd* pd, uint32_t max_links);
   AtomicLandings() = default;
   AtomicLandings(AtomicLandings&&) noexcept = default;

@@ -1,9 +1,9 @@
 #include "verbena/transport/link/credits.h"
 
 #include <algorithm>
-#include <cassert>
 
 #include "fmt/format.h"
+#include "verbena/transport/log/check.h"
 
 namespace verbena {
 
@@ -14,8 +14,9 @@ uint32_t CreditPool::Borrow(uint32_t wanted) {
 }
 
 void CreditPool::GiveBack(uint32_t count) {
+  VERBENA_CHECK(count <= capacity_ - free_)
+      << "credits " << count << " beyond a pool of " << capacity_ << ", free " << free_;
   free_ += count;
-  assert(free_ <= capacity_);
 }
 
 absl::Status SendCredits::Implausible(uint32_t granted, uint16_t reserve_seen) const {
@@ -28,7 +29,10 @@ absl::Status SendCredits::Implausible(uint32_t granted, uint16_t reserve_seen) c
       granted_, spent_));
 }
 
-uint32_t SendCredits::GiveBack(uint32_t wanted) {
+uint32_t SendCredits::GiveBackWithin(uint32_t limit) {
+  const uint32_t wanted = VERBENA_MUTANT(kRecallsAddUp) ? limit : limit - returned_;
+  // Beyond that it is the limit of a recall that has been answered.
+  if (wanted > kMaxWindow) return 0;
   const uint32_t count = std::min(wanted, available());
   returned_ += count;
   return count;
@@ -48,6 +52,36 @@ absl::Status ReceiveGrants::SentWithoutCredit() const {
                   returned_, received_));
 }
 
+absl::Status ReceiveGrants::SentBeyondReserve() const {
+  return absl::ResourceExhaustedError(
+      fmt::format("the peer sent on its reserve of {} more often than that (seen {}, acknowledged "
+                  "{})",
+                  kReserveCredits, reserve_seen_, reserve_advertised_));
+}
+
+void ReceiveGrants::Recall() {
+  recalled_ = true;
+  checks_since_ = 0;
+  asked_ = surplus();
+  returned_before_ = returned_;
+  received_before_ = received_;
+}
+
+bool ReceiveGrants::HasAnswered() const {
+  const uint32_t returned = returned_ - returned_before_;
+  if (returned != 0 && VERBENA_MUTANT(kOneCreditAnswersARecall)) return true;
+  return returned + (received_ - received_before_) >= (returned != 0 ? asked_ : window_);
+}
+
+absl::Status ReceiveGrants::CheckRecall() {
+  recalled_ = !HasAnswered();
+  if (!recalled_) return absl::OkStatus();
+  if (++checks_since_ <= kMaxUnansweredRecalls) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      fmt::format("the peer was asked for credits {} checks ago, and keeps {} that it was lent",
+                  checks_since_, surplus()));
+}
+
 absl::Status ReceiveGrants::TakeBack(uint32_t count) {
   if (count > outstanding() || count > surplus()) {
     return absl::InvalidArgumentError(
@@ -56,6 +90,7 @@ absl::Status ReceiveGrants::TakeBack(uint32_t count) {
   }
   returned_ += count;
   window_ -= count;
+  if (recalled_) recalled_ = !HasAnswered();
   pool_.GiveBack(count);
   return absl::OkStatus();
 }

@@ -43,7 +43,7 @@ class CreditPool {
   const uint32_t capacity_;
 };
 
-// What this side may send.
+// Counts the SENDs that this side may still make.
 class SendCredits {
  public:
   // `granted`: what the peer's handshake offered.
@@ -76,8 +76,10 @@ class SendCredits {
     return absl::OkStatus();
   }
 
-  // Answers a recall: gives back up to `wanted` of what is unspent. The next header tells the peer.
-  uint32_t GiveBack(uint32_t wanted);
+  // Answers a recall: gives back unspent credits, as long as the sum of all that were ever given
+  // back stays within `limit`, modulo 2^32. So recalls that were sent before the answer to an
+  // earlier one came do not add up. The next header tells the peer. Returns how many.
+  uint32_t GiveBackWithin(uint32_t limit);
 
   // For the header's credits_returned.
   uint32_t returned() const { return returned_; }
@@ -92,8 +94,8 @@ class SendCredits {
   uint16_t reserve_seen_ = 0;
 };
 
-// What the peer may send to this side. Its initial window is its own; what it has beyond comes from
-// `pool`, and goes back there in the destructor at the latest.
+// Counts the SENDs that the peer may still make to this side. Its initial window is its own; what
+// it has beyond comes from `pool`, and goes back there in the destructor at the latest.
 class ReceiveGrants {
  public:
   ReceiveGrants(CreditPool& pool, uint32_t initial_window, uint32_t max_window);
@@ -103,9 +105,14 @@ class ReceiveGrants {
     if (!VERBENA_MUTANT(kCreditLeakedOnError)) pool_.GiveBack(surplus());
   }
 
-  // A SEND arrived. RESOURCE_EXHAUSTED when the peer had no credit for it.
+  // A SEND arrived. RESOURCE_EXHAUSTED when the peer had no credit for it: no ordinary one, or
+  // kReserveCredits of its SENDs on the reserve are not acknowledged yet.
   absl::Status OnSend(bool spends_reserve) {
     if (spends_reserve) {
+      const auto unacknowledged = static_cast<uint16_t>(reserve_seen_ - reserve_advertised_);
+      if (unacknowledged >= kReserveCredits && !VERBENA_MUTANT(kReserveUnchecked)) {
+        return SentBeyondReserve();
+      }
       ++reserve_seen_;
     } else {
       if (outstanding() == 0) return SentWithoutCredit();
@@ -113,8 +120,8 @@ class ReceiveGrants {
     }
     return absl::OkStatus();
   }
-  // The header's credits_returned: they count as free from now on. INVALID_ARGUMENT when it gives
-  // back more than it holds.
+  // The header's credits_returned, which count as free from now on. INVALID_ARGUMENT if the peer
+  // gives back more than it holds.
   absl::Status OnReturned(uint32_t returned) {
     return returned == returned_ ? absl::OkStatus() : TakeBack(returned - returned_);
   }
@@ -128,8 +135,11 @@ class ReceiveGrants {
   uint32_t granted() const { return granted_; }
   uint16_t reserve_seen() const { return reserve_seen_; }
 
-  // Records that a header carried granted().
-  void MarkAdvertised() { advertised_ = granted_; }
+  // Records that a header carries granted() and reserve_seen().
+  void MarkAdvertised() {
+    advertised_ = granted_;
+    reserve_advertised_ = reserve_seen_;
+  }
   // Half a window that the peer does not know of yet: worth a SEND of its own.
   bool ShouldAdvertise() const {
     return granted_ + window_ - outstanding() - advertised_ >= (window_ + 1) / 2;
@@ -138,12 +148,26 @@ class ReceiveGrants {
   // Credits that the peer holds unspent, as far as this side knows.
   uint32_t outstanding() const { return granted_ - returned_ - received_; }
   uint32_t window() const { return window_; }
-  // What is lent, and a recall may ask for.
+  bool at_maximum() const { return window_ >= max_window_; }
+  // The borrowed part of the window, which a recall may ask for.
   uint32_t surplus() const { return window_ - initial_window_; }
+
+  // For a recall: the peer may give back so many in all, modulo 2^32. It never falls.
+  uint32_t recall_limit() const { return returned_ + surplus(); }
+  // The peer is asked for the surplus, from now until recalled() is false again.
+  void Recall();
+  bool recalled() const { return recalled_; }
+  // Call at each liveness check while recalled(). The peer has answered once it has given back all
+  // that it was lent, except what it spent meanwhile: the SENDs that were on their way. A peer that
+  // gives nothing back has none to spare if it has sent as much as it may hold. RESOURCE_EXHAUSTED
+  // after kMaxUnansweredRecalls checks in vain.
+  absl::Status CheckRecall();
 
  private:
   absl::Status SentWithoutCredit() const;
+  [[gnu::cold, gnu::noinline]] absl::Status SentBeyondReserve() const;
   absl::Status TakeBack(uint32_t count);
+  bool HasAnswered() const;
 
   CreditPool& pool_;
   const uint32_t initial_window_;
@@ -154,6 +178,14 @@ class ReceiveGrants {
   uint32_t returned_ = 0;
   uint32_t received_ = 0;
   uint16_t reserve_seen_ = 0;
+  uint16_t reserve_advertised_ = 0;
+
+  // Since Recall().
+  bool recalled_ = false;
+  uint32_t checks_since_ = 0;
+  uint32_t asked_ = 0;
+  uint32_t returned_before_ = 0;
+  uint32_t received_before_ = 0;
 };
 
 }  // namespace verbena

@@ -6,12 +6,15 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <utility>
 
 #include "fmt/format.h"
 #include "verbena/transport/connect/rdma_cm.h"
 #include "verbena/transport/device/verbs_status.h"
+#include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 namespace {
@@ -28,19 +31,43 @@ bool IsQpEvent(ibv_event_type type) {
   }
 }
 
+// The port, and how peers reach it, may be different now.
+bool ChangesAddress(ibv_event_type type) {
+  switch (type) {
+    case IBV_EVENT_PORT_ACTIVE:
+    case IBV_EVENT_PORT_ERR:
+    case IBV_EVENT_LID_CHANGE:
+    case IBV_EVENT_PKEY_CHANGE:
+    case IBV_EVENT_SM_CHANGE:
+    case IBV_EVENT_CLIENT_REREGISTER:
+    case IBV_EVENT_GID_CHANGE:
+      return true;
+    default:
+      return false;
+  }
+}
+
 bool IsRoutine(ibv_event_type type) {
   return type == IBV_EVENT_COMM_EST || type == IBV_EVENT_SQ_DRAINED ||
          type == IBV_EVENT_SRQ_LIMIT_REACHED;
 }
 
-// What the log says of an event; of links that it ends, each says more. A port that is down ends
-// none by itself: what is sent meanwhile is sent again.
+bool SameAddress(const PortAddress& one, const PortAddress& other) {
+  return one.gid_index == other.gid_index && one.lid == other.lid &&
+         std::memcmp(one.gid.raw, other.gid.raw, sizeof(one.gid.raw)) == 0;
+}
+
+// The log's line about an event; each link that the event ends logs its own. A port that is down
+// ends no link by itself: whatever is sent meanwhile is sent again.
 std::string Describe(const Device& device, const ibv_async_event& event) {
   switch (event.event_type) {
     case IBV_EVENT_PORT_ERR:
       return fmt::format("{}: port {} is down", device.name(), event.element.port_num);
     case IBV_EVENT_PORT_ACTIVE:
       return fmt::format("{}: port {} is active", device.name(), event.element.port_num);
+    case IBV_EVENT_DEVICE_FATAL:
+      return fmt::format("{} has failed, or was removed ({}): its links are lost", device.name(),
+                         ibv_event_type_str(event.event_type));
     default:
       return fmt::format("{}: asynchronous event {}", device.name(),
                          ibv_event_type_str(event.event_type));
@@ -76,26 +103,41 @@ absl::StatusOr<std::unique_ptr<DeviceContext>> DeviceContext::Create(Device& dev
   absl::StatusOr<ibv_pd*> pd = device.AllocPd();
   if (!pd.ok()) return pd.status();
   std::unique_ptr<DeviceContext> context(
-      new DeviceContext(device, PdHandle(device, *pd), *address));
+      new DeviceContext(device, PdHandle(device, *pd), *address, options.on_failure));
   if (absl::Status status = context->ChooseConnector(options); !status.ok()) return status;
+  context->control_ =
+      std::make_unique<ControlPool>(ControlPool::Options{.threads = options.control_threads});
   if (options.event_thread) {
     if (absl::Status status = context->StartThread(); !status.ok()) return status;
   }
   return context;
 }
 
-DeviceContext::DeviceContext(Device& device, PdHandle pd, const PortAddress& address)
-    : device_(device), pd_(std::move(pd)), address_(address) {}
+DeviceContext::DeviceContext(Device& device, PdHandle pd, const PortAddress& address,
+                             FailureHandler on_failure)
+    : device_(device), on_failure_(std::move(on_failure)), pd_(std::move(pd)), address_(address) {}
 
 DeviceContext::~DeviceContext() {
-  if (thread_.joinable()) {
-    const uint64_t one = 1;
-    // An eventfd's counter takes this write unless it is at its maximum, and then it is readable
-    // already.
-    [[maybe_unused]] const ssize_t written = write(stop_fd_, &one, sizeof(one));
-    thread_.join();
-  }
+  StopThread();
   if (stop_fd_ >= 0) close(stop_fd_);
+}
+
+void DeviceContext::StopThread() {
+  if (!thread_.joinable()) return;
+  const uint64_t one = 1;
+  // An eventfd's counter takes this write unless it is at its maximum, and then it is readable
+  // already.
+  [[maybe_unused]] const ssize_t written = write(stop_fd_, &one, sizeof(one));
+  thread_.join();
+}
+
+absl::Status DeviceContext::Close() {
+  StopThread();
+  // A pool that is gone may have left it registering an arena.
+  control_.reset();
+  if (absl::Status freed = device_.DeallocPd(pd_.get()); !freed.ok()) return freed;
+  pd_.Release();
+  return absl::OkStatus();
 }
 
 absl::Status DeviceContext::ChooseConnector(const Options& options) {
@@ -136,34 +178,121 @@ void DeviceContext::PollEvents() {
   while (true) {
     absl::StatusOr<ibv_async_event> event = device_.GetAsyncEvent();
     if (!event.ok()) return;
-    const ibv_event_type type = event->event_type;
-    const uint32_t qpn = IsQpEvent(type) ? event->element.qp->qp_num : 0;
+    const uint32_t qpn = IsQpEvent(event->event_type) ? event->element.qp->qp_num : 0;
+    const ibv_async_event copy = *event;
     device_.AckAsyncEvent(*event);
-    if (qpn != 0) {
-      Dispatch(type, qpn);
-      continue;
-    }
-    if (type == IBV_EVENT_DEVICE_FATAL) DispatchToAll(type);
-    if (!IsRoutine(type)) {
-      Log(LogLevel::kWarning, Describe(device_, *event));
-    }
+    OnEvent(copy, qpn);
   }
+}
+
+// An event may name what is destroyed by now: queues are known by their address alone.
+void DeviceContext::OnEvent(const ibv_async_event& event, uint32_t qpn) {
+  const ibv_event_type type = event.event_type;
+  if (qpn != 0) {
+    Dispatch(type, qpn);
+    return;
+  }
+  if (!IsRoutine(type)) Log(LogLevel::kWarning, Describe(device_, event));
+  if (ChangesAddress(type) && !VERBENA_MUTANT(kAddressChangeIgnored)) RereadAddress();
+  switch (type) {
+    case IBV_EVENT_CQ_ERR:
+      DispatchToQueue(type, event.element.cq);
+      break;
+    case IBV_EVENT_SRQ_ERR:
+      DispatchToQueue(type, event.element.srq);
+      break;
+    case IBV_EVENT_WQ_FATAL:
+      // Links have no work queues of that kind: whose it is cannot be told.
+      DispatchToQueues(type);
+      break;
+    case IBV_EVENT_DEVICE_FATAL:
+      DispatchToAll(type);
+      if (on_failure_) on_failure_();
+      break;
+    default:
+      break;
+  }
+}
+
+absl::StatusOr<PortAddress> DeviceContext::ReadAddressAgain() {
+  absl::StatusOr<DevicePort> port = device_.ChoosePortAgain();
+  if (!port.ok()) return port.status();
+  absl::StatusOr<PortAddress> read = ReadPortAddress(device_, *port);
+  if (!read.ok() || connector_ == nullptr || VERBENA_MUTANT(kConnectorStays)) return read;
+  if (absl::Status moved = connector_->MoveTo(read->gid); !moved.ok()) return moved;
+  return read;
+}
+
+void DeviceContext::RereadAddress() {
+  // Without an event thread several executors may be here; the last to read has to be the last to
+  // keep.
+  std::lock_guard<std::mutex> one_at_a_time(reread_mutex_);
+  absl::StatusOr<PortAddress> read = ReadAddressAgain();
+  std::lock_guard<std::mutex> lock(mutex_);
+  port_status_ = read.status();
+  if (!read.ok()) {
+    // An address that is missing may come back, whatever opening the device would say of it.
+    if (!VERBENA_MUTANT(kMissingAddressIsForGood)) {
+      port_status_ = absl::UnavailableError(std::string(read.status().message()));
+    }
+    Log(LogLevel::kWarning, fmt::format("{}: no new links for now: {}", device_.name(),
+                                        std::string(read.status().message())));
+    return;
+  }
+  if (!SameAddress(*read, address_)) {
+    Log(LogLevel::kWarning, fmt::format("{}: new links use GID {} and LID {:#x} of port {}",
+                                        device_.name(), read->gid_index, read->lid, read->port));
+  }
+  address_ = *read;
+}
+
+PortAddress DeviceContext::address() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return address_;
+}
+
+absl::StatusOr<PortAddress> DeviceContext::CurrentAddress() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!port_status_.ok()) return port_status_;
+  return address_;
+}
+
+void DeviceContext::Tell(const Subscription& subscription, ibv_event_type type) {
+  subscription.executor->PostFunction([handler = subscription.handler, type]() { handler(type); });
 }
 
 void DeviceContext::Dispatch(ibv_event_type type, uint32_t qpn) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto found = subscriptions_.find(qpn);
-  if (found == subscriptions_.end()) return;
-  found->second.executor->PostFunction(
-      [handler = found->second.handler, type]() { handler(type); });
+  if (found != subscriptions_.end()) Tell(found->second, type);
+}
+
+void DeviceContext::DispatchToQueue(ibv_event_type type, const void* queue) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = queue_subscriptions_.find(queue);
+  if (found != queue_subscriptions_.end()) Tell(found->second, type);
+}
+
+void DeviceContext::DispatchToQueues(ibv_event_type type) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [queue, subscription] : queue_subscriptions_) Tell(subscription, type);
 }
 
 void DeviceContext::DispatchToAll(ibv_event_type type) {
+  DispatchToQueues(type);
   std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto& [qpn, subscription] : subscriptions_) {
-    subscription.executor->PostFunction(
-        [handler = subscription.handler, type]() { handler(type); });
-  }
+  for (const auto& [qpn, subscription] : subscriptions_) Tell(subscription, type);
+}
+
+void DeviceContext::SubscribeQueue(const void* queue, Executor& executor, EventHandler handler) {
+  VERBENA_CHECK(queue != nullptr);
+  std::lock_guard<std::mutex> lock(mutex_);
+  queue_subscriptions_[queue] = {&executor, std::move(handler)};
+}
+
+void DeviceContext::UnsubscribeQueue(const void* queue) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  queue_subscriptions_.erase(queue);
 }
 
 void DeviceContext::Subscribe(uint32_t qpn, Executor& executor, EventHandler handler) {

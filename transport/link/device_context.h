@@ -1,11 +1,11 @@
-// DeviceContext: what the endpoints of one process share of a device: its protection domain, the
-// address that peers reach it by, its connection manager, and the reader of its asynchronous
-// events.
+// DeviceContext: the part of a device that the endpoints of one process share: its protection
+// domain, the address by which peers reach it, its connection manager, the threads that run its
+// control verbs, and the reader of its asynchronous events.
 //
-// Owned by whoever opened the device, and outlives every endpoint on it. Events are read by a
-// thread of its own, which copies what is needed, acknowledges at once (destroying a queue pair
-// waits for that), and hands it to the owner's executor. Without that thread (a simulated device)
-// teardown reads them.
+// Owned by the Runtime (or a test) that opened the device; outlives every endpoint on it. A thread
+// reads events. It copies each, acknowledges it at once (destroying a queue pair waits for that),
+// and posts it to the subscriber's executor. Without that thread (RuntimeOptions::threads is false)
+// endpoints read events on their liveness timer, before they make a link, and during teardown.
 
 #ifndef VERBENA_TRANSPORT_LINK_DEVICE_CONTEXT_H_
 #define VERBENA_TRANSPORT_LINK_DEVICE_CONTEXT_H_
@@ -20,6 +20,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "verbena/transport/connect/qp_connector.h"
+#include "verbena/transport/device/control_pool.h"
 #include "verbena/transport/device/handles.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/link/qp_setup.h"
@@ -28,15 +29,20 @@ namespace verbena {
 
 class DeviceContext {
  public:
+  using FailureHandler = std::function<void()>;
+
   struct Options {
     bool event_thread = true;
-    // How queue pairs are connected: "exchange", by the numbers of the handshake; "rdma_cm",
-    // through rdma_cm where the peer can, too; "auto" (or ""), what the environment variable
-    // VERBENA_CONNECT says, else rdma_cm on iWARP, which knows no other way, and the exchange on
-    // all else. The soft device always exchanges.
+    // False: control verbs run on the executors, at once. For devices whose verbs never wait.
+    bool control_threads = true;
+    // How queue pairs are connected: as RuntimeOptions::connect. "" means "auto". The soft device
+    // always exchanges.
     std::string connect = "auto";
-    // Not owned; instead of the above.
+    // Not owned; replaces `connect`.
     QpConnector* use_connector = nullptr;
+    // Called when the device has failed or was removed, behind the handlers of its queue pairs: on
+    // the thread that reads its events, and perhaps more than once.
+    FailureHandler on_failure = {};
   };
 
   // INVALID_ARGUMENT names a way of connecting that does not exist.
@@ -46,23 +52,37 @@ class DeviceContext {
 
   Device& device() const { return device_; }
   ibv_pd* pd() const { return pd_.get(); }
-  const PortAddress& address() const { return address_; }
+  // The last usable address. Its kind never changes.
+  PortAddress address() const;
+  // The address for new links, as read when the device last reported a change. UNAVAILABLE while
+  // the port is down, or lacks the address that the device was opened by.
+  absl::StatusOr<PortAddress> CurrentAddress() const;
+  // The threads that run control verbs. Executors only post, poll, make their completion queues,
+  // and register the buffers of their endpoints when they make them.
+  ControlPool& control() const { return *control_; }
 
   // nullptr: queue pairs are connected by the numbers of the handshake.
   QpConnector* connector() const { return connector_; }
 
-  // Calls `handler` on `executor` for each event of the queue pair, until Unsubscribe(). Events of
-  // CQs and SRQs are logged: with credits and reserved CQ slots they mean a fault of ours. So are
-  // those of ports: a port that is down ends no link before its retries are used up. When the
-  // device fails or is removed, every handler is called.
+  // Calls `handler` on `executor` for each event of the queue pair, until Unsubscribe(). When the
+  // device fails or is removed, every handler is called. A port that goes down, or changes its
+  // address, ends no link: what the port has then is read again, for new ones.
   using EventHandler = std::function<void(ibv_event_type)>;
   void Subscribe(uint32_t qpn, Executor& executor, EventHandler handler);
   // An event that is under way to the executor may still arrive after this.
   void Unsubscribe(uint32_t qpn);
+  // The same for the events of a CQ or an SRQ, by which it is lost.
+  void SubscribeQueue(const void* queue, Executor& executor, EventHandler handler);
+  void UnsubscribeQueue(const void* queue);
+
+  // Ends its threads and gives its protection domain back, and is the last call before the
+  // destructor. An error says that the device does not take it: what was made or registered there
+  // may be in use yet.
+  absl::Status Close();
 
   // Reads and dispatches what is there, without blocking.
   void PollEvents();
-  // The same when there is no thread that does.
+  // The same, if no thread reads events.
   void PollEventsIfUnattended() {
     if (!thread_.joinable()) PollEvents();
   }
@@ -73,20 +93,32 @@ class DeviceContext {
     EventHandler handler;
   };
 
-  DeviceContext(Device& device, PdHandle pd, const PortAddress& address);
+  DeviceContext(Device& device, PdHandle pd, const PortAddress& address, FailureHandler on_failure);
   absl::Status StartThread();
+  void StopThread();
   absl::Status ChooseConnector(const Options& options);
   void ReadEvents();
+  void OnEvent(const ibv_async_event& event, uint32_t qpn);
+  void RereadAddress();
+  absl::StatusOr<PortAddress> ReadAddressAgain();
+  static void Tell(const Subscription& subscription, ibv_event_type type);
   void Dispatch(ibv_event_type type, uint32_t qpn);
+  void DispatchToQueue(ibv_event_type type, const void* queue);
+  void DispatchToQueues(ibv_event_type type);
   void DispatchToAll(ibv_event_type type);
 
   Device& device_;
+  const FailureHandler on_failure_;
   PdHandle pd_;
-  const PortAddress address_;
   std::unique_ptr<QpConnector> owned_connector_;
   QpConnector* connector_ = nullptr;
-  std::mutex mutex_;  // guards subscriptions_
+  std::unique_ptr<ControlPool> control_;
+  std::mutex reread_mutex_;   // held from reading the port's address until it is kept
+  mutable std::mutex mutex_;  // guards what follows; taken after reread_mutex_
+  PortAddress address_;
+  absl::Status port_status_;
   absl::flat_hash_map<uint32_t, Subscription> subscriptions_;
+  absl::flat_hash_map<const void*, Subscription> queue_subscriptions_;
   int stop_fd_ = -1;
   std::thread thread_;
 };

@@ -7,6 +7,7 @@
 #include "fmt/format.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/device/verbs_status.h"
+#include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
 
@@ -15,70 +16,100 @@ namespace {
 
 // How often a device is asked whether a lost link's peer has left our memory.
 constexpr Duration kQuiescePoll = std::chrono::milliseconds(10);
+// Each takes ten microseconds or so, for which the completions of other links wait. (start)
+constexpr size_t kTeardownStepsPerTurn = 8;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Endpoint>> Endpoint::Create(Executor& executor,
-                                                           DeviceContext& context,
-                                                           const LinkLimits& wanted,
-                                                           uint32_t executor_index,
-                                                           uint32_t executor_count) {
+absl::StatusOr<std::unique_ptr<Endpoint>> Endpoint::Create(
+    Executor& executor, DeviceContext& context, const LinkLimits& wanted, uint32_t executor_index,
+    uint32_t executor_count, const RuntimeId& id) {
+  absl::StatusOr<EndpointMemory> memory = Register(context, wanted);
+  if (!memory.ok()) return memory.status();
+  return CreateWith(*std::move(memory), executor, context, wanted, executor_index, executor_count,
+                    id);
+}
+
+absl::StatusOr<EndpointMemory> Endpoint::Register(DeviceContext& context,
+                                                  const LinkLimits& wanted) {
+  Device& device = context.device();
+  absl::StatusOr<LinkLimits> limits = DeriveLimits(wanted, device);
+  if (!limits.ok()) return limits.status();
+  EndpointMemory memory;
+  absl::StatusOr<std::unique_ptr<ReceiveRing>> receives = ReceiveRing::Create(
+      device, context.pd(), limits->srq_depth, SpareReceives(*limits, device), limits->eager_bytes);
+  if (!receives.ok()) return receives.status();
+  memory.receives = *std::move(receives);
+  absl::StatusOr<std::unique_ptr<SendBuffers>> buffers = SendBuffers::Create(
+      device, context.pd(), limits->send_buffers, limits->eager_bytes, limits->max_links);
+  if (!buffers.ok()) return buffers.status();
+  memory.send_buffers = *std::move(buffers);
+  absl::StatusOr<AtomicLandings> landings =
+      AtomicLandings::Create(device, context.pd(), limits->max_links);
+  if (!landings.ok()) return landings.status();
+  memory.atomic_landings = *std::move(landings);
+  return memory;
+}
+
+absl::StatusOr<std::unique_ptr<Endpoint>> Endpoint::CreateWith(
+    EndpointMemory memory, Executor& executor, DeviceContext& context, const LinkLimits& wanted,
+    uint32_t executor_index, uint32_t executor_count, const RuntimeId& id) {
   absl::StatusOr<LinkLimits> limits = DeriveLimits(wanted, context.device());
   if (!limits.ok()) return limits.status();
   std::unique_ptr<Endpoint> endpoint(
-      new Endpoint(executor, context, *limits, context.address(), executor_index, executor_count));
-  if (absl::Status status = endpoint->Init(); !status.ok()) return status;
+      new Endpoint(executor, context, *limits, executor_index, executor_count, id));
+  if (absl::Status status = endpoint->Init(std::move(memory)); !status.ok()) return status;
   return endpoint;
 }
 
 Endpoint::Endpoint(Executor& executor, DeviceContext& context, const LinkLimits& limits,
-                   const PortAddress& address, uint32_t executor_index, uint32_t executor_count)
+                   uint32_t executor_index, uint32_t executor_count, const RuntimeId& id)
     : executor_(executor),
       context_(context),
       limits_(limits),
-      address_(address),
       executor_index_(executor_index),
       executor_count_(executor_count),
+      runtime_id_(id),
       max_inline_bytes_(
           std::min(context.device().capabilities().max_inline_bytes, limits.eager_bytes)),
-      max_wr_bytes_(kMaxTransferWrBytes),
+      bulk_bytes_per_turn_(context.device().kind() == DeviceKind::kSoft &&
+                                   !VERBENA_MUTANT(kBulkTurnUnbounded)
+                               ? limits.bulk.slice_bytes
+                               : UINT32_MAX),
+      spare_receives_(SpareReceives(limits, context.device())),
       credit_pool_(limits.srq_depth - kRepostBatch -
                    limits.max_links * (limits.initial_credits + kReserveCredits)),
       slots_(limits.max_links),
-      alive_(std::make_shared<bool>(true)),
+      teardown_pacer_(executor, kTeardownStepsPerTurn),
+      gate_(std::make_shared<ExecutorGate>(executor)),
       tasks_(executor),
       holds_(executor) {
   for (uint32_t slot = 0; slot < limits.max_links; ++slot) free_slots_.push_back(slot);
 }
 
-absl::Status Endpoint::Init() {
-  Device& device = context_.device();
-  absl::StatusOr<std::unique_ptr<ReceiveRing>> receives =
-      ReceiveRing::Create(device, context_.pd(), limits_.srq_depth, limits_.eager_bytes);
-  if (!receives.ok()) return receives.status();
-  receives_ = *std::move(receives);
-  absl::StatusOr<std::unique_ptr<SendBuffers>> buffers =
-      SendBuffers::Create(device, context_.pd(), limits_.send_buffers, limits_.eager_bytes);
-  if (!buffers.ok()) return buffers.status();
-  send_buffers_ = *std::move(buffers);
+absl::Status Endpoint::Init(EndpointMemory registered) {
+  receives_ = std::move(registered.receives);
+  send_buffers_ = std::move(registered.send_buffers);
+  send_room_.emplace(*send_buffers_);
+  atomic_landings_ = std::move(registered.atomic_landings);
   send_chain_.emplace(limits_.send_queue_depth, send_buffers_->lkey());
   absl::StatusOr<ibv_cq*> cq =
-      executor_.AddCq(device, static_cast<int>(CompletionQueueEntries(limits_)), *this);
+      executor_.AddCq(context_.device(),
+                      static_cast<int>(CompletionQueueEntries(limits_) + spare_receives_), *this);
   if (!cq.ok()) return cq.status();
   cq_ = *cq;
-  absl::StatusOr<AtomicLandings> landings =
-      AtomicLandings::Create(device, context_.pd(), limits_.max_links);
-  if (!landings.ok()) return landings.status();
-  atomic_landings_ = *std::move(landings);
   absl::StatusOr<PayloadMemory> memory = PayloadMemory::Create(executor_, context_, limits_);
   if (!memory.ok()) return memory.status();
   memory_.emplace(*std::move(memory));
+  SubscribeQueues();
   return absl::OkStatus();
 }
 
 Endpoint::~Endpoint() {
+  VERBENA_CHECK(stats_.links == 0) << stats_.links << " links are left: Shutdown() has not ended";
+  if (!VERBENA_MUTANT(kGateStaysOpen)) gate_->Close();
   executor_.StopTimer(*this);
-  for (Slot& slot : slots_) slot.link.reset();
+  if (cq_ != nullptr) UnsubscribeQueues();
   receives_.reset();
   if (cq_ == nullptr) return;
   if (absl::Status status = executor_.RemoveCq(cq_); !status.ok()) {
@@ -92,6 +123,7 @@ Endpoint::~Endpoint() {
 void Endpoint::OnCompletions(const ibv_wc* completions, int count) {
   one_completion_ = count == 1;
   for (int i = 0; i < count; ++i) {
+    completions_left_ = count - 1 - i;
     const WrId id = WrId::Unpack(completions[i].wr_id);
     if (id.kind == WrId::Kind::kReceive) {
       OnReceive(completions[i], id.slot);
@@ -122,6 +154,8 @@ void Endpoint::OnReceive(const ibv_wc& completion, uint32_t buffer) {
                  invalidates ? completion.invalidated_rkey : 0);
   }
   receives_->Release(buffer);
+  if (receives_->in_doubt()) [[unlikely]]
+    OnReceiveInDoubt(completion.qp_num);
 }
 
 void Endpoint::OnSendDone(const ibv_wc& completion, const WrId& id) {
@@ -146,12 +180,17 @@ Link* Endpoint::OpenLink(LinkKey key) {
   return link != nullptr && link->open() ? link : nullptr;
 }
 
+bool Endpoint::PostReceives() {
+  if (receives_->Post().ok()) return true;
+  // The flush finds the same, and may close links.
+  ScheduleFlush();
+  return false;
+}
+
 void Endpoint::Flush() {
   if (absl::Status status = receives_->Post(); !status.ok()) {
     Log(LogLevel::kError, fmt::format("all links close: {}", status.ToString()));
-    for (Slot& slot : slots_) {
-      if (slot.link != nullptr) slot.link->Close(status);
-    }
+    CloseAll(status);
   }
 }
 
@@ -163,34 +202,59 @@ void Endpoint::UpdateReceiveTarget() {
   if (receives_->needs_post()) ScheduleFlush();
 }
 
-void Endpoint::GrowWindow(ReceiveGrants& grants) {
-  if (grants.Grow() > 0) {
+void Endpoint::GrowWindow(Link& link) {
+  // One that may be lent no more takes nothing from others.
+  if (link.grants_.recalled() || link.grants_.at_maximum()) return;
+  if (link.grants_.Grow() > 0) {
+    LentLink& lent = link;
+    if (!lent.linked()) lent_.PushBack(lent);
     UpdateReceiveTarget();
     return;
   }
-  if (credit_pool_.free() > 0) return;  // at its own maximum
-  // The link that was quiet for longest gives first. Its answer makes the credits free for the next
-  // who starves.
-  Link* quietest = nullptr;
-  for (const Slot& slot : slots_) {
-    Link* link = slot.link.get();
-    if (link == nullptr || !link->open() || &link->grants_ == &grants) continue;
-    if (link->grants_.surplus() == 0 || link->recall_due_) continue;
-    if (quietest == nullptr || link->IsQuieterThan(*quietest)) quietest = link;
+  // Links that were quiet since the last liveness check give first, those that were asked longest
+  // ago before others. Their answers make the credits free for the next who starves.
+  int asked = 0;
+  Link* busy = nullptr;
+  for (int i = 0; i < kRecallCandidates && asked < kRecallsAtOnce; ++i) {
+    LentLink* lent = lent_.PopFront();
+    if (lent == nullptr) break;
+    Link* candidate = static_cast<Link*>(lent);
+    if (!candidate->open() || candidate->grants_.surplus() == 0) continue;
+    if (candidate == &link || candidate->heard_) {
+      lent_.PushBack(*lent);
+      if (candidate != &link && busy == nullptr) busy = candidate;
+      continue;
+    }
+    candidate->Recall();
+    ++asked;
   }
-  if (quietest != nullptr) quietest->Recall();
+  if (asked > 0 || busy == nullptr) return;
+  busy->LentLink::Unlink();
+  busy->Recall();
 }
 
-void Endpoint::AwaitSendRoom(Link& link) {
-  if (std::find(room_waiters_.begin(), room_waiters_.end(), &link) == room_waiters_.end()) {
-    room_waiters_.push_back(&link);
-  }
+void Endpoint::NoteRecallAnswered(Link& link) {
+  LentLink& lent = link;
+  if (link.grants_.surplus() > 0 && !lent.linked()) lent_.PushBack(lent);
 }
 
-void Endpoint::WakeRoomWaiters() {
-  std::vector<Link*> waiters;
-  waiters.swap(room_waiters_);
-  for (Link* link : waiters) link->WakeWriters();
+SendSource& Endpoint::JoinSource(const MessageStream& stream) {
+  std::unique_ptr<SendSource>& source = sources_[std::pair(stream.source(), stream.names_source())];
+  if (source == nullptr) {
+    source = std::make_unique<SendSource>(stream.source(), stream.names_source());
+  }
+  ++source->links;
+  send_buffers_->ShareAmong(sources_.size());
+  return *source;
+}
+
+void Endpoint::LeaveSource(SendSource& source) {
+  NoteSendRoom(source);
+  if (--source.links > 0) return;
+  sources_.erase(std::pair(source.name, source.bounded));
+  send_buffers_->ShareAmong(sources_.size());
+  // One that is left alone may hold more than before.
+  if (sources_.size() == 1) NoteSendRoom(*sources_.begin()->second);
 }
 
 // --- liveness
@@ -199,6 +263,7 @@ void Endpoint::WakeRoomWaiters() {
 // going. Teardown closes the stream and then waits for this, so the link outlives it.
 Task<void> Endpoint::WatchStream(Link& link) {
   absl::StatusOr<std::string> message = co_await link.stream_->Receive();
+  (void)co_await teardown_pacer_.Pass();
   link.unwatched_.Set();
   link.Close(message.ok() ? absl::InvalidArgumentError(fmt::format(
                                 "{} sent a bootstrap message on an open link", link.peer()))
@@ -209,13 +274,24 @@ Task<void> Endpoint::WatchStream(Link& link) {
 void Endpoint::StartLivenessTimer() {
   if (timer_running_) return;
   timer_running_ = true;
-  executor_.StartTimer(*this, executor_.now() + limits_.ping_interval / 2);
+  executor_.StartTimer(*this, SaturatingAdd(executor_.now(), limits_.ping_interval / 2));
 }
 
 void Endpoint::OnTimer() {
   timer_running_ = false;
+  context_.PollEventsIfUnattended();
+  const TimePoint now = executor_.now();
+  IntrusiveList<WatchedLink> round;
+  round.Append(watched_);
+  while (WatchedLink* watched = round.PopFront()) {
+    // One that is closed may be gone after this.
+    Link* link = static_cast<Link*>(watched);
+    if (link->CheckLiveness(now) && !watched->linked()) watched_.PushBack(*watched);
+  }
   for (Slot& slot : slots_) {
-    if (slot.link != nullptr) slot.link->CheckLiveness(executor_.now());
+    if (slot.link == nullptr) continue;
+    slot.link->CheckIdle(now);
+    CheckProof(slot);
   }
   if (stats_.links > 0) StartLivenessTimer();
 }
@@ -228,7 +304,9 @@ void Endpoint::StartTeardown(Link& link, const absl::Status& reason) {
     Log(LogLevel::kInfo, fmt::format("link to {} (QPN {:#x}) closes: {}", link.peer(), link.qpn(),
                                      reason.ToString()));
   }
-  std::erase(room_waiters_, &link);
+  link.RoomWaiter::Unlink();
+  link.WatchedLink::Unlink();
+  link.LentLink::Unlink();
   tasks_.Spawn(Teardown(link));
 }
 
@@ -237,12 +315,16 @@ void Endpoint::StartTeardown(Link& link, const absl::Status& reason) {
 // or never send the event.
 Task<void> Endpoint::Teardown(Link& link) {
   if (link.stream_ != nullptr) link.stream_->Close();
-  absl::Status status = MoveQpToError(context_.device(), link.qp_.get());
+  ibv_qp* const qp = link.qp_.get();
+  absl::Status status = co_await context_.control().Finish(
+      ControlKind::kTeardown, qp,
+      [&device = context_.device(), qp] { return MoveQpToError(device, qp); });
   if (!status.ok()) Log(LogLevel::kWarning, status.ToString());
   if (link.stream_ != nullptr) (void)co_await link.unwatched_.Wait();
-  const TimePoint limit = executor_.now() + limits_.teardown_timeout;
-  // Where a marker would never complete, moving to ERR has flushed what was posted (siw), and
-  // destroying the queue pair ends the rest.
+  (void)co_await teardown_pacer_.Pass();
+  const TimePoint limit = SaturatingAdd(executor_.now(), limits_.teardown_timeout);
+  // A device that completes no marker in ERR (siw) flushed the posted WRs when the queue pair moved
+  // there; destroying the queue pair ends the rest.
   if (link.InFlight() > 0 && context_.device().capabilities().flushes_in_error) {
     link.PostDrainMarker();
     status = co_await WithDeadline(WaitFor(link.drained_), limit);
@@ -257,50 +339,95 @@ Task<void> Endpoint::Teardown(Link& link) {
     // all there is.
     (void)co_await WithDeadline(WaitFor(link.last_wqe_), limit);
   }
-  FreeLink(link);
+  co_await FreeLink(link);
 }
 
 Task<absl::Status> Endpoint::WaitFor(Event& event) { co_return co_await event.Wait(); }
 
-void Endpoint::FreeLink(Link& link) {
+// Ordered by the queue pair, so that none is on its way when it is destroyed.
+void Endpoint::StartRefill(Link& link, uint32_t count) {
+  tasks_.Spawn(Refill(link.key(), link.qp_.get(), count, link.leases_.TakeWorn()));
+}
+
+Task<void> Endpoint::Refill(LinkKey key, const void* order, uint32_t count,
+                            std::vector<MwHandle> worn) {
+  absl::StatusOr<WindowBatch> batch = co_await context_.control().Finish(
+      ControlKind::kConnect, order,
+      [this, count, worn = std::move(worn)]() mutable -> absl::StatusOr<WindowBatch> {
+        worn.clear();
+        return AllocateWindows(context_.device(), context_.pd(), count);
+      });
+  Link* link = Find(key);
+  if (link != nullptr && link->open()) {
+    link->leases_.Refill(*std::move(batch));
+    link->WakeLeaseWaiters();
+    co_return;
+  }
+  (void)co_await context_.control().Finish(ControlKind::kTeardown, order,
+                                           [batch = *std::move(batch)]() mutable {
+                                             batch.windows.clear();
+                                             return absl::OkStatus();
+                                           });
+}
+
+// A control thread destroys what the device has of the link, windows before their queue pair: the
+// other way round takes some devices a minute (rxe 6.1).
+Task<void> Endpoint::FreeLink(Link& link) {
+  (void)co_await teardown_pacer_.Pass();
+  // Before the queue is emptied: nothing that comes later is of this queue pair.
+  const bool told_of_last = link.last_wqe_.is_set();
   executor_.DrainCq(cq_);
   const uint32_t qpn = link.qpn();
+  const QpIdentity identity = context_.device().IdentityOf(link.qp_.get());
   const uint32_t index = link.key_.slot;
   context_.Unsubscribe(qpn);
-  // Windows before their queue pair: the other way round takes some devices a minute (rxe 6.1).
-  std::vector<BufferPin> leased = link.leases_.TakeAll();
-  link.qp_.Reset();
+  auto [windows, leased] = link.leases_.TakeAll();
+  if (VERBENA_MUTANT(kWindowsFreedOnExecutor)) windows.clear();
+  const void* const order = link.qp_.get();
+  (void)co_await context_.control().Finish(
+      ControlKind::kTeardown, order,
+      [windows = std::move(windows), qp = std::move(link.qp_)]() mutable {
+        windows.clear();
+        qp.Reset();
+        return absl::OkStatus();
+      });
   link.state_ = LinkState::kClosed;
   executor_.DrainCq(cq_);
   link.one_sided_.Fail(absl::UnavailableError("the link was lost"));
-  Hold(qpn, std::move(leased));
-  links_by_qpn_.erase(qpn);
+  Hold(identity, qpn, std::move(leased));
+  // Unless the device has given its number to another.
+  auto found = links_by_qpn_.find(qpn);
+  if (found != links_by_qpn_.end() && found->second == &link) links_by_qpn_.erase(found);
   if (last_receiver_ == &link) last_receiver_ = nullptr;
   closed_traffic_ += link.stats();
   for (uint32_t& buffer : link.slots_) {
     if (buffer != SendBuffers::kNone) send_buffers_->GiveBack(buffer);
   }
+  SendSource& source = link.source_;
+  link.CountReleased(link.held_);
   // The QP is gone, so nothing can reach this slot any more but completions of its old generation.
+  --stats_.links;
+  AccountForReceives(slots_[index], told_of_last, identity);
   slots_[index].link.reset();
   ++slots_[index].generation;
   free_slots_.push_back(index);
-  --stats_.links;
   UpdateReceiveTarget();
-  NoteSendRoom();
+  SettleDoubt();
+  LeaveSource(source);
 }
 
 // The queue pair is gone, but what its peer began before may still be on its way into memory that
 // it was lent.
-void Endpoint::Hold(uint32_t qpn, std::vector<BufferPin> leased) {
-  if (leased.empty() || context_.device().Quiesced(qpn)) return;
+void Endpoint::Hold(QpIdentity qp, uint32_t qpn, std::vector<BufferPin> leased) {
+  if (leased.empty() || context_.device().Quiesced(qp)) return;
   Log(LogLevel::kWarning, fmt::format("{} pieces of memory that the peer of QPN {:#x} was lent are "
                                       "kept back: it is in the middle of a write",
                                       leased.size(), qpn));
-  holds_.Spawn(HoldUntilQuiesced(qpn, std::move(leased)));
+  holds_.Spawn(HoldUntilQuiesced(qp, std::move(leased)));
 }
 
-Task<void> Endpoint::HoldUntilQuiesced(uint32_t qpn, std::vector<BufferPin> leased) {
-  while (!context_.device().Quiesced(qpn)) {
+Task<void> Endpoint::HoldUntilQuiesced(QpIdentity qp, std::vector<BufferPin> leased) {
+  while (!context_.device().Quiesced(qp)) {
     if ((co_await Sleep(kQuiescePoll)).ok()) continue;
     // The endpoint shuts down, and that peer still does not move: the memory is never used again.
     static auto* const kept = new std::vector<std::vector<BufferPin>>;
@@ -313,10 +440,9 @@ Task<void> Endpoint::HoldUntilQuiesced(uint32_t qpn, std::vector<BufferPin> leas
 
 Task<void> Endpoint::Shutdown() {
   shutting_down_ = true;
-  for (Slot& slot : slots_) {
-    if (slot.link != nullptr) slot.link->Close(absl::UnavailableError("the endpoint shuts down"));
-  }
+  CloseAll(absl::UnavailableError("the endpoint shuts down"));
   co_await tasks_.Join();
+  co_await AwaitMaking();
   holds_.RequestCancel();
   co_await holds_.Join();
   executor_.StopTimer(*this);

@@ -12,11 +12,13 @@
 #ifndef VERBENA_TRANSPORT_LINK_ENDPOINT_H_
 #define VERBENA_TRANSPORT_LINK_ENDPOINT_H_
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -27,10 +29,13 @@
 #include "verbena/transport/connect/qp_connector.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/event.h"
+#include "verbena/transport/coro/intrusive_list.h"
 #include "verbena/transport/coro/random.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/executor/executor.h"
+#include "verbena/transport/executor/executor_gate.h"
+#include "verbena/transport/executor/turn_pacer.h"
 #include "verbena/transport/link/atomic_landings.h"
 #include "verbena/transport/link/device_context.h"
 #include "verbena/transport/link/limits.h"
@@ -40,23 +45,41 @@
 #include "verbena/transport/link/receive_ring.h"
 #include "verbena/transport/link/send_buffers.h"
 #include "verbena/transport/link/send_chain.h"
+#include "verbena/transport/link/send_room.h"
+#include "verbena/transport/link/send_source.h"
 #include "verbena/transport/link/stats.h"
 #include "verbena/transport/link/wr_id.h"
+#include "verbena/transport/log/throttled_log.h"
+#include "verbena/transport/memory/carved_arena.h"
 
 namespace verbena {
 
+// Memory and queues that an endpoint registers with its device when it is made. Move-only; any
+// thread.
+struct EndpointMemory {
+  std::unique_ptr<ReceiveRing> receives;
+  std::unique_ptr<SendBuffers> send_buffers;
+  AtomicLandings atomic_landings;
+  // For payloads. None when an endpoint is made: its pools grow by themselves.
+  std::vector<std::unique_ptr<internal::CarvedArena>> arenas = {};
+};
+
 class Endpoint final : private CompletionSink, private FlushHook, private Timer {
  public:
-  static absl::StatusOr<std::unique_ptr<Endpoint>> Create(Executor& executor,
-                                                          DeviceContext& context,
-                                                          const LinkLimits& wanted,
-                                                          uint32_t executor_index = 0,
-                                                          uint32_t executor_count = 1);
+  static absl::StatusOr<std::unique_ptr<Endpoint>> Create(
+      Executor& executor, DeviceContext& context, const LinkLimits& wanted,
+      uint32_t executor_index = 0, uint32_t executor_count = 1,
+      const RuntimeId& id = RuntimeId::Random());
+  // The same in two steps, of which the first takes the device long and runs on any thread.
+  static absl::StatusOr<EndpointMemory> Register(DeviceContext& context, const LinkLimits& wanted);
+  static absl::StatusOr<std::unique_ptr<Endpoint>> CreateWith(
+      EndpointMemory memory, Executor& executor, DeviceContext& context, const LinkLimits& wanted,
+      uint32_t executor_index, uint32_t executor_count, const RuntimeId& id);
   ~Endpoint() override;
 
-  // The client's side: offers a link over `stream`. `wanted_executor` asks for one of the peer's.
+  // The client's side: offers a link over `stream`. `wish` asks for an executor of the peer's.
   Task<absl::StatusOr<Link*>> Connect(std::unique_ptr<MessageStream> stream, FrameSink& sink,
-                                      uint32_t wanted_executor);
+                                      ExecutorWish wish);
   // The server's side, after the offer was read (it may have been read on another executor).
   Task<absl::StatusOr<Link*>> Accept(std::unique_ptr<MessageStream> stream, LinkParameters offer,
                                      FrameSink& sink);
@@ -64,21 +87,38 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   // Closes every link and waits until all queue pairs are gone.
   Task<void> Shutdown();
 
+  // For an endpoint whose device is used no more, while what it gave out may be: Retire(), then
+  // Release() once it is unused(), then it is destroyed.
+  //
+  // Closes every link, with a reason, and makes no more.
+  void Retire(const absl::Status& reason);
+  // Whether no link is left.
+  bool drained() const { return stats_.links == 0 && tasks_.size() == 0; }
+  // Whether nobody refers to it any more: no link, no buffer, no waiting coroutine.
+  bool unused() const;
+  // Gives all that it has back to the device, on a control thread.
+  Task<void> Release();
+  // Held by a coroutine that refers to the endpoint, or to its pools, beyond a wait.
+  [[nodiscard]] std::shared_ptr<const bool> Use() const { return users_; }
+
   Executor& executor() const { return executor_; }
   const LinkLimits& limits() const { return limits_; }
   const std::string& device_name() const { return context_.device().name(); }
-  // Where payloads lie that its links move.
+  // The memory of the payloads that its links move.
   const PayloadMemory& memory() const { return *memory_; }
   EndpointStats stats() const;
-  // That are granted and have not ended, on all links.
+  // The number of granted leases that have not ended, on all links.
   size_t leases() const;
   // The link of that key when it is open(), else nullptr.
   Link* OpenLink(LinkKey key);
 
-  // Expires with it, for what may outlive it.
+  // Open as long as the endpoint lives, for objects that may outlive it.
+  const std::shared_ptr<ExecutorGate>& gate() const { return gate_; }
+  // Expires with it: the same for its own thread, without a lock.
   std::weak_ptr<const bool> alive() const { return alive_; }
 
   // For Link.
+  const DeviceContext& context() const { return context_; }
   Device& device() const { return context_.device(); }
   ibv_pd* pd() const { return context_.pd(); }
   CreditPool& credit_pool() { return credit_pool_; }
@@ -87,30 +127,58 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   TransferPool& transfers() { return transfers_; }
   const AtomicLandings& atomic_landings() const { return atomic_landings_; }
   uint32_t max_inline_bytes() const { return max_inline_bytes_; }
-  uint32_t max_wr_bytes() const { return max_wr_bytes_; }
-  // Lends `grants` more if there is more, else asks idle links for theirs.
-  void GrowWindow(ReceiveGrants& grants);
-  // `link` waits for send buffers; NoteSendRoom() tells those who wait that there may be some.
-  void AwaitSendRoom(Link& link);
-  void NoteSendRoom() {
-    if (!room_waiters_.empty()) WakeRoomWaiters();
+  // Transfers are posted in slices, each by itself. If the processor copies them as they are
+  // posted, all links together post few bytes in one turn of the executor. A link that is told to
+  // wait tries again in the next turn, ahead of those that had their slice in this one.
+  bool MayPostBulk() const {
+    return executor_.stats().turns != bulk_turn_ || bulk_bytes_ < bulk_bytes_per_turn_;
   }
+  void NoteBulk(uint32_t bytes) {
+    bulk_bytes_ = executor_.stats().turns == bulk_turn_ ? bulk_bytes_ + bytes : bytes;
+    bulk_turn_ = executor_.stats().turns;
+  }
+  // Lends `link` more credits if there are any, otherwise asks links that were quiet for theirs.
+  void GrowWindow(Link& link);
+  // A link to `source`, which holds no send buffer, waits until it may have one (send_room.h).
+  void AwaitSendRoom(RoomWaiter& waiter, SendSource& source) { send_room_->Await(waiter, source); }
+  // After a link to `source` has given buffers back.
+  void NoteSendRoom(SendSource& source) { send_room_->Note(source); }
+  // Has a control thread allocate memory windows, if the link has too few for `wanted` leases.
+  void RefillWindows(Link& link, uint32_t wanted) {
+    if (const uint32_t count = link.leases_.BeginRefill(wanted)) StartRefill(link, count);
+  }
+  // The peer of `link` has answered a recall, and may be asked again.
+  void NoteRecallAnswered(Link& link);
+  // The next liveness check looks at `link`.
+  void WatchLiveness(WatchedLink& link) { watched_.PushBack(link); }
   void StartTeardown(Link& link, const absl::Status& reason);
   // The completion that is being handled is the only one that this turn's poll found.
   bool handles_one_completion() const { return one_completion_; }
-  // Nobody waits for what a SEND before the turn's end would take, and the receives are posted
-  // whose credits it would return.
-  bool MaySendNow() const { return room_waiters_.empty() && !receives_->needs_post(); }
+  // Nobody waits for the resources of a SEND before the turn's end, and the receives are posted
+  // whose credits the SEND would return.
+  bool MaySendNow() const { return !send_room_->is_awaited() && !receives_->needs_post(); }
+  // The same for a caller that can wait for the receives: they are posted now.
+  bool PrepareEarlySend() {
+    return !send_room_->is_awaited() && (!receives_->needs_post() || PostReceives());
+  }
+  // Others were found together with the completion that is being handled.
+  bool handles_more_completions() const { return completions_left_ > 0; }
 
  private:
   struct Slot {
     std::unique_ptr<Link> link;
     uint32_t generation = 0;
+    PortAddress address = {};  // that the link was begun with
+    // Its queue pair was, or is being, taken to RTR. One in INIT takes no receives.
+    bool may_receive = false;
+    // Whether its queue pair may have a missing receive, as far as is known; and for how long.
+    bool owes_proof = false;
+    uint32_t proof_checks = 0;
   };
 
   Endpoint(Executor& executor, DeviceContext& context, const LinkLimits& limits,
-           const PortAddress& address, uint32_t executor_index, uint32_t executor_count);
-  absl::Status Init();
+           uint32_t executor_index, uint32_t executor_count, const RuntimeId& id);
+  absl::Status Init(EndpointMemory memory);
 
   void OnCompletions(const ibv_wc* completions, int count) override;
   void OnReceive(const ibv_wc& completion, uint32_t buffer);
@@ -118,15 +186,39 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   void Flush() override;
   void OnTimer() override;
 
-  absl::StatusOr<Link*> NewLink(FrameSink& sink);
-  Task<absl::Status> Offer(LinkKey key, MessageStream& stream, uint32_t wanted_executor,
+  absl::StatusOr<uint32_t> TakeSlot();
+  // The device's part of a link: windows are destroyed before their queue pair.
+  struct DeviceParts {
+    QpHandle qp;
+    WindowBatch windows;
+  };
+  absl::StatusOr<DeviceParts> MakeParts(const PortAddress& address);
+  Task<absl::StatusOr<DeviceParts>> NewParts(PortAddress address);
+  const PortAddress& AddressOf(const Link& link) const { return slots_[link.key_.slot].address; }
+  // To the peer of `stream`.
+  Task<absl::StatusOr<Link*>> NewLink(FrameSink& sink, const MessageStream& stream);
+  SendSource& JoinSource(const MessageStream& stream);
+  void LeaveSource(SendSource& source);
+  // Awaits verbs on the link's queue pair, which run on a control thread. The link may be gone when
+  // it resumes. kResolve for those that take it to RTR.
+  template <typename Verbs>
+  ControlPool::Awaiter<Verbs> OnQp(ControlKind kind, const Link& link, Verbs verbs) {
+    if (kind == ControlKind::kResolve) slots_[link.key_.slot].may_receive = true;
+    return context_.control().Run(kind, link.qp_.get(), std::move(verbs));
+  }
+  Task<absl::Status> Offer(LinkKey key, MessageStream& stream, ExecutorWish wish,
                            LinkParameters& peer);
-  Task<absl::Status> Answer(Link& link, MessageStream& stream, const LinkParameters& offer);
+  // The server's last step: its queue pair sends once the client is ready, not before.
+  Task<absl::Status> AwaitClientsReady(LinkKey key, MessageStream& stream, uint32_t psn,
+                                       uint8_t peer_reads);
+  Task<absl::Status> Answer(LinkKey key, MessageStream& stream, const LinkParameters& offer);
   LinkParameters MyParameters(Link& link, uint32_t psn) const;
   HandshakeOptions MyOptions() const;
-  absl::Status ConnectQp(Link& link, uint32_t psn, const LinkParameters& peer);
+  // A client's queue pair to RTS, a server's to RTR.
+  Task<absl::Status> ConnectQp(const Link& link, uint32_t psn, const LinkParameters& peer);
+  Task<absl::Status> ReceiveOnQp(const Link& link, uint32_t psn, const LinkParameters& peer);
   ConnectableQp Connectable(const Link& link, const LinkParameters& peer);
-  // `client` is how a server names its peer; nullptr at the client.
+  // `client` is the name by which a server knows its peer; nullptr at the client.
   Task<absl::Status> ConnectManaged(LinkKey key, std::shared_ptr<QpConnection> connection,
                                     const LinkParameters& peer, const std::string* client);
   void OnQpEvent(Link& link, ibv_event_type type);
@@ -134,32 +226,61 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
                 FirstSend first_send);
   void CloseIfThere(LinkKey key, const char* reason);
   static absl::Status Lost();
+  // Has OnQueueEvent() called when one of our queues is lost, or all of the device is.
+  void SubscribeQueues();
+  void UnsubscribeQueues();
+  // `queues` are those that it was subscribed for.
+  void OnQueueEvent(ibv_event_type type, uint32_t queues);
+  void CloseAll(const absl::Status& reason);
+  // The device has failed.
+  void Fail(const absl::Status& reason);
+  // Closes every link, and has the queues replaced.
+  void LoseQueues(const char* reason);
+  // Makes new queues in the place of lost ones, once nothing uses those any more.
+  Task<void> Rebuild();
+  Task<absl::Status> ReplaceQueues();
+  // Until no queue pair is being made that would use our queues.
+  Task<void> AwaitMaking();
   void StartLivenessTimer();
-  static uint32_t NewPsn();
   static Task<absl::Status> WaitFor(Event& event);
   void Watch(Link& link, std::unique_ptr<MessageStream> stream);
   Task<void> WatchStream(Link& link);
+  void StartRefill(Link& link, uint32_t count);
+  Task<void> Refill(LinkKey key, const void* order, uint32_t count, std::vector<MwHandle> worn);
   Task<void> Teardown(Link& link);
-  void FreeLink(Link& link);
-  void Hold(uint32_t qpn, std::vector<BufferPin> leased);
-  Task<void> HoldUntilQuiesced(uint32_t qpn, std::vector<BufferPin> leased);
-  // nullptr when that link is gone, and its slot perhaps another's.
+  Task<void> FreeLink(Link& link);
+  // Receives that the device drops together with a queue pair.
+  static uint32_t SpareReceives(const LinkLimits& limits, const Device& device);
+  void AccountForReceives(Slot& slot, bool told_of_last, QpIdentity qp);
+  void OnReceiveInDoubt(uint32_t qpn);
+  void AskForProof();
+  static void AskForProof(Link& link);
+  void SettleDoubt();
+  void ForgetQuiesced();
+  void EndDoubt();
+  bool MayReplaceQueues() const;
+  void CheckProof(Slot& slot);
+  void Hold(QpIdentity qp, uint32_t qpn, std::vector<BufferPin> leased);
+  Task<void> HoldUntilQuiesced(QpIdentity qp, std::vector<BufferPin> leased);
+  // nullptr if the key's link is gone. Its slot may then be another's.
   Link* Find(LinkKey key);
   void UpdateReceiveTarget();
-  void WakeRoomWaiters();
+  bool PostReceives();
   void ScheduleFlush() { executor_.FlushLater(*this, Executor::FlushPriority::kReceives); }
 
   Executor& executor_;
   DeviceContext& context_;
   const LinkLimits limits_;
-  const PortAddress address_;
   const uint32_t executor_index_;
   const uint32_t executor_count_;
+  const RuntimeId runtime_id_;
   const uint32_t max_inline_bytes_;
-  const uint32_t max_wr_bytes_;  // of a WR of a transfer
+  const uint32_t bulk_bytes_per_turn_;
+  const uint32_t spare_receives_;
   ibv_cq* cq_ = nullptr;
   std::unique_ptr<ReceiveRing> receives_;
   std::unique_ptr<SendBuffers> send_buffers_;
+  std::optional<SendRoom> send_room_;
   std::optional<SendChain> send_chain_;
   CreditPool credit_pool_;
   TransferPool transfers_;
@@ -170,14 +291,35 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   std::deque<uint32_t> free_slots_;  // reused late, first in, first out
   absl::flat_hash_map<uint32_t, Link*> links_by_qpn_;
   Link* last_receiver_ = nullptr;  // the link of the last receive: usually of the next one too
-  std::vector<Link*> room_waiters_;
+  uint64_t bulk_turn_ = 0;         // the turn in which a slice was posted last
+  uint64_t bulk_bytes_ = 0;        // in that turn
+  // The sources that links are connected to, by name and by whether they are bounded.
+  absl::flat_hash_map<std::pair<std::string, bool>, std::unique_ptr<SendSource>> sources_;
+  uint32_t asked_for_doubt_ = 0;  // the doubt of receives_ that links owe a proof for
+  uint32_t proofs_owed_ = 0;      // by so many
+  // Queue pairs that the device could not destroy, or not yet: no proof comes from them. Few: each
+  // is lost to the device.
+  std::vector<QpIdentity> unquiesced_;
+  std::optional<TimePoint> replaced_;  // when receives were last the reason to replace queues
+  ThrottledLog receives_log_{{.lines = 2, .interval = std::chrono::seconds(10)}};
+  IntrusiveList<WatchedLink> watched_;
+  IntrusiveList<LentLink> lent_;  // those not recalled; the first were asked longest ago
   bool one_completion_ = false;
+  int completions_left_ = 0;
   bool shutting_down_ = false;
+  absl::Status broken_;           // why no link can be made; OK in service
+  bool failed_ = false;           // the device has: broken_ stays
+  uint32_t queues_ = 0;           // counts the queues that took the place of lost ones
+  bool queues_are_lost_ = false;  // those that are in use
   bool timer_running_ = false;
   EndpointStats stats_;
   LinkStats closed_traffic_;  // of links that are gone
+  TurnPacer teardown_pacer_;
   // Asynchronous events of the device may still be on their way here when this is gone.
-  std::shared_ptr<bool> alive_;
+  const std::shared_ptr<ExecutorGate> gate_;
+  const std::shared_ptr<const bool> alive_ = std::make_shared<bool>(true);
+  // Each other holder is a user.
+  std::shared_ptr<const bool> users_ = std::make_shared<bool>(true);
   TaskScope tasks_;  // stream watches and teardowns
   TaskScope holds_;  // memory that a lost link's peer may still be writing to
 };

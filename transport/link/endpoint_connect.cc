@@ -1,5 +1,6 @@
 // How an Endpoint makes links: the two sides of a handshake, and what connects their queue pairs.
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -8,45 +9,82 @@
 #include "fmt/format.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/log/log.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 
-absl::StatusOr<Link*> Endpoint::NewLink(FrameSink& sink) {
+absl::StatusOr<uint32_t> Endpoint::TakeSlot() {
   if (shutting_down_) return absl::UnavailableError("the endpoint is shutting down");
+  if (!broken_.ok()) return broken_;
   if (free_slots_.empty()) {
     ++stats_.links_refused;
     return absl::ResourceExhaustedError(fmt::format(
         "max_links reached: all {} links of this executor are in use", limits_.max_links));
   }
-  absl::StatusOr<QpHandle> qp =
-      CreateLinkQp(context_.device(), context_.pd(), cq_, receives_->srq(), limits_,
-                   max_inline_bytes_, address_);
-  if (!qp.ok()) return qp.status();
-  if (links_by_qpn_.contains((*qp)->qp_num)) {
-    // The device gave out a number whose old completions may still be queued: poll them out first.
-    executor_.DrainCq(cq_);
-    if (links_by_qpn_.contains((*qp)->qp_num)) {
-      return absl::UnavailableError(
-          fmt::format("QPN {:#x} is still in use by a closing link; try again", (*qp)->qp_num));
-    }
-  }
   const uint32_t index = free_slots_.front();
   free_slots_.pop_front();
+  return index;
+}
+
+absl::StatusOr<Endpoint::DeviceParts> Endpoint::MakeParts(const PortAddress& address) {
+  Device& device = context_.device();
+  absl::StatusOr<QpHandle> qp = CreateLinkQp(device, context_.pd(), cq_, receives_->srq(), limits_,
+                                             max_inline_bytes_, address);
+  if (!qp.ok()) return qp.status();
+  DeviceParts parts{.qp = *std::move(qp), .windows = {}};
+  if (limits_.leases.level == LeaseLevel::kStrict) {
+    parts.windows = AllocateWindows(device, context_.pd(),
+                                    std::min(kSpareWindows, limits_.leases.windows_per_link));
+  }
+  return parts;
+}
+
+// Ordered by the endpoint, whose queues a queue pair is made of: Shutdown() waits for that.
+Task<absl::StatusOr<Endpoint::DeviceParts>> Endpoint::NewParts(PortAddress address) {
+  absl::StatusOr<DeviceParts> parts = co_await context_.control().Run(
+      ControlKind::kConnect, this, [this, address] { return MakeParts(address); });
+  if (!parts.ok() || (!shutting_down_ && broken_.ok())) co_return parts;
+  co_return co_await context_.control().Finish(
+      ControlKind::kTeardown, this,
+      [parts = *std::move(parts)]() mutable -> absl::StatusOr<DeviceParts> {
+        parts.windows.windows.clear();
+        parts.qp.Reset();
+        return absl::UnavailableError("the endpoint went out of service meanwhile");
+      });
+}
+
+Task<absl::StatusOr<Link*>> Endpoint::NewLink(FrameSink& sink, const MessageStream& stream) {
+  // Without links no timer of this endpoint reads them.
+  context_.PollEventsIfUnattended();
+  absl::StatusOr<PortAddress> address = context_.CurrentAddress();
+  if (!address.ok()) co_return address.status();
+  absl::StatusOr<uint32_t> taken = TakeSlot();
+  if (!taken.ok()) co_return taken.status();
+  const uint32_t index = *taken;
+  absl::Cleanup give_back = [this, index] { free_slots_.push_back(index); };
+  absl::StatusOr<DeviceParts> parts = co_await NewParts(*address);
+  if (!parts.ok()) co_return parts.status();
+  std::move(give_back).Cancel();
+  // The device may have given out the number of a queue pair that it has destroyed a moment ago:
+  // what is left of that one is polled out before the number is another link's.
+  if (links_by_qpn_.contains(parts->qp->qp_num)) executor_.DrainCq(cq_);
   Slot& slot = slots_[index];
+  slot.address = *address;
   const LinkKey key{index, slot.generation & WrId::kGenerationMask};
-  slot.link.reset(new Link(*this, key, *std::move(qp), sink));
+  slot.link.reset(new Link(*this, key, std::move(parts->qp), sink, JoinSource(stream)));
   Link* link = slot.link.get();
+  link->leases_.Refill(std::move(parts->windows));
   links_by_qpn_[link->qpn()] = link;
+  last_receiver_ = nullptr;
   ++stats_.links;
   UpdateReceiveTarget();
   // The peer may send as soon as it has the answer, so the receives must lie there before.
   Flush();
-  std::weak_ptr<bool> alive = alive_;
-  context_.Subscribe(link->qpn(), executor_, [this, alive, key](ibv_event_type type) {
-    if (alive.expired()) return;
+  context_.Subscribe(link->qpn(), executor_, [this, gate = gate_, key](ibv_event_type type) {
+    if (!gate->open()) return;
     if (Link* found = Find(key)) OnQpEvent(*found, type);
   });
-  return link;
+  co_return link;
 }
 
 void Endpoint::OnQpEvent(Link& link, ibv_event_type type) {
@@ -60,26 +98,28 @@ void Endpoint::OnQpEvent(Link& link, ibv_event_type type) {
 
 LinkParameters Endpoint::MyParameters(Link& link, uint32_t psn) const {
   link.SetIdentity(psn);
+  const PortAddress& address = AddressOf(link);
   LinkParameters mine;
-  mine.kind = context_.address().kind;
-  std::memcpy(mine.gid.data(), address_.gid.raw, mine.gid.size());
-  mine.lid = address_.lid;
+  mine.kind = address.kind;
+  std::memcpy(mine.gid.data(), address.gid.raw, mine.gid.size());
+  mine.lid = address.lid;
   mine.qp_number = link.qpn();
   mine.packet_sequence_number = psn;
   mine.max_reads = MaxReads(context_.device());
-  mine.mtu_bytes = 128u << address_.active_mtu;
+  mine.mtu_bytes = 128u << address.active_mtu;
   mine.credit_grant = limits_.initial_credits;
   mine.eager_bytes = limits_.eager_bytes;
   mine.executor_index = executor_index_;
   mine.executor_count = executor_count_;
+  mine.runtime_id = runtime_id_;
   return mine;
 }
 
 HandshakeOptions Endpoint::MyOptions() const {
   HandshakeOptions options;
   if (context_.connector() == nullptr) options.features &= ~kFeatureRdmaCm;
-  // Where windows are not checked their invalidation is not reported either; and only they can be
-  // invalidated.
+  // Only memory windows can be invalidated, and a device that does not check windows does not
+  // report their invalidation.
   if (!context_.device().capabilities().windows_checked ||
       limits_.leases.level != LeaseLevel::kStrict) {
     options.features &= ~kFeatureInvalidation;
@@ -92,20 +132,37 @@ HandshakeOptions Endpoint::MyOptions() const {
   return options;
 }
 
-absl::Status Endpoint::ConnectQp(Link& link, uint32_t psn, const LinkParameters& peer) {
-  return ConnectLinkQp(context_.device(), link.qp_.get(), address_, psn, RemoteQpOf(peer));
+// RoCE resolves the peer's address inside, which may take a second.
+Task<absl::Status> Endpoint::ConnectQp(const Link& link, uint32_t psn, const LinkParameters& peer) {
+  if (VERBENA_MUTANT(kConnectsOnExecutor)) {
+    co_return ConnectLinkQp(context_.device(), link.qp_.get(), AddressOf(link), psn,
+                            RemoteQpOf(peer));
+  }
+  co_return co_await OnQp(
+      ControlKind::kResolve, link,
+      [&device = context_.device(), qp = link.qp_.get(), address = AddressOf(link), psn,
+       remote = RemoteQpOf(peer)] { return ConnectLinkQp(device, qp, address, psn, remote); });
+}
+
+// The server sends nothing to an address that has only been claimed.
+Task<absl::Status> Endpoint::ReceiveOnQp(const Link& link, uint32_t psn,
+                                         const LinkParameters& peer) {
+  if (VERBENA_MUTANT(kServerSendsBeforeReady)) co_return co_await ConnectQp(link, psn, peer);
+  co_return co_await OnQp(
+      ControlKind::kResolve, link,
+      [&device = context_.device(), qp = link.qp_.get(), address = AddressOf(link),
+       remote = RemoteQpOf(peer)] { return MakeQpReceive(device, qp, address, remote); });
 }
 
 ConnectableQp Endpoint::Connectable(const Link& link, const LinkParameters& peer) {
-  std::weak_ptr<bool> alive = alive_;
   const LinkKey key = link.key();
   return {.qp_number = link.qpn(),
           .peer_qp_number = peer.qp_number,
           .reads_served = MaxReads(context_.device()),
           .reads_started = ReadsStarted(context_.device(), peer.max_reads),
-          .on_end = [this, alive, key](const std::string& reason) {
-            executor_.PostFunction([this, alive, key, reason] {
-              if (alive.expired()) return;
+          .on_end = [this, gate = gate_, key](const std::string& reason) {
+            gate->Post([this, gate, key, reason] {
+              if (!gate->open()) return;
               if (Link* found = Find(key)) found->Close(absl::UnavailableError(reason));
             });
           }};
@@ -118,8 +175,14 @@ Task<absl::Status> Endpoint::ConnectManaged(LinkKey key, std::shared_ptr<QpConne
   Link* link = Find(key);
   if (link == nullptr || link->state() != LinkState::kConnecting) co_return Lost();
   absl::Status status =
-      ConnectManagedQp(context_.device(), link->qp_.get(), address_, peer.max_reads, *connection);
+      co_await OnQp(ControlKind::kResolve, *link,
+                    [&device = context_.device(), qp = link->qp_.get(), address = AddressOf(*link),
+                     reads = peer.max_reads, connection] {
+                      return ConnectManagedQp(device, qp, address, reads, *connection);
+                    });
   if (!status.ok()) co_return status;
+  link = Find(key);
+  if (link == nullptr || link->state() != LinkState::kConnecting) co_return Lost();
   if (client != nullptr) {
     MarkOpen(*link, peer, *client,
              connection->client_sends_first() ? FirstSend::kPeers : FirstSend::kAny);
@@ -130,30 +193,31 @@ Task<absl::Status> Endpoint::ConnectManaged(LinkKey key, std::shared_ptr<QpConne
 }
 
 Task<absl::StatusOr<Link*>> Endpoint::Connect(std::unique_ptr<MessageStream> stream,
-                                              FrameSink& sink, uint32_t wanted_executor) {
-  absl::StatusOr<Link*> created = NewLink(sink);
+                                              FrameSink& sink, ExecutorWish wish) {
+  const TimePoint deadline = SaturatingAdd(executor_.now(), limits_.connect_timeout);
+  absl::StatusOr<Link*> created = co_await WithDeadline(NewLink(sink, *stream), deadline);
   if (!created.ok()) co_return created.status();
   const LinkKey key = (*created)->key();
   // Also when the caller abandons this: the queue pair must not stay behind.
   absl::Cleanup give_up = [this, key] { CloseIfThere(key, "connecting was given up"); };
   LinkParameters peer;
-  absl::Status status = co_await WithDeadline(Offer(key, *stream, wanted_executor, peer),
-                                              executor_.now() + limits_.connect_timeout);
+  absl::Status status = co_await WithDeadline(Offer(key, *stream, wish, peer), deadline);
   if (!status.ok()) co_return status;
+  // Open since before its Ready went out, it may have been lost again meanwhile.
   Link* link = Find(key);
-  if (link == nullptr || link->state() != LinkState::kConnecting) co_return Lost();
+  if (link == nullptr || !link->open()) co_return Lost();
   std::move(give_up).Cancel();
-  const bool first = link->connection_ != nullptr && link->connection_->client_sends_first();
-  MarkOpen(*link, peer, stream->peer(), first ? FirstSend::kOurs : FirstSend::kAny);
   Watch(*link, std::move(stream));
   co_return link;
 }
 
-Task<absl::Status> Endpoint::Offer(LinkKey key, MessageStream& stream, uint32_t wanted_executor,
+Task<absl::Status> Endpoint::Offer(LinkKey key, MessageStream& stream, ExecutorWish wish,
                                    LinkParameters& peer) {
   const uint32_t psn = NewPsn();
   LinkParameters mine = MyParameters(*Find(key), psn);
-  mine.executor_index = wanted_executor;
+  mine.executor_index = wish.number;
+  mine.executor_choice = wish.choice;
+  mine.executor_key = wish.key;
   absl::StatusOr<LinkParameters> answer = co_await OfferLink(stream, mine, MyOptions());
   if (!answer.ok()) co_return answer.status();
   peer = *answer;
@@ -168,72 +232,111 @@ Task<absl::Status> Endpoint::Offer(LinkKey key, MessageStream& stream, uint32_t 
     link->connection_ = *connection;
     status = co_await ConnectManaged(key, *std::move(connection), peer, nullptr);
   } else {
-    status = ConnectQp(*link, psn, peer);
+    status = co_await ConnectQp(*link, psn, peer);
   }
   if (!status.ok()) co_return status;
+  link = Find(key);
+  if (link == nullptr || link->state() != LinkState::kConnecting) co_return Lost();
+  // Before the server hears that it may send: a SEND that found the link not open would be dropped,
+  // and its credit with it.
+  const bool first = link->connection_ != nullptr && link->connection_->client_sends_first();
+  if (VERBENA_MUTANT(kClientOpensAfterReady)) {
+    status = co_await ConfirmReady(stream);
+    link = Find(key);
+    if (link == nullptr || !status.ok()) co_return status;
+  }
+  MarkOpen(*link, peer, stream.peer(), first ? FirstSend::kOurs : FirstSend::kAny);
   co_return co_await ConfirmReady(stream);
 }
 
 Task<absl::StatusOr<Link*>> Endpoint::Accept(std::unique_ptr<MessageStream> stream,
                                              LinkParameters offer, FrameSink& sink) {
   offer.features &= MyOptions().features;
-  absl::StatusOr<Link*> created = NewLink(sink);
+  const TimePoint deadline = SaturatingAdd(executor_.now(), limits_.connect_timeout);
+  absl::StatusOr<Link*> created = co_await WithDeadline(NewLink(sink, *stream), deadline);
   if (!created.ok()) {
-    absl::Status refused = co_await WithDeadline(RefuseOffer(*stream, created.status()),
-                                                 executor_.now() + limits_.connect_timeout);
+    absl::Status refused = co_await WithDeadline(RefuseOffer(*stream, created.status()), deadline);
     if (!refused.ok()) Log(LogLevel::kInfo, refused.ToString());
     co_return created.status();
   }
   const LinkKey key = (*created)->key();
   absl::Cleanup give_up = [this, key] { CloseIfThere(key, "the handshake failed"); };
-  absl::Status status = co_await WithDeadline(Answer(**created, *stream, offer),
-                                              executor_.now() + limits_.connect_timeout);
-  if (!status.ok()) co_return status;
+  absl::Status status = co_await WithDeadline(Answer(key, *stream, offer), deadline);
   // Open since its answer went out, it may have been lost again meanwhile.
   Link* link = Find(key);
-  if (link == nullptr || !link->open()) co_return Lost();
+  if (status.ok() && (link == nullptr || !link->open())) status = Lost();
+  if (!status.ok()) {
+    // The client hears of it at once, but what its server bounds by streams counts until the link
+    // has given back its slot.
+    stream->Close();
+    if (link != nullptr && !VERBENA_MUTANT(kFailedHandshakeFree)) {
+      link->stream_ = std::move(stream);
+      link->unwatched_.Set();
+    }
+    co_return status;
+  }
   std::move(give_up).Cancel();
   Watch(*link, std::move(stream));
   co_return link;
 }
 
-// Touches the link before its first wait only: after that it may be gone.
-Task<absl::Status> Endpoint::Answer(Link& link, MessageStream& stream,
+Task<absl::Status> Endpoint::Answer(LinkKey key, MessageStream& stream,
                                     const LinkParameters& offer) {
+  Link* link = Find(key);
+  if (link == nullptr) co_return Lost();
   const uint32_t psn = NewPsn();
   const bool managed = (offer.features & kFeatureRdmaCm) != 0 && context_.connector() != nullptr;
-  LinkParameters mine = MyParameters(link, psn);
+  LinkParameters mine = MyParameters(*link, psn);
   absl::Status status = CheckConnectable(mine.kind, managed ? kFeatureRdmaCm : 0);
   if (status.ok() && managed) {
     absl::StatusOr<std::shared_ptr<QpConnection>> connection =
-        context_.connector()->Expect(Connectable(link, offer), mine.rdma_cm);
+        context_.connector()->Expect(Connectable(*link, offer), mine.rdma_cm);
     status = connection.status();
-    if (connection.ok()) link.connection_ = *std::move(connection);
+    if (connection.ok()) link->connection_ = *std::move(connection);
   } else if (status.ok()) {
-    status = ConnectQp(link, psn, offer);
+    status = co_await ReceiveOnQp(*link, psn, offer);
   }
   if (!status.ok()) {
     absl::Status refused = co_await RefuseOffer(stream, status);
     co_return refused.ok() ? status : refused;
   }
+  link = Find(key);
+  if (link == nullptr || link->state() != LinkState::kConnecting) co_return Lost();
   // Open before the answer goes out: the peer's first request may be faster than its word that it
   // is ready.
-  if (!managed) MarkOpen(link, offer, stream.peer(), FirstSend::kAny);
-  const LinkKey key = link.key();
-  std::shared_ptr<QpConnection> connection = link.connection_;
+  if (!managed) MarkOpen(*link, offer, stream.peer(), FirstSend::kAfterReady);
+  std::shared_ptr<QpConnection> connection = link->connection_;
   status = co_await AcceptOffer(stream, offer, mine);
   if (status.ok() && managed) {
     status = co_await ConnectManaged(key, std::move(connection), offer, &stream.peer());
   }
   if (!status.ok()) co_return status;
+  if (!managed) co_return co_await AwaitClientsReady(key, stream, psn, offer.max_reads);
   co_return co_await AwaitReady(stream);
+}
+
+Task<absl::Status> Endpoint::AwaitClientsReady(LinkKey key, MessageStream& stream, uint32_t psn,
+                                               uint8_t peer_reads) {
+  if (absl::Status ready = co_await AwaitReady(stream); !ready.ok()) co_return ready;
+  Link* link = OpenLink(key);
+  if (link == nullptr) co_return Lost();
+  absl::Status status =
+      co_await OnQp(ControlKind::kConnect, *link,
+                    [&device = context_.device(), qp = link->qp_.get(), psn, peer_reads] {
+                      return MakeQpSend(device, qp, psn, peer_reads);
+                    });
+  if (!status.ok()) co_return status;
+  link = OpenLink(key);
+  if (link == nullptr) co_return Lost();
+  link->AllowSends();
+  co_return absl::OkStatus();
 }
 
 void Endpoint::MarkOpen(Link& link, const LinkParameters& peer, const std::string& name,
                         FirstSend first_send) {
   const uint32_t max_reads = ReadsStarted(context_.device(), peer.max_reads);
   link.MarkOpen(peer, max_reads, name, first_send);
-  if (const std::string mtu = DescribePathMtu(address_, peer.mtu_bytes); !mtu.empty()) {
+  if (const std::string mtu = DescribePathMtu(AddressOf(link), peer.mtu_bytes); !mtu.empty()) {
     Log(LogLevel::kInfo, fmt::format("link with {} (QPN {:#x}): {}", name, link.qpn(), mtu));
   }
   ++stats_.links_opened;
@@ -246,12 +349,6 @@ void Endpoint::CloseIfThere(LinkKey key, const char* reason) {
 
 absl::Status Endpoint::Lost() {
   return absl::UnavailableError("the link was lost during its handshake");
-}
-
-uint32_t Endpoint::NewPsn() {
-  // A packet sequence number has 24 bits; random, so that packets of a former QP with this number
-  // do not fit.
-  return static_cast<uint32_t>(Random::Real().Next()) & 0xffffff;
 }
 
 void Endpoint::Watch(Link& link, std::unique_ptr<MessageStream> stream) {

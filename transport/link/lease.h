@@ -1,9 +1,10 @@
 // Lease: permission for a link's peer to write or read some of our memory, until it is proven over.
 //
-// Made by Link::Grant(), and kept by the link's LeaseTable together with the memory, whoever has
-// let go of that. Its holder tells the peer terms(), and calls Link::EndLease() once the peer has
-// said that it is done, or Link::AbandonLease() when nobody waits for that any more. A link that is
-// lost ends its leases by itself: the holder forgets them. One thread.
+// Made by Link::Grant(). The link's LeaseTable keeps the lease together with its memory, even after
+// everybody else has let go of the memory. Its holder tells the peer terms(). The holder calls
+// Link::EndLease() once the peer has said that it is done, or Link::AbandonLease() if nobody waits
+// for that any more. A link that is lost ends its leases by itself: the holder forgets them. One
+// thread.
 
 #ifndef VERBENA_TRANSPORT_LINK_LEASE_H_
 #define VERBENA_TRANSPORT_LINK_LEASE_H_
@@ -21,7 +22,7 @@
 
 namespace verbena {
 
-// What memory is lent for.
+// The purpose of a lease, which decides when it ends.
 enum class LeaseUse : uint8_t {
   kCall,  // ends with the call's final frame, which a correct peer always sends
   kLoan,  // ends when the application says so, perhaps never
@@ -34,7 +35,7 @@ class LeaseListener {
   virtual ~LeaseListener() = default;
   // The memory is ours alone again; the lease is gone, only its address means something.
   virtual void OnLeaseEnded(const Lease& lease) = 0;
-  // The link is lost before that was proven. The memory goes home by itself once it is.
+  // The link is lost before the end was proven. The memory goes home by itself once it is.
   virtual void OnLeaseLost(const Lease& lease) = 0;
 };
 

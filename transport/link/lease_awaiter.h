@@ -1,8 +1,8 @@
 // LeaseAwaiter: waits until a link can grant some leases at once.
 //
-// co_await gives OK, CANCELLED or DEADLINE_EXCEEDED, or UNAVAILABLE when the link is lost; after
-// that, and whenever the coroutine has waited, it asks anew which link there is. First come, first
-// served. Lives in the waiting coroutine's frame, which may be destroyed at any time.
+// co_await gives OK, CANCELLED or DEADLINE_EXCEEDED, or UNAVAILABLE if the link is lost. After any
+// wait the coroutine must ask anew which link there is. First come, first served. Lives in the
+// waiting coroutine's frame, which may be destroyed at any time.
 //
 //   while (link->free_leases() < 2) {
 //     if (absl::Status status = co_await LeaseAwaiter(*link, 2); !status.ok()) co_return status;

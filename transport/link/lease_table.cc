@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <bit>
-#include <cassert>
 #include <chrono>
 #include <limits>
 #include <utility>
 
 #include "fmt/format.h"
 #include "verbena/transport/coro/poison.h"
+#include "verbena/transport/link/local_memory.h"
+#include "verbena/transport/log/check.h"
 #include "verbena/transport/memory/memory_region.h"
 
 namespace verbena {
@@ -33,7 +34,7 @@ LeaseTable::LeaseTable(Device& device, ibv_pd* pd, const LeaseLimits& limits)
     : device_(device),
       limits_(limits),
       pd_(pd),
-      windows_(device, pd, limits.windows_per_link),
+      windows_(limits.windows_per_link),
       requests_(kMaxChain),
       ending_(std::bit_ceil(limits.windows_per_link)) {
   bindings_.reserve(kMaxChain);
@@ -41,13 +42,18 @@ LeaseTable::LeaseTable(Device& device, ibv_pd* pd, const LeaseLimits& limits)
 }
 
 LeaseTable::~LeaseTable() {
-  assert(granted_.empty());
+  VERBENA_CHECK(granted_.empty()) << granted_.size() << " leases are left";
   for (Lease* lease : pool_) UnpoisonMemory(lease, sizeof(*lease));
 }
 
 uint32_t LeaseTable::free() const {
   if (limits_.level != LeaseLevel::kStrict) return std::numeric_limits<uint32_t>::max();
-  return std::min(windows_.free(), kMaxChain - bindings_due());
+  const uint32_t windows = windows_.failure().ok() ? windows_.free() : kMaxChain;
+  return std::min(windows, kMaxChain - bindings_due());
+}
+
+uint32_t LeaseTable::BeginRefill(uint32_t wanted) {
+  return limits_.level == LeaseLevel::kStrict ? windows_.BeginRefill(wanted) : 0;
 }
 
 absl::Status LeaseTable::Check(const BufferView& view, LeaseAccess access) const {
@@ -55,10 +61,8 @@ absl::Status LeaseTable::Check(const BufferView& view, LeaseAccess access) const
     return absl::UnimplementedError(fmt::format(
         "{} has no atomic operations, for which memory was to be lent", device_.name()));
   }
-  if (!view.registered() || view.region().pd() != pd_) {
-    return absl::InvalidArgumentError(
-        "the payload's memory is not registered with the device of this link; "
-        "Channel::AllocateBuffer() and ServerContext::AllocateBuffer() give memory that is");
+  if (absl::Status registered = CheckRegistered(view, pd_, device_); !registered.ok()) {
+    return registered;
   }
   int needed = limits_.level == LeaseLevel::kStrict ? static_cast<int>(IBV_ACCESS_MW_BIND)
                                                     : static_cast<int>(WindowAccess(access));
@@ -106,10 +110,9 @@ absl::StatusOr<Lease*> LeaseTable::Grant(const BufferView& view, LeaseAccess acc
   if (free() == 0) return nullptr;
   MemoryWindow* window = nullptr;
   if (limits_.level == LeaseLevel::kStrict) {
-    absl::StatusOr<MemoryWindow*> taken = windows_.Take();
-    if (!taken.ok()) return taken.status();
-    if (*taken == nullptr) return nullptr;
-    window = *taken;
+    window = windows_.Take();
+    if (window == nullptr && !windows_.failure().ok()) return windows_.failure();
+    if (window == nullptr) return nullptr;
   }
   Lease& lease = NewLease();
   lease.terms_ = {.address = reinterpret_cast<uintptr_t>(view.data()),
@@ -134,7 +137,7 @@ absl::StatusOr<Lease*> LeaseTable::Grant(const BufferView& view, LeaseAccess acc
 }
 
 void LeaseTable::End(Lease& lease, LeaseListener* listener) {
-  assert(!lease.ended_);
+  VERBENA_CHECK(!lease.ended_) << "a lease is ended twice, key " << lease.terms_.rkey;
   lease.ended_ = true;
   lease.listener_ = listener;
   if (lease.window_ == nullptr || lease.invalidated_) {
@@ -243,18 +246,18 @@ void LeaseTable::Lose() {
   }
 }
 
-std::vector<BufferPin> LeaseTable::TakeAll() {
-  std::vector<BufferPin> pins;
-  pins.reserve(granted_.size());
-  for (Lease* lease : granted_) pins.push_back(std::move(lease->pin_));
+LeaseTable::Remains LeaseTable::TakeAll() {
+  Remains remains;
+  remains.pins.reserve(granted_.size());
+  for (Lease* lease : granted_) remains.pins.push_back(std::move(lease->pin_));
   granted_.clear();
   quarantined_bytes_ = loans_ = 0;
   bindings_.clear();
   prepared_bindings_ = 0;
   invalidations_.clear();
   head_ = tail_;
-  windows_.DeallocAll();
-  return pins;
+  remains.windows = windows_.TakeAll();
+  return remains;
 }
 
 }  // namespace verbena

@@ -1,15 +1,16 @@
 // LeaseTable: the leases of one link, their windows, and the work requests that begin and end them.
 //
-// Under LeaseLevel::kStrict a lease is a memory window, bound by a WR that is posted ahead of every
-// SEND that could tell of it, and ended by the peer's SEND_WITH_INV, or by a LOCAL_INV of ours.
-// That is posted only when the peer has said that it is done: invalidating under a WRITE ends the
-// queue pair. Under kRegion a lease is a promise, and ends with the peer's word.
+// Under LeaseLevel::kStrict a lease is a memory window. A WR that is posted ahead of every SEND
+// that could tell of the window binds it. The peer's SEND_WITH_INV ends it, or a LOCAL_INV of ours.
+// A LOCAL_INV is posted only when the peer has said that it is done: invalidating under a WRITE
+// ends the queue pair. Under kRegion a lease is a promise, and ends with the peer's word.
 //
-// The table keeps the memory of every lease, also of an abandoned one, whose holder is gone: such
-// memory is in quarantine, bounded in bytes and in time. After that time an abandoned loan's window
-// is invalidated, for nobody will ever say that the peer is done; a peer that owes that word for a
-// call, or a lease without a window, costs the link. When the link is lost the table hands out what
-// it keeps, for whoever waits until the device is proven to be done with it (Endpoint).
+// The table keeps the memory of every lease, also of one that was abandoned because its holder is
+// gone. Such memory is in quarantine, bounded in bytes and in time. After that time the table
+// invalidates the window of an abandoned loan, since nobody will ever say that the peer is done. An
+// abandoned call's lease, or one without a window, costs the link, since its peer owes that word.
+// When the link is lost, the table hands out the memory that it keeps, for whoever waits until the
+// device is proven to be done with it (Endpoint).
 //
 // Owned by its Link, which knows the queue pair and the send queue's positions. One thread.
 
@@ -21,6 +22,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -43,21 +45,27 @@ class LeaseTable {
   // No lease is left: TakeAll() saw to that.
   ~LeaseTable();
 
-  // Whether `view` may be lent: INVALID_ARGUMENT for memory that is registered elsewhere, or not
-  // for this use; UNIMPLEMENTED for atomics where the device has none.
+  // Whether `view` may be lent: as CheckRegistered(), and INVALID_ARGUMENT for memory that is not
+  // registered for this use; UNIMPLEMENTED for atomics where the device has none.
   absl::Status Check(const BufferView& view, LeaseAccess access) const;
-  // Leases that can be granted now, as far as windows go.
+  // Leases that can be granted now, as far as windows go. If the device has given no window at all,
+  // this is as many as fit a chain, so that callers ask and get the error.
   uint32_t free() const;
-  // A lease of `view`, which is not empty. nullptr when there is no window. Errors as Check();
-  // RESOURCE_EXHAUSTED while too much is in quarantine, or for a loan too many.
+  // How WindowPool is filled. Under kRegion there is nothing to refill.
+  uint32_t BeginRefill(uint32_t wanted);
+  void Refill(WindowBatch batch) { windows_.Refill(std::move(batch)); }
+  std::vector<MwHandle> TakeWorn() { return windows_.TakeWorn(); }
+  // Grants a lease of `view`, which is not empty. nullptr when no window is free. Errors as
+  // Check(); RESOURCE_EXHAUSTED while too much is in quarantine, or for one loan too many.
   absl::StatusOr<Lease*> Grant(const BufferView& view, LeaseAccess access,
                                LeaseUse use = LeaseUse::kCall);
-  // The peer is done with it, as it says. The listener, who may be null, hears when that is proven:
-  // before this returns where nothing is left to do.
+  // The peer says that it is done with the lease. The listener, who may be null, hears when that is
+  // proven: before this returns if nothing is left to do.
   void End(Lease& lease, LeaseListener* listener);
   // The listener of End() is gone.
   static void Forget(Lease& lease) { lease.listener_ = nullptr; }
-  // Nobody waits for the peer's word any more, at `now`; End() is still called when it comes.
+  // From `now` on, nobody waits for the peer's word any more. End() is still called when that word
+  // comes.
   void Abandon(Lease& lease, TimePoint now);
   // A SEND_WITH_INV of the peer's has invalidated `rkey`.
   void OnInvalidated(uint32_t rkey);
@@ -76,12 +84,12 @@ class LeaseTable {
   // gives each its wr_id, and posts them.
   uint32_t Prepare(uint32_t slots);
   ibv_send_wr* chain() { return requests_.data(); }
-  // The chain has its places in the send queue, its last WR at `last_position`. True when that is
-  // signalled; else none is.
+  // The chain has its places in the send queue, its last WR at `last_position`. True if that WR is
+  // signalled; otherwise none is.
   bool Placed(uint32_t last_position);
-  // Whether that left something to be done.
+  // True if Prepare() left something to be done.
   bool more_due() const { return bindings_.size() > prepared_bindings_ || !invalidations_.empty(); }
-  // It was posted, before anything else is prepared or bound.
+  // The chain was posted. Called before anything else is prepared or bound.
   void Posted();
   // Every WR before send queue position `completed` has ended well.
   void Completed(uint32_t completed) {
@@ -93,9 +101,13 @@ class LeaseTable {
 
   // The link is lost: tells the listeners.
   void Lose();
-  // Its queue pair is about to be destroyed. Windows are gone after this; the memory stays pinned
-  // by what is returned.
-  std::vector<BufferPin> TakeAll();
+  // Hands out everything, before the windows and then the queue pair are destroyed. The pins keep
+  // the memory.
+  struct Remains {
+    std::vector<MwHandle> windows;
+    std::vector<BufferPin> pins;
+  };
+  Remains TakeAll();
 
  private:
   struct Ending {

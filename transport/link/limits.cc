@@ -1,10 +1,13 @@
 #include "verbena/transport/link/limits.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
 
 #include "fmt/format.h"
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/log/log.h"
+#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/memory/size_class.h"
 
 namespace verbena {
@@ -13,6 +16,10 @@ namespace {
 absl::Status OutOfRange(const char* name, uint64_t value, uint64_t low, uint64_t high) {
   return absl::InvalidArgumentError(
       fmt::format("{} is {}, but must be in [{}, {}]", name, value, low, high));
+}
+
+int64_t Nanoseconds(Duration duration) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
 }
 
 absl::Status CheckRanges(const LinkLimits& limits) {
@@ -32,11 +39,31 @@ absl::Status CheckRanges(const LinkLimits& limits) {
   if (limits.max_credits < limits.initial_credits || limits.max_credits > kMaxWindow) {
     return OutOfRange("max_credits", limits.max_credits, limits.initial_credits, kMaxWindow);
   }
-  if (limits.send_queue_depth < 4 * kSignalInterval || limits.send_queue_depth > 4096) {
-    return OutOfRange("send_queue_depth", limits.send_queue_depth, 4 * kSignalInterval, 4096);
+  const uint32_t deepest =
+      VERBENA_MUTANT(kSendQueueTooDeep) ? kMaxSendQueueDepth + 1 : kMaxSendQueueDepth;
+  if (limits.send_queue_depth < 4 * kSignalInterval || limits.send_queue_depth > deepest) {
+    return OutOfRange("send_queue_depth", limits.send_queue_depth, 4 * kSignalInterval, deepest);
   }
-  if (limits.send_buffers < 16)
+  if (limits.send_buffers < 16 || limits.send_buffers > (1u << 20)) {
     return OutOfRange("send_buffers", limits.send_buffers, 16, 1u << 20);
+  }
+  if (limits.ping_interval <= Duration::zero()) {
+    return absl::InvalidArgumentError(fmt::format("ping_interval is {} ns, but must be positive",
+                                                  Nanoseconds(limits.ping_interval)));
+  }
+  if (limits.idle_timeout < Duration::zero()) {
+    return absl::InvalidArgumentError(
+        fmt::format("idle_timeout is {} ns, but must not be negative; 0 is for never",
+                    Nanoseconds(limits.idle_timeout)));
+  }
+  if (limits.bulk.slice_bytes != 0 &&
+      (limits.bulk.slice_bytes < 4096 || limits.bulk.slice_bytes > (1u << 30))) {
+    return OutOfRange("bulk.slice_bytes", limits.bulk.slice_bytes, 4096, 1u << 30);
+  }
+  if (limits.bulk.bytes_ahead < std::max(limits.bulk.slice_bytes, 4096u)) {
+    return OutOfRange("bulk.bytes_ahead", limits.bulk.bytes_ahead,
+                      std::max(limits.bulk.slice_bytes, 4096u), UINT32_MAX);
+  }
   if (limits.leases.windows_per_link < 16 || limits.leases.windows_per_link > 4096) {
     return OutOfRange("leases.windows_per_link", limits.leases.windows_per_link, 16, 4096);
   }
@@ -70,18 +97,29 @@ absl::StatusOr<LinkLimits> DeriveLimits(const LinkLimits& wanted, const Device& 
   absl::StatusOr<LeaseLevel> level = DeriveLevel(wanted.leases.level, device);
   if (!level.ok()) return level.status();
   limits.leases.level = *level;
+  const bool shared_memory = device.kind() == DeviceKind::kSoft;
+  if (limits.bulk.slice_bytes == 0) {
+    const uint32_t favoured = shared_memory ? 256u << 10 : 64u << 10;
+    limits.bulk.slice_bytes = std::min(favoured, limits.bulk.bytes_ahead);
+  }
   if (limits.leases.largest_grant_bytes == 0) {
-    const bool shared_memory = device.kind() == DeviceKind::kSoft;
     limits.leases.largest_grant_bytes = shared_memory ? size_t{16} << 10 : limits.max_payload_bytes;
   }
   const ibv_device_attr& attributes = device.attributes();
-  limits.srq_depth =
-      std::min(limits.srq_depth, static_cast<uint32_t>(std::max(attributes.max_srq_wr, 1)));
+  const auto max_srq_wr = static_cast<uint32_t>(std::max(attributes.max_srq_wr, 1));
+  const auto all_cqe = static_cast<uint32_t>(std::max(attributes.max_cqe, 1));
+  // Set aside before anything else takes the room. The soft device drops no receives.
+  const uint32_t spares =
+      shared_memory ? 0 : std::min(kSpareReceives, std::min(max_srq_wr, all_cqe) / 8);
+  limits.srq_depth = std::min(limits.srq_depth, max_srq_wr - spares);
   const uint32_t max_qp_wr =
       std::max(static_cast<uint32_t>(std::max(attributes.max_qp_wr, 0)), 1 + kDrainMarkers);
   limits.send_queue_depth = std::min(limits.send_queue_depth, max_qp_wr - kDrainMarkers);
-  const auto max_cqe = static_cast<uint32_t>(std::max(attributes.max_cqe, 1));
-  while (CompletionQueueEntries(limits) > max_cqe && limits.max_links > 1) limits.max_links /= 2;
+  const uint32_t max_cqe = all_cqe - spares;
+  // A completion queue that is small gives half of its entries to receives, at least.
+  limits.srq_depth = std::min(limits.srq_depth, std::max(max_cqe / 2, 1u));
+  limits.max_links = std::min(
+      limits.max_links, (max_cqe - limits.srq_depth) / (limits.send_queue_depth + kDrainMarkers));
   const uint32_t receives_per_link = limits.initial_credits + kReserveCredits;
   limits.max_links =
       std::min(limits.max_links,

@@ -2,12 +2,15 @@
 // from each other.
 //
 //   receives  = max_links × (initial_credits + kReserveCredits) + what is lent to busy links
-//               + kRepostBatch ≤ srq_depth, clamped to the device
+//               + kRepostBatch ≤ srq_depth, clamped to the device less kSpareReceives
 //   CQ        = srq_depth + max_links × (send_queue_depth + 1): in ERR every posted WR completes,
 //               also unsignalled ones, and the marker that teardown posts behind them
 //
-// Start values come from measurement on the shared-memory wire; a device with less shrinks them,
-// and Derive() says so.
+// Both queues have room for up to 256 spare receives more (receive_ring.h), if the device allows
+// it. Their buffers are pinned, too.
+//
+// Start values come from measurement on the shared-memory wire. On a device that has less,
+// DeriveLimits() reduces them and logs it.
 
 #ifndef VERBENA_TRANSPORT_LINK_LIMITS_H_
 #define VERBENA_TRANSPORT_LINK_LIMITS_H_
@@ -32,8 +35,25 @@ inline constexpr uint32_t kReserveCredits = 2;
 // beyond what peers hold credits for.
 inline constexpr uint32_t kRepostBatch = 16;
 
+// Receives beyond srq_depth, which take the place of those that a device dropped (receive_ring.h):
+// 1 MB. (start)
+inline constexpr uint32_t kSpareReceives = 256;
+
 // A peer may never be granted more than this at once; a larger claim from it is a violation.
 inline constexpr uint32_t kMaxWindow = 1u << 15;
+
+// Liveness checks, two each ping_interval, for which a peer may leave a recall unanswered.
+inline constexpr uint32_t kMaxUnansweredRecalls = 4;
+
+// Liveness checks, two each ping_interval, for which a peer may leave a SEND unacknowledged: no
+// less time than it has to answer a PING. A device that acknowledges nothing gives up sooner
+// (kRetryCount, kRnrRetry), but counts each SEND by itself. (start)
+inline constexpr uint32_t kMaxUnacknowledgedChecks = 8;
+
+// Links that one starving link has asked for credits at once: those that were quiet of the first
+// kRecallCandidates, or one of them.
+inline constexpr int kRecallsAtOnce = 4;
+inline constexpr int kRecallCandidates = 16;
 
 // Teardown posts one WR behind all others, whose completion proves that they have ended: those that
 // succeeded unsignalled never say so themselves.
@@ -42,8 +62,17 @@ inline constexpr uint32_t kDrainMarkers = 1;
 // A WR is signalled at least this often: SQ slots are freed only by a signalled completion.
 inline constexpr uint32_t kSignalInterval = 16;
 
-// Receive buffers lie this far beyond their size apart: at 4096 bytes apart their first lines would
-// share one set of the L1 cache (8 ns against 1 ns a message).
+// Frames for one peer that are posted while the turn goes on, so that the peer works meanwhile:
+// half of the calls in flight, within these. (start)
+inline constexpr uint32_t kMinEarlyFrames = 4;
+inline constexpr uint32_t kMaxEarlyFrames = 32;
+
+// A WrId holds 12 bits of a send queue position, and the marker of a teardown takes one more place.
+inline constexpr uint32_t kMaxSendQueueDepth = 4096 - kDrainMarkers;
+
+// Each receive buffer and each send buffer is followed by this many unused bytes: at 4096 bytes
+// apart, the first lines of all buffers would share one set of the L1 cache (8 ns against 1 ns a
+// message).
 inline constexpr uint32_t kReceiveStridePadding = 64;
 
 // How a queue pair retries. A packet counts as lost after 4.096 µs × 2^kAckTimeout = 67 ms (devices
@@ -51,18 +80,30 @@ inline constexpr uint32_t kReceiveStridePadding = 64;
 // second without any answer, and then the channel reconnects.
 inline constexpr uint8_t kAckTimeout = 14;
 inline constexpr uint8_t kRetryCount = 7;
-// Credits make receiver-not-ready impossible, so these two are a backstop against our own faults:
-// for ever (7), each 0.64 ms later (code 12 of the InfiniBand specification; code 0 is 655 ms).
-inline constexpr uint8_t kRnrRetry = 7;
-inline constexpr uint8_t kMinRnrTimer = 12;
+// Credits make receiver-not-ready impossible between correct peers. A SEND to a peer that grants
+// credits without receives is tried 6 times again, and then the link ends; for ever (7) it would
+// hold a send buffer that others need. The receiver sets the time between two tries: 10 ms here
+// (code 20 of the InfiniBand specification), 655 ms at most.
+inline constexpr uint8_t kRnrRetry = 6;
+inline constexpr uint8_t kMinRnrTimer = 20;
 // Routers that a packet may pass: as many as IP packets by default.
 inline constexpr uint8_t kHopLimit = 64;
 // READs and atomics outstanding on a link, in each direction; clamped to what both devices can do.
 inline constexpr uint8_t kMaxReads = 16;
 
-// A transfer's WR moves at most this much. Devices take more (rxe 8 MiB, most 1 GiB); but a WR is
-// the unit in which transfers take turns, and in which a link's end cuts them off.
-inline constexpr uint32_t kMaxTransferWrBytes = 1u << 20;
+// How payloads share a link with small calls. A SEND waits at most for the bytes that were posted
+// ahead of it; the rest of a payload is posted later.
+struct BulkLimits {
+  // The most that one chain of WRs moves: 4096 to 2^30. 0 for what figures favour: 256 KiB if the
+  // processor copies payloads (128 KiB took a tenth of the bandwidth), where a slice is also the
+  // most that all links of an endpoint move before the executor polls again; 64 KiB elsewhere. That
+  // default is at most bytes_ahead. (start)
+  uint32_t slice_bytes = 0;
+  // Bytes of transfers that a link has posted and not completed: at least 4096, and at least
+  // slice_bytes. Above bandwidth x delay of a link of 200 Gb/s (125 KB at 5 us), so that a device
+  // never waits for the next slice. (start)
+  uint32_t bytes_ahead = 256u << 10;
+};
 
 // How memory that is lent to a peer is protected from it.
 enum class LeaseLevel : uint8_t {
@@ -80,15 +121,18 @@ enum class PayloadChecksum : uint8_t {
 
 struct LeaseLimits {
   LeaseLevel level = LeaseLevel::kAuto;
-  // Leases of one link at once, under kStrict; more wait.
+  // Leases of one link at once, under kStrict; more wait. 16 to 4096.
   uint32_t windows_per_link = 64;
-  // How long a peer may take to end a call that was given up, before its link is closed.
+  // How long a peer may take to end a call that was given up, before its link is closed. 0: until
+  // the next liveness check (one each half ping_interval).
   Duration grace = std::chrono::seconds(5);
-  // Memory that waits for one peer to end such calls; while there is more, none is lent to it.
+  // Memory that waits for one peer to end such calls. While this much waits, no more is lent to the
+  // peer. 0: nothing is ever lent.
   size_t quarantine_bytes = size_t{64} << 20;
-  // Memory that a server may lend to one client ahead of its requests, so that their payloads are
-  // written at once; on either side 0 for none: the server then reads them. Twice the payloads of
-  // 1 MiB that a deep queue has in flight. (start)
+  // Bytes of landings that one executor of a server grants to one client, over all its links, ahead
+  // of requests. All clients together get at most half of memory.receive_bytes. 0 on either side:
+  // no grants; the server READs payloads. The default is twice the payloads of 1 MiB that a deep
+  // queue has in flight. (start)
   size_t granted_bytes_per_link = size_t{32} << 20;
   // The largest payload that such memory is lent for; larger ones the server reads. 0 for what
   // figures favour: 16 KiB where memory is shared (1 MiB took 64 us written, 39 read), and no
@@ -97,32 +141,47 @@ struct LeaseLimits {
 };
 
 struct LinkLimits {
-  // Links of one endpoint (one executor on one device). One more is refused with
+  // Links of one endpoint (one executor on one device): 1 to 65,536. One more is refused with
   // RESOURCE_EXHAUSTED.
-  uint32_t max_links = 128;
-  // Receives of the shared receive queue.
-  uint32_t srq_depth = 4096;
-  // The largest SEND, and the size of one receive buffer, in bytes.
+  uint32_t max_links = 1024;
+  // Receives of the shared receive queue, each eager_bytes + kReceiveStridePadding of pinned
+  // memory: 34 MB by default, and up to 1 MB more for the spare ones. As many are posted as links
+  // have credits.
+  uint32_t srq_depth = 8192;
+  // The largest SEND, and the size of one receive buffer, in bytes: 1024 to 2^20, a multiple of 64.
   uint32_t eager_bytes = 4096;
-  // What a link may send before it has proven that it uses more.
-  uint32_t initial_credits = 8;
-  // What one link may be lent at most, initial credits included.
+  // SENDs that a link may have under way before it has proven that it uses more: 1 to kMaxWindow.
+  uint32_t initial_credits = 4;
+  // The most credits of one link, initial ones included: initial_credits to kMaxWindow.
   uint32_t max_credits = 512;
-  // WRs posted and not completed, per link. At least 4 × kSignalInterval.
+  // WRs posted and not completed, per link. At least 4 × kSignalInterval, and at most
+  // kMaxSendQueueDepth.
   uint32_t send_queue_depth = 64;
-  // Send buffers of an endpoint, shared by its links; eager_bytes each.
+  // Send buffers of an endpoint, shared by its links: 16 to 2^20, each eager_bytes +
+  // kReceiveStridePadding of pinned memory. If there are several source addresses, the links to
+  // one hold at most as many as stay free; as they become scarce, each link may hold fewer
+  // (send_buffers.h). If they are at least 4 × max_links, and there is one source, each link always
+  // finds a first one.
   uint32_t send_buffers = 1024;
-  // How long a link waits for its QP to drain before it destroys it.
+  // How long a link waits for its QP to drain before it destroys it. 0: it does not wait.
   Duration teardown_timeout = std::chrono::seconds(1);
-  // A link with calls outstanding that hears nothing for this long sends a PING; after three
-  // such intervals without a word its peer counts as dead.
+  // A link that expects frames and has heard nothing for this long sends PINGs. If it hears nothing
+  // for three more intervals, it closes: after 8 to 9 s of silence by default, or 6 to 7 s after a
+  // call began on a quiet link. It also closes if its peer leaves a SEND unacknowledged for four
+  // intervals. Must be positive.
   Duration ping_interval = std::chrono::seconds(2);
-  // Connecting, handshake included.
+  // A link that carries nothing for this long closes, on either side, unless a call runs on it or
+  // memory is lent over it; the next call connects again. Control frames (PING, PONG, RECALL) do
+  // not count. 0: never. Must not be negative. (start)
+  Duration idle_timeout = std::chrono::minutes(10);
+  // The longest time to connect, handshake included. 0: no link is ever made.
   Duration connect_timeout = std::chrono::seconds(10);
+  BulkLimits bulk = {};
   LeaseLimits leases = {};
   // Payload memory of one executor on one device.
   MemoryBudgets memory = {};
-  // The largest payload, and the largest message, of one call in one direction.
+  // The largest payload, and the largest message, of one call in one direction: 1 to 64 MiB
+  // (kMaxBufferBytes).
   size_t max_payload_bytes = size_t{64} << 20;
   PayloadChecksum payload_checksum = PayloadChecksum::kAuto;
 };
@@ -132,8 +191,10 @@ constexpr uint32_t CompletionQueueEntries(const LinkLimits& limits) {
   return limits.srq_depth + limits.max_links * (limits.send_queue_depth + kDrainMarkers);
 }
 
-// `wanted`, clamped to what `device` can do, with a log line when it had to be. INVALID_ARGUMENT
-// names a value that contradicts another or is out of range.
+// `wanted`, clamped to what `device` can do, with a log line if it had to be. INVALID_ARGUMENT
+// names a value that contradicts another or is out of range. UNIMPLEMENTED: the device has no
+// shared receive queues, or no memory windows for LeaseLevel::kStrict. RESOURCE_EXHAUSTED: its
+// queues are too small for one link.
 absl::StatusOr<LinkLimits> DeriveLimits(const LinkLimits& wanted, const Device& device);
 
 }  // namespace verbena

@@ -12,19 +12,25 @@
 #include "verbena/transport/link/send_chain.h"
 #include "verbena/transport/link/wr_chain.h"
 #include "verbena/transport/link/wr_id.h"
+#include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 namespace {
+
+// One PONG, PING and RECALL: a flush sends at most one of each.
+constexpr uint32_t kControlSendBytes = sizeof(SendHeader) + 3 * FrameBytes(0);
 
 uint64_t IdentityOf(uint32_t qpn, uint32_t psn) { return uint64_t{qpn} << 24 | psn; }
 
 }  // namespace
 
-Link::Link(Endpoint& endpoint, LinkKey key, QpHandle qp, FrameSink& sink)
+Link::Link(Endpoint& endpoint, LinkKey key, QpHandle qp, FrameSink& sink, SendSource& source)
     : endpoint_(endpoint),
       key_(key),
       sink_(&sink),
+      source_(source),
       qp_(std::move(qp)),
       qpn_(qp_->qp_num),
       grants_(endpoint.credit_pool(), endpoint.limits().initial_credits,
@@ -34,7 +40,8 @@ Link::Link(Endpoint& endpoint, LinkKey key, QpHandle qp, FrameSink& sink)
       pending_(slot_count_),
       slots_(std::bit_ceil(slot_count_), SendBuffers::kNone),
       one_sided_(endpoint.transfers(), {.send_queue_slots = slot_count_,
-                                        .max_wr_bytes = endpoint.max_wr_bytes(),
+                                        .slice_bytes = endpoint.limits().bulk.slice_bytes,
+                                        .bytes_ahead = endpoint.limits().bulk.bytes_ahead,
                                         .max_reads = 0,
                                         .words = endpoint.atomic_landings().Of(key.slot)}),
       leases_(endpoint.device(), endpoint.pd(), endpoint.limits().leases) {}
@@ -55,8 +62,10 @@ void Link::MarkOpen(const LinkParameters& parameters, uint32_t max_reads, const 
   peer_identity_ = IdentityOf(parameters.qp_number, parameters.packet_sequence_number);
   peer_ = peer;
   last_heard_ = endpoint_.executor().now();
+  idle_since_ = last_heard_;
   state_ = LinkState::kOpen;
-  held_back_ = first_send == FirstSend::kPeers;
+  until_ready_ = first_send == FirstSend::kAfterReady;
+  held_back_ = first_send == FirstSend::kPeers || until_ready_;
   if (first_send == FirstSend::kOurs) {
     // A channel may be quiet for long, and its peer could not even say that it goes away.
     ping_due_ = true;
@@ -68,16 +77,25 @@ bool Link::FitsPending(size_t body_bytes, uint32_t invalidated) const {
   if (pending_.empty()) return false;
   const PendingSend& send = pending_.back();
   // A SEND ends one key.
-  return !send.spends_reserve && send.bytes + FrameBytes(body_bytes) <= send_bytes_ &&
+  return send.use == SendUse::kFrames && send.bytes + FrameBytes(body_bytes) <= send_bytes_ &&
          (invalidated == 0 || send.invalidated == 0);
 }
 
 char* Link::Append(const FrameHeader& header, size_t body_bytes, uint32_t invalidated) {
+  VERBENA_CHECK(open()) << "a frame for " << peer_ << ", state " << state_;
+  VERBENA_CHECK(body_bytes <= max_body_bytes())
+      << "a body of " << body_bytes << " bytes, at most " << max_body_bytes();
   if (!writers_.empty() && !serving_writer_) return nullptr;
-  const size_t frame_bytes = FrameBytes(body_bytes);
-  if (!FitsPending(body_bytes, invalidated)) {
-    if (!OpenSend(/*spends_reserve=*/false)) return nullptr;
+  const bool ahead = early_due() && PostWritten();
+  if (!ahead && !FitsPending(body_bytes, invalidated)) {
+    if (!OpenSend()) return nullptr;
   }
+  return Place(header, body_bytes, invalidated);
+}
+
+[[gnu::always_inline]] inline char* Link::Place(const FrameHeader& header, size_t body_bytes,
+                                                uint32_t invalidated) {
+  const size_t frame_bytes = FrameBytes(body_bytes);
   PendingSend& send = pending_.back();
   if (invalidated != 0) send.invalidated = invalidated;
   char* frame = endpoint_.send_buffers().data(send.buffer) + send.bytes;
@@ -85,39 +103,42 @@ char* Link::Append(const FrameHeader& header, size_t body_bytes, uint32_t invali
   stored = header;
   stored.body_bytes = static_cast<uint32_t>(body_bytes);
   // Padding goes out with the frame: it must not be what the buffer held before.
-  if (body_bytes % kFrameAlignment != 0) {
+  if (body_bytes % kFrameAlignment != 0 && !VERBENA_MUTANT(kPaddingNotCleared)) {
     std::memset(frame + frame_bytes - kFrameAlignment, 0, kFrameAlignment);
   }
   send.bytes += static_cast<uint32_t>(frame_bytes);
   ++send.frames;
+  ++pending_frames_;
   ++stats_.frames_sent;
   return frame + sizeof(FrameHeader);
 }
 
-void Link::AwaitWritable(SendWaiter& waiter) {
-  if (writers_.empty()) {
-    if (credits_.available() == 0) {
-      ++stats_.credit_waits;
-    } else {
-      ++stats_.slot_waits;
-      endpoint_.AwaitSendRoom(*this);
-    }
-  } else {
-    ++stats_.credit_waits;
+uint32_t Link::TakeBuffer(SendUse use) {
+  if (!SlotsLeft()) return SendBuffers::kNone;
+  SendBuffers& buffers = endpoint_.send_buffers();
+  if (use != SendUse::kControl) {
+    const uint32_t buffer = buffers.Take(held_, source_);
+    if (buffer != SendBuffers::kNone || use == SendUse::kFrames) return buffer;
   }
-  writers_.PushBack(waiter);
-  ScheduleFlush();
+  return kControlSendBytes <= max_inline_bytes_ ? buffers.TakeSpare() : SendBuffers::kNone;
 }
 
-bool Link::OpenSend(bool spends_reserve) {
-  if (!SlotsLeft()) return false;
-  const uint32_t buffer = endpoint_.send_buffers().Take();
-  if (buffer == SendBuffers::kNone) return false;
-  if (spends_reserve ? !credits_.TrySpendReserve() : !credits_.TrySpend()) {
+bool Link::OpenSend(SendUse use) {
+  // A client that never says Ready must not keep the buffers of all others.
+  if (until_ready_ && !VERBENA_MUTANT(kBuffersWithoutReady)) [[unlikely]]
+    return false;
+  const uint32_t buffer = TakeBuffer(use);
+  if (buffer == SendBuffers::kNone) {
+    LackRoom();
+    return false;
+  }
+  if (use == SendUse::kCredits ? !credits_.TrySpendReserve() : !credits_.TrySpend()) {
     endpoint_.send_buffers().GiveBack(buffer);
     return false;
   }
-  pending_.PushBack({buffer, sizeof(SendHeader), 0, spends_reserve, /*invalidated=*/0});
+  ++held_;
+  ++source_.held;
+  pending_.PushBack({buffer, sizeof(SendHeader), 0, use, /*invalidated=*/0});
   ScheduleFlush();
   return true;
 }
@@ -125,6 +146,7 @@ bool Link::OpenSend(bool spends_reserve) {
 void Link::ScheduleFlush() {
   if (flush_scheduled_) return;
   flush_scheduled_ = true;
+  if (!WatchedLink::linked()) endpoint_.WatchLiveness(*this);
   endpoint_.executor().FlushLater(*this, Executor::FlushPriority::kSends);
 }
 
@@ -135,17 +157,18 @@ void Link::Flush() {
     return;
   }
   WrChain ready;
+  flushing_ = true;
+  lacks_room_ = false;
   const bool moves = this->moves();
   if (moves && open()) PrepareLeases(ready);
-  if (moves && open()) PrepareTransfers(ready);
   if (open()) {
     if (pong_due_) AppendControl(FrameKind::kPong);
     if (ping_due_) AppendControl(FrameKind::kPing);
     if (recall_due_) AppendControl(FrameKind::kRecall);
-    if (pending_.empty() && grants_.ShouldAdvertise() && OpenSend(/*spends_reserve=*/true)) {
-      ++stats_.credit_sends;
-    }
+    const bool owes = grants_.ShouldAdvertise() || answer_due_;
+    if (pending_.empty() && owes && OpenSend(SendUse::kCredits)) ++stats_.credit_sends;
   }
+  if (moves && open()) PrepareTransfers(ready);
   // From here on what is opened or started leaves with another flush: posting gives room back, and
   // a writer that waited for it appends.
   flush_scheduled_ = false;
@@ -157,7 +180,14 @@ void Link::Flush() {
       PostFailed(error);
     }
   }
+  flushing_ = false;
   if (moves && open()) FinishMoves();
+}
+
+bool Link::PostAhead(WrChain& ready) {
+  const int error = PostPending(ready);
+  if (error != 0) PostFailed(error);
+  return error == 0;
 }
 
 void Link::SendNow() {
@@ -174,6 +204,48 @@ void Link::SendNow() {
   if (refusal_ != 0) ScheduleFlush();
 }
 
+// How many frames are worth a SEND of their own while the turn goes on: half of the calls in
+// flight, so that each side works on one half, but kMaxEarlyFrames at most. The side that answers
+// keeps groups as large as they come, to that bound.
+uint32_t Link::EarlyFrames() const {
+  const uint32_t calls = sink_->calls_in_flight();
+  if (calls == 0) return kMaxEarlyFrames;
+  return std::clamp(calls / 2, kMinEarlyFrames, kMaxEarlyFrames);
+}
+
+bool Link::IsGroup() {
+  early_frames_ = EarlyFrames();
+  return early_due();
+}
+
+// Nothing else of this link is due before its SENDs, nobody waits for what they take, and the
+// receives are posted whose credits they return. Not inside a flush: what it has prepared holds
+// earlier positions of the send queue, and a completion of a later one would prove its end.
+bool Link::MayPostEarly() {
+  if (VERBENA_MUTANT(kConvoy)) return false;
+  if (flushing_ && !VERBENA_MUTANT(kEarlySendOvertakes)) return false;
+  return open() && !held_back_ && refusal_ == 0 && !moves() && endpoint_.PrepareEarlySend();
+}
+
+// Makes an empty SEND the last one and posts those before it, whose frames are all written by now.
+// False when that must wait.
+bool Link::PostWritten() {
+  if (!IsGroup() || !MayPostEarly()) return false;
+  const PendingSend& last = pending_.back();
+  const bool is_empty = last.frames == 0 && last.use == SendUse::kFrames;
+  if (!is_empty && !OpenSend()) return false;
+  WrChain ready;
+  refusal_ = PostPending(ready, /*kept=*/1);
+  return true;
+}
+
+// Posts what is pending.
+void Link::PostEarly() {
+  if (!IsGroup() || !MayPostEarly()) return;
+  WrChain ready;
+  refusal_ = PostPending(ready);
+}
+
 bool Link::Ring(WrChain& ready) {
   if (ready.empty()) return true;
   const int error = ready.Post(qp_.get());
@@ -183,12 +255,18 @@ bool Link::Ring(WrChain& ready) {
   return error == 0;
 }
 
-// Control frames that find no room stay due: the next turn in which something arrives tries again.
+// Control frames pass frames that wait, and those that find no room stay due: the next turn in
+// which something arrives tries again.
 void Link::AppendControl(FrameKind kind) {
   FrameHeader header;
   header.kind = kind;
-  if (kind == FrameKind::kRecall) header.argument = grants_.surplus();
-  if (Append(header, 0) == nullptr) return;
+  if (kind == FrameKind::kRecall) header.argument = grants_.recall_limit();
+  if (Append(header, 0) == nullptr) {
+    const bool joins = !pending_.empty() && pending_.back().use == SendUse::kControl;
+    if (!joins && !OpenSend(SendUse::kControl)) return;
+    Place(header, 0, /*invalidated=*/0);
+  }
+  ++control_frames_;
   if (kind == FrameKind::kPong) pong_due_ = false;
   if (kind == FrameKind::kPing) ping_due_ = false;
   if (kind == FrameKind::kRecall) {
@@ -203,27 +281,33 @@ void Link::PrepareHeader(const PendingSend& send) {
   header.credits_returned = credits_.returned();
   header.reserve_seen = grants_.reserve_seen();
   header.frame_count = send.frames;
-  if (send.spends_reserve) header.flags |= kSendSpendsReserve;
+  if (send.use == SendUse::kCredits) header.flags |= kSendSpendsReserve;
   // Said with the last credit too: without another, nothing could be said later.
   if (!writers_.empty() || credits_.available() == 0) header.flags |= kSendStarved;
   std::memcpy(endpoint_.send_buffers().data(send.buffer), &header, sizeof(header));
 }
 
-int Link::PostPending(WrChain& ready) {
+int Link::PostPending(WrChain& ready, size_t kept) {
   grants_.Refill();
   grants_.MarkAdvertised();
+  answer_due_ = false;
   SendBuffers& buffers = endpoint_.send_buffers();
   SendChain& chain = endpoint_.send_chain();
-  const size_t count = pending_.size();
+  const size_t count = pending_.size() - kept;
   for (size_t i = 0; i < count; ++i) {
     const PendingSend& send = pending_[i];
     PrepareHeader(send);
     const bool is_inline = send.bytes <= max_inline_bytes_;
     const uint32_t position = posted_ + static_cast<uint32_t>(i);
     SlotAt(position) = is_inline ? SendBuffers::kNone : send.buffer;
-    const bool signal =
-        ++since_signal_ >= kSignalInterval || (i + 1 == count && (!is_inline || !writers_.empty()));
-    if (signal) since_signal_ = 0;
+    const bool last = i + 1 == count && kept == 0;
+    holds_unsignalled_ |= !is_inline && (last || !VERBENA_MUTANT(kBufferUnsignalled));
+    const bool signal = ++since_signal_ >= kSignalInterval ||
+                        (last && (holds_unsignalled_ || !writers_.empty() || lacks_room_));
+    if (signal) {
+      since_signal_ = 0;
+      holds_unsignalled_ = false;
+    }
     chain.Set(
         i, WrIdOf(position).Pack(), buffers.data(send.buffer), send.bytes,
         one_sided_.fence() | (is_inline ? IBV_SEND_INLINE : 0) | (signal ? IBV_SEND_SIGNALED : 0),
@@ -234,14 +318,27 @@ int Link::PostPending(WrChain& ready) {
   leases_.Posted();
   stats_.sends += count;
   ++stats_.doorbells;
-  // Of a chain that was refused, too: the device may have taken some, and reads their buffers until
-  // the queue pair has drained.
+  // Counts a refused chain too: the device may have taken some of its WRs, and reads their buffers
+  // until the queue pair has drained.
   posted_ += static_cast<uint32_t>(count);
-  for (const PendingSend& send : pending_) {
-    if (send.bytes <= max_inline_bytes_) buffers.GiveBack(send.buffer);
+  uint32_t released = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (pending_[i].bytes > max_inline_bytes_) continue;
+    buffers.GiveBack(pending_[i].buffer);
+    ++released;
   }
-  pending_.clear();
-  endpoint_.NoteSendRoom();
+  CountReleased(released);
+  early_frames_ = kMinEarlyFrames;
+  if (kept == 0) {
+    pending_.clear();
+    pending_frames_ = 0;
+  } else {
+    const PendingSend last = pending_.back();
+    pending_.clear();
+    pending_.PushBack(last);
+    pending_frames_ = last.frames;
+  }
+  endpoint_.NoteSendRoom(source_);
   return error;
 }
 
@@ -249,7 +346,7 @@ void Link::OnSend(const char* bytes, size_t size, uint32_t invalidated) {
   ++stats_.receives;
   stats_.bytes_received += size;
   heard_ = true;
-  if (held_back_) {
+  if (held_back_ && !until_ready_) [[unlikely]] {
     held_back_ = false;
     ScheduleFlush();
   }
@@ -281,17 +378,20 @@ void Link::OnSend(const char* bytes, size_t size, uint32_t invalidated) {
     return;
   }
   if (!writers_.empty()) WakeWriters();
+  if (early_due() && endpoint_.handles_more_completions()) PostEarly();
   if (grants_.ShouldAdvertise() || pong_due_ || recall_due_) ScheduleFlush();
 }
 
 absl::Status Link::OnHeader(const SendHeader& header) {
   absl::Status status = grants_.OnSend((header.flags & kSendSpendsReserve) != 0);
   if (!status.ok()) return status;
+  const bool recalled = grants_.recalled();
   status = grants_.OnReturned(header.credits_returned);
   if (!status.ok()) return status;
+  if (recalled && !grants_.recalled()) endpoint_.NoteRecallAnswered(*this);
   status = credits_.OnHeader(header.credits_granted, header.reserve_seen);
   if (!status.ok()) return status;
-  if ((header.flags & kSendStarved) != 0) endpoint_.GrowWindow(grants_);
+  if ((header.flags & kSendStarved) != 0) endpoint_.GrowWindow(*this);
   return status;
 }
 
@@ -300,22 +400,19 @@ absl::Status Link::OnControlFrame(const FrameHeader& frame) {
     return absl::InvalidArgumentError(
         fmt::format("the peer sent a control frame with {} bytes", frame.body_bytes));
   }
+  ++control_frames_;
   if (frame.kind == FrameKind::kPing) pong_due_ = true;
-  if (frame.kind == FrameKind::kRecall) credits_.GiveBack(frame.argument);
-  if (frame.kind == FrameKind::kRecall && pending_.empty()) {
-    // The answer must travel now, since the credits count as free only when it has.
-    if (OpenSend(/*spends_reserve=*/true)) ++stats_.credit_sends;
-  }
+  if (frame.kind == FrameKind::kRecall) credits_.GiveBackWithin(frame.argument);
+  // The answer must travel now, since the credits count as free only when it has.
+  if (frame.kind == FrameKind::kRecall) answer_due_ = !VERBENA_MUTANT(kRecallAnswerForgotten);
   if (frame.kind != FrameKind::kPong) ScheduleFlush();
   return absl::OkStatus();
 }
 
 void Link::WakeWriters() {
-  while (!writers_.empty() && open()) {
+  while (!writers_.empty() && open() && !until_ready_) {
     SendWaiter* waiter = writers_.Front();
-    if (!FitsPending(waiter->body_bytes, waiter->invalidated) &&
-        !OpenSend(/*spends_reserve=*/false)) {
-      if (credits_.available() != 0) endpoint_.AwaitSendRoom(*this);
+    if (!FitsPending(waiter->body_bytes, waiter->invalidated) && !OpenSend()) {
       return;
     }
     waiter->IntrusiveNode<SendWaiter>::Unlink();
@@ -343,7 +440,7 @@ void Link::OnSendCompletion(const ibv_wc& completion, uint16_t position) {
   if (!open()) return;
   WakeWriters();
   if (!lease_waiters_.empty()) WakeLeaseWaiters();
-  if (one_sided_.CanGo() || leases_.work_due()) ScheduleFlush();
+  if (one_sided_.CanGo() || leases_.work_due() || lacks_room_) ScheduleFlush();
 }
 
 // Frees the send queue slots up to and including `position`. A completion proves all earlier ones:
@@ -351,54 +448,18 @@ void Link::OnSendCompletion(const ibv_wc& completion, uint16_t position) {
 bool Link::ReleasePosition(uint16_t position) {
   const uint32_t ahead = (position - completed_) & WrId::kPositionMask;
   if (ahead >= InFlight()) return false;
+  uint32_t released = 0;
   for (uint32_t i = 0; i <= ahead; ++i, ++completed_) {
     uint32_t& buffer = SlotAt(completed_);
-    if (buffer != SendBuffers::kNone) {
-      endpoint_.send_buffers().GiveBack(buffer);
-      buffer = SendBuffers::kNone;
-      endpoint_.NoteSendRoom();
-    }
+    if (buffer == SendBuffers::kNone) continue;
+    endpoint_.send_buffers().GiveBack(buffer);
+    buffer = SendBuffers::kNone;
+    ++released;
   }
-  return true;
-}
-
-bool Link::IsQuieterThan(const Link& other) const {
-  return heard_ != other.heard_ ? other.heard_ : last_heard_ < other.last_heard_;
-}
-
-void Link::CheckLiveness(TimePoint now) {
-  if (!open()) return;
-  if (heard_) {
-    heard_ = false;
-    last_heard_ = now;
+  if (released != 0) {
+    CountReleased(released);
+    endpoint_.NoteSendRoom(source_);
   }
-  if (absl::Status status = leases_.CheckGrace(now); !status.ok()) {
-    Close(status);
-    return;
-  }
-  if (leases_.work_due()) ScheduleFlush();
-  const Duration interval = endpoint_.limits().ping_interval;
-  // What is done to the peer's memory may wait for the peer as well, and coroutines for that.
-  const bool expects = sink_->ExpectsFrames() || one_sided_.outstanding();
-  if (!expects || now - last_heard_ < interval) {
-    silent_checks_ = 0;
-    return;
-  }
-  // Counted in checks, not in time alone: a host that was suspended itself must not blame its peer.
-  if (++silent_checks_ > 6) {
-    Close(absl::UnavailableError(fmt::format(
-        "{} has not answered a PING for {} ms (process stopped, or host unreachable)", peer_,
-        std::chrono::duration_cast<std::chrono::milliseconds>(now - last_heard_).count())));
-    return;
-  }
-  ping_due_ = true;
-  ScheduleFlush();
-}
-
-bool Link::Recall() {
-  if (!open() || grants_.surplus() == 0 || recall_due_) return false;
-  recall_due_ = true;
-  ScheduleFlush();
   return true;
 }
 
@@ -437,11 +498,14 @@ void Link::Close(const absl::Status& reason) {
   while (writers_.PopFront() != nullptr) {
   }
   for (const PendingSend& send : pending_) endpoint_.send_buffers().GiveBack(send.buffer);
+  CountReleased(static_cast<uint32_t>(pending_.size()));
   pending_.clear();
+  pending_frames_ = 0;
   while (LeaseWaiter* waiter = lease_waiters_.PopFront()) waiter->OnLinkLost();
   leases_.Lose();
   if (was_open) sink_->OnLinkDown(*this, reason);
   endpoint_.StartTeardown(*this, reason);
+  endpoint_.NoteSendRoom(source_);
 }
 
 }  // namespace verbena

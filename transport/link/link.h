@@ -1,10 +1,12 @@
 // Link: one RC queue pair between one executor here and one executor there, with its credits.
 //
-// Frames of the same turn are coalesced into as few SENDs as they fit in, and leave with one
-// doorbell at the turn's end, behind the transfers that were started before them; an answer that
-// nothing can join leaves at once (SendNowIfAlone()). Four things can be exhausted, and each means
-// waiting, never an error: the peer's credits, send queue slots, send buffers, and (reserved when
-// the link was made) CQ slots.
+// Frames are coalesced into SENDs. The frames of a turn leave with one doorbell at the turn's end.
+// If they are many, groups of them leave while the turn goes on, so that the peer works meanwhile
+// (EarlyFrames()). An answer that nothing can join leaves at once (SendNowIfAlone()). Transfers
+// leave slice by slice behind the frames, few bytes at a time (BulkLimits): a SEND waits for those
+// alone that are in the send queue. Four things can be used up, and then a link waits, which is
+// never an error: the peer's credits, send queue slots, send buffers, and READs and atomics
+// outstanding. A fifth, CQ slots, is reserved when the link is made.
 //
 // Owned by its Endpoint; lives on that endpoint's executor thread. A FrameSink hears its frames and
 // its end; after OnLinkDown() the pointer is dead to everybody else. Destroyed by the endpoint once
@@ -35,6 +37,7 @@
 #include "verbena/transport/link/lease.h"
 #include "verbena/transport/link/lease_table.h"
 #include "verbena/transport/link/one_sided_queue.h"
+#include "verbena/transport/link/send_source.h"
 #include "verbena/transport/link/stats.h"
 #include "verbena/transport/link/transfer.h"
 #include "verbena/transport/link/wire_format.h"
@@ -46,8 +49,8 @@ class Endpoint;
 class Link;
 class WrChain;
 
-// Who handles a link's frames: the client's or the server's half of RPC. Called on the executor's
-// thread. Must outlive the link, that is, live until OnLinkDown().
+// The RPC layer's side of a link: receives its frames and learns of its end. Called on the
+// executor's thread. Must outlive the link, that is, live until OnLinkDown().
 class FrameSink {
  public:
   virtual ~FrameSink() = default;
@@ -59,6 +62,15 @@ class FrameSink {
   virtual void OnLinkDown(Link& link, const absl::Status& reason) = 0;
   // True while the peer owes frames: then its silence is checked by PING.
   virtual bool ExpectsFrames() const = 0;
+  // True while something needs the link though nothing travels on it: then it is not idle.
+  virtual bool InUse(const Link&) const { return ExpectsFrames(); }
+  // Nothing has travelled for LinkLimits::idle_timeout, and the link is not InUse(). Returns true
+  // if it is to be closed at once; false if the sink has asked the peer to close it. Called again
+  // after as long a time if it stays idle.
+  virtual bool OnIdle(Link&) { return true; }
+  // Calls of this side that the peer has not answered, by which frames that leave while a turn goes
+  // on are grouped. 0 on the side that answers.
+  virtual uint32_t calls_in_flight() const { return 0; }
 };
 
 // A frame that could not be appended yet. Belongs to whoever waits; destroying it leaves the queue.
@@ -91,6 +103,10 @@ struct LinkKey {
   uint32_t generation = 0;
 };
 
+// A link's places in lists of its endpoint, beside RoomWaiter.
+class WatchedLink : public IntrusiveNode<WatchedLink> {};  // the next liveness check looks at it
+class LentLink : public IntrusiveNode<LentLink> {};        // its peer may be asked for credits
+
 enum class LinkState {
   kConnecting,
   kOpen,
@@ -98,25 +114,27 @@ enum class LinkState {
   kClosed,    // the QP is gone
 };
 
-// Which side may send first. iWARP's connections (MPA, RFC 5044, 7.1.2) are begun by who connected:
-// the other side holds its SENDs back until it has heard from it.
-enum class FirstSend : uint8_t { kAny, kOurs, kPeers };
+// Which side may send first. On iWARP (MPA, RFC 5044, 7.1.2) the side that connected begins: the
+// other side holds its SENDs back until it has heard from it. A server whose client has not said
+// Ready yet cannot send either: its queue pair is in RTR until AllowSends().
+enum class FirstSend : uint8_t { kAny, kOurs, kPeers, kAfterReady };
 
-class Link final : private FlushHook {
+class Link final : private FlushHook, private RoomWaiter, private WatchedLink, private LentLink {
  public:
   ~Link() override;
 
-  // Appends a frame to the SENDs of this turn and returns where its body goes, `body_bytes` of it,
-  // to be written before control returns to the executor. nullptr when something is exhausted, or
-  // others wait already. The frame must fit: body_bytes ≤ max_body_bytes(). Only while open().
-  // Its SEND also ends the peer's lease whose key is `invalidated`, where the peer
-  // reports_invalidation(): for the frame after which nothing is written there. 0 for none.
+  // Appends a frame to the SENDs of this turn, and returns the place of its body, `body_bytes`
+  // long. Write the body before the next Append() and before control returns to the executor:
+  // earlier frames may leave then. Returns nullptr if something is exhausted, or if others wait
+  // already. The frame must fit: body_bytes ≤ max_body_bytes(). Only while open(). `invalidated` is
+  // the key of a peer's lease that the SEND also ends, if the peer reports_invalidation(): for the
+  // frame after which nothing is written there. 0 for none.
   char* Append(const FrameHeader& header, size_t body_bytes, uint32_t invalidated = 0);
 
-  // For who has appended the answer to a frame, inside OnFrame(), and written its body: posts it
-  // now if that frame is all that this turn brought, so that it travels while the call is cleaned
-  // up. Else it leaves at the turn's end, with what joins it till then. Never closes the link: what
-  // the device refuses does so at the turn's end.
+  // Call this inside OnFrame(), after appending the answer to a frame and writing its body. Posts
+  // the answer now if that frame is all that this turn brought, so that it travels while the call
+  // is cleaned up. Otherwise the answer leaves at the turn's end, with whatever joins it till then.
+  // Never closes the link: if the device refuses, the turn's end does.
   void SendNowIfAlone() {
     if (alone_) SendNow();
   }
@@ -124,45 +142,46 @@ class Link final : private FlushHook {
   // Queues `waiter` behind those that wait already. Only while open().
   void AwaitWritable(SendWaiter& waiter);
 
-  // Starts to move `local` to (kWrite) or from (kRead) `remote`, which is as long; not empty, and
-  // registered with this link's device. Its listener, who may be null, hears how it ends; it leaves
-  // at the turn's end, or when the send queue has room. Only while open(); READs only where
+  // Starts to move `local` to (kWrite) or from (kRead) `remote`, which is as long. `local` is not
+  // empty, and is registered with this link's device. The listener, who may be null, hears how the
+  // transfer ends. It leaves in slices, from the turn's end on. Only while open(); READs only if
   // max_reads() is not 0.
   Transfer& StartTransfer(Transfer::Direction direction, absl::Span<const BufferView> local,
                           const RemoteRange& remote, TransferListener* listener);
-  // For a starter that has no use for it any more: no more of it is posted, and its listener hears
-  // nothing. What is appended from now on arrives behind all that it ever moves.
+  // For a starter that has no more use for the transfer: posts no more of it, and its listener
+  // hears nothing. Frames that are appended from now on arrive behind all bytes that it ever moves.
   void StopTransfer(Transfer& transfer) { one_sided_.Stop(transfer); }
-  // For a starter that waits for the end of what is in the send queue already: no more of it is
-  // posted. False when nothing is in it: then the transfer is gone, and its listener hears nothing.
+  // For a starter that waits for the part in the send queue: posts no more of the transfer. False
+  // if no part is there: then the transfer is gone, and its listener hears nothing.
   bool CutTransfer(Transfer& transfer) { return one_sided_.Cut(transfer); }
   uint32_t max_reads() const { return one_sided_.max_reads(); }
-  // The same for an atomic operation on `remote`, 8 bytes at a multiple of 8, whose listener hears
-  // what was there. Where has_atomics() and max_reads() is not 0.
+  // The same for an atomic operation on `remote`, 8 bytes at a multiple of 8. Its listener hears
+  // the former value. Precondition: has_atomics(), and max_reads() is not 0.
   Transfer& StartAtomic(const AtomicOperation& operation, const RemoteRange& remote,
                         TransferListener* listener);
   bool has_atomics() const { return one_sided_.has_atomics(); }
 
-  // Lends `view`, which is not empty, to the peer (lease.h). What is appended from now on may tell
-  // of it. nullptr when nothing is free_leases(); errors as LeaseTable::Grant(). Only while open().
+  // Lends `view`, which is not empty, to the peer (lease.h). Frames that are appended from now on
+  // may tell of it. nullptr if free_leases() is 0; errors as LeaseTable::Grant(). Only while
+  // open().
   absl::StatusOr<Lease*> Grant(const BufferView& view, LeaseAccess access,
                                LeaseUse use = LeaseUse::kCall);
-  // The peer has said that it is done with it; `listener` hears when that is proven. Only while
-  // open().
+  // The peer has said that it is done with the lease; `listener` hears when that is proven. Only
+  // while open().
   void EndLease(Lease& lease, LeaseListener* listener);
-  // Nobody waits for the peer's word any more; it is still told of by EndLease().
+  // Nobody waits for the peer's word any more. EndLease() is still called when it comes.
   void AbandonLease(Lease& lease);
   uint32_t free_leases() const;
   void AwaitLeases(LeaseWaiter& waiter);
   const LeaseTable& leases() const { return leases_; }
 
-  // What the handshake agreed on.
+  // The features that the handshake agreed on.
   bool reports_invalidation() const { return (features_ & kFeatureInvalidation) != 0; }
   bool checks_payloads() const { return (features_ & kFeatureChecksum) != 0; }
   bool grants_landings() const { return (features_ & kFeatureGrants) != 0; }
 
-  // Ends the link: OnLinkDown() is called before this returns, teardown goes on by itself. Harmless
-  // when it has ended already.
+  // Ends the link. OnLinkDown() is called before this returns; teardown goes on by itself. Does
+  // nothing if the link has already ended.
   void Close(const absl::Status& reason);
 
   bool open() const { return state_ == LinkState::kOpen; }
@@ -173,9 +192,8 @@ class Link final : private FlushHook {
   const LinkStats& stats() const { return stats_; }
   // Also valid when the queue pair is gone.
   uint32_t qpn() const { return qpn_; }
-  // What tells this end of the link from every other, and how the peer's is told: its queue pair's
-  // number, which comes back late, and the packet number that it began with, which is random. Once
-  // open().
+  // Numbers that tell this end of the link, and the peer's end, from every other: the queue pair's
+  // number, which is reused late, and its first packet number, which is random. Valid once open().
   uint64_t identity() const { return identity_; }
   uint64_t peer_identity() const { return peer_identity_; }
   Endpoint& endpoint() const { return endpoint_; }
@@ -184,54 +202,93 @@ class Link final : private FlushHook {
 
  private:
   friend class Endpoint;
+  friend class SendRoom;
 
+  // kCredits spends a reserve credit and has no frames. kControl has control frames alone, in a
+  // spare buffer: no other frame joins it, since it must be small enough to travel inline.
+  enum class SendUse : uint8_t { kFrames, kControl, kCredits };
   // A SEND that is being filled, or waits for the flush.
   struct PendingSend {
     uint32_t buffer;
     uint32_t bytes;
     uint16_t frames;
-    bool spends_reserve;
+    SendUse use;
     uint32_t invalidated;  // 0: none
   };
 
-  Link(Endpoint& endpoint, LinkKey key, QpHandle qp, FrameSink& sink);
+  Link(Endpoint& endpoint, LinkKey key, QpHandle qp, FrameSink& sink, SendSource& source);
 
   // Called by the endpoint.
   // `invalidated` is the key that the SEND ended, 0 for none.
   void OnSend(const char* bytes, size_t size, uint32_t invalidated);
   void OnSendCompletion(const ibv_wc& completion, uint16_t position);
-  // Sends a PING, or closes a link whose peer has been silent. `now` ticks every ping_interval / 2.
-  void CheckLiveness(TimePoint now);
-  bool IsQuieterThan(const Link& other) const;
-  // Asks the peer for credits that it was lent. True when it was asked.
-  bool Recall();
+  // Closes it, or lets its sink do so, if it has been idle for too long.
+  void CheckIdle(TimePoint now);
+  // Sends a PING, or closes a link whose peer has been silent, or has kept credits that it was
+  // asked for. `now` ticks every ping_interval / 2. False if nothing is left to be watched.
+  bool CheckLiveness(TimePoint now);
+  absl::Status CheckRecall();
+  // Whether the peer takes what it is sent. A failed Status closes the link.
+  absl::Status CheckAcknowledged();
+  // The latest WR in the send queue that holds a send buffer. Only if there is one.
+  uint32_t LastHolder() const;
+  // Asks the peer for credits that it was lent.
+  void Recall();
   void SetIdentity(uint32_t psn);
   void MarkOpen(const LinkParameters& parameters, uint32_t max_reads, const std::string& peer,
                 FirstSend first_send);
+  // The queue pair of a link that was opened with kAfterReady has reached RTS.
+  void AllowSends();
 
-  bool OpenSend(bool spends_reserve);
+  bool OpenSend(SendUse use = SendUse::kFrames);
+  uint32_t TakeBuffer(SendUse use);
+  // Writes a frame without its body behind those of the last pending SEND, and returns where the
+  // body goes. The caller has seen that it fits.
+  char* Place(const FrameHeader& header, size_t body_bytes, uint32_t invalidated);
   bool FitsPending(size_t body_bytes, uint32_t invalidated) const;
   void Flush() override;
   void FinishMoves();
   void SendNow();
-  // What a flush posts: bindings and invalidations, then WRITEs and READs, then SENDs, with one
-  // doorbell unless one of these is more than a chain.
+  // Sending while the turn goes on.
+  uint32_t EarlyFrames() const;
+  bool early_due() const { return pending_frames_ >= early_frames_; }
+  // True if as many frames are pending as EarlyFrames() wants now. Otherwise it looks again when
+  // they are.
+  bool IsGroup();
+  [[gnu::noinline]] bool PostWritten();
+  [[gnu::noinline]] void PostEarly();
+  bool MayPostEarly();
+  // A flush posts bindings and invalidations, then SENDs, then a slice of WRITEs and READs, then
+  // the SENDs that follow their payload: with one doorbell, or two if there are SENDs before a
+  // slice, or more if one of these is more than a chain.
   void PrepareLeases(WrChain& ready);
   void PrepareTransfers(WrChain& ready);
+  // Posts the SENDs that are there. False when the link is closed by it.
+  [[gnu::noinline]] bool PostAhead(WrChain& ready);
   // Returns what the device answered: 0, or an errno. Inlined where it is called, since a call of
   // it is a call more for each RPC.
-  [[gnu::always_inline]] inline int PostPending(WrChain& ready);
+  // `kept` of the pending SENDs, the last ones, stay: they leave later in this turn.
+  [[gnu::always_inline]] inline int PostPending(WrChain& ready, size_t kept = 0);
   // False when the link is closed by it.
   bool Ring(WrChain& ready);
   void PrepareHeader(const PendingSend& send);
   bool ReleasePosition(uint16_t position);
   uint32_t SlotsForTransfers() const;
   void WakeWriters();
+  // This link has something to send, but no send queue slot, or no send buffer.
+  [[gnu::cold, gnu::noinline]] void LackRoom();
+  // There may be a buffer again.
+  void OnRoom();
+  // So many buffers that it held are free.
+  void CountReleased(uint32_t count) {
+    held_ -= count;
+    source_.held -= count;
+  }
   void WakeLeaseWaiters();
   void ScheduleFlush();
   // The counters of a SEND. A failed Status closes the link.
   absl::Status OnHeader(const SendHeader& header);
-  // What seldom happens is made out of line, so that what always does stays small.
+  // Rare paths are out of line to keep the hot path small.
   [[gnu::cold, gnu::noinline]] absl::Status OnControlFrame(const FrameHeader& frame);
   [[gnu::cold, gnu::noinline]] void PostFailed(int error);
   [[gnu::cold, gnu::noinline]] void Misread(WireFault fault, size_t bytes);
@@ -256,6 +313,7 @@ class Link final : private FlushHook {
   Endpoint& endpoint_;
   const LinkKey key_;
   FrameSink* sink_;
+  SendSource& source_;
   std::shared_ptr<QpConnection> connection_;  // null without a connection manager; outlives qp_
   QpHandle qp_;
   const uint32_t qpn_;
@@ -273,12 +331,16 @@ class Link final : private FlushHook {
   const uint32_t slot_count_;
   // SENDs of this turn; the last one may still take frames.
   BoundedVector<PendingSend> pending_;
+  uint32_t pending_frames_ = 0;              // of pending_
+  uint32_t early_frames_ = kMinEarlyFrames;  // IsGroup() is asked with so many
   // The buffer that each posted WR holds, by send queue position modulo the size, a power of two;
   // SendBuffers::kNone for an inline one.
   std::vector<uint32_t> slots_;
   uint32_t posted_ = 0;     // WRs posted, modulo 2^32
   uint32_t completed_ = 0;  // WRs known to have ended
+  uint32_t held_ = 0;       // send buffers, of pending_ and of posted WRs
   uint32_t since_signal_ = 0;
+  bool holds_unsignalled_ = false;  // a SEND since the last signalled WR holds a buffer
   OneSidedQueue one_sided_;
   LeaseTable leases_;
   uint64_t features_ = 0;
@@ -287,18 +349,31 @@ class Link final : private FlushHook {
   IntrusiveList<SendWaiter> writers_;
   IntrusiveList<LeaseWaiter> lease_waiters_;
   bool flush_scheduled_ = false;
+  bool flushing_ = false;  // WRs may have positions in the send queue and not be posted
   bool pong_due_ = false;
   bool ping_due_ = false;
   bool recall_due_ = false;
+  bool answer_due_ = false;  // to a RECALL: a SEND, whatever it carries
   bool serving_writer_ = false;
-  bool held_back_ = false;  // until the peer has sent something
-  bool alone_ = false;      // the frame that the sink handles is all that this turn brought
-  int refusal_ = 0;         // the errno of a post that could not close the link
+  bool lacks_room_ = false;    // since the last flush
+  bool held_back_ = false;     // until the peer has sent something, or said Ready
+  bool until_ready_ = false;   // the latter: frames wait, and take no send buffers
+  bool bulk_refused_ = false;  // by the last flush: other links had their slices in that turn
+  bool alone_ = false;         // the frame that the sink handles is all that this turn brought
+  int refusal_ = 0;            // the errno of a post that could not close the link
   // A SEND came since the last liveness check. The hot path reads no clock: that costs as much as
   // posting a WR.
   bool heard_ = false;
   TimePoint last_heard_{};  // to within half a ping_interval
   uint32_t silent_checks_ = 0;
+  // The WR whose completion the liveness checks wait for, and how many have: 0 if for none.
+  uint32_t awaited_ = 0;
+  uint32_t checks_in_vain_ = 0;
+  // PING, PONG and RECALL, in both directions.
+  uint64_t control_frames_ = 0;
+  // At the last check that found the link in use, or that something had travelled.
+  TimePoint idle_since_{};
+  uint64_t idle_traffic_ = 0;
   LinkStats stats_;
 
   // Teardown: set when every posted WR has completed.

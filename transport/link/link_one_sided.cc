@@ -5,11 +5,17 @@
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/link/wr_chain.h"
+#include "verbena/transport/log/check.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 
 Transfer& Link::StartTransfer(Transfer::Direction direction, absl::Span<const BufferView> local,
                               const RemoteRange& remote, TransferListener* listener) {
+  VERBENA_CHECK(open()) << "a transfer with " << peer_ << ", state " << state_;
+  VERBENA_CHECK(!local.empty() && remote.bytes > 0) << "an empty transfer with " << peer_;
+  VERBENA_CHECK(direction == Transfer::Direction::kWrite || max_reads() > 0)
+      << "a READ from " << peer_ << ", which answers none";
   Transfer& transfer = endpoint_.transfers().Take(direction, local, remote, listener);
   one_sided_.Add(transfer);
   ++stats_.transfers;
@@ -20,6 +26,10 @@ Transfer& Link::StartTransfer(Transfer::Direction direction, absl::Span<const Bu
 
 Transfer& Link::StartAtomic(const AtomicOperation& operation, const RemoteRange& remote,
                             TransferListener* listener) {
+  VERBENA_CHECK(open()) << "an atomic operation with " << peer_ << ", state " << state_;
+  VERBENA_CHECK(has_atomics() && max_reads() > 0) << "atomic operations with " << peer_;
+  VERBENA_CHECK(remote.bytes == 8 && remote.address % 8 == 0)
+      << "an atomic operation on " << remote.bytes << " bytes at " << remote.address;
   Transfer& transfer = endpoint_.transfers().TakeAtomic(operation, remote, listener);
   one_sided_.Add(transfer);
   ++stats_.atomics;
@@ -28,6 +38,9 @@ Transfer& Link::StartAtomic(const AtomicOperation& operation, const RemoteRange&
 }
 
 absl::StatusOr<Lease*> Link::Grant(const BufferView& view, LeaseAccess access, LeaseUse use) {
+  VERBENA_CHECK(open()) << "a lease for " << peer_ << ", state " << state_;
+  VERBENA_CHECK(!view.empty()) << "an empty lease for " << peer_;
+  endpoint_.RefillWindows(*this, 1);
   if (free_leases() == 0) return nullptr;
   absl::StatusOr<Lease*> lease = leases_.Grant(view, access, use);
   if (lease.ok() && *lease != nullptr) ++stats_.leases;
@@ -36,12 +49,17 @@ absl::StatusOr<Lease*> Link::Grant(const BufferView& view, LeaseAccess access, L
 }
 
 void Link::EndLease(Lease& lease, LeaseListener* listener) {
+  VERBENA_CHECK(open()) << "the end of a lease of " << peer_ << ", state " << state_;
   leases_.End(lease, listener);
   if (leases_.work_due()) ScheduleFlush();
   if (!lease_waiters_.empty()) WakeLeaseWaiters();
 }
 
-void Link::AbandonLease(Lease& lease) { leases_.Abandon(lease, endpoint_.executor().now()); }
+void Link::AbandonLease(Lease& lease) {
+  leases_.Abandon(lease, endpoint_.executor().now());
+  // Its grace ends at a liveness check.
+  if (!WatchedLink::linked()) endpoint_.WatchLiveness(*this);
+}
 
 // Bindings take send queue slots, of which one must be left for the SEND that tells of them.
 uint32_t Link::free_leases() const {
@@ -52,6 +70,7 @@ uint32_t Link::free_leases() const {
 
 void Link::AwaitLeases(LeaseWaiter& waiter) {
   ++stats_.lease_waits;
+  endpoint_.RefillWindows(*this, waiter.leases_wanted);
   lease_waiters_.PushBack(waiter);
 }
 
@@ -59,7 +78,10 @@ void Link::WakeLeaseWaiters() {
   // Each takes what it was told of a moment later, so what they want is counted here.
   uint32_t promised = 0;
   while (LeaseWaiter* waiter = lease_waiters_.Front()) {
-    if (free_leases() < promised + waiter->leases_wanted) return;
+    if (free_leases() < promised + waiter->leases_wanted) {
+      endpoint_.RefillWindows(*this, promised + waiter->leases_wanted);
+      return;
+    }
     promised += waiter->leases_wanted;
     waiter->IntrusiveNode<LeaseWaiter>::Unlink();
     waiter->OnLeasesFree();
@@ -68,7 +90,7 @@ void Link::WakeLeaseWaiters() {
 
 void Link::PrepareLeases(WrChain& ready) {
   while (leases_.work_due()) {
-    // What was prepared before is in the same memory.
+    // Posts the WRs prepared before: the next ones use the same memory.
     if (!Ring(ready)) return;
     const uint32_t count = leases_.Prepare(SlotsForTransfers());
     if (count == 0) return;
@@ -79,6 +101,7 @@ void Link::PrepareLeases(WrChain& ready) {
     // Refused or not, as in PostPending().
     posted_ += count;
     since_signal_ = leases_.Placed(posted_ - 1) || signal ? 0 : since_signal_ + count;
+    if (since_signal_ == 0) holds_unsignalled_ = false;
     ready.Add(leases_.chain(), leases_.chain() + count - 1);
     if (!leases_.more_due()) return;
   }
@@ -92,17 +115,23 @@ uint32_t Link::SlotsForTransfers() const {
 }
 
 void Link::PrepareTransfers(WrChain& ready) {
-  for (bool first = true; one_sided_.waiting(); first = false) {
-    // What was prepared before is in the same memory.
+  bulk_refused_ = one_sided_.CanGo() && !endpoint_.MayPostBulk();
+  if (!one_sided_.CanGo() || bulk_refused_) return;
+  // The SENDs that are there already do not wait for a slice.
+  if (!pending_.empty() && !VERBENA_MUTANT(kSendBehindBulk) && !PostAhead(ready)) return;
+  for (bool first = true; one_sided_.CanGo() && endpoint_.MayPostBulk(); first = false) {
+    // Posts the WRs prepared before: the next ones use the same memory.
     if (!first && !Ring(ready)) return;
     const uint32_t count = one_sided_.Prepare(SlotsForTransfers());
     if (count == 0) return;
     ibv_send_wr* chain = one_sided_.chain();
     for (uint32_t i = 0; i < count; ++i) chain[i].wr_id = WrIdOf(posted_ + i).Pack();
     since_signal_ = 0;
+    holds_unsignalled_ = false;
     // Refused or not, as in PostPending().
     posted_ += count;
     ready.Add(chain, chain + count - 1);
+    endpoint_.NoteBulk(one_sided_.prepared_bytes());
     one_sided_.Posted(posted_ - 1);
   }
 }
@@ -111,7 +140,9 @@ void Link::PrepareTransfers(WrChain& ready) {
 void Link::FinishMoves() {
   // A chain's worth of bindings is free to be granted again.
   if (!lease_waiters_.empty()) WakeLeaseWaiters();
-  if ((one_sided_.CanGo() || leases_.work_due()) && SlotsForTransfers() > 0) ScheduleFlush();
+  // A link that had its slice goes on when that has ended, behind those that were refused one.
+  const bool bulk_due = bulk_refused_ || (one_sided_.CanGo() && endpoint_.MayPostBulk());
+  if ((bulk_due || leases_.work_due()) && SlotsForTransfers() > 0) ScheduleFlush();
 }
 
 }  // namespace verbena

@@ -2,6 +2,8 @@
 
 #include <infiniband/verbs.h>
 
+#include <string>
+
 #include "fmt/format.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/memory/memory_region.h"
@@ -18,13 +20,28 @@ int AccessFor(Device& device, Transfer::Direction direction) {
 
 }  // namespace
 
+absl::Status CheckRegistered(const BufferView& view, const ibv_pd* pd, const Device& device) {
+  constexpr const char* kAdvice =
+      "AllocateBuffer() of the Channel or the ServerContext gives memory that is registered with "
+      "the device of its link";
+  if (!view.registered()) {
+    return absl::InvalidArgumentError(
+        fmt::format("the memory is not registered with {}; {}", device.name(), kAdvice));
+  }
+  if (view.region().pd() == pd) return absl::OkStatus();
+  const std::string& other = view.region().device_name();
+  return absl::FailedPreconditionError(fmt::format(
+      "the memory is registered with {}{}, and the link uses {}; {}", other,
+      other == device.name() ? " by another runtime, or as it was before it failed and was reopened"
+                             : "",
+      device.name(), kAdvice));
+}
+
 absl::Status CheckLocalMemory(const Link& link, Transfer::Direction direction,
                               const BufferView& view) {
-  if (!view.registered() || view.region().pd() != link.endpoint().pd()) {
-    return absl::InvalidArgumentError(
-        "the local memory is not registered with the device of this link; AllocateBuffer() of the "
-        "Channel or the ServerContext gives memory that is");
-  }
+  const Endpoint& endpoint = link.endpoint();
+  absl::Status registered = CheckRegistered(view, endpoint.pd(), endpoint.device());
+  if (!registered.ok()) return registered;
   const int access = AccessFor(link.endpoint().device(), direction);
   if ((view.region().access() & access) == access) return absl::OkStatus();
   return absl::InvalidArgumentError(

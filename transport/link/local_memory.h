@@ -10,8 +10,14 @@
 
 namespace verbena {
 
-// INVALID_ARGUMENT, which says why, when `view` cannot be written from (kWrite) or read into
-// (kRead): it is registered elsewhere, or not for that.
+// Whether `view` lies in memory that is registered in the protection domain `pd` of `device`, which
+// a link uses. INVALID_ARGUMENT for memory that is not registered at all, FAILED_PRECONDITION for
+// another device's, or for that of a device which has failed and was opened again since: its keys
+// mean nothing there, or something else.
+absl::Status CheckRegistered(const BufferView& view, const ibv_pd* pd, const Device& device);
+
+// The same, and INVALID_ARGUMENT when `view` is not registered for being written from (kWrite), or
+// read into (kRead).
 absl::Status CheckLocalMemory(const Link& link, Transfer::Direction direction,
                               const BufferView& view);
 

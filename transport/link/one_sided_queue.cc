@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <bit>
-#include <cassert>
 
 #include "verbena/transport/coro/poison.h"
 #include "verbena/transport/link/limits.h"
+#include "verbena/transport/log/check.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 
@@ -13,13 +14,21 @@ using Direction = Transfer::Direction;
 
 OneSidedQueue::OneSidedQueue(TransferPool& pool, const Bounds& bounds)
     : pool_(pool), bounds_(bounds), chains_(std::bit_ceil(bounds.send_queue_slots)) {
+  VERBENA_CHECK(bounds.send_queue_slots > 0 && bounds.slice_bytes > 0 &&
+                bounds.slice_bytes <= bounds.bytes_ahead && bounds.max_reads <= kMaxReads)
+      << "send_queue_slots " << bounds.send_queue_slots << ", slice_bytes " << bounds.slice_bytes
+      << ", bytes_ahead " << bounds.bytes_ahead << ", max_reads " << bounds.max_reads;
+  if (VERBENA_MUTANT(kTransferUnbounded)) bounds_.bytes_ahead = UINT32_MAX;
   for (size_t i = 0; i < kMaxChain; ++i) {
     requests_[i].sg_list = &elements_[i];
     requests_[i].num_sge = 1;
   }
 }
 
-OneSidedQueue::~OneSidedQueue() { assert(head_ == tail_ && !waiting()); }
+OneSidedQueue::~OneSidedQueue() {
+  VERBENA_CHECK(head_ == tail_ && !waiting())
+      << "chains " << tail_ - head_ << ", waiting " << waiting();
+}
 
 void OneSidedQueue::Add(Transfer& transfer) {
   waiting_[static_cast<size_t>(transfer.direction())].PushBack(transfer);
@@ -59,8 +68,9 @@ Transfer* OneSidedQueue::Choose() {
 }
 
 uint32_t OneSidedQueue::Prepare(uint32_t slots) {
+  prepared_bytes_ = 0;
+  if (!CanGo()) return 0;
   prepared_ = Choose();
-  if (prepared_ == nullptr) return 0;
   if (prepared_->is_atomic_) {
     prepared_count_ = slots > 0 ? PrepareAtomic() : 0;
     return prepared_count_;
@@ -69,8 +79,9 @@ uint32_t OneSidedQueue::Prepare(uint32_t slots) {
   uint32_t limit = std::min(slots, kMaxChain);
   if (is_read) limit = std::min(limit, bounds_.max_reads - reads_out_);
   uint32_t count = 0;
-  for (; count < limit && !prepared_->posted(); ++count) {
-    const Transfer::Part part = prepared_->Next(bounds_.max_wr_bytes);
+  for (; count < limit && !prepared_->posted() && prepared_bytes_ < bounds_.slice_bytes; ++count) {
+    const Transfer::Part part = prepared_->Next(bounds_.slice_bytes - prepared_bytes_);
+    prepared_bytes_ += part.bytes;
     elements_[count].addr = reinterpret_cast<uintptr_t>(part.data);
     elements_[count].length = part.bytes;
     elements_[count].lkey = part.lkey;
@@ -109,18 +120,21 @@ uint32_t OneSidedQueue::PrepareAtomic() {
 }
 
 void OneSidedQueue::Posted(uint32_t last_position) {
+  VERBENA_CHECK(prepared_ != nullptr) << "nothing was prepared";
   Transfer& transfer = *prepared_;
   const bool is_read = transfer.direction() == Direction::kRead;
   const uint32_t reads = is_read ? prepared_count_ : 0;
   reads_out_ += reads;
-  assert(tail_ - head_ < chains_.size());
+  bytes_out_ += prepared_bytes_;
+  VERBENA_CHECK(tail_ - head_ < chains_.size()) << "chains " << tail_ - head_;
   uint64_t* word = nullptr;
   if (transfer.is_atomic_) {
     // Its last use has ended: READs, of which there may be no more, end in order.
     word = bounds_.words.first + next_word_;
     next_word_ = (next_word_ + 1) % kMaxReads;
   }
-  chains_[Index(tail_++)] = {last_position + 1, reads, &transfer, transfer.posted(), word};
+  chains_[Index(tail_++)] = {last_position + 1, reads, prepared_bytes_, &transfer,
+                             transfer.posted(), word};
   prepared_ = nullptr;
   if (!transfer.posted()) return;
   transfer.IntrusiveNode<Transfer>::Unlink();
@@ -130,6 +144,7 @@ void OneSidedQueue::Posted(uint32_t last_position) {
 void OneSidedQueue::EndChain() {
   const Chain chain = chains_[Index(head_++)];
   reads_out_ -= chain.reads;
+  bytes_out_ -= chain.bytes;
   if (chain.word != nullptr) {
     TransferListener* listener = chain.transfer->listener_;
     if (listener != nullptr) listener->OnAtomicResult(*chain.word);
@@ -151,7 +166,7 @@ void OneSidedQueue::Fail(const absl::Status& status) {
     if (chain.word != nullptr) PoisonMemory(chain.word, sizeof(*chain.word));
     if (chain.last) End(*chain.transfer, status);
   }
-  reads_out_ = 0;
+  reads_out_ = bytes_out_ = 0;
   for (IntrusiveList<Transfer>& list : waiting_) {
     while (Transfer* transfer = list.PopFront()) End(*transfer, status);
   }

@@ -8,23 +8,45 @@
 
 namespace verbena {
 
+namespace {
+
+// The access flags of memory that peers may reach by a lease.
+int LentAccess(const DeviceContext& context, const LinkLimits& limits) {
+  if (limits.leases.level == LeaseLevel::kStrict)
+    return IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND;
+  const int atomics = context.device().capabilities().atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0;
+  return IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | atomics;
+}
+
+// The access flags of memory that our READs fill. On iWARP the peer writes it (RFC 5040, 3.1).
+int FilledAccess(const DeviceContext& context) {
+  const bool iwarp = context.address().kind == LinkKind::kIwarp;
+  return IBV_ACCESS_LOCAL_WRITE | (iwarp ? IBV_ACCESS_REMOTE_WRITE : 0);
+}
+
+}  // namespace
+
+int UserMemoryAccess(const DeviceContext& context, const LinkLimits& limits) {
+  return LentAccess(context, limits) | FilledAccess(context);
+}
+
 absl::StatusOr<PayloadMemory> PayloadMemory::Create(Scheduler& scheduler,
                                                     const DeviceContext& context,
                                                     const LinkLimits& limits) {
   const bool strict = limits.leases.level == LeaseLevel::kStrict;
-  const int atomics = context.device().capabilities().atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0;
-  const int open = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | atomics;
-  const int lent = IBV_ACCESS_LOCAL_WRITE | (strict ? static_cast<int>(IBV_ACCESS_MW_BIND) : open);
-  // On iWARP what a READ of ours fills is written by the peer (RFC 5040, 3.1).
-  const bool iwarp = context.address().kind == LinkKind::kIwarp;
-  const int filled = IBV_ACCESS_LOCAL_WRITE | (iwarp ? IBV_ACCESS_REMOTE_WRITE : 0);
+  const int lent = LentAccess(context, limits);
+  const int filled = FilledAccess(context);
 
   PayloadMemory memory;
   const auto make = [&](std::unique_ptr<BufferPool>& pool, const char* name, size_t budget,
                         int access, bool exposed) {
-    absl::StatusOr<std::unique_ptr<BufferPool>> made = BufferPool::Create(
-        scheduler, context.device(), context.pd(),
-        {.name = name, .budget_bytes = budget, .access = access, .exposed = exposed});
+    absl::StatusOr<std::unique_ptr<BufferPool>> made =
+        BufferPool::Create(scheduler, context.device(), context.pd(),
+                           {.name = name,
+                            .budget_bytes = budget,
+                            .access = access,
+                            .exposed = exposed,
+                            .control = &context.control()});
     if (!made.ok()) return made.status();
     pool = *std::move(made);
     return absl::OkStatus();

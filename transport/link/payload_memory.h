@@ -1,9 +1,9 @@
 // PayloadMemory: the payload buffers of one executor on one device, in three budgets
 // (memory_budgets.h).
 //
-// What a peer may reach is registered for just that: under strict leases for windows alone, so that
-// no key of a whole region is worth anything. Owned by the Endpoint; buffers go home before it is
-// destroyed. One thread, as a BufferPool says.
+// Memory that a peer may reach is registered for just that: under strict leases for windows alone,
+// so that no key of a whole region is worth anything. Owned by the Endpoint; buffers go home before
+// it is destroyed. One thread, as a BufferPool says.
 
 #ifndef VERBENA_TRANSPORT_LINK_PAYLOAD_MEMORY_H_
 #define VERBENA_TRANSPORT_LINK_PAYLOAD_MEMORY_H_
@@ -19,6 +19,10 @@ namespace verbena {
 
 class DeviceContext;
 
+// The IBV_ACCESS_* with which a program's memory serves all uses of PayloadMemory. `limits` as
+// below.
+int UserMemoryAccess(const DeviceContext& context, const LinkLimits& limits);
+
 class PayloadMemory {
  public:
   // `limits` are derived: the lease level is not kAuto. Registers nothing yet.
@@ -27,9 +31,9 @@ class PayloadMemory {
 
   // Payloads on their way out; servers may read them where they lie.
   BufferPool& send() const { return *send_; }
-  // Where payloads of requests arrive.
+  // Payloads of requests on their way in.
   BufferPool& receive() const { return *receive_; }
-  // Where payloads of responses arrive: lent to servers.
+  // Payloads of responses on their way in: lent to servers.
   BufferPool& landing() const { return *landing_; }
 
  private:

@@ -1,9 +1,15 @@
 #include "verbena/transport/link/qp_setup.h"
 
+#include <sys/random.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "fmt/format.h"
+#include "verbena/transport/coro/random.h"
+#include "verbena/transport/log/check.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 namespace {
@@ -21,6 +27,17 @@ LinkKind KindOf(Device& device, const ibv_port_attr& port, bool roce_v1) {
 }
 
 }  // namespace
+
+uint32_t NewPsn() {
+  if (VERBENA_MUTANT(kPredictablePsn)) return Random::Real().Next() & 0xffffff;
+  uint32_t psn = 0;
+  ssize_t got = 0;
+  do {
+    got = getrandom(&psn, sizeof(psn), 0);
+  } while (got < 0 && errno == EINTR);
+  VERBENA_CHECK(got == sizeof(psn)) << "getrandom: " << got << ", errno " << errno;
+  return psn & 0xffffff;
+}
 
 RemoteQp RemoteQpOf(const LinkParameters& peer) {
   RemoteQp remote;
@@ -48,6 +65,12 @@ absl::StatusOr<PortAddress> ReadPortAddress(Device& device, const DevicePort& wa
   }
   absl::StatusOr<ibv_gid> gid = device.QueryGid(port, wanted.gid_index);
   if (!gid.ok()) return gid.status();
+  const bool empty = gid->global.subnet_prefix == 0 && gid->global.interface_id == 0;
+  if (empty && device.kind() == DeviceKind::kRdma) {
+    return absl::UnavailableError(
+        fmt::format("GID {} of port {} of {} is gone: its address was taken away", wanted.gid_index,
+                    port, device.name()));
+  }
   return PortAddress{.port = port,
                      .gid_index = wanted.gid_index,
                      .gid = *gid,
@@ -85,7 +108,7 @@ absl::StatusOr<QpHandle> CreateLinkQp(Device& device, ibv_pd* pd, ibv_cq* cq, ib
   return qp;
 }
 
-absl::Status ConnectLinkQp(Device& device, ibv_qp* qp, const PortAddress& local, uint32_t local_psn,
+absl::Status MakeQpReceive(Device& device, ibv_qp* qp, const PortAddress& local,
                            const RemoteQp& remote) {
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_RTR;
@@ -100,22 +123,28 @@ absl::Status ConnectLinkQp(Device& device, ibv_qp* qp, const PortAddress& local,
   attributes.ah_attr.grh.dgid = remote.gid;
   attributes.ah_attr.grh.sgid_index = local.gid_index;
   attributes.ah_attr.grh.hop_limit = kHopLimit;
-  absl::Status status =
-      device.ModifyQp(qp, attributes,
-                      IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                          IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
-  if (!status.ok()) return status;
+  return device.ModifyQp(qp, attributes,
+                         IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                             IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+}
 
-  attributes = {};
+absl::Status MakeQpSend(Device& device, ibv_qp* qp, uint32_t local_psn, uint8_t peer_reads) {
+  ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_RTS;
   attributes.sq_psn = local_psn;
   attributes.timeout = kAckTimeout;
   attributes.retry_cnt = kRetryCount;
-  attributes.rnr_retry = kRnrRetry;
-  attributes.max_rd_atomic = ReadsStarted(device, remote.max_reads);
+  attributes.rnr_retry = VERBENA_MUTANT(kUnreceivedSendsKept) ? 7 : kRnrRetry;
+  attributes.max_rd_atomic = ReadsStarted(device, peer_reads);
   return device.ModifyQp(qp, attributes,
                          IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
                              IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
+}
+
+absl::Status ConnectLinkQp(Device& device, ibv_qp* qp, const PortAddress& local, uint32_t local_psn,
+                           const RemoteQp& remote) {
+  if (absl::Status status = MakeQpReceive(device, qp, local, remote); !status.ok()) return status;
+  return MakeQpSend(device, qp, local_psn, remote.max_reads);
 }
 
 absl::Status ConnectManagedQp(Device& device, ibv_qp* qp, const PortAddress& local,

@@ -1,8 +1,8 @@
 // How a link's queue pair is made and connected: the only place that knows the verbs attributes of
 // a link.
 //
-// Used by Endpoint, on its executor's thread; each call may block for the time of a verbs control
-// operation.
+// Used by Endpoint on its device's control threads: each call may block for the time of a control
+// verb.
 
 #ifndef VERBENA_TRANSPORT_LINK_QP_SETUP_H_
 #define VERBENA_TRANSPORT_LINK_QP_SETUP_H_
@@ -32,7 +32,11 @@ struct PortAddress {
   bool grh_required = false;  // InfiniBand ports that route by GID alone
 };
 
-// What connecting needs to know of the other side.
+// The packet sequence number that a queue pair begins with: 24 bits from the kernel. Packets of a
+// former queue pair with its number do not fit, and nobody can predict it.
+uint32_t NewPsn();
+
+// The peer's queue pair, as connecting needs to know it.
 struct RemoteQp {
   uint32_t qpn = 0;
   uint32_t psn = 0;
@@ -53,12 +57,17 @@ absl::StatusOr<QpHandle> CreateLinkQp(Device& device, ibv_pd* pd, ibv_cq* cq, ib
                                       const LinkLimits& limits, uint32_t max_inline_bytes,
                                       const PortAddress& local);
 
-// Takes it from INIT to RTS. `local_psn` is what the peer was told.
+// Takes it from INIT to RTR: it receives from `remote`, and sends nothing yet.
+absl::Status MakeQpReceive(Device& device, ibv_qp* qp, const PortAddress& local,
+                           const RemoteQp& remote);
+// Takes it from RTR to RTS. `local_psn` is what the peer was told, `peer_reads` what it serves.
+absl::Status MakeQpSend(Device& device, ibv_qp* qp, uint32_t local_psn, uint8_t peer_reads);
+// Both.
 absl::Status ConnectLinkQp(Device& device, ibv_qp* qp, const PortAddress& local, uint32_t local_psn,
                            const RemoteQp& remote);
 
-// The same with what a connection manager knows of the path, after its AwaitPeer(). Where links
-// have values of their own (limits.h), those are used. Nothing is left to do on iWARP.
+// The same by the connection manager's knowledge of the path, after its AwaitPeer(). Values that
+// links set themselves (limits.h) come before its own. Nothing is left to do on iWARP.
 absl::Status ConnectManagedQp(Device& device, ibv_qp* qp, const PortAddress& local,
                               uint8_t peer_reads, QpConnection& connection);
 

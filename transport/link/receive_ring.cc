@@ -7,32 +7,37 @@
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/wr_id.h"
+#include "verbena/transport/log/check.h"
 
 namespace verbena {
 
 absl::StatusOr<std::unique_ptr<ReceiveRing>> ReceiveRing::Create(Device& device, ibv_pd* pd,
-                                                                 uint32_t depth, uint32_t bytes) {
+                                                                 uint32_t depth, uint32_t spare,
+                                                                 uint32_t bytes) {
   absl::StatusOr<Arena> arena = Arena::Create(
-      device, pd, size_t{depth} * (bytes + kReceiveStridePadding), IBV_ACCESS_LOCAL_WRITE);
+      device, pd, size_t{depth + spare} * (bytes + kReceiveStridePadding), IBV_ACCESS_LOCAL_WRITE);
   if (!arena.ok()) return arena.status();
   ibv_srq_init_attr attributes = {};
-  attributes.attr.max_wr = depth;
+  attributes.attr.max_wr = depth + spare;
   attributes.attr.max_sge = 1;
   absl::StatusOr<ibv_srq*> srq = device.CreateSrq(pd, attributes);
   if (!srq.ok()) return srq.status();
-  return std::unique_ptr<ReceiveRing>(
-      new ReceiveRing(*std::move(arena), SrqHandle(device, *srq), depth, bytes));
+  const bool newest_first = device.TakeNewestReceivesFirst(*srq);
+  return std::unique_ptr<ReceiveRing>(new ReceiveRing(*std::move(arena), SrqHandle(device, *srq),
+                                                      depth, spare, bytes, newest_first));
 }
 
-ReceiveRing::ReceiveRing(Arena arena, SrqHandle srq, uint32_t depth, uint32_t bytes)
+ReceiveRing::ReceiveRing(Arena arena, SrqHandle srq, uint32_t depth, uint32_t spare, uint32_t bytes,
+                         bool newest_first)
     : arena_(std::move(arena)),
       srq_(std::move(srq)),
-      depth_(depth),
+      spare_(spare),
       bytes_(bytes),
       stride_(bytes + kReceiveStridePadding),
-      free_(depth),
-      is_posted_(depth, false) {
-  for (uint32_t index = depth; index-- > 0;) free_.PushBack(index);
+      newest_first_(newest_first),
+      free_(depth + spare),
+      is_posted_(depth + spare, false) {
+  for (uint32_t index = depth + spare; index-- > 0;) free_.PushBack(index);
   PoisonMemory(arena_.data(), arena_.size());
 }
 
@@ -65,6 +70,86 @@ absl::Status ReceiveRing::Post() {
     posted_ += count;
   }
   return absl::OkStatus();
+}
+
+void ReceiveRing::UpdateTarget() {
+  const uint32_t spare = spare_ - std::min(spare_, missing() + written_off_);
+  target_ = needed_ + kRepostBatch + std::min(spare, doubted_ + doubted_later_);
+}
+
+void ReceiveRing::Doubt(uint32_t count) {
+  if (count == 0 || newest_first_) return;
+  ++ends_in_silence_;
+  if (in_doubt()) {
+    doubted_later_ += count;
+    UpdateTarget();
+    return;
+  }
+  stage_ = Stage::kWaiting;
+  ++doubt_;
+  doubted_ = count;
+  is_older_ = is_posted_;
+  older_ = posted_;
+  last_was_newer_ = false;
+  if (older_ == 0) {
+    EndDoubt();
+  } else {
+    UpdateTarget();
+  }
+}
+
+void ReceiveRing::OnCompletionInDoubt(uint32_t index) {
+  ends_in_silence_ = 0;
+  last_was_newer_ = !is_older_[index];
+  if (last_was_newer_) {
+    if (stage_ == Stage::kMissing) return;
+    stage_ = Stage::kMissing;
+    doubted_ = 0;
+    posted_ -= older_;
+    UpdateTarget();
+    return;
+  }
+  is_older_[index] = false;
+  // One that was missing did not count as posted.
+  if (stage_ == Stage::kMissing) {
+    ++posted_;
+    UpdateTarget();
+  }
+  if (--older_ == 0) EndDoubt();
+}
+
+uint32_t ReceiveRing::Reclaim() {
+  VERBENA_CHECK(older_are_taken()) << older_ << " receives may be the device's";
+  const uint32_t count = older_;
+  for (uint32_t index = 0; index < is_older_.size(); ++index) {
+    if (!is_older_[index]) continue;
+    is_posted_[index] = false;
+    Release(index);
+  }
+  EndDoubt();
+  return count;
+}
+
+// A completion that comes after all finds that its buffer is not posted.
+uint32_t ReceiveRing::WriteOff() {
+  VERBENA_CHECK(older_are_taken()) << older_ << " receives may be the device's";
+  const uint32_t count = older_;
+  for (uint32_t index = 0; index < is_older_.size(); ++index) {
+    if (is_older_[index]) is_posted_[index] = false;
+  }
+  written_off_ += count;
+  EndDoubt();
+  return count;
+}
+
+void ReceiveRing::EndDoubt() {
+  stage_ = Stage::kCertain;
+  older_ = 0;
+  doubted_ = 0;
+  ends_in_silence_ = 0;
+  const uint32_t later = std::exchange(doubted_later_, 0);
+  UpdateTarget();
+  Doubt(later);
 }
 
 }  // namespace verbena

@@ -7,20 +7,25 @@
 namespace verbena {
 
 absl::StatusOr<std::unique_ptr<SendBuffers>> SendBuffers::Create(Device& device, ibv_pd* pd,
-                                                                 uint32_t count, uint32_t bytes) {
+                                                                 uint32_t count, uint32_t bytes,
+                                                                 uint32_t max_links) {
+  const size_t in_all = size_t{count} + kSpares;
   absl::StatusOr<Arena> arena =
-      Arena::Create(device, pd, size_t{count} * (bytes + kReceiveStridePadding), /*access=*/0);
+      Arena::Create(device, pd, in_all * (bytes + kReceiveStridePadding), /*access=*/0);
   if (!arena.ok()) return arena.status();
-  return std::unique_ptr<SendBuffers>(new SendBuffers(*std::move(arena), count, bytes));
+  return std::unique_ptr<SendBuffers>(new SendBuffers(*std::move(arena), count, bytes, max_links));
 }
 
-SendBuffers::SendBuffers(Arena arena, uint32_t count, uint32_t bytes)
+SendBuffers::SendBuffers(Arena arena, uint32_t count, uint32_t bytes, uint32_t max_links)
     : arena_(std::move(arena)),
       count_(count),
       bytes_(bytes),
       stride_(bytes + kReceiveStridePadding),
-      free_(count) {
+      max_links_(max_links),
+      free_(count),
+      spare_(kSpares) {
   for (uint32_t index = count; index-- > 0;) free_.PushBack(index);
+  for (uint32_t index = count; index < count + kSpares; ++index) spare_.PushBack(index);
   PoisonMemory(arena_.data(), arena_.size());
 }
 

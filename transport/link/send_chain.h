@@ -1,7 +1,8 @@
-// SendChain: where one flush builds its SENDs.
+// SendChain: the WRs of one flush's SENDs.
 //
-// Linked to each other and to their elements once, so that a flush fills in only what differs from
-// SEND to SEND. Owned by an Endpoint and shared by its links, of which only one flushes at a time.
+// The WRs are linked to each other and to their elements once, so that a flush fills in only what
+// differs from SEND to SEND. Owned by an Endpoint and shared by its links, of which only one
+// flushes at a time.
 
 #ifndef VERBENA_TRANSPORT_LINK_SEND_CHAIN_H_
 #define VERBENA_TRANSPORT_LINK_SEND_CHAIN_H_
@@ -40,7 +41,7 @@ class SendChain {
     requests_[i].invalidate_rkey = invalidated;
   }
 
-  // Posts the first `count`, behind what is in `ready`; returns what that returns.
+  // Posts the first `count`, behind the WRs in `ready`. Returns what WrChain::Post() returns.
   int Post(ibv_qp* qp, size_t count, WrChain& ready) {
     ibv_send_wr& last = requests_[count - 1];
     ibv_send_wr* const rest = std::exchange(last.next, nullptr);

@@ -27,6 +27,7 @@ EndpointStats& EndpointStats::operator+=(const EndpointStats& other) {
   links_opened += other.links_opened;
   links_refused += other.links_refused;
   links_lost += other.links_lost;
+  receives_lost += other.receives_lost;
   stale_completions += other.stale_completions;
   receives_posted += other.receives_posted;
   credits_lent += other.credits_lent;

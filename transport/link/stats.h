@@ -1,4 +1,4 @@
-// LinkStats and EndpointStats: what links count.
+// LinkStats and EndpointStats: counters of links.
 //
 // Values, copied on the executor's thread. They account for every call: SENDs, what they carried,
 // and why they waited. Free of verbs, so that users of rpc may read them.
@@ -43,13 +43,14 @@ struct EndpointStats {
   uint64_t links_lost = 0;         // closed for a reason other than Shutdown()
   uint64_t stale_completions = 0;  // of links that are gone
   uint32_t receives_posted = 0;
+  uint64_t receives_lost = 0;  // dropped by the device with a queue pair, and found again
   uint32_t credits_lent = 0;
   LinkStats traffic;  // all links, those that are gone included
 
   EndpointStats& operator+=(const EndpointStats& other);
 };
 
-// What the links of one executor did on one device.
+// Statistics of one executor's links on one device.
 struct DeviceStats {
   std::string device;
   EndpointStats endpoint;

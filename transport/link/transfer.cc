@@ -1,13 +1,16 @@
 #include "verbena/transport/link/transfer.h"
 
 #include <algorithm>
-#include <cassert>
 
 #include "verbena/transport/coro/poison.h"
+#include "verbena/transport/log/check.h"
 
 namespace verbena {
 
 Transfer::Part Transfer::Next(uint32_t max_bytes) {
+  VERBENA_CHECK(!posted() && !is_atomic_ && max_bytes > 0)
+      << "piece " << next_piece_ << " of " << piece_count_ << ", atomic " << is_atomic_
+      << ", max_bytes " << max_bytes;
   const BufferView& view = pieces_[next_piece_].view;
   const size_t bytes = std::min<size_t>(view.size() - next_offset_, max_bytes);
   const Part part{view.data() + next_offset_, static_cast<uint32_t>(bytes), view.lkey(),
@@ -22,7 +25,7 @@ Transfer::Part Transfer::Next(uint32_t max_bytes) {
 }
 
 TransferPool::~TransferPool() {
-  assert(in_use() == 0);
+  VERBENA_CHECK(in_use() == 0) << "transfers under way " << in_use();
   for (Transfer* transfer : free_) UnpoisonMemory(transfer, sizeof(*transfer));
 }
 
@@ -49,17 +52,23 @@ Transfer& TransferPool::TakeAny(Transfer::Direction direction, const RemoteRange
 Transfer& TransferPool::Take(Transfer::Direction direction, absl::Span<const BufferView> local,
                              const RemoteRange& remote, TransferListener* listener) {
   Transfer& transfer = TakeAny(direction, remote, listener);
+  uint64_t bytes = 0;
   for (const BufferView& view : local) {
-    if (!view.empty()) transfer.pieces_.push_back({view, BufferPin(view)});
+    if (view.empty()) continue;
+    VERBENA_CHECK(view.registered())
+        << "a transfer of memory that is not registered, bytes " << view.size();
+    bytes += view.size();
+    transfer.pieces_.push_back({view, BufferPin(view)});
   }
-  assert(!transfer.pieces_.empty());
+  VERBENA_CHECK(bytes == remote.bytes && bytes > 0)
+      << "local bytes " << bytes << ", remote bytes " << remote.bytes;
   transfer.piece_count_ = transfer.pieces_.size();
   return transfer;
 }
 
 Transfer& TransferPool::TakeAtomic(const AtomicOperation& operation, const RemoteRange& remote,
                                    TransferListener* listener) {
-  assert(remote.bytes == sizeof(uint64_t));
+  VERBENA_CHECK(remote.bytes == sizeof(uint64_t)) << "remote bytes " << remote.bytes;
   Transfer& transfer = TakeAny(Transfer::Direction::kRead, remote, listener);
   transfer.is_atomic_ = true;
   transfer.atomic_ = operation;

@@ -2,9 +2,9 @@
 // atomic operation on a word of the peer's.
 //
 // Made by Link::StartTransfer(), and gone once its listener has heard the end. It keeps the local
-// memory until the device is done with it, also when its starter is gone: that one calls Abandon().
-// Pooled by an endpoint (TransferPool), so that starting one allocates nothing in steady state.
-// One thread.
+// memory until the device is done with it, even if its starter is gone. A starter that goes calls
+// Abandon(). Pooled by an endpoint (TransferPool), so that starting one allocates nothing in steady
+// state. One thread.
 
 #ifndef VERBENA_TRANSPORT_LINK_TRANSFER_H_
 #define VERBENA_TRANSPORT_LINK_TRANSFER_H_
@@ -28,7 +28,7 @@ struct RemoteRange {
   uint32_t rkey = 0;
 };
 
-// What is done to 8 bytes of the peer's, at a multiple of 8, as one step.
+// An atomic operation on 8 bytes of the peer's memory, at a multiple of 8.
 struct AtomicOperation {
   enum class Kind : uint8_t { kCompareAndSwap, kFetchAdd };
   Kind kind = Kind::kFetchAdd;
@@ -40,13 +40,13 @@ class TransferListener {
  public:
   virtual ~TransferListener() = default;
 
-  // Every WR of it is in the send queue: what is appended to the link from now on arrives behind
-  // the bytes of a WRITE. Not called when the link is lost before.
+  // Every WR of the transfer is in the send queue: frames that are appended to the link from now on
+  // arrive behind the bytes of a WRITE. Not called if the link is lost before.
   virtual void OnTransferPosted() {}
-  // It was an atomic operation, and found `before`. OnTransferDone(OK) follows.
+  // An atomic operation found `before` in the peer's memory. OnTransferDone(OK) follows.
   virtual void OnAtomicResult(uint64_t before) { static_cast<void>(before); }
-  // It has ended: OK, or UNAVAILABLE with the link. Either way no device touches the local memory
-  // any more. The transfer is gone.
+  // The transfer has ended: OK, or UNAVAILABLE with the link. Either way no device touches the
+  // local memory any more. The transfer is gone.
   virtual void OnTransferDone(const absl::Status& status) = 0;
 };
 
@@ -71,8 +71,8 @@ class Transfer final : public IntrusiveNode<Transfer> {
     BufferPin pin;
   };
 
-  // The next part of it that one WR moves, at most `max_bytes`; not when posted(), nor of an atomic
-  // operation.
+  // The next part that one WR moves, at most `max_bytes`. Not for a posted() transfer, nor for an
+  // atomic operation.
   struct Part {
     const char* data;
     uint32_t bytes;
@@ -101,7 +101,7 @@ class TransferPool {
   TransferPool& operator=(const TransferPool&) = delete;
   ~TransferPool();
 
-  // `local`, which is of registered memory, is `remote.bytes` long in all, and not empty.
+  // `local` is registered memory, `remote.bytes` long in all, and not empty.
   Transfer& Take(Transfer::Direction direction, absl::Span<const BufferView> local,
                  const RemoteRange& remote, TransferListener* listener);
   Transfer& TakeAtomic(const AtomicOperation& operation, const RemoteRange& remote,

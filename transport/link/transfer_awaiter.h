@@ -1,9 +1,9 @@
 // TransferAwaiter: moves one payload and waits until that is done.
 //
-// co_await gives OK, UNAVAILABLE when the link is lost, or CANCELLED or DEADLINE_EXCEEDED. Whatever
-// it gives, no device touches the local memory any more: when it is cancelled no more is posted,
-// and what is in the send queue already is waited for. When the Task is destroyed nobody waits: the
-// local memory is kept until the device is done with it. Lives in the waiting coroutine's frame.
+// co_await gives OK, UNAVAILABLE if the link is lost, CANCELLED or DEADLINE_EXCEEDED. In each case
+// no device touches the local memory any more: a cancelled transfer posts nothing more, and waits
+// for its WRs in the send queue. If the Task is destroyed nobody waits: the local memory is kept
+// until the device is done with it. Lives in the waiting coroutine's frame.
 //
 //   absl::Status read = co_await TransferAwaiter(link, Transfer::Direction::kRead, {view}, source);
 
@@ -54,7 +54,7 @@ class [[nodiscard]] TransferAwaiter final : private CancelNode, private Transfer
 
  private:
   void OnCancel(absl::StatusCode reason) override {
-    // It may have ended, with the coroutine queued.
+    // The transfer may have ended, with the coroutine queued.
     if (transfer_ == nullptr) return;
     status_ = CancelStatus(reason);
     if (link_.CutTransfer(*transfer_)) return;

@@ -1,10 +1,10 @@
 #include "verbena/transport/link/window_pool.h"
 
 #include <algorithm>
-#include <cassert>
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
 
 namespace verbena {
@@ -16,58 +16,92 @@ constexpr uint32_t kMaxBindings = 255;
 
 }  // namespace
 
-WindowPool::WindowPool(Device& device, ibv_pd* pd, uint32_t max_windows)
-    : device_(device), pd_(pd), max_windows_(max_windows), free_(max_windows) {
-  all_.reserve(max_windows);
-}
-
-absl::Status WindowPool::Allocate(MemoryWindow& window) {
-  absl::StatusOr<ibv_mw*> mw = device_.AllocMw(pd_);
-  if (!mw.ok()) return mw.status();
-  window.mw = MwHandle(device_, *mw);
-  window.rkey = (*mw)->rkey;
-  window.bindings = 0;
-  return absl::OkStatus();
-}
-
-absl::StatusOr<MemoryWindow*> WindowPool::Take() {
-  // New ones first: that puts off the reuse of a key for longest.
-  if (all_.size() < max_windows_) {
-    auto window = std::make_unique<MemoryWindow>();
-    absl::Status allocated = Allocate(*window);
-    if (allocated.ok()) {
-      all_.push_back(std::move(window));
-      free_[(head_ + free_count_++) % free_.size()] = all_.back().get();
-    } else if (all_.empty()) {
-      return allocated;
-    } else {
-      Log(LogLevel::kWarning, fmt::format("a link gets {} memory windows instead of {}: {}",
-                                          all_.size(), max_windows_, allocated.ToString()));
-      max_windows_ = static_cast<uint32_t>(all_.size());
+WindowBatch AllocateWindows(Device& device, ibv_pd* pd, uint32_t count) {
+  WindowBatch batch;
+  batch.windows.reserve(count);
+  while (batch.windows.size() < count) {
+    absl::StatusOr<ibv_mw*> mw = device.AllocMw(pd);
+    if (!mw.ok()) {
+      batch.failure = mw.status();
+      break;
     }
+    batch.windows.emplace_back(device, *mw);
   }
-  if (free_count_ == 0) return nullptr;
-  MemoryWindow& window = *free_[head_];
-  if (window.bindings == kMaxBindings) {
-    window.mw.Reset();
-    if (absl::Status allocated = Allocate(window); !allocated.ok()) return allocated;
+  return batch;
+}
+
+WindowPool::WindowPool(uint32_t max_windows) : max_windows_(max_windows) {
+  all_.reserve(max_windows);
+  blank_.reserve(max_windows);
+  free_.reserve(size_t{2} * max_windows);
+}
+
+MemoryWindow* WindowPool::Take() {
+  if (free() == 0) return nullptr;
+  MemoryWindow& window = *free_[first_free_++];
+  // Refill() may have lowered the bound below it.
+  if (first_free_ >= max_windows_) {
+    free_.erase(free_.begin(), free_.begin() + static_cast<ptrdiff_t>(first_free_));
+    first_free_ = 0;
   }
-  head_ = (head_ + 1) % free_.size();
-  --free_count_;
-  ++in_use_;
   ++window.bindings;
   window.rkey = ibv_inc_rkey(window.rkey);
   return &window;
 }
 
 void WindowPool::GiveBack(MemoryWindow& window) {
-  assert(in_use_ > 0);
-  --in_use_;
-  free_[(head_ + free_count_++) % free_.size()] = &window;
+  VERBENA_CHECK(free() < allocated_) << "a window is given back twice, key " << window.rkey;
+  if (window.bindings < kMaxBindings) {
+    free_.push_back(&window);
+    return;
+  }
+  worn_.push_back(std::move(window.mw));
+  blank_.push_back(&window);
+  --allocated_;
 }
 
-void WindowPool::DeallocAll() {
-  for (const std::unique_ptr<MemoryWindow>& window : all_) window->mw.Reset();
+uint32_t WindowPool::BeginRefill(uint32_t wanted) {
+  const uint32_t enough = std::min(max_windows_, std::max(wanted, kSpareWindows));
+  if (expected_ > 0 || free() >= enough || allocated_ >= max_windows_) return 0;
+  expected_ = std::min(max_windows_ - allocated_, std::max(enough - free(), kSpareWindows));
+  return expected_;
+}
+
+void WindowPool::Refill(WindowBatch batch) {
+  expected_ = 0;
+  failure_ = std::move(batch.failure);
+  for (MwHandle& mw : batch.windows) {
+    VERBENA_CHECK(allocated_ < max_windows_) << "of " << max_windows_ << " windows";
+    MemoryWindow* window = nullptr;
+    if (blank_.empty()) {
+      all_.push_back(std::make_unique<MemoryWindow>());
+      window = all_.back().get();
+    } else {
+      window = blank_.back();
+      blank_.pop_back();
+    }
+    *window = {.mw = std::move(mw)};
+    window->rkey = window->mw->rkey;
+    ++allocated_;
+    free_.push_back(window);
+  }
+  if (failure_.ok() || allocated_ == 0 || allocated_ == max_windows_) return;
+  Log(LogLevel::kWarning, fmt::format("a link gets {} memory windows instead of {}: {}", allocated_,
+                                      max_windows_, failure_.ToString()));
+  max_windows_ = allocated_;
+}
+
+std::vector<MwHandle> WindowPool::TakeWorn() { return std::exchange(worn_, {}); }
+
+std::vector<MwHandle> WindowPool::TakeAll() {
+  std::vector<MwHandle> taken = TakeWorn();
+  for (const std::unique_ptr<MemoryWindow>& window : all_) {
+    if (window->mw) taken.push_back(std::move(window->mw));
+  }
+  free_.clear();
+  first_free_ = 0;
+  allocated_ = max_windows_ = 0;
+  return taken;
 }
 
 }  // namespace verbena

@@ -1,8 +1,9 @@
 // WindowPool: the memory windows of one link.
 //
-// Allocated when first needed, up to a bound; reused first in, first out, so that a key comes back
-// as late as it can, and made anew after 255 bindings, when a window has had all its keys. Owned by
-// the link's LeaseTable; one thread.
+// Control threads allocate them (AllocateWindows): the first with the queue pair, more before the
+// last ones are taken, up to a bound. Windows are reused first in, first out, so that a key comes
+// back as late as it can. A window is worn out after 255 bindings, when it has had all its keys: a
+// control thread replaces it. Owned by the link's LeaseTable; one thread.
 
 #ifndef VERBENA_TRANSPORT_LINK_WINDOW_POOL_H_
 #define VERBENA_TRANSPORT_LINK_WINDOW_POOL_H_
@@ -14,10 +15,13 @@
 #include <memory>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "verbena/transport/device/handles.h"
 
 namespace verbena {
+
+// Windows that are free before more are allocated, as far as the bound goes. (start)
+inline constexpr uint32_t kSpareWindows = 16;
 
 struct MemoryWindow {
   MwHandle mw;
@@ -25,32 +29,51 @@ struct MemoryWindow {
   uint32_t bindings = 0;  // since it was allocated
 };
 
+// Windows that a device gave, and why it gave no more.
+struct WindowBatch {
+  std::vector<MwHandle> windows = {};
+  absl::Status failure = {};
+};
+
+// A control verb.
+WindowBatch AllocateWindows(Device& device, ibv_pd* pd, uint32_t count);
+
 class WindowPool {
  public:
-  WindowPool(Device& device, ibv_pd* pd, uint32_t max_windows);
+  explicit WindowPool(uint32_t max_windows);
 
-  // A window that is bound nowhere, with its next key; nullptr when all are in use. An error when
-  // the device has not even one.
-  absl::StatusOr<MemoryWindow*> Take();
-  // It is bound nowhere any more.
+  // A window that is bound nowhere, with its next key; nullptr when none is free.
+  MemoryWindow* Take();
+  // Takes back a window that is no longer bound.
   void GiveBack(MemoryWindow& window);
-  // Before their queue pair is destroyed. Bound ones end with it.
-  void DeallocAll();
+  // The number of windows to allocate now, so that `wanted` or kSpareWindows can be free. Counts
+  // them as on their way. 0 if there are enough, if no more are allowed, and while some are on
+  // their way.
+  uint32_t BeginRefill(uint32_t wanted);
+  // The windows have come. If they are fewer than were asked for, the pool stays as small as it is
+  // now.
+  void Refill(WindowBatch batch);
+  // The windows that have had all their keys, to be deallocated.
+  std::vector<MwHandle> TakeWorn();
+  // All of them, before their queue pair is destroyed. Bound ones end with it.
+  std::vector<MwHandle> TakeAll();
 
-  // That can be taken, as far as the device goes along.
-  uint32_t free() const { return max_windows_ - in_use_; }
+  // How many can be taken now.
+  uint32_t free() const { return static_cast<uint32_t>(free_.size() - first_free_); }
+  // Why the device has not even one; OK when it has.
+  absl::Status failure() const { return allocated_ == 0 ? failure_ : absl::OkStatus(); }
 
  private:
-  absl::Status Allocate(MemoryWindow& window);
-
-  Device& device_;
-  ibv_pd* const pd_;
   uint32_t max_windows_;
-  uint32_t in_use_ = 0;
+  uint32_t allocated_ = 0;  // free, or in use
+  uint32_t expected_ = 0;   // on their way
+  absl::Status failure_;
   std::vector<std::unique_ptr<MemoryWindow>> all_;
-  std::vector<MemoryWindow*> free_;  // a ring of max_windows_ places
-  size_t head_ = 0;
-  size_t free_count_ = 0;
+  std::vector<MemoryWindow*> blank_;  // of all_, without a window of the device's
+  // A part of all_, by age from first_free_ on; moved to the front when half of it has been taken.
+  std::vector<MemoryWindow*> free_;
+  size_t first_free_ = 0;
+  std::vector<MwHandle> worn_;
 };
 
 }  // namespace verbena

@@ -61,20 +61,28 @@ struct FrameHeader {
   uint32_t call_generation = 0;
   // kRequest: MethodId() of the full name. Else 0.
   uint64_t method_id = 0;
-  // kRequest: microseconds left until the call's deadline; 0 means none.
+  // kRequest: microseconds left until the call's deadline, the lower 32 bits; `argument` has the
+  // upper ones. 0 in both means none.
   uint32_t deadline_us = 0;
   uint32_t body_bytes = 0;
   FrameKind kind = FrameKind::kRequest;
   uint8_t flags = 0;        // kFrame…
   uint8_t status_code = 0;  // kResponse: a canonical status code
   uint8_t outcome = 0;      // kResponse: an Outcome
-  uint32_t argument = 0;    // kRecall: credits; kGrant, kRevoke, kReturn: a slot
+  // kRecall: credits; kGrant, kRevoke, kReturn: a slot; kRequest: see deadline_us.
+  uint32_t argument = 0;
+
+  uint64_t deadline() const { return uint64_t{argument} << 32 | deadline_us; }
+  void set_deadline(uint64_t microseconds) {
+    deadline_us = static_cast<uint32_t>(microseconds);
+    argument = static_cast<uint32_t>(microseconds >> 32);
+  }
 };
 static_assert(sizeof(FrameHeader) == 32);
 
 constexpr size_t kFrameAlignment = 8;
 
-// What a frame with a body of `body_bytes` takes in a SEND.
+// The bytes that a frame with a body of `body_bytes` takes in a SEND.
 constexpr size_t FrameBytes(size_t body_bytes) {
   return sizeof(FrameHeader) +
          (body_bytes + kFrameAlignment - 1) / kFrameAlignment * kFrameAlignment;

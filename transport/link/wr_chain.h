@@ -15,15 +15,16 @@ namespace verbena {
 
 class WrChain {
  public:
-  // Behind what is there: `first` to `last`, which are linked, and `last` is the end.
+  // Appends the linked WRs from `first` to `last`.
   void Add(ibv_send_wr* first, ibv_send_wr* last) {
     (last_ == nullptr ? first_ : last_->next) = first;
     last_ = last;
   }
   bool empty() const { return first_ == nullptr; }
 
-  // Not when empty(); it is, afterwards. Returns the errno of ibv_post_send; then nobody knows how
-  // many were taken, since some devices (rxe 6.1) leave `bad_wr` as it was.
+  // Posts the chain, which must not be empty(), and empties it. Returns the errno of ibv_post_send,
+  // or 0. After an error nobody knows how many WRs were taken, since some devices (rxe 6.1) leave
+  // `bad_wr` as it was.
   int Post(ibv_qp* qp) {
     last_ = nullptr;
     ibv_send_wr* ignored = nullptr;

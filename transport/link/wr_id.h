@@ -1,8 +1,8 @@
-// WrId: what a work request carries so that its completion finds its owner, however late it comes.
+// WrId: the id of a work request, by which its completion finds its owner, however late it comes.
 //
-// Never a pointer: a slot that may have been reused, and the generation that tells. An endpoint
-// compares the generation before it touches anything, so a completion of a link that is gone is
-// counted and dropped.
+// Never a pointer, but a slot, which may have been reused, and the generation that tells. An
+// endpoint compares the generation before it touches anything, so a completion of a link that is
+// gone is counted and dropped.
 
 #ifndef VERBENA_TRANSPORT_LINK_WR_ID_H_
 #define VERBENA_TRANSPORT_LINK_WR_ID_H_

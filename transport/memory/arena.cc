@@ -4,6 +4,7 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/device/handles.h"
+#include "verbena/transport/device/numa.h"
 #include "verbena/transport/device/pages.h"
 #include "verbena/transport/log/log.h"
 
@@ -46,6 +47,11 @@ absl::Status Arena::Allocate(ArenaKind kind) {
   absl::StatusOr<std::byte*> pages = MapPages(bytes_);
   if (!pages.ok()) return pages.status();
   data_ = reinterpret_cast<char*>(*pages);
+  // Before a registration pins them where they are.
+  const ibv_context* context = device_->context();
+  if (device_->kind() == DeviceKind::kRdma && context != nullptr && context->device != nullptr) {
+    PreferNumaNode(data_, bytes_, NumaNodeOf(context->device->ibdev_path));
+  }
   return absl::OkStatus();
 }
 

@@ -38,6 +38,7 @@ class Arena {
   size_t size() const { return bytes_; }
   uint32_t lkey() const { return mr_->lkey; }
   ibv_mr* mr() const { return mr_; }
+  Device& device() const { return *device_; }
   int access() const { return access_; }
 
  private:

@@ -24,6 +24,14 @@ class BlockOwner {
   virtual void OnUnused(Block& block) = 0;
 };
 
+// Hears once that a block is free again. Lives until then.
+class BlockListener {
+ public:
+  virtual ~BlockListener() = default;
+  // On the thread of the block's pool.
+  virtual void OnBlockHome(size_t capacity) = 0;
+};
+
 struct Block {
   Block(char* its_data, size_t its_capacity, MemoryRegion& its_region, BlockOwner& its_owner)
       : data(its_data),
@@ -48,6 +56,7 @@ struct Block {
   BlockOwner* owner;
   uint32_t lkey;
   std::atomic<uint32_t> references{0};
+  BlockListener* listener = nullptr;  // of memory from a pool
   // The owner's.
   uint32_t size_class = 0;
   Block* next = nullptr;

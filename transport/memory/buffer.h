@@ -16,11 +16,11 @@
 #ifndef VERBENA_TRANSPORT_MEMORY_BUFFER_H_
 #define VERBENA_TRANSPORT_MEMORY_BUFFER_H_
 
-#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
 
+#include "verbena/transport/log/check.h"
 #include "verbena/transport/memory/block.h"
 #include "verbena/transport/memory/memory_region.h"
 
@@ -30,21 +30,22 @@ class BufferPin;
 
 class BufferView {
  public:
-  // Of nothing.
+  // An empty view.
   BufferView() = default;
 
   char* data() const { return data_; }
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
-  // Both only of a view of a Buffer.
-  uint32_t lkey() const { return block_->lkey; }
-  MemoryRegion& region() const { return *block_->region; }
+  // Precondition of both: registered().
+  uint32_t lkey() const { return block().lkey; }
+  MemoryRegion& region() const { return *block().region; }
   // False for a view of nothing.
   bool registered() const { return block_ != nullptr; }
 
-  // [offset, offset + bytes) of this view, within its size.
+  // The part [offset, offset + bytes). Precondition: it lies within size().
   BufferView Slice(size_t offset, size_t bytes) const {
-    assert(offset <= size_ && bytes <= size_ - offset);
+    VERBENA_CHECK(offset <= size_ && bytes <= size_ - offset)
+        << "[" << offset << ", +" << bytes << ") of " << size_ << " bytes";
     return {data_ + offset, bytes, block_};
   }
 
@@ -53,6 +54,10 @@ class BufferView {
   friend class BufferPin;
   BufferView(char* data, size_t size, internal::Block* block)
       : data_(data), size_(size), block_(block) {}
+  internal::Block& block() const {
+    VERBENA_CHECK(block_ != nullptr) << "a view of no Buffer has no registered memory";
+    return *block_;
+  }
 
   char* data_ = nullptr;
   size_t size_ = 0;
@@ -80,19 +85,20 @@ class Buffer {
 
   char* data() const { return block_ == nullptr ? nullptr : block_->data; }
   size_t size() const { return size_; }
-  // What size() may grow to.
+  // The most that set_size() takes.
   size_t capacity() const { return block_ == nullptr ? 0 : block_->capacity; }
+  // Precondition: bytes <= capacity().
   void set_size(size_t bytes) {
-    assert(bytes <= capacity());
+    VERBENA_CHECK(bytes <= capacity()) << bytes << " of " << capacity() << " bytes";
     size_ = bytes;
   }
 
-  // Both only when there is memory.
-  uint32_t lkey() const { return block_->lkey; }
-  MemoryRegion& region() const { return *block_->region; }
+  // Precondition of both: there is memory.
+  uint32_t lkey() const { return view().lkey(); }
+  MemoryRegion& region() const { return view().region(); }
 
   BufferView view() const { return {data(), size_, block_}; }
-  // [offset, offset + bytes), within size().
+  // The part [offset, offset + bytes). Precondition: it lies within size().
   BufferView Slice(size_t offset, size_t bytes) const { return view().Slice(offset, bytes); }
 
   // Gives the memory back now.
@@ -101,6 +107,12 @@ class Buffer {
     if (internal::Block* block = std::exchange(block_, nullptr)) block->Drop();
   }
 
+  // For objects that count memory of a pool: `listener`, the first one of this Buffer, hears when
+  // the memory is home.
+  void set_listener(internal::BlockListener& listener) {
+    VERBENA_CHECK(block_ != nullptr && block_->listener == nullptr) << "a Buffer has one listener";
+    block_->listener = &listener;
+  }
   // For what hands out memory: takes over one reference to `block`.
   Buffer(internal::Block& block, size_t size) : block_(&block), size_(size) {}
 

@@ -25,7 +25,17 @@ BufferPool::~BufferPool() { core_->Close(); }
 
 absl::StatusOr<Buffer> BufferPool::TryAllocate(size_t bytes) { return core_->TryAllocate(bytes); }
 
+bool BufferPool::unused() const { return core_->unused(); }
+
+std::vector<std::unique_ptr<internal::CarvedArena>> BufferPool::TakeArenas() {
+  return core_->TakeArenas();
+}
+
 BufferPoolStats BufferPool::stats() const { return core_->stats(); }
+
+const absl::Status& BufferPool::growth_failure() const { return core_->growth_failure(); }
+
+bool BufferPool::IsLarge(size_t bytes) const { return core_->IsLarge(bytes); }
 
 const std::string& BufferPool::name() const { return core_->name(); }
 
@@ -34,8 +44,8 @@ BufferPool::Awaiter::~Awaiter() { LeaveQueue(); }
 bool BufferPool::Awaiter::TakeNow() {
   status_ = pool_.CheckSize(bytes_);
   if (!status_.ok()) return true;
-  if (pool_.has_waiters()) return false;
-  internal::Block* block = pool_.Take(bytes_, status_);
+  if (pool_.MustQueue(bytes_)) return false;
+  internal::Block* block = pool_.Take(bytes_, /*may_wait=*/true, status_);
   if (block == nullptr) return !status_.ok();
   buffer_ = Buffer(*block, bytes_);
   return true;

@@ -4,14 +4,25 @@
 // on any. Allocating takes a block from the free list of its class: no lock, no allocation, no
 // system call, and nothing pinned. A buffer freed elsewhere comes home through a lock-free list.
 //
-// Memory is registered in arenas, on demand, up to the budget. Blocks of all classes share it by
-// the buddy scheme, put together again only when a class runs out; an arena that is wholly free
-// makes room for a larger one when a large request would not fit else. So fragmentation delays a
-// request at most until the memory in use comes home: Allocate() waits for that, first come, first
-// served, whatever the size. A request costs at most twice its bytes.
+// Memory is registered in arenas up to the budget, which a growth under way counts against.
+// Registering may take milliseconds to seconds. With a ControlPool that has threads, a control
+// thread registers the next arena when less than a quarter of the memory is free, or an allocation
+// finds nothing. Allocate() waits meanwhile. TryAllocate() fails on a thread that runs a scheduler;
+// on other threads it registers and blocks. Without such a ControlPool, both register on the
+// calling thread.
 //
-// What the device refuses to pin shrinks the budget, which the log says. The pool outlives its
-// buffers and waiters: else their memory stays, with an error in the log.
+// Blocks of all classes share the memory by the buddy scheme; they are put together again only when
+// a class runs out. An arena that is wholly free makes room for a larger one if a large request
+// would not fit otherwise. So fragmentation delays a request at most until the memory in use comes
+// home: Allocate() waits for that, first come, first served; but requests for at most a sixteenth
+// of the budget pass larger ones that wait, so that a wait for a large block stops nobody else.
+// While the pool grows, requests that fit are served at once: the new arena goes to the waiters
+// first. A request costs at most twice its bytes.
+//
+// If the device refuses to pin more, the budget shrinks, and the log says so. Requests for which
+// too little is left fail with the device's reason. The pool asks the device again after 100 ms,
+// then less and less often, down to every 10 s. The pool must outlive its buffers and waiters.
+// Otherwise their memory stays, with an error in the log.
 //
 //   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<BufferPool> pool,
 //                            BufferPool::Create(executor, device, pd, {.name = "send"}));
@@ -28,6 +39,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -43,12 +55,17 @@ struct ibv_pd;
 
 namespace verbena {
 
+class ControlPool;
 class Device;
+namespace internal {
+class CarvedArena;
+}
 
 struct BufferPoolOptions {
   // How messages and the log name it.
   std::string name = "payload";
-  // What may be registered at most; at least kMinBufferBytes. A whole number of pages is used.
+  // The most bytes that the pool may register; at least kMinBufferBytes. A whole number of pages is
+  // used.
   size_t budget_bytes = size_t{128} << 20;
   // IBV_ACCESS_*, as its memory is used; 0 serves what is only sent from.
   int access = 0;
@@ -57,13 +74,16 @@ struct BufferPoolOptions {
   // The first arena; each later one is as large as all before, up to kMaxBufferBytes. 0: 4 MiB, or
   // 32 MiB on the soft device, where registering pins nothing.
   size_t first_arena_bytes = 0;
+  // Whose threads register arenas; it outlives the pool. nullptr: where they are needed.
+  ControlPool* control = nullptr;
 };
 
 struct BufferPoolStats {
   size_t budget_bytes = 0;  // less than asked for when the device refused to pin more
   size_t arena_bytes = 0;   // registered
   size_t arenas = 0;
-  size_t bytes_in_use = 0;  // in whole blocks
+  size_t growing_bytes = 0;  // that a control thread registers now
+  size_t bytes_in_use = 0;   // in whole blocks
   size_t peak_bytes_in_use = 0;
   uint64_t allocations = 0;
   uint64_t waits = 0;              // allocations that had to wait
@@ -129,13 +149,24 @@ class BufferPool {
   };
 
   // co_await gives absl::StatusOr<Buffer> of `bytes`. INVALID_ARGUMENT beyond kMaxBufferBytes,
-  // RESOURCE_EXHAUSTED beyond the budget or what can be pinned of it.
+  // RESOURCE_EXHAUSTED beyond the budget or what can be pinned of it, with the device's reason.
   Awaiter Allocate(size_t bytes) { return Awaiter(*core_, bytes); }
-  // The same without waiting: RESOURCE_EXHAUSTED when there is none, or others wait already.
+  // The same without waiting: RESOURCE_EXHAUSTED when there is none (a control thread may be about
+  // to register more), or others wait already that it may not pass.
   absl::StatusOr<Buffer> TryAllocate(size_t bytes);
 
+  // Whether all buffers are home, and nobody waits for one.
+  bool unused() const;
+  // On the scheduler's thread, while it is unused(): gives up the memory, which may then be freed
+  // on any thread. Nothing can be allocated any more.
+  std::vector<std::unique_ptr<internal::CarvedArena>> TakeArenas();
+
   BufferPoolStats stats() const;
+  // Why the device registers less than the budget; OK as far as it has not refused any.
+  const absl::Status& growth_failure() const;
   const std::string& name() const;
+  // Whether smaller requests pass one of `bytes` that waits.
+  bool IsLarge(size_t bytes) const;
 
  private:
   explicit BufferPool(std::unique_ptr<internal::BufferPoolCore> core);

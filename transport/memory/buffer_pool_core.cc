@@ -1,13 +1,18 @@
 #include "transport/memory/buffer_pool_core.h"
 
 #include <algorithm>
+#include <chrono>
 #include <mutex>
+#include <string>
 #include <utility>
 
 #include "fmt/format.h"
 #include "verbena/transport/coro/poison.h"
+#include "verbena/transport/device/control_pool.h"
 #include "verbena/transport/device/device.h"
+#include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -16,6 +21,10 @@ namespace {
 constexpr size_t kFirstArenaBytes = size_t{4} << 20;
 // (start) The soft device pins nothing, but has few arenas.
 constexpr size_t kFirstSoftArenaBytes = size_t{32} << 20;
+
+// (start) How long a device that has refused to pin more is left alone.
+constexpr Duration kFirstRetryPause = std::chrono::milliseconds(100);
+constexpr Duration kLongestRetryPause = std::chrono::seconds(10);
 
 size_t WholePages(size_t bytes) { return bytes / kMinBufferBytes * kMinBufferBytes; }
 
@@ -47,6 +56,7 @@ BufferPoolCore::BufferPoolCore(Scheduler& scheduler, Device& device, ibv_pd* pd,
       bound_(budget_) {}
 
 void BufferPoolCore::Close() {
+  AbandonGrowth();
   Block* const returned = returned_.load(std::memory_order_acquire);
   size_t coming = 0;
   for (const Block* block = returned; block != nullptr; block = block->next) {
@@ -61,7 +71,8 @@ void BufferPoolCore::Close() {
     KeepForEver(this);
     return;
   }
-  // Every block is home, or in the list that nobody adds to any more.
+  // Every block is home, or in the list that nobody adds to any more. Who counts those may live on.
+  for (Block* block = returned; block != nullptr; block = block->next) TellListener(*block);
   arenas_.clear();
   if (returned == nullptr) {
     delete this;
@@ -86,12 +97,13 @@ absl::Status BufferPoolCore::CheckSize(size_t bytes) const {
   return absl::OkStatus();
 }
 
-Block* BufferPoolCore::Take(size_t bytes, absl::Status& status) {
+Block* BufferPoolCore::Take(size_t bytes, bool may_wait, absl::Status& status) {
   const uint32_t size_class = SizeClassOf(bytes);
-  Block* block = FindBlock(size_class);
+  Block* block = FindBlock(size_class, may_wait);
   if (block == nullptr) {
-    // Nothing can come home, and yet it is not to be had.
-    if (used_ == 0) status = growth_failure_;
+    // No buffer that comes home would help.
+    const bool in_vain = used_ == 0 || SizeClassBytes(size_class) > bound_;
+    if (in_vain && growth_ == nullptr) status = growth_failure_;
     return nullptr;
   }
   used_ += block->capacity;
@@ -101,13 +113,15 @@ Block* BufferPoolCore::Take(size_t bytes, absl::Status& status) {
   ++stats_.classes[size_class].in_use;
   UnpoisonMemory(block->data, block->capacity);
   block->references.store(1, std::memory_order_relaxed);
+  if (used_ > mark_) [[unlikely]]
+    GrowAhead();
   return block;
 }
 
 absl::StatusOr<Buffer> BufferPoolCore::TryAllocate(size_t bytes) {
   absl::Status status = CheckSize(bytes);
   if (!status.ok()) return status;
-  Block* block = has_waiters() ? nullptr : Take(bytes, status);
+  Block* block = MustQueue(bytes) ? nullptr : Take(bytes, /*may_wait=*/false, status);
   if (block != nullptr) return Buffer(*block, bytes);
   ++stats_.refusals;
   return status.ok() ? Exhausted(bytes) : status;
@@ -115,26 +129,26 @@ absl::StatusOr<Buffer> BufferPoolCore::TryAllocate(size_t bytes) {
 
 absl::Status BufferPoolCore::Exhausted(size_t bytes) const {
   const BufferPoolStats now = stats();
-  return absl::ResourceExhaustedError(
-      fmt::format("no buffer of {} bytes: of the {} budget's {} bytes {} are in use, and {} others "
-                  "wait",
-                  bytes, name(), now.budget_bytes, now.bytes_in_use, now.waiting));
+  return absl::ResourceExhaustedError(fmt::format(
+      "no buffer of {} bytes: of the {} budget's {} bytes {} are in use, {} more are "
+      "being registered, and {} others wait",
+      bytes, name(), now.budget_bytes, now.bytes_in_use, now.growing_bytes, now.waiting));
 }
 
-Block* BufferPoolCore::FindBlock(uint32_t size_class) {
+Block* BufferPoolCore::FindBlock(uint32_t size_class, bool may_wait) {
   Block* block = caches_[size_class];
   if (block == nullptr) [[unlikely]]
-    return FindBlockSlowly(size_class);
+    return FindBlockSlowly(size_class, may_wait);
   caches_[size_class] = block->next;
   --stats_.classes[size_class].free;
   return block;
 }
 
-Block* BufferPoolCore::FindBlockSlowly(uint32_t size_class) {
+Block* BufferPoolCore::FindBlockSlowly(uint32_t size_class, bool may_wait) {
   if (Block* block = buddies_.Take(size_class)) return block;
   EmptyCaches();
   if (Block* block = buddies_.Take(size_class)) return block;
-  return Grow(SizeClassBytes(size_class)) ? buddies_.Take(size_class) : nullptr;
+  return Grow(SizeClassBytes(size_class), may_wait) ? buddies_.Take(size_class) : nullptr;
 }
 
 void BufferPoolCore::EmptyCaches() {
@@ -149,59 +163,165 @@ void BufferPoolCore::EmptyCaches() {
 
 // --- Arenas --------------------------------------------------------------------------------------
 
-// Makes room for a block of `bytes`, where there is none.
-bool BufferPoolCore::Grow(size_t bytes) {
-  // With nothing in use it is worth another try to pin more.
-  if (used_ == 0) bound_ = budget_;
-  if (bound_ - arena_bytes_ < bytes && !RetireFreeArenas(bytes)) return false;
-  const size_t room = bound_ - arena_bytes_;
-  growth_failure_ = AddArena(NextArenaBytes(bytes, room));
-  if (!growth_failure_.ok()) growth_failure_ = AddArena(bytes);
-  if (growth_failure_.ok()) return true;
-  bound_ = arena_bytes_;
-  if (std::exchange(logged_bound_, bound_) != bound_) {
-    Log(LogLevel::kWarning, fmt::format("the {} budget shrinks from {} to {} bytes: {}", name(),
-                                        budget_, bound_, growth_failure_.ToString()));
-  }
-  return false;
+bool BufferPoolCore::has_control_threads() const {
+  return options_.control != nullptr && options_.control->threads();
 }
 
-size_t BufferPoolCore::NextArenaBytes(size_t bytes, size_t room) const {
+// A caller that may wait never blocks. A caller that may not wait blocks only on a thread that runs
+// no coroutines.
+bool BufferPoolCore::GrowsInBackground(bool may_wait) const {
+  return has_control_threads() && (may_wait || Scheduler::Current() != nullptr) &&
+         !VERBENA_MUTANT(kGrowthOnExecutor);
+}
+
+// Makes room for a block of `bytes`, where there is none. False when there is none, or none yet.
+bool BufferPoolCore::Grow(size_t bytes, bool may_wait) {
+  const bool in_background = GrowsInBackground(may_wait);
+  if (in_background && growth_ != nullptr) return false;
+  if (in_background && bytes >= refused_bytes_ && scheduler_.now() < retry_at_) return false;
+  // In place it is worth another try to pin more when nothing is in use, since nobody else will.
+  if (in_background ? scheduler_.now() >= retry_at_ : used_ == 0) bound_ = budget_;
+  ArenaGrowth growth = Plan(bytes);
+  if (room() < bytes && !RetireFreeArenas(growth)) return false;
+  growth.bytes = NextArenaBytes(bytes);
+  if (in_background) {
+    StartGrowth(std::move(growth));
+    return false;
+  }
+  const size_t retired_bytes = growth.retired_bytes;
+  return EndGrowth(growth(), retired_bytes);
+}
+
+// Little is free: grows before somebody has to wait.
+void BufferPoolCore::GrowAhead() {
+  if (used_ <= mark_ || growth_ != nullptr || room() < kMinBufferBytes) return;
+  ArenaGrowth growth = Plan(kMinBufferBytes);
+  growth.bytes = NextArenaBytes(kMinBufferBytes);
+  StartGrowth(std::move(growth));
+}
+
+ArenaGrowth BufferPoolCore::Plan(size_t bytes) {
+  return {.device = &device_,
+          .pd = pd_,
+          .access = options_.access,
+          .kind = options_.exposed ? ArenaKind::kExposed : ArenaKind::kPrivate,
+          .home = &scheduler_,
+          .owner = this,
+          .least = bytes};
+}
+
+size_t BufferPoolCore::NextArenaBytes(size_t bytes) const {
   const size_t wanted =
       std::max(WholePages(options_.first_arena_bytes), std::min(arena_bytes_, kMaxBufferBytes));
-  return std::clamp(wanted, bytes, room);
+  return std::clamp(wanted, bytes, room());
 }
 
-absl::Status BufferPoolCore::AddArena(size_t bytes) {
-  absl::StatusOr<Arena> arena =
-      Arena::Create(device_, pd_, bytes, options_.access,
-                    options_.exposed ? ArenaKind::kExposed : ArenaKind::kPrivate);
-  if (!arena.ok()) return arena.status();
-  BlockOwner& owner = *this;
-  arenas_.push_back(std::make_unique<CarvedArena>(*std::move(arena), &scheduler_, owner));
-  buddies_.Add(*arenas_.back());
-  arena_bytes_ += bytes;
-  return absl::OkStatus();
-}
-
-// Gives up arenas that are wholly free until `bytes` more may be registered; none when that is not
-// enough. Every free block is with the buddies.
-bool BufferPoolCore::RetireFreeArenas(size_t bytes) {
-  size_t room = bound_ - arena_bytes_;
+// Gives up arenas that are wholly free until what `growth` needs may be registered; none when that
+// is not enough. Every free block is with the buddies.
+bool BufferPoolCore::RetireFreeArenas(ArenaGrowth& growth) {
+  size_t most = room();
   for (const auto& arena : arenas_) {
-    if (arena->used == 0) room += arena->size();
+    if (arena->used == 0) most += arena->size();
   }
-  if (room < bytes) return false;
+  if (most < growth.least) return false;
   std::ranges::sort(arenas_, {}, [](const auto& arena) { return arena->size(); });
   for (auto& arena : arenas_) {
-    if (bound_ - arena_bytes_ >= bytes) break;
+    if (room() >= growth.least) break;
     if (arena->used != 0) continue;
     buddies_.Remove(*arena);
+    arena->LeaveRegistrar();
     arena_bytes_ -= arena->size();
-    arena.reset();
+    growth.retired_bytes += arena->size();
+    growth.retired.push_back(std::move(arena));
   }
   std::erase(arenas_, nullptr);
   return true;
+}
+
+void BufferPoolCore::StartGrowth(ArenaGrowth growth) {
+  growing_bytes_ = growth.bytes;
+  retiring_bytes_ = growth.retired_bytes;
+  growing_least_ = growth.least;
+  mark_ = SIZE_MAX;
+  growth_ = new Growth(*options_.control, ControlKind::kGrowth, /*order=*/nullptr,
+                       /*must_run=*/false, std::move(growth));
+  absl::Status handed_over = growth_->HandOver(scheduler_, *this);
+  if (handed_over.ok()) return;
+  std::exchange(growth_, nullptr)->Destroy();
+  growing_bytes_ = 0;
+  Refuse(handed_over, retiring_bytes_);
+  PauseGrowth();
+}
+
+void BufferPoolCore::OnJobDone() {
+  absl::StatusOr<std::unique_ptr<CarvedArena>> arena = growth_->TakeResult();
+  std::exchange(growth_, nullptr)->Taken();
+  growing_bytes_ = 0;
+  if (EndGrowth(std::move(arena), retiring_bytes_)) {
+    if (growth_failure_.ok()) retry_pause_ = {};
+  } else {
+    PauseGrowth();
+  }
+  GrantWaiters();
+  GrowAhead();
+}
+
+// A control thread destroys what it makes. Whoever gives the arenas away calls this first.
+void BufferPoolCore::AbandonGrowth() {
+  if (growth_ == nullptr) return;
+  std::exchange(growth_, nullptr)->Leave();
+  growing_bytes_ = 0;
+}
+
+bool BufferPoolCore::EndGrowth(absl::StatusOr<std::unique_ptr<CarvedArena>> arena,
+                               size_t retired_bytes) {
+  if (!arena.ok()) {
+    Refuse(arena.status(), retired_bytes);
+    return false;
+  }
+  if (bound_ == budget_) growth_failure_ = absl::OkStatus();
+  arena_bytes_ += (*arena)->size();
+  buddies_.Add(**arena);
+  arenas_.push_back(*std::move(arena));
+  SetMark();
+  return true;
+}
+
+void BufferPoolCore::Refuse(const absl::Status& refused, size_t retired_bytes) {
+  // The retired arenas could be registered before, so they count.
+  bound_ = std::min(budget_, arena_bytes_ + growing_bytes_ + retired_bytes);
+  growth_failure_ = absl::Status(
+      refused.code(), fmt::format("of the {} budget's {} bytes only {} could be registered: {}",
+                                  name(), budget_, bound_, std::string(refused.message())));
+  mark_ = SIZE_MAX;
+  if (std::exchange(logged_bound_, bound_) == bound_) return;
+  Log(LogLevel::kWarning, fmt::format("the {} budget shrinks from {} to {} bytes: {}", name(),
+                                      budget_, bound_, refused.ToString()));
+}
+
+void BufferPoolCore::PauseGrowth() {
+  if (VERBENA_MUTANT(kRefusedGrowthRepeated)) return;
+  retry_pause_ = std::clamp(2 * retry_pause_, kFirstRetryPause, kLongestRetryPause);
+  retry_at_ = SaturatingAdd(scheduler_.now(), retry_pause_);
+  refused_bytes_ = retiring_bytes_ > 0 ? growing_least_ : SIZE_MAX;
+}
+
+void BufferPoolCore::SetMark() {
+  const bool may_grow = has_control_threads() && room() >= kMinBufferBytes;
+  mark_ = may_grow ? arena_bytes_ - arena_bytes_ / 4 : SIZE_MAX;
+}
+
+std::vector<std::unique_ptr<CarvedArena>> BufferPoolCore::TakeArenas() {
+  VERBENA_CHECK(unused()) << used_ << " bytes of the " << name() << " pool are in use";
+  AbandonGrowth();
+  EmptyCaches();
+  for (const auto& arena : arenas_) {
+    buddies_.Remove(*arena);
+    arena->LeaveRegistrar();
+  }
+  arena_bytes_ = bound_ = budget_ = 0;
+  mark_ = SIZE_MAX;
+  return std::move(arenas_);
 }
 
 // --- Coming home ---------------------------------------------------------------------------------
@@ -248,17 +368,23 @@ inline void BufferPoolCore::Release(Block& block) {
   ++counts.free;
   block.next = caches_[block.size_class];
   caches_[block.size_class] = &block;
+  TellListener(block);
+}
+
+inline void BufferPoolCore::TellListener(Block& block) {
+  if (block.listener != nullptr)
+    std::exchange(block.listener, nullptr)->OnBlockHome(block.capacity);
 }
 
 // --- Waiting -------------------------------------------------------------------------------------
 
 void BufferPoolCore::Wait(BufferPool::Awaiter& waiter) {
-  waiters_.PushBack(waiter);
+  (IsLarge(waiter.bytes_) ? large_waiters_ : waiters_).PushBack(waiter);
   ++stats_.waits;
   ++stats_.waiting;
 }
 
-// Those behind may have waited only for this one's turn.
+// Waiters behind this one may have waited only for its turn.
 void BufferPoolCore::Leave(BufferPool::Awaiter& waiter) {
   waiter.IntrusiveNode<BufferPool::Awaiter>::Unlink();
   --stats_.waiting;
@@ -266,14 +392,19 @@ void BufferPoolCore::Leave(BufferPool::Awaiter& waiter) {
 }
 
 void BufferPoolCore::GrantWaiters() {
-  while (BufferPool::Awaiter* first = waiters_.Front()) {
-    Block* block = Take(first->bytes_, first->status_);
+  Grant(waiters_);
+  if (waiters_.empty()) Grant(large_waiters_);
+}
+
+void BufferPoolCore::Grant(IntrusiveList<BufferPool::Awaiter>& waiters) {
+  while (BufferPool::Awaiter* first = waiters.Front()) {
+    Block* block = Take(first->bytes_, /*may_wait=*/true, first->status_);
     if (block != nullptr) {
       first->buffer_ = Buffer(*block, first->bytes_);
     } else if (first->status_.ok()) {
       return;
     }
-    waiters_.PopFront();
+    waiters.PopFront();
     --stats_.waiting;
     first->Resume();
   }
@@ -284,8 +415,11 @@ BufferPoolStats BufferPoolCore::stats() const {
   stats.budget_bytes = bound_;
   stats.arena_bytes = arena_bytes_;
   stats.arenas = arenas_.size();
+  stats.growing_bytes = growing_bytes_;
   stats.bytes_in_use = used_;
-  for (uint32_t i = 0; i < kSizeClasses; ++i) stats.classes[i].free += buddies_.free_blocks(i);
+  for (uint32_t order = 0; order < kBlockOrders; ++order) {
+    stats.classes[SizeClassOf(OrderBytes(order))].free += buddies_.free_blocks(order);
+  }
   return stats;
 }
 

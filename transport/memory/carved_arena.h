@@ -1,10 +1,11 @@
-// CarvedArena: an arena cut into blocks of the size classes, and BuddyLists: the free blocks of
-// several. Internal to transport/memory.
+// CarvedArena: an arena cut into blocks, and BuddyLists: the free blocks of several. Internal to
+// transport/memory.
 //
-// A block of a class begins at a multiple of its size within its arena, so that two neighbours
-// ("buddies") of one class merge into one of the next. An arena of any whole number of pages is
-// first cut into the largest blocks that fit. Free memory is then never split further than its
-// blocks in use demand, and an arena without any is whole again.
+// Free blocks are powers of two, each at a multiple of its size within its arena, so that two
+// neighbours ("buddies") of one order merge into one of the next. A block in use has the size of
+// its class: the neighbours that make it up, the largest first. An arena of any whole number of
+// pages is first cut into the largest blocks that fit. Free memory is then never split further than
+// its blocks in use demand, and an arena without any is whole again.
 //
 // One Block object per page, made when a block first begins there; none is allocated later. One
 // thread; nothing fails.
@@ -31,7 +32,10 @@ class CarvedArena final : public MemoryRegion {
   CarvedArena(Arena arena, Scheduler* home, BlockOwner& owner);
   ~CarvedArena();
 
-  // Of blocks that are in use, as whoever takes and gives them counts.
+  // On the home scheduler's thread: then this may be destroyed on any.
+  using MemoryRegion::LeaveRegistrar;
+
+  // Bytes of blocks in use; whoever takes and gives back blocks counts them.
   size_t used = 0;
 
   static CarvedArena& Of(const Block& block) { return static_cast<CarvedArena&>(*block.region); }
@@ -42,17 +46,17 @@ class CarvedArena final : public MemoryRegion {
     void operator()(Block* blocks) const { ::operator delete(blocks); }
   };
 
-  // The block that begins at `offset`.
-  Block& BlockAt(size_t offset, uint32_t size_class);
+  // The free block of order `order` that begins at `offset`.
+  Block& BlockAt(size_t offset, uint32_t order);
   size_t OffsetOf(const Block& block) const { return static_cast<size_t>(block.data - data()); }
-  uint8_t& FreeClassAt(size_t offset) { return free_class_[offset / kMinBufferBytes]; }
+  uint8_t& FreeOrderAt(size_t offset) { return free_order_[offset / kMinBufferBytes]; }
 
   Arena arena_;
   BlockOwner& owner_;
   // Not constructed where no block has begun yet: large arenas cost no more than is used of them.
   std::unique_ptr<Block, DeleteRaw> blocks_;
-  // By page: 1 + the class of the free block that begins there, 0 when there is none.
-  std::vector<uint8_t> free_class_;
+  // By page: 1 + the order of the free block that begins there, 0 when there is none.
+  std::vector<uint8_t> free_order_;
 };
 
 class BuddyLists {
@@ -62,19 +66,26 @@ class BuddyLists {
   // Takes an arena out all of whose memory is free again.
   void Remove(CarvedArena& arena);
 
-  // A block of that class, split off a larger one where there is none; null when all are smaller.
+  // A block of that class, of the smallest free one that holds it, or of neighbours that do so
+  // together; null when there is none.
   Block* Take(uint32_t size_class);
-  // Merges it with its free buddies.
+  // Merges its parts with their free buddies.
   void Give(Block& block);
 
-  size_t free_blocks(uint32_t size_class) const { return counts_[size_class]; }
+  size_t free_blocks(uint32_t order) const { return counts_[order]; }
 
  private:
+  // The first of the blocks that hold `bytes`, off the lists; null when there is none.
+  Block* TakeWhole(size_t bytes);
+  Block* TakeNeighbours(size_t bytes);
+  // Takes what lies at `offset` off the lists, and gives back what is beyond `bytes`.
+  void Claim(CarvedArena& arena, size_t offset, size_t bytes);
+  void GiveOne(CarvedArena& arena, size_t offset, uint32_t order);
   void Push(CarvedArena& arena, Block& block);
   void Unlink(CarvedArena& arena, Block& block);
 
-  std::array<Block*, kSizeClasses> lists_{};
-  std::array<size_t, kSizeClasses> counts_{};
+  std::array<Block*, kBlockOrders> lists_{};
+  std::array<size_t, kBlockOrders> counts_{};
 };
 
 }  // namespace verbena::internal

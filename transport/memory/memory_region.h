@@ -1,4 +1,4 @@
-// MemoryRegion: what a buffer's memory is registered as, and with whom.
+// MemoryRegion: a registered region of memory, in which buffers lie.
 //
 // Whole regions are registered, never single buffers: an arena of a pool, or a user's memory
 // (RegisteredMemory). Owned by either, at one address for its life, and gone only when no buffer
@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 // verbs' headers stay out of what a user of buffers includes.
 struct ibv_mr;
@@ -30,8 +31,10 @@ class RegionRegistrar {
 class MemoryRegion {
  public:
   // `home` is the scheduler on whose thread the region comes and goes; null when that may be any.
-  // `access` is the set of IBV_ACCESS_* that `mr` was registered with.
-  MemoryRegion(char* data, size_t bytes, ibv_mr* mr, int access, Scheduler* home);
+  // `access` is the set of IBV_ACCESS_* that `mr` was registered with. `device` is the name of the
+  // device that did.
+  MemoryRegion(std::string device, char* data, size_t bytes, ibv_mr* mr, int access,
+               Scheduler* home);
   MemoryRegion(const MemoryRegion&) = delete;
   MemoryRegion& operator=(const MemoryRegion&) = delete;
   ~MemoryRegion() { LeaveRegistrar(); }
@@ -41,12 +44,14 @@ class MemoryRegion {
   uint32_t lkey() const { return lkey_; }
   uint32_t rkey() const { return rkey_; }
   ibv_mr* mr() const { return mr_; }
-  ibv_pd* pd() const;
+  // To compare with: a buffer may outlive its runtime, and this the domain.
+  const ibv_pd* pd() const { return pd_; }
+  const std::string& device_name() const { return device_; }
   int access() const { return access_; }
   Scheduler* home() const { return home_; }
 
-  // The registrar that knows the region by `registered_index()`; null when none does. Used on the
-  // home scheduler's thread.
+  // The registrar that knows the region by `registered_index()`; null when none does. For the home
+  // scheduler's thread alone: others look at home() first, and go no further.
   RegionRegistrar* registrar() const { return registrar_; }
   uint32_t registered_index() const { return registered_index_; }
   void SetRegistrar(RegionRegistrar* registrar, uint32_t index) {
@@ -62,9 +67,11 @@ class MemoryRegion {
   }
 
  private:
+  const std::string device_;
   char* const data_;
   const size_t bytes_;
   ibv_mr* const mr_;
+  const ibv_pd* const pd_;
   const int access_;
   const uint32_t lkey_;
   const uint32_t rkey_;

@@ -5,16 +5,18 @@
 #include <vector>
 
 #include "fmt/format.h"
+#include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/device/handles.h"
+#include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
 
 namespace verbena {
 
 class RegisteredMemory::Core final : private internal::BlockOwner {
  public:
-  Core(MrHandle mr, char* memory, size_t bytes, int access)
-      : mr_(std::move(mr)), region_(memory, bytes, mr_.get(), access, /*home=*/nullptr) {}
+  Core(MrHandle mr, char* memory, size_t bytes, int access, Scheduler* home)
+      : mr_(std::move(mr)), region_(mr_.device().name(), memory, bytes, mr_.get(), access, home) {}
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
   ~Core() override {
@@ -35,12 +37,18 @@ class RegisteredMemory::Core final : private internal::BlockOwner {
 
   const MemoryRegion& region() const { return region_; }
   Device& device() const { return mr_.device(); }
+  void LeaveRing() { region_.LeaveRegistrar(); }
+  void HoldDevice(std::shared_ptr<const void> holder) { holder_ = std::move(holder); }
   size_t in_use() {
     std::lock_guard<std::mutex> lock(mutex_);
     return in_use_;
   }
 
  private:
+  struct Region final : MemoryRegion {
+    using MemoryRegion::LeaveRegistrar;
+    using MemoryRegion::MemoryRegion;
+  };
   // Reused, and so never destroyed while a buffer of it is out.
   struct Wrapped final : internal::Block {
     using Block::Block;
@@ -69,26 +77,33 @@ class RegisteredMemory::Core final : private internal::BlockOwner {
     if (released) released();
   }
 
+  std::shared_ptr<const void> holder_;  // goes last
   const MrHandle mr_;
-  MemoryRegion region_;
+  Region region_;
   std::mutex mutex_;  // guards what follows
   Wrapped* free_ = nullptr;
   size_t in_use_ = 0;
 };
 
 absl::StatusOr<std::unique_ptr<RegisteredMemory>> RegisteredMemory::Register(
-    Device& device, ibv_pd* pd, void* memory, size_t bytes, int access) {
+    Device& device, ibv_pd* pd, void* memory, size_t bytes, int access, Scheduler* home) {
   absl::StatusOr<ibv_mr*> mr = device.RegMr(pd, memory, bytes, access);
   if (!mr.ok()) return mr.status();
-  return std::unique_ptr<RegisteredMemory>(new RegisteredMemory(
-      std::make_unique<Core>(MrHandle(device, *mr), static_cast<char*>(memory), bytes, access)));
+  return std::unique_ptr<RegisteredMemory>(new RegisteredMemory(std::make_unique<Core>(
+      MrHandle(device, *mr), static_cast<char*>(memory), bytes, access, home)));
 }
 
 RegisteredMemory::RegisteredMemory(std::unique_ptr<Core> core) : core_(std::move(core)) {}
 
 RegisteredMemory::~RegisteredMemory() {
   const size_t in_use = core_->in_use();
-  if (in_use == 0) return;
+  if (in_use == 0) {
+    const MemoryRegion& region = core_->region();
+    VERBENA_CHECK(region.registrar() == nullptr || Scheduler::Current() == region.home())
+        << "memory of " << region.size()
+        << " bytes is in the io_uring of another thread: call LeaveRing() there first";
+    return;
+  }
   Log(LogLevel::kError,
       fmt::format("registered memory was destroyed while {} buffers of it were in "
                   "use: its {} bytes stay registered with {}",
@@ -112,6 +127,20 @@ absl::StatusOr<Buffer> RegisteredMemory::Wrap(size_t offset, size_t bytes,
 }
 
 const MemoryRegion& RegisteredMemory::region() const { return core_->region(); }
+void RegisteredMemory::HoldDevice(std::shared_ptr<const void> holder) {
+  core_->HoldDevice(std::move(holder));
+}
 size_t RegisteredMemory::in_use() const { return core_->in_use(); }
+
+bool RegisteredMemory::LeaveRing() {
+  const MemoryRegion& region = core_->region();
+  if (region.home() == nullptr) return true;
+  VERBENA_CHECK(Scheduler::Current() == region.home())
+      << "memory of " << region.size() << " bytes leaves its ring on its home's thread alone";
+  // A Buffer in use could enter the ring again.
+  if (core_->in_use() != 0) return false;
+  core_->LeaveRing();
+  return true;
+}
 
 }  // namespace verbena

@@ -5,9 +5,18 @@
 // registration stays, with an error in the log. Any thread. O_DIRECT wants the memory aligned as
 // the file says; nothing else does.
 //
-//   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<RegisteredMemory> cache,
-//                            RegisteredMemory::Register(device, pd, memory, bytes, /*access=*/0));
-//   VERBENA_ASSIGN_OR_RETURN(Buffer block, cache->Wrap(offset, 4096, [this] { Unpin(block); }));
+// Memory with a home executor is a fixed buffer of that executor's io_uring, as a pool's is: its
+// files with O_DIRECT read and write it without pinning it each time. Their first transfer pins all
+// of it on the executor's thread, against RLIMIT_MEMLOCK; what is refused, or larger than 1 GiB, is
+// used without. Such memory goes on its home's thread, or leaves the ring there first. Other files,
+// and memory without a home, use no fixed buffer.
+//
+// Programs get it from Runtime::RegisterMemory(), which registers on a control thread. Register()
+// and the destructor block their thread while the device works: 0.3 s and more for a gibibyte.
+//
+//   VERBENA_CO_ASSIGN_OR_RETURN(std::unique_ptr<RegisteredMemory> cache,
+//                               co_await runtime.RegisterMemory(memory, bytes));
+//   VERBENA_CO_ASSIGN_OR_RETURN(Buffer block, cache->Wrap(offset, 4096, [this] { Unpin(block); }));
 
 #ifndef VERBENA_TRANSPORT_MEMORY_REGISTERED_MEMORY_H_
 #define VERBENA_TRANSPORT_MEMORY_REGISTERED_MEMORY_H_
@@ -25,15 +34,19 @@ struct ibv_pd;
 namespace verbena {
 
 class Device;
+class Scheduler;
 
 class RegisteredMemory {
  public:
-  // `access` is a set of IBV_ACCESS_*. Fails as Device::RegMr does.
+  // Blocks: not for an executor's thread. `access` is a set of IBV_ACCESS_*. `home` is the executor
+  // whose files use the memory, or null. Fails as Device::RegMr does.
   static absl::StatusOr<std::unique_ptr<RegisteredMemory>> Register(Device& device, ibv_pd* pd,
                                                                     void* memory, size_t bytes,
-                                                                    int access);
+                                                                    int access,
+                                                                    Scheduler* home = nullptr);
   RegisteredMemory(const RegisteredMemory&) = delete;
   RegisteredMemory& operator=(const RegisteredMemory&) = delete;
+  // Blocks while the device deregisters it.
   ~RegisteredMemory();
 
   // [offset, offset + bytes) as a Buffer. `released` is called once neither it nor any operation
@@ -42,8 +55,14 @@ class RegisteredMemory {
                               absl::AnyInvocable<void()> released = {});
 
   const MemoryRegion& region() const;
+  // Before it is handed out: what keeps the device open goes when the memory is deregistered.
+  void HoldDevice(std::shared_ptr<const void> holder);
   // Buffers that are not home.
   size_t in_use() const;
+  // Takes the memory out of its home's ring. Returns true if it is in none: then this may be
+  // destroyed on any thread. Returns false, and does nothing, if a Buffer is in use: then only the
+  // home's thread may destroy this. Call it on the home's thread. Without a home it returns true.
+  bool LeaveRing();
 
  private:
   class Core;

@@ -5,17 +5,17 @@
 
 #include <infiniband/verbs.h>
 
-#include <cassert>
 #include <cstdint>
 #include <limits>
 
+#include "verbena/transport/log/check.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena {
 
-// `view` is of a Buffer, and of less than 4 GiB.
+// Precondition: `view` is part of a Buffer, and smaller than 4 GiB.
 inline ibv_sge ToSge(const BufferView& view) {
-  assert(view.size() <= std::numeric_limits<uint32_t>::max());
+  VERBENA_CHECK(view.size() <= std::numeric_limits<uint32_t>::max()) << view.size() << " bytes";
   return {.addr = reinterpret_cast<uintptr_t>(view.data()),
           .length = static_cast<uint32_t>(view.size()),
           .lkey = view.lkey()};

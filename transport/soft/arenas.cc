@@ -12,7 +12,7 @@ Arenas::Arenas() {
 }
 
 absl::StatusOr<std::shared_ptr<const Arena>> Arenas::Allocate(size_t bytes) {
-  absl::StatusOr<SharedRegion> region = SharedRegion::Create("verbena-arena", bytes);
+  absl::StatusOr<SharedRegion> region = SharedRegion::CreateLarge("verbena-arena", bytes);
   if (!region.ok()) return region.status();
   std::lock_guard<std::mutex> lock(mutex_);
   if (free_ids_.empty()) {

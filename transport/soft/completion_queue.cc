@@ -48,7 +48,8 @@ CompletionQueue::CompletionQueue(Rnic& rnic, uint32_t index, uint64_t id, int en
   cq_context = user_context;
   handle = index;
   cqe = entries;
-  control_.doorbell.store(0);
+  // Nobody has woken the engine for this CQ yet, whatever was said of a former one.
+  control_.doorbell.Take();
   control_.activity_summary.store(0);
   for (auto& word : control_.activity) word.store(0);
   control_.mode.store(CqControl::kPolled);
@@ -74,8 +75,7 @@ int CompletionQueue::Poll(int room, ibv_wc* out) {
 
 int CompletionQueue::Arm(bool solicited_only) {
   std::lock_guard<SpinLock> lock(lock_);
-  // What arrived so far belongs to the time before the arming, and raises no event: that is what
-  // the caller polls once more for.
+  // Messages that arrived before the arming raise no event: the caller polls once more for them.
   Drive();
   if (!solicited_only) {
     armed_ = Armed::kAny;
@@ -87,9 +87,9 @@ int CompletionQueue::Arm(bool solicited_only) {
 }
 
 bool CompletionQueue::Serve() {
-  if (control_.doorbell.load(std::memory_order_relaxed) == 0) return false;
+  if (!control_.doorbell.IsRung()) return false;
   std::lock_guard<SpinLock> lock(lock_);
-  control_.doorbell.exchange(0, std::memory_order_seq_cst);
+  control_.doorbell.Take();
   Drive();
   return true;
 }
@@ -196,8 +196,8 @@ bool CompletionQueue::ServeLane(InLane& lane, CompletionSink& sink) {
   return !sink.full();
 }
 
-// What is not urgent waits until here, the next poll: by now the caller has answered what it was
-// handed, and the fence costs nobody's latency.
+// Publishes progress that is not urgent, at the next poll: by now the caller has answered what it
+// was handed, and the fence costs nobody's latency.
 void CompletionQueue::SettleServed() {
   for (InLane* lane : served_) {
     if (lane->progress_due()) lane->PublishProgress();

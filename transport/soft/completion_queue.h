@@ -45,8 +45,8 @@ class CompletionChannel : public ibv_comp_channel {
   std::atomic<int> users{0};
 };
 
-// Where completions go: the caller's array while it has room, the CQ's own queue otherwise. Lives
-// within one locked section of the CQ; Finish ends it.
+// Takes completions: into the caller's array while it has room, otherwise into the CQ's own queue.
+// Lives within one locked section of the CQ; Finish ends it.
 class CompletionSink {
  public:
   explicit CompletionSink(CompletionQueue& cq) : cq_(cq) {}
@@ -80,8 +80,8 @@ class CompletionQueue : public ibv_cq {
   int Arm(bool solicited_only);
 
   // Engine only. Serve acts if the doorbell rang; Tick takes over a CQ that was not polled since
-  // the last Tick. Both return true when they did something. NeedsTick: nobody else would notice if
-  // its owner stopped polling.
+  // the last Tick. Both return true when they did something. NeedsTick is true while the owner
+  // polls: without a Tick, nobody would notice that it stopped.
   bool Serve();
   bool Tick();
   bool NeedsTick() const { return control_.mode.load() == CqControl::kPolled; }
@@ -95,7 +95,7 @@ class CompletionQueue : public ibv_cq {
   // Unique among all CQs that the device ever had; its low bits are the index of its CqControl.
   uint64_t id() const { return id_; }
   std::atomic<int>& users() { return users_; }
-  // What is copied under the lock; read without it.
+  // Bytes copied: counted under the lock, read without it.
   CopyCounters& copied() { return copied_; }
 
   // All below: under the lock.
@@ -150,8 +150,8 @@ class CompletionQueue : public ibv_cq {
   uint32_t turns_ = 0;
   CopyCounters copied_;
   InLanes in_lanes_;
-  std::vector<InLane*>
-      served_;  // since their progress was published and their initiators looked at
+  // Lanes that were served and whose progress is not settled yet (SettleServed).
+  std::vector<InLane*> served_;
   std::vector<std::unique_ptr<OutLane>> out_lanes_;
   std::vector<OutLane*> active_;  // those with something under way
   std::unique_ptr<Queued[]> queue_;

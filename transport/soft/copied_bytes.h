@@ -1,7 +1,7 @@
 // CopiedBytes: how many payload bytes a soft device copied, by the way they took.
 //
-// What says that a payload was moved by the wire's one copy and by nothing else: over shared memory
-// a WRITE of N bytes between shared arenas adds N to the initiator's direct_write_bytes, and to no
+// Shows that a payload was moved by the wire's one copy and by nothing else: over shared memory, a
+// WRITE of N bytes between shared arenas adds N to the initiator's direct_write_bytes, and to no
 // other count of either device. A value; only ever grows. Free of verbs.
 //
 //   const CopiedBytes before = device->copied_bytes();
@@ -22,13 +22,14 @@ struct CopiedBytes {
   // Likewise, with memory that is not mapped: process_vm_writev and process_vm_readv.
   uint64_t kernel_write_bytes = 0;
   uint64_t kernel_read_bytes = 0;
-  // Of WRITEs and READs that the target executes: into or out of a ring. Each byte of theirs counts
-  // once at either device.
+  // For WRITEs and READs that the target executes: into or out of a ring. Each device counts a byte
+  // once.
   uint64_t ring_bytes = 0;
-  // Of SENDs: into a ring, and out of one into a receive.
+  // For SENDs: into a ring, and out of one into a receive.
   uint64_t send_bytes = 0;
   uint64_t receive_bytes = 0;
-  // Of inline WRs that could not be launched at once, or were refused: kept aside until they are.
+  // For inline WRs that could not be launched at once, or were refused: kept aside until they are
+  // launched.
   uint64_t inline_bytes = 0;
 
   CopiedBytes& operator+=(const CopiedBytes& other);

@@ -1,5 +1,5 @@
-// CopyCounters: what CopiedBytes is counted in: one set per CQ, so that counting shares no cache
-// line with another thread's data path.
+// CopyCounters: counters behind CopiedBytes, one set per CQ, so that counting shares no cache line
+// with another thread's data path.
 //
 // Add under the CQ's lock; values may be read by any thread at any time.
 

@@ -1,7 +1,7 @@
-// DeviceTables: what a device lets its peers read, so that an initiator can check and execute a
-// one-sided operation without the target's help: its registered memory and the windows on it, and
-// how each of its QPs may be reached. A window opens memory to the one QP that the target bound it
-// to, and so to the one QP that this is connected to.
+// DeviceTables: the tables that a device lets its peers read: its registered memory, the windows on
+// it, and how each of its QPs may be reached. With them an initiator can check and execute a
+// one-sided operation without the target's help. A window opens memory to the one QP that the
+// target bound it to, and so to the one QP that this is connected to.
 //
 // A target that withdraws a permission changes the table, passes a full fence, and only then looks
 // whether a copy is under way (LaneHeader::copying, and by which key); an initiator announces its
@@ -30,7 +30,8 @@ struct alignas(64) QpEntry {
   std::atomic<uint32_t> access;         // IBV_ACCESS_* that the QP allows its peer
   std::atomic<uint32_t> source;         // the QPN that it is connected to,
   std::atomic<uint64_t> source_gid[2];  // and the device of that
-  // Of MemoryWindows, under its lock: how many are bound to the QP. Peers do not look at it.
+  // The number of windows bound to the QP. MemoryWindows uses it under its lock; peers do not look
+  // at it.
   std::atomic<uint32_t> windows;
 };
 
@@ -57,7 +58,7 @@ class TargetView {
  public:
   explicit TargetView(const DeviceTables* tables) : tables_(tables) {}
 
-  // Where the memory lies, if the target's tables allow the access as they are now.
+  // Returns where the memory lies, if the target's tables allow the access now.
   std::optional<MemoryLocation> Find(const RemoteAccess& wanted) const {
     const QpEntry& qp = tables_->qps[wanted.target_qpn & (kMaxQueuePairs - 1)];
     if (qp.qpn.load(std::memory_order_acquire) != wanted.target_qpn) return std::nullopt;

@@ -1,7 +1,7 @@
 // DirectCopy: one-sided operations executed by their initiator, in the target's memory.
 //
 // A copy runs in chunks. Around each chunk the initiator announces in the lane that it is copying,
-// and checks the target's tables in between (device_tables.h), so that a target that withdraws its
+// and checks the target's tables in between (device_tables.h). So a target that withdraws its
 // permission knows whether one more chunk may still land, and waits for no more than that. A frozen
 // initiator is frozen inside at most one chunk.
 //
@@ -26,9 +26,9 @@ class DirectCopy {
   // True when the target's tables allow `access`, and its memory can be reached from here.
   bool Possible(const RemoteAccess& access) const;
 
-  // Copies at most kMaxChunkBytes between `local` and the memory that `access` names, to the target
-  // for IBV_ACCESS_REMOTE_WRITE, else from it. False when that is not, or no longer, allowed or
-  // possible; the target, asked through the ring, will say which.
+  // Copies at most kMaxChunkBytes between `local` and the memory that `access` names: to the target
+  // for IBV_ACCESS_REMOTE_WRITE, otherwise from it. False if that is not, or no longer, allowed or
+  // possible. The target, asked through the ring, will then say which.
   bool Chunk(const RemoteAccess& access, void* local);
 
   // Both return the old value in `old`. False as above.

@@ -67,7 +67,8 @@ void InLanes::MakeCold(InLane& lane) {
   lane.set_hot(false);
   lane.header().activity_slot.store(lane.slot() + 1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  // What was published before its writer could see that is found by this.
+  // A writer may have published before it could see that the lane is cold: look at the lane once
+  // more.
   control_.SetActive(lane.slot());
 }
 

@@ -100,7 +100,7 @@ void InLanes::ServeCold(Serve serve) {
       }
       if (!lane.MayHaveWork()) continue;
       more = serve(lane);
-      // It may hold more than the caller could take.
+      // The lane may hold more than the caller could take.
       if (!more) control_.SetActive(static_cast<uint32_t>(slot));
       Consider(lane);
     }

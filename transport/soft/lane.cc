@@ -40,7 +40,15 @@ bool OutLane::StaysActive(CompletionSink& sink) {
 
 void OutLane::AwaitRoom(QueuePair& qp) {
   Activate();
-  if (std::find(waiting_.begin(), waiting_.end(), &qp) == waiting_.end()) waiting_.push_back(&qp);
+  found_no_room_ |= served_ == &qp;
+  LaneWaiter& waiter = qp;
+  if (!waiter.linked()) room_waiters_.PushBack(waiter);
+}
+
+void OutLane::AwaitConsumed(QueuePair& qp) {
+  Activate();
+  LaneWaiter& waiter = qp;
+  if (!waiter.linked()) consumed_waiters_.PushBack(waiter);
 }
 
 void OutLane::MarkReady(QueuePair& qp) {
@@ -75,7 +83,7 @@ void OutLane::Harvest(CompletionSink& sink) {
   requests_.Release(consumed);
   if (closed) {
     Fail(sink);
-  } else if (!waiting_.empty()) {
+  } else if (has_waiters()) {
     RelaunchWaiting(sink);
   }
 }
@@ -114,17 +122,45 @@ bool OutLane::TakeAnswer(const MessageHeader& answer, CompletionSink& sink) {
 }
 
 QueuePair* OutLane::FindQp(uint32_t qpn) {
-  for (QueuePair* qp : qps_) {
-    if (qp->qp_num == qpn) return qp;
-  }
-  return nullptr;
+  auto found = qps_.find(qpn);
+  return found == qps_.end() ? nullptr : found->second;
 }
 
 void OutLane::RelaunchWaiting(CompletionSink& sink) {
-  scratch_.swap(waiting_);
-  for (QueuePair* qp : scratch_) qp->send_queue().Resume(sink);
-  scratch_.clear();
+  if (!consumed_waiters_.empty()) {
+    IntrusiveList<LaneWaiter> round;
+    round.Append(consumed_waiters_);
+    while (LaneWaiter* waiter = round.PopFront()) {
+      static_cast<QueuePair*>(waiter)->send_queue().Resume(sink);
+    }
+  }
+  GiveRoom(sink);
 }
+
+// In turn, until one finds too little: a look at each of a thousand, each time the target has
+// consumed something, would cost more than what they send. One that could send something waits
+// behind all others for its next turn; for one that could send nothing the ring is left to drain.
+void OutLane::GiveRoom(CompletionSink& sink) {
+  while (LaneWaiter* waiter = room_waiters_.PopFront()) {
+    auto* qp = static_cast<QueuePair*>(waiter);
+    const uint64_t before = requests_.position();
+    served_ = qp;
+    found_no_room_ = false;
+    qp->send_queue().Resume(sink);
+    served_ = nullptr;
+    if (!found_no_room_) continue;
+    if (requests_.position() == before) {
+      waiter->Unlink();
+      IntrusiveList<LaneWaiter> others;
+      others.Append(room_waiters_);
+      room_waiters_.PushBack(*waiter);
+      room_waiters_.Append(others);
+    }
+    return;
+  }
+}
+
+void OutLane::AddQp(QueuePair& qp) { qps_.emplace(qp.qp_num, &qp); }
 
 void OutLane::SetWakeLevel() {
   const WakeLevel level = wants_consumed()    ? kWakeOnConsumed
@@ -134,8 +170,8 @@ void OutLane::SetWakeLevel() {
 }
 
 void OutLane::RemoveQp(QueuePair& qp) {
-  std::erase(qps_, &qp);
-  std::erase(waiting_, &qp);
+  qps_.erase(qp.qp_num);
+  qp.LaneWaiter::Unlink();
   std::erase(ready_, &qp);
   for (uint64_t i = watched_head_; i != watched_tail_; ++i) {
     Watched& watched = watched_[i & (watched_.size() - 1)];
@@ -146,9 +182,12 @@ void OutLane::RemoveQp(QueuePair& qp) {
 void OutLane::Fail(CompletionSink& sink) {
   if (failed_) return;
   failed_ = true;
-  waiting_.clear();
-  // A QP that fails does not leave the lane: the vector stays as it is.
-  for (QueuePair* qp : qps_) qp->send_queue().LoseTarget(sink);
+  for (auto* waiters : {&room_waiters_, &consumed_waiters_}) {
+    while (waiters->PopFront() != nullptr) {
+    }
+  }
+  // A QP that fails does not leave the lane: the map stays as it is.
+  for (auto& [_, qp] : qps_) qp->send_queue().LoseTarget(sink);
 }
 
 InLane::InLane(std::shared_ptr<Peer> peer, uint32_t send_cq_index, uint64_t id,

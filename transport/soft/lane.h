@@ -20,7 +20,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/status/statusor.h"
+#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/peer.h"
 #include "verbena/transport/soft/ring.h"
 #include "verbena/transport/soft/shared_region.h"
@@ -54,7 +57,7 @@ struct LaneGeometry {
   uint32_t request_lines = 4096;
   uint32_t answer_lines = 2048;
 
-  // Of a lane that a peer announces: within what anybody configures.
+  // Checks the geometry of a lane that a peer announces: within what anybody configures.
   bool valid() const {
     constexpr uint32_t kMin = 4 * (kMaxFragmentBytes + kLineBytes) / kLineBytes;
     constexpr uint32_t kMax = (1u << 30) / kLineBytes;
@@ -87,6 +90,9 @@ class LaneMemory {
   LaneGeometry geometry_;
 };
 
+// A queue pair's place among those of its lane that wait for the target's progress.
+class LaneWaiter : public IntrusiveNode<LaneWaiter> {};
+
 // The initiator's half: where its QPs write requests, and how it learns what became of them.
 class OutLane {
  public:
@@ -115,8 +121,16 @@ class OutLane {
   void Watch(QueuePair& qp, uint64_t end) {
     watched_[watched_tail_++ & (watched_.size() - 1)] = {end, &qp};
   }
-  // `qp` has WRs that did not fit the ring.
+  // `qp` has a request that did not fit the ring, or others have and it is not its turn.
   void AwaitRoom(QueuePair& qp);
+  // Queue pairs that wait for room get it in turn: true for the one whose turn it is, and for any
+  // if none waits.
+  bool IsTurnOf(const QueuePair& qp) const {
+    return room_waiters_.empty() || served_ == &qp || VERBENA_MUTANT(kRoomOutOfTurn);
+  }
+  // The next WR of `qp` goes on when the target has consumed an earlier request of `qp`. Holds up
+  // no other queue pair.
+  void AwaitConsumed(QueuePair& qp);
 
   // Lets the target know that requests were published, if it does not look by itself.
   void Announce() {
@@ -155,7 +169,7 @@ class OutLane {
             (header.consumed.load(std::memory_order_relaxed) != requests_.released() ||
              HasUnreported()));
   }
-  bool wants_consumed() const { return watched_head_ != watched_tail_ || !waiting_.empty(); }
+  bool wants_consumed() const { return watched_head_ != watched_tail_ || has_waiters(); }
   bool has_outstanding() const {
     return unanswered_ != 0 || requests_.released() != requests_.position();
   }
@@ -169,7 +183,7 @@ class OutLane {
   // Says how much of the target's progress is worth a wake-up; called before the CQ goes unpolled.
   void SetWakeLevel();
 
-  void AddQp(QueuePair& qp) { qps_.push_back(&qp); }
+  void AddQp(QueuePair& qp);
   void RemoveQp(QueuePair& qp);
   bool has_qps() const { return !qps_.empty(); }
   // The target is gone or broken: every QP of this lane fails.
@@ -192,7 +206,9 @@ class OutLane {
   bool TakeAnswers(CompletionSink& sink);
   bool TakeAnswer(const MessageHeader& header, CompletionSink& sink);
   QueuePair* FindQp(uint32_t qpn);
+  bool has_waiters() const { return !room_waiters_.empty() || !consumed_waiters_.empty(); }
   void RelaunchWaiting(CompletionSink& sink);
+  void GiveRoom(CompletionSink& sink);
 
   CompletionQueue& send_cq_;
   std::shared_ptr<Peer> peer_;
@@ -208,11 +224,14 @@ class OutLane {
   std::vector<Watched> watched_;
   uint64_t watched_head_ = 0;
   uint64_t watched_tail_ = 0;
-  std::vector<QueuePair*> waiting_;
+  IntrusiveList<LaneWaiter> room_waiters_;
+  IntrusiveList<LaneWaiter> consumed_waiters_;
+  const QueuePair* served_ = nullptr;  // launches what waited for room
+  bool found_no_room_ = false;         // the one that is served
   std::vector<QueuePair*> ready_;
-  std::vector<QueuePair*> scratch_;  // keeps its memory, as the two above do
+  std::vector<QueuePair*> scratch_;  // keeps its memory, as ready_ does
   uint64_t copying_ = 0;
-  std::vector<QueuePair*> qps_;
+  absl::btree_map<uint32_t, QueuePair*> qps_;  // by number
   bool failed_ = false;
   bool active_ = false;
 };
@@ -253,7 +272,7 @@ class InLane {
     if (pending_read_.active) return HasRoomForAnswer(pending_read_.NextBytes());
     return !requests_.Empty() && HasRoomForAnswer(kShortAnswerBytes);
   }
-  // Where to write an answer that there is room for.
+  // Returns the place for an answer. Precondition: there is room for it.
   std::byte* ReserveAnswer(size_t bytes) { return answers_.Reserve(bytes); }
   void PublishAnswer(const MessageHeader& header);
 
@@ -261,7 +280,7 @@ class InLane {
   // Cheap, and true at least whenever CanServe is.
   bool MayHaveWork() const { return pending_read_.active || !requests_.Empty(); }
 
-  // Of InLanes.
+  // For InLanes.
   uint32_t slot() const { return slot_; }
   void set_slot(uint32_t slot) { slot_ = slot; }
   bool hot() const { return hot_; }
@@ -293,7 +312,7 @@ class InLane {
 
   // Our CQ is going away: the initiator's QPs are to fail.
   void CloseTarget();
-  // The initiator is no more. What it had sent is still served.
+  // The initiator is no more. Its earlier messages are still served.
   void Orphan() { orphan_ = true; }
   bool finished() const { return broken_ || (orphan_ && requests_.Empty()); }
   // The initiator broke the protocol: nothing more is read from it.

@@ -1,6 +1,6 @@
 // LocalDevices: the soft devices of this process, by GID.
 //
-// What the in-process wire finds its other end with. Holds no device alive; any thread.
+// The in-process wire finds its other end here. Holds no device alive; any thread.
 
 #ifndef VERBENA_TRANSPORT_SOFT_LOCAL_DEVICES_H_
 #define VERBENA_TRANSPORT_SOFT_LOCAL_DEVICES_H_

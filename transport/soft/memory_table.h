@@ -23,8 +23,8 @@
 
 namespace verbena::soft {
 
-// What a key stands for. `key` is 0 while it stands for nothing; it is stored last and cleared
-// first.
+// The memory that a key stands for. `key` is 0 while the entry stands for nothing; it is stored
+// last and cleared first.
 struct alignas(64) MemoryEntry {
   std::atomic<uint32_t> key;
   std::atomic<uint32_t> scope;  // a region's PD, or WindowScope of the QP that a window is bound to
@@ -33,7 +33,7 @@ struct alignas(64) MemoryEntry {
   std::atomic<uint64_t> address;
   std::atomic<uint64_t> bytes;
   std::atomic<uint64_t> arena_offset;  // and where in it
-  // Of MemoryWindows, under its lock. Peers do not look at them.
+  // MemoryWindows uses these under its lock. Peers do not look at them.
   std::atomic<uint32_t> window_pd;   // of a window: its PD, which is not 0,
   std::atomic<uint32_t> window_key;  // the key that it has or had last,
   std::atomic<uint32_t> region;      // and the key of the region that it is, or was last, bound to
@@ -44,14 +44,14 @@ static_assert(sizeof(MemoryEntry) == 64);
 // PD handles are small numbers: what a window opens is no PD's, and so never an lkey.
 constexpr uint32_t WindowScope(uint32_t qpn) { return qpn | uint32_t{1} << 31; }
 
-// Where a range of registered memory lies.
+// The place of a range of registered memory.
 struct MemoryLocation {
   uint64_t address = 0;  // in the process that registered it
   uint32_t arena = 0;    // 0: in none
   uint64_t arena_offset = 0;
 };
 
-// Of regions and windows together.
+// The most regions and windows together.
 inline constexpr uint32_t kMaxMemoryKeys = 1 << 16;
 
 // Read side: usable on our own entries and on a peer's.
@@ -83,8 +83,8 @@ class MemoryView {
            Check(key, WindowScope(qpn), address, bytes, access);
   }
 
-  // Where the range lies, when CheckRemote allows it. For views of a peer's entries, which may
-  // change while they are read.
+  // Returns where the range lies, if CheckRemote allows the access. For views of a peer's entries,
+  // which may change while they are read.
   std::optional<MemoryLocation> Find(uint32_t key, uint32_t pd, uint32_t qpn, uint64_t address,
                                      uint64_t bytes, uint32_t access) const {
     if (!CheckRemote(key, pd, qpn, address, bytes, access)) return std::nullopt;

@@ -2,9 +2,9 @@
 //
 // A window is an entry of the MemoryTable. Free, it opens nothing; bound, it opens a range of a
 // region, with rights of its own, to the peer of one QP. The consumer chooses the low 8 bits of its
-// key at each binding, the rest is the window's for life. What a binding must satisfy is checked
-// when its work request is executed, and again nowhere: a region with windows on it cannot be
-// deregistered, and a QP that is reset or destroyed leaves its windows free.
+// key at each binding, the rest is the window's for life. A binding is checked when its work
+// request is executed, and never again: a region with windows on it cannot be deregistered, and a
+// QP that is reset or destroyed leaves its windows free.
 //
 // Ending a binding makes later accesses fail. Whoever ends it waits for those under way.
 //
@@ -22,7 +22,7 @@
 
 namespace verbena::soft {
 
-// What a BIND_MW asks for, on behalf of QP `qpn` of `pd`.
+// The parameters of a BIND_MW, on behalf of QP `qpn` of `pd`.
 struct WindowBinding {
   uint32_t index = 0;  // the window's
   uint32_t key = 0;

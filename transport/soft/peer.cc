@@ -13,8 +13,9 @@ constexpr uint64_t kLeastByKernel = 8192;
 }  // namespace
 
 void Peer::Wake(CqControl& control) {
-  if (control.doorbell.exchange(1, std::memory_order_seq_cst) != 0) return;
-  if (parts_.doorbell) eventfd_write(parts_.doorbell.get(), 1);
+  control.doorbell.Ring([&] {
+    if (parts_.doorbell) eventfd_write(parts_.doorbell.get(), 1);
+  });
 }
 
 bool Peer::CanReach(const MemoryLocation& where, uint64_t bytes) const {

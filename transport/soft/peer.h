@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "verbena/transport/soft/control_socket.h"
 #include "verbena/transport/soft/device_tables.h"
+#include "verbena/transport/soft/doorbell.h"
 #include "verbena/transport/soft/shared_region.h"
 
 namespace verbena::soft {
@@ -26,17 +27,17 @@ inline constexpr uint32_t kMaxCompletionQueues = 1 << 10;
 // Shared arenas of one device. Few and large: one number each, from 1.
 inline constexpr uint32_t kMaxArenas = 64;
 
-// What peers need to know, and tell, about one CQ.
+// A CQ's control block, which its owner and its peers read and write.
 struct CqControl {
   // kPolled: its owner polls it, so nobody needs waking. kUnpolled: its device's engine is to be
   // woken whenever something is published for it. Written by the owner; whoever publishes passes a
   // full fence before reading it, and the owner passes one between writing it and looking again.
   enum Mode : uint32_t { kPolled = 0, kUnpolled = 1 };
   alignas(128) std::atomic<uint32_t> mode;
-  // Set by whoever wakes the engine, cleared by the engine: one wake-up for many messages.
-  alignas(128) std::atomic<uint32_t> doorbell;
-  // One bit per cold in-lane that has something new (in_lanes.h), and one per word of them that
-  // has. Set by peers, taken by the owner.
+  // Rung by whoever has published something for an unpolled CQ.
+  alignas(128) Doorbell doorbell;
+  // One bit for each cold in-lane that has something new (in_lanes.h). The summary has one bit for
+  // each word with such a bit. Set by peers, taken by the owner.
   static constexpr size_t kActivityWords = 64;
   alignas(128) std::atomic<uint64_t> activity_summary;
   alignas(128) std::atomic<uint64_t> activity[kActivityWords];
@@ -50,14 +51,14 @@ struct CqControl {
   }
 };
 
-// What a Peer is made of.
+// The parts of a Peer.
 struct PeerParts {
   ibv_gid gid{};
   CqControl* controls = nullptr;
   const DeviceTables* tables = nullptr;
   UniqueFd doorbell{};                         // none when the peer's engine is stepped by hand
   std::shared_ptr<void> keep_alive = nullptr;  // owns what the pointers above point at
-  // Of a peer in another process; 0 and none for one in ours.
+  // For a peer in another process; 0 and none for one in ours.
   pid_t pid = 0;
   UniqueFd pid_fd{};
 };
@@ -80,12 +81,12 @@ class Peer {
   // The address of `where` in this process; null when it is not mapped here. The caller holds the
   // lock of a CQ, so that UnmapArena waits for it.
   std::byte* Map(const MemoryLocation& where, uint64_t bytes) const;
-  // Through the kernel, for memory that is not mapped. False when the kernel refuses, from then on.
+  // Copies through the kernel, for memory that is not mapped. False once the kernel has refused.
   bool CopyByKernel(bool write, void* local, const MemoryLocation& where, uint64_t bytes);
 
   // The peer announced, or withdrew, an arena. Engine only.
   absl::Status AddArena(uint32_t id, SharedRegion region);
-  // Nobody starts to use it from here on. Destroy the result once nobody is still at it.
+  // Nobody starts to use the arena from here on. Destroy the result once nobody uses it any more.
   SharedRegion WithdrawArena(uint32_t id);
 
   // True once its process is no more; always false for a peer in ours.

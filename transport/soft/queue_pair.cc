@@ -9,9 +9,10 @@
 namespace verbena::soft {
 
 QueuePair::QueuePair(Rnic& rnic, ibv_pd* domain, const ibv_qp_init_attr& init, uint32_t number,
-                     SharedRegion inline_data)
+                     QpIdentity identity, SharedRegion inline_data)
     : ibv_qp{},
       rnic_(rnic),
+      identity_(identity),
       init_(init),
       send_queue_(*this, init.cap, init.sq_sig_all != 0, std::move(inline_data)),
       responder_(*this, init.cap, init.srq != nullptr) {
@@ -82,7 +83,7 @@ void QueuePair::BecomeReset() {
 
 void QueuePair::EnterError() {
   CompletionSink sends(send_side());
-  // What the target has executed by now ends as executed.
+  // WRs that the target has executed by now end as executed.
   if (OutLane* lane = send_queue_.lane(); lane != nullptr) lane->Harvest(sends);
   state_.store(IBV_QPS_ERR, std::memory_order_release);
   state = IBV_QPS_ERR;

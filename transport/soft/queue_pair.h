@@ -12,7 +12,9 @@
 #include <atomic>
 #include <memory>
 
+#include "verbena/transport/device/device.h"
 #include "verbena/transport/soft/completion_queue.h"
+#include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/peer.h"
 #include "verbena/transport/soft/responder.h"
 #include "verbena/transport/soft/send_queue.h"
@@ -22,10 +24,10 @@ namespace verbena::soft {
 
 class Rnic;
 
-class QueuePair : public ibv_qp {
+class QueuePair : public ibv_qp, public LaneWaiter {
  public:
   QueuePair(Rnic& rnic, ibv_pd* domain, const ibv_qp_init_attr& init, uint32_t number,
-            SharedRegion inline_data);
+            QpIdentity identity, SharedRegion inline_data);
 
   Rnic& rnic() { return rnic_; }
   CompletionQueue& send_side() { return *static_cast<CompletionQueue*>(send_cq); }
@@ -33,6 +35,7 @@ class QueuePair : public ibv_qp {
   SharedReceiveQueue* shared_receives() { return static_cast<SharedReceiveQueue*>(srq); }
   SendQueue& send_queue() { return send_queue_; }
   Responder& responder() { return responder_; }
+  QpIdentity identity() const { return identity_; }
   uint32_t pd_handle() const { return pd->handle; }
 
   ibv_qp_state current_state() const { return state_.load(std::memory_order_acquire); }
@@ -41,7 +44,7 @@ class QueuePair : public ibv_qp {
     return now == IBV_QPS_RTR || now == IBV_QPS_RTS || now == IBV_QPS_SQD;
   }
 
-  // What modify_qp set. Written under both locks.
+  // The attributes that modify_qp set. Written under both locks.
   const ibv_qp_attr& attributes() const { return attributes_; }
   const ibv_qp_init_attr& init() const { return init_; }
   // True when it is connected to QP `source` of the device `gid`.
@@ -75,6 +78,7 @@ class QueuePair : public ibv_qp {
   void BecomeReset();
 
   Rnic& rnic_;
+  const QpIdentity identity_;
   ibv_qp_init_attr init_;
   ibv_qp_attr attributes_{};
   std::atomic<ibv_qp_state> state_{IBV_QPS_RESET};

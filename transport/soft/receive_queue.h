@@ -1,7 +1,8 @@
-// ReceiveQueue: posted receives, consumed in the order in which they were posted.
+// ReceiveQueue: posted receives, consumed in the order in which they were posted, or the newest
+// first.
 //
-// The storage behind a QP's receive queue and behind an SRQ, whose locks it relies on. Fixed
-// capacity: posting beyond it is ENOMEM, with more SGEs than agreed EINVAL.
+// The storage behind a QP's receive queue and behind an SRQ, whose locks it relies on. The capacity
+// is fixed: Post() returns ENOMEM beyond it, and EINVAL for more SGEs than agreed.
 
 #ifndef VERBENA_TRANSPORT_SOFT_RECEIVE_QUEUE_H_
 #define VERBENA_TRANSPORT_SOFT_RECEIVE_QUEUE_H_
@@ -48,11 +49,12 @@ class ReceiveQueue {
   // False when nothing is posted.
   bool Pop(Receive& receive) {
     if (head_ == tail_) return false;
-    const uint32_t slot = head_ & mask_;
-    receive.wr_id = headers_[slot].wr_id;
-    receive.num_sge = headers_[slot].num_sge;
-    std::memcpy(receive.sges, &sges_[size_t{slot} * max_sge_], sizeof(ibv_sge) * receive.num_sge);
-    ++head_;
+    Take(head_++, receive);
+    return true;
+  }
+  bool PopNewest(Receive& receive) {
+    if (head_ == tail_) return false;
+    Take(--tail_, receive);
     return true;
   }
 
@@ -66,6 +68,13 @@ class ReceiveQueue {
     uint64_t wr_id = 0;
     uint32_t num_sge = 0;
   };
+
+  void Take(uint32_t position, Receive& receive) const {
+    const uint32_t slot = position & mask_;
+    receive.wr_id = headers_[slot].wr_id;
+    receive.num_sge = headers_[slot].num_sge;
+    std::memcpy(receive.sges, &sges_[size_t{slot} * max_sge_], sizeof(ibv_sge) * receive.num_sge);
+  }
 
   uint32_t max_wr_;
   uint32_t max_sge_;

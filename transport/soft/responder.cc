@@ -160,12 +160,12 @@ Responder::Outcome Responder::Send(const MessageHeader& request, const std::byte
   return Done();
 }
 
-// The window is free when its key is reported, and no byte lands in it later. What the peer sends
-// here as well is executed before this message or refused after it. A copy by the peer itself is
-// over too: it would be of the one QP that this one is connected to, whose send queue makes its
-// copies in order, and does not send this message before the last byte of an earlier WR is in
-// place, nor copy for a later one before it has seen this message consumed. So nobody is waited
-// for.
+// The window is free when its key is reported, and no byte lands in it later. Requests that the
+// peer sends through this ring are executed before this message or refused after it. A copy by the
+// peer itself is over too: it would be of the one QP that this one is connected to, whose send
+// queue makes its copies in order, and does not send this message before the last byte of an
+// earlier WR is in place, nor copy for a later one before it has seen this message consumed. So
+// nobody is waited for.
 Responder::Outcome Responder::SendInvalidate(const MessageHeader& request, const std::byte* payload,
                                              CompletionSink& sink) {
   MemoryWindows& windows = qp_.rnic().windows();

@@ -18,10 +18,11 @@
 #define VERBENA_TRANSPORT_SOFT_RING_H_
 
 #include <atomic>
-#include <cassert>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
+#include "verbena/transport/log/check.h"
 #include "verbena/transport/soft/message.h"
 
 namespace verbena::soft {
@@ -43,11 +44,12 @@ class RingWriter {
  public:
   // `count` is a power of two, and holds at least four of the largest messages. The memory is zero.
   RingWriter(RingLine* lines, uint32_t count) : lines_(lines), count_(count) {
-    assert((count & (count - 1)) == 0);
+    VERBENA_CHECK(std::has_single_bit(count) && count >= 4 * LinesOf(kMaxFragmentBytes))
+        << "lines " << count;
   }
 
-  // Where the payload of the next message goes, or null while the ring is full. Writes a pad first
-  // when the message does not fit before the end.
+  // Returns the place for the next message's payload, or null while the ring is full. Writes a pad
+  // first when the message does not fit before the end.
   std::byte* Reserve(size_t payload_bytes) {
     uint32_t lines = LinesOf(payload_bytes);
     const uint32_t to_end = count_ - Index(position_);
@@ -138,7 +140,7 @@ class RingReader {
                std::memory_order_acquire) == 0;
   }
 
-  // Of the message that Peek returned.
+  // The payload of the message that Peek returned.
   const std::byte* payload() const {
     return lines_[static_cast<uint32_t>(position_) & (count_ - 1)].payload;
   }

@@ -61,6 +61,10 @@ absl::StatusOr<std::shared_ptr<Rnic>> Rnic::Create(const SoftDeviceOptions& opti
           "a ring of {} bytes: a power of two above {} is needed", bytes, smallest_ring));
     }
   }
+  if (options.max_queue_pairs == 0 || options.max_queue_pairs > kMaxQueuePairs) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} queue pairs: from 1 to {}", options.max_queue_pairs, kMaxQueuePairs));
+  }
   auto share = std::make_shared<DeviceShare>();
   absl::StatusOr<SharedRegion> controls =
       SharedRegion::Create("verbena-soft-cq", sizeof(CqControl) * kMaxCompletionQueues);
@@ -96,7 +100,7 @@ Rnic::Rnic(const SoftDeviceOptions& options, std::shared_ptr<DeviceShare> share)
       wire_(*this),
       engine_(*this, clock_, options.engine_thread) {
   // QPN 0 and 1 mean something in verbs; the generation above the slot's index is never 0.
-  for (uint32_t slot = 0; slot < kMaxQueuePairs; ++slot)
+  for (uint32_t slot = 0; slot < options_.max_queue_pairs; ++slot)
     free_qpns_.push_back(kMaxQueuePairs | slot);
   for (uint32_t index = 0; index < kMaxCompletionQueues; ++index) free_cq_indices_.push_back(index);
   FillContext();
@@ -149,7 +153,7 @@ void Rnic::FillAttributes() {
   attributes_.sys_image_guid = gid_.global.interface_id;
   attributes_.max_mr_size = uint64_t{1} << 47;
   attributes_.page_size_cap = ~uint64_t{4095};
-  attributes_.max_qp = kMaxQueuePairs;
+  attributes_.max_qp = static_cast<int>(options_.max_queue_pairs);
   attributes_.max_qp_wr = kMaxWr;
   attributes_.device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_CURR_QP_STATE_MOD |
                                  IBV_DEVICE_MEM_WINDOW_TYPE_2B | IBV_DEVICE_MEM_MGT_EXTENSIONS;
@@ -370,7 +374,7 @@ absl::Status Rnic::DestroySrq(ibv_srq* srq) {
 }
 
 void Rnic::WakeEngine(CqControl& control) {
-  if (control.doorbell.exchange(1, std::memory_order_seq_cst) == 0) engine_.Wake();
+  control.doorbell.Ring([&] { engine_.Wake(); });
 }
 
 void Rnic::FailQpsOf(CompletionQueue&) {

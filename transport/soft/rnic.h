@@ -18,6 +18,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -46,7 +47,7 @@ struct ProtectionDomain : ibv_pd {
   std::atomic<int> users{0};
 };
 
-// What a device shows of itself to its peers; outlives it for as long as one of them looks.
+// The part of a device that its peers see; outlives the device for as long as one of them looks.
 struct DeviceShare {
   SharedRegion controls;      // CqControl[kMaxCompletionQueues], which peers write
   SharedRegion table_memory;  // DeviceTables
@@ -94,7 +95,7 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   absl::Status ModifyQp(ibv_qp* qp, const ibv_qp_attr& attributes, int mask);
   absl::StatusOr<ibv_qp_attr> QueryQp(ibv_qp* qp);
   absl::Status DestroyQp(ibv_qp* qp);
-  bool Quiesced(uint32_t qpn);
+  bool Quiesced(QpIdentity qp);
   absl::StatusOr<std::byte*> AllocateShared(size_t bytes);
   absl::Status FreeShared(std::byte* memory);
   CopiedBytes copied_bytes();
@@ -104,7 +105,7 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   void OpenToPeer(QueuePair& qp);
   void CloseToPeer(QueuePair& qp);
 
-  // Of the data path: under the lock of `cq`. Null when `qpn` does not receive through `cq`.
+  // For the data path, under the lock of `cq`. Null when `qpn` does not receive through `cq`.
   QueuePair* FindReceiver(uint32_t qpn, const CompletionQueue& cq) const {
     const QpSlot& slot = slots_[qpn & (kMaxQueuePairs - 1)];
     if (slot.receive_cq.load(std::memory_order_acquire) != &cq) return nullptr;
@@ -121,14 +122,14 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   // `cq` overran: its QPs fail, soon. Callable under its lock.
   void FailQpsOf(CompletionQueue& cq);
 
-  // Of the engine.
+  // For the engine.
   bool ServeDoorbells();
   bool TickCompletionQueues();
   bool NeedsTick();
   SharedWire& wire() { return wire_; }
   void OnTimer(uint32_t qpn, uint32_t token);
 
-  // Of the wires. As a target:
+  // For the wires. As a target:
   std::optional<uint64_t> ReceiveCqOf(uint32_t qpn);
   // False when there is no such CQ, or it has too many lanes.
   bool AcceptLane(std::shared_ptr<Peer> peer, uint32_t send_cq_index, uint64_t receive_cq,
@@ -191,6 +192,7 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
 
   std::mutex mutex_;
   uint32_t next_pd_handle_ = 1;
+  uint64_t last_qp_identity_ = 0;
   uint64_t next_cq_serial_ = 1;
   std::unordered_map<const ibv_pd*, std::unique_ptr<ProtectionDomain>> pds_;
   std::unordered_map<const ibv_mr*, std::unique_ptr<ibv_mr>> mrs_;
@@ -208,7 +210,8 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   uint64_t next_lane_id_ = 1;
   // Copies that QPs out of service left behind, until they are over. A leaf.
   std::mutex copies_mutex_;
-  std::unordered_map<uint32_t, std::vector<CopyUnderWay>> copies_;
+  std::unordered_map<QpIdentity, std::vector<CopyUnderWay>> copies_;
+  std::unordered_set<QpIdentity> open_to_peers_;  // likewise guarded: QPs in service
 
   std::mutex peers_mutex_;  // a leaf
   std::map<std::string, std::shared_ptr<Peer>> peers_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <iterator>
 #include <utility>
 
 #include "fmt/format.h"
@@ -24,6 +25,10 @@ void Rnic::OpenToPeer(QueuePair& qp) {
   const ibv_gid& gid = attributes.ah_attr.grh.dgid;
   constexpr unsigned kReads = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
   const unsigned denied = attributes.max_dest_rd_atomic == 0 ? kReads : 0;
+  {
+    std::lock_guard<std::mutex> lock(copies_mutex_);
+    open_to_peers_.insert(qp.identity());
+  }
   QpEntry& entry = share_->tables().QpAt(qp.qp_num);
   entry.pd.store(qp.pd_handle(), std::memory_order_relaxed);
   entry.access.store(attributes.qp_access_flags & ~denied, std::memory_order_relaxed);
@@ -39,17 +44,22 @@ void Rnic::CloseToPeer(QueuePair& qp) {
   std::vector<CopyUnderWay> copies;
   std::lock_guard<std::mutex> lock(copies_mutex_);
   entry.qpn.store(0, std::memory_order_relaxed);
+  open_to_peers_.erase(qp.identity());
   std::atomic_thread_fence(std::memory_order_seq_cst);
   AddCopiesUnderWay(qp.receive_side(), &qp, /*key=*/0, copies);
   if (copies.empty()) return;
-  std::vector<CopyUnderWay>& left_behind = copies_[qp.qp_num];
+  // Nobody may ever have asked after those that are over by now.
+  for (auto each = copies_.begin(); each != copies_.end();) {
+    each = AllOver(each->second) ? copies_.erase(each) : std::next(each);
+  }
+  std::vector<CopyUnderWay>& left_behind = copies_[qp.identity()];
   left_behind.insert(left_behind.end(), copies.begin(), copies.end());
 }
 
-bool Rnic::Quiesced(uint32_t qpn) {
+bool Rnic::Quiesced(QpIdentity qp) {
   std::lock_guard<std::mutex> lock(copies_mutex_);
-  if (share_->tables().QpAt(qpn).qpn.load(std::memory_order_relaxed) == qpn) return false;
-  auto found = copies_.find(qpn);
+  if (open_to_peers_.contains(qp)) return false;
+  auto found = copies_.find(qp);
   if (found == copies_.end()) return true;
   if (!AllOver(found->second)) return false;
   copies_.erase(found);

@@ -7,6 +7,7 @@
 #include "fmt/format.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/log/log.h"
+#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/local_devices.h"
 #include "verbena/transport/soft/rnic.h"
 #include "verbena/transport/soft/two_locks.h"
@@ -47,7 +48,8 @@ absl::StatusOr<ibv_qp*> Rnic::CreateQp(ibv_pd* pd, ibv_qp_init_attr& init) {
   }
   const uint32_t qpn = free_qpns_.front();
   free_qpns_.pop_front();
-  auto qp = std::make_unique<QueuePair>(*this, pd, init, qpn, std::move(inline_data));
+  const QpIdentity identity{VERBENA_MUTANT(kQuiescedByNumber) ? qpn : ++last_qp_identity_};
+  auto qp = std::make_unique<QueuePair>(*this, pd, init, qpn, identity, std::move(inline_data));
   ++pds_[pd]->users;
   ++qp->send_side().users();
   ++qp->receive_side().users();
@@ -220,7 +222,7 @@ Rnic::NewLane Rnic::FinishConnect(const ConnectRequest& request, const std::shar
   QueuePair& qp = *found->second;
   CompletionQueue& cq = qp.send_side();
   std::lock_guard<SpinLock> cq_lock(cq.lock());
-  // It may have been reset, and connected elsewhere, in the meantime.
+  // The QP may have been reset, and connected elsewhere, in the meantime.
   if (!qp.CanReceive() || !qp.IsConnectedTo(request.gid, request.remote_qpn) ||
       qp.send_queue().lane() != nullptr) {
     return {};

@@ -66,6 +66,7 @@ int SendQueue::Post(ibv_send_wr* wr, ibv_send_wr** bad_wr) {
   std::lock_guard<SpinLock> lock(cq.lock());
   const ibv_qp_state state = qp_.current_state();
   int error = state == IBV_QPS_RTS || state == IBV_QPS_SQD || state == IBV_QPS_ERR ? 0 : EINVAL;
+  direct_left_ = kDirectBytesPerTurn;
   for (; wr != nullptr && error == 0; wr = wr->next) {
     error = Enqueue(*wr);
     if (error != 0) break;
@@ -158,6 +159,7 @@ void SendQueue::Resume(CompletionSink& sink) {
     Flush(sink);
     return;
   }
+  direct_left_ = kDirectBytesPerTurn;
   LaunchPending();
   if (published_) Announce();
   if (target_lost_ && done_ != tail_) {
@@ -198,7 +200,7 @@ bool SendQueue::LaunchOne(uint32_t index) {
     if (NeedsAnswer(wqe) && outstanding_reads_ >= read_limit) return false;
     wqe.first_psn = next_psn_;
   }
-  if (!WriteFragments(wqe, index)) {
+  if (!lane_->IsTurnOf(qp_) || !WriteFragments(wqe, index)) {
     lane_->AwaitRoom(qp_);
     return false;
   }

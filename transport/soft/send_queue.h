@@ -1,9 +1,10 @@
 // SendQueue: the initiator's half of a QP.
 //
 // A posted WR is launched, as soon as order and room allow, by writing it into the lane's request
-// ring; it completes, in posting order, when the target has consumed it (and, for READs and
-// atomics, answered). A target may refuse it: for want of a receive, and then it and all later WRs
-// are taken back and launched again after the RNR timer; or for good, and then the QP fails.
+// ring. It completes, in posting order, when the target has consumed it (and, for READs and
+// atomics, answered). A target may refuse a WR for want of a receive: then the WR and all later
+// ones are taken back, and launched again after the RNR timer. It may also refuse one for good:
+// then the QP fails.
 //
 // BIND_MW and LOCAL_INV are executed here, in their turn: a binding stands before any later WR is
 // launched, and an invalidation begins once every earlier WR is over.
@@ -39,6 +40,9 @@ class QueuePair;
 
 inline constexpr uint32_t kMaxInlineBytes = 8192;
 inline constexpr uint32_t kMaxMessageBytes = 1u << 30;
+// A post, or a look at a QP by a poll, copies at most this much in its own thread. The rest is
+// copied in later polls, between which the thread sees what has arrived.
+inline constexpr uint32_t kDirectBytesPerTurn = 256u << 10;
 
 class SendQueue {
  public:
@@ -55,10 +59,10 @@ class SendQueue {
   // Connects to the lane of the peer. WRs posted before are launched by Resume.
   void Attach(OutLane* lane) { lane_ = lane; }
   OutLane* lane() const { return lane_; }
-  // Nothing can be sent any more, and what was sent is lost.
+  // Nothing can be sent any more, and everything that was sent is lost.
   void LoseTarget(CompletionSink& sink);
 
-  // Launches what waits, if it may now; fails or flushes what never will.
+  // Launches the WRs that wait, if they may go now. Fails or flushes those that never will.
   void Resume(CompletionSink& sink);
   // Reports every WR that is finished, now that the target has consumed lines before `consumed`.
   void Complete(uint64_t consumed, CompletionSink& sink);
@@ -188,6 +192,7 @@ class SendQueue {
   uint32_t tail_ = 0;
   uint32_t launch_offset_ = 0;  // bytes of the WQE at launched_ that are in the ring already
   uint32_t direct_offset_ = 0;  // bytes of it that were copied directly
+  uint32_t direct_left_ = 0;    // bytes that may still be copied in this turn
   uint16_t next_psn_ = 0;
   bool published_ = false;    // something, since the last Announce
   bool backing_off_ = false;  // until the RNR timer
@@ -195,13 +200,13 @@ class SendQueue {
   bool target_lost_ = false;
   int outstanding_reads_ = 0;
   uint32_t answer_offset_ = 0;  // bytes of the oldest READ's data that have arrived
-  // Of the WR at done_: how often it was refused for want of a receive, and since when its target
-  // has not been ready.
+  // State of the WR at done_: how often it was refused for want of a receive, and since when its
+  // target has not been ready.
   uint32_t rnr_retries_ = 0;
   TimePoint not_ready_since_{};
   uint32_t backoff_token_ = 0;
-  // Of the LOCAL_INV at launched_: the copies that it waits for, if they are known, and how often
-  // it has looked.
+  // State of the LOCAL_INV at launched_: the copies that it waits for, if they are known, and how
+  // often the queue has looked.
   std::vector<CopyUnderWay> invalidated_copies_;
   uint32_t invalidation_looks_ = 0;
 };

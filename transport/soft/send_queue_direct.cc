@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/direct_copy.h"
 #include "verbena/transport/soft/lane.h"
@@ -12,8 +13,6 @@
 namespace verbena::soft {
 namespace {
 
-// What one post or poll copies at most, so that one large WR does not hold up its thread.
-constexpr uint32_t kBytesPerTurn = 1 << 20;
 // Behind requests that the target has not consumed yet, a WR up to this size goes through the ring
 // too, which keeps the order by itself; a larger one waits for its turn to be copied here.
 constexpr uint32_t kNotWorthWaiting = 4096;
@@ -31,7 +30,11 @@ SendQueue::Direct SendQueue::TryDirect(uint32_t index) {
   if (index != done_ && At(index - 1).end > consumed) consumed = lane_->AcceptedByNow();
   if (index != done_ && At(index - 1).end > consumed) {
     if (wqe.length <= kNotWorthWaiting) return Direct::kUseRing;
-    lane_->AwaitRoom(qp_);
+    lane_->AwaitConsumed(qp_);
+    return Direct::kWait;
+  }
+  if (direct_left_ == 0) {
+    qp_.send_side().Attend(qp_);
     return Direct::kWait;
   }
   const bool atomic =
@@ -75,7 +78,8 @@ RemoteAccess SendQueue::AccessOf(const Wqe& wqe, uint64_t offset, uint64_t bytes
 }
 
 bool SendQueue::CopyDirectly(DirectCopy& copy, Wqe& wqe, uint32_t index) {
-  const uint32_t end = direct_offset_ + std::min(kBytesPerTurn, wqe.length - direct_offset_);
+  const uint32_t start = direct_offset_;
+  const uint32_t end = start + std::min(direct_left_, wqe.length - start);
   const ibv_sge* sge = SgesOf(wqe, index);
   uint32_t skip = direct_offset_;
   while (direct_offset_ < end) {
@@ -92,6 +96,7 @@ bool SendQueue::CopyDirectly(DirectCopy& copy, Wqe& wqe, uint32_t index) {
     direct_offset_ += bytes;
     skip += bytes;
   }
+  if (!VERBENA_MUTANT(kDirectCopyUnbounded)) direct_left_ -= end - start;
   return true;
 }
 

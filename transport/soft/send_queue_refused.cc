@@ -43,7 +43,7 @@ ibv_wc_status StatusOf(RefusalReason reason) {
 }  // namespace
 
 void SendQueue::Refused(const Refusal& refusal, CompletionSink& sink) {
-  // What was consumed before the refused fragment was executed.
+  // The target executed everything that it consumed before the refused fragment.
   Complete(refusal.position, sink);
   // A WR that was taken back since, or a QP that was reset, is of no interest.
   uint32_t index = done_;

@@ -82,7 +82,7 @@ bool SendQueue::InvalidateLocally(uint32_t index) {
     // Resumed when an answer arrives.
     if (outstanding_reads_ != 0) return false;
     if (index != done_ && At(index - 1).end > lane_->requests().released()) {
-      lane_->AwaitRoom(qp_);
+      lane_->AwaitConsumed(qp_);
       return false;
     }
     if (!qp_.rnic().windows().Invalidate(wqe.rkey, qp_.qp_num)) {
@@ -91,8 +91,8 @@ bool SendQueue::InvalidateLocally(uint32_t index) {
     wqe.window_done = true;
     invalidation_looks_ = 0;
   }
-  // From here on no access begins. Those under way are waited for by looking again, so that nobody
-  // is kept waiting but this queue.
+  // From here on no access begins. This queue waits for accesses under way by looking again, so
+  // that it keeps nobody else waiting.
   if (!CopiesAreOver(wqe.rkey)) {
     LookAgain();
     return false;
@@ -121,8 +121,8 @@ void SendQueue::LookAgain() {
   qp_.rnic().StartTimer(qp_.rnic().Now() + kPatientLook, qp_.qp_num, ++backoff_token_);
 }
 
-// What is late may itself be what failed the QP: a peer that was in the middle of a copy, and was
-// refused the next.
+// The peer that is late may itself have failed the QP: it ended its copy, and was refused the next.
+// Then the LOCAL_INV has succeeded.
 void SendQueue::EndInvalidation(CompletionSink& sink) {
   Wqe& wqe = At(launched_);
   if (wqe.opcode != IBV_WR_LOCAL_INV || !wqe.window_done || !CopiesAreOver(wqe.rkey)) return;

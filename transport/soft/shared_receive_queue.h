@@ -1,8 +1,9 @@
 // SharedReceiveQueue: the ibv_srq of the soft device.
 //
-// Receives are consumed in posting order by whichever QP gets a message first. The limit event is
-// one-shot: raised when fewer receives than the limit are left, and armed again by ModifySrq only.
-// Any thread, under its own lock, which is taken after a CQ's. Owned by the Rnic.
+// Receives are consumed in posting order by whichever QP gets a message first, unless the user has
+// asked for the newest first. The limit event is one-shot: raised when fewer receives than the
+// limit are left, and armed again by ModifySrq only. Any thread, under its own lock, which is taken
+// after a CQ's. Owned by the Rnic.
 
 #ifndef VERBENA_TRANSPORT_SOFT_SHARED_RECEIVE_QUEUE_H_
 #define VERBENA_TRANSPORT_SOFT_SHARED_RECEIVE_QUEUE_H_
@@ -36,10 +37,13 @@ class SharedReceiveQueue : public ibv_srq {
 
   bool Pop(Receive& receive) {
     std::lock_guard<SpinLock> lock(lock_);
-    if (!queue_.Pop(receive)) return false;
+    if (!(newest_first_ ? queue_.PopNewest(receive) : queue_.Pop(receive))) return false;
     if (queue_.size() < limit_) RaiseLimit();
     return true;
   }
+
+  // Before anything is posted.
+  void TakeNewestFirst() { newest_first_ = true; }
 
   void SetLimit(uint32_t limit);
   ibv_srq_attr Attributes();
@@ -53,6 +57,7 @@ class SharedReceiveQueue : public ibv_srq {
   SpinLock lock_;
   ReceiveQueue queue_;
   uint32_t limit_ = 0;  // 0: not armed
+  bool newest_first_ = false;
   EventQueue& events_;
   std::atomic<int> users_{0};
 };

@@ -15,6 +15,9 @@ namespace verbena::soft {
 namespace {
 
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+constexpr size_t kHugePageBytes = size_t{2} << 20;
+// MFD_HUGE_2MB of linux/memfd.h, which does not go with sys/mman.h.
+constexpr unsigned kHugeTlb = MFD_HUGETLB | 21U << 26;
 
 }  // namespace
 
@@ -42,7 +45,20 @@ absl::StatusOr<SharedRegion> SharedRegion::Anonymous(size_t bytes) {
 }
 
 absl::StatusOr<SharedRegion> SharedRegion::Create(const std::string& name, size_t bytes) {
-  const int fd = memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  return CreateWith(name, bytes, /*memfd_flags=*/0);
+}
+
+absl::StatusOr<SharedRegion> SharedRegion::CreateLarge(const std::string& name, size_t bytes) {
+  if (bytes < kHugePageBytes) return Create(name, bytes);
+  const size_t whole = (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+  // The mapping reserves its pages, so that none is found missing later.
+  absl::StatusOr<SharedRegion> region = CreateWith(name, whole, kHugeTlb);
+  return region.ok() ? std::move(region) : Create(name, whole);
+}
+
+absl::StatusOr<SharedRegion> SharedRegion::CreateWith(const std::string& name, size_t bytes,
+                                                      unsigned memfd_flags) {
+  const int fd = memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | memfd_flags);
   if (fd < 0) return ErrnoStatus(errno, "memfd_create");
   if (ftruncate(fd, static_cast<off_t>(bytes)) != 0 || fcntl(fd, F_ADD_SEALS, kSizeSeals) != 0) {
     absl::Status status = ErrnoStatus(errno, fmt::format("sizing a memfd to {} bytes", bytes));
@@ -72,6 +88,8 @@ absl::StatusOr<SharedRegion> SharedRegion::Map(int fd, size_t bytes, Access acce
     close(fd);
     return failure;
   }
+  // Only advice; a region of huge pages needs none.
+  if (bytes >= kHugePageBytes) madvise(data, bytes, MADV_HUGEPAGE);
   return SharedRegion(static_cast<std::byte*>(data), bytes, fd);
 }
 

@@ -27,6 +27,10 @@ class SharedRegion {
   static absl::StatusOr<SharedRegion> Anonymous(size_t bytes);
   // Can be sent to a peer by its fd(). `name` shows in /proc/*/maps.
   static absl::StatusOr<SharedRegion> Create(const std::string& name, size_t bytes);
+  // The same for payloads: from 2 MiB on whole huge pages of 2 MiB, which the administrator's pool
+  // (hugetlb) serves while it has some; otherwise the kernel is asked for transparent ones
+  // (transparent_hugepage/shmem_enabled), here and in every peer that maps the region.
+  static absl::StatusOr<SharedRegion> CreateLarge(const std::string& name, size_t bytes);
   // Maps what a peer sent, of exactly `bytes`. Takes `fd` over, also when it fails.
   static absl::StatusOr<SharedRegion> Map(int fd, size_t bytes, Access access);
 
@@ -37,6 +41,9 @@ class SharedRegion {
 
  private:
   SharedRegion(std::byte* data, size_t size, int fd) : data_(data), size_(size), fd_(fd) {}
+
+  static absl::StatusOr<SharedRegion> CreateWith(const std::string& name, size_t bytes,
+                                                 unsigned memfd_flags);
 
   std::byte* data_ = nullptr;
   size_t size_ = 0;

@@ -25,7 +25,7 @@ bool SameGid(const ibv_gid& a, const ibv_gid& b) {
   return std::memcmp(a.raw, b.raw, sizeof(a.raw)) == 0;
 }
 
-// What a Peer in another process is made of.
+// The mapped memory of a Peer in another process.
 struct MappedShare {
   SharedRegion controls;
   SharedRegion tables;

@@ -1,9 +1,9 @@
 // SharedWire: the control side of the shared-memory wire of one device.
 //
-// It listens under the device's GID, keeps a connection to each process that one of our QPs, or one
-// of theirs, leads to, and over it agrees on lanes: which receive CQ a QP number stands for, and
-// the memory of the rings between two CQs. A connection that ends, or whose process does, takes all
-// lanes of that peer with it.
+// The wire listens under the device's GID, and keeps a connection to each process that one of our
+// QPs, or one of theirs, leads to. Over a connection the two agree on lanes: which receive CQ a QP
+// number stands for, and the memory of the rings between two CQs. When a connection ends, or its
+// process does, all lanes of that peer end with it.
 //
 // Runs on the engine's thread; Connect and CloseLane may be called from any.
 
@@ -47,7 +47,7 @@ class SharedWire {
   // -1 until started. Readable when Serve has something to do.
   int fd() const { return epoll_.get(); }
 
-  // Any thread. What becomes of the request is told to Rnic::FinishConnect.
+  // Any thread. Rnic::FinishConnect hears the outcome.
   void Connect(const ConnectRequest& request);
   // Any thread: the lane's initiator, we, will write nothing more into it.
   void CloseLane(const ibv_gid& gid, uint64_t lane);

@@ -76,6 +76,10 @@ absl::Status SoftDevice::ModifySrq(ibv_srq* srq, const ibv_srq_attr& attributes,
 absl::StatusOr<ibv_srq_attr> SoftDevice::QuerySrq(ibv_srq* srq) {
   return static_cast<soft::SharedReceiveQueue*>(srq)->Attributes();
 }
+bool SoftDevice::TakeNewestReceivesFirst(ibv_srq* srq) {
+  static_cast<soft::SharedReceiveQueue*>(srq)->TakeNewestFirst();
+  return true;
+}
 absl::Status SoftDevice::DestroySrq(ibv_srq* srq) { return rnic_->DestroySrq(srq); }
 
 absl::StatusOr<ibv_qp*> SoftDevice::CreateQp(ibv_pd* pd, ibv_qp_init_attr& attributes) {
@@ -86,7 +90,10 @@ absl::Status SoftDevice::ModifyQp(ibv_qp* qp, const ibv_qp_attr& attributes, int
 }
 absl::StatusOr<ibv_qp_attr> SoftDevice::QueryQp(ibv_qp* qp, int) { return rnic_->QueryQp(qp); }
 absl::Status SoftDevice::DestroyQp(ibv_qp* qp) { return rnic_->DestroyQp(qp); }
-bool SoftDevice::Quiesced(uint32_t qpn) { return rnic_->Quiesced(qpn); }
+QpIdentity SoftDevice::IdentityOf(const ibv_qp* qp) {
+  return static_cast<const soft::QueuePair*>(qp)->identity();
+}
+bool SoftDevice::Quiesced(QpIdentity qp) { return rnic_->Quiesced(qp); }
 
 int SoftDevice::async_fd() const { return rnic_->async_events().fd(); }
 

@@ -8,12 +8,12 @@
 // processes of the same user on one host. A GID and a QPN exchanged out of band are all that it
 // takes.
 //
-// One control thread per device, its engine, makes progress for what nobody polls. With
+// One control thread per device, its engine, makes progress for CQs that nobody polls. With
 // `engine_thread` false there is none: the owner calls Step, and such a device reaches only devices
 // of its own process.
 //
-// A malicious process of the same user is outside its threat model; a faulty one is not: what it
-// writes into shared memory is checked, and at worst its own QPs fail.
+// The threat model includes a faulty process of the same user, but not a malicious one. Everything
+// that a process writes into shared memory is checked; at worst its own QPs fail.
 //
 //   absl::StatusOr<std::unique_ptr<SoftDevice>> device = SoftDevice::Create({.name = "soft0"});
 
@@ -42,37 +42,39 @@ struct SoftDeviceOptions {
   bool engine_thread = true;
   // Whether processes beside this one can connect. Needs the engine thread.
   bool shared_memory = true;
-  // Whether one-sided operations of this device are copies that it makes itself, where it can reach
-  // the target's memory. False: the target executes them all. Semantics are the same.
+  // True: this device executes its one-sided operations itself, as copies, if it can reach the
+  // target's memory. False: the target executes them all. Semantics are the same.
   bool direct_copies = true;
-  // Of the RNR timers. Null: the machine's steady clock. Outlives the device.
+  // The clock of the RNR timers. Null: the machine's steady clock. Outlives the device.
   Clock* clock = nullptr;
   // Memory per pair of CQs that exchange messages, and per direction; powers of two. A message
   // waits in the send queue while its ring is full.
   uint32_t request_ring_bytes = 256 * 1024;
   uint32_t answer_ring_bytes = 128 * 1024;
+  // Queue pairs at once, at most 16384. The fewer, the sooner a number is given out again.
+  uint32_t max_queue_pairs = 16384;
 };
 
 class SoftDevice final : public Device {
  public:
   // INVALID_ARGUMENT for options out of range; errors of memfd and thread creation otherwise.
   static absl::StatusOr<std::unique_ptr<SoftDevice>> Create(const SoftDeviceOptions& options = {});
-  // Every object of the device has been destroyed.
+  // Precondition: every object of the device has been destroyed.
   ~SoftDevice() override;
 
   // One turn of the engine, for a device without a thread. True when it did something: a simulator
   // calls it until no device has anything left to do, then advances its clock.
   bool Step();
 
-  // Page-aligned memory, zero, that peers in other processes can map: one-sided operations on what
-  // is registered in it are plain copies by their initiator. Few and large: RESOURCE_EXHAUSTED
-  // beyond
-  // 63. Freed by FreeShared, once nothing in it is registered any more, or with the device.
+  // Page-aligned memory, zero, that peers in other processes can map. One-sided operations on
+  // memory that is registered in it are plain copies by their initiator. Allocations are few and
+  // large: RESOURCE_EXHAUSTED beyond 63. FreeShared() frees one once nothing in it is registered
+  // any more; the device frees the others when it ends.
   absl::StatusOr<std::byte*> AllocateShared(size_t bytes);
   absl::Status FreeShared(std::byte* memory);
 
-  // What it has copied so far. Any thread; what another thread is copying may be missing, and
-  // nothing whose completion the caller has polled.
+  // The bytes that the device has copied so far. Any thread; may miss what another thread is
+  // copying, but nothing whose completion the caller has polled.
   CopiedBytes copied_bytes() const;
 
   DeviceKind kind() const override { return DeviceKind::kSoft; }
@@ -103,13 +105,15 @@ class SoftDevice final : public Device {
   absl::StatusOr<ibv_srq*> CreateSrq(ibv_pd* pd, const ibv_srq_init_attr& attributes) override;
   absl::Status ModifySrq(ibv_srq* srq, const ibv_srq_attr& attributes, int mask) override;
   absl::StatusOr<ibv_srq_attr> QuerySrq(ibv_srq* srq) override;
+  bool TakeNewestReceivesFirst(ibv_srq* srq) override;
   absl::Status DestroySrq(ibv_srq* srq) override;
 
   absl::StatusOr<ibv_qp*> CreateQp(ibv_pd* pd, ibv_qp_init_attr& attributes) override;
   absl::Status ModifyQp(ibv_qp* qp, const ibv_qp_attr& attributes, int mask) override;
   absl::StatusOr<ibv_qp_attr> QueryQp(ibv_qp* qp, int mask) override;
   absl::Status DestroyQp(ibv_qp* qp) override;
-  bool Quiesced(uint32_t qpn) override;
+  QpIdentity IdentityOf(const ibv_qp* qp) override;
+  bool Quiesced(QpIdentity qp) override;
 
   int async_fd() const override;
   absl::StatusOr<ibv_async_event> GetAsyncEvent() override;

@@ -8,7 +8,7 @@
 namespace verbena {
 namespace {
 
-// What an address handle can name (ibv_global_route::sgid_index is a byte).
+// The highest index that an address handle can name (ibv_global_route::sgid_index is a byte).
 constexpr int kMaxGidIndex = 255;
 
 bool Matches(const GidInfo& gid, const GidWish& wish) {

@@ -1,8 +1,8 @@
 // ChooseGid: which GID of a port links use, when the user names none.
 //
-// A port has several: one per address of its interface, on RoCE each in a v1 and a v2 flavour, and
-// those of interfaces in other network namespaces, through which nothing can be sent from here. A
-// pure function, in this order:
+// A port has several GIDs. Each address of its interface has one, on RoCE one in a v1 and one in a
+// v2 flavour. Interfaces in other network namespaces have more, through which nothing can be sent
+// from here. ChooseGid is a pure function, and prefers a GID in this order:
 //
 //   1. not one of another network namespace
 //   2. of the interface, with the address, or at the index that was asked for
@@ -24,7 +24,7 @@
 
 namespace verbena {
 
-// What the GID must have; fields that are unset leave the choice open.
+// Conditions on the GID; unset fields leave the choice open.
 struct GidWish {
   std::string netdev = {};
   std::optional<ibv_gid> address = {};

@@ -13,7 +13,7 @@
 namespace verbena {
 namespace {
 
-// What a name asks for: `device` and `port`, or any port with `gid`.
+// A name's parts: `device` and `port`, or any port with `gid`.
 struct Wish {
   std::string device = {};
   std::optional<int> port = {};

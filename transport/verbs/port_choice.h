@@ -1,4 +1,4 @@
-// ChoosePort: which port and GID a user means by the name of a device.
+// ChoosePort: the port and GID that a user means by the name of a device.
 //
 //   ""             the first active port that has a GID (iWARP last: it needs rdma_cm)
 //   "mlx5_0"       that device, its first active port

@@ -1,4 +1,4 @@
-// PortInfo: what is known of one port of one RDMA device, with its GIDs: what choosing is based on.
+// PortInfo: one port of one RDMA device, with its GIDs, as choosing between ports needs it.
 //
 // Plain values, so that the choice is a pure function (gid_choice.h, port_choice.h) and can be
 // tested without a device. ListPorts() reads them; it opens each device for a moment.
@@ -38,8 +38,8 @@ struct PortInfo {
   std::vector<GidInfo> gids = {};  // those that exist, by index
 };
 
-// Every port of every device, in the order in which libibverbs lists them. Empty where the kernel
-// has no RDMA; a device that cannot be opened is left out.
+// Every port of every device, in the order in which libibverbs lists them. Empty if the kernel has
+// no RDMA; a device that cannot be opened is left out.
 std::vector<PortInfo> ListPorts();
 
 // "::ffff:10.0.0.1" as "10.0.0.1", others as IPv6 addresses.

@@ -121,7 +121,7 @@ bool ProbeErrorFlush(const Bench& bench, ibv_qp* qp) {
   return true;
 }
 
-// Of Soft-RoCE, in the kernel's drivers/infiniband/sw/rxe/rxe_param.h.
+// Soft-RoCE's, from the kernel's drivers/infiniband/sw/rxe/rxe_param.h.
 constexpr uint32_t kRxeVendorId = 0xffffff;
 
 bool HasType2Windows(const ibv_device_attr& attributes) {

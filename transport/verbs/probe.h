@@ -1,7 +1,8 @@
-// ProbeCapabilities: what ibv_device_attr does not say, found by trying it once.
+// ProbeCapabilities: tries once what ibv_device_attr does not say.
 //
-// Nothing is sent: objects are created, modified and destroyed. What only traffic could show
-// (immediates, RNR NAK, checks of remote keys) follows from the transport's specification.
+// Nothing is sent: objects are created, modified and destroyed. Capabilities that only traffic
+// could show (immediates, RNR NAK, checks of remote keys) follow from the transport's
+// specification.
 
 #ifndef VERBENA_TRANSPORT_VERBS_PROBE_H_
 #define VERBENA_TRANSPORT_VERBS_PROBE_H_

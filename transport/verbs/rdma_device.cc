@@ -11,6 +11,7 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/device/verbs_status.h"
+#include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/verbs/port_choice.h"
 #include "verbena/transport/verbs/port_info.h"
@@ -54,8 +55,8 @@ absl::Status FirstOpenError(const DeviceList& list) {
   return absl::OkStatus();
 }
 
-// Where the kernel does not copy pinned pages for a child, registered memory must be kept from it,
-// and that must be asked for before the first registration of the process.
+// If the kernel does not copy pinned pages for a child, registered memory must be kept from the
+// child. The process must ask for that before its first registration.
 void PrepareToFork() {
   if (ibv_is_fork_initialized() != IBV_FORK_DISABLED) return;
   if (const int error = ibv_fork_init(); error != 0) {
@@ -102,15 +103,18 @@ absl::StatusOr<std::unique_ptr<RdmaDevice>> RdmaDevice::Open(const std::string& 
     const DevicePort port{.port = choice->port,
                           .gid_index = static_cast<uint8_t>(choice->gid_index),
                           .roce_v1 = choice->roce_v1};
-    std::unique_ptr<RdmaDevice> opened(new RdmaDevice(context, port));
+    std::unique_ptr<RdmaDevice> opened(new RdmaDevice(context, name, port));
     if (absl::Status status = opened->Initialize(); !status.ok()) return status;
     return opened;
   }
   return absl::UnavailableError(fmt::format("{} was removed just now", choice->device));
 }
 
-RdmaDevice::RdmaDevice(ibv_context* context, DevicePort default_port)
-    : name_(ibv_get_device_name(context->device)), context_(context), default_port_(default_port) {}
+RdmaDevice::RdmaDevice(ibv_context* context, std::string wanted, DevicePort default_port)
+    : name_(ibv_get_device_name(context->device)),
+      wanted_(std::move(wanted)),
+      context_(context),
+      default_port_(default_port) {}
 
 RdmaDevice::~RdmaDevice() {
   queue_key_cover_.Reset();
@@ -140,6 +144,18 @@ absl::StatusOr<ibv_port_attr> RdmaDevice::QueryPort(uint8_t port) {
                               fmt::format("ibv_query_port(port={})", port));
   if (!status.ok()) return status;
   return attributes;
+}
+
+absl::StatusOr<DevicePort> RdmaDevice::ChoosePortAgain() {
+  std::vector<PortInfo> ports = ListPorts();
+  std::erase_if(ports, [this](const PortInfo& each) {
+    return each.device != name_ || each.port != default_port_.port;
+  });
+  absl::StatusOr<PortChoice> choice = ChoosePort(ports, wanted_);
+  if (!choice.ok()) return choice.status();
+  return DevicePort{.port = choice->port,
+                    .gid_index = static_cast<uint8_t>(choice->gid_index),
+                    .roce_v1 = choice->roce_v1};
 }
 
 absl::StatusOr<ibv_gid> RdmaDevice::QueryGid(uint8_t port, int index) {
@@ -255,7 +271,9 @@ absl::StatusOr<ibv_qp*> RdmaDevice::CreateQp(ibv_pd* pd, ibv_qp_init_attr& attri
         asked.max_send_wr, asked.max_recv_wr, asked.max_send_sge, asked.max_inline_data));
   }
   std::lock_guard lock(qps_mutex_);
-  qps_.insert_or_assign(qp->qp_num, qp);
+  const QpIdentity identity{++last_identity_};
+  qps_[qp] = identity;
+  existing_.insert(identity);
   return qp;
 }
 
@@ -277,30 +295,33 @@ absl::StatusOr<ibv_qp_attr> RdmaDevice::QueryQp(ibv_qp* qp, int mask) {
 
 absl::Status RdmaDevice::DestroyQp(ibv_qp* qp) {
   const uint32_t qpn = qp->qp_num;
+  QpIdentity identity;
   {
-    // Quiesced() answers no until the QP is gone, or its number is another's. The lock is not
-    // held while ibv_destroy_qp waits for this QP's events to be acknowledged.
+    // The lock is not held while ibv_destroy_qp waits for this QP's events to be acknowledged.
     std::lock_guard lock(qps_mutex_);
-    qps_[qpn] = nullptr;
+    identity = qps_[qp];
+    qps_.erase(qp);
   }
-  const int result = ibv_destroy_qp(qp);
-  absl::Status status = Check(result, fmt::format("ibv_destroy_qp(qpn={:#x})", qpn));
+  absl::Status status = Check(ibv_destroy_qp(qp), fmt::format("ibv_destroy_qp(qpn={:#x})", qpn));
   std::lock_guard lock(qps_mutex_);
-  const auto entry = qps_.find(qpn);
-  // A new QP may have got the number already; its entry is not null.
-  if (entry != qps_.end() && entry->second == nullptr) {
-    if (status.ok()) {
-      qps_.erase(entry);
-    } else {
-      entry->second = qp;
-    }
+  if (status.ok()) {
+    existing_.erase(identity);
+  } else {
+    qps_[qp] = identity;
   }
   return status;
 }
 
-bool RdmaDevice::Quiesced(uint32_t qpn) {
+QpIdentity RdmaDevice::IdentityOf(const ibv_qp* qp) {
   std::lock_guard lock(qps_mutex_);
-  return !qps_.contains(qpn);
+  const auto found = qps_.find(qp);
+  VERBENA_CHECK(found != qps_.end()) << "a queue pair that is not one of " << name_;
+  return found->second;
+}
+
+bool RdmaDevice::Quiesced(QpIdentity qp) {
+  std::lock_guard lock(qps_mutex_);
+  return !existing_.contains(qp);
 }
 
 absl::StatusOr<ibv_async_event> RdmaDevice::GetAsyncEvent() {

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/transport/device/device.h"
@@ -59,6 +60,7 @@ class RdmaDevice final : public Device {
   const ibv_device_attr& attributes() const override { return attributes_; }
 
   DevicePort default_port() const override { return default_port_; }
+  absl::StatusOr<DevicePort> ChoosePortAgain() override;
   absl::StatusOr<ibv_port_attr> QueryPort(uint8_t port) override;
   absl::StatusOr<ibv_gid> QueryGid(uint8_t port, int index) override;
 
@@ -87,14 +89,15 @@ class RdmaDevice final : public Device {
   absl::StatusOr<ibv_qp_attr> QueryQp(ibv_qp* qp, int mask) override;
   absl::Status DestroyQp(ibv_qp* qp) override;
 
-  bool Quiesced(uint32_t qpn) override;
+  QpIdentity IdentityOf(const ibv_qp* qp) override;
+  bool Quiesced(QpIdentity qp) override;
 
   int async_fd() const override { return context_->async_fd; }
   absl::StatusOr<ibv_async_event> GetAsyncEvent() override;
   void AckAsyncEvent(ibv_async_event& event) override { ibv_ack_async_event(&event); }
 
  private:
-  RdmaDevice(ibv_context* context, DevicePort default_port);
+  RdmaDevice(ibv_context* context, std::string wanted, DevicePort default_port);
 
   // Everything after ibv_open_device that can fail.
   absl::Status Initialize();
@@ -104,15 +107,20 @@ class RdmaDevice final : public Device {
   absl::Status Failed(const std::string& what) const;
 
   const std::string name_;
+  const std::string wanted_;  // what it was opened as
   ibv_context* const context_;
   const DevicePort default_port_;
   ibv_device_attr attributes_{};
   DeviceCapabilities capabilities_;
   CqHandle queue_key_cover_;  // siw_queues.h
 
-  // QPs in existence by number; null while one is being destroyed.
-  std::mutex qps_mutex_;
-  absl::flat_hash_map<uint32_t, ibv_qp*> qps_;
+  std::mutex qps_mutex_;  // guards what follows
+  uint64_t last_identity_ = 0;
+  // QPs in existence, but for those that are being destroyed: their addresses may be given out
+  // again before that has returned.
+  absl::flat_hash_map<const ibv_qp*, QpIdentity> qps_;
+  // The same queue pairs, and those that are being destroyed.
+  absl::flat_hash_set<QpIdentity> existing_;
 };
 
 }  // namespace verbena

@@ -1,4 +1,4 @@
-// Soft-iWARP: which devices are its, for what its kernel module and its provider get wrong.
+// Soft-iWARP: tells its devices from others, for the faults of its kernel module and its provider.
 
 #ifndef VERBENA_TRANSPORT_VERBS_SIW_H_
 #define VERBENA_TRANSPORT_VERBS_SIW_H_

@@ -14,8 +14,8 @@
 
 namespace verbena {
 
-// Before any other object of `device`. Empty for other devices than siw; where it cannot be made,
-// too, and nothing is lost but what it is for.
+// Call before any other object of `device` is made, and keep the CQ. Empty for devices other than
+// siw. Also empty if the CQ cannot be made: then siw may refuse queues as described above.
 CqHandle CoverSiwQueueKey(Device& device);
 
 }  // namespace verbena

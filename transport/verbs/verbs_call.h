@@ -1,4 +1,4 @@
-// The conventions in which libibverbs' functions fail, and what a failed registration means.
+// How libibverbs' functions report failure, and what a failed registration means.
 //
 // Pure functions, apart from the rdma device so that they can be tested where there is none.
 

@@ -1,3 +1,7 @@
+// The floor of copies runs in both directions between two processes, in every size and depth, and
+// refuses a slice that does not fit its memory. Stamps of all words show each changed word; stamps
+// of pages show a change in the first word of a page.
+
 #include "verbena/benchmarks/floor/copy_floor.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,6 @@
+// Messages of every size and depth cross the floor's mapping between threads and between processes.
+// A slice that does not fit and a descriptor of another kind are refused.
+
 #include "verbena/benchmarks/floor/floor.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// That every kind of measurement ends and has counted something, on the soft device. No figure is
+// Every kind of measurement ends and has counted something, on the soft device. No figure is
 // judged: that is the benchmark's own business.
 
 #include "verbena/benchmarks/parameters/measure.h"

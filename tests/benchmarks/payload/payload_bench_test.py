@@ -76,7 +76,7 @@ class CallsTest(unittest.TestCase):
 
 
 class ArgumentsTest(unittest.TestCase):
-    def test_what_it_does_not_understand_is_named(self):
+    def test_an_argument_that_is_not_understood_is_named(self):
         for words, named in ((("--size", "12"), "12"), (("--direction", "up"), "up"),
                              (("--speed", "9"), "--speed"), (("--variant", "safe"), "safe"),
                              (("--variant", "auto:often"), "auto:often")):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What payload_verbs_bench asks of ib_write_bw, and how it compares payloads with it."""
+"""Tests how payload_verbs_bench calls ib_write_bw, and how it compares payloads with it."""
 
 import argparse
 import os

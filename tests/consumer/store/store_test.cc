@@ -1,3 +1,6 @@
+// A project that depends on Verbena can generate a service from its own .proto, and call it:
+// replies and errors come back.
+
 #include <chrono>
 #include <memory>
 

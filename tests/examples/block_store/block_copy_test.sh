@@ -86,7 +86,7 @@ copy verify one --in_flight=1024 --request_bytes=1048576 >/dev/null 2>&1 || fail
 copy list >"$work/list.out"
 [ "$(awk '{print $1}' "$work/list.out" | xargs)" = "copy1 copy2 copy3 one tree" ] || fail "list"
 
-# What is wrong.
+# Commands that are refused.
 refused "holds something" copy put "$tree" tree
 refused "there is no volume 'none'" copy verify none
 refused "cannot be a volume's name" copy put "$tree" ../x

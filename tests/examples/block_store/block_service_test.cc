@@ -1,5 +1,6 @@
-// The service as clients see it: data, and every refusal, through stubs. A server on two executors
-// and a client in one process; calls go through links all the same.
+// Clients of the block service read what others wrote, also after a restart once it is flushed, and
+// each refusal reaches them with its reason. A server on two executors and a client in one process;
+// calls go through links all the same.
 
 #include "examples/block_store/block_service.h"
 
@@ -108,7 +109,7 @@ class BlockServiceTest : public testing::Test {
   std::unique_ptr<verbena::Channel> channel_;
 };
 
-TEST_F(BlockServiceTest, WhatOneExecutorWritesAnotherReads) {
+TEST_F(BlockServiceTest, OneExecutorReadsWhatAnotherWrote) {
   ASSERT_TRUE(Create("v", 64).ok());
   for (const size_t count : {1, 2, 16, 31}) {
     const std::string data = Blocks(count, static_cast<char>('a' + count % 26));

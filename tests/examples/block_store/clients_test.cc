@@ -1,5 +1,5 @@
-// Several clients of one server process at once, each with a runtime of its own, on volumes of
-// their own and on one that they share.
+// Several clients of one server process at once each find what they wrote, on volumes of their own
+// and on one that they share. Each has a runtime of its own.
 
 #include <atomic>
 #include <chrono>

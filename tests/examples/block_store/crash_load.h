@@ -1,4 +1,5 @@
-// What the crash tests do to a volume until it is gone, and what must be there after that.
+// The load that crash tests put on a volume until it is gone, and the check of what must be there
+// after that.
 //
 // Each writer has blocks of its own, of which it notes what it sent, what was acknowledged and what
 // was flushed. The notes lie in memory that outlives the crash.
@@ -38,7 +39,7 @@ struct BlockState {
 };
 
 // `Target` has the store's calls on one volume: Allocate(bytes), Write(offset, buffer, flush) and
-// Flush().
+// Flush(). It may have OnFlushed(), which follows each note of what was flushed.
 template <typename Target>
 class CrashWriter {
  public:
@@ -63,7 +64,7 @@ class CrashWriter {
     }
     VERBENA_CO_RETURN_IF_ERROR(co_await target_.Write(begin * kBlockBytes, buffer, flush));
     for (uint64_t i = begin; i < begin + count; ++i) blocks_[i].written = blocks_[i].sent.load();
-    // It covers all that this writer wrote before.
+    // The flush covers everything that this writer wrote before.
     if (flush) NoteFlushed();
     if (random_() % 8 != 0) co_return absl::OkStatus();
     VERBENA_CO_RETURN_IF_ERROR(co_await target_.Flush());
@@ -75,6 +76,7 @@ class CrashWriter {
     for (BlockState& block : blocks_.subspan(first_, kBlocksOfWriter)) {
       block.flushed = std::max(block.flushed.load(), block.written.load());
     }
+    if constexpr (requires { target_.OnFlushed(); }) target_.OnFlushed();
   }
 
   const Target& target_;
@@ -83,7 +85,7 @@ class CrashWriter {
   const absl::Span<BlockState> blocks_;
 };
 
-// What the volume's blocks, read after the crash, must be. How many of them were written ever.
+// Checks the volume's blocks, read after the crash. Returns how many of them were ever written.
 inline uint64_t CheckBlocksAfterCrash(const char* data, absl::Span<BlockState> blocks) {
   uint64_t found = 0;
   for (uint64_t i = 0; i < blocks.size(); ++i) {

@@ -1,6 +1,7 @@
-// kill -9 of the server at random moments, under load: what was flushed is there after it, no block
-// is torn, and every volume is whole or not there. VERBENA_SEED replays the moments that a failure
-// names, as far as the machine's timing goes.
+// kill -9 of the server at random moments, under load, loses nothing that was flushed: no block is
+// torn, and every volume is whole or not there. The kernel outlives the server and keeps what was
+// written, flushed or not: power_loss_test shows what flushes are for. VERBENA_SEED replays the
+// moments that a failure names, as far as the machine's timing goes.
 
 #include <algorithm>
 #include <atomic>
@@ -40,7 +41,8 @@ using verbena::Task;
 using verbena::TaskScope;
 
 constexpr int kKills = 8;
-// No more kills after this, so that a slow machine ends in time.
+// Even on a slow machine, which then stops after kEnough.
+constexpr int kMinKills = 2;
 constexpr std::chrono::seconds kEnough(60);
 constexpr uint64_t kBlocksOfMadeVolume = 3;
 
@@ -106,7 +108,7 @@ class CrashTest : public ServerProcessTest {
     ASSERT_GT(acknowledged, 0u);
   }
 
-  // What a server that was started again holds.
+  // Checks the blocks of a server that was started again.
   Task<absl::Status> Check(verbena::Channel& channel) {
     const VolumeClient volume(channel, "v");
     VERBENA_CO_ASSIGN_OR_RETURN(const std::string all,
@@ -138,7 +140,7 @@ class CrashTest : public ServerProcessTest {
   uint64_t blocks_found_ = 0;
 };
 
-TEST_F(CrashTest, NothingThatWasFlushedIsLostOrTorn) {
+TEST_F(CrashTest, AKillLosesNothingThatWasFlushedAndTearsNoBlock) {
   const uint32_t seed = CrashSeed();
   std::cout << "VERBENA_SEED=" << seed << std::endl;
   std::mt19937 random(seed);
@@ -152,7 +154,7 @@ TEST_F(CrashTest, NothingThatWasFlushedIsLostOrTorn) {
         co_return co_await volume.Create(kCrashBlocks);
       });
   ASSERT_TRUE(made.ok()) << made;
-  for (; kills < kKills && std::chrono::steady_clock::now() < end; ++kills) {
+  for (; kills < kMinKills || (kills < kKills && std::chrono::steady_clock::now() < end); ++kills) {
     WriteUntilKilled(random, kills, std::chrono::milliseconds(random() % 120));
     ASSERT_FALSE(HasFatalFailure());
     StartServer();
@@ -165,7 +167,6 @@ TEST_F(CrashTest, NothingThatWasFlushedIsLostOrTorn) {
     ASSERT_FALSE(HasFailure()) << "VERBENA_SEED=" << seed << ", after kill " << kills + 1;
   }
   // Else it shows nothing.
-  EXPECT_GE(kills, 2);
   EXPECT_GT(blocks_found_, 0u);
   EXPECT_TRUE(std::any_of(blocks_.begin(), blocks_.end(),
                           [](const BlockState& block) { return block.flushed > 0; }));

@@ -1,14 +1,19 @@
-// What reaches the disk, and in which order: the system calls that the store's files make are
-// noted, and fail when told to. On threads: no program sees the calls that a ring makes.
+// Data and names reach the disk before the store says so, and after a failed flush nothing passes
+// for durable. The test notes the system calls that the store's files make, and lets some fail. On
+// threads: no program sees the calls that a ring makes.
 
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
+#include <condition_variable>
 #include <cstdio>
 #include <filesystem>
+#include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,15 +22,25 @@
 #include "examples/block_store/volume_store.h"
 #include "gmock/gmock.h"
 #include "tests/examples/block_store/store_fixture.h"
+#include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/yield.h"
+#include "verbena/transport/executor/block_on.h"
+#include "verbena/transport/executor/executor_thread.h"
 
 namespace {
 
 // Shared with the threads that make the calls.
 struct SystemCalls {
   std::mutex mutex;
+  std::condition_variable changed;
   std::vector<std::string> noted;
   std::string failing;  // the call that fails from now on, and with what
   int error = 0;
+  std::string held;  // the next call of that name fails with `held_error` once it is let go
+  int held_error = 0;
+  bool let_go = false;
 };
 
 SystemCalls& Calls() {
@@ -36,8 +51,14 @@ SystemCalls& Calls() {
 // "NAME of FILE", without the directory; 0, or the errno to fail with.
 int Note(const std::string& name, const std::string& path) {
   SystemCalls& calls = Calls();
-  const std::lock_guard<std::mutex> lock(calls.mutex);
+  std::unique_lock<std::mutex> lock(calls.mutex);
   calls.noted.push_back(name + " " + std::filesystem::path(path).filename().string());
+  if (calls.held == name) {
+    // As a kernel that reports an error once: later calls hear nothing of it.
+    calls.held.clear();
+    calls.changed.wait(lock, [&calls] { return calls.let_go; });
+    return calls.held_error;
+  }
   return calls.failing == name ? calls.error : 0;
 }
 
@@ -71,9 +92,10 @@ ssize_t pwrite(int fd, const void* data, size_t bytes, off_t offset) {
   return syscall(SYS_pwrite64, fd, data, bytes, offset);
 }
 
-int rename(const char* from, const char* to) noexcept {
+int renameat2(int from_directory, const char* from, int to_directory, const char* to,
+              unsigned flags) noexcept {
   if (const int error = Note("rename", to)) return Fail(error);
-  return static_cast<int>(syscall(SYS_rename, from, to));
+  return static_cast<int>(syscall(SYS_renameat2, from_directory, from, to_directory, to, flags));
 }
 
 }  // extern "C"
@@ -83,9 +105,19 @@ namespace {
 
 using absl::StatusCode;
 using testing::AllOf;
+using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::ResultOf;
+using verbena::BlockOn;
+using verbena::CurrentContext;
+using verbena::Executor;
+using verbena::ExecutorThread;
+using verbena::Sleep;
+using verbena::Task;
+using verbena::TaskScope;
+using verbena::Yield;
 
 class DurabilityTest : public StoreTest {
  protected:
@@ -107,6 +139,33 @@ class DurabilityTest : public StoreTest {
     const std::lock_guard<std::mutex> lock(Calls().mutex);
     return std::exchange(Calls().noted, {});
   }
+  // The next call of that name waits, and fails with `error` (0: does not) once it is let go.
+  static void HoldNext(const std::string& call, int error) {
+    const std::lock_guard<std::mutex> lock(Calls().mutex);
+    Calls().held = call;
+    Calls().held_error = error;
+    Calls().let_go = false;
+  }
+  static void LetGo() {
+    const std::lock_guard<std::mutex> lock(Calls().mutex);
+    Calls().let_go = true;
+    Calls().changed.notify_all();
+  }
+  // Whether a call is held now.
+  static bool IsHeld() {
+    const std::lock_guard<std::mutex> lock(Calls().mutex);
+    return Calls().held.empty();
+  }
+  static Task<void> UntilHeld() {
+    while (!IsHeld()) (co_await Yield()).IgnoreError();
+  }
+  // Turns enough for whatever can go on without the call that is held.
+  static Task<void> Turns() {
+    for (int i = 0; i < 1000; ++i) (co_await Sleep(std::chrono::microseconds(10))).IgnoreError();
+  }
+  Task<void> FlushInto(absl::Status& status) { status = co_await store_->Flush(kVolume); }
+
+  const std::string kVolume = "v";
   std::string DirectoryName() const { return directory_.filename().string(); }
 };
 
@@ -172,6 +231,123 @@ TEST_F(DurabilityTest, AfterAFlushThatFailedNothingPassesForDurable) {
   EXPECT_TRUE(Write("other", 0, Blocks(1, 'b'), /*flush=*/true).ok()) << "another volume";
   Reopen();
   EXPECT_TRUE(Write("v", 0, Blocks(1, 'b'), /*flush=*/true).ok());
+}
+
+TEST_F(DurabilityTest, AFlushThatOverlapsOneWhichFailsFailsToo) {
+  ASSERT_TRUE(Create("v", 4).ok());
+  ASSERT_TRUE(Write("v", 0, Blocks(1, 'a')).ok());
+  HoldNext("fdatasync", EIO);
+  absl::Status first;
+  absl::Status second;
+  Run([&]() -> Task<void> {
+    TaskScope scope(co_await CurrentContext());
+    scope.Spawn(FlushInto(first));
+    co_await UntilHeld();
+    scope.Spawn(FlushInto(second));
+    co_await Turns();
+    LetGo();
+    co_await scope.Join();
+  });
+  EXPECT_EQ(first.code(), StatusCode::kDataLoss) << first;
+  EXPECT_EQ(second.code(), StatusCode::kFailedPrecondition) << second;
+}
+
+TEST_F(DurabilityTest, AFlushOnAnotherExecutorThatOverlapsOneWhichFailsFailsToo) {
+  ASSERT_TRUE(Create("v", 4).ok());
+  ASSERT_TRUE(Write("v", 0, Blocks(1, 'a')).ok());
+  store_.reset();
+  std::vector<std::unique_ptr<ExecutorThread>> threads;
+  std::vector<Executor*> executors;
+  for (int i = 0; i < 2; ++i) {
+    threads.push_back(ExecutorThread::Start({.waiter = verbena::kTestedWaiter}).value());
+    executors.push_back(&threads.back()->executor());
+  }
+  store_ = VolumeStore::Open(directory_, executors).value();
+  HoldNext("fdatasync", EIO);
+  absl::Status statuses[2];
+  std::thread first([&] { BlockOn(*executors[0], FlushInto(statuses[0])); });
+  while (!IsHeld()) std::this_thread::yield();
+  std::thread second([&] { BlockOn(*executors[1], FlushInto(statuses[1])); });
+  BlockOn(*executors[1], Turns());
+  LetGo();
+  first.join();
+  second.join();
+  EXPECT_EQ(statuses[0].code(), StatusCode::kDataLoss) << statuses[0];
+  EXPECT_EQ(statuses[1].code(), StatusCode::kFailedPrecondition) << statuses[1];
+  store_.reset();
+}
+
+TEST_F(DurabilityTest, FlushesThatWaitForOneShareTheNext) {
+  ASSERT_TRUE(Create("v", 4).ok());
+  ASSERT_TRUE(Write("v", 0, Blocks(1, 'a')).ok());
+  TakeNoted();
+  HoldNext("fdatasync", 0);
+  std::vector<absl::Status> statuses(6, absl::UnknownError("not yet"));
+  Run([&]() -> Task<void> {
+    TaskScope scope(co_await CurrentContext());
+    scope.Spawn(FlushInto(statuses[0]));
+    co_await UntilHeld();
+    for (size_t i = 1; i < statuses.size(); ++i) scope.Spawn(FlushInto(statuses[i]));
+    co_await Turns();
+    EXPECT_EQ(statuses[1].code(), StatusCode::kUnknown) << "it waits for the one before";
+    LetGo();
+    co_await scope.Join();
+  });
+  EXPECT_THAT(statuses, Each(ResultOf([](const absl::Status& s) { return s.ok(); }, true)));
+  EXPECT_THAT(TakeNoted(), ElementsAre("fdatasync v.volume", "fdatasync v.volume"));
+}
+
+// Nobody hears what the kernel says of it.
+TEST_F(DurabilityTest, AFlushWhoseTaskIsDestroyedCountsAsFailed) {
+  ASSERT_TRUE(Create("v", 4).ok());
+  HoldNext("fdatasync", EIO);
+  absl::Status abandoned = absl::UnknownError("never");
+  Run([&]() -> Task<void> {
+    {
+      TaskScope scope(co_await CurrentContext());
+      scope.Spawn(FlushInto(abandoned));
+      co_await UntilHeld();
+    }
+    LetGo();
+  });
+  EXPECT_EQ(abandoned.code(), StatusCode::kUnknown);
+  EXPECT_EQ(Await(store_->Flush("v")).code(), StatusCode::kFailedPrecondition);
+}
+
+// A process may have died between the rename of a volume and the sync of its directory.
+TEST_F(DurabilityTest, NamesThatAreFoundAreMadeDurableBeforeTheyAreServed) {
+  ASSERT_TRUE(Create("v", 4).ok());
+  store_.reset();
+  TakeNoted();
+  store_ = OpenStore().value();
+  EXPECT_THAT(TakeNoted(), ElementsAre("fsync " + DirectoryName()));
+  store_.reset();
+  Fail("fsync", EIO);
+  const absl::Status refused = OpenStore().status();
+  EXPECT_EQ(refused.code(), StatusCode::kDataLoss) << refused;
+  EXPECT_THAT(refused.ToString(), HasSubstr(directory_.string()));
+}
+
+TEST_F(DurabilityTest, ACreateWhoseTaskIsDestroyedInItsRenameLeavesTheNameTakenAndTheFile) {
+  HoldNext("rename", 0);
+  Run([&]() -> Task<void> {
+    const auto create = [this]() -> Task<void> {
+      (co_await store_->Create(kVolume, 4)).IgnoreError();
+    };
+    {
+      TaskScope scope(co_await CurrentContext());
+      scope.Spawn(create());
+      co_await UntilHeld();
+    }
+    LetGo();
+    while (!std::filesystem::exists(Path("v.volume"))) {
+      (co_await Sleep(std::chrono::milliseconds(1))).IgnoreError();
+    }
+  });
+  EXPECT_EQ(Create("v", 4).code(), StatusCode::kAlreadyExists);
+  EXPECT_EQ(Await(store_->Flush("v")).code(), StatusCode::kNotFound);
+  Reopen();
+  EXPECT_TRUE(Await(store_->Flush("v")).ok()) << "it is a whole volume";
 }
 
 }  // namespace

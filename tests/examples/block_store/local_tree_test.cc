@@ -1,3 +1,6 @@
+// WalkTree finds each file and directory in order and names the links and pipes that it skips.
+// MakeTree replaces nothing and writes through no symbolic link.
+
 #include "examples/block_store/local_tree.h"
 
 #include <sys/stat.h>
@@ -65,7 +68,7 @@ TEST_F(LocalTreeTest, AFileIsATreeOfOne) {
   EXPECT_EQ(local->tree.files[0].path, "a");
 }
 
-TEST_F(LocalTreeTest, WhatIsMissingIsNamed) {
+TEST_F(LocalTreeTest, AMissingDirectoryIsNamed) {
   const absl::Status status = WalkTree(Path("none")).status();
   EXPECT_TRUE(absl::IsNotFound(status));
   EXPECT_THAT(status.ToString(), HasSubstr(Path("none")));

@@ -1,5 +1,6 @@
-// kill -9 of a process that writes to a store, at random moments: what was flushed is there after
-// it, and no block is torn. Built once per backend of files.
+// kill -9 of a process that writes to a store, at random moments, loses nothing that was flushed,
+// and tears no block. The kernel keeps what was written, flushed or not: power_loss_test shows what
+// flushes are for. Built once per backend of files.
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -37,10 +38,11 @@ using verbena::Buffer;
 using verbena::Task;
 
 constexpr int kKills = 20;
-// No more kills after this, so that a slow machine ends in time.
+// Even on a slow machine, which then stops after kEnough.
+constexpr int kMinKills = 2;
 constexpr std::chrono::seconds kEnough(20);
 
-// What parent and child share.
+// Memory that parent and child share.
 struct Notes {
   BlockState blocks[kCrashBlocks];
   std::atomic<uint64_t> acknowledged;
@@ -136,14 +138,14 @@ class StoreCrashTest : public StoreTest {
   Notes* notes_ = nullptr;
 };
 
-TEST_F(StoreCrashTest, NothingThatWasFlushedIsLostOrTorn) {
+TEST_F(StoreCrashTest, AKillLosesNothingThatWasFlushedAndTearsNoBlock) {
   const uint32_t seed = CrashSeed();
   std::cout << "VERBENA_SEED=" << seed << std::endl;
   std::mt19937 random(seed);
   const auto end = std::chrono::steady_clock::now() + kEnough;
   uint64_t found = 0;
   int kills = 0;
-  for (; kills < kKills && std::chrono::steady_clock::now() < end; ++kills) {
+  for (; kills < kMinKills || (kills < kKills && std::chrono::steady_clock::now() < end); ++kills) {
     const uint32_t child_seed = random();
     WriteUntilKilled(child_seed, std::chrono::microseconds(random() % 40'000));
     ASSERT_FALSE(HasFatalFailure());
@@ -156,7 +158,6 @@ TEST_F(StoreCrashTest, NothingThatWasFlushedIsLostOrTorn) {
     CloseAll();
   }
   // Else it shows nothing.
-  EXPECT_GE(kills, 2);
   EXPECT_GT(found, 0u);
   EXPECT_TRUE(std::any_of(std::begin(notes_->blocks), std::end(notes_->blocks),
                           [](const BlockState& block) { return block.flushed > 0; }));

@@ -1,4 +1,4 @@
-// What the store's tests share: a store in a directory of its own, on an executor. Each test is
+// The fixture of the store's tests: a store in a directory of its own, on an executor. Each test is
 // built once per backend of files: io_uring, and threads.
 
 #ifndef VERBENA_TESTS_EXAMPLES_BLOCK_STORE_STORE_FIXTURE_H_
@@ -43,7 +43,7 @@ class StoreTest : public verbena::FileTest {
     store_ = *std::move(store);
   }
 
-  // Of one Task of the store.
+  // Runs one Task of the store.
   template <typename T>
   T Await(verbena::Task<T> task) {
     std::unique_ptr<T> result;

@@ -1,5 +1,5 @@
-// Trees: where their files lie, how they are divided into transfers, and what an index or a header
-// that was not written by us is told.
+// A tree comes back as it was stored: each file has its place, and each piece holds every byte
+// once. An index or a header that we did not write is refused.
 
 #include "examples/block_store/tree.h"
 
@@ -128,7 +128,7 @@ TEST(TreeCodecTest, AnIndexThatIsNotWhatWasWrittenIsDataLoss) {
   EXPECT_EQ(DecodeIndex(index, header).status().code(), StatusCode::kDataLoss);
 }
 
-// What is said of an index with the right SHA-256, and something wrong with it.
+// Decodes an index with the right SHA-256, and something wrong with it.
 absl::Status Decoded(const v1::TreeIndex& index, uint64_t index_offset) {
   const std::string bytes = index.SerializeAsString();
   return DecodeIndex(bytes, {.index_offset = index_offset,

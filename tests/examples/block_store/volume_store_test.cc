@@ -1,4 +1,5 @@
-// Volumes: made, written, read, found again, and every way in which they say no.
+// Volumes keep what is written to them, also when the store is opened anew. Each request that a
+// volume or the disk cannot serve is refused with its reason, and changes nothing.
 
 #include "examples/block_store/volume_store.h"
 
@@ -220,7 +221,7 @@ TEST_F(StoreTest, AVolumeThatExistsIsNotMadeAgainAndKeepsItsData) {
   EXPECT_EQ(Read("v", 0, 2 * kBlockBytes).value(), Blocks(2, 'o'));
 }
 
-TEST_F(StoreTest, OfTwoThatMakeOneVolumeAtOnceOneDoes) {
+TEST_F(StoreTest, OnlyOneOfTwoMakesAVolumeThatBothMakeAtOnce) {
   std::vector<absl::Status> made;
   Run([&]() -> Task<void> {
     TaskScope scope(co_await CurrentContext());
@@ -232,6 +233,29 @@ TEST_F(StoreTest, OfTwoThatMakeOneVolumeAtOnceOneDoes) {
   ASSERT_EQ(made.size(), 2u);
   EXPECT_NE(made[0].ok(), made[1].ok());
   EXPECT_TRUE(absl::IsAlreadyExists(made[0]) || absl::IsAlreadyExists(made[1]));
+  EXPECT_TRUE(Read("v", 0, kBlockBytes).ok());
+}
+
+TEST_F(StoreTest, AFileThatSomebodyElseMadeIsNeitherReplacedNorRemoved) {
+  MakeFile("v.volume", "mine");
+  const absl::Status status = Create("v", 1);
+  EXPECT_EQ(status.code(), StatusCode::kAlreadyExists) << status;
+  EXPECT_THAT(status.ToString(), AllOf(HasSubstr("v.volume"), HasSubstr("move it away")));
+  EXPECT_EQ(Contents("v.volume"), "mine");
+  EXPECT_FALSE(std::filesystem::exists(Path("v.1.creating")));
+  std::filesystem::remove(Path("v.volume"));
+  EXPECT_TRUE(Create("v", 1).ok()) << "the name is free again";
+}
+
+TEST_F(StoreTest, ACreateWhoseCallerGivesUpIsCarriedOutAllTheSame) {
+  absl::Status made = absl::UnknownError("not awaited");
+  Run([&]() -> Task<void> {
+    TaskScope scope(co_await CurrentContext());
+    scope.Spawn([&]() -> Task<void> { made = co_await store_->Create("v", 1); });
+    scope.RequestCancel();
+    co_await scope.Join();
+  });
+  EXPECT_TRUE(made.ok()) << made;
   EXPECT_TRUE(Read("v", 0, kBlockBytes).ok());
 }
 
@@ -304,7 +328,7 @@ TEST_F(StoreTest, ADirectoryServesOneStoreAtATime) {
   EXPECT_TRUE(OpenStore().ok());
 }
 
-TEST_F(StoreTest, WhatWasLeftHalfMadeIsRemovedAndNothingElse) {
+TEST_F(StoreTest, HalfMadeVolumesAreRemovedAndNothingElse) {
   store_.reset();
   MakeFile("v.1.creating", "half");
   MakeFile("notes.txt", "notes");

@@ -1,3 +1,6 @@
+// Numbers, sizes and counts are printed as people read them. Progress redraws its line on a
+// terminal only.
+
 #include "examples/common/amounts.h"
 
 #include <cstdio>

@@ -1,3 +1,5 @@
+// The rounds of a phase add up: calls, bytes, time and latencies.
+
 #include <chrono>
 
 #include "examples/common/phase.h"

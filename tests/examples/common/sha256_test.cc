@@ -1,3 +1,5 @@
+// Digests match the example of the standard, and a stream in parts has the digest of the whole.
+
 #include "examples/common/sha256.h"
 
 #include <string>

@@ -1,3 +1,6 @@
+// A corpus keeps every byte of every line, under keys that the store takes, equal for equal lines.
+// Files that cannot be read or exceed the bound are refused by name.
+
 #include "examples/kv/corpus.h"
 
 #include <gmock/gmock.h>

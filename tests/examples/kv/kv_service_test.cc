@@ -1,3 +1,6 @@
+// The key-value service through a stub: one executor sees what another put, the largest entries and
+// pages fit their replies, and refusals reach the caller with their reason.
+
 #include "examples/kv/kv_service.h"
 
 #include <gmock/gmock.h>
@@ -82,7 +85,7 @@ class KvServiceTest : public testing::Test {
   std::unique_ptr<verbena::Channel> channel_;
 };
 
-TEST_F(KvServiceTest, WhatOneExecutorPutsAnotherGets) {
+TEST_F(KvServiceTest, OneExecutorGetsWhatAnotherPut) {
   const std::string value("\0\xff\n\x80", 4);
   EXPECT_TRUE(*Put("key", value));
   EXPECT_FALSE(*Put("key", value));

@@ -1,3 +1,5 @@
+// The printed table holds every figure of a phase, also of one that made no calls.
+
 #include "examples/kv/report.h"
 
 #include <gmock/gmock.h>

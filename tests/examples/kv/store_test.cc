@@ -1,3 +1,6 @@
+// The store returns any bytes as they were put, never exceeds its memory, and shows no half-written
+// value to other threads. A scan gives each entry once and in order, whatever the page size.
+
 #include "examples/kv/store.h"
 
 #include <gmock/gmock.h>

@@ -13,8 +13,8 @@ namespace verbena::testing {
 // File name → text. verbena/options.proto and google/protobuf/descriptor.proto are there to import.
 using ProtoTexts = std::map<std::string, std::string>;
 
-// What the plugin answers when protoc asks for `file` of `texts`. A text that does not compile
-// fails the test.
+// The plugin's answer when protoc asks for `file` of `texts`. A text that does not compile fails
+// the test.
 google::protobuf::compiler::CodeGeneratorResponse Generate(const ProtoTexts& texts,
                                                            const std::string& file,
                                                            const std::string& parameter = "");

@@ -1,3 +1,6 @@
+// Generated code equals the golden files byte for byte, and each .proto of testdata has exactly its
+// golden files.
+
 #include <filesystem>
 #include <map>
 #include <set>

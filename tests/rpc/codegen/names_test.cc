@@ -1,3 +1,6 @@
+// Generated names compile: include guards are distinct identifiers, methods are escaped as protobuf
+// escapes them, and no part of a .proto's comment becomes code.
+
 #include <set>
 #include <string>
 

@@ -19,13 +19,17 @@ generate() {  # generate <out> <source directory> <file>
   "$protoc" "--plugin=protoc-gen-verbena=$plugin" "--verbena_out=$1" "-I$2" "$3" 2>&1
 }
 
+version_of() {  # version_of <version.h>
+  awk '/^#define VERBENA_VERSION_[MP]/ { printf "%s%s", dot, $3; dot = "." }' "$1"
+}
+
 # By hand.
 help=$("$plugin" --help)
 expect "status of --help" 0 $?
 expect "--help" "protoc-gen-verbena:" "${help%% *}"
 version=$("$plugin" --version)
 expect "status of --version" 0 $?
-expect "--version" "protoc-gen-verbena," "${version%% *}"
+expect "--version" "protoc-gen-verbena $(version_of rpc/version.h)" "${version%%,*}"
 message=$("$plugin" --verson 2>&1)
 expect "status of an unknown argument" 1 $?
 expect "an unknown argument" "protoc-gen-verbena: unknown argument '--verson'; see --help" "$message"
@@ -40,7 +44,7 @@ for run in 1 2; do
   done
 done
 
-# What is refused makes protoc fail with one line, and nothing is written.
+# A refusal makes protoc fail with one line, and nothing is written.
 cat > "$TEST_TMPDIR/list.proto" <<'PROTO'
 syntax = "proto3";
 package p;

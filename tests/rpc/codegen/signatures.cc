@@ -1,4 +1,4 @@
-// What users write against generated code, checked when this file is compiled. Never run.
+// Code as users write it against generated code, checked when this file is compiled. Never run.
 
 #include <chrono>
 #include <concepts>

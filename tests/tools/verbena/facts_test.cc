@@ -1,3 +1,6 @@
+// The doctor reads a machine's facts from /proc, /sys and /dev, and takes missing files and garbage
+// for facts that are unknown.
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

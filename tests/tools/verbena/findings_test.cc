@@ -1,3 +1,6 @@
+// The doctor's findings: each fault of a machine gives a finding with its severity and the command
+// that mends it, and a machine in order gives none.
+
 #include "tools/verbena/findings.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,5 @@
-// What every bootstrap must do, run on each of them.
+// Every bootstrap delivers messages whole, once and in order, bounds what waits, and loses none to
+// a cancelled or destroyed await. The same tests run on each bootstrap.
 
 #include "verbena/transport/connect/bootstrap.h"
 
@@ -148,7 +149,7 @@ TEST_P(BootstrapTest, EndsKnowEachOtherByName) {
   EXPECT_FALSE(server_->peer().empty());
 }
 
-TEST_P(BootstrapTest, WhatWasSentBeforeCloseArrivesBeforeTheEnd) {
+TEST_P(BootstrapTest, MessagesSentBeforeCloseArriveBeforeTheEnd) {
   Connect();
   ASSERT_TRUE(scheduler_.Run(client_->Send("last words")).ok());
   client_->Close();

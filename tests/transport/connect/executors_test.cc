@@ -1,4 +1,5 @@
-// Bootstraps awaited on real executors: where coroutines resume, and executors that end too early.
+// Coroutines that await a bootstrap resume on the executor where they awaited. An executor may end
+// while awaits are in flight.
 
 #include <stdlib.h>
 

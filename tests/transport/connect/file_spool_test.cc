@@ -1,4 +1,5 @@
-// What is in the directories of a FileBootstrap, also when it is garbage or its owner was killed.
+// The directories of a FileBootstrap pass on whole messages only, follow no link, and are swept
+// after their owner was killed. Garbage in them is refused.
 
 #include "verbena/transport/connect/file_spool.h"
 
@@ -47,6 +48,43 @@ class FileSpoolTest : public testing::Test {
   std::string listener_;
   std::optional<FileLock> listening_;
 };
+
+TEST_F(FileSpoolTest, ADirectoryThatOthersMayWriteToIsRefused) {
+  ASSERT_EQ(chmod(listener_.c_str(), 0777), 0);
+  const absl::Status status = FileSpool::Create(listener_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << status;
+  EXPECT_NE(status.message().find("chmod 700"), std::string::npos) << status;
+  ASSERT_EQ(chmod(listener_.c_str(), 0700), 0);
+  FileSpool client = *FileSpool::Create(listener_);
+  const std::string connection = OnlyConnection();
+  ASSERT_EQ(chmod(connection.c_str(), 0770), 0);
+  EXPECT_EQ(FileSpool::Adopt(connection).status().code(), absl::StatusCode::kPermissionDenied);
+}
+
+TEST_F(FileSpoolTest, ALinkToADirectoryIsRefused) {
+  const std::string link = top_ + "/link";
+  ASSERT_EQ(symlink(listener_.c_str(), link.c_str()), 0);
+  EXPECT_EQ(FileSpool::Create(link).status().code(), absl::StatusCode::kPermissionDenied);
+}
+
+TEST_F(FileSpoolTest, AFifoInPlaceOfAMessageDoesNotBlockTheReader) {
+  FileSpool client = *FileSpool::Create(listener_);
+  const std::string connection = OnlyConnection();
+  FileSpool server = *FileSpool::Adopt(connection);
+  ASSERT_EQ(mkfifo((connection + "/client.0").c_str(), 0600), 0);
+  const absl::Status status = server.Read().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+}
+
+TEST_F(FileSpoolTest, ALinkInPlaceOfAMessageIsNotFollowed) {
+  FileSpool client = *FileSpool::Create(listener_);
+  const std::string connection = OnlyConnection();
+  FileSpool server = *FileSpool::Adopt(connection);
+  Put(top_ + "/secret", 10);
+  ASSERT_EQ(symlink((top_ + "/secret").c_str(), (connection + "/client.0").c_str()), 0);
+  EXPECT_FALSE(server.Read().ok());
+  EXPECT_TRUE(std::filesystem::exists(top_ + "/secret"));
+}
 
 TEST_F(FileSpoolTest, AConnectionIsTakenOnce) {
   FileSpool client = *FileSpool::Create(listener_);

@@ -1,4 +1,5 @@
-// What the handshake lets pass and what it refuses, byte by byte and field by field.
+// Each bad value of a handshake's message is refused by its name, and no sequence of bytes is taken
+// for what it is not. Versions and features are the highest that both sides have.
 
 #include "verbena/transport/connect/handshake_codec.h"
 
@@ -414,6 +415,29 @@ TEST(HandshakeCodecTest, QueuePairsOfDifferentKindsAreNotConnected) {
   EXPECT_TRUE(Says(status, "soft and InfiniBand")) << status;
   const absl::Status versions = CheckSameKind(LinkKind::kRoceV1, LinkKind::kRoce);
   EXPECT_TRUE(Says(versions, "RoCE v1 and RoCE v2")) << versions;
+}
+
+TEST(HandshakeCodecDeathTest, ARefusalWithoutAReasonAborts) {
+  EXPECT_DEATH((void)EncodeRefusal(absl::OkStatus()), "a refusal needs a reason");
+}
+
+TEST(HandshakeCodecClientTest, TheServerReadsTheClientsIdAndWish) {
+  LinkParameters client = Side("client", 7);
+  client.executor_choice = ExecutorChoice::kKey;
+  client.executor_key = 0x1122334455667788;
+  const absl::StatusOr<LinkParameters> offer = ParseHello(EncodeHello(client, {}), {});
+  ASSERT_TRUE(offer.ok()) << offer.status();
+  EXPECT_EQ(offer->runtime_id, client.runtime_id);
+  EXPECT_EQ(offer->executor_choice, ExecutorChoice::kKey);
+  EXPECT_EQ(offer->executor_key, client.executor_key);
+}
+
+TEST(HandshakeCodecClientTest, AnIdOfAnotherLengthIsRefused) {
+  wire::Hello hello;
+  ASSERT_TRUE(hello.ParseFromString(EncodeHello(Side("client", 7), {})));
+  hello.set_runtime_id("short");
+  const absl::Status status = ParseHello(hello.SerializeAsString(), {}).status();
+  EXPECT_NE(status.message().find("runtime_id of 5 bytes"), std::string::npos) << status;
 }
 
 }  // namespace

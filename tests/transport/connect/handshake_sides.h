@@ -25,6 +25,7 @@ inline LinkParameters Side(const std::string& name, uint32_t qp_number) {
   side.credit_grant = 8;
   side.eager_bytes = 8192;
   side.executor_count = 4;
+  side.runtime_id.bytes = {1, 2, 3, static_cast<uint8_t>(qp_number)};
   return side;
 }
 

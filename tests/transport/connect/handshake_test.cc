@@ -1,7 +1,8 @@
-// The handshake between two sides that keep to it, and between one that does and one that stops,
-// lies or talks about something else.
+// Two sides of a handshake learn all that the other said, or both learn why there is no link. A
+// side that stops, lies or talks about something else leaves the other with an error.
 
 #include "verbena/transport/connect/handshake.h"
+#include "verbena/transport/log/throttled_log.h"
 
 #include <algorithm>
 #include <chrono>
@@ -72,6 +73,7 @@ class HandshakeTest : public testing::Test {
   // The lines logged that name `peer`.
   size_t LinesAbout(const std::string& peer) {
     const std::vector<std::string> lines = log_.Take();
+    HandshakeLog().Reset();
     return static_cast<size_t>(std::count_if(lines.begin(), lines.end(), [&](const auto& line) {
       return line.find(peer) != std::string::npos;
     }));
@@ -170,7 +172,7 @@ TEST_F(HandshakeTest, DifferentKindsOfDeviceAreRefusedOnBothSides) {
   EXPECT_EQ(wary.status().code(), StatusCode::kFailedPrecondition);
 }
 
-// What a peer says instead of what is expected, one message after the other; then it closes.
+// Messages that a peer sends instead of the expected ones, one after the other; then it closes.
 using Script = std::vector<std::string>;
 
 Task<absl::Status> Play(MessageStream& stream, Script script) {

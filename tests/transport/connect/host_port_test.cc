@@ -1,4 +1,4 @@
-// Addresses as users write them.
+// Addresses as users write them are taken apart and put together again, or refused by name.
 
 #include "verbena/transport/connect/host_port.h"
 
@@ -18,7 +18,7 @@ struct Good {
   uint16_t port;
 };
 
-TEST(HostPortTest, WhatIsWrittenIsTakenApartAndPutTogetherAgain) {
+TEST(HostPortTest, AnAddressIsTakenApartAndPutTogetherAgain) {
   const std::vector<Good> cases = {{"127.0.0.1:4000", "127.0.0.1", 4000},
                                    {"storage-7:1", "storage-7", 1},
                                    {"a.b.example:65535", "a.b.example", 65535},
@@ -38,7 +38,7 @@ struct Bad {
   std::string why;
 };
 
-TEST(HostPortTest, WhatIsWrongIsNamed) {
+TEST(HostPortTest, AnErrorInAnAddressIsNamed) {
   const std::vector<Bad> cases = {{"", "no port"},
                                   {"localhost", "no port"},
                                   {":4000", "no host"},
@@ -66,6 +66,15 @@ TEST(HostPortTest, WhatIsWrongIsNamed) {
     EXPECT_NE(std::string(status.message()).find(bad.text.substr(0, 253)), std::string::npos)
         << status;
   }
+}
+
+TEST(SourceOfTest, PortsAndTheRestOfAnIpv6NetworkDoNotTellSourcesApart) {
+  EXPECT_EQ(SourceOf("10.0.0.7:4000"), "10.0.0.7");
+  EXPECT_EQ(SourceOf("[::ffff:10.0.0.7]:4000"), "10.0.0.7");
+  EXPECT_EQ(SourceOf("[2001:db8:1:2:3:4:5:6]:4000"), "2001:db8:1:2::/64");
+  EXPECT_EQ(SourceOf("[2001:db8:1:2:ffff::1]:1"), "2001:db8:1:2::/64");
+  EXPECT_EQ(SourceOf("[::1]:4000"), "::1");
+  EXPECT_EQ(SourceOf("client"), "client");
 }
 
 }  // namespace

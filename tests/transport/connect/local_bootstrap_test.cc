@@ -1,4 +1,5 @@
-// What is particular to the bootstrap inside one process.
+// The bootstrap inside one process finds names of its own network only, bounds what waits, and runs
+// nothing but what the test drives.
 
 #include "verbena/transport/connect/local_bootstrap.h"
 

@@ -181,5 +181,11 @@ TEST(MailboxThreadsTest, SchedulerMayEndWhileTheOtherThreadGoesOn) {
   }
 }
 
+TEST(MailboxDeathTest, EndingWithoutAReasonAborts) {
+  const auto mailbox = std::make_shared<Mailbox<int>>();
+  EXPECT_DEATH(mailbox->Finish(absl::OkStatus()), "a mailbox ends with an error");
+  EXPECT_DEATH(mailbox->Abort(absl::OkStatus()), "a mailbox ends with an error");
+}
+
 }  // namespace
 }  // namespace verbena

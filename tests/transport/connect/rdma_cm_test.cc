@@ -1,5 +1,5 @@
-// rdma_cm itself, on the RDMA device that VERBENA_DEVICE names: two queue pairs of one process, and
-// what is refused. Without a device: what is said then.
+// rdma_cm connects exactly the queue pair that a token names, once, and refuses each other request.
+// On the RDMA device that VERBENA_DEVICE names; without a device, the error says what is missing.
 
 #include "verbena/transport/connect/rdma_cm.h"
 
@@ -92,7 +92,7 @@ class RdmaCmTest : public ::testing::Test {
     return *result;
   }
 
-  // What a client is told that connects to `service`.
+  // The status of a client that connects to `service`.
   absl::Status Request(const RdmaCmService& service) {
     const QpHandle qp = MakeQp();
     absl::StatusOr<ConnectionPtr> connection = cm_->Connect(Describe(qp, qp), service);
@@ -135,7 +135,7 @@ void ExpectClear(const absl::Status& status, const std::string& says) {
   EXPECT_THAT(status.ToString(), Not(HasSubstr("\n")));
 }
 
-TEST(WithoutRdmaCmTest, WhatIsMissingIsSaid) {
+TEST(WithoutRdmaCmTest, TheStatusSaysWhatIsMissing) {
   absl::StatusOr<std::unique_ptr<RdmaCm>> cm = RdmaCm::Start({.device = "no_such_device"});
   if (absl::IsUnavailable(cm.status())) {
     ExpectClear(cm.status(), "modprobe rdma_ucm");
@@ -226,7 +226,7 @@ TEST_F(RdmaCmTest, AServerThatGivesUpAfterTheRequestRefusesIt) {
   ExpectClear(Run(client->AwaitPeer()), "gave up waiting");
 }
 
-TEST_F(RdmaCmTest, WhereNobodyListensThatIsSaid) {
+TEST_F(RdmaCmTest, TheStatusSaysThatNobodyListens) {
   ExpectClear(Request({.address = cm_->addresses().front(), .port = 9, .token = 1}),
               "nobody listens there");
 }

@@ -1,5 +1,5 @@
-// What rdma_cm says and is told, apart from its calls: failures as Status, private data, tokens,
-// and which address stands for a port.
+// The values in rdma_cm's messages and events: each failure gives a Status that says why, each
+// token is taken once, and each kind of port has the right addresses.
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
@@ -81,7 +81,7 @@ TEST(RdmaCmPrivateDataTest, ARequestCarriesItsTokenAsTheWireSays) {
   EXPECT_EQ(ParseConnectData(bytes + std::string(40, '\0')), 0x1122334455667788u);
 }
 
-TEST(RdmaCmPrivateDataTest, WhatIsNoRequestIsRefused) {
+TEST(RdmaCmPrivateDataTest, BytesThatAreNoRequestAreRefused) {
   const std::string right = EncodeConnectData(5);
   for (size_t size = 0; size < right.size(); ++size) {
     EXPECT_EQ(ParseConnectData(right.substr(0, size)), std::nullopt) << size;
@@ -123,7 +123,7 @@ TEST(TokenTableTest, ATokenIsTakenOnce) {
   EXPECT_EQ(table.size(), 0u);
 }
 
-TEST(TokenTableTest, ItHoldsNoMoreThanItsLimit) {
+TEST(TokenTableTest, HoldsNoMoreThanItsLimit) {
   TokenTable<int> table(2);
   EXPECT_TRUE(table.Add(1, std::make_shared<int>(1)));
   EXPECT_TRUE(table.Add(2, std::make_shared<int>(2)));
@@ -132,7 +132,7 @@ TEST(TokenTableTest, ItHoldsNoMoreThanItsLimit) {
   EXPECT_TRUE(table.Add(3, std::make_shared<int>(3)));
 }
 
-TEST(TokenTableTest, OfTwoThreadsOneTakesIt) {
+TEST(TokenTableTest, OnlyOneOfTwoThreadsTakesAnEntry) {
   for (uint64_t round = 0; round < 200; ++round) {
     TokenTable<int> table(1);
     ASSERT_TRUE(table.Add(round, std::make_shared<int>(1)));
@@ -188,7 +188,7 @@ TEST(RdmaCmAddressTest, AnInfiniBandPortHasTheAddressesOfItsIpoibInterface) {
   EXPECT_THAT(Ranked(all, LinkKind::kInfiniBand, gid), ElementsAre("10.1.0.1"));
 }
 
-TEST(RdmaCmAddressTest, WhereNothingPointsToOneAllAreTried) {
+TEST(RdmaCmAddressTest, AllAddressesAreTriedIfNothingPointsToOne) {
   const std::vector<HostAddress> all = {At("eth0", "10.0.0.1"), At("eth1", "fd00::2")};
   EXPECT_THAT(Ranked(all, LinkKind::kRoce, {0xfe, 0x80}), ElementsAre("10.0.0.1", "fd00::2"));
 }

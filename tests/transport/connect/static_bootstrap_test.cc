@@ -1,3 +1,6 @@
+// A table of names and addresses is parsed, or refused with the faulty line. The bootstrap connects
+// and listens by these names, and lists them if a name is unknown.
+
 #include "verbena/transport/connect/static_bootstrap.h"
 
 #include <memory>
@@ -24,7 +27,7 @@ TEST(StaticAddressesTest, ALineIsANameAndAnAddressAndCommentsAreNothing) {
               ElementsAre(Pair("storage-7", "10.0.0.7:4000"), Pair("storage-8", "[fd00::8]:4000")));
 }
 
-TEST(StaticAddressesTest, WhatIsWrongIsNamedWithItsLine) {
+TEST(StaticAddressesTest, AnErrorIsNamedWithItsLine) {
   EXPECT_THAT(ParseStaticAddresses("a b\nlonely\n").status().ToString(),
               AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("line 2, \"lonely\"")));
   EXPECT_THAT(ParseStaticAddresses("a b c").status().ToString(), HasSubstr("line 1, \"a b c\""));

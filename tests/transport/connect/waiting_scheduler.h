@@ -30,7 +30,7 @@ class WaitingScheduler final : public Scheduler {
  public:
   WaitingScheduler() { set_now(Clock::Real().Now()); }
 
-  // What was posted late must still run, as in an executor that ends properly.
+  // Work that was posted late must still run, as in an executor that ends properly.
   ~WaitingScheduler() override { RunPending(); }
 
   template <typename T>
@@ -51,7 +51,7 @@ class WaitingScheduler final : public Scheduler {
     }
   }
 
-  // What can run now, without waiting.
+  // Runs everything that can run now, without waiting.
   void RunPending() {
     CurrentScope current(this);
     while (RunTurn()) {

@@ -1,3 +1,6 @@
+// A BoundedVector works as a stack that keeps its contents when it gets more room. Pushing beyond
+// its room aborts in debug builds.
+
 #include "verbena/transport/coro/bounded_vector.h"
 
 #include <vector>

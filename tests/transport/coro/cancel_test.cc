@@ -1,3 +1,6 @@
+// A cancellation reaches each listener in its scope and below, once and with the first reason, and
+// none above. Listeners and scopes may be destroyed at any time.
+
 #include "verbena/transport/coro/cancel.h"
 
 #include <memory>

@@ -1,3 +1,6 @@
+// A deadline ends the await in flight with DEADLINE_EXCEEDED and nothing beyond its Task. The timer
+// is stopped however the Task ends.
+
 #include "verbena/transport/coro/deadline.h"
 
 #include <chrono>

@@ -1,5 +1,5 @@
-// One program that waits in every way there is, stopped at every step: by destroying it, by
-// cancelling it, and by both. Nothing may be lost, leaked or left behind.
+// A program that waits in every way there is loses, leaks and leaves behind nothing, at whichever
+// step it is destroyed, cancelled, or both.
 
 #include <chrono>
 #include <memory>
@@ -30,7 +30,7 @@ using namespace std::chrono_literals;
 constexpr size_t kPermits = 3;
 constexpr int kItems = 4;
 
-// What the program waits on. It outlives the program.
+// The objects that the program waits on. They outlive the program.
 struct World {
   Event event;
   Semaphore semaphore{kPermits};

@@ -1,3 +1,6 @@
+// Coroutine frames are allocated from the heap only until a steady state is reached. Idle memory is
+// bounded, and a frame may be freed on any thread, also after its owner's end.
+
 #include "verbena/transport/coro/frame_pool.h"
 
 #include <cstdlib>

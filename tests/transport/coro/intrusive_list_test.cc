@@ -1,3 +1,6 @@
+// An intrusive list keeps the order of insertion. A member or a list may be destroyed at any time,
+// and the others stay linked.
+
 #include "verbena/transport/coro/intrusive_list.h"
 
 #include <optional>

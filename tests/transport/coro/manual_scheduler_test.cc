@@ -1,3 +1,6 @@
+// The tests' scheduler is deterministic: timers, posts and coroutines run in a fixed order, and
+// time passes only when the test lets it.
+
 #include "verbena/transport/coro/manual_scheduler.h"
 
 #include <array>
@@ -81,7 +84,7 @@ TEST(ManualSchedulerTest, TimerMayStopAnotherDueAtTheSameTimeAndRestartItself) {
   scheduler.StopTimer(stopped);  // not running: nothing happens
 }
 
-TEST(ManualSchedulerTest, WhatATimerMakesReadyRunsBeforeTheNextTimer) {
+TEST(ManualSchedulerTest, CoroutinesThatATimerMakesReadyRunBeforeTheNextTimer) {
   ManualScheduler scheduler;
   std::vector<int> order;
   auto sleep = [](std::vector<int>& order, int id, Duration delay) -> Task<void> {

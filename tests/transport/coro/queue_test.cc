@@ -1,3 +1,6 @@
+// A bounded queue keeps the order of its items and of its waiters. No item is lost or stolen when
+// waiters are cancelled or destroyed, or the queue is closed.
+
 #include "verbena/transport/coro/queue.h"
 
 #include <memory>
@@ -35,7 +38,7 @@ class QueueTest : public testing::Test {
     absl::StatusOr<Item> item = popped.result();
     return item.ok() ? **item : -static_cast<int>(item.status().code());
   }
-  // What TryPop finds, in order.
+  // The items that TryPop finds, in order.
   std::vector<int> Drain() {
     std::vector<int> values;
     while (std::optional<Item> item = queue_.TryPop()) values.push_back(**item);

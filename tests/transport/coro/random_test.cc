@@ -1,3 +1,6 @@
+// A seed always gives the same sequence, in every version, so that a failure can be replayed.
+// Below() is even, and real random numbers differ between threads.
+
 #include "verbena/transport/coro/random.h"
 
 #include <array>

@@ -1,3 +1,6 @@
+// A sleep ends at its time and not before, or with its cancellation, whichever comes first. Its
+// timer is stopped in each case. Yield() lets others run first.
+
 #include "verbena/transport/coro/sleep.h"
 
 #include <chrono>

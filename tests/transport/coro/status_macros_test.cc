@@ -1,3 +1,6 @@
+// The status macros return the first error unchanged and otherwise go on with the value, in
+// functions and in coroutines.
+
 #include "verbena/transport/coro/status_macros.h"
 
 #include <memory>

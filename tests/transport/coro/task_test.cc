@@ -1,3 +1,6 @@
+// Tasks use bounded stack, however many are awaited or nested. A Task may be destroyed at any
+// point, with all that it awaits, and does not run afterwards. Misuse aborts.
+
 #include "verbena/transport/coro/task.h"
 
 #include <atomic>
@@ -40,7 +43,7 @@ class StackWatch {
   uintptr_t highest_ = 0;
 };
 
-// What one nested resumption may use, at -O0 under a sanitizer.
+// The stack that one nested resumption may use, at -O0 under a sanitizer.
 constexpr size_t kFewFrames = 8 * 1024;
 
 Task<int> Immediate(int value) { co_return value; }
@@ -338,6 +341,61 @@ TEST(TaskTest, InheritsTheScopeOfItsAwaiterUnlessGivenAnother) {
   EXPECT_EQ(scheduler.Run(ScopeOfThis(), &cancelled), absl::StatusCode::kCancelled);
   EXPECT_EQ(scheduler.Run(ScopeBelow(&other), &cancelled), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(scheduler.Run(ScopeBelow(nullptr), &cancelled), absl::StatusCode::kOk);
+}
+
+struct alignas(128) TwoLines {
+  bool Aligned() const {
+    uintptr_t address = 0;
+    // Not to be derived from the type.
+    const TwoLines* self = this;
+    asm volatile("mov %1, %0" : "=r"(address) : "r"(self));
+    return address % alignof(TwoLines) == 0;
+  }
+  char bytes[128];
+};
+
+Task<bool> KeepsAligned(TwoLines parameter, int depth) {
+  alignas(64) char local[64];
+  TwoLines more;
+  const auto aligned = [&] {
+    uintptr_t address = 0;
+    asm volatile("mov %1, %0" : "=r"(address) : "r"(local));
+    return address % 64 == 0 && more.Aligned() && parameter.Aligned();
+  };
+  const bool before = aligned();
+  (void)co_await Yield();
+  const bool below = depth == 0 || co_await KeepsAligned(parameter, depth - 1);
+  co_return before&& aligned() && below;
+}
+
+TEST(TaskTest, OverAlignedVariablesAreAligned) {
+  ManualScheduler scheduler;
+  EXPECT_TRUE(scheduler.Run(KeepsAligned(TwoLines(), 20)));
+}
+
+Task<TwoLines> MakeAligned() { co_return TwoLines(); }
+
+TEST(TaskTest, OverAlignedResultsAreAligned) {
+  ManualScheduler scheduler;
+  const auto take = []() -> Task<bool> {
+    const TwoLines result = co_await MakeAligned();
+    co_return result.Aligned();
+  };
+  EXPECT_TRUE(scheduler.Run(take()));
+}
+
+TEST(TaskDeathTest, AwaitingAnEmptyTaskAborts) {
+  ManualScheduler scheduler;
+  const auto await_empty = []() -> Task<void> { co_await Task<void>(); };
+  EXPECT_DEATH(scheduler.Run(await_empty()), "a Task was awaited that is empty");
+}
+
+TEST(TaskDeathTest, StartingATaskTwiceAborts) {
+  ManualScheduler scheduler;
+  const auto wait = []() -> Task<void> { (void)co_await Yield(); };
+  Task<void> task = wait();
+  task.Start(scheduler, nullptr, nullptr);
+  EXPECT_DEATH(task.Start(scheduler, nullptr, nullptr), "started twice");
 }
 
 TEST(TaskTest, ContextNamesTheScheduler) {

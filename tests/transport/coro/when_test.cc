@@ -1,3 +1,6 @@
+// WhenAll gives every result in order, and WhenAny the first, once all its other Tasks have ended.
+// Cancellation and destruction reach each Task, and steady state allocates nothing.
+
 #include <memory>
 #include <stdexcept>
 #include <string>

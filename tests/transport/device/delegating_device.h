@@ -23,7 +23,7 @@ class DelegatingDevice : public Device {
   // `device` outlives it.
   explicit DelegatingDevice(Device& device) : can(device.capabilities()), device_(device) {}
 
-  // What it says of itself.
+  // The capabilities that it reports.
   DeviceCapabilities can;
 
   DeviceKind kind() const override { return device_.kind(); }
@@ -32,6 +32,7 @@ class DelegatingDevice : public Device {
   const DeviceCapabilities& capabilities() const override { return can; }
   const ibv_device_attr& attributes() const override { return device_.attributes(); }
   DevicePort default_port() const override { return device_.default_port(); }
+  absl::StatusOr<DevicePort> ChoosePortAgain() override { return device_.ChoosePortAgain(); }
   absl::StatusOr<ibv_port_attr> QueryPort(uint8_t port) override { return device_.QueryPort(port); }
   absl::StatusOr<ibv_gid> QueryGid(uint8_t port, int index) override {
     return device_.QueryGid(port, index);
@@ -87,7 +88,8 @@ class DelegatingDevice : public Device {
     return device_.QueryQp(qp, mask);
   }
   absl::Status DestroyQp(ibv_qp* qp) override { return device_.DestroyQp(qp); }
-  bool Quiesced(uint32_t qpn) override { return device_.Quiesced(qpn); }
+  QpIdentity IdentityOf(const ibv_qp* qp) override { return device_.IdentityOf(qp); }
+  bool Quiesced(QpIdentity qp) override { return device_.Quiesced(qp); }
 
   int async_fd() const override { return device_.async_fd(); }
   absl::StatusOr<ibv_async_event> GetAsyncEvent() override { return device_.GetAsyncEvent(); }

@@ -21,9 +21,9 @@ class FakeDevice : public Device {
  public:
   // Every object destroyed, in order.
   std::vector<const void*> destroyed;
-  // What each destruction answers.
+  // Each destruction returns this.
   absl::Status destroy_status;
-  // What the device says of itself.
+  // The capabilities and limits that the device reports.
   DeviceCapabilities can;
   ibv_device_attr limits{};
 
@@ -50,7 +50,8 @@ class FakeDevice : public Device {
   absl::StatusOr<ibv_qp*> CreateQp(ibv_pd*, ibv_qp_init_attr&) override { return Unused(); }
   absl::Status ModifyQp(ibv_qp*, const ibv_qp_attr&, int) override { return Unused(); }
   absl::StatusOr<ibv_qp_attr> QueryQp(ibv_qp*, int) override { return Unused(); }
-  bool Quiesced(uint32_t) override { return true; }
+  QpIdentity IdentityOf(const ibv_qp*) override { return {}; }
+  bool Quiesced(QpIdentity) override { return true; }
   int async_fd() const override { return -1; }
   absl::StatusOr<ibv_async_event> GetAsyncEvent() override { return Unused(); }
   void AckAsyncEvent(ibv_async_event&) override {}

@@ -1,3 +1,6 @@
+// A handle destroys its verbs object exactly once, through its own device, and logs a destruction
+// that the device refuses.
+
 #include "verbena/transport/device/handles.h"
 
 #include <infiniband/verbs.h>

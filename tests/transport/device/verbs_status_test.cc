@@ -1,3 +1,6 @@
+// Every completion status and errno becomes a Status whose code tells our own faults from the
+// peer's and the wire's, and whose message names the constant, the queue pair and the peer.
+
 #include "verbena/transport/device/verbs_status.h"
 
 #include <infiniband/verbs.h>

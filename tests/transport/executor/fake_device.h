@@ -71,7 +71,8 @@ class FakeDevice final : public Device {
   absl::Status ModifyQp(ibv_qp*, const ibv_qp_attr&, int) override { return No(); }
   absl::StatusOr<ibv_qp_attr> QueryQp(ibv_qp*, int) override { return No(); }
   absl::Status DestroyQp(ibv_qp*) override { return No(); }
-  bool Quiesced(uint32_t) override { return true; }
+  QpIdentity IdentityOf(const ibv_qp*) override { return {}; }
+  bool Quiesced(QpIdentity) override { return true; }
   int async_fd() const override { return -1; }
   absl::StatusOr<ibv_async_event> GetAsyncEvent() override { return No(); }
   void AckAsyncEvent(ibv_async_event&) override {}

@@ -1,5 +1,5 @@
-// What an executor does where the kernel, or a container's seccomp profile, forbids what it would
-// like to use.
+// An executor works without io_uring and epoll_pwait2, if its kernel or a container's seccomp
+// profile forbids them, and names what is forbidden.
 
 #include <sys/syscall.h>
 

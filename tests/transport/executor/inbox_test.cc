@@ -1,3 +1,6 @@
+// Items of each producer reach the consumer in order. No wake-up is lost, and only the first push
+// to a sleeping consumer makes a system call.
+
 #include "verbena/transport/executor/inbox.h"
 
 #include <poll.h>

@@ -1,4 +1,5 @@
-// Spawn, PostFunction, and what becomes of what is left when an executor is destroyed.
+// Spawned Tasks and posted functions run in order in the executor's turns. Those that are left are
+// destroyed with the executor, each exactly once.
 
 #include <memory>
 #include <stdexcept>
@@ -82,7 +83,7 @@ TEST_F(RootTaskTest, TasksThatHaveNotBegunAreDestroyedUnstarted) {
   EXPECT_EQ(destroyed.size(), 1u);
 }
 
-TEST_F(RootTaskTest, WhatAnAbandonedTaskSpawnsIsDestroyedToo) {
+TEST_F(RootTaskTest, TasksThatAnAbandonedTaskSpawnsAreDestroyedToo) {
   struct SpawnsWhenDestroyed {
     Executor& executor;
     std::vector<Scheduler*>& destroyed;

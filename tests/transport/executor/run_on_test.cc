@@ -1,3 +1,6 @@
+// RunOn runs a Task on another executor and resumes at home with its result. Cancellation and
+// destruction at any stage, on either side, reach the Task and leak nothing.
+
 #include "verbena/transport/executor/run_on.h"
 
 #include <atomic>

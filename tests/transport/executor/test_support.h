@@ -1,4 +1,4 @@
-// What the executor's tests share.
+// Shared parts of the executor's tests.
 
 #ifndef VERBENA_TESTS_TRANSPORT_EXECUTOR_TEST_SUPPORT_H_
 #define VERBENA_TESTS_TRANSPORT_EXECUTOR_TEST_SUPPORT_H_

@@ -1,3 +1,6 @@
+// Timers fire in the order of their times and never a nanosecond early, as a sorted list would have
+// them. A stopped timer never fires.
+
 #include "verbena/transport/executor/timer_wheel.h"
 
 #include <functional>

@@ -1,3 +1,6 @@
+// A Waiter reports each descriptor that is readable, as long as it is watched, and nothing after
+// Unwatch(). Built once for each kind of Waiter.
+
 #include "verbena/transport/executor/waiter.h"
 
 #include <poll.h>

@@ -1,4 +1,4 @@
-// What the file tests share: an executor, a pool of buffers and a directory. Each test is built
+// The fixture of the file tests: an executor, a pool of buffers and a directory. Each test is built
 // once per Waiter, and so once per backend: io_uring, and threads.
 
 #ifndef VERBENA_TESTS_TRANSPORT_FILE_FILE_FIXTURE_H_

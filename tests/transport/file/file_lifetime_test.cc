@@ -1,13 +1,16 @@
-// Cancelled and abandoned operations, and executors that go while some are under way. Built once
-// per backend; AddressSanitizer sees what outlives what.
+// The memory of a file's operation stays until the kernel lets go of it, whether the operation is
+// cancelled or abandoned, or its executor goes. Built once per backend; AddressSanitizer sees what
+// outlives what.
 
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <barrier>
 #include <chrono>
 #include <filesystem>
+#include <latch>
 #include <string>
 #include <thread>
 #include <utility>
@@ -20,6 +23,9 @@
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/coro/yield.h"
+#include "verbena/transport/executor/block_on.h"
+#include "verbena/transport/executor/executor_thread.h"
+#include "verbena/transport/file/file_service.h"
 
 namespace verbena {
 namespace {
@@ -44,6 +50,11 @@ class FileLifetimeTest : public FileTest {
     if (fifo_ >= 0) close(fifo_);
   }
   size_t InUse() const { return pool_->stats().bytes_in_use; }
+  // Until so many operations are with the kernel or wait for their turn.
+  Task<void> UntilAsked(size_t operations) {
+    const internal::FileService& service = *internal::FileService::Of(*executor_).value();
+    while (service.in_flight() + service.waiting() < operations) (co_await Yield()).IgnoreError();
+  }
 
   int fifo_ = -1;
 };
@@ -68,7 +79,7 @@ TEST_F(FileLifetimeTest, ACancelledReadReturnsAtOnceAndItsMemoryStaysUntilTheKer
     TaskScope scope(co_await CurrentContext());
     absl::Status result = absl::UnknownError("not yet");
     scope.Spawn(ReadInto(*file, Take(100), result));
-    (co_await Sleep(milliseconds(5))).IgnoreError();
+    co_await UntilAsked(1);
     EXPECT_EQ(result.code(), StatusCode::kUnknown);
     EXPECT_EQ(InUse(), 4096u);
     scope.RequestCancel();
@@ -99,7 +110,7 @@ TEST_F(FileLifetimeTest, ATaskDestroyedWhileItReadsLeavesItsMemoryToTheKernel) {
     {
       TaskScope scope(co_await CurrentContext());
       scope.Spawn(ReadInto(*file, Take(100), result));
-      (co_await Sleep(milliseconds(5))).IgnoreError();
+      co_await UntilAsked(1);
     }
     *file = File();
     EXPECT_EQ(write(fifo_, "late", 4), 4);
@@ -139,7 +150,7 @@ TEST_F(FileLifetimeTest, OperationsBeyondTheBoundWaitAndCanBeCancelledThere) {
       for (int i = 0; i < kReads; ++i) {
         (i % 2 == 0 ? abandoned : cancelled).Spawn(ReadInto(*file, Take(10), results[i]));
       }
-      (co_await Sleep(milliseconds(5))).IgnoreError();
+      co_await UntilAsked(kReads);
       cancelled.RequestCancel();
       co_await cancelled.Join();
     }
@@ -238,6 +249,106 @@ TEST_F(FileLifetimeTest, AnExecutorMayGoOnAnotherThreadThanTheOneThatStartedItsO
   EXPECT_EQ(InUse(), 0u);
 }
 
+TEST_F(FileLifetimeTest, AnyThreadMayMakeTasksOfAFileAndTheFileKnowsHowManyThereAre) {
+  constexpr int kThreads = 4;
+  constexpr int kRounds = 100;
+  constexpr int kTasksPerRound = 20;
+  MakeFile("a", "abcd");
+  Run([&]() -> Task<void> {
+    absl::StatusOr<File> file = co_await File::Open(Path("a"), {.flags = O_RDWR});
+    CO_ASSERT_OK(file);
+    const size_t descriptors = CountDescriptors();
+    std::barrier<> together(kThreads);
+    std::vector<std::thread> threads;
+    for (int i = 0; i < kThreads; ++i) {
+      threads.emplace_back([&] {
+        // In step, so that the threads meet however few processors there are.
+        for (int round = 0; round < kRounds; ++round) {
+          together.arrive_and_wait();
+          std::vector<Task<absl::Status>> never_awaited;
+          for (int task = 0; task < kTasksPerRound; ++task) {
+            never_awaited.push_back(file->Datasync());
+          }
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    // A reference too few would have closed it, in the background.
+    for (int i = 0; i < 20; ++i) (co_await Sleep(milliseconds(1))).IgnoreError();
+    EXPECT_EQ(CountDescriptors(), descriptors) << "it was closed while its File was there";
+    const absl::Status closed = co_await file->Close();
+    EXPECT_TRUE(closed.ok()) << closed << ": a reference is left over";
+  });
+}
+
+TEST_F(FileLifetimeTest, ThreadsThatBlockOnAFileDoNotRaceWithItsExecutor) {
+  constexpr int kReads = 200;
+  MakeFile("a", "abcd");
+  File file;
+  Run([&]() -> Task<void> {
+    absl::StatusOr<File> opened = co_await File::Open(Path("a"), {.flags = O_RDWR});
+    CO_ASSERT_OK(opened);
+    file = *std::move(opened);
+  });
+  std::vector<Buffer> buffers;
+  for (int i = 0; i < 2; ++i) buffers.push_back(Take(4));
+  std::thread loop([this] { executor_->Run(); });
+  std::vector<std::thread> threads;
+  for (Buffer& buffer : buffers) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < kReads; ++i) {
+        EXPECT_EQ(BlockOn(*executor_, file.Read(buffer.view(), 0)).value_or(0), 4u);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(BlockOn(*executor_, file.Close()).ok());
+  executor_->Stop();
+  loop.join();
+}
+
+TEST_F(FileLifetimeTest, ATaskThatAnotherThreadDropsLastClosesTheFileOnItsExecutor) {
+  MakeFile("a", "abcd");
+  const size_t descriptors_before = CountDescriptors();
+  Run([&]() -> Task<void> {
+    absl::StatusOr<File> file = co_await File::Open(Path("a"), {.flags = O_RDWR});
+    CO_ASSERT_OK(file);
+    Task<absl::Status> never_awaited = file->Datasync();
+    *file = File();
+    std::thread([task = std::move(never_awaited)]() mutable { task = {}; }).join();
+    while (CountDescriptors() > descriptors_before) {
+      (co_await Sleep(milliseconds(1))).IgnoreError();
+    }
+  });
+}
+
+// --- Misuse --------------------------------------------------------------------------------------
+
+using FileDeathTest = FileLifetimeTest;
+
+TEST_F(FileDeathTest, AFileThatWasClosedEndsTheProcessWithAReason) {
+  const Buffer buffer = Take(4);
+  File none;
+  EXPECT_DEATH({ const auto task = none.Read(buffer.view(), 0); }, "file_ != nullptr.*no file");
+  EXPECT_DEATH({ const auto task = none.Close(); }, "file_ != nullptr.*no file");
+}
+
+TEST_F(FileDeathTest, AFileOnAnotherExecutorEndsTheProcessWithAReason) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto use_elsewhere = [this] {
+    File file;
+    MakeFile("a", "abcd");
+    Run([&]() -> Task<void> {
+      file = (co_await File::Open(Path("a"), {.flags = O_RDWR})).value();
+    });
+    absl::StatusOr<std::unique_ptr<ExecutorThread>> other = ExecutorThread::Start({});
+    BlockOn((*other)->executor(), file.Sync()).IgnoreError();
+  };
+  EXPECT_DEATH(use_elsewhere(), "another executor than the one that opened it");
+}
+
+// --- Hosts ---------------------------------------------------------------------------------------
+
 TEST_F(FileLifetimeTest, AHostThatSleepsInTheExecutorsSteadIsWokenByCompletions) {
   absl::Status result = absl::UnknownError("not yet");
   File file;
@@ -251,13 +362,15 @@ TEST_F(FileLifetimeTest, AHostThatSleepsInTheExecutorsSteadIsWokenByCompletions)
     ended = true;
   };
   Spawn(*executor_, read());
-  std::thread writer([this] {
-    std::this_thread::sleep_for(milliseconds(20));
+  std::latch armed(1);
+  std::thread writer([&] {
+    armed.wait();
     EXPECT_EQ(write(fifo_, "abcd", 4), 4);
   });
   while (!ended) {
     executor_->Poll();
     if (!executor_->Arm()) continue;
+    if (file && !armed.try_wait()) armed.count_down();
     pollfd readable = {.fd = executor_->fd(), .events = POLLIN, .revents = 0};
     EXPECT_EQ(poll(&readable, 1, -1), 1);
   }

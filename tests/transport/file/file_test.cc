@@ -1,5 +1,5 @@
-// Opening, reading and writing, and every way in which the file system says no. Built once per
-// backend.
+// Files read back what was written, at any offset and in any size. Each way in which the file
+// system says no gives a Status of its own that names the file. Built once per backend.
 
 #include "verbena/transport/file/file.h"
 
@@ -37,7 +37,7 @@ std::string Pattern(size_t bytes, int seed) {
 
 // --- Round trips ---------------------------------------------------------------------------------
 
-TEST_F(FileTest, WhatIsWrittenIsReadBack) {
+TEST_F(FileTest, BytesThatAreWrittenAreReadBack) {
   const std::string text = Pattern(1 << 20, 1);
   Run([&]() -> Task<void> {
     absl::StatusOr<File> file = co_await File::Open(Path("a"), {.flags = kCreate});
@@ -276,7 +276,7 @@ TEST_F(FileTest, AFileThatWouldBeTooLargeIsOutOfRangeAndKeepsWhatFits) {
   EXPECT_EQ(Contents("a").size(), 6000u);
 }
 
-TEST_F(FileTest, WhatTheFileWasNotOpenedForIsRefused) {
+TEST_F(FileTest, OperationsThatTheFileWasNotOpenedForAreRefused) {
   MakeFile("a", "abc");
   Run([&]() -> Task<void> {
     absl::StatusOr<File> file = co_await File::Open(Path("a"), {.flags = O_RDONLY});

@@ -1,4 +1,5 @@
-// Files and buffers that are registered with the ring, and what happens where none can be.
+// Files and buffers of direct transfers are registered with the ring while they are used, and not
+// afterwards. Without registration, files work all the same.
 
 #include "verbena/transport/file/ring_backend.h"
 
@@ -6,7 +7,11 @@
 #include <sys/syscall.h>
 
 #include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "gmock/gmock.h"
@@ -16,6 +21,7 @@
 #include "verbena/transport/coro/poison.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/file/file_service.h"
+#include "verbena/transport/memory/registered_memory.h"
 
 namespace verbena::internal {
 namespace {
@@ -71,7 +77,85 @@ TEST_F(RingBackendTest, OrdinaryTransfersRegisterNoMemory) {
   });
 }
 
-TEST_F(RingBackendTest, WhereNothingCanBeRegisteredFilesWorkWithoutAndTheLogSaysSo) {
+// Its home's thread may unmap it, or enter it in a ring of its own, at any moment.
+TEST_F(RingBackendTest, MemoryOfAnotherExecutorIsNotRegistered) {
+  const auto elsewhere = Executor::Create({.waiter = kTestedWaiter}).value();
+  const auto pool = BufferPool::Create(*elsewhere, device_, nullptr, {.name = "other"}).value();
+  Buffer buffer = pool->TryAllocate(4096).value();
+  Run([&]() -> Task<void> {
+    absl::StatusOr<File> file =
+        co_await File::Open(Path("a"), {.flags = O_RDWR | O_CREAT, .direct = true});
+    CO_ASSERT_OK(file);
+    EXPECT_TRUE((co_await file->Write(buffer.view(), 0)).ok());
+    EXPECT_EQ((co_await file->Read(buffer.view(), 0)).value_or(0), 4096u);
+    EXPECT_EQ(backend().registered_buffers(), 0u);
+  });
+}
+
+// Memory that a user has registered already.
+class UsersMemoryTest : public RingBackendTest {
+ protected:
+  static constexpr size_t kBytes = 1 << 20;
+
+  // Files of `home` may use it.
+  std::unique_ptr<RegisteredMemory> Register(Scheduler* home) {
+    return RegisteredMemory::Register(device_, nullptr, memory_.get(), kBytes, 0, home).value();
+  }
+  // Writes some of it and reads it back; whether that was with O_DIRECT.
+  bool UseBy(RegisteredMemory& memory) {
+    bool direct = false;
+    Run([&]() -> Task<void> {
+      absl::StatusOr<File> file =
+          co_await File::Open(Path("a"), {.flags = O_RDWR | O_CREAT, .direct = true});
+      CO_ASSERT_OK(file);
+      direct = file->direct();
+      Buffer from = memory.Wrap(4096, 8192).value();
+      Buffer to = memory.Wrap(65536, 8192).value();
+      std::memset(from.data(), 'x', from.size());
+      EXPECT_TRUE((co_await file->Write(from.view(), 0)).ok());
+      EXPECT_EQ((co_await file->Read(to.view(), 0)).value_or(0), 8192u);
+      EXPECT_EQ(Text(to, 8192), std::string(8192, 'x'));
+    });
+    return direct;
+  }
+
+  const std::unique_ptr<void, decltype(&std::free)> memory_{std::aligned_alloc(4096, kBytes),
+                                                            &std::free};
+};
+
+TEST_F(UsersMemoryTest, IsAFixedBufferOfItsHomesRingUntilItLeaves) {
+  std::unique_ptr<RegisteredMemory> memory = Register(executor_.get());
+  const bool direct = UseBy(*memory);
+  EXPECT_EQ(backend().registered_buffers(), direct ? 1u : 0u);
+  Run([&]() -> Task<void> {
+    EXPECT_TRUE(memory->LeaveRing());
+    co_return;
+  });
+  EXPECT_EQ(backend().registered_buffers(), 0u);
+  std::thread([&] { memory.reset(); }).join();
+}
+
+TEST_F(UsersMemoryTest, IsNoFixedBufferWithoutAHome) {
+  std::unique_ptr<RegisteredMemory> memory = Register(nullptr);
+  UseBy(*memory);
+  EXPECT_EQ(backend().registered_buffers(), 0u);
+}
+
+TEST_F(UsersMemoryTest, MayOutliveItsHome) {
+  std::unique_ptr<RegisteredMemory> memory = Register(executor_.get());
+  UseBy(*memory);
+  executor_.reset();
+  memory.reset();
+}
+
+TEST_F(UsersMemoryTest, DestroyingItOnAnotherThreadThanItsRingsAborts) {
+  std::unique_ptr<RegisteredMemory> memory = Register(executor_.get());
+  if (!UseBy(*memory)) GTEST_SKIP() << "this file system knows no O_DIRECT";
+  EXPECT_DEATH(memory.reset(), "is in the io_uring of another thread");
+  executor_.reset();
+}
+
+TEST_F(RingBackendTest, FilesWorkIfNothingCanBeRegisteredAndTheLogSaysSo) {
   WithForbidden(SYS_io_uring_register, EPERM, [&] {
     CapturedLog log;
     bool direct = false;

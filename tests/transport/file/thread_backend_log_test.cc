@@ -1,4 +1,5 @@
-// What the log says where files go through threads. One test, since it is said once per process.
+// The log says that files go through threads, and what would mend it. One test, since the line
+// comes once per process.
 
 #include <fcntl.h>
 
@@ -12,7 +13,7 @@ namespace {
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-TEST_F(FileTest, ThatThreadsServeIsSaidOnceWithWhatWouldMendIt) {
+TEST_F(FileTest, TheLogSaysOnceThatThreadsServeAndWhatWouldMendIt) {
   CapturedLog log;
   const auto open_null = [&]() -> Task<void> {
     const absl::StatusOr<File> file = co_await File::Open("/dev/null");

@@ -1,10 +1,13 @@
-// What links do when something is exhausted: credits are lent and recalled, and nothing is lost.
+// Links under back pressure lose nothing: frames wait for credits, buffers and room, credits are
+// lent and recalled, and each link goes on.
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -12,6 +15,7 @@
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/link.h"
+#include "verbena/transport/link/wire_format.h"
 
 namespace verbena {
 namespace {
@@ -27,6 +31,24 @@ LinkLimits WithPool(uint32_t links, uint32_t pool) {
   limits.eager_bytes = 1024;
   return limits;
 }
+
+// Looks at the bytes between a frame's body and the next multiple of 8.
+class PaddingReader final : public FrameSink {
+ public:
+  absl::Status OnFrame(Link&, const FrameHeader& frame, const char* body) override {
+    const size_t end = FrameBytes(frame.body_bytes) - sizeof(FrameHeader);
+    for (size_t i = frame.body_bytes; i < end; ++i) EXPECT_EQ(body[i], 0) << "byte " << i;
+    ++frames_;
+    return absl::OkStatus();
+  }
+  void OnLinkDown(Link&, const absl::Status&) override {}
+  bool ExpectsFrames() const override { return false; }
+
+  uint32_t frames() const { return frames_; }
+
+ private:
+  uint32_t frames_ = 0;
+};
 
 class BackPressureTest : public LinksFixture {
  protected:
@@ -47,6 +69,10 @@ class BackPressureTest : public LinksFixture {
   Receiver client_sink_;
   Receiver a_;
   Receiver b_;
+  Receiver c_;
+  static constexpr uint32_t kBuffers = 16;
+  std::array<Receiver, kBuffers> one_each_;
+  PaddingReader padding_;
 };
 
 TEST_F(BackPressureTest, FramesOfOneTurnShareASend) {
@@ -59,6 +85,20 @@ TEST_F(BackPressureTest, FramesOfOneTurnShareASend) {
   EXPECT_EQ(link->stats().sends, 1u);
   EXPECT_EQ(link->stats().frames_sent, 10u);
   EXPECT_EQ(link->stats().doorbells, 1u);
+}
+
+TEST_F(BackPressureTest, PaddingTellsNothingOfWhatTheBufferHeldBefore) {
+  StartServer(WithPool(1, 0));
+  Link* link = Connect(client_sink_, padding_);
+  ASSERT_NE(link, nullptr);
+  FrameHeader frame;
+  std::memset(link->Append(frame, 900), 0xff, 900);
+  PollUntil([&] { return padding_.frames() == 1; });
+  // The same buffer: the one that came back last is taken first.
+  for (uint32_t body_bytes = 1; body_bytes <= 8; ++body_bytes) {
+    std::memset(link->Append(frame, body_bytes), 0xff, body_bytes);
+  }
+  PollUntil([&] { return padding_.frames() == 9; });
 }
 
 TEST_F(BackPressureTest, ReceivesNeverFallBelowTheCreditsThatPeersHold) {
@@ -107,6 +147,8 @@ TEST_F(BackPressureTest, LentCreditsAreRecalledFromALinkThatIsQuiet) {
   EXPECT_GT(server().stats().traffic.recalls, 0u);
   EXPECT_LE(quiet->send_credits(), kInitialCredits);
   EXPECT_LE(server().stats().credits_lent, kPool);
+  for (int turn = 0; turn < 100; ++turn) executor().Poll();
+  EXPECT_GT(busy->send_credits(), kInitialCredits) << "none of what the other gave back";
 }
 
 TEST_F(BackPressureTest, TwoLinksThatStarveBothComeToTheirEnd) {
@@ -143,6 +185,31 @@ TEST_F(BackPressureTest, LendingStopsAtALinksOwnMaximum) {
             [&] { ASSERT_LE(server().stats().credits_lent, 20u - kInitialCredits); });
 }
 
+// Though the pool is empty: what others gave back could not be lent to it.
+TEST_F(BackPressureTest, ALinkAtItsOwnMaximumTakesNoCreditsFromOthers) {
+  constexpr uint32_t kMaxCredits = 20;
+  constexpr uint32_t kPool = 2 * (kMaxCredits - kInitialCredits);
+  LinkLimits limits = WithPool(2, kPool);
+  limits.max_credits = kMaxCredits;
+  StartServer(limits);
+  Link* first = Connect(client_sink_, a_);
+  Link* second = Connect(client_sink_, b_);
+  ASSERT_NE(first, nullptr);
+  ASSERT_NE(second, nullptr);
+  Flood to_a(2000, 900);
+  to_a.Run(*first);
+  PollUntil([&] { return a_.received() == 2000; });
+  Flood to_b(2000, 900);
+  to_b.Run(*second);
+  PollUntil([&] { return b_.received() == 2000; });
+  ASSERT_EQ(server().stats().credits_lent, kPool) << "both were to take their share";
+  Flood more(4000, 900, 2000);
+  more.Run(*second);
+  PollUntil([&] { return b_.received() == 4000; });
+  EXPECT_EQ(server().stats().traffic.recalls, 0u);
+  EXPECT_EQ(server().stats().credits_lent, kPool);
+}
+
 TEST_F(BackPressureTest, FullSendQueueMakesFramesWaitAndLosesNone) {
   LinkLimits server_limits = WithPool(1, 0);
   server_limits.srq_depth = 2048;
@@ -172,6 +239,56 @@ TEST_F(BackPressureTest, CreditsOfALinkThatEndsGoToTheOthers) {
   WaitUntilNoLinks();
   EXPECT_EQ(server().stats().credits_lent, 0u);
   EXPECT_TRUE(absl::IsUnavailable(a_.reason())) << a_.reason();
+}
+
+// A buffer that the device does not take inline is held until a completion says that it was read.
+TEST_F(BackPressureTest, BuffersComeBackThoughTheLastSendOfAFlushHoldsNone) {
+  LinkLimits limits;
+  limits.max_links = 1;
+  limits.eager_bytes = 16384;
+  Start(limits, limits);
+  Link* link = Connect(client_sink_, a_);
+  ASSERT_NE(link, nullptr);
+  ASSERT_LT(client().max_inline_bytes(), 16000u);
+  const size_t all = client().send_buffers().free_count();
+  Flood large(2, 16000);
+  large.Run(*link);
+  FrameHeader small;
+  small.call_slot = 2;
+  std::memset(link->Append(small, 1000), 2, 1000);
+  EXPECT_EQ(client().send_buffers().free_count(), all - 3);
+  PollUntil([&] { return a_.received() == 3; });
+  for (int turn = 0; turn < 1000; ++turn) executor().Poll();
+  EXPECT_EQ(client().send_buffers().free_count(), all);
+  EXPECT_EQ(link->stats().sends, 3u);
+}
+
+TEST_F(BackPressureTest, ALinkThatWaitsForBuffersIsWokenByAnothersCompletion) {
+  LinkLimits limits;
+  limits.max_links = kBuffers + 2;
+  limits.srq_depth = 512;
+  limits.eager_bytes = 16384;
+  limits.send_buffers = kBuffers;
+  Start(limits, limits);
+  std::array<Link*, kBuffers> holders;
+  for (uint32_t i = 0; i < kBuffers; ++i) {
+    holders[i] = Connect(client_sink_, one_each_[i]);
+    ASSERT_NE(holders[i], nullptr);
+  }
+  Link* second_last = Connect(client_sink_, b_);
+  Link* last = Connect(client_sink_, c_);
+  ASSERT_NE(second_last, nullptr);
+  ASSERT_NE(last, nullptr);
+  for (Link* holder : holders) Flood(1, 16000).Run(*holder);
+  ASSERT_EQ(client().send_buffers().free_count(), 0u);
+  Flood some(20, 16000);
+  Flood few(3, 16000);
+  some.Run(*second_last);
+  few.Run(*last);
+  EXPECT_EQ(some.sent() + few.sent(), 0u);
+  for (int turn = 0; turn < 100000 && b_.received() < 20; ++turn) executor().Poll();
+  EXPECT_EQ(c_.received(), 3u);
+  EXPECT_EQ(b_.received(), 20u);
 }
 
 int RefuseWithoutSayingWhich(ibv_qp*, ibv_send_wr*, ibv_send_wr**) { return ENOMEM; }

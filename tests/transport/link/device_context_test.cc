@@ -1,5 +1,5 @@
-// A device's asynchronous events: acknowledged at once, whatever the executors do, and handed to
-// the one that owns the queue pair.
+// A device's asynchronous events are acknowledged at once, whatever the executors do, and reach the
+// owner of their queue pair in order.
 
 #include "verbena/transport/link/device_context.h"
 
@@ -132,7 +132,7 @@ TEST_F(DeviceContextTest, EachQueuePairsEventsReachItsOwnerInTheirOrder) {
                           Seen(2, IBV_EVENT_QP_LAST_WQE_REACHED)));
 }
 
-TEST_F(DeviceContextTest, WhoHasUnsubscribedIsNotTold) {
+TEST_F(DeviceContextTest, AnUnsubscribedListenerIsNotTold) {
   context_->Unsubscribe(1);
   device_.Raise(IBV_EVENT_QP_FATAL, &one_);
   device_.Raise(IBV_EVENT_QP_FATAL, &other_);

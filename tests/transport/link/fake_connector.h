@@ -26,8 +26,11 @@ class FakeConnector final : public QpConnector {
 
   // As iWARP has it; with kServerWaits the client does not know.
   Rule rule = Rule::kNone;
-  // What clients' requests are refused with.
+  // The status with which clients' requests are refused.
   absl::Status refusal;
+  // MoveTo() returns this, and counts its calls.
+  absl::Status move_status;
+  int moves = 0;
 
   void set_device(SoftDevice& device) { gid_ = *device.QueryGid(1, 0); }
   // Connections that somebody holds.
@@ -60,6 +63,11 @@ class FakeConnector final : public QpConnector {
       server->steps->Push(1);
     }
     return std::shared_ptr<QpConnection>(client);
+  }
+
+  absl::Status MoveTo(const ibv_gid&) override {
+    ++moves;
+    return move_status;
   }
 
  private:

@@ -1,5 +1,9 @@
+// Limits that cannot be kept are refused by name and number, and the others are fitted to what the
+// device has: queues hold every completion and receive of the links that are allowed.
+
 #include "verbena/transport/link/limits.h"
 
+#include <chrono>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -30,6 +34,41 @@ class LimitsTest : public ::testing::Test {
   FakeDevice device_;
   LinkLimits wanted_;
 };
+
+// Its positions would alias with the marker's, so that draining it would always time out.
+TEST_F(LimitsTest, ASendQueueDeeperThanPositionsTellApartIsRefused) {
+  wanted_.max_links = 1;
+  wanted_.send_queue_depth = 4095;
+  EXPECT_EQ(Derived().send_queue_depth, 4095u);
+  wanted_.send_queue_depth = 4096;
+  const absl::Status refused = DeriveLimits(wanted_, device_).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("send_queue_depth is 4096"), HasSubstr("[64, 4095]")));
+}
+
+TEST_F(LimitsTest, TimesThatCannotBeKeptAreRefusedByName) {
+  wanted_.ping_interval = Duration::zero();
+  absl::Status refused = DeriveLimits(wanted_, device_).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("ping_interval is 0 ns"));
+  wanted_.ping_interval = std::chrono::seconds(1);
+  wanted_.idle_timeout = std::chrono::nanoseconds(-5);
+  refused = DeriveLimits(wanted_, device_).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("idle_timeout is -5 ns"));
+  wanted_.idle_timeout = Duration::zero();
+  EXPECT_EQ(Derived().idle_timeout, Duration::zero());
+}
+
+TEST_F(LimitsTest, MoreSendBuffersThanTheirBoundAreRefusedByNumber) {
+  wanted_.send_buffers = 1 << 20;
+  EXPECT_EQ(Derived().send_buffers, 1u << 20);
+  wanted_.send_buffers = (1 << 20) + 1;
+  const absl::Status refused = DeriveLimits(wanted_, device_).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("send_buffers is 1048577"));
+}
 
 TEST_F(LimitsTest, ALargeDeviceGivesWhatIsWanted) {
   const LinkLimits limits = Derived();
@@ -62,6 +101,19 @@ TEST_F(LimitsTest, EveryCompletionFitsASmallCompletionQueue) {
   const LinkLimits limits = Derived();
   EXPECT_LE(CompletionQueueEntries(limits), 8192u);
   EXPECT_LT(limits.max_links, wanted_.max_links);
+}
+
+TEST_F(LimitsTest, AThousandLinksFitTheDefaults) {
+  const LinkLimits limits = Derived();
+  EXPECT_GE(limits.max_links, 1000u);
+  // With room for busy links beyond what each link owns.
+  EXPECT_GE(limits.srq_depth, limits.max_links * (limits.initial_credits + kReserveCredits) + 1024);
+}
+
+TEST_F(LimitsTest, ADeviceWithASmallQueueTakesAsManyLinksAsFit) {
+  device_.limits.max_cqe = 32767;  // rxe
+  const LinkLimits limits = Derived();
+  EXPECT_EQ(limits.max_links, (32767 - limits.srq_depth) / (limits.send_queue_depth + 1));
 }
 
 TEST_F(LimitsTest, EveryLinksOwnReceivesFitASmallSharedReceiveQueue) {

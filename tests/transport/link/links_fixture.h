@@ -20,6 +20,8 @@
 #include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/connect/local_bootstrap.h"
 #include "verbena/transport/connect/qp_connector.h"
+#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/device/device.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/spawn.h"
 #include "verbena/transport/link/device_context.h"
@@ -41,20 +43,26 @@ class Receiver final : public FrameSink {
     return absl::OkStatus();
   }
   void OnLinkDown(Link&, const absl::Status& reason) override { reason_ = reason; }
-  bool ExpectsFrames() const override { return false; }
+  bool ExpectsFrames() const override { return expects_frames_; }
+  // From now on its link's peer is PINGed, as that of a call is.
+  void set_expects_frames() { expects_frames_ = true; }
 
   uint32_t received() const { return received_; }
   const absl::Status& reason() const { return reason_; }
 
  private:
   uint32_t received_ = 0;
+  bool expects_frames_ = false;
   absl::Status reason_;
 };
 
 // Sends `count` numbered frames as fast as the link takes them.
 class Flood final : private SendWaiter {
  public:
-  Flood(uint32_t count, size_t bytes) : count_(count) { body_bytes = bytes; }
+  // Numbered from `first`, up to `count`.
+  Flood(uint32_t count, size_t bytes, uint32_t first = 0) : count_(count), sent_(first) {
+    body_bytes = bytes;
+  }
 
   void Run(Link& link) {
     while (sent_ < count_ && Append(link)) {
@@ -80,20 +88,39 @@ class Flood final : private SendWaiter {
   }
 
   const uint32_t count_;
-  uint32_t sent_ = 0;
+  uint32_t sent_;
+};
+
+// The machine's clock, and ahead of it by what a test says.
+class AdvancingClock final : public Clock {
+ public:
+  TimePoint Now() override { return Clock::Real().Now() + ahead_; }
+  void AdvanceBy(Duration delay) { ahead_ += delay; }
+
+ private:
+  Duration ahead_{};
 };
 
 class LinksFixture : public testing::Test {
  protected:
   void Start(const LinkLimits& client_limits, const LinkLimits& server_limits,
              QpConnector* connector = nullptr) {
-    executor_ = *Executor::Create({});
+    executor_ = *Executor::Create({.clock = &clock_});
     device_ = *SoftDevice::Create({});
-    context_ = *DeviceContext::Create(*device_, {.use_connector = connector});
+    wrapper_ = Wrap(*device_);
+    Device& seen = wrapper_ == nullptr ? static_cast<Device&>(*device_) : *wrapper_;
+    context_ = *DeviceContext::Create(
+        seen, {.event_thread = has_event_thread(), .use_connector = connector});
     client_ = *Endpoint::Create(*executor_, *context_, client_limits);
     server_ = *Endpoint::Create(*executor_, *context_, server_limits);
     listener_ = *bootstrap_.Listen("server");
   }
+
+  // Another device for the endpoints, over `device`; nullptr for none.
+  virtual std::unique_ptr<Device> Wrap(SoftDevice&) { return nullptr; }
+
+  // Whether a thread reads the device's asynchronous events.
+  virtual bool has_event_thread() const { return true; }
 
   void TearDown() override {
     RunToEnd(client_->Shutdown());
@@ -120,6 +147,16 @@ class LinksFixture : public testing::Test {
     PollUntil([this] { return client_->stats().links + server_->stats().links == 0; });
   }
 
+  // The client's end of the stream of its next handshake.
+  virtual std::unique_ptr<MessageStream> WrapClientStream(std::unique_ptr<MessageStream> stream) {
+    return stream;
+  }
+
+  // The server's end of the stream of its next handshake.
+  virtual std::unique_ptr<MessageStream> WrapServerStream(std::unique_ptr<MessageStream> stream) {
+    return stream;
+  }
+
   // A link from client() to server(); returns the client's end, nullptr after a failure.
   Link* Connect(FrameSink& client_sink, FrameSink& server_sink) {
     absl::StatusOr<Link*> link = TryConnect(client_sink, server_sink);
@@ -129,7 +166,7 @@ class LinksFixture : public testing::Test {
     return link.value_or(nullptr);
   }
 
-  // The same where it may fail. What became of it at the server: accepted(), later.
+  // The same for a connection that may fail. accepted() tells later how it went at the server.
   absl::StatusOr<Link*> TryConnect(FrameSink& client_sink, FrameSink& server_sink) {
     accepted_.reset();
     Spawn(*executor_, AcceptOne(server_sink));
@@ -138,12 +175,33 @@ class LinksFixture : public testing::Test {
     return link;
   }
 
+  // The same without waiting: `link` tells, later.
+  void BeginConnect(FrameSink& client_sink, FrameSink& server_sink,
+                    std::optional<absl::StatusOr<Link*>>& link) {
+    accepted_.reset();
+    Spawn(*executor_, AcceptOne(server_sink));
+    Spawn(*executor_, ConnectAndTell(client_sink, link));
+  }
+
+  // The same for a coroutine: both ends, of which accepted() is the last server's.
+  Task<absl::StatusOr<Link*>> ConnectBoth(FrameSink& client_sink, FrameSink& server_sink) {
+    Spawn(*executor_, AcceptOne(server_sink));
+    absl::StatusOr<Link*> link;
+    co_await ConnectOne(client_sink, link);
+    co_return link;
+  }
+
   // The server's end of the last link.
   const std::optional<absl::StatusOr<Link*>>& accepted() const { return accepted_; }
 
+  // The last client's words of itself.
+  const LinkParameters& last_offer() const { return last_offer_; }
+
   Executor& executor() { return *executor_; }
+  // The executor's.
+  AdvancingClock& clock() { return clock_; }
   SoftDevice& device() { return *device_; }
-  // Of the device that both endpoints are on.
+  // The context of the device that both endpoints are on.
   ibv_context& context() { return *device_->context(); }
   DeviceContext& device_context() { return *context_; }
   Endpoint& client() { return *client_; }
@@ -160,25 +218,35 @@ class LinksFixture : public testing::Test {
     if (!stream.ok()) co_return;
     absl::StatusOr<LinkParameters> offer = co_await ReceiveOffer(**stream);
     if (!offer.ok()) co_return;
-    accepted_ = co_await server_->Accept(*std::move(stream), *offer, sink);
+    last_offer_ = *offer;
+    accepted_ = co_await server_->Accept(WrapServerStream(*std::move(stream)), *offer, sink);
   }
 
   Task<void> ConnectOne(FrameSink& sink, absl::StatusOr<Link*>& link) {
     absl::StatusOr<std::unique_ptr<MessageStream>> stream = co_await bootstrap_.Connect("server");
     EXPECT_TRUE(stream.ok()) << stream.status();
     if (!stream.ok()) co_return;
-    link = co_await client_->Connect(*std::move(stream), sink, 0);
+    link = co_await client_->Connect(WrapClientStream(*std::move(stream)), sink, {});
   }
 
+  Task<void> ConnectAndTell(FrameSink& sink, std::optional<absl::StatusOr<Link*>>& told) {
+    absl::StatusOr<Link*> link;
+    co_await ConnectOne(sink, link);
+    told = link;
+  }
+
+  AdvancingClock clock_;
   LocalNetwork network_;
   LocalBootstrap bootstrap_{network_};
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<SoftDevice> device_;
+  std::unique_ptr<Device> wrapper_;
   std::unique_ptr<DeviceContext> context_;
   std::unique_ptr<Endpoint> client_;
   std::unique_ptr<Endpoint> server_;
   std::unique_ptr<MessageListener> listener_;
   std::optional<absl::StatusOr<Link*>> accepted_;
+  LinkParameters last_offer_;
 };
 
 }  // namespace verbena

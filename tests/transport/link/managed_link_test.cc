@@ -1,4 +1,5 @@
-// Links whose queue pairs a connection manager connects.
+// Links whose queue pairs a connection manager connects carry frames like others, and end with
+// their connection. A refused connection leaves nothing behind.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -67,7 +68,7 @@ TEST_F(ManagedLinkTest, AServerThatMustNotSendFirstHoldsBackUntilItHears) {
   PollUntil([&] { return client_sink_.received() == 1000; });
 }
 
-TEST_F(ManagedLinkTest, ItsClientSpeaksWithoutBeingAsked) {
+TEST_F(ManagedLinkTest, AClientThatMustSendFirstSpeaksWithoutBeingAsked) {
   connector_.rule = FakeConnector::Rule::kClientFirst;
   ASSERT_NE(Connect(client_sink_, server_sink_), nullptr);
   Flood back(10, 32);

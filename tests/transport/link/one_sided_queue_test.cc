@@ -1,3 +1,6 @@
+// Transfers are cut into WRs that move each byte once. Few bytes are in the send queue at a time,
+// READs and atomics keep to their number, and each transfer ends exactly once.
+
 #include "verbena/transport/link/one_sided_queue.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +19,8 @@ using Direction = Transfer::Direction;
 // A queue without a queue pair, on memory without a device.
 class OneSidedQueueTest : public testing::Test, private internal::BlockOwner {
  protected:
-  static constexpr uint32_t kWrBytes = 100;
+  static constexpr uint32_t kSliceBytes = 100;
+  static constexpr uint32_t kBytesAhead = 1000;
 
   OneSidedQueueTest() : block_(memory_, sizeof(memory_), region_, *this) {
     block_.Hold();
@@ -39,7 +43,14 @@ class OneSidedQueueTest : public testing::Test, private internal::BlockOwner {
 
   BufferView WholeView() const { return buffer_.view(); }
 
-  // Prepares and posts one chain; its opcode, and how many WRs.
+  // Posts slices until `slots` WRs are used or nothing may go; returns how many WRs.
+  uint32_t PostAll(uint32_t slots) {
+    uint32_t total = 0;
+    while (const uint32_t count = Post(slots - total).second) total += count;
+    return total;
+  }
+
+  // Prepares and posts one slice; its opcode, and how many WRs.
   std::pair<ibv_wr_opcode, uint32_t> Post(uint32_t slots) {
     const uint32_t count = queue_.Prepare(slots);
     if (count == 0) return {IBV_WR_SEND, 0};
@@ -54,7 +65,8 @@ class OneSidedQueueTest : public testing::Test, private internal::BlockOwner {
   uint64_t words_[kMaxReads] = {};
   OneSidedQueue queue_{pool_,
                        {.send_queue_slots = 64,
-                        .max_wr_bytes = kWrBytes,
+                        .slice_bytes = kSliceBytes,
+                        .bytes_ahead = kBytesAhead,
                         .max_reads = 4,
                         .words = {words_, /*lkey=*/5}}};
 
@@ -63,7 +75,7 @@ class OneSidedQueueTest : public testing::Test, private internal::BlockOwner {
 
   char memory_[8192] = {};
   ibv_mr mr_ = {};
-  MemoryRegion region_{memory_, sizeof(memory_), &mr_, 0, nullptr};
+  MemoryRegion region_{"device", memory_, sizeof(memory_), &mr_, 0, nullptr};
   internal::Block block_;
   Buffer buffer_;
 };
@@ -72,33 +84,80 @@ using Posted = std::pair<ibv_wr_opcode, uint32_t>;
 
 TEST_F(OneSidedQueueTest, ATransferIsCutIntoWrsThatCoverItOnce) {
   Add(Direction::kWrite, 250);
-  ASSERT_EQ(queue_.Prepare(64), 3u);
   uint64_t at = 1000;
-  const uint32_t lengths[] = {100, 100, 50};
-  const ibv_send_wr* request = queue_.chain();
-  for (uint32_t length : lengths) {
-    ASSERT_NE(request, nullptr);
-    EXPECT_EQ(request->sg_list->length, length);
-    EXPECT_EQ(request->wr.rdma.remote_addr, at);
-    EXPECT_EQ(request->wr.rdma.rkey, 9u);
-    EXPECT_EQ(request->send_flags, at == 1200 ? IBV_SEND_SIGNALED : 0u);
+  for (const uint32_t length : {100u, 100u, 50u}) {
+    ASSERT_EQ(queue_.Prepare(64), 1u);
+    EXPECT_EQ(queue_.prepared_bytes(), length);
+    const ibv_send_wr& request = *queue_.chain();
+    EXPECT_EQ(request.sg_list->length, length);
+    EXPECT_EQ(request.wr.rdma.remote_addr, at);
+    EXPECT_EQ(request.wr.rdma.rkey, 9u);
+    EXPECT_EQ(request.send_flags, static_cast<unsigned>(IBV_SEND_SIGNALED));
+    EXPECT_EQ(request.next, nullptr);
     at += length;
-    request = request->next;
+    queue_.Posted(posted_++);
+  }
+  EXPECT_FALSE(queue_.waiting());
+}
+
+TEST_F(OneSidedQueueTest, SmallPiecesShareASliceWhoseLastWrIsSignalled) {
+  std::vector<BufferView> pieces;
+  for (size_t at = 0; at < 150; at += 30) pieces.push_back(WholeView().Slice(at, 30));
+  queue_.Add(
+      pool_.Take(Direction::kWrite, pieces, {.address = 1000, .bytes = 150, .rkey = 9}, nullptr));
+  // 30 + 30 + 30 + 10, then 20 + 30.
+  ASSERT_EQ(queue_.Prepare(64), 4u);
+  EXPECT_EQ(queue_.prepared_bytes(), kSliceBytes);
+  const ibv_send_wr* request = queue_.chain();
+  for (int i = 0; i < 4; ++i, request = request->next) {
+    ASSERT_NE(request, nullptr);
+    EXPECT_EQ(request->send_flags, i == 3 ? IBV_SEND_SIGNALED : 0u);
   }
   EXPECT_EQ(request, nullptr);
-  queue_.Posted(2);
+  queue_.Posted(3);
+  EXPECT_EQ(queue_.Prepare(64), 2u);
+  queue_.Posted(5);
+}
+
+// A SEND waits for what is in the send queue, so that is bounded, however much is to be moved.
+TEST_F(OneSidedQueueTest, FewBytesAreInTheSendQueueHoweverManyWait) {
+  for (const Direction direction : {Direction::kWrite, Direction::kRead}) {
+    queue_.set_max_reads(kMaxReads);
+    for (int i = 0; i < 4; ++i) Add(direction, 1000);
+    uint32_t total = 0;
+    while (queue_.waiting()) {
+      ASSERT_GT(PostAll(64), 0u);
+      EXPECT_FALSE(queue_.CanGo());
+      EXPECT_EQ(queue_.bytes_outstanding(), kBytesAhead);
+      total += queue_.bytes_outstanding();
+      queue_.Completed(posted_);
+      EXPECT_EQ(queue_.bytes_outstanding(), 0u);
+    }
+    EXPECT_EQ(total, 4000u);
+  }
+}
+
+// A device that waits for its next slice while the last one is confirmed would lose bandwidth.
+TEST_F(OneSidedQueueTest, TheNextSliceGoesAsSoonAsOneHasEnded) {
+  Add(Direction::kWrite, 3000);
+  EXPECT_EQ(PostAll(64), 10u);
+  queue_.Completed(1);
+  EXPECT_TRUE(queue_.CanGo());
+  EXPECT_EQ(PostAll(64), 1u);
+  EXPECT_EQ(queue_.bytes_outstanding(), kBytesAhead);
 }
 
 TEST_F(OneSidedQueueTest, ReadsWaitForTheNumberThatMayBeOutstandingAndHoldUpNoWrite) {
   Add(Direction::kRead, 600);
-  EXPECT_EQ(Post(64), (Posted{IBV_WR_RDMA_READ, 4}));
+  EXPECT_EQ(PostAll(64), 4u);
   EXPECT_FALSE(queue_.CanGo());
   EXPECT_EQ(Post(64).second, 0u);
   Add(Direction::kWrite, 50);
   EXPECT_TRUE(queue_.CanGo());
   EXPECT_EQ(Post(64), (Posted{IBV_WR_RDMA_WRITE, 1}));
   queue_.Completed(4);
-  EXPECT_EQ(Post(64), (Posted{IBV_WR_RDMA_READ, 2}));
+  EXPECT_EQ(Post(64), (Posted{IBV_WR_RDMA_READ, 1}));
+  EXPECT_EQ(PostAll(64), 1u);
   queue_.Completed(posted_);
   EXPECT_EQ(pool_.in_use(), 0u);
 }
@@ -115,11 +174,11 @@ TEST_F(OneSidedQueueTest, WritesAndReadsTakeTurns) {
 
 TEST_F(OneSidedQueueTest, ALongTransferTakesNoMoreSlotsThanThereAre) {
   Add(Direction::kWrite, 1000);
-  EXPECT_EQ(Post(7).second, 7u);
+  EXPECT_EQ(PostAll(7), 7u);
   EXPECT_EQ(Post(0).second, 0u);
   queue_.Completed(7);
   EXPECT_EQ(pool_.in_use(), 1u);
-  EXPECT_EQ(Post(64).second, 3u);
+  EXPECT_EQ(PostAll(64), 3u);
   queue_.Completed(10);
   EXPECT_EQ(pool_.in_use(), 0u);
 }
@@ -129,7 +188,7 @@ TEST_F(OneSidedQueueTest, ATransferThatIsStoppedPostsNoMoreAndEndsWithWhatIsPost
   Transfer& half = pool_.Take(Direction::kWrite, {&view, 1},
                               {.address = 0, .bytes = view.size(), .rkey = 9}, nullptr);
   queue_.Add(half);
-  EXPECT_EQ(Post(7).second, 7u);
+  EXPECT_EQ(PostAll(7), 7u);
   queue_.Stop(half);
   EXPECT_FALSE(queue_.waiting());
   EXPECT_EQ(pool_.in_use(), 1u) << "the device is still at it";
@@ -144,7 +203,7 @@ TEST_F(OneSidedQueueTest, ATransferThatIsStoppedPostsNoMoreAndEndsWithWhatIsPost
 }
 
 // siw 6.1 completes what is posted behind a READ before that.
-TEST_F(OneSidedQueueTest, WhereCompletionsOvertakeReadsWhatIsPostedBehindThemIsFenced) {
+TEST_F(OneSidedQueueTest, WrsBehindReadsAreFencedIfCompletionsOvertakeReads) {
   queue_.set_fences_reads(true);
   Add(Direction::kWrite, 50);
   EXPECT_EQ(queue_.Prepare(64), 1u);
@@ -220,13 +279,13 @@ TEST_F(OneSidedQueueTest, AtomicsCountAsReadsAndUseNoWordTwiceAtATime) {
 }
 
 // Its starter is about to say that it is done, and a READ may still be on its way.
-TEST_F(OneSidedQueueTest, WhatFollowsAStoppedReadIsFencedUntilThatHasEnded) {
+TEST_F(OneSidedQueueTest, WrsBehindAStoppedReadAreFencedUntilTheReadHasEnded) {
   const BufferView view = WholeView();
   Transfer& half = pool_.Take(Direction::kRead, {&view, 1},
                               {.address = 0, .bytes = view.size(), .rkey = 9}, nullptr);
   queue_.Add(half);
   Transfer& atomic = AddAtomic({});
-  EXPECT_EQ(Post(3).second, 3u);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Post(64).second, 1u);
   EXPECT_EQ(queue_.fence(), 0u);
   queue_.Stop(half);
   EXPECT_EQ(queue_.fence(), static_cast<unsigned>(IBV_SEND_FENCE));
@@ -241,17 +300,49 @@ TEST_F(OneSidedQueueTest, WhatFollowsAStoppedReadIsFencedUntilThatHasEnded) {
   Transfer& write = pool_.Take(Direction::kWrite, {&view, 1},
                                {.address = 0, .bytes = view.size(), .rkey = 9}, nullptr);
   queue_.Add(write);
-  EXPECT_EQ(Post(3).second, 3u);
+  EXPECT_EQ(PostAll(3), 3u);
   queue_.Stop(write);
   EXPECT_EQ(queue_.fence(), 0u);
   queue_.Completed(posted_);
   EXPECT_EQ(pool_.in_use(), 0u);
 }
 
+class OneSidedQueueDeathTest : public OneSidedQueueTest {};
+
+TEST_F(OneSidedQueueDeathTest, ATransferThatIsNotAsLongAsItsRangeAborts) {
+  const BufferView view = WholeView();
+  EXPECT_DEATH(pool_.Take(Direction::kWrite, {&view, 1}, {.bytes = view.size() - 1}, nullptr),
+               "local bytes 8192, remote bytes 8191");
+  EXPECT_DEATH(pool_.Take(Direction::kRead, {}, {}, nullptr), "local bytes 0, remote bytes 0");
+  EXPECT_DEATH(pool_.TakeAtomic({}, {.bytes = 16}, nullptr), "remote bytes 16");
+}
+
+TEST_F(OneSidedQueueDeathTest, AQueueWhoseTransfersHaveNotEndedIsNotDestroyed) {
+  EXPECT_DEATH(
+      {
+        OneSidedQueue queue(pool_, {.send_queue_slots = 4,
+                                    .slice_bytes = 8,
+                                    .bytes_ahead = 8,
+                                    .max_reads = 1,
+                                    .words = {}});
+        const BufferView view = WholeView();
+        queue.Add(pool_.Take(Direction::kWrite, {&view, 1}, {.bytes = view.size()}, nullptr));
+      },
+      "waiting true");
+}
+
+TEST_F(OneSidedQueueDeathTest, BoundsThatNoSliceFitsAbort) {
+  EXPECT_DEATH(
+      OneSidedQueue(
+          pool_,
+          {.send_queue_slots = 4, .slice_bytes = 9, .bytes_ahead = 8, .max_reads = 1, .words = {}}),
+      "slice_bytes 9, bytes_ahead 8");
+}
+
 TEST_F(OneSidedQueueTest, PositionsMayWrapAround) {
   posted_ = 0xffffffff;
   Add(Direction::kWrite, 250);
-  EXPECT_EQ(Post(64).second, 3u);
+  EXPECT_EQ(PostAll(64), 3u);
   queue_.Completed(0xffffffff);
   EXPECT_EQ(pool_.in_use(), 1u);
   queue_.Completed(2);
@@ -260,7 +351,7 @@ TEST_F(OneSidedQueueTest, PositionsMayWrapAround) {
 
 TEST_F(OneSidedQueueTest, ATransferHalfPostedEndsOnceWhenTheQueuePairIsGone) {
   Add(Direction::kWrite, 1000);
-  EXPECT_EQ(Post(4).second, 4u);
+  EXPECT_EQ(PostAll(4), 4u);
   queue_.Fail(absl::UnavailableError("gone"));
   EXPECT_EQ(pool_.in_use(), 0u);
 }

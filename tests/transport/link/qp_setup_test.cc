@@ -1,4 +1,12 @@
+// A queue pair takes the global route exactly if its link needs one, differing MTUs are told in one
+// line, and packet sequence numbers differ between the processes of a fork.
+
 #include "verbena/transport/link/qp_setup.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
 
 #include "gtest/gtest.h"
 
@@ -41,6 +49,30 @@ TEST(QpSetupTest, PortsOfDifferentMtuAreToldInOneLineAndEqualOnesInNone) {
   EXPECT_EQ(DescribePathMtu(local, 4096), "");
   const PortAddress iwarp{.active_mtu = IBV_MTU_4096, .kind = LinkKind::kIwarp};
   EXPECT_EQ(DescribePathMtu(iwarp, 1024), "");
+}
+
+// A generator of our own goes on in both processes where it was at the fork; whoever sees some of
+// its numbers knows the next.
+TEST(PsnTest, NumbersAreTheKernelsAndNotOfAGeneratorThatAForkCopies) {
+  EXPECT_LE(NewPsn() | NewPsn() | NewPsn(), 0xffffffu);
+  int pipes[2];
+  ASSERT_EQ(pipe(pipes), 0);
+  for (int i = 0; i < 2; ++i) {
+    if (fork() == 0) {
+      const uint32_t numbers[4] = {NewPsn(), NewPsn(), NewPsn(), NewPsn()};
+      _exit(write(pipes[1], numbers, sizeof(numbers)) == sizeof(numbers) ? 0 : 1);
+    }
+    int status = -1;
+    ASSERT_GT(wait(&status), 0);
+    ASSERT_EQ(status, 0);
+  }
+  uint32_t first[4];
+  uint32_t second[4];
+  ASSERT_EQ(read(pipes[0], first, sizeof(first)), static_cast<ssize_t>(sizeof(first)));
+  ASSERT_EQ(read(pipes[0], second, sizeof(second)), static_cast<ssize_t>(sizeof(second)));
+  EXPECT_NE(std::memcmp(first, second, sizeof(first)), 0);
+  close(pipes[0]);
+  close(pipes[1]);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Answers that do not wait for the turn's end: when one leaves at once, and when it must not.
+// An answer to a lone frame leaves inside its handler; answers to several share a SEND or a
+// doorbell. No link closes inside its handler, and no credit is lent before its receive is posted.
 
 #include <gtest/gtest.h>
 
@@ -46,7 +47,7 @@ class Echo final : public FrameSink {
     }
     const bool at_once = link.stats().doorbells != before;
     at_once_ += at_once ? 1 : 0;
-    // What it carried: the whole window, each credit with a receive behind it.
+    // The SEND carried the whole window, each credit with a receive behind it.
     const EndpointStats endpoint = link.endpoint().stats();
     if (at_once) EXPECT_GE(endpoint.receives_posted, initial_credits_ + endpoint.credits_lent);
     ++answered_;
@@ -75,7 +76,7 @@ class SendNowTest : public LinksFixture {
  protected:
   // The first poll of a flood finds so many, and the next the last one alone: it has no credit
   // left.
-  static constexpr uint32_t kInitialCredits = 32;
+  static constexpr uint32_t kInitialCredits = 14;
 
   // The client's end; its server can lend `pool` credits beyond the initial ones.
   Link* Connected(uint32_t pool = 0) {

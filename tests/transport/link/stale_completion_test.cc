@@ -1,4 +1,4 @@
-// A completion whose link is gone, and whose slot another link has.
+// A completion of a link that is gone does not touch the link that has its slot now.
 
 #include <gtest/gtest.h>
 
@@ -32,19 +32,45 @@ class StaleCompletionTest : public LinksFixture {
   Receiver sink_;  // of every link, at both ends
 };
 
-TEST_F(StaleCompletionTest, ItIsCountedAndDoesNotTouchTheSlotsNextOwner) {
-  Link* first = Connect(sink_, sink_);
-  ASSERT_NE(first, nullptr);
-  const LinkKey old_key = first->key();
-  first->Close(absl::CancelledError("the test ends it"));
-  WaitUntilNoLinks();
-  Link* next = Connect(sink_, sink_);
-  ASSERT_NE(next, nullptr);
-  ASSERT_EQ(next->key().slot, old_key.slot);
+// The completion is made by hand: no device is known to deliver one this late.
+TEST_F(StaleCompletionTest, ACompletionOfAnyEarlierLinkDoesNotTouchTheSlotsNextOwner) {
+  constexpr uint32_t kReuses = 20;
+  Link* link = Connect(sink_, sink_);
+  ASSERT_NE(link, nullptr);
+  const LinkKey first = link->key();
+  for (uint32_t reuse = 0; reuse < kReuses; ++reuse) {
+    link->Close(absl::CancelledError("the test ends it"));
+    WaitUntilNoLinks();
+    link = Connect(sink_, sink_);
+    ASSERT_NE(link, nullptr);
+    ASSERT_EQ(link->key().slot, first.slot);
+  }
+  // The link has a SEND at the position of which the completions are, so that one of them could be
+  // its own.
+  FrameHeader frame;
+  frame.kind = FrameKind::kRequest;
+  ASSERT_NE(link->Append(frame, 0), nullptr);
+  executor().Poll();
+  ASSERT_EQ(link->stats().sends, 1u);
+  const uint64_t before = client().stats().stale_completions;
+  for (uint32_t reuse = 0; reuse < kReuses; ++reuse) {
+    Deliver(client(), {WrId::Kind::kSend, 0, first.generation + reuse, first.slot});
+    EXPECT_EQ(client().stats().stale_completions - before, reuse + 1);
+    EXPECT_TRUE(link->open());
+  }
+  Deliver(client(), {WrId::Kind::kSend, 0, link->key().generation, first.slot});
+  EXPECT_EQ(client().stats().stale_completions - before, kReuses) << "its own is no stale one";
+  EXPECT_TRUE(link->open());
+}
 
-  Deliver(client(), {WrId::Kind::kSend, 0, old_key.generation, old_key.slot});
-  EXPECT_EQ(client().stats().stale_completions, 1u);
-  EXPECT_TRUE(next->open());
+// A generation has 24 bits: what comes behind them must not reach the slot.
+TEST_F(StaleCompletionTest, AGenerationThatWrappedAroundNamesTheSameSlot) {
+  const WrId last = {WrId::Kind::kSend, 0, WrId::kGenerationMask, 7};
+  const WrId next = {WrId::Kind::kSend, 0, WrId::kGenerationMask + 1, 7};
+  EXPECT_EQ(WrId::Unpack(last.Pack()).generation, WrId::kGenerationMask);
+  EXPECT_EQ(WrId::Unpack(next.Pack()).generation, 0u);
+  EXPECT_EQ(WrId::Unpack(next.Pack()).slot, 7u);
+  EXPECT_EQ(WrId::Unpack(next.Pack()).kind, WrId::Kind::kSend);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Payloads between two ends of a link: bytes, order against frames, and whose the memory is.
+// Payloads between two ends of a link arrive whole and ahead of the frames behind them, and their
+// memory goes home once the device is done with it.
 
 #include "verbena/transport/link/transfer.h"
 
@@ -144,7 +145,7 @@ TEST_F(TransferTest, ACancelledAwaitPostsNoMoreAndWaitsForWhatIsPosted) {
   Link* link = Connect(ignored_, ignored_);
   ASSERT_NE(link, nullptr);
   // More than can be outstanding.
-  constexpr size_t kLargeBytes = (kMaxReads + 8) * size_t{kMaxTransferWrBytes};
+  const size_t kLargeBytes = 4 * size_t{client().limits().bulk.bytes_ahead};
   Buffer target = Local(kLargeBytes, 1);
   Buffer source = Remote(kLargeBytes, 2);
   for (const bool posted : {false, true}) {

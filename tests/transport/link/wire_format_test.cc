@@ -1,3 +1,6 @@
+// Frames are parsed as proto/WIRE.md specifies them. Each malformed SEND is a fault, and no input
+// makes the parser read outside its bytes.
+
 #include "verbena/transport/link/wire_format.h"
 
 #include <cstring>

@@ -1,3 +1,6 @@
+// An arena's memory is zeroed, aligned to huge pages if it is large, and registered. It goes with
+// its owner, unless the device still uses it.
+
 #include "verbena/transport/memory/arena.h"
 
 #include <infiniband/verbs.h>
@@ -103,7 +106,7 @@ TEST(ArenaTest, MemoryThatIsStillRegisteredStaysMapped) {
   EXPECT_TRUE(device.FreeMemory(reinterpret_cast<std::byte*>(data), kMiB).ok());
 }
 
-TEST(ArenaTest, OfASoftDeviceLiesWherePeersCanMapIt) {
+TEST(ArenaTest, ASoftDevicesArenaLiesWherePeersCanMapIt) {
   auto device =
       SoftDevice::Create({.name = "arena_test", .engine_thread = false, .shared_memory = false});
   ASSERT_TRUE(device.ok()) << device.status();
@@ -111,7 +114,7 @@ TEST(ArenaTest, OfASoftDeviceLiesWherePeersCanMapIt) {
   auto arena = Arena::Create(**device, pd.get(), kMiB, IBV_ACCESS_LOCAL_WRITE, ArenaKind::kExposed);
   ASSERT_TRUE(arena.ok()) << arena.status();
   auto* memory = reinterpret_cast<std::byte*>(arena->data());
-  // It knows the memory, and that it is registered.
+  // The device knows the memory, and that it is registered.
   EXPECT_EQ((*device)->FreeShared(memory).code(), absl::StatusCode::kFailedPrecondition);
   *arena = Arena();
   EXPECT_EQ((*device)->FreeShared(memory).code(), absl::StatusCode::kInvalidArgument);

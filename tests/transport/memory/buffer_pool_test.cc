@@ -1,3 +1,7 @@
+// A pool never exceeds its budget, serves waiters in order but lets small requests pass a large
+// one, and registers and allocates nothing in steady state. Buffers come home from any thread, also
+// after their pool's end.
+
 #include "verbena/transport/memory/buffer_pool.h"
 
 #include <chrono>
@@ -18,6 +22,7 @@
 #include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/coro/poison.h"
 #include "verbena/transport/coro/task.h"
+#include "verbena/transport/memory/carved_arena.h"
 
 namespace verbena {
 namespace {
@@ -97,6 +102,36 @@ TEST_F(BufferPoolTest, RegistersNothingBeforeTheFirstAllocationAndNothingIsLeft)
   EXPECT_EQ(device_.allocations(), 0);
 }
 
+TEST_F(BufferPoolTest, APoolWithNothingInUseGivesItsArenasAwayAndAllocatesNoMore) {
+  Make({.name = "test", .exposed = true});
+  EXPECT_TRUE(pool_->unused());
+  Buffer one = Take(1);
+  Buffer other = Take(10 * kMiB);
+  EXPECT_FALSE(pool_->unused());
+  Free(one);
+  EXPECT_DEATH((void)pool_->TakeArenas(), "bytes of the test pool are in use");
+  Free(other);
+  EXPECT_TRUE(pool_->unused());
+  auto arenas = pool_->TakeArenas();
+  EXPECT_EQ(arenas.size(), device_.regions());
+  EXPECT_GT(device_.regions(), 0u);
+  EXPECT_EQ(pool_->TryAllocate(1).status().code(), StatusCode::kResourceExhausted);
+  pool_.reset();
+  EXPECT_GT(device_.regions(), 0u);
+  arenas.clear();
+  EXPECT_EQ(device_.regions(), 0u);
+}
+
+TEST_F(BufferPoolTest, ABufferOfAByteMoreThanAPowerOfTwoTakesAQuarterMore) {
+  MakeWithBudget(20 * kMiB);
+  Buffer buffer = Take(16 * kMiB + 1);
+  ASSERT_TRUE(buffer);
+  EXPECT_EQ(buffer.capacity(), 20 * kMiB);
+  EXPECT_EQ(pool_->stats().bytes_in_use, 20 * kMiB);
+  EXPECT_EQ(device_.pinned(), 20 * kMiB);
+  Free(buffer);
+}
+
 TEST_F(BufferPoolTest, TheBufferFreedLastIsTheNextOne) {
   Make({.name = "test"});
   Buffer first = Take(10 * kKiB);
@@ -152,15 +187,14 @@ TEST_F(BufferPoolTest, ABudgetOfLessThanOneBufferIsRefused) {
   EXPECT_EQ(pool.status().code(), StatusCode::kInvalidArgument);
 }
 
-TEST_F(BufferPoolTest, WhatCanNeverBeHadIsRefusedAtOnceWithNumbers) {
+TEST_F(BufferPoolTest, ARequestThatCanNeverBeMetIsRefusedAtOnceWithNumbers) {
   MakeWithBudget(64 * kKiB);
   const absl::StatusOr<Buffer> huge = pool_->TryAllocate(kMaxBufferBytes + 1);
   EXPECT_EQ(huge.status().code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(huge.status().ToString(), HasSubstr("67108865"));
   const absl::StatusOr<Buffer> large = scheduler_.Run(Allocate(*pool_, 65 * kKiB));
   EXPECT_EQ(large.status().code(), StatusCode::kResourceExhausted);
-  EXPECT_THAT(large.status().ToString(),
-              HasSubstr("takes 131072; the whole test budget has 65536"));
+  EXPECT_THAT(large.status().ToString(), HasSubstr("takes 81920; the whole test budget has 65536"));
 }
 
 TEST_F(BufferPoolTest, TheBudgetIsUsedToItsLastPageAndNoFurther) {
@@ -222,7 +256,7 @@ TEST_F(BufferPoolTest, ArenasThatAreFreeMakeRoomForALargerOne) {
 
 // --- A device that refuses -----------------------------------------------------------------------
 
-TEST_F(BufferPoolTest, WhatTheDeviceRefusesShrinksTheBudget) {
+TEST_F(BufferPoolTest, MemoryThatTheDeviceRefusesShrinksTheBudget) {
   device_.limit = 6 * kMiB;
   MakeWithBudget(64 * kMiB);
   std::vector<Buffer> buffers;
@@ -245,7 +279,7 @@ TEST_F(BufferPoolTest, WhatTheDeviceRefusesShrinksTheBudget) {
   Free(large);
 }
 
-TEST_F(BufferPoolTest, WhatCannotBePinnedFailsInsteadOfWaitingForEver) {
+TEST_F(BufferPoolTest, MemoryThatCannotBePinnedFailsInsteadOfWaitingForEver) {
   device_.limit = 100;
   MakeWithBudget(kMiB);
   const absl::StatusOr<Buffer> refused = scheduler_.Run(Allocate(*pool_, 1));
@@ -253,17 +287,20 @@ TEST_F(BufferPoolTest, WhatCannotBePinnedFailsInsteadOfWaitingForEver) {
   EXPECT_THAT(refused.status().ToString(), HasSubstr("RLIMIT_MEMLOCK is 100"));
 }
 
-TEST_F(BufferPoolTest, AWaiterWhoseMemoryCannotBePinnedIsToldWhenAllIsHome) {
+TEST_F(BufferPoolTest, ARequestForMoreThanCanBePinnedDoesNotWaitForMemoryInUse) {
   device_.limit = 64 * kKiB;
   MakeWithBudget(kMiB, 64 * kKiB);
   Buffer held = Take(1);
-  Waiting waiting(scheduler_, Allocate(*pool_, 128 * kKiB));
-  Waiting behind(scheduler_, Allocate(*pool_, 4 * kKiB));
-  EXPECT_FALSE(waiting.done());
+  const absl::StatusOr<Buffer> refused = scheduler_.Run(Allocate(*pool_, 128 * kKiB));
+  EXPECT_EQ(refused.status().code(), StatusCode::kResourceExhausted);
+  EXPECT_THAT(refused.status().ToString(),
+              HasSubstr("of the test budget's 1048576 bytes only 65536 could be registered: "
+                        "RLIMIT_MEMLOCK is 65536"));
+  Waiting whole(scheduler_, Allocate(*pool_, 64 * kKiB));
+  EXPECT_FALSE(whole.done());
   Free(held);
-  ASSERT_TRUE(waiting.done() && behind.done());
-  EXPECT_EQ(waiting.result().status().code(), StatusCode::kResourceExhausted);
-  absl::StatusOr<Buffer> granted = behind.result();
+  ASSERT_TRUE(whole.done());
+  absl::StatusOr<Buffer> granted = whole.result();
   EXPECT_TRUE(granted.ok()) << granted.status();
   OnHome([&] { granted = absl::UnknownError(""); });
 }
@@ -299,6 +336,39 @@ TEST_F(BufferPoolWaitTest, WaitersAreServedInOrderWhateverTheirSize) {
   EXPECT_EQ(pool_->stats().waits, 2u);
   EXPECT_EQ(pool_->stats().waiting, 0u);
   EXPECT_EQ(pool_->stats().bytes_in_use, 0u);
+}
+
+TEST_F(BufferPoolWaitTest, SmallRequestsPassALargeOneThatWaits) {
+  Free(held_);
+  MakeWithBudget(64 * kKiB);
+  held_ = Take(1);
+  Waiting large(scheduler_, Allocate(*pool_, 64 * kKiB));
+  ASSERT_FALSE(large.done());
+  Waiting small(scheduler_, Allocate(*pool_, 1));
+  ASSERT_TRUE(small.done());
+  absl::StatusOr<Buffer> granted = small.result();
+  EXPECT_TRUE(granted.ok()) << granted.status();
+  // Another large one does not.
+  EXPECT_EQ(pool_->TryAllocate(8 * kKiB).status().code(), StatusCode::kResourceExhausted);
+  std::vector<Buffer> rest;
+  for (int i = 0; i < 14; ++i) rest.push_back(Take(1));
+  // Small ones keep their order, and go first.
+  Waiting first(scheduler_, Allocate(*pool_, 1));
+  EXPECT_FALSE(first.done());
+  EXPECT_EQ(pool_->stats().waiting, 2u);
+  OnHome([&] { Drop(granted); });
+  ASSERT_TRUE(first.done());
+  granted = first.result();
+  Free(held_);
+  OnHome([&] {
+    Drop(granted);
+    rest.clear();
+  });
+  ASSERT_TRUE(large.done());
+  granted = large.result();
+  EXPECT_TRUE(granted.ok()) << granted.status();
+  EXPECT_EQ(pool_->stats().waiting, 0u);
+  OnHome([&] { Drop(granted); });
 }
 
 TEST_F(BufferPoolWaitTest, ACancelledWaiterGivesUpItsPlace) {
@@ -399,6 +469,24 @@ TEST_F(BufferPoolTest, APoolMayGoWhileItsBuffersAreOnTheirWayHome) {
   pool_.reset();
   EXPECT_EQ(device_.regions(), 0u);
   scheduler_.RunUntilIdle();  // what is left of it goes
+}
+
+TEST_F(BufferPoolTest, AListenerHearsOfABufferThatIsOnItsWayHomeWhenThePoolGoes) {
+  class Counter final : public internal::BlockListener {
+   public:
+    void OnBlockHome(size_t capacity) override { bytes += capacity; }
+    size_t bytes = 0;
+  };
+  Make({.name = "test"});
+  Counter counter;
+  Buffer buffer = Take(1);
+  buffer.set_listener(counter);
+  buffer.Reset();
+  EXPECT_EQ(counter.bytes, 0u);
+  pool_.reset();
+  EXPECT_EQ(counter.bytes, kMinBufferBytes);
+  scheduler_.RunUntilIdle();
+  EXPECT_EQ(counter.bytes, kMinBufferBytes);
 }
 
 TEST_F(BufferPoolTest, ABufferThatOutlivesItsPoolKeepsItsMemory) {

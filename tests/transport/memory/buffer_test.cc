@@ -1,4 +1,5 @@
-// Buffers, views and pins; memory of a pool and of a user.
+// Buffers, views and pins keep their memory as long as one of them exists, and reach nothing beyond
+// it. The memory is a pool's or a user's.
 
 #include "verbena/transport/memory/buffer.h"
 
@@ -53,7 +54,7 @@ TEST_F(BufferTest, MovingHandsTheMemoryOn) {
   Buffer first = Take(100);
   char* data = first.data();
   Buffer second = std::move(first);
-  // What is left is nothing. NOLINTBEGIN(bugprone-use-after-move,clang-analyzer-cplusplus.Move)
+  // Nothing is left. NOLINTBEGIN(bugprone-use-after-move,clang-analyzer-cplusplus.Move)
   EXPECT_FALSE(first);
   EXPECT_EQ(first.size(), 0u);
   // NOLINTEND(bugprone-use-after-move,clang-analyzer-cplusplus.Move)
@@ -146,17 +147,37 @@ TEST_F(RegisteredMemoryTest, PartsMayOverlapAndAreReusable) {
   EXPECT_EQ(released, 3);
 }
 
-TEST_F(RegisteredMemoryTest, WhatLiesBeyondTheMemoryIsRefused) {
+TEST_F(RegisteredMemoryTest, ARangeBeyondTheMemoryIsRefused) {
   EXPECT_EQ(registered_->Wrap(0, memory_.size() + 1).status().code(), StatusCode::kOutOfRange);
   EXPECT_EQ(registered_->Wrap(memory_.size() + 1, 0).status().code(), StatusCode::kOutOfRange);
   EXPECT_EQ(registered_->Wrap(1, ~size_t{0}).status().code(), StatusCode::kOutOfRange);
   EXPECT_EQ(registered_->in_use(), 0u);
 }
 
-TEST_F(RegisteredMemoryTest, WhatTheDeviceRefusesIsSaid) {
+TEST_F(RegisteredMemoryTest, TheDevicesRefusalIsReturned) {
   device_.limit = device_.pinned();
   EXPECT_EQ(RegisteredMemory::Register(device_, nullptr, memory_.data(), 100, 0).status().code(),
             StatusCode::kResourceExhausted);
+}
+
+using BufferDeathTest = RegisteredMemoryTest;
+
+TEST_F(BufferDeathTest, APartBeyondABufferEndsTheProcessWithTheNumbers) {
+  const Buffer buffer = registered_->Wrap(0, 100).value();
+  EXPECT_DEATH(buffer.Slice(90, 11), "\\[90, \\+11\\) of 100 bytes");
+  EXPECT_DEATH(buffer.Slice(101, 0), "\\[101, \\+0\\) of 100 bytes");
+  EXPECT_DEATH(buffer.Slice(1, ~size_t{0}), "of 100 bytes");
+  EXPECT_EQ(buffer.Slice(90, 10).size(), 10u);
+}
+
+TEST_F(BufferDeathTest, ASizeBeyondABuffersMemoryEndsTheProcess) {
+  Buffer buffer = registered_->Wrap(0, 100).value();
+  EXPECT_DEATH(buffer.set_size(101), "bytes <= capacity\\(\\).*101 of 100 bytes");
+}
+
+TEST_F(BufferDeathTest, KeysOfNoMemoryEndTheProcess) {
+  EXPECT_DEATH(BufferView().lkey(), "a view of no Buffer has no registered memory");
+  EXPECT_DEATH(Buffer().region(), "a view of no Buffer has no registered memory");
 }
 
 TEST_F(RegisteredMemoryTest, IsDeregisteredWithItsOwner) {

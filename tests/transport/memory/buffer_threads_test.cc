@@ -1,4 +1,5 @@
-// Buffers of an executor that are freed on other threads.
+// Buffers of an executor that are freed on other threads all come home, also while pool and
+// executor go.
 
 #include <array>
 #include <atomic>

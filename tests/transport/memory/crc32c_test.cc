@@ -1,3 +1,5 @@
+// Checksums match RFC 3720 and the bitwise definition, at every length and alignment and in pieces.
+
 #include "verbena/transport/memory/crc32c.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// Which way the bytes of one-sided operations and SENDs take, as the device counts them.
+// Bytes of one-sided operations and SENDs take the shortest way that there is, and the device
+// counts each on its way.
 
 #include "verbena/transport/soft/copied_bytes.h"
 
@@ -157,7 +158,7 @@ TEST(CopiedBytesTest, InlineDataThatIsRefusedIsCountedAsKeptAside) {
             (CopiedBytes{.send_bytes = 100, .inline_bytes = 100}));
 }
 
-TEST(CopiedBytesTest, WhatACqCopiedOutlivesIt) {
+TEST(CopiedBytesTest, ACqsCopiedBytesOutliveIt) {
   auto device = SoftDevice::Create().value();
   {
     Endpoint a(*device, {});

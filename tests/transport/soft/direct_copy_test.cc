@@ -1,5 +1,5 @@
-// One-sided operations that the initiator executes alone, in another process's memory; and when
-// that memory may be used again.
+// One-sided operations in another process's shared memory need nothing of that process, and its
+// memory is not reused before a copy that is under way has ended.
 
 #include <sched.h>
 
@@ -82,15 +82,7 @@ void WriteForever(Side& side) {
   Process process;
   Endpoint& endpoint = process.endpoint;
   const Address theirs = side.Connect(endpoint);
-  std::memset(endpoint.send_buffer(), 'w', kBytes);
-  ibv_wc_status status = IBV_WC_SUCCESS;
-  while (status == IBV_WC_SUCCESS) {
-    ASSERT_EQ(endpoint.PostOneSided(IBV_WR_RDMA_WRITE, 0, endpoint.SendSge(0, kBytes),
-                                    theirs.receive_buffer, theirs.rkey),
-              0);
-    status = AwaitByPolling(endpoint.cq()).status;
-  }
-  EXPECT_EQ(status, IBV_WC_RETRY_EXC_ERR);
+  EXPECT_EQ(WriteUntilItFails(endpoint, theirs, kBytes), IBV_WC_RETRY_EXC_ERR);
   side.Signal();
 }
 
@@ -99,16 +91,16 @@ TEST(DirectCopyTest, MemoryIsQuarantinedUntilAFrozenWriterIsOutOfItAndNothingLan
   Process process;
   Endpoint& endpoint = process.endpoint;
   child.side().Connect(endpoint);
-  const uint32_t qpn = endpoint.qp()->qp_num;
-  EXPECT_FALSE(process.device->Quiesced(qpn)) << "it is in service";
+  const QpIdentity qp = process.device->IdentityOf(endpoint.qp());
+  EXPECT_FALSE(process.device->Quiesced(qp)) << "it is in service";
   FreezeInsideACopy(child, endpoint);
   // The link ends at once, whatever the writer does.
   endpoint.ToState(IBV_QPS_ERR);
   endpoint.qp_handle().Reset();
-  for (int i = 0; i < 1000; ++i) ASSERT_FALSE(process.device->Quiesced(qpn));
+  for (int i = 0; i < 1000; ++i) ASSERT_FALSE(process.device->Quiesced(qp));
   EXPECT_EQ(process.device->DeregMr(endpoint.mr()).code(), absl::StatusCode::kFailedPrecondition);
   child.Continue();
-  while (!process.device->Quiesced(qpn)) sched_yield();
+  while (!process.device->Quiesced(qp)) sched_yield();
   // The memory is ours again: not one byte may change any more.
   std::memset(endpoint.receive_buffer(), 'o', kBytes);
   child.side().Await();
@@ -122,12 +114,12 @@ TEST(DirectCopyTest, WriterThatDiesInTheMiddleOfACopyLeavesItsTargetQuiesced) {
   Process process;
   Endpoint& endpoint = process.endpoint;
   child.side().Connect(endpoint);
-  const uint32_t qpn = endpoint.qp()->qp_num;
+  const QpIdentity qp = process.device->IdentityOf(endpoint.qp());
   while (!IsCopying(endpoint)) sched_yield();
   child.Stop();
   endpoint.ToState(IBV_QPS_ERR);
   child.Kill();
-  while (!process.device->Quiesced(qpn)) sched_yield();
+  while (!process.device->Quiesced(qp)) sched_yield();
 }
 
 TEST(DirectCopyTest, ArenaInUseCannotBeFreedAndAFreedOneIsNoArena) {

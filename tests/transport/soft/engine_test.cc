@@ -1,5 +1,5 @@
-// Devices with their engines running, and several threads: what must happen while nobody polls, and
-// that no wake-up is ever lost. A lost one would end in the time limit of AwaitByEvents.
+// Devices with their engines running and several threads lose no wake-up, and go on while nobody
+// polls. A lost wake-up would end in the time limit of AwaitByEvents.
 
 #include <atomic>
 #include <memory>

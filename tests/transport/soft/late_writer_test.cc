@@ -1,5 +1,5 @@
-// A peer that is in the middle of a copy through a memory window when the window is closed: what
-// waits for it, and that nothing lands once the window is known to be closed.
+// A peer in the middle of a copy through a memory window delays only the window's invalidation or
+// deallocation, and writes nothing once that is complete.
 
 #include <sched.h>
 
@@ -85,7 +85,7 @@ TEST_P(FrozenWriterTest, HoldsUpTheInvalidationOfItsWindowAlone) {
   ASSERT_EQ(other.PostBind(2, kLarge), 0);
   ASSERT_EQ(AwaitByPolling(endpoint().send_cq()).status, IBV_WC_SUCCESS);
   FreezeInsideACopy(child_, endpoint());
-  // What it is not in the middle of is invalidated at once.
+  // A window without a copy under way is invalidated at once.
   ASSERT_EQ(PostInvalidate(endpoint().qp(), 3, other.rkey()), 0);
   ASSERT_EQ(AwaitByPolling(endpoint().send_cq()).wr_id, 3u);
   ASSERT_EQ(PostInvalidate(endpoint().qp(), 4, window_->rkey()), 0);
@@ -102,16 +102,16 @@ TEST_P(FrozenWriterTest, HoldsUpTheInvalidationOfItsWindowAlone) {
 TEST_P(FrozenWriterTest, HoldsUpNeitherTheErrorStateNorTheQpsEnd) {
   FreezeInsideACopy(child_, endpoint());
   ASSERT_EQ(PostInvalidate(endpoint().qp(), 4, window_->rkey()), 0);
-  const uint32_t qpn = endpoint().qp()->qp_num;
+  const QpIdentity qp = process_.device->IdentityOf(endpoint().qp());
   endpoint().ToState(IBV_QPS_ERR);
   const ibv_wc wc = AwaitByPolling(endpoint().send_cq());
   EXPECT_EQ(wc.status, IBV_WC_WR_FLUSH_ERR);
   // The window is given back at once; its memory is quarantined.
   window_->Reset();
   endpoint().qp_handle().Reset();
-  EXPECT_FALSE(process_.device->Quiesced(qpn));
+  EXPECT_FALSE(process_.device->Quiesced(qp));
   child_.Continue();
-  while (!process_.device->Quiesced(qpn)) sched_yield();
+  while (!process_.device->Quiesced(qp)) sched_yield();
   ExpectNothingLandsAnyMore();
 }
 
@@ -163,12 +163,12 @@ TEST_P(RacingWriterTest, WritesNothingOnceTheInvalidationIsComplete) {
       }
     });
     while (written.load() <= round % 3) sched_yield();
-    const uint32_t qpn = b.qp()->qp_num;
+    const QpIdentity qp = device_b->IdentityOf(b.qp());
     ASSERT_EQ(PostInvalidate(b.qp(), 2, window.rkey()), 0);
     const ibv_wc wc = AwaitByPolling(b.send_cq());
     EXPECT_EQ(wc.wr_id, 2u);
     // The writer fails the QP, and may do so before we know that it is out.
-    while (wc.status != IBV_WC_SUCCESS && !device_b->Quiesced(qpn)) sched_yield();
+    while (wc.status != IBV_WC_SUCCESS && !device_b->Quiesced(qp)) sched_yield();
     std::memset(b.receive_buffer(), 'o', kBytes);
     writer.join();
     const std::string ours(kBytes, 'o');

@@ -1,10 +1,12 @@
-// One-sided operations between two QPs in one process, whose devices are stepped by hand.
+// One-sided operations move exactly their bytes, keep their order behind SENDs, and touch nothing
+// that they may not. Two QPs in one process, whose devices are stepped by hand.
 
 #include <algorithm>
 #include <memory>
 
 #include "gmock/gmock.h"
 #include "tests/transport/soft/in_process_fixture.h"
+#include "verbena/transport/soft/send_queue.h"
 
 namespace verbena::soft {
 namespace {
@@ -88,9 +90,9 @@ TEST_P(OneSidedTest, WriteWithImmediateThatFindsNoReceiveIsRetriedAndArrivesOnce
 TEST_P(OneSidedTest, OperationsOnAQueuePairThatLeftServiceTouchNothing) {
   MakeConnected();
   std::memcpy(a_->send_buffer(), "written", 7);
-  EXPECT_FALSE(device_b_->Quiesced(b_->qp()->qp_num));
+  EXPECT_FALSE(device_b_->Quiesced(device_b_->IdentityOf(b_->qp())));
   b_->ToState(IBV_QPS_ERR);
-  EXPECT_TRUE(device_b_->Quiesced(b_->qp()->qp_num));
+  EXPECT_TRUE(device_b_->Quiesced(device_b_->IdentityOf(b_->qp())));
   ASSERT_EQ(a_->PostOneSided(IBV_WR_RDMA_WRITE, 1, a_->SendSge(0, 7),
                              reinterpret_cast<uint64_t>(b_->receive_buffer()), b_->mr()->rkey),
             0);
@@ -210,6 +212,56 @@ TEST_P(OneSidedTest, WriteOutsideTheRegistrationFailsTheInitiatorAndRaisesAnEven
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_EQ(sent[0].status, IBV_WC_REM_ACCESS_ERR);
   EXPECT_THAT(AsyncEvents(*device_b_), ElementsAre(IBV_EVENT_QP_ACCESS_ERR));
+}
+
+class DirectBoundTest : public InProcessTest {};
+
+// The thread that posts, or polls, is to see what arrives meanwhile.
+TEST_F(DirectBoundTest, APostCopiesFewBytesHoweverManyArePosted) {
+  constexpr uint32_t kWrs = 32;
+  constexpr uint32_t kWrBytes = 96 << 10;  // the bound lies within one of them
+  EndpointOptions large;
+  large.bytes = size_t{2} * kWrs * kWrBytes;
+  MakeConnected(large, large);
+  ASSERT_EQ(a_->PostReceive(77, a_->ReceiveSge(0, 100)), 0);
+  std::vector<ibv_sge> sges;
+  for (uint32_t i = 0; i < kWrs; ++i) sges.push_back(a_->SendSge(size_t{i} * kWrBytes, kWrBytes));
+  std::vector<ibv_send_wr> wrs(kWrs);
+  for (uint32_t i = 0; i < kWrs; ++i) {
+    wrs[i].wr_id = i;
+    wrs[i].next = i + 1 < kWrs ? &wrs[i + 1] : nullptr;
+    wrs[i].sg_list = &sges[i];
+    wrs[i].num_sge = 1;
+    wrs[i].opcode = i % 2 == 0 ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
+    wrs[i].send_flags = IBV_SEND_SIGNALED;
+    wrs[i].wr.rdma.remote_addr = reinterpret_cast<uint64_t>(b_->send_buffer()) + i * kWrBytes;
+    wrs[i].wr.rdma.rkey = b_->mr()->rkey;
+  }
+  const auto copied = [this] {
+    const CopiedBytes bytes = device_a_->copied_bytes();
+    return bytes.direct_write_bytes + bytes.direct_read_bytes;
+  };
+  ibv_send_wr* bad = nullptr;
+  ASSERT_EQ(ibv_post_send(a_->qp(), wrs.data(), &bad), 0);
+  uint64_t before = copied();
+  EXPECT_EQ(before, kDirectBytesPerTurn);
+  ASSERT_EQ(b_->SendText(1, "small"), 0);
+  std::vector<uint64_t> order;
+  for (int turn = 0; turn < 100 && order.size() < kWrs + 1; ++turn) {
+    for (const ibv_wc& wc : Poll(a_->cq())) {
+      EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+      order.push_back(wc.wr_id);
+    }
+    EXPECT_LE(copied() - before, kDirectBytesPerTurn);
+    before = copied();
+  }
+  // A message that arrives waits for what a post and a poll copied, not for all that was posted.
+  ASSERT_EQ(order.size(), kWrs + 1);
+  const auto arrived = std::find(order.begin(), order.end(), 77u);
+  EXPECT_LE(arrived - order.begin(), 2 * kDirectBytesPerTurn / kWrBytes);
+  order.erase(arrived);
+  for (uint32_t i = 0; i < kWrs; ++i) EXPECT_EQ(order[i], i);
+  EXPECT_EQ(copied(), uint64_t{kWrs} * kWrBytes);
 }
 
 }  // namespace

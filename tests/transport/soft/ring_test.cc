@@ -1,5 +1,5 @@
-// The ring by itself: two threads on one mapping, as ThreadSanitizer cannot see two processes, and
-// peers that write nonsense.
+// The ring passes messages whole and in order, and finds each word of a peer that makes no sense.
+// Two threads share one mapping, as ThreadSanitizer cannot see two processes.
 
 #include "verbena/transport/soft/ring.h"
 
@@ -142,6 +142,12 @@ TEST_F(RingTest, TwoPadsInARowAreBroken) {
   lines_[0].control.store(pad);
   MessageHeader header;
   EXPECT_EQ(reader_.Peek(header), RingReader::State::kBroken);
+}
+
+TEST(RingDeathTest, ARingThatIsNoPowerOfTwoOrTooSmallAborts) {
+  static RingLine line[1];
+  EXPECT_DEATH(RingWriter(line, 4095), "lines 4095");
+  EXPECT_DEATH(RingWriter(line, 64), "lines 64");
 }
 
 }  // namespace

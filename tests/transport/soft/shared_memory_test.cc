@@ -1,4 +1,5 @@
-// Two QPs in two processes: the shared-memory wire, peers that die, and peers that freeze.
+// Two QPs in two processes lose no byte and no wake-up over the shared-memory wire. Peers that die,
+// freeze or talk nonsense harm nobody else.
 
 #include <sys/socket.h>
 #include <sys/un.h>

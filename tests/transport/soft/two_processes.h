@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstring>
 #include <functional>
 
 #include "gtest/gtest.h"
@@ -124,6 +125,20 @@ inline ibv_wc AwaitByPolling(ibv_cq* cq) {
   ibv_wc wc;
   while (ibv_poll_cq(cq, 1, &wc) == 0) sched_yield();
   return wc;
+}
+
+// Fills the other side's buffer with `bytes` of 'w', over and over. Returns how that ended.
+inline ibv_wc_status WriteUntilItFails(Endpoint& endpoint, const Address& theirs, uint32_t bytes) {
+  std::memset(endpoint.send_buffer(), 'w', bytes);
+  ibv_wc_status status = IBV_WC_SUCCESS;
+  while (status == IBV_WC_SUCCESS) {
+    const int error = endpoint.PostOneSided(IBV_WR_RDMA_WRITE, 0, endpoint.SendSge(0, bytes),
+                                            theirs.receive_buffer, theirs.rkey);
+    EXPECT_EQ(error, 0);
+    if (error != 0) return IBV_WC_GENERAL_ERR;
+    status = AwaitByPolling(endpoint.cq()).status;
+  }
+  return status;
 }
 
 // Sleeps until one comes, in the way that verbs prescribes.

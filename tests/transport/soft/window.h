@@ -11,7 +11,7 @@
 
 namespace verbena::soft {
 
-// Of endpoints whose memory lies under windows.
+// The access of endpoints whose memory lies under windows.
 inline constexpr int kAccess =
     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_MW_BIND;
 

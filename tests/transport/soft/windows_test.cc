@@ -1,4 +1,5 @@
-// Memory windows where the order of events is the test's own: the devices are stepped by hand.
+// Memory windows follow the order of the work around them, whichever that is, and fail as
+// specified. The devices are stepped by hand, so that the order of events is the test's own.
 
 #include <cstring>
 #include <memory>

@@ -1,3 +1,6 @@
+// The choice of a GID prefers RoCE v2, then routable addresses, then IPv4, unless the user says
+// otherwise. It never takes a GID of another namespace or one that no address handle can name.
+
 #include "verbena/transport/verbs/gid_choice.h"
 
 #include "gmock/gmock.h"
@@ -49,7 +52,7 @@ TEST(GidChoiceTest, AnotherNamespacesGidIsNeverChosen) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("another network namespace"));
 }
 
-TEST(GidChoiceTest, WhatIsAskedForOutweighsEveryPreference) {
+TEST(GidChoiceTest, TheUsersWishOutweighsEveryPreference) {
   PortInfo port = RocePort("mlx5_0", "eth0", {"10.0.0.1", "fe80::1"});
   EXPECT_EQ(Chosen(port, {.index = 0}), 0);
   EXPECT_EQ(Chosen(port, {.address = Gid("fe80::1")}), 3);

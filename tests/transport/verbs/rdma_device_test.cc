@@ -1,3 +1,6 @@
+// Each RDMA device is listed once and describes itself, and a missing one is refused with the names
+// of the others. Opening a siw device ignores SIGPIPE, unless the application handles it.
+
 #include "verbena/transport/verbs/rdma_device.h"
 
 #include <signal.h>
@@ -55,7 +58,7 @@ class SigpipeTest : public ::testing::Test {
   void SetUp() override { ASSERT_EQ(sigaction(SIGPIPE, nullptr, &before_), 0); }
   void TearDown() override { ASSERT_EQ(sigaction(SIGPIPE, &before_, nullptr), 0); }
 
-  // What is done with it once every device has been opened, when it was `handler` before.
+  // The handler of SIGPIPE once every device has been opened, if it was `handler` before.
   static void (*AfterOpening(void (*handler)(int)))(int) {
     struct sigaction action = {};
     action.sa_handler = handler;
@@ -80,7 +83,7 @@ TEST_F(SigpipeTest, PostingToASiwPeerThatIsGoneDoesNotEndTheProcess) {
   EXPECT_EQ(AfterOpening(SIG_DFL), HasSiw() ? SIG_IGN : SIG_DFL);
 }
 
-TEST_F(SigpipeTest, WhatTheApplicationHasChosenStays) {
+TEST_F(SigpipeTest, TheApplicationsHandlerStays) {
   const auto handler = [](int) {};
   EXPECT_EQ(AfterOpening(handler), static_cast<void (*)(int)>(handler));
 }

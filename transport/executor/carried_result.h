@@ -1,8 +1,8 @@
-// TaskResult<T>: what a Task left, on its way to another thread: a value, an exception, or the
+// CarriedResult<T>: a Task's result on its way to another thread: a value, an exception, or the
 // Status of a Task that could not run. Not for users.
 
-#ifndef VERBENA_TRANSPORT_EXECUTOR_TASK_RESULT_H_
-#define VERBENA_TRANSPORT_EXECUTOR_TASK_RESULT_H_
+#ifndef VERBENA_TRANSPORT_EXECUTOR_CARRIED_RESULT_H_
+#define VERBENA_TRANSPORT_EXECUTOR_CARRIED_RESULT_H_
 
 #include <concepts>
 #include <cstdlib>
@@ -18,7 +18,7 @@
 namespace verbena::internal {
 
 template <typename T>
-class TaskResult {
+class CarriedResult {
  public:
   // `task` is done.
   void SetFrom(Task<T>& task) {
@@ -33,7 +33,7 @@ class TaskResult {
     }
   }
 
-  // The Task could not run. A T that cannot say so ends the process.
+  // The Task could not run. If T cannot hold a Status, the process aborts.
   void SetFailed(const absl::Status& status) {
     if constexpr (std::convertible_to<absl::Status, T>) {
       value_.emplace(status);
@@ -58,4 +58,4 @@ class TaskResult {
 
 }  // namespace verbena::internal
 
-#endif  // VERBENA_TRANSPORT_EXECUTOR_TASK_RESULT_H_
+#endif  // VERBENA_TRANSPORT_EXECUTOR_CARRIED_RESULT_H_

@@ -1,0 +1,59 @@
+// LinkGroup: links from one endpoint of this process to one executor of a server, and echo calls
+// over all of them at once. It stands below the channel, which has one link per executor.
+//
+// Used on the thread that drives the runtime; the runtime has no threads and outlives it.
+
+#ifndef VERBENA_BENCHMARKS_LINKS_LINK_GROUP_H_
+#define VERBENA_BENCHMARKS_LINKS_LINK_GROUP_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/benchmarks/harness/latency_histogram.h"
+#include "verbena/rpc/client_link.h"
+#include "verbena/rpc/runtime.h"
+
+namespace verbena::benchmarks {
+
+struct LinksSample {
+  double calls_per_s = 0;
+  double p50_ns = 0;
+  double p99_ns = 0;
+};
+
+class LinkGroup final : private ClientLink::Owner {
+ public:
+  static absl::StatusOr<std::unique_ptr<LinkGroup>> Connect(Runtime& runtime,
+                                                            const std::string& address, int links);
+
+  int links() const { return static_cast<int>(links_.size()); }
+  // Echoes of 32 bytes for `duration`, `outstanding` of them in flight on each link. Neither making
+  // the first calls counts, which takes long with thousands, nor what ends after it. One call in 16
+  // is timed.
+  absl::StatusOr<LinksSample> RunSlice(int outstanding, Duration duration);
+
+ private:
+  explicit LinkGroup(Runtime& runtime) : runtime_(runtime) {}
+
+  Task<absl::Status> Open(const std::string& address, int links);
+  Task<void> Workers(int outstanding, Duration duration, absl::Status& status, LinksSample& sample);
+  Task<void> Worker(ClientLink& link, uint8_t first_round, absl::Status& status);
+  void OnClientLinkDown(ClientLink&, const absl::Status& reason) override { lost_ = reason; }
+  void OnClientLinkDraining(ClientLink&) override {}
+  void OnClientLinkIdle(ClientLink&) override {}
+
+  Runtime& runtime_;
+  std::vector<std::unique_ptr<ClientLink>> links_;
+  LatencyHistogram latencies_;
+  uint64_t calls_ = 0;
+  bool stopped_ = false;  // the slice is over
+  absl::Status lost_;
+};
+
+}  // namespace verbena::benchmarks
+
+#endif  // VERBENA_BENCHMARKS_LINKS_LINK_GROUP_H_

@@ -1,0 +1,15 @@
+#include "examples/common/explained.h"
+
+#include "fmt/format.h"
+#include "verbena/rpc/annotate.h"
+#include "verbena/rpc/outcome.h"
+
+namespace examples {
+
+absl::Status Explained(const std::string& what, const absl::Status& status) {
+  return verbena::Annotate(status,
+                           fmt::format("{}: {} ({})", what, absl::StatusCodeToString(status.code()),
+                                       verbena::OutcomeName(verbena::OutcomeOf(status))));
+}
+
+}  // namespace examples

@@ -1,0 +1,18 @@
+// Explained: the Status of a call that failed, in words for people, with what programs need kept.
+
+#ifndef VERBENA_EXAMPLES_COMMON_EXPLAINED_H_
+#define VERBENA_EXAMPLES_COMMON_EXPLAINED_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace examples {
+
+// "<what>: <CODE> (<outcome>): <message>". The code, the Outcome and the details stay. An OK
+// status stays OK.
+absl::Status Explained(const std::string& what, const absl::Status& status);
+
+}  // namespace examples
+
+#endif  // VERBENA_EXAMPLES_COMMON_EXPLAINED_H_

@@ -1,0 +1,21 @@
+// ReopenBackoff: how often a device that has failed is opened again.
+
+#ifndef VERBENA_RPC_REOPEN_BACKOFF_H_
+#define VERBENA_RPC_REOPEN_BACKOFF_H_
+
+#include <chrono>
+
+#include "verbena/transport/coro/clock.h"
+
+namespace verbena {
+
+// Pauses before attempts, give or take a fifth: each is twice the one before.
+struct ReopenBackoff {
+  Duration first = std::chrono::milliseconds(100);
+  // A device that served for this long before it failed again begins with `first` anew.
+  Duration longest = std::chrono::seconds(30);
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_RPC_REOPEN_BACKOFF_H_

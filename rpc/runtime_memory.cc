@@ -1,0 +1,69 @@
+// Runtime's memory of the program: registering it, and the end of that.
+
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "fmt/format.h"
+#include "verbena/rpc/runtime.h"
+#include "verbena/rpc/shard.h"
+#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/executor/run_blocking.h"
+#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/payload_memory.h"
+#include "verbena/transport/link/register_memory.h"
+#include "verbena/transport/log/check.h"
+#include "verbena/transport/log/mutant.h"
+
+namespace verbena {
+
+Task<absl::StatusOr<std::unique_ptr<RegisteredMemory>>> Runtime::RegisterMemory(
+    void* memory, size_t bytes, MemoryOptions options) {
+  Shard* shard = CurrentShard();
+  if (shard == nullptr) {
+    co_return absl::FailedPreconditionError(
+        "memory is registered in a task of the runtime; use Runtime::BlockOn(task) or "
+        "Runtime::Spawn(task)");
+  }
+  if (memory == nullptr || bytes == 0) {
+    co_return absl::InvalidArgumentError(
+        fmt::format("{} bytes at {} are no memory to register", bytes, fmt::ptr(memory)));
+  }
+  VERBENA_CO_ASSIGN_OR_RETURN(ShardDevice * device, shard->DeviceNamed(options.device));
+  VERBENA_CO_ASSIGN_OR_RETURN(Endpoint * endpoint, co_await device->AwaitEndpoint());
+  // The device may fail meanwhile, and is open until the memory is deregistered.
+  const std::shared_ptr<OpenedDevice> opened = device->opened();
+  const DeviceContext& context = *opened->context;
+  Scheduler* const home = options.for_files ? &shard->executor() : nullptr;
+  const int access = UserMemoryAccess(context, endpoint->limits());
+  if (VERBENA_MUTANT(kUserMemoryOnExecutor)) {
+    co_return RegisteredMemory::Register(context.device(), context.pd(), memory, bytes, access,
+                                         home);
+  }
+  absl::StatusOr<std::unique_ptr<RegisteredMemory>> registered =
+      co_await verbena::RegisterMemory(context, memory, bytes, access, home);
+  if (registered.ok() && !VERBENA_MUTANT(kUserMemoryNotHeld)) {
+    (*registered)->HoldDevice(opened);
+  }
+  co_return registered;
+}
+
+Task<void> Runtime::DeregisterMemory(std::unique_ptr<RegisteredMemory> memory) {
+  const Shard* shard = CurrentShard();
+  VERBENA_CHECK(shard != nullptr) << "memory is deregistered in a task of the runtime";
+  if (const Endpoint* endpoint = shard->EndpointWith(memory->region().pd())) {
+    [[maybe_unused]] const auto use = endpoint->Use();
+    co_await verbena::DeregisterMemory(endpoint->context(), std::move(memory));
+    co_return;
+  }
+  // This executor does not use the device, or that has failed since. A Buffer that is in use keeps
+  // the memory on its home's thread.
+  if (!memory->LeaveRing()) co_return;
+  (void)co_await RunBlocking([&memory] {
+    memory.reset();
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace verbena

@@ -1,0 +1,94 @@
+// Deadlines follow the executor's clock exactly. Only the test moves that clock here.
+
+#include <atomic>
+
+#include "tests/rpc/testing_service.h"
+#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/executor/executor.h"
+
+namespace verbena {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+// Far from the machine's clock, so that a mixture of the two is seen.
+class MovedClock final : public Clock {
+ public:
+  TimePoint Now() override { return TimePoint(Duration(now_.load())); }
+  void MoveBy(Duration duration) { now_ += duration.count(); }
+
+ private:
+  std::atomic<int64_t> now_{Duration(hours(24 * 365 * 200)).count()};
+};
+
+class DeadlineClockTest : public RpcTest {
+ protected:
+  void SetUp() override {
+    StartServer();
+    StartClient({.mode = ExecutorMode::kBusy, .clock = &clock_});
+    ASSERT_TRUE(Run(EchoOnce(1, "connects")).ok());
+  }
+
+  Task<absl::Status> Wait(Deadline deadline, std::atomic<bool>& ended) {
+    testing::WaitRequest request;
+    testing::Empty reply;
+    absl::Status status = co_await stub_->Wait(request, reply, {.deadline = deadline});
+    ended = true;
+    co_return status;
+  }
+
+  // Moves the clock while a call waits: by a little less than its deadline, then by the rest.
+  void ExpectFiresAt(Duration delay, Deadline deadline) {
+    std::atomic<bool> ended = false;
+    absl::Status status;
+    std::thread caller([&] { status = Run(Wait(deadline, ended)); });
+    while (service_.waiting == 0) std::this_thread::yield();
+    clock_.MoveBy(delay - nanoseconds(1));
+    // The executor looks at its timers many times meanwhile.
+    for (int i = 0; i < 100; ++i) EXPECT_TRUE(Run(EchoOnce(i, "not yet")).ok());
+    EXPECT_FALSE(ended);
+    clock_.MoveBy(nanoseconds(1));
+    caller.join();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+    while (service_.waiting != 0) std::this_thread::yield();
+  }
+
+  MovedClock clock_;
+};
+
+TEST_F(DeadlineClockTest, ADurationFiresExactlyWhenTheExecutorsClockSaysSo) {
+  ExpectFiresAt(hours(1), hours(1));
+}
+
+TEST_F(DeadlineClockTest, ATimePointFiresExactlyWhenTheExecutorsClockSaysSo) {
+  ExpectFiresAt(milliseconds(1500), clock_.Now() + milliseconds(1500));
+}
+
+TEST_F(DeadlineClockTest, TheLongestDurationIsNoDeadline) {
+  testing::EchoRequest request;
+  const auto call = [&]() -> Task<absl::Status> {
+    co_return (co_await stub_->Echo(request, {.deadline = hours::max()})).status();
+  };
+  EXPECT_TRUE(Run(call()).ok());
+}
+
+TEST_F(DeadlineClockTest, ADurationCountsFromTheCallsStart) {
+  const CallOptions made_early = {.deadline = hours(1)};
+  clock_.MoveBy(hours(2));
+  testing::EchoRequest request;
+  const auto call = [&]() -> Task<absl::Status> {
+    co_return (co_await stub_->Echo(request, {.deadline = made_early.deadline})).status();
+  };
+  EXPECT_TRUE(Run(call()).ok());
+}
+
+using DeadlineDeathTest = ::testing::Test;
+
+TEST_F(DeadlineDeathTest, AskingADurationForItsTimeAborts) {
+  EXPECT_DEATH((void)Deadline(hours(1)).when(), "no time before its call starts");
+}
+
+}  // namespace
+}  // namespace verbena

@@ -1,0 +1,148 @@
+// FragileDevices: opens soft devices that fail when a test says so, for
+// RuntimeOptions::open_device.
+//
+//   FragileDevices devices("fragile");
+//   runtime = StartRuntime({.open_device = [&devices] { return devices.Open(); }});
+//   devices.Fail();
+
+#ifndef VERBENA_TESTS_RPC_FRAGILE_DEVICES_H_
+#define VERBENA_TESTS_RPC_FRAGILE_DEVICES_H_
+
+#include <infiniband/verbs.h>
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/notification.h"
+#include "tests/transport/device/raising_device.h"
+#include "verbena/transport/soft/soft_device.h"
+
+namespace verbena {
+
+// Outlives its devices. Any thread.
+class FragileDevices {
+ public:
+  explicit FragileDevices(std::string name) : name_(std::move(name)) {}
+
+  absl::StatusOr<std::unique_ptr<Device>> Open() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (to_refuse_ > 0) {
+      --to_refuse_;
+      ++refused_;
+      return absl::NotFoundError("the test lets nobody open " + name_);
+    }
+    absl::StatusOr<std::unique_ptr<SoftDevice>> soft = SoftDevice::Create({.name = name_});
+    if (!soft.ok()) return soft.status();
+    auto device = std::make_unique<FragileDevice>(*this, *std::move(soft));
+    newest_ = device.get();
+    ++alive_;
+    ++opened_;
+    return device;
+  }
+
+  // The one that was opened last fails, and says so as often.
+  void Fail(int events = 1) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (int i = 0; i < events; ++i) newest_->Raise(IBV_EVENT_DEVICE_FATAL);
+  }
+  // The next attempts to open one fail.
+  void Refuse(int attempts) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    to_refuse_ = attempts;
+  }
+  // The one that was opened last answers from now on when a CQ, or a protection domain, is to be
+  // destroyed, and does nothing. EIO is what verbs say of a device that was removed.
+  void AnswerForCqs(const absl::Status& answer) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    newest_->cq_answer = answer;
+  }
+  void AnswerForPds(const absl::Status& answer) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    newest_->pd_answer = answer;
+  }
+  // Registrations with the one that was opened last wait from now on, until the second is called.
+  void HoldRegistrations() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    newest_->held = true;
+  }
+  void ReleaseRegistrations() { released_.Notify(); }
+  int held_registrations() const { return held_registrations_; }
+  int refused() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return refused_;
+  }
+  int opened() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return opened_;
+  }
+  // Devices that are not closed.
+  int alive() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return alive_;
+  }
+
+ private:
+  struct OwnedSoft {
+    std::unique_ptr<SoftDevice> soft;
+  };
+  class FragileDevice final : private OwnedSoft, public RaisingDevice {
+   public:
+    FragileDevice(FragileDevices& all, std::unique_ptr<SoftDevice> device)
+        : OwnedSoft{std::move(device)}, RaisingDevice(*soft), all_(all) {}
+    ~FragileDevice() override {
+      std::lock_guard<std::mutex> lock(all_.mutex_);
+      --all_.alive_;
+    }
+
+    absl::Status DestroyCq(ibv_cq* cq) override {
+      const std::optional<absl::Status> answer = Answer(cq_answer);
+      return answer.has_value() ? *answer : RaisingDevice::DestroyCq(cq);
+    }
+    absl::Status DeallocPd(ibv_pd* pd) override {
+      const std::optional<absl::Status> answer = Answer(pd_answer);
+      return answer.has_value() ? *answer : RaisingDevice::DeallocPd(pd);
+    }
+
+    absl::StatusOr<ibv_mr*> RegMr(ibv_pd* pd, void* address, size_t bytes, int access) override {
+      if (held) {
+        ++all_.held_registrations_;
+        all_.released_.WaitForNotification();
+      }
+      return RaisingDevice::RegMr(pd, address, bytes, access);
+    }
+
+    std::atomic<bool> held = false;
+    // Guarded by the mutex of all.
+    std::optional<absl::Status> cq_answer;
+    std::optional<absl::Status> pd_answer;
+
+   private:
+    std::optional<absl::Status> Answer(const std::optional<absl::Status>& answer) {
+      std::lock_guard<std::mutex> lock(all_.mutex_);
+      return answer;
+    }
+
+    FragileDevices& all_;
+  };
+
+  const std::string name_;
+  std::atomic<int> held_registrations_ = 0;
+  absl::Notification released_;
+  std::mutex mutex_;  // guards what follows
+  FragileDevice* newest_ = nullptr;
+  int alive_ = 0;
+  int opened_ = 0;
+  int to_refuse_ = 0;
+  int refused_ = 0;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TESTS_RPC_FRAGILE_DEVICES_H_

@@ -1,0 +1,187 @@
+// A Runtime without threads serves calls and payloads in its host's loop. Every wait of the host
+// drives it, and shutdown ends the calls in flight.
+
+#include <poll.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/rpc/payload_service.h"
+#include "verbena/rpc/runtime.h"
+#include "verbena/transport/executor/executor.h"
+
+namespace verbena {
+namespace {
+
+// A host's loop over all executors of a runtime, which sleeps in poll() without a timeout.
+class HostLoop {
+ public:
+  explicit HostLoop(Runtime& runtime) : runtime_(runtime), thread_([this] { Run(); }) {}
+  // Afterwards the runtime is the calling thread's.
+  ~HostLoop() {
+    stopped_ = true;
+    runtime_.executor(0).PostFunction([] {});
+    thread_.join();
+  }
+
+ private:
+  void Run() {
+    while (!stopped_) {
+      bool worked = false;
+      for (int i = 0; i < runtime_.executors(); ++i) worked |= runtime_.executor(i).Poll();
+      if (!worked) Sleep();
+    }
+  }
+
+  void Sleep() {
+    std::vector<pollfd> descriptors;
+    for (int i = 0; i < runtime_.executors(); ++i) {
+      if (!runtime_.executor(i).Arm()) return;
+      descriptors.push_back({.fd = runtime_.executor(i).fd(), .events = POLLIN, .revents = 0});
+    }
+    poll(descriptors.data(), descriptors.size(), -1);
+  }
+
+  Runtime& runtime_;
+  std::atomic<bool> stopped_{false};
+  std::thread thread_;
+};
+
+class HostDrivenRuntimeTest : public PayloadFixture {
+ protected:
+  static RuntimeOptions HostDriven(int executors) {
+    return {.executors = executors, .threads = false};
+  }
+
+  // A payload there and another one back.
+  Task<absl::Status> Swap(size_t bytes) {
+    CallInfo info;
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer given, co_await Filled(bytes));
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer into, co_await channel_->AllocateBuffer(bytes));
+    VERBENA_CO_ASSIGN_OR_RETURN(
+        testing::PutReply reply,
+        co_await stub_->Swap(testing::PutRequest(), {.info = &info,
+                                                     .request_payload = std::move(given),
+                                                     .response_payload_into = std::move(into)}));
+    if (!reply.right() || !IsPattern(info.response_payload.view(), /*inverted=*/true)) {
+      co_return absl::DataLossError("a payload came out wrong");
+    }
+    co_return absl::OkStatus();
+  }
+
+  // A call whose handler waits to be cancelled.
+  Task<void> Hold() {
+    absl::StatusOr<Buffer> given = co_await Filled(4096);
+    absl::StatusOr<Buffer> room = co_await channel_->AllocateBuffer(4096);
+    EXPECT_TRUE(given.ok() && room.ok()) << given.status() << room.status();
+    if (!given.ok() || !room.ok()) co_return;
+    CallInfo info;
+    absl::StatusOr<testing::PutReply> reply =
+        co_await stub_->Hold(testing::HoldRequest(), {.info = &info,
+                                                      .request_payload = *std::move(given),
+                                                      .response_payload_into = *std::move(room)});
+    held_ = reply.status();
+    ++ended_;
+  }
+  // The call is in flight when this returns.
+  void StartHold(int executor = 0) {
+    const int before = service_.holding;
+    client_runtime_->Spawn(Hold(), executor);
+    const int ended = ended_;
+    Eventually([&] { return service_.holding > before || ended_ > ended; }, "the handler runs");
+    ASSERT_EQ(ended_, ended) << "the call ended at once: " << held_;
+  }
+  void ExpectCallsEnd(int calls) {
+    Eventually([&] { return ended_ == calls; }, "every call ends");
+    EXPECT_EQ(service_.released, calls);
+  }
+
+  void ShareOneRuntime() {
+    client_runtime_ = std::move(server_runtime_);
+    channel_ = std::make_unique<Channel>(*client_runtime_, server_->address());
+    stub_ = std::make_unique<testing::Payloads::Stub>(*channel_);
+  }
+
+  void ExpectSwaps() {
+    for (const size_t bytes : {size_t{1}, size_t{4096}, size_t{1} << 20}) {
+      for (int executor = 0; executor < client_runtime_->executors(); ++executor) {
+        EXPECT_EQ(Run(Swap(bytes), executor), absl::OkStatus()) << bytes << " bytes";
+      }
+    }
+  }
+
+  std::atomic<int> ended_{0};
+  absl::Status held_;  // of the Hold() that ended last
+};
+
+TEST_F(HostDrivenRuntimeTest, AHostsLoopServesCallsAndPayloads) {
+  StartServer(HostDriven(2));
+  {
+    HostLoop loop(*server_runtime_);
+    StartClient({.executors = 2});
+    ExpectSwaps();
+  }
+  // The destructors drive the server's executors on this thread.
+}
+
+TEST_F(HostDrivenRuntimeTest, WaitsOfAHostDriveItsCalls) {
+  StartServer();
+  StartClient(HostDriven(2));
+  ExpectSwaps();
+}
+
+TEST_F(HostDrivenRuntimeTest, AServerAndItsClientShareOneThread) {
+  StartServer(HostDriven(2));
+  ShareOneRuntime();
+  ExpectSwaps();
+  server_.reset();
+}
+
+TEST_F(HostDrivenRuntimeTest, AShutdownByTheHostEndsTheCallInFlight) {
+  StartServer(HostDriven(2));
+  {
+    HostLoop loop(*server_runtime_);
+    StartClient();
+    StartHold();
+  }
+  EXPECT_TRUE(server_->Shutdown(Duration::zero()).empty()) << "the handler heeds its cancellation";
+  ExpectCallsEnd(1);
+  EXPECT_EQ(held_, absl::OkStatus());
+}
+
+TEST_F(HostDrivenRuntimeTest, AShutdownOnTheThreadOfBothSidesEndsTheCallsInFlight) {
+  StartServer(HostDriven(2));
+  ShareOneRuntime();
+  for (int executor = 0; executor < 2; ++executor) StartHold(executor);
+  EXPECT_TRUE(server_->Shutdown(Duration::zero()).empty()) << "the handlers heed it";
+  ExpectCallsEnd(2);
+  EXPECT_EQ(held_, absl::OkStatus());
+  server_.reset();
+}
+
+// Nobody drives the client while the server shuts down.
+TEST_F(HostDrivenRuntimeTest, AShutdownWaitsForNoClientOfTheSameThread) {
+  StartServer(HostDriven(2));
+  {
+    HostLoop loop(*server_runtime_);
+    StartClient(HostDriven(2));
+    for (int executor = 0; executor < 2; ++executor) StartHold(executor);
+  }
+  EXPECT_TRUE(server_->Shutdown(Duration::zero()).empty()) << "the handlers heed it";
+  ExpectCallsEnd(2);
+  server_.reset();
+}
+
+TEST_F(HostDrivenRuntimeTest, TheHostReadsStatisticsOfEveryExecutor) {
+  StartServer(HostDriven(2));
+  for (int executor = 0; executor < 2; ++executor) {
+    EXPECT_EQ(server_runtime_->endpoint_stats(executor).links, 0u);
+  }
+}
+
+}  // namespace
+}  // namespace verbena

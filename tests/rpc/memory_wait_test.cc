@@ -1,0 +1,102 @@
+// A request waits no longer than ServerOptions::memory_wait in all, whether for its client's share
+// or for memory.
+
+#include <atomic>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "tests/rpc/moved_clock.h"
+#include "tests/rpc/payload_service.h"
+
+namespace verbena {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::minutes;
+
+constexpr size_t kBudget = 1 << 20;
+
+// Keeps the memory of its requests; its first handler waits until the test lets it end.
+class KeepingService final : public testing::Payloads::Service {
+ public:
+  Task<absl::Status> Put(ServerContext& context, const testing::PutRequest&,
+                         testing::PutReply&) override {
+    kept.push_back(context.TakeRequestPayload());
+    ++begun;
+    while (!may_end) VERBENA_CO_RETURN_IF_ERROR(co_await Sleep(std::chrono::milliseconds(1)));
+    co_return absl::OkStatus();
+  }
+  Task<absl::Status> Get(ServerContext&, const testing::GetRequest&, testing::GetReply&) override {
+    co_return absl::OkStatus();
+  }
+  Task<absl::Status> Swap(ServerContext&, const testing::PutRequest&, testing::PutReply&) override {
+    co_return absl::OkStatus();
+  }
+  Task<absl::Status> Hold(ServerContext&, const testing::HoldRequest&,
+                          testing::PutReply&) override {
+    co_return absl::OkStatus();
+  }
+  Task<absl::Status> Surprise(ServerContext&, const testing::GetRequest&,
+                              testing::GetReply&) override {
+    co_return absl::OkStatus();
+  }
+
+  std::vector<Buffer> kept;  // read when no call runs
+  std::atomic<int> begun{0};
+  std::atomic<bool> may_end{false};
+};
+
+class MemoryWaitTest : public PayloadFixture {
+ protected:
+  struct Ended {
+    std::atomic<bool> done{false};
+    absl::Status status;
+  };
+
+  static Task<void> Put(Channel& channel, size_t bytes, Ended& ended) {
+    ended.status = co_await PutOnce(channel, bytes);
+    ended.done = true;
+  }
+  static Task<absl::Status> PutOnce(Channel& channel, size_t bytes) {
+    testing::Payloads::Stub stub(channel);
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await channel.AllocateBuffer(bytes));
+    testing::PutReply reply;
+    co_return co_await stub.Put(testing::PutRequest(), reply,
+                                {.request_payload = std::move(buffer)});
+  }
+
+  MovedClock clock_;
+  KeepingService keeping_;
+};
+
+// The first wait is for what its client may have, the second for memory that a handler keeps.
+TEST_F(MemoryWaitTest, AWaitForAShareAndOneForMemoryHaveOneLimit) {
+  LinkLimits limits;
+  limits.memory.receive_bytes = kBudget;
+  limits.leases.granted_bytes_per_link = 0;
+  limits.ping_interval = hours(100);
+  limits.idle_timeout = Duration::zero();
+  server_runtime_ = StartRuntime({.limits = limits, .clock = &clock_});
+  ServeWith(keeping_, {.max_bytes_per_client = kBudget, .memory_wait = hours(2)});
+  StartClient();
+  Ended first, second;
+  client_runtime_->Spawn(Put(*channel_, kBudget, first));
+  Eventually([this] { return keeping_.begun == 1; }, "a handler has all of its client's share");
+  client_runtime_->Spawn(Put(*channel_, kBudget / 2, second));
+  Eventually([this] { return server_->stats().calls == 2; }, "a request waits for its share");
+  clock_.moved_by = minutes(90);
+  keeping_.may_end = true;
+  Eventually([&] { return first.done && server_->stats().receive_memory.waiting == 1; },
+             "it waits for memory");
+  EXPECT_FALSE(second.done);
+  clock_.moved_by = minutes(121);
+  Eventually([&] { return second.done.load(); }, "its wait is over");
+  EXPECT_EQ(first.status, absl::OkStatus());
+  EXPECT_EQ(second.status.code(), absl::StatusCode::kResourceExhausted) << second.status;
+  EXPECT_EQ(OutcomeOf(second.status), Outcome::kNotSent);
+  keeping_.kept.clear();
+}
+
+}  // namespace
+}  // namespace verbena

@@ -1,0 +1,71 @@
+// New links of a port use the address that the port has now, also if that was replaced while a
+// runtime used it. Runs in a guest with one rxe device on a dummy interface, also with queue pairs
+// connected by rdma_cm, and changes that interface; afterwards it is as it was.
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "tests/rpc/testing_service.h"
+#include "tests/transport/log/captured_log.h"
+
+namespace verbena {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+std::string Variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+class MovedAddressTest : public RpcTest {
+ protected:
+  void SetUp() override {
+    if (Variable("VERBENA_DEVICE") != "rdma:rxe0" || !Variable("VERBENA_PEER_DEVICE").empty()) {
+      GTEST_SKIP() << "needs a guest with one rxe device";
+    }
+    StartBoth();
+  }
+  void TearDown() override {
+    if (IsSkipped()) return;
+    Replace("10.0.1.1", "10.0.0.1", "0a00:0001");
+  }
+
+  // Waits until the port has the new address, in which its GID ends.
+  static void Replace(const std::string& former, const std::string& address,
+                      const std::string& gid) {
+    const std::string script = "ip addr replace " + address + "/24 dev eth0 && ip addr del " +
+                               former +
+                               "/24 dev eth0; for i in $(seq 1000); do grep -qs :ffff:" + gid +
+                               " /sys/class/infiniband/rxe0/ports/1/gids/[0-9] && exit 0; "
+                               "sleep 0.01; done; exit 1";
+    EXPECT_EQ(std::system(script.c_str()), 0) << script;
+  }
+
+  // Over a link of its own.
+  absl::Status CallOverANewLink() {
+    stub_.reset();
+    channel_ = std::make_unique<Channel>(*client_runtime_, server_->address());
+    stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
+    return Run(EchoOnce(1, "over a new link"));
+  }
+};
+
+TEST_F(MovedAddressTest, NewLinksUseTheAddressThatThePortHasNow) {
+  EXPECT_EQ(Run(EchoOnce(0, "before")), absl::OkStatus());
+  CapturedLog log;
+  Replace("10.0.0.1", "10.0.1.1", "0a00:0101");
+  Eventually([this] { return CallOverANewLink().ok(); }, "a call over a new link");
+  const std::vector<std::string> lines = log.Take();
+  EXPECT_THAT(lines, Contains(HasSubstr("rxe0: new links use GID 2")));
+  if (Variable("VERBENA_CONNECT") == "rdma_cm") {
+    EXPECT_THAT(lines, Contains(HasSubstr("rdma_cm listens at 10.0.1.1")));
+  }
+}
+
+}  // namespace
+}  // namespace verbena

@@ -1,0 +1,182 @@
+// A server's shutdown ends on time, whatever handlers and clients do.
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/rpc/rogue_peer.h"
+#include "tests/rpc/testing_service.h"
+#include "tests/rpc/waiting_replies.h"
+#include "tests/transport/log/captured_log.h"
+
+namespace verbena {
+namespace {
+
+class ShutdownTest : public RpcTest {
+ protected:
+  void TearDown() override {
+    service_.let_go = true;
+    if (thread_.joinable()) thread_.join();
+  }
+
+  // Returns at once; ended_ and left_ tell the rest.
+  void StartShutdown(Duration grace) {
+    thread_ = std::thread([this, grace] {
+      left_ = server_->Shutdown(grace);
+      ended_ = true;
+    });
+  }
+  void StartLinger(testing::Testing::Stub& stub) {
+    client_runtime_->Spawn(Linger(stub));
+    Eventually([this] { return service_.lingering == 1; }, "the handler runs");
+  }
+  Task<void> Linger(testing::Testing::Stub& stub) {
+    testing::Empty reply;
+    call_ = co_await stub.Linger(testing::Empty(), reply);
+    called_ = true;
+  }
+  static bool AnyContains(const std::vector<std::string>& lines, const std::string& text) {
+    for (const std::string& line : lines) {
+      if (line.find(text) != line.npos) return true;
+    }
+    return false;
+  }
+
+  std::thread thread_;
+  std::atomic<bool> ended_{false};
+  std::vector<RunningHandler> left_;
+  absl::Status call_;
+  std::atomic<bool> called_{false};
+};
+
+TEST_F(ShutdownTest, AHandlerThatIgnoresItsCancellationDoesNotHoldUpShutdown) {
+  StartBoth();
+  StartLinger(*stub_);
+  StartShutdown(Duration::zero());
+  Eventually([this] { return ended_.load(); }, "Shutdown returns");
+  ASSERT_EQ(left_.size(), 1u);
+  EXPECT_EQ(left_[0].method, "verbena.testing.Testing/Linger");
+  EXPECT_EQ(left_[0].count, 1u);
+  EXPECT_EQ(service_.lingering, 1);
+  Eventually([this] { return server_runtime_->endpoint_stats(0).links == 0; },
+             "the closed link drains");
+  Eventually([this] { return called_.load(); }, "the call ends with its link");
+  EXPECT_EQ(call_.code(), absl::StatusCode::kUnavailable) << call_;
+
+  CapturedLog log;
+  std::thread destruction([this] { server_.reset(); });
+  Eventually([&] { return AnyContains(log.Take(), "1 of verbena.testing.Testing/Linger"); },
+             "the destructor names the handler that it waits for");
+  EXPECT_EQ(service_.lingering, 1);
+  service_.let_go = true;
+  destruction.join();
+  EXPECT_EQ(service_.lingering, 0);
+}
+
+TEST_F(ShutdownTest, AClientThatGivesNoCreditsDoesNotHoldUpShutdown) {
+  StartBoth();
+  RoguePeer rogue(*client_runtime_);
+  rogue.ConnectTo(server_->address());
+  rogue.Send(EncodeSend(kCorrect, MoreCallsThanCredits()));
+  Eventually([&] { return server_runtime_->endpoint_stats(0).traffic.credit_waits > 0; },
+             "a response waits for credits");
+  StartShutdown(Duration::zero());
+  Eventually([this] { return ended_.load(); }, "Shutdown returns");
+  EXPECT_TRUE(left_.empty()) << "no handler runs any more";
+  EXPECT_TRUE(rogue.IsDropped());
+}
+
+// The GOAWAY needs less room than the refusal that goes before it, and the last response leaves
+// just as much of its SEND.
+TEST_F(ShutdownTest, ARefusalBehindAGoAwayThatWaitsIsSentWhenThereIsRoom) {
+  constexpr uint32_t kLast = RoguePeer::kCredits;
+  constexpr uint32_t kLingering = kLast + 1;
+  constexpr uint32_t kRefused = kLast + 2;
+  LinkLimits limits;
+  limits.ping_interval = std::chrono::hours(1);
+  StartServer({}, {.limits = limits});
+  StartClient();
+  RoguePeer rogue(*client_runtime_);
+  rogue.ConnectTo(server_->address());
+  testing::InflateRequest inflate;
+  constexpr size_t kTagAndLength = 3;  // of the reply's one field
+  inflate.set_reply_bytes(MaxBodyBytes(limits.eager_bytes) - FrameBytes(0) - kTagAndLength);
+  // Its handler keeps the shutdown from closing the link.
+  std::vector<RogueFrame> requests = {Request("verbena.testing.Testing/Linger", kLingering, 0)};
+  for (uint32_t slot = 0; slot <= kLast; ++slot) {
+    requests.push_back(
+        Request("verbena.testing.Testing/Inflate", slot, 0, inflate.SerializeAsString()));
+  }
+  rogue.Send(EncodeSend(kCorrect, requests));
+  Eventually([&] { return server_runtime_->endpoint_stats(0).traffic.credit_waits > 0; },
+             "the last response waits");
+  StartShutdown(Duration::max());
+  Eventually([&] { return server_runtime_->endpoint_stats(0).traffic.credit_waits > 1; },
+             "the GOAWAY waits");
+  rogue.Send(EncodeSend(kCorrect, {Request("verbena.testing.Testing/Echo", kRefused, 0)}));
+  Eventually([&] { return server_->stats().refused == 1; }, "the request is refused");
+  rogue.Send(EncodeSend(Granting(kLast + 1), {}));
+  std::vector<int> answers(kRefused + 1);
+  bool told = false;
+  const auto receive = [&] {
+    for (const RogueFrame& frame : rogue.Receive()) {
+      if (frame.header.kind == FrameKind::kGoAway) {
+        told = true;
+        continue;
+      }
+      ASSERT_LE(frame.header.call_slot, kRefused);
+      ++answers[frame.header.call_slot];
+      const bool refused = frame.header.call_slot == kRefused;
+      EXPECT_EQ(frame.header.status_code,
+                refused ? static_cast<int>(absl::StatusCode::kUnavailable) : 0);
+      if (refused) EXPECT_EQ(frame.header.outcome, static_cast<int>(Outcome::kNotSent));
+    }
+  };
+  while (answers[kLast] == 0 && !HasFailure()) receive();
+  rogue.Send(EncodeSend(Granting(2 * kLast), {}));
+  while ((answers[kRefused] == 0 || !told) && !HasFailure()) receive();
+  for (uint32_t slot = 0; slot <= kLast; ++slot) EXPECT_EQ(answers[slot], 1) << slot;
+  EXPECT_EQ(answers[kRefused], 1);
+  service_.let_go = true;
+  Eventually([this] { return ended_.load(); }, "Shutdown returns");
+}
+
+// A grace as long as can be neither overflows nor makes one executor wait for another's handlers.
+TEST_F(ShutdownTest, AllExecutorsShutDownAtOnce) {
+  StartServer({}, {.executors = 2});
+  client_runtime_ = StartRuntime();
+  Channel first(*client_runtime_, server_->address(), {.server_executor = 0});
+  Channel second(*client_runtime_, server_->address(), {.server_executor = 1});
+  testing::Testing::Stub stub(first);
+  ASSERT_EQ(Run(first.Connect()), absl::OkStatus());
+  ASSERT_EQ(Run(second.Connect()), absl::OkStatus());
+  ASSERT_EQ(client_runtime_->endpoint_stats(0).links, 2u);
+  StartLinger(stub);
+  StartShutdown(Duration::max());
+  Eventually([this] { return client_runtime_->endpoint_stats(0).links == 1; },
+             "the executor without calls lets its client go");
+  EXPECT_EQ(service_.lingering, 1);
+  EXPECT_FALSE(ended_);
+  service_.let_go = true;
+  Eventually([this] { return ended_.load(); }, "Shutdown returns");
+  EXPECT_TRUE(left_.empty());
+  Eventually([this] { return called_.load(); }, "the call ends");
+  EXPECT_EQ(call_, absl::OkStatus()) << "it had all the time that there is";
+}
+
+TEST_F(ShutdownTest, ASecondShutdownWaitsForTheHandlersThatWereLeft) {
+  StartBoth();
+  StartLinger(*stub_);
+  EXPECT_EQ(server_->Shutdown(Duration::zero()).size(), 1u);
+  StartShutdown(Duration::max());
+  service_.let_go = true;
+  Eventually([this] { return ended_.load(); }, "the second Shutdown returns");
+  EXPECT_TRUE(left_.empty());
+}
+
+}  // namespace
+}  // namespace verbena

@@ -1,0 +1,183 @@
+// Requests, replies and refusals that wait for the peer's credits survive what happens meanwhile: a
+// message that changes fails its own call, and only a peer's violation ends the link.
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/rpc/rogue_peer.h"
+#include "tests/rpc/testing_service.h"
+#include "tests/rpc/waiting_replies.h"
+#include "verbena/rpc/shard.h"
+#include "verbena/transport/coro/task_scope.h"
+
+namespace verbena {
+namespace {
+
+// A request that takes a SEND of its own.
+constexpr size_t kLarge = kLargeReply;
+// Larger, and still within what a SEND holds.
+constexpr size_t kLarger = 3900;
+// One more call than there are credits.
+constexpr uint32_t kCalls = RoguePeer::kCredits + 1;
+constexpr uint32_t kLast = kCalls - 1;
+
+// Calls of a correct client to a rogue server that grants no credits by itself.
+class WaitingRequestsTest : public RpcTest {
+ protected:
+  // Makes kCalls calls, of which the last waits; `meanwhile` runs on the client's executor then.
+  // Returns when all have ended.
+  void MakeCalls(const std::function<void(RoguePeer&)>& script,
+                 const std::function<void()>& meanwhile) {
+    client_runtime_ = StartRuntime();
+    rogue_runtime_ = StartRuntime();
+    std::unique_ptr<MessageListener> listener =
+        *rogue_runtime_->shard(0).bootstrap().Listen("127.0.0.1:0");
+    channel_ = std::make_unique<Channel>(*client_runtime_, listener->address());
+    stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
+    std::thread rogue_thread([&] {
+      RoguePeer rogue(*rogue_runtime_);
+      rogue.AcceptFrom(*listener);
+      for (uint32_t i = 0; i < RoguePeer::kCredits; ++i) (void)rogue.Receive();
+      while (!waiting_) std::this_thread::yield();
+      script(rogue);
+    });
+    EXPECT_EQ(Run(Calls(meanwhile)), absl::OkStatus());
+    channel_.reset();
+    client_runtime_.reset();
+    rogue_thread.join();
+  }
+
+  Task<absl::Status> Calls(const std::function<void()>& meanwhile) {
+    TaskScope scope(client_runtime_->executor(0));
+    for (uint32_t i = 0; i < kCalls; ++i) {
+      requests_[i].set_data(std::string(kLarge, 'r'));
+      scope.Spawn([this, i]() -> Task<void> {
+        testing::EchoReply reply;
+        ended_[i] = co_await stub_->Echo(requests_[i], reply);
+      });
+    }
+    const Endpoint* endpoint = nullptr;
+    while (endpoint == nullptr || endpoint->stats().traffic.credit_waits == 0) {
+      (void)co_await Pause();
+      endpoint = *client_runtime_->shard(0).EndpointOn(0);
+    }
+    meanwhile();
+    waiting_ = true;
+    co_await scope.Join();
+    if (another_) co_return co_await EchoOnce(0, "");
+    co_return absl::OkStatus();
+  }
+
+  std::unique_ptr<Runtime> rogue_runtime_;
+  testing::EchoRequest requests_[kCalls];
+  absl::Status ended_[kCalls];
+  std::atomic<bool> waiting_{false};
+  bool another_ = false;  // a call is made when the others have ended
+};
+
+TEST_F(WaitingRequestsTest, AResponseToARequestThatStillWaitsEndsTheLink) {
+  bool dropped = false;
+  MakeCalls(
+      [&](RoguePeer& rogue) {
+        rogue.Send(EncodeSend(kCorrect, {Response(kLast, 0)}));
+        dropped = rogue.IsDropped();
+      },
+      [] {});
+  EXPECT_TRUE(dropped);
+  EXPECT_EQ(ended_[kLast].code(), absl::StatusCode::kUnavailable) << ended_[kLast];
+  EXPECT_EQ(OutcomeOf(ended_[kLast]), Outcome::kNotSent);
+  EXPECT_EQ(OutcomeOf(ended_[0]), Outcome::kMaybeExecuted);
+}
+
+TEST_F(WaitingRequestsTest, ARequestThatChangesWhileItWaitsFailsItsCallAlone) {
+  another_ = true;
+  MakeCalls(
+      [&](RoguePeer& rogue) {
+        std::vector<RogueFrame> responses;
+        for (uint32_t slot = 0; slot < kLast; ++slot) responses.push_back(Response(slot, 0));
+        rogue.Send(EncodeSend(Granting(2 * RoguePeer::kCredits), responses));
+        const RogueFrame next = rogue.Receive()[0];
+        EXPECT_TRUE(testing::EchoRequest().ParseFromString(next.body));
+        rogue.Send(EncodeSend(Granting(2 * RoguePeer::kCredits),
+                              {Response(next.header.call_slot, next.header.call_generation)}));
+        while (!rogue.IsDropped()) std::this_thread::yield();
+      },
+      [&] { requests_[kLast].set_data(std::string(kLarger, 'r')); });
+  for (uint32_t i = 0; i < kLast; ++i) EXPECT_EQ(ended_[i], absl::OkStatus()) << i;
+  EXPECT_EQ(ended_[kLast].code(), absl::StatusCode::kFailedPrecondition) << ended_[kLast];
+  EXPECT_EQ(OutcomeOf(ended_[kLast]), Outcome::kNotSent);
+}
+
+// Calls of a rogue client that grants no credits by itself to a correct server.
+class WaitingRepliesTest : public RpcTest {
+ protected:
+  void Serve(RuntimeOptions options = {}) {
+    StartServer({}, std::move(options));
+    client_runtime_ = StartRuntime();
+    rogue_ = std::make_unique<RoguePeer>(*client_runtime_);
+    rogue_->ConnectTo(server_->address());
+  }
+  void TearDown() override { rogue_.reset(); }
+
+  std::unique_ptr<RoguePeer> rogue_;
+};
+
+TEST_F(WaitingRepliesTest, AReplyThatChangesWhileItWaitsFailsItsCallAlone) {
+  Serve();
+  rogue_->Send(EncodeSend(kCorrect, MoreCallsThanCredits()));
+  Eventually([&] { return server_runtime_->endpoint_stats(0).traffic.credit_waits > 0; },
+             "the last reply waits");
+  server_runtime_->BlockOn([](TestingService& service) -> Task<void> {
+    service.last_inflated->set_data(std::string(kLarger, 'y'));
+    co_return;
+  }(service_));
+  rogue_->Send(EncodeSend(Granting(2 * RoguePeer::kCredits),
+                          {Request("verbena.testing.Testing/Echo", kCalls, 0)}));
+  uint32_t answers = 0;
+  while (answers < kCalls + 1 && !HasFailure()) {
+    for (const RogueFrame& frame : rogue_->Receive()) {
+      ++answers;
+      const bool changed = frame.header.call_slot == kLast;
+      EXPECT_EQ(frame.header.status_code,
+                changed ? static_cast<int>(absl::StatusCode::kInternal) : 0);
+      if (changed) EXPECT_EQ(frame.header.outcome, static_cast<int>(Outcome::kExecuted));
+    }
+  }
+}
+
+// As when a server is overloaded by a client with many calls in flight.
+TEST_F(WaitingRepliesTest, RefusalsThatWaitForRoomDoNotEndTheLink) {
+  Serve({.limits = {.max_links = 8,
+                    .srq_depth = 256,
+                    .eager_bytes = 64 * 1024,
+                    .initial_credits = 8,
+                    .max_credits = 64,
+                    .send_buffers = 64}});
+  constexpr uint32_t kRequests = 5000;
+  constexpr uint32_t kPerSend = 1000;
+  for (uint32_t slot = 0; slot < kRequests;) {
+    std::vector<RogueFrame> requests;
+    for (uint32_t i = 0; i < kPerSend; ++i)
+      requests.push_back(Request("no.such/Method", slot++, 0));
+    rogue_->Send(EncodeSend(kCorrect, requests));
+  }
+  Eventually([&] { return server_->stats().refused == kRequests; }, "all are refused");
+  rogue_->Send(EncodeSend(Granting(1000), {}));
+  std::vector<int> answers(kRequests);
+  for (uint32_t count = 0; count < kRequests && !HasFailure();) {
+    for (const RogueFrame& frame : rogue_->Receive()) {
+      ASSERT_LT(frame.header.call_slot, kRequests);
+      EXPECT_EQ(++answers[frame.header.call_slot], 1);
+      EXPECT_EQ(frame.header.status_code, static_cast<int>(absl::StatusCode::kUnimplemented));
+      EXPECT_EQ(frame.header.outcome, static_cast<int>(Outcome::kNotSent));
+      ++count;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace verbena

@@ -1,0 +1,134 @@
+// Foreign awaitables: wherever they resume a Task, it goes on where it belongs.
+
+#include "verbena/transport/coro/foreign_await.h"
+
+#include <coroutine>
+#include <memory>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/transport/coro/started.h"
+#include "verbena/transport/coro/event.h"
+#include "verbena/transport/coro/manual_scheduler.h"
+#include "verbena/transport/coro/scheduler.h"
+#include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/coro/task.h"
+#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/yield.h"
+
+namespace verbena {
+namespace {
+
+static_assert(internal::ForeignAwaitable<std::suspend_always>);
+static_assert(!internal::ForeignAwaitable<Task<int>>);
+static_assert(!internal::ForeignAwaitable<Task<int>::ScopedAwaiter>);
+static_assert(!internal::ForeignAwaitable<Event::Awaiter>);
+static_assert(!internal::ForeignAwaitable<Sleep>);
+static_assert(!internal::ForeignAwaitable<Yield>);
+static_assert(!internal::ForeignAwaitable<TaskScope::Joiner>);
+
+// An awaitable of another library: it hands its handle to whoever resumes it, on any thread.
+struct Foreign {
+  std::coroutine_handle<>& waiting;
+  bool await_ready() const { return false; }
+  void await_suspend(std::coroutine_handle<> handle) { waiting = handle; }
+  int await_resume() const { return 7; }
+};
+
+struct WithOperator {
+  std::coroutine_handle<>& waiting;
+  Foreign operator co_await() const { return Foreign{waiting}; }
+};
+
+class ForeignAwaitTest : public testing::Test {
+ protected:
+  void ResumeElsewhere() {
+    std::thread([this] { waiting_.resume(); }).join();
+  }
+
+  ManualScheduler scheduler_;
+  std::coroutine_handle<> waiting_;
+};
+
+Task<bool> ResumesHere(std::coroutine_handle<>& waiting) {
+  const std::thread::id here = std::this_thread::get_id();
+  const int result = co_await Foreign{waiting};
+  co_return result == 7 && std::this_thread::get_id() == here&& Scheduler::Current() != nullptr;
+}
+
+TEST_F(ForeignAwaitTest, ATaskThatAForeignThreadResumesGoesOnOnItsScheduler) {
+  Started task(scheduler_, ResumesHere(waiting_));
+  ResumeElsewhere();
+  EXPECT_FALSE(task.done()) << "it ran on the foreign thread";
+  scheduler_.RunUntilIdle();
+  ASSERT_TRUE(task.done());
+  EXPECT_TRUE(task.result());
+}
+
+Task<int> AwaitOperator(std::coroutine_handle<>& waiting) {
+  co_return co_await WithOperator{waiting};
+}
+
+TEST_F(ForeignAwaitTest, AnOperatorCoAwaitIsHonoured) {
+  Started task(scheduler_, AwaitOperator(waiting_));
+  ResumeElsewhere();
+  scheduler_.RunUntilIdle();
+  ASSERT_TRUE(task.done());
+  EXPECT_EQ(task.result(), 7);
+}
+
+struct Maybe {
+  bool suspends;
+  std::coroutine_handle<>& waiting;
+  bool await_ready() const { return false; }
+  bool await_suspend(std::coroutine_handle<> handle) {
+    if (suspends) waiting = handle;
+    return suspends;
+  }
+  int await_resume() const {
+    if (suspends) throw std::runtime_error("of the foreign library");
+    return 8;
+  }
+};
+
+Task<int> AwaitMaybe(bool suspends, std::coroutine_handle<>& waiting) {
+  co_return co_await Maybe{suspends, waiting};
+}
+
+TEST_F(ForeignAwaitTest, AForeignAwaitThatDoesNotSuspendGoesOnAtOnce) {
+  EXPECT_EQ(scheduler_.Run(AwaitMaybe(false, waiting_)), 8);
+}
+
+TEST_F(ForeignAwaitTest, AForeignExceptionComesOutOfTheAwait) {
+  Started task(scheduler_, AwaitMaybe(true, waiting_));
+  waiting_.resume();
+  scheduler_.RunUntilIdle();
+  ASSERT_TRUE(task.done());
+  EXPECT_THROW((void)task.result(), std::runtime_error);
+}
+
+TEST_F(ForeignAwaitTest, AHandleThatIsResumedAfterItsTaskWasDestroyedDoesNothing) {
+  Started task(scheduler_, ResumesHere(waiting_));
+  task.Abandon();
+  ResumeElsewhere();
+  scheduler_.RunUntilIdle();
+}
+
+TEST_F(ForeignAwaitTest, AHandleThatIsDestroyedAfterItsTaskDoesNothing) {
+  Started task(scheduler_, ResumesHere(waiting_));
+  task.Abandon();
+  waiting_.destroy();
+}
+
+TEST_F(ForeignAwaitTest, ATaskMayBeDestroyedBetweenItsForeignResumptionAndItsTurn) {
+  Started task(scheduler_, ResumesHere(waiting_));
+  ResumeElsewhere();
+  task.Abandon();
+  scheduler_.RunUntilIdle();
+}
+
+}  // namespace
+}  // namespace verbena

@@ -1,0 +1,124 @@
+// SwallowingDevice: another device that drops a queue pair's completions which nobody has polled
+// when it is destroyed, as mlx5 does, and can be told to hold such completions back until then.
+//
+//   device.HoldReceivesOf(qpn);
+//   …the queue pair is destroyed…
+//   device.swallowed()
+
+#ifndef VERBENA_TESTS_TRANSPORT_DEVICE_SWALLOWING_DEVICE_H_
+#define VERBENA_TESTS_TRANSPORT_DEVICE_SWALLOWING_DEVICE_H_
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "tests/transport/device/delegating_device.h"
+#include "verbena/transport/link/wr_id.h"
+
+namespace verbena {
+
+// One at a time: it takes the place of its device's poll_cq.
+class SwallowingDevice : public DelegatingDevice {
+ public:
+  explicit SwallowingDevice(Device& device)
+      : DelegatingDevice(device), poll_(device.context()->ops.poll_cq) {
+    current_ = this;
+    context()->ops.poll_cq = [](ibv_cq* cq, int room, ibv_wc* out) {
+      return current_->Poll(cq, room, out);
+    };
+  }
+  ~SwallowingDevice() override {
+    context()->ops.poll_cq = poll_;
+    current_ = nullptr;
+  }
+
+  // From now on, until it is destroyed.
+  void HoldReceivesOf(uint32_t qpn) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    silent_.insert(qpn);
+  }
+  // Receives of that queue pair that have completed, and that nobody has heard of.
+  size_t held(uint32_t qpn) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    size_t count = 0;
+    for (const auto& [_, queue] : waiting_) {
+      for (const ibv_wc& each : queue) count += Silent(each) && each.qp_num == qpn ? 1 : 0;
+    }
+    return count;
+  }
+  uint64_t swallowed() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return swallowed_;
+  }
+
+  // Tells of a queue pair's last receive only if it says that it does.
+  absl::StatusOr<ibv_async_event> GetAsyncEvent() override {
+    while (true) {
+      absl::StatusOr<ibv_async_event> event = DelegatingDevice::GetAsyncEvent();
+      if (!event.ok() || can.last_wqe_event) return event;
+      if (event->event_type != IBV_EVENT_QP_LAST_WQE_REACHED) return event;
+      AckAsyncEvent(*event);
+    }
+  }
+  absl::Status DestroyQp(ibv_qp* qp) override {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      for (ibv_cq* cq : {qp->send_cq, qp->recv_cq}) {
+        Fetch(cq);
+        std::erase_if(waiting_[cq], [&](const ibv_wc& each) {
+          if (each.qp_num != qp->qp_num) return false;
+          if (IsReceive(each)) ++swallowed_;
+          return true;
+        });
+      }
+      silent_.erase(qp->qp_num);
+    }
+    return DelegatingDevice::DestroyQp(qp);
+  }
+
+ private:
+  static bool IsReceive(const ibv_wc& completion) {
+    return WrId::Unpack(completion.wr_id).kind == WrId::Kind::kReceive;
+  }
+  bool Silent(const ibv_wc& completion) const {
+    return IsReceive(completion) && silent_.contains(completion.qp_num);
+  }
+  // All that the device has.
+  void Fetch(ibv_cq* cq) {
+    ibv_wc completions[32];
+    while (const int count = poll_(cq, 32, completions)) {
+      if (count < 0) return;
+      waiting_[cq].insert(waiting_[cq].end(), completions, completions + count);
+    }
+  }
+  int Poll(ibv_cq* cq, int room, ibv_wc* out) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::deque<ibv_wc>& queue = waiting_[cq];
+    Fetch(cq);
+    int count = 0;
+    for (auto each = queue.begin(); each != queue.end() && count < room;) {
+      if (Silent(*each)) {
+        ++each;
+      } else {
+        out[count++] = *each;
+        each = queue.erase(each);
+      }
+    }
+    return count;
+  }
+
+  inline static SwallowingDevice* current_ = nullptr;
+  int (*const poll_)(ibv_cq*, int, ibv_wc*);
+  std::mutex mutex_;  // guards what follows
+  std::map<ibv_cq*, std::deque<ibv_wc>> waiting_;
+  std::set<uint32_t> silent_;
+  uint64_t swallowed_ = 0;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TESTS_TRANSPORT_DEVICE_SWALLOWING_DEVICE_H_

@@ -1,0 +1,164 @@
+// An executor that its host drives makes fd() readable when it has something to do, and lets the
+// host arm, run and poll it in any order. Polling or destroying it inside its own loop aborts.
+
+#include <poll.h>
+
+#include <chrono>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "gtest/gtest.h"
+#include "tests/transport/executor/test_support.h"
+#include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/coro/task.h"
+#include "verbena/transport/executor/block_on.h"
+#include "verbena/transport/executor/executor.h"
+#include "verbena/transport/executor/poll_until.h"
+#include "verbena/transport/executor/run_on.h"
+#include "verbena/transport/executor/spawn.h"
+
+namespace verbena {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::milliseconds;
+
+// Far above what any wait here takes.
+constexpr int kPatienceMs = 20'000;
+
+class HostDrivenTest : public testing::Test {
+ protected:
+  void SetUp() override { VERBENA_SKIP_WITHOUT_TESTED_WAITER(); }
+
+  static std::unique_ptr<Executor> Create(Clock* clock = nullptr) {
+    return *Executor::Create({.spin = Duration(1), .waiter = kTestedWaiter, .clock = clock});
+  }
+  static void RunUntilIdle(Executor& executor) {
+    while (executor.Poll()) {
+    }
+  }
+  static bool Readable(const Executor& executor, int timeout_ms) {
+    pollfd descriptor = {.fd = executor.fd(), .events = POLLIN, .revents = 0};
+    return poll(&descriptor, 1, timeout_ms) == 1;
+  }
+};
+
+Task<void> SleepThenSet(Duration delay, bool& set) {
+  absl::Status slept = co_await Sleep(delay);
+  set = slept.ok();
+}
+
+TEST_F(HostDrivenTest, ATimerThatIsDueMakesTheDescriptorReadable) {
+  auto executor = Create();
+  bool woken = false;
+  Spawn(*executor, SleepThenSet(milliseconds(5), woken));
+  RunUntilIdle(*executor);
+  while (!woken) {
+    if (executor->Arm()) {
+      ASSERT_TRUE(Readable(*executor, kPatienceMs)) << "a timer is not seen in fd()";
+    }
+    RunUntilIdle(*executor);
+  }
+}
+
+TEST_F(HostDrivenTest, ATimerThatWasStoppedLeavesTheDescriptorAlone) {
+  auto executor = Create();
+  bool woken = false;
+  Spawn(*executor, SleepThenSet(milliseconds(5), woken));
+  RunUntilIdle(*executor);
+  (void)executor->Arm();
+  // A host that wakes for something else, and long after.
+  while (!woken) RunUntilIdle(*executor);
+  bool never = false;
+  Spawn(*executor, SleepThenSet(hours(1), never));
+  RunUntilIdle(*executor);
+  ASSERT_TRUE(executor->Arm());
+  EXPECT_FALSE(Readable(*executor, 0));
+}
+
+TEST_F(HostDrivenTest, AnExecutorWithAClockOfItsOwnTellsItsNextTimerOnly) {
+  FakeClock clock;
+  auto executor = Create(&clock);
+  bool woken = false;
+  Spawn(*executor, SleepThenSet(milliseconds(5), woken));
+  RunUntilIdle(*executor);
+  ASSERT_TRUE(executor->Arm());
+  EXPECT_EQ(executor->NextTimer(), clock.now + milliseconds(5));
+  clock.now += milliseconds(5);
+  EXPECT_FALSE(executor->Arm()) << "the timer is due";
+  RunUntilIdle(*executor);
+  EXPECT_TRUE(woken);
+}
+
+Task<void> StopIt(Executor& executor) {
+  executor.Stop();
+  co_return;
+}
+
+TEST_F(HostDrivenTest, RunAfterArmGoesOnAsIfTheHostHadNeverSlept) {
+  auto executor = Create();
+  RunUntilIdle(*executor);
+  ASSERT_TRUE(executor->Arm());
+  Spawn(*executor, StopIt(*executor));
+  executor->Run();
+  RunUntilIdle(*executor);
+  ASSERT_TRUE(executor->Arm());
+  executor->Stop();
+  executor->Run();
+}
+
+TEST_F(HostDrivenTest, AnArmedExecutorMayBeDestroyed) {
+  auto executor = Create();
+  RunUntilIdle(*executor);
+  ASSERT_TRUE(executor->Arm());
+}
+
+Task<int> Seven() { co_return 7; }
+
+Task<void> AskOther(Executor& other, int& result) { result = co_await RunOn(other, Seven()); }
+
+TEST_F(HostDrivenTest, PollUntilDrivesEveryExecutorOfTheHost) {
+  auto one = Create();
+  auto other = Create();
+  int result = 0;
+  Spawn(*one, AskOther(*other, result));
+  PollUntil({one.get(), other.get()}, [&] { return result == 7; });
+}
+
+TEST_F(HostDrivenTest, PollUntilSleepsWhileNothingIsDue) {
+  auto one = Create();
+  auto other = Create();
+  bool woken = false;
+  Spawn(*other, SleepThenSet(milliseconds(50), woken));
+  PollUntil({one.get(), other.get()}, [&] { return woken; });
+  // Two wake-ups do; a thread that spun for 50 ms took a hundred thousand turns.
+  EXPECT_LT(one->stats().turns, 5'000u);
+}
+
+using HostDrivenDeathTest = HostDrivenTest;
+
+TEST_F(HostDrivenDeathTest, PollingAnExecutorInsideItsOwnLoopAborts) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_DEATH(
+      {
+        auto executor = Create();
+        executor->PostFunction([&] { executor->Poll(); });
+        RunUntilIdle(*executor);
+      },
+      "Poll\\(\\) inside the loop of");
+}
+
+TEST_F(HostDrivenDeathTest, DestroyingAnExecutorInsideItsOwnLoopAborts) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_DEATH(
+      {
+        auto executor = Create();
+        executor->PostFunction([&] { executor.reset(); });
+        RunUntilIdle(*executor);
+      },
+      "destroyed inside its own loop");
+}
+
+}  // namespace
+}  // namespace verbena

@@ -1,0 +1,167 @@
+// A SEND of a small call waits for few bytes of payload, however many are on their way.
+//
+// Both ends run in the test's turns, over a device that copies in the thread that posts or polls.
+// So the device's count of copied bytes says what happened before what, and no clock is needed.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tests/transport/link/links_fixture.h"
+#include "verbena/transport/link/transfer.h"
+#include "verbena/transport/memory/buffer_pool.h"
+#include "verbena/transport/soft/copied_bytes.h"
+
+namespace verbena {
+namespace {
+
+using Direction = Transfer::Direction;
+
+constexpr size_t kLargeBytes = size_t{16} << 20;
+
+class Outcome final : public TransferListener {
+ public:
+  void OnTransferDone(const absl::Status& status) override { status_ = status; }
+  bool done() const { return status_.has_value(); }
+  bool ok() const { return done() && status_->ok(); }
+
+ private:
+  std::optional<absl::Status> status_;
+};
+
+class BulkBesideSendsTest : public LinksFixture, public testing::WithParamInterface<Direction> {
+ protected:
+  void SetUp() override {
+    Start({}, {});
+    absl::StatusOr<std::unique_ptr<BufferPool>> pool = BufferPool::Create(
+        executor(), device_context().device(), device_context().pd(),
+        {.name = "payloads",
+         .access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ,
+         .exposed = true});
+    ASSERT_TRUE(pool.ok()) << pool.status();
+    pool_ = *std::move(pool);
+  }
+  void TearDown() override {
+    LinksFixture::TearDown();
+    buffers_.clear();
+    pool_.reset();
+  }
+
+  void StartTransfer(Link& link, size_t bytes, Outcome& outcome) {
+    buffers_.push_back(*pool_->TryAllocate(bytes));
+    const BufferView local = buffers_.back().view();
+    buffers_.push_back(*pool_->TryAllocate(bytes));
+    const Buffer& remote = buffers_.back();
+    link.StartTransfer(GetParam(), {&local, 1},
+                       {reinterpret_cast<uintptr_t>(remote.data()), bytes, remote.region().rkey()},
+                       &outcome);
+  }
+
+  // By one-sided operations, so far.
+  uint64_t Copied() {
+    const CopiedBytes copied = device().copied_bytes();
+    return copied.direct_write_bytes + copied.direct_read_bytes;
+  }
+
+  Receiver ignored_;
+  Receiver received_;
+  std::deque<Receiver> sinks_;
+  std::unique_ptr<BufferPool> pool_;
+  std::vector<Buffer> buffers_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Both, BulkBesideSendsTest,
+                         testing::Values(Direction::kWrite, Direction::kRead),
+                         [](const auto& direction) {
+                           return direction.param == Direction::kWrite ? "Writes" : "Reads";
+                         });
+
+TEST_P(BulkBesideSendsTest, ASendAmongLongTransfersArrivesBehindFewOfTheirBytes) {
+  Link* link = Connect(ignored_, received_);
+  ASSERT_NE(link, nullptr);
+  std::deque<Outcome> outcomes(4);
+  for (Outcome& outcome : outcomes) StartTransfer(*link, kLargeBytes, outcome);
+  const uint64_t start = Copied();
+  for (uint32_t i = 0; i < 20; ++i) {
+    PollUntil([&] { return Copied() >= start + i * (kLargeBytes / 8); });
+    FrameHeader frame;
+    frame.kind = FrameKind::kRequest;
+    frame.call_slot = i;
+    ASSERT_NE(link->Append(frame, 0), nullptr);
+    const uint64_t appended = Copied();
+    PollUntil([&] { return received_.received() == i + 1; });
+    EXPECT_LE(Copied() - appended, client().limits().bulk.bytes_ahead) << "SEND " << i;
+    EXPECT_FALSE(outcomes.back().done());
+  }
+  PollUntil([&] { return outcomes.back().done() && outcomes.front().done(); });
+  for (const Outcome& outcome : outcomes) EXPECT_TRUE(outcome.ok());
+  EXPECT_EQ(Copied() - start, outcomes.size() * kLargeBytes);
+}
+
+TEST_P(BulkBesideSendsTest, TheSendsOfATurnLeaveAheadOfItsSlice) {
+  Link* link = Connect(ignored_, received_);
+  ASSERT_NE(link, nullptr);
+  Outcome outcome;
+  const uint64_t start = Copied();
+  StartTransfer(*link, kLargeBytes, outcome);
+  FrameHeader frame;
+  frame.kind = FrameKind::kRequest;
+  ASSERT_NE(link->Append(frame, 0), nullptr);
+  PollUntil([&] { return received_.received() == 1; });
+  EXPECT_EQ(Copied(), start);
+  PollUntil([&] { return outcome.done(); });
+  EXPECT_TRUE(outcome.ok());
+}
+
+// The executor polls between slices, however many links move payloads, and none of them waits for
+// all of another's.
+TEST_P(BulkBesideSendsTest, ATurnMovesOneSliceThoughManyLinksHaveOneAndEachHasItsShare) {
+  constexpr size_t kLinks = 5;
+  constexpr size_t kBytes = size_t{4} << 20;
+  sinks_.resize(2 * kLinks);
+  std::deque<Outcome> outcomes(kLinks);
+  std::vector<Link*> links;
+  for (size_t i = 0; i < kLinks; ++i) {
+    links.push_back(Connect(sinks_[2 * i], sinks_[2 * i + 1]));
+    ASSERT_NE(links.back(), nullptr);
+  }
+  for (size_t i = 0; i < kLinks; ++i) StartTransfer(*links[i], kBytes, outcomes[i]);
+  const uint64_t slice = client().limits().bulk.slice_bytes;
+  uint64_t copied = Copied();
+  uint64_t first_end = 0;
+  PollUntil(
+      [&] {
+        return std::all_of(outcomes.begin(), outcomes.end(),
+                           [](const Outcome& outcome) { return outcome.done(); });
+      },
+      [&] {
+        EXPECT_LE(Copied() - copied, slice);
+        copied = Copied();
+        const bool one_ended = std::any_of(outcomes.begin(), outcomes.end(),
+                                           [](const Outcome& outcome) { return outcome.done(); });
+        if (first_end == 0 && one_ended) first_end = copied;
+      });
+  // When the first one ends, the others are a slice or two behind it.
+  EXPECT_GE(first_end, copied - 2 * kLinks * slice);
+}
+
+// On a link that is lost, its starter was told by OnLinkDown().
+TEST_P(BulkBesideSendsTest, ATransferOnALinkThatIsClosedAborts) {
+  // Devices have threads, which a fork leaves behind with their locks.
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  Link* link = Connect(ignored_, received_);
+  ASSERT_NE(link, nullptr);
+  link->Close(absl::CancelledError("the test closes it"));
+  Outcome outcome;
+  EXPECT_DEATH(StartTransfer(*link, 4096, outcome), "open\\(\\)");
+  EXPECT_DEATH(link->Grant({}, LeaseAccess::kRead).IgnoreError(), "open\\(\\)");
+}
+
+}  // namespace
+}  // namespace verbena

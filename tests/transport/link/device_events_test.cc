@@ -1,0 +1,236 @@
+// A device's asynchronous events end the links that they concern and no others, replace lost
+// queues, and keep new links to addresses that work.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "tests/transport/device/raising_device.h"
+#include "tests/transport/link/fake_connector.h"
+#include "tests/transport/link/links_fixture.h"
+#include "verbena/transport/link/device_context.h"
+#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/link.h"
+
+namespace verbena {
+namespace {
+
+using ::testing::HasSubstr;
+
+class DeviceEventsTest : public LinksFixture {
+ protected:
+  void SetUp() override {
+    Start({}, {});
+    link_ = Connect(client_sink_, server_sink_);
+    ASSERT_NE(link_, nullptr);
+  }
+  std::unique_ptr<Device> Wrap(SoftDevice& device) override {
+    auto raising = std::make_unique<RaisingDevice>(device);
+    raising_ = raising.get();
+    return raising;
+  }
+  RaisingDevice& raising() { return *raising_; }
+  static std::string Message(const absl::Status& status) { return std::string(status.message()); }
+
+  // Tries until a link comes about, and uses it in both directions.
+  void ExpectThatNewLinksWork() {
+    Receiver client_sink, server_sink;
+    absl::StatusOr<Link*> link = absl::UnknownError("");
+    while (!link.ok()) {
+      link = TryConnect(client_sink, server_sink);
+      for (int turn = 0; turn < 100; ++turn) executor().Poll();
+    }
+    PollUntil([this] { return accepted().has_value(); });
+    Flood there(3000, 32), back(3000, 32);
+    there.Run(**link);
+    back.Run(***accepted());
+    PollUntil([&] { return server_sink.received() == 3000 && client_sink.received() == 3000; });
+    (*link)->Close(absl::CancelledError("the test ends it"));
+    const uint32_t others = link_ != nullptr && link_->open() ? 2 : 0;
+    PollUntil([&] { return client().stats().links + server().stats().links == others; });
+  }
+  void ExpectThatTheLinkServes() {
+    const uint32_t before = server_sink_.received();
+    Flood flood(before + 100, 32, before);
+    flood.Run(*link_);
+    PollUntil([&] { return server_sink_.received() == before + 100; });
+  }
+  void AwaitLoss() {
+    WaitUntilNoLinks();
+    link_ = nullptr;
+  }
+
+  Receiver client_sink_, server_sink_;
+  Link* link_ = nullptr;
+
+ private:
+  RaisingDevice* raising_ = nullptr;
+};
+
+// Both ends' queues, one after the other: each endpoint takes links again.
+TEST_F(DeviceEventsTest, AQueueThatIsLostIsReplacedAndNewLinksUseTheNewOne) {
+  size_t current[] = {0, 1};  // the client's and the server's, of all that were made
+  for (const ibv_event_type type : {IBV_EVENT_CQ_ERR, IBV_EVENT_SRQ_ERR, IBV_EVENT_WQ_FATAL}) {
+    for (size_t side = 0; side < 2; ++side) {
+      const size_t queues = raising().cqs().size();
+      ASSERT_EQ(raising().srqs().size(), queues);
+      if (link_ == nullptr) {
+        client_sink_ = Receiver();
+        server_sink_ = Receiver();
+        link_ = Connect(client_sink_, server_sink_);
+        ASSERT_NE(link_, nullptr);
+      }
+      const size_t index = current[side];
+      current[side] = queues;
+      void* const lost = type == IBV_EVENT_CQ_ERR ? static_cast<void*>(raising().cqs()[index])
+                                                  : static_cast<void*>(raising().srqs()[index]);
+      raising().Raise(type, lost);
+      AwaitLoss();
+      EXPECT_TRUE(absl::IsUnavailable(client_sink_.reason())) << client_sink_.reason();
+      EXPECT_THAT(Message(client_sink_.reason()) + Message(server_sink_.reason()),
+                  HasSubstr(ibv_event_type_str(type)));
+      const size_t replaced = type == IBV_EVENT_WQ_FATAL ? 2 : 1;
+      PollUntil([&] { return raising().cqs().size() == queues + replaced; });
+      ExpectThatNewLinksWork();
+      if (replaced == 2) break;
+    }
+  }
+}
+
+TEST_F(DeviceEventsTest, AQueuePairThatFailsEndsItsLinkAndNoOther) {
+  Receiver other_client, other_server;
+  Link* other = Connect(other_client, other_server);
+  ASSERT_NE(other, nullptr);
+  const uint32_t qpn = other->qpn();
+  for (ibv_qp* qp : raising().qps()) {
+    if (qp->qp_num == qpn) raising().Raise(IBV_EVENT_QP_FATAL, qp);
+  }
+  PollUntil([&] { return client().stats().links + server().stats().links == 2; });
+  EXPECT_THAT(Message(other_client.reason()), HasSubstr(ibv_event_type_str(IBV_EVENT_QP_FATAL)));
+  ExpectThatTheLinkServes();
+  ExpectThatNewLinksWork();
+}
+
+TEST_F(DeviceEventsTest, ALinkBegunAfterItsPortChangedTellsThePeerTheNewAddress) {
+  uint16_t lid = 7;
+  for (const ibv_event_type type :
+       {IBV_EVENT_GID_CHANGE, IBV_EVENT_LID_CHANGE, IBV_EVENT_PKEY_CHANGE, IBV_EVENT_SM_CHANGE,
+        IBV_EVENT_CLIENT_REREGISTER, IBV_EVENT_PORT_ACTIVE}) {
+    raising().SetPort(IBV_PORT_ACTIVE, ++lid);
+    raising().Raise(type);
+    // Reads it on a thread of its own.
+    for (int i = 0; i < 10'000 && device_context().address().lid != lid; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    ASSERT_EQ(device_context().address().lid, lid) << ibv_event_type_str(type);
+    ExpectThatNewLinksWork();
+    EXPECT_EQ(last_offer().lid, lid);
+    ExpectThatTheLinkServes();
+  }
+}
+
+TEST_F(DeviceEventsTest, WhileItsPortIsDownNewLinksAreRefusedAndItsLinksStay) {
+  raising().SetPort(IBV_PORT_DOWN, 0);
+  raising().Raise(IBV_EVENT_PORT_ERR);
+  PollUntil([this] { return !device_context().CurrentAddress().ok(); });
+  Receiver client_sink, server_sink;
+  const absl::Status refused = TryConnect(client_sink, server_sink).status();
+  EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+  EXPECT_THAT(Message(refused), HasSubstr("port 1"));
+  ExpectThatTheLinkServes();
+  raising().SetPort(IBV_PORT_ACTIVE, 0);
+  raising().Raise(IBV_EVENT_PORT_ACTIVE);
+  PollUntil([this] { return device_context().CurrentAddress().ok(); });
+  ExpectThatNewLinksWork();
+  ExpectThatTheLinkServes();
+}
+
+TEST_F(DeviceEventsTest, ADeviceThatFailsOrIsRemovedEndsItsLinksAndTakesNoMore) {
+  raising().Raise(IBV_EVENT_DEVICE_FATAL);
+  AwaitLoss();
+  for (const Receiver* sink : {&client_sink_, &server_sink_}) {
+    EXPECT_TRUE(absl::IsUnavailable(sink->reason())) << sink->reason();
+  }
+  Receiver client_sink, server_sink;
+  const absl::Status refused = TryConnect(client_sink, server_sink).status();
+  EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+  EXPECT_THAT(Message(refused), HasSubstr("has failed, or was removed"));
+}
+
+TEST_F(DeviceEventsTest, ADeviceThatFailsWhileAQueueIsReplacedStaysOutOfService) {
+  raising().Raise(IBV_EVENT_CQ_ERR, raising().cqs()[0]);
+  raising().Raise(IBV_EVENT_DEVICE_FATAL);
+  AwaitLoss();
+  Receiver client_sink, server_sink;
+  const auto refusal = [&] { return Message(TryConnect(client_sink, server_sink).status()); };
+  PollUntil([&] { return refusal().find("has failed, or was removed") != std::string::npos; });
+  WaitUntilNoLinks();
+  // New queues would be there by now.
+  for (int turn = 0; turn < 100; ++turn) {
+    executor().Poll();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_THAT(refusal(), HasSubstr("has failed, or was removed"));
+}
+
+// No thread reads events, and no link is there whose timer would.
+class UnattendedEventsTest : public DeviceEventsTest {
+ protected:
+  void SetUp() override { Start({}, {}); }
+  bool has_event_thread() const override { return false; }
+};
+
+TEST_F(UnattendedEventsTest, ANewLinkReadsWhatHasHappenedBefore) {
+  raising().SetPort(IBV_PORT_DOWN, 0);
+  raising().Raise(IBV_EVENT_PORT_ERR);
+  const absl::Status refused = TryConnect(client_sink_, server_sink_).status();
+  EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+  EXPECT_THAT(Message(refused), HasSubstr("port 1"));
+  raising().SetPort(IBV_PORT_ACTIVE, 0);
+  raising().Raise(IBV_EVENT_PORT_ACTIVE);
+  ExpectThatNewLinksWork();
+}
+
+// Opened by an address that is taken away, and given back: opening it says NOT_FOUND meanwhile.
+TEST_F(UnattendedEventsTest, APortThatLacksItsAddressRefusesLinksUntilItHasOne) {
+  raising().SetPortMissing(absl::NotFoundError("no RDMA device with address 10.0.0.1"));
+  raising().Raise(IBV_EVENT_GID_CHANGE);
+  const absl::Status refused = TryConnect(client_sink_, server_sink_).status();
+  EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+  EXPECT_THAT(Message(refused), HasSubstr("10.0.0.1"));
+  raising().SetPortMissing(absl::OkStatus());
+  raising().Raise(IBV_EVENT_GID_CHANGE);
+  ExpectThatNewLinksWork();
+}
+
+// Queue pairs are connected by a connection manager, which has addresses of its own.
+class ManagedEventsTest : public UnattendedEventsTest {
+ protected:
+  void SetUp() override {
+    Start({}, {}, &connector_);
+    connector_.set_device(device());
+  }
+
+  FakeConnector connector_;
+};
+
+TEST_F(ManagedEventsTest, AConnectionManagerIsToldOfEachChangeOfThePortsAddress) {
+  connector_.move_status = absl::FailedPreconditionError("rdma_cm needs an IP address on port 1");
+  raising().Raise(IBV_EVENT_GID_CHANGE);
+  const absl::Status refused = TryConnect(client_sink_, server_sink_).status();
+  EXPECT_EQ(connector_.moves, 1);
+  EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+  EXPECT_THAT(Message(refused), HasSubstr("rdma_cm needs an IP address"));
+  connector_.move_status = absl::OkStatus();
+  raising().Raise(IBV_EVENT_GID_CHANGE);
+  ExpectThatNewLinksWork();
+  EXPECT_EQ(connector_.moves, 2);
+}
+
+}  // namespace
+}  // namespace verbena

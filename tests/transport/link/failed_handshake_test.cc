@@ -1,0 +1,98 @@
+// A server's handshake that fails half-way gives its slot back, once, and its stream lasts as long
+// as that slot.
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tests/transport/link/links_fixture.h"
+#include "verbena/transport/connect/bootstrap.h"
+#include "verbena/transport/coro/task.h"
+#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/limits.h"
+#include "verbena/transport/link/link.h"
+
+namespace verbena {
+namespace {
+
+// Tells of its end.
+class ToldStream : public MessageStream {
+ public:
+  ToldStream(std::unique_ptr<MessageStream> stream, std::function<void()> on_end)
+      : stream_(std::move(stream)), on_end_(std::move(on_end)) {}
+  ~ToldStream() override { on_end_(); }
+
+  Task<absl::Status> Send(std::string message) override {
+    co_return co_await stream_->Send(std::move(message));
+  }
+  Task<absl::StatusOr<std::string>> Receive() override { co_return co_await stream_->Receive(); }
+  void Close() override { stream_->Close(); }
+  const std::string& peer() const override { return stream_->peer(); }
+
+ private:
+  const std::unique_ptr<MessageStream> stream_;
+  const std::function<void()> on_end_;
+};
+
+// A client's, which closes in place of its second message, the Ready.
+class EndsBeforeReady final : public ToldStream {
+ public:
+  explicit EndsBeforeReady(std::unique_ptr<MessageStream> stream)
+      : ToldStream(std::move(stream), [] {}) {}
+
+  Task<absl::Status> Send(std::string message) override {
+    if (++sends_ < 2) co_return co_await ToldStream::Send(std::move(message));
+    Close();
+    co_return absl::UnavailableError("the client gives up");
+  }
+
+ private:
+  int sends_ = 0;
+};
+
+class FailedHandshakeTest : public LinksFixture {
+ protected:
+  std::unique_ptr<MessageStream> WrapClientStream(std::unique_ptr<MessageStream> stream) override {
+    if (!fails_) return stream;
+    return std::make_unique<EndsBeforeReady>(std::move(stream));
+  }
+  std::unique_ptr<MessageStream> WrapServerStream(std::unique_ptr<MessageStream> stream) override {
+    return std::make_unique<ToldStream>(std::move(stream), [this] {
+      ++streams_ended_;
+      if (fails_) links_at_end_ = server().stats().links;
+    });
+  }
+
+  Receiver sinks_[6];
+  bool fails_ = true;
+  int streams_ended_ = 0;
+  uint32_t links_at_end_ = 0;  // of the server, when the last stream ended
+};
+
+// A server bounds the links of one source by their streams, so streams have to bound slots as well.
+TEST_F(FailedHandshakeTest, TheStreamLastsAsLongAsTheSlotWhichComesBackOnce) {
+  LinkLimits limits;
+  limits.max_links = 2;
+  Start({}, limits);
+  for (int i = 1; i <= 5; ++i) {
+    EXPECT_FALSE(TryConnect(sinks_[0], sinks_[1]).ok());
+    PollUntil([&] { return accepted().has_value() && streams_ended_ == i; });
+    EXPECT_FALSE(accepted()->ok());
+    EXPECT_EQ(links_at_end_, 0u);
+    PollUntil([&] { return client().stats().links + server().stats().links == 0; });
+  }
+  EXPECT_EQ(streams_ended_, 5);
+  fails_ = false;
+  ASSERT_NE(Connect(sinks_[0], sinks_[1]), nullptr);
+  ASSERT_NE(Connect(sinks_[2], sinks_[3]), nullptr);
+  const absl::Status third = TryConnect(sinks_[4], sinks_[5]).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(third)) << third;
+}
+
+}  // namespace
+}  // namespace verbena

@@ -1,0 +1,337 @@
+// Links whose peers acknowledge nothing leave send buffers of their endpoint to the other links and
+// addresses.
+//
+// The NIC of such a peer is played by one that takes SENDs and never completes them.
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tests/transport/device/delegating_device.h"
+#include "tests/transport/link/links_fixture.h"
+#include "verbena/transport/device/device.h"
+#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/limits.h"
+#include "verbena/transport/link/link.h"
+#include "verbena/transport/link/send_buffers.h"
+#include "verbena/transport/soft/soft_device.h"
+
+namespace verbena {
+namespace {
+
+// Queue pairs whose SENDs are never acknowledged.
+std::set<uint32_t> silent_qps;
+int (*real_post_send)(ibv_qp*, ibv_send_wr*, ibv_send_wr**) = nullptr;
+
+int PostUnlessSilent(ibv_qp* qp, ibv_send_wr* wrs, ibv_send_wr** refused) {
+  return silent_qps.contains(qp->qp_num) ? 0 : real_post_send(qp, wrs, refused);
+}
+
+// A stream to another address than that of its bootstrap.
+class StreamTo final : public MessageStream {
+ public:
+  StreamTo(std::unique_ptr<MessageStream> stream, std::string source)
+      : stream_(std::move(stream)), source_(std::move(source)) {}
+
+  Task<absl::Status> Send(std::string message) override {
+    co_return co_await stream_->Send(std::move(message));
+  }
+  Task<absl::StatusOr<std::string>> Receive() override { co_return co_await stream_->Receive(); }
+  void Close() override { stream_->Close(); }
+  const std::string& peer() const override { return stream_->peer(); }
+  const std::string& source() const override { return source_; }
+
+ private:
+  const std::unique_ptr<MessageStream> stream_;
+  const std::string source_;
+};
+
+// Waits for frames of its peer, whose silence is so checked.
+class WaitingSink final : public FrameSink {
+ public:
+  absl::Status OnFrame(Link&, const FrameHeader&, const char*) override { return absl::OkStatus(); }
+  void OnLinkDown(Link&, const absl::Status& reason) override { reason_ = reason; }
+  bool ExpectsFrames() const override { return true; }
+
+  const absl::Status& reason() const { return reason_; }
+
+ private:
+  absl::Status reason_;
+};
+
+class SendShareTest : public LinksFixture {
+ protected:
+  static constexpr uint32_t kBuffers = 256;
+  static constexpr uint32_t kFew = 16;
+  static constexpr uint32_t kLinks = 20;
+  static constexpr size_t kBody = 9000;  // not inline
+  static constexpr uint32_t kEnough = 1000;
+
+  void Begin(uint32_t send_buffers) {
+    const LinkLimits limits = {.max_links = kLinks,
+                               .srq_depth = 2048,
+                               .eager_bytes = 16384,
+                               .initial_credits = 64,
+                               .send_buffers = send_buffers};
+    Start(limits, limits);
+    ASSERT_LT(client().max_inline_bytes(), kBody);
+    silent_qps.clear();
+    real_post_send = std::exchange(context().ops.post_send, PostUnlessSilent);
+  }
+  void TearDown() override {
+    silent_qps.clear();
+    LinksFixture::TearDown();
+    context().ops.post_send = real_post_send;
+  }
+
+  std::unique_ptr<MessageStream> WrapClientStream(std::unique_ptr<MessageStream> stream) override {
+    return std::make_unique<StreamTo>(std::move(stream), source_);
+  }
+
+  Link* ConnectTo(const std::string& source, FrameSink& server_sink) {
+    source_ = source;
+    return Connect(client_sink_, server_sink);
+  }
+  // One whose peer owes it frames.
+  Link* ConnectWaiting() {
+    source_ = "rack-7";
+    return Connect(waiting_sink_, a_);
+  }
+  // One whose peer acknowledges nothing, with as many SENDs under way as it may have.
+  Link* ConnectSilent(const std::string& source, uint32_t frames = kEnough) {
+    Link* link = ConnectTo(source, silent_sink_);
+    if (link == nullptr) return nullptr;
+    silent_qps.insert(link->qpn());
+    floods_.push_back(std::make_unique<Flood>(frames, kBody));
+    floods_.back()->Run(*link);
+    for (int turn = 0; turn < 10; ++turn) executor().Poll();
+    return link;
+  }
+  // By all links to the servers.
+  size_t held() {
+    const SendBuffers& buffers = client().send_buffers();
+    return buffers.count() - buffers.free_count();
+  }
+  // The SENDs of each ConnectSilent().
+  const std::vector<std::unique_ptr<Flood>>& floods() const { return floods_; }
+
+  // Whether `count` frames arrive over `link`.
+  bool Delivers(Link& link, const Receiver& receiver, uint32_t count) {
+    Flood flood(count, kBody);
+    flood.Run(link);
+    for (int turn = 0; turn < 100000 && receiver.received() < count; ++turn) executor().Poll();
+    return receiver.received() == count;
+  }
+
+  Receiver client_sink_;
+  WaitingSink waiting_sink_;
+  Receiver silent_sink_;
+  Receiver a_;
+  Receiver b_;
+
+ private:
+  std::string source_;
+  std::vector<std::unique_ptr<Flood>> floods_;
+};
+
+TEST_F(SendShareTest, LinksWhosePeersAcknowledgeNothingLeaveBuffersToTheNextOne) {
+  Begin(kBuffers);
+  for (int i = 0; i < 16; ++i) ASSERT_NE(ConnectSilent("rack-7"), nullptr);
+  Link* next = ConnectTo("rack-7", a_);
+  ASSERT_NE(next, nullptr);
+  EXPECT_TRUE(Delivers(*next, a_, 200));
+}
+
+// Though all of the others hold what they may.
+TEST_F(SendShareTest, EachLinkFindsItsFirstBuffer) {
+  Begin(kBuffers);
+  for (uint32_t i = 0; i < kLinks; ++i) ASSERT_NE(ConnectSilent("rack-7"), nullptr);
+  for (const std::unique_ptr<Flood>& flood : floods()) EXPECT_GT(flood->sent(), 0u);
+}
+
+TEST_F(SendShareTest, ALinkAloneFillsItsSendQueue) {
+  Begin(kBuffers);
+  Link* link = ConnectSilent("rack-7");
+  ASSERT_NE(link, nullptr);
+  EXPECT_EQ(held(), LinkLimits{}.send_queue_depth);
+}
+
+TEST_F(SendShareTest, LinksToOneAddressLeaveHalfOfTheBuffersToOthers) {
+  Begin(kBuffers);
+  Link* other = ConnectTo("rack-8", a_);
+  ASSERT_NE(other, nullptr);
+  for (int i = 0; i < 16; ++i) ASSERT_NE(ConnectSilent("rack-7"), nullptr);
+  EXPECT_LE(held(), kBuffers / 2);
+  EXPECT_TRUE(Delivers(*other, a_, 200));
+}
+
+TEST_F(SendShareTest, LinksToTheOnlyAddressMayHoldMoreThanHalf) {
+  Begin(kBuffers);
+  for (int i = 0; i < 16; ++i) ASSERT_NE(ConnectSilent("rack-7"), nullptr);
+  EXPECT_GT(held(), kBuffers / 2);
+}
+
+// The waiting link holds no buffer, so no completion of its own would wake it.
+TEST_F(SendShareTest, ALinkToAFullAddressIsWokenByAnotherLinkToIt) {
+  Begin(kFew);
+  ASSERT_NE(ConnectTo("rack-8", a_), nullptr);
+  Link* ends = ConnectSilent("rack-7", 1);
+  ASSERT_NE(ends, nullptr);
+  for (uint32_t i = 1; i < kFew / 2; ++i) ASSERT_NE(ConnectSilent("rack-7", 1), nullptr);
+  Link* waiting = ConnectTo("rack-7", b_);
+  ASSERT_NE(waiting, nullptr);
+  Flood flood(20, kBody);
+  flood.Run(*waiting);
+  EXPECT_EQ(flood.sent(), 0u);
+  EXPECT_EQ(held(), kFew / 2);
+  silent_qps.clear();
+  ends->Close(absl::CancelledError("the test ends it"));
+  PollUntil([&] { return b_.received() == 20; });
+}
+
+// Each holds as much as it leaves free: 8, 4 and 2 of 16.
+TEST_F(SendShareTest, ThreeFullAddressesLeaveBuffersToAFourth) {
+  Begin(kFew);
+  Link* fourth = ConnectTo("rack-4", a_);
+  ASSERT_NE(fourth, nullptr);
+  for (const char* source : {"rack-1", "rack-2", "rack-3"}) {
+    const size_t left = kFew - held();
+    for (size_t i = 0; i < left / 2; ++i) ASSERT_NE(ConnectSilent(source, 1), nullptr);
+    EXPECT_EQ(held(), kFew - left / 2);
+    ASSERT_NE(ConnectSilent(source, 1), nullptr);
+    EXPECT_EQ(floods().back()->sent(), 0u);
+  }
+  EXPECT_TRUE(Delivers(*fourth, a_, 20));
+}
+
+// A buffer that another address gives back is as good as one of its own.
+TEST_F(SendShareTest, ALinkToAFullAddressIsWokenByALinkToAnother) {
+  Begin(kFew);
+  ASSERT_NE(ConnectSilent("rack-8", 1), nullptr);
+  Link* elsewhere = ConnectSilent("rack-8", 1);
+  ASSERT_NE(elsewhere, nullptr);
+  for (uint32_t i = 0; i < kFew / 2 - 1; ++i) ASSERT_NE(ConnectSilent("rack-7", 1), nullptr);
+  Link* waiting = ConnectTo("rack-7", b_);
+  ASSERT_NE(waiting, nullptr);
+  Flood flood(20, kBody);
+  flood.Run(*waiting);
+  EXPECT_EQ(flood.sent(), 0u);
+  silent_qps.erase(elsewhere->qpn());
+  elsewhere->Close(absl::CancelledError("the test ends it"));
+  const uint64_t lost = client().stats().links_lost;
+  for (int turn = 0; turn < 100000 && b_.received() < 20; ++turn) executor().Poll();
+  EXPECT_EQ(b_.received(), 20u);
+  EXPECT_EQ(client().stats().links_lost, lost) << "its own address gave some back";
+}
+
+TEST_F(SendShareTest, ALinkWhoseAddressIsLeftAloneMayHoldMore) {
+  Begin(kFew);
+  Link* elsewhere = ConnectTo("rack-8", a_);
+  ASSERT_NE(elsewhere, nullptr);
+  for (uint32_t i = 0; i < kFew / 2; ++i) ASSERT_NE(ConnectSilent("rack-7", 1), nullptr);
+  Link* waiting = ConnectTo("rack-7", b_);
+  ASSERT_NE(waiting, nullptr);
+  Flood flood(20, kBody);
+  flood.Run(*waiting);
+  EXPECT_EQ(flood.sent(), 0u);
+  elsewhere->Close(absl::CancelledError("the test ends it"));
+  PollUntil([&] { return b_.received() == 20; });
+}
+
+// The server's SENDs of one frame each, which nobody acknowledges, take all of its buffers.
+class AllBuffersTakenTest : public SendShareTest {
+ protected:
+  static constexpr uint32_t kFrames = 1000;
+
+  void TakeAll() {
+    Begin(kFew);
+    for (uint32_t i = 0; i < kFew; ++i) {
+      ASSERT_NE(ConnectTo("rack-7", silent_sink_), nullptr);
+      silent_.push_back(**accepted());
+      silent_qps.insert(silent_.back()->qpn());
+      Flood(1, kBody).Run(*silent_.back());
+    }
+    ASSERT_EQ(server().send_buffers().free_count(), 0u);
+    link_ = ConnectTo("rack-7", a_);
+    ASSERT_NE(link_, nullptr);
+  }
+
+  std::vector<Link*> silent_;
+  Link* link_ = nullptr;
+};
+
+TEST_F(AllBuffersTakenTest, CreditsAreReturnedInASpareBuffer) {
+  TakeAll();
+  Flood flood(kFrames, kBody);
+  flood.Run(*link_);
+  for (int turn = 0; turn < 100000 && a_.received() < kFrames; ++turn) executor().Poll();
+  EXPECT_EQ(a_.received(), kFrames);
+  EXPECT_EQ(server().send_buffers().free_count(), 0u);
+}
+
+TEST_F(AllBuffersTakenTest, APingIsAnsweredAheadOfFramesThatWaitForABuffer) {
+  TakeAll();
+  Link* answering = **accepted();
+  Flood waits(1, kBody);
+  waits.Run(*answering);
+  ASSERT_EQ(waits.sent(), 0u);
+  const uint64_t frames = link_->stats().frames_received;
+  client_sink_.set_expects_frames();
+  // A link is watched once it has sent something.
+  Flood(1, 16).Run(*link_);
+  PollUntil([&] { return a_.received() == 1; });
+  for (int second = 0; second < 5; ++second) {
+    clock().AdvanceBy(LinkLimits{}.ping_interval / 2);
+    for (int turn = 0; turn < 10; ++turn) executor().Poll();
+  }
+  EXPECT_GT(link_->stats().frames_received, frames) << "no PONG came";
+  EXPECT_EQ(server().send_buffers().free_count(), 0u);
+  EXPECT_EQ(waits.sent(), 0u);
+}
+
+class WithoutInlineTest : public AllBuffersTakenTest {
+ protected:
+  std::unique_ptr<Device> Wrap(SoftDevice& device) override {
+    auto wrapper = std::make_unique<DelegatingDevice>(device);
+    wrapper->can.max_inline_bytes = 0;
+    return wrapper;
+  }
+};
+
+TEST_F(WithoutInlineTest, APeerIsNotBlamedForAPingThatFoundNoBuffer) {
+  Begin(kFew);
+  Link* link = ConnectWaiting();
+  ASSERT_NE(link, nullptr);
+  ASSERT_TRUE(Delivers(*link, a_, 1));
+  for (uint32_t i = 0; i < kFew; ++i) ASSERT_NE(ConnectSilent("rack-7", 1), nullptr);
+  ASSERT_EQ(held(), kFew);
+  // Before the peers of the others are blamed, which are silent.
+  for (uint32_t second = 0; second < kMaxUnacknowledgedChecks; ++second) {
+    clock().AdvanceBy(std::chrono::seconds(1));
+    for (int turn = 0; turn < 10; ++turn) executor().Poll();
+  }
+  EXPECT_EQ(waiting_sink_.reason(), absl::OkStatus());
+}
+
+// Nothing else that happens on the link would return them: its peer waits for credits.
+TEST_F(WithoutInlineTest, CreditsThatFoundNoBufferAreReturnedOnceOneIsFree) {
+  TakeAll();
+  Flood flood(kFrames, kBody);
+  flood.Run(*link_);
+  for (int turn = 0; turn < 1000; ++turn) executor().Poll();
+  ASSERT_LT(a_.received(), kFrames) << "more than it had credits for";
+  silent_qps.clear();
+  silent_[0]->Close(absl::CancelledError("the test ends it"));
+  for (int turn = 0; turn < 100000 && a_.received() < kFrames; ++turn) executor().Poll();
+  EXPECT_EQ(a_.received(), kFrames);
+}
+
+}  // namespace
+}  // namespace verbena

@@ -1,0 +1,96 @@
+// A peer that keeps credits to itself loses its link, and others get the credits that it was lent.
+//
+// The peer is an honest one whose headers are falsified on their way into the send queue.
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "absl/status/status.h"
+#include "tests/transport/link/links_fixture.h"
+#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/limits.h"
+#include "verbena/transport/link/link.h"
+#include "verbena/transport/link/wire_format.h"
+
+namespace verbena {
+namespace {
+
+// The queue pair of that number, and what it claims in each SEND.
+struct Claims {
+  uint32_t qpn = 0;
+  bool returns_nothing = false;
+};
+Claims claims;
+int (*real_post_send)(ibv_qp*, ibv_send_wr*, ibv_send_wr**) = nullptr;
+
+int PostFalsified(ibv_qp* qp, ibv_send_wr* wrs, ibv_send_wr** refused) {
+  for (ibv_send_wr* wr = wrs; wr != nullptr && qp->qp_num == claims.qpn; wr = wr->next) {
+    if (wr->opcode != IBV_WR_SEND || wr->num_sge == 0) continue;
+    char* bytes = reinterpret_cast<char*>(wr->sg_list[0].addr);
+    SendHeader header;
+    std::memcpy(&header, bytes, sizeof(header));
+    if (claims.returns_nothing) header.credits_returned = 0;
+    std::memcpy(bytes, &header, sizeof(header));
+  }
+  return real_post_send(qp, wrs, refused);
+}
+
+class StingyPeerTest : public LinksFixture {
+ protected:
+  static constexpr uint32_t kInitialCredits = 8;
+  static constexpr uint32_t kPool = 16;
+
+  void SetUp() override {
+    LinkLimits limits;
+    limits.max_links = 4;
+    limits.initial_credits = kInitialCredits;
+    limits.srq_depth = 4 * (kInitialCredits + kReserveCredits) + kRepostBatch + kPool;
+    limits.eager_bytes = 1024;
+    limits.ping_interval = std::chrono::milliseconds(4);
+    Start(limits, limits);
+    claims = {};
+    auto& post_send = context().ops.post_send;
+    real_post_send = post_send;
+    post_send = PostFalsified;
+  }
+  void TearDown() override {
+    claims = {};
+    LinksFixture::TearDown();
+    context().ops.post_send = real_post_send;
+  }
+
+  Receiver client_sink_;
+  Receiver a_;
+  Receiver b_;
+  Receiver other_sink_;
+};
+
+// The first link is lent all there is, and then keeps it.
+TEST_F(StingyPeerTest, APeerThatIgnoresRecallsLosesItsLinkAndOthersGetItsCredits) {
+  Link* keeper = Connect(other_sink_, a_);
+  Link* starving = Connect(client_sink_, b_);
+  ASSERT_NE(keeper, nullptr);
+  ASSERT_NE(starving, nullptr);
+  claims = {.qpn = keeper->qpn(), .returns_nothing = true};
+  Flood to_a(2000, 900);
+  to_a.Run(*keeper);
+  PollUntil([&] { return a_.received() == 2000; });
+  ASSERT_EQ(server().stats().credits_lent, kPool) << "the first link was to take all";
+
+  // Until its link closes: a million frames take far longer than the checks.
+  Flood to_b(~uint32_t{0}, 900);
+  to_b.Run(*starving);
+  PollUntil([&] { return !a_.reason().ok() || b_.received() > 1000000; });
+  EXPECT_TRUE(absl::IsResourceExhausted(a_.reason())) << a_.reason();
+  EXPECT_TRUE(starving->open());
+  EXPECT_TRUE(b_.reason().ok()) << b_.reason();
+  PollUntil([&] { return server().stats().links == 1; });
+  const uint32_t so_far = b_.received();
+  PollUntil([&] { return b_.received() > so_far + 1000; });
+  EXPECT_EQ(server().stats().credits_lent, kPool) << "the other link has them now";
+}
+
+}  // namespace
+}  // namespace verbena

@@ -1,0 +1,137 @@
+// A peer that does not acknowledge a SEND in time loses its link, and one that does keeps it. Only
+// the test moves the clock.
+//
+// Their NIC is played by one that keeps WRs back, and posts them when the test says so: as it looks
+// to a sender when a receive comes just in time for each retry.
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "tests/transport/link/links_fixture.h"
+#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/limits.h"
+#include "verbena/transport/link/link.h"
+
+namespace verbena {
+namespace {
+
+using std::chrono::seconds;
+
+struct KeptWr {
+  ibv_send_wr wr;
+  ibv_sge element;
+};
+
+// The queue pair of that number, and what it was given.
+uint32_t slow_qpn = 0;
+ibv_qp* slow_qp = nullptr;
+std::deque<KeptWr> kept;
+int (*real_post_send)(ibv_qp*, ibv_send_wr*, ibv_send_wr**) = nullptr;
+
+int PostOrKeep(ibv_qp* qp, ibv_send_wr* wrs, ibv_send_wr** refused) {
+  if (qp->qp_num != slow_qpn) return real_post_send(qp, wrs, refused);
+  slow_qp = qp;
+  for (ibv_send_wr* wr = wrs; wr != nullptr; wr = wr->next) {
+    kept.push_back({*wr, wr->num_sge == 0 ? ibv_sge{} : *wr->sg_list});
+  }
+  return 0;
+}
+
+void PostKept(size_t count) {
+  for (; count > 0 && !kept.empty(); --count) {
+    KeptWr next = kept.front();
+    kept.pop_front();
+    next.wr.next = nullptr;
+    next.wr.sg_list = &next.element;
+    ibv_send_wr* refused = nullptr;
+    ASSERT_EQ(real_post_send(slow_qp, &next.wr, &refused), 0);
+  }
+}
+
+class UnacknowledgedSendTest : public LinksFixture {
+ protected:
+  static constexpr size_t kBody = 9000;  // not inline, and a SEND of its own
+  static constexpr uint32_t kFrames = 60;
+
+  void SetUp() override {
+    const LinkLimits limits = {.max_links = 2,
+                               .srq_depth = 2048,
+                               .eager_bytes = 16384,
+                               .initial_credits = 512,
+                               .ping_interval = seconds(2)};
+    Start(limits, limits);
+    ASSERT_LT(client().max_inline_bytes(), kBody);
+    real_post_send = std::exchange(context().ops.post_send, PostOrKeep);
+    link_ = Connect(client_sink_, server_sink_);
+    ASSERT_NE(link_, nullptr);
+  }
+  void TearDown() override {
+    slow_qpn = 0;
+    kept.clear();
+    LinksFixture::TearDown();
+    context().ops.post_send = real_post_send;
+  }
+
+  // In steps of a second, as the endpoint looks at its links.
+  void Pass(int count) {
+    for (int i = 0; i < count; ++i) {
+      clock().AdvanceBy(seconds(1));
+      for (int turn = 0; turn < 10; ++turn) executor().Poll();
+    }
+  }
+
+  Receiver client_sink_;
+  Receiver server_sink_;
+  Link* link_ = nullptr;
+};
+
+TEST_F(UnacknowledgedSendTest, APeerThatTakesASendNowAndThenLosesItsLink) {
+  slow_qpn = link_->qpn();
+  Flood flood(kFrames, kBody);
+  flood.Run(*link_);
+  Pass(1);
+  ASSERT_EQ(kept.size(), kFrames);
+  while (!kept.empty() && client_sink_.reason().ok()) {
+    PostKept(1);
+    Pass(1);
+  }
+  EXPECT_TRUE(absl::IsUnavailable(client_sink_.reason())) << client_sink_.reason();
+  EXPECT_NE(client_sink_.reason().message().find("has not taken a SEND"), std::string::npos)
+      << client_sink_.reason();
+  EXPECT_GT(kept.size(), kFrames - 2 * kMaxUnacknowledgedChecks);
+}
+
+TEST_F(UnacknowledgedSendTest, APeerThatTakesAllSendsInTimeKeepsItsLink) {
+  slow_qpn = link_->qpn();
+  for (uint32_t round = 0; round < 6; ++round) {
+    Flood flood(10 * (round + 1), kBody, 10 * round);
+    flood.Run(*link_);
+    Pass(5);
+    ASSERT_EQ(kept.size(), 10u);
+    PostKept(10);
+    Pass(1);
+  }
+  EXPECT_EQ(client_sink_.reason(), absl::OkStatus());
+  EXPECT_EQ(server_sink_.received(), 60u);
+}
+
+// Its last SENDs are unsignalled, so that no completion tells that they have ended.
+TEST_F(UnacknowledgedSendTest, ALinkThatFallsQuietStaysOpen) {
+  Flood large(1, kBody);
+  large.Run(*link_);
+  PollUntil([&] { return server_sink_.received() == 1; });
+  Flood small(2, 16, 1);
+  small.Run(*link_);
+  Pass(60);
+  EXPECT_EQ(server_sink_.received(), 2u);
+  EXPECT_EQ(client_sink_.reason(), absl::OkStatus());
+}
+
+}  // namespace
+}  // namespace verbena

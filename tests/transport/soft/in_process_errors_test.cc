@@ -1,0 +1,122 @@
+// Each failure between two QPs ends in the right status on both sides, and flushes what is behind
+// it, in order. In one process, stepped by hand.
+
+#include "gtest/gtest.h"
+#include "tests/transport/soft/in_process_fixture.h"
+
+namespace verbena::soft {
+namespace {
+
+TEST_F(InProcessTest, OversizedSendFailsBothSidesWithTheirOwnStatus) {
+  MakeConnected();
+  ASSERT_EQ(b_->PostReceive(5, b_->ReceiveSge(0, 4)), 0);
+  ASSERT_EQ(b_->PostReceive(6, b_->ReceiveSge(0, 4)), 0);
+  ASSERT_EQ(a_->SendText(1, "too long"), 0);
+  auto received = Poll(b_->cq());
+  ASSERT_EQ(received.size(), 2u);
+  EXPECT_EQ(received[0].status, IBV_WC_LOC_LEN_ERR);
+  EXPECT_EQ(received[0].wr_id, 5u);
+  EXPECT_EQ(received[1].status, IBV_WC_WR_FLUSH_ERR);
+  EXPECT_EQ(received[1].wr_id, 6u);
+  auto sent = Poll(a_->cq());
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].status, IBV_WC_REM_INV_REQ_ERR);
+}
+
+TEST_F(InProcessTest, ReceiveIntoForeignMemoryFailsBothSides) {
+  MakeConnected();
+  ibv_sge sge = b_->ReceiveSge(0, 100);
+  sge.lkey ^= 1;
+  ASSERT_EQ(b_->PostReceive(5, sge), 0);
+  ASSERT_EQ(a_->SendText(1, "hello"), 0);
+  auto received = Poll(b_->cq());
+  ASSERT_EQ(received.size(), 1u);
+  EXPECT_EQ(received[0].status, IBV_WC_LOC_PROT_ERR);
+  auto sent = Poll(a_->cq());
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].status, IBV_WC_REM_OP_ERR);
+}
+
+TEST_F(InProcessTest, SendFromForeignMemoryFailsAfterTheSendsBeforeIt) {
+  MakeConnected();
+  for (uint64_t i = 0; i < 2; ++i) ASSERT_EQ(b_->PostReceive(i, b_->ReceiveSge(0, 100)), 0);
+  ASSERT_EQ(a_->SendText(1, "good", 0), 0);
+  ibv_sge sge = a_->SendSge(0, 4);
+  sge.addr += a_->options().bytes;
+  ASSERT_EQ(a_->PostSend(2, sge, 0), 0);
+  ASSERT_EQ(a_->SendText(3, "late", 0), 0);
+  EXPECT_TRUE(Poll(a_->cq()).empty());
+  EXPECT_EQ(Poll(b_->cq()).size(), 1u);
+  EXPECT_TRUE(Poll(b_->cq()).empty());
+  auto sent = Poll(a_->cq());
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[0].wr_id, 2u);
+  EXPECT_EQ(sent[0].status, IBV_WC_LOC_PROT_ERR);
+  EXPECT_EQ(sent[1].wr_id, 3u);
+  EXPECT_EQ(sent[1].status, IBV_WC_WR_FLUSH_ERR);
+}
+
+TEST_F(InProcessTest, MemoryOfAnotherDomainIsRefused) {
+  MakeConnected();
+  Endpoint stranger(*device_a_, {});
+  ibv_sge sge = stranger.SendSge(0, 4);
+  ASSERT_EQ(a_->PostSend(1, sge), 0);
+  auto sent = Poll(a_->cq());
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].status, IBV_WC_LOC_PROT_ERR);
+}
+
+TEST_F(InProcessTest, ErrorStateFlushesBothQueuesInOrder) {
+  MakeConnected();
+  for (uint64_t i = 10; i < 13; ++i) ASSERT_EQ(a_->PostReceive(i, a_->ReceiveSge(0, 100)), 0);
+  ASSERT_EQ(a_->SendText(1, "x", 0), 0);
+  ASSERT_EQ(a_->SendText(2, "x", 0), 0);
+  a_->ToState(IBV_QPS_ERR);
+  auto flushed = Poll(a_->cq());
+  ASSERT_EQ(flushed.size(), 5u);
+  for (const ibv_wc& wc : flushed) EXPECT_EQ(wc.status, IBV_WC_WR_FLUSH_ERR);
+  EXPECT_EQ(flushed[0].wr_id, 1u);
+  EXPECT_EQ(flushed[1].wr_id, 2u);
+  EXPECT_EQ(flushed[2].wr_id, 10u);
+  EXPECT_EQ(a_->SendText(3, "x", 0), 0);
+  EXPECT_EQ(a_->PostReceive(13, a_->ReceiveSge(0, 100)), 0);
+  EXPECT_EQ(Poll(a_->cq()).size(), 2u);
+}
+
+TEST_F(InProcessTest, PeerInErrorStateEndsSendsWithRetryExceeded) {
+  MakeConnected();
+  b_->ToState(IBV_QPS_ERR);
+  ASSERT_EQ(a_->SendText(1, "x"), 0);
+  Poll(b_->cq());
+  auto sent = Poll(a_->cq());
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].status, IBV_WC_RETRY_EXC_ERR);
+}
+
+TEST_F(InProcessTest, PeerWhoseQueuesAreGoneEndsSendsWithRetryExceeded) {
+  MakeConnected();
+  b_.reset();
+  ASSERT_EQ(a_->SendText(1, "x"), 0);
+  auto sent = Poll(a_->cq());
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].status, IBV_WC_RETRY_EXC_ERR);
+}
+
+TEST_F(InProcessTest, WrThatFailsHereBehindOneThatIsDoneIsReportedOnce) {
+  MakeConnected();
+  ASSERT_EQ(a_->PostOneSided(IBV_WR_RDMA_WRITE, 1, a_->SendSge(0, 100),
+                             reinterpret_cast<uint64_t>(b_->receive_buffer()), b_->mr()->rkey),
+            0);
+  ibv_sge bad = a_->SendSge(0, 8);
+  bad.lkey ^= 0x100;
+  ASSERT_EQ(a_->PostSend(2, bad), 0);
+  const auto ended = Poll(a_->cq());
+  ASSERT_EQ(ended.size(), 2u);
+  EXPECT_EQ(ended[0].status, IBV_WC_SUCCESS);
+  EXPECT_EQ(ended[1].wr_id, 2u);
+  EXPECT_EQ(ended[1].status, IBV_WC_LOC_PROT_ERR);
+  EXPECT_TRUE(Poll(a_->cq()).empty());
+}
+
+}  // namespace
+}  // namespace verbena::soft

@@ -1,0 +1,25 @@
+// CheckClaimedAddress: compares the GID that a peer claims with the address that it connects from.
+//
+// On RoCE version 2 a GID is an IP address, to which the server's packets go. A peer that connects
+// from another address of the same family may claim what is not its own, so that the server sends
+// to a third host; or it may have a network for storage beside the one that it connects by.
+
+#ifndef VERBENA_TRANSPORT_CONNECT_CLAIMED_ADDRESS_H_
+#define VERBENA_TRANSPORT_CONNECT_CLAIMED_ADDRESS_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "verbena/transport/connect/link_parameters.h"
+
+namespace verbena {
+
+// PERMISSION_DENIED, with both addresses, if `offer` claims another than that of `peer`, which is
+// MessageStream::peer(). OK if they are one address, or cannot be compared: the link is not RoCE
+// version 2, the peer is not an IP address or a loopback one, the families differ, or one of them
+// is link-local.
+absl::Status CheckClaimedAddress(const std::string& peer, const LinkParameters& offer);
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_CONNECT_CLAIMED_ADDRESS_H_

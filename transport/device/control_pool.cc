@@ -1,0 +1,240 @@
+#include "verbena/transport/device/control_pool.h"
+
+#include <pthread.h>
+
+#include <system_error>
+
+#include "fmt/format.h"
+#include "verbena/transport/log/check.h"
+#include "verbena/transport/log/mutant.h"
+
+namespace verbena {
+namespace internal {
+
+absl::Status ControlJob::HandOver(Scheduler& scheduler, Waiter& waiter) {
+  scheduler_ = &scheduler;
+  waiter_ = &waiter;
+  return pool_.Submit(*this);
+}
+
+bool ControlJob::Abandon() {
+  ControlPool& pool = pool_;
+  // From here on it is the pool's alone, whose thread destroys it with its result: never the
+  // waiter's, even if that has come a moment later.
+  if (!Move(State::kAbandoned)) return false;
+  pool.WaiterGone();
+  return true;
+}
+
+void ControlJob::Leave() {
+  if (Abandon()) return;
+  // The waiter's scheduler may be destroyed next: not before the result is in its inbox, where that
+  // finds it.
+  while (state_.load(std::memory_order_acquire) == State::kReturning) std::this_thread::yield();
+  pool_.Discard(*MakeRemains());
+  waiter_ = nullptr;
+  pool_.WaiterGone();
+  if (arrived_) Drop();
+}
+
+void ControlJob::Taken() {
+  pool_.WaiterGone();
+  Drop();
+}
+
+void ControlJob::Drop() {
+  if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+}
+
+// An empty shell when the waiter is gone: the pool may be, too.
+void ControlJob::Run() {
+  arrived_ = true;
+  if (waiter_ == nullptr) {
+    Drop();
+  } else {
+    waiter_->OnJobDone();
+  }
+}
+
+void ControlJob::ExecuteAndReturn() {
+  Execute();
+  if (!Move(State::kReturning)) return;
+  scheduler_->Post(*this);
+  state_.store(State::kReturned, std::memory_order_release);
+}
+
+bool ControlJob::Move(State to) {
+  State pending = State::kPending;
+  return state_.compare_exchange_strong(pending, to, std::memory_order_acq_rel);
+}
+
+}  // namespace internal
+
+ControlPool::ControlPool(const Options& options) : options_(options) {
+  VERBENA_CHECK(options.connect_threads > 0) << "connect_threads " << options.connect_threads;
+  VERBENA_CHECK(options.resolve_threads > 0) << "resolve_threads " << options.resolve_threads;
+  VERBENA_CHECK(options.max_waiting > 0);
+  if (sched_getaffinity(0, sizeof(cores_), &cores_) != 0) CPU_ZERO(&cores_);
+}
+
+ControlPool::~ControlPool() {
+  std::vector<std::thread> threads;
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    VERBENA_CHECK(waiters_ == 0) << waiters_ << " coroutines still await control jobs";
+    closing_ = true;
+    idle_.wait(lock, [this] { return unfinished_ == 0; });
+    stopping_ = true;
+    for (Lane& lane : lanes_) {
+      lane.wake.notify_all();
+      for (std::thread& thread : lane.threads) threads.push_back(std::move(thread));
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+size_t ControlPool::MaxThreads(const Lane& lane) const {
+  if (&lane == &lanes_[static_cast<size_t>(ControlKind::kConnect)]) {
+    return static_cast<size_t>(options_.connect_threads);
+  }
+  if (&lane == &lanes_[static_cast<size_t>(ControlKind::kResolve)]) {
+    return static_cast<size_t>(options_.resolve_threads);
+  }
+  return 1;
+}
+
+absl::Status ControlPool::Submit(internal::ControlJob& job) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  VERBENA_CHECK(!closing_) << "a control job is handed over while its pool is destroyed";
+  Lane& lane = lanes_[static_cast<size_t>(job.kind_)];
+  if (lane.threads.empty() && !StartThread(lane) && LaneWithThread() == nullptr) {
+    return absl::ResourceExhaustedError(
+        "the system starts no thread for control operations; try again later");
+  }
+  const size_t waiting = lane.waiting;
+  if (!job.must_run_ && waiting >= options_.max_waiting) {
+    return absl::ResourceExhaustedError(
+        fmt::format("{} control operations wait for the device already; try again later", waiting));
+  }
+  ++waiters_;
+  Enqueue(job);
+  return absl::OkStatus();
+}
+
+void ControlPool::Discard(internal::ControlJob& job) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Enqueue(job);
+}
+
+void ControlPool::WaiterGone() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  --waiters_;
+}
+
+// Under the lock, as the next.
+void ControlPool::Enqueue(internal::ControlJob& job) {
+  ++unfinished_;
+  ++lanes_[static_cast<size_t>(job.kind_)].waiting;
+  if (job.order_ != nullptr) {
+    auto [found, first] = behind_.try_emplace(job.order_);
+    if (!first && !VERBENA_MUTANT(kControlOrderLost)) {
+      found->second.push_back(&job);
+      return;
+    }
+  }
+  MakeReady(job);
+}
+
+void ControlPool::MakeReady(internal::ControlJob& job) {
+  Lane* lane = &lanes_[static_cast<size_t>(job.kind_)];
+  // Submit() has seen to it that some lane has a thread.
+  if (lane->threads.empty()) lane = LaneWithThread();
+  VERBENA_CHECK(lane != nullptr) << "a control job is ready, and no thread runs it";
+  lane->ready.push_back(&job);
+  // A thread that was woken and has not taken its job yet counts as idle, and its job as ready.
+  if (lane->ready.size() <= static_cast<size_t>(lane->idle)) {
+    lane->wake.notify_one();
+  } else if (lane->threads.size() < MaxThreads(*lane)) {
+    // Failing that, the threads that there are take it later.
+    (void)StartThread(*lane);
+  }
+}
+
+bool ControlPool::StartThread(Lane& lane) {
+  try {
+    lane.threads.emplace_back([this, &lane] { Work(lane); });
+  } catch (const std::system_error&) {
+    return false;
+  }
+  // Until it takes its first job it is as good as idle.
+  ++lane.idle;
+  pthread_setname_np(lane.threads.back().native_handle(), "verbena-control");
+  return true;
+}
+
+ControlPool::Lane* ControlPool::LaneWithThread() {
+  for (Lane& lane : lanes_) {
+    if (!lane.threads.empty()) return &lane;
+  }
+  return nullptr;
+}
+
+void ControlPool::Work(Lane& lane) {
+  // Failing that it runs where it was started: slower for others, and right.
+  if (CPU_COUNT(&cores_) > 0) (void)sched_setaffinity(0, sizeof(cores_), &cores_);
+  std::unique_lock<std::mutex> lock(mutex_);
+  --lane.idle;
+  while (true) {
+    if (!lane.ready.empty()) {
+      internal::ControlJob& job = *lane.ready.front();
+      lane.ready.pop_front();
+      Serve(job, lock);
+      continue;
+    }
+    if (stopping_) return;
+    ++lane.idle;
+    lane.wake.wait(lock);
+    --lane.idle;
+  }
+}
+
+void ControlPool::Serve(internal::ControlJob& job, std::unique_lock<std::mutex>& lock) {
+  Lane& lane = lanes_[static_cast<size_t>(job.kind_)];
+  const void* const order = job.order_;
+  const auto state = job.state_.load(std::memory_order_acquire);
+  const bool given_up = state == internal::ControlJob::State::kAbandoned && !job.must_run_;
+  const bool executed = state == internal::ControlJob::State::kReturned;
+  --lane.waiting;
+  if (!executed) ++(given_up ? lane.stats.dropped : lane.stats.run);
+  lock.unlock();
+  if (!executed && (!given_up || VERBENA_MUTANT(kGivenUpConnectRuns))) job.ExecuteAndReturn();
+  // Then nobody else refers to it.
+  if (job.state_.load(std::memory_order_acquire) == internal::ControlJob::State::kAbandoned) {
+    job.Destroy();
+  } else {
+    job.Drop();
+  }
+  lock.lock();
+  if (--unfinished_ == 0) idle_.notify_all();
+  if (order == nullptr) return;
+  auto found = behind_.find(order);
+  if (found == behind_.end()) return;
+  if (found->second.empty()) {
+    behind_.erase(found);
+    return;
+  }
+  internal::ControlJob& next = *found->second.front();
+  found->second.pop_front();
+  MakeReady(next);
+}
+
+ControlPool::Stats ControlPool::stats(ControlKind kind) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const Lane& lane = lanes_[static_cast<size_t>(kind)];
+  Stats stats = lane.stats;
+  stats.waiting = lane.waiting;
+  stats.idle_threads = lane.idle;
+  return stats;
+}
+
+}  // namespace verbena

@@ -1,0 +1,341 @@
+// ControlPool: a few threads that run control verbs, so that no executor does.
+//
+// Creating, connecting and destroying a queue pair, allocating windows and registering memory take
+// from microseconds to a second (RoCE resolves an address inside ibv_modify_qp). A coroutine hands
+// such work over and resumes on its own executor with the result:
+//
+//   absl::Status status = co_await pool.Run(ControlKind::kResolve, qp, [&device, qp] {
+//     return device.ModifyQp(qp, …);
+//   });
+//
+// Each kind of work has threads of its own, which begin with its first job and sleep while there is
+// none: a thousand teardowns, or a registration that takes seconds, delay no connect, and an
+// address that nobody has delays no queue pair's making. Jobs of one `order` run one after the
+// other, in the order in which they were handed over, whatever their kinds; those of one kind begin
+// in that order, too. A kind whose first thread the system refuses to start is served by another's.
+// While the pool has no thread at all, Run() is refused and Finish() runs where it is awaited.
+//
+// A job owns its function and its result, never the coroutine: whoever waits may be cancelled or
+// destroyed meanwhile. The objects that the function refers to (the device, a queue pair) must
+// outlive it: a job with the same `order`, handed over later, is proof that it has ended.
+//
+// Its threads run on the cores of the thread that made the pool, not on the one core of the
+// executor whose job began them.
+//
+// Owned by the device's context, and destroyed before the device, once nobody awaits a job any
+// more: all that must run still does by then. Run() and Finish() on any executor's thread. Without
+// threads (Options::threads) jobs run where they are awaited, at once.
+
+#ifndef VERBENA_TRANSPORT_DEVICE_CONTROL_POOL_H_
+#define VERBENA_TRANSPORT_DEVICE_CONTROL_POOL_H_
+
+#include <sched.h>
+
+#include <array>
+#include <atomic>
+#include <concepts>
+#include <condition_variable>
+#include <coroutine>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/scheduler.h"
+#include "verbena/transport/coro/task.h"
+
+namespace verbena {
+
+class ControlPool;
+
+// The occasion of a job. Each kind has its own threads.
+enum class ControlKind : uint8_t {
+  kConnect,   // somebody waits for a link, and the device alone decides how long
+  kResolve,   // somebody does, and it may take an address of the network to be resolved
+  kTeardown,  // nobody does
+  kMemory,    // applications' registrations, which may take seconds each
+  kGrowth,    // arenas of payload pools, for which calls may wait
+};
+
+namespace internal {
+
+// One job. Held by the pool until it has run, and by whoever waits until that has the result or is
+// gone: the last one to let go destroys it. One that is given up is the pool's alone.
+class ControlJob : private InboxItem {
+ public:
+  // Waits for the result.
+  class Waiter {
+   public:
+    virtual ~Waiter() = default;
+    // On the waiter's thread; the result is there.
+    virtual void OnJobDone() = 0;
+  };
+
+  ControlJob(ControlPool& pool, ControlKind kind, const void* order, bool must_run)
+      : pool_(pool), kind_(kind), order_(order), must_run_(must_run) {}
+
+  // Calls the function and keeps its result; on whatever thread.
+  virtual void Execute() = 0;
+
+  // The rest is for the waiter's thread.
+  // RESOURCE_EXHAUSTED when too many wait.
+  absl::Status HandOver(Scheduler& scheduler, Waiter& waiter);
+  // Nobody waits any more, and the pool was not to return it yet. False when the result is under
+  // way: then OnJobDone() is called.
+  bool Abandon();
+  // The waiter is being destroyed. The function's result goes back to the pool to be destroyed.
+  void Leave();
+  // The waiter has the result.
+  void Taken();
+  // For a job that was never handed over, or is the pool's alone.
+  void Destroy() { delete this; }
+
+ protected:
+  ~ControlJob() override = default;
+
+  ControlPool& pool() const { return pool_; }
+  ControlKind kind() const { return kind_; }
+  const void* order() const { return order_; }
+  // Another job that holds what this one did, for the pool alone.
+  virtual ControlJob* MakeRemains() = 0;
+  void MarkExecuted() {
+    state_.store(State::kReturned, std::memory_order_relaxed);
+    references_.store(1, std::memory_order_relaxed);
+  }
+
+ private:
+  friend class verbena::ControlPool;
+
+  enum class State : uint8_t {
+    kPending,    // waits, or runs
+    kReturning,  // is being posted to the waiter's scheduler, which must not vanish
+    kReturned,   // was posted
+    kAbandoned,  // nobody waits for it
+  };
+
+  // On the scheduler's thread, with the result.
+  void Run() override;
+  // On the pool's thread.
+  void ExecuteAndReturn();
+  bool Move(State to);
+  void Drop();
+
+  ControlPool& pool_;
+  const ControlKind kind_;
+  const void* const order_;
+  const bool must_run_;
+  std::atomic<State> state_{State::kPending};
+  std::atomic<int> references_{2};
+  // The waiter's.
+  Scheduler* scheduler_ = nullptr;
+  Waiter* waiter_ = nullptr;
+  bool arrived_ = false;
+};
+
+template <typename Function>
+class TypedControlJob final : public ControlJob {
+ public:
+  using Result = std::invoke_result_t<Function&>;
+
+  TypedControlJob(ControlPool& pool, ControlKind kind, const void* order, bool must_run,
+                  Function function)
+      : ControlJob(pool, kind, order, must_run), function_(std::move(function)) {}
+
+  void Execute() override { result_.emplace(function_()); }
+  Result TakeResult() { return *std::move(result_); }
+
+ private:
+  ~TypedControlJob() override = default;
+
+  ControlJob* MakeRemains() override {
+    auto* remains =
+        new TypedControlJob(pool(), kind(), order(), /*must_run=*/true, std::move(function_));
+    remains->result_ = std::move(result_);
+    remains->MarkExecuted();
+    result_.reset();
+    return remains;
+  }
+
+  Function function_;
+  std::optional<Result> result_;
+};
+
+}  // namespace internal
+
+class ControlPool {
+ public:
+  static constexpr size_t kKinds = 5;
+
+  struct Options {
+    // False: jobs run where they are awaited.
+    bool threads = true;
+    // Jobs of kConnect at once.
+    int connect_threads = 2;
+    // Jobs of kResolve at once: one may wait for an address that nobody has. (start)
+    int resolve_threads = 4;
+    // Jobs of Run() that wait for a thread, of each kind; one more is refused.
+    size_t max_waiting = 16384;
+  };
+
+  // The jobs of one kind.
+  struct Stats {
+    uint64_t run = 0;
+    uint64_t dropped = 0;  // given up before they began
+    size_t waiting = 0;
+    int idle_threads = 0;
+  };
+
+  template <typename Function>
+  class Awaiter;
+
+  explicit ControlPool(const Options& options);
+  // As Options has it.
+  ControlPool() : ControlPool(Options()) {}
+  ControlPool(const ControlPool&) = delete;
+  ControlPool& operator=(const ControlPool&) = delete;
+  // Drops what was given up, runs the rest, and waits for it.
+  ~ControlPool();
+
+  // Runs `function`, which returns a Status or a StatusOr, and resumes with that. Given up by who
+  // waits (cancelled, past its deadline, destroyed) it is dropped if it has not begun; its result
+  // is destroyed on a thread of the pool. `order` may be null: then it is ordered behind nothing.
+  template <typename Function>
+  [[nodiscard]] Awaiter<Function> Run(ControlKind kind, const void* order, Function function) {
+    return Awaiter<Function>(*this, kind, order, /*must_run=*/false, std::move(function));
+  }
+  // The same for what must run, whoever waits: it is never refused, and not cancelled. For ends
+  // (destroying, deregistering), of which there are no more than objects.
+  template <typename Function>
+  [[nodiscard]] Awaiter<Function> Finish(ControlKind kind, const void* order, Function function) {
+    return Awaiter<Function>(*this, kind, order, /*must_run=*/true, std::move(function));
+  }
+
+  bool threads() const { return options_.threads; }
+  Stats stats(ControlKind kind) const;
+
+ private:
+  friend class internal::ControlJob;
+
+  struct Lane {
+    std::condition_variable wake;
+    std::deque<internal::ControlJob*> ready;
+    std::vector<std::thread> threads;
+    int idle = 0;        // of them: asleep, or on their way to look for a job
+    size_t waiting = 0;  // ready, or behind others of its order
+    Stats stats;
+  };
+
+  // RESOURCE_EXHAUSTED when too many wait, unless it must run, or when the pool has no thread and
+  // cannot start one: then nothing else is in the pool either.
+  absl::Status Submit(internal::ControlJob& job);
+  // To be destroyed, with a result that nobody took, behind what has its order.
+  void Discard(internal::ControlJob& job);
+  void WaiterGone();
+  void Enqueue(internal::ControlJob& job);
+  void MakeReady(internal::ControlJob& job);
+  void Work(Lane& lane);
+  // False when the system refuses.
+  bool StartThread(Lane& lane);
+  Lane* LaneWithThread();
+  void Serve(internal::ControlJob& job, std::unique_lock<std::mutex>& lock);
+  size_t MaxThreads(const Lane& lane) const;
+
+  const Options options_;
+  cpu_set_t cores_;
+  mutable std::mutex mutex_;  // guards what follows
+  std::array<Lane, kKinds> lanes_;
+  // Jobs that wait for another of their order, which is ready or runs.
+  absl::flat_hash_map<const void*, std::deque<internal::ControlJob*>> behind_;
+  std::condition_variable idle_;
+  size_t unfinished_ = 0;
+  size_t waiters_ = 0;
+  bool closing_ = false;   // nothing more is handed over
+  bool stopping_ = false;  // and nothing is left
+};
+
+// In the frame of the coroutine that waits, which may be destroyed there.
+template <typename Function>
+class [[nodiscard]] ControlPool::Awaiter final : private internal::ControlJob::Waiter,
+                                                 private CancelNode {
+ public:
+  using Job = internal::TypedControlJob<Function>;
+
+  Awaiter(ControlPool& pool, ControlKind kind, const void* order, bool must_run, Function function)
+      : pool_(pool),
+        must_run_(must_run),
+        job_(new Job(pool, kind, order, must_run, std::move(function))) {}
+  Awaiter(const Awaiter&) = delete;
+  Awaiter& operator=(const Awaiter&) = delete;
+  ~Awaiter() override {
+    if (job_ == nullptr) return;
+    if (handed_over_) {
+      job_->Leave();
+    } else {
+      job_->Destroy();
+    }
+  }
+
+  bool await_ready() const noexcept { return false; }
+  template <typename Promise>
+    requires std::derived_from<Promise, PromiseBase>
+  bool await_suspend(std::coroutine_handle<Promise> coroutine) {
+    promise_ = &coroutine.promise();
+    CancelScope* cancel = must_run_ ? nullptr : promise_->cancel;
+    if (cancel != nullptr && cancel->requested()) {
+      failure_ = CancelStatus(cancel->reason());
+      return false;
+    }
+    if (!pool_.threads()) {
+      job_->Execute();
+      return false;
+    }
+    failure_ = job_->HandOver(*promise_->scheduler, *this);
+    if (!failure_.ok()) {
+      if (!must_run_) return false;
+      // The pool has no thread, so there is nothing in it that this would have to come behind.
+      failure_ = absl::OkStatus();
+      job_->Execute();
+      return false;
+    }
+    handed_over_ = true;
+    if (cancel != nullptr) cancel->Add(*this);
+    return true;
+  }
+  typename Job::Result await_resume() {
+    if (!failure_.ok()) return failure_;
+    typename Job::Result result = job_->TakeResult();
+    if (handed_over_) std::exchange(job_, nullptr)->Taken();
+    return result;
+  }
+
+ private:
+  void OnJobDone() override {
+    CancelNode::Unlink();
+    promise_->scheduler->Ready(*promise_);
+  }
+  void OnCancel(absl::StatusCode reason) override {
+    if (!job_->Abandon()) return;
+    job_ = nullptr;
+    failure_ = CancelStatus(reason);
+    promise_->scheduler->Ready(*promise_);
+  }
+  ControlPool& pool_;
+  const bool must_run_;
+  Job* job_;
+  PromiseBase* promise_ = nullptr;
+  bool handed_over_ = false;
+  absl::Status failure_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_DEVICE_CONTROL_POOL_H_

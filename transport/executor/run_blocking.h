@@ -1,0 +1,137 @@
+// RunBlocking: runs a callable that blocks on a thread of a pool, and resumes here with its result.
+//
+// An executor that blocks serves nobody: after three to four and a half times
+// LinkLimits::ping_interval (6 to 9 s by default), peers with calls outstanding close its links.
+// Whatever may block (unlink, rename, truncate, a mutex held for long, a library without an
+// asynchronous interface) belongs here. The callable may use the caller's variables by reference:
+// they live until it has ended. It runs on another thread, so it must not touch what belongs to the
+// executor, and must not wait for this executor (BlockOn).
+//
+// A callable that has begun runs to its end, and the await waits for it. If the awaiting coroutine
+// is cancelled before the callable began, the callable never runs and the await returns CANCELLED
+// (or DEADLINE_EXCEEDED), provided that the callable's result can hold a Status; otherwise the
+// cancellation is ignored. Destroying the awaiting coroutine takes the callable back if it has not
+// begun, and otherwise blocks until it has ended. An exception that it throws comes out of the
+// co_await. If no thread can be started the result is RESOURCE_EXHAUSTED, or std::system_error is
+// thrown if the result cannot hold a Status.
+//
+// The pool is ExecutorOptions::blocking_pool (a Runtime gives its own to its executors), or
+// BlockingPool::Default().
+//
+//   absl::Status removed = co_await RunBlocking([&] {
+//     return unlink(path.c_str()) == 0 ? absl::OkStatus() : absl::ErrnoToStatus(errno, path);
+//   });
+
+#ifndef VERBENA_TRANSPORT_EXECUTOR_RUN_BLOCKING_H_
+#define VERBENA_TRANSPORT_EXECUTOR_RUN_BLOCKING_H_
+
+#include <concepts>
+#include <coroutine>
+#include <exception>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <type_traits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/scheduler.h"
+#include "verbena/transport/coro/task.h"
+#include "verbena/transport/executor/blocking_pool.h"
+#include "verbena/transport/executor/executor.h"
+
+namespace verbena {
+namespace internal {
+
+// The pool of the executor that `scheduler` is, or the process's.
+BlockingPool& BlockingPoolOf(Scheduler& scheduler);
+
+// The await of RunBlocking. `callable` is a variable of the awaiting coroutine.
+template <typename Callable>
+class BlockingAwaiter final : private BlockingCall, private CancelNode {
+ public:
+  using Result = std::invoke_result_t<Callable&>;
+  static constexpr bool kHoldsStatus = std::convertible_to<absl::Status, Result>;
+
+  explicit BlockingAwaiter(Callable& callable) : callable_(callable) {}
+  ~BlockingAwaiter() override {
+    if (pool_ != nullptr) pool_->Abandon(*this);
+  }
+
+  bool await_ready() const noexcept { return false; }
+  template <typename Promise>
+    requires std::derived_from<Promise, PromiseBase>
+  bool await_suspend(std::coroutine_handle<Promise> coroutine) {
+    promise_ = &coroutine.promise();
+    CancelScope* cancel = kHoldsStatus ? promise_->cancel : nullptr;
+    if (cancel != nullptr && cancel->requested()) {
+      refusal_ = cancel->status();
+      return false;
+    }
+    BlockingPool& pool = BlockingPoolOf(*promise_->scheduler);
+    try {
+      pool.Submit(*this, *promise_->scheduler);
+    } catch (const std::system_error& error) {
+      if constexpr (!kHoldsStatus) throw;
+      refusal_ =
+          absl::ResourceExhaustedError(std::string("a thread for RunBlocking: ") + error.what());
+      return false;
+    }
+    pool_ = &pool;
+    if (cancel != nullptr) cancel->Add(*this);
+    return true;
+  }
+  Result await_resume() {
+    if (exception_) std::rethrow_exception(std::exchange(exception_, nullptr));
+    if constexpr (kHoldsStatus) {
+      if (!refusal_.ok()) return refusal_;
+    }
+    if constexpr (!std::is_void_v<Result>) return *std::move(result_);
+  }
+
+ private:
+  struct Nothing {};
+
+  void RunCallable() noexcept override {
+    try {
+      if constexpr (std::is_void_v<Result>) {
+        callable_();
+      } else {
+        result_.emplace(callable_());
+      }
+    } catch (...) {
+      exception_ = std::current_exception();
+    }
+  }
+
+  void OnReturned() override {
+    CancelNode::Unlink();
+    promise_->scheduler->Ready(*promise_);
+  }
+
+  void OnCancel(absl::StatusCode reason) override {
+    if (!pool_->TakeBack(*this)) return;
+    refusal_ = CancelStatus(reason);
+    promise_->scheduler->Ready(*promise_);
+  }
+
+  Callable& callable_;
+  BlockingPool* pool_ = nullptr;  // null until the callable was submitted
+  PromiseBase* promise_ = nullptr;
+  absl::Status refusal_;
+  std::optional<std::conditional_t<std::is_void_v<Result>, Nothing, Result>> result_;
+  std::exception_ptr exception_;
+};
+
+}  // namespace internal
+
+template <typename Callable>
+  requires std::invocable<Callable&>
+Task<std::invoke_result_t<Callable&>> RunBlocking(Callable callable) {
+  co_return co_await internal::BlockingAwaiter<Callable>(callable);
+}
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_EXECUTOR_RUN_BLOCKING_H_

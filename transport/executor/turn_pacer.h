@@ -1,0 +1,62 @@
+// TurnPacer: lets few of many steps run in one turn of an executor.
+//
+// A thousand coroutines may become ready at once, as the teardowns of lost links do, and each step
+// of theirs may take microseconds. Paced, they delay the completions of others by a few steps, not
+// by a thousand. Whoever does not pass in this turn passes in a later one, first come, first
+// served.
+//
+// On the thread of the executor, which outlives it. It outlives those who wait, of whom any number
+// may; one that is destroyed leaves the queue. Pass() fails only with the reason for which its
+// coroutine is cancelled.
+//
+//   (void)co_await teardown_pacer_.Pass();
+//   …  // a step
+
+#ifndef VERBENA_TRANSPORT_EXECUTOR_TURN_PACER_H_
+#define VERBENA_TRANSPORT_EXECUTOR_TURN_PACER_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "verbena/transport/coro/semaphore.h"
+#include "verbena/transport/executor/executor.h"
+#include "verbena/transport/executor/flush_queue.h"
+#include "verbena/transport/log/mutant.h"
+
+namespace verbena {
+
+class TurnPacer final : private FlushHook {
+ public:
+  // `steps_per_turn` is at least 1.
+  TurnPacer(Executor& executor, size_t steps_per_turn)
+      : executor_(executor), steps_per_turn_(steps_per_turn), left_(steps_per_turn) {}
+
+  Semaphore::Awaiter Pass() {
+    executor_.FlushLater(*this, FlushPriority::kSends);
+    return left_.Acquire(VERBENA_MUTANT(kAllStepsInOneTurn) ? 0 : 1);
+  }
+
+ private:
+  // Once for each turn, although a hook that queues itself is called again in the same turn: those
+  // whom it lets pass run in the next.
+  void Flush() override {
+    const uint64_t turn = executor_.stats().turns;
+    const size_t passed = steps_per_turn_ - left_.available();
+    if (turn != refilled_in_ && passed > 0) {
+      refilled_in_ = turn;
+      left_.Release(passed);
+    }
+    if (left_.available() < steps_per_turn_) {
+      executor_.FlushLater(*this, FlushPriority::kSends);
+    }
+  }
+
+  Executor& executor_;
+  const size_t steps_per_turn_;
+  Semaphore left_;
+  uint64_t refilled_in_ = 0;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_EXECUTOR_TURN_PACER_H_

@@ -1,0 +1,56 @@
+// Link: frames that wait for the peer's credits, for send queue slots, or for send buffers.
+
+#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/link.h"
+#include "verbena/transport/log/check.h"
+#include "verbena/transport/log/mutant.h"
+
+namespace verbena {
+
+void Link::AwaitWritable(SendWaiter& waiter) {
+  VERBENA_CHECK(open()) << "a frame for " << peer_ << " waits, state " << state_;
+  VERBENA_CHECK(!waiter.linked()) << "a frame for " << peer_ << " waits already";
+  VERBENA_CHECK(waiter.body_bytes <= max_body_bytes())
+      << "a body of " << waiter.body_bytes << " bytes, at most " << max_body_bytes();
+  if (until_ready_) {
+    // AllowSends() wakes it.
+  } else if (writers_.empty()) {
+    if (credits_.available() == 0) {
+      ++stats_.credit_waits;
+    } else {
+      ++stats_.slot_waits;
+      LackRoom();
+    }
+  } else {
+    ++stats_.credit_waits;
+  }
+  writers_.PushBack(waiter);
+  ScheduleFlush();
+}
+
+void Link::AllowSends() {
+  until_ready_ = false;
+  held_back_ = false;
+  ScheduleFlush();
+  WakeWriters();
+  // The frames that still wait now wait for credits or room, and count as such.
+  IntrusiveList<SendWaiter> waiting;
+  waiting.Append(writers_);
+  while (SendWaiter* waiter = waiting.PopFront()) AwaitWritable(*waiter);
+}
+
+// A completion of its own wakes a link that holds slots or buffers, and shows it what its share is
+// by then. One that holds no buffer has none to wait for.
+void Link::LackRoom() {
+  lacks_room_ = true;
+  if (held_ == 0 && SlotsLeft()) endpoint_.AwaitSendRoom(*this, source_);
+}
+
+// Its control frames and the credits that it returns leave with a flush.
+void Link::OnRoom() {
+  if (lacks_room_ && !VERBENA_MUTANT(kOwedCreditsForgotten)) ScheduleFlush();
+  WakeWriters();
+}
+
+}  // namespace verbena

@@ -1,0 +1,58 @@
+#include "verbena/transport/link/send_room.h"
+
+#include <algorithm>
+
+#include "verbena/transport/link/link.h"
+#include "verbena/transport/log/mutant.h"
+
+namespace verbena {
+
+void SendRoom::Await(RoomWaiter& waiter, SendSource& source) {
+  if (waiter.linked()) return;
+  // If no buffer is free, the next one that is given back goes to the longest waiter.
+  if (buffers_.free_count() == 0 || !buffers_.IsFull(source)) {
+    waiters_.PushBack(waiter);
+    return;
+  }
+  source.waiters.PushBack(waiter);
+  if (!source.linked()) List(source);
+}
+
+void SendRoom::List(SendSource& source) {
+  source.Unlink();
+  // Without another source it may hold all.
+  const size_t place =
+      buffers_.IsFull(source) ? std::min<size_t>(source.held, full_.size() - 1) : 0;
+  full_[place].PushBack(source);
+  lowest_ = std::min(lowest_, place);
+}
+
+RoomWaiter* SendRoom::Next() {
+  const size_t free = buffers_.free_count();
+  if (free == 0) return nullptr;
+  if (RoomWaiter* waiter = waiters_.PopFront()) return waiter;
+  while (lowest_ < free) {
+    SendSource* source = full_[lowest_].Front();
+    if (source == nullptr) {
+      ++lowest_;
+    } else if (source->waiters.empty()) {
+      source->Unlink();
+    } else if (buffers_.IsFull(*source)) {
+      List(*source);
+    } else {
+      return source->waiters.PopFront();
+    }
+  }
+  return nullptr;
+}
+
+// A link that is woken may post, which makes room again: the loop sees it. Whoever finds no room
+// waits at the end of the list that fits the reason.
+void SendRoom::Wake() {
+  if (waking_ || VERBENA_MUTANT(kRoomWakesNobody)) return;
+  waking_ = true;
+  while (RoomWaiter* waiter = Next()) static_cast<Link*>(waiter)->OnRoom();
+  waking_ = false;
+}
+
+}  // namespace verbena

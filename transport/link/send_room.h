@@ -1,0 +1,59 @@
+// SendRoom: the links of one endpoint that hold no send buffer, and wait for one.
+//
+// Some wait until any buffer is free; others until their source, which is full, may hold one more
+// (send_buffers.h). A source may hold one more when more buffers are free than it holds, whoever
+// gave them back. So full sources are listed by how many they hold, and a buffer that is given back
+// costs no look at those that hold too many. One thread.
+
+#ifndef VERBENA_TRANSPORT_LINK_SEND_ROOM_H_
+#define VERBENA_TRANSPORT_LINK_SEND_ROOM_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/link/send_buffers.h"
+#include "verbena/transport/link/send_source.h"
+#include "verbena/transport/log/mutant.h"
+
+namespace verbena {
+
+class SendRoom {
+ public:
+  // `buffers` must outlive it.
+  explicit SendRoom(const SendBuffers& buffers)
+      : buffers_(buffers), full_(buffers.count() + 1), lowest_(full_.size()) {}
+
+  // Whether links wait until any buffer is free.
+  bool is_awaited() const { return !waiters_.empty(); }
+  // A link to `source`, which holds no buffer, waits until Note() finds that it may have one.
+  void Await(RoomWaiter& waiter, SendSource& source);
+  // After a link to `source` has given buffers back, or when one may hold more.
+  void Note(SendSource& source) {
+    const bool is_full = source.linked();
+    if (is_full) [[unlikely]]
+      List(source);
+    const bool may_go = lowest_ < buffers_.free_count();
+    if (is_awaited() || (may_go && (is_full || !VERBENA_MUTANT(kOwnLinksWakeAlone)))) [[unlikely]]
+      Wake();
+  }
+
+ private:
+  void List(SendSource& source);
+  void Wake();
+  // The next that may have a buffer; nullptr if there is none.
+  RoomWaiter* Next();
+
+  const SendBuffers& buffers_;
+  IntrusiveList<RoomWaiter> waiters_;
+  // Full sources by the buffers that they hold, or fewer: they are listed anew when their turn
+  // comes.
+  std::vector<IntrusiveList<SendSource>> full_;
+  size_t lowest_;  // no list before this one has a member
+  bool waking_ = false;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_LINK_SEND_ROOM_H_

@@ -1,0 +1,64 @@
+// The service of docs/guide.md: blocks in memory. Its handlers run on one executor.
+
+#ifndef VERBENA_TESTS_DOCS_BLOCK_SERVICE_H_
+#define VERBENA_TESTS_DOCS_BLOCK_SERVICE_H_
+
+#include <cstring>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "tests/docs/blocks.pb.h"
+#include "tests/docs/blocks.verbena.pb.h"
+#include "verbena/rpc/server_context.h"
+#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/coro/task.h"
+#include "verbena/transport/memory/buffer.h"
+
+namespace guide {
+
+using verbena::Buffer;
+using verbena::ServerContext;
+using verbena::Task;
+
+class BlockService final : public v1::Blocks::Service {
+ public:
+  Task<absl::Status> Write(ServerContext& context, const v1::WriteRequest& request,
+                           v1::WriteReply&) override {
+    if (request.name().empty()) co_return absl::InvalidArgumentError("name is empty");
+    const Buffer block = context.TakeRequestPayload();
+    blocks_[request.name()].assign(block.data(), block.size());
+    co_return absl::OkStatus();
+  }
+
+  Task<absl::Status> Read(ServerContext& context, const v1::ReadRequest& request,
+                          v1::ReadReply&) override {
+    const auto found = blocks_.find(request.name());
+    if (found == blocks_.end()) co_return NoSuchBlock(request.name());
+    const std::string bytes = found->second;  // AllocateBuffer() may wait, and the map may change
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer block, co_await context.AllocateBuffer(bytes.size()));
+    std::memcpy(block.data(), bytes.data(), bytes.size());
+    context.SetResponsePayload(std::move(block));
+    co_return absl::OkStatus();
+  }
+
+  Task<absl::Status> Stat(ServerContext&, const v1::StatRequest& request,
+                          v1::StatReply& reply) override {
+    const auto found = blocks_.find(request.name());
+    if (found == blocks_.end()) co_return NoSuchBlock(request.name());
+    reply.set_bytes(found->second.size());
+    co_return absl::OkStatus();
+  }
+
+ private:
+  static absl::Status NoSuchBlock(const std::string& name) {
+    return absl::NotFoundError(absl::StrCat("there is no block '", name, "'"));
+  }
+
+  absl::flat_hash_map<std::string, std::string> blocks_;
+};
+
+}  // namespace guide
+
+#endif  // VERBENA_TESTS_DOCS_BLOCK_SERVICE_H_

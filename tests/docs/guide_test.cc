@@ -1,0 +1,177 @@
+// The client code of docs/guide.md compiles, and does what the guide says.
+
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gtest/gtest.h"
+#include "tests/docs/block_service.h"
+#include "tests/docs/blocks.pb.h"
+#include "tests/docs/blocks.verbena.pb.h"
+#include "verbena/rpc/call_options.h"
+#include "verbena/rpc/channel.h"
+#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/runtime.h"
+#include "verbena/rpc/server.h"
+#include "verbena/transport/coro/semaphore.h"
+#include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/when_all.h"
+#include "verbena/transport/executor/run_blocking.h"
+
+namespace guide {
+namespace {
+
+using namespace std::chrono_literals;
+using verbena::CallInfo;
+using verbena::Channel;
+using verbena::OutcomeOf;
+using verbena::Runtime;
+using verbena::Server;
+
+Task<absl::StatusOr<uint64_t>> SizeOf(Channel& channel, std::string name) {
+  const v1::Blocks::Stub blocks(channel);
+  v1::StatRequest request;
+  request.set_name(std::move(name));
+  absl::StatusOr<v1::StatReply> reply = co_await blocks.Stat(request, {.deadline = 1s});
+  if (!reply.ok()) co_return reply.status();
+  co_return reply->bytes();
+}
+
+Task<absl::Status> WriteBlock(Channel& channel, std::string name, std::string_view bytes) {
+  const v1::Blocks::Stub blocks(channel);
+  VERBENA_CO_ASSIGN_OR_RETURN(Buffer block, co_await channel.AllocateBuffer(bytes.size()));
+  std::memcpy(block.data(), bytes.data(), bytes.size());
+  v1::WriteRequest request;
+  request.set_name(std::move(name));
+  v1::WriteReply reply;
+  co_return co_await blocks.Write(request, reply,
+                                  {.deadline = 1s, .request_payload = std::move(block)});
+}
+
+Task<absl::StatusOr<std::string>> ReadBlock(Channel& channel, std::string name) {
+  const v1::Blocks::Stub blocks(channel);
+  v1::ReadRequest request;
+  request.set_name(std::move(name));
+  v1::ReadReply reply;
+  CallInfo info;
+  VERBENA_CO_RETURN_IF_ERROR(co_await blocks.Read(
+      request, reply, {.deadline = 1s, .info = &info, .max_response_payload = 1 << 20}));
+  co_return std::string(info.response_payload.data(), info.response_payload.size());
+}
+
+Task<absl::Status> WriteBlockWithRetries(Channel& channel, std::string name, std::string bytes) {
+  absl::Status status;
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    status = co_await WriteBlock(channel, name, bytes);
+    const bool may_pass = absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
+    if (!may_pass || OutcomeOf(status) != verbena::Outcome::kNotSent) break;
+    VERBENA_CO_RETURN_IF_ERROR(co_await verbena::Sleep(10ms));
+  }
+  co_return status;
+}
+
+Task<absl::StatusOr<uint64_t>> SumOfTwo(Channel& channel) {
+  auto [a, b] = co_await verbena::WhenAll(SizeOf(channel, "a"), SizeOf(channel, "b"));
+  if (!a.ok()) co_return a.status();
+  if (!b.ok()) co_return b.status();
+  co_return *a + *b;
+}
+
+Task<absl::Status> WriteAll(Channel& channel, std::vector<std::string> names) {
+  verbena::Semaphore in_flight(16);
+  absl::Status first_error;
+  verbena::TaskScope scope(co_await verbena::CurrentContext());
+  for (const std::string& name : names) {
+    VERBENA_CO_RETURN_IF_ERROR(co_await in_flight.Acquire());
+    scope.Spawn([&, name]() -> Task<void> {
+      const verbena::SemaphoreHold hold(in_flight);
+      first_error.Update(co_await WriteBlock(channel, name, "sixteen at a time"));
+    });
+  }
+  co_await scope.Join();
+  co_return first_error;
+}
+
+Task<int> SumInAThread(std::vector<int> numbers) {
+  co_return co_await verbena::RunBlocking([&] {
+    int sum = 0;
+    for (int number : numbers) sum += number;
+    return sum;
+  });
+}
+
+class GuideTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::Start({.device = "soft"});
+    ASSERT_TRUE(runtime.ok()) << runtime.status();
+    runtime_ = *std::move(runtime);
+    absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(*runtime_, {&service_});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    channel_ = std::make_unique<Channel>(*runtime_, server_->address());
+  }
+
+  // Destroyed from the last to the first.
+  std::unique_ptr<Runtime> runtime_;
+  BlockService service_;
+  std::unique_ptr<Server> server_;
+  std::unique_ptr<Channel> channel_;
+};
+
+TEST_F(GuideTest, ABlockComesBackAsItWasWritten) {
+  EXPECT_EQ(runtime_->BlockOn(WriteBlock(*channel_, "a", "sixteen bytes...")), absl::OkStatus());
+  absl::StatusOr<std::string> block = runtime_->BlockOn(ReadBlock(*channel_, "a"));
+  ASSERT_TRUE(block.ok()) << block.status();
+  EXPECT_EQ(*block, "sixteen bytes...");
+}
+
+TEST_F(GuideTest, AnErrorOfTheHandlerReachesTheCaller) {
+  const absl::Status status = runtime_->BlockOn(ReadBlock(*channel_, "none")).status();
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  EXPECT_EQ(OutcomeOf(status), verbena::Outcome::kExecuted);
+}
+
+TEST_F(GuideTest, ABlockForAServerThatIsNotThereWasNotSent) {
+  Channel nowhere(*runtime_, "127.0.0.1:1");
+  const absl::Status status = runtime_->BlockOn(WriteBlockWithRetries(nowhere, "a", "lost"));
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_EQ(OutcomeOf(status), verbena::Outcome::kNotSent);
+}
+
+TEST_F(GuideTest, APayloadThatIsLargerThanTheCallerTakesIsRefused) {
+  EXPECT_EQ(runtime_->BlockOn(WriteBlock(*channel_, "large", std::string(2 << 20, 'x'))),
+            absl::OkStatus());
+  const absl::Status status = runtime_->BlockOn(ReadBlock(*channel_, "large")).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_EQ(OutcomeOf(status), verbena::Outcome::kExecuted);
+}
+
+TEST_F(GuideTest, CallsRunSideBySide) {
+  EXPECT_EQ(runtime_->BlockOn(WriteBlockWithRetries(*channel_, "a", "one")), absl::OkStatus());
+  EXPECT_EQ(runtime_->BlockOn(WriteBlockWithRetries(*channel_, "b", "three")), absl::OkStatus());
+  absl::StatusOr<uint64_t> sum = runtime_->BlockOn(SumOfTwo(*channel_));
+  ASSERT_TRUE(sum.ok()) << sum.status();
+  EXPECT_EQ(*sum, 8u);
+  std::vector<std::string> names;
+  for (int i = 0; i < 100; ++i) names.push_back(std::to_string(i));
+  EXPECT_EQ(runtime_->BlockOn(WriteAll(*channel_, names)), absl::OkStatus());
+  absl::StatusOr<uint64_t> size = runtime_->BlockOn(SizeOf(*channel_, "99"));
+  ASSERT_TRUE(size.ok()) << size.status();
+  EXPECT_EQ(*size, 17u);
+}
+
+TEST_F(GuideTest, WorkThatBlocksRunsInAThread) {
+  EXPECT_EQ(runtime_->BlockOn(SumInAThread({1, 2, 3})), 6);
+}
+
+}  // namespace
+}  // namespace guide

@@ -1,0 +1,104 @@
+// The BAD and GOOD pairs of docs/guide.md. They compile; nothing calls the BAD ones.
+
+#include <chrono>
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tests/docs/blocks.pb.h"
+#include "tests/docs/blocks.verbena.pb.h"
+#include "verbena/rpc/channel.h"
+#include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/coro/task.h"
+#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/executor/run_blocking.h"
+
+namespace guide {
+
+using namespace std::chrono_literals;
+using verbena::Channel;
+using verbena::Task;
+using verbena::TaskScope;
+
+std::string MakeName() { return "block"; }
+std::string ReadWholeFile(const std::string& path) { return path; }
+
+Task<absl::StatusOr<v1::StatReply>> Stat(Channel& channel, const std::string& name) {
+  const v1::Blocks::Stub blocks(channel);
+  v1::StatRequest request;
+  request.set_name(name);
+  co_return co_await blocks.Stat(request);
+}
+
+namespace bad_argument {
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wdangling"
+// BAD: MakeName() returns a string that dies at the semicolon, before the Task begins.
+Task<void> Start(Channel& channel) {
+  Task<absl::StatusOr<v1::StatReply>> task = Stat(channel, MakeName());
+  (void)co_await std::move(task);
+}
+#pragma clang diagnostic pop
+}  // namespace bad_argument
+
+namespace good_argument {
+// GOOD: a temporary lives until the co_await that it is part of ends.
+Task<void> Start(Channel& channel) { (void)co_await Stat(channel, MakeName()); }
+}  // namespace good_argument
+
+namespace bad_capture {
+// BAD: the lambda and its captures die when Start() returns. The coroutine still uses them.
+void Start(TaskScope& scope, Channel& channel, std::string name) {
+  auto stat = [&channel, name]() -> Task<void> {
+    if (!(co_await verbena::Sleep(1ms)).ok()) co_return;
+    (void)co_await Stat(channel, name);
+  };
+  scope.Spawn(stat());
+}
+}  // namespace bad_capture
+
+namespace good_capture {
+// GOOD: the scope keeps the lambda until the coroutine has ended.
+void Start(TaskScope& scope, Channel& channel, std::string name) {
+  scope.Spawn([&channel, name]() -> Task<void> {
+    if (!(co_await verbena::Sleep(1ms)).ok()) co_return;
+    (void)co_await Stat(channel, name);
+  });
+}
+}  // namespace good_capture
+
+namespace bad_reference {
+// BAD: another coroutine may add to `names` during the co_await, which moves its strings.
+Task<void> StatAll(Channel& channel, std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    (void)co_await Stat(channel, name);
+  }
+}
+}  // namespace bad_reference
+
+namespace good_reference {
+// GOOD: look again after each co_await, and keep a copy across it.
+Task<void> StatAll(Channel& channel, std::vector<std::string>& names) {
+  for (size_t i = 0; i < names.size(); ++i) {
+    const std::string name = names[i];
+    (void)co_await Stat(channel, name);
+  }
+}
+}  // namespace good_reference
+
+namespace bad_blocking {
+// BAD: all calls of this executor wait for the disk. After some seconds peers close its links.
+Task<std::string> Load(std::string path) { co_return ReadWholeFile(path); }
+}  // namespace bad_blocking
+
+namespace good_blocking {
+// GOOD: a thread of the pool waits for the disk.
+Task<std::string> Load(std::string path) {
+  co_return co_await verbena::RunBlocking([&] { return ReadWholeFile(path); });
+}
+}  // namespace good_blocking
+
+}  // namespace guide

@@ -1,0 +1,51 @@
+#!/usr/bin/env python3
+"""Documents show code that is compiled, and name commands and files that are there."""
+
+import os
+import re
+import sys
+import unittest
+
+sys.path[:0] = [os.path.abspath("tests/repository")]
+import case_report
+import tree
+
+
+# The files that a document's code comes from.
+SOURCES = {
+    "README.md": ["examples/hello/hello.cc", "examples/hello/hello.proto",
+                  "examples/block_store/block_service.cc", "examples/block_store/block_store.proto"],
+    "docs/payloads.md": ["examples/own_memory/own_memory.cc", "tests/rpc/memory_service.h"],
+    "docs/guide.md": ["tests/docs/BUILD", "tests/docs/block_service.h", "tests/docs/blocks.proto",
+                      "tests/docs/guide_test.cc", "tests/docs/lifetimes.cc"],
+}
+
+
+def blocks(name):
+    return re.findall(r"^```\w+\n(.*?)^```$", tree.text(name), re.MULTILINE | re.DOTALL)
+
+
+class DocumentsTest(unittest.TestCase):
+    def test_code_that_they_show_is_compiled(self):
+        for name, sources in SOURCES.items():
+            texts = [tree.text(source) for source in sources]
+            self.assertNotEqual([], blocks(name))
+            for block in blocks(name):
+                self.assertTrue(any(block.strip() in text for text in texts), f"{name}:\n{block}")
+
+    def test_the_first_page_is_short(self):
+        self.assertLessEqual(len(tree.text("README.md").splitlines()), 150)
+
+    def test_commands_and_files_that_they_name_are_there(self):
+        documents = [name for name in tree.files() if name.endswith(".md") and "new_service" not in name]
+        self.assertIn("docs/tuning.md", documents)
+        for name in documents:
+            for command in re.findall(r"\./dev ([a-z-]+)", tree.text(name)):
+                self.assertRegex(tree.text("dev"), rf"(?m)^  {command}\b", name)
+            folder = (tree.top() / name).parent
+            for link in re.findall(r"\]\(([^)#:]+)\)", tree.text(name)):
+                self.assertTrue((folder / link).exists(), f"{name}: {link}")
+
+
+if __name__ == "__main__":
+    case_report.main()

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "fmt/format.h"
 #include "verbena/transport/coro/backoff.h"
 #include "verbena/transport/coro/sleep.h"
@@ -37,35 +36,49 @@ absl::StatusOr<Endpoint*> ShardDevice::UseEndpoint() {
 
 Task<absl::StatusOr<Endpoint*>> ShardDevice::AwaitEndpoint() {
   if (VERBENA_MUTANT(kEndpointMemoryOnExecutor)) co_return UseEndpoint();
-  while (endpoint_ == nullptr && registering_) {
+  while (endpoint_ == nullptr) {
+    if (tasks_.cancel_scope().requested()) co_return Ended();
+    if (registering_ == nullptr) {
+      if (opened_ == nullptr) co_return keeper_.Absence();
+      registering_ = opened_;
+      registered_.Reset();
+      tasks_.Spawn(Register());
+    }
+    const std::shared_ptr<OpenedDevice> tried = registering_;
     VERBENA_CO_RETURN_IF_ERROR(co_await registered_.Wait());
+    // An opening that has failed meanwhile says nothing of the next one.
+    if (endpoint_ == nullptr && tried == opened_) co_return registration_;
   }
-  if (endpoint_ != nullptr) co_return endpoint_.get();
-  if (opened_ == nullptr) co_return keeper_.Absence();
-  registering_ = true;
-  registered_.Reset();
-  const absl::Cleanup registered = [this] {
-    registering_ = false;
-    registered_.Set();
-  };
+  co_return endpoint_.get();
+}
+
+// One of `tasks`, and so of none of those who wait: any of them may be cancelled.
+Task<void> ShardDevice::Register() {
   // Open until its memory is deregistered, if that comes too late.
-  const std::shared_ptr<OpenedDevice> opened = opened_;
+  const std::shared_ptr<OpenedDevice> opened = registering_;
   DeviceContext& context = *opened->context;
   absl::StatusOr<EndpointMemory> memory = co_await context.control().Run(
       ControlKind::kGrowth, /*order=*/nullptr,
       [&context, limits = options_.limits] { return Endpoint::Register(context, limits); });
-  if (!memory.ok()) co_return memory.status();
-  if (endpoint_ == nullptr && opened == opened_ && !shutting_down_) {
-    co_return MakeEndpoint(*std::move(memory));
+  if (memory.ok() && endpoint_ == nullptr && opened == opened_ && !shutting_down_) {
+    registration_ = MakeEndpoint(*std::move(memory)).status();
+  } else if (memory.ok()) {
+    registration_ = Ended();
+    (void)co_await context.control().Finish(ControlKind::kTeardown, /*order=*/nullptr,
+                                            [late = *std::move(memory)]() mutable {
+                                              const EndpointMemory end = std::move(late);
+                                              return absl::OkStatus();
+                                            });
+  } else {
+    registration_ = tasks_.cancel_scope().requested() ? Ended() : memory.status();
   }
-  (void)co_await context.control().Finish(ControlKind::kTeardown, /*order=*/nullptr,
-                                          [late = *std::move(memory)]() mutable {
-                                            const EndpointMemory end = std::move(late);
-                                            return absl::OkStatus();
-                                          });
-  if (endpoint_ != nullptr) co_return endpoint_.get();
-  co_return absl::UnavailableError(
-      fmt::format("{} failed, or its runtime ended, while memory was registered", name()));
+  registering_ = nullptr;
+  registered_.Set();
+}
+
+absl::Status ShardDevice::Ended() const {
+  return absl::UnavailableError(
+      fmt::format("{} is not put to use any more: its runtime ends", name()));
 }
 
 absl::StatusOr<Endpoint*> ShardDevice::MakeEndpoint(EndpointMemory memory) {

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/rpc/device_keeper.h"
 #include "verbena/transport/coro/event.h"
@@ -50,7 +51,8 @@ class ShardDevice final : private DeviceKeeper::User {
   // Made when first asked for: an endpoint pins memory. UNAVAILABLE while the device is being
   // opened again.
   absl::StatusOr<Endpoint*> UseEndpoint();
-  // The same on an executor that serves others: a control thread registers the memory.
+  // The same on an executor that serves others: a control thread registers the memory, once for all
+  // who ask meanwhile.
   Task<absl::StatusOr<Endpoint*>> AwaitEndpoint();
   // nullptr where none was needed yet, or the device is being opened again.
   Endpoint* endpoint() const { return endpoint_.get(); }
@@ -86,6 +88,9 @@ class ShardDevice final : private DeviceKeeper::User {
   void OnDeviceOpened(std::shared_ptr<OpenedDevice> opened,
                       std::optional<EndpointMemory> memory) override;
 
+  // For all who are in AwaitEndpoint().
+  Task<void> Register();
+  absl::Status Ended() const;
   absl::StatusOr<Endpoint*> MakeEndpoint(EndpointMemory memory);
   void Retire(OpenedDevice& opened);
   void Take(Arrival arrival);
@@ -104,9 +109,10 @@ class ShardDevice final : private DeviceKeeper::User {
   std::atomic<bool> in_use_ = false;
   std::vector<Retired> retired_;
   EndpointStats past_;  // of endpoints that are gone
-  // In AwaitEndpoint(): one registers, the others wait for it.
-  bool registering_ = false;
+  // The opening that Register() works on; null: it does not run.
+  std::shared_ptr<OpenedDevice> registering_;
   Event registered_;
+  absl::Status registration_;  // how the last one ended
   bool sweeping_ = false;
   bool shutting_down_ = false;
 };

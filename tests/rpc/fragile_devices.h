@@ -68,8 +68,10 @@ class FragileDevices {
     newest_->pd_answer = answer;
   }
   // Registrations with the one that was opened last wait from now on, until the second is called.
-  void HoldRegistrations() {
+  // Then they fail, unless `answer` is OK.
+  void HoldRegistrations(const absl::Status& answer = absl::OkStatus()) {
     std::lock_guard<std::mutex> lock(mutex_);
+    newest_->register_answer = answer;
     newest_->held = true;
   }
   void ReleaseRegistrations() { released_.Notify(); }
@@ -114,12 +116,14 @@ class FragileDevices {
       if (held) {
         ++all_.held_registrations_;
         all_.released_.WaitForNotification();
+        if (const absl::Status answer = *Answer(register_answer); !answer.ok()) return answer;
       }
       return RaisingDevice::RegMr(pd, address, bytes, access);
     }
 
     std::atomic<bool> held = false;
     // Guarded by the mutex of all.
+    std::optional<absl::Status> register_answer;
     std::optional<absl::Status> cq_answer;
     std::optional<absl::Status> pd_answer;
 

@@ -1,10 +1,12 @@
 // An executor's part of a runtime allows as many links as its smallest device. It makes a new
-// endpoint without registering memory on the executor.
+// endpoint without registering memory on the executor, once for all who wait for it, and on the
+// opening of the device that is in service by then.
 
 #include "verbena/rpc/shard.h"
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,10 +15,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "tests/rpc/fragile_devices.h"
 #include "tests/transport/device/delegating_device.h"
 #include "tests/transport/device/held_device.h"
 #include "verbena/rpc/device_keeper.h"
 #include "verbena/transport/connect/local_bootstrap.h"
+#include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/spawn.h"
 #include "verbena/transport/link/limits.h"
@@ -78,15 +83,16 @@ class ShardEndpointTest : public ::testing::Test {
     ASSERT_EQ(shard_.Init({held_keeper_.get(), other_keeper_.get()}, {}, 1), absl::OkStatus());
     held_.WatchThisThread();
   }
-  void TearDown() override {
+  void TearDown() override { EndShard(shard_); }
+
+  void EndShard(Shard& shard) {
     bool done = false;
     Spawn(*executor_, [](Shard& shard, bool& done) -> Task<void> {
       co_await shard.Shutdown();
       done = true;
-    }(shard_, done));
+    }(shard, done));
     while (!done) executor_->Poll();
   }
-
   void Make(size_t device, Made& made) {
     Spawn(*executor_, [](Shard& shard, size_t device, Made& made) -> Task<void> {
       made = co_await shard.AwaitEndpointOn(device);
@@ -130,6 +136,73 @@ TEST_F(ShardEndpointTest, OthersAreServedWhileTheMemoryOfANewEndpointIsRegistere
   ASSERT_TRUE(first->ok()) << first->status();
   EXPECT_EQ(*first, *second) << "one for both";
 }
+
+TEST_F(ShardEndpointTest, AFirstCallerThatIsCancelledEndsNoRegistrationThatOthersWaitFor) {
+  held_.Hold(HeldDevice::Verb::kRegister);
+  Made first, second;
+  TaskScope scope(*executor_);
+  scope.Spawn([&]() -> Task<void> { first = co_await shard_.AwaitEndpointOn(0); });
+  Await([&] { return held_.waiting(HeldDevice::Verb::kRegister) > 0; });
+  Make(0, second);
+  scope.RequestCancel();
+  Await([&] { return first.has_value(); });
+  EXPECT_TRUE(absl::IsCancelled(first->status())) << first->status();
+  held_.Release(HeldDevice::Verb::kRegister);
+  Await([&] { return second.has_value(); });
+  ASSERT_TRUE(second->ok()) << second->status();
+  EXPECT_EQ(**second, shard_.devices()[0]->endpoint());
+  // Each region is the endpoint's, and none was made for the first alone.
+  const int registered = held_.calls(HeldDevice::Verb::kRegister);
+  Shard other(*executor_, bootstrap_, 1, RuntimeId::Random());
+  ASSERT_EQ(other.Init({held_keeper_.get()}, {}, 1), absl::OkStatus());
+  EXPECT_EQ(registered, held_.calls(HeldDevice::Verb::kRegister) - registered);
+  EndShard(other);
+}
+
+TEST_F(ShardEndpointTest, ARegistrationThatItsRuntimeEndsIsToldToWhoWaitsForIt) {
+  held_.Hold(HeldDevice::Verb::kRegister);
+  Made made;
+  Make(0, made);
+  Await([&] { return held_.waiting(HeldDevice::Verb::kRegister) > 0; });
+  shard_.tasks().RequestCancel();
+  Await([&] { return made.has_value(); });
+  held_.Release(HeldDevice::Verb::kRegister);
+  EXPECT_TRUE(absl::IsUnavailable(made->status())) << made->status();
+  EXPECT_NE(made->status().message().find("its runtime ends"), absl::string_view::npos)
+      << made->status();
+}
+
+// Whether the device that has failed registers what it was asked to, or answers EIO.
+class ShardOnFragileDevicesTest : public ShardEndpointTest,
+                                  public ::testing::WithParamInterface<bool> {};
+
+TEST_P(ShardOnFragileDevicesTest, WhoeverWaitsWhileADeviceIsReopenedGetsAnEndpointOfTheNextOne) {
+  FragileDevices devices("fragile");
+  const auto keeper = *DeviceKeeper::Create(*devices.Open(), [&devices] { return devices.Open(); },
+                                            {.backoff = {.first = std::chrono::milliseconds(1),
+                                                         .longest = std::chrono::milliseconds(4)}});
+  Shard shard(*executor_, bootstrap_, 1, RuntimeId::Random());
+  ASSERT_EQ(shard.Init({keeper.get(), other_keeper_.get()}, {}, 1), absl::OkStatus());
+  const ShardDevice& device = *shard.devices()[0];
+  const std::shared_ptr<OpenedDevice> failed = device.opened();
+  devices.HoldRegistrations(GetParam() ? absl::OkStatus() : absl::InternalError("EIO"));
+  Made made;
+  Spawn(*executor_, [](Shard& shard, Made& made) -> Task<void> {
+    made = co_await shard.AwaitEndpointOn(0);
+  }(shard, made));
+  Await([&] { return devices.held_registrations() > 0; });
+  devices.Fail();
+  Await([&] { return device.opened() != nullptr && device.opened() != failed; });
+  EXPECT_FALSE(made.has_value());
+  devices.ReleaseRegistrations();
+  Await([&] { return made.has_value(); });
+  ASSERT_TRUE(made->ok()) << made->status();
+  EXPECT_EQ(&(**made)->context(), device.opened()->context.get());
+  EndShard(shard);
+  keeper->Stop();
+}
+
+INSTANTIATE_TEST_SUITE_P(Answers, ShardOnFragileDevicesTest, ::testing::Bool());
 
 }  // namespace
 }  // namespace verbena

@@ -1,6 +1,7 @@
 // Runtime's memory of the program: registering it, and the end of that.
 
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -14,6 +15,7 @@
 #include "verbena/transport/link/payload_memory.h"
 #include "verbena/transport/link/register_memory.h"
 #include "verbena/transport/log/check.h"
+#include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
 
 namespace verbena {
@@ -60,10 +62,17 @@ Task<void> Runtime::DeregisterMemory(std::unique_ptr<RegisteredMemory> memory) {
   // This executor does not use the device, or that has failed since. A Buffer that is in use keeps
   // the memory on its home's thread.
   if (!memory->LeaveRing()) co_return;
-  (void)co_await RunBlocking([&memory] {
-    memory.reset();
-    return absl::OkStatus();
-  });
+  // Without a Status to return it runs also for a caller that is cancelled, whose frame would
+  // otherwise deregister the memory here.
+  auto end = [memory = std::move(memory)]() mutable { memory.reset(); };
+  try {
+    co_await RunBlocking(std::move(end));
+  } catch (const std::system_error& refused) {
+    Log(LogLevel::kWarning,
+        fmt::format("memory was deregistered on executor {}: the system starts no thread for it: "
+                    "{}",
+                    shard->index(), refused.what()));
+  }
 }
 
 }  // namespace verbena

@@ -143,6 +143,24 @@ TEST_F(RegisterMemoryTest, MemoryOfADeviceThatIsNotInUseHereIsDeregisteredOffThe
   EXPECT_EQ(held_.calls(Verb::kDeregister), before + 1);
 }
 
+TEST_F(RegisterMemoryTest,
+       MemoryOfAnotherDeviceIsDeregisteredOffTheExecutorThoughItsCallerIsCancelled) {
+  Registered own =
+      Run(client_runtime_->RegisterMemory(memory_.data(), memory_.size(), {.for_files = false}))
+          .value();
+  auto end = [&]() -> Task<void> {
+    held_.WatchThisThread();
+    TaskScope scope(server_runtime_->executor(0));
+    scope.RequestCancel();
+    scope.Spawn(server_runtime_->DeregisterMemory(std::move(own)));
+    co_await scope.Join();
+    EXPECT_EQ(held_.calls_of_this_thread(), 0);
+  };
+  const int before = held_.calls(Verb::kDeregister);
+  server_runtime_->BlockOn(end());
+  EXPECT_EQ(held_.calls(Verb::kDeregister), before + 1);
+}
+
 TEST_F(RegisterMemoryTest, MemoryThatCannotBeRegisteredIsRefusedWithTheReason) {
   EXPECT_EQ(RegisterFails(*client_runtime_, nullptr, 10).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(RegisterFails(*client_runtime_, memory_.data(), 0).code(),

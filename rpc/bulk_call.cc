@@ -11,6 +11,7 @@
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/lease_awaiter.h"
+#include "verbena/transport/memory/memory_region.h"
 
 namespace verbena {
 namespace {
@@ -120,6 +121,21 @@ Task<absl::Status> AllocateMemory(Connection& connection, const MethodDescriptor
   co_return absl::OkStatus();
 }
 
+// Whether the link takes the memory that was allocated for the call, before it waited for the link.
+// A buffer of the caller's is the caller's to replace, but the next attempt replaces this.
+absl::Status CheckTaken(const ClientBulk& bulk, bool own_landing, const MethodDescriptor& method,
+                        const Link& link) {
+  for (const Buffer* taken : {&bulk.message, own_landing ? &bulk.landing : nullptr}) {
+    if (taken == nullptr || taken->size() == 0) continue;
+    const MemoryRegion& region = taken->view().region();
+    if (region.pd() == link.endpoint().pd()) continue;
+    return absl::UnavailableError(
+        fmt::format("{} failed, or was removed, while {} waited with memory of it; try again",
+                    region.device_name(), method.full_name));
+  }
+  return absl::OkStatus();
+}
+
 // Fills in what a call's caller wants to know at its end, however that comes about.
 class CallInfoOf {
  public:
@@ -225,8 +241,8 @@ Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& meth
   absl::Status status;
   ClientLink* link = connection.usable_link();
   bool waited = true;
-  if (link == nullptr || TravelsBeside(message_bytes, *link->link()) ||
-      WantsLanding(bulk, options)) {
+  const bool own_landing = WantsLanding(bulk, options);
+  if (link == nullptr || TravelsBeside(message_bytes, *link->link()) || own_landing) {
     status = co_await AllocateMemory(connection, method, request, message_bytes, options, bulk);
     link = connection.usable_link();
   } else {
@@ -245,6 +261,7 @@ Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& meth
   if (status.ok() && waited && request.ByteSizeLong() != message_bytes) {
     status = ChangedRequest(method, message_bytes, request.ByteSizeLong());
   }
+  if (status.ok() && waited) status = CheckTaken(bulk, own_landing, method, *link->link());
   if (status.ok()) status = bulk.Lend(*link);
   if (!status.ok()) co_return Settle(bulk, NotSent(std::move(status)), reply, options.info);
   ClientCall call(*link, connection.shard().executor(), method, request, reply, options.deadline,

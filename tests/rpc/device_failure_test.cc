@@ -16,7 +16,9 @@
 #include "tests/transport/log/captured_log.h"
 #include "verbena/rpc/loan.h"
 #include "verbena/rpc/remote_memory.h"
+#include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/link/link.h"
+#include "verbena/transport/memory/buffer_pool.h"
 
 namespace verbena {
 namespace {
@@ -185,6 +187,47 @@ TEST_F(DeviceFailureTest, BuffersOfADeviceThatFailedAreReadableAndKeepItAndAreRe
   for (Buffer& kept : service_.kept) EXPECT_TRUE(IsPattern(kept.view()));
   service_.kept.clear();
   ExpectThatOneIsOpen(servers_);
+}
+
+// The caller could do nothing about that.
+TEST_F(DeviceFailureTest, ACallWhoseMemoryIsOfTheFailedDeviceWasNotSentAndMayBeTriedAgain) {
+  StartOnFragileDevices();
+  std::vector<Buffer> all;
+  absl::Status status;
+  std::atomic<bool> waiting = false;
+  std::atomic<bool> ended = false;
+  auto get = [&]() -> Task<absl::Status> {
+    testing::GetReply reply;
+    CallInfo info;
+    testing::GetRequest request;
+    request.set_bytes(kBytes);
+    co_return co_await stub_->Get(request, reply, {.info = &info, .max_response_payload = kBytes});
+  };
+  auto hold = [&]() -> Task<void> {
+    absl::StatusOr<Endpoint*> endpoint = client_runtime_->shard(0).EndpointOn(0);
+    EXPECT_TRUE(endpoint.ok()) << endpoint.status();
+    BufferPool& pool = (*endpoint)->memory().landing();
+    all = co_await TakeAll(pool, kBytes);
+    TaskScope scope(client_runtime_->executor(0));
+    scope.Spawn([&]() -> Task<void> { status = co_await get(); });
+    while (pool.stats().waiting == 0) (void)co_await Pause();
+    waiting = true;
+    co_await scope.Join();
+    ended = true;
+  };
+  client_runtime_->Spawn(hold());
+  Eventually([&] { return waiting.load(); }, "the call waits for memory");
+  FailAndAwaitTheNext(clients_);
+  EXPECT_FALSE(ended);
+  all.clear();
+  Eventually([&] { return ended.load(); }, "the call ends");
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_EQ(OutcomeOf(status), Outcome::kNotSent);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("near failed, or was removed, while verbena.testing.Payloads/Get waited "
+                        "with memory of it; try again"));
+  EXPECT_EQ(Run(get()), absl::OkStatus());
+  ExpectThatOneIsOpen(clients_);
 }
 
 TEST_F(DeviceFailureTest, LoansAndRemoteMemoryOverADeviceThatFailedAreLostAndDoNotKeepIt) {

@@ -22,6 +22,23 @@ int64_t Milliseconds(Duration duration) {
 
 }  // namespace
 
+// Lines that are logged at its end: declare it before the lock. The program's sink may take long,
+// while executors wait for the mutex.
+class DeviceKeeper::Lines {
+ public:
+  Lines() = default;
+  Lines(const Lines&) = delete;
+  Lines& operator=(const Lines&) = delete;
+  ~Lines() {
+    for (const auto& [level, line] : lines_) Log(level, line);
+  }
+
+  void Add(LogLevel level, std::string line) { lines_.emplace_back(level, std::move(line)); }
+
+ private:
+  std::vector<std::pair<LogLevel, std::string>> lines_;
+};
+
 absl::StatusOr<std::unique_ptr<DeviceKeeper>> DeviceKeeper::Create(Device& device,
                                                                    const Options& options) {
   std::unique_ptr<DeviceKeeper> keeper(new DeviceKeeper(nullptr, options));
@@ -120,13 +137,14 @@ std::shared_ptr<OpenedDevice> DeviceKeeper::Attach(User& user) {
 }
 
 absl::Status DeviceKeeper::Absence() {
+  Lines lines;
   std::lock_guard<std::mutex> lock(mutex_);
   if (stopping_) {
     return absl::UnavailableError(
         fmt::format("{} has failed, or was removed, and its runtime ends", name_));
   }
   // Whoever asks may find that the system has a thread for it by now.
-  if (reopening_ && !VERBENA_MUTANT(kRefusedThreadForGood)) EnsureThread();
+  if (reopening_ && !VERBENA_MUTANT(kRefusedThreadForGood)) EnsureThread(lines);
   std::string detail;
   if (const std::string obstacle = Obstacle(); !obstacle.empty()) {
     detail = fmt::format(" once this is over: {}", obstacle);
@@ -139,6 +157,7 @@ absl::Status DeviceKeeper::Absence() {
 
 void DeviceKeeper::OnFailure(OpenedDevice& opened) {
   std::shared_ptr<OpenedDevice> failed;
+  Lines lines;
   std::lock_guard<std::mutex> lock(mutex_);
   // Links of a device that is the program's say themselves that it is lost.
   if (opened.failed || stopping_ || open_ == nullptr) return;
@@ -156,25 +175,27 @@ void DeviceKeeper::OnFailure(OpenedDevice& opened) {
   obstacle_reported_ = false;
   reopening_ = true;
   next_attempt_ = SaturatingAdd(now, backoff_.Next());
-  EnsureThread();
+  EnsureThread(lines);
 }
 
 void DeviceKeeper::OnDrained(OpenedDevice& opened) {
+  Lines lines;
   std::lock_guard<std::mutex> lock(mutex_);
   VERBENA_CHECK(opened.draining > 0) << name_;
   if (--opened.draining > 0) return;
   --undrained_;
-  EnsureThread();
+  EnsureThread(lines);
 }
 
 void DeviceKeeper::Bury(Grave& grave, std::unique_ptr<OpenedDevice> opened) {
+  Lines lines;
   std::lock_guard<std::mutex> open(grave.mutex);
   DeviceKeeper* const keeper = grave.keeper;
   // Then its context is gone, and nothing that is left waits.
   if (keeper == nullptr) return;
   std::lock_guard<std::mutex> lock(keeper->mutex_);
   keeper->buried_.push_back(std::move(opened));
-  keeper->EnsureThread();
+  keeper->EnsureThread(lines);
 }
 
 void DeviceKeeper::Stop() {
@@ -191,7 +212,7 @@ void DeviceKeeper::Stop() {
 
 // For what there is to do. Where the system refuses it, the next who comes here tries again: that
 // is each call that the device would serve.
-void DeviceKeeper::EnsureThread() {
+void DeviceKeeper::EnsureThread(Lines& lines) {
   wake_.notify_all();
   if (running_ || stopping_ || (!reopening_ && buried_.empty())) return;
   // The thread has nothing left to do but to end.
@@ -201,8 +222,8 @@ void DeviceKeeper::EnsureThread() {
     thread_ = options_.start_thread ? options_.start_thread(work) : std::thread(work);
   } catch (const std::system_error& refused) {
     if (std::exchange(thread_refused_, true)) return;
-    Log(LogLevel::kError,
-        fmt::format("the system starts no thread that opens {} again: {}", name_, refused.what()));
+    lines.Add(LogLevel::kError, fmt::format("the system starts no thread that opens {} again: {}",
+                                            name_, refused.what()));
     return;
   }
   thread_refused_ = false;
@@ -225,9 +246,11 @@ std::string DeviceKeeper::Obstacle() const {
   return "";
 }
 
-void DeviceKeeper::ReportObstacle(const std::string& obstacle) {
-  if (std::exchange(obstacle_reported_, true)) return;
-  Log(LogLevel::kWarning, fmt::format("{} is not reopened yet: {}", name_, obstacle));
+void DeviceKeeper::LogUnlocked(std::unique_lock<std::mutex>& lock, LogLevel level,
+                               const std::string& line) {
+  lock.unlock();
+  Log(level, line);
+  lock.lock();
 }
 
 void DeviceKeeper::Work() {
@@ -240,8 +263,13 @@ void DeviceKeeper::Work() {
     } else if (next_attempt_ > Clock::Real().Now()) {
       wake_.wait_until(lock, next_attempt_);
     } else if (const std::string obstacle = Obstacle(); !obstacle.empty()) {
-      ReportObstacle(obstacle);
-      wake_.wait(lock);
+      // After a line it looks again: that may be over.
+      if (std::exchange(obstacle_reported_, true)) {
+        wake_.wait(lock);
+      } else {
+        LogUnlocked(lock, LogLevel::kWarning,
+                    fmt::format("{} is not reopened yet: {}", name_, obstacle));
+      }
     } else {
       TryAgain(lock);
     }
@@ -275,8 +303,9 @@ void DeviceKeeper::TryAgain(std::unique_lock<std::mutex>& lock) {
   last_error_ = status;
   const Duration pause = backoff_.Next();
   next_attempt_ = SaturatingAdd(Clock::Real().Now(), pause);
-  Log(LogLevel::kWarning, fmt::format("{} is not reopened yet (attempt {}, the next in {} ms): {}",
-                                      name_, attempt, Milliseconds(pause), status.ToString()));
+  LogUnlocked(lock, LogLevel::kWarning,
+              fmt::format("{} is not reopened yet (attempt {}, the next in {} ms): {}", name_,
+                          attempt, Milliseconds(pause), status.ToString()));
 }
 
 absl::StatusOr<std::unique_ptr<Device>> DeviceKeeper::CallOpen() const {
@@ -328,6 +357,7 @@ absl::StatusOr<std::vector<std::optional<EndpointMemory>>> DeviceKeeper::Prepare
 
 absl::Status DeviceKeeper::PutInService(const std::shared_ptr<OpenedDevice>& opened,
                                         std::vector<std::optional<EndpointMemory>>& memory) {
+  Lines lines;
   std::lock_guard<std::mutex> lock(mutex_);
   if (opened->failed) return absl::UnavailableError("it failed again at once");
   if (stopping_) return absl::CancelledError("the runtime ends");
@@ -339,8 +369,8 @@ absl::Status DeviceKeeper::PutInService(const std::shared_ptr<OpenedDevice>& ope
   for (size_t i = 0; i < users_.size(); ++i) {
     users_[i]->OnDeviceOpened(opened, std::move(memory[i]));
   }
-  Log(LogLevel::kWarning, fmt::format("{} was reopened after {} attempt{}", name_, attempts_,
-                                      attempts_ == 1 ? "" : "s"));
+  lines.Add(LogLevel::kWarning, fmt::format("{} was reopened after {} attempt{}", name_, attempts_,
+                                            attempts_ == 1 ? "" : "s"));
   return absl::OkStatus();
 }
 

@@ -34,6 +34,7 @@
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/link/device_context.h"
 #include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/log/log.h"
 
 namespace verbena {
 
@@ -107,6 +108,8 @@ class DeviceKeeper {
     DeviceKeeper* keeper = nullptr;
   };
 
+  class Lines;
+
   DeviceKeeper(Open open, const Options& options);
 
   absl::Status Start(std::unique_ptr<Device> owned, Device& device);
@@ -117,11 +120,12 @@ class DeviceKeeper {
   void CloseContexts();
   bool FindHeld(std::vector<std::shared_ptr<OpenedDevice>>& held);
   // With mutex_ held.
-  void EnsureThread();
+  void EnsureThread(Lines& lines);
   std::string Obstacle() const;
-  void ReportObstacle(const std::string& obstacle);
   void Work();
   // These unlock meanwhile.
+  static void LogUnlocked(std::unique_lock<std::mutex>& lock, LogLevel level,
+                          const std::string& line);
   void CloseBuried(std::unique_lock<std::mutex>& lock);
   void TryAgain(std::unique_lock<std::mutex>& lock);
   absl::StatusOr<std::unique_ptr<Device>> CallOpen() const;

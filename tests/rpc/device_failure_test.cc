@@ -75,6 +75,17 @@ class DeviceFailureTest : public PayloadFixture {
         },
         "a call is told that the device is being reopened");
   }
+  // All that was logged until then: a line may come after its effect.
+  std::vector<std::string> AwaitLine(CapturedLog& log, const std::string& part) {
+    std::vector<std::string> lines;
+    Eventually(
+        [&] {
+          for (std::string& line : log.Take()) lines.push_back(std::move(line));
+          return ::testing::Matches(Contains(HasSubstr(part)))(lines);
+        },
+        part.c_str());
+    return lines;
+  }
   void ExpectThatOneIsOpen(FragileDevices& devices) {
     Eventually([&devices] { return devices.alive() == 1; }, "the failed device is closed");
   }
@@ -106,7 +117,7 @@ TEST_F(DeviceFailureTest, AClientsDeviceThatFailedIsOpenedAgainAndItsChannelsRec
   ExpectThatCallsSucceedAgain();
   ExpectThatOneIsOpen(clients_);
   EXPECT_EQ(servers_.alive(), 1);
-  const std::vector<std::string> lines = log.Take();
+  const std::vector<std::string> lines = AwaitLine(log, "near was reopened after");
   EXPECT_THAT(lines, Contains(StartsWith("near has failed, or was removed")).Times(1));
   EXPECT_THAT(lines, Contains(HasSubstr("near was reopened after")).Times(1));
 }
@@ -147,7 +158,7 @@ TEST_F(DeviceFailureTest, ADeviceIsOpenedAgainThoughTheFirstAttemptsFail) {
   clients_.Fail();
   Eventually([this] { return clients_.refused() == 3; }, "three attempts fail");
   ExpectThatCallsSucceedAgain();
-  const std::vector<std::string> lines = log.Take();
+  const std::vector<std::string> lines = AwaitLine(log, "near was reopened after");
   EXPECT_THAT(lines, Contains(HasSubstr("near is not reopened yet")).Times(3));
   EXPECT_THAT(lines, Contains(HasSubstr("near was reopened after 4 attempts")).Times(1));
 }
@@ -269,13 +280,7 @@ TEST_F(DeviceFailureTest, ADeviceThatDestroysNothingAfterItsRemovalStaysOpenUnti
   clients_.AnswerForCqs(absl::InternalError("EIO"));
   clients_.AnswerForPds(absl::InternalError("EIO"));
   FailAndAwaitTheNext(clients_);
-  std::vector<std::string> lines;
-  Eventually(
-      [&] {
-        for (std::string& line : log.Take()) lines.push_back(std::move(line));
-        return ::testing::Matches(Contains(HasSubstr("stays open until its runtime ends")))(lines);
-      },
-      "the log says that the device stays open");
+  const std::vector<std::string> lines = AwaitLine(log, "stays open until its runtime ends");
   EXPECT_THAT(lines, Contains(HasSubstr("a completion queue was not destroyed")).Times(1));
   EXPECT_EQ(clients_.alive(), 2);
   ExpectThatCallsSucceedAgain();

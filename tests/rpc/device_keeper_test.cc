@@ -1,5 +1,5 @@
-// A DeviceKeeper keeps an opening of its device exactly as long as a user holds it, and bounds the
-// openings that cannot be closed. The test plays the users.
+// A DeviceKeeper keeps an opening of its device exactly as long as a user holds it, bounds the
+// openings that cannot be closed, and answers while it logs. The test plays the users.
 
 #include "verbena/rpc/device_keeper.h"
 
@@ -217,6 +217,99 @@ TEST_F(DeviceKeeperTest, AThreadThatTheSystemRefusesIsStartedWhenACallAsksAgain)
   (void)keeper_->Absence();
   user_.AwaitOpening(1);
   EXPECT_THAT(lines_, Contains(HasSubstr("the system starts no thread")).Times(1));
+}
+
+// A sink that another thread, which asks the keeper, has to get past: it takes down the lines
+// during which there was no answer.
+class AskingSink {
+ public:
+  explicit AskingSink(DeviceKeeper& keeper) {
+    std::lock_guard<std::mutex> lock(All().mutex);
+    All().keeper = &keeper;
+    SetLogSink([](LogLevel, const std::string& line) { All().OnLine(line); });
+  }
+  AskingSink(const AskingSink&) = delete;
+  AskingSink& operator=(const AskingSink&) = delete;
+  // A line may be on its way still.
+  ~AskingSink() {
+    SetLogSink(nullptr);
+    std::unique_lock<std::mutex> lock(All().mutex);
+    All().keeper = nullptr;
+    All().idle.wait(lock, [] { return All().asking == 0; });
+  }
+
+  static std::vector<std::string> lines() {
+    std::lock_guard<std::mutex> lock(All().mutex);
+    return All().lines;
+  }
+  static std::vector<std::string> unanswered() {
+    std::lock_guard<std::mutex> lock(All().mutex);
+    return All().unanswered;
+  }
+
+ private:
+  struct Shared {
+    void OnLine(const std::string& line) {
+      std::unique_lock<std::mutex> lock(mutex);
+      if (keeper == nullptr) return;
+      ++asking;
+      const auto answered = std::make_shared<absl::Notification>();
+      std::thread([this, answered, keeper = keeper] {
+        (void)keeper->Absence();
+        answered->Notify();
+        std::lock_guard<std::mutex> lock(mutex);
+        if (--asking == 0) idle.notify_all();
+      }).detach();
+      lock.unlock();
+      const bool in_time = answered->WaitForNotificationWithTimeout(absl::Seconds(2));
+      lock.lock();
+      lines.push_back(line);
+      if (!in_time) unanswered.push_back(line);
+    }
+
+    std::mutex mutex;  // guards what follows
+    std::condition_variable idle;
+    DeviceKeeper* keeper = nullptr;
+    int asking = 0;
+    std::vector<std::string> lines;
+    std::vector<std::string> unanswered;
+  };
+  static Shared& All() {
+    static Shared shared;
+    return shared;
+  }
+};
+
+TEST_F(DeviceKeeperTest, ASinkThatIsHeldUpHoldsUpNobodyWhoAsksForTheDevice) {
+  std::atomic<bool> refuse = true;
+  DeviceKeeper::Options options;
+  options.start_thread = [&refuse](std::function<void()> work) {
+    if (refuse) throw std::system_error(EAGAIN, std::generic_category());
+    return std::thread(std::move(work));
+  };
+  Start(std::move(options));
+  const AskingSink sink(*keeper_);
+  const auto await_line = [](const std::string& part) {
+    Eventually([&] { return ::testing::Matches(Contains(HasSubstr(part)))(AskingSink::lines()); },
+               part.c_str());
+  };
+  (void)FailAndDrain();
+  await_line("the system starts no thread that opens fragile again");
+  devices_.Refuse(1);
+  refuse = false;
+  (void)keeper_->Absence();
+  user_.AwaitOpening(1);
+  await_line("fragile is not reopened yet (attempt 1");
+  await_line("fragile was reopened after 2 attempts");
+  devices_.Fail();
+  const Opened first = user_.AwaitFailure();
+  user_.AwaitOpening(2);
+  devices_.Fail();
+  const Opened second = user_.AwaitFailure();
+  await_line("fragile is not reopened yet: links of 2");
+  keeper_->OnDrained(*first);
+  user_.AwaitOpening(3);
+  EXPECT_THAT(AskingSink::unanswered(), ::testing::IsEmpty());
 }
 
 TEST_F(DeviceKeeperTest, LinksOfTwoFormerOpeningsThatDoNotEndAreNamedAsTheReasonToWait) {

@@ -18,6 +18,8 @@ namespace {
 constexpr Duration kQuiescePoll = std::chrono::milliseconds(10);
 // Each takes ten microseconds or so, for which the completions of other links wait. (start)
 constexpr size_t kTeardownStepsPerTurn = 8;
+// Slots and links that a liveness check looks at before others have their turn. (start)
+constexpr int kChecksPerTurn = 512;
 
 }  // namespace
 
@@ -279,21 +281,42 @@ void Endpoint::StartLivenessTimer() {
 
 void Endpoint::OnTimer() {
   timer_running_ = false;
-  context_.PollEventsIfUnattended();
+  if (!checking_) {
+    context_.PollEventsIfUnattended();
+    unchecked_.Append(watched_);
+    unchecked_slot_ = 0;
+  }
+  checking_ = !CheckSome();
+  if (checking_) {
+    timer_running_ = true;
+    executor_.StartTimer(*this, executor_.now());
+  } else if (stats_.links > 0) {
+    StartLivenessTimer();
+  }
+}
+
+// False when the rest is for the next turn: a host that vanishes takes a thousand links along.
+bool Endpoint::CheckSome() {
   const TimePoint now = executor_.now();
-  IntrusiveList<WatchedLink> round;
-  round.Append(watched_);
-  while (WatchedLink* watched = round.PopFront()) {
+  int left = kChecksPerTurn;
+  // Each link that is closed begins its teardown.
+  const size_t most_tasks = tasks_.size() + kTeardownStepsPerTurn;
+  const auto may_go_on = [&] { return left-- > 0 && tasks_.size() < most_tasks; };
+  while (!unchecked_.empty()) {
+    if (!may_go_on()) return false;
+    WatchedLink* watched = unchecked_.PopFront();
     // One that is closed may be gone after this.
     Link* link = static_cast<Link*>(watched);
     if (link->CheckLiveness(now) && !watched->linked()) watched_.PushBack(*watched);
   }
-  for (Slot& slot : slots_) {
+  for (; unchecked_slot_ < slots_.size(); ++unchecked_slot_) {
+    if (!may_go_on()) return false;
+    Slot& slot = slots_[unchecked_slot_];
     if (slot.link == nullptr) continue;
     slot.link->CheckIdle(now);
     CheckProof(slot);
   }
-  if (stats_.links > 0) StartLivenessTimer();
+  return true;
 }
 
 // --- teardown

@@ -242,6 +242,7 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   // Until no queue pair is being made that would use our queues.
   Task<void> AwaitMaking();
   void StartLivenessTimer();
+  bool CheckSome();
   static Task<absl::Status> WaitFor(Event& event);
   void Watch(Link& link, std::unique_ptr<MessageStream> stream);
   Task<void> WatchStream(Link& link);
@@ -303,6 +304,10 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   std::optional<TimePoint> replaced_;  // when receives were last the reason to replace queues
   ThrottledLog receives_log_{{.lines = 2, .interval = std::chrono::seconds(10)}};
   IntrusiveList<WatchedLink> watched_;
+  // Those that the liveness check under way has yet to look at, and the slots from here on.
+  IntrusiveList<WatchedLink> unchecked_;
+  size_t unchecked_slot_ = 0;
+  bool checking_ = false;
   IntrusiveList<LentLink> lent_;  // those not recalled; the first were asked longest ago
   bool one_completion_ = false;
   int completions_left_ = 0;

@@ -304,7 +304,7 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   std::optional<TimePoint> replaced_;  // when receives were last the reason to replace queues
   ThrottledLog receives_log_{{.lines = 2, .interval = std::chrono::seconds(10)}};
   IntrusiveList<WatchedLink> watched_;
-  // Those that the liveness check under way has yet to look at, and the slots from here on.
+  // The liveness check under way has yet to look at these, and at the slots from here on.
   IntrusiveList<WatchedLink> unchecked_;
   size_t unchecked_slot_ = 0;
   bool checking_ = false;

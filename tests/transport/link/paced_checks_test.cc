@@ -32,7 +32,7 @@ int PostUnlessMute(ibv_qp* qp, ibv_send_wr* wrs, ibv_send_wr** refused) {
   return real_post_send(qp, wrs, refused);
 }
 
-// Of all links at once.
+// One for all links.
 class CountingSink final : public FrameSink {
  public:
   absl::Status OnFrame(Link&, const FrameHeader&, const char*) override { return absl::OkStatus(); }

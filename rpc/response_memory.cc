@@ -47,6 +47,8 @@ class ResponseMemory::Share {
   void MoveTo(Buffer& buffer) {
     has_client_ = has_source_ = false;
     ++memory_.buffers_;
+    memory_.buffer_bytes_ += of_client_;
+    memory_.source_->AddResponseBuffer(of_source_);
     memory_.Hold();
     buffer.set_listener(memory_);
   }
@@ -109,6 +111,8 @@ Task<absl::StatusOr<Buffer>> ResponseMemory::AllocateExtra(const Endpoint& endpo
 void ResponseMemory::OnBlockHome(size_t capacity) {
   bytes_.Release(OfClient(capacity));
   source_->response_bytes().Release(OfSource(capacity));
+  buffer_bytes_ -= OfClient(capacity);
+  source_->RemoveResponseBuffer(OfSource(capacity));
   --buffers_;
   LetGo();
 }
@@ -118,17 +122,34 @@ void ResponseMemory::Extra::OnBlockHome(size_t) {
   memory_.LetGo();
 }
 
+// Shares are given first come, first served: if there is enough for a call that was not served, one
+// that wants more is ahead of it.
+std::string ResponseMemory::Ahead(size_t asked, size_t available, size_t kept_for_calls) {
+  std::string text;
+  if (kept_for_calls > 0) {
+    text += fmt::format(", and {} more are kept for calls ahead of this one, which wait for memory",
+                        kept_for_calls);
+  }
+  if (asked <= available) {
+    text += fmt::format(", and a call that wants more than the {} left is ahead of this one",
+                        available);
+  }
+  return text;
+}
+
 absl::Status ResponseMemory::Exhausted(size_t bytes, Duration waited, const std::string& peer,
                                        bool of_source) const {
   const size_t most = of_source ? source_->max_response_bytes() : max_bytes_;
   const size_t free = of_source ? source_->response_bytes().available() : bytes_.available();
+  const size_t taken = of_source ? source_->response_buffer_bytes() : buffer_bytes_;
+  const size_t asked = std::min(SizeClassBytes(SizeClassOf(bytes)), most);
   return absl::ResourceExhaustedError(fmt::format(
       "{} bytes for a response did not come free within {} ms: responses to {} ({}), and buffers "
-      "that its handlers keep, take {} of the {} bytes of send memory that {} may have. Take "
+      "that its handlers keep, take {} of the {} bytes of send memory that {} may have{}. Take "
       "responses faster, or raise ServerOptions::{}",
       bytes, std::chrono::duration_cast<std::chrono::milliseconds>(waited).count(),
-      of_source ? "this client's address" : "this client", peer, most - free, most,
-      of_source ? "all its clients" : "it",
+      of_source ? "this client's address" : "this client", peer, taken, most,
+      of_source ? "all its clients" : "it", Ahead(asked, free, most - free - taken),
       of_source ? "max_response_bytes_per_source" : "max_response_bytes_per_client"));
 }
 

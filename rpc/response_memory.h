@@ -37,11 +37,11 @@ class ResponseMemory final : public std::enable_shared_from_this<ResponseMemory>
   ResponseMemory& operator=(const ResponseMemory&) = delete;
 
   // A buffer of `bytes` from the send memory of `endpoint`. RESOURCE_EXHAUSTED if `wait` ends
-  // before there is room within the bounds, and memory: the message names the budget and who holds
-  // it, and `refused` counts one more. A buffer that is larger than a bound takes all of that
-  // bound. A call asks `beside` a payload of so many parts: if these are all that the client has,
-  // a wait for a share would be a wait for the call itself, so the buffer comes beyond the bounds.
-  // One call of each source has such a buffer at a time.
+  // before there is room within the bounds, and memory: the message names the budget, who holds it
+  // and who waits ahead, and `refused` counts one more. A buffer that is larger than a bound takes
+  // all of that bound. A call asks `beside` a payload of so many parts: if these are all that the
+  // client has, a wait for a share would be a wait for the call itself, so the buffer comes beyond
+  // the bounds. One call of each source has such a buffer at a time.
   Task<absl::StatusOr<Buffer>> Allocate(const Endpoint& endpoint, size_t bytes, MemoryWait wait,
                                         const std::string& peer, uint64_t& refused,
                                         size_t beside = 0);
@@ -70,13 +70,16 @@ class ResponseMemory final : public std::enable_shared_from_this<ResponseMemory>
   void LetGo() {
     if (--held_ == 0) self_.reset();  // perhaps the end of this
   }
+  static std::string Ahead(size_t asked, size_t available, size_t kept_for_calls);
   absl::Status Exhausted(size_t bytes, Duration waited, const std::string& peer,
                          bool of_source) const;
 
   const std::shared_ptr<ServerSource> source_;
   const size_t max_bytes_;
   Semaphore bytes_;
-  size_t buffers_ = 0;  // within the bounds
+  // Within the bounds. Calls that wait have the rest of what is taken of the client's.
+  size_t buffers_ = 0;
+  size_t buffer_bytes_ = 0;
   Extra extra_{*this};
   // While there are buffers, which may outlive the client's links.
   size_t held_ = 0;

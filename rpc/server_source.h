@@ -42,6 +42,10 @@ class ServerSource {
   // Memory of responses (response_memory.h). A larger buffer takes all of it.
   Semaphore& response_bytes() { return response_bytes_; }
   size_t max_response_bytes() const { return max_response_bytes_; }
+  // The part that buffers have; calls that wait have the rest of what is taken.
+  size_t response_buffer_bytes() const { return response_buffer_bytes_; }
+  void AddResponseBuffer(size_t bytes) { response_buffer_bytes_ += bytes; }
+  void RemoveResponseBuffer(size_t bytes) { response_buffer_bytes_ -= bytes; }
   // One buffer beyond that, for a reply whose call would otherwise wait for itself. False while
   // another call has it.
   bool TryTakeExtra() { return !std::exchange(extra_taken_, true); }
@@ -73,6 +77,7 @@ class ServerSource {
   size_t granted_bytes_ = 0;
   bool reclaimed_ = false;
   bool extra_taken_ = false;
+  size_t response_buffer_bytes_ = 0;
   Semaphore bytes_;
   Semaphore response_bytes_;
 };

@@ -1,5 +1,6 @@
 // The memory that one client's responses take, or its handlers keep, is bounded for the client and
-// for its source address, and counts until it is free.
+// for its source address, and counts until it is free. A refusal names who holds it, and who waits
+// ahead.
 
 #include <chrono>
 #include <memory>
@@ -11,8 +12,13 @@
 #include "tests/rpc/payload_testing.verbena.pb.h"
 #include "tests/rpc/runtime_pair.h"
 #include "verbena/rpc/outcome.h"
+#include "verbena/rpc/response_memory.h"
+#include "verbena/rpc/server_source.h"
+#include "verbena/rpc/shard.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/yield.h"
 
 namespace verbena {
 namespace {
@@ -170,6 +176,70 @@ TEST_F(ResponseMemoryTest, AReplyDoesNotWaitForTheMemoryOfItsOwnPayload) {
     EXPECT_EQ(Get(client, 2 * kPart, testing::SLICES, 100'000), absl::OkStatus());
   }
   EXPECT_EQ(server_->stats().memory_refused, 0u);
+}
+
+// The bounds of one source and its two clients, without a server.
+class ResponseMemoryTextTest : public RuntimePair {
+ protected:
+  static constexpr size_t kOfClient = 2 * kPart;
+
+  void SetUp() override {
+    LinkLimits limits;
+    limits.memory.send_bytes = kBudget;
+    client_runtime_ = StartRuntime({.limits = limits});
+  }
+
+  Task<absl::StatusOr<Buffer>> Take(ResponseMemory& memory, size_t bytes,
+                                    Duration longest = std::chrono::hours(1)) {
+    absl::StatusOr<Endpoint*> endpoint = client_runtime_->shard(0).EndpointOn(0);
+    if (!endpoint.ok()) co_return endpoint.status();
+    co_return co_await memory.Allocate(**endpoint, bytes, {.longest = longest}, "10.0.0.1",
+                                       refused_);
+  }
+  // How a small buffer is refused while a call of `waits` waits for a large one.
+  Task<std::string> SmallBehindLarge(ResponseMemory& waits) {
+    TaskScope scope(client_runtime_->executor(0));
+    scope.Spawn([&]() -> Task<void> { (void)co_await Take(waits, kOfClient); });
+    (void)co_await Yield();
+    const absl::Status refused =
+        (co_await Take(waits, 1000, std::chrono::milliseconds(1))).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+    scope.RequestCancel();
+    co_await scope.Join();
+    co_return std::string(refused.message());
+  }
+
+  uint64_t refused_ = 0;
+  const std::shared_ptr<ServerSource> source_ =
+      std::make_shared<ServerSource>(1, kBudget, kBudget, /*max_response_bytes=*/kOfClient + kPart);
+  const std::shared_ptr<ResponseMemory> first_ =
+      std::make_shared<ResponseMemory>(source_, kOfClient);
+  const std::shared_ptr<ResponseMemory> second_ =
+      std::make_shared<ResponseMemory>(source_, kOfClient);
+};
+
+TEST_F(ResponseMemoryTextTest, ARefusalOfASmallBufferBehindALargeOneTellsOfThat) {
+  auto check = [this]() -> Task<void> {
+    absl::StatusOr<Buffer> kept = co_await Take(*first_, kPart);
+    EXPECT_TRUE(kept.ok()) << kept.status();
+    const std::string text = co_await SmallBehindLarge(*first_);
+    EXPECT_THAT(text, HasSubstr("take 262144 of the 524288 bytes"));
+    EXPECT_THAT(text,
+                HasSubstr("and a call that wants more than the 262144 left is ahead of this one"));
+  };
+  Run(check());
+}
+
+// All of the client's share is with the call that waits for one of the source's.
+TEST_F(ResponseMemoryTextTest, SharesOfCallsThatWaitAreNotTakenForThoseOfBuffers) {
+  auto check = [this]() -> Task<void> {
+    absl::StatusOr<Buffer> kept = co_await Take(*first_, kOfClient);
+    EXPECT_TRUE(kept.ok()) << kept.status();
+    const std::string text = co_await SmallBehindLarge(*second_);
+    EXPECT_THAT(text, HasSubstr("take 0 of the 524288 bytes"));
+    EXPECT_THAT(text, HasSubstr(", and 524288 more are kept for calls ahead of this one"));
+  };
+  Run(check());
 }
 
 TEST_F(ResponseMemoryTest, ABufferMayOutliveItsClient) {

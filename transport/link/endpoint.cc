@@ -222,7 +222,7 @@ void Endpoint::GrowWindow(Link& link) {
     if (lent == nullptr) break;
     Link* candidate = static_cast<Link*>(lent);
     if (!candidate->open() || candidate->grants_.surplus() == 0) continue;
-    if (candidate == &link || candidate->heard_) {
+    if (candidate == &link || candidate->liveness_.heard()) {
       lent_.PushBack(*lent);
       if (candidate != &link && busy == nullptr) busy = candidate;
       continue;
@@ -261,12 +261,11 @@ void Endpoint::LeaveSource(SendSource& source) {
 
 // --- liveness
 
-// Nothing is ever sent on the stream after the handshake: whatever comes out of it, the peer is
-// going. Teardown closes the stream and then waits for this, so the link outlives it.
+// Teardown waits for this, so the link outlives it.
 Task<void> Endpoint::WatchStream(Link& link) {
-  absl::StatusOr<std::string> message = co_await link.stream_->Receive();
+  absl::StatusOr<std::string> message = co_await link.stream_.Receive();
   (void)co_await teardown_pacer_.Pass();
-  link.unwatched_.Set();
+  link.stream_.EndReading();
   link.Close(message.ok() ? absl::InvalidArgumentError(fmt::format(
                                 "{} sent a bootstrap message on an open link", link.peer()))
                           : absl::UnavailableError(
@@ -337,23 +336,23 @@ void Endpoint::StartTeardown(Link& link, const absl::Status& reason) {
 // destroy → the CQ is empty again → forget the QPN. Each wait is bounded: some devices never flush,
 // or never send the event.
 Task<void> Endpoint::Teardown(Link& link) {
-  if (link.stream_ != nullptr) link.stream_->Close();
+  link.stream_.Close();
   ibv_qp* const qp = link.qp_.get();
   absl::Status status = co_await context_.control().Finish(
       ControlKind::kTeardown, qp,
       [&device = context_.device(), qp] { return MoveQpToError(device, qp); });
   if (!status.ok()) Log(LogLevel::kWarning, status.ToString());
-  if (link.stream_ != nullptr) (void)co_await link.unwatched_.Wait();
+  co_await link.stream_.AwaitUnread();
   (void)co_await teardown_pacer_.Pass();
   const TimePoint limit = SaturatingAdd(executor_.now(), limits_.teardown_timeout);
   // A device that completes no marker in ERR (siw) flushed the posted WRs when the queue pair moved
   // there; destroying the queue pair ends the rest.
-  if (link.InFlight() > 0 && context_.device().capabilities().flushes_in_error) {
+  if (link.slots_.in_flight() > 0 && context_.device().capabilities().flushes_in_error) {
     link.PostDrainMarker();
     status = co_await WithDeadline(WaitFor(link.drained_), limit);
     if (!status.ok()) {
       Log(LogLevel::kWarning, fmt::format("QPN {:#x}: {} of the posted WRs did not flush in time",
-                                          link.qpn(), link.InFlight()));
+                                          link.qpn(), link.slots_.in_flight()));
     }
   }
   if (context_.device().capabilities().last_wqe_event) {
@@ -402,7 +401,7 @@ Task<void> Endpoint::FreeLink(Link& link) {
   executor_.DrainCq(cq_);
   const uint32_t qpn = link.qpn();
   const QpIdentity identity = context_.device().IdentityOf(link.qp_.get());
-  const uint32_t index = link.key_.slot;
+  const uint32_t index = link.key().slot;
   context_.Unsubscribe(qpn);
   auto [windows, leased] = link.leases_.TakeAll();
   if (VERBENA_MUTANT(kWindowsFreedOnExecutor)) windows.clear();
@@ -423,9 +422,7 @@ Task<void> Endpoint::FreeLink(Link& link) {
   if (found != links_by_qpn_.end() && found->second == &link) links_by_qpn_.erase(found);
   if (last_receiver_ == &link) last_receiver_ = nullptr;
   closed_traffic_ += link.stats();
-  for (uint32_t& buffer : link.slots_) {
-    if (buffer != SendBuffers::kNone) send_buffers_->GiveBack(buffer);
-  }
+  link.slots_.ReleaseAll([this](uint32_t buffer) { send_buffers_->GiveBack(buffer); });
   SendSource& source = link.source_;
   link.CountReleased(link.held_);
   // The QP is gone, so nothing can reach this slot any more but completions of its old generation.

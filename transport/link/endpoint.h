@@ -194,7 +194,7 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   };
   absl::StatusOr<DeviceParts> MakeParts(const PortAddress& address);
   Task<absl::StatusOr<DeviceParts>> NewParts(PortAddress address);
-  const PortAddress& AddressOf(const Link& link) const { return slots_[link.key_.slot].address; }
+  const PortAddress& AddressOf(const Link& link) const { return slots_[link.key().slot].address; }
   // To the peer of `stream`.
   Task<absl::StatusOr<Link*>> NewLink(FrameSink& sink, const MessageStream& stream);
   SendSource& JoinSource(const MessageStream& stream);
@@ -203,7 +203,7 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   // it resumes. kResolve for those that take it to RTR.
   template <typename Verbs>
   ControlPool::Awaiter<Verbs> OnQp(ControlKind kind, const Link& link, Verbs verbs) {
-    if (kind == ControlKind::kResolve) slots_[link.key_.slot].may_receive = true;
+    if (kind == ControlKind::kResolve) slots_[link.key().slot].may_receive = true;
     return context_.control().Run(kind, link.qp_.get(), std::move(verbs));
   }
   Task<absl::Status> Offer(LinkKey key, MessageStream& stream, ExecutorWish wish,

@@ -270,8 +270,7 @@ Task<absl::StatusOr<Link*>> Endpoint::Accept(std::unique_ptr<MessageStream> stre
     // has given back its slot.
     stream->Close();
     if (link != nullptr && !VERBENA_MUTANT(kFailedHandshakeFree)) {
-      link->stream_ = std::move(stream);
-      link->unwatched_.Set();
+      link->stream_.Keep(std::move(stream));
     }
     co_return status;
   }
@@ -352,8 +351,7 @@ absl::Status Endpoint::Lost() {
 }
 
 void Endpoint::Watch(Link& link, std::unique_ptr<MessageStream> stream) {
-  link.stream_ = std::move(stream);
-  link.unwatched_.Reset();
+  link.stream_.KeepAndRead(std::move(stream));
   tasks_.Spawn(WatchStream(link));
 }
 

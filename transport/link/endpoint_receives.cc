@@ -46,7 +46,7 @@ void Endpoint::OnReceiveInDoubt(uint32_t qpn) {
   if (receives_->older_are_taken() && asked_for_doubt_ != receives_->doubt()) AskForProof();
   auto found = links_by_qpn_.find(qpn);
   if (found != links_by_qpn_.end() && receives_->last_was_newer()) {
-    if (std::exchange(slots_[found->second->key_.slot].owes_proof, false)) --proofs_owed_;
+    if (std::exchange(slots_[found->second->key().slot].owes_proof, false)) --proofs_owed_;
   }
   SettleDoubt();
 }
@@ -65,10 +65,7 @@ void Endpoint::AskForProof() {
   }
 }
 
-void Endpoint::AskForProof(Link& link) {
-  link.ping_due_ = true;
-  link.ScheduleFlush();
-}
+void Endpoint::AskForProof(Link& link) { link.Ping(); }
 
 // All proofs come, or their links end, within the liveness checks that they are given. Till then
 // nothing is known to be lost: a SEND of several packets takes its receive with the first.
@@ -124,7 +121,7 @@ bool Endpoint::MayReplaceQueues() const {
 void Endpoint::CheckProof(Slot& slot) {
   const bool wanted = receives_->older_are_taken() && asked_for_doubt_ == receives_->doubt();
   if (!wanted || !slot.owes_proof) return;
-  const bool may_send = slot.link->open() && !slot.link->until_ready_;
+  const bool may_send = slot.link->open() && slot.link->held_back_ != Link::HeldBack::kUntilReady;
   if (!may_send && !VERBENA_MUTANT(kConnectingOwesProof)) return;
   if (++slot.proof_checks <= kMaxProofChecks) {
     AskForProof(*slot.link);

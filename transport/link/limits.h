@@ -42,6 +42,10 @@ inline constexpr uint32_t kSpareReceives = 256;
 // A peer may never be granted more than this at once; a larger claim from it is a violation.
 inline constexpr uint32_t kMaxWindow = 1u << 15;
 
+// Liveness checks, two each ping_interval, for which a peer of which something is expected may be
+// silent: the first ones send it a PING.
+inline constexpr uint32_t kMaxSilentChecks = 6;
+
 // Liveness checks, two each ping_interval, for which a peer may leave a recall unanswered.
 inline constexpr uint32_t kMaxUnansweredRecalls = 4;
 

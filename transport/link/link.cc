@@ -1,7 +1,6 @@
 #include "verbena/transport/link/link.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -11,7 +10,6 @@
 #include "verbena/transport/link/send_buffers.h"
 #include "verbena/transport/link/send_chain.h"
 #include "verbena/transport/link/wr_chain.h"
-#include "verbena/transport/link/wr_id.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
@@ -19,16 +17,12 @@
 namespace verbena {
 namespace {
 
-// One PONG, PING and RECALL: a flush sends at most one of each.
-constexpr uint32_t kControlSendBytes = sizeof(SendHeader) + 3 * FrameBytes(0);
-
-uint64_t IdentityOf(uint32_t qpn, uint32_t psn) { return uint64_t{qpn} << 24 | psn; }
+constexpr uint32_t kControlSendBytes = sizeof(SendHeader) + ControlFrames::kKinds * FrameBytes(0);
 
 }  // namespace
 
 Link::Link(Endpoint& endpoint, LinkKey key, QpHandle qp, FrameSink& sink, SendSource& source)
     : endpoint_(endpoint),
-      key_(key),
       sink_(&sink),
       source_(source),
       qp_(std::move(qp)),
@@ -36,10 +30,9 @@ Link::Link(Endpoint& endpoint, LinkKey key, QpHandle qp, FrameSink& sink, SendSo
       grants_(endpoint.credit_pool(), endpoint.limits().initial_credits,
               endpoint.limits().max_credits),
       max_inline_bytes_(endpoint.max_inline_bytes()),
-      slot_count_(endpoint.limits().send_queue_depth + kDrainMarkers),
-      pending_(slot_count_),
-      slots_(std::bit_ceil(slot_count_), SendBuffers::kNone),
-      one_sided_(endpoint.transfers(), {.send_queue_slots = slot_count_,
+      slots_(key, endpoint.limits().send_queue_depth + kDrainMarkers),
+      pending_(slots_.count()),
+      one_sided_(endpoint.transfers(), {.send_queue_slots = slots_.count(),
                                         .slice_bytes = endpoint.limits().bulk.slice_bytes,
                                         .bytes_ahead = endpoint.limits().bulk.bytes_ahead,
                                         .max_reads = 0,
@@ -50,43 +43,40 @@ Link::~Link() {
   for (const PendingSend& send : pending_) endpoint_.send_buffers().GiveBack(send.buffer);
 }
 
-void Link::SetIdentity(uint32_t psn) { identity_ = IdentityOf(qpn_, psn); }
+void Link::SetIdentity(uint32_t psn) { terms_.identity = LinkTerms::IdentityOf(qpn_, psn); }
 
 void Link::MarkOpen(const LinkParameters& parameters, uint32_t max_reads, const std::string& peer,
                     FirstSend first_send) {
   credits_ = SendCredits(parameters.credit_grant);
   one_sided_.set_max_reads(max_reads);
   one_sided_.set_fences_reads(qp_->context->device->transport_type == IBV_TRANSPORT_IWARP);
-  send_bytes_ = std::min(parameters.eager_bytes, endpoint_.limits().eager_bytes);
-  features_ = parameters.features;
-  peer_identity_ = IdentityOf(parameters.qp_number, parameters.packet_sequence_number);
-  peer_ = peer;
-  last_heard_ = endpoint_.executor().now();
-  idle_since_ = last_heard_;
+  terms_.send_bytes = std::min(parameters.eager_bytes, endpoint_.limits().eager_bytes);
+  terms_.features = parameters.features;
+  terms_.peer_identity =
+      LinkTerms::IdentityOf(parameters.qp_number, parameters.packet_sequence_number);
+  terms_.peer = peer;
+  liveness_.Begin(endpoint_.executor().now());
   state_ = LinkState::kOpen;
-  until_ready_ = first_send == FirstSend::kAfterReady;
-  held_back_ = first_send == FirstSend::kPeers || until_ready_;
-  if (first_send == FirstSend::kOurs) {
-    // A channel may be quiet for long, and its peer could not even say that it goes away.
-    ping_due_ = true;
-    ScheduleFlush();
-  }
+  if (first_send == FirstSend::kAfterReady) held_back_ = HeldBack::kUntilReady;
+  if (first_send == FirstSend::kPeers) held_back_ = HeldBack::kUntilHeard;
+  // A channel may be quiet for long, and its peer could not even say that it goes away.
+  if (first_send == FirstSend::kOurs) Ping();
 }
 
 bool Link::FitsPending(size_t body_bytes, uint32_t invalidated) const {
   if (pending_.empty()) return false;
   const PendingSend& send = pending_.back();
   // A SEND ends one key.
-  return send.use == SendUse::kFrames && send.bytes + FrameBytes(body_bytes) <= send_bytes_ &&
+  return send.use == SendUse::kFrames && send.bytes + FrameBytes(body_bytes) <= terms_.send_bytes &&
          (invalidated == 0 || send.invalidated == 0);
 }
 
 char* Link::Append(const FrameHeader& header, size_t body_bytes, uint32_t invalidated) {
-  VERBENA_CHECK(open()) << "a frame for " << peer_ << ", state " << state_;
+  VERBENA_CHECK(open()) << "a frame for " << peer() << ", state " << state_;
   VERBENA_CHECK(body_bytes <= max_body_bytes())
       << "a body of " << body_bytes << " bytes, at most " << max_body_bytes();
   if (!writers_.empty() && !serving_writer_) return nullptr;
-  const bool ahead = early_due() && PostWritten();
+  const bool ahead = pending_.is_group() && PostWritten();
   if (!ahead && !FitsPending(body_bytes, invalidated)) {
     if (!OpenSend()) return nullptr;
   }
@@ -107,8 +97,7 @@ char* Link::Append(const FrameHeader& header, size_t body_bytes, uint32_t invali
     std::memset(frame + frame_bytes - kFrameAlignment, 0, kFrameAlignment);
   }
   send.bytes += static_cast<uint32_t>(frame_bytes);
-  ++send.frames;
-  ++pending_frames_;
+  pending_.CountFrame();
   ++stats_.frames_sent;
   return frame + sizeof(FrameHeader);
 }
@@ -125,7 +114,7 @@ uint32_t Link::TakeBuffer(SendUse use) {
 
 bool Link::OpenSend(SendUse use) {
   // A client that never says Ready must not keep the buffers of all others.
-  if (until_ready_ && !VERBENA_MUTANT(kBuffersWithoutReady)) [[unlikely]]
+  if (held_back_ == HeldBack::kUntilReady && !VERBENA_MUTANT(kBuffersWithoutReady)) [[unlikely]]
     return false;
   const uint32_t buffer = TakeBuffer(use);
   if (buffer == SendBuffers::kNone) {
@@ -138,7 +127,7 @@ bool Link::OpenSend(SendUse use) {
   }
   ++held_;
   ++source_.held;
-  pending_.PushBack({buffer, sizeof(SendHeader), 0, use, /*invalidated=*/0});
+  pending_.Add({buffer, sizeof(SendHeader), 0, use, /*invalidated=*/0});
   ScheduleFlush();
   return true;
 }
@@ -151,7 +140,7 @@ void Link::ScheduleFlush() {
 }
 
 void Link::Flush() {
-  if (held_back_ || refusal_ != 0) [[unlikely]] {
+  if (held_back_ != HeldBack::kNo || refusal_ != 0) [[unlikely]] {
     flush_scheduled_ = false;
     if (refusal_ != 0) PostFailed(refusal_);
     return;
@@ -162,10 +151,10 @@ void Link::Flush() {
   const bool moves = this->moves();
   if (moves && open()) PrepareLeases(ready);
   if (open()) {
-    if (pong_due_) AppendControl(FrameKind::kPong);
-    if (ping_due_) AppendControl(FrameKind::kPing);
-    if (recall_due_) AppendControl(FrameKind::kRecall);
-    const bool owes = grants_.ShouldAdvertise() || answer_due_;
+    if (control_.pong) AppendControl(FrameKind::kPong);
+    if (control_.ping) AppendControl(FrameKind::kPing);
+    if (control_.recall) AppendControl(FrameKind::kRecall);
+    const bool owes = grants_.ShouldAdvertise() || control_.answer;
     if (pending_.empty() && owes && OpenSend(SendUse::kCredits)) ++stats_.credit_sends;
   }
   if (moves && open()) PrepareTransfers(ready);
@@ -193,8 +182,8 @@ bool Link::PostAhead(WrChain& ready) {
 void Link::SendNow() {
   alone_ = false;
   const bool one_frame = pending_.size() == 1 && pending_.back().frames == 1;
-  const bool control_due = pong_due_ || ping_due_ || recall_due_;
-  if (!one_frame || !open() || held_back_ || control_due || moves() || !endpoint_.MaySendNow()) {
+  if (!one_frame || !open() || held_back_ != HeldBack::kNo || control_.any_due() || moves() ||
+      !endpoint_.MaySendNow()) {
     return;
   }
   FlushHook::Unlink();
@@ -214,8 +203,8 @@ uint32_t Link::EarlyFrames() const {
 }
 
 bool Link::IsGroup() {
-  early_frames_ = EarlyFrames();
-  return early_due();
+  pending_.set_group(EarlyFrames());
+  return pending_.is_group();
 }
 
 // Nothing else of this link is due before its SENDs, nobody waits for what they take, and the
@@ -224,7 +213,8 @@ bool Link::IsGroup() {
 bool Link::MayPostEarly() {
   if (VERBENA_MUTANT(kConvoy)) return false;
   if (flushing_ && !VERBENA_MUTANT(kEarlySendOvertakes)) return false;
-  return open() && !held_back_ && refusal_ == 0 && !moves() && endpoint_.PrepareEarlySend();
+  return open() && held_back_ == HeldBack::kNo && refusal_ == 0 && !moves() &&
+         endpoint_.PrepareEarlySend();
 }
 
 // Makes an empty SEND the last one and posts those before it, whose frames are all written by now.
@@ -266,11 +256,11 @@ void Link::AppendControl(FrameKind kind) {
     if (!joins && !OpenSend(SendUse::kControl)) return;
     Place(header, 0, /*invalidated=*/0);
   }
-  ++control_frames_;
-  if (kind == FrameKind::kPong) pong_due_ = false;
-  if (kind == FrameKind::kPing) ping_due_ = false;
+  ++control_.count;
+  if (kind == FrameKind::kPong) control_.pong = false;
+  if (kind == FrameKind::kPing) control_.ping = false;
   if (kind == FrameKind::kRecall) {
-    recall_due_ = false;
+    control_.recall = false;
     ++stats_.recalls;
   }
 }
@@ -290,7 +280,7 @@ void Link::PrepareHeader(const PendingSend& send) {
 int Link::PostPending(WrChain& ready, size_t kept) {
   grants_.Refill();
   grants_.MarkAdvertised();
-  answer_due_ = false;
+  control_.answer = false;
   SendBuffers& buffers = endpoint_.send_buffers();
   SendChain& chain = endpoint_.send_chain();
   const size_t count = pending_.size() - kept;
@@ -298,18 +288,12 @@ int Link::PostPending(WrChain& ready, size_t kept) {
     const PendingSend& send = pending_[i];
     PrepareHeader(send);
     const bool is_inline = send.bytes <= max_inline_bytes_;
-    const uint32_t position = posted_ + static_cast<uint32_t>(i);
-    SlotAt(position) = is_inline ? SendBuffers::kNone : send.buffer;
+    const uint32_t position = slots_.posted() + static_cast<uint32_t>(i);
+    slots_.Hold(position, is_inline ? SendBuffers::kNone : send.buffer);
     const bool last = i + 1 == count && kept == 0;
-    holds_unsignalled_ |= !is_inline && (last || !VERBENA_MUTANT(kBufferUnsignalled));
-    const bool signal = ++since_signal_ >= kSignalInterval ||
-                        (last && (holds_unsignalled_ || !writers_.empty() || lacks_room_));
-    if (signal) {
-      since_signal_ = 0;
-      holds_unsignalled_ = false;
-    }
+    const bool signal = slots_.CountSend(!is_inline, last, !writers_.empty() || lacks_room_);
     chain.Set(
-        i, WrIdOf(position).Pack(), buffers.data(send.buffer), send.bytes,
+        i, slots_.IdOf(position).Pack(), buffers.data(send.buffer), send.bytes,
         one_sided_.fence() | (is_inline ? IBV_SEND_INLINE : 0) | (signal ? IBV_SEND_SIGNALED : 0),
         send.invalidated);
     stats_.bytes_sent += send.bytes;
@@ -320,7 +304,7 @@ int Link::PostPending(WrChain& ready, size_t kept) {
   ++stats_.doorbells;
   // Counts a refused chain too: the device may have taken some of its WRs, and reads their buffers
   // until the queue pair has drained.
-  posted_ += static_cast<uint32_t>(count);
+  slots_.Advance(static_cast<uint32_t>(count));
   uint32_t released = 0;
   for (size_t i = 0; i < count; ++i) {
     if (pending_[i].bytes > max_inline_bytes_) continue;
@@ -328,16 +312,7 @@ int Link::PostPending(WrChain& ready, size_t kept) {
     ++released;
   }
   CountReleased(released);
-  early_frames_ = kMinEarlyFrames;
-  if (kept == 0) {
-    pending_.clear();
-    pending_frames_ = 0;
-  } else {
-    const PendingSend last = pending_.back();
-    pending_.clear();
-    pending_.PushBack(last);
-    pending_frames_ = last.frames;
-  }
+  pending_.Clear(kept != 0);
   endpoint_.NoteSendRoom(source_);
   return error;
 }
@@ -345,9 +320,9 @@ int Link::PostPending(WrChain& ready, size_t kept) {
 void Link::OnSend(const char* bytes, size_t size, uint32_t invalidated) {
   ++stats_.receives;
   stats_.bytes_received += size;
-  heard_ = true;
-  if (held_back_ && !until_ready_) [[unlikely]] {
-    held_back_ = false;
+  liveness_.Hear();
+  if (held_back_ == HeldBack::kUntilHeard) [[unlikely]] {
+    held_back_ = HeldBack::kNo;
     ScheduleFlush();
   }
   if (invalidated != 0) leases_.OnInvalidated(invalidated);
@@ -378,8 +353,8 @@ void Link::OnSend(const char* bytes, size_t size, uint32_t invalidated) {
     return;
   }
   if (!writers_.empty()) WakeWriters();
-  if (early_due() && endpoint_.handles_more_completions()) PostEarly();
-  if (grants_.ShouldAdvertise() || pong_due_ || recall_due_) ScheduleFlush();
+  if (pending_.is_group() && endpoint_.handles_more_completions()) PostEarly();
+  if (grants_.ShouldAdvertise() || control_.pong || control_.recall) ScheduleFlush();
 }
 
 absl::Status Link::OnHeader(const SendHeader& header) {
@@ -400,17 +375,17 @@ absl::Status Link::OnControlFrame(const FrameHeader& frame) {
     return absl::InvalidArgumentError(
         fmt::format("the peer sent a control frame with {} bytes", frame.body_bytes));
   }
-  ++control_frames_;
-  if (frame.kind == FrameKind::kPing) pong_due_ = true;
+  ++control_.count;
+  if (frame.kind == FrameKind::kPing) control_.pong = true;
   if (frame.kind == FrameKind::kRecall) credits_.GiveBackWithin(frame.argument);
   // The answer must travel now, since the credits count as free only when it has.
-  if (frame.kind == FrameKind::kRecall) answer_due_ = !VERBENA_MUTANT(kRecallAnswerForgotten);
+  if (frame.kind == FrameKind::kRecall) control_.answer = !VERBENA_MUTANT(kRecallAnswerForgotten);
   if (frame.kind != FrameKind::kPong) ScheduleFlush();
   return absl::OkStatus();
 }
 
 void Link::WakeWriters() {
-  while (!writers_.empty() && open() && !until_ready_) {
+  while (!writers_.empty() && open() && held_back_ != HeldBack::kUntilReady) {
     SendWaiter* waiter = writers_.Front();
     if (!FitsPending(waiter->body_bytes, waiter->invalidated) && !OpenSend()) {
       return;
@@ -423,49 +398,42 @@ void Link::WakeWriters() {
 }
 
 void Link::OnSendCompletion(const ibv_wc& completion, uint16_t position) {
-  if (!ReleasePosition(position)) {
+  if (!FreeSlots(position)) {
     CompletedUnposted(position);
     return;
   }
   if (state_ == LinkState::kDraining) {
-    if (InFlight() == 0) drained_.Set();
+    if (slots_.in_flight() == 0) drained_.Set();
     return;
   }
   if (completion.status != IBV_WC_SUCCESS) {
-    Close(WcStatus(completion, peer_));
+    Close(WcStatus(completion, peer()));
     return;
   }
-  one_sided_.Completed(completed_);
-  leases_.Completed(completed_);
+  one_sided_.Completed(slots_.completed());
+  leases_.Completed(slots_.completed());
   if (!open()) return;
   WakeWriters();
   if (!lease_waiters_.empty()) WakeLeaseWaiters();
   if (one_sided_.CanGo() || leases_.work_due() || lacks_room_) ScheduleFlush();
 }
 
-// Frees the send queue slots up to and including `position`. A completion proves all earlier ones:
-// the QP's send queue completes in order (InfiniBand specification, volume 1, 10.8.5).
-bool Link::ReleasePosition(uint16_t position) {
-  const uint32_t ahead = (position - completed_) & WrId::kPositionMask;
-  if (ahead >= InFlight()) return false;
+bool Link::FreeSlots(uint16_t position) {
   uint32_t released = 0;
-  for (uint32_t i = 0; i <= ahead; ++i, ++completed_) {
-    uint32_t& buffer = SlotAt(completed_);
-    if (buffer == SendBuffers::kNone) continue;
+  const bool is_posted = slots_.Complete(position, [this, &released](uint32_t buffer) {
     endpoint_.send_buffers().GiveBack(buffer);
-    buffer = SendBuffers::kNone;
     ++released;
-  }
+  });
   if (released != 0) {
     CountReleased(released);
     endpoint_.NoteSendRoom(source_);
   }
-  return true;
+  return is_posted;
 }
 
 void Link::PostDrainMarker() {
   ibv_send_wr marker = {};
-  marker.wr_id = WrIdOf(posted_).Pack();
+  marker.wr_id = slots_.IdOf(slots_.posted()).Pack();
   marker.opcode = IBV_WR_SEND;
   marker.send_flags = IBV_SEND_SIGNALED;
   ibv_send_wr* refused = nullptr;
@@ -474,11 +442,11 @@ void Link::PostDrainMarker() {
         ErrnoStatus(error, fmt::format("draining QPN {:#x}", qpn())).ToString());
     return;
   }
-  ++posted_;
+  slots_.Advance(1);
 }
 
 void Link::PostFailed(int error) {
-  Close(ErrnoStatus(error, fmt::format("ibv_post_send to {}", peer_)));
+  Close(ErrnoStatus(error, fmt::format("ibv_post_send to {}", peer())));
 }
 
 void Link::Misread(WireFault fault, size_t bytes) {
@@ -487,8 +455,8 @@ void Link::Misread(WireFault fault, size_t bytes) {
 }
 
 void Link::CompletedUnposted(uint16_t position) {
-  Close(absl::InternalError(
-      fmt::format("a completion for send {} of {}, which is not posted", position, posted_)));
+  Close(absl::InternalError(fmt::format("a completion for send {} of {}, which is not posted",
+                                        position, slots_.posted())));
 }
 
 void Link::Close(const absl::Status& reason) {
@@ -499,8 +467,7 @@ void Link::Close(const absl::Status& reason) {
   }
   for (const PendingSend& send : pending_) endpoint_.send_buffers().GiveBack(send.buffer);
   CountReleased(static_cast<uint32_t>(pending_.size()));
-  pending_.clear();
-  pending_frames_ = 0;
+  pending_.Clear(/*kept=*/false);
   while (LeaseWaiter* waiter = lease_waiters_.PopFront()) waiter->OnLinkLost();
   leases_.Lose();
   if (was_open) sink_->OnLinkDown(*this, reason);

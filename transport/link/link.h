@@ -25,23 +25,27 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/handshake_codec.h"
 #include "verbena/transport/connect/qp_connector.h"
-#include "verbena/transport/coro/bounded_vector.h"
 #include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/intrusive_list.h"
 #include "verbena/transport/device/handles.h"
 #include "verbena/transport/executor/executor.h"
+#include "verbena/transport/link/control_frames.h"
 #include "verbena/transport/link/credits.h"
 #include "verbena/transport/link/lease.h"
 #include "verbena/transport/link/lease_table.h"
+#include "verbena/transport/link/link_key.h"
+#include "verbena/transport/link/link_terms.h"
+#include "verbena/transport/link/liveness.h"
 #include "verbena/transport/link/one_sided_queue.h"
+#include "verbena/transport/link/pending_sends.h"
+#include "verbena/transport/link/send_slots.h"
 #include "verbena/transport/link/send_source.h"
 #include "verbena/transport/link/stats.h"
 #include "verbena/transport/link/transfer.h"
+#include "verbena/transport/link/watched_stream.h"
 #include "verbena/transport/link/wire_format.h"
-#include "verbena/transport/link/wr_id.h"
 
 namespace verbena {
 
@@ -95,12 +99,6 @@ class LeaseWaiter : public IntrusiveNode<LeaseWaiter> {
   virtual void OnLinkLost() = 0;
 
   uint32_t leases_wanted = 0;
-};
-
-// Names a link for longer than it lives: a slot of its endpoint, and the slot's generation.
-struct LinkKey {
-  uint32_t slot = 0;
-  uint32_t generation = 0;
 };
 
 // A link's places in lists of its endpoint, beside RoomWaiter.
@@ -176,9 +174,9 @@ class Link final : private FlushHook, private RoomWaiter, private WatchedLink, p
   const LeaseTable& leases() const { return leases_; }
 
   // The features that the handshake agreed on.
-  bool reports_invalidation() const { return (features_ & kFeatureInvalidation) != 0; }
-  bool checks_payloads() const { return (features_ & kFeatureChecksum) != 0; }
-  bool grants_landings() const { return (features_ & kFeatureGrants) != 0; }
+  bool reports_invalidation() const { return (terms_.features & kFeatureInvalidation) != 0; }
+  bool checks_payloads() const { return (terms_.features & kFeatureChecksum) != 0; }
+  bool grants_landings() const { return (terms_.features & kFeatureGrants) != 0; }
 
   // Ends the link. OnLinkDown() is called before this returns; teardown goes on by itself. Does
   // nothing if the link has already ended.
@@ -187,34 +185,26 @@ class Link final : private FlushHook, private RoomWaiter, private WatchedLink, p
   bool open() const { return state_ == LinkState::kOpen; }
   LinkState state() const { return state_; }
   // The largest body that one frame can carry to this peer.
-  size_t max_body_bytes() const { return MaxBodyBytes(send_bytes_); }
-  const std::string& peer() const { return peer_; }
+  size_t max_body_bytes() const { return MaxBodyBytes(terms_.send_bytes); }
+  const std::string& peer() const { return terms_.peer; }
   const LinkStats& stats() const { return stats_; }
   // Also valid when the queue pair is gone.
   uint32_t qpn() const { return qpn_; }
-  // Numbers that tell this end of the link, and the peer's end, from every other: the queue pair's
-  // number, which is reused late, and its first packet number, which is random. Valid once open().
-  uint64_t identity() const { return identity_; }
-  uint64_t peer_identity() const { return peer_identity_; }
+  // Numbers that tell this end of the link, and the peer's end, from every other. Valid once
+  // open().
+  uint64_t identity() const { return terms_.identity; }
+  uint64_t peer_identity() const { return terms_.peer_identity; }
   Endpoint& endpoint() const { return endpoint_; }
-  LinkKey key() const { return key_; }
+  LinkKey key() const { return slots_.key(); }
   uint32_t send_credits() const { return credits_.available(); }
 
  private:
   friend class Endpoint;
   friend class SendRoom;
 
-  // kCredits spends a reserve credit and has no frames. kControl has control frames alone, in a
-  // spare buffer: no other frame joins it, since it must be small enough to travel inline.
-  enum class SendUse : uint8_t { kFrames, kControl, kCredits };
-  // A SEND that is being filled, or waits for the flush.
-  struct PendingSend {
-    uint32_t buffer;
-    uint32_t bytes;
-    uint16_t frames;
-    SendUse use;
-    uint32_t invalidated;  // 0: none
-  };
+  // Whether SENDs wait in this side, and until when. Before Ready, frames wait as well, and take no
+  // send buffers.
+  enum class HeldBack : uint8_t { kNo, kUntilHeard, kUntilReady };
 
   Link(Endpoint& endpoint, LinkKey key, QpHandle qp, FrameSink& sink, SendSource& source);
 
@@ -230,8 +220,11 @@ class Link final : private FlushHook, private RoomWaiter, private WatchedLink, p
   absl::Status CheckRecall();
   // Whether the peer takes what it is sent. A failed Status closes the link.
   absl::Status CheckAcknowledged();
-  // The latest WR in the send queue that holds a send buffer. Only if there is one.
-  uint32_t LastHolder() const;
+  // Asks the peer to say something.
+  void Ping() {
+    control_.ping = true;
+    ScheduleFlush();
+  }
   // Asks the peer for credits that it was lent.
   void Recall();
   void SetIdentity(uint32_t psn);
@@ -251,7 +244,6 @@ class Link final : private FlushHook, private RoomWaiter, private WatchedLink, p
   void SendNow();
   // Sending while the turn goes on.
   uint32_t EarlyFrames() const;
-  bool early_due() const { return pending_frames_ >= early_frames_; }
   // True if as many frames are pending as EarlyFrames() wants now. Otherwise it looks again when
   // they are.
   bool IsGroup();
@@ -272,7 +264,8 @@ class Link final : private FlushHook, private RoomWaiter, private WatchedLink, p
   // False when the link is closed by it.
   bool Ring(WrChain& ready);
   void PrepareHeader(const PendingSend& send);
-  bool ReleasePosition(uint16_t position);
+  // Frees the slots up to a completion's position. False if no WR there is in flight.
+  bool FreeSlots(uint16_t position);
   uint32_t SlotsForTransfers() const;
   void WakeWriters();
   // This link has something to send, but no send queue slot, or no send buffer.
@@ -294,86 +287,47 @@ class Link final : private FlushHook, private RoomWaiter, private WatchedLink, p
   [[gnu::cold, gnu::noinline]] void Misread(WireFault fault, size_t bytes);
   [[gnu::cold, gnu::noinline]] void CompletedUnposted(uint16_t position);
   void AppendControl(FrameKind kind);
-  uint32_t InFlight() const { return posted_ - completed_; }
   // Whether a flush would post bindings, WRITEs, READs, or wake who waits for leases.
   bool moves() const {
     return leases_.work_due() || one_sided_.waiting() || !lease_waiters_.empty();
   }
   bool SlotsLeft() const {
-    return InFlight() + pending_.size() + leases_.bindings_due() + kDrainMarkers < slot_count_;
-  }
-  uint32_t& SlotAt(uint32_t position) { return slots_[position & (slots_.size() - 1)]; }
-  WrId WrIdOf(uint32_t position) const {
-    return {WrId::Kind::kSend, static_cast<uint16_t>(position & WrId::kPositionMask),
-            key_.generation, key_.slot};
+    return slots_.in_flight() + pending_.size() + leases_.bindings_due() + kDrainMarkers <
+           slots_.count();
   }
   // Once the queue pair is in ERR: a WR whose flush tells that all before it have ended.
   void PostDrainMarker();
 
   Endpoint& endpoint_;
-  const LinkKey key_;
   FrameSink* sink_;
   SendSource& source_;
   std::shared_ptr<QpConnection> connection_;  // null without a connection manager; outlives qp_
   QpHandle qp_;
   const uint32_t qpn_;
   LinkState state_ = LinkState::kConnecting;
-  std::string peer_;
-  std::unique_ptr<MessageStream> stream_;  // open as long as the link is; null until it is watched
-  Event unwatched_;                        // set when nobody reads stream_ any more
+  LinkTerms terms_;
+  WatchedStream stream_;
 
   SendCredits credits_{0};
   ReceiveGrants grants_;
-  uint32_t send_bytes_ = 0;
   const uint32_t max_inline_bytes_;
-
-  // WRs that the send queue holds.
-  const uint32_t slot_count_;
-  // SENDs of this turn; the last one may still take frames.
-  BoundedVector<PendingSend> pending_;
-  uint32_t pending_frames_ = 0;              // of pending_
-  uint32_t early_frames_ = kMinEarlyFrames;  // IsGroup() is asked with so many
-  // The buffer that each posted WR holds, by send queue position modulo the size, a power of two;
-  // SendBuffers::kNone for an inline one.
-  std::vector<uint32_t> slots_;
-  uint32_t posted_ = 0;     // WRs posted, modulo 2^32
-  uint32_t completed_ = 0;  // WRs known to have ended
-  uint32_t held_ = 0;       // send buffers, of pending_ and of posted WRs
-  uint32_t since_signal_ = 0;
-  bool holds_unsignalled_ = false;  // a SEND since the last signalled WR holds a buffer
+  SendSlots slots_;
+  PendingSends pending_;
+  uint32_t held_ = 0;  // send buffers, of pending_ and of posted WRs
   OneSidedQueue one_sided_;
   LeaseTable leases_;
-  uint64_t features_ = 0;
-  uint64_t identity_ = 0;
-  uint64_t peer_identity_ = 0;
   IntrusiveList<SendWaiter> writers_;
   IntrusiveList<LeaseWaiter> lease_waiters_;
   bool flush_scheduled_ = false;
   bool flushing_ = false;  // WRs may have positions in the send queue and not be posted
-  bool pong_due_ = false;
-  bool ping_due_ = false;
-  bool recall_due_ = false;
-  bool answer_due_ = false;  // to a RECALL: a SEND, whatever it carries
+  ControlFrames control_;
   bool serving_writer_ = false;
-  bool lacks_room_ = false;    // since the last flush
-  bool held_back_ = false;     // until the peer has sent something, or said Ready
-  bool until_ready_ = false;   // the latter: frames wait, and take no send buffers
+  bool lacks_room_ = false;  // since the last flush
+  HeldBack held_back_ = HeldBack::kNo;
   bool bulk_refused_ = false;  // by the last flush: other links had their slices in that turn
   bool alone_ = false;         // the frame that the sink handles is all that this turn brought
   int refusal_ = 0;            // the errno of a post that could not close the link
-  // A SEND came since the last liveness check. The hot path reads no clock: that costs as much as
-  // posting a WR.
-  bool heard_ = false;
-  TimePoint last_heard_{};  // to within half a ping_interval
-  uint32_t silent_checks_ = 0;
-  // The WR whose completion the liveness checks wait for, and how many have: 0 if for none.
-  uint32_t awaited_ = 0;
-  uint32_t checks_in_vain_ = 0;
-  // PING, PONG and RECALL, in both directions.
-  uint64_t control_frames_ = 0;
-  // At the last check that found the link in use, or that something had travelled.
-  TimePoint idle_since_{};
-  uint64_t idle_traffic_ = 0;
+  Liveness liveness_;
   LinkStats stats_;
 
   // Teardown: set when every posted WR has completed.

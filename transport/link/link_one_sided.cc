@@ -12,10 +12,10 @@ namespace verbena {
 
 Transfer& Link::StartTransfer(Transfer::Direction direction, absl::Span<const BufferView> local,
                               const RemoteRange& remote, TransferListener* listener) {
-  VERBENA_CHECK(open()) << "a transfer with " << peer_ << ", state " << state_;
-  VERBENA_CHECK(!local.empty() && remote.bytes > 0) << "an empty transfer with " << peer_;
+  VERBENA_CHECK(open()) << "a transfer with " << peer() << ", state " << state_;
+  VERBENA_CHECK(!local.empty() && remote.bytes > 0) << "an empty transfer with " << peer();
   VERBENA_CHECK(direction == Transfer::Direction::kWrite || max_reads() > 0)
-      << "a READ from " << peer_ << ", which answers none";
+      << "a READ from " << peer() << ", which answers none";
   Transfer& transfer = endpoint_.transfers().Take(direction, local, remote, listener);
   one_sided_.Add(transfer);
   ++stats_.transfers;
@@ -26,8 +26,8 @@ Transfer& Link::StartTransfer(Transfer::Direction direction, absl::Span<const Bu
 
 Transfer& Link::StartAtomic(const AtomicOperation& operation, const RemoteRange& remote,
                             TransferListener* listener) {
-  VERBENA_CHECK(open()) << "an atomic operation with " << peer_ << ", state " << state_;
-  VERBENA_CHECK(has_atomics() && max_reads() > 0) << "atomic operations with " << peer_;
+  VERBENA_CHECK(open()) << "an atomic operation with " << peer() << ", state " << state_;
+  VERBENA_CHECK(has_atomics() && max_reads() > 0) << "atomic operations with " << peer();
   VERBENA_CHECK(remote.bytes == 8 && remote.address % 8 == 0)
       << "an atomic operation on " << remote.bytes << " bytes at " << remote.address;
   Transfer& transfer = endpoint_.transfers().TakeAtomic(operation, remote, listener);
@@ -38,8 +38,8 @@ Transfer& Link::StartAtomic(const AtomicOperation& operation, const RemoteRange&
 }
 
 absl::StatusOr<Lease*> Link::Grant(const BufferView& view, LeaseAccess access, LeaseUse use) {
-  VERBENA_CHECK(open()) << "a lease for " << peer_ << ", state " << state_;
-  VERBENA_CHECK(!view.empty()) << "an empty lease for " << peer_;
+  VERBENA_CHECK(open()) << "a lease for " << peer() << ", state " << state_;
+  VERBENA_CHECK(!view.empty()) << "an empty lease for " << peer();
   endpoint_.RefillWindows(*this, 1);
   if (free_leases() == 0) return nullptr;
   absl::StatusOr<Lease*> lease = leases_.Grant(view, access, use);
@@ -49,7 +49,7 @@ absl::StatusOr<Lease*> Link::Grant(const BufferView& view, LeaseAccess access, L
 }
 
 void Link::EndLease(Lease& lease, LeaseListener* listener) {
-  VERBENA_CHECK(open()) << "the end of a lease of " << peer_ << ", state " << state_;
+  VERBENA_CHECK(open()) << "the end of a lease of " << peer() << ", state " << state_;
   leases_.End(lease, listener);
   if (leases_.work_due()) ScheduleFlush();
   if (!lease_waiters_.empty()) WakeLeaseWaiters();
@@ -63,9 +63,9 @@ void Link::AbandonLease(Lease& lease) {
 
 // Bindings take send queue slots, of which one must be left for the SEND that tells of them.
 uint32_t Link::free_leases() const {
-  const uint32_t taken = InFlight() + static_cast<uint32_t>(pending_.size()) +
+  const uint32_t taken = slots_.in_flight() + static_cast<uint32_t>(pending_.size()) +
                          leases_.bindings_due() + kDrainMarkers + 1;
-  return taken < slot_count_ ? std::min(leases_.free(), slot_count_ - taken) : 0;
+  return taken < slots_.count() ? std::min(leases_.free(), slots_.count() - taken) : 0;
 }
 
 void Link::AwaitLeases(LeaseWaiter& waiter) {
@@ -94,14 +94,19 @@ void Link::PrepareLeases(WrChain& ready) {
     if (!Ring(ready)) return;
     const uint32_t count = leases_.Prepare(SlotsForTransfers());
     if (count == 0) return;
-    for (uint32_t i = 0; i < count; ++i) leases_.chain()[i].wr_id = WrIdOf(posted_ + i).Pack();
+    for (uint32_t i = 0; i < count; ++i) {
+      leases_.chain()[i].wr_id = slots_.IdOf(slots_.posted() + i).Pack();
+    }
     // Bindings alone would fill the send queue and never say that they have left it.
-    const bool signal = since_signal_ + count >= kSignalInterval || !lease_waiters_.empty();
+    const bool signal = slots_.IsSignalDue(count) || !lease_waiters_.empty();
     if (signal) leases_.chain()[count - 1].send_flags = IBV_SEND_SIGNALED;
     // Refused or not, as in PostPending().
-    posted_ += count;
-    since_signal_ = leases_.Placed(posted_ - 1) || signal ? 0 : since_signal_ + count;
-    if (since_signal_ == 0) holds_unsignalled_ = false;
+    slots_.Advance(count);
+    if (leases_.Placed(slots_.posted() - 1) || signal) {
+      slots_.MarkSignalled();
+    } else {
+      slots_.CountUnsignalled(count);
+    }
     ready.Add(leases_.chain(), leases_.chain() + count - 1);
     if (!leases_.more_due()) return;
   }
@@ -110,8 +115,8 @@ void Link::PrepareLeases(WrChain& ready) {
 // A link that moves payloads still sends frames: they keep some slots.
 uint32_t Link::SlotsForTransfers() const {
   const uint32_t taken =
-      InFlight() + static_cast<uint32_t>(pending_.size()) + kDrainMarkers + kSignalInterval;
-  return taken < slot_count_ ? slot_count_ - taken : 0;
+      slots_.in_flight() + static_cast<uint32_t>(pending_.size()) + kDrainMarkers + kSignalInterval;
+  return taken < slots_.count() ? slots_.count() - taken : 0;
 }
 
 void Link::PrepareTransfers(WrChain& ready) {
@@ -125,14 +130,13 @@ void Link::PrepareTransfers(WrChain& ready) {
     const uint32_t count = one_sided_.Prepare(SlotsForTransfers());
     if (count == 0) return;
     ibv_send_wr* chain = one_sided_.chain();
-    for (uint32_t i = 0; i < count; ++i) chain[i].wr_id = WrIdOf(posted_ + i).Pack();
-    since_signal_ = 0;
-    holds_unsignalled_ = false;
+    for (uint32_t i = 0; i < count; ++i) chain[i].wr_id = slots_.IdOf(slots_.posted() + i).Pack();
+    slots_.MarkSignalled();
     // Refused or not, as in PostPending().
-    posted_ += count;
+    slots_.Advance(count);
     ready.Add(chain, chain + count - 1);
     endpoint_.NoteBulk(one_sided_.prepared_bytes());
-    one_sided_.Posted(posted_ - 1);
+    one_sided_.Posted(slots_.posted() - 1);
   }
 }
 

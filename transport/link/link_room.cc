@@ -9,11 +9,11 @@
 namespace verbena {
 
 void Link::AwaitWritable(SendWaiter& waiter) {
-  VERBENA_CHECK(open()) << "a frame for " << peer_ << " waits, state " << state_;
-  VERBENA_CHECK(!waiter.linked()) << "a frame for " << peer_ << " waits already";
+  VERBENA_CHECK(open()) << "a frame for " << peer() << " waits, state " << state_;
+  VERBENA_CHECK(!waiter.linked()) << "a frame for " << peer() << " waits already";
   VERBENA_CHECK(waiter.body_bytes <= max_body_bytes())
       << "a body of " << waiter.body_bytes << " bytes, at most " << max_body_bytes();
-  if (until_ready_) {
+  if (held_back_ == HeldBack::kUntilReady) {
     // AllowSends() wakes it.
   } else if (writers_.empty()) {
     if (credits_.available() == 0) {
@@ -30,8 +30,7 @@ void Link::AwaitWritable(SendWaiter& waiter) {
 }
 
 void Link::AllowSends() {
-  until_ready_ = false;
-  held_back_ = false;
+  held_back_ = HeldBack::kNo;
   ScheduleFlush();
   WakeWriters();
   // The frames that still wait now wait for credits or room, and count as such.

@@ -1,0 +1,25 @@
+// LinkTerms: what both ends of a link know of it since their handshake. Fixed while it is open.
+
+#ifndef VERBENA_TRANSPORT_LINK_LINK_TERMS_H_
+#define VERBENA_TRANSPORT_LINK_LINK_TERMS_H_
+
+#include <cstdint>
+#include <string>
+
+namespace verbena {
+
+struct LinkTerms {
+  std::string peer;         // by the name that its bootstrap connection has
+  uint64_t features = 0;    // that both have
+  uint32_t send_bytes = 0;  // of the largest SEND that both can take
+  // Numbers that tell this end, and the peer's, from every other: the queue pair's number, which is
+  // reused late, and its first packet number, which is random.
+  uint64_t identity = 0;
+  uint64_t peer_identity = 0;
+
+  static uint64_t IdentityOf(uint32_t qpn, uint32_t psn) { return uint64_t{qpn} << 24 | psn; }
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_LINK_LINK_TERMS_H_

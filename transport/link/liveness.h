@@ -1,0 +1,95 @@
+// Liveness: what a link's checks know of its peer: how long it has been silent, whether it takes
+// what it is sent, and how long nothing has travelled.
+//
+// The link asks; this remembers and counts. Checks come every ping_interval / 2, and count: a host
+// that was suspended itself must not blame its peers for the time. Part of a Link, on its
+// executor's thread.
+//
+//   liveness.Hear();                           // a SEND has come
+//   const bool heard = liveness.Check(now);    // every half ping_interval
+//   if (liveness.Silence(now) >= interval && liveness.CountSilent()) Close(...);
+
+#ifndef VERBENA_TRANSPORT_LINK_LIVENESS_H_
+#define VERBENA_TRANSPORT_LINK_LIVENESS_H_
+
+#include <cstdint>
+#include <utility>
+
+#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/link/limits.h"
+#include "verbena/transport/link/send_slots.h"
+
+namespace verbena {
+
+class Liveness {
+ public:
+  // The link opens.
+  void Begin(TimePoint now) {
+    last_heard_ = now;
+    idle_since_ = now;
+  }
+
+  // --- silence
+
+  // A SEND has come. Reads no clock: that costs as much as posting a WR.
+  void Hear() { heard_ = true; }
+  // Whether one has come since the last check.
+  bool heard() const { return heard_; }
+  // Begins a check. True if a SEND has come since the last one.
+  bool Check(TimePoint now) {
+    const bool heard = std::exchange(heard_, false);
+    if (heard) last_heard_ = now;
+    return heard;
+  }
+  // Since when nothing has come, to within a check.
+  Duration Silence(TimePoint now) const { return now - last_heard_; }
+  // A check found the peer silent, and that it should not be. True if that was once too often.
+  bool CountSilent() { return ++silent_checks_ > kMaxSilentChecks; }
+  void ForgetSilence() { silent_checks_ = 0; }
+
+  // --- what the peer takes
+
+  // Waits for the latest WR that holds a buffer: behind it all earlier ones have ended. (A peer
+  // that posts a receive now and then has each SEND retried for long, and all of them succeed.)
+  // False when the peer has not taken it for kMaxUnacknowledgedChecks checks. `holds`: a WR in the
+  // send queue holds a buffer. SENDs that are copied inline hold none, and may be unsignalled:
+  // nobody waits for these.
+  bool CheckAcknowledged(const SendSlots& slots, bool holds) {
+    const bool waits =
+        checks_in_vain_ != 0 && static_cast<int32_t>(slots.completed() - awaited_) <= 0;
+    if (!waits) {
+      checks_in_vain_ = 0;
+      if (!holds) return true;
+      awaited_ = slots.LastHolder();
+    }
+    return ++checks_in_vain_ <= kMaxUnacknowledgedChecks;
+  }
+  bool awaits_acknowledgement() const { return checks_in_vain_ != 0; }
+
+  // --- use
+
+  // For how long the link has been idle. `traffic` counts what has travelled; `in_use`: it is not
+  // idle though nothing travels.
+  Duration IdleTime(TimePoint now, uint64_t traffic, bool in_use) {
+    if (traffic != idle_traffic_ || in_use) {
+      idle_traffic_ = traffic;
+      idle_since_ = now;
+    }
+    return now - idle_since_;
+  }
+  // Counts idle time from now on.
+  void RestartIdleTime(TimePoint now) { idle_since_ = now; }
+
+ private:
+  bool heard_ = false;
+  TimePoint last_heard_{};
+  uint32_t silent_checks_ = 0;
+  uint32_t awaited_ = 0;         // the position of the WR that checks wait for
+  uint32_t checks_in_vain_ = 0;  // that have waited for it; 0: none is waited for
+  TimePoint idle_since_{};       // the last check that found the link in use
+  uint64_t idle_traffic_ = 0;    // at that check
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_LINK_LIVENESS_H_

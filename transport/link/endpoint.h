@@ -14,7 +14,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,9 +36,11 @@
 #include "verbena/transport/executor/executor_gate.h"
 #include "verbena/transport/executor/turn_pacer.h"
 #include "verbena/transport/link/atomic_landings.h"
+#include "verbena/transport/link/bulk_budget.h"
 #include "verbena/transport/link/device_context.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/link.h"
+#include "verbena/transport/link/link_table.h"
 #include "verbena/transport/link/payload_memory.h"
 #include "verbena/transport/link/qp_setup.h"
 #include "verbena/transport/link/receive_ring.h"
@@ -48,7 +49,6 @@
 #include "verbena/transport/link/send_room.h"
 #include "verbena/transport/link/send_source.h"
 #include "verbena/transport/link/stats.h"
-#include "verbena/transport/link/wr_id.h"
 #include "verbena/transport/log/throttled_log.h"
 #include "verbena/transport/memory/carved_arena.h"
 
@@ -127,16 +127,9 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   TransferPool& transfers() { return transfers_; }
   const AtomicLandings& atomic_landings() const { return atomic_landings_; }
   uint32_t max_inline_bytes() const { return max_inline_bytes_; }
-  // Transfers are posted in slices, each by itself. If the processor copies them as they are
-  // posted, all links together post few bytes in one turn of the executor. A link that is told to
-  // wait tries again in the next turn, ahead of those that had their slice in this one.
-  bool MayPostBulk() const {
-    return executor_.stats().turns != bulk_turn_ || bulk_bytes_ < bulk_bytes_per_turn_;
-  }
-  void NoteBulk(uint32_t bytes) {
-    bulk_bytes_ = executor_.stats().turns == bulk_turn_ ? bulk_bytes_ + bytes : bytes;
-    bulk_turn_ = executor_.stats().turns;
-  }
+  // Whether a link may post a slice of its transfers in this turn (bulk_budget.h).
+  bool MayPostBulk() const { return bulk_.MayPost(executor_.stats().turns); }
+  void NoteBulk(uint32_t bytes) { bulk_.Count(executor_.stats().turns, bytes); }
   // Lends `link` more credits if there are any, otherwise asks links that were quiet for theirs.
   void GrowWindow(Link& link);
   // A link to `source`, which holds no send buffer, waits until it may have one (send_room.h).
@@ -165,17 +158,6 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   bool handles_more_completions() const { return completions_left_ > 0; }
 
  private:
-  struct Slot {
-    std::unique_ptr<Link> link;
-    uint32_t generation = 0;
-    PortAddress address = {};  // that the link was begun with
-    // Its queue pair was, or is being, taken to RTR. One in INIT takes no receives.
-    bool may_receive = false;
-    // Whether its queue pair may have a missing receive, as far as is known; and for how long.
-    bool owes_proof = false;
-    uint32_t proof_checks = 0;
-  };
-
   Endpoint(Executor& executor, DeviceContext& context, const LinkLimits& limits,
            uint32_t executor_index, uint32_t executor_count, const RuntimeId& id);
   absl::Status Init(EndpointMemory memory);
@@ -194,7 +176,7 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   };
   absl::StatusOr<DeviceParts> MakeParts(const PortAddress& address);
   Task<absl::StatusOr<DeviceParts>> NewParts(PortAddress address);
-  const PortAddress& AddressOf(const Link& link) const { return slots_[link.key().slot].address; }
+  const PortAddress& AddressOf(const Link& link) const { return links_.slot(link.key()).address; }
   // To the peer of `stream`.
   Task<absl::StatusOr<Link*>> NewLink(FrameSink& sink, const MessageStream& stream);
   SendSource& JoinSource(const MessageStream& stream);
@@ -203,7 +185,7 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   // it resumes. kResolve for those that take it to RTR.
   template <typename Verbs>
   ControlPool::Awaiter<Verbs> OnQp(ControlKind kind, const Link& link, Verbs verbs) {
-    if (kind == ControlKind::kResolve) slots_[link.key().slot].may_receive = true;
+    if (kind == ControlKind::kResolve) links_.slot(link.key()).may_receive = true;
     return context_.control().Run(kind, link.qp_.get(), std::move(verbs));
   }
   Task<absl::Status> Offer(LinkKey key, MessageStream& stream, ExecutorWish wish,
@@ -252,7 +234,7 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   Task<void> FreeLink(Link& link);
   // Receives that the device drops together with a queue pair.
   static uint32_t SpareReceives(const LinkLimits& limits, const Device& device);
-  void AccountForReceives(Slot& slot, bool told_of_last, QpIdentity qp);
+  void AccountForReceives(LinkSlot& slot, bool told_of_last, QpIdentity qp);
   void OnReceiveInDoubt(uint32_t qpn);
   void AskForProof();
   static void AskForProof(Link& link);
@@ -260,11 +242,11 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   void ForgetQuiesced();
   void EndDoubt();
   bool MayReplaceQueues() const;
-  void CheckProof(Slot& slot);
+  void CheckProof(LinkSlot& slot);
   void Hold(QpIdentity qp, uint32_t qpn, std::vector<BufferPin> leased);
   Task<void> HoldUntilQuiesced(QpIdentity qp, std::vector<BufferPin> leased);
-  // nullptr if the key's link is gone. Its slot may then be another's.
-  Link* Find(LinkKey key);
+  // nullptr if the key's link is gone.
+  Link* Find(LinkKey key) const { return links_.Find(key); }
   void UpdateReceiveTarget();
   bool PostReceives();
   void ScheduleFlush() { executor_.FlushLater(*this, Executor::FlushPriority::kReceives); }
@@ -276,7 +258,6 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   const uint32_t executor_count_;
   const RuntimeId runtime_id_;
   const uint32_t max_inline_bytes_;
-  const uint32_t bulk_bytes_per_turn_;
   const uint32_t spare_receives_;
   ibv_cq* cq_ = nullptr;
   std::unique_ptr<ReceiveRing> receives_;
@@ -288,12 +269,8 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   AtomicLandings atomic_landings_;
   std::optional<PayloadMemory> memory_;
 
-  std::vector<Slot> slots_;
-  std::deque<uint32_t> free_slots_;  // reused late, first in, first out
-  absl::flat_hash_map<uint32_t, Link*> links_by_qpn_;
-  Link* last_receiver_ = nullptr;  // the link of the last receive: usually of the next one too
-  uint64_t bulk_turn_ = 0;         // the turn in which a slice was posted last
-  uint64_t bulk_bytes_ = 0;        // in that turn
+  LinkTable links_;
+  BulkBudget bulk_;
   // The sources that links are connected to, by name and by whether they are bounded.
   absl::flat_hash_map<std::pair<std::string, bool>, std::unique_ptr<SendSource>> sources_;
   uint32_t asked_for_doubt_ = 0;  // the doubt of receives_ that links owe a proof for

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -16,14 +18,13 @@ namespace verbena {
 absl::StatusOr<uint32_t> Endpoint::TakeSlot() {
   if (shutting_down_) return absl::UnavailableError("the endpoint is shutting down");
   if (!broken_.ok()) return broken_;
-  if (free_slots_.empty()) {
+  const std::optional<uint32_t> index = links_.Take();
+  if (!index.has_value()) {
     ++stats_.links_refused;
     return absl::ResourceExhaustedError(fmt::format(
         "max_links reached: all {} links of this executor are in use", limits_.max_links));
   }
-  const uint32_t index = free_slots_.front();
-  free_slots_.pop_front();
-  return index;
+  return *index;
 }
 
 absl::StatusOr<Endpoint::DeviceParts> Endpoint::MakeParts(const PortAddress& address) {
@@ -61,21 +62,18 @@ Task<absl::StatusOr<Link*>> Endpoint::NewLink(FrameSink& sink, const MessageStre
   absl::StatusOr<uint32_t> taken = TakeSlot();
   if (!taken.ok()) co_return taken.status();
   const uint32_t index = *taken;
-  absl::Cleanup give_back = [this, index] { free_slots_.push_back(index); };
+  absl::Cleanup give_back = [this, index] { links_.GiveBack(index); };
   absl::StatusOr<DeviceParts> parts = co_await NewParts(*address);
   if (!parts.ok()) co_return parts.status();
   std::move(give_back).Cancel();
   // The device may have given out the number of a queue pair that it has destroyed a moment ago:
   // what is left of that one is polled out before the number is another link's.
-  if (links_by_qpn_.contains(parts->qp->qp_num)) executor_.DrainCq(cq_);
-  Slot& slot = slots_[index];
-  slot.address = *address;
-  const LinkKey key{index, slot.generation & WrId::kGenerationMask};
-  slot.link.reset(new Link(*this, key, std::move(parts->qp), sink, JoinSource(stream)));
-  Link* link = slot.link.get();
+  if (links_.HasQpn(parts->qp->qp_num)) executor_.DrainCq(cq_);
+  const LinkKey key = links_.KeyOf(index);
+  links_.slot(key).address = *address;
+  Link* link = &links_.Add(index, std::unique_ptr<Link>(new Link(*this, key, std::move(parts->qp),
+                                                                 sink, JoinSource(stream))));
   link->leases_.Refill(std::move(parts->windows));
-  links_by_qpn_[link->qpn()] = link;
-  last_receiver_ = nullptr;
   ++stats_.links;
   UpdateReceiveTarget();
   // The peer may send as soon as it has the answer, so the receives must lie there before.

@@ -32,7 +32,7 @@ void Endpoint::UnsubscribeQueues() {
 }
 
 void Endpoint::CloseAll(const absl::Status& reason) {
-  for (Slot& slot : slots_) {
+  for (LinkSlot& slot : links_.slots()) {
     if (slot.link != nullptr) slot.link->Close(reason);
   }
 }

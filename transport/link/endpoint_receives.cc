@@ -32,7 +32,7 @@ uint32_t Endpoint::SpareReceives(const LinkLimits& limits, const Device& device)
 
 // The link's queue pair is destroyed, if the device could, and its completion queue empty. A queue
 // pair that has told of its last receive before that queue was emptied has left none behind.
-void Endpoint::AccountForReceives(Slot& slot, bool told_of_last, QpIdentity qp) {
+void Endpoint::AccountForReceives(LinkSlot& slot, bool told_of_last, QpIdentity qp) {
   if (std::exchange(slot.owes_proof, false)) --proofs_owed_;
   if (!std::exchange(slot.may_receive, false) || told_of_last) return;
   ForgetQuiesced();
@@ -44,9 +44,9 @@ void Endpoint::AccountForReceives(Slot& slot, bool told_of_last, QpIdentity qp) 
 // By number: handling what was received may have freed the link.
 void Endpoint::OnReceiveInDoubt(uint32_t qpn) {
   if (receives_->older_are_taken() && asked_for_doubt_ != receives_->doubt()) AskForProof();
-  auto found = links_by_qpn_.find(qpn);
-  if (found != links_by_qpn_.end() && receives_->last_was_newer()) {
-    if (std::exchange(slots_[found->second->key().slot].owes_proof, false)) --proofs_owed_;
+  const Link* link = links_.FindQpn(qpn);
+  if (link != nullptr && receives_->last_was_newer()) {
+    if (std::exchange(links_.slot(link->key()).owes_proof, false)) --proofs_owed_;
   }
   SettleDoubt();
 }
@@ -56,7 +56,7 @@ void Endpoint::OnReceiveInDoubt(uint32_t qpn) {
 void Endpoint::AskForProof() {
   asked_for_doubt_ = receives_->doubt();
   proofs_owed_ = 0;
-  for (Slot& slot : slots_) {
+  for (LinkSlot& slot : links_.slots()) {
     slot.owes_proof = slot.link != nullptr && slot.may_receive;
     slot.proof_checks = 0;
     if (!slot.owes_proof) continue;
@@ -110,7 +110,7 @@ void Endpoint::EndDoubt() {
 // New queues have all of theirs. While no link uses them, nor is being made, that costs nobody
 // anything.
 bool Endpoint::MayReplaceQueues() const {
-  const bool unused = free_slots_.size() == slots_.size();
+  const bool unused = links_.unused();
   const bool lacks = receives_->lacks_spares() || (unused && receives_->may_be_starved());
   if (!lacks || shutting_down_ || !broken_.ok()) return false;
   return !replaced_.has_value() || executor_.now() - *replaced_ >= kReplacementPause;
@@ -118,7 +118,7 @@ bool Endpoint::MayReplaceQueues() const {
 
 // A link that is not open yet is bounded by connect_timeout, and so is one whose peer has not said
 // that it may be sent to.
-void Endpoint::CheckProof(Slot& slot) {
+void Endpoint::CheckProof(LinkSlot& slot) {
   const bool wanted = receives_->older_are_taken() && asked_for_doubt_ == receives_->doubt();
   if (!wanted || !slot.owes_proof) return;
   const bool may_send = slot.link->open() && slot.link->held_back_ != Link::HeldBack::kUntilReady;

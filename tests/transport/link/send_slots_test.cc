@@ -20,7 +20,7 @@ class SendSlotsTest : public testing::Test {
     slots_.Hold(slots_.posted(), buffer);
     slots_.Advance(1);
   }
-  // What a completion of `position` gives back.
+  // Returns the buffers that a completion of `position` gives back.
   std::vector<uint32_t> Complete(uint32_t position) {
     std::vector<uint32_t> freed;
     EXPECT_TRUE(slots_.Complete(static_cast<uint16_t>(position & WrId::kPositionMask),
@@ -67,7 +67,7 @@ TEST_F(SendSlotsTest, EachSixteenthWrIsSignalledAndEachThatLeavesABufferUnsignal
   }
   EXPECT_TRUE(slots_.CountSend(/*holds=*/false, /*last=*/false, /*wanted=*/false));
   EXPECT_FALSE(slots_.CountSend(/*holds=*/true, /*last=*/false, /*wanted=*/false));
-  // It holds none itself, but ends a chain in which another does.
+  // This one holds none, but ends a chain in which another does.
   EXPECT_TRUE(slots_.CountSend(/*holds=*/false, /*last=*/true, /*wanted=*/false));
   EXPECT_FALSE(slots_.CountSend(/*holds=*/false, /*last=*/true, /*wanted=*/false));
   EXPECT_TRUE(slots_.CountSend(/*holds=*/false, /*last=*/true, /*wanted=*/true));
@@ -88,7 +88,7 @@ TEST_F(SendSlotsTest, TheLastHolderIsTheLatestWrThatHoldsABuffer) {
   EXPECT_EQ(slots_.LastHolder(), 1u);
 }
 
-TEST_F(SendSlotsTest, WhatALostQueuePairHeldComesBackOnce) {
+TEST_F(SendSlotsTest, BuffersOfALostQueuePairComeBackOnce) {
   Post(10);
   Post(SendBuffers::kNone);
   Post(12);

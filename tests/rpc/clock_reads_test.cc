@@ -55,7 +55,7 @@ class ClockReadsTest : public RpcTest {
 constexpr int kCalls = 2000;
 constexpr uint64_t kOfOthers = 100;  // liveness, and what else the runtime does meanwhile
 
-TEST_F(ClockReadsTest, ACallWithoutADeadlineReadTheClock) {
+TEST_F(ClockReadsTest, ACallWithoutADeadlineAddsNoReadOfTheClock) {
   StartServer();
   StartClient({.mode = ExecutorMode::kBusy, .clock = &clock_});
   absl::StatusOr<Reads> reads = Run(ReadsOf(kCalls, /*with_deadline=*/false));
@@ -63,7 +63,7 @@ TEST_F(ClockReadsTest, ACallWithoutADeadlineReadTheClock) {
   EXPECT_LE(reads->clock, reads->for_timers + kOfOthers);
 }
 
-TEST_F(ClockReadsTest, ACallWithADeadlineReadsIt) {
+TEST_F(ClockReadsTest, ACallWithADeadlineReadsTheClock) {
   StartServer();
   StartClient({.mode = ExecutorMode::kBusy, .clock = &clock_});
   absl::StatusOr<Reads> reads = Run(ReadsOf(kCalls, /*with_deadline=*/true));

@@ -40,8 +40,9 @@ absl::StatusOr<EndpointMemory> Endpoint::Register(DeviceContext& context,
   absl::StatusOr<LinkLimits> limits = DeriveLimits(wanted, device);
   if (!limits.ok()) return limits.status();
   EndpointMemory memory;
-  absl::StatusOr<std::unique_ptr<ReceiveRing>> receives = ReceiveRing::Create(
-      device, context.pd(), limits->srq_depth, SpareReceives(*limits, device), limits->eager_bytes);
+  absl::StatusOr<std::unique_ptr<ReceiveRing>> receives =
+      ReceiveRing::Create(device, context.pd(), limits->srq_depth,
+                          LostReceives::Spares(*limits, device), limits->eager_bytes);
   if (!receives.ok()) return receives.status();
   memory.receives = *std::move(receives);
   absl::StatusOr<std::unique_ptr<SendBuffers>> buffers = SendBuffers::Create(
@@ -76,10 +77,11 @@ Endpoint::Endpoint(Executor& executor, DeviceContext& context, const LinkLimits&
       runtime_id_(id),
       max_inline_bytes_(
           std::min(context.device().capabilities().max_inline_bytes, limits.eager_bytes)),
-      spare_receives_(SpareReceives(limits, context.device())),
+      spare_receives_(LostReceives::Spares(limits, context.device())),
       credit_pool_(limits.srq_depth - kRepostBatch -
                    limits.max_links * (limits.initial_credits + kReserveCredits)),
       links_(limits.max_links),
+      lost_receives_(context.device(), links_),
       bulk_(BulkBytesPerTurn(context.device(), limits)),
       teardown_pacer_(executor, kTeardownStepsPerTurn),
       gate_(std::make_shared<ExecutorGate>(executor)),
@@ -88,6 +90,7 @@ Endpoint::Endpoint(Executor& executor, DeviceContext& context, const LinkLimits&
 
 absl::Status Endpoint::Init(EndpointMemory registered) {
   receives_ = std::move(registered.receives);
+  lost_receives_.Follow(*receives_);
   send_buffers_ = std::move(registered.send_buffers);
   send_room_.emplace(*send_buffers_);
   atomic_landings_ = std::move(registered.atomic_landings);
@@ -148,8 +151,10 @@ void Endpoint::OnReceive(const ibv_wc& completion, uint32_t buffer) {
                  invalidates ? completion.invalidated_rkey : 0);
   }
   receives_->Release(buffer);
-  if (receives_->in_doubt()) [[unlikely]]
-    OnReceiveInDoubt(completion.qp_num);
+  if (receives_->in_doubt()) [[unlikely]] {
+    lost_receives_.OnReceive(completion.qp_num);
+    SettleReceives();
+  }
 }
 
 void Endpoint::OnSendDone(const ibv_wc& completion, const WrId& id) {
@@ -243,6 +248,15 @@ void Endpoint::LeaveSource(SendSource& source) {
   if (sources_.size() == 1) NoteSendRoom(*sources_.begin()->second);
 }
 
+void Endpoint::SettleReceives() {
+  const TimePoint now = executor_.now();
+  stats_.receives_lost += lost_receives_.Settle(now);
+  if (lost_receives_.WantsNewQueues(now, !shutting_down_ && broken_.ok())) {
+    LoseQueues("the device may have dropped too many receives");
+  }
+  if (receives_->needs_post()) ScheduleFlush();
+}
+
 // --- liveness
 
 // Teardown waits for this, so the link outlives it.
@@ -297,7 +311,7 @@ bool Endpoint::CheckSome() {
     LinkSlot& slot = links_.slots()[unchecked_slot_];
     if (slot.link == nullptr) continue;
     slot.link->CheckIdle(now);
-    CheckProof(slot);
+    lost_receives_.Check(slot);
   }
   return true;
 }

@@ -12,7 +12,6 @@
 #ifndef VERBENA_TRANSPORT_LINK_ENDPOINT_H_
 #define VERBENA_TRANSPORT_LINK_ENDPOINT_H_
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -41,6 +40,7 @@
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/link/link_table.h"
+#include "verbena/transport/link/lost_receives.h"
 #include "verbena/transport/link/payload_memory.h"
 #include "verbena/transport/link/qp_setup.h"
 #include "verbena/transport/link/receive_ring.h"
@@ -49,7 +49,6 @@
 #include "verbena/transport/link/send_room.h"
 #include "verbena/transport/link/send_source.h"
 #include "verbena/transport/link/stats.h"
-#include "verbena/transport/log/throttled_log.h"
 #include "verbena/transport/memory/carved_arena.h"
 
 namespace verbena {
@@ -232,17 +231,8 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   Task<void> Refill(LinkKey key, const void* order, uint32_t count, std::vector<MwHandle> worn);
   Task<void> Teardown(Link& link);
   Task<void> FreeLink(Link& link);
-  // Receives that the device drops together with a queue pair.
-  static uint32_t SpareReceives(const LinkLimits& limits, const Device& device);
-  void AccountForReceives(LinkSlot& slot, bool told_of_last, QpIdentity qp);
-  void OnReceiveInDoubt(uint32_t qpn);
-  void AskForProof();
-  static void AskForProof(Link& link);
-  void SettleDoubt();
-  void ForgetQuiesced();
-  void EndDoubt();
-  bool MayReplaceQueues() const;
-  void CheckProof(LinkSlot& slot);
+  // After something that may have proved receives to be lost.
+  void SettleReceives();
   void Hold(QpIdentity qp, uint32_t qpn, std::vector<BufferPin> leased);
   Task<void> HoldUntilQuiesced(QpIdentity qp, std::vector<BufferPin> leased);
   // nullptr if the key's link is gone.
@@ -270,16 +260,10 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   std::optional<PayloadMemory> memory_;
 
   LinkTable links_;
+  LostReceives lost_receives_;
   BulkBudget bulk_;
   // The sources that links are connected to, by name and by whether they are bounded.
   absl::flat_hash_map<std::pair<std::string, bool>, std::unique_ptr<SendSource>> sources_;
-  uint32_t asked_for_doubt_ = 0;  // the doubt of receives_ that links owe a proof for
-  uint32_t proofs_owed_ = 0;      // by so many
-  // Queue pairs that the device could not destroy, or not yet: no proof comes from them. Few: each
-  // is lost to the device.
-  std::vector<QpIdentity> unquiesced_;
-  std::optional<TimePoint> replaced_;  // when receives were last the reason to replace queues
-  ThrottledLog receives_log_{{.lines = 2, .interval = std::chrono::seconds(10)}};
   IntrusiveList<WatchedLink> watched_;
   // The liveness check under way has yet to look at these, and at the slots from here on.
   IntrusiveList<WatchedLink> unchecked_;

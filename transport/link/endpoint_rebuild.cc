@@ -116,8 +116,7 @@ Task<absl::Status> Endpoint::ReplaceQueues() {
     ++queues_;
     queues_are_lost_ = false;
     std::swap(receives_, unused);
-    asked_for_doubt_ = 0;
-    unquiesced_.clear();
+    lost_receives_.Follow(*receives_);
     SubscribeQueues();
     UpdateReceiveTarget();
   }

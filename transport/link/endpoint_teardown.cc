@@ -124,10 +124,10 @@ Task<void> Endpoint::FreeLink(Link& link) {
   link.CountReleased(link.held_);
   // The QP is gone, so nothing can reach this slot any more but completions of its old generation.
   --stats_.links;
-  AccountForReceives(links_.slot(key), told_of_last, identity);
+  lost_receives_.OnLinkLost(links_.slot(key), told_of_last, identity);
   links_.Free(key.slot);
   UpdateReceiveTarget();
-  SettleDoubt();
+  SettleReceives();
   LeaveSource(source);
 }
 

@@ -197,6 +197,15 @@ class Link final : private FlushHook, private RoomWaiter, private WatchedLink, p
   Endpoint& endpoint() const { return endpoint_; }
   LinkKey key() const { return slots_.key(); }
   uint32_t send_credits() const { return credits_.available(); }
+  // Receives of ours that its queue pair may have taken, at most, of those not seen yet.
+  uint32_t receives_held() const { return grants_.outstanding() + kReserveCredits; }
+  // Whether SENDs can leave, now or as soon as there is room. Only on a link that is open().
+  bool may_send() const { return open() && held_back_ != HeldBack::kUntilReady; }
+  // Asks the peer to say something. Only while open().
+  void Ping() {
+    control_.ping = true;
+    ScheduleFlush();
+  }
 
  private:
   friend class Endpoint;
@@ -220,11 +229,6 @@ class Link final : private FlushHook, private RoomWaiter, private WatchedLink, p
   absl::Status CheckRecall();
   // Whether the peer takes what it is sent. A failed Status closes the link.
   absl::Status CheckAcknowledged();
-  // Asks the peer to say something.
-  void Ping() {
-    control_.ping = true;
-    ScheduleFlush();
-  }
   // Asks the peer for credits that it was lent.
   void Recall();
   void SetIdentity(uint32_t psn);

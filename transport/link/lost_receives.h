@@ -1,0 +1,77 @@
+// LostReceives: finds receives that a device took with a queue pair and will never tell of.
+//
+// Some devices drop completions together with the queue pair that they belong to (mlx5, those that
+// were not polled). Each such receive is one fewer for all links of the endpoint. When a link is
+// freed that may have taken some along, the receives posted before are in doubt. They are found by
+// order: a shared receive queue is used from its front, so when all older receives should be taken,
+// each queue pair that still exists proves that it has none of the missing ones by receiving a
+// newer one. Quiet peers are made to send by a PING. Then the missing ones are free again, or
+// written off if a queue pair that the device did not destroy may have them (receive_ring.h).
+//
+// Part of an Endpoint, on its executor's thread.
+
+#ifndef VERBENA_TRANSPORT_LINK_LOST_RECEIVES_H_
+#define VERBENA_TRANSPORT_LINK_LOST_RECEIVES_H_
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/device/device.h"
+#include "verbena/transport/link/limits.h"
+#include "verbena/transport/link/link_table.h"
+#include "verbena/transport/link/receive_ring.h"
+#include "verbena/transport/log/throttled_log.h"
+
+namespace verbena {
+
+class LostReceives {
+ public:
+  // Receives beyond LinkLimits::srq_depth that `device` has room for.
+  static uint32_t Spares(const LinkLimits& limits, const Device& device);
+
+  // `device` and `links` outlive it.
+  LostReceives(Device& device, LinkTable& links) : device_(device), links_(links) {}
+
+  // Looks at `ring` from now on, which lives until it is told of another, or is asked no more.
+  void Follow(ReceiveRing& ring);
+
+  // The link in `slot` is about to be freed: its queue pair `qp` is destroyed, if the device could,
+  // and its completion queue empty. `told_of_last`: LAST_WQE had come before that queue was
+  // emptied, so that no receive was left behind.
+  void OnLinkLost(LinkSlot& slot, bool told_of_last, QpIdentity qp);
+  // The queue pair `qpn`, which may be gone by now, has received something while the ring is
+  // in_doubt().
+  void OnReceive(uint32_t qpn);
+  // At each liveness check. Asks again for a proof that is owed, or closes the link.
+  void Check(LinkSlot& slot);
+  // After each of these. Returns how many receives are free again.
+  uint32_t Settle(TimePoint now);
+
+  // Whether too many may be lost, so that only new queues help. `in_service`: new ones could be
+  // made. True at most once in a while.
+  bool WantsNewQueues(TimePoint now, bool in_service);
+
+ private:
+  void AskForProofs();
+  bool asked() const { return ring_->older_are_taken() && asked_for_doubt_ == ring_->doubt(); }
+  void ForgetQuiesced();
+  uint32_t EndDoubt(TimePoint now);
+
+  Device& device_;
+  LinkTable& links_;
+  ReceiveRing* ring_ = nullptr;
+  uint32_t asked_for_doubt_ = 0;  // the doubt of ring_ that links owe a proof for
+  uint32_t proofs_owed_ = 0;      // by so many
+  // Queue pairs that the device could not destroy, or not yet: no proof comes from them. Few: each
+  // is lost to the device.
+  std::vector<QpIdentity> unquiesced_;
+  std::optional<TimePoint> replaced_;  // when new queues were last wanted
+  ThrottledLog log_{{.lines = 2, .interval = std::chrono::seconds(10)}};
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_LINK_LOST_RECEIVES_H_

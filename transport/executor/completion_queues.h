@@ -45,7 +45,8 @@ class CompletionQueues {
     return completions;
   }
 
-  // Polls `cq` until it is empty. Returns how many completions there were.
+  // Polls `cq` until it is empty. Returns how many completions there were. A sink that posts
+  // meanwhile may get more completions by it: who drains sees to it that this has an end.
   int Drain(ibv_cq* cq);
 
   // Arms every CQ that is not armed. False when a CQ cannot be (logged): sleeping is not safe.

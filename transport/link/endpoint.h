@@ -148,10 +148,12 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   bool handles_one_completion() const { return one_completion_; }
   // Nobody waits for the resources of a SEND before the turn's end, and the receives are posted
   // whose credits the SEND would return.
-  bool MaySendNow() const { return !send_room_->is_awaited() && !receives_->needs_post(); }
+  bool MaySendNow() const {
+    return !draining_ && !send_room_->is_awaited() && !receives_->needs_post();
+  }
   // The same for a caller that can wait for the receives: they are posted now.
   bool PrepareEarlySend() {
-    return !send_room_->is_awaited() && (!receives_->needs_post() || PostReceives());
+    return !draining_ && !send_room_->is_awaited() && (!receives_->needs_post() || PostReceives());
   }
   // Others were found together with the completion that is being handled.
   bool handles_more_completions() const { return completions_left_ > 0; }
@@ -231,6 +233,8 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   Task<void> Refill(LinkKey key, const void* order, uint32_t count, std::vector<MwHandle> worn);
   Task<void> Teardown(Link& link);
   Task<void> FreeLink(Link& link);
+  // Handles the completions that are there.
+  void DrainCompletions();
   // After something that may have proved receives to be lost.
   void SettleReceives();
   void Hold(QpIdentity qp, uint32_t qpn, std::vector<BufferPin> leased);
@@ -272,6 +276,7 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   IntrusiveList<LentLink> lent_;  // those not recalled; the first were asked longest ago
   bool one_completion_ = false;
   int completions_left_ = 0;
+  bool draining_ = false;  // inside DrainCompletions()
   bool shutting_down_ = false;
   absl::Status broken_;           // why no link can be made; OK in service
   bool failed_ = false;           // the device has: broken_ stays

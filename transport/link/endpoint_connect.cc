@@ -68,7 +68,7 @@ Task<absl::StatusOr<Link*>> Endpoint::NewLink(FrameSink& sink, const MessageStre
   std::move(give_back).Cancel();
   // The device may have given out the number of a queue pair that it has destroyed a moment ago:
   // what is left of that one is polled out before the number is another link's.
-  if (links_.HasQpn(parts->qp->qp_num)) executor_.DrainCq(cq_);
+  if (links_.HasQpn(parts->qp->qp_num)) DrainCompletions();
   const LinkKey key = links_.KeyOf(index);
   links_.slot(key).address = *address;
   Link* link = &links_.Add(index, std::unique_ptr<Link>(new Link(*this, key, std::move(parts->qp),

@@ -92,13 +92,21 @@ Task<void> Endpoint::Refill(LinkKey key, const void* order, uint32_t count,
                                            });
 }
 
+// Nothing is posted meanwhile, so what is there when it begins bounds it. Else a peer that sends
+// whenever an answer brings it credits would keep the executor in here.
+void Endpoint::DrainCompletions() {
+  draining_ = true;
+  executor_.DrainCq(cq_);
+  draining_ = false;
+}
+
 // A control thread destroys what the device has of the link, windows before their queue pair: the
 // other way round takes some devices a minute (rxe 6.1).
 Task<void> Endpoint::FreeLink(Link& link) {
   (void)co_await teardown_pacer_.Pass();
   // Before the queue is emptied: nothing that comes later is of this queue pair.
   const bool told_of_last = link.last_wqe_.is_set();
-  executor_.DrainCq(cq_);
+  DrainCompletions();
   const uint32_t qpn = link.qpn();
   const QpIdentity identity = context_.device().IdentityOf(link.qp_.get());
   const LinkKey key = link.key();
@@ -114,7 +122,7 @@ Task<void> Endpoint::FreeLink(Link& link) {
         return absl::OkStatus();
       });
   link.state_ = LinkState::kClosed;
-  executor_.DrainCq(cq_);
+  DrainCompletions();
   link.one_sided_.Fail(absl::UnavailableError("the link was lost"));
   Hold(identity, qpn, std::move(leased));
   links_.Forget(link);

@@ -40,9 +40,9 @@ Task<absl::StatusOr<Endpoint*>> ShardDevice::AwaitEndpoint() {
     if (tasks_.cancel_scope().requested()) co_return Ended();
     if (registering_ == nullptr) {
       if (opened_ == nullptr) co_return keeper_.Absence();
+      tasks_.Spawn(Register(opened_));
       registering_ = opened_;
       registered_.Reset();
-      tasks_.Spawn(Register());
     }
     const std::shared_ptr<OpenedDevice> tried = registering_;
     VERBENA_CO_RETURN_IF_ERROR(co_await registered_.Wait());
@@ -52,26 +52,36 @@ Task<absl::StatusOr<Endpoint*>> ShardDevice::AwaitEndpoint() {
   co_return endpoint_.get();
 }
 
-// One of `tasks`, and so of none of those who wait: any of them may be cancelled.
-Task<void> ShardDevice::Register() {
-  // Open until its memory is deregistered, if that comes too late.
-  const std::shared_ptr<OpenedDevice> opened = registering_;
+// One of `tasks`, and so of none of those who wait: any of them may be cancelled. Keeps `opened`
+// open until its memory is deregistered, if that comes too late.
+Task<void> ShardDevice::Register(std::shared_ptr<OpenedDevice> opened) {
   DeviceContext& context = *opened->context;
   absl::StatusOr<EndpointMemory> memory = co_await context.control().Run(
       ControlKind::kGrowth, /*order=*/nullptr,
       [&context, limits = options_.limits] { return Endpoint::Register(context, limits); });
-  if (memory.ok() && endpoint_ == nullptr && opened == opened_ && !shutting_down_) {
-    registration_ = MakeEndpoint(*std::move(memory)).status();
-  } else if (memory.ok()) {
-    registration_ = Ended();
-    (void)co_await context.control().Finish(ControlKind::kTeardown, /*order=*/nullptr,
-                                            [late = *std::move(memory)]() mutable {
-                                              const EndpointMemory end = std::move(late);
-                                              return absl::OkStatus();
-                                            });
-  } else {
-    registration_ = tasks_.cancel_scope().requested() ? Ended() : memory.status();
-  }
+  absl::Status end = UseRegistered(*opened, memory);
+  // Before a device that may have failed, or may hang, deregisters anything.
+  if (registering_ == opened) EndRegistration(std::move(end));
+  if (!memory.ok()) co_return;
+  (void)co_await context.control().Finish(ControlKind::kTeardown, /*order=*/nullptr,
+                                          [late = *std::move(memory)]() mutable {
+                                            const EndpointMemory gone = std::move(late);
+                                            return absl::OkStatus();
+                                          });
+}
+
+// Leaves the memory in `memory` if that came too late.
+absl::Status ShardDevice::UseRegistered(const OpenedDevice& opened,
+                                        absl::StatusOr<EndpointMemory>& memory) {
+  if (!memory.ok()) return tasks_.cancel_scope().requested() ? Ended() : memory.status();
+  if (endpoint_ != nullptr || opened_.get() != &opened || shutting_down_) return Ended();
+  EndpointMemory registered = *std::move(memory);
+  memory = Ended();
+  return MakeEndpoint(std::move(registered)).status();
+}
+
+void ShardDevice::EndRegistration(absl::Status end) {
+  registration_ = std::move(end);
   registering_ = nullptr;
   registered_.Set();
 }
@@ -146,6 +156,8 @@ void ShardDevice::Take(Arrival arrival) {
 
 void ShardDevice::Retire(OpenedDevice& opened) {
   if (shutting_down_ || opened_.get() != &opened) return;
+  // A registration may take as long as it likes: nobody waits for it, nor does the next opening's.
+  if (registering_.get() == &opened) EndRegistration(keeper_.Absence());
   if (endpoint_ == nullptr) {
     keeper_.OnDrained(opened);
     opened_ = nullptr;

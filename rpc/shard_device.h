@@ -52,7 +52,7 @@ class ShardDevice final : private DeviceKeeper::User {
   // opened again.
   absl::StatusOr<Endpoint*> UseEndpoint();
   // The same on an executor that serves others: a control thread registers the memory, once for all
-  // who ask meanwhile.
+  // who ask meanwhile. UNAVAILABLE, too, once the device fails meanwhile.
   Task<absl::StatusOr<Endpoint*>> AwaitEndpoint();
   // nullptr where none was needed yet, or the device is being opened again.
   Endpoint* endpoint() const { return endpoint_.get(); }
@@ -89,7 +89,9 @@ class ShardDevice final : private DeviceKeeper::User {
                       std::optional<EndpointMemory> memory) override;
 
   // For all who are in AwaitEndpoint().
-  Task<void> Register();
+  Task<void> Register(std::shared_ptr<OpenedDevice> opened);
+  absl::Status UseRegistered(const OpenedDevice& opened, absl::StatusOr<EndpointMemory>& memory);
+  void EndRegistration(absl::Status end);
   absl::Status Ended() const;
   absl::StatusOr<Endpoint*> MakeEndpoint(EndpointMemory memory);
   void Retire(OpenedDevice& opened);
@@ -109,7 +111,7 @@ class ShardDevice final : private DeviceKeeper::User {
   std::atomic<bool> in_use_ = false;
   std::vector<Retired> retired_;
   EndpointStats past_;  // of endpoints that are gone
-  // The opening that Register() works on; null: it does not run.
+  // The opening in service while Register() works on it; null: nobody waits for one.
   std::shared_ptr<OpenedDevice> registering_;
   Event registered_;
   absl::Status registration_;  // how the last one ended

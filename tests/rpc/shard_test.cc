@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -172,32 +173,62 @@ TEST_F(ShardEndpointTest, ARegistrationThatItsRuntimeEndsIsToldToWhoWaitsForIt) 
       << made->status();
 }
 
+TEST_F(ShardEndpointTest, WhoeverWaitsForAnEndpointDoesNotWaitForTheEndOfMemoryThatCameTooLate) {
+  held_.Hold(HeldDevice::Verb::kRegister);
+  held_.Hold(HeldDevice::Verb::kDeregister);
+  Made made;
+  Make(0, made);
+  Await([&] { return held_.waiting(HeldDevice::Verb::kRegister) > 0; });
+  std::thread releaser([this] {
+    while (held_.waiting(HeldDevice::Verb::kRegister) < 2) std::this_thread::yield();
+    held_.Release(HeldDevice::Verb::kRegister);
+  });
+  const absl::StatusOr<Endpoint*> at_once = shard_.EndpointOn(0);
+  releaser.join();
+  ASSERT_TRUE(at_once.ok()) << at_once.status();
+  Await([&] { return made.has_value(); });
+  held_.Release(HeldDevice::Verb::kDeregister);
+  ASSERT_TRUE(made->ok()) << made->status();
+  EXPECT_EQ(**made, *at_once);
+}
+
 // Whether the device that has failed registers what it was asked to, or answers EIO.
 class ShardOnFragileDevicesTest : public ShardEndpointTest,
                                   public ::testing::WithParamInterface<bool> {};
 
-TEST_P(ShardOnFragileDevicesTest, WhoeverWaitsWhileADeviceIsReopenedGetsAnEndpointOfTheNextOne) {
+TEST_P(ShardOnFragileDevicesTest, ARegistrationThatHangsOnAFailedOpeningDelaysNobodyOnTheNextOne) {
   FragileDevices devices("fragile");
   const auto keeper = *DeviceKeeper::Create(*devices.Open(), [&devices] { return devices.Open(); },
                                             {.backoff = {.first = std::chrono::milliseconds(1),
                                                          .longest = std::chrono::milliseconds(4)}});
   Shard shard(*executor_, bootstrap_, 1, RuntimeId::Random());
   ASSERT_EQ(shard.Init({keeper.get(), other_keeper_.get()}, {}, 1), absl::OkStatus());
+  const auto make = [&](Made& made) {
+    Spawn(*executor_, [](Shard& shard, Made& made) -> Task<void> {
+      made = co_await shard.AwaitEndpointOn(0);
+    }(shard, made));
+  };
   const ShardDevice& device = *shard.devices()[0];
-  const std::shared_ptr<OpenedDevice> failed = device.opened();
   devices.HoldRegistrations(GetParam() ? absl::OkStatus() : absl::InternalError("EIO"));
-  Made made;
-  Spawn(*executor_, [](Shard& shard, Made& made) -> Task<void> {
-    made = co_await shard.AwaitEndpointOn(0);
-  }(shard, made));
+  Made before, after;
+  make(before);
   Await([&] { return devices.held_registrations() > 0; });
+  devices.Refuse(1'000'000);
   devices.Fail();
-  Await([&] { return device.opened() != nullptr && device.opened() != failed; });
-  EXPECT_FALSE(made.has_value());
+  Await([&] { return before.has_value(); });
+  EXPECT_TRUE(absl::IsUnavailable(before->status())) << before->status();
+  EXPECT_NE(before->status().message().find("is being reopened"), absl::string_view::npos)
+      << before->status();
+  devices.Refuse(0);
+  Await([&] { return device.opened() != nullptr; });
+  make(after);
+  Await([&] { return after.has_value(); });
+  ASSERT_TRUE(after->ok()) << after->status();
+  EXPECT_EQ(&(**after)->context(), device.opened()->context.get());
+  EXPECT_EQ(devices.alive(), 2);
   devices.ReleaseRegistrations();
-  Await([&] { return made.has_value(); });
-  ASSERT_TRUE(made->ok()) << made->status();
-  EXPECT_EQ(&(**made)->context(), device.opened()->context.get());
+  Await([&] { return devices.alive() == 1; });
+  EXPECT_EQ(device.endpoint(), **after) << "the late registration changes nothing";
   EndShard(shard);
   keeper->Stop();
 }

@@ -1,6 +1,7 @@
 #include "verbena/rpc/shard_device.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "fmt/format.h"
@@ -56,10 +57,20 @@ Task<absl::StatusOr<Endpoint*>> ShardDevice::AwaitEndpoint() {
 // open until its memory is deregistered, if that comes too late.
 Task<void> ShardDevice::Register(std::shared_ptr<OpenedDevice> opened) {
   DeviceContext& context = *opened->context;
-  absl::StatusOr<EndpointMemory> memory = co_await context.control().Run(
-      ControlKind::kGrowth, /*order=*/nullptr,
-      [&context, limits = options_.limits] { return Endpoint::Register(context, limits); });
-  absl::Status end = UseRegistered(*opened, memory);
+  absl::StatusOr<EndpointMemory> memory = Ended();
+  absl::Status end;
+  // Whoever waits hears of an end of any kind: nobody else would start another registration.
+  try {
+    memory = co_await context.control().Run(
+        ControlKind::kGrowth, /*order=*/nullptr,
+        [&context, limits = options_.limits] { return Endpoint::Register(context, limits); });
+    end = UseRegistered(*opened, memory);
+  } catch (const std::exception& error) {
+    end = absl::InternalError(
+        fmt::format("registering memory with {} threw: {}", name(), error.what()));
+  } catch (...) {
+    end = absl::InternalError(fmt::format("registering memory with {} threw", name()));
+  }
   // Before a device that may have failed, or may hang, deregisters anything.
   if (registering_ == opened) EndRegistration(std::move(end));
   if (!memory.ok()) co_return;

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <new>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -190,6 +191,41 @@ TEST_F(ShardEndpointTest, WhoeverWaitsForAnEndpointDoesNotWaitForTheEndOfMemoryT
   held_.Release(HeldDevice::Verb::kDeregister);
   ASSERT_TRUE(made->ok()) << made->status();
   EXPECT_EQ(**made, *at_once);
+}
+
+// Its registrations throw while a test says so.
+class ThrowingDevice final : public DelegatingDevice {
+ public:
+  using DelegatingDevice::DelegatingDevice;
+  absl::StatusOr<ibv_mr*> RegMr(ibv_pd* pd, void* address, size_t bytes, int access) override {
+    if (throws) throw std::bad_alloc();
+    return DelegatingDevice::RegMr(pd, address, bytes, access);
+  }
+
+  bool throws = false;
+};
+
+TEST_F(ShardEndpointTest, ARegistrationThatThrowsIsToldToWhoeverWaitsAndTheNextOneIsTried) {
+  ThrowingDevice device(*soft_);
+  // Without threads it throws where it is awaited.
+  const auto keeper = *DeviceKeeper::Create(device, {.context = {.control_threads = false}});
+  Shard shard(*executor_, bootstrap_, 1, RuntimeId::Random());
+  ASSERT_EQ(shard.Init({keeper.get(), other_keeper_.get()}, {}, 1), absl::OkStatus());
+  for (const bool throws : {true, false}) {
+    device.throws = throws;
+    Made made[2];
+    for (Made& each : made) {
+      Spawn(*executor_, [](Shard& shard, Made& made) -> Task<void> {
+        made = co_await shard.AwaitEndpointOn(0);
+      }(shard, each));
+    }
+    for (const Made& each : made) {
+      Await([&] { return each.has_value(); });
+      EXPECT_EQ(each->status().code(), throws ? absl::StatusCode::kInternal : absl::StatusCode::kOk)
+          << each->status();
+    }
+  }
+  EndShard(shard);
 }
 
 // Whether the device that has failed registers what it was asked to, or answers EIO.

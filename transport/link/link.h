@@ -276,6 +276,8 @@ class Link final : private FlushHook, private RoomWaiter, private WatchedLink, p
   [[gnu::cold, gnu::noinline]] void LackRoom();
   // There may be a buffer again.
   void OnRoom();
+  // It lacks a buffer while it holds none. One that lacks slots has used them up itself.
+  bool OthersHoldBuffers() const { return lacks_room_ && held_ == 0 && SlotsLeft(); }
   // So many buffers that it held are free.
   void CountReleased(uint32_t count) {
     held_ -= count;

@@ -31,7 +31,7 @@ bool Link::CheckLiveness(TimePoint now) {
            liveness_.awaits_acknowledgement() || leases_.quarantined_bytes() != 0;
   }
   // The last PING has not left, since other links hold all send buffers: no silence of this peer.
-  if (control_.ping && lacks_room_ && held_ == 0) return true;
+  if (control_.ping && OthersHoldBuffers()) return true;
   if (liveness_.CountSilent()) {
     Close(absl::UnavailableError(fmt::format(
         "{} has not answered a PING for {} ms (process stopped, or host unreachable)", peer(),
@@ -67,7 +67,8 @@ absl::Status Link::CheckRecall() {
 
 absl::Status Link::CheckAcknowledged() {
   const bool holds = held_ != pending_.size() && !VERBENA_MUTANT(kUnacknowledgedSendsKept);
-  if (liveness_.CheckAcknowledged(slots_, holds)) return absl::OkStatus();
+  const bool is_full = slots_.in_flight() > 0 && !SlotsLeft();
+  if (liveness_.CheckAcknowledged(slots_, holds, is_full)) return absl::OkStatus();
   return absl::UnavailableError(
       fmt::format("{} has not taken a SEND for 4 x LinkLimits::ping_interval; {} work requests are "
                   "under way: its process is stopped, the path to it is broken, or it posts fewer "

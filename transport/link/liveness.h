@@ -53,14 +53,15 @@ class Liveness {
   // that posts a receive now and then has each SEND retried for long, and all of them succeed.)
   // False when the peer has not taken it for kMaxUnacknowledgedChecks checks. `holds`: a WR in the
   // send queue holds a buffer. SENDs that are copied inline hold none, and may be unsignalled:
-  // nobody waits for these.
-  bool CheckAcknowledged(const SendSlots& slots, bool holds) {
+  // nobody waits for these, but for the first of them while they fill the send queue (`is_full`;
+  // then one is signalled).
+  bool CheckAcknowledged(const SendSlots& slots, bool holds, bool is_full) {
     const bool waits =
         checks_in_vain_ != 0 && static_cast<int32_t>(slots.completed() - awaited_) <= 0;
     if (!waits) {
       checks_in_vain_ = 0;
-      if (!holds) return true;
-      awaited_ = slots.LastHolder();
+      if (!holds && !is_full) return true;
+      awaited_ = holds ? slots.LastHolder() : slots.completed();
     }
     return ++checks_in_vain_ <= kMaxUnacknowledgedChecks;
   }

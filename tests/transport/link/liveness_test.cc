@@ -28,7 +28,9 @@ class LivenessTest : public testing::Test {
   void Complete(uint32_t position) {
     ASSERT_TRUE(slots_.Complete(static_cast<uint16_t>(position), [](uint32_t) {}));
   }
-  bool CheckAcknowledged() { return liveness_.CheckAcknowledged(slots_, slots_.in_flight() > 0); }
+  bool CheckAcknowledged() {
+    return liveness_.CheckAcknowledged(slots_, slots_.in_flight() > 0, /*is_full=*/false);
+  }
 
   SendSlots slots_{LinkKey{}, 64};
   Liveness liveness_;

@@ -26,6 +26,7 @@ using std::chrono::seconds;
 struct KeptWr {
   ibv_send_wr wr;
   ibv_sge element;
+  std::string copied;  // an inline WR's bytes, whose buffer is free again
 };
 
 // The queue pair of that number, and what it was given.
@@ -38,7 +39,11 @@ int PostOrKeep(ibv_qp* qp, ibv_send_wr* wrs, ibv_send_wr** refused) {
   if (qp->qp_num != slow_qpn) return real_post_send(qp, wrs, refused);
   slow_qp = qp;
   for (ibv_send_wr* wr = wrs; wr != nullptr; wr = wr->next) {
-    kept.push_back({*wr, wr->num_sge == 0 ? ibv_sge{} : *wr->sg_list});
+    const ibv_sge element = wr->num_sge == 0 ? ibv_sge{} : *wr->sg_list;
+    const bool is_inline = (wr->send_flags & IBV_SEND_INLINE) != 0;
+    kept.push_back({.wr = *wr, .element = element, .copied = {}});
+    if (!is_inline) continue;
+    kept.back().copied.assign(reinterpret_cast<const char*>(element.addr), element.length);
   }
   return 0;
 }
@@ -49,6 +54,7 @@ void PostKept(size_t count) {
     kept.pop_front();
     next.wr.next = nullptr;
     next.wr.sg_list = &next.element;
+    if (!next.copied.empty()) next.element.addr = reinterpret_cast<uintptr_t>(next.copied.data());
     ibv_send_wr* refused = nullptr;
     ASSERT_EQ(real_post_send(slow_qp, &next.wr, &refused), 0);
   }
@@ -86,9 +92,25 @@ class UnacknowledgedSendTest : public LinksFixture {
     }
   }
 
+  // One frame of a SEND of its own, copied inline.
+  void SendSmall() {
+    const auto number = static_cast<uint32_t>(small_.size());
+    small_.emplace_back(number + 1, 16, number).Run(*link_);
+    executor().Poll();
+  }
+  // Until one waits for a slot.
+  void FillSendQueue() {
+    while (link_->stats().slot_waits == 0) {
+      ASSERT_LT(small_.size(), 2 * client().limits().send_queue_depth);
+      SendSmall();
+    }
+    ASSERT_EQ(link_->stats().credit_waits, 0u);
+  }
+
   Receiver client_sink_;
   Receiver server_sink_;
   Link* link_ = nullptr;
+  std::deque<Flood> small_;
 };
 
 TEST_F(UnacknowledgedSendTest, APeerThatTakesASendNowAndThenLosesItsLink) {
@@ -119,6 +141,37 @@ TEST_F(UnacknowledgedSendTest, APeerThatTakesAllSendsInTimeKeepsItsLink) {
   }
   EXPECT_EQ(client_sink_.reason(), absl::OkStatus());
   EXPECT_EQ(server_sink_.received(), 60u);
+}
+
+// No PING can leave, and no other link is to blame for that.
+TEST_F(UnacknowledgedSendTest, ASilentPeerIsFoundDeadThoughInlineSendsFillTheSendQueue) {
+  slow_qpn = link_->qpn();
+  client_sink_.set_expects_frames();
+  FillSendQueue();
+  Pass(kMaxSilentChecks + 4);
+  EXPECT_NE(client_sink_.reason().message().find("has not answered a PING"), std::string::npos)
+      << client_sink_.reason();
+}
+
+TEST_F(UnacknowledgedSendTest, APeerThatTakesNothingOfAFullSendQueueLosesItsLink) {
+  slow_qpn = link_->qpn();
+  FillSendQueue();
+  Pass(kMaxUnacknowledgedChecks);
+  EXPECT_EQ(client_sink_.reason(), absl::OkStatus());
+  Pass(2);
+  EXPECT_NE(client_sink_.reason().message().find("has not taken a SEND"), std::string::npos)
+      << client_sink_.reason();
+}
+
+TEST_F(UnacknowledgedSendTest, APeerThatKeepsTakingSendsOfAFullSendQueueKeepsItsLink) {
+  slow_qpn = link_->qpn();
+  FillSendQueue();
+  for (uint32_t round = 0; round < 6; ++round) {
+    Pass(kMaxUnacknowledgedChecks / 2);
+    PostKept(kSignalInterval);
+    for (uint32_t i = 0; i < 2 * kSignalInterval; ++i) SendSmall();
+  }
+  EXPECT_EQ(client_sink_.reason(), absl::OkStatus());
 }
 
 // Its last SENDs are unsignalled, so that no completion tells that they have ended.

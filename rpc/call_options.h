@@ -40,6 +40,8 @@ struct CallInfo {
 struct CallOptions {
   // The caller resumes with DEADLINE_EXCEEDED when it passes; the server is told how long is left.
   Deadline deadline = {};
+  // Receives sizes and payloads. Required if the method has a response payload: otherwise the call
+  // fails with INVALID_ARGUMENT.
   CallInfo* info = nullptr;
   // The request's payload, for methods that take one, in at most 8 parts. Its memory comes from
   // Channel::AllocateBuffer(), or from Runtime::RegisterMemory() with the channel's device. The
@@ -50,6 +52,7 @@ struct CallOptions {
   // it. It comes back as CallInfo::response_payload.
   Buffer response_payload_into = {};
   // Without response_payload_into: the client allocates this many bytes for the response's payload.
+  // A larger payload fails with RESOURCE_EXHAUSTED, after the handler has run.
   // Without either, the server asks for memory once it knows the size, which costs a round trip.
   uint64_t max_response_payload = 0;
 };

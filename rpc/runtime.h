@@ -93,9 +93,9 @@ struct RuntimeOptions {
 };
 
 struct MemoryOptions {
-  // The device to register the memory with, by its name in Runtime::device_name(). "": the only
-  // one. Payloads of a call lie in memory of its link's device: ServerContext::device_name(),
-  // Channel::DeviceName().
+  // The device to register the memory with, by its name in Runtime::device_name() ("soft0",
+  // "mlx5_0"). "": the only one; INVALID_ARGUMENT if the runtime has several. Payloads of a call
+  // lie in memory of its link's device: ServerContext::device_name(), Channel::DeviceName().
   std::string device = "";
   // True: files with O_DIRECT of the calling executor use it as a fixed buffer of its io_uring
   // (registered_memory.h). Then only that executor may deregister it.
@@ -151,7 +151,8 @@ class Runtime {
 
   int executors() const;
   Executor& executor(int index) const;
-  // The names of the open devices: "soft", "mlx5_0", or "soft, mlx5_0".
+  // The names of the open devices: "soft0", "mlx5_0", or "soft0, mlx5_0". MemoryOptions::device
+  // takes one of them.
   const std::string& device_name() const;
   // The statistics of an executor: their sum, and those of each device in use. From any thread;
   // never blocks an executor. Current values if called on that executor, or on a thread that runs

@@ -27,6 +27,7 @@ class BlockService final : public v1::Blocks::Service {
   Task<absl::Status> Write(ServerContext& context, const v1::WriteRequest& request,
                            v1::WriteReply&) override {
     if (request.name().empty()) co_return absl::InvalidArgumentError("name is empty");
+    if (!context.has_request_payload()) co_return absl::InvalidArgumentError("no payload");
     const Buffer block = context.TakeRequestPayload();
     blocks_[request.name()].assign(block.data(), block.size());
     co_return absl::OkStatus();

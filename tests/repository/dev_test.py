@@ -14,6 +14,7 @@ import xml.etree.ElementTree as ElementTree
 
 sys.path[:0] = [os.path.abspath("tests/repository"), os.path.abspath("tools/dev")]
 import bazel_events
+import bench
 import case_report
 import guest_phase
 import includes
@@ -265,6 +266,27 @@ class CommandTest(unittest.TestCase):
                                     stdout=subprocess.PIPE, text=True, check=False)
             self.assertEqual(0, result.returncode, command)
             self.assertIn(f"usage: ./dev {command}", result.stdout)
+
+
+class BenchDeviceTest(unittest.TestCase):
+    def refusal(self, *words):
+        with contextlib.redirect_stderr(io.StringIO()) as said, self.assertRaises(SystemExit):
+            bench.arguments(words)
+        return said.getvalue()
+
+    def test_a_program_that_takes_a_device_gets_it(self):
+        for name in ("interference_bench", "parameters", "rpc_instructions"):
+            options = bench.arguments(["--only", name, "--device", "rdma:rxe0"])
+            self.assertEqual(["--device", "rdma:rxe0"], options.rest)
+
+    def test_a_device_for_a_program_that_takes_none_is_refused(self):
+        self.assertIn("--device is not taken by rpc, payload;", self.refusal("--only", "rpc,payload", "--device", "soft"))
+
+    def test_a_guest_has_the_devices_rxe_and_siw(self):
+        self.assertEqual("rxe", bench.arguments(["--vm"]).device)
+        options = bench.arguments(["--vm", "--only", "payload", "--device", "siw"])
+        self.assertEqual(("siw", []), (options.device, options.rest))
+        self.assertIn("must be one of: rxe, siw", self.refusal("--vm", "--device", "mlx5_0"))
 
 
 class LintTest(unittest.TestCase):

@@ -13,7 +13,7 @@ if [ ! -w "${HOME:-/nonexistent}" ]; then
 fi
 command -v bazel >/dev/null || { echo "dev: no bazel; run ./dev install-deps" >&2; exit 1; }
 
-bazel_command=$1
+bazel_command=${1:?usage: bazel.sh build, test or run, and targets}
 shift
 flags=()
 case $bazel_command in

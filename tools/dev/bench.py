@@ -40,9 +40,13 @@ BENCHMARKS = {
 }
 # Only when asked for: it answers other questions than how fast calls are.
 ON_REQUEST = ("parameters",)
+# Run over the device that --device names; the others choose their own.
+TAKE_DEVICE = ("rpc_instructions", "interference", "parameters")
+GUEST_DEVICES = ("rxe", "siw")
 
 
-def arguments():
+def arguments(words=None):
+    """The options among `words`, by default the program's arguments; what it passes on is in `rest`."""
     parser = argparse.ArgumentParser(
         prog="./dev bench", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Runs the benchmarks. Two cores that are otherwise idle give true figures.",
@@ -75,11 +79,12 @@ def arguments():
                         help="run one benchmark in a guest, over Soft-RoCE (rxe): rpc (the default), beside "
                              "perftest and ibv_rc_pingpong; --only payload, beside ib_write_bw; "
                              "--only interference; or --only parameters")
-    parser.add_argument("--device", choices=("rxe", "siw"), default="rxe",
-                        help="with --vm --only payload: the guest's RDMA device (default rxe)")
+    parser.add_argument("--device", metavar="DEVICE",
+                        help="run over DEVICE: soft, or rdma:NAME; only " + ", ".join(TAKE_DEVICE) + " take it. With "
+                             "--vm: the guest's RDMA device, rxe (default) or siw")
     parser.add_argument("--seconds", type=float, metavar="N",
                         help="measure each point for N seconds (default 2; for calls in a guest 4)")
-    options, options.rest = parser.parse_known_args()
+    options, options.rest = parser.parse_known_args(words)
     if options.compare and options.vm:
         parser.error("--compare cannot run in a guest: compare two files that --vm --json FILE wrote")
     if options.compare and options.plot is not None:
@@ -102,7 +107,23 @@ def arguments():
     for name in options.only:
         if name not in BENCHMARKS:
             parser.error(f"there is no benchmark '{name}'; benchmarks: {', '.join(BENCHMARKS)}")
+    check_device(parser, options)
     return options
+
+
+def check_device(parser, options):
+    """Ends the program if the benchmarks cannot run over options.device. Passes it on to those that can."""
+    if options.vm:
+        options.device = options.device or GUEST_DEVICES[0]
+        if options.device not in GUEST_DEVICES:
+            parser.error(f"--device is '{options.device}', but with --vm must be one of: {', '.join(GUEST_DEVICES)}")
+        return
+    if options.device is None:
+        return
+    unfit = [name for name in options.only if name not in TAKE_DEVICE]
+    if unfit:
+        parser.error(f"--device is not taken by {', '.join(unfit)}; run --only {' or '.join(TAKE_DEVICE)} with it")
+    options.rest += ["--device", options.device]
 
 
 def build(targets):

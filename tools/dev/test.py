@@ -32,7 +32,8 @@ def arguments():
                "  asan      address and undefined behaviour sanitizers; not tests tagged noasan\n"
                "  tsan      thread sanitizer; not tests tagged notsan\n"
                "  consumer  separate workspaces build services against this one; clangd reads this one\n"
-               "  guest     over rxe, in a virtual machine: tests tagged rdma or guest\n\n"
+               "  guest     in virtual machines: tests tagged rdma, rdma_cm, two_devices, lossy,\n"
+               "            two_hosts, disk or guest; with --all iwarp\n\n"
                "A test tagged manual runs only when it is named, one tagged long only with --all.\n"
                "N counts test cases; a target that fails to build, times out or crashes is one failure.\n\n"
                "example: ./dev test --only asan //tests/transport/... --filter 'TaskTest.*'")
@@ -44,7 +45,8 @@ def arguments():
     parser.add_argument("--filter", metavar="PATTERN",
                         help="run the GoogleTest cases that match; the others are not counted")
     parser.add_argument("--runs", type=int, default=1, metavar="N",
-                        help="run each test N times (default 1)")
+                        help="run each test N times in plain, asan and tsan; guest and consumer run once "
+                             "(default 1)")
     parser.add_argument("targets", nargs="*", metavar="target",
                         help="Bazel targets (default //..., and the consumer phase)")
     options = parser.parse_args()

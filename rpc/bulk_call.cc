@@ -34,15 +34,21 @@ absl::Status CheckOptions(const MethodDescriptor& method, const CallOptions& opt
     return absl::InvalidArgumentError(fmt::format("{} {}", method.full_name, what));
   };
   if (!method.request_payload() && options.request_payload.present()) {
-    return invalid("takes no payload with its request");
+    return invalid(
+        "takes no payload with its request: leave CallOptions::request_payload empty, or declare "
+        "request_payload in its .proto");
   }
   if (options.request_payload.part_count() > kMaxParts) {
     return absl::InvalidArgumentError(
-        fmt::format("a request payload of {} parts; at most {} travel",
+        fmt::format("a request payload has {} parts, but at most {} travel: copy parts together",
                     options.request_payload.part_count(), kMaxParts));
   }
   const bool room = options.response_payload_into || options.max_response_payload != 0;
-  if (!method.response_payload() && room) return invalid("answers without a payload");
+  if (!method.response_payload() && room) {
+    return invalid(
+        "answers without a payload: leave response_payload_into and max_response_payload unset, or "
+        "declare response_payload in its .proto");
+  }
   if (method.response_payload() && options.info == nullptr) {
     return invalid("answers with a payload: set CallOptions::info, which receives it");
   }

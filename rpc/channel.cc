@@ -103,7 +103,8 @@ Channel::Channel(Runtime& runtime, std::string target, ChannelOptions options)
     : runtime_(runtime), target_(std::move(target)), options_(options), uses_(runtime.executors()) {
   VERBENA_CHECK(options.server_executor >= -1 &&
                 (options.server_executor == -1 || options.server_key == 0))
-      << "server_executor " << options.server_executor << ", server_key " << options.server_key;
+      << "server_executor is " << options.server_executor << " and server_key is "
+      << options.server_key << ": set at most one of them, server_executor to -1 or more";
 }
 
 Channel::~Channel() {
@@ -127,8 +128,10 @@ Connection* Channel::ConnectionHere() {
 
 Task<absl::Status> Channel::Connect() {
   Connection* connection = ConnectionHere();
-  if (connection == nullptr) co_return NotOnAnExecutor();
-  co_return co_await connection->Ready();
+  if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotSent);
+  absl::Status ready = co_await connection->Ready();
+  if (!ready.ok()) co_return WithOutcome(std::move(ready), Outcome::kNotSent);
+  co_return ready;
 }
 
 Task<absl::StatusOr<Buffer>> Channel::AllocateBuffer(size_t bytes) {
@@ -145,18 +148,20 @@ Task<absl::StatusOr<Buffer>> Channel::AllocateBuffer(size_t bytes) {
 
 Task<absl::StatusOr<std::string>> Channel::DeviceName() {
   Connection* connection = ConnectionHere();
-  if (connection == nullptr) co_return NotOnAnExecutor();
+  if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotSent);
   absl::StatusOr<ClientLink*> link = co_await LinkOf(*connection, {});
-  if (!link.ok()) co_return link.status();
+  if (!link.ok()) co_return WithOutcome(link.status(), Outcome::kNotSent);
   co_return (*link)->link()->endpoint().device_name();
 }
 
 Task<absl::StatusOr<Loan>> Channel::Lend(BufferView view, LeaseAccess access) {
   Connection* connection = ConnectionHere();
-  if (connection == nullptr) co_return NotOnAnExecutor();
+  if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotSent);
   absl::StatusOr<ClientLink*> link = co_await LinkOf(*connection, {});
-  if (!link.ok()) co_return link.status();
-  co_return co_await internal::LendOver(*(*link)->link(), view, access, kNever);
+  if (!link.ok()) co_return WithOutcome(link.status(), Outcome::kNotSent);
+  absl::StatusOr<Loan> loan = co_await internal::LendOver(*(*link)->link(), view, access, kNever);
+  if (!loan.ok()) co_return WithOutcome(loan.status(), Outcome::kNotSent);
+  co_return loan;
 }
 
 absl::StatusOr<RemoteMemory> Channel::Remote(const RemoteMemoryHandle& handle) {

@@ -50,6 +50,7 @@ class Channel {
   Channel& operator=(const Channel&) = delete;
 
   // Connects this executor now, instead of in the first call. UNAVAILABLE when nobody answers.
+  // Errors of this and the next three functions have Outcome::kNotSent.
   Task<absl::Status> Connect();
 
   // Memory for payloads of calls on this channel, which it connects if need be: `bytes` of it,

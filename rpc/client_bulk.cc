@@ -31,7 +31,11 @@ absl::StatusOr<RemoteRange> ClientBulk::LendOne(Link& link, const BufferView& vi
                                                 LeaseAccess access) {
   absl::StatusOr<Lease*> lease = link.Grant(view, access);
   if (!lease.ok()) return lease.status();
-  if (*lease == nullptr) return absl::ResourceExhaustedError("no memory window is free");
+  if (*lease == nullptr) {
+    return absl::ResourceExhaustedError(
+        "no memory window is free: make fewer calls with payloads at once, or raise "
+        "LeaseLimits::windows_per_link");
+  }
   leases_.push_back(*lease);
   return (*lease)->terms();
 }

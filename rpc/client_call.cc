@@ -65,14 +65,16 @@ bool ClientCall::Begin() {
 absl::Status ClientCall::Refusal() const {
   if (body_bytes > link_.link()->max_body_bytes()) {
     return absl::UnavailableError(
-        fmt::format("the request to {} takes {} bytes, but a frame of this link {}",
+        fmt::format("the request to {} takes {} bytes, but a frame of this link {}: the link "
+                    "changed while the call began; try again",
                     method_.full_name, body_bytes, link_.link()->max_body_bytes()));
   }
   if (deadline_.when() <= started_) {
     return absl::DeadlineExceededError("the deadline passed before the call began");
   }
   return absl::ResourceExhaustedError(
-      fmt::format("{} calls are in flight on this link, the most that it takes",
+      fmt::format("{} calls are in flight on this link, the most that it takes: bound them, for "
+                  "example with a Semaphore",
                   ClientLink::kMaxCallsInFlight));
 }
 

@@ -118,8 +118,7 @@ Task<absl::Status> Connection::TryConnect() {
   co_return absl::Status(code, fmt::format("no device reaches {}: {}", target_, failures));
 }
 
-[[clang::coro_wrapper]] Task<absl::StatusOr<std::unique_ptr<MessageStream>>>
-Connection::OpenStream() {
+VERBENA_CORO_WRAPPER Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connection::OpenStream() {
   return WithDeadline(
       shard_.bootstrap().Connect(target_),
       SaturatingAdd(shard_.executor().now(), shard_.wanted_limits().connect_timeout));

@@ -396,10 +396,10 @@ class HandshakeGate::Stream final : public MessageStream {
     state_->Leave(*ticket_);
   }
 
-  [[clang::coro_wrapper]] Task<absl::Status> Send(std::string message) override {
+  VERBENA_CORO_WRAPPER Task<absl::Status> Send(std::string message) override {
     return stream_->Send(std::move(message));
   }
-  [[clang::coro_wrapper]] Task<absl::StatusOr<std::string>> Receive() override {
+  VERBENA_CORO_WRAPPER Task<absl::StatusOr<std::string>> Receive() override {
     return CountReceive(stream_->Receive(), state_, ticket_);
   }
   void Close() override { stream_->Close(); }

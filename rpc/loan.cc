@@ -105,7 +105,8 @@ Task<absl::StatusOr<Loan>> Loan::Grant(Endpoint& endpoint, uint32_t slot, uint32
     absl::Status freed = co_await WithDeadline(FreeLease(*link), limit);
     if (absl::IsDeadlineExceeded(freed) && endpoint.executor().now() >= limit) {
       freed = absl::ResourceExhaustedError(
-          fmt::format("no memory window of this link came free within {} ms; {} leases are open",
+          fmt::format("no memory window of this link came free within {} ms; {} leases are open: "
+                      "end loans, or raise LeaseLimits::windows_per_link",
                       std::chrono::duration_cast<std::chrono::milliseconds>(limit - began).count(),
                       endpoint.leases()));
     }

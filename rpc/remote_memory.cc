@@ -1,6 +1,7 @@
 #include "verbena/rpc/remote_memory.h"
 
 #include <limits>
+#include <string>
 #include <utility>
 
 #include "fmt/format.h"
@@ -16,6 +17,17 @@ namespace {
 
 constexpr uint64_t kWord = sizeof(uint64_t);
 constexpr LeaseAccess kAll = LeaseAccess::kWrite | LeaseAccess::kRead | LeaseAccess::kAtomic;
+
+std::string AccessNames(LeaseAccess access) {
+  std::string names;
+  const auto add = [&](LeaseAccess one, const char* name) {
+    if (Includes(access, one)) names += (names.empty() ? "" : ", ") + std::string(name);
+  };
+  add(LeaseAccess::kWrite, "write");
+  add(LeaseAccess::kRead, "read");
+  add(LeaseAccess::kAtomic, "atomic");
+  return names.empty() ? "nothing" : names;
+}
 
 absl::Status CheckReads(const Link& link) {
   if (link.max_reads() > 0) return absl::OkStatus();
@@ -64,8 +76,9 @@ absl::Status RemoteMemory::Check(const char* doing, LeaseAccess wanted, uint64_t
                                  uint64_t bytes) const {
   if (!Includes(access_, wanted)) {
     return absl::InvalidArgumentError(
-        fmt::format("{} remote memory that was lent for access {}, which lacks {} (LeaseAccess)",
-                    doing, static_cast<int>(access_), static_cast<int>(wanted)));
+        fmt::format("{} remote memory that was lent for {}, not for {}: lend it with that "
+                    "LeaseAccess, too",
+                    doing, AccessNames(access_), AccessNames(wanted)));
   }
   if (offset <= bytes_ && bytes <= bytes_ - offset) return absl::OkStatus();
   return absl::OutOfRangeError(fmt::format("{} {} bytes at offset {} of {} bytes of remote memory",

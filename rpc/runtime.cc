@@ -51,7 +51,7 @@ absl::Status CheckOptions(const RuntimeOptions& options) {
                     options.reopen.first.count(), options.reopen.longest.count()));
   }
   if (options.use_device != nullptr && options.open_device) {
-    return absl::InvalidArgumentError("both use_device and open_device are set");
+    return absl::InvalidArgumentError("both use_device and open_device are set: set one of them");
   }
   return absl::OkStatus();
 }

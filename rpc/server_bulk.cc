@@ -20,6 +20,7 @@
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/mutant.h"
 #include "verbena/transport/memory/memory_region.h"
+#include "verbena/transport/memory/size_class.h"
 
 namespace verbena {
 namespace {
@@ -37,7 +38,9 @@ absl::Status CheckLimit(const char* what, uint64_t bytes, const Link& link) {
   const uint64_t limit = link.endpoint().limits().max_payload_bytes;
   if (bytes <= limit) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      fmt::format("{} of {} bytes; this server takes at most {}", what, bytes, limit));
+      fmt::format("{} of {} bytes is over this server's LinkLimits::max_payload_bytes of {}: send "
+                  "it in pieces, or raise that (at most {} MiB)",
+                  what, bytes, limit, kMaxBufferBytes >> 20));
 }
 
 Task<absl::Status> Arrival(Event& event) { co_return co_await event.Wait(); }
@@ -286,7 +289,9 @@ absl::Status ServerBulk::Plan(const MethodDescriptor& method, size_t reply_bytes
     payload_bytes_ = 0;
     has_response_ = false;
     return absl::InternalError(
-        fmt::format("{} answered with a payload, which its .proto does not say", method.full_name));
+        fmt::format("{} answered with a payload: declare option (verbena.method) = {{ "
+                    "response_payload: true }} in its .proto",
+                    method.full_name));
   }
   VERBENA_RETURN_IF_ERROR(CheckLimit("a response payload", payload_bytes_, *link));
   for (size_t i = 0; i < response_.part_count(); ++i) {

@@ -40,7 +40,8 @@ size_t BytesPerSource(size_t option, size_t budget, size_t of_client, bool names
 // Short: they are encoded for the smallest frame.
 std::array<absl::Status, kRefusalReasons> Refusals(const ServerLimits& limits) {
   return {absl::UnavailableError("the server is shutting down"),
-          absl::UnimplementedError("this server has no such method"),
+          absl::UnimplementedError("this server has no such method: give its service to "
+                                   "Server::Start(), or build both sides from one .proto"),
           absl::ResourceExhaustedError(
               fmt::format("the server's executor runs {} calls, its most: retry later, or raise "
                           "ServerOptions::max_concurrent_calls",

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "verbena/benchmarks/harness/mode.h"
 
@@ -28,6 +29,12 @@ const std::vector<Variant>& Named() {
   return variants;
 }
 
+std::string Names() {
+  std::vector<std::string> names;
+  for (const Variant& variant : Named()) names.push_back(variant.name);
+  return absl::StrJoin(names, ", ");
+}
+
 absl::StatusOr<Variant> ParseVariant(const std::string& word) {
   const std::pair<std::string, std::string> parts = absl::StrSplit(word, absl::MaxSplits(':', 1));
   const auto variant = std::find_if(Named().begin(), Named().end(),
@@ -35,8 +42,10 @@ absl::StatusOr<Variant> ParseVariant(const std::string& word) {
   const bool names_mode = word.find(':') != std::string::npos;
   const absl::StatusOr<ExecutorMode> mode = ParseMode(names_mode ? parts.second : "busy");
   if (variant == Named().end() || !mode.ok()) {
-    return absl::InvalidArgumentError(
-        fmt::format("--variant is '{}'; see --help for those there are", word));
+    return absl::InvalidArgumentError(fmt::format(
+        "--variant is '{}', but must be one of {}, each with :busy, :adaptive or :event "
+        "behind it if wanted",
+        word, Names()));
   }
   Variant chosen = *variant;
   chosen.mode = *mode;

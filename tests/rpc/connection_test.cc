@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "tests/rpc/testing_service.h"
+#include "verbena/rpc/outcome.h"
 #include "verbena/rpc/shard.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/local_bootstrap.h"
@@ -56,6 +57,23 @@ TEST_F(ConnectionTest, AnAttemptThatThrowsEndsWithAStatusForEveryCaller) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
     EXPECT_NE(status.message().find("out of cheese"), std::string::npos) << status;
   }
+}
+
+TEST_F(ConnectionTest, AChannelThatReachesNobodySaysThatNothingWasSent) {
+  ThrowingBootstrap bootstrap;
+  const std::unique_ptr<Runtime> runtime = StartRuntime({.use_bootstrap = &bootstrap});
+  Channel channel(*runtime, "nowhere:1");
+  EXPECT_EQ(OutcomeOf(runtime->BlockOn(channel.Connect())), Outcome::kNotSent);
+  EXPECT_EQ(OutcomeOf(runtime->BlockOn(channel.DeviceName()).status()), Outcome::kNotSent);
+  EXPECT_EQ(OutcomeOf(runtime->BlockOn(channel.Lend({}, LeaseAccess::kRead)).status()),
+            Outcome::kNotSent);
+}
+
+TEST_F(ConnectionTest, MemoryThatCannotBeLentWasNotSent) {
+  StartBoth();
+  const absl::Status status = Run(channel_->Lend({}, LeaseAccess::kRead)).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_EQ(OutcomeOf(status), Outcome::kNotSent);
 }
 
 TEST_F(ConnectionTest, AConnectTimeoutWithoutEndConnects) {
@@ -170,7 +188,7 @@ TEST_F(ConnectionDeathTest, ClosingAConnectionThatHasUsersAborts) {
 TEST_F(ConnectionDeathTest, AChannelThatAsksForAnExecutorByNumberAndByKeyAborts) {
   StartBoth();
   EXPECT_DEATH(Channel(*client_runtime_, "nowhere:1", {.server_executor = 1, .server_key = 2}),
-               "server_executor 1, server_key 2");
+               "server_executor is 1 and server_key is 2: set at most one of them");
 }
 
 }  // namespace

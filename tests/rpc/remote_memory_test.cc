@@ -212,6 +212,7 @@ TEST_P(RemoteMemoryTest, OperationsThatTheHandleDoesNotAllowAreRefused) {
     }
     status = co_await Used(Request(read_only.handle(), testing::WRITE, 0, 10));
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_NE(status.message().find("lent for read, not for write"), std::string::npos) << status;
     status = co_await Used(Request(read_only.handle(), testing::FETCH_ADD, 0));
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     if (atomics_) {

@@ -125,7 +125,7 @@ class FileListener final : public MessageListener {
   // NOLINTNEXTLINE(bugprone-exception-escape): posting throws only when memory is out
   ~FileListener() override { acceptor_->Close(); }
 
-  [[clang::coro_wrapper]] Task<StreamOr> Accept() override { return AcceptFrom(acceptor_); }
+  VERBENA_CORO_WRAPPER Task<StreamOr> Accept() override { return AcceptFrom(acceptor_); }
   void Close() override { acceptor_->Close(); }
   const std::string& address() const override { return address_; }
 
@@ -183,7 +183,7 @@ FileBootstrap::FileBootstrap(std::string directory, std::shared_ptr<IoThread> io
 
 FileBootstrap::~FileBootstrap() { io_->Stop(); }
 
-[[clang::coro_wrapper]] Task<StreamOr> FileBootstrap::Connect(std::string target) {
+VERBENA_CORO_WRAPPER Task<StreamOr> FileBootstrap::Connect(std::string target) {
   return ConnectTo(io_, poller_, directory_, std::move(target));
 }
 

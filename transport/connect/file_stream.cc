@@ -102,11 +102,11 @@ FileStream::FileStream(std::shared_ptr<FileConnection> connection)
 // NOLINTNEXTLINE(bugprone-exception-escape): posting throws only when memory is out
 FileStream::~FileStream() { connection_->Close(); }
 
-[[clang::coro_wrapper]] Task<absl::Status> FileStream::Send(std::string message) {
+VERBENA_CORO_WRAPPER Task<absl::Status> FileStream::Send(std::string message) {
   return SendOn(connection_, std::move(message));
 }
 
-[[clang::coro_wrapper]] Task<absl::StatusOr<std::string>> FileStream::Receive() {
+VERBENA_CORO_WRAPPER Task<absl::StatusOr<std::string>> FileStream::Receive() {
   return ReceiveOn(connection_);
 }
 

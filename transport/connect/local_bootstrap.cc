@@ -92,10 +92,10 @@ class LocalStream final : public MessageStream {
       : peer_(std::move(peer)), in_(std::move(in)), out_(std::move(out)) {}
   ~LocalStream() override { Close(); }
 
-  [[clang::coro_wrapper]] Task<absl::Status> Send(std::string message) override {
+  VERBENA_CORO_WRAPPER Task<absl::Status> Send(std::string message) override {
     return SendOn(out_, std::move(message));
   }
-  [[clang::coro_wrapper]] Task<absl::StatusOr<std::string>> Receive() override {
+  VERBENA_CORO_WRAPPER Task<absl::StatusOr<std::string>> Receive() override {
     return ReceiveOn(in_);
   }
 
@@ -143,7 +143,7 @@ class LocalListener final : public MessageListener {
       : names_(std::move(names)), address_(std::move(address)), backlog_(std::move(backlog)) {}
   ~LocalListener() override { Close(); }
 
-  [[clang::coro_wrapper]] Task<StreamOr> Accept() override { return AcceptFrom(backlog_); }
+  VERBENA_CORO_WRAPPER Task<StreamOr> Accept() override { return AcceptFrom(backlog_); }
 
   void Close() override {
     if (std::exchange(closed_, true)) return;
@@ -169,7 +169,7 @@ LocalBootstrap::LocalBootstrap(LocalNetwork& network, std::string name)
     : names_(network.names_), name_(std::move(name)) {}
 LocalBootstrap::~LocalBootstrap() = default;
 
-[[clang::coro_wrapper]] Task<StreamOr> LocalBootstrap::Connect(std::string target) {
+VERBENA_CORO_WRAPPER Task<StreamOr> LocalBootstrap::Connect(std::string target) {
   return ConnectTo(names_, name_, std::move(target));
 }
 

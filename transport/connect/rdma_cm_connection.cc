@@ -209,11 +209,9 @@ Task<absl::Status> CmConnection::Await(std::shared_ptr<Mailbox<Step>> steps) {
   co_return (co_await steps->Pop()).status();
 }
 
-[[clang::coro_wrapper]] Task<absl::Status> CmConnection::AwaitPeer() { return Await(steps_); }
+VERBENA_CORO_WRAPPER Task<absl::Status> CmConnection::AwaitPeer() { return Await(steps_); }
 
-[[clang::coro_wrapper]] Task<absl::Status> CmConnection::AwaitEstablished() {
-  return Await(steps_);
-}
+VERBENA_CORO_WRAPPER Task<absl::Status> CmConnection::AwaitEstablished() { return Await(steps_); }
 
 absl::Status CmConnection::FillIn(ibv_qp_attr& attributes, int& mask) {
   mask = 0;

@@ -50,8 +50,8 @@ absl::StatusOr<std::string> StaticBootstrap::AddressOf(const std::string& name) 
                                          names.empty() ? "nothing" : names));
 }
 
-[[clang::coro_wrapper]] Task<absl::StatusOr<std::unique_ptr<MessageStream>>>
-StaticBootstrap::Connect(std::string target) {
+VERBENA_CORO_WRAPPER Task<absl::StatusOr<std::unique_ptr<MessageStream>>> StaticBootstrap::Connect(
+    std::string target) {
   absl::StatusOr<std::string> address = AddressOf(target);
   if (!address.ok()) return Fail(address.status());
   return below_.Connect(*std::move(address));

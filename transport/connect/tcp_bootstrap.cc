@@ -71,7 +71,7 @@ TcpBootstrap::TcpBootstrap(std::shared_ptr<IoThread> io) : io_(std::move(io)) {}
 
 TcpBootstrap::~TcpBootstrap() { io_->Stop(); }
 
-[[clang::coro_wrapper]] Task<StreamOr> TcpBootstrap::Connect(std::string target) {
+VERBENA_CORO_WRAPPER Task<StreamOr> TcpBootstrap::Connect(std::string target) {
   return ConnectTo(io_, std::move(target));
 }
 

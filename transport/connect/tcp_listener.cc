@@ -174,7 +174,7 @@ TcpListener::TcpListener(std::shared_ptr<TcpAcceptor> acceptor) : acceptor_(std:
 // NOLINTNEXTLINE(bugprone-exception-escape): posting throws only when memory is out
 TcpListener::~TcpListener() { acceptor_->Close(); }
 
-[[clang::coro_wrapper]] Task<StreamOr> TcpListener::Accept() { return AcceptFrom(acceptor_); }
+VERBENA_CORO_WRAPPER Task<StreamOr> TcpListener::Accept() { return AcceptFrom(acceptor_); }
 
 void TcpListener::Close() { acceptor_->Close(); }
 

@@ -199,11 +199,11 @@ TcpStream::TcpStream(std::shared_ptr<TcpConnection> connection)
 // NOLINTNEXTLINE(bugprone-exception-escape): posting throws only when memory is out
 TcpStream::~TcpStream() { connection_->Close(); }
 
-[[clang::coro_wrapper]] Task<absl::Status> TcpStream::Send(std::string message) {
+VERBENA_CORO_WRAPPER Task<absl::Status> TcpStream::Send(std::string message) {
   return SendOn(connection_, std::move(message));
 }
 
-[[clang::coro_wrapper]] Task<absl::StatusOr<std::string>> TcpStream::Receive() {
+VERBENA_CORO_WRAPPER Task<absl::StatusOr<std::string>> TcpStream::Receive() {
   return ReceiveOn(connection_);
 }
 

@@ -77,8 +77,8 @@ absl::Status CheckRanges(const LinkLimits& limits) {
 absl::StatusOr<LeaseLevel> DeriveLevel(LeaseLevel wanted, const Device& device) {
   if (wanted == LeaseLevel::kStrict && !device.capabilities().memory_windows) {
     return absl::UnimplementedError(
-        fmt::format("{} has no type-2 memory windows, which strict leases are made of; ask for "
-                    "region, or auto",
+        fmt::format("{} has no type-2 memory windows, which LeaseLevel::kStrict needs: set "
+                    "LeaseLimits::level to kAuto or kRegion",
                     device.name()));
   }
   if (wanted != LeaseLevel::kAuto) return wanted;

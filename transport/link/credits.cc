@@ -62,6 +62,7 @@ absl::Status ReceiveGrants::SentBeyondReserve() const {
 void ReceiveGrants::Recall() {
   recalled_ = true;
   checks_since_ = 0;
+  checks_unsent_ = 0;
   asked_ = surplus();
   returned_before_ = returned_;
   received_before_ = received_;
@@ -73,9 +74,15 @@ bool ReceiveGrants::HasAnswered() const {
   return returned + (received_ - received_before_) >= (returned != 0 ? asked_ : window_);
 }
 
-absl::Status ReceiveGrants::CheckRecall() {
+absl::Status ReceiveGrants::CheckRecall(bool is_due) {
   recalled_ = !HasAnswered();
   if (!recalled_) return absl::OkStatus();
+  if (is_due) {
+    if (++checks_unsent_ <= kMaxUnsentRecalls) return absl::OkStatus();
+    return absl::ResourceExhaustedError(
+        fmt::format("the peer gave no credit to ask it for the {} that it was lent, for {} checks",
+                    surplus(), checks_unsent_));
+  }
   if (++checks_since_ <= kMaxUnansweredRecalls) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       fmt::format("the peer was asked for credits {} checks ago, and keeps {} that it was lent",

@@ -160,8 +160,9 @@ class ReceiveGrants {
   // Call at each liveness check while recalled(). The peer has answered once it has given back all
   // that it was lent, except what it spent meanwhile: the SENDs that were on their way. A peer that
   // gives nothing back has none to spare if it has sent as much as it may hold. RESOURCE_EXHAUSTED
-  // after kMaxUnansweredRecalls checks in vain.
-  absl::Status CheckRecall();
+  // after kMaxUnansweredRecalls checks in vain, or kMaxUnsentRecalls of those that found the RECALL
+  // still due (`is_due`), for want of credits from the peer.
+  absl::Status CheckRecall(bool is_due);
 
  private:
   absl::Status SentWithoutCredit() const;
@@ -183,6 +184,7 @@ class ReceiveGrants {
   // Since Recall().
   bool recalled_ = false;
   uint32_t checks_since_ = 0;
+  uint32_t checks_unsent_ = 0;
   uint32_t asked_ = 0;
   uint32_t returned_before_ = 0;
   uint32_t received_before_ = 0;

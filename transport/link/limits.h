@@ -48,6 +48,8 @@ inline constexpr uint32_t kMaxSilentChecks = 6;
 
 // Liveness checks, two each ping_interval, for which a peer may leave a recall unanswered.
 inline constexpr uint32_t kMaxUnansweredRecalls = 4;
+// The same for a recall that has not left, for the peer gives no credit: an honest one may be slow.
+inline constexpr uint32_t kMaxUnsentRecalls = 8;
 
 // Liveness checks, two each ping_interval, for which a peer may leave a SEND unacknowledged: no
 // less time than it has to answer a PING. A device that acknowledges nothing gives up sooner

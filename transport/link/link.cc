@@ -151,9 +151,7 @@ void Link::Flush() {
   const bool moves = this->moves();
   if (moves && open()) PrepareLeases(ready);
   if (open()) {
-    if (control_.pong) AppendControl(FrameKind::kPong);
-    if (control_.ping) AppendControl(FrameKind::kPing);
-    if (control_.recall) AppendControl(FrameKind::kRecall);
+    AppendDue();
     const bool owes = grants_.ShouldAdvertise() || control_.answer;
     if (pending_.empty() && owes && OpenSend(SendUse::kCredits)) ++stats_.credit_sends;
   }
@@ -245,17 +243,22 @@ bool Link::Ring(WrChain& ready) {
   return error == 0;
 }
 
-// Control frames pass frames that wait, and those that find no room stay due: the next turn in
-// which something arrives tries again.
+// Control frames pass frames that wait, and those that find no room stay due: they come before
+// frames that wait when there is room, and the next turn in which something arrives tries again.
+void Link::AppendDue() {
+  if (control_.pong) AppendControl(FrameKind::kPong);
+  if (control_.ping) AppendControl(FrameKind::kPing);
+  if (control_.recall) AppendControl(FrameKind::kRecall);
+}
+
 void Link::AppendControl(FrameKind kind) {
   FrameHeader header;
   header.kind = kind;
   if (kind == FrameKind::kRecall) header.argument = grants_.recall_limit();
-  if (Append(header, 0) == nullptr) {
-    const bool joins = !pending_.empty() && pending_.back().use == SendUse::kControl;
-    if (!joins && !OpenSend(SendUse::kControl)) return;
-    Place(header, 0, /*invalidated=*/0);
-  }
+  const bool joins = !pending_.empty() && (pending_.back().use == SendUse::kControl ||
+                                           FitsPending(0, /*invalidated=*/0));
+  if (!joins && !OpenSend() && !OpenSend(SendUse::kControl)) return;
+  Place(header, 0, /*invalidated=*/0);
   ++control_.count;
   if (kind == FrameKind::kPong) control_.pong = false;
   if (kind == FrameKind::kPing) control_.ping = false;
@@ -385,6 +388,8 @@ absl::Status Link::OnControlFrame(const FrameHeader& frame) {
 }
 
 void Link::WakeWriters() {
+  // Frames that wait may go on taking each credit that comes.
+  if (control_.any_due() && !writers_.empty() && !serving_writer_ && open()) AppendDue();
   while (!writers_.empty() && open() && held_back_ != HeldBack::kUntilReady) {
     SendWaiter* waiter = writers_.Front();
     if (!FitsPending(waiter->body_bytes, waiter->invalidated) && !OpenSend()) {

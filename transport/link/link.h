@@ -206,6 +206,8 @@ class Link final : private FlushHook, private RoomWaiter, private WatchedLink, p
     control_.ping = true;
     ScheduleFlush();
   }
+  // Whether a PING has not left because other links hold all send buffers: no silence of this peer.
+  bool ping_is_held_up() const { return control_.ping && OthersHoldBuffers(); }
 
  private:
   friend class Endpoint;
@@ -276,7 +278,7 @@ class Link final : private FlushHook, private RoomWaiter, private WatchedLink, p
   [[gnu::cold, gnu::noinline]] void LackRoom();
   // There may be a buffer again.
   void OnRoom();
-  // It lacks a buffer while it holds none. One that lacks slots has used them up itself.
+  // This link lacks a buffer and holds none. One that lacks slots has used them up itself.
   bool OthersHoldBuffers() const { return lacks_room_ && held_ == 0 && SlotsLeft(); }
   // So many buffers that it held are free.
   void CountReleased(uint32_t count) {
@@ -292,7 +294,9 @@ class Link final : private FlushHook, private RoomWaiter, private WatchedLink, p
   [[gnu::cold, gnu::noinline]] void PostFailed(int error);
   [[gnu::cold, gnu::noinline]] void Misread(WireFault fault, size_t bytes);
   [[gnu::cold, gnu::noinline]] void CompletedUnposted(uint16_t position);
-  void AppendControl(FrameKind kind);
+  // The control frames that are due, as far as there is room.
+  void AppendDue();
+  [[gnu::cold, gnu::noinline]] void AppendControl(FrameKind kind);
   // Whether a flush would post bindings, WRITEs, READs, or wake who waits for leases.
   bool moves() const {
     return leases_.work_due() || one_sided_.waiting() || !lease_waiters_.empty();

@@ -30,8 +30,7 @@ bool Link::CheckLiveness(TimePoint now) {
     return expects || heard || flush_scheduled_ || grants_.recalled() ||
            liveness_.awaits_acknowledgement() || leases_.quarantined_bytes() != 0;
   }
-  // The last PING has not left, since other links hold all send buffers: no silence of this peer.
-  if (control_.ping && OthersHoldBuffers()) return true;
+  if (ping_is_held_up()) return true;
   if (liveness_.CountSilent()) {
     Close(absl::UnavailableError(fmt::format(
         "{} has not answered a PING for {} ms (process stopped, or host unreachable)", peer(),
@@ -60,7 +59,8 @@ void Link::CheckIdle(TimePoint now) {
 
 absl::Status Link::CheckRecall() {
   if (!grants_.recalled() || VERBENA_MUTANT(kRecallUnanswered)) return absl::OkStatus();
-  absl::Status status = grants_.CheckRecall();
+  if (control_.recall && OthersHoldBuffers()) return absl::OkStatus();
+  absl::Status status = grants_.CheckRecall(/*is_due=*/control_.recall);
   if (status.ok() && !grants_.recalled()) endpoint_.NoteRecallAnswered(*this);
   return status;
 }

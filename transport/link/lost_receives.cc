@@ -70,6 +70,7 @@ void LostReceives::AskForProofs() {
 void LostReceives::Check(LinkSlot& slot) {
   if (!asked() || !slot.owes_proof) return;
   if (!slot.link->may_send() && !VERBENA_MUTANT(kConnectingOwesProof)) return;
+  if (slot.link->ping_is_held_up()) return;
   if (++slot.proof_checks <= kMaxProofChecks) {
     slot.link->Ping();
     return;

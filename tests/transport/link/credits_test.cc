@@ -165,7 +165,7 @@ TEST(ReceiveGrantsTest, ARecallIsAnsweredByGivingBackOrByHavingNoneToSpare) {
     ASSERT_TRUE(grants.OnSend(false).ok());
     grants.Refill();
   }
-  EXPECT_TRUE(grants.CheckRecall().ok());
+  EXPECT_TRUE(grants.CheckRecall(/*is_due=*/false).ok());
   EXPECT_FALSE(grants.recalled());
 }
 
@@ -177,8 +177,9 @@ TEST(ReceiveGrantsTest, APeerThatGivesOneCreditBackHasNotAnswered) {
   grants.Recall();
   ASSERT_TRUE(grants.OnReturned(1).ok());
   EXPECT_TRUE(grants.recalled());
-  for (uint32_t i = 0; i < kMaxUnansweredRecalls; ++i) EXPECT_TRUE(grants.CheckRecall().ok());
-  EXPECT_TRUE(absl::IsResourceExhausted(grants.CheckRecall()));
+  for (uint32_t i = 0; i < kMaxUnansweredRecalls; ++i)
+    EXPECT_TRUE(grants.CheckRecall(/*is_due=*/false).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(grants.CheckRecall(/*is_due=*/false)));
 }
 
 TEST(ReceiveGrantsTest, ARecallThatIsNotAnsweredIsAViolationAfterAFewChecks) {
@@ -188,11 +189,11 @@ TEST(ReceiveGrantsTest, ARecallThatIsNotAnsweredIsAViolationAfterAFewChecks) {
   grants.Refill();
   grants.Recall();
   for (uint32_t i = 0; i < kMaxUnansweredRecalls; ++i) {
-    EXPECT_TRUE(grants.CheckRecall().ok());
+    EXPECT_TRUE(grants.CheckRecall(/*is_due=*/false).ok());
     ASSERT_TRUE(grants.OnSend(false).ok());
     grants.Refill();
   }
-  EXPECT_TRUE(absl::IsResourceExhausted(grants.CheckRecall()));
+  EXPECT_TRUE(absl::IsResourceExhausted(grants.CheckRecall(/*is_due=*/false)));
 }
 
 TEST(ReceiveGrantsTest, GrowthIsBoundedByThePoolAndTheMaximum) {

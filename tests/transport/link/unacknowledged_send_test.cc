@@ -9,10 +9,11 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
+#include "tests/transport/link/kept_sends.h"
 #include "tests/transport/link/links_fixture.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/limits.h"
@@ -22,43 +23,6 @@ namespace verbena {
 namespace {
 
 using std::chrono::seconds;
-
-struct KeptWr {
-  ibv_send_wr wr;
-  ibv_sge element;
-  std::string copied;  // an inline WR's bytes, whose buffer is free again
-};
-
-// The queue pair of that number, and what it was given.
-uint32_t slow_qpn = 0;
-ibv_qp* slow_qp = nullptr;
-std::deque<KeptWr> kept;
-int (*real_post_send)(ibv_qp*, ibv_send_wr*, ibv_send_wr**) = nullptr;
-
-int PostOrKeep(ibv_qp* qp, ibv_send_wr* wrs, ibv_send_wr** refused) {
-  if (qp->qp_num != slow_qpn) return real_post_send(qp, wrs, refused);
-  slow_qp = qp;
-  for (ibv_send_wr* wr = wrs; wr != nullptr; wr = wr->next) {
-    const ibv_sge element = wr->num_sge == 0 ? ibv_sge{} : *wr->sg_list;
-    const bool is_inline = (wr->send_flags & IBV_SEND_INLINE) != 0;
-    kept.push_back({.wr = *wr, .element = element, .copied = {}});
-    if (!is_inline) continue;
-    kept.back().copied.assign(reinterpret_cast<const char*>(element.addr), element.length);
-  }
-  return 0;
-}
-
-void PostKept(size_t count) {
-  for (; count > 0 && !kept.empty(); --count) {
-    KeptWr next = kept.front();
-    kept.pop_front();
-    next.wr.next = nullptr;
-    next.wr.sg_list = &next.element;
-    if (!next.copied.empty()) next.element.addr = reinterpret_cast<uintptr_t>(next.copied.data());
-    ibv_send_wr* refused = nullptr;
-    ASSERT_EQ(real_post_send(slow_qp, &next.wr, &refused), 0);
-  }
-}
 
 class UnacknowledgedSendTest : public LinksFixture {
  protected:
@@ -73,15 +37,14 @@ class UnacknowledgedSendTest : public LinksFixture {
                                .ping_interval = seconds(2)};
     Start(limits, limits);
     ASSERT_LT(client().max_inline_bytes(), kBody);
-    real_post_send = std::exchange(context().ops.post_send, PostOrKeep);
+    sends_.emplace(context());
     link_ = Connect(client_sink_, server_sink_);
     ASSERT_NE(link_, nullptr);
   }
   void TearDown() override {
-    slow_qpn = 0;
-    kept.clear();
+    sends_->KeepThoseOf(0);
     LinksFixture::TearDown();
-    context().ops.post_send = real_post_send;
+    sends_.reset();
   }
 
   // In steps of a second, as the endpoint looks at its links.
@@ -110,33 +73,34 @@ class UnacknowledgedSendTest : public LinksFixture {
   Receiver client_sink_;
   Receiver server_sink_;
   Link* link_ = nullptr;
+  std::optional<KeptSends> sends_;
   std::deque<Flood> small_;
 };
 
 TEST_F(UnacknowledgedSendTest, APeerThatTakesASendNowAndThenLosesItsLink) {
-  slow_qpn = link_->qpn();
+  sends_->KeepThoseOf(link_->qpn());
   Flood flood(kFrames, kBody);
   flood.Run(*link_);
   Pass(1);
-  ASSERT_EQ(kept.size(), kFrames);
-  while (!kept.empty() && client_sink_.reason().ok()) {
-    PostKept(1);
+  ASSERT_EQ(sends_->size(), kFrames);
+  while (sends_->size() > 0 && client_sink_.reason().ok()) {
+    sends_->Post(1);
     Pass(1);
   }
   EXPECT_TRUE(absl::IsUnavailable(client_sink_.reason())) << client_sink_.reason();
   EXPECT_NE(client_sink_.reason().message().find("has not taken a SEND"), std::string::npos)
       << client_sink_.reason();
-  EXPECT_GT(kept.size(), kFrames - 2 * kMaxUnacknowledgedChecks);
+  EXPECT_GT(sends_->size(), kFrames - 2 * kMaxUnacknowledgedChecks);
 }
 
 TEST_F(UnacknowledgedSendTest, APeerThatTakesAllSendsInTimeKeepsItsLink) {
-  slow_qpn = link_->qpn();
+  sends_->KeepThoseOf(link_->qpn());
   for (uint32_t round = 0; round < 6; ++round) {
     Flood flood(10 * (round + 1), kBody, 10 * round);
     flood.Run(*link_);
     Pass(5);
-    ASSERT_EQ(kept.size(), 10u);
-    PostKept(10);
+    ASSERT_EQ(sends_->size(), 10u);
+    sends_->Post(10);
     Pass(1);
   }
   EXPECT_EQ(client_sink_.reason(), absl::OkStatus());
@@ -145,7 +109,7 @@ TEST_F(UnacknowledgedSendTest, APeerThatTakesAllSendsInTimeKeepsItsLink) {
 
 // No PING can leave, and no other link is to blame for that.
 TEST_F(UnacknowledgedSendTest, ASilentPeerIsFoundDeadThoughInlineSendsFillTheSendQueue) {
-  slow_qpn = link_->qpn();
+  sends_->KeepThoseOf(link_->qpn());
   client_sink_.set_expects_frames();
   FillSendQueue();
   Pass(kMaxSilentChecks + 4);
@@ -154,7 +118,7 @@ TEST_F(UnacknowledgedSendTest, ASilentPeerIsFoundDeadThoughInlineSendsFillTheSen
 }
 
 TEST_F(UnacknowledgedSendTest, APeerThatTakesNothingOfAFullSendQueueLosesItsLink) {
-  slow_qpn = link_->qpn();
+  sends_->KeepThoseOf(link_->qpn());
   FillSendQueue();
   Pass(kMaxUnacknowledgedChecks);
   EXPECT_EQ(client_sink_.reason(), absl::OkStatus());
@@ -164,11 +128,11 @@ TEST_F(UnacknowledgedSendTest, APeerThatTakesNothingOfAFullSendQueueLosesItsLink
 }
 
 TEST_F(UnacknowledgedSendTest, APeerThatKeepsTakingSendsOfAFullSendQueueKeepsItsLink) {
-  slow_qpn = link_->qpn();
+  sends_->KeepThoseOf(link_->qpn());
   FillSendQueue();
   for (uint32_t round = 0; round < 6; ++round) {
     Pass(kMaxUnacknowledgedChecks / 2);
-    PostKept(kSignalInterval);
+    sends_->Post(kSignalInterval);
     for (uint32_t i = 0; i < 2 * kSignalInterval; ++i) SendSmall();
   }
   EXPECT_EQ(client_sink_.reason(), absl::OkStatus());

@@ -1,0 +1,82 @@
+// KeptSends: a device that keeps the work requests of one queue pair back, and posts them when the
+// test says so.
+//
+// To their sender it looks as if its peer took nothing meanwhile; to the peer, as if it were quiet.
+// One at a time. The context must outlive it, and no queue pair is used while it is destroyed.
+
+#ifndef VERBENA_TESTS_TRANSPORT_LINK_KEPT_SENDS_H_
+#define VERBENA_TESTS_TRANSPORT_LINK_KEPT_SENDS_H_
+
+#include <gtest/gtest.h>
+#include <infiniband/verbs.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <utility>
+
+namespace verbena {
+
+class KeptSends {
+ public:
+  explicit KeptSends(ibv_context& context)
+      : context_(context), real_(std::exchange(context.ops.post_send, PostOrKeep)) {
+    current = this;
+  }
+  KeptSends(const KeptSends&) = delete;
+  KeptSends& operator=(const KeptSends&) = delete;
+  ~KeptSends() {
+    context_.ops.post_send = real_;
+    current = nullptr;
+  }
+
+  // From now on; 0 for nobody's.
+  void KeepThoseOf(uint32_t qpn) { qpn_ = qpn; }
+  size_t size() const { return kept_.size(); }
+
+  // The oldest ones.
+  void Post(size_t count) {
+    for (; count > 0 && !kept_.empty(); --count) {
+      Kept next = std::move(kept_.front());
+      kept_.pop_front();
+      next.wr.next = nullptr;
+      next.wr.sg_list = &next.element;
+      if (!next.copied.empty()) next.element.addr = reinterpret_cast<uintptr_t>(next.copied.data());
+      ibv_send_wr* refused = nullptr;
+      ASSERT_EQ(real_(qp_, &next.wr, &refused), 0);
+    }
+  }
+
+ private:
+  struct Kept {
+    ibv_send_wr wr;
+    ibv_sge element;
+    std::string copied;  // an inline WR's bytes, whose buffer is free again
+  };
+
+  static int PostOrKeep(ibv_qp* qp, ibv_send_wr* wrs, ibv_send_wr** refused) {
+    KeptSends& self = *current;
+    if (qp->qp_num != self.qpn_) return self.real_(qp, wrs, refused);
+    self.qp_ = qp;
+    for (ibv_send_wr* wr = wrs; wr != nullptr; wr = wr->next) {
+      const ibv_sge element = wr->num_sge == 0 ? ibv_sge{} : *wr->sg_list;
+      self.kept_.push_back({.wr = *wr, .element = element, .copied = {}});
+      if ((wr->send_flags & IBV_SEND_INLINE) == 0) continue;
+      self.kept_.back().copied.assign(reinterpret_cast<const char*>(element.addr), element.length);
+    }
+    return 0;
+  }
+
+  inline static KeptSends* current = nullptr;
+
+  ibv_context& context_;
+  int (*const real_)(ibv_qp*, ibv_send_wr*, ibv_send_wr**);
+  uint32_t qpn_ = 0;
+  ibv_qp* qp_ = nullptr;
+  std::deque<Kept> kept_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TESTS_TRANSPORT_LINK_KEPT_SENDS_H_

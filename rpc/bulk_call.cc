@@ -267,7 +267,11 @@ Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& meth
   if (status.ok() && waited && request.ByteSizeLong() != message_bytes) {
     status = ChangedRequest(method, message_bytes, request.ByteSizeLong());
   }
-  if (status.ok() && waited) status = CheckTaken(bulk, own_landing, method, *link->link());
+  if (status.ok() && waited) {
+    status = CheckTaken(bulk, own_landing, method, *link->link());
+    // Not the caller's, whose next attempt would lend it and be refused.
+    if (!status.ok() && own_landing) bulk.landing = Buffer();
+  }
   if (status.ok()) status = bulk.Lend(*link);
   if (!status.ok()) co_return Settle(bulk, NotSent(std::move(status)), reply, options.info);
   ClientCall call(*link, connection.shard().executor(), method, request, reply, options.deadline,

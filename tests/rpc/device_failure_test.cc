@@ -207,12 +207,19 @@ TEST_F(DeviceFailureTest, ACallWhoseMemoryIsOfTheFailedDeviceWasNotSentAndMayBeT
   absl::Status status;
   std::atomic<bool> waiting = false;
   std::atomic<bool> ended = false;
+  Buffer kept;
+  // The landing goes from attempt to attempt, as a caller's own.
   auto get = [&]() -> Task<absl::Status> {
     testing::GetReply reply;
     CallInfo info;
     testing::GetRequest request;
     request.set_bytes(kBytes);
-    co_return co_await stub_->Get(request, reply, {.info = &info, .max_response_payload = kBytes});
+    const uint64_t most = kept ? 0 : kBytes;
+    const absl::Status got = co_await stub_->Get(
+        request, reply,
+        {.info = &info, .response_payload_into = std::move(kept), .max_response_payload = most});
+    kept = std::move(info.response_payload);
+    co_return got;
   };
   auto hold = [&]() -> Task<void> {
     absl::StatusOr<Endpoint*> endpoint = client_runtime_->shard(0).EndpointOn(0);
@@ -237,7 +244,11 @@ TEST_F(DeviceFailureTest, ACallWhoseMemoryIsOfTheFailedDeviceWasNotSentAndMayBeT
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("near failed, or was removed, while verbena.testing.Payloads/Get waited "
                         "with memory of it; try again"));
+  EXPECT_FALSE(kept) << "a buffer that the library allocated for the attempt";
   EXPECT_EQ(Run(get()), absl::OkStatus());
+  EXPECT_TRUE(kept);
+  EXPECT_EQ(Run(get()), absl::OkStatus()) << "into the buffer of the last one";
+  kept.Reset();
   ExpectThatOneIsOpen(clients_);
 }
 

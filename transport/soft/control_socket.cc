@@ -72,8 +72,20 @@ absl::StatusOr<std::unique_ptr<ControlSocket>> ControlSocket::Connect(const ibv_
 
 absl::StatusOr<std::unique_ptr<ControlSocket>> ControlSocket::Accept(int listener) {
   UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (!fd) return absl::UnavailableError("no connection waits");
-  return Adopt(std::move(fd));
+  if (fd) return Adopt(std::move(fd));
+  switch (errno) {
+    case EAGAIN:
+      return absl::UnavailableError("no connection waits");
+    // The new connection's own error, which accept(2) returns in its place.
+    case ECONNABORTED:
+    case EINTR:
+    case EPERM:
+    case EPROTO:
+      return absl::CancelledError("the connection ended before it was accepted");
+    default:
+      return absl::ResourceExhaustedError(
+          ErrnoStatus(errno, "accepting another soft device").message());
+  }
 }
 
 absl::StatusOr<std::unique_ptr<ControlSocket>> ControlSocket::Adopt(UniqueFd fd) {

@@ -82,7 +82,9 @@ class ControlSocket {
   static absl::StatusOr<UniqueFd> Listen(const ibv_gid& gid);
   // UNAVAILABLE when nobody listens under `gid`.
   static absl::StatusOr<std::unique_ptr<ControlSocket>> Connect(const ibv_gid& gid);
-  // The next connection of a listening socket; UNAVAILABLE when there is none.
+  // The next connection of a listening socket; UNAVAILABLE when there is none, RESOURCE_EXHAUSTED
+  // when there are no descriptors, CANCELLED when it has ended, PERMISSION_DENIED when it is
+  // another user's.
   static absl::StatusOr<std::unique_ptr<ControlSocket>> Accept(int listener);
 
   int fd() const { return fd_.get(); }

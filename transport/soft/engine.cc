@@ -41,7 +41,7 @@ void Engine::Stop() {
 
 void Engine::Run() {
   while (!stop_.load()) {
-    rnic_.wire().Serve();
+    rnic_.wire().Serve(clock_.Now());
     rnic_.ServeDoorbells();
     FireTimers();
     if (clock_.Now() >= next_tick_) {
@@ -78,10 +78,10 @@ Duration Engine::TimeToSleep() {
   // In this order: a CQ that becomes polled after the look sees that nobody ticks, and wakes us.
   ticking_.store(false);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  TimePoint until = kNever;
+  TimePoint until = rnic_.wire().retry();
   if (rnic_.NeedsTick()) {
     ticking_.store(true);
-    until = next_tick_;
+    until = std::min(until, next_tick_);
   }
   {
     std::lock_guard<std::mutex> lock(timers_mutex_);

@@ -36,12 +36,12 @@ struct MappedShare {
 SharedWire::~SharedWire() = default;
 
 absl::Status SharedWire::Start() {
-  absl::StatusOr<UniqueFd> listener = ControlSocket::Listen(rnic_.gid());
+  auto listener = ControlListener::Create(rnic_.name(), rnic_.gid());
   if (!listener.ok()) return listener.status();
   listener_ = *std::move(listener);
   epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
-  if (!epoll_ || epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), &event) != 0) {
+  if (!epoll_ || epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener_->fd(), &event) != 0) {
     return ErrnoStatus(errno, "the epoll of a soft device");
   }
   return absl::OkStatus();
@@ -57,15 +57,16 @@ void SharedWire::CloseLane(const ibv_gid& gid, uint64_t lane) {
   closings_.push_back({gid, lane});
 }
 
-bool SharedWire::Serve() {
+bool SharedWire::Serve(TimePoint now) {
   if (!epoll_) return false;
   TakeRequests();
+  if (now >= retry()) AcceptSome(now);
   epoll_event events[32];
   const int count = epoll_wait(epoll_.get(), events, 32, 0);
   for (int i = 0; i < count; ++i) {
     auto* connection = static_cast<Connection*>(events[i].data.ptr);
     if (connection == nullptr) {
-      AcceptAll();
+      AcceptSome(now);
     } else {
       Read(*connection);
     }
@@ -185,20 +186,15 @@ void SharedWire::Watch(Connection& connection) {
   epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, connection.socket->fd(), &event);
 }
 
-void SharedWire::AcceptAll() {
-  while (true) {
-    auto socket = ControlSocket::Accept(listener_.get());
-    if (absl::IsUnavailable(socket.status())) return;
-    if (!socket.ok() || connections_.size() >= kMaxConnections) {
-      Log(LogLevel::kWarning,
-          fmt::format("{} refuses a process: {}", rnic_.name(),
-                      socket.ok() ? "too many connections" : socket.status().ToString()));
-      continue;
-    }
-    Connection* connection = Add(*std::move(socket));
+void SharedWire::AcceptSome(TimePoint now) {
+  const size_t room = kMaxConnections - std::min(kMaxConnections, connections_.size());
+  for (std::unique_ptr<ControlSocket>& socket : listener_->Accept(room, now)) {
+    Connection* connection = Add(std::move(socket));
     absl::Status status = SendHello(*connection);
     if (!status.ok()) End(*connection, status);
   }
+  epoll_event event{.events = retry() == kNever ? uint32_t{EPOLLIN} : 0, .data = {.ptr = nullptr}};
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_->fd(), &event);
 }
 
 void SharedWire::Read(Connection& connection) {

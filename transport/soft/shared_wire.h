@@ -21,7 +21,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "verbena/transport/coro/clock.h"
 #include "verbena/transport/soft/arenas.h"
+#include "verbena/transport/soft/control_listener.h"
 #include "verbena/transport/soft/control_socket.h"
 #include "verbena/transport/soft/peer.h"
 
@@ -56,8 +58,11 @@ class SharedWire {
   void AnnounceArena(std::shared_ptr<const Arena> arena);
   void WithdrawArena(uint32_t id);
 
+  // When Serve has something to do, though fd() may not be readable; kNever: when it is.
+  TimePoint retry() const { return listener_ == nullptr ? kNever : listener_->retry(); }
+
   // One turn. True when something happened.
-  bool Serve();
+  bool Serve(TimePoint now);
 
  private:
   struct Connection {
@@ -82,7 +87,7 @@ class SharedWire {
   Connection* Outbound(const ibv_gid& gid);
   Connection* Add(std::unique_ptr<ControlSocket> socket);
   void Watch(Connection& connection);
-  void AcceptAll();
+  void AcceptSome(TimePoint now);
   void Read(Connection& connection);
   absl::Status Handle(Connection& connection, ControlSocket::Received received);
   absl::Status HandleHello(Connection& connection, ControlSocket::Received received);
@@ -95,7 +100,7 @@ class SharedWire {
 
   Rnic& rnic_;
   UniqueFd epoll_;
-  UniqueFd listener_;
+  std::unique_ptr<ControlListener> listener_;
   uint64_t next_request_ = 1;
   std::vector<std::unique_ptr<Connection>> connections_;
 

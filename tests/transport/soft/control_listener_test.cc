@@ -1,0 +1,166 @@
+// A device takes connections of other processes a few at a time, says little of those that it
+// refuses, and waits, without spinning, for descriptors that it lacks.
+
+#include "verbena/transport/soft/control_listener.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "fmt/format.h"
+#include "tests/transport/log/captured_log.h"
+#include "verbena/transport/soft/soft_device.h"
+
+namespace verbena::soft {
+namespace {
+
+using std::chrono::milliseconds;
+
+// A process that only connects. Apart from that, since a socket takes a descriptor.
+class Caller {
+ public:
+  Caller() : fd_(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {}
+
+  void Connect(const ibv_gid& gid) {
+    std::string name = "verbena-soft/";
+    for (const uint8_t byte : gid.raw) name += fmt::format("{:02x}", byte);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path + 1, name.data(), name.size());
+    const auto bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+    ASSERT_EQ(connect(fd_.get(), reinterpret_cast<const sockaddr*>(&address), bytes), 0);
+  }
+  // Waits for the device's first message.
+  void AwaitHello() {
+    ControlMessage message;
+    ASSERT_EQ(recv(fd_.get(), &message, sizeof(message), 0), static_cast<ssize_t>(sizeof(message)));
+    EXPECT_EQ(message.kind, ControlMessage::kHello);
+  }
+
+ private:
+  UniqueFd fd_;
+};
+
+// While it lives the process can open no descriptor.
+class NoDescriptors {
+ public:
+  NoDescriptors() {
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
+    // Not 0: poll() takes no more descriptors than that.
+    rlimit none = before_;
+    none.rlim_cur = static_cast<rlim_t>(UniqueFd(dup(STDERR_FILENO)).get());
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  }
+  NoDescriptors(const NoDescriptors&) = delete;
+  NoDescriptors& operator=(const NoDescriptors&) = delete;
+  ~NoDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+class ControlListenerTest : public ::testing::Test {
+ protected:
+  ControlListenerTest() {
+    gid_.global.subnet_prefix = static_cast<uint64_t>(getpid());
+    gid_.global.interface_id = reinterpret_cast<uintptr_t>(this);
+    listener_ = *ControlListener::Create("soft7", gid_);
+  }
+  void ConnectAll(std::vector<Caller>& callers) const {
+    for (Caller& caller : callers) caller.Connect(gid_);
+  }
+
+  const TimePoint now_ = TimePoint(std::chrono::hours(1));
+  ibv_gid gid_{};
+  std::unique_ptr<ControlListener> listener_;
+};
+
+TEST_F(ControlListenerTest, ATurnTakesAFewConnectionsAndTheNextOneTheOthers) {
+  std::vector<Caller> callers(ControlListener::kAcceptsAtOnce + 5);
+  ConnectAll(callers);
+  EXPECT_EQ(listener_->Accept(4096, now_).size(), ControlListener::kAcceptsAtOnce);
+  EXPECT_EQ(listener_->retry(), kNever);
+  EXPECT_EQ(listener_->Accept(4096, now_).size(), 5u);
+  EXPECT_TRUE(listener_->Accept(4096, now_).empty());
+}
+
+TEST_F(ControlListenerTest, ATurnRefusesAFewConnectionsAndSaysLittleOfThem) {
+  CapturedLog log;
+  std::vector<Caller> callers(ControlListener::kAcceptsAtOnce + 5);
+  ConnectAll(callers);
+  EXPECT_EQ(listener_->Accept(2, now_).size(), 2u);
+  const std::vector<std::string> lines = log.Take();
+  ASSERT_FALSE(lines.empty());
+  EXPECT_LE(lines.size(), 4u);
+  EXPECT_NE(lines[0].find("soft7 refuses a process"), std::string::npos) << lines[0];
+  EXPECT_EQ(listener_->Accept(4096, now_).size(), 5u) << "those that the turn did not get to";
+}
+
+TEST_F(ControlListenerTest, WithoutDescriptorsItAsksToBeLeftAloneAndServesOnceThereAreSome) {
+  CapturedLog log;
+  std::vector<Caller> callers(1);
+  ConnectAll(callers);
+  {
+    const NoDescriptors none;
+    EXPECT_TRUE(listener_->Accept(4096, now_).empty());
+  }
+  EXPECT_EQ(listener_->retry(), now_ + milliseconds(100));
+  const std::vector<std::string> lines = log.Take();
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].find("EMFILE"), std::string::npos) << lines[0];
+  EXPECT_EQ(listener_->Accept(4096, listener_->retry()).size(), 1u);
+  EXPECT_EQ(listener_->retry(), kNever);
+}
+
+// Goes on only when the test says so.
+class SteppedClock final : public Clock {
+ public:
+  TimePoint Now() override { return TimePoint(Duration(now_)); }
+  void Advance(Duration duration) { now_ += duration.count(); }
+
+ private:
+  std::atomic<int64_t> now_ = Duration(std::chrono::hours(1)).count();
+};
+
+std::string AwaitLine(CapturedLog& log) {
+  for (;;) {
+    const std::vector<std::string> lines = log.Take();
+    EXPECT_LE(lines.size(), 1u);
+    if (!lines.empty()) return lines[0];
+    std::this_thread::yield();
+  }
+}
+
+TEST(SharedWireTest, ADeviceWithoutDescriptorsTriesAgainAfterAWhileAndNotAtEachTurn) {
+  CapturedLog log;
+  SteppedClock clock;
+  const auto device = *SoftDevice::Create({.name = "soft8", .clock = &clock});
+  const ibv_gid gid = *device->QueryGid(1, 0);
+  Caller caller;
+  {
+    const NoDescriptors none;
+    caller.Connect(gid);
+    for (int i = 0; i < 3; ++i) {
+      const std::string line = AwaitLine(log);
+      EXPECT_NE(line.find("soft8 keeps processes waiting"), std::string::npos) << line;
+      if (i < 2) clock.Advance(milliseconds(100));
+    }
+  }
+  clock.Advance(milliseconds(100));
+  caller.AwaitHello();
+  EXPECT_TRUE(log.Take().empty());
+}
+
+}  // namespace
+}  // namespace verbena::soft

@@ -1,0 +1,63 @@
+// ControlListener: where the engines of other processes connect to a device.
+//
+// A turn takes a bounded number of connections and logs few lines, however many come: every process
+// of the host can connect, whoever its user is. While this process has no descriptors left, those
+// who connect wait in the listener's backlog, and the listener asks to be left alone for a while:
+// fd() is readable all that time. Used by one thread, its engine's.
+//
+//   for (auto& socket : listener.Accept(room, now)) …
+//   // then watches listener.fd() if listener.retry() == kNever, else calls again by that time
+
+#ifndef VERBENA_TRANSPORT_SOFT_CONTROL_LISTENER_H_
+#define VERBENA_TRANSPORT_SOFT_CONTROL_LISTENER_H_
+
+#include <infiniband/verbs.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/log/throttled_log.h"
+#include "verbena/transport/soft/control_socket.h"
+
+namespace verbena::soft {
+
+class ControlListener {
+ public:
+  // Connections of one Accept(), with those that are refused. (start)
+  static constexpr size_t kAcceptsAtOnce = 32;
+
+  // Listens under `gid`, for the device of that name.
+  static absl::StatusOr<std::unique_ptr<ControlListener>> Create(std::string device,
+                                                                 const ibv_gid& gid);
+  ControlListener(const ControlListener&) = delete;
+  ControlListener& operator=(const ControlListener&) = delete;
+  ~ControlListener() = default;
+
+  int fd() const { return fd_.get(); }
+  // The next connections, at most `room` of them; it refuses more, and those of other users.
+  std::vector<std::unique_ptr<ControlSocket>> Accept(size_t room, TimePoint now);
+  // When to call Accept() again though nobody can be accepted now; kNever: when fd() is readable.
+  TimePoint retry() const { return retry_; }
+
+ private:
+  ControlListener(std::string device, UniqueFd fd)
+      : device_(std::move(device)), fd_(std::move(fd)) {}
+  void Refuse(const absl::Status& why, TimePoint now);
+  void OnStarved(const absl::Status& why, TimePoint now);
+
+  const std::string device_;
+  const UniqueFd fd_;
+  TimePoint retry_ = kNever;
+  ThrottledLog refused_{{}};
+  ThrottledLog starved_{{}};
+};
+
+}  // namespace verbena::soft
+
+#endif  // VERBENA_TRANSPORT_SOFT_CONTROL_LISTENER_H_

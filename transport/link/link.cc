@@ -389,7 +389,10 @@ absl::Status Link::OnControlFrame(const FrameHeader& frame) {
 
 void Link::WakeWriters() {
   // Frames that wait may go on taking each credit that comes.
-  if (control_.any_due() && !writers_.empty() && !serving_writer_ && open()) AppendDue();
+  if (control_.any_due() && !writers_.empty() && !serving_writer_ && open() &&
+      !VERBENA_MUTANT(kWritersPassControl)) {
+    AppendDue();
+  }
   while (!writers_.empty() && open() && held_back_ != HeldBack::kUntilReady) {
     SendWaiter* waiter = writers_.Front();
     if (!FitsPending(waiter->body_bytes, waiter->invalidated) && !OpenSend()) {

@@ -46,6 +46,7 @@
 #include "verbena/transport/link/transfer.h"
 #include "verbena/transport/link/watched_stream.h"
 #include "verbena/transport/link/wire_format.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 
@@ -279,7 +280,9 @@ class Link final : private FlushHook, private RoomWaiter, private WatchedLink, p
   // There may be a buffer again.
   void OnRoom();
   // This link lacks a buffer and holds none. One that lacks slots has used them up itself.
-  bool OthersHoldBuffers() const { return lacks_room_ && held_ == 0 && SlotsLeft(); }
+  bool OthersHoldBuffers() const {
+    return lacks_room_ && held_ == 0 && (SlotsLeft() || VERBENA_MUTANT(kFullQueueExcusesSilence));
+  }
   // So many buffers that it held are free.
   void CountReleased(uint32_t count) {
     held_ -= count;

@@ -60,14 +60,15 @@ void Link::CheckIdle(TimePoint now) {
 absl::Status Link::CheckRecall() {
   if (!grants_.recalled() || VERBENA_MUTANT(kRecallUnanswered)) return absl::OkStatus();
   if (control_.recall && OthersHoldBuffers()) return absl::OkStatus();
-  absl::Status status = grants_.CheckRecall(/*is_due=*/control_.recall);
+  const bool is_due = control_.recall && !VERBENA_MUTANT(kUnsentRecallCounts);
+  absl::Status status = grants_.CheckRecall(is_due);
   if (status.ok() && !grants_.recalled()) endpoint_.NoteRecallAnswered(*this);
   return status;
 }
 
 absl::Status Link::CheckAcknowledged() {
   const bool holds = held_ != pending_.size() && !VERBENA_MUTANT(kUnacknowledgedSendsKept);
-  const bool is_full = slots_.in_flight() > 0 && !SlotsLeft();
+  const bool is_full = slots_.in_flight() > 0 && !SlotsLeft() && !VERBENA_MUTANT(kFullQueueKept);
   if (liveness_.CheckAcknowledged(slots_, holds, is_full)) return absl::OkStatus();
   return absl::UnavailableError(
       fmt::format("{} has not taken a SEND for 4 x LinkLimits::ping_interval; {} work requests are "

@@ -90,6 +90,11 @@ enum class Fault {
   kNoSpareForControl,        // PONGs and credits wait for buffers that other links keep
   kRecallAnswerForgotten,    // a recall is answered when something else leaves
   kOwedCreditsForgotten,     // credits that no send buffer was free for are not returned later
+  kDrainPosts,               // a drain answers what it finds, and goes on while a peer sends
+  kFullQueueExcusesSilence,  // a silent peer is excused when its own SENDs fill the send queue
+  kFullQueueKept,            // a peer may leave a send queue that is full of inline SENDs for ever
+  kUnsentRecallCounts,       // a peer loses its link for a RECALL that never left
+  kWritersPassControl,       // frames that wait take each credit that a RECALL waits for
   // one-sided operations
   kPredictablePsn,     // packet numbers come from a generator whose next one can be computed
   kTransferUnbounded,  // all of a transfer is posted at once, ahead of every later SEND

@@ -122,17 +122,17 @@ void ResponseMemory::Extra::OnBlockHome(size_t) {
   memory_.LetGo();
 }
 
-// Shares are given first come, first served: if there is enough for a call that was not served, one
-// that wants more is ahead of it.
-std::string ResponseMemory::Ahead(size_t asked, size_t available, size_t kept_for_calls) {
+// The call has left the queue by now: who was ahead of it is not known, since those behind may have
+// got their shares meanwhile. Shares are given first come, first served: if there is enough for a
+// call that was not served, one that wants more was ahead, unless that came free just now.
+std::string ResponseMemory::Others(size_t asked, size_t available, size_t kept_for_calls) {
   std::string text;
   if (kept_for_calls > 0) {
-    text += fmt::format(", and {} more are kept for calls ahead of this one, which wait for memory",
+    text += fmt::format(", and {} more are kept for other calls, which wait for memory",
                         kept_for_calls);
   }
   if (asked <= available) {
-    text += fmt::format(", and a call that wants more than the {} left is ahead of this one",
-                        available);
+    text += fmt::format(", and the {} left may be too few for a call that asked before", available);
   }
   return text;
 }
@@ -149,7 +149,7 @@ absl::Status ResponseMemory::Exhausted(size_t bytes, Duration waited, const std:
       "responses faster, or raise ServerOptions::{}",
       bytes, std::chrono::duration_cast<std::chrono::milliseconds>(waited).count(),
       of_source ? "this client's address" : "this client", peer, taken, most,
-      of_source ? "all its clients" : "it", Ahead(asked, free, most - free - taken),
+      of_source ? "all its clients" : "it", Others(asked, free, most - free - taken),
       of_source ? "max_response_bytes_per_source" : "max_response_bytes_per_client"));
 }
 

@@ -70,7 +70,7 @@ class ResponseMemory final : public std::enable_shared_from_this<ResponseMemory>
   void LetGo() {
     if (--held_ == 0) self_.reset();  // perhaps the end of this
   }
-  static std::string Ahead(size_t asked, size_t available, size_t kept_for_calls);
+  static std::string Others(size_t asked, size_t available, size_t kept_for_calls);
   absl::Status Exhausted(size_t bytes, Duration waited, const std::string& peer,
                          bool of_source) const;
 

@@ -24,6 +24,7 @@ namespace verbena {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr size_t kBudget = 1 << 20;
 constexpr size_t kPart = kBudget / 4;
@@ -224,8 +225,7 @@ TEST_F(ResponseMemoryTextTest, ARefusalOfASmallBufferBehindALargeOneTellsOfThat)
     EXPECT_TRUE(kept.ok()) << kept.status();
     const std::string text = co_await SmallBehindLarge(*first_);
     EXPECT_THAT(text, HasSubstr("take 262144 of the 524288 bytes"));
-    EXPECT_THAT(text,
-                HasSubstr("and a call that wants more than the 262144 left is ahead of this one"));
+    EXPECT_THAT(text, HasSubstr("and the 262144 left may be too few for a call that asked before"));
   };
   Run(check());
 }
@@ -237,7 +237,31 @@ TEST_F(ResponseMemoryTextTest, SharesOfCallsThatWaitAreNotTakenForThoseOfBuffers
     EXPECT_TRUE(kept.ok()) << kept.status();
     const std::string text = co_await SmallBehindLarge(*second_);
     EXPECT_THAT(text, HasSubstr("take 0 of the 524288 bytes"));
-    EXPECT_THAT(text, HasSubstr(", and 524288 more are kept for calls ahead of this one"));
+    EXPECT_THAT(text,
+                HasSubstr(", and 524288 more are kept for other calls, which wait for memory"));
+  };
+  Run(check());
+}
+
+// When it is refused, a call behind it has its share already, and waits for the source's.
+TEST_F(ResponseMemoryTextTest, ARefusalTakesNoCallBehindItForOneAheadOfIt) {
+  auto check = [this]() -> Task<void> {
+    absl::StatusOr<Buffer> kept = co_await Take(*first_, kPart);
+    absl::StatusOr<Buffer> of_source = co_await Take(*second_, kOfClient);
+    EXPECT_TRUE(kept.ok() && of_source.ok()) << kept.status() << of_source.status();
+    TaskScope scope(client_runtime_->executor(0));
+    std::string text;
+    scope.Spawn([&]() -> Task<void> {
+      const absl::Status refused =
+          (co_await Take(*first_, kOfClient, std::chrono::milliseconds(1))).status();
+      text = std::string(refused.message());
+    });
+    scope.Spawn([&]() -> Task<void> { (void)co_await Take(*first_, kPart); });
+    while (text.empty()) (void)co_await Yield();
+    EXPECT_THAT(text, HasSubstr(", and 262144 more are kept for other calls"));
+    EXPECT_THAT(text, Not(HasSubstr("ahead")));
+    scope.RequestCancel();
+    co_await scope.Join();
   };
   Run(check());
 }

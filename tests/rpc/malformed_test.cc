@@ -1,5 +1,6 @@
 // A peer that breaks the protocol ends its own link, and does nothing else to others.
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -148,27 +149,33 @@ TEST_F(MalformedTest, AnAnswerThatWaitsForReadyLeavesOnceItHasCome) {
   EXPECT_EQ(answers[0].header.call_slot, 7u);
 }
 
-// The answers wait, but not in the buffers that all links share.
-TEST_F(MalformedTest, AClientThatNeverSaysReadyKeepsNoSendBuffers) {
+// The answers wait, but not in the buffers that all links share. Each such client would find at
+// least one, as every link does, so as many as there are buffers would take all.
+TEST_F(MalformedTest, ClientsThatNeverSayReadyKeepNoSendBuffers) {
+  constexpr int kFrames = 4;
   LinkLimits limits;
   limits.send_buffers = 16;
+  limits.connect_timeout = std::chrono::seconds(30);
   StartServer({}, {.device = "soft", .limits = limits});
   StartClient();
-  RoguePeer rogue(*client_runtime_);
-  rogue.eager_bytes = 1024;
-  rogue.ConnectTo(server_->address(), /*confirms=*/false);
+  std::vector<std::unique_ptr<RoguePeer>> rogues;
+  std::vector<RogueFrame> requests;
+  for (uint32_t slot = 0; slot < kFrames; ++slot) {
+    requests.push_back(Request("verbena.testing.Testing/Echo", slot, 0));
+  }
   SendHeader granting = kCorrect;
   granting.credits_granted = RoguePeer::kCredits + 64;
-  uint32_t slot = 0;
-  for (uint32_t send = 0; send < LinkLimits{}.initial_credits; ++send) {
-    std::vector<RogueFrame> requests;
-    for (int i = 0; i < 100; ++i)
-      requests.push_back(Request("verbena.testing.Nobody/Knows", slot++, 0));
-    rogue.Send(EncodeSend(granting, requests));
+  for (uint32_t i = 0; i < limits.send_buffers; ++i) {
+    rogues.push_back(std::make_unique<RoguePeer>(*client_runtime_));
+    rogues.back()->eager_bytes = 1024;
+    rogues.back()->ConnectTo(server_->address(), /*confirms=*/false);
+    rogues.back()->Send(EncodeSend(granting, requests));
   }
-  Eventually([&] { return server_runtime_->endpoint_stats(0).traffic.frames_received == slot; },
+  const uint64_t all = uint64_t{kFrames} * limits.send_buffers;
+  Eventually([&] { return server_runtime_->endpoint_stats(0).traffic.frames_received == all; },
              "all of them have come");
   EXPECT_EQ(Run(EchoOnce(1, "others are answered")), absl::OkStatus());
+  EXPECT_EQ(server_runtime_->endpoint_stats(0).links_lost, 0u) << "only once those have gone";
 }
 
 // A link is open before its client has said that it is ready, and may be lost before it has: what

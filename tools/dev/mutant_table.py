@@ -117,7 +117,7 @@ MUTANTS = [
     Mutant("kOneCreditAnswersARecall", "//tests/transport/link:credits_test",
            "*APeerThatGivesOneCreditBackHasNotAnswered"),
     Mutant("kBuffersWithoutReady", "//tests/rpc:malformed_test",
-           "*AClientThatNeverSaysReadyKeepsNoSendBuffers"),
+           "*ClientsThatNeverSayReadyKeepNoSendBuffers"),
     Mutant("kRecallUnanswered", "//tests/transport/link:stingy_peer_test",
            "*APeerThatIgnoresRecallsLosesItsLinkAndOthersGetItsCredits"),
     Mutant("kSendQueueTooDeep", "//tests/transport/link:limits_test",

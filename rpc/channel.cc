@@ -2,11 +2,12 @@
 
 #include <utility>
 
-#include "verbena/rpc/allocate.h"
-#include "verbena/rpc/bulk_call.h"
-#include "verbena/rpc/client_call.h"
-#include "verbena/rpc/connection.h"
-#include "verbena/rpc/shard.h"
+#include "verbena/rpc/client/bulk_call.h"
+#include "verbena/rpc/client/client_call.h"
+#include "verbena/rpc/client/connection.h"
+#include "verbena/rpc/client/connections.h"
+#include "verbena/rpc/internal/allocate.h"
+#include "verbena/rpc/internal/shard.h"
 #include "verbena/rpc/stub.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/executor/executor_gate.h"
@@ -32,7 +33,7 @@ absl::Status NotOnAnExecutor() {
 }
 
 // UNAVAILABLE when there is none before `deadline`.
-Task<absl::StatusOr<ClientLink*>> LinkOf(Connection& connection, Deadline deadline) {
+Task<absl::StatusOr<ClientSession*>> LinkOf(Connection& connection, Deadline deadline) {
   while (connection.usable_link() == nullptr) {
     absl::Status ready = co_await WithDeadline(connection.Ready(), deadline.when());
     if (!ready.ok()) co_return ready;
@@ -52,12 +53,12 @@ Task<absl::Status> CallOnceConnected(Connection& connection, Channel& channel,
                                      CallInfo* info) {
   const Executor& executor = connection.shard().executor();
   const TimePoint began = executor.now();
-  absl::StatusOr<ClientLink*> found = co_await LinkOf(connection, deadline);
+  absl::StatusOr<ClientSession*> found = co_await LinkOf(connection, deadline);
   absl::Status status;
   if (found.ok()) {
     status = co_await EagerCall(channel, method, request, reply, deadline, info);
   } else {
-    status = WithOutcome(found.status(), Outcome::kNotSent);
+    status = WithOutcome(found.status(), Outcome::kNotExecuted);
     if (info != nullptr) info->request_bytes = static_cast<uint32_t>(request.ByteSizeLong());
   }
   if (info != nullptr) info->elapsed = executor.now() - began;
@@ -69,9 +70,9 @@ Task<absl::Status> EagerCall(Channel& channel, const MethodDescriptor& method,
                              const google::protobuf::MessageLite& request,
                              google::protobuf::MessageLite& reply, Deadline given, CallInfo* info) {
   Connection* connection = channel.ConnectionHere();
-  if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotSent);
+  if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotExecuted);
   const Deadline deadline = given.At(connection->shard().executor());
-  ClientLink* link = connection->usable_link();
+  ClientSession* link = connection->usable_link();
   if (link == nullptr) {
     co_return co_await CallOnceConnected(*connection, channel, method, request, reply, deadline,
                                          info);
@@ -92,7 +93,7 @@ Task<absl::Status> PayloadCall(Channel& channel, const MethodDescriptor& method,
                                const google::protobuf::MessageLite& request,
                                google::protobuf::MessageLite& reply, CallOptions options) {
   Connection* connection = channel.ConnectionHere();
-  if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotSent);
+  if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotExecuted);
   options.deadline = options.deadline.At(connection->shard().executor());
   co_return co_await BulkCall(*connection, method, request, reply, std::move(options));
 }
@@ -111,63 +112,64 @@ Channel::~Channel() {
   for (const Use& use : uses_) {
     if (use.gate == nullptr) continue;
     use.gate->Post([use] {
-      if (use.gate->open()) use.shard->Release(*use.connection);
+      if (use.gate->open()) use.connections->Release(*use.connection);
     });
   }
 }
 
 Connection* Channel::ConnectionHere() {
-  Shard* shard = runtime_.CurrentShard();
+  const Shard* shard = runtime_.CurrentShard();
   if (shard == nullptr) return nullptr;
   Use& use = uses_[shard->index()];
   if (use.connection == nullptr) {
-    use = {&shard->ConnectionTo(target_, WishOf(options_)), shard, shard->gate()};
+    Connections& here = runtime_.connections(static_cast<int>(shard->index()));
+    use = {&here.To(target_, WishOf(options_)), &here, here.gate()};
   }
   return use.connection;
 }
 
 Task<absl::Status> Channel::Connect() {
   Connection* connection = ConnectionHere();
-  if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotSent);
+  if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotExecuted);
   absl::Status ready = co_await connection->Ready();
-  if (!ready.ok()) co_return WithOutcome(std::move(ready), Outcome::kNotSent);
+  if (!ready.ok()) co_return WithOutcome(std::move(ready), Outcome::kNotExecuted);
   co_return ready;
 }
 
 Task<absl::StatusOr<Buffer>> Channel::AllocateBuffer(size_t bytes) {
   Connection* connection = ConnectionHere();
-  if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotSent);
-  absl::StatusOr<ClientLink*> link = co_await LinkOf(*connection, {});
-  if (!link.ok()) co_return WithOutcome(link.status(), Outcome::kNotSent);
+  if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotExecuted);
+  absl::StatusOr<ClientSession*> link = co_await LinkOf(*connection, {});
+  if (!link.ok()) co_return WithOutcome(link.status(), Outcome::kNotExecuted);
   const Endpoint& endpoint = (*link)->link()->endpoint();
   absl::StatusOr<Buffer> buffer =
       co_await AllocateUntil(endpoint, endpoint.memory().send(), bytes, {});
-  if (!buffer.ok()) co_return WithOutcome(buffer.status(), Outcome::kNotSent);
+  if (!buffer.ok()) co_return WithOutcome(buffer.status(), Outcome::kNotExecuted);
   co_return buffer;
 }
 
 Task<absl::StatusOr<std::string>> Channel::DeviceName() {
   Connection* connection = ConnectionHere();
-  if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotSent);
-  absl::StatusOr<ClientLink*> link = co_await LinkOf(*connection, {});
-  if (!link.ok()) co_return WithOutcome(link.status(), Outcome::kNotSent);
+  if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotExecuted);
+  absl::StatusOr<ClientSession*> link = co_await LinkOf(*connection, {});
+  if (!link.ok()) co_return WithOutcome(link.status(), Outcome::kNotExecuted);
   co_return (*link)->link()->endpoint().device_name();
 }
 
 Task<absl::StatusOr<Loan>> Channel::Lend(BufferView view, LeaseAccess access) {
   Connection* connection = ConnectionHere();
-  if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotSent);
-  absl::StatusOr<ClientLink*> link = co_await LinkOf(*connection, {});
-  if (!link.ok()) co_return WithOutcome(link.status(), Outcome::kNotSent);
+  if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotExecuted);
+  absl::StatusOr<ClientSession*> link = co_await LinkOf(*connection, {});
+  if (!link.ok()) co_return WithOutcome(link.status(), Outcome::kNotExecuted);
   absl::StatusOr<Loan> loan = co_await internal::LendOver(*(*link)->link(), view, access, kNever);
-  if (!loan.ok()) co_return WithOutcome(loan.status(), Outcome::kNotSent);
+  if (!loan.ok()) co_return WithOutcome(loan.status(), Outcome::kNotExecuted);
   co_return loan;
 }
 
 absl::StatusOr<RemoteMemory> Channel::Remote(const RemoteMemoryHandle& handle) {
   Connection* connection = ConnectionHere();
   if (connection == nullptr) return NotOnAnExecutor();
-  ClientLink* link = connection->usable_link();
+  ClientSession* link = connection->usable_link();
   if (link == nullptr) {
     return absl::FailedPreconditionError("the link that the memory was lent over is lost");
   }

@@ -28,8 +28,8 @@
 namespace verbena {
 
 class Connection;
+class Connections;
 class ExecutorGate;
-class Shard;
 
 struct ChannelOptions {
   // The server's executor to call, by number, modulo how many the server has. -1: server_key
@@ -50,7 +50,7 @@ class Channel {
   Channel& operator=(const Channel&) = delete;
 
   // Connects this executor now, instead of in the first call. UNAVAILABLE when nobody answers.
-  // Errors of this and the next three functions have Outcome::kNotSent.
+  // Errors of this and the next three functions have Outcome::kNotExecuted.
   Task<absl::Status> Connect();
 
   // Memory for payloads of calls on this channel, which it connects if need be: `bytes` of it,
@@ -81,7 +81,7 @@ class Channel {
   const ChannelOptions options_;
   struct Use {
     Connection* connection = nullptr;
-    Shard* shard = nullptr;
+    Connections* connections = nullptr;
     std::shared_ptr<ExecutorGate> gate;  // open as long as they live
   };
 

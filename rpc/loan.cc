@@ -1,15 +1,15 @@
 #include "verbena/rpc/loan.h"
 
 #include "fmt/format.h"
-#include "verbena/rpc/allocate.h"
+#include "verbena/rpc/internal/allocate.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
-#include "verbena/transport/link/lease.h"
 #include "verbena/transport/link/lease_awaiter.h"
-#include "verbena/transport/link/lease_table.h"
+#include "verbena/transport/onesided/lease.h"
+#include "verbena/transport/onesided/lease_table.h"
 
 namespace verbena {
 namespace {
@@ -85,7 +85,7 @@ Task<absl::StatusOr<Loan>> Loan::Grant(Endpoint& endpoint, uint32_t slot, uint32
   for (;;) {
     Link* link = endpoint.OpenLink({slot, generation});
     if (link == nullptr) co_return Lost();
-    VERBENA_CO_ASSIGN_OR_RETURN(Lease * lease, link->Grant(view, access, LeaseUse::kLoan));
+    VERBENA_CO_ASSIGN_OR_RETURN(Lease * lease, link->OpenLease(view, access, LeaseUse::kLoan));
     if (lease != nullptr) {
       Loan loan;
       loan.handle_.set_address(lease->terms().address);

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "absl/strings/cord.h"
-#include "verbena/rpc/status_codec.h"
+#include "verbena/rpc/internal/status_codec.h"
 #include "verbena/transport/log/check.h"
 
 namespace verbena {
@@ -14,7 +14,7 @@ Outcome OutcomeOf(const absl::Status& status) {
   if (!payload.has_value() || payload->empty()) return Outcome::kMaybeExecuted;
   switch ((*payload)[0]) {
     case 'n':
-      return Outcome::kNotSent;
+      return Outcome::kNotExecuted;
     case 'e':
       return Outcome::kExecuted;
     default:
@@ -30,8 +30,8 @@ absl::Status WithOutcome(absl::Status status, Outcome outcome) {
 
 const char* OutcomeName(Outcome outcome) {
   switch (outcome) {
-    case Outcome::kNotSent:
-      return "not_sent";
+    case Outcome::kNotExecuted:
+      return "not_executed";
     case Outcome::kExecuted:
       return "executed";
     case Outcome::kMaybeExecuted:

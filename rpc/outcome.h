@@ -3,7 +3,7 @@
 // A storage system that retries a mutation must know. Carried as a payload of the failed
 // absl::Status, so it survives being passed up. Any thread.
 //
-//   if (!reply.ok() && OutcomeOf(reply.status()) == Outcome::kNotSent) retry is safe;
+//   if (!reply.ok() && OutcomeOf(reply.status()) == Outcome::kNotExecuted) retry is safe;
 
 #ifndef VERBENA_RPC_OUTCOME_H_
 #define VERBENA_RPC_OUTCOME_H_
@@ -16,7 +16,7 @@ namespace verbena {
 
 enum class Outcome : uint8_t {
   // The handler did not start: the request never left, or the server says that it did not run it.
-  kNotSent = 1,
+  kNotExecuted = 1,
   // The handler ran to its end: the server says so. Also for every OK status.
   kExecuted = 2,
   // Everything else. A posted request may have run, also when its work request was flushed.
@@ -30,7 +30,7 @@ Outcome OutcomeOf(const absl::Status& status);
 // `status`, which must not be OK, with `outcome` attached.
 absl::Status WithOutcome(absl::Status status, Outcome outcome);
 
-// "not_sent", "executed" or "maybe_executed".
+// "not_executed", "executed" or "maybe_executed".
 const char* OutcomeName(Outcome outcome);
 
 }  // namespace verbena

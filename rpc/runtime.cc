@@ -5,9 +5,10 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/rpc/device_keeper.h"
-#include "verbena/rpc/open_device.h"
-#include "verbena/rpc/shard.h"
+#include "verbena/rpc/client/connections.h"
+#include "verbena/rpc/internal/device_keeper.h"
+#include "verbena/rpc/internal/open_device.h"
+#include "verbena/rpc/internal/shard.h"
 #include "verbena/rpc/version.h"
 #include "verbena/transport/connect/tcp_bootstrap.h"
 #include "verbena/transport/executor/executor.h"
@@ -65,13 +66,29 @@ class Runtime::Impl {
 
   // Also after a Start() that failed at any step.
   ~Impl() {
-    // From here on no device is opened, and no executor told of one.
-    for (const std::unique_ptr<DeviceKeeper>& keeper : keepers_) keeper->Stop();
-    for (size_t i = 0; i < shards_.size(); ++i) BlockOn(shards_[i]->Shutdown(), i);
+    Shutdown();
     // Executors first: nothing runs on one any more when its shard is destroyed.
     threads_.clear();
     executors_.clear();
+    connections_.clear();
     shards_.clear();
+  }
+
+  // Once. Each step ends on all executors before the next begins: until all tasks have ended, those
+  // of one executor may start tasks on another, or use connections there.
+  void Shutdown() {
+    if (std::exchange(shut_down_, true)) return;
+    // From here on no device is opened, and no executor told of one.
+    for (const std::unique_ptr<DeviceKeeper>& keeper : keepers_) keeper->Stop();
+    if (VERBENA_MUTANT(kShardsEndOneByOne)) {
+      for (size_t i = 0; i < shards_.size(); ++i) {
+        for (auto step : kShutdownSteps) BlockOn((this->*step)(i), i);
+      }
+      return;
+    }
+    for (auto step : kShutdownSteps) {
+      for (size_t i = 0; i < shards_.size(); ++i) BlockOn((this->*step)(i), i);
+    }
   }
 
   absl::Status Start() {
@@ -81,6 +98,7 @@ class Runtime::Impl {
       if (!executor.ok()) return executor.status();
       shards_.push_back(
           std::make_unique<Shard>(**executor, *bootstrap_, static_cast<uint32_t>(i), id_));
+      connections_.push_back(std::make_unique<Connections>(*shards_.back()));
       absl::Status status = BlockOn(InitShard(*shards_.back()), i);
       if (!status.ok()) return status;
     }
@@ -142,6 +160,7 @@ class Runtime::Impl {
   std::vector<std::unique_ptr<Executor>> executors_;  // without threads
   std::vector<std::unique_ptr<ExecutorThread>> threads_;
   std::vector<std::unique_ptr<Shard>> shards_;
+  std::vector<std::unique_ptr<Connections>> connections_;  // one for each shard
 
  private:
   absl::Status OpenParts() {
@@ -212,6 +231,21 @@ class Runtime::Impl {
     return &threads_.back()->executor();
   }
 
+  Task<void> BeginShutdown(size_t index) {
+    shards_[index]->BeginShutdown();
+    co_return;
+  }
+  Task<void> CloseLinks(size_t index) { co_await shards_[index]->CloseLinks(); }
+  Task<void> JoinTasks(size_t index) { co_await shards_[index]->JoinTasks(); }
+  Task<void> End(size_t index) {
+    connections_[index]->Clear();
+    co_await shards_[index]->End();
+  }
+  static constexpr Task<void> (Impl::* kShutdownSteps[])(size_t) = {
+      &Impl::BeginShutdown, &Impl::CloseLinks, &Impl::JoinTasks, &Impl::End};
+
+  bool shut_down_ = false;
+
   Task<absl::Status> InitShard(Shard& shard) {
     std::vector<DeviceKeeper*> devices;
     devices.reserve(keepers_.size());
@@ -232,7 +266,8 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeOptions options) 
 }
 
 Runtime::Runtime(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Runtime::~Runtime() = default;
+// The tasks that this waits for may use the runtime.
+Runtime::~Runtime() { impl_->Shutdown(); }
 
 void Runtime::LaunchAndWait(internal::BlockOnRoot& root, int executor_index) {
   impl_->LaunchAndWait(root, static_cast<size_t>(executor_index));
@@ -244,6 +279,7 @@ void Runtime::Spawn(Task<void> task, int executor_index) {
       << "executor " << executor_index << " of " << executors();
   Shard& shard = *impl.shards_[executor_index];
   shard.executor().PostFunction([&impl, &shard, task = std::move(task)]() mutable {
+    if (shard.closing() && !VERBENA_MUTANT(kSpawnAfterShutdown)) return;
     shard.tasks().Spawn(VERBENA_MUTANT(kSpawnUnguarded) ? std::move(task)
                                                         : impl.Guard(std::move(task)));
   });
@@ -257,6 +293,7 @@ int Runtime::executors() const { return static_cast<int>(impl_->shards_.size());
 Executor& Runtime::executor(int index) const { return impl_->shards_[index]->executor(); }
 const std::string& Runtime::device_name() const { return impl_->device_name_; }
 Shard& Runtime::shard(int index) const { return *impl_->shards_[index]; }
+Connections& Runtime::connections(int index) const { return *impl_->connections_[index]; }
 
 Shard* Runtime::CurrentShard() const {
   const Scheduler* current = Scheduler::Current();

@@ -41,6 +41,7 @@
 namespace verbena {
 
 class Bootstrap;
+class Connections;
 class Device;
 class Executor;
 class Shard;
@@ -127,7 +128,8 @@ class Runtime {
   }
 
   // From any thread: starts `task` on an executor and lets it run. The runtime's destructor cancels
-  // it and waits until it has ended. An exception that it throws is logged and counted.
+  // it and waits until it has ended. An exception that it throws is logged and counted. A task that
+  // is given while the destructor runs, by one that it waits for, is destroyed and never begins.
   void Spawn(Task<void> task, int executor_index = 0);
   // How many tasks of Spawn() have thrown. From any thread.
   uint64_t failed_tasks() const;
@@ -160,8 +162,9 @@ class Runtime {
   EndpointStats endpoint_stats(int executor_index);
   std::vector<DeviceStats> device_stats(int executor_index);
 
-  // For Channel and Server: the part of the runtime that lives on one executor.
+  // For Channel and Server: the parts of the runtime that live on one executor.
   Shard& shard(int index) const;
+  Connections& connections(int index) const;
   // The shard of the executor whose thread this is; nullptr on any other thread.
   Shard* CurrentShard() const;
 

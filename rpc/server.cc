@@ -2,18 +2,21 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/rpc/handshake_gate.h"
-#include "verbena/rpc/method_table.h"
-#include "verbena/rpc/server_shard.h"
+#include "verbena/rpc/server/handshake_gate.h"
+#include "verbena/rpc/server/method_table.h"
+#include "verbena/rpc/server/server_shard.h"
 #include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/executor/join_logged.h"
 #include "verbena/transport/executor/run_on.h"
 #include "verbena/transport/log/log.h"
+#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/log/throttled_log.h"
 
 namespace verbena {
@@ -186,13 +189,13 @@ class Server::Impl {
   Task<void> StopAccepting() {
     listener_->Close();
     accepting_->RequestCancel();
-    co_await accepting_->Join();
+    co_await JoinLogged(*accepting_, "the acceptor");
     accepting_.reset();
   }
 
   Task<void> AcceptLoop() {
     while (true) {
-      absl::StatusOr<std::unique_ptr<MessageStream>> stream = co_await listener_->Accept();
+      absl::StatusOr<std::unique_ptr<MessageStream>> stream = co_await AcceptNext();
       if (absl::IsCancelled(stream.status())) co_return;
       if (!stream.ok()) {
         accept_log_.Write(LogLevel::kWarning, runtime_.shard(0).executor().now(),
@@ -200,12 +203,41 @@ class Server::Impl {
         if (!(co_await Sleep(kAcceptPause)).ok()) co_return;
         continue;
       }
-      accepting_->Spawn(Welcome(gate_->Admit(*std::move(stream))));
+      accepting_->Spawn(Welcome(*std::move(stream)));
     }
   }
 
-  // Reads the offer here, and passes it on to the executor that the gate chooses.
+  // The bootstrap may be the program's, and throw where ours fail.
+  Task<absl::StatusOr<std::unique_ptr<MessageStream>>> AcceptNext() {
+    try {
+      absl::StatusOr<std::unique_ptr<MessageStream>> stream = co_await listener_->Accept();
+      if (!stream.ok()) co_return stream.status();
+      co_return gate_->Admit(*std::move(stream));
+    } catch (const std::exception& error) {
+      if (VERBENA_MUTANT(kAcceptExceptionEscapes)) throw;
+      co_return absl::InternalError(fmt::format("the bootstrap threw: {}", error.what()));
+    } catch (...) {
+      co_return absl::InternalError("the bootstrap threw");
+    }
+  }
+
   Task<void> Welcome(std::unique_ptr<MessageStream> stream) {
+    std::string reason;
+    try {
+      co_await PlaceOffer(std::move(stream));
+      co_return;
+    } catch (const std::exception& error) {
+      reason = error.what();
+    } catch (...) {
+      reason = "no std::exception";
+    }
+    ++handshakes_failed_;
+    accept_log_.Write(LogLevel::kWarning, runtime_.shard(0).executor().now(),
+                      fmt::format("a handshake at {} threw: {}", address_, reason));
+  }
+
+  // Reads the offer here, and passes it on to the executor that the gate chooses.
+  Task<void> PlaceOffer(std::unique_ptr<MessageStream> stream) {
     absl::StatusOr<LinkParameters> offer = co_await WithDeadline(
         ReceiveOffer(*stream, {.executor_count = kMaxExecutors}), kOfferTimeout);
     if (!offer.ok()) {

@@ -78,7 +78,8 @@ struct ServerOptions {
   // deadline waits at most seven eighths of its remaining time.
   Duration memory_wait = std::chrono::seconds(5);
   // How long a response waits for a client that takes nothing, and at most that long after the
-  // call's deadline, or after the response was ready if that is later. Then the link closes.
+  // call's deadline, or after the response was ready if that is later. Then the link closes. A
+  // refusal of a call waits at most twice as long, even for a client that takes some of them.
   Duration response_grace = std::chrono::seconds(30);
   // Bounds of what clients may take by connecting.
   HandshakeLimits handshakes = {};

@@ -56,8 +56,8 @@ T Must(absl::StatusOr<T> value) {
   std::exit(1);
 }
 
-// The sink of links that are there to be lost.
-class Ignore final : public FrameSink {
+// The listener of links that are there to be lost.
+class Ignore final : public LinkListener {
  public:
   absl::Status OnFrame(Link&, const FrameHeader&, const char*) override { return {}; }
   void OnLinkDown(Link&, const absl::Status&) override {}
@@ -73,7 +73,7 @@ void Append(Link& link, FrameKind kind) {
 }
 
 // The server's end of every link: answers each request.
-class Answer final : public FrameSink {
+class Answer final : public LinkListener {
  public:
   absl::Status OnFrame(Link& link, const FrameHeader&, const char*) override {
     Append(link, FrameKind::kResponse);
@@ -84,7 +84,7 @@ class Answer final : public FrameSink {
 };
 
 // Sends the next request on each answer, and keeps the longest gap between two.
-class Echo final : public FrameSink {
+class Echo final : public LinkListener {
  public:
   absl::Status OnFrame(Link& link, const FrameHeader&, const char*) override {
     const auto now = std::chrono::steady_clock::now();
@@ -201,7 +201,7 @@ class LinkLoss {
     LinkParameters offer = Must(co_await ReceiveOffer(*stream));
     Link* link = Must(co_await near_end_->Accept(std::move(stream), std::move(offer), answer_));
     for (int i = 0; i < kLeasesPerLink; ++i) {
-      if (Must(link->Grant(buffer_.view(), LeaseAccess::kRead)) == nullptr) std::abort();
+      if (Must(link->OpenLease(buffer_.view(), LeaseAccess::kRead)) == nullptr) std::abort();
     }
     ++open_;
   }

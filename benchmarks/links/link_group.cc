@@ -5,8 +5,8 @@
 #include "benchmarks/rpc/bench.verbena.pb.h"
 #include "fmt/format.h"
 #include "verbena/benchmarks/rpc/drive.h"
-#include "verbena/rpc/client_call.h"
-#include "verbena/rpc/shard.h"
+#include "verbena/rpc/client/client_call.h"
+#include "verbena/rpc/internal/shard.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/task_scope.h"
@@ -40,7 +40,7 @@ Task<absl::Status> LinkGroup::Open(const std::string& address, int links) {
     absl::StatusOr<std::unique_ptr<MessageStream>> stream =
         co_await shard.bootstrap().Connect(address);
     if (!stream.ok()) co_return stream.status();
-    auto client = std::make_unique<ClientLink>(static_cast<ClientLink::Owner&>(*this));
+    auto client = std::make_unique<ClientSession>(static_cast<ClientSession::Listener&>(*this));
     absl::StatusOr<Link*> link = co_await (*endpoint)->Connect(*std::move(stream), *client, {});
     if (!link.ok()) {
       co_return absl::Status(
@@ -81,7 +81,7 @@ Task<void> LinkGroup::Workers(int outstanding, Duration duration, absl::Status& 
   co_await scope.Join();
 }
 
-Task<void> LinkGroup::Worker(ClientLink& link, uint8_t first_round, absl::Status& status) {
+Task<void> LinkGroup::Worker(ClientSession& link, uint8_t first_round, absl::Status& status) {
   bench::EchoMessage request;
   bench::EchoMessage reply;
   request.mutable_data()->resize(kMessageBytes);

@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/benchmarks/harness/latency_histogram.h"
-#include "verbena/rpc/client_link.h"
+#include "verbena/rpc/client/client_session.h"
 #include "verbena/rpc/runtime.h"
 
 namespace verbena::benchmarks {
@@ -25,7 +25,7 @@ struct LinksSample {
   double p99_ns = 0;
 };
 
-class LinkGroup final : private ClientLink::Owner {
+class LinkGroup final : private ClientSession::Listener {
  public:
   static absl::StatusOr<std::unique_ptr<LinkGroup>> Connect(Runtime& runtime,
                                                             const std::string& address, int links);
@@ -41,13 +41,13 @@ class LinkGroup final : private ClientLink::Owner {
 
   Task<absl::Status> Open(const std::string& address, int links);
   Task<void> Workers(int outstanding, Duration duration, absl::Status& status, LinksSample& sample);
-  Task<void> Worker(ClientLink& link, uint8_t first_round, absl::Status& status);
-  void OnClientLinkDown(ClientLink&, const absl::Status& reason) override { lost_ = reason; }
-  void OnClientLinkDraining(ClientLink&) override {}
-  void OnClientLinkIdle(ClientLink&) override {}
+  Task<void> Worker(ClientSession& link, uint8_t first_round, absl::Status& status);
+  void OnSessionDown(ClientSession&, const absl::Status& reason) override { lost_ = reason; }
+  void OnSessionDraining(ClientSession&) override {}
+  void OnSessionIdle(ClientSession&) override {}
 
   Runtime& runtime_;
-  std::vector<std::unique_ptr<ClientLink>> links_;
+  std::vector<std::unique_ptr<ClientSession>> links_;
   LatencyHistogram latencies_;
   uint64_t calls_ = 0;
   bool stopped_ = false;  // the slice is over

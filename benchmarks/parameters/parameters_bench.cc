@@ -19,7 +19,7 @@
 #include "verbena/benchmarks/parameters/comparison.h"
 #include "verbena/benchmarks/parameters/measure.h"
 #include "verbena/benchmarks/parameters/verbs_end.h"
-#include "verbena/rpc/open_device.h"
+#include "verbena/rpc/internal/open_device.h"
 
 namespace verbena::benchmarks {
 namespace {

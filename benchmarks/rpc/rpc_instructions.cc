@@ -14,7 +14,7 @@
 #include "benchmarks/rpc/bench.verbena.pb.h"
 #include "fmt/format.h"
 #include "verbena/rpc/channel.h"
-#include "verbena/rpc/open_device.h"
+#include "verbena/rpc/internal/open_device.h"
 #include "verbena/rpc/server.h"
 #include "verbena/transport/connect/local_bootstrap.h"
 #include "verbena/transport/device/device.h"

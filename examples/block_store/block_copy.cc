@@ -20,9 +20,9 @@
 #include "examples/common/signals.h"
 #include "fmt/format.h"
 #include "verbena/rpc/channel.h"
+#include "verbena/rpc/executor.h"
 #include "verbena/rpc/runtime.h"
-#include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/executor/executor_options.h"
+#include "verbena/rpc/task.h"
 
 ABSL_FLAG(std::string, server, "127.0.0.1:4001", "Where block_store_server listens.");
 ABSL_FLAG(std::string, mode, "adaptive", "How it waits: busy, adaptive or event.");

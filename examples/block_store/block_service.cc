@@ -4,9 +4,9 @@
 
 #include "absl/status/statusor.h"
 #include "examples/block_store/limits.h"
+#include "verbena/rpc/buffer.h"
 #include "verbena/rpc/payload.h"
-#include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/memory/buffer.h"
+#include "verbena/rpc/task.h"
 
 namespace block_store {
 

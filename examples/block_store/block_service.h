@@ -16,7 +16,7 @@
 #include "examples/block_store/block_store.verbena.pb.h"
 #include "examples/block_store/volume_store.h"
 #include "verbena/rpc/server_context.h"
-#include "verbena/transport/coro/task.h"
+#include "verbena/rpc/task.h"
 
 namespace block_store {
 

@@ -16,7 +16,7 @@
 #include "examples/common/help.h"
 #include "examples/common/mode.h"
 #include "fmt/format.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/rpc/task.h"
 
 ABSL_FLAG(std::string, directory, "/var/tmp", "Where the volume lies while the demo runs.");
 ABSL_FLAG(std::string, address, "127.0.0.1:0", "Where block_store_server listens.");

@@ -17,11 +17,10 @@
 #include "examples/common/mode.h"
 #include "examples/common/signals.h"
 #include "fmt/format.h"
+#include "verbena/rpc/executor.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/server.h"
-#include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/executor/executor.h"
-#include "verbena/transport/executor/executor_options.h"
+#include "verbena/rpc/task.h"
 
 ABSL_FLAG(std::string, directory, "", "Where the volumes lie.");
 ABSL_FLAG(std::string, address, "127.0.0.1:4001", "Host and port to listen at.");

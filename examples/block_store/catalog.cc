@@ -11,8 +11,8 @@
 #include <system_error>
 
 #include "fmt/format.h"
-#include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/check.h"
+#include "verbena/rpc/log.h"
+#include "verbena/rpc/task.h"
 #include "verbena/transport/log/mutant.h"
 
 namespace block_store {

@@ -14,7 +14,7 @@
 
 #include "examples/common/server_process.h"
 #include "fmt/format.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/rpc/task.h"
 
 namespace block_store {
 

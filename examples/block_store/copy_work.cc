@@ -8,9 +8,9 @@
 #include "absl/status/statusor.h"
 #include "examples/block_store/limits.h"
 #include "fmt/format.h"
-#include "verbena/transport/coro/clock.h"
-#include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/file/file.h"
+#include "verbena/rpc/file.h"
+#include "verbena/rpc/task.h"
+#include "verbena/rpc/time.h"
 
 namespace block_store {
 

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "examples/block_store/tree_copy.h"
-#include "verbena/transport/executor/executor_options.h"
+#include "verbena/rpc/executor.h"
 
 namespace block_store {
 

@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <system_error>
 
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/rpc/task.h"
 
 namespace block_store {
 namespace {

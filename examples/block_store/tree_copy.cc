@@ -10,7 +10,7 @@
 #include "examples/common/run_phase.h"
 #include "examples/common/sha256.h"
 #include "fmt/format.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/rpc/task.h"
 
 namespace block_store {
 

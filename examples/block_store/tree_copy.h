@@ -27,7 +27,7 @@
 #include "examples/common/signals.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/runtime.h"
-#include "verbena/transport/coro/task.h"
+#include "verbena/rpc/task.h"
 
 namespace block_store {
 

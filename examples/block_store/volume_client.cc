@@ -8,7 +8,7 @@
 #include "examples/block_store/tree.h"
 #include "examples/common/explained.h"
 #include "fmt/format.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/rpc/task.h"
 
 namespace block_store {
 

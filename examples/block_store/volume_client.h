@@ -22,9 +22,9 @@
 #include "absl/status/statusor.h"
 #include "examples/block_store/block_store.pb.h"
 #include "examples/block_store/block_store.verbena.pb.h"
+#include "verbena/rpc/buffer.h"
 #include "verbena/rpc/channel.h"
-#include "verbena/transport/coro/task.h"
-#include "verbena/transport/memory/buffer.h"
+#include "verbena/rpc/task.h"
 
 namespace block_store {
 

@@ -10,11 +10,9 @@
 
 #include "examples/block_store/limits.h"
 #include "fmt/format.h"
-#include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/executor/run_blocking.h"
-#include "verbena/transport/executor/run_on.h"
-#include "verbena/transport/file/file_names.h"
-#include "verbena/transport/log/log.h"
+#include "verbena/rpc/file.h"
+#include "verbena/rpc/log.h"
+#include "verbena/rpc/task.h"
 #include "verbena/transport/log/mutant.h"
 
 namespace block_store {

@@ -43,11 +43,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "examples/block_store/catalog.h"
-#include "verbena/transport/coro/semaphore.h"
-#include "verbena/transport/coro/task.h"
-#include "verbena/transport/executor/executor.h"
-#include "verbena/transport/file/file.h"
-#include "verbena/transport/memory/buffer.h"
+#include "verbena/rpc/buffer.h"
+#include "verbena/rpc/executor.h"
+#include "verbena/rpc/file.h"
+#include "verbena/rpc/sync.h"
+#include "verbena/rpc/task.h"
 
 namespace block_store {
 

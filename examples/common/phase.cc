@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "verbena/transport/coro/context.h"
-#include "verbena/transport/coro/task_scope.h"
-#include "verbena/transport/link/stats.h"
+#include "verbena/rpc/stats.h"
+#include "verbena/rpc/task.h"
 
 namespace examples {
 

@@ -24,9 +24,8 @@
 #include "examples/common/latencies.h"
 #include "examples/common/signals.h"
 #include "verbena/rpc/runtime.h"
-#include "verbena/transport/coro/cancel.h"
-#include "verbena/transport/coro/clock.h"
-#include "verbena/transport/coro/task.h"
+#include "verbena/rpc/task.h"
+#include "verbena/rpc/time.h"
 
 namespace examples {
 

@@ -7,7 +7,7 @@
 
 #include "examples/common/amounts.h"
 #include "fmt/format.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/rpc/task.h"
 
 namespace examples {
 namespace {

@@ -20,7 +20,7 @@
 #include "fmt/format.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/runtime.h"
-#include "verbena/transport/coro/status_macros.h"
+#include "verbena/rpc/task.h"
 
 namespace kv {
 

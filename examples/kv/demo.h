@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "verbena/transport/executor/executor_options.h"
+#include "verbena/rpc/executor.h"
 
 namespace kv {
 

@@ -18,9 +18,9 @@
 #include "examples/kv/kv_service.h"
 #include "examples/kv/store.h"
 #include "fmt/format.h"
+#include "verbena/rpc/executor.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/server.h"
-#include "verbena/transport/executor/executor_options.h"
 
 ABSL_FLAG(std::string, address, "127.0.0.1:4000", "Host and port to listen at.");
 ABSL_FLAG(int, executors, 1, "Threads that serve.");

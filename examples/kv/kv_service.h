@@ -15,7 +15,7 @@
 #include "examples/kv/kv.verbena.pb.h"
 #include "examples/kv/store.h"
 #include "verbena/rpc/server_context.h"
-#include "verbena/transport/coro/task.h"
+#include "verbena/rpc/task.h"
 
 namespace kv {
 

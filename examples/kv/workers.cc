@@ -9,7 +9,7 @@
 #include "examples/kv/kv.pb.h"
 #include "examples/kv/kv.verbena.pb.h"
 #include "fmt/format.h"
-#include "verbena/transport/coro/clock.h"
+#include "verbena/rpc/time.h"
 
 namespace kv {
 

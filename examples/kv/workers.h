@@ -13,7 +13,7 @@
 #include "examples/common/phase.h"
 #include "examples/kv/corpus.h"
 #include "verbena/rpc/channel.h"
-#include "verbena/transport/coro/task.h"
+#include "verbena/rpc/task.h"
 
 namespace kv {
 

@@ -11,10 +11,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "examples/own_memory/own_memory.verbena.pb.h"
+#include "verbena/rpc/buffer.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/server.h"
-#include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/memory/registered_memory.h"
+#include "verbena/rpc/task.h"
 
 namespace {
 

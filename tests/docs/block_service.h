@@ -11,10 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "tests/docs/blocks.pb.h"
 #include "tests/docs/blocks.verbena.pb.h"
+#include "verbena/rpc/buffer.h"
 #include "verbena/rpc/server_context.h"
-#include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/coro/task.h"
-#include "verbena/transport/memory/buffer.h"
+#include "verbena/rpc/task.h"
 
 namespace guide {
 

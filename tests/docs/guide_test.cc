@@ -19,12 +19,9 @@
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/server.h"
-#include "verbena/transport/coro/semaphore.h"
-#include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/coro/task_scope.h"
-#include "verbena/transport/coro/when_all.h"
-#include "verbena/transport/executor/run_blocking.h"
+#include "verbena/rpc/sync.h"
+#include "verbena/rpc/task.h"
+#include "verbena/rpc/time.h"
 
 namespace guide {
 namespace {
@@ -72,7 +69,7 @@ Task<absl::Status> WriteBlockWithRetries(Channel& channel, std::string name, std
   for (int attempt = 0; attempt < 3; ++attempt) {
     status = co_await WriteBlock(channel, name, bytes);
     const bool may_pass = absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
-    if (!may_pass || OutcomeOf(status) != verbena::Outcome::kNotSent) break;
+    if (!may_pass || OutcomeOf(status) != verbena::Outcome::kNotExecuted) break;
     VERBENA_CO_RETURN_IF_ERROR(co_await verbena::Sleep(10ms));
   }
   co_return status;
@@ -144,7 +141,7 @@ TEST_F(GuideTest, ABlockForAServerThatIsNotThereWasNotSent) {
   Channel nowhere(*runtime_, "127.0.0.1:1");
   const absl::Status status = runtime_->BlockOn(WriteBlockWithRetries(nowhere, "a", "lost"));
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
-  EXPECT_EQ(OutcomeOf(status), verbena::Outcome::kNotSent);
+  EXPECT_EQ(OutcomeOf(status), verbena::Outcome::kNotExecuted);
 }
 
 TEST_F(GuideTest, APayloadThatIsLargerThanTheCallerTakesIsRefused) {

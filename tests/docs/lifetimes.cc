@@ -11,10 +11,8 @@
 #include "tests/docs/blocks.pb.h"
 #include "tests/docs/blocks.verbena.pb.h"
 #include "verbena/rpc/channel.h"
-#include "verbena/transport/coro/sleep.h"
-#include "verbena/transport/coro/task.h"
-#include "verbena/transport/coro/task_scope.h"
-#include "verbena/transport/executor/run_blocking.h"
+#include "verbena/rpc/task.h"
+#include "verbena/rpc/time.h"
 
 namespace guide {
 

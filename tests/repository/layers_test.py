@@ -21,6 +21,26 @@ class LayersTest(unittest.TestCase):
         self.assertIn("transport/coro/BUILD", tree.files())
 
 
+class PictureTest(unittest.TestCase):
+    def test_the_architecture_shows_the_picture_of_the_table(self):
+        self.assertIn(f"\n```\n{layers.picture()}```\n", tree.text("ARCHITECTURE.md"),
+                      "replace it by the output of: python3 tools/dev/layers.py --picture")
+
+    def test_the_picture_shows_each_folder_once_and_above_those_that_it_may_use(self):
+        rows = [[side.strip().split(", ") for side in line.split("─▶")]
+                for line in layers.picture().splitlines()]
+        order = [folder for folders, _ in rows for folder in folders]
+        there = {folder for folder in layers.FOLDERS if (tree.top() / folder).is_dir()}
+        self.assertEqual(sorted(there - {"benchmarks/harness"}), sorted(order))
+        for folders, used in rows:
+            for each in set(used) - {"anything", "nothing"}:
+                self.assertGreater(order.index(each), order.index(folders[-1]), each)
+
+    def test_the_picture_leaves_out_arrows_that_follow_from_others(self):
+        self.assertRegex(layers.picture(), r"(?m)^transport/coro +─▶ transport/log$")
+        self.assertRegex(layers.picture(), r"(?m)^transport/device +─▶ transport/coro$")
+
+
 class TableTest(unittest.TestCase):
     def refused(self, path, text):
         self.assertEqual(1, len(layers.check(path, text)), layers.check(path, text))
@@ -35,6 +55,14 @@ class TableTest(unittest.TestCase):
     def test_siblings_do_not_know_each_other(self):
         self.refused("transport/soft/a.cc", '#include "verbena/transport/verbs/rdma_device.h"\n')
         self.refused("transport/verbs/a.cc", '#include "verbena/transport/soft/soft_device.h"\n')
+
+    def test_examples_use_the_public_headers_alone(self):
+        self.refused("examples/kv/a.cc", '#include "verbena/transport/coro/task.h"\n')
+        self.refused("examples/kv/BUILD", 'cc_library(deps = ["//transport/executor:options"])')
+        self.accepted("examples/kv/a.cc", '#include "verbena/rpc/task.h"\n#include "verbena/verbena.h"\n')
+        self.accepted("examples/kv/BUILD", 'cc_library(deps = ["//rpc:task", "//:verbena"])')
+        # Faults can be planted in an example, too.
+        self.accepted("examples/kv/a.cc", '#include "verbena/transport/log/mutant.h"\n')
 
     def test_an_include_that_points_down_is_accepted(self):
         self.accepted("rpc/channel.cc", '#include "verbena/transport/link/link.h"\n')

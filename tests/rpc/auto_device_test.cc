@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tests/rpc/testing_service.h"
-#include "verbena/rpc/open_device.h"
+#include "verbena/rpc/internal/open_device.h"
 
 namespace verbena {
 namespace {

@@ -240,7 +240,7 @@ TEST_F(DeviceFailureTest, ACallWhoseMemoryIsOfTheFailedDeviceWasNotSentAndMayBeT
   all.clear();
   Eventually([&] { return ended.load(); }, "the call ends");
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
-  EXPECT_EQ(OutcomeOf(status), Outcome::kNotSent);
+  EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("near failed, or was removed, while verbena.testing.Payloads/Get waited "
                         "with memory of it; try again"));

@@ -10,7 +10,7 @@
 
 #include "tests/rpc/payload_service.h"
 #include "tests/rpc/rogue_peer.h"
-#include "verbena/rpc/bulk_format.h"
+#include "verbena/rpc/internal/bulk_format.h"
 
 namespace verbena {
 namespace {
@@ -74,7 +74,7 @@ class FaultyClientTest : public PayloadFixture {
   }
   static std::string Encoded(const RogueFrame& frame) {
     SendHeader header;
-    header.credits_granted = RoguePeer::kCredits + 64;
+    header.credits_issued = RoguePeer::kCredits + 64;
     return EncodeSend(header, {frame});
   }
   void Send(const RogueFrame& frame) { peer_->Send(Encoded(frame)); }
@@ -155,6 +155,24 @@ TEST_F(FaultyClientTest, AWriteAfterTheRequestFindsTheLandingClosed) {
   }
 }
 
+// Whether the request does not parse, or its method takes no payload.
+TEST_F(FaultyClientTest, APayloadThatIsOnlyClaimedEarnsNoLanding) {
+  Start();
+  RequestBulk bulk{.has_payload = true, .payload_bytes = kBytes, .source_count = 1};
+  bulk.sources[0] = {.address = 4096, .bytes = kBytes};
+  RogueFrame garbled = PutFrame(bulk);
+  garbled.body += "\xff";
+  RogueFrame unwanted = PutFrame(bulk);
+  unwanted.header.method_id = MethodId("verbena.testing.Payloads/Get");
+  for (const RogueFrame& request : {garbled, unwanted}) {
+    Send(request);
+    const RogueFrame response = peer_->Receive()[0];
+    EXPECT_EQ(response.header.kind, FrameKind::kResponse);
+    EXPECT_EQ(response.header.status_code, static_cast<int>(absl::StatusCode::kInvalidArgument));
+    EXPECT_EQ(server_->stats().granted_bytes, 0u);
+  }
+}
+
 TEST_F(FaultyClientTest, APayloadThatIsNotWhatItsChecksumSaysReachesNoHandler) {
   LinkLimits limits = RoguesLimits();
   limits.payload_checksum = PayloadChecksum::kOn;
@@ -179,22 +197,20 @@ TEST_F(FaultyClientTest, AWritePastTheEndOfALandingEndsTheLink) {
 TEST_F(FaultyClientTest, AClaimToALandingThatWasNotGrantedEndsTheLink) {
   const std::vector<std::function<void(const Granted&)>> lies = {
       [&](const Granted& granted) {
-        Send(PutFrame(InLanding({.slot = (granted.slot + 1) % LentLandings::kMaxSlots})));
+        Send(PutFrame(InLanding({.slot = (granted.slot + 1) % kMaxGrantSlots})));
       },
-      [&](const Granted&) { Send(PutFrame(InLanding({.slot = LentLandings::kMaxSlots}))); },
+      [&](const Granted&) { Send(PutFrame(InLanding({.slot = kMaxGrantSlots}))); },
       [&](const Granted& granted) { Send(PutFrame(InLanding(granted, kBytes + 1))); },
       [&](const Granted& granted) {
         // Both arrive before the server may have granted anew.
         SendHeader header;
-        header.credits_granted = RoguePeer::kCredits + 64;
+        header.credits_issued = RoguePeer::kCredits + 64;
         RogueFrame again = PutFrame(InLanding(granted));
         again.header.call_slot = 1;
         peer_->Send(EncodeSend(header, {ReturnFrame(granted.slot), again}));
       },
-      [&](const Granted& granted) {
-        Send(ReturnFrame((granted.slot + 1) % LentLandings::kMaxSlots));
-      },
-      [&](const Granted&) { Send(ReturnFrame(LentLandings::kMaxSlots)); },
+      [&](const Granted& granted) { Send(ReturnFrame((granted.slot + 1) % kMaxGrantSlots)); },
+      [&](const Granted&) { Send(ReturnFrame(kMaxGrantSlots)); },
       [&](const Granted& granted) {
         Send(ReturnFrame(granted.slot));
         Send(ReturnFrame(granted.slot));

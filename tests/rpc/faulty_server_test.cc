@@ -19,7 +19,7 @@
 #include "tests/rpc/moved_clock.h"
 #include "tests/rpc/payload_service.h"
 #include "tests/rpc/rogue_peer.h"
-#include "verbena/rpc/bulk_format.h"
+#include "verbena/rpc/internal/bulk_format.h"
 #include "verbena/transport/coro/task_scope.h"
 
 namespace verbena {
@@ -71,7 +71,7 @@ struct Faulty {
     frame.body.resize(ResponseBulk::kEncodedBytes);
     ResponseBulk{.has_payload = true, .payload_bytes = bytes}.Encode(frame.body.data());
     SendHeader header;
-    header.credits_granted = RoguePeer::kCredits;
+    header.credits_issued = RoguePeer::kCredits;
     return EncodeSend(header, {frame});
   }
 };

@@ -65,7 +65,7 @@ TEST_F(GreedyClientTest, MemoryThatHandlersKeepIsNamedWhenOthersWaitForIt) {
   CapturedLog log;
   absl::Status status = Run(Put(*channel_, kPart, seconds(10)));
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
-  EXPECT_EQ(OutcomeOf(status), Outcome::kNotSent);
+  EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
   const std::string message(status.message());
   EXPECT_TRUE(Says(message, "receive memory")) << message;
   EXPECT_TRUE(Says(message, "1048576 by handlers")) << message;
@@ -87,7 +87,7 @@ TEST_F(GreedyClientTest, OneClientsPayloadsLeaveRoomForOthers) {
              "a handler has all that its client may have");
   absl::Status status = Run(Put(*channel_, kPart));
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
-  EXPECT_EQ(OutcomeOf(status), Outcome::kNotSent);
+  EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
   EXPECT_TRUE(Says(std::string(status.message()), "max_bytes_per_client")) << status;
 
   std::unique_ptr<Runtime> other_runtime = StartRuntime();

@@ -53,7 +53,7 @@ std::string ValidHello(SoftDevice& device) {
   const ibv_gid gid = *device.QueryGid(1, 0);
   std::memcpy(mine.gid.data(), gid.raw, mine.gid.size());
   mine.qp_number = 0x1234;
-  mine.credit_grant = 8;
+  mine.initial_credits = 8;
   mine.runtime_id = RuntimeId::Random();
   return Framed(EncodeHello(mine, {}));
 }

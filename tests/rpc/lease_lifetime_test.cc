@@ -206,7 +206,7 @@ TEST_F(LeaseLifetimeTest, BeyondTheQuarantinesBudgetNoMoreIsLent) {
   };
   absl::Status status = Run(run());
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
-  EXPECT_EQ(OutcomeOf(status), Outcome::kNotSent);
+  EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
   ExpectNothingHeld();
   auto again = [this]() -> Task<Held> {
     co_return co_await CallHold(milliseconds(0), milliseconds(50));

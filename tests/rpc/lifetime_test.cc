@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tests/rpc/testing_service.h"
-#include "verbena/rpc/shard.h"
+#include "verbena/rpc/internal/shard.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/coro/yield.h"
@@ -21,7 +21,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 // Takes no frames, and does not mind the end of its link.
-class ClosingSink final : public FrameSink {
+class ClosingListener final : public LinkListener {
  public:
   absl::Status OnFrame(Link&, const FrameHeader&, const char*) override { return absl::OkStatus(); }
   void OnLinkDown(Link&, const absl::Status&) override {}
@@ -109,7 +109,7 @@ TEST_F(LifetimeTest, ADeadlineThatHasPassedSendsNothing) {
   ASSERT_EQ(Run(EchoOnce(1, "")), absl::OkStatus());
   absl::Status status = Run(CallWait(0, {.deadline = milliseconds(-1)}));
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(OutcomeOf(status), Outcome::kNotSent);
+  EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
   EXPECT_EQ(service_.waiting, 0);
 }
 
@@ -173,12 +173,12 @@ TEST_F(LifetimeTest, CallsDestroyedAtAnyAwaitHarmNobody) {
   }
 }
 
-TEST_F(LifetimeTest, NobodyListeningIsUnavailableAndNotSent) {
+TEST_F(LifetimeTest, NobodyListeningIsUnavailableAndNotExecuted) {
   StartBoth();
   server_.reset();
   absl::Status status = Run(EchoOnce(1, ""));
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
-  EXPECT_EQ(OutcomeOf(status), Outcome::kNotSent);
+  EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
 }
 
 TEST_F(LifetimeTest, AChannelComesBackWhenTheServerDoes) {
@@ -247,9 +247,9 @@ TEST_F(LifetimeTest, ReceivesThatArriveWhileAQueuePairIsDestroyedFindTheirLink) 
       absl::StatusOr<std::unique_ptr<MessageStream>> stream =
           co_await client_runtime_->shard(0).bootstrap().Connect(server_->address());
       if (!stream.ok()) co_return stream.status();
-      ClosingSink sink;
+      ClosingListener listener;
       absl::StatusOr<Link*> link = co_await (*client_runtime_->shard(0).EndpointOn(0))
-                                       ->Connect(*std::move(stream), sink, {});
+                                       ->Connect(*std::move(stream), listener, {});
       if (!link.ok()) co_return link.status();
       (*link)->Close(absl::CancelledError("only to see it close"));
     }
@@ -347,7 +347,7 @@ TEST_F(LifetimeTest, TooManyCallsAtOnceAreRefusedAtOnce) {
       scope.Spawn([this, &refused]() -> Task<void> {
         absl::Status status = co_await CallWait(0);
         if (status.code() != absl::StatusCode::kResourceExhausted) co_return;
-        EXPECT_EQ(OutcomeOf(status), Outcome::kNotSent);
+        EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
         ++refused;
       });
     }

@@ -11,8 +11,7 @@
 #include "tests/rpc/rogue_peer.h"
 #include "tests/rpc/testing_service.h"
 #include "tests/transport/log/captured_log.h"
-#include "verbena/rpc/bulk_format.h"
-#include "verbena/rpc/lent_landings.h"
+#include "verbena/rpc/internal/bulk_format.h"
 #include "verbena/rpc/stub.h"
 
 namespace verbena {
@@ -164,7 +163,7 @@ TEST_F(MalformedTest, ClientsThatNeverSayReadyKeepNoSendBuffers) {
     requests.push_back(Request("verbena.testing.Testing/Echo", slot, 0));
   }
   SendHeader granting = kCorrect;
-  granting.credits_granted = RoguePeer::kCredits + 64;
+  granting.credits_issued = RoguePeer::kCredits + 64;
   for (uint32_t i = 0; i < limits.send_buffers; ++i) {
     rogues.push_back(std::make_unique<RoguePeer>(*client_runtime_));
     rogues.back()->eager_bytes = 1024;
@@ -289,12 +288,11 @@ RogueFrame Grant(uint32_t slot, const RemoteRange& range) {
 
 TEST_F(RogueServerTest, AGrantThatCannotBeEndsTheLink) {
   const RemoteRange good{.address = 4096, .bytes = 4096, .rkey = 1};
-  const RogueFrame revoke{
-      .header = {.kind = FrameKind::kRevoke, .argument = LentLandings::kMaxSlots}};
+  const RogueFrame revoke{.header = {.kind = FrameKind::kRevoke, .argument = kMaxGrantSlots}};
   RogueFrame truncated = Grant(0, good);
   truncated.body.resize(kLandingBytes - 1);
   const std::vector<std::vector<RogueFrame>> lies = {
-      {Grant(LentLandings::kMaxSlots, good)},
+      {Grant(kMaxGrantSlots, good)},
       {Grant(0, {.address = 4096, .bytes = 0, .rkey = 1})},
       {Grant(0, {.address = ~uint64_t{0} - 100, .bytes = 4096, .rkey = 1})},
       {Grant(0, {.address = 4096, .bytes = uint64_t{1} << 40, .rkey = 1})},
@@ -317,7 +315,7 @@ TEST_F(RogueServerTest, AGrantOfASlotWhoseReturnHasNotLeftEndsTheLink) {
   // Each RETURN ends the grant's key, for which it takes a SEND of its own: more than there are
   // credits for.
   std::vector<RogueFrame> frames;
-  for (uint32_t i = 0; i < RoguePeer::kCredits + LentLandings::kMaxSlots + 2; ++i) {
+  for (uint32_t i = 0; i < RoguePeer::kCredits + kMaxGrantSlots + 2; ++i) {
     frames.push_back(Grant(0, good));
     frames.push_back(revoke);
   }

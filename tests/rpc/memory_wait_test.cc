@@ -94,7 +94,7 @@ TEST_F(MemoryWaitTest, AWaitForAShareAndOneForMemoryHaveOneLimit) {
   Eventually([&] { return second.done.load(); }, "its wait is over");
   EXPECT_EQ(first.status, absl::OkStatus());
   EXPECT_EQ(second.status.code(), absl::StatusCode::kResourceExhausted) << second.status;
-  EXPECT_EQ(OutcomeOf(second.status), Outcome::kNotSent);
+  EXPECT_EQ(OutcomeOf(second.status), Outcome::kNotExecuted);
   keeping_.kept.clear();
 }
 

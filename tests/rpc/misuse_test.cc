@@ -2,7 +2,7 @@
 
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
-#include "verbena/rpc/lent_landings.h"
+#include "verbena/rpc/client/grants_held.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/payload.h"
 #include "verbena/transport/memory/buffer.h"
@@ -11,7 +11,8 @@ namespace verbena {
 namespace {
 
 TEST(MisuseDeathTest, AnOutcomeOfNoFailure) {
-  EXPECT_DEATH((void)WithOutcome(absl::OkStatus(), Outcome::kNotSent), "status.ok.*not_sent");
+  EXPECT_DEATH((void)WithOutcome(absl::OkStatus(), Outcome::kNotExecuted),
+               "status.ok.*not_executed");
 }
 
 TEST(MisuseDeathTest, APartThatAPayloadDoesNotHave) {
@@ -26,7 +27,7 @@ TEST(MisuseDeathTest, ASliceBeyondItsBuffer) {
 }
 
 TEST(MisuseDeathTest, ALandingForAnEmptyPayload) {
-  LentLandings landings;
+  GrantsHeld landings;
   EXPECT_DEATH((void)landings.Take(0), "an empty payload needs no landing");
 }
 

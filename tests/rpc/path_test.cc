@@ -130,7 +130,7 @@ class PathTest : public RpcTest {
   void ExpectCallsAreRefused() {
     const absl::Status refused = Run(EchoOnce(3, "refused"));
     EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable) << refused;
-    EXPECT_EQ(OutcomeOf(refused), Outcome::kNotSent) << refused;
+    EXPECT_EQ(OutcomeOf(refused), Outcome::kNotExecuted) << refused;
   }
 
   void TakeDownAndUp() {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "tests/rpc/payload_service.h"
-#include "verbena/rpc/open_device.h"
+#include "verbena/rpc/internal/open_device.h"
 #include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/soft/soft_device.h"
 
@@ -320,7 +320,7 @@ TEST_P(PayloadTest, ARequestThatChangesWhileItsCallWaitsForMemoryFailsTheCall) {
   };
   absl::Status status = Run(call());
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
-  EXPECT_EQ(OutcomeOf(status), Outcome::kNotSent);
+  EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
 }
 
 TEST_P(PayloadTest, AnUnexpectedPayloadIsRefused) {

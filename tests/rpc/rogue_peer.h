@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "verbena/rpc/internal/open_device.h"
+#include "verbena/rpc/internal/shard.h"
 #include "verbena/rpc/method.h"
-#include "verbena/rpc/open_device.h"
 #include "verbena/rpc/runtime.h"
-#include "verbena/rpc/shard.h"
 #include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/device/handles.h"
@@ -55,7 +55,7 @@ inline RogueFrame Response(uint32_t slot, uint32_t generation) {
 
 inline SendHeader Granting(uint32_t credits) {
   SendHeader header;
-  header.credits_granted = credits;
+  header.credits_issued = credits;
   return header;
 }
 
@@ -230,7 +230,7 @@ class RoguePeer {
     mine.mtu_bytes = 128u << address_.active_mtu;
     std::memcpy(mine.gid.data(), address_.gid.raw, mine.gid.size());
     mine.qp_number = qp_->qp_num;
-    mine.credit_grant = kCredits;
+    mine.initial_credits = kCredits;
     mine.eager_bytes = eager_bytes;
     mine.max_reads = 0;
     mine.runtime_id = runtime_id;

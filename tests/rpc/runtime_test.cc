@@ -23,6 +23,7 @@
 #include "tests/transport/device/delegating_device.h"
 #include "tests/transport/executor/slow_to_die.h"
 #include "tests/transport/log/captured_log.h"
+#include "verbena/rpc/client/connections.h"
 #include "verbena/rpc/version.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/executor/executor.h"
@@ -97,6 +98,42 @@ TEST_P(RuntimeTest, ASpawnedTaskIsCancelledAndAwaitedByTheDestructor) {
   runtime->BlockOn(nothing());
   runtime.reset();
   EXPECT_TRUE(cancelled);
+}
+
+TEST_P(RuntimeTest, ATaskThatIsGivenWhileTheRuntimeEndsNeverBegins) {
+  auto runtime = Start();
+  std::atomic<bool> began = false;
+  const auto begin = [&]() -> Task<void> {
+    began = true;
+    co_return;
+  };
+  const auto pass_on = [&](Runtime& ending) -> Task<void> {
+    (void)co_await SleepUntil(kNever);
+    ending.Spawn(begin());
+  };
+  const auto nothing = []() -> Task<void> { co_return; };
+  runtime->Spawn(pass_on(*runtime));
+  runtime->BlockOn(nothing());
+  runtime.reset();
+  EXPECT_FALSE(began);
+}
+
+Task<bool> HasConnections(const Runtime& runtime) {
+  co_return runtime.connections(0).gate()->open();
+}
+
+TEST_P(RuntimeTest, ATaskMayUseConnectionsOfOtherExecutorsUntilItHasEnded) {
+  auto runtime = Start({.executors = 2});
+  std::atomic<bool> has_connections = false;
+  const auto ask = [&](Runtime& ending) -> Task<void> {
+    (void)co_await SleepUntil(kNever);
+    has_connections = co_await RunOn(ending.executor(0), HasConnections(ending));
+  };
+  const auto nothing = []() -> Task<void> { co_return; };
+  runtime->Spawn(ask(*runtime), 1);
+  runtime->BlockOn(nothing(), 1);
+  runtime.reset();
+  EXPECT_TRUE(has_connections);
 }
 
 TEST_P(RuntimeTest, TheTasksFrameIsGoneBeforeTheCallerWakes) {

@@ -133,7 +133,7 @@ TEST_F(ShutdownTest, ARefusalBehindAGoAwayThatWaitsIsSentWhenThereIsRoom) {
       const bool refused = frame.header.call_slot == kRefused;
       EXPECT_EQ(frame.header.status_code,
                 refused ? static_cast<int>(absl::StatusCode::kUnavailable) : 0);
-      if (refused) EXPECT_EQ(frame.header.outcome, static_cast<int>(Outcome::kNotSent));
+      if (refused) EXPECT_EQ(frame.header.outcome, static_cast<int>(Outcome::kNotExecuted));
     }
   };
   while (answers[kLast] == 0 && !HasFailure()) receive();

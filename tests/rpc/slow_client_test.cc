@@ -8,6 +8,7 @@
 #include "tests/rpc/rogue_peer.h"
 #include "tests/rpc/testing_service.h"
 #include "tests/rpc/waiting_replies.h"
+#include "verbena/rpc/internal/call_id.h"
 
 namespace verbena {
 namespace {
@@ -73,6 +74,27 @@ TEST_F(SlowClientTest, AResponseThatItsClientDoesNotTakeEndsTheLink) {
     rogue.reset();
     server_.reset();
   }
+}
+
+// However little each takes, a client may make many calls that the server refuses.
+TEST_F(SlowClientTest, RefusalsThatTheirClientDoesNotTakeEndTheLink) {
+  constexpr uint32_t kRequests = 1000;
+  LinkLimits limits{.max_links = 8,
+                    .srq_depth = 256,
+                    .eager_bytes = 64 * 1024,
+                    .initial_credits = 8,
+                    .max_credits = 64,
+                    .send_buffers = 64};
+  limits.ping_interval = hours(1);
+  Start({.response_grace = milliseconds(20)}, limits);
+  std::unique_ptr<RoguePeer> rogue = Rogue();
+  std::vector<RogueFrame> requests;
+  for (uint32_t i = 0; i < kRequests; ++i) {
+    requests.push_back(Request("no.such/Method", kMaxCallsInFlight - 1 - i, 0));
+  }
+  rogue->Send(EncodeSend(kCorrect, requests));
+  EXPECT_TRUE(rogue->IsDropped());
+  EXPECT_EQ(server_->stats().refused, kRequests);
 }
 
 // Its credits say that it receives. Nothing waits for it here: all responses are posted.
@@ -179,7 +201,7 @@ TEST_F(SlowClientTest, OneClientsCallsLeaveRoomForOthers) {
   const RogueFrame refused = greedy->Receive()[0];
   EXPECT_EQ(refused.header.call_slot, 2u);
   EXPECT_EQ(refused.header.status_code, static_cast<int>(absl::StatusCode::kResourceExhausted));
-  EXPECT_EQ(refused.header.outcome, static_cast<int>(Outcome::kNotSent));
+  EXPECT_EQ(refused.header.outcome, static_cast<int>(Outcome::kNotExecuted));
   EXPECT_NE(refused.body.find("max_calls_per_client"), std::string::npos) << refused.body;
   modest->Send(EncodeSend(kCorrect, {Request("verbena.testing.Testing/Echo", 0, 0)}));
   EXPECT_EQ(modest->Receive()[0].header.status_code, 0);

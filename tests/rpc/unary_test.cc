@@ -122,7 +122,7 @@ TEST_F(UnaryTest, AnUnknownMethodIsUnimplementedAndWasNotRun) {
   };
   absl::Status status = Run(call());
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
-  EXPECT_EQ(OutcomeOf(status), Outcome::kNotSent);
+  EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
 }
 
 TEST_F(UnaryTest, ARequestThatDoesNotParseIsRefused) {
@@ -138,7 +138,7 @@ TEST_F(UnaryTest, ARequestThatDoesNotParseIsRefused) {
   };
   absl::Status status = Run(call());
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-  EXPECT_EQ(OutcomeOf(status), Outcome::kNotSent);
+  EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
 }
 
 TEST_F(UnaryTest, MessagesAroundTheSizeOfAFrameAndFarBeyondItGoThrough) {
@@ -164,7 +164,7 @@ class SmallMessagesTest : public RpcTest {
 TEST_F(SmallMessagesTest, MessagesBeyondTheConfiguredMaximumFailWithTheSizes) {
   absl::Status status = Run(EchoOnce(1, std::string(100'000, 'x')));
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
-  EXPECT_EQ(OutcomeOf(status), Outcome::kNotSent);
+  EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
   EXPECT_NE(std::string(status.message()).find("100000"), std::string::npos) << status;
   auto inflate = [this]() -> Task<absl::Status> {
     testing::InflateRequest request;

@@ -11,7 +11,7 @@
 #include "tests/rpc/rogue_peer.h"
 #include "tests/rpc/testing_service.h"
 #include "tests/rpc/waiting_replies.h"
-#include "verbena/rpc/shard.h"
+#include "verbena/rpc/internal/shard.h"
 #include "verbena/transport/coro/task_scope.h"
 
 namespace verbena {
@@ -89,7 +89,7 @@ TEST_F(WaitingRequestsTest, AResponseToARequestThatStillWaitsEndsTheLink) {
       [] {});
   EXPECT_TRUE(dropped);
   EXPECT_EQ(ended_[kLast].code(), absl::StatusCode::kUnavailable) << ended_[kLast];
-  EXPECT_EQ(OutcomeOf(ended_[kLast]), Outcome::kNotSent);
+  EXPECT_EQ(OutcomeOf(ended_[kLast]), Outcome::kNotExecuted);
   EXPECT_EQ(OutcomeOf(ended_[0]), Outcome::kMaybeExecuted);
 }
 
@@ -109,7 +109,7 @@ TEST_F(WaitingRequestsTest, ARequestThatChangesWhileItWaitsFailsItsCallAlone) {
       [&] { requests_[kLast].set_data(std::string(kLarger, 'r')); });
   for (uint32_t i = 0; i < kLast; ++i) EXPECT_EQ(ended_[i], absl::OkStatus()) << i;
   EXPECT_EQ(ended_[kLast].code(), absl::StatusCode::kFailedPrecondition) << ended_[kLast];
-  EXPECT_EQ(OutcomeOf(ended_[kLast]), Outcome::kNotSent);
+  EXPECT_EQ(OutcomeOf(ended_[kLast]), Outcome::kNotExecuted);
 }
 
 // Calls of a rogue client that grants no credits by itself to a correct server.
@@ -173,7 +173,7 @@ TEST_F(WaitingRepliesTest, RefusalsThatWaitForRoomDoNotEndTheLink) {
       ASSERT_LT(frame.header.call_slot, kRequests);
       EXPECT_EQ(++answers[frame.header.call_slot], 1);
       EXPECT_EQ(frame.header.status_code, static_cast<int>(absl::StatusCode::kUnimplemented));
-      EXPECT_EQ(frame.header.outcome, static_cast<int>(Outcome::kNotSent));
+      EXPECT_EQ(frame.header.outcome, static_cast<int>(Outcome::kNotExecuted));
       ++count;
     }
   }

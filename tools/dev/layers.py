@@ -1,20 +1,27 @@
 """The table of allowed dependencies: which folder may use which, and which outside library.
 
 The longest folder that a file lies in decides. Both #include lines and Bazel dependencies are read.
+`python3 tools/dev/layers.py --picture` prints the picture of FOLDERS that ARCHITECTURE.md shows.
 """
 
+import argparse
 import os
+import pathlib
 import re
+
+_TOP = pathlib.Path(os.path.realpath(__file__)).parents[2]
 
 _CORO = {"transport/log", "transport/coro"}
 _DEVICE = _CORO | {"transport/device"}
 _MEMORY = _DEVICE | {"transport/memory"}
 _EXECUTOR = _MEMORY | {"transport/executor"}
+_LINK = _EXECUTOR | {"transport/onesided", "transport/link", "transport/connect", "proto"}
 
 # Everything below the applications; what these may use is bounded by review, not by a table.
 _ANYTHING = None
 
-# Folder -> the folders, besides itself, that it may use. Arrows point down.
+# Folder -> the folders, besides itself, that it may use. Arrows point down. ARCHITECTURE.md shows
+# a picture of this table.
 FOLDERS = {
     "proto": set(),
     "transport/log": set(),
@@ -26,15 +33,19 @@ FOLDERS = {
     "transport/executor": _MEMORY,
     "transport/file": _EXECUTOR,
     "transport/connect": _EXECUTOR | {"transport/verbs", "transport/soft", "proto"},
-    "transport/link": _EXECUTOR | {"transport/connect"},
-    # rpc opens the device that a channel or server runs on; links see the Device alone.
-    "rpc": _EXECUTOR | {"transport/link", "transport/connect", "transport/verbs", "transport/soft",
-                        "proto"},
+    "transport/onesided": _MEMORY,
+    "transport/link": _EXECUTOR | {"transport/onesided", "transport/connect"},
+    # A folder under rpc/ may use the descriptions of calls that rpc/ publishes, but none of its
+    # other targets; visibility and Bazel's refusal of cycles keep that.
+    "rpc/internal": _LINK | {"rpc", "transport/verbs", "transport/soft"},  # it opens devices
+    "rpc/client": _LINK | {"rpc", "rpc/internal"},
+    "rpc/server": _LINK | {"rpc", "rpc/internal"},
+    "rpc": _LINK | {"transport/file", "rpc/client", "rpc/server", "rpc/internal"},
     "rpc/asio": _EXECUTOR | {"rpc", "proto"},
     "rpc/admin": _EXECUTOR | {"rpc", "proto"},
     "rpc/codegen": {"proto", "rpc"},  # of rpc the version alone
-    "examples": {"rpc", "proto", "transport/log", "transport/coro", "transport/memory",
-                 "transport/executor", "transport/file", "transport/connect", "transport/link"},
+    # Users include nothing below transport/. Programs of ours may plant faults (mutant.h).
+    "examples": {"rpc", "proto", "transport/log"},
     "benchmarks": _ANYTHING,
     "benchmarks/harness": _ANYTHING,
     "tests": _ANYTHING,
@@ -139,3 +150,51 @@ def check(path, text):
         return [] if top_level or path.startswith("third_party/") else [
             f"{path}: its folder is not in tools/dev/layers.py"]
     return [message for message in found(path, folder, text) if message]
+
+
+def _arrows():
+    """The arrows of FOLDERS without cycles: a folder's use of its own parent is left out."""
+    return {folder: {used for used in allowed if not folder.startswith(used + "/")
+                     or folder not in FOLDERS[used]}
+            for folder, allowed in FOLDERS.items() if allowed is not _ANYTHING}
+
+
+def _below(arrows, folder):
+    """All folders that arrows lead to from `folder`, over any number of others."""
+    return arrows[folder].union(*(_below(arrows, used) for used in arrows[folder]))
+
+
+def picture():
+    """FOLDERS as text, each folder above those that it may use.
+
+    An arrow that follows from others is left out, and so is a folder that does not exist yet.
+    Folders with the same arrows share a line.
+    """
+    arrows = {folder: used for folder, used in _arrows().items() if (_TOP / folder).is_dir()}
+    below = {folder: _below(arrows, folder) for folder in arrows}
+    direct = {folder: used.difference(*(below[each] for each in used))
+              for folder, used in arrows.items()}
+
+    def height(folder):
+        return max((1 + height(used) for used in direct[folder]), default=0)
+
+    lines = {}
+    for folder in sorted(arrows, key=lambda each: (-height(each), each)):
+        lines.setdefault(", ".join(sorted(direct[folder])) or "nothing", []).append(folder)
+    anything = [folder for folder, allowed in FOLDERS.items()
+                if allowed is _ANYTHING and os.path.dirname(folder) not in FOLDERS]
+    rows = [("anything", sorted(anything)), *lines.items()]
+    width = max(len(", ".join(folders)) for _, folders in rows)
+    return "".join(f"{', '.join(folders):{width}} ─▶ {used}\n" for used, folders in rows)
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Shows the table of allowed dependencies.")
+    parser.add_argument("--picture", action="store_true", required=True,
+                        help="print the folders and their arrows, as ARCHITECTURE.md shows them")
+    parser.parse_args()
+    print(picture(), end="")
+
+
+if __name__ == "__main__":
+    main()

@@ -89,8 +89,9 @@ absl::Status CheckLimits(const wire::LinkEnd& end) {
   if (end.name().size() > kMaxPeerNameBytes) {
     return Invalid("name of {} bytes, over {}", end.name().size(), kMaxPeerNameBytes);
   }
-  if (end.credit_grant() == 0 || end.credit_grant() > kMaxCreditGrant) {
-    return Invalid("credit_grant {} is not from 1 to {}", end.credit_grant(), kMaxCreditGrant);
+  if (end.initial_credits() == 0 || end.initial_credits() > kMaxIssuedCredits) {
+    return Invalid("initial_credits {} is not from 1 to {}", end.initial_credits(),
+                   kMaxIssuedCredits);
   }
   if (end.eager_bytes() < kMinEagerBytes || end.eager_bytes() > kMaxEagerBytes) {
     return Invalid("eager_bytes {} is not from {} to {}", end.eager_bytes(), kMinEagerBytes,
@@ -121,7 +122,7 @@ absl::StatusOr<LinkParameters> ReadEnd(const wire::LinkEnd& end) {
   parameters.packet_sequence_number = end.packet_sequence_number();
   parameters.mtu_bytes = end.mtu_bytes();
   parameters.max_reads = static_cast<uint8_t>(end.max_reads());
-  parameters.credit_grant = end.credit_grant();
+  parameters.initial_credits = end.initial_credits();
   parameters.eager_bytes = end.eager_bytes();
   parameters.executor_index = end.executor_index();
   parameters.executor_count = end.executor_count();
@@ -137,7 +138,7 @@ void WriteEnd(const LinkParameters& parameters, wire::LinkEnd& end) {
   end.set_packet_sequence_number(parameters.packet_sequence_number);
   end.set_mtu_bytes(parameters.mtu_bytes);
   end.set_max_reads(parameters.max_reads);
-  end.set_credit_grant(parameters.credit_grant);
+  end.set_initial_credits(parameters.initial_credits);
   end.set_eager_bytes(parameters.eager_bytes);
   end.set_executor_index(parameters.executor_index);
   end.set_executor_count(parameters.executor_count);

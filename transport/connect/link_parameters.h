@@ -19,7 +19,7 @@ enum class LinkKind : uint8_t { kSoft = 1, kInfiniBand = 2, kRoce = 3, kIwarp = 
 const char* LinkKindName(LinkKind kind);
 
 // The bounds that the handshake enforces. A side whose own limits are lower refuses by itself.
-inline constexpr uint32_t kMaxCreditGrant = 1u << 15;
+inline constexpr uint32_t kMaxIssuedCredits = 1u << 15;
 inline constexpr uint32_t kMinEagerBytes = 1024;
 inline constexpr uint32_t kMaxEagerBytes = 1024 * 1024;
 inline constexpr uint32_t kMaxExecutors = 1024;
@@ -57,8 +57,8 @@ struct LinkParameters {
   uint32_t mtu_bytes = 4096;            // the port's; the link uses the smaller of both
   uint8_t max_reads = 16;               // READs and atomics that this side serves at once
 
-  uint32_t credit_grant = 0;    // SENDs that the peer may post before it is granted more
-  uint32_t eager_bytes = 4096;  // the longest SEND that this side receives
+  uint32_t initial_credits = 0;  // SENDs that the peer may post before it is issued more
+  uint32_t eager_bytes = 4096;   // the longest SEND that this side receives
 
   // In an offer with ExecutorChoice::kNumber the executor that the client wants; in an answer the
   // one that it got.

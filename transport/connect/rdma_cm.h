@@ -47,7 +47,7 @@ struct RdmaCmOptions {
   ibv_gid gid = {};  // which of the port's addresses is meant, where it says
 };
 
-class RdmaCm final : public QpConnector, private CmEventHandler {
+class RdmaCm final : public QpConnector, private CmEventListener {
  public:
   // UNAVAILABLE where the kernel has no rdma_cm; FAILED_PRECONDITION when no IP address of this
   // host is on the port.

@@ -66,7 +66,7 @@ absl::StatusOr<std::shared_ptr<CmChannel>> CmChannel::Open() {
   return opened;
 }
 
-absl::StatusOr<rdma_cm_id*> CmChannel::CreateId(CmEventHandler& handler) {
+absl::StatusOr<rdma_cm_id*> CmChannel::CreateId(CmEventListener& handler) {
   rdma_cm_id* id = nullptr;
   if (rdma_create_id(channel_, &id, &handler, RDMA_PS_TCP) != 0) {
     return RdmaCmCallStatus("rdma_create_id", errno, "rdma_cm");
@@ -94,7 +94,7 @@ bool CmChannel::ReadAll() {
   while (rdma_get_cm_event(channel_, &event) == 0) {
     const CmEvent copy = Copy(*event);
     rdma_ack_cm_event(event);
-    static_cast<CmEventHandler*>(copy.id->context)->OnCmEvent(copy);
+    static_cast<CmEventListener*>(copy.id->context)->OnCmEvent(copy);
   }
   if (errno == EAGAIN || errno == EINTR) return true;
   Log(LogLevel::kError,

@@ -33,13 +33,13 @@ struct CmEvent {
   uint8_t initiator_depth = 0;
 };
 
-class CmEventHandler {
+class CmEventListener {
  public:
   // On the channel's thread.
   virtual void OnCmEvent(const CmEvent& event) = 0;
 
  protected:
-  ~CmEventHandler() = default;
+  ~CmEventListener() = default;
 };
 
 class CmChannel final : public IoObject, public std::enable_shared_from_this<CmChannel> {
@@ -50,7 +50,7 @@ class CmChannel final : public IoObject, public std::enable_shared_from_this<CmC
 
   // From any thread. `handler` lives until the id was destroyed, which happens on the channel's
   // thread, or after Stop().
-  absl::StatusOr<rdma_cm_id*> CreateId(CmEventHandler& handler);
+  absl::StatusOr<rdma_cm_id*> CreateId(CmEventListener& handler);
 
   // Runs `function` on the thread. False, and it is dropped, once Stop() has been called.
   template <typename Function>

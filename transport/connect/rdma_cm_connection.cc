@@ -126,7 +126,7 @@ void CmConnection::Adopt(const CmEvent& request) {
                     request.qp_number, qp_.peer_qp_number)));
   }
   id_ = request.id;
-  id_->context = static_cast<CmEventHandler*>(this);
+  id_->context = static_cast<CmEventListener*>(this);
   reads_served_ = std::min(reads_served_, request.responder_resources);
   reads_started_ = std::min(reads_started_, request.initiator_depth);
   steps_->Push(Step::kPeer);

@@ -30,7 +30,7 @@ namespace verbena {
 void RejectCmRequest(rdma_cm_id* id, RejectReason reason);
 
 class CmConnection final : public QpConnection,
-                           public CmEventHandler,
+                           public CmEventListener,
                            public std::enable_shared_from_this<CmConnection> {
  public:
   using Waiting = TokenTable<CmConnection>;

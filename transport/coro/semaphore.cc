@@ -4,14 +4,14 @@ namespace verbena {
 
 Semaphore::Awaiter::~Awaiter() {
   LeaveQueue();
-  if (granted_) semaphore_.Release(permits_);
+  if (served_) semaphore_.Release(permits_);
 }
 
 // Waiters behind this one may have waited only for its turn.
 void Semaphore::Awaiter::LeaveQueue() {
   if (!IntrusiveNode<Awaiter>::linked()) return;
   IntrusiveNode<Awaiter>::Unlink();
-  semaphore_.GrantWaiters();
+  semaphore_.ServeWaiters();
 }
 
 bool Semaphore::TryAcquire(size_t permits) {
@@ -22,15 +22,15 @@ bool Semaphore::TryAcquire(size_t permits) {
 
 void Semaphore::Release(size_t permits) {
   available_ += permits;
-  GrantWaiters();
+  ServeWaiters();
 }
 
-void Semaphore::GrantWaiters() {
+void Semaphore::ServeWaiters() {
   while (Awaiter* first = waiters_.Front()) {
     if (first->permits_ > available_) return;
     available_ -= first->permits_;
     waiters_.PopFront();
-    first->granted_ = true;
+    first->served_ = true;
     first->Resume();
   }
 }

@@ -3,7 +3,7 @@
 // Whoever asks for many is not overtaken by later ones who ask for few. Release() queues waiters,
 // never resumes inline. Acquire() returns OK, or the reason when the coroutine's scope is
 // cancelled; it then holds nothing. A waiter that is destroyed gives up its place, and gives back
-// permits that it had been granted but did not live to see. One thread; must outlive its waiters
+// permits that it had been given but did not live to see. One thread; must outlive its waiters
 // and holders.
 //
 // An Acquire of more permits than will ever be released waits until it is cancelled.
@@ -45,7 +45,7 @@ class Semaphore {
       return true;
     }
     absl::Status await_resume() {
-      granted_ = false;  // the caller's now
+      served_ = false;  // the caller's now
       return cancel_status();
     }
 
@@ -56,7 +56,7 @@ class Semaphore {
 
     Semaphore& semaphore_;
     const size_t permits_;
-    bool granted_ = false;  // and the coroutine has not run since
+    bool served_ = false;  // and the coroutine has not run since
   };
 
   Awaiter Acquire(size_t permits = 1) { return Awaiter(*this, permits); }
@@ -67,7 +67,7 @@ class Semaphore {
   size_t available() const { return available_; }
 
  private:
-  void GrantWaiters();
+  void ServeWaiters();
 
   size_t available_;
   IntrusiveList<Awaiter> waiters_;

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <system_error>
 
 #include "fmt/format.h"
@@ -18,12 +19,9 @@ absl::Status ControlJob::HandOver(Scheduler& scheduler, Waiter& waiter) {
 }
 
 bool ControlJob::Abandon() {
-  ControlPool& pool = pool_;
   // From here on it is the pool's alone, whose thread destroys it with its result: never the
   // waiter's, even if that has come a moment later.
-  if (!Move(State::kAbandoned)) return false;
-  pool.WaiterGone();
-  return true;
+  return pool_.GiveUp(*this);
 }
 
 void ControlJob::Leave() {
@@ -74,6 +72,8 @@ ControlPool::ControlPool(const Options& options) : options_(options) {
   VERBENA_CHECK(options.connect_threads > 0) << "connect_threads " << options.connect_threads;
   VERBENA_CHECK(options.resolve_threads > 0) << "resolve_threads " << options.resolve_threads;
   VERBENA_CHECK(options.max_waiting > 0);
+  lanes_[static_cast<size_t>(ControlKind::kResolve)].ready.set_most_running(
+      static_cast<size_t>(std::max(options.resolve_threads / 2, 1)));
   if (sched_getaffinity(0, sizeof(cores_), &cores_) != 0) CPU_ZERO(&cores_);
 }
 
@@ -131,6 +131,25 @@ void ControlPool::WaiterGone() {
   --waiters_;
 }
 
+bool ControlPool::GiveUp(internal::ControlJob& job) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    // While it is queued no thread has it. Otherwise it may be gone as soon as it is abandoned.
+    const bool dropped = job.linked() && job.kind_ == ControlKind::kResolve && !job.must_run_ &&
+                         !VERBENA_MUTANT(kGivenUpJobStaysQueued);
+    if (!job.Move(internal::ControlJob::State::kAbandoned)) return false;
+    --waiters_;
+    if (!dropped) return true;
+    ControlQueue::Remove(job);
+    Lane& lane = lanes_[static_cast<size_t>(job.kind_)];
+    --lane.waiting;
+    ++lane.stats.dropped;
+    JobEnded(job.order_);
+  }
+  job.Destroy();
+  return true;
+}
+
 // Under the lock, as the next.
 void ControlPool::Enqueue(internal::ControlJob& job) {
   ++unfinished_;
@@ -150,9 +169,10 @@ void ControlPool::MakeReady(internal::ControlJob& job) {
   // Submit() has seen to it that some lane has a thread.
   if (lane->threads.empty()) lane = LaneWithThread();
   VERBENA_CHECK(lane != nullptr) << "a control job is ready, and no thread runs it";
-  lane->ready.push_back(&job);
-  // A thread that was woken and has not taken its job yet counts as idle, and its job as ready.
-  if (lane->ready.size() <= static_cast<size_t>(lane->idle)) {
+  // Otherwise the end of a job of its source makes a thread take it.
+  if (!lane->ready.Push(job)) return;
+  // A thread that was woken and has not taken its job yet counts as idle, and its job as startable.
+  if (lane->ready.startable() <= static_cast<size_t>(lane->idle)) {
     lane->wake.notify_one();
   } else if (lane->threads.size() < MaxThreads(*lane)) {
     // Failing that, the threads that there are take it later.
@@ -185,10 +205,9 @@ void ControlPool::Work(Lane& lane) {
   std::unique_lock<std::mutex> lock(mutex_);
   --lane.idle;
   while (true) {
-    if (!lane.ready.empty()) {
-      internal::ControlJob& job = *lane.ready.front();
-      lane.ready.pop_front();
-      Serve(job, lock);
+    if (const ControlQueue::Begun begun = lane.ready.Take(); begun.entry != nullptr) {
+      Serve(static_cast<internal::ControlJob&>(*begun.entry), lock);
+      lane.ready.End(*begun.source);
       continue;
     }
     if (stopping_) return;
@@ -215,6 +234,10 @@ void ControlPool::Serve(internal::ControlJob& job, std::unique_lock<std::mutex>&
     job.Drop();
   }
   lock.lock();
+  JobEnded(order);
+}
+
+void ControlPool::JobEnded(const void* order) {
   if (--unfinished_ == 0) idle_.notify_all();
   if (order == nullptr) return;
   auto found = behind_.find(order);

@@ -11,9 +11,11 @@
 // Each kind of work has threads of its own, which begin with its first job and sleep while there is
 // none: a thousand teardowns, or a registration that takes seconds, delay no connect, and an
 // address that nobody has delays no queue pair's making. Jobs of one `order` run one after the
-// other, in the order in which they were handed over, whatever their kinds; those of one kind begin
-// in that order, too. A kind whose first thread the system refuses to start is served by another's.
-// While the pool has no thread at all, Run() is refused and Finish() runs where it is awaited.
+// other, in the order in which they were handed over, whatever their kinds; those of one kind and
+// source begin in that order, too. Sources take turns, and jobs of kResolve that run for one source
+// leave half of the threads to others (control_queue.h). A kind whose first thread the system
+// refuses to start is served by another's. While the pool has no thread at all, Run() is refused
+// and Finish() runs where it is awaited.
 //
 // A job owns its function and its result, never the coroutine: whoever waits may be cancelled or
 // destroyed meanwhile. The objects that the function refers to (the device, a queue pair) must
@@ -41,6 +43,7 @@
 #include <deque>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -52,6 +55,7 @@
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"
+#include "verbena/transport/device/control_queue.h"
 
 namespace verbena {
 
@@ -60,8 +64,9 @@ class ControlPool;
 // The occasion of a job. Each kind has its own threads.
 enum class ControlKind : uint8_t {
   kConnect,   // somebody waits for a link, and the device alone decides how long
-  kResolve,   // somebody does, and it may take an address of the network to be resolved
-  kTeardown,  // nobody does
+  kResolve,   // the same, and an address of the network may have to be resolved
+  kToError,   // a queue pair stops at once: its peer may have broken a rule
+  kTeardown,  // nobody waits
   kMemory,    // applications' registrations, which may take seconds each
   kGrowth,    // arenas of payload pools, for which calls may wait
 };
@@ -70,7 +75,7 @@ namespace internal {
 
 // One job. Held by the pool until it has run, and by whoever waits until that has the result or is
 // gone: the last one to let go destroys it. One that is given up is the pool's alone.
-class ControlJob : private InboxItem {
+class ControlJob : private InboxItem, private ControlQueue::Entry {
  public:
   // Waits for the result.
   class Waiter {
@@ -80,8 +85,9 @@ class ControlJob : private InboxItem {
     virtual void OnJobDone() = 0;
   };
 
-  ControlJob(ControlPool& pool, ControlKind kind, const void* order, bool must_run)
-      : pool_(pool), kind_(kind), order_(order), must_run_(must_run) {}
+  ControlJob(ControlPool& pool, ControlKind kind, const void* order, bool must_run,
+             std::string source)
+      : Entry(std::move(source)), pool_(pool), kind_(kind), order_(order), must_run_(must_run) {}
 
   // Calls the function and keeps its result; on whatever thread.
   virtual void Execute() = 0;
@@ -147,8 +153,9 @@ class TypedControlJob final : public ControlJob {
   using Result = std::invoke_result_t<Function&>;
 
   TypedControlJob(ControlPool& pool, ControlKind kind, const void* order, bool must_run,
-                  Function function)
-      : ControlJob(pool, kind, order, must_run), function_(std::move(function)) {}
+                  Function function, std::string source)
+      : ControlJob(pool, kind, order, must_run, std::move(source)),
+        function_(std::move(function)) {}
 
   void Execute() override { result_.emplace(function_()); }
   Result TakeResult() { return *std::move(result_); }
@@ -158,7 +165,8 @@ class TypedControlJob final : public ControlJob {
 
   ControlJob* MakeRemains() override {
     auto* remains =
-        new TypedControlJob(pool(), kind(), order(), /*must_run=*/true, std::move(function_));
+        new TypedControlJob(pool(), kind(), order(), /*must_run=*/true, std::move(function_),
+                            /*source=*/"");
     remains->result_ = std::move(result_);
     remains->MarkExecuted();
     result_.reset();
@@ -173,14 +181,15 @@ class TypedControlJob final : public ControlJob {
 
 class ControlPool {
  public:
-  static constexpr size_t kKinds = 5;
+  static constexpr size_t kKinds = 6;
 
   struct Options {
     // False: jobs run where they are awaited.
     bool threads = true;
     // Jobs of kConnect at once.
     int connect_threads = 2;
-    // Jobs of kResolve at once: one may wait for an address that nobody has. (start)
+    // Jobs of kResolve at once: one may wait for an address that nobody has. One source has half of
+    // them. (start)
     int resolve_threads = 4;
     // Jobs of Run() that wait for a thread, of each kind; one more is refused.
     size_t max_waiting = 16384;
@@ -208,15 +217,19 @@ class ControlPool {
   // Runs `function`, which returns a Status or a StatusOr, and resumes with that. Given up by who
   // waits (cancelled, past its deadline, destroyed) it is dropped if it has not begun; its result
   // is destroyed on a thread of the pool. `order` may be null: then it is ordered behind nothing.
+  // `source` is the address of the peer that causes the job, if one does.
   template <typename Function>
-  [[nodiscard]] Awaiter<Function> Run(ControlKind kind, const void* order, Function function) {
-    return Awaiter<Function>(*this, kind, order, /*must_run=*/false, std::move(function));
+  [[nodiscard]] Awaiter<Function> Run(ControlKind kind, const void* order, Function function,
+                                      std::string source = "") {
+    return Awaiter<Function>(*this, kind, order, /*must_run=*/false, std::move(function),
+                             std::move(source));
   }
   // The same for what must run, whoever waits: it is never refused, and not cancelled. For ends
   // (destroying, deregistering), of which there are no more than objects.
   template <typename Function>
   [[nodiscard]] Awaiter<Function> Finish(ControlKind kind, const void* order, Function function) {
-    return Awaiter<Function>(*this, kind, order, /*must_run=*/true, std::move(function));
+    return Awaiter<Function>(*this, kind, order, /*must_run=*/true, std::move(function),
+                             /*source=*/"");
   }
 
   bool threads() const { return options_.threads; }
@@ -227,7 +240,7 @@ class ControlPool {
 
   struct Lane {
     std::condition_variable wake;
-    std::deque<internal::ControlJob*> ready;
+    ControlQueue ready;
     std::vector<std::thread> threads;
     int idle = 0;        // of them: asleep, or on their way to look for a job
     size_t waiting = 0;  // ready, or behind others of its order
@@ -240,6 +253,10 @@ class ControlPool {
   // To be destroyed, with a result that nobody took, behind what has its order.
   void Discard(internal::ControlJob& job);
   void WaiterGone();
+  // The job's waiter is gone. False when its result is under way, and the job still the waiter's.
+  // One of kResolve that is queued is destroyed at once, and the job behind it is next. The
+  // functions of other kinds may own memory of the device: a thread of the pool destroys those.
+  bool GiveUp(internal::ControlJob& job);
   void Enqueue(internal::ControlJob& job);
   void MakeReady(internal::ControlJob& job);
   void Work(Lane& lane);
@@ -247,6 +264,8 @@ class ControlPool {
   bool StartThread(Lane& lane);
   Lane* LaneWithThread();
   void Serve(internal::ControlJob& job, std::unique_lock<std::mutex>& lock);
+  // A job of this order is over: the one behind it is next.
+  void JobEnded(const void* order);
   size_t MaxThreads(const Lane& lane) const;
 
   const Options options_;
@@ -269,10 +288,11 @@ class [[nodiscard]] ControlPool::Awaiter final : private internal::ControlJob::W
  public:
   using Job = internal::TypedControlJob<Function>;
 
-  Awaiter(ControlPool& pool, ControlKind kind, const void* order, bool must_run, Function function)
+  Awaiter(ControlPool& pool, ControlKind kind, const void* order, bool must_run, Function function,
+          std::string source)
       : pool_(pool),
         must_run_(must_run),
-        job_(new Job(pool, kind, order, must_run, std::move(function))) {}
+        job_(new Job(pool, kind, order, must_run, std::move(function), std::move(source))) {}
   Awaiter(const Awaiter&) = delete;
   Awaiter& operator=(const Awaiter&) = delete;
   ~Awaiter() override {

@@ -101,13 +101,14 @@ CompletionQueues::~CompletionQueues() {
   }
 }
 
-absl::StatusOr<ibv_cq*> CompletionQueues::Add(Device& device, int entries, CompletionSink& sink) {
+absl::StatusOr<ibv_cq*> CompletionQueues::Add(Device& device, int entries,
+                                              CompletionListener& listener) {
   absl::StatusOr<std::unique_ptr<Queue>> queue = Queue::Create(device, entries);
   if (!queue.ok()) return queue.status();
   absl::Status watched = waiter_.Watch((*queue)->channel_fd(), **queue);
   if (!watched.ok()) return watched;
   ibv_cq* cq = (*queue)->cq();
-  polled_.push_back({.cq = cq, .sink = &sink});
+  polled_.push_back({.cq = cq, .listener = &listener});
   queues_.push_back(*std::move(queue));
   return cq;
 }
@@ -140,9 +141,9 @@ int CompletionQueues::Drain(ibv_cq* cq) {
   const auto found =
       std::ranges::find_if(polled_, [cq](const Polled& polled) { return polled.cq == cq; });
   if (found == polled_.end()) return 0;
-  CompletionSink& sink = *found->sink;
+  CompletionListener& listener = *found->listener;
   int completions = 0;
-  while (const int count = PollOnce(cq, sink)) completions += count;
+  while (const int count = PollOnce(cq, listener)) completions += count;
   return completions;
 }
 

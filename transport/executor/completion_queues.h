@@ -3,7 +3,7 @@
 // Each CQ has a completion channel of its own, watched by the executor's Waiter. Arming is
 // one-shot: an armed CQ stays armed until its event has been read. So a turn that found work after
 // arming need not arm again. Events are acknowledged in batches, and before a CQ is destroyed. One
-// thread; the devices and sinks outlive it.
+// thread; the devices and listeners outlive it.
 //
 //   queues.Poll();                                  // every turn
 //   if (queues.Arm() && queues.Poll() == 0) Sleep();  // before every sleep
@@ -19,7 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/transport/device/device.h"
-#include "verbena/transport/executor/completion_sink.h"
+#include "verbena/transport/executor/completion_listener.h"
 #include "verbena/transport/executor/waiter.h"
 
 namespace verbena {
@@ -30,22 +30,22 @@ class CompletionQueues {
   // Destroys what its owners did not give back, and logs that they did not.
   ~CompletionQueues();
 
-  absl::StatusOr<ibv_cq*> Add(Device& device, int entries, CompletionSink& sink);
-  // Its sink hears no more, and the CQ is not touched again, also when this fails because the
+  absl::StatusOr<ibv_cq*> Add(Device& device, int entries, CompletionListener& listener);
+  // Its listener hears no more, and the CQ is not touched again, also when this fails because the
   // device refuses to destroy it: then CQ and channel leak.
   absl::Status Remove(ibv_cq* cq);
 
-  // Hands up to one batch of each CQ to its sink. Returns how many completions there were.
+  // Hands up to one batch of each CQ to its listener. Returns how many completions there were.
   int Poll() {
     int completions = 0;
-    // By index: a sink may add or remove other CQs.
+    // By index: a listener may add or remove other CQs.
     for (size_t i = 0; i < polled_.size(); ++i) {
-      completions += PollOnce(polled_[i].cq, *polled_[i].sink);
+      completions += PollOnce(polled_[i].cq, *polled_[i].listener);
     }
     return completions;
   }
 
-  // Polls `cq` until it is empty. Returns how many completions there were. A sink that posts
+  // Polls `cq` until it is empty. Returns how many completions there were. A listener that posts
   // meanwhile may get more completions by it: who drains sees to it that this has an end.
   int Drain(ibv_cq* cq);
 
@@ -53,24 +53,24 @@ class CompletionQueues {
   bool Arm();
 
  private:
-  // (start) A batch fits the L1 cache, and its sink is called once for it.
+  // (start) A batch fits the L1 cache, and its listener is called once for it.
   static constexpr int kBatch = 32;
 
   // The part of a Queue that every turn touches.
   struct Polled {
     ibv_cq* cq;
-    CompletionSink* sink;
+    CompletionListener* listener;
   };
   class Queue;
 
-  int PollOnce(ibv_cq* cq, CompletionSink& sink) {
+  int PollOnce(ibv_cq* cq, CompletionListener& listener) {
     ibv_wc completions[kBatch];
     const int count = ibv_poll_cq(cq, kBatch, completions);
     if (count == 0) [[likely]]
       return 0;
     if (count < 0) [[unlikely]]
       return PollFailed(cq, count);
-    sink.OnCompletions(completions, count);
+    listener.OnCompletions(completions, count);
     return count;
   }
   static void Abandon(std::unique_ptr<Queue> queue);

@@ -238,8 +238,8 @@ void Executor::Sleep() {
 
 // --- What others call ----------------------------------------------------------------------------
 
-absl::StatusOr<ibv_cq*> Executor::AddCq(Device& device, int entries, CompletionSink& sink) {
-  return impl_->queues.Add(device, entries, sink);
+absl::StatusOr<ibv_cq*> Executor::AddCq(Device& device, int entries, CompletionListener& listener) {
+  return impl_->queues.Add(device, entries, listener);
 }
 
 absl::Status Executor::RemoveCq(ibv_cq* cq) { return impl_->queues.Remove(cq); }

@@ -27,7 +27,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/coro/clock.h"
 #include "verbena/transport/coro/scheduler.h"
-#include "verbena/transport/executor/completion_sink.h"
+#include "verbena/transport/executor/completion_listener.h"
 #include "verbena/transport/executor/executor_options.h"
 #include "verbena/transport/executor/executor_service.h"
 #include "verbena/transport/executor/flush_queue.h"
@@ -72,9 +72,9 @@ class Executor final : public Scheduler {
   TimePoint NextTimer() const;
 
   // Creates a CQ of at least `entries` on `device` which every turn polls, and hands its
-  // completions to `sink`. Both must outlive it. Its owner gives it back with RemoveCq() once its
-  // QPs and SRQ are destroyed.
-  absl::StatusOr<ibv_cq*> AddCq(Device& device, int entries, CompletionSink& sink);
+  // completions to `listener`. Both must outlive it. Its owner gives it back with RemoveCq() once
+  // its QPs and SRQ are destroyed.
+  absl::StatusOr<ibv_cq*> AddCq(Device& device, int entries, CompletionListener& listener);
   absl::Status RemoveCq(ibv_cq* cq);
   // Polls one CQ until it is empty, now: teardown needs it before and after a QP is destroyed.
   void DrainCq(ibv_cq* cq);

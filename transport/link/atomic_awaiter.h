@@ -18,7 +18,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/coro/suspension.h"
 #include "verbena/transport/link/link.h"
-#include "verbena/transport/link/transfer.h"
+#include "verbena/transport/onesided/transfer.h"
 
 namespace verbena {
 
@@ -53,7 +53,7 @@ class [[nodiscard]] AtomicAwaiter final : public Suspension, private TransferLis
   }
   void Detach() override { Stop(); }
   void Stop() {
-    if (Transfer* transfer = std::exchange(transfer_, nullptr)) link_.StopTransfer(*transfer);
+    if (Transfer* transfer = std::exchange(transfer_, nullptr)) link_.AbandonTransfer(*transfer);
   }
 
   Link& link_;

@@ -7,26 +7,33 @@
 
 namespace verbena {
 
-uint32_t CreditPool::Borrow(uint32_t wanted) {
-  const uint32_t lent = std::min(wanted, free_);
+uint32_t CreditPool::Borrow(uint32_t wanted, CreditShare& share, bool is_shared) {
+  uint32_t lent = std::min(wanted, free_);
+  if (is_shared && !VERBENA_MUTANT(kOneSourceTakesCredits)) {
+    const uint32_t spare = free_ > share.borrowed ? free_ - share.borrowed : 0;
+    lent = std::min(lent, (spare + 1) / 2);
+  }
   free_ -= lent;
+  share.borrowed += lent;
   return lent;
 }
 
-void CreditPool::GiveBack(uint32_t count) {
-  VERBENA_CHECK(count <= capacity_ - free_)
-      << "credits " << count << " beyond a pool of " << capacity_ << ", free " << free_;
+void CreditPool::GiveBack(uint32_t count, CreditShare& share) {
+  VERBENA_CHECK(count <= capacity_ - free_ && count <= share.borrowed)
+      << "credits " << count << " beyond a pool of " << capacity_ << ", free " << free_
+      << ", borrowed by the share " << share.borrowed;
   free_ += count;
+  share.borrowed -= count;
 }
 
-absl::Status SendCredits::Implausible(uint32_t granted, uint16_t reserve_seen) const {
+absl::Status SendCredits::Implausible(uint32_t issued, uint16_t reserve_seen) const {
   if (static_cast<uint16_t>(reserve_spent_ - reserve_seen) > kReserveCredits) {
     return absl::InvalidArgumentError(fmt::format(
         "the peer claims to have seen {} reserve SENDs of {}", reserve_seen, reserve_spent_));
   }
   return absl::InvalidArgumentError(fmt::format(
-      "the peer claims to have granted {} credits in all, after {} of which {} are spent", granted,
-      granted_, spent_));
+      "the peer claims to have issued {} credits in all, after {} of which {} are spent", issued,
+      issued_, spent_));
 }
 
 uint32_t SendCredits::GiveBackWithin(uint32_t limit) {
@@ -38,28 +45,30 @@ uint32_t SendCredits::GiveBackWithin(uint32_t limit) {
   return count;
 }
 
-ReceiveGrants::ReceiveGrants(CreditPool& pool, uint32_t initial_window, uint32_t max_window)
+IssuedCredits::IssuedCredits(CreditPool& pool, CreditShare& share, uint32_t initial_window,
+                             uint32_t max_window)
     : pool_(pool),
+      share_(share),
       initial_window_(initial_window),
       max_window_(max_window),
       window_(initial_window),
-      granted_(initial_window),
+      issued_(initial_window),
       advertised_(initial_window) {}
 
-absl::Status ReceiveGrants::SentWithoutCredit() const {
+absl::Status IssuedCredits::SentWithoutCredit() const {
   return absl::ResourceExhaustedError(
-      fmt::format("the peer sent without a credit (granted {}, returned {}, received {})", granted_,
+      fmt::format("the peer sent without a credit (issued {}, returned {}, received {})", issued_,
                   returned_, received_));
 }
 
-absl::Status ReceiveGrants::SentBeyondReserve() const {
+absl::Status IssuedCredits::SentBeyondReserve() const {
   return absl::ResourceExhaustedError(
       fmt::format("the peer sent on its reserve of {} more often than that (seen {}, acknowledged "
                   "{})",
                   kReserveCredits, reserve_seen_, reserve_advertised_));
 }
 
-void ReceiveGrants::Recall() {
+void IssuedCredits::Recall() {
   recalled_ = true;
   checks_since_ = 0;
   checks_unsent_ = 0;
@@ -68,13 +77,13 @@ void ReceiveGrants::Recall() {
   received_before_ = received_;
 }
 
-bool ReceiveGrants::HasAnswered() const {
+bool IssuedCredits::HasAnswered() const {
   const uint32_t returned = returned_ - returned_before_;
   if (returned != 0 && VERBENA_MUTANT(kOneCreditAnswersARecall)) return true;
   return returned + (received_ - received_before_) >= (returned != 0 ? asked_ : window_);
 }
 
-absl::Status ReceiveGrants::CheckRecall(bool is_due) {
+absl::Status IssuedCredits::CheckRecall(bool is_due) {
   recalled_ = !HasAnswered();
   if (!recalled_) return absl::OkStatus();
   if (is_due) {
@@ -89,7 +98,7 @@ absl::Status ReceiveGrants::CheckRecall(bool is_due) {
                   checks_since_, surplus()));
 }
 
-absl::Status ReceiveGrants::TakeBack(uint32_t count) {
+absl::Status IssuedCredits::TakeBack(uint32_t count) {
   if (count > outstanding() || count > surplus()) {
     return absl::InvalidArgumentError(
         fmt::format("the peer gives back {} credits, but holds {} of which {} were lent", count,
@@ -98,13 +107,13 @@ absl::Status ReceiveGrants::TakeBack(uint32_t count) {
   returned_ += count;
   window_ -= count;
   if (recalled_) recalled_ = !HasAnswered();
-  pool_.GiveBack(count);
+  pool_.GiveBack(count, share_);
   return absl::OkStatus();
 }
 
-uint32_t ReceiveGrants::Grow() {
+uint32_t IssuedCredits::Grow(bool is_shared) {
   const uint32_t wanted = std::min(window_, max_window_ - window_);
-  const uint32_t lent = pool_.Borrow(wanted);
+  const uint32_t lent = pool_.Borrow(wanted, share_, is_shared);
   window_ += lent;
   return lent;
 }

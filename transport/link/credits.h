@@ -2,15 +2,15 @@
 // queue.
 //
 // One credit is one receive that the peer has set aside in its SRQ for this link. All links of an
-// endpoint draw on one SRQ: each has an initial window and kReserveCredits of its own, and the rest
-// of the queue is a CreditPool that lends to busy links. The sum never passes the queue's depth, so
-// that RNR NAKs cannot happen by construction. All counters on the wire are cumulative and wrap
+// endpoint draw on one SRQ: each has an initial window and kReserveCredits of its own. The rest of
+// the queue is a CreditPool, from which busy links borrow. The sum never passes the queue's depth,
+// so that RNR NAKs cannot happen by construction. All counters on the wire are cumulative and wrap
 // around: a lost or repeated one does no harm, and every claim of a peer is checked against what it
 // can have seen.
 //
 //   sender                                   receiver
-//   SendCredits::TrySpend()  --- SEND --->   ReceiveGrants::OnSend()
-//   SendCredits::OnGranted() <-- header ---  ReceiveGrants::Refill()
+//   SendCredits::TrySpend()  --- SEND --->   IssuedCredits::OnSend()
+//   SendCredits::OnIssued() <-- header ---  IssuedCredits::Refill()
 //
 // Owned by a Link (the pool by its endpoint), on its executor's thread. A violation is returned as
 // a Status that closes the link: its accounting can no longer be trusted.
@@ -26,14 +26,20 @@
 
 namespace verbena {
 
-// The receives of one SRQ that no link owns, to be lent.
+// Credits that the links to one source address have borrowed from a pool.
+struct CreditShare {
+  uint32_t borrowed = 0;
+};
+
+// The receives of one SRQ that no link owns, to be borrowed.
 class CreditPool {
  public:
   explicit CreditPool(uint32_t capacity) : free_(capacity), capacity_(capacity) {}
 
-  // Takes up to `wanted`; returns how many were free.
-  uint32_t Borrow(uint32_t wanted);
-  void GiveBack(uint32_t count);
+  // Takes up to `wanted` for `share`; returns how many. If the pool `is_shared` with other
+  // addresses, the share borrows another credit only while it has fewer than are free.
+  uint32_t Borrow(uint32_t wanted, CreditShare& share, bool is_shared);
+  void GiveBack(uint32_t count, CreditShare& share);
 
   uint32_t free() const { return free_; }
   uint32_t lent() const { return capacity_ - free_; }
@@ -46,10 +52,10 @@ class CreditPool {
 // Counts the SENDs that this side may still make.
 class SendCredits {
  public:
-  // `granted`: what the peer's handshake offered.
-  explicit SendCredits(uint32_t granted) : granted_(granted) {}
+  // `issued`: what the peer's handshake offered.
+  explicit SendCredits(uint32_t issued) : issued_(issued) {}
 
-  uint32_t available() const { return granted_ - returned_ - spent_; }
+  uint32_t available() const { return issued_ - returned_ - spent_; }
   bool TrySpend() {
     if (available() == 0) return false;
     ++spent_;
@@ -63,31 +69,31 @@ class SendCredits {
     return true;
   }
 
-  // The counters of a header from the peer. INVALID_ARGUMENT when it takes back a grant, grants
+  // The counters of a header from the peer. INVALID_ARGUMENT when it takes back credits, issues
   // more than kMaxWindow, or has seen reserve SENDs that were never sent.
-  absl::Status OnHeader(uint32_t granted, uint16_t reserve_seen) {
-    // Modulo 2^32 a grant that was taken back looks like a huge one, so one comparison finds both.
-    const bool plausible = granted - granted_ <= kMaxWindow &&
-                           granted - returned_ - spent_ <= kMaxWindow &&
+  absl::Status OnHeader(uint32_t issued, uint16_t reserve_seen) {
+    // Modulo 2^32 a credit that was taken back looks like a huge one, so one comparison finds both.
+    const bool plausible = issued - issued_ <= kMaxWindow &&
+                           issued - returned_ - spent_ <= kMaxWindow &&
                            static_cast<uint16_t>(reserve_spent_ - reserve_seen) <= kReserveCredits;
-    if (!plausible) return Implausible(granted, reserve_seen);
-    granted_ = granted;
+    if (!plausible) return Implausible(issued, reserve_seen);
+    issued_ = issued;
     reserve_seen_ = reserve_seen;
     return absl::OkStatus();
   }
 
-  // Answers a recall: gives back unspent credits, as long as the sum of all that were ever given
-  // back stays within `limit`, modulo 2^32. So recalls that were sent before the answer to an
-  // earlier one came do not add up. The next header tells the peer. Returns how many.
+  // Answers a recall: returns unspent credits, as long as the sum of all that were ever returned
+  // stays within `limit`, modulo 2^32. So recalls that were sent before the answer to an earlier
+  // one came do not add up. The next header tells the peer. Returns how many.
   uint32_t GiveBackWithin(uint32_t limit);
 
   // For the header's credits_returned.
   uint32_t returned() const { return returned_; }
 
  private:
-  absl::Status Implausible(uint32_t granted, uint16_t reserve_seen) const;
+  absl::Status Implausible(uint32_t issued, uint16_t reserve_seen) const;
 
-  uint32_t granted_;
+  uint32_t issued_;
   uint32_t returned_ = 0;
   uint32_t spent_ = 0;
   uint16_t reserve_spent_ = 0;
@@ -96,13 +102,14 @@ class SendCredits {
 
 // Counts the SENDs that the peer may still make to this side. Its initial window is its own; what
 // it has beyond comes from `pool`, and goes back there in the destructor at the latest.
-class ReceiveGrants {
+class IssuedCredits {
  public:
-  ReceiveGrants(CreditPool& pool, uint32_t initial_window, uint32_t max_window);
-  ReceiveGrants(const ReceiveGrants&) = delete;
-  ReceiveGrants& operator=(const ReceiveGrants&) = delete;
-  ~ReceiveGrants() {
-    if (!VERBENA_MUTANT(kCreditLeakedOnError)) pool_.GiveBack(surplus());
+  // `share` is that of the peer's address; it and the pool outlive this.
+  IssuedCredits(CreditPool& pool, CreditShare& share, uint32_t initial_window, uint32_t max_window);
+  IssuedCredits(const IssuedCredits&) = delete;
+  IssuedCredits& operator=(const IssuedCredits&) = delete;
+  ~IssuedCredits() {
+    if (!VERBENA_MUTANT(kCreditLeakedOnError)) pool_.GiveBack(surplus(), share_);
   }
 
   // A SEND arrived. RESOURCE_EXHAUSTED when the peer had no credit for it: no ordinary one, or
@@ -121,47 +128,48 @@ class ReceiveGrants {
     return absl::OkStatus();
   }
   // The header's credits_returned, which count as free from now on. INVALID_ARGUMENT if the peer
-  // gives back more than it holds.
+  // returns more than it holds.
   absl::Status OnReturned(uint32_t returned) {
     return returned == returned_ ? absl::OkStatus() : TakeBack(returned - returned_);
   }
 
-  // Doubles the window, as far as the pool and the maximum go. Returns by how much it grew.
-  uint32_t Grow();
+  // Doubles the window, as far as the pool (CreditPool::Borrow()) and the maximum go. Returns by
+  // how much it grew.
+  uint32_t Grow(bool is_shared);
 
-  // Raises what the peer may send to the full window; the next header carries granted(). Call after
+  // Raises what the peer may send to the full window; the next header carries total(). Call after
   // the receives have been reposted.
-  void Refill() { granted_ += window_ - outstanding(); }
-  uint32_t granted() const { return granted_; }
+  void Refill() { issued_ += window_ - outstanding(); }
+  uint32_t total() const { return issued_; }
   uint16_t reserve_seen() const { return reserve_seen_; }
 
-  // Records that a header carries granted() and reserve_seen().
+  // Records that a header carries total() and reserve_seen().
   void MarkAdvertised() {
-    advertised_ = granted_;
+    advertised_ = issued_;
     reserve_advertised_ = reserve_seen_;
   }
   // Half a window that the peer does not know of yet: worth a SEND of its own.
   bool ShouldAdvertise() const {
-    return granted_ + window_ - outstanding() - advertised_ >= (window_ + 1) / 2;
+    return issued_ + window_ - outstanding() - advertised_ >= (window_ + 1) / 2;
   }
 
   // Credits that the peer holds unspent, as far as this side knows.
-  uint32_t outstanding() const { return granted_ - returned_ - received_; }
+  uint32_t outstanding() const { return issued_ - returned_ - received_; }
   uint32_t window() const { return window_; }
   bool at_maximum() const { return window_ >= max_window_; }
   // The borrowed part of the window, which a recall may ask for.
   uint32_t surplus() const { return window_ - initial_window_; }
 
-  // For a recall: the peer may give back so many in all, modulo 2^32. It never falls.
+  // For a recall: the peer may return so many in all, modulo 2^32. It never falls.
   uint32_t recall_limit() const { return returned_ + surplus(); }
   // The peer is asked for the surplus, from now until recalled() is false again.
   void Recall();
   bool recalled() const { return recalled_; }
-  // Call at each liveness check while recalled(). The peer has answered once it has given back all
-  // that it was lent, except what it spent meanwhile: the SENDs that were on their way. A peer that
-  // gives nothing back has none to spare if it has sent as much as it may hold. RESOURCE_EXHAUSTED
-  // after kMaxUnansweredRecalls checks in vain, or kMaxUnsentRecalls of those that found the RECALL
-  // still due (`is_due`), for want of credits from the peer.
+  // Call at each liveness check while recalled(). The peer has answered once it has returned the
+  // surplus, except what it spent meanwhile: the SENDs that were on their way. A peer that returns
+  // nothing has none to spare if it has sent as much as it may hold. RESOURCE_EXHAUSTED after
+  // kMaxUnansweredRecalls checks in vain, or kMaxUnsentRecalls of those that found the RECALL still
+  // due (`is_due`), for want of credits from the peer.
   absl::Status CheckRecall(bool is_due);
 
  private:
@@ -171,10 +179,11 @@ class ReceiveGrants {
   bool HasAnswered() const;
 
   CreditPool& pool_;
+  CreditShare& share_;
   const uint32_t initial_window_;
   const uint32_t max_window_;
   uint32_t window_;
-  uint32_t granted_;
+  uint32_t issued_;
   uint32_t advertised_;
   uint32_t returned_ = 0;
   uint32_t received_ = 0;

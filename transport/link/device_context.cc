@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
 #include "fmt/format.h"
@@ -108,7 +109,8 @@ absl::StatusOr<std::unique_ptr<DeviceContext>> DeviceContext::Create(Device& dev
   context->control_ =
       std::make_unique<ControlPool>(ControlPool::Options{.threads = options.control_threads});
   if (options.event_thread) {
-    if (absl::Status status = context->StartThread(); !status.ok()) return status;
+    if (absl::Status status = context->StartThread(options.start_thread); !status.ok())
+      return status;
   }
   return context;
 }
@@ -156,10 +158,16 @@ absl::Status DeviceContext::ChooseConnector(const Options& options) {
   return absl::OkStatus();
 }
 
-absl::Status DeviceContext::StartThread() {
+absl::Status DeviceContext::StartThread(const ThreadStarter& start_thread) {
   stop_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (stop_fd_ < 0) return ErrnoStatus(errno, "eventfd for asynchronous device events");
-  thread_ = std::thread([this] { ReadEvents(); });
+  const auto read = [this] { ReadEvents(); };
+  try {
+    thread_ = start_thread != nullptr ? start_thread(read) : std::thread(read);
+  } catch (const std::system_error& refused) {
+    return absl::ResourceExhaustedError(fmt::format(
+        "the system starts no thread that reads events of {}: {}", device_.name(), refused.what()));
+  }
   return absl::OkStatus();
 }
 

@@ -30,6 +30,7 @@ namespace verbena {
 class DeviceContext {
  public:
   using FailureHandler = std::function<void()>;
+  using ThreadStarter = std::function<std::thread(std::function<void()>)>;
 
   struct Options {
     bool event_thread = true;
@@ -43,9 +44,12 @@ class DeviceContext {
     // Called when the device has failed or was removed, behind the handlers of its queue pairs: on
     // the thread that reads its events, and perhaps more than once.
     FailureHandler on_failure = {};
+    // std::thread if not set. May throw std::system_error, as that does.
+    ThreadStarter start_thread = {};
   };
 
-  // INVALID_ARGUMENT names a way of connecting that does not exist.
+  // INVALID_ARGUMENT names a way of connecting that does not exist. RESOURCE_EXHAUSTED: the system
+  // starts no thread.
   static absl::StatusOr<std::unique_ptr<DeviceContext>> Create(Device& device,
                                                                const Options& options);
   ~DeviceContext();
@@ -94,7 +98,7 @@ class DeviceContext {
   };
 
   DeviceContext(Device& device, PdHandle pd, const PortAddress& address, FailureHandler on_failure);
-  absl::Status StartThread();
+  absl::Status StartThread(const ThreadStarter& start_thread);
   void StopThread();
   absl::Status ChooseConnector(const Options& options);
   void ReadEvents();

@@ -1,9 +1,11 @@
 #include "verbena/transport/link/endpoint.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/executor/join_logged.h"
 #include "verbena/transport/link/wr_id.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
@@ -49,10 +51,10 @@ absl::StatusOr<EndpointMemory> Endpoint::Register(DeviceContext& context,
       device, context.pd(), limits->send_buffers, limits->eager_bytes, limits->max_links);
   if (!buffers.ok()) return buffers.status();
   memory.send_buffers = *std::move(buffers);
-  absl::StatusOr<AtomicLandings> landings =
-      AtomicLandings::Create(device, context.pd(), limits->max_links);
+  absl::StatusOr<AtomicScratch> landings =
+      AtomicScratch::Create(device, context.pd(), limits->max_links);
   if (!landings.ok()) return landings.status();
-  memory.atomic_landings = *std::move(landings);
+  memory.atomic_scratch = *std::move(landings);
   return memory;
 }
 
@@ -93,7 +95,7 @@ absl::Status Endpoint::Init(EndpointMemory registered) {
   lost_receives_.Follow(*receives_);
   send_buffers_ = std::move(registered.send_buffers);
   send_room_.emplace(*send_buffers_);
-  atomic_landings_ = std::move(registered.atomic_landings);
+  atomic_scratch_ = std::move(registered.atomic_scratch);
   send_chain_.emplace(limits_.send_queue_depth, send_buffers_->lkey());
   absl::StatusOr<ibv_cq*> cq =
       executor_.AddCq(context_.device(),
@@ -194,26 +196,31 @@ void Endpoint::UpdateReceiveTarget() {
 }
 
 void Endpoint::GrowWindow(Link& link) {
-  // One that may be lent no more takes nothing from others.
-  if (link.grants_.recalled() || link.grants_.at_maximum()) return;
-  if (link.grants_.Grow() > 0) {
+  // One that may borrow no more takes nothing from others.
+  if (link.issued_.recalled() || link.issued_.at_maximum()) return;
+  const PeerSource& source = link.source_;
+  const bool is_shared = source.bounded && sources_.size() > 1;
+  if (link.issued_.Grow(is_shared) > 0) {
     LentLink& lent = link;
     if (!lent.linked()) lent_.PushBack(lent);
     UpdateReceiveTarget();
     return;
   }
   // Links that were quiet since the last liveness check give first, those that were asked longest
-  // ago before others. Their answers make the credits free for the next who starves.
+  // ago before others. Their answers make the credits free for the next who starves. Links to
+  // another address that has fewer give nothing.
   int asked = 0;
   Link* busy = nullptr;
   for (int i = 0; i < kRecallCandidates && asked < kRecallsAtOnce; ++i) {
     LentLink* lent = lent_.PopFront();
     if (lent == nullptr) break;
     Link* candidate = static_cast<Link*>(lent);
-    if (!candidate->open() || candidate->grants_.surplus() == 0) continue;
-    if (candidate == &link || candidate->liveness_.heard()) {
+    if (!candidate->open() || candidate->issued_.surplus() == 0) continue;
+    const bool has_less = is_shared && &candidate->source_ != &source &&
+                          candidate->source_.credits.borrowed < source.credits.borrowed;
+    if (candidate == &link || has_less || candidate->liveness_.heard()) {
       lent_.PushBack(*lent);
-      if (candidate != &link && busy == nullptr) busy = candidate;
+      if (candidate != &link && !has_less && busy == nullptr) busy = candidate;
       continue;
     }
     candidate->Recall();
@@ -226,20 +233,20 @@ void Endpoint::GrowWindow(Link& link) {
 
 void Endpoint::NoteRecallAnswered(Link& link) {
   LentLink& lent = link;
-  if (link.grants_.surplus() > 0 && !lent.linked()) lent_.PushBack(lent);
+  if (link.issued_.surplus() > 0 && !lent.linked()) lent_.PushBack(lent);
 }
 
-SendSource& Endpoint::JoinSource(const MessageStream& stream) {
-  std::unique_ptr<SendSource>& source = sources_[std::pair(stream.source(), stream.names_source())];
+PeerSource& Endpoint::JoinSource(const MessageStream& stream) {
+  std::unique_ptr<PeerSource>& source = sources_[std::pair(stream.source(), stream.names_source())];
   if (source == nullptr) {
-    source = std::make_unique<SendSource>(stream.source(), stream.names_source());
+    source = std::make_unique<PeerSource>(stream.source(), stream.names_source());
   }
   ++source->links;
   send_buffers_->ShareAmong(sources_.size());
   return *source;
 }
 
-void Endpoint::LeaveSource(SendSource& source) {
+void Endpoint::LeaveSource(PeerSource& source) {
   NoteSendRoom(source);
   if (--source.links > 0) return;
   sources_.erase(std::pair(source.name, source.bounded));
@@ -261,13 +268,25 @@ void Endpoint::SettleReceives() {
 
 // Teardown waits for this, so the link outlives it.
 Task<void> Endpoint::WatchStream(Link& link) {
-  absl::StatusOr<std::string> message = co_await link.stream_.Receive();
+  absl::Status end;
+  try {
+    const bool received = (co_await link.stream_.Receive()).ok();
+    end =
+        received
+            ? absl::InvalidArgumentError(
+                  fmt::format("{} sent a bootstrap message on an open link", link.peer()))
+            : absl::UnavailableError(fmt::format("{} closed the connection or died", link.peer()));
+  } catch (const std::exception& error) {
+    // The stream may be the program's.
+    if (VERBENA_MUTANT(kWatchExceptionEscapes)) throw;
+    end = absl::InternalError(
+        fmt::format("the bootstrap connection of {} threw: {}", link.peer(), error.what()));
+  } catch (...) {
+    end = absl::InternalError(fmt::format("the bootstrap connection of {} threw", link.peer()));
+  }
   (void)co_await teardown_pacer_.Pass();
   link.stream_.EndReading();
-  link.Close(message.ok() ? absl::InvalidArgumentError(fmt::format(
-                                "{} sent a bootstrap message on an open link", link.peer()))
-                          : absl::UnavailableError(
-                                fmt::format("{} closed the connection or died", link.peer())));
+  link.Close(end);
 }
 
 void Endpoint::StartLivenessTimer() {
@@ -319,10 +338,10 @@ bool Endpoint::CheckSome() {
 Task<void> Endpoint::Shutdown() {
   shutting_down_ = true;
   CloseAll(absl::UnavailableError("the endpoint shuts down"));
-  co_await tasks_.Join();
+  co_await JoinLogged(tasks_, fmt::format("the endpoint on {}", device_name()));
   co_await AwaitMaking();
   holds_.RequestCancel();
-  co_await holds_.Join();
+  co_await JoinLogged(holds_, fmt::format("the endpoint on {}", device_name()));
   executor_.StopTimer(*this);
   timer_running_ = false;
 }
@@ -330,7 +349,7 @@ Task<void> Endpoint::Shutdown() {
 size_t Endpoint::leases() const {
   size_t count = 0;
   for (const LinkSlot& slot : links_.slots()) {
-    if (slot.link != nullptr) count += slot.link->leases().granted();
+    if (slot.link != nullptr) count += slot.link->leases().count();
   }
   return count;
 }

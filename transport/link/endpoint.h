@@ -7,7 +7,7 @@
 //
 //   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Endpoint> endpoint,
 //                            Endpoint::Create(executor, device_context, LinkLimits{}));
-//   absl::StatusOr<Link*> link = co_await endpoint->Connect(std::move(stream), sink, {});
+//   absl::StatusOr<Link*> link = co_await endpoint->Connect(std::move(stream), listener, {});
 
 #ifndef VERBENA_TRANSPORT_LINK_ENDPOINT_H_
 #define VERBENA_TRANSPORT_LINK_ENDPOINT_H_
@@ -34,7 +34,6 @@
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/executor_gate.h"
 #include "verbena/transport/executor/turn_pacer.h"
-#include "verbena/transport/link/atomic_landings.h"
 #include "verbena/transport/link/bulk_budget.h"
 #include "verbena/transport/link/device_context.h"
 #include "verbena/transport/link/limits.h"
@@ -42,14 +41,15 @@
 #include "verbena/transport/link/link_table.h"
 #include "verbena/transport/link/lost_receives.h"
 #include "verbena/transport/link/payload_memory.h"
+#include "verbena/transport/link/peer_source.h"
 #include "verbena/transport/link/qp_setup.h"
 #include "verbena/transport/link/receive_ring.h"
 #include "verbena/transport/link/send_buffers.h"
 #include "verbena/transport/link/send_chain.h"
 #include "verbena/transport/link/send_room.h"
-#include "verbena/transport/link/send_source.h"
 #include "verbena/transport/link/stats.h"
 #include "verbena/transport/memory/carved_arena.h"
+#include "verbena/transport/onesided/atomic_scratch.h"
 
 namespace verbena {
 
@@ -58,12 +58,12 @@ namespace verbena {
 struct EndpointMemory {
   std::unique_ptr<ReceiveRing> receives;
   std::unique_ptr<SendBuffers> send_buffers;
-  AtomicLandings atomic_landings;
+  AtomicScratch atomic_scratch;
   // For payloads. None when an endpoint is made: its pools grow by themselves.
   std::vector<std::unique_ptr<internal::CarvedArena>> arenas = {};
 };
 
-class Endpoint final : private CompletionSink, private FlushHook, private Timer {
+class Endpoint final : private CompletionListener, private FlushHook, private Timer {
  public:
   static absl::StatusOr<std::unique_ptr<Endpoint>> Create(
       Executor& executor, DeviceContext& context, const LinkLimits& wanted,
@@ -77,11 +77,11 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   ~Endpoint() override;
 
   // The client's side: offers a link over `stream`. `wish` asks for an executor of the peer's.
-  Task<absl::StatusOr<Link*>> Connect(std::unique_ptr<MessageStream> stream, FrameSink& sink,
+  Task<absl::StatusOr<Link*>> Connect(std::unique_ptr<MessageStream> stream, LinkListener& listener,
                                       ExecutorWish wish);
   // The server's side, after the offer was read (it may have been read on another executor).
   Task<absl::StatusOr<Link*>> Accept(std::unique_ptr<MessageStream> stream, LinkParameters offer,
-                                     FrameSink& sink);
+                                     LinkListener& listener);
 
   // Closes every link and waits until all queue pairs are gone.
   Task<void> Shutdown();
@@ -106,7 +106,7 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   // The memory of the payloads that its links move.
   const PayloadMemory& memory() const { return *memory_; }
   EndpointStats stats() const;
-  // The number of granted leases that have not ended, on all links.
+  // The number of leases that have not ended, on all links.
   size_t leases() const;
   // The link of that key when it is open(), else nullptr.
   Link* OpenLink(LinkKey key);
@@ -124,17 +124,18 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   SendBuffers& send_buffers() { return *send_buffers_; }
   SendChain& send_chain() { return *send_chain_; }
   TransferPool& transfers() { return transfers_; }
-  const AtomicLandings& atomic_landings() const { return atomic_landings_; }
+  const AtomicScratch& atomic_scratch() const { return atomic_scratch_; }
   uint32_t max_inline_bytes() const { return max_inline_bytes_; }
   // Whether a link may post a slice of its transfers in this turn (bulk_budget.h).
   bool MayPostBulk() const { return bulk_.MayPost(executor_.stats().turns); }
   void NoteBulk(uint32_t bytes) { bulk_.Count(executor_.stats().turns, bytes); }
-  // Lends `link` more credits if there are any, otherwise asks links that were quiet for theirs.
+  // Gives `link` a larger window if there are credits, otherwise asks links that were quiet for
+  // theirs.
   void GrowWindow(Link& link);
   // A link to `source`, which holds no send buffer, waits until it may have one (send_room.h).
-  void AwaitSendRoom(RoomWaiter& waiter, SendSource& source) { send_room_->Await(waiter, source); }
+  void AwaitSendRoom(RoomWaiter& waiter, PeerSource& source) { send_room_->Await(waiter, source); }
   // After a link to `source` has given buffers back.
-  void NoteSendRoom(SendSource& source) { send_room_->Note(source); }
+  void NoteSendRoom(PeerSource& source) { send_room_->Note(source); }
   // Has a control thread allocate memory windows, if the link has too few for `wanted` leases.
   void RefillWindows(Link& link, uint32_t wanted) {
     if (const uint32_t count = link.leases_.BeginRefill(wanted)) StartRefill(link, count);
@@ -179,15 +180,17 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   Task<absl::StatusOr<DeviceParts>> NewParts(PortAddress address);
   const PortAddress& AddressOf(const Link& link) const { return links_.slot(link.key()).address; }
   // To the peer of `stream`.
-  Task<absl::StatusOr<Link*>> NewLink(FrameSink& sink, const MessageStream& stream);
-  SendSource& JoinSource(const MessageStream& stream);
-  void LeaveSource(SendSource& source);
+  Task<absl::StatusOr<Link*>> NewLink(LinkListener& listener, const MessageStream& stream);
+  PeerSource& JoinSource(const MessageStream& stream);
+  void LeaveSource(PeerSource& source);
   // Awaits verbs on the link's queue pair, which run on a control thread. The link may be gone when
-  // it resumes. kResolve for those that take it to RTR.
+  // it resumes. kResolve for those that take it to RTR, of which each source has a share.
   template <typename Verbs>
   ControlPool::Awaiter<Verbs> OnQp(ControlKind kind, const Link& link, Verbs verbs) {
-    if (kind == ControlKind::kResolve) links_.slot(link.key()).may_receive = true;
-    return context_.control().Run(kind, link.qp_.get(), std::move(verbs));
+    const bool resolves = kind == ControlKind::kResolve;
+    if (resolves) links_.slot(link.key()).may_receive = true;
+    return context_.control().Run(kind, link.qp_.get(), std::move(verbs),
+                                  resolves ? link.source_.name : std::string());
   }
   Task<absl::Status> Offer(LinkKey key, MessageStream& stream, ExecutorWish wish,
                            LinkParameters& peer);
@@ -260,14 +263,14 @@ class Endpoint final : private CompletionSink, private FlushHook, private Timer 
   std::optional<SendChain> send_chain_;
   CreditPool credit_pool_;
   TransferPool transfers_;
-  AtomicLandings atomic_landings_;
+  AtomicScratch atomic_scratch_;
   std::optional<PayloadMemory> memory_;
 
   LinkTable links_;
   LostReceives lost_receives_;
   BulkBudget bulk_;
   // The sources that links are connected to, by name and by whether they are bounded.
-  absl::flat_hash_map<std::pair<std::string, bool>, std::unique_ptr<SendSource>> sources_;
+  absl::flat_hash_map<std::pair<std::string, bool>, std::unique_ptr<PeerSource>> sources_;
   IntrusiveList<WatchedLink> watched_;
   // The liveness check under way has yet to look at these, and at the slots from here on.
   IntrusiveList<WatchedLink> unchecked_;

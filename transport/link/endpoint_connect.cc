@@ -54,7 +54,7 @@ Task<absl::StatusOr<Endpoint::DeviceParts>> Endpoint::NewParts(PortAddress addre
       });
 }
 
-Task<absl::StatusOr<Link*>> Endpoint::NewLink(FrameSink& sink, const MessageStream& stream) {
+Task<absl::StatusOr<Link*>> Endpoint::NewLink(LinkListener& listener, const MessageStream& stream) {
   // Without links no timer of this endpoint reads them.
   context_.PollEventsIfUnattended();
   absl::StatusOr<PortAddress> address = context_.CurrentAddress();
@@ -72,7 +72,7 @@ Task<absl::StatusOr<Link*>> Endpoint::NewLink(FrameSink& sink, const MessageStre
   const LinkKey key = links_.KeyOf(index);
   links_.slot(key).address = *address;
   Link* link = &links_.Add(index, std::unique_ptr<Link>(new Link(*this, key, std::move(parts->qp),
-                                                                 sink, JoinSource(stream))));
+                                                                 listener, JoinSource(stream))));
   link->leases_.Refill(std::move(parts->windows));
   ++stats_.links;
   UpdateReceiveTarget();
@@ -105,7 +105,7 @@ LinkParameters Endpoint::MyParameters(Link& link, uint32_t psn) const {
   mine.packet_sequence_number = psn;
   mine.max_reads = MaxReads(context_.device());
   mine.mtu_bytes = 128u << address.active_mtu;
-  mine.credit_grant = limits_.initial_credits;
+  mine.initial_credits = limits_.initial_credits;
   mine.eager_bytes = limits_.eager_bytes;
   mine.executor_index = executor_index_;
   mine.executor_count = executor_count_;
@@ -191,9 +191,9 @@ Task<absl::Status> Endpoint::ConnectManaged(LinkKey key, std::shared_ptr<QpConne
 }
 
 Task<absl::StatusOr<Link*>> Endpoint::Connect(std::unique_ptr<MessageStream> stream,
-                                              FrameSink& sink, ExecutorWish wish) {
+                                              LinkListener& listener, ExecutorWish wish) {
   const TimePoint deadline = SaturatingAdd(executor_.now(), limits_.connect_timeout);
-  absl::StatusOr<Link*> created = co_await WithDeadline(NewLink(sink, *stream), deadline);
+  absl::StatusOr<Link*> created = co_await WithDeadline(NewLink(listener, *stream), deadline);
   if (!created.ok()) co_return created.status();
   const LinkKey key = (*created)->key();
   // Also when the caller abandons this: the queue pair must not stay behind.
@@ -248,10 +248,10 @@ Task<absl::Status> Endpoint::Offer(LinkKey key, MessageStream& stream, ExecutorW
 }
 
 Task<absl::StatusOr<Link*>> Endpoint::Accept(std::unique_ptr<MessageStream> stream,
-                                             LinkParameters offer, FrameSink& sink) {
+                                             LinkParameters offer, LinkListener& listener) {
   offer.features &= MyOptions().features;
   const TimePoint deadline = SaturatingAdd(executor_.now(), limits_.connect_timeout);
-  absl::StatusOr<Link*> created = co_await WithDeadline(NewLink(sink, *stream), deadline);
+  absl::StatusOr<Link*> created = co_await WithDeadline(NewLink(listener, *stream), deadline);
   if (!created.ok()) {
     absl::Status refused = co_await WithDeadline(RefuseOffer(*stream, created.status()), deadline);
     if (!refused.ok()) Log(LogLevel::kInfo, refused.ToString());

@@ -36,7 +36,7 @@ Task<void> Endpoint::Release() {
   memory->receives = std::move(receives_);
   send_room_.reset();
   memory->send_buffers = std::move(send_buffers_);
-  memory->atomic_landings = std::move(atomic_landings_);
+  memory->atomic_scratch = std::move(atomic_scratch_);
   for (BufferPool* pool : {&memory_->send(), &memory_->receive(), &memory_->landing()}) {
     auto arenas = pool->TakeArenas();
     std::move(arenas.begin(), arenas.end(), std::back_inserter(memory->arenas));

@@ -38,8 +38,9 @@ void Endpoint::StartTeardown(Link& link, const absl::Status& reason) {
 Task<void> Endpoint::Teardown(Link& link) {
   link.stream_.Close();
   ibv_qp* const qp = link.qp_.get();
+  // Until then the peer may use up receives of the endpoint: so ahead of others' destructions.
   absl::Status status = co_await context_.control().Finish(
-      ControlKind::kTeardown, qp,
+      VERBENA_MUTANT(kErrorBehindTeardowns) ? ControlKind::kTeardown : ControlKind::kToError, qp,
       [&device = context_.device(), qp] { return MoveQpToError(device, qp); });
   if (!status.ok()) Log(LogLevel::kWarning, status.ToString());
   co_await link.stream_.AwaitUnread();
@@ -123,12 +124,12 @@ Task<void> Endpoint::FreeLink(Link& link) {
       });
   link.state_ = LinkState::kClosed;
   DrainCompletions();
-  link.one_sided_.Fail(absl::UnavailableError("the link was lost"));
+  link.transfers_.Fail(absl::UnavailableError("the link was lost"));
   Hold(identity, qpn, std::move(leased));
   links_.Forget(link);
   closed_traffic_ += link.stats();
   link.slots_.ReleaseAll([this](uint32_t buffer) { send_buffers_->GiveBack(buffer); });
-  SendSource& source = link.source_;
+  PeerSource& source = link.source_;
   link.CountReleased(link.held_);
   // The QP is gone, so nothing can reach this slot any more but completions of its old generation.
   --stats_.links;
@@ -140,7 +141,7 @@ Task<void> Endpoint::FreeLink(Link& link) {
 }
 
 // The queue pair is gone, but what its peer began before may still be on its way into memory that
-// it was lent.
+// was leased to it.
 void Endpoint::Hold(QpIdentity qp, uint32_t qpn, std::vector<BufferPin> leased) {
   if (leased.empty() || context_.device().Quiesced(qp)) return;
   Log(LogLevel::kWarning, fmt::format("{} pieces of memory that the peer of QPN {:#x} was lent are "

@@ -1,4 +1,4 @@
-// LeaseAwaiter: waits until a link can grant some leases at once.
+// LeaseAwaiter: waits until a link can open some leases at once.
 //
 // co_await gives OK, CANCELLED or DEADLINE_EXCEEDED, or UNAVAILABLE if the link is lost. After any
 // wait the coroutine must ask anew which link there is. First come, first served. Lives in the

@@ -1,7 +1,7 @@
 // The bounds of a link endpoint: every number that sizes a queue, in one place, and how they follow
 // from each other.
 //
-//   receives  = max_links × (initial_credits + kReserveCredits) + what is lent to busy links
+//   receives  = max_links × (initial_credits + kReserveCredits) + what busy links borrow
 //               + kRepostBatch ≤ srq_depth, clamped to the device less kSpareReceives
 //   CQ        = srq_depth + max_links × (send_queue_depth + 1): in ERR every posted WR completes,
 //               also unsignalled ones, and the marker that teardown posts behind them
@@ -22,6 +22,8 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/coro/clock.h"
 #include "verbena/transport/memory/memory_budgets.h"
+#include "verbena/transport/onesided/bulk_limits.h"
+#include "verbena/transport/onesided/lease_limits.h"
 
 namespace verbena {
 
@@ -39,7 +41,7 @@ inline constexpr uint32_t kRepostBatch = 16;
 // 1 MB. (start)
 inline constexpr uint32_t kSpareReceives = 256;
 
-// A peer may never be granted more than this at once; a larger claim from it is a violation.
+// A peer may never be issued more than this at once; a larger claim from it is a violation.
 inline constexpr uint32_t kMaxWindow = 1u << 15;
 
 // Liveness checks, two each ping_interval, for which a peer of which something is expected may be
@@ -86,7 +88,7 @@ inline constexpr uint32_t kReceiveStridePadding = 64;
 // second without any answer, and then the channel reconnects.
 inline constexpr uint8_t kAckTimeout = 14;
 inline constexpr uint8_t kRetryCount = 7;
-// Credits make receiver-not-ready impossible between correct peers. A SEND to a peer that grants
+// Credits make receiver-not-ready impossible between correct peers. A SEND to a peer that issues
 // credits without receives is tried 6 times again, and then the link ends; for ever (7) it would
 // hold a send buffer that others need. The receiver sets the time between two tries: 10 ms here
 // (code 20 of the InfiniBand specification), 655 ms at most.
@@ -94,56 +96,11 @@ inline constexpr uint8_t kRnrRetry = 6;
 inline constexpr uint8_t kMinRnrTimer = 20;
 // Routers that a packet may pass: as many as IP packets by default.
 inline constexpr uint8_t kHopLimit = 64;
-// READs and atomics outstanding on a link, in each direction; clamped to what both devices can do.
-inline constexpr uint8_t kMaxReads = 16;
-
-// How payloads share a link with small calls. A SEND waits at most for the bytes that were posted
-// ahead of it; the rest of a payload is posted later.
-struct BulkLimits {
-  // The most that one chain of WRs moves: 4096 to 2^30. 0 for what figures favour: 256 KiB if the
-  // processor copies payloads (128 KiB took a tenth of the bandwidth), where a slice is also the
-  // most that all links of an endpoint move before the executor polls again; 64 KiB elsewhere. That
-  // default is at most bytes_ahead. (start)
-  uint32_t slice_bytes = 0;
-  // Bytes of transfers that a link has posted and not completed: at least 4096, and at least
-  // slice_bytes. Above bandwidth x delay of a link of 200 Gb/s (125 KB at 5 us), so that a device
-  // never waits for the next slice. (start)
-  uint32_t bytes_ahead = 256u << 10;
-};
-
-// How memory that is lent to a peer is protected from it.
-enum class LeaseLevel : uint8_t {
-  kAuto,    // kStrict where the device has memory windows that can be relied on, else kRegion
-  kStrict,  // each lease is a memory window of its own
-  kRegion,  // whole regions are open to the peer: for devices without windows, or one trust domain
-};
-
 // Whether payloads carry a CRC32C from end to end; used when both sides want it.
 enum class PayloadChecksum : uint8_t {
   kAuto,  // except within one host, where it halves the bandwidth
   kOn,
   kOff,
-};
-
-struct LeaseLimits {
-  LeaseLevel level = LeaseLevel::kAuto;
-  // Leases of one link at once, under kStrict; more wait. 16 to 4096.
-  uint32_t windows_per_link = 64;
-  // How long a peer may take to end a call that was given up, before its link is closed. 0: until
-  // the next liveness check (one each half ping_interval).
-  Duration grace = std::chrono::seconds(5);
-  // Memory that waits for one peer to end such calls. While this much waits, no more is lent to the
-  // peer. 0: nothing is ever lent.
-  size_t quarantine_bytes = size_t{64} << 20;
-  // Bytes of landings that one executor of a server grants to one client, over all its links, ahead
-  // of requests. All clients together get at most half of memory.receive_bytes. 0 on either side:
-  // no grants; the server READs payloads. The default is twice the payloads of 1 MiB that a deep
-  // queue has in flight. (start)
-  size_t granted_bytes_per_link = size_t{32} << 20;
-  // The largest payload that such memory is lent for; larger ones the server reads. 0 for what
-  // figures favour: 16 KiB where memory is shared (1 MiB took 64 us written, 39 read), and no
-  // bound elsewhere. (start)
-  size_t largest_grant_bytes = 0;
 };
 
 struct LinkLimits {
@@ -177,7 +134,7 @@ struct LinkLimits {
   // intervals. Must be positive.
   Duration ping_interval = std::chrono::seconds(2);
   // A link that carries nothing for this long closes, on either side, unless a call runs on it or
-  // memory is lent over it; the next call connects again. Control frames (PING, PONG, RECALL) do
+  // memory is leased over it; the next call connects again. Control frames (PING, PONG, RECALL) do
   // not count. 0: never. Must not be negative. (start)
   Duration idle_timeout = std::chrono::minutes(10);
   // The longest time to connect, handshake included. 0: no link is ever made.

@@ -21,22 +21,22 @@ constexpr uint32_t kControlSendBytes = sizeof(SendHeader) + ControlFrames::kKind
 
 }  // namespace
 
-Link::Link(Endpoint& endpoint, LinkKey key, QpHandle qp, FrameSink& sink, SendSource& source)
+Link::Link(Endpoint& endpoint, LinkKey key, QpHandle qp, LinkListener& listener, PeerSource& source)
     : endpoint_(endpoint),
-      sink_(&sink),
+      listener_(&listener),
       source_(source),
       qp_(std::move(qp)),
       qpn_(qp_->qp_num),
-      grants_(endpoint.credit_pool(), endpoint.limits().initial_credits,
+      issued_(endpoint.credit_pool(), source.credits, endpoint.limits().initial_credits,
               endpoint.limits().max_credits),
       max_inline_bytes_(endpoint.max_inline_bytes()),
       slots_(key, endpoint.limits().send_queue_depth + kDrainMarkers),
       pending_(slots_.count()),
-      one_sided_(endpoint.transfers(), {.send_queue_slots = slots_.count(),
+      transfers_(endpoint.transfers(), {.send_queue_slots = slots_.count(),
                                         .slice_bytes = endpoint.limits().bulk.slice_bytes,
                                         .bytes_ahead = endpoint.limits().bulk.bytes_ahead,
                                         .max_reads = 0,
-                                        .words = endpoint.atomic_landings().Of(key.slot)}),
+                                        .words = endpoint.atomic_scratch().Of(key.slot)}),
       leases_(endpoint.device(), endpoint.pd(), endpoint.limits().leases) {}
 
 Link::~Link() {
@@ -47,9 +47,9 @@ void Link::SetIdentity(uint32_t psn) { terms_.identity = LinkTerms::IdentityOf(q
 
 void Link::MarkOpen(const LinkParameters& parameters, uint32_t max_reads, const std::string& peer,
                     FirstSend first_send) {
-  credits_ = SendCredits(parameters.credit_grant);
-  one_sided_.set_max_reads(max_reads);
-  one_sided_.set_fences_reads(qp_->context->device->transport_type == IBV_TRANSPORT_IWARP);
+  credits_ = SendCredits(parameters.initial_credits);
+  transfers_.set_max_reads(max_reads);
+  transfers_.set_fences_reads(qp_->context->device->transport_type == IBV_TRANSPORT_IWARP);
   terms_.send_bytes = std::min(parameters.eager_bytes, endpoint_.limits().eager_bytes);
   terms_.features = parameters.features;
   terms_.peer_identity =
@@ -152,7 +152,7 @@ void Link::Flush() {
   if (moves && open()) PrepareLeases(ready);
   if (open()) {
     AppendDue();
-    const bool owes = grants_.ShouldAdvertise() || control_.answer;
+    const bool owes = issued_.ShouldAdvertise() || control_.answer;
     if (pending_.empty() && owes && OpenSend(SendUse::kCredits)) ++stats_.credit_sends;
   }
   if (moves && open()) PrepareTransfers(ready);
@@ -195,7 +195,7 @@ void Link::SendNow() {
 // flight, so that each side works on one half, but kMaxEarlyFrames at most. The side that answers
 // keeps groups as large as they come, to that bound.
 uint32_t Link::EarlyFrames() const {
-  const uint32_t calls = sink_->calls_in_flight();
+  const uint32_t calls = listener_->calls_in_flight();
   if (calls == 0) return kMaxEarlyFrames;
   return std::clamp(calls / 2, kMinEarlyFrames, kMaxEarlyFrames);
 }
@@ -254,7 +254,7 @@ void Link::AppendDue() {
 void Link::AppendControl(FrameKind kind) {
   FrameHeader header;
   header.kind = kind;
-  if (kind == FrameKind::kRecall) header.argument = grants_.recall_limit();
+  if (kind == FrameKind::kRecall) header.argument = issued_.recall_limit();
   const bool joins = !pending_.empty() && (pending_.back().use == SendUse::kControl ||
                                            FitsPending(0, /*invalidated=*/0));
   if (!joins && !OpenSend() && !OpenSend(SendUse::kControl)) return;
@@ -270,9 +270,9 @@ void Link::AppendControl(FrameKind kind) {
 
 void Link::PrepareHeader(const PendingSend& send) {
   SendHeader header;
-  header.credits_granted = grants_.granted();
+  header.credits_issued = issued_.total();
   header.credits_returned = credits_.returned();
-  header.reserve_seen = grants_.reserve_seen();
+  header.reserve_seen = issued_.reserve_seen();
   header.frame_count = send.frames;
   if (send.use == SendUse::kCredits) header.flags |= kSendSpendsReserve;
   // Said with the last credit too: without another, nothing could be said later.
@@ -281,8 +281,8 @@ void Link::PrepareHeader(const PendingSend& send) {
 }
 
 int Link::PostPending(WrChain& ready, size_t kept) {
-  grants_.Refill();
-  grants_.MarkAdvertised();
+  issued_.Refill();
+  issued_.MarkAdvertised();
   control_.answer = false;
   SendBuffers& buffers = endpoint_.send_buffers();
   SendChain& chain = endpoint_.send_chain();
@@ -297,7 +297,7 @@ int Link::PostPending(WrChain& ready, size_t kept) {
     const bool signal = slots_.CountSend(!is_inline, last, !writers_.empty() || lacks_room_);
     chain.Set(
         i, slots_.IdOf(position).Pack(), buffers.data(send.buffer), send.bytes,
-        one_sided_.fence() | (is_inline ? IBV_SEND_INLINE : 0) | (signal ? IBV_SEND_SIGNALED : 0),
+        transfers_.fence() | (is_inline ? IBV_SEND_INLINE : 0) | (signal ? IBV_SEND_SIGNALED : 0),
         send.invalidated);
     stats_.bytes_sent += send.bytes;
   }
@@ -343,7 +343,7 @@ void Link::OnSend(const char* bytes, size_t size, uint32_t invalidated) {
                             frame.kind == FrameKind::kRecall;
     alone_ = parser.at_last() && endpoint_.handles_one_completion();
     absl::Status status =
-        is_control ? OnControlFrame(frame) : sink_->OnFrame(*this, frame, parser.body());
+        is_control ? OnControlFrame(frame) : listener_->OnFrame(*this, frame, parser.body());
     alone_ = false;
     if (!status.ok()) {
       Close(status);
@@ -357,17 +357,17 @@ void Link::OnSend(const char* bytes, size_t size, uint32_t invalidated) {
   }
   if (!writers_.empty()) WakeWriters();
   if (pending_.is_group() && endpoint_.handles_more_completions()) PostEarly();
-  if (grants_.ShouldAdvertise() || control_.pong || control_.recall) ScheduleFlush();
+  if (issued_.ShouldAdvertise() || control_.pong || control_.recall) ScheduleFlush();
 }
 
 absl::Status Link::OnHeader(const SendHeader& header) {
-  absl::Status status = grants_.OnSend((header.flags & kSendSpendsReserve) != 0);
+  absl::Status status = issued_.OnSend((header.flags & kSendSpendsReserve) != 0);
   if (!status.ok()) return status;
-  const bool recalled = grants_.recalled();
-  status = grants_.OnReturned(header.credits_returned);
+  const bool recalled = issued_.recalled();
+  status = issued_.OnReturned(header.credits_returned);
   if (!status.ok()) return status;
-  if (recalled && !grants_.recalled()) endpoint_.NoteRecallAnswered(*this);
-  status = credits_.OnHeader(header.credits_granted, header.reserve_seen);
+  if (recalled && !issued_.recalled()) endpoint_.NoteRecallAnswered(*this);
+  status = credits_.OnHeader(header.credits_issued, header.reserve_seen);
   if (!status.ok()) return status;
   if ((header.flags & kSendStarved) != 0) endpoint_.GrowWindow(*this);
   return status;
@@ -418,12 +418,12 @@ void Link::OnSendCompletion(const ibv_wc& completion, uint16_t position) {
     Close(WcStatus(completion, peer()));
     return;
   }
-  one_sided_.Completed(slots_.completed());
+  transfers_.Completed(slots_.completed());
   leases_.Completed(slots_.completed());
   if (!open()) return;
   WakeWriters();
   if (!lease_waiters_.empty()) WakeLeaseWaiters();
-  if (one_sided_.CanGo() || leases_.work_due() || lacks_room_) ScheduleFlush();
+  if (transfers_.CanGo() || leases_.work_due() || lacks_room_) ScheduleFlush();
 }
 
 bool Link::FreeSlots(uint16_t position) {
@@ -478,7 +478,7 @@ void Link::Close(const absl::Status& reason) {
   pending_.Clear(/*kept=*/false);
   while (LeaseWaiter* waiter = lease_waiters_.PopFront()) waiter->OnLinkLost();
   leases_.Lose();
-  if (was_open) sink_->OnLinkDown(*this, reason);
+  if (was_open) listener_->OnLinkDown(*this, reason);
   endpoint_.StartTeardown(*this, reason);
   endpoint_.NoteSendRoom(source_);
 }

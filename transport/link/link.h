@@ -8,9 +8,9 @@
 // never an error: the peer's credits, send queue slots, send buffers, and READs and atomics
 // outstanding. A fifth, CQ slots, is reserved when the link is made.
 //
-// Owned by its Endpoint; lives on that endpoint's executor thread. A FrameSink hears its frames and
-// its end; after OnLinkDown() the pointer is dead to everybody else. Destroyed by the endpoint once
-// the queue pair has drained.
+// Owned by its Endpoint; lives on that endpoint's executor thread. A LinkListener hears its frames
+// and its end; after OnLinkDown() the pointer is dead to everybody else. Destroyed by the endpoint
+// once the queue pair has drained.
 //
 //   char* body = link.Append(header, body_bytes);
 //   if (body == nullptr) link.AwaitWritable(waiter);   // its OnWritable() appends
@@ -33,20 +33,20 @@
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/link/control_frames.h"
 #include "verbena/transport/link/credits.h"
-#include "verbena/transport/link/lease.h"
-#include "verbena/transport/link/lease_table.h"
 #include "verbena/transport/link/link_key.h"
 #include "verbena/transport/link/link_terms.h"
 #include "verbena/transport/link/liveness.h"
-#include "verbena/transport/link/one_sided_queue.h"
+#include "verbena/transport/link/peer_source.h"
 #include "verbena/transport/link/pending_sends.h"
 #include "verbena/transport/link/send_slots.h"
-#include "verbena/transport/link/send_source.h"
 #include "verbena/transport/link/stats.h"
-#include "verbena/transport/link/transfer.h"
 #include "verbena/transport/link/watched_stream.h"
 #include "verbena/transport/link/wire_format.h"
 #include "verbena/transport/log/mutant.h"
+#include "verbena/transport/onesided/lease.h"
+#include "verbena/transport/onesided/lease_table.h"
+#include "verbena/transport/onesided/transfer.h"
+#include "verbena/transport/onesided/transfer_queue.h"
 
 namespace verbena {
 
@@ -56,9 +56,9 @@ class WrChain;
 
 // The RPC layer's side of a link: receives its frames and learns of its end. Called on the
 // executor's thread. Must outlive the link, that is, live until OnLinkDown().
-class FrameSink {
+class LinkListener {
  public:
-  virtual ~FrameSink() = default;
+  virtual ~LinkListener() = default;
 
   // One frame. `body` is valid during the call only. A failed Status says that the peer broke the
   // protocol; it closes the link. PING, PONG and RECALL never come here.
@@ -70,8 +70,8 @@ class FrameSink {
   // True while something needs the link though nothing travels on it: then it is not idle.
   virtual bool InUse(const Link&) const { return ExpectsFrames(); }
   // Nothing has travelled for LinkLimits::idle_timeout, and the link is not InUse(). Returns true
-  // if it is to be closed at once; false if the sink has asked the peer to close it. Called again
-  // after as long a time if it stays idle.
+  // if it is to be closed at once; false if the listener has asked the peer to close it. Called
+  // again after as long a time if it stays idle.
   virtual bool OnIdle(Link&) { return true; }
   // Calls of this side that the peer has not answered, by which frames that leave while a turn goes
   // on are grouped. 0 on the side that answers.
@@ -91,7 +91,7 @@ class SendWaiter : public IntrusiveNode<SendWaiter> {
   uint32_t invalidated = 0;
 };
 
-// Somebody who waits until leases can be granted. Destroying it leaves the queue.
+// Somebody who waits until leases can be opened. Destroying it leaves the queue.
 class LeaseWaiter : public IntrusiveNode<LeaseWaiter> {
  public:
   virtual ~LeaseWaiter() = default;
@@ -149,22 +149,21 @@ class Link final : private FlushHook, private RoomWaiter, private WatchedLink, p
                           const RemoteRange& remote, TransferListener* listener);
   // For a starter that has no more use for the transfer: posts no more of it, and its listener
   // hears nothing. Frames that are appended from now on arrive behind all bytes that it ever moves.
-  void StopTransfer(Transfer& transfer) { one_sided_.Stop(transfer); }
+  void AbandonTransfer(Transfer& transfer) { transfers_.Abandon(transfer); }
   // For a starter that waits for the part in the send queue: posts no more of the transfer. False
   // if no part is there: then the transfer is gone, and its listener hears nothing.
-  bool CutTransfer(Transfer& transfer) { return one_sided_.Cut(transfer); }
-  uint32_t max_reads() const { return one_sided_.max_reads(); }
+  bool CancelTransfer(Transfer& transfer) { return transfers_.Cancel(transfer); }
+  uint32_t max_reads() const { return transfers_.max_reads(); }
   // The same for an atomic operation on `remote`, 8 bytes at a multiple of 8. Its listener hears
   // the former value. Precondition: has_atomics(), and max_reads() is not 0.
   Transfer& StartAtomic(const AtomicOperation& operation, const RemoteRange& remote,
                         TransferListener* listener);
-  bool has_atomics() const { return one_sided_.has_atomics(); }
+  bool has_atomics() const { return transfers_.has_atomics(); }
 
-  // Lends `view`, which is not empty, to the peer (lease.h). Frames that are appended from now on
-  // may tell of it. nullptr if free_leases() is 0; errors as LeaseTable::Grant(). Only while
-  // open().
-  absl::StatusOr<Lease*> Grant(const BufferView& view, LeaseAccess access,
-                               LeaseUse use = LeaseUse::kCall);
+  // Leases `view`, which is not empty, to the peer (lease.h). Frames that are appended from now on
+  // may tell of it. nullptr if free_leases() is 0; errors as LeaseTable::Open(). Only while open().
+  absl::StatusOr<Lease*> OpenLease(const BufferView& view, LeaseAccess access,
+                                   LeaseUse use = LeaseUse::kCall);
   // The peer has said that it is done with the lease; `listener` hears when that is proven. Only
   // while open().
   void EndLease(Lease& lease, LeaseListener* listener);
@@ -177,7 +176,7 @@ class Link final : private FlushHook, private RoomWaiter, private WatchedLink, p
   // The features that the handshake agreed on.
   bool reports_invalidation() const { return (terms_.features & kFeatureInvalidation) != 0; }
   bool checks_payloads() const { return (terms_.features & kFeatureChecksum) != 0; }
-  bool grants_landings() const { return (terms_.features & kFeatureGrants) != 0; }
+  bool has_grants() const { return (terms_.features & kFeatureGrants) != 0; }
 
   // Ends the link. OnLinkDown() is called before this returns; teardown goes on by itself. Does
   // nothing if the link has already ended.
@@ -199,7 +198,7 @@ class Link final : private FlushHook, private RoomWaiter, private WatchedLink, p
   LinkKey key() const { return slots_.key(); }
   uint32_t send_credits() const { return credits_.available(); }
   // Receives of ours that its queue pair may have taken, at most, of those not seen yet.
-  uint32_t receives_held() const { return grants_.outstanding() + kReserveCredits; }
+  uint32_t receives_held() const { return issued_.outstanding() + kReserveCredits; }
   // Whether SENDs can leave, now or as soon as there is room. Only on a link that is open().
   bool may_send() const { return open() && held_back_ != HeldBack::kUntilReady; }
   // Asks the peer to say something. Only while open().
@@ -218,13 +217,13 @@ class Link final : private FlushHook, private RoomWaiter, private WatchedLink, p
   // send buffers.
   enum class HeldBack : uint8_t { kNo, kUntilHeard, kUntilReady };
 
-  Link(Endpoint& endpoint, LinkKey key, QpHandle qp, FrameSink& sink, SendSource& source);
+  Link(Endpoint& endpoint, LinkKey key, QpHandle qp, LinkListener& listener, PeerSource& source);
 
   // Called by the endpoint.
   // `invalidated` is the key that the SEND ended, 0 for none.
   void OnSend(const char* bytes, size_t size, uint32_t invalidated);
   void OnSendCompletion(const ibv_wc& completion, uint16_t position);
-  // Closes it, or lets its sink do so, if it has been idle for too long.
+  // Closes it, or lets its listener do so, if it has been idle for too long.
   void CheckIdle(TimePoint now);
   // Sends a PING, or closes a link whose peer has been silent, or has kept credits that it was
   // asked for. `now` ticks every ping_interval / 2. False if nothing is left to be watched.
@@ -232,7 +231,9 @@ class Link final : private FlushHook, private RoomWaiter, private WatchedLink, p
   absl::Status CheckRecall();
   // Whether the peer takes what it is sent. A failed Status closes the link.
   absl::Status CheckAcknowledged();
-  // Asks the peer for credits that it was lent.
+  // Whether one-sided operations on the peer's memory end. A failed Status closes the link.
+  absl::Status CheckTransfers();
+  // Asks the peer to return the credits beyond its initial window.
   void Recall();
   void SetIdentity(uint32_t psn);
   void MarkOpen(const LinkParameters& parameters, uint32_t max_reads, const std::string& peer,
@@ -302,7 +303,7 @@ class Link final : private FlushHook, private RoomWaiter, private WatchedLink, p
   [[gnu::cold, gnu::noinline]] void AppendControl(FrameKind kind);
   // Whether a flush would post bindings, WRITEs, READs, or wake who waits for leases.
   bool moves() const {
-    return leases_.work_due() || one_sided_.waiting() || !lease_waiters_.empty();
+    return leases_.work_due() || transfers_.waiting() || !lease_waiters_.empty();
   }
   bool SlotsLeft() const {
     return slots_.in_flight() + pending_.size() + leases_.bindings_due() + kDrainMarkers <
@@ -312,8 +313,8 @@ class Link final : private FlushHook, private RoomWaiter, private WatchedLink, p
   void PostDrainMarker();
 
   Endpoint& endpoint_;
-  FrameSink* sink_;
-  SendSource& source_;
+  LinkListener* listener_;
+  PeerSource& source_;
   std::shared_ptr<QpConnection> connection_;  // null without a connection manager; outlives qp_
   QpHandle qp_;
   const uint32_t qpn_;
@@ -322,12 +323,12 @@ class Link final : private FlushHook, private RoomWaiter, private WatchedLink, p
   WatchedStream stream_;
 
   SendCredits credits_{0};
-  ReceiveGrants grants_;
+  IssuedCredits issued_;
   const uint32_t max_inline_bytes_;
   SendSlots slots_;
   PendingSends pending_;
   uint32_t held_ = 0;  // send buffers, of pending_ and of posted WRs
-  OneSidedQueue one_sided_;
+  TransferQueue transfers_;
   LeaseTable leases_;
   IntrusiveList<SendWaiter> writers_;
   IntrusiveList<LeaseWaiter> lease_waiters_;
@@ -338,7 +339,7 @@ class Link final : private FlushHook, private RoomWaiter, private WatchedLink, p
   bool lacks_room_ = false;  // since the last flush
   HeldBack held_back_ = HeldBack::kNo;
   bool bulk_refused_ = false;  // by the last flush: other links had their slices in that turn
-  bool alone_ = false;         // the frame that the sink handles is all that this turn brought
+  bool alone_ = false;         // the frame that the listener handles is all that this turn brought
   int refusal_ = 0;            // the errno of a post that could not close the link
   Liveness liveness_;
   LinkStats stats_;

@@ -16,6 +16,7 @@ bool Link::CheckLiveness(TimePoint now) {
   absl::Status status = leases_.CheckGrace(now);
   if (status.ok()) status = CheckRecall();
   if (status.ok()) status = CheckAcknowledged();
+  if (status.ok()) status = CheckTransfers();
   if (!status.ok()) {
     Close(status);
     return false;
@@ -24,10 +25,10 @@ bool Link::CheckLiveness(TimePoint now) {
   const Duration interval = endpoint_.limits().ping_interval;
   // One-sided operations on the peer's memory may wait for the peer as well, and coroutines for
   // them.
-  const bool expects = sink_->ExpectsFrames() || one_sided_.outstanding();
+  const bool expects = listener_->ExpectsFrames() || transfers_.outstanding();
   if (!expects || liveness_.Silence(now) < interval) {
     liveness_.ForgetSilence();
-    return expects || heard || flush_scheduled_ || grants_.recalled() ||
+    return expects || heard || flush_scheduled_ || issued_.recalled() ||
            liveness_.awaits_acknowledgement() || leases_.quarantined_bytes() != 0;
   }
   if (ping_is_held_up()) return true;
@@ -48,21 +49,21 @@ void Link::CheckIdle(TimePoint now) {
   const uint64_t control = VERBENA_MUTANT(kPingsKeepIdleLinks) ? 0 : control_.count;
   const uint64_t traffic =
       stats_.frames_sent + stats_.frames_received - control + stats_.transfers + stats_.atomics;
-  const bool in_use = one_sided_.outstanding() || sink_->InUse(*this);
+  const bool in_use = transfers_.outstanding() || listener_->InUse(*this);
   if (liveness_.IdleTime(now, traffic, in_use) < timeout) return;
   liveness_.RestartIdleTime(now);
-  if (!sink_->OnIdle(*this)) return;
+  if (!listener_->OnIdle(*this)) return;
   Close(absl::CancelledError(
       fmt::format("nothing has travelled for {} s",
                   std::chrono::duration_cast<std::chrono::seconds>(timeout).count())));
 }
 
 absl::Status Link::CheckRecall() {
-  if (!grants_.recalled() || VERBENA_MUTANT(kRecallUnanswered)) return absl::OkStatus();
+  if (!issued_.recalled() || VERBENA_MUTANT(kRecallUnanswered)) return absl::OkStatus();
   if (control_.recall && OthersHoldBuffers()) return absl::OkStatus();
   const bool is_due = control_.recall && !VERBENA_MUTANT(kUnsentRecallCounts);
-  absl::Status status = grants_.CheckRecall(is_due);
-  if (status.ok() && !grants_.recalled()) endpoint_.NoteRecallAnswered(*this);
+  absl::Status status = issued_.CheckRecall(is_due);
+  if (status.ok() && !issued_.recalled()) endpoint_.NoteRecallAnswered(*this);
   return status;
 }
 
@@ -73,12 +74,22 @@ absl::Status Link::CheckAcknowledged() {
   return absl::UnavailableError(
       fmt::format("{} has not taken a SEND for 4 x LinkLimits::ping_interval; {} work requests are "
                   "under way: its process is stopped, the path to it is broken, or it posts fewer "
-                  "receives than it grants credits",
+                  "receives than it issues credits",
                   peer(), slots_.in_flight()));
 }
 
+absl::Status Link::CheckTransfers() {
+  const bool outstanding = transfers_.outstanding() && !VERBENA_MUTANT(kCrawlingTransfersKept);
+  if (liveness_.CheckTransfers(outstanding, transfers_.ended())) return absl::OkStatus();
+  return absl::UnavailableError(
+      fmt::format("no READ, WRITE or atomic operation on memory of {} has ended for 4 x "
+                  "LinkLimits::ping_interval, though {} bytes are under way: its process is "
+                  "stopped, the path to it is broken, or it answers too slowly",
+                  peer(), transfers_.bytes_outstanding()));
+}
+
 void Link::Recall() {
-  grants_.Recall();
+  issued_.Recall();
   control_.recall = true;
   ScheduleFlush();
 }

@@ -1,4 +1,4 @@
-// Link: what it moves one-sided, and what it lends.
+// Link: what it moves one-sided, and what it leases.
 
 #include <algorithm>
 
@@ -17,7 +17,7 @@ Transfer& Link::StartTransfer(Transfer::Direction direction, absl::Span<const Bu
   VERBENA_CHECK(direction == Transfer::Direction::kWrite || max_reads() > 0)
       << "a READ from " << peer() << ", which answers none";
   Transfer& transfer = endpoint_.transfers().Take(direction, local, remote, listener);
-  one_sided_.Add(transfer);
+  transfers_.Add(transfer);
   ++stats_.transfers;
   stats_.transfer_bytes += remote.bytes;
   ScheduleFlush();
@@ -31,18 +31,18 @@ Transfer& Link::StartAtomic(const AtomicOperation& operation, const RemoteRange&
   VERBENA_CHECK(remote.bytes == 8 && remote.address % 8 == 0)
       << "an atomic operation on " << remote.bytes << " bytes at " << remote.address;
   Transfer& transfer = endpoint_.transfers().TakeAtomic(operation, remote, listener);
-  one_sided_.Add(transfer);
+  transfers_.Add(transfer);
   ++stats_.atomics;
   ScheduleFlush();
   return transfer;
 }
 
-absl::StatusOr<Lease*> Link::Grant(const BufferView& view, LeaseAccess access, LeaseUse use) {
+absl::StatusOr<Lease*> Link::OpenLease(const BufferView& view, LeaseAccess access, LeaseUse use) {
   VERBENA_CHECK(open()) << "a lease for " << peer() << ", state " << state_;
   VERBENA_CHECK(!view.empty()) << "an empty lease for " << peer();
   endpoint_.RefillWindows(*this, 1);
   if (free_leases() == 0) return nullptr;
-  absl::StatusOr<Lease*> lease = leases_.Grant(view, access, use);
+  absl::StatusOr<Lease*> lease = leases_.Open(view, access, use);
   if (lease.ok() && *lease != nullptr) ++stats_.leases;
   if (leases_.bindings_due() > 0) ScheduleFlush();
   return lease;
@@ -120,32 +120,32 @@ uint32_t Link::SlotsForTransfers() const {
 }
 
 void Link::PrepareTransfers(WrChain& ready) {
-  bulk_refused_ = one_sided_.CanGo() && !endpoint_.MayPostBulk();
-  if (!one_sided_.CanGo() || bulk_refused_) return;
+  bulk_refused_ = transfers_.CanGo() && !endpoint_.MayPostBulk();
+  if (!transfers_.CanGo() || bulk_refused_) return;
   // The SENDs that are there already do not wait for a slice.
   if (!pending_.empty() && !VERBENA_MUTANT(kSendBehindBulk) && !PostAhead(ready)) return;
-  for (bool first = true; one_sided_.CanGo() && endpoint_.MayPostBulk(); first = false) {
+  for (bool first = true; transfers_.CanGo() && endpoint_.MayPostBulk(); first = false) {
     // Posts the WRs prepared before: the next ones use the same memory.
     if (!first && !Ring(ready)) return;
-    const uint32_t count = one_sided_.Prepare(SlotsForTransfers());
+    const uint32_t count = transfers_.Prepare(SlotsForTransfers());
     if (count == 0) return;
-    ibv_send_wr* chain = one_sided_.chain();
+    ibv_send_wr* chain = transfers_.chain();
     for (uint32_t i = 0; i < count; ++i) chain[i].wr_id = slots_.IdOf(slots_.posted() + i).Pack();
     slots_.MarkSignalled();
     // Refused or not, as in PostPending().
     slots_.Advance(count);
     ready.Add(chain, chain + count - 1);
-    endpoint_.NoteBulk(one_sided_.prepared_bytes());
-    one_sided_.Posted(slots_.posted() - 1);
+    endpoint_.NoteBulk(transfers_.prepared_bytes());
+    transfers_.Posted(slots_.posted() - 1);
   }
 }
 
 // After a flush that had leases or transfers to see to.
 void Link::FinishMoves() {
-  // A chain's worth of bindings is free to be granted again.
+  // A chain's worth of bindings is free again for leases.
   if (!lease_waiters_.empty()) WakeLeaseWaiters();
   // A link that had its slice goes on when that has ended, behind those that were refused one.
-  const bool bulk_due = bulk_refused_ || (one_sided_.CanGo() && endpoint_.MayPostBulk());
+  const bool bulk_due = bulk_refused_ || (transfers_.CanGo() && endpoint_.MayPostBulk());
   if ((bulk_due || leases_.work_due()) && SlotsForTransfers() > 0) ScheduleFlush();
 }
 

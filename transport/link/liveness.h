@@ -66,6 +66,13 @@ class Liveness {
     return ++checks_in_vain_ <= kMaxUnacknowledgedChecks;
   }
   bool awaits_acknowledgement() const { return checks_in_vain_ != 0; }
+  // Whether slices of transfers move. `outstanding`: the send queue holds one; `ended` counts those
+  // that have ended. False when none has ended for kMaxUnacknowledgedChecks checks.
+  bool CheckTransfers(bool outstanding, uint32_t ended) {
+    if (!outstanding || ended != slices_ended_) checks_of_slice_ = 0;
+    slices_ended_ = ended;
+    return !outstanding || ++checks_of_slice_ <= kMaxUnacknowledgedChecks;
+  }
 
   // --- use
 
@@ -85,10 +92,12 @@ class Liveness {
   bool heard_ = false;
   TimePoint last_heard_{};
   uint32_t silent_checks_ = 0;
-  uint32_t awaited_ = 0;         // the position of the WR that checks wait for
-  uint32_t checks_in_vain_ = 0;  // that have waited for it; 0: none is waited for
-  TimePoint idle_since_{};       // the last check that found the link in use
-  uint64_t idle_traffic_ = 0;    // at that check
+  uint32_t awaited_ = 0;          // the position of the WR that checks wait for
+  uint32_t checks_in_vain_ = 0;   // that have waited for it; 0: none is waited for
+  uint32_t slices_ended_ = 0;     // at the last check
+  uint32_t checks_of_slice_ = 0;  // that found none ended since the one before
+  TimePoint idle_since_{};        // the last check that found the link in use
+  uint64_t idle_traffic_ = 0;     // at that check
 };
 
 }  // namespace verbena

@@ -7,6 +7,7 @@
 #include "fmt/format.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/memory/memory_region.h"
+#include "verbena/transport/onesided/check_registered.h"
 
 namespace verbena {
 namespace {
@@ -19,23 +20,6 @@ int AccessFor(Device& device, Transfer::Direction direction) {
 }
 
 }  // namespace
-
-absl::Status CheckRegistered(const BufferView& view, const ibv_pd* pd, const Device& device) {
-  constexpr const char* kAdvice =
-      "AllocateBuffer() of the Channel or the ServerContext gives memory that is registered with "
-      "the device of its link";
-  if (!view.registered()) {
-    return absl::InvalidArgumentError(
-        fmt::format("the memory is not registered with {}; {}", device.name(), kAdvice));
-  }
-  if (view.region().pd() == pd) return absl::OkStatus();
-  const std::string& other = view.region().device_name();
-  return absl::FailedPreconditionError(fmt::format(
-      "the memory is registered with {}{}, and the link uses {}; {}", other,
-      other == device.name() ? " by another runtime, or as it was before it failed and was reopened"
-                             : "",
-      device.name(), kAdvice));
-}
 
 absl::Status CheckLocalMemory(const Link& link, Transfer::Direction direction,
                               const BufferView& view) {

@@ -33,7 +33,7 @@ class PayloadMemory {
   BufferPool& send() const { return *send_; }
   // Payloads of requests on their way in.
   BufferPool& receive() const { return *receive_; }
-  // Payloads of responses on their way in: lent to servers.
+  // Payloads of responses on their way in: leased to servers.
   BufferPool& landing() const { return *landing_; }
 
  private:

@@ -28,7 +28,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/coro/bounded_vector.h"
 #include "verbena/transport/coro/poison.h"
-#include "verbena/transport/link/send_source.h"
+#include "verbena/transport/link/peer_source.h"
 #include "verbena/transport/log/mutant.h"
 #include "verbena/transport/memory/arena.h"
 
@@ -46,7 +46,7 @@ class SendBuffers {
 
   // For a link to `source` that holds `held` already. kNone if all are in use, or the link or the
   // source has its share. The caller counts what they hold.
-  uint32_t Take(uint32_t held, const SendSource& source) {
+  uint32_t Take(uint32_t held, const PeerSource& source) {
     if (free_.empty() || IsFull(source) || !HasShare(held, source)) return kNone;
     const uint32_t index = free_.PopBack();
     UnpoisonMemory(data(index), bytes_);
@@ -70,7 +70,7 @@ class SendBuffers {
 
   void ShareAmong(size_t sources) { is_shared_ = sources > 1; }
   // Whether the links to `source` together hold what they may.
-  bool IsFull(const SendSource& source) const {
+  bool IsFull(const PeerSource& source) const {
     const size_t limit = VERBENA_MUTANT(kSourcesHaveHalf) ? count_ / 2 : free_.size();
     return IsBounded(source) && source.held >= limit;
   }
@@ -86,11 +86,11 @@ class SendBuffers {
 
   SendBuffers(Arena arena, uint32_t count, uint32_t bytes, uint32_t max_links);
 
-  bool IsBounded(const SendSource& source) const {
+  bool IsBounded(const PeerSource& source) const {
     return is_shared_ && source.bounded && !VERBENA_MUTANT(kOneSourceTakesSends);
   }
   // Whether a link that holds `held` may take one more of what its source may, which is not full.
-  bool HasShare(uint32_t held, const SendSource& source) const {
+  bool HasShare(uint32_t held, const PeerSource& source) const {
     if (held == 0 || VERBENA_MUTANT(kOneLinkTakesSends)) return true;
     // Each that the source takes is one fewer that is free.
     const size_t free = free_.size();

@@ -7,7 +7,7 @@
 
 namespace verbena {
 
-void SendRoom::Await(RoomWaiter& waiter, SendSource& source) {
+void SendRoom::Await(RoomWaiter& waiter, PeerSource& source) {
   if (waiter.linked()) return;
   // If no buffer is free, the next one that is given back goes to the longest waiter.
   if (buffers_.free_count() == 0 || !buffers_.IsFull(source)) {
@@ -18,7 +18,7 @@ void SendRoom::Await(RoomWaiter& waiter, SendSource& source) {
   if (!source.linked()) List(source);
 }
 
-void SendRoom::List(SendSource& source) {
+void SendRoom::List(PeerSource& source) {
   source.Unlink();
   // Without another source it may hold all.
   const size_t place =
@@ -32,7 +32,7 @@ RoomWaiter* SendRoom::Next() {
   if (free == 0) return nullptr;
   if (RoomWaiter* waiter = waiters_.PopFront()) return waiter;
   while (lowest_ < free) {
-    SendSource* source = full_[lowest_].Front();
+    PeerSource* source = full_[lowest_].Front();
     if (source == nullptr) {
       ++lowest_;
     } else if (source->waiters.empty()) {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/link/peer_source.h"
 #include "verbena/transport/link/send_buffers.h"
-#include "verbena/transport/link/send_source.h"
 #include "verbena/transport/log/mutant.h"
 
 namespace verbena {
@@ -28,9 +28,9 @@ class SendRoom {
   // Whether links wait until any buffer is free.
   bool is_awaited() const { return !waiters_.empty(); }
   // A link to `source`, which holds no buffer, waits until Note() finds that it may have one.
-  void Await(RoomWaiter& waiter, SendSource& source);
+  void Await(RoomWaiter& waiter, PeerSource& source);
   // After a link to `source` has given buffers back, or when one may hold more.
-  void Note(SendSource& source) {
+  void Note(PeerSource& source) {
     const bool is_full = source.linked();
     if (is_full) [[unlikely]]
       List(source);
@@ -40,7 +40,7 @@ class SendRoom {
   }
 
  private:
-  void List(SendSource& source);
+  void List(PeerSource& source);
   void Wake();
   // The next that may have a buffer; nullptr if there is none.
   RoomWaiter* Next();
@@ -49,7 +49,7 @@ class SendRoom {
   IntrusiveList<RoomWaiter> waiters_;
   // Full sources by the buffers that they hold, or fewer: they are listed anew when their turn
   // comes.
-  std::vector<IntrusiveList<SendSource>> full_;
+  std::vector<IntrusiveList<PeerSource>> full_;
   size_t lowest_;  // no list before this one has a member
   bool waking_ = false;
 };

@@ -30,7 +30,7 @@ struct LinkStats {
   uint64_t transfers = 0;  // payloads moved one-sided, or still on their way
   uint64_t transfer_bytes = 0;
   uint64_t atomics = 0;      // operations on the peer's memory, or still on their way
-  uint64_t leases = 0;       // granted to the peer
+  uint64_t leases = 0;       // open for the peer
   uint64_t lease_waits = 0;  // calls that waited for a memory window
 
   LinkStats& operator+=(const LinkStats& other);

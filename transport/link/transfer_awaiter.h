@@ -19,7 +19,7 @@
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/link/link.h"
-#include "verbena/transport/link/transfer.h"
+#include "verbena/transport/onesided/transfer.h"
 
 namespace verbena {
 
@@ -32,7 +32,7 @@ class [[nodiscard]] TransferAwaiter final : private CancelNode, private Transfer
   TransferAwaiter(const TransferAwaiter&) = delete;
   TransferAwaiter& operator=(const TransferAwaiter&) = delete;
   ~TransferAwaiter() override {
-    if (transfer_ != nullptr) link_.StopTransfer(*transfer_);
+    if (transfer_ != nullptr) link_.AbandonTransfer(*transfer_);
   }
 
   bool await_ready() const noexcept { return false; }
@@ -57,7 +57,7 @@ class [[nodiscard]] TransferAwaiter final : private CancelNode, private Transfer
     // The transfer may have ended, with the coroutine queued.
     if (transfer_ == nullptr) return;
     status_ = CancelStatus(reason);
-    if (link_.CutTransfer(*transfer_)) return;
+    if (link_.CancelTransfer(*transfer_)) return;
     Resume();
   }
   void OnTransferDone(const absl::Status& status) override {

@@ -20,13 +20,13 @@ static_assert(std::endian::native == std::endian::little,
 
 // Flags of a SEND.
 inline constexpr uint8_t kSendSpendsReserve = 1;  // uses a reserve credit; has no frames
-inline constexpr uint8_t kSendStarved = 2;        // its sender waits for credits: lend it more
+inline constexpr uint8_t kSendStarved = 2;        // its sender waits for credits: issue it more
 inline constexpr uint8_t kSendKnownFlags = kSendSpendsReserve | kSendStarved;
 
 struct SendHeader {
-  // Ordinary credits granted to the receiver of this SEND since the link began, modulo 2^32.
-  uint32_t credits_granted = 0;
-  // Ordinary credits that the sender of this SEND gave back on recall, modulo 2^32.
+  // Ordinary credits issued to the receiver of this SEND since the link began, modulo 2^32.
+  uint32_t credits_issued = 0;
+  // Ordinary credits that the sender of this SEND returned on recall, modulo 2^32.
   uint32_t credits_returned = 0;
   // SENDs on reserve credits that arrived at the sender of this SEND, modulo 2^16.
   uint16_t reserve_seen = 0;
@@ -42,13 +42,13 @@ enum class FrameKind : uint8_t {
   kCancel = 3,  // the caller no longer wants the call
   kPing = 4,    // answer with kPong
   kPong = 5,
-  kRecall = 6,         // give back `argument` credits if you can spare them
+  kRecall = 6,         // return spare credits, `argument` in all at most
   kGoAway = 7,         // start no more calls on this link
-  kLandingNeeded = 8,  // the response is larger than what was lent for it
+  kLandingNeeded = 8,  // the response is larger than what was leased for it
   kLanding = 9,        // memory for it
   kGrant = 10,         // memory for the payload of a request to come, in slot `argument`
-  kRevoke = 11,        // give the grant of slot `argument` back, unless a request used it
-  kReturn = 12,        // it is given back
+  kRevoke = 11,        // return the grant of slot `argument`, unless a request used it
+  kReturn = 12,        // the grant is returned
 };
 
 // Flags of a frame. The body of a kRequest or kResponse begins with what it moves one-sided.

@@ -24,6 +24,7 @@ enum class Fault {
   kOneExecutorPolled,       // of several that a host owns, BlockOn polls the first alone
   kRunStaysArmed,           // Run() goes on as if its host slept
   kRefusedCqStaysPolled,    // a queue that the device does not destroy is polled for ever
+  kShutdownRethrows,        // what a task threw comes out of its owner's shutdown
   kTimersNotInFd,           // a host's sleep is not ended by a timer
   kAllStepsInOneTurn,       // a thousand lost links are torn down before the next poll
   // memory, soft device
@@ -48,6 +49,9 @@ enum class Fault {
   kConnectorStays,           // rdma_cm goes on with the address that the port had at the start
   kMissingAddressIsForGood,  // a port without its address refuses links as if it never had one
   kQueueErrorIgnored,        // a lost completion or receive queue stays in use
+  kErrorBehindTeardowns,     // a lost link's queue pair goes to ERR behind others' destructions
+  kOneSourceTakesResolvers,  // one source runs verbs on all threads that resolve addresses
+  kGivenUpJobStaysQueued,    // a job that was given up waits for a thread to be dropped
   kGivenUpConnectRuns,       // a handshake's control verbs run though its time is over
   kSpoolOfOthersAccepted,    // a file bootstrap uses a directory that others may write to
   kNewestHandshakeEvicted,   // a flood closes the handshake that came last, not the oldest
@@ -84,6 +88,7 @@ enum class Fault {
   kUnacknowledgedSendsKept,  // a peer that takes a SEND now and then may hold many for minutes
   kPingsKeepIdleLinks,       // a PING counts as use of a link, and puts off its end
   kOneLinkTakesSends,        // a link may hold as many send buffers as its send queue takes
+  kOneSourceTakesCredits,    // the links to one address may borrow all credits of the pool
   kOneSourceTakesSends,      // the links to one address may hold all send buffers
   kSourcesHaveHalf,          // each of two addresses may hold half of the send buffers
   kOwnLinksWakeAlone,        // a full source hears only of what its own links give back
@@ -94,12 +99,14 @@ enum class Fault {
   kFullQueueExcusesSilence,  // a silent peer is excused when its own SENDs fill the send queue
   kFullQueueKept,            // a peer may leave a send queue that is full of inline SENDs for ever
   kUnsentRecallCounts,       // a peer loses its link for a RECALL that never left
+  kWatchExceptionEscapes,    // a stream that throws leaves its link open, and its watcher gone
   kWritersPassControl,       // frames that wait take each credit that a RECALL waits for
   // one-sided operations
-  kPredictablePsn,     // packet numbers come from a generator whose next one can be computed
-  kTransferUnbounded,  // all of a transfer is posted at once, ahead of every later SEND
-  kBulkTurnUnbounded,  // each link posts its own slice in every turn of the executor
-  kSendBehindBulk,     // a slice of a transfer is posted ahead of the SENDs that wait already
+  kCrawlingTransfersKept,  // a peer may keep READs of its memory from ending for ever
+  kPredictablePsn,         // packet numbers come from a generator whose next one can be computed
+  kTransferUnbounded,      // all of a transfer is posted at once, ahead of every later SEND
+  kBulkTurnUnbounded,      // each link posts its own slice in every turn of the executor
+  kSendBehindBulk,         // a slice of a transfer is posted ahead of the SENDs that wait already
 
   // runtime, client
   kEndpointMemoryOnExecutor,  // what a new endpoint registers is registered on its executor
@@ -109,12 +116,14 @@ enum class Fault {
   kUserMemoryNotHeld,         // a device is closed while the program has memory registered there
   kReopenOutlivesRuntime,     // executors end while their device is being opened for them
   kRefusedThreadForGood,      // nobody tries again to start the thread that opens a device
-  kSpawnUnguarded,            // what a spawned task throws reaches the runtime's destructor
-  kDeadlineNotCarried,        // a request leaves without the time that its caller has left
-  kResponseBeforeRequest,     // a response ends a call whose request is still queued here
-  kChangedRequestSent,        // a request that grew while it waited is serialized all the same
-  kFailureCodeLost,           // a status whose body does not parse loses its code
-  kDrainedBeforeSettled,      // a draining link closes before its last payload is safe
+  kSpawnAfterShutdown,     // a task that is given to a runtime that ends begins, and is not awaited
+  kShardsEndOneByOne,      // an executor's connections end while others' tasks use them
+  kSpawnUnguarded,         // what a spawned task throws reaches the runtime's destructor
+  kDeadlineNotCarried,     // a request leaves without the time that its caller has left
+  kResponseBeforeRequest,  // a response ends a call whose request is still queued here
+  kChangedRequestSent,     // a request that grew while it waited is serialized all the same
+  kFailureCodeLost,        // a status whose body does not parse loses its code
+  kDrainedBeforeSettled,   // a draining link closes before its last payload is safe
   // server
   kUnusedDeviceUncounted,      // an executor takes more links than a device it does not use allows
   kChangedReplySent,           // a reply that grew while it waited is serialized all the same
@@ -122,13 +131,19 @@ enum class Fault {
   kRefusalsCloseTheLink,       // a few thousand refusals that wait for room end their link
   kSilentClientKept,           // the server never asks whether a client that owes it lives
   kUnsentResponseKept,         // a response that its client does not take waits for ever
+  kUnsentRefusalsKept,         // refusals that their client does not take wait for ever
+  kEmptyPagesKept,             // a link's table of call slots never gives memory back
   kMemoryWaitUnbounded,        // a request waits for payload memory until its deadline
   kOneClientTakesAll,          // one client may have as many calls as all together
   kResponsesTakeAllMemory,     // one client's responses may take all send memory
   kSharesOutliveHandlers,      // a request's shares are held until its response has left
+  kGrantSharesLeaveEarly,      // a lost link's landings count no more while their memory is kept
+  kClaimedPayloadsGranted,     // a payload that never arrived earns its client a landing
   kMemoryWaitsAddUp,           // a wait for memory begins anew after that for shares
   kIdsMultiplyShares,          // each runtime id that a source claims has a source's share
   kLandingOutwaitsItsCall,     // a call waits for its client's landing though it was cancelled
+  kAcceptExceptionEscapes,     // a bootstrap that throws ends its server's accept loop
+  kHandshakeExceptionEscapes,  // a stream that throws leaves its session with the server
   kShutdownWaitsForHandlers,   // a shutdown lasts until the last handler has ended
   kLinkFreedWithAHandlerLeft,  // a lost link counts as idle before all of its calls were asked
 

@@ -113,7 +113,7 @@ class BufferPool {
   ~BufferPool();
 
   // The await of Allocate(). A waiter that is destroyed gives up its place, and gives back what it
-  // was granted but did not live to see.
+  // was given but did not live to see.
   class [[nodiscard]] Awaiter final : public Suspension, public IntrusiveNode<Awaiter> {
    public:
     Awaiter(internal::BufferPoolCore& pool, size_t bytes) : pool_(pool), bytes_(bytes) {}

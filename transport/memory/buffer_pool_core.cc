@@ -244,7 +244,7 @@ void BufferPoolCore::StartGrowth(ArenaGrowth growth) {
   growing_least_ = growth.least;
   mark_ = SIZE_MAX;
   growth_ = new Growth(*options_.control, ControlKind::kGrowth, /*order=*/nullptr,
-                       /*must_run=*/false, std::move(growth));
+                       /*must_run=*/false, std::move(growth), /*source=*/"");
   absl::Status handed_over = growth_->HandOver(scheduler_, *this);
   if (handed_over.ok()) return;
   std::exchange(growth_, nullptr)->Destroy();
@@ -262,7 +262,7 @@ void BufferPoolCore::OnJobDone() {
   } else {
     PauseGrowth();
   }
-  GrantWaiters();
+  ServeWaiters();
   GrowAhead();
 }
 
@@ -330,7 +330,7 @@ void BufferPoolCore::OnUnused(Block& block) {
   PoisonMemory(block.data, block.capacity);
   if (Scheduler::Current() == &scheduler_) [[likely]] {
     Release(block);
-    if (has_waiters()) GrantWaiters();
+    if (has_waiters()) ServeWaiters();
     return;
   }
   Scheduler& scheduler = scheduler_;
@@ -357,7 +357,7 @@ void BufferPoolCore::Run() {
     Release(*block);
     block = next;
   }
-  GrantWaiters();
+  ServeWaiters();
 }
 
 inline void BufferPoolCore::Release(Block& block) {
@@ -388,15 +388,15 @@ void BufferPoolCore::Wait(BufferPool::Awaiter& waiter) {
 void BufferPoolCore::Leave(BufferPool::Awaiter& waiter) {
   waiter.IntrusiveNode<BufferPool::Awaiter>::Unlink();
   --stats_.waiting;
-  GrantWaiters();
+  ServeWaiters();
 }
 
-void BufferPoolCore::GrantWaiters() {
-  Grant(waiters_);
-  if (waiters_.empty()) Grant(large_waiters_);
+void BufferPoolCore::ServeWaiters() {
+  Serve(waiters_);
+  if (waiters_.empty()) Serve(large_waiters_);
 }
 
-void BufferPoolCore::Grant(IntrusiveList<BufferPool::Awaiter>& waiters) {
+void BufferPoolCore::Serve(IntrusiveList<BufferPool::Awaiter>& waiters) {
   while (BufferPool::Awaiter* first = waiters.Front()) {
     Block* block = Take(first->bytes_, /*may_wait=*/true, first->status_);
     if (block != nullptr) {

@@ -89,8 +89,8 @@ class BufferPoolCore final : private BlockOwner, private InboxItem, private Cont
   void SetMark();
   size_t NextArenaBytes(size_t bytes) const;
   absl::Status Exhausted(size_t bytes) const;
-  void GrantWaiters();
-  void Grant(IntrusiveList<BufferPool::Awaiter>& waiters);
+  void ServeWaiters();
+  void Serve(IntrusiveList<BufferPool::Awaiter>& waiters);
 
   Scheduler& scheduler_;
   Device& device_;

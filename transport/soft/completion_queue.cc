@@ -8,8 +8,8 @@
 
 namespace verbena::soft {
 
-ibv_wc& CompletionSink::Add(ibv_wc_status status, bool solicited, QueuePair* qp,
-                            uint32_t released) {
+ibv_wc& CompletionWriter::Add(ibv_wc_status status, bool solicited, QueuePair* qp,
+                              uint32_t released) {
   added_ = true;
   added_solicited_ |= solicited || status != IBV_WC_SUCCESS;
   ibv_wc* wc;
@@ -24,7 +24,7 @@ ibv_wc& CompletionSink::Add(ibv_wc_status status, bool solicited, QueuePair* qp,
   return *wc;
 }
 
-void CompletionSink::Finish() {
+void CompletionWriter::Finish() {
   using Armed = CompletionQueue::Armed;
   if (!added_ || cq_.armed_ == Armed::kNo) return;
   if (cq_.armed_ == Armed::kSolicited && !added_solicited_) return;
@@ -62,15 +62,15 @@ int CompletionQueue::Poll(int room, ibv_wc* out) {
   if (queue_head_ != queue_tail_) {
     const int taken = TakeQueued(room, out);
     if (taken == room) return taken;
-    CompletionSink sink(*this, out + taken, room - taken);
-    Progress(sink);
-    sink.Finish();
-    return taken + sink.count();
+    CompletionWriter writer(*this, out + taken, room - taken);
+    Progress(writer);
+    writer.Finish();
+    return taken + writer.count();
   }
-  CompletionSink sink(*this, out, room);
-  Progress(sink);
-  if (sink.count() != 0) sink.Finish();
-  return sink.count();
+  CompletionWriter writer(*this, out, room);
+  Progress(writer);
+  if (writer.count() != 0) writer.Finish();
+  return writer.count();
 }
 
 int CompletionQueue::Arm(bool solicited_only) {
@@ -107,18 +107,18 @@ bool CompletionQueue::Tick() {
 }
 
 void CompletionQueue::Drive() {
-  CompletionSink sink(*this);
+  CompletionWriter writer(*this);
   // Bounded, so that a peer that never stops cannot keep the engine here: its next message rings
   // again, and so do we.
   constexpr int kMaxTurns = 64;
   int turns = 0;
   do {
-    Progress(sink);
+    Progress(writer);
     SetWakeLevels();
     SettleServed();
   } while (HasWork() && ++turns < kMaxTurns);
   if (turns == kMaxTurns) rnic_.WakeEngine(control_);
-  sink.Finish();
+  writer.Finish();
 }
 
 void CompletionQueue::BecomePolled() {
@@ -162,27 +162,27 @@ void CompletionQueue::Overrun() {
   rnic_.FailQpsOf(*this);
 }
 
-void CompletionQueue::Progress(CompletionSink& sink) {
+void CompletionQueue::Progress(CompletionWriter& writer) {
   if (overrun_) return;
   if (!served_.empty()) SettleServed();
-  if (attention_.load(std::memory_order_relaxed)) TakeAttention(sink);
+  if (attention_.load(std::memory_order_relaxed)) TakeAttention(writer);
   // Our own sends first: there are only as many of them as we posted, whereas receives could keep a
   // caller with a short array from ever hearing of them.
-  if (!active_.empty()) HarvestLanes(sink);
-  if (!sink.full()) in_lanes_.ServeActive([&](InLane& lane) { return ServeLane(lane, sink); });
+  if (!active_.empty()) HarvestLanes(writer);
+  if (!writer.full()) in_lanes_.ServeActive([&](InLane& lane) { return ServeLane(lane, writer); });
 }
 
-void CompletionQueue::HarvestLanes(CompletionSink& sink) {
-  for (size_t i = 0; i < active_.size() && !sink.full(); ++i) {
-    if (active_[i]->HasNews()) active_[i]->Harvest(sink);
+void CompletionQueue::HarvestLanes(CompletionWriter& writer) {
+  for (size_t i = 0; i < active_.size() && !writer.full(); ++i) {
+    if (active_[i]->HasNews()) active_[i]->Harvest(writer);
   }
   constexpr uint32_t kTurnsPerSweep = 64;
-  if (++turns_ % kTurnsPerSweep != 0 || sink.full()) return;
-  std::erase_if(active_, [&](OutLane* lane) { return !lane->StaysActive(sink); });
+  if (++turns_ % kTurnsPerSweep != 0 || writer.full()) return;
+  std::erase_if(active_, [&](OutLane* lane) { return !lane->StaysActive(writer); });
 }
 
-bool CompletionQueue::ServeLane(InLane& lane, CompletionSink& sink) {
-  const bool watched = ServeRequests(lane, *this, sink);
+bool CompletionQueue::ServeLane(InLane& lane, CompletionWriter& writer) {
+  const bool watched = ServeRequests(lane, *this, writer);
   if (lane.progress_due()) {
     if (lane.ShouldPublishAtOnce(watched)) {
       lane.PublishProgress();
@@ -193,7 +193,7 @@ bool CompletionQueue::ServeLane(InLane& lane, CompletionSink& sink) {
       served_.push_back(&lane);
     }
   }
-  return !sink.full();
+  return !writer.full();
 }
 
 // Publishes progress that is not urgent, at the next poll: by now the caller has answered what it
@@ -242,13 +242,13 @@ void CompletionQueue::CancelAttention(QueuePair& qp) {
   std::erase(attended_, &qp);
 }
 
-void CompletionQueue::TakeAttention(CompletionSink& sink) {
+void CompletionQueue::TakeAttention(CompletionWriter& writer) {
   {
     std::lock_guard<SpinLock> lock(attention_lock_);
     attention_.store(false, std::memory_order_relaxed);
     attended_scratch_.swap(attended_);
   }
-  for (QueuePair* qp : attended_scratch_) qp->Attend(*this, sink);
+  for (QueuePair* qp : attended_scratch_) qp->Attend(*this, writer);
   attended_scratch_.clear();
 }
 

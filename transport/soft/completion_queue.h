@@ -47,10 +47,10 @@ class CompletionChannel : public ibv_comp_channel {
 
 // Takes completions: into the caller's array while it has room, otherwise into the CQ's own queue.
 // Lives within one locked section of the CQ; Finish ends it.
-class CompletionSink {
+class CompletionWriter {
  public:
-  explicit CompletionSink(CompletionQueue& cq) : cq_(cq) {}
-  CompletionSink(CompletionQueue& cq, ibv_wc* out, int room) : cq_(cq), out_(out), room_(room) {}
+  explicit CompletionWriter(CompletionQueue& cq) : cq_(cq) {}
+  CompletionWriter(CompletionQueue& cq, ibv_wc* out, int room) : cq_(cq), out_(out), room_(room) {}
 
   // True when a poll has what it asked for, and should leave the rest where it is.
   bool full() const { return out_ != nullptr && count_ == room_; }
@@ -115,7 +115,7 @@ class CompletionQueue : public ibv_cq {
   void WakeEngine();
 
  private:
-  friend class CompletionSink;
+  friend class CompletionWriter;
   enum class Armed { kNo, kSolicited, kAny };
   struct Queued {
     ibv_wc wc;
@@ -124,11 +124,11 @@ class CompletionQueue : public ibv_cq {
   };
 
   int TakeQueued(int room, ibv_wc* out);
-  void Progress(CompletionSink& sink);
-  void HarvestLanes(CompletionSink& sink);
-  bool ServeLane(InLane& lane, CompletionSink& sink);
+  void Progress(CompletionWriter& writer);
+  void HarvestLanes(CompletionWriter& writer);
+  bool ServeLane(InLane& lane, CompletionWriter& writer);
   void SettleServed();
-  void TakeAttention(CompletionSink& sink);
+  void TakeAttention(CompletionWriter& writer);
   bool HasWork() const;
   void SetWakeLevels();
   // Moves everything that waits into the queue, as the engine does.

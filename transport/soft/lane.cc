@@ -29,10 +29,10 @@ void OutLane::BecomeActive() {
   send_cq_.AddActive(*this);
 }
 
-bool OutLane::StaysActive(CompletionSink& sink) {
+bool OutLane::StaysActive(CompletionWriter& writer) {
   // Requests that nobody waits for are not looked after in every poll.
   if (!failed_ && header().consumed.load(std::memory_order_relaxed) != requests_.released()) {
-    Harvest(sink);
+    Harvest(writer);
   }
   active_ = !failed_ && (wants_consumed() || !ready_.empty() || has_outstanding());
   return active_;
@@ -57,38 +57,38 @@ void OutLane::MarkReady(QueuePair& qp) {
   if (send_cq_.unpolled()) send_cq_.WakeEngine();
 }
 
-void OutLane::Harvest(CompletionSink& sink) {
+void OutLane::Harvest(CompletionWriter& writer) {
   if (failed_) return;
   // In this order: whatever was refused before `consumed` rose is in the answer ring by now.
   const uint64_t consumed = header().consumed.load(std::memory_order_acquire);
   const bool closed = header().target_closed.load(std::memory_order_acquire) != 0;
-  if (!TakeAnswers(sink) ||
+  if (!TakeAnswers(writer) ||
       consumed - requests_.released() > requests_.position() - requests_.released()) {
     Log(LogLevel::kError, "soft device: a peer corrupted its ring; its queue pairs fail");
-    Fail(sink);
+    Fail(writer);
     return;
   }
   while (watched_head_ != watched_tail_) {
     Watched& watched = watched_[watched_head_ & (watched_.size() - 1)];
-    if (watched.end > consumed || sink.full()) break;
+    if (watched.end > consumed || writer.full()) break;
     ++watched_head_;
-    if (watched.qp != nullptr) watched.qp->send_queue().Complete(consumed, sink);
+    if (watched.qp != nullptr) watched.qp->send_queue().Complete(consumed, writer);
   }
   if (!ready_.empty()) {
     scratch_.swap(ready_);
-    for (QueuePair* qp : scratch_) qp->send_queue().Complete(consumed, sink);
+    for (QueuePair* qp : scratch_) qp->send_queue().Complete(consumed, writer);
     scratch_.clear();
   }
   // A refused inline WR finds its data in the ring: only now may it be written over.
   requests_.Release(consumed);
   if (closed) {
-    Fail(sink);
+    Fail(writer);
   } else if (has_waiters()) {
-    RelaunchWaiting(sink);
+    RelaunchWaiting(writer);
   }
 }
 
-bool OutLane::TakeAnswers(CompletionSink& sink) {
+bool OutLane::TakeAnswers(CompletionWriter& writer) {
   answers_seen_ = header().answered.load(std::memory_order_acquire);
   const uint64_t start = answers_.position();
   MessageHeader answer;
@@ -96,7 +96,7 @@ bool OutLane::TakeAnswers(CompletionSink& sink) {
     const RingReader::State state = answers_.Peek(answer);
     if (state == RingReader::State::kBroken) return false;
     if (state == RingReader::State::kEmpty) break;
-    if (!TakeAnswer(answer, sink)) return false;
+    if (!TakeAnswer(answer, writer)) return false;
     answers_.Consume(answer);
   }
   if (answers_.position() != start) {
@@ -107,17 +107,17 @@ bool OutLane::TakeAnswers(CompletionSink& sink) {
   return true;
 }
 
-bool OutLane::TakeAnswer(const MessageHeader& answer, CompletionSink& sink) {
+bool OutLane::TakeAnswer(const MessageHeader& answer, CompletionWriter& writer) {
   QueuePair* qp = FindQp(answer.destination);
   if (answer.opcode == Opcode::kRefused) {
     Refusal refusal;
     if (answer.length != sizeof(refusal)) return false;
     std::memcpy(&refusal, answers_.payload(), sizeof(refusal));
-    if (qp != nullptr) qp->send_queue().Refused(refusal, sink);
+    if (qp != nullptr) qp->send_queue().Refused(refusal, writer);
     return true;
   }
   if (answer.opcode != Opcode::kData) return false;
-  if (qp != nullptr) qp->send_queue().Answered(answer, answers_.payload(), sink);
+  if (qp != nullptr) qp->send_queue().Answered(answer, answers_.payload(), writer);
   return true;
 }
 
@@ -126,27 +126,27 @@ QueuePair* OutLane::FindQp(uint32_t qpn) {
   return found == qps_.end() ? nullptr : found->second;
 }
 
-void OutLane::RelaunchWaiting(CompletionSink& sink) {
+void OutLane::RelaunchWaiting(CompletionWriter& writer) {
   if (!consumed_waiters_.empty()) {
     IntrusiveList<LaneWaiter> round;
     round.Append(consumed_waiters_);
     while (LaneWaiter* waiter = round.PopFront()) {
-      static_cast<QueuePair*>(waiter)->send_queue().Resume(sink);
+      static_cast<QueuePair*>(waiter)->send_queue().Resume(writer);
     }
   }
-  GiveRoom(sink);
+  GiveRoom(writer);
 }
 
 // In turn, until one finds too little: a look at each of a thousand, each time the target has
 // consumed something, would cost more than what they send. One that could send something waits
 // behind all others for its next turn; for one that could send nothing the ring is left to drain.
-void OutLane::GiveRoom(CompletionSink& sink) {
+void OutLane::GiveRoom(CompletionWriter& writer) {
   while (LaneWaiter* waiter = room_waiters_.PopFront()) {
     auto* qp = static_cast<QueuePair*>(waiter);
     const uint64_t before = requests_.position();
     served_ = qp;
     found_no_room_ = false;
-    qp->send_queue().Resume(sink);
+    qp->send_queue().Resume(writer);
     served_ = nullptr;
     if (!found_no_room_) continue;
     if (requests_.position() == before) {
@@ -179,7 +179,7 @@ void OutLane::RemoveQp(QueuePair& qp) {
   }
 }
 
-void OutLane::Fail(CompletionSink& sink) {
+void OutLane::Fail(CompletionWriter& writer) {
   if (failed_) return;
   failed_ = true;
   for (auto* waiters : {&room_waiters_, &consumed_waiters_}) {
@@ -187,7 +187,7 @@ void OutLane::Fail(CompletionSink& sink) {
     }
   }
   // A QP that fails does not leave the lane: the map stays as it is.
-  for (auto& [_, qp] : qps_) qp->send_queue().LoseTarget(sink);
+  for (auto& [_, qp] : qps_) qp->send_queue().LoseTarget(writer);
 }
 
 InLane::InLane(std::shared_ptr<Peer> peer, uint32_t send_cq_index, uint64_t id,

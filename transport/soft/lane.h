@@ -157,7 +157,7 @@ class OutLane {
     if (!active_) BecomeActive();
   }
   // False, and the lane is no longer active, when nothing is under way in it.
-  bool StaysActive(class CompletionSink& sink);
+  bool StaysActive(class CompletionWriter& writer);
 
   // True when Harvest would find something to do.
   bool HasNews() const {
@@ -177,8 +177,8 @@ class OutLane {
   void CountUnanswered(int change) { unanswered_ += change; }
 
   // Takes note of the target's progress: answers first, then completions, then WRs that waited for
-  // room. Completions go to the send CQ's sink.
-  void Harvest(class CompletionSink& sink);
+  // room. Completions go to the send CQ's writer.
+  void Harvest(class CompletionWriter& writer);
 
   // Says how much of the target's progress is worth a wake-up; called before the CQ goes unpolled.
   void SetWakeLevel();
@@ -187,7 +187,7 @@ class OutLane {
   void RemoveQp(QueuePair& qp);
   bool has_qps() const { return !qps_.empty(); }
   // The target is gone or broken: every QP of this lane fails.
-  void Fail(CompletionSink& sink);
+  void Fail(CompletionWriter& writer);
   bool failed() const { return failed_; }
 
  private:
@@ -203,12 +203,12 @@ class OutLane {
     return watched_head_ != watched_tail_ &&
            watched_[watched_head_ & (watched_.size() - 1)].end <= requests_.released();
   }
-  bool TakeAnswers(CompletionSink& sink);
-  bool TakeAnswer(const MessageHeader& header, CompletionSink& sink);
+  bool TakeAnswers(CompletionWriter& writer);
+  bool TakeAnswer(const MessageHeader& header, CompletionWriter& writer);
   QueuePair* FindQp(uint32_t qpn);
   bool has_waiters() const { return !room_waiters_.empty() || !consumed_waiters_.empty(); }
-  void RelaunchWaiting(CompletionSink& sink);
-  void GiveRoom(CompletionSink& sink);
+  void RelaunchWaiting(CompletionWriter& writer);
+  void GiveRoom(CompletionWriter& writer);
 
   CompletionQueue& send_cq_;
   std::shared_ptr<Peer> peer_;

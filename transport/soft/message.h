@@ -75,7 +75,7 @@ struct MessageHeader {
 };
 
 // Precedes the data of the first fragment of a one-sided request.
-struct RemoteRange {
+struct TargetRange {
   uint64_t address = 0;
   uint64_t length = 0;
   uint32_t rkey = 0;

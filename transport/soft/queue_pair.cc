@@ -82,7 +82,7 @@ void QueuePair::BecomeReset() {
 }
 
 void QueuePair::EnterError() {
-  CompletionSink sends(send_side());
+  CompletionWriter sends(send_side());
   // WRs that the target has executed by now end as executed.
   if (OutLane* lane = send_queue_.lane(); lane != nullptr) lane->Harvest(sends);
   state_.store(IBV_QPS_ERR, std::memory_order_release);
@@ -90,42 +90,42 @@ void QueuePair::EnterError() {
   FlushHalf(send_side(), sends);
   sends.Finish();
   if (send_cq == recv_cq) return;
-  CompletionSink receives(receive_side());
+  CompletionWriter receives(receive_side());
   FlushHalf(receive_side(), receives);
   receives.Finish();
 }
 
-void QueuePair::Fail(CompletionQueue& side, CompletionSink& sink) {
+void QueuePair::Fail(CompletionQueue& side, CompletionWriter& writer) {
   ibv_qp_state now = current_state();
   do {
     if (now == IBV_QPS_ERR || now == IBV_QPS_RESET) return;
   } while (!state_.compare_exchange_weak(now, IBV_QPS_ERR));
-  FlushHalf(side, sink);
+  FlushHalf(side, writer);
   CompletionQueue& other = &side == &send_side() ? receive_side() : send_side();
   if (&other != &side) other.Attend(*this);
 }
 
-void QueuePair::FlushHalf(CompletionQueue& side, CompletionSink& sink) {
-  if (&side == &send_side()) send_queue_.Flush(sink);
+void QueuePair::FlushHalf(CompletionQueue& side, CompletionWriter& writer) {
+  if (&side == &send_side()) send_queue_.Flush(writer);
   if (&side != &receive_side()) return;
   rnic_.CloseToPeer(*this);
-  responder_.Flush(sink);
+  responder_.Flush(writer);
   // No message can take a receive of the SRQ for this QP any more.
   if (srq != nullptr && !std::exchange(last_wqe_raised_, true)) {
     RaiseEvent(IBV_EVENT_QP_LAST_WQE_REACHED);
   }
 }
 
-void QueuePair::Attend(CompletionQueue& side, CompletionSink& sink) {
+void QueuePair::Attend(CompletionQueue& side, CompletionWriter& writer) {
   if (current_state() == IBV_QPS_ERR) {
-    FlushHalf(side, sink);
+    FlushHalf(side, writer);
     return;
   }
   if (&side != &send_side()) return;
   if (timer_due_.exchange(false, std::memory_order_acquire)) {
-    send_queue_.EndBackoff(timer_token_.load(std::memory_order_relaxed), sink);
+    send_queue_.EndBackoff(timer_token_.load(std::memory_order_relaxed), writer);
   } else {
-    send_queue_.Resume(sink);
+    send_queue_.Resume(writer);
   }
 }
 

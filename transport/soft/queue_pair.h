@@ -64,16 +64,16 @@ class QueuePair : public ibv_qp, public LaneWaiter {
   void EnterError();
   // Moves to ERR because of something that the half under `side`'s lock saw, and flushes what that
   // lock guards; the other half follows.
-  void Fail(CompletionQueue& side, CompletionSink& sink);
+  void Fail(CompletionQueue& side, CompletionWriter& writer);
   // Called under `side`'s lock after CompletionQueue::Attend.
-  void Attend(CompletionQueue& side, CompletionSink& sink);
+  void Attend(CompletionQueue& side, CompletionWriter& writer);
   // An RNR timer ran out. Any thread.
   void OnTimer(uint32_t token);
 
   void RaiseEvent(ibv_event_type type);
 
  private:
-  void FlushHalf(CompletionQueue& side, CompletionSink& sink);
+  void FlushHalf(CompletionQueue& side, CompletionWriter& writer);
   void ApplyAttributes(const ibv_qp_attr& attributes, int mask);
   void BecomeReset();
 

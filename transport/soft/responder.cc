@@ -58,7 +58,8 @@ bool ContinueRead(InLane& lane, CompletionQueue& cq) {
   return true;
 }
 
-void Serve(InLane& lane, const MessageHeader& request, CompletionQueue& cq, CompletionSink& sink) {
+void Serve(InLane& lane, const MessageHeader& request, CompletionQueue& cq,
+           CompletionWriter& writer) {
   QueuePair* qp = cq.rnic().FindReceiver(request.destination, cq);
   const uint64_t position = lane.requests().position();
   if (qp != nullptr && qp->current_state() < IBV_QPS_RTR) {
@@ -69,15 +70,15 @@ void Serve(InLane& lane, const MessageHeader& request, CompletionQueue& cq, Comp
     SendRefusal(lane, request, position, RefusalReason::kUnreachable, 0);
     return;
   }
-  qp->responder().Execute(lane, request, lane.requests().payload(), sink);
+  qp->responder().Execute(lane, request, lane.requests().payload(), writer);
 }
 
 }  // namespace
 
-bool ServeRequests(InLane& lane, CompletionQueue& cq, CompletionSink& sink) {
+bool ServeRequests(InLane& lane, CompletionQueue& cq, CompletionWriter& writer) {
   bool watched = false;
   MessageHeader request;
-  while (!lane.broken() && !sink.full()) {
+  while (!lane.broken() && !writer.full()) {
     if (lane.pending_read().active && !ContinueRead(lane, cq)) break;
     const RingReader::State state = lane.requests().Peek(request);
     if (state == RingReader::State::kEmpty) break;
@@ -86,7 +87,7 @@ bool ServeRequests(InLane& lane, CompletionQueue& cq, CompletionSink& sink) {
       break;
     }
     if (!lane.HasRoomForAnswer(kShortAnswerBytes)) break;
-    Serve(lane, request, cq, sink);
+    Serve(lane, request, cq, writer);
     lane.requests().Consume(request);
     watched |= (request.flags & kWatched) != 0;
   }
@@ -105,32 +106,32 @@ int Responder::Post(ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
   }
   if (error != 0) *bad_wr = wr;
   if (qp_.current_state() == IBV_QPS_ERR) {
-    CompletionSink sink(qp_.receive_side());
-    Flush(sink);
-    sink.Finish();
+    CompletionWriter writer(qp_.receive_side());
+    Flush(writer);
+    writer.Finish();
   }
   return error;
 }
 
 void Responder::Execute(InLane& lane, const MessageHeader& request, const std::byte* payload,
-                        CompletionSink& sink) {
+                        CompletionWriter& writer) {
   const uint64_t position = lane.requests().position();
   if (request.psn != expected_psn_) {
     SendRefusal(lane, request, position, RefusalReason::kSequence, 0);
     return;
   }
   const bool first = (request.flags & kFirst) != 0;
-  Outcome outcome;
+  Execution outcome;
   if (first != (current_ == Opcode::kNone) || (!first && current_ != request.opcode)) {
     outcome = Refuse(RefusalReason::kInvalidRequest);
   } else if (request.opcode == Opcode::kSend) {
-    outcome = Send(request, payload, sink);
+    outcome = Send(request, payload, writer);
   } else if (request.opcode == Opcode::kWrite) {
-    outcome = Write(request, payload, sink);
+    outcome = Write(request, payload, writer);
   } else if (request.opcode == Opcode::kRead) {
     outcome = Read(lane, request, payload);
   } else if (request.opcode == Opcode::kSendInvalidate) {
-    outcome = SendInvalidate(request, payload, sink);
+    outcome = SendInvalidate(request, payload, writer);
   } else {
     outcome = Atomic(lane, request, payload);
   }
@@ -145,18 +146,18 @@ void Responder::Execute(InLane& lane, const MessageHeader& request, const std::b
     qp_.RaiseEvent(outcome.reason == RefusalReason::kAccess ? IBV_EVENT_QP_ACCESS_ERR
                                                             : IBV_EVENT_QP_REQ_ERR);
   }
-  qp_.Fail(qp_.receive_side(), sink);
+  qp_.Fail(qp_.receive_side(), writer);
 }
 
-Responder::Outcome Responder::Send(const MessageHeader& request, const std::byte* payload,
-                                   CompletionSink& sink) {
+Responder::Execution Responder::Send(const MessageHeader& request, const std::byte* payload,
+                                     CompletionWriter& writer) {
   if ((request.flags & kFirst) != 0 && !TakeReceive()) return Refuse(RefusalReason::kNoReceive);
   const ibv_wc_status status = Scatter(payload, request.length);
   if (status == IBV_WC_LOC_LEN_ERR) {
-    return FailReceive(status, RefusalReason::kInvalidRequest, sink);
+    return FailReceive(status, RefusalReason::kInvalidRequest, writer);
   }
-  if (status != IBV_WC_SUCCESS) return FailReceive(status, RefusalReason::kOperation, sink);
-  if ((request.flags & kLast) != 0) CompleteReceive(request, IBV_WC_RECV, received_, sink);
+  if (status != IBV_WC_SUCCESS) return FailReceive(status, RefusalReason::kOperation, writer);
+  if ((request.flags & kLast) != 0) CompleteReceive(request, IBV_WC_RECV, received_, writer);
   return Done();
 }
 
@@ -166,8 +167,8 @@ Responder::Outcome Responder::Send(const MessageHeader& request, const std::byte
 // queue makes its copies in order, and does not send this message before the last byte of an
 // earlier WR is in place, nor copy for a later one before it has seen this message consumed. So
 // nobody is waited for.
-Responder::Outcome Responder::SendInvalidate(const MessageHeader& request, const std::byte* payload,
-                                             CompletionSink& sink) {
+Responder::Execution Responder::SendInvalidate(const MessageHeader& request,
+                                               const std::byte* payload, CompletionWriter& writer) {
   MemoryWindows& windows = qp_.rnic().windows();
   const uint32_t rkey = request.immediate;
   if ((request.flags & kImmediate) != 0) return Refuse(RefusalReason::kInvalidRequest);
@@ -176,26 +177,26 @@ Responder::Outcome Responder::SendInvalidate(const MessageHeader& request, const
   }
   MessageHeader data = request;
   data.flags = static_cast<uint8_t>(data.flags & ~kLast);
-  const Outcome outcome = Send(data, payload, sink);
+  const Execution outcome = Send(data, payload, writer);
   if (!outcome.executed || (request.flags & kLast) == 0) return outcome;
   // We may have invalidated it ourselves since its first fragment.
   if (!windows.Invalidate(rkey, qp_.qp_num)) {
-    return FailReceive(IBV_WC_MW_BIND_ERR, RefusalReason::kAccess, sink);
+    return FailReceive(IBV_WC_MW_BIND_ERR, RefusalReason::kAccess, writer);
   }
-  ibv_wc& wc = CompleteReceive(request, IBV_WC_RECV, received_, sink);
+  ibv_wc& wc = CompleteReceive(request, IBV_WC_RECV, received_, writer);
   wc.wc_flags = IBV_WC_WITH_INV;
   wc.invalidated_rkey = rkey;
   return Done();
 }
 
-Responder::Outcome Responder::Write(const MessageHeader& request, const std::byte* payload,
-                                    CompletionSink& sink) {
+Responder::Execution Responder::Write(const MessageHeader& request, const std::byte* payload,
+                                      CompletionWriter& writer) {
   uint32_t bytes = request.length;
   if ((request.flags & kFirst) != 0) {
-    if (bytes < sizeof(RemoteRange)) return Refuse(RefusalReason::kInvalidRequest);
-    std::memcpy(&write_, payload, sizeof(RemoteRange));
-    payload += sizeof(RemoteRange);
-    bytes -= sizeof(RemoteRange);
+    if (bytes < sizeof(TargetRange)) return Refuse(RefusalReason::kInvalidRequest);
+    std::memcpy(&write_, payload, sizeof(TargetRange));
+    payload += sizeof(TargetRange);
+    bytes -= sizeof(TargetRange);
     written_ = 0;
     if (!RemoteAllowed(write_.rkey, write_.address, write_.length, IBV_ACCESS_REMOTE_WRITE)) {
       return Refuse(RefusalReason::kAccess);
@@ -220,14 +221,14 @@ Responder::Outcome Responder::Write(const MessageHeader& request, const std::byt
   }
   written_ += bytes;
   if (last && (request.flags & kImmediate) != 0) {
-    CompleteReceive(request, IBV_WC_RECV_RDMA_WITH_IMM, static_cast<uint32_t>(written_), sink);
+    CompleteReceive(request, IBV_WC_RECV_RDMA_WITH_IMM, static_cast<uint32_t>(written_), writer);
   }
   return Done();
 }
 
-Responder::Outcome Responder::Read(InLane& lane, const MessageHeader& request,
-                                   const std::byte* payload) {
-  RemoteRange range;
+Responder::Execution Responder::Read(InLane& lane, const MessageHeader& request,
+                                     const std::byte* payload) {
+  TargetRange range;
   if (request.length != sizeof(range) || (request.flags & kLast) == 0 ||
       qp_.attributes().max_dest_rd_atomic == 0) {
     return Refuse(RefusalReason::kInvalidRequest);
@@ -247,9 +248,9 @@ Responder::Outcome Responder::Read(InLane& lane, const MessageHeader& request,
   return Done();
 }
 
-Responder::Outcome Responder::Atomic(InLane& lane, const MessageHeader& request,
-                                     const std::byte* payload) {
-  RemoteRange range;
+Responder::Execution Responder::Atomic(InLane& lane, const MessageHeader& request,
+                                       const std::byte* payload) {
+  TargetRange range;
   AtomicOperands operands;
   if (request.length != sizeof(range) + sizeof(operands) || (request.flags & kLast) == 0 ||
       qp_.attributes().max_dest_rd_atomic == 0) {
@@ -321,21 +322,21 @@ ibv_wc_status Responder::Scatter(const std::byte* from, uint32_t bytes) {
   return bytes == 0 ? IBV_WC_SUCCESS : IBV_WC_LOC_LEN_ERR;
 }
 
-Responder::Outcome Responder::FailReceive(ibv_wc_status status, RefusalReason reason,
-                                          CompletionSink& sink) {
-  ibv_wc& wc = sink.Add(status, true);
+Responder::Execution Responder::FailReceive(ibv_wc_status status, RefusalReason reason,
+                                            CompletionWriter& writer) {
+  ibv_wc& wc = writer.Add(status, true);
   wc.wr_id = receive_.wr_id;
   wc.opcode = IBV_WC_RECV;
   wc.qp_num = qp_.qp_num;
   receive_taken_ = false;
   // The receive completion tells the owner: no event besides.
-  qp_.Fail(qp_.receive_side(), sink);
+  qp_.Fail(qp_.receive_side(), writer);
   return Refuse(reason);
 }
 
 ibv_wc& Responder::CompleteReceive(const MessageHeader& request, ibv_wc_opcode opcode,
-                                   uint32_t bytes, CompletionSink& sink) {
-  ibv_wc& wc = sink.Add(IBV_WC_SUCCESS, (request.flags & kSolicited) != 0);
+                                   uint32_t bytes, CompletionWriter& writer) {
+  ibv_wc& wc = writer.Add(IBV_WC_SUCCESS, (request.flags & kSolicited) != 0);
   wc.wr_id = receive_.wr_id;
   wc.opcode = opcode;
   wc.byte_len = bytes;
@@ -349,11 +350,11 @@ ibv_wc& Responder::CompleteReceive(const MessageHeader& request, ibv_wc_opcode o
   return wc;
 }
 
-void Responder::Flush(CompletionSink& sink) {
+void Responder::Flush(CompletionWriter& writer) {
   current_ = Opcode::kNone;
   while (receive_taken_ || queue_.Pop(receive_)) {
     receive_taken_ = false;
-    ibv_wc& wc = sink.Add(IBV_WC_WR_FLUSH_ERR, true);
+    ibv_wc& wc = writer.Add(IBV_WC_WR_FLUSH_ERR, true);
     wc.wr_id = receive_.wr_id;
     wc.opcode = IBV_WC_RECV;
     wc.qp_num = qp_.qp_num;

@@ -20,13 +20,13 @@
 namespace verbena::soft {
 
 class CompletionQueue;
-class CompletionSink;
+class CompletionWriter;
 class InLane;
 class QueuePair;
 
-// Serves the requests that wait in `lane`, until none is left, `sink` is full, or the initiator has
-// to read answers first. True when the initiator waits to hear about one of them.
-bool ServeRequests(InLane& lane, CompletionQueue& cq, CompletionSink& sink);
+// Serves the requests that wait in `lane`, until none is left, `writer` is full, or the initiator
+// has to read answers first. True when the initiator waits to hear about one of them.
+bool ServeRequests(InLane& lane, CompletionQueue& cq, CompletionWriter& writer);
 
 class Responder {
  public:
@@ -36,35 +36,35 @@ class Responder {
 
   // Executes or refuses one fragment that is addressed to this QP.
   void Execute(InLane& lane, const MessageHeader& request, const std::byte* payload,
-               CompletionSink& sink);
+               CompletionWriter& writer);
 
   void SetFirstPsn(uint32_t psn) { expected_psn_ = static_cast<uint16_t>(psn); }
   // Ends every receive that is posted to this QP, or taken by it, with IBV_WC_WR_FLUSH_ERR.
-  void Flush(CompletionSink& sink);
+  void Flush(CompletionWriter& writer);
   void Reset();
 
  private:
   // A request was executed as far as it got, or how it failed.
-  struct Outcome {
+  struct Execution {
     bool executed = true;
     RefusalReason reason = RefusalReason::kNoReceive;
   };
-  static constexpr Outcome Done() { return {}; }
-  static constexpr Outcome Refuse(RefusalReason reason) { return {false, reason}; }
+  static constexpr Execution Done() { return {}; }
+  static constexpr Execution Refuse(RefusalReason reason) { return {false, reason}; }
 
-  Outcome Send(const MessageHeader& request, const std::byte* payload, CompletionSink& sink);
-  Outcome SendInvalidate(const MessageHeader& request, const std::byte* payload,
-                         CompletionSink& sink);
-  Outcome Write(const MessageHeader& request, const std::byte* payload, CompletionSink& sink);
-  Outcome Read(InLane& lane, const MessageHeader& request, const std::byte* payload);
-  Outcome Atomic(InLane& lane, const MessageHeader& request, const std::byte* payload);
-  Outcome FailReceive(ibv_wc_status status, RefusalReason reason, CompletionSink& sink);
+  Execution Send(const MessageHeader& request, const std::byte* payload, CompletionWriter& writer);
+  Execution SendInvalidate(const MessageHeader& request, const std::byte* payload,
+                           CompletionWriter& writer);
+  Execution Write(const MessageHeader& request, const std::byte* payload, CompletionWriter& writer);
+  Execution Read(InLane& lane, const MessageHeader& request, const std::byte* payload);
+  Execution Atomic(InLane& lane, const MessageHeader& request, const std::byte* payload);
+  Execution FailReceive(ibv_wc_status status, RefusalReason reason, CompletionWriter& writer);
 
   bool TakeReceive();
   // Copies into the receive that was taken, at `received_`.
   ibv_wc_status Scatter(const std::byte* from, uint32_t bytes);
   ibv_wc& CompleteReceive(const MessageHeader& request, ibv_wc_opcode opcode, uint32_t bytes,
-                          CompletionSink& sink);
+                          CompletionWriter& writer);
   bool RemoteAllowed(uint32_t rkey, uint64_t address, uint64_t bytes, unsigned access) const;
 
   QueuePair& qp_;
@@ -76,7 +76,7 @@ class Responder {
   bool receive_taken_ = false;
   Receive receive_;
   uint32_t received_ = 0;
-  RemoteRange write_;
+  TargetRange write_;
   uint64_t written_ = 0;
 };
 

@@ -390,9 +390,9 @@ bool Rnic::ServeDoorbells() {
     for (auto& [_, qp] : qps_) {
       if (!qp->send_side().overrun() && !qp->receive_side().overrun()) continue;
       std::lock_guard<SpinLock> cq_lock(qp->send_side().lock());
-      CompletionSink sink(qp->send_side());
-      qp->Fail(qp->send_side(), sink);
-      sink.Finish();
+      CompletionWriter writer(qp->send_side());
+      qp->Fail(qp->send_side(), writer);
+      writer.Finish();
       progress = true;
     }
   }

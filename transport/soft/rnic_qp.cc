@@ -129,9 +129,9 @@ absl::Status Rnic::ModifyQp(ibv_qp* raw, const ibv_qp_attr& attributes, int mask
     }
     qp->Modify(attributes, mask);
     if (!to_state || attributes.qp_state == IBV_QPS_RTS) {
-      CompletionSink sink(qp->send_side());
-      qp->send_queue().Resume(sink);
-      sink.Finish();
+      CompletionWriter writer(qp->send_side());
+      qp->send_queue().Resume(writer);
+      writer.Finish();
     }
   }
   if ((mask & IBV_QP_STATE) != 0 && attributes.qp_state == IBV_QPS_RTR) {
@@ -182,14 +182,14 @@ void Rnic::LosePeer(const Peer& peer) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (auto& [_, cq] : cqs_) {
     std::lock_guard<SpinLock> cq_lock(cq->lock());
-    CompletionSink sink(*cq);
+    CompletionWriter writer(*cq);
     for (auto& lane : cq->out_lanes()) {
-      if (&lane->peer() == &peer) lane->Fail(sink);
+      if (&lane->peer() == &peer) lane->Fail(writer);
     }
     cq->in_lanes().ForEach([&](InLane& lane) {
       if (&lane.peer() == &peer) lane.Orphan();
     });
-    sink.Finish();
+    writer.Finish();
   }
 }
 
@@ -227,7 +227,7 @@ Rnic::NewLane Rnic::FinishConnect(const ConnectRequest& request, const std::shar
       qp.send_queue().lane() != nullptr) {
     return {};
   }
-  CompletionSink sink(cq);
+  CompletionWriter writer(cq);
   NewLane made;
   OutLane* lane = peer != nullptr ? cq.FindOutLane(*peer, receive_cq) : nullptr;
   if (lane == nullptr && peer != nullptr) {
@@ -235,13 +235,13 @@ Rnic::NewLane Rnic::FinishConnect(const ConnectRequest& request, const std::shar
     lane = cq.FindOutLane(*peer, receive_cq);
   }
   if (lane == nullptr) {
-    qp.send_queue().LoseTarget(sink);
+    qp.send_queue().LoseTarget(writer);
   } else {
     lane->AddQp(qp);
     qp.send_queue().Attach(lane);
-    qp.send_queue().Resume(sink);
+    qp.send_queue().Resume(writer);
   }
-  sink.Finish();
+  writer.Finish();
   return made;
 }
 
@@ -307,11 +307,11 @@ void Rnic::FailLane(const Peer& peer, uint64_t id) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (auto& [_, cq] : cqs_) {
     std::lock_guard<SpinLock> cq_lock(cq->lock());
-    CompletionSink sink(*cq);
+    CompletionWriter writer(*cq);
     for (auto& lane : cq->out_lanes()) {
-      if (&lane->peer() == &peer && lane->id() == id) lane->Fail(sink);
+      if (&lane->peer() == &peer && lane->id() == id) lane->Fail(writer);
     }
-    sink.Finish();
+    writer.Finish();
   }
 }
 

@@ -78,9 +78,9 @@ int SendQueue::Post(ibv_send_wr* wr, ibv_send_wr** bad_wr) {
   if (error != 0) *bad_wr = wr;
   if (published_) Announce();
   if ((failed_ || target_lost_ || state == IBV_QPS_ERR) && done_ != tail_) {
-    CompletionSink sink(cq);
-    Resume(sink);
-    sink.Finish();
+    CompletionWriter writer(cq);
+    Resume(writer);
+    writer.Finish();
   }
   return error;
 }
@@ -154,18 +154,18 @@ int SendQueue::Enqueue(const ibv_send_wr& wr) {
   return 0;
 }
 
-void SendQueue::Resume(CompletionSink& sink) {
+void SendQueue::Resume(CompletionWriter& writer) {
   if (qp_.current_state() == IBV_QPS_ERR) {
-    Flush(sink);
+    Flush(writer);
     return;
   }
   direct_left_ = kDirectBytesPerTurn;
   LaunchPending();
   if (published_) Announce();
   if (target_lost_ && done_ != tail_) {
-    ReportFailure(done_, IBV_WC_RETRY_EXC_ERR, sink);
+    ReportFailure(done_, IBV_WC_RETRY_EXC_ERR, writer);
   } else if (failed_ && done_ == launched_) {
-    ReportFailure(done_, At(done_).failure, sink);
+    ReportFailure(done_, At(done_).failure, writer);
   }
 }
 
@@ -267,11 +267,11 @@ bool SendQueue::WriteFragments(Wqe& wqe, uint32_t index) {
 
 size_t SendQueue::PrefixBytes(const Wqe& wqe) {
   if (IsSend(wqe.opcode)) return 0;
-  return sizeof(RemoteRange) + (IsAtomic(wqe.opcode) ? sizeof(AtomicOperands) : 0);
+  return sizeof(TargetRange) + (IsAtomic(wqe.opcode) ? sizeof(AtomicOperands) : 0);
 }
 
 void SendQueue::WritePrefix(const Wqe& wqe, std::byte* to) {
-  const RemoteRange range{.address = wqe.remote_address, .length = wqe.length, .rkey = wqe.rkey};
+  const TargetRange range{.address = wqe.remote_address, .length = wqe.length, .rkey = wqe.rkey};
   std::memcpy(to, &range, sizeof(range));
   if (!IsAtomic(wqe.opcode)) return;
   const AtomicOperands operands{.compare_or_add = wqe.compare_add, .swap = wqe.swap};
@@ -318,40 +318,40 @@ bool SendQueue::FailLocally(uint32_t index, ibv_wc_status status) {
   return false;
 }
 
-void SendQueue::Complete(uint64_t consumed, CompletionSink& sink) {
+void SendQueue::Complete(uint64_t consumed, CompletionWriter& writer) {
   for (; done_ != launched_; ++done_) {
     const Wqe& wqe = At(done_);
     if (wqe.end > consumed || (NeedsAnswer(wqe) && wqe.state != State::kAnswered)) break;
     rnr_retries_ = 0;
     not_ready_since_ = {};
-    if ((wqe.flags & IBV_SEND_SIGNALED) != 0) AddCompletion(done_, IBV_WC_SUCCESS, sink);
+    if ((wqe.flags & IBV_SEND_SIGNALED) != 0) AddCompletion(done_, IBV_WC_SUCCESS, writer);
   }
   // Unless it was reported, and all behind it flushed.
   if (failed_ && done_ == launched_ && done_ != tail_) {
-    ReportFailure(done_, At(done_).failure, sink);
+    ReportFailure(done_, At(done_).failure, writer);
   }
 }
 
-void SendQueue::AddCompletion(uint32_t index, ibv_wc_status status, CompletionSink& sink) {
+void SendQueue::AddCompletion(uint32_t index, ibv_wc_status status, CompletionWriter& writer) {
   const Wqe& wqe = At(index);
-  ibv_wc& wc = sink.Add(status, false, &qp_, index + 1);
+  ibv_wc& wc = writer.Add(status, false, &qp_, index + 1);
   wc.wr_id = wqe.wr_id;
   wc.opcode = CompletionOf(wqe.opcode);
   wc.byte_len = NeedsAnswer(wqe) ? wqe.length : 0;
   wc.qp_num = qp_.qp_num;
 }
 
-void SendQueue::ReportFailure(uint32_t index, ibv_wc_status status, CompletionSink& sink) {
+void SendQueue::ReportFailure(uint32_t index, ibv_wc_status status, CompletionWriter& writer) {
   // Only a peer that breaks the protocol leaves anything before it.
-  for (; done_ != index; ++done_) AddCompletion(done_, IBV_WC_WR_FLUSH_ERR, sink);
-  AddCompletion(index, status, sink);
+  for (; done_ != index; ++done_) AddCompletion(done_, IBV_WC_WR_FLUSH_ERR, writer);
+  AddCompletion(index, status, writer);
   done_ = index + 1;
   if (launched_ == index) launched_ = done_;
-  qp_.Fail(qp_.send_side(), sink);
+  qp_.Fail(qp_.send_side(), writer);
 }
 
 void SendQueue::Answered(const MessageHeader& answer, const std::byte* payload,
-                         CompletionSink& sink) {
+                         CompletionWriter& writer) {
   // Answers come in the order of the requests: this one is for the oldest that has none yet.
   uint32_t index = done_;
   while (index != launched_ && !(NeedsAnswer(At(index)) && At(index).state == State::kLaunched)) {
@@ -362,11 +362,11 @@ void SendQueue::Answered(const MessageHeader& answer, const std::byte* payload,
   const bool last = (answer.flags & kLast) != 0;
   const uint32_t left = wqe.length - answer_offset_;
   if (answer.length > left || last != (answer.length == left)) {
-    ReportFailure(index, IBV_WC_BAD_RESP_ERR, sink);
+    ReportFailure(index, IBV_WC_BAD_RESP_ERR, writer);
     return;
   }
   if (!LocalMemoryAllowed(wqe, index)) {
-    ReportFailure(index, IBV_WC_LOC_PROT_ERR, sink);
+    ReportFailure(index, IBV_WC_LOC_PROT_ERR, writer);
     return;
   }
   Scatter(wqe, index, answer_offset_, payload, answer.length);
@@ -377,8 +377,8 @@ void SendQueue::Answered(const MessageHeader& answer, const std::byte* payload,
   wqe.state = State::kAnswered;
   CountReads(-1);
   // An answer is proof that the target has consumed the request and everything before it.
-  Complete(wqe.end, sink);
-  Resume(sink);
+  Complete(wqe.end, writer);
+  Resume(writer);
 }
 
 void SendQueue::Scatter(Wqe& wqe, uint32_t index, uint32_t offset, const std::byte* from,
@@ -398,15 +398,15 @@ void SendQueue::Scatter(Wqe& wqe, uint32_t index, uint32_t offset, const std::by
   }
 }
 
-void SendQueue::LoseTarget(CompletionSink& sink) {
+void SendQueue::LoseTarget(CompletionWriter& writer) {
   target_lost_ = true;
-  Resume(sink);
+  Resume(writer);
 }
 
-void SendQueue::Flush(CompletionSink& sink) {
+void SendQueue::Flush(CompletionWriter& writer) {
   if (VERBENA_MUTANT(kFlushNotDelivered)) done_ = tail_;
-  if (done_ == launched_ && done_ != tail_) EndInvalidation(sink);
-  for (; done_ != tail_; ++done_) AddCompletion(done_, IBV_WC_WR_FLUSH_ERR, sink);
+  if (done_ == launched_ && done_ != tail_) EndInvalidation(writer);
+  for (; done_ != tail_; ++done_) AddCompletion(done_, IBV_WC_WR_FLUSH_ERR, writer);
   launched_ = tail_;
   launch_offset_ = direct_offset_ = 0;
   invalidated_copies_.clear();

@@ -33,7 +33,7 @@
 
 namespace verbena::soft {
 
-class CompletionSink;
+class CompletionWriter;
 class DirectCopy;
 class OutLane;
 class QueuePair;
@@ -60,20 +60,20 @@ class SendQueue {
   void Attach(OutLane* lane) { lane_ = lane; }
   OutLane* lane() const { return lane_; }
   // Nothing can be sent any more, and everything that was sent is lost.
-  void LoseTarget(CompletionSink& sink);
+  void LoseTarget(CompletionWriter& writer);
 
   // Launches the WRs that wait, if they may go now. Fails or flushes those that never will.
-  void Resume(CompletionSink& sink);
+  void Resume(CompletionWriter& writer);
   // Reports every WR that is finished, now that the target has consumed lines before `consumed`.
-  void Complete(uint64_t consumed, CompletionSink& sink);
+  void Complete(uint64_t consumed, CompletionWriter& writer);
   // The target's answers.
-  void Refused(const Refusal& refusal, CompletionSink& sink);
-  void Answered(const MessageHeader& answer, const std::byte* payload, CompletionSink& sink);
+  void Refused(const Refusal& refusal, CompletionWriter& writer);
+  void Answered(const MessageHeader& answer, const std::byte* payload, CompletionWriter& writer);
   // The RNR timer `token` ran out.
-  void EndBackoff(uint32_t token, CompletionSink& sink);
+  void EndBackoff(uint32_t token, CompletionWriter& writer);
 
   // Ends every WR with IBV_WC_WR_FLUSH_ERR.
-  void Flush(CompletionSink& sink);
+  void Flush(CompletionWriter& writer);
   void Reset();
   // Slots before `released` belong to WRs whose completion was polled.
   void ReleaseSlots(uint32_t released) { released_ = released; }
@@ -160,18 +160,18 @@ class SendQueue {
   bool CopiesAreOver(uint32_t rkey);
   void LookAgain();
   // Before a flush: the LOCAL_INV at launched_, if there is one, may be over.
-  void EndInvalidation(CompletionSink& sink);
+  void EndInvalidation(CompletionWriter& writer);
   void ReportInTurn(uint32_t index);
 
   // Sending again what was refused (send_queue_refused.cc).
   bool Contains(uint32_t index, uint64_t position);
-  void BackOff(uint32_t index, const Refusal& refusal, CompletionSink& sink);
+  void BackOff(uint32_t index, const Refusal& refusal, CompletionWriter& writer);
   void TakeBack(uint32_t first);
 
   // Ending.
   bool FailLocally(uint32_t index, ibv_wc_status status);
-  void ReportFailure(uint32_t index, ibv_wc_status status, CompletionSink& sink);
-  void AddCompletion(uint32_t index, ibv_wc_status status, CompletionSink& sink);
+  void ReportFailure(uint32_t index, ibv_wc_status status, CompletionWriter& writer);
+  void AddCompletion(uint32_t index, ibv_wc_status status, CompletionWriter& writer);
   void CountReads(int change);
 
   QueuePair& qp_;

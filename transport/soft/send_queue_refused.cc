@@ -42,9 +42,9 @@ ibv_wc_status StatusOf(RefusalReason reason) {
 
 }  // namespace
 
-void SendQueue::Refused(const Refusal& refusal, CompletionSink& sink) {
+void SendQueue::Refused(const Refusal& refusal, CompletionWriter& writer) {
   // The target executed everything that it consumed before the refused fragment.
-  Complete(refusal.position, sink);
+  Complete(refusal.position, writer);
   // A WR that was taken back since, or a QP that was reset, is of no interest.
   uint32_t index = done_;
   const bool launching = launch_offset_ != 0;
@@ -52,9 +52,9 @@ void SendQueue::Refused(const Refusal& refusal, CompletionSink& sink) {
   while (index != in_ring && !Contains(index, refusal.position)) ++index;
   if (index == in_ring || qp_.current_state() == IBV_QPS_ERR) return;
   if (refusal.reason == RefusalReason::kNoReceive || refusal.reason == RefusalReason::kNotReady) {
-    BackOff(index, refusal, sink);
+    BackOff(index, refusal, writer);
   } else {
-    ReportFailure(index, StatusOf(refusal.reason), sink);
+    ReportFailure(index, StatusOf(refusal.reason), writer);
   }
 }
 
@@ -64,14 +64,14 @@ bool SendQueue::Contains(uint32_t index, uint64_t position) {
   return position >= wqe.start && position < end;
 }
 
-void SendQueue::BackOff(uint32_t index, const Refusal& refusal, CompletionSink& sink) {
+void SendQueue::BackOff(uint32_t index, const Refusal& refusal, CompletionWriter& writer) {
   const ibv_qp_attr& attributes = qp_.attributes();
   const TimePoint now = qp_.rnic().Now();
   Duration wait = std::chrono::milliseconds(1);
   if (refusal.reason == RefusalReason::kNoReceive) {
     constexpr uint8_t kForever = 7;
     if (attributes.rnr_retry != kForever && rnr_retries_ >= attributes.rnr_retry) {
-      ReportFailure(index, IBV_WC_RNR_RETRY_EXC_ERR, sink);
+      ReportFailure(index, IBV_WC_RNR_RETRY_EXC_ERR, writer);
       return;
     }
     ++rnr_retries_;
@@ -80,7 +80,7 @@ void SendQueue::BackOff(uint32_t index, const Refusal& refusal, CompletionSink& 
     if (not_ready_since_ == TimePoint{}) not_ready_since_ = now;
     const Duration timeout = TransportTimeout(attributes.timeout) * (attributes.retry_cnt + 1);
     if (attributes.timeout != 0 && now - not_ready_since_ > timeout) {
-      ReportFailure(index, IBV_WC_RETRY_EXC_ERR, sink);
+      ReportFailure(index, IBV_WC_RETRY_EXC_ERR, writer);
       return;
     }
   }
@@ -104,10 +104,10 @@ void SendQueue::TakeBack(uint32_t first) {
   launch_offset_ = 0;
 }
 
-void SendQueue::EndBackoff(uint32_t token, CompletionSink& sink) {
+void SendQueue::EndBackoff(uint32_t token, CompletionWriter& writer) {
   if (!backing_off_ || token != backoff_token_) return;
   backing_off_ = false;
-  Resume(sink);
+  Resume(writer);
 }
 
 }  // namespace verbena::soft

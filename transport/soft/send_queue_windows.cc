@@ -123,10 +123,10 @@ void SendQueue::LookAgain() {
 
 // The peer that is late may itself have failed the QP: it ended its copy, and was refused the next.
 // Then the LOCAL_INV has succeeded.
-void SendQueue::EndInvalidation(CompletionSink& sink) {
+void SendQueue::EndInvalidation(CompletionWriter& writer) {
   Wqe& wqe = At(launched_);
   if (wqe.opcode != IBV_WR_LOCAL_INV || !wqe.window_done || !CopiesAreOver(wqe.rkey)) return;
-  if ((wqe.flags & IBV_SEND_SIGNALED) != 0) AddCompletion(launched_, IBV_WC_SUCCESS, sink);
+  if ((wqe.flags & IBV_SEND_SIGNALED) != 0) AddCompletion(launched_, IBV_WC_SUCCESS, writer);
   done_ = ++launched_;
 }
 

@@ -7,7 +7,7 @@
 #include "store/store.pb.h"
 #include "store/store.verbena.pb.h"
 #include "verbena/rpc/service.h"
-#include "verbena/transport/coro/task.h"
+#include "verbena/rpc/task.h"
 
 namespace consumer::store {
 

@@ -10,10 +10,7 @@
 #include "store/memory_store.h"
 #include "store/store.pb.h"
 #include "store/store.verbena.pb.h"
-#include "verbena/rpc/channel.h"
-#include "verbena/rpc/runtime.h"
-#include "verbena/rpc/server.h"
-#include "verbena/transport/coro/task.h"
+#include "verbena/verbena.h"
 
 namespace consumer::store {
 namespace {

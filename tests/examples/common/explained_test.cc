@@ -14,7 +14,8 @@ namespace {
 using verbena::Outcome;
 
 TEST(ExplainedTest, OutcomeAndDetailsOfAFailedCallSurvive) {
-  for (const Outcome outcome : {Outcome::kNotSent, Outcome::kExecuted, Outcome::kMaybeExecuted}) {
+  for (const Outcome outcome :
+       {Outcome::kNotExecuted, Outcome::kExecuted, Outcome::kMaybeExecuted}) {
     absl::Status failed = verbena::WithOutcome(absl::UnavailableError("the link is lost"), outcome);
     failed.SetPayload("type.test/detail", absl::Cord("detail"));
     const absl::Status explained = Explained("Write of volume 'v'", failed);

@@ -71,8 +71,8 @@ std::vector<BadEnd> BadEnds() {
       {"mtu_bytes 8192", [](End& end) { end.set_mtu_bytes(8192); }},
       {"max_reads 256", [](End& end) { end.set_max_reads(256); }},
       {"name of 257 bytes", [](End& end) { end.set_name(std::string(257, 'n')); }},
-      {"credit_grant 0", [](End& end) { end.set_credit_grant(0); }},
-      {"credit_grant 32769", [](End& end) { end.set_credit_grant(32769); }},
+      {"initial_credits 0", [](End& end) { end.set_initial_credits(0); }},
+      {"initial_credits 32769", [](End& end) { end.set_initial_credits(32769); }},
       {"eager_bytes 0", [](End& end) { end.set_eager_bytes(0); }},
       {"eager_bytes 1023", [](End& end) { end.set_eager_bytes(1023); }},
       {"eager_bytes 1048577", [](End& end) { end.set_eager_bytes((1 << 20) + 1); }},
@@ -112,7 +112,7 @@ TEST(HandshakeCodecTest, ValuesAtTheirLimitsPass) {
   low.packet_sequence_number = 0;
   low.mtu_bytes = 256;
   low.max_reads = 0;
-  low.credit_grant = 1;
+  low.initial_credits = 1;
   low.eager_bytes = kMinEagerBytes;
   low.executor_count = 1;
   LinkParameters high = Side(std::string(kMaxPeerNameBytes, 'n'), 0xffffff);
@@ -122,7 +122,7 @@ TEST(HandshakeCodecTest, ValuesAtTheirLimitsPass) {
   high.packet_sequence_number = 0xffffff;
   high.mtu_bytes = 4096;
   high.max_reads = 255;
-  high.credit_grant = kMaxCreditGrant;
+  high.initial_credits = kMaxIssuedCredits;
   high.eager_bytes = kMaxEagerBytes;
   high.executor_count = kMaxExecutors;
   high.executor_index = kMaxExecutors - 1;
@@ -363,7 +363,7 @@ void ExpectSaneOrRefused(const ParametersOr& parsed) {
   }
   EXPECT_TRUE(parsed->qp_number > 0 && parsed->qp_number < (1u << 24));
   EXPECT_LT(parsed->packet_sequence_number, 1u << 24);
-  EXPECT_TRUE(parsed->credit_grant > 0 && parsed->credit_grant <= kMaxCreditGrant);
+  EXPECT_TRUE(parsed->initial_credits > 0 && parsed->initial_credits <= kMaxIssuedCredits);
   EXPECT_TRUE(parsed->eager_bytes >= kMinEagerBytes && parsed->eager_bytes <= kMaxEagerBytes);
   EXPECT_TRUE(parsed->mtu_bytes >= 256 && parsed->mtu_bytes <= 4096);
   EXPECT_TRUE(parsed->executor_count > 0 && parsed->executor_count <= kMaxExecutors);

@@ -22,7 +22,7 @@ inline LinkParameters Side(const std::string& name, uint32_t qp_number) {
   side.packet_sequence_number = 0xabcdef;
   side.mtu_bytes = 1024;
   side.max_reads = 3;
-  side.credit_grant = 8;
+  side.initial_credits = 8;
   side.eager_bytes = 8192;
   side.executor_count = 4;
   side.runtime_id.bytes = {1, 2, 3, static_cast<uint8_t>(qp_number)};
@@ -38,7 +38,7 @@ inline void ExpectSame(const LinkParameters& got, const LinkParameters& sent) {
   EXPECT_EQ(got.packet_sequence_number, sent.packet_sequence_number);
   EXPECT_EQ(got.mtu_bytes, sent.mtu_bytes);
   EXPECT_EQ(got.max_reads, sent.max_reads);
-  EXPECT_EQ(got.credit_grant, sent.credit_grant);
+  EXPECT_EQ(got.initial_credits, sent.initial_credits);
   EXPECT_EQ(got.eager_bytes, sent.eager_bytes);
   EXPECT_EQ(got.executor_index, sent.executor_index);
   EXPECT_EQ(got.executor_count, sent.executor_count);

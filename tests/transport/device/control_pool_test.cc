@@ -48,8 +48,9 @@ class Latch {
 class ControlPoolTest : public ::testing::Test {
  protected:
   template <typename Function>
-  Task<void> Run(ControlKind kind, const void* order, Function function, absl::Status& result) {
-    result = co_await pool_->Run(kind, order, std::move(function));
+  Task<void> Run(ControlKind kind, const void* order, Function function, absl::Status& result,
+                 std::string source = "") {
+    result = co_await pool_->Run(kind, order, std::move(function), std::move(source));
     ++ended_;
   }
   template <typename Function>
@@ -166,6 +167,97 @@ TEST_F(ControlPoolTest, AddressesThatNobodyHasHoldUpNoQueuePairsMaking) {
   EXPECT_TRUE(made.ok()) << made;
   latch.Open();
   RunUntilEnded(1 + kStuck);
+}
+
+// A source that names such addresses as fast as it can has half of the threads. Another source's
+// job begins at once, and its later ones take turns with the first source's.
+TEST_F(ControlPoolTest, AddressesThatOneSourceNamesHoldUpNoOtherSource) {
+  constexpr int kStuck = 20;
+  constexpr int kShare = ControlPool::Options().resolve_threads / 2;
+  Latch latch;
+  std::atomic<int> running{0}, most{0};
+  const auto stick = [&] {
+    int now = ++running;
+    for (int seen = most; now > seen && !most.compare_exchange_weak(seen, now);) {
+    }
+    latch.Wait();
+    --running;
+    return absl::OkStatus();
+  };
+  std::vector<absl::Status> stuck(kStuck);
+  TaskScope scope(scheduler_);
+  for (absl::Status& status : stuck) {
+    scope.Spawn(Run(ControlKind::kResolve, nullptr, stick, status, "10.0.0.1"));
+  }
+  scheduler_.RunUntilIdle();
+  while (running < kShare) std::this_thread::yield();
+  for (int i = 1; i <= 10; ++i) {
+    absl::Status other = absl::UnknownError("");
+    scope.Spawn(
+        Run(ControlKind::kResolve, nullptr, [] { return absl::OkStatus(); }, other, "10.0.0.2"));
+    RunUntilEnded(i);
+    EXPECT_TRUE(other.ok()) << other;
+  }
+  EXPECT_EQ(most, kShare);
+  latch.Open();
+  RunUntilEnded(10 + kStuck);
+  EXPECT_EQ(most, kShare);
+}
+
+// Sources that hold every thread are served in turn with one that comes later.
+TEST_F(ControlPoolTest, SourcesTakeTurns) {
+  pool_.emplace(ControlPool::Options{.resolve_threads = 1});
+  Latch latch;
+  std::atomic<bool> begun{false};
+  std::vector<int> ran;  // on the one thread
+  absl::Status held;
+  std::vector<absl::Status> results(6);
+  TaskScope scope(scheduler_);
+  scope.Spawn(Run(ControlKind::kResolve, nullptr, Held(latch, begun), held, "a"));
+  scheduler_.RunUntilIdle();
+  Await(begun);
+  const char* const sources[] = {"a", "a", "a", "a", "b", "b"};
+  for (int i = 0; i < 6; ++i) {
+    const auto note = [&ran, i] {
+      ran.push_back(i);
+      return absl::OkStatus();
+    };
+    scope.Spawn(Run(ControlKind::kResolve, nullptr, note, results[i], sources[i]));
+  }
+  scheduler_.RunUntilIdle();
+  latch.Open();
+  RunUntilEnded(7);
+  EXPECT_EQ(ran, (std::vector<int>{4, 0, 5, 1, 2, 3}));
+}
+
+// Nor does what comes behind it, such as the teardown of its queue pair.
+TEST_F(ControlPoolTest, AJobGivenUpInTheQueueDoesNotWaitForAThread) {
+  pool_.emplace(ControlPool::Options{.resolve_threads = 1});
+  Latch latch;
+  std::atomic<bool> begun{false}, ran{false};
+  absl::Status held, cancelled;
+  TaskScope holder(scheduler_), scope(scheduler_);
+  holder.Spawn(Run(ControlKind::kResolve, &order_a_, Held(latch, begun), held));
+  scheduler_.RunUntilIdle();
+  Await(begun);
+  const auto note = [&ran] {
+    ran = true;
+    return absl::OkStatus();
+  };
+  scope.Spawn(Run(ControlKind::kResolve, &order_b_, note, cancelled));
+  scheduler_.RunUntilIdle();
+  holder.Spawn(Finish(ControlKind::kTeardown, &order_b_, [] { return absl::OkStatus(); }));
+  scheduler_.RunUntilIdle();
+  EXPECT_EQ(pool_->stats(ControlKind::kResolve).waiting, 1u);
+  scope.RequestCancel();
+  EXPECT_EQ(pool_->stats(ControlKind::kResolve).waiting, 0u);
+  EXPECT_EQ(pool_->stats(ControlKind::kResolve).dropped, 1u);
+  // The thread is still held when a mutant has left the job in the queue.
+  if (pool_->stats(ControlKind::kResolve).waiting == 0) RunUntilEnded(2);
+  latch.Open();
+  RunUntilEnded(3);
+  EXPECT_TRUE(absl::IsCancelled(cancelled)) << cancelled;
+  EXPECT_FALSE(ran);
 }
 
 // The second of them does not wait for the thread that the first one wakes.

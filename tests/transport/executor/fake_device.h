@@ -2,7 +2,7 @@
 // any thread. Everything else is UNIMPLEMENTED.
 //
 //   FakeDevice device;
-//   ibv_cq* cq = *executor->AddCq(device, 16, sink);
+//   ibv_cq* cq = *executor->AddCq(device, 16, listener);
 //   device.Push(cq, /*wr_id=*/7);
 
 #ifndef VERBENA_TESTS_TRANSPORT_EXECUTOR_FAKE_DEVICE_H_

@@ -37,7 +37,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 // Lets another thread wait for completions.
-class CountedCompletions final : public CompletionSink {
+class CountedCompletions final : public CompletionListener {
  public:
   void OnCompletions(const ibv_wc*, int count) override {
     std::lock_guard lock(mutex_);
@@ -123,18 +123,18 @@ TEST_F(ExecutorSleepTest, AnAdaptiveExecutorSpinsBeforeItSleeps) {
 
 TEST_F(ExecutorSleepTest, EveryCompletionWakesASleeper) {
   FakeDevice device;
-  CountedCompletions sink;
+  CountedCompletions listener;
   auto thread = Start(ExecutorMode::kEvent);
   ibv_cq* cq = nullptr;
   const auto add = [&]() -> Task<absl::Status> {
-    cq = *thread->executor().AddCq(device, 64, sink);
+    cq = *thread->executor().AddCq(device, 64, listener);
     co_return absl::OkStatus();
   };
   ASSERT_TRUE(BlockOn(thread->executor(), add()).ok());
   constexpr int kRounds = 2000;
   for (int i = 1; i <= kRounds; ++i) {
     device.Push(cq, i);
-    sink.WaitFor(i);
+    listener.WaitFor(i);
   }
   const auto remove = [&]() -> Task<absl::Status> { co_return thread->executor().RemoveCq(cq); };
   EXPECT_TRUE(BlockOn(thread->executor(), remove()).ok());
@@ -144,13 +144,13 @@ TEST_F(ExecutorSleepTest, EveryCompletionWakesASleeper) {
 // In adaptive mode most completions come while it spins, armed from before.
 TEST_F(ExecutorSleepTest, CompletionsThatComeAroundTheSpinAreNotLost) {
   FakeDevice device;
-  CountedCompletions sink;
+  CountedCompletions listener;
   auto executor = *Executor::Create({.spin = microseconds(20), .waiter = kTestedWaiter});
-  ibv_cq* cq = *executor->AddCq(device, 64, sink);
+  ibv_cq* cq = *executor->AddCq(device, 64, listener);
   std::thread runner([&] { executor->Run(); });
   for (int i = 1; i <= 3000; ++i) {
     device.Push(cq, i);
-    sink.WaitFor(i);
+    listener.WaitFor(i);
     // Lands at every phase of spinning, arming and sleeping.
     for (volatile int spin = 0; spin < (i * 37) % 4000; spin = spin + 1) {
     }
@@ -163,13 +163,13 @@ TEST_F(ExecutorSleepTest, CompletionsThatComeAroundTheSpinAreNotLost) {
 // The race that makes polling again after arming necessary.
 TEST_F(ExecutorSleepTest, ACompletionJustBeforeArmingIsSeenThoughItRaisesNoEvent) {
   FakeDevice device;
-  NotedCompletions sink;
+  NotedCompletions listener;
   auto executor = Create(ExecutorMode::kEvent);
-  ibv_cq* cq = *executor->AddCq(device, 16, sink);
+  ibv_cq* cq = *executor->AddCq(device, 16, listener);
   EXPECT_FALSE(executor->Poll());
   device.SetBeforeArming([&](ibv_cq* armed) { device.Push(armed, 11); });
   EXPECT_FALSE(executor->Arm());
-  EXPECT_THAT(sink.wr_ids, ElementsAre(11));
+  EXPECT_THAT(listener.wr_ids, ElementsAre(11));
   device.SetBeforeArming(nullptr);
   executor->Poll();
   EXPECT_TRUE(executor->Arm());
@@ -180,9 +180,9 @@ TEST_F(ExecutorSleepTest, ACompletionJustBeforeArmingIsSeenThoughItRaisesNoEvent
 
 TEST_F(ExecutorSleepTest, AQueueThatCannotBeArmedKeepsItsExecutorAwakeAndIsLoggedOnce) {
   FakeDevice device;
-  NotedCompletions sink;
+  NotedCompletions listener;
   auto executor = Create(ExecutorMode::kEvent);
-  ibv_cq* cq = *executor->AddCq(device, 16, sink);
+  ibv_cq* cq = *executor->AddCq(device, 16, listener);
   CapturedLog log;
   device.SetArmError(EINVAL);
   Spawn(*executor, SleepThenStop(*executor, microseconds(200)));
@@ -242,13 +242,13 @@ TEST_F(ExecutorSleepTest, StopBeforeRunMakesItReturnAtOnceAndOnlyOnce) {
 // A ring's requests are cancelled when their thread ends.
 TEST_F(ExecutorSleepTest, ALaterRunOnAnotherThreadGoesOnWithWhatIsLeft) {
   FakeDevice device;
-  CountedCompletions sink;
+  CountedCompletions listener;
   auto executor = Create(ExecutorMode::kEvent);
-  ibv_cq* cq = *executor->AddCq(device, 16, sink);
+  ibv_cq* cq = *executor->AddCq(device, 16, listener);
   for (int i = 1; i <= 5; ++i) {
     std::thread runner([&] { executor->Run(); });
     device.Push(cq, i);
-    sink.WaitFor(i);
+    listener.WaitFor(i);
     executor->Stop();
     runner.join();
   }
@@ -263,7 +263,7 @@ TEST_F(ExecutorSleepTest, ALaterRunOnAnotherThreadGoesOnWithWhatIsLeft) {
 TEST_F(ExecutorSleepTest, QueuesComeAndGoWhileTheirWatchesArePending) {
   auto thread = Start(ExecutorMode::kEvent);
   FakeDevice device;
-  CountedCompletions sink;
+  CountedCompletions listener;
   int pushed = 0;
   ibv_cq* cq = nullptr;
   const auto replace = [&]() -> Task<absl::Status> {
@@ -271,13 +271,13 @@ TEST_F(ExecutorSleepTest, QueuesComeAndGoWhileTheirWatchesArePending) {
       absl::Status removed = thread->executor().RemoveCq(cq);
       if (!removed.ok()) co_return removed;
     }
-    cq = *thread->executor().AddCq(device, 16, sink);
+    cq = *thread->executor().AddCq(device, 16, listener);
     co_return absl::OkStatus();
   };
   for (int i = 0; i < 200; ++i) {
     ASSERT_TRUE(BlockOn(thread->executor(), replace()).ok());
     device.Push(cq, ++pushed);
-    sink.WaitFor(pushed);
+    listener.WaitFor(pushed);
   }
   const auto remove = [&]() -> Task<absl::Status> { co_return thread->executor().RemoveCq(cq); };
   EXPECT_TRUE(BlockOn(thread->executor(), remove()).ok());
@@ -319,9 +319,9 @@ class HostLoop {
 
 TEST_F(ExecutorSleepTest, TheDescriptorIsReadableExactlyWhileThereIsSomethingToDo) {
   FakeDevice device;
-  NotedCompletions sink;
+  NotedCompletions listener;
   auto executor = Create(ExecutorMode::kAdaptive);
-  ibv_cq* cq = *executor->AddCq(device, 16, sink);
+  ibv_cq* cq = *executor->AddCq(device, 16, listener);
   HostLoop host(*executor);
   while (executor->Poll()) {
   }
@@ -339,7 +339,7 @@ TEST_F(ExecutorSleepTest, TheDescriptorIsReadableExactlyWhileThereIsSomethingToD
   std::thread([&] { device.Push(cq, 3); }).join();
   EXPECT_TRUE(host.Wait(-1));
   EXPECT_TRUE(executor->Poll());
-  EXPECT_THAT(sink.wr_ids, ElementsAre(3));
+  EXPECT_THAT(listener.wr_ids, ElementsAre(3));
   ASSERT_TRUE(executor->Arm());
   ASSERT_TRUE(executor->Arm()) << "arming twice is harmless";
   EXPECT_FALSE(host.Wait(0));
@@ -362,9 +362,9 @@ TEST_F(ExecutorSleepTest, ArmRefusesWhileATimerIsDue) {
 
 TEST_F(ExecutorSleepTest, AHostLoopGetsCompletionsPostsAndTimers) {
   FakeDevice device;
-  NotedCompletions sink;
+  NotedCompletions listener;
   auto executor = Create(ExecutorMode::kAdaptive);
-  ibv_cq* cq = *executor->AddCq(device, 1024, sink);
+  ibv_cq* cq = *executor->AddCq(device, 1024, listener);
   HostLoop host(*executor);
   constexpr int kEach = 500;
   int posted = 0;
@@ -382,7 +382,7 @@ TEST_F(ExecutorSleepTest, AHostLoopGetsCompletionsPostsAndTimers) {
     }
   };
   Spawn(*executor, sleeps());
-  host.RunUntil([&] { return posted == kEach && sink.wr_ids.size() == kEach && slept == 20; });
+  host.RunUntil([&] { return posted == kEach && listener.wr_ids.size() == kEach && slept == 20; });
   other.join();
   EXPECT_TRUE(executor->RemoveCq(cq).ok());
 }

@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "verbena/transport/coro/clock.h"
-#include "verbena/transport/executor/completion_sink.h"
+#include "verbena/transport/executor/completion_listener.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/executor_options.h"
 
@@ -47,7 +47,7 @@ class FakeClock final : public Clock {
 };
 
 // Keeps the wr_ids of completions.
-class NotedCompletions final : public CompletionSink {
+class NotedCompletions final : public CompletionListener {
  public:
   void OnCompletions(const ibv_wc* completions, int count) override {
     batches.push_back(count);

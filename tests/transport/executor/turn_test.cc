@@ -71,7 +71,7 @@ TEST_F(TurnTest, DrainCqLeavesTheQueueEmptyAndOthersAlone) {
   EXPECT_TRUE(executor_->RemoveCq(second).ok());
 }
 
-class AddingSink final : public CompletionSink {
+class AddingSink final : public CompletionListener {
  public:
   void OnCompletions(const ibv_wc*, int) override { then(); }
   std::function<void()> then;
@@ -101,14 +101,14 @@ TEST_F(TurnTest, ASinkMayAddAndRemoveOtherQueues) {
 }
 
 TEST_F(TurnTest, AQueueThatTheDeviceDoesNotDestroyIsNotTouchedAgain) {
-  NotedCompletions sink;
-  ibv_cq* cq = *executor_->AddCq(device_, 4, sink);
+  NotedCompletions listener;
+  ibv_cq* cq = *executor_->AddCq(device_, 4, listener);
   ibv_comp_channel* channel = cq->channel;
   device_.SetDestroyCqStatus(absl::InternalError("EIO"));
   EXPECT_EQ(executor_->RemoveCq(cq).code(), absl::StatusCode::kInternal);
   device_.Push(cq, 5);
   EXPECT_FALSE(executor_->Poll());
-  ASSERT_TRUE(sink.wr_ids.empty()) << "it may be destroyed by now";
+  ASSERT_TRUE(listener.wr_ids.empty()) << "it may be destroyed by now";
   EXPECT_EQ(executor_->RemoveCq(cq).code(), absl::StatusCode::kInvalidArgument);
   // As when the device is closed.
   device_.SetDestroyCqStatus(absl::OkStatus());
@@ -118,16 +118,16 @@ TEST_F(TurnTest, AQueueThatTheDeviceDoesNotDestroyIsNotTouchedAgain) {
 }
 
 TEST_F(TurnTest, AQueueThatTheDeviceRefusesLeavesNothingBehind) {
-  NotedCompletions sink;
+  NotedCompletions listener;
   device_.SetCreateCqStatus(absl::ResourceExhaustedError("max_cq"));
-  EXPECT_EQ(executor_->AddCq(device_, 4, sink).status().code(),
+  EXPECT_EQ(executor_->AddCq(device_, 4, listener).status().code(),
             absl::StatusCode::kResourceExhausted);
   EXPECT_FALSE(executor_->Poll());
 }
 
 TEST_F(TurnTest, AFailingPollIsLoggedOnceAndHandsOverNothing) {
-  NotedCompletions sink;
-  ibv_cq* cq = *executor_->AddCq(device_, 4, sink);
+  NotedCompletions listener;
+  ibv_cq* cq = *executor_->AddCq(device_, 4, listener);
   CapturedLog log;
   device_.SetPollError(-5);
   for (int i = 0; i < 10; ++i) EXPECT_FALSE(executor_->Poll());
@@ -136,8 +136,8 @@ TEST_F(TurnTest, AFailingPollIsLoggedOnceAndHandsOverNothing) {
 }
 
 TEST_F(TurnTest, AQueueThatWasNotRemovedIsDestroyedWithTheExecutorAndLogged) {
-  NotedCompletions sink;
-  ASSERT_TRUE(executor_->AddCq(device_, 4, sink).ok());
+  NotedCompletions listener;
+  ASSERT_TRUE(executor_->AddCq(device_, 4, listener).ok());
   CapturedLog log;
   executor_.reset();
   EXPECT_THAT(log.Take(), Contains(HasSubstr("a CQ on fake0 was not removed")));
@@ -203,15 +203,15 @@ Task<void> YieldForEver(int& turns) {
 }
 
 TEST_F(TurnTest, CoroutinesThatKeepThemselvesReadyDoNotStarveCompletions) {
-  NotedCompletions sink;
-  ibv_cq* cq = *executor_->AddCq(device_, 4, sink);
+  NotedCompletions listener;
+  ibv_cq* cq = *executor_->AddCq(device_, 4, listener);
   int turns = 0;
   Spawn(*executor_, YieldForEver(turns));
   executor_->Poll();
   const int before = turns;
   device_.Push(cq, 9);
   EXPECT_TRUE(executor_->Poll());
-  EXPECT_THAT(sink.wr_ids, ElementsAre(9));
+  EXPECT_THAT(listener.wr_ids, ElementsAre(9));
   EXPECT_GT(turns, before);
   EXPECT_LT(turns, 2000);
   EXPECT_FALSE(executor_->Arm()) << "it would sleep while coroutines are ready";

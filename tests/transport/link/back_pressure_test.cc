@@ -33,7 +33,7 @@ LinkLimits WithPool(uint32_t links, uint32_t pool) {
 }
 
 // Looks at the bytes between a frame's body and the next multiple of 8.
-class PaddingReader final : public FrameSink {
+class PaddingReader final : public LinkListener {
  public:
   absl::Status OnFrame(Link&, const FrameHeader& frame, const char* body) override {
     const size_t end = FrameBytes(frame.body_bytes) - sizeof(FrameHeader);
@@ -66,7 +66,7 @@ class BackPressureTest : public LinksFixture {
     ASSERT_GE(server().stats().receives_posted, needed);
   }
 
-  Receiver client_sink_;
+  Receiver client_listener_;
   Receiver a_;
   Receiver b_;
   Receiver c_;
@@ -77,7 +77,7 @@ class BackPressureTest : public LinksFixture {
 
 TEST_F(BackPressureTest, FramesOfOneTurnShareASend) {
   StartServer(WithPool(1, 0));
-  Link* link = Connect(client_sink_, a_);
+  Link* link = Connect(client_listener_, a_);
   ASSERT_NE(link, nullptr);
   Flood flood(10, 32);
   flood.Run(*link);
@@ -89,7 +89,7 @@ TEST_F(BackPressureTest, FramesOfOneTurnShareASend) {
 
 TEST_F(BackPressureTest, PaddingTellsNothingOfWhatTheBufferHeldBefore) {
   StartServer(WithPool(1, 0));
-  Link* link = Connect(client_sink_, padding_);
+  Link* link = Connect(client_listener_, padding_);
   ASSERT_NE(link, nullptr);
   FrameHeader frame;
   std::memset(link->Append(frame, 900), 0xff, 900);
@@ -103,8 +103,8 @@ TEST_F(BackPressureTest, PaddingTellsNothingOfWhatTheBufferHeldBefore) {
 
 TEST_F(BackPressureTest, ReceivesNeverFallBelowTheCreditsThatPeersHold) {
   StartServer(WithPool(2, 0));
-  Link* first = Connect(client_sink_, a_);
-  Link* second = Connect(client_sink_, b_);
+  Link* first = Connect(client_listener_, a_);
+  Link* second = Connect(client_listener_, b_);
   ASSERT_NE(first, nullptr);
   ASSERT_NE(second, nullptr);
   Flood to_a(2000, 900);
@@ -117,7 +117,7 @@ TEST_F(BackPressureTest, ReceivesNeverFallBelowTheCreditsThatPeersHold) {
 
 TEST_F(BackPressureTest, StarvingLinkIsLentWhatNobodyUses) {
   StartServer(WithPool(2, 100));
-  Link* link = Connect(client_sink_, a_);
+  Link* link = Connect(client_listener_, a_);
   ASSERT_NE(link, nullptr);
   EXPECT_EQ(server().stats().credits_lent, 0u);
   Flood flood(2000, 900);
@@ -131,8 +131,8 @@ TEST_F(BackPressureTest, StarvingLinkIsLentWhatNobodyUses) {
 TEST_F(BackPressureTest, LentCreditsAreRecalledFromALinkThatIsQuiet) {
   constexpr uint32_t kPool = 16;
   StartServer(WithPool(2, kPool));
-  Link* quiet = Connect(client_sink_, a_);
-  Link* busy = Connect(client_sink_, b_);
+  Link* quiet = Connect(client_listener_, a_);
+  Link* busy = Connect(client_listener_, b_);
   ASSERT_NE(quiet, nullptr);
   ASSERT_NE(busy, nullptr);
   Flood to_a(2000, 900);
@@ -153,8 +153,8 @@ TEST_F(BackPressureTest, LentCreditsAreRecalledFromALinkThatIsQuiet) {
 
 TEST_F(BackPressureTest, TwoLinksThatStarveBothComeToTheirEnd) {
   StartServer(WithPool(2, 4));
-  Link* first = Connect(client_sink_, a_);
-  Link* second = Connect(client_sink_, b_);
+  Link* first = Connect(client_listener_, a_);
+  Link* second = Connect(client_listener_, b_);
   ASSERT_NE(first, nullptr);
   ASSERT_NE(second, nullptr);
   Flood to_a(2000, 900);
@@ -177,7 +177,7 @@ TEST_F(BackPressureTest, LendingStopsAtALinksOwnMaximum) {
   LinkLimits limits = WithPool(1, 200);
   limits.max_credits = 20;
   StartServer(limits);
-  Link* link = Connect(client_sink_, a_);
+  Link* link = Connect(client_listener_, a_);
   ASSERT_NE(link, nullptr);
   Flood flood(2000, 900);
   flood.Run(*link);
@@ -192,8 +192,8 @@ TEST_F(BackPressureTest, ALinkAtItsOwnMaximumTakesNoCreditsFromOthers) {
   LinkLimits limits = WithPool(2, kPool);
   limits.max_credits = kMaxCredits;
   StartServer(limits);
-  Link* first = Connect(client_sink_, a_);
-  Link* second = Connect(client_sink_, b_);
+  Link* first = Connect(client_listener_, a_);
+  Link* second = Connect(client_listener_, b_);
   ASSERT_NE(first, nullptr);
   ASSERT_NE(second, nullptr);
   Flood to_a(2000, 900);
@@ -216,7 +216,7 @@ TEST_F(BackPressureTest, FullSendQueueMakesFramesWaitAndLosesNone) {
   server_limits.initial_credits = 1024;
   server_limits.max_credits = 1024;
   StartServer(server_limits);
-  Link* link = Connect(client_sink_, a_);
+  Link* link = Connect(client_listener_, a_);
   ASSERT_NE(link, nullptr);
   Flood flood(1000, 900);
   flood.Run(*link);
@@ -229,7 +229,7 @@ TEST_F(BackPressureTest, FullSendQueueMakesFramesWaitAndLosesNone) {
 TEST_F(BackPressureTest, CreditsOfALinkThatEndsGoToTheOthers) {
   constexpr uint32_t kPool = 16;
   StartServer(WithPool(2, kPool));
-  Link* ends = Connect(client_sink_, a_);
+  Link* ends = Connect(client_listener_, a_);
   ASSERT_NE(ends, nullptr);
   Flood to_a(500, 900);
   to_a.Run(*ends);
@@ -247,7 +247,7 @@ TEST_F(BackPressureTest, BuffersComeBackThoughTheLastSendOfAFlushHoldsNone) {
   limits.max_links = 1;
   limits.eager_bytes = 16384;
   Start(limits, limits);
-  Link* link = Connect(client_sink_, a_);
+  Link* link = Connect(client_listener_, a_);
   ASSERT_NE(link, nullptr);
   ASSERT_LT(client().max_inline_bytes(), 16000u);
   const size_t all = client().send_buffers().free_count();
@@ -272,11 +272,11 @@ TEST_F(BackPressureTest, ALinkThatWaitsForBuffersIsWokenByAnothersCompletion) {
   Start(limits, limits);
   std::array<Link*, kBuffers> holders;
   for (uint32_t i = 0; i < kBuffers; ++i) {
-    holders[i] = Connect(client_sink_, one_each_[i]);
+    holders[i] = Connect(client_listener_, one_each_[i]);
     ASSERT_NE(holders[i], nullptr);
   }
-  Link* second_last = Connect(client_sink_, b_);
-  Link* last = Connect(client_sink_, c_);
+  Link* second_last = Connect(client_listener_, b_);
+  Link* last = Connect(client_listener_, c_);
   ASSERT_NE(second_last, nullptr);
   ASSERT_NE(last, nullptr);
   for (Link* holder : holders) Flood(1, 16000).Run(*holder);
@@ -297,7 +297,7 @@ TEST_F(BackPressureTest, PostRefusedByADeviceThatNamesNoWrEndsTheLinkAlone) {
   StartServer(WithPool(2, 16));
   Receiver refused;
   Link* ends = Connect(refused, a_);
-  Link* other = Connect(client_sink_, b_);
+  Link* other = Connect(client_listener_, b_);
   ASSERT_NE(ends, nullptr);
   ASSERT_NE(other, nullptr);
   auto& post_send = context().ops.post_send;

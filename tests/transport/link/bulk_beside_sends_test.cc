@@ -14,8 +14,8 @@
 
 #include "absl/status/status.h"
 #include "tests/transport/link/links_fixture.h"
-#include "verbena/transport/link/transfer.h"
 #include "verbena/transport/memory/buffer_pool.h"
+#include "verbena/transport/onesided/transfer.h"
 #include "verbena/transport/soft/copied_bytes.h"
 
 namespace verbena {
@@ -71,7 +71,7 @@ class BulkBesideSendsTest : public LinksFixture, public testing::WithParamInterf
 
   Receiver ignored_;
   Receiver received_;
-  std::deque<Receiver> sinks_;
+  std::deque<Receiver> listeners_;
   std::unique_ptr<BufferPool> pool_;
   std::vector<Buffer> buffers_;
 };
@@ -124,11 +124,11 @@ TEST_P(BulkBesideSendsTest, TheSendsOfATurnLeaveAheadOfItsSlice) {
 TEST_P(BulkBesideSendsTest, ATurnMovesOneSliceThoughManyLinksHaveOneAndEachHasItsShare) {
   constexpr size_t kLinks = 5;
   constexpr size_t kBytes = size_t{4} << 20;
-  sinks_.resize(2 * kLinks);
+  listeners_.resize(2 * kLinks);
   std::deque<Outcome> outcomes(kLinks);
   std::vector<Link*> links;
   for (size_t i = 0; i < kLinks; ++i) {
-    links.push_back(Connect(sinks_[2 * i], sinks_[2 * i + 1]));
+    links.push_back(Connect(listeners_[2 * i], listeners_[2 * i + 1]));
     ASSERT_NE(links.back(), nullptr);
   }
   for (size_t i = 0; i < kLinks; ++i) StartTransfer(*links[i], kBytes, outcomes[i]);
@@ -160,7 +160,7 @@ TEST_P(BulkBesideSendsTest, ATransferOnALinkThatIsClosedAborts) {
   link->Close(absl::CancelledError("the test closes it"));
   Outcome outcome;
   EXPECT_DEATH(StartTransfer(*link, 4096, outcome), "open\\(\\)");
-  EXPECT_DEATH(link->Grant({}, LeaseAccess::kRead).IgnoreError(), "open\\(\\)");
+  EXPECT_DEATH(link->OpenLease({}, LeaseAccess::kRead).IgnoreError(), "open\\(\\)");
 }
 
 }  // namespace

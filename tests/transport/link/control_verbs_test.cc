@@ -6,6 +6,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -74,7 +75,7 @@ class ControlVerbsTest : public LinksFixture {
   }
 
   Receiver survivor_client_, survivor_server_;
-  Receiver client_sink_, server_sink_;
+  Receiver client_listener_, server_listener_;
   Link* survivor_ = nullptr;
 
  private:
@@ -85,7 +86,7 @@ TEST_F(ControlVerbsTest, OthersServeWhileAQueuePairIsBeingMade) {
   StartStrict();
   held().Hold(Verb::kCreate);
   std::optional<absl::StatusOr<Link*>> link;
-  BeginConnect(client_sink_, server_sink_, link);
+  BeginConnect(client_listener_, server_listener_, link);
   AwaitHeld(Verb::kCreate);
   ExpectThatTheSurvivorServes();
   EXPECT_FALSE(link.has_value());
@@ -99,7 +100,7 @@ TEST_F(ControlVerbsTest, OthersServeWhileAQueuePairIsBeingConnected) {
   StartStrict();
   held().Hold(Verb::kConnect);
   std::optional<absl::StatusOr<Link*>> link;
-  BeginConnect(client_sink_, server_sink_, link);
+  BeginConnect(client_listener_, server_listener_, link);
   AwaitHeld(Verb::kConnect);
   ExpectThatTheSurvivorServes();
   EXPECT_FALSE(link.has_value());
@@ -111,7 +112,7 @@ TEST_F(ControlVerbsTest, OthersServeWhileAQueuePairIsBeingConnected) {
 TEST_F(ControlVerbsTest, OthersServeWhileALinkIsTornDown) {
   for (Verb verb : {Verb::kToError, Verb::kDeallocWindow, Verb::kDestroy}) {
     if (survivor_ == nullptr) StartStrict();
-    Link* link = Connect(client_sink_, server_sink_);
+    Link* link = Connect(client_listener_, server_listener_);
     ASSERT_NE(link, nullptr);
     held().Hold(verb);
     link->Close(absl::CancelledError("the test ends it"));
@@ -123,17 +124,40 @@ TEST_F(ControlVerbsTest, OthersServeWhileALinkIsTornDown) {
   }
 }
 
+// A peer that broke a rule takes receives of the endpoint until its queue pair is in ERR.
+TEST_F(ControlVerbsTest, AQueuePairGoesToErrWhileAnotherIsBeingDestroyed) {
+  StartStrict();
+  Receiver other_client, other_server;
+  Link* first = Connect(client_listener_, server_listener_);
+  Link* second = Connect(other_client, other_server);
+  ASSERT_TRUE(first != nullptr && second != nullptr);
+  held().Hold(Verb::kDestroy);
+  first->Close(absl::CancelledError("the test ends it"));
+  AwaitHeld(Verb::kDestroy);
+  const int moves = held().calls(Verb::kToError);
+  held().Hold(Verb::kToError);
+  second->Close(absl::CancelledError("the test ends it, too"));
+  for (int i = 0; i < 1000 && held().waiting(Verb::kToError) == 0; ++i) {
+    executor().Poll();
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_GT(held().calls(Verb::kToError), moves);
+  held().Release(Verb::kToError);
+  held().Release(Verb::kDestroy);
+  PollUntil([&] { return client().stats().links + server().stats().links == 2; });
+}
+
 TEST_F(ControlVerbsTest, NoControlVerbRunsOnTheExecutorsThread) {
   StartStrict();
   Buffer buffer = *client().memory().send().TryAllocate(4096);
   held().WatchThisThread();
   for (int i = 0; i < 3; ++i) {
-    Link* link = Connect(client_sink_, server_sink_);
+    Link* link = Connect(client_listener_, server_listener_);
     ASSERT_NE(link, nullptr);
     // More than the windows that a link begins with.
     for (int leases = 0; leases < 40; ++leases) {
       PollUntil([&] { return link->free_leases() > 0; });
-      absl::StatusOr<Lease*> lease = link->Grant(buffer.view(), LeaseAccess::kRead);
+      absl::StatusOr<Lease*> lease = link->OpenLease(buffer.view(), LeaseAccess::kRead);
       ASSERT_TRUE(lease.ok() && *lease != nullptr) << lease.status();
     }
     link->Close(absl::CancelledError("the test ends it"));
@@ -152,9 +176,9 @@ TEST_F(ControlVerbsTest, AHandshakeWhoseTimeIsOverCostsNoControlVerb) {
   StartStrict();
   held().Hold(Verb::kCreate);
   std::optional<absl::StatusOr<Link*>> first, second;
-  BeginConnect(client_sink_, server_sink_, first);
+  BeginConnect(client_listener_, server_listener_, first);
   AwaitHeld(Verb::kCreate);
-  BeginConnect(client_sink_, server_sink_, second);
+  BeginConnect(client_listener_, server_listener_, second);
   PollUntil([&] { return first.has_value() && second.has_value(); },
             [&] { clock().AdvanceBy(kConnectTimeout); });
   EXPECT_TRUE(absl::IsDeadlineExceeded(first->status())) << first->status();
@@ -172,7 +196,7 @@ TEST_F(ControlVerbsTest, AnEndpointOutlivesTheQueuePairsThatAreBeingMadeForIt) {
   StartStrict();
   held().Hold(Verb::kCreate);
   std::optional<absl::StatusOr<Link*>> link;
-  BeginConnect(client_sink_, server_sink_, link);
+  BeginConnect(client_listener_, server_listener_, link);
   AwaitHeld(Verb::kCreate);
   PollUntil([&] { return link.has_value(); }, [&] { clock().AdvanceBy(kConnectTimeout); });
   bool down = false;
@@ -203,7 +227,7 @@ TEST_F(ControlVerbsTest, RegisteringAUsersMemoryHoldsUpNoLink) {
   AwaitHeld(Verb::kRegister);
   ExpectThatTheSurvivorServes();
   // Nor a link that is being made.
-  ASSERT_NE(Connect(client_sink_, server_sink_), nullptr);
+  ASSERT_NE(Connect(client_listener_, server_listener_), nullptr);
   EXPECT_FALSE(ended);
   held().Release(Verb::kRegister);
   PollUntil([&] { return ended; });
@@ -266,14 +290,15 @@ TEST_F(ControlVerbsTest, AReconnectStormIsServedInOrderAndNoSurvivorIsLost) {
   constexpr ControlPool::Options kPool;
   constexpr int kMaxPassed = 2 * (kPool.connect_threads - 1) + 2 * (kPool.resolve_threads - 1);
   StartStrict();
-  std::vector<Receiver> sinks(2 * kClients);
+  std::vector<Receiver> listeners(2 * kClients);
   std::vector<Link*> links;
   for (int round = 0; round < 2; ++round) {
     std::vector<int> order;
     links.clear();
     TaskScope scope(executor());
     auto connect = [&](int number) -> Task<void> {
-      absl::StatusOr<Link*> link = co_await ConnectBoth(sinks[2 * number], sinks[2 * number + 1]);
+      absl::StatusOr<Link*> link =
+          co_await ConnectBoth(listeners[2 * number], listeners[2 * number + 1]);
       EXPECT_TRUE(link.ok()) << link.status();
       order.push_back(number);
       if (link.ok()) links.push_back(*link);

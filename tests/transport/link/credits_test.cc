@@ -96,175 +96,226 @@ TEST(SendCreditsTest, RecallsThatCrossDoNotAddUp) {
   EXPECT_EQ(credits.GiveBackWithin(5), 0u) << "an older recall";
 }
 
-TEST(ReceiveGrantsTest, APeerThatSendsWithoutACreditIsAViolation) {
+TEST(IssuedCreditsTest, APeerThatSendsWithoutACreditIsAViolation) {
   CreditPool pool(0);
-  ReceiveGrants grants(pool, 2, kMax);
-  EXPECT_TRUE(grants.OnSend(false).ok());
-  EXPECT_TRUE(grants.OnSend(false).ok());
-  EXPECT_FALSE(grants.OnSend(false).ok());
+  CreditShare share;
+  IssuedCredits issued(pool, share, 2, kMax);
+  EXPECT_TRUE(issued.OnSend(false).ok());
+  EXPECT_TRUE(issued.OnSend(false).ok());
+  EXPECT_FALSE(issued.OnSend(false).ok());
 }
 
-TEST(ReceiveGrantsTest, RefillRestoresTheWindowAndNoMore) {
+TEST(IssuedCreditsTest, RefillRestoresTheWindowAndNoMore) {
   CreditPool pool(0);
-  ReceiveGrants grants(pool, kInitial, kMax);
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(grants.OnSend(false).ok());
-  grants.Refill();
-  grants.Refill();
-  EXPECT_EQ(grants.outstanding(), kInitial);
-  EXPECT_EQ(grants.granted(), kInitial + 3);
+  CreditShare share;
+  IssuedCredits issued(pool, share, kInitial, kMax);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(issued.OnSend(false).ok());
+  issued.Refill();
+  issued.Refill();
+  EXPECT_EQ(issued.outstanding(), kInitial);
+  EXPECT_EQ(issued.total(), kInitial + 3);
 }
 
-TEST(ReceiveGrantsTest, HalfAWindowIsWorthASendOfItsOwn) {
+TEST(IssuedCreditsTest, HalfAWindowIsWorthASendOfItsOwn) {
   CreditPool pool(0);
-  ReceiveGrants grants(pool, kInitial, kMax);
+  CreditShare share;
+  IssuedCredits issued(pool, share, kInitial, kMax);
   for (uint32_t i = 1; i <= kInitial / 2; ++i) {
-    EXPECT_FALSE(grants.ShouldAdvertise());
-    ASSERT_TRUE(grants.OnSend(false).ok());
+    EXPECT_FALSE(issued.ShouldAdvertise());
+    ASSERT_TRUE(issued.OnSend(false).ok());
   }
-  EXPECT_TRUE(grants.ShouldAdvertise());
-  grants.Refill();
-  grants.MarkAdvertised();
-  EXPECT_FALSE(grants.ShouldAdvertise());
+  EXPECT_TRUE(issued.ShouldAdvertise());
+  issued.Refill();
+  issued.MarkAdvertised();
+  EXPECT_FALSE(issued.ShouldAdvertise());
 }
 
-TEST(ReceiveGrantsTest, AReserveSendCausesNoCreditReturn) {
+TEST(IssuedCreditsTest, AReserveSendCausesNoCreditReturn) {
   CreditPool pool(0);
-  ReceiveGrants grants(pool, kInitial, kMax);
+  CreditShare share;
+  IssuedCredits issued(pool, share, kInitial, kMax);
   for (int i = 0; i < 20; ++i) {
-    ASSERT_TRUE(grants.OnSend(true).ok());
-    EXPECT_FALSE(grants.ShouldAdvertise());
-    grants.MarkAdvertised();
+    ASSERT_TRUE(issued.OnSend(true).ok());
+    EXPECT_FALSE(issued.ShouldAdvertise());
+    issued.MarkAdvertised();
   }
-  EXPECT_EQ(grants.reserve_seen(), 20);
+  EXPECT_EQ(issued.reserve_seen(), 20);
 }
 
-TEST(ReceiveGrantsTest, MoreThanTwoUnacknowledgedReserveSendsAreAViolation) {
+TEST(IssuedCreditsTest, MoreThanTwoUnacknowledgedReserveSendsAreAViolation) {
   CreditPool pool(0);
-  ReceiveGrants grants(pool, kInitial, kMax);
-  ASSERT_TRUE(grants.OnSend(true).ok());
-  grants.MarkAdvertised();
-  ASSERT_TRUE(grants.OnSend(true).ok());
-  ASSERT_TRUE(grants.OnSend(true).ok());
-  EXPECT_TRUE(absl::IsResourceExhausted(grants.OnSend(true)));
-  EXPECT_EQ(grants.reserve_seen(), 3) << "a refused SEND must change nothing";
+  CreditShare share;
+  IssuedCredits issued(pool, share, kInitial, kMax);
+  ASSERT_TRUE(issued.OnSend(true).ok());
+  issued.MarkAdvertised();
+  ASSERT_TRUE(issued.OnSend(true).ok());
+  ASSERT_TRUE(issued.OnSend(true).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(issued.OnSend(true)));
+  EXPECT_EQ(issued.reserve_seen(), 3) << "a refused SEND must change nothing";
 }
 
-TEST(ReceiveGrantsTest, ARecallIsAnsweredByGivingBackOrByHavingNoneToSpare) {
+TEST(IssuedCreditsTest, ARecallIsAnsweredByGivingBackOrByHavingNoneToSpare) {
   CreditPool pool(kInitial);
-  ReceiveGrants grants(pool, kInitial, kMax);
-  grants.Grow();
-  grants.Refill();
-  grants.Recall();
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(grants.OnSend(false).ok());
-  EXPECT_TRUE(grants.recalled());
-  ASSERT_TRUE(grants.OnReturned(kInitial - 3).ok()) << "the others were on their way";
-  EXPECT_FALSE(grants.recalled());
-  grants.Refill();
-  grants.Recall();
-  for (uint32_t i = 0; i < grants.window(); ++i) {
-    ASSERT_TRUE(grants.OnSend(false).ok());
-    grants.Refill();
+  CreditShare share;
+  IssuedCredits issued(pool, share, kInitial, kMax);
+  issued.Grow(/*is_shared=*/false);
+  issued.Refill();
+  issued.Recall();
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(issued.OnSend(false).ok());
+  EXPECT_TRUE(issued.recalled());
+  ASSERT_TRUE(issued.OnReturned(kInitial - 3).ok()) << "the others were on their way";
+  EXPECT_FALSE(issued.recalled());
+  issued.Refill();
+  issued.Recall();
+  for (uint32_t i = 0; i < issued.window(); ++i) {
+    ASSERT_TRUE(issued.OnSend(false).ok());
+    issued.Refill();
   }
-  EXPECT_TRUE(grants.CheckRecall(/*is_due=*/false).ok());
-  EXPECT_FALSE(grants.recalled());
+  EXPECT_TRUE(issued.CheckRecall(/*is_due=*/false).ok());
+  EXPECT_FALSE(issued.recalled());
 }
 
-TEST(ReceiveGrantsTest, APeerThatGivesOneCreditBackHasNotAnswered) {
+TEST(IssuedCreditsTest, APeerThatGivesOneCreditBackHasNotAnswered) {
   CreditPool pool(kInitial);
-  ReceiveGrants grants(pool, kInitial, kMax);
-  grants.Grow();
-  grants.Refill();
-  grants.Recall();
-  ASSERT_TRUE(grants.OnReturned(1).ok());
-  EXPECT_TRUE(grants.recalled());
+  CreditShare share;
+  IssuedCredits issued(pool, share, kInitial, kMax);
+  issued.Grow(/*is_shared=*/false);
+  issued.Refill();
+  issued.Recall();
+  ASSERT_TRUE(issued.OnReturned(1).ok());
+  EXPECT_TRUE(issued.recalled());
   for (uint32_t i = 0; i < kMaxUnansweredRecalls; ++i)
-    EXPECT_TRUE(grants.CheckRecall(/*is_due=*/false).ok());
-  EXPECT_TRUE(absl::IsResourceExhausted(grants.CheckRecall(/*is_due=*/false)));
+    EXPECT_TRUE(issued.CheckRecall(/*is_due=*/false).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(issued.CheckRecall(/*is_due=*/false)));
 }
 
-TEST(ReceiveGrantsTest, ARecallThatIsNotAnsweredIsAViolationAfterAFewChecks) {
+TEST(IssuedCreditsTest, ARecallThatIsNotAnsweredIsAViolationAfterAFewChecks) {
   CreditPool pool(kInitial);
-  ReceiveGrants grants(pool, kInitial, kMax);
-  grants.Grow();
-  grants.Refill();
-  grants.Recall();
+  CreditShare share;
+  IssuedCredits issued(pool, share, kInitial, kMax);
+  issued.Grow(/*is_shared=*/false);
+  issued.Refill();
+  issued.Recall();
   for (uint32_t i = 0; i < kMaxUnansweredRecalls; ++i) {
-    EXPECT_TRUE(grants.CheckRecall(/*is_due=*/false).ok());
-    ASSERT_TRUE(grants.OnSend(false).ok());
-    grants.Refill();
+    EXPECT_TRUE(issued.CheckRecall(/*is_due=*/false).ok());
+    ASSERT_TRUE(issued.OnSend(false).ok());
+    issued.Refill();
   }
-  EXPECT_TRUE(absl::IsResourceExhausted(grants.CheckRecall(/*is_due=*/false)));
+  EXPECT_TRUE(absl::IsResourceExhausted(issued.CheckRecall(/*is_due=*/false)));
 }
 
-TEST(ReceiveGrantsTest, GrowthIsBoundedByThePoolAndTheMaximum) {
+TEST(IssuedCreditsTest, GrowthIsBoundedByThePoolAndTheMaximum) {
   CreditPool pool(20);
-  ReceiveGrants grants(pool, kInitial, kMax);
-  EXPECT_EQ(grants.Grow(), 8u);
-  EXPECT_EQ(grants.Grow(), 12u);
-  EXPECT_EQ(grants.Grow(), 0u);
+  CreditShare share;
+  IssuedCredits issued(pool, share, kInitial, kMax);
+  EXPECT_EQ(issued.Grow(/*is_shared=*/false), 8u);
+  EXPECT_EQ(issued.Grow(/*is_shared=*/false), 12u);
+  EXPECT_EQ(issued.Grow(/*is_shared=*/false), 0u);
   EXPECT_EQ(pool.free(), 0u);
   CreditPool large(1000);
-  ReceiveGrants other(large, kInitial, 20);
-  other.Grow();
-  other.Grow();
+  CreditShare of_large;
+  IssuedCredits other(large, of_large, kInitial, 20);
+  other.Grow(/*is_shared=*/false);
+  other.Grow(/*is_shared=*/false);
   EXPECT_EQ(other.window(), 20u);
 }
 
-TEST(ReceiveGrantsTest, LentCreditsComeHomeWithTheLink) {
+TEST(IssuedCreditsTest, LentCreditsComeHomeWithTheLink) {
   CreditPool pool(100);
+  CreditShare share;
   {
-    ReceiveGrants grants(pool, kInitial, kMax);
-    grants.Grow();
+    IssuedCredits issued(pool, share, kInitial, kMax);
+    issued.Grow(/*is_shared=*/false);
     EXPECT_EQ(pool.lent(), kInitial);
   }
   EXPECT_EQ(pool.lent(), 0u);
 }
 
-TEST(ReceiveGrantsTest, CreditsGivenBackAreFreeOnlyOnceThePeerSaysSo) {
+TEST(IssuedCreditsTest, CreditsGivenBackAreFreeOnlyOnceThePeerSaysSo) {
   CreditPool pool(8);
-  ReceiveGrants grants(pool, kInitial, kMax);
-  grants.Grow();
-  grants.Refill();
+  CreditShare share;
+  IssuedCredits issued(pool, share, kInitial, kMax);
+  issued.Grow(/*is_shared=*/false);
+  issued.Refill();
   EXPECT_EQ(pool.free(), 0u);
-  ASSERT_TRUE(grants.OnReturned(5).ok());
+  ASSERT_TRUE(issued.OnReturned(5).ok());
   EXPECT_EQ(pool.free(), 5u);
-  EXPECT_EQ(grants.window(), kInitial + 3);
-  EXPECT_EQ(grants.outstanding(), kInitial + 3);
-  ASSERT_TRUE(grants.OnReturned(5).ok()) << "a repeated counter returns nothing";
+  EXPECT_EQ(issued.window(), kInitial + 3);
+  EXPECT_EQ(issued.outstanding(), kInitial + 3);
+  ASSERT_TRUE(issued.OnReturned(5).ok()) << "a repeated counter returns nothing";
   EXPECT_EQ(pool.free(), 5u);
 }
 
-TEST(ReceiveGrantsTest, APeerThatGivesBackMoreThanItWasLentIsAViolation) {
+TEST(IssuedCreditsTest, APeerThatGivesBackMoreThanItWasLentIsAViolation) {
   CreditPool pool(8);
-  ReceiveGrants grants(pool, kInitial, kMax);
-  EXPECT_FALSE(grants.OnReturned(1).ok()) << "its initial window is not lent";
-  grants.Grow();
-  grants.Refill();
-  EXPECT_FALSE(grants.OnReturned(9).ok());
-  EXPECT_FALSE(grants.OnReturned(0xffffffffu).ok());
+  CreditShare share;
+  IssuedCredits issued(pool, share, kInitial, kMax);
+  EXPECT_FALSE(issued.OnReturned(1).ok()) << "its initial window is not lent";
+  issued.Grow(/*is_shared=*/false);
+  issued.Refill();
+  EXPECT_FALSE(issued.OnReturned(9).ok());
+  EXPECT_FALSE(issued.OnReturned(0xffffffffu).ok());
+}
+
+TEST(IssuedCreditsTest, AnAddressBorrowsNoMoreThanItLeavesFreeForOthers) {
+  CreditPool pool(100);
+  CreditShare greedy;
+  CreditShare modest;
+  IssuedCredits one(pool, greedy, kInitial, 1000);
+  IssuedCredits two(pool, greedy, kInitial, 1000);
+  for (int i = 0; i < 10; ++i) {
+    one.Grow(/*is_shared=*/true);
+    two.Grow(/*is_shared=*/true);
+  }
+  EXPECT_EQ(greedy.borrowed, 50u);
+  IssuedCredits three(pool, modest, kInitial, 1000);
+  EXPECT_EQ(three.Grow(/*is_shared=*/true), kInitial) << "as much as it asked for";
+  EXPECT_EQ(modest.borrowed, kInitial);
+}
+
+TEST(IssuedCreditsTest, TheOnlyAddressMayBorrowAll) {
+  CreditPool pool(100);
+  CreditShare share;
+  IssuedCredits one(pool, share, kInitial, 1000);
+  for (int i = 0; i < 10; ++i) one.Grow(/*is_shared=*/false);
+  EXPECT_EQ(share.borrowed, 100u);
+  EXPECT_EQ(pool.free(), 0u);
+}
+
+TEST(IssuedCreditsTest, AShareIsGivenBackWithItsLinks) {
+  CreditPool pool(100);
+  CreditShare share;
+  {
+    IssuedCredits one(pool, share, kInitial, 1000);
+    one.Grow(/*is_shared=*/true);
+    ASSERT_EQ(share.borrowed, kInitial);
+  }
+  EXPECT_EQ(share.borrowed, 0u);
+  EXPECT_EQ(pool.free(), 100u);
 }
 
 // One end of a link, and what it has sent that has not arrived.
 struct Side {
   struct Header {
     bool spends_reserve;
-    uint32_t granted;
+    uint32_t issued;
     uint32_t returned;
     uint16_t reserve_seen;
     std::optional<uint32_t> recall_limit;
   };
 
-  explicit Side(CreditPool& pool) : grants(pool, kInitial, kMax) {}
+  explicit Side(CreditPool& pool) : issued(pool, share, kInitial, kMax) {}
 
   void Send(bool spends_reserve, std::optional<uint32_t> recall_limit = std::nullopt) {
-    grants.Refill();
-    grants.MarkAdvertised();
-    wire.push_back({spends_reserve, grants.granted(), credits.returned(), grants.reserve_seen(),
-                    recall_limit});
+    issued.Refill();
+    issued.MarkAdvertised();
+    wire.push_back(
+        {spends_reserve, issued.total(), credits.returned(), issued.reserve_seen(), recall_limit});
   }
 
   SendCredits credits{kInitial};
-  ReceiveGrants grants;
+  CreditShare share;
+  IssuedCredits issued;
   std::deque<Header> wire;
   uint64_t ordinary = 0;
   uint64_t reserve = 0;
@@ -274,17 +325,17 @@ struct Side {
 void ExpectCovered(const Side& sender, const Side& receiver) {
   uint32_t on_the_way = 0;
   for (const Side::Header& header : sender.wire) on_the_way += header.spends_reserve ? 0 : 1;
-  ASSERT_LE(sender.credits.available() + on_the_way, receiver.grants.outstanding());
-  ASSERT_LE(receiver.grants.outstanding(), receiver.grants.window());
+  ASSERT_LE(sender.credits.available() + on_the_way, receiver.issued.outstanding());
+  ASSERT_LE(receiver.issued.outstanding(), receiver.issued.window());
   ASSERT_LE(sender.wire.size() - on_the_way, kReserveCredits);
 }
 
 void Deliver(Side& from, Side& to) {
   const Side::Header header = from.wire.front();
   from.wire.pop_front();
-  ASSERT_TRUE(to.grants.OnSend(header.spends_reserve).ok());
-  ASSERT_TRUE(to.grants.OnReturned(header.returned).ok());
-  ASSERT_TRUE(to.credits.OnHeader(header.granted, header.reserve_seen).ok());
+  ASSERT_TRUE(to.issued.OnSend(header.spends_reserve).ok());
+  ASSERT_TRUE(to.issued.OnReturned(header.returned).ok());
+  ASSERT_TRUE(to.credits.OnHeader(header.issued, header.reserve_seen).ok());
   if (header.recall_limit) to.credits.GiveBackWithin(*header.recall_limit);
 }
 
@@ -314,12 +365,12 @@ TEST(CreditsTest, TwoSidesNeverDisagreeWhateverIsOnItsWay) {
         }
         break;
       case 4:
-        if (random() % 64 == 0) side.grants.Grow();
+        if (random() % 64 == 0) side.issued.Grow(/*is_shared=*/false);
         break;
       case 5:
         // Recalls that come before the answer to an earlier one, too.
         if (random() % 16 == 0 && side.wire.size() < 40 && side.credits.TrySpend()) {
-          side.Send(false, side.grants.recall_limit());
+          side.Send(false, side.issued.recall_limit());
         }
         break;
       default:

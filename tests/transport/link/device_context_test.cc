@@ -6,10 +6,13 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -115,6 +118,15 @@ class DeviceContextTest : public ::testing::Test {
   std::vector<Seen> seen_;
   std::unique_ptr<DeviceContext> context_;
 };
+
+TEST(DeviceContextStartTest, AThreadThatTheSystemRefusesIsAStatus) {
+  EventfulDevice device;
+  const auto refuse = [](std::function<void()>) -> std::thread {
+    throw std::system_error(EAGAIN, std::generic_category());
+  };
+  const absl::Status status = DeviceContext::Create(device, {.start_thread = refuse}).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+}
 
 TEST_F(DeviceContextTest, AnEventIsAcknowledgedBeforeItsOwnerHasRun) {
   device_.Raise(IBV_EVENT_QP_FATAL, &one_);

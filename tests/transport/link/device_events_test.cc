@@ -26,7 +26,7 @@ class DeviceEventsTest : public LinksFixture {
  protected:
   void SetUp() override {
     Start({}, {});
-    link_ = Connect(client_sink_, server_sink_);
+    link_ = Connect(client_listener_, server_listener_);
     ASSERT_NE(link_, nullptr);
   }
   std::unique_ptr<Device> Wrap(SoftDevice& device) override {
@@ -39,33 +39,34 @@ class DeviceEventsTest : public LinksFixture {
 
   // Tries until a link comes about, and uses it in both directions.
   void ExpectThatNewLinksWork() {
-    Receiver client_sink, server_sink;
+    Receiver client_listener, server_listener;
     absl::StatusOr<Link*> link = absl::UnknownError("");
     while (!link.ok()) {
-      link = TryConnect(client_sink, server_sink);
+      link = TryConnect(client_listener, server_listener);
       for (int turn = 0; turn < 100; ++turn) executor().Poll();
     }
     PollUntil([this] { return accepted().has_value(); });
     Flood there(3000, 32), back(3000, 32);
     there.Run(**link);
     back.Run(***accepted());
-    PollUntil([&] { return server_sink.received() == 3000 && client_sink.received() == 3000; });
+    PollUntil(
+        [&] { return server_listener.received() == 3000 && client_listener.received() == 3000; });
     (*link)->Close(absl::CancelledError("the test ends it"));
     const uint32_t others = link_ != nullptr && link_->open() ? 2 : 0;
     PollUntil([&] { return client().stats().links + server().stats().links == others; });
   }
   void ExpectThatTheLinkServes() {
-    const uint32_t before = server_sink_.received();
+    const uint32_t before = server_listener_.received();
     Flood flood(before + 100, 32, before);
     flood.Run(*link_);
-    PollUntil([&] { return server_sink_.received() == before + 100; });
+    PollUntil([&] { return server_listener_.received() == before + 100; });
   }
   void AwaitLoss() {
     WaitUntilNoLinks();
     link_ = nullptr;
   }
 
-  Receiver client_sink_, server_sink_;
+  Receiver client_listener_, server_listener_;
   Link* link_ = nullptr;
 
  private:
@@ -80,9 +81,9 @@ TEST_F(DeviceEventsTest, AQueueThatIsLostIsReplacedAndNewLinksUseTheNewOne) {
       const size_t queues = raising().cqs().size();
       ASSERT_EQ(raising().srqs().size(), queues);
       if (link_ == nullptr) {
-        client_sink_ = Receiver();
-        server_sink_ = Receiver();
-        link_ = Connect(client_sink_, server_sink_);
+        client_listener_ = Receiver();
+        server_listener_ = Receiver();
+        link_ = Connect(client_listener_, server_listener_);
         ASSERT_NE(link_, nullptr);
       }
       const size_t index = current[side];
@@ -91,8 +92,8 @@ TEST_F(DeviceEventsTest, AQueueThatIsLostIsReplacedAndNewLinksUseTheNewOne) {
                                                   : static_cast<void*>(raising().srqs()[index]);
       raising().Raise(type, lost);
       AwaitLoss();
-      EXPECT_TRUE(absl::IsUnavailable(client_sink_.reason())) << client_sink_.reason();
-      EXPECT_THAT(Message(client_sink_.reason()) + Message(server_sink_.reason()),
+      EXPECT_TRUE(absl::IsUnavailable(client_listener_.reason())) << client_listener_.reason();
+      EXPECT_THAT(Message(client_listener_.reason()) + Message(server_listener_.reason()),
                   HasSubstr(ibv_event_type_str(type)));
       const size_t replaced = type == IBV_EVENT_WQ_FATAL ? 2 : 1;
       PollUntil([&] { return raising().cqs().size() == queues + replaced; });
@@ -138,8 +139,8 @@ TEST_F(DeviceEventsTest, WhileItsPortIsDownNewLinksAreRefusedAndItsLinksStay) {
   raising().SetPort(IBV_PORT_DOWN, 0);
   raising().Raise(IBV_EVENT_PORT_ERR);
   PollUntil([this] { return !device_context().CurrentAddress().ok(); });
-  Receiver client_sink, server_sink;
-  const absl::Status refused = TryConnect(client_sink, server_sink).status();
+  Receiver client_listener, server_listener;
+  const absl::Status refused = TryConnect(client_listener, server_listener).status();
   EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
   EXPECT_THAT(Message(refused), HasSubstr("port 1"));
   ExpectThatTheLinkServes();
@@ -153,11 +154,11 @@ TEST_F(DeviceEventsTest, WhileItsPortIsDownNewLinksAreRefusedAndItsLinksStay) {
 TEST_F(DeviceEventsTest, ADeviceThatFailsOrIsRemovedEndsItsLinksAndTakesNoMore) {
   raising().Raise(IBV_EVENT_DEVICE_FATAL);
   AwaitLoss();
-  for (const Receiver* sink : {&client_sink_, &server_sink_}) {
-    EXPECT_TRUE(absl::IsUnavailable(sink->reason())) << sink->reason();
+  for (const Receiver* listener : {&client_listener_, &server_listener_}) {
+    EXPECT_TRUE(absl::IsUnavailable(listener->reason())) << listener->reason();
   }
-  Receiver client_sink, server_sink;
-  const absl::Status refused = TryConnect(client_sink, server_sink).status();
+  Receiver client_listener, server_listener;
+  const absl::Status refused = TryConnect(client_listener, server_listener).status();
   EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
   EXPECT_THAT(Message(refused), HasSubstr("has failed, or was removed"));
 }
@@ -166,8 +167,10 @@ TEST_F(DeviceEventsTest, ADeviceThatFailsWhileAQueueIsReplacedStaysOutOfService)
   raising().Raise(IBV_EVENT_CQ_ERR, raising().cqs()[0]);
   raising().Raise(IBV_EVENT_DEVICE_FATAL);
   AwaitLoss();
-  Receiver client_sink, server_sink;
-  const auto refusal = [&] { return Message(TryConnect(client_sink, server_sink).status()); };
+  Receiver client_listener, server_listener;
+  const auto refusal = [&] {
+    return Message(TryConnect(client_listener, server_listener).status());
+  };
   PollUntil([&] { return refusal().find("has failed, or was removed") != std::string::npos; });
   WaitUntilNoLinks();
   // New queues would be there by now.
@@ -188,7 +191,7 @@ class UnattendedEventsTest : public DeviceEventsTest {
 TEST_F(UnattendedEventsTest, ANewLinkReadsWhatHasHappenedBefore) {
   raising().SetPort(IBV_PORT_DOWN, 0);
   raising().Raise(IBV_EVENT_PORT_ERR);
-  const absl::Status refused = TryConnect(client_sink_, server_sink_).status();
+  const absl::Status refused = TryConnect(client_listener_, server_listener_).status();
   EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
   EXPECT_THAT(Message(refused), HasSubstr("port 1"));
   raising().SetPort(IBV_PORT_ACTIVE, 0);
@@ -200,7 +203,7 @@ TEST_F(UnattendedEventsTest, ANewLinkReadsWhatHasHappenedBefore) {
 TEST_F(UnattendedEventsTest, APortThatLacksItsAddressRefusesLinksUntilItHasOne) {
   raising().SetPortMissing(absl::NotFoundError("no RDMA device with address 10.0.0.1"));
   raising().Raise(IBV_EVENT_GID_CHANGE);
-  const absl::Status refused = TryConnect(client_sink_, server_sink_).status();
+  const absl::Status refused = TryConnect(client_listener_, server_listener_).status();
   EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
   EXPECT_THAT(Message(refused), HasSubstr("10.0.0.1"));
   raising().SetPortMissing(absl::OkStatus());
@@ -222,7 +225,7 @@ class ManagedEventsTest : public UnattendedEventsTest {
 TEST_F(ManagedEventsTest, AConnectionManagerIsToldOfEachChangeOfThePortsAddress) {
   connector_.move_status = absl::FailedPreconditionError("rdma_cm needs an IP address on port 1");
   raising().Raise(IBV_EVENT_GID_CHANGE);
-  const absl::Status refused = TryConnect(client_sink_, server_sink_).status();
+  const absl::Status refused = TryConnect(client_listener_, server_listener_).status();
   EXPECT_EQ(connector_.moves, 1);
   EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
   EXPECT_THAT(Message(refused), HasSubstr("rdma_cm needs an IP address"));

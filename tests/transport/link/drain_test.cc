@@ -28,7 +28,7 @@ int PostAndSee(ibv_qp* qp, ibv_send_wr* wrs, ibv_send_wr** refused) {
 }
 
 // Answers each frame, and lets the peer handle what it was sent: as if that had a faster core.
-class AnswersToAFastPeer final : public FrameSink {
+class AnswersToAFastPeer final : public LinkListener {
  public:
   absl::Status OnFrame(Link& link, const FrameHeader& frame, const char*) override {
     FrameHeader answer;
@@ -54,7 +54,7 @@ class AnswersToAFastPeer final : public FrameSink {
 };
 
 // The side with calls in flight: its frames leave in small groups.
-class Caller final : public FrameSink {
+class Caller final : public LinkListener {
  public:
   absl::Status OnFrame(Link&, const FrameHeader&, const char*) override { return absl::OkStatus(); }
   void OnLinkDown(Link&, const absl::Status& reason) override { reason_ = reason; }
@@ -91,11 +91,11 @@ class DrainTest : public LinksFixture {
   Caller flooding_;
   Receiver quiet_;
   AnswersToAFastPeer answering_;
-  Receiver server_sink_;
+  Receiver server_listener_;
 };
 
 TEST_F(DrainTest, APeerThatSendsWheneverItIsAnsweredDoesNotKeepADrainGoing) {
-  Link* closing = Connect(quiet_, server_sink_);
+  Link* closing = Connect(quiet_, server_listener_);
   ASSERT_NE(closing, nullptr);
   Link* link = Connect(flooding_, answering_);
   ASSERT_NE(link, nullptr);

@@ -17,7 +17,7 @@
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/link/payload_memory.h"
 #include "verbena/transport/link/stats.h"
-#include "verbena/transport/link/transfer.h"
+#include "verbena/transport/onesided/transfer.h"
 
 namespace verbena {
 namespace {
@@ -25,7 +25,7 @@ namespace {
 constexpr uint32_t kInitialCredits = 32;
 
 // Answers each frame, and records how many doorbells its link had rung by then.
-class Answerer final : public FrameSink {
+class Answerer final : public LinkListener {
  public:
   absl::Status OnFrame(Link& link, const FrameHeader& frame, const char* body) override {
     const uint64_t before = link.stats().doorbells;
@@ -53,7 +53,7 @@ class Answerer final : public FrameSink {
 };
 
 // Looks at another link whenever a frame comes.
-class Onlooker final : public FrameSink {
+class Onlooker final : public LinkListener {
  public:
   absl::Status OnFrame(Link&, const FrameHeader&, const char*) override {
     if (watched_ != nullptr) doorbells_ = watched_->stats().doorbells;
@@ -74,7 +74,7 @@ class Onlooker final : public FrameSink {
 };
 
 // A side with calls in flight.
-class Caller final : public FrameSink {
+class Caller final : public LinkListener {
  public:
   explicit Caller(uint32_t calls) : calls_(calls) {}
 
@@ -130,8 +130,8 @@ class EarlySendTest : public LinksFixture {
   }
 
   // Connected, and with nothing left to do.
-  Link* Connected(FrameSink& client_sink, FrameSink& server_sink) {
-    Link* link = Connect(client_sink, server_sink);
+  Link* Connected(LinkListener& client_listener, LinkListener& server_listener) {
+    Link* link = Connect(client_listener, server_listener);
     PollUntil([this] { return !executor().Poll(); });
     return link;
   }
@@ -140,7 +140,7 @@ class EarlySendTest : public LinksFixture {
   void LendBlock() {
     target_ = *server().memory().receive().TryAllocate(4096);
     source_ = *client().memory().send().TryAllocate(4096);
-    absl::StatusOr<Lease*> lease = (**accepted())->Grant(target_.view(), LeaseAccess::kWrite);
+    absl::StatusOr<Lease*> lease = (**accepted())->OpenLease(target_.view(), LeaseAccess::kWrite);
     ASSERT_TRUE(lease.ok() && *lease != nullptr) << lease.status();
     lease_ = *lease;
     PollUntil([this] { return !executor().Poll(); });
@@ -157,9 +157,9 @@ class EarlySendTest : public LinksFixture {
     PollUntil([&] { return server().leases() == 0; });
   }
 
-  Receiver client_sink_;
-  Receiver other_client_sink_;
-  Receiver server_sink_;
+  Receiver client_listener_;
+  Receiver other_client_listener_;
+  Receiver server_listener_;
   Caller caller_{8};
   Answerer answerer_;
   Onlooker onlooker_;
@@ -171,7 +171,7 @@ class EarlySendTest : public LinksFixture {
 };
 
 TEST_F(EarlySendTest, RequestsLeaveWhileTheirTurnGoesOn) {
-  Link* link = Connected(client_sink_, server_sink_);
+  Link* link = Connected(client_listener_, server_listener_);
   ASSERT_NE(link, nullptr);
   const LinkStats before = link->stats();
   Flood flood(kMaxEarlyFrames, 8);
@@ -181,17 +181,17 @@ TEST_F(EarlySendTest, RequestsLeaveWhileTheirTurnGoesOn) {
   next.call_slot = kMaxEarlyFrames;
   std::memset(link->Append(next, 8), kMaxEarlyFrames, 8);
   EXPECT_EQ(link->stats().doorbells, before.doorbells + 1);
-  PollUntil([&] { return server_sink_.received() == kMaxEarlyFrames + 1; });
+  PollUntil([&] { return server_listener_.received() == kMaxEarlyFrames + 1; });
   EXPECT_EQ(link->stats().sends, before.sends + 2);
 }
 
 TEST_F(EarlySendTest, AnswersLeaveWhileRequestsAreStillHandled) {
-  Link* link = Connected(client_sink_, answerer_);
+  Link* link = Connected(client_listener_, answerer_);
   ASSERT_NE(link, nullptr);
   constexpr uint32_t kRequests = 4 * kMaxEarlyFrames;
   Flood flood(kRequests, 8);
   flood.Run(*link);
-  PollUntil([&] { return client_sink_.received() == kRequests; });
+  PollUntil([&] { return client_listener_.received() == kRequests; });
   const std::vector<uint64_t>& doorbells = answerer_.doorbells();
   ASSERT_EQ(doorbells.size(), kRequests);
   EXPECT_EQ(doorbells[kMaxEarlyFrames - 1], doorbells[0]);
@@ -200,10 +200,10 @@ TEST_F(EarlySendTest, AnswersLeaveWhileRequestsAreStillHandled) {
 }
 
 TEST_F(EarlySendTest, AnswersLeaveBeforeTheNextCompletionIsHandled) {
-  Link* first = Connected(client_sink_, answerer_);
+  Link* first = Connected(client_listener_, answerer_);
   ASSERT_NE(first, nullptr);
   Link& answering = ***accepted();
-  Link* second = Connected(other_client_sink_, onlooker_);
+  Link* second = Connected(other_client_listener_, onlooker_);
   ASSERT_NE(second, nullptr);
   onlooker_.LookAt(answering);
   const uint64_t before = answering.stats().doorbells;
@@ -230,7 +230,7 @@ TEST_F(EarlySendTest, FewerCallsInFlightLeaveInSmallerGroups) {
 }
 
 TEST_F(EarlySendTest, NoFramesLeaveEarlyWhileATransferWaits) {
-  Link* link = Connected(client_sink_, server_sink_);
+  Link* link = Connected(client_listener_, server_listener_);
   ASSERT_NE(link, nullptr);
   LendBlock();
   const uint64_t before = link->stats().doorbells;
@@ -238,34 +238,35 @@ TEST_F(EarlySendTest, NoFramesLeaveEarlyWhileATransferWaits) {
   Flood flood(3 * kMaxEarlyFrames, 8);
   flood.Run(*link);
   EXPECT_EQ(link->stats().doorbells, before);
-  PollUntil([&] { return server_sink_.received() == 3 * kMaxEarlyFrames && block_written(); });
+  PollUntil([&] { return server_listener_.received() == 3 * kMaxEarlyFrames && block_written(); });
   TakeBlockBack();
 }
 
 // A flush has given the WRITE its positions when its listener is told, but has not posted it.
 TEST_F(EarlySendTest, FramesAppendedInsideAFlushDoNotOvertakeItsTransfer) {
-  Link* link = Connected(client_sink_, server_sink_);
+  Link* link = Connected(client_listener_, server_listener_);
   ASSERT_NE(link, nullptr);
   LendBlock();
   Appender appender(*link, 3 * kMaxEarlyFrames);
   WriteBlock(*link, &appender);
-  PollUntil([&] { return server_sink_.received() > 0; });
+  PollUntil([&] { return server_listener_.received() > 0; });
   EXPECT_TRUE(appender.posted());
   EXPECT_EQ(appender.doorbells(), 0u) << "SENDs left ahead of the WRITE";
   EXPECT_TRUE(block_written());
-  PollUntil([&] { return server_sink_.received() == 3 * kMaxEarlyFrames && appender.done(); });
+  PollUntil([&] { return server_listener_.received() == 3 * kMaxEarlyFrames && appender.done(); });
   TakeBlockBack();
 }
 
 // Many frames, many turns, both ways: nothing is lost or reordered, and no credit is missing.
 TEST_F(EarlySendTest, NothingIsLostOrReordered) {
-  Link* link = Connected(client_sink_, server_sink_);
+  Link* link = Connected(client_listener_, server_listener_);
   ASSERT_NE(link, nullptr);
   Flood there(20000, 40);
   Flood back(20000, 700);
   there.Run(*link);
   back.Run(***accepted());
-  PollUntil([&] { return client_sink_.received() == 20000 && server_sink_.received() == 20000; });
+  PollUntil(
+      [&] { return client_listener_.received() == 20000 && server_listener_.received() == 20000; });
 }
 
 }  // namespace

@@ -68,7 +68,7 @@ class FailedHandshakeTest : public LinksFixture {
     });
   }
 
-  Receiver sinks_[6];
+  Receiver listeners_[6];
   bool fails_ = true;
   int streams_ended_ = 0;
   uint32_t links_at_end_ = 0;  // of the server, when the last stream ended
@@ -80,7 +80,7 @@ TEST_F(FailedHandshakeTest, TheStreamLastsAsLongAsTheSlotWhichComesBackOnce) {
   limits.max_links = 2;
   Start({}, limits);
   for (int i = 1; i <= 5; ++i) {
-    EXPECT_FALSE(TryConnect(sinks_[0], sinks_[1]).ok());
+    EXPECT_FALSE(TryConnect(listeners_[0], listeners_[1]).ok());
     PollUntil([&] { return accepted().has_value() && streams_ended_ == i; });
     EXPECT_FALSE(accepted()->ok());
     EXPECT_EQ(links_at_end_, 0u);
@@ -88,9 +88,9 @@ TEST_F(FailedHandshakeTest, TheStreamLastsAsLongAsTheSlotWhichComesBackOnce) {
   }
   EXPECT_EQ(streams_ended_, 5);
   fails_ = false;
-  ASSERT_NE(Connect(sinks_[0], sinks_[1]), nullptr);
-  ASSERT_NE(Connect(sinks_[2], sinks_[3]), nullptr);
-  const absl::Status third = TryConnect(sinks_[4], sinks_[5]).status();
+  ASSERT_NE(Connect(listeners_[0], listeners_[1]), nullptr);
+  ASSERT_NE(Connect(listeners_[2], listeners_[3]), nullptr);
+  const absl::Status third = TryConnect(listeners_[4], listeners_[5]).status();
   EXPECT_TRUE(absl::IsResourceExhausted(third)) << third;
 }
 

@@ -88,7 +88,7 @@ class HandshakeOrderTest : public LinksFixture {
   }
 
   // Starts a handshake that stops at its Ready.
-  void Begin() { BeginConnect(client_sink_, server_sink_, connected_); }
+  void Begin() { BeginConnect(client_listener_, server_listener_, connected_); }
 
   int QpsIn(ibv_qp_state state) { return recording_->QpsIn(state); }
 
@@ -96,8 +96,8 @@ class HandshakeOrderTest : public LinksFixture {
   StoppingStream::Where where_ = StoppingStream::Where::kBefore;
   Event go_;
   std::optional<absl::StatusOr<Link*>> connected_;
-  Receiver client_sink_;
-  Receiver server_sink_;
+  Receiver client_listener_;
+  Receiver server_listener_;
 };
 
 TEST_F(HandshakeOrderTest, TheServersQueuePairSendsOnlyOnceReadyHasCome) {
@@ -112,7 +112,7 @@ TEST_F(HandshakeOrderTest, TheServersQueuePairSendsOnlyOnceReadyHasCome) {
   ASSERT_TRUE(accepted()->ok()) << accepted()->status();
   Flood back(10, 32);
   back.Run(**accepted().value());
-  PollUntil([&] { return client_sink_.received() == 10; });
+  PollUntil([&] { return client_listener_.received() == 10; });
 }
 
 TEST_F(HandshakeOrderTest, AClientTakesASendThatComesBeforeItsReadyIsDone) {
@@ -125,7 +125,7 @@ TEST_F(HandshakeOrderTest, AClientTakesASendThatComesBeforeItsReadyIsDone) {
   early.Run(*server_link);
   PollUntil([&] { return server_link->stats().sends == 1; });
   for (int i = 0; i < 1000; ++i) executor().Poll();
-  EXPECT_EQ(client_sink_.received(), 1u);
+  EXPECT_EQ(client_listener_.received(), 1u);
   go_.Set();
   PollUntil([&] { return connected_.has_value(); });
 }

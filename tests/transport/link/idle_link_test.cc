@@ -16,7 +16,7 @@ namespace {
 using std::chrono::seconds;
 
 // In use while the test says so; may ask its peer to close instead of closing.
-class UsedSink final : public FrameSink {
+class UsedSink final : public LinkListener {
  public:
   absl::Status OnFrame(Link&, const FrameHeader&, const char*) override { return absl::OkStatus(); }
   void OnLinkDown(Link&, const absl::Status& reason) override { reason_ = reason; }
@@ -44,7 +44,7 @@ class IdleLinkTest : public LinksFixture {
     const LinkLimits client = {.idle_timeout = seconds(60)};
     const LinkLimits server = {.idle_timeout = Duration::zero()};
     Start(client, server);
-    link_ = Connect(client_sink_, server_sink_);
+    link_ = Connect(client_listener_, server_listener_);
     ASSERT_NE(link_, nullptr);
   }
 
@@ -56,23 +56,23 @@ class IdleLinkTest : public LinksFixture {
     }
   }
 
-  UsedSink client_sink_;
-  UsedSink server_sink_;
+  UsedSink client_listener_;
+  UsedSink server_listener_;
   Link* link_ = nullptr;
 };
 
 TEST_F(IdleLinkTest, ALinkThatNobodyUsesClosesAfterItsTime) {
   Pass(55);
-  EXPECT_EQ(client_sink_.reason(), absl::OkStatus());
+  EXPECT_EQ(client_listener_.reason(), absl::OkStatus());
   Pass(10);
-  EXPECT_TRUE(absl::IsCancelled(client_sink_.reason())) << client_sink_.reason();
+  EXPECT_TRUE(absl::IsCancelled(client_listener_.reason())) << client_listener_.reason();
   WaitUntilNoLinks();
 }
 
 TEST_F(IdleLinkTest, ALinkInUseStaysOpen) {
-  client_sink_.in_use = true;
+  client_listener_.in_use = true;
   Pass(200);
-  EXPECT_EQ(client_sink_.reason(), absl::OkStatus());
+  EXPECT_EQ(client_listener_.reason(), absl::OkStatus());
 }
 
 TEST_F(IdleLinkTest, AFrameBeginsTheTimeAnew) {
@@ -81,28 +81,28 @@ TEST_F(IdleLinkTest, AFrameBeginsTheTimeAnew) {
     Flood one(1, 32);
     one.Run(*link_);
   }
-  EXPECT_EQ(client_sink_.reason(), absl::OkStatus());
+  EXPECT_EQ(client_listener_.reason(), absl::OkStatus());
 }
 
 TEST_F(IdleLinkTest, PingsDoNotPutOffTheEndOfALinkThatNobodyUses) {
-  server_sink_.expects_frames = true;
+  server_listener_.expects_frames = true;
   Pass(50);
   EXPECT_GE(link_->stats().frames_received, 10u) << "PINGs";
   EXPECT_GE(link_->stats().frames_sent, 10u) << "PONGs";
-  EXPECT_EQ(client_sink_.reason(), absl::OkStatus());
+  EXPECT_EQ(client_listener_.reason(), absl::OkStatus());
   Pass(15);
-  EXPECT_TRUE(absl::IsCancelled(client_sink_.reason())) << client_sink_.reason();
+  EXPECT_TRUE(absl::IsCancelled(client_listener_.reason())) << client_listener_.reason();
 }
 
 TEST_F(IdleLinkTest, ASinkThatAsksThePeerIsAskedAgainAfterTheTime) {
-  client_sink_.closes = false;
+  client_listener_.closes = false;
   Pass(65);
-  EXPECT_EQ(client_sink_.idle_calls, 1);
+  EXPECT_EQ(client_listener_.idle_calls, 1);
   Pass(50);
-  EXPECT_EQ(client_sink_.idle_calls, 1);
+  EXPECT_EQ(client_listener_.idle_calls, 1);
   Pass(20);
-  EXPECT_EQ(client_sink_.idle_calls, 2);
-  EXPECT_EQ(client_sink_.reason(), absl::OkStatus());
+  EXPECT_EQ(client_listener_.idle_calls, 2);
+  EXPECT_EQ(client_listener_.reason(), absl::OkStatus());
 }
 
 }  // namespace

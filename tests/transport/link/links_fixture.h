@@ -32,7 +32,7 @@
 namespace verbena {
 
 // Counts frames; every one must be the next of its link.
-class Receiver final : public FrameSink {
+class Receiver final : public LinkListener {
  public:
   absl::Status OnFrame(Link&, const FrameHeader& frame, const char* body) override {
     EXPECT_EQ(frame.call_slot, received_);
@@ -158,8 +158,8 @@ class LinksFixture : public testing::Test {
   }
 
   // A link from client() to server(); returns the client's end, nullptr after a failure.
-  Link* Connect(FrameSink& client_sink, FrameSink& server_sink) {
-    absl::StatusOr<Link*> link = TryConnect(client_sink, server_sink);
+  Link* Connect(LinkListener& client_listener, LinkListener& server_listener) {
+    absl::StatusOr<Link*> link = TryConnect(client_listener, server_listener);
     EXPECT_TRUE(link.ok()) << link.status();
     PollUntil([this] { return accepted_.has_value(); });
     EXPECT_TRUE(accepted_->ok()) << accepted_->status();
@@ -167,27 +167,28 @@ class LinksFixture : public testing::Test {
   }
 
   // The same for a connection that may fail. accepted() tells later how it went at the server.
-  absl::StatusOr<Link*> TryConnect(FrameSink& client_sink, FrameSink& server_sink) {
+  absl::StatusOr<Link*> TryConnect(LinkListener& client_listener, LinkListener& server_listener) {
     accepted_.reset();
-    Spawn(*executor_, AcceptOne(server_sink));
+    Spawn(*executor_, AcceptOne(server_listener));
     absl::StatusOr<Link*> link;
-    RunToEnd(ConnectOne(client_sink, link));
+    RunToEnd(ConnectOne(client_listener, link));
     return link;
   }
 
   // The same without waiting: `link` tells, later.
-  void BeginConnect(FrameSink& client_sink, FrameSink& server_sink,
+  void BeginConnect(LinkListener& client_listener, LinkListener& server_listener,
                     std::optional<absl::StatusOr<Link*>>& link) {
     accepted_.reset();
-    Spawn(*executor_, AcceptOne(server_sink));
-    Spawn(*executor_, ConnectAndTell(client_sink, link));
+    Spawn(*executor_, AcceptOne(server_listener));
+    Spawn(*executor_, ConnectAndTell(client_listener, link));
   }
 
   // The same for a coroutine: both ends, of which accepted() is the last server's.
-  Task<absl::StatusOr<Link*>> ConnectBoth(FrameSink& client_sink, FrameSink& server_sink) {
-    Spawn(*executor_, AcceptOne(server_sink));
+  Task<absl::StatusOr<Link*>> ConnectBoth(LinkListener& client_listener,
+                                          LinkListener& server_listener) {
+    Spawn(*executor_, AcceptOne(server_listener));
     absl::StatusOr<Link*> link;
-    co_await ConnectOne(client_sink, link);
+    co_await ConnectOne(client_listener, link);
     co_return link;
   }
 
@@ -213,25 +214,25 @@ class LinksFixture : public testing::Test {
     done = true;
   }
 
-  Task<void> AcceptOne(FrameSink& sink) {
+  Task<void> AcceptOne(LinkListener& listener) {
     absl::StatusOr<std::unique_ptr<MessageStream>> stream = co_await listener_->Accept();
     if (!stream.ok()) co_return;
     absl::StatusOr<LinkParameters> offer = co_await ReceiveOffer(**stream);
     if (!offer.ok()) co_return;
     last_offer_ = *offer;
-    accepted_ = co_await server_->Accept(WrapServerStream(*std::move(stream)), *offer, sink);
+    accepted_ = co_await server_->Accept(WrapServerStream(*std::move(stream)), *offer, listener);
   }
 
-  Task<void> ConnectOne(FrameSink& sink, absl::StatusOr<Link*>& link) {
+  Task<void> ConnectOne(LinkListener& listener, absl::StatusOr<Link*>& link) {
     absl::StatusOr<std::unique_ptr<MessageStream>> stream = co_await bootstrap_.Connect("server");
     EXPECT_TRUE(stream.ok()) << stream.status();
     if (!stream.ok()) co_return;
-    link = co_await client_->Connect(WrapClientStream(*std::move(stream)), sink, {});
+    link = co_await client_->Connect(WrapClientStream(*std::move(stream)), listener, {});
   }
 
-  Task<void> ConnectAndTell(FrameSink& sink, std::optional<absl::StatusOr<Link*>>& told) {
+  Task<void> ConnectAndTell(LinkListener& listener, std::optional<absl::StatusOr<Link*>>& told) {
     absl::StatusOr<Link*> link;
-    co_await ConnectOne(sink, link);
+    co_await ConnectOne(listener, link);
     told = link;
   }
 

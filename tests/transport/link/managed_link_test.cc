@@ -38,64 +38,65 @@ class ManagedLinkTest : public LinksFixture {
   }
 
   FakeConnector connector_;
-  Receiver client_sink_;
-  Receiver server_sink_;
+  Receiver client_listener_;
+  Receiver server_listener_;
 };
 
 TEST_F(ManagedLinkTest, FramesTravelInBothDirections) {
-  Link* link = Connect(client_sink_, server_sink_);
+  Link* link = Connect(client_listener_, server_listener_);
   ASSERT_NE(link, nullptr);
   EXPECT_EQ(connector_.held(), 2);
   Flood there(100, 32);
   Flood back(100, 32);
   there.Run(*link);
   back.Run(**accepted().value());
-  PollUntil([&] { return server_sink_.received() == 100 && client_sink_.received() == 100; });
+  PollUntil(
+      [&] { return server_listener_.received() == 100 && client_listener_.received() == 100; });
 }
 
 TEST_F(ManagedLinkTest, AServerThatMustNotSendFirstHoldsBackUntilItHears) {
   connector_.rule = FakeConnector::Rule::kServerWaits;
-  Link* link = Connect(client_sink_, server_sink_);
+  Link* link = Connect(client_listener_, server_listener_);
   ASSERT_NE(link, nullptr);
   Link* server_link = **accepted();
   Flood back(1000, 900);  // more than its credits and buffers
   back.Run(*server_link);
   PollTurns(100);
   EXPECT_EQ(server_link->stats().sends, 0u);
-  EXPECT_EQ(client_sink_.received(), 0u);
+  EXPECT_EQ(client_listener_.received(), 0u);
   Flood there(1, 1);
   there.Run(*link);
-  PollUntil([&] { return client_sink_.received() == 1000; });
+  PollUntil([&] { return client_listener_.received() == 1000; });
 }
 
 TEST_F(ManagedLinkTest, AClientThatMustSendFirstSpeaksWithoutBeingAsked) {
   connector_.rule = FakeConnector::Rule::kClientFirst;
-  ASSERT_NE(Connect(client_sink_, server_sink_), nullptr);
+  ASSERT_NE(Connect(client_listener_, server_listener_), nullptr);
   Flood back(10, 32);
   back.Run(**accepted().value());
-  PollUntil([&] { return client_sink_.received() == 10; });
+  PollUntil([&] { return client_listener_.received() == 10; });
 }
 
 TEST_F(ManagedLinkTest, ARefusedRequestIsTheClientsErrorAndLeavesNothingBehind) {
   connector_.refusal = absl::UnavailableError("rdma_cm to [fd00::]:7: the peer refuses it");
-  EXPECT_EQ(TryConnect(client_sink_, server_sink_).status(), connector_.refusal);
+  EXPECT_EQ(TryConnect(client_listener_, server_listener_).status(), connector_.refusal);
   PollUntil([this] { return accepted().has_value(); });
   EXPECT_FALSE(accepted()->ok());
   WaitUntilNoLinks();
   EXPECT_EQ(connector_.held(), 0);
 
   connector_.refusal = absl::OkStatus();
-  EXPECT_NE(Connect(client_sink_, server_sink_), nullptr);
+  EXPECT_NE(Connect(client_listener_, server_listener_), nullptr);
 }
 
 TEST_F(ManagedLinkTest, TheEndOfItsConnectionEndsTheLink) {
-  ASSERT_NE(Connect(client_sink_, server_sink_), nullptr);
+  ASSERT_NE(Connect(client_listener_, server_listener_), nullptr);
   connector_.EndAll("the peer disconnected");
   WaitUntilNoLinks();
-  for (const Receiver* sink : {&client_sink_, &server_sink_}) {
-    EXPECT_EQ(sink->reason().code(), absl::StatusCode::kUnavailable);
+  for (const Receiver* listener : {&client_listener_, &server_listener_}) {
+    EXPECT_EQ(listener->reason().code(), absl::StatusCode::kUnavailable);
   }
-  EXPECT_THAT(std::string(client_sink_.reason().message()), HasSubstr("the peer disconnected"));
+  EXPECT_THAT(std::string(client_listener_.reason().message()), HasSubstr("the peer disconnected"));
   EXPECT_EQ(connector_.held(), 0);
 }
 

@@ -14,7 +14,7 @@ class MisuseDeathTest : public LinksFixture {
   void SetUp() override {
     testing::FLAGS_gtest_death_test_style = "fast";
     Start({}, {});
-    link_ = Connect(client_sink_, server_sink_);
+    link_ = Connect(client_listener_, server_listener_);
     ASSERT_NE(link_, nullptr);
   }
 
@@ -22,8 +22,8 @@ class MisuseDeathTest : public LinksFixture {
   // the test polls.
   void CloseLink() { link_->Close(absl::CancelledError("the test ends it")); }
 
-  Receiver client_sink_;
-  Receiver server_sink_;
+  Receiver client_listener_;
+  Receiver server_listener_;
   Link* link_ = nullptr;
 };
 

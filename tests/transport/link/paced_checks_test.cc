@@ -33,7 +33,7 @@ int PostUnlessMute(ibv_qp* qp, ibv_send_wr* wrs, ibv_send_wr** refused) {
 }
 
 // One for all links.
-class CountingSink final : public FrameSink {
+class CountingSink final : public LinkListener {
  public:
   absl::Status OnFrame(Link&, const FrameHeader&, const char*) override { return absl::OkStatus(); }
   void OnLinkDown(Link&, const absl::Status& reason) override {
@@ -57,7 +57,7 @@ class PacedChecksTest : public LinksFixture {
     Start(client, limits);
     real_post_send = std::exchange(context().ops.post_send, PostUnlessMute);
     for (uint32_t i = 0; i < kLinks; ++i) {
-      clients_.push_back(Connect(client_sink_, server_sink_));
+      clients_.push_back(Connect(client_listener_, server_listener_));
       ASSERT_NE(clients_.back(), nullptr);
       servers_.insert((**accepted())->qpn());
     }
@@ -71,19 +71,19 @@ class PacedChecksTest : public LinksFixture {
   // The most links that were lost in one turn of those that it takes until all are.
   uint32_t MostInOneTurn() {
     uint32_t most = 0;
-    uint32_t before = client_sink_.down;
+    uint32_t before = client_listener_.down;
     int turns = 0;
-    while (client_sink_.down < kLinks) {
+    while (client_listener_.down < kLinks) {
       if (++turns % 50 == 0) clock().AdvanceBy(seconds(1));
       executor().Poll();
-      most = std::max(most, client_sink_.down - before);
-      before = client_sink_.down;
+      most = std::max(most, client_listener_.down - before);
+      before = client_listener_.down;
     }
     return most;
   }
 
-  CountingSink client_sink_;
-  CountingSink server_sink_;
+  CountingSink client_listener_;
+  CountingSink server_listener_;
   std::vector<Link*> clients_;
   std::set<uint32_t> servers_;
 };
@@ -91,19 +91,19 @@ class PacedChecksTest : public LinksFixture {
 TEST_F(PacedChecksTest, FewOfManySilentLinksCloseInOneTurn) {
   Begin(Duration::zero());
   mute_qps = servers_;
-  client_sink_.expects_frames = true;
-  client_sink_.expected = absl::StatusCode::kUnavailable;
+  client_listener_.expects_frames = true;
+  client_listener_.expected = absl::StatusCode::kUnavailable;
   // A link is watched once it has sent something.
   for (Link* link : clients_) Flood(1, 16).Run(*link);
   EXPECT_LE(MostInOneTurn(), 8u);
-  EXPECT_EQ(client_sink_.as_expected, kLinks);
+  EXPECT_EQ(client_listener_.as_expected, kLinks);
 }
 
 TEST_F(PacedChecksTest, FewOfManyIdleLinksCloseInOneTurn) {
   Begin(seconds(60));
-  client_sink_.expected = absl::StatusCode::kCancelled;
+  client_listener_.expected = absl::StatusCode::kCancelled;
   EXPECT_LE(MostInOneTurn(), 8u);
-  EXPECT_EQ(client_sink_.as_expected, kLinks);
+  EXPECT_EQ(client_listener_.as_expected, kLinks);
 }
 
 }  // namespace

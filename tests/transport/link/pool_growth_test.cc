@@ -27,7 +27,7 @@ class PoolGrowthTest : public LinksFixture {
  protected:
   void SetUp() override {
     Start({}, {});
-    link_ = Connect(client_sink_, server_sink_);
+    link_ = Connect(client_listener_, server_listener_);
     ASSERT_NE(link_, nullptr);
   }
   std::unique_ptr<Device> Wrap(SoftDevice& device) override {
@@ -43,7 +43,7 @@ class PoolGrowthTest : public LinksFixture {
     result = co_await pool.Allocate(bytes);
   }
 
-  Receiver client_sink_, server_sink_;
+  Receiver client_listener_, server_listener_;
   Link* link_ = nullptr;
 
  private:
@@ -78,7 +78,7 @@ TEST_F(PoolGrowthTest, OthersServeWhileAPoolGrows) {
   PollUntil([&] { return held().waiting(Verb::kRegister) > 0; });
   Flood flood(1000, 32);
   flood.Run(*link_);
-  PollUntil([&] { return server_sink_.received() == 1000; });
+  PollUntil([&] { return server_listener_.received() == 1000; });
   EXPECT_FALSE(result.has_value());
   held().Release(Verb::kRegister);
   PollUntil([&] { return result.has_value(); });

@@ -23,7 +23,7 @@ int Refuse(ibv_qp*, ibv_send_wr* wr, ibv_send_wr** refused) {
 }
 
 // Answers each frame with its own slot and first byte, and says so to the link.
-class Echo final : public FrameSink {
+class Echo final : public LinkListener {
  public:
   explicit Echo(uint32_t initial_credits) : initial_credits_(initial_credits) {}
 
@@ -87,11 +87,11 @@ class SendNowTest : public LinksFixture {
     server_limits.initial_credits = kInitialCredits;
     server_limits.srq_depth = kInitialCredits + kReserveCredits + kRepostBatch + pool;
     Start(client_limits, server_limits);
-    return Connect(client_sink_, echo_);
+    return Connect(client_listener_, echo_);
   }
   const LinkStats& ServerStats() const { return (**accepted())->stats(); }
 
-  Receiver client_sink_;
+  Receiver client_listener_;
   Echo echo_{kInitialCredits};
 };
 
@@ -104,7 +104,7 @@ TEST_F(SendNowTest, TheAnswerToALoneFrameLeavesInsideItsHandler) {
     FrameHeader frame;
     frame.call_slot = i;
     *link->Append(frame, 1) = static_cast<char>(i);
-    PollUntil([&] { return client_sink_.received() == i + 1; });
+    PollUntil([&] { return client_listener_.received() == i + 1; });
   }
   EXPECT_EQ(echo_.at_once(), 10u);
   EXPECT_EQ(ServerStats().sends, ServerStats().doorbells);
@@ -117,7 +117,7 @@ TEST_F(SendNowTest, AnswersToFramesOfOneSendShareOne) {
   const uint64_t before = ServerStats().sends;
   Flood flood(10, 8);
   flood.Run(*link);
-  PollUntil([&] { return client_sink_.received() == 10; });
+  PollUntil([&] { return client_listener_.received() == 10; });
   EXPECT_EQ(echo_.at_once(), 0u);
   EXPECT_EQ(ServerStats().sends - before, 1u);
 }
@@ -129,7 +129,7 @@ TEST_F(SendNowTest, AnswersToSendsOfOneTurnLeaveWithOneDoorbell) {
   const uint64_t before = ServerStats().doorbells;
   Flood flood(4, 900);
   flood.Run(*link);
-  PollUntil([&] { return client_sink_.received() == 4; });
+  PollUntil([&] { return client_listener_.received() == 4; });
   EXPECT_EQ(echo_.at_once(), 0u);
   EXPECT_EQ(ServerStats().doorbells - before, 1u);
 }
@@ -145,7 +145,7 @@ TEST_F(SendNowTest, ARefusalClosesTheLinkAtTheTurnsEndAndNotInsideItsHandler) {
   EXPECT_EQ(echo_.at_once(), 1u);
   EXPECT_TRUE(absl::IsResourceExhausted(echo_.reason())) << echo_.reason();
   WaitUntilNoLinks();
-  EXPECT_EQ(client_sink_.received(), 0u);
+  EXPECT_EQ(client_listener_.received(), 0u);
 }
 
 // The SEND with the last credit says that its sender starves, and is lent more: its answer waits
@@ -162,7 +162,7 @@ TEST_F(SendNowTest, CreditsAreNotLentBeforeTheirReceivesArePosted) {
   last.call_slot = others;
   *link->Append(last, 1) = static_cast<char>(others);
   EXPECT_EQ(server().stats().credits_lent, 0u);
-  PollUntil([&] { return client_sink_.received() == others + 1; });
+  PollUntil([&] { return client_listener_.received() == others + 1; });
   EXPECT_GT(server().stats().credits_lent, 0u);
   EXPECT_EQ(echo_.at_once(), 0u);
 }

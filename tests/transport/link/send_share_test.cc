@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "tests/transport/device/delegating_device.h"
 #include "tests/transport/link/links_fixture.h"
+#include "tests/transport/link/stream_to.h"
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/limits.h"
@@ -34,27 +35,8 @@ int PostUnlessSilent(ibv_qp* qp, ibv_send_wr* wrs, ibv_send_wr** refused) {
   return silent_qps.contains(qp->qp_num) ? 0 : real_post_send(qp, wrs, refused);
 }
 
-// A stream to another address than that of its bootstrap.
-class StreamTo final : public MessageStream {
- public:
-  StreamTo(std::unique_ptr<MessageStream> stream, std::string source)
-      : stream_(std::move(stream)), source_(std::move(source)) {}
-
-  Task<absl::Status> Send(std::string message) override {
-    co_return co_await stream_->Send(std::move(message));
-  }
-  Task<absl::StatusOr<std::string>> Receive() override { co_return co_await stream_->Receive(); }
-  void Close() override { stream_->Close(); }
-  const std::string& peer() const override { return stream_->peer(); }
-  const std::string& source() const override { return source_; }
-
- private:
-  const std::unique_ptr<MessageStream> stream_;
-  const std::string source_;
-};
-
 // Waits for frames of its peer, whose silence is so checked.
-class WaitingSink final : public FrameSink {
+class WaitingSink final : public LinkListener {
  public:
   absl::Status OnFrame(Link&, const FrameHeader&, const char*) override { return absl::OkStatus(); }
   void OnLinkDown(Link&, const absl::Status& reason) override { reason_ = reason; }
@@ -95,18 +77,18 @@ class SendShareTest : public LinksFixture {
     return std::make_unique<StreamTo>(std::move(stream), source_);
   }
 
-  Link* ConnectTo(const std::string& source, FrameSink& server_sink) {
+  Link* ConnectTo(const std::string& source, LinkListener& server_listener) {
     source_ = source;
-    return Connect(client_sink_, server_sink);
+    return Connect(client_listener_, server_listener);
   }
   // One whose peer owes it frames.
   Link* ConnectWaiting() {
     source_ = "rack-7";
-    return Connect(waiting_sink_, a_);
+    return Connect(waiting_listener_, a_);
   }
   // One whose peer acknowledges nothing, with as many SENDs under way as it may have.
   Link* ConnectSilent(const std::string& source, uint32_t frames = kEnough) {
-    Link* link = ConnectTo(source, silent_sink_);
+    Link* link = ConnectTo(source, silent_listener_);
     if (link == nullptr) return nullptr;
     silent_qps.insert(link->qpn());
     floods_.push_back(std::make_unique<Flood>(frames, kBody));
@@ -130,9 +112,9 @@ class SendShareTest : public LinksFixture {
     return receiver.received() == count;
   }
 
-  Receiver client_sink_;
-  WaitingSink waiting_sink_;
-  Receiver silent_sink_;
+  Receiver client_listener_;
+  WaitingSink waiting_listener_;
+  Receiver silent_listener_;
   Receiver a_;
   Receiver b_;
 
@@ -253,7 +235,7 @@ class AllBuffersTakenTest : public SendShareTest {
   void TakeAll() {
     Begin(kFew);
     for (uint32_t i = 0; i < kFew; ++i) {
-      ASSERT_NE(ConnectTo("rack-7", silent_sink_), nullptr);
+      ASSERT_NE(ConnectTo("rack-7", silent_listener_), nullptr);
       silent_.push_back(**accepted());
       silent_qps.insert(silent_.back()->qpn());
       Flood(1, kBody).Run(*silent_.back());
@@ -283,7 +265,7 @@ TEST_F(AllBuffersTakenTest, APingIsAnsweredAheadOfFramesThatWaitForABuffer) {
   waits.Run(*answering);
   ASSERT_EQ(waits.sent(), 0u);
   const uint64_t frames = link_->stats().frames_received;
-  client_sink_.set_expects_frames();
+  client_listener_.set_expects_frames();
   // A link is watched once it has sent something.
   Flood(1, 16).Run(*link_);
   PollUntil([&] { return a_.received() == 1; });
@@ -317,7 +299,7 @@ TEST_F(WithoutInlineTest, APeerIsNotBlamedForAPingThatFoundNoBuffer) {
     clock().AdvanceBy(std::chrono::seconds(1));
     for (int turn = 0; turn < 10; ++turn) executor().Poll();
   }
-  EXPECT_EQ(waiting_sink_.reason(), absl::OkStatus());
+  EXPECT_EQ(waiting_listener_.reason(), absl::OkStatus());
 }
 
 // Nothing else that happens on the link would return them: its peer waits for credits.

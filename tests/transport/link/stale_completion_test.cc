@@ -4,7 +4,7 @@
 
 #include "absl/status/status.h"
 #include "tests/transport/link/links_fixture.h"
-#include "verbena/transport/executor/completion_sink.h"
+#include "verbena/transport/executor/completion_listener.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/link.h"
 
@@ -25,23 +25,24 @@ class StaleCompletionTest : public LinksFixture {
     completion.wr_id = id.Pack();
     completion.status = IBV_WC_SUCCESS;
     completion.opcode = IBV_WC_SEND;
-    auto& sink = (CompletionSink&)endpoint;  // NOLINT: a private base, which only this cast reaches
-    sink.OnCompletions(&completion, 1);
+    auto& listener =
+        (CompletionListener&)endpoint;  // NOLINT: a private base, which only this cast reaches
+    listener.OnCompletions(&completion, 1);
   }
 
-  Receiver sink_;  // of every link, at both ends
+  Receiver listener_;  // of every link, at both ends
 };
 
 // The completion is made by hand: no device is known to deliver one this late.
 TEST_F(StaleCompletionTest, ACompletionOfAnyEarlierLinkDoesNotTouchTheSlotsNextOwner) {
   constexpr uint32_t kReuses = 20;
-  Link* link = Connect(sink_, sink_);
+  Link* link = Connect(listener_, listener_);
   ASSERT_NE(link, nullptr);
   const LinkKey first = link->key();
   for (uint32_t reuse = 0; reuse < kReuses; ++reuse) {
     link->Close(absl::CancelledError("the test ends it"));
     WaitUntilNoLinks();
-    link = Connect(sink_, sink_);
+    link = Connect(listener_, listener_);
     ASSERT_NE(link, nullptr);
     ASSERT_EQ(link->key().slot, first.slot);
   }

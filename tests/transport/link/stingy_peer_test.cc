@@ -61,16 +61,16 @@ class StingyPeerTest : public LinksFixture {
     context().ops.post_send = real_post_send;
   }
 
-  Receiver client_sink_;
+  Receiver client_listener_;
   Receiver a_;
   Receiver b_;
-  Receiver other_sink_;
+  Receiver other_listener_;
 };
 
 // The first link is lent all there is, and then keeps it.
 TEST_F(StingyPeerTest, APeerThatIgnoresRecallsLosesItsLinkAndOthersGetItsCredits) {
-  Link* keeper = Connect(other_sink_, a_);
-  Link* starving = Connect(client_sink_, b_);
+  Link* keeper = Connect(other_listener_, a_);
+  Link* starving = Connect(client_listener_, b_);
   ASSERT_NE(keeper, nullptr);
   ASSERT_NE(starving, nullptr);
   claims = {.qpn = keeper->qpn(), .returns_nothing = true};

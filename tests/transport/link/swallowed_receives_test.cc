@@ -117,10 +117,10 @@ class SwallowedReceivesTest : public LinksFixture {
     });
   }
   // Links are refused while queues are replaced.
-  Link* ConnectOrRetry(Receiver& client_sink, Receiver& server_sink) {
+  Link* ConnectOrRetry(Receiver& client_listener, Receiver& server_listener) {
     absl::StatusOr<Link*> link = absl::UnknownError("");
     Until([&] {
-      link = TryConnect(client_sink, server_sink);
+      link = TryConnect(client_listener, server_listener);
       return link.ok();
     });
     Until([&] { return accepted().has_value(); });
@@ -128,12 +128,12 @@ class SwallowedReceivesTest : public LinksFixture {
   }
   // A link on which the server receives `heard` frames; then it loses `lost` more, with the link.
   void Churn(uint32_t heard, uint32_t lost) {
-    Receiver client_sink, server_sink;
-    Link* link = ConnectOrRetry(client_sink, server_sink);
+    Receiver client_listener, server_listener;
+    Link* link = ConnectOrRetry(client_listener, server_listener);
     Link* accepted_link = **accepted();
     Flood first(heard, 32);
     first.Run(*link);
-    Until([&] { return server_sink.received() == heard; });
+    Until([&] { return server_listener.received() == heard; });
     const uint32_t qpn = accepted_link->qpn();
     if (lost > 0) {
       swallowing_->HoldReceivesOf(qpn);
@@ -144,16 +144,16 @@ class SwallowedReceivesTest : public LinksFixture {
     }
     if (HasFatalFailure()) return;
     accepted_link->Close(absl::CancelledError("churn"));
-    // The sinks go, so both ends must be closed, also if the other links were closed with them.
-    Until([&] { return !client_sink.reason().ok() && !server_sink.reason().ok(); });
+    // The listeners go, so both ends must be closed, also if the other links were closed with them.
+    Until([&] { return !client_listener.reason().ok() && !server_listener.reason().ok(); });
     Until([&] { return client().stats().links + server().stats().links <= others_; });
   }
   // Far more frames than the server has receives.
-  void ExpectFlow(Link* link, Receiver& server_sink) {
-    const uint32_t before = server_sink.received();
+  void ExpectFlow(Link* link, Receiver& server_listener) {
+    const uint32_t before = server_listener.received();
     Flood flood(before + 3000, 3500, before);
     flood.Run(*link);
-    Until([&] { return server_sink.received() == before + 3000 || !link->open(); });
+    Until([&] { return server_listener.received() == before + 3000 || !link->open(); });
     ASSERT_TRUE(link->open());
   }
   // As many liveness checks of both endpoints.
@@ -164,8 +164,8 @@ class SwallowedReceivesTest : public LinksFixture {
     }
   }
 
-  // The sinks of the last link.
-  Receiver client_sink_, server_sink_;
+  // The listeners of the last link.
+  Receiver client_listener_, server_listener_;
   bool tells_of_last_ = true;
   bool has_spares_ = true;
   uint32_t others_ = 0;
@@ -174,7 +174,7 @@ class SwallowedReceivesTest : public LinksFixture {
   bool ready_waits_ = false;
   Event go_;
   std::optional<absl::StatusOr<Link*>> late_;
-  Receiver other_client_sink_, other_server_sink_;
+  Receiver other_client_listener_, other_server_listener_;
 };
 
 // Nothing is left to swallow when a queue pair is destroyed: its end is awaited.
@@ -187,14 +187,14 @@ TEST_F(SwallowedReceivesTest, ADeviceThatTellsOfTheLastReceiveSwallowsNone) {
 
 TEST_F(SwallowedReceivesTest, ReceivesThatADeviceDropsWithAQueuePairComeBack) {
   Begin(/*tells_of_last=*/false);
-  Link* link = Connect(client_sink_, server_sink_);
+  Link* link = Connect(client_listener_, server_listener_);
   ASSERT_NE(link, nullptr);
   others_ = 2;
   for (int i = 0; i < kChurns && !HasFatalFailure(); ++i) Churn(1, 3);
   ASSERT_FALSE(HasFatalFailure());
   EXPECT_GE(swallowing_->swallowed(), 3u * kChurns);
   ASSERT_TRUE(link->open()) << "a quiet link beside them stays";
-  ExpectFlow(link, server_sink_);
+  ExpectFlow(link, server_listener_);
   const uint64_t found = server().stats().receives_lost;
   EXPECT_LE(found, swallowing_->swallowed());
   EXPECT_GE(found + 256, swallowing_->swallowed());
@@ -210,22 +210,22 @@ TEST_F(SwallowedReceivesTest, QueuesThatMayLackReceivesAreReplacedWhileNoLinkUse
   }
   ASSERT_FALSE(HasFatalFailure());
   EXPECT_GT(swallowing_->srqs_made, 2);
-  Link* link = ConnectOrRetry(client_sink_, server_sink_);
-  ExpectFlow(link, server_sink_);
+  Link* link = ConnectOrRetry(client_listener_, server_listener_);
+  ExpectFlow(link, server_listener_);
 }
 
 TEST_F(SwallowedReceivesTest, WithoutSparesLinksStayWhileTheirPeersMayHaveWhatIsMissing) {
   Begin(/*tells_of_last=*/false, /*has_spares=*/false);
-  Link* link = Connect(client_sink_, server_sink_);
+  Link* link = Connect(client_listener_, server_listener_);
   ASSERT_NE(link, nullptr);
   // A quiet link proves nothing before it has answered a PING.
-  Link* quiet = Connect(other_client_sink_, other_server_sink_);
+  Link* quiet = Connect(other_client_listener_, other_server_listener_);
   ASSERT_NE(quiet, nullptr);
   others_ = 4;
   for (int i = 0; i < 20 && !HasFatalFailure(); ++i) {
     Churn(1, 3);
     ASSERT_TRUE(link->open());
-    ExpectFlow(link, server_sink_);
+    ExpectFlow(link, server_listener_);
     ASSERT_TRUE(quiet->open());
   }
   EXPECT_GT(server().stats().receives_lost, 0u);
@@ -235,14 +235,14 @@ TEST_F(SwallowedReceivesTest, WithoutSparesLinksStayWhileTheirPeersMayHaveWhatIs
 // Such a link may have one of the missing receives, but cannot be sent the PING that would show it.
 TEST_F(SwallowedReceivesTest, ALinkWhoseHandshakeTakesLongIsAskedForItsProofWhenItIsDone) {
   Begin(/*tells_of_last=*/false);
-  Link* link = Connect(client_sink_, server_sink_);
+  Link* link = Connect(client_listener_, server_listener_);
   ASSERT_NE(link, nullptr);
   others_ = 2;
   Churn(1, 3);
   ready_waits_ = true;
-  BeginConnect(other_client_sink_, other_server_sink_, late_);
+  BeginConnect(other_client_listener_, other_server_listener_, late_);
   Until([&] { return server().stats().links_opened == 3; });
-  ExpectFlow(link, server_sink_);
+  ExpectFlow(link, server_listener_);
   PassChecks(8);
   EXPECT_EQ(server().stats().receives_lost, 0u);
   go_.Set();
@@ -259,14 +259,14 @@ TEST_F(SwallowedReceivesTest, ALinkWhoseHandshakeTakesLongIsAskedForItsProofWhen
 // While a control thread takes its queue pair to RTR, which may take a second.
 TEST_F(SwallowedReceivesTest, ALinkThatIsNotOpenYetOwesNoProof) {
   Begin(/*tells_of_last=*/false);
-  Link* link = Connect(client_sink_, server_sink_);
+  Link* link = Connect(client_listener_, server_listener_);
   ASSERT_NE(link, nullptr);
   others_ = 2;
   Churn(1, 3);
   swallowing_->gate.Hold(HeldDevice::Verb::kConnect);
-  BeginConnect(other_client_sink_, other_server_sink_, late_);
+  BeginConnect(other_client_listener_, other_server_listener_, late_);
   Until([&] { return swallowing_->gate.waiting(HeldDevice::Verb::kConnect) == 1; });
-  ExpectFlow(link, server_sink_);
+  ExpectFlow(link, server_listener_);
   PassChecks(8);
   EXPECT_EQ(server().stats().receives_lost, 0u) << "its queue pair may have one of them";
   swallowing_->gate.Release(HeldDevice::Verb::kConnect);
@@ -294,7 +294,7 @@ TEST_F(SwallowedReceivesTest, QueuePairsThatNeverCameToReceiveLeaveNoDoubt) {
   Begin(/*tells_of_last=*/false);
   RunToEnd(server().Shutdown());
   for (int i = 0; i < 150; ++i) {
-    ASSERT_FALSE(TryConnect(client_sink_, server_sink_).ok());
+    ASSERT_FALSE(TryConnect(client_listener_, server_listener_).ok());
     Until([&] { return client().stats().links == 0; });
   }
   EXPECT_EQ(swallowing_->srqs_made, 2);
@@ -302,12 +302,12 @@ TEST_F(SwallowedReceivesTest, QueuePairsThatNeverCameToReceiveLeaveNoDoubt) {
 
 TEST_F(SwallowedReceivesTest, ReceivesOfQueuePairsThatAreNotDestroyedAreNotUsedAgain) {
   Begin(/*tells_of_last=*/false);
-  Link* link = Connect(client_sink_, server_sink_);
+  Link* link = Connect(client_listener_, server_listener_);
   ASSERT_NE(link, nullptr);
   others_ = 2;
   swallowing_->keeps_queue_pairs = true;
   for (int i = 0; i < 20 && !HasFatalFailure(); ++i) Churn(1, 3);
-  ExpectFlow(link, server_sink_);
+  ExpectFlow(link, server_listener_);
   PassChecks(2);
   EXPECT_TRUE(link->open());
   EXPECT_EQ(server().stats().receives_lost, 0u);
@@ -316,25 +316,28 @@ TEST_F(SwallowedReceivesTest, ReceivesOfQueuePairsThatAreNotDestroyedAreNotUsedA
 // Each leaves behind what its queue pair may have for ever, until more is gone than is spare.
 TEST_F(SwallowedReceivesTest, QueuesThatLackReceivesOfKeptQueuePairsAreReplaced) {
   Begin(/*tells_of_last=*/false);
-  Link* link = Connect(client_sink_, server_sink_);
+  Link* link = Connect(client_listener_, server_listener_);
   ASSERT_NE(link, nullptr);
   others_ = 2;
   swallowing_->keeps_queue_pairs = true;
   for (int i = 0; i < 200 && swallowing_->srqs_made == 2 && !HasFatalFailure(); ++i) {
     Churn(1, 3);
-    const uint32_t before = server_sink_.received();
-    const auto lost = [&] { return !client_sink_.reason().ok() || !server_sink_.reason().ok(); };
+    const uint32_t before = server_listener_.received();
+    const auto lost = [&] {
+      return !client_listener_.reason().ok() || !server_listener_.reason().ok();
+    };
     if (lost()) break;
     Flood flood(before + 1000, 3500, before);
     flood.Run(*link);
-    Until([&] { return server_sink_.received() == before + 1000 || lost(); });
+    Until([&] { return server_listener_.received() == before + 1000 || lost(); });
   }
   ASSERT_FALSE(HasFatalFailure());
   Until([&] { return client().stats().links + server().stats().links == 0; });
-  EXPECT_TRUE(absl::IsUnavailable(server_sink_.reason())) << server_sink_.reason();
+  EXPECT_TRUE(absl::IsUnavailable(server_listener_.reason())) << server_listener_.reason();
   EXPECT_EQ(server().stats().receives_lost, 0u) << "none of them is used again";
   swallowing_->keeps_queue_pairs = false;
-  ExpectFlow(ConnectOrRetry(other_client_sink_, other_server_sink_), other_server_sink_);
+  ExpectFlow(ConnectOrRetry(other_client_listener_, other_server_listener_),
+             other_server_listener_);
   EXPECT_GT(swallowing_->srqs_made, 2);
 }
 

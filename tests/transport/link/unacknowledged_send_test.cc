@@ -38,7 +38,7 @@ class UnacknowledgedSendTest : public LinksFixture {
     Start(limits, limits);
     ASSERT_LT(client().max_inline_bytes(), kBody);
     sends_.emplace(context());
-    link_ = Connect(client_sink_, server_sink_);
+    link_ = Connect(client_listener_, server_listener_);
     ASSERT_NE(link_, nullptr);
   }
   void TearDown() override {
@@ -70,8 +70,8 @@ class UnacknowledgedSendTest : public LinksFixture {
     ASSERT_EQ(link_->stats().credit_waits, 0u);
   }
 
-  Receiver client_sink_;
-  Receiver server_sink_;
+  Receiver client_listener_;
+  Receiver server_listener_;
   Link* link_ = nullptr;
   std::optional<KeptSends> sends_;
   std::deque<Flood> small_;
@@ -83,13 +83,13 @@ TEST_F(UnacknowledgedSendTest, APeerThatTakesASendNowAndThenLosesItsLink) {
   flood.Run(*link_);
   Pass(1);
   ASSERT_EQ(sends_->size(), kFrames);
-  while (sends_->size() > 0 && client_sink_.reason().ok()) {
+  while (sends_->size() > 0 && client_listener_.reason().ok()) {
     sends_->Post(1);
     Pass(1);
   }
-  EXPECT_TRUE(absl::IsUnavailable(client_sink_.reason())) << client_sink_.reason();
-  EXPECT_NE(client_sink_.reason().message().find("has not taken a SEND"), std::string::npos)
-      << client_sink_.reason();
+  EXPECT_TRUE(absl::IsUnavailable(client_listener_.reason())) << client_listener_.reason();
+  EXPECT_NE(client_listener_.reason().message().find("has not taken a SEND"), std::string::npos)
+      << client_listener_.reason();
   EXPECT_GT(sends_->size(), kFrames - 2 * kMaxUnacknowledgedChecks);
 }
 
@@ -103,28 +103,28 @@ TEST_F(UnacknowledgedSendTest, APeerThatTakesAllSendsInTimeKeepsItsLink) {
     sends_->Post(10);
     Pass(1);
   }
-  EXPECT_EQ(client_sink_.reason(), absl::OkStatus());
-  EXPECT_EQ(server_sink_.received(), 60u);
+  EXPECT_EQ(client_listener_.reason(), absl::OkStatus());
+  EXPECT_EQ(server_listener_.received(), 60u);
 }
 
 // No PING can leave, and no other link is to blame for that.
 TEST_F(UnacknowledgedSendTest, ASilentPeerIsFoundDeadThoughInlineSendsFillTheSendQueue) {
   sends_->KeepThoseOf(link_->qpn());
-  client_sink_.set_expects_frames();
+  client_listener_.set_expects_frames();
   FillSendQueue();
   Pass(kMaxSilentChecks + 4);
-  EXPECT_NE(client_sink_.reason().message().find("has not answered a PING"), std::string::npos)
-      << client_sink_.reason();
+  EXPECT_NE(client_listener_.reason().message().find("has not answered a PING"), std::string::npos)
+      << client_listener_.reason();
 }
 
 TEST_F(UnacknowledgedSendTest, APeerThatTakesNothingOfAFullSendQueueLosesItsLink) {
   sends_->KeepThoseOf(link_->qpn());
   FillSendQueue();
   Pass(kMaxUnacknowledgedChecks);
-  EXPECT_EQ(client_sink_.reason(), absl::OkStatus());
+  EXPECT_EQ(client_listener_.reason(), absl::OkStatus());
   Pass(2);
-  EXPECT_NE(client_sink_.reason().message().find("has not taken a SEND"), std::string::npos)
-      << client_sink_.reason();
+  EXPECT_NE(client_listener_.reason().message().find("has not taken a SEND"), std::string::npos)
+      << client_listener_.reason();
 }
 
 TEST_F(UnacknowledgedSendTest, APeerThatKeepsTakingSendsOfAFullSendQueueKeepsItsLink) {
@@ -135,19 +135,19 @@ TEST_F(UnacknowledgedSendTest, APeerThatKeepsTakingSendsOfAFullSendQueueKeepsIts
     sends_->Post(kSignalInterval);
     for (uint32_t i = 0; i < 2 * kSignalInterval; ++i) SendSmall();
   }
-  EXPECT_EQ(client_sink_.reason(), absl::OkStatus());
+  EXPECT_EQ(client_listener_.reason(), absl::OkStatus());
 }
 
 // Its last SENDs are unsignalled, so that no completion tells that they have ended.
 TEST_F(UnacknowledgedSendTest, ALinkThatFallsQuietStaysOpen) {
   Flood large(1, kBody);
   large.Run(*link_);
-  PollUntil([&] { return server_sink_.received() == 1; });
+  PollUntil([&] { return server_listener_.received() == 1; });
   Flood small(2, 16, 1);
   small.Run(*link_);
   Pass(60);
-  EXPECT_EQ(server_sink_.received(), 2u);
-  EXPECT_EQ(client_sink_.reason(), absl::OkStatus());
+  EXPECT_EQ(server_listener_.received(), 2u);
+  EXPECT_EQ(client_listener_.reason(), absl::OkStatus());
 }
 
 }  // namespace

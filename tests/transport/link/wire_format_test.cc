@@ -52,13 +52,13 @@ std::vector<Sample> TwoFrames() {
 
 TEST(WireFormatTest, FramesComeOutAsTheyWentIn) {
   SendHeader send;
-  send.credits_granted = 123;
+  send.credits_issued = 123;
   send.credits_returned = 4;
   send.reserve_seen = 2;
   send.flags = kSendStarved;
   const std::string bytes = Encode(send, TwoFrames());
   FrameParser parser(bytes.data(), bytes.size());
-  EXPECT_EQ(parser.header().credits_granted, 123u);
+  EXPECT_EQ(parser.header().credits_issued, 123u);
   EXPECT_EQ(parser.header().credits_returned, 4u);
   EXPECT_EQ(parser.header().reserve_seen, 2u);
   ASSERT_TRUE(parser.Next());
@@ -75,7 +75,7 @@ TEST(WireFormatTest, FramesComeOutAsTheyWentIn) {
 
 // The offsets that proto/WIRE.md states.
 TEST(WireFormatTest, FieldsLieWhereTheSpecificationSays) {
-  EXPECT_EQ(offsetof(SendHeader, credits_granted), 0u);
+  EXPECT_EQ(offsetof(SendHeader, credits_issued), 0u);
   EXPECT_EQ(offsetof(SendHeader, credits_returned), 4u);
   EXPECT_EQ(offsetof(SendHeader, reserve_seen), 8u);
   EXPECT_EQ(offsetof(SendHeader, frame_count), 10u);

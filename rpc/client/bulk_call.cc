@@ -1,0 +1,304 @@
+#include "verbena/rpc/client/bulk_call.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "fmt/format.h"
+#include "verbena/rpc/client/client_bulk.h"
+#include "verbena/rpc/client/landing_share.h"
+#include "verbena/rpc/internal/allocate.h"
+#include "verbena/rpc/internal/shard.h"
+#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/lease_awaiter.h"
+#include "verbena/transport/memory/memory_region.h"
+
+namespace verbena {
+namespace {
+
+using google::protobuf::MessageLite;
+
+absl::Status NotExecuted(absl::Status status) {
+  return WithOutcome(std::move(status), Outcome::kNotExecuted);
+}
+
+absl::Status Executed(absl::Status status) {
+  return WithOutcome(std::move(status), Outcome::kExecuted);
+}
+
+// The parts of a request's payload that a frame can tell of.
+constexpr size_t kMaxParts = kMaxBulkSources - 1;
+
+absl::Status CheckOptions(const MethodDescriptor& method, const CallOptions& options) {
+  const auto invalid = [&method](const char* what) {
+    return absl::InvalidArgumentError(fmt::format("{} {}", method.full_name, what));
+  };
+  if (!method.request_payload() && options.request_payload.present()) {
+    return invalid(
+        "takes no payload with its request: leave CallOptions::request_payload empty, or declare "
+        "request_payload in its .proto");
+  }
+  if (options.request_payload.part_count() > kMaxParts) {
+    return absl::InvalidArgumentError(
+        fmt::format("a request payload has {} parts, but at most {} travel: copy parts together",
+                    options.request_payload.part_count(), kMaxParts));
+  }
+  const bool room = options.response_payload_into || options.max_response_payload != 0;
+  if (!method.response_payload() && room) {
+    return invalid(
+        "answers without a payload: leave response_payload_into and max_response_payload unset, or "
+        "declare response_payload in its .proto");
+  }
+  if (method.response_payload() && options.info == nullptr) {
+    return invalid("answers with a payload: set CallOptions::info, which receives it");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSize(const char* what, uint64_t bytes, uint64_t limit) {
+  if (bytes <= limit) return absl::OkStatus();
+  return absl::ResourceExhaustedError(fmt::format(
+      "{} of {} bytes; at most {} (LinkLimits::max_payload_bytes) travel", what, bytes, limit));
+}
+
+Task<absl::Status> FreeLeases(Link& link, uint32_t count) {
+  co_return co_await LeaseAwaiter(link, count);
+}
+
+// A link that can open `leases` leases this very moment.
+Task<absl::StatusOr<ClientSession*>> LinkWithLeases(Connection& connection, uint32_t leases,
+                                                    TimePoint deadline) {
+  for (;;) {
+    ClientSession* link = connection.usable_link();
+    absl::Status status;
+    if (link == nullptr) {
+      status = co_await WithDeadline(connection.Ready(), deadline);
+    } else if (link->link()->free_leases() >= leases) {
+      co_return link;
+    } else {
+      status = co_await WithDeadline(FreeLeases(*link->link(), leases), deadline);
+      // A lost link is replaced.
+      if (absl::IsUnavailable(status)) status = absl::OkStatus();
+    }
+    if (!status.ok()) co_return status;
+  }
+}
+
+absl::Status CheckSizes(const ClientBulk& bulk, size_t message_bytes, const CallOptions& options,
+                        size_t limit) {
+  VERBENA_RETURN_IF_ERROR(CheckSize("a request payload", bulk.payload.size(), limit));
+  VERBENA_RETURN_IF_ERROR(CheckSize("a request", message_bytes, limit));
+  return CheckSize("max_response_payload", options.max_response_payload, limit);
+}
+
+bool TravelsBeside(size_t message_bytes, const Link& link) {
+  return message_bytes + kMaxRequestBulkBytes > link.max_body_bytes();
+}
+
+bool WantsLanding(const ClientBulk& bulk, const CallOptions& options) {
+  return !bulk.landing && options.max_response_payload != 0;
+}
+
+// Memory for what a request brings besides the caller's own buffers.
+Task<absl::Status> AllocateMemory(Connection& connection, const MethodDescriptor& method,
+                                  const MessageLite& request, size_t message_bytes,
+                                  const CallOptions& options, ClientBulk& bulk) {
+  VERBENA_CO_ASSIGN_OR_RETURN(ClientSession * link,
+                              co_await LinkWithLeases(connection, 0, options.deadline.when()));
+  const Endpoint& endpoint = link->link()->endpoint();
+  VERBENA_CO_RETURN_IF_ERROR(
+      CheckSizes(bulk, message_bytes, options, endpoint.limits().max_payload_bytes));
+  if (TravelsBeside(message_bytes, *link->link())) {
+    VERBENA_CO_ASSIGN_OR_RETURN(
+        bulk.message, co_await AllocateUntil(endpoint, endpoint.memory().send(), message_bytes,
+                                             {.deadline = options.deadline.when()}));
+    // The request may have changed while this waited, and its memory is for what it was.
+    if (const size_t now = request.ByteSizeLong(); now != message_bytes) {
+      co_return ChangedRequest(method, message_bytes, now);
+    }
+    request.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(bulk.message.data()));
+  }
+  if (WantsLanding(bulk, options)) {
+    VERBENA_CO_ASSIGN_OR_RETURN(
+        bulk.landing,
+        co_await AllocateUntil(endpoint, endpoint.memory().landing(), options.max_response_payload,
+                               {.deadline = options.deadline.when()}));
+  }
+  co_return absl::OkStatus();
+}
+
+// Whether the link takes the memory that was allocated for the call, before it waited for the link.
+// A buffer of the caller's is the caller's to replace, but the next attempt replaces this.
+absl::Status CheckTaken(const ClientBulk& bulk, bool own_landing, const MethodDescriptor& method,
+                        const Link& link) {
+  for (const Buffer* taken : {&bulk.message, own_landing ? &bulk.landing : nullptr}) {
+    if (taken == nullptr || taken->size() == 0) continue;
+    const MemoryRegion& region = taken->view().region();
+    if (region.pd() == link.endpoint().pd()) continue;
+    return absl::UnavailableError(
+        fmt::format("{} failed, or was removed, while {} waited with memory of it; try again",
+                    region.device_name(), method.full_name));
+  }
+  return absl::OkStatus();
+}
+
+// Fills in what a call's caller wants to know at its end, however that comes about.
+class CallInfoOf {
+ public:
+  CallInfoOf(CallInfo* info, const Executor& executor) : info_(info), executor_(executor) {
+    if (info_ != nullptr) began_ = executor.now();
+  }
+  CallInfoOf(const CallInfoOf&) = delete;
+  CallInfoOf& operator=(const CallInfoOf&) = delete;
+  ~CallInfoOf() {
+    if (info_ == nullptr) return;
+    info_->elapsed = executor_.now() - began_;
+    info_->request_bytes = static_cast<uint32_t>(request_bytes_);
+  }
+
+  void set_request_bytes(size_t bytes) { request_bytes_ = bytes; }
+
+ private:
+  CallInfo* const info_;
+  const Executor& executor_;
+  TimePoint began_{};
+  size_t request_bytes_ = 0;
+};
+
+// The call has ended, and what leases can end has: what is the caller's again?
+absl::Status Settle(ClientBulk& bulk, absl::Status status, MessageLite& reply, CallInfo* info) {
+  if (bulk.lost() || bulk.settling()) {
+    if (!status.ok()) return status;
+    return Executed(
+        absl::UnavailableError("the link was lost before the response's payload was safe"));
+  }
+  if (status.ok()) {
+    status = bulk.CheckResponse();
+    if (status.ok() && bulk.has_message() && !bulk.ParseMessage(reply)) {
+      status =
+          absl::InternalError(fmt::format("the reply does not parse as {}", reply.GetTypeName()));
+    }
+    if (!status.ok()) status = Executed(std::move(status));
+  }
+  if (info != nullptr) {
+    info->request_payload = std::move(bulk.payload);
+    info->has_response_payload = status.ok() && bulk.has_response_payload();
+    info->response_payload = status.ok() ? bulk.TakeResponsePayload() : std::move(bulk.landing);
+    if (bulk.has_message()) info->reply_bytes = bulk.response_message_bytes();
+  }
+  return status;
+}
+
+// How a call ends that was given up while its leases were about to.
+absl::Status Unsettled(const absl::Status& status, absl::Status waited) {
+  return status.ok() ? Executed(std::move(waited)) : status;
+}
+
+// Answers the server, which asks for memory, and waits for the call's end.
+Task<absl::Status> GiveLanding(ClientCall& call, ClientBulk& bulk, Deadline deadline) {
+  const LandingRequest wanted = call.landing_wanted();
+  const uint64_t bytes = wanted.payload_bytes + wanted.message_bytes;
+  const Endpoint& endpoint = call.link().endpoint();
+  absl::Status status =
+      CheckSize("the response takes a landing", bytes, endpoint.limits().max_payload_bytes);
+  Buffer buffer;
+  if (status.ok()) {
+    const std::shared_ptr<LandingShare> share = call.landing_share();
+    absl::StatusOr<Buffer> allocated =
+        co_await share->Allocate(endpoint, bytes, {.deadline = deadline.when()});
+    status = allocated.status();
+    if (allocated.ok()) buffer = *std::move(allocated);
+  }
+  while (status.ok() && call.landing_needed() && call.link().free_leases() == 0) {
+    status = co_await WithDeadline(FreeLeases(call.link(), 1), deadline.when());
+  }
+  // Otherwise it has ended meanwhile, and the await says how.
+  if (call.landing_needed()) {
+    if (status.ok()) {
+      absl::StatusOr<RemoteRange> terms = bulk.LendAsked(call.link(), std::move(buffer), wanted);
+      status = terms.status();
+      if (terms.ok()) {
+        call.set_bulk(&bulk);
+        call.SendLanding(*terms);
+      }
+    }
+    if (!status.ok()) call.Fail(std::move(status));
+  }
+  co_return co_await call;
+}
+
+}  // namespace
+
+Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& method,
+                            const MessageLite& request, MessageLite& reply, CallOptions options) {
+  CallInfoOf filled(options.info, connection.shard().executor());
+  if (absl::Status status = CheckOptions(method, options); !status.ok()) {
+    if (options.info != nullptr) {
+      options.info->request_payload = std::move(options.request_payload);
+      options.info->response_payload = std::move(options.response_payload_into);
+    }
+    co_return NotExecuted(std::move(status));
+  }
+  ClientBulk bulk;
+  bulk.payload = std::move(options.request_payload);
+  bulk.landing = std::move(options.response_payload_into);
+  const size_t message_bytes = request.ByteSizeLong();
+  filled.set_request_bytes(message_bytes);
+  // Coroutines only for what waits: this path is that of every block.
+  absl::Status status;
+  ClientSession* link = connection.usable_link();
+  bool waited = true;
+  const bool own_landing = WantsLanding(bulk, options);
+  if (link == nullptr || TravelsBeside(message_bytes, *link->link()) || own_landing) {
+    status = co_await AllocateMemory(connection, method, request, message_bytes, options, bulk);
+    link = connection.usable_link();
+  } else {
+    status = CheckSizes(bulk, message_bytes, options,
+                        link->link()->endpoint().limits().max_payload_bytes);
+    waited = false;
+  }
+  if (status.ok() && (link == nullptr || link->link()->free_leases() < bulk.leases_needed(link))) {
+    absl::StatusOr<ClientSession*> found =
+        co_await LinkWithLeases(connection, bulk.leases_needed(nullptr), options.deadline.when());
+    status = found.status();
+    if (found.ok()) link = *found;
+    waited = true;
+  }
+  // Nothing waits from here to the request's frame, or to where it waits for room.
+  if (status.ok() && waited && request.ByteSizeLong() != message_bytes) {
+    status = ChangedRequest(method, message_bytes, request.ByteSizeLong());
+  }
+  if (status.ok() && waited) {
+    status = CheckTaken(bulk, own_landing, method, *link->link());
+    // Not the caller's, whose next attempt would lease it and be refused.
+    if (!status.ok() && own_landing) bulk.landing = Buffer();
+  }
+  if (status.ok()) status = bulk.Lend(*link);
+  if (!status.ok()) co_return Settle(bulk, NotExecuted(std::move(status)), reply, options.info);
+  ClientCall call(*link, connection.shard().executor(), method, request, reply, options.deadline,
+                  options.info, bulk.message ? 0 : message_bytes);
+  call.set_bulk(&bulk);
+  status = co_await call;
+  if (call.landing_needed()) status = co_await GiveLanding(call, bulk, options.deadline);
+  if (bulk.settling()) {
+    absl::Status waited = co_await bulk.Settled();
+    if (!waited.ok()) co_return Unsettled(status, std::move(waited));
+  }
+  co_return Settle(bulk, std::move(status), reply, options.info);
+}
+
+Task<absl::Status> FinishInLanding(ClientCall& call, MessageLite& reply, Deadline deadline,
+                                   CallInfo* info) {
+  ClientBulk bulk;
+  absl::Cleanup leave = [&call] { call.LeaveBulk(); };
+  absl::Status status = co_await GiveLanding(call, bulk, deadline);
+  if (bulk.settling()) {
+    absl::Status waited = co_await bulk.Settled();
+    if (!waited.ok()) co_return Unsettled(status, std::move(waited));
+  }
+  co_return Settle(bulk, std::move(status), reply, info);
+}
+
+}  // namespace verbena

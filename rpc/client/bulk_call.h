@@ -1,0 +1,38 @@
+// Calls that move something one-sided: a payload, or a message that is too large for a frame.
+//
+// BulkCall makes such a call from its beginning. FinishInLanding takes over a call whose server
+// asks for memory for its response. Both wait if memory or windows are short, no longer than the
+// call's deadline or kMaxMemoryWait. In the caller's coroutine; on its executor's thread.
+
+#ifndef VERBENA_RPC_CLIENT_BULK_CALL_H_
+#define VERBENA_RPC_CLIENT_BULK_CALL_H_
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "google/protobuf/message_lite.h"
+#include "verbena/rpc/call_options.h"
+#include "verbena/rpc/client/client_call.h"
+#include "verbena/rpc/client/connection.h"
+#include "verbena/rpc/method.h"
+#include "verbena/transport/coro/task.h"
+
+namespace verbena {
+
+// Whether `options` name anything that travels one-sided, or `method` may answer so.
+inline bool WantsBulk(const MethodDescriptor& method, const CallOptions& options) {
+  return method.payloads != Payloads::kNone || options.request_payload.present() ||
+         options.response_payload_into || options.max_response_payload != 0;
+}
+
+// All but `options` are borrowed until the Task ends.
+Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& method,
+                            const google::protobuf::MessageLite& request,
+                            google::protobuf::MessageLite& reply, CallOptions options);
+
+// `call` is landing_needed(), and has leased nothing for it yet.
+Task<absl::Status> FinishInLanding(ClientCall& call, google::protobuf::MessageLite& reply,
+                                   Deadline deadline, CallInfo* info);
+
+}  // namespace verbena
+
+#endif  // VERBENA_RPC_CLIENT_BULK_CALL_H_

@@ -1,0 +1,320 @@
+#include "verbena/rpc/client/client_call.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/rpc/client/client_bulk.h"
+#include "verbena/rpc/internal/allocate.h"
+#include "verbena/rpc/internal/status_codec.h"
+#include "verbena/transport/log/check.h"
+#include "verbena/transport/log/mutant.h"
+
+namespace verbena {
+namespace {
+
+// The time left until `deadline`, as it travels: at least 1, since 0 means that there is none.
+uint64_t RemainingUs(TimePoint deadline, TimePoint now) {
+  const int64_t left =
+      std::chrono::duration_cast<std::chrono::microseconds>(deadline - now).count();
+  return static_cast<uint64_t>(std::max<int64_t>(left, 1));
+}
+
+}  // namespace
+
+ClientCall::ClientCall(ClientSession& link, Scheduler& scheduler, const MethodDescriptor& method,
+                       const google::protobuf::MessageLite& request,
+                       google::protobuf::MessageLite& reply, Deadline deadline, CallInfo* info,
+                       size_t request_bytes)
+    : link_(link),
+      scheduler_(scheduler),
+      method_(method),
+      request_(request),
+      reply_(reply),
+      deadline_(deadline),
+      info_(info),
+      request_bytes_(request_bytes) {}
+
+void ClientCall::LeaveBulk() {
+  if (active_) GiveUp(CancelStatus(absl::StatusCode::kCancelled));
+  bulk_ = nullptr;
+}
+
+ClientCall::~ClientCall() {
+  if (active_) GiveUp(CancelStatus(absl::StatusCode::kCancelled));
+}
+
+bool ClientCall::Begin() {
+  VERBENA_CHECK(link_.link() != nullptr) << method_.full_name;
+  // Reading the clock costs as much as posting a WR: only who asks for times pays.
+  if (deadline_.is_set() || info_ != nullptr) started_ = scheduler_.now();
+  body_bytes = request_bytes_ + (bulk_ != nullptr ? bulk_->request().encoded_bytes() : 0);
+  // A request that was to travel one-sided over the link that this one replaced may not fit a
+  // frame.
+  if (body_bytes > link_.link()->max_body_bytes() || deadline_.when() <= started_ ||
+      !link_.Register(*this, &id_)) {
+    Refuse(Refusal());
+    return false;
+  }
+  active_ = true;
+  stage_ = Stage::kSent;
+  if (bulk_ == nullptr || !bulk_->StartWrite(link_, *this)) SendRequest();
+  if (deadline_.is_set()) scheduler_.StartTimer(*this, deadline_.when());
+  return true;
+}
+
+absl::Status ClientCall::Refusal() const {
+  if (body_bytes > link_.link()->max_body_bytes()) {
+    return absl::UnavailableError(
+        fmt::format("the request to {} takes {} bytes, but a frame of this link {}: the link "
+                    "changed while the call began; try again",
+                    method_.full_name, body_bytes, link_.link()->max_body_bytes()));
+  }
+  if (deadline_.when() <= started_) {
+    return absl::DeadlineExceededError("the deadline passed before the call began");
+  }
+  return absl::ResourceExhaustedError(
+      fmt::format("{} calls are in flight on this link, the most that it takes: bound them, for "
+                  "example with a Semaphore",
+                  kMaxCallsInFlight));
+}
+
+void ClientCall::Refuse(absl::Status status) {
+  if (bulk_ != nullptr) (void)bulk_->Abandon(link_, /*sent=*/false);
+  stage_ = Stage::kEnded;
+  status_ = WithOutcome(std::move(status), Outcome::kNotExecuted);
+}
+
+void ClientCall::SendRequest() {
+  Link& link = *link_.link();
+  if (bulk_ != nullptr) invalidated = bulk_->RequestKey(link);
+  if (char* body = link.Append(RequestHeader(), body_bytes, invalidated)) {
+    WriteRequest(body);
+  } else {
+    link.AwaitWritable(*this);
+  }
+}
+
+FrameHeader ClientCall::RequestHeader() const {
+  FrameHeader frame;
+  frame.kind = FrameKind::kRequest;
+  frame.call_slot = id_.slot;
+  frame.call_generation = id_.generation;
+  frame.method_id = method_.id;
+  if (bulk_ != nullptr) frame.flags = kFrameHasBulk;
+  if (deadline_.is_set() && !VERBENA_MUTANT(kDeadlineNotCarried)) {
+    frame.set_deadline(RemainingUs(deadline_.when(), scheduler_.now()));
+  }
+  return frame;
+}
+
+void ClientCall::WriteRequest(char* body) {
+  if (bulk_ != nullptr) {
+    bulk_->request().Encode(body);
+    bulk_->OnRequestAppended(link_);
+    body += bulk_->request().encoded_bytes();
+  }
+  if (request_bytes_ > 0) {
+    request_.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(body));
+  }
+  sent_ = true;
+}
+
+FrameHeader ClientCall::LandingHeader() const {
+  FrameHeader frame;
+  frame.kind = FrameKind::kLanding;
+  frame.call_slot = id_.slot;
+  frame.call_generation = id_.generation;
+  return frame;
+}
+
+void ClientCall::SendLanding(const RemoteRange& landing) {
+  VERBENA_CHECK(landing_needed()) << method_.full_name;
+  stage_ = Stage::kSent;
+  status_ = absl::OkStatus();  // the await before has taken it
+  landing_ = landing;
+  body_bytes = kLandingBytes;
+  invalidated = 0;
+  LimitAnswer();
+  if (char* body = link().Append(LandingHeader(), body_bytes)) {
+    EncodeLanding(*landing_, body);
+  } else {
+    link().AwaitWritable(*this);
+  }
+}
+
+void ClientCall::LimitAnswer() {
+  const TimePoint limit = SaturatingAdd(scheduler_.now(), kMaxLandingWait);
+  if (deadline_.when() <= limit) return;
+  if (deadline_.is_set()) scheduler_.StopTimer(*this);
+  deadline_ = limit;
+  answer_limited_ = true;
+  scheduler_.StartTimer(*this, limit);
+}
+
+void ClientCall::OnWritable(Link& link) {
+  if (sent_) {
+    EncodeLanding(*landing_, link.Append(LandingHeader(), body_bytes));
+    return;
+  }
+  if (RequestChanged()) {
+    FailChanged();
+    return;
+  }
+  WriteRequest(link.Append(RequestHeader(), body_bytes, invalidated));
+}
+
+void ClientCall::SendRequestBehindPayload() {
+  if (RequestChanged()) {
+    FailChanged();
+  } else {
+    SendRequest();
+  }
+}
+
+// Whoever makes the call may still reach the request while it waits. Its size was cached when the
+// call began, and serializing another than that would write past the frame.
+bool ClientCall::RequestChanged() const {
+  return request_bytes_ > 0 && !VERBENA_MUTANT(kChangedRequestSent) &&
+         request_.ByteSizeLong() != request_bytes_;
+}
+
+void ClientCall::FailChanged() {
+  GiveUp(ChangedRequest(method_, request_bytes_, request_.ByteSizeLong()));
+  Wake();
+}
+
+absl::Status ChangedRequest(const MethodDescriptor& method, size_t before, size_t now) {
+  return absl::FailedPreconditionError(
+      fmt::format("the request of {} had {} bytes when its call began, and has {} now: it must "
+                  "not change before the call has ended",
+                  method.full_name, before, now));
+}
+
+// Returns the length of the bulk header at the start of `body`.
+absl::StatusOr<size_t> ClientCall::ReadBulk(const FrameHeader& frame, const char* body) {
+  absl::StatusOr<ResponseBulk> bulk = ParseResponseBulk(body, frame.body_bytes);
+  if (!bulk.ok()) return bulk.status();
+  if (bulk_ == nullptr) {
+    return absl::InvalidArgumentError("a response tells of bulk, for which nothing was lent");
+  }
+  if (absl::Status status = bulk_->OnResponse(*bulk); !status.ok()) return status;
+  return ResponseBulk::kEncodedBytes;
+}
+
+absl::Status ClientCall::Unasked(const FrameHeader& frame) const {
+  return absl::InvalidArgumentError(
+      fmt::format("a response to call {} of slot {}, whose request has not left yet",
+                  frame.call_generation, frame.call_slot));
+}
+
+void ClientCall::SetUnparsed(size_t bytes) {
+  status_ =
+      WithOutcome(absl::InternalError(fmt::format("the reply of {} ({} bytes) does not parse as {}",
+                                                  method_.full_name, bytes, reply_.GetTypeName())),
+                  Outcome::kExecuted);
+}
+
+void ClientCall::SetFailure(const FrameHeader& frame, const char* body, size_t skip) {
+  const bool known = frame.outcome >= static_cast<uint8_t>(Outcome::kNotExecuted) &&
+                     frame.outcome <= static_cast<uint8_t>(Outcome::kMaybeExecuted);
+  status_ = WithOutcome(DecodeStatus(frame.status_code, body + skip, frame.body_bytes - skip),
+                        known ? static_cast<Outcome>(frame.outcome) : Outcome::kMaybeExecuted);
+}
+
+absl::Status ClientCall::OnResponse(const FrameHeader& frame, const char* body) {
+  if (!sent_ && !VERBENA_MUTANT(kResponseBeforeRequest)) [[unlikely]]
+    return Unasked(frame);
+  size_t skip = 0;
+  if (frame.flags != 0) {
+    absl::StatusOr<size_t> bulk = ReadBulk(frame, body);
+    if (!bulk.ok()) return bulk.status();
+    skip = *bulk;
+  }
+  if (info_ != nullptr) info_->reply_bytes = frame.body_bytes - static_cast<uint32_t>(skip);
+  // A reply that lies in a landing is parsed when the lease has ended.
+  const bool in_frame = bulk_ == nullptr || !bulk_->has_message();
+  if (frame.status_code != 0) {
+    SetFailure(frame, body, skip);
+  } else if (in_frame &&
+             !reply_.ParseFromArray(body + skip, static_cast<int>(frame.body_bytes - skip))) {
+    SetUnparsed(frame.body_bytes);
+  }
+  if (bulk_ != nullptr) bulk_->OnFinal(link_);
+  End();
+  Wake();
+  return absl::OkStatus();
+}
+
+absl::Status ClientCall::OnLandingNeeded(const LandingRequest& wanted) {
+  if (!sent_ || landing_wanted_.has_value()) {
+    return absl::InvalidArgumentError("a landing was asked for out of turn");
+  }
+  landing_wanted_ = wanted;
+  stage_ = Stage::kLandingNeeded;
+  Wake();
+  return absl::OkStatus();
+}
+
+void ClientCall::OnLinkDown(const absl::Status& reason) {
+  if (bulk_ != nullptr) bulk_->OnLinkDown();
+  // The reason's own code would mislead: that a peer broke the protocol is not the caller's
+  // INVALID_ARGUMENT.
+  absl::Status status =
+      absl::UnavailableError(fmt::format("the link was lost: {}", std::string(reason.message())));
+  status_ = WithOutcome(std::move(status), sent_ ? Outcome::kMaybeExecuted : Outcome::kNotExecuted);
+  End();
+  Wake();
+}
+
+// The server may still write to the landing: its memory is safe once the link is down.
+void ClientCall::CloseUnanswered() {
+  Link& link = *link_.link();
+  link.Close(absl::UnavailableError(
+      fmt::format("{} asked for a landing of {} bytes for its response to {}, and has not answered "
+                  "for {} s since it got one",
+                  link.peer(), landing_->bytes, method_.full_name,
+                  std::chrono::duration_cast<std::chrono::seconds>(kMaxLandingWait).count())));
+}
+
+void ClientCall::OnTimer() {
+  if (answer_limited_) {
+    CloseUnanswered();
+    return;
+  }
+  GiveUp(CancelStatus(absl::StatusCode::kDeadlineExceeded));
+  Wake();
+}
+
+void ClientCall::Wake() {
+  if (std::exchange(suspended_, false)) Resume();
+}
+
+void ClientCall::Detach() {
+  suspended_ = false;
+  GiveUp(cancel_status());
+}
+
+void ClientCall::GiveUp(absl::Status status) {
+  const CallId id = id_;
+  const bool sent = sent_;
+  if (bulk_ != nullptr) link_.Quarantine(id, bulk_->Abandon(link_, sent));
+  status_ = WithOutcome(std::move(status), sent ? Outcome::kMaybeExecuted : Outcome::kNotExecuted);
+  End();
+  if (sent) link_.SendCancel(id);
+}
+
+void ClientCall::End() {
+  active_ = false;
+  stage_ = Stage::kEnded;
+  SendWaiter::Unlink();
+  if (deadline_.is_set()) scheduler_.StopTimer(*this);
+  if (info_ != nullptr) {
+    info_->elapsed = scheduler_.now() - started_;
+    info_->request_bytes = static_cast<uint32_t>(request_bytes_);
+  }
+  link_.Release(id_);
+}
+
+}  // namespace verbena

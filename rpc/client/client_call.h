@@ -1,0 +1,151 @@
+// ClientCall: one unary call in flight, as the await of the coroutine that made it.
+//
+//   begin    takes a slot, serializes the request straight into a send buffer (or waits for room)
+//   end      a response, a deadline, a cancellation or the loss of the link: whichever is first
+//
+// Between them the server may ask for a landing: then the await returns early, landing_needed() is
+// true, and whoever has sent one awaits the call again (bulk_call.h).
+//
+// Lives in the caller's coroutine frame, which may be destroyed at any time: nothing that the NIC
+// touches is in it, and its destructor gives the slot back and tells the server. One thread.
+
+#ifndef VERBENA_RPC_CLIENT_CLIENT_CALL_H_
+#define VERBENA_RPC_CLIENT_CLIENT_CALL_H_
+
+#include <concepts>
+#include <coroutine>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "google/protobuf/message_lite.h"
+#include "verbena/rpc/call_options.h"
+#include "verbena/rpc/client/client_session.h"
+#include "verbena/rpc/internal/bulk_format.h"
+#include "verbena/rpc/method.h"
+#include "verbena/rpc/outcome.h"
+#include "verbena/transport/coro/suspension.h"
+#include "verbena/transport/link/link.h"
+
+namespace verbena {
+
+class ClientBulk;
+
+// The error of a call whose borrowed request has changed its size since the call began.
+[[gnu::cold]] absl::Status ChangedRequest(const MethodDescriptor& method, size_t before,
+                                          size_t now);
+
+class ClientCall final : public Suspension, private SendWaiter, private Timer {
+ public:
+  // All are borrowed until the call ends; `info` may be null. `link` must be usable().
+  // `request_bytes` is what the request takes in the frame, its size being cached; 0 when it
+  // travels in `bulk`.
+  ClientCall(ClientSession& link, Scheduler& scheduler, const MethodDescriptor& method,
+             const google::protobuf::MessageLite& request, google::protobuf::MessageLite& reply,
+             Deadline deadline, CallInfo* info, size_t request_bytes);
+  ~ClientCall() override;
+
+  // The call's one-sided part, set before the call is awaited, or awaited again. Outlives the call,
+  // or calls LeaveBulk(), which gives up a call that has not ended.
+  void set_bulk(ClientBulk* bulk) { bulk_ = bulk; }
+  void LeaveBulk();
+
+  bool await_ready() const noexcept { return false; }
+  template <typename Promise>
+    requires std::derived_from<Promise, PromiseBase>
+  bool await_suspend(std::coroutine_handle<Promise> coroutine) {
+    if (Cancelled(coroutine)) {
+      if (stage_ == Stage::kNew) {
+        Refuse(cancel_status());
+      } else if (active_) {
+        GiveUp(cancel_status());
+      }
+      return false;
+    }
+    if (stage_ == Stage::kNew && !Begin()) return false;
+    // Something may have happened while nobody awaited it.
+    if (stage_ == Stage::kEnded) return false;
+    Suspend(coroutine);
+    suspended_ = true;
+    return true;
+  }
+  absl::Status await_resume() { return std::move(status_); }
+
+  // The server waits for a landing of this; the call has not ended.
+  bool landing_needed() const { return active_ && stage_ == Stage::kLandingNeeded; }
+  const LandingRequest& landing_wanted() const { return *landing_wanted_; }
+  // Sends what it asked for; the call is then awaited again. Only while landing_needed().
+  void SendLanding(const RemoteRange& landing);
+  // Ends a call that the caller cannot go on with; the next await returns `status`.
+  void Fail(absl::Status status) { GiveUp(std::move(status)); }
+  // While landing_needed().
+  Link& link() const { return *link_.link(); }
+  const std::shared_ptr<LandingShare>& landing_share() const { return link_.landing_share(); }
+
+  // From ClientBulk: the payload is on its way, and the request may follow.
+  void SendRequestBehindPayload();
+
+  // From ClientSession, while the call has its slot. A failed Status closes the link.
+  absl::Status OnResponse(const FrameHeader& frame, const char* body);
+  absl::Status OnLandingNeeded(const LandingRequest& wanted);
+  void OnLinkDown(const absl::Status& reason);
+
+ private:
+  enum class Stage : uint8_t { kNew, kSent, kLandingNeeded, kEnded };
+
+  // False when the call ended at once; status_ says how.
+  bool Begin();
+  void SendRequest();
+  FrameHeader RequestHeader() const;
+  void WriteRequest(char* body);
+  FrameHeader LandingHeader() const;
+  void OnWritable(Link& link) override;
+  void OnTimer() override;
+  // Bounds the time that the server has from the landing to its response.
+  void LimitAnswer();
+  [[gnu::cold, gnu::noinline]] void CloseUnanswered();
+  void Detach() override;
+  void Wake();
+  // Rare paths are out of line to keep the hot path small.
+  [[gnu::noinline]] bool RequestChanged() const;
+  [[gnu::cold, gnu::noinline]] void FailChanged();
+  [[gnu::cold, gnu::noinline]] absl::Status Unasked(const FrameHeader& frame) const;
+  // The reason why the call does not begin.
+  [[gnu::cold, gnu::noinline]] absl::Status Refusal() const;
+  // Ends the call before it has begun.
+  [[gnu::cold, gnu::noinline]] void Refuse(absl::Status status);
+  [[gnu::noinline]] absl::StatusOr<size_t> ReadBulk(const FrameHeader& frame, const char* body);
+  [[gnu::cold, gnu::noinline]] void SetFailure(const FrameHeader& frame, const char* body,
+                                               size_t skip);
+  [[gnu::cold, gnu::noinline]] void SetUnparsed(size_t bytes);
+  // Gives the slot back. The call is over, as status_ says; nobody else has its address any more.
+  void End();
+  // The same for a caller that gives up: the server is told, if it may know of the call.
+  void GiveUp(absl::Status status);
+
+  ClientSession& link_;
+  Scheduler& scheduler_;
+  const MethodDescriptor& method_;
+  const google::protobuf::MessageLite& request_;
+  google::protobuf::MessageLite& reply_;
+  Deadline deadline_;  // from SendLanding() on perhaps the server's, not the caller's
+  CallInfo* const info_;
+  ClientBulk* bulk_ = nullptr;
+  CallId id_;
+  size_t request_bytes_;
+  Stage stage_ = Stage::kNew;
+  bool suspended_ = false;
+  bool active_ = false;                           // holds a slot
+  bool sent_ = false;                             // the request was given to the link
+  bool answer_limited_ = false;                   // deadline_ is the server's
+  std::optional<LandingRequest> landing_wanted_;  // once only
+  std::optional<RemoteRange> landing_;            // that waits for room to be sent
+  TimePoint started_{};
+  absl::Status status_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_RPC_CLIENT_CLIENT_CALL_H_

@@ -1,0 +1,192 @@
+#include "verbena/rpc/client/client_session.h"
+
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/rpc/client/client_call.h"
+#include "verbena/rpc/client/landing_share.h"
+#include "verbena/transport/log/check.h"
+#include "verbena/transport/log/mutant.h"
+
+namespace verbena {
+namespace {
+
+uint64_t KeyOf(uint32_t slot, uint32_t generation) {
+  return static_cast<uint64_t>(slot) << 32 | generation;
+}
+
+}  // namespace
+
+ClientSession::~ClientSession() = default;
+
+bool ClientSession::Register(ClientCall& call, CallId* id) {
+  uint32_t index;
+  if (!free_.empty()) {
+    index = free_.PopBack();
+  } else if (slots_.size() < kMaxCallsInFlight) {
+    index = AddSlot();
+  } else {
+    return false;
+  }
+  Slot& slot = slots_[index];
+  slot.call = &call;
+  *id = {index, slot.generation};
+  ++in_flight_;
+  ++stats_.calls;
+  return true;
+}
+
+uint32_t ClientSession::AddSlot() {
+  slots_.emplace_back();
+  free_.Reserve(slots_.size());
+  return static_cast<uint32_t>(slots_.size() - 1);
+}
+
+void ClientSession::Release(CallId id) {
+  Slot& slot = slots_[id.slot];
+  VERBENA_CHECK(slot.call != nullptr && slot.generation == id.generation)
+      << "slot " << id.slot << ", generation " << id.generation << " of " << slot.generation;
+  slot.call = nullptr;
+  ++slot.generation;
+  free_.PushBack(id.slot);
+  --in_flight_;
+  CheckDrained();
+}
+
+bool ClientSession::idle() const {
+  return in_flight_ == 0 && (settling_ == 0 || VERBENA_MUTANT(kDrainedBeforeSettled));
+}
+
+void ClientSession::EndSettling() {
+  VERBENA_CHECK(settling_ > 0) << "calls in flight " << in_flight_;
+  --settling_;
+  CheckDrained();
+}
+
+void ClientSession::CheckDrained() {
+  if (draining_ && link_ != nullptr && link_->open() && idle()) listener_.OnSessionIdle(*this);
+}
+
+absl::Status ClientSession::OnFrame(Link& link, const FrameHeader& frame, const char* body) {
+  return frame.kind == FrameKind::kResponse ? OnResponse(frame, body)
+                                            : OnOtherFrame(link, frame, body);
+}
+
+absl::Status ClientSession::OnOtherFrame(Link& link, const FrameHeader& frame, const char* body) {
+  switch (frame.kind) {
+    case FrameKind::kLandingNeeded:
+      return OnLandingNeeded(frame, body);
+    case FrameKind::kGrant:
+      return grants_.OnGrant(link, frame, body);
+    case FrameKind::kRevoke:
+      return grants_.OnRevoke(link, frame);
+    case FrameKind::kGoAway:
+      // This frame may come before whoever connects has the link.
+      if (link_ == nullptr) Attach(link);
+      if (!draining_) {
+        draining_ = true;
+        listener_.OnSessionDraining(*this);
+      }
+      return absl::OkStatus();
+    default:
+      return absl::InvalidArgumentError(
+          fmt::format("a server sent a frame of kind {}", static_cast<int>(frame.kind)));
+  }
+}
+
+absl::StatusOr<ClientCall*> ClientSession::Find(const FrameHeader& frame) const {
+  if (frame.call_slot >= slots_.size()) {
+    return absl::InvalidArgumentError(
+        fmt::format("a response to call slot {} of {}", frame.call_slot, slots_.size()));
+  }
+  const Slot& slot = slots_[frame.call_slot];
+  // Generations wrap around, so "later" is a signed difference. One that equals a free slot's was
+  // not issued yet.
+  const auto ahead = static_cast<int32_t>(frame.call_generation - slot.generation);
+  if (ahead > 0 || (ahead == 0 && slot.call == nullptr)) {
+    return absl::InvalidArgumentError(
+        fmt::format("a response to call {} of slot {}, which is at {}", frame.call_generation,
+                    frame.call_slot, slot.generation));
+  }
+  return ahead < 0 ? nullptr : slot.call;
+}
+
+absl::Status ClientSession::OnResponse(const FrameHeader& frame, const char* body) {
+  if (frame.call_slot < slots_.size()) {
+    const Slot& slot = slots_[frame.call_slot];
+    if (slot.call != nullptr && slot.generation == frame.call_generation) {
+      answered_ = true;
+      return slot.call->OnResponse(frame, body);
+    }
+  }
+  return OnLateResponse(frame);
+}
+
+absl::Status ClientSession::OnLateResponse(const FrameHeader& frame) {
+  if (absl::Status status = Find(frame).status(); !status.ok()) return status;
+  ++stats_.late_responses;
+  if (!quarantine_.empty()) EndQuarantine(frame);
+  return absl::OkStatus();
+}
+
+absl::Status ClientSession::OnLandingNeeded(const FrameHeader& frame, const char* body) {
+  absl::StatusOr<LandingRequest> wanted = ParseLandingRequest(body, frame.body_bytes);
+  if (!wanted.ok()) return wanted.status();
+  absl::StatusOr<ClientCall*> call = Find(frame);
+  if (!call.ok()) return call.status();
+  // For a call that was given up none comes: the server hears so from its CANCEL.
+  return *call != nullptr ? (*call)->OnLandingNeeded(*wanted) : absl::OkStatus();
+}
+
+void ClientSession::Quarantine(CallId id, const LeaseList& leases) {
+  if (!leases.empty()) quarantine_.emplace(KeyOf(id.slot, id.generation), leases);
+}
+
+void ClientSession::EndQuarantine(const FrameHeader& frame) {
+  auto found = quarantine_.find(KeyOf(frame.call_slot, frame.call_generation));
+  if (found == quarantine_.end()) return;
+  const LeaseList leases = std::move(found->second);
+  quarantine_.erase(found);
+  for (Lease* lease : leases) link_->EndLease(*lease, nullptr);
+}
+
+bool ClientSession::InUse(const Link& link) const {
+  return ExpectsFrames() || reaches_memory_ || link.leases().count() > 0;
+}
+
+void ClientSession::OnLinkDown(Link&, const absl::Status& reason) {
+  link_ = nullptr;
+  SendWaiter::Unlink();
+  cancels_.clear();
+  quarantine_.clear();
+  grants_.OnLinkDown();
+  for (const Slot& slot : slots_) {
+    if (slot.call != nullptr) slot.call->OnLinkDown(reason);
+  }
+  listener_.OnSessionDown(*this, reason);
+}
+
+void ClientSession::SendCancel(CallId id) {
+  if (link_ == nullptr || !link_->open()) return;
+  FrameHeader frame;
+  frame.kind = FrameKind::kCancel;
+  frame.call_slot = id.slot;
+  frame.call_generation = id.generation;
+  if (link_->Append(frame, 0) != nullptr) return;
+  if (cancels_.size() >= kMaxQueuedCancels) return;
+  cancels_.push_back(id);
+  if (!SendWaiter::linked()) link_->AwaitWritable(*this);
+}
+
+void ClientSession::OnWritable(Link& link) {
+  const CallId id = cancels_.front();
+  cancels_.pop_front();
+  FrameHeader frame;
+  frame.kind = FrameKind::kCancel;
+  frame.call_slot = id.slot;
+  frame.call_generation = id.generation;
+  link.Append(frame, 0);
+  if (!cancels_.empty()) link.AwaitWritable(*this);
+}
+
+}  // namespace verbena

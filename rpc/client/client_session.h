@@ -1,0 +1,144 @@
+// ClientSession: the calling side of one link, with the table of calls in flight.
+//
+// Each call has a slot and the slot's generation, which travel with the request and come back in
+// the response. A response of a past generation is late (its call was cancelled or timed out):
+// counted, harmless. A response for a slot that does not exist, or of a generation yet to come, is
+// a violation and closes the link. Memory that a given-up call had leased stays leased until its
+// late response.
+//
+// Owned by a Connection, on its executor's thread; lives until its link is down. Bounded by
+// kMaxCallsInFlight.
+
+#ifndef VERBENA_RPC_CLIENT_CLIENT_SESSION_H_
+#define VERBENA_RPC_CLIENT_CLIENT_SESSION_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/rpc/client/grants_held.h"
+#include "verbena/rpc/internal/call_id.h"
+#include "verbena/transport/coro/bounded_vector.h"
+#include "verbena/transport/link/link.h"
+#include "verbena/transport/onesided/lease.h"
+
+namespace verbena {
+
+class ClientCall;
+class LandingShare;
+
+// Leases that outlive their call. Most calls have one or two.
+using LeaseList = absl::InlinedVector<Lease*, 2>;
+
+struct ClientSessionStats {
+  uint64_t calls = 0;
+  uint64_t late_responses = 0;
+};
+
+class ClientSession final : public LinkListener, private SendWaiter {
+ public:
+  static constexpr size_t kMaxQueuedCancels = 4096;
+
+  // Hears that the link is lost, or that its peer wants no more calls.
+  class Listener {
+   public:
+    virtual ~Listener() = default;
+    virtual void OnSessionDown(ClientSession& link, const absl::Status& reason) = 0;
+    virtual void OnSessionDraining(ClientSession& link) = 0;
+    // A draining link is idle().
+    virtual void OnSessionIdle(ClientSession& link) = 0;
+  };
+
+  explicit ClientSession(Listener& listener) : listener_(listener) {}
+  ~ClientSession() override;
+
+  void Attach(Link& link) { link_ = &link; }
+  // Set once, before the link is connected: the bound of the landings that the server asks for.
+  void set_landing_share(std::shared_ptr<LandingShare> share) { landing_share_ = std::move(share); }
+  const std::shared_ptr<LandingShare>& landing_share() const { return landing_share_; }
+  // nullptr once it is down.
+  Link* link() const { return link_; }
+  // May take new calls.
+  bool usable() const { return link_ != nullptr && link_->open() && !draining_; }
+  // Nobody waits for it any more.
+  bool idle() const;
+  // A call over it had its response.
+  bool answered() const { return answered_; }
+
+  // Takes a slot; false when kMaxCallsInFlight are taken.
+  bool Register(ClientCall& call, CallId* id);
+  void Release(CallId id);
+  // Tells the server that nobody waits for `id` any more. Best effort: the deadline travelled too.
+  void SendCancel(CallId id);
+
+  // The landings that the server has granted for payloads of requests to come.
+  GrantsHeld& grants() { return grants_; }
+  const GrantsHeld& grants() const { return grants_; }
+
+  // A call has its response, and waits until its leases have ended. Until then the link stays.
+  void BeginSettling() { ++settling_; }
+  // Call once for each BeginSettling(), also if the link is lost first: then at the latest while
+  // the listener hears of that.
+  void EndSettling();
+
+  // Keeps the leases of a call that was given up until its final frame comes.
+  void Quarantine(CallId id, const LeaseList& leases);
+
+  const ClientSessionStats& stats() const { return stats_; }
+
+  // LinkListener
+  absl::Status OnFrame(Link& link, const FrameHeader& frame, const char* body) override;
+  void OnLinkDown(Link& link, const absl::Status& reason) override;
+  uint32_t calls_in_flight() const override { return in_flight_; }
+  bool ExpectsFrames() const override { return in_flight_ > 0 || !quarantine_.empty(); }
+  bool InUse(const Link& link) const override;
+  // The application reaches memory that the server lends over this link, for as long as it likes.
+  void NoteRemoteMemory() { reaches_memory_ = true; }
+
+ private:
+  struct Slot {
+    ClientCall* call = nullptr;
+    uint32_t generation = 0;
+  };
+
+  // Rare paths are out of line to keep the hot path small.
+  [[gnu::cold, gnu::noinline]] uint32_t AddSlot();
+  [[gnu::noinline]] absl::Status OnOtherFrame(Link& link, const FrameHeader& frame,
+                                              const char* body);
+  // The frame's call has ended, if it ever was.
+  [[gnu::cold, gnu::noinline]] absl::Status OnLateResponse(const FrameHeader& frame);
+  void OnWritable(Link& link) override;
+  // The call that a frame is for; nullptr when it has ended. An error when it never was.
+  absl::StatusOr<ClientCall*> Find(const FrameHeader& frame) const;
+  absl::Status OnResponse(const FrameHeader& frame, const char* body);
+  // Tells the listener if that was what a draining link was kept for.
+  void CheckDrained();
+  absl::Status OnLandingNeeded(const FrameHeader& frame, const char* body);
+  void EndQuarantine(const FrameHeader& frame);
+
+  Listener& listener_;
+  Link* link_ = nullptr;
+  bool draining_ = false;
+  bool reaches_memory_ = false;
+  bool answered_ = false;
+  uint32_t in_flight_ = 0;
+  uint32_t settling_ = 0;  // calls
+  std::vector<Slot> slots_;
+  BoundedVector<uint32_t> free_;  // last in, first out: few slots stay in the cache
+  std::deque<CallId> cancels_;
+  // By slot and generation. Bounded by what the link leases (LeaseLimits).
+  absl::flat_hash_map<uint64_t, LeaseList> quarantine_;
+  GrantsHeld grants_;
+  std::shared_ptr<LandingShare> landing_share_;
+  ClientSessionStats stats_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_RPC_CLIENT_CLIENT_SESSION_H_

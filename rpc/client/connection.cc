@@ -1,0 +1,211 @@
+#include "verbena/rpc/client/connection.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/rpc/client/connect_order.h"
+#include "verbena/rpc/client/landing_share.h"
+#include "verbena/rpc/internal/shard.h"
+#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/log/check.h"
+#include "verbena/transport/log/log.h"
+#include "verbena/transport/log/mutant.h"
+
+namespace verbena {
+namespace {
+
+// Whether the attempt failed for a reason that may lie in the device. An overloaded or silent
+// server is no different over another one.
+bool MayGoOverAnotherDevice(const absl::Status& failure) {
+  return !absl::IsResourceExhausted(failure) && !absl::IsCancelled(failure) &&
+         !absl::IsDeadlineExceeded(failure);
+}
+
+}  // namespace
+
+Connection::Connection(Shard& shard, std::string target, const ExecutorWish& wish)
+    : shard_(shard),
+      target_(std::move(target)),
+      wish_(wish),
+      landing_share_(std::make_shared<LandingShare>(
+          target_, std::max<size_t>(shard.wanted_limits().memory.landing_bytes / 2, 1))) {}
+
+Connection::~Connection() = default;
+
+Task<absl::Status> Connection::Ready() {
+  while (usable_link() == nullptr) {
+    if (!connecting_) {
+      if (shard_.closing()) co_return absl::UnavailableError("the runtime is being destroyed");
+      if (shard_.executor().now() < next_attempt_) co_return last_error_;
+      connecting_ = true;
+      // Not the caller's own task: other callers wait for the same attempt.
+      shard_.tasks().Spawn(Attempt());
+    }
+    if (absl::Status waited = co_await attempt_ended_.Wait(); !waited.ok()) co_return waited;
+    if (!last_error_.ok()) co_return last_error_;
+  }
+  co_return absl::OkStatus();
+}
+
+Task<void> Connection::Attempt() {
+  std::erase_if(retired_, [](const auto& link) { return link->link() == nullptr; });
+  try {
+    last_error_ = co_await TryConnect();
+  } catch (const std::exception& error) {
+    if (VERBENA_MUTANT(kConnectExceptionEscapes)) throw;
+    last_error_ = absl::InternalError(
+        fmt::format("connecting to {} failed with an exception: {}", target_, error.what()));
+  } catch (...) {
+    last_error_ =
+        absl::InternalError(fmt::format("connecting to {} failed with an exception", target_));
+  }
+  connecting_ = false;
+  // A link that opens has yet to prove that it is of use: see Retire().
+  if (!last_error_.ok()) PutOffNextAttempt();
+  attempt_ended_.Set();
+  attempt_ended_.Reset();
+  if (closed_) CloseLinks();
+}
+
+bool Connection::RemoveUser() {
+  VERBENA_CHECK(users_ > 0) << target_;
+  return --users_ == 0;
+}
+
+void Connection::Close() {
+  VERBENA_CHECK(users_ == 0) << "users " << users_ << " of " << target_;
+  closed_ = true;
+  CloseLinks();
+}
+
+void Connection::CloseLinks() {
+  if (VERBENA_MUTANT(kLinkOfNoChannelStays)) return;
+  const absl::Status unused = absl::CancelledError("no channel uses the link any more");
+  // Closing moves it to those that are retired.
+  if (current_ != nullptr && current_->link() != nullptr) current_->link()->Close(unused);
+  for (size_t i = 0; i < retired_.size(); ++i) {
+    if (retired_[i]->link() != nullptr) retired_[i]->link()->Close(unused);
+  }
+}
+
+bool Connection::ended() const {
+  return closed_ && !connecting_ && (current_ == nullptr || current_->link() == nullptr) &&
+         std::all_of(retired_.begin(), retired_.end(),
+                     [](const auto& link) { return link->link() == nullptr; });
+}
+
+Task<absl::Status> Connection::TryConnect() {
+  absl::StatusOr<std::unique_ptr<MessageStream>> stream = co_await OpenStream();
+  if (!stream.ok()) co_return stream.status();
+  const std::vector<size_t> order = ConnectOrder(shard_.kinds(), (*stream)->same_host());
+  absl::Status last;
+  bool unavailable = false;
+  std::string failures;
+  for (size_t i = 0; i < order.size(); ++i) {
+    // A stream serves one attempt.
+    if (i > 0) {
+      stream = co_await OpenStream();
+      if (!stream.ok()) co_return stream.status();
+    }
+    last = co_await ConnectOver(order[i], std::exchange(*stream, nullptr));
+    if (last.ok() || !MayGoOverAnotherDevice(last)) co_return last;
+    unavailable |= absl::IsUnavailable(last);
+    failures += fmt::format("{}{}: {}", i == 0 ? "" : "; ", LinkKindName(shard_.kinds()[order[i]]),
+                            std::string(last.message()));
+  }
+  if (order.size() == 1) co_return last;
+  // One that is down may be back soon, whatever the others are not good for.
+  const absl::StatusCode code = unavailable ? absl::StatusCode::kUnavailable : last.code();
+  co_return absl::Status(code, fmt::format("no device reaches {}: {}", target_, failures));
+}
+
+VERBENA_CORO_WRAPPER Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connection::OpenStream() {
+  return WithDeadline(
+      shard_.bootstrap().Connect(target_),
+      SaturatingAdd(shard_.executor().now(), shard_.wanted_limits().connect_timeout));
+}
+
+Task<absl::Status> Connection::ConnectOver(size_t device, std::unique_ptr<MessageStream> stream) {
+  absl::StatusOr<Endpoint*> endpoint = co_await shard_.AwaitEndpointOn(device);
+  if (!endpoint.ok()) {
+    // Another device may have what this one lacks, RESOURCE_EXHAUSTED or not.
+    const absl::Status& why = endpoint.status();
+    if (shard_.kinds().size() == 1 || absl::IsUnavailable(why)) co_return why;
+    co_return absl::FailedPreconditionError(std::string(endpoint.status().message()));
+  }
+  [[maybe_unused]] const auto use = (*endpoint)->Use();
+  auto client = std::make_unique<ClientSession>(static_cast<ClientSession::Listener&>(*this));
+  client->set_landing_share(landing_share_);
+  absl::StatusOr<Link*> link = co_await (*endpoint)->Connect(std::move(stream), *client, wish_);
+  if (!link.ok()) co_return link.status();
+  client->Attach(**link);
+  current_ = std::move(client);
+  opened_ = shard_.executor().now();
+  Log(LogLevel::kInfo, fmt::format("connected to {} over {} (QPN {:#x})", target_,
+                                   (*endpoint)->device_name(), (*link)->qpn()));
+  co_return absl::OkStatus();
+}
+
+void Connection::OnSessionDown(ClientSession& link, const absl::Status&) {
+  late_responses_ += link.stats().late_responses;
+  if (current_.get() == &link) Retire();
+}
+
+void Connection::OnSessionDraining(ClientSession& link) {
+  if (current_.get() == &link) {
+    if (!WasOfUse()) {
+      last_error_ = absl::UnavailableError(
+          fmt::format("{} accepted a link, and said GOAWAY before it answered a call: it is "
+                      "shutting down; try again",
+                      target_));
+      PutOffNextAttempt();
+    }
+    Retire();
+  }
+  if (link.idle()) {
+    OnSessionIdle(link);
+  } else {
+    CloseOldestDraining();
+  }
+}
+
+bool Connection::WasOfUse() const {
+  return current_->answered() || shard_.executor().now() - opened_ >= kMaxBackoff;
+}
+
+void Connection::Retire() {
+  if (WasOfUse()) backoff_.Reset();
+  retired_.push_back(std::move(current_));
+}
+
+void Connection::PutOffNextAttempt() {
+  next_attempt_ = SaturatingAdd(shard_.executor().now(), backoff_.Next());
+}
+
+void Connection::CloseOldestDraining() {
+  Link* oldest = nullptr;
+  size_t draining = 0;
+  for (const std::unique_ptr<ClientSession>& session : retired_) {
+    Link* link = session->link();
+    if (link == nullptr || !link->open()) continue;
+    if (draining++ == 0) oldest = link;
+  }
+  if (draining <= kMaxDraining) return;
+  oldest->Close(absl::UnavailableError(fmt::format(
+      "{} said GOAWAY on {} links that have calls left; the one that drained longest is "
+      "closed, since at most {} drain at once",
+      target_, draining, kMaxDraining)));
+}
+
+void Connection::OnSessionIdle(ClientSession& link) {
+  VERBENA_CHECK(link.link() != nullptr) << target_;
+  link.link()->Close(absl::UnavailableError("the server is shutting down"));
+}
+
+uint64_t Connection::late_responses() const {
+  return late_responses_ + (current_ != nullptr ? current_->stats().late_responses : 0);
+}
+
+}  // namespace verbena

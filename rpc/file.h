@@ -1,0 +1,13 @@
+// Files that coroutines read, write, rename and remove without blocking their executor.
+//
+//   VERBENA_CO_ASSIGN_OR_RETURN(File file, co_await File::Open("/data/v0", {.flags = O_RDWR}));
+//   VERBENA_CO_RETURN_IF_ERROR(co_await file.Write(block.view(), /*offset=*/0));
+//   VERBENA_CO_RETURN_IF_ERROR(co_await RenameFile("/data/v0", "/data/v1").In(nullptr));
+
+#ifndef VERBENA_RPC_FILE_H_
+#define VERBENA_RPC_FILE_H_
+
+#include "verbena/transport/file/file.h"        // IWYU pragma: export
+#include "verbena/transport/file/file_names.h"  // IWYU pragma: export
+
+#endif  // VERBENA_RPC_FILE_H_

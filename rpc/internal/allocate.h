@@ -1,0 +1,53 @@
+// AllocateUntil: memory from a pool, no later than the call that needs it can use it.
+//
+// A wait for memory ends with RESOURCE_EXHAUSTED, which says which budget is full and who holds it;
+// the log says so too, at most every ten seconds for each executor.
+
+#ifndef VERBENA_RPC_INTERNAL_ALLOCATE_H_
+#define VERBENA_RPC_INTERNAL_ALLOCATE_H_
+
+#include <chrono>
+#include <cstddef>
+
+#include "absl/status/statusor.h"
+#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/coro/task.h"
+#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/memory/buffer_pool.h"
+
+namespace verbena {
+
+// The longest wait for memory, whatever the call's deadline is: handlers that make calls and wait
+// for each other's memory would otherwise do so for ever. Servers have an option of their own.
+inline constexpr Duration kMaxMemoryWait = std::chrono::seconds(10);
+
+// The longest time that one side lets the other take over a landing that a response needs: the
+// client until it lends one, which may have to wait for memory itself, and then the server until it
+// has answered.
+inline constexpr Duration kMaxLandingWait = 2 * kMaxMemoryWait;
+
+// Bytes of a server's pool, by who holds them; handlers hold the rest.
+struct MemoryHolders {
+  size_t leases = 0;     // clients that hold grants
+  size_t transfers = 0;  // READs and WRITEs of payloads that are under way
+};
+
+struct MemoryWait {
+  TimePoint deadline = kNever;  // of the call
+  Duration longest = kMaxMemoryWait;
+  // nullptr at a client. Read when the wait has failed; outlives it.
+  const MemoryHolders* holders = nullptr;
+};
+
+// The latest end of such a wait that begins `now`: after `longest`, or when seven eighths of the
+// time until the call's deadline have passed, since the rest of the call takes time, too.
+TimePoint WaitLimit(TimePoint now, const MemoryWait& wait);
+
+// A buffer of `bytes` from a pool of `endpoint`, now or when there is one. CANCELLED when the
+// caller is; otherwise as BufferPool::Allocate(). Both outlive the Task.
+Task<absl::StatusOr<Buffer>> AllocateUntil(const Endpoint& endpoint, BufferPool& pool, size_t bytes,
+                                           MemoryWait wait);
+
+}  // namespace verbena
+
+#endif  // VERBENA_RPC_INTERNAL_ALLOCATE_H_

@@ -1,0 +1,82 @@
+// Bulk headers: the bytes in a frame that describe the one-sided part of a call, which is payloads,
+// and messages that are too large for a frame. proto/WIRE.md is the specification.
+//
+// The body of a frame with kFrameHasBulk begins with one of these. Only the Parse functions read a
+// peer's. They are pure functions, which take any bytes and name what is wrong.
+
+#ifndef VERBENA_RPC_INTERNAL_BULK_FORMAT_H_
+#define VERBENA_RPC_INTERNAL_BULK_FORMAT_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "verbena/transport/onesided/transfer.h"
+
+namespace verbena {
+
+// Pieces of a request: eight of its payload, and its message.
+inline constexpr size_t kMaxBulkSources = 9;
+
+// Grants that a link's client can hold at once: each has a slot below this.
+inline constexpr uint32_t kMaxGrantSlots = 16;
+
+// The most bytes that a RequestBulk takes in a frame.
+inline constexpr size_t kMaxRequestBulkBytes = 48 + kMaxBulkSources * 24;
+
+struct RequestBulk {
+  bool has_payload = false;  // perhaps an empty one
+  uint64_t payload_bytes = 0;
+  uint64_t message_bytes = 0;  // 0: the message follows in the frame
+  // CRC32C of the payload and then the message, on links that check payloads.
+  uint32_t checksum = 0;
+  // The payload was written to the landing that the server had granted in this slot.
+  static constexpr uint32_t kNoGrant = ~0u;
+  uint32_t grant = kNoGrant;
+  // The ranges from which the server reads the rest, payload first.
+  uint32_t source_count = 0;
+  std::array<RemoteRange, kMaxBulkSources> sources{};
+  // The range to which the server may write the response's payload; no bytes: none yet.
+  RemoteRange landing{};
+
+  size_t encoded_bytes() const;
+  void Encode(char* to) const;
+};
+
+struct ResponseBulk {
+  bool has_payload = false;  // perhaps an empty one
+  uint64_t payload_bytes = 0;
+  uint64_t message_bytes = 0;  // 0: the message follows in the frame
+  uint32_t checksum = 0;
+  // True: the payload lies in the landing that kLandingNeeded asked for, ahead of the message.
+  // False: it lies in the request's landing.
+  bool payload_in_asked = false;
+
+  static constexpr size_t kEncodedBytes = 24;
+  void Encode(char* to) const;
+};
+
+// The body of kLandingNeeded.
+struct LandingRequest {
+  uint64_t payload_bytes = 0;  // 0 unless the request brought no landing
+  uint64_t message_bytes = 0;
+
+  static constexpr size_t kEncodedBytes = 16;
+  void Encode(char* to) const;
+};
+
+// The body of kLanding.
+inline constexpr size_t kLandingBytes = 24;
+void EncodeLanding(const RemoteRange& landing, char* to);
+
+// Each reads from the beginning of a frame's body of `bytes`; more may follow. INVALID_ARGUMENT
+// when it is shorter, a reserved byte is not 0, or sizes contradict each other.
+absl::StatusOr<RequestBulk> ParseRequestBulk(const char* body, size_t bytes);
+absl::StatusOr<ResponseBulk> ParseResponseBulk(const char* body, size_t bytes);
+absl::StatusOr<LandingRequest> ParseLandingRequest(const char* body, size_t bytes);
+absl::StatusOr<RemoteRange> ParseLanding(const char* body, size_t bytes);
+
+}  // namespace verbena
+
+#endif  // VERBENA_RPC_INTERNAL_BULK_FORMAT_H_

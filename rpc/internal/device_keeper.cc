@@ -1,0 +1,377 @@
+#include "verbena/rpc/internal/device_keeper.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <exception>
+#include <iterator>
+#include <system_error>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/transport/log/check.h"
+#include "verbena/transport/log/log.h"
+#include "verbena/transport/log/mutant.h"
+
+namespace verbena {
+namespace {
+
+int64_t Milliseconds(Duration duration) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
+}
+
+}  // namespace
+
+// Lines that are logged at its end: declare it before the lock. The program's sink may take long,
+// while executors wait for the mutex.
+class DeviceKeeper::Lines {
+ public:
+  Lines() = default;
+  Lines(const Lines&) = delete;
+  Lines& operator=(const Lines&) = delete;
+  ~Lines() {
+    for (const auto& [level, line] : lines_) Log(level, line);
+  }
+
+  void Add(LogLevel level, std::string line) { lines_.emplace_back(level, std::move(line)); }
+
+ private:
+  std::vector<std::pair<LogLevel, std::string>> lines_;
+};
+
+absl::StatusOr<std::unique_ptr<DeviceKeeper>> DeviceKeeper::Create(Device& device,
+                                                                   const Options& options) {
+  std::unique_ptr<DeviceKeeper> keeper(new DeviceKeeper(nullptr, options));
+  if (absl::Status status = keeper->Start(nullptr, device); !status.ok()) return status;
+  return keeper;
+}
+
+absl::StatusOr<std::unique_ptr<DeviceKeeper>> DeviceKeeper::Create(std::unique_ptr<Device> device,
+                                                                   Open open,
+                                                                   const Options& options) {
+  VERBENA_CHECK(open != nullptr) << device->name();
+  std::unique_ptr<DeviceKeeper> keeper(new DeviceKeeper(std::move(open), options));
+  Device& opened = *device;
+  if (absl::Status status = keeper->Start(std::move(device), opened); !status.ok()) return status;
+  return keeper;
+}
+
+DeviceKeeper::DeviceKeeper(Open open, const Options& options)
+    : open_(std::move(open)),
+      options_(options),
+      grave_(std::make_shared<Grave>()),
+      backoff_(options.backoff.first, options.backoff.longest) {
+  grave_->keeper = this;
+  if (sched_getaffinity(0, sizeof(cores_), &cores_) != 0) CPU_ZERO(&cores_);
+}
+
+DeviceKeeper::~DeviceKeeper() {
+  Stop();
+  if (thread_.joinable()) thread_.join();
+  CloseContexts();
+  current_.reset();
+  {
+    std::lock_guard<std::mutex> lock(grave_->mutex);
+    grave_->keeper = nullptr;
+  }
+  buried_.clear();
+  unclosable_.clear();
+}
+
+// A program's RegisteredMemory may hold an opening for longer: all that it needs is the device.
+void DeviceKeeper::CloseContexts() {
+  std::vector<std::shared_ptr<OpenedDevice>> held;
+  while (!FindHeld(held)) std::this_thread::yield();
+  // Waits for threads, which may wait for the lock.
+  for (const std::shared_ptr<OpenedDevice>& opened : held) opened->context.reset();
+}
+
+// False while another thread that has let go of one is on its way to bury it.
+bool DeviceKeeper::FindHeld(std::vector<std::shared_ptr<OpenedDevice>>& held) {
+  held.clear();
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const std::weak_ptr<OpenedDevice>& opening : openings_) {
+    if (std::shared_ptr<OpenedDevice> opened = opening.lock()) held.push_back(std::move(opened));
+  }
+  return held.size() + buried_.size() + unclosable_.size() == unclosed_;
+}
+
+absl::Status DeviceKeeper::Start(std::unique_ptr<Device> owned, Device& device) {
+  name_ = device.name();
+  absl::StatusOr<std::shared_ptr<OpenedDevice>> used = Use(std::move(owned), device);
+  if (!used.ok()) return used.status();
+  kind_ = (*used)->context->address().kind;
+  std::lock_guard<std::mutex> lock(mutex_);
+  // One that failed at once is opened again from the next event on, which its links would wait for.
+  if ((*used)->failed) return absl::UnavailableError(fmt::format("{} has failed", name_));
+  current_ = *std::move(used);
+  opened_at_ = Clock::Real().Now();
+  return absl::OkStatus();
+}
+
+// Whoever lets go last may be an executor: what that takes is done elsewhere.
+absl::StatusOr<std::shared_ptr<OpenedDevice>> DeviceKeeper::Use(std::unique_ptr<Device> owned,
+                                                                Device& device) {
+  std::shared_ptr<OpenedDevice> opened(new OpenedDevice, [grave = grave_](OpenedDevice* gone) {
+    Bury(*grave, std::unique_ptr<OpenedDevice>(gone));
+  });
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::erase_if(openings_, [](const auto& opening) { return opening.expired(); });
+    openings_.push_back(opened);
+    ++unclosed_;
+  }
+  opened->owned = std::move(owned);
+  DeviceContext::Options options = options_.context;
+  options.on_failure = [this, raw = opened.get()] { OnFailure(*raw); };
+  absl::StatusOr<std::unique_ptr<DeviceContext>> context = DeviceContext::Create(device, options);
+  if (!context.ok()) return context.status();
+  opened->context = *std::move(context);
+  return opened;
+}
+
+std::shared_ptr<OpenedDevice> DeviceKeeper::Attach(User& user) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  users_.push_back(&user);
+  return current_;
+}
+
+absl::Status DeviceKeeper::Absence() {
+  Lines lines;
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (stopping_) {
+    return absl::UnavailableError(
+        fmt::format("{} has failed, or was removed, and its runtime ends", name_));
+  }
+  // Whoever asks may find that the system has a thread for it by now.
+  if (reopening_ && !VERBENA_MUTANT(kRefusedThreadForGood)) EnsureThread(lines);
+  std::string detail;
+  if (const std::string obstacle = Obstacle(); !obstacle.empty()) {
+    detail = fmt::format(" once this is over: {}", obstacle);
+  } else if (!last_error_.ok()) {
+    detail = fmt::format(" (attempt {} failed: {})", attempts_, last_error_.ToString());
+  }
+  return absl::UnavailableError(fmt::format(
+      "{} has failed, or was removed, and is being reopened{}; try again", name_, detail));
+}
+
+void DeviceKeeper::OnFailure(OpenedDevice& opened) {
+  std::shared_ptr<OpenedDevice> failed;
+  Lines lines;
+  std::lock_guard<std::mutex> lock(mutex_);
+  // Links of a device that is the program's say themselves that it is lost.
+  if (opened.failed || stopping_ || open_ == nullptr) return;
+  opened.failed = true;
+  if (current_.get() != &opened || VERBENA_MUTANT(kDeviceNeverReopened)) return;
+  failed = std::move(current_);
+  current_ = nullptr;
+  failed->draining = users_.size();
+  if (failed->draining > 0) ++undrained_;
+  for (User* user : users_) user->OnDeviceFailed(failed);
+  const TimePoint now = Clock::Real().Now();
+  if (now - opened_at_ >= options_.backoff.longest) backoff_.Reset();
+  attempts_ = 0;
+  last_error_ = absl::OkStatus();
+  obstacle_reported_ = false;
+  reopening_ = true;
+  next_attempt_ = SaturatingAdd(now, backoff_.Next());
+  EnsureThread(lines);
+}
+
+void DeviceKeeper::OnDrained(OpenedDevice& opened) {
+  Lines lines;
+  std::lock_guard<std::mutex> lock(mutex_);
+  VERBENA_CHECK(opened.draining > 0) << name_;
+  if (--opened.draining > 0) return;
+  --undrained_;
+  EnsureThread(lines);
+}
+
+void DeviceKeeper::Bury(Grave& grave, std::unique_ptr<OpenedDevice> opened) {
+  Lines lines;
+  std::lock_guard<std::mutex> open(grave.mutex);
+  DeviceKeeper* const keeper = grave.keeper;
+  // Then its context is gone, and nothing that is left waits.
+  if (keeper == nullptr) return;
+  std::lock_guard<std::mutex> lock(keeper->mutex_);
+  keeper->buried_.push_back(std::move(opened));
+  keeper->EnsureThread(lines);
+}
+
+void DeviceKeeper::Stop() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+    wake_.notify_all();
+  }
+  // Nobody starts another.
+  if (thread_.joinable() && !VERBENA_MUTANT(kReopenOutlivesRuntime)) thread_.join();
+}
+
+// --- the thread
+
+// For what there is to do. Where the system refuses it, the next who comes here tries again: that
+// is each call that the device would serve.
+void DeviceKeeper::EnsureThread(Lines& lines) {
+  wake_.notify_all();
+  if (running_ || stopping_ || (!reopening_ && buried_.empty())) return;
+  // The thread has nothing left to do but to end.
+  if (thread_.joinable()) thread_.join();
+  try {
+    const auto work = [this] { Work(); };
+    thread_ = options_.start_thread ? options_.start_thread(work) : std::thread(work);
+  } catch (const std::system_error& refused) {
+    if (std::exchange(thread_refused_, true)) return;
+    lines.Add(LogLevel::kError, fmt::format("the system starts no thread that opens {} again: {}",
+                                            name_, refused.what()));
+    return;
+  }
+  thread_refused_ = false;
+  running_ = true;
+  pthread_setname_np(thread_.native_handle(), "verbena-device");
+}
+
+// Why the device is not opened now, however long ago it failed; empty when nothing is in the way.
+std::string DeviceKeeper::Obstacle() const {
+  if (thread_refused_) return "the system starts no thread for it";
+  if (undrained_ > 1) {
+    return fmt::format("links of {} of its former openings are still being torn down", undrained_);
+  }
+  if (unclosed_ >= kMostOpenings) {
+    return fmt::format(
+        "{} of its former openings are not closed: something of them is in use, as buffers or "
+        "registered memory, or the device refused",
+        unclosed_);
+  }
+  return "";
+}
+
+void DeviceKeeper::LogUnlocked(std::unique_lock<std::mutex>& lock, LogLevel level,
+                               const std::string& line) {
+  lock.unlock();
+  Log(level, line);
+  lock.lock();
+}
+
+void DeviceKeeper::Work() {
+  // Not on the core of the executor that began it.
+  if (CPU_COUNT(&cores_) > 0) (void)sched_setaffinity(0, sizeof(cores_), &cores_);
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!stopping_ && (reopening_ || !buried_.empty())) {
+    if (!buried_.empty()) {
+      CloseBuried(lock);
+    } else if (next_attempt_ > Clock::Real().Now()) {
+      wake_.wait_until(lock, next_attempt_);
+    } else if (const std::string obstacle = Obstacle(); !obstacle.empty()) {
+      // After a line it looks again: that may be over.
+      if (std::exchange(obstacle_reported_, true)) {
+        wake_.wait(lock);
+      } else {
+        LogUnlocked(lock, LogLevel::kWarning,
+                    fmt::format("{} is not reopened yet: {}", name_, obstacle));
+      }
+    } else {
+      TryAgain(lock);
+    }
+  }
+  running_ = false;
+}
+
+void DeviceKeeper::CloseBuried(std::unique_lock<std::mutex>& lock) {
+  std::vector<std::unique_ptr<OpenedDevice>> closing = std::exchange(buried_, {});
+  lock.unlock();
+  const size_t closed = std::erase_if(closing, [this](const auto& opened) {
+    if (opened->context == nullptr) return true;
+    const absl::Status status = opened->context->Close();
+    if (status.ok() || VERBENA_MUTANT(kUnclosableClosed)) return true;
+    Log(LogLevel::kWarning, fmt::format("{}, which has failed, stays open until its runtime ends: "
+                                        "it does not let itself be closed: {}",
+                                        name_, status.ToString()));
+    return false;
+  });
+  lock.lock();
+  unclosed_ -= closed;
+  std::move(closing.begin(), closing.end(), std::back_inserter(unclosable_));
+}
+
+void DeviceKeeper::TryAgain(std::unique_lock<std::mutex>& lock) {
+  const int attempt = ++attempts_;
+  lock.unlock();
+  const absl::Status status = Reopen();
+  lock.lock();
+  if (status.ok() || stopping_) return;
+  last_error_ = status;
+  const Duration pause = backoff_.Next();
+  next_attempt_ = SaturatingAdd(Clock::Real().Now(), pause);
+  LogUnlocked(lock, LogLevel::kWarning,
+              fmt::format("{} is not reopened yet (attempt {}, the next in {} ms): {}", name_,
+                          attempt, Milliseconds(pause), status.ToString()));
+}
+
+absl::StatusOr<std::unique_ptr<Device>> DeviceKeeper::CallOpen() const {
+  // The function may be the program's.
+  try {
+    absl::StatusOr<std::unique_ptr<Device>> device = open_();
+    VERBENA_CHECK(!device.ok() || *device != nullptr) << name_;
+    return device;
+  } catch (const std::exception& error) {
+    return absl::InternalError(fmt::format("opening it threw: {}", error.what()));
+  } catch (...) {
+    return absl::InternalError("opening it threw");
+  }
+}
+
+absl::Status DeviceKeeper::Reopen() {
+  absl::StatusOr<std::unique_ptr<Device>> device = CallOpen();
+  if (!device.ok()) return device.status();
+  Device& opened = **device;
+  absl::StatusOr<std::shared_ptr<OpenedDevice>> used = Use(*std::move(device), opened);
+  if (!used.ok()) return used.status();
+  DeviceContext& context = *(*used)->context;
+  if (context.address().kind != kind_) {
+    return absl::FailedPreconditionError(
+        fmt::format("{} is a {} device now, and was a {} device", opened.name(),
+                    LinkKindName(context.address().kind), LinkKindName(kind_)));
+  }
+  absl::StatusOr<std::vector<std::optional<EndpointMemory>>> memory = PrepareUsers(context);
+  if (!memory.ok()) return memory.status();
+  return PutInService(*used, *memory);
+}
+
+absl::StatusOr<std::vector<std::optional<EndpointMemory>>> DeviceKeeper::PrepareUsers(
+    DeviceContext& context) {
+  std::vector<std::optional<EndpointMemory>> memory;
+  for (size_t i = 0;; ++i) {
+    User* user = nullptr;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (stopping_) return absl::CancelledError("the runtime ends");
+      if (i == users_.size()) return memory;
+      user = users_[i];
+    }
+    absl::StatusOr<std::optional<EndpointMemory>> prepared = user->Prepare(context);
+    if (!prepared.ok()) return prepared.status();
+    memory.push_back(*std::move(prepared));
+  }
+}
+
+absl::Status DeviceKeeper::PutInService(const std::shared_ptr<OpenedDevice>& opened,
+                                        std::vector<std::optional<EndpointMemory>>& memory) {
+  Lines lines;
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (opened->failed) return absl::UnavailableError("it failed again at once");
+  if (stopping_) return absl::CancelledError("the runtime ends");
+  current_ = opened;
+  reopening_ = false;
+  opened_at_ = Clock::Real().Now();
+  // A user that came meanwhile makes what it needs when it needs it.
+  memory.resize(users_.size());
+  for (size_t i = 0; i < users_.size(); ++i) {
+    users_[i]->OnDeviceOpened(opened, std::move(memory[i]));
+  }
+  lines.Add(LogLevel::kWarning, fmt::format("{} was reopened after {} attempt{}", name_, attempts_,
+                                            attempts_ == 1 ? "" : "s"));
+  return absl::OkStatus();
+}
+
+}  // namespace verbena

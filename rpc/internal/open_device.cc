@@ -1,0 +1,107 @@
+#include "verbena/rpc/internal/open_device.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <iterator>
+#include <string_view>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/transport/log/log.h"
+#include "verbena/transport/soft/soft_device.h"
+#include "verbena/transport/verbs/port_choice.h"
+#include "verbena/transport/verbs/port_info.h"
+#include "verbena/transport/verbs/rdma_device.h"
+
+namespace verbena {
+namespace {
+
+constexpr std::string_view kRdmaPrefix = "rdma:";
+
+absl::StatusOr<std::unique_ptr<Device>> OpenSoft() {
+  absl::StatusOr<std::unique_ptr<SoftDevice>> device = SoftDevice::Create({});
+  if (!device.ok()) return device.status();
+  return std::unique_ptr<Device>(*std::move(device));
+}
+
+absl::StatusOr<std::unique_ptr<Device>> OpenRdma(const std::string& name) {
+  absl::StatusOr<std::unique_ptr<RdmaDevice>> device = RdmaDevice::Open(name);
+  if (!device.ok()) return device.status();
+  const DevicePort port = (*device)->default_port();
+  Log(LogLevel::kInfo, fmt::format("links run over {}, port {}, GID {}", (*device)->name(),
+                                   port.port, port.gid_index));
+  return std::unique_ptr<Device>(*std::move(device));
+}
+
+using Devices = std::vector<std::unique_ptr<Device>>;
+
+absl::StatusOr<Devices> Only(absl::StatusOr<std::unique_ptr<Device>> device) {
+  if (!device.ok()) return device.status();
+  Devices devices;
+  devices.push_back(*std::move(device));
+  return devices;
+}
+
+// The first of the ports of that kind that can be opened; what cannot is logged.
+void AddRdma(PortLink link, const std::vector<PortInfo>& all, Devices& devices) {
+  std::vector<PortInfo> ports;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(ports),
+               [link](const PortInfo& port) { return port.link == link; });
+  if (ports.empty()) return;
+  absl::StatusOr<PortChoice> choice = ChoosePort(ports, "");
+  absl::Status failure = choice.status();
+  if (choice.ok()) {
+    absl::StatusOr<std::unique_ptr<Device>> device =
+        OpenRdma(fmt::format("{}:{}", choice->device, choice->port));
+    failure = device.status();
+    if (device.ok()) devices.push_back(*std::move(device));
+  }
+  if (!failure.ok()) {
+    Log(LogLevel::kInfo, fmt::format("an RDMA device is not used: {}", failure.ToString()));
+  }
+}
+
+absl::StatusOr<Devices> OpenAll() {
+  absl::StatusOr<Devices> devices = Only(OpenSoft());
+  if (!devices.ok()) return devices;
+  const std::vector<PortInfo> ports = ListPorts();
+  AddRdma(PortLink::kInfiniBand, ports, *devices);
+  AddRdma(PortLink::kEthernet, ports, *devices);
+  AddRdma(PortLink::kIwarp, ports, *devices);
+  return devices;
+}
+
+// "auto", or what a user has said.
+std::string Wanted(const std::string& name) {
+  if (!name.empty() && name != "auto") return name;
+  const char* set = std::getenv("VERBENA_DEVICE");
+  const std::string from_environment = set == nullptr ? "" : set;
+  return from_environment.empty() ? "auto" : from_environment;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::unique_ptr<Device>>> OpenDevices(const std::string& given) {
+  const std::string name = Wanted(given);
+  if (name == "auto") return OpenAll();
+  if (name == "soft") return Only(OpenSoft());
+  if (name == "rdma") return Only(OpenRdma(""));
+  if (name.starts_with(kRdmaPrefix)) return Only(OpenRdma(name.substr(kRdmaPrefix.size())));
+  return Only(OpenRdma(name));
+}
+
+std::string NameToReopen(const std::string& name, const Device& device) {
+  if (device.kind() == DeviceKind::kSoft) return "soft";
+  const std::string wanted = Wanted(name);
+  if (wanted != "auto" && wanted != "rdma" && wanted != kRdmaPrefix) return wanted;
+  return fmt::format("{}{}:{}", kRdmaPrefix, device.name(), device.default_port().port);
+}
+
+absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const std::string& name) {
+  absl::StatusOr<Devices> devices = OpenDevices(name);
+  if (!devices.ok()) return devices.status();
+  const size_t first_rdma = devices->size() > 1 ? 1 : 0;  // the software device is the first
+  return std::move((*devices)[first_rdma]);
+}
+
+}  // namespace verbena

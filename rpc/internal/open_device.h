@@ -1,0 +1,36 @@
+// OpenDevices: the devices that a runtime's option names.
+//
+//   "soft"        the software device, which reaches processes of this host and user
+//   "rdma"        the first RDMA port that is active
+//   "rdma:NAME"   that RDMA device, interface or address (transport/verbs/port_choice.h)
+//   "auto", ""    what the environment variable VERBENA_DEVICE says; without it the software device
+//                 and, of each kind that has an active port (InfiniBand, RoCE, iWARP), the first
+//                 that can be opened
+//
+// Any other word is taken for the NAME of an RDMA device.
+
+#ifndef VERBENA_RPC_INTERNAL_OPEN_DEVICE_H_
+#define VERBENA_RPC_INTERNAL_OPEN_DEVICE_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "verbena/transport/device/device.h"
+
+namespace verbena {
+
+// One, or several of different kinds. Logs the choice; "auto" also logs the devices that it left
+// out.
+absl::StatusOr<std::vector<std::unique_ptr<Device>>> OpenDevices(const std::string& name);
+
+// A name by which OpenDevice() opens `device` again, one of those that OpenDevices(name) gave.
+std::string NameToReopen(const std::string& name, const Device& device);
+
+// The only one of them, or the first that is RDMA: for programs that use a device alone.
+absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const std::string& name);
+
+}  // namespace verbena
+
+#endif  // VERBENA_RPC_INTERNAL_OPEN_DEVICE_H_

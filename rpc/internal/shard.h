@@ -1,0 +1,94 @@
+// Shard: the part of a Runtime that lives on one executor: an endpoint for each device that is in
+// use, and the tasks that belong to nobody else.
+//
+// Owned by the Runtime; used on its executor's thread, except published_stats().
+
+#ifndef VERBENA_RPC_INTERNAL_SHARD_H_
+#define VERBENA_RPC_INTERNAL_SHARD_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/rpc/internal/published.h"
+#include "verbena/rpc/internal/shard_device.h"
+#include "verbena/transport/connect/bootstrap.h"
+#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/executor/executor.h"
+#include "verbena/transport/link/endpoint.h"
+
+namespace verbena {
+
+class Shard {
+ public:
+  // `id` names the runtime to the servers that its connections reach.
+  Shard(Executor& executor, Bootstrap& bootstrap, uint32_t index, const RuntimeId& id);
+
+  // Once, on the executor's thread or before it runs. The devices, one of each kind; an only one is
+  // put to use at once, so that what is wrong with it shows when a program starts.
+  absl::Status Init(const std::vector<DeviceKeeper*>& devices, const LinkLimits& limits,
+                    uint32_t shards);
+  // A runtime shuts its shards down in steps, each on all shards before the next begins: tasks of
+  // one shard use the others.
+  //
+  // Cancels the tasks. From now on no task begins here, and no connection is made.
+  void BeginShutdown();
+  // True since BeginShutdown().
+  bool closing() const { return closing_; }
+  // Ends every link.
+  Task<void> CloseLinks();
+  // Waits for the tasks.
+  Task<void> JoinTasks();
+  // Gives the endpoints back when nobody uses their memory any more. The last thing that runs on a
+  // shard.
+  Task<void> End();
+
+  Executor& executor() const { return executor_; }
+  Bootstrap& bootstrap() const { return bootstrap_; }
+  // The devices' kinds, by index.
+  const std::vector<LinkKind>& kinds() const { return kinds_; }
+  // Made when first asked for: an endpoint pins memory. UNAVAILABLE while the device, which has
+  // failed, is being opened again. Whoever keeps it beyond a wait holds its Use().
+  absl::StatusOr<Endpoint*> EndpointOn(size_t device);
+  // The same while this executor serves others: a control thread registers the memory.
+  VERBENA_CORO_WRAPPER Task<absl::StatusOr<Endpoint*>> AwaitEndpointOn(size_t device) {
+    return devices_[device]->AwaitEndpoint();
+  }
+  // On the device of that kind; FAILED_PRECONDITION when there is none.
+  Task<absl::StatusOr<Endpoint*>> AwaitEndpointFor(LinkKind kind);
+  // The device of that name; "": the only one. INVALID_ARGUMENT names those that there are.
+  absl::StatusOr<ShardDevice*> DeviceNamed(const std::string& device);
+  // The one whose links use that protection domain; nullptr when there is none.
+  const Endpoint* EndpointWith(const ibv_pd* pd) const;
+  const std::vector<std::unique_ptr<ShardDevice>>& devices() const { return devices_; }
+  // Statistics, one for each device that was of use.
+  std::vector<DeviceStats> stats() const;
+  const LinkLimits& wanted_limits() const { return limits_; }
+  // The fewest links that one of the devices takes, also of those that are not in use yet.
+  uint32_t max_links() const;
+  uint32_t index() const { return index_; }
+  // Tasks that belong to nobody else: connection attempts, what Runtime::Spawn was given.
+  TaskScope& tasks() { return tasks_; }
+  // stats(), kept for threads that cannot wait for this one. Published here, read anywhere.
+  void PublishStats();
+  std::vector<DeviceStats> published_stats() const { return published_.Get(); }
+
+ private:
+  Executor& executor_;
+  Bootstrap& bootstrap_;
+  const uint32_t index_;
+  const RuntimeId runtime_id_;
+  std::vector<LinkKind> kinds_;
+  LinkLimits limits_;
+  TaskScope tasks_;
+  bool closing_ = false;
+  std::vector<std::unique_ptr<ShardDevice>> devices_;
+  Published<std::vector<DeviceStats>> published_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_RPC_INTERNAL_SHARD_H_

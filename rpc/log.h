@@ -1,0 +1,12 @@
+// The log, its levels and its sink; and VERBENA_CHECK, which release builds evaluate, too.
+//
+//   SetLogSink([](LogLevel level, const std::string& message) { MyLog(level, message); });
+//   VERBENA_CHECK(offset % kBlockBytes == 0) << "offset " << offset;
+
+#ifndef VERBENA_RPC_LOG_H_
+#define VERBENA_RPC_LOG_H_
+
+#include "verbena/transport/log/check.h"  // IWYU pragma: export
+#include "verbena/transport/log/log.h"    // IWYU pragma: export
+
+#endif  // VERBENA_RPC_LOG_H_

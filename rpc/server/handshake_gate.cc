@@ -1,0 +1,443 @@
+#include "verbena/rpc/server/handshake_gate.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <list>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "absl/container/node_hash_map.h"
+#include "fmt/format.h"
+#include "verbena/transport/connect/claimed_address.h"
+#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/coro/task.h"
+#include "verbena/transport/executor/executor.h"
+#include "verbena/transport/log/check.h"
+#include "verbena/transport/log/mutant.h"
+#include "verbena/transport/log/throttled_log.h"
+
+namespace verbena {
+namespace {
+
+enum class Phase { kSilent, kPending, kOpen, kEvicted };
+
+struct Ticket;
+using Queue = std::list<Ticket*>;  // oldest first
+
+struct Source {
+  Queue silent;
+  Queue pending;
+  uint32_t links = 0;                 // placed: pending and open
+  std::vector<uint32_t> by_executor;  // of those
+  uint32_t tickets = 0;
+  size_t under_way() const { return silent.size() + pending.size(); }
+};
+
+// One connection. Guarded by the state's mutex, except `stream`.
+struct Ticket {
+  Source* source = nullptr;
+  std::string source_name;
+  uint64_t number = 0;   // of its arrival
+  bool bounded = false;  // by the links that its source may have
+  bool names_source = true;
+  RuntimeId client;
+  TimePoint placed_at{};  // once it is pending
+  Phase phase = Phase::kSilent;
+  Queue::iterator place;         // in its source's queue, while silent or pending
+  int index = -1;                // of its executor, once it is placed
+  Executor* executor = nullptr;  // whose thread the stream belongs to
+  // Null once the stream is gone. Only on the executor's thread.
+  MessageStream* stream = nullptr;
+};
+
+constexpr uint32_t kAll = ~uint32_t{0};
+
+// `wanted`, but no more than a `part`-th of the descriptors that the process may have.
+uint32_t WithinDescriptors(uint32_t wanted, uint32_t part) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return wanted;
+  const rlim_t most = std::min<rlim_t>(limit.rlim_cur / part, 1u << 20);
+  return std::clamp<uint32_t>(static_cast<uint32_t>(most), 1, wanted);
+}
+
+// The links of one executor that one source may have. With fewer than four there is nothing
+// to share, and the endpoint alone refuses.
+uint32_t ShareOfSource(uint32_t links) { return links < 4 ? kAll : links - links / 4; }
+
+// A correct client says Ready long before, unless it is far away or overloaded.
+constexpr Duration kYoungOffer = std::chrono::seconds(1);
+// The part of a runtime's id that messages show: 4 bytes. Whoever knows all of it can claim it.
+constexpr size_t kPrintedDigits = 8;
+
+}  // namespace
+
+absl::Status CheckLimits(const HandshakeLimits& limits) {
+  const std::pair<const char*, uint32_t> fields[] = {
+      {"handshakes", limits.handshakes},
+      {"handshakes_per_source", limits.handshakes_per_source},
+      {"offers", limits.offers},
+      {"offers_per_source", limits.offers_per_source},
+      {"links_per_client", limits.links_per_client}};
+  for (const auto& [name, value] : fields) {
+    if (value == 0) {
+      return absl::InvalidArgumentError(
+          fmt::format("ServerOptions::handshakes.{} is 0, but must be at least 1", name));
+    }
+  }
+  return absl::OkStatus();
+}
+
+class HandshakeGate::State {
+ public:
+  State(const HandshakeLimits& limits, std::vector<Executor*> executors,
+        uint32_t links_per_executor)
+      : limits_(limits),
+        handshakes_(WithinDescriptors(limits.handshakes, 4)),
+        executors_(std::move(executors)),
+        links_(executors_.size()) {
+    VERBENA_CHECK(!executors_.empty());
+    VERBENA_CHECK(links_per_executor > 0);
+    const bool chosen = limits.links_per_source != 0;
+    source_links_on_executor_ =
+        chosen ? limits.links_per_source : ShareOfSource(links_per_executor);
+    const size_t on_all = size_t{source_links_on_executor_} * executors_.size();
+    const auto wanted = static_cast<uint32_t>(std::min<size_t>(on_all, kAll));
+    source_links_ = chosen ? limits.links_per_source : WithinDescriptors(wanted, 2);
+    descriptors_bound_ = !chosen && source_links_ < wanted;
+    const absl::Status status = CheckLimits(limits);
+    VERBENA_CHECK(status.ok()) << std::string(status.message());
+  }
+
+  void Enter(const std::shared_ptr<Ticket>& ticket, const MessageStream& stream) {
+    std::lock_guard lock(mutex_);
+    Source& source = sources_[ticket->source_name];
+    if (source.under_way() >= limits_.handshakes_per_source) {
+      EvictFrom(source.silent.empty() ? source.pending : source.silent,
+                fmt::format("{} of one source are under way", source.under_way()));
+    } else if (under_way_ >= handshakes_) {
+      EvictFrom(MostWaiting(), fmt::format("{} are under way", under_way_));
+    }
+    source.by_executor.resize(executors_.size());
+    ticket->source = &source;
+    ticket->number = ++entered_;
+    ticket->names_source = stream.names_source();
+    ticket->bounded =
+        limits_.links_per_source != 0 || (ticket->names_source && !stream.same_host());
+    ticket->executor = executors_.front();
+    ticket->place = source.silent.insert(source.silent.end(), ticket.get());
+    ++source.tickets;
+    ++under_way_;
+    tickets_.emplace(ticket.get(), ticket);
+  }
+
+  absl::StatusOr<size_t> Place(Ticket& ticket, const std::string& peer,
+                               const LinkParameters& offer) {
+    const absl::Status claim = CheckClaim(peer, offer);
+    std::lock_guard lock(mutex_);
+    if (ticket.phase == Phase::kEvicted) return absl::CancelledError("closed to make room");
+    VERBENA_CHECK(ticket.phase == Phase::kSilent) << "a stream is placed once";
+    absl::Status status = claim;
+    if (status.ok()) status = CheckLinks(ticket, offer.runtime_id);
+    const size_t index = Choose(ticket, offer);
+    if (status.ok()) status = CheckExecutor(ticket, index);
+    if (status.ok()) status = MakeRoom(ticket);
+    if (!status.ok()) {
+      ++stats_.refused;
+      return status;
+    }
+    Queue& pending = ticket.source->pending;
+    pending.splice(pending.end(), ticket.source->silent, ticket.place);
+    ticket.phase = Phase::kPending;
+    ticket.client = offer.runtime_id;
+    ticket.placed_at = now();
+    ++offers_;
+    ticket.index = static_cast<int>(index);
+    ++links_[index];
+    ++ticket.source->links;
+    ++ticket.source->by_executor[index];
+    ticket.executor = executors_[index];
+    return index;
+  }
+
+  // Its Ready has come, or whatever it sent as its second message.
+  void Open(Ticket& ticket) {
+    std::lock_guard lock(mutex_);
+    if (ticket.phase != Phase::kPending) return;
+    ticket.source->pending.erase(ticket.place);
+    --offers_;
+    --under_way_;
+    ticket.phase = Phase::kOpen;
+    ++clients_[KeyOf(ticket, ticket.client)];
+  }
+
+  void Leave(Ticket& ticket) {
+    std::shared_ptr<Ticket> last;  // freed outside the lock
+    std::lock_guard lock(mutex_);
+    Source& source = *ticket.source;
+    if (ticket.phase == Phase::kSilent || ticket.phase == Phase::kPending) Drop(ticket);
+    if (ticket.phase == Phase::kOpen) {
+      auto client = clients_.find(KeyOf(ticket, ticket.client));
+      if (--client->second == 0) clients_.erase(client);
+    }
+    if (ticket.index >= 0) {
+      --links_[ticket.index];
+      --source.links;
+      --source.by_executor[ticket.index];
+    }
+    if (--source.tickets == 0) sources_.erase(ticket.source_name);
+    auto found = tickets_.find(&ticket);
+    last = std::move(found->second);
+    tickets_.erase(found);
+  }
+
+  HandshakeStats stats() const {
+    std::lock_guard lock(mutex_);
+    HandshakeStats stats = stats_;
+    stats.under_way = under_way_;
+    stats.links = links_;
+    return stats;
+  }
+
+ private:
+  // A client says by itself which id it has, so another source may say the same.
+  using ClientKey = std::pair<std::string, RuntimeId>;
+
+  static ClientKey KeyOf(const Ticket& ticket, const RuntimeId& client) {
+    return {ticket.source_name, client};
+  }
+
+  TimePoint now() const { return executors_.front()->now(); }
+
+  absl::Status CheckClaim(const std::string& peer, const LinkParameters& offer) {
+    const ClaimedAddress policy = limits_.claimed_address;
+    if (policy == ClaimedAddress::kIgnore) return absl::OkStatus();
+    absl::Status claim = CheckClaimedAddress(peer, offer);
+    if (claim.ok()) return claim;
+    if (policy == ClaimedAddress::kRefuse && !VERBENA_MUTANT(kClaimedAddressServed)) {
+      return absl::PermissionDeniedError(
+          fmt::format("{} (ServerOptions::handshakes.claimed_address is kRefuse): connect by the "
+                      "network of the RDMA device, or set it to kLog",
+                      std::string(claim.message())));
+    }
+    claims_log_.Write(LogLevel::kWarning, now(),
+                      fmt::format("{}; it is served. If its hosts have several networks, set "
+                                  "ServerOptions::handshakes.claimed_address to kIgnore",
+                                  std::string(claim.message())));
+    return absl::OkStatus();
+  }
+
+  // All of these under mutex_.
+
+  absl::Status CheckLinks(const Ticket& ticket, const RuntimeId& client) const {
+    if (ticket.bounded && ticket.source->links >= source_links_) {
+      return absl::ResourceExhaustedError(
+          fmt::format("{} has {} links, the most of one source address: {}", ticket.source_name,
+                      ticket.source->links, RaiseLinks(descriptors_bound_)));
+    }
+    auto found = clients_.find(KeyOf(ticket, client));
+    if (found != clients_.end() && found->second >= limits_.links_per_client) {
+      return absl::ResourceExhaustedError(fmt::format(
+          "runtime {}… of {} has {} links, the most of one client: share channels, or raise the "
+          "server's limit (ServerOptions::handshakes.links_per_client)",
+          client.ToString().substr(0, kPrintedDigits), ticket.source_name, found->second));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckExecutor(const Ticket& ticket, size_t index) const {
+    const uint32_t links = ticket.source->by_executor[index];
+    if (!ticket.bounded || links < source_links_on_executor_ ||
+        VERBENA_MUTANT(kOneSourceTakesExecutor)) {
+      return absl::OkStatus();
+    }
+    return absl::ResourceExhaustedError(
+        fmt::format("{} has {} links of executor {}, the most of one source address: {}",
+                    ticket.source_name, links, index, RaiseLinks(false)));
+  }
+
+  std::string RaiseLinks(bool descriptors_bound) const {
+    return fmt::format("share channels, or raise ServerOptions::handshakes.links_per_source ({}){}",
+                       limits_.links_per_source == 0 ? "0: three quarters of each executor's"
+                                                     : std::to_string(limits_.links_per_source),
+                       descriptors_bound ? ", or RLIMIT_NOFILE, half of which bounds them" : "");
+  }
+
+  // For one more offer.
+  absl::Status MakeRoom(const Ticket& ticket) {
+    Source& source = *ticket.source;
+    const bool source_full =
+        ticket.names_source && source.pending.size() >= limits_.offers_per_source;
+    if (!source_full && offers_ < limits_.offers) return absl::OkStatus();
+    Source& most =
+        source_full ? source : Largest([](const Source& source) { return source.pending.size(); });
+    // Its own source's clients would otherwise close each other's without end, and none get in.
+    if (&most == &source && now() - source.pending.front()->placed_at < kYoungOffer) {
+      return absl::ResourceExhaustedError(fmt::format(
+          "{} has {} handshakes without Ready, all of which are young: try again later, "
+          "or raise ServerOptions::handshakes.{} ({})",
+          ticket.source_name, source.pending.size(), source_full ? "offers_per_source" : "offers",
+          source_full ? limits_.offers_per_source : limits_.offers));
+    }
+    EvictFrom(most.pending, source_full ? "offers of one source" : "offers");
+    return absl::OkStatus();
+  }
+
+  size_t Choose(const Ticket& ticket, const LinkParameters& offer) {
+    switch (offer.executor_choice) {
+      case ExecutorChoice::kNumber:
+        // A client does not know how many there are.
+        return offer.executor_index % executors_.size();
+      case ExecutorChoice::kKey:
+        return offer.executor_key % executors_.size();
+      case ExecutorChoice::kAny:
+        break;
+    }
+    if (VERBENA_MUTANT(kLinksPiledOnOneExecutor)) return 0;
+    // One that takes no more of this source may have the fewest all the same.
+    size_t best = 0;
+    const auto rank = [&](size_t i) {
+      const bool full =
+          ticket.bounded && ticket.source->by_executor[i] >= source_links_on_executor_;
+      return std::pair(full, links_[i]);
+    };
+    for (size_t i = 1; i < links_.size(); ++i) {
+      if (rank(i) < rank(best)) best = i;
+    }
+    return best;
+  }
+
+  // The silent handshakes of the source that has most of them, or else the pending ones likewise.
+  // Among sources that have as many, it takes the one whose oldest has waited longest.
+  Queue& MostWaiting() {
+    const auto rank = [](const Queue& queue) {
+      return std::pair(queue.size(), queue.empty() ? 0 : ~queue.front()->number);
+    };
+    if (VERBENA_MUTANT(kPendingEvictedForSilent)) {
+      Source& most = Largest(&Source::under_way);
+      return most.silent.empty() ? most.pending : most.silent;
+    }
+    Queue& silent = Largest([&](const Source& source) { return rank(source.silent); }).silent;
+    if (!silent.empty()) return silent;
+    return Largest([&](const Source& source) { return rank(source.pending); }).pending;
+  }
+
+  // Only over its bound, so at most once per connection that a flood makes.
+  template <typename Count>
+  Source& Largest(Count count) {
+    Source* most = nullptr;
+    for (auto& [name, source] : sources_) {
+      if (most == nullptr || std::invoke(count, *most) < std::invoke(count, source)) most = &source;
+    }
+    return *most;
+  }
+
+  void EvictFrom(Queue& queue, const std::string& why) {
+    if (queue.empty()) return;
+    Ticket& ticket = VERBENA_MUTANT(kNewestHandshakeEvicted) ? *queue.back() : *queue.front();
+    const bool silent = ticket.phase == Phase::kSilent;
+    ++(silent ? stats_.evicted_silent : stats_.evicted_pending);
+    log_.Write(LogLevel::kWarning, now(),
+               fmt::format("a handshake of {} is closed to make room, {}: {} ({} so far)",
+                           ticket.source_name,
+                           silent ? "which sent nothing" : "whose client never said Ready", why,
+                           stats_.evicted_silent + stats_.evicted_pending));
+    Drop(ticket);
+    ticket.phase = Phase::kEvicted;
+    ticket.executor->PostFunction([ticket = tickets_[&ticket]] {
+      if (ticket->stream != nullptr) ticket->stream->Close();
+    });
+  }
+
+  // Takes it off its queue.
+  void Drop(Ticket& ticket) {
+    const bool silent = ticket.phase == Phase::kSilent;
+    (silent ? ticket.source->silent : ticket.source->pending).erase(ticket.place);
+    if (!silent) --offers_;
+    --under_way_;
+  }
+
+  const HandshakeLimits limits_;
+  const uint32_t handshakes_;
+  const std::vector<Executor*> executors_;
+  uint32_t source_links_ = 0;  // of one source, in all and on one executor
+  uint32_t source_links_on_executor_ = 0;
+  bool descriptors_bound_ = false;  // source_links_, rather than the executors' links
+  ThrottledLog log_{{.lines = 2}};
+  ThrottledLog claims_log_{{.lines = 1, .interval = std::chrono::minutes(10)}};
+  mutable std::mutex mutex_;
+  // Under mutex_. Entries of these maps stay at their addresses.
+  absl::node_hash_map<std::string, Source> sources_;
+  absl::node_hash_map<ClientKey, uint32_t> clients_;  // open links
+  absl::node_hash_map<Ticket*, std::shared_ptr<Ticket>> tickets_;
+  std::vector<uint32_t> links_;  // by executor
+  uint32_t under_way_ = 0;
+  uint32_t offers_ = 0;
+  uint64_t entered_ = 0;  // so far
+  HandshakeStats stats_;
+};
+
+// A connection that counts until it is destroyed.
+class HandshakeGate::Stream final : public MessageStream {
+ public:
+  Stream(std::unique_ptr<MessageStream> stream, std::shared_ptr<State> state)
+      : stream_(std::move(stream)),
+        state_(std::move(state)),
+        ticket_(std::make_shared<struct Ticket>()) {
+    ticket_->source_name = stream_->source();
+    ticket_->stream = stream_.get();
+    state_->Enter(ticket_, *stream_);
+  }
+  ~Stream() override {
+    ticket_->stream = nullptr;
+    state_->Leave(*ticket_);
+  }
+
+  VERBENA_CORO_WRAPPER Task<absl::Status> Send(std::string message) override {
+    return stream_->Send(std::move(message));
+  }
+  VERBENA_CORO_WRAPPER Task<absl::StatusOr<std::string>> Receive() override {
+    return CountReceive(stream_->Receive(), state_, ticket_);
+  }
+  void Close() override { stream_->Close(); }
+  const std::string& peer() const override { return stream_->peer(); }
+  const std::string& source() const override { return stream_->source(); }
+  bool same_host() const override { return stream_->same_host(); }
+  bool names_source() const override { return stream_->names_source(); }
+
+  struct Ticket& ticket() const { return *ticket_; }
+
+ private:
+  static Task<absl::StatusOr<std::string>> CountReceive(Task<absl::StatusOr<std::string>> receive,
+                                                        std::shared_ptr<State> state,
+                                                        std::shared_ptr<struct Ticket> ticket) {
+    absl::StatusOr<std::string> message = co_await std::move(receive);
+    // Pending is the only phase that this changes: the message is its Ready.
+    if (message.ok()) state->Open(*ticket);
+    co_return message;
+  }
+
+  const std::unique_ptr<MessageStream> stream_;
+  const std::shared_ptr<State> state_;
+  const std::shared_ptr<struct Ticket> ticket_;
+};
+
+HandshakeGate::HandshakeGate(const HandshakeLimits& limits, std::vector<Executor*> executors,
+                             uint32_t links_per_executor)
+    : state_(std::make_shared<State>(limits, std::move(executors), links_per_executor)) {}
+HandshakeGate::~HandshakeGate() = default;
+
+std::unique_ptr<MessageStream> HandshakeGate::Admit(std::unique_ptr<MessageStream> stream) {
+  return std::make_unique<Stream>(std::move(stream), state_);
+}
+
+absl::StatusOr<size_t> HandshakeGate::Place(MessageStream& stream, const LinkParameters& offer) {
+  return state_->Place(static_cast<Stream&>(stream).ticket(), stream.peer(), offer);
+}
+
+HandshakeStats HandshakeGate::stats() const { return state_->stats(); }
+
+}  // namespace verbena

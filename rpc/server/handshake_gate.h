@@ -1,0 +1,76 @@
+// HandshakeGate: bounds what clients may take of a server by connecting: handshakes under way, in
+// all and per source address, and links per client and per source. It also chooses the executor of
+// each link, and compares the address that a client claims with the one that it connects from.
+//
+// A connection is silent until its Hello has come, pending until its Ready has come, and then open
+// until its link ends. When too many are under way, the gate closes one of the source that has
+// most: the one that has waited longest. Silent ones of any source go first. So a source that
+// floods closes its own connections, and a client of another source gets in. Offers of one source
+// do not close each other within a second: if a source has its bound of offers, all of them young,
+// the gate refuses a new one. The gate wraps each stream. A stream counts until its link, once torn
+// down, destroys it.
+//
+// Used by the accept loop; streams are destroyed on any executor's thread. Bounded by its limits,
+// and by the links of the endpoints.
+
+#ifndef VERBENA_RPC_SERVER_HANDSHAKE_GATE_H_
+#define VERBENA_RPC_SERVER_HANDSHAKE_GATE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/rpc/handshake_limits.h"
+#include "verbena/transport/connect/bootstrap.h"
+#include "verbena/transport/connect/link_parameters.h"
+
+namespace verbena {
+
+class Executor;
+
+struct HandshakeStats {
+  uint64_t evicted_silent = 0;
+  uint64_t evicted_pending = 0;  // their Hello had come, their Ready had not
+  uint64_t refused = 0;  // over the bound of their client or source, or by their claimed address
+  uint32_t under_way = 0;
+  std::vector<uint32_t> links = {};  // placed on each executor, pending ones included
+};
+
+// INVALID_ARGUMENT names a field that is 0.
+absl::Status CheckLimits(const HandshakeLimits& limits);
+
+class HandshakeGate {
+ public:
+  // `limits` are as CheckLimits() takes them; `executors` are the server's, of which the first runs
+  // the accept loop; they outlive the gate. Each takes `links_per_executor` links.
+  HandshakeGate(const HandshakeLimits& limits, std::vector<Executor*> executors,
+                uint32_t links_per_executor);
+  HandshakeGate(const HandshakeGate&) = delete;
+  HandshakeGate& operator=(const HandshakeGate&) = delete;
+  ~HandshakeGate();
+
+  // `stream`, counted until it is destroyed. Closes others if too many are under way.
+  std::unique_ptr<MessageStream> Admit(std::unique_ptr<MessageStream> stream);
+
+  // The executor that a link gets, by its index: as the client wishes, or the one with the fewest
+  // links. From now on `stream`, which Admit() returned, belongs to that executor's thread.
+  // RESOURCE_EXHAUSTED if its client or source has too many links, or its source too many offers
+  // that are young, PERMISSION_DENIED as HandshakeLimits::claimed_address says, CANCELLED if it was
+  // just closed. On the thread that runs the accept loop.
+  absl::StatusOr<size_t> Place(MessageStream& stream, const LinkParameters& offer);
+
+  HandshakeStats stats() const;
+
+ private:
+  class State;
+  class Stream;
+
+  const std::shared_ptr<State> state_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_RPC_SERVER_HANDSHAKE_GATE_H_

@@ -1,0 +1,158 @@
+// ServerBulk: the server's one-sided part of a call. Its request lies in a granted landing, or is
+// read from the client's memory; its response is written to the client's memory.
+//
+// Part of a ServerCall, on its executor's thread, and empty again after each call. Its coroutines
+// run in the call's task, and end with UNAVAILABLE if the link is lost. The server reads and writes
+// nothing more after the response: the client's leases rely on that.
+
+#ifndef VERBENA_RPC_SERVER_SERVER_BULK_H_
+#define VERBENA_RPC_SERVER_SERVER_BULK_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "google/protobuf/message_lite.h"
+#include "verbena/rpc/internal/bulk_format.h"
+#include "verbena/rpc/internal/call_id.h"
+#include "verbena/rpc/method.h"
+#include "verbena/rpc/payload.h"
+#include "verbena/rpc/server/grants_given.h"
+#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/coro/event.h"
+#include "verbena/transport/coro/task.h"
+#include "verbena/transport/link/link.h"
+#include "verbena/transport/log/mutant.h"
+#include "verbena/transport/memory/buffer.h"
+
+namespace verbena {
+
+class ServerSession;
+class ServerShard;
+
+class ServerBulk final : private SendWaiter, private LeaseListener {
+ public:
+  ServerBulk() = default;
+  ServerBulk(const ServerBulk&) = delete;
+  ServerBulk& operator=(const ServerBulk&) = delete;
+  ~ServerBulk() override = default;
+
+  // `landing` holds the payload if it has memory.
+  void Begin(ServerShard& shard, ServerSession& link, CallId id, TimePoint deadline,
+             const RequestBulk& request, UsedGrant landing);
+  // The call is over, or its link is.
+  void Clear();
+
+  // --- the request
+
+  // True if the handler must wait for something of the request. fetches_message(): for its message,
+  // too.
+  bool fetches() const { return request_.source_count > 0 || lease_ != nullptr || checked_; }
+  bool fetches_message() const { return request_.message_bytes > 0; }
+  size_t message_bytes() const { return request_.message_bytes; }
+  bool has_request_payload() const { return request_.has_payload; }
+  size_t request_payload_bytes() const { return request_.payload_bytes; }
+  // RESOURCE_EXHAUSTED when it is larger than this server takes, or memory stays short; DATA_LOSS
+  // when it did not arrive as it was sent.
+  Task<absl::Status> Fetch();
+  bool ParseMessage(google::protobuf::MessageLite& message) const;
+  Buffer TakeRequestPayload();
+  // The handler has ended: frees whatever it left of the request's memory.
+  void DropRequest();
+  // The bytes of the landing to grant for the next request; 0: none. A payload that never arrived
+  // earns none, unless it had no way but a landing.
+  size_t earned_landing_bytes() const {
+    return earns_landing_ || VERBENA_MUTANT(kClaimedPayloadsGranted) ? request_.payload_bytes : 0;
+  }
+
+  // --- the response
+
+  void SetResponse(Payload payload) {
+    response_ = std::move(payload);
+    has_response_ = response_.present() || written_ > 0;
+  }
+  size_t room() const { return request_.landing.bytes - written_; }
+  Task<absl::Status> Write(BufferView part);
+
+  // How a reply of `reply_bytes` travels. RESOURCE_EXHAUSTED if payload or reply exceed the memory
+  // that the client leased, or the limits.
+  absl::Status Plan(const MethodDescriptor& method, size_t reply_bytes);
+  // True if the client must be asked for memory first, which AskForLanding() does.
+  bool needs_landing() const { return asks_payload_ || message_bytes_ > 0; }
+  Task<absl::Status> AskForLanding(const google::protobuf::MessageLite& reply);
+  absl::Status OnLanding(const RemoteRange& landing);
+  // Starts the writes that are left. False if there are none; otherwise `listener` hears when all
+  // of them are posted.
+  bool StartWrites(Link& link, TransferListener& listener);
+  // The listener has heard that the last write is posted, and wants to hear no more.
+  void ForgetWrites();
+
+  // True if the response has a bulk header, which response() returns. The reply is in the frame
+  // unless reply_travels().
+  bool answers() const { return has_response_ || message_bytes_ > 0; }
+  bool reply_travels() const { return message_bytes_ > 0; }
+  ResponseBulk response() const;
+  // The key of the client's lease that the response's SEND ends; 0 for none.
+  uint32_t FinalKey(const Link& link) const;
+
+ private:
+  // The link, if it is still there.
+  absl::StatusOr<Link*> OpenLink() const;
+  Task<absl::Status> ReadRequest();
+  // Waits for memory within the shares of the client and its source, then for memory.
+  Task<absl::Status> AllocateFetched(Link& link, uint64_t bytes);
+  // Takes both shares; false, and nothing is taken, if one is missing.
+  bool TryShares(size_t bytes);
+  // Waits for both shares, of which neither is taken yet.
+  Task<absl::Status> AwaitShares(size_t bytes);
+  // Says which share AwaitShares() did not get within `waited`.
+  absl::Status NoShare(size_t bytes, Duration waited) const;
+  void ReturnShares();
+  // Returns the share of the landing that the request used, if any, which makes room for another.
+  void ReturnLanded();
+  absl::Status CheckMemory(const BufferView& view, const Link& link) const;
+  Task<absl::Status> ReadSources();
+  void OnWritable(Link& link) override;
+  void OnLeaseEnded(const Lease& lease) override;
+  void OnLeaseLost(const Lease& lease) override;
+  FrameHeader LandingNeededHeader() const;
+
+  ServerShard* shard_ = nullptr;
+  ServerSession* link_ = nullptr;
+  CallId id_;
+  TimePoint deadline_ = kNever;
+
+  RequestBulk request_;
+  Buffer fetched_;           // the payload, then the message
+  size_t share_ = 0;         // of the client's bytes, until the handler has ended
+  size_t source_share_ = 0;  // the same of its source's
+  size_t landed_ = 0;        // of the client's landings, until the handler has ended
+  Lease* lease_ = nullptr;   // of the landing that it lies in, until it has ended
+  Event lease_over_;
+  bool earns_landing_ = false;
+  bool checked_ = false;  // the link checks payloads, and this one has something to check
+
+  Payload response_;
+  bool has_response_ = false;  // a payload, perhaps an empty one
+  bool writing_part_ = false;  // in Write()
+  size_t written_ = 0;         // of the payload, by Write()
+  uint32_t checksum_ = 0;
+  uint64_t payload_bytes_ = 0;
+  uint64_t message_bytes_ = 0;  // 0: the reply fits the frame
+  bool asks_payload_ = false;
+  LandingRequest wanted_;
+  bool landing_awaited_ = false;
+  RemoteRange asked_;  // what came of it
+  Event landing_arrived_;
+  Buffer message_;
+  // The write that has the listener. An earlier write may have ended, and its Transfer may be
+  // another's by now.
+  Transfer* last_write_ = nullptr;
+  size_t writing_ = 0;  // bytes
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_RPC_SERVER_SERVER_BULK_H_

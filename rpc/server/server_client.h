@@ -1,0 +1,84 @@
+// ServerClient: one client's share of one executor of a server: calls that run, and memory for the
+// payloads of their requests and for their responses.
+//
+// A client is a runtime, known by the id in its Hello and by the address that it connects from. A
+// peer that claims another client's id elsewhere takes nothing of that client's share. Shared by
+// its links to that executor. Its bounds, and those of its ServerSource, keep one client, however
+// greedy or slow, from taking what all need. On its executor's thread.
+
+#ifndef VERBENA_RPC_SERVER_SERVER_CLIENT_H_
+#define VERBENA_RPC_SERVER_SERVER_CLIENT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "verbena/rpc/server/response_memory.h"
+#include "verbena/rpc/server/server_source.h"
+#include "verbena/transport/coro/semaphore.h"
+#include "verbena/transport/log/check.h"
+#include "verbena/transport/log/mutant.h"
+
+namespace verbena {
+
+class ServerClient final : public std::enable_shared_from_this<ServerClient> {
+ public:
+  ServerClient(std::shared_ptr<ServerSource> source, uint32_t max_calls, size_t max_bytes,
+               size_t max_response_bytes)
+      : source_(std::move(source)),
+        max_calls_(max_calls),
+        max_bytes_(max_bytes),
+        bytes_(max_bytes),
+        responses_(std::make_shared<ResponseMemory>(source_, max_response_bytes)) {}
+  ServerClient(const ServerClient&) = delete;
+  ServerClient& operator=(const ServerClient&) = delete;
+
+  ServerSource& source() const { return *source_; }
+  // True if the client, or its source, runs as many calls as it may.
+  bool full() const { return takes_its_share() || source_->full(); }
+  bool takes_its_share() const {
+    return calls_ >= max_calls_ && !VERBENA_MUTANT(kOneClientTakesAll);
+  }
+  void AddCall() {
+    ++calls_;
+    source_->AddCall();
+  }
+  void RemoveCall() {
+    --calls_;
+    source_->RemoveCall();
+  }
+
+  // Takes `bytes` for a landing that is granted ahead of a request, until the handler of the
+  // request has ended, or the memory of a landing that no handler got is free. False if the client
+  // would have more than `most`, or its source more than it may.
+  bool TryGrant(size_t bytes, size_t most) {
+    if (granted_bytes_ + bytes > most || !source_->TryGrant(bytes)) return false;
+    granted_bytes_ += bytes;
+    return true;
+  }
+  void EndGrant(size_t bytes) {
+    VERBENA_CHECK(granted_bytes_ >= bytes) << granted_bytes_ << " bytes granted, " << bytes;
+    granted_bytes_ -= bytes;
+    source_->EndGrant(bytes);
+  }
+  // For payloads of requests whose handlers have not ended. A payload larger than max_bytes() takes
+  // all of it.
+  Semaphore& bytes() { return bytes_; }
+  size_t max_bytes() const { return max_bytes_; }
+  // For its responses.
+  ResponseMemory& responses() const { return *responses_; }
+
+ private:
+  const std::shared_ptr<ServerSource> source_;
+  const uint32_t max_calls_;
+  const size_t max_bytes_;
+  uint32_t calls_ = 0;
+  size_t granted_bytes_ = 0;
+  Semaphore bytes_;
+  const std::shared_ptr<ResponseMemory> responses_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_RPC_SERVER_SERVER_CLIENT_H_

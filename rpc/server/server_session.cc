@@ -1,0 +1,281 @@
+#include "verbena/rpc/server/server_session.h"
+
+#include <chrono>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/rpc/server/granted_share.h"
+#include "verbena/rpc/server/server_shard.h"
+#include "verbena/transport/log/check.h"
+#include "verbena/transport/log/mutant.h"
+
+namespace verbena {
+
+ServerSession::ServerSession(ServerShard& shard, std::shared_ptr<ServerClient> client,
+                             std::string peer, uint64_t number)
+    : shard_(shard),
+      client_(std::move(client)),
+      peer_(std::move(peer)),
+      number_(number),
+      grants_(shard.shared_receive_holders(), *client_) {}
+
+ServerSession::~ServerSession() {
+  VERBENA_CHECK(active_.empty()) << "a call of " << peer_ << " still runs";
+  StopRefusalTimer();
+}
+
+absl::Status ServerSession::OnFrame(Link& link, const FrameHeader& frame, const char* body) {
+  link_ = &link;
+  if (frame.kind != FrameKind::kRequest) return OnOtherFrame(link, frame, body);
+  if (!MayUseSlot(frame)) return SlotMisused(frame);
+  return (frame.flags & kFrameHasBulk) != 0 ? OnBulkRequest(frame, body)
+                                            : StartCall(frame, body, nullptr);
+}
+
+absl::Status ServerSession::OnOtherFrame(Link& link, const FrameHeader& frame, const char* body) {
+  switch (frame.kind) {
+    case FrameKind::kLanding:
+      return OnLandingFrame(frame, body);
+    case FrameKind::kCancel:
+      OnCancelFrame(frame);
+      return absl::OkStatus();
+    case FrameKind::kReturn:
+      return grants_.OnReturn(link, frame.argument);
+    default:
+      return absl::InvalidArgumentError(
+          fmt::format("a client sent a frame of kind {}", static_cast<int>(frame.kind)));
+  }
+}
+
+// A slot is used again while its former call still runs here when that call was cancelled, but only
+// with a later generation.
+bool ServerSession::MayUseSlot(const FrameHeader& frame) {
+  const ServerCall* before = by_slot_.Find(frame.call_slot);
+  if (before == nullptr) return frame.call_slot < kMaxCallsInFlight;
+  return static_cast<int32_t>(frame.call_generation - before->id().generation) > 0;
+}
+
+absl::Status ServerSession::SlotMisused(const FrameHeader& frame) const {
+  const ServerCall* before = by_slot_.Find(frame.call_slot);
+  if (before == nullptr) {
+    return absl::InvalidArgumentError(
+        fmt::format("a request in call slot {} of {}", frame.call_slot, kMaxCallsInFlight));
+  }
+  return absl::InvalidArgumentError(
+      fmt::format("request {} of call slot {}, in which {} is running", frame.call_generation,
+                  frame.call_slot, before->id().generation));
+}
+
+absl::Status ServerSession::OnBulkRequest(const FrameHeader& frame, const char* body) {
+  absl::StatusOr<RequestBulk> parsed = ParseRequestBulk(body, frame.body_bytes);
+  if (!parsed.ok()) return parsed.status();
+  IncomingBulk bulk{*parsed, {}};
+  if (bulk.request.grant != RequestBulk::kNoGrant) {
+    absl::StatusOr<UsedGrant> landing = grants_.Use(bulk.request.grant, bulk.request.payload_bytes);
+    if (!landing.ok()) return landing.status();
+    bulk.landing = *std::move(landing);
+    shard_.NotePayloadWritten();
+  }
+  return StartCall(frame, body, &bulk);
+}
+
+absl::Status ServerSession::StartCall(const FrameHeader& frame, const char* body,
+                                      IncomingBulk* bulk) {
+  ServerCall* call = shard_.Admit(frame.method_id, *client_);
+  if (call == nullptr) return RefuseRequest(frame, bulk);
+  by_slot_.Add(frame.call_slot, *call);
+  active_.PushBack(*call);
+  call->Start(*this, {frame.call_slot, frame.call_generation}, frame, body, bulk);
+  return absl::OkStatus();
+}
+
+absl::Status ServerSession::RefuseRequest(const FrameHeader& frame, IncomingBulk* bulk) {
+  if (bulk != nullptr && bulk->landing.lease != nullptr) {
+    link_->EndLease(*bulk->landing.lease, nullptr);
+    ReturnWithMemory(std::move(bulk->landing.buffer), bulk->landing.bytes, *client_, nullptr);
+  }
+  return Refuse({frame.call_slot, frame.call_generation},
+                shard_.Refusal(frame.method_id, *client_));
+}
+
+void ServerSession::OnCancelFrame(const FrameHeader& frame) {
+  // The frame may come after its call ended here, or name one that never was: then nothing is done.
+  ServerCall* call = by_slot_.Find(frame.call_slot);
+  if (call == nullptr || call->id().generation != frame.call_generation) return;
+  call->Cancel(absl::StatusCode::kCancelled);
+}
+
+absl::Status ServerSession::OnLandingFrame(const FrameHeader& frame, const char* body) {
+  absl::StatusOr<RemoteRange> landing = ParseLanding(body, frame.body_bytes);
+  if (!landing.ok()) return landing.status();
+  // The call may have ended meanwhile, as with a cancellation.
+  ServerCall* call = by_slot_.Find(frame.call_slot);
+  if (call == nullptr || call->id().generation != frame.call_generation) return absl::OkStatus();
+  return call->OnLanding(*landing);
+}
+
+absl::Status ServerSession::Refuse(CallId id, RefusalReason reason) {
+  const size_t most = VERBENA_MUTANT(kRefusalsCloseTheLink) ? 4096 : kMaxQueuedRefusals;
+  if (refusals_.size() >= most) {
+    return absl::ResourceExhaustedError(
+        fmt::format("the client gives up refused calls without taking their answers; {} wait",
+                    refusals_.size()));
+  }
+  refusals_.PushBack({id, reason});
+  // A GOAWAY may wait already, which takes less room than the refusal that now goes first.
+  body_bytes = RoomNeeded();
+  if (!SendWaiter::linked()) AwaitRoom(*link_);
+  if (!timer_running_ && !VERBENA_MUTANT(kUnsentRefusalsKept)) StartRefusalTimer();
+  return absl::OkStatus();
+}
+
+void ServerSession::StartRefusalTimer() {
+  refusals_due_ = refusals_.queued();
+  Executor& executor = shard_.executor();
+  executor.StartTimer(*this, SaturatingAdd(executor.now(), shard_.limits().response_grace));
+  timer_running_ = true;
+}
+
+void ServerSession::StopRefusalTimer() {
+  if (std::exchange(timer_running_, false)) shard_.executor().StopTimer(*this);
+}
+
+void ServerSession::OnTimer() {
+  timer_running_ = false;
+  if (refusals_.left() >= refusals_due_) {
+    StartRefusalTimer();
+    return;
+  }
+  link_->Close(absl::DeadlineExceededError(fmt::format(
+      "{} has not taken the refusals of its calls for {} ms (ServerOptions::response_grace), of "
+      "which {} wait: it gives no credits",
+      peer_,
+      std::chrono::duration_cast<std::chrono::milliseconds>(shard_.limits().response_grace).count(),
+      refusals_.size())));
+}
+
+size_t ServerSession::RoomNeeded() const {
+  return refusals_.empty() ? 0 : shard_.RefusalBody(refusals_.front().reason).size();
+}
+
+void ServerSession::AwaitRoom(Link& link) {
+  body_bytes = RoomNeeded();
+  link.AwaitWritable(*this);
+}
+
+void ServerSession::SendRefusal(Link& link) {
+  const Refusal& refusal = refusals_.front();
+  const std::string& body = shard_.RefusalBody(refusal.reason);
+  FrameHeader frame;
+  frame.kind = FrameKind::kResponse;
+  frame.call_slot = refusal.slot;
+  frame.call_generation = refusal.generation;
+  frame.status_code = static_cast<uint8_t>(shard_.RefusalStatus(refusal.reason).code());
+  frame.outcome = static_cast<uint8_t>(Outcome::kNotExecuted);
+  char* room = link.Append(frame, body.size());
+  if (room == nullptr) return;
+  body.copy(room, body.size());
+  refusals_.PopFront();
+  if (refusals_.empty()) StopRefusalTimer();
+}
+
+void ServerSession::OfferLanding(size_t bytes) {
+  const size_t granted = shard_.granted_bytes();
+  grants_.Offer(*link_, bytes);
+  shard_.NoteLandingOffered(granted);
+}
+
+void ServerSession::ReclaimGrants() {
+  if (link_ != nullptr) shard_.ReclaimGrants(link_->endpoint());
+}
+
+void ServerSession::ReclaimGrantsOfSource() { shard_.ReclaimGrants(client_->source()); }
+
+void ServerSession::RevokeGrants() {
+  if (link_ != nullptr && link_->open()) grants_.Revoke(*link_);
+}
+
+void ServerSession::SendGoAway() {
+  if (link_ == nullptr || !link_->open()) return;
+  FrameHeader frame;
+  frame.kind = FrameKind::kGoAway;
+  if (link_->Append(frame, 0) != nullptr) return;
+  go_away_due_ = true;
+  if (!SendWaiter::linked()) AwaitRoom(*link_);
+}
+
+void ServerSession::OnWritable(Link& link) {
+  if (!refusals_.empty()) {
+    SendRefusal(link);
+  } else if (go_away_due_) {
+    FrameHeader frame;
+    frame.kind = FrameKind::kGoAway;
+    go_away_due_ = link.Append(frame, 0) == nullptr;
+  }
+  if (!refusals_.empty() || go_away_due_) AwaitRoom(link);
+}
+
+void ServerSession::CancelAll() {
+  // Cancelling only queues handlers, so the list stays as it is.
+  ForEachCall([](ServerCall& call) { call.Cancel(absl::StatusCode::kCancelled); });
+}
+
+// `visit` ends no call.
+template <typename Visit>
+void ServerSession::ForEachCall(Visit visit) {
+  IntrusiveList<ServerCall> calls;
+  calls.Append(active_);
+  while (ServerCall* call = calls.PopFront()) {
+    active_.PushBack(*call);
+    visit(*call);
+  }
+}
+
+void ServerSession::CountRunning(RunningHandlers& running) {
+  ForEachCall([&running](ServerCall& call) {
+    if (call.running()) ++running[call.method_name()];
+  });
+}
+
+void ServerSession::OnCallDone(ServerCall& call) {
+  client_->RemoveCall();
+  call.IntrusiveNode<ServerCall>::Unlink();
+  by_slot_.Remove(call.id().slot, call);
+  const bool undecided = going_down_ && !VERBENA_MUTANT(kLinkFreedWithAHandlerLeft);
+  if (link_ == nullptr && !undecided && active_.empty()) shard_.OnLinkIdle(*this);
+}
+
+bool ServerSession::ExpectsFrames() const {
+  return (waits_ > 0 || SendWaiter::linked()) && !VERBENA_MUTANT(kSilentClientKept);
+}
+
+bool ServerSession::InUse(const Link& link) const {
+  return !idle() || link.leases().count() > grants_.count();
+}
+
+bool ServerSession::OnIdle(Link&) {
+  if (link_ == nullptr || std::exchange(told_idle_, true)) return true;
+  SendGoAway();
+  return false;
+}
+
+void ServerSession::OnLinkDown(Link&, const absl::Status&) {
+  link_ = nullptr;
+  SendWaiter::Unlink();
+  StopRefusalTimer();
+  refusals_.Clear();
+  grants_.OnLinkDown();
+  // Calls that only wait to send their response end now, and leave the list while it is walked. So
+  // the list says only at the end whether a call is left.
+  going_down_ = true;
+  IntrusiveList<ServerCall> calls;
+  calls.Append(active_);
+  while (ServerCall* call = calls.PopFront()) {
+    active_.PushBack(*call);
+    call->OnLinkDown();
+  }
+  going_down_ = false;
+  shard_.OnLinkDown(*this);
+}
+
+}  // namespace verbena

@@ -1,0 +1,128 @@
+// ServerSession: the serving side of one link: its calls in progress, by the caller's slot.
+//
+// Owned by its ServerShard, on that executor's thread. It outlives its link until the last handler
+// has ended, since handlers are cancelled, never destroyed. Bounded by the caller's slots
+// (kMaxCallsInFlight) and the shard's limit on concurrent requests.
+
+#ifndef VERBENA_RPC_SERVER_SERVER_SESSION_H_
+#define VERBENA_RPC_SERVER_SERVER_SESSION_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/container/btree_map.h"
+#include "absl/status/status.h"
+#include "verbena/rpc/internal/call_id.h"
+#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/server/call_slots.h"
+#include "verbena/rpc/server/grants_given.h"
+#include "verbena/rpc/server/refusal_queue.h"
+#include "verbena/rpc/server/server_call.h"
+#include "verbena/rpc/server/server_client.h"
+#include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/coro/scheduler.h"
+#include "verbena/transport/link/link.h"
+
+namespace verbena {
+
+class ServerShard;
+using RunningHandlers = absl::btree_map<std::string, uint32_t>;
+
+class ServerSession final : public LinkListener, private SendWaiter, private Timer {
+ public:
+  // Refusals that wait for room: one for each of the client's call slots. To have more it would
+  // have to give up refused calls without taking their answers; then the link closes. It closes,
+  // too, if they wait longer than ServerLimits::response_grace.
+  static constexpr size_t kMaxQueuedRefusals = kMaxCallsInFlight;
+
+  // `number` tells this object from every other of its shard, also from a former one at the same
+  // address.
+  ServerSession(ServerShard& shard, std::shared_ptr<ServerClient> client, std::string peer,
+                uint64_t number);
+  ~ServerSession() override;
+
+  void Attach(Link& link) { link_ = &link; }
+  // nullptr until the handshake has ended, and once the link is down.
+  Link* link() const { return link_; }
+  const std::string& peer() const { return peer_; }
+  uint64_t number() const { return number_; }
+  bool idle() const { return active_.empty(); }
+  // The client of this link, which may have other links.
+  ServerClient& client() const { return *client_; }
+  // A call begins or ends to wait for what the client owes: room for its response, a landing.
+  void BeginWait() { ++waits_; }
+  void EndWait() { --waits_; }
+
+  // Tells the client to start no more calls here.
+  void SendGoAway();
+  void CancelAll();
+  void CountRunning(RunningHandlers& running);
+  void OnCallDone(ServerCall& call);
+  // A request's payload of `bytes` has come: grants memory for the next one. Only while open.
+  void OfferLanding(size_t bytes);
+  // This executor is short of memory for payloads: asks the clients of the same device for their
+  // grants.
+  void ReclaimGrants();
+  // The same for all clients of this one's source address, whose share of that memory is short.
+  void ReclaimGrantsOfSource();
+  void RevokeGrants();
+
+  // LinkListener
+  absl::Status OnFrame(Link& link, const FrameHeader& frame, const char* body) override;
+  void OnLinkDown(Link& link, const absl::Status& reason) override;
+  // While a call or a refusal waits for the client. A client that only waits for a handler may be
+  // as quiet as it likes.
+  bool ExpectsFrames() const override;
+  // Calls run, or an application lends memory over it.
+  bool InUse(const Link& link) const override;
+  // Tells the client to close; a client that does not loses the link the next time.
+  bool OnIdle(Link& link) override;
+
+ private:
+  template <typename Visit>
+  void ForEachCall(Visit visit);
+  bool MayUseSlot(const FrameHeader& frame);
+  absl::Status StartCall(const FrameHeader& frame, const char* body, IncomingBulk* bulk);
+  // Rare paths are out of line to keep the hot path small.
+  [[gnu::noinline]] absl::Status OnOtherFrame(Link& link, const FrameHeader& frame,
+                                              const char* body);
+  [[gnu::cold, gnu::noinline]] absl::Status SlotMisused(const FrameHeader& frame) const;
+  [[gnu::noinline]] absl::Status OnBulkRequest(const FrameHeader& frame, const char* body);
+  [[gnu::cold, gnu::noinline]] absl::Status RefuseRequest(const FrameHeader& frame,
+                                                          IncomingBulk* bulk);
+  void OnCancelFrame(const FrameHeader& frame);
+  absl::Status OnLandingFrame(const FrameHeader& frame, const char* body);
+  absl::Status Refuse(CallId id, RefusalReason reason);
+  // Sends the first one, which stays if there is no room.
+  void SendRefusal(Link& link);
+  // For the body of what is next to be sent.
+  size_t RoomNeeded() const;
+  // Waits for room for what is next to be sent.
+  void AwaitRoom(Link& link);
+  void OnWritable(Link& link) override;
+  void StartRefusalTimer();
+  void StopRefusalTimer();
+  // The refusals that waited when the timer was started have all left by now, or the link closes.
+  void OnTimer() override;
+
+  ServerShard& shard_;
+  const std::shared_ptr<ServerClient> client_;
+  const std::string peer_;
+  const uint64_t number_;
+  Link* link_ = nullptr;
+  IntrusiveList<ServerCall> active_;
+  CallSlots by_slot_;
+  RefusalQueue refusals_;
+  bool timer_running_ = false;  // while refusals wait
+  uint64_t refusals_due_ = 0;   // that have to leave before the timer ends, of all so far
+  bool go_away_due_ = false;
+  uint32_t waits_ = 0;
+  bool told_idle_ = false;   // by OnIdle()
+  bool going_down_ = false;  // in OnLinkDown(), which decides at its end whether this is idle
+  GrantsGiven grants_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_RPC_SERVER_SERVER_SESSION_H_

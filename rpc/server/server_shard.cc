@@ -1,0 +1,346 @@
+#include "verbena/rpc/server/server_shard.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/rpc/internal/status_codec.h"
+#include "verbena/transport/connect/link_parameters.h"
+#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/poison.h"
+#include "verbena/transport/executor/join_logged.h"
+#include "verbena/transport/link/wire_format.h"
+#include "verbena/transport/log/log.h"
+#include "verbena/transport/log/mutant.h"
+
+namespace verbena {
+namespace {
+
+// How long a shutdown waits, past its deadline, for cancelled handlers to answer, and for clients
+// to close links that have nothing left to do.
+constexpr Duration kCloseGrace = std::chrono::seconds(1);
+// Between two lines in the log about handlers that outlast the server.
+constexpr Duration kReportInterval = std::chrono::seconds(10);
+
+// Calls of all clients of one source. The option's 0 stands for three quarters of the executor's.
+uint32_t CallsPerSource(const ServerLimits& limits) {
+  if (limits.max_calls_per_source != 0) return limits.max_calls_per_source;
+  const uint32_t all = limits.max_concurrent_calls;
+  return std::max(all - all / 4, limits.max_calls_per_client);
+}
+
+// Shares of a budget. An option of 0 stands for half of the budget for a client. For a source it
+// stands for three quarters, or for all of it if the source names no host.
+size_t BytesPerClient(size_t option, size_t budget) { return option != 0 ? option : budget / 2; }
+
+size_t BytesPerSource(size_t option, size_t budget, size_t of_client, bool names_source) {
+  if (option != 0) return option;
+  return std::max(names_source ? budget - budget / 4 : budget, of_client);
+}
+
+// Short: they are encoded for the smallest frame.
+std::array<absl::Status, kRefusalReasons> Refusals(const ServerLimits& limits) {
+  return {absl::UnavailableError("the server is shutting down"),
+          absl::UnimplementedError("this server has no such method: give its service to "
+                                   "Server::Start(), or build both sides from one .proto"),
+          absl::ResourceExhaustedError(
+              fmt::format("the server's executor runs {} calls, its most: retry later, or raise "
+                          "ServerOptions::max_concurrent_calls",
+                          limits.max_concurrent_calls)),
+          absl::ResourceExhaustedError(
+              fmt::format("the server's executor runs {} calls of this client, its most: retry "
+                          "later, or raise ServerOptions::max_calls_per_client",
+                          limits.max_calls_per_client)),
+          absl::ResourceExhaustedError(
+              fmt::format("the server's executor runs {} calls of this address, its most: retry "
+                          "later, or raise ServerOptions::max_calls_per_source",
+                          CallsPerSource(limits)))};
+}
+
+// Short enough for every frame.
+std::array<std::string, kRefusalReasons> Encoded(
+    const std::array<absl::Status, kRefusalReasons>& refusals) {
+  std::array<std::string, kRefusalReasons> bodies;
+  for (size_t i = 0; i < kRefusalReasons; ++i) {
+    bodies[i] = EncodeStatusBody(refusals[i], MaxBodyBytes(kMinEagerBytes));
+  }
+  return bodies;
+}
+
+std::string Described(const RunningHandlers& running) {
+  std::string text;
+  for (const auto& [method, count] : running) {
+    text += fmt::format("{}{} of {}", text.empty() ? "" : ", ", count, method);
+  }
+  return text;
+}
+
+}  // namespace
+
+ServerShard::ServerShard(Shard& shard, const MethodTable& methods, const ServerLimits& limits)
+    : shard_(shard),
+      methods_(methods),
+      limits_(limits),
+      refusals_(Refusals(limits)),
+      refusal_bodies_(Encoded(refusals_)),
+      free_(methods.size()),
+      tasks_(shard.executor()) {}
+
+ServerShard::~ServerShard() {
+  for (const auto& calls : free_) {
+    for (ServerCall* call : calls) {
+      UnpoisonMemory(call, sizeof(*call));
+      delete call;
+    }
+  }
+}
+
+void ServerShard::Serve(std::unique_ptr<MessageStream> stream, LinkParameters offer) {
+  tasks_.Spawn(Accept(std::move(stream), std::move(offer)));
+}
+
+Task<void> ServerShard::Accept(std::unique_ptr<MessageStream> stream, LinkParameters offer) {
+  finished_.clear();
+  const uint64_t number = ++accepted_;
+  absl::Status accepted;
+  try {
+    accepted = co_await AcceptAs(number, std::move(stream), std::move(offer));
+  } catch (const std::exception& error) {
+    // The stream may be the program's.
+    if (VERBENA_MUTANT(kHandshakeExceptionEscapes)) throw;
+    accepted = absl::InternalError(fmt::format("its handshake threw: {}", error.what()));
+  } catch (...) {
+    accepted = absl::InternalError("its handshake threw");
+  }
+  if (accepted.ok()) co_return;
+  Log(LogLevel::kInfo, fmt::format("a link was not accepted: {}", accepted.ToString()));
+  // Lost after it was open, OnLinkDown() has taken it off already, or will OnCallDone(). Then it
+  // may be freed by now, and another be at its address.
+  auto found = links_.find(number);
+  if (found != links_.end() && found->second->idle()) links_.erase(found);
+  if (links_.empty() && draining_) unlinked_.Set();
+}
+
+Task<absl::Status> ServerShard::AcceptAs(uint64_t number, std::unique_ptr<MessageStream> stream,
+                                         LinkParameters offer) {
+  auto owned = std::make_unique<ServerSession>(*this, ClientOf(*stream, offer.runtime_id),
+                                               stream->peer(), number);
+  ServerSession* server_link = owned.get();
+  links_.emplace(number, std::move(owned));
+  absl::StatusOr<Link*> link = co_await Open(std::move(stream), std::move(offer), *server_link);
+  if (!link.ok()) co_return link.status();
+  server_link->Attach(**link);
+  if (closed_) {
+    (*link)->Close(absl::UnavailableError("the server shut down"));  // may end `server_link`
+  } else if (draining_) {
+    server_link->SendGoAway();
+  }
+  co_return absl::OkStatus();
+}
+
+// On the device of the kind that the client offers.
+Task<absl::StatusOr<Link*>> ServerShard::Open(std::unique_ptr<MessageStream> stream,
+                                              LinkParameters offer, ServerSession& link) {
+  absl::StatusOr<Endpoint*> endpoint = co_await shard_.AwaitEndpointFor(offer.kind);
+  if (endpoint.ok()) {
+    [[maybe_unused]] const auto use = (*endpoint)->Use();
+    co_return co_await (*endpoint)->Accept(std::move(stream), std::move(offer), link);
+  }
+  absl::Status told = co_await WithDeadline(RefuseOffer(*stream, endpoint.status()),
+                                            shard_.wanted_limits().connect_timeout);
+  if (!told.ok()) Log(LogLevel::kInfo, told.ToString());
+  co_return endpoint.status();
+}
+
+RefusalReason ServerShard::Refusal(uint64_t method_id, const ServerClient& client) {
+  ++stats_.refused;
+  ++stats_.failures;
+  if (draining_) return RefusalReason::kShuttingDown;
+  if (methods_.Find(method_id) < 0) return RefusalReason::kNoSuchMethod;
+  // A larger share of an executor that is full would not help.
+  if (active_ >= limits_.max_concurrent_calls) return RefusalReason::kTooManyCalls;
+  return client.takes_its_share() ? RefusalReason::kTooManyOfAClient
+                                  : RefusalReason::kTooManyOfASource;
+}
+
+ServerCall* ServerShard::AddCall(int method_index) {
+  BoundedVector<ServerCall*>& pool = free_[method_index];
+  if (pool.capacity() < kMaxIdleCalls) pool.Reserve(pool.capacity() + 1);
+  return new ServerCall(*this, method_index);
+}
+
+ServerMemoryStats& ServerMemoryStats::operator+=(const ServerMemoryStats& other) {
+  budget += other.budget;
+  in_use += other.in_use;
+  holders.leases += other.holders.leases;
+  holders.transfers += other.holders.transfers;
+  waiting += other.waiting;
+  waits += other.waits;
+  return *this;
+}
+
+ServerShardStats ServerShard::stats() const {
+  ServerShardStats stats = stats_;
+  stats.granted_bytes = receive_->leases;
+  for (const auto& calls : free_) stats.idle_calls += calls.size();
+  const auto add = [](ServerMemoryStats& sum, const BufferPool& pool) {
+    const BufferPoolStats pooled = pool.stats();
+    sum += {.budget = pooled.budget_bytes,
+            .in_use = pooled.bytes_in_use,
+            .holders = {},
+            .waiting = pooled.waiting,
+            .waits = pooled.waits};
+  };
+  for (const std::unique_ptr<ShardDevice>& device : shard_.devices()) {
+    const Endpoint* endpoint = device->endpoint();
+    if (endpoint == nullptr) continue;
+    add(stats.receive_memory, endpoint->memory().receive());
+    add(stats.send_memory, endpoint->memory().send());
+  }
+  stats.receive_memory.holders = *receive_;
+  stats.send_memory.holders = send_;
+  return stats;
+}
+
+std::shared_ptr<ServerClient> ServerShard::ClientOf(const MessageStream& stream,
+                                                    const RuntimeId& id) {
+  ForgetExpired();
+  std::weak_ptr<ServerClient>& known = clients_[std::pair(stream.source(), id)];
+  if (std::shared_ptr<ServerClient> client = known.lock()) return client;
+  const std::string claim = VERBENA_MUTANT(kIdsMultiplyShares) ? id.ToString() : "";
+  auto client = std::make_shared<ServerClient>(
+      SourceOf(stream.source() + claim, stream.names_source()), limits_.max_calls_per_client,
+      max_bytes_per_client(), max_response_bytes_per_client());
+  known = client;
+  return client;
+}
+
+std::shared_ptr<ServerSource> ServerShard::SourceOf(const std::string& address, bool names_source) {
+  std::weak_ptr<ServerSource>& known = sources_[address];
+  if (std::shared_ptr<ServerSource> source = known.lock()) return source;
+  const size_t bytes = max_bytes_per_source(names_source);
+  const bool bounded = names_source || limits_.max_calls_per_source != 0;
+  const uint32_t calls = bounded ? CallsPerSource(limits_) : limits_.max_concurrent_calls;
+  // No less than what one client may have.
+  const size_t granted = std::max(bytes / 2, shard_.wanted_limits().leases.granted_bytes_per_link);
+  auto source = std::make_shared<ServerSource>(calls, bytes, granted,
+                                               max_response_bytes_per_source(names_source));
+  known = source;
+  return source;
+}
+
+size_t ServerShard::max_bytes_per_client() const {
+  return BytesPerClient(limits_.max_bytes_per_client, shard_.wanted_limits().memory.receive_bytes);
+}
+
+size_t ServerShard::max_bytes_per_source(bool names_source) const {
+  return BytesPerSource(limits_.max_bytes_per_source, shard_.wanted_limits().memory.receive_bytes,
+                        max_bytes_per_client(), names_source);
+}
+
+size_t ServerShard::max_response_bytes_per_client() const {
+  return BytesPerClient(limits_.max_response_bytes_per_client,
+                        shard_.wanted_limits().memory.send_bytes);
+}
+
+size_t ServerShard::max_response_bytes_per_source(bool names_source) const {
+  return BytesPerSource(limits_.max_response_bytes_per_source,
+                        shard_.wanted_limits().memory.send_bytes, max_response_bytes_per_client(),
+                        names_source);
+}
+
+void ServerShard::ForgetExpired() {
+  const size_t most = 2 * links_.size() + 16;
+  const auto expired = [](const auto& entry) { return entry.second.expired(); };
+  if (clients_.size() > most) absl::erase_if(clients_, expired);
+  if (sources_.size() > most) absl::erase_if(sources_, expired);
+}
+
+void ServerShard::LogThrown(const char* method, const char* what) {
+  thrown_.Write(LogLevel::kError, executor().now(),
+                fmt::format("the handler of {} threw: {}", method, what));
+}
+
+void ServerShard::OnLinkDown(ServerSession& link) {
+  if (link.idle()) OnLinkIdle(link);
+}
+
+void ServerShard::OnLinkIdle(ServerSession& link) {
+  auto found = links_.find(link.number());
+  if (found == links_.end()) return;
+  finished_.push_back(std::move(found->second));
+  links_.erase(found);
+  if (links_.empty() && draining_) unlinked_.Set();
+}
+
+void ServerShard::ReclaimGrants(const Endpoint& endpoint) {
+  if (receive_->leases == 0 || !reclaimed_.insert(&endpoint).second) return;
+  for (const auto& [number, link] : links_) {
+    if (link->link() != nullptr && &link->link()->endpoint() == &endpoint) link->RevokeGrants();
+  }
+}
+
+void ServerShard::ReclaimGrants(ServerSource& source) {
+  if (!source.BeginReclaim()) return;
+  for (const auto& [number, link] : links_) {
+    if (&link->client().source() == &source) link->RevokeGrants();
+  }
+}
+
+Task<absl::Status> ServerShard::WaitUntilIdle() {
+  if (active_ == 0) co_return absl::OkStatus();
+  co_return co_await idle_.Wait();
+}
+
+Task<absl::Status> ServerShard::WaitUntilUnlinked() {
+  if (links_.empty()) co_return absl::OkStatus();
+  co_return co_await unlinked_.Wait();
+}
+
+void ServerShard::CountRunning(RunningHandlers& running) {
+  for (const auto& [number, link] : links_) link->CountRunning(running);
+}
+
+Task<void> ServerShard::CancelHandlers(TimePoint until) {
+  RunningHandlers running;
+  CountRunning(running);
+  Log(LogLevel::kWarning,
+      fmt::format("calls outlast the grace of the server's shutdown and are cancelled: {}",
+                  Described(running)));
+  for (const auto& [number, link] : links_) link->CancelAll();
+  (void)co_await WithDeadline(WaitUntilIdle(),
+                              VERBENA_MUTANT(kShutdownWaitsForHandlers) ? kNever : until);
+}
+
+Task<void> ServerShard::Shutdown(TimePoint deadline) {
+  draining_ = true;
+  for (const auto& [number, link] : links_) link->SendGoAway();
+  absl::Status drained = co_await WithDeadline(WaitUntilIdle(), deadline);
+  // A client closes its link once it has its last response, which proves that it does. Nobody else
+  // is waited for.
+  const TimePoint until = SaturatingAdd(executor().now(), kCloseGrace);
+  if (!drained.ok()) co_await CancelHandlers(until);
+  if (active_ == 0) (void)co_await WithDeadline(WaitUntilUnlinked(), until);
+  closed_ = true;
+  std::vector<Link*> open;
+  for (const auto& [number, link] : links_) {
+    if (link->link() != nullptr) open.push_back(link->link());
+  }
+  for (Link* link : open) link->Close(absl::UnavailableError("the server shut down"));
+  tasks_.RequestCancel();
+  co_await JoinLogged(tasks_, "the server");
+}
+
+Task<void> ServerShard::AwaitHandlers() {
+  while (active_ > 0) {
+    RunningHandlers running;
+    CountRunning(running);
+    Log(LogLevel::kWarning,
+        fmt::format("the server waits for handlers that ignore their cancellation: {}",
+                    Described(running)));
+    (void)co_await WithDeadline(WaitUntilIdle(), kReportInterval);
+  }
+}
+
+}  // namespace verbena

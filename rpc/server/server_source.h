@@ -1,0 +1,87 @@
+// ServerSource: the share of one executor of a server that all clients of one source address have
+// together.
+//
+// A client chooses the runtime id that it claims, and may claim a hundred; it cannot choose the
+// address that it connects from. So a source has bounds of its own, above those of each client.
+// Shared by the ServerClients of its address. On its executor's thread.
+
+#ifndef VERBENA_RPC_SERVER_SERVER_SOURCE_H_
+#define VERBENA_RPC_SERVER_SERVER_SOURCE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "verbena/transport/coro/semaphore.h"
+#include "verbena/transport/log/check.h"
+
+namespace verbena {
+
+class ServerSource {
+ public:
+  ServerSource(uint32_t max_calls, size_t max_bytes, size_t max_granted_bytes,
+               size_t max_response_bytes)
+      : max_calls_(max_calls),
+        max_bytes_(max_bytes),
+        max_granted_bytes_(max_granted_bytes),
+        max_response_bytes_(max_response_bytes),
+        bytes_(max_bytes),
+        response_bytes_(max_response_bytes) {}
+  ServerSource(const ServerSource&) = delete;
+  ServerSource& operator=(const ServerSource&) = delete;
+
+  bool full() const { return calls_ >= max_calls_; }
+  void AddCall() { ++calls_; }
+  void RemoveCall() { --calls_; }
+
+  // Memory for the payloads of its requests: read ones until their handlers end, and landings that
+  // were granted ahead. A larger payload takes all of it.
+  Semaphore& bytes() { return bytes_; }
+  size_t max_bytes() const { return max_bytes_; }
+
+  // Memory of responses (response_memory.h). A larger buffer takes all of it.
+  Semaphore& response_bytes() { return response_bytes_; }
+  size_t max_response_bytes() const { return max_response_bytes_; }
+  // The part that buffers have; calls that wait have the rest of what is taken.
+  size_t response_buffer_bytes() const { return response_buffer_bytes_; }
+  void AddResponseBuffer(size_t bytes) { response_buffer_bytes_ += bytes; }
+  void RemoveResponseBuffer(size_t bytes) { response_buffer_bytes_ -= bytes; }
+  // One buffer beyond that, for a reply whose call would otherwise wait for itself. False while
+  // another call has it.
+  bool TryTakeExtra() { return !std::exchange(extra_taken_, true); }
+  void GiveExtra() { extra_taken_ = false; }
+
+  // Takes `bytes` for a landing. False if too many are granted already, or somebody waits.
+  bool TryGrant(size_t bytes) {
+    if (granted_bytes_ + bytes > max_granted_bytes_ || !bytes_.TryAcquire(bytes)) return false;
+    granted_bytes_ += bytes;
+    reclaimed_ = false;
+    return true;
+  }
+  void EndGrant(size_t bytes) {
+    VERBENA_CHECK(granted_bytes_ >= bytes) << granted_bytes_ << " bytes granted, " << bytes;
+    granted_bytes_ -= bytes;
+    bytes_.Release(bytes);
+  }
+  size_t granted_bytes() const { return granted_bytes_; }
+  // True if its clients are to be asked for their grants: not if they have none, or were asked
+  // since the last was granted. So a call that finds memory short costs no walk over the links.
+  bool BeginReclaim() { return granted_bytes_ > 0 && !std::exchange(reclaimed_, true); }
+
+ private:
+  const uint32_t max_calls_;
+  const size_t max_bytes_;
+  const size_t max_granted_bytes_;
+  const size_t max_response_bytes_;
+  uint32_t calls_ = 0;
+  size_t granted_bytes_ = 0;
+  bool reclaimed_ = false;
+  bool extra_taken_ = false;
+  size_t response_buffer_bytes_ = 0;
+  Semaphore bytes_;
+  Semaphore response_bytes_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_RPC_SERVER_SERVER_SOURCE_H_

@@ -1,0 +1,30 @@
+// Devices are tried in the right order: shared memory first on one host, last between hosts.
+
+#include "verbena/rpc/client/connect_order.h"
+
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace verbena {
+namespace {
+
+using Order = std::vector<size_t>;
+const std::vector<LinkKind> kAll = {LinkKind::kSoft, LinkKind::kInfiniBand, LinkKind::kRoce};
+
+TEST(ConnectOrderTest, OnOneHostSharedMemoryComesFirst) {
+  EXPECT_EQ(ConnectOrder(kAll, true), (Order{0, 1, 2}));
+  EXPECT_EQ(ConnectOrder({LinkKind::kRoce, LinkKind::kSoft}, true), (Order{1, 0}));
+}
+
+TEST(ConnectOrderTest, BetweenHostsTheSoftwareDeviceComesLast) {
+  EXPECT_EQ(ConnectOrder(kAll, false), (Order{1, 2, 0}));
+}
+
+TEST(ConnectOrderTest, AnOnlyDeviceIsTriedWhereverThePeerIs) {
+  EXPECT_EQ(ConnectOrder({LinkKind::kSoft}, false), (Order{0}));
+  EXPECT_EQ(ConnectOrder({LinkKind::kRoce}, true), (Order{0}));
+}
+
+}  // namespace
+}  // namespace verbena

@@ -1,0 +1,211 @@
+// A connection lives as long as a channel uses it, and an attempt to connect ends for each of its
+// callers, however the attempt, the channel or the runtime ends.
+
+#include "verbena/rpc/client/connection.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <latch>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "tests/rpc/testing_service.h"
+#include "verbena/rpc/internal/shard.h"
+#include "verbena/rpc/outcome.h"
+#include "verbena/transport/connect/bootstrap.h"
+#include "verbena/transport/connect/local_bootstrap.h"
+#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/executor/run_on.h"
+
+namespace verbena {
+namespace {
+
+// Throws where others fail.
+class ThrowingBootstrap final : public Bootstrap {
+ public:
+  Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connect(std::string) override {
+    throw std::runtime_error("out of cheese");
+    co_return absl::UnknownError("");
+  }
+  absl::StatusOr<std::unique_ptr<MessageListener>> Listen(const std::string&) override {
+    return absl::UnimplementedError("nobody listens");
+  }
+};
+
+class ConnectionTest : public RpcTest {
+ protected:
+  static constexpr Duration kPatience = std::chrono::seconds(20);
+
+  uint32_t ClientLinks() { return client_runtime_->endpoint_stats(0).links; }
+  uint32_t ServerLinks() { return server_runtime_->endpoint_stats(0).links; }
+};
+
+TEST_F(ConnectionTest, AnAttemptThatThrowsEndsWithAStatusForEveryCaller) {
+  ThrowingBootstrap bootstrap;
+  const std::unique_ptr<Runtime> runtime = StartRuntime({.use_bootstrap = &bootstrap});
+  Channel channel(*runtime, "nowhere:1");
+  for (int i = 0; i < 2; ++i) {
+    const absl::Status status =
+        runtime->BlockOn(WithDeadline(channel.Connect(), Clock::Real().Now() + kPatience));
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
+    EXPECT_NE(status.message().find("out of cheese"), std::string::npos) << status;
+  }
+}
+
+TEST_F(ConnectionTest, AChannelThatReachesNobodySaysThatNothingWasSent) {
+  ThrowingBootstrap bootstrap;
+  const std::unique_ptr<Runtime> runtime = StartRuntime({.use_bootstrap = &bootstrap});
+  Channel channel(*runtime, "nowhere:1");
+  EXPECT_EQ(OutcomeOf(runtime->BlockOn(channel.Connect())), Outcome::kNotExecuted);
+  EXPECT_EQ(OutcomeOf(runtime->BlockOn(channel.DeviceName()).status()), Outcome::kNotExecuted);
+  EXPECT_EQ(OutcomeOf(runtime->BlockOn(channel.Lend({}, LeaseAccess::kRead)).status()),
+            Outcome::kNotExecuted);
+}
+
+TEST_F(ConnectionTest, MemoryThatCannotBeLentWasNotSent) {
+  StartBoth();
+  const absl::Status status = Run(channel_->Lend({}, LeaseAccess::kRead)).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
+}
+
+TEST_F(ConnectionTest, AConnectTimeoutWithoutEndConnects) {
+  StartServer();
+  RuntimeOptions options;
+  options.limits.connect_timeout = Duration::max();
+  StartClient(std::move(options));
+  EXPECT_EQ(Run(EchoOnce(1, "hello")), absl::OkStatus());
+}
+
+TEST_F(ConnectionTest, LinksCloseWithTheLastChannelThatUsesThem) {
+  StartBoth();
+  auto other = std::make_unique<Channel>(*client_runtime_, server_->address());
+  ASSERT_EQ(Run(EchoOnce(1, "one link")), absl::OkStatus());
+  ASSERT_EQ(Run(other->Connect()), absl::OkStatus());
+  EXPECT_EQ(ClientLinks(), 1u);
+  other.reset();
+  EXPECT_EQ(Run(EchoOnce(2, "the other channel still uses it")), absl::OkStatus());
+  EXPECT_EQ(client_runtime_->endpoint_stats(0).links_opened, 1u);
+  stub_.reset();
+  channel_.reset();
+  Eventually([&] { return ClientLinks() == 0 && ServerLinks() == 0; }, "the link is closed");
+}
+
+TEST_F(ConnectionTest, AChannelThatGoesWhileItConnectsLeavesNoLink) {
+  StartServer();
+  client_runtime_ = StartRuntime();
+  for (int i = 0; i < 20; ++i) {
+    Channel channel(*client_runtime_, server_->address());
+    // Gives up at once; the attempt goes on.
+    (void)Run(WithDeadline(channel.Connect(), Clock::Real().Now()));
+  }
+  Eventually([&] { return ClientLinks() == 0 && ServerLinks() == 0; }, "no link is left");
+}
+
+// Connects a channel on every executor, and keeps it until the runtime cancels the task.
+Task<void> KeepAChannel(Runtime& runtime, std::string target, std::atomic<int>& connected) {
+  Channel channel(runtime, std::move(target));
+  for (int i = 0; i < runtime.executors(); ++i) {
+    EXPECT_EQ(co_await RunOn(runtime.executor(i), channel.Connect()), absl::OkStatus());
+  }
+  ++connected;
+  (void)co_await Sleep(std::chrono::hours(1));
+}
+
+TEST_F(ConnectionTest, AChannelMayEndWithATaskThatItsRuntimeCancels) {
+  StartServer();
+  for (int executors : {1, 2}) {
+    SCOPED_TRACE(executors);
+    client_runtime_ = StartRuntime({.executors = executors});
+    std::atomic<int> connected = 0;
+    for (int i = 0; i < executors; ++i) {
+      client_runtime_->Spawn(KeepAChannel(*client_runtime_, server_->address(), connected), i);
+    }
+    Eventually([&] { return connected == executors; }, "every task has connected its channel");
+    client_runtime_.reset();
+  }
+}
+
+Task<void> ConnectWhenCancelled(Channel& channel, Executor& there, absl::Status& connected) {
+  (void)co_await SleepUntil(kNever);
+  connected = co_await RunOn(there, channel.Connect());
+}
+
+TEST_F(ConnectionTest, AnExecutorWhoseRuntimeEndsConnectsNoMore) {
+  StartServer();
+  client_runtime_ = StartRuntime({.executors = 2});
+  Channel channel(*client_runtime_, server_->address());
+  absl::Status connected;
+  client_runtime_->Spawn(ConnectWhenCancelled(channel, client_runtime_->executor(0), connected), 1);
+  (void)Run(Pause(), 1);
+  client_runtime_.reset();
+  EXPECT_FALSE(connected.ok());
+}
+
+// The thread that drops the channel is none of the runtime's.
+TEST_F(ConnectionTest, AChannelMayEndWhileItsRuntimeDoes) {
+  StartServer();
+  for (int i = 0; i < 30; ++i) {
+    client_runtime_ = StartRuntime();
+    auto channel = std::make_unique<Channel>(*client_runtime_, server_->address());
+    ASSERT_EQ(Run(channel->Connect()), absl::OkStatus());
+    std::latch both(2);
+    std::thread dropper([&] {
+      both.arrive_and_wait();
+      channel.reset();
+    });
+    both.arrive_and_wait();
+    client_runtime_.reset();
+    dropper.join();
+  }
+}
+
+TEST_F(ConnectionTest, AServerPlacesLinksOnItsLeastLoadedExecutor) {
+  StartServer({}, {.executors = 3});
+  client_runtime_ = StartRuntime({.executors = 3});
+  Channel channel(*client_runtime_, server_->address());
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(Run(channel.Connect(), i), absl::OkStatus());
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(server_runtime_->endpoint_stats(i).links, 1u) << "executor " << i;
+  }
+  const Channel third(*client_runtime_, server_->address(), {.server_executor = 2});
+  ASSERT_EQ(Run(const_cast<Channel&>(third).Connect()), absl::OkStatus());
+  EXPECT_EQ(server_runtime_->endpoint_stats(2).links, 2u);
+}
+
+TEST_F(ConnectionTest, AServerWhoseBoundIsZeroDoesNotStart) {
+  server_runtime_ = StartRuntime();
+  const absl::Status status =
+      Server::Start(*server_runtime_, {&service_}, {.handshakes = {.offers = 0}}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_NE(status.message().find("handshakes.offers is 0"), std::string::npos) << status;
+}
+
+using ConnectionDeathTest = ConnectionTest;
+
+TEST_F(ConnectionDeathTest, ClosingAConnectionThatHasUsersAborts) {
+  StartBoth();
+  EXPECT_DEATH(
+      {
+        Connection connection(client_runtime_->shard(0), "nowhere:1", {});
+        connection.AddUser();
+        connection.Close();
+      },
+      "users 1 of nowhere:1");
+}
+
+TEST_F(ConnectionDeathTest, AChannelThatAsksForAnExecutorByNumberAndByKeyAborts) {
+  StartBoth();
+  EXPECT_DEATH(Channel(*client_runtime_, "nowhere:1", {.server_executor = 1, .server_key = 2}),
+               "server_executor is 1 and server_key is 2: set at most one of them");
+}
+
+}  // namespace
+}  // namespace verbena

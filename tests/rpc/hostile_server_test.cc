@@ -1,0 +1,242 @@
+// A server that takes what it can get leaves memory and links to other servers: it asks for
+// landings and never answers, or says GOAWAY on each link.
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/rpc/moved_clock.h"
+#include "tests/rpc/payload_service.h"
+#include "tests/rpc/rogue_peer.h"
+#include "verbena/rpc/client/connection.h"
+#include "verbena/rpc/internal/allocate.h"
+#include "verbena/rpc/internal/bulk_format.h"
+#include "verbena/transport/coro/task_scope.h"
+
+namespace verbena {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr size_t kMemory = size_t{16} << 20;
+
+// Rogues in place of a server, one for each link, and the way to it.
+struct Hostile {
+  Hostile()
+      : runtime(*Runtime::Start({.device = RogueDevice()})),
+        listener(*runtime->shard(0).bootstrap().Listen("127.0.0.1:0")) {}
+
+  RoguePeer& Accept() {
+    peers.push_back(std::make_unique<RoguePeer>(*runtime, RogueDevice()));
+    peers.back()->AcceptFrom(*listener);
+    return *peers.back();
+  }
+  static void SayGoAway(RoguePeer& peer) {
+    peer.Send(EncodeSend(kCorrect, {{.header = {.kind = FrameKind::kGoAway}}}));
+  }
+  // Asks for half of the client's landing memory, for each of the next `calls` calls.
+  static void AskForLandings(RoguePeer& peer, size_t calls) {
+    std::vector<RogueFrame> asked;
+    while (asked.size() < calls) {
+      for (const RogueFrame& request : peer.Receive()) {
+        RogueFrame frame;
+        frame.header.kind = FrameKind::kLandingNeeded;
+        frame.header.call_slot = request.header.call_slot;
+        frame.header.call_generation = request.header.call_generation;
+        frame.body.resize(LandingRequest::kEncodedBytes);
+        LandingRequest{.message_bytes = kMemory / 2}.Encode(frame.body.data());
+        asked.push_back(std::move(frame));
+      }
+    }
+    peer.Send(EncodeSend(kCorrect, asked));
+  }
+
+  std::unique_ptr<Runtime> runtime;
+  std::unique_ptr<MessageListener> listener;
+  std::vector<std::unique_ptr<RoguePeer>> peers;
+};
+
+class HostileServerTest : public PayloadFixture {
+ protected:
+  void TearDown() override {
+    if (script_.joinable()) script_.join();
+    StopBoth();
+  }
+
+  // Nothing but the clock's move reaches a limit, and no silence ends a link.
+  void StartClient() {
+    LinkLimits limits = RoguesLimits();
+    limits.memory.landing_bytes = kMemory;
+    limits.ping_interval = limits.connect_timeout = std::chrono::hours(1);
+    client_runtime_ = StartRuntime({.device = RogueDevice(), .limits = limits, .clock = &clock_});
+    channel_ = std::make_unique<Channel>(*client_runtime_, hostile_.listener->address());
+    stub_ = std::make_unique<testing::Payloads::Stub>(*channel_);
+  }
+
+  // A call to the hostile server.
+  Task<void> Call(absl::Status& ended) {
+    testing::GetReply reply;
+    ended = co_await stub_->Surprise(testing::GetRequest(), reply);
+    ++ended_;
+  }
+  // The same, which connects again as soon as it may.
+  Task<void> CallSomeLink() {
+    absl::Status status;
+    do {
+      testing::GetReply reply;
+      status = co_await stub_->Surprise(testing::GetRequest(), reply);
+      clock_.moved_by = clock_.moved_by.load() + 2 * Connection::kMaxBackoff;
+      // The executor reads its clock once a turn.
+      (void)co_await Sleep(milliseconds(1));
+    } while (OutcomeOf(status) == Outcome::kNotExecuted && !stops_);
+    if (status.message().find("drain at once") != std::string::npos) ++closed_;
+  }
+  Task<void> CallUntilAllLinksDrain(TaskScope& scope, int links) {
+    while (drained_ < links) {
+      scope.Spawn(CallSomeLink());
+      (void)co_await Sleep(milliseconds(5));
+    }
+  }
+
+  uint32_t ClientLinks() { return client_runtime_->endpoint_stats(0).links; }
+
+  MovedClock clock_;
+  Hostile hostile_;
+  std::thread script_;
+  std::atomic<int> drained_{0};  // links on which the server said GOAWAY
+  std::atomic<bool> lent_{false};
+  std::atomic<int> ended_{0};  // calls
+  std::atomic<bool> stops_{false};
+  int closed_ = 0;  // calls whose link was one too many
+};
+
+TEST_F(HostileServerTest, AServerThatAsksForLandingsLeavesHalfOfTheMemoryToOthers) {
+  StartServer({.device = RogueDevice(), .limits = RoguesLimits()});
+  StartClient();
+  script_ = std::thread([this] {
+    RoguePeer& peer = hostile_.Accept();
+    Hostile::AskForLandings(peer, 2);
+    EXPECT_EQ(peer.Receive()[0].header.kind, FrameKind::kLanding);
+    lent_ = true;
+  });
+  Channel honest(*client_runtime_, server_->address());
+  testing::Payloads::Stub honest_stub(honest);
+  auto client = [&]() -> Task<absl::Status> {
+    absl::Status first;
+    absl::Status second;
+    TaskScope scope(client_runtime_->executor(0));
+    scope.Spawn(Call(first));
+    scope.Spawn(Call(second));
+    while (!lent_) (void)co_await Sleep(milliseconds(1));
+    testing::GetRequest request;
+    request.set_how(testing::EMPTY);
+    request.set_filler_bytes(64 << 10);
+    testing::GetReply reply;
+    CallInfo info;
+    absl::Status status = co_await honest_stub.Get(request, reply, {.info = &info});
+    EXPECT_EQ(reply.filler().size(), size_t{64} << 10);
+    clock_.moved_by = kMaxMemoryWait;
+    while (ended_ == 0) (void)co_await Sleep(milliseconds(1));
+    const absl::Status& refused = first.ok() ? second : first;
+    EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+    EXPECT_NE(refused.message().find(hostile_.listener->address() + " asked for"),
+              std::string::npos)
+        << refused;
+    scope.RequestCancel();
+    co_await scope.Join();
+    co_return status;
+  };
+  EXPECT_EQ(Run(client()), absl::OkStatus());
+}
+
+TEST_F(HostileServerTest, AServerThatGotItsLandingAndNeverAnswersLosesItsLink) {
+  StartClient();
+  script_ = std::thread([this] {
+    RoguePeer& peer = hostile_.Accept();
+    Hostile::AskForLandings(peer, 1);
+    EXPECT_EQ(peer.Receive()[0].header.kind, FrameKind::kLanding);
+    lent_ = true;
+    EXPECT_TRUE(peer.IsDropped());
+  });
+  auto client = [&]() -> Task<absl::Status> {
+    absl::Status status;
+    TaskScope scope(client_runtime_->executor(0));
+    scope.Spawn(Call(status));
+    while (!lent_) (void)co_await Sleep(milliseconds(1));
+    clock_.moved_by = kMaxLandingWait - std::chrono::seconds(10);
+    for (int i = 0; i < 20; ++i) (void)co_await Sleep(milliseconds(1));
+    EXPECT_EQ(ended_, 0) << "the server still has time: " << status;
+    clock_.moved_by = kMaxLandingWait;
+    co_await scope.Join();
+    co_return status;
+  };
+  const absl::Status status = Run(client());
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_NE(status.message().find("has not answered"), std::string::npos) << status;
+  Eventually([this] { return HeldBy(*client_runtime_).bytes == 0; }, "the memory is home");
+}
+
+TEST_F(HostileServerTest, AServerThatSaysGoAwayOnEachLinkIsConnectedToLessAndLessOften) {
+  constexpr int kLinks = 7;
+  StartClient();
+  script_ = std::thread([this] {
+    for (int i = 0; i < kLinks; ++i) {
+      Hostile::SayGoAway(hostile_.Accept());
+      ++drained_;
+    }
+  });
+  const TimePoint began = Clock::Real().Now();
+  bool told = false;
+  while (drained_ < kLinks) {
+    const absl::Status status = Run(channel_->Connect());
+    told |= status.message().find("said GOAWAY before it answered") != std::string::npos;
+    (void)Run(Pause());
+  }
+  // Each pause is twice the one before, give or take a fifth.
+  Duration least{};
+  for (int i = 0; i < kLinks - 1; ++i) least += (1 << i) * Connection::kInitialBackoff * 4 / 5;
+  EXPECT_GE(Clock::Real().Now() - began, least);
+  EXPECT_TRUE(told) << "callers hear why they wait";
+  Eventually([this] { return ClientLinks() == 0; }, "idle links close");
+}
+
+TEST_F(HostileServerTest, AServerThatSaysGoAwayOnEachLinkHasFewOfThem) {
+  constexpr int kMore = 2;
+  constexpr int kLinks = static_cast<int>(Connection::kMaxDraining) + kMore;
+  StartClient();
+  script_ = std::thread([this] {
+    for (int i = 0; i < kLinks; ++i) {
+      RoguePeer& peer = hostile_.Accept();
+      (void)peer.Receive();
+      Hostile::SayGoAway(peer);
+      ++drained_;
+    }
+  });
+  auto client = [&]() -> Task<absl::Status> {
+    TaskScope scope(client_runtime_->executor(0));
+    co_await CallUntilAllLinksDrain(scope, kLinks);
+    const TimePoint limit = Clock::Real().Now() + RoguePeer::kPatience;
+    // A link that is closed counts until its teardown has ended.
+    const auto links = [this] {
+      return client_runtime_->shard(0).EndpointOn(0).value()->stats().links;
+    };
+    while (Clock::Real().Now() < limit && (closed_ < kMore || links() > Connection::kMaxDraining)) {
+      (void)co_await Sleep(milliseconds(1));
+    }
+    EXPECT_LE(links(), Connection::kMaxDraining);
+    stops_ = true;
+    scope.RequestCancel();
+    co_await scope.Join();
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(Run(client()), absl::OkStatus());
+  EXPECT_GE(closed_, kMore);
+}
+
+}  // namespace
+}  // namespace verbena

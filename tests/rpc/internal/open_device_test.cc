@@ -1,0 +1,82 @@
+// A named device is opened or refused, never replaced by another. Only "auto" reads VERBENA_DEVICE.
+// Without that variable, "auto" gives the software device, and the RDMA device of a host that has
+// one.
+
+#include "verbena/rpc/internal/open_device.h"
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace verbena {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class OpenDeviceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const char* set = std::getenv("VERBENA_DEVICE");
+    if (set != nullptr) before_ = set;
+    unsetenv("VERBENA_DEVICE");
+  }
+  void TearDown() override {
+    if (!before_.empty()) setenv("VERBENA_DEVICE", before_.c_str(), 1);
+  }
+
+ private:
+  std::string before_;
+};
+
+TEST_F(OpenDeviceTest, SoftIsTheSoftDeviceWhateverTheHostHas) {
+  absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice("soft");
+  ASSERT_TRUE(device.ok()) << device.status();
+  EXPECT_EQ((*device)->kind(), DeviceKind::kSoft);
+}
+
+TEST_F(OpenDeviceTest, AutoIsTheSoftwareDeviceAndWhatElseThereIs) {
+  for (const char* name : {"auto", ""}) {
+    absl::StatusOr<std::vector<std::unique_ptr<Device>>> devices = OpenDevices(name);
+    ASSERT_TRUE(devices.ok()) << devices.status();
+    EXPECT_EQ((*devices)[0]->kind(), DeviceKind::kSoft);
+    const bool has_rdma = OpenDevice("rdma").ok();
+    EXPECT_EQ(devices->size(), has_rdma ? 2u : 1u);
+    EXPECT_EQ((*OpenDevice(name))->kind(), has_rdma ? DeviceKind::kRdma : DeviceKind::kSoft);
+  }
+}
+
+TEST_F(OpenDeviceTest, TheEnvironmentDecidesWhatAutoIsAndNothingElse) {
+  setenv("VERBENA_DEVICE", "rdma:no_such_device", 1);
+  EXPECT_THAT(OpenDevice("auto").status().ToString(),
+              AllOf(HasSubstr("NOT_FOUND"), HasSubstr("\"no_such_device\"")));
+  EXPECT_TRUE(OpenDevice("soft").ok());
+}
+
+TEST_F(OpenDeviceTest, EachDeviceOfAutoIsFoundAgainByTheNameThatReopensIt) {
+  absl::StatusOr<std::vector<std::unique_ptr<Device>>> devices = OpenDevices("auto");
+  ASSERT_TRUE(devices.ok()) << devices.status();
+  for (const std::unique_ptr<Device>& device : *devices) {
+    absl::StatusOr<std::unique_ptr<Device>> again = OpenDevice(NameToReopen("auto", *device));
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ((*again)->name(), device->name());
+    EXPECT_EQ((*again)->kind(), device->kind());
+  }
+}
+
+TEST_F(OpenDeviceTest, AnEnvironmentThatSaysAutoDoesNotGoRound) {
+  setenv("VERBENA_DEVICE", "auto", 1);
+  EXPECT_TRUE(OpenDevice("auto").ok());
+}
+
+TEST_F(OpenDeviceTest, ADeviceThatWasNamedIsNotReplacedByAnother) {
+  EXPECT_EQ(OpenDevice("rdma:no_such_device").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(OpenDevice("no_such_device").status().code(), absl::StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace verbena

@@ -1,0 +1,58 @@
+// A landing counts for its client and source until its memory is free, whoever still keeps that.
+
+#include "verbena/rpc/server/granted_share.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <utility>
+
+#include "tests/rpc/runtime_pair.h"
+#include "verbena/rpc/internal/shard.h"
+#include "verbena/rpc/server/server_client.h"
+#include "verbena/rpc/server/server_source.h"
+#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/memory/buffer.h"
+
+namespace verbena {
+namespace {
+
+constexpr size_t kBytes = 64 << 10;
+
+Task<absl::Status> LoseALink(Runtime& runtime) {
+  VERBENA_CO_ASSIGN_OR_RETURN(Endpoint * endpoint, runtime.shard(0).EndpointOn(0));
+  VERBENA_CO_ASSIGN_OR_RETURN(Buffer landing,
+                              co_await endpoint->memory().receive().Allocate(kBytes));
+  auto source = std::make_shared<ServerSource>(1, 2 * kBytes, kBytes, kBytes);
+  auto client = std::make_shared<ServerClient>(source, 1, kBytes, kBytes);
+  auto holders = std::make_shared<MemoryHolders>();
+  const std::weak_ptr<ServerClient> lives = client;
+  EXPECT_TRUE(client->TryGrant(kBytes, kBytes));
+  holders->leases = kBytes;
+  // As a lease does.
+  BufferPin pin(landing.view());
+  ReturnWithMemory(std::move(landing), kBytes, *client, holders);
+  EXPECT_EQ(source->granted_bytes(), kBytes);
+  EXPECT_EQ(source->bytes().available(), kBytes);
+  EXPECT_EQ(holders->leases, kBytes);
+  EXPECT_FALSE(client->TryGrant(kBytes, kBytes));
+  // The last link of the client goes, and it connects anew.
+  client.reset();
+  EXPECT_FALSE(lives.expired());
+  pin.Reset();
+  EXPECT_TRUE(lives.expired());
+  EXPECT_EQ(source->granted_bytes(), 0u);
+  EXPECT_EQ(source->bytes().available(), 2 * kBytes);
+  EXPECT_EQ(holders->leases, 0u);
+  co_return absl::OkStatus();
+}
+
+class GrantedShareTest : public RuntimePair {};
+
+TEST_F(GrantedShareTest, TheShareOfALostLinksLandingReturnsWithItsMemory) {
+  const std::unique_ptr<Runtime> runtime = StartRuntime();
+  EXPECT_EQ(runtime->BlockOn(LoseALink(*runtime)), absl::OkStatus());
+}
+
+}  // namespace
+}  // namespace verbena

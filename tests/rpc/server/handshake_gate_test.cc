@@ -1,0 +1,436 @@
+// No source of connections takes all handshakes or links of a server from others. Links go to the
+// executor with the fewest, or to the one that the client chose.
+
+#include "verbena/rpc/server/handshake_gate.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tests/transport/log/captured_log.h"
+#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/coro/task.h"
+#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/executor/executor.h"
+
+namespace verbena {
+namespace {
+
+// A connection whose end only the test decides.
+class FakeStream final : public MessageStream {
+ public:
+  // "localhost" is of this host; "directory" names none.
+  FakeStream(std::string source, bool& closed)
+      : source_(std::move(source)), peer_(source_ + ":4000"), closed_(closed) {}
+
+  Task<absl::Status> Send(std::string) override { co_return absl::OkStatus(); }
+  Task<absl::StatusOr<std::string>> Receive() override { co_return std::string("Ready"); }
+  void Close() override { closed_ = true; }
+  const std::string& peer() const override { return peer_; }
+  const std::string& source() const override { return source_; }
+  bool same_host() const override { return source_ == "localhost"; }
+  bool names_source() const override { return source_ != "directory"; }
+
+ private:
+  const std::string source_;
+  const std::string peer_;
+  bool& closed_;
+};
+
+// Its time passes only as the test says.
+class StoppedClock final : public Clock {
+ public:
+  TimePoint Now() override { return now; }
+
+  TimePoint now = Clock::Real().Now();
+};
+
+class HandshakeGateTest : public testing::Test {
+ protected:
+  struct Connection {
+    std::unique_ptr<bool> closed = std::make_unique<bool>(false);
+    std::unique_ptr<MessageStream> stream;
+  };
+
+  HandshakeGateTest() {
+    for (int i = 0; i < 3; ++i) executors_.push_back(*Executor::Create({.clock = &clock_}));
+  }
+
+  HandshakeGate& Start(const HandshakeLimits& limits, uint32_t links_per_executor = 1024) {
+    std::vector<Executor*> executors;
+    for (const auto& executor : executors_) executors.push_back(executor.get());
+    return gate_.emplace(limits, executors, links_per_executor);
+  }
+
+  Connection Connect(const std::string& source) {
+    Connection made;
+    made.stream = gate_->Admit(std::make_unique<FakeStream>(source, *made.closed));
+    return made;
+  }
+
+  absl::StatusOr<size_t> Place(Connection& connection, uint8_t client = 1,
+                               const ExecutorWish& wish = {}) {
+    LinkParameters offer;
+    offer.runtime_id.bytes[0] = client;
+    offer.executor_choice = wish.choice;
+    offer.executor_index = wish.number;
+    offer.executor_key = wish.key;
+    return gate_->Place(*connection.stream, offer);
+  }
+
+  // Executors read their clock once a turn.
+  void Advance(Duration time) {
+    clock_.now += time;
+    RunExecutors();
+  }
+
+  // Whether the gate has closed it, once every executor has run.
+  bool IsClosed(const Connection& connection) {
+    RunExecutors();
+    return *connection.closed;
+  }
+
+  void RunExecutors() {
+    for (const auto& executor : executors_) {
+      while (executor->Poll()) {
+      }
+    }
+  }
+
+  CapturedLog log_;
+  StoppedClock clock_;
+  std::vector<std::unique_ptr<Executor>> executors_;
+  std::optional<HandshakeGate> gate_;
+};
+
+TEST_F(HandshakeGateTest, ASourceOverItsBoundClosesItsOldestSilentConnection) {
+  Start({.handshakes_per_source = 3});
+  Connection other = Connect("10.0.0.9");
+  Connection said_hello = Connect("10.0.0.1");
+  ASSERT_TRUE(Place(said_hello).ok());
+  Connection oldest = Connect("10.0.0.1");
+  Connection younger = Connect("10.0.0.1");
+  EXPECT_FALSE(IsClosed(oldest));
+  Connection newest = Connect("10.0.0.1");
+  EXPECT_TRUE(IsClosed(oldest));
+  EXPECT_FALSE(IsClosed(said_hello));
+  EXPECT_FALSE(IsClosed(younger));
+  EXPECT_FALSE(IsClosed(newest));
+  EXPECT_FALSE(IsClosed(other));
+  EXPECT_EQ(gate_->stats().evicted_silent, 1u);
+}
+
+TEST_F(HandshakeGateTest, WhenAllAreTakenTheSourceWithMostGivesWay) {
+  Start({.handshakes = 4, .handshakes_per_source = 4});
+  Connection honest = Connect("10.0.0.9");
+  std::vector<Connection> flood;
+  for (int i = 0; i < 3; ++i) flood.push_back(Connect("10.0.0.1"));
+  Connection another = Connect("10.0.0.8");
+  EXPECT_TRUE(IsClosed(flood[0]));
+  EXPECT_FALSE(IsClosed(honest));
+  EXPECT_FALSE(IsClosed(another));
+  EXPECT_EQ(gate_->stats().under_way, 4u);
+}
+
+TEST_F(HandshakeGateTest, SilentConnectionsGoFirstWhicheverSourceTheyAreOf) {
+  Start({.handshakes = 5});
+  Connection older = Connect("10.0.0.1");
+  Connection younger = Connect("10.0.0.2");
+  std::vector<Connection> busy;
+  for (int i = 0; i < 3; ++i) {
+    busy.push_back(Connect("10.0.0.3"));
+    ASSERT_TRUE(Place(busy.back()).ok());
+  }
+  Connection first = Connect("10.0.0.4");
+  EXPECT_TRUE(IsClosed(older));
+  EXPECT_FALSE(IsClosed(younger));
+  ASSERT_TRUE(Place(first).ok());
+  Connection second = Connect("10.0.0.5");
+  EXPECT_TRUE(IsClosed(younger));
+  for (const Connection& connection : busy) EXPECT_FALSE(IsClosed(connection));
+  EXPECT_FALSE(IsClosed(first));
+  EXPECT_EQ(gate_->stats().evicted_pending, 0u);
+  // All others have said Hello: the oldest offer of the source with most goes.
+  ASSERT_TRUE(Place(second).ok());
+  Connection third = Connect("10.0.0.6");
+  EXPECT_TRUE(IsClosed(busy[0]));
+  EXPECT_FALSE(IsClosed(first));
+}
+
+TEST_F(HandshakeGateTest, OffersWithoutReadyCountAndTheOldestIsClosed) {
+  Start({.offers_per_source = 2});
+  std::vector<Connection> pending;
+  for (int i = 0; i < 3; ++i) {
+    pending.push_back(Connect("10.0.0.1"));
+    ASSERT_TRUE(Place(pending.back()).ok());
+    Advance(std::chrono::seconds(1));
+  }
+  EXPECT_TRUE(IsClosed(pending[0]));
+  EXPECT_FALSE(IsClosed(pending[1]));
+  EXPECT_FALSE(IsClosed(pending[2]));
+  EXPECT_EQ(gate_->stats().evicted_pending, 1u);
+}
+
+TEST_F(HandshakeGateTest, YoungOffersOfASourceAreNotClosedForAnotherOfIt) {
+  Start({.offers_per_source = 2});
+  Connection first = Connect("10.0.0.1");
+  ASSERT_TRUE(Place(first).ok());
+  Advance(std::chrono::milliseconds(999));
+  Connection second = Connect("10.0.0.1");
+  ASSERT_TRUE(Place(second).ok());
+  Connection newcomer = Connect("10.0.0.1");
+  const absl::Status refused = Place(newcomer).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_FALSE(IsClosed(first));
+  EXPECT_FALSE(IsClosed(second));
+  EXPECT_EQ(gate_->stats().refused, 1u);
+  EXPECT_EQ(gate_->stats().evicted_pending, 0u);
+  Connection other = Connect("10.0.0.2");
+  EXPECT_TRUE(Place(other).ok());
+  Advance(std::chrono::milliseconds(1));
+  Connection later = Connect("10.0.0.1");
+  EXPECT_TRUE(Place(later).ok());
+  EXPECT_TRUE(IsClosed(first));
+  EXPECT_FALSE(IsClosed(second));
+}
+
+TEST_F(HandshakeGateTest, AClosedConnectionIsNotPlaced) {
+  Start({.handshakes_per_source = 1});
+  Connection closed = Connect("10.0.0.1");
+  Connection next = Connect("10.0.0.1");
+  EXPECT_TRUE(absl::IsCancelled(Place(closed).status()));
+}
+
+// Runs a Receive() to its end, which the fake's never waits for.
+Task<void> ReceiveReady(MessageStream& stream) { (void)co_await stream.Receive(); }
+
+TEST_F(HandshakeGateTest, OpenLinksAreBoundedPerClientAndPerSource) {
+  Start({.links_per_client = 1, .links_per_source = 2});
+  std::vector<Connection> open;
+  const auto connect_open = [&](uint8_t client) -> absl::Status {
+    open.push_back(Connect("10.0.0.1"));
+    absl::StatusOr<size_t> placed = Place(open.back(), client);
+    if (!placed.ok()) {
+      open.pop_back();
+      return placed.status();
+    }
+    TaskScope scope(*executors_[0]);
+    scope.Spawn(ReceiveReady(*open.back().stream));
+    while (scope.size() > 0) executors_[0]->Poll();
+    return absl::OkStatus();
+  };
+  EXPECT_EQ(connect_open(1), absl::OkStatus());
+  const absl::Status second = connect_open(1);
+  EXPECT_TRUE(absl::IsResourceExhausted(second)) << second;
+  EXPECT_NE(second.message().find("has 1 links"), std::string::npos) << second;
+  EXPECT_EQ(connect_open(2), absl::OkStatus());
+  EXPECT_TRUE(absl::IsResourceExhausted(connect_open(3)));
+  open.clear();
+  EXPECT_EQ(connect_open(1), absl::OkStatus());
+  EXPECT_EQ(gate_->stats().refused, 2u);
+}
+
+TEST_F(HandshakeGateTest, OneSourceLeavesLinksOfEachExecutorToOthers) {
+  Start({}, /*links_per_executor=*/4);
+  std::vector<Connection> links;
+  const auto place = [&](const std::string& source, const ExecutorWish& wish = {}) {
+    links.push_back(Connect(source));
+    return Place(links.back(), static_cast<uint8_t>(links.size()), wish);
+  };
+  const ExecutorWish first = {.choice = ExecutorChoice::kNumber, .number = 0};
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(place("10.0.0.1", first).ok());
+  const absl::Status refused = place("10.0.0.1", first).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_NE(refused.message().find("10.0.0.1 has 3 links of executor 0"), absl::string_view::npos)
+      << refused;
+  EXPECT_NE(refused.message().find("handshakes.links_per_source"), absl::string_view::npos)
+      << refused;
+  EXPECT_EQ(*place("10.0.0.2", first), 0u);
+  // Without a wish it gets what is left to it on the others, and then nothing.
+  for (int i = 0; i < 6; ++i) {
+    const absl::StatusOr<size_t> placed = place("10.0.0.1");
+    ASSERT_TRUE(placed.ok()) << placed.status();
+    EXPECT_NE(*placed, 0u);
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(place("10.0.0.1").status()));
+  EXPECT_TRUE(place("10.0.0.2").ok());
+  EXPECT_EQ(gate_->stats().refused, 2u);
+}
+
+TEST_F(HandshakeGateTest, AChosenBoundOfASourceHoldsForAllExecutorsTogether) {
+  const ExecutorWish first = {.choice = ExecutorChoice::kNumber, .number = 0};
+  for (const char* source : {"10.0.0.1", "localhost"}) {
+    Start({.links_per_source = 5}, /*links_per_executor=*/4);
+    std::vector<Connection> links;
+    for (int i = 0; i < 6; ++i) {
+      links.push_back(Connect(source));
+      EXPECT_EQ(Place(links.back(), 1, first).ok(), i < 5) << i;
+    }
+  }
+}
+
+TEST_F(HandshakeGateTest, ProcessesOfTheServersHostMayHaveAllLinks) {
+  Start({}, /*links_per_executor=*/4);
+  std::vector<Connection> links;
+  for (int i = 0; i < 12; ++i) {
+    links.push_back(Connect("localhost"));
+    const absl::StatusOr<size_t> placed = Place(links.back());
+    ASSERT_TRUE(placed.ok()) << placed.status();
+    EXPECT_EQ(*placed, static_cast<size_t>(i % 3));
+  }
+}
+
+TEST_F(HandshakeGateTest, ClientsWithoutAnAddressHaveNoBoundOfASource) {
+  Start({.offers_per_source = 1}, /*links_per_executor=*/4);
+  std::vector<Connection> links;
+  for (int i = 0; i < 12; ++i) {
+    links.push_back(Connect("directory"));
+    EXPECT_EQ(Place(links.back()).status(), absl::OkStatus());
+  }
+  for (const Connection& link : links) EXPECT_FALSE(IsClosed(link));
+}
+
+TEST_F(HandshakeGateTest, ARefusalNamesTheFieldToRaiseAndItsValue) {
+  Start({.offers_per_source = 1, .links_per_source = 2});
+  Connection first = Connect("10.0.0.1");
+  ASSERT_TRUE(Place(first).ok());
+  Connection young = Connect("10.0.0.1");
+  const std::string offers(Place(young).status().message());
+  EXPECT_NE(offers.find("raise ServerOptions::handshakes.offers_per_source (1)"), std::string::npos)
+      << offers;
+  Advance(std::chrono::seconds(1));
+  Connection second = Connect("10.0.0.1");
+  ASSERT_TRUE(Place(second).ok());
+  Connection third = Connect("10.0.0.1");
+  const std::string links(Place(third).status().message());
+  EXPECT_NE(links.find("raise ServerOptions::handshakes.links_per_source (2)"), std::string::npos)
+      << links;
+}
+
+TEST_F(HandshakeGateTest, AClientThatClaimsAnothersAddressIsTreatedAsThePolicySays) {
+  for (const ClaimedAddress policy :
+       {ClaimedAddress::kIgnore, ClaimedAddress::kLog, ClaimedAddress::kRefuse}) {
+    Start({.claimed_address = policy});
+    log_.Take();
+    for (uint8_t last : {1, 2, 3}) {
+      Connection connection = Connect("10.0.0.1");
+      LinkParameters offer;
+      offer.kind = LinkKind::kRoce;
+      offer.gid = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, last};
+      const absl::Status placed = gate_->Place(*connection.stream, offer).status();
+      const bool refused = policy == ClaimedAddress::kRefuse && last != 1;
+      EXPECT_EQ(absl::IsPermissionDenied(placed), refused) << placed;
+      EXPECT_EQ(placed.ok(), !refused) << placed;
+      EXPECT_EQ(placed.message().find("or set it to kLog") != std::string::npos, refused);
+    }
+    // Once, however many claim.
+    const std::vector<std::string> lines = log_.Take();
+    ASSERT_EQ(lines.size(), policy == ClaimedAddress::kLog ? 1u : 0u);
+    for (const std::string& line : lines) {
+      EXPECT_NE(line.find("10.0.0.1:4000 claims the GID of 10.0.0.2, but connects from another "
+                          "address; it is served"),
+                std::string::npos)
+          << line;
+      EXPECT_EQ(line.find("kLog"), std::string::npos) << line;
+    }
+  }
+}
+
+TEST_F(HandshakeGateTest, AServedClaimIsAWarningWhichTheDefaultSinkWrites) {
+  Start({.claimed_address = ClaimedAddress::kLog});
+  static std::vector<LogLevel> levels;
+  levels.clear();
+  SetLogSink([](LogLevel level, const std::string&) { levels.push_back(level); });
+  Connection connection = Connect("10.0.0.1");
+  LinkParameters offer;
+  offer.kind = LinkKind::kRoce;
+  offer.gid = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 2};
+  EXPECT_TRUE(gate_->Place(*connection.stream, offer).ok());
+  SetLogSink(nullptr);
+  EXPECT_EQ(levels, std::vector<LogLevel>({LogLevel::kWarning}));
+}
+
+TEST_F(HandshakeGateTest, WhoeverClaimsTheIdOfAnotherSourcesClientTakesNoneOfItsLinks) {
+  Start({.links_per_client = 1});
+  Connection claimant = Connect("10.0.0.1");
+  ASSERT_TRUE(Place(claimant, 7).ok());
+  TaskScope scope(*executors_[0]);
+  scope.Spawn(ReceiveReady(*claimant.stream));
+  while (scope.size() > 0) executors_[0]->Poll();
+  Connection honest = Connect("10.0.0.2");
+  EXPECT_EQ(Place(honest, 7).status(), absl::OkStatus());
+  Connection second = Connect("10.0.0.1");
+  const absl::Status refused = Place(second, 7).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  // The first 4 bytes of its id, of which it has 16.
+  EXPECT_NE(refused.message().find("runtime 07000000…"), std::string::npos) << refused;
+}
+
+TEST_F(HandshakeGateTest, ALimitOfZeroIsRefusedByName) {
+  EXPECT_EQ(CheckLimits({}), absl::OkStatus());
+  const absl::Status status = CheckLimits({.offers_per_source = 0});
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_NE(status.message().find("handshakes.offers_per_source is 0"), std::string::npos)
+      << status;
+}
+
+TEST_F(HandshakeGateTest, LinksGoToTheExecutorWithTheFewest) {
+  Start({});
+  std::vector<Connection> links;
+  std::vector<int> placed(3);
+  for (int i = 0; i < 9; ++i) {
+    links.push_back(Connect("10.0.0.1"));
+    ++placed[*Place(links.back())];
+  }
+  EXPECT_EQ(placed, std::vector<int>({3, 3, 3}));
+  links.erase(links.begin() + 1);  // of executor 1
+  links.push_back(Connect("10.0.0.1"));
+  EXPECT_EQ(*Place(links.back()), 1u);
+}
+
+TEST_F(HandshakeGateTest, AClientMayAskForAnExecutorByNumberOrByKey) {
+  Start({});
+  std::vector<Connection> links;
+  for (int i = 0; i < 4; ++i) links.push_back(Connect("10.0.0.1"));
+  EXPECT_EQ(*Place(links[0], 1, {.choice = ExecutorChoice::kNumber, .number = 2}), 2u);
+  EXPECT_EQ(*Place(links[1], 1, {.choice = ExecutorChoice::kNumber, .number = 5}), 2u);
+  const ExecutorWish by_key = {.choice = ExecutorChoice::kKey, .key = 0x123456789abcdef1};
+  EXPECT_EQ(*Place(links[2], 1, by_key), *Place(links[3], 2, by_key));
+}
+
+TEST_F(HandshakeGateTest, AFloodCostsAFewLinesWithCounts) {
+  Start({.handshakes_per_source = 1});
+  log_.Take();
+  std::vector<Connection> flood;
+  for (int i = 0; i < 1000; ++i) flood.push_back(Connect("10.0.0.1"));
+  const std::vector<std::string> lines = log_.Take();
+  ASSERT_FALSE(lines.empty());
+  EXPECT_LE(lines.size(), 8u);
+  EXPECT_NE(lines[0].find("10.0.0.1 is closed to make room"), std::string::npos) << lines[0];
+}
+
+TEST_F(HandshakeGateTest, AStreamMayOutliveTheGate) {
+  Start({});
+  Connection connection = Connect("10.0.0.1");
+  ASSERT_TRUE(Place(connection).ok());
+  gate_.reset();
+  connection.stream.reset();
+}
+
+using HandshakeGateDeathTest = HandshakeGateTest;
+
+TEST_F(HandshakeGateDeathTest, PlacingAStreamTwiceAborts) {
+  Start({});
+  Connection connection = Connect("10.0.0.1");
+  ASSERT_TRUE(Place(connection).ok());
+  EXPECT_DEATH((void)Place(connection), "a stream is placed once");
+}
+
+}  // namespace
+}  // namespace verbena

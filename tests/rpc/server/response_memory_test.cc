@@ -1,0 +1,280 @@
+// The memory that one client's responses take, or its handlers keep, is bounded for the client and
+// for its source address, and counts until it is free. A refusal names who holds it, and who waits
+// ahead.
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "tests/rpc/payload_testing.verbena.pb.h"
+#include "tests/rpc/runtime_pair.h"
+#include "verbena/rpc/internal/shard.h"
+#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/server/response_memory.h"
+#include "verbena/rpc/server/server_source.h"
+#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/yield.h"
+
+namespace verbena {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr size_t kBudget = 1 << 20;
+constexpr size_t kPart = kBudget / 4;
+
+// Its handlers keep the memory that they allocate, as a cache does, or answer with SLICES of it.
+// RAW waits only a moment for it.
+class KeepingService final : public testing::Payloads::Service {
+ public:
+  Task<absl::Status> Get(ServerContext& context, const testing::GetRequest& request,
+                         testing::GetReply& reply) override {
+    reply.mutable_filler()->assign(request.filler_bytes(), 'f');
+    if (request.how() == testing::PIECES) {
+      // Each is free before the next.
+      for (int i = 0; i < 16; ++i) {
+        VERBENA_CO_RETURN_IF_ERROR((co_await context.AllocateBuffer(request.bytes())).status());
+      }
+    } else if (request.how() == testing::RAW) {
+      co_return (co_await WithDeadline(context.AllocateBuffer(request.bytes()),
+                                       Duration(std::chrono::milliseconds(1))))
+          .status();
+    } else if (request.bytes() > 0) {
+      VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await context.AllocateBuffer(request.bytes()));
+      if (request.how() == testing::SLICES) {
+        Payload payload;
+        payload.Add(std::move(buffer), {{0, 100}, {100, request.bytes() - 100}});
+        context.SetResponsePayload(std::move(payload));
+      } else {
+        kept.push_back(std::move(buffer));
+      }
+    }
+    co_return absl::OkStatus();
+  }
+  Task<absl::Status> Put(ServerContext&, const testing::PutRequest&, testing::PutReply&) override {
+    co_return absl::OkStatus();
+  }
+  Task<absl::Status> Swap(ServerContext&, const testing::PutRequest&, testing::PutReply&) override {
+    co_return absl::OkStatus();
+  }
+  Task<absl::Status> Hold(ServerContext&, const testing::HoldRequest&,
+                          testing::PutReply&) override {
+    co_return absl::OkStatus();
+  }
+  Task<absl::Status> Surprise(ServerContext&, const testing::GetRequest&,
+                              testing::GetReply&) override {
+    co_return absl::OkStatus();
+  }
+
+  // Read while no call runs.
+  std::vector<Buffer> kept;
+};
+
+class ResponseMemoryTest : public RuntimePair {
+ protected:
+  struct Client {
+    std::unique_ptr<Runtime> runtime;
+    std::unique_ptr<Channel> channel;
+  };
+
+  void SetUp() override {
+    LinkLimits limits;
+    limits.memory.send_bytes = kBudget;
+    server_runtime_ = StartRuntime({.limits = limits});
+    // Long enough for memory to be registered; no wait for memory in use can be met.
+    ServeWith(service_, {.memory_wait = std::chrono::seconds(1)});
+  }
+  void TearDown() override {
+    service_.kept.clear();
+    server_.reset();
+  }
+
+  Client StartClient() {
+    Client client{StartRuntime(), nullptr};
+    client.channel = std::make_unique<Channel>(*client.runtime, server_->address());
+    return client;
+  }
+  static absl::Status Get(Client& client, size_t bytes, testing::How how = testing::WHOLE,
+                          size_t filler_bytes = 0) {
+    return client.runtime->BlockOn(GetOnce(*client.channel, bytes, how, filler_bytes));
+  }
+  static Task<absl::Status> GetOnce(Channel& channel, size_t bytes, testing::How how,
+                                    size_t filler_bytes) {
+    testing::Payloads::Stub stub(channel);
+    testing::GetRequest request;
+    request.set_bytes(bytes);
+    request.set_how(how);
+    request.set_filler_bytes(filler_bytes);
+    testing::GetReply reply;
+    CallInfo info;
+    co_return co_await stub.Get(request, reply, {.info = &info});
+  }
+  static void ExpectRefused(const absl::Status& status, const std::string& bound) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+    EXPECT_EQ(OutcomeOf(status), Outcome::kExecuted);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(bound));
+  }
+
+  KeepingService service_;
+};
+
+TEST_F(ResponseMemoryTest, MemoryForOneClientsResponsesLeavesRoomForOthers) {
+  Client greedy = StartClient();
+  for (int i = 0; i < 2; ++i) ASSERT_EQ(Get(greedy, kPart), absl::OkStatus());
+  const absl::Status refused = Get(greedy, kPart);
+  ExpectRefused(refused, "max_response_bytes_per_client");
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("take 524288 of the 524288 bytes"));
+  EXPECT_EQ(server_->stats().memory_refused, 1u);
+
+  Client other = StartClient();
+  EXPECT_EQ(Get(other, kPart), absl::OkStatus());
+  // Three quarters are all that the address of both may have.
+  ExpectRefused(Get(other, kPart), "max_response_bytes_per_source");
+  EXPECT_EQ(server_->stats().memory_refused, 2u);
+
+  service_.kept.clear();
+  EXPECT_EQ(Get(greedy, kPart), absl::OkStatus());
+}
+
+TEST_F(ResponseMemoryTest, AReplyTooLargeForItsFrameCountsAsItsClients) {
+  Client client = StartClient();
+  for (int i = 0; i < 2; ++i) ASSERT_EQ(Get(client, kPart), absl::OkStatus());
+  ExpectRefused(Get(client, 0, testing::WHOLE, 100'000), "max_response_bytes_per_client");
+  service_.kept.clear();
+  EXPECT_EQ(Get(client, 0, testing::WHOLE, 100'000), absl::OkStatus());
+}
+
+TEST_F(ResponseMemoryTest, ABufferCountsUntilItsMemoryIsFreeAndNoLonger) {
+  Client client = StartClient();
+  EXPECT_EQ(Get(client, kPart, testing::PIECES), absl::OkStatus());
+  // More than the bound, alone.
+  EXPECT_EQ(Get(client, 3 * kPart, testing::PIECES), absl::OkStatus());
+}
+
+TEST_F(ResponseMemoryTest, AHandlersOwnDeadlineIsNotTakenForTheBoundOfTheWait) {
+  server_.reset();
+  ServeWith(service_, {.max_response_bytes_per_client = kBudget,
+                       .max_response_bytes_per_source = 2 * kBudget,
+                       .memory_wait = std::chrono::hours(1)});
+  Client client = StartClient();
+  ASSERT_EQ(Get(client, kBudget), absl::OkStatus());
+  EXPECT_EQ(Get(client, kPart, testing::RAW).code(), absl::StatusCode::kDeadlineExceeded);
+  // This one has its share, and waits for memory.
+  Client other = StartClient();
+  EXPECT_EQ(Get(other, kPart, testing::RAW).code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(server_->stats().memory_refused, 0u);
+}
+
+TEST_F(ResponseMemoryTest, AReplyDoesNotWaitForTheMemoryOfItsOwnPayload) {
+  Client client = StartClient();
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(Get(client, 2 * kPart, testing::SLICES, 100'000), absl::OkStatus());
+  }
+  EXPECT_EQ(server_->stats().memory_refused, 0u);
+}
+
+// The bounds of one source and its two clients, without a server.
+class ResponseMemoryTextTest : public RuntimePair {
+ protected:
+  static constexpr size_t kOfClient = 2 * kPart;
+
+  void SetUp() override {
+    LinkLimits limits;
+    limits.memory.send_bytes = kBudget;
+    client_runtime_ = StartRuntime({.limits = limits});
+  }
+
+  Task<absl::StatusOr<Buffer>> Take(ResponseMemory& memory, size_t bytes,
+                                    Duration longest = std::chrono::hours(1)) {
+    absl::StatusOr<Endpoint*> endpoint = client_runtime_->shard(0).EndpointOn(0);
+    if (!endpoint.ok()) co_return endpoint.status();
+    co_return co_await memory.Allocate(**endpoint, bytes, {.longest = longest}, "10.0.0.1",
+                                       refused_);
+  }
+  // How a small buffer is refused while a call of `waits` waits for a large one.
+  Task<std::string> SmallBehindLarge(ResponseMemory& waits) {
+    TaskScope scope(client_runtime_->executor(0));
+    scope.Spawn([&]() -> Task<void> { (void)co_await Take(waits, kOfClient); });
+    (void)co_await Yield();
+    const absl::Status refused =
+        (co_await Take(waits, 1000, std::chrono::milliseconds(1))).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+    scope.RequestCancel();
+    co_await scope.Join();
+    co_return std::string(refused.message());
+  }
+
+  uint64_t refused_ = 0;
+  const std::shared_ptr<ServerSource> source_ =
+      std::make_shared<ServerSource>(1, kBudget, kBudget, /*max_response_bytes=*/kOfClient + kPart);
+  const std::shared_ptr<ResponseMemory> first_ =
+      std::make_shared<ResponseMemory>(source_, kOfClient);
+  const std::shared_ptr<ResponseMemory> second_ =
+      std::make_shared<ResponseMemory>(source_, kOfClient);
+};
+
+TEST_F(ResponseMemoryTextTest, ARefusalOfASmallBufferBehindALargeOneTellsOfThat) {
+  auto check = [this]() -> Task<void> {
+    absl::StatusOr<Buffer> kept = co_await Take(*first_, kPart);
+    EXPECT_TRUE(kept.ok()) << kept.status();
+    const std::string text = co_await SmallBehindLarge(*first_);
+    EXPECT_THAT(text, HasSubstr("take 262144 of the 524288 bytes"));
+    EXPECT_THAT(text, HasSubstr("and the 262144 left may be too few for a call that asked before"));
+  };
+  Run(check());
+}
+
+// All of the client's share is with the call that waits for one of the source's.
+TEST_F(ResponseMemoryTextTest, SharesOfCallsThatWaitAreNotTakenForThoseOfBuffers) {
+  auto check = [this]() -> Task<void> {
+    absl::StatusOr<Buffer> kept = co_await Take(*first_, kOfClient);
+    EXPECT_TRUE(kept.ok()) << kept.status();
+    const std::string text = co_await SmallBehindLarge(*second_);
+    EXPECT_THAT(text, HasSubstr("take 0 of the 524288 bytes"));
+    EXPECT_THAT(text,
+                HasSubstr(", and 524288 more are kept for other calls, which wait for memory"));
+  };
+  Run(check());
+}
+
+// When it is refused, a call behind it has its share already, and waits for the source's.
+TEST_F(ResponseMemoryTextTest, ARefusalTakesNoCallBehindItForOneAheadOfIt) {
+  auto check = [this]() -> Task<void> {
+    absl::StatusOr<Buffer> kept = co_await Take(*first_, kPart);
+    absl::StatusOr<Buffer> of_source = co_await Take(*second_, kOfClient);
+    EXPECT_TRUE(kept.ok() && of_source.ok()) << kept.status() << of_source.status();
+    TaskScope scope(client_runtime_->executor(0));
+    std::string text;
+    scope.Spawn([&]() -> Task<void> {
+      const absl::Status refused =
+          (co_await Take(*first_, kOfClient, std::chrono::milliseconds(1))).status();
+      text = std::string(refused.message());
+    });
+    scope.Spawn([&]() -> Task<void> { (void)co_await Take(*first_, kPart); });
+    while (text.empty()) (void)co_await Yield();
+    EXPECT_THAT(text, HasSubstr(", and 262144 more are kept for other calls"));
+    EXPECT_THAT(text, Not(HasSubstr("ahead")));
+    scope.RequestCancel();
+    co_await scope.Join();
+  };
+  Run(check());
+}
+
+TEST_F(ResponseMemoryTest, ABufferMayOutliveItsClient) {
+  Client client = StartClient();
+  ASSERT_EQ(Get(client, kPart), absl::OkStatus());
+  client = {};
+  client = StartClient();
+  ASSERT_EQ(Get(client, kPart), absl::OkStatus());
+  service_.kept.clear();
+  EXPECT_EQ(Get(client, 2 * kPart), absl::OkStatus());
+}
+
+}  // namespace
+}  // namespace verbena

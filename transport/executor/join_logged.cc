@@ -1,0 +1,22 @@
+#include "verbena/transport/executor/join_logged.h"
+
+#include <exception>
+
+#include "fmt/format.h"
+#include "verbena/transport/log/log.h"
+#include "verbena/transport/log/mutant.h"
+
+namespace verbena {
+
+Task<void> JoinLogged(TaskScope& scope, std::string owner) {
+  try {
+    co_await scope.Join();
+  } catch (const std::exception& error) {
+    if (VERBENA_MUTANT(kShutdownRethrows)) throw;
+    Log(LogLevel::kError, fmt::format("a task of {} threw: {}", owner, error.what()));
+  } catch (...) {
+    Log(LogLevel::kError, fmt::format("a task of {} threw", owner));
+  }
+}
+
+}  // namespace verbena

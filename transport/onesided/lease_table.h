@@ -1,0 +1,146 @@
+// LeaseTable: the leases of one link, their windows, and the work requests that begin and end them.
+//
+// Under LeaseLevel::kStrict a lease is a memory window. A WR that is posted ahead of every SEND
+// that could tell of the window binds it. The peer's SEND_WITH_INV ends it, or a LOCAL_INV of ours.
+// A LOCAL_INV is posted only when the peer has said that it is done: invalidating under a WRITE
+// ends the queue pair. Under kRegion a lease is a promise, and ends with the peer's word.
+//
+// The table keeps the memory of every lease, also of one that was abandoned because its holder is
+// gone. Such memory is in quarantine, bounded in bytes and in time. After that time the table
+// invalidates the window of an abandoned loan, since nobody will ever say that the peer is done. An
+// abandoned call's lease, or one without a window, costs the link, since its peer owes that word.
+// When the link is lost, the table hands out the memory that it keeps, for whoever waits until the
+// device is proven to be done with it (Endpoint).
+//
+// Owned by its Link, which knows the queue pair and the send queue's positions. One thread.
+
+#ifndef VERBENA_TRANSPORT_ONESIDED_LEASE_TABLE_H_
+#define VERBENA_TRANSPORT_ONESIDED_LEASE_TABLE_H_
+
+#include <infiniband/verbs.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/transport/onesided/lease.h"
+#include "verbena/transport/onesided/lease_limits.h"
+#include "verbena/transport/onesided/window_pool.h"
+
+namespace verbena {
+
+class LeaseTable {
+ public:
+  // WRs of one chain.
+  static constexpr uint32_t kMaxChain = 16;
+
+  // `limits.level` is not kAuto.
+  LeaseTable(Device& device, ibv_pd* pd, const LeaseLimits& limits);
+  LeaseTable(const LeaseTable&) = delete;
+  LeaseTable& operator=(const LeaseTable&) = delete;
+  // No lease is left: TakeAll() saw to that.
+  ~LeaseTable();
+
+  // Whether `view` may be leased: as CheckRegistered(), and INVALID_ARGUMENT for memory that is not
+  // registered for this use; UNIMPLEMENTED for atomics where the device has none.
+  absl::Status Check(const BufferView& view, LeaseAccess access) const;
+  // Leases that can be opened now, as far as windows go. If the device has given no window at all,
+  // this is as many as fit a chain, so that callers ask and get the error.
+  uint32_t free() const;
+  // How WindowPool is filled. Under kRegion there is nothing to refill.
+  uint32_t BeginRefill(uint32_t wanted);
+  void Refill(WindowBatch batch) { windows_.Refill(std::move(batch)); }
+  std::vector<MwHandle> TakeWorn() { return windows_.TakeWorn(); }
+  // Opens a lease of `view`, which is not empty. nullptr when no window is free. Errors as
+  // Check(); RESOURCE_EXHAUSTED while too much is in quarantine, or for one loan too many.
+  absl::StatusOr<Lease*> Open(const BufferView& view, LeaseAccess access,
+                              LeaseUse use = LeaseUse::kCall);
+  // The peer says that it is done with the lease. The listener, who may be null, hears when that is
+  // proven: before this returns if nothing is left to do.
+  void End(Lease& lease, LeaseListener* listener);
+  // The listener of End() is gone.
+  static void Forget(Lease& lease) { lease.listener_ = nullptr; }
+  // From `now` on, nobody waits for the peer's word any more. End() is still called when that word
+  // comes.
+  void Abandon(Lease& lease, TimePoint now);
+  // A SEND_WITH_INV of the peer's has invalidated `rkey`.
+  void OnInvalidated(uint32_t rkey);
+
+  size_t count() const { return open_.size(); }
+  size_t quarantined_bytes() const { return quarantined_bytes_; }
+  // Ends loans that have been in quarantine since before `now` − lease_grace and have a window;
+  // DEADLINE_EXCEEDED when there is another such lease.
+  absl::Status CheckGrace(TimePoint now);
+
+  // Bindings that are to be posted before the next SEND: they have send queue slots reserved.
+  uint32_t bindings_due() const { return static_cast<uint32_t>(bindings_.size()); }
+  bool work_due() const { return !bindings_.empty() || !invalidations_.empty(); }
+  // Prepares the next chain: all bindings that are due (they fit: at most kMaxChain are), then
+  // invalidations, as far as `slots` goes. Returns how many WRs; 0 when nothing is due. The link
+  // gives each its wr_id, and posts them.
+  uint32_t Prepare(uint32_t slots);
+  ibv_send_wr* chain() { return requests_.data(); }
+  // The chain has its places in the send queue, its last WR at `last_position`. True if that WR is
+  // signalled; otherwise none is.
+  bool Placed(uint32_t last_position);
+  // True if Prepare() left something to be done.
+  bool more_due() const { return bindings_.size() > prepared_bindings_ || !invalidations_.empty(); }
+  // The chain was posted. Called before anything else is prepared or bound.
+  void Posted();
+  // Every WR before send queue position `completed` has ended well.
+  void Completed(uint32_t completed) {
+    while (head_ != tail_ && static_cast<int32_t>(completed - ending_[Index(head_)].end) >= 0) {
+      Lease& lease = *ending_[Index(head_++)].lease;
+      Release(lease);
+    }
+  }
+
+  // The link is lost: tells the listeners.
+  void Lose();
+  // Hands out everything, before the windows and then the queue pair are destroyed. The pins keep
+  // the memory.
+  struct Remains {
+    std::vector<MwHandle> windows;
+    std::vector<BufferPin> pins;
+  };
+  Remains TakeAll();
+
+ private:
+  struct Ending {
+    uint32_t end;  // the position behind its LOCAL_INV
+    Lease* lease;
+  };
+
+  size_t Index(uint32_t number) const { return number & (ending_.size() - 1); }
+  absl::Status CheckBounds(LeaseUse use) const;
+  Lease& NewLease();
+  // The lease is over: gives its window and memory back, and tells the listener.
+  void Release(Lease& lease);
+
+  Device& device_;
+  const LeaseLimits limits_;
+  ibv_pd* const pd_;
+  WindowPool windows_;
+  std::vector<std::unique_ptr<Lease>> all_;
+  std::vector<Lease*> pool_;  // those not open; poisoned
+  std::vector<Lease*> open_;
+  size_t quarantined_bytes_ = 0;
+  size_t loans_ = 0;
+
+  std::vector<Lease*> bindings_;       // at most kMaxChain
+  std::vector<Lease*> invalidations_;  // at most one per window
+  std::vector<ibv_send_wr> requests_;
+  uint32_t prepared_bindings_ = 0;
+  uint32_t prepared_ = 0;
+  std::vector<Ending> ending_;  // a ring; the size is a power of two
+  uint32_t head_ = 0;
+  uint32_t tail_ = 0;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_ONESIDED_LEASE_TABLE_H_

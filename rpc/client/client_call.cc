@@ -146,7 +146,7 @@ void ClientCall::SendLanding(const RemoteRange& landing) {
 
 void ClientCall::LimitAnswer() {
   const TimePoint limit = SaturatingAdd(scheduler_.now(), kMaxLandingWait);
-  if (deadline_.when() <= limit) return;
+  if (deadline_.when() <= limit || VERBENA_MUTANT(kLandingKeptUnanswered)) return;
   if (deadline_.is_set()) scheduler_.StopTimer(*this);
   deadline_ = limit;
   answer_limited_ = true;

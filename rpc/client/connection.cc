@@ -172,7 +172,8 @@ void Connection::OnSessionDraining(ClientSession& link) {
 }
 
 bool Connection::WasOfUse() const {
-  return current_->answered() || shard_.executor().now() - opened_ >= kMaxBackoff;
+  return VERBENA_MUTANT(kGoAwayIsNoFailure) || current_->answered() ||
+         shard_.executor().now() - opened_ >= kMaxBackoff;
 }
 
 void Connection::Retire() {
@@ -192,7 +193,7 @@ void Connection::CloseOldestDraining() {
     if (link == nullptr || !link->open()) continue;
     if (draining++ == 0) oldest = link;
   }
-  if (draining <= kMaxDraining) return;
+  if (draining <= kMaxDraining || VERBENA_MUTANT(kDrainingLinksUnbounded)) return;
   oldest->Close(absl::UnavailableError(fmt::format(
       "{} said GOAWAY on {} links that have calls left; the one that drained longest is "
       "closed, since at most {} drain at once",

@@ -51,10 +51,10 @@ absl::StatusOr<EndpointMemory> Endpoint::Register(DeviceContext& context,
       device, context.pd(), limits->send_buffers, limits->eager_bytes, limits->max_links);
   if (!buffers.ok()) return buffers.status();
   memory.send_buffers = *std::move(buffers);
-  absl::StatusOr<AtomicScratch> landings =
+  absl::StatusOr<AtomicScratch> scratch =
       AtomicScratch::Create(device, context.pd(), limits->max_links);
-  if (!landings.ok()) return landings.status();
-  memory.atomic_scratch = *std::move(landings);
+  if (!scratch.ok()) return scratch.status();
+  memory.atomic_scratch = *std::move(scratch);
   return memory;
 }
 

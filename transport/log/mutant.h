@@ -142,6 +142,10 @@ enum class Fault {
   kMemoryWaitsAddUp,           // a wait for memory begins anew after that for shares
   kIdsMultiplyShares,          // each runtime id that a source claims has a source's share
   kLandingOutwaitsItsCall,     // a call waits for its client's landing though it was cancelled
+  kOneServerTakesLandings,     // a server has as much of a client's landing memory as it asks for
+  kLandingKeptUnanswered,      // a server may keep a client's landing and never answer
+  kGoAwayIsNoFailure,          // a link that was told to go before it answered counts as of use
+  kDrainingLinksUnbounded,     // a server has as many links that drain as it likes
   kAcceptExceptionEscapes,     // a bootstrap that throws ends its server's accept loop
   kHandshakeExceptionEscapes,  // a stream that throws leaves its session with the server
   kShutdownWaitsForHandlers,   // a shutdown lasts until the last handler has ended

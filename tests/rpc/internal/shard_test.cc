@@ -45,6 +45,19 @@ class SmallDevice final : public DelegatingDevice {
   ibv_device_attr attributes_;
 };
 
+// In the steps of Runtime::Shutdown.
+void EndShard(Executor& executor, Shard& shard) {
+  bool done = false;
+  Spawn(executor, [](Shard& shard, bool& done) -> Task<void> {
+    shard.BeginShutdown();
+    co_await shard.CloseLinks();
+    co_await shard.JoinTasks();
+    co_await shard.End();
+    done = true;
+  }(shard, done));
+  while (!done) executor.Poll();
+}
+
 // A server that counted too many would place links where they are refused.
 TEST(ShardTest, MaxLinksIsThatOfItsSmallestDeviceInUseOrNot) {
   const std::unique_ptr<Executor> executor = *Executor::Create({});
@@ -68,15 +81,7 @@ TEST(ShardTest, MaxLinksIsThatOfItsSmallestDeviceInUseOrNot) {
     EXPECT_EQ(shard.max_links(), least) << "device " << used << " is in use";
     ASSERT_TRUE(shard.EndpointOn(1 - used).ok());
     EXPECT_EQ(shard.max_links(), least) << "both are in use";
-    bool done = false;
-    Spawn(*executor, [](Shard& shard, bool& done) -> Task<void> {
-      shard.BeginShutdown();
-      co_await shard.CloseLinks();
-      co_await shard.JoinTasks();
-      co_await shard.End();
-      done = true;
-    }(shard, done));
-    while (!done) executor->Poll();
+    EndShard(*executor, shard);
   }
 }
 
@@ -88,19 +93,8 @@ class ShardEndpointTest : public ::testing::Test {
     ASSERT_EQ(shard_.Init({held_keeper_.get(), other_keeper_.get()}, {}, 1), absl::OkStatus());
     held_.WatchThisThread();
   }
-  void TearDown() override { EndShard(shard_); }
+  void TearDown() override { EndShard(*executor_, shard_); }
 
-  void EndShard(Shard& shard) {
-    bool done = false;
-    Spawn(*executor_, [](Shard& shard, bool& done) -> Task<void> {
-      shard.BeginShutdown();
-      co_await shard.CloseLinks();
-      co_await shard.JoinTasks();
-      co_await shard.End();
-      done = true;
-    }(shard, done));
-    while (!done) executor_->Poll();
-  }
   void Make(size_t device, Made& made) {
     Spawn(*executor_, [](Shard& shard, size_t device, Made& made) -> Task<void> {
       made = co_await shard.AwaitEndpointOn(device);
@@ -164,7 +158,7 @@ TEST_F(ShardEndpointTest, AFirstCallerThatIsCancelledEndsNoRegistrationThatOther
   Shard other(*executor_, bootstrap_, 1, RuntimeId::Random());
   ASSERT_EQ(other.Init({held_keeper_.get()}, {}, 1), absl::OkStatus());
   EXPECT_EQ(registered, held_.calls(HeldDevice::Verb::kRegister) - registered);
-  EndShard(other);
+  EndShard(*executor_, other);
 }
 
 TEST_F(ShardEndpointTest, ARegistrationThatItsRuntimeEndsIsToldToWhoWaitsForIt) {
@@ -231,7 +225,7 @@ TEST_F(ShardEndpointTest, ARegistrationThatThrowsIsToldToWhoeverWaitsAndTheNextO
           << each->status();
     }
   }
-  EndShard(shard);
+  EndShard(*executor_, shard);
 }
 
 // Whether the device that has failed registers what it was asked to, or answers EIO.
@@ -271,7 +265,7 @@ TEST_P(ShardOnFragileDevicesTest, ARegistrationThatHangsOnAFailedOpeningDelaysNo
   devices.ReleaseRegistrations();
   Await([&] { return devices.alive() == 1; });
   EXPECT_EQ(device.endpoint(), **after) << "the late registration changes nothing";
-  EndShard(shard);
+  EndShard(*executor_, shard);
   keeper->Stop();
 }
 

@@ -25,7 +25,7 @@ struct CallInfo {
   Duration elapsed{};
   uint32_t request_bytes = 0;  // serialized, however it travelled
   uint32_t reply_bytes = 0;
-  // The payload of the server's answer. After a failed call that lent response_payload_into: that
+  // The payload of the server's answer. After a failed call that leased response_payload_into: that
   // Buffer, with undefined content, if the server provably cannot write to it any more. Otherwise
   // empty: the memory returns to its pool later.
   Buffer response_payload = {};

@@ -28,7 +28,7 @@ ExecutorWish WishOf(const ChannelOptions& options) {
 
 absl::Status NotOnAnExecutor() {
   return absl::FailedPreconditionError(
-      "a call was made on a thread that runs no executor of the channel's runtime; use "
+      "a Channel was used on a thread that runs no executor of its runtime; use "
       "Runtime::BlockOn(task) or Runtime::Spawn(task)");
 }
 

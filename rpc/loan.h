@@ -75,7 +75,7 @@ class Loan {
   friend Task<absl::StatusOr<Loan>> internal::LendOver(Link& link, BufferView view,
                                                        LeaseAccess access, TimePoint deadline);
 
-  static Task<absl::StatusOr<Loan>> Grant(Endpoint& endpoint, uint32_t slot, uint32_t generation,
+  static Task<absl::StatusOr<Loan>> Open(Endpoint& endpoint, uint32_t slot, uint32_t generation,
                                           BufferView view, BufferPin pin, LeaseAccess access,
                                           TimePoint deadline);
   static Task<absl::Status> EndOf(Loan loan);

@@ -55,7 +55,7 @@ struct ServerOptions {
   // LinkLimits::memory.receive_bytes.
   size_t max_bytes_per_client = 0;
   // The same for the clients of one source address. Landings that were granted to them count, and
-  // take at most half of it, or LeaseLimits::granted_bytes_per_link if that is more. 0, the
+  // take at most half of it, or LeaseLimits::granted_bytes_per_client if that is more. 0, the
   // default: three quarters of the receive memory, or max_bytes_per_client if that is more; all of
   // it for clients of a FileBootstrap. Set it to LinkLimits::memory.receive_bytes if all clients
   // share one address.

@@ -60,7 +60,7 @@ class ServerContext {
   // handler that neither sets nor writes a payload answers without one.
   void SetResponsePayload(Payload payload) { payloads_.SetResponsePayload(std::move(payload)); }
   // How many bytes of the caller's memory are left for the response's payload. 0 also if the caller
-  // lent none: then the server asks for memory once the payload's size is known.
+  // leased none: then the server asks for memory once the payload's size is known.
   size_t response_payload_room() const { return payloads_.response_payload_room(); }
   // Writes `part` into the caller's memory now, behind the parts written before, for handlers that
   // produce a payload piece by piece. Returns when the part's memory may be used again.

@@ -73,7 +73,7 @@ RuntimeOptions RuntimeOf(const Variant& variant, size_t bytes, int core) {
   if (variant.grants == Grants::kAll) {
     runtime.limits.leases.largest_grant_bytes = runtime.limits.max_payload_bytes;
   }
-  if (variant.grants == Grants::kNone) runtime.limits.leases.granted_bytes_per_link = 0;
+  if (variant.grants == Grants::kNone) runtime.limits.leases.granted_bytes_per_client = 0;
   runtime.limits.memory = {.send_bytes = bytes, .receive_bytes = bytes, .landing_bytes = bytes};
   return runtime;
 }

@@ -217,7 +217,7 @@ Task<absl::Status> GiveLanding(ClientCall& call, ClientBulk& bulk, Deadline dead
   // Otherwise it has ended meanwhile, and the await says how.
   if (call.landing_needed()) {
     if (status.ok()) {
-      absl::StatusOr<RemoteRange> terms = bulk.LendAsked(call.link(), std::move(buffer), wanted);
+      absl::StatusOr<RemoteRange> terms = bulk.OpenAsked(call.link(), std::move(buffer), wanted);
       status = terms.status();
       if (terms.ok()) {
         call.set_bulk(&bulk);
@@ -275,7 +275,7 @@ Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& meth
     // Not the caller's, whose next attempt would lease it and be refused.
     if (!status.ok() && own_landing) bulk.landing = Buffer();
   }
-  if (status.ok()) status = bulk.Lend(*link);
+  if (status.ok()) status = bulk.OpenLeases(*link);
   if (!status.ok()) co_return Settle(bulk, NotExecuted(std::move(status)), reply, options.info);
   ClientCall call(*link, connection.shard().executor(), method, request, reply, options.deadline,
                   options.info, bulk.message ? 0 : message_bytes);

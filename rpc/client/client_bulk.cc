@@ -27,8 +27,8 @@ uint32_t ClientBulk::leases_needed(const ClientSession* link) const {
   return count + (message.size() > 0 ? 1 : 0) + (landing.size() > 0 ? 1 : 0);
 }
 
-absl::StatusOr<RemoteRange> ClientBulk::LendOne(Link& link, const BufferView& view,
-                                                LeaseAccess access) {
+absl::StatusOr<RemoteRange> ClientBulk::OpenLease(Link& link, const BufferView& view,
+                                                  LeaseAccess access) {
   absl::StatusOr<Lease*> lease = link.OpenLease(view, access);
   if (!lease.ok()) return lease.status();
   if (*lease == nullptr) {
@@ -40,15 +40,15 @@ absl::StatusOr<RemoteRange> ClientBulk::LendOne(Link& link, const BufferView& vi
   return (*lease)->terms();
 }
 
-absl::Status ClientBulk::LendSource(Link& link, const BufferView& view) {
+absl::Status ClientBulk::OpenSource(Link& link, const BufferView& view) {
   if (view.empty()) return absl::OkStatus();
-  absl::StatusOr<RemoteRange> terms = LendOne(link, view, LeaseAccess::kRead);
+  absl::StatusOr<RemoteRange> terms = OpenLease(link, view, LeaseAccess::kRead);
   if (!terms.ok()) return terms.status();
   request_.sources[request_.source_count++] = *terms;
   return absl::OkStatus();
 }
 
-absl::Status ClientBulk::Lend(ClientSession& session) {
+absl::Status ClientBulk::OpenLeases(ClientSession& session) {
   Link& link = *session.link();
   checked_ = link.checks_payloads();
   request_.has_payload = payload.present();
@@ -67,12 +67,12 @@ absl::Status ClientBulk::Lend(ClientSession& session) {
     request_.grant = landing_->slot;
   } else {
     for (size_t i = 0; i < payload.part_count() && status.ok(); ++i) {
-      status = LendSource(link, payload.part(i));
+      status = OpenSource(link, payload.part(i));
     }
   }
-  if (status.ok()) status = LendSource(link, message.view());
+  if (status.ok()) status = OpenSource(link, message.view());
   if (status.ok() && landing.size() > 0) {
-    absl::StatusOr<RemoteRange> terms = LendOne(link, landing.view(), LeaseAccess::kWrite);
+    absl::StatusOr<RemoteRange> terms = OpenLease(link, landing.view(), LeaseAccess::kWrite);
     if (terms.ok()) request_.landing = *terms;
     status = terms.status();
   }
@@ -87,12 +87,12 @@ absl::Status ClientBulk::Lend(ClientSession& session) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<RemoteRange> ClientBulk::LendAsked(Link& link, Buffer asked,
+absl::StatusOr<RemoteRange> ClientBulk::OpenAsked(Link& link, Buffer asked,
                                                   const LandingRequest& wanted) {
   asked_ = std::move(asked);
   wanted_ = wanted;
   checked_ = link.checks_payloads();
-  return LendOne(link, asked_.view(), LeaseAccess::kWrite);
+  return OpenLease(link, asked_.view(), LeaseAccess::kWrite);
 }
 
 absl::Status ClientBulk::OnResponse(const ResponseBulk& response) {
@@ -100,7 +100,8 @@ absl::Status ClientBulk::OnResponse(const ResponseBulk& response) {
       response.payload_in_asked ? wanted_.payload_bytes : request_.landing.bytes;
   if (response.payload_bytes > payload_room || response.message_bytes > wanted_.message_bytes) {
     return absl::InvalidArgumentError(fmt::format(
-        "a response with a payload of {} bytes and a message of {}, for which {} and {} were lent",
+        "a response with a payload of {} bytes and a message of {}, for which {} and {} were "
+        "leased",
         response.payload_bytes, response.message_bytes, payload_room, wanted_.message_bytes));
   }
   response_ = response;

@@ -38,19 +38,19 @@ class ClientBulk final : private LeaseListener, private TransferListener {
   ClientBulk& operator=(const ClientBulk&) = delete;
   ~ClientBulk() override;
 
-  // Set before Lend().
+  // Set before OpenLeases().
   Payload payload;
   Buffer message;  // the serialized request, when it is too large for a frame
   Buffer landing;  // of the response's payload
 
-  // The leases that Lend() needs over `link` as it is now. Without a link: the most that it may
-  // need.
+  // The leases that OpenLeases() needs over `link` as it is now. Without a link: the most that it
+  // may need.
   uint32_t leases_needed(const ClientSession* link) const;
   // Leases all of it to the peer, except a payload that has a granted landing. Never waits: the
   // caller has seen to leases_needed() free leases. Leases nothing if it fails.
-  absl::Status Lend(ClientSession& link);
+  absl::Status OpenLeases(ClientSession& link);
   // Leases a landing that the server asked for.
-  absl::StatusOr<RemoteRange> LendAsked(Link& link, Buffer asked, const LandingRequest& wanted);
+  absl::StatusOr<RemoteRange> OpenAsked(Link& link, Buffer asked, const LandingRequest& wanted);
 
   // The bulk header that the request carries.
   const RequestBulk& request() const { return request_; }
@@ -93,8 +93,8 @@ class ClientBulk final : private LeaseListener, private TransferListener {
   void EndSettling();
   void OnTransferPosted() override;
   void OnTransferDone(const absl::Status& status) override;
-  absl::Status LendSource(Link& link, const BufferView& view);
-  absl::StatusOr<RemoteRange> LendOne(Link& link, const BufferView& view, LeaseAccess access);
+  absl::Status OpenSource(Link& link, const BufferView& view);
+  absl::StatusOr<RemoteRange> OpenLease(Link& link, const BufferView& view, LeaseAccess access);
   // The message's offset in asked_.
   size_t message_offset() const { return response_.payload_in_asked ? response_.payload_bytes : 0; }
   void OnLeaseEnded(const Lease& lease) override;

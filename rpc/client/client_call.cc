@@ -197,7 +197,7 @@ absl::StatusOr<size_t> ClientCall::ReadBulk(const FrameHeader& frame, const char
   absl::StatusOr<ResponseBulk> bulk = ParseResponseBulk(body, frame.body_bytes);
   if (!bulk.ok()) return bulk.status();
   if (bulk_ == nullptr) {
-    return absl::InvalidArgumentError("a response tells of bulk, for which nothing was lent");
+    return absl::InvalidArgumentError("a response tells of bulk, for which nothing was leased");
   }
   if (absl::Status status = bulk_->OnResponse(*bulk); !status.ok()) return status;
   return ResponseBulk::kEncodedBytes;

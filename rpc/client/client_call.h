@@ -82,7 +82,7 @@ class ClientCall final : public Suspension, private SendWaiter, private Timer {
   void Fail(absl::Status status) { GiveUp(std::move(status)); }
   // While landing_needed().
   Link& link() const { return *link_.link(); }
-  const std::shared_ptr<LandingShare>& landing_share() const { return link_.landing_share(); }
+  std::shared_ptr<LandingShare> landing_share() const { return link_.landing_share(); }
 
   // From ClientBulk: the payload is on its way, and the request may follow.
   void SendRequestBehindPayload();

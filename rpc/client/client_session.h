@@ -61,7 +61,7 @@ class ClientSession final : public LinkListener, private SendWaiter {
   void Attach(Link& link) { link_ = &link; }
   // Set once, before the link is connected: the bound of the landings that the server asks for.
   void set_landing_share(std::shared_ptr<LandingShare> share) { landing_share_ = std::move(share); }
-  const std::shared_ptr<LandingShare>& landing_share() const { return landing_share_; }
+  std::shared_ptr<LandingShare> landing_share() const { return landing_share_; }
   // nullptr once it is down.
   Link* link() const { return link_; }
   // May take new calls.

@@ -69,15 +69,15 @@ absl::Status GrantsHeld::OnGrant(const Link& link, const FrameHeader& frame, con
   absl::StatusOr<RemoteRange> range = ParseLanding(body, frame.body_bytes);
   if (!range.ok()) return range.status();
   const uint32_t slot = frame.argument;
-  const bool lent = slot < kMaxGrantSlots && (lent_ >> slot & 1) != 0;
-  if (!link.has_grants() || slot >= kMaxGrantSlots || range->bytes == 0 || lent) {
+  const bool taken = slot < kMaxGrantSlots && (taken_slots_ >> slot & 1) != 0;
+  if (!link.has_grants() || slot >= kMaxGrantSlots || range->bytes == 0 || taken) {
     return absl::InvalidArgumentError(
         fmt::format("a grant of {} bytes in slot {} of {}{}{}", range->bytes, slot, kMaxGrantSlots,
-                    lent ? ", which is not free" : "",
+                    taken ? ", which is not free" : "",
                     link.has_grants() ? "" : ", though none were agreed on"));
   }
   held_[slot] = *range;
-  lent_ |= static_cast<uint16_t>(1u << slot);
+  taken_slots_ |= static_cast<uint16_t>(1u << slot);
   return absl::OkStatus();
 }
 
@@ -95,7 +95,7 @@ absl::Status GrantsHeld::OnRevoke(Link& link, const FrameHeader& frame) {
 void GrantsHeld::OnLinkDown() {
   SendWaiter::Unlink();
   held_ = {};
-  lent_ = 0;
+  taken_slots_ = 0;
   returned_count_ = 0;
 }
 

@@ -55,11 +55,11 @@ class GrantsHeld final : private SendWaiter {
   uint32_t Find(size_t bytes) const;
   void AwaitReturn(Link& link);
   // The server may grant the slot anew.
-  void Free(uint32_t slot) { lent_ &= static_cast<uint16_t>(~(1u << slot)); }
+  void Free(uint32_t slot) { taken_slots_ &= static_cast<uint16_t>(~(1u << slot)); }
 
   std::array<RemoteRange, kMaxGrantSlots> held_{};  // without bytes: none
   // A bit for each slot that is not the server's again: held, taken, or to be returned.
-  uint16_t lent_ = 0;
+  uint16_t taken_slots_ = 0;
   // To be returned when there is room: at most every slot once.
   std::array<HeldGrant, kMaxGrantSlots> returned_{};
   uint32_t returned_count_ = 0;

@@ -61,7 +61,7 @@ absl::Status LandingShare::Exhausted(size_t bytes, Duration waited) const {
   return absl::ResourceExhaustedError(fmt::format(
       "no landing of {} bytes for the response within {} ms: landings that {} asked for take {} of "
       "the {} bytes that one server may have, which is half of LinkLimits::memory.landing_bytes. "
-      "Make fewer such calls at once, lend response_payload_into, or raise landing_bytes",
+      "Make fewer such calls at once, pass response_payload_into, or raise landing_bytes",
       bytes, std::chrono::duration_cast<std::chrono::milliseconds>(waited).count(), server_,
       max_bytes_ - bytes_.available(), max_bytes_));
 }

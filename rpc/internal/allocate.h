@@ -22,8 +22,8 @@ namespace verbena {
 inline constexpr Duration kMaxMemoryWait = std::chrono::seconds(10);
 
 // The longest time that one side lets the other take over a landing that a response needs: the
-// client until it lends one, which may have to wait for memory itself, and then the server until it
-// has answered.
+// client until it leases one, which may have to wait for memory itself, and then the server until
+// it has answered.
 inline constexpr Duration kMaxLandingWait = 2 * kMaxMemoryWait;
 
 // Bytes of a server's pool, by who holds them; handlers hold the rest.

@@ -92,7 +92,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Device>>> OpenDevices(const std::stri
 
 std::string NameToReopen(const std::string& name, const Device& device) {
   if (device.kind() == DeviceKind::kSoft) return "soft";
-  const std::string wanted = Wanted(name);
+  std::string wanted = Wanted(name);
   if (wanted != "auto" && wanted != "rdma" && wanted != kRdmaPrefix) return wanted;
   return fmt::format("{}{}:{}", kRdmaPrefix, device.name(), device.default_port().port);
 }

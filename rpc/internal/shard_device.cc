@@ -210,7 +210,7 @@ std::optional<ShardDevice::Retired> ShardDevice::TakeUnused() {
   Retired unused = std::move(*found);
   retired_.erase(found);
   past_ += unused.endpoint->stats();
-  past_.links = past_.receives_posted = past_.credits_lent = 0;
+  past_.links = past_.receives_posted = past_.credits_borrowed = 0;
   return unused;
 }
 

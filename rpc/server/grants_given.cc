@@ -50,7 +50,7 @@ void GrantsGiven::Offer(Link& link, size_t bytes) {
   // Payloads of nearly one size share landings.
   const size_t size = std::min(std::bit_ceil(std::max(bytes, kMinBufferBytes)), kMaxBufferBytes);
   if (holders_->leases + size > limits.memory.receive_bytes / 2 ||
-      !client_.TryGrant(size, limits.leases.granted_bytes_per_link)) {
+      !client_.TryGrant(size, limits.leases.granted_bytes_per_client)) {
     return;
   }
   if (Grant(link, size)) {

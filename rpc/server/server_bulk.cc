@@ -274,7 +274,7 @@ Task<absl::Status> ServerBulk::Write(BufferView part) {
   if (part.empty()) co_return absl::OkStatus();
   if (part.size() > room()) {
     co_return absl::ResourceExhaustedError(
-        fmt::format("a part of {} bytes behind {} of a payload; the caller lent {} (see "
+        fmt::format("a part of {} bytes behind {} of a payload; the caller made room for {} (see "
                     "response_payload_room())",
                     part.size(), written_, request_.landing.bytes));
   }
@@ -309,8 +309,8 @@ absl::Status ServerBulk::Plan(const MethodDescriptor& method, size_t reply_bytes
   if (payload_bytes_ > request_.landing.bytes) {
     if (request_.landing.bytes > 0) {
       return absl::ResourceExhaustedError(
-          fmt::format("the response's payload takes {} bytes, but the caller lent {}: raise "
-                      "CallOptions::max_response_payload, or lend a larger response_payload_into",
+          fmt::format("the response's payload takes {} bytes, but the caller made room for {}: raise "
+                      "CallOptions::max_response_payload, or pass a larger response_payload_into",
                       payload_bytes_, request_.landing.bytes));
     }
     asks_payload_ = true;

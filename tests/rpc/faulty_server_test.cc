@@ -1,4 +1,4 @@
-// A server that breaks its word about memory that it was lent changes no other byte of the
+// A server that breaks its word about memory that it was leased changes no other byte of the
 // application: it writes late, twice, past the end, with an old key; ends a lease twice, or that of
 // another link; or never says that it is done. The server is in this process, in another, and over
 // an RDMA device where VERBENA_DEVICE names one.
@@ -185,7 +185,7 @@ class FaultyServerTest : public PayloadFixture, public ::testing::WithParamInter
     absl::Status status;
     Buffer buffer;
   };
-  // One call that lends `into`, full of 'A'.
+  // One call that leases `into`, full of 'A'.
   Task<Got> Get(Buffer into, Deadline deadline = {}) {
     CallInfo info;
     testing::GetReply reply;

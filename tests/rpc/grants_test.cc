@@ -93,7 +93,7 @@ TEST_F(GrantsTest, PayloadsOverTheLargestGrantAreRead) {
 
 TEST_F(GrantsTest, TheBoundOfALinkHolds) {
   LinkLimits limits = ForAllSizes();
-  limits.leases.granted_bytes_per_link = 100'000;
+  limits.leases.granted_bytes_per_client = 100'000;
   StartServer({.limits = limits});
   StartClient();
   ASSERT_EQ(Run(PutAtOnce(12, 30'000)), absl::OkStatus());
@@ -104,7 +104,7 @@ TEST_F(GrantsTest, TheBoundOfALinkHolds) {
 
 TEST_F(GrantsTest, TheBoundHoldsForAllLinksOfAClient) {
   LinkLimits limits = ForAllSizes();
-  limits.leases.granted_bytes_per_link = 100'000;
+  limits.leases.granted_bytes_per_client = 100'000;
   StartServer({.limits = limits});
   StartClient({.executors = 2});
   for (const int executor : {0, 1}) ASSERT_EQ(Run(Put(60'000), executor), absl::OkStatus());
@@ -116,7 +116,7 @@ TEST_F(GrantsTest, TheBoundHoldsForAllLinksOfAClient) {
 // A client gets no second landing by giving its first one to a handler that does not end.
 TEST_F(GrantsTest, TheBoundHoldsForLandingsThatHandlersHave) {
   LinkLimits limits = ForAllSizes();
-  limits.leases.granted_bytes_per_link = 100'000;
+  limits.leases.granted_bytes_per_client = 100'000;
   StartServer({.limits = limits});
   StartClient();
   ASSERT_EQ(Run(Put(60'000)), absl::OkStatus());
@@ -153,7 +153,7 @@ TEST_F(GrantsTest, TheBoundHoldsForLandingsThatHandlersHave) {
 
 TEST_F(GrantsTest, EitherSideMayDoWithout) {
   LinkLimits without;
-  without.leases.granted_bytes_per_link = 0;
+  without.leases.granted_bytes_per_client = 0;
   for (const bool server : {true, false}) {
     StartServer(server ? RuntimeOptions{.limits = without} : RuntimeOptions{});
     StartClient(server ? RuntimeOptions{} : RuntimeOptions{.limits = without});

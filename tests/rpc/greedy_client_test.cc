@@ -24,7 +24,7 @@ class GreedyClientTest : public PayloadFixture {
     options.memory_wait = seconds(1);
     LinkLimits limits;
     limits.memory.receive_bytes = kBudget;
-    limits.leases.granted_bytes_per_link = 0;
+    limits.leases.granted_bytes_per_client = 0;
     server_runtime_ = StartRuntime({.limits = limits});
     ServeWith(service_, std::move(options));
     StartClient();

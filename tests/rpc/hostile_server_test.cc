@@ -109,7 +109,7 @@ class HostileServerTest : public PayloadFixture {
   Hostile hostile_;
   std::thread script_;
   std::atomic<int> drained_{0};  // links on which the server said GOAWAY
-  std::atomic<bool> lent_{false};
+  std::atomic<bool> has_landing_{false};
   std::atomic<int> ended_{0};  // calls
   std::atomic<bool> stops_{false};
   int closed_ = 0;  // calls whose link was one too many
@@ -122,7 +122,7 @@ TEST_F(HostileServerTest, AServerThatAsksForLandingsLeavesHalfOfTheMemoryToOther
     RoguePeer& peer = hostile_.Accept();
     Hostile::AskForLandings(peer, 2);
     EXPECT_EQ(peer.Receive()[0].header.kind, FrameKind::kLanding);
-    lent_ = true;
+    has_landing_ = true;
   });
   Channel honest(*client_runtime_, server_->address());
   testing::Payloads::Stub honest_stub(honest);
@@ -132,7 +132,7 @@ TEST_F(HostileServerTest, AServerThatAsksForLandingsLeavesHalfOfTheMemoryToOther
     TaskScope scope(client_runtime_->executor(0));
     scope.Spawn(Call(first));
     scope.Spawn(Call(second));
-    while (!lent_) (void)co_await Sleep(milliseconds(1));
+    while (!has_landing_) (void)co_await Sleep(milliseconds(1));
     testing::GetRequest request;
     request.set_how(testing::EMPTY);
     request.set_filler_bytes(64 << 10);
@@ -160,14 +160,14 @@ TEST_F(HostileServerTest, AServerThatGotItsLandingAndNeverAnswersLosesItsLink) {
     RoguePeer& peer = hostile_.Accept();
     Hostile::AskForLandings(peer, 1);
     EXPECT_EQ(peer.Receive()[0].header.kind, FrameKind::kLanding);
-    lent_ = true;
+    has_landing_ = true;
     EXPECT_TRUE(peer.IsDropped());
   });
   auto client = [&]() -> Task<absl::Status> {
     absl::Status status;
     TaskScope scope(client_runtime_->executor(0));
     scope.Spawn(Call(status));
-    while (!lent_) (void)co_await Sleep(milliseconds(1));
+    while (!has_landing_) (void)co_await Sleep(milliseconds(1));
     clock_.moved_by = kMaxLandingWait - std::chrono::seconds(10);
     for (int i = 0; i < 20; ++i) (void)co_await Sleep(milliseconds(1));
     EXPECT_EQ(ended_, 0) << "the server still has time: " << status;

@@ -1,4 +1,4 @@
-// Memory that a call lent, when the call ends before its server is done: by a deadline, a
+// Memory that a call leased, when the call ends before its server is done: by a deadline, a
 // cancellation, the death of either side. None is handed out again before the server cannot reach
 // it any more; all comes home when that is so.
 
@@ -21,7 +21,7 @@ constexpr size_t kBytes = 100'000;
 class LeaseLifetimeTest : public PayloadFixture {
  protected:
   // A call that the server holds until it is cancelled, and `linger` beyond that; then it writes
-  // into what it was lent. How it ended, and what came back.
+  // into what it was leased. How it ended, and what came back.
   struct Held {
     absl::Status status;
     bool request_back = false;
@@ -201,7 +201,7 @@ TEST_F(LeaseLifetimeTest, BeyondTheQuarantinesBudgetNoMoreIsLent) {
     EXPECT_EQ(first.status.code(), absl::StatusCode::kDeadlineExceeded);
     Held second = co_await CallHold(milliseconds(0), milliseconds(50));
     service_.let_go = true;
-    EXPECT_TRUE(second.request_back && second.response_back) << "nothing of it was lent";
+    EXPECT_TRUE(second.request_back && second.response_back) << "nothing of it was leased";
     co_return second.status;
   };
   absl::Status status = Run(run());

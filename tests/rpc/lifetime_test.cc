@@ -39,7 +39,7 @@ class LifetimeTest : public RpcTest {
 
   int begun_ = 0;  // calls
 
-  uint32_t CreditsLent(Runtime& runtime) { return runtime.endpoint_stats(0).credits_lent; }
+  uint32_t CreditsBorrowed(Runtime& runtime) { return runtime.endpoint_stats(0).credits_borrowed; }
 };
 
 TEST_F(LifetimeTest, ADeadlineEndsTheCallAndTheHandler) {
@@ -275,7 +275,7 @@ TEST_F(LifetimeTest, CreditsAndReceivesAreHomeWhenTheLinkIsGone) {
   };
   ASSERT_EQ(Run(many()), absl::OkStatus());
   EXPECT_GT(client_runtime_->endpoint_stats(0).traffic.credit_waits, 0u);
-  EXPECT_GT(CreditsLent(*server_runtime_), 0u) << "a starving link was lent nothing";
+  EXPECT_GT(CreditsBorrowed(*server_runtime_), 0u) << "a starving link borrowed nothing";
   stub_.reset();
   channel_.reset();
   client_runtime_.reset();
@@ -283,7 +283,7 @@ TEST_F(LifetimeTest, CreditsAndReceivesAreHomeWhenTheLinkIsGone) {
   while (server_runtime_->endpoint_stats(0).links != 0 && Clock::Real().Now() < limit) {
     std::this_thread::yield();
   }
-  EXPECT_EQ(CreditsLent(*server_runtime_), 0u);
+  EXPECT_EQ(CreditsBorrowed(*server_runtime_), 0u);
   EXPECT_EQ(server_runtime_->endpoint_stats(0).stale_completions, 0u);
 }
 

@@ -74,7 +74,7 @@ class MemoryWaitTest : public PayloadFixture {
 TEST_F(MemoryWaitTest, AWaitForAShareAndOneForMemoryHaveOneLimit) {
   LinkLimits limits;
   limits.memory.receive_bytes = kBudget;
-  limits.leases.granted_bytes_per_link = 0;
+  limits.leases.granted_bytes_per_client = 0;
   limits.ping_interval = hours(100);
   limits.idle_timeout = Duration::zero();
   server_runtime_ = StartRuntime({.limits = limits, .clock = &clock_});

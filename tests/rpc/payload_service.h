@@ -85,7 +85,7 @@ class PayloadService final : public testing::Payloads::Service {
                           testing::PutReply&) override {
     ++holding;
     (void)co_await SleepUntil(kNever);
-    // A handler that is cancelled runs on; what it writes then finds the caller's memory lent
+    // A handler that is cancelled runs on; what it writes then finds the caller's memory leased
     // still.
     const TimePoint until = Clock::Real().Now() + std::chrono::microseconds(request.linger_us());
     while (Clock::Real().Now() < until && !let_go) {

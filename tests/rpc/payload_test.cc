@@ -1,5 +1,6 @@
-// Payloads arrive whole in every way in which they can be sent, lent and answered with, copied once
-// each way. A payload that a method, buffer or handler cannot take fails its call with the reason.
+// Payloads arrive whole in every way in which they can be sent, leased and answered with, copied
+// once each way. A payload that a method, buffer or handler cannot take fails its call with the
+// reason.
 
 #include <memory>
 #include <ostream>
@@ -365,7 +366,7 @@ TEST_P(PayloadTest, AFailedCallGivesTheBuffersBack) {
     absl::Status status = co_await stub_->Get(
         request, reply, {.info = &info, .response_payload_into = std::move(buffer)});
     EXPECT_EQ(info.response_payload.data(), data);
-    EXPECT_EQ(info.response_payload.size(), 9000u) << "as it was lent";
+    EXPECT_EQ(info.response_payload.size(), 9000u) << "as it was leased";
     co_return status;
   };
   EXPECT_EQ(Run(get()).code(), absl::StatusCode::kDataLoss);

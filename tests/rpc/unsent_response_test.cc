@@ -172,7 +172,7 @@ class UnsentResponseTest : public PayloadFixture {
 TEST_F(UnsentResponseTest, AHandlerThatHasEndedGivesBackTheSharesOfItsRequest) {
   LinkLimits patient;
   patient.ping_interval = std::chrono::hours(1);
-  patient.leases.granted_bytes_per_link = 0;
+  patient.leases.granted_bytes_per_client = 0;
   server_runtime_ = StartRuntime({.limits = patient});
   ServeWith(gated_, {.max_bytes_per_client = kPayload,
                      .max_bytes_per_source = kPayload,

@@ -25,7 +25,7 @@ constexpr size_t kLarger = 3900;
 constexpr uint32_t kCalls = RoguePeer::kCredits + 1;
 constexpr uint32_t kLast = kCalls - 1;
 
-// Calls of a correct client to a rogue server that grants no credits by itself.
+// Calls of a correct client to a rogue server that issues no credits by itself.
 class WaitingRequestsTest : public RpcTest {
  protected:
   // Makes kCalls calls, of which the last waits; `meanwhile` runs on the client's executor then.
@@ -112,7 +112,7 @@ TEST_F(WaitingRequestsTest, ARequestThatChangesWhileItWaitsFailsItsCallAlone) {
   EXPECT_EQ(OutcomeOf(ended_[kLast]), Outcome::kNotExecuted);
 }
 
-// Calls of a rogue client that grants no credits by itself to a correct server.
+// Calls of a rogue client that issues no credits by itself to a correct server.
 class WaitingRepliesTest : public RpcTest {
  protected:
   void Serve(RuntimeOptions options = {}) {

@@ -1,4 +1,4 @@
-// Requests whose replies outnumber the credits of a rogue client that grants none by itself.
+// Requests whose replies outnumber the credits of a rogue client that issues none by itself.
 
 #ifndef VERBENA_TESTS_RPC_WAITING_REPLIES_H_
 #define VERBENA_TESTS_RPC_WAITING_REPLIES_H_

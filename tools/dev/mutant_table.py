@@ -237,6 +237,8 @@ MUTANTS = [
            "*APayloadThatIsNotWhatItsChecksumSaysReachesNoHandler"),
     Mutant("kRefusalsCloseTheLink", "//tests/rpc:waiting_frames_test",
            "*RefusalsThatWaitForRoomDoNotEndTheLink"),
+    Mutant("kShortageFloodsLog", "//tests/transport/onesided:window_pool_test",
+           "*ManyLinksThatGetTooFewWindowsCostOneLine"),
     Mutant("kLandingOutwaitsItsCall", "//tests/rpc:slow_client_test",
            "*CallsThatWaitForALandingCountAndEndByTheirDeadlineOrShutdown"),
     Mutant("kOneServerTakesLandings", "//tests/rpc:hostile_server_test",

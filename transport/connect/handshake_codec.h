@@ -23,12 +23,12 @@ inline constexpr uint32_t kMaxProtocolVersion = 1;
 // Feature bits. The queue pairs are connected through rdma_cm: a side that has no connection
 // manager leaves it out.
 inline constexpr uint64_t kFeatureRdmaCm = 1u << 0;
-// This side lends memory through memory windows, and its device reports which window a
+// This side leases memory through memory windows, and its device reports which window a
 // SEND_WITH_INV invalidated. A side that lacks either leaves the bit out, and gets no such SEND.
 inline constexpr uint64_t kFeatureInvalidation = 1u << 1;
 // Payloads carry a CRC32C.
 inline constexpr uint64_t kFeatureChecksum = 1u << 2;
-// The server lends landings for the payloads of requests to come.
+// The server grants landings for the payloads of requests to come.
 inline constexpr uint64_t kFeatureGrants = 1u << 3;
 // The features that this build knows.
 inline constexpr uint64_t kSupportedFeatures =

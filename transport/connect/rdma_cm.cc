@@ -10,6 +10,7 @@
 #include "verbena/transport/connect/host_port.h"
 #include "verbena/transport/connect/rdma_cm_private_data.h"
 #include "verbena/transport/connect/rdma_cm_status.h"
+#include "verbena/transport/coro/clock.h"
 #include "verbena/transport/log/log.h"
 
 namespace verbena {
@@ -170,10 +171,10 @@ void RdmaCm::OnRequest(const CmEvent& request) {
   if (connection != nullptr) return connection->Adopt(request);
   const RejectReason reason = token ? RejectReason::kUnknownToken : RejectReason::kMalformed;
   RejectCmRequest(request.id, reason);
-  Log(LogLevel::kWarning,
-      fmt::format("rdma_cm on {}: a request is refused: {}", options_.device,
-                  token ? "its token is unknown, was used before or came too late"
-                        : "its private data is none of Verbena's"));
+  refusals_.Write(LogLevel::kWarning, Clock::Real().Now(),
+                  fmt::format("rdma_cm on {}: a request is refused: {}", options_.device,
+                              token ? "its token is unknown, was used before or came too late"
+                                    : "its private data is none of Verbena's"));
 }
 
 // --- clients

@@ -34,6 +34,7 @@
 #include "verbena/transport/connect/rdma_cm_address.h"
 #include "verbena/transport/connect/rdma_cm_channel.h"
 #include "verbena/transport/connect/rdma_cm_connection.h"
+#include "verbena/transport/log/throttled_log.h"
 
 namespace verbena {
 
@@ -83,6 +84,8 @@ class RdmaCm final : public QpConnector, private CmEventListener {
   mutable std::mutex mutex_;  // guards what follows
   std::vector<IpAddress> addresses_;
   rdma_cm_id* listener_ = nullptr;  // at the first of addresses_
+
+  ThrottledLog refusals_{{}};
 };
 
 }  // namespace verbena

@@ -31,7 +31,7 @@ namespace verbena {
 enum class DeviceKind { kRdma, kSoft };
 
 // One queue pair among all that its device ever makes. Queue pair numbers are given out again, also
-// while memory that was lent through their last owner is still in doubt; identities never are.
+// while memory that was leased through their last owner is still in doubt; identities never are.
 enum class QpIdentity : uint64_t {};
 
 // A device's capabilities beyond ibv_device_attr, found by probing once when it is opened.

@@ -8,14 +8,14 @@
 namespace verbena {
 
 uint32_t CreditPool::Borrow(uint32_t wanted, CreditShare& share, bool is_shared) {
-  uint32_t lent = std::min(wanted, free_);
+  uint32_t borrowed = std::min(wanted, free_);
   if (is_shared && !VERBENA_MUTANT(kOneSourceTakesCredits)) {
     const uint32_t spare = free_ > share.borrowed ? free_ - share.borrowed : 0;
-    lent = std::min(lent, (spare + 1) / 2);
+    borrowed = std::min(borrowed, (spare + 1) / 2);
   }
-  free_ -= lent;
-  share.borrowed += lent;
-  return lent;
+  free_ -= borrowed;
+  share.borrowed += borrowed;
+  return borrowed;
 }
 
 void CreditPool::GiveBack(uint32_t count, CreditShare& share) {
@@ -89,19 +89,19 @@ absl::Status IssuedCredits::CheckRecall(bool is_due) {
   if (is_due) {
     if (++checks_unsent_ <= kMaxUnsentRecalls) return absl::OkStatus();
     return absl::ResourceExhaustedError(
-        fmt::format("the peer gave no credit to ask it for the {} that it was lent, for {} checks",
+        fmt::format("the peer issued no credit for the RECALL of the {} that it borrowed, for {} checks",
                     surplus(), checks_unsent_));
   }
   if (++checks_since_ <= kMaxUnansweredRecalls) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      fmt::format("the peer was asked for credits {} checks ago, and keeps {} that it was lent",
+      fmt::format("the peer was asked for credits {} checks ago, and keeps {} that it borrowed",
                   checks_since_, surplus()));
 }
 
 absl::Status IssuedCredits::TakeBack(uint32_t count) {
   if (count > outstanding() || count > surplus()) {
     return absl::InvalidArgumentError(
-        fmt::format("the peer gives back {} credits, but holds {} of which {} were lent", count,
+        fmt::format("the peer returns {} credits, but holds {}, of which {} are borrowed", count,
                     outstanding(), surplus()));
   }
   returned_ += count;
@@ -113,9 +113,9 @@ absl::Status IssuedCredits::TakeBack(uint32_t count) {
 
 uint32_t IssuedCredits::Grow(bool is_shared) {
   const uint32_t wanted = std::min(window_, max_window_ - window_);
-  const uint32_t lent = pool_.Borrow(wanted, share_, is_shared);
-  window_ += lent;
-  return lent;
+  const uint32_t borrowed = pool_.Borrow(wanted, share_, is_shared);
+  window_ += borrowed;
+  return borrowed;
 }
 
 }  // namespace verbena

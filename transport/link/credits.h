@@ -42,7 +42,7 @@ class CreditPool {
   void GiveBack(uint32_t count, CreditShare& share);
 
   uint32_t free() const { return free_; }
-  uint32_t lent() const { return capacity_ - free_; }
+  uint32_t borrowed() const { return capacity_ - free_; }
 
  private:
   uint32_t free_;

@@ -191,7 +191,7 @@ void Endpoint::Flush() {
 
 void Endpoint::UpdateReceiveTarget() {
   const uint32_t own = stats_.links * (limits_.initial_credits + kReserveCredits);
-  receives_->set_needed(own + credit_pool_.lent());
+  receives_->set_needed(own + credit_pool_.borrowed());
   if (receives_->needs_post()) ScheduleFlush();
 }
 
@@ -201,8 +201,8 @@ void Endpoint::GrowWindow(Link& link) {
   const PeerSource& source = link.source_;
   const bool is_shared = source.bounded && sources_.size() > 1;
   if (link.issued_.Grow(is_shared) > 0) {
-    LentLink& lent = link;
-    if (!lent.linked()) lent_.PushBack(lent);
+    BorrowingLink& borrowing = link;
+    if (!borrowing.linked()) borrowing_.PushBack(borrowing);
     UpdateReceiveTarget();
     return;
   }
@@ -212,14 +212,14 @@ void Endpoint::GrowWindow(Link& link) {
   int asked = 0;
   Link* busy = nullptr;
   for (int i = 0; i < kRecallCandidates && asked < kRecallsAtOnce; ++i) {
-    LentLink* lent = lent_.PopFront();
-    if (lent == nullptr) break;
-    Link* candidate = static_cast<Link*>(lent);
+    BorrowingLink* borrowing = borrowing_.PopFront();
+    if (borrowing == nullptr) break;
+    Link* candidate = static_cast<Link*>(borrowing);
     if (!candidate->open() || candidate->issued_.surplus() == 0) continue;
     const bool has_less = is_shared && &candidate->source_ != &source &&
                           candidate->source_.credits.borrowed < source.credits.borrowed;
     if (candidate == &link || has_less || candidate->liveness_.heard()) {
-      lent_.PushBack(*lent);
+      borrowing_.PushBack(*borrowing);
       if (candidate != &link && !has_less && busy == nullptr) busy = candidate;
       continue;
     }
@@ -227,13 +227,13 @@ void Endpoint::GrowWindow(Link& link) {
     ++asked;
   }
   if (asked > 0 || busy == nullptr) return;
-  busy->LentLink::Unlink();
+  busy->BorrowingLink::Unlink();
   busy->Recall();
 }
 
 void Endpoint::NoteRecallAnswered(Link& link) {
-  LentLink& lent = link;
-  if (link.issued_.surplus() > 0 && !lent.linked()) lent_.PushBack(lent);
+  BorrowingLink& borrowing = link;
+  if (link.issued_.surplus() > 0 && !borrowing.linked()) borrowing_.PushBack(borrowing);
 }
 
 PeerSource& Endpoint::JoinSource(const MessageStream& stream) {
@@ -357,7 +357,7 @@ size_t Endpoint::leases() const {
 EndpointStats Endpoint::stats() const {
   EndpointStats stats = stats_;
   stats.receives_posted = receives_->posted();
-  stats.credits_lent = credit_pool_.lent();
+  stats.credits_borrowed = credit_pool_.borrowed();
   stats.traffic = closed_traffic_;
   for (const LinkSlot& slot : links_.slots()) {
     if (slot.link != nullptr) stats.traffic += slot.link->stats();

@@ -276,7 +276,7 @@ class Endpoint final : private CompletionListener, private FlushHook, private Ti
   IntrusiveList<WatchedLink> unchecked_;
   size_t unchecked_slot_ = 0;
   bool checking_ = false;
-  IntrusiveList<LentLink> lent_;  // those not recalled; the first were asked longest ago
+  IntrusiveList<BorrowingLink> borrowing_;  // those not recalled; the first were asked longest ago
   bool one_completion_ = false;
   int completions_left_ = 0;
   bool draining_ = false;  // inside DrainCompletions()

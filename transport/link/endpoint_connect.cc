@@ -126,7 +126,7 @@ HandshakeOptions Endpoint::MyOptions() const {
                        (limits_.payload_checksum == PayloadChecksum::kAuto &&
                         context_.address().kind != LinkKind::kSoft);
   if (!checked) options.features &= ~kFeatureChecksum;
-  if (limits_.leases.granted_bytes_per_link == 0) options.features &= ~kFeatureGrants;
+  if (limits_.leases.granted_bytes_per_client == 0) options.features &= ~kFeatureGrants;
   return options;
 }
 

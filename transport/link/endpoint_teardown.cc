@@ -11,6 +11,7 @@
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
+#include "verbena/transport/log/throttled_log.h"
 
 namespace verbena {
 namespace {
@@ -28,7 +29,7 @@ void Endpoint::StartTeardown(Link& link, const absl::Status& reason) {
   }
   link.RoomWaiter::Unlink();
   link.WatchedLink::Unlink();
-  link.LentLink::Unlink();
+  link.BorrowingLink::Unlink();
   tasks_.Spawn(Teardown(link));
 }
 
@@ -52,8 +53,10 @@ Task<void> Endpoint::Teardown(Link& link) {
     link.PostDrainMarker();
     status = co_await WithDeadline(WaitFor(link.drained_), limit);
     if (!status.ok()) {
-      Log(LogLevel::kWarning, fmt::format("QPN {:#x}: {} of the posted WRs did not flush in time",
-                                          link.qpn(), link.slots_.in_flight()));
+      static thread_local ThrottledLog log({.lines = 1, .interval = std::chrono::seconds(10)});
+      log.Write(LogLevel::kWarning, executor_.now(),
+                fmt::format("QPN {:#x}: {} of the posted WRs did not flush in time", link.qpn(),
+                            link.slots_.in_flight()));
     }
   }
   if (context_.device().capabilities().last_wqe_event) {
@@ -144,9 +147,10 @@ Task<void> Endpoint::FreeLink(Link& link) {
 // was leased to it.
 void Endpoint::Hold(QpIdentity qp, uint32_t qpn, std::vector<BufferPin> leased) {
   if (leased.empty() || context_.device().Quiesced(qp)) return;
-  Log(LogLevel::kWarning, fmt::format("{} pieces of memory that the peer of QPN {:#x} was lent are "
-                                      "kept back: it is in the middle of a write",
-                                      leased.size(), qpn));
+  Log(LogLevel::kWarning,
+      fmt::format("{} pieces of memory that the peer of QPN {:#x} had a lease on are "
+                  "kept back: it is in the middle of a write",
+                  leased.size(), qpn));
   holds_.Spawn(HoldUntilQuiesced(qp, std::move(leased)));
 }
 

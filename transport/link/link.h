@@ -104,7 +104,7 @@ class LeaseWaiter : public IntrusiveNode<LeaseWaiter> {
 
 // A link's places in lists of its endpoint, beside RoomWaiter.
 class WatchedLink : public IntrusiveNode<WatchedLink> {};  // the next liveness check looks at it
-class LentLink : public IntrusiveNode<LentLink> {};        // its peer may be asked for credits
+class BorrowingLink : public IntrusiveNode<BorrowingLink> {};  // its peer may be asked for credits
 
 enum class LinkState {
   kConnecting,
@@ -118,7 +118,10 @@ enum class LinkState {
 // Ready yet cannot send either: its queue pair is in RTR until AllowSends().
 enum class FirstSend : uint8_t { kAny, kOurs, kPeers, kAfterReady };
 
-class Link final : private FlushHook, private RoomWaiter, private WatchedLink, private LentLink {
+class Link final : private FlushHook,
+                   private RoomWaiter,
+                   private WatchedLink,
+                   private BorrowingLink {
  public:
   ~Link() override;
 

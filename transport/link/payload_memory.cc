@@ -11,7 +11,7 @@ namespace verbena {
 namespace {
 
 // The access flags of memory that peers may reach by a lease.
-int LentAccess(const DeviceContext& context, const LinkLimits& limits) {
+int LeasedAccess(const DeviceContext& context, const LinkLimits& limits) {
   if (limits.leases.level == LeaseLevel::kStrict)
     return IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND;
   const int atomics = context.device().capabilities().atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0;
@@ -27,14 +27,14 @@ int FilledAccess(const DeviceContext& context) {
 }  // namespace
 
 int UserMemoryAccess(const DeviceContext& context, const LinkLimits& limits) {
-  return LentAccess(context, limits) | FilledAccess(context);
+  return LeasedAccess(context, limits) | FilledAccess(context);
 }
 
 absl::StatusOr<PayloadMemory> PayloadMemory::Create(Scheduler& scheduler,
                                                     const DeviceContext& context,
                                                     const LinkLimits& limits) {
   const bool strict = limits.leases.level == LeaseLevel::kStrict;
-  const int lent = LentAccess(context, limits);
+  const int leased = LeasedAccess(context, limits);
   const int filled = FilledAccess(context);
 
   PayloadMemory memory;
@@ -51,16 +51,16 @@ absl::StatusOr<PayloadMemory> PayloadMemory::Create(Scheduler& scheduler,
     pool = *std::move(made);
     return absl::OkStatus();
   };
-  absl::Status status = make(memory.send_, "send", limits.memory.send_bytes, lent, true);
+  absl::Status status = make(memory.send_, "send", limits.memory.send_bytes, leased, true);
   if (status.ok()) {
     // Clients write to what they were granted; without grants all of it is read by us.
-    const bool grants = limits.leases.granted_bytes_per_link > 0;
+    const bool grants = limits.leases.granted_bytes_per_client > 0;
     const int written = strict ? IBV_ACCESS_MW_BIND : IBV_ACCESS_REMOTE_WRITE;
     status = make(memory.receive_, "receive", limits.memory.receive_bytes,
                   filled | (grants ? written : 0), grants);
   }
   if (status.ok())
-    status = make(memory.landing_, "landing", limits.memory.landing_bytes, lent, true);
+    status = make(memory.landing_, "landing", limits.memory.landing_bytes, leased, true);
   if (!status.ok()) return status;
   return memory;
 }

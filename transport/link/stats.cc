@@ -30,7 +30,7 @@ EndpointStats& EndpointStats::operator+=(const EndpointStats& other) {
   receives_lost += other.receives_lost;
   stale_completions += other.stale_completions;
   receives_posted += other.receives_posted;
-  credits_lent += other.credits_lent;
+  credits_borrowed += other.credits_borrowed;
   traffic += other.traffic;
   return *this;
 }

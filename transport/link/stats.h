@@ -44,7 +44,7 @@ struct EndpointStats {
   uint64_t stale_completions = 0;  // of links that are gone
   uint32_t receives_posted = 0;
   uint64_t receives_lost = 0;  // dropped by the device with a queue pair, and found again
-  uint32_t credits_lent = 0;
+  uint32_t credits_borrowed = 0;
   LinkStats traffic;  // all links, those that are gone included
 
   EndpointStats& operator+=(const EndpointStats& other);

@@ -67,7 +67,7 @@ enum class Fault {
   kReserveOutlivesListener,  // a closed listener's spare descriptor closes some time later
 
   // links
-  kCreditLeakedOnError,      // what a lost link had borrowed stays lent
+  kCreditLeakedOnError,      // what a lost link had borrowed never comes back
   kStaleWrIdAccepted,        // a late completion is taken for the slot's next owner's
   kConvoy,                   // all frames wait for the turn's end
   kEarlySendOvertakes,       // frames are posted ahead of WRs that have earlier positions
@@ -77,7 +77,7 @@ enum class Fault {
   kSwallowedReceivesLeak,    // receives that a device drops with a queue pair never come back
   kBufferUnsignalled,        // only a flush's last SEND is looked at when it is signalled or not
   kReserveUnchecked,         // a peer may send on its reserve as often as it likes
-  kRecallsAddUp,             // two recalls on their way take twice what the peer was lent
+  kRecallsAddUp,             // two recalls on their way take twice what the peer borrowed
   kOneCreditAnswersARecall,  // a peer that gives one credit back may keep the others
   kBuffersWithoutReady,      // a client that has not said Ready fills send buffers
   kRecallUnanswered,         // a peer may ignore recalls for ever
@@ -141,6 +141,7 @@ enum class Fault {
   kClaimedPayloadsGranted,     // a payload that never arrived earns its client a landing
   kMemoryWaitsAddUp,           // a wait for memory begins anew after that for shares
   kIdsMultiplyShares,          // each runtime id that a source claims has a source's share
+  kShortageFloodsLog,          // each link that a device gives too few windows costs a line
   kLandingOutwaitsItsCall,     // a call waits for its client's landing though it was cancelled
   kOneServerTakesLandings,     // a server has as much of a client's landing memory as it asks for
   kLandingKeptUnanswered,      // a server may keep a client's landing and never answer

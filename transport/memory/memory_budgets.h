@@ -15,9 +15,9 @@ struct MemoryBudgets {
   // (start) Each holds the largest payload twice.
   // Payloads on their way out, which only we touch.
   size_t send_bytes = size_t{128} << 20;
-  // Landings of requests, lent to clients.
+  // Landings of requests, granted to clients.
   size_t receive_bytes = size_t{128} << 20;
-  // Landings of responses, lent to servers; quarantined ones count.
+  // Landings of responses, leased to servers; quarantined ones count.
   size_t landing_bytes = size_t{128} << 20;
 };
 

@@ -32,7 +32,7 @@ struct LeaseLimits {
   // of requests. All clients together get at most half of memory.receive_bytes. 0 on either side:
   // no grants; the server READs payloads. The default is twice the payloads of 1 MiB that a deep
   // queue has in flight. (start)
-  size_t granted_bytes_per_link = size_t{32} << 20;
+  size_t granted_bytes_per_client = size_t{32} << 20;
   // The largest payload that such memory is granted for; larger ones the server reads. 0 for what
   // figures favour: 16 KiB where memory is shared (1 MiB took 64 us written, 39 read), and no bound
   // elsewhere. (start)

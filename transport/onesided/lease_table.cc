@@ -59,7 +59,7 @@ uint32_t LeaseTable::BeginRefill(uint32_t wanted) {
 absl::Status LeaseTable::Check(const BufferView& view, LeaseAccess access) const {
   if (Includes(access, LeaseAccess::kAtomic) && !device_.capabilities().atomics) {
     return absl::UnimplementedError(fmt::format(
-        "{} has no atomic operations, for which memory was to be lent", device_.name()));
+        "{} has no atomic operations, for which memory was to be leased", device_.name()));
   }
   if (absl::Status registered = CheckRegistered(view, pd_, device_); !registered.ok()) {
     return registered;
@@ -69,7 +69,7 @@ absl::Status LeaseTable::Check(const BufferView& view, LeaseAccess access) const
   if (Changes(access)) needed |= IBV_ACCESS_LOCAL_WRITE;
   if ((view.region().access() & needed) == needed) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      fmt::format("the payload's memory is registered with access {:#x}, but lending it to the "
+      fmt::format("the payload's memory is registered with access {:#x}, but leasing it to the "
                   "peer takes {:#x} (IBV_ACCESS_*)",
                   view.region().access(), needed));
 }
@@ -98,7 +98,7 @@ absl::Status LeaseTable::CheckBounds(LeaseUse use) const {
   if (quarantined_bytes_ >= limits_.quarantine_bytes) {
     return absl::ResourceExhaustedError(
         fmt::format("{} bytes of memory wait for this peer to end what was given up; no more is "
-                    "lent to it",
+                    "leased to it",
                     quarantined_bytes_));
   }
   return absl::OkStatus();

@@ -1,11 +1,16 @@
 #include "verbena/transport/onesided/window_pool.h"
 
 #include <algorithm>
+#include <chrono>
+#include <string>
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/coro/clock.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
+#include "verbena/transport/log/mutant.h"
+#include "verbena/transport/log/throttled_log.h"
 
 namespace verbena {
 namespace {
@@ -13,6 +18,14 @@ namespace {
 // A key's low 8 bits count its bindings (InfiniBand specification, volume 1, 10.6.7.2.7). One of
 // the 256 is what the window was allocated with.
 constexpr uint32_t kMaxBindings = 255;
+
+// A device that is short of windows is short for each link, and peers connect as often as they
+// like.
+void LogShortage(const std::string& message) {
+  static thread_local ThrottledLog log({.lines = 1, .interval = std::chrono::seconds(10)});
+  if (VERBENA_MUTANT(kShortageFloodsLog)) return Log(LogLevel::kWarning, message);
+  log.Write(LogLevel::kWarning, Clock::Real().Now(), message);
+}
 
 }  // namespace
 
@@ -86,8 +99,8 @@ void WindowPool::Refill(WindowBatch batch) {
     free_.push_back(window);
   }
   if (failure_.ok() || allocated_ == 0 || allocated_ == max_windows_) return;
-  Log(LogLevel::kWarning, fmt::format("a link gets {} memory windows instead of {}: {}", allocated_,
-                                      max_windows_, failure_.ToString()));
+  LogShortage(fmt::format("a link gets {} memory windows instead of {}: {}", allocated_,
+                          max_windows_, failure_.ToString()));
   max_windows_ = allocated_;
 }
 

@@ -148,7 +148,7 @@ TEST_F(SourceTest, BoundsOfCallsFollowMaxConcurrentCalls) {
 TEST_F(SourceTest, ManyIdsOfOneAddressLeavePayloadMemoryToOtherAddresses) {
   LinkLimits limits;
   limits.memory.receive_bytes = kBudget;
-  limits.leases.granted_bytes_per_link = 0;
+  limits.leases.granted_bytes_per_client = 0;
   // Long enough for memory to be registered; no wait for memory in use can be met.
   Serve(service_, {.memory_wait = std::chrono::seconds(1)}, limits);
   Host first = StartHost("10.0.0.1");

@@ -1,5 +1,5 @@
 // Links under back pressure lose nothing: frames wait for credits, buffers and room, credits are
-// lent and recalled, and each link goes on.
+// borrowed and recalled, and each link goes on.
 
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ namespace {
 
 constexpr uint32_t kInitialCredits = 8;
 
-// A server whose `links` links can be lent `pool` credits beyond their initial ones.
+// A server whose `links` links can borrow `pool` credits beyond their initial ones.
 LinkLimits WithPool(uint32_t links, uint32_t pool) {
   LinkLimits limits;
   limits.max_links = links;
@@ -119,13 +119,13 @@ TEST_F(BackPressureTest, StarvingLinkIsLentWhatNobodyUses) {
   StartServer(WithPool(2, 100));
   Link* link = Connect(client_listener_, a_);
   ASSERT_NE(link, nullptr);
-  EXPECT_EQ(server().stats().credits_lent, 0u);
+  EXPECT_EQ(server().stats().credits_borrowed, 0u);
   Flood flood(2000, 900);
   flood.Run(*link);
   PollUntil([&] { return a_.received() == 2000; });
   EXPECT_GT(link->stats().credit_waits, 0u);
-  EXPECT_GT(server().stats().credits_lent, 0u);
-  EXPECT_LE(server().stats().credits_lent, 100u);
+  EXPECT_GT(server().stats().credits_borrowed, 0u);
+  EXPECT_LE(server().stats().credits_borrowed, 100u);
 }
 
 TEST_F(BackPressureTest, LentCreditsAreRecalledFromALinkThatIsQuiet) {
@@ -138,7 +138,7 @@ TEST_F(BackPressureTest, LentCreditsAreRecalledFromALinkThatIsQuiet) {
   Flood to_a(2000, 900);
   to_a.Run(*quiet);
   PollUntil([&] { return a_.received() == 2000; });
-  ASSERT_EQ(server().stats().credits_lent, kPool) << "the first link was to take all";
+  ASSERT_EQ(server().stats().credits_borrowed, kPool) << "the first link was to take all";
 
   Flood to_b(2000, 900);
   to_b.Run(*busy);
@@ -146,7 +146,7 @@ TEST_F(BackPressureTest, LentCreditsAreRecalledFromALinkThatIsQuiet) {
             [&] { ExpectReceivesForCredits({quiet, busy}); });
   EXPECT_GT(server().stats().traffic.recalls, 0u);
   EXPECT_LE(quiet->send_credits(), kInitialCredits);
-  EXPECT_LE(server().stats().credits_lent, kPool);
+  EXPECT_LE(server().stats().credits_borrowed, kPool);
   for (int turn = 0; turn < 100; ++turn) executor().Poll();
   EXPECT_GT(busy->send_credits(), kInitialCredits) << "none of what the other gave back";
 }
@@ -173,7 +173,7 @@ TEST_F(BackPressureTest, TwoLinksThatStarveBothComeToTheirEnd) {
   EXPECT_LT(furthest_apart, 1000u);
 }
 
-TEST_F(BackPressureTest, LendingStopsAtALinksOwnMaximum) {
+TEST_F(BackPressureTest, BorrowingStopsAtALinksOwnMaximum) {
   LinkLimits limits = WithPool(1, 200);
   limits.max_credits = 20;
   StartServer(limits);
@@ -182,10 +182,10 @@ TEST_F(BackPressureTest, LendingStopsAtALinksOwnMaximum) {
   Flood flood(2000, 900);
   flood.Run(*link);
   PollUntil([&] { return a_.received() == 2000; },
-            [&] { ASSERT_LE(server().stats().credits_lent, 20u - kInitialCredits); });
+            [&] { ASSERT_LE(server().stats().credits_borrowed, 20u - kInitialCredits); });
 }
 
-// Though the pool is empty: what others gave back could not be lent to it.
+// Though the pool is empty: what others gave back it could not borrow.
 TEST_F(BackPressureTest, ALinkAtItsOwnMaximumTakesNoCreditsFromOthers) {
   constexpr uint32_t kMaxCredits = 20;
   constexpr uint32_t kPool = 2 * (kMaxCredits - kInitialCredits);
@@ -202,12 +202,12 @@ TEST_F(BackPressureTest, ALinkAtItsOwnMaximumTakesNoCreditsFromOthers) {
   Flood to_b(2000, 900);
   to_b.Run(*second);
   PollUntil([&] { return b_.received() == 2000; });
-  ASSERT_EQ(server().stats().credits_lent, kPool) << "both were to take their share";
+  ASSERT_EQ(server().stats().credits_borrowed, kPool) << "both were to take their share";
   Flood more(4000, 900, 2000);
   more.Run(*second);
   PollUntil([&] { return b_.received() == 4000; });
   EXPECT_EQ(server().stats().traffic.recalls, 0u);
-  EXPECT_EQ(server().stats().credits_lent, kPool);
+  EXPECT_EQ(server().stats().credits_borrowed, kPool);
 }
 
 TEST_F(BackPressureTest, FullSendQueueMakesFramesWaitAndLosesNone) {
@@ -234,10 +234,10 @@ TEST_F(BackPressureTest, CreditsOfALinkThatEndsGoToTheOthers) {
   Flood to_a(500, 900);
   to_a.Run(*ends);
   PollUntil([&] { return a_.received() == 500; });
-  ASSERT_EQ(server().stats().credits_lent, kPool);
+  ASSERT_EQ(server().stats().credits_borrowed, kPool);
   ends->Close(absl::CancelledError("the test ends it"));
   WaitUntilNoLinks();
-  EXPECT_EQ(server().stats().credits_lent, 0u);
+  EXPECT_EQ(server().stats().credits_borrowed, 0u);
   EXPECT_TRUE(absl::IsUnavailable(a_.reason())) << a_.reason();
 }
 

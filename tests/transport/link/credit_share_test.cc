@@ -54,11 +54,11 @@ class CreditShareTest : public LinksFixture {
     floods_.back()->Run(***accepted());
     return link;
   }
-  // Until the last link has brought a quarter of its frames: the most that was lent meanwhile.
+  // Until the last link has brought a quarter of its frames: the most that was borrowed meanwhile.
   uint32_t MostLent() {
     uint32_t most = 0;
     PollUntil([&] { return receivers_.back().received() >= kFrames / 4; },
-              [&] { most = std::max(most, client().stats().credits_lent); });
+              [&] { most = std::max(most, client().stats().credits_borrowed); });
     return most;
   }
 
@@ -85,7 +85,7 @@ TEST_F(CreditShareTest, TheOnlyAddressBorrowsMoreThanHalf) {
 // The pool is empty when the second address comes.
 TEST_F(CreditShareTest, AnAddressThatComesLaterGetsCreditsOfTheFirst) {
   for (int i = 0; i < 4; ++i) ASSERT_NE(FloodFrom("rack-7"), nullptr);
-  PollUntil([&] { return client().stats().credits_lent == kPool; });
+  PollUntil([&] { return client().stats().credits_borrowed == kPool; });
   const Link* late = FloodFrom("rack-8");
   ASSERT_NE(late, nullptr);
   PollUntil([&] { return late->receives_held() > 2 * kInitialCredits + kReserveCredits; });

@@ -1,5 +1,6 @@
 // Credits never let a peer send more than there are receives for, whatever is on its way in both
-// directions. Each counter that breaks the rules is a violation, and lent credits all come home.
+// directions. Each counter that breaks the rules is a violation, and borrowed credits all come
+// home.
 
 #include "verbena/transport/link/credits.h"
 
@@ -24,7 +25,7 @@ TEST(SendCreditsTest, NothingIsSentWithoutACredit) {
   EXPECT_FALSE(credits.TrySpend());
 }
 
-TEST(SendCreditsTest, ARepeatedHeaderGrantsNothingTwice) {
+TEST(SendCreditsTest, ARepeatedHeaderIssuesNothingTwice) {
   SendCredits credits(2);
   ASSERT_TRUE(credits.TrySpend());
   ASSERT_TRUE(credits.OnHeader(3, 0).ok());
@@ -32,12 +33,12 @@ TEST(SendCreditsTest, ARepeatedHeaderGrantsNothingTwice) {
   EXPECT_EQ(credits.available(), 2u);
 }
 
-TEST(SendCreditsTest, AGrantTakenBackIsAViolation) {
+TEST(SendCreditsTest, IssuedCreditsTakenBackAreAViolation) {
   SendCredits credits(8);
   EXPECT_FALSE(credits.OnHeader(7, 0).ok());
 }
 
-TEST(SendCreditsTest, AGrantBeyondTheWindowIsAViolation) {
+TEST(SendCreditsTest, CreditsIssuedBeyondTheWindowAreAViolation) {
   SendCredits credits(8);
   EXPECT_FALSE(credits.OnHeader(8 + kMaxWindow + 1, 0).ok());
   EXPECT_EQ(credits.available(), 8u) << "a refused header must change nothing";
@@ -91,7 +92,7 @@ TEST(SendCreditsTest, RecallsThatCrossDoNotAddUp) {
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(credits.TrySpend());
   EXPECT_EQ(credits.GiveBackWithin(12), 1u);
   ASSERT_TRUE(credits.OnHeader(20, 0).ok());
-  EXPECT_EQ(credits.GiveBackWithin(12), 11u) << "twelve were lent";
+  EXPECT_EQ(credits.GiveBackWithin(12), 11u) << "twelve were borrowed";
   EXPECT_EQ(credits.GiveBackWithin(12), 0u);
   EXPECT_EQ(credits.GiveBackWithin(5), 0u) << "an older recall";
 }
@@ -226,9 +227,9 @@ TEST(IssuedCreditsTest, LentCreditsComeHomeWithTheLink) {
   {
     IssuedCredits issued(pool, share, kInitial, kMax);
     issued.Grow(/*is_shared=*/false);
-    EXPECT_EQ(pool.lent(), kInitial);
+    EXPECT_EQ(pool.borrowed(), kInitial);
   }
-  EXPECT_EQ(pool.lent(), 0u);
+  EXPECT_EQ(pool.borrowed(), 0u);
 }
 
 TEST(IssuedCreditsTest, CreditsGivenBackAreFreeOnlyOnceThePeerSaysSo) {
@@ -250,7 +251,7 @@ TEST(IssuedCreditsTest, APeerThatGivesBackMoreThanItWasLentIsAViolation) {
   CreditPool pool(8);
   CreditShare share;
   IssuedCredits issued(pool, share, kInitial, kMax);
-  EXPECT_FALSE(issued.OnReturned(1).ok()) << "its initial window is not lent";
+  EXPECT_FALSE(issued.OnReturned(1).ok()) << "its initial window is not borrowed";
   issued.Grow(/*is_shared=*/false);
   issued.Refill();
   EXPECT_FALSE(issued.OnReturned(9).ok());

@@ -39,7 +39,7 @@ class Answerer final : public LinkListener {
     if (link.stats().doorbells == before) return absl::OkStatus();
     // Each credit that has left has a receive behind it.
     const EndpointStats endpoint = link.endpoint().stats();
-    EXPECT_GE(endpoint.receives_posted, kInitialCredits + endpoint.credits_lent);
+    EXPECT_GE(endpoint.receives_posted, kInitialCredits + endpoint.credits_borrowed);
     return absl::OkStatus();
   }
   void OnLinkDown(Link&, const absl::Status&) override {}
@@ -137,7 +137,7 @@ class EarlySendTest : public LinksFixture {
   }
 
   // A block of the server's that the client may write, and one of the client's to write it from.
-  void LendBlock() {
+  void LeaseBlock() {
     target_ = *server().memory().receive().TryAllocate(4096);
     source_ = *client().memory().send().TryAllocate(4096);
     absl::StatusOr<Lease*> lease = (**accepted())->OpenLease(target_.view(), LeaseAccess::kWrite);
@@ -232,7 +232,7 @@ TEST_F(EarlySendTest, FewerCallsInFlightLeaveInSmallerGroups) {
 TEST_F(EarlySendTest, NoFramesLeaveEarlyWhileATransferWaits) {
   Link* link = Connected(client_listener_, server_listener_);
   ASSERT_NE(link, nullptr);
-  LendBlock();
+  LeaseBlock();
   const uint64_t before = link->stats().doorbells;
   WriteBlock(*link, nullptr);
   Flood flood(3 * kMaxEarlyFrames, 8);
@@ -246,7 +246,7 @@ TEST_F(EarlySendTest, NoFramesLeaveEarlyWhileATransferWaits) {
 TEST_F(EarlySendTest, FramesAppendedInsideAFlushDoNotOvertakeItsTransfer) {
   Link* link = Connected(client_listener_, server_listener_);
   ASSERT_NE(link, nullptr);
-  LendBlock();
+  LeaseBlock();
   Appender appender(*link, 3 * kMaxEarlyFrames);
   WriteBlock(*link, &appender);
   PollUntil([&] { return server_listener_.received() > 0; });

@@ -1,5 +1,6 @@
 // An answer to a lone frame leaves inside its handler; answers to several share a SEND or a
-// doorbell. No link closes inside its handler, and no credit is lent before its receive is posted.
+// doorbell. No link closes inside its handler, and no credit is issued before its receive is
+// posted.
 
 #include <gtest/gtest.h>
 
@@ -49,7 +50,7 @@ class Echo final : public LinkListener {
     at_once_ += at_once ? 1 : 0;
     // The SEND carried the whole window, each credit with a receive behind it.
     const EndpointStats endpoint = link.endpoint().stats();
-    if (at_once) EXPECT_GE(endpoint.receives_posted, initial_credits_ + endpoint.credits_lent);
+    if (at_once) EXPECT_GE(endpoint.receives_posted, initial_credits_ + endpoint.credits_borrowed);
     ++answered_;
     return absl::OkStatus();
   }
@@ -78,7 +79,7 @@ class SendNowTest : public LinksFixture {
   // left.
   static constexpr uint32_t kInitialCredits = 14;
 
-  // The client's end; its server can lend `pool` credits beyond the initial ones.
+  // The client's end; its server can issue `pool` credits beyond the initial ones.
   Link* Connected(uint32_t pool = 0) {
     LinkLimits client_limits;
     client_limits.eager_bytes = 1024;
@@ -148,7 +149,7 @@ TEST_F(SendNowTest, ARefusalClosesTheLinkAtTheTurnsEndAndNotInsideItsHandler) {
   EXPECT_EQ(client_listener_.received(), 0u);
 }
 
-// The SEND with the last credit says that its sender starves, and is lent more: its answer waits
+// The SEND with the last credit says that its sender starves, and borrows more: its answer waits
 // for the receives.
 TEST_F(SendNowTest, CreditsAreNotLentBeforeTheirReceivesArePosted) {
   Link* link = Connected(/*pool=*/256);
@@ -161,9 +162,9 @@ TEST_F(SendNowTest, CreditsAreNotLentBeforeTheirReceivesArePosted) {
   FrameHeader last;
   last.call_slot = others;
   *link->Append(last, 1) = static_cast<char>(others);
-  EXPECT_EQ(server().stats().credits_lent, 0u);
+  EXPECT_EQ(server().stats().credits_borrowed, 0u);
   PollUntil([&] { return client_listener_.received() == others + 1; });
-  EXPECT_GT(server().stats().credits_lent, 0u);
+  EXPECT_GT(server().stats().credits_borrowed, 0u);
   EXPECT_EQ(echo_.at_once(), 0u);
 }
 

@@ -55,14 +55,14 @@ class SlowPeerTest : public LinksFixture {
     }
   }
 
-  // The server lends all there is to the slow peer, which then lets nothing out. The server's
+  // The slow peer borrows all there is, and then lets nothing out. The server's
   // frames, of which each fills a SEND, wait for credits from it; and another link wants what it
-  // was lent.
+  // borrowed.
   void StarveBesideASlowPeer() {
     Flood all(2000, 900);
     all.Run(*slow_);
     PollUntil([&] { return slow_server_.received() == 2000; });
-    ASSERT_EQ(server().stats().credits_lent, kPool) << "the first link was to take all";
+    ASSERT_EQ(server().stats().credits_borrowed, kPool) << "the first link was to take all";
     sends_->KeepThoseOf(slow_->qpn());
     to_slow_.emplace(~uint32_t{0}, slow_end_->max_body_bytes());
     to_slow_->Run(*slow_end_);

@@ -1,4 +1,4 @@
-// A peer that keeps credits to itself loses its link, and others get the credits that it was lent.
+// A peer that keeps credits to itself loses its link, and others get the credits that it borrowed.
 //
 // The peer is an honest one whose headers are falsified on their way into the send queue.
 
@@ -67,7 +67,7 @@ class StingyPeerTest : public LinksFixture {
   Receiver other_listener_;
 };
 
-// The first link is lent all there is, and then keeps it.
+// The first link borrows all there is, and then keeps it.
 TEST_F(StingyPeerTest, APeerThatIgnoresRecallsLosesItsLinkAndOthersGetItsCredits) {
   Link* keeper = Connect(other_listener_, a_);
   Link* starving = Connect(client_listener_, b_);
@@ -77,7 +77,7 @@ TEST_F(StingyPeerTest, APeerThatIgnoresRecallsLosesItsLinkAndOthersGetItsCredits
   Flood to_a(2000, 900);
   to_a.Run(*keeper);
   PollUntil([&] { return a_.received() == 2000; });
-  ASSERT_EQ(server().stats().credits_lent, kPool) << "the first link was to take all";
+  ASSERT_EQ(server().stats().credits_borrowed, kPool) << "the first link was to take all";
 
   // Until its link closes: a million frames take far longer than the checks.
   Flood to_b(~uint32_t{0}, 900);
@@ -89,7 +89,7 @@ TEST_F(StingyPeerTest, APeerThatIgnoresRecallsLosesItsLinkAndOthersGetItsCredits
   PollUntil([&] { return server().stats().links == 1; });
   const uint32_t so_far = b_.received();
   PollUntil([&] { return b_.received() > so_far + 1000; });
-  EXPECT_EQ(server().stats().credits_lent, kPool) << "the other link has them now";
+  EXPECT_EQ(server().stats().credits_borrowed, kPool) << "the other link has them now";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Leases of one link are bounded by its windows, open exactly the memory that they lend, and keep
+// Leases of one link are bounded by its windows, open exactly the memory that they lease, and keep
 // that memory until no access of the peer is possible.
 
 #include <gtest/gtest.h>
@@ -192,7 +192,7 @@ TEST_F(LeasesTest, MemoryThatIsNotRegisteredForItIsRefused) {
   StartWith(LeaseLevel::kStrict);
   // If nothing is granted ahead, only the device touches the receive budget.
   LinkLimits limits = client().limits();
-  limits.leases.granted_bytes_per_link = 0;
+  limits.leases.granted_bytes_per_client = 0;
   absl::StatusOr<PayloadMemory> ungranted =
       PayloadMemory::Create(executor(), device_context(), limits);
   ASSERT_TRUE(ungranted.ok()) << ungranted.status();

@@ -35,14 +35,15 @@ struct HandshakeLimits {
   uint32_t links_per_client = 256;
   // Links of one source address, pending ones included. 0, the default: three quarters of
   // LinkLimits::max_links on each executor, and at most half of the descriptors that the process
-  // may have (each link keeps one). The rest is for other addresses. The default does not bound
-  // processes of the server's own host, which share everything else with it anyway, nor clients of
-  // a FileBootstrap, whose addresses it does not know. Any other value bounds these, too, over all
-  // executors together. Set it if many clients share one address behind a NAT, or one /64 of IPv6.
+  // may have (each link keeps one descriptor). The rest is for other addresses. The default does
+  // not bound processes of the server's own host, which share everything else with it anyway, nor
+  // clients of a FileBootstrap, whose addresses it does not know. Any other value bounds these,
+  // too, over all executors together. Set it if many clients share one address behind a NAT, or one
+  // /64 of IPv6.
   uint32_t links_per_source = 0;
   // By default the server only warns, since hosts may have a network for storage beside the one
   // that they connect by. kRefuse suits a site where clients connect by the network of their RDMA
-  // devices. It does not keep a client from making the server send to another host if the two
+  // devices. kRefuse does not stop a client from making the server send to another host if the two
   // addresses cannot be compared: one is IPv4 and the other IPv6, or one is a loopback or
   // link-local address.
   ClaimedAddress claimed_address = ClaimedAddress::kLog;

@@ -6,8 +6,8 @@
 //
 // The two applications agree when the peer is done; then the lender calls End(). Once End() has
 // returned OK, no peer reaches the memory by this loan. Under strict leases the device enforces
-// this, and a peer that was not done loses the link; otherwise Verbena trusts the peer. Until then
-// nothing else may use the memory.
+// this, and a peer that was not done loses the link; otherwise Verbena trusts the peer. Until End()
+// has returned OK, the application must not use the memory for anything else.
 //
 // After a failed End(), or if the loan is destroyed without it, drop the Buffer: its memory returns
 // to its pool once the peer cannot reach it. That is LeaseLimits::grace later; without memory
@@ -49,7 +49,7 @@ namespace internal {
 // Lends to the peer of `link`. INVALID_ARGUMENT: the memory cannot be lent so. FAILED_PRECONDITION:
 // it is memory of another device, or of this one before it failed and was opened again.
 // UNIMPLEMENTED: the device has no atomics. RESOURCE_EXHAUSTED: one loan too many, or no window
-// comes free for long, or until `deadline`. UNAVAILABLE: the link is lost.
+// came free within kMaxMemoryWait, or in time for `deadline`. UNAVAILABLE: the link is lost.
 VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<absl::StatusOr<Loan>> LendOver(
     Link& link, BufferView view, LeaseAccess access, TimePoint deadline);
 }  // namespace internal
@@ -64,11 +64,13 @@ class Loan {
 
   // Whether it was made, and not moved from since.
   explicit operator bool() const { return lease_ != nullptr; }
-  // For a message to the peer, over the channel and on the executor that it was made on.
+  // Goes into a message to the peer, over the channel and on the executor that the loan was made
+  // on.
   const RemoteMemoryHandle& handle() const { return handle_; }
 
-  // The peer has said that it is done. Waits until it provably is. UNAVAILABLE if the link was
-  // lost, before or meanwhile; CANCELLED and DEADLINE_EXCEEDED as of any await.
+  // Call it when the peer has said that it is done. Waits until the peer provably is. UNAVAILABLE
+  // if the link was lost, before or meanwhile; FAILED_PRECONDITION on another executor, or if the
+  // loan is empty; CANCELLED and DEADLINE_EXCEEDED as of any await.
   VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<absl::Status> End() &&;
 
  private:
@@ -83,10 +85,10 @@ class Loan {
 
   // The link over which it was lent.
   struct LentOver {
-    // nullptr once it is lost; on its executor.
+    // nullptr once the link is lost. Call it on the link's executor.
     Link* Open() const;
 
-    std::shared_ptr<ExecutorGate> gate;  // its endpoint is there as long as this is open
+    std::shared_ptr<ExecutorGate> gate;  // open as long as `endpoint` is there
     const Executor* executor = nullptr;  // only to be compared: it may be gone
     Endpoint* endpoint = nullptr;
     uint32_t slot = 0;

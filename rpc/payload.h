@@ -73,7 +73,7 @@ class Payload {
     return parts_ == nullptr ? first_.view() : parts_->views[index];
   }
 
-  // Takes the first Buffer, and gives any others back. For payloads of one Buffer.
+  // Takes the first Buffer, and drops any others. For payloads of one Buffer.
   Buffer TakeBuffer() {
     Buffer buffer = std::move(first_);
     if (parts_ != nullptr && !parts_->buffers.empty()) buffer = std::move(parts_->buffers.front());
@@ -98,7 +98,7 @@ class Payload {
     size_t bytes = 0;
   };
 
-  Buffer first_;  // the only one, without parts_
+  Buffer first_;  // the only Buffer while parts_ is null
   std::unique_ptr<Parts> parts_;
 };
 

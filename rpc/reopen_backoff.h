@@ -12,7 +12,8 @@ namespace verbena {
 // Pauses before attempts, give or take a fifth: each is twice the one before.
 struct ReopenBackoff {
   Duration first = std::chrono::milliseconds(100);
-  // A device that served for this long before it failed again begins with `first` anew.
+  // The longest pause. If a device served for this long before it failed again, the pauses begin
+  // with `first` anew.
   Duration longest = std::chrono::seconds(30);
 };
 

@@ -65,9 +65,10 @@ struct RuntimeOptions {
   // "soft": the software device, which reaches processes of this host and user. "rdma" or
   // "rdma:NAME": an RDMA device by its name (as ibv_devices lists them, "mlx5_0:2" for its port 2),
   // interface ("eth0") or address ("10.0.0.1"). "auto": what the environment variable
-  // VERBENA_DEVICE says. If that is not set: the software device and, of each kind of RDMA port
-  // (InfiniBand, RoCE, iWARP), the first active one that can be opened. Each connection takes the
-  // first that reaches its peer: shared memory on one host, otherwise RDMA.
+  // VERBENA_DEVICE says. If that is not set: the software device and the first active RDMA port of
+  // each kind (InfiniBand, RoCE, iWARP). A port that cannot be opened is left out, and logged. Each
+  // connection takes the first device that reaches its peer: shared memory on one host, otherwise
+  // RDMA.
   std::string device = "auto";
   // How queue pairs of RDMA devices are connected. "exchange": by the numbers in the handshake.
   // "rdma_cm": through rdma_cm if the peer can do that, too. "auto": what the environment variable
@@ -80,8 +81,8 @@ struct RuntimeOptions {
   // A device that has failed, or was removed, is opened again; its links are lost. What happens to
   // calls, buffers and registered memory: docs/devices.md.
   ReopenBackoff reopen = {};
-  // Opens the only device, at first and when it has failed; then on a thread of its own. Not set:
-  // the devices named above.
+  // Opens the runtime's only device: in Start(), and after each failure on a separate thread. Not
+  // set: the devices named above.
   DeviceOpener open_device = {};
   // Not owned; must outlive the runtime. nullptr: the devices named above, TCP, the machine's
   // clock. A device that is given so is not opened again.
@@ -112,8 +113,8 @@ class Runtime {
   // not be started, or the device's queues are too small. Other errors come from opening the
   // device, making its queues and registering memory; the message says what was refused.
   static absl::StatusOr<std::unique_ptr<Runtime>> Start(RuntimeOptions options = {});
-  // Closes every link. Servers must be gone by then. While this runs, only tasks of Spawn() may use
-  // or destroy a Channel. Must not be called on one of its executors.
+  // Closes every link. Servers must be destroyed before. While this runs, only tasks of Spawn() may
+  // use a Channel; any thread may destroy one. Must not be called on one of its executors.
   ~Runtime();
 
   // Runs `task` on an executor and waits until it has ended and its frame is destroyed. Returns its
@@ -129,7 +130,7 @@ class Runtime {
 
   // From any thread: starts `task` on an executor and lets it run. The runtime's destructor cancels
   // it and waits until it has ended. An exception that it throws is logged and counted. A task that
-  // is given while the destructor runs, by one that it waits for, is destroyed and never begins.
+  // one of these tasks spawns while the destructor runs is destroyed and never begins.
   void Spawn(Task<void> task, int executor_index = 0);
   // How many tasks of Spawn() have thrown. From any thread.
   uint64_t failed_tasks() const;
@@ -158,7 +159,8 @@ class Runtime {
   const std::string& device_name() const;
   // The statistics of an executor: their sum, and those of each device in use. From any thread;
   // never blocks an executor. Current values if called on that executor, or on a thread that runs
-  // none. On another executor: the values of the last call; this call has new ones gathered.
+  // none. On another executor: the values that the last call asked for; this call asks for new
+  // ones.
   EndpointStats endpoint_stats(int executor_index);
   std::vector<DeviceStats> device_stats(int executor_index);
 

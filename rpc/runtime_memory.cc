@@ -59,11 +59,11 @@ Task<void> Runtime::DeregisterMemory(std::unique_ptr<RegisteredMemory> memory) {
     co_await verbena::DeregisterMemory(endpoint->context(), std::move(memory));
     co_return;
   }
-  // This executor does not use the device, or that has failed since. A Buffer that is in use keeps
-  // the memory on its home's thread.
+  // This executor does not use the device, or the device has failed since. If a Buffer is in use,
+  // only the home's thread may destroy the memory.
   if (!memory->LeaveRing()) co_return;
-  // Without a Status to return it runs also for a caller that is cancelled, whose frame would
-  // otherwise deregister the memory here.
+  // `end` returns no Status, so RunBlocking() runs it even if the caller is cancelled. Otherwise
+  // the frame of such a caller would deregister the memory on this executor.
   auto end = [memory = std::move(memory)]() mutable { memory.reset(); };
   try {
     co_await RunBlocking(std::move(end));

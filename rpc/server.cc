@@ -57,7 +57,8 @@ ServerMemory MemoryOf(const ServerMemoryStats& stats) {
 
 }  // namespace
 
-// The parts that live on executors are made, used and destroyed there; executor 0 accepts.
+// A shard is used on its executor only, but made by Start() and destroyed by the destructor, on the
+// caller's thread. Executor 0 accepts.
 class Server::Impl {
  public:
   explicit Impl(Runtime& runtime) : runtime_(runtime) {}
@@ -146,7 +147,8 @@ class Server::Impl {
     Scheduler* current = Scheduler::Current();
     if (current == &shard.executor()) return shard.stats();
     if (current == nullptr) return runtime_.BlockOn(ReadStats(shard), index);
-    // An executor waits for no other. The shard outlives this: ~Server runs on each executor last.
+    // An executor waits for no other. The shard outlives the function: ~Server later runs a task on
+    // each executor and waits for it.
     shard.executor().PostFunction([&shard] { shard.PublishStats(); });
     return shard.published_stats();
   }

@@ -4,8 +4,8 @@
 // the executor with the fewest links, unless the client asks for another (ChannelOptions).
 // Shutdown() refuses new calls, lets running ones end within a grace, cancels the others, and
 // closes every link. It does not wait for a handler that ignores its cancellation: the destructor
-// does. Start, Shutdown and the destructor are called on a thread that runs no executor. The
-// runtime and the services outlive the server.
+// does. Start, Shutdown and the destructor must be called on a thread that runs no executor. The
+// runtime and the services must outlive the server.
 //
 //   MyStore store;
 //   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Server> server,
@@ -63,11 +63,11 @@ struct ServerOptions {
   // Bytes of one executor's send memory for the responses of one client: buffers that its handlers
   // have from ServerContext::AllocateBuffer(), until their memory is free again, and replies that
   // do not fit a frame. A call waits for more. One larger buffer is given all the same. 0, the
-  // default: half of LinkLimits::memory.send_bytes. A call whose payload is all that its client has
-  // gets the memory for its reply beside that, one call of each source at a time. Replies that fit
-  // a frame and wait for room take LinkLimits::eager_bytes at most, for each of
-  // max_calls_per_client, and what is kept of their requests about as much; larger requests are
-  // given up first.
+  // default: half of LinkLimits::memory.send_bytes. If a call's payload is all that its client has
+  // of this memory, the memory for the call's large reply comes beyond the bound, for one call of
+  // each source at a time. Replies that fit a frame and wait for room do not count. Each of
+  // max_calls_per_client calls takes at most LinkLimits::eager_bytes for such a reply, and about as
+  // much for its request, since larger requests are freed when the wait begins.
   size_t max_response_bytes_per_client = 0;
   // The same for the clients of one source address. 0, the default: three quarters of the send
   // memory, or max_response_bytes_per_client if that is more; all of it for clients of a
@@ -77,9 +77,10 @@ struct ServerOptions {
   // default it is 5 s. A call that waits longer fails with RESOURCE_EXHAUSTED. A call with a
   // deadline waits at most seven eighths of its remaining time.
   Duration memory_wait = std::chrono::seconds(5);
-  // How long a response waits for a client that takes nothing, and at most that long after the
-  // call's deadline, or after the response was ready if that is later. Then the link closes. A
-  // refusal of a call waits at most twice as long, even for a client that takes some of them.
+  // How long a response waits for a client that takes nothing. Then the link closes. If the client
+  // takes other frames meanwhile, it closes only this long after the call's deadline, or after the
+  // response was ready if that is later. A refusal of a call waits at most twice as long, even if
+  // the client takes other refusals.
   Duration response_grace = std::chrono::seconds(30);
   // Bounds of what clients may take by connecting.
   HandshakeLimits handshakes = {};
@@ -88,7 +89,7 @@ struct ServerOptions {
 // One budget of payload memory, in bytes, now.
 struct ServerMemory {
   size_t budget = 0;
-  size_t in_use = 0;  // in whole blocks; about the sum of those below
+  size_t in_use = 0;  // in whole blocks; about the sum of the next three
   size_t by_handlers = 0;
   size_t granted = 0;       // to clients, for payloads of requests to come
   size_t in_transfers = 0;  // READs and WRITEs that are under way
@@ -101,7 +102,7 @@ struct ServerStats {
   uint64_t calls = 0;               // handlers started
   uint64_t failures = 0;            // calls answered with a failed Status, refused ones included
   uint64_t refused = 0;             // not started: unknown method, overload, shutting down
-  uint64_t memory_refused = 0;      // waits for memory that a bound of client or source ended
+  uint64_t memory_refused = 0;      // waits for memory that failed at a bound of client or source
   uint64_t handshakes_failed = 0;   // no Hello in time, a wrong one, or refused by a bound
   uint64_t handshakes_evicted = 0;  // closed to make room for others
   uint64_t links_refused = 0;       // over a bound of their client or source address

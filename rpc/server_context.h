@@ -46,8 +46,9 @@ class ServerContext {
   Buffer TakeRequestPayload() { return payloads_.TakeRequestPayload(); }
 
   // Page-aligned memory of `bytes` for payloads that this call sends. Waits while the budget, or
-  // what the caller may have of it (ServerOptions::max_response_bytes_per_client), is used up;
-  // RESOURCE_EXHAUSTED then says who has it.
+  // what the caller may have of it (ServerOptions::max_response_bytes_per_client), is used up.
+  // After at most ServerOptions::memory_wait it fails with RESOURCE_EXHAUSTED, which says who has
+  // the memory.
   VERBENA_CORO_WRAPPER Task<absl::StatusOr<Buffer>> AllocateBuffer(size_t bytes) {
     return payloads_.AllocateBuffer(bytes);
   }
@@ -71,12 +72,13 @@ class ServerContext {
   }
 
   // Memory that the caller lends, by a handle of its request (remote_memory.h). INVALID_ARGUMENT
-  // for a handle that names nothing, FAILED_PRECONDITION for one of another link than this call's.
+  // for a handle that names nothing, FAILED_PRECONDITION for one of another link than this call's,
+  // UNAVAILABLE once that link is lost.
   absl::StatusOr<RemoteMemory> Remote(const RemoteMemoryHandle& handle) {
     return payloads_.Remote(handle);
   }
-  // Lends memory of AllocateBuffer() or Runtime::RegisterMemory() to the caller, which makes a
-  // Channel::Remote() of the handle (loan.h).
+  // Lends memory of AllocateBuffer() or Runtime::RegisterMemory() to the caller, which passes the
+  // handle to Channel::Remote() (loan.h).
   VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<absl::StatusOr<Loan>> Lend(
       BufferView view, LeaseAccess access) {
     return payloads_.Lend(view, access);

@@ -28,7 +28,7 @@ absl::Status Executed(absl::Status status) {
   return WithOutcome(std::move(status), Outcome::kExecuted);
 }
 
-// The parts of a request's payload that a frame can tell of.
+// The most parts of a request's payload that a frame can describe.
 constexpr size_t kMaxParts = kMaxBulkSources - 1;
 
 absl::Status CheckOptions(const MethodDescriptor& method, const CallOptions& options) {
@@ -114,7 +114,7 @@ Task<absl::Status> AllocateMemory(Connection& connection, const MethodDescriptor
     VERBENA_CO_ASSIGN_OR_RETURN(
         bulk.message, co_await AllocateUntil(endpoint, endpoint.memory().send(), message_bytes,
                                              {.deadline = options.deadline.when()}));
-    // The request may have changed while this waited, and its memory is for what it was.
+    // The request may have changed while this waited, and its memory has the former size.
     if (const size_t now = request.ByteSizeLong(); now != message_bytes) {
       co_return ChangedRequest(method, message_bytes, now);
     }
@@ -130,7 +130,8 @@ Task<absl::Status> AllocateMemory(Connection& connection, const MethodDescriptor
 }
 
 // Whether the link takes the memory that was allocated for the call, before it waited for the link.
-// A buffer of the caller's is the caller's to replace, but the next attempt replaces this.
+// Only memory that the call itself allocated: the next attempt allocates it anew. The caller must
+// replace its own buffers itself.
 absl::Status CheckTaken(const ClientBulk& bulk, bool own_landing, const MethodDescriptor& method,
                         const Link& link) {
   for (const Buffer* taken : {&bulk.message, own_landing ? &bulk.landing : nullptr}) {
@@ -167,7 +168,8 @@ class CallInfoOf {
   size_t request_bytes_ = 0;
 };
 
-// The call has ended, and what leases can end has: what is the caller's again?
+// The call has ended, and so has each lease that can end. Gives the caller its buffers back, and
+// returns the call's final status.
 absl::Status Settle(ClientBulk& bulk, absl::Status status, MessageLite& reply, CallInfo* info) {
   if (bulk.lost() || bulk.settling()) {
     if (!status.ok()) return status;
@@ -191,7 +193,7 @@ absl::Status Settle(ClientBulk& bulk, absl::Status status, MessageLite& reply, C
   return status;
 }
 
-// How a call ends that was given up while its leases were about to.
+// The status of a call that was given up while its leases were ending.
 absl::Status Unsettled(const absl::Status& status, absl::Status waited) {
   return status.ok() ? Executed(std::move(waited)) : status;
 }
@@ -214,7 +216,7 @@ Task<absl::Status> GiveLanding(ClientCall& call, ClientBulk& bulk, Deadline dead
   while (status.ok() && call.landing_needed() && call.link().free_leases() == 0) {
     status = co_await WithDeadline(FreeLeases(call.link(), 1), deadline.when());
   }
-  // Otherwise it has ended meanwhile, and the await says how.
+  // Otherwise the call has ended meanwhile, and the await returns its status.
   if (call.landing_needed()) {
     if (status.ok()) {
       absl::StatusOr<RemoteRange> terms = bulk.OpenAsked(call.link(), std::move(buffer), wanted);
@@ -246,7 +248,7 @@ Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& meth
   bulk.landing = std::move(options.response_payload_into);
   const size_t message_bytes = request.ByteSizeLong();
   filled.set_request_bytes(message_bytes);
-  // Coroutines only for what waits: this path is that of every block.
+  // Only steps that wait are coroutines: every block takes this path.
   absl::Status status;
   ClientSession* link = connection.usable_link();
   bool waited = true;
@@ -272,7 +274,8 @@ Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& meth
   }
   if (status.ok() && waited) {
     status = CheckTaken(bulk, own_landing, method, *link->link());
-    // Not the caller's, whose next attempt would lease it and be refused.
+    // Settle() must not give this landing to the caller, whose next attempt would lease it and be
+    // refused.
     if (!status.ok() && own_landing) bulk.landing = Buffer();
   }
   if (status.ok()) status = bulk.OpenLeases(*link);

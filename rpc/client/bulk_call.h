@@ -1,8 +1,9 @@
 // Calls that move something one-sided: a payload, or a message that is too large for a frame.
 //
 // BulkCall makes such a call from its beginning. FinishInLanding takes over a call whose server
-// asks for memory for its response. Both wait if memory or windows are short, no longer than the
-// call's deadline or kMaxMemoryWait. In the caller's coroutine; on its executor's thread.
+// asks for memory for its response. Both wait if memory or windows are short: for memory at most
+// kMaxMemoryWait, for windows until the call's deadline. In the caller's coroutine; on its
+// executor's thread.
 
 #ifndef VERBENA_RPC_CLIENT_BULK_CALL_H_
 #define VERBENA_RPC_CLIENT_BULK_CALL_H_
@@ -18,7 +19,7 @@
 
 namespace verbena {
 
-// Whether `options` name anything that travels one-sided, or `method` may answer so.
+// Whether `options` name anything that travels one-sided, or `method` has payloads.
 inline bool WantsBulk(const MethodDescriptor& method, const CallOptions& options) {
   return method.payloads != Payloads::kNone || options.request_payload.present() ||
          options.response_payload_into || options.max_response_payload != 0;

@@ -56,7 +56,7 @@ absl::Status ClientBulk::OpenLeases(ClientSession& session) {
   request_.message_bytes = message.size();
   absl::Status status;
   if (WantsLanding()) {
-    // As if it were to be read, so that it does not depend on what was granted when.
+    // Checked as if the server were to READ it: the result must not depend on what is granted now.
     for (size_t i = 0; i < payload.part_count() && status.ok(); ++i) {
       if (payload.part(i).empty()) continue;
       status = link.leases().Check(payload.part(i), LeaseAccess::kRead);
@@ -138,7 +138,7 @@ void ClientBulk::OnTransferPosted() {
   call_->SendRequestBehindPayload();
 }
 
-// Before it is posted only when the link is lost, of which OnLinkDown() tells.
+// Comes before OnTransferPosted() only if the link is lost, which OnLinkDown() handles.
 void ClientBulk::OnTransferDone(const absl::Status&) { write_ = nullptr; }
 
 void ClientBulk::OnRequestAppended(ClientSession& link) {
@@ -154,7 +154,8 @@ LeaseList ClientBulk::Abandon(ClientSession& session, bool sent) {
   if (write_ != nullptr) link.AbandonTransfer(*std::exchange(write_, nullptr));
   if (landing_.has_value() && !sent) session.grants().Return(link, *landing_);
   LeaseList leases = std::exchange(leases_, {});
-  // The device may still be sending the payload, of which the request behind it tells as it was.
+  // The device may still be sending the payload, which must not change: the request behind it
+  // describes it as it was.
   lost_ = (landing_.has_value() && call_ != nullptr) || (sent && !leases.empty());
   landing_.reset();
   for (Lease* lease : leases) {

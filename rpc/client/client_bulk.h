@@ -67,8 +67,8 @@ class ClientBulk final : private LeaseListener, private TransferListener {
   absl::Status OnResponse(const ResponseBulk& response);
   // The response was the final frame: ends all leases.
   void OnFinal(ClientSession& link);
-  // The caller gives up before the final frame. Returns the leases, which that frame will end. None
-  // if the server never heard of them.
+  // The caller gives up before the final frame. The result is the leases that the final frame will
+  // end; it is empty if the server never heard of them.
   LeaseList Abandon(ClientSession& link, bool sent);
   void OnLinkDown();
 
@@ -102,8 +102,8 @@ class ClientBulk final : private LeaseListener, private TransferListener {
 
   RequestBulk request_;
   std::optional<HeldGrant> landing_;  // for the payload, until the call's final frame
-  Transfer* write_ = nullptr;         // to it, until that is posted
-  ClientCall* call_ = nullptr;        // once it was begun
+  Transfer* write_ = nullptr;         // the WRITE to landing_, until it is posted
+  ClientCall* call_ = nullptr;        // once that WRITE has begun
   ResponseBulk response_;
   Buffer asked_;
   LandingRequest wanted_;

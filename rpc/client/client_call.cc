@@ -47,11 +47,11 @@ ClientCall::~ClientCall() {
 
 bool ClientCall::Begin() {
   VERBENA_CHECK(link_.link() != nullptr) << method_.full_name;
-  // Reading the clock costs as much as posting a WR: only who asks for times pays.
+  // Reading the clock costs as much as posting a WR: only calls that need times pay.
   if (deadline_.is_set() || info_ != nullptr) started_ = scheduler_.now();
   body_bytes = request_bytes_ + (bulk_ != nullptr ? bulk_->request().encoded_bytes() : 0);
-  // A request that was to travel one-sided over the link that this one replaced may not fit a
-  // frame.
+  // A request that fitted a frame of the link that this link replaced may not fit a frame of this
+  // one.
   if (body_bytes > link_.link()->max_body_bytes() || deadline_.when() <= started_ ||
       !link_.Register(*this, &id_)) {
     Refuse(Refusal());
@@ -174,7 +174,7 @@ void ClientCall::SendRequestBehindPayload() {
 }
 
 // Whoever makes the call may still reach the request while it waits. Its size was cached when the
-// call began, and serializing another than that would write past the frame.
+// call began, and serializing a larger request would write past the frame.
 bool ClientCall::RequestChanged() const {
   return request_bytes_ > 0 && !VERBENA_MUTANT(kChangedRequestSent) &&
          request_.ByteSizeLong() != request_bytes_;

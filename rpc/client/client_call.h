@@ -4,7 +4,7 @@
 //   end      a response, a deadline, a cancellation or the loss of the link: whichever is first
 //
 // Between them the server may ask for a landing: then the await returns early, landing_needed() is
-// true, and whoever has sent one awaits the call again (bulk_call.h).
+// true, and the caller sends a landing and awaits the call again (bulk_call.h).
 //
 // Lives in the caller's coroutine frame, which may be destroyed at any time: nothing that the NIC
 // touches is in it, and its destructor gives the slot back and tells the server. One thread.
@@ -40,15 +40,15 @@ class ClientBulk;
 class ClientCall final : public Suspension, private SendWaiter, private Timer {
  public:
   // All are borrowed until the call ends; `info` may be null. `link` must be usable().
-  // `request_bytes` is what the request takes in the frame, its size being cached; 0 when it
-  // travels in `bulk`.
+  // `request_bytes` is the length of the request in the frame, which ByteSizeLong() has just
+  // cached; 0 if a ClientBulk carries the request.
   ClientCall(ClientSession& link, Scheduler& scheduler, const MethodDescriptor& method,
              const google::protobuf::MessageLite& request, google::protobuf::MessageLite& reply,
              Deadline deadline, CallInfo* info, size_t request_bytes);
   ~ClientCall() override;
 
-  // The call's one-sided part, set before the call is awaited, or awaited again. Outlives the call,
-  // or calls LeaveBulk(), which gives up a call that has not ended.
+  // The call's one-sided part, set before the call is awaited, or awaited again. If `bulk` does not
+  // outlive the call, its owner calls LeaveBulk(), which gives up a call that has not ended.
   void set_bulk(ClientBulk* bulk) { bulk_ = bulk; }
   void LeaveBulk();
 
@@ -73,10 +73,11 @@ class ClientCall final : public Suspension, private SendWaiter, private Timer {
   }
   absl::Status await_resume() { return std::move(status_); }
 
-  // The server waits for a landing of this; the call has not ended.
+  // The server waits for a landing from this client; the call has not ended.
   bool landing_needed() const { return active_ && stage_ == Stage::kLandingNeeded; }
   const LandingRequest& landing_wanted() const { return *landing_wanted_; }
-  // Sends what it asked for; the call is then awaited again. Only while landing_needed().
+  // Sends the landing that the server asked for; the call is then awaited again. Only while
+  // landing_needed().
   void SendLanding(const RemoteRange& landing);
   // Ends a call that the caller cannot go on with; the next await returns `status`.
   void Fail(absl::Status status) { GiveUp(std::move(status)); }
@@ -141,7 +142,7 @@ class ClientCall final : public Suspension, private SendWaiter, private Timer {
   bool sent_ = false;                             // the request was given to the link
   bool answer_limited_ = false;                   // deadline_ is the server's
   std::optional<LandingRequest> landing_wanted_;  // once only
-  std::optional<RemoteRange> landing_;            // that waits for room to be sent
+  std::optional<RemoteRange> landing_;            // for the server: sent, or waiting for room
   TimePoint started_{};
   absl::Status status_;
 };

@@ -134,7 +134,7 @@ absl::Status ClientSession::OnLandingNeeded(const FrameHeader& frame, const char
   if (!wanted.ok()) return wanted.status();
   absl::StatusOr<ClientCall*> call = Find(frame);
   if (!call.ok()) return call.status();
-  // For a call that was given up none comes: the server hears so from its CANCEL.
+  // A call that was given up gets no landing: its CANCEL tells the server so.
   return *call != nullptr ? (*call)->OnLandingNeeded(*wanted) : absl::OkStatus();
 }
 

@@ -66,7 +66,7 @@ class ClientSession final : public LinkListener, private SendWaiter {
   Link* link() const { return link_; }
   // May take new calls.
   bool usable() const { return link_ != nullptr && link_->open() && !draining_; }
-  // Nobody waits for it any more.
+  // No call is in flight, and none waits for its leases to end.
   bool idle() const;
   // A call over it had its response.
   bool answered() const { return answered_; }
@@ -83,8 +83,8 @@ class ClientSession final : public LinkListener, private SendWaiter {
 
   // A call has its response, and waits until its leases have ended. Until then the link stays.
   void BeginSettling() { ++settling_; }
-  // Call once for each BeginSettling(), also if the link is lost first: then at the latest while
-  // the listener hears of that.
+  // Call once for each BeginSettling(). If the link is lost first, call it at the latest in
+  // OnSessionDown().
   void EndSettling();
 
   // Keeps the leases of a call that was given up until its final frame comes.
@@ -117,7 +117,7 @@ class ClientSession final : public LinkListener, private SendWaiter {
   // The call that a frame is for; nullptr when it has ended. An error when it never was.
   absl::StatusOr<ClientCall*> Find(const FrameHeader& frame) const;
   absl::Status OnResponse(const FrameHeader& frame, const char* body);
-  // Tells the listener if that was what a draining link was kept for.
+  // Tells the listener if a draining link has become idle().
   void CheckDrained();
   absl::Status OnLandingNeeded(const FrameHeader& frame, const char* body);
   void EndQuarantine(const FrameHeader& frame);

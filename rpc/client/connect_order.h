@@ -1,7 +1,7 @@
 // ConnectOrder: which of a process's devices a connection tries, and in which order.
 //
 // On one host the software device comes first: its shared memory is faster than any NIC's loopback.
-// Between hosts it comes last, since it reaches none of them: then its refusal says so.
+// Between hosts it comes last: it cannot reach another host, and its error says so.
 
 #ifndef VERBENA_RPC_CLIENT_CONNECT_ORDER_H_
 #define VERBENA_RPC_CLIENT_CONNECT_ORDER_H_

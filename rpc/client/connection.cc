@@ -83,7 +83,7 @@ void Connection::Close() {
 void Connection::CloseLinks() {
   if (VERBENA_MUTANT(kLinkOfNoChannelStays)) return;
   const absl::Status unused = absl::CancelledError("no channel uses the link any more");
-  // Closing moves it to those that are retired.
+  // Closing moves the current link to retired_.
   if (current_ != nullptr && current_->link() != nullptr) current_->link()->Close(unused);
   for (size_t i = 0; i < retired_.size(); ++i) {
     if (retired_[i]->link() != nullptr) retired_[i]->link()->Close(unused);
@@ -116,7 +116,7 @@ Task<absl::Status> Connection::TryConnect() {
                             std::string(last.message()));
   }
   if (order.size() == 1) co_return last;
-  // One that is down may be back soon, whatever the others are not good for.
+  // A device that is down may be back soon, so its UNAVAILABLE outweighs the errors of the others.
   const absl::StatusCode code = unavailable ? absl::StatusCode::kUnavailable : last.code();
   co_return absl::Status(code, fmt::format("no device reaches {}: {}", target_, failures));
 }

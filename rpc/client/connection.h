@@ -4,8 +4,8 @@
 // other (connect_order.h). The next call replaces a link that was lost. While the server cannot be
 // reached, attempts back off exponentially, and calls fail at once with the last error. A server
 // that goes away gracefully says so (GOAWAY): new calls then take a new link, and the old one
-// closes when its last call has ended. A server that says so of each link gains nothing: few links
-// drain at once, and a link that was of no use counts as an attempt that failed.
+// closes when its last call has ended. A server that says GOAWAY on each link gains nothing: at
+// most kMaxDraining links drain at once, and a link that was of no use counts as a failed attempt.
 //
 // Channels share a connection and count as its users. When the last user is gone, the connection
 // closes its links, and its owner frees it once they are down. Owned by the executor's

@@ -24,8 +24,8 @@ class Connections {
   // `shard` outlives it.
   explicit Connections(Shard& shard);
 
-  // The connection to one executor of a target, shared by all channels to it, each of which is then
-  // a user of it until Release().
+  // The connection to one executor of `target`, shared by all channels to that executor. The
+  // channel that calls this is a user of the connection until Release().
   Connection& To(const std::string& target, const ExecutorWish& wish);
   // A channel uses `connection` no more.
   void Release(Connection& connection);

@@ -87,7 +87,7 @@ absl::Status GrantsHeld::OnRevoke(Link& link, const FrameHeader& frame) {
     return absl::InvalidArgumentError(
         fmt::format("the grant of slot {} of {} is revoked", slot, kMaxGrantSlots));
   }
-  // One that was taken ends with the request that uses it.
+  // A grant that was taken ends with the request that uses it.
   if (held_[slot].bytes > 0) Return(link, {slot, std::exchange(held_[slot], {})});
   return absl::OkStatus();
 }

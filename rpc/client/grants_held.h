@@ -27,7 +27,7 @@ struct HeldGrant {
 
 class GrantsHeld final : private SendWaiter {
  public:
-  // A payload takes no grant of more than this many times its size: memory that it would keep from
+  // A payload takes no grant of more than this many times its size, which would keep memory from
   // others.
   static constexpr size_t kMaxWaste = 4;
 
@@ -36,8 +36,8 @@ class GrantsHeld final : private SendWaiter {
 
   // Whether Take() would give one now.
   bool Fits(size_t bytes) const { return Find(bytes) != kMaxGrantSlots; }
-  // Takes the smallest grant for `bytes`, which are not 0. Whoever takes it sends a request with
-  // it, or returns it.
+  // Takes the smallest grant for `bytes`, which are not 0. The caller must send a request that uses
+  // the grant, or return it.
   std::optional<HeldGrant> Take(size_t bytes);
   // Returns a grant, behind the WRITEs to it. Only while the link is open.
   void Return(Link& link, const HeldGrant& landing);
@@ -57,7 +57,7 @@ class GrantsHeld final : private SendWaiter {
   // The server may grant the slot anew.
   void Free(uint32_t slot) { taken_slots_ &= static_cast<uint16_t>(~(1u << slot)); }
 
-  std::array<RemoteRange, kMaxGrantSlots> held_{};  // without bytes: none
+  std::array<RemoteRange, kMaxGrantSlots> held_{};  // no bytes: no grant
   // A bit for each slot that is not the server's again: held, taken, or to be returned.
   uint16_t taken_slots_ = 0;
   // To be returned when there is room: at most every slot once.

@@ -29,7 +29,7 @@ Task<absl::StatusOr<Buffer>> LandingShare::Allocate(const Endpoint& endpoint, si
   if (VERBENA_MUTANT(kOneServerTakesLandings)) {
     co_return co_await AllocateUntil(endpoint, pool, bytes, wait);
   }
-  // As many bytes as the buffer's memory says when it is free.
+  // As many bytes as OnBlockHome() will hear when the buffer's memory is free.
   const size_t share = ShareOf(SizeClassBytes(SizeClassOf(bytes)));
   if (!bytes_.TryAcquire(share)) {
     const TimePoint began = endpoint.executor().now();

@@ -1,7 +1,7 @@
 // LandingShare: the landing memory that one server may have asked one executor for.
 //
 // A server whose response needs more memory than its call leased asks for a landing, and names its
-// size. One that asks and never answers would take all of the memory. So each connection has a
+// size. A server that asks and never answers would take all of the memory. So each connection has a
 // bound for such landings. A landing counts until its memory is free again: also in quarantine, and
 // while the caller keeps the payload in it. Shared by a connection and its calls; on its executor's
 // thread.

@@ -83,7 +83,7 @@ bool IsKeyword(std::string_view name) { return Contains(kKeywords, name); }
 
 std::string CppNamespace(const FileDescriptor& file) {
   if (file.package().empty()) return "";
-  // protobuf names only types in public: a type made up in the same package shows its namespace.
+  // protobuf's public functions name only types: a made-up type of the package shows the namespace.
   FileDescriptorProto probe;
   probe.set_name(file.name());
   probe.set_package(file.package());

@@ -1,7 +1,7 @@
-// AllocateUntil: memory from a pool, no later than the call that needs it can use it.
+// AllocateUntil: memory from a pool, or an error in time for the call that needs it.
 //
-// A wait for memory ends with RESOURCE_EXHAUSTED, which says which budget is full and who holds it;
-// the log says so too, at most every ten seconds for each executor.
+// A wait that takes too long ends with RESOURCE_EXHAUSTED, which says which budget is full and who
+// holds it; the log says so too, at most every ten seconds for each executor.
 
 #ifndef VERBENA_RPC_INTERNAL_ALLOCATE_H_
 #define VERBENA_RPC_INTERNAL_ALLOCATE_H_
@@ -21,21 +21,21 @@ namespace verbena {
 // for each other's memory would otherwise do so for ever. Servers have an option of their own.
 inline constexpr Duration kMaxMemoryWait = std::chrono::seconds(10);
 
-// The longest time that one side lets the other take over a landing that a response needs: the
-// client until it leases one, which may have to wait for memory itself, and then the server until
-// it has answered.
+// How long each side waits for the other when a response needs a landing: the server until the
+// client leases one, for which the client may wait for memory; then the client until the server has
+// answered.
 inline constexpr Duration kMaxLandingWait = 2 * kMaxMemoryWait;
 
 // Bytes of a server's pool, by who holds them; handlers hold the rest.
 struct MemoryHolders {
-  size_t leases = 0;     // clients that hold grants
+  size_t leases = 0;     // landings that clients were granted
   size_t transfers = 0;  // READs and WRITEs of payloads that are under way
 };
 
 struct MemoryWait {
   TimePoint deadline = kNever;  // of the call
   Duration longest = kMaxMemoryWait;
-  // nullptr at a client. Read when the wait has failed; outlives it.
+  // nullptr at a client. Read when the wait has failed; outlives the wait.
   const MemoryHolders* holders = nullptr;
 };
 
@@ -44,7 +44,7 @@ struct MemoryWait {
 TimePoint WaitLimit(TimePoint now, const MemoryWait& wait);
 
 // A buffer of `bytes` from a pool of `endpoint`, now or when there is one. CANCELLED when the
-// caller is; otherwise as BufferPool::Allocate(). Both outlive the Task.
+// caller is; otherwise as BufferPool::Allocate(). `endpoint` and `pool` outlive the Task.
 Task<absl::StatusOr<Buffer>> AllocateUntil(const Endpoint& endpoint, BufferPool& pool, size_t bytes,
                                            MemoryWait wait);
 

@@ -25,7 +25,7 @@ struct WireRequest {
   uint32_t checksum = 0;
   uint8_t source_count = 0;
   uint8_t has_payload = 0;
-  uint16_t grant = 0;  // 0 for none, else the slot and 1
+  uint16_t grant = 0;  // 0: none; otherwise the slot + 1
   WireRange landing;
 };
 static_assert(sizeof(WireRequest) == 48);
@@ -74,7 +74,7 @@ absl::Status TooLarge(const char* what, uint64_t payload_bytes, uint64_t message
                                                 what, payload_bytes, message_bytes));
 }
 
-// An empty payload is one; none has no bytes.
+// An empty payload is a payload. Without a payload there are no bytes.
 absl::Status CheckPresence(uint32_t has_payload, uint64_t payload_bytes) {
   if (has_payload == 1 || (has_payload == 0 && payload_bytes == 0)) return absl::OkStatus();
   return absl::InvalidArgumentError(

@@ -2,7 +2,7 @@
 // and messages that are too large for a frame. proto/WIRE.md is the specification.
 //
 // The body of a frame with kFrameHasBulk begins with one of these. Only the Parse functions read a
-// peer's. They are pure functions, which take any bytes and name what is wrong.
+// peer's bytes. They are pure functions, which take any bytes and name what is wrong.
 
 #ifndef VERBENA_RPC_INTERNAL_BULK_FORMAT_H_
 #define VERBENA_RPC_INTERNAL_BULK_FORMAT_H_
@@ -34,7 +34,7 @@ struct RequestBulk {
   // The payload was written to the landing that the server had granted in this slot.
   static constexpr uint32_t kNoGrant = ~0u;
   uint32_t grant = kNoGrant;
-  // The ranges from which the server reads the rest, payload first.
+  // The ranges that the server READs: the payload, then the message. None if a grant was used.
   uint32_t source_count = 0;
   std::array<RemoteRange, kMaxBulkSources> sources{};
   // The range to which the server may write the response's payload; no bytes: none yet.
@@ -59,7 +59,7 @@ struct ResponseBulk {
 
 // The body of kLandingNeeded.
 struct LandingRequest {
-  uint64_t payload_bytes = 0;  // 0 unless the request brought no landing
+  uint64_t payload_bytes = 0;  // 0 if the request brought a landing
   uint64_t message_bytes = 0;
 
   static constexpr size_t kEncodedBytes = 16;
@@ -70,8 +70,9 @@ struct LandingRequest {
 inline constexpr size_t kLandingBytes = 24;
 void EncodeLanding(const RemoteRange& landing, char* to);
 
-// Each reads from the beginning of a frame's body of `bytes`; more may follow. INVALID_ARGUMENT
-// when it is shorter, a reserved byte is not 0, or sizes contradict each other.
+// Each reads from the beginning of a frame's body of `bytes`. More may follow, except behind a
+// LandingRequest. INVALID_ARGUMENT when the body is too short, a reserved byte is not 0, or sizes
+// are too large or contradict each other.
 absl::StatusOr<RequestBulk> ParseRequestBulk(const char* body, size_t bytes);
 absl::StatusOr<ResponseBulk> ParseResponseBulk(const char* body, size_t bytes);
 absl::StatusOr<LandingRequest> ParseLandingRequest(const char* body, size_t bytes);

@@ -1,5 +1,5 @@
-// CallId: a call's slot in its client's table, and the slot's generation, by which a late frame of
-// an earlier call is told. Both travel in each frame of the call.
+// CallId: a call's slot in its client's table, and the slot's generation, which tells its frames
+// from late frames of an earlier call. Both travel in each frame of the call.
 
 #ifndef VERBENA_RPC_INTERNAL_CALL_ID_H_
 #define VERBENA_RPC_INTERNAL_CALL_ID_H_

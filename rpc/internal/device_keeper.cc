@@ -82,7 +82,7 @@ DeviceKeeper::~DeviceKeeper() {
 void DeviceKeeper::CloseContexts() {
   std::vector<std::shared_ptr<OpenedDevice>> held;
   while (!FindHeld(held)) std::this_thread::yield();
-  // Waits for threads, which may wait for the lock.
+  // Without the lock: a context waits for its threads, which may wait for the lock.
   for (const std::shared_ptr<OpenedDevice>& opened : held) opened->context.reset();
 }
 
@@ -102,14 +102,15 @@ absl::Status DeviceKeeper::Start(std::unique_ptr<Device> owned, Device& device) 
   if (!used.ok()) return used.status();
   kind_ = (*used)->context->address().kind;
   std::lock_guard<std::mutex> lock(mutex_);
-  // One that failed at once is opened again from the next event on, which its links would wait for.
+  // OnFailure() opens again only what is in service, so a device that has failed before must be
+  // refused here.
   if ((*used)->failed) return absl::UnavailableError(fmt::format("{} has failed", name_));
   current_ = *std::move(used);
   opened_at_ = Clock::Real().Now();
   return absl::OkStatus();
 }
 
-// Whoever lets go last may be an executor: what that takes is done elsewhere.
+// The last holder may be an executor, so the keeper's thread closes the opening.
 absl::StatusOr<std::shared_ptr<OpenedDevice>> DeviceKeeper::Use(std::unique_ptr<Device> owned,
                                                                 Device& device) {
   std::shared_ptr<OpenedDevice> opened(new OpenedDevice, [grave = grave_](OpenedDevice* gone) {
@@ -143,7 +144,7 @@ absl::Status DeviceKeeper::Absence() {
     return absl::UnavailableError(
         fmt::format("{} has failed, or was removed, and its runtime ends", name_));
   }
-  // Whoever asks may find that the system has a thread for it by now.
+  // The system may have a thread to spare by now.
   if (reopening_ && !VERBENA_MUTANT(kRefusedThreadForGood)) EnsureThread(lines);
   std::string detail;
   if (const std::string obstacle = Obstacle(); !obstacle.empty()) {
@@ -159,7 +160,7 @@ void DeviceKeeper::OnFailure(OpenedDevice& opened) {
   std::shared_ptr<OpenedDevice> failed;
   Lines lines;
   std::lock_guard<std::mutex> lock(mutex_);
-  // Links of a device that is the program's say themselves that it is lost.
+  // A device of the program's is not opened again: its links report the loss.
   if (opened.failed || stopping_ || open_ == nullptr) return;
   opened.failed = true;
   if (current_.get() != &opened || VERBENA_MUTANT(kDeviceNeverReopened)) return;
@@ -191,7 +192,7 @@ void DeviceKeeper::Bury(Grave& grave, std::unique_ptr<OpenedDevice> opened) {
   Lines lines;
   std::lock_guard<std::mutex> open(grave.mutex);
   DeviceKeeper* const keeper = grave.keeper;
-  // Then its context is gone, and nothing that is left waits.
+  // The keeper has destroyed the context; destroying the rest waits for nothing.
   if (keeper == nullptr) return;
   std::lock_guard<std::mutex> lock(keeper->mutex_);
   keeper->buried_.push_back(std::move(opened));
@@ -210,8 +211,8 @@ void DeviceKeeper::Stop() {
 
 // --- the thread
 
-// For what there is to do. Where the system refuses it, the next who comes here tries again: that
-// is each call that the device would serve.
+// Starts the thread if it has work. If the system refuses a thread, the next caller tries again,
+// which is each call that the device would serve (Absence()).
 void DeviceKeeper::EnsureThread(Lines& lines) {
   wake_.notify_all();
   if (running_ || stopping_ || (!reopening_ && buried_.empty())) return;
@@ -263,7 +264,7 @@ void DeviceKeeper::Work() {
     } else if (next_attempt_ > Clock::Real().Now()) {
       wake_.wait_until(lock, next_attempt_);
     } else if (const std::string obstacle = Obstacle(); !obstacle.empty()) {
-      // After a line it looks again: that may be over.
+      // The line is logged without the lock, so the obstacle may be gone: look again.
       if (std::exchange(obstacle_reported_, true)) {
         wake_.wait(lock);
       } else {

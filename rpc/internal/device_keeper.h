@@ -42,15 +42,14 @@ namespace verbena {
 struct OpenedDevice {
   std::unique_ptr<Device> owned;           // null: the program's
   std::unique_ptr<DeviceContext> context;  // null once the keeper is gone
-  // The keeper's.
+  // Guarded by the keeper's mutex.
   bool failed = false;
   size_t draining = 0;  // users that may have links on it
 };
 
 class DeviceKeeper {
  public:
-  // Openings that are not closed, with the one in service: beyond that the device is not opened
-  // again. (start)
+  // The most openings that are not closed. With so many, the device is not opened again. (start)
   static constexpr size_t kMostOpenings = 16;
 
   // Opens the device. On a thread that may wait.
@@ -58,16 +57,16 @@ class DeviceKeeper {
   // Throws std::system_error when the system refuses.
   using StartThread = std::function<std::thread(std::function<void()>)>;
 
-  // An executor's part. Used through the keeper's thread, but for OnDeviceFailed.
+  // An executor's part. Called on the keeper's thread, except for OnDeviceFailed().
   class User {
    public:
     virtual ~User() = default;
-    // From any thread, and only posts: `opened` is not to be used any more. OnDrained() is owed,
-    // once no link is left there.
+    // Called on any thread; only posts. `opened` must not be used any more, and the user must call
+    // OnDrained() once it has no link there.
     virtual void OnDeviceFailed(const std::shared_ptr<OpenedDevice>& opened) = 0;
-    // Registers, on the keeper's thread, for an executor that used the device before.
+    // Registers memory for an executor that used the device before; nullopt for one that did not.
     virtual absl::StatusOr<std::optional<EndpointMemory>> Prepare(DeviceContext& context) = 0;
-    // Only posts: this is in service now.
+    // `opened` is in service now. Only posts.
     virtual void OnDeviceOpened(std::shared_ptr<OpenedDevice> opened,
                                 std::optional<EndpointMemory> memory) = 0;
   };
@@ -97,7 +96,7 @@ class DeviceKeeper {
   absl::Status Absence();
   // The user's links on `opened` are gone.
   void OnDrained(OpenedDevice& opened);
-  // Opens nothing more, and uses no user any more. Waits for an attempt that is under way, but for
+  // Opens nothing more, and calls no user any more. Waits for an attempt that is under way, but for
   // no pause. Call it before the first user goes.
   void Stop();
 
@@ -152,12 +151,12 @@ class DeviceKeeper {
   int attempts_ = 0;
   absl::Status last_error_;
   size_t undrained_ = 0;  // openings that have failed, and have links yet
-  // All that somebody holds, and perhaps others that are gone.
+  // All openings that somebody holds, and perhaps expired entries.
   std::vector<std::weak_ptr<OpenedDevice>> openings_;
-  size_t unclosed_ = 0;  // the same with those that follow
-  // Nobody refers to them any more: they are to be closed.
+  size_t unclosed_ = 0;  // openings that somebody holds, and those of the next two lists
+  // Openings that nobody refers to any more: the thread closes them.
   std::vector<std::unique_ptr<OpenedDevice>> buried_;
-  // The same, but the device refused. Something of theirs may be known still, as to a provider.
+  // The same, but the device refused: its provider may still know of something there.
   std::vector<std::unique_ptr<OpenedDevice>> unclosable_;
   bool obstacle_reported_ = false;
   bool thread_refused_ = false;

@@ -42,7 +42,7 @@ absl::StatusOr<Devices> Only(absl::StatusOr<std::unique_ptr<Device>> device) {
   return devices;
 }
 
-// The first of the ports of that kind that can be opened; what cannot is logged.
+// Adds the first active port of that kind. If it cannot be opened, this logs why and adds none.
 void AddRdma(PortLink link, const std::vector<PortInfo>& all, Devices& devices) {
   std::vector<PortInfo> ports;
   std::copy_if(all.begin(), all.end(), std::back_inserter(ports),

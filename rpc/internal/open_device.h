@@ -1,11 +1,11 @@
 // OpenDevices: the devices that a runtime's option names.
 //
 //   "soft"        the software device, which reaches processes of this host and user
-//   "rdma"        the first RDMA port that is active
+//   "rdma"        the first RDMA port that is active; iWARP only if there is no other
 //   "rdma:NAME"   that RDMA device, interface or address (transport/verbs/port_choice.h)
 //   "auto", ""    what the environment variable VERBENA_DEVICE says; without it the software device
-//                 and, of each kind that has an active port (InfiniBand, RoCE, iWARP), the first
-//                 that can be opened
+//                 and the first active port of each kind (InfiniBand, RoCE, iWARP); a port that
+//                 cannot be opened is left out
 //
 // Any other word is taken for the NAME of an RDMA device.
 

@@ -1,6 +1,7 @@
 // Published: a value that its owner sets from time to time, and any thread reads.
 //
-// For statistics of one executor that another executor reads: it must not wait for the first one.
+// For statistics of one executor that another executor reads: the reader must not wait for the
+// owner.
 //
 //   published_.Set(stats());               // on the owner's thread
 //   DeviceStats before = published_.Get();  // on any thread

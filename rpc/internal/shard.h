@@ -27,8 +27,8 @@ class Shard {
   // `id` names the runtime to the servers that its connections reach.
   Shard(Executor& executor, Bootstrap& bootstrap, uint32_t index, const RuntimeId& id);
 
-  // Once, on the executor's thread or before it runs. The devices, one of each kind; an only one is
-  // put to use at once, so that what is wrong with it shows when a program starts.
+  // Call it once, on the executor's thread or before it runs. `devices` has one of each kind. A
+  // single device is put to use at once, so that its faults show when the program starts.
   absl::Status Init(const std::vector<DeviceKeeper*>& devices, const LinkLimits& limits,
                     uint32_t shards);
   // A runtime shuts its shards down in steps, each on all shards before the next begins: tasks of
@@ -53,7 +53,8 @@ class Shard {
   // Made when first asked for: an endpoint pins memory. UNAVAILABLE while the device, which has
   // failed, is being opened again. Whoever keeps it beyond a wait holds its Use().
   absl::StatusOr<Endpoint*> EndpointOn(size_t device);
-  // The same while this executor serves others: a control thread registers the memory.
+  // Like EndpointOn(), but the executor serves others meanwhile: a control thread registers the
+  // memory.
   VERBENA_CORO_WRAPPER Task<absl::StatusOr<Endpoint*>> AwaitEndpointOn(size_t device) {
     return devices_[device]->AwaitEndpoint();
   }
@@ -61,7 +62,7 @@ class Shard {
   Task<absl::StatusOr<Endpoint*>> AwaitEndpointFor(LinkKind kind);
   // The device of that name; "": the only one. INVALID_ARGUMENT names those that there are.
   absl::StatusOr<ShardDevice*> DeviceNamed(const std::string& device);
-  // The one whose links use that protection domain; nullptr when there is none.
+  // The endpoint whose links use that protection domain; nullptr when there is none.
   const Endpoint* EndpointWith(const ibv_pd* pd) const;
   const std::vector<std::unique_ptr<ShardDevice>>& devices() const { return devices_; }
   // Statistics, one for each device that was of use.

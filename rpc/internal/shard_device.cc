@@ -53,8 +53,8 @@ Task<absl::StatusOr<Endpoint*>> ShardDevice::AwaitEndpoint() {
   co_return endpoint_.get();
 }
 
-// One of `tasks`, and so of none of those who wait: any of them may be cancelled. Keeps `opened`
-// open until its memory is deregistered, if that comes too late.
+// Runs in `tasks`, and not in the task of a waiter, which may be cancelled. Keeps `opened` open
+// until its memory is deregistered, if that comes too late.
 Task<void> ShardDevice::Register(std::shared_ptr<OpenedDevice> opened) {
   DeviceContext& context = *opened->context;
   absl::StatusOr<EndpointMemory> memory = Ended();
@@ -71,7 +71,7 @@ Task<void> ShardDevice::Register(std::shared_ptr<OpenedDevice> opened) {
   } catch (...) {
     end = absl::InternalError(fmt::format("registering memory with {} threw", name()));
   }
-  // Before a device that may have failed, or may hang, deregisters anything.
+  // Wakes the waiters before memory is deregistered, since the device may have failed and may hang.
   if (registering_ == opened) EndRegistration(std::move(end));
   if (!memory.ok()) co_return;
   (void)co_await context.control().Finish(ControlKind::kTeardown, /*order=*/nullptr,
@@ -167,7 +167,8 @@ void ShardDevice::Take(Arrival arrival) {
 
 void ShardDevice::Retire(OpenedDevice& opened) {
   if (shutting_down_ || opened_.get() != &opened) return;
-  // A registration may take as long as it likes: nobody waits for it, nor does the next opening's.
+  // A registration may take as long as it likes: from now on neither a caller nor the next
+  // opening's registration waits for it.
   if (registering_.get() == &opened) EndRegistration(keeper_.Absence());
   if (endpoint_ == nullptr) {
     keeper_.OnDrained(opened);
@@ -221,7 +222,7 @@ Task<void> ShardDevice::Shutdown() {
   if (endpoint_ != nullptr) co_await endpoint_->Shutdown();
 }
 
-// Buffers that the program still has keep their memory for ever: it was to give them up before.
+// Buffers that the program still has keep their memory for ever: it must give them up before.
 Task<void> ShardDevice::End() {
   for (Retired& retired : retired_) co_await retired.endpoint->Shutdown();
   retired_.clear();

@@ -39,7 +39,7 @@ struct EndpointOptions {
 
 class ShardDevice final : private DeviceKeeper::User {
  public:
-  // `tasks` runs what waits, and is joined before Shutdown() ends.
+  // `tasks` runs what waits, and is joined between Shutdown() and End().
   ShardDevice(Executor& executor, DeviceKeeper& keeper, const EndpointOptions& options,
               TaskScope& tasks);
   ShardDevice(const ShardDevice&) = delete;
@@ -54,15 +54,16 @@ class ShardDevice final : private DeviceKeeper::User {
   // The same on an executor that serves others: a control thread registers the memory, once for all
   // who ask meanwhile. UNAVAILABLE, too, once the device fails meanwhile.
   Task<absl::StatusOr<Endpoint*>> AwaitEndpoint();
-  // nullptr where none was needed yet, or the device is being opened again.
+  // nullptr if none was needed yet, or the device is being opened again.
   Endpoint* endpoint() const { return endpoint_.get(); }
   // The device in service, null while there is none. Whoever keeps it keeps the device open.
   const std::shared_ptr<OpenedDevice>& opened() const { return opened_; }
-  // The most links that it takes: of an endpoint that is not there yet as far as is known.
+  // The most links that the endpoint takes. Without an endpoint: an estimate from the limits and
+  // the device.
   uint32_t max_links() const;
   // Sums over all its endpoints; none while there was no need for any.
   std::optional<DeviceStats> stats() const;
-  // Endpoints that failed with their device, and are in use yet.
+  // Endpoints that failed with their device, and are still in use.
   size_t retired() const { return retired_.size(); }
 
   // Closes all links for good.
@@ -77,7 +78,7 @@ class ShardDevice final : private DeviceKeeper::User {
     std::unique_ptr<Endpoint> endpoint;
     bool drained = false;
   };
-  // An opening, and what was registered there for the executor: that goes first.
+  // An opening, and the memory registered there for the executor. The memory is destroyed first.
   struct Arrival {
     std::shared_ptr<OpenedDevice> opened;
     std::optional<EndpointMemory> memory;
@@ -98,7 +99,7 @@ class ShardDevice final : private DeviceKeeper::User {
   void Take(Arrival arrival);
   Task<void> Sweep();
   void NoteDrained();
-  // One of those that nobody refers to any more.
+  // A retired endpoint that nobody refers to any more, if there is one.
   std::optional<Retired> TakeUnused();
 
   Executor& executor_;

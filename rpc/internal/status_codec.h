@@ -20,8 +20,8 @@ inline constexpr char kOutcomePayloadUrl[] = "type.verbena/outcome";
 
 std::string EncodeStatusBody(const absl::Status& status, size_t max_bytes);
 
-// `code` is a peer's claim: one that is not canonical gives UNKNOWN. It arrives whatever the body
-// is; one that does not parse gives a message that says so. Never OK.
+// `code` is a peer's claim: one that is not canonical gives UNKNOWN. The code arrives whatever the
+// body is; a body that does not parse gives a message that says so. Never OK.
 absl::Status DecodeStatus(uint8_t code, const char* body, size_t body_bytes);
 
 }  // namespace verbena

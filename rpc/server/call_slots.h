@@ -71,7 +71,7 @@ class CallSlots {
   [[gnu::cold, gnu::noinline]] void AddPage(uint32_t index);
   [[gnu::cold, gnu::noinline]] void DropPage(uint32_t index);
 
-  // In place of those that are not there. Nobody writes to it.
+  // Stands for each page that is not there. Nobody writes to it.
   static Page no_page_;
 
   std::unique_ptr<Page*[]> pages_;

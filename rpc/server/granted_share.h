@@ -1,8 +1,8 @@
 // ReturnWithMemory: gives a landing's share back when its memory is free, and no sooner.
 //
 // The peer of a lost link may still write to what it was granted, so the link's leases keep that
-// memory until its queue pair is gone. A client that closes its links and connects anew must not
-// be granted more meanwhile. On the thread of the executor whose memory it is.
+// memory until its queue pair is gone. A client that closes its links and connects anew must not be
+// granted more meanwhile. Call it on the thread of the executor that has the memory.
 
 #ifndef VERBENA_RPC_SERVER_GRANTED_SHARE_H_
 #define VERBENA_RPC_SERVER_GRANTED_SHARE_H_

@@ -14,7 +14,7 @@
 namespace verbena {
 namespace {
 
-// Room for whatever comes next in the turn that hands out a slot.
+// A grant needs this many free leases, so that some are left for the link's next use of memory.
 constexpr uint32_t kSpareLeases = 4;
 
 FrameHeader HeaderOf(FrameKind kind, uint32_t slot) {
@@ -139,7 +139,7 @@ void GrantsGiven::Revoke(Link& link) {
   for (Slot& slot : slots_) {
     if (slot.lease == nullptr || slot.revoked) continue;
     slot.revoked = slot.revoke_due = true;
-    // From now on the client has the grace of every lease that is over.
+    // From now on the client has LeaseLimits::grace to return the grant.
     link.AbandonLease(*slot.lease);
   }
   Tell(link);

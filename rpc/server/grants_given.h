@@ -31,7 +31,8 @@
 namespace verbena {
 
 // A landing that a request has used. Its holder must end the lease by Link::EndLease(), and take
-// the bytes off the client's share once the memory is free or the handler's own.
+// the bytes off the client's share when the request's handler has ended, or, if no handler got the
+// landing, when its memory is free.
 struct UsedGrant {
   Buffer buffer;
   Lease* lease = nullptr;
@@ -77,7 +78,7 @@ class GrantsGiven final : private SendWaiter {
   // False if there is no slot, lease or memory for it.
   bool Grant(Link& link, size_t size);
   void Tell(Link& link);
-  // Appends what is due; what finds no room waits.
+  // Each appends one frame; false if there is no room.
   bool AppendGrant(Link& link, uint32_t slot);
   bool AppendRevoke(Link& link, uint32_t slot);
   void OnWritable(Link& link) override;

@@ -68,7 +68,8 @@ uint32_t WithinDescriptors(uint32_t wanted, uint32_t part) {
 // to share, and the endpoint alone refuses.
 uint32_t ShareOfSource(uint32_t links) { return links < 4 ? kAll : links - links / 4; }
 
-// A correct client says Ready long before, unless it is far away or overloaded.
+// An offer is young until then. A correct client says Ready long before, unless it is far away or
+// overloaded.
 constexpr Duration kYoungOffer = std::chrono::seconds(1);
 // The part of a runtime's id that messages show: 4 bytes. Whoever knows all of it can claim it.
 constexpr size_t kPrintedDigits = 8;
@@ -274,7 +275,8 @@ class HandshakeGate::State {
     if (!source_full && offers_ < limits_.offers) return absl::OkStatus();
     Source& most =
         source_full ? source : Largest([](const Source& source) { return source.pending.size(); });
-    // Its own source's clients would otherwise close each other's without end, and none get in.
+    // Otherwise clients of one source would close each other's offers without end, and none would
+    // get in.
     if (&most == &source && now() - source.pending.front()->placed_at < kYoungOffer) {
       return absl::ResourceExhaustedError(fmt::format(
           "{} has {} handshakes without Ready, all of which are young: try again later, "
@@ -297,7 +299,7 @@ class HandshakeGate::State {
         break;
     }
     if (VERBENA_MUTANT(kLinksPiledOnOneExecutor)) return 0;
-    // One that takes no more of this source may have the fewest all the same.
+    // An executor that takes no more links of this source comes last, even if it has the fewest.
     size_t best = 0;
     const auto rank = [&](size_t i) {
       const bool full =
@@ -325,7 +327,7 @@ class HandshakeGate::State {
     return Largest([&](const Source& source) { return rank(source.pending); }).pending;
   }
 
-  // Only over its bound, so at most once per connection that a flood makes.
+  // Looks at every source, but only for a connection that exceeds a bound.
   template <typename Count>
   Source& Largest(Count count) {
     Source* most = nullptr;

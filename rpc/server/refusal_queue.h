@@ -1,7 +1,7 @@
 // RefusalQueue: refusals of one link's calls that wait for room, in order.
 //
-// Small, since an overloaded server may have many to send: all else of a response follows from the
-// reason. The queue keeps no memory while it is empty. Part of a ServerSession.
+// Each entry is small, since an overloaded server may have many to send: the rest of the response
+// follows from the reason. The queue keeps no memory while it is empty. Part of a ServerSession.
 
 #ifndef VERBENA_RPC_SERVER_REFUSAL_QUEUE_H_
 #define VERBENA_RPC_SERVER_REFUSAL_QUEUE_H_
@@ -60,7 +60,7 @@ class RefusalQueue {
   }
 
   std::vector<Refusal> refusals_;
-  size_t sent_ = 0;  // at its beginning
+  size_t sent_ = 0;  // refusals at the beginning of refusals_ that have left
   uint64_t left_ = 0;
 };
 

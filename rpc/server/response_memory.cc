@@ -67,11 +67,11 @@ Task<absl::StatusOr<Buffer>> ResponseMemory::Allocate(const Endpoint& endpoint, 
   // The device may fail meanwhile.
   [[maybe_unused]] const auto use = endpoint.Use();
   BufferPool& pool = endpoint.memory().send();
-  // The pool refuses such by number.
+  // The pool refuses so many bytes, and names the number.
   if (bytes > kMaxBufferBytes || VERBENA_MUTANT(kResponsesTakeAllMemory)) {
     co_return co_await AllocateUntil(endpoint, pool, bytes, wait);
   }
-  // As many bytes as the buffer's memory says when it is free.
+  // As many bytes as OnBlockHome() will hear when the buffer's memory is free.
   Share share(*this, SizeClassBytes(SizeClassOf(bytes)));
   if (!share.TryTake()) {
     const bool alone = buffers_ > 0 && buffers_ <= beside;

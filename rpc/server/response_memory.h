@@ -39,9 +39,9 @@ class ResponseMemory final : public std::enable_shared_from_this<ResponseMemory>
   // A buffer of `bytes` from the send memory of `endpoint`. RESOURCE_EXHAUSTED if `wait` ends
   // before there is room within the bounds, and memory: the message names the budget, who holds it
   // and who waits ahead, and `refused` counts one more. A buffer that is larger than a bound takes
-  // all of that bound. A call asks `beside` a payload of so many parts: if these are all that the
-  // client has, a wait for a share would be a wait for the call itself, so the buffer comes beyond
-  // the bounds. One call of each source has such a buffer at a time.
+  // all of that bound. `beside` is how many parts the payload of the same call has. If the client
+  // has no more buffers than that, a wait for a share would be a wait for the call itself, so its
+  // buffer comes beyond the bounds. One call of each source has such a buffer at a time.
   Task<absl::StatusOr<Buffer>> Allocate(const Endpoint& endpoint, size_t bytes, MemoryWait wait,
                                         const std::string& peer, uint64_t& refused,
                                         size_t beside = 0);
@@ -77,7 +77,8 @@ class ResponseMemory final : public std::enable_shared_from_this<ResponseMemory>
   const std::shared_ptr<ServerSource> source_;
   const size_t max_bytes_;
   Semaphore bytes_;
-  // Within the bounds. Calls that wait have the rest of what is taken of the client's.
+  // Buffers within the bounds, and their bytes. The rest of what is taken of bytes_ is kept for
+  // calls that wait.
   size_t buffers_ = 0;
   size_t buffer_bytes_ = 0;
   Extra extra_{*this};

@@ -53,7 +53,7 @@ void ServerBulk::Begin(ServerShard& shard, ServerSession& link, CallId id, TimeP
   deadline_ = deadline;
   request_ = request;
   landed_ = landing.bytes;
-  // Without either it may begin when the link is lost already.
+  // A call that has neither payload nor message here may begin after the link is lost.
   if (request.payload_bytes + request.message_bytes == 0) return;
   checked_ = link.link()->checks_payloads();
   if (!landing.buffer) return;
@@ -70,7 +70,7 @@ void ServerBulk::OnLeaseEnded(const Lease&) {
   lease_over_.Set();
 }
 
-// Its memory goes home by itself once the device is done with it.
+// The landing's memory returns to its pool by itself once the device is done with it.
 void ServerBulk::OnLeaseLost(const Lease& lease) {
   ReturnLanded();
   OnLeaseEnded(lease);
@@ -369,7 +369,7 @@ Task<absl::Status> ServerBulk::AskForLanding(const MessageLite& reply) {
 }
 
 absl::Status ServerBulk::OnLanding(const RemoteRange& landing) {
-  // One that comes when the call was cancelled meanwhile is late.
+  // A landing for a call that was cancelled meanwhile is late.
   if (!landing_awaited_) return absl::OkStatus();
   if (landing.bytes != wanted_.payload_bytes + wanted_.message_bytes) {
     return absl::InvalidArgumentError(fmt::format("a landing of {} bytes, where {} were asked for",

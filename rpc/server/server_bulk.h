@@ -62,7 +62,7 @@ class ServerBulk final : private SendWaiter, private LeaseListener {
   // The handler has ended: frees whatever it left of the request's memory.
   void DropRequest();
   // The bytes of the landing to grant for the next request; 0: none. A payload that never arrived
-  // earns none, unless it had no way but a landing.
+  // earns none, unless the link has no READs, so that only a landing can take it.
   size_t earned_landing_bytes() const {
     return earns_landing_ || VERBENA_MUTANT(kClaimedPayloadsGranted) ? request_.payload_bytes : 0;
   }
@@ -127,9 +127,9 @@ class ServerBulk final : private SendWaiter, private LeaseListener {
   RequestBulk request_;
   Buffer fetched_;           // the payload, then the message
   size_t share_ = 0;         // of the client's bytes, until the handler has ended
-  size_t source_share_ = 0;  // the same of its source's
+  size_t source_share_ = 0;  // of its source's bytes, likewise
   size_t landed_ = 0;        // of the client's landings, until the handler has ended
-  Lease* lease_ = nullptr;   // of the landing that it lies in, until it has ended
+  Lease* lease_ = nullptr;   // of the landing with the payload, until it has ended
   Event lease_over_;
   bool earns_landing_ = false;
   bool checked_ = false;  // the link checks payloads, and this one has something to check
@@ -144,7 +144,7 @@ class ServerBulk final : private SendWaiter, private LeaseListener {
   bool asks_payload_ = false;
   LandingRequest wanted_;
   bool landing_awaited_ = false;
-  RemoteRange asked_;  // what came of it
+  RemoteRange asked_;  // the landing that the client leased
   Event landing_arrived_;
   Buffer message_;
   // The write that has the listener. An earlier write may have ended, and its Transfer may be

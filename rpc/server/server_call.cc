@@ -124,7 +124,7 @@ void ServerCall::RunHandler() {
   task_.Start(shard_.executor(), &*cancel_, this);
 }
 
-// The text stays here: what a handler throws may hold what is none of its callers' business.
+// The exception's text goes to the log only: it may hold what the callers must not see.
 absl::Status ServerCall::Thrown() const {
   try {
     throw;
@@ -238,7 +238,7 @@ void ServerCall::Respond(const absl::Status& status, Outcome outcome) {
   AppendResponse();
 }
 
-// The handler may have made a large one before it failed.
+// The handler may have made a large reply before it failed.
 void ServerCall::DropFailedReply() {
   reply_bytes_ = reply_->ByteSizeLong();
   DropReplyBeyond(kMaxPooledMessageBytes);
@@ -256,7 +256,8 @@ void ServerCall::DropReplyBeyond(size_t most) {
   reply_bytes_ = 0;
 }
 
-// The shares that go back count a request's message, too, so this goes with them.
+// The shares that DropRequest() gives back count the request's message, too, so a large message is
+// freed with them.
 void ServerCall::EndBulkRequest(Link& link) {
   invalidated = bulk_->FinalKey(link);
   DropRequestBeyond(kMaxPooledMessageBytes);
@@ -277,7 +278,7 @@ void ServerCall::OnTransferPosted() {
   AppendResponse();
 }
 
-// Comes before OnTransferPosted() only when the link is lost, of which OnLinkDown() has told.
+// Comes before OnTransferPosted() only if the link is lost, which OnLinkDown() has handled.
 void ServerCall::OnTransferDone(const absl::Status&) {}
 
 void ServerCall::AppendResponse() {
@@ -318,7 +319,7 @@ void ServerCall::OnResponseOverdue() {
     return;
   }
   link.Close(absl::DeadlineExceededError(fmt::format(
-      "{} has not taken the response of {} for {} ms (ServerOptions::response_grace): it gives no "
+      "{} has not taken the response of {} for {} ms (ServerOptions::response_grace): it issues no "
       "credits",
       link_->peer(), method_name(),
       std::chrono::duration_cast<std::chrono::milliseconds>(grace).count())));
@@ -332,8 +333,9 @@ void ServerCall::SetFailure(const absl::Status& status, Outcome outcome, size_t 
   shard_.NoteFailure();
 }
 
-// A handler that has ended may have left the reply with others. Its size was cached when it ended,
-// and serializing another than that would write past the frame. The failure takes no more room.
+// A handler that has ended may have left others access to the reply. The reply's size was cached
+// when the handler ended, and serializing a larger reply would write past the frame. The failure
+// takes no more room than the reply.
 void ServerCall::CheckReply() {
   const bool in_frame = response_.status_code == 0 && !(has_bulk_ && bulk_->reply_travels());
   if (!in_frame || VERBENA_MUTANT(kChangedReplySent)) return;
@@ -363,7 +365,7 @@ void ServerCall::WriteResponse(char* body) {
   }
   if (response_.status_code != 0) {
     failure_body_.copy(body, failure_body_.size());
-  } else if (response_.flags == 0 || !bulk_->reply_travels()) {  // else in the client's memory
+  } else if (response_.flags == 0 || !bulk_->reply_travels()) {  // otherwise in the client's memory
     reply_->SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(body));
   }
 }

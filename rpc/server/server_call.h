@@ -1,8 +1,9 @@
 // ServerCall: one call that a server runs, from its request frame to its response.
 //
 // Pooled per method and executor with its messages, so that a call in steady state allocates
-// nothing. Owned by its ServerShard, on that executor's thread. The link may be lost while the
-// handler runs: the handler is cancelled and runs to its end, and its response goes nowhere.
+// nothing. Owned by its ServerShard while it is pooled, and by itself while it runs; on that
+// executor's thread. The link may be lost while the handler runs: the handler is cancelled and runs
+// to its end, and its response goes nowhere.
 
 #ifndef VERBENA_RPC_SERVER_SERVER_CALL_H_
 #define VERBENA_RPC_SERVER_SERVER_CALL_H_
@@ -98,13 +99,13 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   void Complete();
   void Respond(const absl::Status& status, Outcome outcome);
   void AppendResponse();
-  // The response finds no room. It is given up, and the link with it, when that lasts too long.
+  // The response finds no room, so it waits. If it waits too long, the link closes.
   [[gnu::cold, gnu::noinline]] void AwaitRoom(Link& link);
   void StartResponseTimer(TimePoint until);
   void StopTimer();
   void OnResponseOverdue();
   void WriteResponse(char* body);
-  // Bytes of the body that tell of bulk.
+  // The length of the bulk header at the start of the body; 0 if there is none.
   size_t response_prefix() const { return response_.flags != 0 ? ResponseBulk::kEncodedBytes : 0; }
   void Finish();
 
@@ -118,12 +119,12 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   [[gnu::noinline]] void DropRequestBeyond(size_t most);
   [[gnu::noinline]] void DropReplyBeyond(size_t most);
   [[gnu::cold, gnu::noinline]] void DropFailedReply();
-  // Before a response is serialized that had to wait.
+  // Call it before a response that had to wait is serialized.
   [[gnu::noinline]] void CheckReply();
   [[gnu::cold, gnu::noinline]] void RespondUnlikeTheMethod();
   [[gnu::cold, gnu::noinline]] absl::Status NotParsed() const;
   [[gnu::cold, gnu::noinline]] absl::Status NoTask() const;
-  // For the exception that is being handled.
+  // The error that the caller gets for the exception that is being handled.
   [[gnu::cold, gnu::noinline]] absl::Status Thrown() const;
   [[gnu::cold, gnu::noinline]] void SetFailure(const absl::Status& status, Outcome outcome,
                                                size_t max_bytes);

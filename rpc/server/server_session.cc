@@ -47,8 +47,8 @@ absl::Status ServerSession::OnOtherFrame(Link& link, const FrameHeader& frame, c
   }
 }
 
-// A slot is used again while its former call still runs here when that call was cancelled, but only
-// with a later generation.
+// A client may use a slot again while the former call still runs here, if it cancelled that call;
+// but only with a later generation.
 bool ServerSession::MayUseSlot(const FrameHeader& frame) {
   const ServerCall* before = by_slot_.Find(frame.call_slot);
   if (before == nullptr) return frame.call_slot < kMaxCallsInFlight;
@@ -148,7 +148,7 @@ void ServerSession::OnTimer() {
   }
   link_->Close(absl::DeadlineExceededError(fmt::format(
       "{} has not taken the refusals of its calls for {} ms (ServerOptions::response_grace), of "
-      "which {} wait: it gives no credits",
+      "which {} wait: it issues no credits",
       peer_,
       std::chrono::duration_cast<std::chrono::milliseconds>(shard_.limits().response_grace).count(),
       refusals_.size())));

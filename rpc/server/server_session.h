@@ -31,9 +31,9 @@ using RunningHandlers = absl::btree_map<std::string, uint32_t>;
 
 class ServerSession final : public LinkListener, private SendWaiter, private Timer {
  public:
-  // Refusals that wait for room: one for each of the client's call slots. To have more it would
-  // have to give up refused calls without taking their answers; then the link closes. It closes,
-  // too, if they wait longer than ServerLimits::response_grace.
+  // The most refusals that wait for room: one for each of the client's call slots. Only a client
+  // that gives up refused calls without taking their answers can have more; then the link closes.
+  // The link also closes if refusals wait too long: ServerOptions::response_grace.
   static constexpr size_t kMaxQueuedRefusals = kMaxCallsInFlight;
 
   // `number` tells this object from every other of its shard, also from a former one at the same
@@ -50,7 +50,7 @@ class ServerSession final : public LinkListener, private SendWaiter, private Tim
   bool idle() const { return active_.empty(); }
   // The client of this link, which may have other links.
   ServerClient& client() const { return *client_; }
-  // A call begins or ends to wait for what the client owes: room for its response, a landing.
+  // A call begins or stops waiting for what the client owes: room for its response, or a landing.
   void BeginWait() { ++waits_; }
   void EndWait() { --waits_; }
 
@@ -94,9 +94,9 @@ class ServerSession final : public LinkListener, private SendWaiter, private Tim
   void OnCancelFrame(const FrameHeader& frame);
   absl::Status OnLandingFrame(const FrameHeader& frame, const char* body);
   absl::Status Refuse(CallId id, RefusalReason reason);
-  // Sends the first one, which stays if there is no room.
+  // Sends the first refusal, which stays if there is no room.
   void SendRefusal(Link& link);
-  // For the body of what is next to be sent.
+  // The bytes of body of the frame that is next to be sent.
   size_t RoomNeeded() const;
   // Waits for room for what is next to be sent.
   void AwaitRoom(Link& link);
@@ -115,7 +115,7 @@ class ServerSession final : public LinkListener, private SendWaiter, private Tim
   CallSlots by_slot_;
   RefusalQueue refusals_;
   bool timer_running_ = false;  // while refusals wait
-  uint64_t refusals_due_ = 0;   // that have to leave before the timer ends, of all so far
+  uint64_t refusals_due_ = 0;   // of all queued so far, how many must have left when the timer ends
   bool go_away_due_ = false;
   uint32_t waits_ = 0;
   bool told_idle_ = false;   // by OnIdle()

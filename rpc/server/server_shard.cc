@@ -115,8 +115,8 @@ Task<void> ServerShard::Accept(std::unique_ptr<MessageStream> stream, LinkParame
   }
   if (accepted.ok()) co_return;
   Log(LogLevel::kInfo, fmt::format("a link was not accepted: {}", accepted.ToString()));
-  // Lost after it was open, OnLinkDown() has taken it off already, or will OnCallDone(). Then it
-  // may be freed by now, and another be at its address.
+  // If the link was lost after it had opened, OnLinkDown() has taken it out already, or
+  // OnCallDone() will. The session may be freed by now, and another may be at its address.
   auto found = links_.find(number);
   if (found != links_.end() && found->second->idle()) links_.erase(found);
   if (links_.empty() && draining_) unlinked_.Set();
@@ -317,8 +317,8 @@ Task<void> ServerShard::Shutdown(TimePoint deadline) {
   draining_ = true;
   for (const auto& [number, link] : links_) link->SendGoAway();
   absl::Status drained = co_await WithDeadline(WaitUntilIdle(), deadline);
-  // A client closes its link once it has its last response, which proves that it does. Nobody else
-  // is waited for.
+  // A client closes its link once it has its last response, so the end of the link proves that it
+  // has. The shutdown waits for no other clients.
   const TimePoint until = SaturatingAdd(executor().now(), kCloseGrace);
   if (!drained.ok()) co_await CancelHandlers(until);
   if (active_ == 0) (void)co_await WithDeadline(WaitUntilUnlinked(), until);

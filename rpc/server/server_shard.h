@@ -51,7 +51,7 @@ struct ServerShardStats {
   uint64_t calls = 0;             // started
   uint64_t failures = 0;          // answered with a failed Status, refusals included
   uint64_t refused = 0;           // not started: unknown method, overload, shutting down
-  uint64_t memory_refused = 0;    // waits for a share of a budget that ended without
+  uint64_t memory_refused = 0;    // waits for a share of a budget that ended without it
   uint64_t payloads_written = 0;  // to landings that were granted ahead
   size_t granted_bytes = 0;       // in such landings, now
   size_t idle_calls = 0;          // kept for calls to come, now
@@ -62,7 +62,7 @@ struct ServerShardStats {
 // As ServerOptions says.
 struct ServerLimits {
   uint32_t max_concurrent_calls = 0;
-  uint32_t max_calls_per_client = 0;  // as it is
+  uint32_t max_calls_per_client = 0;  // 0: no calls
   // 0: three quarters of max_concurrent_calls, or max_calls_per_client if more
   uint32_t max_calls_per_source = 0;
   size_t max_bytes_per_client = 0;  // 0: half of the budget
@@ -80,7 +80,7 @@ using RunningHandlers = absl::btree_map<std::string, uint32_t>;
 enum class RefusalReason : uint8_t {
   kShuttingDown,  // UNAVAILABLE
   kNoSuchMethod,  // UNIMPLEMENTED
-  kTooManyCalls,  // RESOURCE_EXHAUSTED, as the next one
+  kTooManyCalls,  // RESOURCE_EXHAUSTED, as are the next two
   kTooManyOfAClient,
   kTooManyOfASource,
 };
@@ -124,14 +124,14 @@ class ServerShard {
   // Why Admit() just refused, counted.
   [[gnu::cold, gnu::noinline]] RefusalReason Refusal(uint64_t method_id,
                                                      const ServerClient& client);
-  // The text of a response that refuses a call for that reason.
+  // The Status of a response that refuses a call for that reason, and the same as a body.
   const absl::Status& RefusalStatus(RefusalReason reason) const {
     return refusals_[static_cast<size_t>(reason)];
   }
   const std::string& RefusalBody(RefusalReason reason) const {
     return refusal_bodies_[static_cast<size_t>(reason)];
   }
-  // The call has ended, and is pooled, or destroyed if as many are. Nothing uses it afterwards.
+  // The call has ended: pools it, or destroys it if the pool is full. Nothing uses it afterwards.
   void Recycle(ServerCall& call) {
     BoundedVector<ServerCall*>& pool = free_[call.method_index()];
     if (pool.size() >= kMaxIdleCalls) [[unlikely]] {
@@ -146,7 +146,7 @@ class ServerShard {
   void NoteFailure() { ++stats_.failures; }
   // A handler threw `what`.
   void LogThrown(const char* method, const char* what);
-  // Waits that ended without what a client or its source may have.
+  // How many waits for a share of a client or of its source ended without it.
   uint64_t& memory_refused() { return stats_.memory_refused; }
   void NotePayloadWritten() { ++stats_.payloads_written; }
   // Counted by its links (grants_given.h).
@@ -171,7 +171,7 @@ class ServerShard {
   ServerShardStats published_stats() const { return published_.Get(); }
   uint32_t active() const { return active_; }
   // Asks every client on `endpoint` to return its grants, unless all were asked since the last
-  // grant: calls that find memory short need no walk over the links each.
+  // grant: not every call that finds memory short walks over the links.
   void ReclaimGrants(const Endpoint& endpoint);
   // Asks every client of `source` likewise.
   void ReclaimGrants(ServerSource& source);
@@ -184,7 +184,8 @@ class ServerShard {
  private:
   [[gnu::cold, gnu::noinline]] ServerCall* AddCall(int method_index);
   Task<void> Accept(std::unique_ptr<MessageStream> stream, LinkParameters offer);
-  // The same for the link with that number in links_, from which the caller takes one that failed.
+  // Makes the link, under `number` in links_. If this fails, the caller takes the link out of
+  // links_.
   Task<absl::Status> AcceptAs(uint64_t number, std::unique_ptr<MessageStream> stream,
                               LinkParameters offer);
   Task<absl::StatusOr<Link*>> Open(std::unique_ptr<MessageStream> stream, LinkParameters offer,
@@ -223,8 +224,8 @@ class ServerShard {
   Published<ServerShardStats> published_;
   Event idle_;      // no calls, while draining
   Event unlinked_;  // no links, while draining
-  // By source address, and by address and claimed id. Owned by their links; those without may have
-  // expired.
+  // By source address, and by address and claimed id. Owned by their links; entries without a link
+  // may have expired.
   absl::flat_hash_map<std::string, std::weak_ptr<ServerSource>> sources_;
   absl::flat_hash_map<std::pair<std::string, RuntimeId>, std::weak_ptr<ServerClient>> clients_;
   absl::flat_hash_map<uint64_t, std::unique_ptr<ServerSession>> links_;  // by number

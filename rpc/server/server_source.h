@@ -34,20 +34,20 @@ class ServerSource {
   void AddCall() { ++calls_; }
   void RemoveCall() { --calls_; }
 
-  // Memory for the payloads of its requests: read ones until their handlers end, and landings that
-  // were granted ahead. A larger payload takes all of it.
+  // Memory for the payloads of its requests. Payloads that the server READs count until their
+  // handlers end; landings that were granted ahead count, too. A larger payload takes all of it.
   Semaphore& bytes() { return bytes_; }
   size_t max_bytes() const { return max_bytes_; }
 
   // Memory of responses (response_memory.h). A larger buffer takes all of it.
   Semaphore& response_bytes() { return response_bytes_; }
   size_t max_response_bytes() const { return max_response_bytes_; }
-  // The part that buffers have; calls that wait have the rest of what is taken.
+  // The bytes that buffers have. The rest of what is taken is kept for calls that wait.
   size_t response_buffer_bytes() const { return response_buffer_bytes_; }
   void AddResponseBuffer(size_t bytes) { response_buffer_bytes_ += bytes; }
   void RemoveResponseBuffer(size_t bytes) { response_buffer_bytes_ -= bytes; }
-  // One buffer beyond that, for a reply whose call would otherwise wait for itself. False while
-  // another call has it.
+  // One buffer beyond the bound, for a reply whose call would otherwise wait for itself. False
+  // while another call has it.
   bool TryTakeExtra() { return !std::exchange(extra_taken_, true); }
   void GiveExtra() { extra_taken_ = false; }
 

@@ -5,9 +5,9 @@
 // over a stream; then the stream stays open as long as the link does, since its end is the first
 // sign that the peer is gone.
 //
-// The awaits run on the executor of whoever awaits them; a stream is used from one executor at a
-// time, with at most one Send() and one Receive() in flight. Blocking and resolving happen on the
-// bootstrap's own thread.
+// Each await resumes on the executor of the coroutine that awaits it. A stream is used from one
+// executor at a time, with at most one Send() and one Receive() in flight. Blocking and resolving
+// happen on the bootstrap's own thread.
 
 #ifndef VERBENA_TRANSPORT_CONNECT_BOOTSTRAP_H_
 #define VERBENA_TRANSPORT_CONNECT_BOOTSTRAP_H_
@@ -41,10 +41,10 @@ class MessageStream {
   virtual void Close() = 0;
   // For messages and logs, e.g. "127.0.0.1:4000".
   virtual const std::string& peer() const = 0;
-  // The peer's address, without what differs between two connections of one host: servers bound
-  // what one source may take. An IPv4 address, or the /64 of an IPv6 address. By default
-  // peer(), for streams whose peer() is the same for all connections of a host: if it is not, each
-  // connection has the bounds of a source.
+  // The peer's address without the parts that differ between connections of one host: servers bound
+  // what one source may take. An IPv4 address, or the /64 of an IPv6 address. By default peer(),
+  // which suits streams whose peer() is the same for all connections of a host. If peer() differs,
+  // each connection counts as a source of its own.
   virtual const std::string& source() const { return peer(); }
   // True when the peer is known to be a process of this host; a hint, not a proof.
   virtual bool same_host() const { return false; }

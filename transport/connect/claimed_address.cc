@@ -26,7 +26,8 @@ std::optional<in6_addr> AddressOf(const std::string& peer) {
     std::memcpy(&address.s6_addr[12], &ipv4, sizeof(ipv4));
     return address;
   }
-  // Only a link-local address has its interface behind it, and is of no use here.
+  // An address with its interface behind it ("fe80::1%eth0") does not parse. Only link-local
+  // addresses have one, and they are not compared.
   if (inet_pton(AF_INET6, parsed->host.c_str(), &address) == 1) return address;
   return std::nullopt;
 }

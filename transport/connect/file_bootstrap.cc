@@ -92,8 +92,8 @@ class FileAcceptor final : public IoObject,
     if (std::exchange(closed_, true)) return;
     accepted_->Abort(Closed());
     poller_->Unwatch(shared_from_this());
-    lock_.Release();
     // Clients that nobody accepted see from the free lock that the listener is gone.
+    lock_.Release();
     io_->Unregister(shared_from_this());
   }
 
@@ -141,7 +141,7 @@ Task<StreamOr> ConnectTo(std::shared_ptr<IoThread> io, std::shared_ptr<FilePolle
   const bool posted = io->Post([io, poller, connected, directory, target] {
     absl::StatusOr<FileSpool> spool = FileSpool::Create(directory + "/" + target);
     if (!spool.ok()) return connected->Finish(spool.status());
-    // Nobody may wait for it any more: then it closes with the mailbox.
+    // If nobody waits for the stream any more, it is closed with the mailbox.
     connected->Push(
         std::make_unique<FileStream>(FileConnection::Adopt(io, poller, *std::move(spool), target)));
   });

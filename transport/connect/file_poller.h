@@ -1,8 +1,8 @@
-// FilePoller: looks again and again at what waits for files to appear.
+// FilePoller: looks again and again for files that somebody waits for.
 //
 // A shared file system has no events that reach another host, so waiting means looking: every
-// millisecond while there is news, then less and less often, down to every kSlowest. It lives on an
-// IoThread, and all of it belongs to that thread.
+// millisecond while there is news, then less and less often, down to once each kSlowest. It lives
+// on an IoThread, and all of it belongs to that thread.
 
 #ifndef VERBENA_TRANSPORT_CONNECT_FILE_POLLER_H_
 #define VERBENA_TRANSPORT_CONNECT_FILE_POLLER_H_
@@ -30,7 +30,8 @@ class FilePoller final : public IoObject, public std::enable_shared_from_this<Fi
 
   explicit FilePoller(IoThread& io) : timer_(io.context()) {}
 
-  // Looks at `watched` from now on, soon. Again: soon once more.
+  // Looks at `watched` soon, and again and again until Unwatch(). If it is watched already, looks
+  // at it soon.
   void Watch(std::shared_ptr<Watched> watched);
   void Unwatch(const std::shared_ptr<Watched>& watched) { watched_.erase(watched); }
 

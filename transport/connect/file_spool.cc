@@ -50,7 +50,7 @@ absl::Status WriteAll(int fd, const std::string& bytes, const std::string& path)
   return absl::OkStatus();
 }
 
-// As a whole, or not at all.
+// Creates the file with all of `bytes`, or does not create it.
 absl::Status Publish(const std::string& directory, const std::string& name,
                      const std::string& bytes) {
   const std::string hidden = directory + "/." + name;
@@ -65,7 +65,7 @@ absl::Status Publish(const std::string& directory, const std::string& name,
   return written;
 }
 
-// Nothing where there is no such file.
+// Reads and removes a message; nullopt if there is no such file.
 absl::StatusOr<std::optional<std::string>> Consume(const std::string& path) {
   // A FIFO that somebody put there must not hold up the thread, nor a link lead elsewhere.
   const int fd = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);

@@ -1,15 +1,16 @@
 // FileSpool: one end of a connection whose messages are files of a directory.
 //
 //   <listener>/c-<token>/client.lock, server.lock   held while that end lives
-//                        client.0, client.1, …      its messages, each removed by who has read it
+//                        client.0, client.1, …      its messages, removed by their reader
 //                        client.end                 it has closed
 //
 // A message is written under another name and renamed, so that nobody sees half of one. The
 // directory goes away with its second end; what a crash leaves behind is swept by the next
 // listener. Calls block for as long as the file system does. One thread.
 //
-// Both directories must belong to this user and be writable for nobody else, and messages must be
-// regular files: another user of the host can neither read a handshake nor hold up the thread.
+// The listener's and the connection's directory must belong to this user and be writable for nobody
+// else, and messages must be regular files. So another user of the host can neither read a
+// handshake nor hold up the thread.
 
 #ifndef VERBENA_TRANSPORT_CONNECT_FILE_SPOOL_H_
 #define VERBENA_TRANSPORT_CONNECT_FILE_SPOOL_H_
@@ -70,10 +71,11 @@ class FileSpool {
 // nobody else may write.
 absl::Status CheckPrivateDirectory(const std::string& path);
 
-// Connections in a listener's directory that no server end has taken yet, oldest names first.
+// Connections in a listener's directory that no server end has taken yet, in the order of their
+// names.
 std::vector<std::string> UnclaimedConnections(const std::string& listener);
 
-// Removes connections neither end of which lives.
+// Removes the connections of which neither end lives.
 void SweepConnections(const std::string& listener);
 
 // The lock that the listener holds.

@@ -1,7 +1,7 @@
 // A FileSpool as a MessageStream.
 //
-// Two halves, as with TCP: FileConnection lives on the IoThread and does what blocks; the stream is
-// what the user holds. They meet in mailboxes, so that awaits may be cancelled or destroyed while
+// Two halves, as with TCP: FileConnection lives on the IoThread and makes the calls that block; the
+// user holds the stream. They meet in mailboxes, so that awaits may be cancelled or destroyed while
 // the thread works.
 
 #ifndef VERBENA_TRANSPORT_CONNECT_FILE_STREAM_H_

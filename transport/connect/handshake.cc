@@ -14,13 +14,14 @@
 namespace verbena {
 namespace {
 
-// The same code, and whom it is about.
+// `status` with the peer in its message.
 absl::Status About(const MessageStream& stream, const char* what, const absl::Status& status) {
   return absl::Status(status.code(),
                       fmt::format("{} {}: {}", what, stream.peer(), std::string(status.message())));
 }
 
-// Whoever cancels knows why no link came of it; all else is told here, since no caller awaits it.
+// Whoever cancels knows why there is no link. Every other reason is logged here, because no
+// application waits for the handshake of a server.
 void LogNoLink(const MessageStream& stream, const absl::Status& why) {
   if (absl::IsCancelled(why)) return;
   HandshakeLog().Write(LogLevel::kWarning, Clock::Real().Now(),

@@ -6,13 +6,13 @@
 //                                                makes its queue pair, ready to receive (RTR)
 //                                    <-------    AcceptOffer(stream, offer, mine), or RefuseOffer()
 //     connects its queue pair (RTS)
-//     ConfirmReady(stream)           ------->    AwaitReady(stream): ready to send (RTS), and may
+//     ConfirmReady(stream)           ------->    AwaitReady(stream), then may send (RTS)
 //
 // Everything that a peer sends is checked before it is returned; what is wrong is refused, and a
-// server logs it, with the peer and the value. All are cancellable at every await and have no time
-// limit of their own: put WithDeadline around. After an error the stream is of no more use, but
-// closing it is left to its owner. They keep nothing: the stream must outlive them, and is theirs
-// until they end.
+// server logs it, with the peer and the value. Every function can be cancelled at every await, and
+// none has a time limit of its own: put WithDeadline around. After an error the stream is of no
+// more use, but closing it is left to its owner. The stream must outlive the call, and nobody else
+// uses it until the call ends.
 //
 //   VERBENA_CO_ASSIGN_OR_RETURN(LinkParameters theirs,
 //                               co_await WithDeadline(OfferLink(*stream, mine), 10s));
@@ -31,7 +31,8 @@ namespace verbena {
 
 class ThrottledLog;
 
-// Says which links of the process did not come to be: peers can cause as many as they like.
+// The log of the links that did not come to be. It is throttled, because peers can cause as many
+// failures as they like.
 ThrottledLog& HandshakeLog();
 
 // Client. The server's parameters; or its refusal, with its code and message; or INVALID_ARGUMENT
@@ -41,7 +42,8 @@ Task<absl::StatusOr<LinkParameters>> OfferLink(MessageStream& stream, LinkParame
                                                HandshakeOptions options = {});
 Task<absl::Status> ConfirmReady(MessageStream& stream);
 
-// Server. The client's parameters. An offer that is wrong is refused and logged in here already.
+// Server. The client's parameters. A wrong offer is refused and logged before this returns its
+// error.
 Task<absl::StatusOr<LinkParameters>> ReceiveOffer(MessageStream& stream,
                                                   HandshakeOptions options = {});
 // `offer` is what ReceiveOffer() returned. FAILED_PRECONDITION, and a refusal, when it is for

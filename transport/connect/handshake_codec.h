@@ -20,8 +20,8 @@ namespace verbena {
 // The versions of the protocol that this build speaks.
 inline constexpr uint32_t kMinProtocolVersion = 1;
 inline constexpr uint32_t kMaxProtocolVersion = 1;
-// Feature bits. The queue pairs are connected through rdma_cm: a side that has no connection
-// manager leaves it out.
+// Feature bits. The queue pairs are connected through rdma_cm. A side that has no connection
+// manager leaves this bit out.
 inline constexpr uint64_t kFeatureRdmaCm = 1u << 0;
 // This side leases memory through memory windows, and its device reports which window a
 // SEND_WITH_INV invalidated. A side that lacks either leaves the bit out, and gets no such SEND.
@@ -39,7 +39,8 @@ struct HandshakeOptions {
   uint32_t min_version = kMinProtocolVersion;
   uint32_t max_version = kMaxProtocolVersion;
   uint64_t features = kSupportedFeatures;
-  // A server's executors: it refuses an offer for an executor beyond them.
+  // A server refuses an offer whose executor_index is not less than this. A server that takes the
+  // index modulo its executors sets kMaxExecutors.
   uint32_t executor_count = 1;
 };
 
@@ -49,8 +50,8 @@ std::string EncodeHello(const LinkParameters& mine, const HandshakeOptions& opti
 absl::StatusOr<LinkParameters> ParseHello(const std::string& bytes,
                                           const HandshakeOptions& options);
 
-// `offer` is what ParseHello() returned. Its kFeatureRdmaCm is granted when `mine.rdma_cm` has a
-// port.
+// `offer` is what ParseHello() returned. The acceptance keeps kFeatureRdmaCm of the offer only if
+// `mine.rdma_cm` has a port.
 std::string EncodeAcceptance(const LinkParameters& offer, const LinkParameters& mine);
 // `why` is an error.
 std::string EncodeRefusal(const absl::Status& why);

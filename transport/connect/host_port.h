@@ -22,8 +22,8 @@ absl::StatusOr<HostPort> ParseHostPort(const std::string& text);
 std::string FormatHostPort(const std::string& host, uint16_t port);
 
 // The source that servers count a peer "host:port" under: an IPv4 address without its port, also if
-// it is mapped into IPv6, or the first 64 bits of an IPv6 address ("2001:db8:1:2::/64"), since a
-// host has all that follow. `peer` itself if it is neither.
+// it is mapped into IPv6, or the first 64 bits of an IPv6 address ("2001:db8:1:2::/64"), since one
+// host may use every address that begins with them. `peer` itself if it has no IP address.
 std::string SourceOf(const std::string& peer);
 
 }  // namespace verbena

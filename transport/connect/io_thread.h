@@ -24,8 +24,8 @@
 
 namespace verbena {
 
-// An object that must be closed before the thread can end. While registered, the thread owns a
-// share of it.
+// An object that must be closed before the thread can end. The thread owns a share of it while it
+// is registered.
 class IoObject {
  public:
   virtual ~IoObject() = default;

@@ -65,12 +65,12 @@ struct LinkParameters {
   uint32_t executor_index = 0;
   uint32_t executor_count = 1;  // of this side
 
-  // The rest of a client's wish, and the runtime that it is: in an offer.
+  // Only in an offer: the rest of the client's wish, and the id of its runtime.
   ExecutorChoice executor_choice = ExecutorChoice::kAny;
   uint64_t executor_key = 0;
   RuntimeId runtime_id = {};
 
-  // In an answer whose features have kFeatureRdmaCm.
+  // Only in an answer whose features have kFeatureRdmaCm.
   RdmaCmService rdma_cm = {};
 
   // The version and features that both sides speak: the handshake returns them, and ignores them in

@@ -20,7 +20,7 @@ namespace internal {
 // Which names are taken, and by whose backlog. Safe from any thread.
 class LocalNames {
  public:
-  // The name that was taken; FAILED_PRECONDITION when it is in use.
+  // Takes a name, and returns it. FAILED_PRECONDITION if the name is in use.
   absl::StatusOr<std::string> Take(const std::string& wanted, std::shared_ptr<Backlog> backlog) {
     std::lock_guard lock(mutex_);
     std::string name = wanted;

@@ -32,8 +32,8 @@ class LocalNames;
 inline constexpr size_t kLocalStreamMessages = 64;
 inline constexpr size_t kLocalBacklog = 128;
 
-// The names in use. Safe from any thread; listeners and streams may outlive it, but nobody can
-// connect by then.
+// The names in use. Safe from any thread. Bootstraps, listeners and streams share the names, and
+// may outlive this object.
 class LocalNetwork {
  public:
   LocalNetwork();
@@ -54,7 +54,8 @@ class LocalBootstrap final : public Bootstrap {
   ~LocalBootstrap() override;
 
   Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connect(std::string target) override;
-  // Any name that is not empty; one that ends in ":0" gets a free number instead.
+  // Any name that is not empty; one that ends in ":0" gets the network's next number instead.
+  // FAILED_PRECONDITION if the name is taken.
   absl::StatusOr<std::unique_ptr<MessageListener>> Listen(const std::string& address) override;
 
  private:

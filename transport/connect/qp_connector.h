@@ -1,5 +1,5 @@
-// QpConnector: connects queue pairs through a connection manager (rdma_cm.h), if the exchange of
-// their numbers alone does not (iWARP), or is not wanted.
+// QpConnector: connects queue pairs through a connection manager (rdma_cm.h), if exchanging their
+// numbers does not suffice (iWARP), or is not wanted.
 //
 // The handshake comes first, over a MessageStream as always: in it the server says where its
 // connection manager listens, and gives out a token, which is good for one request. Then both sides
@@ -13,10 +13,10 @@
 //     connection->Confirm()                       connection->Confirm()
 //     co_await connection->AwaitEstablished()     co_await connection->AwaitEstablished()
 //
-// A connection is shared by its link and by whoever awaits it; the last to let go disconnects it,
-// which comes after its queue pair has drained and was destroyed. It does not outlive the
-// connector. Awaits have no limit of their own: put WithDeadline around. All of it belongs to one
-// executor's thread, except what is said to be for another.
+// A connection is shared by its link and by whoever awaits it; the last to let go disconnects it.
+// That must be after its queue pair has drained and was destroyed, and before the connector is
+// destroyed. Awaits have no limit of their own: put WithDeadline around. Everything belongs to one
+// executor's thread, unless its comment names another.
 
 #ifndef VERBENA_TRANSPORT_CONNECT_QP_CONNECTOR_H_
 #define VERBENA_TRANSPORT_CONNECT_QP_CONNECTOR_H_
@@ -39,15 +39,15 @@ class QpConnection {
  public:
   virtual ~QpConnection() = default;
 
-  // Until the peer's queue pair is known.
+  // Waits until the peer's queue pair is known.
   virtual Task<absl::Status> AwaitPeer() = 0;
   // Call this and client_sends_first() after AwaitPeer(). Fills in what `attributes.qp_state`
   // (INIT, RTR or RTS) needs, with the mask. The mask is 0 if the connection manager moves the
   // queue pair by itself (iWARP).
   virtual absl::Status FillIn(ibv_qp_attr& attributes, int& mask) = 0;
-  // True where the server may not send before it has heard from its client (iWARP).
+  // True if the server may not send before it has heard from its client (iWARP).
   virtual bool client_sends_first() const = 0;
-  // The queue pair is ready to receive, and its peer may begin.
+  // Tells the peer that this queue pair is ready, so that the peer may begin.
   virtual absl::Status Confirm() = 0;
   virtual Task<absl::Status> AwaitEstablished() = 0;
 };
@@ -59,7 +59,8 @@ struct ConnectableQp {
   uint8_t reads_served = 0;   // READs and atomics at once, here
   uint8_t reads_started = 0;  // by this side
   // Called at most once, when an established connection ends: the peer disconnected, or the device
-  // is being removed. On a thread of the connector's; never after the connection was let go.
+  // is being removed. Called on a thread of the connector, and never after the last owner let go of
+  // the connection.
   std::function<void(const std::string& reason)> on_end = {};
 };
 

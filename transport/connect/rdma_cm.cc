@@ -18,10 +18,10 @@ namespace {
 
 // Requests that the kernel keeps until they are read; a client whose request is dropped repeats it.
 constexpr int kBacklog = 128;
-// A free port of rdma_cm's may be taken by a TCP socket, which iWARP then cannot listen on.
+// A TCP socket may have a port that is free in rdma_cm. iWARP then cannot listen on that port.
 constexpr int kListenTries = 8;
 
-// An id for a moment, to ask with.
+// Owns an id, and destroys it unless it was released.
 class TemporaryId {
  public:
   explicit TemporaryId(rdma_cm_id* id) : id_(id) {}
@@ -37,7 +37,7 @@ class TemporaryId {
   rdma_cm_id* id_;
 };
 
-// Unlike a random number for other purposes, nobody may guess it.
+// From the kernel, because nobody may be able to guess a token.
 absl::StatusOr<uint64_t> NewToken() {
   uint64_t token = 0;
   if (getrandom(&token, sizeof(token), 0) == sizeof(token)) return token;

@@ -1,12 +1,12 @@
 // RdmaCm: the QpConnector of one port of an RDMA device, over librdmacm.
 //
 // It connects queue pairs only. The handshake stays on the bootstrap's stream, since a connection
-// request carries 56 bytes at most, and the stream is what tells that a peer died; any bootstrap
-// will do.
+// request carries 56 bytes at most, and since the end of the stream tells that a peer died. Any
+// bootstrap will do.
 //
 // Queue pairs are made by their Device, on a context of its own, and rdma_cm is told their numbers:
-// the kernel finds them by these on all kinds of devices. (It is rdma_create_qp alone that demands
-// the context of rdma_get_devices(), which opens every device of the host, and keeps them open.)
+// the kernel finds them by these on all kinds of devices. (Only rdma_create_qp demands the context
+// of rdma_get_devices(), which opens every device of the host and keeps all of them open.)
 //
 // Owned by whoever opened the device, and outlives every connection. It listens on a port of its
 // own choice from the first Expect() on, so that a mere client opens none. If the port loses that
@@ -45,7 +45,7 @@ struct RdmaCmOptions {
   std::string device;  // "siw0"
   uint8_t port = 1;
   LinkKind kind = LinkKind::kRoce;
-  ibv_gid gid = {};  // which of the port's addresses is meant, where it says
+  ibv_gid gid = {};  // the port's; its IP addresses are found by it
 };
 
 class RdmaCm final : public QpConnector, private CmEventListener {
@@ -63,7 +63,7 @@ class RdmaCm final : public QpConnector, private CmEventListener {
   // FAILED_PRECONDITION when no IP address of this host is on the port.
   absl::Status MoveTo(const ibv_gid& gid) override;
 
-  // The port's addresses, the one that servers give out first.
+  // The port's addresses. Servers give out the first.
   std::vector<IpAddress> addresses() const;
 
  private:
@@ -71,7 +71,7 @@ class RdmaCm final : public QpConnector, private CmEventListener {
 
   absl::StatusOr<std::vector<IpAddress>> FindAddresses(const ibv_gid& gid);
   bool IsOnPort(const IpAddress& ip);
-  // Returns the address that it listens at, without a token.
+  // Listens, unless it does already. Returns the address, without a token.
   absl::StatusOr<RdmaCmService> Listen();
   absl::StatusOr<uint16_t> ListenOnce(const IpAddress& ip);
   void OnCmEvent(const CmEvent& event) override;

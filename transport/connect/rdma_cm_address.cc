@@ -31,8 +31,8 @@ std::optional<IpAddress> ReadIp(const sockaddr& address) {
   return ip;
 }
 
-// IPoIB's hardware address ends with the port's GID; an iWARP port's GID begins with its
-// interface's.
+// IPoIB's hardware address ends with the port's GID. An iWARP port's GID begins with the hardware
+// address of its interface.
 bool MadeOf(const ibv_gid& gid, LinkKind kind, const std::vector<uint8_t>& hardware) {
   if (hardware.empty() || hardware.size() > 32) return false;
   if (kind == LinkKind::kIwarp) {

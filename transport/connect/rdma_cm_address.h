@@ -1,8 +1,8 @@
-// Which IP address of this host stands for a port of an RDMA device: rdma_cm names devices by
-// addresses.
+// The choice of the IP address of this host that stands for a port of an RDMA device: rdma_cm names
+// devices by addresses.
 //
 // The choice is a pure function of the interfaces' addresses and the port's GID; ListAddresses()
-// reads them from the kernel. Whether the port really has the address is for rdma_bind_addr to say.
+// reads them from the kernel. Only rdma_bind_addr tells whether the port really has the address.
 
 #ifndef VERBENA_TRANSPORT_CONNECT_RDMA_CM_ADDRESS_H_
 #define VERBENA_TRANSPORT_CONNECT_RDMA_CM_ADDRESS_H_
@@ -34,8 +34,8 @@ struct HostAddress {
 std::vector<HostAddress> ListAddresses();
 
 // Returns the addresses that may be the port's: first the GID itself (RoCE), then those of the
-// interface whose hardware address the GID was made of (iWARP, IPoIB). If there are neither,
-// returns all.
+// interface whose hardware address the GID was made of (iWARP, IPoIB). If there is none, returns
+// all.
 std::vector<HostAddress> RankAddresses(const std::vector<HostAddress>& all, LinkKind kind,
                                        const ibv_gid& gid);
 

@@ -77,7 +77,7 @@ absl::StatusOr<rdma_cm_id*> CmChannel::CreateId(CmEventListener& handler) {
 void CmChannel::CloseOnThread() {
   error_code ignored;
   descriptor_.cancel(ignored);
-  // The event channel owns it.
+  // The event channel owns the descriptor.
   if (descriptor_.is_open()) descriptor_.release();
 }
 

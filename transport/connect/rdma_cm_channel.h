@@ -26,7 +26,7 @@ namespace verbena {
 struct CmEvent {
   rdma_cm_event_type type = RDMA_CM_EVENT_ADDR_ERROR;
   int status = 0;
-  rdma_cm_id* id = nullptr;  // of a connection request the new one, which the handler then owns
+  rdma_cm_id* id = nullptr;  // a connection request's new id is the handler's to destroy
   std::string private_data = {};
   uint32_t qp_number = 0;
   uint8_t responder_resources = 0;
@@ -48,8 +48,8 @@ class CmChannel final : public IoObject, public std::enable_shared_from_this<CmC
   static absl::StatusOr<std::shared_ptr<CmChannel>> Open();
   ~CmChannel() override;
 
-  // From any thread. `handler` lives until the id was destroyed, which happens on the channel's
-  // thread, or after Stop().
+  // From any thread. `handler` must live until the id is destroyed. An id that may have events must
+  // be destroyed on the channel's thread, or after Stop().
   absl::StatusOr<rdma_cm_id*> CreateId(CmEventListener& handler);
 
   // Runs `function` on the thread. False, and it is dropped, once Stop() has been called.

@@ -14,12 +14,13 @@
 namespace verbena {
 namespace {
 
-// Each of the two; short enough that what went wrong is said before a link's own limit ends it.
+// For resolving the address, and again for the route. Short enough that the cause is reported
+// before the link's own limit ends the attempt.
 constexpr int kResolveTimeoutMs = 3000;
 // How long to wait for the answer to a request. The kernel repeats it for a minute before it gives
 // up.
 constexpr auto kAnswerTimeout = std::chrono::seconds(5);
-// Both are three bits wide; 7 of the latter is without end.
+// Both fields are three bits wide. An RNR retry count of 7 means without end.
 constexpr uint8_t kRetryCount = 7;
 constexpr uint8_t kRnrRetryCount = 7;
 
@@ -158,7 +159,7 @@ void CmConnection::OnCmEvent(const CmEvent& event) {
       steps_->Push(Step::kPeer);
       return;
     case RDMA_CM_EVENT_ESTABLISHED:
-      // A client hears of it where the kernel has moved the queue pair by itself.
+      // A client gets this event only if the kernel has moved the queue pair by itself (iWARP).
       answer_limit_.cancel();
       if (waiting_ == nullptr) steps_->Push(Step::kPeer);
       return MarkEstablished();

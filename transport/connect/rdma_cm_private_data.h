@@ -1,7 +1,7 @@
 // The private data of rdma_cm's messages: what a link's two sides say inside them (proto/WIRE.md).
 //
-// InfiniBand and RoCE pad private data with zeros to a length of their own, iWARP does not: readers
-// take the bytes that they know, and ignore what is behind. Pure functions over any bytes.
+// InfiniBand and RoCE pad private data with zeros to a length of their own, iWARP does not. So
+// readers take the bytes that they know, and ignore the rest. Pure functions over any bytes.
 
 #ifndef VERBENA_TRANSPORT_CONNECT_RDMA_CM_PRIVATE_DATA_H_
 #define VERBENA_TRANSPORT_CONNECT_RDMA_CM_PRIVATE_DATA_H_
@@ -27,10 +27,10 @@ std::optional<uint64_t> ParseConnectData(std::string_view bytes);
 // other for kOther.
 enum class RejectReason : uint8_t {
   kOther = 0,
-  kMalformed = 1,     // the request's private data is not what this page says
+  kMalformed = 1,     // the request's private data is not what proto/WIRE.md says
   kUnknownToken = 2,  // never given out, used before, or out of time
   kWrongQueuePair = 3,
-  kGone = 4,  // whoever waited for it gave up
+  kGone = 4,  // the server no longer waits for the request
 };
 
 const char* RejectReasonText(RejectReason reason);

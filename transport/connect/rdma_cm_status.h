@@ -1,11 +1,13 @@
 // RdmaCmStatus: a failure of rdma_cm, as one Status with one clear line.
 //
-// rdma_cm tells of a failure by an event and a number: for REJECTED on InfiniBand and RoCE a reason
-// of the CM's REJ message (InfiniBand specification, volume 1, 12.6.7.2), else a negative errno.
-// This is the only place that reads them. A pure function, from any thread.
+// rdma_cm reports a failure as an event and a number. For REJECTED on InfiniBand and RoCE, the
+// number is the reason of the CM's REJ message (InfiniBand specification, volume 1, 12.6.7.2);
+// otherwise it is a negative errno. This is the only place that reads these numbers. A pure
+// function, from any thread.
 //
 //   RdmaCmStatus(RDMA_CM_EVENT_REJECTED, 8, "", "rdma_cm to 10.0.0.2:4000")
-//   -> UNAVAILABLE: rdma_cm to 10.0.0.2:4000: nobody listens there (RDMA_CM_EVENT_REJECTED, 8)
+//   -> UNAVAILABLE: rdma_cm to 10.0.0.2:4000: nobody listens there
+//      (RDMA_CM_EVENT_REJECTED, status 8)
 
 #ifndef VERBENA_TRANSPORT_CONNECT_RDMA_CM_STATUS_H_
 #define VERBENA_TRANSPORT_CONNECT_RDMA_CM_STATUS_H_
@@ -19,8 +21,8 @@
 
 namespace verbena {
 
-// `event` is not one of success. `private_data` is what came with it, as the peer sent it. `what`
-// says what was tried, and with whom.
+// `event` is a failure. `private_data` came with it, as the peer sent it. `what` says what was
+// tried, and with whom.
 absl::Status RdmaCmStatus(rdma_cm_event_type event, int status, std::string_view private_data,
                           const std::string& what);
 

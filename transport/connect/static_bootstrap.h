@@ -2,7 +2,7 @@
 //
 // For clusters whose members are known beforehand and that want no resolver in the way: channels
 // and servers use names, the table says what each stands for, and another bootstrap connects. All
-// processes can be given the same table. Immutable; the bootstrap below must outlive it.
+// processes can be given the same table. Immutable. The other bootstrap must outlive it.
 //
 //   VERBENA_ASSIGN_OR_RETURN(StaticAddresses addresses, ParseStaticAddresses(
 //       "# name     address\n"
@@ -25,15 +25,15 @@ namespace verbena {
 // Name -> address.
 using StaticAddresses = std::map<std::string, std::string>;
 
-// A name and an address a line, apart by blanks; '#' begins a comment. INVALID_ARGUMENT names the
-// line that is something else, or that says a name again.
+// Each line has a name and an address, separated by blanks; '#' begins a comment. INVALID_ARGUMENT
+// names the line that is something else, or that repeats a name.
 absl::StatusOr<StaticAddresses> ParseStaticAddresses(const std::string& text);
 
 class StaticBootstrap final : public Bootstrap {
  public:
   StaticBootstrap(Bootstrap& below, StaticAddresses addresses);
 
-  // NOT_FOUND lists the names that there are. Else as the bootstrap below.
+  // NOT_FOUND lists the names of the table. Otherwise fails as the other bootstrap does.
   Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connect(std::string target) override;
   absl::StatusOr<std::unique_ptr<MessageListener>> Listen(const std::string& address) override;
 

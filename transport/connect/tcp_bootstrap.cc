@@ -21,7 +21,7 @@ using asio::ip::tcp;
 using boost::system::error_code;
 using StreamOr = absl::StatusOr<std::unique_ptr<MessageStream>>;
 
-// Gives the attempt up when the coroutine ends before it, however that comes.
+// Gives the attempt up if the coroutine ends first, for whatever reason.
 class GiveUpOnExit {
  public:
   explicit GiveUpOnExit(std::shared_ptr<TcpConnector> connector)

@@ -27,7 +27,8 @@ using StreamOr = absl::StatusOr<std::unique_ptr<MessageStream>>;
 // How long an acceptor without descriptors waits: long enough not to spin, short for a client.
 constexpr auto kRetryDelay = std::chrono::milliseconds(100);
 
-// Connections that are shed before the acceptor waits again: a flood does not keep its thread.
+// The most connections that are shed before the acceptor waits again, so that a flood does not keep
+// the thread.
 constexpr size_t kShedAtOnce = 64;
 
 absl::Status Closed() { return absl::CancelledError("the listener was closed"); }

@@ -1,11 +1,11 @@
 // A listening TCP socket as a MessageListener.
 //
 // As with streams, TcpAcceptor lives on the IoThread and the listener is the user's half. The
-// acceptor takes connections from the kernel's queue on demand, at most kTcpAcceptedAhead ahead, so
-// that a flood does not fill that queue. When the process is out of descriptors, the acceptor gives
-// up one that it keeps in reserve. With that one it takes the waiting connections and closes them,
-// so that their clients hear of it at once. Then it waits a while, and logs counts. The listener
-// does not fail.
+// acceptor takes connections from the kernel's queue on demand, at most kTcpAcceptedAhead ahead: a
+// flood waits in that queue, and does not take the descriptors of this process. When the process is
+// out of descriptors, the acceptor gives up one that it keeps in reserve. With that one it accepts
+// waiting connections and closes them, so that their clients hear of it at once. Then it waits a
+// while, and logs counts. The listener does not fail.
 
 #ifndef VERBENA_TRANSPORT_CONNECT_TCP_LISTENER_H_
 #define VERBENA_TRANSPORT_CONNECT_TCP_LISTENER_H_

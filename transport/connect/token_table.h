@@ -1,12 +1,11 @@
 // TokenTable<T>: the objects that tokens were given out for; each is taken at most once.
 //
-// It shares what it holds. From any thread. Its bound is the only limit on what waits; a token
-// expires when whoever waits for it removes it.
+// The table shares the ownership of its objects. Safe from any thread. Its bound is the only limit
+// on how many wait. A token expires when its object's owner removes it.
 //
 //   TokenTable<CmConnection> waiting(1024);
 //   if (!waiting.Add(token, connection)) return absl::ResourceExhaustedError(…);
-//   std::shared_ptr<CmConnection> found = waiting.Take(token);  // nullptr: unknown, used or
-//   expired
+//   std::shared_ptr<CmConnection> found = waiting.Take(token);  // nullptr: unknown or used
 
 #ifndef VERBENA_TRANSPORT_CONNECT_TOKEN_TABLE_H_
 #define VERBENA_TRANSPORT_CONNECT_TOKEN_TABLE_H_

@@ -1,6 +1,6 @@
-// Backoff: pauses between attempts at something, which grow: each is twice the one before, up to a
-// longest, give or take a fifth at random, so that many who lost the same thing do not come back at
-// once.
+// Backoff: growing pauses between attempts at something. Each pause is twice the one before, up to
+// a longest. Each varies at random by up to a fifth, so that many who lost the same thing do not
+// come back at once.
 //
 //   Backoff backoff(std::chrono::milliseconds(10), std::chrono::seconds(2));
 //   while (!Try()) co_await Sleep(backoff.Next());

@@ -1,4 +1,5 @@
-// BoundedVector: a vector whose room was made before, so that adding to it is a store and no more.
+// BoundedVector: a vector that allocates all its room beforehand, so that adding to it is only a
+// store.
 //
 // For free lists and queues of the data path, which have a bound anyway: std::vector::push_back
 // carries the path that grows into every function that calls it. One owner, one thread.
@@ -21,17 +22,17 @@ class BoundedVector {
  public:
   explicit BoundedVector(size_t capacity = 0) : items_(capacity) {}
 
-  // Room for `capacity` in all, from now on; less than there is changes nothing. The elements stay.
+  // Makes room for `capacity` elements in all, unless there is as much already. The elements stay.
   void Reserve(size_t capacity) {
     if (capacity > items_.size()) items_.resize(capacity);
   }
 
-  // Not when full: the caller knows its bound.
+  // Precondition: not full. The caller knows its bound.
   void PushBack(const T& item) {
     assert(size_ < items_.size());
     items_[size_++] = item;
   }
-  // Not when empty().
+  // Precondition: not empty().
   T PopBack() {
     assert(size_ > 0);
     return items_[--size_];

@@ -2,8 +2,8 @@
 //
 // The Task is always awaited to its end, and its result is the result: after the deadline its
 // awaits return DEADLINE_EXCEEDED, and it usually returns that. A Task that ignores them delays its
-// caller. A deadline already past does not keep the Task from starting. An earlier deadline further
-// out holds too. kNever is no deadline.
+// caller. A deadline already past does not keep the Task from starting. An earlier deadline of an
+// outer scope holds too. kNever is no deadline.
 //
 //   absl::StatusOr<GetReply> reply = co_await WithDeadline(stub.Get(request), 5ms);
 

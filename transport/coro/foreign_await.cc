@@ -50,7 +50,7 @@ void ForeignReturn::Arrive() {
     Drop();
     return;
   }
-  // Also on the home's own thread: the foreign side is never resumed over.
+  // Posts on the home's own thread, too: the Task never runs inside a call of the foreign side.
   references_.fetch_add(1, std::memory_order_relaxed);
   home_.Post(*this);
   state_.store(State::kReturned, std::memory_order_release);
@@ -61,7 +61,8 @@ void ForeignReturn::Leave() {
   waiting_ = nullptr;
   State waiting = State::kWaiting;
   if (!state_.compare_exchange_strong(waiting, State::kLeft, std::memory_order_acq_rel)) {
-    // The home may be destroyed next: not before the message is in its inbox, where that finds it.
+    // The home may be destroyed once this returns. By then the message must be in its inbox, which
+    // its destructor empties.
     while (state_.load(std::memory_order_acquire) == State::kReturning) std::this_thread::yield();
   }
   Drop();

@@ -69,8 +69,8 @@ class FramePool {
 
   std::array<Block*, kClasses> free_{};
   size_t cached_bytes_ = 0;
-  // Blocks taken and not given back here. Blocks that other threads gave to the heap are missing
-  // from it: balance_ has them.
+  // Blocks taken, minus those given back on this thread. Blocks that other threads gave to the heap
+  // still count here: balance_ subtracts them.
   int64_t live_ = 0;
 
   // Written by other threads: apart from the owner's lines.

@@ -4,7 +4,8 @@
 // A frame remembers the pool it came from. Freed on its own thread it goes back to the list; freed
 // on another it is handed home through a lock-free list, or to the heap when its thread has ended.
 // Frames in a list are poisoned under AddressSanitizer. A pool keeps a bounded number of bytes
-// (limits in the .cc) until its thread ends; the rest, and frames too large to keep, is the heap's.
+// (limits in the .cc) until its thread ends; the heap serves the rest, and frames too large to
+// keep.
 
 #ifndef VERBENA_TRANSPORT_CORO_FRAME_POOL_H_
 #define VERBENA_TRANSPORT_CORO_FRAME_POOL_H_

@@ -7,7 +7,7 @@ Semaphore::Awaiter::~Awaiter() {
   if (served_) semaphore_.Release(permits_);
 }
 
-// Waiters behind this one may have waited only for its turn.
+// Waiters behind this one may fit now, because they need fewer permits.
 void Semaphore::Awaiter::LeaveQueue() {
   if (!IntrusiveNode<Awaiter>::linked()) return;
   IntrusiveNode<Awaiter>::Unlink();

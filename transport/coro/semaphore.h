@@ -1,9 +1,9 @@
 // Semaphore: a number of permits, handed out first come, first served.
 //
-// Whoever asks for many is not overtaken by later ones who ask for few. Release() queues waiters,
-// never resumes inline. Acquire() returns OK, or the reason when the coroutine's scope is
-// cancelled; it then holds nothing. A waiter that is destroyed gives up its place, and gives back
-// permits that it had been given but did not live to see. One thread; must outlive its waiters
+// A waiter that asks for many permits is not overtaken by later waiters that ask for few. Release()
+// queues waiters, never resumes inline. Acquire() returns OK, or the reason when the coroutine's
+// scope is cancelled; it then holds nothing. A waiter that is destroyed gives up its place. If it
+// was given permits but has not run since, it gives them back. One thread; must outlive its waiters
 // and holders.
 //
 // An Acquire of more permits than will ever be released waits until it is cancelled.

@@ -66,8 +66,8 @@ class TaskCompletion {
   virtual void OnTaskDone() = 0;
 };
 
-// The common part of every Task's promise: where it runs, who hears of cancellation, who continues
-// when it ends.
+// The common part of every Task's promise: its scheduler, its cancel scope, and the coroutine or
+// the TaskCompletion that hears of its end.
 class PromiseBase : public ReadyNode {
  public:
   Scheduler* scheduler = nullptr;
@@ -233,7 +233,7 @@ class VERBENA_CORO_TASK [[nodiscard]] Task {
     CancelScope* scope_;
   };
   // co_await std::move(task).In(scope): runs it in `scope` instead of the awaiting coroutine's.
-  // Null shields it: what must still be done after a cancellation is done in there.
+  // With a null scope nobody can cancel it: for work that must still be done after a cancellation.
   ScopedAwaiter In(CancelScope* scope) && noexcept {
     VERBENA_CHECK(coroutine_ != nullptr) << "a Task was awaited that is empty or moved from";
     return ScopedAwaiter(coroutine_, scope);

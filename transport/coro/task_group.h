@@ -1,8 +1,8 @@
 // TaskGroup: the await that WhenAll and WhenAny share, in which several Tasks run at once.
 //
-// Lives in the frame of the coroutine that owns the Tasks, so destroying that one destroys them.
-// Tasks start inline, in order, each up to its first suspension; the coroutine goes on, through the
-// scheduler, when all that were started have ended. One thread; allocates nothing.
+// Lives in the frame of the coroutine that owns the Tasks, so destroying that coroutine destroys
+// the Tasks. Tasks start inline, in order, each up to its first suspension; the coroutine goes on,
+// through the scheduler, when all that were started have ended. One thread; allocates nothing.
 
 #ifndef VERBENA_TRANSPORT_CORO_TASK_GROUP_H_
 #define VERBENA_TRANSPORT_CORO_TASK_GROUP_H_
@@ -43,8 +43,8 @@ class TaskGroup : public TaskCompletion {
   TaskGroup& operator=(const TaskGroup&) = delete;
 
  protected:
-  // The running Tasks and, while it starts them, the await itself: Tasks that end at once must not
-  // end it early.
+  // Counts the await itself as running until Seal(), because Tasks that end at once must not end
+  // the await early.
   void Open(PromiseBase& parent) {
     parent_ = &parent;
     running_ = 1;

@@ -47,15 +47,16 @@ class TaskScope {
 
   void Spawn(Task<void> task);
 
-  // Spawns what `start()` returns; `start` and its captures live until that has ended.
+  // Spawns what `start()` returns; `start` and its captures live until that Task has ended.
   template <typename Start>
     requires std::is_invocable_r_v<Task<void>, Start&>
   void Spawn(Start start) {
     Spawn(KeepAndRun(std::move(start)));
   }
 
-  // co_await waits until no child is left, and throws the first exception of one. It always waits:
-  // when the awaiting coroutine is cancelled, the children are. The scope can be used again after.
+  // co_await waits until no child is left, and throws the first exception of one. If the awaiting
+  // coroutine is cancelled, the children are cancelled, and Join() still waits for them. The scope
+  // can be used again afterwards.
   Joiner Join();
 
   // Asks all children, and those spawned later, to stop.

@@ -2,8 +2,8 @@
 //
 // The first to end, in whatever way, wins. The others are asked to stop and are awaited to their
 // end; their results and exceptions are dropped. A loser that ignores the request delays its
-// caller. Once a Task has won while they are being started, those after it never start. If the
-// winner threw, its exception comes out. Destroying the WhenAny destroys all.
+// caller. If a Task ends while the Tasks are being started, those after it never start. If the
+// winner threw, its exception comes out. Destroying the WhenAny destroys all its Tasks.
 //
 //   auto first = co_await WhenAny(stub.Get(request), Hedge(stub, request));
 //   if (first.index() == 0) …
@@ -62,8 +62,8 @@ class AnyAwaiter final : public TaskGroup {
  private:
   void OnTaskDone() override {
     if (!winner_) {
-      // No other has ended yet, so the one that is done is the winner. A Task after it may not have
-      // started; none of those is done.
+      // No other Task has ended yet, so the one that is done is the winner. Tasks after it may not
+      // have started; none of these is done.
       size_t index = 0;
       for_each_([&](auto& task) {
         if (!winner_ && task.done()) winner_ = index;

@@ -19,15 +19,16 @@ absl::Status ControlJob::HandOver(Scheduler& scheduler, Waiter& waiter) {
 }
 
 bool ControlJob::Abandon() {
-  // From here on it is the pool's alone, whose thread destroys it with its result: never the
-  // waiter's, even if that has come a moment later.
+  // From here on the job is the pool's alone. A thread of the pool destroys it with its result,
+  // even if that comes a moment later; only a job of kResolve that is queued is destroyed at once,
+  // by this thread.
   return pool_.GiveUp(*this);
 }
 
 void ControlJob::Leave() {
   if (Abandon()) return;
-  // The waiter's scheduler may be destroyed next: not before the result is in its inbox, where that
-  // finds it.
+  // The waiter's scheduler may be destroyed once this returns. By then the result must be in its
+  // inbox, which its destructor empties.
   while (state_.load(std::memory_order_acquire) == State::kReturning) std::this_thread::yield();
   pool_.Discard(*MakeRemains());
   waiter_ = nullptr;
@@ -44,7 +45,7 @@ void ControlJob::Drop() {
   if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
 }
 
-// An empty shell when the waiter is gone: the pool may be, too.
+// If the waiter is gone, this job is an empty shell (MakeRemains), and the pool may be gone, too.
 void ControlJob::Run() {
   arrived_ = true;
   if (waiter_ == nullptr) {
@@ -134,7 +135,8 @@ void ControlPool::WaiterGone() {
 bool ControlPool::GiveUp(internal::ControlJob& job) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    // While it is queued no thread has it. Otherwise it may be gone as soon as it is abandoned.
+    // While the job is queued, no thread has it. Otherwise a thread may destroy it as soon as it is
+    // abandoned.
     const bool dropped = job.linked() && job.kind_ == ControlKind::kResolve && !job.must_run_ &&
                          !VERBENA_MUTANT(kGivenUpJobStaysQueued);
     if (!job.Move(internal::ControlJob::State::kAbandoned)) return false;
@@ -150,7 +152,7 @@ bool ControlPool::GiveUp(internal::ControlJob& job) {
   return true;
 }
 
-// Under the lock, as the next.
+// Called under the lock, as are the functions below except Work() and stats().
 void ControlPool::Enqueue(internal::ControlJob& job) {
   ++unfinished_;
   ++lanes_[static_cast<size_t>(job.kind_)].waiting;
@@ -169,13 +171,13 @@ void ControlPool::MakeReady(internal::ControlJob& job) {
   // Submit() has seen to it that some lane has a thread.
   if (lane->threads.empty()) lane = LaneWithThread();
   VERBENA_CHECK(lane != nullptr) << "a control job is ready, and no thread runs it";
-  // Otherwise the end of a job of its source makes a thread take it.
+  // If it may not begin yet, the end of another job of its source makes a thread take it.
   if (!lane->ready.Push(job)) return;
   // A thread that was woken and has not taken its job yet counts as idle, and its job as startable.
   if (lane->ready.startable() <= static_cast<size_t>(lane->idle)) {
     lane->wake.notify_one();
   } else if (lane->threads.size() < MaxThreads(*lane)) {
-    // Failing that, the threads that there are take it later.
+    // If no thread can be started, a thread that exists takes the job later.
     (void)StartThread(*lane);
   }
 }
@@ -186,7 +188,7 @@ bool ControlPool::StartThread(Lane& lane) {
   } catch (const std::system_error&) {
     return false;
   }
-  // Until it takes its first job it is as good as idle.
+  // A new thread counts as idle until it takes its first job.
   ++lane.idle;
   pthread_setname_np(lane.threads.back().native_handle(), "verbena-control");
   return true;
@@ -200,7 +202,8 @@ ControlPool::Lane* ControlPool::LaneWithThread() {
 }
 
 void ControlPool::Work(Lane& lane) {
-  // Failing that it runs where it was started: slower for others, and right.
+  // If this fails, the thread stays on the cores of the thread that started it: slower for others,
+  // but correct.
   if (CPU_COUNT(&cores_) > 0) (void)sched_setaffinity(0, sizeof(cores_), &cores_);
   std::unique_lock<std::mutex> lock(mutex_);
   --lane.idle;
@@ -227,7 +230,7 @@ void ControlPool::Serve(internal::ControlJob& job, std::unique_lock<std::mutex>&
   if (!executed) ++(given_up ? lane.stats.dropped : lane.stats.run);
   lock.unlock();
   if (!executed && (!given_up || VERBENA_MUTANT(kGivenUpConnectRuns))) job.ExecuteAndReturn();
-  // Then nobody else refers to it.
+  // Nobody else refers to an abandoned job.
   if (job.state_.load(std::memory_order_acquire) == internal::ControlJob::State::kAbandoned) {
     job.Destroy();
   } else {

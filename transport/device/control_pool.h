@@ -25,8 +25,8 @@
 // executor whose job began them.
 //
 // Owned by the device's context, and destroyed before the device, once nobody awaits a job any
-// more: all that must run still does by then. Run() and Finish() on any executor's thread. Without
-// threads (Options::threads) jobs run where they are awaited, at once.
+// more. Its destructor still runs the jobs that must run. Run() and Finish() on any executor's
+// thread. Without threads (Options::threads) jobs run where they are awaited, at once.
 
 #ifndef VERBENA_TRANSPORT_DEVICE_CONTROL_POOL_H_
 #define VERBENA_TRANSPORT_DEVICE_CONTROL_POOL_H_
@@ -95,8 +95,8 @@ class ControlJob : private InboxItem, private ControlQueue::Entry {
   // The rest is for the waiter's thread.
   // RESOURCE_EXHAUSTED when too many wait.
   absl::Status HandOver(Scheduler& scheduler, Waiter& waiter);
-  // Nobody waits any more, and the pool was not to return it yet. False when the result is under
-  // way: then OnJobDone() is called.
+  // Gives the job up to the pool: nobody waits for it any more. False when the result is under way:
+  // then OnJobDone() is called.
   bool Abandon();
   // The waiter is being destroyed. The function's result goes back to the pool to be destroyed.
   void Leave();
@@ -111,7 +111,7 @@ class ControlJob : private InboxItem, private ControlQueue::Entry {
   ControlPool& pool() const { return pool_; }
   ControlKind kind() const { return kind_; }
   const void* order() const { return order_; }
-  // Another job that holds what this one did, for the pool alone.
+  // Moves the function and the result to another job, which is the pool's alone.
   virtual ControlJob* MakeRemains() = 0;
   void MarkExecuted() {
     state_.store(State::kReturned, std::memory_order_relaxed);
@@ -188,8 +188,8 @@ class ControlPool {
     bool threads = true;
     // Jobs of kConnect at once.
     int connect_threads = 2;
-    // Jobs of kResolve at once: one may wait for an address that nobody has. One source has half of
-    // them. (start)
+    // Jobs of kResolve at once: one may wait for an address that nobody has. One source gets at
+    // most half of them. (start)
     int resolve_threads = 4;
     // Jobs of Run() that wait for a thread, of each kind; one more is refused.
     size_t max_waiting = 16384;
@@ -207,25 +207,25 @@ class ControlPool {
   class Awaiter;
 
   explicit ControlPool(const Options& options);
-  // As Options has it.
+  // With the defaults of Options.
   ControlPool() : ControlPool(Options()) {}
   ControlPool(const ControlPool&) = delete;
   ControlPool& operator=(const ControlPool&) = delete;
   // Drops what was given up, runs the rest, and waits for it.
   ~ControlPool();
 
-  // Runs `function`, which returns a Status or a StatusOr, and resumes with that. Given up by who
-  // waits (cancelled, past its deadline, destroyed) it is dropped if it has not begun; its result
-  // is destroyed on a thread of the pool. `order` may be null: then it is ordered behind nothing.
-  // `source` is the address of the peer that causes the job, if one does.
+  // Runs `function`, which returns a Status or a StatusOr, and resumes with that. If its waiter
+  // gives it up (cancelled, past its deadline, destroyed), the job is dropped if it has not begun;
+  // otherwise its result is destroyed on a thread of the pool. `order` may be null: then the job
+  // waits for no other. `source` is the address of the peer that causes the job, if one does.
   template <typename Function>
   [[nodiscard]] Awaiter<Function> Run(ControlKind kind, const void* order, Function function,
                                       std::string source = "") {
     return Awaiter<Function>(*this, kind, order, /*must_run=*/false, std::move(function),
                              std::move(source));
   }
-  // The same for what must run, whoever waits: it is never refused, and not cancelled. For ends
-  // (destroying, deregistering), of which there are no more than objects.
+  // The same for a job that must run, even if nobody waits: it is never refused, and not cancelled.
+  // For ends (destroying, deregistering): there is at most one for each object.
   template <typename Function>
   [[nodiscard]] Awaiter<Function> Finish(ControlKind kind, const void* order, Function function) {
     return Awaiter<Function>(*this, kind, order, /*must_run=*/true, std::move(function),
@@ -242,20 +242,20 @@ class ControlPool {
     std::condition_variable wake;
     ControlQueue ready;
     std::vector<std::thread> threads;
-    int idle = 0;        // of them: asleep, or on their way to look for a job
+    int idle = 0;        // threads asleep, or on their way to look for a job
     size_t waiting = 0;  // ready, or behind others of its order
     Stats stats;
   };
 
-  // RESOURCE_EXHAUSTED when too many wait, unless it must run, or when the pool has no thread and
-  // cannot start one: then nothing else is in the pool either.
+  // RESOURCE_EXHAUSTED when too many wait, unless `job` must run. Also when the pool has no thread
+  // and cannot start one: then no other job is in the pool.
   absl::Status Submit(internal::ControlJob& job);
-  // To be destroyed, with a result that nobody took, behind what has its order.
+  // Queues a job behind those of its order, to be destroyed with the result that nobody took.
   void Discard(internal::ControlJob& job);
   void WaiterGone();
-  // The job's waiter is gone. False when its result is under way, and the job still the waiter's.
-  // One of kResolve that is queued is destroyed at once, and the job behind it is next. The
-  // functions of other kinds may own memory of the device: a thread of the pool destroys those.
+  // The job's waiter is gone. False when its result is under way: the job is still the waiter's. A
+  // queued job of kResolve is destroyed at once, and the job behind it is next. The functions of
+  // other kinds may own memory of the device: a thread of the pool destroys those.
   bool GiveUp(internal::ControlJob& job);
   void Enqueue(internal::ControlJob& job);
   void MakeReady(internal::ControlJob& job);
@@ -281,7 +281,7 @@ class ControlPool {
   bool stopping_ = false;  // and nothing is left
 };
 
-// In the frame of the coroutine that waits, which may be destroyed there.
+// Lives in the frame of the coroutine that waits, and may be destroyed with it.
 template <typename Function>
 class [[nodiscard]] ControlPool::Awaiter final : private internal::ControlJob::Waiter,
                                                  private CancelNode {

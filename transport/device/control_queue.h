@@ -56,7 +56,7 @@ class ControlQueue {
 
   // False when it may not begin yet, because its source runs enough.
   bool Push(Entry& entry);
-  // The next job, which then counts as running until End(). Without an entry if none may begin.
+  // Returns the next job, which then counts as running until End(); no entry if none may begin.
   Begun Take();
   void End(Source& source);
   // Takes a job off whichever queue it is in.

@@ -70,9 +70,9 @@ class Device {
   virtual const DeviceCapabilities& capabilities() const = 0;
   virtual const ibv_device_attr& attributes() const = 0;
 
-  // Decided when the device was opened.
+  // The port and GID that links use, decided when the device was opened.
   virtual DevicePort default_port() const { return {}; }
-  // The same decided again, once its addresses may have changed. Errors as opening the device does.
+  // Decides again, because the port's addresses may have changed. Fails as opening the device does.
   virtual absl::StatusOr<DevicePort> ChoosePortAgain() { return default_port(); }
   // `port` is counted from 1.
   virtual absl::StatusOr<ibv_port_attr> QueryPort(uint8_t port) = 0;
@@ -83,8 +83,8 @@ class Device {
 
   // Zeroed, page-aligned memory that suits this device for what peers reach one-sided: huge pages
   // where there are any; the soft device's can be mapped by its peers. Few and large:
-  // RESOURCE_EXHAUSTED beyond a bound of the device. Freed with the same size, once nothing in it
-  // is registered: else FAILED_PRECONDITION.
+  // RESOURCE_EXHAUSTED beyond a bound of the device. FreeMemory() takes the same size;
+  // FAILED_PRECONDITION while something in the memory is registered.
   virtual absl::StatusOr<std::byte*> AllocateMemory(size_t bytes);
   virtual absl::Status FreeMemory(std::byte* memory, size_t bytes);
 
@@ -97,9 +97,9 @@ class Device {
   // IBV_WR_SEND_WITH_INV frees again; the consumer counts the low 8 bits of its key up at each
   // binding. An error where DeviceCapabilities::memory_windows is false.
   virtual absl::StatusOr<ibv_mw*> AllocMw(ibv_pd* pd) = 0;
-  // Also for a window that is bound: its key then admits nothing any more, but for what Quiesced
-  // tells of. Call it before the window's QP is destroyed (rxe: a millisecond, against a minute for
-  // the QP), and before its MR is deregistered.
+  // Also for a window that is bound: its key then admits no new access. An access that began before
+  // may still be under way (Quiesced). Call it before the window's QP is destroyed (rxe: a
+  // millisecond, against a minute for the QP), and before its MR is deregistered.
   virtual absl::Status DeallocMw(ibv_mw* mw) = 0;
 
   virtual absl::StatusOr<ibv_comp_channel*> CreateCompChannel() = 0;
@@ -117,9 +117,10 @@ class Device {
   virtual absl::StatusOr<ibv_srq*> CreateSrq(ibv_pd* pd, const ibv_srq_init_attr& attributes) = 0;
   virtual absl::Status ModifySrq(ibv_srq* srq, const ibv_srq_attr& attributes, int mask) = 0;
   virtual absl::StatusOr<ibv_srq_attr> QuerySrq(ibv_srq* srq) = 0;
-  // For a user that tells the receives of `srq` apart by their wr_id alone, before it posts any:
-  // the device may take those first that were posted last, whose memory is still in the cache.
-  // False from a device that takes them in the order posted, as RDMA hardware does.
+  // Lets the device take those receives first that were posted last, because their memory is still
+  // in the cache. Call it before the first receive is posted, and only if their wr_id alone tells
+  // the receives apart. False from a device that takes them in the order posted, as RDMA hardware
+  // does.
   virtual bool TakeNewestReceivesFirst(ibv_srq* srq) {
     (void)srq;
     return false;

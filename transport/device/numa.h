@@ -14,9 +14,9 @@ namespace verbena {
 // it has none, or none is known.
 int NumaNodeOf(const char* sysfs_path);
 
-// Has the pages of [memory, memory + bytes) that are not there yet come from `node`, or from
-// another one when that is full. `memory` is aligned to pages; `node` -1 does nothing. True when
-// the kernel agreed.
+// Asks the kernel to take the pages of [memory, memory + bytes) that are not there yet from `node`,
+// or from another node when that is full. `memory` is aligned to pages; `node` -1 does nothing.
+// True when the kernel agreed.
 bool PreferNumaNode(void* memory, size_t bytes, int node);
 
 }  // namespace verbena

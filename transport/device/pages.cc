@@ -20,7 +20,7 @@ size_t MappedBytes(size_t bytes) {
   return (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
 }
 
-// Maps one huge page more, and gives back what lies before the first and behind the last.
+// Maps one huge page more, and gives back the bytes before the first huge page and behind the last.
 void* MapAligned(size_t bytes) {
   void* mapped = mmap(nullptr, bytes + kHugePageBytes, kProtection, kFlags, /*fd=*/-1, 0);
   if (mapped == MAP_FAILED) return MAP_FAILED;

@@ -1,9 +1,9 @@
 // Pages: zeroed memory straight from the kernel, in huge pages where there are any.
 //
-// For regions that are registered with a device: few and large. From 2 MiB on the memory begins at
-// a huge page and its size is rounded up to whole ones, which the administrator's pool (hugetlb)
-// serves while it has some; else the kernel is asked for transparent ones, and without those
-// everything works, with more TLB misses. Any thread.
+// For regions that are registered with a device: few and large. From 2 MiB on, the memory begins at
+// a huge page, and its size is rounded up to whole huge pages. The administrator's pool (hugetlb)
+// serves them while it has some. Otherwise the kernel is asked for transparent huge pages. Without
+// those everything works, with more TLB misses. Any thread.
 //
 //   VERBENA_ASSIGN_OR_RETURN(std::byte* pages, MapPages(bytes));
 //   UnmapPages(pages, bytes);

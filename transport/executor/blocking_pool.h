@@ -46,7 +46,7 @@ class BlockingCall : public IntrusiveNode<BlockingCall> {
   virtual void OnReturned() = 0;
 
   State state_ = State::kIdle;        // under the pool's mutex
-  ReturnMessage* message_ = nullptr;  // the scheduler's thread; null when nothing is under way
+  ReturnMessage* message_ = nullptr;  // set on the scheduler's thread; null when idle
   Scheduler* home_ = nullptr;
 };
 

@@ -129,7 +129,7 @@ absl::Status CompletionQueues::Remove(ibv_cq* cq) {
   return destroyed;
 }
 
-// Nothing can be done with it any more, not even by its destructor.
+// Keeps `queue` for ever: its destructor would touch the CQ again.
 void CompletionQueues::Abandon(std::unique_ptr<Queue> queue) {
   static std::mutex mutex;
   static auto* const abandoned = new std::vector<std::unique_ptr<Queue>>;

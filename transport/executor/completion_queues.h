@@ -31,8 +31,8 @@ class CompletionQueues {
   ~CompletionQueues();
 
   absl::StatusOr<ibv_cq*> Add(Device& device, int entries, CompletionListener& listener);
-  // Its listener hears no more, and the CQ is not touched again, also when this fails because the
-  // device refuses to destroy it: then CQ and channel leak.
+  // Its listener hears no more, and the CQ is not touched again. If the device refuses to destroy
+  // the CQ, this returns the error, and CQ and channel leak.
   absl::Status Remove(ibv_cq* cq);
 
   // Hands up to one batch of each CQ to its listener. Returns how many completions there were.
@@ -46,7 +46,7 @@ class CompletionQueues {
   }
 
   // Polls `cq` until it is empty. Returns how many completions there were. A listener that posts
-  // meanwhile may get more completions by it: who drains sees to it that this has an end.
+  // work meanwhile may get its completions, too: the caller must make sure that this ends.
   int Drain(ibv_cq* cq);
 
   // Arms every CQ that is not armed. False when a CQ cannot be (logged): sleeping is not safe.

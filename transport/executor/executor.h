@@ -9,9 +9,9 @@
 // One per core. Run() makes the calling thread its thread until Stop(). A host with an event loop
 // of its own calls Poll() until it returns false, then Arm(), and sleeps on fd() if Arm() returned
 // true (examples/host_loop). Everything except Stop(), Post() and PostFunction() belongs to that
-// thread. The executor must outlive all work that was started on it. Nothing on the loop takes a
-// lock or makes a system call while there is work. A turn runs a bounded amount of work; the rest
-// keeps the loop awake.
+// thread. The executor must outlive all work that was started on it. Serving completions adds no
+// lock and no system call; the device's provider may. A turn runs a bounded amount of work; the
+// rest keeps the loop awake.
 //
 //   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
 //                            Executor::Create({.mode = ExecutorMode::kBusy}));
@@ -46,19 +46,18 @@ class RootTask;
 class Executor final : public Scheduler {
  public:
   static absl::StatusOr<std::unique_ptr<Executor>> Create(ExecutorOptions options = {});
-  // On any thread that may take over, with the executor not running. Tasks that it owns (Spawn,
-  // BlockOn, RunOn) and that have not ended are destroyed; items in the inbox are run, so that they
-  // can delete themselves, but posted functions and tasks that have not begun are dropped. The
-  // executor is Current() meanwhile; file operations under way are waited for. CQs must have been
-  // removed.
+  // On any thread, while none runs the executor. CQs must have been removed. Destroys the Tasks of
+  // Spawn, BlockOn and RunOn that have not ended. Runs the items in the inbox, so that they can
+  // delete themselves, but drops posted functions and tasks that have not begun. Waits for file
+  // operations that are under way. The executor is Current() meanwhile.
   ~Executor() override;
 
   // Runs turns on this thread until Stop(). Work that is left stays queued; a later Run() goes on
-  // with it. Also after Arm().
+  // with it. May be called on an armed executor.
   void Run();
-  // From any thread, a signal handler too. Items that this thread posted earlier still run; then
-  // Run() returns. A Run() that begins later returns at once. Several calls before that count as
-  // one.
+  // From any thread, a signal handler too. Items that the calling thread posted earlier still run;
+  // then Run() returns. A Run() that begins later returns at once. Several calls before that count
+  // as one.
   void Stop();
   // One turn, never blocks. True when it did something. Not from within a turn.
   bool Poll();
@@ -86,7 +85,7 @@ class Executor final : public Scheduler {
   // The executor's io_uring, which every turn reaps and submits from now on. FAILED_PRECONDITION
   // when it sleeps in epoll.
   absl::StatusOr<IoRing*> UseRing();
-  // The service that keeps the executor's files: set once, null before.
+  // The service that keeps the executor's files: set once, null until then.
   ExecutorService* file_service() const;
   void SetFileService(std::unique_ptr<ExecutorService> service);
 

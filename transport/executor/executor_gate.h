@@ -2,8 +2,8 @@
 //
 // Some objects may be dropped on any thread, and later than the executor. The owner of a gate lives
 // on the executor, closes the gate as it ends, and shares it with such objects. They reach the
-// executor by Post() alone: Close() waits for one that is under way, and the executor outlives its
-// owner.
+// executor by Post() alone. That is safe, because Close() waits for a Post() that is under way, and
+// the executor outlives the gate's owner.
 //
 //   gate->Post([gate, owner] { if (gate->open()) owner->Forget(); });
 
@@ -37,7 +37,8 @@ class ExecutorGate {
     executor_->PostFunction(std::move(function));
     return true;
   }
-  // On the executor, where it does not close meanwhile.
+  // Call it on the executor's thread: the owner closes the gate there, so the gate cannot close
+  // meanwhile.
   bool open() const {
     std::lock_guard<std::mutex> lock(mutex_);
     return executor_ != nullptr;

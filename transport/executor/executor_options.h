@@ -21,8 +21,8 @@ enum class ExecutorMode {
 
 // How an idle executor sleeps, and how it reaches files.
 enum class WaiterKind {
-  kAuto,     // io_uring where the kernel allows it, else epoll
-  kIoUring,  // creation fails where the kernel forbids it
+  kAuto,     // io_uring if the kernel allows it, otherwise epoll
+  kIoUring,  // creation fails if the kernel forbids it
   kEpoll,
 };
 

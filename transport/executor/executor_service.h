@@ -1,4 +1,5 @@
-// ExecutorService: something of a higher layer that every executor has once, and that ends with it.
+// ExecutorService: an object of a higher layer that an executor has at most once, and that ends
+// with the executor.
 //
 // Owned by the executor and used on its thread.
 

@@ -43,7 +43,7 @@ class FlushQueue {
   }
 
  private:
-  // A repost may let a SEND go, whose completion-less post may want one more repost.
+  // A repost may let a SEND go, and posting that SEND may queue one more repost.
   static constexpr int kMaxRounds = 4;
 
   static int FlushOnce(IntrusiveList<FlushHook>& hooks) {

@@ -22,8 +22,8 @@ class HostAlarm final : private ReadableListener {
   HostAlarm& operator=(const HostAlarm&) = delete;
   ~HostAlarm() override;
 
-  // Rings at `when`, a time of the machine's steady clock, instead of at an earlier wish; never if
-  // that is kNever. A system call, unless the alarm is set to that already.
+  // Rings at `when`, a time of the machine's steady clock; never if `when` is kNever. Replaces the
+  // time of an earlier call. A system call, unless the alarm is set to that already.
   void Set(TimePoint when);
 
  private:

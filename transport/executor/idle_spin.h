@@ -1,7 +1,7 @@
 // IdleSpin: how long an adaptive executor polls in vain before it sleeps.
 //
-// Measured in real time, since it spends a real core, from the first time that the clock is
-// read, which happens in one of kTurnsPerRead idle turns. Owned by its executor; one thread.
+// Measured in real time, since it spends a real core. The clock is read in one of kTurnsPerRead
+// idle turns, and the time counts from the first read. Owned by its executor; one thread.
 
 #ifndef VERBENA_TRANSPORT_EXECUTOR_IDLE_SPIN_H_
 #define VERBENA_TRANSPORT_EXECUTOR_IDLE_SPIN_H_

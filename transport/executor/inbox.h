@@ -41,7 +41,7 @@ class Inbox final : public ReadableListener {
 
   // Declares the consumer asleep. False when there is an item: it must not sleep.
   bool BeginSleep();
-  // Declares it awake. Between the two calls it watches fd().
+  // Declares the consumer awake. Between the two calls, the consumer watches fd().
   void EndSleep();
   int fd() const { return event_fd_; }
   void OnReadable() override;

@@ -72,7 +72,8 @@ int IoRing::Reap() {
   io_uring_cqe* completions[kBatch];
   int reaped = 0;
   while (const unsigned count = io_uring_peek_batch_cqe(&ring_, completions, kBatch)) {
-    // Copied out before anybody hears, who may use the ring.
+    // Copied out before anybody hears of a completion, because whoever hears of it may use the
+    // ring.
     std::pair<uint64_t, int32_t> copies[kBatch];
     for (unsigned i = 0; i < count; ++i) {
       copies[i] = {completions[i]->user_data, completions[i]->res};

@@ -2,8 +2,8 @@
 //
 // Requests are collected with NextSqe() and handed to the kernel by one Submit() per turn, or by
 // the system call that sleeps. Reap() looks at memory alone unless the kernel asks for a call.
-// Owned by the IoUringWaiter; used on the executor's thread. Whoever starts operations sees them
-// completed before the ring goes.
+// Owned by the IoUringWaiter; used on the executor's thread. Whoever starts operations must see
+// them completed before the ring is destroyed.
 //
 // The kernel does not interrupt the thread for each completion, from Linux 5.19 on (COOP_TASKRUN):
 // it sets a flag, which Reap() sees, and the next system call completes what is pending. The ring
@@ -47,8 +47,9 @@ class RingListener {
 
 class IoRing {
  public:
-  // (start) Requests that one submission carries, and twice as many completions per operation
-  // bound, so that the kernel never has to keep any for us.
+  // (start) The requests that one submission carries, which also bounds file operations
+  // (RingBackend). There is room for four times as many completions, so that the kernel never has
+  // to keep any for us.
   static constexpr unsigned kEntries = 256;
   static constexpr unsigned kCompletions = 4 * kEntries;
 

@@ -89,7 +89,7 @@ void IoUringWaiter::OnTagged(uint64_t tag, int32_t result) {
   Place& place = places_[index];
   if (TagOf(index, place.generation) != tag) return;
   place.polled = false;
-  // A cancelled poll (its thread has ended) is only asked for again.
+  // A cancelled poll (its thread has ended) is only renewed.
   if (result > 0 && place.listener != nullptr) place.listener->OnReadable();
 }
 

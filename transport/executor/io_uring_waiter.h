@@ -1,9 +1,9 @@
 // IoUringWaiter: a Waiter on the io_uring that also carries an executor's file operations.
 //
-// Each watched descriptor has a one-shot poll in the ring; the polls that fired are asked for again
-// by the same system call that sleeps, so a sleep and its wake-up cost one system call together,
-// which submits collected file operations, too. A poll belongs to the thread that asked for it and
-// is cancelled when that thread ends; it is then asked for again by the thread that sleeps next.
+// Each watched descriptor has a one-shot poll in the ring. The system call that sleeps also renews
+// the polls that fired, and submits the collected file operations. So a sleep and its wake-up cost
+// one system call together. A poll belongs to the thread that asked for it and is cancelled when
+// that thread ends. The thread that sleeps next renews it.
 //
 // A loop that waits in this one's stead gets an epoll descriptor instead of the ring's own, because
 // polls complete only when the thread that asked for them enters the kernel.
@@ -38,14 +38,15 @@ class IoUringWaiter final : public Waiter, private RingListener {
   absl::StatusOr<IoRing*> UseRing() override;
 
  private:
-  // A watch, or a free place for one. The generation tells a late completion of an earlier watch.
+  // A watch, or a free place for one. The generation tells late completions of an earlier watch
+  // apart.
   struct Place {
     int fd = -1;
     uint32_t generation = 0;
     bool polled = false;
     ReadableListener* listener = nullptr;
   };
-  // Completions are reaped by the loop.
+  // Does nothing: the loop reaps the completions.
   class NoListener final : public ReadableListener {
    public:
     void OnReadable() override {}

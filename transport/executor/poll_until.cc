@@ -28,7 +28,7 @@ bool PollAll(const std::vector<Executor*>& executors) {
   return worked;
 }
 
-// Until one of them has work.
+// Sleeps until one of them has work.
 void SleepOn(const std::vector<Executor*>& executors) {
   std::vector<pollfd> descriptors;
   for (Executor* executor : executors) {

@@ -11,7 +11,7 @@ void RemoteTask::LaunchFrom(Scheduler& home_scheduler, Home& home, Executor& oth
 }
 
 void RemoteTask::Cancel(absl::StatusCode reason) {
-  // Later it would be in vain, and the executor may be gone.
+  // A later request would be in vain, and the executor may be gone.
   if (state_.load(std::memory_order_acquire) != State::kRunning) return;
   cancel_reason_ = reason;
   references_.fetch_add(1, std::memory_order_relaxed);
@@ -21,12 +21,12 @@ void RemoteTask::Cancel(absl::StatusCode reason) {
 void RemoteTask::LeaveHome() {
   home_ = nullptr;
   if (Move(State::kAbandoned)) {
-    // With the home's reference.
+    // The message takes over the home's reference.
     executor().Post(leave_message_);
     return;
   }
-  // The home's executor may be destroyed next: not before the result is in its inbox, where that
-  // finds it.
+  // The home's executor may be destroyed once this returns. By then the result must be in its
+  // inbox, which its destructor empties.
   while (state_.load(std::memory_order_acquire) == State::kReturning) std::this_thread::yield();
   const bool result_is_under_way =
       state_.load(std::memory_order_acquire) == State::kReturned && !result_arrived_;

@@ -34,7 +34,7 @@ class RootTask : public IntrusiveNode<RootTask>, public InboxItem, public TaskCo
 
  private:
   void Run() final;
-  // On the executor's thread. The Task's completion is to be this object.
+  // On the executor's thread. Starts the Task with this object as its completion.
   virtual void StartTask() = 0;
 
   Executor* executor_ = nullptr;

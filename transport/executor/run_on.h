@@ -1,8 +1,8 @@
 // RunOn: runs a Task on another executor and resumes here with its result.
 //
 // It costs two hops between threads, one there and one back, and one allocation. Cancelling the
-// coroutine that awaits it cancels the Task over there, which runs on to its co_return; its result
-// comes back as ever. Destroying the waiting coroutine abandons the Task: it is destroyed on its
+// awaiting coroutine cancels the Task over there, which runs on to its co_return; its result comes
+// back as usual. Destroying the waiting coroutine abandons the Task: it is destroyed on its
 // executor, by another hop. On the executor that the caller runs on already it is a plain await.
 //
 // `other` must outlive the await. When it is destroyed all the same, the Task is destroyed with it
@@ -47,7 +47,7 @@ class TypedRemoteTask final : public RemoteTask {
   CarriedResult<T> result_;
 };
 
-// In the frame of the coroutine that waits, which may be destroyed there.
+// Lives in the frame of the coroutine that waits, and may be destroyed with it.
 template <typename T>
 class RunOnAwaiter final : private RemoteTask::Home, private CancelNode {
  public:

@@ -1,4 +1,4 @@
-// Spawn: starts a Task on an executor that nobody waits for.
+// Spawn: starts a Task that nobody waits for, on an executor.
 //
 // From any thread; the Task starts in a later turn of the executor's loop, never inline. The
 // executor owns it: it is destroyed when it ends, or unfinished when the executor is. An exception

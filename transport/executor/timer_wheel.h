@@ -29,17 +29,17 @@ class TimerWheel {
 
   // Restarts a timer that runs. A time that has passed fires at the next Advance().
   void Start(Timer& timer, TimePoint when);
-  // Does nothing when it does not run.
+  // Does nothing if the timer does not run.
   void Stop(Timer& timer) { timer.Unlink(); }
 
   // Fires every timer with when <= now, and returns how many. Timers that are started meanwhile
-  // wait for the next call, so that this one ends. A `now` before an earlier one fires nothing.
+  // wait for the next call, so that this call ends. A `now` before an earlier one fires nothing.
   size_t Advance(TimePoint now);
 
   // Before this time Advance() has nothing to do; kNever when there is no timer. Free.
   TimePoint next_check() const { return next_check_; }
-  // The time of the earliest timer, or of a check before it when very many are close together;
-  // kNever when there is none. For a loop about to sleep.
+  // The time of the earliest timer, or of a check before it when very many timers are close
+  // together; kNever when there is none. For a loop about to sleep.
   TimePoint NextTimer();
 
  private:

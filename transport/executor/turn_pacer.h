@@ -1,13 +1,13 @@
 // TurnPacer: lets few of many steps run in one turn of an executor.
 //
-// A thousand coroutines may become ready at once, as the teardowns of lost links do, and each step
-// of theirs may take microseconds. Paced, they delay the completions of others by a few steps, not
-// by a thousand. Whoever does not pass in this turn passes in a later one, first come, first
-// served.
+// A thousand coroutines may become ready at once, as the teardowns of lost links do, and each of
+// their steps may take microseconds. With a TurnPacer, they delay the completions of others by a
+// few steps, not by a thousand. Whoever does not pass in this turn passes in a later one, first
+// come, first served.
 //
-// On the thread of the executor, which outlives it. It outlives those who wait, of whom any number
-// may; one that is destroyed leaves the queue. Pass() fails only with the reason for which its
-// coroutine is cancelled.
+// Used on the thread of its executor, which must outlive it. It must outlive its waiters. Any
+// number may wait; a waiter that is destroyed leaves the queue. Pass() fails only with the reason
+// for which its coroutine is cancelled.
 //
 //   (void)co_await teardown_pacer_.Pass();
 //   …  // a step
@@ -37,8 +37,8 @@ class TurnPacer final : private FlushHook {
   }
 
  private:
-  // Once for each turn, although a hook that queues itself is called again in the same turn: those
-  // whom it lets pass run in the next.
+  // Refills once a turn, although a hook that queues itself is called again in the same turn.
+  // Waiters that it lets pass run in the next turn.
   void Flush() override {
     const uint64_t turn = executor_.stats().turns;
     const size_t passed = steps_per_turn_ - left_.available();

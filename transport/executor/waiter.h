@@ -1,7 +1,7 @@
 // Waiter: how an idle executor sleeps until a descriptor is readable or a time has come.
 //
-// Two implementations, chosen once when the executor is created: io_uring where the kernel allows
-// it, else epoll. Level-triggered: a descriptor that stays readable is reported by every wait, so
+// Two implementations, chosen once when the executor is created: io_uring if the kernel allows it,
+// otherwise epoll. Level-triggered: a descriptor that stays readable is reported by every wait, so
 // that a listener need not read it empty. Owned by its executor and used on its thread; holds a few
 // descriptors (one per CQ, and the inbox).
 //
@@ -47,7 +47,7 @@ class Waiter {
   // kForever), and calls the listeners of those that are. May return early for no reason.
   static constexpr Duration kForever = Duration::max();
   virtual void Wait(Duration timeout) = 0;
-  // The same without sleeping.
+  // Calls the listeners as Wait() does, without sleeping.
   virtual void Dispatch() = 0;
 
   // Readable while any watched descriptor is: for a loop that waits in this one's stead and then
@@ -59,8 +59,8 @@ class Waiter {
   virtual absl::StatusOr<IoRing*> UseRing() = 0;
 };
 
-// Logs which one it is, and why not io_uring when that was asked for by kAuto. Under
-// ThreadSanitizer, which cannot see the kernel's side of a ring, kAuto means epoll.
+// Logs which one it created, and, if kAuto gives epoll, why not io_uring. Under ThreadSanitizer,
+// which cannot see the kernel's side of a ring, kAuto means epoll.
 absl::StatusOr<std::unique_ptr<Waiter>> CreateWaiter(WaiterKind kind);
 
 }  // namespace verbena

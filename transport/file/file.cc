@@ -108,8 +108,8 @@ Task<absl::StatusOr<size_t>> ReadAll(FileReference file, BufferView part, uint64
     if (!read.cancelled().ok()) co_return read.cancelled();
     if (result < 0) co_return TransferStatus(-result, "read", *file, part.size(), offset, done);
     done += static_cast<size_t>(result);
-    // Short at the end of the file, or before it, when the rest may follow. O_DIRECT could not ask
-    // for what follows an odd part, and only the end of a file is one.
+    // A read may be short before the end of the file, too: then ask for the rest. With O_DIRECT,
+    // only the end of the file makes a length odd, and nothing could be read from there.
     if (result == 0 || done % file->alignment != 0) break;
   }
   co_return done;
@@ -126,7 +126,7 @@ Task<absl::Status> WriteAll(FileReference file, BufferView part, uint64_t offset
                       {.kind = Kind::kWrite, .file = file, .part = rest, .offset = offset + done});
     const int32_t result = co_await write;
     if (!write.cancelled().ok()) co_return write.cancelled();
-    // Nothing written without an error: no file system has a reason to.
+    // No file system has a reason to write nothing and report no error.
     const int error = result == 0 ? EIO : -result;
     if (result <= 0) co_return TransferStatus(error, "write", *file, part.size(), offset, done);
     done += static_cast<size_t>(result);

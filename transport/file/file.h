@@ -2,22 +2,22 @@
 //
 // Operations travel through the executor's io_uring, straight into and out of Buffers. Without
 // io_uring a few threads serve the same interface more slowly, and the log says so. A File belongs
-// to the executor that opened it, and is gone before that executor is. Any thread may call its
-// methods, as in BlockOn(executor, file.Read(…)); the Tasks that they return run on that executor
-// alone. A File may be destroyed while Tasks on it are under way: the descriptor is closed, in the
-// background, after the last of them.
+// to the executor that opened it, and must be destroyed before that executor. Any thread may call
+// its methods, as in BlockOn(executor, file.Read(…)); the Tasks that they return run on that
+// executor alone. A File may be destroyed while Tasks on it are under way: the descriptor is
+// closed, in the background, after the last of them.
 //
 // Errors name the file, the place in it and errno: NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED
 // for a full disk, OUT_OF_RANGE for a file that would be too large, DATA_LOSS when the device
 // fails, INVALID_ARGUMENT for what O_DIRECT does not take.
 //
 // Every await can be cancelled: it returns CANCELLED (or DEADLINE_EXCEEDED) at once, while the
-// kernel may still be at the operation, which keeps the memory of its buffer. So a Buffer after a
-// cancelled read or write is to be destroyed, not used again: it comes home once the kernel has let
-// go of it. The same goes when the Task is destroyed. A cancelled write may or may not happen.
-// Destroying the executor waits for what the kernel has, for ever where threads read a pipe that
-// nobody writes. At most 256 operations of an executor (1024 with threads) are under way; more wait
-// in order.
+// kernel may still be at the operation, which keeps the memory of its buffer. So after a cancelled
+// read or write the Buffer must be destroyed, not used again: its memory returns to the pool once
+// the kernel has let go of it. The same goes when the Task is destroyed. A cancelled write may or
+// may not happen. Destroying the executor waits for what the kernel has, for ever if threads read a
+// pipe that nobody writes. At most 256 operations of an executor (1024 with threads) are under way;
+// more wait in order.
 //
 //   VERBENA_CO_ASSIGN_OR_RETURN(File file, co_await File::Open("/data/v0", {.flags = O_RDWR}));
 //   VERBENA_CO_ASSIGN_OR_RETURN(size_t bytes, co_await file.Read(buffer.view(), /*offset=*/0));
@@ -88,7 +88,7 @@ class File {
   // Offsets, lengths and addresses must be multiples of this: 1 without O_DIRECT.
   uint32_t alignment() const;
 
-  // Reads into all of `part`; less only at the end of the file (0 beyond it). The Buffer lives
+  // Reads into all of `part`; less only at the end of the file (0 beyond it). The Buffer must live
   // until the Task is awaited to its end or destroyed.
   VERBENA_CORO_WRAPPER Task<absl::StatusOr<size_t>> Read(BufferView part, uint64_t offset) const;
   // Writes all of `part`, or says how much of it was written before the error.
@@ -97,13 +97,14 @@ class File {
   // reading it back takes (Datasync).
   VERBENA_CORO_WRAPPER Task<absl::Status> Sync() const;
   VERBENA_CORO_WRAPPER Task<absl::Status> Datasync() const;
-  // As fallocate(2); `mode` 0 reserves space and extends the file. UNIMPLEMENTED where the file
-  // system has none.
+  // As fallocate(2); `mode` 0 reserves space and extends the file. UNIMPLEMENTED if the file system
+  // has no fallocate.
   VERBENA_CORO_WRAPPER Task<absl::Status> Fallocate(uint64_t offset, uint64_t bytes,
                                                     int mode = 0) const;
   VERBENA_CORO_WRAPPER Task<absl::StatusOr<FileStat>> Stat() const;
-  // Closes it and returns what close(2) says. FAILED_PRECONDITION while a Task is under way on it:
-  // then it is closed in the background, after that. This object is no file from the call on.
+  // Closes it and returns what close(2) says. FAILED_PRECONDITION while another Task is under way
+  // on it: then the file is closed in the background, after that Task. From the call on, this
+  // object is no file.
   VERBENA_CORO_WRAPPER Task<absl::Status> Close();
 
  private:

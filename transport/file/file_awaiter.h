@@ -39,7 +39,7 @@ class [[nodiscard]] FileAwaiter final : public Suspension {
     operation_ = &service_.Start(std::move(request_), this);
     return true;
   }
-  // The system call's result, or -errno. Meaningless unless cancelled() is OK.
+  // The system call's result, or -errno. Meaningful only if cancelled() is OK.
   int32_t await_resume() {
     opened_ = false;  // the caller's now
     return result_;

@@ -3,7 +3,8 @@
 //
 // Owned by its executor's FileService and reused; never in a coroutine's frame. So the Task that
 // waits for it may be destroyed at any moment: the operation goes on, keeps its buffer and its
-// file, and forgets who waited. One thread, but while a thread pool executes it.
+// file, and forgets who waited. Used on the executor's thread, except while a thread of
+// ThreadBackend executes it.
 
 #ifndef VERBENA_TRANSPORT_FILE_FILE_OPERATION_H_
 #define VERBENA_TRANSPORT_FILE_FILE_OPERATION_H_

@@ -117,7 +117,8 @@ FileOperation& FileService::Take() {
 }
 
 void FileService::Recycle(FileOperation& operation) {
-  // Either may be the last one, and close the file or wake who waits for memory.
+  // These two go last, because the last reference closes the file, and the last pin may wake
+  // coroutines that wait for memory.
   FileReference file = std::move(operation.request.file);
   BufferPin pin = std::move(operation.pin);
   operation.request.part = {};
@@ -178,7 +179,7 @@ void FileService::OnComplete(FileOperation& operation, int32_t result) {
   if (FileAwaiter* awaiter = std::exchange(operation.awaiter, nullptr)) {
     awaiter->Finish(operation, result);
   } else if (operation.request.kind == FileRequest::Kind::kOpen && result >= 0) {
-    // Nobody has heard of it.
+    // Nobody else knows the descriptor.
     CloseDescriptor(result);
   }
   Recycle(operation);

@@ -1,9 +1,9 @@
 // FileService: an executor's file operations, their bound and their backend. Internal to
 // transport/file.
 //
-// Made when the first file is opened on the executor, which owns it. More operations than the
-// backend's bound wait here, first in, first out; the list is bounded by the Tasks that wait and
-// the files that are closed. Operations are pooled, and poisoned while free. One thread.
+// Made for the first operation on a file or its name. The executor owns it. More operations than
+// the backend's bound wait here, first in, first out; the list is bounded by the Tasks that wait
+// and the files that are closed. Operations are reused, and poisoned while free. One thread.
 
 #ifndef VERBENA_TRANSPORT_FILE_FILE_SERVICE_H_
 #define VERBENA_TRANSPORT_FILE_FILE_SERVICE_H_
@@ -36,10 +36,10 @@ class FileService final : public ExecutorService {
   FileService& operator=(const FileService&) = delete;
 
   // Starts an operation, which completes in a later turn and then tells the awaiter, unless the
-  // awaiter has left. Whatever the request names must outlive this call only: the operation keeps
-  // it.
+  // awaiter has left. Whatever the request refers to need only outlive this call: the operation
+  // keeps it.
   FileOperation& Start(FileRequest request, FileAwaiter* awaiter);
-  // Nobody waits for it any more: it is asked to end.
+  // Nobody waits for `operation` any more: asks it to end, unless it is a close.
   void Leave(FileOperation& operation);
 
   Executor& executor() const { return executor_; }

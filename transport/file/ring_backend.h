@@ -1,8 +1,9 @@
 // RingBackend: file operations on the executor's io_uring. Internal to transport/file.
 //
-// Files are registered with the ring (no look-up of the descriptor per operation), and so are the
-// regions of buffers that O_DIRECT reads and writes use (no pinning per operation), each when it is
-// first used. If the kernel refuses to register one, it is used unregistered, and the log says so.
+// Files are registered with the ring when they are opened (no look-up of the descriptor per
+// operation). Regions of buffers are registered when O_DIRECT first reads or writes them (no
+// pinning per operation). A file or region that is not registered is used all the same. The log
+// says if the kernel refuses a region, or all files or regions.
 
 #ifndef VERBENA_TRANSPORT_FILE_RING_BACKEND_H_
 #define VERBENA_TRANSPORT_FILE_RING_BACKEND_H_

@@ -26,7 +26,7 @@ int32_t ResultOf(T result) {
   return result < 0 ? -errno : static_cast<int32_t>(result);
 }
 
-// A pipe has no offsets, and is read and written in order, as a ring does.
+// A pipe has no offsets: it is read and written in order, as an io_uring does.
 ssize_t ReadAt(int fd, const BufferView& part, off_t offset) {
   const ssize_t result = pread(fd, part.data(), part.size(), offset);
   return result < 0 && errno == ESPIPE ? read(fd, part.data(), part.size()) : result;
@@ -109,7 +109,7 @@ absl::StatusOr<std::unique_ptr<FileBackend>> ThreadBackend::Create(Executor& exe
 ThreadBackend::~ThreadBackend() { Stop(); }
 
 bool ThreadBackend::AddThread() {
-  // The standard library has no other way to say it.
+  // std::thread has no other way to say that the system starts no thread.
   try {
     threads_.emplace_back([this] { Serve(); });
     return true;

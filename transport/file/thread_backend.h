@@ -2,8 +2,8 @@
 // io_uring. Internal to transport/file.
 //
 // The same interface, slower: two thread switches per operation. The threads take operations in
-// order; one that began cannot be cancelled, one that did not is dropped. The queue is bounded by
-// bound(), beyond which the FileService keeps callers waiting.
+// order. An operation that has begun cannot be cancelled; a cancelled one that has not begun is
+// dropped. The queue is bounded by bound(), beyond which the FileService keeps callers waiting.
 
 #ifndef VERBENA_TRANSPORT_FILE_THREAD_BACKEND_H_
 #define VERBENA_TRANSPORT_FILE_THREAD_BACKEND_H_
@@ -25,7 +25,8 @@ namespace verbena::internal {
 
 class ThreadBackend final : public FileBackend {
  public:
-  // `why` there is no ring; the log says it, once. RESOURCE_EXHAUSTED when no thread can be made.
+  // `why` says why there is no ring, and is logged once. RESOURCE_EXHAUSTED when no thread can be
+  // made.
   static absl::StatusOr<std::unique_ptr<FileBackend>> Create(Executor& executor,
                                                              const absl::Status& why);
   ~ThreadBackend() override;

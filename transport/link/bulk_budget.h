@@ -1,8 +1,8 @@
 // BulkBudget: how much of payloads the links of one endpoint post in one turn of its executor.
 //
-// Payloads leave in slices. Where the processor copies them as they are posted, all links together
-// post few bytes in one turn, so that calls do not wait for them. A link that is told to wait tries
-// again in the next turn, ahead of those that had their slice in this one. One thread.
+// Payloads leave in slices. If the processor copies them as they are posted, all links together
+// post few bytes in one turn, so that calls do not wait for these copies. A link that is told to
+// wait tries again in the next turn, ahead of the links that had a slice in this one. One thread.
 
 #ifndef VERBENA_TRANSPORT_LINK_BULK_BUDGET_H_
 #define VERBENA_TRANSPORT_LINK_BULK_BUDGET_H_
@@ -13,7 +13,7 @@ namespace verbena {
 
 class BulkBudget {
  public:
-  // A slice is posted while fewer than `bytes_per_turn` were; UINT32_MAX for no bound.
+  // In one turn, slices may be posted until `bytes_per_turn` is reached; UINT32_MAX: no bound.
   explicit BulkBudget(uint32_t bytes_per_turn) : bytes_per_turn_(bytes_per_turn) {}
 
   // `turn` is the executor's count of turns.
@@ -25,8 +25,8 @@ class BulkBudget {
 
  private:
   const uint32_t bytes_per_turn_;
-  uint64_t turn_ = 0;   // in which a slice was posted last
-  uint64_t bytes_ = 0;  // in that turn
+  uint64_t turn_ = 0;   // the last in which a slice was posted
+  uint64_t bytes_ = 0;  // posted in that turn
 };
 
 }  // namespace verbena

@@ -22,7 +22,7 @@ struct ControlFrames {
   // PING, PONG and RECALL that have travelled, in both directions.
   uint64_t count = 0;
 
-  // Whether a frame is due. The answer to a RECALL is none.
+  // Whether a frame is due. `answer` is not one: any SEND will do.
   bool any_due() const { return pong || ping || recall; }
 };
 

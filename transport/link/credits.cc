@@ -38,7 +38,7 @@ absl::Status SendCredits::Implausible(uint32_t issued, uint16_t reserve_seen) co
 
 uint32_t SendCredits::GiveBackWithin(uint32_t limit) {
   const uint32_t wanted = VERBENA_MUTANT(kRecallsAddUp) ? limit : limit - returned_;
-  // Beyond that it is the limit of a recall that has been answered.
+  // A greater difference has wrapped around: a recall that has been answered already.
   if (wanted > kMaxWindow) return 0;
   const uint32_t count = std::min(wanted, available());
   returned_ += count;

@@ -104,7 +104,7 @@ class SendCredits {
 // it has beyond comes from `pool`, and goes back there in the destructor at the latest.
 class IssuedCredits {
  public:
-  // `share` is that of the peer's address; it and the pool outlive this.
+  // `share` belongs to the peer's address. It and `pool` outlive this object.
   IssuedCredits(CreditPool& pool, CreditShare& share, uint32_t initial_window, uint32_t max_window);
   IssuedCredits(const IssuedCredits&) = delete;
   IssuedCredits& operator=(const IssuedCredits&) = delete;
@@ -160,16 +160,16 @@ class IssuedCredits {
   // The borrowed part of the window, which a recall may ask for.
   uint32_t surplus() const { return window_ - initial_window_; }
 
-  // For a recall: the peer may return so many in all, modulo 2^32. It never falls.
+  // For a recall: how many credits the peer may return in all, modulo 2^32. It never falls.
   uint32_t recall_limit() const { return returned_ + surplus(); }
   // The peer is asked for the surplus, from now until recalled() is false again.
   void Recall();
   bool recalled() const { return recalled_; }
   // Call at each liveness check while recalled(). The peer has answered once it has returned the
-  // surplus, except what it spent meanwhile: the SENDs that were on their way. A peer that returns
+  // surplus, less what it has spent since: those SENDs were on their way. A peer that returns
   // nothing has none to spare if it has sent as much as it may hold. RESOURCE_EXHAUSTED after
-  // kMaxUnansweredRecalls checks in vain, or kMaxUnsentRecalls of those that found the RECALL still
-  // due (`is_due`), for want of credits from the peer.
+  // kMaxUnansweredRecalls checks without an answer, or after kMaxUnsentRecalls checks that found
+  // the RECALL still due (`is_due`), because the peer issues no credits.
   absl::Status CheckRecall(bool is_due);
 
  private:

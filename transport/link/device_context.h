@@ -70,18 +70,18 @@ class DeviceContext {
 
   // Calls `handler` on `executor` for each event of the queue pair, until Unsubscribe(). When the
   // device fails or is removed, every handler is called. A port that goes down, or changes its
-  // address, ends no link: what the port has then is read again, for new ones.
+  // address, ends no link: its address is read again, for new links.
   using EventHandler = std::function<void(ibv_event_type)>;
   void Subscribe(uint32_t qpn, Executor& executor, EventHandler handler);
   // An event that is under way to the executor may still arrive after this.
   void Unsubscribe(uint32_t qpn);
-  // The same for the events of a CQ or an SRQ, by which it is lost.
+  // The same for a CQ or an SRQ: the events that say that it is lost.
   void SubscribeQueue(const void* queue, Executor& executor, EventHandler handler);
   void UnsubscribeQueue(const void* queue);
 
-  // Ends its threads and gives its protection domain back, and is the last call before the
-  // destructor. An error says that the device does not take it: what was made or registered there
-  // may be in use yet.
+  // Ends the threads and gives the protection domain back. The last call before the destructor.
+  // Fails if the device refuses to take the domain back: objects and memory of the domain may still
+  // be in use.
   absl::Status Close();
 
   // Reads and dispatches what is there, without blocking.

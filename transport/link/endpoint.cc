@@ -196,7 +196,7 @@ void Endpoint::UpdateReceiveTarget() {
 }
 
 void Endpoint::GrowWindow(Link& link) {
-  // One that may borrow no more takes nothing from others.
+  // A link that may borrow no more takes nothing from others.
   if (link.issued_.recalled() || link.issued_.at_maximum()) return;
   const PeerSource& source = link.source_;
   const bool is_shared = source.bounded && sources_.size() > 1;
@@ -251,7 +251,7 @@ void Endpoint::LeaveSource(PeerSource& source) {
   if (--source.links > 0) return;
   sources_.erase(std::pair(source.name, source.bounded));
   send_buffers_->ShareAmong(sources_.size());
-  // One that is left alone may hold more than before.
+  // A source that is left alone may hold more than before.
   if (sources_.size() == 1) NoteSendRoom(*sources_.begin()->second);
 }
 
@@ -321,7 +321,7 @@ bool Endpoint::CheckSome() {
   while (!unchecked_.empty()) {
     if (!may_go_on()) return false;
     WatchedLink* watched = unchecked_.PopFront();
-    // One that is closed may be gone after this.
+    // A link that this closes may be gone afterwards.
     Link* link = static_cast<Link*>(watched);
     if (link->CheckLiveness(now) && !watched->linked()) watched_.PushBack(*watched);
   }

@@ -69,7 +69,7 @@ class Endpoint final : private CompletionListener, private FlushHook, private Ti
       Executor& executor, DeviceContext& context, const LinkLimits& wanted,
       uint32_t executor_index = 0, uint32_t executor_count = 1,
       const RuntimeId& id = RuntimeId::Random());
-  // The same in two steps, of which the first takes the device long and runs on any thread.
+  // The same in two steps. Register() takes the device long, and runs on any thread.
   static absl::StatusOr<EndpointMemory> Register(DeviceContext& context, const LinkLimits& wanted);
   static absl::StatusOr<std::unique_ptr<Endpoint>> CreateWith(
       EndpointMemory memory, Executor& executor, DeviceContext& context, const LinkLimits& wanted,
@@ -86,16 +86,17 @@ class Endpoint final : private CompletionListener, private FlushHook, private Ti
   // Closes every link and waits until all queue pairs are gone.
   Task<void> Shutdown();
 
-  // For an endpoint whose device is used no more, while what it gave out may be: Retire(), then
-  // Release() once it is unused(), then it is destroyed.
+  // How to end an endpoint whose device is no longer used, while buffers and coroutines may still
+  // refer to the endpoint: call Retire(), wait until it is unused(), await Release(), then destroy
+  // it.
   //
-  // Closes every link, with a reason, and makes no more.
+  // Closes every link with `reason`, and makes no more.
   void Retire(const absl::Status& reason);
   // Whether no link is left.
   bool drained() const { return stats_.links == 0 && tasks_.size() == 0; }
   // Whether nobody refers to it any more: no link, no buffer, no waiting coroutine.
   bool unused() const;
-  // Gives all that it has back to the device, on a control thread.
+  // Gives everything that the endpoint has back to the device, on a control thread.
   Task<void> Release();
   // Held by a coroutine that refers to the endpoint, or to its pools, beyond a wait.
   [[nodiscard]] std::shared_ptr<const bool> Use() const { return users_; }
@@ -113,7 +114,7 @@ class Endpoint final : private CompletionListener, private FlushHook, private Ti
 
   // Open as long as the endpoint lives, for objects that may outlive it.
   const std::shared_ptr<ExecutorGate>& gate() const { return gate_; }
-  // Expires with it: the same for its own thread, without a lock.
+  // Expires with the endpoint. For objects on its own thread: unlike gate(), it needs no lock.
   std::weak_ptr<const bool> alive() const { return alive_; }
 
   // For Link.
@@ -129,8 +130,8 @@ class Endpoint final : private CompletionListener, private FlushHook, private Ti
   // Whether a link may post a slice of its transfers in this turn (bulk_budget.h).
   bool MayPostBulk() const { return bulk_.MayPost(executor_.stats().turns); }
   void NoteBulk(uint32_t bytes) { bulk_.Count(executor_.stats().turns, bytes); }
-  // Gives `link` a larger window if there are credits, otherwise asks links that were quiet for
-  // theirs.
+  // Gives the peer of `link` a larger window if there are credits. Otherwise recalls credits from
+  // other links, quiet ones first.
   void GrowWindow(Link& link);
   // A link to `source`, which holds no send buffer, waits until it may have one (send_room.h).
   void AwaitSendRoom(RoomWaiter& waiter, PeerSource& source) { send_room_->Await(waiter, source); }
@@ -147,8 +148,8 @@ class Endpoint final : private CompletionListener, private FlushHook, private Ti
   void StartTeardown(Link& link, const absl::Status& reason);
   // The completion that is being handled is the only one that this turn's poll found.
   bool handles_one_completion() const { return one_completion_; }
-  // Nobody waits for the resources of a SEND before the turn's end, and the receives are posted
-  // whose credits the SEND would return.
+  // Whether a SEND may be posted before the turn's end: nobody waits for the buffers and slots that
+  // it takes, and the receives are posted whose credits it would return.
   bool MaySendNow() const {
     return !draining_ && !send_room_->is_awaited() && !receives_->needs_post();
   }
@@ -184,7 +185,8 @@ class Endpoint final : private CompletionListener, private FlushHook, private Ti
   PeerSource& JoinSource(const MessageStream& stream);
   void LeaveSource(PeerSource& source);
   // Awaits verbs on the link's queue pair, which run on a control thread. The link may be gone when
-  // it resumes. kResolve for those that take it to RTR, of which each source has a share.
+  // the coroutine resumes. kResolve is for verbs that take the queue pair to RTR: each source has a
+  // share of the threads that run these.
   template <typename Verbs>
   ControlPool::Awaiter<Verbs> OnQp(ControlKind kind, const Link& link, Verbs verbs) {
     const bool resolves = kind == ControlKind::kResolve;
@@ -222,10 +224,10 @@ class Endpoint final : private CompletionListener, private FlushHook, private Ti
   void Fail(const absl::Status& reason);
   // Closes every link, and has the queues replaced.
   void LoseQueues(const char* reason);
-  // Makes new queues in the place of lost ones, once nothing uses those any more.
+  // Makes new queues to replace lost ones, once nothing uses the lost ones any more.
   Task<void> Rebuild();
   Task<absl::Status> ReplaceQueues();
-  // Until no queue pair is being made that would use our queues.
+  // Waits until no queue pair is being made on our queues.
   Task<void> AwaitMaking();
   void StartLivenessTimer();
   bool CheckSome();
@@ -238,7 +240,7 @@ class Endpoint final : private CompletionListener, private FlushHook, private Ti
   Task<void> FreeLink(Link& link);
   // Handles the completions that are there.
   void DrainCompletions();
-  // After something that may have proved receives to be lost.
+  // Call after anything that may have proved receives to be lost.
   void SettleReceives();
   void Hold(QpIdentity qp, uint32_t qpn, std::vector<BufferPin> leased);
   Task<void> HoldUntilQuiesced(QpIdentity qp, std::vector<BufferPin> leased);
@@ -276,15 +278,15 @@ class Endpoint final : private CompletionListener, private FlushHook, private Ti
   IntrusiveList<WatchedLink> unchecked_;
   size_t unchecked_slot_ = 0;
   bool checking_ = false;
-  IntrusiveList<BorrowingLink> borrowing_;  // those not recalled; the first were asked longest ago
+  IntrusiveList<BorrowingLink> borrowing_;  // not recalled; asked longest ago first
   bool one_completion_ = false;
   int completions_left_ = 0;
   bool draining_ = false;  // inside DrainCompletions()
   bool shutting_down_ = false;
   absl::Status broken_;           // why no link can be made; OK in service
-  bool failed_ = false;           // the device has: broken_ stays
+  bool failed_ = false;           // the device has failed: broken_ stays
   uint32_t queues_ = 0;           // counts the queues that took the place of lost ones
-  bool queues_are_lost_ = false;  // those that are in use
+  bool queues_are_lost_ = false;  // the ones in use
   bool timer_running_ = false;
   EndpointStats stats_;
   LinkStats closed_traffic_;  // of links that are gone

@@ -40,7 +40,7 @@ absl::StatusOr<Endpoint::DeviceParts> Endpoint::MakeParts(const PortAddress& add
   return parts;
 }
 
-// Ordered by the endpoint, whose queues a queue pair is made of: Shutdown() waits for that.
+// Ordered by the endpoint: Shutdown() waits until no queue pair is being made on its queues.
 Task<absl::StatusOr<Endpoint::DeviceParts>> Endpoint::NewParts(PortAddress address) {
   absl::StatusOr<DeviceParts> parts = co_await context_.control().Run(
       ControlKind::kConnect, this, [this, address] { return MakeParts(address); });
@@ -66,8 +66,8 @@ Task<absl::StatusOr<Link*>> Endpoint::NewLink(LinkListener& listener, const Mess
   absl::StatusOr<DeviceParts> parts = co_await NewParts(*address);
   if (!parts.ok()) co_return parts.status();
   std::move(give_back).Cancel();
-  // The device may have given out the number of a queue pair that it has destroyed a moment ago:
-  // what is left of that one is polled out before the number is another link's.
+  // The device may have given out the number of a queue pair that it has just destroyed: the
+  // completions of the old one are polled out before the number is another link's.
   if (links_.HasQpn(parts->qp->qp_num)) DrainCompletions();
   const LinkKey key = links_.KeyOf(index);
   links_.slot(key).address = *address;

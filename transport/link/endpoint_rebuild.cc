@@ -71,7 +71,7 @@ void Endpoint::LoseQueues(const char* reason) {
 }
 
 Task<void> Endpoint::AwaitMaking() {
-  // The second is behind the ends of those that were made for nothing.
+  // Two rounds: the second is ordered behind the ends of queue pairs that were made for nothing.
   for (int i = 0; i < 2; ++i) {
     (void)co_await context_.control().Finish(ControlKind::kConnect, this,
                                              [] { return absl::OkStatus(); });

@@ -11,7 +11,7 @@
 
 namespace verbena {
 
-// Links that its event has closed keep that reason.
+// Links that the device's failure has closed keep that reason.
 void Endpoint::Retire(const absl::Status& reason) {
   if (!failed_) Fail(reason);
 }

@@ -39,7 +39,8 @@ void Endpoint::StartTeardown(Link& link, const absl::Status& reason) {
 Task<void> Endpoint::Teardown(Link& link) {
   link.stream_.Close();
   ibv_qp* const qp = link.qp_.get();
-  // Until then the peer may use up receives of the endpoint: so ahead of others' destructions.
+  // Until the queue pair is in ERR, the peer may use up receives of the endpoint: so this goes
+  // ahead of others' destructions.
   absl::Status status = co_await context_.control().Finish(
       VERBENA_MUTANT(kErrorBehindTeardowns) ? ControlKind::kTeardown : ControlKind::kToError, qp,
       [&device = context_.device(), qp] { return MoveQpToError(device, qp); });
@@ -70,7 +71,7 @@ Task<void> Endpoint::Teardown(Link& link) {
 
 Task<absl::Status> Endpoint::WaitFor(Event& event) { co_return co_await event.Wait(); }
 
-// Ordered by the queue pair, so that none is on its way when it is destroyed.
+// Ordered by the queue pair, so that no refill is under way when the queue pair is destroyed.
 void Endpoint::StartRefill(Link& link, uint32_t count) {
   tasks_.Spawn(Refill(link.key(), link.qp_.get(), count, link.leases_.TakeWorn()));
 }
@@ -96,8 +97,8 @@ Task<void> Endpoint::Refill(LinkKey key, const void* order, uint32_t count,
                                            });
 }
 
-// Nothing is posted meanwhile, so what is there when it begins bounds it. Else a peer that sends
-// whenever an answer brings it credits would keep the executor in here.
+// Nothing is posted meanwhile, so the loop ends with the completions that are there at its start.
+// Otherwise a peer that sends whenever an answer brings it credits would keep the executor in here.
 void Endpoint::DrainCompletions() {
   draining_ = !VERBENA_MUTANT(kDrainPosts);
   executor_.DrainCq(cq_);

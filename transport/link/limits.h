@@ -44,13 +44,14 @@ inline constexpr uint32_t kSpareReceives = 256;
 // A peer may never be issued more than this at once; a larger claim from it is a violation.
 inline constexpr uint32_t kMaxWindow = 1u << 15;
 
-// Liveness checks, two each ping_interval, for which a peer of which something is expected may be
-// silent: the first ones send it a PING.
+// Liveness checks, two each ping_interval, for which a peer may be silent although something is
+// expected of it. Each of these checks sends it a PING; the next one closes the link.
 inline constexpr uint32_t kMaxSilentChecks = 6;
 
 // Liveness checks, two each ping_interval, for which a peer may leave a recall unanswered.
 inline constexpr uint32_t kMaxUnansweredRecalls = 4;
-// The same for a recall that has not left, for the peer gives no credit: an honest one may be slow.
+// The same for a recall that has not left because the peer issues no credit: an honest peer may be
+// slow.
 inline constexpr uint32_t kMaxUnsentRecalls = 8;
 
 // Liveness checks, two each ping_interval, for which a peer may leave a SEND unacknowledged: no
@@ -58,12 +59,13 @@ inline constexpr uint32_t kMaxUnsentRecalls = 8;
 // (kRetryCount, kRnrRetry), but counts each SEND by itself. (start)
 inline constexpr uint32_t kMaxUnacknowledgedChecks = 8;
 
-// Links that one starving link has asked for credits at once: those that were quiet of the first
-// kRecallCandidates, or one of them.
+// When a link's peer lacks credits and the pool can give none, the endpoint looks at
+// kRecallCandidates links at most, and recalls the credits of quiet ones, of kRecallsAtOnce at
+// most. If none of them is quiet, it recalls those of one busy link.
 inline constexpr int kRecallsAtOnce = 4;
 inline constexpr int kRecallCandidates = 16;
 
-// Teardown posts one WR behind all others, whose completion proves that they have ended: those that
+// Teardown posts one WR behind all others. Its completion proves that all have ended: WRs that
 // succeeded unsignalled never say so themselves.
 inline constexpr uint32_t kDrainMarkers = 1;
 
@@ -89,9 +91,9 @@ inline constexpr uint32_t kReceiveStridePadding = 64;
 inline constexpr uint8_t kAckTimeout = 14;
 inline constexpr uint8_t kRetryCount = 7;
 // Credits make receiver-not-ready impossible between correct peers. A SEND to a peer that issues
-// credits without receives is tried 6 times again, and then the link ends; for ever (7) it would
-// hold a send buffer that others need. The receiver sets the time between two tries: 10 ms here
-// (code 20 of the InfiniBand specification), 655 ms at most.
+// credits without receives is tried 6 times again, and then the link ends. With 7 it would be tried
+// for ever, and hold a send buffer that others need. The receiver sets the time between two tries:
+// 10 ms here (code 20 of the InfiniBand specification), 655 ms at most.
 inline constexpr uint8_t kRnrRetry = 6;
 inline constexpr uint8_t kMinRnrTimer = 20;
 // Routers that a packet may pass: as many as IP packets by default.
@@ -121,10 +123,10 @@ struct LinkLimits {
   // kMaxSendQueueDepth.
   uint32_t send_queue_depth = 64;
   // Send buffers of an endpoint, shared by its links: 16 to 2^20, each eager_bytes +
-  // kReceiveStridePadding of pinned memory. If there are several source addresses, the links to
-  // one hold at most as many as stay free; as they become scarce, each link may hold fewer
-  // (send_buffers.h). If they are at least 4 × max_links, and there is one source, each link always
-  // finds a first one.
+  // kReceiveStridePadding of pinned memory. If there are several source addresses, the links to one
+  // address hold at most as many as stay free. As buffers become scarce, each link may hold fewer
+  // (send_buffers.h). With one source and at least 4 × max_links buffers, each link always finds a
+  // first one.
   uint32_t send_buffers = 1024;
   // How long a link waits for its QP to drain before it destroys it. 0: it does not wait.
   Duration teardown_timeout = std::chrono::seconds(1);

@@ -275,7 +275,8 @@ void Link::PrepareHeader(const PendingSend& send) {
   header.reserve_seen = issued_.reserve_seen();
   header.frame_count = send.frames;
   if (send.use == SendUse::kCredits) header.flags |= kSendSpendsReserve;
-  // Said with the last credit too: without another, nothing could be said later.
+  // The SEND that spends the last credit says so too: without another credit, nothing could be said
+  // later.
   if (!writers_.empty() || credits_.available() == 0) header.flags |= kSendStarved;
   std::memcpy(endpoint_.send_buffers().data(send.buffer), &header, sizeof(header));
 }

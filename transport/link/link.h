@@ -3,10 +3,10 @@
 // Frames are coalesced into SENDs. The frames of a turn leave with one doorbell at the turn's end.
 // If they are many, groups of them leave while the turn goes on, so that the peer works meanwhile
 // (EarlyFrames()). An answer that nothing can join leaves at once (SendNowIfAlone()). Transfers
-// leave slice by slice behind the frames, few bytes at a time (BulkLimits): a SEND waits for those
-// alone that are in the send queue. Four things can be used up, and then a link waits, which is
-// never an error: the peer's credits, send queue slots, send buffers, and READs and atomics
-// outstanding. A fifth, CQ slots, is reserved when the link is made.
+// leave slice by slice behind the frames, few bytes at a time (BulkLimits): a SEND waits only for
+// the slices that are already in the send queue. Four things can be used up: the peer's credits,
+// send queue slots, send buffers, and outstanding READs and atomics. The link then waits, which is
+// never an error. A fifth, CQ slots, is reserved when the link is made.
 //
 // Owned by its Endpoint; lives on that endpoint's executor thread. A LinkListener hears its frames
 // and its end; after OnLinkDown() the pointer is dead to everybody else. Destroyed by the endpoint
@@ -128,9 +128,9 @@ class Link final : private FlushHook,
   // Appends a frame to the SENDs of this turn, and returns the place of its body, `body_bytes`
   // long. Write the body before the next Append() and before control returns to the executor:
   // earlier frames may leave then. Returns nullptr if something is exhausted, or if others wait
-  // already. The frame must fit: body_bytes ≤ max_body_bytes(). Only while open(). `invalidated` is
-  // the key of a peer's lease that the SEND also ends, if the peer reports_invalidation(): for the
-  // frame after which nothing is written there. 0 for none.
+  // already. Preconditions: open(), and body_bytes ≤ max_body_bytes(). `invalidated` is the key of
+  // a peer's lease that the SEND also ends, if the peer reports_invalidation(); 0 for none. Pass it
+  // with the frame after which nothing is written to that lease.
   char* Append(const FrameHeader& header, size_t body_bytes, uint32_t invalidated = 0);
 
   // Call this inside OnFrame(), after appending the answer to a frame and writing its body. Posts
@@ -141,17 +141,17 @@ class Link final : private FlushHook,
     if (alone_) SendNow();
   }
 
-  // Queues `waiter` behind those that wait already. Only while open().
+  // Queues `waiter` behind those that wait already. Precondition: open().
   void AwaitWritable(SendWaiter& waiter);
 
   // Starts to move `local` to (kWrite) or from (kRead) `remote`, which is as long. `local` is not
   // empty, and is registered with this link's device. The listener, who may be null, hears how the
-  // transfer ends. It leaves in slices, from the turn's end on. Only while open(); READs only if
-  // max_reads() is not 0.
+  // transfer ends. The transfer leaves in slices, from the turn's end on. Preconditions: open(),
+  // and for READs, max_reads() is not 0.
   Transfer& StartTransfer(Transfer::Direction direction, absl::Span<const BufferView> local,
                           const RemoteRange& remote, TransferListener* listener);
   // For a starter that has no more use for the transfer: posts no more of it, and its listener
-  // hears nothing. Frames that are appended from now on arrive behind all bytes that it ever moves.
+  // hears nothing. Frames that are appended from now on arrive after the last byte that it moves.
   void AbandonTransfer(Transfer& transfer) { transfers_.Abandon(transfer); }
   // For a starter that waits for the part in the send queue: posts no more of the transfer. False
   // if no part is there: then the transfer is gone, and its listener hears nothing.
@@ -164,11 +164,12 @@ class Link final : private FlushHook,
   bool has_atomics() const { return transfers_.has_atomics(); }
 
   // Leases `view`, which is not empty, to the peer (lease.h). Frames that are appended from now on
-  // may tell of it. nullptr if free_leases() is 0; errors as LeaseTable::Open(). Only while open().
+  // may tell the peer of the lease. nullptr if free_leases() is 0; errors as LeaseTable::Open().
+  // Precondition: open().
   absl::StatusOr<Lease*> OpenLease(const BufferView& view, LeaseAccess access,
                                    LeaseUse use = LeaseUse::kCall);
-  // The peer has said that it is done with the lease; `listener` hears when that is proven. Only
-  // while open().
+  // The peer has said that it is done with the lease; `listener` hears when that is proven.
+  // Precondition: open().
   void EndLease(Lease& lease, LeaseListener* listener);
   // Nobody waits for the peer's word any more. EndLease() is still called when it comes.
   void AbandonLease(Lease& lease);
@@ -200,7 +201,7 @@ class Link final : private FlushHook,
   Endpoint& endpoint() const { return endpoint_; }
   LinkKey key() const { return slots_.key(); }
   uint32_t send_credits() const { return credits_.available(); }
-  // Receives of ours that its queue pair may have taken, at most, of those not seen yet.
+  // The most receives of ours that the queue pair may have taken without our having seen it.
   uint32_t receives_held() const { return issued_.outstanding() + kReserveCredits; }
   // Whether SENDs can leave, now or as soon as there is room. Only on a link that is open().
   bool may_send() const { return open() && held_back_ != HeldBack::kUntilReady; }
@@ -209,15 +210,16 @@ class Link final : private FlushHook,
     control_.ping = true;
     ScheduleFlush();
   }
-  // Whether a PING has not left because other links hold all send buffers: no silence of this peer.
+  // Whether a PING is held up here because other links hold all send buffers. If so, the peer's
+  // silence is not its fault.
   bool ping_is_held_up() const { return control_.ping && OthersHoldBuffers(); }
 
  private:
   friend class Endpoint;
   friend class SendRoom;
 
-  // Whether SENDs wait in this side, and until when. Before Ready, frames wait as well, and take no
-  // send buffers.
+  // Whether SENDs are held back on this side, and until when. With kUntilReady frames wait as well,
+  // and take no send buffers.
   enum class HeldBack : uint8_t { kNo, kUntilHeard, kUntilReady };
 
   Link(Endpoint& endpoint, LinkKey key, QpHandle qp, LinkListener& listener, PeerSource& source);
@@ -232,9 +234,10 @@ class Link final : private FlushHook,
   // asked for. `now` ticks every ping_interval / 2. False if nothing is left to be watched.
   bool CheckLiveness(TimePoint now);
   absl::Status CheckRecall();
-  // Whether the peer takes what it is sent. A failed Status closes the link.
+  // Whether the peer acknowledges what it is sent. A failed Status closes the link.
   absl::Status CheckAcknowledged();
-  // Whether one-sided operations on the peer's memory end. A failed Status closes the link.
+  // Whether one-sided operations on the peer's memory make progress. A failed Status closes the
+  // link.
   absl::Status CheckTransfers();
   // Asks the peer to return the credits beyond its initial window.
   void Recall();
@@ -255,35 +258,36 @@ class Link final : private FlushHook,
   void SendNow();
   // Sending while the turn goes on.
   uint32_t EarlyFrames() const;
-  // True if as many frames are pending as EarlyFrames() wants now. Otherwise it looks again when
-  // they are.
+  // True if as many frames are pending as EarlyFrames() wants now. Otherwise sets that number as
+  // the next at which to ask again.
   bool IsGroup();
   [[gnu::noinline]] bool PostWritten();
   [[gnu::noinline]] void PostEarly();
   bool MayPostEarly();
-  // A flush posts bindings and invalidations, then SENDs, then a slice of WRITEs and READs, then
-  // the SENDs that follow their payload: with one doorbell, or two if there are SENDs before a
-  // slice, or more if one of these is more than a chain.
+  // A flush posts, in this order: bindings and invalidations, the SENDs that wait, a slice of
+  // WRITEs and READs, and the SENDs that follow a payload of that slice. One doorbell rings for
+  // all. If SENDs wait ahead of a slice, they take a doorbell of their own, and so does each
+  // further chain of leases or transfers.
   void PrepareLeases(WrChain& ready);
   void PrepareTransfers(WrChain& ready);
-  // Posts the SENDs that are there. False when the link is closed by it.
+  // Posts the SENDs that wait. False if that closes the link.
   [[gnu::noinline]] bool PostAhead(WrChain& ready);
-  // Returns what the device answered: 0, or an errno. Inlined where it is called, since a call of
-  // it is a call more for each RPC.
-  // `kept` of the pending SENDs, the last ones, stay: they leave later in this turn.
+  // Returns what the device answered: 0, or an errno. The last `kept` of the pending SENDs stay:
+  // they leave later in this turn. Always inlined, which saves a call for each RPC.
   [[gnu::always_inline]] inline int PostPending(WrChain& ready, size_t kept = 0);
-  // False when the link is closed by it.
+  // False if that closes the link.
   bool Ring(WrChain& ready);
   void PrepareHeader(const PendingSend& send);
   // Frees the slots up to a completion's position. False if no WR there is in flight.
   bool FreeSlots(uint16_t position);
   uint32_t SlotsForTransfers() const;
   void WakeWriters();
-  // This link has something to send, but no send queue slot, or no send buffer.
+  // Call when this link has something to send, but lacks a send queue slot or a send buffer.
   [[gnu::cold, gnu::noinline]] void LackRoom();
   // There may be a buffer again.
   void OnRoom();
-  // This link lacks a buffer and holds none. One that lacks slots has used them up itself.
+  // Whether this link waits for a buffer and holds none itself. False for one that lacks slots: it
+  // has used them up itself.
   bool OthersHoldBuffers() const {
     return lacks_room_ && held_ == 0 && (SlotsLeft() || VERBENA_MUTANT(kFullQueueExcusesSilence));
   }
@@ -304,7 +308,7 @@ class Link final : private FlushHook,
   // The control frames that are due, as far as there is room.
   void AppendDue();
   [[gnu::cold, gnu::noinline]] void AppendControl(FrameKind kind);
-  // Whether a flush would post bindings, WRITEs, READs, or wake who waits for leases.
+  // Whether a flush would post bindings, WRITEs or READs, or wake those who wait for leases.
   bool moves() const {
     return leases_.work_due() || transfers_.waiting() || !lease_waiters_.empty();
   }
@@ -312,7 +316,8 @@ class Link final : private FlushHook,
     return slots_.in_flight() + pending_.size() + leases_.bindings_due() + kDrainMarkers <
            slots_.count();
   }
-  // Once the queue pair is in ERR: a WR whose flush tells that all before it have ended.
+  // Call once the queue pair is in ERR. Posts a WR whose flush proves that all before it have
+  // ended.
   void PostDrainMarker();
 
   Endpoint& endpoint_;

@@ -45,7 +45,7 @@ bool Link::CheckLiveness(TimePoint now) {
 void Link::CheckIdle(TimePoint now) {
   const Duration timeout = endpoint_.limits().idle_timeout;
   if (!open() || timeout == Duration::zero() || VERBENA_MUTANT(kIdleLinkStays)) return;
-  // Control frames are no use of the link: a check of either side may bring them about for ever.
+  // Control frames are not use: the checks of either side could cause them for ever.
   const uint64_t control = VERBENA_MUTANT(kPingsKeepIdleLinks) ? 0 : control_.count;
   const uint64_t traffic =
       stats_.frames_sent + stats_.frames_received - control + stats_.transfers + stats_.atomics;

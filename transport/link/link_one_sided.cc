@@ -57,7 +57,7 @@ void Link::EndLease(Lease& lease, LeaseListener* listener) {
 
 void Link::AbandonLease(Lease& lease) {
   leases_.Abandon(lease, endpoint_.executor().now());
-  // Its grace ends at a liveness check.
+  // A liveness check ends the grace of the lease.
   if (!WatchedLink::linked()) endpoint_.WatchLiveness(*this);
 }
 
@@ -75,7 +75,7 @@ void Link::AwaitLeases(LeaseWaiter& waiter) {
 }
 
 void Link::WakeLeaseWaiters() {
-  // Each takes what it was told of a moment later, so what they want is counted here.
+  // Each waiter takes its leases a moment after it is told, so the promised ones are counted here.
   uint32_t promised = 0;
   while (LeaseWaiter* waiter = lease_waiters_.Front()) {
     if (free_leases() < promised + waiter->leases_wanted) {
@@ -144,7 +144,8 @@ void Link::PrepareTransfers(WrChain& ready) {
 void Link::FinishMoves() {
   // A chain's worth of bindings is free again for leases.
   if (!lease_waiters_.empty()) WakeLeaseWaiters();
-  // A link that had its slice goes on when that has ended, behind those that were refused one.
+  // A link that had its slice goes on when the slice has ended, behind the links that were refused
+  // one.
   const bool bulk_due = bulk_refused_ || (transfers_.CanGo() && endpoint_.MayPostBulk());
   if ((bulk_due || leases_.work_due()) && SlotsForTransfers() > 0) ScheduleFlush();
 }

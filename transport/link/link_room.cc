@@ -39,8 +39,8 @@ void Link::AllowSends() {
   while (SendWaiter* waiter = waiting.PopFront()) AwaitWritable(*waiter);
 }
 
-// A completion of its own wakes a link that holds slots or buffers, and shows it what its share is
-// by then. One that holds no buffer has none to wait for.
+// A link that holds slots or buffers is woken by a completion of its own, and then sees what its
+// share is. A link that holds no buffer has no completion to wait for.
 void Link::LackRoom() {
   lacks_room_ = true;
   if (held_ == 0 && SlotsLeft()) endpoint_.AwaitSendRoom(*this, source_);

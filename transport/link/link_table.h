@@ -1,9 +1,9 @@
 // LinkTable: the links of one endpoint, by slot and by queue pair.
 //
-// A slot is named with its generation (LinkKey), so that what comes late for a link finds nothing
-// in a slot that has become another's. Slots are reused late, first in, first out. A queue pair's
-// number may be another link's as soon as the device has destroyed it: Forget() drops it from the
-// index before the slot is freed. Bounded by LinkLimits::max_links. One thread.
+// A slot is named with its generation (LinkKey), so that whatever comes late for a link finds
+// nothing in a slot that has become another's. Slots are reused late, first in, first out. As soon
+// as the device has destroyed a queue pair, another link's may get its number: Forget() drops the
+// number from the index before the slot is freed. Bounded by LinkLimits::max_links. One thread.
 //
 //   std::optional<uint32_t> index = links.Take();
 //   Link& link = links.Add(*index, std::move(made));      // or links.GiveBack(*index)
@@ -37,7 +37,8 @@ struct LinkSlot {
   PortAddress address = {};  // that the link was begun with
   // Its queue pair was, or is being, taken to RTR. One in INIT takes no receives.
   bool may_receive = false;
-  // Whether its queue pair may have a missing receive, as far as is known; and for how long.
+  // Whether its queue pair, as far as is known, may have a missing receive; and for how many
+  // checks.
   bool owes_proof = false;
   uint32_t proof_checks = 0;
 };
@@ -58,7 +59,7 @@ class LinkTable {
     free_.pop_front();
     return index;
   }
-  // No link came to be in the slot.
+  // No link was made in the slot.
   void GiveBack(uint32_t index) { free_.push_back(index); }
 
   LinkKey KeyOf(uint32_t index) const {
@@ -78,7 +79,7 @@ class LinkTable {
     if (found != by_qpn_.end() && found->second == &link) by_qpn_.erase(found);
     if (last_found_ == &link) last_found_ = nullptr;
   }
-  // Destroys the link in the slot, whose next one has another key. After Forget().
+  // Destroys the link in the slot; the next link there has another key. Call after Forget().
   void Free(uint32_t index) {
     slots_[index].link.reset();
     ++slots_[index].generation;

@@ -41,20 +41,21 @@ class Liveness {
     if (heard) last_heard_ = now;
     return heard;
   }
-  // Since when nothing has come, to within a check.
+  // For how long nothing has come, to within a check.
   Duration Silence(TimePoint now) const { return now - last_heard_; }
-  // A check found the peer silent, and that it should not be. True if that was once too often.
+  // Counts a check that found the peer silent when it should not be. True if that was once too
+  // often.
   bool CountSilent() { return ++silent_checks_ > kMaxSilentChecks; }
   void ForgetSilence() { silent_checks_ = 0; }
 
   // --- what the peer takes
 
-  // Waits for the latest WR that holds a buffer: behind it all earlier ones have ended. (A peer
-  // that posts a receive now and then has each SEND retried for long, and all of them succeed.)
-  // False when the peer has not taken it for kMaxUnacknowledgedChecks checks. `holds`: a WR in the
-  // send queue holds a buffer. SENDs that are copied inline hold none, and may be unsignalled:
-  // nobody waits for these, but for the first of them while they fill the send queue (`is_full`;
-  // then one is signalled).
+  // Waits for the latest WR that holds a buffer: once that one has ended, all earlier ones have. (A
+  // peer that posts a receive now and then has each SEND retried for long, and all of them
+  // succeed.) False when the peer has not taken it for kMaxUnacknowledgedChecks checks. `holds`: a
+  // WR in the send queue holds a buffer. SENDs that are copied inline hold none, and may be
+  // unsignalled. They are waited for only while they fill the send queue (`is_full`; one is then
+  // signalled), and then for the first of them.
   bool CheckAcknowledged(const SendSlots& slots, bool holds, bool is_full) {
     const bool waits =
         checks_in_vain_ != 0 && static_cast<int32_t>(slots.completed() - awaited_) <= 0;
@@ -93,7 +94,7 @@ class Liveness {
   TimePoint last_heard_{};
   uint32_t silent_checks_ = 0;
   uint32_t awaited_ = 0;          // the position of the WR that checks wait for
-  uint32_t checks_in_vain_ = 0;   // that have waited for it; 0: none is waited for
+  uint32_t checks_in_vain_ = 0;   // how many have waited for it; 0: none is waited for
   uint32_t slices_ended_ = 0;     // at the last check
   uint32_t checks_of_slice_ = 0;  // that found none ended since the one before
   TimePoint idle_since_{};        // the last check that found the link in use

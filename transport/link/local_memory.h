@@ -10,8 +10,8 @@
 
 namespace verbena {
 
-// As CheckRegistered(), and INVALID_ARGUMENT when `view` is not registered for being written from
-// (kWrite), or read into (kRead).
+// As CheckRegistered(), and INVALID_ARGUMENT when `view` is not registered to be a WRITE's source
+// (kWrite), or to be filled by a READ (kRead).
 absl::Status CheckLocalMemory(const Link& link, Transfer::Direction direction,
                               const BufferView& view);
 

@@ -14,8 +14,8 @@ namespace {
 // Liveness checks, two each ping_interval, for which a peer may leave a PING unanswered that is to
 // prove that its queue pair has no missing receive.
 constexpr uint32_t kMaxProofChecks = 6;
-// Between two replacements of queues that may lack receives. Peers whose handshakes fail can make
-// it look so as often as they like. (start)
+// Between two replacements of queues that may lack receives. By failing their handshakes, peers can
+// make it look so as often as they like. (start)
 constexpr Duration kReplacementPause = std::chrono::seconds(10);
 
 }  // namespace
@@ -65,8 +65,8 @@ void LostReceives::AskForProofs() {
   }
 }
 
-// A link that is not open yet is bounded by connect_timeout, and so is one whose peer has not said
-// that it may be sent to.
+// connect_timeout bounds a link that is not open yet, or whose peer has not said that it may be
+// sent to.
 void LostReceives::Check(LinkSlot& slot) {
   if (!asked() || !slot.owes_proof) return;
   if (!slot.link->may_send() && !VERBENA_MUTANT(kConnectingOwesProof)) return;
@@ -107,8 +107,8 @@ uint32_t LostReceives::EndDoubt(TimePoint now) {
   return found;
 }
 
-// New queues have all of theirs. While no link uses them, nor is being made, that costs nobody
-// anything.
+// New queues have all their receives. Replacing them costs nothing while no link uses them and none
+// is being made.
 bool LostReceives::WantsNewQueues(TimePoint now, bool in_service) {
   const bool lacks = ring_->lacks_spares() || (links_.unused() && ring_->may_be_starved());
   if (!lacks || !in_service) return false;

@@ -35,19 +35,20 @@ class LostReceives {
   // `device` and `links` outlive it.
   LostReceives(Device& device, LinkTable& links) : device_(device), links_(links) {}
 
-  // Looks at `ring` from now on, which lives until it is told of another, or is asked no more.
+  // Looks at `ring` from now on. `ring` must live until another one is followed, or this object is
+  // used no more.
   void Follow(ReceiveRing& ring);
 
-  // The link in `slot` is about to be freed: its queue pair `qp` is destroyed, if the device could,
-  // and its completion queue empty. `told_of_last`: LAST_WQE had come before that queue was
-  // emptied, so that no receive was left behind.
+  // The link in `slot` is about to be freed. Its queue pair `qp` is destroyed, if the device could
+  // do that, and its completion queue is empty. `told_of_last`: LAST_WQE had come before that queue
+  // was emptied, so that no receive was left behind.
   void OnLinkLost(LinkSlot& slot, bool told_of_last, QpIdentity qp);
   // The queue pair `qpn`, which may be gone by now, has received something while the ring is
   // in_doubt().
   void OnReceive(uint32_t qpn);
   // At each liveness check. Asks again for a proof that is owed, or closes the link.
   void Check(LinkSlot& slot);
-  // After each of these. Returns how many receives are free again.
+  // Call after each of the three above. Returns how many receives are free again.
   uint32_t Settle(TimePoint now);
 
   // Whether too many may be lost, so that only new queues help. `in_service`: new ones could be
@@ -64,7 +65,7 @@ class LostReceives {
   LinkTable& links_;
   ReceiveRing* ring_ = nullptr;
   uint32_t asked_for_doubt_ = 0;  // the doubt of ring_ that links owe a proof for
-  uint32_t proofs_owed_ = 0;      // by so many
+  uint32_t proofs_owed_ = 0;      // by so many queue pairs
   // Queue pairs that the device could not destroy, or not yet: no proof comes from them. Few: each
   // is lost to the device.
   std::vector<QpIdentity> unquiesced_;

@@ -53,7 +53,7 @@ absl::StatusOr<PayloadMemory> PayloadMemory::Create(Scheduler& scheduler,
   };
   absl::Status status = make(memory.send_, "send", limits.memory.send_bytes, leased, true);
   if (status.ok()) {
-    // Clients write to what they were granted; without grants all of it is read by us.
+    // Clients write to what they were granted. Without grants, we READ all of it.
     const bool grants = limits.leases.granted_bytes_per_client > 0;
     const int written = strict ? IBV_ACCESS_MW_BIND : IBV_ACCESS_REMOTE_WRITE;
     status = make(memory.receive_, "receive", limits.memory.receive_bytes,

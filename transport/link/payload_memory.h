@@ -1,9 +1,9 @@
 // PayloadMemory: the payload buffers of one executor on one device, in three budgets
 // (memory_budgets.h).
 //
-// Memory that a peer may reach is registered for just that: under strict leases for windows alone,
-// so that no key of a whole region is worth anything. Owned by the Endpoint; buffers go home before
-// it is destroyed. One thread, as a BufferPool says.
+// Memory that a peer may reach is registered for just that. Under strict leases it is registered
+// for windows alone, so that no key opens a whole region. Owned by the Endpoint; buffers go home
+// before it is destroyed. One thread, as a BufferPool says.
 
 #ifndef VERBENA_TRANSPORT_LINK_PAYLOAD_MEMORY_H_
 #define VERBENA_TRANSPORT_LINK_PAYLOAD_MEMORY_H_
@@ -19,8 +19,8 @@ namespace verbena {
 
 class DeviceContext;
 
-// The IBV_ACCESS_* with which a program's memory serves all uses of PayloadMemory. `limits` as
-// below.
+// The IBV_ACCESS_* with which a program's memory serves all uses of PayloadMemory. `limits` as for
+// PayloadMemory::Create().
 int UserMemoryAccess(const DeviceContext& context, const LinkLimits& limits);
 
 class PayloadMemory {

@@ -1,7 +1,7 @@
 // PendingSends: the SENDs of this turn, of which the last may still take frames.
 //
-// Part of a Link, on its executor's thread. Bounded by the send queue: who adds one has seen that a
-// slot is free for it. The buffers belong to the link, which gives them back.
+// Part of a Link, on its executor's thread. Bounded by the send queue: whoever adds a SEND has seen
+// that a slot is free for it. The buffers belong to the link, which gives them back.
 
 #ifndef VERBENA_TRANSPORT_LINK_PENDING_SENDS_H_
 #define VERBENA_TRANSPORT_LINK_PENDING_SENDS_H_
@@ -15,7 +15,7 @@
 namespace verbena {
 
 // kCredits spends a reserve credit and has no frames. kControl has control frames alone, in a spare
-// buffer: no other frame joins it, since it must be small enough to travel inline.
+// buffer: no other frame joins it, since the SEND must be small enough to travel inline.
 enum class SendUse : uint8_t { kFrames, kControl, kCredits };
 
 // A SEND that is being filled, or waits for the flush.
@@ -45,7 +45,7 @@ class PendingSends {
     ++sends_.back().frames;
     ++frames_;
   }
-  // They were posted, but for the last one if that is `kept`.
+  // The SENDs were posted, except the last one if `kept`.
   void Clear(bool kept) {
     group_ = kMinEarlyFrames;
     frames_ = 0;
@@ -59,8 +59,8 @@ class PendingSends {
     frames_ = last.frames;
   }
 
-  // So many frames are a group that may leave while the turn goes on; kMinEarlyFrames, until it is
-  // looked at how many they should be.
+  // `frames` frames are a group that may leave while the turn goes on. kMinEarlyFrames, until
+  // EarlyFrames() has been asked.
   void set_group(uint32_t frames) { group_ = frames; }
   bool is_group() const { return frames_ >= group_; }
 

@@ -66,8 +66,9 @@ absl::Status MakeQpSend(Device& device, ibv_qp* qp, uint32_t local_psn, uint8_t 
 absl::Status ConnectLinkQp(Device& device, ibv_qp* qp, const PortAddress& local, uint32_t local_psn,
                            const RemoteQp& remote);
 
-// The same by the connection manager's knowledge of the path, after its AwaitPeer(). Values that
-// links set themselves (limits.h) come before its own. Nothing is left to do on iWARP.
+// The same with the path that the connection manager knows, after its AwaitPeer(). Values that
+// links set themselves (limits.h) take precedence over the manager's. Nothing is left to do on
+// iWARP.
 absl::Status ConnectManagedQp(Device& device, ibv_qp* qp, const PortAddress& local,
                               uint8_t peer_reads, QpConnection& connection);
 
@@ -77,11 +78,11 @@ uint8_t ReadsStarted(const Device& device, uint8_t peer_reads);
 // READs and atomics that `device` serves at once per link.
 uint8_t MaxReads(const Device& device);
 
-// Whether packets need a global route header: always on RoCE; on InfiniBand only to another subnet,
-// or where the port demands it, for within a subnet the LID tells the way.
+// Whether packets need a global route header. Always on RoCE. On InfiniBand only to another subnet,
+// or if the port demands it: within a subnet the LID suffices.
 bool NeedsGlobalRoute(const PortAddress& local, const RemoteQp& remote);
 
-// One line for the log where the two ports' MTUs differ, "" where they do not, or do not matter
+// One line for the log if the two ports' MTUs differ. "" if they are equal, or do not matter
 // (iWARP: TCP cuts its own segments).
 std::string DescribePathMtu(const PortAddress& local, uint32_t peer_mtu_bytes);
 

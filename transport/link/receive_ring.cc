@@ -110,7 +110,7 @@ void ReceiveRing::OnCompletionInDoubt(uint32_t index) {
     return;
   }
   is_older_[index] = false;
-  // One that was missing did not count as posted.
+  // A receive that was missing did not count as posted.
   if (stage_ == Stage::kMissing) {
     ++posted_;
     UpdateTarget();
@@ -130,7 +130,7 @@ uint32_t ReceiveRing::Reclaim() {
   return count;
 }
 
-// A completion that comes after all finds that its buffer is not posted.
+// If a completion comes after all, its buffer is found not to be posted.
 uint32_t ReceiveRing::WriteOff() {
   VERBENA_CHECK(older_are_taken()) << older_ << " receives may be the device's";
   const uint32_t count = older_;

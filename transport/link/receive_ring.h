@@ -15,8 +15,8 @@
 //   2. A receive completes that was posted later: all older ones are taken. Those that have not
 //      completed are missing. A live queue pair may still be writing into one of them each, so
 //      they are not used again yet, but no longer count as posted.
-//   3. Reclaim(): the owner has proof that no queue pair is. Or WriteOff(): it will never have it,
-//      and those are not used again.
+//   3. Reclaim() if the owner has proof that no queue pair is still writing. WriteOff() if it will
+//      never have that proof: the missing receives are not used again.
 
 #ifndef VERBENA_TRANSPORT_LINK_RECEIVE_RING_H_
 #define VERBENA_TRANSPORT_LINK_RECEIVE_RING_H_
@@ -75,8 +75,8 @@ class ReceiveRing {
     free_.PushBack(index);
   }
 
-  // A queue pair is destroyed that may have taken up to `count` receives which never complete. Not
-  // asked if the device takes the newest first: the soft device drops none.
+  // A queue pair is destroyed that may have taken up to `count` receives which never complete. Does
+  // nothing on a device that takes the newest first: only the soft device does, and drops none.
   void Doubt(uint32_t count);
   bool in_doubt() const { return stage_ != Stage::kCertain; }
   // Counts the doubts, from 1. One ends by itself when everything older has completed.
@@ -96,8 +96,8 @@ class ReceiveRing {
   // More were written off than there are spare ones. Missing ones do not count: each queue pair
   // that lives may be in the middle of one.
   bool lacks_spares() const { return written_off_ > spare_; }
-  // As far as is known, more receives may be gone, and nothing shows the contrary: many queue pairs
-  // have ended in doubt since a receive completed.
+  // Whether more receives may be gone than there are spare ones, with nothing to show the contrary:
+  // many queue pairs have ended in doubt since a receive completed.
   bool may_be_starved() const {
     return written_off_ + missing() + doubted_ + doubted_later_ > spare_ &&
            ends_in_silence_ >= kEndsInSilence;
@@ -134,7 +134,7 @@ class ReceiveRing {
   bool last_was_newer_ = false;
   uint32_t doubt_ = 0;
   uint32_t doubted_ = 0;        // what Doubt() was told, until the older ones are taken
-  uint32_t doubted_later_ = 0;  // since: for the next doubt
+  uint32_t doubted_later_ = 0;  // what it was told since: for the next doubt
   uint32_t ends_in_silence_ = 0;
   std::vector<bool> is_older_;  // posted before the doubt, and not completed
   uint32_t older_ = 0;

@@ -20,7 +20,8 @@ Task<absl::StatusOr<std::unique_ptr<RegisteredMemory>>> RegisterMemory(const Dev
 
 Task<void> DeregisterMemory(const DeviceContext& context,
                             std::unique_ptr<RegisteredMemory> memory) {
-  // Its ring is told here; the device may take long.
+  // Takes the memory out of its ring here, on the home thread. The device, which may take long,
+  // comes later.
   if (!memory->LeaveRing()) {
     // A Buffer in use may come home before a control thread destroys the memory, and would leave it
     // in the ring of this thread.

@@ -1,8 +1,8 @@
 // RegisterMemory: a user's memory, registered without holding up an executor.
 //
 // Programs use Runtime::RegisterMemory(), which calls this. Registering a gibibyte takes 0.3 s and
-// more, in which RegisteredMemory::Register() blocks its thread: that is for set-up. These run on
-// the device's control threads, on any executor.
+// more. RegisteredMemory::Register() blocks its thread for that time: use it for set-up only. These
+// Tasks run on any executor, and do the work on the device's control threads.
 //
 //   VERBENA_CO_ASSIGN_OR_RETURN(std::unique_ptr<RegisteredMemory> cache,
 //                               co_await RegisterMemory(context, memory, bytes, access));

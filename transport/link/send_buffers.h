@@ -8,11 +8,12 @@
 //
 // A peer that acknowledges nothing keeps the buffers of its link. So if there are several source
 // addresses, the links to one take a buffer only if they hold fewer together than are free: one
-// source leaves half to the others, two a quarter, and each finds some. Each link has a share of
-// the buffers that its source may take. Its first buffer is any of them. One more must leave more
-// of them than the link holds, beside a first one for each link that there may be (a quarter of
-// what the source may hold, at most). So the share shrinks as buffers become scarce, and each link
-// finds its first.
+// source leaves half to the others, two a quarter, and each finds some.
+//
+// Each link has a share of the buffers that its source may still take. A link that holds none takes
+// any of them. A link that holds some takes another only if more of them are left than it holds,
+// apart from a reserve: a first buffer for each possible link, at most a quarter of what the source
+// may hold. So the share shrinks as buffers become scarce, and each link finds its first.
 //
 // A few spare buffers are beside those that are shared. A SEND of control frames or credits alone
 // takes one if the link finds no other, and only if it travels inline: then the buffer is back as
@@ -44,15 +45,15 @@ class SendBuffers {
                                                              uint32_t max_links);
   ~SendBuffers();
 
-  // For a link to `source` that holds `held` already. kNone if all are in use, or the link or the
-  // source has its share. The caller counts what they hold.
+  // Takes a buffer for a link to `source` that holds `held` already. kNone if all are in use, or
+  // the link or the source has its share. The caller counts what they hold.
   uint32_t Take(uint32_t held, const PeerSource& source) {
     if (free_.empty() || IsFull(source) || !HasShare(held, source)) return kNone;
     const uint32_t index = free_.PopBack();
     UnpoisonMemory(data(index), bytes_);
     return index;
   }
-  // For a SEND that is posted inline before this turn ends. kNone if all are in use.
+  // Takes a buffer for a SEND that is posted inline before this turn ends. kNone if all are in use.
   uint32_t TakeSpare() {
     if (spare_.empty() || VERBENA_MUTANT(kNoSpareForControl)) return kNone;
     const uint32_t index = spare_.PopBack();
@@ -89,10 +90,10 @@ class SendBuffers {
   bool IsBounded(const PeerSource& source) const {
     return is_shared_ && source.bounded && !VERBENA_MUTANT(kOneSourceTakesSends);
   }
-  // Whether a link that holds `held` may take one more of what its source may, which is not full.
+  // Whether a link that holds `held` may take one more. Precondition: the source is not full.
   bool HasShare(uint32_t held, const PeerSource& source) const {
     if (held == 0 || VERBENA_MUTANT(kOneLinkTakesSends)) return true;
-    // Each that the source takes is one fewer that is free.
+    // Each buffer that the source takes is also one fewer that is free.
     const size_t free = free_.size();
     const size_t room = IsBounded(source) ? (free - source.held + 1) / 2 : free;
     const size_t limit = IsBounded(source) ? source.held + room : count_;

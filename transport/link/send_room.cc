@@ -20,7 +20,7 @@ void SendRoom::Await(RoomWaiter& waiter, PeerSource& source) {
 
 void SendRoom::List(PeerSource& source) {
   source.Unlink();
-  // Without another source it may hold all.
+  // Without another source, this one may hold all buffers.
   const size_t place =
       buffers_.IsFull(source) ? std::min<size_t>(source.held, full_.size() - 1) : 0;
   full_[place].PushBack(source);

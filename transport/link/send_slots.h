@@ -2,9 +2,9 @@
 // holds, and which must ask for a completion.
 //
 // A send queue completes in order (InfiniBand specification, volume 1, 10.8.5), so the completion
-// of one position proves all earlier ones. Positions count WRs, modulo 2^32. Each
-// kSignalInterval-th WR is signalled at least, and whichever comes last while a buffer is held
-// unsignalled: else slots and buffers would never come back.
+// of one position proves all earlier ones. Positions count WRs, modulo 2^32. At least each
+// kSignalInterval-th WR is signalled, and so is the last WR of a chain while an unsignalled one
+// holds a buffer: otherwise slots and buffers would never come back.
 //
 // Part of a Link, on its executor's thread.
 //
@@ -64,8 +64,8 @@ class SendSlots {
     if (signal) MarkSignalled();
     return signal;
   }
-  // The same for `count` WRs that hold no buffer and follow one another: whether their last one
-  // must be signalled, and that they were posted so.
+  // For `count` WRs that hold no buffer and follow one another: whether their last one must be
+  // signalled. Then CountUnsignalled() or MarkSignalled() says how they were posted.
   bool IsSignalDue(uint32_t count) const { return since_signal_ + count >= kSignalInterval; }
   void CountUnsignalled(uint32_t count) { since_signal_ += count; }
   void MarkSignalled() {
@@ -94,7 +94,7 @@ class SendSlots {
     }
   }
 
-  // The latest position in flight whose WR holds a buffer. Only if there is one.
+  // The latest position in flight whose WR holds a buffer. Precondition: there is one.
   uint32_t LastHolder() const {
     uint32_t position = posted_ - 1;
     while (position != completed_ &&

@@ -45,7 +45,7 @@ enum class FrameKind : uint8_t {
   kRecall = 6,         // return spare credits, `argument` in all at most
   kGoAway = 7,         // start no more calls on this link
   kLandingNeeded = 8,  // the response is larger than what was leased for it
-  kLanding = 9,        // memory for it
+  kLanding = 9,        // memory for that response
   kGrant = 10,         // memory for the payload of a request to come, in slot `argument`
   kRevoke = 11,        // return the grant of slot `argument`, unless a request used it
   kReturn = 12,        // the grant is returned
@@ -59,7 +59,7 @@ struct FrameHeader {
   // current one.
   uint32_t call_slot = 0;
   uint32_t call_generation = 0;
-  // kRequest: MethodId() of the full name. Else 0.
+  // kRequest: MethodId() of the full name. Otherwise 0.
   uint64_t method_id = 0;
   // kRequest: microseconds left until the call's deadline, the lower 32 bits; `argument` has the
   // upper ones. 0 in both means none.

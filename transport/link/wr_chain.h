@@ -1,7 +1,7 @@
 // WrChain: the work requests that one flush has made ready, of whatever kind: they leave with one
 // doorbell, in this order.
 //
-// Borrows the requests, which their makers do not touch until Post(). Lives on the stack of a
+// Refers to the requests, which their makers do not touch until Post(). Lives on the stack of a
 // flush.
 
 #ifndef VERBENA_TRANSPORT_LINK_WR_CHAIN_H_

@@ -1,8 +1,8 @@
 // WrId: the id of a work request, by which its completion finds its owner, however late it comes.
 //
-// Never a pointer, but a slot, which may have been reused, and the generation that tells. An
-// endpoint compares the generation before it touches anything, so a completion of a link that is
-// gone is counted and dropped.
+// A WrId holds no pointer, but a slot and the slot's generation. A slot is reused, and its next
+// owner has another generation. An endpoint compares the generation before it touches anything, so
+// a completion of a link that is gone is counted and dropped.
 
 #ifndef VERBENA_TRANSPORT_LINK_WR_ID_H_
 #define VERBENA_TRANSPORT_LINK_WR_ID_H_

@@ -1,11 +1,10 @@
-// Arena: one registered region of memory, the ground that pools of send, receive and payload
-// buffers stand on.
+// Arena: one registered region of memory, from which pools cut send, receive and payload buffers.
 //
 // Few and large: registration costs microseconds to seconds and pins memory. Owned by a pool; the
 // memory is page-aligned, zeroed, asks for huge pages, and is gone with the Arena, which must
-// outlive every work request that names it. When the device refuses to let go of it (a frozen peer
-// may be in the middle of a copy) it is logged and leaks. Create fails with RESOURCE_EXHAUSTED when
-// memory cannot be mapped or pinned.
+// outlive every work request that names it. If the device refuses to deregister the memory (a
+// frozen peer may be in the middle of a copy), the memory leaks, and the log says so. Create fails
+// with RESOURCE_EXHAUSTED when memory cannot be mapped or pinned.
 
 #ifndef VERBENA_TRANSPORT_MEMORY_ARENA_H_
 #define VERBENA_TRANSPORT_MEMORY_ARENA_H_

@@ -1,9 +1,9 @@
 // ArenaGrowth: a function that makes the next arena of a pool, and destroys those whose room it
 // takes. Internal to transport/memory.
 //
-// Both are control verbs, which may take milliseconds to seconds. It owns all that it works on, so
-// that it may run on a control thread while the pool is used, and after the pool is gone. The
-// device and the PD outlive it.
+// Both are control verbs, which may take milliseconds to seconds. The function owns all that it
+// works on, so that it may run on a control thread while the pool is used, and after the pool is
+// gone. The device and the PD outlive it.
 
 #ifndef VERBENA_TRANSPORT_MEMORY_ARENA_GROWTH_H_
 #define VERBENA_TRANSPORT_MEMORY_ARENA_GROWTH_H_
@@ -32,7 +32,7 @@ struct ArenaGrowth {
   // Makes an arena of `bytes`, or of `least` if the device refuses that. Whole pages.
   size_t bytes = 0;
   size_t least = 0;
-  // Destroyed first. They are in no ring any more.
+  // Arenas to destroy first. No io_uring knows them any more.
   std::vector<std::unique_ptr<CarvedArena>> retired = {};
   size_t retired_bytes = 0;
 

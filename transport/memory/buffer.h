@@ -1,17 +1,18 @@
 // Buffer: an owning handle on registered payload memory.
 //
 // The memory can be read and written here, posted to the device it is registered with (its lkey),
-// handed to a file, and sent or received as a payload; from a pool it begins at a page, as O_DIRECT
-// wants it. Move-only, two words. Destroying it, on any thread, gives the memory back to where it
-// came from: its BufferPool, or the owner of RegisteredMemory; that must outlive it. Memory from a
-// pool holds whatever was there before, and while pooled it is poisoned under AddressSanitizer.
+// handed to a file, and sent or received as a payload. From a pool it begins at a page, as O_DIRECT
+// wants it. Move-only, two words. Destroying a Buffer, on any thread, gives the memory back to its
+// BufferPool or RegisteredMemory, which must outlive the Buffer. Memory from a pool holds whatever
+// was there before, and while pooled it is poisoned under AddressSanitizer.
 //
 //   VERBENA_CO_ASSIGN_OR_RETURN(Buffer block, co_await pool.Allocate(64 * 1024));
 //   VERBENA_CO_RETURN_IF_ERROR(co_await file.Write(block.Slice(0, 4096), /*offset=*/0));
 //
-// BufferView is a part of one, and owns nothing: valid while the Buffer, or a BufferPin made from
-// the view, lives. A BufferPin keeps the memory, not the Buffer: transports hold one per operation
-// that a device or the kernel may still be at when the waiting Task is destroyed.
+// BufferView is a part of a Buffer, and owns nothing. It is valid while the Buffer, or a BufferPin
+// made from the view, lives. A BufferPin keeps the memory, not the Buffer: transports hold one for
+// each operation that a device or the kernel may still carry out when the waiting Task is
+// destroyed.
 
 #ifndef VERBENA_TRANSPORT_MEMORY_BUFFER_H_
 #define VERBENA_TRANSPORT_MEMORY_BUFFER_H_
@@ -39,7 +40,7 @@ class BufferView {
   // Precondition of both: registered().
   uint32_t lkey() const { return block().lkey; }
   MemoryRegion& region() const { return *block().region; }
-  // False for a view of nothing.
+  // False for an empty view of no Buffer.
   bool registered() const { return block_ != nullptr; }
 
   // The part [offset, offset + bytes). Precondition: it lies within size().
@@ -124,7 +125,7 @@ class Buffer {
 class BufferPin {
  public:
   BufferPin() = default;
-  // The view's Buffer, or another pin of it, lives now.
+  // Precondition: the view's Buffer, or another pin of it, lives.
   explicit BufferPin(const BufferView& view) : block_(view.block_) {
     if (block_ != nullptr) block_->Hold();
   }

@@ -1,7 +1,7 @@
 // BufferPool: payload memory of one budget, in buffers of 4 KiB to 64 MiB.
 //
-// One per executor and budget; used on its scheduler's thread, but for buffers, which may be freed
-// on any. Allocating takes a block from the free list of its class: no lock, no allocation, no
+// One per executor and budget. Used on its scheduler's thread, but its buffers may be freed on any
+// thread. Allocating takes a block from the free list of its class: no lock, no allocation, no
 // system call, and nothing pinned. A buffer freed elsewhere comes home through a lock-free list.
 //
 // Memory is registered in arenas up to the budget, which a growth under way counts against.
@@ -14,15 +14,17 @@
 // Blocks of all classes share the memory by the buddy scheme; they are put together again only when
 // a class runs out. An arena that is wholly free makes room for a larger one if a large request
 // would not fit otherwise. So fragmentation delays a request at most until the memory in use comes
-// home: Allocate() waits for that, first come, first served; but requests for at most a sixteenth
-// of the budget pass larger ones that wait, so that a wait for a large block stops nobody else.
-// While the pool grows, requests that fit are served at once: the new arena goes to the waiters
-// first. A request costs at most twice its bytes.
+// home. Allocate() waits for that, first come, first served, except that requests for at most a
+// sixteenth of the budget pass larger ones that wait. So a wait for a large block stops nobody
+// else. While the pool grows, requests that fit are served at once: the new arena goes to the
+// waiters first. A buffer takes whole pages, at most a quarter more than its bytes need
+// (size_class.h).
 //
 // If the device refuses to pin more, the budget shrinks, and the log says so. Requests for which
-// too little is left fail with the device's reason. The pool asks the device again after 100 ms,
-// then less and less often, down to every 10 s. The pool must outlive its buffers and waiters.
-// Otherwise their memory stays, with an error in the log.
+// too little is left fail with the device's reason. With control threads, the pool asks the device
+// again after 100 ms, then less and less often, down to every 10 s; without them, when no buffer is
+// in use. The pool must outlive its buffers and waiters. Otherwise their memory stays, with an
+// error in the log.
 //
 //   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<BufferPool> pool,
 //                            BufferPool::Create(executor, device, pd, {.name = "send"}));
@@ -112,8 +114,8 @@ class BufferPool {
   // On the scheduler's thread, or when it does not run.
   ~BufferPool();
 
-  // The await of Allocate(). A waiter that is destroyed gives up its place, and gives back what it
-  // was given but did not live to see.
+  // The await of Allocate(). A waiter that is destroyed gives up its place, and gives back a buffer
+  // that it was given but has not returned yet.
   class [[nodiscard]] Awaiter final : public Suspension, public IntrusiveNode<Awaiter> {
    public:
     Awaiter(internal::BufferPoolCore& pool, size_t bytes) : pool_(pool), bytes_(bytes) {}
@@ -171,7 +173,7 @@ class BufferPool {
  private:
   explicit BufferPool(std::unique_ptr<internal::BufferPoolCore> core);
 
-  // Outlives the pool while a buffer's way home leads to it.
+  // Outlives the pool while a freed buffer is on its way home to it.
   internal::BufferPoolCore* const core_;
 };
 

@@ -71,7 +71,7 @@ void BufferPoolCore::Close() {
     KeepForEver(this);
     return;
   }
-  // Every block is home, or in the list that nobody adds to any more. Who counts those may live on.
+  // Every block is home, or in the list that nobody adds to any more. The listeners may live on.
   for (Block* block = returned; block != nullptr; block = block->next) TellListener(*block);
   arenas_.clear();
   if (returned == nullptr) {
@@ -101,7 +101,7 @@ Block* BufferPoolCore::Take(size_t bytes, bool may_wait, absl::Status& status) {
   const uint32_t size_class = SizeClassOf(bytes);
   Block* block = FindBlock(size_class, may_wait);
   if (block == nullptr) {
-    // No buffer that comes home would help.
+    // Whether no buffer that comes home would help.
     const bool in_vain = used_ == 0 || SizeClassBytes(size_class) > bound_;
     if (in_vain && growth_ == nullptr) status = growth_failure_;
     return nullptr;
@@ -174,12 +174,13 @@ bool BufferPoolCore::GrowsInBackground(bool may_wait) const {
          !VERBENA_MUTANT(kGrowthOnExecutor);
 }
 
-// Makes room for a block of `bytes`, where there is none. False when there is none, or none yet.
+// Registers room for a block of `bytes`. False when that fails, or goes on in the background.
 bool BufferPoolCore::Grow(size_t bytes, bool may_wait) {
   const bool in_background = GrowsInBackground(may_wait);
   if (in_background && growth_ != nullptr) return false;
   if (in_background && bytes >= refused_bytes_ && scheduler_.now() < retry_at_) return false;
-  // In place it is worth another try to pin more when nothing is in use, since nobody else will.
+  // On the calling thread, pinning more is worth another try when nothing is in use: no buffer can
+  // come home then.
   if (in_background ? scheduler_.now() >= retry_at_ : used_ == 0) bound_ = budget_;
   ArenaGrowth growth = Plan(bytes);
   if (room() < bytes && !RetireFreeArenas(growth)) return false;
@@ -216,8 +217,8 @@ size_t BufferPoolCore::NextArenaBytes(size_t bytes) const {
   return std::clamp(wanted, bytes, room());
 }
 
-// Gives up arenas that are wholly free until what `growth` needs may be registered; none when that
-// is not enough. Every free block is with the buddies.
+// Gives up wholly free arenas until `growth.least` bytes may be registered. Gives up none if all of
+// them are not enough. Precondition: every free block is with the buddies.
 bool BufferPoolCore::RetireFreeArenas(ArenaGrowth& growth) {
   size_t most = room();
   for (const auto& arena : arenas_) {
@@ -338,8 +339,8 @@ void BufferPoolCore::OnUnused(Block& block) {
   Block* newest = returned_.load(std::memory_order_relaxed);
   do {
     block.next = newest;
-    // From here on the block is its home thread's, and the pool may be gone; unless it has to be
-    // told, which it waits for.
+    // From here on the block belongs to its home thread. The pool may be gone, unless it has to be
+    // told: then it waits for that.
   } while (!returned_.compare_exchange_weak(newest, &block, std::memory_order_release,
                                             std::memory_order_relaxed));
   if (newest == nullptr && tell) scheduler.Post(*this);

@@ -1,7 +1,8 @@
 // BufferPoolCore: the inside of a BufferPool. Internal to transport/memory.
 //
-// Its own object, since a buffer that another thread has freed may still be on its way here when
-// the pool is destroyed: the core then deletes itself when the inbox item that tells of it has run.
+// An object of its own: a buffer that another thread has freed may still be on its way here when
+// the pool is destroyed. The core then deletes itself once the inbox item that reports the buffer
+// has run.
 
 #ifndef VERBENA_TRANSPORT_MEMORY_BUFFER_POOL_CORE_H_
 #define VERBENA_TRANSPORT_MEMORY_BUFFER_POOL_CORE_H_
@@ -51,8 +52,8 @@ class BufferPoolCore final : private BlockOwner, private InboxItem, private Cont
   // (start) A request for more than a sixteenth of the budget is large: a block for it may come
   // free long after there is room for many others, so these pass it.
   bool IsLarge(size_t bytes) const { return SizeClassBytes(SizeClassOf(bytes)) > budget_ / 16; }
-  // Whether a request has to wait for its turn. Not while the pool grows: what is new serves those
-  // that wait first, and what is free may serve others meanwhile.
+  // Whether a request has to wait for its turn. Not while the pool grows: the new memory serves the
+  // waiters first, and the free memory may serve others meanwhile.
   bool MustQueue(size_t bytes) const {
     return growth_ == nullptr && (!waiters_.empty() || (!large_waiters_.empty() && IsLarge(bytes)));
   }
@@ -101,7 +102,8 @@ class BufferPoolCore final : private BlockOwner, private InboxItem, private Cont
   size_t bound_;
   size_t arena_bytes_ = 0;
   size_t used_ = 0;
-  // With more in use the pool grows ahead of need; SIZE_MAX when it cannot, or does already.
+  // If more is in use, the pool grows ahead of need. SIZE_MAX when it cannot grow, or grows
+  // already.
   size_t mark_ = SIZE_MAX;
   // By class, last in, first out: freed blocks that have not been merged.
   std::array<Block*, kSizeClasses> caches_{};
@@ -109,8 +111,8 @@ class BufferPoolCore final : private BlockOwner, private InboxItem, private Cont
   std::vector<std::unique_ptr<CarvedArena>> arenas_;
   IntrusiveList<BufferPool::Awaiter> waiters_;
   IntrusiveList<BufferPool::Awaiter> large_waiters_;
-  // The growth that a control thread is at, or nullptr: what it takes of the budget, and what it
-  // gave back first.
+  // The growth that a control thread works on, or nullptr: the bytes that it takes of the budget,
+  // those of the arenas that it destroys first, and the fewest that it needs.
   using Growth = TypedControlJob<ArenaGrowth>;
   Growth* growth_ = nullptr;
   size_t growing_bytes_ = 0;
@@ -121,18 +123,18 @@ class BufferPoolCore final : private BlockOwner, private InboxItem, private Cont
   absl::Status growth_failure_;
   TimePoint retry_at_ = kBeforeAllTime;
   Duration retry_pause_{};
-  // The device refused so much although as much had been given up for it. Nobody asks for it again
-  // before retry_at_.
+  // The device refused so many bytes although as many had been given up for them. The pool asks for
+  // so many, or more, only after retry_at_.
   size_t refused_bytes_ = SIZE_MAX;
   // The bound that the log last reported.
   size_t logged_bound_ = SIZE_MAX;
   BufferPoolStats stats_;
   bool orphaned_ = false;
 
-  // Blocks that other threads freed, newest first. Whoever finds it empty posts this item; it is
-  // emptied by the item alone, so that it is never posted twice.
+  // Blocks that other threads freed, newest first. A thread that finds the list empty posts this
+  // item. Only the item empties the list, so that it is never posted twice.
   alignas(64) std::atomic<Block*> returned_{nullptr};
-  // The pool is gone though buffers were not home, and perhaps the scheduler.
+  // The pool is gone although buffers were not home. The scheduler may be gone as well.
   std::atomic<bool> abandoned_{false};
 };
 

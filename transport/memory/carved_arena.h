@@ -28,11 +28,11 @@ namespace verbena::internal {
 
 class CarvedArena final : public MemoryRegion {
  public:
-  // `owner` is that of every block; the memory is poisoned from here on, but for blocks in use.
+  // `owner` owns every block. The memory is poisoned from here on, except for blocks in use.
   CarvedArena(Arena arena, Scheduler* home, BlockOwner& owner);
   ~CarvedArena();
 
-  // On the home scheduler's thread: then this may be destroyed on any.
+  // Call on the home scheduler's thread: afterwards this may be destroyed on any thread.
   using MemoryRegion::LeaveRegistrar;
 
   // Bytes of blocks in use; whoever takes and gives back blocks counts them.
@@ -61,13 +61,13 @@ class CarvedArena final : public MemoryRegion {
 
 class BuddyLists {
  public:
-  // An arena all of whose memory is free.
+  // Adds an arena whose memory is all free.
   void Add(CarvedArena& arena);
-  // Takes an arena out all of whose memory is free again.
+  // Takes out an arena whose memory is all free again.
   void Remove(CarvedArena& arena);
 
-  // A block of that class, of the smallest free one that holds it, or of neighbours that do so
-  // together; null when there is none.
+  // A block of that class: from the smallest free block that holds it, or from neighbours that hold
+  // it together. Null when there is none.
   Block* Take(uint32_t size_class);
   // Merges its parts with their free buddies.
   void Give(Block& block);

@@ -1,8 +1,9 @@
 // MemoryBudgets: how much payload memory an executor may pin, by what it is for.
 //
-// Apart, so that one use cannot starve another: requests that arrive while every byte waits for a
-// response could never end. Each budget is a bound, grown into on demand, of one BufferPool; all
-// of them together are pinned memory (RLIMIT_MEMLOCK), once per executor.
+// The budgets are separate, so that one use cannot starve another: requests that arrive while every
+// byte waits for a response could never end. Each budget is a bound of one BufferPool, which grows
+// into it on demand. All of them together are pinned memory (RLIMIT_MEMLOCK), for each executor on
+// each device.
 
 #ifndef VERBENA_TRANSPORT_MEMORY_MEMORY_BUDGETS_H_
 #define VERBENA_TRANSPORT_MEMORY_MEMORY_BUDGETS_H_
@@ -13,9 +14,9 @@ namespace verbena {
 
 struct MemoryBudgets {
   // (start) Each holds the largest payload twice.
-  // Payloads on their way out, which only we touch.
+  // Payloads on their way out. Peers may READ them in place, under a lease.
   size_t send_bytes = size_t{128} << 20;
-  // Landings of requests, granted to clients.
+  // Payloads of requests on their way in: landings granted to clients, or filled by our READs.
   size_t receive_bytes = size_t{128} << 20;
   // Landings of responses, leased to servers; quarantined ones count.
   size_t landing_bytes = size_t{128} << 20;

@@ -30,9 +30,9 @@ class RegionRegistrar {
 
 class MemoryRegion {
  public:
-  // `home` is the scheduler on whose thread the region comes and goes; null when that may be any.
-  // `access` is the set of IBV_ACCESS_* that `mr` was registered with. `device` is the name of the
-  // device that did.
+  // `home` is the scheduler on whose thread the region is made and destroyed; null when any thread
+  // may do that. `access` is the set of IBV_ACCESS_* with which the device named `device`
+  // registered `mr`.
   MemoryRegion(std::string device, char* data, size_t bytes, ibv_mr* mr, int access,
                Scheduler* home);
   MemoryRegion(const MemoryRegion&) = delete;
@@ -44,14 +44,14 @@ class MemoryRegion {
   uint32_t lkey() const { return lkey_; }
   uint32_t rkey() const { return rkey_; }
   ibv_mr* mr() const { return mr_; }
-  // To compare with: a buffer may outlive its runtime, and this the domain.
+  // For comparisons only: a buffer may outlive its runtime, and so this pointer its domain.
   const ibv_pd* pd() const { return pd_; }
   const std::string& device_name() const { return device_; }
   int access() const { return access_; }
   Scheduler* home() const { return home_; }
 
   // The registrar that knows the region by `registered_index()`; null when none does. For the home
-  // scheduler's thread alone: others look at home() first, and go no further.
+  // scheduler's thread alone: other threads must compare home() first.
   RegionRegistrar* registrar() const { return registrar_; }
   uint32_t registered_index() const { return registered_index_; }
   void SetRegistrar(RegionRegistrar* registrar, uint32_t index) {

@@ -73,7 +73,7 @@ class RegisteredMemory::Core final : private internal::BlockOwner {
       wrapped.next = free_;
       free_ = &wrapped;
     }
-    // Whoever hears of it may destroy this object.
+    // The callee may destroy this object.
     if (released) released();
   }
 
@@ -108,7 +108,7 @@ RegisteredMemory::~RegisteredMemory() {
       fmt::format("registered memory was destroyed while {} buffers of it were in "
                   "use: its {} bytes stay registered with {}",
                   in_use, core_->region().size(), core_->device().name()));
-  // The buffers lead to it.
+  // Kept for ever: the buffers refer to it.
   static std::mutex mutex;
   // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new): without memory the process ends.
   static auto* const kept = new std::vector<std::unique_ptr<Core>>;

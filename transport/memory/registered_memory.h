@@ -1,15 +1,16 @@
 // RegisteredMemory: a user's own memory, registered once with a device, and handed out as Buffers.
 //
 // For caches and write logs that exist already: their memory becomes payload without a copy. The
-// user owns the memory, which outlives this object; this object outlives its Buffers: else the
-// registration stays, with an error in the log. Any thread. O_DIRECT wants the memory aligned as
-// the file says; nothing else does.
+// user owns the memory, which must outlive this object. This object must outlive its Buffers:
+// otherwise the registration stays, with an error in the log. Any thread. O_DIRECT wants the memory
+// aligned as the file says; nothing else does.
 //
-// Memory with a home executor is a fixed buffer of that executor's io_uring, as a pool's is: its
-// files with O_DIRECT read and write it without pinning it each time. Their first transfer pins all
-// of it on the executor's thread, against RLIMIT_MEMLOCK; what is refused, or larger than 1 GiB, is
-// used without. Such memory goes on its home's thread, or leaves the ring there first. Other files,
-// and memory without a home, use no fixed buffer.
+// Memory with a home executor is a fixed buffer of that executor's io_uring, as a pool's is: files
+// of that executor with O_DIRECT read and write it without pinning it each time. Their first
+// transfer pins all of it on the executor's thread, against RLIMIT_MEMLOCK. Memory that cannot be
+// pinned, or is larger than 1 GiB, is used without. Such memory must be destroyed on its home's
+// thread, or leave the ring there first (LeaveRing()). Other files, and memory without a home, use
+// no fixed buffer.
 //
 // Programs get it from Runtime::RegisterMemory(), which registers on a control thread. Register()
 // and the destructor block their thread while the device works: 0.3 s and more for a gibibyte.
@@ -55,7 +56,8 @@ class RegisteredMemory {
                               absl::AnyInvocable<void()> released = {});
 
   const MemoryRegion& region() const;
-  // Before it is handed out: what keeps the device open goes when the memory is deregistered.
+  // Keeps `holder`, which keeps the device open, until the memory is deregistered. Call before this
+  // object is handed out.
   void HoldDevice(std::shared_ptr<const void> holder);
   // Buffers that are not home.
   size_t in_use() const;

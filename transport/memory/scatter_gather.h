@@ -1,4 +1,4 @@
-// A BufferView as verbs posts it. Apart from buffer.h, which is free of verbs' headers.
+// A BufferView as verbs posts it. Not part of buffer.h, which is free of verbs' headers.
 
 #ifndef VERBENA_TRANSPORT_MEMORY_SCATTER_GATHER_H_
 #define VERBENA_TRANSPORT_MEMORY_SCATTER_GATHER_H_

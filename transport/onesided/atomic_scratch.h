@@ -1,8 +1,8 @@
 // AtomicScratch: registered words in which a device leaves what an atomic operation found.
 //
-// kMaxReads of them for each link of an endpoint: as many as can be outstanding, so none is waited
-// for. A link's TransferQueue uses its own in turn, and poisons what is in no operation. Owned by
-// the Endpoint, whose queue pairs are gone before it; one thread.
+// Each link of an endpoint has kMaxReads words: as many operations as can be outstanding, so none
+// waits for a word. A link's TransferQueue uses its words in turn, and poisons those that no
+// operation uses. Owned by the Endpoint, whose queue pairs are gone before it; one thread.
 
 #ifndef VERBENA_TRANSPORT_ONESIDED_ATOMIC_SCRATCH_H_
 #define VERBENA_TRANSPORT_ONESIDED_ATOMIC_SCRATCH_H_
@@ -17,7 +17,7 @@ namespace verbena {
 
 // One link's words.
 struct AtomicWords {
-  uint64_t* first = nullptr;  // of kMaxReads; null where the device has no atomics
+  uint64_t* first = nullptr;  // of kMaxReads; null if the device has no atomics
   uint32_t lkey = 0;
 };
 

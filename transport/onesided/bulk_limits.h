@@ -1,4 +1,4 @@
-// The bounds of transfers: of how much of a payload goes ahead of a small call.
+// The bounds of transfers: how much of a payload may go ahead of a small call.
 
 #ifndef VERBENA_TRANSPORT_ONESIDED_BULK_LIMITS_H_
 #define VERBENA_TRANSPORT_ONESIDED_BULK_LIMITS_H_
@@ -13,10 +13,10 @@ inline constexpr uint8_t kMaxReads = 16;
 // How payloads share a link with small calls. A SEND waits at most for the bytes that were posted
 // ahead of it; the rest of a payload is posted later.
 struct BulkLimits {
-  // The most that one chain of WRs moves: 4096 to 2^30. 0 for what figures favour: 256 KiB if the
-  // processor copies payloads (128 KiB took a tenth of the bandwidth), where a slice is also the
-  // most that all links of an endpoint move before the executor polls again; 64 KiB elsewhere. That
-  // default is at most bytes_ahead. (start)
+  // The most that one chain of WRs moves: 4096 to 2^30. 0 takes the default from measurements. If
+  // the processor copies payloads: 256 KiB (128 KiB took a tenth of the bandwidth), which is then
+  // also the most that all links of an endpoint move before the executor polls again. Otherwise: 64
+  // KiB. The default is at most bytes_ahead. (start)
   uint32_t slice_bytes = 0;
   // Bytes of transfers that a link has posted and not completed: at least 4096, and at least
   // slice_bytes. Above bandwidth x delay of a link of 200 Gb/s (125 KB at 5 us), so that a device

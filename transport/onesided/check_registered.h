@@ -12,9 +12,9 @@
 namespace verbena {
 
 // Whether `view` lies in memory that is registered in the protection domain `pd` of `device`, which
-// a link uses. INVALID_ARGUMENT for memory that is not registered at all, FAILED_PRECONDITION for
-// another device's, or for that of a device which has failed and was opened again since: its keys
-// mean nothing there, or something else.
+// a link uses. INVALID_ARGUMENT for memory that is not registered at all. FAILED_PRECONDITION for
+// memory of another device, or of a device that has failed and was opened again since: its keys are
+// unknown there, or name other memory.
 absl::Status CheckRegistered(const BufferView& view, const ibv_pd* pd, const Device& device);
 
 }  // namespace verbena

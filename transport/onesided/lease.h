@@ -33,9 +33,10 @@ class Lease;
 class LeaseListener {
  public:
   virtual ~LeaseListener() = default;
-  // The memory is ours alone again; the lease is gone, only its address means something.
+  // The memory is ours alone again. The lease is gone: `lease` may be compared, not used.
   virtual void OnLeaseEnded(const Lease& lease) = 0;
-  // The link is lost before the end was proven. The memory goes home by itself once it is.
+  // The link is lost before the end was proven. The memory goes home by itself once the end is
+  // proven.
   virtual void OnLeaseLost(const Lease& lease) = 0;
 };
 

@@ -13,7 +13,7 @@ namespace verbena {
 
 // How memory that is leased to a peer is protected from it.
 enum class LeaseLevel : uint8_t {
-  kAuto,    // kStrict where the device has memory windows that can be relied on, else kRegion
+  kAuto,    // kStrict if the device has memory windows that can be relied on, otherwise kRegion
   kStrict,  // each lease is a memory window of its own
   kRegion,  // whole regions are open to the peer: for devices without windows, or one trust domain
 };
@@ -30,12 +30,12 @@ struct LeaseLimits {
   size_t quarantine_bytes = size_t{64} << 20;
   // Bytes of landings that one executor of a server grants to one client, over all its links, ahead
   // of requests. All clients together get at most half of memory.receive_bytes. 0 on either side:
-  // no grants; the server READs payloads. The default is twice the payloads of 1 MiB that a deep
-  // queue has in flight. (start)
+  // no grants; the server READs payloads. The default is twice what a deep queue of payloads of 1
+  // MiB has in flight. (start)
   size_t granted_bytes_per_client = size_t{32} << 20;
-  // The largest payload that such memory is granted for; larger ones the server reads. 0 for what
-  // figures favour: 16 KiB where memory is shared (1 MiB took 64 us written, 39 read), and no bound
-  // elsewhere. (start)
+  // The largest payload for which such landings are granted; the server READs larger ones. 0 takes
+  // the default from measurements: 16 KiB if memory is shared (1 MiB took 64 us written, 39 read),
+  // and no bound otherwise. (start)
   size_t largest_grant_bytes = 0;
 };
 

@@ -46,12 +46,13 @@ class LeaseTable {
   ~LeaseTable();
 
   // Whether `view` may be leased: as CheckRegistered(), and INVALID_ARGUMENT for memory that is not
-  // registered for this use; UNIMPLEMENTED for atomics where the device has none.
+  // registered for this use; UNIMPLEMENTED for atomics if the device has none.
   absl::Status Check(const BufferView& view, LeaseAccess access) const;
-  // Leases that can be opened now, as far as windows go. If the device has given no window at all,
-  // this is as many as fit a chain, so that callers ask and get the error.
+  // Leases that can be opened now, as far as windows and the next chain allow (Link::free_leases()
+  // counts send queue slots, too). If the device has given no window at all, this is as many as fit
+  // a chain, so that callers try Open() and get the error.
   uint32_t free() const;
-  // How WindowPool is filled. Under kRegion there is nothing to refill.
+  // Calls of WindowPool's functions. Under kRegion there is nothing to refill.
   uint32_t BeginRefill(uint32_t wanted);
   void Refill(WindowBatch batch) { windows_.Refill(std::move(batch)); }
   std::vector<MwHandle> TakeWorn() { return windows_.TakeWorn(); }

@@ -3,8 +3,8 @@
 //
 // Made by Link::StartTransfer(), and gone once its listener has heard the end. It keeps the local
 // memory until the device is done with it, even if its starter is gone. A starter that goes calls
-// Abandon(). Pooled by an endpoint (TransferPool), so that starting one allocates nothing in steady
-// state. One thread.
+// Abandon(), or Link::AbandonTransfer() if the rest need not be moved. Pooled by an endpoint
+// (TransferPool), so that starting one allocates nothing in steady state. One thread.
 
 #ifndef VERBENA_TRANSPORT_ONESIDED_TRANSFER_H_
 #define VERBENA_TRANSPORT_ONESIDED_TRANSFER_H_
@@ -33,7 +33,7 @@ struct AtomicOperation {
   enum class Kind : uint8_t { kCompareAndSwap, kFetchAdd };
   Kind kind = Kind::kFetchAdd;
   uint64_t operand = 0;  // what is added, or compared
-  uint64_t swap = 0;     // what is stored where the comparison holds
+  uint64_t swap = 0;     // what is stored if the comparison holds
 };
 
 class TransferListener {
@@ -55,7 +55,7 @@ class Transfer final : public IntrusiveNode<Transfer> {
   // An atomic operation is a READ as far as queues and limits go.
   enum class Direction : uint8_t { kWrite, kRead };
 
-  // Its listener wants to hear no more of it.
+  // The listener hears no more of the transfer, which goes on.
   void Abandon() { listener_ = nullptr; }
 
   Direction direction() const { return direction_; }

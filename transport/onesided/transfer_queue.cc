@@ -55,8 +55,8 @@ void TransferQueue::Abandon(Transfer& transfer) {
   ++abandoned_reads_;
 }
 
-// The transfer that has waited longest in the direction whose turn it is, or in the other when
-// there is none that may go.
+// The transfer that has waited longest in the direction whose turn it is, or in the other direction
+// if none may go in this one.
 Transfer* TransferQueue::Choose() {
   Transfer* write = waiting_[static_cast<size_t>(Direction::kWrite)].Front();
   Transfer* read = reads_out_ < bounds_.max_reads

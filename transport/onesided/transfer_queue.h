@@ -49,12 +49,12 @@ class TransferQueue {
   uint32_t max_reads() const { return bounds_.max_reads; }
   // Whether there is memory for what atomic operations find.
   bool has_atomics() const { return bounds_.words.first != nullptr; }
-  // For a device that completes a WR before the READs posted ahead of it (siw 6.1), while a
+  // For a device that completes a WR before the READs posted ahead of it (siw 6.1), although a
   // completion is taken to mean that everything before it has ended.
   void set_fences_reads(bool fences_reads) { fences_reads_ = fences_reads; }
-  // IBV_SEND_FENCE if a WR that is posted now must not overtake outstanding READs, otherwise 0. No
-  // WR may on a device that needs fences, nor behind abandoned READs, whose starter may be about to
-  // tell the peer that it is done.
+  // IBV_SEND_FENCE if a WR that is posted now must not overtake outstanding READs, otherwise 0.
+  // That is so on a device that needs fences, and behind abandoned READs, whose starter may be
+  // about to tell the peer that it is done.
   unsigned fence() const {
     return (fences_reads_ && reads_out_ != 0) || abandoned_reads_ != 0 ? IBV_SEND_FENCE : 0U;
   }
@@ -74,7 +74,7 @@ class TransferQueue {
   // Chains that have ended so far; wraps around.
   uint32_t ended() const { return head_; }
 
-  // True when one of those that wait needs nothing but room in the send queue.
+  // True when a transfer that waits needs nothing but free slots in the send queue.
   bool CanGo() const {
     return waiting() && RoomForSlice() &&
            (!waiting_[static_cast<size_t>(Transfer::Direction::kWrite)].empty() ||

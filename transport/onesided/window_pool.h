@@ -55,12 +55,12 @@ class WindowPool {
   void Refill(WindowBatch batch);
   // The windows that have had all their keys, to be deallocated.
   std::vector<MwHandle> TakeWorn();
-  // All of them, before their queue pair is destroyed. Bound ones end with it.
+  // Takes all windows, before their queue pair is destroyed. Bindings end with the queue pair.
   std::vector<MwHandle> TakeAll();
 
   // How many can be taken now.
   uint32_t free() const { return static_cast<uint32_t>(free_.size() - first_free_); }
-  // Why the device has not even one; OK when it has.
+  // Why the device has given not even one window; OK if it has given some.
   absl::Status failure() const { return allocated_ == 0 ? failure_ : absl::OkStatus(); }
 
  private:

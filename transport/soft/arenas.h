@@ -30,8 +30,8 @@ class Arenas {
   Arenas();
 
   absl::StatusOr<std::shared_ptr<const Arena>> Allocate(size_t bytes);
-  // The arena that starts at `memory`, which is an arena no more; null when there is none. Its
-  // number is given to another one by Recycle.
+  // Removes the arena that starts at `memory`; null when there is none. No other arena gets its
+  // number before Recycle().
   std::shared_ptr<const Arena> Remove(const std::byte* memory);
   void Recycle(uint32_t id);
 

@@ -2,8 +2,8 @@
 //
 // A turn takes a bounded number of connections and logs few lines, however many come: every process
 // of the host can connect, whoever its user is. While this process has no descriptors left, those
-// who connect wait in the listener's backlog, and the listener asks to be left alone for a while:
-// fd() is readable all that time. Used by one thread, its engine's.
+// who connect wait in the listener's backlog, and fd() stays readable. So retry() then says when to
+// call Accept() again. Used by one thread, its engine's.
 //
 //   for (auto& socket : listener.Accept(room, now)) …
 //   // then watches listener.fd() if listener.retry() == kNever, else calls again by that time
@@ -40,9 +40,10 @@ class ControlListener {
   ~ControlListener() = default;
 
   int fd() const { return fd_.get(); }
-  // The next connections, at most `room` of them; it refuses more, and those of other users.
+  // The next connections, at most `room` of them. Refuses connections beyond `room`, and those of
+  // other users.
   std::vector<std::unique_ptr<ControlSocket>> Accept(size_t room, TimePoint now);
-  // When to call Accept() again though nobody can be accepted now; kNever: when fd() is readable.
+  // When to call Accept() again, while nobody can be accepted; kNever: whenever fd() is readable.
   TimePoint retry() const { return retry_; }
 
  private:

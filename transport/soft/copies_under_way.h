@@ -1,7 +1,8 @@
 // CopyUnderWay: a copy that a peer was in the middle of when it lost the permission for it.
 //
-// Until it is over, its bytes may still land. Whoever withdrew the permission keeps the list and
-// asks. Under the lock of the receive CQ when it is made, from any thread later.
+// Until the copy is over, its bytes may still land. Whoever withdrew the permission keeps a list of
+// such copies, and asks over(). The list is made under the lock of the receive CQ; any thread may
+// ask.
 
 #ifndef VERBENA_TRANSPORT_SOFT_COPIES_UNDER_WAY_H_
 #define VERBENA_TRANSPORT_SOFT_COPIES_UNDER_WAY_H_
@@ -26,9 +27,9 @@ struct CopyUnderWay {
   bool over() const;
 };
 
-// Adds the copies of all lanes of `cq`, or of those that may lead to `qp` when that is not null; by
-// any key, or by `key` alone when that is not 0. The caller has passed a full fence since it
-// withdrew the permission.
+// Adds the copies that are under way in the lanes of `cq`: in all lanes, or, if `qp` is not null,
+// in those that may lead to it; by any key, or, if `key` is not 0, by that one. The caller has
+// passed a full fence since it withdrew the permission.
 void AddCopiesUnderWay(CompletionQueue& cq, const QueuePair* qp, uint32_t key,
                        std::vector<CopyUnderWay>& copies);
 

@@ -1,7 +1,7 @@
 // DeviceTables: the tables that a device lets its peers read: its registered memory, the windows on
 // it, and how each of its QPs may be reached. With them an initiator can check and execute a
-// one-sided operation without the target's help. A window opens memory to the one QP that the
-// target bound it to, and so to the one QP that this is connected to.
+// one-sided operation without the target's help. The target binds a window to one of its QPs. So
+// the window opens memory only to the one QP that is connected to that QP.
 //
 // A target that withdraws a permission changes the table, passes a full fence, and only then looks
 // whether a copy is under way (LaneHeader::copying, and by which key); an initiator announces its

@@ -27,8 +27,8 @@ class DirectCopy {
   bool Possible(const RemoteAccess& access) const;
 
   // Copies at most kMaxChunkBytes between `local` and the memory that `access` names: to the target
-  // for IBV_ACCESS_REMOTE_WRITE, otherwise from it. False if that is not, or no longer, allowed or
-  // possible. The target, asked through the ring, will then say which.
+  // for IBV_ACCESS_REMOTE_WRITE, otherwise from it. False if the copy is not, or no longer, allowed
+  // or possible. The target, asked through the ring, then says which.
   bool Chunk(const RemoteAccess& access, void* local);
 
   // Both return the old value in `old`. False as above.

@@ -26,7 +26,7 @@ class InLanes {
  public:
   explicit InLanes(CqControl& control) : control_(control) {}
 
-  // False when there are as many as a CQ may have. Lanes that have nothing more to give make way.
+  // False when the CQ has as many lanes as it may. Lanes that have nothing more to give make way.
   bool Add(std::unique_ptr<InLane> lane);
   // Tells the initiators that nothing will be consumed any more, and forgets the lanes.
   void CloseAll();

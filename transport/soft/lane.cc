@@ -137,9 +137,10 @@ void OutLane::RelaunchWaiting(CompletionWriter& writer) {
   GiveRoom(writer);
 }
 
-// In turn, until one finds too little: a look at each of a thousand, each time the target has
-// consumed something, would cost more than what they send. One that could send something waits
-// behind all others for its next turn; for one that could send nothing the ring is left to drain.
+// Lets waiting queue pairs launch in turn, until one finds too little room: to look at each of a
+// thousand, each time the target has consumed something, would cost more than what they send. A
+// queue pair that could send something waits behind all others for its next turn. One that could
+// send nothing stays first, and the ring drains until its WR fits.
 void OutLane::GiveRoom(CompletionWriter& writer) {
   while (LaneWaiter* waiter = room_waiters_.PopFront()) {
     auto* qp = static_cast<QueuePair*>(waiter);

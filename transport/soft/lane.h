@@ -6,8 +6,8 @@
 // the initiator's private half and belongs to its send CQ, InLane is the target's and belongs to
 // its receive CQ. Each half is used under its CQ's lock.
 //
-// That a request was consumed is the acknowledgement: the target raises `consumed`, after it has
-// published a refusal in the answer ring for whatever it did not execute.
+// A request is acknowledged by being consumed: the target raises `consumed`, after it has published
+// a refusal in the answer ring for whatever it did not execute.
 
 #ifndef VERBENA_TRANSPORT_SOFT_LANE_H_
 #define VERBENA_TRANSPORT_SOFT_LANE_H_
@@ -108,8 +108,8 @@ class OutLane {
   RingWriter& requests() { return requests_; }
   LaneHeader& header() { return memory_->header(); }
 
-  // The request up to which the target has consumed and accepted all; what it refused before may be
-  // known only from answers that nobody has taken yet, and then this is what was known before.
+  // The position up to which the target has consumed requests and refused none. Refusals are known
+  // only from answers. While answers wait to be taken, this is the position that was known before.
   uint64_t AcceptedByNow() {
     const uint64_t known = requests_.released();
     const uint64_t consumed = header().consumed.load(std::memory_order_acquire);
@@ -128,8 +128,8 @@ class OutLane {
   bool IsTurnOf(const QueuePair& qp) const {
     return room_waiters_.empty() || served_ == &qp || VERBENA_MUTANT(kRoomOutOfTurn);
   }
-  // The next WR of `qp` goes on when the target has consumed an earlier request of `qp`. Holds up
-  // no other queue pair.
+  // Holds back the next WR of `qp` until the target has consumed an earlier request of `qp`. Holds
+  // up no other queue pair.
   void AwaitConsumed(QueuePair& qp);
 
   // Lets the target know that requests were published, if it does not look by itself.
@@ -141,8 +141,9 @@ class OutLane {
     if (target_->mode.load(std::memory_order_relaxed) != CqControl::kPolled) peer_->Wake(*target_);
   }
 
-  // Brackets one chunk of a copy into or out of the target's memory. Whoever sees the sequence sees
-  // its key, and whoever sees the key of the next copy sees that this one is over.
+  // Brackets one chunk of a copy into or out of the target's memory. A reader that sees the
+  // sequence also sees its key. A reader that sees the key of the next copy sees that this one is
+  // over.
   void BeginCopy(uint32_t rkey) {
     header().copying_key.store(rkey, std::memory_order_release);
     header().copying.store(++copying_, std::memory_order_release);
@@ -156,7 +157,7 @@ class OutLane {
   void Activate() {
     if (!active_) BecomeActive();
   }
-  // False, and the lane is no longer active, when nothing is under way in it.
+  // Returns whether something is still under way in the lane. If not, the lane is no longer active.
   bool StaysActive(class CompletionWriter& writer);
 
   // True when Harvest would find something to do.
@@ -173,7 +174,7 @@ class OutLane {
   bool has_outstanding() const {
     return unanswered_ != 0 || requests_.released() != requests_.position();
   }
-  // READs and atomics that were launched, less those that are over.
+  // Counts READs and atomics that were launched and are not over.
   void CountUnanswered(int change) { unanswered_ += change; }
 
   // Takes note of the target's progress: answers first, then completions, then WRs that waited for
@@ -220,7 +221,7 @@ class OutLane {
   RingReader answers_;
   uint64_t answers_seen_ = 0;
   int unanswered_ = 0;
-  // Signalled messages in ring order. As many as the ring has lines: it cannot overflow.
+  // Signalled messages in ring order. Twice as many as the ring has lines: it cannot overflow.
   std::vector<Watched> watched_;
   uint64_t watched_head_ = 0;
   uint64_t watched_tail_ = 0;
@@ -276,7 +277,6 @@ class InLane {
   std::byte* ReserveAnswer(size_t bytes) { return answers_.Reserve(bytes); }
   void PublishAnswer(const MessageHeader& header);
 
-  // Requests before the reader's position are consumed. `watched`: the initiator waits for it.
   // Cheap, and true at least whenever CanServe is.
   bool MayHaveWork() const { return pending_read_.active || !requests_.Empty(); }
 
@@ -295,13 +295,15 @@ class InLane {
   bool progress_due() const {
     return requests_.position() != published_ || answers_published_ != answers_announced_;
   }
+  // `watched`: the initiator waits to see the requests before the reader's position consumed.
   bool ShouldPublishAtOnce(bool watched) const {
     return watched || answers_published_ != answers_announced_ ||
            requests_.position() - published_ > requests_.count() / 4;
   }
   void PublishProgress();
-  // Wakes the initiator if it sleeps and wants to know. Sure to notice that only when the caller
-  // passed a full fence since PublishProgress: that is CheckWake, and due until it is called.
+  // Wakes the initiator if it sleeps and wants to know. Only a caller that has passed a full fence
+  // since PublishProgress is sure to notice that the initiator sleeps. Such a caller uses
+  // CheckWake, which is due after each PublishProgress.
   void WakeInitiator();
   bool wake_check_due() const { return wake_check_due_; }
   void CheckWake() {

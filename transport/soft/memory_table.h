@@ -34,14 +34,15 @@ struct alignas(64) MemoryEntry {
   std::atomic<uint64_t> bytes;
   std::atomic<uint64_t> arena_offset;  // and where in it
   // MemoryWindows uses these under its lock. Peers do not look at them.
-  std::atomic<uint32_t> window_pd;   // of a window: its PD, which is not 0,
-  std::atomic<uint32_t> window_key;  // the key that it has or had last,
-  std::atomic<uint32_t> region;      // and the key of the region that it is, or was last, bound to
-  std::atomic<uint32_t> windows;     // of a region: how many are bound to it
+  std::atomic<uint32_t> window_pd;   // of a window: its PD, never 0; otherwise 0
+  std::atomic<uint32_t> window_key;  // of a window: its current or last key
+  std::atomic<uint32_t> region;      // of a window: the key of its current or last region
+  std::atomic<uint32_t> windows;     // of a region: how many windows are bound to it
 };
 static_assert(sizeof(MemoryEntry) == 64);
 
-// PD handles are small numbers: what a window opens is no PD's, and so never an lkey.
+// The scope of a window that is bound to QP `qpn`. PD handles are small numbers, so no PD has this
+// scope: a window's key never serves as an lkey.
 constexpr uint32_t WindowScope(uint32_t qpn) { return qpn | uint32_t{1} << 31; }
 
 // The place of a range of registered memory.
@@ -60,7 +61,7 @@ class MemoryView {
   explicit MemoryView(const MemoryEntry* entries) : entries_(entries) {}
 
   // True when [address, address + bytes) lies in the live registration `key` of `pd`, which allows
-  // all of `access`. An access of no bytes needs no key, as verbs has it.
+  // all of `access`. As in verbs, an access of no bytes needs no key.
   bool Check(uint32_t key, uint32_t pd, uint64_t address, uint64_t bytes, uint32_t access) const {
     if (bytes == 0) return true;
     const uint32_t index = key >> 8;
@@ -75,8 +76,8 @@ class MemoryView {
            (entry.access.load(std::memory_order_relaxed) & access) == access;
   }
 
-  // The same of a peer's access through QP `qpn` of `pd`, for which a window that is bound to the
-  // QP does too.
+  // The same for a peer's access through QP `qpn` of `pd`, which a window that is bound to this QP
+  // allows too.
   bool CheckRemote(uint32_t key, uint32_t pd, uint32_t qpn, uint64_t address, uint64_t bytes,
                    uint32_t access) const {
     return Check(key, pd, address, bytes, access) ||
@@ -117,8 +118,8 @@ class MemoryTable {
   void Publish(uint32_t key, uint32_t scope, const MemoryLocation& location, uint64_t bytes,
                uint32_t access);
   void Revoke(uint32_t key);
-  // The index of a revoked key may be used again. Kept apart, because a peer may keep us from
-  // knowing for a while that nobody is still at it.
+  // Lets the index of a revoked key be used again. Separate from Revoke, because a peer may keep us
+  // from knowing for a while that nobody uses the memory any more.
   void Recycle(uint32_t key);
 
   const MemoryView& view() const { return view_; }

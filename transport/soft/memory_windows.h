@@ -1,12 +1,12 @@
 // MemoryWindows: the type-2 windows (2B in the InfiniBand specification) of one device.
 //
-// A window is an entry of the MemoryTable. Free, it opens nothing; bound, it opens a range of a
-// region, with rights of its own, to the peer of one QP. The consumer chooses the low 8 bits of its
-// key at each binding, the rest is the window's for life. A binding is checked when its work
+// A window is an entry of the MemoryTable. A free window opens nothing. A bound one opens a range
+// of a region, with rights of its own, to the peer of one QP. The consumer chooses the low 8 bits
+// of its key at each binding, the rest is the window's for life. A binding is checked when its work
 // request is executed, and never again: a region with windows on it cannot be deregistered, and a
 // QP that is reset or destroyed leaves its windows free.
 //
-// Ending a binding makes later accesses fail. Whoever ends it waits for those under way.
+// Ending a binding makes later accesses fail. Whoever ends it waits for the accesses under way.
 //
 // Any thread; the lock is a leaf.
 
@@ -43,22 +43,22 @@ class MemoryWindows {
 
   // The key of a new, free window, to count on from; nothing when the table is full.
   std::optional<uint32_t> Allocate(uint32_t pd);
-  // The window that has or had `key` last, and the QP that this belongs or belonged to.
+  // The key of a window's current or last binding, and the QP that it is or was bound to.
   struct Last {
     uint32_t key = 0;
     uint32_t qpn = 0;  // 0: it never was bound
   };
   // Ends its binding, if it has one.
   Last Unbind(uint32_t index);
-  // `index` may be given away. The window is free.
+  // Lets another region or window use `index`. Precondition: the window is not bound.
   void Deallocate(uint32_t index);
 
-  // False when the binding is not allowed: the window is bound already or of another PD, its key
-  // is of another window or the one that it had last; the region is not live, of another PD, not
-  // registered with MW_BIND, or, for a window that may be written to, without LOCAL_WRITE; no byte
-  // is asked for, or one outside the region; rights that windows do not have.
+  // False when the binding is not allowed. The window is bound already or of another PD; its key is
+  // another window's, or the one that it had last; the region is not live, of another PD, not
+  // registered with MW_BIND, or, for a window that may be written to, without LOCAL_WRITE; the
+  // range is empty, or not within the region; or windows do not have the wanted rights.
   bool Bind(const WindowBinding& wanted);
-  // Ends the binding of `key`. False when it is no window's that is bound to QP `qpn`.
+  // Ends the binding of `key`. False when no window with that key is bound to QP `qpn`.
   bool Invalidate(uint32_t key, uint32_t qpn);
   // The same for all that are bound to QP `qpn`.
   void InvalidateAll(uint32_t qpn);

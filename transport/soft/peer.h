@@ -84,9 +84,10 @@ class Peer {
   // Copies through the kernel, for memory that is not mapped. False once the kernel has refused.
   bool CopyByKernel(bool write, void* local, const MemoryLocation& where, uint64_t bytes);
 
-  // The peer announced, or withdrew, an arena. Engine only.
+  // The peer has announced an arena. Engine only.
   absl::Status AddArena(uint32_t id, SharedRegion region);
-  // Nobody starts to use the arena from here on. Destroy the result once nobody uses it any more.
+  // The peer has withdrawn an arena: nobody starts to use it from here on. Destroy the result once
+  // nobody uses it any more.
   SharedRegion WithdrawArena(uint32_t id);
 
   // True once its process is no more; always false for a peer in ours.

@@ -163,10 +163,10 @@ Responder::Execution Responder::Send(const MessageHeader& request, const std::by
 
 // The window is free when its key is reported, and no byte lands in it later. Requests that the
 // peer sends through this ring are executed before this message or refused after it. A copy by the
-// peer itself is over too: it would be of the one QP that this one is connected to, whose send
-// queue makes its copies in order, and does not send this message before the last byte of an
-// earlier WR is in place, nor copy for a later one before it has seen this message consumed. So
-// nobody is waited for.
+// peer itself is over too. Only the one QP that this QP is connected to could make it, and its send
+// queue makes its copies in order: it sends this message once the last byte of every earlier WR is
+// in place, and copies for a later WR once it has seen this message consumed. So nobody is waited
+// for.
 Responder::Execution Responder::SendInvalidate(const MessageHeader& request,
                                                const std::byte* payload, CompletionWriter& writer) {
   MemoryWindows& windows = qp_.rnic().windows();

@@ -44,7 +44,7 @@ class Responder {
   void Reset();
 
  private:
-  // A request was executed as far as it got, or how it failed.
+  // Whether a fragment was executed, and if not, why it is refused.
   struct Execution {
     bool executed = true;
     RefusalReason reason = RefusalReason::kNoReceive;

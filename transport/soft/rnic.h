@@ -100,8 +100,8 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   absl::Status FreeShared(std::byte* memory);
   CopiedBytes copied_bytes();
 
-  // Peers may access memory through `qp` from here on; or may not, and Quiesced knows which copies
-  // were under way. Under its receive CQ's lock.
+  // Peers may access memory through `qp` from OpenToPeer on, until CloseToPeer. After that,
+  // Quiesced knows which copies were under way. Both under the lock of its receive CQ.
   void OpenToPeer(QueuePair& qp);
   void CloseToPeer(QueuePair& qp);
 
@@ -148,7 +148,7 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   // The target refused the lane.
   void FailLane(const Peer& peer, uint64_t id);
   std::shared_ptr<const DeviceShare> share() const { return share_; }
-  // The Peer of that GID that everybody uses: `peer`, unless there is one already.
+  // The one Peer with that GID that everybody uses: `peer`, unless there is one already.
   std::shared_ptr<Peer> AddPeer(std::shared_ptr<Peer> peer);
   // The peer freed an arena.
   void WithdrawArena(Peer& peer, uint32_t id);

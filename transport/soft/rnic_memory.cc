@@ -1,4 +1,4 @@
-// Rnic: when memory may be used again that peers had access to, and memory that they can map.
+// Rnic: when memory that peers could access may be used again, and memory that peers can map.
 
 #include <sched.h>
 
@@ -48,7 +48,7 @@ void Rnic::CloseToPeer(QueuePair& qp) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   AddCopiesUnderWay(qp.receive_side(), &qp, /*key=*/0, copies);
   if (copies.empty()) return;
-  // Nobody may ever have asked after those that are over by now.
+  // Drops copies that are over and that nobody ever asked about.
   for (auto each = copies_.begin(); each != copies_.end();) {
     each = AllOver(each->second) ? copies_.erase(each) : std::next(each);
   }
@@ -171,7 +171,7 @@ absl::Status Rnic::FreeShared(std::byte* memory) {
     }
   }
   arenas_.Remove(memory);
-  // Told in this order, so that whoever hears of the number's next owner has let go of this one.
+  // In this order: a peer that hears of the number's next owner has let go of this arena.
   wire_.WithdrawArena(arena->id);
   arenas_.Recycle(arena->id);
   engine_.Wake();

@@ -139,8 +139,8 @@ class SendQueue {
   void Scatter(Wqe& wqe, uint32_t index, uint32_t offset, const std::byte* from, uint32_t bytes);
   void Announce();
 
-  // Executing a one-sided WR here (send_queue_direct.cc). Both copies are false when the target has
-  // to be asked after all.
+  // Executing a one-sided WR here (send_queue_direct.cc). CopyDirectly and AtomicDirectly return
+  // false when the target has to be asked after all.
   Direct TryDirect(uint32_t index);
   RemoteAccess AccessOf(const Wqe& wqe, uint64_t offset, uint64_t bytes) const;
   bool CopyDirectly(DirectCopy& copy, Wqe& wqe, uint32_t index);

@@ -26,7 +26,7 @@ SendQueue::Direct SendQueue::TryDirect(uint32_t index) {
   DirectCopy copy(*lane_);
   if (!copy.Possible(AccessOf(wqe, 0, wqe.length))) return Direct::kUseRing;
   uint64_t consumed = lane_->requests().released();
-  // Nobody looks after requests that nobody waits for, so what is known of them may be old.
+  // Consumed requests that nobody waits for are not harvested, so `consumed` may be old.
   if (index != done_ && At(index - 1).end > consumed) consumed = lane_->AcceptedByNow();
   if (index != done_ && At(index - 1).end > consumed) {
     if (wqe.length <= kNotWorthWaiting) return Direct::kUseRing;

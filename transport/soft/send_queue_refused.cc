@@ -1,4 +1,4 @@
-// SendQueue: what a target refuses: when it is sent again, and when its QP fails.
+// SendQueue: how it handles refusals: when a WR is sent again, and when its QP fails.
 
 #include <chrono>
 

@@ -121,8 +121,8 @@ void SendQueue::LookAgain() {
   qp_.rnic().StartTimer(qp_.rnic().Now() + kPatientLook, qp_.qp_num, ++backoff_token_);
 }
 
-// The peer that is late may itself have failed the QP: it ended its copy, and was refused the next.
-// Then the LOCAL_INV has succeeded.
+// The peer whose copy was waited for may itself have failed the QP: its copy ended, and its next
+// one was refused. Then the LOCAL_INV has succeeded.
 void SendQueue::EndInvalidation(CompletionWriter& writer) {
   Wqe& wqe = At(launched_);
   if (wqe.opcode != IBV_WR_LOCAL_INV || !wqe.window_done || !CopiesAreOver(wqe.rkey)) return;

@@ -27,11 +27,12 @@ class SharedRegion {
   static absl::StatusOr<SharedRegion> Anonymous(size_t bytes);
   // Can be sent to a peer by its fd(). `name` shows in /proc/*/maps.
   static absl::StatusOr<SharedRegion> Create(const std::string& name, size_t bytes);
-  // The same for payloads: from 2 MiB on whole huge pages of 2 MiB, which the administrator's pool
-  // (hugetlb) serves while it has some; otherwise the kernel is asked for transparent ones
-  // (transparent_hugepage/shmem_enabled), here and in every peer that maps the region.
+  // The same for payloads. From 2 MiB on, `bytes` is rounded up to whole huge pages of 2 MiB. They
+  // come from the administrator's pool (hugetlb), if it has enough. Otherwise the kernel is asked
+  // for transparent ones (transparent_hugepage/shmem_enabled), here and in every peer that maps the
+  // region.
   static absl::StatusOr<SharedRegion> CreateLarge(const std::string& name, size_t bytes);
-  // Maps what a peer sent, of exactly `bytes`. Takes `fd` over, also when it fails.
+  // Maps a region of exactly `bytes` that a peer sent. Takes `fd` over, also when it fails.
   static absl::StatusOr<SharedRegion> Map(int fd, size_t bytes, Access access);
 
   std::byte* data() const { return data_; }

@@ -54,11 +54,12 @@ class SharedWire {
   // Any thread: the lane's initiator, we, will write nothing more into it.
   void CloseLane(const ibv_gid& gid, uint64_t lane);
 
-  // Any thread: tells all peers, those to come included, of an arena; and that one is no more.
+  // Any thread: tells all peers, later ones included, that an arena is there, or is gone.
   void AnnounceArena(std::shared_ptr<const Arena> arena);
   void WithdrawArena(uint32_t id);
 
-  // When Serve has something to do, though fd() may not be readable; kNever: when it is.
+  // When Serve has something to do although fd() may not be readable; kNever: when fd() is
+  // readable.
   TimePoint retry() const { return listener_ == nullptr ? kNever : listener_->retry(); }
 
   // One turn. True when something happened.

@@ -2,11 +2,10 @@
 //
 // It serves reliable connected QPs with the semantics of hardware: per-QP order, SRQs, RNR NAK with
 // retry, protection checks on every lkey and rkey, type-2 memory windows (2B: bound to one QP,
-// which may be destroyed and leaves them free), flushing, asynchronous events, one-shot arming. The
-// data path is verbs itself (ibv_post_send and its like dispatch here through the context); the
-// rest is Device. Two devices reach each other by GID, whether they are in one process or in two
-// processes of the same user on one host. A GID and a QPN exchanged out of band are all that it
-// takes.
+// whose destruction leaves them free), flushing, asynchronous events, one-shot arming. The data
+// path is verbs itself (ibv_post_send and its like dispatch here through the context); the rest is
+// Device. Two devices reach each other by GID, whether they are in one process or in two processes
+// of the same user on one host. A GID and a QPN exchanged out of band are all that it takes.
 //
 // One control thread per device, its engine, makes progress for CQs that nobody polls. With
 // `engine_thread` false there is none: the owner calls Step, and such a device reaches only devices

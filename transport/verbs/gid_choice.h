@@ -31,8 +31,8 @@ struct GidWish {
   std::optional<int> index = {};
 };
 
-// NOT_FOUND lists what the port has; OUT_OF_RANGE names the index, which may not exceed 255 in any
-// case, since no address handle can name more; FAILED_PRECONDITION when all that fits lies in other
+// NOT_FOUND lists what the port has; OUT_OF_RANGE names the index, which may never exceed 255,
+// because no address handle can name more; FAILED_PRECONDITION when all that fits lies in other
 // network namespaces.
 absl::StatusOr<GidInfo> ChooseGid(const PortInfo& port, const GidWish& wish = {});
 

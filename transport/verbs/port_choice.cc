@@ -109,7 +109,8 @@ absl::StatusOr<PortChoice> ChoosePort(const std::vector<PortInfo>& ports, const 
     if (!Fits(port, *wish)) continue;
     absl::StatusOr<GidInfo> gid = ChooseGid(port, wish->gid);
     if (!port.active || !gid.ok()) {
-      // Why a port does not serve is of interest if it was meant: named, or with the GID wanted.
+      // The reason is reported only for a port that was meant: the name has its device, or it has
+      // the GID that was wanted.
       const bool meant = !wish->device.empty() || !absl::IsNotFound(gid.status());
       if (meant) why = port.active ? gid.status() : PortDown(port);
       continue;

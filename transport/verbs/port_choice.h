@@ -28,7 +28,7 @@ struct PortChoice {
 };
 
 // NOT_FOUND lists the devices that there are, with their interfaces and addresses. UNAVAILABLE when
-// the port is down, with the command that brings it up. Else what ChooseGid() says.
+// the port is down, with the command that brings it up. Otherwise the error of ChooseGid().
 absl::StatusOr<PortChoice> ChoosePort(const std::vector<PortInfo>& ports, const std::string& name);
 
 }  // namespace verbena

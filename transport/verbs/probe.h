@@ -12,8 +12,8 @@
 namespace verbena {
 
 // `device` is open, its async fd non-blocking, and used by nobody else yet. Takes 100 ms on a
-// device that does not raise IBV_EVENT_QP_LAST_WQE_REACHED, and as long on one that does not flush
-// what is posted in ERR.
+// device that does not raise IBV_EVENT_QP_LAST_WQE_REACHED, and another 100 ms on a device that
+// does not flush what is posted in ERR.
 DeviceCapabilities ProbeCapabilities(Device& device);
 
 }  // namespace verbena

@@ -2,8 +2,8 @@
 // …).
 //
 // Owned by whoever opened it, and outlives every object that it created. All calls are safe from
-// any thread. Opening probes what the device can do, which takes milliseconds and leaves nothing
-// behind (of siw it keeps a CQ: siw_queues.h).
+// any thread. Opening probes what the device can do, which takes from milliseconds to 200 ms
+// (probe.h) and leaves nothing behind. (On siw the device keeps a CQ: siw_queues.h.)
 //
 //   absl::StatusOr<std::unique_ptr<RdmaDevice>> device = RdmaDevice::Open("mlx5_0");
 //   if (!device.ok()) return device.status();   // NOT_FOUND names the devices that there are
@@ -116,8 +116,8 @@ class RdmaDevice final : public Device {
 
   std::mutex qps_mutex_;  // guards what follows
   uint64_t last_identity_ = 0;
-  // QPs in existence, but for those that are being destroyed: their addresses may be given out
-  // again before that has returned.
+  // QPs that exist, except those that are being destroyed: the address of such a QP may be given
+  // out again before DestroyQp() has returned.
   absl::flat_hash_map<const ibv_qp*, QpIdentity> qps_;
   // The same queue pairs, and those that are being destroyed.
   absl::flat_hash_set<QpIdentity> existing_;

@@ -1,8 +1,8 @@
 // IgnoreSiwSigpipe: keeps Soft-iWARP from ending the process by SIGPIPE.
 //
 // siw sends from within ibv_post_send, on a TCP socket of its own and without MSG_NOSIGNAL. If the
-// peer has closed the connection a moment before, the thread that posts gets SIGPIPE, whose default
-// ends the process.
+// peer has closed the connection a moment before, the thread that posts gets SIGPIPE. Its default
+// action ends the process.
 
 #ifndef VERBENA_TRANSPORT_VERBS_SIW_SIGPIPE_H_
 #define VERBENA_TRANSPORT_VERBS_SIW_SIGPIPE_H_

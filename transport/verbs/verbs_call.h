@@ -16,7 +16,7 @@
 namespace verbena {
 
 // The errno of a call that returned `result` != 0. Most verbs return the errno, some -1 with errno
-// set, and a few providers a negative errno. EIO when none of them says anything.
+// set, and a few providers a negative errno. EIO if there is no errno.
 int ErrorOfResult(int result, int errno_value);
 
 // Why ibv_reg_mr of `bytes` failed with `error`. ENOMEM under a finite `memlock_limit` is nearly

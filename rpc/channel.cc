@@ -93,7 +93,7 @@ Task<absl::Status> PayloadCall(Channel& channel, const MethodDescriptor& method,
                                const google::protobuf::MessageLite& request,
                                google::protobuf::MessageLite& reply, CallOptions options) {
   Connection* connection = channel.ConnectionHere();
-  if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotExecuted);
+  if (connection == nullptr) co_return FailUnsent(NotOnAnExecutor(), options);
   options.deadline = options.deadline.At(connection->shard().executor());
   co_return co_await BulkCall(*connection, method, request, reply, std::move(options));
 }
@@ -171,7 +171,7 @@ absl::StatusOr<RemoteMemory> Channel::Remote(const RemoteMemoryHandle& handle) {
   if (connection == nullptr) return NotOnAnExecutor();
   ClientSession* link = connection->usable_link();
   if (link == nullptr) {
-    return absl::FailedPreconditionError("the link that the memory was lent over is lost");
+    return absl::FailedPreconditionError("the link that the memory was lent over is lost, or its server is shutting down");
   }
   absl::StatusOr<RemoteMemory> memory = internal::RemoteOver(*link->link(), handle);
   if (memory.ok()) link->NoteRemoteMemory();

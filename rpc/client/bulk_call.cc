@@ -13,6 +13,7 @@
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/lease_awaiter.h"
+#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/memory/memory_region.h"
 
 namespace verbena {
@@ -237,11 +238,7 @@ Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& meth
                             const MessageLite& request, MessageLite& reply, CallOptions options) {
   CallInfoOf filled(options.info, connection.shard().executor());
   if (absl::Status status = CheckOptions(method, options); !status.ok()) {
-    if (options.info != nullptr) {
-      options.info->request_payload = std::move(options.request_payload);
-      options.info->response_payload = std::move(options.response_payload_into);
-    }
-    co_return NotExecuted(std::move(status));
+    co_return FailUnsent(std::move(status), options);
   }
   ClientBulk bulk;
   bulk.payload = std::move(options.request_payload);
@@ -290,6 +287,14 @@ Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& meth
     if (!waited.ok()) co_return Unsettled(status, std::move(waited));
   }
   co_return Settle(bulk, std::move(status), reply, options.info);
+}
+
+absl::Status FailUnsent(absl::Status status, CallOptions& options) {
+  if (options.info != nullptr && !VERBENA_MUTANT(kUnsentPayloadKept)) {
+    options.info->request_payload = std::move(options.request_payload);
+    options.info->response_payload = std::move(options.response_payload_into);
+  }
+  return NotExecuted(std::move(status));
 }
 
 Task<absl::Status> FinishInLanding(ClientCall& call, MessageLite& reply, Deadline deadline,

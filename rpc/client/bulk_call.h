@@ -30,6 +30,10 @@ Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& meth
                             const google::protobuf::MessageLite& request,
                             google::protobuf::MessageLite& reply, CallOptions options);
 
+// For a call that never began: gives the caller its buffers back, and returns `status` as the
+// call's final one.
+absl::Status FailUnsent(absl::Status status, CallOptions& options);
+
 // `call` is landing_needed(), and has leased nothing for it yet.
 Task<absl::Status> FinishInLanding(ClientCall& call, google::protobuf::MessageLite& reply,
                                    Deadline deadline, CallInfo* info);

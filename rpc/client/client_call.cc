@@ -84,6 +84,7 @@ void ClientCall::Refuse(absl::Status status) {
   if (bulk_ != nullptr) (void)bulk_->Abandon(link_, /*sent=*/false);
   stage_ = Stage::kEnded;
   status_ = WithOutcome(std::move(status), Outcome::kNotExecuted);
+  if (!VERBENA_MUTANT(kRefusedCallTellsNothing)) FillInfo();
 }
 
 void ClientCall::SendRequest() {
@@ -310,11 +311,14 @@ void ClientCall::End() {
   stage_ = Stage::kEnded;
   SendWaiter::Unlink();
   if (deadline_.is_set()) scheduler_.StopTimer(*this);
-  if (info_ != nullptr) {
-    info_->elapsed = scheduler_.now() - started_;
-    info_->request_bytes = static_cast<uint32_t>(request_bytes_);
-  }
+  FillInfo();
   link_.Release(id_);
+}
+
+void ClientCall::FillInfo() {
+  if (info_ == nullptr) return;
+  info_->elapsed = scheduler_.now() - started_;
+  info_->request_bytes = static_cast<uint32_t>(request_bytes_);
 }
 
 }  // namespace verbena

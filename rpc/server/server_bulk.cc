@@ -174,8 +174,9 @@ Task<absl::Status> ServerBulk::AllocateFetched(Link& link, uint64_t bytes) {
     const TimePoint limit = WaitLimit(began, wait);
     absl::Status waited = co_await WithDeadline(AwaitShares(bytes), limit);
     const TimePoint now = endpoint.executor().now();
-    VERBENA_CO_RETURN_IF_ERROR(absl::IsDeadlineExceeded(waited) ? NoShare(bytes, now - began)
-                                                                : waited);
+    // An earlier deadline is the caller's own.
+    if (absl::IsDeadlineExceeded(waited) && now >= limit) co_return NoShare(bytes, now - began);
+    VERBENA_CO_RETURN_IF_ERROR(waited);
     // One limit for both waits.
     wait.deadline = kNever;
     if (!VERBENA_MUTANT(kMemoryWaitsAddUp)) wait.longest = std::max(limit - now, Duration::zero());

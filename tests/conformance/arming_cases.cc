@@ -1,5 +1,5 @@
-// A completion queue raises one event for each arming, for solicited completions alone when asked
-// so, and loses no wake-up.
+// A completion queue raises one event for each arming, for solicited completions alone if asked
+// for, and loses no wake-up.
 
 #include <future>
 

@@ -1,8 +1,8 @@
-// CmConnector: what connects a LocalHost's QPs where ModifyQp cannot (iWARP), through rdma_cm.
+// CmConnector: connects a LocalHost's QPs through rdma_cm, if ModifyQp alone cannot (iWARP).
 //
-// One connection for each QP, by its id, from Expect() or Request() on until Forget(). Its rdma_cm
-// is started when it is first needed, so that a host of any other device has none. Safe from any
-// thread; one call at a time goes on.
+// It keeps one connection for each QP, by the QP's id, from Expect() or Request() until Forget().
+// It starts rdma_cm at the first of these calls. Owned by the LocalHost. Safe from any thread:
+// calls run one at a time, each for at most kPatienceMs.
 
 #ifndef VERBENA_TESTS_CONFORMANCE_CM_CONNECTOR_H_
 #define VERBENA_TESTS_CONFORMANCE_CM_CONNECTOR_H_
@@ -30,17 +30,17 @@ namespace verbena::conformance {
 
 class CmConnector {
  public:
-  // An iWARP device's; `gid` is its port's.
+  // `device` is the name of an iWARP device, `gid` its port's GID.
   CmConnector(std::string device, const ibv_gid& gid) : device_(std::move(device)), gid_(gid) {}
 
-  // As Host says of its calls of the same names.
+  // These do what Host says of CmExpect(), CmRequest(), CmJoin() and so on.
   absl::StatusOr<RdmaCmService> Expect(Qp qp, CmOptions options);
   absl::Status Request(Qp qp, CmOptions options, const RdmaCmService& service);
   absl::Status Join(Qp qp);
   absl::Status AwaitEstablished(Qp qp);
   absl::StatusOr<bool> HasEnded(Qp qp);
 
-  // After the QP was destroyed; also of one that never was connected.
+  // Drops the connection of a QP that was destroyed. Does nothing if the QP never had one.
   void Forget(Qp qp);
   void ForgetAll();
 
@@ -51,7 +51,7 @@ class CmConnector {
     std::shared_ptr<std::atomic<bool>> ended = std::make_shared<std::atomic<bool>>(false);
   };
 
-  // These with mutex_ held.
+  // Call these with mutex_ held.
   absl::StatusOr<RdmaCm*> Cm();
   absl::StatusOr<QpConnection*> Find(Qp qp);
   absl::Status Run(Task<absl::Status> task);
@@ -62,7 +62,7 @@ class CmConnector {
   std::mutex mutex_;
   WaitingScheduler scheduler_;
   std::unique_ptr<RdmaCm> cm_;
-  std::map<uint32_t, Connection> connections_;  // by the QP's id; they go before cm_
+  std::map<uint32_t, Connection> connections_;  // by the QP's id; destroyed before cm_
 };
 
 }  // namespace verbena::conformance

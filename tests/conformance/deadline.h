@@ -14,10 +14,10 @@ inline constexpr uint32_t kTimeScale = 3;
 inline constexpr uint32_t kTimeScale = 1;
 #endif
 
-// Whatever must come has come long before; when this passes, it never will.
+// Far longer than any awaited event takes: an event that has not come by then never will.
 inline constexpr uint32_t kPatienceMs = 10000 * kTimeScale;
 
-// A point in time to wait for, and what is left until then.
+// A point in time, and how long it is until then.
 class Deadline {
  public:
   explicit Deadline(uint32_t timeout_ms)

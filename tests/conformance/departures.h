@@ -1,8 +1,8 @@
-// Departures: where a device is known to do otherwise than verbs demand.
+// Departure: a rule of verbs that a known device does not keep.
 //
-// A case that one concerns accepts, of the devices in the table alone, what they do instead, and
-// notes that it saw it. Any other device has to do what is demanded. The report (report.h) prints
-// what was seen, so that a device that mends its ways drops out of the table of docs/devices.md.
+// A case that a departure concerns accepts it from the devices that departures.cc lists for it, and
+// notes that it saw it. Every other device must keep the rule. The report (report.h) prints the
+// noted departures: one that a device no longer shows drops out of the table in docs/devices.md.
 // Safe from any thread.
 
 #ifndef VERBENA_TESTS_CONFORMANCE_DEPARTURES_H_
@@ -59,7 +59,7 @@ enum class Departure {
   kWriteAfterDeregistration,
 };
 
-// As the report prints it, and which of the known devices have it (departures.cc).
+// The report's text for a departure, and the devices that have it, as bits (departures.cc).
 struct DepartureText {
   std::string what;
   std::string demanded;
@@ -69,10 +69,10 @@ struct DepartureText {
 
 DepartureText TextOf(Departure departure);
 
-// True when the device is known to depart so.
+// True if the device is known for this departure.
 bool IsKnown(Departure departure, const HostInfo& device);
 
-// Notes that a device did.
+// Notes that a case saw this departure.
 void Note(Departure departure);
 std::vector<Departure> NotedDepartures();
 

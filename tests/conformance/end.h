@@ -1,8 +1,8 @@
 // End: one side of a connection, with the objects that it needs.
 //
-// A case says near.Post(...) and far.ReceiveCompletion(); what fails or does not come ends the case
-// with a message that names the end and what was awaited. The Host owns the objects, so an End is a
-// value to copy and to change.
+// A case calls near.Post(...) and far.ReceiveCompletion(). If a call fails or its completion does
+// not come, the case ends, with a message that names the end and what it awaited. The Host owns the
+// objects, so an End is a value to copy and to change. It must not outlive its Host.
 
 #ifndef VERBENA_TESTS_CONFORMANCE_END_H_
 #define VERBENA_TESTS_CONFORMANCE_END_H_
@@ -21,7 +21,7 @@
 
 namespace verbena::conformance {
 
-// All that one side may do to the other's memory, and its own.
+// Local writes, and every remote access.
 inline constexpr int kAllAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
                                   IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 
@@ -59,7 +59,7 @@ class End {
   // Posts that must be accepted.
   void Post(const SendWr& wr, Where where = Where::current());
   void Post(const RecvWr& wr, Where where = Where::current());
-  // Posts, and what was answered.
+  // Posts, and returns the answer.
   PostResult TryPost(std::vector<SendWr> wrs, Where where = Where::current());
   PostResult TryPost(std::vector<RecvWr> wrs, Where where = Where::current());
 
@@ -75,17 +75,18 @@ class End {
   // The bytes of a peer's WRITE that has completed at the peer. Waits for them if that completion
   // says only that the bytes have left the peer (iWARP).
   std::string Written(uint64_t offset, const std::string& expected, Where where = Where::current());
-  // A word that a peer may be writing.
+  // The word at `offset`, while a peer may be writing it.
   uint64_t PeekWord(uint64_t offset, Where where = Where::current());
   void PutWord(uint64_t offset, uint64_t value, Where where = Where::current());
   uint64_t Word(uint64_t offset, Where where = Where::current());
 
-  // For a device that tells no states: what its connection manager knows, RTS or ERR.
+  // The QP's state. If the device reports none: RTS, or ERR once the connection manager reports an
+  // end.
   ibv_qp_state State(Where where = Where::current());
   // Waits until the QP is in `state`, which it enters by itself.
   void AwaitState(ibv_qp_state state, Where where = Where::current());
-  // The QP is in ERR, now that something of it has failed. Waits for that if only the connection
-  // manager tells.
+  // Expects the QP in ERR, after one of its WRs has failed. Waits for ERR if only the connection
+  // manager reports it.
   void ExpectInError(Where where = Where::current());
   void ToError(Where where = Where::current());
 
@@ -98,7 +99,7 @@ class End {
   Qp qp;
 
  private:
-  // An accepted or refused post as verbs have it.
+  // `result` with its errno made positive, if the device is known to return negative ones.
   PostResult Posted(PostResult result) const;
   std::vector<ibv_wc> Await(Cq cq, uint32_t count, const std::string& what, Where where);
 

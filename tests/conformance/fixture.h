@@ -1,7 +1,7 @@
 // ConformanceTest: the two hosts of a wire, opened for one case and found empty after it.
 //
-// `near` is always in this process. `far` may be, and a case must not tell the difference, unless
-// it asks for a process that it can kill.
+// `near` is always in this process. `far` is in this process or in another one; only a case that
+// kills its far process may depend on which.
 
 #ifndef VERBENA_TESTS_CONFORMANCE_FIXTURE_H_
 #define VERBENA_TESTS_CONFORMANCE_FIXTURE_H_
@@ -39,7 +39,8 @@ class ConformanceTest : public testing::TestWithParam<Wire> {
   void SetUp() override;
   void TearDown() override;
 
-  // Why none of a suite's cases is for this device, or "". Asked before the far host is opened.
+  // The reason to skip all cases of a suite on this device, or "" to run them. Called before the
+  // far host is opened.
   virtual std::string ReasonToSkip() const { return {}; }
 
   LocalHost& near() { return *near_; }
@@ -55,31 +56,34 @@ class ConformanceTest : public testing::TestWithParam<Wire> {
 
   Connection Connect(const EndOptions& options = {}, const LinkOptions& link = {},
                      std::source_location where = std::source_location::current());
-  // One more connection between the objects of two ends, by QPs of their own.
+  // One more connection, by new QPs, between the objects of another connection's ends.
   Connection ConnectAgain(const Connection& other, const EndOptions& options = {},
                           const LinkOptions& link = {},
                           std::source_location where = std::source_location::current());
 
-  // Expects what verbs demand: `done`, or, of a device known for it, the departure, which is noted.
-  // True when the demand was met.
+  // Expects `done`, which says that the device did what verbs demand. If it did not, notes the
+  // departure if the device is known for it, and otherwise fails the test. Returns `done`.
   bool Demand(bool done, Departure departure,
               std::source_location where = std::source_location::current()) const;
-  // The same of a completion's status.
+  // The same for a completion's status: matches `demanded`, or `instead` from a device known for
+  // it.
   testing::Matcher<ibv_wc_status> DemandStatus(ibv_wc_status demanded, Departure departure,
                                                ibv_wc_status instead) const;
-  // The same where devices depart in different ways.
+  // The same for devices that depart in different ways.
   testing::Matcher<ibv_wc_status> DemandStatus(
       ibv_wc_status demanded,
       std::initializer_list<std::pair<Departure, ibv_wc_status>> departures) const;
-  // The status of a SEND or WRITE that its target refuses: `demanded`; on iWARP, where it completes
-  // once TCP has its bytes, also success, or a flush when the connection has ended by then.
+  // Matches the status of a SEND or WRITE that its target refuses: `demanded`. On iWARP it
+  // completes once TCP has its bytes, so success matches too, and a flush if the connection has
+  // ended by then.
   testing::Matcher<ibv_wc_status> FailsAtTarget(
       const testing::Matcher<ibv_wc_status>& demanded) const;
-  // The end's one SEND fails, for its peer has gone; where it may have completed before (iWARP) its
-  // QP leaves service.
+  // Expects the end's only SEND to fail, because its peer has gone. On iWARP, where the SEND may
+  // have completed before, expects the QP to enter ERR instead.
   void ExpectSendFails(End& end,
                        std::source_location where = std::source_location::current()) const;
-  // For a case that is not to be tried on a device that departs so: why not; empty on any other.
+  // The reason to skip a case that must not be tried on a device with this departure; "" on any
+  // other device.
   std::string ReasonToSpare(Departure departure) const;
 
  private:
@@ -96,7 +100,7 @@ class ConformanceTest : public testing::TestWithParam<Wire> {
 // Waits until the host's stream has done `count` WRs.
 void AwaitStreamed(Host& host, uint64_t count,
                    std::source_location where = std::source_location::current());
-// Waits until the stream of the end's QP has failed, and ends it.
+// Waits until the stream of the end's QP has failed, then stops the stream and returns its state.
 StreamState AwaitStreamFailure(End& end,
                                std::source_location where = std::source_location::current());
 
@@ -115,8 +119,8 @@ std::vector<Wire> WiresWhere(Predicate applies) {
   return wires;
 }
 
-// Instantiates a suite of cases for those of the selected wires for which `applies`, which may be
-// none.
+// Instantiates a suite of cases for those of the selected wires for which `applies` is true. There
+// may be none.
 #define VERBENA_CONFORMANCE_SUITE_WHERE(Suite, applies)                               \
   GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Suite);                               \
   INSTANTIATE_TEST_SUITE_P(                                                           \
@@ -127,7 +131,8 @@ std::vector<Wire> WiresWhere(Predicate applies) {
         return info.param.name;                                                       \
       })
 
-// For every selected wire, and for those with a far process that can be stopped and killed.
+// The first is for every selected wire, the second for those with a far process that can be stopped
+// and killed.
 #define VERBENA_CONFORMANCE_SUITE(Suite) VERBENA_CONFORMANCE_SUITE_WHERE(Suite, !wire.name.empty())
 #define VERBENA_CONFORMANCE_PROCESS_SUITE(Suite) \
   VERBENA_CONFORMANCE_SUITE_WHERE(Suite,         \

@@ -5,9 +5,10 @@
 // needs beside it: memory, waiting, and two loops (ping-pong and stream) that would be distorted
 // if every step crossed a process border.
 //
-// Every call returns within its timeout, or within Deadline(); from a RemoteHost whose process is
-// gone or stopped, with UNAVAILABLE or DEADLINE_EXCEEDED. A LocalHost may be used from several
-// threads; a RemoteHost answers one call at a time.
+// A call waits no longer than its `timeout_ms`. A call to a RemoteHost always returns: UNAVAILABLE
+// if the process is gone, DEADLINE_EXCEEDED if it is stopped. A verb of a LocalHost may hang if the
+// device does (watchdog.h). A LocalHost may be used from several threads; a RemoteHost answers one
+// call at a time.
 
 #ifndef VERBENA_TESTS_CONFORMANCE_HOST_H_
 #define VERBENA_TESTS_CONFORMANCE_HOST_H_
@@ -34,7 +35,7 @@ class Host {
   virtual absl::StatusOr<Pd> AllocPd() = 0;
   virtual absl::Status DeallocPd(Pd pd) = 0;
 
-  // Allocates and registers zeroed memory. It stays allocated until the host goes, also when it is
+  // Allocates and registers zeroed memory. It stays allocated until Clear(), even after it is
   // deregistered, and can be registered again.
   virtual absl::StatusOr<Memory> Register(Pd pd, uint64_t bytes, int access) = 0;
   virtual absl::StatusOr<Memory> RegisterAgain(Memory memory, Pd pd, int access) = 0;
@@ -43,7 +44,7 @@ class Host {
   virtual absl::Status DeallocMw(Mw mw) = 0;
   virtual absl::Status WriteBytes(Memory memory, uint64_t offset, std::string bytes) = 0;
   virtual absl::StatusOr<std::string> ReadBytes(Memory memory, uint64_t offset, uint64_t bytes) = 0;
-  // The same of memory that a peer may be writing to, which ThreadSanitizer is not to see.
+  // Reads memory that a peer may be writing to, and hides that race from ThreadSanitizer.
   virtual absl::StatusOr<std::string> PeekBytes(Memory memory, uint64_t offset, uint64_t bytes) = 0;
 
   virtual absl::StatusOr<Channel> CreateChannel() = 0;
@@ -60,8 +61,9 @@ class Host {
   virtual absl::Status DestroyQp(Qp qp) = 0;
   virtual absl::StatusOr<bool> Quiesced(Qp qp) = 0;
 
-  // An iWARP device's QPs are connected by rdma_cm, in INIT. One side expects, the other requests;
-  // then both join, the first one first, and both are awaited. The connection goes with its QP.
+  // rdma_cm connects an iWARP device's QPs, in INIT. One side calls CmExpect(), then the other one
+  // CmRequest(). Both then call CmJoin(), the expecting side first, and CmAwaitEstablished(). The
+  // connection is dropped when its QP is destroyed.
   virtual absl::StatusOr<RdmaCmService> CmExpect(Qp qp, CmOptions options) = 0;
   virtual absl::Status CmRequest(Qp qp, CmOptions options, RdmaCmService service) = 0;
   virtual absl::Status CmJoin(Qp qp) = 0;
@@ -69,7 +71,7 @@ class Host {
   // True once an established connection has ended, and its QP left service.
   virtual absl::StatusOr<bool> CmHasEnded(Qp qp) = 0;
 
-  // Posts all in one chain.
+  // Posts all WRs as one chain.
   virtual absl::StatusOr<PostResult> PostSends(Qp qp, std::vector<SendWr> wrs) = 0;
   virtual absl::StatusOr<PostResult> PostReceives(Qp qp, std::vector<RecvWr> wrs) = 0;
   virtual absl::StatusOr<PostResult> PostSrqReceives(Srq srq, std::vector<RecvWr> wrs) = 0;
@@ -97,7 +99,8 @@ class Host {
   // Posts no more, awaits what is in flight for at most `timeout_ms`, joins the thread.
   virtual absl::StatusOr<StreamState> StopStream(uint32_t timeout_ms) = 0;
 
-  // Destroys all that is left, in order. The first refusal is returned, and what refuses leaks.
+  // Destroys all objects that are left, in order. Objects whose destruction is refused leak;
+  // returns the first refusal.
   virtual absl::Status Clear() = 0;
 };
 

@@ -1,8 +1,8 @@
 // LocalHost: a Host in this process.
 //
-// Owns every object made through it. Safe from any thread; raw() gives the verbs object itself to
-// cases that must not take this class's lock between two threads, since the lock would order what
-// they want to race.
+// Owns every object made through it. An id that it does not know aborts. Safe from any thread,
+// except that streams and Clear() belong to one thread. raw() gives the verbs object itself to
+// cases that race two threads, since this class's lock would order them.
 
 #ifndef VERBENA_TESTS_CONFORMANCE_LOCAL_HOST_H_
 #define VERBENA_TESTS_CONFORMANCE_LOCAL_HOST_H_
@@ -95,7 +95,7 @@ class LocalHost final : public Host {
   absl::Status Destroy(Table<T>& table, uint32_t id, absl::Status (Device::*destroy)(T*));
   template <typename T>
   absl::Status DestroyAll(Table<T>& table, absl::Status (Device::*destroy)(T*));
-  // A copy of a pages' extent, after a check that it holds the range.
+  // The address of the range, after a check that the memory holds it.
   absl::StatusOr<char*> At(Memory memory, uint64_t offset, uint64_t bytes) const;
   absl::StatusOr<CmConnector*> Connector();
   absl::StatusOr<Memory> RegisterPages(uint32_t pages_id, Pd pd, int access);
@@ -112,7 +112,7 @@ class LocalHost final : public Host {
   Table<ibv_cq> cqs_;
   Table<ibv_srq> srqs_;
   Table<ibv_qp> qps_;
-  std::map<uint32_t, QpIdentity> identities_;    // of all QPs that ever were
+  std::map<uint32_t, QpIdentity> identities_;    // of all QPs that were ever made
   std::map<uint32_t, Pages> pages_;              // by the id of their first registration
   std::map<uint32_t, uint32_t> pages_of_;        // registration -> pages
   std::map<uint32_t, uint32_t> unacknowledged_;  // CQ -> events

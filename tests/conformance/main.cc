@@ -1,13 +1,13 @@
-// Runs the conformance cases: on which device and wires, the command line says.
+// Runs the conformance cases on the device and wires that the command line selects.
 //
-//   --device=soft | NAME   our software device, or an RDMA device of this host, also "rdma:NAME";
-//                          default: what VERBENA_DEVICE says, else soft
-//   --far_device=NAME      of the far host where it does not share the near one's; default: the
+//   --device=soft | NAME   the soft device, or an RDMA device of this host, also "rdma:NAME";
+//                          default: VERBENA_DEVICE if it is set, otherwise soft
+//   --far_device=NAME      the far host's device, unless it shares the near one's; default: the
 //                          same
-//   --wires=one_device,…   default: all that differ on the device
-//   --report               ends with what the device has and does otherwise, for docs/devices.md
+//   --wires=one_device,…   default: all that make a difference on the device
+//   --report               prints a report on the device at the end, for docs/devices.md
 //
-// beside gtest's own flags. The far host of a wire between processes is this binary again, with
+// gtest's own flags work too. The far host of a wire between processes is this binary again, with
 // --serve_host.
 
 #include <signal.h>

@@ -1,4 +1,4 @@
-// Matchers and builders that make a case read as what it expects.
+// Matchers of completions and posts, and builders of WRs, for cases that read as sentences.
 
 #ifndef VERBENA_TESTS_CONFORMANCE_MATCHERS_H_
 #define VERBENA_TESTS_CONFORMANCE_MATCHERS_H_
@@ -73,7 +73,7 @@ SendWr FetchAdd(uint64_t wr_id, const ibv_sge& old_value, const Memory& target, 
                 uint64_t add);
 SendWr SendInvalidate(uint64_t wr_id, std::initializer_list<ibv_sge> sges, uint32_t rkey);
 SendWr LocalInvalidate(uint64_t wr_id, uint32_t rkey);
-// Opens `bytes` bytes of `region` from `offset` by the window, whose key becomes `rkey`.
+// Binds `window` to `bytes` bytes of `region` from `offset`. The window's key becomes `rkey`.
 SendWr BindWindow(uint64_t wr_id, const Mw& window, uint32_t rkey, const Memory& region,
                   uint64_t offset, uint64_t bytes, int access);
 RecvWr Receive(uint64_t wr_id, std::initializer_list<ibv_sge> sges);

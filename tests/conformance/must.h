@@ -1,7 +1,7 @@
 // Must: the value of a call that a case cannot go on without.
 //
-// A failure is reported where Must was called, and ends the case (by gtest's own exception for
-// this); tear-down follows as ever.
+// A failure is reported where Must was called, and ends the case by an exception of gtest. The
+// fixture's TearDown() then runs as always.
 
 #ifndef VERBENA_TESTS_CONFORMANCE_MUST_H_
 #define VERBENA_TESTS_CONFORMANCE_MUST_H_

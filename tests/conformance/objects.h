@@ -1,4 +1,4 @@
-// Objects of a Host, and what is asked of them, as plain values that can cross a process border.
+// Objects of a Host, and the requests about them, as plain values that can cross a process border.
 //
 // An object is named by an id that its host gave it; 0 is none. Addresses are those of the host.
 
@@ -21,7 +21,7 @@ struct Pd {
 // A type-2 memory window.
 struct Mw {
   uint32_t id = 0;
-  uint32_t rkey = 0;  // that it was given last; a new binding changes its low 8 bits
+  uint32_t rkey = 0;  // of the last binding; a new binding changes its low 8 bits
 
   uint32_t NextKey() const { return (rkey & ~0xffu) | ((rkey + 1) & 0xff); }
 };
@@ -30,7 +30,7 @@ struct Channel {
 };
 struct Cq {
   uint32_t id = 0;
-  uint32_t capacity = 0;  // what was granted, at least what was asked
+  uint32_t capacity = 0;  // as the device made it: at least what was asked
 };
 struct Srq {
   uint32_t id = 0;
@@ -38,7 +38,7 @@ struct Srq {
 struct Qp {
   uint32_t id = 0;
   uint32_t number = 0;
-  ibv_qp_cap cap{};  // what was granted
+  ibv_qp_cap cap{};  // as the device made it
 };
 
 // Page-aligned memory, and its registration.
@@ -75,8 +75,8 @@ struct QpOptions {
 // Options of a QP that rdma_cm connects.
 struct CmOptions {
   uint32_t peer_qpn = 0;
-  uint8_t reads_served = 0;   // READs at once, here
-  uint8_t reads_started = 0;  // by this side
+  uint8_t reads_served = 0;   // READs that this side serves at once
+  uint8_t reads_started = 0;  // READs that this side starts at once
 };
 
 inline constexpr uint32_t kMaxSges = 32;
@@ -99,7 +99,7 @@ struct SendWr {
   unsigned flags = IBV_SEND_SIGNALED;
   uint32_t immediate = 0;  // host byte order
   uint64_t remote_address = 0;
-  uint32_t rkey = 0;  // remote, or to bind or invalidate
+  uint32_t rkey = 0;  // the remote key, or the key to bind or invalidate
   WindowBind bind{};
   uint64_t compare_add = 0;
   uint64_t swap = 0;
@@ -130,11 +130,12 @@ struct HostInfo {
   bool iwarp = false;
 };
 
-// Messages in `memory` of a PingPong: as many to receive, and behind them as many to send.
+// Messages that fit in a PingPong's `memory`: this many to receive, then this many to send.
 inline constexpr uint32_t kPingPongSlots = 4;
 
-// `rounds` messages of `bytes` each that arrive at `qp` and are answered, one at a time, by
-// messages of the same size. The receives, with their slot as wr_id, are posted beforehand.
+// `rounds` messages of `bytes` each arrive at `qp`, one at a time, and each is answered by a
+// message of the same size. The case posts the first receives beforehand, with their slots as
+// wr_ids.
 struct PingPong {
   Qp qp{};
   Cq cq{};            // of sends and receives
@@ -142,7 +143,7 @@ struct PingPong {
   Memory memory{};
   uint32_t rounds = 0;
   uint32_t bytes = 0;
-  bool events = false;  // sleep on `channel` between messages; else poll
+  bool events = false;  // sleep on `channel` between messages; otherwise poll
   bool first = false;   // this side sends the first message
   uint32_t timeout_ms = 0;
 };

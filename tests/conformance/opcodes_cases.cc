@@ -237,7 +237,7 @@ TEST_P(Opcodes, AsManyPiecesAsTheQueueHasAreTakenAndOneMoreIsRefused) {
   EXPECT_EQ(receives.accepted, 0u);
 }
 
-// A size, and what of the implementation it probes, is named by the failure.
+// A failure names the size, and the part of the implementation that the size probes.
 TEST_P(Opcodes, EverySizeRoundAnImplementationsEdgesArrivesWhole) {
   EndOptions options;
   options.memory_bytes = 4 << 20;

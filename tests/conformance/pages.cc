@@ -12,7 +12,7 @@
 namespace verbena::conformance {
 namespace {
 
-// -1 with errno set when there is none to be had.
+// Returns -1 and sets errno on failure.
 int SealedMemfd(uint64_t bytes) {
   const int fd = memfd_create("conformance", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return -1;

@@ -1,8 +1,8 @@
 // PingPongLoop: one side of a ping-pong, polling or sleeping between messages.
 //
-// It sleeps the way that every event-driven verbs program must: arm, poll again, only then wait. So
-// a device that loses a wake-up hangs it, and the message says so. It polls one completion at a
-// time, so a device that always reports receives first starves its send queue of slots.
+// It sleeps as every event-driven verbs program must: it arms, polls again, and only then waits. If
+// the device loses a wake-up, the loop ends with a message that says so. It polls one completion at
+// a time, so a device that always reports receives first would fill the loop's send queue.
 
 #ifndef VERBENA_TESTS_CONFORMANCE_PING_PONG_H_
 #define VERBENA_TESTS_CONFORMANCE_PING_PONG_H_
@@ -38,7 +38,7 @@ class PingPongLoop {
   // Waits until one more message has arrived, and checks that it is the one due.
   absl::Status AwaitMessage();
   absl::Status Consume(const ibv_wc& wc);
-  // One poll; OK also when it found nothing.
+  // Polls once. Finding nothing is no error.
   absl::StatusOr<int> Poll();
   absl::Status Sleep();
   absl::Status TimedOut();

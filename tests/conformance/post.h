@@ -1,4 +1,4 @@
-// Chains of plain WRs, posted through verbs.
+// Posts the plain WRs of objects.h through verbs, as one chain.
 
 #ifndef VERBENA_TESTS_CONFORMANCE_POST_H_
 #define VERBENA_TESTS_CONFORMANCE_POST_H_

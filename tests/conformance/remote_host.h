@@ -1,8 +1,8 @@
 // RemoteHost: a Host in another process, and that process.
 //
-// The process runs this very binary and serves one call at a time over a socket pair. It ends when
-// the socket closes, and dies with us. It can be stopped, continued and killed in the middle of
-// whatever its device does.
+// The process runs this same binary and serves one call at a time over a socket pair. It ends when
+// the socket closes, and dies with this process. A case can stop, continue or kill it in the middle
+// of whatever its device does. After a call that fails on the socket, all further calls fail.
 
 #ifndef VERBENA_TESTS_CONFORMANCE_REMOTE_HOST_H_
 #define VERBENA_TESTS_CONFORMANCE_REMOTE_HOST_H_
@@ -35,13 +35,13 @@ class RemoteHost final : public Host {
 
   ~RemoteHost() override;
 
-  // SIGKILL, and reaps it.
+  // Sends SIGKILL and reaps the process.
   void Kill();
-  // SIGSTOP; returns once every thread of the process has stopped.
+  // Sends SIGSTOP; returns once every thread of the process has stopped.
   absl::Status Stop();
   void Continue();
-  // Lets it end by itself. An error when it does not, or ends with a failure: a sanitizer's report
-  // counts. OK if it was killed here.
+  // Lets the process end by itself. An error if it does not, or if it ends with a failure, such as
+  // a sanitizer's report. OK if Kill() has ended it.
   absl::Status Finish();
 
   absl::StatusOr<HostInfo> Info() override;

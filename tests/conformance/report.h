@@ -1,7 +1,7 @@
-// Report: what a device is, has and does otherwise, as the cases that ran have found it.
+// Report: a device's properties, capabilities and departures, as found by the cases that ran.
 //
-// A Markdown section for docs/devices.md: properties and capabilities as probed, departures as
-// seen, and the cases that were skipped, with their reasons.
+// It is a Markdown section for docs/devices.md, and also lists the cases that were skipped, with
+// their reasons.
 
 #ifndef VERBENA_TESTS_CONFORMANCE_REPORT_H_
 #define VERBENA_TESTS_CONFORMANCE_REPORT_H_
@@ -10,7 +10,7 @@
 
 namespace verbena::conformance {
 
-// Prints it to stdout, after RUN_ALL_TESTS.
+// Prints the report to stdout. Call it after RUN_ALL_TESTS.
 absl::Status PrintReport();
 
 }  // namespace verbena::conformance

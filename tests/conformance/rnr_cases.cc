@@ -1,4 +1,4 @@
-// A SEND that finds no receive is retried, in order, while it may be. It fails when it may not,
+// A SEND that finds no receive is retried, in order, as often as its QP allows. Then it fails,
 // without harm to the receiver.
 
 #include <thread>

@@ -1,7 +1,8 @@
 // SharedDevice: a device that one or two hosts of this process use, with its asynchronous events.
 //
-// A device has one queue of events for all its objects. This reads it, acknowledges each event at
-// once, and keeps the event until the host that owns its object asks for it. Safe from any thread.
+// A device has one queue of events for all its objects. This class reads the queue, acknowledges
+// each event at once, and keeps the event until the host that owns its object asks for the event.
+// Safe from any thread.
 
 #ifndef VERBENA_TESTS_CONFORMANCE_SHARED_DEVICE_H_
 #define VERBENA_TESTS_CONFORMANCE_SHARED_DEVICE_H_
@@ -24,7 +25,8 @@ class SharedDevice {
 
   Device& device() { return *device_; }
 
-  // Takes one event of `type` about `object`. DEADLINE_EXCEEDED names what came for it instead.
+  // Takes one event of `type` about `object`. DEADLINE_EXCEEDED names the object's events that came
+  // instead.
   absl::Status AwaitEvent(ibv_event_type type, const void* object, uint32_t timeout_ms);
   // Drops the events of an object that is gone: its address may be used again.
   void Forget(const void* object);

@@ -22,7 +22,7 @@ class SharedReceiveQueue : public ConformanceTest {
     return options;
   }
 
-  // `count` connections whose far QPs share one SRQ, and all else.
+  // `count` connections whose far QPs share one SRQ and all other objects.
   std::vector<Connection> ConnectMany(uint32_t count, const EndOptions& options) {
     std::vector<Connection> all{Connect(options)};
     while (all.size() < count) all.push_back(ConnectAgain(all.front(), options));

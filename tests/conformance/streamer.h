@@ -1,7 +1,7 @@
 // Streamer: a thread that posts the same WR over and over and awaits its completions.
 //
-// It is what is under way when a case stops or kills a host. Stop() or destruction joins the
-// thread. The QP, CQ and memory outlive it.
+// Cases use it to have WRs under way when they stop or kill a host. Stop() or destruction joins the
+// thread. The QP, CQ and memory must outlive it.
 
 #ifndef VERBENA_TESTS_CONFORMANCE_STREAMER_H_
 #define VERBENA_TESTS_CONFORMANCE_STREAMER_H_
@@ -23,7 +23,7 @@ class Streamer {
   ~Streamer();
 
   StreamState state() const;
-  // WRs in flight may complete within `timeout_ms`.
+  // Posts no more, and waits at most `timeout_ms` for the WRs in flight.
   StreamState Stop(uint32_t timeout_ms);
 
  private:

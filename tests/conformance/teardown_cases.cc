@@ -37,7 +37,7 @@ class Teardown : public ConformanceTest {
     end.ExpectInError();
   }
 
-  // `count` of them, or fewer of a device that forgets what is posted in ERR.
+  // `count` send completions, or fewer if the device is known to drop WRs that are posted in ERR.
   std::vector<ibv_wc> CompletionsOf(End& end, uint32_t count) const {
     if (!IsKnown(Departure::kSendInErrorKept, end.info())) return end.SendCompletions(count);
     end.AwaitState(IBV_QPS_ERR);

@@ -1,4 +1,5 @@
-// Objects that several threads use at once: every verb is safe, and nothing is lost or doubled.
+// Every verb is safe on objects that several threads use at once. No completion or update is lost
+// or doubled.
 
 #include <atomic>
 #include <functional>

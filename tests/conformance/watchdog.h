@@ -1,5 +1,5 @@
-// Watchdog: ends the run, naming the case, when one case hangs where no deadline can end it
-// (destroying a CQ whose events were never acknowledged, say).
+// Watchdog: ends the run and names the case if a case hangs in a call that no deadline can end,
+// such as destroying a CQ whose events were never acknowledged.
 
 #ifndef VERBENA_TESTS_CONFORMANCE_WATCHDOG_H_
 #define VERBENA_TESTS_CONFORMANCE_WATCHDOG_H_
@@ -15,7 +15,7 @@ namespace verbena::conformance {
 
 class Watchdog final : public testing::EmptyTestEventListener {
  public:
-  // After InitGoogleTest, once.
+  // Call it once, after InitGoogleTest.
   static void Install();
 
   ~Watchdog() override;

@@ -1,6 +1,6 @@
-// WindowsTest: what cases about type-2 memory windows are written with.
+// WindowsTest: the fixture of the cases about type-2 memory windows.
 //
-// Skips them on a device that has none.
+// Skips them on a device that has no memory windows.
 
 #ifndef VERBENA_TESTS_CONFORMANCE_WINDOWS_H_
 #define VERBENA_TESTS_CONFORMANCE_WINDOWS_H_
@@ -15,7 +15,7 @@ inline constexpr int kRemote =
     IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 inline constexpr int kUnderWindows = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND;
 inline constexpr uint64_t kRegionBytes = 65536;
-// The window that most cases open: a part of its region.
+// The part of its region to which most cases bind a window.
 inline constexpr uint64_t kOffset = 4096;
 inline constexpr uint64_t kBytes = 8192;
 
@@ -31,7 +31,7 @@ class WindowsTest : public ConformanceTest {
   }
   static Mw Window(const End& end) { return Must(end.host().AllocMw(end.pd)); }
 
-  // Binds the window under its next key. The result is the range, as a peer names it.
+  // Binds the window under its next key. Returns the range as a peer names it.
   static Memory Bind(End& owner, Mw& window, const Memory& region, uint64_t offset = kOffset,
                      uint64_t bytes = kBytes, int access = kRemote,
                      std::source_location where = std::source_location::current()) {
@@ -57,8 +57,8 @@ class WindowsTest : public ConformanceTest {
     return Must(owner.host().ReadBytes(region, 0, region.bytes));
   }
 
-  // A WRITE to `target`, which is in `region`, is refused and changes nothing; both QPs leave
-  // service.
+  // Expects that `wr`, which reaches into `region`, is refused and changes nothing, and that both
+  // QPs enter ERR.
   static void ExpectRefused(Connection& c, const Memory& region, const SendWr& wr) {
     const std::string before = BytesOf(c.far, region);
     c.near.Post(wr);
@@ -82,7 +82,7 @@ class WindowsTest : public ConformanceTest {
                 Pattern(seed, bytes));
   }
 
-  // A SEND_WITH_INV of `rkey` fails, and no receive of it succeeds.
+  // Expects a SEND_WITH_INV of `rkey` to fail, and no receive to succeed.
   static void ExpectSendInvalidateFails(Connection& c, uint32_t rkey) {
     c.far.Post(Receive(7, {c.far.memory.Piece(0, 64)}));
     c.near.Post(SendInvalidate(1, {c.near.memory.Piece(0, 8)}, rkey));

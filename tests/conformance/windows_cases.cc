@@ -153,7 +153,7 @@ TEST_P(Windows, AnotherQpOfTheSamePeerIsRefused) {
     Connection other = ConnectAgain(c);
     ExpectWriteRefused(other, region, target, bytes);
   }
-  // The one that it is bound to is none the worse for it.
+  // The QP to which the window is bound can still use it.
   ExpectWriteLands(c, region, target, 6);
 }
 

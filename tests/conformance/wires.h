@@ -1,6 +1,7 @@
-// Wires: between what hosts the cases run, and on which device.
+// Wire: where the two hosts of a case are: on one device, on two, or in two processes.
 //
-// The one place of the suite that knows a kind of device; cases know Device alone.
+// The command line selects wires and devices. Only wires.cc opens soft and RDMA devices; cases use
+// them as a Device.
 
 #ifndef VERBENA_TESTS_CONFORMANCE_WIRES_H_
 #define VERBENA_TESTS_CONFORMANCE_WIRES_H_
@@ -19,7 +20,7 @@ namespace verbena::conformance {
 struct Wire {
   enum class Far {
     kSameDevice,   // both hosts use one device
-    kOtherDevice,  // two devices of this process (two contexts of one device, where it is real)
+    kOtherDevice,  // two devices of this process, or two contexts of one RDMA device
     kOtherProcess,
   };
   std::string name;
@@ -32,14 +33,14 @@ inline void PrintTo(const Wire& wire, std::ostream* out) { *out << wire.name; }
 // The choices on the command line.
 struct Selection {
   std::string device = "soft";     // or the name of an RDMA device
-  std::string far_device;          // of the far host, where it does not share; empty: the same
+  std::string far_device;          // the far host's, unless it shares `device`; empty: the same
   std::vector<std::string> wires;  // empty: those that differ on the device
 };
 
 Selection& selection();
 
 // The selected wires, or by default those that make a difference on the device. INVALID_ARGUMENT
-// for a name that is none.
+// for an unknown name.
 absl::StatusOr<std::vector<Wire>> SelectedWires();
 
 enum class Side { kNear, kFar };

@@ -299,7 +299,7 @@ TEST_F(DeviceFailureTest, ADeviceThatDestroysNothingAfterItsRemovalStaysOpenUnti
   EXPECT_EQ(clients_.alive(), 0);
 }
 
-// Also one that would let itself be closed meanwhile, as verbs do when they are told to.
+// The device stays open even if verbs would let it be closed meanwhile.
 TEST_F(DeviceFailureTest, MemoryThatIsRegisteredWithADeviceThatFailedKeepsItUntilItIsDeregistered) {
   StartOnFragileDevices();
   std::vector<char> memory(kBytes);

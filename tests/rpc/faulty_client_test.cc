@@ -1,6 +1,7 @@
 // A client that breaks its word about landings that it was granted harms no other memory of the
-// server: it writes late, past the end, uses one twice or one that it has not, or keeps what it is
-// asked back. On the soft device or the RDMA device that VERBENA_DEVICE names.
+// server: it writes late or past the end, uses a landing twice or one that it was not granted, or
+// keeps one that the server asks back. On the soft device or the RDMA device that VERBENA_DEVICE
+// names.
 
 #include <cstring>
 #include <functional>
@@ -129,7 +130,8 @@ TEST_F(FaultyClientTest, BytesWrittenToALandingAreThePayload) {
   EXPECT_EQ(service_.wrong, 0);
 }
 
-// Whether the request closes the landing itself, where it may, or the server does.
+// Holds whether the request invalidates the landing's key (if windows are checked) or the server
+// does.
 TEST_F(FaultyClientTest, AWriteAfterTheRequestFindsTheLandingClosed) {
   for (const bool invalidates : {true, false}) {
     Start();
@@ -238,7 +240,7 @@ TEST_F(FaultyClientTest, AClaimToALandingThatWasNotGrantedEndsTheLink) {
   }
 }
 
-// A server that was short of memory would else wait for it for ever.
+// Otherwise a server that is short of memory would wait for the landing for ever.
 TEST_F(FaultyClientTest, AClientThatKeepsWhatIsAskedBackLosesItsLinkAfterTheGrace) {
   LinkLimits limits = RoguesLimits();
   limits.memory.receive_bytes = 64 << 10;

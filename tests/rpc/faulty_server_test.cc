@@ -1,7 +1,7 @@
-// A server that breaks its word about memory that it was leased changes no other byte of the
-// application: it writes late, twice, past the end, with an old key; ends a lease twice, or that of
-// another link; or never says that it is done. The server is in this process, in another, and over
-// an RDMA device where VERBENA_DEVICE names one.
+// A server that breaks its word about memory that was leased to it changes no other byte of the
+// application: it writes late, twice, past the end or with an old key; ends a lease twice, or a
+// lease of another link; or never says that it is done. The server is in this process, in another,
+// and over an RDMA device if VERBENA_DEVICE names one.
 
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -48,7 +48,7 @@ struct Faulty {
   std::unique_ptr<MessageListener> listener;
   std::unique_ptr<RoguePeer> peer;
 
-  // The next request: who asked, and where the answer may go.
+  // The next request: its header, and the landing for the answer.
   struct Request {
     FrameHeader header;
     RemoteRange landing;
@@ -212,7 +212,7 @@ class FaultyServerTest : public PayloadFixture, public ::testing::WithParamInter
       (void)co_await Sleep(milliseconds(1));
     }
   }
-  // Neighbours in memory: what is written past the end of one lands in another.
+  // Buffers side by side: a write past the end of one lands in another.
   Task<std::vector<Buffer>> Neighbours() {
     std::vector<Buffer> buffers;
     for (int i = 0; i < 8; ++i) {

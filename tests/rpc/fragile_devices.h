@@ -1,4 +1,4 @@
-// FragileDevices: opens soft devices that fail when a test says so, for
+// FragileDevices: opens soft devices that fail when a test tells them to, for
 // RuntimeOptions::open_device.
 //
 //   FragileDevices devices("fragile");
@@ -26,7 +26,7 @@
 
 namespace verbena {
 
-// Outlives its devices. Any thread.
+// Must outlive its devices. Safe from any thread.
 class FragileDevices {
  public:
   explicit FragileDevices(std::string name) : name_(std::move(name)) {}
@@ -47,18 +47,18 @@ class FragileDevices {
     return device;
   }
 
-  // The one that was opened last fails, and says so as often.
+  // The newest device raises `events` fatal events.
   void Fail(int events = 1) {
     std::lock_guard<std::mutex> lock(mutex_);
     for (int i = 0; i < events; ++i) newest_->Raise(IBV_EVENT_DEVICE_FATAL);
   }
-  // The next attempts to open one fail.
+  // The next `attempts` to open a device fail.
   void Refuse(int attempts) {
     std::lock_guard<std::mutex> lock(mutex_);
     to_refuse_ = attempts;
   }
-  // The one that was opened last answers from now on when a CQ, or a protection domain, is to be
-  // destroyed, and does nothing. EIO is what verbs say of a device that was removed.
+  // From now on the newest device destroys no CQ, or no PD, and returns `answer` instead. Verbs
+  // return EIO if a device was removed.
   void AnswerForCqs(const absl::Status& answer) {
     std::lock_guard<std::mutex> lock(mutex_);
     newest_->cq_answer = answer;
@@ -67,8 +67,8 @@ class FragileDevices {
     std::lock_guard<std::mutex> lock(mutex_);
     newest_->pd_answer = answer;
   }
-  // Registrations with the one that was opened last wait from now on, until the second is called.
-  // Then they fail, unless `answer` is OK.
+  // From now on registrations with the newest device wait until ReleaseRegistrations(). Then they
+  // fail with `answer`, unless it is OK.
   void HoldRegistrations(const absl::Status& answer = absl::OkStatus()) {
     std::lock_guard<std::mutex> lock(mutex_);
     newest_->register_answer = answer;
@@ -84,7 +84,7 @@ class FragileDevices {
     std::lock_guard<std::mutex> lock(mutex_);
     return opened_;
   }
-  // Devices that are not closed.
+  // Devices that were opened and are not closed yet.
   int alive() {
     std::lock_guard<std::mutex> lock(mutex_);
     return alive_;
@@ -122,7 +122,7 @@ class FragileDevices {
     }
 
     std::atomic<bool> held = false;
-    // Guarded by the mutex of all.
+    // Guarded by all_.mutex_.
     std::optional<absl::Status> register_answer;
     std::optional<absl::Status> cq_answer;
     std::optional<absl::Status> pd_answer;

@@ -1,4 +1,5 @@
-// Landings that a server grants ahead of requests: they follow use, are bounded, and come back.
+// The landings that a server grants ahead of requests follow their client's use in number and size,
+// are bounded, and come back.
 
 #include <memory>
 #include <string>
@@ -227,7 +228,7 @@ TEST_F(GrantsTest, CallsThatAreGivenUpLeaveNothingBehind) {
              .info = &info,
              .request_payload = *std::move(buffer)});
         if (status.ok()) EXPECT_TRUE(reply.right());
-        // The application's again: what it writes here reaches nobody.
+        // The buffer is the application's again: the server never sees what is written now.
         if (info.request_payload.present()) {
           Buffer back = info.request_payload.TakeBuffer();
           std::memset(back.data(), 'x', back.size());

@@ -1,6 +1,6 @@
-// Memory that a call leased, when the call ends before its server is done: by a deadline, a
-// cancellation, the death of either side. None is handed out again before the server cannot reach
-// it any more; all comes home when that is so.
+// A call may end before its server is done: by a deadline, a cancellation or the death of either
+// side. The memory that it leased is then handed out again as soon as the server cannot reach it
+// any more, and not before.
 
 #include <algorithm>
 #include <string>

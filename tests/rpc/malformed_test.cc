@@ -1,4 +1,4 @@
-// A peer that breaks the protocol ends its own link, and does nothing else to others.
+// A peer that breaks the protocol ends its own link, and harms no other.
 
 #include <chrono>
 #include <functional>
@@ -177,9 +177,9 @@ TEST_F(MalformedTest, ClientsThatNeverSayReadyKeepNoSendBuffers) {
   EXPECT_EQ(server_runtime_->endpoint_stats(0).links_lost, 0u) << "only once those have gone";
 }
 
-// A link is open before its client has said that it is ready, and may be lost before it has: what
-// is kept of it is freed when the next is accepted, mostly at the same address. (AddressSanitizer
-// gives no address twice so soon: the fault shows without it.)
+// A link is open before its client has said Ready, and may be lost before then. Its remains are
+// freed when the next link is accepted, mostly at the same address. (AddressSanitizer gives no
+// address twice so soon: the fault shows without it.)
 TEST_F(MalformedTest, AHandshakeThatFailedLateFreedALaterLinkAtTheSameAddress) {
   StartBoth();
   CapturedLog log;

@@ -1,4 +1,4 @@
-// MemoryFixture: a server and a client of the service that uses and lends memory, in one process.
+// MemoryFixture: a server and a client of MemoryService, in one process.
 
 #ifndef VERBENA_TESTS_RPC_MEMORY_FIXTURE_H_
 #define VERBENA_TESTS_RPC_MEMORY_FIXTURE_H_
@@ -29,7 +29,7 @@ class MemoryFixture : public PayloadFixture {
     };
     atomics_ = Run(probe());
   }
-  // All that the device can.
+  // Every kind of access that the device supports.
   LeaseAccess Access() const {
     return atomics_ ? kAnyAccess : LeaseAccess::kRead | LeaseAccess::kWrite;
   }
@@ -62,7 +62,7 @@ class MemoryFixture : public PayloadFixture {
   Task<absl::StatusOr<testing::UseReply>> Use(testing::UseRequest request) {
     co_return co_await stub_->Use(std::move(request));
   }
-  // How the server's use of it ends.
+  // Use(), for tests that need the status alone.
   Task<absl::Status> Used(testing::UseRequest request) {
     absl::StatusOr<testing::UseReply> reply = co_await stub_->Use(std::move(request));
     co_return reply.status();

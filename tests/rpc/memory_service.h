@@ -1,4 +1,6 @@
-// The service that uses and lends memory.
+// MemoryService: a test service whose handlers use memory that the caller lends (Use), and lend
+// memory to the caller (Borrow) until the caller gives it back (Return). It lends to one caller at
+// a time.
 
 #ifndef VERBENA_TESTS_RPC_MEMORY_SERVICE_H_
 #define VERBENA_TESTS_RPC_MEMORY_SERVICE_H_

@@ -1,4 +1,4 @@
-// MovedClock: the machine's time, and what a test adds to it. Any thread.
+// MovedClock: the machine's clock plus an offset that a test sets. Safe from any thread.
 
 #ifndef VERBENA_TESTS_RPC_MOVED_CLOCK_H_
 #define VERBENA_TESTS_RPC_MOVED_CLOCK_H_

@@ -164,7 +164,7 @@ TEST_F(PathTest, ALinkThatWasIdleFailsItsNextCallWhileTheInterfaceIsDown) {
 TEST_F(PathTest, NewLinksUseTheNewAddressesWhenThoseOfBothPortsChange) { MoveBothEnds(); }
 
 TEST_F(PathTest, TwoPortsOfDifferentMtuUseTheSmaller) {
-  // The server's port offers less; what is longer than a packet of it crosses whole.
+  // The server's port has a smaller MTU; messages longer than its packets still arrive whole.
   server_.reset();
   server_runtime_.reset();
   Shell("ip link set dev eth1 mtu 1500");

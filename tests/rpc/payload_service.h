@@ -1,4 +1,5 @@
-// The payload service, and a fixture with a server and a client of it in one process.
+// PayloadService: a test service that checks the payloads of requests and answers with payloads.
+// PayloadFixture: a server and a client of this service, in one process.
 
 #ifndef VERBENA_TESTS_RPC_PAYLOAD_SERVICE_H_
 #define VERBENA_TESTS_RPC_PAYLOAD_SERVICE_H_
@@ -85,8 +86,8 @@ class PayloadService final : public testing::Payloads::Service {
                           testing::PutReply&) override {
     ++holding;
     (void)co_await SleepUntil(kNever);
-    // A handler that is cancelled runs on; what it writes then finds the caller's memory leased
-    // still.
+    // A cancelled handler runs on. The caller's memory is still leased when the handler writes to
+    // it.
     const TimePoint until = Clock::Real().Now() + std::chrono::microseconds(request.linger_us());
     while (Clock::Real().Now() < until && !let_go) {
     }
@@ -106,12 +107,13 @@ class PayloadService final : public testing::Payloads::Service {
   }
 
   std::atomic<int> puts{0};
-  std::atomic<int> wrong{0};  // of them, whose payload was not the pattern
-  // Set before the server starts: keeps the payloads of puts, which are read when it is idle.
+  std::atomic<int> wrong{0};  // puts whose payload was not the pattern
+  // Whether `kept` keeps the payloads of puts. A test sets it before the server starts, and reads
+  // `kept` when the server is idle.
   bool keep = false;
   std::vector<Buffer> kept;
   std::atomic<int> holding{0};
-  std::atomic<bool> let_go{false};  // lingering ends
+  std::atomic<bool> let_go{false};  // Hold lingers no more
   std::atomic<int> released{0};
 
  private:
@@ -157,7 +159,7 @@ class PayloadFixture : public RuntimePair {
     client_runtime_ = StartRuntime(std::move(options));
     channel_ = std::make_unique<Channel>(*client_runtime_, address);
     stub_ = std::make_unique<testing::Payloads::Stub>(*channel_);
-    // On a slow machine that alone could take longer than a test's deadlines.
+    // On a slow machine, connecting alone could take longer than a test's deadlines.
     EXPECT_EQ(Run(channel_->Connect()), absl::OkStatus());
   }
   void StartBoth(const LinkLimits& limits = {}) {
@@ -180,7 +182,7 @@ class PayloadFixture : public RuntimePair {
     co_return buffer;
   }
 
-  // Leases, and payload memory in use, of a runtime's first device.
+  // The leases and the payload memory in use on a runtime's first executor and device.
   struct Held {
     size_t leases = 0;
     size_t bytes = 0;
@@ -197,7 +199,8 @@ class PayloadFixture : public RuntimePair {
     held.leases = (*endpoint)->leases();
     co_return held;
   }
-  // Buffers of `bytes` until the pool has no more, nor gets any; at most `most`. On its executor.
+  // Takes buffers of `bytes` until the pool has no more and does not grow; at most `most`. Runs on
+  // the pool's executor.
   static Task<std::vector<Buffer>> TakeAll(BufferPool& pool, size_t bytes, size_t most = SIZE_MAX) {
     std::vector<Buffer> all;
     while (all.size() < most) {
@@ -212,12 +215,13 @@ class PayloadFixture : public RuntimePair {
     }
     co_return all;
   }
-  // Leases of the client's that have not ended; on its executor.
+  // The client's leases that have not ended. Runs on the client's executor.
   Task<size_t> LentNow() {
     absl::StatusOr<Endpoint*> endpoint = client_runtime_->shard(0).EndpointOn(0);
     co_return endpoint.ok() ? (*endpoint)->leases() : 0;
   }
-  // Everything that calls used has come home.
+  // Waits until all memory that calls used is back in its pools, except for what the server has
+  // granted.
   void ExpectNothingHeld() {
     Eventually([this] { return HeldBy(*client_runtime_).bytes == 0; },
                "the client's memory is home");

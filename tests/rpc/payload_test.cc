@@ -81,6 +81,28 @@ TEST_P(PayloadTest, ARequestsPayloadArrivesWhole) {
   for (size_t bytes : kSizes) EXPECT_EQ(Run(PutOnce(bytes)), absl::OkStatus()) << bytes;
 }
 
+// Its channel's executors belong to the client's runtime.
+TEST_P(PayloadTest, ACallOnAnotherRuntimesExecutorGivesItsBuffersBack) {
+  auto buffers = [this]() -> Task<absl::StatusOr<std::pair<Buffer, Buffer>>> {
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer out, co_await Filled(5000));
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer into, co_await channel_->AllocateBuffer(9000));
+    co_return std::pair(std::move(out), std::move(into));
+  };
+  absl::StatusOr<std::pair<Buffer, Buffer>> made = Run(buffers());
+  ASSERT_TRUE(made.ok()) << made.status();
+  CallInfo info;
+  testing::PutReply reply;
+  const absl::Status status = server_runtime_->BlockOn(
+      stub_->Swap(testing::PutRequest(), reply,
+                  {.info = &info,
+                   .request_payload = std::move(made->first),
+                   .response_payload_into = std::move(made->second)}));
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
+  EXPECT_EQ(info.request_payload.size(), 5000u);
+  EXPECT_EQ(info.response_payload.size(), 9000u);
+}
+
 TEST_P(PayloadTest, AResponsesPayloadArrivesInTheCallersBuffer) {
   auto get = [this](size_t bytes) -> Task<absl::Status> {
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await channel_->AllocateBuffer(bytes));
@@ -236,7 +258,7 @@ TEST_P(PayloadTest, ManyCallsAtOnceWaitForMemoryAndWindowsAndMixNothingUp) {
   EXPECT_EQ(Run(many()), absl::OkStatus());
 }
 
-// The wire's own copy is the only one: by whom is the device's business, so both count.
+// The wire makes the only copy. Either device may make it, so the copies of both are counted.
 TEST(PayloadCopiesTest, APayloadIsCopiedOnceEachWay) {
   absl::StatusOr<std::unique_ptr<SoftDevice>> near = SoftDevice::Create({.name = "near"});
   absl::StatusOr<std::unique_ptr<SoftDevice>> far = SoftDevice::Create({.name = "far"});
@@ -267,7 +289,7 @@ TEST(PayloadCopiesTest, APayloadIsCopiedOnceEachWay) {
     VERBENA_CO_RETURN_IF_ERROR(co_await stub.Get(
         request, got, {.info = &info, .response_payload_into = info.request_payload.TakeBuffer()}));
     EXPECT_TRUE(IsPattern(info.response_payload.view()));
-    // The server reads the one and writes the other.
+    // The server reads the request's payload and writes the response's.
     CopiedBytes copied = (*far)->copied_bytes() - before;
     EXPECT_EQ(copied.direct_read_bytes, kBytes);
     EXPECT_EQ(copied.direct_write_bytes, kBytes);

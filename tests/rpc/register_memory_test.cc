@@ -61,7 +61,7 @@ TEST_F(RegisterMemoryTest, CallsMoveTheProgramsOwnMemory) {
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer request, own->Wrap(4096, 100'000));
     FillPattern(request.view());
     VERBENA_CO_RETURN_IF_ERROR(co_await Put(std::move(request)));
-    // A response arrives in it, too.
+    // A response payload lands in the registered memory, too.
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer into, own->Wrap(200'000, 50'000));
     testing::GetRequest wanted;
     wanted.set_bytes(50'000);
@@ -71,7 +71,7 @@ TEST_F(RegisterMemoryTest, CallsMoveTheProgramsOwnMemory) {
         wanted, reply, {.info = &info, .response_payload_into = std::move(into)}));
     EXPECT_EQ(info.response_payload.data(), memory_.data() + 200'000);
     EXPECT_TRUE(IsPattern(info.response_payload.view()));
-    // So it does for one that the peer keeps for longer.
+    // A loan of the registered memory works, too.
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer table, own->Wrap(0, 4096));
     VERBENA_CO_ASSIGN_OR_RETURN(Loan loan,
                                 co_await channel_->Lend(table.view(), LeaseAccess::kRead));

@@ -1,6 +1,6 @@
 // No operation touches memory that was lent for one-sided access after its loan has ended, and the
 // memory always comes home: after violations, dropped loans, abandoned operations and lost links.
-// On the soft device, which checks what a lease is worth.
+// On the soft device, which checks each access against its lease.
 
 #include <algorithm>
 #include <cstring>
@@ -24,7 +24,7 @@ class RemoteMemoryLifetimeTest : public MemoryFixture {
   void StartWith(LeaseLevel level) {
     LinkLimits limits;
     limits.leases.level = level;
-    // Links look after their leases twice in the one, and here need not wait long for the other.
+    // A link checks its leases twice per ping_interval; the short grace keeps the tests fast.
     limits.leases.grace = milliseconds(50);
     limits.ping_interval = milliseconds(1000);
     StartBothWith(limits);
@@ -83,7 +83,7 @@ TEST_F(RemoteMemoryLifetimeTest, AnOperationBeyondWhatWasLentCostsTheLink) {
   EXPECT_EQ(Run(run(Operation::WRITE, 4096, 1, kAnyAccess)), absl::OkStatus());
   EXPECT_EQ(Run(run(Operation::READ, 4095, 2, kAnyAccess)), absl::OkStatus());
   EXPECT_EQ(Run(run(Operation::FETCH_ADD, 4096, 0, kAnyAccess)), absl::OkStatus());
-  // Within it, but not what it was lent for.
+  // Inside the loan, but with an access that the loan does not allow.
   EXPECT_EQ(Run(run(Operation::WRITE, 0, 8, LeaseAccess::kRead | LeaseAccess::kAtomic)),
             absl::OkStatus());
   EXPECT_EQ(Run(run(Operation::READ, 0, 8, LeaseAccess::kWrite | LeaseAccess::kAtomic)),

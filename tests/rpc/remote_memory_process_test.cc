@@ -47,7 +47,7 @@ TEST_F(RemoteMemoryProcessTest, OperationsOnAFrozenProcessEndWithTheLink) {
     VERBENA_CO_RETURN_IF_ERROR(co_await memory.Read(0, buffer.view()));
     EXPECT_TRUE(IsPattern(buffer.view()));
     process_->Signal(SIGSTOP);
-    // A signal takes its time: what is sent meanwhile is taken.
+    // A signal takes its time: until it arrives, the process still answers calls.
     absl::Status status;
     while (status.ok()) {
       testing::UseReply reply;

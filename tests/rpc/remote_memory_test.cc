@@ -1,5 +1,6 @@
-// Memory that is lent for one-sided access, end to end: what is done to it is done there, once, and
-// nowhere else; it ends when its owner says so; and what is wrong is said.
+// Operations on memory that is lent for one-sided access take effect once, there and nowhere else.
+// The loan ends when its owner says so. An operation that is not allowed gives a Status that says
+// why.
 
 #include <algorithm>
 #include <array>

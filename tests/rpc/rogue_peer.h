@@ -1,7 +1,7 @@
 // RoguePeer: a peer that shakes hands correctly and then sends whatever bytes a test wants.
 //
-// It drives verbs by hand over a device of its own, so nothing of Verbena stands between the test
-// and the wire.
+// It drives verbs by hand over a device of its own, so no link of Verbena stands between the test
+// and the wire. For one thread, which must not be an executor's: calls block.
 
 #ifndef VERBENA_TESTS_RPC_ROGUE_PEER_H_
 #define VERBENA_TESTS_RPC_ROGUE_PEER_H_
@@ -72,13 +72,13 @@ inline std::string EncodeSend(SendHeader send, const std::vector<RogueFrame>& fr
   return bytes;
 }
 
-// The RDMA device that VERBENA_DEVICE names; else the software device.
+// The RDMA device that VERBENA_DEVICE names; otherwise the soft device.
 inline std::string RogueDevice() {
   const char* const name = std::getenv("VERBENA_DEVICE");
   return name != nullptr && std::string(name).starts_with("rdma") ? name : "soft";
 }
 
-// Strict leases, also where they are not the default; no checksums, which no rogue computes.
+// Strict leases, whatever the default is, and no checksums, since no rogue computes them.
 inline LinkLimits RoguesLimits() {
   LinkLimits limits;
   limits.leases.level = LeaseLevel::kStrict;
@@ -91,13 +91,14 @@ class RoguePeer {
   static constexpr uint32_t kCredits = 8;
   static constexpr Duration kPatience = std::chrono::seconds(20);
 
-  // Whom it claims to be; before it connects.
+  // The runtime that the rogue claims to be. Set before it connects, like `eager_bytes`.
   RuntimeId runtime_id = RuntimeId::Random();
-  // The largest SEND that it says it takes.
+  // The largest SEND that the rogue claims to take.
   uint32_t eager_bytes = LinkParameters{}.eager_bytes;
 
-  // `runtime` lends its executor and bootstrap; `device` is as OpenDevice() takes it. It grants
-  // credits whether it `receives` or not.
+  // Uses the executor and bootstrap of `runtime`, which must outlive the peer. `device` is a name
+  // for OpenDevice(). The handshake issues kCredits credits, even if `receives` is false and no
+  // receive is posted.
   explicit RoguePeer(Runtime& runtime, const std::string& device = "soft", bool receives = true)
       : runtime_(runtime), limits_{}, device_(*OpenDevice(device)) {
     pd_ = PdHandle(*device_, *device_->AllocPd());
@@ -115,12 +116,12 @@ class RoguePeer {
   // SEND_WITH_INV is no part of the protocol, and some attacks work.
   bool windows_checked() const { return device_->capabilities().windows_checked; }
 
-  // As a client; one that never says that it is ready, unless it `confirms`.
+  // Connects as a client. Unless `confirms`, it never says Ready; a test may call Confirm() later.
   void ConnectTo(const std::string& address, bool confirms = true) {
     EXPECT_EQ(Run(Offer(address, confirms)), absl::OkStatus());
   }
   void Confirm() { EXPECT_EQ(Run(ConfirmReady(*stream_)), absl::OkStatus()); }
-  // As a server that accepts one link; call it while a client is connecting to `listener`.
+  // Accepts one link as a server. Call it while a client is connecting to `listener`.
   void AcceptFrom(MessageListener& listener) { EXPECT_EQ(Run(Answer(listener)), absl::OkStatus()); }
 
   void Send(const std::string& bytes) {
@@ -135,7 +136,8 @@ class RoguePeer {
     request.invalidate_rkey = rkey;
     Post(request, bytes);
   }
-  // The last word on memory whose key is `rkey`, as a correct peer says it.
+  // Sends the frames that end a lease whose key is `rkey`, as a correct peer does: if windows are
+  // checked, the SEND invalidates the key.
   void SendEnding(const std::string& bytes, uint32_t rkey) {
     if (windows_checked()) {
       SendInvalidating(bytes, rkey);
@@ -143,8 +145,8 @@ class RoguePeer {
       Send(bytes);
     }
   }
-  // Writes into the peer's memory, and says how that ended. WRs that were posted before have ended
-  // by then.
+  // Writes into the peer's memory and returns the status of the WRITE. All WRs that were posted
+  // before have ended by then.
   ibv_wc_status Write(uint64_t address, uint32_t rkey, const std::string& bytes) {
     ibv_send_wr request = {};
     request.wr_id = kWrite;
@@ -163,7 +165,7 @@ class RoguePeer {
     return IBV_WC_GENERAL_ERR;
   }
 
-  // Polls until the peer's next SEND with frames, and returns its frames.
+  // Polls until the peer's next SEND with frames, and returns them. Fails the test after kPatience.
   std::vector<RogueFrame> Receive() {
     const TimePoint limit = Clock::Real().Now() + kPatience;
     std::vector<RogueFrame> frames;
@@ -189,18 +191,18 @@ class RoguePeer {
     return frames;
   }
 
-  // True when the peer ends the link (its bootstrap stream closes).
+  // True if the peer ends the link (closes its bootstrap stream) within kPatience.
   bool IsDropped() {
     return absl::IsUnavailable(Run(WithDeadline(ReadStream(), Clock::Real().Now() + kPatience)));
   }
 
  private:
-  // wr_ids of its own WRs; those of receives are WrIds.
+  // The wr_ids of this peer's own WRs; receives have WrIds.
   static constexpr uint64_t kWrite = ~uint64_t{0};
   static constexpr uint64_t kOther = kWrite - 1;
 
-  // Posted bytes stay as they are until as many have been posted again: longer than the device
-  // reads them.
+  // Bytes of posted WRs stay in a ring of this size. It is reused from its start, long after the
+  // device has read what is there.
   static constexpr size_t kPostedBytes = 1 << 20;
 
   void Post(ibv_send_wr request, const std::string& bytes) {
@@ -286,7 +288,7 @@ class RoguePeer {
   std::vector<ibv_wc> unread_;
 };
 
-// From a peer that has granted what its handshake said.
+// The header of a peer that has issued the credits of its handshake and no more.
 inline const SendHeader kCorrect = Granting(RoguePeer::kCredits);
 
 }  // namespace verbena

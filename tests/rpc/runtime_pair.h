@@ -1,4 +1,5 @@
-// RuntimePair: a runtime for a server and one for a client, in one process, and how a test waits.
+// RuntimePair: a fixture with a server's runtime and a client's runtime in one process, and with
+// the calls by which a test waits.
 
 #ifndef VERBENA_TESTS_RPC_RUNTIME_PAIR_H_
 #define VERBENA_TESTS_RPC_RUNTIME_PAIR_H_
@@ -29,7 +30,7 @@ class RuntimePair : public ::testing::Test {
     server_ = *std::move(server);
   }
 
-  // Runs on the client's executor.
+  // Runs `task` on an executor of the client, and waits for its result.
   template <typename T>
   T Run(Task<T> task, int executor = 0) {
     return client_runtime_->BlockOn(std::move(task), executor);

@@ -37,7 +37,7 @@ namespace {
 using testing::Contains;
 using testing::HasSubstr;
 
-// By whether it has threads.
+// The parameter: whether the runtime has threads.
 class RuntimeTest : public testing::TestWithParam<bool> {
  protected:
   std::unique_ptr<Runtime> Start(RuntimeOptions options = {}) {
@@ -227,7 +227,7 @@ TEST_P(RuntimeTest, AStartThatRunsOutOfDescriptorsAtAnyStepUnwinds) {
   EXPECT_EQ(OpenDescriptors(), open) << "descriptors are left behind";
 }
 
-// Fails the step number `fails_at` of those that make something.
+// A device that fails the `fails_at`-th call that makes something.
 class FailingDevice final : public DelegatingDevice {
  public:
   using DelegatingDevice::DelegatingDevice;

@@ -16,7 +16,8 @@
 
 namespace verbena {
 
-// Forked while the test has no threads; ended by pid.
+// The constructor forks, so it must run while the test has no threads. It returns when the server
+// listens. The destructor kills the process.
 template <typename Service>
 class ServerProcess {
  public:

@@ -1,4 +1,4 @@
-// Clients that freeze, withhold credits or call too much: what they cost others is bounded.
+// Clients that freeze, withhold credits or call too much cost others only a bounded amount.
 
 #include <memory>
 #include <string>
@@ -56,7 +56,7 @@ TEST_F(SlowClientTest, AFarDeadlineDoesNotKeepAResponseThatItsClientDoesNotTake)
   EXPECT_TRUE(rogue->IsDropped());
 }
 
-// The client may be as lively as it likes otherwise.
+// The link ends even if the client is lively otherwise.
 TEST_F(SlowClientTest, AResponseThatItsClientDoesNotTakeEndsTheLink) {
   for (const Duration deadline : {Duration(), Duration(milliseconds(1))}) {
     LinkLimits limits;

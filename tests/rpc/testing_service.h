@@ -1,5 +1,5 @@
-// The test service and a pair of runtimes, one for the server and one for the client, in one
-// process.
+// TestingService: the test service for calls without payloads. RpcTest: a fixture with a server and
+// a client of this service, in one process.
 
 #ifndef VERBENA_TESTS_RPC_TESTING_SERVICE_H_
 #define VERBENA_TESTS_RPC_TESTING_SERVICE_H_
@@ -98,8 +98,9 @@ class TestingService final : public testing::Testing::Service {
   std::atomic<int> waiting{0};
   std::atomic<int> cancelled{0};
   std::atomic<int> lingering{0};
-  std::atomic<bool> let_go{false};  // lingering ends
-  // Set by Inflate: a handler that leaks its reply could reach it. On the server's executor.
+  std::atomic<bool> let_go{false};  // Linger returns
+  // The reply of the last Inflate, for tests of handlers that keep their reply too long. For the
+  // server's executor only.
   testing::EchoReply* last_inflated = nullptr;
   std::atomic<int> last_cancel{0};
 

@@ -244,6 +244,24 @@ TEST_F(UnaryTest, ACallThatDoesNotConnectSaysSoInItsInfo) {
   EXPECT_EQ(info.request_bytes, 102u);
 }
 
+TEST_F(UnaryTest, ACallThatIsRefusedAtOnceTellsItsSizeInItsInfo) {
+  auto call = [this]() -> Task<CallInfo> {
+    EXPECT_EQ(co_await channel_->Connect(), absl::OkStatus());
+    CallInfo info{.elapsed = Duration(-1)};
+    testing::EchoRequest request;
+    request.set_data(std::string(100, 'd'));
+    testing::EchoReply reply;
+    const absl::Status status =
+        co_await stub_->Echo(request, reply, {.deadline = Duration(-1), .info = &info});
+    EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+    EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
+    co_return info;
+  };
+  const CallInfo info = Run(call());
+  EXPECT_GE(info.elapsed, Duration::zero());
+  EXPECT_EQ(info.request_bytes, 102u);
+}
+
 TEST_F(UnaryTest, LargeMessagesAreCountedInACallsInfo) {
   for (const size_t bytes : {size_t{10}, size_t{100'000}}) {
     auto call = [this, bytes]() -> Task<absl::Status> {

@@ -199,7 +199,7 @@ TEST_F(UnsentResponseTest, AHandlerThatHasEndedGivesBackTheSharesOfItsRequest) {
   PollUntil(*client_runtime_, [&] { return first_ended; });
 }
 
-// Nobody counts it by then.
+// No share counts the request's memory by then.
 TEST_F(UnsentResponseTest, ALargeRequestIsGoneWhileItsResponseWaits) {
   LetRepliesWait();
   int ended = 0;

@@ -112,7 +112,7 @@ TEST_F(WaitingRequestsTest, ARequestThatChangesWhileItWaitsFailsItsCallAlone) {
   EXPECT_EQ(OutcomeOf(ended_[kLast]), Outcome::kNotExecuted);
 }
 
-// Calls of a rogue client that issues no credits by itself to a correct server.
+// Calls to a correct server of a rogue client that issues no credits by itself.
 class WaitingRepliesTest : public RpcTest {
  protected:
   void Serve(RuntimeOptions options = {}) {

@@ -1,4 +1,5 @@
-// Requests whose replies outnumber the credits of a rogue client that issues none by itself.
+// Requests whose replies outnumber the credits that a rogue client issued in its handshake. The
+// rogue issues no more unless the test does.
 
 #ifndef VERBENA_TESTS_RPC_WAITING_REPLIES_H_
 #define VERBENA_TESTS_RPC_WAITING_REPLIES_H_
@@ -14,7 +15,7 @@ namespace verbena {
 // Bytes of a reply that takes a SEND of its own.
 inline constexpr size_t kLargeReply = 3000;
 
-// One call more than there are credits, in slots from 0: the last reply waits.
+// One call more than there are credits, in slots from 0, so that the last reply has to wait.
 inline std::vector<RogueFrame> MoreCallsThanCredits() {
   testing::InflateRequest inflate;
   inflate.set_reply_bytes(kLargeReply);

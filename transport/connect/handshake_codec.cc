@@ -105,7 +105,7 @@ absl::Status CheckLimits(const wire::LinkEnd& end) {
 
 absl::Status CheckExecutor(uint32_t index, uint32_t count) {
   if (index < count) return absl::OkStatus();
-  return Invalid("executor_index {} is out of range: the server has {} executors", index, count);
+  return Invalid("executor_index {} is out of range: it must be below {}", index, count);
 }
 
 // Every check of a peer's end that does not depend on who sent it.

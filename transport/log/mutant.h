@@ -143,6 +143,8 @@ enum class Fault {
   kIdsMultiplyShares,          // each runtime id that a source claims has a source's share
   kShortageFloodsLog,          // each link that a device gives too few windows costs a line
   kLandingOutwaitsItsCall,     // a call waits for its client's landing though it was cancelled
+  kUnsentPayloadKept,          // a call that never began does not give its payload back
+  kRefusedCallTellsNothing,    // a call that is refused at once leaves its CallInfo as it was
   kOneServerTakesLandings,     // a server has as much of a client's landing memory as it asks for
   kLandingKeptUnanswered,      // a server may keep a client's landing and never answer
   kGoAwayIsNoFailure,          // a link that was told to go before it answered counts as of use

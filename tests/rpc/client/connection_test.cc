@@ -27,7 +27,7 @@
 namespace verbena {
 namespace {
 
-// Throws where others fail.
+// A bootstrap whose Connect() throws.
 class ThrowingBootstrap final : public Bootstrap {
  public:
   Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connect(std::string) override {

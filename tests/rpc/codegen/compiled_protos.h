@@ -10,7 +10,8 @@
 
 namespace verbena::testing {
 
-// File name → text. verbena/options.proto and google/protobuf/descriptor.proto are there to import.
+// File name → text. The texts may import verbena/options.proto and
+// google/protobuf/descriptor.proto.
 using ProtoTexts = std::map<std::string, std::string>;
 
 // The plugin's answer when protoc asks for `file` of `texts`. A text that does not compile fails

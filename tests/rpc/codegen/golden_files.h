@@ -15,7 +15,7 @@ inline constexpr char kGoldenFolder[] = "tests/rpc/codegen";
 // "unary.verbena.pb.h" → what protoc-gen-verbena makes of it now, for each .proto of testdata/.
 std::map<std::string, std::string> GeneratedFiles();
 
-// The golden file of a generated one, below `folder`.
+// The path, below `folder`, of the golden file that belongs to `generated`.
 std::filesystem::path GoldenPath(const std::filesystem::path& folder, const std::string& generated);
 
 // The bytes of a file; empty if it cannot be read.

@@ -36,7 +36,7 @@ using Opened = std::shared_ptr<OpenedDevice>;
 
 constexpr std::chrono::seconds kLimit(20);
 
-// For what tells nobody that it has come true.
+// Polls, for conditions that wake nobody when they come true.
 template <typename Condition>
 void Eventually(Condition condition, const char* what) {
   const TimePoint limit = Clock::Real().Now() + kLimit;
@@ -109,7 +109,7 @@ class DeviceKeeperTest : public ::testing::Test {
     keeper_ = *std::move(keeper);
     EXPECT_NE(keeper_->Attach(user_), nullptr);
   }
-  // The device fails, and the user holds nothing of it but what is returned.
+  // Fails the device and reports it drained. The returned opening is the only one that is held.
   Opened FailAndDrain() {
     devices_.Fail();
     Opened failed = user_.AwaitFailure();

@@ -1,5 +1,5 @@
 // A named device is opened or refused, never replaced by another. Only "auto" reads VERBENA_DEVICE.
-// Without that variable, "auto" gives the software device, and the RDMA device of a host that has
+// Without that variable, "auto" gives the soft device, and also the host's RDMA device if there is
 // one.
 
 #include "verbena/rpc/internal/open_device.h"

@@ -32,7 +32,7 @@
 namespace verbena {
 namespace {
 
-// Its shared receive queues hold few receives, so few links share them.
+// A device whose shared receive queues hold few receives, so that few links share them.
 class SmallDevice final : public DelegatingDevice {
  public:
   explicit SmallDevice(Device& device)
@@ -228,7 +228,7 @@ TEST_F(ShardEndpointTest, ARegistrationThatThrowsIsToldToWhoeverWaitsAndTheNextO
   EndShard(*executor_, shard);
 }
 
-// Whether the device that has failed registers what it was asked to, or answers EIO.
+// The parameter: whether the failed device completes the registration, or answers EIO.
 class ShardOnFragileDevicesTest : public ShardEndpointTest,
                                   public ::testing::WithParamInterface<bool> {};
 

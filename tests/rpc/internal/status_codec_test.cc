@@ -1,4 +1,4 @@
-// How a failed Status travels: its code always arrives, whatever its text is.
+// The code of a failed Status always arrives at the client, whatever its text and details are.
 
 #include "verbena/rpc/internal/status_codec.h"
 

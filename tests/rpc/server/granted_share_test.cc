@@ -1,4 +1,4 @@
-// A landing counts for its client and source until its memory is free, whoever still keeps that.
+// A landing counts for its client and source until its memory is free, even after its link is lost.
 
 #include "verbena/rpc/server/granted_share.h"
 

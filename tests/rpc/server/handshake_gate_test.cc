@@ -43,7 +43,7 @@ class FakeStream final : public MessageStream {
   bool& closed_;
 };
 
-// Its time passes only as the test says.
+// A clock that only the test moves.
 class StoppedClock final : public Clock {
  public:
   TimePoint Now() override { return now; }
@@ -252,7 +252,7 @@ TEST_F(HandshakeGateTest, OneSourceLeavesLinksOfEachExecutorToOthers) {
   EXPECT_NE(refused.message().find("handshakes.links_per_source"), absl::string_view::npos)
       << refused;
   EXPECT_EQ(*place("10.0.0.2", first), 0u);
-  // Without a wish it gets what is left to it on the others, and then nothing.
+  // Without a wish, the source gets its remaining places on the other executors, and then none.
   for (int i = 0; i < 6; ++i) {
     const absl::StatusOr<size_t> placed = place("10.0.0.1");
     ASSERT_TRUE(placed.ok()) << placed.status();

@@ -1,5 +1,5 @@
-// Anything at all that connects to a server's port and is no client is refused, the refusal is
-// logged, and the next client is served.
+// A server refuses each connection to its port that is not from a client, logs the refusal, and
+// serves the next client.
 
 #include <chrono>
 #include <memory>

@@ -1,4 +1,5 @@
-// Link parameters for tests of the handshake, every field with a value of its own.
+// Link parameters for tests of the handshake. Most fields differ from their defaults, so that a
+// test sees a field that does not travel.
 
 #ifndef VERBENA_TESTS_TRANSPORT_CONNECT_HANDSHAKE_SIDES_H_
 #define VERBENA_TESTS_TRANSPORT_CONNECT_HANDSHAKE_SIDES_H_

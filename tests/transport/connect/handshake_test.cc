@@ -1,5 +1,5 @@
-// Two sides of a handshake learn all that the other said, or both learn why there is no link. A
-// side that stops, lies or talks about something else leaves the other with an error.
+// Each side of a handshake learns all that the other one said, or both learn why there is no link.
+// A side that stops, lies or talks about something else leaves the other with an error.
 
 #include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/log/throttled_log.h"

@@ -1,4 +1,5 @@
-// The mailbox between threads: nothing in it is lost, whatever becomes of who waits for it.
+// A mailbox between threads loses no item, even if the coroutine that awaits it is cancelled or
+// destroyed.
 
 #include "verbena/transport/connect/mailbox.h"
 

@@ -1,5 +1,5 @@
 // RawPeer: a blocking TCP socket that speaks no protocol, for tests that send what no correct peer
-// sends. A call that waits longer than a minute fails.
+// sends. Failures throw; so does a Read() that gets nothing for a minute.
 
 #ifndef VERBENA_TESTS_TRANSPORT_CONNECT_RAW_PEER_H_
 #define VERBENA_TESTS_TRANSPORT_CONNECT_RAW_PEER_H_
@@ -20,8 +20,8 @@ namespace verbena {
 
 class RawPeer {
  public:
-  // Connects to "127.0.0.1:port". `receive_bytes` bounds what the kernel keeps of what is not read;
-  // 0 leaves it to the kernel.
+  // Connects to "127.0.0.1:port". `receive_bytes` bounds how many unread bytes the kernel keeps; 0
+  // leaves the bound to the kernel.
   explicit RawPeer(const std::string& address, int receive_bytes = 0)
       : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     if (receive_bytes != 0) {
@@ -42,7 +42,8 @@ class RawPeer {
   RawPeer& operator=(const RawPeer&) = delete;
   ~RawPeer() { Close(); }
 
-  // A message's length and as many of its bytes as there are.
+  // The message behind its length, as streams carry it. Length() alone announces bytes that a test
+  // may leave out.
   static std::string Framed(const std::string& message) {
     return Length(static_cast<uint32_t>(message.size())) + message;
   }
@@ -61,21 +62,21 @@ class RawPeer {
     }
   }
 
-  // Up to `limit` bytes, or what came before the end.
+  // Reads until `limit` bytes have come or the stream ends; a reset ends it too.
   std::string Read(size_t limit) {
     std::string bytes(limit, '\0');
     size_t done = 0;
     while (done < limit) {
       const ssize_t count = recv(fd_, bytes.data() + done, limit - done, 0);
       if (count < 0 && errno == EAGAIN) throw std::runtime_error("nothing to read for a minute");
-      if (count <= 0) break;  // also a reset is an end
+      if (count <= 0) break;
       done += static_cast<size_t>(count);
     }
     bytes.resize(done);
     return bytes;
   }
 
-  // The end of what this side says; it still reads.
+  // Ends the stream in this direction; the other direction stays open.
   void FinishWriting() { shutdown(fd_, SHUT_WR); }
 
   void Close() {
@@ -83,7 +84,7 @@ class RawPeer {
     fd_ = -1;
   }
 
-  // As a process that crashed with unread data does.
+  // Resets the connection, as the kernel does for a process that crashed with unread data.
   void Reset() {
     const linger at_once{1, 0};
     setsockopt(fd_, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));

@@ -46,7 +46,7 @@ std::vector<int> OpenDescriptors() {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     found.push_back(std::stoi(entry.path().filename().string()));
   }
-  // Without the one that was listing them.
+  // Drops the descriptor that listed the others: it is closed by now.
   std::erase_if(found, [](int fd) { return fcntl(fd, F_GETFD) < 0; });
   return found;
 }

@@ -1,7 +1,7 @@
 // WaitingScheduler: a scheduler on the test's thread that sleeps until another thread posts to it.
 //
-// For tests of what has threads of its own. Time is the real one. A wait that nothing ends fails
-// the test by an exception after a minute.
+// For tests of classes that have threads of their own. It uses the real clock. A wait that lasts a
+// minute throws, and so fails the test.
 //
 //   WaitingScheduler scheduler;
 //   auto stream = scheduler.Run(bootstrap->Connect(address));
@@ -80,7 +80,7 @@ class WaitingScheduler final : public Scheduler {
     posted_.notify_one();
   }
 
-  // Sleeps until at least `count` items were posted, and leaves them there.
+  // Sleeps until at least `count` items were posted. Does not run them.
   void WaitForPosts(size_t count) {
     std::unique_lock lock(mutex_);
     const bool posted =

@@ -1,4 +1,5 @@
-// Foreign awaitables: wherever they resume a Task, it goes on where it belongs.
+// A Task that awaits a foreign awaitable goes on on its own scheduler, wherever the awaitable
+// resumes it.
 
 #include "verbena/transport/coro/foreign_await.h"
 

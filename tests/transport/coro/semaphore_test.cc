@@ -1,4 +1,4 @@
-// A semaphore grants permits in the order of requests. Permits are never lost, whichever waiters
+// A semaphore gives permits in the order of requests. Permits are never lost, whichever waiters
 // are cancelled or destroyed and whenever.
 
 #include "verbena/transport/coro/semaphore.h"

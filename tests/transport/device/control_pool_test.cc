@@ -1,5 +1,6 @@
-// Control verbs on threads of their own delay no connect behind a teardown, a registration or an
-// address that nobody has. A job and its result are freed once, whoever goes first.
+// Control verbs run on threads of their own, where no connect waits behind a teardown, a
+// registration or an address that nobody has. A job and its result are freed once, whether the job
+// or its awaiter ends first.
 
 #include "verbena/transport/device/control_pool.h"
 
@@ -34,7 +35,7 @@ struct Made {
   static inline std::atomic<std::thread::id> destroyed_on;
 };
 
-// Opened once; whoever comes before waits.
+// Opened once; threads that come before wait.
 class Latch {
  public:
   void Open() { promise_.set_value(); }

@@ -1,4 +1,4 @@
-// DelegatingDevice: another device, with what a test overrides.
+// DelegatingDevice: a Device that forwards each call to another one, unless a test overrides it.
 //
 //   DelegatingDevice device(**SoftDevice::Create({}));
 //   device.can.atomics = false;
@@ -20,10 +20,10 @@ namespace verbena {
 
 class DelegatingDevice : public Device {
  public:
-  // `device` outlives it.
+  // `device` must outlive this object.
   explicit DelegatingDevice(Device& device) : can(device.capabilities()), device_(device) {}
 
-  // The capabilities that it reports.
+  // The capabilities that this device reports; those of the other one at first.
   DeviceCapabilities can;
 
   DeviceKind kind() const override { return device_.kind(); }

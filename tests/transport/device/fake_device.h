@@ -1,5 +1,5 @@
-// FakeDevice: a Device that only counts what is destroyed, and can refuse to. For tests of handles,
-// and to derive from.
+// FakeDevice: a Device that makes no objects. It records which objects it is told to destroy, and
+// can refuse to destroy them. For tests of handles, and to derive from.
 
 #ifndef VERBENA_TESTS_TRANSPORT_DEVICE_FAKE_DEVICE_H_
 #define VERBENA_TESTS_TRANSPORT_DEVICE_FAKE_DEVICE_H_
@@ -19,7 +19,7 @@ namespace verbena {
 
 class FakeDevice : public Device {
  public:
-  // Every object destroyed, in order.
+  // Every object that the device was told to destroy, in order.
   std::vector<const void*> destroyed;
   // Each destruction returns this.
   absl::Status destroy_status;

@@ -1,7 +1,7 @@
-// HeldDevice: another device whose control verbs a test can hold up, and which knows the threads
-// that called them.
+// HeldDevice: a device over another one, whose control verbs a test can hold up. It counts all
+// calls of these verbs, and the calls of one watched thread. Safe from any thread.
 //
-//   device.Hold(HeldDevice::Verb::kConnect);       // the next call waits inside
+//   device.Hold(HeldDevice::Verb::kConnect);       // calls wait inside from now on
 //   …until device.waiting(HeldDevice::Verb::kConnect) == 1
 //   device.Release(HeldDevice::Verb::kConnect);
 
@@ -53,7 +53,8 @@ class HeldDevice : public DelegatingDevice {
     std::lock_guard<std::mutex> lock(mutex_);
     return At(verb).calls;
   }
-  // Calls of this thread, by which a test sees that its executor made none.
+  // Calls that this thread made since its WatchThisThread(), to prove that an executor made none;
+  // -1 if another thread is watched.
   int calls_of_this_thread() {
     std::lock_guard<std::mutex> lock(mutex_);
     return watched_ == std::this_thread::get_id() ? watched_calls_ : -1;

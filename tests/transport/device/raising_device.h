@@ -1,5 +1,5 @@
-// RaisingDevice: another device that raises the asynchronous events which a test tells it to, and
-// says of its port what the test does.
+// RaisingDevice: a device over another one. A test decides which asynchronous events it raises and
+// which state its port reports. Safe from any thread.
 //
 //   device.Raise(IBV_EVENT_CQ_ERR, device.last_cq());
 
@@ -41,12 +41,13 @@ class RaisingDevice : public DelegatingDevice {
     state_ = state;
     lid_ = lid;
   }
-  // As when the port has not, or no longer, what the device was opened by; OK: it has.
+  // ChoosePortAgain() fails with `missing`, as if the port had lost the address or name by which
+  // the device was opened. OK: it succeeds again.
   void SetPortMissing(const absl::Status& missing) {
     std::lock_guard<std::mutex> lock(mutex_);
     missing_ = missing;
   }
-  // All that were ever made, in their order.
+  // All CQs, SRQs and QPs that were ever made, in order.
   std::vector<ibv_cq*> cqs() {
     std::lock_guard<std::mutex> lock(mutex_);
     return cqs_;

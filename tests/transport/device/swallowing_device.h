@@ -1,5 +1,6 @@
-// SwallowingDevice: another device that drops a queue pair's completions which nobody has polled
-// when it is destroyed, as mlx5 does, and can be told to hold such completions back until then.
+// SwallowingDevice: a device over another one. It drops a queue pair's unpolled completions when
+// the queue pair is destroyed, as mlx5 does. A test can make it hold back completed receives until
+// then. Safe from any thread.
 //
 //   device.HoldReceivesOf(qpn);
 //   …the queue pair is destroyed…
@@ -21,7 +22,7 @@
 
 namespace verbena {
 
-// One at a time: it takes the place of its device's poll_cq.
+// At most one exists at a time: it replaces poll_cq in the other device's context.
 class SwallowingDevice : public DelegatingDevice {
  public:
   explicit SwallowingDevice(Device& device)
@@ -36,12 +37,12 @@ class SwallowingDevice : public DelegatingDevice {
     current_ = nullptr;
   }
 
-  // From now on, until it is destroyed.
+  // Reports no receive of the queue pair from now on, until the queue pair is destroyed.
   void HoldReceivesOf(uint32_t qpn) {
     std::lock_guard<std::mutex> lock(mutex_);
     silent_.insert(qpn);
   }
-  // Receives of that queue pair that have completed, and that nobody has heard of.
+  // The completed receives of the queue pair that are held back.
   size_t held(uint32_t qpn) {
     std::lock_guard<std::mutex> lock(mutex_);
     size_t count = 0;
@@ -55,7 +56,7 @@ class SwallowingDevice : public DelegatingDevice {
     return swallowed_;
   }
 
-  // Tells of a queue pair's last receive only if it says that it does.
+  // Drops the last-WQE events unless `can.last_wqe_event` promises them.
   absl::StatusOr<ibv_async_event> GetAsyncEvent() override {
     while (true) {
       absl::StatusOr<ibv_async_event> event = DelegatingDevice::GetAsyncEvent();
@@ -87,7 +88,7 @@ class SwallowingDevice : public DelegatingDevice {
   bool Silent(const ibv_wc& completion) const {
     return IsReceive(completion) && silent_.contains(completion.qp_num);
   }
-  // All that the device has.
+  // Moves all completions of the other device's CQ to `waiting_`.
   void Fetch(ibv_cq* cq) {
     ibv_wc completions[32];
     while (const int count = poll_(cq, 32, completions)) {

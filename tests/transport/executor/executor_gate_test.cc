@@ -1,4 +1,5 @@
-// Gates: what posts through one reaches the executor, or hears that it cannot.
+// A function that a thread posts through a gate runs on the executor, or the thread learns that it
+// cannot.
 
 #include "verbena/transport/executor/executor_gate.h"
 

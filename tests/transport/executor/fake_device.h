@@ -28,9 +28,9 @@ class FakeDevice final : public Device {
   // Every CQ and channel must have been destroyed: the test fails otherwise.
   ~FakeDevice() override;
 
-  // From any thread. Raises an event when the CQ is armed.
+  // From any thread. Raises an event if the CQ is armed.
   void Push(ibv_cq* cq, uint64_t wr_id);
-  // Called on the executor's thread just before a CQ is armed: what it pushes raises no event.
+  // `hook` runs on the executor's thread just before a CQ is armed: its pushes raise no event.
   void SetBeforeArming(std::function<void(ibv_cq*)> hook) { before_arming_ = std::move(hook); }
   void SetArmError(int error) { arm_error_ = error; }
   void SetPollError(int error) { poll_error_ = error; }

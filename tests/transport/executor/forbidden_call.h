@@ -1,4 +1,4 @@
-// A thread on which one system call fails, as a container's seccomp profile makes it.
+// A thread on which one system call fails, as under a container's seccomp profile.
 
 #ifndef VERBENA_TESTS_TRANSPORT_EXECUTOR_FORBIDDEN_CALL_H_
 #define VERBENA_TESTS_TRANSPORT_EXECUTOR_FORBIDDEN_CALL_H_
@@ -29,7 +29,8 @@ inline bool Forbid(unsigned call, unsigned error) {
          prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
 
-// Runs `body` on a thread of its own, since a filter stays for a thread's life.
+// Runs `body` on a thread of its own, since a filter stays for a thread's life. Skips the test if
+// no filter can be installed.
 inline void WithForbidden(unsigned call, unsigned error, const std::function<void()>& body) {
   bool forbidden = false;
   std::thread([&] {

@@ -84,8 +84,8 @@ TEST_F(InboxTest, AConsumerWithItemsMustNotSleep) {
   inbox_->EndSleep();
 }
 
-// Woken by something else, it sleeps again before it has read the eventfd: that is one wake-up for
-// nothing, and not the loss of a later one.
+// A consumer that something else wakes may sleep again before it reads the eventfd. This costs one
+// useless wake-up, and loses no later one.
 TEST_F(InboxTest, AWriteThatWasNotReadYetDoesNotHideTheNext) {
   ASSERT_TRUE(inbox_->BeginSleep());
   inbox_->Push(one_);

@@ -1,5 +1,6 @@
-// RunBlocking runs callables on a bounded pool of threads and resumes on the executor. A callable
-// whose caller is cancelled or destroyed never begins, or ends before its variables go.
+// RunBlocking runs callables on a bounded pool of threads and resumes on the executor. If the
+// caller is cancelled or destroyed, the callable never begins, or ends before the caller's
+// variables are destroyed.
 
 #include "verbena/transport/executor/run_blocking.h"
 

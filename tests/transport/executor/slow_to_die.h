@@ -1,4 +1,5 @@
-// SlowToDie: the argument of a task, by which a test sees who waits for the task's frame.
+// SlowToDie: a task's argument that is slow to destroy, to test that callers wait for the task's
+// frame.
 
 #ifndef VERBENA_TESTS_TRANSPORT_EXECUTOR_SLOW_TO_DIE_H_
 #define VERBENA_TESTS_TRANSPORT_EXECUTOR_SLOW_TO_DIE_H_
@@ -12,8 +13,9 @@
 
 namespace verbena {
 
-// Its destructor takes long enough for a caller who does not wait for it to be seen. A latch would
-// not do: nobody is to come while it waits. However slow the machine, a caller who waits passes.
+// Its destructor sleeps, then sets `dead`. A caller who does not wait for the frame goes on first
+// and finds `dead` false. A caller who waits passes on the slowest machine. A latch could not
+// replace the sleep, since nobody may come while the destructor runs.
 class SlowToDie {
  public:
   explicit SlowToDie(std::atomic<bool>& dead) : dead_(&dead) {}
@@ -29,7 +31,7 @@ class SlowToDie {
   std::atomic<bool>* dead_;
 };
 
-// Returns 7, and its frame holds the argument until it is destroyed.
+// Returns 7. The frame holds the argument until the frame is destroyed.
 inline Task<int> Keep(SlowToDie) { co_return 7; }
 
 }  // namespace verbena

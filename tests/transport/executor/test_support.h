@@ -27,7 +27,7 @@ inline constexpr WaiterKind kTestedWaiter = WaiterKind::kEpoll;
 inline constexpr const char* kTestedWaiterName = "epoll";
 #endif
 
-// Null, with the reason as the skipped test's, where the kernel does not allow the tested Waiter.
+// Skips the test, with the reason, if the kernel does not allow the tested Waiter.
 #define VERBENA_SKIP_WITHOUT_TESTED_WAITER()            \
   if (absl::StatusOr<std::unique_ptr<Executor>> tried = \
           Executor::Create({.waiter = kTestedWaiter});  \
@@ -35,7 +35,7 @@ inline constexpr const char* kTestedWaiterName = "epoll";
     GTEST_SKIP() << tried.status();                     \
   }
 
-// A clock that stands still until it is moved, and counts its readings. One thread.
+// A clock that stands still until the test moves it, and counts its readings. For one thread.
 class FakeClock final : public Clock {
  public:
   TimePoint Now() override {
@@ -46,7 +46,7 @@ class FakeClock final : public Clock {
   int reads = 0;
 };
 
-// Keeps the wr_ids of completions.
+// Keeps the wr_ids of completions, and how many came at once.
 class NotedCompletions final : public CompletionListener {
  public:
   void OnCompletions(const ibv_wc* completions, int count) override {

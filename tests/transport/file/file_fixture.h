@@ -37,7 +37,7 @@ class FileTest : public testing::Test {
     directory_ = directory;
   }
   void TearDown() override {
-    // Waits for what is under way, whose buffers come home.
+    // The executor waits for the operations under way; their buffers return to the pool.
     executor_.reset();
     pool_.reset();
     if (!directory_.empty()) std::filesystem::remove_all(directory_);
@@ -84,7 +84,7 @@ class FileTest : public testing::Test {
   }
 };
 
-// gtest's ASSERT_* return, which a coroutine cannot.
+// For coroutines: gtest's ASSERT_* use `return`, which a coroutine must not.
 #define CO_ASSERT_TRUE(...)                        \
   if (const bool held = (__VA_ARGS__); !held) {    \
     ADD_FAILURE() << "not true: " << #__VA_ARGS__; \

@@ -44,7 +44,7 @@ class FileLifetimeTest : public FileTest {
     ASSERT_GE(fifo_, 0);
   }
   void TearDown() override {
-    // Lets the threads go on whose reads nobody waits for.
+    // Ends the reads that nobody waits for, so that their threads go on.
     if (fifo_ >= 0) EXPECT_GT(write(fifo_, std::string(4096, 'w').data(), 4096), 0);
     FileTest::TearDown();
     if (fifo_ >= 0) close(fifo_);

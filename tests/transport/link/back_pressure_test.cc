@@ -185,7 +185,7 @@ TEST_F(BackPressureTest, BorrowingStopsAtALinksOwnMaximum) {
             [&] { ASSERT_LE(server().stats().credits_borrowed, 20u - kInitialCredits); });
 }
 
-// Though the pool is empty: what others gave back it could not borrow.
+// The pool is empty, but the link could not borrow the credits that others would give back.
 TEST_F(BackPressureTest, ALinkAtItsOwnMaximumTakesNoCreditsFromOthers) {
   constexpr uint32_t kMaxCredits = 20;
   constexpr uint32_t kPool = 2 * (kMaxCredits - kInitialCredits);

@@ -282,9 +282,9 @@ TEST_F(ControlVerbsTest, AUsersMemoryInUseIsDestroyedOnItsHomesThread) {
   EXPECT_EQ(ring.gone(), 0);
 }
 
-// Clients that all come back at once: each is served in its turn, and who is there stays. None
-// passes more of those before it than the threads of each step on its way can hold up: first its
-// own queue pair is made, then the server's, then either is connected.
+// All clients come back at once. Each is served in its turn, and links that are there stay. A
+// client passes at most as many earlier ones as the threads of each step can hold up. The steps:
+// the client's queue pair is made, then the server's, then each is connected.
 TEST_F(ControlVerbsTest, AReconnectStormIsServedInOrderAndNoSurvivorIsLost) {
   constexpr int kClients = 1000;
   constexpr ControlPool::Options kPool;

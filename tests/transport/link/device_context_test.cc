@@ -28,7 +28,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// Raises what a test tells it to.
+// A device that raises the asynchronous events that a test tells it to.
 class EventfulDevice final : public FakeDevice {
  public:
   EventfulDevice() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC | EFD_SEMAPHORE)) {}

@@ -27,7 +27,7 @@ int PostAndSee(ibv_qp* qp, ibv_send_wr* wrs, ibv_send_wr** refused) {
   return real_post_send(qp, wrs, refused);
 }
 
-// Answers each frame, and lets the peer handle what it was sent: as if that had a faster core.
+// Answers each frame, and lets the peer handle what it was sent, as if the peer had a faster core.
 class AnswersToAFastPeer final : public LinkListener {
  public:
   absl::Status OnFrame(Link& link, const FrameHeader& frame, const char*) override {

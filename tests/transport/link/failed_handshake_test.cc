@@ -20,7 +20,7 @@
 namespace verbena {
 namespace {
 
-// Tells of its end.
+// A stream that calls `on_end` when it is destroyed.
 class ToldStream : public MessageStream {
  public:
   ToldStream(std::unique_ptr<MessageStream> stream, std::function<void()> on_end)
@@ -39,7 +39,7 @@ class ToldStream : public MessageStream {
   const std::function<void()> on_end_;
 };
 
-// A client's, which closes in place of its second message, the Ready.
+// A client's stream, which closes instead of sending its second message, the Ready.
 class EndsBeforeReady final : public ToldStream {
  public:
   explicit EndsBeforeReady(std::unique_ptr<MessageStream> stream)

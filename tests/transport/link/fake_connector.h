@@ -1,5 +1,5 @@
-// FakeConnector: a connection manager for the soft device, in one thread. Which steps it takes, and
-// which it refuses, the test decides.
+// FakeConnector: a connection manager for the soft device, in one thread. The test decides who
+// sends first, and which requests are refused.
 
 #ifndef VERBENA_TESTS_TRANSPORT_LINK_FAKE_CONNECTOR_H_
 #define VERBENA_TESTS_TRANSPORT_LINK_FAKE_CONNECTOR_H_
@@ -24,9 +24,10 @@ class FakeConnector final : public QpConnector {
  public:
   enum class Rule { kNone, kClientFirst, kServerWaits };
 
-  // As iWARP has it; with kServerWaits the client does not know.
+  // Whether the client must send first, as iWARP demands. With kServerWaits, only the server's side
+  // of a connection says so.
   Rule rule = Rule::kNone;
-  // The status with which clients' requests are refused.
+  // Unless OK, clients' requests are refused with this status.
   absl::Status refusal;
   // MoveTo() returns this, and counts its calls.
   absl::Status move_status;
@@ -35,7 +36,7 @@ class FakeConnector final : public QpConnector {
   void set_device(SoftDevice& device) { gid_ = *device.QueryGid(1, 0); }
   // Connections that somebody holds.
   int held() const { return held_; }
-  // As when the peers disconnect.
+  // Ends all connections, as if the peers had disconnected.
   void EndAll(const std::string& reason) {
     for (const auto& weak : all_) {
       if (auto connection = weak.lock()) connection->qp.on_end(reason);
@@ -101,7 +102,8 @@ class FakeConnector final : public QpConnector {
       return absl::OkStatus();
     }
 
-    // The server's word lets the client go on; its own is the end.
+    // The server confirms first, which lets the client go on. The client's own confirmation wakes
+    // nobody else.
     absl::Status Confirm() override {
       steps->Push(2);
       const std::shared_ptr<Connection> other = peer.lock();

@@ -1,5 +1,5 @@
-// A link that nobody uses closes after its time, and a link in use stays open. Only the test moves
-// the clock.
+// A link that nobody uses closes after its idle time, and a link in use stays open. Only the test
+// moves the clock.
 
 #include <gtest/gtest.h>
 

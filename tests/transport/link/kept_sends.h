@@ -1,8 +1,9 @@
-// KeptSends: a device that keeps the work requests of one queue pair back, and posts them when the
-// test says so.
+// KeptSends: holds back the work requests of one queue pair until the test posts them.
 //
-// To their sender it looks as if its peer took nothing meanwhile; to the peer, as if it were quiet.
-// One at a time. The context must outlive it, and no queue pair is used while it is destroyed.
+// Meanwhile the sender sees a peer that takes nothing, and the peer sees a sender that is silent.
+// It replaces post_send in a device's context, so at most one exists at a time. The context must
+// outlive it. No thread may use a queue pair of the context while a KeptSends is made or
+// destroyed.
 
 #ifndef VERBENA_TESTS_TRANSPORT_LINK_KEPT_SENDS_H_
 #define VERBENA_TESTS_TRANSPORT_LINK_KEPT_SENDS_H_
@@ -31,11 +32,11 @@ class KeptSends {
     current = nullptr;
   }
 
-  // From now on; 0 for nobody's.
+  // Keeps the work requests of queue pair `qpn` from now on; 0: of none.
   void KeepThoseOf(uint32_t qpn) { qpn_ = qpn; }
   size_t size() const { return kept_.size(); }
 
-  // The oldest ones.
+  // Posts the `count` oldest of the kept work requests.
   void Post(size_t count) {
     for (; count > 0 && !kept_.empty(); --count) {
       Kept next = std::move(kept_.front());
@@ -52,7 +53,7 @@ class KeptSends {
   struct Kept {
     ibv_send_wr wr;
     ibv_sge element;
-    std::string copied;  // an inline WR's bytes, whose buffer is free again
+    std::string copied;  // the bytes of an inline WR: its buffer may be reused
   };
 
   static int PostOrKeep(ibv_qp* qp, ibv_send_wr* wrs, ibv_send_wr** refused) {

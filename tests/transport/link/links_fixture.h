@@ -1,7 +1,7 @@
 // LinksFixture: two endpoints on one executor that the test drives, and links between them.
 //
-// Everything happens in the test's thread and in Poll(), so a test sees the state between any two
-// turns. Frames that a Flood sends carry a sequence number, which Receiver checks.
+// The endpoints act only inside Poll(), on the test's thread, so a test sees their state between
+// any two turns. Frames that a Flood sends carry a sequence number, which Receiver checks.
 
 #ifndef VERBENA_TESTS_TRANSPORT_LINK_LINKS_FIXTURE_H_
 #define VERBENA_TESTS_TRANSPORT_LINK_LINKS_FIXTURE_H_
@@ -44,7 +44,7 @@ class Receiver final : public LinkListener {
   }
   void OnLinkDown(Link&, const absl::Status& reason) override { reason_ = reason; }
   bool ExpectsFrames() const override { return expects_frames_; }
-  // From now on its link's peer is PINGed, as that of a call is.
+  // From now on the link PINGs a silent peer, as it does for a call that waits.
   void set_expects_frames() { expects_frames_ = true; }
 
   uint32_t received() const { return received_; }
@@ -56,10 +56,10 @@ class Receiver final : public LinkListener {
   absl::Status reason_;
 };
 
-// Sends `count` numbered frames as fast as the link takes them.
+// Sends numbered frames as fast as the link takes them.
 class Flood final : private SendWaiter {
  public:
-  // Numbered from `first`, up to `count`.
+  // The frames have the numbers from `first` to `count` - 1.
   Flood(uint32_t count, size_t bytes, uint32_t first = 0) : count_(count), sent_(first) {
     body_bytes = bytes;
   }
@@ -91,7 +91,7 @@ class Flood final : private SendWaiter {
   uint32_t sent_;
 };
 
-// The machine's clock, and ahead of it by what a test says.
+// The machine's clock plus an offset that a test sets.
 class AdvancingClock final : public Clock {
  public:
   TimePoint Now() override { return Clock::Real().Now() + ahead_; }
@@ -116,7 +116,7 @@ class LinksFixture : public testing::Test {
     listener_ = *bootstrap_.Listen("server");
   }
 
-  // Another device for the endpoints, over `device`; nullptr for none.
+  // Returns a device over the given one, for the endpoints to use; nullptr: they use the given one.
   virtual std::unique_ptr<Device> Wrap(SoftDevice&) { return nullptr; }
 
   // Whether a thread reads the device's asynchronous events.
@@ -142,17 +142,17 @@ class LinksFixture : public testing::Test {
     }
   }
 
-  // Until both ends have torn their links down.
+  // Polls until both endpoints have torn their links down.
   void WaitUntilNoLinks() {
     PollUntil([this] { return client_->stats().links + server_->stats().links == 0; });
   }
 
-  // The client's end of the stream of its next handshake.
+  // Tests may replace the client's end of the stream of the next handshake.
   virtual std::unique_ptr<MessageStream> WrapClientStream(std::unique_ptr<MessageStream> stream) {
     return stream;
   }
 
-  // The server's end of the stream of its next handshake.
+  // Tests may replace the server's end of the stream of the next handshake.
   virtual std::unique_ptr<MessageStream> WrapServerStream(std::unique_ptr<MessageStream> stream) {
     return stream;
   }
@@ -166,7 +166,7 @@ class LinksFixture : public testing::Test {
     return link.value_or(nullptr);
   }
 
-  // The same for a connection that may fail. accepted() tells later how it went at the server.
+  // The same for a connection that may fail. The server's result is in accepted(), perhaps later.
   absl::StatusOr<Link*> TryConnect(LinkListener& client_listener, LinkListener& server_listener) {
     accepted_.reset();
     Spawn(*executor_, AcceptOne(server_listener));
@@ -175,7 +175,7 @@ class LinksFixture : public testing::Test {
     return link;
   }
 
-  // The same without waiting: `link` tells, later.
+  // The same without waiting: `link` is set once the client's end is connected or has failed.
   void BeginConnect(LinkListener& client_listener, LinkListener& server_listener,
                     std::optional<absl::StatusOr<Link*>>& link) {
     accepted_.reset();
@@ -183,7 +183,7 @@ class LinksFixture : public testing::Test {
     Spawn(*executor_, ConnectAndTell(client_listener, link));
   }
 
-  // The same for a coroutine: both ends, of which accepted() is the last server's.
+  // The same for a coroutine, which may run several: accepted() is the server's last result.
   Task<absl::StatusOr<Link*>> ConnectBoth(LinkListener& client_listener,
                                           LinkListener& server_listener) {
     Spawn(*executor_, AcceptOne(server_listener));
@@ -192,14 +192,14 @@ class LinksFixture : public testing::Test {
     co_return link;
   }
 
-  // The server's end of the last link.
+  // The server's end of the last link, or its failure.
   const std::optional<absl::StatusOr<Link*>>& accepted() const { return accepted_; }
 
-  // The last client's words of itself.
+  // The parameters that the last client offered.
   const LinkParameters& last_offer() const { return last_offer_; }
 
   Executor& executor() { return *executor_; }
-  // The executor's.
+  // The executor's clock.
   AdvancingClock& clock() { return clock_; }
   SoftDevice& device() { return *device_; }
   // The context of the device that both endpoints are on.

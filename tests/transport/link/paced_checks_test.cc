@@ -68,7 +68,7 @@ class PacedChecksTest : public LinksFixture {
     context().ops.post_send = real_post_send;
   }
 
-  // The most links that were lost in one turn of those that it takes until all are.
+  // Runs turns until all links are lost. Returns the most that were lost in one turn.
   uint32_t MostInOneTurn() {
     uint32_t most = 0;
     uint32_t before = client_listener_.down;

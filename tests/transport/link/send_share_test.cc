@@ -1,7 +1,7 @@
 // Links whose peers acknowledge nothing leave send buffers of their endpoint to the other links and
 // addresses.
 //
-// The NIC of such a peer is played by one that takes SENDs and never completes them.
+// The tests make such a peer by a device that takes SENDs and never completes them.
 
 #include <gtest/gtest.h>
 

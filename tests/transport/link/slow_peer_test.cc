@@ -1,6 +1,6 @@
-// A peer that is asked for credits has the time to answer from when the RECALL has left, and frames
-// that wait do not hold it up. A peer that lets no RECALL leave loses its link all the same. Only
-// the test moves the clock.
+// A peer's time to answer a RECALL of credits begins when the RECALL has left. Frames that wait do
+// not hold the RECALL up. A peer that lets no RECALL leave loses its link all the same. Only the
+// test moves the clock.
 
 #include <gtest/gtest.h>
 
@@ -55,9 +55,9 @@ class SlowPeerTest : public LinksFixture {
     }
   }
 
-  // The slow peer borrows all there is, and then lets nothing out. The server's
-  // frames, of which each fills a SEND, wait for credits from it; and another link wants what it
-  // borrowed.
+  // The slow peer borrows all credits, and then lets nothing out. The server's frames, each of
+  // which fills a SEND, wait for credits from the slow peer, and another link wants the credits
+  // that the slow peer borrowed.
   void StarveBesideASlowPeer() {
     Flood all(2000, 900);
     all.Run(*slow_);

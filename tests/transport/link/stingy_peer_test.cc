@@ -17,7 +17,7 @@
 namespace verbena {
 namespace {
 
-// The queue pair of that number, and what it claims in each SEND.
+// The false headers of one queue pair's SENDs.
 struct Claims {
   uint32_t qpn = 0;
   bool returns_nothing = false;

@@ -1,4 +1,4 @@
-// StreamTo: a bootstrap stream whose peer seems to have another address.
+// StreamTo: a bootstrap stream whose peer seems to connect from another source address.
 
 #ifndef VERBENA_TESTS_TRANSPORT_LINK_STREAM_TO_H_
 #define VERBENA_TESTS_TRANSPORT_LINK_STREAM_TO_H_

@@ -1,8 +1,8 @@
 // A peer that does not acknowledge a SEND in time loses its link, and one that does keeps it. Only
 // the test moves the clock.
 //
-// Their NIC is played by one that keeps WRs back, and posts them when the test says so: as it looks
-// to a sender when a receive comes just in time for each retry.
+// The tests hold back the sender's WRs and post them later. To the sender this looks like a peer
+// that posts a receive just in time for each retry.
 
 #include <gtest/gtest.h>
 

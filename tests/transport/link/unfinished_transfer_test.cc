@@ -1,7 +1,7 @@
 // A link closes when one-sided operations on its peer's memory do not end in time, and stays when
 // they do. Only the test moves the clock.
 //
-// The peer's NIC is played by one that keeps WRs back, and posts them when the test says so.
+// The tests hold back the WRs of one side and post them later, as if the peer's NIC were slow.
 
 #include <gtest/gtest.h>
 

@@ -36,7 +36,7 @@ class BufferPoolTest : public testing::Test {
   void MakeWithBudget(size_t bytes, size_t first_arena = 0) {
     Make({.name = "test", .budget_bytes = bytes, .first_arena_bytes = first_arena});
   }
-  // As if on the scheduler's thread.
+  // Runs `f` as if on the scheduler's thread.
   template <typename F>
   void OnHome(F f) {
     scheduler_

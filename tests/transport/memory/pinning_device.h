@@ -1,4 +1,4 @@
-// PinningDevice: a Device that registers memory up to a limit, and knows what is registered.
+// PinningDevice: a FakeDevice that registers memory up to a limit and counts what is registered.
 
 #ifndef VERBENA_TESTS_TRANSPORT_MEMORY_PINNING_DEVICE_H_
 #define VERBENA_TESTS_TRANSPORT_MEMORY_PINNING_DEVICE_H_
@@ -24,7 +24,7 @@ class PinningDevice final : public FakeDevice {
   size_t limit = ~size_t{0};
   // The most bytes of one registration.
   size_t largest = ~size_t{0};
-  // The result of the deregistration of every MR; those that are refused stay.
+  // Unless OK, every deregistration fails with this status, and the MR stays registered.
   absl::Status dereg_status;
 
   size_t pinned() const {
@@ -84,7 +84,7 @@ class PinningDevice final : public FakeDevice {
     --allocations_;
     return FakeDevice::FreeMemory(memory, bytes);
   }
-  // AllocateMemory returns this instead of memory.
+  // Unless OK, AllocateMemory returns this instead of memory.
   absl::Status allocate_status;
 
  private:

@@ -207,7 +207,7 @@ TEST_F(PoolGrowthTest, ARefusalReachesTheWaiterAndIsNotRepeatedAtOnce) {
     EXPECT_THAT(refused.ToString(), HasSubstr("of the test budget's 1048576 bytes only 0 could be "
                                               "registered: RLIMIT_MEMLOCK is 100"));
   }
-  // The pool asks for what it wants, and then for what would do.
+  // The pool first tries to register what it wants, and then the least that would do.
   EXPECT_EQ(held_.calls(Verb::kRegister), 2);
   for (int i = 0; i < 1000; ++i) {
     EXPECT_THAT(Take(4 * kKiB).ToString(), HasSubstr("RLIMIT_MEMLOCK is 100"));
@@ -302,7 +302,7 @@ TEST_F(PoolGrowthTest, APoolMayGoWhileItGrows) {
   EXPECT_EQ(held_.calls_of_this_thread(), 0);
 }
 
-// As when its device has failed: nobody waits, but it had begun to grow ahead of need.
+// As when the pool's device has failed: nobody waits, but the pool had begun to grow ahead of need.
 TEST_F(PoolGrowthTest, APoolMayGiveItsArenasAwayWhileItGrows) {
   Make(kMiB);
   ASSERT_EQ(Take(32 * kKiB), absl::OkStatus());

@@ -202,7 +202,7 @@ TEST_F(TransferQueueTest, ATransferThatIsStoppedPostsNoMoreAndEndsWithWhatIsPost
   EXPECT_EQ(pool_.in_use(), 0u);
 }
 
-// siw 6.1 completes what is posted behind a READ before that.
+// siw 6.1 completes WRs that are posted behind a READ before the READ.
 TEST_F(TransferQueueTest, WrsBehindReadsAreFencedIfCompletionsOvertakeReads) {
   queue_.set_fences_reads(true);
   Add(Direction::kWrite, 50);
@@ -278,7 +278,7 @@ TEST_F(TransferQueueTest, AtomicsCountAsReadsAndUseNoWordTwiceAtATime) {
   EXPECT_EQ(pool_.in_use(), 0u);
 }
 
-// Its starter is about to say that it is done, and a READ may still be on its way.
+// The READ's starter is about to tell the peer that it is done, though the READ may be on its way.
 TEST_F(TransferQueueTest, WrsBehindAStoppedReadAreFencedUntilTheReadHasEnded) {
   const BufferView view = WholeView();
   Transfer& half = pool_.Take(Direction::kRead, {&view, 1},

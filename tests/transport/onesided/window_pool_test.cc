@@ -1,4 +1,4 @@
-// A device that gives too few windows to each link costs a line of the log, and not one per link.
+// A device that gives too few windows to each link is logged once, and not once per link.
 
 #include "verbena/transport/onesided/window_pool.h"
 

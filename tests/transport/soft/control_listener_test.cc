@@ -27,7 +27,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A process that only connects. Apart from that, since a socket takes a descriptor.
+// A process that only connects. Its constructor makes the socket, so that Connect() needs no
+// descriptor.
 class Caller {
  public:
   Caller() : fd_(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {}
@@ -52,7 +53,7 @@ class Caller {
   UniqueFd fd_;
 };
 
-// While it lives the process can open no descriptor.
+// The process can open no descriptor while an object of this class exists.
 class NoDescriptors {
  public:
   NoDescriptors() {
@@ -123,7 +124,7 @@ TEST_F(ControlListenerTest, WithoutDescriptorsItAsksToBeLeftAloneAndServesOnceTh
   EXPECT_EQ(listener_->retry(), kNever);
 }
 
-// Goes on only when the test says so.
+// A clock that only the test moves.
 class SteppedClock final : public Clock {
  public:
   TimePoint Now() override { return TimePoint(Duration(now_)); }

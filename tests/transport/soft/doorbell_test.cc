@@ -1,5 +1,5 @@
-// No ring of many threads is left unheard by the one that sleeps. A wake-up that is lost ends in
-// the time limit.
+// A thread that sleeps on a doorbell hears every ring, however many threads ring. A lost wake-up
+// makes these tests run into their time limit.
 
 #include "verbena/transport/soft/doorbell.h"
 

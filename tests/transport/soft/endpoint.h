@@ -32,7 +32,7 @@ struct EndpointOptions {
   bool signal_all = false;
   bool with_channel = false;
   size_t bytes = 1 << 16;
-  bool shared_arena = false;  // the buffer lies in one
+  bool shared_arena = false;  // the buffer is memory that peers can map
   uint8_t rnr_retry = 7;
   uint8_t min_rnr_timer = 1;
   int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |

@@ -13,8 +13,8 @@ namespace {
 
 using testing::ElementsAre;
 
-// A one-sided operation is executed by its initiator where that can reach the memory, else by the
-// target: both ways must look the same.
+// The initiator executes a one-sided operation if it can reach the memory; otherwise the target
+// does. Both ways must look the same.
 class OneSidedTest : public InProcessTest, public testing::WithParamInterface<bool> {
  protected:
   OneSidedTest() { direct_copies_ = GetParam(); }
@@ -25,7 +25,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, OneSidedTest, testing::Bool(), [](const auto& inf
 });
 
 TEST_P(OneSidedTest, WriteDoesNotOvertakeASendThatWaitsForAReceive) {
-  // A small one and one that is worth waiting for take different ways.
+  // A small WRITE and one that is worth waiting for take different ways.
   for (uint32_t bytes : {8u, 20'000u}) {
     SCOPED_TRACE(bytes);
     MakeConnected({}, {.min_rnr_timer = 1});
@@ -216,7 +216,7 @@ TEST_P(OneSidedTest, WriteOutsideTheRegistrationFailsTheInitiatorAndRaisesAnEven
 
 class DirectBoundTest : public InProcessTest {};
 
-// The thread that posts, or polls, is to see what arrives meanwhile.
+// The copying thread must soon return to its caller, who wants to see what has arrived.
 TEST_F(DirectBoundTest, APostCopiesFewBytesHoweverManyArePosted) {
   constexpr uint32_t kWrs = 32;
   constexpr uint32_t kWrBytes = 96 << 10;  // the bound lies within one of them

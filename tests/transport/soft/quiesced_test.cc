@@ -1,5 +1,5 @@
-// Device::Quiesced tells of the queue pair that is asked for, also once its number has another
-// owner.
+// Device::Quiesced answers for exactly the queue pair that it is asked about, even if another one
+// has its number by then.
 
 #include <sched.h>
 

@@ -1,4 +1,4 @@
-// The ring passes messages whole and in order, and finds each word of a peer that makes no sense.
+// The ring passes messages whole and in order, and detects each senseless word that a peer writes.
 // Two threads share one mapping, as ThreadSanitizer cannot see two processes.
 
 #include "verbena/transport/soft/ring.h"

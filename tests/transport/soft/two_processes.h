@@ -1,9 +1,10 @@
-// TwoProcesses: runs the other side of a test in a child process, joined by a socket over which
+// Child: a process that runs the other side of a test. Side: the socket between both, over which
 // they tell each other how to connect.
 //
-// The child is forked before the test makes any device, since devices have threads. It ends with
-// _exit: its function returns true for success. A child that the test killed is not joined for its
-// success.
+// The test must fork the child before it makes any device, since devices have threads. The child
+// ends with _exit once its function returns. Join() then fails the test if an expectation failed in
+// the child; a test that killed the child does not join it. The destructor kills a child that was
+// not joined.
 
 #ifndef VERBENA_TESTS_TRANSPORT_SOFT_TWO_PROCESSES_H_
 #define VERBENA_TESTS_TRANSPORT_SOFT_TWO_PROCESSES_H_
@@ -127,7 +128,8 @@ inline ibv_wc AwaitByPolling(ibv_cq* cq) {
   return wc;
 }
 
-// Fills the other side's buffer with `bytes` of 'w', over and over. Returns how that ended.
+// WRITEs `bytes` of 'w' to the other side's buffer, over and over. Returns the status of the WRITE
+// that failed.
 inline ibv_wc_status WriteUntilItFails(Endpoint& endpoint, const Address& theirs, uint32_t bytes) {
   std::memset(endpoint.send_buffer(), 'w', bytes);
   ibv_wc_status status = IBV_WC_SUCCESS;
@@ -141,7 +143,8 @@ inline ibv_wc_status WriteUntilItFails(Endpoint& endpoint, const Address& theirs
   return status;
 }
 
-// Sleeps until one comes, in the way that verbs prescribes.
+// Sleeps until one completion comes, in the way that verbs prescribe. Fails the test after a minute
+// without an event.
 inline ibv_wc AwaitByEvents(Endpoint& endpoint) {
   constexpr int kPatienceMs = 60'000;
   ibv_wc wc{};

@@ -11,7 +11,7 @@
 
 namespace verbena::soft {
 
-// The access of endpoints whose memory lies under windows.
+// The memory access of endpoints that bind windows.
 inline constexpr int kAccess =
     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_MW_BIND;
 
@@ -51,7 +51,7 @@ inline int PostSendInvalidate(Endpoint& endpoint, uint64_t wr_id, uint32_t bytes
   return ibv_post_send(endpoint.qp(), &wr, &bad);
 }
 
-// Its owner outlives it.
+// `owner` must outlive the window.
 class Window {
  public:
   explicit Window(Endpoint& owner)
@@ -61,7 +61,7 @@ class Window {
   uint32_t rkey() const { return mw_->rkey; }
   void Reset() { mw_.Reset(); }
 
-  // Under its next key.
+  // Binds the start of the owner's receive buffer, under the window's next key.
   int PostBind(uint64_t wr_id, uint32_t bytes, ibv_qp* qp = nullptr,
                unsigned flags = IBV_SEND_SIGNALED) {
     mw_->rkey = ibv_inc_rkey(mw_->rkey);

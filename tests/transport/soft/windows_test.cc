@@ -1,5 +1,5 @@
-// Memory windows follow the order of the work around them, whichever that is, and fail as
-// specified. The devices are stepped by hand, so that the order of events is the test's own.
+// Bindings and invalidations of memory windows keep their place among the WRs around them, and fail
+// as specified. The devices are stepped by hand, so that the test decides the order of events.
 
 #include <cstring>
 #include <memory>
@@ -28,7 +28,7 @@ class ManualClock final : public Clock {
   TimePoint now_ = TimePoint(std::chrono::seconds(1));
 };
 
-// By whether initiators make their copies themselves, and whether sends and receives share a CQ.
+// The tests run with and without direct copies by initiators, and with one CQ and with two.
 struct Ways {
   bool direct_copies;
   bool separate_cqs;

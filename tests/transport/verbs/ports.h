@@ -1,4 +1,4 @@
-// Ports as a host may have them, for tests of what is chosen.
+// Ports as a host may have them, for tests of how a port and its GID are chosen.
 
 #ifndef VERBENA_TESTS_TRANSPORT_VERBS_PORTS_H_
 #define VERBENA_TESTS_TRANSPORT_VERBS_PORTS_H_

@@ -52,7 +52,7 @@ absl::Status Check(const CopyFloor& floor, const CopySlice& slice) {
                                                 slice.size, slice.outstanding, slice.duration_ms));
 }
 
-// Payloads of one slice, in the place of their number.
+// The payloads of one slice. Payload n lies in slot n % outstanding.
 class Slots {
  public:
   Slots(CopyFloor& floor, const CopySlice& slice)
@@ -62,7 +62,7 @@ class Slots {
         payloads_(floor.payloads()),
         sources_(floor.Sources(stride_ * count_)) {}
 
-  // Copies as the copying side does: a payload that is new in each page, copied once.
+  // One payload of the copying side: a new stamp in each page, then one memcpy.
   void Copy(std::uint64_t number) const {
     char* source = sources_ + number % count_ * stride_;
     WriteStamps(source, size_, number, Stamps::kPages);

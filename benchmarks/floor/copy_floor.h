@@ -1,14 +1,14 @@
-// The floor of a payload over shared memory: one memcpy by one of two processes, into memory that
-// the other has mapped, and a word each way that says so. A one-sided write must cost at least
-// this.
+// The floor of a payload over shared memory: one process copies it by one memcpy into memory that
+// another has mapped too, and one word each way announces the copy. A one-sided write costs at
+// least this.
 //
-// The memory is inherited: make the CopyFloor, then fork. The client runs slices: each has the
-// server in ServeCopySlice and the client in RunCopySlice, both spinning; between slices neither
-// does, so that they may alternate with slices of what the floor is compared with.
+// The memory is inherited: make the CopyFloor, then fork. The client runs slices. During a slice
+// the server is in ServeCopySlice and the client in RunCopySlice, and both spin. Between slices
+// neither spins, so slices may alternate with slices of whatever the floor is compared with.
 //
-//   CopyFloor floor = …CopyFloor::Create(16 << 20);
-//   server: ServeCopySlice(floor);
-//   client: RunCopySlice(floor, {.direction = CopyDirection::kToClient, .size = 1 << 20});
+//   absl::StatusOr<CopyFloor> floor = CopyFloor::Create(16 << 20);
+//   server: ServeCopySlice(*floor);
+//   client: RunCopySlice(*floor, {.direction = CopyDirection::kToClient, .size = 1 << 20});
 
 #ifndef VERBENA_BENCHMARKS_FLOOR_COPY_FLOOR_H_
 #define VERBENA_BENCHMARKS_FLOOR_COPY_FLOOR_H_
@@ -28,8 +28,8 @@ struct CopyArea;
 }
 
 enum class CopyDirection : std::uint32_t {
-  kToClient,  // the client asks, the server copies: a payload that is read
-  kToServer,  // the client copies, the server acknowledges: one that is written
+  kToClient,  // a payload that is read: the client asks, the server copies
+  kToServer,  // a payload that is written: the client copies, the server acknowledges
 };
 
 struct CopySlice {
@@ -48,9 +48,10 @@ struct CopySample {
 // Memory for one client and one server. Move-only; each process uses it from one thread.
 class CopyFloor {
  public:
-  // `bytes`: the greatest size times the number outstanding, of any slice.
+  // `bytes`: the most that any slice needs; see BytesFor(). RESOURCE_EXHAUSTED if mmap fails.
   static absl::StatusOr<CopyFloor> Create(std::size_t bytes);
-  // The bytes that slices of any of these sizes and numbers need.
+  // Enough bytes for a slice of any of these sizes with any of these numbers outstanding. Each
+  // payload takes whole pages.
   static std::size_t BytesFor(const std::vector<int>& sizes, const std::vector<int>& outstanding);
 
   CopyFloor(CopyFloor&& other) noexcept
@@ -61,7 +62,7 @@ class CopyFloor {
   ~CopyFloor();
 
   internal::CopyArea& area() const { return *area_; }
-  // The payloads in shared memory, and their size in bytes.
+  // The shared memory of the payloads, and its size in bytes.
   char* payloads() const;
   std::size_t capacity() const;
   // `bytes` of this process's own memory, to copy from.
@@ -76,11 +77,12 @@ class CopyFloor {
 };
 
 // Answers one slice; returns when its client ends it. DeadlineExceeded if the client has done
-// nothing for 10 s, DataLoss if a payload is wrong. Spins on the calling thread.
+// nothing for 10 s, DataLoss if a payload is wrong, InvalidArgument if the slice does not fit the
+// memory. Spins on the calling thread.
 absl::Status ServeCopySlice(CopyFloor& floor);
 
-// Runs one slice against the server; a stamp in each page of each payload is compared. Errors as
-// above. Spins on the calling thread.
+// Runs one slice against the server. The side that receives a payload compares a stamp in each of
+// its pages. Fails as ServeCopySlice() does. Spins on the calling thread.
 absl::StatusOr<CopySample> RunCopySlice(CopyFloor& floor, const CopySlice& slice);
 
 }  // namespace verbena::benchmarks

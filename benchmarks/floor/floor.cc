@@ -120,7 +120,7 @@ absl::Status ServeFloorSlice(FloorMapping& mapping) {
   std::array<std::byte, kMaxFloorSize> message;
   while (true) {
     if (requests.HasNext()) {
-      // Out of shared memory, then in: a server owns what it has received.
+      // Copied out of shared memory, then in again: a server owns the bytes that it has received.
       std::memcpy(message.data(), requests.payload(), size);
       requests.Advance();
       std::memcpy(answers.payload(), message.data(), size);
@@ -154,7 +154,7 @@ absl::StatusOr<FloorSample> RunFloorSlice(FloorMapping& mapping, const FloorSlic
     if (!patience.Spin()) return absl::DeadlineExceededError("no server for the floor");
   }
   FloorArea& area = mapping.area();
-  // The last slice's numbers must not be taken for this one's.
+  // Message numbers of the last slice must not be taken for those of this one.
   std::memset(area.requests, 0, sizeof(area.requests));
   std::memset(area.answers, 0, sizeof(area.answers));
   area.size = static_cast<std::uint32_t>(slice.size);

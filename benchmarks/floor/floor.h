@@ -34,15 +34,15 @@ class FloorMapping {
  public:
   static absl::StatusOr<FloorMapping> Create();
 
-  // Maps the memory behind `fd`, a descriptor of what another process created; takes a duplicate,
-  // so that `fd` stays the caller's. InvalidArgument if it is no floor mapping.
+  // Maps the memory behind `fd`, a descriptor of a mapping that another process created. Keeps a
+  // duplicate: `fd` stays the caller's. InvalidArgument if `fd` is no floor mapping.
   static absl::StatusOr<FloorMapping> Attach(int fd);
 
   FloorMapping(FloorMapping&& other) noexcept;
   FloorMapping& operator=(FloorMapping&& other) noexcept;
   ~FloorMapping();
 
-  // Close-on-exec is not set: a child that this process starts inherits it.
+  // After Create(), programs that this process executes inherit it. Attach()'s is close-on-exec.
   int fd() const { return fd_; }
 
   internal::FloorArea& area() const { return *area_; }
@@ -72,12 +72,12 @@ struct FloorSample {
 // nothing for 10 s. Spins on the calling thread.
 absl::Status ServeFloorSlice(FloorMapping& mapping);
 
-// Whether a server is in ServeFloorSlice and its slice has not begun. For clients that have other
-// work to do until then; RunFloorSlice waits by itself.
+// Whether a server waits in ServeFloorSlice for its slice to begin. For clients with other work to
+// do until then; RunFloorSlice waits by itself.
 bool FloorServerReady(const FloorMapping& mapping);
 
 // Runs one slice against the server, comparing every byte of every answer. DeadlineExceeded if the
-// server does not come or stops answering for 10 s, DataLoss if an answer is wrong. Spins on the
+// server does not come or does not answer for 10 s, DataLoss if an answer is wrong. Spins on the
 // calling thread.
 absl::StatusOr<FloorSample> RunFloorSlice(FloorMapping& mapping, const FloorSlice& slice);
 

@@ -18,8 +18,8 @@ inline constexpr std::size_t kFloorRingBytes =
 
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
-// Slices are numbered from 1. The server announces the one it is ready for; the client fills in its
-// parameters, clears the rings and begins it; the client ends it.
+// Slices are numbered from 1. The server announces the slice it is ready for. The client clears the
+// rings, fills in the slice's parameters, begins it and ends it.
 struct FloorArea {
   std::uint32_t magic;
   alignas(kCacheLine) std::atomic<std::uint32_t> ready;
@@ -27,17 +27,17 @@ struct FloorArea {
   std::uint32_t size;         // written before `begun`
   std::uint32_t outstanding;  // written before `begun`
   alignas(kCacheLine) std::atomic<std::uint32_t> ended;
-  // Rings of slots; on pages of their own, so that neither prefetches into the other.
+  // Rings of slots, on pages of their own: the prefetcher does not cross from one into the other.
   alignas(4096) std::byte requests[kFloorRingBytes];
   alignas(4096) std::byte answers[kFloorRingBytes];
 };
 
-// One ring as one side sees it. A slot is a payload and, in the same cache line as its last bytes,
-// the number of the message that it holds: the word that the other side watches.
+// One ring as one side sees it. A slot is whole cache lines: a payload, and in the last word the
+// number of the message that the slot holds. The other side watches this word.
 class FloorRing {
  public:
-  // The ring has one slot per outstanding message, so a slot is written again only after the
-  // message that it held was answered.
+  // The ring has one slot per outstanding message, so a slot is written again only after its last
+  // message was answered.
   FloorRing(std::byte* base, std::uint32_t size, std::uint32_t outstanding)
       : base_(base), capacity_(outstanding) {
     stride_ = (size + sizeof(std::uint32_t) + kCacheLine - 1) / kCacheLine * kCacheLine;
@@ -45,10 +45,10 @@ class FloorRing {
 
   std::byte* payload() const { return base_ + index_ * stride_; }
 
-  // Whether the message that is next in turn has come.
+  // Whether the next message has come.
   bool HasNext() const { return Sequence().load(std::memory_order_acquire) == next_; }
 
-  // Says that payload() holds the message that is next in turn.
+  // Tells the other side that payload() holds the next message.
   void Publish() { Sequence().store(next_, std::memory_order_release); }
 
   void Advance() {

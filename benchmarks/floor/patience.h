@@ -1,6 +1,7 @@
 // Patience: spinning for another process that may be gone.
 //
-// Looks at the clock only now and then, and gives up when nothing has come for 10 s.
+// Reads the clock only now and then. The 10 s begin at the first such reading after Reset(). One
+// thread.
 
 #ifndef VERBENA_BENCHMARKS_FLOOR_PATIENCE_H_
 #define VERBENA_BENCHMARKS_FLOOR_PATIENCE_H_
@@ -20,7 +21,7 @@ inline std::uint64_t NowNs() {
 
 class Patience {
  public:
-  // False when the time is over. Call it when there was nothing to do.
+  // To be called when there was nothing to do. False once nothing has come for 10 s.
   bool Spin() {
     if (++spins_ % kSpinsPerLook != 0) return true;
     // Two processes on one core would otherwise each wait for the other's time slice to end.

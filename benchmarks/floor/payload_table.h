@@ -1,8 +1,8 @@
-// PayloadTable: what benchmarks of payloads measure at one point, as slices of the candidate and of
-// its floor, and as a row.
+// PayloadTable: the figures of a payload benchmark. A point collects slices of the candidate and of
+// its floor, and turns them into a row.
 //
-// Bandwidths are in GB/s (10^9 bytes), processors' time in seconds per GiB; in busy mode a thread
-// that waits uses its core all the same.
+// Bandwidths are in GB/s (10^9 bytes), processor time in seconds per GiB. In busy mode a waiting
+// thread's processor time counts too.
 
 #ifndef VERBENA_BENCHMARKS_FLOOR_PAYLOAD_TABLE_H_
 #define VERBENA_BENCHMARKS_FLOOR_PAYLOAD_TABLE_H_
@@ -17,13 +17,13 @@
 
 namespace verbena::benchmarks {
 
-// Lengths of slices, of the candidate and of the floor in turn.
+// The length of each slice. Slices of the candidate and of the floor alternate.
 inline constexpr int kPayloadSliceMs = 100;
 
-// The options that hold unless the user gives others.
+// The defaults of the user's options.
 Options PayloadDefaults();
 
-// How many rounds of both fill `seconds`.
+// How many rounds fill `seconds`. A round is one slice of the candidate and one of the floor.
 int PayloadRounds(double seconds);
 
 // One slice of the candidate.
@@ -51,7 +51,7 @@ class PayloadPoint {
   void Add(const PayloadSample& sample) { samples_.push_back(sample); }
   void AddFloor(const CopySample& sample) { floor_.push_back(sample); }
 
-  // The medians. `bench` names the candidate, "_read" or "_write" and `variant` are appended.
+  // The medians. The row's name is `bench`, then "_read" or "_write", then `variant`.
   Row ToRow(const std::string& bench, const std::string& variant, const std::string& device,
             const std::string& mode) const;
   // A row of the floor alone.

@@ -13,7 +13,7 @@ struct TwoCores {
   int server = 0;
 };
 
-// Two of the cores that this process may run on, of different physical cores where there are such.
+// Two of the cores that this process may run on, on different physical cores if possible.
 // FailedPrecondition if it may run on one core only: two spinning processes would take turns there.
 absl::StatusOr<TwoCores> ChooseTwoCores();
 

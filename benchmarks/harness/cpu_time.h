@@ -1,4 +1,4 @@
-// CpuNanoseconds: what a process, all its threads, has used of its processors so far.
+// CpuNanoseconds: the processor time that all threads of a process have used so far.
 
 #ifndef VERBENA_BENCHMARKS_HARNESS_CPU_TIME_H_
 #define VERBENA_BENCHMARKS_HARNESS_CPU_TIME_H_

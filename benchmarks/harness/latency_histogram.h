@@ -1,7 +1,7 @@
 // LatencyHistogram: counts of latencies, precise to 0.8%, in fixed memory.
 //
-// Owned by one thread. Record costs a few instructions and never allocates, so it may stand beside
-// what it measures. Latencies of 2^40 ns (18 minutes) and more count as that.
+// Owned by one thread. Record() costs a few instructions and never allocates, so a measured loop
+// may call it. Latencies of 2^40 ns (18 minutes) and more share the last bucket.
 //
 //   LatencyHistogram latencies;
 //   latencies.Record(end_ns - start_ns);
@@ -30,8 +30,8 @@ class LatencyHistogram {
 
   std::uint64_t count() const { return count_; }
 
-  // The latency that `percent` of the recorded ones do not exceed (up to the precision); 0 if none
-  // was recorded. `percent` lies in (0, 100].
+  // The latency that `percent` of the recorded latencies do not exceed, to the precision above; 0
+  // if none was recorded. `percent` lies in (0, 100].
   double PercentileNs(double percent) const;
 
  private:

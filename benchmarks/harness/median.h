@@ -1,4 +1,4 @@
-// Median: the middle of a run's slices, which one disturbed slice does not move.
+// Median: the middle value of a run's slices. One disturbed slice does not move it.
 
 #ifndef VERBENA_BENCHMARKS_HARNESS_MEDIAN_H_
 #define VERBENA_BENCHMARKS_HARNESS_MEDIAN_H_

@@ -1,7 +1,6 @@
 // Report: the rows of a benchmark, as a table for people and as JSON for programs.
 //
-// Owned by one thread. Each row is written when it is added, so that an interrupted run keeps what
-// it has measured.
+// Owned by one thread. Each row is written when it is added: an interrupted run keeps its rows.
 //
 //   absl::StatusOr<Report> report = Report::Open(options.json);
 //   report->Add({.bench = "floor", .device = "shm", .mode = "busy", .size = 32, …});
@@ -19,7 +18,7 @@
 
 namespace verbena::benchmarks {
 
-// One measured point. A figure that a benchmark does not have is left at 0 and appears as null.
+// One measured point. A figure that a benchmark does not have is left at 0, and is null in JSON.
 struct Row {
   std::string bench;    // what was measured: "rpc", "floor", "grpc", "ucx"
   std::string device;   // over what: "shm", "tcp", …
@@ -30,8 +29,9 @@ struct Row {
   double p50_us = 0;
   double p99_us = 0;
   double calls_per_s = 0;
-  double floor_p50_us = 0;  // of the floor measured beside it, same size, same number outstanding
-  std::vector<std::pair<std::string, double>> extra = {};  // figures of this benchmark alone
+  double floor_p50_us = 0;  // of the floor, at the same size and number outstanding
+  // Figures of this benchmark alone. Here 0 is a figure.
+  std::vector<std::pair<std::string, double>> extra = {};
 };
 
 // p50 over the floor's p50, or 0 if either is missing.
@@ -42,15 +42,15 @@ std::string ToJson(const Row& row);
 
 class Report {
  public:
-  // Appends JSON to `json`, unless that is empty; the table goes to standard output. Fails if the
-  // file cannot be opened.
+  // The table goes to standard output, and JSON is appended to the file `json` unless that name is
+  // empty. INVALID_ARGUMENT if the file cannot be opened.
   static absl::StatusOr<Report> Open(const std::string& json);
 
   void Add(const Row& row);
-  // To JSON alone, for a benchmark with a table of its own.
+  // Writes the row to JSON alone, for a benchmark with a table of its own.
   void AddToJson(const Row& row);
-  // A second table: the `extra` figures of the rows since the last call, which must all have the
-  // same names.
+  // Prints a second table: the `extra` figures of the rows added since the last call. All these
+  // rows must have the same names in `extra`.
   void PrintExtra();
 
  private:

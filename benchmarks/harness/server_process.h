@@ -19,14 +19,16 @@
 
 namespace verbena::benchmarks {
 
-// Is told the address at which the server can be reached.
+// The server calls it once, with the address at which it can be reached.
 using Ready = std::function<void(const std::string& address)>;
 
-// Move-only; kills the process. Owned by one thread.
+// Owns the child process: the destructor kills it, and the kernel does if this thread ends first.
+// Move-only. Owned by one thread.
 class ServerProcess {
  public:
-  // Forks, so call it before this process has threads. `serve` runs in the child, and a failure is
-  // reported there under the name `program`. Returns once the child is ready.
+  // Forks, so call it before this process has threads. `serve` runs in the child, which prints a
+  // failure under the name `program` and ends. Returns once the child has told its address;
+  // INTERNAL if it ended before.
   static absl::StatusOr<ServerProcess> Start(
       const std::string& program, const std::function<absl::Status(const Ready& ready)>& serve);
 

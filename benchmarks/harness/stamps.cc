@@ -11,7 +11,7 @@ uint64_t WordAt(uint64_t number, size_t offset) {
   return (number + 1) * 0x9e3779b97f4a7c15 + offset * 0xd6e8feb86659fd93;
 }
 
-// Between two words that are written, besides the last one.
+// The distance between two stamps. The last word is a stamp besides.
 size_t Stride(Stamps which, size_t bytes) {
   if (which == Stamps::kEnds) return bytes;
   return which == Stamps::kPages ? kPage : sizeof(uint64_t);
@@ -34,7 +34,7 @@ bool HasStamps(const char* data, size_t bytes, uint64_t number, Stamps which) {
     std::memcpy(&word, data + offset, sizeof(word));
     return word == WordAt(number, offset);
   };
-  // Not left early: the loads do not wait for one another.
+  // No early return: this way the loads do not wait for one another.
   bool all = good(bytes - sizeof(uint64_t));
   for (size_t offset = 0; offset < bytes; offset += Stride(which, bytes)) all &= good(offset);
   return all;

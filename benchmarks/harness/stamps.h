@@ -1,11 +1,7 @@
-// Stamps: what a benchmark's payload holds, so that no payload is counted that did not arrive.
+// Stamps: the content of a benchmark's payloads, by which a payload that did not arrive is noticed.
 //
-// Each 8-byte word of a payload follows from the payload's number and the word's place. All of them
-// are written and compared in a pass that verifies; in timed slices, to cost little, only the first
-// word of each 4 KiB page and the last word of all; or, if nothing beside may wait for a thread
-// that looks at thousands of pages, the first word and the last one.
-//
-// Sizes are multiples of 8.
+// A stamp is an 8-byte word that follows from the payload's number and the word's place. Sizes are
+// multiples of 8.
 
 #ifndef VERBENA_BENCHMARKS_HARNESS_STAMPS_H_
 #define VERBENA_BENCHMARKS_HARNESS_STAMPS_H_
@@ -15,7 +11,11 @@
 
 namespace verbena::benchmarks {
 
-enum class Stamps { kPages, kAllWords, kEnds };
+enum class Stamps {
+  kPages,     // the first word of each 4 KiB page, and the last word: cheap, for timed slices
+  kAllWords,  // every word: for a pass that verifies
+  kEnds,      // the first and the last word: if even a look at each page would delay other work
+};
 
 void WriteStamps(char* data, size_t bytes, uint64_t number, Stamps which);
 // False if a word is not what WriteStamps wrote.

@@ -2,10 +2,10 @@
 // others at once.
 //
 // One process, the in-process wire, strict leases. One executor on a core of its own has the
-// endpoint that loses the links, four leases granted on each, and both ends of the echo; the far
-// ends of the links, and the threads of both devices, share the other core, on which the far side
-// gives way: it stands for another machine. A gap is the time from one answer to the next. Each
-// loss has beside it the longest gap of 50 ms without one.
+// endpoint that loses the links, with four leases open on each, and both ends of the echo. The far
+// ends of the links and the threads of both devices share the other core. The far side stands for
+// another machine, so it has the lowest priority. A gap is the time from one answer to the next.
+// For comparison, the longest gap of 50 ms without a loss is taken before each loss.
 //
 //   link_loss_bench [--json FILE] [--links N] [--losses N]
 
@@ -56,7 +56,7 @@ T Must(absl::StatusOr<T> value) {
   std::exit(1);
 }
 
-// The listener of links that are there to be lost.
+// The listener on the far ends of the links that are lost.
 class Ignore final : public LinkListener {
  public:
   absl::Status OnFrame(Link&, const FrameHeader&, const char*) override { return {}; }
@@ -72,7 +72,7 @@ void Append(Link& link, FrameKind kind) {
   std::memset(body, 0, kEchoBytes);
 }
 
-// The server's end of every link: answers each request.
+// The listener on the accepting end of every link: answers each request.
 class Answer final : public LinkListener {
  public:
   absl::Status OnFrame(Link& link, const FrameHeader&, const char*) override {
@@ -112,7 +112,7 @@ class Echo final : public LinkListener {
   std::chrono::steady_clock::duration longest_{};
 };
 
-// A device with its endpoint on one executor.
+// A device and its context.
 struct Side {
   std::unique_ptr<SoftDevice> device = Must(SoftDevice::Create({}));
   std::unique_ptr<DeviceContext> context = Must(DeviceContext::Create(*device, {}));
@@ -123,7 +123,7 @@ class LinkLoss {
   LinkLoss(int links, const TwoCores& cores) : links_(links) {
     near_executor_ = Must(
         ExecutorThread::Start({.name = "near", .mode = ExecutorMode::kBusy, .cpu = cores.server}));
-    // A thread's children have its priority.
+    // Threads inherit the niceness of the thread that starts them.
     std::thread([this, &cores] {
       (void)setpriority(PRIO_PROCESS, 0, kFarNiceness);
       far_ = std::make_unique<Side>();
@@ -158,7 +158,7 @@ class LinkLoss {
  private:
   LinkLimits Limits() const {
     LinkLimits limits;
-    // Links that were lost keep their places until they are torn down.
+    // Lost links count until they are torn down, so two sets of links may exist at once.
     limits.max_links = static_cast<uint32_t>(2 * links_) + 8;
     limits.srq_depth = limits.max_links * 10 + 1024;
     limits.connect_timeout = std::chrono::seconds(100);
@@ -278,7 +278,7 @@ int Main(int argc, char** argv) {
                         {"worst_gap_us", *std::max_element(longest.begin(), longest.end())},
                         {"teardown_ms", Median(teardown)}}});
   report.PrintExtra();
-  // Straight out: the echo still runs, and its links have no other end.
+  // No destructors run: the echo still runs, and nothing else would end its links.
   std::fflush(nullptr);
   std::_Exit(0);
 }

@@ -86,7 +86,7 @@ Task<void> LinkGroup::Worker(ClientSession& link, uint8_t first_round, absl::Sta
   bench::EchoMessage reply;
   request.mutable_data()->resize(kMessageBytes);
   const size_t request_bytes = request.ByteSizeLong();
-  // Workers begin at different rounds: calls that are timed are spread evenly.
+  // Workers begin at different rounds, so that timed calls are spread evenly.
   for (uint8_t round = first_round; !stopped_ && status.ok() && link.usable(); ++round) {
     const bool timed = round % kCallsPerTimedOne == 0;
     const uint64_t began = timed ? NowNs() : 0;

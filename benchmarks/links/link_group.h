@@ -1,7 +1,9 @@
-// LinkGroup: links from one endpoint of this process to one executor of a server, and echo calls
-// over all of them at once. It stands below the channel, which has one link per executor.
+// LinkGroup: many links from one endpoint of this process to one executor of a server, and echo
+// calls over all of them at once. It uses sessions directly, because a channel has only one link
+// per executor.
 //
-// Used on the thread that drives the runtime; the runtime has no threads and outlives it.
+// Used on the thread that drives the runtime. The runtime has no threads of its own, and outlives
+// the group.
 
 #ifndef VERBENA_BENCHMARKS_LINKS_LINK_GROUP_H_
 #define VERBENA_BENCHMARKS_LINKS_LINK_GROUP_H_
@@ -31,9 +33,9 @@ class LinkGroup final : private ClientSession::Listener {
                                                             const std::string& address, int links);
 
   int links() const { return static_cast<int>(links_.size()); }
-  // Echoes of 32 bytes for `duration`, `outstanding` of them in flight on each link. Neither making
-  // the first calls counts, which takes long with thousands, nor what ends after it. One call in 16
-  // is timed.
+  // Echoes 32 bytes for `duration`, with `outstanding` calls in flight on each link. The time
+  // starts after the first calls were made, which takes long with thousands of links. Calls that
+  // end after `duration` do not count. One call in 16 is timed.
   absl::StatusOr<LinksSample> RunSlice(int outstanding, Duration duration);
 
  private:

@@ -1,8 +1,8 @@
 // links_bench: echo calls over many links from one endpoint to one executor of a server.
 //
-// 1, 8, 64, 512 and 1,000 links with the server's default limits, each number to a server process
-// of its own; slices of all numbers alternate, and medians are compared. Then 4,000 links with
-// region leases, which are only reported.
+// First 1, 8, 64, 512 and 1,000 links, to a server with default limits. Each number has a server
+// process of its own. Slices of all numbers alternate, and medians are compared. Then 4,000 links
+// with region leases, whose figures are only reported.
 
 #include <unistd.h>
 
@@ -37,7 +37,7 @@ constexpr char kHelp[] =
     "  --per-link N[,N]     calls in flight on each link (default 1,16)\n";
 
 constexpr Duration kSlice = std::chrono::milliseconds(100);
-// The most links that the default limits of a server take.
+// Up to this many links the server keeps its default limits.
 constexpr int kDefaultLinks = 1000;
 constexpr int kMessageBytes = 32;
 
@@ -50,7 +50,7 @@ struct Point {
   std::vector<double> p99_ns = {};
 };
 
-// The server of one process, and the links to it.
+// A server process, and the links to it.
 struct Served {
   int links;
   ServerProcess server;
@@ -75,7 +75,7 @@ LinkLimits ServerLimits(int links) {
   return limits;
 }
 
-// Small ones: what a link of a client with many needs.
+// Small limits: enough for each link of a client that has many.
 LinkLimits ClientLimits(int links) {
   LinkLimits limits;
   limits.max_links = static_cast<uint32_t>(links);
@@ -104,7 +104,7 @@ absl::Status Measure(std::vector<Served>& served, Runtime& runtime, double secon
     each.group = *std::move(group);
     for (int outstanding : per_link) {
       points.push_back({.group = each.group.get(), .outstanding = outstanding});
-      // Warms it up.
+      // Warms up the links.
       if (auto sample = each.group->RunSlice(outstanding, kSlice); !sample.ok()) {
         return sample.status();
       }
@@ -143,7 +143,7 @@ void Add(const std::vector<Point>& points, const Runtime& runtime, Report& repor
   report.PrintExtra();
 }
 
-// The bars: how many links cost, against few.
+// Prints the rate of many links as a share of the rate of few.
 void PrintRatio(const std::vector<Point>& points, int links, int base, int outstanding) {
   const auto rate = [&](int wanted) {
     for (const Point& point : points) {
@@ -163,7 +163,7 @@ absl::Status Run(const std::vector<int>& numbers, const std::vector<int>& per_li
   RaiseDescriptorLimit();
   absl::StatusOr<TwoCores> cores = ChooseTwoCores();
   if (!cores.ok()) return cores.status();
-  // Numbers that are measured together, and those that are only reported. All servers are forked
+  // First the numbers that are compared, then those that are only reported. All servers are forked
   // before this process has threads.
   std::vector<std::vector<Served>> phases(2);
   for (int links : numbers) {
@@ -189,7 +189,7 @@ absl::Status Run(const std::vector<int>& numbers, const std::vector<int>& per_li
     Add(points, **runtime, report);
     PrintRatio(points, 1000, 64, 1);
     PrintRatio(points, 1000, 8, 16);
-    // The links are down before who listens to them is gone.
+    // The runtime ends the links before their listeners, the groups in `phase`, are destroyed.
     runtime->reset();
     phase.clear();
   }

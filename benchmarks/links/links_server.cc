@@ -43,7 +43,7 @@ absl::Status RunLinksServer(const LinkLimits& limits, int core, const Ready& rea
   absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::Start(std::move(options));
   if (!runtime.ok()) return runtime.status();
   EchoService service;
-  // All links are of one client.
+  // One client opens all links.
   HandshakeLimits handshakes;
   handshakes.links_per_client = handshakes.links_per_source = limits.max_links;
   absl::StatusOr<std::unique_ptr<Server>> server =

@@ -10,10 +10,10 @@
 namespace verbena::benchmarks {
 
 // Serves on the calling thread, pinned to `core`, until the process is killed. Sleeps while it has
-// nothing to do, since servers of several numbers of links share the core.
+// nothing to do: the servers of all numbers of links share the core.
 absl::Status RunLinksServer(const LinkLimits& limits, int core, const Ready& ready);
 
-// As many descriptors as the process may have: each link keeps one open.
+// Raises the limit of open descriptors as far as this process may: each link keeps one open.
 void RaiseDescriptorLimit();
 
 }  // namespace verbena::benchmarks

@@ -1,4 +1,5 @@
-// Comparison: what one question about verbs' parameters measured: a few curves over one axis.
+// Comparison: the figures that answer one question about verbs' parameters, as a few curves over
+// one axis.
 
 #ifndef VERBENA_BENCHMARKS_PARAMETERS_COMPARISON_H_
 #define VERBENA_BENCHMARKS_PARAMETERS_COMPARISON_H_
@@ -10,11 +11,11 @@ namespace verbena::benchmarks {
 
 struct Curve {
   std::string name;
-  std::vector<double> y;  // one for each x; 0: this device cannot do it
+  std::vector<double> y;  // one for each x; 0: this device does not support x
 };
 
 struct Comparison {
-  std::string name;   // "inline": of files and JSON
+  std::string name;   // "inline": names it in files and JSON
   std::string title;  // "Inline against not: 32-byte SEND"
   std::string x_title;
   std::string y_title;

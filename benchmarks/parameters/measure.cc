@@ -17,8 +17,8 @@ constexpr auto kSpin = std::chrono::microseconds(50);
 // Receives go back in batches, as links do it.
 constexpr int kRepostBatch = 16;
 
-// Polls `waiter` until `done`. `other` is polled along, since a device made of software may do the
-// work of one end in the polls of the other.
+// Polls `waiter` until `done`. Polls `other` too, because a soft device may do the work of one end
+// in the polls of the other.
 template <typename Done>
 void PollUntil(VerbsEnd& waiter, VerbsEnd& other, Done done) {
   while (!done()) {
@@ -26,7 +26,7 @@ void PollUntil(VerbsEnd& waiter, VerbsEnd& other, Done done) {
   }
 }
 
-// Until `end` has received `count` messages in all, sleeping as `waiting` says.
+// Waits until `end` has received `count` messages in all; spins or sleeps as `waiting` says.
 void WaitForReceives(VerbsEnd& end, uint64_t count, Waiting waiting) {
   Clock::time_point start;
   bool started = false;
@@ -40,7 +40,7 @@ void WaitForReceives(VerbsEnd& end, uint64_t count, Waiting waiting) {
   }
 }
 
-// One message from `from` to `to`, until it is seen there.
+// Posts one message at `from`, and polls until `to` has it.
 void SendOne(VerbsEnd& from, VerbsEnd& to, const PingPong& test, uint8_t mark) {
   const uint64_t before = to.received();
   const size_t last = test.bytes - 1;
@@ -71,7 +71,7 @@ double MeasureLatencyUs(VerbsEnd& one, VerbsEnd& other, const PingPong& test) {
   const Clock::time_point end = Clock::now() + test.duration;
   uint8_t mark = 0;
   for (Clock::time_point before = Clock::now(); before < end;) {
-    // WRITE waits for a byte that differs from the one before.
+    // The receiver of a WRITE waits for this byte, so it must differ from the last one.
     mark = static_cast<uint8_t>(mark % 250 + 1);
     if (read) {
       ReadOne(one, other, test);
@@ -141,8 +141,8 @@ double MeasureWaitingUs(VerbsEnd& one, VerbsEnd& other, const PingPong& test, Wa
 double MeasureRate(VerbsEnd& sender, VerbsEnd& receiver, const Stream& test) {
   const int queues = test.srq ? 1 : test.qps;
   const auto batch = static_cast<uint64_t>(test.batch);
-  // A receive is there for every SEND in flight, also while a repost is gathered: RNR is not what
-  // is measured.
+  // Every SEND in flight has a receive, also while a batch of reposts gathers: RNR NAKs are not
+  // what is measured.
   const auto window =
       static_cast<uint64_t>(std::min(test.receive_depth - kRepostBatch, test.send_depth));
   const uint64_t base = receiver.received();

@@ -1,7 +1,7 @@
-// Measurements of a comparison: the latency of a ping-pong, and the rate of a stream, between two
-// ends that one thread drives. Only ways of waiting need two threads: a sleeper needs another
-// thread to wake it. A figure is therefore what both sides cost together on one core, beside what
-// the device does by itself.
+// Measurements of a comparison: the latency of a ping-pong and the rate of a stream between two
+// ends. One thread drives both ends, so a figure includes the cost of both sides on one core,
+// besides the device's own work. MeasureWaitingUs() alone has two threads, because a sleeper needs
+// another thread to wake it.
 
 #ifndef VERBENA_BENCHMARKS_PARAMETERS_MEASURE_H_
 #define VERBENA_BENCHMARKS_PARAMETERS_MEASURE_H_
@@ -21,21 +21,21 @@ struct PingPong {
   std::chrono::nanoseconds duration = std::chrono::milliseconds(200);
 };
 
-// Median of one way, half of a round trip, in microseconds; of a READ, the whole of it.
+// The median latency in microseconds: of a READ as a whole, otherwise half of a round trip.
 double MeasureLatencyUs(VerbsEnd& one, VerbsEnd& other, const PingPong& test);
 
-// The same for SENDs between two threads, each of which waits for completions in this way.
+// The same for SENDs between two threads. Each waits for completions as `waiting` says.
 double MeasureWaitingUs(VerbsEnd& one, VerbsEnd& other, const PingPong& test, Waiting waiting);
 
 // How a request's payload gets to the server, which then answers.
 enum class RequestWay {
-  kGrantedWrite,  // written to memory that was granted before, and the request behind it
-  kAskedWrite,    // the request asks for memory, and what follows it is written there
-  kServerRead,    // the server reads it
+  kGrantedWrite,  // the client WRITEs it to memory granted in advance, then SENDs the request
+  kAskedWrite,    // the client asks for memory and gets an answer, then goes on as above
+  kServerRead,    // the server READs it after the request has come
 };
 
-// Median from the request to the response, in microseconds; `bytes` are of the payload, and all
-// messages have 32.
+// The median time from the request to the response, in microseconds. The payload has `bytes`, and
+// every message 32 bytes.
 double MeasureRequestUs(VerbsEnd& client, VerbsEnd& server, RequestWay way, uint32_t bytes,
                         std::chrono::nanoseconds duration);
 
@@ -43,15 +43,15 @@ struct Stream {
   uint32_t bytes = 32;
   bool inline_data = false;
   int signal_every = 16;
-  int batch = 1;  // WRs a doorbell
-  int qps = 1;    // taken in turn
+  int batch = 1;  // WRs per doorbell
+  int qps = 1;    // batches go to the QPs in turn
   bool srq = true;
   int send_depth = 256;
   int receive_depth = 256;
   std::chrono::nanoseconds duration = std::chrono::milliseconds(200);
 };
 
-// SENDs a second from one to the other, every one received and its buffer reposted.
+// SENDs per second from one end to the other. The receiver reposts the buffer of each.
 double MeasureRate(VerbsEnd& sender, VerbsEnd& receiver, const Stream& test);
 
 }  // namespace verbena::benchmarks

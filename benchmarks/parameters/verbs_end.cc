@@ -15,8 +15,8 @@ namespace {
 // Buffers this far apart do not share a set of the L1 cache.
 constexpr size_t kPadding = 64;
 constexpr int kPollBatch = 32;
-// wr_id of a receive: this bit, and its QP. The wr_id of a signalled SEND: how many WRs its
-// completion proves.
+// The wr_id of a receive is this bit and the QP's index. The wr_id of a signalled send WR is the
+// number of WRs that its completion proves to be done.
 constexpr uint64_t kReceive = uint64_t{1} << 63;
 
 void MustBeZero(int error, const char* what) {

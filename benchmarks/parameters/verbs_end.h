@@ -1,9 +1,8 @@
-// VerbsEnd: one side of a connection as the parameter benchmark drives it: bare verbs, nothing of
-// links or RPC.
+// VerbsEnd: one side of a connection in bare verbs, without links or RPC.
 //
-// Two ends of one device, or of two, are connected by Connect(). Everything runs on the thread that
-// owns both. A verbs call that fails ends the program with its name: a benchmark has nobody to
-// report to but its user.
+// Connect() connects two ends of one device or of two. Each end is used by one thread at a time. A
+// verbs call that fails prints its name and ends the program: a benchmark can only report to its
+// user.
 
 #ifndef VERBENA_BENCHMARKS_PARAMETERS_VERBS_END_H_
 #define VERBENA_BENCHMARKS_PARAMETERS_VERBS_END_H_
@@ -35,7 +34,7 @@ struct EndOptions {
   int qps = 1;
   bool srq = true;
   uint32_t inline_bytes = 0;
-  size_t message_bytes = 64 << 10;  // the largest that a receive takes, and that is sent
+  size_t message_bytes = 64 << 10;  // the largest message, sent or received
 };
 
 class VerbsEnd {
@@ -44,7 +43,7 @@ class VerbsEnd {
   VerbsEnd(const VerbsEnd&) = delete;
   VerbsEnd& operator=(const VerbsEnd&) = delete;
 
-  // Connects QP i of one with QP i of the other, and posts every receive.
+  // Connects QP i of one end with QP i of the other, and posts all receives of both.
   static void Connect(VerbsEnd& one, VerbsEnd& other);
 
   // Posts `count` receives, chained: to the SRQ, or to QP `qp`.
@@ -52,8 +51,8 @@ class VerbsEnd {
   // Receives of the SRQ, or of QP `qp`, that were consumed and not posted again.
   int missing_receives(int qp = 0) const { return missing_[static_cast<size_t>(qp)]; }
 
-  // Posts `count` WRs of `bytes`, chained. Every `signal_every`th of all that this end posts is
-  // signalled. One-sided ones go to the peer's memory.
+  // Posts `count` WRs of `bytes`, chained. Every `signal_every`th WR of the QP is signalled.
+  // One-sided WRs access the peer's landing memory.
   struct Post {
     ibv_wr_opcode opcode = IBV_WR_SEND;
     uint32_t bytes = 32;
@@ -64,18 +63,18 @@ class VerbsEnd {
   };
   void PostSends(const Post& post);
 
-  // Takes completions, at most 32, and counts them. Ends the program when one has failed.
-  // Returns how many there were.
+  // Takes at most 32 completions and counts them. Returns how many there were. Ends the program if
+  // one of them failed.
   int Poll();
-  // Sleeps until a completion is there (or was, since the last Poll()).
+  // Sleeps until there is a completion. Polls first, and returns at once if that took any.
   void Sleep();
 
-  // Since the beginning.
+  // Messages received since the beginning.
   uint64_t received() const { return received_; }
   // WRs known to have left the send queue.
   uint64_t sent() const { return sent_; }
   uint64_t posted() const { return posted_; }
-  // A byte of the memory that the peer writes into; the ends of a ping-pong by WRITE watch it.
+  // A byte of the memory that the peer writes. A ping-pong by WRITE watches it.
   const volatile uint8_t& landing(size_t offset) { return landing_[offset]; }
   uint8_t* outgoing() { return outgoing_; }
 
@@ -104,7 +103,7 @@ class VerbsEnd {
   uint64_t received_ = 0;
   int next_receive_ = 0;
   std::vector<int> since_signal_;  // by QP
-  std::vector<int> missing_;       // by QP; with an SRQ the first stands for all
+  std::vector<int> missing_;       // by QP; with an SRQ only the first is used
 };
 
 }  // namespace verbena::benchmarks

@@ -2,8 +2,8 @@
 // calls.
 //
 // An echo is paced at 10,000 calls/s. Slices of the echo alone, of payloads alone and of both
-// alternate on the same two cores. Figures are medians of slices; p99.9 is of all slices together,
-// since one has a single call beyond it.
+// alternate on the same two cores. Figures are medians of slices. p99.9 is taken over all slices
+// together, because one slice has only a single call above it.
 
 #include <fmt/format.h>
 
@@ -202,7 +202,8 @@ absl::Status Run(const InterferenceOptions& options) {
   if (!report.ok()) return report.status();
   absl::StatusOr<TwoCores> cores = ChooseTwoCores();
   if (!cores.ok()) return cores.status();
-  absl::StatusOr<CopyFloor> floor = CopyFloor::Create(4096);  // which nobody asks the server for
+  absl::StatusOr<CopyFloor> floor =
+      CopyFloor::Create(4096);  // unused: no client asks for the floor
   if (!floor.ok()) return floor.status();
   absl::StatusOr<ServerProcess> server =
       ServerProcess::Start("interference_bench", [&](const Ready& ready) {

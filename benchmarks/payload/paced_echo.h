@@ -1,9 +1,9 @@
-// PacedEcho: small calls, one each interval, whose latency shows what holds them up.
+// PacedEcho: small calls, one per interval, whose latencies show what delays them.
 //
-// A call's latency counts from the moment at which it was due, so a thread that something holds up
-// for a millisecond does not hide the calls that it did not make meanwhile. The executor's timer
-// starts each call, so all latencies have a part of a microsecond that is the timer's. One
-// executor; owns nothing but its figures.
+// A call's latency counts from the moment at which the call was due. So a thread that is held up
+// for a millisecond does not hide the calls that it made late. The executor's timer starts each
+// call and adds a fraction of a microsecond to each latency. Used on one executor; owns only its
+// figures.
 
 #ifndef VERBENA_BENCHMARKS_PAYLOAD_PACED_ECHO_H_
 #define VERBENA_BENCHMARKS_PAYLOAD_PACED_ECHO_H_
@@ -20,11 +20,12 @@ namespace verbena::benchmarks {
 
 class PacedEcho {
  public:
-  // `stub` outlives it.
+  // `stub` must outlive the PacedEcho.
   PacedEcho(bench::PayloadBench::Stub& stub, size_t bytes, uint64_t interval_ns)
       : stub_(stub), bytes_(bytes), interval_ns_(interval_ns) {}
 
-  // Calls until `until_ns`, or until a call fails or `status` does. The first failure is `status`.
+  // Calls until `until_ns`, or until `status`, which others may set too, is not OK. A call that
+  // fails sets `status`.
   Task<void> Run(uint64_t until_ns, absl::Status& status);
 
   const LatencyHistogram& latencies() const { return latencies_; }

@@ -138,12 +138,12 @@ absl::Status MeasureFloorAlone(const PayloadOptions& options, const TwoCores& co
   });
 }
 
-// Every call in flight can have its payload, at either end.
+// Enough memory at either end for the payload of every call in flight.
 size_t PayloadBytes(const Options& options) {
   return 2 * CopyFloor::BytesFor(options.sizes, options.outstanding) + (64U << 20);
 }
 
-// One process's view of both, while a variant is measured.
+// The client's view of both processes while a variant is measured.
 struct Sides {
   PayloadClient& client;
   pid_t server;

@@ -101,7 +101,7 @@ Task<void> PayloadClient::Worker(const BlockSlice& slice, size_t index, uint64_t
   what.set_bytes(slice.size);
   what.set_all_words(slice.stamps == Stamps::kAllWords);
   what.set_ends(slice.stamps == Stamps::kEnds);
-  // One at least, however short the slice.
+  // At least one operation, however short the slice.
   uint64_t began = NowNs();
   do {
     what.set_number(next_number_++);

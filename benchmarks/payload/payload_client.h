@@ -1,5 +1,6 @@
-// The calling side of payload_bench: slices of calls that read or write payloads, whose stamps are
-// new in each call and compared where they arrive; or of one-sided operations in their place.
+// The calling side of payload_bench: slices of calls that read or write payloads, or of one-sided
+// operations in their place. Every payload has new stamps. Its receiver compares them; after a
+// slice of one-sided writes, the client reads the blocks back and compares.
 
 #ifndef VERBENA_BENCHMARKS_PAYLOAD_PAYLOAD_CLIENT_H_
 #define VERBENA_BENCHMARKS_PAYLOAD_PAYLOAD_CLIENT_H_
@@ -34,7 +35,7 @@ struct BlockSlice {
   bool one_sided = false;
 };
 
-// Owns a runtime without threads: the calling thread runs its executor for the length of a slice.
+// Owns a runtime without threads: the calling thread runs its executor during a slice.
 class PayloadClient {
  public:
   static absl::StatusOr<std::unique_ptr<PayloadClient>> Connect(const RuntimeOptions& options,
@@ -42,10 +43,10 @@ class PayloadClient {
 
   const Runtime& runtime() const { return *runtime_; }
 
-  // Each operation in flight has one Buffer, lent to it and taken back. The caller adds the
-  // server's processor time. `beside`, if there is one, makes its calls on the same link meanwhile.
+  // Each operation in flight has one Buffer, which the next operation uses again. The caller adds
+  // the server's processor time. `beside`, if given, makes its calls on the same link meanwhile.
   absl::StatusOr<PayloadSample> RunSlice(const BlockSlice& slice, PacedEcho* beside = nullptr);
-  // `echo` makes its calls for `duration`, and nothing else does.
+  // `echo` makes its calls for `duration`, and there are no others.
   absl::Status RunEcho(Duration duration, PacedEcho& echo);
   bench::PayloadBench::Stub& stub() { return stub_; }
   absl::Status ServeFloorSlice();
@@ -60,7 +61,7 @@ class PayloadClient {
   // One operation with block `index`; `what` lives until the Task has ended.
   VERBENA_CORO_WRAPPER Task<absl::Status> Move(const BlockSlice& slice, size_t index,
                                                const bench::Block& what);
-  // Block by block; what one-sided slices are to read, and that those that wrote did so.
+  // Block by block: write what a one-sided slice will read; compare what a one-sided slice wrote.
   Task<absl::Status> WriteRemote();
   Task<absl::Status> CompareRemote(Stamps stamps);
   Task<absl::Status> Read(const bench::Block& what, Buffer& block, Stamps stamps);

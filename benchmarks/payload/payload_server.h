@@ -1,5 +1,5 @@
-// The serving side of payload_bench: answers with payloads, looks at those it is sent, and takes
-// part in slices of the floor on the same core and thread.
+// The serving side of payload_bench: answers with payloads, checks those that it receives, and
+// takes part in slices of the floor on the same core and thread.
 
 #ifndef VERBENA_BENCHMARKS_PAYLOAD_PAYLOAD_SERVER_H_
 #define VERBENA_BENCHMARKS_PAYLOAD_PAYLOAD_SERVER_H_
@@ -11,7 +11,7 @@
 
 namespace verbena::benchmarks {
 
-// Serves on the calling thread until it is killed, or fails.
+// Serves on the calling thread until the process is killed. Returns only if it fails.
 absl::Status RunPayloadServer(const RuntimeOptions& options, CopyFloor& floor, const Ready& ready);
 
 }  // namespace verbena::benchmarks

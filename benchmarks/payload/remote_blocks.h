@@ -1,6 +1,6 @@
-// RemoteBlocks: memory of the server's that a client of payload_bench reads and writes one-sided,
-// one block for each operation in flight. Its stamps are compared here: the server's processor has
-// no part in what is measured.
+// RemoteBlocks: the server's memory that a client of payload_bench reads and writes one-sided, one
+// block for each operation in flight. Only the client compares stamps: the server's processor does
+// no work in these slices.
 //
 // Owned by a PayloadClient, and used on its executor.
 
@@ -23,15 +23,16 @@ namespace verbena::benchmarks {
 
 class RemoteBlocks {
  public:
-  // Both outlive it.
+  // `channel` and `stub` must outlive it.
   RemoteBlocks(Channel& channel, bench::PayloadBench::Stub& stub)
       : channel_(channel), stub_(stub) {}
 
-  // Has the server lend `count` blocks of `bytes`, unless these are what it lends already.
+  // Asks the server to lend `count` blocks of `bytes`, unless it already lends just these.
   Task<absl::Status> Borrow(size_t count, size_t bytes);
 
-  // Block `index` into or from `local`, which is as large. DATA_LOSS when what was read is not what
-  // was written last; a local block that keeps what it held does not pass for it.
+  // Reads block `index` into `local`, or writes it from there. `local` has the size of a block.
+  // Read() fails with DATA_LOSS unless `local` then has the stamps of the last Write(). It first
+  // overwrites `local`, so that old content cannot pass.
   Task<absl::Status> Read(size_t index, Buffer& local, Stamps stamps);
   Task<absl::Status> Write(size_t index, Buffer& local, uint64_t number, Stamps stamps);
 

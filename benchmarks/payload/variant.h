@@ -13,14 +13,14 @@
 
 namespace verbena::benchmarks {
 
-// For which payloads of requests landings are granted ahead.
+// For which requests' payloads the server grants landings in advance.
 enum class Grants { kAuto, kAll, kNone };
 
 struct Variant {
   std::string name;
   LeaseLevel leases = LeaseLevel::kStrict;
   PayloadChecksum checksum = PayloadChecksum::kOff;
-  Grants grants = Grants::kAuto;  // by which only writes differ
+  Grants grants = Grants::kAuto;  // makes a difference to writes only
   ExecutorMode mode = ExecutorMode::kBusy;
   bool one_sided = false;
 };
@@ -39,13 +39,12 @@ inline constexpr char kVariantHelp[] =
     "                         plain      so too, without checksums\n"
     "                       MODE is that of the executors: busy (default), adaptive, event\n";
 
-// `text` as above. InvalidArgument names the word that is none of these.
+// Parses `text`, a list as in kVariantHelp. InvalidArgument names the word that is no variant.
 absl::StatusOr<std::vector<Variant>> ParseVariants(const std::string& text);
 
 std::vector<Variant> DefaultVariants();
 
-// Limits and mode of a runtime that is pinned to `core` and may hold `bytes` of payloads of each
-// kind.
+// The options of a runtime that is pinned to `core` and has `bytes` for each of MemoryBudgets.
 RuntimeOptions RuntimeOf(const Variant& variant, size_t bytes, int core);
 
 }  // namespace verbena::benchmarks

@@ -1,4 +1,4 @@
-"""The end of each benchmark script: its rows as JSON lines, and how it fails."""
+"""Helpers of the benchmark scripts: rows as JSON lines, and failures as one line."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ def append_json(path, rows):
 
 
 def run(name, main):
-    """Exits with what main() returns; with one line and 1 when what it ran failed."""
+    """Exits with the result of main(). If a program or call fails, prints one line and exits with 1."""
     try:
         sys.exit(main())
     except (RuntimeError, subprocess.SubprocessError, OSError) as error:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds grpc_bench, or what else is named, with pkg-config, outside Bazel, so that nothing else depends
-# on gRPC being there. Prints the program's path. Exit status 3: gRPC is not installed.
+# Builds grpc_bench, or the program that is named, with pkg-config. Not by Bazel, so that nothing else
+# depends on gRPC. Prints the program's path. Exit status 3: gRPC is not installed.
 #   build_grpc.sh [grpc_bench | grpc_payload_bench]
 set -euo pipefail
 readonly top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)

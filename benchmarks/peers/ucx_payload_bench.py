@@ -44,7 +44,7 @@ def floor(program, size, outstanding, seconds):
 
 
 def run(test, size, cores, extra, seconds):
-    """The figures of a run of about `seconds`; the first one is short and tells how long that is."""
+    """The figures of a run of about `seconds`. A short run before it tells how many messages that is."""
     first = max(20, min(20_000, FIRST_RUN_BYTES // size))
     rate = ucx_bench.perftest(test, size, first, cores, extra)[-1]
     return ucx_bench.perftest(test, size, max(first, int(rate * seconds)), cores, extra)

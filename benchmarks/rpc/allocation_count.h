@@ -1,7 +1,7 @@
 // AllocationCount: how often this process has called malloc, calloc, realloc or aligned_alloc.
 //
-// Linking this file's target replaces them by ones that count (operator new calls malloc). Any
-// thread.
+// Linking this file's target replaces these functions by versions that count. operator new calls
+// them. Stays 0 under a sanitizer, which needs its own malloc. Any thread.
 
 #ifndef VERBENA_BENCHMARKS_RPC_ALLOCATION_COUNT_H_
 #define VERBENA_BENCHMARKS_RPC_ALLOCATION_COUNT_H_

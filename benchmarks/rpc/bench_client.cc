@@ -10,8 +10,8 @@
 namespace verbena::benchmarks {
 namespace {
 
-// Each worker's first call and every 16th from then on: reading the clock twice takes as long as
-// half a call among many.
+// One call in 16 is timed: with many in flight, reading the clock twice takes as long as half a
+// call.
 constexpr uint8_t kCallsPerTimedOne = 16;
 
 }  // namespace
@@ -64,7 +64,7 @@ Task<void> BenchClient::Worker(const CallSlice& slice, uint8_t first_round, Time
   bench::EchoMessage reply;
   request.mutable_data()->resize(slice.size);
   uint64_t now = NowNs();
-  // Workers begin at different rounds: calls that are timed are spread evenly.
+  // Workers begin at different rounds, so that timed calls are spread evenly.
   for (uint8_t round = first_round; now < until_ns && calls_ < slice.max_calls && status.ok();
        ++round) {
     if (++calls_ == slice.count_from) allocations_before_ = AllocationCount();

@@ -21,9 +21,9 @@ struct CallSlice {
   int outstanding = 1;
   Duration duration = std::chrono::milliseconds(100);
   uint64_t max_calls = ~uint64_t{0};
-  // Allocations are counted from this call on, when every worker has warmed up.
+  // Allocations are counted from this call on; it should come after every worker has warmed up.
   uint64_t count_from = 0;
-  // Reuses one reply per worker; false takes a new one of each call (the StatusOr overload).
+  // Each worker reuses one reply. If false, each call returns a new reply (the StatusOr overload).
   bool reuse_reply = true;
 };
 
@@ -35,7 +35,7 @@ struct CallSample {
   uint64_t allocations = 0;  // of this process, from call count_from to the last
 };
 
-// Owns a runtime without threads: the calling thread runs its executor for the length of a slice.
+// Owns a runtime without threads: the calling thread runs its executor during a slice.
 class BenchClient {
  public:
   static absl::StatusOr<std::unique_ptr<BenchClient>> Connect(const std::string& address,

@@ -23,7 +23,7 @@ class BenchService final : public bench::Bench::Service {
     co_return absl::OkStatus();
   }
 
-  // The thread that runs the executor does what is asked for, after the answer has left.
+  // Carried out by the thread that runs the executor, once this handler has stopped it.
   Task<absl::Status> Control(ServerContext&, const bench::ControlRequest& request,
                              bench::ServerCounters& reply) override {
     const LinkStats traffic = (*runtime_.shard(0).EndpointOn(0))->stats().traffic;

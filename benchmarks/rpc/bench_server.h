@@ -16,8 +16,7 @@ struct BenchServerOptions {
   int core = -1;
 };
 
-// Serves on the calling thread until a client's QUIT. `ready` is told the address once, and gets it
-// out to the client.
+// Serves on the calling thread until a client sends QUIT. Calls `ready` once with its address.
 absl::Status RunBenchServer(const BenchServerOptions& options, FloorMapping& floor,
                             const Ready& ready);
 

@@ -1,5 +1,5 @@
-// Running tasks on a runtime without threads, by the calling thread: so that one thread alone does
-// what is measured, and does other things between slices.
+// Running tasks on a runtime without threads. The calling thread runs the executor, so one thread
+// does all that is measured, and is free for other work between slices.
 
 #ifndef VERBENA_BENCHMARKS_RPC_DRIVE_H_
 #define VERBENA_BENCHMARKS_RPC_DRIVE_H_

@@ -1,7 +1,7 @@
 // soft_device_bench: SENDs over the soft device's shared memory, between two processes pinned to
 // two cores, beside the floor: what two processes that only copy bytes can do.
 //
-// Ping-pong: one SEND in flight, unsignalled but for one in 16, an SRQ on both sides. Stream: posts
+// Ping-pong: one SEND in flight, one in 16 signalled, an SRQ on both sides. Stream: posts
 // of 32 SENDs, the last one signalled, in one direction. Slices of both alternate with slices of
 // the floor, and medians are printed, since the floor itself moves.
 //

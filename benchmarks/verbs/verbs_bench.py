@@ -4,8 +4,7 @@
 Runs on a machine that has the device, or in a guest (./dev bench --vm). Floor and calls alternate,
 round by round, and their medians are compared: a call is two SENDs, so its floor is twice what
 ib_send_lat calls typical. An emulated guest may run at half its speed for a tenth of a second or a
-minute, floor and calls alike, so rounds are many and short, and what the fastest of each say is told
-as well.
+minute, floor and calls alike. So rounds are many and short, and the fastest rounds are reported too.
 """
 
 import argparse

@@ -28,7 +28,7 @@ Task<absl::Status> BlockService::Write(ServerContext& context, const v1::WriteRe
 
 Task<absl::Status> BlockService::Read(ServerContext& context, const v1::ReadRequest& request,
                                       v1::ReadReply&) {
-  // Before any memory is taken for it.
+  // Checked before any memory is taken for the request.
   VERBENA_CO_ASSIGN_OR_RETURN(const Volume* volume, store_.Find(request.volume()));
   VERBENA_CO_RETURN_IF_ERROR(VolumeStore::CheckPlace(*volume, request.offset(), request.bytes()));
   VERBENA_CO_ASSIGN_OR_RETURN(Buffer data, co_await context.AllocateBuffer(request.bytes()));

@@ -1,8 +1,9 @@
 // BlockService: block_store.v1.BlockStore on a VolumeStore.
 //
-// Its handlers run on every executor of the server, each of which the store was opened for. A
-// Write's payload goes to the file out of the buffer that the client wrote it to; a Read's comes
-// from the file into the one that is written to the client. The store must outlive it.
+// Its handlers run on every executor of the server; the store must have been opened for all of
+// them, and must outlive the service. Payloads are not copied: a Write's goes from the buffer in
+// which it arrived to the file, a Read's from the file into the buffer that is written to the
+// client.
 //
 //   VERBENA_ASSIGN_OR_RETURN(auto store, VolumeStore::Open(directory, executors));
 //   BlockService service(*store);

@@ -149,13 +149,13 @@ absl::StatusOr<Catalog::Claim> Catalog::Take(const std::string& name, uint64_t b
         fmt::format("there are {} volumes already, which is the most", kMaxVolumes));
   }
   volumes_.emplace(name, nullptr);
-  // Never the same twice: an open of a claim before that was cancelled may still happen.
+  // Never the same twice: the kernel may still carry out a cancelled open of an earlier claim.
   std::string temporary = fmt::format("{}/{}.{}{}", directory_, name, ++claims_, kTemporarySuffix);
   return Claim(*this, std::move(volume), std::move(temporary));
 }
 
 Catalog::Claim::~Claim() {
-  // A rename that nobody waited for leaves the name taken: the next Open() sees which file won.
+  // A rename of unknown outcome leaves the name taken: the next Open() finds the file.
   if (catalog_ == nullptr || step_ == Step::kRenaming) return;
   if (step_ == Step::kMade) unlink(temporary_path_.c_str());
   if (step_ == Step::kRenamed) unlink(volume_->path.c_str());

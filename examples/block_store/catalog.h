@@ -1,15 +1,15 @@
-// Catalog: the directory that volumes lie in, and which there are.
+// Catalog: the directory of a store's volumes, and the list of these volumes.
 //
-// A volume NAME of n blocks is the file NAME.volume of n × 4096 bytes, nothing else: it is made
-// under another name (….creating), and renamed once its size is durable. So a crash leaves a whole
-// volume or none; Open() removes what a crash left half made. Open() also syncs the directory: a
-// process may have died between renaming a volume and syncing its name, and a volume is served
-// only if it outlives a power loss. The directory is locked for as long as the catalog lives: two
-// servers cannot write to one volume unknowingly.
+// A volume NAME of n blocks is the file NAME.volume of n × 4096 bytes, and nothing else. The file
+// is made under another name (….creating), and renamed once its size is durable. So a crash leaves
+// a whole volume or none; Open() removes files that a crash left half made. Open() also syncs the
+// directory: a process may have died between renaming a volume and syncing its name, and a volume
+// is served only if it outlives a power loss. The catalog holds a lock on the directory, so that
+// two servers cannot write to one volume.
 //
 // The catalog keeps the names; VolumeStore makes the files, and reads and writes them. Only Open()
-// and the end of an abandoned Claim make system calls. Any thread. Volumes stay at their address
-// until the catalog goes.
+// and the destructors make system calls. Any thread. Volumes stay at their address until the
+// catalog is destroyed.
 //
 //   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Catalog> catalog, Catalog::Open("/srv/volumes"));
 //   VERBENA_ASSIGN_OR_RETURN(Volume * volume, catalog->Find("db"));
@@ -37,7 +37,7 @@ struct Volume {
   std::string name;
   uint64_t blocks = 0;
   std::string path;
-  // A flush has failed: the kernel may have dropped what was written, and would not say so again.
+  // A flush has failed: the kernel may have dropped written data, and reports that only once.
   std::atomic<bool> flush_failed{false};
 
   uint64_t bytes() const { return blocks * kBlockBytes; }
@@ -49,23 +49,25 @@ absl::Status CheckVolumeName(const std::string& name);
 
 class Catalog {
  public:
-  // Blocks while it reads and syncs the directory. NOT_FOUND, FAILED_PRECONDITION (no directory,
-  // locked by another process, or a volume of an odd size), PERMISSION_DENIED or DATA_LOSS (the
-  // directory cannot be synced), with the path.
+  // Blocks while it reads and syncs the directory. Errors name the path: NOT_FOUND,
+  // FAILED_PRECONDITION (no directory, locked by another process, or a file that is no valid
+  // volume), PERMISSION_DENIED, RESOURCE_EXHAUSTED (more than kMaxVolumes) or DATA_LOSS (the
+  // directory cannot be synced).
   static absl::StatusOr<std::unique_ptr<Catalog>> Open(const std::string& directory);
   Catalog(const Catalog&) = delete;
   Catalog& operator=(const Catalog&) = delete;
   ~Catalog();
 
-  // A name that is taken while its volume is made. The maker notes each step, so that a claim which
-  // ends early removes the file that its maker made, and no other. Then the name is free again,
-  // unless it is unknown which files there are. Must not outlive the catalog.
+  // Reserves a name while its volume is made. The maker notes each step, so that a claim that is
+  // destroyed without Commit() removes the file that its maker made, and no other. The name is then
+  // free again, except in step kRenaming: its file's name is not known until the next Open(). Must
+  // not outlive the catalog.
   class Claim {
    public:
     enum class Step {
       kTaken,     // the claim has no file
       kMade,      // its file is at temporary_path()
-      kRenaming,  // its file has one of both names, or both
+      kRenaming,  // its file is at temporary_path(), at path() or at both
       kRenamed,   // its file is at path()
     };
 
@@ -82,7 +84,7 @@ class Catalog {
     const Volume& volume() const { return *volume_; }
     Step step() const { return step_; }
     void Note(Step step) { step_ = step; }
-    // From now on the volume is found. Precondition: kRenamed, and the directory was synced.
+    // Adds the volume to the catalog. Precondition: kRenamed, and the directory was synced.
     void Commit();
 
    private:
@@ -99,11 +101,11 @@ class Catalog {
   };
 
   // INVALID_ARGUMENT, ALREADY_EXISTS (also while another claim of the name lives), or
-  // RESOURCE_EXHAUSTED when there are kMaxVolumes.
+  // RESOURCE_EXHAUSTED if there are kMaxVolumes already.
   absl::StatusOr<Claim> Take(const std::string& name, uint64_t blocks);
   // INVALID_ARGUMENT or NOT_FOUND.
   absl::StatusOr<Volume*> Find(const std::string& name);
-  // Up to `count` of those behind `after`, by name.
+  // The first `count` volumes whose names sort after `after`, in order.
   std::vector<const Volume*> List(const std::string& after, size_t count);
 
   const std::string& directory() const { return directory_; }

@@ -52,7 +52,7 @@ class Descriptor {
   const int fd_;
 };
 
-// Calls `take` with what each read(2) gives.
+// Calls `take` with the bytes that each read(2) returns.
 absl::Status ReadFile(const std::string& path, std::string& buffer,
                       const std::function<void(std::string_view)>& take) {
   const Descriptor file(path, O_RDONLY | O_NOFOLLOW);
@@ -134,7 +134,7 @@ PhaseReport CopyInMemory(uint64_t bytes, size_t chunk) {
   for (size_t at = 0; report.bytes < bytes; at = at + 2 * chunk <= kMemoryBytes ? at + chunk : 0) {
     const auto start = SteadyClock::now();
     std::memcpy(to.data() + at, from.data() + at, chunk);
-    // The compiler may not leave out what nobody reads.
+    // Keeps the compiler from leaving out a copy that nobody reads.
     asm volatile("" : : "r"(to.data()) : "memory");
     report.latencies.Record(Nanoseconds(SteadyClock::now() - start));
     report.bytes += chunk;

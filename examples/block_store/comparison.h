@@ -1,6 +1,6 @@
-// The demo's comparisons with a block store: the same files through the same disk by other means.
+// The demo's comparisons with the block store: other ways to move the same files on the same disk.
 //
-// Blocking calls on the main thread; those that take long end with CANCELLED when a signal comes.
+// All calls block the main thread. Those that return a status end with CANCELLED if a signal comes.
 
 #ifndef VERBENA_EXAMPLES_BLOCK_STORE_COMPARISON_H_
 #define VERBENA_EXAMPLES_BLOCK_STORE_COMPARISON_H_
@@ -19,21 +19,21 @@
 
 namespace block_store {
 
-// The files' SHA-256, in order, by read(2): what they must be after all the rest.
+// The files' expected SHA-256, in the tree's order, of bytes that read(2) returns.
 absl::StatusOr<std::vector<examples::Digest>> DigestsOfFiles(const std::string& root,
                                                              const Tree& tree,
                                                              examples::StopSignals& signals);
 
-// cp of the whole tree to `to`, and a sync of that file system.
+// Copies the whole tree to `to` by cp, and syncs the file system of `to`.
 absl::StatusOr<examples::PhaseReport> CopyByCp(const std::string& from, const std::string& to,
                                                const Tree& tree, examples::StopSignals& signals);
 
-// Each file below `root` from its begin to its end by read(2), `chunk` bytes at most at a time.
-// They are dropped from the page cache before, as far as the kernel does that.
+// Reads each file below `root` by read(2), at most `chunk` bytes at a time. Asks the kernel first
+// to drop the files from the page cache.
 absl::StatusOr<examples::PhaseReport> ReadFiles(const std::string& root, const Tree& tree,
                                                 size_t chunk, examples::StopSignals& signals);
 
-// memcpy of `bytes`, `chunk` at a time, between two areas of memory larger than caches.
+// Copies `bytes` by memcpy, `chunk` at a time, between two areas of memory larger than caches.
 examples::PhaseReport CopyInMemory(uint64_t bytes, size_t chunk);
 
 }  // namespace block_store

@@ -1,4 +1,4 @@
-// --in_flight and --request_bytes, which both programs that copy trees have.
+// The flags --in_flight and --request_bytes of both programs that copy trees.
 
 #ifndef VERBENA_EXAMPLES_BLOCK_STORE_COPY_FLAGS_H_
 #define VERBENA_EXAMPLES_BLOCK_STORE_COPY_FLAGS_H_
@@ -8,7 +8,7 @@
 
 namespace block_store {
 
-// INVALID_ARGUMENT names the flag and what it may be.
+// INVALID_ARGUMENT names the flag and its allowed values.
 absl::StatusOr<CopyOptions> CopyOptionsFromFlags();
 
 }  // namespace block_store

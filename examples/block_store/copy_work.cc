@@ -69,7 +69,7 @@ void FileDigests::Abandon() {
 Task<void> CopyWork::RunWorker(Lane& lane) {
   absl::Status status = co_await MoveAll(lane);
   if (status.ok()) co_return;
-  // Before the others hear of it, so that theirs is not taken for the first error.
+  // Before other workers are woken: their errors follow from this one, which must be the first.
   lane.Fail(std::move(status));
   digests_.Abandon();
 }
@@ -78,7 +78,7 @@ Task<absl::Status> CopyWork::MoveAll(Lane& lane) {
   Buffer buffer;
   while (lane.may_go_on() && next_ < pieces_.size()) {
     if (!buffer) {
-      // Before a piece is taken: the ones that are taken can then all go on.
+      // Before a piece is taken, so that no piece that others wait for lacks a buffer.
       VERBENA_CO_ASSIGN_OR_RETURN(buffer, co_await volume_.channel().AllocateBuffer(max_bytes_));
       continue;
     }

@@ -1,10 +1,10 @@
 // Work on the files of a Tree: StoreWork writes them to a volume, ReadWork reads them back. Each is
-// one examples::Phase's work, on a runtime of one executor, which many workers share.
+// the work of one examples::Phase, on a runtime with one executor that all workers share.
 //
-// Both take the SHA-256 of every file on the way: StoreWork notes it in the tree, ReadWork compares
-// it. A small file's is taken of the piece that it came in; the pieces of a large one wait for
-// their turn. Workers take pieces in order and each has one buffer, so that one of them can always
-// go on. Tree and channel outlive the work.
+// Both compute the SHA-256 of every file on the way: StoreWork notes it in the tree, ReadWork
+// compares it. A large file comes in several pieces, which wait for each other to be digested in
+// order. This cannot deadlock: workers take pieces in order, and only once they have a buffer. Tree
+// and channel must outlive the work.
 
 #ifndef VERBENA_EXAMPLES_BLOCK_STORE_COPY_WORK_H_
 #define VERBENA_EXAMPLES_BLOCK_STORE_COPY_WORK_H_
@@ -30,17 +30,18 @@
 
 namespace block_store {
 
-// Digests of files, whose parts come in any order but wait here until it is their turn. One
+// Digests of files. Parts of a file may come in any order: each waits here for its turn. One
 // executor.
 class FileDigests {
  public:
   explicit FileDigests(const Tree& tree) : tree_(tree) {}
 
-  // Adds `data`, the bytes of `part`, once all before it were added. When the file is complete,
-  // `digest` is its SHA-256 and `complete` is set. Fails when it is cancelled, or another failed.
+  // Adds `data`, the bytes of `part`, after all earlier parts of the file. When the file is
+  // complete, `digest` is its SHA-256. `complete` tells whether it is. CANCELLED if the caller is
+  // cancelled, or after Abandon().
   verbena::Task<absl::Status> Add(const FilePart& part, const char* data, examples::Digest& digest,
                                   bool& complete);
-  // Nobody waits any longer: a part will never come.
+  // Ends all waiting, because some part will never come.
   void Abandon();
 
  private:
@@ -65,14 +66,14 @@ class CopyWork : public examples::Work {
         pieces_(tree.Pieces(max_bytes)),
         digests_(tree) {}
   uint64_t total_calls() const override { return pieces_.size(); }
-  // More buffers than that would wait for each other's memory.
+  // More workers would wait for each other's memory.
   int max_workers() const override {
     return static_cast<int>(std::max<uint64_t>(1, kMaxBytesInFlight / max_bytes_));
   }
   verbena::Task<void> RunWorker(examples::Lane& lane) final;
 
  protected:
-  // One piece: its call, which is counted, and what is to be done before or after.
+  // Moves one piece: makes its call, counts it in `lane`, and does all work before and after it.
   virtual verbena::Task<absl::Status> Move(examples::Lane& lane, const Piece& piece,
                                            verbena::Buffer& buffer) = 0;
   const VolumeClient& volume() const { return volume_; }
@@ -90,10 +91,11 @@ class CopyWork : public examples::Work {
   FileDigests digests_;
 };
 
-// Reads the local files and writes them to the volume; nothing is flushed.
+// Reads the local files and writes them to the volume. Flushes nothing.
 class StoreWork final : public CopyWork {
  public:
-  // `tree` has its places, and gets its digests; its files lie below `root`.
+  // Layout() must have given the files of `tree` their places; the work fills in their digests. The
+  // files lie below `root`.
   StoreWork(verbena::Channel& channel, std::string volume, std::string root, Tree& tree,
             uint64_t max_bytes)
       : CopyWork(channel, std::move(volume), tree, max_bytes),
@@ -110,23 +112,23 @@ class StoreWork final : public CopyWork {
   Tree& tree_;
 };
 
-// The use of the files that are read back.
+// The use of the bytes that are read back.
 enum class ReadInto {
-  kNothing,     // they are read, and that is all
+  kNothing,     // none
   kComparison,  // each file's SHA-256 is compared with the tree's
-  kFiles,       // that, and they are written to files that are there already
+  kFiles,       // as kComparison, and they are written to files that exist already
 };
 
 class ReadWork final : public CopyWork {
  public:
-  // `directory` is where the files lie, for kFiles.
+  // `directory`: the directory of the files to write, for kFiles.
   ReadWork(verbena::Channel& channel, std::string volume, const Tree& tree, uint64_t max_bytes,
            ReadInto into, std::string directory = "")
       : CopyWork(channel, std::move(volume), tree, max_bytes),
         into_(into),
         directory_(std::move(directory)) {}
   const char* name() const override { return into_ == ReadInto::kComparison ? "verify" : "read"; }
-  // Files whose SHA-256 was found to be right; empty ones are not counted.
+  // How many files had the right SHA-256. Empty files are not counted.
   size_t compared() const { return compared_; }
 
  private:

@@ -39,7 +39,7 @@ constexpr char kVolume[] = "demo";
 // memcpy is over too soon to be measured on a small tree.
 constexpr uint64_t kLeastMemcpyBytes = uint64_t{256} << 20;
 
-// A directory that is removed, with what is in it, at the end.
+// A directory that its destructor removes with all its content.
 class TemporaryDirectory {
  public:
   static absl::StatusOr<std::unique_ptr<TemporaryDirectory>> Make(const std::string& parent) {
@@ -121,7 +121,7 @@ class Demo {
   }
 
   absl::Status Work() {
-    // Also so that every comparison finds the files in the page cache.
+    // This also brings the files into the page cache for every comparison.
     VERBENA_ASSIGN_OR_RETURN(const std::vector<examples::Digest> digests,
                              DigestsOfFiles(local_.root, local_.tree, signals_));
     VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<verbena::Runtime> runtime,

@@ -1,8 +1,8 @@
 // Demo: the block store at work. Starts block_store_server as a process on a directory of its own,
-// stores a directory tree in a volume, reads it back with many reads in flight, compares the
-// SHA-256 of every file, and tells what that took: beside cp through the same disk, and memcpy.
+// stores a directory tree in a volume, reads it back with many reads in flight, and compares the
+// SHA-256 of every file. Prints the times, beside those of cp on the same disk and of memcpy.
 //
-// Called once, on the main thread, before there are others.
+// Called once, on the main thread, before there are other threads.
 
 #ifndef VERBENA_EXAMPLES_BLOCK_STORE_DEMO_H_
 #define VERBENA_EXAMPLES_BLOCK_STORE_DEMO_H_
@@ -15,10 +15,10 @@
 namespace block_store {
 
 struct DemoOptions {
-  std::string path;       // what is stored
-  std::string directory;  // where the demo makes one of its own, for the volume and for cp
+  std::string path;       // the tree to store
+  std::string directory;  // the demo makes its own below this one, for the volume and for cp
   std::string server;     // the path of block_store_server
-  std::string address;    // where it listens
+  std::string address;    // the server listens on it
   verbena::ExecutorMode mode = verbena::ExecutorMode::kAdaptive;
   std::string mode_name;
   CopyOptions copy;

@@ -14,13 +14,14 @@ inline constexpr uint64_t kBlockBytes = 4096;
 // One Write or Read moves at most this.
 inline constexpr uint64_t kMaxTransferBytes = uint64_t{16} << 20;
 
-// A client's transfers under way together: half of what a link's buffers may take by default.
+// All transfers of a client in flight together: half of an executor's default budget for sending,
+// and for landings (MemoryBudgets).
 inline constexpr uint64_t kMaxBytesInFlight = uint64_t{64} << 20;
 
 // 8 TiB: every file system that Debian makes by default holds such a file.
 inline constexpr uint64_t kMaxVolumeBlocks = uint64_t{1} << 31;
 
-// Each costs a descriptor per executor of the server.
+// Each volume in use costs one descriptor per executor of the server.
 inline constexpr size_t kMaxVolumes = 256;
 
 inline constexpr size_t kMaxNameBytes = 64;

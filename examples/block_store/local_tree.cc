@@ -24,7 +24,7 @@ const char* NameOfType(mode_t mode) {
   return "device";
 }
 
-// "." is the tree's root itself.
+// The path of `name` in `directory`. An empty `directory` is the tree's root.
 std::string Below(const std::string& directory, const std::string& name) {
   return directory.empty() ? name : directory + "/" + name;
 }
@@ -114,7 +114,7 @@ absl::Status SetModes(const std::string& directory, const Tree& tree) {
     const std::string path = Below(directory, file.path);
     if (chmod(path.c_str(), file.mode) != 0) return absl::ErrnoToStatus(errno, path);
   }
-  // Inner directories first: an outer one may be one that nobody may change.
+  // Inner directories first: the permissions of an outer one may forbid access to them.
   for (auto made = tree.directories.rbegin(); made != tree.directories.rend(); ++made) {
     const std::string path = Below(directory, made->path);
     if (chmod(path.c_str(), made->mode) != 0) return absl::ErrnoToStatus(errno, path);

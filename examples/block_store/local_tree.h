@@ -1,7 +1,8 @@
 // WalkTree: the directories and regular files below a path, for copying.
 //
-// Symbolic links and special files (devices, sockets, pipes) are not followed or opened: they are
-// named, and left out. A path that is a regular file is a tree of that one. Blocks; any thread.
+// Symbolic links and special files (devices, sockets, pipes) in the tree are neither followed nor
+// opened: they are listed, and left out. A path that is a regular file is a tree of that file
+// alone. Blocks; any thread.
 
 #ifndef VERBENA_EXAMPLES_BLOCK_STORE_LOCAL_TREE_H_
 #define VERBENA_EXAMPLES_BLOCK_STORE_LOCAL_TREE_H_
@@ -16,8 +17,8 @@
 namespace block_store {
 
 struct LocalTree {
-  std::string root;  // what the tree's paths are relative to
-  Tree tree;         // without digests and places; in the order of their paths
+  std::string root;  // the tree's paths are relative to it
+  Tree tree;         // without digests and places; each directory's entries are sorted by name
   struct Skipped {
     std::string path;
     const char* what;  // "symbolic link"
@@ -25,13 +26,13 @@ struct LocalTree {
   std::vector<Skipped> skipped;
 };
 
-// Fails as soon as something cannot be looked at, and names it.
+// Fails at the first directory or file that cannot be read, and names it.
 absl::StatusOr<LocalTree> WalkTree(const std::string& path);
 
-// Makes `directory`, if it is not there, and in it the tree's directories and its files, empty.
-// ALREADY_EXISTS names what is there before.
+// Makes `directory` unless it exists, and in it the tree's directories and empty files.
+// ALREADY_EXISTS names a directory or file of the tree that exists already.
 absl::Status MakeTree(const std::string& directory, const Tree& tree);
-// Gives all of them their permissions, once they are complete.
+// Gives the tree's files and directories their permissions. To be called once files are complete.
 absl::Status SetModes(const std::string& directory, const Tree& tree);
 
 }  // namespace block_store

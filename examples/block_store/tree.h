@@ -1,9 +1,9 @@
 // Tree: the directories and files of a tree, and where in a volume their bytes lie.
 //
-// A value, without the files' contents. Layout() puts the files one behind the other, each at a
-// block of its own, and Pieces() divides that into transfers: many small files at once, or a part
-// of a large one. Encoded, it is the index of tree.proto, which Decode*() check to the last field:
-// a volume may hold anything.
+// A value, without the files' contents. Layout() places the files one after the other, each from
+// the start of a block. Pieces() divides this layout into transfers: several small files, or a part
+// of a large file. An encoded Tree is the index of tree.proto. The Decode functions check every
+// field, because a volume may hold anything.
 //
 //   VERBENA_ASSIGN_OR_RETURN(LocalTree local, WalkTree("/usr/share/doc"));
 //   local.tree.Layout();
@@ -36,11 +36,11 @@ struct FileEntry {
   examples::Digest sha256{};
 };
 
-// One transfer: whole files one behind the other, or a part of one.
+// One transfer: whole files one after the other, or a part of one file.
 struct Piece {
   size_t first_file = 0;
   size_t files = 0;
-  uint64_t file_offset = 0;  // of the part in its file
+  uint64_t file_offset = 0;  // of a part, in its file
   uint64_t offset = 0;       // in the volume
   uint64_t bytes = 0;        // whole blocks
 };
@@ -49,8 +49,8 @@ struct Piece {
 struct FilePart {
   size_t file = 0;
   uint64_t file_offset = 0;
-  size_t at = 0;     // in the piece
-  size_t bytes = 0;  // of the file; zeros follow up to a block's end
+  size_t at = 0;     // its offset in the piece
+  size_t bytes = 0;  // of the file; zeros follow up to the end of the block
 };
 
 // The index's place, size and digest.
@@ -62,36 +62,36 @@ struct TreeHeader {
 
 class Tree {
  public:
-  std::vector<TreeEntry> directories;  // each behind its parent
+  std::vector<TreeEntry> directories;  // each after its parent
   std::vector<FileEntry> files;
 
   // Gives each file its place.
   void Layout();
-  // The offset of the index, behind the last file. After Layout().
+  // The offset of the index, which follows the last file. Only after Layout().
   uint64_t index_offset() const;
-  // The bytes of the files.
+  // The size of all files together.
   uint64_t bytes() const;
-  // Pieces of at most `max_bytes`, a multiple of the block, in ascending order. Empty files are in
-  // none.
+  // Pieces of at most `max_bytes`, a multiple of the block size, in ascending order. No piece has
+  // empty files.
   std::vector<Piece> Pieces(uint64_t max_bytes) const;
   std::vector<FilePart> PartsOf(const Piece& piece) const;
 };
 
-// Up to a multiple of the block.
+// Rounds up to a multiple of the block size.
 uint64_t RoundUpToBlocks(uint64_t bytes);
 
 std::string EncodeIndex(const Tree& tree);
-// `index` is what was read, of `header.index_bytes` bytes. DATA_LOSS when it is not what was
-// written; INVALID_ARGUMENT when that is no tree, or one with paths that lead elsewhere.
+// `index`: the `header.index_bytes` bytes that were read. DATA_LOSS if their SHA-256 is not the
+// header's. INVALID_ARGUMENT if they are no valid tree, or a path would leave the tree.
 absl::StatusOr<Tree> DecodeIndex(const std::string& index, const TreeHeader& header);
 
-// One block.
+// Returns one block.
 std::string EncodeHeader(const TreeHeader& header);
-// The block that stands for the header until the tree is complete, and a test for it.
+// The block that takes the header's place until the tree is complete, and a test for it.
 std::string EncodeUnfinishedHeader();
 bool IsUnfinished(const std::string& block);
-// NOT_FOUND when the block is no header; INVALID_ARGUMENT when what it says does not fit a volume
-// of that size.
+// NOT_FOUND if the block is no header. INVALID_ARGUMENT if the header is damaged, or does not fit a
+// volume of `volume_bytes`.
 absl::StatusOr<TreeHeader> DecodeHeader(const std::string& block, uint64_t volume_bytes);
 
 }  // namespace block_store

@@ -39,7 +39,7 @@ absl::Status BadTree(const std::string& why) {
   return absl::InvalidArgumentError("the volume's tree " + why);
 }
 
-// Leads nowhere but below the directory that it is taken from.
+// True if a relative path cannot lead out of its directory.
 bool IsGoodPath(std::string_view path) {
   if (path.find('\0') != std::string_view::npos) return false;
   while (true) {
@@ -51,7 +51,7 @@ bool IsGoodPath(std::string_view path) {
   }
 }
 
-// Paths of which each was seen once, and lies in a directory that was seen before.
+// Checks that each path is good, is new, and lies in a directory that was added before.
 class Paths {
  public:
   absl::Status AddDirectory(const std::string& path) {
@@ -81,7 +81,7 @@ absl::Status AddFile(const v1::TreeFile& from, const TreeHeader& header, uint64_
                  .bytes = from.bytes(),
                  .offset = from.offset()};
   if (!DigestFrom(from.sha256(), file.sha256)) return BadTree("lacks a SHA-256");
-  // `offset` is within the index's, so none of this overflows.
+  // `offset` is at most header.index_offset, so nothing here overflows.
   const bool fits = file.bytes <= header.index_offset - offset &&
                     RoundUpToBlocks(file.bytes) <= header.index_offset - offset;
   if (!fits || file.offset != (file.bytes == 0 ? 0 : offset)) {

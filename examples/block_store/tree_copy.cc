@@ -20,7 +20,7 @@ using verbena::Task;
 namespace {
 
 uint64_t BlocksFor(const Tree& tree) {
-  // A digest has the same length whatever it is.
+  // Digests that are not known yet do not change the length: all have the same.
   const uint64_t index_bytes = EncodeIndex(tree).size();
   return (tree.index_offset() + RoundUpToBlocks(index_bytes)) / kBlockBytes;
 }
@@ -84,7 +84,7 @@ Task<absl::Status> TreeCopy::Finish(const VolumeClient& volume, const Tree& tree
                           .index_bytes = index.size(),
                           .index_sha256 = examples::Sha256(index)};
   VERBENA_CO_RETURN_IF_ERROR(co_await volume.WriteBytes(header.index_offset, index));
-  // All that the header speaks of is on the disk before it is.
+  // All that the header refers to must be on the disk before the header is.
   VERBENA_CO_RETURN_IF_ERROR(co_await volume.Flush());
   co_return co_await volume.WriteBytes(0, EncodeHeader(header), /*flush=*/true);
 }

@@ -1,13 +1,15 @@
-// TreeCopy: whole trees in and out of volumes, for a program with a terminal.
+// TreeCopy: copies whole trees into volumes and out of them, for a program with a terminal.
 //
-// Called on a thread that runs no executor, with a runtime of one; a line on standard error tells
-// how far it is, and a signal ends it with CANCELLED. Runtime, channel and signals outlive it.
+// Called on a thread that runs no executor, with a runtime that has one executor. A line on
+// standard error shows the progress. A signal ends a copy with CANCELLED. Runtime, channel and
+// signals must outlive the TreeCopy.
 //
 //   TreeCopy copy(*runtime, channel, *signals, {.in_flight = 16});
 //   VERBENA_ASSIGN_OR_RETURN(LocalTree local, WalkTree("/usr/share/doc"));
 //   PhaseReport stored;
 //   VERBENA_RETURN_IF_ERROR(copy.Store(local, "doc", stored));
 //   VERBENA_ASSIGN_OR_RETURN(Tree tree, copy.ReadIndex("doc"));
+//   PhaseReport read;
 //   VERBENA_RETURN_IF_ERROR(copy.Read("doc", tree, ReadInto::kComparison, "", read));
 
 #ifndef VERBENA_EXAMPLES_BLOCK_STORE_TREE_COPY_H_
@@ -33,7 +35,7 @@ namespace block_store {
 
 struct CopyOptions {
   int in_flight = 16;
-  uint64_t request_bytes = uint64_t{256} << 10;  // a multiple of the block
+  uint64_t request_bytes = uint64_t{256} << 10;  // a multiple of the block size
 };
 
 class TreeCopy {
@@ -41,16 +43,17 @@ class TreeCopy {
   TreeCopy(verbena::Runtime& runtime, verbena::Channel& channel, examples::StopSignals& signals,
            const CopyOptions& options);
 
-  // Stores the files in a volume made for them, or in one where that was begun and not finished; it
-  // is durable on return. `local.tree` gets places and digests. The time that `report` tells is
-  // that of all of it. ALREADY_EXISTS when the volume holds anything else.
+  // Stores the files in a new volume, or in one where an earlier Store() did not finish. The tree
+  // is durable on return. `local.tree` gets places and digests. The time in `report` includes the
+  // index and the flushes, but not the volume's creation. ALREADY_EXISTS if the volume holds
+  // anything else; OUT_OF_RANGE if an unfinished volume is too small.
   absl::Status Store(LocalTree& local, const std::string& volume, examples::PhaseReport& report);
 
-  // NOT_FOUND when the volume holds no tree.
+  // NOT_FOUND if there is no such volume, or it holds no complete tree.
   absl::StatusOr<Tree> ReadIndex(const std::string& volume);
 
-  // Reads all files. For kFiles, `directory` must have been made by MakeTree. DATA_LOSS names a
-  // file that is not what was stored.
+  // Reads all files. For kFiles, MakeTree() must have made `directory`. DATA_LOSS if a file is not
+  // as it was stored.
   absl::Status Read(const std::string& volume, const Tree& tree, ReadInto into,
                     const std::string& directory, examples::PhaseReport& report);
 

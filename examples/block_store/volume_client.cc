@@ -20,7 +20,7 @@ namespace {
 
 // A server that does not answer for this long is as good as gone; a flush may wait for a slow disk.
 constexpr std::chrono::seconds kCallTimeout(60);
-// Bytes per transfer of what is not data: an index.
+// Bytes per transfer of WriteBytes() and ReadBytes().
 constexpr uint64_t kTransferBytes = uint64_t{1} << 20;
 
 std::string Place(const char* method, const std::string& volume, uint64_t offset, size_t bytes) {

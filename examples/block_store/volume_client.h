@@ -1,9 +1,9 @@
-// VolumeClient: the calls of block_store.v1.BlockStore on one volume, in the shapes that a copying
+// VolumeClient: the calls of block_store.v1.BlockStore on one volume, in the form that a copying
 // program needs.
 //
-// Used on an executor of the channel's runtime; the channel outlives it. Transfers of block data
-// take and give back a Buffer. Failures name the method, the place and what is known of the call's
-// outcome. Each call has a deadline of its own.
+// Used on an executor of the channel's runtime. The channel must outlive it. Transfers of block
+// data take a Buffer and give it back. Errors name the method, the volume and offset, and the
+// call's outcome as far as it is known. Each call has its own deadline.
 //
 //   VolumeClient volume(channel, "backup");
 //   VERBENA_CO_RETURN_IF_ERROR(co_await volume.Create(blocks));
@@ -37,15 +37,16 @@ class VolumeClient {
   verbena::Channel& channel() const { return channel_; }
 
   verbena::Task<absl::Status> Create(uint64_t blocks) const;
-  // The buffer comes back when the call went well, and perhaps when not.
+  // Gives `data` back if the call succeeds. After a failure `data` may be empty.
   verbena::Task<absl::Status> Write(uint64_t offset, verbena::Buffer& data,
                                     bool flush = false) const;
-  // Fills `into`, to its size.
+  // Fills `into`, all of its size. After a failure `into` may be empty.
   verbena::Task<absl::Status> Read(uint64_t offset, verbena::Buffer& into) const;
   verbena::Task<absl::Status> Flush() const;
   verbena::Task<absl::StatusOr<v1::StatReply>> Stat() const;
 
-  // Bytes of any length, padded with zeros to whole blocks, in as many transfers as it takes.
+  // Write or read any number of bytes, in as many transfers as needed. Writing pads the last block
+  // with zeros.
   verbena::Task<absl::Status> WriteBytes(uint64_t offset, const std::string& bytes,
                                          bool flush = false) const;
   verbena::Task<absl::StatusOr<std::string>> ReadBytes(uint64_t offset, uint64_t bytes) const;

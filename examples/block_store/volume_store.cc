@@ -34,7 +34,7 @@ absl::Status FlushHasFailed(const Volume& volume) {
                   volume.name));
 }
 
-// Not cancelled: a Write that goes on behind its handler's back could land on what is written next.
+// Not cancelled: a Write that goes on after its handler has ended could overwrite later data.
 Task<absl::Status> WriteToEnd(const File& file, BufferView data, uint64_t offset) {
   co_return co_await file.Write(data, offset).In(nullptr);
 }
@@ -59,7 +59,7 @@ class FlushVerdict {
 
 // --- Making a volume -----------------------------------------------------------------------------
 
-// Blocks: no ring before Linux 6.9 has an operation for it.
+// Blocks its thread: io_uring has no truncate before Linux 6.9.
 absl::Status Extend(const Catalog::Claim& claim) {
   const Volume& volume = claim.volume();
   if (truncate(claim.temporary_path().c_str(), static_cast<off_t>(volume.bytes())) == 0) {
@@ -71,7 +71,7 @@ absl::Status Extend(const Catalog::Claim& claim) {
   return absl::ErrnoToStatus(error, what);
 }
 
-// Blocks. RESOURCE_EXHAUSTED unless the disk has space for the whole volume now.
+// Blocks its thread. RESOURCE_EXHAUSTED unless the disk has space for the whole volume now.
 absl::Status CheckSpace(const Volume& volume, const std::string& directory) {
   struct statvfs about;
   if (statvfs(directory.c_str(), &about) != 0) {
@@ -117,7 +117,8 @@ Task<absl::Status> MakeVolume(Catalog::Claim& claim, std::string directory, bool
   co_return co_await verbena::SyncDirectory(directory);
 }
 
-// Takes off the disk what MakeVolume() left. A crash now may leave the whole volume, or none.
+// Removes the file that a failed MakeVolume() left. A crash now may leave the whole volume, or
+// none.
 Task<absl::Status> RemoveRest(Catalog::Claim& claim) {
   if (claim.step() == Step::kTaken) co_return absl::OkStatus();
   absl::Status removed = co_await verbena::RemoveFile(
@@ -138,7 +139,7 @@ absl::StatusOr<std::unique_ptr<VolumeStore>> VolumeStore::Open(
 
 Task<absl::Status> VolumeStore::Create(std::string name, uint64_t blocks, bool reserve) {
   VERBENA_CO_ASSIGN_OR_RETURN(Catalog::Claim claim, catalog_->Take(name, blocks));
-  // Not cancelled half-way: the kernel could still rename, behind the catalog's back.
+  // Not cancelled half-way: the kernel could still rename the file, unknown to the catalog.
   absl::Status made = co_await MakeVolume(claim, catalog_->directory(), reserve).In(nullptr);
   if (made.ok()) {
     claim.Commit();
@@ -199,7 +200,7 @@ verbena::Executor& VolumeStore::FlusherOf(const Volume& volume) const {
   return *shards_[std::hash<std::string>()(volume.name) % shards_.size()].executor;
 }
 
-// Not cancelled: its result says whether the data of others is lost, too.
+// Not cancelled: its result also says whether data of other callers is lost.
 Task<absl::Status> VolumeStore::FlushVolume(const Volume& volume) {
   co_return co_await verbena::RunOn(FlusherOf(volume), FlushHere(volume.name)).In(nullptr);
 }
@@ -251,7 +252,7 @@ Task<absl::StatusOr<VolumeStore::OpenVolume*>> VolumeStore::Use(const std::strin
   VERBENA_CO_ASSIGN_OR_RETURN(Volume * volume, catalog_->Find(name));
   VERBENA_CO_ASSIGN_OR_RETURN(File file,
                               co_await File::Open(volume->path, {.flags = O_RDWR, .direct = true}));
-  // Another call may have been faster, and its file is in use.
+  // Another call may have opened the volume meanwhile. Its file is in use and stays.
   const auto added = shard->volumes.try_emplace(name, nullptr);
   if (added.second) added.first->second.reset(new OpenVolume(*volume, std::move(file)));
   co_return added.first->second.get();

@@ -1,29 +1,28 @@
 // VolumeStore: volumes of 4 KiB blocks in files, read and written straight into and out of Buffers.
 //
 // Its promises, whenever the process or the machine stops:
-// - A volume exists once Create() has returned OK, and then has its whole size; blocks never
-//   written hold zeros.
-// - Data is durable once a Flush(), or a Write() that flushes, has returned OK which began after
-//   the data's Write() had returned. Until then a stop may undo the Write, block by block: each
-//   block holds what some Write to it put there, or what was flushed before. It is never torn when
-//   the process dies; when the machine loses power, that is as good as its disk's promise to write
-//   4096 bytes at once.
-// - After a flush that failed the kernel may have dropped data. The volume then refuses writes and
-//   flushes, until the store is opened anew, so that nobody takes for durable what is lost. The
-//   kernel reports such a loss to one flush of an open file alone. So a volume's flushes run one
-//   after the other, all on one executor and one open file, and those that wait while one runs
-//   share the next one.
-// If Writes write one block at once, one of them wins; a Read at that time sees either. Write and
-// Flush are not cancelled, and go on when their caller does not wait any more. A caller that gives
-// up a Write and writes the same blocks again does not know which of the two comes last. The same
-// holds for the Writes that a process had under way when it was killed: the kernel may end them
-// after the process, for as long as the disk takes.
+// - A volume exists once Create() has returned OK, and then has its whole size. Blocks that were
+//   never written hold zeros.
+// - A Write() that flushes makes its data durable by returning OK. Other data is durable once a
+//   flush has returned OK that began after the data's Write() had returned. Until then a stop may
+//   undo the Write, block by block: each block holds the data of some Write to it, or the data that
+//   was flushed before. The death of the process never tears a block. Power loss does not tear it
+//   either, if the disk keeps its promise to write 4096 bytes at once.
+// - After a failed flush, the kernel may have dropped data. The volume then refuses writes and
+//   flushes until the store is opened anew, so that nobody takes lost data for durable. The kernel
+//   reports such a loss to a single flush of an open file. So all flushes of a volume run one after
+//   the other, on one executor and one open file. Flushes that wait while one runs share the next.
+// If several Writes write one block at once, one of them wins; a Read at that time sees any of
+// them. Write and Flush are not cancelled: they go on after their caller has stopped waiting. A
+// caller that gives up a Write and writes the same blocks again does not know which Write comes
+// last. This also holds for Writes in flight when a process is killed: the kernel may complete them
+// after the process has ended, as late as the disk does.
 //
-// The methods are called on the executors that Open() was told, any of them; each has files of its
-// own (io_uring, O_DIRECT where the file system has it), so calls meet no lock but when a volume is
-// first used. Names and buffers are borrowed until the Task ends. A cancelled Read returns at once;
-// see File for what that means to its Buffer. The store is destroyed before the executors, and
-// after its Tasks.
+// Methods may be called on any executor that was given to Open(). Each executor has its own open
+// files (io_uring, O_DIRECT if the file system supports it). So a Read or Write takes no lock,
+// except when its executor uses the volume for the first time. Names and buffers must stay valid
+// until the Task ends. A cancelled Read returns at once; File says what becomes of its Buffer. The
+// store must be destroyed after its Tasks and before the executors.
 //
 //   VERBENA_ASSIGN_OR_RETURN(auto store, VolumeStore::Open("/srv/volumes", {&executor}));
 //   VERBENA_CO_RETURN_IF_ERROR(co_await store->Create("db", /*blocks=*/1 << 18));
@@ -54,8 +53,8 @@ namespace block_store {
 struct VolumeInfo {
   std::string name;
   uint64_t blocks = 0;
-  uint64_t allocated_bytes = 0;  // on the disk
-  bool direct = false;           // past the page cache
+  uint64_t allocated_bytes = 0;  // disk space in use
+  bool direct = false;           // the file is open with O_DIRECT
 };
 
 class VolumeStore {
@@ -66,26 +65,28 @@ class VolumeStore {
   VolumeStore(const VolumeStore&) = delete;
   VolumeStore& operator=(const VolumeStore&) = delete;
 
-  // With `reserve`, the disk's space for all blocks is taken at once. INVALID_ARGUMENT,
-  // ALREADY_EXISTS, RESOURCE_EXHAUSTED for a full disk or too many volumes.
+  // With `reserve`, disk space for all blocks is taken at once. INVALID_ARGUMENT, ALREADY_EXISTS,
+  // OUT_OF_RANGE if the file system has no files of this size, RESOURCE_EXHAUSTED for a full disk
+  // or too many volumes.
   verbena::Task<absl::Status> Create(std::string name, uint64_t blocks, bool reserve = false);
 
-  // All methods below: NOT_FOUND when there is no such volume. Both of these: INVALID_ARGUMENT
-  // unless offset and size are whole blocks, 1 to 16 MiB of them; OUT_OF_RANGE beyond the volume's
-  // end; then nothing is read or written.
+  // Every method with a name: INVALID_ARGUMENT for a bad name, NOT_FOUND if there is no such
+  // volume. Read and Write: INVALID_ARGUMENT unless offset and size are whole blocks, and the size
+  // is 4 KiB to 16 MiB; OUT_OF_RANGE beyond the volume's end. Then nothing is read or written.
+  // Write and Flush: FAILED_PRECONDITION after a failed flush.
   verbena::Task<absl::Status> Read(const std::string& name, uint64_t offset,
                                    verbena::BufferView into);
-  // RESOURCE_EXHAUSTED for a full disk: then part of it may have been written.
+  // RESOURCE_EXHAUSTED if the disk is full: part of the data may have been written then.
   verbena::Task<absl::Status> Write(const std::string& name, uint64_t offset,
                                     verbena::BufferView data, bool flush);
   verbena::Task<absl::Status> Flush(const std::string& name);
   verbena::Task<absl::StatusOr<VolumeInfo>> Stat(const std::string& name);
-  // Up to `count` volumes behind `after`, by name. Any thread.
+  // The first `count` volumes whose names sort after `after`, in order. Any thread.
   std::vector<const Volume*> List(const std::string& after, size_t count) {
     return catalog_->List(after, count);
   }
 
-  // Checks a place in a volume, before Read and Write look at data.
+  // Checks offset and size as Read and Write do, with the same errors.
   static absl::Status CheckPlace(const Volume& volume, uint64_t offset, uint64_t bytes);
   absl::StatusOr<Volume*> Find(const std::string& name) { return catalog_->Find(name); }
 
@@ -95,11 +96,11 @@ class VolumeStore {
         : volume(&its_volume), file(std::move(its_file)) {}
     Volume* volume;
     verbena::File file;
-    // Used on the executor that flushes the volume alone.
+    // Both are used only on the executor that flushes the volume.
     verbena::Semaphore flush_turn{1};
     uint64_t flushes_begun = 0;
   };
-  // One executor's.
+  // The open files of one executor.
   struct Shard {
     explicit Shard(verbena::Executor& its_executor) : executor(&its_executor) {}
     verbena::Executor* executor;

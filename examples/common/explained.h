@@ -1,4 +1,4 @@
-// Explained: the Status of a call that failed, in words for people, with what programs need kept.
+// Explained: the Status of a failed call in words for people. Programs still find all they need.
 
 #ifndef VERBENA_EXAMPLES_COMMON_EXPLAINED_H_
 #define VERBENA_EXAMPLES_COMMON_EXPLAINED_H_

@@ -1,7 +1,7 @@
 // AsksForHelp: whether a command line has --help or -h before a "--".
 //
-// Asked before Abseil parses the flags, whose own help lists every flag of every library that is
-// linked in, and exits with 1.
+// To be called before Abseil parses the flags: Abseil's own help lists the flags of every library
+// that is linked in, and exits with 1.
 
 #ifndef VERBENA_EXAMPLES_COMMON_HELP_H_
 #define VERBENA_EXAMPLES_COMMON_HELP_H_

@@ -1,7 +1,7 @@
 // Latencies: how long calls took, counted in fixed memory.
 //
 // Exact up to 255 ns, and to 0.4% above. A value of 59 KB; one thread. Record() never allocates, so
-// it may stand beside what it measures.
+// a measured loop may call it.
 //
 //   Latencies latencies;
 //   latencies.Record(end_ns - start_ns);
@@ -33,7 +33,8 @@ class Latencies {
 
   uint64_t count() const { return count_; }
 
-  // The latency that `percent` of them, in (0, 100], do not exceed; 0 if there is none.
+  // The latency that `percent` of the recorded latencies do not exceed; 0 if there are none.
+  // `percent` lies in (0, 100].
   double PercentileNs(double percent) const {
     const double rank = std::ceil(percent / 100 * static_cast<double>(count_));
     uint64_t seen = 0;

@@ -1,4 +1,4 @@
-// ParseMode: the value of --mode, as both programs take it.
+// ParseMode: parses the value of --mode.
 
 #ifndef VERBENA_EXAMPLES_COMMON_MODE_H_
 #define VERBENA_EXAMPLES_COMMON_MODE_H_

@@ -57,7 +57,7 @@ Task<void> Phase::RunLane(Lane& lane, int workers) {
   co_await RunWorkers(lane, workers).In(&lane.cancel_);
   if (lanes_running_.fetch_sub(1) > 1) co_return;
   ended_at_ = Clock::Real().Now();
-  // The last that is touched: whoever waits destroys the phase.
+  // Nothing of the phase may be used after this: the thread that waits destroys it.
   ended_.Wake();
 }
 
@@ -77,7 +77,7 @@ Task<void> Request(verbena::CancelScope& scope) {
 }  // namespace
 
 void Phase::Cancel() {
-  // Waits until each executor has done it, so that nothing reaches for a lane that is gone.
+  // Waits for each executor, so that no request is left that would use a destroyed lane.
   for (size_t i = 0; i < lanes_.size(); ++i) {
     runtime_.BlockOn(Request(lanes_[i]->cancel_), static_cast<int>(i));
   }

@@ -1,8 +1,9 @@
 // Phase: many calls of one kind, made by coroutines on every executor of a runtime.
 //
-// `in_flight` workers, spread over the executors, take what there is to do until nothing is left. A
-// failed call stops the phase, a cancelled one too. Started once, from the thread that then waits
-// for `ended`; destroyed when it has ended. Only calls() and bytes() may be read while it runs.
+// `in_flight` workers, spread over the executors, take work until nothing is left. A call that
+// fails stops the phase, and so does Cancel(). A Phase is started once, by the thread that then
+// waits for `ended`, and destroyed after it has ended. While it runs, only calls(), bytes() and
+// running_for() may be read.
 //
 //   PutWork work(channel, corpus);
 //   Phase phase(runtime, work, 64, *ended);
@@ -29,16 +30,17 @@
 
 namespace examples {
 
-// One executor's part of a phase: what its workers count. Theirs alone, except for the atomics.
+// One executor's part of a phase: the counts of its workers. Only they use it, except for the
+// atomics.
 class Lane {
  public:
   explicit Lane(std::atomic<bool>& stop) : stop_(stop) {}
 
-  // False once a worker should take nothing more.
+  // False once workers must take no more work.
   bool may_go_on() const { return !stop_.load(std::memory_order_relaxed) && !cancel_.requested(); }
   // Counts one call that began at `began` and has ended now.
   void CountCall(verbena::TimePoint began, uint64_t bytes);
-  // Counts an error, and stops the phase. The end of a call by cancellation is not one.
+  // Counts an error, and stops the phase. CANCELLED after Phase::Cancel() is not an error.
   void Fail(absl::Status error);
 
  private:
@@ -53,18 +55,18 @@ class Lane {
   absl::Status first_error_;
 };
 
-// The work of a phase.
+// The work of a phase. Must outlive it.
 class Work {
  public:
   virtual ~Work() = default;
   // "put": names the row of the table.
   virtual const char* name() const = 0;
-  // Calls that it will take, for the progress; 0: not known before.
+  // The number of calls to make, for the progress line; 0 if not known in advance.
   virtual uint64_t total_calls() const = 0;
-  // No more workers than this have any use.
+  // The phase has no more workers than this.
   virtual int max_workers() const = 0;
-  // One worker: takes work, until there is none or the lane may not go on. Runs on every executor
-  // at once.
+  // One worker: takes work until there is none, or until the lane may not go on. Runs on every
+  // executor at once.
   virtual verbena::Task<void> RunWorker(Lane& lane) = 0;
 };
 
@@ -90,14 +92,15 @@ class Phase {
   Phase& operator=(const Phase&) = delete;
 
   void Start();
-  // Asks the calls in flight to end. The phase still ends by waking `ended`.
+  // Cancels the calls in flight. The phase still ends by waking `ended`. Blocks until each executor
+  // has done so.
   void Cancel();
 
   uint64_t calls() const;
   uint64_t bytes() const;
   std::chrono::duration<double> running_for() const;
 
-  // Once it has ended.
+  // Precondition: the phase has ended.
   PhaseReport Report() const;
 
  private:

@@ -1,7 +1,7 @@
-// Progress: one line that tells how far something is.
+// Progress: a line of text that shows how far some work is.
 //
-// On a terminal the line is drawn again and again in its place; elsewhere (a file, a pipe) each is
-// printed, once a second. One thread. Does not own its stream.
+// On a terminal each update replaces the last one in its place. In a file or a pipe each update is
+// a line of its own, once a second. One thread. Does not own its stream.
 //
 //   Progress progress(stderr, isatty(STDERR_FILENO));
 //   while (Wait(progress.interval())) progress.Update("put 12,345 of 98,765");
@@ -25,7 +25,7 @@ class Progress {
     return std::chrono::milliseconds(redraws_ ? 100 : 1000);
   }
   void Update(const std::string& line);
-  // In place of the last update, to stay.
+  // Replaces the last update by a line that stays.
   void Finish(const std::string& line);
 
  private:

@@ -1,5 +1,5 @@
-// RunPhase: a Phase from its start to its end, for a program with a terminal: a line tells how far
-// it is, and a signal cancels it.
+// RunPhase: runs a Phase from start to end, for a program with a terminal. A line shows the
+// progress, and a signal cancels the phase.
 //
 // Called on a thread that runs no executor.
 //
@@ -17,8 +17,8 @@
 
 namespace examples {
 
-// Adds what it took to `sum`, also when it fails: with the first error of a call, or CANCELLED
-// after a signal.
+// Returns the first error of a call, or CANCELLED after a signal. Adds the phase's figures to `sum`
+// in every case.
 absl::Status RunPhase(verbena::Runtime& runtime, Work& work, int in_flight, StopSignals& signals,
                       Progress& progress, PhaseReport& sum);
 

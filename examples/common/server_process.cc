@@ -30,11 +30,11 @@ std::chrono::milliseconds TimeLeft(SteadyClock::time_point deadline) {
   return std::max(left, std::chrono::milliseconds(0));
 }
 
-// The child's side of a fork: only what is safe between fork and exec.
+// The child's side of a fork. Calls only functions that are safe between fork and exec.
 [[noreturn]] void RunChild(char* const* arguments, int output, pid_t parent) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
-  // The parent may have ended before that.
+  // The parent may have ended before prctl().
   if (getppid() != parent) _exit(1);
   StopSignals::ForChild();
   dup2(output, STDOUT_FILENO);
@@ -100,7 +100,7 @@ absl::Status ServerProcess::WaitUntilReady(StopSignals& signals) {
       case Woken::kReadable:
         break;
     }
-    // By the byte: what follows the line is not ours to take.
+    // Byte by byte, so that nothing after the line is read.
     char byte;
     const ssize_t bytes = read(output_, &byte, 1);
     if (bytes < 0 && errno == EINTR) continue;

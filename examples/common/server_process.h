@@ -1,9 +1,9 @@
 // ServerProcess: a server of an example, or another program, as a child process.
 //
-// It is in a process group of its own, so that Ctrl-C at the terminal reaches the demo alone, which
-// then ends it in order; should the demo be killed, the kernel ends it. Stop() ends it by its
-// process id; the destructor kills what still runs. One thread: the kernel takes the end of the
-// thread that started it for the end of the parent.
+// The child has a process group of its own, so that Ctrl-C at the terminal reaches the demo alone,
+// which then stops the child in order. If the demo is killed, the kernel ends the child. The
+// destructor kills a child that still runs. One thread: the kernel also ends the child when the
+// thread that started it ends.
 //
 //   absl::StatusOr<std::unique_ptr<ServerProcess>> server =
 //       ServerProcess::Start("/usr/bin/kv_server", {"--address=127.0.0.1:0"});
@@ -29,27 +29,27 @@ namespace examples {
 
 class ServerProcess {
  public:
-  // Starts the program at `path`. Its standard error is ours.
+  // Starts the program at `path`. The child writes to this process's standard error.
   static absl::StatusOr<std::unique_ptr<ServerProcess>> Start(
       const std::string& path, const std::vector<std::string>& arguments);
   ServerProcess(const ServerProcess&) = delete;
   ServerProcess& operator=(const ServerProcess&) = delete;
   ~ServerProcess();
 
-  // Reads the line that tells its address. UNAVAILABLE when it ended instead, with an empty message
-  // if it has said itself what was wrong; CANCELLED when a signal came; DEADLINE_EXCEEDED when
-  // nothing came for 30 seconds.
+  // Reads the line with the server's address. UNAVAILABLE if the server ended instead; the message
+  // is empty if it exited by itself, because it has then said what was wrong. CANCELLED if a signal
+  // came, DEADLINE_EXCEEDED if the line did not come within 30 seconds, INTERNAL for another line.
   absl::Status WaitUntilReady(StopSignals& signals);
 
-  // Asks it to end, and waits; after a grace of 5 seconds, or when a signal comes meanwhile, kills
-  // it. Fails when it had to be killed, had ended before, or did not exit with 0.
+  // Asks the server to end, and waits. Kills it after 5 seconds, or when a signal comes meanwhile.
+  // Fails if the server had to be killed, had ended before, or did not exit with 0.
   absl::Status Stop(StopSignals& signals);
 
-  // For a program that ends by itself: waits for that. Kills it when a signal comes, which gives
-  // CANCELLED. Fails when it did not exit with 0.
+  // Waits for a program that ends by itself. Fails if it does not exit with 0. Kills it and returns
+  // CANCELLED if a signal comes.
   absl::Status WaitForEnd(StopSignals& signals);
 
-  // OK while it runs, else how it ended.
+  // OK while the process runs, otherwise UNAVAILABLE with the way it ended.
   absl::Status CheckRunning();
 
   const std::string& address() const { return address_; }
@@ -59,14 +59,14 @@ class ServerProcess {
   ServerProcess(std::string name, pid_t pid, int pidfd, int output)
       : name_(std::move(name)), pid_(pid), pidfd_(pidfd), output_(output) {}
 
-  // Takes note of its end; `options` as for waitpid.
+  // Whether the process has ended, by waitpid() with `options`.
   bool Reap(int options);
   absl::Status HowItEnded() const;
 
   const std::string name_;
   const pid_t pid_;
   const int pidfd_;   // readable once it has ended
-  const int output_;  // what it prints
+  const int output_;  // its standard output
   std::string address_;
   std::optional<int> wait_status_;  // once it has ended
 };

@@ -1,8 +1,8 @@
-// StopSignals: SIGINT and SIGTERM, as something to wait for beside other things.
+// StopSignals: lets a program wait for SIGINT and SIGTERM together with a descriptor.
 //
-// Made on the main thread before there are others, which inherit that the two are blocked. From
-// then on they end nothing by themselves: WaitReadable() tells of them. ForChild() undoes it after
-// a fork. One thread.
+// Block() is called on the main thread before there are other threads, because they inherit the
+// blocked signals. From then on the signals do not end the process: WaitReadable() reports them.
+// ForChild() unblocks them after a fork. One thread.
 //
 //   absl::StatusOr<std::unique_ptr<StopSignals>> signals = StopSignals::Block();
 //   if (signals->WaitReadable(fd, std::chrono::seconds(1)) == Woken::kBySignal) …
@@ -26,17 +26,18 @@ class StopSignals {
   StopSignals& operator=(const StopSignals&) = delete;
   ~StopSignals();
 
-  // Waits until `fd` (or nothing, if -1) is readable or has ended, a signal came or the time is up.
+  // Waits until `fd` is readable or closed by its other end, a signal comes, or the time is up. An
+  // `fd` of -1 is ignored. May return kTimeout early.
   Woken WaitReadable(int fd, std::chrono::milliseconds timeout);
 
-  // Waits for a signal. The next one ends the process, as it would by default: for servers, whose
-  // orderly end may take too long for somebody.
+  // Waits for a signal. A second signal then ends the process, as it would by default. This is for
+  // servers, in case an orderly end takes too long.
   void WaitForLast();
 
-  // The first signal that came; 0: none did.
+  // The first signal that came; 0 if none did.
   int received() const { return received_; }
 
-  // In a child process between fork and exec: signals are as they were before Block().
+  // Unblocks both signals in a child process, between fork and exec.
   static void ForChild();
 
  private:
@@ -46,7 +47,7 @@ class StopSignals {
   int received_ = 0;
 };
 
-// Wakes the thread that waits on fd() from another one; stays readable until Clear().
+// A descriptor by which one thread wakes another: readable from Wake() until Clear().
 class Wakeup {
  public:
   static absl::StatusOr<std::unique_ptr<Wakeup>> Create();

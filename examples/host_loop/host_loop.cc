@@ -1,5 +1,5 @@
-// A server and its client in a program that has an event loop of its own: an epoll loop sleeps on
-// the runtime's executor, on a timer and on signals of the program, and one thread does everything.
+// A server and its client in a program with its own event loop. An epoll loop waits for the
+// runtime's executor, for a timer and for signals of the program. One thread does everything.
 
 #include <signal.h>
 #include <sys/epoll.h>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kGreetings = 5;
 constexpr long kHeartbeatNs = 20'000'000;
-// Turns of the executor in one go, before the program's own descriptors get theirs.
+// How often the executor is polled before the loop looks at the program's own descriptors.
 constexpr int kTurnsPerRound = 64;
 
 class Greeter final : public hello::Greeter::Service {
@@ -40,7 +40,7 @@ verbena::Task<void> Greet(verbena::Channel& channel, bool& ended) {
     request.set_name("host " + std::to_string(i));
     auto reply = co_await greeter.Hello(request, {.deadline = std::chrono::seconds(1)});
     std::cout << (reply.ok() ? reply->text() : reply.status().ToString()) << std::endl;
-    // A timer of Verbena's: the host's epoll_wait() ends when it is due.
+    // Verbena's timer: the program's epoll_wait() ends when it is due.
     (void)co_await verbena::Sleep(std::chrono::milliseconds(10));
   }
   ended = true;

@@ -1,11 +1,12 @@
-// Corpus: the lines of text files, as the pieces under which the demo stores them.
+// Corpus: the lines of text files, cut into the pieces that the demo stores.
 //
-// A line ends before each '\n', and at the end of a file that does not end with one. It is stored
-// under its SHA-256 in hexadecimal; one that is too long for a value, in parts under "<SHA-256>#0",
-// "#1" and so on. Lines are any bytes; an empty one is a line like any other.
+// A line ends before each '\n', and at the end of a file that does not end with '\n'. Its key is
+// its SHA-256 in hexadecimal. A line that is too long for a value is stored in parts, under the
+// keys
+// "<SHA-256>#0", "<SHA-256>#1" and so on. A line may hold any bytes, or none.
 //
-// Immutable once loaded, so any thread may read it. Holds the files' bytes in memory, at most as
-// many as Load() is allowed; pieces point into them.
+// Immutable once loaded, so any thread may read it. Holds the files' bytes in memory, at most
+// Load()'s `max_bytes`. Pieces point into them.
 //
 //   absl::StatusOr<kv::Corpus> corpus = kv::Corpus::Load({"a.txt"}, 64 << 20);
 //   corpus->AppendKey(corpus->pieces()[0], key);
@@ -30,7 +31,7 @@ struct Piece {
   static constexpr uint32_t kWholeLine = UINT32_MAX;
 
   std::string_view bytes;
-  uint32_t part = kWholeLine;  // or the number of this part of the line
+  uint32_t part = kWholeLine;  // or the number of this part of its line
   examples::Digest line_digest;
 
   void AppendKey(std::string& key) const;
@@ -38,8 +39,8 @@ struct Piece {
 
 class Corpus {
  public:
-  // NOT_FOUND, or whatever else is the matter, names the file; RESOURCE_EXHAUSTED when the files
-  // have more than `max_bytes` together.
+  // NOT_FOUND and other errors of reading name the file. RESOURCE_EXHAUSTED if the files have more
+  // than `max_bytes` together.
   static absl::StatusOr<Corpus> Load(const std::vector<std::string>& paths, uint64_t max_bytes);
 
   // Files that every Debian has: licence texts, and the copyright notice of each package.
@@ -48,12 +49,12 @@ class Corpus {
   const std::vector<Piece>& pieces() const { return pieces_; }
   size_t files() const { return files_.size(); }
   size_t lines() const { return lines_; }
-  // Lines that are stored in parts, and into how many.
+  // The number of lines that are stored in parts, and of all their parts.
   size_t long_lines() const { return long_lines_; }
   size_t parts() const { return parts_; }
-  // The bytes of all pieces, also of those that are equal.
+  // The bytes of all pieces; equal pieces count each.
   uint64_t bytes() const { return bytes_; }
-  // Keys that differ: equal lines share theirs.
+  // The number of different keys: equal lines share keys.
   size_t distinct_keys() const { return distinct_keys_; }
 
  private:
@@ -61,7 +62,7 @@ class Corpus {
   void AddLine(std::string_view line);
   void CountDistinctKeys();
 
-  std::deque<std::string> files_;  // whose strings never move
+  std::deque<std::string> files_;  // a deque, because pieces point into its strings
   std::vector<Piece> pieces_;
   size_t lines_ = 0;
   size_t long_lines_ = 0;

@@ -1,8 +1,7 @@
 // Demo: the key-value store at work. Starts kv_server as a process, puts every line of some files
-// into it, reads them back with many calls in flight, compares every byte, and tells what that
-// took.
+// into it, reads them back with many calls in flight, compares every byte, and prints the times.
 //
-// Called once, on the main thread, before there are others.
+// Called once, on the main thread, before there are other threads.
 
 #ifndef VERBENA_EXAMPLES_KV_DEMO_H_
 #define VERBENA_EXAMPLES_KV_DEMO_H_
@@ -18,7 +17,7 @@ namespace kv {
 struct DemoOptions {
   std::vector<std::string> paths;
   std::string server;   // the path of kv_server
-  std::string address;  // where it listens
+  std::string address;  // the server listens on it
   int executors = 1;    // on each side
   verbena::ExecutorMode mode = verbena::ExecutorMode::kAdaptive;
   std::string mode_name;

@@ -55,7 +55,7 @@ Latencies are those of calls, from before a request is sent until its reply is t
 that waited for the server to have room for them.
 )";
 
-constexpr int kMaxInFlight = 16384;  // what a server runs at once by default
+constexpr int kMaxInFlight = 16384;  // the default max_concurrent_calls of a server
 
 // kv_server beside this program, wherever that was started from.
 std::string DefaultServer() {

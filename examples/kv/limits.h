@@ -14,13 +14,13 @@ inline constexpr size_t kMaxMessageBytes = 4048;
 inline constexpr size_t kMaxKeyBytes = 128;
 inline constexpr size_t kMaxValueBytes = 3584;
 
-// The most that a page of Scan may hold, and what an entry counts in it besides its key and value.
-// That is no less than protobuf adds to it.
+// The most bytes that a page of Scan may hold. Each entry counts kPageEntryBytes besides its key
+// and value, which is at least as much as protobuf adds to it.
 inline constexpr size_t kMaxPageBytes = 3840;
 inline constexpr size_t kPageEntryBytes = 16;
 
-// An entry counts this much against the store's memory besides its key and value: about what the
-// map and the allocator take for it.
+// Besides its key and value, an entry counts this much against the store's memory: about as much as
+// the map and the allocator take for it.
 inline constexpr size_t kEntryBytes = 128;
 
 // The tag and the length of a protobuf field below 16 KiB.

@@ -1,4 +1,4 @@
-// The figures of the demo, as people read them: the table at the end.
+// The table of figures that the demo prints at its end.
 //
 // A pure function; any thread.
 

@@ -34,8 +34,8 @@ absl::Status CheckLengths(std::string_view key, std::string_view value) {
 
 absl::StatusOr<bool> Store::Put(std::string_view key, std::string_view value) {
   if (absl::Status status = CheckLengths(key, value); !status.ok()) return status;
-  // Copied before the lock is taken. A string of its own: assigning to a larger one would keep
-  // memory that nobody counts.
+  // Copied before the lock is taken. A new string: the old one, if larger, would keep memory that
+  // is not counted.
   std::string copy(value);
   Shard& shard = ShardOf(key);
   std::lock_guard<std::mutex> lock(shard.mutex);
@@ -84,8 +84,8 @@ bool Store::Delete(std::string_view key) {
 
 ScanPage Store::Scan(std::string_view start_key, size_t max_bytes) {
   scans_.fetch_add(1, std::memory_order_relaxed);
-  // Each shard gives as much as the whole page could take of it, and one entry more: one of those
-  // is next_key. Two at least, since a page has one entry even if that is too large for it.
+  // Each shard gives as many entries as could fill the whole page, and one more, which may become
+  // next_key. At least two, because a page has one entry even if that entry is too large.
   std::vector<StoreEntry> found;
   for (const Shard& shard : shards_) {
     std::lock_guard<std::mutex> lock(shard.mutex);

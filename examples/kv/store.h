@@ -1,14 +1,14 @@
 // Store: an ordered map of bytes in memory, bounded, for many threads.
 //
-// Handlers on several executors use one Store at once. It is cut by the keys' hash into shards,
-// each a std::map under its own std::mutex, which is held for one look-up and one copy of at
-// most 3.5 KiB: a handler may wait that long for another executor, and rarely does. To give each
-// executor its own part would need no locks, but send most calls to another executor and back,
-// which costs far more than a lock that is seldom contended. A scan visits the shards one after the
-// other and merges what it finds.
+// Handlers on several executors use one Store at once. The keys' hash divides it into shards, each
+// a std::map under its own std::mutex. A call holds the mutex for one look-up and a copy of one
+// value; a scan, for a copy of a page. A handler may wait that long for another executor, and
+// rarely does. If each executor had a part of its own, no locks would be needed, but most calls
+// would go to another executor and back. That costs far more than a lock that is seldom contended.
+// A scan visits the shards one after the other and merges their entries.
 //
-// Memory: keys, values and kEntryBytes each are counted, and never exceed max_bytes. Owned by
-// whoever serves it; must outlive the calls.
+// Memory: the sum of all keys and values, and of kEntryBytes per entry, never exceeds max_bytes.
+// Must outlive the calls.
 //
 //   kv::Store store(64 << 20);
 //   absl::StatusOr<bool> created = store.Put("key", "value");
@@ -60,15 +60,15 @@ class Store {
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
 
-  // True when the key is new. INVALID_ARGUMENT for a length beyond limits.h, RESOURCE_EXHAUSTED
-  // when memory is used up; nothing is changed then.
+  // True if the key is new. INVALID_ARGUMENT for a length beyond limits.h, RESOURCE_EXHAUSTED if
+  // memory is used up; nothing is changed then.
   absl::StatusOr<bool> Put(std::string_view key, std::string_view value);
-  // Assigns to `value`, whose capacity is reused. NOT_FOUND leaves it alone.
+  // Assigns to `value`, whose capacity is reused. NOT_FOUND leaves `value` unchanged.
   absl::Status Get(std::string_view key, std::string& value);
-  // True when the key was there.
+  // True if the key existed.
   bool Delete(std::string_view key);
-  // Entries from `start_key` on, as many as count no more than `max_bytes` (kPageEntryBytes each
-  // besides key and value), but at least one if there is one.
+  // Entries from `start_key` on, in order, as many as fit `max_bytes`, but at least one if there is
+  // any. An entry counts its key, its value and kPageEntryBytes.
   ScanPage Scan(std::string_view start_key, size_t max_bytes);
 
   StoreStats stats() const;
@@ -77,11 +77,11 @@ class Store {
  private:
   using Map = std::map<std::string, std::string, std::less<>>;
 
-  // A cache line each, so that neighbours' locks do not disturb each other.
+  // Aligned to a cache line, so that the locks of neighbours do not disturb each other.
   struct alignas(64) Shard {
     mutable std::mutex mutex;
     Map entries;
-    StoreStats counts;  // of calls alone
+    StoreStats counts;  // only of calls; keys, bytes and scans stay 0
   };
 
   Shard& ShardOf(std::string_view key) {

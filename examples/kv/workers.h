@@ -1,7 +1,7 @@
 // The demo's work on a store: put every piece of a corpus, get each back and compare it, scan all.
 //
-// Each is one Phase's work. Channel and corpus must outlive it. Failures name the key, the method,
-// the status and what is known of the call's outcome.
+// Each class is the work of one Phase. Channel and corpus must outlive it. Errors of calls name the
+// key, the method, the status and the outcome as far as it is known.
 
 #ifndef VERBENA_EXAMPLES_KV_WORKERS_H_
 #define VERBENA_EXAMPLES_KV_WORKERS_H_
@@ -17,7 +17,7 @@
 
 namespace kv {
 
-// Work on each piece, by as many workers as there are.
+// Work on each piece, shared by any number of workers.
 class PieceWork : public examples::Work {
  public:
   PieceWork(verbena::Channel& channel, const Corpus& corpus) : channel_(channel), corpus_(corpus) {}
@@ -49,8 +49,7 @@ class GetWork final : public PieceWork {
   verbena::Task<void> RunWorker(examples::Lane& lane) override;
 };
 
-// One worker walks through all pages, and sees that there are as many keys as the corpus has, in
-// order.
+// One worker scans all pages, and checks that the keys are in order and as many as the corpus has.
 class ScanWork final : public examples::Work {
  public:
   ScanWork(verbena::Channel& channel, const Corpus& corpus) : channel_(channel), corpus_(corpus) {}

@@ -1,5 +1,5 @@
-// A cache that serves blocks out of memory of its own: registered once, and never copied. The
-// client has them written into memory of its own, too.
+// A cache that serves blocks out of its own memory, which is registered once and never copied. The
+// client receives the blocks in its own memory, too.
 
 #include <cstddef>
 #include <cstdint>
@@ -34,7 +34,7 @@ class CacheService final : public own_memory::Cache::Service {
   Task<absl::Status> Get(verbena::ServerContext& context, const own_memory::GetRequest& request,
                          own_memory::GetReply&) override {
     if (request.block() >= kBlocks) co_return absl::NotFoundError("there is no such block");
-    // A cache that evicts blocks passes a callable that unpins this one.
+    // A cache that evicts blocks would also pass a callable that unpins this block.
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer block,
                                 blocks_.Wrap(request.block() * kBlockBytes, kBlockBytes));
     context.SetResponsePayload(std::move(block));
@@ -44,14 +44,14 @@ class CacheService final : public own_memory::Cache::Service {
   RegisteredMemory& blocks_;
 };
 
-// Every byte of a block says which one it is.
+// Every byte of a block is the block's number.
 std::vector<char> FilledBlocks() {
   std::vector<char> memory(kBlocks * kBlockBytes);
   for (size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<char>(i / kBlockBytes);
   return memory;
 }
 
-// Reads every block into `area`, which has the size of one.
+// Reads every block into `area`, which has the size of one block.
 Task<absl::Status> ReadAll(verbena::Channel& channel, RegisteredMemory& area) {
   own_memory::Cache::Stub cache(channel);
   for (uint64_t number = 0; number < kBlocks; ++number) {

@@ -38,7 +38,7 @@ BENCHMARKS = {
     "grpc": ("the same echo through gRPC C++, where that is installed", None),
     "ucx": ("UCX active messages by ucx_perftest, where that is installed", None),
 }
-# Only when asked for: it answers other questions than how fast calls are.
+# Run only if named: their figures do not tell how fast calls are.
 ON_REQUEST = ("parameters",)
 # Run over the device that --device names; the others choose their own.
 TAKE_DEVICE = ("rpc_instructions", "interference", "parameters")
@@ -112,7 +112,7 @@ def arguments(words=None):
 
 
 def check_device(parser, options):
-    """Ends the program if the benchmarks cannot run over options.device. Passes it on to those that can."""
+    """Ends the program if a benchmark cannot run over options.device. Otherwise passes the device on."""
     if options.vm:
         options.device = options.device or GUEST_DEVICES[0]
         if options.device not in GUEST_DEVICES:
@@ -131,7 +131,7 @@ def build(targets):
     if subprocess.run([bazel_events.BAZEL, "build", "--config=opt", *targets], cwd=TOP,
                       check=False).returncode != 0:
         raise SystemExit(1)
-    # The link moves with the next build of another configuration.
+    # Resolved, because .bazel/bin points elsewhere after a build of another configuration.
     return pathlib.Path(os.path.realpath(TOP / ".bazel/bin"))
 
 
@@ -152,7 +152,7 @@ def build_with_grpc(program):
 
 
 def commands_of(name, directory):
-    """(what it is called, the program) of each part of `name`; None for what is not installed."""
+    """(name, program) of each part of `name`. The program is None if it is not installed."""
     yield name, command_of(name, directory)
     if name == "payload":
         yield "payload by gRPC", build_with_grpc("grpc_payload_bench")
@@ -195,11 +195,11 @@ def guest_command(options, results):
     elif target == "payload":
         words = [TOP / "benchmarks/verbs/payload_verbs_bench.py", "--payload-bench", program,
                  "--device", f"{options.device}0"]
-        if options.device == "siw":  # through rdma_cm alone, which does not know the loopback address
+        if options.device == "siw":  # connects only by rdma_cm, which does not know the loopback address
             words += ["--rdma-cm", "--address", "10.0.0.1"]
     elif target == "interference":
-        # An emulated guest moves 0.1 GB/s: fewer and smaller payloads, and so few echoes that one has
-        # ended when the next is due.
+        # An emulated guest moves 0.1 GB/s. So payloads are fewer and smaller, and echoes so few that
+        # each ends before the next is due.
         words = [program, "--device", f"rdma:{options.device}0", "--echoes", "100", "--size",
                  "65536,1048576", "--seconds", "6"]
     else:

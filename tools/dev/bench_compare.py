@@ -11,7 +11,7 @@ import json
 import math
 import statistics
 
-# The confidence that is asked for. Five pairs, of which the interval is then the smallest and the largest, reach 93.75%.
+# The least confidence. Five pairs reach 93.75%, with the smallest and the largest ratio as the interval.
 CONFIDENCE = 0.90
 
 # The ends of names of figures. A name that ends like one of WORSE_IF_LOWER is not looked up in WORSE_IF_HIGHER:
@@ -20,7 +20,7 @@ WORSE_IF_HIGHER = ("_us", "_ns", "_ms", "_per_gib", "_to_alone", "instructions",
 WORSE_IF_LOWER = ("_per_s", "bandwidth", "bandwidth_to_alone", "_gbps", "_mb_s")
 # These say which row it is. All other fields are ignored.
 KEYS = ("bench", "device", "mode", "op", "side", "name", "size", "outstanding", "links", "outstanding_per_link")
-# The floor is measured beside a row: it says how the machine was, not how the code is.
+# The floor is measured beside a row: it depends on the machine, not on the code.
 IGNORED_PREFIXES = ("floor", "ratio_to_floor")
 
 
@@ -43,7 +43,7 @@ class Change:
 
 
 def higher_is_worse(figure):
-    """True or False for a figure, None for what is no figure that can be better or worse."""
+    """Whether a higher `figure` is worse. None if it can be neither better nor worse."""
     if figure in KEYS or figure.startswith(IGNORED_PREFIXES):
         return None
     if figure.endswith(WORSE_IF_LOWER):

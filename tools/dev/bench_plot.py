@@ -200,7 +200,7 @@ def _ticks(axis, values, label, pyplot_ticker):
 
 
 def _draw_y(axes, values, ticker):
-    """The axis of `values`, which are those of all panels beside each other that show the same."""
+    """Draws the y axis for `values`: those of all panels in a row that show the same figure."""
     if spans_decades(values):
         axes.set_yscale("log")
         margin = (max(values) / min(values)) ** 0.06

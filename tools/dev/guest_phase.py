@@ -1,11 +1,15 @@
 """The guest phase of ./dev test: what needs real verbs, in virtual machines whose kernel has them.
 
-Tests tagged rdma run inside one guest, over its rxe device, all in one boot; those tagged rdma_cm
-once more, with queue pairs connected by rdma_cm; those tagged two_devices between two rxe devices,
-those tagged lossy also where packets get lost, those tagged two_hosts with a server in a second
-guest, those tagged disk in a guest with three disks. With --all those tagged iwarp run over siw,
-too, two_hosts over siw and by rdma_cm, and disk with more of what they check. Tests tagged guest
-boot guests of their own; one that has another of these tags as well runs inside alone.
+A test runs in the guests of each of its tags. All tests with a tag share the boots of its guests:
+  rdma         a guest with an rxe device
+  rdma_cm      the same, with queue pairs connected by rdma_cm
+  two_devices  a guest with two rxe devices, between them
+  lossy        the same, once with 1% of the packets lost and once with 5%
+  two_hosts    a guest, with a server in a second guest
+  disk         a guest with three disks
+With --all, tests tagged iwarp also run over siw, two_hosts also over siw and by rdma_cm, and disk
+checks more. Tests tagged guest boot guests of their own, unless they also have one of the tags
+above: then they only run inside its guests.
 """
 
 import dataclasses
@@ -22,7 +26,7 @@ import test_log
 
 TOP = bazel_events.TOP
 VM = TOP / "tools/vm/vm.py"
-CANNOT_RUN = 69  # what ./dev vm exits with when something that it needs is missing
+CANNOT_RUN = 69  # the exit status of ./dev vm if something that it needs is missing
 BOOT_TIMEOUT_S = 1200
 # Emulated processors, busy host: several times what bazel gives a test of that size.
 TIMEOUTS_S = {"small": 120, "medium": 300, "large": 900}
@@ -33,7 +37,7 @@ SERVER = "10.0.0.2:4000"  # in the second guest
 
 @dataclasses.dataclass
 class Boot:
-    """One guest: how it is started, and which tests it runs. {binaries} is where those are."""
+    """One guest: how it is started, and which tests it runs. {binaries} stands for their directory."""
 
     name: str
     tag: str

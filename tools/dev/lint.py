@@ -19,9 +19,9 @@ import prose
 TOP = bazel_events.TOP
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / \
     "verbena-lint"
-# In tests: a coroutine lambda ends before the test that captures by reference does, a vector that
-# grows costs nobody anything, nor does a copy, which a coroutine often needs, and what gmock's
-# matchers own is taken for leaked.
+# In tests, a coroutine lambda ends before the variables that it captures by reference. Growing
+# vectors cost nothing there, nor do copies, which coroutines often need. The leak check takes the
+# memory that gmock's matchers own for leaked.
 NOT_IN_TESTS = ("-cppcoreguidelines-avoid-capturing-lambda-coroutines,"
                 "-performance-inefficient-vector-operation,"
                 "-performance-unnecessary-copy-initialization,"
@@ -166,7 +166,7 @@ def tidy_arguments(compiler_arguments):
 
 
 def tidy_key(name, command):
-    """Equal for equal work: the file, all that it includes of ours, the flags, the checks."""
+    """A digest of all that clang-tidy's findings depend on: file, our includes, flags, checks."""
     digest = hashlib.sha256(repr(command).encode())
     for path in [".clang-tidy", *sorted(includes.closure(name))]:
         digest.update(path.encode() + b"\0" + (TOP / path).read_bytes())
@@ -182,8 +182,8 @@ def check_tidy(files):
     told = set()
 
     def tell(text):
-        # At once: a first run takes an hour. A finding in a header comes once per file that
-        # includes it.
+        # Printed at once, because a first run takes an hour. Printed once only, because a finding
+        # in a header comes again with each file that includes it.
         if text not in told:
             told.add(text)
             print(text, flush=True)
@@ -202,13 +202,13 @@ def check_tidy(files):
             return
         tell(result.stdout.strip().replace(root + "/", "") or result.stderr.strip())
 
-    # A changed header is looked at through the files that include it.
+    # A changed header is checked through the files that include it.
     in_parallel(findings, sorted(name for name in commands if includes.closure(name) & set(files)))
     return told
 
 
 def long_functions(name, lines):
-    """(line, length, first line) of what starts and ends in column 0 with braces, and is long."""
+    """(line, length, first line) of each long block whose braces start and end in column 0."""
     start = None
     for number, line in enumerate(lines, 1):
         if re.match(r"[A-Za-z~].*[({,]$", line) and not line.startswith(
@@ -232,7 +232,7 @@ def large_classes(name, lines):
     Such a member is a statement of the class whose last word before an initializer ends in "_".
     """
     around = []  # [indentation, line, name, members] of each class that is open
-    statement = None  # of the innermost one, as far as it was read
+    statement = None  # of the innermost class, as far as it was read
     for number, line in enumerate(lines, 1):
         line = _NOT_CODE.sub("", line).rstrip()
         text = line.lstrip()
@@ -286,7 +286,7 @@ def main():
             continue
         print(f"== {check}", flush=True)
         found = CHECKS[check](files)
-        if check != "tidy":  # which has told
+        if check != "tidy":  # which has printed its own
             for message in found:
                 print(message)
         print(f"== {check}: {len(found) or 'nothing'} found" if check != "length" else

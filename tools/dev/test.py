@@ -67,7 +67,7 @@ def excluded_tests(targets, tag):
 
 
 def run_bazel_phase(phase, options):
-    """Builds, then tests: tests beside compilers would be slow, and seen to be late."""
+    """Builds, then tests: tests that run beside compilers would be slow and miss their deadlines."""
     flags, tag, _ = PHASES[phase]
     targets = options.targets or ["//..."]
     flags = flags + ["--keep_going"]
@@ -75,7 +75,7 @@ def run_bazel_phase(phase, options):
     kept_out = ",".join(
         f"-{other}" for other in (tag, "guest", None if options.all else "long") if other)
     flags.append(f"--test_tag_filters={kept_out}")
-    # The second command says and counts what does not build.
+    # Ignores failures: the test command below builds again, and counts what does not build.
     bazel_events.run("build", flags + ["--"] + targets)
     print(f"== {phase}: built in {time.monotonic() - start:.0f} s", flush=True)
     flags += ["--test_output=summary", "--test_summary=terse"]

@@ -1,8 +1,8 @@
-// DeviceFacts: the RDMA devices of this machine, as /sys/class/infiniband shows them, and what
-// opening them said.
+// DeviceFacts: the RDMA devices of this machine as /sys/class/infiniband shows them, and the result
+// of opening each.
 //
-// Reading /sys needs no permission and no driver library, so that a device that cannot be opened is
-// seen as well.
+// Reading /sys needs no permission and no driver library, so devices that cannot be opened are seen
+// too.
 
 #ifndef VERBENA_TOOLS_VERBENA_DEVICE_FACTS_H_
 #define VERBENA_TOOLS_VERBENA_DEVICE_FACTS_H_
@@ -34,7 +34,7 @@ struct PortFacts {
   std::string rate;        // "100 Gb/sec (4X EDR)"
   uint64_t lid = 0;
   int mtu_bytes = 0;           // active, of RDMA; 0: not known
-  std::vector<GidFacts> gids;  // those that are set
+  std::vector<GidFacts> gids;  // only GIDs that are set
 };
 
 struct DeviceFacts {
@@ -44,16 +44,16 @@ struct DeviceFacts {
   int numa_node = -1;
   std::vector<PortFacts> ports;
 
-  // The result of opening it; OK when it was opened.
+  // The result of opening the device.
   absl::Status opened = absl::UnknownError("not tried");
   std::optional<ibv_device_attr> attributes;
   DeviceCapabilities capabilities;
 };
 
-// From /sys below `root`; sorted by name.
+// Reads /sys below `root`. Sorted by name.
 std::vector<DeviceFacts> ReadDeviceFacts(const std::string& root);
 
-// Opens the device and fills in what only that shows.
+// Opens the device, and fills in `opened`, `attributes`, `capabilities` and the ports' MTU.
 void OpenAndProbe(DeviceFacts& device);
 
 }  // namespace verbena::doctor

@@ -84,7 +84,7 @@ void DescribeLimits(const DeviceFacts& device, std::string& out) {
   out += fmt::format("  not there         {}\n", OrNone(absl::StrJoin(lacks, ", ")));
 }
 
-// Tries what every program of ours needs of it: opening, and registering some memory.
+// Tries what every program needs of the soft device: opening it, and registering some memory.
 absl::Status TrySoftDevice() {
   absl::StatusOr<std::unique_ptr<SoftDevice>> device = SoftDevice::Create({});
   if (!device.ok()) return device.status();

@@ -1,4 +1,5 @@
-// verbena doctor: what this machine has for RDMA, what is wrong with it, and what mends that.
+// verbena doctor: reports this machine's RDMA devices, their problems, and the commands that mend
+// them.
 
 #ifndef VERBENA_TOOLS_VERBENA_DOCTOR_H_
 #define VERBENA_TOOLS_VERBENA_DOCTOR_H_
@@ -16,7 +17,7 @@ namespace verbena::doctor {
 std::string Describe(const HostFacts& host, const std::vector<DeviceFacts>& devices);
 std::string Describe(const Diagnosis& diagnosis);
 
-// Examines this machine and prints. Returns Diagnosis::ExitStatus().
+// Examines this machine and prints the report. Returns Diagnosis::ExitStatus().
 int RunDoctor();
 
 }  // namespace verbena::doctor

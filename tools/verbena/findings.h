@@ -1,6 +1,6 @@
-// Findings: what is wrong with a machine, or could be better, and the command that mends it.
+// Findings: the faults of a machine and possible improvements, each with the command that mends it.
 //
-// A pure function of facts, so that every finding is tested without the machine that has it.
+// A pure function of facts, so that every finding can be tested on any machine.
 
 #ifndef VERBENA_TOOLS_VERBENA_FINDINGS_H_
 #define VERBENA_TOOLS_VERBENA_FINDINGS_H_
@@ -29,18 +29,21 @@ struct Finding {
 
 struct Diagnosis {
   std::vector<Finding> findings;
-  bool rdma_works = false;  // at least one device opened, with an active port that has a GID or LID
+  // At least one device opens, has SRQs and has an active port with a GID or LID; and the memory
+  // that may be locked suffices for one executor.
+  bool rdma_works = false;
   bool rdma_present = false;
   bool soft_works = false;
 
-  // 0 when RDMA works, or when there is none and the soft device does; else 1.
+  // 0 if RDMA works, or if there is no RDMA and the soft device works; otherwise 1.
   int ExitStatus() const { return rdma_works || (!rdma_present && soft_works) ? 0 : 1; }
 };
 
-// Registered memory that one executor asks for with default limits, in bytes.
+// Memory that one executor registers for SENDs and receives with default limits, in bytes. Payload
+// memory comes on top, as it is needed.
 uint64_t MemoryPerExecutor();
 
-// `soft`: what opening a soft device and registering memory with it said.
+// `soft`: the result of opening a soft device and registering memory with it.
 Diagnosis Examine(const HostFacts& host, const std::vector<DeviceFacts>& devices,
                   const absl::Status& soft);
 

@@ -1,8 +1,7 @@
-// HostFacts: what of this machine, outside its RDMA devices, decides whether RDMA can work.
+// HostFacts: the facts about a machine, besides its RDMA devices, that decide whether RDMA works.
 //
-// Read from /proc, /sys and /dev below a root directory, so that a test can lay out a machine of
-// its own. Facts that cannot be read are left at their defaults: the doctor says what it saw, and
-// never fails.
+// Read from /proc, /sys and /dev below a root directory, so that a test can make up a machine.
+// Facts that cannot be read keep their defaults: the doctor reports what it found, and never fails.
 
 #ifndef VERBENA_TOOLS_VERBENA_HOST_FACTS_H_
 #define VERBENA_TOOLS_VERBENA_HOST_FACTS_H_
@@ -46,11 +45,12 @@ struct HostFacts {
   std::vector<std::string> interfaces;
 };
 
-// `root` is "/" for this machine. The limits of this process are not below it, so they are given.
+// `root` is "/" for this machine. The process's limits are not below `root`, so the caller gives
+// them.
 HostFacts ReadHostFacts(const std::string& root, uint64_t memlock_bytes,
                         uint64_t memlock_hard_bytes);
 
-// The same of this machine and process.
+// Reads the facts of this machine and process.
 HostFacts ReadHostFacts();
 
 }  // namespace verbena::doctor

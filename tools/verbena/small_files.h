@@ -1,4 +1,4 @@
-// Small files of /proc and /sys: values of one line, and the names in a directory.
+// Readers of small files in /proc and /sys, and of the names in a directory.
 
 #ifndef VERBENA_TOOLS_VERBENA_SMALL_FILES_H_
 #define VERBENA_TOOLS_VERBENA_SMALL_FILES_H_

@@ -53,7 +53,7 @@ class Guest:
             self._pin(options.cpus)
 
     def wait(self, timeout_s):
-        """The exit status of the command; TIMED_OUT; or DIED, told with what the console said."""
+        """The exit status of the command, TIMED_OUT, or DIED: then console() may tell the reason."""
         try:
             self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:

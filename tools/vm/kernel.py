@@ -68,8 +68,8 @@ class Kernel:
 
 
 def get():
-    """The kernel that linux-image-amd64 stands for; downloaded once. The newest of the cache where
-    apt knows of none."""
+    """The kernel that linux-image-amd64 stands for, downloaded once. If apt does not know that
+    package, the newest kernel in the cache."""
     digest = hashlib.sha256(" ".join(MODULES + DISK_MODULES).encode()).hexdigest()[:8]
     name = re.search(r"Depends: (linux-image-\S+)", output_of("apt-cache", "depends",
                                                               "linux-image-amd64"))

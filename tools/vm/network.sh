@@ -16,8 +16,8 @@ up() {
     loss "$loss%" delay "${delay}ms"
 }
 
-# The kernel takes what is sent to an address of its own over lo. Here the local table comes last,
-# each end routes the other's address over its own interface, and accepts the own host as a sender.
+# By default the kernel sends packets to its own addresses over lo. Here the local table comes last.
+# Each end routes the other's address over its own interface, and accepts packets from its own host.
 route_across() {
   local from=$1 to=$2 interface=$3 table=$4
   ip rule add pref 10 iif "$interface" lookup local

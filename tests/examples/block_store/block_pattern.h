@@ -1,5 +1,5 @@
-// Blocks that say what they are: which block, which write of it, and by every byte whether they are
-// whole.
+// The content of blocks in crash tests. It tells which write of which block it is, and depends on
+// both in every word, so that a torn block is recognized.
 
 #ifndef VERBENA_TESTS_EXAMPLES_BLOCK_STORE_BLOCK_PATTERN_H_
 #define VERBENA_TESTS_EXAMPLES_BLOCK_STORE_BLOCK_PATTERN_H_
@@ -17,8 +17,8 @@ namespace block_store {
 inline constexpr size_t kPatternWords = kBlockBytes / sizeof(uint64_t);
 using PatternWords = std::array<uint64_t, kPatternWords>;
 
-// The `sequence`th write, from 1 on, of `block`. Sequence 0 is that of a block never written:
-// zeros.
+// The content of write number `sequence`, from 1 on, of `block`. Sequence 0 is a block that was
+// never written: zeros.
 inline PatternWords PatternOf(uint64_t block, uint64_t sequence) {
   PatternWords words{};
   if (sequence == 0) return words;
@@ -39,7 +39,7 @@ inline void WritePattern(char* data, uint64_t block, uint64_t sequence) {
   std::memcpy(data, words.data(), kBlockBytes);
 }
 
-// Which write it is; nothing when the block is torn, or another one.
+// The sequence of the write that `data` holds. Empty if the block is torn, or is another block.
 inline std::optional<uint64_t> ReadPattern(const char* data, uint64_t block) {
   uint64_t sequence = 0;
   std::memcpy(&sequence, data, sizeof(sequence));

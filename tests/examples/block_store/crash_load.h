@@ -1,8 +1,7 @@
-// The load that crash tests put on a volume until it is gone, and the check of what must be there
-// after that.
+// The load that crash tests put on a volume until the crash, and the check of the blocks after it.
 //
-// Each writer has blocks of its own, of which it notes what it sent, what was acknowledged and what
-// was flushed. The notes lie in memory that outlives the crash.
+// Each writer has its own blocks. For each block it notes which write was sent, which was
+// acknowledged and which was flushed. The notes lie in memory that outlives the crash.
 
 #ifndef VERBENA_TESTS_EXAMPLES_BLOCK_STORE_CRASH_LOAD_H_
 #define VERBENA_TESTS_EXAMPLES_BLOCK_STORE_CRASH_LOAD_H_
@@ -30,8 +29,9 @@ inline constexpr uint64_t kBlocksOfWriter = 32;
 inline constexpr uint64_t kCrashBlocks = kCrashWriters * kBlocksOfWriter;
 inline constexpr uint64_t kMaxBlocksAtOnce = 8;
 
-// Sequences of writes of one block. It holds at least what was flushed, and at most what was sent.
-// Written by one process and read by another once that is dead.
+// Sequences of the last writes of one block. After a crash the block holds the write `flushed`, the
+// write `sent` or one between. The process that crashes writes this; another may read it
+// afterwards.
 struct BlockState {
   std::atomic<uint64_t> sent;
   std::atomic<uint64_t> written;  // acknowledged
@@ -39,14 +39,14 @@ struct BlockState {
 };
 
 // `Target` has the store's calls on one volume: Allocate(bytes), Write(offset, buffer, flush) and
-// Flush(). It may have OnFlushed(), which follows each note of what was flushed.
+// Flush(). It may have OnFlushed(), which is called after each update of BlockState::flushed.
 template <typename Target>
 class CrashWriter {
  public:
   CrashWriter(const Target& target, uint64_t index, uint32_t seed, absl::Span<BlockState> blocks)
       : target_(target), first_(index * kBlocksOfWriter), random_(seed), blocks_(blocks) {}
 
-  // Until a call fails.
+  // Writes until a call fails.
   verbena::Task<void> Run(std::atomic<uint64_t>& acknowledged) {
     while ((co_await WriteOnce()).ok()) ++acknowledged;
   }
@@ -85,7 +85,7 @@ class CrashWriter {
   const absl::Span<BlockState> blocks_;
 };
 
-// Checks the volume's blocks, read after the crash. Returns how many of them were ever written.
+// Checks the volume's blocks, read after the crash. Returns how many of them hold a write.
 inline uint64_t CheckBlocksAfterCrash(const char* data, absl::Span<BlockState> blocks) {
   uint64_t found = 0;
   for (uint64_t i = 0; i < blocks.size(); ++i) {
@@ -101,7 +101,8 @@ inline uint64_t CheckBlocksAfterCrash(const char* data, absl::Span<BlockState> b
   return found;
 }
 
-// Printed by whoever uses it; VERBENA_SEED replays one, as far as the machine's timing goes.
+// A new seed, or VERBENA_SEED, which replays a load as far as the machine's timing allows. The test
+// prints it.
 inline uint32_t CrashSeed() {
   const char* given = std::getenv("VERBENA_SEED");
   return given != nullptr ? static_cast<uint32_t>(std::strtoul(given, nullptr, 10))

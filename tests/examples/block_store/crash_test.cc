@@ -41,7 +41,7 @@ using verbena::Task;
 using verbena::TaskScope;
 
 constexpr int kKills = 8;
-// Even on a slow machine, which then stops after kEnough.
+// A slow machine stops after kEnough, but not before this many kills.
 constexpr int kMinKills = 2;
 constexpr std::chrono::seconds kEnough(60);
 constexpr uint64_t kBlocksOfMadeVolume = 3;
@@ -65,7 +65,7 @@ class Target {
 
 class CrashTest : public ServerProcessTest {
  public:
-  // Makes volumes, one after the other, until a call fails.
+  // Makes up to 8 volumes, one after the other, until a call fails.
   Task<void> MakeVolumes(verbena::Channel& channel, int round) {
     for (int i = 0; i < 8; ++i) {
       const std::string name = "made" + std::to_string(round) + "." + std::to_string(i);
@@ -166,7 +166,7 @@ TEST_F(CrashTest, AKillLosesNothingThatWasFlushedAndTearsNoBlock) {
     ASSERT_TRUE(checked.ok()) << checked;
     ASSERT_FALSE(HasFailure()) << "VERBENA_SEED=" << seed << ", after kill " << kills + 1;
   }
-  // Else it shows nothing.
+  // Otherwise the test would prove nothing.
   EXPECT_GT(blocks_found_, 0u);
   EXPECT_TRUE(std::any_of(blocks_.begin(), blocks_.end(),
                           [](const BlockState& block) { return block.flushed > 0; }));

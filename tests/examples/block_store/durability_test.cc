@@ -36,9 +36,9 @@ struct SystemCalls {
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<std::string> noted;
-  std::string failing;  // the call that fails from now on, and with what
+  std::string failing;  // calls of this name fail with `error` from now on
   int error = 0;
-  std::string held;  // the next call of that name fails with `held_error` once it is let go
+  std::string held;  // the next call of this name waits, and then returns `held_error`
   int held_error = 0;
   bool let_go = false;
 };
@@ -48,13 +48,13 @@ SystemCalls& Calls() {
   return calls;
 }
 
-// "NAME of FILE", without the directory; 0, or the errno to fail with.
+// Notes "NAME FILE", without the directory. Returns 0, or the errno with which the call must fail.
 int Note(const std::string& name, const std::string& path) {
   SystemCalls& calls = Calls();
   std::unique_lock<std::mutex> lock(calls.mutex);
   calls.noted.push_back(name + " " + std::filesystem::path(path).filename().string());
   if (calls.held == name) {
-    // As a kernel that reports an error once: later calls hear nothing of it.
+    // The kernel reports an error once, so later calls succeed.
     calls.held.clear();
     calls.changed.wait(lock, [&calls] { return calls.let_go; });
     return calls.held_error;
@@ -74,7 +74,7 @@ int Fail(int error) {
 
 }  // namespace
 
-// In place of the C library's.
+// These replace the functions of the C library.
 extern "C" {
 
 int fdatasync(int fd) {
@@ -139,7 +139,7 @@ class DurabilityTest : public StoreTest {
     const std::lock_guard<std::mutex> lock(Calls().mutex);
     return std::exchange(Calls().noted, {});
   }
-  // The next call of that name waits, and fails with `error` (0: does not) once it is let go.
+  // The next call of this name waits for LetGo(), and then fails with `error`, unless that is 0.
   static void HoldNext(const std::string& call, int error) {
     const std::lock_guard<std::mutex> lock(Calls().mutex);
     Calls().held = call;
@@ -151,7 +151,7 @@ class DurabilityTest : public StoreTest {
     Calls().let_go = true;
     Calls().changed.notify_all();
   }
-  // Whether a call is held now.
+  // Whether the call that HoldNext() waits for has come.
   static bool IsHeld() {
     const std::lock_guard<std::mutex> lock(Calls().mutex);
     return Calls().held.empty();
@@ -159,7 +159,7 @@ class DurabilityTest : public StoreTest {
   static Task<void> UntilHeld() {
     while (!IsHeld()) (co_await Yield()).IgnoreError();
   }
-  // Turns enough for whatever can go on without the call that is held.
+  // Lets the executor run everything that can go on without the held call.
   static Task<void> Turns() {
     for (int i = 0; i < 1000; ++i) (co_await Sleep(std::chrono::microseconds(10))).IgnoreError();
   }
@@ -218,7 +218,7 @@ TEST_F(DurabilityTest, AfterAFlushThatFailedNothingPassesForDurable) {
   Fail("fdatasync", EIO);
   const absl::Status failed = Await(store_->Flush("v"));
   EXPECT_EQ(failed.code(), StatusCode::kDataLoss) << failed;
-  // As the kernel does: it tells once, and forgets.
+  // The kernel, too, reports an error once and forgets it.
   Fail("", 0);
   TakeNoted();
   for (const absl::Status& status : {Await(store_->Flush("v")), Write("v", 0, Blocks(1, 'b')),
@@ -297,7 +297,7 @@ TEST_F(DurabilityTest, FlushesThatWaitForOneShareTheNext) {
   EXPECT_THAT(TakeNoted(), ElementsAre("fdatasync v.volume", "fdatasync v.volume"));
 }
 
-// Nobody hears what the kernel says of it.
+// Nobody learns the result that the kernel gives.
 TEST_F(DurabilityTest, AFlushWhoseTaskIsDestroyedCountsAsFailed) {
   ASSERT_TRUE(Create("v", 4).ok());
   HoldNext("fdatasync", EIO);

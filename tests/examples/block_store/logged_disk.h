@@ -1,6 +1,7 @@
-// LoggedDisk: a disk with ext4 whose writes dm-log-writes notes, and a second disk on which any
-// moment of the first one's life is mounted again. Needs root, and disks that may be overwritten:
-// for a guest of ./dev vm. One thread.
+// LoggedDisk: a disk with ext4 whose writes dm-log-writes notes, and a second disk on which the
+// content of the first disk at any moment can be mounted. Needs root, and disks that may be
+// overwritten, so it is for a guest of ./dev vm. One thread. The destructor unmounts the first
+// disk.
 
 #ifndef VERBENA_TESTS_EXAMPLES_BLOCK_STORE_LOGGED_DISK_H_
 #define VERBENA_TESTS_EXAMPLES_BLOCK_STORE_LOGGED_DISK_H_
@@ -30,7 +31,7 @@ struct DiskPaths {
 };
 
 inline absl::Status RunCommand(const std::string& command) {
-  // There is no udev in the guest that would make the names of devices.
+  // The guest has no udev to make the names of devices.
   const int status = std::system(("DM_DISABLE_UDEV=1 " + command + " >&2").c_str());
   if (status == 0) return absl::OkStatus();
   return absl::InternalError(fmt::format("'{}' ended with {}", command, status));
@@ -46,7 +47,7 @@ class LoggedDisk {
   LoggedDisk& operator=(const LoggedDisk&) = delete;
   ~LoggedDisk() { Close().IgnoreError(); }
 
-  // Formats the disk, and mounts it at kDirectory with every write noted from then on.
+  // Formats the disk, and mounts it at kDirectory. From then on every write is noted.
   absl::Status Open() {
     mkdir(kDirectory, 0755);
     mkdir(kReplayDirectory, 0755);
@@ -59,12 +60,12 @@ class LoggedDisk {
     return Mount("/dev/mapper/logged", kDirectory);
   }
 
-  // Notes `text` behind every write that is durable by now.
+  // Notes `text` in the log, after every write that is durable by now.
   static absl::Status Mark(const std::string& text) {
     return RunCommand("dmsetup message logged 0 mark " + text);
   }
 
-  // Unmounts, and completes the log.
+  // Unmounts the disk, and completes the log. Does nothing if the disk is not open.
   absl::Status Close() {
     if (!mapped_) return absl::OkStatus();
     mapped_ = false;
@@ -72,10 +73,11 @@ class LoggedDisk {
     return RunCommand("dmsetup remove --retry logged");
   }
 
-  // The disk as it was when it had been formatted.
+  // The content of the disk just after it was formatted.
   const std::vector<char>& formatted() const { return image_; }
 
-  // Mounts `image` at kReplayDirectory, which replays the file system's journal.
+  // Writes `image` to the second disk, and mounts it at kReplayDirectory. Mounting replays the file
+  // system's journal.
   absl::Status MountReplay(const std::vector<char>& image) const {
     VERBENA_RETURN_IF_ERROR(WriteReplay(image));
     return Mount(paths_.replay, kReplayDirectory);

@@ -16,7 +16,7 @@ constexpr uint64_t kFua = 1 << 1;
 constexpr uint64_t kDiscard = 1 << 2;
 constexpr uint64_t kMark = 1 << 3;
 
-// As they lie on the disk, little-endian.
+// The log's structures as they lie on the disk, little-endian.
 struct SuperBlock {
   uint64_t magic;
   uint64_t version;

@@ -53,7 +53,7 @@ struct Promised {
   std::set<std::string> volumes;
 };
 
-// The volume "v", and notes of what it promised.
+// The volume "v", and notes of its promises.
 class Target {
  public:
   Target(VolumeStore& store, verbena::BufferPool& pool, std::vector<BlockState>& blocks)
@@ -68,7 +68,7 @@ class Target {
   }
   Task<absl::Status> Flush() const { co_return co_await store_.Flush(name_); }
 
-  // Follows each acknowledgement of durability.
+  // Called after each acknowledgement that data is durable.
   void OnFlushed() const {
     if (full()) return;
     Promised now{.flushed = {}, .volumes = volumes_};

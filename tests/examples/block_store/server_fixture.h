@@ -1,4 +1,4 @@
-// block_store_server as a process of its own, on a directory that outlives it.
+// A fixture that runs block_store_server as a process, on a directory that outlives the process.
 
 #ifndef VERBENA_TESTS_EXAMPLES_BLOCK_STORE_SERVER_FIXTURE_H_
 #define VERBENA_TESTS_EXAMPLES_BLOCK_STORE_SERVER_FIXTURE_H_

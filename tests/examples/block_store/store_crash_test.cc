@@ -38,7 +38,7 @@ using verbena::Buffer;
 using verbena::Task;
 
 constexpr int kKills = 20;
-// Even on a slow machine, which then stops after kEnough.
+// A slow machine stops after kEnough, but not before this many kills.
 constexpr int kMinKills = 2;
 constexpr std::chrono::seconds kEnough(20);
 
@@ -157,7 +157,7 @@ TEST_F(StoreCrashTest, AKillLosesNothingThatWasFlushedAndTearsNoBlock) {
     ASSERT_FALSE(HasFailure()) << "VERBENA_SEED=" << seed << ", after kill " << kills + 1;
     CloseAll();
   }
-  // Else it shows nothing.
+  // Otherwise the test would prove nothing.
   EXPECT_GT(found, 0u);
   EXPECT_TRUE(std::any_of(std::begin(notes_->blocks), std::end(notes_->blocks),
                           [](const BlockState& block) { return block.flushed > 0; }));

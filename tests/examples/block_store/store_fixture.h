@@ -1,5 +1,5 @@
-// The fixture of the store's tests: a store in a directory of its own, on an executor. Each test is
-// built once per backend of files: io_uring, and threads.
+// The fixture of the store's tests: a store in a directory of its own, on one executor. Each test
+// is built twice, once for each backend of files: io_uring and threads.
 
 #ifndef VERBENA_TESTS_EXAMPLES_BLOCK_STORE_STORE_FIXTURE_H_
 #define VERBENA_TESTS_EXAMPLES_BLOCK_STORE_STORE_FIXTURE_H_
@@ -35,7 +35,7 @@ class StoreTest : public verbena::FileTest {
   absl::StatusOr<std::unique_ptr<VolumeStore>> OpenStore() {
     return VolumeStore::Open(directory_, {executor_.get()});
   }
-  // As a server that was ended and started again.
+  // Opens the store anew, as a restarted server does.
   void Reopen() {
     store_.reset();
     absl::StatusOr<std::unique_ptr<VolumeStore>> store = OpenStore();

@@ -171,7 +171,8 @@ absl::StatusOr<RemoteMemory> Channel::Remote(const RemoteMemoryHandle& handle) {
   if (connection == nullptr) return NotOnAnExecutor();
   ClientSession* link = connection->usable_link();
   if (link == nullptr) {
-    return absl::FailedPreconditionError("the link that the memory was lent over is lost, or its server is shutting down");
+    return absl::FailedPreconditionError(
+        "the link that the memory was lent over is lost, or its server is shutting down");
   }
   absl::StatusOr<RemoteMemory> memory = internal::RemoteOver(*link->link(), handle);
   if (memory.ok()) link->NoteRemoteMemory();

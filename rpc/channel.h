@@ -1,8 +1,8 @@
 // Channel: a client's way to a server: a target, resolved to links.
 //
-// Usable at once and from every executor of its runtime; each executor connects on its first call,
-// shares one link per server executor with all channels to the same target, and never takes a lock.
-// A stub keeps a pointer to it, so it must outlive its stubs and their calls.
+// Usable at once and from every executor of its runtime. Each executor connects on its first call;
+// there, channels with the same target and the same ChannelOptions share one connection. No lock is
+// taken. A stub keeps a pointer to it, so it must outlive its stubs and their calls.
 //
 //   Channel channel(*runtime, "storage-7:4000");
 //   Store::Stub store(channel);
@@ -42,6 +42,10 @@ struct ChannelOptions {
 
 class Channel {
  public:
+  // `target` is host:port ("storage-7:4000", "[::1]:4000"), or as RuntimeOptions::use_bootstrap
+  // takes it. Nothing is checked or connected here: a target that is no address fails the first
+  // call with INVALID_ARGUMENT. `runtime` must outlive every use but the destructor. A check aborts
+  // if `options` sets both fields, or server_executor is below -1.
   Channel(Runtime& runtime, std::string target, ChannelOptions options = {});
   // On any thread, also while or after the runtime is destroyed. Closes the links that no other
   // channel uses.
@@ -49,8 +53,10 @@ class Channel {
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
-  // Connects this executor now, instead of in the first call. UNAVAILABLE when nobody answers.
-  // Errors of this and the next three functions have Outcome::kNotExecuted.
+  // Connects this executor now, instead of in the first call. UNAVAILABLE: nobody answers.
+  // INVALID_ARGUMENT: the target is no address. RESOURCE_EXHAUSTED or PERMISSION_DENIED: the server
+  // refuses. FAILED_PRECONDITION: this thread runs no executor of the runtime. Errors of this and
+  // the next three functions have Outcome::kNotExecuted.
   Task<absl::Status> Connect();
 
   // Memory for payloads of calls on this channel, which it connects if need be: `bytes` of it,

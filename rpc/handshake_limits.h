@@ -3,7 +3,7 @@
 // Owned by the caller of Server::Start(), which copies it. Each bound holds for one server, over
 // all its executors. Each number is in [1, 2^32 - 1], except that links_per_source may be 0. For
 // any other 0, Server::Start() returns INVALID_ARGUMENT and names the field. Over a bound of
-// handshakes, the server closes one of those under way (HandshakeGate says which). Over a bound of
+// handshakes, the server closes one of those under way (docs/peers.md says which). Over a bound of
 // links, it refuses the new link with RESOURCE_EXHAUSTED. Over offers_per_source, it refuses the
 // new offer in the same way while the source's oldest offer is younger than a second.
 
@@ -15,7 +15,7 @@
 namespace verbena {
 
 // A server's policy for a client over RoCE version 2 whose GID, an IP address, is not the one that
-// it connects from (transport/connect/claimed_address.h).
+// it connects from (docs/peers.md).
 enum class ClaimedAddress : uint8_t {
   kIgnore,  // not compared
   kLog,     // serves it, and warns in the log, once in ten minutes

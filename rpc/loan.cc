@@ -69,15 +69,15 @@ namespace internal {
 Task<absl::StatusOr<Loan>> LendOver(Link& link, BufferView view, LeaseAccess access,
                                     TimePoint deadline) {
   return Loan::Open(link.endpoint(), link.key().slot, link.key().generation, view, BufferPin(view),
-                     access, deadline);
+                    access, deadline);
 }
 
 }  // namespace internal
 
 // The pin keeps the memory while a window is waited for.
 Task<absl::StatusOr<Loan>> Loan::Open(Endpoint& endpoint, uint32_t slot, uint32_t generation,
-                                       BufferView view, [[maybe_unused]] BufferPin pin,
-                                       LeaseAccess access, TimePoint deadline) {
+                                      BufferView view, [[maybe_unused]] BufferPin pin,
+                                      LeaseAccess access, TimePoint deadline) {
   VERBENA_CO_RETURN_IF_ERROR(Check(view, access));
   [[maybe_unused]] const auto use = endpoint.Use();
   const TimePoint began = endpoint.executor().now();

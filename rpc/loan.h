@@ -7,7 +7,8 @@
 // The two applications agree when the peer is done; then the lender calls End(). Once End() has
 // returned OK, no peer reaches the memory by this loan. Under strict leases the device enforces
 // this, and a peer that was not done loses the link; otherwise Verbena trusts the peer. Until End()
-// has returned OK, the application must not use the memory for anything else.
+// has returned OK, keep the Buffer, and do not use the memory for anything that the peer must not
+// see or change.
 //
 // After a failed End(), or if the loan is destroyed without it, drop the Buffer: its memory returns
 // to its pool once the peer cannot reach it. That is LeaseLimits::grace later; without memory
@@ -78,8 +79,8 @@ class Loan {
                                                        LeaseAccess access, TimePoint deadline);
 
   static Task<absl::StatusOr<Loan>> Open(Endpoint& endpoint, uint32_t slot, uint32_t generation,
-                                          BufferView view, BufferPin pin, LeaseAccess access,
-                                          TimePoint deadline);
+                                         BufferView view, BufferPin pin, LeaseAccess access,
+                                         TimePoint deadline);
   static Task<absl::Status> EndOf(Loan loan);
   void Drop();
 

@@ -3,7 +3,7 @@
 // A storage system that retries a mutation must know. Carried as a payload of the failed
 // absl::Status, so it survives being passed up. Any thread.
 //
-//   if (!reply.ok() && OutcomeOf(reply.status()) == Outcome::kNotExecuted) retry is safe;
+//   if (!reply.ok() && OutcomeOf(reply.status()) == Outcome::kNotExecuted) Retry();
 
 #ifndef VERBENA_RPC_OUTCOME_H_
 #define VERBENA_RPC_OUTCOME_H_
@@ -27,7 +27,8 @@ enum class Outcome : uint8_t {
 // nothing is known.
 Outcome OutcomeOf(const absl::Status& status);
 
-// `status`, which must not be OK, with `outcome` attached.
+// `status` with `outcome` attached. A check aborts if `status` is OK. For the calling side, as in a
+// wrapper or a test: of a Status that a handler returns, the caller always hears kExecuted.
 absl::Status WithOutcome(absl::Status status, Outcome outcome);
 
 // "not_executed", "executed" or "maybe_executed".

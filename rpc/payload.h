@@ -73,7 +73,8 @@ class Payload {
     return parts_ == nullptr ? first_.view() : parts_->views[index];
   }
 
-  // Takes the first Buffer, and drops any others. For payloads of one Buffer.
+  // Takes the first Buffer, and destroys any others. For payloads of one Buffer. The payload is
+  // absent afterwards.
   Buffer TakeBuffer() {
     Buffer buffer = std::move(first_);
     if (parts_ != nullptr && !parts_->buffers.empty()) buffer = std::move(parts_->buffers.front());

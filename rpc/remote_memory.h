@@ -9,11 +9,12 @@
 // INVALID_ARGUMENT: a word that is not at a multiple of 8, a use that the memory was not lent for,
 // or memory of ours that is not registered. FAILED_PRECONDITION: another executor than the link's,
 // or local memory of another device, or of this one before it failed and was opened again.
-// UNIMPLEMENTED: the device cannot do it. UNAVAILABLE: the link is lost, and the operation may have
-// been done, or not, or in part. After CANCELLED and DEADLINE_EXCEEDED it may have been, too, but
-// no part of it comes later than anything that is sent from then on, and the caller may use the
-// local memory again. Destroying a Task that waits has the same effect, except for local memory:
-// give its Buffer up. Using memory after its Loan has ended costs the link under strict leases.
+// UNIMPLEMENTED: the device cannot do it. After UNAVAILABLE (the link is lost), CANCELLED or
+// DEADLINE_EXCEEDED the operation may have been done in whole, in part or not at all. After the
+// last two, no part of it follows a message that is sent later, and the caller may use the local
+// memory again. If a Task that waits is destroyed, the device may still use the local memory:
+// destroy its Buffer, and do not use it again. Using memory after its Loan has ended costs the link
+// under strict leases.
 //
 // READs and atomics wait while as many are outstanding as both devices can have. Operations have no
 // order among themselves unless one is awaited before the next begins.

@@ -1,4 +1,9 @@
 // ReopenBackoff: how often a device that has failed is opened again.
+//
+// A part of RuntimeOptions, which Runtime::Start() copies. Unless 0 < first <= longest, Start()
+// returns INVALID_ARGUMENT.
+//
+//   Runtime::Start({.reopen = {.longest = std::chrono::minutes(2)}});
 
 #ifndef VERBENA_RPC_REOPEN_BACKOFF_H_
 #define VERBENA_RPC_REOPEN_BACKOFF_H_

@@ -105,7 +105,7 @@ class Runtime::Impl {
     Log(LogLevel::kInfo,
         fmt::format("Verbena {}.{}.{} runs {} executor{} over {}", VERBENA_VERSION_MAJOR,
                     VERBENA_VERSION_MINOR, VERBENA_VERSION_PATCH, options_.executors,
-                    options_.executors == 1 ? "" : "s", device_name_));
+                    options_.executors == 1 ? "" : "s", fmt::join(device_names_, ", ")));
     return absl::OkStatus();
   }
 
@@ -151,7 +151,7 @@ class Runtime::Impl {
 
   const RuntimeOptions options_;
   const RuntimeId id_ = RuntimeId::Random();
-  std::string device_name_;
+  std::vector<std::string> device_names_;
   std::unique_ptr<Bootstrap> owned_bootstrap_;
   Bootstrap* bootstrap_ = nullptr;
   std::vector<std::unique_ptr<DeviceKeeper>> keepers_;  // of the devices in use
@@ -211,7 +211,7 @@ class Runtime::Impl {
 
   absl::Status Keep(absl::StatusOr<std::unique_ptr<DeviceKeeper>> keeper) {
     if (!keeper.ok()) return keeper.status();
-    device_name_ += (device_name_.empty() ? "" : ", ") + (*keeper)->name();
+    device_names_.push_back((*keeper)->name());
     keepers_.push_back(*std::move(keeper));
     return absl::OkStatus();
   }
@@ -291,7 +291,7 @@ uint64_t Runtime::failed_tasks() const {
 
 int Runtime::executors() const { return static_cast<int>(impl_->shards_.size()); }
 Executor& Runtime::executor(int index) const { return impl_->shards_[index]->executor(); }
-const std::string& Runtime::device_name() const { return impl_->device_name_; }
+const std::vector<std::string>& Runtime::device_names() const { return impl_->device_names_; }
 Shard& Runtime::shard(int index) const { return *impl_->shards_[index]; }
 Connections& Runtime::connections(int index) const { return *impl_->connections_[index]; }
 

@@ -95,7 +95,7 @@ struct RuntimeOptions {
 };
 
 struct MemoryOptions {
-  // The device to register the memory with, by its name in Runtime::device_name() ("soft0",
+  // The device to register the memory with, by its name in Runtime::device_names() ("soft0",
   // "mlx5_0"). "": the only one; INVALID_ARGUMENT if the runtime has several. Payloads of a call
   // lie in memory of its link's device: ServerContext::device_name(), Channel::DeviceName().
   std::string device = "";
@@ -147,16 +147,18 @@ class Runtime {
   // failed and was opened again take memory that was registered since.
   Task<absl::StatusOr<std::unique_ptr<RegisteredMemory>>> RegisterMemory(
       void* memory, size_t bytes, MemoryOptions options = {});
-  // Deregisters the memory, also on a control thread. Must be called before the runtime ends, when
-  // all Buffers of the memory are home. Await it on an executor of this runtime: one that
-  // RegisterMemory() was awaited on.
+  // Deregisters the memory, also on a control thread. Call it before the runtime is destroyed, when
+  // memory->in_use() is 0: the Buffers of a call that was given up come home up to
+  // LeaseLimits::grace later. While a Buffer is in use the registration stays, with an error in the
+  // log, and the program must keep the memory until the process ends. Await it on an executor of
+  // this runtime, otherwise a check aborts; with MemoryOptions::for_files on the executor that
+  // registered it.
   Task<void> DeregisterMemory(std::unique_ptr<RegisteredMemory> memory);
 
   int executors() const;
   Executor& executor(int index) const;
-  // The names of the open devices: "soft0", "mlx5_0", or "soft0, mlx5_0". MemoryOptions::device
-  // takes one of them.
-  const std::string& device_name() const;
+  // The names of the devices, as MemoryOptions::device takes them: "soft0", "mlx5_0".
+  const std::vector<std::string>& device_names() const;
   // The statistics of an executor: their sum, and those of each device in use. From any thread;
   // never blocks an executor. Current values if called on that executor, or on a thread that runs
   // none. On another executor: the values that the last call asked for; this call asks for new

@@ -121,8 +121,9 @@ struct RunningHandler {
 
 class Server {
  public:
-  // ALREADY_EXISTS when a service is given twice; FAILED_PRECONDITION names a port that is taken,
-  // INVALID_ARGUMENT a field of ServerOptions::handshakes that is 0.
+  // `services` are borrowed, and must outlive the server. ALREADY_EXISTS: a service is given twice,
+  // or two methods have the same number. FAILED_PRECONDITION: the port is taken. INVALID_ARGUMENT:
+  // the address is no host:port, or a field of ServerOptions::handshakes is 0.
   static absl::StatusOr<std::unique_ptr<Server>> Start(Runtime& runtime,
                                                        const std::vector<Service*>& services,
                                                        const ServerOptions& options = {});

@@ -2,7 +2,11 @@
 //
 // Owned by the runtime, one per call, on the executor that runs the handler; valid until the
 // handler's Task ends. Awaits of the handler end with CANCELLED or DEADLINE_EXCEEDED by themselves
-// when the call does, so most handlers need none of this.
+// when the call does, so most handlers need none of this. Not for other threads.
+//
+//   VERBENA_CO_ASSIGN_OR_RETURN(Buffer data, co_await context.AllocateBuffer(request.bytes()));
+//   context.SetResponsePayload(std::move(data));
+//   co_return absl::OkStatus();
 
 #ifndef VERBENA_RPC_SERVER_CONTEXT_H_
 #define VERBENA_RPC_SERVER_CONTEXT_H_
@@ -42,7 +46,9 @@ class ServerContext {
   // Whether the request came with a payload, perhaps an empty one. It has arrived in full.
   bool has_request_payload() const { return payloads_.has_request_payload(); }
   size_t request_payload_bytes() const { return payloads_.request_payload_bytes(); }
-  // Takes the request's payload, which the handler may keep. Empty the second time.
+  // Takes the request's payload, which the handler may keep until the runtime is destroyed. Its
+  // memory counts as LinkLimits::memory.receive_bytes until the Buffer is destroyed: copy what must
+  // stay long. Empty if the request had no payload, or the second time.
   Buffer TakeRequestPayload() { return payloads_.TakeRequestPayload(); }
 
   // Page-aligned memory of `bytes` for payloads that this call sends. Waits while the budget, or
@@ -61,12 +67,14 @@ class ServerContext {
   // handler that neither sets nor writes a payload answers without one.
   void SetResponsePayload(Payload payload) { payloads_.SetResponsePayload(std::move(payload)); }
   // How many bytes of the caller's memory are left for the response's payload. 0 also if the caller
-  // leased none: then the server asks for memory once the payload's size is known.
+  // set neither response_payload_into nor max_response_payload: then the server asks for memory
+  // once the payload's size is known.
   size_t response_payload_room() const { return payloads_.response_payload_room(); }
   // Writes `part` into the caller's memory now, behind the parts written before, for handlers that
   // produce a payload piece by piece. Returns when the part's memory may be used again.
-  // RESOURCE_EXHAUSTED if `part` is larger than response_payload_room(). One write at a time. The
-  // part's Buffer must live until the Task is awaited to its end or destroyed.
+  // RESOURCE_EXHAUSTED if `part` is larger than response_payload_room(). A check
+  // aborts if a write begins before the last one has ended. The part's Buffer must live until the
+  // Task is awaited to its end or destroyed.
   VERBENA_CORO_WRAPPER Task<absl::Status> WriteResponsePayload(BufferView part) {
     return payloads_.WriteResponsePayload(part);
   }

@@ -3,6 +3,11 @@
 // An implementation belongs to its user, is given to Server::Start() and must outlive the server.
 // Its handlers run on every executor of the server, possibly at once: state that they share is
 // theirs to guard, or to keep per executor.
+//
+//   class Greeter final : public hello::Greeter::Service {
+//     Task<absl::Status> Hello(ServerContext& context, const hello::HelloRequest& request,
+//                              hello::HelloReply& reply) override;
+//   };
 
 #ifndef VERBENA_RPC_SERVICE_H_
 #define VERBENA_RPC_SERVICE_H_

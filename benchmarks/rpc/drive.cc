@@ -22,7 +22,7 @@ void Drive(Runtime& runtime, Task<void> task) {
 }
 
 std::string WireName(const Runtime& runtime) {
-  const std::string& name = runtime.device_name();
+  const std::string& name = runtime.device_names().at(0);
   return name.starts_with("soft") ? "shm" : name;
 }
 

@@ -121,7 +121,7 @@ class ClientCall final : public Suspension, private SendWaiter, private Timer {
   [[gnu::cold, gnu::noinline]] void SetFailure(const FrameHeader& frame, const char* body,
                                                size_t skip);
   [[gnu::cold, gnu::noinline]] void SetUnparsed(size_t bytes);
-  // What the caller learns of the call, however it ended.
+  // Tells the caller what its CallInfo is for, however the call ended.
   void FillInfo();
   // Gives the slot back. The call is over, as status_ says; nobody else has its address any more.
   void End();

@@ -309,10 +309,10 @@ absl::Status ServerBulk::Plan(const MethodDescriptor& method, size_t reply_bytes
   }
   if (payload_bytes_ > request_.landing.bytes) {
     if (request_.landing.bytes > 0) {
-      return absl::ResourceExhaustedError(
-          fmt::format("the response's payload takes {} bytes, but the caller made room for {}: raise "
-                      "CallOptions::max_response_payload, or pass a larger response_payload_into",
-                      payload_bytes_, request_.landing.bytes));
+      return absl::ResourceExhaustedError(fmt::format(
+          "the response's payload takes {} bytes, but the caller made room for {}: raise "
+          "CallOptions::max_response_payload, or pass a larger response_payload_into",
+          payload_bytes_, request_.landing.bytes));
     }
     asks_payload_ = true;
   }

@@ -223,7 +223,8 @@ std::shared_ptr<ServerSource> ServerShard::SourceOf(const std::string& address, 
   const bool bounded = names_source || limits_.max_calls_per_source != 0;
   const uint32_t calls = bounded ? CallsPerSource(limits_) : limits_.max_concurrent_calls;
   // No less than what one client may have.
-  const size_t granted = std::max(bytes / 2, shard_.wanted_limits().leases.granted_bytes_per_client);
+  const size_t granted =
+      std::max(bytes / 2, shard_.wanted_limits().leases.granted_bytes_per_client);
   auto source = std::make_shared<ServerSource>(calls, bytes, granted,
                                                max_response_bytes_per_source(names_source));
   known = source;

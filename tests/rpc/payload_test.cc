@@ -92,11 +92,11 @@ TEST_P(PayloadTest, ACallOnAnotherRuntimesExecutorGivesItsBuffersBack) {
   ASSERT_TRUE(made.ok()) << made.status();
   CallInfo info;
   testing::PutReply reply;
-  const absl::Status status = server_runtime_->BlockOn(
-      stub_->Swap(testing::PutRequest(), reply,
-                  {.info = &info,
-                   .request_payload = std::move(made->first),
-                   .response_payload_into = std::move(made->second)}));
+  const absl::Status status =
+      server_runtime_->BlockOn(stub_->Swap(testing::PutRequest(), reply,
+                                           {.info = &info,
+                                            .request_payload = std::move(made->first),
+                                            .response_payload_into = std::move(made->second)}));
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
   EXPECT_EQ(info.request_payload.size(), 5000u);

@@ -55,7 +55,7 @@ class RegisterMemoryTest : public PayloadFixture {
 TEST_F(RegisterMemoryTest, CallsMoveTheProgramsOwnMemory) {
   auto use = [this]() -> Task<absl::Status> {
     VERBENA_CO_ASSIGN_OR_RETURN(std::string device, co_await channel_->DeviceName());
-    EXPECT_EQ(device, client_runtime_->device_name());
+    EXPECT_EQ(device, client_runtime_->device_names().at(0));
     VERBENA_CO_ASSIGN_OR_RETURN(Registered own, co_await client_runtime_->RegisterMemory(
                                                     memory_.data(), kBytes, {.device = device}));
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer request, own->Wrap(4096, 100'000));

@@ -63,7 +63,7 @@ TEST_P(RuntimeTest, NamesItsVersionInTheLog) {
   EXPECT_THAT(log.Take(),
               Contains(absl::StrCat("Verbena ", VERBENA_VERSION_MAJOR, ".", VERBENA_VERSION_MINOR,
                                     ".", VERBENA_VERSION_PATCH, " runs 2 executors over ",
-                                    runtime->device_name())));
+                                    runtime->device_names().at(0))));
 }
 
 TEST_P(RuntimeTest, AnExceptionLeavesBlockOn) {

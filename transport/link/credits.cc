@@ -88,9 +88,9 @@ absl::Status IssuedCredits::CheckRecall(bool is_due) {
   if (!recalled_) return absl::OkStatus();
   if (is_due) {
     if (++checks_unsent_ <= kMaxUnsentRecalls) return absl::OkStatus();
-    return absl::ResourceExhaustedError(
-        fmt::format("the peer issued no credit for the RECALL of the {} that it borrowed, for {} checks",
-                    surplus(), checks_unsent_));
+    return absl::ResourceExhaustedError(fmt::format(
+        "the peer issued no credit for the RECALL of the {} that it borrowed, for {} checks",
+        surplus(), checks_unsent_));
   }
   if (++checks_since_ <= kMaxUnansweredRecalls) return absl::OkStatus();
   return absl::ResourceExhaustedError(

@@ -100,7 +100,7 @@ inline constexpr uint8_t kMinRnrTimer = 20;
 inline constexpr uint8_t kHopLimit = 64;
 // Whether payloads carry a CRC32C from end to end; used when both sides want it.
 enum class PayloadChecksum : uint8_t {
-  kAuto,  // except within one host, where it halves the bandwidth
+  kAuto,  // on, except within one host: there a READ of 1 MiB takes 147 us instead of 31
   kOn,
   kOff,
 };

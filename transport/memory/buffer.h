@@ -6,7 +6,7 @@
 // BufferPool or RegisteredMemory, which must outlive the Buffer. Memory from a pool holds whatever
 // was there before, and while pooled it is poisoned under AddressSanitizer.
 //
-//   VERBENA_CO_ASSIGN_OR_RETURN(Buffer block, co_await pool.Allocate(64 * 1024));
+//   VERBENA_CO_ASSIGN_OR_RETURN(Buffer block, co_await channel.AllocateBuffer(65536));
 //   VERBENA_CO_RETURN_IF_ERROR(co_await file.Write(block.Slice(0, 4096), /*offset=*/0));
 //
 // BufferView is a part of a Buffer, and owns nothing. It is valid while the Buffer, or a BufferPin

@@ -1,9 +1,9 @@
 // MemoryBudgets: how much payload memory an executor may pin, by what it is for.
 //
-// The budgets are separate, so that one use cannot starve another: requests that arrive while every
-// byte waits for a response could never end. Each budget is a bound of one BufferPool, which grows
-// into it on demand. All of them together are pinned memory (RLIMIT_MEMLOCK), for each executor on
-// each device.
+// The budgets are separate, so that one use cannot starve another: otherwise responses could
+// take all memory, and the requests that they wait for could never end. Each budget is a bound of
+// one BufferPool, which grows into it on demand. All of them together are pinned memory
+// (RLIMIT_MEMLOCK), for each executor on each device.
 
 #ifndef VERBENA_TRANSPORT_MEMORY_MEMORY_BUDGETS_H_
 #define VERBENA_TRANSPORT_MEMORY_MEMORY_BUDGETS_H_

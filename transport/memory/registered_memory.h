@@ -17,7 +17,7 @@
 //
 //   VERBENA_CO_ASSIGN_OR_RETURN(std::unique_ptr<RegisteredMemory> cache,
 //                               co_await runtime.RegisterMemory(memory, bytes));
-//   VERBENA_CO_ASSIGN_OR_RETURN(Buffer block, cache->Wrap(offset, 4096, [this] { Unpin(block); }));
+//   VERBENA_CO_ASSIGN_OR_RETURN(Buffer block, cache->Wrap(offset, 4096, [=] { Unpin(offset); }));
 
 #ifndef VERBENA_TRANSPORT_MEMORY_REGISTERED_MEMORY_H_
 #define VERBENA_TRANSPORT_MEMORY_REGISTERED_MEMORY_H_

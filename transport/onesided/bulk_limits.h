@@ -1,4 +1,4 @@
-// The bounds of transfers: how much of a payload may go ahead of a small call.
+// BulkLimits: how payloads share a link with small calls. A part of LinkLimits.
 
 #ifndef VERBENA_TRANSPORT_ONESIDED_BULK_LIMITS_H_
 #define VERBENA_TRANSPORT_ONESIDED_BULK_LIMITS_H_

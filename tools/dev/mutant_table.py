@@ -241,6 +241,8 @@ MUTANTS = [
            "*ManyLinksThatGetTooFewWindowsCostOneLine"),
     Mutant("kLandingOutwaitsItsCall", "//tests/rpc:slow_client_test",
            "*CallsThatWaitForALandingCountAndEndByTheirDeadlineOrShutdown"),
+    Mutant("kLookTakesTheLock", "//tests/transport/connect:file_lock_test",
+           "*WhoeverLooksIsInNobodysWay"),
     Mutant("kUnsentPayloadKept", "//tests/rpc:payload_test",
            "*ACallOnAnotherRuntimesExecutorGivesItsBuffersBack*"),
     Mutant("kRefusedCallTellsNothing", "//tests/rpc:unary_test",

@@ -98,7 +98,8 @@ class Examination {
           "apt-get install ibverbs-providers   (the driver library), then see /dev/infiniband");
     }
     const bool iwarp = device.node_type == "RNIC";
-    if (iwarp && !HasRdmaCm()) {
+    const bool connects = !iwarp || HasRdmaCm();
+    if (!connects) {
       Error(fmt::format("{} is iWARP, which connects by rdma_cm alone, and /dev/infiniband/rdma_cm "
                         "is not there",
                         device.name),
@@ -111,7 +112,7 @@ class Examination {
       Error(fmt::format("{} has no shared receive queues, which links need", device.name), "");
       return;
     }
-    result_.rdma_works = result_.rdma_works || usable;
+    result_.rdma_works = result_.rdma_works || (usable && connects);
   }
 
   bool HasRdmaCm() const {

@@ -1,7 +1,6 @@
 #include "verbena/transport/connect/file_lock.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -9,8 +8,20 @@
 
 #include "absl/status/status.h"
 #include "fmt/format.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
+namespace {
+
+// Of the whole file.
+struct flock WriteLock() {
+  struct flock lock{};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  return lock;
+}
+
+}  // namespace
 
 absl::StatusOr<FileLock> FileLock::Take(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
@@ -18,9 +29,12 @@ absl::StatusOr<FileLock> FileLock::Take(const std::string& path) {
     return absl::UnavailableError(fmt::format("open {}: {}", path, std::strerror(errno)));
   }
   FileLock lock(fd);
-  if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return lock;
-  if (errno == EWOULDBLOCK) return absl::AlreadyExistsError(fmt::format("{} is held", path));
-  return absl::UnavailableError(fmt::format("flock {}: {}", path, std::strerror(errno)));
+  struct flock wanted = WriteLock();
+  if (::fcntl(fd, F_OFD_SETLK, &wanted) == 0) return lock;
+  if (errno == EAGAIN || errno == EACCES) {
+    return absl::AlreadyExistsError(fmt::format("{} is held", path));
+  }
+  return absl::UnavailableError(fmt::format("lock {}: {}", path, std::strerror(errno)));
 }
 
 void FileLock::Release() {
@@ -30,8 +44,13 @@ void FileLock::Release() {
 bool FileLock::IsHeld(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0) return false;
-  // Shared: two who look at once do not take each other for the holder.
-  const bool held = ::flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  struct flock lock = WriteLock();
+  bool held = false;
+  if (VERBENA_MUTANT(kLookTakesTheLock)) {
+    held = ::fcntl(fd, F_OFD_SETLK, &lock) != 0;
+  } else {
+    held = ::fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+  }
   ::close(fd);
   return held;
 }

@@ -1,8 +1,11 @@
 // FileLock: shows through a file that a process lives.
 //
-// Held by flock(2) for as long as the object exists, so that the kernel releases it when the
-// process dies, however that comes; NFS (version 4, and 3 with lockd) carries it between hosts. Any
-// thread.
+// An open file description lock (fcntl(2), F_OFD_SETLK), held for as long as the object exists: the
+// kernel releases it when the process dies, however that comes, and NFS (version 4, and 3 with
+// lockd) carries it between hosts. Whoever looks whether it is held takes nothing, and so is in
+// nobody's way. Any thread.
+//
+//   VERBENA_ASSIGN_OR_RETURN(FileLock alive, FileLock::Take(directory + "/alive"));
 
 #ifndef VERBENA_TRANSPORT_CONNECT_FILE_LOCK_H_
 #define VERBENA_TRANSPORT_CONNECT_FILE_LOCK_H_

@@ -143,6 +143,7 @@ enum class Fault {
   kIdsMultiplyShares,          // each runtime id that a source claims has a source's share
   kShortageFloodsLog,          // each link that a device gives too few windows costs a line
   kLandingOutwaitsItsCall,     // a call waits for its client's landing though it was cancelled
+  kLookTakesTheLock,           // whoever looks whether a file is locked keeps others from locking it
   kUnsentPayloadKept,          // a call that never began does not give its payload back
   kRefusedCallTellsNothing,    // a call that is refused at once leaves its CallInfo as it was
   kOneServerTakesLandings,     // a server has as much of a client's landing memory as it asks for

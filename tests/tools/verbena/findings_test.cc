@@ -152,6 +152,7 @@ TEST_F(FindingsTest, IwarpNeedsRdmaCm) {
   EXPECT_THAT(Examine().findings, IsEmpty());
   host_.device_files.erase(host_.device_files.begin());
   EXPECT_THAT(Examine().findings, Found(Severity::kError, "rdma_cm", "modprobe rdma_ucm"));
+  EXPECT_EQ(Examine().ExitStatus(), 1) << "no other device connects";
 }
 
 TEST_F(FindingsTest, TooLittleMemlockNamesBothFiguresAndTheCommand) {

@@ -1,0 +1,54 @@
+// A file's lock has one holder at a time, is seen by those who look, and is never refused because
+// somebody looks.
+
+#include "verbena/transport/connect/file_lock.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/status/status.h"
+
+namespace verbena {
+namespace {
+
+std::string NewPath(const char* name) { return ::testing::TempDir() + "/" + name; }
+
+TEST(FileLockTest, OneHoldsItUntilItEnds) {
+  const std::string path = NewPath("one");
+  EXPECT_FALSE(FileLock::IsHeld(path)) << "there is no such file";
+  {
+    absl::StatusOr<FileLock> first = FileLock::Take(path);
+    ASSERT_TRUE(first.ok()) << first.status();
+    EXPECT_TRUE(FileLock::IsHeld(path));
+    EXPECT_TRUE(absl::IsAlreadyExists(FileLock::Take(path).status()));
+    FileLock moved = *std::move(first);
+    EXPECT_TRUE(FileLock::IsHeld(path));
+  }
+  EXPECT_FALSE(FileLock::IsHeld(path));
+  EXPECT_TRUE(FileLock::Take(path).ok());
+}
+
+TEST(FileLockTest, WhoeverLooksIsInNobodysWay) {
+  const std::string path = NewPath("looked_at");
+  ASSERT_TRUE(FileLock::Take(path).ok());
+  std::atomic<bool> stops{false};
+  std::atomic<int> looks{0};
+  std::thread looker([&] {
+    while (!stops) {
+      (void)FileLock::IsHeld(path);
+      ++looks;
+    }
+  });
+  int refused = 0;
+  for (int i = 0; i < 20'000 || looks < 20'000; ++i) refused += FileLock::Take(path).ok() ? 0 : 1;
+  stops = true;
+  looker.join();
+  EXPECT_EQ(refused, 0);
+}
+
+}  // namespace
+}  // namespace verbena

@@ -243,6 +243,8 @@ MUTANTS = [
            "*CallsThatWaitForALandingCountAndEndByTheirDeadlineOrShutdown"),
     Mutant("kLookTakesTheLock", "//tests/transport/connect:file_lock_test",
            "*WhoeverLooksIsInNobodysWay"),
+    Mutant("kEndedLeaseBlamesPeer", "//tests/transport/onesided:leases_test",
+           "*ALeaseThatThePeerHasEndedCostsNoLinkWhileItIsInvalidated"),
     Mutant("kUnsentPayloadKept", "//tests/rpc:payload_test",
            "*ACallOnAnotherRuntimesExecutorGivesItsBuffersBack*"),
     Mutant("kRefusedCallTellsNothing", "//tests/rpc:unary_test",

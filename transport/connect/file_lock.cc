@@ -13,7 +13,7 @@
 namespace verbena {
 namespace {
 
-// Of the whole file.
+// A request for the whole file.
 struct flock WriteLock() {
   struct flock lock{};
   lock.l_type = F_WRLCK;

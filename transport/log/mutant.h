@@ -125,32 +125,33 @@ enum class Fault {
   kFailureCodeLost,        // a status whose body does not parse loses its code
   kDrainedBeforeSettled,   // a draining link closes before its last payload is safe
   // server
-  kUnusedDeviceUncounted,      // an executor takes more links than a device it does not use allows
-  kChangedReplySent,           // a reply that grew while it waited is serialized all the same
-  kRequestChecksumUnchecked,   // the server takes a request's payload whatever its checksum
-  kRefusalsCloseTheLink,       // a few thousand refusals that wait for room end their link
-  kSilentClientKept,           // the server never asks whether a client that owes it lives
-  kUnsentResponseKept,         // a response that its client does not take waits for ever
-  kUnsentRefusalsKept,         // refusals that their client does not take wait for ever
-  kEmptyPagesKept,             // a link's table of call slots never gives memory back
-  kMemoryWaitUnbounded,        // a request waits for payload memory until its deadline
-  kOneClientTakesAll,          // one client may have as many calls as all together
-  kResponsesTakeAllMemory,     // one client's responses may take all send memory
-  kSharesOutliveHandlers,      // a request's shares are held until its response has left
-  kGrantSharesLeaveEarly,      // a lost link's landings count no more while their memory is kept
-  kClaimedPayloadsGranted,     // a payload that never arrived earns its client a landing
-  kMemoryWaitsAddUp,           // a wait for memory begins anew after that for shares
-  kIdsMultiplyShares,          // each runtime id that a source claims has a source's share
-  kShortageFloodsLog,          // each link that a device gives too few windows costs a line
-  kLandingOutwaitsItsCall,     // a call waits for its client's landing though it was cancelled
-  kLookTakesTheLock,           // whoever looks whether a file is locked keeps others from locking it
-  kUnsentPayloadKept,          // a call that never began does not give its payload back
-  kRefusedCallTellsNothing,    // a call that is refused at once leaves its CallInfo as it was
-  kOneServerTakesLandings,     // a server has as much of a client's landing memory as it asks for
-  kLandingKeptUnanswered,      // a server may keep a client's landing and never answer
-  kGoAwayIsNoFailure,          // a link that was told to go before it answered counts as of use
-  kDrainingLinksUnbounded,     // a server has as many links that drain as it likes
-  kAcceptExceptionEscapes,     // a bootstrap that throws ends its server's accept loop
+  kUnusedDeviceUncounted,     // an executor takes more links than a device it does not use allows
+  kChangedReplySent,          // a reply that grew while it waited is serialized all the same
+  kRequestChecksumUnchecked,  // the server takes a request's payload whatever its checksum
+  kRefusalsCloseTheLink,      // a few thousand refusals that wait for room end their link
+  kSilentClientKept,          // the server never asks whether a client that owes it lives
+  kUnsentResponseKept,        // a response that its client does not take waits for ever
+  kUnsentRefusalsKept,        // refusals that their client does not take wait for ever
+  kEmptyPagesKept,            // a link's table of call slots never gives memory back
+  kMemoryWaitUnbounded,       // a request waits for payload memory until its deadline
+  kOneClientTakesAll,         // one client may have as many calls as all together
+  kResponsesTakeAllMemory,    // one client's responses may take all send memory
+  kSharesOutliveHandlers,     // a request's shares are held until its response has left
+  kGrantSharesLeaveEarly,     // a lost link's landings count no more while their memory is kept
+  kClaimedPayloadsGranted,    // a payload that never arrived earns its client a landing
+  kMemoryWaitsAddUp,          // a wait for memory begins anew after that for shares
+  kIdsMultiplyShares,         // each runtime id that a source claims has a source's share
+  kShortageFloodsLog,         // each link that a device gives too few windows costs a line
+  kLandingOutwaitsItsCall,    // a call waits for its client's landing though it was cancelled
+  kLookTakesTheLock,          // whoever looks whether a file is locked keeps others from locking it
+  kEndedLeaseBlamesPeer,      // a peer loses its link for a lease that this side has yet to end
+  kUnsentPayloadKept,         // a call that never began does not give its payload back
+  kRefusedCallTellsNothing,   // a call that is refused at once leaves its CallInfo as it was
+  kOneServerTakesLandings,    // a server has as much of a client's landing memory as it asks for
+  kLandingKeptUnanswered,     // a server may keep a client's landing and never answer
+  kGoAwayIsNoFailure,         // a link that was told to go before it answered counts as of use
+  kDrainingLinksUnbounded,    // a server has as many links that drain as it likes
+  kAcceptExceptionEscapes,    // a bootstrap that throws ends its server's accept loop
   kHandshakeExceptionEscapes,  // a stream that throws leaves its session with the server
   kShutdownWaitsForHandlers,   // a shutdown lasts until the last handler has ended
   kLinkFreedWithAHandlerLeft,  // a lost link counts as idle before all of its calls were asked

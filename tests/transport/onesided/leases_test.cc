@@ -165,6 +165,20 @@ TEST_F(LeasesTest, ALoanThatWasAbandonedLosesItsWindowInTimeAndACallsLeaseItsLin
   (void)table.TakeAll();
 }
 
+TEST_F(LeasesTest, ALeaseThatThePeerHasEndedCostsNoLinkWhileItIsInvalidated) {
+  StartWith(LeaseLevel::kStrict);
+  LeaseTable table(device(), device_context().pd(),
+                   {.level = LeaseLevel::kStrict, .grace = std::chrono::seconds(1)});
+  table.Refill(AllocateWindows(device(), device_context().pd(), 1));
+  Lease& lease = **table.Open(buffer_.view(), LeaseAccess::kRead);
+  const TimePoint start{};
+  table.Abandon(lease, start);
+  table.End(lease, &listener_);
+  EXPECT_EQ(table.CheckGrace(start + std::chrono::seconds(9)), absl::OkStatus());
+  EXPECT_EQ(listener_.ended, 0);
+  (void)table.TakeAll();
+}
+
 // Work requests are reused: a device may refuse a binding that says what an invalidation said.
 TEST_F(LeasesTest, ABindingSaysNothingOfTheInvalidationWhoseRequestItReuses) {
   StartWith(LeaseLevel::kStrict);

@@ -1,8 +1,8 @@
 // CmConnector: connects a LocalHost's QPs through rdma_cm, if ModifyQp alone cannot (iWARP).
 //
-// It keeps one connection for each QP, by the QP's id, from Expect() or Request() until Forget().
-// It starts rdma_cm at the first of these calls. Owned by the LocalHost. Safe from any thread:
-// calls run one at a time, each for at most kPatienceMs.
+// A CmConnector keeps one connection for each QP, by the QP's id, from Expect() or Request() until
+// Forget(). It starts rdma_cm at the first of these calls. Owned by the LocalHost. Safe from any
+// thread: calls run one at a time, each for at most kPatienceMs.
 
 #ifndef VERBENA_TESTS_CONFORMANCE_CM_CONNECTOR_H_
 #define VERBENA_TESTS_CONFORMANCE_CM_CONNECTOR_H_

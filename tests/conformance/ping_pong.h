@@ -1,8 +1,9 @@
 // PingPongLoop: one side of a ping-pong, polling or sleeping between messages.
 //
-// It sleeps as every event-driven verbs program must: it arms, polls again, and only then waits. If
-// the device loses a wake-up, the loop ends with a message that says so. It polls one completion at
-// a time, so a device that always reports receives first would fill the loop's send queue.
+// The loop sleeps as every event-driven verbs program must: it arms, polls again, and only then
+// waits. If the device loses a wake-up, the loop ends with a message that says so. It polls one
+// completion at a time, so a device that always reports receives first would fill the loop's send
+// queue.
 
 #ifndef VERBENA_TESTS_CONFORMANCE_PING_PONG_H_
 #define VERBENA_TESTS_CONFORMANCE_PING_PONG_H_

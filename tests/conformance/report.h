@@ -1,7 +1,7 @@
 // Report: a device's properties, capabilities and departures, as found by the cases that ran.
 //
-// It is a Markdown section for docs/devices.md, and also lists the cases that were skipped, with
-// their reasons.
+// The report is a Markdown section for docs/devices.md, and also lists the cases that were skipped,
+// with their reasons.
 
 #ifndef VERBENA_TESTS_CONFORMANCE_REPORT_H_
 #define VERBENA_TESTS_CONFORMANCE_REPORT_H_

@@ -27,20 +27,6 @@ class KeepingService final : public testing::Payloads::Service {
     while (!may_end) VERBENA_CO_RETURN_IF_ERROR(co_await Sleep(std::chrono::milliseconds(1)));
     co_return absl::OkStatus();
   }
-  Task<absl::Status> Get(ServerContext&, const testing::GetRequest&, testing::GetReply&) override {
-    co_return absl::OkStatus();
-  }
-  Task<absl::Status> Swap(ServerContext&, const testing::PutRequest&, testing::PutReply&) override {
-    co_return absl::OkStatus();
-  }
-  Task<absl::Status> Hold(ServerContext&, const testing::HoldRequest&,
-                          testing::PutReply&) override {
-    co_return absl::OkStatus();
-  }
-  Task<absl::Status> Surprise(ServerContext&, const testing::GetRequest&,
-                              testing::GetReply&) override {
-    co_return absl::OkStatus();
-  }
 
   std::vector<Buffer> kept;  // read when no call runs
   std::atomic<int> begun{0};

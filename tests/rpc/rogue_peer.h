@@ -1,7 +1,7 @@
 // RoguePeer: a peer that shakes hands correctly and then sends whatever bytes a test wants.
 //
-// It drives verbs by hand over a device of its own, so no link of Verbena stands between the test
-// and the wire. For one thread, which must not be an executor's: calls block.
+// The peer drives verbs by hand over a device of its own, so no link of Verbena stands between the
+// test and the wire. For one thread, which must not be an executor's: calls block.
 
 #ifndef VERBENA_TESTS_RPC_ROGUE_PEER_H_
 #define VERBENA_TESTS_RPC_ROGUE_PEER_H_

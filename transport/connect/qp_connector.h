@@ -14,9 +14,9 @@
 //     co_await connection->AwaitEstablished()     co_await connection->AwaitEstablished()
 //
 // A connection is shared by its link and by whoever awaits it; the last to let go disconnects it.
-// That must be after its queue pair has drained and was destroyed, and before the connector is
-// destroyed. Awaits have no limit of their own: put WithDeadline around. Everything belongs to one
-// executor's thread, unless its comment names another.
+// The last must let go after the queue pair has drained and was destroyed, and before the connector
+// is destroyed. Awaits have no limit of their own: put WithDeadline around. Everything belongs to
+// one executor's thread, unless its comment names another.
 
 #ifndef VERBENA_TRANSPORT_CONNECT_QP_CONNECTOR_H_
 #define VERBENA_TRANSPORT_CONNECT_QP_CONNECTOR_H_

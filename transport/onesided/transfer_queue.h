@@ -53,7 +53,7 @@ class TransferQueue {
   // completion is taken to mean that everything before it has ended.
   void set_fences_reads(bool fences_reads) { fences_reads_ = fences_reads; }
   // IBV_SEND_FENCE if a WR that is posted now must not overtake outstanding READs, otherwise 0.
-  // That is so on a device that needs fences, and behind abandoned READs, whose starter may be
+  // A WR must not on a device that needs fences, and behind abandoned READs, whose starter may be
   // about to tell the peer that it is done.
   unsigned fence() const {
     return (fences_reads_ && reads_out_ != 0) || abandoned_reads_ != 0 ? IBV_SEND_FENCE : 0U;

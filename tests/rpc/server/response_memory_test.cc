@@ -57,20 +57,6 @@ class KeepingService final : public testing::Payloads::Service {
     }
     co_return absl::OkStatus();
   }
-  Task<absl::Status> Put(ServerContext&, const testing::PutRequest&, testing::PutReply&) override {
-    co_return absl::OkStatus();
-  }
-  Task<absl::Status> Swap(ServerContext&, const testing::PutRequest&, testing::PutReply&) override {
-    co_return absl::OkStatus();
-  }
-  Task<absl::Status> Hold(ServerContext&, const testing::HoldRequest&,
-                          testing::PutReply&) override {
-    co_return absl::OkStatus();
-  }
-  Task<absl::Status> Surprise(ServerContext&, const testing::GetRequest&,
-                              testing::GetReply&) override {
-    co_return absl::OkStatus();
-  }
 
   // Read while no call runs.
   std::vector<Buffer> kept;

@@ -7,61 +7,20 @@
 
 #include <algorithm>
 #include <deque>
-#include <memory>
-#include <optional>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "tests/transport/link/links_fixture.h"
-#include "verbena/transport/memory/buffer_pool.h"
-#include "verbena/transport/onesided/transfer.h"
+#include "tests/transport/link/transfers_fixture.h"
 #include "verbena/transport/soft/copied_bytes.h"
 
 namespace verbena {
 namespace {
 
-using Direction = Transfer::Direction;
-
 constexpr size_t kLargeBytes = size_t{16} << 20;
 
-class Outcome final : public TransferListener {
- public:
-  void OnTransferDone(const absl::Status& status) override { status_ = status; }
-  bool done() const { return status_.has_value(); }
-  bool ok() const { return done() && status_->ok(); }
-
- private:
-  std::optional<absl::Status> status_;
-};
-
-class BulkBesideSendsTest : public LinksFixture, public testing::WithParamInterface<Direction> {
+class BulkBesideSendsTest : public TransfersFixture {
  protected:
-  void SetUp() override {
-    Start({}, {});
-    absl::StatusOr<std::unique_ptr<BufferPool>> pool = BufferPool::Create(
-        executor(), device_context().device(), device_context().pd(),
-        {.name = "payloads",
-         .access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ,
-         .exposed = true});
-    ASSERT_TRUE(pool.ok()) << pool.status();
-    pool_ = *std::move(pool);
-  }
-  void TearDown() override {
-    LinksFixture::TearDown();
-    buffers_.clear();
-    pool_.reset();
-  }
-
-  void StartTransfer(Link& link, size_t bytes, Outcome& outcome) {
-    buffers_.push_back(*pool_->TryAllocate(bytes));
-    const BufferView local = buffers_.back().view();
-    buffers_.push_back(*pool_->TryAllocate(bytes));
-    const Buffer& remote = buffers_.back();
-    link.StartTransfer(GetParam(), {&local, 1},
-                       {reinterpret_cast<uintptr_t>(remote.data()), bytes, remote.region().rkey()},
-                       &outcome);
-  }
+  void SetUp() override { StartWith({}); }
 
   // By one-sided operations, so far.
   uint64_t Copied() {
@@ -72,21 +31,15 @@ class BulkBesideSendsTest : public LinksFixture, public testing::WithParamInterf
   Receiver ignored_;
   Receiver received_;
   std::deque<Receiver> listeners_;
-  std::unique_ptr<BufferPool> pool_;
-  std::vector<Buffer> buffers_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Both, BulkBesideSendsTest,
-                         testing::Values(Direction::kWrite, Direction::kRead),
-                         [](const auto& direction) {
-                           return direction.param == Direction::kWrite ? "Writes" : "Reads";
-                         });
+INSTANTIATE_TEST_SUITE_P(Both, BulkBesideSendsTest, BothDirections(), DirectionName);
 
 TEST_P(BulkBesideSendsTest, ASendAmongLongTransfersArrivesBehindFewOfTheirBytes) {
   Link* link = Connect(ignored_, received_);
   ASSERT_NE(link, nullptr);
-  std::deque<Outcome> outcomes(4);
-  for (Outcome& outcome : outcomes) StartTransfer(*link, kLargeBytes, outcome);
+  std::deque<TransferOutcome> outcomes(4);
+  for (TransferOutcome& outcome : outcomes) StartTransfer(*link, kLargeBytes, outcome);
   const uint64_t start = Copied();
   for (uint32_t i = 0; i < 20; ++i) {
     PollUntil([&] { return Copied() >= start + i * (kLargeBytes / 8); });
@@ -100,14 +53,14 @@ TEST_P(BulkBesideSendsTest, ASendAmongLongTransfersArrivesBehindFewOfTheirBytes)
     EXPECT_FALSE(outcomes.back().done());
   }
   PollUntil([&] { return outcomes.back().done() && outcomes.front().done(); });
-  for (const Outcome& outcome : outcomes) EXPECT_TRUE(outcome.ok());
+  for (const TransferOutcome& outcome : outcomes) EXPECT_TRUE(outcome.ok());
   EXPECT_EQ(Copied() - start, outcomes.size() * kLargeBytes);
 }
 
 TEST_P(BulkBesideSendsTest, TheSendsOfATurnLeaveAheadOfItsSlice) {
   Link* link = Connect(ignored_, received_);
   ASSERT_NE(link, nullptr);
-  Outcome outcome;
+  TransferOutcome outcome;
   const uint64_t start = Copied();
   StartTransfer(*link, kLargeBytes, outcome);
   FrameHeader frame;
@@ -125,7 +78,7 @@ TEST_P(BulkBesideSendsTest, ATurnMovesOneSliceThoughManyLinksHaveOneAndEachHasIt
   constexpr size_t kLinks = 5;
   constexpr size_t kBytes = size_t{4} << 20;
   listeners_.resize(2 * kLinks);
-  std::deque<Outcome> outcomes(kLinks);
+  std::deque<TransferOutcome> outcomes(kLinks);
   std::vector<Link*> links;
   for (size_t i = 0; i < kLinks; ++i) {
     links.push_back(Connect(listeners_[2 * i], listeners_[2 * i + 1]));
@@ -138,13 +91,14 @@ TEST_P(BulkBesideSendsTest, ATurnMovesOneSliceThoughManyLinksHaveOneAndEachHasIt
   PollUntil(
       [&] {
         return std::all_of(outcomes.begin(), outcomes.end(),
-                           [](const Outcome& outcome) { return outcome.done(); });
+                           [](const TransferOutcome& outcome) { return outcome.done(); });
       },
       [&] {
         EXPECT_LE(Copied() - copied, slice);
         copied = Copied();
-        const bool one_ended = std::any_of(outcomes.begin(), outcomes.end(),
-                                           [](const Outcome& outcome) { return outcome.done(); });
+        const bool one_ended =
+            std::any_of(outcomes.begin(), outcomes.end(),
+                        [](const TransferOutcome& outcome) { return outcome.done(); });
         if (first_end == 0 && one_ended) first_end = copied;
       });
   // When the first one ends, the others are a slice or two behind it.
@@ -158,7 +112,7 @@ TEST_P(BulkBesideSendsTest, ATransferOnALinkThatIsClosedAborts) {
   Link* link = Connect(ignored_, received_);
   ASSERT_NE(link, nullptr);
   link->Close(absl::CancelledError("the test closes it"));
-  Outcome outcome;
+  TransferOutcome outcome;
   EXPECT_DEATH(StartTransfer(*link, 4096, outcome), "open\\(\\)");
   EXPECT_DEATH(link->OpenLease({}, LeaseAccess::kRead).IgnoreError(), "open\\(\\)");
 }

@@ -1,9 +1,9 @@
 // KeptSends: holds back the work requests of one queue pair until the test posts them.
 //
 // Meanwhile the sender sees a peer that takes nothing, and the peer sees a sender that is silent.
-// It replaces post_send in a device's context, so at most one exists at a time. The context must
-// outlive it. No thread may use a queue pair of the context while a KeptSends is made or
-// destroyed.
+// A KeptSends replaces post_send in a device's context, so at most one exists at a time. The
+// context must outlive it. No thread may use a queue pair of the context while a KeptSends is made
+// or destroyed.
 
 #ifndef VERBENA_TESTS_TRANSPORT_LINK_KEPT_SENDS_H_
 #define VERBENA_TESTS_TRANSPORT_LINK_KEPT_SENDS_H_

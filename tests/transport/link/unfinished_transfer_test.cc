@@ -6,71 +6,35 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "tests/transport/link/kept_sends.h"
-#include "tests/transport/link/links_fixture.h"
+#include "tests/transport/link/transfers_fixture.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/link.h"
-#include "verbena/transport/memory/buffer_pool.h"
-#include "verbena/transport/onesided/transfer.h"
 
 namespace verbena {
 namespace {
 
-using Direction = Transfer::Direction;
-
 constexpr size_t kBytes = size_t{512} << 10;
 
-class Outcome final : public TransferListener {
- public:
-  void OnTransferDone(const absl::Status& status) override { status_ = status; }
-  bool done() const { return status_.has_value(); }
-  const absl::Status& status() const { return *status_; }
-
- private:
-  std::optional<absl::Status> status_;
-};
-
-class UnfinishedTransferTest : public LinksFixture, public testing::WithParamInterface<Direction> {
+class UnfinishedTransferTest : public TransfersFixture {
  protected:
   void SetUp() override {
-    const LinkLimits limits = {.initial_credits = 256};
-    Start(limits, limits);
-    absl::StatusOr<std::unique_ptr<BufferPool>> pool = BufferPool::Create(
-        executor(), device_context().device(), device_context().pd(),
-        {.name = "payloads",
-         .access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ,
-         .exposed = true});
-    ASSERT_TRUE(pool.ok()) << pool.status();
-    pool_ = *std::move(pool);
+    StartWith({.initial_credits = 256});
     wrs_.emplace(context());
     link_ = Connect(client_listener_, server_listener_);
     ASSERT_NE(link_, nullptr);
-    StartTransfer();
+    // The slices leave when the test says so.
+    wrs_->KeepThoseOf(link_->qpn());
+    StartTransfer(*link_, kBytes, outcome_);
   }
   void TearDown() override {
     wrs_->KeepThoseOf(0);
-    LinksFixture::TearDown();
+    TransfersFixture::TearDown();
     wrs_.reset();
-    buffers_.clear();
-    pool_.reset();
-  }
-
-  // A payload whose slices leave when the test says so.
-  void StartTransfer() {
-    wrs_->KeepThoseOf(link_->qpn());
-    for (int i = 0; i < 2; ++i) buffers_.push_back(*pool_->TryAllocate(kBytes));
-    const BufferView local = buffers_[0].view();
-    const Buffer& remote = buffers_[1];
-    link_->StartTransfer(
-        GetParam(), {&local, 1},
-        {reinterpret_cast<uintptr_t>(remote.data()), kBytes, remote.region().rkey()}, &outcome_);
   }
 
   // Steps of the endpoint's checks. The peer says something meanwhile: its silence alone would end
@@ -90,17 +54,11 @@ class UnfinishedTransferTest : public LinksFixture, public testing::WithParamInt
   Receiver client_listener_;
   Receiver server_listener_;
   Link* link_ = nullptr;
-  Outcome outcome_;
+  TransferOutcome outcome_;
   std::optional<KeptSends> wrs_;
-  std::unique_ptr<BufferPool> pool_;
-  std::vector<Buffer> buffers_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Both, UnfinishedTransferTest,
-                         testing::Values(Direction::kWrite, Direction::kRead),
-                         [](const auto& direction) {
-                           return direction.param == Direction::kWrite ? "Writes" : "Reads";
-                         });
+INSTANTIATE_TEST_SUITE_P(Both, UnfinishedTransferTest, BothDirections(), DirectionName);
 
 TEST_P(UnfinishedTransferTest, APeerWhoseMemoryIsNeverReadToTheEndLosesItsLink) {
   Pass(kMaxUnacknowledgedChecks - 1);

@@ -1,0 +1,86 @@
+// TransfersFixture: two ends of links, and payloads that move between them in one direction.
+//
+// A test's parameter is the direction: the client writes to the server's memory, or READs it. Both
+// ends of each transfer lie in one pool, which the fixture owns. One thread.
+
+#ifndef VERBENA_TESTS_TRANSPORT_LINK_TRANSFERS_FIXTURE_H_
+#define VERBENA_TESTS_TRANSPORT_LINK_TRANSFERS_FIXTURE_H_
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tests/transport/link/links_fixture.h"
+#include "verbena/transport/link/limits.h"
+#include "verbena/transport/link/link.h"
+#include "verbena/transport/memory/buffer_pool.h"
+#include "verbena/transport/onesided/transfer.h"
+
+namespace verbena {
+
+// How a transfer has ended. Must outlive it.
+class TransferOutcome final : public TransferListener {
+ public:
+  void OnTransferDone(const absl::Status& status) override { status_ = status; }
+  bool done() const { return status_.has_value(); }
+  bool ok() const { return done() && status_->ok(); }
+  // While done().
+  const absl::Status& status() const { return *status_; }
+
+ private:
+  std::optional<absl::Status> status_;
+};
+
+class TransfersFixture : public LinksFixture,
+                         public ::testing::WithParamInterface<Transfer::Direction> {
+ protected:
+  // Both ends have `limits`.
+  void StartWith(const LinkLimits& limits) {
+    Start(limits, limits);
+    absl::StatusOr<std::unique_ptr<BufferPool>> pool = BufferPool::Create(
+        executor(), device_context().device(), device_context().pd(),
+        {.name = "payloads",
+         .access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ,
+         .exposed = true});
+    ASSERT_TRUE(pool.ok()) << pool.status();
+    pool_ = *std::move(pool);
+  }
+  void TearDown() override {
+    LinksFixture::TearDown();
+    buffers_.clear();
+    pool_.reset();
+  }
+
+  void StartTransfer(Link& link, size_t bytes, TransferOutcome& outcome) {
+    buffers_.push_back(*pool_->TryAllocate(bytes));
+    const BufferView local = buffers_.back().view();
+    buffers_.push_back(*pool_->TryAllocate(bytes));
+    const Buffer& remote = buffers_.back();
+    link.StartTransfer(GetParam(), {&local, 1},
+                       {reinterpret_cast<uintptr_t>(remote.data()), bytes, remote.region().rkey()},
+                       &outcome);
+  }
+
+ private:
+  std::unique_ptr<BufferPool> pool_;
+  std::vector<Buffer> buffers_;
+};
+
+inline auto BothDirections() {
+  return ::testing::Values(Transfer::Direction::kWrite, Transfer::Direction::kRead);
+}
+inline std::string DirectionName(const ::testing::TestParamInfo<Transfer::Direction>& direction) {
+  return direction.param == Transfer::Direction::kWrite ? "Writes" : "Reads";
+}
+
+}  // namespace verbena
+
+#endif  // VERBENA_TESTS_TRANSPORT_LINK_TRANSFERS_FIXTURE_H_

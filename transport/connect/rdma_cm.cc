@@ -21,19 +21,20 @@ constexpr int kBacklog = 128;
 // A TCP socket may have a port that is free in rdma_cm. iWARP then cannot listen on that port.
 constexpr int kListenTries = 8;
 
-// Owns an id, and destroys it unless it was released.
+// Owns an id of the channel, and destroys it unless it was released.
 class TemporaryId {
  public:
-  explicit TemporaryId(rdma_cm_id* id) : id_(id) {}
+  TemporaryId(CmChannel& channel, rdma_cm_id* id) : channel_(channel), id_(id) {}
   TemporaryId(const TemporaryId&) = delete;
   TemporaryId& operator=(const TemporaryId&) = delete;
   ~TemporaryId() {
-    if (id_ != nullptr) (void)rdma_destroy_id(id_);
+    if (id_ != nullptr) channel_.DestroyId(id_);
   }
   rdma_cm_id* get() const { return id_; }
   rdma_cm_id* release() { return std::exchange(id_, nullptr); }
 
  private:
+  CmChannel& channel_;
   rdma_cm_id* id_;
 };
 
@@ -88,8 +89,7 @@ absl::Status RdmaCm::MoveTo(const ibv_gid& gid) {
   const bool moved = addresses_.empty() || addresses_.front() != found->front();
   addresses_ = *std::move(found);
   if (!moved || listener_ == nullptr) return absl::OkStatus();
-  // Ids end on the channel's thread; once that has stopped, with this object.
-  if (channel_->Post([old = listener_] { (void)rdma_destroy_id(old); })) listener_ = nullptr;
+  channel_->DestroyId(std::exchange(listener_, nullptr));
   return absl::OkStatus();
 }
 
@@ -101,7 +101,7 @@ std::vector<IpAddress> RdmaCm::addresses() const {
 bool RdmaCm::IsOnPort(const IpAddress& ip) {
   absl::StatusOr<rdma_cm_id*> created = channel_->CreateId(*this);
   if (!created.ok()) return false;
-  const TemporaryId id(*created);
+  const TemporaryId id(*channel_, *created);
   sockaddr_storage address = SocketAddress(ip, 0);
   if (rdma_bind_addr(id.get(), reinterpret_cast<sockaddr*>(&address)) != 0) return false;
   return id.get()->verbs != nullptr && id.get()->port_num == options_.port &&
@@ -127,7 +127,7 @@ absl::StatusOr<RdmaCmService> RdmaCm::Listen() {
 absl::StatusOr<uint16_t> RdmaCm::ListenOnce(const IpAddress& ip) {
   absl::StatusOr<rdma_cm_id*> created = channel_->CreateId(*this);
   if (!created.ok()) return created.status();
-  TemporaryId id(*created);
+  TemporaryId id(*channel_, *created);
   sockaddr_storage address = SocketAddress(ip, 0);
   const std::string what = fmt::format("rdma_cm at {}", FormatIp(ip));
   if (rdma_bind_addr(id.get(), reinterpret_cast<sockaddr*>(&address)) != 0) {

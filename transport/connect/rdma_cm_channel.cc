@@ -7,6 +7,7 @@
 
 #include "verbena/transport/connect/rdma_cm_status.h"
 #include "verbena/transport/log/log.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 namespace {
@@ -72,6 +73,11 @@ absl::StatusOr<rdma_cm_id*> CmChannel::CreateId(CmEventListener& handler) {
     return RdmaCmCallStatus("rdma_create_id", errno, "rdma_cm");
   }
   return id;
+}
+
+void CmChannel::DestroyId(rdma_cm_id* id) {
+  const auto destroy = [id] { (void)rdma_destroy_id(id); };
+  if (VERBENA_MUTANT(kBoundIdDestroyedAnywhere) || !Post(destroy)) destroy();
 }
 
 void CmChannel::CloseOnThread() {

@@ -48,9 +48,12 @@ class CmChannel final : public IoObject, public std::enable_shared_from_this<CmC
   static absl::StatusOr<std::shared_ptr<CmChannel>> Open();
   ~CmChannel() override;
 
-  // From any thread. `handler` must live until the id is destroyed. An id that may have events must
-  // be destroyed on the channel's thread, or after Stop().
+  // From any thread. `handler` must live until the id is destroyed. An id may have events as soon
+  // as it is bound, because the device can be removed.
   absl::StatusOr<rdma_cm_id*> CreateId(CmEventListener& handler);
+  // From any thread. Destroys the id on the channel's thread, where no event of it is being
+  // handled; here and now if Stop() has returned.
+  void DestroyId(rdma_cm_id* id);
 
   // Runs `function` on the thread. False, and it is dropped, once Stop() has been called.
   template <typename Function>

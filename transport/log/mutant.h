@@ -41,30 +41,31 @@ enum class Fault {
   kQuiescedByNumber,       // a queue pair's end is told apart by its number alone
   kDirectCopyUnbounded,    // a post copies all that was posted before its thread polls again
   // connect, control verbs
-  kServerSendsBeforeReady,   // a server sends to a queue pair whose owner has not said Ready
-  kControlOrderLost,         // a control job overtakes another of its queue pair
-  kConnectsOnExecutor,       // a queue pair is connected on its executor
-  kWindowsFreedOnExecutor,   // a lost link's windows are deallocated on its executor
-  kAddressChangeIgnored,     // what a port's event says has changed is not read again
-  kConnectorStays,           // rdma_cm goes on with the address that the port had at the start
-  kMissingAddressIsForGood,  // a port without its address refuses links as if it never had one
-  kQueueErrorIgnored,        // a lost completion or receive queue stays in use
-  kErrorBehindTeardowns,     // a lost link's queue pair goes to ERR behind others' destructions
-  kOneSourceTakesResolvers,  // one source runs verbs on all threads that resolve addresses
-  kGivenUpJobStaysQueued,    // a job that was given up waits for a thread to be dropped
-  kGivenUpConnectRuns,       // a handshake's control verbs run though its time is over
-  kSpoolOfOthersAccepted,    // a file bootstrap uses a directory that others may write to
-  kNewestHandshakeEvicted,   // a flood closes the handshake that came last, not the oldest
-  kPendingEvictedForSilent,  // a handshake that goes on is closed while others say nothing
-  kOneSourceTakesExecutor,   // one source address may have all links of an executor
-  kClaimedAddressServed,     // a client may claim another host's GID though the server refuses it
-  kFilesHaveNoSource,        // each connection through a directory counts as another source's
-  kLinksPiledOnOneExecutor,  // a server places every link on its executor 0
-  kConnectExceptionEscapes,  // an exception leaves a connection attempt, which never ends
-  kLinkOfNoChannelStays,     // a link stays open when its last channel is gone
-  kIdleLinkStays,            // a link that nobody uses stays open for ever
-  kClientOpensAfterReady,    // a client says Ready before its link is open
-  kReserveOutlivesListener,  // a closed listener's spare descriptor closes some time later
+  kServerSendsBeforeReady,    // a server sends to a queue pair whose owner has not said Ready
+  kControlOrderLost,          // a control job overtakes another of its queue pair
+  kConnectsOnExecutor,        // a queue pair is connected on its executor
+  kWindowsFreedOnExecutor,    // a lost link's windows are deallocated on its executor
+  kAddressChangeIgnored,      // what a port's event says has changed is not read again
+  kConnectorStays,            // rdma_cm goes on with the address that the port had at the start
+  kBoundIdDestroyedAnywhere,  // an id of rdma_cm ends while another thread handles its event
+  kMissingAddressIsForGood,   // a port without its address refuses links as if it never had one
+  kQueueErrorIgnored,         // a lost completion or receive queue stays in use
+  kErrorBehindTeardowns,      // a lost link's queue pair goes to ERR behind others' destructions
+  kOneSourceTakesResolvers,   // one source runs verbs on all threads that resolve addresses
+  kGivenUpJobStaysQueued,     // a job that was given up waits for a thread to be dropped
+  kGivenUpConnectRuns,        // a handshake's control verbs run though its time is over
+  kSpoolOfOthersAccepted,     // a file bootstrap uses a directory that others may write to
+  kNewestHandshakeEvicted,    // a flood closes the handshake that came last, not the oldest
+  kPendingEvictedForSilent,   // a handshake that goes on is closed while others say nothing
+  kOneSourceTakesExecutor,    // one source address may have all links of an executor
+  kClaimedAddressServed,      // a client may claim another host's GID though the server refuses it
+  kFilesHaveNoSource,         // each connection through a directory counts as another source's
+  kLinksPiledOnOneExecutor,   // a server places every link on its executor 0
+  kConnectExceptionEscapes,   // an exception leaves a connection attempt, which never ends
+  kLinkOfNoChannelStays,      // a link stays open when its last channel is gone
+  kIdleLinkStays,             // a link that nobody uses stays open for ever
+  kClientOpensAfterReady,     // a client says Ready before its link is open
+  kReserveOutlivesListener,   // a closed listener's spare descriptor closes some time later
 
   // links
   kCreditLeakedOnError,      // what a lost link had borrowed never comes back

@@ -72,6 +72,8 @@ MUTANTS = [
            "*ALinkBegunAfterItsPortChanged*"),
     Mutant("kConnectorStays", "//tests/transport/link:device_events_test",
            "*AConnectionManagerIsToldOfEachChange*"),
+    Mutant("kNumberTakenByNameRefused", "//tests/transport/connect:local_bootstrap_test",
+           "*ANumberThatSomebodyChoseByNameIsLeftOut"),
     Mutant("kBoundIdDestroyedAnywhere", "//tests/transport/connect:rdma_cm_channel_test",
            "*AnIdIsDestroyedOnlyWhereItsEventsAreHandled"),
     Mutant("kMissingAddressIsForGood", "//tests/transport/link:device_events_test",

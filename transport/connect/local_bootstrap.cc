@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "verbena/transport/connect/mailbox.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 
@@ -23,11 +24,7 @@ class LocalNames {
   // Takes a name, and returns it. FAILED_PRECONDITION if the name is in use.
   absl::StatusOr<std::string> Take(const std::string& wanted, std::shared_ptr<Backlog> backlog) {
     std::lock_guard lock(mutex_);
-    std::string name = wanted;
-    if (wanted.ends_with(":0")) {
-      name.pop_back();
-      name += fmt::format("{}", ++last_number_);
-    }
+    const std::string name = wanted.ends_with(":0") ? NextFree(wanted) : wanted;
     if (!listeners_.emplace(name, std::move(backlog)).second) {
       return absl::FailedPreconditionError(
           fmt::format("{} is in use: choose another name or stop the other server", name));
@@ -47,6 +44,14 @@ class LocalNames {
   }
 
  private:
+  // The name with the next number in place of its 0; one that somebody chose by name is left out.
+  std::string NextFree(const std::string& wanted) {
+    for (;;) {
+      std::string name = fmt::format("{}{}", wanted.substr(0, wanted.size() - 1), ++last_number_);
+      if (!listeners_.contains(name) || VERBENA_MUTANT(kNumberTakenByNameRefused)) return name;
+    }
+  }
+
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<Backlog>> listeners_;
   uint64_t last_number_ = 0;

@@ -54,7 +54,7 @@ class LocalBootstrap final : public Bootstrap {
   ~LocalBootstrap() override;
 
   Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connect(std::string target) override;
-  // Any name that is not empty; one that ends in ":0" gets the network's next number instead.
+  // Any name that is not empty; one that ends in ":0" gets the network's next free number instead.
   // FAILED_PRECONDITION if the name is taken.
   absl::StatusOr<std::unique_ptr<MessageListener>> Listen(const std::string& address) override;
 

@@ -47,6 +47,7 @@ enum class Fault {
   kWindowsFreedOnExecutor,    // a lost link's windows are deallocated on its executor
   kAddressChangeIgnored,      // what a port's event says has changed is not read again
   kConnectorStays,            // rdma_cm goes on with the address that the port had at the start
+  kNumberTakenByNameRefused,  // a local server that wants any number hears that one is in use
   kBoundIdDestroyedAnywhere,  // an id of rdma_cm ends while another thread handles its event
   kMissingAddressIsForGood,   // a port without its address refuses links as if it never had one
   kQueueErrorIgnored,         // a lost completion or receive queue stays in use

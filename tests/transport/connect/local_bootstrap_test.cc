@@ -51,6 +51,13 @@ TEST_F(LocalBootstrapTest, NamesAreTakenOnceAndNumbersAreFree) {
   EXPECT_TRUE(client_.Listen(first->address()).ok());
 }
 
+TEST_F(LocalBootstrapTest, ANumberThatSomebodyChoseByNameIsLeftOut) {
+  auto chosen = *server_.Listen("storage:1");
+  absl::StatusOr<std::unique_ptr<MessageListener>> numbered = client_.Listen("storage:0");
+  ASSERT_TRUE(numbered.ok()) << numbered.status();
+  EXPECT_EQ((*numbered)->address(), "storage:2");
+}
+
 TEST_F(LocalBootstrapTest, ClosingAListenerTwiceDoesNotTakeTheNameFromItsSuccessor) {
   auto first = *server_.Listen("storage");
   first->Close();

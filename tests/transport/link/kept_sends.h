@@ -16,6 +16,7 @@
 #include <deque>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace verbena {
 
@@ -42,8 +43,7 @@ class KeptSends {
       Kept next = std::move(kept_.front());
       kept_.pop_front();
       next.wr.next = nullptr;
-      next.wr.sg_list = &next.element;
-      if (!next.copied.empty()) next.element.addr = reinterpret_cast<uintptr_t>(next.copied.data());
+      next.wr.sg_list = next.elements.data();
       ibv_send_wr* refused = nullptr;
       ASSERT_EQ(real_(qp_, &next.wr, &refused), 0);
     }
@@ -52,8 +52,8 @@ class KeptSends {
  private:
   struct Kept {
     ibv_send_wr wr;
-    ibv_sge element;
-    std::string copied;  // the bytes of an inline WR: its buffer may be reused
+    std::vector<ibv_sge> elements;
+    std::deque<std::string> copied;  // the bytes of an inline WR: its buffers may be reused
   };
 
   static int PostOrKeep(ibv_qp* qp, ibv_send_wr* wrs, ibv_send_wr** refused) {
@@ -61,10 +61,14 @@ class KeptSends {
     if (qp->qp_num != self.qpn_) return self.real_(qp, wrs, refused);
     self.qp_ = qp;
     for (ibv_send_wr* wr = wrs; wr != nullptr; wr = wr->next) {
-      const ibv_sge element = wr->num_sge == 0 ? ibv_sge{} : *wr->sg_list;
-      self.kept_.push_back({.wr = *wr, .element = element, .copied = {}});
+      Kept& kept = self.kept_.emplace_back(
+          Kept{.wr = *wr, .elements = {wr->sg_list, wr->sg_list + wr->num_sge}, .copied = {}});
       if ((wr->send_flags & IBV_SEND_INLINE) == 0) continue;
-      self.kept_.back().copied.assign(reinterpret_cast<const char*>(element.addr), element.length);
+      for (ibv_sge& element : kept.elements) {
+        const auto* bytes = reinterpret_cast<const char*>(element.addr);
+        const std::string& copy = kept.copied.emplace_back(bytes, element.length);
+        element.addr = reinterpret_cast<uintptr_t>(copy.data());
+      }
     }
     return 0;
   }

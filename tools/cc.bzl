@@ -1,4 +1,36 @@
-"""verbena_cc_library: a cc_library whose headers are included as verbena/<package>/<header>."""
+"""cc_binary, cc_library and cc_test of this repository, and verbena_cc_library.
+
+They read the headers of other projects from a precompiled one (tools/pch). Load all of them from
+here; examples do without, so that they can be copied.
+"""
+
+# In another workspace, whoever builds Verbena as a dependency needs no package but those of the
+# libraries themselves.
+_HERE = not Label("//tools/pch:used").workspace_root
+
+def _precompiled(kwargs):
+    """The arguments of a target, with the precompiled header among them."""
+    if not _HERE:
+        return kwargs
+    arguments = dict(kwargs)
+    arguments["copts"] = arguments.get("copts", []) + select({
+        "//tools/pch:used": ["-include-pch", "$(BINDIR)/tools/pch/common_headers.pch"],
+        "//conditions:default": [],
+    })
+    arguments["deps"] = arguments.get("deps", []) + select({
+        "//tools/pch:used": ["//tools/pch:common"],
+        "//conditions:default": [],
+    })
+    return arguments
+
+def cc_library(**kwargs):
+    native.cc_library(**_precompiled(kwargs))
+
+def cc_binary(**kwargs):
+    native.cc_binary(**_precompiled(kwargs))
+
+def cc_test(**kwargs):
+    native.cc_test(**_precompiled(kwargs))
 
 def verbena_cc_library(name, hdrs = [], srcs = [], features = [], **kwargs):
     """cc_library with the one include path that users see, in Bazel and when installed.
@@ -13,7 +45,7 @@ def verbena_cc_library(name, hdrs = [], srcs = [], features = [], **kwargs):
     """
     sources = [source[:-len(".cc")] for source in srcs if source.endswith(".cc")]
     alone = [header for header in hdrs if header[:-len(".h")] not in sources]
-    native.cc_library(
+    cc_library(
         name = name,
         hdrs = hdrs,
         srcs = srcs,

@@ -11,8 +11,8 @@ import sys
 TOP = pathlib.Path(os.environ.get("VERBENA_TOP") or pathlib.Path(__file__).parents[2]).resolve()
 BAZEL = TOP / "tools/dev/bazel.sh"
 
-# Flags that name what a compiler writes: clangd writes nothing.
-OUTPUTS = {"-o", "-MF"}
+# Flags that name what a compiler writes: clangd writes nothing. It precompiles by itself.
+OUTPUTS = {"-o", "-MF", "-include-pch"}
 QUIET = {"-MD", "-c"}
 
 

@@ -123,9 +123,9 @@ def check_prose(files):
 
 
 def check_build(_):
-    # The flags are in .bazelrc: a target that includes what it does not depend on, or a header
-    # that does not compile alone, does not build.
-    status, events = bazel_events.run("build", ["--keep_going", "//..."])
+    # The flags are in .bazelrc: a target that includes what it does not depend on, a header that
+    # does not compile alone, or a file that does not include what it uses, does not build.
+    status, events = bazel_events.run("build", ["--config=lint", "--keep_going", "//..."])
     unbuilt = [f"{label}: does not build" for label in bazel_events.unbuilt_targets(events)]
     return unbuilt or ([f"bazel build: exit status {status}"] if status else [])
 
@@ -133,7 +133,7 @@ def check_build(_):
 def compile_commands():
     """Source file -> the arguments of its compile, as Bazel would run it."""
     result = subprocess.run(
-        [bazel_events.BAZEL, "aquery", "--output=jsonproto", "--noshow_progress",
+        [bazel_events.BAZEL, "aquery", "--config=lint", "--output=jsonproto", "--noshow_progress",
          "--ui_event_filters=-info", 'mnemonic("CppCompile", //...)'],
         cwd=TOP, stdout=subprocess.PIPE, check=True)
     commands = {}

@@ -197,10 +197,10 @@ void Endpoint::UpdateReceiveTarget() {
 
 void Endpoint::GrowWindow(Link& link) {
   // A link that may borrow no more takes nothing from others.
-  if (link.issued_.recalled() || link.issued_.at_maximum()) return;
-  const PeerSource& source = link.source_;
+  if (link.issued().recalled() || link.issued().at_maximum()) return;
+  const PeerSource& source = link.source();
   const bool is_shared = source.bounded && sources_.size() > 1;
-  if (link.issued_.Grow(is_shared) > 0) {
+  if (link.GrowWindow(is_shared) > 0) {
     BorrowingLink& borrowing = link;
     if (!borrowing.linked()) borrowing_.PushBack(borrowing);
     UpdateReceiveTarget();
@@ -215,10 +215,10 @@ void Endpoint::GrowWindow(Link& link) {
     BorrowingLink* borrowing = borrowing_.PopFront();
     if (borrowing == nullptr) break;
     Link* candidate = static_cast<Link*>(borrowing);
-    if (!candidate->open() || candidate->issued_.surplus() == 0) continue;
-    const bool has_less = is_shared && &candidate->source_ != &source &&
-                          candidate->source_.credits.borrowed < source.credits.borrowed;
-    if (candidate == &link || has_less || candidate->liveness_.heard()) {
+    if (!candidate->open() || candidate->issued().surplus() == 0) continue;
+    const bool has_less = is_shared && &candidate->source() != &source &&
+                          candidate->source().credits.borrowed < source.credits.borrowed;
+    if (candidate == &link || has_less || candidate->heard()) {
       borrowing_.PushBack(*borrowing);
       if (candidate != &link && !has_less && busy == nullptr) busy = candidate;
       continue;
@@ -233,7 +233,7 @@ void Endpoint::GrowWindow(Link& link) {
 
 void Endpoint::NoteRecallAnswered(Link& link) {
   BorrowingLink& borrowing = link;
-  if (link.issued_.surplus() > 0 && !borrowing.linked()) borrowing_.PushBack(borrowing);
+  if (link.issued().surplus() > 0 && !borrowing.linked()) borrowing_.PushBack(borrowing);
 }
 
 PeerSource& Endpoint::JoinSource(const MessageStream& stream) {
@@ -270,7 +270,7 @@ void Endpoint::SettleReceives() {
 Task<void> Endpoint::WatchStream(Link& link) {
   absl::Status end;
   try {
-    const bool received = (co_await link.stream_.Receive()).ok();
+    const bool received = (co_await link.qp().stream().Receive()).ok();
     end =
         received
             ? absl::InvalidArgumentError(
@@ -285,7 +285,7 @@ Task<void> Endpoint::WatchStream(Link& link) {
     end = absl::InternalError(fmt::format("the bootstrap connection of {} threw", link.peer()));
   }
   (void)co_await teardown_pacer_.Pass();
-  link.stream_.EndReading();
+  link.qp().stream().EndReading();
   link.Close(end);
 }
 

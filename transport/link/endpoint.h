@@ -26,7 +26,6 @@
 #include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/connect/qp_connector.h"
 #include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/intrusive_list.h"
 #include "verbena/transport/coro/random.h"
 #include "verbena/transport/coro/task.h"
@@ -137,9 +136,10 @@ class Endpoint final : private CompletionListener, private FlushHook, private Ti
   void AwaitSendRoom(RoomWaiter& waiter, PeerSource& source) { send_room_->Await(waiter, source); }
   // After a link to `source` has given buffers back.
   void NoteSendRoom(PeerSource& source) { send_room_->Note(source); }
-  // Has a control thread allocate memory windows, if the link has too few for `wanted` leases.
-  void RefillWindows(Link& link, uint32_t wanted) {
-    if (const uint32_t count = link.leases_.BeginRefill(wanted)) StartRefill(link, count);
+  // Has a control thread allocate `count` memory windows for the link of that key, and destroy the
+  // `worn` ones. Control verbs of one `order` run one after the other.
+  void StartRefill(LinkKey key, const void* order, uint32_t count, std::vector<MwHandle> worn) {
+    tasks_.Spawn(Refill(key, order, count, std::move(worn)));
   }
   // The peer of `link` has answered a recall, and may be asked again.
   void NoteRecallAnswered(Link& link);
@@ -191,8 +191,8 @@ class Endpoint final : private CompletionListener, private FlushHook, private Ti
   ControlPool::Awaiter<Verbs> OnQp(ControlKind kind, const Link& link, Verbs verbs) {
     const bool resolves = kind == ControlKind::kResolve;
     if (resolves) links_.slot(link.key()).may_receive = true;
-    return context_.control().Run(kind, link.qp_.get(), std::move(verbs),
-                                  resolves ? link.source_.name : std::string());
+    return context_.control().Run(kind, link.qp().get(), std::move(verbs),
+                                  resolves ? link.source().name : std::string());
   }
   Task<absl::Status> Offer(LinkKey key, MessageStream& stream, ExecutorWish wish,
                            LinkParameters& peer);
@@ -231,13 +231,11 @@ class Endpoint final : private CompletionListener, private FlushHook, private Ti
   Task<void> AwaitMaking();
   void StartLivenessTimer();
   bool CheckSome();
-  static Task<absl::Status> WaitFor(Event& event);
   void Watch(Link& link, std::unique_ptr<MessageStream> stream);
   Task<void> WatchStream(Link& link);
-  void StartRefill(Link& link, uint32_t count);
   Task<void> Refill(LinkKey key, const void* order, uint32_t count, std::vector<MwHandle> worn);
   Task<void> Teardown(Link& link);
-  Task<void> FreeLink(Link& link);
+  void FreeLink(Link& link, bool told_of_last, QpIdentity identity);
   // Handles the completions that are there.
   void DrainCompletions();
   // Call after anything that may have proved receives to be lost.

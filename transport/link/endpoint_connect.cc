@@ -71,9 +71,9 @@ Task<absl::StatusOr<Link*>> Endpoint::NewLink(LinkListener& listener, const Mess
   if (links_.HasQpn(parts->qp->qp_num)) DrainCompletions();
   const LinkKey key = links_.KeyOf(index);
   links_.slot(key).address = *address;
-  Link* link = &links_.Add(index, std::unique_ptr<Link>(new Link(*this, key, std::move(parts->qp),
-                                                                 listener, JoinSource(stream))));
-  link->leases_.Refill(std::move(parts->windows));
+  Link* link = &links_.Add(index, std::make_unique<Link>(*this, key, std::move(parts->qp), listener,
+                                                         JoinSource(stream)));
+  link->AddWindows(std::move(parts->windows));
   ++stats_.links;
   UpdateReceiveTarget();
   // The peer may send as soon as it has the answer, so the receives must lie there before.
@@ -87,7 +87,7 @@ Task<absl::StatusOr<Link*>> Endpoint::NewLink(LinkListener& listener, const Mess
 
 void Endpoint::OnQpEvent(Link& link, ibv_event_type type) {
   if (type == IBV_EVENT_QP_LAST_WQE_REACHED) {
-    link.last_wqe_.Set();
+    link.qp().OnLastWqe();
     return;
   }
   link.Close(absl::UnavailableError(
@@ -133,12 +133,12 @@ HandshakeOptions Endpoint::MyOptions() const {
 // RoCE resolves the peer's address inside, which may take a second.
 Task<absl::Status> Endpoint::ConnectQp(const Link& link, uint32_t psn, const LinkParameters& peer) {
   if (VERBENA_MUTANT(kConnectsOnExecutor)) {
-    co_return ConnectLinkQp(context_.device(), link.qp_.get(), AddressOf(link), psn,
+    co_return ConnectLinkQp(context_.device(), link.qp().get(), AddressOf(link), psn,
                             RemoteQpOf(peer));
   }
   co_return co_await OnQp(
       ControlKind::kResolve, link,
-      [&device = context_.device(), qp = link.qp_.get(), address = AddressOf(link), psn,
+      [&device = context_.device(), qp = link.qp().get(), address = AddressOf(link), psn,
        remote = RemoteQpOf(peer)] { return ConnectLinkQp(device, qp, address, psn, remote); });
 }
 
@@ -148,7 +148,7 @@ Task<absl::Status> Endpoint::ReceiveOnQp(const Link& link, uint32_t psn,
   if (VERBENA_MUTANT(kServerSendsBeforeReady)) co_return co_await ConnectQp(link, psn, peer);
   co_return co_await OnQp(
       ControlKind::kResolve, link,
-      [&device = context_.device(), qp = link.qp_.get(), address = AddressOf(link),
+      [&device = context_.device(), qp = link.qp().get(), address = AddressOf(link),
        remote = RemoteQpOf(peer)] { return MakeQpReceive(device, qp, address, remote); });
 }
 
@@ -174,7 +174,7 @@ Task<absl::Status> Endpoint::ConnectManaged(LinkKey key, std::shared_ptr<QpConne
   if (link == nullptr || link->state() != LinkState::kConnecting) co_return Lost();
   absl::Status status =
       co_await OnQp(ControlKind::kResolve, *link,
-                    [&device = context_.device(), qp = link->qp_.get(), address = AddressOf(*link),
+                    [&device = context_.device(), qp = link->qp().get(), address = AddressOf(*link),
                      reads = peer.max_reads, connection] {
                       return ConnectManagedQp(device, qp, address, reads, *connection);
                     });
@@ -227,7 +227,7 @@ Task<absl::Status> Endpoint::Offer(LinkKey key, MessageStream& stream, ExecutorW
     absl::StatusOr<std::shared_ptr<QpConnection>> connection =
         context_.connector()->Connect(Connectable(*link, peer), peer.rdma_cm);
     if (!connection.ok()) co_return connection.status();
-    link->connection_ = *connection;
+    link->qp().set_connection(*connection);
     status = co_await ConnectManaged(key, *std::move(connection), peer, nullptr);
   } else {
     status = co_await ConnectQp(*link, psn, peer);
@@ -237,7 +237,8 @@ Task<absl::Status> Endpoint::Offer(LinkKey key, MessageStream& stream, ExecutorW
   if (link == nullptr || link->state() != LinkState::kConnecting) co_return Lost();
   // Before the server hears that it may send: a SEND that found the link not open would be dropped,
   // and its credit with it.
-  const bool first = link->connection_ != nullptr && link->connection_->client_sends_first();
+  const bool first =
+      link->qp().connection() != nullptr && link->qp().connection()->client_sends_first();
   if (VERBENA_MUTANT(kClientOpensAfterReady)) {
     status = co_await ConfirmReady(stream);
     link = Find(key);
@@ -268,7 +269,7 @@ Task<absl::StatusOr<Link*>> Endpoint::Accept(std::unique_ptr<MessageStream> stre
     // has given back its slot.
     stream->Close();
     if (link != nullptr && !VERBENA_MUTANT(kFailedHandshakeFree)) {
-      link->stream_.Keep(std::move(stream));
+      link->qp().stream().Keep(std::move(stream));
     }
     co_return status;
   }
@@ -289,7 +290,7 @@ Task<absl::Status> Endpoint::Answer(LinkKey key, MessageStream& stream,
     absl::StatusOr<std::shared_ptr<QpConnection>> connection =
         context_.connector()->Expect(Connectable(*link, offer), mine.rdma_cm);
     status = connection.status();
-    if (connection.ok()) link->connection_ = *std::move(connection);
+    if (connection.ok()) link->qp().set_connection(*std::move(connection));
   } else if (status.ok()) {
     status = co_await ReceiveOnQp(*link, psn, offer);
   }
@@ -302,7 +303,7 @@ Task<absl::Status> Endpoint::Answer(LinkKey key, MessageStream& stream,
   // Open before the answer goes out: the peer's first request may be faster than its word that it
   // is ready.
   if (!managed) MarkOpen(*link, offer, stream.peer(), FirstSend::kAfterReady);
-  std::shared_ptr<QpConnection> connection = link->connection_;
+  std::shared_ptr<QpConnection> connection = link->qp().connection();
   status = co_await AcceptOffer(stream, offer, mine);
   if (status.ok() && managed) {
     status = co_await ConnectManaged(key, std::move(connection), offer, &stream.peer());
@@ -319,7 +320,7 @@ Task<absl::Status> Endpoint::AwaitClientsReady(LinkKey key, MessageStream& strea
   if (link == nullptr) co_return Lost();
   absl::Status status =
       co_await OnQp(ControlKind::kConnect, *link,
-                    [&device = context_.device(), qp = link->qp_.get(), psn, peer_reads] {
+                    [&device = context_.device(), qp = link->qp().get(), psn, peer_reads] {
                       return MakeQpSend(device, qp, psn, peer_reads);
                     });
   if (!status.ok()) co_return status;
@@ -349,7 +350,7 @@ absl::Status Endpoint::Lost() {
 }
 
 void Endpoint::Watch(Link& link, std::unique_ptr<MessageStream> stream) {
-  link.stream_.KeepAndRead(std::move(stream));
+  link.qp().stream().KeepAndRead(std::move(stream));
   tasks_.Spawn(WatchStream(link));
 }
 

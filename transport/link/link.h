@@ -1,12 +1,8 @@
 // Link: one RC queue pair between one executor here and one executor there, with its credits.
 //
-// Frames are coalesced into SENDs. The frames of a turn leave with one doorbell at the turn's end.
-// If they are many, groups of them leave while the turn goes on, so that the peer works meanwhile
-// (EarlyFrames()). An answer that nothing can join leaves at once (SendNowIfAlone()). Transfers
-// leave slice by slice behind the frames, few bytes at a time (BulkLimits): a SEND waits only for
-// the slices that are already in the send queue. Four things can be used up: the peer's credits,
-// send queue slots, send buffers, and outstanding READs and atomics. The link then waits, which is
-// never an error. A fifth, CQ slots, is reserved when the link is made.
+// The link hears its peer's frames, checks that the peer is alive, and ends. Its parts do the rest:
+// LinkSender decides when frames, leases and transfers are posted, LinkSendQueue holds the SENDs
+// and their buffers, LinkLeases the leases, and LinkQp the queue pair until it has drained.
 //
 // Owned by its Endpoint; lives on that endpoint's executor thread. A LinkListener hears its frames
 // and its end; after OnLinkDown() the pointer is dead to everybody else. Destroyed by the endpoint
@@ -19,40 +15,44 @@
 #ifndef VERBENA_TRANSPORT_LINK_LINK_H_
 #define VERBENA_TRANSPORT_LINK_LINK_H_
 
+#include <infiniband/verbs.h>
+
+#include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "verbena/transport/connect/handshake_codec.h"
-#include "verbena/transport/connect/qp_connector.h"
-#include "verbena/transport/coro/event.h"
+#include "verbena/transport/coro/clock.h"
 #include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/coro/task.h"
+#include "verbena/transport/device/control_pool.h"
 #include "verbena/transport/device/handles.h"
-#include "verbena/transport/executor/executor.h"
-#include "verbena/transport/link/control_frames.h"
+#include "verbena/transport/executor/turn_pacer.h"
 #include "verbena/transport/link/credits.h"
+#include "verbena/transport/link/device_context.h"
+#include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/link_key.h"
+#include "verbena/transport/link/link_qp.h"
+#include "verbena/transport/link/link_sender.h"
 #include "verbena/transport/link/link_terms.h"
+#include "verbena/transport/link/link_waiters.h"
 #include "verbena/transport/link/liveness.h"
 #include "verbena/transport/link/peer_source.h"
-#include "verbena/transport/link/pending_sends.h"
-#include "verbena/transport/link/send_slots.h"
 #include "verbena/transport/link/stats.h"
-#include "verbena/transport/link/watched_stream.h"
 #include "verbena/transport/link/wire_format.h"
-#include "verbena/transport/log/mutant.h"
+#include "verbena/transport/memory/buffer.h"
 #include "verbena/transport/onesided/lease.h"
 #include "verbena/transport/onesided/lease_table.h"
 #include "verbena/transport/onesided/transfer.h"
-#include "verbena/transport/onesided/transfer_queue.h"
 
 namespace verbena {
 
 class Endpoint;
 class Link;
-class WrChain;
 
 // The RPC layer's side of a link: receives its frames and learns of its end. Called on the
 // executor's thread. Must outlive the link, that is, live until OnLinkDown().
@@ -78,31 +78,7 @@ class LinkListener {
   virtual uint32_t calls_in_flight() const { return 0; }
 };
 
-// A frame that could not be appended yet. Belongs to whoever waits; destroying it leaves the queue.
-class SendWaiter : public IntrusiveNode<SendWaiter> {
- public:
-  virtual ~SendWaiter() = default;
-  // There is room for one frame with a body of body_bytes: appends it now. The waiter is off the
-  // queue.
-  virtual void OnWritable(Link& link) = 0;
-
-  size_t body_bytes = 0;
-  // The key that its SEND invalidates, as Append() takes it.
-  uint32_t invalidated = 0;
-};
-
-// Somebody who waits until leases can be opened. Destroying it leaves the queue.
-class LeaseWaiter : public IntrusiveNode<LeaseWaiter> {
- public:
-  virtual ~LeaseWaiter() = default;
-  // free_leases() is at least leases_wanted. The waiter is off the queue.
-  virtual void OnLeasesFree() = 0;
-  virtual void OnLinkLost() = 0;
-
-  uint32_t leases_wanted = 0;
-};
-
-// A link's places in lists of its endpoint, beside RoomWaiter.
+// A link's places in lists of its endpoint.
 class WatchedLink : public IntrusiveNode<WatchedLink> {};  // the next liveness check looks at it
 class BorrowingLink : public IntrusiveNode<BorrowingLink> {};  // its peer may be asked for credits
 
@@ -113,17 +89,10 @@ enum class LinkState {
   kClosed,    // the QP is gone
 };
 
-// Which side may send first. On iWARP (MPA, RFC 5044, 7.1.2) the side that connected begins: the
-// other side holds its SENDs back until it has heard from it. A server whose client has not said
-// Ready yet cannot send either: its queue pair is in RTR until AllowSends().
-enum class FirstSend : uint8_t { kAny, kOurs, kPeers, kAfterReady };
-
-class Link final : private FlushHook,
-                   private RoomWaiter,
-                   private WatchedLink,
-                   private BorrowingLink {
+class Link final : public WatchedLink, public BorrowingLink {
  public:
-  ~Link() override;
+  // By the endpoint only: `qp` is connected later, and `source` is that of its peer.
+  Link(Endpoint& endpoint, LinkKey key, QpHandle qp, LinkListener& listener, PeerSource& source);
 
   // Appends a frame to the SENDs of this turn, and returns the place of its body, `body_bytes`
   // long. Write the body before the next Append() and before control returns to the executor:
@@ -131,18 +100,22 @@ class Link final : private FlushHook,
   // already. Preconditions: open(), and body_bytes ≤ max_body_bytes(). `invalidated` is the key of
   // a peer's lease that the SEND also ends, if the peer reports_invalidation(); 0 for none. Pass it
   // with the frame after which nothing is written to that lease.
-  char* Append(const FrameHeader& header, size_t body_bytes, uint32_t invalidated = 0);
+  char* Append(const FrameHeader& header, size_t body_bytes, uint32_t invalidated = 0) {
+    return sender_.Append(header, body_bytes, invalidated);
+  }
 
   // Call this inside OnFrame(), after appending the answer to a frame and writing its body. Posts
   // the answer now if that frame is all that this turn brought, so that it travels while the call
   // is cleaned up. Otherwise the answer leaves at the turn's end, with whatever joins it till then.
   // Never closes the link: if the device refuses, the turn's end does.
   void SendNowIfAlone() {
-    if (alone_) SendNow();
+    if (!alone_) return;
+    alone_ = false;
+    sender_.SendNow();
   }
 
   // Queues `waiter` behind those that wait already. Precondition: open().
-  void AwaitWritable(SendWaiter& waiter);
+  void AwaitWritable(SendWaiter& waiter) { sender_.AwaitWritable(waiter); }
 
   // Starts to move `local` to (kWrite) or from (kRead) `remote`, which is as long. `local` is not
   // empty, and is registered with this link's device. The listener, who may be null, hears how the
@@ -152,16 +125,16 @@ class Link final : private FlushHook,
                           const RemoteRange& remote, TransferListener* listener);
   // For a starter that has no more use for the transfer: posts no more of it, and its listener
   // hears nothing. Frames that are appended from now on arrive after the last byte that it moves.
-  void AbandonTransfer(Transfer& transfer) { transfers_.Abandon(transfer); }
+  void AbandonTransfer(Transfer& transfer) { sender_.transfers().Abandon(transfer); }
   // For a starter that waits for the part in the send queue: posts no more of the transfer. False
   // if no part is there: then the transfer is gone, and its listener hears nothing.
-  bool CancelTransfer(Transfer& transfer) { return transfers_.Cancel(transfer); }
-  uint32_t max_reads() const { return transfers_.max_reads(); }
+  bool CancelTransfer(Transfer& transfer) { return sender_.transfers().Cancel(transfer); }
+  uint32_t max_reads() const { return sender_.transfers().max_reads(); }
   // The same for an atomic operation on `remote`, 8 bytes at a multiple of 8. Its listener hears
   // the former value. Precondition: has_atomics(), and max_reads() is not 0.
   Transfer& StartAtomic(const AtomicOperation& operation, const RemoteRange& remote,
                         TransferListener* listener);
-  bool has_atomics() const { return transfers_.has_atomics(); }
+  bool has_atomics() const { return sender_.transfers().has_atomics(); }
 
   // Leases `view`, which is not empty, to the peer (lease.h). Frames that are appended from now on
   // may tell the peer of the lease. nullptr if free_leases() is 0; errors as LeaseTable::Open().
@@ -173,9 +146,9 @@ class Link final : private FlushHook,
   void EndLease(Lease& lease, LeaseListener* listener);
   // Nobody waits for the peer's word any more. EndLease() is still called when it comes.
   void AbandonLease(Lease& lease);
-  uint32_t free_leases() const;
+  uint32_t free_leases() const { return sender_.free_leases(); }
   void AwaitLeases(LeaseWaiter& waiter);
-  const LeaseTable& leases() const { return leases_; }
+  const LeaseTable& leases() const { return sender_.leases().table(); }
 
   // The features that the handshake agreed on.
   bool reports_invalidation() const { return (terms_.features & kFeatureInvalidation) != 0; }
@@ -189,172 +162,96 @@ class Link final : private FlushHook,
   bool open() const { return state_ == LinkState::kOpen; }
   LinkState state() const { return state_; }
   // The largest body that one frame can carry to this peer.
-  size_t max_body_bytes() const { return MaxBodyBytes(terms_.send_bytes); }
+  size_t max_body_bytes() const { return sender_.max_body_bytes(); }
   const std::string& peer() const { return terms_.peer; }
-  const LinkStats& stats() const { return stats_; }
+  const LinkStats& stats() const { return sender_.stats(); }
   // Also valid when the queue pair is gone.
-  uint32_t qpn() const { return qpn_; }
+  uint32_t qpn() const { return qp_.qpn(); }
   // Numbers that tell this end of the link, and the peer's end, from every other. Valid once
   // open().
   uint64_t identity() const { return terms_.identity; }
   uint64_t peer_identity() const { return terms_.peer_identity; }
   Endpoint& endpoint() const { return endpoint_; }
-  LinkKey key() const { return slots_.key(); }
-  uint32_t send_credits() const { return credits_.available(); }
+  LinkKey key() const { return sender_.queue().slots().key(); }
+  uint32_t send_credits() const { return sender_.credits().available(); }
   // The most receives of ours that the queue pair may have taken without our having seen it.
-  uint32_t receives_held() const { return issued_.outstanding() + kReserveCredits; }
+  uint32_t receives_held() const { return sender_.issued().outstanding() + kReserveCredits; }
   // Whether SENDs can leave, now or as soon as there is room. Only on a link that is open().
-  bool may_send() const { return open() && held_back_ != HeldBack::kUntilReady; }
+  bool may_send() const { return sender_.may_send(); }
   // Asks the peer to say something. Only while open().
-  void Ping() {
-    control_.ping = true;
-    ScheduleFlush();
-  }
+  void Ping() { sender_.Ping(); }
   // Whether a PING is held up here because other links hold all send buffers. If so, the peer's
   // silence is not its fault.
-  bool ping_is_held_up() const { return control_.ping && OthersHoldBuffers(); }
+  bool ping_is_held_up() const { return sender_.ping_is_held_up(); }
 
- private:
-  friend class Endpoint;
-  friend class SendRoom;
+  // --- For its endpoint: how the link begins.
 
-  // Whether SENDs are held back on this side, and until when. With kUntilReady frames wait as well,
-  // and take no send buffers.
-  enum class HeldBack : uint8_t { kNo, kUntilHeard, kUntilReady };
+  LinkQp& qp() { return qp_; }
+  const LinkQp& qp() const { return qp_; }
+  void SetIdentity(uint32_t psn);
+  void MarkOpen(const LinkParameters& parameters, uint32_t max_reads, const std::string& peer,
+                FirstSend first_send);
+  // The queue pair of a link that was opened with kAfterReady has reached RTS.
+  void AllowSends() { sender_.AllowSends(); }
+  // Memory windows that were allocated for this link, at first or because RefillWindows() asked.
+  void AddWindows(WindowBatch windows);
 
-  Link(Endpoint& endpoint, LinkKey key, QpHandle qp, LinkListener& listener, PeerSource& source);
+  // --- For its endpoint: completions. Each may close the link.
 
-  // Called by the endpoint.
   // `invalidated` is the key that the SEND ended, 0 for none.
   void OnSend(const char* bytes, size_t size, uint32_t invalidated);
-  void OnSendCompletion(const ibv_wc& completion, uint16_t position);
+  void OnSendCompletion(const ibv_wc& completion, uint16_t position) {
+    sender_.OnCompletion(completion, position);
+  }
+
+  // --- For its endpoint: credits and checks.
+
+  PeerSource& source() const { return sender_.queue().source(); }
+  const IssuedCredits& issued() const { return sender_.issued(); }
+  // As IssuedCredits::Grow().
+  uint32_t GrowWindow(bool is_shared) { return sender_.issued().Grow(is_shared); }
+  // Asks the peer to return the credits beyond its initial window.
+  void Recall() { sender_.Recall(); }
+  // Whether a SEND has come since the last liveness check.
+  bool heard() const { return liveness_.heard(); }
   // Closes it, or lets its listener do so, if it has been idle for too long.
   void CheckIdle(TimePoint now);
   // Sends a PING, or closes a link whose peer has been silent, or has kept credits that it was
   // asked for. `now` ticks every ping_interval / 2. False if nothing is left to be watched.
   bool CheckLiveness(TimePoint now);
-  absl::Status CheckRecall();
+
+  // --- For its endpoint: teardown, in this order (link_teardown.cc). Precondition: !open().
+
+  // Until nothing is posted any more, as far as the device tells in teardown_timeout.
+  Task<void> Drain(DeviceContext& context, TurnPacer& pacer);
+  // Has a control thread destroy the windows and then the queue pair. Returns the memory that the
+  // peer had leases on.
+  Task<std::vector<BufferPin>> Destroy(ControlPool& control);
+  // No completion is left: transfers fail, and send buffers are free.
+  void Release() { sender_.Release(); }
+
+  // --- For its parts.
+
+  uint32_t calls_in_flight() const { return listener_->calls_in_flight(); }
+  // Has a control thread allocate memory windows, if there are too few for `wanted` leases.
+  void RefillWindows(uint32_t wanted);
+
+ private:
   // Whether the peer acknowledges what it is sent. A failed Status closes the link.
   absl::Status CheckAcknowledged();
   // Whether one-sided operations on the peer's memory make progress. A failed Status closes the
   // link.
   absl::Status CheckTransfers();
-  // Asks the peer to return the credits beyond its initial window.
-  void Recall();
-  void SetIdentity(uint32_t psn);
-  void MarkOpen(const LinkParameters& parameters, uint32_t max_reads, const std::string& peer,
-                FirstSend first_send);
-  // The queue pair of a link that was opened with kAfterReady has reached RTS.
-  void AllowSends();
-
-  bool OpenSend(SendUse use = SendUse::kFrames);
-  uint32_t TakeBuffer(SendUse use);
-  // Writes a frame without its body behind those of the last pending SEND, and returns where the
-  // body goes. The caller has seen that it fits.
-  char* Place(const FrameHeader& header, size_t body_bytes, uint32_t invalidated);
-  bool FitsPending(size_t body_bytes, uint32_t invalidated) const;
-  void Flush() override;
-  void FinishMoves();
-  void SendNow();
-  // Sending while the turn goes on.
-  uint32_t EarlyFrames() const;
-  // True if as many frames are pending as EarlyFrames() wants now. Otherwise sets that number as
-  // the next at which to ask again.
-  bool IsGroup();
-  [[gnu::noinline]] bool PostWritten();
-  [[gnu::noinline]] void PostEarly();
-  bool MayPostEarly();
-  // A flush posts, in this order: bindings and invalidations, the SENDs that wait, a slice of
-  // WRITEs and READs, and the SENDs that follow a payload of that slice. One doorbell rings for
-  // all. If SENDs wait ahead of a slice, they take a doorbell of their own, and so does each
-  // further chain of leases or transfers.
-  void PrepareLeases(WrChain& ready);
-  void PrepareTransfers(WrChain& ready);
-  // Posts the SENDs that wait. False if that closes the link.
-  [[gnu::noinline]] bool PostAhead(WrChain& ready);
-  // Returns what the device answered: 0, or an errno. The last `kept` of the pending SENDs stay:
-  // they leave later in this turn. Always inlined, which saves a call for each RPC.
-  [[gnu::always_inline]] inline int PostPending(WrChain& ready, size_t kept = 0);
-  // False if that closes the link.
-  bool Ring(WrChain& ready);
-  void PrepareHeader(const PendingSend& send);
-  // Frees the slots up to a completion's position. False if no WR there is in flight.
-  bool FreeSlots(uint16_t position);
-  uint32_t SlotsForTransfers() const;
-  void WakeWriters();
-  // Call when this link has something to send, but lacks a send queue slot or a send buffer.
-  [[gnu::cold, gnu::noinline]] void LackRoom();
-  // There may be a buffer again.
-  void OnRoom();
-  // Whether this link waits for a buffer and holds none itself. False for one that lacks slots: it
-  // has used them up itself.
-  bool OthersHoldBuffers() const {
-    return lacks_room_ && held_ == 0 && (SlotsLeft() || VERBENA_MUTANT(kFullQueueExcusesSilence));
-  }
-  // So many buffers that it held are free.
-  void CountReleased(uint32_t count) {
-    held_ -= count;
-    source_.held -= count;
-  }
-  void WakeLeaseWaiters();
-  void ScheduleFlush();
-  // The counters of a SEND. A failed Status closes the link.
-  absl::Status OnHeader(const SendHeader& header);
-  // Rare paths are out of line to keep the hot path small.
-  [[gnu::cold, gnu::noinline]] absl::Status OnControlFrame(const FrameHeader& frame);
-  [[gnu::cold, gnu::noinline]] void PostFailed(int error);
   [[gnu::cold, gnu::noinline]] void Misread(WireFault fault, size_t bytes);
-  [[gnu::cold, gnu::noinline]] void CompletedUnposted(uint16_t position);
-  // The control frames that are due, as far as there is room.
-  void AppendDue();
-  [[gnu::cold, gnu::noinline]] void AppendControl(FrameKind kind);
-  // Whether a flush would post bindings, WRITEs or READs, or wake those who wait for leases.
-  bool moves() const {
-    return leases_.work_due() || transfers_.waiting() || !lease_waiters_.empty();
-  }
-  bool SlotsLeft() const {
-    return slots_.in_flight() + pending_.size() + leases_.bindings_due() + kDrainMarkers <
-           slots_.count();
-  }
-  // Call once the queue pair is in ERR. Posts a WR whose flush proves that all before it have
-  // ended.
-  void PostDrainMarker();
 
   Endpoint& endpoint_;
   LinkListener* listener_;
-  PeerSource& source_;
-  std::shared_ptr<QpConnection> connection_;  // null without a connection manager; outlives qp_
-  QpHandle qp_;
-  const uint32_t qpn_;
+  LinkQp qp_;
   LinkState state_ = LinkState::kConnecting;
+  bool alone_ = false;  // the frame that the listener handles is all that this turn brought
   LinkTerms terms_;
-  WatchedStream stream_;
-
-  SendCredits credits_{0};
-  IssuedCredits issued_;
-  const uint32_t max_inline_bytes_;
-  SendSlots slots_;
-  PendingSends pending_;
-  uint32_t held_ = 0;  // send buffers, of pending_ and of posted WRs
-  TransferQueue transfers_;
-  LeaseTable leases_;
-  IntrusiveList<SendWaiter> writers_;
-  IntrusiveList<LeaseWaiter> lease_waiters_;
-  bool flush_scheduled_ = false;
-  bool flushing_ = false;  // WRs may have positions in the send queue and not be posted
-  ControlFrames control_;
-  bool serving_writer_ = false;
-  bool lacks_room_ = false;  // since the last flush
-  HeldBack held_back_ = HeldBack::kNo;
-  bool bulk_refused_ = false;  // by the last flush: other links had their slices in that turn
-  bool alone_ = false;         // the frame that the listener handles is all that this turn brought
-  int refusal_ = 0;            // the errno of a post that could not close the link
+  LinkSender sender_;
   Liveness liveness_;
-  LinkStats stats_;
-
-  // Teardown: set when every posted WR has completed.
-  Event drained_;
-  Event last_wqe_;
 };
 
 }  // namespace verbena

@@ -1,9 +1,11 @@
-// Link: what it moves one-sided, and what it leases.
+// Link and its LinkSender: what the link moves one-sided, and what it leases.
 
-#include <algorithm>
+#include <utility>
 
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/link.h"
+#include "verbena/transport/link/link_leases.h"
+#include "verbena/transport/link/link_sender.h"
 #include "verbena/transport/link/wr_chain.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/mutant.h"
@@ -17,10 +19,10 @@ Transfer& Link::StartTransfer(Transfer::Direction direction, absl::Span<const Bu
   VERBENA_CHECK(direction == Transfer::Direction::kWrite || max_reads() > 0)
       << "a READ from " << peer() << ", which answers none";
   Transfer& transfer = endpoint_.transfers().Take(direction, local, remote, listener);
-  transfers_.Add(transfer);
-  ++stats_.transfers;
-  stats_.transfer_bytes += remote.bytes;
-  ScheduleFlush();
+  sender_.transfers().Add(transfer);
+  ++sender_.stats().transfers;
+  sender_.stats().transfer_bytes += remote.bytes;
+  sender_.ScheduleFlush();
   return transfer;
 }
 
@@ -31,123 +33,110 @@ Transfer& Link::StartAtomic(const AtomicOperation& operation, const RemoteRange&
   VERBENA_CHECK(remote.bytes == 8 && remote.address % 8 == 0)
       << "an atomic operation on " << remote.bytes << " bytes at " << remote.address;
   Transfer& transfer = endpoint_.transfers().TakeAtomic(operation, remote, listener);
-  transfers_.Add(transfer);
-  ++stats_.atomics;
-  ScheduleFlush();
+  sender_.transfers().Add(transfer);
+  ++sender_.stats().atomics;
+  sender_.ScheduleFlush();
   return transfer;
 }
 
 absl::StatusOr<Lease*> Link::OpenLease(const BufferView& view, LeaseAccess access, LeaseUse use) {
   VERBENA_CHECK(open()) << "a lease for " << peer() << ", state " << state_;
   VERBENA_CHECK(!view.empty()) << "an empty lease for " << peer();
-  endpoint_.RefillWindows(*this, 1);
+  RefillWindows(1);
   if (free_leases() == 0) return nullptr;
-  absl::StatusOr<Lease*> lease = leases_.Open(view, access, use);
-  if (lease.ok() && *lease != nullptr) ++stats_.leases;
-  if (leases_.bindings_due() > 0) ScheduleFlush();
+  LeaseTable& table = sender_.leases().table();
+  absl::StatusOr<Lease*> lease = table.Open(view, access, use);
+  if (lease.ok() && *lease != nullptr) ++sender_.stats().leases;
+  if (table.bindings_due() > 0) sender_.ScheduleFlush();
   return lease;
 }
 
 void Link::EndLease(Lease& lease, LeaseListener* listener) {
   VERBENA_CHECK(open()) << "the end of a lease of " << peer() << ", state " << state_;
-  leases_.End(lease, listener);
-  if (leases_.work_due()) ScheduleFlush();
-  if (!lease_waiters_.empty()) WakeLeaseWaiters();
+  LinkLeases& leases = sender_.leases();
+  leases.table().End(lease, listener);
+  if (leases.table().work_due()) sender_.ScheduleFlush();
+  if (leases.awaited()) sender_.WakeLeaseWaiters();
 }
 
 void Link::AbandonLease(Lease& lease) {
-  leases_.Abandon(lease, endpoint_.executor().now());
+  sender_.leases().table().Abandon(lease, endpoint_.executor().now());
   // A liveness check ends the grace of the lease.
   if (!WatchedLink::linked()) endpoint_.WatchLiveness(*this);
 }
 
-// Bindings take send queue slots, of which one must be left for the SEND that tells of them.
-uint32_t Link::free_leases() const {
-  const uint32_t taken = slots_.in_flight() + static_cast<uint32_t>(pending_.size()) +
-                         leases_.bindings_due() + kDrainMarkers + 1;
-  return taken < slots_.count() ? std::min(leases_.free(), slots_.count() - taken) : 0;
-}
-
 void Link::AwaitLeases(LeaseWaiter& waiter) {
-  ++stats_.lease_waits;
-  endpoint_.RefillWindows(*this, waiter.leases_wanted);
-  lease_waiters_.PushBack(waiter);
+  ++sender_.stats().lease_waits;
+  RefillWindows(waiter.leases_wanted);
+  sender_.leases().Await(waiter);
 }
 
-void Link::WakeLeaseWaiters() {
-  // Each waiter takes its leases a moment after it is told, so the promised ones are counted here.
-  uint32_t promised = 0;
-  while (LeaseWaiter* waiter = lease_waiters_.Front()) {
-    if (free_leases() < promised + waiter->leases_wanted) {
-      endpoint_.RefillWindows(*this, promised + waiter->leases_wanted);
-      return;
-    }
-    promised += waiter->leases_wanted;
-    waiter->IntrusiveNode<LeaseWaiter>::Unlink();
-    waiter->OnLeasesFree();
-  }
+// Ordered by the queue pair, so that no refill is under way when the queue pair is destroyed.
+void Link::RefillWindows(uint32_t wanted) {
+  LeaseTable& table = sender_.leases().table();
+  const uint32_t count = table.BeginRefill(wanted);
+  if (count != 0) endpoint_.StartRefill(key(), qp_.get(), count, table.TakeWorn());
 }
 
-void Link::PrepareLeases(WrChain& ready) {
-  while (leases_.work_due()) {
+void Link::AddWindows(WindowBatch windows) {
+  sender_.leases().table().Refill(std::move(windows));
+  sender_.WakeLeaseWaiters();
+}
+
+void LinkSender::PrepareLeases(WrChain& ready) {
+  LeaseTable& table = leases_.table();
+  SendSlots& slots = queue_.slots();
+  while (table.work_due()) {
     // Posts the WRs prepared before: the next ones use the same memory.
     if (!Ring(ready)) return;
-    const uint32_t count = leases_.Prepare(SlotsForTransfers());
+    const uint32_t count = table.Prepare(SlotsForTransfers());
     if (count == 0) return;
-    for (uint32_t i = 0; i < count; ++i) {
-      leases_.chain()[i].wr_id = slots_.IdOf(slots_.posted() + i).Pack();
-    }
+    ibv_send_wr* const chain = table.chain();
+    queue_.Name(chain, count);
     // Bindings alone would fill the send queue and never say that they have left it.
-    const bool signal = slots_.IsSignalDue(count) || !lease_waiters_.empty();
-    if (signal) leases_.chain()[count - 1].send_flags = IBV_SEND_SIGNALED;
-    // Refused or not, as in PostPending().
-    slots_.Advance(count);
-    if (leases_.Placed(slots_.posted() - 1) || signal) {
-      slots_.MarkSignalled();
+    const bool signal = slots.IsSignalDue(count) || leases_.awaited();
+    if (signal) chain[count - 1].send_flags = IBV_SEND_SIGNALED;
+    slots.Advance(count);
+    if (table.Placed(slots.posted() - 1) || signal) {
+      slots.MarkSignalled();
     } else {
-      slots_.CountUnsignalled(count);
+      slots.CountUnsignalled(count);
     }
-    ready.Add(leases_.chain(), leases_.chain() + count - 1);
-    if (!leases_.more_due()) return;
+    ready.Add(chain, chain + count - 1);
+    if (!table.more_due()) return;
   }
 }
 
-// A link that moves payloads still sends frames: they keep some slots.
-uint32_t Link::SlotsForTransfers() const {
-  const uint32_t taken =
-      slots_.in_flight() + static_cast<uint32_t>(pending_.size()) + kDrainMarkers + kSignalInterval;
-  return taken < slots_.count() ? slots_.count() - taken : 0;
-}
-
-void Link::PrepareTransfers(WrChain& ready) {
-  bulk_refused_ = transfers_.CanGo() && !endpoint_.MayPostBulk();
-  if (!transfers_.CanGo() || bulk_refused_) return;
+bool LinkSender::PrepareTransfers(WrChain& ready) {
+  if (!transfers_.CanGo()) return false;
+  if (!endpoint_.MayPostBulk()) return true;
   // The SENDs that are there already do not wait for a slice.
-  if (!pending_.empty() && !VERBENA_MUTANT(kSendBehindBulk) && !PostAhead(ready)) return;
+  if (!queue_.empty() && !VERBENA_MUTANT(kSendBehindBulk) && !PostAhead(ready)) return false;
   for (bool first = true; transfers_.CanGo() && endpoint_.MayPostBulk(); first = false) {
     // Posts the WRs prepared before: the next ones use the same memory.
-    if (!first && !Ring(ready)) return;
+    if (!first && !Ring(ready)) return false;
     const uint32_t count = transfers_.Prepare(SlotsForTransfers());
-    if (count == 0) return;
-    ibv_send_wr* chain = transfers_.chain();
-    for (uint32_t i = 0; i < count; ++i) chain[i].wr_id = slots_.IdOf(slots_.posted() + i).Pack();
-    slots_.MarkSignalled();
-    // Refused or not, as in PostPending().
-    slots_.Advance(count);
+    if (count == 0) return false;
+    ibv_send_wr* const chain = transfers_.chain();
+    queue_.Name(chain, count);
+    SendSlots& slots = queue_.slots();
+    slots.MarkSignalled();
+    slots.Advance(count);
     ready.Add(chain, chain + count - 1);
     endpoint_.NoteBulk(transfers_.prepared_bytes());
-    transfers_.Posted(slots_.posted() - 1);
+    transfers_.Posted(slots.posted() - 1);
   }
+  return false;
 }
 
 // After a flush that had leases or transfers to see to.
-void Link::FinishMoves() {
+void LinkSender::FinishMoves(bool bulk_refused) {
   // A chain's worth of bindings is free again for leases.
-  if (!lease_waiters_.empty()) WakeLeaseWaiters();
+  if (leases_.awaited()) WakeLeaseWaiters();
   // A link that had its slice goes on when the slice has ended, behind the links that were refused
   // one.
-  const bool bulk_due = bulk_refused_ || (transfers_.CanGo() && endpoint_.MayPostBulk());
-  if ((bulk_due || leases_.work_due()) && SlotsForTransfers() > 0) ScheduleFlush();
+  const bool bulk_due = bulk_refused || (transfers_.CanGo() && endpoint_.MayPostBulk());
+  if ((bulk_due || leases_.table().work_due()) && SlotsForTransfers() > 0) ScheduleFlush();
 }
 
 }  // namespace verbena

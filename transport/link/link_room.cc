@@ -1,19 +1,20 @@
-// Link: frames that wait for the peer's credits, for send queue slots, or for send buffers.
+// LinkSender: frames that wait for the peer's credits, for send queue slots, or for send buffers.
 
 #include "verbena/transport/coro/intrusive_list.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/link.h"
+#include "verbena/transport/link/link_sender.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 
-void Link::AwaitWritable(SendWaiter& waiter) {
-  VERBENA_CHECK(open()) << "a frame for " << peer() << " waits, state " << state_;
-  VERBENA_CHECK(!waiter.linked()) << "a frame for " << peer() << " waits already";
+void LinkSender::AwaitWritable(SendWaiter& waiter) {
+  VERBENA_CHECK(open()) << "a frame for " << link_.peer() << " waits, state " << link_.state();
+  VERBENA_CHECK(!waiter.linked()) << "a frame for " << link_.peer() << " waits already";
   VERBENA_CHECK(waiter.body_bytes <= max_body_bytes())
       << "a body of " << waiter.body_bytes << " bytes, at most " << max_body_bytes();
-  if (held_back_ == HeldBack::kUntilReady) {
+  if (state_ == State::kUntilReady) {
     // AllowSends() wakes it.
   } else if (writers_.empty()) {
     if (credits_.available() == 0) {
@@ -25,29 +26,29 @@ void Link::AwaitWritable(SendWaiter& waiter) {
   } else {
     ++stats_.credit_waits;
   }
-  writers_.PushBack(waiter);
+  writers_.Add(waiter);
   ScheduleFlush();
 }
 
-void Link::AllowSends() {
-  held_back_ = HeldBack::kNo;
+void LinkSender::AllowSends() {
+  state_ = State::kFree;
   ScheduleFlush();
   WakeWriters();
   // The frames that still wait now wait for credits or room, and count as such.
   IntrusiveList<SendWaiter> waiting;
-  waiting.Append(writers_);
+  writers_.MoveTo(waiting);
   while (SendWaiter* waiter = waiting.PopFront()) AwaitWritable(*waiter);
 }
 
 // A link that holds slots or buffers is woken by a completion of its own, and then sees what its
 // share is. A link that holds no buffer has no completion to wait for.
-void Link::LackRoom() {
+void LinkSender::LackRoom() {
   lacks_room_ = true;
-  if (held_ == 0 && SlotsLeft()) endpoint_.AwaitSendRoom(*this, source_);
+  if (queue_.held() == 0 && SlotsLeft()) endpoint_.AwaitSendRoom(*this, queue_.source());
 }
 
 // Its control frames and the credits that it returns leave with a flush.
-void Link::OnRoom() {
+void LinkSender::OnRoom() {
   if (lacks_room_ && !VERBENA_MUTANT(kOwedCreditsForgotten)) ScheduleFlush();
   WakeWriters();
 }

@@ -9,9 +9,8 @@
 namespace verbena {
 
 struct LinkTerms {
-  std::string peer;         // by the name that its bootstrap connection has
-  uint64_t features = 0;    // that both have
-  uint32_t send_bytes = 0;  // of the largest SEND that both can take
+  std::string peer;       // by the name that its bootstrap connection has
+  uint64_t features = 0;  // that both have
   // Numbers that tell this end, and the peer's, from every other: the queue pair's number, which is
   // reused late, and its first packet number, which is random.
   uint64_t identity = 0;

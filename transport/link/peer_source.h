@@ -19,7 +19,12 @@
 namespace verbena {
 
 // A link's place among those that wait for send buffers.
-class RoomWaiter : public IntrusiveNode<RoomWaiter> {};
+class RoomWaiter : public IntrusiveNode<RoomWaiter> {
+ public:
+  virtual ~RoomWaiter() = default;
+  // There may be a buffer again. The waiter is off the list.
+  virtual void OnRoom() = 0;
+};
 
 // In a list of SendRoom while links to it wait because it is full.
 struct PeerSource : IntrusiveNode<PeerSource> {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "verbena/transport/link/link.h"
 #include "verbena/transport/log/mutant.h"
 
 namespace verbena {
@@ -51,7 +50,7 @@ RoomWaiter* SendRoom::Next() {
 void SendRoom::Wake() {
   if (waking_ || VERBENA_MUTANT(kRoomWakesNobody)) return;
   waking_ = true;
-  while (RoomWaiter* waiter = Next()) static_cast<Link*>(waiter)->OnRoom();
+  while (RoomWaiter* waiter = Next()) waiter->OnRoom();
   waking_ = false;
 }
 

@@ -1,0 +1,336 @@
+#include "verbena/transport/link/link_sender.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "fmt/format.h"
+#include "verbena/transport/device/verbs_status.h"
+#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/link.h"
+#include "verbena/transport/link/send_buffers.h"
+#include "verbena/transport/link/wr_chain.h"
+#include "verbena/transport/log/check.h"
+#include "verbena/transport/log/mutant.h"
+
+namespace verbena {
+
+LinkSender::LinkSender(Link& link, Endpoint& endpoint, ibv_qp* qp, LinkKey key, PeerSource& source)
+    : link_(link),
+      endpoint_(endpoint),
+      queue_(qp, key,
+             {.buffers = endpoint.send_buffers(),
+              .chain = endpoint.send_chain(),
+              .max_inline_bytes = endpoint.max_inline_bytes(),
+              .depth = endpoint.limits().send_queue_depth},
+             source),
+      issued_(endpoint.credit_pool(), source.credits, endpoint.limits().initial_credits,
+              endpoint.limits().max_credits),
+      transfers_(endpoint.transfers(), {.send_queue_slots = queue_.slots().count(),
+                                        .slice_bytes = endpoint.limits().bulk.slice_bytes,
+                                        .bytes_ahead = endpoint.limits().bulk.bytes_ahead,
+                                        .max_reads = 0,
+                                        .words = endpoint.atomic_scratch().Of(key.slot)}),
+      leases_(endpoint.device(), endpoint.pd(), endpoint.limits().leases) {}
+
+void LinkSender::Open(uint32_t initial_credits, uint32_t send_bytes, FirstSend first_send) {
+  credits_ = SendCredits(initial_credits);
+  queue_.set_send_bytes(send_bytes);
+  state_ = State::kFree;
+  if (first_send == FirstSend::kAfterReady) state_ = State::kUntilReady;
+  if (first_send == FirstSend::kPeers) state_ = State::kUntilHeard;
+}
+
+void LinkSender::Close() {
+  state_ = State::kClosed;
+  RoomWaiter::Unlink();
+  writers_.Clear();
+  queue_.DropPending();
+  leases_.Lose();
+}
+
+void LinkSender::Release() {
+  transfers_.Fail(absl::UnavailableError("the link was lost"));
+  queue_.ReleaseAll();
+}
+
+char* LinkSender::Append(const FrameHeader& header, size_t body_bytes, uint32_t invalidated) {
+  VERBENA_CHECK(open()) << "a frame for " << link_.peer() << ", state " << link_.state();
+  VERBENA_CHECK(body_bytes <= max_body_bytes())
+      << "a body of " << body_bytes << " bytes, at most " << max_body_bytes();
+  if (writers_.go_first()) return nullptr;
+  const bool ahead = queue_.is_group() && PostWritten();
+  if (!ahead && !queue_.Fits(body_bytes, invalidated)) {
+    if (!OpenSend()) return nullptr;
+  }
+  return Place(header, body_bytes, invalidated);
+}
+
+[[gnu::always_inline]] inline char* LinkSender::Place(const FrameHeader& header, size_t body_bytes,
+                                                      uint32_t invalidated) {
+  ++stats_.frames_sent;
+  return queue_.Place(header, body_bytes, invalidated);
+}
+
+bool LinkSender::OpenSend(SendUse use) {
+  // A client that never says Ready must not keep the buffers of all others.
+  if (state_ == State::kUntilReady && !VERBENA_MUTANT(kBuffersWithoutReady)) [[unlikely]]
+    return false;
+  const uint32_t buffer = queue_.TakeBuffer(use, leases_.table().bindings_due());
+  if (buffer == SendBuffers::kNone) {
+    LackRoom();
+    return false;
+  }
+  if (use == SendUse::kCredits ? !credits_.TrySpendReserve() : !credits_.TrySpend()) {
+    queue_.GiveBack(buffer);
+    return false;
+  }
+  queue_.Add(buffer, use);
+  ScheduleFlush();
+  return true;
+}
+
+void LinkSender::StartFlush() {
+  flush_scheduled_ = true;
+  WatchedLink& watched = link_;
+  if (!watched.linked()) endpoint_.WatchLiveness(watched);
+  endpoint_.executor().FlushLater(*this, Executor::FlushPriority::kSends);
+}
+
+void LinkSender::Flush() {
+  if (state_ != State::kFree || refusal_ != 0) [[unlikely]] {
+    flush_scheduled_ = false;
+    if (refusal_ != 0) PostFailed(refusal_);
+    return;
+  }
+  WrChain ready;
+  flushing_ = true;
+  lacks_room_ = false;
+  bool bulk_refused = false;
+  const bool moves = this->moves();
+  if (moves) PrepareLeases(ready);
+  if (open()) {
+    AppendDue();
+    const bool owes = issued_.ShouldAdvertise() || control_.answer;
+    if (queue_.empty() && owes && OpenSend(SendUse::kCredits)) ++stats_.credit_sends;
+  }
+  if (moves && open()) bulk_refused = PrepareTransfers(ready);
+  // From here on what is opened or started leaves with another flush: posting gives room back, and
+  // a writer that waited for it appends.
+  flush_scheduled_ = false;
+  if (open()) {
+    if (queue_.empty()) {
+      Ring(ready);
+    } else if (const int error = PostPending(ready); error != 0) {
+      // Slots were reserved before the WRs were made: the queue pair is broken.
+      PostFailed(error);
+    }
+  }
+  flushing_ = false;
+  if (moves && open()) FinishMoves(bulk_refused);
+}
+
+bool LinkSender::PostAhead(WrChain& ready) {
+  const int error = PostPending(ready);
+  if (error != 0) PostFailed(error);
+  return error == 0;
+}
+
+void LinkSender::SendNow() {
+  const bool one_frame = queue_.pending() == 1 && queue_.last().frames == 1;
+  if (!one_frame || state_ != State::kFree || control_.any_due() || moves() ||
+      !endpoint_.MaySendNow()) {
+    return;
+  }
+  FlushHook::Unlink();
+  flush_scheduled_ = false;
+  WrChain ready;
+  refusal_ = PostPending(ready);
+  if (refusal_ != 0) ScheduleFlush();
+}
+
+// How many frames are worth a SEND of their own while the turn goes on: half of the calls in
+// flight, so that each side works on one half, but kMaxEarlyFrames at most. The side that answers
+// keeps groups as large as they come, to that bound.
+uint32_t LinkSender::EarlyFrames() const {
+  const uint32_t calls = link_.calls_in_flight();
+  if (calls == 0) return kMaxEarlyFrames;
+  return std::clamp(calls / 2, kMinEarlyFrames, kMaxEarlyFrames);
+}
+
+bool LinkSender::IsGroup() {
+  queue_.set_group(EarlyFrames());
+  return queue_.is_group();
+}
+
+// Nothing else of this link is due before its SENDs, nobody waits for what they take, and the
+// receives are posted whose credits they return. Not inside a flush: what it has prepared holds
+// earlier positions of the send queue, and a completion of a later one would prove its end.
+bool LinkSender::MayPostEarly() {
+  if (VERBENA_MUTANT(kConvoy)) return false;
+  if (flushing_ && !VERBENA_MUTANT(kEarlySendOvertakes)) return false;
+  return state_ == State::kFree && refusal_ == 0 && !moves() && endpoint_.PrepareEarlySend();
+}
+
+// Makes an empty SEND the last one and posts those before it, whose frames are all written by now.
+// False when that must wait.
+bool LinkSender::PostWritten() {
+  if (!IsGroup() || !MayPostEarly()) return false;
+  const PendingSend& last = queue_.last();
+  const bool is_empty = last.frames == 0 && last.use == SendUse::kFrames;
+  if (!is_empty && !OpenSend()) return false;
+  WrChain ready;
+  refusal_ = PostPending(ready, /*kept=*/1);
+  return true;
+}
+
+// Posts what is pending, between two completions of one poll.
+void LinkSender::PostEarly() {
+  if (!endpoint_.handles_more_completions() || !IsGroup() || !MayPostEarly()) return;
+  WrChain ready;
+  refusal_ = PostPending(ready);
+}
+
+bool LinkSender::Ring(WrChain& ready) {
+  if (ready.empty()) return true;
+  const int error = queue_.PostReady(ready);
+  ++stats_.doorbells;
+  leases_.table().Posted();
+  if (error != 0) PostFailed(error);
+  return error == 0;
+}
+
+// Control frames pass frames that wait, and those that find no room stay due: they come before
+// frames that wait when there is room, and the next turn in which something arrives tries again.
+void LinkSender::AppendDue() {
+  if (control_.pong) AppendControl(FrameKind::kPong);
+  if (control_.ping) AppendControl(FrameKind::kPing);
+  if (control_.recall) AppendControl(FrameKind::kRecall);
+}
+
+void LinkSender::AppendControl(FrameKind kind) {
+  FrameHeader header;
+  header.kind = kind;
+  if (kind == FrameKind::kRecall) header.argument = issued_.recall_limit();
+  const bool joins = !queue_.empty() &&
+                     (queue_.last().use == SendUse::kControl || queue_.Fits(0, /*invalidated=*/0));
+  if (!joins && !OpenSend() && !OpenSend(SendUse::kControl)) return;
+  Place(header, 0, /*invalidated=*/0);
+  ++control_.count;
+  if (kind == FrameKind::kPong) control_.pong = false;
+  if (kind == FrameKind::kPing) control_.ping = false;
+  if (kind == FrameKind::kRecall) {
+    control_.recall = false;
+    ++stats_.recalls;
+  }
+}
+
+int LinkSender::PostPending(WrChain& ready, size_t kept) {
+  issued_.Refill();
+  issued_.MarkAdvertised();
+  control_.answer = false;
+  SendHeader header;
+  header.credits_issued = issued_.total();
+  header.credits_returned = credits_.returned();
+  header.reserve_seen = issued_.reserve_seen();
+  // The SEND that spends the last credit says so too: without another credit, nothing could be said
+  // later.
+  if (!writers_.empty() || credits_.available() == 0) header.flags |= kSendStarved;
+  const int error = queue_.Post(ready,
+                                {.header = header,
+                                 .fence = transfers_.fence(),
+                                 .signal = !writers_.empty() || lacks_room_,
+                                 .kept = kept},
+                                stats_);
+  leases_.table().Posted();
+  endpoint_.NoteSendRoom(queue_.source());
+  return error;
+}
+
+void LinkSender::StopHolding() {
+  state_ = State::kFree;
+  ScheduleFlush();
+}
+
+void LinkSender::NoteRecallAnswered() { endpoint_.NoteRecallAnswered(link_); }
+
+void LinkSender::GrowPeersWindow() { endpoint_.GrowWindow(link_); }
+
+absl::Status LinkSender::OnControlFrame(const FrameHeader& frame) {
+  if (frame.body_bytes != 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("the peer sent a control frame with {} bytes", frame.body_bytes));
+  }
+  ++control_.count;
+  if (frame.kind == FrameKind::kPing) control_.pong = true;
+  if (frame.kind == FrameKind::kRecall) credits_.GiveBackWithin(frame.argument);
+  // The answer must travel now, since the credits count as free only when it has.
+  if (frame.kind == FrameKind::kRecall) control_.answer = !VERBENA_MUTANT(kRecallAnswerForgotten);
+  if (frame.kind != FrameKind::kPong) ScheduleFlush();
+  return absl::OkStatus();
+}
+
+void LinkSender::WakeWriters() {
+  // Frames that wait may go on taking each credit that comes.
+  if (control_.any_due() && !writers_.empty() && !writers_.serving() && open() &&
+      !VERBENA_MUTANT(kWritersPassControl)) {
+    AppendDue();
+  }
+  while (!writers_.empty() && may_send()) {
+    const SendWaiter& waiter = *writers_.first();
+    if (!queue_.Fits(waiter.body_bytes, waiter.invalidated) && !OpenSend()) {
+      return;
+    }
+    writers_.ServeFirst(link_);
+  }
+}
+
+void LinkSender::WakeLeaseWaiters() {
+  if (const uint32_t wanted = leases_.Wake(queue_)) link_.RefillWindows(wanted);
+}
+
+void LinkSender::OnCompletion(const ibv_wc& completion, uint16_t position) {
+  uint32_t released = 0;
+  const bool is_posted = queue_.Complete(position, released);
+  if (released != 0) endpoint_.NoteSendRoom(queue_.source());
+  if (!is_posted) {
+    CompletedUnposted(position);
+    return;
+  }
+  if (!open()) [[unlikely]] {
+    OnLateCompletion(completion);
+    return;
+  }
+  if (completion.status != IBV_WC_SUCCESS) {
+    link_.Close(WcStatus(completion, link_.peer()));
+    return;
+  }
+  transfers_.Completed(queue_.slots().completed());
+  leases_.table().Completed(queue_.slots().completed());
+  if (!open()) return;
+  WakeWriters();
+  if (leases_.awaited()) WakeLeaseWaiters();
+  if (transfers_.CanGo() || leases_.table().work_due() || lacks_room_) ScheduleFlush();
+}
+
+void LinkSender::OnLateCompletion(const ibv_wc& completion) {
+  const SendSlots& slots = queue_.slots();
+  if (link_.state() == LinkState::kDraining) {
+    if (slots.in_flight() == 0) link_.qp().OnDrained();
+    return;
+  }
+  if (completion.status != IBV_WC_SUCCESS) return;
+  transfers_.Completed(slots.completed());
+  leases_.table().Completed(slots.completed());
+}
+
+void LinkSender::PostFailed(int error) {
+  link_.Close(ErrnoStatus(error, fmt::format("ibv_post_send to {}", link_.peer())));
+}
+
+void LinkSender::CompletedUnposted(uint16_t position) {
+  link_.Close(absl::InternalError(fmt::format("a completion for send {} of {}, which is not posted",
+                                              position, queue_.slots().posted())));
+}
+
+}  // namespace verbena

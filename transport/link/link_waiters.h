@@ -1,0 +1,76 @@
+// SendWaiter and LeaseWaiter: whoever waits for room on a link, for a frame or for leases.
+//
+// A waiter belongs to its owner, which may destroy it at any time: that takes it off its queue.
+// First come, first served. On the thread of the link's executor.
+
+#ifndef VERBENA_TRANSPORT_LINK_LINK_WAITERS_H_
+#define VERBENA_TRANSPORT_LINK_LINK_WAITERS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "verbena/transport/coro/intrusive_list.h"
+
+namespace verbena {
+
+class Link;
+
+// A frame that could not be appended yet. Belongs to whoever waits; destroying it leaves the queue.
+class SendWaiter : public IntrusiveNode<SendWaiter> {
+ public:
+  virtual ~SendWaiter() = default;
+  // There is room for one frame with a body of body_bytes: appends it now. The waiter is off the
+  // queue.
+  virtual void OnWritable(Link& link) = 0;
+
+  size_t body_bytes = 0;
+  // The key that its SEND invalidates, as Link::Append() takes it.
+  uint32_t invalidated = 0;
+};
+
+// Somebody who waits until leases can be opened. Destroying it leaves the queue.
+class LeaseWaiter : public IntrusiveNode<LeaseWaiter> {
+ public:
+  virtual ~LeaseWaiter() = default;
+  // Link::free_leases() is at least leases_wanted. The waiter is off the queue.
+  virtual void OnLeasesFree() = 0;
+  virtual void OnLinkLost() = 0;
+
+  uint32_t leases_wanted = 0;
+};
+
+// The frames that wait on one link. Part of a LinkSender.
+class SendWaiters {
+ public:
+  bool empty() const { return waiters_.empty(); }
+  // Whether a frame that comes now must wait behind others. The one that ServeFirst() has called
+  // passes those that still wait.
+  bool go_first() const { return !waiters_.empty() && !serving_; }
+  // Inside ServeFirst().
+  bool serving() const { return serving_; }
+
+  void Add(SendWaiter& waiter) { waiters_.PushBack(waiter); }
+  // nullptr if none waits.
+  SendWaiter* first() { return waiters_.Front(); }
+  // Lets the first one append its frame to `link`. Precondition: one waits, and there is room.
+  void ServeFirst(Link& link) {
+    SendWaiter* waiter = waiters_.PopFront();
+    serving_ = true;
+    waiter->OnWritable(link);
+    serving_ = false;
+  }
+  // Moves all of them to the end of `other`.
+  void MoveTo(IntrusiveList<SendWaiter>& other) { other.Append(waiters_); }
+  void Clear() {
+    while (waiters_.PopFront() != nullptr) {
+    }
+  }
+
+ private:
+  IntrusiveList<SendWaiter> waiters_;
+  bool serving_ = false;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TRANSPORT_LINK_LINK_WAITERS_H_

@@ -13,9 +13,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "verbena/transport/coro/intrusive_list.h"
 #include "verbena/transport/link/link_send_queue.h"
 #include "verbena/transport/link/link_waiters.h"
+#include "verbena/transport/link/waiter_queue.h"
 #include "verbena/transport/onesided/lease_limits.h"
 #include "verbena/transport/onesided/lease_table.h"
 
@@ -34,7 +34,7 @@ class LinkLeases {
     return std::min(table_.free(), queue.FreeSlots(table_.bindings_due() + 1));
   }
 
-  void Await(LeaseWaiter& waiter) { waiters_.PushBack(waiter); }
+  void Await(LeaseWaiter& waiter) { waiters_.Add(waiter); }
   bool awaited() const { return !waiters_.empty(); }
   // Wakes those whose leases are free. Returns how many leases must be free before the next one
   // wakes; 0 if nobody waits any more.
@@ -45,7 +45,7 @@ class LinkLeases {
 
  private:
   LeaseTable table_;
-  IntrusiveList<LeaseWaiter> waiters_;
+  WaiterQueue<LeaseWaiter> waiters_;
 };
 
 }  // namespace verbena

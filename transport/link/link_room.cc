@@ -1,9 +1,9 @@
 // LinkSender: frames that wait for the peer's credits, for send queue slots, or for send buffers.
 
-#include "verbena/transport/coro/intrusive_list.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/link/link_sender.h"
+#include "verbena/transport/link/waiter_queue.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/mutant.h"
 
@@ -35,9 +35,11 @@ void LinkSender::AllowSends() {
   ScheduleFlush();
   WakeWriters();
   // The frames that still wait now wait for credits or room, and count as such.
-  IntrusiveList<SendWaiter> waiting;
+  WaiterQueue<SendWaiter> waiting;
   writers_.MoveTo(waiting);
-  while (SendWaiter* waiter = waiting.PopFront()) AwaitWritable(*waiter);
+  while (!waiting.empty()) {
+    waiting.ServeFirst([this](SendWaiter& first) { AwaitWritable(first); });
+  }
 }
 
 // A link that holds slots or buffers is woken by a completion of its own, and then sees what its

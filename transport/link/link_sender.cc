@@ -58,7 +58,8 @@ char* LinkSender::Append(const FrameHeader& header, size_t body_bytes, uint32_t 
   VERBENA_CHECK(open()) << "a frame for " << link_.peer() << ", state " << link_.state();
   VERBENA_CHECK(body_bytes <= max_body_bytes())
       << "a body of " << body_bytes << " bytes, at most " << max_body_bytes();
-  if (writers_.go_first()) return nullptr;
+  // The frame of a waiter that is served passes those who still wait.
+  if (!writers_.empty() && !writers_.serving()) return nullptr;
   const bool ahead = queue_.is_group() && PostWritten();
   if (!ahead && !queue_.Fits(body_bytes, invalidated)) {
     if (!OpenSend()) return nullptr;
@@ -281,7 +282,7 @@ void LinkSender::WakeWriters() {
     if (!queue_.Fits(waiter.body_bytes, waiter.invalidated) && !OpenSend()) {
       return;
     }
-    writers_.ServeFirst(link_);
+    writers_.ServeFirst([this](SendWaiter& first) { first.OnWritable(link_); });
   }
 }
 

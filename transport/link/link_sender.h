@@ -30,6 +30,7 @@
 #include "verbena/transport/link/link_waiters.h"
 #include "verbena/transport/link/peer_source.h"
 #include "verbena/transport/link/stats.h"
+#include "verbena/transport/link/waiter_queue.h"
 #include "verbena/transport/link/wire_format.h"
 #include "verbena/transport/log/mutant.h"
 #include "verbena/transport/onesided/transfer_queue.h"
@@ -216,7 +217,7 @@ class LinkSender final : private FlushHook, private RoomWaiter {
   IssuedCredits issued_;
   TransferQueue transfers_;
   LinkLeases leases_;
-  SendWaiters writers_;
+  WaiterQueue<SendWaiter> writers_;
   ControlFrames control_;
   State state_ = State::kClosed;
   bool flush_scheduled_ = false;

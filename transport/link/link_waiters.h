@@ -1,7 +1,7 @@
 // SendWaiter and LeaseWaiter: whoever waits for room on a link, for a frame or for leases.
 //
-// A waiter belongs to its owner, which may destroy it at any time: that takes it off its queue.
-// First come, first served. On the thread of the link's executor.
+// A waiter belongs to its owner, which may destroy it at any time: that takes it off its queue
+// (waiter_queue.h). On the thread of the link's executor.
 
 #ifndef VERBENA_TRANSPORT_LINK_LINK_WAITERS_H_
 #define VERBENA_TRANSPORT_LINK_LINK_WAITERS_H_
@@ -37,38 +37,6 @@ class LeaseWaiter : public IntrusiveNode<LeaseWaiter> {
   virtual void OnLinkLost() = 0;
 
   uint32_t leases_wanted = 0;
-};
-
-// The frames that wait on one link. Part of a LinkSender.
-class SendWaiters {
- public:
-  bool empty() const { return waiters_.empty(); }
-  // Whether a frame that comes now must wait behind others. The one that ServeFirst() has called
-  // passes those that still wait.
-  bool go_first() const { return !waiters_.empty() && !serving_; }
-  // Inside ServeFirst().
-  bool serving() const { return serving_; }
-
-  void Add(SendWaiter& waiter) { waiters_.PushBack(waiter); }
-  // nullptr if none waits.
-  SendWaiter* first() { return waiters_.Front(); }
-  // Lets the first one append its frame to `link`. Precondition: one waits, and there is room.
-  void ServeFirst(Link& link) {
-    SendWaiter* waiter = waiters_.PopFront();
-    serving_ = true;
-    waiter->OnWritable(link);
-    serving_ = false;
-  }
-  // Moves all of them to the end of `other`.
-  void MoveTo(IntrusiveList<SendWaiter>& other) { other.Append(waiters_); }
-  void Clear() {
-    while (waiters_.PopFront() != nullptr) {
-    }
-  }
-
- private:
-  IntrusiveList<SendWaiter> waiters_;
-  bool serving_ = false;
 };
 
 }  // namespace verbena

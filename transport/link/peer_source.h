@@ -15,6 +15,7 @@
 
 #include "verbena/transport/coro/intrusive_list.h"
 #include "verbena/transport/link/credits.h"
+#include "verbena/transport/link/waiter_queue.h"
 
 namespace verbena {
 
@@ -37,7 +38,7 @@ struct PeerSource : IntrusiveNode<PeerSource> {
   uint32_t held = 0;  // send buffers
   CreditShare credits;
   // Links that hold no buffer, until the source holds less than it may.
-  IntrusiveList<RoomWaiter> waiters;
+  WaiterQueue<RoomWaiter> waiters;
 };
 
 }  // namespace verbena

@@ -10,10 +10,10 @@ void SendRoom::Await(RoomWaiter& waiter, PeerSource& source) {
   if (waiter.linked()) return;
   // If no buffer is free, the next one that is given back goes to the longest waiter.
   if (buffers_.free_count() == 0 || !buffers_.IsFull(source)) {
-    waiters_.PushBack(waiter);
+    waiters_.Add(waiter);
     return;
   }
-  source.waiters.PushBack(waiter);
+  source.waiters.Add(waiter);
   if (!source.linked()) List(source);
 }
 
@@ -26,10 +26,10 @@ void SendRoom::List(PeerSource& source) {
   lowest_ = std::min(lowest_, place);
 }
 
-RoomWaiter* SendRoom::Next() {
+WaiterQueue<RoomWaiter>* SendRoom::Next() {
   const size_t free = buffers_.free_count();
   if (free == 0) return nullptr;
-  if (RoomWaiter* waiter = waiters_.PopFront()) return waiter;
+  if (!waiters_.empty()) return &waiters_;
   while (lowest_ < free) {
     PeerSource* source = full_[lowest_].Front();
     if (source == nullptr) {
@@ -39,7 +39,7 @@ RoomWaiter* SendRoom::Next() {
     } else if (buffers_.IsFull(*source)) {
       List(*source);
     } else {
-      return source->waiters.PopFront();
+      return &source->waiters;
     }
   }
   return nullptr;
@@ -50,7 +50,9 @@ RoomWaiter* SendRoom::Next() {
 void SendRoom::Wake() {
   if (waking_ || VERBENA_MUTANT(kRoomWakesNobody)) return;
   waking_ = true;
-  while (RoomWaiter* waiter = Next()) waiter->OnRoom();
+  while (WaiterQueue<RoomWaiter>* waiters = Next()) {
+    waiters->ServeFirst([](RoomWaiter& first) { first.OnRoom(); });
+  }
   waking_ = false;
 }
 

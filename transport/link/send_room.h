@@ -15,6 +15,7 @@
 #include "verbena/transport/coro/intrusive_list.h"
 #include "verbena/transport/link/peer_source.h"
 #include "verbena/transport/link/send_buffers.h"
+#include "verbena/transport/link/waiter_queue.h"
 #include "verbena/transport/log/mutant.h"
 
 namespace verbena {
@@ -42,11 +43,11 @@ class SendRoom {
  private:
   void List(PeerSource& source);
   void Wake();
-  // The next that may have a buffer; nullptr if there is none.
-  RoomWaiter* Next();
+  // The queue of the next that may have a buffer; nullptr if there is none.
+  WaiterQueue<RoomWaiter>* Next();
 
   const SendBuffers& buffers_;
-  IntrusiveList<RoomWaiter> waiters_;
+  WaiterQueue<RoomWaiter> waiters_;
   // Full sources by the buffers that they hold, or fewer: they are listed anew when their turn
   // comes.
   std::vector<IntrusiveList<PeerSource>> full_;

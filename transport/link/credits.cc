@@ -68,36 +68,6 @@ absl::Status IssuedCredits::SentBeyondReserve() const {
                   kReserveCredits, reserve_seen_, reserve_advertised_));
 }
 
-void IssuedCredits::Recall() {
-  recalled_ = true;
-  checks_since_ = 0;
-  checks_unsent_ = 0;
-  asked_ = surplus();
-  returned_before_ = returned_;
-  received_before_ = received_;
-}
-
-bool IssuedCredits::HasAnswered() const {
-  const uint32_t returned = returned_ - returned_before_;
-  if (returned != 0 && VERBENA_MUTANT(kOneCreditAnswersARecall)) return true;
-  return returned + (received_ - received_before_) >= (returned != 0 ? asked_ : window_);
-}
-
-absl::Status IssuedCredits::CheckRecall(bool is_due) {
-  recalled_ = !HasAnswered();
-  if (!recalled_) return absl::OkStatus();
-  if (is_due) {
-    if (++checks_unsent_ <= kMaxUnsentRecalls) return absl::OkStatus();
-    return absl::ResourceExhaustedError(fmt::format(
-        "the peer issued no credit for the RECALL of the {} that it borrowed, for {} checks",
-        surplus(), checks_unsent_));
-  }
-  if (++checks_since_ <= kMaxUnansweredRecalls) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      fmt::format("the peer was asked for credits {} checks ago, and keeps {} that it borrowed",
-                  checks_since_, surplus()));
-}
-
 absl::Status IssuedCredits::TakeBack(uint32_t count) {
   if (count > outstanding() || count > surplus()) {
     return absl::InvalidArgumentError(
@@ -106,7 +76,7 @@ absl::Status IssuedCredits::TakeBack(uint32_t count) {
   }
   returned_ += count;
   window_ -= count;
-  if (recalled_) recalled_ = !HasAnswered();
+  if (recalled()) recall_.Update(counts());
   pool_.GiveBack(count, share_);
   return absl::OkStatus();
 }

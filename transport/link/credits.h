@@ -21,6 +21,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "verbena/transport/link/credit_recall.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/log/mutant.h"
 
@@ -162,21 +163,17 @@ class IssuedCredits {
 
   // For a recall: how many credits the peer may return in all, modulo 2^32. It never falls.
   uint32_t recall_limit() const { return returned_ + surplus(); }
-  // The peer is asked for the surplus, from now until recalled() is false again.
-  void Recall();
-  bool recalled() const { return recalled_; }
-  // Call at each liveness check while recalled(). The peer has answered once it has returned the
-  // surplus, less what it has spent since: those SENDs were on their way. A peer that returns
-  // nothing has none to spare if it has sent as much as it may hold. RESOURCE_EXHAUSTED after
-  // kMaxUnansweredRecalls checks without an answer, or after kMaxUnsentRecalls checks that found
-  // the RECALL still due (`is_due`), because the peer issues no credits.
-  absl::Status CheckRecall(bool is_due);
+  // The peer is asked for the surplus, from now until recalled() is false again. Call CheckRecall()
+  // at each liveness check until then (CreditRecall::Check()).
+  void Recall() { recall_.Begin(counts()); }
+  bool recalled() const { return recall_.open(); }
+  absl::Status CheckRecall(bool is_due) { return recall_.Check(counts(), is_due); }
 
  private:
   absl::Status SentWithoutCredit() const;
   [[gnu::cold, gnu::noinline]] absl::Status SentBeyondReserve() const;
   absl::Status TakeBack(uint32_t count);
-  bool HasAnswered() const;
+  CreditRecall::Counts counts() const { return {returned_, received_, window_, surplus()}; }
 
   CreditPool& pool_;
   CreditShare& share_;
@@ -189,14 +186,7 @@ class IssuedCredits {
   uint32_t received_ = 0;
   uint16_t reserve_seen_ = 0;
   uint16_t reserve_advertised_ = 0;
-
-  // Since Recall().
-  bool recalled_ = false;
-  uint32_t checks_since_ = 0;
-  uint32_t checks_unsent_ = 0;
-  uint32_t asked_ = 0;
-  uint32_t returned_before_ = 0;
-  uint32_t received_before_ = 0;
+  CreditRecall recall_;
 };
 
 }  // namespace verbena

@@ -9,8 +9,6 @@
 #ifndef VERBENA_TRANSPORT_ONESIDED_LEASE_H_
 #define VERBENA_TRANSPORT_ONESIDED_LEASE_H_
 
-#include <infiniband/verbs.h>
-
 #include <cstddef>
 #include <cstdint>
 
@@ -50,8 +48,7 @@ class Lease final {
 
   RemoteRange terms_;
   BufferPin pin_;
-  MemoryWindow* window_ = nullptr;  // under LeaseLevel::kStrict, as binding_ says
-  ibv_mw_bind_info binding_{};
+  MemoryWindow* window_ = nullptr;  // under LeaseLevel::kStrict
   LeaseListener* listener_ = nullptr;
   LeaseUse use_ = LeaseUse::kCall;
   bool invalidated_ = false;  // by the peer: the window is free already

@@ -1,7 +1,6 @@
 #include "verbena/transport/onesided/lease_table.h"
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
 #include <limits>
 #include <utility>
@@ -36,11 +35,7 @@ LeaseTable::LeaseTable(Device& device, ibv_pd* pd, const LeaseLimits& limits)
       limits_(limits),
       pd_(pd),
       windows_(limits.windows_per_link),
-      requests_(kMaxChain),
-      ending_(std::bit_ceil(limits.windows_per_link)) {
-  bindings_.reserve(kMaxChain);
-  invalidations_.reserve(limits.windows_per_link);
-}
+      requests_(limits.windows_per_link) {}
 
 LeaseTable::~LeaseTable() {
   VERBENA_CHECK(open_.empty()) << open_.size() << " leases are left";
@@ -49,6 +44,7 @@ LeaseTable::~LeaseTable() {
 
 uint32_t LeaseTable::free() const {
   if (limits_.level != LeaseLevel::kStrict) return std::numeric_limits<uint32_t>::max();
+  constexpr uint32_t kMaxChain = LeaseRequests::kMaxChain;
   const uint32_t windows = windows_.failure().ok() ? windows_.free() : kMaxChain;
   return std::min(windows, kMaxChain - bindings_due());
 }
@@ -128,11 +124,10 @@ absl::StatusOr<Lease*> LeaseTable::Open(const BufferView& view, LeaseAccess acce
   lease.ended_ = false;
   lease.abandoned_at_ = kNever;
   if (window != nullptr) {
-    lease.binding_ = {.mr = view.region().mr(),
-                      .addr = lease.terms_.address,
-                      .length = lease.terms_.bytes,
-                      .mw_access_flags = WindowAccess(access)};
-    bindings_.push_back(&lease);
+    requests_.Bind(*window, {.mr = view.region().mr(),
+                             .addr = lease.terms_.address,
+                             .length = lease.terms_.bytes,
+                             .mw_access_flags = WindowAccess(access)});
   }
   return &lease;
 }
@@ -144,7 +139,7 @@ void LeaseTable::End(Lease& lease, LeaseListener* listener) {
   if (lease.window_ == nullptr || lease.invalidated_) {
     Release(lease);
   } else {
-    invalidations_.push_back(&lease);
+    requests_.Invalidate(lease);
   }
 }
 
@@ -182,51 +177,6 @@ absl::Status LeaseTable::CheckGrace(TimePoint now) {
   return absl::OkStatus();
 }
 
-uint32_t LeaseTable::Prepare(uint32_t slots) {
-  prepared_ = 0;
-  for (Lease* lease : bindings_) {
-    ibv_send_wr& request = requests_[prepared_++];
-    request.opcode = IBV_WR_BIND_MW;
-    request.send_flags = 0;
-    // Shares its place with the key of an invalidation, and rxe's provider refuses a binding with
-    // one.
-    request.imm_data = 0;
-    request.bind_mw = {
-        .mw = lease->window_->mw.get(), .rkey = lease->terms_.rkey, .bind_info = lease->binding_};
-  }
-  prepared_bindings_ = prepared_;
-  const uint32_t room = std::min(std::max(slots, prepared_), kMaxChain);
-  for (size_t i = 0; i < invalidations_.size() && prepared_ < room; ++i) {
-    ibv_send_wr& request = requests_[prepared_++];
-    request.opcode = IBV_WR_LOCAL_INV;
-    request.send_flags = 0;
-    request.invalidate_rkey = invalidations_[i]->terms_.rkey;
-  }
-  if (prepared_ == 0) return 0;
-  for (uint32_t i = 0; i < prepared_; ++i) requests_[i].next = &requests_[i] + 1;
-  requests_[prepared_ - 1].next = nullptr;
-  if (prepared_ > prepared_bindings_) requests_[prepared_ - 1].send_flags = IBV_SEND_SIGNALED;
-  return prepared_;
-}
-
-void LeaseTable::Posted() {
-  // The provider reads from the window which key the WR replaced, so it changes only now.
-  for (uint32_t i = 0; i < prepared_bindings_; ++i) {
-    bindings_[i]->window_->mw->rkey = bindings_[i]->terms_.rkey;
-  }
-  bindings_.erase(bindings_.begin(), bindings_.begin() + prepared_bindings_);
-  prepared_bindings_ = 0;
-}
-
-bool LeaseTable::Placed(uint32_t last_position) {
-  const uint32_t count = prepared_ - prepared_bindings_;
-  for (uint32_t i = 0; i < count; ++i) {
-    ending_[Index(tail_++)] = {last_position + 1, invalidations_[i]};
-  }
-  invalidations_.erase(invalidations_.begin(), invalidations_.begin() + count);
-  return count > 0;
-}
-
 void LeaseTable::Release(Lease& lease) {
   if (lease.abandoned_at_ != kNever) quarantined_bytes_ -= lease.terms_.bytes;
   if (lease.use_ == LeaseUse::kLoan) --loans_;
@@ -255,10 +205,7 @@ LeaseTable::Remains LeaseTable::TakeAll() {
   for (Lease* lease : open_) remains.pins.push_back(std::move(lease->pin_));
   open_.clear();
   quarantined_bytes_ = loans_ = 0;
-  bindings_.clear();
-  prepared_bindings_ = 0;
-  invalidations_.clear();
-  head_ = tail_;
+  requests_.Clear();
   remains.windows = windows_.TakeAll();
   return remains;
 }

@@ -1,4 +1,4 @@
-// LeaseTable: the leases of one link, their windows, and the work requests that begin and end them.
+// LeaseTable: the leases of one link, with their windows and the memory that they open.
 //
 // Under LeaseLevel::kStrict a lease is a memory window. A WR that is posted ahead of every SEND
 // that could tell of the window binds it. The peer's SEND_WITH_INV ends it, or a LOCAL_INV of ours.
@@ -29,15 +29,13 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/onesided/lease.h"
 #include "verbena/transport/onesided/lease_limits.h"
+#include "verbena/transport/onesided/lease_requests.h"
 #include "verbena/transport/onesided/window_pool.h"
 
 namespace verbena {
 
 class LeaseTable {
  public:
-  // WRs of one chain.
-  static constexpr uint32_t kMaxChain = 16;
-
   // `limits.level` is not kAuto.
   LeaseTable(Device& device, ibv_pd* pd, const LeaseLimits& limits);
   LeaseTable(const LeaseTable&) = delete;
@@ -77,27 +75,19 @@ class LeaseTable {
   // DEADLINE_EXCEEDED when there is another such lease.
   absl::Status CheckGrace(TimePoint now);
 
+  // The work requests that begin and end leases, as LeaseRequests says.
+  //
   // Bindings that are to be posted before the next SEND: they have send queue slots reserved.
-  uint32_t bindings_due() const { return static_cast<uint32_t>(bindings_.size()); }
-  bool work_due() const { return !bindings_.empty() || !invalidations_.empty(); }
-  // Prepares the next chain: all bindings that are due (they fit: at most kMaxChain are), then
-  // invalidations, as far as `slots` goes. Returns how many WRs; 0 when nothing is due. The link
-  // gives each its wr_id, and posts them.
-  uint32_t Prepare(uint32_t slots);
-  ibv_send_wr* chain() { return requests_.data(); }
-  // The chain has its places in the send queue, its last WR at `last_position`. True if that WR is
-  // signalled; otherwise none is.
-  bool Placed(uint32_t last_position);
-  // True if Prepare() left something to be done.
-  bool more_due() const { return bindings_.size() > prepared_bindings_ || !invalidations_.empty(); }
-  // The chain was posted. Called before anything else is prepared or bound.
-  void Posted();
+  uint32_t bindings_due() const { return requests_.bindings_due(); }
+  bool work_due() const { return requests_.work_due(); }
+  uint32_t Prepare(uint32_t slots) { return requests_.Prepare(slots); }
+  ibv_send_wr* chain() { return requests_.chain(); }
+  bool Placed(uint32_t last_position) { return requests_.Placed(last_position); }
+  bool more_due() const { return requests_.more_due(); }
+  void Posted() { requests_.Posted(); }
   // Every WR before send queue position `completed` has ended well.
   void Completed(uint32_t completed) {
-    while (head_ != tail_ && static_cast<int32_t>(completed - ending_[Index(head_)].end) >= 0) {
-      Lease& lease = *ending_[Index(head_++)].lease;
-      Release(lease);
-    }
+    requests_.Completed(completed, [this](Lease& lease) { Release(lease); });
   }
 
   // The link is lost: tells the listeners.
@@ -111,12 +101,6 @@ class LeaseTable {
   Remains TakeAll();
 
  private:
-  struct Ending {
-    uint32_t end;  // the position behind its LOCAL_INV
-    Lease* lease;
-  };
-
-  size_t Index(uint32_t number) const { return number & (ending_.size() - 1); }
   absl::Status CheckBounds(LeaseUse use) const;
   Lease& NewLease();
   // The lease is over: gives its window and memory back, and tells the listener.
@@ -131,15 +115,7 @@ class LeaseTable {
   std::vector<Lease*> open_;
   size_t quarantined_bytes_ = 0;
   size_t loans_ = 0;
-
-  std::vector<Lease*> bindings_;       // at most kMaxChain
-  std::vector<Lease*> invalidations_;  // at most one per window
-  std::vector<ibv_send_wr> requests_;
-  uint32_t prepared_bindings_ = 0;
-  uint32_t prepared_ = 0;
-  std::vector<Ending> ending_;  // a ring; the size is a power of two
-  uint32_t head_ = 0;
-  uint32_t tail_ = 0;
+  LeaseRequests requests_;
 };
 
 }  // namespace verbena

@@ -1,7 +1,6 @@
 #include "verbena/transport/onesided/transfer_queue.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "verbena/transport/coro/poison.h"
 #include "verbena/transport/log/check.h"
@@ -13,7 +12,7 @@ namespace verbena {
 using Direction = Transfer::Direction;
 
 TransferQueue::TransferQueue(TransferPool& pool, const Bounds& bounds)
-    : pool_(pool), bounds_(bounds), chains_(std::bit_ceil(bounds.send_queue_slots)) {
+    : pool_(pool), bounds_(bounds), slices_(bounds.send_queue_slots) {
   VERBENA_CHECK(bounds.send_queue_slots > 0 && bounds.slice_bytes > 0 &&
                 bounds.slice_bytes <= bounds.bytes_ahead && bounds.max_reads <= kMaxReads)
       << "send_queue_slots " << bounds.send_queue_slots << ", slice_bytes " << bounds.slice_bytes
@@ -26,8 +25,8 @@ TransferQueue::TransferQueue(TransferPool& pool, const Bounds& bounds)
 }
 
 TransferQueue::~TransferQueue() {
-  VERBENA_CHECK(head_ == tail_ && !waiting())
-      << "chains " << tail_ - head_ << ", waiting " << waiting();
+  VERBENA_CHECK(!outstanding() && !waiting())
+      << "slices " << slices_.count() << ", waiting " << waiting();
 }
 
 void TransferQueue::Add(Transfer& transfer) {
@@ -38,13 +37,12 @@ bool TransferQueue::Cancel(Transfer& transfer) {
   if (transfer.posted()) return true;
   transfer.IntrusiveNode<Transfer>::Unlink();
   transfer.next_piece_ = transfer.piece_count_;
-  uint32_t number = tail_;
-  while (number != head_ && chains_[Index(number - 1)].transfer != &transfer) --number;
-  if (number == head_) {
+  PostedSlice* const slice = slices_.FindLast(transfer);
+  if (slice == nullptr) {
     pool_.GiveBack(transfer);
     return false;
   }
-  chains_[Index(number - 1)].last = true;
+  slice->last = true;
   return true;
 }
 
@@ -59,7 +57,7 @@ void TransferQueue::Abandon(Transfer& transfer) {
 // if none may go in this one.
 Transfer* TransferQueue::Choose() {
   Transfer* write = waiting_[static_cast<size_t>(Direction::kWrite)].Front();
-  Transfer* read = reads_out_ < bounds_.max_reads
+  Transfer* read = slices_.reads() < bounds_.max_reads
                        ? waiting_[static_cast<size_t>(Direction::kRead)].Front()
                        : nullptr;
   if (write == nullptr || read == nullptr) return write != nullptr ? write : read;
@@ -77,7 +75,7 @@ uint32_t TransferQueue::Prepare(uint32_t slots) {
   }
   const bool is_read = prepared_->direction() == Direction::kRead;
   uint32_t limit = std::min(slots, kMaxChain);
-  if (is_read) limit = std::min(limit, bounds_.max_reads - reads_out_);
+  if (is_read) limit = std::min(limit, bounds_.max_reads - slices_.reads());
   uint32_t count = 0;
   for (; count < limit && !prepared_->posted() && prepared_bytes_ < bounds_.slice_bytes; ++count) {
     const Transfer::Part part = prepared_->Next(bounds_.slice_bytes - prepared_bytes_);
@@ -123,34 +121,32 @@ void TransferQueue::Posted(uint32_t last_position) {
   VERBENA_CHECK(prepared_ != nullptr) << "nothing was prepared";
   Transfer& transfer = *prepared_;
   const bool is_read = transfer.direction() == Direction::kRead;
-  const uint32_t reads = is_read ? prepared_count_ : 0;
-  reads_out_ += reads;
-  bytes_out_ += prepared_bytes_;
-  VERBENA_CHECK(tail_ - head_ < chains_.size()) << "chains " << tail_ - head_;
   uint64_t* word = nullptr;
   if (transfer.is_atomic_) {
     // Its last use has ended: READs, of which there may be no more, end in order.
     word = bounds_.words.first + next_word_;
     next_word_ = (next_word_ + 1) % kMaxReads;
   }
-  chains_[Index(tail_++)] = {last_position + 1, reads, prepared_bytes_, &transfer,
-                             transfer.posted(), word};
+  slices_.Add({.end = last_position + 1,
+               .reads = is_read ? prepared_count_ : 0,
+               .bytes = prepared_bytes_,
+               .transfer = &transfer,
+               .last = transfer.posted(),
+               .word = word});
   prepared_ = nullptr;
   if (!transfer.posted()) return;
   transfer.IntrusiveNode<Transfer>::Unlink();
   if (transfer.listener_ != nullptr) transfer.listener_->OnTransferPosted();
 }
 
-void TransferQueue::EndChain() {
-  const Chain chain = chains_[Index(head_++)];
-  reads_out_ -= chain.reads;
-  bytes_out_ -= chain.bytes;
-  if (chain.word != nullptr) {
-    TransferListener* listener = chain.transfer->listener_;
-    if (listener != nullptr) listener->OnAtomicResult(*chain.word);
-    PoisonMemory(chain.word, sizeof(*chain.word));
+void TransferQueue::EndSlice() {
+  const PostedSlice slice = slices_.Take();
+  if (slice.word != nullptr) {
+    TransferListener* listener = slice.transfer->listener_;
+    if (listener != nullptr) listener->OnAtomicResult(*slice.word);
+    PoisonMemory(slice.word, sizeof(*slice.word));
   }
-  if (chain.last) End(*chain.transfer, absl::OkStatus());
+  if (slice.last) End(*slice.transfer, absl::OkStatus());
 }
 
 void TransferQueue::End(Transfer& transfer, const absl::Status& status) {
@@ -161,12 +157,11 @@ void TransferQueue::End(Transfer& transfer, const absl::Status& status) {
 }
 
 void TransferQueue::Fail(const absl::Status& status) {
-  while (head_ != tail_) {
-    const Chain chain = chains_[Index(head_++)];
-    if (chain.word != nullptr) PoisonMemory(chain.word, sizeof(*chain.word));
-    if (chain.last) End(*chain.transfer, status);
+  while (outstanding()) {
+    const PostedSlice slice = slices_.Take();
+    if (slice.word != nullptr) PoisonMemory(slice.word, sizeof(*slice.word));
+    if (slice.last) End(*slice.transfer, status);
   }
-  reads_out_ = bytes_out_ = 0;
   for (IntrusiveList<Transfer>& list : waiting_) {
     while (Transfer* transfer = list.PopFront()) End(*transfer, status);
   }

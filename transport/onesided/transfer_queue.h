@@ -4,8 +4,7 @@
 // A transfer goes out in slices. A slice is a chain of WRs, of which the last is signalled. It goes
 // out when the send queue has room and few bytes are outstanding, so that a SEND waits for no more
 // than those. WRITEs and READs take turns, so that neither waits for all of the other. READs also
-// wait for the number that both sides can have outstanding; atomics count as READs. Completions
-// come in the order of the WRs, so the queue holds a ring of chains.
+// wait for the number that both sides can have outstanding; atomics count as READs.
 //
 // Owned by its Link, which knows the queue pair and the send queue's positions. One thread.
 
@@ -17,11 +16,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "verbena/transport/coro/intrusive_list.h"
 #include "verbena/transport/onesided/atomic_scratch.h"
+#include "verbena/transport/onesided/posted_slices.h"
 #include "verbena/transport/onesided/transfer.h"
 
 namespace verbena {
@@ -32,7 +31,7 @@ class TransferQueue {
   static constexpr uint32_t kMaxChain = 32;
 
   struct Bounds {
-    uint32_t send_queue_slots;  // chains in the queue at most, since each has a WR
+    uint32_t send_queue_slots;  // slices in the queue at most, since each has a WR
     uint32_t slice_bytes;       // of one chain, and of one WR
     uint32_t bytes_ahead;       // outstanding; at least slice_bytes
     uint32_t max_reads;         // outstanding, at most kMaxReads; 0: this link cannot READ
@@ -56,7 +55,7 @@ class TransferQueue {
   // A WR must not on a device that needs fences, and behind abandoned READs, whose starter may be
   // about to tell the peer that it is done.
   unsigned fence() const {
-    return (fences_reads_ && reads_out_ != 0) || abandoned_reads_ != 0 ? IBV_SEND_FENCE : 0U;
+    return (fences_reads_ && slices_.reads() != 0) || abandoned_reads_ != 0 ? IBV_SEND_FENCE : 0U;
   }
 
   void Add(Transfer& transfer);
@@ -70,18 +69,18 @@ class TransferQueue {
   bool waiting() const { return !waiting_[0].empty() || !waiting_[1].empty(); }
 
   // True when something is in the send queue.
-  bool outstanding() const { return head_ != tail_; }
-  // Chains that have ended so far; wraps around.
-  uint32_t ended() const { return head_; }
+  bool outstanding() const { return !slices_.empty(); }
+  // Slices that have ended so far; wraps around.
+  uint32_t ended() const { return slices_.taken(); }
 
   // True when a transfer that waits needs nothing but free slots in the send queue.
   bool CanGo() const {
     return waiting() && RoomForSlice() &&
            (!waiting_[static_cast<size_t>(Transfer::Direction::kWrite)].empty() ||
-            reads_out_ < bounds_.max_reads);
+            slices_.reads() < bounds_.max_reads);
   }
   // Bytes of transfers that are in the send queue: what a SEND that is posted now waits for.
-  uint32_t bytes_outstanding() const { return bytes_out_; }
+  uint32_t bytes_outstanding() const { return slices_.bytes(); }
 
   // Prepares the next slice, of at most `slots` WRs, and returns how many; 0 when nothing waits
   // that may go. The link gives each its wr_id and posts them: chain() is linked.
@@ -93,37 +92,24 @@ class TransferQueue {
 
   // Every WR before send queue position `completed` has ended well.
   void Completed(uint32_t completed) {
-    while (head_ != tail_ && static_cast<int32_t>(completed - chains_[Index(head_)].end) >= 0) {
-      EndChain();
-    }
+    while (slices_.HasEnded(completed)) EndSlice();
   }
   // The queue pair is gone: all transfers end with `status`.
   void Fail(const absl::Status& status);
 
  private:
-  struct Chain {
-    uint32_t end;    // the position behind its last WR
-    uint32_t reads;  // of its WRs
-    uint32_t bytes;
-    Transfer* transfer;
-    bool last;       // of the transfer
-    uint64_t* word;  // of an atomic operation
-  };
-
   // A slice goes whole: small transfers in the queue do not cut it up.
-  bool RoomForSlice() const { return bytes_out_ + bounds_.slice_bytes <= bounds_.bytes_ahead; }
-  size_t Index(uint32_t number) const { return number & (chains_.size() - 1); }
+  bool RoomForSlice() const { return slices_.bytes() + bounds_.slice_bytes <= bounds_.bytes_ahead; }
   Transfer* Choose();
   uint32_t PrepareAtomic();
-  void EndChain();
+  void EndSlice();
   void End(Transfer& transfer, const absl::Status& status);
 
   TransferPool& pool_;
   Bounds bounds_;
   std::array<IntrusiveList<Transfer>, 2> waiting_;  // by direction; the first may be half posted
   Transfer::Direction turn_ = Transfer::Direction::kWrite;
-  uint32_t reads_out_ = 0;
-  uint32_t bytes_out_ = 0;
+  PostedSlices slices_;
   uint32_t abandoned_reads_ = 0;  // transfers
   uint32_t next_word_ = 0;        // of bounds_.words, which are used in turn
   bool fences_reads_ = false;
@@ -134,10 +120,6 @@ class TransferQueue {
   uint32_t prepared_bytes_ = 0;
   std::array<ibv_send_wr, kMaxChain> requests_{};
   std::array<ibv_sge, kMaxChain> elements_{};
-
-  std::vector<Chain> chains_;  // a ring; the size is a power of two
-  uint32_t head_ = 0;
-  uint32_t tail_ = 0;
 };
 
 }  // namespace verbena

@@ -45,16 +45,16 @@ void LostReceives::OnLinkLost(LinkSlot& slot, bool told_of_last, QpIdentity qp) 
 
 // By number: handling what was received may have freed the link.
 void LostReceives::OnReceive(uint32_t qpn) {
-  if (ring_->older_are_taken() && asked_for_doubt_ != ring_->doubt()) AskForProofs();
+  if (ring_->doubt().older_are_taken() && !asked()) AskForProofs();
   const Link* link = links_.FindQpn(qpn);
-  if (link == nullptr || !ring_->last_was_newer()) return;
+  if (link == nullptr || !ring_->doubt().last_was_newer()) return;
   if (std::exchange(links_.slot(link->key()).owes_proof, false)) --proofs_owed_;
 }
 
 // Each queue pair that exists when all older receives are taken may have one of them. Quiet ones
 // are made to receive something.
 void LostReceives::AskForProofs() {
-  asked_for_doubt_ = ring_->doubt();
+  asked_for_doubt_ = ring_->doubt().number();
   proofs_owed_ = 0;
   for (LinkSlot& slot : links_.slots()) {
     slot.owes_proof = slot.link != nullptr && slot.may_receive;

@@ -6,7 +6,7 @@
 // order: a shared receive queue is used from its front, so when all older receives should be taken,
 // each queue pair that still exists proves that it has none of the missing ones by receiving a
 // newer one. Quiet peers are made to send by a PING. Then the missing ones are free again, or
-// written off if a queue pair that the device did not destroy may have them (receive_ring.h).
+// written off if a queue pair that the device did not destroy may have them (receive_doubt.h).
 //
 // Part of an Endpoint, on its executor's thread.
 
@@ -57,7 +57,9 @@ class LostReceives {
 
  private:
   void AskForProofs();
-  bool asked() const { return ring_->older_are_taken() && asked_for_doubt_ == ring_->doubt(); }
+  bool asked() const {
+    return ring_->doubt().older_are_taken() && asked_for_doubt_ == ring_->doubt().number();
+  }
   void ForgetQuiesced();
   uint32_t EndDoubt(TimePoint now);
 

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "fmt/format.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/wr_id.h"
-#include "verbena/transport/log/check.h"
 
 namespace verbena {
 
@@ -35,8 +35,8 @@ ReceiveRing::ReceiveRing(Arena arena, SrqHandle srq, uint32_t depth, uint32_t sp
       bytes_(bytes),
       stride_(bytes + kReceiveStridePadding),
       newest_first_(newest_first),
-      free_(depth + spare),
-      is_posted_(depth + spare, false) {
+      posted_{.has = std::vector<bool>(depth + spare, false)},
+      free_(depth + spare) {
   for (uint32_t index = depth + spare; index-- > 0;) free_.PushBack(index);
   PoisonMemory(arena_.data(), arena_.size());
 }
@@ -50,13 +50,13 @@ ReceiveRing::~ReceiveRing() {
 absl::Status ReceiveRing::Post() {
   ibv_recv_wr requests[kPostBatch];
   ibv_sge elements[kPostBatch];
-  while (posted_ < target_ && !free_.empty()) {
-    const uint32_t count =
-        std::min({target_ - posted_, static_cast<uint32_t>(free_.size()), uint32_t{kPostBatch}});
+  while (posted_.count < target_ && !free_.empty()) {
+    const uint32_t count = std::min(
+        {target_ - posted_.count, static_cast<uint32_t>(free_.size()), uint32_t{kPostBatch}});
     for (uint32_t i = 0; i < count; ++i) {
       const uint32_t index = free_.PopBack();
       UnpoisonMemory(data(index), bytes_);
-      is_posted_[index] = true;
+      posted_.has[index] = true;
       elements[i] = {reinterpret_cast<uintptr_t>(data(index)), bytes_, arena_.lkey()};
       requests[i] = {.wr_id = WrId{WrId::Kind::kReceive, 0, 0, index}.Pack(),
                      .next = i + 1 < count ? &requests[i + 1] : nullptr,
@@ -67,89 +67,50 @@ absl::Status ReceiveRing::Post() {
     const int error = ibv_post_srq_recv(srq_.get(), requests, &refused);
     if (error != 0)
       return ErrnoStatus(error, fmt::format("ibv_post_srq_recv of {} receives", count));
-    posted_ += count;
+    posted_.count += count;
   }
   return absl::OkStatus();
 }
 
 void ReceiveRing::UpdateTarget() {
-  const uint32_t spare = spare_ - std::min(spare_, missing() + written_off_);
-  target_ = needed_ + kRepostBatch + std::min(spare, doubted_ + doubted_later_);
+  const uint32_t spare = spare_ - std::min(spare_, doubt_.missing() + doubt_.written_off());
+  target_ = needed_ + kRepostBatch + std::min(spare, doubt_.suspected()) + doubt_.missing();
 }
 
 void ReceiveRing::Doubt(uint32_t count) {
-  if (count == 0 || newest_first_) return;
-  ++ends_in_silence_;
-  if (in_doubt()) {
-    doubted_later_ += count;
-    UpdateTarget();
-    return;
-  }
-  stage_ = Stage::kWaiting;
-  ++doubt_;
-  doubted_ = count;
-  is_older_ = is_posted_;
-  older_ = posted_;
-  last_was_newer_ = false;
-  if (older_ == 0) {
-    EndDoubt();
-  } else {
-    UpdateTarget();
-  }
+  if (newest_first_) return;
+  doubt_.Raise(count);
+  UpdateTarget();
 }
 
 void ReceiveRing::OnCompletionInDoubt(uint32_t index) {
-  ends_in_silence_ = 0;
-  last_was_newer_ = !is_older_[index];
-  if (last_was_newer_) {
-    if (stage_ == Stage::kMissing) return;
-    stage_ = Stage::kMissing;
-    doubted_ = 0;
-    posted_ -= older_;
-    UpdateTarget();
-    return;
-  }
-  is_older_[index] = false;
-  // A receive that was missing did not count as posted.
-  if (stage_ == Stage::kMissing) {
-    ++posted_;
-    UpdateTarget();
-  }
-  if (--older_ == 0) EndDoubt();
+  doubt_.OnCompletion(index);
+  UpdateTarget();
 }
 
 uint32_t ReceiveRing::Reclaim() {
-  VERBENA_CHECK(older_are_taken()) << older_ << " receives may be the device's";
-  const uint32_t count = older_;
-  for (uint32_t index = 0; index < is_older_.size(); ++index) {
-    if (!is_older_[index]) continue;
-    is_posted_[index] = false;
+  const uint32_t count = doubt_.missing();
+  for (uint32_t index = 0; index < posted_.has.size(); ++index) {
+    if (!doubt_.IsMissing(index)) continue;
+    posted_.has[index] = false;
     Release(index);
   }
-  EndDoubt();
+  posted_.count -= count;
+  doubt_.Reclaim();
+  UpdateTarget();
   return count;
 }
 
 // If a completion comes after all, its buffer is found not to be posted.
 uint32_t ReceiveRing::WriteOff() {
-  VERBENA_CHECK(older_are_taken()) << older_ << " receives may be the device's";
-  const uint32_t count = older_;
-  for (uint32_t index = 0; index < is_older_.size(); ++index) {
-    if (is_older_[index]) is_posted_[index] = false;
+  const uint32_t count = doubt_.missing();
+  for (uint32_t index = 0; index < posted_.has.size(); ++index) {
+    if (doubt_.IsMissing(index)) posted_.has[index] = false;
   }
-  written_off_ += count;
-  EndDoubt();
-  return count;
-}
-
-void ReceiveRing::EndDoubt() {
-  stage_ = Stage::kCertain;
-  older_ = 0;
-  doubted_ = 0;
-  ends_in_silence_ = 0;
-  const uint32_t later = std::exchange(doubted_later_, 0);
+  posted_.count -= count;
+  doubt_.WriteOff();
   UpdateTarget();
-  Doubt(later);
+  return count;
 }
 
 }  // namespace verbena

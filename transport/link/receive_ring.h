@@ -6,24 +6,15 @@
 // whoever handles it until Release(). Buffers that are not posted and not being read are poisoned.
 // One thread.
 //
-// A device may drop the completions of a queue pair that is destroyed before they were polled, and
-// with them the receives (mlx5 does). Such receives look posted for ever, and peers hold credits
-// for them. A ring that is in doubt finds them, because an SRQ hands out receives in the order in
-// which they were posted:
-//
-//   1. Doubt(n): up to n may be gone. As many more are posted, if there are spare ones.
-//   2. A receive completes that was posted later: all older ones are taken. Those that have not
-//      completed are missing. A live queue pair may still be writing into one of them each, so
-//      they are not used again yet, but no longer count as posted.
-//   3. Reclaim() if the owner has proof that no queue pair is still writing. WriteOff() if it will
-//      never have that proof: the missing receives are not used again.
+// A device may drop receives together with a queue pair. While that is in doubt, as many more are
+// posted as may be gone, if there are spare ones. Missing receives are not used again before
+// Reclaim(), and never after WriteOff() (receive_doubt.h).
 
 #ifndef VERBENA_TRANSPORT_LINK_RECEIVE_RING_H_
 #define VERBENA_TRANSPORT_LINK_RECEIVE_RING_H_
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -31,6 +22,7 @@
 #include "verbena/transport/coro/poison.h"
 #include "verbena/transport/device/handles.h"
 #include "verbena/transport/link/limits.h"
+#include "verbena/transport/link/receive_doubt.h"
 #include "verbena/transport/memory/arena.h"
 
 namespace verbena {
@@ -57,14 +49,14 @@ class ReceiveRing {
   // the endpoint is lost. Worth a call only if needs_post(): so single receives are reposted
   // kRepostBatch at a time, and the needed ones are posted all the while.
   absl::Status Post();
-  bool needs_post() const { return posted_ + kRepostBatch <= target_; }
+  bool needs_post() const { return posted_.count + kRepostBatch <= target_; }
 
   // A completion took `index` off the SRQ. Its bytes are readable until Release(). False when that
   // buffer is not posted: the completion is not ours.
   bool OnCompletion(uint32_t index) {
-    if (index >= is_posted_.size() || !is_posted_[index]) return false;
-    is_posted_[index] = false;
-    --posted_;
+    if (index >= posted_.has.size() || !posted_.has[index]) return false;
+    posted_.has[index] = false;
+    --posted_.count;
     if (in_doubt()) [[unlikely]]
       OnCompletionInDoubt(index);
     return true;
@@ -78,15 +70,8 @@ class ReceiveRing {
   // A queue pair is destroyed that may have taken up to `count` receives which never complete. Does
   // nothing on a device that takes the newest first: only the soft device does, and drops none.
   void Doubt(uint32_t count);
-  bool in_doubt() const { return stage_ != Stage::kCertain; }
-  // Counts the doubts, from 1. One ends by itself when everything older has completed.
-  uint32_t doubt() const { return doubt_; }
-  // Everything older than this doubt is taken; missing() of them have not completed.
-  bool older_are_taken() const { return stage_ == Stage::kMissing; }
-  uint32_t missing() const { return older_are_taken() ? older_ : 0; }
-  // The last completion, in doubt, was of a receive that was posted after the doubt arose. A queue
-  // pair receives in order: the one that took it has completed all older ones that it had taken.
-  bool last_was_newer() const { return last_was_newer_; }
+  bool in_doubt() const { return doubt_.open(); }
+  const ReceiveDoubt& doubt() const { return doubt_; }
   // No queue pair can have a missing receive any more. They are free again, and the doubt ends.
   // Returns how many they were.
   uint32_t Reclaim();
@@ -95,28 +80,25 @@ class ReceiveRing {
   uint32_t WriteOff();
   // More were written off than there are spare ones. Missing ones do not count: each queue pair
   // that lives may be in the middle of one.
-  bool lacks_spares() const { return written_off_ > spare_; }
+  bool lacks_spares() const { return doubt_.written_off() > spare_; }
   // Whether more receives may be gone than there are spare ones, with nothing to show the contrary:
   // many queue pairs have ended in doubt since a receive completed.
   bool may_be_starved() const {
-    return written_off_ + missing() + doubted_ + doubted_later_ > spare_ &&
-           ends_in_silence_ >= kEndsInSilence;
+    return doubt_.written_off() + doubt_.missing() + doubt_.suspected() > spare_ &&
+           doubt_.is_silent();
   }
 
-  uint32_t posted() const { return posted_; }
+  // Receives that wait for a SEND, as far as is known.
+  uint32_t posted() const { return posted_.count - doubt_.missing(); }
   uint32_t bytes() const { return bytes_; }
 
  private:
-  enum class Stage : uint8_t { kCertain, kWaiting, kMissing };
-
   ReceiveRing(Arena arena, SrqHandle srq, uint32_t depth, uint32_t spare, uint32_t bytes,
               bool newest_first);
   void OnCompletionInDoubt(uint32_t index);
-  void EndDoubt();
   void UpdateTarget();
 
   static constexpr uint32_t kPostBatch = 32;
-  static constexpr uint32_t kEndsInSilence = 32;  // (start)
 
   Arena arena_;
   SrqHandle srq_;
@@ -125,20 +107,10 @@ class ReceiveRing {
   const uint32_t stride_;
   const bool newest_first_;
   uint32_t needed_ = 0;
-  uint32_t target_ = 0;
-  uint32_t posted_ = 0;
+  uint32_t target_ = 0;  // posted_.count is to reach it; missing receives are on top
+  ReceiveSet posted_;
   BoundedVector<uint32_t> free_;
-  std::vector<bool> is_posted_;
-
-  Stage stage_ = Stage::kCertain;
-  bool last_was_newer_ = false;
-  uint32_t doubt_ = 0;
-  uint32_t doubted_ = 0;        // what Doubt() was told, until the older ones are taken
-  uint32_t doubted_later_ = 0;  // what it was told since: for the next doubt
-  uint32_t ends_in_silence_ = 0;
-  std::vector<bool> is_older_;  // posted before the doubt, and not completed
-  uint32_t older_ = 0;
-  uint32_t written_off_ = 0;
+  ReceiveDoubt doubt_{posted_};
 };
 
 }  // namespace verbena

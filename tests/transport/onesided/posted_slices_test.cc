@@ -33,6 +33,7 @@ TEST_F(PostedSlicesTest, EndInTheirOrderThoughPositionsWrapAround) {
   EXPECT_FALSE(slices_.HasEnded(0xfffffffe));
   EXPECT_TRUE(slices_.HasEnded(0xffffffff));
   EXPECT_EQ(slices_.Take().transfer, &one_);
+  EXPECT_FALSE(slices_.HasEnded(0xffffffff));
   EXPECT_FALSE(slices_.HasEnded(0));
   EXPECT_TRUE(slices_.HasEnded(2));
   EXPECT_EQ(slices_.Take().transfer, &two_);

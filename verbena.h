@@ -27,7 +27,6 @@
 #include "verbena/rpc/runtime.h"           // IWYU pragma: export
 #include "verbena/rpc/server.h"            // IWYU pragma: export
 #include "verbena/rpc/server_context.h"    // IWYU pragma: export
-#include "verbena/rpc/server_payloads.h"   // IWYU pragma: export
 #include "verbena/rpc/service.h"           // IWYU pragma: export
 #include "verbena/rpc/stats.h"             // IWYU pragma: export
 #include "verbena/rpc/stub.h"              // IWYU pragma: export

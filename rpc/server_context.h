@@ -13,7 +13,6 @@
 
 #include <cstddef>
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -22,12 +21,13 @@
 #include "verbena/rpc/method.h"
 #include "verbena/rpc/payload.h"
 #include "verbena/rpc/remote_memory.h"
-#include "verbena/rpc/server_payloads.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena {
+
+class ServerCall;
 
 class ServerContext {
  public:
@@ -44,64 +44,55 @@ class ServerContext {
   const MethodDescriptor& method() const { return *method_; }
 
   // Whether the request came with a payload, perhaps an empty one. It has arrived in full.
-  bool has_request_payload() const { return payloads_.has_request_payload(); }
-  size_t request_payload_bytes() const { return payloads_.request_payload_bytes(); }
+  bool has_request_payload() const;
+  size_t request_payload_bytes() const;
   // Takes the request's payload, which the handler may keep until the runtime is destroyed. Its
   // memory counts as LinkLimits::memory.receive_bytes until the Buffer is destroyed: copy what must
   // stay long. Empty if the request had no payload, or the second time.
-  Buffer TakeRequestPayload() { return payloads_.TakeRequestPayload(); }
+  Buffer TakeRequestPayload();
 
   // Page-aligned memory of `bytes` for payloads that this call sends. Waits while the budget, or
   // what the caller may have of it (ServerOptions::max_response_bytes_per_client), is used up.
   // After at most ServerOptions::memory_wait it fails with RESOURCE_EXHAUSTED, which says who has
   // the memory.
-  VERBENA_CORO_WRAPPER Task<absl::StatusOr<Buffer>> AllocateBuffer(size_t bytes) {
-    return payloads_.AllocateBuffer(bytes);
-  }
+  Task<absl::StatusOr<Buffer>> AllocateBuffer(size_t bytes);
   // The device that this call's payloads move over, for memory of Runtime::RegisterMemory(). ""
   // once the caller's link is lost.
-  std::string device_name() const { return payloads_.device_name(); }
+  std::string device_name() const;
   // Sets the response's payload, which is sent if the handler returns OK. It follows the bytes that
   // WriteResponsePayload() wrote. Its memory comes from AllocateBuffer() or
   // Runtime::RegisterMemory(), on this call's device. Payload::Empty() is a payload of no bytes; a
   // handler that neither sets nor writes a payload answers without one.
-  void SetResponsePayload(Payload payload) { payloads_.SetResponsePayload(std::move(payload)); }
+  void SetResponsePayload(Payload payload);
   // How many bytes of the caller's memory are left for the response's payload. 0 also if the caller
   // set neither response_payload_into nor max_response_payload: then the server asks for memory
   // once the payload's size is known.
-  size_t response_payload_room() const { return payloads_.response_payload_room(); }
+  size_t response_payload_room() const;
   // Writes `part` into the caller's memory now, behind the parts written before, for handlers that
   // produce a payload piece by piece. Returns when the part's memory may be used again.
   // RESOURCE_EXHAUSTED if `part` is larger than response_payload_room(). A check
   // aborts if a write begins before the last one has ended. The part's Buffer must live until the
   // Task is awaited to its end or destroyed.
-  VERBENA_CORO_WRAPPER Task<absl::Status> WriteResponsePayload(BufferView part) {
-    return payloads_.WriteResponsePayload(part);
-  }
+  VERBENA_CORO_WRAPPER Task<absl::Status> WriteResponsePayload(BufferView part);
 
   // Memory that the caller lends, by a handle of its request (remote_memory.h). INVALID_ARGUMENT
   // for a handle that names nothing, FAILED_PRECONDITION for one of another link than this call's,
   // UNAVAILABLE once that link is lost.
-  absl::StatusOr<RemoteMemory> Remote(const RemoteMemoryHandle& handle) {
-    return payloads_.Remote(handle);
-  }
+  absl::StatusOr<RemoteMemory> Remote(const RemoteMemoryHandle& handle);
   // Lends memory of AllocateBuffer() or Runtime::RegisterMemory() to the caller, which passes the
   // handle to Channel::Remote() (loan.h).
-  VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<absl::StatusOr<Loan>> Lend(
-      BufferView view, LeaseAccess access) {
-    return payloads_.Lend(view, access);
-  }
+  VERBENA_CORO_OWNS_ARGUMENTS Task<absl::StatusOr<Loan>> Lend(BufferView view, LeaseAccess access);
 
  private:
   friend class ServerCall;
   ServerContext(const MethodDescriptor& method, CancelScope& cancel, const std::string& peer,
-                ServerPayloads& payloads)
-      : method_(&method), cancel_(cancel), peer_(&peer), payloads_(payloads) {}
+                ServerCall& call)
+      : method_(&method), cancel_(cancel), peer_(&peer), call_(call) {}
 
   const MethodDescriptor* method_;
   CancelScope& cancel_;
   const std::string* peer_;
-  ServerPayloads& payloads_;
+  ServerCall& call_;
   Deadline deadline_;
 };
 

@@ -391,49 +391,59 @@ void ServerCall::FinishLarge() {
   DropRequestBeyond(kMaxPooledMessageBytes);
 }
 
-// --- for ServerContext
+// --- ServerContext. Defined here, since every program with a server links this file: libraries of
+// handlers are then linked in any order.
 
-size_t ServerCall::request_payload_bytes() const {
-  return has_bulk_ ? bulk_->request_payload_bytes() : 0;
+size_t ServerContext::request_payload_bytes() const {
+  return call_.has_bulk_ ? call_.bulk_->request_payload_bytes() : 0;
 }
 
-bool ServerCall::has_request_payload() const { return has_bulk_ && bulk_->has_request_payload(); }
-
-Buffer ServerCall::TakeRequestPayload() {
-  return has_bulk_ ? bulk_->TakeRequestPayload() : Buffer();
+bool ServerContext::has_request_payload() const {
+  return call_.has_bulk_ && call_.bulk_->has_request_payload();
 }
 
-Task<absl::StatusOr<Buffer>> ServerCall::AllocateBuffer(size_t bytes) {
-  Link* link = link_->link();
+Buffer ServerContext::TakeRequestPayload() {
+  return call_.has_bulk_ ? call_.bulk_->TakeRequestPayload() : Buffer();
+}
+
+Task<absl::StatusOr<Buffer>> ServerContext::AllocateBuffer(size_t bytes) {
+  Link* link = call_.link_->link();
   if (link == nullptr) co_return absl::UnavailableError("the caller's link was lost");
-  co_return co_await link_->client().responses().Allocate(link->endpoint(), bytes,
-                                                          {.deadline = deadline_,
-                                                           .longest = shard_.limits().memory_wait,
-                                                           .holders = &shard_.send_holders()},
-                                                          link_->peer(), shard_.memory_refused());
+  co_return co_await call_.link_->client().responses().Allocate(
+      link->endpoint(), bytes,
+      {.deadline = call_.deadline_,
+       .longest = call_.shard_.limits().memory_wait,
+       .holders = &call_.shard_.send_holders()},
+      call_.link_->peer(), call_.shard_.memory_refused());
 }
 
-std::string ServerCall::device_name() const {
-  const Link* link = link_->link();
+std::string ServerContext::device_name() const {
+  const Link* link = call_.link_->link();
   return link == nullptr ? "" : link->endpoint().device_name();
 }
 
-void ServerCall::SetResponsePayload(Payload payload) { Bulk().SetResponse(std::move(payload)); }
+void ServerContext::SetResponsePayload(Payload payload) {
+  call_.Bulk().SetResponse(std::move(payload));
+}
 
-size_t ServerCall::response_payload_room() const { return has_bulk_ ? bulk_->room() : 0; }
+size_t ServerContext::response_payload_room() const {
+  return call_.has_bulk_ ? call_.bulk_->room() : 0;
+}
 
-Task<absl::Status> ServerCall::WriteResponsePayload(BufferView part) { return Bulk().Write(part); }
+Task<absl::Status> ServerContext::WriteResponsePayload(BufferView part) {
+  return call_.Bulk().Write(part);
+}
 
-absl::StatusOr<RemoteMemory> ServerCall::Remote(const RemoteMemoryHandle& handle) {
-  Link* link = link_->link();
+absl::StatusOr<RemoteMemory> ServerContext::Remote(const RemoteMemoryHandle& handle) {
+  Link* link = call_.link_->link();
   if (link == nullptr) return absl::UnavailableError("the caller's link was lost");
   return internal::RemoteOver(*link, handle);
 }
 
-Task<absl::StatusOr<Loan>> ServerCall::Lend(BufferView view, LeaseAccess access) {
-  Link* link = link_->link();
+Task<absl::StatusOr<Loan>> ServerContext::Lend(BufferView view, LeaseAccess access) {
+  Link* link = call_.link_->link();
   if (link == nullptr) co_return absl::UnavailableError("the caller's link was lost");
-  co_return co_await internal::LendOver(*link, view, access, deadline_);
+  co_return co_await internal::LendOver(*link, view, access, call_.deadline_);
 }
 
 }  // namespace verbena

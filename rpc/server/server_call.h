@@ -21,7 +21,6 @@
 #include "verbena/rpc/server/method_table.h"
 #include "verbena/rpc/server/server_bulk.h"
 #include "verbena/rpc/server_context.h"
-#include "verbena/rpc/server_payloads.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/link/link.h"
@@ -42,8 +41,7 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
                          private TaskCompletion,
                          private SendWaiter,
                          private Timer,
-                         private TransferListener,
-                         private ServerPayloads {
+                         private TransferListener {
  public:
   // Messages that were larger than this on the wire are not kept for the next call.
   static constexpr size_t kMaxPooledMessageBytes = 16 * 1024;
@@ -72,23 +70,13 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   bool running() const { return context_.has_value(); }
 
  private:
+  friend class ServerContext;
+
   void OnTaskDone() override;
   void OnWritable(Link& link) override;
   void OnTimer() override;
   void OnTransferPosted() override;
   void OnTransferDone(const absl::Status& status) override;
-
-  // ServerPayloads
-  bool has_request_payload() const override;
-  size_t request_payload_bytes() const override;
-  Buffer TakeRequestPayload() override;
-  Task<absl::StatusOr<Buffer>> AllocateBuffer(size_t bytes) override;
-  std::string device_name() const override;
-  void SetResponsePayload(Payload payload) override;
-  size_t response_payload_room() const override;
-  VERBENA_CORO_WRAPPER Task<absl::Status> WriteResponsePayload(BufferView part) override;
-  absl::StatusOr<RemoteMemory> Remote(const RemoteMemoryHandle& handle) override;
-  Task<absl::StatusOr<Loan>> Lend(BufferView view, LeaseAccess access) override;
 
   // This call's ServerBulk, made now if there is none. Valid while the call's context lives.
   ServerBulk& Bulk();

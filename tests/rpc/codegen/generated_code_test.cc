@@ -36,38 +36,14 @@ class Channel {
   absl::Status answer;
 };
 
-// None is ever made.
-void Loan::Drop() {}
-
-class NoPayloads final : public ServerPayloads {
- public:
-  bool has_request_payload() const override { return false; }
-  size_t request_payload_bytes() const override { return 0; }
-  Buffer TakeRequestPayload() override { return {}; }
-  Task<absl::StatusOr<Buffer>> AllocateBuffer(size_t) override {
-    co_return absl::UnimplementedError("no payloads here");
-  }
-  std::string device_name() const override { return ""; }
-  void SetResponsePayload(Payload) override {}
-  size_t response_payload_room() const override { return 0; }
-  Task<absl::Status> WriteResponsePayload(BufferView) override { co_return absl::OkStatus(); }
-  absl::StatusOr<RemoteMemory> Remote(const RemoteMemoryHandle&) override {
-    return absl::UnimplementedError("no memory here");
-  }
-  Task<absl::StatusOr<Loan>> Lend(BufferView, LeaseAccess) override {
-    co_return absl::UnimplementedError("no memory here");
-  }
-};
-
 class ServerCall {
  public:
-  ServerContext context{method_, cancel_, peer_, payloads_};
+  ServerContext context{method_, cancel_, peer_, *this};
 
  private:
   MethodDescriptor method_{"test.Test/Test", Idempotency::kUnknown};
   CancelScope cancel_;
   std::string peer_;
-  NoPayloads payloads_;
 };
 
 namespace internal {

@@ -17,12 +17,13 @@
 namespace verbena {
 namespace {
 
-ExecutorWish WishOf(const ChannelOptions& options) {
+internal::ExecutorWish WishOf(const ChannelOptions& options) {
   if (options.server_executor >= 0) {
-    return {.choice = ExecutorChoice::kNumber,
-            .number = static_cast<uint32_t>(options.server_executor) % kMaxExecutors};
+    return {.choice = internal::ExecutorChoice::kNumber,
+            .number = static_cast<uint32_t>(options.server_executor) % internal::kMaxExecutors};
   }
-  if (options.server_key != 0) return {.choice = ExecutorChoice::kKey, .key = options.server_key};
+  if (options.server_key != 0)
+    return {.choice = internal::ExecutorChoice::kKey, .key = options.server_key};
   return {};
 }
 
@@ -33,7 +34,8 @@ absl::Status NotOnAnExecutor() {
 }
 
 // UNAVAILABLE when there is none before `deadline`.
-Task<absl::StatusOr<ClientSession*>> LinkOf(Connection& connection, Deadline deadline) {
+Task<absl::StatusOr<internal::ClientSession*>> LinkOf(internal::Connection& connection,
+                                                      Deadline deadline) {
   while (connection.usable_link() == nullptr) {
     absl::Status ready = co_await WithDeadline(connection.Ready(), deadline.when());
     if (!ready.ok()) co_return ready;
@@ -46,14 +48,14 @@ Task<absl::Status> EagerCall(Channel& channel, const MethodDescriptor& method,
                              google::protobuf::MessageLite& reply, Deadline deadline,
                              CallInfo* info);
 
-Task<absl::Status> CallOnceConnected(Connection& connection, Channel& channel,
+Task<absl::Status> CallOnceConnected(internal::Connection& connection, Channel& channel,
                                      const MethodDescriptor& method,
                                      const google::protobuf::MessageLite& request,
                                      google::protobuf::MessageLite& reply, Deadline deadline,
                                      CallInfo* info) {
   const Executor& executor = connection.shard().executor();
   const TimePoint began = executor.now();
-  absl::StatusOr<ClientSession*> found = co_await LinkOf(connection, deadline);
+  absl::StatusOr<internal::ClientSession*> found = co_await LinkOf(connection, deadline);
   absl::Status status;
   if (found.ok()) {
     status = co_await EagerCall(channel, method, request, reply, deadline, info);
@@ -69,10 +71,10 @@ Task<absl::Status> CallOnceConnected(Connection& connection, Channel& channel,
 Task<absl::Status> EagerCall(Channel& channel, const MethodDescriptor& method,
                              const google::protobuf::MessageLite& request,
                              google::protobuf::MessageLite& reply, Deadline given, CallInfo* info) {
-  Connection* connection = channel.ConnectionHere();
+  internal::Connection* connection = channel.ConnectionHere();
   if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotExecuted);
   const Deadline deadline = given.At(connection->shard().executor());
-  ClientSession* link = connection->usable_link();
+  internal::ClientSession* link = connection->usable_link();
   if (link == nullptr) {
     co_return co_await CallOnceConnected(*connection, channel, method, request, reply, deadline,
                                          info);
@@ -82,8 +84,8 @@ Task<absl::Status> EagerCall(Channel& channel, const MethodDescriptor& method,
     co_return co_await BulkCall(*connection, method, request, reply,
                                 {.deadline = deadline, .info = info});
   }
-  ClientCall call(*link, connection->shard().executor(), method, request, reply, deadline, info,
-                  request_bytes);
+  internal::ClientCall call(*link, connection->shard().executor(), method, request, reply, deadline,
+                            info, request_bytes);
   absl::Status status = co_await call;
   if (!call.landing_needed()) co_return status;
   co_return co_await FinishInLanding(call, reply, deadline, info);
@@ -92,8 +94,8 @@ Task<absl::Status> EagerCall(Channel& channel, const MethodDescriptor& method,
 Task<absl::Status> PayloadCall(Channel& channel, const MethodDescriptor& method,
                                const google::protobuf::MessageLite& request,
                                google::protobuf::MessageLite& reply, CallOptions options) {
-  Connection* connection = channel.ConnectionHere();
-  if (connection == nullptr) co_return FailUnsent(NotOnAnExecutor(), options);
+  internal::Connection* connection = channel.ConnectionHere();
+  if (connection == nullptr) co_return internal::FailUnsent(NotOnAnExecutor(), options);
   options.deadline = options.deadline.At(connection->shard().executor());
   co_return co_await BulkCall(*connection, method, request, reply, std::move(options));
 }
@@ -117,19 +119,19 @@ Channel::~Channel() {
   }
 }
 
-Connection* Channel::ConnectionHere() {
-  const Shard* shard = runtime_.CurrentShard();
+internal::Connection* Channel::ConnectionHere() {
+  const internal::Shard* shard = runtime_.CurrentShard();
   if (shard == nullptr) return nullptr;
   Use& use = uses_[shard->index()];
   if (use.connection == nullptr) {
-    Connections& here = runtime_.connections(static_cast<int>(shard->index()));
+    internal::Connections& here = runtime_.connections(static_cast<int>(shard->index()));
     use = {&here.To(target_, WishOf(options_)), &here, here.gate()};
   }
   return use.connection;
 }
 
 Task<absl::Status> Channel::Connect() {
-  Connection* connection = ConnectionHere();
+  internal::Connection* connection = ConnectionHere();
   if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotExecuted);
   absl::Status ready = co_await connection->Ready();
   if (!ready.ok()) co_return WithOutcome(std::move(ready), Outcome::kNotExecuted);
@@ -137,11 +139,11 @@ Task<absl::Status> Channel::Connect() {
 }
 
 Task<absl::StatusOr<Buffer>> Channel::AllocateBuffer(size_t bytes) {
-  Connection* connection = ConnectionHere();
+  internal::Connection* connection = ConnectionHere();
   if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotExecuted);
-  absl::StatusOr<ClientSession*> link = co_await LinkOf(*connection, {});
+  absl::StatusOr<internal::ClientSession*> link = co_await LinkOf(*connection, {});
   if (!link.ok()) co_return WithOutcome(link.status(), Outcome::kNotExecuted);
-  const Endpoint& endpoint = (*link)->link()->endpoint();
+  const internal::Endpoint& endpoint = (*link)->link()->endpoint();
   absl::StatusOr<Buffer> buffer =
       co_await AllocateUntil(endpoint, endpoint.memory().send(), bytes, {});
   if (!buffer.ok()) co_return WithOutcome(buffer.status(), Outcome::kNotExecuted);
@@ -149,17 +151,17 @@ Task<absl::StatusOr<Buffer>> Channel::AllocateBuffer(size_t bytes) {
 }
 
 Task<absl::StatusOr<std::string>> Channel::DeviceName() {
-  Connection* connection = ConnectionHere();
+  internal::Connection* connection = ConnectionHere();
   if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotExecuted);
-  absl::StatusOr<ClientSession*> link = co_await LinkOf(*connection, {});
+  absl::StatusOr<internal::ClientSession*> link = co_await LinkOf(*connection, {});
   if (!link.ok()) co_return WithOutcome(link.status(), Outcome::kNotExecuted);
   co_return (*link)->link()->endpoint().device_name();
 }
 
 Task<absl::StatusOr<Loan>> Channel::Lend(BufferView view, LeaseAccess access) {
-  Connection* connection = ConnectionHere();
+  internal::Connection* connection = ConnectionHere();
   if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotExecuted);
-  absl::StatusOr<ClientSession*> link = co_await LinkOf(*connection, {});
+  absl::StatusOr<internal::ClientSession*> link = co_await LinkOf(*connection, {});
   if (!link.ok()) co_return WithOutcome(link.status(), Outcome::kNotExecuted);
   absl::StatusOr<Loan> loan = co_await internal::LendOver(*(*link)->link(), view, access, kNever);
   if (!loan.ok()) co_return WithOutcome(loan.status(), Outcome::kNotExecuted);
@@ -167,9 +169,9 @@ Task<absl::StatusOr<Loan>> Channel::Lend(BufferView view, LeaseAccess access) {
 }
 
 absl::StatusOr<RemoteMemory> Channel::Remote(const RemoteMemoryHandle& handle) {
-  Connection* connection = ConnectionHere();
+  internal::Connection* connection = ConnectionHere();
   if (connection == nullptr) return NotOnAnExecutor();
-  ClientSession* link = connection->usable_link();
+  internal::ClientSession* link = connection->usable_link();
   if (link == nullptr) {
     return absl::FailedPreconditionError(
         "the link that the memory was lent over is lost, or its server is shutting down");

@@ -27,9 +27,11 @@
 
 namespace verbena {
 
+namespace internal {
 class Connection;
 class Connections;
 class ExecutorGate;
+}  // namespace internal
 
 struct ChannelOptions {
   // The server's executor to call, by number, modulo how many the server has. -1: server_key
@@ -79,16 +81,16 @@ class Channel {
   const std::string& target() const { return target_; }
 
   // This executor's connection; nullptr on a thread that runs no executor of the runtime.
-  Connection* ConnectionHere();
+  internal::Connection* ConnectionHere();
 
  private:
   Runtime& runtime_;
   const std::string target_;
   const ChannelOptions options_;
   struct Use {
-    Connection* connection = nullptr;
-    Connections* connections = nullptr;
-    std::shared_ptr<ExecutorGate> gate;  // open as long as they live
+    internal::Connection* connection = nullptr;
+    internal::Connections* connections = nullptr;
+    std::shared_ptr<internal::ExecutorGate> gate;  // open as long as they live
   };
 
   // By executor, each entry used on that executor's thread only.

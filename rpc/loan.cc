@@ -32,32 +32,36 @@ absl::Status Check(const BufferView& view, LeaseAccess access) {
   return absl::OkStatus();
 }
 
-Task<absl::Status> FreeLease(Link& link) { co_return co_await LeaseAwaiter(link, 1); }
+Task<absl::Status> FreeLease(internal::Link& link) {
+  co_return co_await internal::LeaseAwaiter(link, 1);
+}
 
 // Waits for the end of one lease. Lives in the waiting coroutine's frame.
-class Ending final : private LeaseListener {
+class Ending final : private internal::LeaseListener {
  public:
-  Ending(Link& link, Lease& lease) : lease_(&lease) { link.EndLease(lease, this); }
+  Ending(internal::Link& link, internal::Lease& lease) : lease_(&lease) {
+    link.EndLease(lease, this);
+  }
   Ending(const Ending&) = delete;
   Ending& operator=(const Ending&) = delete;
   ~Ending() override {
-    if (lease_ != nullptr) LeaseTable::Forget(*lease_);
+    if (lease_ != nullptr) internal::LeaseTable::Forget(*lease_);
   }
 
   Event::Awaiter Over() { return over_.Wait(); }
   bool lost() const { return lost_; }
 
  private:
-  void OnLeaseEnded(const Lease&) override {
+  void OnLeaseEnded(const internal::Lease&) override {
     lease_ = nullptr;
     over_.Set();
   }
-  void OnLeaseLost(const Lease& lease) override {
+  void OnLeaseLost(const internal::Lease& lease) override {
     lost_ = true;
     OnLeaseEnded(lease);
   }
 
-  Lease* lease_;
+  internal::Lease* lease_;
   bool lost_ = false;
   Event over_;
 };
@@ -75,17 +79,19 @@ Task<absl::StatusOr<Loan>> LendOver(Link& link, BufferView view, LeaseAccess acc
 }  // namespace internal
 
 // The pin keeps the memory while a window is waited for.
-Task<absl::StatusOr<Loan>> Loan::Open(Endpoint& endpoint, uint32_t slot, uint32_t generation,
-                                      BufferView view, [[maybe_unused]] BufferPin pin,
-                                      LeaseAccess access, TimePoint deadline) {
+Task<absl::StatusOr<Loan>> Loan::Open(internal::Endpoint& endpoint, uint32_t slot,
+                                      uint32_t generation, BufferView view,
+                                      [[maybe_unused]] internal::BufferPin pin, LeaseAccess access,
+                                      TimePoint deadline) {
   VERBENA_CO_RETURN_IF_ERROR(Check(view, access));
   [[maybe_unused]] const auto use = endpoint.Use();
   const TimePoint began = endpoint.executor().now();
-  const TimePoint limit = WaitLimit(began, {.deadline = deadline});
+  const TimePoint limit = internal::WaitLimit(began, {.deadline = deadline});
   for (;;) {
-    Link* link = endpoint.OpenLink({slot, generation});
+    internal::Link* link = endpoint.OpenLink({slot, generation});
     if (link == nullptr) co_return Lost();
-    VERBENA_CO_ASSIGN_OR_RETURN(Lease * lease, link->OpenLease(view, access, LeaseUse::kLoan));
+    VERBENA_CO_ASSIGN_OR_RETURN(internal::Lease * lease,
+                                link->OpenLease(view, access, internal::LeaseUse::kLoan));
     if (lease != nullptr) {
       Loan loan;
       loan.handle_.set_address(lease->terms().address);
@@ -123,9 +129,9 @@ Loan& Loan::operator=(Loan&& other) noexcept {
   return *this;
 }
 
-Link* Loan::LentOver::Open() const {
+internal::Link* Loan::LentOver::Open() const {
   if (!gate->open()) return nullptr;
-  Link* link = endpoint->OpenLink({slot, generation});
+  internal::Link* link = endpoint->OpenLink({slot, generation});
   return link != nullptr && link->identity() == identity ? link : nullptr;
 }
 
@@ -134,7 +140,7 @@ Link* Loan::LentOver::Open() const {
 void Loan::Drop() {
   if (lease_ == nullptr) return;
   auto abandon = [over = over_, lease = std::exchange(lease_, nullptr)] {
-    if (Link* link = over.Open()) link->AbandonLease(*lease);
+    if (internal::Link* link = over.Open()) link->AbandonLease(*lease);
   };
   if (Scheduler::Current() == over_.executor) {
     abandon();
@@ -150,8 +156,8 @@ Task<absl::Status> Loan::EndOf(Loan loan) {
   if ((co_await CurrentContext()).scheduler != loan.over_.executor) {
     co_return absl::FailedPreconditionError("a Loan is ended on the executor that it was made on");
   }
-  Link* link = loan.over_.Open();
-  Lease* lease = std::exchange(loan.lease_, nullptr);
+  internal::Link* link = loan.over_.Open();
+  internal::Lease* lease = std::exchange(loan.lease_, nullptr);
   if (link == nullptr) co_return Lost();
   Ending ending(*link, *lease);
   absl::Status waited = co_await ending.Over();

@@ -39,14 +39,15 @@
 
 namespace verbena {
 
-class Endpoint;
 class Executor;
-class ExecutorGate;
-class Lease;
-class Link;
 class Loan;
 
 namespace internal {
+class Endpoint;
+class ExecutorGate;
+class Lease;
+class Link;
+
 // Lends to the peer of `link`. INVALID_ARGUMENT: the memory cannot be lent so. FAILED_PRECONDITION:
 // it is memory of another device, or of this one before it failed and was opened again.
 // UNIMPLEMENTED: the device has no atomics. RESOURCE_EXHAUSTED: one loan too many, or no window
@@ -75,11 +76,12 @@ class Loan {
   VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<absl::Status> End() &&;
 
  private:
-  friend Task<absl::StatusOr<Loan>> internal::LendOver(Link& link, BufferView view,
+  friend Task<absl::StatusOr<Loan>> internal::LendOver(internal::Link& link, BufferView view,
                                                        LeaseAccess access, TimePoint deadline);
 
-  static Task<absl::StatusOr<Loan>> Open(Endpoint& endpoint, uint32_t slot, uint32_t generation,
-                                         BufferView view, BufferPin pin, LeaseAccess access,
+  static Task<absl::StatusOr<Loan>> Open(internal::Endpoint& endpoint, uint32_t slot,
+                                         uint32_t generation, BufferView view,
+                                         internal::BufferPin pin, LeaseAccess access,
                                          TimePoint deadline);
   static Task<absl::Status> EndOf(Loan loan);
   void Drop();
@@ -87,11 +89,11 @@ class Loan {
   // The link over which it was lent.
   struct LentOver {
     // nullptr once the link is lost. Call it on the link's executor.
-    Link* Open() const;
+    internal::Link* Open() const;
 
-    std::shared_ptr<ExecutorGate> gate;  // open as long as `endpoint` is there
-    const Executor* executor = nullptr;  // only to be compared: it may be gone
-    Endpoint* endpoint = nullptr;
+    std::shared_ptr<internal::ExecutorGate> gate;  // open as long as `endpoint` is there
+    const Executor* executor = nullptr;            // only to be compared: it may be gone
+    internal::Endpoint* endpoint = nullptr;
     uint32_t slot = 0;
     uint32_t generation = 0;
     uint64_t identity = 0;
@@ -99,7 +101,7 @@ class Loan {
 
   RemoteMemoryHandle handle_;
   LentOver over_;
-  Lease* lease_ = nullptr;
+  internal::Lease* lease_ = nullptr;
 };
 
 }  // namespace verbena

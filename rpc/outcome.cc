@@ -10,7 +10,7 @@ namespace verbena {
 
 Outcome OutcomeOf(const absl::Status& status) {
   if (status.ok()) return Outcome::kExecuted;
-  const auto payload = status.GetPayload(kOutcomePayloadUrl);
+  const auto payload = status.GetPayload(internal::kOutcomePayloadUrl);
   if (!payload.has_value() || payload->empty()) return Outcome::kMaybeExecuted;
   switch ((*payload)[0]) {
     case 'n':
@@ -24,7 +24,7 @@ Outcome OutcomeOf(const absl::Status& status) {
 
 absl::Status WithOutcome(absl::Status status, Outcome outcome) {
   VERBENA_CHECK(!status.ok()) << OutcomeName(outcome);
-  status.SetPayload(kOutcomePayloadUrl, absl::Cord(OutcomeName(outcome)));
+  status.SetPayload(internal::kOutcomePayloadUrl, absl::Cord(OutcomeName(outcome)));
   return status;
 }
 

@@ -29,13 +29,13 @@ std::string AccessNames(LeaseAccess access) {
   return names.empty() ? "nothing" : names;
 }
 
-absl::Status CheckReads(const Link& link) {
+absl::Status CheckReads(const internal::Link& link) {
   if (link.max_reads() > 0) return absl::OkStatus();
   return absl::UnimplementedError(fmt::format(
       "{} and its peer's device have no READs with each other", link.endpoint().device_name()));
 }
 
-absl::Status CheckAtomics(const Link& link) {
+absl::Status CheckAtomics(const internal::Link& link) {
   if (link.has_atomics()) return absl::OkStatus();
   return absl::UnimplementedError(
       fmt::format("{} has no atomic operations", link.endpoint().device_name()));
@@ -85,19 +85,20 @@ absl::Status RemoteMemory::Check(const char* doing, LeaseAccess wanted, uint64_t
                                            doing, bytes, offset, bytes_));
 }
 
-absl::StatusOr<Link*> RemoteMemory::LinkFor(const void* scheduler) const {
+absl::StatusOr<internal::Link*> RemoteMemory::LinkFor(const void* scheduler) const {
   if (scheduler != scheduler_) {
     return absl::FailedPreconditionError(
         "remote memory is used on the executor of the link that it is reached over");
   }
-  Link* link = endpoint_alive_.expired() ? nullptr : endpoint_->OpenLink({slot_, generation_});
+  internal::Link* link =
+      endpoint_alive_.expired() ? nullptr : endpoint_->OpenLink({slot_, generation_});
   if (link == nullptr || link->peer_identity() != peer_) {
     return absl::UnavailableError("the link to the remote memory was lost");
   }
   return link;
 }
 
-RemoteRange RemoteMemory::Within(uint64_t offset, uint64_t bytes) const {
+internal::RemoteRange RemoteMemory::Within(uint64_t offset, uint64_t bytes) const {
   return {.address = address_ + offset, .bytes = bytes, .rkey = rkey_};
 }
 
@@ -111,36 +112,40 @@ Task<absl::Status> RemoteMemory::Write(uint64_t offset, BufferView from) const {
 
 Task<absl::StatusOr<uint64_t>> RemoteMemory::CompareAndSwap(uint64_t offset, uint64_t expected,
                                                             uint64_t desired) const {
-  return DoAtomic(
-      *this, offset,
-      {.kind = AtomicOperation::Kind::kCompareAndSwap, .operand = expected, .swap = desired});
+  return DoAtomic(*this, offset,
+                  {.kind = internal::AtomicOperation::Kind::kCompareAndSwap,
+                   .operand = expected,
+                   .swap = desired});
 }
 
 Task<absl::StatusOr<uint64_t>> RemoteMemory::FetchAdd(uint64_t offset, uint64_t add) const {
-  return DoAtomic(*this, offset, {.kind = AtomicOperation::Kind::kFetchAdd, .operand = add});
+  return DoAtomic(*this, offset,
+                  {.kind = internal::AtomicOperation::Kind::kFetchAdd, .operand = add});
 }
 
 Task<absl::Status> RemoteMemory::ReadFrom(RemoteMemory memory, uint64_t offset, BufferView into) {
   VERBENA_CO_RETURN_IF_ERROR(memory.Check("reading", LeaseAccess::kRead, offset, into.size()));
-  VERBENA_CO_ASSIGN_OR_RETURN(Link * link, memory.LinkFor((co_await CurrentContext()).scheduler));
+  VERBENA_CO_ASSIGN_OR_RETURN(internal::Link * link,
+                              memory.LinkFor((co_await CurrentContext()).scheduler));
   VERBENA_CO_RETURN_IF_ERROR(CheckReads(*link));
   if (into.empty()) co_return absl::OkStatus();
-  VERBENA_CO_RETURN_IF_ERROR(CheckLocalMemory(*link, Transfer::Direction::kRead, into));
-  co_return co_await TransferAwaiter(*link, Transfer::Direction::kRead, into,
-                                     memory.Within(offset, into.size()));
+  VERBENA_CO_RETURN_IF_ERROR(CheckLocalMemory(*link, internal::Transfer::Direction::kRead, into));
+  co_return co_await internal::TransferAwaiter(*link, internal::Transfer::Direction::kRead, into,
+                                               memory.Within(offset, into.size()));
 }
 
 Task<absl::Status> RemoteMemory::WriteTo(RemoteMemory memory, uint64_t offset, BufferView from) {
   VERBENA_CO_RETURN_IF_ERROR(memory.Check("writing", LeaseAccess::kWrite, offset, from.size()));
-  VERBENA_CO_ASSIGN_OR_RETURN(Link * link, memory.LinkFor((co_await CurrentContext()).scheduler));
+  VERBENA_CO_ASSIGN_OR_RETURN(internal::Link * link,
+                              memory.LinkFor((co_await CurrentContext()).scheduler));
   if (from.empty()) co_return absl::OkStatus();
-  VERBENA_CO_RETURN_IF_ERROR(CheckLocalMemory(*link, Transfer::Direction::kWrite, from));
-  co_return co_await TransferAwaiter(*link, Transfer::Direction::kWrite, from,
-                                     memory.Within(offset, from.size()));
+  VERBENA_CO_RETURN_IF_ERROR(CheckLocalMemory(*link, internal::Transfer::Direction::kWrite, from));
+  co_return co_await internal::TransferAwaiter(*link, internal::Transfer::Direction::kWrite, from,
+                                               memory.Within(offset, from.size()));
 }
 
 Task<absl::StatusOr<uint64_t>> RemoteMemory::DoAtomic(RemoteMemory memory, uint64_t offset,
-                                                      AtomicOperation operation) {
+                                                      internal::AtomicOperation operation) {
   VERBENA_CO_RETURN_IF_ERROR(
       memory.Check("an atomic operation on", LeaseAccess::kAtomic, offset, kWord));
   if ((memory.address_ + offset) % kWord != 0) {
@@ -149,10 +154,11 @@ Task<absl::StatusOr<uint64_t>> RemoteMemory::DoAtomic(RemoteMemory memory, uint6
                     "multiples of 8",
                     offset, memory.address_));
   }
-  VERBENA_CO_ASSIGN_OR_RETURN(Link * link, memory.LinkFor((co_await CurrentContext()).scheduler));
+  VERBENA_CO_ASSIGN_OR_RETURN(internal::Link * link,
+                              memory.LinkFor((co_await CurrentContext()).scheduler));
   VERBENA_CO_RETURN_IF_ERROR(CheckAtomics(*link));
   VERBENA_CO_RETURN_IF_ERROR(CheckReads(*link));
-  co_return co_await AtomicAwaiter(*link, operation, memory.Within(offset, kWord));
+  co_return co_await internal::AtomicAwaiter(*link, operation, memory.Within(offset, kWord));
 }
 
 }  // namespace verbena

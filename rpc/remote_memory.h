@@ -37,14 +37,15 @@
 
 namespace verbena {
 
-struct AtomicOperation;
-class Endpoint;
-class Link;
 class RemoteMemory;
-struct RemoteRange;
 class Scheduler;
 
 namespace internal {
+struct AtomicOperation;
+class Endpoint;
+class Link;
+struct RemoteRange;
+
 // The memory of `link`'s peer that `handle` names. INVALID_ARGUMENT for a handle that names
 // nothing, FAILED_PRECONDITION for one of another link.
 absl::StatusOr<RemoteMemory> RemoteOver(Link& link, const RemoteMemoryHandle& handle);
@@ -74,22 +75,22 @@ class RemoteMemory {
       uint64_t offset, uint64_t add) const;
 
  private:
-  friend absl::StatusOr<RemoteMemory> internal::RemoteOver(Link& link,
+  friend absl::StatusOr<RemoteMemory> internal::RemoteOver(internal::Link& link,
                                                            const RemoteMemoryHandle& handle);
   RemoteMemory() = default;
 
   static Task<absl::Status> ReadFrom(RemoteMemory memory, uint64_t offset, BufferView into);
   static Task<absl::Status> WriteTo(RemoteMemory memory, uint64_t offset, BufferView from);
   static Task<absl::StatusOr<uint64_t>> DoAtomic(RemoteMemory memory, uint64_t offset,
-                                                 AtomicOperation operation);
+                                                 internal::AtomicOperation operation);
   absl::Status Check(const char* doing, LeaseAccess wanted, uint64_t offset, uint64_t bytes) const;
   // The link, on its own executor and if it is still there.
-  absl::StatusOr<Link*> LinkFor(const void* scheduler) const;
-  RemoteRange Within(uint64_t offset, uint64_t bytes) const;
+  absl::StatusOr<internal::Link*> LinkFor(const void* scheduler) const;
+  internal::RemoteRange Within(uint64_t offset, uint64_t bytes) const;
 
   // Gone when the device has failed and was opened again.
   std::weak_ptr<const bool> endpoint_alive_;
-  Endpoint* endpoint_ = nullptr;
+  internal::Endpoint* endpoint_ = nullptr;
   const Scheduler* scheduler_ = nullptr;
   // The link's key.
   uint32_t slot_ = 0;

@@ -79,7 +79,7 @@ class Runtime::Impl {
   void Shutdown() {
     if (std::exchange(shut_down_, true)) return;
     // From here on no device is opened, and no executor told of one.
-    for (const std::unique_ptr<DeviceKeeper>& keeper : keepers_) keeper->Stop();
+    for (const std::unique_ptr<internal::DeviceKeeper>& keeper : keepers_) keeper->Stop();
     if (VERBENA_MUTANT(kShardsEndOneByOne)) {
       for (size_t i = 0; i < shards_.size(); ++i) {
         for (auto step : kShutdownSteps) BlockOn((this->*step)(i), i);
@@ -96,9 +96,9 @@ class Runtime::Impl {
     for (int i = 0; i < options_.executors; ++i) {
       absl::StatusOr<Executor*> executor = StartExecutor(i);
       if (!executor.ok()) return executor.status();
-      shards_.push_back(
-          std::make_unique<Shard>(**executor, *bootstrap_, static_cast<uint32_t>(i), id_));
-      connections_.push_back(std::make_unique<Connections>(*shards_.back()));
+      shards_.push_back(std::make_unique<internal::Shard>(**executor, *bootstrap_,
+                                                          static_cast<uint32_t>(i), id_));
+      connections_.push_back(std::make_unique<internal::Connections>(*shards_.back()));
       absl::Status status = BlockOn(InitShard(*shards_.back()), i);
       if (!status.ok()) return status;
     }
@@ -150,17 +150,17 @@ class Runtime::Impl {
   }
 
   const RuntimeOptions options_;
-  const RuntimeId id_ = RuntimeId::Random();
+  const internal::RuntimeId id_ = internal::RuntimeId::Random();
   std::vector<std::string> device_names_;
   std::unique_ptr<Bootstrap> owned_bootstrap_;
   Bootstrap* bootstrap_ = nullptr;
-  std::vector<std::unique_ptr<DeviceKeeper>> keepers_;  // of the devices in use
+  std::vector<std::unique_ptr<internal::DeviceKeeper>> keepers_;  // of the devices in use
   std::atomic<uint64_t> failed_tasks_ = 0;
   BlockingPool blocking_pool_;
   std::vector<std::unique_ptr<Executor>> executors_;  // without threads
   std::vector<std::unique_ptr<ExecutorThread>> threads_;
-  std::vector<std::unique_ptr<Shard>> shards_;
-  std::vector<std::unique_ptr<Connections>> connections_;  // one for each shard
+  std::vector<std::unique_ptr<internal::Shard>> shards_;
+  std::vector<std::unique_ptr<internal::Connections>> connections_;  // one for each shard
 
  private:
   absl::Status OpenParts() {
@@ -177,24 +177,26 @@ class Runtime::Impl {
 
   absl::Status OpenDevices() {
     if (options_.use_device != nullptr) {
-      return Keep(DeviceKeeper::Create(*options_.use_device, KeeperOptions(*options_.use_device)));
+      return Keep(internal::DeviceKeeper::Create(*options_.use_device,
+                                                 KeeperOptions(*options_.use_device)));
     }
     if (options_.open_device) {
-      absl::StatusOr<std::unique_ptr<Device>> device = options_.open_device();
+      absl::StatusOr<std::unique_ptr<internal::Device>> device = options_.open_device();
       if (!device.ok()) return device.status();
-      const DeviceKeeper::Options options = KeeperOptions(**device);
-      return Keep(DeviceKeeper::Create(*std::move(device), options_.open_device, options));
+      const internal::DeviceKeeper::Options options = KeeperOptions(**device);
+      return Keep(
+          internal::DeviceKeeper::Create(*std::move(device), options_.open_device, options));
     }
-    absl::StatusOr<std::vector<std::unique_ptr<Device>>> opened =
-        verbena::OpenDevices(options_.device);
+    absl::StatusOr<std::vector<std::unique_ptr<internal::Device>>> opened =
+        internal::OpenDevices(options_.device);
     if (!opened.ok()) return opened.status();
-    for (std::unique_ptr<Device>& device : *opened) {
+    for (std::unique_ptr<internal::Device>& device : *opened) {
       const bool last = keepers_.empty() && &device == &opened->back();
       const std::string name = device->name();
       const std::string again = NameToReopen(options_.device, *device);
-      const DeviceKeeper::Options options = KeeperOptions(*device);
-      const absl::Status kept = Keep(
-          DeviceKeeper::Create(std::move(device), [again] { return OpenDevice(again); }, options));
+      const internal::DeviceKeeper::Options options = KeeperOptions(*device);
+      const absl::Status kept = Keep(internal::DeviceKeeper::Create(
+          std::move(device), [again] { return internal::OpenDevice(again); }, options));
       if (kept.ok()) continue;
       if (last || absl::IsInvalidArgument(kept)) return kept;
       Log(LogLevel::kWarning, fmt::format("{} is not used: {}", name, kept.ToString()));
@@ -202,14 +204,15 @@ class Runtime::Impl {
     return absl::OkStatus();
   }
 
-  DeviceKeeper::Options KeeperOptions(const Device& device) const {
+  internal::DeviceKeeper::Options KeeperOptions(const internal::Device& device) const {
     return {.context = {.event_thread = options_.threads,
-                        .control_threads = options_.threads || device.kind() != DeviceKind::kSoft,
+                        .control_threads =
+                            options_.threads || device.kind() != internal::DeviceKind::kSoft,
                         .connect = options_.connect},
             .backoff = options_.reopen};
   }
 
-  absl::Status Keep(absl::StatusOr<std::unique_ptr<DeviceKeeper>> keeper) {
+  absl::Status Keep(absl::StatusOr<std::unique_ptr<internal::DeviceKeeper>> keeper) {
     if (!keeper.ok()) return keeper.status();
     device_names_.push_back((*keeper)->name());
     keepers_.push_back(*std::move(keeper));
@@ -246,10 +249,11 @@ class Runtime::Impl {
 
   bool shut_down_ = false;
 
-  Task<absl::Status> InitShard(Shard& shard) {
-    std::vector<DeviceKeeper*> devices;
+  Task<absl::Status> InitShard(internal::Shard& shard) {
+    std::vector<internal::DeviceKeeper*> devices;
     devices.reserve(keepers_.size());
-    for (const std::unique_ptr<DeviceKeeper>& keeper : keepers_) devices.push_back(keeper.get());
+    for (const std::unique_ptr<internal::DeviceKeeper>& keeper : keepers_)
+      devices.push_back(keeper.get());
     shard.executor().set_attachment(&shard);
     absl::Status status =
         shard.Init(devices, options_.limits, static_cast<uint32_t>(options_.executors));
@@ -277,7 +281,7 @@ void Runtime::Spawn(Task<void> task, int executor_index) {
   Impl& impl = *impl_;
   VERBENA_CHECK(executor_index >= 0 && executor_index < executors())
       << "executor " << executor_index << " of " << executors();
-  Shard& shard = *impl.shards_[executor_index];
+  internal::Shard& shard = *impl.shards_[executor_index];
   shard.executor().PostFunction([&impl, &shard, task = std::move(task)]() mutable {
     if (shard.closing() && !VERBENA_MUTANT(kSpawnAfterShutdown)) return;
     shard.tasks().Spawn(VERBENA_MUTANT(kSpawnUnguarded) ? std::move(task)
@@ -292,13 +296,13 @@ uint64_t Runtime::failed_tasks() const {
 int Runtime::executors() const { return static_cast<int>(impl_->shards_.size()); }
 Executor& Runtime::executor(int index) const { return impl_->shards_[index]->executor(); }
 const std::vector<std::string>& Runtime::device_names() const { return impl_->device_names_; }
-Shard& Runtime::shard(int index) const { return *impl_->shards_[index]; }
-Connections& Runtime::connections(int index) const { return *impl_->connections_[index]; }
+internal::Shard& Runtime::shard(int index) const { return *impl_->shards_[index]; }
+internal::Connections& Runtime::connections(int index) const { return *impl_->connections_[index]; }
 
-Shard* Runtime::CurrentShard() const {
+internal::Shard* Runtime::CurrentShard() const {
   const Scheduler* current = Scheduler::Current();
   if (current == nullptr) return nullptr;
-  auto* shard = static_cast<Shard*>(current->attachment());
+  auto* shard = static_cast<internal::Shard*>(current->attachment());
   // The shard may be another runtime's.
   if (shard == nullptr || shard->index() >= impl_->shards_.size() ||
       impl_->shards_[shard->index()].get() != shard) {
@@ -309,7 +313,7 @@ Shard* Runtime::CurrentShard() const {
 
 namespace {
 
-Task<std::vector<DeviceStats>> ReadStats(Shard& shard) {
+Task<std::vector<DeviceStats>> ReadStats(internal::Shard& shard) {
   shard.PublishStats();
   co_return shard.stats();
 }
@@ -325,7 +329,7 @@ EndpointStats Runtime::endpoint_stats(int executor_index) {
 std::vector<DeviceStats> Runtime::device_stats(int executor_index) {
   VERBENA_CHECK(executor_index >= 0 && executor_index < executors())
       << "executor " << executor_index << " of " << executors();
-  Shard& shard = *impl_->shards_[executor_index];
+  internal::Shard& shard = *impl_->shards_[executor_index];
   Scheduler* current = Scheduler::Current();
   if (current == &shard.executor()) return shard.stats();
   if (current == nullptr) return BlockOn(ReadStats(shard), executor_index);

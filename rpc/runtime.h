@@ -41,12 +41,15 @@
 namespace verbena {
 
 class Bootstrap;
+class Executor;
+
+namespace internal {
 class Connections;
 class Device;
-class Executor;
 class Shard;
 
 using DeviceOpener = std::function<absl::StatusOr<std::unique_ptr<Device>>()>;
+}  // namespace internal
 
 struct RuntimeOptions {
   // 1 to 1024: one for each core that should serve or make calls.
@@ -83,10 +86,10 @@ struct RuntimeOptions {
   ReopenBackoff reopen = {};
   // Opens the runtime's only device: in Start(), and after each failure on a separate thread. Not
   // set: the devices named above.
-  DeviceOpener open_device = {};
+  internal::DeviceOpener open_device = {};
   // Not owned; must outlive the runtime. nullptr: the devices named above, TCP, the machine's
   // clock. A device that is given so is not opened again.
-  Device* use_device = nullptr;
+  internal::Device* use_device = nullptr;
   Bootstrap* use_bootstrap = nullptr;
   Clock* clock = nullptr;
   // 1 to 1024, 8 by default: how many callables of RunBlocking() run at once, on threads that all
@@ -167,10 +170,10 @@ class Runtime {
   std::vector<DeviceStats> device_stats(int executor_index);
 
   // For Channel and Server: the parts of the runtime that live on one executor.
-  Shard& shard(int index) const;
-  Connections& connections(int index) const;
+  internal::Shard& shard(int index) const;
+  internal::Connections& connections(int index) const;
   // The shard of the executor whose thread this is; nullptr on any other thread.
-  Shard* CurrentShard() const;
+  internal::Shard* CurrentShard() const;
 
  private:
   class Impl;

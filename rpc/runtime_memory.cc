@@ -22,7 +22,7 @@ namespace verbena {
 
 Task<absl::StatusOr<std::unique_ptr<RegisteredMemory>>> Runtime::RegisterMemory(
     void* memory, size_t bytes, MemoryOptions options) {
-  Shard* shard = CurrentShard();
+  internal::Shard* shard = CurrentShard();
   if (shard == nullptr) {
     co_return absl::FailedPreconditionError(
         "memory is registered in a task of the runtime; use Runtime::BlockOn(task) or "
@@ -32,11 +32,11 @@ Task<absl::StatusOr<std::unique_ptr<RegisteredMemory>>> Runtime::RegisterMemory(
     co_return absl::InvalidArgumentError(
         fmt::format("{} bytes at {} are no memory to register", bytes, fmt::ptr(memory)));
   }
-  VERBENA_CO_ASSIGN_OR_RETURN(ShardDevice * device, shard->DeviceNamed(options.device));
-  VERBENA_CO_ASSIGN_OR_RETURN(Endpoint * endpoint, co_await device->AwaitEndpoint());
+  VERBENA_CO_ASSIGN_OR_RETURN(internal::ShardDevice * device, shard->DeviceNamed(options.device));
+  VERBENA_CO_ASSIGN_OR_RETURN(internal::Endpoint * endpoint, co_await device->AwaitEndpoint());
   // The device may fail meanwhile, and is open until the memory is deregistered.
-  const std::shared_ptr<OpenedDevice> opened = device->opened();
-  const DeviceContext& context = *opened->context;
+  const std::shared_ptr<internal::OpenedDevice> opened = device->opened();
+  const internal::DeviceContext& context = *opened->context;
   Scheduler* const home = options.for_files ? &shard->executor() : nullptr;
   const int access = UserMemoryAccess(context, endpoint->limits());
   if (VERBENA_MUTANT(kUserMemoryOnExecutor)) {
@@ -44,7 +44,7 @@ Task<absl::StatusOr<std::unique_ptr<RegisteredMemory>>> Runtime::RegisterMemory(
                                          home);
   }
   absl::StatusOr<std::unique_ptr<RegisteredMemory>> registered =
-      co_await verbena::RegisterMemory(context, memory, bytes, access, home);
+      co_await internal::RegisterMemory(context, memory, bytes, access, home);
   if (registered.ok() && !VERBENA_MUTANT(kUserMemoryNotHeld)) {
     (*registered)->HoldDevice(opened);
   }
@@ -52,11 +52,11 @@ Task<absl::StatusOr<std::unique_ptr<RegisteredMemory>>> Runtime::RegisterMemory(
 }
 
 Task<void> Runtime::DeregisterMemory(std::unique_ptr<RegisteredMemory> memory) {
-  const Shard* shard = CurrentShard();
+  const internal::Shard* shard = CurrentShard();
   VERBENA_CHECK(shard != nullptr) << "memory is deregistered in a task of the runtime";
-  if (const Endpoint* endpoint = shard->EndpointWith(memory->region().pd())) {
+  if (const internal::Endpoint* endpoint = shard->EndpointWith(memory->region().pd())) {
     [[maybe_unused]] const auto use = endpoint->Use();
-    co_await verbena::DeregisterMemory(endpoint->context(), std::move(memory));
+    co_await internal::DeregisterMemory(endpoint->context(), std::move(memory));
     co_return;
   }
   // This executor does not use the device, or the device has failed since. If a Buffer is in use,

@@ -32,7 +32,7 @@ uint32_t CallsPerClient(const ServerOptions& options) {
   return options.max_concurrent_calls - options.max_concurrent_calls / 2;
 }
 
-ServerLimits LimitsOf(const ServerOptions& options) {
+internal::ServerLimits LimitsOf(const ServerOptions& options) {
   return {.max_concurrent_calls = options.max_concurrent_calls,
           .max_calls_per_client = CallsPerClient(options),
           .max_calls_per_source = options.max_calls_per_source,
@@ -44,7 +44,7 @@ ServerLimits LimitsOf(const ServerOptions& options) {
           .response_grace = options.response_grace};
 }
 
-ServerMemory MemoryOf(const ServerMemoryStats& stats) {
+ServerMemory MemoryOf(const internal::ServerMemoryStats& stats) {
   const size_t known = std::min(stats.in_use, stats.holders.leases + stats.holders.transfers);
   return {.budget = stats.budget,
           .in_use = stats.in_use,
@@ -64,7 +64,8 @@ class Server::Impl {
   explicit Impl(Runtime& runtime) : runtime_(runtime) {}
 
   absl::Status Start(const std::vector<Service*>& services, const ServerOptions& options) {
-    if (absl::Status status = CheckLimits(options.handshakes); !status.ok()) return status;
+    if (absl::Status status = internal::CheckLimits(options.handshakes); !status.ok())
+      return status;
     for (Service* service : services) {
       if (absl::Status status = methods_.Add(*service); !status.ok()) return status;
     }
@@ -75,13 +76,13 @@ class Server::Impl {
     address_ = listener_->address();
     for (int i = 0; i < runtime_.executors(); ++i) {
       shards_.push_back(
-          std::make_unique<ServerShard>(runtime_.shard(i), methods_, LimitsOf(options)));
+          std::make_unique<internal::ServerShard>(runtime_.shard(i), methods_, LimitsOf(options)));
     }
     std::vector<Executor*> executors;
     executors.reserve(shards_.size());
     for (const auto& shard : shards_) executors.push_back(&shard->executor());
-    gate_ = std::make_unique<HandshakeGate>(options.handshakes, std::move(executors),
-                                            LinksPerExecutor());
+    gate_ = std::make_unique<internal::HandshakeGate>(options.handshakes, std::move(executors),
+                                                      LinksPerExecutor());
     accepting_ = std::make_unique<TaskScope>(runtime_.shard(0).executor());
     runtime_.BlockOn(StartAccepting());
     return absl::OkStatus();
@@ -93,15 +94,15 @@ class Server::Impl {
       runtime_.BlockOn(StopAccepting());
       listener_.reset();
     }
-    const RunningHandlers running = runtime_.BlockOn(ShutdownShards(grace));
+    const internal::RunningHandlers running = runtime_.BlockOn(ShutdownShards(grace));
     std::vector<RunningHandler> all;
     for (const auto& [method, count] : running) all.push_back({method, count});
     return all;
   }
 
   void AwaitHandlers() {
-    runtime_.BlockOn(
-        OnEveryShard([](ServerShard& shard) -> Task<void> { co_await shard.AwaitHandlers(); }));
+    runtime_.BlockOn(OnEveryShard(
+        [](internal::ServerShard& shard) -> Task<void> { co_await shard.AwaitHandlers(); }));
   }
 
   const std::string& address() const { return address_; }
@@ -109,13 +110,13 @@ class Server::Impl {
   ServerStats stats() {
     ServerStats sum;
     sum.handshakes_failed = handshakes_failed_;
-    ServerMemoryStats receive;
-    ServerMemoryStats send;
-    const HandshakeStats handshakes = gate_->stats();
+    internal::ServerMemoryStats receive;
+    internal::ServerMemoryStats send;
+    const internal::HandshakeStats handshakes = gate_->stats();
     sum.handshakes_evicted = handshakes.evicted_silent + handshakes.evicted_pending;
     sum.links_refused = handshakes.refused;
     for (int i = 0; i < runtime_.executors(); ++i) {
-      const ServerShardStats stats = StatsOf(i);
+      const internal::ServerShardStats stats = StatsOf(i);
       sum.calls += stats.calls;
       sum.failures += stats.failures;
       sum.refused += stats.refused;
@@ -135,15 +136,15 @@ class Server::Impl {
   // All executors have the same devices and limits.
   uint32_t LinksPerExecutor() { return runtime_.BlockOn(LinksOf(runtime_.shard(0)), 0); }
 
-  static Task<uint32_t> LinksOf(const Shard& shard) { co_return shard.max_links(); }
+  static Task<uint32_t> LinksOf(const internal::Shard& shard) { co_return shard.max_links(); }
 
-  static Task<ServerShardStats> ReadStats(ServerShard& shard) {
+  static Task<internal::ServerShardStats> ReadStats(internal::ServerShard& shard) {
     shard.PublishStats();
     co_return shard.stats();
   }
 
-  ServerShardStats StatsOf(int index) {
-    ServerShard& shard = *shards_[index];
+  internal::ServerShardStats StatsOf(int index) {
+    internal::ServerShard& shard = *shards_[index];
     Scheduler* current = Scheduler::Current();
     if (current == &shard.executor()) return shard.stats();
     if (current == nullptr) return runtime_.BlockOn(ReadStats(shard), index);
@@ -157,28 +158,30 @@ class Server::Impl {
   template <typename Start>
   Task<void> OnEveryShard(Start start) {
     TaskScope scope(co_await CurrentContext());
-    for (const std::unique_ptr<ServerShard>& shard : shards_) {
+    for (const std::unique_ptr<internal::ServerShard>& shard : shards_) {
       scope.Spawn(RunOn(shard->executor(), start(*shard)));
     }
     co_await scope.Join();
   }
 
   // One deadline for all: an executor that is done early does not wait for the others' handlers.
-  Task<RunningHandlers> ShutdownShards(Duration grace) {
+  Task<internal::RunningHandlers> ShutdownShards(Duration grace) {
     const TimePoint deadline = SaturatingAdd(runtime_.shard(0).executor().now(), grace);
     // OnEveryShard() keeps the lambda until all have ended.
     co_await OnEveryShard(
         // NOLINTNEXTLINE(cppcoreguidelines-avoid-capturing-lambda-coroutines)
-        [deadline](ServerShard& shard) -> Task<void> { co_await shard.Shutdown(deadline); });
-    RunningHandlers running;
-    for (const std::unique_ptr<ServerShard>& shard : shards_) {
+        [deadline](internal::ServerShard& shard) -> Task<void> {
+          co_await shard.Shutdown(deadline);
+        });
+    internal::RunningHandlers running;
+    for (const std::unique_ptr<internal::ServerShard>& shard : shards_) {
       co_await RunOn(shard->executor(), Count(*shard, running));
     }
     co_return running;
   }
 
   // The tasks that call this run one after another.
-  static Task<void> Count(ServerShard& shard, RunningHandlers& running) {
+  static Task<void> Count(internal::ServerShard& shard, internal::RunningHandlers& running) {
     shard.CountRunning(running);
     co_return;
   }
@@ -191,7 +194,7 @@ class Server::Impl {
   Task<void> StopAccepting() {
     listener_->Close();
     accepting_->RequestCancel();
-    co_await JoinLogged(*accepting_, "the acceptor");
+    co_await internal::JoinLogged(*accepting_, "the acceptor");
     accepting_.reset();
   }
 
@@ -240,8 +243,9 @@ class Server::Impl {
 
   // Reads the offer here, and passes it on to the executor that the gate chooses.
   Task<void> PlaceOffer(std::unique_ptr<MessageStream> stream) {
-    absl::StatusOr<LinkParameters> offer = co_await WithDeadline(
-        ReceiveOffer(*stream, {.executor_count = kMaxExecutors}), kOfferTimeout);
+    absl::StatusOr<internal::LinkParameters> offer = co_await WithDeadline(
+        internal::ReceiveOffer(*stream, {.executor_count = internal::kMaxExecutors}),
+        kOfferTimeout);
     if (!offer.ok()) {
       ++handshakes_failed_;
       co_return;
@@ -250,10 +254,10 @@ class Server::Impl {
     if (!index.ok()) {
       ++handshakes_failed_;
       if (absl::IsCancelled(index.status())) co_return;
-      (void)co_await WithDeadline(RefuseOffer(*stream, index.status()), kOfferTimeout);
+      (void)co_await WithDeadline(internal::RefuseOffer(*stream, index.status()), kOfferTimeout);
       co_return;
     }
-    ServerShard* shard = shards_[*index].get();
+    internal::ServerShard* shard = shards_[*index].get();
     if (*index == 0) {
       shard->Serve(std::move(stream), *std::move(offer));
     } else {
@@ -265,12 +269,12 @@ class Server::Impl {
   }
 
   Runtime& runtime_;
-  MethodTable methods_;
+  internal::MethodTable methods_;
   std::string address_;
   std::unique_ptr<MessageListener> listener_;
-  std::unique_ptr<HandshakeGate> gate_;
-  ThrottledLog accept_log_{{.lines = 2}};
-  std::vector<std::unique_ptr<ServerShard>> shards_;
+  std::unique_ptr<internal::HandshakeGate> gate_;
+  internal::ThrottledLog accept_log_{{.lines = 2}};
+  std::vector<std::unique_ptr<internal::ServerShard>> shards_;
   std::unique_ptr<TaskScope> accepting_;
   std::atomic<uint64_t> handshakes_failed_ = 0;  // counted on executor 0, read by any thread
 };

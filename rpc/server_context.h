@@ -27,7 +27,9 @@
 
 namespace verbena {
 
+namespace internal {
 class ServerCall;
+}  // namespace internal
 
 class ServerContext {
  public:
@@ -84,15 +86,15 @@ class ServerContext {
   VERBENA_CORO_OWNS_ARGUMENTS Task<absl::StatusOr<Loan>> Lend(BufferView view, LeaseAccess access);
 
  private:
-  friend class ServerCall;
+  friend class internal::ServerCall;
   ServerContext(const MethodDescriptor& method, CancelScope& cancel, const std::string& peer,
-                ServerCall& call)
+                internal::ServerCall& call)
       : method_(&method), cancel_(cancel), peer_(&peer), call_(call) {}
 
   const MethodDescriptor* method_;
   CancelScope& cancel_;
   const std::string* peer_;
-  ServerCall& call_;
+  internal::ServerCall& call_;
   Deadline deadline_;
 };
 

@@ -57,15 +57,17 @@ T Must(absl::StatusOr<T> value) {
 }
 
 // The listener on the far ends of the links that are lost.
-class Ignore final : public LinkListener {
+class Ignore final : public internal::LinkListener {
  public:
-  absl::Status OnFrame(Link&, const FrameHeader&, const char*) override { return {}; }
-  void OnLinkDown(Link&, const absl::Status&) override {}
+  absl::Status OnFrame(internal::Link&, const internal::FrameHeader&, const char*) override {
+    return {};
+  }
+  void OnLinkDown(internal::Link&, const absl::Status&) override {}
   bool ExpectsFrames() const override { return false; }
 };
 
-void Append(Link& link, FrameKind kind) {
-  FrameHeader frame;
+void Append(internal::Link& link, internal::FrameKind kind) {
+  internal::FrameHeader frame;
   frame.kind = kind;
   char* body = link.Append(frame, kEchoBytes);
   if (body == nullptr) std::abort();  // one frame is in flight, and eight may be
@@ -73,35 +75,35 @@ void Append(Link& link, FrameKind kind) {
 }
 
 // The listener on the accepting end of every link: answers each request.
-class Answer final : public LinkListener {
+class Answer final : public internal::LinkListener {
  public:
-  absl::Status OnFrame(Link& link, const FrameHeader&, const char*) override {
-    Append(link, FrameKind::kResponse);
+  absl::Status OnFrame(internal::Link& link, const internal::FrameHeader&, const char*) override {
+    Append(link, internal::FrameKind::kResponse);
     return {};
   }
-  void OnLinkDown(Link&, const absl::Status&) override {}
+  void OnLinkDown(internal::Link&, const absl::Status&) override {}
   bool ExpectsFrames() const override { return false; }
 };
 
 // Sends the next request on each answer, and keeps the longest gap between two.
-class Echo final : public LinkListener {
+class Echo final : public internal::LinkListener {
  public:
-  absl::Status OnFrame(Link& link, const FrameHeader&, const char*) override {
+  absl::Status OnFrame(internal::Link& link, const internal::FrameHeader&, const char*) override {
     const auto now = std::chrono::steady_clock::now();
     longest_ = std::max(longest_, now - last_);
     last_ = now;
-    Append(link, FrameKind::kRequest);
+    Append(link, internal::FrameKind::kRequest);
     return {};
   }
-  void OnLinkDown(Link&, const absl::Status& reason) override {
+  void OnLinkDown(internal::Link&, const absl::Status& reason) override {
     fmt::print(stderr, "link_loss_bench: the survivor was lost: {}\n", reason.ToString());
     std::exit(1);
   }
   bool ExpectsFrames() const override { return true; }
 
-  void Begin(Link& link) {
+  void Begin(internal::Link& link) {
     last_ = std::chrono::steady_clock::now();
-    Append(link, FrameKind::kRequest);
+    Append(link, internal::FrameKind::kRequest);
   }
   double TakeLongestUs() {
     return Microseconds(std::exchange(longest_, std::chrono::steady_clock::duration{})).count();
@@ -114,8 +116,9 @@ class Echo final : public LinkListener {
 
 // A device and its context.
 struct Side {
-  std::unique_ptr<SoftDevice> device = Must(SoftDevice::Create({}));
-  std::unique_ptr<DeviceContext> context = Must(DeviceContext::Create(*device, {}));
+  std::unique_ptr<internal::SoftDevice> device = Must(internal::SoftDevice::Create({}));
+  std::unique_ptr<internal::DeviceContext> context =
+      Must(internal::DeviceContext::Create(*device, {}));
 };
 
 class LinkLoss {
@@ -169,8 +172,8 @@ class LinkLoss {
   Task<void> StartNear() {
     Executor& executor = near_executor_->executor();
     accepting_ = std::make_unique<TaskScope>(executor);
-    near_end_ = Must(Endpoint::Create(executor, *near_.context, Limits()));
-    survivor_end_ = Must(Endpoint::Create(executor, *near_.context, LinkLimits{}));
+    near_end_ = Must(internal::Endpoint::Create(executor, *near_.context, Limits()));
+    survivor_end_ = Must(internal::Endpoint::Create(executor, *near_.context, LinkLimits{}));
     if (near_end_->limits().max_links < static_cast<uint32_t>(links_) + 1) {
       fmt::print(stderr, "link_loss_bench: the device allows {} links\n",
                  near_end_->limits().max_links);
@@ -180,13 +183,14 @@ class LinkLoss {
     listener_ = Must(bootstrap_.Listen("near"));
     accepting_->Spawn(AcceptAll());
     auto stream = Must(co_await bootstrap_.Connect("near"));
-    Link* link = Must(co_await survivor_end_->Connect(std::move(stream), echo_, {}));
+    internal::Link* link = Must(co_await survivor_end_->Connect(std::move(stream), echo_, {}));
     while (open_.load() == 0) (void)co_await Sleep(std::chrono::milliseconds(1));
     open_ = 0;
     echo_.Begin(*link);
   }
   Task<void> StartFar() {
-    far_end_ = Must(Endpoint::Create(far_executor_->executor(), *far_->context, Limits()));
+    far_end_ =
+        Must(internal::Endpoint::Create(far_executor_->executor(), *far_->context, Limits()));
     co_return;
   }
 
@@ -198,8 +202,9 @@ class LinkLoss {
     }
   }
   Task<void> AcceptOne(std::unique_ptr<MessageStream> stream) {
-    LinkParameters offer = Must(co_await ReceiveOffer(*stream));
-    Link* link = Must(co_await near_end_->Accept(std::move(stream), std::move(offer), answer_));
+    internal::LinkParameters offer = Must(co_await internal::ReceiveOffer(*stream));
+    internal::Link* link =
+        Must(co_await near_end_->Accept(std::move(stream), std::move(offer), answer_));
     for (int i = 0; i < kLeasesPerLink; ++i) {
       if (Must(link->OpenLease(buffer_.view(), LeaseAccess::kRead)) == nullptr) std::abort();
     }
@@ -219,7 +224,7 @@ class LinkLoss {
     far_links_.push_back(Must(co_await far_end_->Connect(std::move(stream), ignore_, {})));
   }
   Task<void> CloseAll() {
-    for (Link* link : far_links_) link->Close(absl::UnavailableError("lost"));
+    for (internal::Link* link : far_links_) link->Close(absl::UnavailableError("lost"));
     far_links_.clear();
     co_return;
   }
@@ -239,9 +244,9 @@ class LinkLoss {
   Buffer buffer_;
   std::unique_ptr<ExecutorThread> near_executor_, far_executor_;
   std::unique_ptr<TaskScope> accepting_;
-  std::unique_ptr<Endpoint> near_end_, survivor_end_, far_end_;
+  std::unique_ptr<internal::Endpoint> near_end_, survivor_end_, far_end_;
   std::unique_ptr<MessageListener> listener_;
-  std::vector<Link*> far_links_;
+  std::vector<internal::Link*> far_links_;
 };
 
 int Main(int argc, char** argv) {

@@ -33,15 +33,17 @@ absl::StatusOr<std::unique_ptr<LinkGroup>> LinkGroup::Connect(Runtime& runtime,
 }
 
 Task<absl::Status> LinkGroup::Open(const std::string& address, int links) {
-  Shard& shard = runtime_.shard(0);
-  absl::StatusOr<Endpoint*> endpoint = shard.EndpointOn(0);
+  internal::Shard& shard = runtime_.shard(0);
+  absl::StatusOr<internal::Endpoint*> endpoint = shard.EndpointOn(0);
   if (!endpoint.ok()) co_return endpoint.status();
   for (int i = 0; i < links; ++i) {
     absl::StatusOr<std::unique_ptr<MessageStream>> stream =
         co_await shard.bootstrap().Connect(address);
     if (!stream.ok()) co_return stream.status();
-    auto client = std::make_unique<ClientSession>(static_cast<ClientSession::Listener&>(*this));
-    absl::StatusOr<Link*> link = co_await (*endpoint)->Connect(*std::move(stream), *client, {});
+    auto client = std::make_unique<internal::ClientSession>(
+        static_cast<internal::ClientSession::Listener&>(*this));
+    absl::StatusOr<internal::Link*> link =
+        co_await (*endpoint)->Connect(*std::move(stream), *client, {});
     if (!link.ok()) {
       co_return absl::Status(
           link.status().code(),
@@ -81,7 +83,8 @@ Task<void> LinkGroup::Workers(int outstanding, Duration duration, absl::Status& 
   co_await scope.Join();
 }
 
-Task<void> LinkGroup::Worker(ClientSession& link, uint8_t first_round, absl::Status& status) {
+Task<void> LinkGroup::Worker(internal::ClientSession& link, uint8_t first_round,
+                             absl::Status& status) {
   bench::EchoMessage request;
   bench::EchoMessage reply;
   request.mutable_data()->resize(kMessageBytes);
@@ -90,7 +93,8 @@ Task<void> LinkGroup::Worker(ClientSession& link, uint8_t first_round, absl::Sta
   for (uint8_t round = first_round; !stopped_ && status.ok() && link.usable(); ++round) {
     const bool timed = round % kCallsPerTimedOne == 0;
     const uint64_t began = timed ? NowNs() : 0;
-    ClientCall call(link, runtime_.executor(0), kEcho, request, reply, {}, nullptr, request_bytes);
+    internal::ClientCall call(link, runtime_.executor(0), kEcho, request, reply, {}, nullptr,
+                              request_bytes);
     absl::Status called = co_await call;
     if (called.ok() && reply.data().size() != kMessageBytes) {
       called = absl::DataLossError("a reply differs from its request");

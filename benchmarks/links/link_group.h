@@ -27,7 +27,7 @@ struct LinksSample {
   double p99_ns = 0;
 };
 
-class LinkGroup final : private ClientSession::Listener {
+class LinkGroup final : private internal::ClientSession::Listener {
  public:
   static absl::StatusOr<std::unique_ptr<LinkGroup>> Connect(Runtime& runtime,
                                                             const std::string& address, int links);
@@ -43,13 +43,15 @@ class LinkGroup final : private ClientSession::Listener {
 
   Task<absl::Status> Open(const std::string& address, int links);
   Task<void> Workers(int outstanding, Duration duration, absl::Status& status, LinksSample& sample);
-  Task<void> Worker(ClientSession& link, uint8_t first_round, absl::Status& status);
-  void OnSessionDown(ClientSession&, const absl::Status& reason) override { lost_ = reason; }
-  void OnSessionDraining(ClientSession&) override {}
-  void OnSessionIdle(ClientSession&) override {}
+  Task<void> Worker(internal::ClientSession& link, uint8_t first_round, absl::Status& status);
+  void OnSessionDown(internal::ClientSession&, const absl::Status& reason) override {
+    lost_ = reason;
+  }
+  void OnSessionDraining(internal::ClientSession&) override {}
+  void OnSessionIdle(internal::ClientSession&) override {}
 
   Runtime& runtime_;
-  std::vector<std::unique_ptr<ClientSession>> links_;
+  std::vector<std::unique_ptr<internal::ClientSession>> links_;
   LatencyHistogram latencies_;
   uint64_t calls_ = 0;
   bool stopped_ = false;  // the slice is over

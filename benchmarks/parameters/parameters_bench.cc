@@ -26,7 +26,7 @@ namespace {
 
 // The setting of every comparison.
 struct Setting {
-  Device& device;
+  internal::Device& device;
   std::chrono::nanoseconds duration;
 
   uint32_t max_inline() const { return device.capabilities().max_inline_bytes; }
@@ -246,7 +246,7 @@ absl::Status Append(const std::string& path, const std::string& text) {
 }
 
 absl::Status Run(const Arguments& arguments) {
-  absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice(arguments.device);
+  absl::StatusOr<std::unique_ptr<internal::Device>> device = internal::OpenDevice(arguments.device);
   if (!device.ok()) return device.status();
   const Setting setting{
       **device, std::chrono::nanoseconds(static_cast<int64_t>(arguments.common.seconds * 1e9))};

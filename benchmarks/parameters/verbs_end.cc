@@ -20,11 +20,11 @@ constexpr int kPollBatch = 32;
 constexpr uint64_t kReceive = uint64_t{1} << 63;
 
 void MustBeZero(int error, const char* what) {
-  if (error != 0) Must(ErrnoStatus(error, what), what);
+  if (error != 0) Must(internal::ErrnoStatus(error, what), what);
 }
 
-PortAddress AddressOf(Device& device) {
-  const DevicePort port = device.default_port();
+internal::PortAddress AddressOf(internal::Device& device) {
+  const internal::DevicePort port = device.default_port();
   return Must(ReadPortAddress(device, port), "ibv_query_port and ibv_query_gid");
 }
 
@@ -36,26 +36,31 @@ void Must(const absl::Status& status, const char* what) {
   std::exit(1);
 }
 
-VerbsEnd::VerbsEnd(Device& device, const EndOptions& options) : device_(device), options_(options) {
+VerbsEnd::VerbsEnd(internal::Device& device, const EndOptions& options)
+    : device_(device), options_(options) {
   const size_t stride = options.message_bytes + kPadding;
   const int receives = options.receive_depth;
   memory_.resize(stride * (2 + static_cast<size_t>(receives)));
   outgoing_ = memory_.data();
   landing_ = memory_.data() + stride;
   receives_ = memory_.data() + 2 * stride;
-  pd_ = PdHandle(device, Must(device.AllocPd(), "ibv_alloc_pd"));
-  mr_ = MrHandle(device, Must(device.RegMr(pd_.get(), memory_.data(), memory_.size(),
-                                           IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
-                                               IBV_ACCESS_REMOTE_READ),
-                              "ibv_reg_mr"));
-  channel_ = CompChannelHandle(device, Must(device.CreateCompChannel(), "ibv_create_comp_channel"));
+  pd_ = internal::PdHandle(device, Must(device.AllocPd(), "ibv_alloc_pd"));
+  mr_ = internal::MrHandle(
+      device,
+      Must(device.RegMr(pd_.get(), memory_.data(), memory_.size(),
+                        IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ),
+           "ibv_reg_mr"));
+  channel_ = internal::CompChannelHandle(
+      device, Must(device.CreateCompChannel(), "ibv_create_comp_channel"));
   const int entries = options.qps * (options.send_depth + receives);
-  cq_ = CqHandle(device, Must(device.CreateCq(entries, nullptr, channel_.get()), "ibv_create_cq"));
+  cq_ = internal::CqHandle(
+      device, Must(device.CreateCq(entries, nullptr, channel_.get()), "ibv_create_cq"));
   if (options.srq) {
     ibv_srq_init_attr attributes = {};
     attributes.attr.max_wr = static_cast<uint32_t>(receives);
     attributes.attr.max_sge = 1;
-    srq_ = SrqHandle(device, Must(device.CreateSrq(pd_.get(), attributes), "ibv_create_srq"));
+    srq_ = internal::SrqHandle(device,
+                               Must(device.CreateSrq(pd_.get(), attributes), "ibv_create_srq"));
   }
   for (int i = 0; i < options.qps; ++i) {
     ibv_qp_init_attr init = {};
@@ -93,14 +98,14 @@ void VerbsEnd::Connect(VerbsEnd& one, VerbsEnd& other) {
 }
 
 void VerbsEnd::ConnectTo(const VerbsEnd& peer) {
-  const PortAddress here = AddressOf(device_);
-  const PortAddress there = AddressOf(peer.device_);
+  const internal::PortAddress here = AddressOf(device_);
+  const internal::PortAddress there = AddressOf(peer.device_);
   for (size_t i = 0; i < qps_.size(); ++i) {
-    const RemoteQp remote = {.qpn = peer.qps_[i]->qp_num,
-                             .psn = 0,
-                             .gid = there.gid,
-                             .lid = there.lid,
-                             .mtu = there.active_mtu};
+    const internal::RemoteQp remote = {.qpn = peer.qps_[i]->qp_num,
+                                       .psn = 0,
+                                       .gid = there.gid,
+                                       .lid = there.lid,
+                                       .mtu = there.active_mtu};
     Must(ConnectLinkQp(device_, qps_[i].get(), here, 0, remote), "ibv_modify_qp to RTS");
   }
   remote_address_ = reinterpret_cast<uintptr_t>(peer.landing_);
@@ -160,7 +165,7 @@ int VerbsEnd::Poll() {
   const int count = ibv_poll_cq(cq_.get(), kPollBatch, completions);
   if (count < 0) Must(absl::InternalError("it returned an error"), "ibv_poll_cq");
   for (int i = 0; i < count; ++i) {
-    Must(WcStatus(completions[i], "the other end"), "a completion");
+    Must(internal::WcStatus(completions[i], "the other end"), "a completion");
     if ((completions[i].wr_id & kReceive) != 0) {
       ++received_;
       ++missing_[completions[i].wr_id & ~kReceive];

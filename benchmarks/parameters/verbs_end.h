@@ -39,7 +39,7 @@ struct EndOptions {
 
 class VerbsEnd {
  public:
-  VerbsEnd(Device& device, const EndOptions& options);
+  VerbsEnd(internal::Device& device, const EndOptions& options);
   VerbsEnd(const VerbsEnd&) = delete;
   VerbsEnd& operator=(const VerbsEnd&) = delete;
 
@@ -81,18 +81,18 @@ class VerbsEnd {
  private:
   void ConnectTo(const VerbsEnd& peer);
 
-  Device& device_;
+  internal::Device& device_;
   const EndOptions options_;
   std::vector<uint8_t> memory_;
   uint8_t* outgoing_;  // what is sent, message_bytes
   uint8_t* landing_;   // where one-sided WRs of the peer go, message_bytes
   uint8_t* receives_;  // receive buffers
-  PdHandle pd_;
-  MrHandle mr_;
-  CompChannelHandle channel_;
-  CqHandle cq_;
-  SrqHandle srq_;
-  std::vector<QpHandle> qps_;
+  internal::PdHandle pd_;
+  internal::MrHandle mr_;
+  internal::CompChannelHandle channel_;
+  internal::CqHandle cq_;
+  internal::SrqHandle srq_;
+  std::vector<internal::QpHandle> qps_;
   uint64_t remote_address_ = 0;
   uint32_t remote_key_ = 0;
 

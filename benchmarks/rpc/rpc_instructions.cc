@@ -84,14 +84,15 @@ void RunCalls(Sides sides, bench::Bench::Stub& stub, int outstanding, int calls,
   }
 }
 
-absl::StatusOr<std::unique_ptr<Device>> DeviceNamed(const char* name, Clock& clock) {
-  if (name != nullptr) return OpenDevice(name);
-  return SoftDevice::Create({.engine_thread = false, .shared_memory = false, .clock = &clock});
+absl::StatusOr<std::unique_ptr<internal::Device>> DeviceNamed(const char* name, Clock& clock) {
+  if (name != nullptr) return internal::OpenDevice(name);
+  return internal::SoftDevice::Create(
+      {.engine_thread = false, .shared_memory = false, .clock = &clock});
 }
 
 int Main(int outstanding, int calls, const char* device_name) {
   StillClock clock;
-  absl::StatusOr<std::unique_ptr<Device>> device = DeviceNamed(device_name, clock);
+  absl::StatusOr<std::unique_ptr<internal::Device>> device = DeviceNamed(device_name, clock);
   if (!device.ok()) return fmt::print(stderr, "{}\n", device.status().ToString()), 1;
   LocalNetwork network;
   LocalBootstrap bootstrap(network);

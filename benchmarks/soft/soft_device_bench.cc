@@ -53,15 +53,18 @@ struct Address {
 // A device with one QP, an SRQ full of receives, and one CQ, as an executor has it.
 class Endpoint {
  public:
-  Endpoint() : device_(SoftDevice::Create().value()), memory_(size_t{kReceives} * kStride) {
-    pd_ = PdHandle(*device_, device_->AllocPd().value());
-    mr_ = MrHandle(
+  Endpoint()
+      : device_(verbena::internal::SoftDevice::Create().value()),
+        memory_(size_t{kReceives} * kStride) {
+    pd_ = verbena::internal::PdHandle(*device_, device_->AllocPd().value());
+    mr_ = verbena::internal::MrHandle(
         *device_,
         device_->RegMr(pd_.get(), memory_.data(), memory_.size(), IBV_ACCESS_LOCAL_WRITE).value());
-    cq_ = CqHandle(*device_, device_->CreateCq(kReceives + kSendDepth, nullptr, nullptr).value());
+    cq_ = verbena::internal::CqHandle(
+        *device_, device_->CreateCq(kReceives + kSendDepth, nullptr, nullptr).value());
     ibv_srq_init_attr srq{};
     srq.attr = {.max_wr = kReceives, .max_sge = 1, .srq_limit = 0};
-    srq_ = SrqHandle(*device_, device_->CreateSrq(pd_.get(), srq).value());
+    srq_ = verbena::internal::SrqHandle(*device_, device_->CreateSrq(pd_.get(), srq).value());
     ibv_qp_init_attr init{};
     init.send_cq = init.recv_cq = cq_.get();
     init.srq = srq_.get();
@@ -69,7 +72,7 @@ class Endpoint {
     init.cap.max_send_wr = kSendDepth;
     init.cap.max_send_sge = 1;
     init.cap.max_inline_data = 4096;
-    qp_ = QpHandle(*device_, device_->CreateQp(pd_.get(), init).value());
+    qp_ = verbena::internal::QpHandle(*device_, device_->CreateQp(pd_.get(), init).value());
     for (int i = 0; i < kReceives; ++i) Repost(i);
     Flush();
   }
@@ -147,13 +150,13 @@ class Endpoint {
     Check(device_->ModifyQp(qp_.get(), attr, mask).ok(), "ibv_modify_qp");
   }
 
-  std::unique_ptr<SoftDevice> device_;
+  std::unique_ptr<verbena::internal::SoftDevice> device_;
   std::vector<std::byte> memory_;
-  PdHandle pd_;
-  MrHandle mr_;
-  CqHandle cq_;
-  SrqHandle srq_;
-  QpHandle qp_;
+  verbena::internal::PdHandle pd_;
+  verbena::internal::MrHandle mr_;
+  verbena::internal::CqHandle cq_;
+  verbena::internal::SrqHandle srq_;
+  verbena::internal::QpHandle qp_;
   alignas(64) std::byte payload_[4096] = {};
   ibv_recv_wr receives_[kBatch];
   ibv_sge sges_[kBatch];

@@ -16,7 +16,7 @@
 #include "verbena/transport/log/mutant.h"
 #include "verbena/transport/memory/memory_region.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using google::protobuf::MessageLite;
@@ -309,4 +309,4 @@ Task<absl::Status> FinishInLanding(ClientCall& call, MessageLite& reply, Deadlin
   co_return Settle(bulk, std::move(status), reply, info);
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

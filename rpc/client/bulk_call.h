@@ -17,7 +17,7 @@
 #include "verbena/rpc/method.h"
 #include "verbena/transport/coro/task.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // Whether `options` name anything that travels one-sided, or `method` has payloads.
 inline bool WantsBulk(const MethodDescriptor& method, const CallOptions& options) {
@@ -38,6 +38,6 @@ absl::Status FailUnsent(absl::Status status, CallOptions& options);
 Task<absl::Status> FinishInLanding(ClientCall& call, google::protobuf::MessageLite& reply,
                                    Deadline deadline, CallInfo* info);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_RPC_CLIENT_BULK_CALL_H_

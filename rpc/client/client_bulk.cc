@@ -8,7 +8,7 @@
 #include "verbena/rpc/client/client_call.h"
 #include "verbena/rpc/internal/bulk_checksum.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 ClientBulk::~ClientBulk() {
   for (Lease* lease : leases_) LeaseTable::Forget(*lease);
@@ -213,4 +213,4 @@ Buffer ClientBulk::TakeResponsePayload() {
   return std::move(holder);
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -27,7 +27,7 @@
 #include "verbena/transport/memory/buffer.h"
 #include "verbena/transport/onesided/lease.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class ClientCall;
 
@@ -114,6 +114,6 @@ class ClientBulk final : private LeaseListener, private TransferListener {
   Event settled_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_RPC_CLIENT_CLIENT_BULK_H_

@@ -11,7 +11,7 @@
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // The time left until `deadline`, as it travels: at least 1, since 0 means that there is none.
@@ -321,4 +321,4 @@ void ClientCall::FillInfo() {
   info_->request_bytes = static_cast<uint32_t>(request_bytes_);
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -29,7 +29,7 @@
 #include "verbena/transport/coro/suspension.h"
 #include "verbena/transport/link/link.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class ClientBulk;
 
@@ -149,6 +149,6 @@ class ClientCall final : public Suspension, private SendWaiter, private Timer {
   absl::Status status_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_RPC_CLIENT_CLIENT_CALL_H_

@@ -8,7 +8,7 @@
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 uint64_t KeyOf(uint32_t slot, uint32_t generation) {
@@ -189,4 +189,4 @@ void ClientSession::OnWritable(Link& link) {
   if (!cancels_.empty()) link.AwaitWritable(*this);
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

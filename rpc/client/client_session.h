@@ -28,7 +28,7 @@
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/onesided/lease.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class ClientCall;
 class LandingShare;
@@ -139,6 +139,6 @@ class ClientSession final : public LinkListener, private SendWaiter {
   ClientSessionStats stats_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_RPC_CLIENT_CLIENT_SESSION_H_

@@ -11,7 +11,7 @@
 
 #include "verbena/transport/connect/link_parameters.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // Indices into `kinds`, each once. Devices that are alike keep their order.
 inline std::vector<size_t> ConnectOrder(const std::vector<LinkKind>& kinds, bool same_host) {
@@ -24,6 +24,6 @@ inline std::vector<size_t> ConnectOrder(const std::vector<LinkKind>& kinds, bool
   return order;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_RPC_CLIENT_CONNECT_ORDER_H_

@@ -13,7 +13,7 @@
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // Whether the attempt failed for a reason that may lie in the device. An overloaded or silent
@@ -209,4 +209,4 @@ uint64_t Connection::late_responses() const {
   return late_responses_ + (current_ != nullptr ? current_->stats().late_responses : 0);
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

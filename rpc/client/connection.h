@@ -29,7 +29,7 @@
 #include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/task.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class LandingShare;
 class Shard;
@@ -98,6 +98,6 @@ class Connection final : private ClientSession::Listener {
   uint64_t late_responses_ = 0;  // of links that are gone
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_RPC_CLIENT_CONNECTION_H_

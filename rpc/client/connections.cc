@@ -6,7 +6,7 @@
 #include "fmt/format.h"
 #include "verbena/rpc/internal/shard.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 Connections::Connections(Shard& shard)
     : shard_(shard), gate_(std::make_shared<ExecutorGate>(shard.executor())) {}
@@ -41,4 +41,4 @@ void Connections::Clear() {
   released_.clear();
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -15,7 +15,7 @@
 #include "verbena/transport/connect/link_parameters.h"
 #include "verbena/transport/executor/executor_gate.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class Shard;
 
@@ -44,6 +44,6 @@ class Connections {
   const std::shared_ptr<ExecutorGate> gate_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_RPC_CLIENT_CONNECTIONS_H_

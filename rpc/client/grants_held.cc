@@ -7,7 +7,7 @@
 #include "verbena/rpc/internal/bulk_format.h"
 #include "verbena/transport/log/check.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 FrameHeader ReturnHeader(const HeldGrant& landing) {
@@ -99,4 +99,4 @@ void GrantsHeld::OnLinkDown() {
   returned_count_ = 0;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -18,7 +18,7 @@
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/onesided/transfer.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 struct HeldGrant {
   uint32_t slot = 0;
@@ -65,6 +65,6 @@ class GrantsHeld final : private SendWaiter {
   uint32_t returned_count_ = 0;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_RPC_CLIENT_GRANTS_HELD_H_

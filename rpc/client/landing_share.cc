@@ -10,7 +10,7 @@
 #include "verbena/transport/log/mutant.h"
 #include "verbena/transport/memory/size_class.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 Task<absl::Status> Acquire(Semaphore& semaphore, size_t permits) {
@@ -66,4 +66,4 @@ absl::Status LandingShare::Exhausted(size_t bytes, Duration waited) const {
       max_bytes_ - bytes_.available(), max_bytes_));
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -23,10 +23,10 @@
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/memory/buffer.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class LandingShare final : public std::enable_shared_from_this<LandingShare>,
-                           private internal::BlockListener {
+                           private BlockListener {
  public:
   // `server` is for error messages.
   LandingShare(std::string server, size_t max_bytes)
@@ -52,6 +52,6 @@ class LandingShare final : public std::enable_shared_from_this<LandingShare>,
   std::shared_ptr<LandingShare> self_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_RPC_CLIENT_LANDING_SHARE_H_

@@ -10,7 +10,7 @@
 #include "verbena/transport/log/mutant.h"
 #include "verbena/transport/log/throttled_log.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 Task<absl::StatusOr<Buffer>> Wait(BufferPool& pool, size_t bytes) {
@@ -79,4 +79,4 @@ Task<absl::StatusOr<Buffer>> AllocateUntil(const Endpoint& endpoint, BufferPool&
   co_return Exhausted(endpoint, pool, bytes, ended - began, wait.holders);
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -15,7 +15,7 @@
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/memory/buffer_pool.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // The longest wait for memory, whatever the call's deadline is: handlers that make calls and wait
 // for each other's memory would otherwise do so for ever. Servers have an option of their own.
@@ -48,6 +48,6 @@ TimePoint WaitLimit(TimePoint now, const MemoryWait& wait);
 Task<absl::StatusOr<Buffer>> AllocateUntil(const Endpoint& endpoint, BufferPool& pool, size_t bytes,
                                            MemoryWait wait);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_RPC_INTERNAL_ALLOCATE_H_

@@ -10,7 +10,7 @@
 #include "verbena/transport/memory/buffer.h"
 #include "verbena/transport/memory/crc32c.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // Continues `checksum` with the bytes of a view; begin with 0.
 inline uint32_t ExtendChecksum(uint32_t checksum, const BufferView& view) {
@@ -25,6 +25,6 @@ inline uint32_t ChecksumOf(const Payload& payload) {
   return checksum;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_RPC_INTERNAL_BULK_CHECKSUM_H_

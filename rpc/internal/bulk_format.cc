@@ -7,7 +7,7 @@
 #include "fmt/format.h"
 #include "verbena/transport/memory/size_class.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // As it lies on the wire.
@@ -204,4 +204,4 @@ absl::StatusOr<RemoteRange> ParseLanding(const char* body, size_t bytes) {
   return FromWire(*wire, "a landing");
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

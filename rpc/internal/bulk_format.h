@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/onesided/transfer.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // Pieces of a request: eight of its payload, and its message.
 inline constexpr size_t kMaxBulkSources = 9;
@@ -78,6 +78,6 @@ absl::StatusOr<ResponseBulk> ParseResponseBulk(const char* body, size_t bytes);
 absl::StatusOr<LandingRequest> ParseLandingRequest(const char* body, size_t bytes);
 absl::StatusOr<RemoteRange> ParseLanding(const char* body, size_t bytes);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_RPC_INTERNAL_BULK_FORMAT_H_

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace verbena {
+namespace verbena::internal {
 
 // On one link. Slots are below this.
 inline constexpr uint32_t kMaxCallsInFlight = 1u << 16;
@@ -16,6 +16,6 @@ struct CallId {
   uint32_t generation = 0;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_RPC_INTERNAL_CALL_ID_H_

@@ -13,7 +13,7 @@
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 int64_t Milliseconds(Duration duration) {
@@ -375,4 +375,4 @@ absl::Status DeviceKeeper::PutInService(const std::shared_ptr<OpenedDevice>& ope
   return absl::OkStatus();
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -36,7 +36,7 @@
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/log/log.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // A device from when it was opened until it failed, and what is left of it afterwards.
 struct OpenedDevice {
@@ -165,6 +165,6 @@ class DeviceKeeper {
   std::thread thread_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_RPC_INTERNAL_DEVICE_KEEPER_H_

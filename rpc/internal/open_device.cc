@@ -13,7 +13,7 @@
 #include "verbena/transport/verbs/port_info.h"
 #include "verbena/transport/verbs/rdma_device.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 constexpr std::string_view kRdmaPrefix = "rdma:";
@@ -104,4 +104,4 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const std::string& name) {
   return std::move((*devices)[first_rdma]);
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

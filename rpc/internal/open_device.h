@@ -19,7 +19,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/device/device.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // One, or several of different kinds. Logs the choice; "auto" also logs the devices that it left
 // out.
@@ -31,6 +31,6 @@ std::string NameToReopen(const std::string& name, const Device& device);
 // The only one of them, or the first that is RDMA: for programs that use a device alone.
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const std::string& name);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_RPC_INTERNAL_OPEN_DEVICE_H_

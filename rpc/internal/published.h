@@ -12,7 +12,7 @@
 #include <mutex>
 #include <utility>
 
-namespace verbena {
+namespace verbena::internal {
 
 template <typename T>
 class Published {
@@ -31,6 +31,6 @@ class Published {
   T value_{};
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_RPC_INTERNAL_PUBLISHED_H_

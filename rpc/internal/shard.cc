@@ -8,7 +8,7 @@
 #include "fmt/ranges.h"
 #include "verbena/transport/executor/join_logged.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 Shard::Shard(Executor& executor, Bootstrap& bootstrap, uint32_t index, const RuntimeId& id)
     : executor_(executor),
@@ -103,4 +103,4 @@ Task<void> Shard::End() {
   for (const std::unique_ptr<ShardDevice>& device : devices_) co_await device->End();
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

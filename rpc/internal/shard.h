@@ -20,7 +20,7 @@
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/link/endpoint.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class Shard {
  public:
@@ -90,6 +90,6 @@ class Shard {
   Published<std::vector<DeviceStats>> published_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_RPC_INTERNAL_SHARD_H_

@@ -12,7 +12,7 @@
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // Between two looks at retired endpoints. (start)
@@ -230,4 +230,4 @@ Task<void> ShardDevice::End() {
   opened_ = nullptr;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

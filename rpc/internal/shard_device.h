@@ -27,7 +27,7 @@
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/stats.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // The arguments of each endpoint of one executor.
 struct EndpointOptions {
@@ -120,6 +120,6 @@ class ShardDevice final : private DeviceKeeper::User {
   bool shutting_down_ = false;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_RPC_INTERNAL_SHARD_DEVICE_H_

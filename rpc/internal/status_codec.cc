@@ -5,7 +5,7 @@
 #include "verbena/status.pb.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // Field numbers and lengths around the message text.
@@ -57,4 +57,4 @@ absl::Status DecodeStatus(uint8_t code, const char* body_bytes_begin, size_t bod
   return status;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

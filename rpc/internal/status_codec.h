@@ -13,7 +13,7 @@
 
 #include "absl/status/status.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // The payload that holds an Outcome. It does not travel as a detail: the frame's header has it.
 inline constexpr char kOutcomePayloadUrl[] = "type.verbena/outcome";
@@ -24,6 +24,6 @@ std::string EncodeStatusBody(const absl::Status& status, size_t max_bytes);
 // body is; a body that does not parse gives a message that says so. Never OK.
 absl::Status DecodeStatus(uint8_t code, const char* body, size_t body_bytes);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_RPC_INTERNAL_STATUS_CODEC_H_

@@ -7,7 +7,7 @@
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 constinit CallSlots::Page CallSlots::no_page_;
 
@@ -45,4 +45,4 @@ size_t CallSlots::pages() const {
   return page_count_ - absent + (spare_ != nullptr ? 1 : 0);
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

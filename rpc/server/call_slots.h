@@ -15,7 +15,7 @@
 
 #include "verbena/rpc/internal/call_id.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class ServerCall;
 
@@ -79,6 +79,6 @@ class CallSlots {
   std::unique_ptr<Page> spare_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_RPC_SERVER_CALL_SLOTS_H_

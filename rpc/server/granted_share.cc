@@ -4,11 +4,11 @@
 
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // Owns itself until the memory is free.
-class Share final : public internal::BlockListener {
+class Share final : public BlockListener {
  public:
   Share(size_t bytes, std::shared_ptr<ServerClient> client, std::shared_ptr<MemoryHolders> holders)
       : bytes_(bytes), client_(std::move(client)), holders_(std::move(holders)) {}
@@ -37,4 +37,4 @@ void ReturnWithMemory(Buffer landing, size_t bytes, ServerClient& client,
   }
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

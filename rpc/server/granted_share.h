@@ -14,13 +14,13 @@
 #include "verbena/rpc/server/server_client.h"
 #include "verbena/transport/memory/buffer.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // Ends the grant of `bytes` to `client` when the memory of `landing` is free. If `holders` is not
 // null, the bytes count among its leases until then.
 void ReturnWithMemory(Buffer landing, size_t bytes, ServerClient& client,
                       std::shared_ptr<MemoryHolders> holders);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_RPC_SERVER_GRANTED_SHARE_H_

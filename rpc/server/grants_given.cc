@@ -11,7 +11,7 @@
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/memory/size_class.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // A grant needs this many free leases, so that some are left for the link's next use of memory.
@@ -152,4 +152,4 @@ void GrantsGiven::OnLinkDown() {
   }
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

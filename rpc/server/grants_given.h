@@ -28,7 +28,7 @@
 #include "verbena/transport/memory/buffer.h"
 #include "verbena/transport/onesided/lease.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // A landing that a request has used. Its holder must end the lease by Link::EndLease(), and take
 // the bytes off the client's share when the request's handler has ended, or, if no handler got the
@@ -89,6 +89,6 @@ class GrantsGiven final : private SendWaiter {
   std::array<Slot, kMaxGrantSlots> slots_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_RPC_SERVER_GRANTS_GIVEN_H_

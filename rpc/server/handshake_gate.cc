@@ -20,7 +20,7 @@
 #include "verbena/transport/log/mutant.h"
 #include "verbena/transport/log/throttled_log.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 enum class Phase { kSilent, kPending, kOpen, kEvicted };
@@ -442,4 +442,4 @@ absl::StatusOr<size_t> HandshakeGate::Place(MessageStream& stream, const LinkPar
 
 HandshakeStats HandshakeGate::stats() const { return state_->stats(); }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -28,8 +28,10 @@
 #include "verbena/transport/connect/link_parameters.h"
 
 namespace verbena {
-
 class Executor;
+}  // namespace verbena
+
+namespace verbena::internal {
 
 struct HandshakeStats {
   uint64_t evicted_silent = 0;
@@ -71,6 +73,6 @@ class HandshakeGate {
   const std::shared_ptr<State> state_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_RPC_SERVER_HANDSHAKE_GATE_H_

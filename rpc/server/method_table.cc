@@ -2,7 +2,7 @@
 
 #include "fmt/format.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 absl::Status MethodTable::Add(Service& service) {
   for (const ServerMethod& method : service.methods()) {
@@ -32,4 +32,4 @@ void MethodTable::Insert(size_t entry) {
   places_[at] = {id, static_cast<int>(entry)};
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

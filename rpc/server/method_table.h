@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "verbena/rpc/service.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class MethodTable {
  public:
@@ -51,6 +51,6 @@ class MethodTable {
   std::vector<Place> places_ = std::vector<Place>(2);
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_RPC_SERVER_METHOD_TABLE_H_

@@ -12,7 +12,7 @@
 
 #include "verbena/rpc/internal/call_id.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 enum class RefusalReason : uint8_t;
 
@@ -64,6 +64,6 @@ class RefusalQueue {
   uint64_t left_ = 0;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_RPC_SERVER_REFUSAL_QUEUE_H_

@@ -11,7 +11,7 @@
 #include "verbena/transport/log/mutant.h"
 #include "verbena/transport/memory/size_class.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class ResponseMemory::Share {
  public:
@@ -153,4 +153,4 @@ absl::Status ResponseMemory::Exhausted(size_t bytes, Duration waited, const std:
       of_source ? "max_response_bytes_per_source" : "max_response_bytes_per_client"));
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

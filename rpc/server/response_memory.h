@@ -26,10 +26,10 @@
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/memory/buffer.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class ResponseMemory final : public std::enable_shared_from_this<ResponseMemory>,
-                             private internal::BlockListener {
+                             private BlockListener {
  public:
   ResponseMemory(std::shared_ptr<ServerSource> source, size_t max_bytes)
       : source_(std::move(source)), max_bytes_(max_bytes), bytes_(max_bytes) {}
@@ -50,7 +50,7 @@ class ResponseMemory final : public std::enable_shared_from_this<ResponseMemory>
   // A part of both bounds, given back unless a buffer took it over.
   class Share;
   // Hears when the memory that one call has beyond the bounds is free.
-  class Extra final : public internal::BlockListener {
+  class Extra final : public BlockListener {
    public:
     explicit Extra(ResponseMemory& memory) : memory_(memory) {}
     void OnBlockHome(size_t capacity) override;
@@ -87,6 +87,6 @@ class ResponseMemory final : public std::enable_shared_from_this<ResponseMemory>
   std::shared_ptr<ResponseMemory> self_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_RPC_SERVER_RESPONSE_MEMORY_H_

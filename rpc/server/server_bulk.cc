@@ -23,7 +23,7 @@
 #include "verbena/transport/memory/size_class.h"
 #include "verbena/transport/onesided/check_registered.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using google::protobuf::MessageLite;
@@ -428,4 +428,4 @@ uint32_t ServerBulk::FinalKey(const Link& link) const {
   return request_.source_count > 0 ? request_.sources[0].rkey : 0;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

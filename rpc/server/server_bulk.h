@@ -27,7 +27,7 @@
 #include "verbena/transport/log/mutant.h"
 #include "verbena/transport/memory/buffer.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class ServerSession;
 class ServerShard;
@@ -153,6 +153,6 @@ class ServerBulk final : private SendWaiter, private LeaseListener {
   size_t writing_ = 0;  // bytes
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_RPC_SERVER_SERVER_BULK_H_

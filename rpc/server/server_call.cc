@@ -13,7 +13,7 @@
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // `left`, in microseconds, is what a peer claims.
@@ -391,8 +391,11 @@ void ServerCall::FinishLarge() {
   DropRequestBeyond(kMaxPooledMessageBytes);
 }
 
-// --- ServerContext. Defined here, since every program with a server links this file: libraries of
+}  // namespace verbena::internal
+
+// ServerContext. Defined here, since every program with a server links this file: libraries of
 // handlers are then linked in any order.
+namespace verbena {
 
 size_t ServerContext::request_payload_bytes() const {
   return call_.has_bulk_ ? call_.bulk_->request_payload_bytes() : 0;
@@ -407,7 +410,7 @@ Buffer ServerContext::TakeRequestPayload() {
 }
 
 Task<absl::StatusOr<Buffer>> ServerContext::AllocateBuffer(size_t bytes) {
-  Link* link = call_.link_->link();
+  internal::Link* link = call_.link_->link();
   if (link == nullptr) co_return absl::UnavailableError("the caller's link was lost");
   co_return co_await call_.link_->client().responses().Allocate(
       link->endpoint(), bytes,
@@ -418,7 +421,7 @@ Task<absl::StatusOr<Buffer>> ServerContext::AllocateBuffer(size_t bytes) {
 }
 
 std::string ServerContext::device_name() const {
-  const Link* link = call_.link_->link();
+  const internal::Link* link = call_.link_->link();
   return link == nullptr ? "" : link->endpoint().device_name();
 }
 
@@ -435,13 +438,13 @@ Task<absl::Status> ServerContext::WriteResponsePayload(BufferView part) {
 }
 
 absl::StatusOr<RemoteMemory> ServerContext::Remote(const RemoteMemoryHandle& handle) {
-  Link* link = call_.link_->link();
+  internal::Link* link = call_.link_->link();
   if (link == nullptr) return absl::UnavailableError("the caller's link was lost");
   return internal::RemoteOver(*link, handle);
 }
 
 Task<absl::StatusOr<Loan>> ServerContext::Lend(BufferView view, LeaseAccess access) {
-  Link* link = call_.link_->link();
+  internal::Link* link = call_.link_->link();
   if (link == nullptr) co_return absl::UnavailableError("the caller's link was lost");
   co_return co_await internal::LendOver(*link, view, access, call_.deadline_);
 }

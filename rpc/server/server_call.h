@@ -25,7 +25,7 @@
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/link/link.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class ServerSession;
 class ServerShard;
@@ -70,7 +70,7 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   bool running() const { return context_.has_value(); }
 
  private:
-  friend class ServerContext;
+  friend ServerContext;
 
   void OnTaskDone() override;
   void OnWritable(Link& link) override;
@@ -143,6 +143,6 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   std::string failure_body_;  // of a failed call; empty when reply_ is the body
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_RPC_SERVER_SERVER_CALL_H_

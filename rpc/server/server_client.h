@@ -20,7 +20,7 @@
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class ServerClient final : public std::enable_shared_from_this<ServerClient> {
  public:
@@ -79,6 +79,6 @@ class ServerClient final : public std::enable_shared_from_this<ServerClient> {
   const std::shared_ptr<ResponseMemory> responses_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_RPC_SERVER_SERVER_CLIENT_H_

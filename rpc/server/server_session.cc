@@ -9,7 +9,7 @@
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 ServerSession::ServerSession(ServerShard& shard, std::shared_ptr<ServerClient> client,
                              std::string peer, uint64_t number)
@@ -278,4 +278,4 @@ void ServerSession::OnLinkDown(Link&, const absl::Status&) {
   shard_.OnLinkDown(*this);
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -24,7 +24,7 @@
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/link/link.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class ServerShard;
 using RunningHandlers = absl::btree_map<std::string, uint32_t>;
@@ -123,6 +123,6 @@ class ServerSession final : public LinkListener, private SendWaiter, private Tim
   GrantsGiven grants_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_RPC_SERVER_SERVER_SESSION_H_

@@ -14,7 +14,7 @@
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // How long a shutdown waits, past its deadline, for cancelled handlers to answer, and for clients
@@ -344,4 +344,4 @@ Task<void> ServerShard::AwaitHandlers() {
   }
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

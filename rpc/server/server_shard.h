@@ -34,7 +34,7 @@
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/throttled_log.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // One budget of payload memory, in bytes, now.
 struct ServerMemoryStats {
@@ -238,6 +238,6 @@ class ServerShard {
   TaskScope tasks_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_RPC_SERVER_SERVER_SHARD_H_

@@ -15,7 +15,7 @@
 #include "verbena/transport/coro/semaphore.h"
 #include "verbena/transport/log/check.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class ServerSource {
  public:
@@ -82,6 +82,6 @@ class ServerSource {
   Semaphore response_bytes_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_RPC_SERVER_SERVER_SOURCE_H_

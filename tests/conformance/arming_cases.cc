@@ -5,7 +5,7 @@
 
 #include "tests/conformance/fixture.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 namespace {
 
 class Arming : public ConformanceTest {
@@ -246,4 +246,4 @@ TEST_P(Arming, NoWakeUpIsLostAmongSeveralQpsOfOneCq) {
 VERBENA_CONFORMANCE_SUITE(Arming);
 
 }  // namespace
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance

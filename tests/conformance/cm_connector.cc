@@ -8,7 +8,7 @@
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/task.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 namespace {
 
 ConnectableQp Describe(Qp qp, CmOptions options, std::shared_ptr<std::atomic<bool>> ended) {
@@ -98,4 +98,4 @@ void CmConnector::ForgetAll() {
   connections_.clear();
 }
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance

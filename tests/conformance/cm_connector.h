@@ -26,7 +26,7 @@
 #include "verbena/transport/connect/rdma_cm.h"
 #include "verbena/transport/coro/task.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 
 class CmConnector {
  public:
@@ -65,6 +65,6 @@ class CmConnector {
   std::map<uint32_t, Connection> connections_;  // by the QP's id; destroyed before cm_
 };
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance
 
 #endif  // VERBENA_TESTS_CONFORMANCE_CM_CONNECTOR_H_

@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 
 class Encoder {
  public:
@@ -120,6 +120,6 @@ struct Decoder::Getter<absl::StatusOr<T>> {
   }
 };
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance
 
 #endif  // VERBENA_TESTS_CONFORMANCE_CODEC_H_

@@ -4,7 +4,7 @@
 
 #include "tests/conformance/must.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 namespace {
 
 constexpr uint32_t kFirstPsn = 0x1234;
@@ -91,4 +91,4 @@ void ConnectQps(End& near, End& far, const LinkOptions& options, std::source_loc
   }
 }
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance

@@ -10,7 +10,7 @@
 
 #include "tests/conformance/end.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 
 // A change of a QP's state, ready for ModifyQp; a case may spoil it first.
 struct Transition {
@@ -36,6 +36,6 @@ Transition ToReadyToSend(const LinkOptions& options);
 void ConnectQps(End& near, End& far, const LinkOptions& options = {},
                 std::source_location where = std::source_location::current());
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance
 
 #endif  // VERBENA_TESTS_CONFORMANCE_CONNECT_H_

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <cstdint>
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 inline constexpr uint32_t kTimeScale = 3;
@@ -35,6 +35,6 @@ class Deadline {
   std::chrono::steady_clock::time_point at_;
 };
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance
 
 #endif  // VERBENA_TESTS_CONFORMANCE_DEADLINE_H_

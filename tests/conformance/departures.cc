@@ -4,7 +4,7 @@
 #include <mutex>
 #include <set>
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 namespace {
 
 // Devices of Linux 6.1, with rdma-core 44.
@@ -157,4 +157,4 @@ std::vector<Departure> NotedDepartures() {
   return {notes().seen.begin(), notes().seen.end()};
 }
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance

@@ -15,7 +15,7 @@
 
 #include "tests/conformance/objects.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 
 enum class Departure {
   kUnknownOpcodeTaken,
@@ -76,6 +76,6 @@ bool IsKnown(Departure departure, const HostInfo& device);
 void Note(Departure departure);
 std::vector<Departure> NotedDepartures();
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance
 
 #endif  // VERBENA_TESTS_CONFORMANCE_DEPARTURES_H_

@@ -9,7 +9,7 @@
 #include "tests/conformance/must.h"
 #include "verbena/transport/device/verbs_status.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 
 End::End(Host& host, const HostInfo& info, const std::string& name, const EndOptions& options)
     : host_(&host), info_(info), name_(name) {
@@ -162,4 +162,4 @@ void End::ToError(Where where) {
   Must(host_->ModifyQp(qp, change, IBV_QP_STATE), where);
 }
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance

@@ -5,7 +5,7 @@
 
 #include "fmt/format.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 namespace {
 
 // The status of a known departure, which is noted when it is seen.
@@ -196,4 +196,4 @@ void ExpectWorks(Connection& connection, std::source_location where) {
   }
 }
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance

@@ -26,7 +26,7 @@
 #include "tests/conformance/remote_host.h"
 #include "tests/conformance/wires.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 
 // Both ends of a connection whose QPs are in RTS.
 struct Connection {
@@ -121,23 +121,23 @@ std::vector<Wire> WiresWhere(Predicate applies) {
 
 // Instantiates a suite of cases for those of the selected wires for which `applies` is true. There
 // may be none.
-#define VERBENA_CONFORMANCE_SUITE_WHERE(Suite, applies)                               \
-  GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Suite);                               \
-  INSTANTIATE_TEST_SUITE_P(                                                           \
-      Conformance, Suite,                                                             \
-      testing::ValuesIn(::verbena::conformance::WiresWhere(                           \
-          [](const ::verbena::conformance::Wire& wire) -> bool { return applies; })), \
-      [](const testing::TestParamInfo<::verbena::conformance::Wire>& info) {          \
-        return info.param.name;                                                       \
+#define VERBENA_CONFORMANCE_SUITE_WHERE(Suite, applies)                                         \
+  GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Suite);                                         \
+  INSTANTIATE_TEST_SUITE_P(                                                                     \
+      Conformance, Suite,                                                                       \
+      testing::ValuesIn(::verbena::internal::conformance::WiresWhere(                           \
+          [](const ::verbena::internal::conformance::Wire& wire) -> bool { return applies; })), \
+      [](const testing::TestParamInfo<::verbena::internal::conformance::Wire>& info) {          \
+        return info.param.name;                                                                 \
       })
 
 // The first is for every selected wire, the second for those with a far process that can be stopped
 // and killed.
 #define VERBENA_CONFORMANCE_SUITE(Suite) VERBENA_CONFORMANCE_SUITE_WHERE(Suite, !wire.name.empty())
 #define VERBENA_CONFORMANCE_PROCESS_SUITE(Suite) \
-  VERBENA_CONFORMANCE_SUITE_WHERE(Suite,         \
-                                  wire.far == ::verbena::conformance::Wire::Far::kOtherProcess)
+  VERBENA_CONFORMANCE_SUITE_WHERE(               \
+      Suite, wire.far == ::verbena::internal::conformance::Wire::Far::kOtherProcess)
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance
 
 #endif  // VERBENA_TESTS_CONFORMANCE_FIXTURE_H_

@@ -24,7 +24,7 @@
 #include "tests/conformance/objects.h"
 #include "verbena/transport/connect/link_parameters.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 
 class Host {
  public:
@@ -104,6 +104,6 @@ class Host {
   virtual absl::Status Clear() = 0;
 };
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance
 
 #endif  // VERBENA_TESTS_CONFORMANCE_HOST_H_

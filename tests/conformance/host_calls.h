@@ -16,7 +16,7 @@
 #include "tests/conformance/codec.h"
 #include "tests/conformance/host.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 
 template <auto kMethod>
 struct HostMethod;
@@ -66,6 +66,6 @@ using HostCalls = HostMethodList<
     &Host::Arm, &Host::AwaitCqEvent, &Host::AckCqEvents, &Host::AwaitAsyncEvent, &Host::RunPingPong,
     &Host::StartStream, &Host::WatchStream, &Host::StopStream, &Host::Clear>;
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance
 
 #endif  // VERBENA_TESTS_CONFORMANCE_HOST_CALLS_H_

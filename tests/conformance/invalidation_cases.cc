@@ -3,7 +3,7 @@
 
 #include "tests/conformance/windows.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 namespace {
 
 class Invalidation : public WindowsTest {};
@@ -241,4 +241,4 @@ TEST_P(InvalidationAgainstAPeerProcess,
 VERBENA_CONFORMANCE_PROCESS_SUITE(InvalidationAgainstAPeerProcess);
 
 }  // namespace
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance

@@ -14,7 +14,7 @@
 #include "tests/conformance/post.h"
 #include "verbena/transport/device/verbs_status.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 namespace {
 
 constexpr ibv_gid kNoGid{};
@@ -449,4 +449,4 @@ absl::StatusOr<StreamState> LocalHost::StopStream(uint32_t timeout_ms) {
   return state;
 }
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance

@@ -25,7 +25,7 @@
 #include "tests/conformance/shared_device.h"
 #include "tests/conformance/streamer.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 
 class LocalHost final : public Host {
  public:
@@ -121,6 +121,6 @@ class LocalHost final : public Host {
   std::unique_ptr<Streamer> streamer_;
 };
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance
 
 #endif  // VERBENA_TESTS_CONFORMANCE_LOCAL_HOST_H_

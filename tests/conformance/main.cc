@@ -26,7 +26,7 @@
 #include "tests/conformance/watchdog.h"
 #include "tests/conformance/wires.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 namespace {
 
 // True when `argument` is "--name=…"; `value` is then what follows.
@@ -78,6 +78,6 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance
 
-int main(int argc, char** argv) { return verbena::conformance::Main(argc, argv); }
+int main(int argc, char** argv) { return verbena::internal::conformance::Main(argc, argv); }

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 namespace {
 
 template <typename Wr>
@@ -120,4 +120,4 @@ SendWr Flagged(SendWr wr, unsigned flags) {
   return wr;
 }
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance

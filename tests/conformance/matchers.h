@@ -16,11 +16,11 @@
 
 // How gtest shows a completion; found by argument-dependent lookup.
 inline void PrintTo(const ibv_wc& wc, std::ostream* out) {
-  *out << verbena::WcStatusName(wc.status) << " of WR " << wc.wr_id << ", opcode " << wc.opcode
-       << ", " << wc.byte_len << " bytes, QPN " << wc.qp_num;
+  *out << verbena::internal::WcStatusName(wc.status) << " of WR " << wc.wr_id << ", opcode "
+       << wc.opcode << ", " << wc.byte_len << " bytes, QPN " << wc.qp_num;
 }
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 
 MATCHER_P(HasStatus, status, std::string(negation ? "is not " : "is ") + WcStatusName(status)) {
   return arg.status == status;
@@ -82,6 +82,6 @@ RecvWr Receive(uint64_t wr_id, std::initializer_list<ibv_sge> sges);
 SendWr Unsignalled(SendWr wr);
 SendWr Flagged(SendWr wr, unsigned flags);
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance
 
 #endif  // VERBENA_TESTS_CONFORMANCE_MATCHERS_H_

@@ -9,7 +9,7 @@
 
 #include "verbena/transport/device/verbs_status.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 
 MessageSocket::MessageSocket(MessageSocket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
 
@@ -71,4 +71,4 @@ absl::Status MessageSocket::ReceiveAll(char* data, size_t size, const Deadline* 
   return absl::OkStatus();
 }
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance

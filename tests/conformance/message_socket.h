@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "tests/conformance/deadline.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 
 class MessageSocket {
  public:
@@ -35,6 +35,6 @@ class MessageSocket {
   int fd_;
 };
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance
 
 #endif  // VERBENA_TESTS_CONFORMANCE_MESSAGE_SOCKET_H_

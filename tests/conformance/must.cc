@@ -2,7 +2,7 @@
 
 #include "gtest/gtest.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 
 void EndCase(const std::string& message, std::source_location where) {
   // Fatal, so that a case whose set-up failed does not run.
@@ -15,4 +15,4 @@ void EndCase(const std::string& message, std::source_location where) {
                               static_cast<int>(where.line()), message.c_str()));
 }
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 
 // Ends the case with a failure at `where`.
 [[noreturn]] void EndCase(const std::string& message, std::source_location where);
@@ -29,6 +29,6 @@ T Must(absl::StatusOr<T> value, std::source_location where = std::source_locatio
   return *std::move(value);
 }
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance
 
 #endif  // VERBENA_TESTS_CONFORMANCE_MUST_H_

@@ -13,7 +13,7 @@
 
 #include "verbena/transport/device/device.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 
 struct Pd {
   uint32_t id = 0;
@@ -165,6 +165,6 @@ struct StreamState {
 
 static_assert(std::is_trivially_copyable_v<HostInfo> && std::is_trivially_copyable_v<SendWr>);
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance
 
 #endif  // VERBENA_TESTS_CONFORMANCE_OBJECTS_H_

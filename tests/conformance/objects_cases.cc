@@ -7,7 +7,7 @@
 
 #include "tests/conformance/fixture.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 namespace {
 
 class Objects : public ConformanceTest {
@@ -223,4 +223,4 @@ TEST_P(Objects, ManyConnectionsWorkAtOnce) {
 VERBENA_CONFORMANCE_SUITE(Objects);
 
 }  // namespace
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance

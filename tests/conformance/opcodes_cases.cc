@@ -8,7 +8,7 @@
 
 #include "tests/conformance/fixture.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 namespace {
 
 class Opcodes : public ConformanceTest {};
@@ -374,4 +374,4 @@ TEST_P(Opcodes, AReadIntoAQpWithoutResponderResourcesIsAnInvalidRequest) {
 VERBENA_CONFORMANCE_SUITE(Opcodes);
 
 }  // namespace
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance

@@ -7,7 +7,7 @@
 
 #include "tests/conformance/fixture.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 namespace {
 
 class Ordering : public ConformanceTest {
@@ -273,4 +273,4 @@ TEST_P(Ordering, BothDirectionsOfAQpRunAtOnce) {
 VERBENA_CONFORMANCE_SUITE(Ordering);
 
 }  // namespace
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance

@@ -9,7 +9,7 @@
 
 #include "verbena/transport/device/verbs_status.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 namespace {
 
 // Returns -1 and sets errno on failure.
@@ -47,4 +47,4 @@ Pages::~Pages() {
   if (data_ != nullptr) munmap(data_, size_);
 }
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance

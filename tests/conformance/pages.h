@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "tests/conformance/objects.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 
 class Pages {
  public:
@@ -30,6 +30,6 @@ class Pages {
   uint64_t size_;
 };
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance
 
 #endif  // VERBENA_TESTS_CONFORMANCE_PAGES_H_

@@ -6,7 +6,7 @@
 
 #include "tests/conformance/fixture.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 namespace {
 
 constexpr uint64_t kLarge = 1 << 20;
@@ -287,4 +287,4 @@ TEST_P(PeerProcess, KilledWhileStoppedInTheMiddleOfAWriteItsMemoryComesBack) {
 VERBENA_CONFORMANCE_PROCESS_SUITE(PeerProcess);
 
 }  // namespace
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance

@@ -9,7 +9,7 @@
 #include "tests/conformance/post.h"
 #include "verbena/transport/device/verbs_status.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 namespace {
 
 constexpr uint64_t kSendWrId = 1000;
@@ -123,4 +123,4 @@ absl::Status PingPongLoop::TimedOut() {
                   : "the CQ is empty, so a message was lost or the peer is stuck"));
 }
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance

@@ -17,7 +17,7 @@
 #include "tests/conformance/objects.h"
 #include "verbena/transport/device/device.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 
 class PingPongLoop {
  public:
@@ -56,6 +56,6 @@ class PingPongLoop {
   uint64_t received_ = 0;
 };
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance
 
 #endif  // VERBENA_TESTS_CONFORMANCE_PING_PONG_H_

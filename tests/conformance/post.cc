@@ -4,7 +4,7 @@
 
 #include <vector>
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 namespace {
 
 ibv_send_wr VerbsWr(SendWr& wr) {
@@ -80,4 +80,4 @@ PostResult PostSrqReceiveChain(ibv_srq* srq, std::span<RecvWr> wrs) {
   });
 }
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance

@@ -9,12 +9,12 @@
 
 #include "tests/conformance/objects.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 
 PostResult PostSendChain(ibv_qp* qp, std::span<SendWr> wrs);
 PostResult PostReceiveChain(ibv_qp* qp, std::span<RecvWr> wrs);
 PostResult PostSrqReceiveChain(ibv_srq* srq, std::span<RecvWr> wrs);
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance
 
 #endif  // VERBENA_TESTS_CONFORMANCE_POST_H_

@@ -4,7 +4,7 @@
 
 #include "tests/conformance/fixture.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 namespace {
 
 // Our own side's keys.
@@ -440,4 +440,4 @@ TEST_P(RemoteProtection, WrsBehindARefusedWriteAreFlushedAndHaveNoEffect) {
 VERBENA_CONFORMANCE_SUITE(RemoteProtection);
 
 }  // namespace
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance

@@ -6,7 +6,7 @@
 
 #include "tests/conformance/fixture.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 namespace {
 
 class Queues : public ConformanceTest {
@@ -294,4 +294,4 @@ TEST_P(Queues, ACqHoldsAsManyCompletionsAsItPromised) {
 VERBENA_CONFORMANCE_SUITE(Queues);
 
 }  // namespace
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance

@@ -17,7 +17,7 @@
 #include "tests/conformance/host_calls.h"
 #include "verbena/transport/device/verbs_status.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 namespace {
 
 // Longer than any wait that a call itself may take.
@@ -254,4 +254,4 @@ absl::StatusOr<StreamState> RemoteHost::StopStream(uint32_t timeout_ms) {
 
 absl::Status RemoteHost::Clear() { return Call<&Host::Clear>(); }
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance

@@ -21,7 +21,7 @@
 #include "tests/conformance/message_socket.h"
 #include "tests/conformance/objects.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 
 // Serves `host` until the other end closes. The main function of the process.
 void ServeHost(Host& host, MessageSocket socket);
@@ -99,6 +99,6 @@ class RemoteHost final : public Host {
   MessageSocket socket_;
 };
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance
 
 #endif  // VERBENA_TESTS_CONFORMANCE_REMOTE_HOST_H_

@@ -14,7 +14,7 @@
 #include "tests/conformance/local_host.h"
 #include "tests/conformance/wires.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 namespace {
 
 void Row(const std::string& what, const std::string& value) {
@@ -130,4 +130,4 @@ absl::Status PrintReport() {
   return absl::OkStatus();
 }
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance

@@ -8,11 +8,11 @@
 
 #include "absl/status/status.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 
 // Prints the report to stdout. Call it after RUN_ALL_TESTS.
 absl::Status PrintReport();
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance
 
 #endif  // VERBENA_TESTS_CONFORMANCE_REPORT_H_

@@ -5,7 +5,7 @@
 
 #include "tests/conformance/fixture.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 namespace {
 
 class ReceiverNotReady : public ConformanceTest {
@@ -114,4 +114,4 @@ TEST_P(ReceiverNotReady, SendsOfManyQpsWaitingAtOnceAllGetThrough) {
 VERBENA_CONFORMANCE_SUITE(ReceiverNotReady);
 
 }  // namespace
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance

@@ -8,7 +8,7 @@
 #include "fmt/format.h"
 #include "tests/conformance/deadline.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 namespace {
 
 const void* ObjectOf(const ibv_async_event& event) {
@@ -82,4 +82,4 @@ void SharedDevice::Forget(const void* object) {
   std::erase_if(events_, [&](const Event& event) { return event.object == object; });
 }
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance

@@ -17,7 +17,7 @@
 #include "absl/status/status.h"
 #include "verbena/transport/device/device.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 
 class SharedDevice {
  public:
@@ -46,6 +46,6 @@ class SharedDevice {
   std::vector<Event> events_;
 };
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance
 
 #endif  // VERBENA_TESTS_CONFORMANCE_SHARED_DEVICE_H_

@@ -7,7 +7,7 @@
 
 #include "tests/conformance/fixture.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 namespace {
 
 class SharedReceiveQueue : public ConformanceTest {
@@ -220,4 +220,4 @@ TEST_P(SharedReceiveQueue, AReceiveWhoseKeyIsBadFailsTheQpThatTookItAlone) {
 VERBENA_CONFORMANCE_SUITE(SharedReceiveQueue);
 
 }  // namespace
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance

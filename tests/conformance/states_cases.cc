@@ -5,7 +5,7 @@
 
 #include "tests/conformance/fixture.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 namespace {
 
 struct NamedBit {
@@ -353,4 +353,4 @@ VERBENA_CONFORMANCE_SUITE(States);
 VERBENA_CONFORMANCE_SUITE(Transitions);
 
 }  // namespace
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance

@@ -5,7 +5,7 @@
 #include "tests/conformance/deadline.h"
 #include "tests/conformance/post.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 
 Streamer::Streamer(ibv_qp* qp, ibv_cq* cq, const SendWr& wr, uint32_t depth)
     : qp_(qp), cq_(cq), wr_(wr), depth_(depth), thread_([this] { Run(); }) {}
@@ -70,4 +70,4 @@ bool Streamer::PollOnce() {
   return wc.status == IBV_WC_SUCCESS;
 }
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance

@@ -15,7 +15,7 @@
 
 #include "tests/conformance/objects.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 
 class Streamer {
  public:
@@ -46,6 +46,6 @@ class Streamer {
   std::thread thread_;
 };
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance
 
 #endif  // VERBENA_TESTS_CONFORMANCE_STREAMER_H_

@@ -5,7 +5,7 @@
 
 #include "tests/conformance/fixture.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 namespace {
 
 class Teardown : public ConformanceTest {
@@ -209,4 +209,4 @@ TEST_P(Teardown, QuiescedIsTrueOfQpsThatAreGoneAndFalseOfThoseInService) {
 VERBENA_CONFORMANCE_SUITE(Teardown);
 
 }  // namespace
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance

@@ -8,7 +8,7 @@
 #include "tests/conformance/fixture.h"
 #include "tests/conformance/post.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 namespace {
 
 // Runs each function in a thread of its own, all at once.
@@ -273,4 +273,4 @@ TEST_P(Threads, AThreadArmsAndSleepsWhileAnotherPosts) {
 VERBENA_CONFORMANCE_SUITE(Threads);
 
 }  // namespace
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance

@@ -7,7 +7,7 @@
 #include "fmt/format.h"
 #include "tests/conformance/deadline.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 namespace {
 
 constexpr std::chrono::milliseconds kLongestCase(8 * kPatienceMs);
@@ -60,4 +60,4 @@ void Watchdog::Watch() {
   }
 }
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance

@@ -11,7 +11,7 @@
 
 #include "gtest/gtest.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 
 class Watchdog final : public testing::EmptyTestEventListener {
  public:
@@ -34,6 +34,6 @@ class Watchdog final : public testing::EmptyTestEventListener {
   std::thread thread_;
 };
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance
 
 #endif  // VERBENA_TESTS_CONFORMANCE_WATCHDOG_H_

@@ -9,7 +9,7 @@
 
 #include "tests/conformance/fixture.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 
 inline constexpr int kRemote =
     IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
@@ -93,6 +93,6 @@ class WindowsTest : public ConformanceTest {
   }
 };
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance
 
 #endif  // VERBENA_TESTS_CONFORMANCE_WINDOWS_H_

@@ -6,7 +6,7 @@
 
 #include "tests/conformance/windows.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 namespace {
 
 class Windows : public WindowsTest {};
@@ -359,4 +359,4 @@ TEST_P(Windows, AProtectionDomainCannotGoWhileItHasWindows) {
 VERBENA_CONFORMANCE_SUITE(Windows);
 
 }  // namespace
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance

@@ -9,7 +9,7 @@
 #include "verbena/transport/soft/soft_device.h"
 #include "verbena/transport/verbs/rdma_device.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 namespace {
 
 // Whether a device maps its peer's memory matters only between processes.
@@ -70,4 +70,4 @@ absl::StatusOr<std::shared_ptr<SharedDevice>> OpenSelectedDevice(Side side) {
   return Share(RdmaDevice::Open(name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name));
 }
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance

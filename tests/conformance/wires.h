@@ -15,7 +15,7 @@
 #include "tests/conformance/objects.h"
 #include "tests/conformance/shared_device.h"
 
-namespace verbena::conformance {
+namespace verbena::internal::conformance {
 
 struct Wire {
   enum class Far {
@@ -48,6 +48,6 @@ enum class Side { kNear, kFar };
 // Opens the device selected for a side.
 absl::StatusOr<std::shared_ptr<SharedDevice>> OpenSelectedDevice(Side side);
 
-}  // namespace verbena::conformance
+}  // namespace verbena::internal::conformance
 
 #endif  // VERBENA_TESTS_CONFORMANCE_WIRES_H_

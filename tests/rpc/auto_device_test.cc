@@ -8,7 +8,7 @@
 #include "tests/rpc/testing_service.h"
 #include "verbena/rpc/internal/open_device.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 class AutoDeviceTest : public RpcTest {
@@ -73,4 +73,4 @@ TEST_F(AutoDeviceTest, SidesWithoutACommonDeviceSayWhichTheyHave) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

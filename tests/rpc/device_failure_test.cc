@@ -20,7 +20,7 @@
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/memory/buffer_pool.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using ::testing::Contains;
@@ -481,4 +481,4 @@ TEST_P(HostedDeviceFailureTest, ADeviceOfBothSidesIsOpenedAgain) {
 INSTANTIATE_TEST_SUITE_P(Threads, HostedDeviceFailureTest, ::testing::Bool());
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

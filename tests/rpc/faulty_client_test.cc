@@ -13,7 +13,7 @@
 #include "tests/rpc/rogue_peer.h"
 #include "verbena/rpc/internal/bulk_format.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using std::chrono::milliseconds;
@@ -263,4 +263,4 @@ TEST_F(FaultyClientTest, AClientThatKeepsWhatIsAskedBackLosesItsLinkAfterTheGrac
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

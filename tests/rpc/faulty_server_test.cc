@@ -22,7 +22,7 @@
 #include "verbena/rpc/internal/bulk_format.h"
 #include "verbena/transport/coro/task_scope.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using std::chrono::milliseconds;
@@ -474,4 +474,4 @@ INSTANTIATE_TEST_SUITE_P(Wires, FaultyServerTest, ::testing::ValuesIn(Wires()), 
 INSTANTIATE_TEST_SUITE_P(Wires, LateWriteTest, ::testing::ValuesIn(Wires()), NameOf);
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -24,7 +24,7 @@
 #include "tests/transport/device/raising_device.h"
 #include "verbena/transport/soft/soft_device.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // Must outlive its devices. Safe from any thread.
 class FragileDevices {
@@ -147,6 +147,6 @@ class FragileDevices {
   int refused_ = 0;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TESTS_RPC_FRAGILE_DEVICES_H_

@@ -10,7 +10,7 @@
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/task_scope.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using std::chrono::milliseconds;
@@ -244,4 +244,4 @@ TEST_F(GrantsTest, CallsThatAreGivenUpLeaveNothingBehind) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

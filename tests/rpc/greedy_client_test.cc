@@ -9,7 +9,7 @@
 #include "tests/rpc/payload_service.h"
 #include "tests/transport/log/captured_log.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using std::chrono::seconds;
@@ -98,4 +98,4 @@ TEST_F(GreedyClientTest, OneClientsPayloadsLeaveRoomForOthers) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

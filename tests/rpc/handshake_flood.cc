@@ -20,7 +20,7 @@
 #include "verbena/transport/connect/handshake_codec.h"
 #include "verbena/transport/soft/soft_device.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 size_t RaiseDescriptors(size_t wanted) {
@@ -95,9 +95,9 @@ int Flood(const std::string& target, const std::string& source, int total, size_
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal
 
 int main(int argc, char** argv) {
   if (argc != 5) return std::cerr << "usage: handshake_flood HOST:PORT SOURCE TOTAL HELD\n", 2;
-  return verbena::Flood(argv[1], argv[2], std::stoi(argv[3]), std::stoul(argv[4]));
+  return verbena::internal::Flood(argv[1], argv[2], std::stoi(argv[3]), std::stoul(argv[4]));
 }

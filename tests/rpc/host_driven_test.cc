@@ -14,7 +14,7 @@
 #include "verbena/rpc/runtime.h"
 #include "verbena/transport/executor/executor.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // A host's loop over all executors of a runtime, which sleeps in poll() without a timeout.
@@ -184,4 +184,4 @@ TEST_F(HostDrivenRuntimeTest, TheHostReadsStatisticsOfEveryExecutor) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

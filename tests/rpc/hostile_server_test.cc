@@ -18,7 +18,7 @@
 #include "verbena/rpc/internal/bulk_format.h"
 #include "verbena/transport/coro/task_scope.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using std::chrono::milliseconds;
@@ -239,4 +239,4 @@ TEST_F(HostileServerTest, AServerThatSaysGoAwayOnEachLinkHasFewOfThem) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -10,7 +10,7 @@
 #include "tests/rpc/payload_service.h"
 #include "verbena/transport/coro/task_scope.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using std::chrono::milliseconds;
@@ -216,4 +216,4 @@ TEST_F(LeaseLifetimeTest, BeyondTheQuarantinesBudgetNoMoreIsLent) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

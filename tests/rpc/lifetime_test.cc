@@ -14,7 +14,7 @@
 #include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/coro/yield.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using std::chrono::milliseconds;
@@ -360,4 +360,4 @@ TEST_F(LifetimeTest, TooManyCallsAtOnceAreRefusedAtOnce) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -8,7 +8,7 @@
 #include "tests/rpc/testing_service.h"
 #include "tests/rpc/waiting_replies.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 class LostLinkTest : public RpcTest {
@@ -36,4 +36,4 @@ TEST_F(LostLinkTest, ALinkWithAHandlerLeftIsNotFreed) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -14,7 +14,7 @@
 #include "verbena/rpc/internal/bulk_format.h"
 #include "verbena/rpc/stub.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 struct Violation {
@@ -334,4 +334,4 @@ TEST_F(RogueServerTest, ARequestToAClientEndsTheLink) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

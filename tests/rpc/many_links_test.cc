@@ -18,7 +18,7 @@
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/soft/soft_device.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using ::testing::HasSubstr;
@@ -117,4 +117,4 @@ TEST_F(ManyLinksTest, AnExecutorTakesAThousandLinksByDefaultAndRefusesOneTooMany
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

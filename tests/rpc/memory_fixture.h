@@ -10,7 +10,7 @@
 #include "tests/rpc/memory_service.h"
 #include "tests/rpc/payload_service.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 inline constexpr LeaseAccess kAnyAccess =
     LeaseAccess::kRead | LeaseAccess::kWrite | LeaseAccess::kAtomic;
@@ -75,6 +75,6 @@ class MemoryFixture : public PayloadFixture {
   bool atomics_ = false;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TESTS_RPC_MEMORY_FIXTURE_H_

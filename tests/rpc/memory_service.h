@@ -21,7 +21,7 @@
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/coro/task_scope.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class MemoryService final : public testing::Memories::Service {
  public:
@@ -119,6 +119,6 @@ class MemoryService final : public testing::Memories::Service {
   Loan loan_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TESTS_RPC_MEMORY_SERVICE_H_

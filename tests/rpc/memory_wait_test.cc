@@ -9,7 +9,7 @@
 #include "tests/rpc/moved_clock.h"
 #include "tests/rpc/payload_service.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using std::chrono::hours;
@@ -85,4 +85,4 @@ TEST_F(MemoryWaitTest, AWaitForAShareAndOneForMemoryHaveOneLimit) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -7,7 +7,7 @@
 #include "verbena/rpc/payload.h"
 #include "verbena/transport/memory/buffer.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 TEST(MisuseDeathTest, AnOutcomeOfNoFailure) {
@@ -41,4 +41,4 @@ TEST(PayloadTest, AnEmptyOneIsPresentAndDefaultOnesAreNot) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -12,7 +12,7 @@
 #include "tests/rpc/server_process.h"
 #include "verbena/transport/coro/task_scope.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using std::chrono::microseconds;
@@ -173,4 +173,4 @@ TEST_F(PayloadProcessTest, AServerThatIsFrozenAmongTransfersWritesNowhereWhenItG
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

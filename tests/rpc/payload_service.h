@@ -24,7 +24,7 @@
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // The byte at `position` of every payload of the tests.
 inline char PatternAt(uint64_t position) {
@@ -234,6 +234,6 @@ class PayloadFixture : public RuntimePair {
   std::unique_ptr<testing::Payloads::Stub> stub_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TESTS_RPC_PAYLOAD_SERVICE_H_

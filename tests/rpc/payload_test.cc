@@ -12,7 +12,7 @@
 #include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/soft/soft_device.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 struct Ways {
@@ -404,4 +404,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& tested) { return tested.param.name; });
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -19,7 +19,7 @@
 #include "verbena/transport/memory/registered_memory.h"
 #include "verbena/transport/soft/soft_device.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using absl::StatusCode;
@@ -176,4 +176,4 @@ TEST_F(RegisterMemoryTest, MemoryThatCannotBeRegisteredIsRefusedWithTheReason) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -3,7 +3,7 @@
 #include "tests/rpc/memory_fixture.h"
 #include "tests/transport/coro/counted_new.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 class RemoteMemoryAllocationsTest : public MemoryFixture {};
@@ -35,4 +35,4 @@ TEST_F(RemoteMemoryAllocationsTest, OperationsAllocateNothingInSteadyState) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

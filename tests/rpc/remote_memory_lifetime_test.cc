@@ -14,7 +14,7 @@
 #include "tests/rpc/memory_fixture.h"
 #include "verbena/transport/soft/soft_device.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using std::chrono::milliseconds;
@@ -327,4 +327,4 @@ TEST_F(RemoteMemoryLifetimeTest, WhenTheUserDiesTheLoanIsOverAndTheMemoryComesHo
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -8,7 +8,7 @@
 #include "tests/rpc/memory_fixture.h"
 #include "tests/rpc/server_process.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using std::chrono::milliseconds;
@@ -93,4 +93,4 @@ TEST_F(RemoteMemoryProcessTest, OperationsOnAProcessThatIsKilledEnd) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

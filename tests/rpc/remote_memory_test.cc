@@ -14,7 +14,7 @@
 #include "tests/transport/device/delegating_device.h"
 #include "verbena/transport/soft/soft_device.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using std::chrono::milliseconds;
@@ -338,4 +338,4 @@ TEST(RemoteMemoryDeviceTest, WithoutAtomicsTheyAreUnimplementedOnEitherSide) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -27,7 +27,7 @@
 #include "verbena/transport/link/wr_id.h"
 #include "verbena/transport/memory/arena.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 struct RogueFrame {
   FrameHeader header = {};
@@ -291,6 +291,6 @@ class RoguePeer {
 // The header of a peer that has issued the credits of its handshake and no more.
 inline const SendHeader kCorrect = Granting(RoguePeer::kCredits);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TESTS_RPC_ROGUE_PEER_H_

@@ -31,7 +31,7 @@
 #include "verbena/transport/executor/run_on.h"
 #include "verbena/transport/soft/soft_device.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using testing::Contains;
@@ -352,4 +352,4 @@ TEST_F(RuntimeDeathTest, AnExecutorThatThereIsNotAborts) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -13,7 +13,7 @@
 #include "tests/rpc/waiting_replies.h"
 #include "tests/transport/log/captured_log.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 class ShutdownTest : public RpcTest {
@@ -179,4 +179,4 @@ TEST_F(ShutdownTest, ASecondShutdownWaitsForTheHandlersThatWereLeft) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -10,7 +10,7 @@
 #include "tests/rpc/waiting_replies.h"
 #include "verbena/rpc/internal/call_id.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using std::chrono::hours;
@@ -221,4 +221,4 @@ TEST_F(SlowClientTest, OneClientsCallsLeaveRoomForOthers) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

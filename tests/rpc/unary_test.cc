@@ -12,7 +12,7 @@
 #include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/coro/yield.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 class UnaryTest : public RpcTest {
@@ -118,7 +118,7 @@ TEST_F(UnaryTest, AnUnknownMethodIsUnimplementedAndWasNotRun) {
     static constexpr MethodDescriptor kUnknown("verbena.testing.Testing/Nothing",
                                                Idempotency::kUnknown);
     testing::Empty request, reply;
-    co_return co_await internal::UnaryCall(*channel_, kUnknown, request, reply, {});
+    co_return co_await UnaryCall(*channel_, kUnknown, request, reply, {});
   };
   absl::Status status = Run(call());
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
@@ -134,7 +134,7 @@ TEST_F(UnaryTest, ARequestThatDoesNotParseIsRefused) {
     testing::EchoRequest request;
     testing::Empty reply;
     request.set_data("\xff\xfe not text");
-    co_return co_await internal::UnaryCall(*channel_, kDeadline, request, reply, {});
+    co_return co_await UnaryCall(*channel_, kDeadline, request, reply, {});
   };
   absl::Status status = Run(call());
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
@@ -280,4 +280,4 @@ TEST_F(UnaryTest, LargeMessagesAreCountedInACallsInfo) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

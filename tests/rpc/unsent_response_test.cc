@@ -17,7 +17,7 @@
 // Only with a sanitizer, whose allocator mallinfo2() does not know.
 extern "C" size_t __sanitizer_get_current_allocated_bytes() __attribute__((weak));
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 constexpr size_t kPayload = 256 << 10;
@@ -219,4 +219,4 @@ TEST_F(UnsentResponseTest, ALargeReplyIsGoneWhileTheFailureOfItsCallWaits) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -14,7 +14,7 @@
 #include "verbena/rpc/internal/shard.h"
 #include "verbena/transport/coro/task_scope.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // A request that takes a SEND of its own.
@@ -180,4 +180,4 @@ TEST_F(WaitingRepliesTest, RefusalsThatWaitForRoomDoNotEndTheLink) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

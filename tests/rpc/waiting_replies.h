@@ -10,7 +10,7 @@
 #include "tests/rpc/rogue_peer.h"
 #include "tests/rpc/testing.pb.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // Bytes of a reply that takes a SEND of its own.
 inline constexpr size_t kLargeReply = 3000;
@@ -27,6 +27,6 @@ inline std::vector<RogueFrame> MoreCallsThanCredits() {
   return requests;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TESTS_RPC_WAITING_REPLIES_H_

@@ -50,6 +50,7 @@ FOLDERS = {
     "benchmarks/harness": _ANYTHING,
     "tests": _ANYTHING,
     "tools": _ANYTHING,
+    "tools/pch": _ANYTHING,
 }
 
 # Outside library -> (what its includes look like, its Bazel repository, folders that may use it).
@@ -62,7 +63,7 @@ LIBRARIES = {
         {"transport", "benchmarks", "tests", "tools"}),
     "Asio": (
         r"boost/asio", "boost",
-        {"transport/connect", "rpc/asio", "rpc/admin", "benchmarks", "tests"}),
+        {"transport/connect", "rpc/asio", "rpc/admin", "benchmarks", "tests", "tools/pch"}),
     "liburing": (
         r"liburing", "uring",
         {"transport/executor", "transport/file", "transport/soft", "benchmarks", "tests"}),

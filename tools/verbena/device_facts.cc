@@ -83,7 +83,8 @@ std::vector<DeviceFacts> ReadDeviceFacts(const std::string& root) {
 }
 
 void OpenAndProbe(DeviceFacts& device) {
-  absl::StatusOr<std::unique_ptr<RdmaDevice>> opened = RdmaDevice::Open(device.name);
+  absl::StatusOr<std::unique_ptr<internal::RdmaDevice>> opened =
+      internal::RdmaDevice::Open(device.name);
   device.opened = opened.status();
   if (!opened.ok()) return;
   device.attributes = (*opened)->attributes();

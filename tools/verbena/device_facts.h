@@ -47,7 +47,7 @@ struct DeviceFacts {
   // The result of opening the device.
   absl::Status opened = absl::UnknownError("not tried");
   std::optional<ibv_device_attr> attributes;
-  DeviceCapabilities capabilities;
+  internal::DeviceCapabilities capabilities;
 };
 
 // Reads /sys below `root`. Sorted by name.

@@ -64,7 +64,7 @@ void DescribePort(const PortFacts& port, std::string& out) {
 
 void DescribeLimits(const DeviceFacts& device, std::string& out) {
   const ibv_device_attr& limits = *device.attributes;
-  const DeviceCapabilities& can = device.capabilities;
+  const internal::DeviceCapabilities& can = device.capabilities;
   out += fmt::format(
       "  limits            QPs {}, WRs a QP {}, CQ entries {}, SRQ WRs {}, MRs {}, "
       "READs in flight {}, inline {} bytes\n",
@@ -86,11 +86,11 @@ void DescribeLimits(const DeviceFacts& device, std::string& out) {
 
 // Tries what every program needs of the soft device: opening it, and registering some memory.
 absl::Status TrySoftDevice() {
-  absl::StatusOr<std::unique_ptr<SoftDevice>> device = SoftDevice::Create({});
+  absl::StatusOr<std::unique_ptr<internal::SoftDevice>> device = internal::SoftDevice::Create({});
   if (!device.ok()) return device.status();
   absl::StatusOr<ibv_pd*> pd = (*device)->AllocPd();
   if (!pd.ok()) return pd.status();
-  const PdHandle owned(**device, *pd);
+  const internal::PdHandle owned(**device, *pd);
   char memory[4096];
   absl::StatusOr<ibv_mr*> mr =
       (*device)->RegMr(owned.get(), memory, sizeof(memory), IBV_ACCESS_LOCAL_WRITE);

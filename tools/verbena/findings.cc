@@ -217,7 +217,7 @@ class Examination {
 uint64_t MemoryPerExecutor() {
   const LinkLimits limits;
   return uint64_t{limits.srq_depth + limits.send_buffers} *
-         (limits.eager_bytes + kReceiveStridePadding);
+         (limits.eager_bytes + internal::kReceiveStridePadding);
 }
 
 Diagnosis Examine(const HostFacts& host, const std::vector<DeviceFacts>& devices,

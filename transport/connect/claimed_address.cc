@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/connect/host_port.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 constexpr uint8_t kIpv4Loopback = 127;
@@ -61,4 +61,4 @@ absl::Status CheckClaimedAddress(const std::string& peer, const LinkParameters& 
       "{} claims the GID of {}, but connects from another address", peer, TextOf(claimed)));
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

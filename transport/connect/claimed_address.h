@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "verbena/transport/connect/link_parameters.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // `peer` is MessageStream::peer(). PERMISSION_DENIED, with both addresses, if `offer` claims
 // another address than the peer has. OK if the addresses are equal, or cannot be compared: the link
@@ -21,6 +21,6 @@ namespace verbena {
 // is loopback or link-local.
 absl::Status CheckClaimedAddress(const std::string& peer, const LinkParameters& offer);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CONNECT_CLAIMED_ADDRESS_H_

@@ -23,7 +23,7 @@ namespace {
 
 using StreamPtr = std::unique_ptr<MessageStream>;
 using StreamOr = absl::StatusOr<StreamPtr>;
-using Streams = Mailbox<StreamPtr>;
+using Streams = internal::Mailbox<StreamPtr>;
 
 constexpr size_t kMaxNameBytes = 128;
 constexpr int kMaxListenersOfAName = 65536;
@@ -42,12 +42,12 @@ absl::Status CheckName(const std::string& name) {
 absl::Status Closed() { return absl::CancelledError("the listener was closed"); }
 
 // On the IoThread: takes connections while somebody waits for one.
-class FileAcceptor final : public IoObject,
-                           public FilePoller::Watched,
+class FileAcceptor final : public internal::IoObject,
+                           public internal::FilePoller::Watched,
                            public std::enable_shared_from_this<FileAcceptor> {
  public:
-  FileAcceptor(std::shared_ptr<IoThread> io, std::shared_ptr<FilePoller> poller,
-               std::string directory, FileLock lock)
+  FileAcceptor(std::shared_ptr<internal::IoThread> io, std::shared_ptr<internal::FilePoller> poller,
+               std::string directory, internal::FileLock lock)
       : io_(std::move(io)),
         poller_(std::move(poller)),
         directory_(std::move(directory)),
@@ -73,16 +73,16 @@ class FileAcceptor final : public IoObject,
 
   bool Look() override {
     if (!accepted_->empty()) return true;
-    for (const std::string& connection : UnclaimedConnections(directory_)) {
-      absl::StatusOr<FileSpool> spool = FileSpool::Adopt(connection);
+    for (const std::string& connection : internal::UnclaimedConnections(directory_)) {
+      absl::StatusOr<internal::FileSpool> spool = internal::FileSpool::Adopt(connection);
       if (!spool.ok()) {
         if (!absl::IsAlreadyExists(spool.status())) Complain(spool.status());
         continue;
       }
       std::string peer = spool->name();
       poller_->Unwatch(shared_from_this());
-      accepted_->Push(std::make_unique<FileStream>(
-          FileConnection::Adopt(io_, poller_, *std::move(spool), std::move(peer))));
+      accepted_->Push(std::make_unique<internal::FileStream>(
+          internal::FileConnection::Adopt(io_, poller_, *std::move(spool), std::move(peer))));
       return true;
     }
     return false;
@@ -104,12 +104,12 @@ class FileAcceptor final : public IoObject,
         fmt::format("{} keeps clients waiting: {}", directory_, status.ToString()));
   }
 
-  const std::shared_ptr<IoThread> io_;
-  const std::shared_ptr<FilePoller> poller_;
+  const std::shared_ptr<internal::IoThread> io_;
+  const std::shared_ptr<internal::FilePoller> poller_;
   const std::string directory_;
   const std::shared_ptr<Streams> accepted_ = std::make_shared<Streams>();
   // The rest belongs to the thread.
-  FileLock lock_;
+  internal::FileLock lock_;
   bool closed_ = false;
   bool complained_ = false;
 };
@@ -134,29 +134,31 @@ class FileListener final : public MessageListener {
   const std::string address_;
 };
 
-Task<StreamOr> ConnectTo(std::shared_ptr<IoThread> io, std::shared_ptr<FilePoller> poller,
-                         std::string directory, std::string target) {
+Task<StreamOr> ConnectTo(std::shared_ptr<internal::IoThread> io,
+                         std::shared_ptr<internal::FilePoller> poller, std::string directory,
+                         std::string target) {
   if (absl::Status valid = CheckName(target); !valid.ok()) co_return valid;
   auto connected = std::make_shared<Streams>();
   const bool posted = io->Post([io, poller, connected, directory, target] {
-    absl::StatusOr<FileSpool> spool = FileSpool::Create(directory + "/" + target);
+    absl::StatusOr<internal::FileSpool> spool =
+        internal::FileSpool::Create(directory + "/" + target);
     if (!spool.ok()) return connected->Finish(spool.status());
     // If nobody waits for the stream any more, it is closed with the mailbox.
-    connected->Push(
-        std::make_unique<FileStream>(FileConnection::Adopt(io, poller, *std::move(spool), target)));
+    connected->Push(std::make_unique<internal::FileStream>(
+        internal::FileConnection::Adopt(io, poller, *std::move(spool), target)));
   });
   if (!posted) co_return absl::CancelledError("the bootstrap was closed");
   co_return co_await connected->Pop();
 }
 
 // The lock of a listener's directory, which is made if it is not there.
-absl::StatusOr<FileLock> TakeName(const std::string& directory, const std::string& name) {
+absl::StatusOr<internal::FileLock> TakeName(const std::string& directory, const std::string& name) {
   const std::string listener = directory + "/" + name;
   if (::mkdir(listener.c_str(), 0700) != 0 && errno != EEXIST) {
     return absl::UnavailableError(fmt::format("mkdir {}: {}", listener, std::strerror(errno)));
   }
-  if (absl::Status ours = CheckPrivateDirectory(listener); !ours.ok()) return ours;
-  return FileLock::Take(ListenerLockPath(listener));
+  if (absl::Status ours = internal::CheckPrivateDirectory(listener); !ours.ok()) return ours;
+  return internal::FileLock::Take(internal::ListenerLockPath(listener));
 }
 
 }  // namespace
@@ -169,16 +171,16 @@ absl::StatusOr<std::unique_ptr<FileBootstrap>> FileBootstrap::Create(const std::
   if (::access(directory.c_str(), R_OK | W_OK | X_OK) != 0) {
     return absl::PermissionDeniedError(fmt::format("{}: {}", directory, std::strerror(errno)));
   }
-  absl::StatusOr<std::shared_ptr<IoThread>> io = IoThread::Start();
+  absl::StatusOr<std::shared_ptr<internal::IoThread>> io = internal::IoThread::Start();
   if (!io.ok()) return io.status();
-  auto poller = std::make_shared<FilePoller>(**io);
+  auto poller = std::make_shared<internal::FilePoller>(**io);
   (*io)->Post([io = *io, poller] { io->Register(poller); });
   return std::unique_ptr<FileBootstrap>(
       new FileBootstrap(directory, *std::move(io), std::move(poller)));
 }
 
-FileBootstrap::FileBootstrap(std::string directory, std::shared_ptr<IoThread> io,
-                             std::shared_ptr<FilePoller> poller)
+FileBootstrap::FileBootstrap(std::string directory, std::shared_ptr<internal::IoThread> io,
+                             std::shared_ptr<internal::FilePoller> poller)
     : directory_(std::move(directory)), io_(std::move(io)), poller_(std::move(poller)) {}
 
 FileBootstrap::~FileBootstrap() { io_->Stop(); }
@@ -193,10 +195,10 @@ absl::StatusOr<std::unique_ptr<MessageListener>> FileBootstrap::Listen(const std
   const std::string stem = address.substr(0, address.size() - (any ? 1 : 0));
   for (int number = 1; number <= kMaxListenersOfAName; ++number) {
     const std::string name = any ? fmt::format("{}{}", stem, number) : address;
-    absl::StatusOr<FileLock> lock = TakeName(directory_, name);
+    absl::StatusOr<internal::FileLock> lock = TakeName(directory_, name);
     if (lock.ok()) {
       const std::string listener = directory_ + "/" + name;
-      SweepConnections(listener);
+      internal::SweepConnections(listener);
       return std::make_unique<FileListener>(
           std::make_shared<FileAcceptor>(io_, poller_, listener, *std::move(lock)), name);
     }

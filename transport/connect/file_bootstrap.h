@@ -23,8 +23,10 @@
 
 namespace verbena {
 
+namespace internal {
 class FilePoller;
 class IoThread;
+}  // namespace internal
 
 class FileBootstrap final : public Bootstrap {
  public:
@@ -39,12 +41,12 @@ class FileBootstrap final : public Bootstrap {
   absl::StatusOr<std::unique_ptr<MessageListener>> Listen(const std::string& address) override;
 
  private:
-  FileBootstrap(std::string directory, std::shared_ptr<IoThread> io,
-                std::shared_ptr<FilePoller> poller);
+  FileBootstrap(std::string directory, std::shared_ptr<internal::IoThread> io,
+                std::shared_ptr<internal::FilePoller> poller);
 
   const std::string directory_;
-  const std::shared_ptr<IoThread> io_;
-  const std::shared_ptr<FilePoller> poller_;
+  const std::shared_ptr<internal::IoThread> io_;
+  const std::shared_ptr<internal::FilePoller> poller_;
 };
 
 }  // namespace verbena

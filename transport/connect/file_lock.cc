@@ -10,7 +10,7 @@
 #include "fmt/format.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // A request for the whole file.
@@ -55,4 +55,4 @@ bool FileLock::IsHeld(const std::string& path) {
   return held;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -15,7 +15,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class FileLock {
  public:
@@ -40,6 +40,6 @@ class FileLock {
   int fd_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CONNECT_FILE_LOCK_H_

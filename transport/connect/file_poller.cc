@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-namespace verbena {
+namespace verbena::internal {
 
 void FilePoller::Watch(std::shared_ptr<Watched> watched) {
   if (closed_) return;
@@ -41,4 +41,4 @@ void FilePoller::LookAtAll() {
   if (!closed_ && !watched_.empty() && !waiting_) Wait();
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

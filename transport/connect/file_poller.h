@@ -14,7 +14,7 @@
 
 #include "verbena/transport/connect/io_thread.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class FilePoller final : public IoObject, public std::enable_shared_from_this<FilePoller> {
  public:
@@ -48,6 +48,6 @@ class FilePoller final : public IoObject, public std::enable_shared_from_this<Fi
   bool closed_ = false;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CONNECT_FILE_POLLER_H_

@@ -17,7 +17,7 @@
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 namespace fs = std::filesystem;
@@ -239,4 +239,4 @@ void SweepConnections(const std::string& listener) {
 
 std::string ListenerLockPath(const std::string& listener) { return listener + "/lock"; }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -24,7 +24,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/connect/file_lock.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // Messages of one end that the other has not read; one more is refused.
 inline constexpr uint64_t kFileUnreadMessages = 64;
@@ -81,6 +81,6 @@ void SweepConnections(const std::string& listener);
 // The lock that the listener holds.
 std::string ListenerLockPath(const std::string& listener);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CONNECT_FILE_SPOOL_H_

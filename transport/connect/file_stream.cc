@@ -6,7 +6,7 @@
 #include "fmt/format.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 absl::Status ClosedHere() { return absl::CancelledError("the connection was closed on this side"); }
@@ -120,4 +120,4 @@ const std::string& FileStream::source() const {
   return *source;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -20,7 +20,7 @@
 #include "verbena/transport/connect/mailbox.h"
 #include "verbena/transport/coro/task.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class FileConnection final : public IoObject,
                              public FilePoller::Watched,
@@ -76,6 +76,6 @@ class FileStream final : public MessageStream {
   const std::shared_ptr<FileConnection> connection_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CONNECT_FILE_STREAM_H_

@@ -11,7 +11,7 @@
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/log/throttled_log.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // `status` with the peer in its message.
@@ -86,4 +86,4 @@ Task<absl::Status> AwaitReady(MessageStream& stream) {
   co_return status;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

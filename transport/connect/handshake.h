@@ -27,7 +27,7 @@
 #include "verbena/transport/connect/link_parameters.h"
 #include "verbena/transport/coro/task.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class ThrottledLog;
 
@@ -53,6 +53,6 @@ Task<absl::Status> AcceptOffer(MessageStream& stream, LinkParameters offer, Link
 Task<absl::Status> RefuseOffer(MessageStream& stream, absl::Status why);
 Task<absl::Status> AwaitReady(MessageStream& stream);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CONNECT_HANDSHAKE_H_

@@ -10,7 +10,7 @@
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/check.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 constexpr uint32_t kMagic = 0x4e425256;  // "VRBN" in little-endian order
@@ -329,4 +329,4 @@ absl::Status CheckSameKind(LinkKind mine, LinkKind theirs) {
                   LinkKindName(mine), LinkKindName(theirs)));
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

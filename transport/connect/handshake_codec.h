@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/connect/link_parameters.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // The versions of the protocol that this build speaks.
 inline constexpr uint32_t kMinProtocolVersion = 1;
@@ -69,6 +69,6 @@ absl::Status CheckConnectable(LinkKind kind, uint64_t features);
 // FAILED_PRECONDITION unless the two can be connected to each other.
 absl::Status CheckSameKind(LinkKind mine, LinkKind theirs);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CONNECT_HANDSHAKE_CODEC_H_

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // The longest name that DNS allows; longer texts are no host names, and are not repeated in
@@ -79,4 +79,4 @@ std::string FormatHostPort(const std::string& host, uint16_t port) {
   return ipv6 ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 struct HostPort {
   std::string host;  // without brackets
@@ -26,6 +26,6 @@ std::string FormatHostPort(const std::string& host, uint16_t port);
 // host may use every address that begins with them. `peer` itself if it has no IP address.
 std::string SourceOf(const std::string& peer);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CONNECT_HOST_PORT_H_

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 IoThread::IoThread() : context_(1), work_(boost::asio::make_work_guard(context_)) {}
 
@@ -47,4 +47,4 @@ void IoThread::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -22,7 +22,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // An object that must be closed before the thread can end. The thread owns a share of it while it
 // is registered.
@@ -64,6 +64,6 @@ class IoThread {
   std::thread thread_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CONNECT_IO_THREAD_H_

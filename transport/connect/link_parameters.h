@@ -10,7 +10,7 @@
 
 #include "verbena/transport/connect/runtime_id.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // The kind of network that a queue pair runs on; both sides must have the same. The values are
 // those of the wire. kRoce is version 2; packets of the other version are dropped without a word.
@@ -79,6 +79,6 @@ struct LinkParameters {
   uint64_t features = 0;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CONNECT_LINK_PARAMETERS_H_

@@ -13,10 +13,9 @@
 
 namespace verbena {
 
-using StreamOr = absl::StatusOr<std::unique_ptr<MessageStream>>;
-using Backlog = Mailbox<std::unique_ptr<MessageStream>>;
-
 namespace internal {
+
+using Backlog = Mailbox<std::unique_ptr<MessageStream>>;
 
 // Which names are taken, and by whose backlog. Safe from any thread.
 class LocalNames {
@@ -61,6 +60,9 @@ class LocalNames {
 
 namespace {
 
+using internal::Backlog;
+using StreamOr = absl::StatusOr<std::unique_ptr<MessageStream>>;
+
 // One direction of a stream.
 struct Pipe {
   // Permission to send one message; there are kLocalStreamMessages of them.
@@ -70,8 +72,10 @@ struct Pipe {
     for (size_t i = 0; i < kLocalStreamMessages; ++i) slots->Push(Slot{});
   }
 
-  const std::shared_ptr<Mailbox<Slot>> slots = std::make_shared<Mailbox<Slot>>();
-  const std::shared_ptr<Mailbox<std::string>> messages = std::make_shared<Mailbox<std::string>>();
+  const std::shared_ptr<internal::Mailbox<Slot>> slots =
+      std::make_shared<internal::Mailbox<Slot>>();
+  const std::shared_ptr<internal::Mailbox<std::string>> messages =
+      std::make_shared<internal::Mailbox<std::string>>();
 };
 
 // The coroutines hold what they use, so that the stream may go before a Task that nobody awaited.

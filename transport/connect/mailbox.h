@@ -28,7 +28,7 @@
 #include "verbena/transport/coro/suspension.h"
 #include "verbena/transport/log/check.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 template <typename T>
 class Mailbox : public std::enable_shared_from_this<Mailbox<T>> {
@@ -189,6 +189,6 @@ absl::StatusOr<T> Mailbox<T>::Take(const std::shared_ptr<RemoteWake>& wake) {
   return item;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CONNECT_MAILBOX_H_

@@ -33,7 +33,7 @@
 #include "verbena/transport/connect/link_parameters.h"
 #include "verbena/transport/coro/task.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class QpConnection {
  public:
@@ -80,6 +80,6 @@ class QpConnector {
   virtual absl::Status MoveTo(const ibv_gid& gid) = 0;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CONNECT_QP_CONNECTOR_H_

@@ -13,7 +13,7 @@
 #include "verbena/transport/coro/clock.h"
 #include "verbena/transport/log/log.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // Requests that the kernel keeps until they are read; a client whose request is dropped repeats it.
@@ -193,4 +193,4 @@ absl::StatusOr<std::shared_ptr<QpConnection>> RdmaCm::Connect(ConnectableQp qp,
                   options_.device, IsIpv4(service.address) ? "IPv4" : "IPv6"));
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -36,7 +36,7 @@
 #include "verbena/transport/connect/rdma_cm_connection.h"
 #include "verbena/transport/log/throttled_log.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // Connections that wait for their client at once; one more is refused.
 inline constexpr size_t kMaxExpectedConnections = 1024;
@@ -88,6 +88,6 @@ class RdmaCm final : public QpConnector, private CmEventListener {
   ThrottledLog refusals_{{}};
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CONNECT_RDMA_CM_H_

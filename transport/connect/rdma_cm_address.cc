@@ -11,7 +11,7 @@
 #include <map>
 #include <optional>
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 constexpr std::array<uint8_t, 12> kMappedPrefix = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
@@ -111,4 +111,4 @@ std::string FormatIp(const IpAddress& ip) {
   return text;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -18,7 +18,7 @@
 
 #include "verbena/transport/connect/link_parameters.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // IPv6, or IPv4 mapped.
 using IpAddress = std::array<uint8_t, 16>;
@@ -44,6 +44,6 @@ sockaddr_storage SocketAddress(const IpAddress& ip, uint16_t port);
 // "10.0.0.1" or "fd00::1".
 std::string FormatIp(const IpAddress& ip);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CONNECT_RDMA_CM_ADDRESS_H_

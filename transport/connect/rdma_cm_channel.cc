@@ -9,7 +9,7 @@
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using boost::system::error_code;
@@ -108,4 +108,4 @@ bool CmChannel::ReadAll() {
   return false;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -20,7 +20,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/connect/io_thread.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // The content of an rdma_cm_event.
 struct CmEvent {
@@ -76,6 +76,6 @@ class CmChannel final : public IoObject, public std::enable_shared_from_this<CmC
   boost::asio::posix::stream_descriptor descriptor_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CONNECT_RDMA_CM_CHANNEL_H_

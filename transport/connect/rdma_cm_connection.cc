@@ -11,7 +11,7 @@
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/log.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // For resolving the address, and again for the route. Short enough that the cause is reported
@@ -235,4 +235,4 @@ absl::Status CmConnection::Confirm() {
   return absl::OkStatus();
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -24,7 +24,7 @@
 #include "verbena/transport/connect/rdma_cm_private_data.h"
 #include "verbena/transport/connect/token_table.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // Refuses a request, and destroys its id.
 void RejectCmRequest(rdma_cm_id* id, RejectReason reason);
@@ -98,6 +98,6 @@ class CmConnection final : public QpConnection,
   bool held_ = true;          // under mutex_; if false, on_end is not called any more
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CONNECT_RDMA_CM_CONNECTION_H_

@@ -1,6 +1,6 @@
 #include "verbena/transport/connect/rdma_cm_private_data.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 constexpr uint32_t kMagic = 0x4d435256;  // "VRCM" in little-endian order
@@ -72,4 +72,4 @@ std::optional<RejectReason> ParseRejectData(std::string_view bytes) {
   return known ? static_cast<RejectReason>(reason) : RejectReason::kOther;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

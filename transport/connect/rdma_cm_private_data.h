@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-namespace verbena {
+namespace verbena::internal {
 
 // Bytes of our private data. InfiniBand leaves 56 in a request, and 148 in a rejection.
 inline constexpr size_t kConnectDataBytes = 16;
@@ -39,6 +39,6 @@ std::string EncodeRejectData(RejectReason reason);
 // nullopt if the bytes are not ours.
 std::optional<RejectReason> ParseRejectData(std::string_view bytes);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CONNECT_RDMA_CM_PRIVATE_DATA_H_

@@ -8,7 +8,7 @@
 
 #include "verbena/transport/connect/rdma_cm_private_data.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 std::string ErrnoText(int error) { return std::generic_category().message(error); }
@@ -120,4 +120,4 @@ absl::Status RdmaCmCallStatus(const char* call, int error, const std::string& wh
       fmt::format("{}: {} ({}: {})", what, ErrorText(error), call, ErrnoText(error)));
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -19,7 +19,7 @@
 
 #include "absl/status/status.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // `event` is a failure. `private_data` came with it, as the peer sent it. `what` says what was
 // tried, and with whom.
@@ -29,6 +29,6 @@ absl::Status RdmaCmStatus(rdma_cm_event_type event, int status, std::string_view
 // A call of librdmacm that failed with `error`, a positive errno. `call` is its name.
 absl::Status RdmaCmCallStatus(const char* call, int error, const std::string& what);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CONNECT_RDMA_CM_STATUS_H_

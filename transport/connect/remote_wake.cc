@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace verbena {
+namespace verbena::internal {
 
 std::shared_ptr<RemoteWake> RemoteWake::Arm(Scheduler& scheduler, Waiter& waiter) {
   return std::shared_ptr<RemoteWake>(new RemoteWake(scheduler, waiter));
@@ -33,4 +33,4 @@ void RemoteWake::Run() {
   if (waiter_ != nullptr) std::exchange(waiter_, nullptr)->OnWake();
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

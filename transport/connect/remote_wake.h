@@ -17,7 +17,7 @@
 
 #include "verbena/transport/coro/scheduler.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class RemoteWake final : public InboxItem, public std::enable_shared_from_this<RemoteWake> {
  public:
@@ -46,6 +46,6 @@ class RemoteWake final : public InboxItem, public std::enable_shared_from_this<R
   Waiter* waiter_;                      // the scheduler's thread only
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CONNECT_REMOTE_WAKE_H_

@@ -7,7 +7,7 @@
 #include "fmt/format.h"
 #include "verbena/transport/log/check.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 RuntimeId RuntimeId::Random() {
   RuntimeId id;
@@ -26,4 +26,4 @@ std::string RuntimeId::ToString() const {
   return text;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

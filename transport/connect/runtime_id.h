@@ -13,7 +13,7 @@
 #include <string>
 #include <utility>
 
-namespace verbena {
+namespace verbena::internal {
 
 struct RuntimeId {
   static constexpr size_t kBytes = 16;
@@ -33,6 +33,6 @@ struct RuntimeId {
   std::array<uint8_t, kBytes> bytes{};
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CONNECT_RUNTIME_ID_H_

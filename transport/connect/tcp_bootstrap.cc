@@ -24,28 +24,29 @@ using StreamOr = absl::StatusOr<std::unique_ptr<MessageStream>>;
 // Gives the attempt up if the coroutine ends first, for whatever reason.
 class GiveUpOnExit {
  public:
-  explicit GiveUpOnExit(std::shared_ptr<TcpConnector> connector)
+  explicit GiveUpOnExit(std::shared_ptr<internal::TcpConnector> connector)
       : connector_(std::move(connector)) {}
   GiveUpOnExit(const GiveUpOnExit&) = delete;
   GiveUpOnExit& operator=(const GiveUpOnExit&) = delete;
   ~GiveUpOnExit() { connector_->Cancel(); }
 
  private:
-  const std::shared_ptr<TcpConnector> connector_;
+  const std::shared_ptr<internal::TcpConnector> connector_;
 };
 
-Task<StreamOr> ConnectTo(std::shared_ptr<IoThread> io, std::string target) {
-  absl::StatusOr<HostPort> parsed = ParseHostPort(target);
+Task<StreamOr> ConnectTo(std::shared_ptr<internal::IoThread> io, std::string target) {
+  absl::StatusOr<internal::HostPort> parsed = internal::ParseHostPort(target);
   if (!parsed.ok()) co_return parsed.status();
   if (parsed->port == 0) {
     co_return absl::InvalidArgumentError(fmt::format("cannot connect to port 0 of {}", target));
   }
-  auto connector = std::make_shared<TcpConnector>(std::move(io), *std::move(parsed));
+  auto connector = std::make_shared<internal::TcpConnector>(std::move(io), *std::move(parsed));
   GiveUpOnExit give_up(connector);
   co_return co_await connector->Start()->Pop();
 }
 
-absl::StatusOr<tcp::endpoint> ResolveHere(IoThread& io, const HostPort& address) {
+absl::StatusOr<tcp::endpoint> ResolveHere(internal::IoThread& io,
+                                          const internal::HostPort& address) {
   error_code error;
   const asio::ip::address numeric = asio::ip::make_address(address.host, error);
   if (!error) return tcp::endpoint(numeric, address.port);
@@ -62,12 +63,12 @@ absl::StatusOr<tcp::endpoint> ResolveHere(IoThread& io, const HostPort& address)
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TcpBootstrap>> TcpBootstrap::Create() {
-  absl::StatusOr<std::shared_ptr<IoThread>> io = IoThread::Start();
+  absl::StatusOr<std::shared_ptr<internal::IoThread>> io = internal::IoThread::Start();
   if (!io.ok()) return io.status();
   return std::unique_ptr<TcpBootstrap>(new TcpBootstrap(*std::move(io)));
 }
 
-TcpBootstrap::TcpBootstrap(std::shared_ptr<IoThread> io) : io_(std::move(io)) {}
+TcpBootstrap::TcpBootstrap(std::shared_ptr<internal::IoThread> io) : io_(std::move(io)) {}
 
 TcpBootstrap::~TcpBootstrap() { io_->Stop(); }
 
@@ -76,16 +77,17 @@ VERBENA_CORO_WRAPPER Task<StreamOr> TcpBootstrap::Connect(std::string target) {
 }
 
 absl::StatusOr<std::unique_ptr<MessageListener>> TcpBootstrap::Listen(const std::string& address) {
-  absl::StatusOr<HostPort> parsed = ParseHostPort(address);
+  absl::StatusOr<internal::HostPort> parsed = internal::ParseHostPort(address);
   if (!parsed.ok()) return parsed.status();
   absl::StatusOr<tcp::endpoint> endpoint = ResolveHere(*io_, *parsed);
   if (!endpoint.ok()) return endpoint.status();
   absl::StatusOr<int> fd =
-      ListenTcp(endpoint->data(), static_cast<socklen_t>(endpoint->size()), address);
+      internal::ListenTcp(endpoint->data(), static_cast<socklen_t>(endpoint->size()), address);
   if (!fd.ok()) return fd.status();
-  absl::StatusOr<std::shared_ptr<TcpAcceptor>> acceptor = TcpAcceptor::Adopt(io_, *fd);
+  absl::StatusOr<std::shared_ptr<internal::TcpAcceptor>> acceptor =
+      internal::TcpAcceptor::Adopt(io_, *fd);
   if (!acceptor.ok()) return acceptor.status();
-  return std::make_unique<TcpListener>(*std::move(acceptor));
+  return std::make_unique<internal::TcpListener>(*std::move(acceptor));
 }
 
 }  // namespace verbena

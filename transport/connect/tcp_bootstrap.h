@@ -24,7 +24,9 @@
 
 namespace verbena {
 
+namespace internal {
 class IoThread;
+}  // namespace internal
 
 class TcpBootstrap final : public Bootstrap {
  public:
@@ -40,9 +42,9 @@ class TcpBootstrap final : public Bootstrap {
   absl::StatusOr<std::unique_ptr<MessageListener>> Listen(const std::string& address) override;
 
  private:
-  explicit TcpBootstrap(std::shared_ptr<IoThread> io);
+  explicit TcpBootstrap(std::shared_ptr<internal::IoThread> io);
 
-  const std::shared_ptr<IoThread> io_;
+  const std::shared_ptr<internal::IoThread> io_;
 };
 
 }  // namespace verbena

@@ -11,7 +11,7 @@
 #include "verbena/transport/connect/tcp_socket.h"
 #include "verbena/transport/connect/tcp_stream.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 namespace asio = boost::asio;
@@ -112,4 +112,4 @@ std::string TcpConnector::What() const {
   return "connect to " + FormatHostPort(target_.host, target_.port);
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -18,7 +18,7 @@
 #include "verbena/transport/connect/io_thread.h"
 #include "verbena/transport/connect/mailbox.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class TcpConnector final : public IoObject, public std::enable_shared_from_this<TcpConnector> {
  public:
@@ -53,6 +53,6 @@ class TcpConnector final : public IoObject, public std::enable_shared_from_this<
   bool ended_ = false;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CONNECT_TCP_CONNECTOR_H_

@@ -16,7 +16,7 @@
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 namespace asio = boost::asio;
@@ -181,4 +181,4 @@ void TcpListener::Close() { acceptor_->Close(); }
 
 const std::string& TcpListener::address() const { return acceptor_->address(); }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -25,7 +25,7 @@
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/log/throttled_log.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 inline constexpr size_t kTcpAcceptedAhead = 16;
 
@@ -85,6 +85,6 @@ class TcpListener final : public MessageListener {
   const std::shared_ptr<TcpAcceptor> acceptor_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CONNECT_TCP_LISTENER_H_

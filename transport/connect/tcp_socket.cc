@@ -11,7 +11,7 @@
 
 #include "verbena/transport/connect/host_port.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 constexpr int kTcpFlags = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
@@ -137,4 +137,4 @@ absl::StatusOr<AcceptedSocket> AcceptTcp(int listener) {
   }
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

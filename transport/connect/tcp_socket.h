@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // A host that vanishes without a word is seen after kKeepaliveIdleSeconds + kKeepaliveProbes ×
 // kKeepaliveIntervalSeconds of silence, or of unacknowledged data.
@@ -34,6 +34,6 @@ absl::StatusOr<AcceptedSocket> AcceptTcp(int listener);
 // UNAVAILABLE if another attempt may go better; the message has the errno's name.
 absl::Status SocketStatus(int error, const std::string& what);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CONNECT_TCP_SOCKET_H_

@@ -11,7 +11,7 @@
 #include "verbena/transport/connect/host_port.h"
 #include "verbena/transport/connect/tcp_socket.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 namespace asio = boost::asio;
@@ -215,4 +215,4 @@ const std::string& TcpStream::source() const { return connection_->source(); }
 
 bool TcpStream::same_host() const { return connection_->same_host(); }
 
-}  // namespace verbena
+}  // namespace verbena::internal

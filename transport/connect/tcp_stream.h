@@ -28,7 +28,7 @@
 #include "verbena/transport/connect/mailbox.h"
 #include "verbena/transport/coro/task.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 inline constexpr size_t kTcpUnsentMessages = 16;
 
@@ -107,6 +107,6 @@ class TcpStream final : public MessageStream {
   const std::shared_ptr<TcpConnection> connection_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CONNECT_TCP_STREAM_H_

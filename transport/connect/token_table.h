@@ -17,7 +17,7 @@
 #include <unordered_map>
 #include <utility>
 
-namespace verbena {
+namespace verbena::internal {
 
 template <typename T>
 class TokenTable {
@@ -53,6 +53,6 @@ class TokenTable {
   std::unordered_map<uint64_t, std::shared_ptr<T>> waiting_;  // under mutex_
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CONNECT_TOKEN_TABLE_H_

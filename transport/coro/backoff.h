@@ -18,7 +18,7 @@
 #include "verbena/transport/coro/random.h"
 #include "verbena/transport/log/check.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class Backoff {
  public:
@@ -46,6 +46,6 @@ class Backoff {
   Duration pause_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CORO_BACKOFF_H_

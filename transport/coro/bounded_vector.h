@@ -15,7 +15,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace verbena {
+namespace verbena::internal {
 
 template <typename T>
 class BoundedVector {
@@ -64,6 +64,6 @@ class BoundedVector {
   size_t size_ = 0;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CORO_BOUNDED_VECTOR_H_

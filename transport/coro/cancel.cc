@@ -2,6 +2,21 @@
 
 namespace verbena {
 
+namespace internal {
+
+absl::Status CancelStatus(absl::StatusCode reason) {
+  switch (reason) {
+    case absl::StatusCode::kOk:
+      return absl::OkStatus();
+    case absl::StatusCode::kDeadlineExceeded:
+      return absl::DeadlineExceededError("deadline exceeded");
+    default:
+      return absl::Status(reason, "cancelled");
+  }
+}
+
+}  // namespace internal
+
 CancelScope::CancelScope(CancelScope* parent) {
   if (parent == nullptr) return;
   if (parent->requested()) {
@@ -15,20 +30,9 @@ void CancelScope::Request(absl::StatusCode reason) {
   if (requested()) return;
   reason_ = reason;
   // A node may unlink others, or destroy them, while it hears the request: always take the first.
-  while (CancelNode* node = nodes_.PopFront()) node->OnCancel(reason);
+  while (internal::CancelNode* node = nodes_.PopFront()) node->OnCancel(reason);
 }
 
-absl::Status CancelScope::status() const { return CancelStatus(reason_); }
-
-absl::Status CancelStatus(absl::StatusCode reason) {
-  switch (reason) {
-    case absl::StatusCode::kOk:
-      return absl::OkStatus();
-    case absl::StatusCode::kDeadlineExceeded:
-      return absl::DeadlineExceededError("deadline exceeded");
-    default:
-      return absl::Status(reason, "cancelled");
-  }
-}
+absl::Status CancelScope::status() const { return internal::CancelStatus(reason_); }
 
 }  // namespace verbena

@@ -16,6 +16,8 @@
 
 namespace verbena {
 
+namespace internal {
+
 // Something that a request must reach: an await in flight, or a scope further down.
 class CancelNode : public IntrusiveNode<CancelNode> {
  public:
@@ -24,7 +26,12 @@ class CancelNode : public IntrusiveNode<CancelNode> {
   virtual void OnCancel(absl::StatusCode reason) = 0;
 };
 
-class CancelScope final : public CancelNode {
+// The Status of an await that ended by cancellation.
+absl::Status CancelStatus(absl::StatusCode reason);
+
+}  // namespace internal
+
+class CancelScope final : public internal::CancelNode {
  public:
   explicit CancelScope(CancelScope* parent = nullptr);
   ~CancelScope() override = default;
@@ -40,17 +47,14 @@ class CancelScope final : public CancelNode {
   absl::Status status() const;
 
   // Registers `node` until it is unlinked or called. The scope must not have been requested.
-  void Add(CancelNode& node) { nodes_.PushBack(node); }
+  void Add(internal::CancelNode& node) { nodes_.PushBack(node); }
 
  private:
   void OnCancel(absl::StatusCode reason) override { Request(reason); }
 
-  IntrusiveList<CancelNode> nodes_;
+  internal::IntrusiveList<internal::CancelNode> nodes_;
   absl::StatusCode reason_ = absl::StatusCode::kOk;
 };
-
-// The Status of an await that ended by cancellation.
-absl::Status CancelStatus(absl::StatusCode reason);
 
 }  // namespace verbena
 

@@ -27,9 +27,9 @@ class [[nodiscard]] CurrentContext {
  public:
   bool await_ready() const noexcept { return false; }
   template <typename Promise>
-    requires std::derived_from<Promise, PromiseBase>
+    requires std::derived_from<Promise, internal::PromiseBase>
   bool await_suspend(std::coroutine_handle<Promise> coroutine) noexcept {
-    const PromiseBase& promise = coroutine.promise();
+    const internal::PromiseBase& promise = coroutine.promise();
     context_ = {promise.scheduler, promise.cancel};
     return false;
   }

@@ -30,14 +30,14 @@ inline constexpr bool kCarriesStatus = std::is_same_v<T, absl::Status>;
 template <typename T>
 inline constexpr bool kCarriesStatus<absl::StatusOr<T>> = true;
 
-}  // namespace internal
-
 // A type that can report a passed deadline.
 template <typename T>
-concept CarriesStatus = internal::kCarriesStatus<T>;
+concept CarriesStatus = kCarriesStatus<T>;
+
+}  // namespace internal
 
 // A cancel scope with an alarm. Lives in the frame of the coroutine that set it; one thread.
-class DeadlineScope final : private Timer {
+class DeadlineScope final : private internal::Timer {
  public:
   DeadlineScope(const TaskContext& context, TimePoint deadline);
   DeadlineScope(const DeadlineScope&) = delete;
@@ -54,14 +54,14 @@ class DeadlineScope final : private Timer {
   bool running_ = false;
 };
 
-template <CarriesStatus T>
+template <internal::CarriesStatus T>
 Task<T> WithDeadline(Task<T> task, TimePoint deadline) {
   DeadlineScope limit(co_await CurrentContext(), deadline);
   co_return co_await std::move(task).In(&limit.scope());
 }
 
 // The delay counts from the scheduler's time when the result is awaited.
-template <CarriesStatus T>
+template <internal::CarriesStatus T>
 Task<T> WithDeadline(Task<T> task, Duration delay) {
   const TaskContext context = co_await CurrentContext();
   DeadlineScope limit(context, SaturatingAdd(context.scheduler->now(), delay));

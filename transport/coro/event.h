@@ -23,14 +23,15 @@ namespace verbena {
 
 class Event {
  public:
-  class [[nodiscard]] Awaiter final : public Suspension, public IntrusiveNode<Awaiter> {
+  class [[nodiscard]] Awaiter final : public internal::Suspension,
+                                      public internal::IntrusiveNode<Awaiter> {
    public:
     explicit Awaiter(Event& event) : event_(event) {}
     ~Awaiter() override = default;
 
     bool await_ready() const noexcept { return false; }
     template <typename Promise>
-      requires std::derived_from<Promise, PromiseBase>
+      requires std::derived_from<Promise, internal::PromiseBase>
     bool await_suspend(std::coroutine_handle<Promise> coroutine) {
       if (Cancelled(coroutine) || event_.set_) return false;
       Suspend(coroutine);
@@ -41,7 +42,7 @@ class Event {
 
    private:
     friend class Event;
-    void Detach() override { IntrusiveNode<Awaiter>::Unlink(); }
+    void Detach() override { internal::IntrusiveNode<Awaiter>::Unlink(); }
 
     Event& event_;
   };
@@ -56,7 +57,7 @@ class Event {
   Awaiter Wait() { return Awaiter(*this); }
 
  private:
-  IntrusiveList<Awaiter> waiters_;
+  internal::IntrusiveList<Awaiter> waiters_;
   bool set_ = false;
 };
 

@@ -25,7 +25,7 @@ constexpr size_t kMaxReturnedBytes = 2 * 1024 * 1024;
 class FramePool;
 
 // Precedes each pooled frame. It stays readable while the block is free; the frame is poisoned.
-struct alignas(kFrameAlignment) Block {
+struct alignas(kCoroutineFrameAlignment) Block {
   FramePool* origin;  // null when the block belongs to no pool
   Block* next;        // while the block is in a list
 

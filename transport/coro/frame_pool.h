@@ -15,7 +15,7 @@
 namespace verbena::internal {
 
 // The alignment of AllocateFrame().
-inline constexpr size_t kFrameAlignment = 16;
+inline constexpr size_t kCoroutineFrameAlignment = 16;
 
 // Never returns null: the process ends when memory is out.
 void* AllocateFrame(size_t bytes) noexcept;

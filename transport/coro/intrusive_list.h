@@ -14,7 +14,7 @@
 
 #include <cassert>
 
-namespace verbena {
+namespace verbena::internal {
 
 template <typename T>
 class IntrusiveList;
@@ -97,6 +97,6 @@ class IntrusiveList {
   IntrusiveNode<T> head_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CORO_INTRUSIVE_LIST_H_

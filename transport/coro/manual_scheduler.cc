@@ -3,7 +3,7 @@
 #include <cassert>
 #include <limits>
 
-namespace verbena {
+namespace verbena::internal {
 
 ManualScheduler::ManualScheduler(TimePoint start) : clock_(start) { set_now(start); }
 
@@ -99,4 +99,4 @@ void ManualScheduler::MoveTo(TimePoint time) {
   set_now(time);
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

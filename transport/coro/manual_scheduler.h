@@ -28,7 +28,7 @@
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class ManualScheduler final : public Scheduler, public Clock {
  public:
@@ -92,6 +92,6 @@ T ManualScheduler::Run(Task<T> task, CancelScope* cancel) {
   return task.TakeResult();
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CORO_MANUAL_SCHEDULER_H_

@@ -20,7 +20,7 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
-namespace verbena {
+namespace verbena::internal {
 
 // Any access to [memory, memory + bytes) is reported until it is unpoisoned. Both ends should be
 // multiples of 8: shadow memory knows no finer grain.
@@ -36,6 +36,6 @@ inline void UnpoisonMemory([[maybe_unused]] const void* memory, [[maybe_unused]]
 #endif
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CORO_POISON_H_

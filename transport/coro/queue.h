@@ -73,19 +73,20 @@ class Queue {
   size_t size_ = 0;
   size_t claimed_ = 0;  // poppers woken that have not run; at most size_
   bool closed_ = false;
-  IntrusiveList<Pusher> pushers_;  // only while full
-  IntrusiveList<Popper> poppers_;  // only while every item is claimed
+  internal::IntrusiveList<Pusher> pushers_;  // only while full
+  internal::IntrusiveList<Popper> poppers_;  // only while every item is claimed
 };
 
 template <std::movable T>
-class [[nodiscard]] Queue<T>::Pusher final : public Suspension, public IntrusiveNode<Pusher> {
+class [[nodiscard]] Queue<T>::Pusher final : public internal::Suspension,
+                                             public internal::IntrusiveNode<Pusher> {
  public:
   Pusher(Queue& queue, T item) : queue_(queue), item_(std::move(item)) {}
   ~Pusher() override = default;
 
   bool await_ready() const noexcept { return false; }
   template <typename Promise>
-    requires std::derived_from<Promise, PromiseBase>
+    requires std::derived_from<Promise, internal::PromiseBase>
   bool await_suspend(std::coroutine_handle<Promise> coroutine) {
     if (Cancelled(coroutine)) return false;
     refused_ = queue_.closed_;
@@ -100,7 +101,7 @@ class [[nodiscard]] Queue<T>::Pusher final : public Suspension, public Intrusive
 
  private:
   friend class Queue;
-  void Detach() override { IntrusiveNode<Pusher>::Unlink(); }
+  void Detach() override { internal::IntrusiveNode<Pusher>::Unlink(); }
 
   Queue& queue_;
   T item_;
@@ -108,7 +109,8 @@ class [[nodiscard]] Queue<T>::Pusher final : public Suspension, public Intrusive
 };
 
 template <std::movable T>
-class [[nodiscard]] Queue<T>::Popper final : public Suspension, public IntrusiveNode<Popper> {
+class [[nodiscard]] Queue<T>::Popper final : public internal::Suspension,
+                                             public internal::IntrusiveNode<Popper> {
  public:
   explicit Popper(Queue& queue) : queue_(queue) {}
   ~Popper() override {
@@ -119,7 +121,7 @@ class [[nodiscard]] Queue<T>::Popper final : public Suspension, public Intrusive
 
   bool await_ready() const noexcept { return false; }
   template <typename Promise>
-    requires std::derived_from<Promise, PromiseBase>
+    requires std::derived_from<Promise, internal::PromiseBase>
   bool await_suspend(std::coroutine_handle<Promise> coroutine) {
     if (Cancelled(coroutine)) return false;
     if (queue_.has_unclaimed()) {
@@ -147,7 +149,7 @@ class [[nodiscard]] Queue<T>::Popper final : public Suspension, public Intrusive
     claims_ = true;
     ++queue_.claimed_;
   }
-  void Detach() override { IntrusiveNode<Popper>::Unlink(); }
+  void Detach() override { internal::IntrusiveNode<Popper>::Unlink(); }
 
   Queue& queue_;
   bool claims_ = false;  // one of the queue's items

@@ -2,7 +2,7 @@
 
 #include <random>
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 class RealRandom final : public Random {
@@ -43,4 +43,4 @@ uint64_t SeededRandom::Next() {
   return mixed ^ (mixed >> 31);
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-namespace verbena {
+namespace verbena::internal {
 
 class Random {
  public:
@@ -36,6 +36,6 @@ class SeededRandom final : public Random {
   uint64_t state_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CORO_RANDOM_H_

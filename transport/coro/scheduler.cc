@@ -13,7 +13,7 @@ Scheduler* Scheduler::Current() { return current_scheduler; }
 size_t Scheduler::RunReady(size_t max) {
   size_t count = 0;
   while (count < max) {
-    ReadyNode* node = ready_.PopFront();
+    internal::ReadyNode* node = ready_.PopFront();
     if (node == nullptr) break;
     ++count;
     node->handle.resume();

@@ -15,6 +15,8 @@
 
 namespace verbena {
 
+namespace internal {
+
 // A suspended coroutine, as the queue of ready ones sees it. Every promise is one.
 class ReadyNode : public IntrusiveNode<ReadyNode> {
  public:
@@ -42,6 +44,8 @@ class InboxItem {
   std::atomic<InboxItem*> next{nullptr};
 };
 
+}  // namespace internal
+
 class Scheduler {
  public:
   virtual ~Scheduler() = default;
@@ -55,14 +59,14 @@ class Scheduler {
 
   // Queues a suspended coroutine to be resumed. Never resumes inline. It must not be queued
   // already.
-  void Ready(ReadyNode& node) { ready_.PushBack(node); }
+  void Ready(internal::ReadyNode& node) { ready_.PushBack(node); }
 
-  virtual void StartTimer(Timer& timer, TimePoint when) = 0;
+  virtual void StartTimer(internal::Timer& timer, TimePoint when) = 0;
   // Does nothing when the timer is not running.
-  virtual void StopTimer(Timer& timer) = 0;
+  virtual void StopTimer(internal::Timer& timer) = 0;
 
   // From any thread: runs `item` on the scheduler's thread, in the order posted by each thread.
-  virtual void Post(InboxItem& item) = 0;
+  virtual void Post(internal::InboxItem& item) = 0;
 
   // The scheduler whose thread this is, or nullptr.
   static Scheduler* Current();
@@ -97,7 +101,7 @@ class Scheduler {
   // No clock returns it.
   static constexpr TimePoint kUnread = kBeforeAllTime;
 
-  IntrusiveList<ReadyNode> ready_;
+  internal::IntrusiveList<internal::ReadyNode> ready_;
   mutable TimePoint now_{};
   void* attachment_ = nullptr;
 };

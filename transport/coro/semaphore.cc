@@ -9,8 +9,8 @@ Semaphore::Awaiter::~Awaiter() {
 
 // Waiters behind this one may fit now, because they need fewer permits.
 void Semaphore::Awaiter::LeaveQueue() {
-  if (!IntrusiveNode<Awaiter>::linked()) return;
-  IntrusiveNode<Awaiter>::Unlink();
+  if (!internal::IntrusiveNode<Awaiter>::linked()) return;
+  internal::IntrusiveNode<Awaiter>::Unlink();
   semaphore_.ServeWaiters();
 }
 

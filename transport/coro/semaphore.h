@@ -30,14 +30,15 @@ class Semaphore {
  public:
   explicit Semaphore(size_t permits) : available_(permits) {}
 
-  class [[nodiscard]] Awaiter final : public Suspension, public IntrusiveNode<Awaiter> {
+  class [[nodiscard]] Awaiter final : public internal::Suspension,
+                                      public internal::IntrusiveNode<Awaiter> {
    public:
     Awaiter(Semaphore& semaphore, size_t permits) : semaphore_(semaphore), permits_(permits) {}
     ~Awaiter() override;
 
     bool await_ready() const noexcept { return false; }
     template <typename Promise>
-      requires std::derived_from<Promise, PromiseBase>
+      requires std::derived_from<Promise, internal::PromiseBase>
     bool await_suspend(std::coroutine_handle<Promise> coroutine) {
       if (Cancelled(coroutine) || semaphore_.TryAcquire(permits_)) return false;
       Suspend(coroutine);
@@ -70,7 +71,7 @@ class Semaphore {
   void ServeWaiters();
 
   size_t available_;
-  IntrusiveList<Awaiter> waiters_;
+  internal::IntrusiveList<Awaiter> waiters_;
 };
 
 // Permits that were acquired, released at the end of a scope. Must not outlive the semaphore.

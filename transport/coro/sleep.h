@@ -21,14 +21,14 @@
 namespace verbena {
 
 // Waits until `when`; kNever waits for cancellation alone.
-class [[nodiscard]] SleepUntil : public Suspension, private Timer {
+class [[nodiscard]] SleepUntil : public internal::Suspension, private internal::Timer {
  public:
   explicit SleepUntil(TimePoint when) : until_(when) {}
   ~SleepUntil() override { Stop(); }
 
   bool await_ready() const noexcept { return false; }
   template <typename Promise>
-    requires std::derived_from<Promise, PromiseBase>
+    requires std::derived_from<Promise, internal::PromiseBase>
   bool await_suspend(std::coroutine_handle<Promise> coroutine) {
     return SuspendUntil(coroutine, until_);
   }
@@ -68,7 +68,7 @@ class [[nodiscard]] Sleep final : public SleepUntil {
   explicit Sleep(Duration delay) : SleepUntil(kNever), delay_(delay) {}
 
   template <typename Promise>
-    requires std::derived_from<Promise, PromiseBase>
+    requires std::derived_from<Promise, internal::PromiseBase>
   bool await_suspend(std::coroutine_handle<Promise> coroutine) {
     return SuspendUntil(coroutine, SaturatingAdd(coroutine.promise().scheduler->now(), delay_));
   }

@@ -23,7 +23,7 @@
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/task.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class Suspension : public CancelNode {
  protected:
@@ -81,6 +81,6 @@ class Suspension : public CancelNode {
   absl::StatusCode reason_ = absl::StatusCode::kOk;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CORO_SUSPENSION_H_

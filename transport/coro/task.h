@@ -58,6 +58,11 @@
 
 namespace verbena {
 
+template <typename T>
+class Task;
+
+namespace internal {
+
 // Hears that a Task which nobody awaits has ended (a scope, a server call, a thread in BlockOn).
 // The Task is suspended for the last time and may be destroyed inside.
 class TaskCompletion {
@@ -77,25 +82,23 @@ class PromiseBase : public ReadyNode {
 
   // clang asks for a frame with its alignment, a constant.
   static void* operator new(size_t bytes, std::align_val_t alignment) {
-    if (static_cast<size_t>(alignment) > internal::kFrameAlignment) {
-      return internal::AllocateAlignedFrame(bytes, static_cast<size_t>(alignment));
+    if (static_cast<size_t>(alignment) > kCoroutineFrameAlignment) {
+      return AllocateAlignedFrame(bytes, static_cast<size_t>(alignment));
     }
-    return internal::AllocateFrame(bytes);
+    return AllocateFrame(bytes);
   }
   static void operator delete(void* frame, size_t bytes, std::align_val_t alignment) noexcept {
-    if (static_cast<size_t>(alignment) > internal::kFrameAlignment) {
-      internal::FreeAlignedFrame(frame, bytes, static_cast<size_t>(alignment));
+    if (static_cast<size_t>(alignment) > kCoroutineFrameAlignment) {
+      FreeAlignedFrame(frame, bytes, static_cast<size_t>(alignment));
     } else {
-      internal::FreeFrame(frame, bytes);
+      FreeFrame(frame, bytes);
     }
   }
 #ifdef __clang__
   static void* operator new(size_t bytes) = delete;  // compile with -fcoro-aligned-allocation
 #else
-  static void* operator new(size_t bytes) { return internal::AllocateFrame(bytes); }
-  static void operator delete(void* frame, size_t bytes) noexcept {
-    internal::FreeFrame(frame, bytes);
-  }
+  static void* operator new(size_t bytes) { return AllocateFrame(bytes); }
+  static void operator delete(void* frame, size_t bytes) noexcept { FreeFrame(frame, bytes); }
 #endif
 
   std::suspend_always initial_suspend() const noexcept { return {}; }
@@ -119,9 +122,9 @@ class PromiseBase : public ReadyNode {
   static Awaitable&& await_transform(Awaitable&& awaitable) noexcept {
     return static_cast<Awaitable&&>(awaitable);
   }
-  template <internal::ForeignAwaitable Awaitable>
-  static internal::ForeignAwaiter<Awaitable> await_transform(Awaitable&& awaitable) {
-    return internal::ForeignAwaiter<Awaitable>(std::forward<Awaitable>(awaitable));
+  template <ForeignAwaitable Awaitable>
+  static ForeignAwaiter<Awaitable> await_transform(Awaitable&& awaitable) {
+    return ForeignAwaiter<Awaitable>(std::forward<Awaitable>(awaitable));
   }
 
   void unhandled_exception() noexcept { exception_ = std::current_exception(); }
@@ -135,11 +138,6 @@ class PromiseBase : public ReadyNode {
  private:
   std::exception_ptr exception_;
 };
-
-template <typename T>
-class Task;
-
-namespace internal {
 
 template <typename T>
 class Promise final : public PromiseBase {
@@ -196,9 +194,9 @@ class VERBENA_CORO_TASK [[nodiscard]] Task {
     explicit Awaiter(std::coroutine_handle<promise_type> coroutine) : coroutine_(coroutine) {}
     bool await_ready() const noexcept { return false; }
     template <typename Parent>
-      requires std::derived_from<Parent, PromiseBase>
+      requires std::derived_from<Parent, internal::PromiseBase>
     std::coroutine_handle<> await_suspend(std::coroutine_handle<Parent> parent) const noexcept {
-      PromiseBase& child = coroutine_.promise();
+      internal::PromiseBase& child = coroutine_.promise();
       child.continuation = parent;
       child.scheduler = parent.promise().scheduler;
       child.cancel = parent.promise().cancel;
@@ -222,7 +220,7 @@ class VERBENA_CORO_TASK [[nodiscard]] Task {
     using Awaiter::await_ready;
     using Awaiter::await_resume;
     template <typename Parent>
-      requires std::derived_from<Parent, PromiseBase>
+      requires std::derived_from<Parent, internal::PromiseBase>
     std::coroutine_handle<> await_suspend(std::coroutine_handle<Parent> parent) const noexcept {
       std::coroutine_handle<> next = Awaiter::await_suspend(parent);
       this->coroutine_.promise().cancel = scope_;
@@ -242,12 +240,12 @@ class VERBENA_CORO_TASK [[nodiscard]] Task {
   // Runs the Task up to its first suspension, without a coroutine that awaits it: `completion`
   // hears when it ends (perhaps before this returns) and takes the result. Called once, on the
   // scheduler's thread.
-  void Start(Scheduler& scheduler, CancelScope* cancel, TaskCompletion* completion) {
+  void Start(Scheduler& scheduler, CancelScope* cancel, internal::TaskCompletion* completion) {
     Bind(scheduler, cancel, completion);
     coroutine_.resume();
   }
   // The same, from the queue of ready coroutines: never inline.
-  void StartLater(Scheduler& scheduler, CancelScope* cancel, TaskCompletion* completion) {
+  void StartLater(Scheduler& scheduler, CancelScope* cancel, internal::TaskCompletion* completion) {
     Bind(scheduler, cancel, completion);
     scheduler.Ready(coroutine_.promise());
   }
@@ -259,9 +257,9 @@ class VERBENA_CORO_TASK [[nodiscard]] Task {
   friend promise_type;
   explicit Task(std::coroutine_handle<promise_type> coroutine) : coroutine_(coroutine) {}
 
-  void Bind(Scheduler& scheduler, CancelScope* cancel, TaskCompletion* completion) {
+  void Bind(Scheduler& scheduler, CancelScope* cancel, internal::TaskCompletion* completion) {
     VERBENA_CHECK(coroutine_ != nullptr) << "a Task was started that is empty or moved from";
-    PromiseBase& promise = coroutine_.promise();
+    internal::PromiseBase& promise = coroutine_.promise();
     VERBENA_CHECK(promise.scheduler == nullptr) << "a Task was started twice";
     promise.scheduler = &scheduler;
     promise.cancel = cancel;

@@ -17,13 +17,11 @@
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // A Task's result as a value: std::monostate stands for void.
 template <typename T>
 using TaskResult = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
-
-namespace internal {
 
 // The result of a Task that has ended; throws what it threw.
 template <typename T>
@@ -66,7 +64,6 @@ class TaskGroup : public TaskCompletion {
   size_t running_ = 0;
 };
 
-}  // namespace internal
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_CORO_TASK_GROUP_H_

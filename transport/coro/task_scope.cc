@@ -5,7 +5,8 @@
 namespace verbena {
 
 // Allocated beside its Task's frame, and from the same pool.
-class TaskScope::Child final : public TaskCompletion, public IntrusiveNode<Child> {
+class TaskScope::Child final : public internal::TaskCompletion,
+                               public internal::IntrusiveNode<Child> {
  public:
   Child(TaskScope& scope, Task<void> task) : scope_(scope), task_(std::move(task)) {}
 
@@ -72,7 +73,7 @@ void TaskScope::Joiner::ListenForCancel() {
 }
 
 void TaskScope::Joiner::Resume() {
-  CancelNode::Unlink();
+  internal::CancelNode::Unlink();
   promise_->scheduler->Ready(*promise_);
 }
 

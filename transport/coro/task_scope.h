@@ -78,21 +78,22 @@ class TaskScope {
 
   Scheduler& scheduler_;
   CancelScope cancel_;
-  IntrusiveList<Child> children_;
+  internal::IntrusiveList<Child> children_;
   size_t size_ = 0;
-  IntrusiveList<Joiner> joiners_;
+  internal::IntrusiveList<Joiner> joiners_;
   std::exception_ptr exception_;
 };
 
 // The await of Join(). Unlike other awaits it hands a cancellation on instead of ending.
-class [[nodiscard]] TaskScope::Joiner final : public CancelNode, public IntrusiveNode<Joiner> {
+class [[nodiscard]] TaskScope::Joiner final : public internal::CancelNode,
+                                              public internal::IntrusiveNode<Joiner> {
  public:
   explicit Joiner(TaskScope& scope) : scope_(scope) {}
   ~Joiner() override = default;
 
   bool await_ready() const noexcept { return scope_.size_ == 0; }
   template <typename Promise>
-    requires std::derived_from<Promise, PromiseBase>
+    requires std::derived_from<Promise, internal::PromiseBase>
   void await_suspend(std::coroutine_handle<Promise> coroutine) {
     promise_ = &coroutine.promise();
     ListenForCancel();
@@ -107,7 +108,7 @@ class [[nodiscard]] TaskScope::Joiner final : public CancelNode, public Intrusiv
   void Resume();
 
   TaskScope& scope_;
-  PromiseBase* promise_ = nullptr;
+  internal::PromiseBase* promise_ = nullptr;
 };
 
 inline TaskScope::Joiner TaskScope::Join() { return Joiner(*this); }

@@ -57,10 +57,10 @@ auto RunAll(std::vector<Task<T>>& tasks) {
 
 // std::monostate stands for the result of a Task<void>.
 template <typename... T>
-Task<std::tuple<TaskResult<T>...>> WhenAll(Task<T>... tasks) {
+Task<std::tuple<internal::TaskResult<T>...>> WhenAll(Task<T>... tasks) {
   co_await internal::AllAwaiter([&tasks...](auto start) { (start(tasks), ...); });
   // In braces, so that they are taken in order.
-  co_return std::tuple<TaskResult<T>...>{internal::TakeTaskResult(tasks)...};
+  co_return std::tuple<internal::TaskResult<T>...>{internal::TakeTaskResult(tasks)...};
 }
 
 template <typename T>

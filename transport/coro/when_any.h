@@ -101,17 +101,17 @@ auto RunAny(std::vector<Task<T>>& tasks) {
 // The variant's index() tells the winner. std::monostate stands for the result of a Task<void>.
 template <typename... T>
   requires(sizeof...(T) > 0)
-Task<std::variant<TaskResult<T>...>> WhenAny(Task<T>... tasks) {
+Task<std::variant<internal::TaskResult<T>...>> WhenAny(Task<T>... tasks) {
   const size_t winner =
       co_await internal::AnyAwaiter([&tasks...](auto visit) { (visit(tasks), ...); });
-  co_return internal::TakeWinner<0, std::variant<TaskResult<T>...>>(winner, tasks...);
+  co_return internal::TakeWinner<0, std::variant<internal::TaskResult<T>...>>(winner, tasks...);
 }
 
 // `tasks` must not be empty: nothing could win.
 template <typename T>
-Task<WhenAnyResult<TaskResult<T>>> WhenAny(std::vector<Task<T>> tasks) {
+Task<WhenAnyResult<internal::TaskResult<T>>> WhenAny(std::vector<Task<T>> tasks) {
   const size_t winner = co_await internal::RunAny(tasks);
-  co_return WhenAnyResult<TaskResult<T>>{winner, internal::TakeTaskResult(tasks[winner])};
+  co_return WhenAnyResult<internal::TaskResult<T>>{winner, internal::TakeTaskResult(tasks[winner])};
 }
 
 }  // namespace verbena

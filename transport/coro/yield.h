@@ -24,7 +24,7 @@ class [[nodiscard]] Yield {
  public:
   bool await_ready() const noexcept { return false; }
   template <typename Promise>
-    requires std::derived_from<Promise, PromiseBase>
+    requires std::derived_from<Promise, internal::PromiseBase>
   void await_suspend(std::coroutine_handle<Promise> coroutine) noexcept {
     promise_ = &coroutine.promise();
     promise_->scheduler->Ready(*promise_);
@@ -34,7 +34,7 @@ class [[nodiscard]] Yield {
   }
 
  private:
-  PromiseBase* promise_ = nullptr;
+  internal::PromiseBase* promise_ = nullptr;
 };
 
 }  // namespace verbena

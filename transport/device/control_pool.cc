@@ -9,8 +9,7 @@
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
-namespace internal {
+namespace verbena::internal {
 
 absl::Status ControlJob::HandOver(Scheduler& scheduler, Waiter& waiter) {
   scheduler_ = &scheduler;
@@ -67,8 +66,6 @@ bool ControlJob::Move(State to) {
   return state_.compare_exchange_strong(pending, to, std::memory_order_acq_rel);
 }
 
-}  // namespace internal
-
 ControlPool::ControlPool(const Options& options) : options_(options) {
   VERBENA_CHECK(options.connect_threads > 0) << "connect_threads " << options.connect_threads;
   VERBENA_CHECK(options.resolve_threads > 0) << "resolve_threads " << options.resolve_threads;
@@ -104,7 +101,7 @@ size_t ControlPool::MaxThreads(const Lane& lane) const {
   return 1;
 }
 
-absl::Status ControlPool::Submit(internal::ControlJob& job) {
+absl::Status ControlPool::Submit(ControlJob& job) {
   std::lock_guard<std::mutex> lock(mutex_);
   VERBENA_CHECK(!closing_) << "a control job is handed over while its pool is destroyed";
   Lane& lane = lanes_[static_cast<size_t>(job.kind_)];
@@ -122,7 +119,7 @@ absl::Status ControlPool::Submit(internal::ControlJob& job) {
   return absl::OkStatus();
 }
 
-void ControlPool::Discard(internal::ControlJob& job) {
+void ControlPool::Discard(ControlJob& job) {
   std::lock_guard<std::mutex> lock(mutex_);
   Enqueue(job);
 }
@@ -132,14 +129,14 @@ void ControlPool::WaiterGone() {
   --waiters_;
 }
 
-bool ControlPool::GiveUp(internal::ControlJob& job) {
+bool ControlPool::GiveUp(ControlJob& job) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     // While the job is queued, no thread has it. Otherwise a thread may destroy it as soon as it is
     // abandoned.
     const bool dropped = job.linked() && job.kind_ == ControlKind::kResolve && !job.must_run_ &&
                          !VERBENA_MUTANT(kGivenUpJobStaysQueued);
-    if (!job.Move(internal::ControlJob::State::kAbandoned)) return false;
+    if (!job.Move(ControlJob::State::kAbandoned)) return false;
     --waiters_;
     if (!dropped) return true;
     ControlQueue::Remove(job);
@@ -153,7 +150,7 @@ bool ControlPool::GiveUp(internal::ControlJob& job) {
 }
 
 // Called under the lock, as are the functions below except Work() and stats().
-void ControlPool::Enqueue(internal::ControlJob& job) {
+void ControlPool::Enqueue(ControlJob& job) {
   ++unfinished_;
   ++lanes_[static_cast<size_t>(job.kind_)].waiting;
   if (job.order_ != nullptr) {
@@ -166,7 +163,7 @@ void ControlPool::Enqueue(internal::ControlJob& job) {
   MakeReady(job);
 }
 
-void ControlPool::MakeReady(internal::ControlJob& job) {
+void ControlPool::MakeReady(ControlJob& job) {
   Lane* lane = &lanes_[static_cast<size_t>(job.kind_)];
   // Submit() has seen to it that some lane has a thread.
   if (lane->threads.empty()) lane = LaneWithThread();
@@ -209,7 +206,7 @@ void ControlPool::Work(Lane& lane) {
   --lane.idle;
   while (true) {
     if (const ControlQueue::Begun begun = lane.ready.Take(); begun.entry != nullptr) {
-      Serve(static_cast<internal::ControlJob&>(*begun.entry), lock);
+      Serve(static_cast<ControlJob&>(*begun.entry), lock);
       lane.ready.End(*begun.source);
       continue;
     }
@@ -220,18 +217,18 @@ void ControlPool::Work(Lane& lane) {
   }
 }
 
-void ControlPool::Serve(internal::ControlJob& job, std::unique_lock<std::mutex>& lock) {
+void ControlPool::Serve(ControlJob& job, std::unique_lock<std::mutex>& lock) {
   Lane& lane = lanes_[static_cast<size_t>(job.kind_)];
   const void* const order = job.order_;
   const auto state = job.state_.load(std::memory_order_acquire);
-  const bool given_up = state == internal::ControlJob::State::kAbandoned && !job.must_run_;
-  const bool executed = state == internal::ControlJob::State::kReturned;
+  const bool given_up = state == ControlJob::State::kAbandoned && !job.must_run_;
+  const bool executed = state == ControlJob::State::kReturned;
   --lane.waiting;
   if (!executed) ++(given_up ? lane.stats.dropped : lane.stats.run);
   lock.unlock();
   if (!executed && (!given_up || VERBENA_MUTANT(kGivenUpConnectRuns))) job.ExecuteAndReturn();
   // Nobody else refers to an abandoned job.
-  if (job.state_.load(std::memory_order_acquire) == internal::ControlJob::State::kAbandoned) {
+  if (job.state_.load(std::memory_order_acquire) == ControlJob::State::kAbandoned) {
     job.Destroy();
   } else {
     job.Drop();
@@ -249,7 +246,7 @@ void ControlPool::JobEnded(const void* order) {
     behind_.erase(found);
     return;
   }
-  internal::ControlJob& next = *found->second.front();
+  ControlJob& next = *found->second.front();
   found->second.pop_front();
   MakeReady(next);
 }
@@ -263,4 +260,4 @@ ControlPool::Stats ControlPool::stats(ControlKind kind) const {
   return stats;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

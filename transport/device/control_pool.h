@@ -57,7 +57,7 @@
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/device/control_queue.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class ControlPool;
 
@@ -70,8 +70,6 @@ enum class ControlKind : uint8_t {
   kMemory,    // applications' registrations, which may take seconds each
   kGrowth,    // arenas of payload pools, for which calls may wait
 };
-
-namespace internal {
 
 // One job. Held by the pool until it has run, and by whoever waits until that has the result or is
 // gone: the last one to let go destroys it. One that is given up is the pool's alone.
@@ -119,7 +117,7 @@ class ControlJob : private InboxItem, private ControlQueue::Entry {
   }
 
  private:
-  friend class verbena::ControlPool;
+  friend class ControlPool;
 
   enum class State : uint8_t {
     kPending,    // waits, or runs
@@ -176,8 +174,6 @@ class TypedControlJob final : public ControlJob {
   Function function_;
   std::optional<Result> result_;
 };
-
-}  // namespace internal
 
 class ControlPool {
  public:
@@ -236,7 +232,7 @@ class ControlPool {
   Stats stats(ControlKind kind) const;
 
  private:
-  friend class internal::ControlJob;
+  friend class ControlJob;
 
   struct Lane {
     std::condition_variable wake;
@@ -249,21 +245,21 @@ class ControlPool {
 
   // RESOURCE_EXHAUSTED when too many wait, unless `job` must run. Also when the pool has no thread
   // and cannot start one: then no other job is in the pool.
-  absl::Status Submit(internal::ControlJob& job);
+  absl::Status Submit(ControlJob& job);
   // Queues a job behind those of its order, to be destroyed with the result that nobody took.
-  void Discard(internal::ControlJob& job);
+  void Discard(ControlJob& job);
   void WaiterGone();
   // The job's waiter is gone. False when its result is under way: the job is still the waiter's. A
   // queued job of kResolve is destroyed at once, and the job behind it is next. The functions of
   // other kinds may own memory of the device: a thread of the pool destroys those.
-  bool GiveUp(internal::ControlJob& job);
-  void Enqueue(internal::ControlJob& job);
-  void MakeReady(internal::ControlJob& job);
+  bool GiveUp(ControlJob& job);
+  void Enqueue(ControlJob& job);
+  void MakeReady(ControlJob& job);
   void Work(Lane& lane);
   // False when the system refuses.
   bool StartThread(Lane& lane);
   Lane* LaneWithThread();
-  void Serve(internal::ControlJob& job, std::unique_lock<std::mutex>& lock);
+  void Serve(ControlJob& job, std::unique_lock<std::mutex>& lock);
   // A job of this order is over: the one behind it is next.
   void JobEnded(const void* order);
   size_t MaxThreads(const Lane& lane) const;
@@ -273,7 +269,7 @@ class ControlPool {
   mutable std::mutex mutex_;  // guards what follows
   std::array<Lane, kKinds> lanes_;
   // Jobs that wait for another of their order, which is ready or runs.
-  absl::flat_hash_map<const void*, std::deque<internal::ControlJob*>> behind_;
+  absl::flat_hash_map<const void*, std::deque<ControlJob*>> behind_;
   std::condition_variable idle_;
   size_t unfinished_ = 0;
   size_t waiters_ = 0;
@@ -283,10 +279,9 @@ class ControlPool {
 
 // Lives in the frame of the coroutine that waits, and may be destroyed with it.
 template <typename Function>
-class [[nodiscard]] ControlPool::Awaiter final : private internal::ControlJob::Waiter,
-                                                 private CancelNode {
+class [[nodiscard]] ControlPool::Awaiter final : private ControlJob::Waiter, private CancelNode {
  public:
-  using Job = internal::TypedControlJob<Function>;
+  using Job = TypedControlJob<Function>;
 
   Awaiter(ControlPool& pool, ControlKind kind, const void* order, bool must_run, Function function,
           std::string source)
@@ -356,6 +351,6 @@ class [[nodiscard]] ControlPool::Awaiter final : private internal::ControlJob::W
   absl::Status failure_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_DEVICE_CONTROL_POOL_H_

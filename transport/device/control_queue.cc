@@ -4,7 +4,7 @@
 
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 bool ControlQueue::Push(Entry& entry) {
   auto [found, added] = sources_.try_emplace(entry.source_name_);
@@ -64,4 +64,4 @@ void ControlQueue::Forget(Source& source) {
   sources_.erase(sources_.find(*source.name));
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -18,7 +18,7 @@
 #include "absl/container/node_hash_map.h"
 #include "verbena/transport/coro/intrusive_list.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class ControlQueue {
  public:
@@ -75,6 +75,6 @@ class ControlQueue {
   IntrusiveList<Source> turns_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_DEVICE_CONTROL_QUEUE_H_

@@ -2,7 +2,7 @@
 
 #include "verbena/transport/device/pages.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 absl::StatusOr<std::byte*> Device::AllocateMemory(size_t bytes) { return MapPages(bytes); }
 
@@ -11,4 +11,4 @@ absl::Status Device::FreeMemory(std::byte* memory, size_t bytes) {
   return absl::OkStatus();
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -26,7 +26,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 enum class DeviceKind { kRdma, kSoft };
 
@@ -150,6 +150,6 @@ class Device {
   virtual void AckAsyncEvent(ibv_async_event& event) = 0;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_DEVICE_DEVICE_H_

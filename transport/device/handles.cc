@@ -3,11 +3,11 @@
 #include "fmt/format.h"
 #include "verbena/transport/log/log.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 void LogLeakedObject(const Device& device, const char* kind, const absl::Status& status) {
   Log(LogLevel::kError,
       fmt::format("{}: a {} was not destroyed: {}", device.name(), kind, status.ToString()));
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

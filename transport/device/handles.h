@@ -14,7 +14,7 @@
 
 #include "verbena/transport/device/device.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // Logs that an object could not be destroyed.
 void LogLeakedObject(const Device& device, const char* kind, const absl::Status& status);
@@ -63,6 +63,6 @@ using CqHandle = DeviceHandle<ibv_cq, &Device::DestroyCq>;
 using SrqHandle = DeviceHandle<ibv_srq, &Device::DestroySrq>;
 using QpHandle = DeviceHandle<ibv_qp, &Device::DestroyQp>;
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_DEVICE_HANDLES_H_

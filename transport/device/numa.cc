@@ -8,7 +8,7 @@
 #include <fstream>
 #include <string>
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // In the mask that mbind takes: more than any kernel's MAX_NUMNODES.
@@ -33,4 +33,4 @@ bool PreferNumaNode(void* memory, size_t bytes, int node) {
   return syscall(SYS_mbind, memory, bytes, MPOL_PREFERRED, mask, kMaxNodes, 0) == 0;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

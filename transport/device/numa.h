@@ -8,7 +8,7 @@
 
 #include <cstddef>
 
-namespace verbena {
+namespace verbena::internal {
 
 // The node of the device whose directory in sysfs is `sysfs_path` (ibv_device::ibdev_path); -1 when
 // it has none, or none is known.
@@ -19,6 +19,6 @@ int NumaNodeOf(const char* sysfs_path);
 // True when the kernel agreed.
 bool PreferNumaNode(void* memory, size_t bytes, int node);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_DEVICE_NUMA_H_

@@ -8,7 +8,7 @@
 #include "fmt/format.h"
 #include "verbena/transport/device/verbs_status.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 constexpr size_t kHugePageBytes = size_t{2} << 20;
@@ -55,4 +55,4 @@ absl::StatusOr<std::byte*> MapPages(size_t bytes) {
 
 void UnmapPages(std::byte* pages, size_t bytes) { munmap(pages, MappedBytes(bytes)); }
 
-}  // namespace verbena
+}  // namespace verbena::internal

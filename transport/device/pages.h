@@ -15,13 +15,13 @@
 
 #include "absl/status/statusor.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // At least `bytes`, which is not 0. RESOURCE_EXHAUSTED when there is no memory.
 absl::StatusOr<std::byte*> MapPages(size_t bytes);
 // `bytes` is what the pages were mapped with.
 void UnmapPages(std::byte* pages, size_t bytes);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_DEVICE_PAGES_H_

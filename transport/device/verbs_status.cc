@@ -5,7 +5,7 @@
 
 #include "fmt/format.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 absl::StatusCode CodeOfErrno(int error) {
@@ -116,4 +116,4 @@ absl::Status WcStatus(const ibv_wc& completion, const std::string& peer) {
                   completion.qp_num, peer, completion.vendor_err));
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // `error` is a positive errno; `what` says what was tried, e.g. "ibv_create_cq(cqe=9000) on soft0".
 absl::Status ErrnoStatus(int error, const std::string& what);
@@ -23,6 +23,6 @@ const char* WcStatusName(ibv_wc_status status);
 // OK for IBV_WC_SUCCESS. `peer` is how logs name the other side.
 absl::Status WcStatus(const ibv_wc& completion, const std::string& peer);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_DEVICE_VERBS_STATUS_H_

@@ -91,7 +91,7 @@ class BlockingPool {
   bool stopping_ = false;
   int idle_ = 0;
   size_t queue_size_ = 0;
-  IntrusiveList<internal::BlockingCall> queue_;
+  internal::IntrusiveList<internal::BlockingCall> queue_;
   std::vector<std::thread> threads_;
 };
 

@@ -5,7 +5,7 @@
 
 struct ibv_wc;
 
-namespace verbena {
+namespace verbena::internal {
 
 // Called on the executor's thread with 1 to 32 completions; may ready coroutines, post work
 // requests and queue frames, and must not destroy the CQ. Owned by whoever added the CQ; outlives
@@ -16,6 +16,6 @@ class CompletionListener {
   virtual void OnCompletions(const ibv_wc* completions, int count) = 0;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_EXECUTOR_COMPLETION_LISTENER_H_

@@ -10,7 +10,7 @@
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // One CQ with its channel: what is touched only around sleeps.
 class CompletionQueues::Queue final : public ReadableListener {
@@ -162,4 +162,4 @@ int CompletionQueues::PollFailed(ibv_cq* cq, int error) {
   return 0;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -22,7 +22,7 @@
 #include "verbena/transport/executor/completion_listener.h"
 #include "verbena/transport/executor/waiter.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class CompletionQueues {
  public:
@@ -82,6 +82,6 @@ class CompletionQueues {
   std::vector<std::unique_ptr<Queue>> queues_;  // in the order of polled_
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_EXECUTOR_COMPLETION_QUEUES_H_

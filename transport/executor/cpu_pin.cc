@@ -8,7 +8,7 @@
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/log/log.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // Returns an errno.
@@ -39,4 +39,4 @@ CpuPin::~CpuPin() {
   if (pinned_) pthread_setaffinity_np(pthread_self(), sizeof(before_), &before_);
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -8,7 +8,7 @@
 
 #include <sched.h>
 
-namespace verbena {
+namespace verbena::internal {
 
 class CpuPin {
  public:
@@ -23,6 +23,6 @@ class CpuPin {
   cpu_set_t before_ = {};
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_EXECUTOR_CPU_PIN_H_

@@ -11,7 +11,7 @@
 #include "fmt/format.h"
 #include "verbena/transport/device/verbs_status.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // The most events that one wait reports; level-triggered, so the rest come with the next wait.
@@ -65,4 +65,4 @@ void EpollWaiter::Wait(Duration timeout) {
   for (int i = 0; i < count; ++i) static_cast<ReadableListener*>(events[i].data.ptr)->OnReadable();
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/executor/waiter.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class EpollWaiter final : public Waiter {
  public:
@@ -36,6 +36,6 @@ class EpollWaiter final : public Waiter {
   bool has_pwait2_ = true;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_EXECUTOR_EPOLL_WAITER_H_

@@ -22,7 +22,7 @@ constexpr size_t kMaxInboxItemsPerTurn = 256;
 constexpr int kWorkPerClockRead = 16;
 
 // A function in the inbox; dropped when the executor is destroyed before it ran.
-class FunctionItem final : public InboxItem {
+class FunctionItem final : public internal::InboxItem {
  public:
   FunctionItem(absl::AnyInvocable<void()> function, const bool& dropped)
       : function_(std::move(function)), dropped_(dropped) {}
@@ -40,9 +40,9 @@ class FunctionItem final : public InboxItem {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(ExecutorOptions options) {
-  absl::StatusOr<std::unique_ptr<Waiter>> waiter = CreateWaiter(options.waiter);
+  absl::StatusOr<std::unique_ptr<internal::Waiter>> waiter = internal::CreateWaiter(options.waiter);
   if (!waiter.ok()) return waiter.status();
-  absl::StatusOr<std::unique_ptr<Inbox>> inbox = Inbox::Create();
+  absl::StatusOr<std::unique_ptr<internal::Inbox>> inbox = internal::Inbox::Create();
   if (!inbox.ok()) return inbox.status();
   absl::Status watched = (*waiter)->Watch((*inbox)->fd(), **inbox);
   if (!watched.ok()) return watched;
@@ -77,7 +77,7 @@ void Executor::Run() {
   Impl& impl = *impl_;
   VERBENA_CHECK(!impl.running) << "Run() inside the loop of " << impl.options.name;
   if (!VERBENA_MUTANT(kRunStaysArmed)) Disarm();
-  CpuPin pin(impl.options.cpu);
+  internal::CpuPin pin(impl.options.cpu);
   CurrentScope current(this);
   impl.running = true;
   while (!impl.stop.reached) {
@@ -136,7 +136,8 @@ bool Executor::SetHostAlarm() {
   const TimePoint next = NextTimer();
   if (impl.host_alarm == nullptr) {
     if (next == kNever) return true;
-    absl::StatusOr<std::unique_ptr<HostAlarm>> alarm = HostAlarm::Create(*impl.waiter);
+    absl::StatusOr<std::unique_ptr<internal::HostAlarm>> alarm =
+        internal::HostAlarm::Create(*impl.waiter);
     if (!alarm.ok()) {
       Log(LogLevel::kError,
           "an executor that its host drives stays awake: " + alarm.status().ToString());
@@ -186,7 +187,7 @@ size_t Executor::DrainInbox() {
   Impl& impl = *impl_;
   size_t items = 0;
   while (items < kMaxInboxItemsPerTurn) {
-    InboxItem* item = impl.inbox->Pop();
+    internal::InboxItem* item = impl.inbox->Pop();
     if (item == nullptr) break;
     ++items;
     item->Run();
@@ -226,7 +227,7 @@ void Executor::Sleep() {
   Impl& impl = *impl_;
   if (!PrepareToSleep()) return;
   const TimePoint next = impl.timers.NextTimer();
-  const Duration timeout = next == kNever ? Waiter::kForever : next - now();
+  const Duration timeout = next == kNever ? internal::Waiter::kForever : next - now();
   if (timeout > Duration::zero()) {
     ++impl.stats.sleeps;
     impl.waiter->Wait(timeout);
@@ -238,7 +239,8 @@ void Executor::Sleep() {
 
 // --- What others call ----------------------------------------------------------------------------
 
-absl::StatusOr<ibv_cq*> Executor::AddCq(Device& device, int entries, CompletionListener& listener) {
+absl::StatusOr<ibv_cq*> Executor::AddCq(internal::Device& device, int entries,
+                                        internal::CompletionListener& listener) {
   return impl_->queues.Add(device, entries, listener);
 }
 
@@ -246,28 +248,30 @@ absl::Status Executor::RemoveCq(ibv_cq* cq) { return impl_->queues.Remove(cq); }
 
 void Executor::DrainCq(ibv_cq* cq) { impl_->stats.completions += impl_->queues.Drain(cq); }
 
-void Executor::FlushLater(FlushHook& hook, FlushPriority priority) {
+void Executor::FlushLater(internal::FlushHook& hook, internal::FlushPriority priority) {
   impl_->flushes.Push(hook, priority);
 }
 
-absl::StatusOr<IoRing*> Executor::UseRing() {
-  absl::StatusOr<IoRing*> ring = impl_->waiter->UseRing();
+absl::StatusOr<internal::IoRing*> Executor::UseRing() {
+  absl::StatusOr<internal::IoRing*> ring = impl_->waiter->UseRing();
   if (ring.ok()) impl_->ring = *ring;
   return ring;
 }
 
-ExecutorService* Executor::file_service() const { return impl_->file_service.get(); }
+internal::ExecutorService* Executor::file_service() const { return impl_->file_service.get(); }
 
-void Executor::SetFileService(std::unique_ptr<ExecutorService> service) {
+void Executor::SetFileService(std::unique_ptr<internal::ExecutorService> service) {
   VERBENA_CHECK(impl_->file_service == nullptr) << "an executor has one file service";
   impl_->file_service = std::move(service);
 }
 
-void Executor::StartTimer(Timer& timer, TimePoint when) { impl_->timers.Start(timer, when); }
+void Executor::StartTimer(internal::Timer& timer, TimePoint when) {
+  impl_->timers.Start(timer, when);
+}
 
-void Executor::StopTimer(Timer& timer) { impl_->timers.Stop(timer); }
+void Executor::StopTimer(internal::Timer& timer) { impl_->timers.Stop(timer); }
 
-void Executor::Post(InboxItem& item) { impl_->inbox->Push(item); }
+void Executor::Post(internal::InboxItem& item) { impl_->inbox->Push(item); }
 
 void Executor::PostFunction(absl::AnyInvocable<void()> function) {
   Post(*new FunctionItem(std::move(function), impl_->closing));

@@ -37,11 +37,11 @@ struct ibv_cq;
 
 namespace verbena {
 
+namespace internal {
 class Device;
 class IoRing;
-namespace internal {
 class RootTask;
-}
+}  // namespace internal
 
 class Executor final : public Scheduler {
  public:
@@ -73,25 +73,26 @@ class Executor final : public Scheduler {
   // Creates a CQ of at least `entries` on `device` which every turn polls, and hands its
   // completions to `listener`. Both must outlive it. Its owner gives it back with RemoveCq() once
   // its QPs and SRQ are destroyed.
-  absl::StatusOr<ibv_cq*> AddCq(Device& device, int entries, CompletionListener& listener);
+  absl::StatusOr<ibv_cq*> AddCq(internal::Device& device, int entries,
+                                internal::CompletionListener& listener);
   absl::Status RemoveCq(ibv_cq* cq);
   // Polls one CQ until it is empty, now: teardown needs it before and after a QP is destroyed.
   void DrainCq(ibv_cq* cq);
 
   // Calls hook.Flush() once at the end of this turn. Does nothing when it is queued already.
-  using FlushPriority = verbena::FlushPriority;
-  void FlushLater(FlushHook& hook, FlushPriority priority);
+  using FlushPriority = internal::FlushPriority;
+  void FlushLater(internal::FlushHook& hook, internal::FlushPriority priority);
 
   // The executor's io_uring, which every turn reaps and submits from now on. FAILED_PRECONDITION
   // when it sleeps in epoll.
-  absl::StatusOr<IoRing*> UseRing();
+  absl::StatusOr<internal::IoRing*> UseRing();
   // The service that keeps the executor's files: set once, null until then.
-  ExecutorService* file_service() const;
-  void SetFileService(std::unique_ptr<ExecutorService> service);
+  internal::ExecutorService* file_service() const;
+  void SetFileService(std::unique_ptr<internal::ExecutorService> service);
 
-  void StartTimer(Timer& timer, TimePoint when) override;
-  void StopTimer(Timer& timer) override;
-  void Post(InboxItem& item) override;
+  void StartTimer(internal::Timer& timer, TimePoint when) override;
+  void StopTimer(internal::Timer& timer) override;
+  void Post(internal::InboxItem& item) override;
   // From any thread; allocates.
   void PostFunction(absl::AnyInvocable<void()> function);
 

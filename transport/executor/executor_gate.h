@@ -16,7 +16,7 @@
 #include "absl/functional/any_invocable.h"
 #include "verbena/transport/executor/executor.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class ExecutorGate {
  public:
@@ -49,6 +49,6 @@ class ExecutorGate {
   Executor* executor_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_EXECUTOR_EXECUTOR_GATE_H_

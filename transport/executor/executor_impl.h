@@ -24,6 +24,8 @@
 
 namespace verbena {
 
+namespace internal {
+
 // Ends Run() from within the loop, so that Stop() is one push to the inbox.
 class StopItem final : public InboxItem {
  public:
@@ -33,9 +35,12 @@ class StopItem final : public InboxItem {
   bool reached = false;
 };
 
+}  // namespace internal
+
 class Executor::Impl {
  public:
-  Impl(ExecutorOptions given, std::unique_ptr<Waiter> its_waiter, std::unique_ptr<Inbox> its_inbox)
+  Impl(ExecutorOptions given, std::unique_ptr<internal::Waiter> its_waiter,
+       std::unique_ptr<internal::Inbox> its_inbox)
       : options(std::move(given)),
         clock(options.clock != nullptr ? *options.clock : Clock::Real()),
         waiter(std::move(its_waiter)),
@@ -56,21 +61,21 @@ class Executor::Impl {
   bool closing = false;
 
   // Null until somebody uses it.
-  IoRing* ring = nullptr;
+  internal::IoRing* ring = nullptr;
 
   const ExecutorOptions options;
   Clock& clock;
-  const std::unique_ptr<Waiter> waiter;
-  const std::unique_ptr<Inbox> inbox;
-  CompletionQueues queues;
-  FlushQueue flushes;
-  TimerWheel timers;
+  const std::unique_ptr<internal::Waiter> waiter;
+  const std::unique_ptr<internal::Inbox> inbox;
+  internal::CompletionQueues queues;
+  internal::FlushQueue flushes;
+  internal::TimerWheel timers;
   // Null until a host sleeps while a timer runs.
-  std::unique_ptr<HostAlarm> host_alarm;
-  IdleSpin spin;
-  StopItem stop;
-  IntrusiveList<internal::RootTask> roots;
-  std::unique_ptr<ExecutorService> file_service;
+  std::unique_ptr<internal::HostAlarm> host_alarm;
+  internal::IdleSpin spin;
+  internal::StopItem stop;
+  internal::IntrusiveList<internal::RootTask> roots;
+  std::unique_ptr<internal::ExecutorService> file_service;
 };
 
 }  // namespace verbena

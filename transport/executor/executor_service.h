@@ -6,7 +6,7 @@
 #ifndef VERBENA_TRANSPORT_EXECUTOR_EXECUTOR_SERVICE_H_
 #define VERBENA_TRANSPORT_EXECUTOR_EXECUTOR_SERVICE_H_
 
-namespace verbena {
+namespace verbena::internal {
 
 class ExecutorService {
  public:
@@ -16,6 +16,6 @@ class ExecutorService {
   virtual void Stop() = 0;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_EXECUTOR_EXECUTOR_SERVICE_H_

@@ -8,7 +8,7 @@
 
 #include "verbena/transport/coro/intrusive_list.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // Something with work to push out at the end of a turn. Queued by Executor::FlushLater for one turn
 // at a time, so that a turn costs nothing for what is idle. Its destructor takes it off the queue.
@@ -66,6 +66,6 @@ class FlushQueue {
   IntrusiveList<FlushHook> sends_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_EXECUTOR_FLUSH_QUEUE_H_

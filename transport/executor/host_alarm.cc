@@ -10,7 +10,7 @@
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/log/check.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 absl::StatusOr<std::unique_ptr<HostAlarm>> HostAlarm::Create(Waiter& waiter) {
   const int fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
@@ -46,4 +46,4 @@ void HostAlarm::OnReadable() {
   set_to_ = kNever;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

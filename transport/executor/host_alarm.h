@@ -13,7 +13,7 @@
 #include "verbena/transport/coro/clock.h"
 #include "verbena/transport/executor/waiter.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class HostAlarm final : private ReadableListener {
  public:
@@ -36,6 +36,6 @@ class HostAlarm final : private ReadableListener {
   TimePoint set_to_ = kNever;  // kNever: it does not run
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_EXECUTOR_HOST_ALARM_H_

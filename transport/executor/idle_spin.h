@@ -10,7 +10,7 @@
 
 #include "verbena/transport/coro/clock.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class IdleSpin {
  public:
@@ -36,6 +36,6 @@ class IdleSpin {
   TimePoint since_{};
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_EXECUTOR_IDLE_SPIN_H_

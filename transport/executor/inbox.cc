@@ -9,7 +9,7 @@
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/log/check.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // Stands in the list's head while the consumer sleeps. Never run.
@@ -99,4 +99,4 @@ void Inbox::OnReadable() {
   writes_owed_ -= static_cast<int64_t>(writes);
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -21,7 +21,7 @@
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/executor/waiter.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class Inbox final : public ReadableListener {
  public:
@@ -59,6 +59,6 @@ class Inbox final : public ReadableListener {
   alignas(64) std::atomic<InboxItem*> newest_{nullptr};
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_EXECUTOR_INBOX_H_

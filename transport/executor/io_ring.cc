@@ -6,7 +6,7 @@
 
 #include "verbena/transport/device/verbs_status.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 __kernel_timespec ToKernelTimespec(Duration duration) {
@@ -95,4 +95,4 @@ int IoRing::Reap() {
   return reaped;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

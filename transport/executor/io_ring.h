@@ -27,7 +27,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/coro/clock.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // A request that the kernel has. It stays at its address until it is complete.
 class RingOperation {
@@ -107,6 +107,6 @@ class IoRing {
   bool open_ = false;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_EXECUTOR_IO_RING_H_

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // 30 bits of generation, since a tag has 62.
@@ -93,4 +93,4 @@ void IoUringWaiter::OnTagged(uint64_t tag, int32_t result) {
   if (result > 0 && place.listener != nullptr) place.listener->OnReadable();
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

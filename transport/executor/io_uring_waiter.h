@@ -21,7 +21,7 @@
 #include "verbena/transport/executor/io_ring.h"
 #include "verbena/transport/executor/waiter.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class IoUringWaiter final : public Waiter, private RingListener {
  public:
@@ -64,6 +64,6 @@ class IoUringWaiter final : public Waiter, private RingListener {
   std::unique_ptr<IoRing> ring_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_EXECUTOR_IO_URING_WAITER_H_

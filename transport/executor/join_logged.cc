@@ -6,7 +6,7 @@
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 Task<void> JoinLogged(TaskScope& scope, std::string owner) {
   try {
@@ -19,4 +19,4 @@ Task<void> JoinLogged(TaskScope& scope, std::string owner) {
   }
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -44,9 +44,9 @@ void SleepOn(const std::vector<Executor*>& executors) {
 void PollUntil(const std::vector<Executor*>& executors, absl::FunctionRef<bool()> done) {
   VERBENA_CHECK(!executors.empty()) << "nobody would ever be done";
   const bool may_sleep = MaySleep(executors);
-  IdleSpin spin(executors.front()->options().mode == ExecutorMode::kEvent
-                    ? Duration::zero()
-                    : executors.front()->options().spin);
+  internal::IdleSpin spin(executors.front()->options().mode == ExecutorMode::kEvent
+                              ? Duration::zero()
+                              : executors.front()->options().spin);
   while (!done()) {
     if (PollAll(executors)) {
       spin.Reset();

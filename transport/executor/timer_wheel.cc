@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // NextTimer() looks at this many timers of one slot before it settles for the slot's start.
@@ -98,4 +98,4 @@ TimePoint TimerWheel::NextTimer() {
   return looked_at_all ? earliest : TimeOf(first.start);
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -21,7 +21,7 @@
 #include "verbena/transport/coro/intrusive_list.h"
 #include "verbena/transport/coro/scheduler.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class TimerWheel {
  public:
@@ -79,6 +79,6 @@ class TimerWheel {
   std::array<std::array<IntrusiveList<Timer>, kSlots>, kLevels> slots_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_EXECUTOR_TIMER_WHEEL_H_

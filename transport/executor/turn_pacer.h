@@ -23,7 +23,7 @@
 #include "verbena/transport/executor/flush_queue.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class TurnPacer final : private FlushHook {
  public:
@@ -57,6 +57,6 @@ class TurnPacer final : private FlushHook {
   uint64_t refilled_in_ = 0;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_EXECUTOR_TURN_PACER_H_

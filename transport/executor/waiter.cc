@@ -6,7 +6,7 @@
 #include "verbena/transport/executor/io_uring_waiter.h"
 #include "verbena/transport/log/log.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 #if defined(__has_feature)
@@ -45,4 +45,4 @@ absl::StatusOr<std::unique_ptr<Waiter>> CreateWaiter(WaiterKind kind) {
   return CreateEpollWaiter();
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -19,7 +19,7 @@
 #include "verbena/transport/coro/clock.h"
 #include "verbena/transport/executor/executor_options.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class IoRing;
 
@@ -63,6 +63,6 @@ class Waiter {
 // which cannot see the kernel's side of a ring, kAuto means epoll.
 absl::StatusOr<std::unique_ptr<Waiter>> CreateWaiter(WaiterKind kind);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_EXECUTOR_WAITER_H_

@@ -61,7 +61,7 @@ Task<absl::Status> OpenDescriptor(OpenFile& file, int flags, mode_t mode) {
                    {.kind = Kind::kOpen, .path = file.path, .flags = flags, .mode = mode});
   const int32_t result = co_await open;
   if (!open.cancelled().ok()) co_return open.cancelled();
-  if (result < 0) co_return FileStatus(-result, "open of " + file.path);
+  if (result < 0) co_return internal::FileStatus(-result, "open of " + file.path);
   file.fd = result;
   file.direct = (flags & O_DIRECT) != 0;
   file.nonblocking = (flags & O_NONBLOCK) != 0;
@@ -72,7 +72,7 @@ Task<absl::Status> FindAlignment(FileReference file) {
   FileAwaiter stat(file->service, {.kind = Kind::kStat, .file = file});
   const int32_t result = co_await stat;
   if (!stat.cancelled().ok()) co_return stat.cancelled();
-  if (result < 0) co_return FileStatus(-result, "statx of " + file->path);
+  if (result < 0) co_return internal::FileStatus(-result, "statx of " + file->path);
   SetAlignment(*file, stat.stat());
   co_return absl::OkStatus();
 }
@@ -87,7 +87,7 @@ absl::Status TransferStatus(int error, const char* what, const OpenFile& file, s
     message += fmt::format(" (O_DIRECT wants offset, length and memory address in multiples of {})",
                            file.alignment);
   }
-  return FileStatus(error, message);
+  return internal::FileStatus(error, message);
 }
 
 // The kernel's offsets are signed, and a ring takes -1 for something else.
@@ -139,7 +139,8 @@ Task<absl::Status> Call(FileRequest request, const char* what) {
   FileAwaiter call(file->service, std::move(request));
   const int32_t result = co_await call;
   if (!call.cancelled().ok()) co_return call.cancelled();
-  if (result < 0) co_return FileStatus(-result, fmt::format("{} of {}", what, file->path));
+  if (result < 0)
+    co_return internal::FileStatus(-result, fmt::format("{} of {}", what, file->path));
   co_return absl::OkStatus();
 }
 
@@ -156,7 +157,7 @@ Task<absl::StatusOr<FileStat>> StatFile(FileReference file) {
   FileAwaiter stat(file->service, {.kind = Kind::kStat, .file = file});
   const int32_t result = co_await stat;
   if (!stat.cancelled().ok()) co_return stat.cancelled();
-  if (result < 0) co_return FileStatus(-result, "statx of " + file->path);
+  if (result < 0) co_return internal::FileStatus(-result, "statx of " + file->path);
   co_return ToFileStat(stat.stat());
 }
 
@@ -169,7 +170,7 @@ Task<absl::Status> CloseNow(FileReference file) {
   service.backend().OnClosing(*file);
   FileAwaiter close(service, {.kind = Kind::kClose, .fd = std::exchange(file->fd, -1)});
   const int32_t result = co_await close;
-  if (result < 0) co_return FileStatus(-result, "close of " + file->path);
+  if (result < 0) co_return internal::FileStatus(-result, "close of " + file->path);
   co_return absl::OkStatus();
 }
 

@@ -29,7 +29,7 @@ Task<absl::Status> ChangeName(FileRequest request, std::string what) {
   FileAwaiter change(**service, std::move(request));
   const int32_t result = co_await change;
   if (!change.cancelled().ok()) co_return change.cancelled();
-  if (result < 0) co_return FileStatus(-result, what);
+  if (result < 0) co_return internal::FileStatus(-result, what);
   co_return absl::OkStatus();
 }
 

@@ -4,7 +4,7 @@
 
 #include "verbena/transport/device/verbs_status.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // kUnknown for what files share with everything else.
@@ -43,4 +43,4 @@ absl::Status FileStatus(int error, const std::string& what) {
   return code == absl::StatusCode::kUnknown ? status : absl::Status(code, status.message());
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

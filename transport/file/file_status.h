@@ -7,13 +7,13 @@
 
 #include "absl/status/status.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // `error` is a positive errno; `what` says what was tried, e.g. "write of 4096 bytes at 8192 of
 // /data/volume7". A full disk or quota is RESOURCE_EXHAUSTED, a file that is too large
 // OUT_OF_RANGE, a device's failure DATA_LOSS.
 absl::Status FileStatus(int error, const std::string& what);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_FILE_FILE_STATUS_H_

@@ -20,7 +20,7 @@
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/onesided/transfer.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class [[nodiscard]] AtomicAwaiter final : public Suspension, private TransferListener {
  public:
@@ -64,6 +64,6 @@ class [[nodiscard]] AtomicAwaiter final : public Suspension, private TransferLis
   absl::Status status_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_ATOMIC_AWAITER_H_

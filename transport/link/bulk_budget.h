@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-namespace verbena {
+namespace verbena::internal {
 
 class BulkBudget {
  public:
@@ -29,6 +29,6 @@ class BulkBudget {
   uint64_t bytes_ = 0;  // posted in that turn
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_BULK_BUDGET_H_

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-namespace verbena {
+namespace verbena::internal {
 
 struct ControlFrames {
   // A flush sends at most one of each.
@@ -26,6 +26,6 @@ struct ControlFrames {
   bool any_due() const { return pong || ping || recall; }
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_CONTROL_FRAMES_H_

@@ -4,7 +4,7 @@
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 void CreditRecall::Begin(const Counts& counts) {
   *this = {};
@@ -36,4 +36,4 @@ absl::Status CreditRecall::Check(const Counts& counts, bool is_due) {
                   checks_, counts.surplus));
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

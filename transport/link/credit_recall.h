@@ -18,7 +18,7 @@
 
 #include "absl/status/status.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class CreditRecall {
  public:
@@ -52,6 +52,6 @@ class CreditRecall {
   uint32_t received_before_ = 0;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_CREDIT_RECALL_H_

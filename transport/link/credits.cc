@@ -5,7 +5,7 @@
 #include "fmt/format.h"
 #include "verbena/transport/log/check.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 uint32_t CreditPool::Borrow(uint32_t wanted, CreditShare& share, bool is_shared) {
   uint32_t borrowed = std::min(wanted, free_);
@@ -88,4 +88,4 @@ uint32_t IssuedCredits::Grow(bool is_shared) {
   return borrowed;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

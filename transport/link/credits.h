@@ -25,7 +25,7 @@
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // Credits that the links to one source address have borrowed from a pool.
 struct CreditShare {
@@ -189,6 +189,6 @@ class IssuedCredits {
   CreditRecall recall_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_CREDITS_H_

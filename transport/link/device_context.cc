@@ -17,7 +17,7 @@
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 bool IsQpEvent(ibv_event_type type) {
@@ -313,4 +313,4 @@ void DeviceContext::Unsubscribe(uint32_t qpn) {
   subscriptions_.erase(qpn);
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -25,7 +25,7 @@
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/link/qp_setup.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class DeviceContext {
  public:
@@ -127,6 +127,6 @@ class DeviceContext {
   std::thread thread_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_DEVICE_CONTEXT_H_

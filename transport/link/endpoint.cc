@@ -11,7 +11,7 @@
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // Each takes ten microseconds or so, for which the completions of other links wait. (start)
@@ -365,4 +365,4 @@ EndpointStats Endpoint::stats() const {
   return stats;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

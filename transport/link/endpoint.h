@@ -50,7 +50,7 @@
 #include "verbena/transport/memory/carved_arena.h"
 #include "verbena/transport/onesided/atomic_scratch.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // Memory and queues that an endpoint registers with its device when it is made. Move-only; any
 // thread.
@@ -59,7 +59,7 @@ struct EndpointMemory {
   std::unique_ptr<SendBuffers> send_buffers;
   AtomicScratch atomic_scratch;
   // For payloads. None when an endpoint is made: its pools grow by themselves.
-  std::vector<std::unique_ptr<internal::CarvedArena>> arenas = {};
+  std::vector<std::unique_ptr<CarvedArena>> arenas = {};
 };
 
 class Endpoint final : private CompletionListener, private FlushHook, private Timer {
@@ -298,6 +298,6 @@ class Endpoint final : private CompletionListener, private FlushHook, private Ti
   TaskScope holds_;  // memory that a lost link's peer may still be writing to
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_ENDPOINT_H_

@@ -13,7 +13,7 @@
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 absl::StatusOr<uint32_t> Endpoint::TakeSlot() {
   if (shutting_down_) return absl::UnavailableError("the endpoint is shutting down");
@@ -354,4 +354,4 @@ void Endpoint::Watch(Link& link, std::unique_ptr<MessageStream> stream) {
   tasks_.Spawn(WatchStream(link));
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -9,7 +9,7 @@
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // Between two attempts to make new queues. (start)
@@ -128,4 +128,4 @@ Task<absl::Status> Endpoint::ReplaceQueues() {
   co_return cq.status();
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

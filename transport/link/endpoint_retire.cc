@@ -9,7 +9,7 @@
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // Links that the device's failure has closed keep that reason.
 void Endpoint::Retire(const absl::Status& reason) {
@@ -48,4 +48,4 @@ Task<void> Endpoint::Release() {
                                            });
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

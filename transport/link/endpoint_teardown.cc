@@ -13,7 +13,7 @@
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // How often a device is asked whether a lost link's peer has left our memory.
@@ -114,4 +114,4 @@ Task<void> Endpoint::HoldUntilQuiesced(QpIdentity qp, std::vector<BufferPin> lea
   }
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -21,7 +21,7 @@
 #include "verbena/transport/coro/suspension.h"
 #include "verbena/transport/link/link.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class [[nodiscard]] LeaseAwaiter final : public Suspension, private LeaseWaiter {
  public:
@@ -56,6 +56,6 @@ class [[nodiscard]] LeaseAwaiter final : public Suspension, private LeaseWaiter 
   absl::Status status_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_LEASE_AWAITER_H_

@@ -10,7 +10,7 @@
 #include "verbena/transport/log/mutant.h"
 #include "verbena/transport/memory/size_class.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 absl::Status OutOfRange(const char* name, uint64_t value, uint64_t low, uint64_t high) {
@@ -140,4 +140,4 @@ absl::StatusOr<LinkLimits> DeriveLimits(const LinkLimits& wanted, const Device& 
   return limits;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -27,6 +27,8 @@
 
 namespace verbena {
 
+namespace internal {
+
 class Device;
 
 // Receives per link that only SENDs without frames (credit returns) may use, so that two links
@@ -98,6 +100,9 @@ inline constexpr uint8_t kRnrRetry = 6;
 inline constexpr uint8_t kMinRnrTimer = 20;
 // Routers that a packet may pass: as many as IP packets by default.
 inline constexpr uint8_t kHopLimit = 64;
+
+}  // namespace internal
+
 // Whether payloads carry a CRC32C from end to end; used when both sides want it.
 enum class PayloadChecksum : uint8_t {
   kAuto,  // on, except within one host: there a READ of 1 MiB takes 147 us instead of 31
@@ -151,6 +156,8 @@ struct LinkLimits {
   PayloadChecksum payload_checksum = PayloadChecksum::kAuto;
 };
 
+namespace internal {
+
 // Completions that a CQ must be able to hold for `limits`.
 constexpr uint32_t CompletionQueueEntries(const LinkLimits& limits) {
   return limits.srq_depth + limits.max_links * (limits.send_queue_depth + kDrainMarkers);
@@ -162,6 +169,7 @@ constexpr uint32_t CompletionQueueEntries(const LinkLimits& limits) {
 // queues are too small for one link.
 absl::StatusOr<LinkLimits> DeriveLimits(const LinkLimits& wanted, const Device& device);
 
+}  // namespace internal
 }  // namespace verbena
 
 #endif  // VERBENA_TRANSPORT_LINK_LIMITS_H_

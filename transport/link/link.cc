@@ -6,7 +6,7 @@
 #include "fmt/format.h"
 #include "verbena/transport/link/endpoint.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 Link::Link(Endpoint& endpoint, LinkKey key, QpHandle qp, LinkListener& listener, PeerSource& source)
     : endpoint_(endpoint),
@@ -85,4 +85,4 @@ void Link::Close(const absl::Status& reason) {
   endpoint_.NoteSendRoom(source());
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

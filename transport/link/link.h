@@ -49,7 +49,7 @@
 #include "verbena/transport/onesided/lease_table.h"
 #include "verbena/transport/onesided/transfer.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class Endpoint;
 class Link;
@@ -254,6 +254,6 @@ class Link final : public WatchedLink, public BorrowingLink {
   Liveness liveness_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_LINK_H_

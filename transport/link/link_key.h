@@ -7,13 +7,13 @@
 
 #include <cstdint>
 
-namespace verbena {
+namespace verbena::internal {
 
 struct LinkKey {
   uint32_t slot = 0;
   uint32_t generation = 0;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_LINK_KEY_H_

@@ -1,6 +1,6 @@
 #include "verbena/transport/link/link_leases.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 uint32_t LinkLeases::Wake(const LinkSendQueue& queue) {
   // Each waiter takes its leases a moment after it is told, so the promised ones are counted here.
@@ -21,4 +21,4 @@ void LinkLeases::Lose() {
   table_.Lose();
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -19,7 +19,7 @@
 #include "verbena/transport/onesided/lease_limits.h"
 #include "verbena/transport/onesided/lease_table.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class LinkLeases {
  public:
@@ -48,6 +48,6 @@ class LinkLeases {
   WaiterQueue<LeaseWaiter> waiters_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_LINK_LEASES_H_

@@ -10,7 +10,7 @@
 #include "verbena/transport/link/link_sender.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 bool Link::CheckLiveness(TimePoint now) {
   if (!open()) return false;
@@ -100,4 +100,4 @@ void LinkSender::Recall() {
   ScheduleFlush();
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

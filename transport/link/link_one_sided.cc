@@ -10,7 +10,7 @@
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 Transfer& Link::StartTransfer(Transfer::Direction direction, absl::Span<const BufferView> local,
                               const RemoteRange& remote, TransferListener* listener) {
@@ -139,4 +139,4 @@ void LinkSender::FinishMoves(bool bulk_refused) {
   if ((bulk_due || leases_.table().work_due()) && SlotsForTransfers() > 0) ScheduleFlush();
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -7,7 +7,7 @@
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 Task<absl::Status> WaitFor(Event& event) { co_return co_await event.Wait(); }
@@ -44,4 +44,4 @@ Task<void> LinkQp::Destroy(ControlPool& control, std::vector<MwHandle> windows) 
                                 });
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -25,7 +25,7 @@
 #include "verbena/transport/device/handles.h"
 #include "verbena/transport/link/watched_stream.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class LinkQp {
  public:
@@ -68,6 +68,6 @@ class LinkQp {
   Event last_wqe_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_LINK_QP_H_

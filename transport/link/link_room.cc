@@ -7,7 +7,7 @@
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 void LinkSender::AwaitWritable(SendWaiter& waiter) {
   VERBENA_CHECK(open()) << "a frame for " << link_.peer() << " waits, state " << link_.state();
@@ -55,4 +55,4 @@ void LinkSender::OnRoom() {
   WakeWriters();
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

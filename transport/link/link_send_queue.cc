@@ -4,7 +4,7 @@
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/log/log.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 constexpr uint32_t kControlSendBytes = sizeof(SendHeader) + ControlFrames::kKinds * FrameBytes(0);
@@ -45,4 +45,4 @@ void LinkSendQueue::ReleaseAll() {
   CountReleased(held_);
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -34,7 +34,7 @@
 #include "verbena/transport/link/wr_chain.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class LinkSendQueue {
  public:
@@ -217,6 +217,6 @@ class LinkSendQueue {
   uint32_t held_ = 0;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_LINK_SEND_QUEUE_H_

@@ -13,7 +13,7 @@
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 LinkSender::LinkSender(Link& link, Endpoint& endpoint, ibv_qp* qp, LinkKey key, PeerSource& source)
     : link_(link),
@@ -334,4 +334,4 @@ void LinkSender::CompletedUnposted(uint16_t position) {
                                               position, queue_.slots().posted())));
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

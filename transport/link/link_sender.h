@@ -35,7 +35,7 @@
 #include "verbena/transport/log/mutant.h"
 #include "verbena/transport/onesided/transfer_queue.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class Endpoint;
 class Link;
@@ -227,6 +227,6 @@ class LinkSender final : private FlushHook, private RoomWaiter {
   LinkStats stats_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_LINK_SENDER_H_

@@ -28,7 +28,7 @@
 #include "verbena/transport/link/wr_id.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // A link, and what its endpoint knows of it.
 struct LinkSlot {
@@ -117,6 +117,6 @@ class LinkTable {
   Link* last_found_ = nullptr;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_LINK_TABLE_H_

@@ -12,7 +12,7 @@
 #include "verbena/transport/log/mutant.h"
 #include "verbena/transport/log/throttled_log.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 Task<void> Link::Drain(DeviceContext& context, TurnPacer& pacer) {
   co_await qp_.MoveToError(context.control(), context.device());
@@ -48,4 +48,4 @@ Task<std::vector<BufferPin>> Link::Destroy(ControlPool& control) {
   co_return std::move(remains.pins);
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

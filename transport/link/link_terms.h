@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-namespace verbena {
+namespace verbena::internal {
 
 struct LinkTerms {
   std::string peer;       // by the name that its bootstrap connection has
@@ -19,6 +19,6 @@ struct LinkTerms {
   static uint64_t IdentityOf(uint32_t qpn, uint32_t psn) { return uint64_t{qpn} << 24 | psn; }
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_LINK_TERMS_H_

@@ -11,7 +11,7 @@
 
 #include "verbena/transport/coro/intrusive_list.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class Link;
 
@@ -39,6 +39,6 @@ class LeaseWaiter : public IntrusiveNode<LeaseWaiter> {
   uint32_t leases_wanted = 0;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_LINK_WAITERS_H_

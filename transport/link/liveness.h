@@ -19,7 +19,7 @@
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/send_slots.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class Liveness {
  public:
@@ -101,6 +101,6 @@ class Liveness {
   uint64_t idle_traffic_ = 0;     // at that check
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_LIVENESS_H_

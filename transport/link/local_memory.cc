@@ -9,7 +9,7 @@
 #include "verbena/transport/memory/memory_region.h"
 #include "verbena/transport/onesided/check_registered.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 int AccessFor(Device& device, Transfer::Direction direction) {
@@ -34,4 +34,4 @@ absl::Status CheckLocalMemory(const Link& link, Transfer::Direction direction,
                   view.region().access(), access));
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -8,13 +8,13 @@
 #include "verbena/transport/memory/buffer.h"
 #include "verbena/transport/onesided/transfer.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // As CheckRegistered(), and INVALID_ARGUMENT when `view` is not registered to be a WRITE's source
 // (kWrite), or to be filled by a READ (kRead).
 absl::Status CheckLocalMemory(const Link& link, Transfer::Direction direction,
                               const BufferView& view);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_LOCAL_MEMORY_H_

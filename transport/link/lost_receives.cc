@@ -8,7 +8,7 @@
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // Liveness checks, two each ping_interval, for which a peer may leave a PING unanswered that is to
@@ -121,4 +121,4 @@ bool LostReceives::WantsNewQueues(TimePoint now, bool in_service) {
   return true;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

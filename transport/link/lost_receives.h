@@ -25,7 +25,7 @@
 #include "verbena/transport/link/receive_ring.h"
 #include "verbena/transport/log/throttled_log.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class LostReceives {
  public:
@@ -75,6 +75,6 @@ class LostReceives {
   ThrottledLog log_{{.lines = 2, .interval = std::chrono::seconds(10)}};
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_LOST_RECEIVES_H_

@@ -6,7 +6,7 @@
 
 #include "verbena/transport/link/device_context.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 namespace {
 
@@ -65,4 +65,4 @@ absl::StatusOr<PayloadMemory> PayloadMemory::Create(Scheduler& scheduler,
   return memory;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -15,7 +15,7 @@
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/memory/buffer_pool.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class DeviceContext;
 
@@ -44,6 +44,6 @@ class PayloadMemory {
   std::unique_ptr<BufferPool> landing_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_PAYLOAD_MEMORY_H_

@@ -17,7 +17,7 @@
 #include "verbena/transport/link/credits.h"
 #include "verbena/transport/link/waiter_queue.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // A link's place among those that wait for send buffers.
 class RoomWaiter : public IntrusiveNode<RoomWaiter> {
@@ -41,6 +41,6 @@ struct PeerSource : IntrusiveNode<PeerSource> {
   WaiterQueue<RoomWaiter> waiters;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_PEER_SOURCE_H_

@@ -12,7 +12,7 @@
 #include "verbena/transport/coro/bounded_vector.h"
 #include "verbena/transport/link/limits.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // kCredits spends a reserve credit and has no frames. kControl has control frames alone, in a spare
 // buffer: no other frame joins it, since the SEND must be small enough to travel inline.
@@ -70,6 +70,6 @@ class PendingSends {
   uint32_t group_ = kMinEarlyFrames;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_PENDING_SENDS_H_

@@ -11,7 +11,7 @@
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 unsigned AccessOf(const Device& device) {
@@ -198,4 +198,4 @@ absl::Status MoveQpToError(Device& device, ibv_qp* qp) {
   return device.ModifyQp(qp, attributes, IBV_QP_STATE);
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -19,7 +19,7 @@
 #include "verbena/transport/device/handles.h"
 #include "verbena/transport/link/limits.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // Which port and GID of a device links use.
 struct PortAddress {
@@ -88,6 +88,6 @@ std::string DescribePathMtu(const PortAddress& local, uint32_t peer_mtu_bytes);
 
 absl::Status MoveQpToError(Device& device, ibv_qp* qp);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_QP_SETUP_H_

@@ -4,7 +4,7 @@
 
 #include "verbena/transport/log/check.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 void ReceiveDoubt::Raise(uint32_t count) {
   if (count == 0) return;
@@ -52,4 +52,4 @@ void ReceiveDoubt::End() {
   Raise(std::exchange(suspected_later_, 0));
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

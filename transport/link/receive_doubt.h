@@ -20,7 +20,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace verbena {
+namespace verbena::internal {
 
 // Receives of a ring: which, and how many.
 struct ReceiveSet {
@@ -80,6 +80,6 @@ class ReceiveDoubt {
   uint32_t written_off_ = 0;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_RECEIVE_DOUBT_H_

@@ -9,7 +9,7 @@
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/wr_id.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 absl::StatusOr<std::unique_ptr<ReceiveRing>> ReceiveRing::Create(Device& device, ibv_pd* pd,
                                                                  uint32_t depth, uint32_t spare,
@@ -113,4 +113,4 @@ uint32_t ReceiveRing::WriteOff() {
   return count;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -25,7 +25,7 @@
 #include "verbena/transport/link/receive_doubt.h"
 #include "verbena/transport/memory/arena.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class ReceiveRing {
  public:
@@ -113,6 +113,6 @@ class ReceiveRing {
   ReceiveDoubt doubt_{posted_};
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_RECEIVE_RING_H_

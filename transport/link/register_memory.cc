@@ -5,7 +5,7 @@
 #include "verbena/transport/device/control_pool.h"
 #include "verbena/transport/link/device_context.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 Task<absl::StatusOr<std::unique_ptr<RegisteredMemory>>> RegisterMemory(const DeviceContext& context,
                                                                        void* memory, size_t bytes,
@@ -36,4 +36,4 @@ Task<void> DeregisterMemory(const DeviceContext& context,
                                           });
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -19,9 +19,12 @@
 #include "verbena/transport/memory/registered_memory.h"
 
 namespace verbena {
+class Scheduler;
+}  // namespace verbena
+
+namespace verbena::internal {
 
 class DeviceContext;
-class Scheduler;
 
 // Registers `memory` as RegisteredMemory::Register() does. `home`: the executor whose O_DIRECT
 // files use it as a fixed buffer, or nullptr. `memory` must stay mapped until this Task has ended.
@@ -36,6 +39,6 @@ Task<absl::StatusOr<std::unique_ptr<RegisteredMemory>>> RegisterMemory(const Dev
 // is in use. If it has a home, call this on that executor.
 Task<void> DeregisterMemory(const DeviceContext& context, std::unique_ptr<RegisteredMemory> memory);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_REGISTER_MEMORY_H_

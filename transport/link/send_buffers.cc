@@ -4,7 +4,7 @@
 
 #include "verbena/transport/link/limits.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 absl::StatusOr<std::unique_ptr<SendBuffers>> SendBuffers::Create(Device& device, ibv_pd* pd,
                                                                  uint32_t count, uint32_t bytes,
@@ -31,4 +31,4 @@ SendBuffers::SendBuffers(Arena arena, uint32_t count, uint32_t bytes, uint32_t m
 
 SendBuffers::~SendBuffers() { UnpoisonMemory(arena_.data(), arena_.size()); }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -33,7 +33,7 @@
 #include "verbena/transport/log/mutant.h"
 #include "verbena/transport/memory/arena.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class SendBuffers {
  public:
@@ -110,6 +110,6 @@ class SendBuffers {
   BoundedVector<uint32_t> spare_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_SEND_BUFFERS_H_

@@ -16,7 +16,7 @@
 
 #include "verbena/transport/link/wr_chain.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class SendChain {
  public:
@@ -56,6 +56,6 @@ class SendChain {
   std::vector<ibv_sge> elements_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_SEND_CHAIN_H_

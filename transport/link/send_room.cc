@@ -4,7 +4,7 @@
 
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 void SendRoom::Await(RoomWaiter& waiter, PeerSource& source) {
   if (waiter.linked()) return;
@@ -56,4 +56,4 @@ void SendRoom::Wake() {
   waking_ = false;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -18,7 +18,7 @@
 #include "verbena/transport/link/waiter_queue.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class SendRoom {
  public:
@@ -55,6 +55,6 @@ class SendRoom {
   bool waking_ = false;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_SEND_ROOM_H_

@@ -28,7 +28,7 @@
 #include "verbena/transport/link/wr_id.h"
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class SendSlots {
  public:
@@ -115,6 +115,6 @@ class SendSlots {
   bool holds_unsignalled_ = false;  // a WR since the last signalled one holds a buffer
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_SEND_SLOTS_H_

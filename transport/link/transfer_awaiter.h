@@ -21,7 +21,7 @@
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/onesided/transfer.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class [[nodiscard]] TransferAwaiter final : private CancelNode, private TransferListener {
  public:
@@ -79,6 +79,6 @@ class [[nodiscard]] TransferAwaiter final : private CancelNode, private Transfer
   absl::Status status_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_TRANSFER_AWAITER_H_

@@ -14,7 +14,7 @@
 
 #include "verbena/transport/coro/intrusive_list.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 template <typename Waiter>
 class WaiterQueue {
@@ -48,6 +48,6 @@ class WaiterQueue {
   bool serving_ = false;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_WAITER_QUEUE_H_

@@ -16,7 +16,7 @@
 #include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/task.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class WatchedStream {
  public:
@@ -50,6 +50,6 @@ class WatchedStream {
   Event unread_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_WATCHED_STREAM_H_

@@ -1,6 +1,6 @@
 #include "verbena/transport/link/wire_format.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 const char* WireFaultName(WireFault fault) {
   switch (fault) {
@@ -22,4 +22,4 @@ const char* WireFaultName(WireFault fault) {
   return "an unknown fault";
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <cstring>
 
-namespace verbena {
+namespace verbena::internal {
 
 static_assert(std::endian::native == std::endian::little,
               "the wire is little-endian and its structs are copied as they lie in memory");
@@ -177,6 +177,6 @@ class FrameParser {
   FrameHeader frame_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_WIRE_FORMAT_H_

@@ -11,7 +11,7 @@
 
 #include <utility>
 
-namespace verbena {
+namespace verbena::internal {
 
 class WrChain {
  public:
@@ -36,6 +36,6 @@ class WrChain {
   ibv_send_wr* last_ = nullptr;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_WR_CHAIN_H_

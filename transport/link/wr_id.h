@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-namespace verbena {
+namespace verbena::internal {
 
 struct WrId {
   enum class Kind : uint8_t { kReceive = 1, kSend = 2 };
@@ -35,6 +35,6 @@ struct WrId {
   }
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LINK_WR_ID_H_

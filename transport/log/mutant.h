@@ -15,7 +15,7 @@
 #include <cstdlib>
 #endif
 
-namespace verbena::mutant {
+namespace verbena::internal::mutant {
 
 enum class Fault {
   // coro, executor
@@ -177,13 +177,14 @@ inline bool Planted(Fault fault) {
 }
 #endif
 
-}  // namespace verbena::mutant
+}  // namespace verbena::internal::mutant
 
 #ifdef VERBENA_MUTANTS
-#define VERBENA_MUTANT(fault) (::verbena::mutant::Planted(::verbena::mutant::Fault::fault))
+#define VERBENA_MUTANT(fault) \
+  (::verbena::internal::mutant::Planted(::verbena::internal::mutant::Fault::fault))
 #else
 // Names the fault, so that a misspelt one does not compile.
-#define VERBENA_MUTANT(fault) (static_cast<void>(::verbena::mutant::Fault::fault), false)
+#define VERBENA_MUTANT(fault) (static_cast<void>(::verbena::internal::mutant::Fault::fault), false)
 #endif
 
 #endif  // VERBENA_TRANSPORT_LOG_MUTANT_H_

@@ -4,7 +4,7 @@
 
 #include "fmt/format.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 void ThrottledLog::Reset() {
   std::lock_guard lock(mutex_);
@@ -36,4 +36,4 @@ void ThrottledLog::Write(LogLevel level, Time now, const std::string& message) {
   Log(level, message);
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

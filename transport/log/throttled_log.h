@@ -17,7 +17,7 @@
 
 #include "verbena/transport/log/log.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class ThrottledLog {
  public:
@@ -43,6 +43,6 @@ class ThrottledLog {
   uint64_t left_out_ = 0;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_LOG_THROTTLED_LOG_H_

@@ -8,7 +8,7 @@
 #include "verbena/transport/device/pages.h"
 #include "verbena/transport/log/log.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 constexpr size_t kPageBytes = 4096;
@@ -98,4 +98,4 @@ void Arena::Release() {
   mr_ = nullptr;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/device/device.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 enum class ArenaKind {
   kPrivate,  // only this process and its device touch it: send and receive buffers
@@ -53,6 +53,6 @@ class Arena {
   bool of_device_ = false;  // the memory came from Device::AllocateMemory
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_MEMORY_ARENA_H_

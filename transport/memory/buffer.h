@@ -27,7 +27,9 @@
 
 namespace verbena {
 
+namespace internal {
 class BufferPin;
+}  // namespace internal
 
 class BufferView {
  public:
@@ -39,7 +41,7 @@ class BufferView {
   bool empty() const { return size_ == 0; }
   // Precondition of both: registered().
   uint32_t lkey() const { return block().lkey; }
-  MemoryRegion& region() const { return *block().region; }
+  internal::MemoryRegion& region() const { return *block().region; }
   // False for an empty view of no Buffer.
   bool registered() const { return block_ != nullptr; }
 
@@ -52,7 +54,7 @@ class BufferView {
 
  private:
   friend class Buffer;
-  friend class BufferPin;
+  friend class internal::BufferPin;
   BufferView(char* data, size_t size, internal::Block* block)
       : data_(data), size_(size), block_(block) {}
   internal::Block& block() const {
@@ -96,7 +98,7 @@ class Buffer {
 
   // Precondition of both: there is memory.
   uint32_t lkey() const { return view().lkey(); }
-  MemoryRegion& region() const { return view().region(); }
+  internal::MemoryRegion& region() const { return view().region(); }
 
   BufferView view() const { return {data(), size_, block_}; }
   // The part [offset, offset + bytes). Precondition: it lies within size().
@@ -122,6 +124,8 @@ class Buffer {
   size_t size_ = 0;
 };
 
+namespace internal {
+
 class BufferPin {
  public:
   BufferPin() = default;
@@ -140,13 +144,14 @@ class BufferPin {
   ~BufferPin() { Reset(); }
 
   void Reset() {
-    if (internal::Block* block = std::exchange(block_, nullptr)) block->Drop();
+    if (Block* block = std::exchange(block_, nullptr)) block->Drop();
   }
 
  private:
-  internal::Block* block_ = nullptr;
+  Block* block_ = nullptr;
 };
 
+}  // namespace internal
 }  // namespace verbena
 
 #endif  // VERBENA_TRANSPORT_MEMORY_BUFFER_H_

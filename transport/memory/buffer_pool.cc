@@ -5,7 +5,7 @@
 #include "fmt/format.h"
 #include "transport/memory/buffer_pool_core.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 absl::StatusOr<std::unique_ptr<BufferPool>> BufferPool::Create(Scheduler& scheduler, Device& device,
                                                                ibv_pd* pd,
@@ -15,11 +15,11 @@ absl::StatusOr<std::unique_ptr<BufferPool>> BufferPool::Create(Scheduler& schedu
         fmt::format("the {} budget of {} bytes is less than the smallest buffer, {} bytes",
                     options.name, options.budget_bytes, kMinBufferBytes));
   }
-  return std::unique_ptr<BufferPool>(new BufferPool(
-      std::make_unique<internal::BufferPoolCore>(scheduler, device, pd, std::move(options))));
+  return std::unique_ptr<BufferPool>(
+      new BufferPool(std::make_unique<BufferPoolCore>(scheduler, device, pd, std::move(options))));
 }
 
-BufferPool::BufferPool(std::unique_ptr<internal::BufferPoolCore> core) : core_(core.release()) {}
+BufferPool::BufferPool(std::unique_ptr<BufferPoolCore> core) : core_(core.release()) {}
 
 BufferPool::~BufferPool() { core_->Close(); }
 
@@ -27,9 +27,7 @@ absl::StatusOr<Buffer> BufferPool::TryAllocate(size_t bytes) { return core_->Try
 
 bool BufferPool::unused() const { return core_->unused(); }
 
-std::vector<std::unique_ptr<internal::CarvedArena>> BufferPool::TakeArenas() {
-  return core_->TakeArenas();
-}
+std::vector<std::unique_ptr<CarvedArena>> BufferPool::TakeArenas() { return core_->TakeArenas(); }
 
 BufferPoolStats BufferPool::stats() const { return core_->stats(); }
 
@@ -45,7 +43,7 @@ bool BufferPool::Awaiter::TakeNow() {
   status_ = pool_.CheckSize(bytes_);
   if (!status_.ok()) return true;
   if (pool_.MustQueue(bytes_)) return false;
-  internal::Block* block = pool_.Take(bytes_, /*may_wait=*/true, status_);
+  Block* block = pool_.Take(bytes_, /*may_wait=*/true, status_);
   if (block == nullptr) return !status_.ok();
   buffer_ = Buffer(*block, bytes_);
   return true;
@@ -57,4 +55,4 @@ void BufferPool::Awaiter::LeaveQueue() {
   if (IntrusiveNode<Awaiter>::linked()) pool_.Leave(*this);
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

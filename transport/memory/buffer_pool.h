@@ -55,13 +55,11 @@
 // verbs' headers stay out of what a user of buffers includes.
 struct ibv_pd;
 
-namespace verbena {
+namespace verbena::internal {
 
 class ControlPool;
 class Device;
-namespace internal {
 class CarvedArena;
-}
 
 struct BufferPoolOptions {
   // How messages and the log name it.
@@ -98,10 +96,7 @@ struct BufferPoolStats {
   };
   std::array<SizeClass, kSizeClasses> classes{};
 };
-
-namespace internal {
 class BufferPoolCore;
-}
 
 class BufferPool {
  public:
@@ -118,7 +113,7 @@ class BufferPool {
   // that it was given but has not returned yet.
   class [[nodiscard]] Awaiter final : public Suspension, public IntrusiveNode<Awaiter> {
    public:
-    Awaiter(internal::BufferPoolCore& pool, size_t bytes) : pool_(pool), bytes_(bytes) {}
+    Awaiter(BufferPoolCore& pool, size_t bytes) : pool_(pool), bytes_(bytes) {}
     ~Awaiter() override;
 
     bool await_ready() const noexcept { return false; }
@@ -137,14 +132,14 @@ class BufferPool {
     }
 
    private:
-    friend class internal::BufferPoolCore;
+    friend class BufferPoolCore;
     // False when it must wait.
     bool TakeNow();
     void Queue();
     void Detach() override { LeaveQueue(); }
     void LeaveQueue();
 
-    internal::BufferPoolCore& pool_;
+    BufferPoolCore& pool_;
     const size_t bytes_;
     Buffer buffer_;
     absl::Status status_;
@@ -161,7 +156,7 @@ class BufferPool {
   bool unused() const;
   // On the scheduler's thread, while it is unused(): gives up the memory, which may then be freed
   // on any thread. Nothing can be allocated any more.
-  std::vector<std::unique_ptr<internal::CarvedArena>> TakeArenas();
+  std::vector<std::unique_ptr<CarvedArena>> TakeArenas();
 
   BufferPoolStats stats() const;
   // Why the device registers less than the budget; OK as far as it has not refused any.
@@ -171,12 +166,12 @@ class BufferPool {
   bool IsLarge(size_t bytes) const;
 
  private:
-  explicit BufferPool(std::unique_ptr<internal::BufferPoolCore> core);
+  explicit BufferPool(std::unique_ptr<BufferPoolCore> core);
 
   // Outlives the pool while a freed buffer is on its way home to it.
-  internal::BufferPoolCore* const core_;
+  BufferPoolCore* const core_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_MEMORY_BUFFER_POOL_H_

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // ISA-L takes an int for the length.
@@ -26,4 +26,4 @@ uint32_t ExtendCrc32c(uint32_t crc, const void* data, size_t bytes) {
   return ~shift_register;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

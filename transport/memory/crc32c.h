@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace verbena {
+namespace verbena::internal {
 
 // CRC32C (Castagnoli; RFC 3720, 12.1) of what was before, continued by `bytes` at `data`. Begin
 // with 0, which is the checksum of nothing. Any thread; cannot fail.
@@ -14,6 +14,6 @@ namespace verbena {
 //   for (const BufferView& view : views) crc = ExtendCrc32c(crc, view.data(), view.size());
 uint32_t ExtendCrc32c(uint32_t crc, const void* data, size_t bytes);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_MEMORY_CRC32C_H_

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-namespace verbena {
+namespace verbena::internal {
 
 MemoryRegion::MemoryRegion(std::string device, char* data, size_t bytes, ibv_mr* mr, int access,
                            Scheduler* home)
@@ -18,4 +18,4 @@ MemoryRegion::MemoryRegion(std::string device, char* data, size_t bytes, ibv_mr*
       rkey_(mr->rkey),
       home_(home) {}
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -16,9 +16,12 @@ struct ibv_mr;
 struct ibv_pd;
 
 namespace verbena {
+class Scheduler;
+}  // namespace verbena
+
+namespace verbena::internal {
 
 class MemoryRegion;
-class Scheduler;
 
 // Something beside the device that has registered regions, such as an io_uring.
 class RegionRegistrar {
@@ -80,6 +83,6 @@ class MemoryRegion {
   uint32_t registered_index_ = 0;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_MEMORY_MEMORY_REGION_H_

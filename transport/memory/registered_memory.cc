@@ -15,7 +15,7 @@ namespace verbena {
 
 class RegisteredMemory::Core final : private internal::BlockOwner {
  public:
-  Core(MrHandle mr, char* memory, size_t bytes, int access, Scheduler* home)
+  Core(internal::MrHandle mr, char* memory, size_t bytes, int access, Scheduler* home)
       : mr_(std::move(mr)), region_(mr_.device().name(), memory, bytes, mr_.get(), access, home) {}
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
@@ -35,8 +35,8 @@ class RegisteredMemory::Core final : private internal::BlockOwner {
     return {*wrapped, bytes};
   }
 
-  const MemoryRegion& region() const { return region_; }
-  Device& device() const { return mr_.device(); }
+  const internal::MemoryRegion& region() const { return region_; }
+  internal::Device& device() const { return mr_.device(); }
   void LeaveRing() { region_.LeaveRegistrar(); }
   void HoldDevice(std::shared_ptr<const void> holder) { holder_ = std::move(holder); }
   size_t in_use() {
@@ -45,9 +45,9 @@ class RegisteredMemory::Core final : private internal::BlockOwner {
   }
 
  private:
-  struct Region final : MemoryRegion {
-    using MemoryRegion::LeaveRegistrar;
-    using MemoryRegion::MemoryRegion;
+  struct Region final : internal::MemoryRegion {
+    using internal::MemoryRegion::LeaveRegistrar;
+    using internal::MemoryRegion::MemoryRegion;
   };
   // Reused, and so never destroyed while a buffer of it is out.
   struct Wrapped final : internal::Block {
@@ -78,7 +78,7 @@ class RegisteredMemory::Core final : private internal::BlockOwner {
   }
 
   std::shared_ptr<const void> holder_;  // goes last
-  const MrHandle mr_;
+  const internal::MrHandle mr_;
   Region region_;
   std::mutex mutex_;  // guards what follows
   Wrapped* free_ = nullptr;
@@ -86,11 +86,11 @@ class RegisteredMemory::Core final : private internal::BlockOwner {
 };
 
 absl::StatusOr<std::unique_ptr<RegisteredMemory>> RegisteredMemory::Register(
-    Device& device, ibv_pd* pd, void* memory, size_t bytes, int access, Scheduler* home) {
+    internal::Device& device, ibv_pd* pd, void* memory, size_t bytes, int access, Scheduler* home) {
   absl::StatusOr<ibv_mr*> mr = device.RegMr(pd, memory, bytes, access);
   if (!mr.ok()) return mr.status();
   return std::unique_ptr<RegisteredMemory>(new RegisteredMemory(std::make_unique<Core>(
-      MrHandle(device, *mr), static_cast<char*>(memory), bytes, access, home)));
+      internal::MrHandle(device, *mr), static_cast<char*>(memory), bytes, access, home)));
 }
 
 RegisteredMemory::RegisteredMemory(std::unique_ptr<Core> core) : core_(std::move(core)) {}
@@ -98,7 +98,7 @@ RegisteredMemory::RegisteredMemory(std::unique_ptr<Core> core) : core_(std::move
 RegisteredMemory::~RegisteredMemory() {
   const size_t in_use = core_->in_use();
   if (in_use == 0) {
-    const MemoryRegion& region = core_->region();
+    const internal::MemoryRegion& region = core_->region();
     VERBENA_CHECK(region.registrar() == nullptr || Scheduler::Current() == region.home())
         << "memory of " << region.size()
         << " bytes is in the io_uring of another thread: call LeaveRing() there first";
@@ -126,14 +126,14 @@ absl::StatusOr<Buffer> RegisteredMemory::Wrap(size_t offset, size_t bytes,
   return core_->Wrap(offset, bytes, std::move(released));
 }
 
-const MemoryRegion& RegisteredMemory::region() const { return core_->region(); }
+const internal::MemoryRegion& RegisteredMemory::region() const { return core_->region(); }
 void RegisteredMemory::HoldDevice(std::shared_ptr<const void> holder) {
   core_->HoldDevice(std::move(holder));
 }
 size_t RegisteredMemory::in_use() const { return core_->in_use(); }
 
 bool RegisteredMemory::LeaveRing() {
-  const MemoryRegion& region = core_->region();
+  const internal::MemoryRegion& region = core_->region();
   if (region.home() == nullptr) return true;
   VERBENA_CHECK(Scheduler::Current() == region.home())
       << "memory of " << region.size() << " bytes leaves its ring on its home's thread alone";

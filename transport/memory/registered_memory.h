@@ -34,16 +34,19 @@ struct ibv_pd;
 
 namespace verbena {
 
-class Device;
 class Scheduler;
+
+namespace internal {
+class Device;
+}  // namespace internal
 
 class RegisteredMemory {
  public:
   // Blocks: not for an executor's thread. `access` is a set of IBV_ACCESS_*. `home` is the executor
   // whose files use the memory, or null. Fails as Device::RegMr does.
-  static absl::StatusOr<std::unique_ptr<RegisteredMemory>> Register(Device& device, ibv_pd* pd,
-                                                                    void* memory, size_t bytes,
-                                                                    int access,
+  static absl::StatusOr<std::unique_ptr<RegisteredMemory>> Register(internal::Device& device,
+                                                                    ibv_pd* pd, void* memory,
+                                                                    size_t bytes, int access,
                                                                     Scheduler* home = nullptr);
   RegisteredMemory(const RegisteredMemory&) = delete;
   RegisteredMemory& operator=(const RegisteredMemory&) = delete;
@@ -55,7 +58,7 @@ class RegisteredMemory {
   absl::StatusOr<Buffer> Wrap(size_t offset, size_t bytes,
                               absl::AnyInvocable<void()> released = {});
 
-  const MemoryRegion& region() const;
+  const internal::MemoryRegion& region() const;
   // Keeps `holder`, which keeps the device open, until the memory is deregistered. Call before this
   // object is handed out.
   void HoldDevice(std::shared_ptr<const void> holder);

@@ -11,7 +11,7 @@
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/memory/buffer.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // Precondition: `view` is part of a Buffer, and smaller than 4 GiB.
 inline ibv_sge ToSge(const BufferView& view) {
@@ -21,6 +21,6 @@ inline ibv_sge ToSge(const BufferView& view) {
           .lkey = view.lkey()};
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_MEMORY_SCATTER_GATHER_H_

@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace verbena {
+namespace verbena::internal {
 
 inline constexpr size_t kMinBufferBytes = size_t{4} << 10;
 inline constexpr size_t kMaxBufferBytes = size_t{64} << 20;
@@ -54,6 +54,6 @@ static_assert(SizeClassBytes(SizeClassOf((16 << 20) + 1)) == 20 << 20);
 static_assert(OrderOf(0) == 0 && OrderOf(4096) == 0 && OrderOf(4097) == 1 && OrderOf(8193) == 2);
 static_assert(OrderBytes(kBlockOrders - 1) == kMaxBufferBytes);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_MEMORY_SIZE_CLASS_H_

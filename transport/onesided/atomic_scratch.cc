@@ -8,7 +8,7 @@
 #include "verbena/transport/coro/poison.h"
 #include "verbena/transport/onesided/bulk_limits.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 constexpr size_t kBytesPerLink = kMaxReads * sizeof(uint64_t);
@@ -37,4 +37,4 @@ AtomicWords AtomicScratch::Of(uint32_t slot) const {
   return {reinterpret_cast<uint64_t*>(arena_.data() + slot * kBytesPerLink), arena_.lkey()};
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -13,7 +13,7 @@
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/memory/arena.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // One link's words.
 struct AtomicWords {
@@ -39,6 +39,6 @@ class AtomicScratch {
   Arena arena_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_ONESIDED_ATOMIC_SCRATCH_H_

@@ -7,8 +7,12 @@
 
 namespace verbena {
 
+namespace internal {
+
 // READs and atomics outstanding on a link, in each direction; clamped to what both devices can do.
 inline constexpr uint8_t kMaxReads = 16;
+
+}  // namespace internal
 
 // How payloads share a link with small calls. A SEND waits at most for the bytes that were posted
 // ahead of it; the rest of a payload is posted later.

@@ -5,7 +5,7 @@
 #include "fmt/format.h"
 #include "verbena/transport/memory/memory_region.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 absl::Status CheckRegistered(const BufferView& view, const ibv_pd* pd, const Device& device) {
   constexpr const char* kAdvice =
@@ -24,4 +24,4 @@ absl::Status CheckRegistered(const BufferView& view, const ibv_pd* pd, const Dev
       device.name(), kAdvice));
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

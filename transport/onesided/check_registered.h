@@ -9,7 +9,7 @@
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/memory/buffer.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // Whether `view` lies in memory that is registered in the protection domain `pd` of `device`, which
 // a link uses. INVALID_ARGUMENT for memory that is not registered at all. FAILED_PRECONDITION for
@@ -17,6 +17,6 @@ namespace verbena {
 // unknown there, or name other memory.
 absl::Status CheckRegistered(const BufferView& view, const ibv_pd* pd, const Device& device);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_ONESIDED_CHECK_REGISTERED_H_

@@ -18,7 +18,7 @@
 #include "verbena/transport/onesided/transfer.h"
 #include "verbena/transport/onesided/window_pool.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // The purpose of a lease, which decides when it ends.
 enum class LeaseUse : uint8_t {
@@ -57,6 +57,6 @@ class Lease final {
   size_t index_ = 0;  // in the table's list
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_ONESIDED_LEASE_H_

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-namespace verbena {
+namespace verbena::internal {
 
 LeaseRequests::LeaseRequests(uint32_t max_windows)
     : requests_(kMaxChain), ending_(std::bit_ceil(max_windows)) {
@@ -64,4 +64,4 @@ void LeaseRequests::Clear() {
   head_ = tail_;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

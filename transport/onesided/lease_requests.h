@@ -20,7 +20,7 @@
 #include "verbena/transport/onesided/lease.h"
 #include "verbena/transport/onesided/window_pool.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class LeaseRequests {
  public:
@@ -85,6 +85,6 @@ class LeaseRequests {
   uint32_t tail_ = 0;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_ONESIDED_LEASE_REQUESTS_H_

@@ -12,7 +12,7 @@
 #include "verbena/transport/memory/memory_region.h"
 #include "verbena/transport/onesided/check_registered.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 unsigned WindowAccess(LeaseAccess access) {
@@ -210,4 +210,4 @@ LeaseTable::Remains LeaseTable::TakeAll() {
   return remains;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

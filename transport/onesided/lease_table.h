@@ -32,7 +32,7 @@
 #include "verbena/transport/onesided/lease_requests.h"
 #include "verbena/transport/onesided/window_pool.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class LeaseTable {
  public:
@@ -118,6 +118,6 @@ class LeaseTable {
   LeaseRequests requests_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_ONESIDED_LEASE_TABLE_H_

@@ -2,7 +2,7 @@
 
 #include <bit>
 
-namespace verbena {
+namespace verbena::internal {
 
 PostedSlices::PostedSlices(uint32_t capacity) : slices_(std::bit_ceil(capacity)) {}
 
@@ -14,4 +14,4 @@ PostedSlice* PostedSlices::FindLast(const Transfer& transfer) {
   return nullptr;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -18,7 +18,7 @@
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/onesided/transfer.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // A chain of WRs that is in the send queue.
 struct PostedSlice {
@@ -74,6 +74,6 @@ class PostedSlices {
   uint32_t bytes_ = 0;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_ONESIDED_POSTED_SLICES_H_

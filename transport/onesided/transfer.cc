@@ -5,7 +5,7 @@
 #include "verbena/transport/coro/poison.h"
 #include "verbena/transport/log/check.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 Transfer::Part Transfer::Next(uint32_t max_bytes) {
   VERBENA_CHECK(!posted() && !is_atomic_ && max_bytes > 0)
@@ -83,4 +83,4 @@ void TransferPool::GiveBack(Transfer& transfer) {
   PoisonMemory(&transfer, sizeof(transfer));
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -19,7 +19,7 @@
 #include "verbena/transport/coro/intrusive_list.h"
 #include "verbena/transport/memory/buffer.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // Memory of the peer, as it told us.
 struct RemoteRange {
@@ -118,6 +118,6 @@ class TransferPool {
   std::vector<Transfer*> free_;  // poisoned
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_ONESIDED_TRANSFER_H_

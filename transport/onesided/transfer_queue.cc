@@ -7,7 +7,7 @@
 #include "verbena/transport/log/mutant.h"
 #include "verbena/transport/onesided/bulk_limits.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 using Direction = Transfer::Direction;
 
@@ -167,4 +167,4 @@ void TransferQueue::Fail(const absl::Status& status) {
   }
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

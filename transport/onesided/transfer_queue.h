@@ -23,7 +23,7 @@
 #include "verbena/transport/onesided/posted_slices.h"
 #include "verbena/transport/onesided/transfer.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class TransferQueue {
  public:
@@ -122,6 +122,6 @@ class TransferQueue {
   std::array<ibv_sge, kMaxChain> elements_{};
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_ONESIDED_TRANSFER_QUEUE_H_

@@ -12,7 +12,7 @@
 #include "verbena/transport/log/mutant.h"
 #include "verbena/transport/log/throttled_log.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // A key's low 8 bits count its bindings (InfiniBand specification, volume 1, 10.6.7.2.7). One of
@@ -117,4 +117,4 @@ std::vector<MwHandle> WindowPool::TakeAll() {
   return taken;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

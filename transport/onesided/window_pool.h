@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "verbena/transport/device/handles.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // Windows that are free before more are allocated, as far as the bound goes. (start)
 inline constexpr uint32_t kSpareWindows = 16;
@@ -76,6 +76,6 @@ class WindowPool {
   std::vector<MwHandle> worn_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_ONESIDED_WINDOW_POOL_H_

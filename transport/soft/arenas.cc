@@ -5,7 +5,7 @@
 #include "fmt/format.h"
 #include "verbena/transport/soft/peer.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 Arenas::Arenas() {
   for (uint32_t id = 1; id < kMaxArenas; ++id) free_ids_.push_back(id);
@@ -57,4 +57,4 @@ std::vector<std::shared_ptr<const Arena>> Arenas::All() {
   return all;
 }
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

@@ -18,7 +18,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/soft/shared_region.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 struct Arena {
   uint32_t id = 0;
@@ -45,6 +45,6 @@ class Arenas {
   std::deque<uint32_t> free_ids_;
 };
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TRANSPORT_SOFT_ARENAS_H_

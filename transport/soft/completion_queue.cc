@@ -6,7 +6,7 @@
 #include "verbena/transport/soft/responder.h"
 #include "verbena/transport/soft/rnic.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 ibv_wc& CompletionWriter::Add(ibv_wc_status status, bool solicited, QueuePair* qp,
                               uint32_t released) {
@@ -278,4 +278,4 @@ void CompletionQueue::ForgetCompletions(QueuePair& qp, bool drop) {
   queue_tail_ = kept;
 }
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

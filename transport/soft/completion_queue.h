@@ -27,7 +27,7 @@
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/spin_lock.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 class CompletionQueue;
 class QueuePair;
@@ -165,6 +165,6 @@ class CompletionQueue : public ibv_cq {
   std::vector<QueuePair*> attended_scratch_;  // under the CQ's lock; keeps its memory
 };
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TRANSPORT_SOFT_COMPLETION_QUEUE_H_

@@ -5,7 +5,7 @@
 #include "fmt/format.h"
 #include "verbena/transport/log/log.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 namespace {
 
 // Without descriptors: long enough not to spin, short for who connects.
@@ -54,4 +54,4 @@ void ControlListener::OnStarved(const absl::Status& why, TimePoint now) {
                              device_, why.ToString()));
 }
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

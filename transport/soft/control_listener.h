@@ -25,7 +25,7 @@
 #include "verbena/transport/log/throttled_log.h"
 #include "verbena/transport/soft/control_socket.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 class ControlListener {
  public:
@@ -59,6 +59,6 @@ class ControlListener {
   ThrottledLog starved_{{}};
 };
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TRANSPORT_SOFT_CONTROL_LISTENER_H_

@@ -14,7 +14,7 @@
 #include "fmt/format.h"
 #include "verbena/transport/device/verbs_status.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 namespace {
 
 // More than a peer that is merely slow ever owes.
@@ -184,4 +184,4 @@ absl::StatusOr<ControlSocket::Received> ControlSocket::Receive() {
   return received;
 }
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

@@ -19,7 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 // Owns a descriptor.
 class UniqueFd {
@@ -120,6 +120,6 @@ class ControlSocket {
   std::deque<Outgoing> waiting_;
 };
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TRANSPORT_SOFT_CONTROL_SOCKET_H_

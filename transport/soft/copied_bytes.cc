@@ -1,6 +1,6 @@
 #include "verbena/transport/soft/copied_bytes.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 CopiedBytes& CopiedBytes::operator+=(const CopiedBytes& other) {
   direct_write_bytes += other.direct_write_bytes;
@@ -26,4 +26,4 @@ CopiedBytes operator-(CopiedBytes later, const CopiedBytes& earlier) {
   return later;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

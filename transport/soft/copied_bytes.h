@@ -13,7 +13,7 @@
 
 #include <cstdint>
 
-namespace verbena {
+namespace verbena::internal {
 
 struct CopiedBytes {
   // By this device as the initiator, between its own memory and a target's that is mapped here.
@@ -37,6 +37,6 @@ struct CopiedBytes {
   friend bool operator==(const CopiedBytes&, const CopiedBytes&) = default;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_SOFT_COPIED_BYTES_H_

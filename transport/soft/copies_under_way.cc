@@ -3,7 +3,7 @@
 #include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/queue_pair.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 bool CopyUnderWay::over() const {
   return lane->header().copying.load(std::memory_order_acquire) != sequence || peer->ProcessEnded();
@@ -33,4 +33,4 @@ bool AllOver(std::vector<CopyUnderWay>& copies) {
   return copies.empty();
 }
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

@@ -14,7 +14,7 @@
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/peer.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 class CompletionQueue;
 class QueuePair;
@@ -36,6 +36,6 @@ void AddCopiesUnderWay(CompletionQueue& cq, const QueuePair* qp, uint32_t key,
 // Forgets those that are over. True when none is left.
 bool AllOver(std::vector<CopyUnderWay>& copies);
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TRANSPORT_SOFT_COPIES_UNDER_WAY_H_

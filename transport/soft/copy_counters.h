@@ -13,7 +13,7 @@
 
 #include "verbena/transport/soft/copied_bytes.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 enum class CopyWay : uint8_t {
   kDirectWrite,
@@ -56,6 +56,6 @@ class CopyCounters {
   alignas(64) std::array<std::atomic<uint64_t>, kWays> counters_{};
 };
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TRANSPORT_SOFT_COPY_COUNTERS_H_

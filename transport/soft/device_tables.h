@@ -19,7 +19,7 @@
 
 #include "verbena/transport/soft/memory_table.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 inline constexpr uint32_t kMaxQueuePairs = 1 << 14;
 
@@ -82,6 +82,6 @@ class TargetView {
   const DeviceTables* tables_;
 };
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TRANSPORT_SOFT_DEVICE_TABLES_H_

@@ -6,7 +6,7 @@
 
 #include "verbena/transport/soft/completion_queue.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 bool DirectCopy::Possible(const RemoteAccess& access) const {
   const std::optional<MemoryLocation> where = lane_.peer().target().Find(access);
@@ -63,4 +63,4 @@ bool DirectCopy::FetchAdd(const RemoteAccess& access, uint64_t add, uint64_t& ol
   });
 }
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

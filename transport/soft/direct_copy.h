@@ -15,7 +15,7 @@
 #include "verbena/transport/soft/device_tables.h"
 #include "verbena/transport/soft/lane.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 inline constexpr uint64_t kMaxChunkBytes = 256 * 1024;
 
@@ -42,6 +42,6 @@ class DirectCopy {
   OutLane& lane_;
 };
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TRANSPORT_SOFT_DIRECT_COPY_H_

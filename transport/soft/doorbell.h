@@ -24,7 +24,7 @@
 
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 // Zero-filled memory is a doorbell to be taken once before it is used.
 struct Doorbell {
@@ -61,6 +61,6 @@ struct Doorbell {
   }
 };
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TRANSPORT_SOFT_DOORBELL_H_

@@ -10,7 +10,7 @@
 
 #include "verbena/transport/soft/rnic.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 namespace {
 
 // How long a CQ that was polled may go unpolled before the engine takes over.
@@ -127,4 +127,4 @@ bool Engine::FireTimers() {
   return !due.empty();
 }
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

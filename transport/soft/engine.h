@@ -20,7 +20,7 @@
 
 #include "verbena/transport/coro/clock.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 class Rnic;
 
@@ -74,6 +74,6 @@ class Engine {
   std::multimap<TimePoint, Timer> timers_;
 };
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TRANSPORT_SOFT_ENGINE_H_

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 EventQueue::EventQueue() : fd_(eventfd(0, EFD_SEMAPHORE | EFD_NONBLOCK | EFD_CLOEXEC)) {}
 
@@ -50,4 +50,4 @@ void EventQueue::Forget(void* element) {
   acknowledged_.wait(lock, [&] { return !unacknowledged_.contains(element); });
 }
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

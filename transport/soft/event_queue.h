@@ -15,7 +15,7 @@
 #include <optional>
 #include <unordered_map>
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 class EventQueue {
  public:
@@ -48,6 +48,6 @@ class EventQueue {
   std::unordered_map<void*, unsigned> unacknowledged_;
 };
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TRANSPORT_SOFT_EVENT_QUEUE_H_

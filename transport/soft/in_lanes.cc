@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 bool InLanes::Add(std::unique_ptr<InLane> lane) {
   for (size_t slot = 0; slot < lanes_.size(); ++slot) {
@@ -79,4 +79,4 @@ bool InLanes::HasWork() const {
   return control_.activity_summary.load(std::memory_order_relaxed) != 0;
 }
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

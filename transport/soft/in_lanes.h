@@ -20,7 +20,7 @@
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/peer.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 class InLanes {
  public:
@@ -107,6 +107,6 @@ void InLanes::ServeCold(Serve serve) {
   }
 }
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TRANSPORT_SOFT_IN_LANES_H_

@@ -9,7 +9,7 @@
 #include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/queue_pair.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 OutLane::OutLane(CompletionQueue& send_cq, std::shared_ptr<Peer> peer, uint64_t remote_cq,
                  uint64_t id, std::shared_ptr<LaneMemory> memory)
@@ -248,4 +248,4 @@ void InLane::Break() {
   Log(LogLevel::kError, "soft device: a peer corrupted its ring; nothing more is read from it");
 }
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

@@ -28,7 +28,7 @@
 #include "verbena/transport/soft/ring.h"
 #include "verbena/transport/soft/shared_region.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 class CompletionQueue;
 class QueuePair;
@@ -344,6 +344,6 @@ class InLane {
   bool orphan_ = false;
 };
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TRANSPORT_SOFT_LANE_H_

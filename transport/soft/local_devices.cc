@@ -8,7 +8,7 @@
 
 #include "fmt/format.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 namespace {
 
 // A locally assigned IPv6 prefix, so that the GID is a valid address that nobody routes. Bytes 4 to
@@ -77,4 +77,4 @@ std::string GidText(const ibv_gid& gid) {
   return text;
 }
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

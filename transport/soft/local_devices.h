@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 class Rnic;
 
@@ -41,6 +41,6 @@ class LocalDevices {
 std::string GidKey(const ibv_gid& gid);
 std::string GidText(const ibv_gid& gid);
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TRANSPORT_SOFT_LOCAL_DEVICES_H_

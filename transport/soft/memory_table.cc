@@ -1,6 +1,6 @@
 #include "verbena/transport/soft/memory_table.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 MemoryTable::MemoryTable(MemoryEntry* entries) : entries_(entries), view_(entries) {}
 
@@ -47,4 +47,4 @@ void MemoryTable::Recycle(uint32_t key) {
   free_keys_.push_back((key & ~0xffu) | next_tag);
 }
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

@@ -21,7 +21,7 @@
 
 #include "verbena/transport/log/mutant.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 // The memory that a key stands for. `key` is 0 while the entry stands for nothing; it is stored
 // last and cleared first.
@@ -137,6 +137,6 @@ class MemoryTable {
   std::deque<uint32_t> free_keys_;  // the key that each recycled index gets next, oldest first
 };
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TRANSPORT_SOFT_MEMORY_TABLE_H_

@@ -4,7 +4,7 @@
 
 #include <mutex>
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
@@ -133,4 +133,4 @@ bool MemoryWindows::RevokeRegion(uint32_t key) {
   return true;
 }
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

@@ -20,7 +20,7 @@
 #include "verbena/transport/soft/memory_table.h"
 #include "verbena/transport/soft/spin_lock.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 // The parameters of a BIND_MW, on behalf of QP `qpn` of `pd`.
 struct WindowBinding {
@@ -77,6 +77,6 @@ class MemoryWindows {
   SpinLock lock_;
 };
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TRANSPORT_SOFT_MEMORY_WINDOWS_H_

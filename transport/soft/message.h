@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 inline constexpr size_t kLineBytes = 64;
 inline constexpr size_t kHeaderBytes = 16;
@@ -104,6 +104,6 @@ struct Refusal {
   uint32_t rnr_timer = 0;  // ibv_qp_attr::min_rnr_timer of the target
 };
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TRANSPORT_SOFT_MESSAGE_H_

@@ -4,7 +4,7 @@
 #include <sys/eventfd.h>
 #include <sys/uio.h>
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 namespace {
 
 // Below this a system call costs more than the target's help.
@@ -76,4 +76,4 @@ bool Peer::ProcessEnded() const {
   return poll(&ended, 1, 0) == 1;
 }
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

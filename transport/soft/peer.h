@@ -21,7 +21,7 @@
 #include "verbena/transport/soft/doorbell.h"
 #include "verbena/transport/soft/shared_region.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 inline constexpr uint32_t kMaxCompletionQueues = 1 << 10;
 // Shared arenas of one device. Few and large: one number each, from 1.
@@ -106,6 +106,6 @@ class Peer {
   Arena arenas_[kMaxArenas];
 };
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TRANSPORT_SOFT_PEER_H_

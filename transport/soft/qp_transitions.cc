@@ -2,7 +2,7 @@
 
 #include <cerrno>
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 namespace {
 
 struct Transition {
@@ -71,4 +71,4 @@ int CheckTransition(ibv_qp_state now, const ibv_qp_attr& attributes, int mask) {
   return EINVAL;
 }
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

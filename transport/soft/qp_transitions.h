@@ -6,11 +6,11 @@
 
 #include <infiniband/verbs.h>
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 // 0, or EINVAL when verbs forbids modify_qp(attributes, mask) in state `now`.
 int CheckTransition(ibv_qp_state now, const ibv_qp_attr& attributes, int mask);
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TRANSPORT_SOFT_QP_TRANSITIONS_H_

@@ -6,7 +6,7 @@
 #include "verbena/transport/soft/qp_transitions.h"
 #include "verbena/transport/soft/rnic.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 QueuePair::QueuePair(Rnic& rnic, ibv_pd* domain, const ibv_qp_init_attr& init, uint32_t number,
                      QpIdentity identity, SharedRegion inline_data)
@@ -139,4 +139,4 @@ void QueuePair::RaiseEvent(ibv_event_type type) {
   rnic_.async_events().Push({.element = static_cast<ibv_qp*>(this), .type = type});
 }
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

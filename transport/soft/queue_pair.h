@@ -20,7 +20,7 @@
 #include "verbena/transport/soft/send_queue.h"
 #include "verbena/transport/soft/shared_receive_queue.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 class Rnic;
 
@@ -89,6 +89,6 @@ class QueuePair : public ibv_qp, public LaneWaiter {
   Responder responder_;
 };
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TRANSPORT_SOFT_QUEUE_PAIR_H_

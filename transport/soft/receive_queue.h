@@ -15,7 +15,7 @@
 #include <cstring>
 #include <memory>
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 inline constexpr uint32_t kMaxSge = 16;
 
@@ -85,6 +85,6 @@ class ReceiveQueue {
   uint32_t tail_ = 0;
 };
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TRANSPORT_SOFT_RECEIVE_QUEUE_H_

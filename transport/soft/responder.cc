@@ -11,7 +11,7 @@
 #include "verbena/transport/soft/queue_pair.h"
 #include "verbena/transport/soft/rnic.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 namespace {
 
 // The caller has seen to it that there is room.
@@ -367,4 +367,4 @@ void Responder::Reset() {
   receive_taken_ = false;
 }
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

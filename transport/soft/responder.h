@@ -17,7 +17,7 @@
 #include "verbena/transport/soft/message.h"
 #include "verbena/transport/soft/receive_queue.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 class CompletionQueue;
 class CompletionWriter;
@@ -80,6 +80,6 @@ class Responder {
   uint64_t written_ = 0;
 };
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TRANSPORT_SOFT_RESPONDER_H_

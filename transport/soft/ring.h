@@ -25,7 +25,7 @@
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/soft/message.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 struct alignas(kLineBytes) RingLine {
   std::atomic<uint64_t> control;
@@ -158,6 +158,6 @@ class RingReader {
   uint64_t position_ = 0;  // the next line to read
 };
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TRANSPORT_SOFT_RING_H_

@@ -13,7 +13,7 @@
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/soft/local_devices.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 namespace {
 
 constexpr int kMaxCqe = 1 << 22;
@@ -419,4 +419,4 @@ void Rnic::OnTimer(uint32_t qpn, uint32_t token) {
   if (found != qps_.end()) found->second->OnTimer(token);
 }
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

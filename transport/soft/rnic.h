@@ -41,7 +41,7 @@
 #include "verbena/transport/soft/shared_wire.h"
 #include "verbena/transport/soft/soft_device.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 struct ProtectionDomain : ibv_pd {
   std::atomic<int> users{0};
@@ -220,6 +220,6 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   Engine engine_;
 };
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TRANSPORT_SOFT_RNIC_H_

@@ -12,7 +12,7 @@
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/soft/rnic.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 namespace {
 
 // A peer that runs ends a chunk within microseconds. One that does not within this time is frozen.
@@ -185,4 +185,4 @@ void Rnic::WithdrawArena(Peer& peer, uint32_t id) {
   for (auto& [_, cq] : cqs_) std::lock_guard<SpinLock> drained(cq->lock());
 }
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

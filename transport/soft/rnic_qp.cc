@@ -12,7 +12,7 @@
 #include "verbena/transport/soft/rnic.h"
 #include "verbena/transport/soft/two_locks.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 absl::Status Rnic::CheckQpInit(const ibv_pd* pd, const ibv_qp_init_attr& init) const {
   if (init.qp_type != IBV_QPT_RC) {
@@ -335,4 +335,4 @@ void Rnic::CloseLanes(CompletionQueue& cq) {
   }
 }
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

@@ -13,7 +13,7 @@
 #include "verbena/transport/soft/queue_pair.h"
 #include "verbena/transport/soft/rnic.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 namespace {
 
 bool IsSend(ibv_wr_opcode opcode) {
@@ -430,4 +430,4 @@ void SendQueue::Reset() {
   lane_ = nullptr;
 }
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

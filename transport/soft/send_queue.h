@@ -31,7 +31,7 @@
 #include "verbena/transport/soft/message.h"
 #include "verbena/transport/soft/shared_region.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 class CompletionWriter;
 class DirectCopy;
@@ -211,6 +211,6 @@ class SendQueue {
   uint32_t invalidation_looks_ = 0;
 };
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TRANSPORT_SOFT_SEND_QUEUE_H_

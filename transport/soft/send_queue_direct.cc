@@ -10,7 +10,7 @@
 #include "verbena/transport/soft/rnic.h"
 #include "verbena/transport/soft/send_queue.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 namespace {
 
 // Behind requests that the target has not consumed yet, a WR up to this size goes through the ring
@@ -113,4 +113,4 @@ bool SendQueue::AtomicDirectly(DirectCopy& copy, Wqe& wqe, uint32_t index) {
   return true;
 }
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

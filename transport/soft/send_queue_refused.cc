@@ -8,7 +8,7 @@
 #include "verbena/transport/soft/rnic.h"
 #include "verbena/transport/soft/send_queue.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 namespace {
 
 // How long a queue pair waits after an RNR NAK, by ibv_qp_attr::min_rnr_timer.
@@ -110,4 +110,4 @@ void SendQueue::EndBackoff(uint32_t token, CompletionWriter& writer) {
   Resume(writer);
 }
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

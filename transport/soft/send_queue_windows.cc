@@ -10,7 +10,7 @@
 #include "verbena/transport/soft/rnic.h"
 #include "verbena/transport/soft/send_queue.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 namespace {
 
 // How often a LOCAL_INV is looked at again with each poll before it is left to a timer: a peer that
@@ -145,4 +145,4 @@ void SendQueue::ReportInTurn(uint32_t index) {
   lane_->Watch(qp_, end);
 }
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

@@ -1,6 +1,6 @@
 #include "verbena/transport/soft/shared_receive_queue.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 SharedReceiveQueue::SharedReceiveQueue(ibv_context* device, ibv_pd* domain,
                                        const ibv_srq_init_attr& attributes, EventQueue& events)
@@ -26,4 +26,4 @@ void SharedReceiveQueue::RaiseLimit() {
   events_.Push({.element = static_cast<ibv_srq*>(this), .type = IBV_EVENT_SRQ_LIMIT_REACHED});
 }
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

@@ -17,7 +17,7 @@
 #include "verbena/transport/soft/receive_queue.h"
 #include "verbena/transport/soft/spin_lock.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 class SharedReceiveQueue : public ibv_srq {
  public:
@@ -62,6 +62,6 @@ class SharedReceiveQueue : public ibv_srq {
   std::atomic<int> users_{0};
 };
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TRANSPORT_SOFT_SHARED_RECEIVE_QUEUE_H_

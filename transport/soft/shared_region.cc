@@ -11,7 +11,7 @@
 #include "fmt/format.h"
 #include "verbena/transport/device/verbs_status.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 namespace {
 
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
@@ -93,4 +93,4 @@ absl::StatusOr<SharedRegion> SharedRegion::Map(int fd, size_t bytes, Access acce
   return SharedRegion(static_cast<std::byte*>(data), bytes, fd);
 }
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 class SharedRegion {
  public:
@@ -51,6 +51,6 @@ class SharedRegion {
   int fd_ = -1;
 };
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TRANSPORT_SOFT_SHARED_REGION_H_

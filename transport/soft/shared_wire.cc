@@ -16,7 +16,7 @@
 #include "verbena/transport/soft/local_devices.h"
 #include "verbena/transport/soft/rnic.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 namespace {
 
 constexpr size_t kMaxConnections = 4096;
@@ -387,4 +387,4 @@ void SharedWire::Sweep() {
   std::erase_if(connections_, [](const auto& connection) { return connection->over; });
 }
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

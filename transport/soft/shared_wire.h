@@ -27,7 +27,7 @@
 #include "verbena/transport/soft/control_socket.h"
 #include "verbena/transport/soft/peer.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 class Rnic;
 
@@ -116,6 +116,6 @@ class SharedWire {
   std::vector<ArenaNews> arena_news_;
 };
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TRANSPORT_SOFT_SHARED_WIRE_H_

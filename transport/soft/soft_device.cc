@@ -5,7 +5,7 @@
 #include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/rnic.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 absl::StatusOr<std::unique_ptr<SoftDevice>> SoftDevice::Create(const SoftDeviceOptions& options) {
   absl::StatusOr<std::shared_ptr<soft::Rnic>> rnic = soft::Rnic::Create(options);
@@ -120,4 +120,4 @@ void SoftDevice::AckAsyncEvent(ibv_async_event& event) {
   rnic_->async_events().Acknowledge(event.element.qp, 1);
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -29,7 +29,7 @@
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/soft/copied_bytes.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 namespace soft {
 class Rnic;
@@ -124,6 +124,6 @@ class SoftDevice final : public Device {
   std::shared_ptr<soft::Rnic> rnic_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_SOFT_SOFT_DEVICE_H_

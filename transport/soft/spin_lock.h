@@ -12,7 +12,7 @@
 
 #include <atomic>
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 class SpinLock {
  public:
@@ -39,6 +39,6 @@ class SpinLock {
   std::atomic<bool> locked_{false};
 };
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TRANSPORT_SOFT_SPIN_LOCK_H_

@@ -9,7 +9,7 @@
 #include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/queue_pair.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 class TwoLocks {
  public:
@@ -30,6 +30,6 @@ class TwoLocks {
   CompletionQueue* second_;
 };
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TRANSPORT_SOFT_TWO_LOCKS_H_

@@ -5,7 +5,7 @@
 
 #include "fmt/format.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // The highest index that an address handle can name (ibv_global_route::sgid_index is a byte).
@@ -73,4 +73,4 @@ absl::StatusOr<GidInfo> ChooseGid(const PortInfo& port, const GidWish& wish) {
   return wish.index ? absl::OutOfRangeError(message) : absl::NotFoundError(message);
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

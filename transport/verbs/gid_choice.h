@@ -22,7 +22,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/verbs/port_info.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // Conditions on the GID; unset fields leave the choice open.
 struct GidWish {
@@ -41,6 +41,6 @@ bool IsLinkLocal(const ibv_gid& gid);
 // ::ffff:0:0/96
 bool IsIpv4(const ibv_gid& gid);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_VERBS_GID_CHOICE_H_

@@ -10,7 +10,7 @@
 #include "fmt/format.h"
 #include "verbena/transport/verbs/gid_choice.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // A name's parts: `device` and `port`, or any port with `gid`.
@@ -125,4 +125,4 @@ absl::StatusOr<PortChoice> ChoosePort(const std::vector<PortInfo>& ports, const 
   return *choice;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -18,7 +18,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/verbs/port_info.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 struct PortChoice {
   std::string device;
@@ -31,6 +31,6 @@ struct PortChoice {
 // the port is down, with the command that brings it up. Otherwise the error of ChooseGid().
 absl::StatusOr<PortChoice> ChoosePort(const std::vector<PortInfo>& ports, const std::string& name);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_VERBS_PORT_CHOICE_H_

@@ -7,7 +7,7 @@
 
 #include "fmt/format.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // A device has at most this many GIDs per port in today's kernels (256 on mlx5).
@@ -122,4 +122,4 @@ std::string DescribePort(const PortInfo& port) {
   return text + ")";
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace verbena {
+namespace verbena::internal {
 
 enum class GidType : uint8_t { kInfiniBand, kRoceV1, kRoceV2, kIwarp };
 
@@ -48,6 +48,6 @@ std::string FormatGid(const ibv_gid& gid);
 // "rxe0 port 1 (active, eth0 10.0.0.1)": for messages that list what there is.
 std::string DescribePort(const PortInfo& port);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_VERBS_PORT_INFO_H_

@@ -8,7 +8,7 @@
 
 #include "verbena/transport/device/handles.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // The PD and CQ that every probe needs.
@@ -162,4 +162,4 @@ DeviceCapabilities ProbeCapabilities(Device& device) {
   return found;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -9,13 +9,13 @@
 
 #include "verbena/transport/device/device.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // `device` is open, its async fd non-blocking, and used by nobody else yet. Takes 100 ms on a
 // device that does not raise IBV_EVENT_QP_LAST_WQE_REACHED, and another 100 ms on a device that
 // does not flush what is posted in ERR.
 DeviceCapabilities ProbeCapabilities(Device& device);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_VERBS_PROBE_H_

@@ -20,7 +20,7 @@
 #include "verbena/transport/verbs/siw_sigpipe.h"
 #include "verbena/transport/verbs/verbs_call.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // ibv_get_device_list's array, freed at the end. Devices opened from it stay valid.
@@ -331,4 +331,4 @@ absl::StatusOr<ibv_async_event> RdmaDevice::GetAsyncEvent() {
   return Failed("ibv_get_async_event");
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -30,7 +30,7 @@
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/device/handles.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // One device of this host, as far as it is known without opening it.
 struct RdmaDeviceInfo {
@@ -123,6 +123,6 @@ class RdmaDevice final : public Device {
   absl::flat_hash_set<QpIdentity> existing_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_VERBS_RDMA_DEVICE_H_

@@ -2,7 +2,7 @@
 
 #include "verbena/transport/verbs/siw.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // 32 bytes each (struct siw_cqe): 256 pages from the first one on, a mebibyte of the kernel's.
@@ -16,4 +16,4 @@ CqHandle CoverSiwQueueKey(Device& device) {
   return cq.ok() ? CqHandle(device, *cq) : CqHandle();
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

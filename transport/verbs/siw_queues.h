@@ -12,12 +12,12 @@
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/device/handles.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // Call before any other object of `device` is made, and keep the CQ. Empty for devices other than
 // siw. Also empty if the CQ cannot be made: then siw may refuse queues as described above.
 CqHandle CoverSiwQueueKey(Device& device);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_VERBS_SIW_QUEUES_H_

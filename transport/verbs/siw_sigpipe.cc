@@ -6,7 +6,7 @@
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/verbs/siw.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 void IgnoreSiwSigpipe(const Device& device) {
   if (!IsSiw(device)) return;
@@ -20,4 +20,4 @@ void IgnoreSiwSigpipe(const Device& device) {
                   device.name()));
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -9,12 +9,12 @@
 
 #include "verbena/transport/device/device.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // If `device` is siw's and SIGPIPE has its default action, the process ignores it from now on,
 // which is logged. An action that the application has chosen stays.
 void IgnoreSiwSigpipe(const Device& device);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_VERBS_SIW_SIGPIPE_H_

@@ -6,7 +6,7 @@
 #include "fmt/format.h"
 #include "verbena/transport/device/verbs_status.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 int ErrorOfResult(int result, int errno_value) {
   if (result > 0) return result;
@@ -30,4 +30,4 @@ uint64_t PinnedBytes(const std::string& proc_status) {
   return std::strtoull(proc_status.c_str() + at + kLabel.size(), nullptr, 10) * 1024;
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

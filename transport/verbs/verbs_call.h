@@ -13,7 +13,7 @@
 
 #include "absl/status/status.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // The errno of a call that returned `result` != 0. Most verbs return the errno, some -1 with errno
 // set, and a few providers a negative errno. EIO if there is no errno.
@@ -28,6 +28,6 @@ absl::Status RegistrationStatus(int error, const std::string& what, size_t bytes
 // VmPin of the text of /proc/self/status, in bytes; 0 when it has none.
 uint64_t PinnedBytes(const std::string& proc_status);
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TRANSPORT_VERBS_VERBS_CALL_H_

@@ -16,7 +16,7 @@ namespace {
 class MeasureTest : public testing::Test {
  protected:
   static constexpr auto kShort = std::chrono::milliseconds(5);
-  std::unique_ptr<SoftDevice> device_ = *SoftDevice::Create();
+  std::unique_ptr<internal::SoftDevice> device_ = *internal::SoftDevice::Create();
 };
 
 TEST_F(MeasureTest, EveryOpcodeHasALatency) {

@@ -259,7 +259,7 @@ TEST_F(DurabilityTest, AFlushOnAnotherExecutorThatOverlapsOneWhichFailsFailsToo)
   std::vector<std::unique_ptr<ExecutorThread>> threads;
   std::vector<Executor*> executors;
   for (int i = 0; i < 2; ++i) {
-    threads.push_back(ExecutorThread::Start({.waiter = verbena::kTestedWaiter}).value());
+    threads.push_back(ExecutorThread::Start({.waiter = verbena::internal::kTestedWaiter}).value());
     executors.push_back(&threads.back()->executor());
   }
   store_ = VolumeStore::Open(directory_, executors).value();

@@ -56,7 +56,7 @@ struct Promised {
 // The volume "v", and notes of its promises.
 class Target {
  public:
-  Target(VolumeStore& store, verbena::BufferPool& pool, std::vector<BlockState>& blocks)
+  Target(VolumeStore& store, verbena::internal::BufferPool& pool, std::vector<BlockState>& blocks)
       : store_(store), pool_(pool), blocks_(blocks) {}
 
   Task<absl::StatusOr<Buffer>> Allocate(size_t bytes) const {
@@ -89,7 +89,7 @@ class Target {
 
  private:
   VolumeStore& store_;
-  verbena::BufferPool& pool_;
+  verbena::internal::BufferPool& pool_;
   std::vector<BlockState>& blocks_;
   const std::string name_ = "v";
   mutable std::vector<Promised> promised_;

@@ -50,7 +50,7 @@ struct Notes {
 
 class Target {
  public:
-  Target(VolumeStore& store, verbena::BufferPool& pool) : store_(store), pool_(pool) {}
+  Target(VolumeStore& store, verbena::internal::BufferPool& pool) : store_(store), pool_(pool) {}
 
   Task<absl::StatusOr<Buffer>> Allocate(size_t bytes) const {
     co_return co_await pool_.Allocate(bytes);
@@ -62,7 +62,7 @@ class Target {
 
  private:
   VolumeStore& store_;
-  verbena::BufferPool& pool_;
+  verbena::internal::BufferPool& pool_;
   const std::string name_ = "v";
 };
 
@@ -91,8 +91,10 @@ class StoreCrashTest : public StoreTest {
   }
   void OpenAll() {
     executor_ =
-        verbena::Executor::Create({.mode = mode(), .waiter = verbena::kTestedWaiter}).value();
-    pool_ = verbena::BufferPool::Create(*executor_, device_, nullptr, {.name = "test"}).value();
+        verbena::Executor::Create({.mode = mode(), .waiter = verbena::internal::kTestedWaiter})
+            .value();
+    pool_ = verbena::internal::BufferPool::Create(*executor_, device_, nullptr, {.name = "test"})
+                .value();
     Reopen();
   }
 

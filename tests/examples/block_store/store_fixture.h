@@ -21,15 +21,15 @@
 
 namespace block_store {
 
-class StoreTest : public verbena::FileTest {
+class StoreTest : public verbena::internal::FileTest {
  protected:
   void SetUp() override {
-    verbena::FileTest::SetUp();
+    verbena::internal::FileTest::SetUp();
     if (!IsSkipped()) Reopen();
   }
   void TearDown() override {
     store_.reset();
-    verbena::FileTest::TearDown();
+    verbena::internal::FileTest::TearDown();
   }
 
   absl::StatusOr<std::unique_ptr<VolumeStore>> OpenStore() {

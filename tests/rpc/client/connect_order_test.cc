@@ -6,7 +6,7 @@
 
 #include "gtest/gtest.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using Order = std::vector<size_t>;
@@ -27,4 +27,4 @@ TEST(ConnectOrderTest, AnOnlyDeviceIsTriedWhereverThePeerIs) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -24,7 +24,7 @@
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/executor/run_on.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // A bootstrap whose Connect() throws.
@@ -208,4 +208,4 @@ TEST_F(ConnectionDeathTest, AChannelThatAsksForAnExecutorByNumberAndByKeyAborts)
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

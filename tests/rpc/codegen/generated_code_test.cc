@@ -36,6 +36,8 @@ class Channel {
   absl::Status answer;
 };
 
+namespace internal {
+
 class ServerCall {
  public:
   ServerContext context{method_, cancel_, peer_, *this};
@@ -45,8 +47,6 @@ class ServerCall {
   CancelScope cancel_;
   std::string peer_;
 };
-
-namespace internal {
 
 Task<absl::Status> Answer(Channel& channel, const MethodDescriptor& method,
                           const google::protobuf::MessageLite& request,
@@ -83,7 +83,7 @@ class StubTest : public ::testing::Test {
  protected:
   Channel channel_;
   Echo::Stub stub_{channel_};
-  ManualScheduler scheduler_;
+  internal::ManualScheduler scheduler_;
 };
 
 TEST_F(StubTest, EachMethodSendsItsOwnFullName) {
@@ -145,7 +145,7 @@ TEST_F(StubTest, AFailedCallGivesItsStatusInEveryForm) {
 }
 
 TEST_F(StubTest, OptionsReachTheCallInEveryForm) {
-  const TimePoint when = ManualScheduler::kStart + 5ms;
+  const TimePoint when = internal::ManualScheduler::kStart + 5ms;
   CallInfo info;
   SayRequest request;
   SayReply reply;
@@ -188,10 +188,10 @@ TEST(ServiceTest, TheTableOfAServiceListsMethodsInOrder) {
 
 TEST(ServiceTest, AnInvokedMethodRunsTheOverrideOnTheVeryArguments) {
   ShoutingService service;
-  ServerCall call;
+  internal::ServerCall call;
   SayRequest request = RequestOf("hey");
   SayReply reply;
-  ManualScheduler scheduler;
+  internal::ManualScheduler scheduler;
   EXPECT_TRUE(
       scheduler.Run(service.methods()[1].invoke(service, call.context, request, reply)).ok());
   EXPECT_EQ("hey!", reply.text());
@@ -201,10 +201,10 @@ TEST(ServiceTest, AnInvokedMethodRunsTheOverrideOnTheVeryArguments) {
 
 TEST(ServiceTest, AMethodLeftOutAnswersUnimplementedWithItsName) {
   ShoutingService service;
-  ServerCall call;
+  internal::ServerCall call;
   SayRequest request;
   SayReply reply;
-  ManualScheduler scheduler;
+  internal::ManualScheduler scheduler;
   EXPECT_EQ(absl::UnimplementedError("verbena.testing.unary.v1.Echo/Say is not implemented"),
             scheduler.Run(service.methods()[0].invoke(service, call.context, request, reply)));
 }

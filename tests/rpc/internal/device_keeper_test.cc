@@ -25,7 +25,7 @@
 #include "tests/rpc/fragile_devices.h"
 #include "tests/transport/log/captured_log.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using ::testing::Contains;
@@ -346,4 +346,4 @@ TEST_F(DeviceKeeperTest, OpeningsThatAreNotClosedAreBoundedAndNamedAsTheReasonTo
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -12,7 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using ::testing::AllOf;
@@ -79,4 +79,4 @@ TEST_F(OpenDeviceTest, ADeviceThatWasNamedIsNotReplacedByAnother) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -29,7 +29,7 @@
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/soft/soft_device.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // A device whose shared receive queues hold few receives, so that few links share them.
@@ -272,4 +272,4 @@ TEST_P(ShardOnFragileDevicesTest, ARegistrationThatHangsOnAFailedOpeningDelaysNo
 INSTANTIATE_TEST_SUITE_P(Answers, ShardOnFragileDevicesTest, ::testing::Bool());
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -8,7 +8,7 @@
 #include "absl/strings/cord.h"
 #include "gtest/gtest.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 constexpr size_t kRoom = 4000;
@@ -72,4 +72,4 @@ TEST(StatusCodecTest, ACodeThatIsNotCanonicalIsUnknown) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

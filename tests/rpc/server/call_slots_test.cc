@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // The table never looks into a call.
@@ -79,4 +79,4 @@ TEST(CallSlotsTest, APageStaysWhileACallRunsWhoseSlotHasALaterOne) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -14,7 +14,7 @@
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/memory/buffer.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 constexpr size_t kBytes = 64 << 10;
@@ -55,4 +55,4 @@ TEST_F(GrantedShareTest, TheShareOfALostLinksLandingReturnsWithItsMemory) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

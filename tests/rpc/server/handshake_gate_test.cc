@@ -19,7 +19,7 @@
 #include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/executor/executor.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // A connection whose end only the test decides.
@@ -433,4 +433,4 @@ TEST_F(HandshakeGateDeathTest, PlacingAStreamTwiceAborts) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -9,7 +9,7 @@
 
 #include "gtest/gtest.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // A service of methods that are only looked up.
@@ -72,4 +72,4 @@ TEST(MethodTableTest, AMethodTwiceIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

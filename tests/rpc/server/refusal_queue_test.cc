@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 Refusal Numbered(uint32_t number) {
@@ -38,4 +38,4 @@ TEST(RefusalQueueTest, RefusalsLeaveInOrder) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -20,7 +20,7 @@
 #include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/coro/yield.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using ::testing::HasSubstr;
@@ -263,4 +263,4 @@ TEST_F(ResponseMemoryTest, ABufferMayOutliveItsClient) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

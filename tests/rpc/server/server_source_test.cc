@@ -14,7 +14,7 @@
 #include "verbena/rpc/server/server_client.h"
 #include "verbena/transport/connect/local_bootstrap.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 constexpr size_t kBudget = 1 << 20;
@@ -217,4 +217,4 @@ TEST(ServerSourceTest, LandingsAreAskedBackOnceUntilAnotherIsGranted) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -27,7 +27,7 @@
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/coro/when_all.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using namespace std::chrono_literals;
@@ -407,4 +407,4 @@ TEST_P(BootstrapTest, TwoThreadsTalkToEachOther) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -8,7 +8,7 @@
 
 #include <string>
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 LinkParameters Offer(const std::string& gid, LinkKind kind = LinkKind::kRoce) {
@@ -52,4 +52,4 @@ TEST(ClaimedAddressTest, AddressesThatCannotBeComparedPass) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

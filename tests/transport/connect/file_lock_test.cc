@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 std::string NewPath(const char* name) { return ::testing::TempDir() + "/" + name; }
@@ -51,4 +51,4 @@ TEST(FileLockTest, WhoeverLooksIsInNobodysWay) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

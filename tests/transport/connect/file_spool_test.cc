@@ -21,7 +21,7 @@
 #include "verbena/transport/connect/file_bootstrap.h"
 #include "verbena/transport/connect/file_lock.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 class FileSpoolTest : public testing::Test {
@@ -219,4 +219,4 @@ TEST_F(FileSpoolTest, BootstrapNamesWhatIsWrongWithItsDirectoryAndItsNames) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

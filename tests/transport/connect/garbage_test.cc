@@ -23,7 +23,7 @@
 #include "verbena/transport/coro/when_all.h"
 #include "verbena/transport/log/throttled_log.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using namespace std::chrono_literals;
@@ -177,4 +177,4 @@ TEST_F(GarbageTest, ServerThatIsNoVerbenaFailsTheClientInWords) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

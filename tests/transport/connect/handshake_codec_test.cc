@@ -16,7 +16,7 @@
 #include "verbena/handshake.pb.h"
 #include "verbena/transport/connect/link_parameters.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using absl::StatusCode;
@@ -441,4 +441,4 @@ TEST(HandshakeCodecClientTest, AnIdOfAnotherLengthIsRefused) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "verbena/transport/connect/link_parameters.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 inline LinkParameters Side(const std::string& name, uint32_t qp_number) {
   LinkParameters side;
@@ -45,6 +45,6 @@ inline void ExpectSame(const LinkParameters& got, const LinkParameters& sent) {
   EXPECT_EQ(got.executor_count, sent.executor_count);
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TESTS_TRANSPORT_CONNECT_HANDSHAKE_SIDES_H_

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 struct Good {
@@ -78,4 +78,4 @@ TEST(SourceOfTest, PortsAndTheRestOfAnIpv6NetworkDoNotTellSourcesApart) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

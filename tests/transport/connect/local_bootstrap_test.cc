@@ -14,7 +14,7 @@
 #include "tests/transport/coro/started.h"
 #include "verbena/transport/coro/manual_scheduler.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using StreamPtr = std::unique_ptr<MessageStream>;
@@ -135,4 +135,4 @@ TEST_F(LocalBootstrapTest, StreamMovesFromOneSchedulerToAnother) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

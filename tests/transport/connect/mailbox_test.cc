@@ -19,7 +19,7 @@
 #include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/coro/task.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using Box = Mailbox<std::unique_ptr<int>>;
@@ -189,4 +189,4 @@ TEST(MailboxDeathTest, EndingWithoutAReasonAborts) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

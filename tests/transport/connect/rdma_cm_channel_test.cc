@@ -76,7 +76,7 @@ int rdma_ack_cm_event(rdma_cm_event* event) {
 
 }  // extern "C"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 class Listener final : public CmEventListener {
@@ -126,4 +126,4 @@ TEST(CmChannelTest, AnIdIsDestroyedWhenItsChannelHasStopped) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

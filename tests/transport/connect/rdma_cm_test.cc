@@ -24,7 +24,7 @@
 #include "verbena/transport/link/qp_setup.h"
 #include "verbena/transport/verbs/rdma_device.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using ::testing::HasSubstr;
@@ -281,4 +281,4 @@ TEST_F(RdmaCmTest, NoMoreConnectionsWaitThanTheLimit) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -17,7 +17,7 @@
 #include "verbena/transport/connect/rdma_cm_status.h"
 #include "verbena/transport/connect/token_table.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using ::testing::AllOf;
@@ -211,4 +211,4 @@ TEST(RdmaCmAddressTest, ThisHostsAddressesAreNeitherLoopbackNorLinkLocal) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

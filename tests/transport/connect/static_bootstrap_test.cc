@@ -11,7 +11,7 @@
 #include "tests/transport/connect/waiting_scheduler.h"
 #include "verbena/transport/connect/local_bootstrap.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using ::testing::AllOf;
@@ -59,4 +59,4 @@ TEST_F(StaticBootstrapTest, AnUnknownNameIsToldWhichThereAre) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -32,7 +32,7 @@
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/when_all.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using StreamPtr = std::unique_ptr<MessageStream>;
@@ -433,4 +433,4 @@ TEST_F(TcpBootstrapTest, BootstrapDestroyedInTheMiddleOfConnectsAndAwaitsLeaksNo
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -24,7 +24,7 @@
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class WaitingScheduler final : public Scheduler {
  public:
@@ -120,6 +120,6 @@ class WaitingScheduler final : public Scheduler {
   std::multimap<TimePoint, Timer*> timers_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TESTS_TRANSPORT_CONNECT_WAITING_SCHEDULER_H_

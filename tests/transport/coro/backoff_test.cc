@@ -8,7 +8,7 @@
 #include <chrono>
 #include <set>
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 constexpr Duration kFirst = std::chrono::milliseconds(100);
@@ -40,4 +40,4 @@ TEST(BackoffDeathTest, APauseThatIsNoneOrBeyondTheLongestIsRefused) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -7,7 +7,7 @@
 
 #include "gtest/gtest.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 TEST(BoundedVectorTest, GivesBackWhatCameLastFirst) {
@@ -47,4 +47,4 @@ TEST(BoundedVectorDeathTest, OneMoreThanItsRoomIsOurOwnBug) {
 #endif
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

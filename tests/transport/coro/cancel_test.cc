@@ -9,7 +9,7 @@
 
 #include "gtest/gtest.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using absl::StatusCode;
@@ -85,4 +85,4 @@ TEST(CancelScopeTest, DestroyedListenerAndDestroyedScopeAreForgotten) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

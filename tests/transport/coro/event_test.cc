@@ -10,7 +10,7 @@
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/manual_scheduler.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using absl::StatusCode;
@@ -110,4 +110,4 @@ TEST(EventTest, DestroyedEventLeavesWaitersThatCanStillBeCancelled) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -22,7 +22,7 @@
 #include "verbena/transport/coro/when_any.h"
 #include "verbena/transport/coro/yield.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using namespace std::chrono_literals;
@@ -186,4 +186,4 @@ TEST(EveryAwaitTest, DestroyingAtEveryStepOfACancellationLeavesNothingBehind) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -20,16 +20,16 @@
 #include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/coro/yield.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
-static_assert(internal::ForeignAwaitable<std::suspend_always>);
-static_assert(!internal::ForeignAwaitable<Task<int>>);
-static_assert(!internal::ForeignAwaitable<Task<int>::ScopedAwaiter>);
-static_assert(!internal::ForeignAwaitable<Event::Awaiter>);
-static_assert(!internal::ForeignAwaitable<Sleep>);
-static_assert(!internal::ForeignAwaitable<Yield>);
-static_assert(!internal::ForeignAwaitable<TaskScope::Joiner>);
+static_assert(ForeignAwaitable<std::suspend_always>);
+static_assert(!ForeignAwaitable<Task<int>>);
+static_assert(!ForeignAwaitable<Task<int>::ScopedAwaiter>);
+static_assert(!ForeignAwaitable<Event::Awaiter>);
+static_assert(!ForeignAwaitable<Sleep>);
+static_assert(!ForeignAwaitable<Yield>);
+static_assert(!ForeignAwaitable<TaskScope::Joiner>);
 
 // An awaitable of another library: it hands its handle to whoever resumes it, on any thread.
 struct Foreign {
@@ -132,4 +132,4 @@ TEST_F(ForeignAwaitTest, ATaskMayBeDestroyedBetweenItsForeignResumptionAndItsTur
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

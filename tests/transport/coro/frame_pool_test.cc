@@ -15,11 +15,8 @@
 #include "verbena/transport/coro/poison.h"
 #include "verbena/transport/coro/task.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
-
-using internal::AllocateFrame;
-using internal::FreeFrame;
 
 constexpr size_t kSizes[] = {1, 100, 112, 113, 128, 1000, 4096, 8000, 8176, 8177, 100'000};
 
@@ -190,4 +187,4 @@ TEST(FramePoolDeathTest, UseOfAFrameOnItsWayHomeIsReported) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -8,7 +8,7 @@
 
 #include "gtest/gtest.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 struct Item : IntrusiveNode<Item> {
@@ -131,4 +131,4 @@ TEST(IntrusiveListTest, TwoMembershipsOfOneObjectAreIndependent) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

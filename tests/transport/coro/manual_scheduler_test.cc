@@ -17,7 +17,7 @@
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/yield.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using namespace std::chrono_literals;
@@ -213,4 +213,4 @@ TEST(ManualSchedulerTest, CoroutineWokenFromAnotherThreadThroughTheInbox) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

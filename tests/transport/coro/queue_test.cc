@@ -13,7 +13,7 @@
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/manual_scheduler.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using absl::StatusCode;
@@ -244,4 +244,4 @@ TEST_F(QueueTest, ItemsAreDestroyedWhenPoppedAndWithTheQueue) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

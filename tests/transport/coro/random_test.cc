@@ -10,7 +10,7 @@
 
 #include "gtest/gtest.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 TEST(RandomTest, EqualSeedsGiveEqualSequencesAndOthersDiffer) {
@@ -68,4 +68,4 @@ TEST(RandomTest, RealDiffersBetweenThreads) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -12,7 +12,7 @@
 #include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/manual_scheduler.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using absl::StatusCode;
@@ -161,4 +161,4 @@ TEST_F(SemaphoreTest, HoldReleasesWhenItsTaskIsAbandoned) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -12,7 +12,7 @@
 #include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/coro/yield.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using absl::StatusCode;
@@ -168,4 +168,4 @@ TEST(YieldTest, AbandonedYieldNeverRuns) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -14,7 +14,7 @@
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 template <typename T>
 class Started final : private TaskCompletion {
@@ -35,6 +35,6 @@ class Started final : private TaskCompletion {
   Task<T> task_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TESTS_TRANSPORT_CORO_STARTED_H_

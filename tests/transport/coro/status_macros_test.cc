@@ -10,7 +10,7 @@
 #include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/coro/task.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using absl::StatusCode;
@@ -72,4 +72,4 @@ TEST(StatusMacrosTest, ErrorReturnsAtOnceWithItsMessage) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

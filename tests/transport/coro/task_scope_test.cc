@@ -21,7 +21,7 @@
 // Spawn keeps a callable, and with it what it captured, as long as its Task runs.
 // NOLINTBEGIN(cppcoreguidelines-avoid-capturing-lambda-coroutines)
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using absl::StatusCode;
@@ -308,6 +308,6 @@ TEST_F(TaskScopeTest, SpawningInSteadyStateAllocatesNothing) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal
 
 // NOLINTEND(cppcoreguidelines-avoid-capturing-lambda-coroutines)

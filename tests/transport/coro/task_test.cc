@@ -23,7 +23,7 @@
 #include "verbena/transport/coro/when_any.h"
 #include "verbena/transport/coro/yield.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 constexpr int kMillion = 1'000'000;
@@ -405,4 +405,4 @@ TEST(TaskTest, ContextNamesTheScheduler) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -19,7 +19,7 @@
 #include "verbena/transport/coro/when_any.h"
 #include "verbena/transport/coro/yield.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using absl::StatusCode;
@@ -278,4 +278,4 @@ TEST_F(WhenAnyTest, AbandonedWhileALoserIsStoppingDestroysIt) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -21,7 +21,7 @@
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/coro/task_scope.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // Made by a job: tells where it is destroyed.
@@ -492,4 +492,4 @@ TEST(ControlPoolDeathTest, APoolIsNotDestroyedUnderACoroutineThatAwaitsIt) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

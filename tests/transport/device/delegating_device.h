@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/device/device.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class DelegatingDevice : public Device {
  public:
@@ -99,6 +99,6 @@ class DelegatingDevice : public Device {
   Device& device_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TESTS_TRANSPORT_DEVICE_DELEGATING_DEVICE_H_

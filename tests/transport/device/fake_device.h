@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/device/device.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class FakeDevice : public Device {
  public:
@@ -74,6 +74,6 @@ class FakeDevice : public Device {
   std::string name_ = "fake0";
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TESTS_TRANSPORT_DEVICE_FAKE_DEVICE_H_

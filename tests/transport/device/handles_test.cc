@@ -14,7 +14,7 @@
 #include "tests/transport/device/fake_device.h"
 #include "verbena/transport/log/log.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using ::testing::AllOf;
@@ -105,4 +105,4 @@ TEST(DeviceHandleTest, ARefusedDestructionIsLoggedWithDeviceAndReason) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -18,7 +18,7 @@
 
 #include "tests/transport/device/delegating_device.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class HeldDevice : public DelegatingDevice {
  public:
@@ -121,6 +121,6 @@ class HeldDevice : public DelegatingDevice {
   int watched_calls_ = 0;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TESTS_TRANSPORT_DEVICE_HELD_DEVICE_H_

@@ -15,7 +15,7 @@
 
 #include "gtest/gtest.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // A device's directory as sysfs has it, which says `text` of its node.
@@ -53,4 +53,4 @@ TEST(NumaTest, PagesThatAreNotThereYetComeFromTheNode) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -16,7 +16,7 @@
 
 #include "tests/transport/device/delegating_device.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class RaisingDevice : public DelegatingDevice {
  public:
@@ -115,6 +115,6 @@ class RaisingDevice : public DelegatingDevice {
   std::vector<ibv_qp*> qps_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TESTS_TRANSPORT_DEVICE_RAISING_DEVICE_H_

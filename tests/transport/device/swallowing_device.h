@@ -20,7 +20,7 @@
 #include "tests/transport/device/delegating_device.h"
 #include "verbena/transport/link/wr_id.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // At most one exists at a time: it replaces poll_cq in the other device's context.
 class SwallowingDevice : public DelegatingDevice {
@@ -120,6 +120,6 @@ class SwallowingDevice : public DelegatingDevice {
   uint64_t swallowed_ = 0;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TESTS_TRANSPORT_DEVICE_SWALLOWING_DEVICE_H_

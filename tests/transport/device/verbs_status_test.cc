@@ -12,7 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using ::testing::AllOf;
@@ -141,4 +141,4 @@ TEST(ErrnoStatusTest, AnErrnoThatTheLibraryDoesNotKnowIsAnErrorAllTheSame) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

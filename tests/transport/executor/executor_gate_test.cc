@@ -11,7 +11,7 @@
 
 #include "verbena/transport/executor/executor.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 TEST(ExecutorGateTest, AFunctionOfAnotherThreadRunsOnTheExecutor) {
@@ -68,4 +68,4 @@ TEST(ExecutorGateTest, AnExecutorMayEndWhileAnotherThreadPosts) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

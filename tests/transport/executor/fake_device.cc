@@ -9,7 +9,7 @@
 
 #include "gtest/gtest.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 struct FakeCq : ibv_cq {
@@ -119,4 +119,4 @@ absl::Status FakeDevice::DestroyCq(ibv_cq* cq) {
   return absl::OkStatus();
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal

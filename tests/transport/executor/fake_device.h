@@ -18,7 +18,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/device/device.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class FakeDevice final : public Device {
  public:
@@ -97,6 +97,6 @@ class FakeDevice final : public Device {
   int live_channels_ = 0;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TESTS_TRANSPORT_EXECUTOR_FAKE_DEVICE_H_

@@ -18,7 +18,7 @@
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/spawn.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using testing::ElementsAre;
@@ -66,4 +66,4 @@ TEST(ForbiddenCallsTest, WithoutEpollPwait2TimersStillFire) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

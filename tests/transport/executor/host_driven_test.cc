@@ -18,7 +18,7 @@
 #include "verbena/transport/executor/run_on.h"
 #include "verbena/transport/executor/spawn.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using std::chrono::hours;
@@ -161,4 +161,4 @@ TEST_F(HostDrivenDeathTest, DestroyingAnExecutorInsideItsOwnLoopAborts) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -15,7 +15,7 @@
 #include "gtest/gtest.h"
 #include "verbena/transport/coro/scheduler.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using testing::ElementsAre;
@@ -155,4 +155,4 @@ TEST_F(InboxTest, TheInboxMayBeDestroyedAsSoonAsTheLastItemIsThere) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -12,7 +12,7 @@
 
 #include "gtest/gtest.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 class NoTags final : public RingListener {
@@ -94,4 +94,4 @@ TEST_F(IoRingTest, AnotherThreadWaitsForWhatTheFirstOneStarted) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -14,7 +14,7 @@
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/spawn.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 TEST(JoinLoggedTest, ATaskThatThrewIsLoggedAndEndsNobodyElse) {
@@ -45,4 +45,4 @@ TEST(JoinLoggedTest, ATaskThatThrewIsLoggedAndEndsNobodyElse) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -18,7 +18,7 @@
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/spawn.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using testing::ElementsAre;
@@ -158,4 +158,4 @@ TEST_F(RootTaskTest, AnItemLeftInTheInboxStillGetsToDeleteItself) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -26,7 +26,7 @@
 #include "verbena/transport/executor/executor_thread.h"
 #include "verbena/transport/executor/spawn.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using std::chrono::hours;
@@ -417,4 +417,4 @@ TEST_F(ExecutorSleepTest, ACoreThatDoesNotExistIsLoggedAndTheExecutorRuns) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

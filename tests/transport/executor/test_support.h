@@ -16,7 +16,7 @@
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/executor_options.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // Each test that sleeps is built once per Waiter.
 #ifdef VERBENA_TEST_IO_URING
@@ -57,6 +57,6 @@ class NotedCompletions final : public CompletionListener {
   std::vector<int> batches;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TESTS_TRANSPORT_EXECUTOR_TEST_SUPPORT_H_

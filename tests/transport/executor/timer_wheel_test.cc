@@ -14,7 +14,7 @@
 #include "verbena/transport/coro/clock.h"
 #include "verbena/transport/coro/scheduler.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using std::chrono::hours;
@@ -210,4 +210,4 @@ TEST_F(TimerWheelTest, AgreesWithASortedListOnRandomStartsStopsAndSteps) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

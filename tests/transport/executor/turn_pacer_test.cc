@@ -14,7 +14,7 @@
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/spawn.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using testing::ElementsAre;
@@ -77,4 +77,4 @@ TEST_F(TurnPacerTest, AStepThatIsCancelledWhileItWaitsTakesNobodysTurn) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

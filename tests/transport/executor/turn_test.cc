@@ -19,7 +19,7 @@
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/spawn.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using std::chrono::hours;
@@ -288,4 +288,4 @@ TEST_F(FlushTest, ADestroyedHookIsNotCalled) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -14,7 +14,7 @@
 #include "gtest/gtest.h"
 #include "tests/transport/executor/test_support.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 class CountingListener final : public ReadableListener {
@@ -131,4 +131,4 @@ TEST_F(WaiterTest, TheNestedDescriptorTellsOfEveryWatch) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

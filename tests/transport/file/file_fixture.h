@@ -22,7 +22,7 @@
 #include "verbena/transport/file/file.h"
 #include "verbena/transport/memory/buffer_pool.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class FileTest : public testing::Test {
  protected:
@@ -96,6 +96,6 @@ class FileTest : public testing::Test {
     co_return;                                                   \
   }
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TESTS_TRANSPORT_FILE_FILE_FIXTURE_H_

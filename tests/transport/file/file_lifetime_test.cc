@@ -27,7 +27,7 @@
 #include "verbena/transport/executor/executor_thread.h"
 #include "verbena/transport/file/file_service.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using absl::StatusCode;
@@ -52,7 +52,7 @@ class FileLifetimeTest : public FileTest {
   size_t InUse() const { return pool_->stats().bytes_in_use; }
   // Until so many operations are with the kernel or wait for their turn.
   Task<void> UntilAsked(size_t operations) {
-    const internal::FileService& service = *internal::FileService::Of(*executor_).value();
+    const FileService& service = *FileService::Of(*executor_).value();
     while (service.in_flight() + service.waiting() < operations) (co_await Yield()).IgnoreError();
   }
 
@@ -379,4 +379,4 @@ TEST_F(FileLifetimeTest, AHostThatSleepsInTheExecutorsSteadIsWokenByCompletions)
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -15,7 +15,7 @@
 #include "tests/transport/file/file_fixture.h"
 #include "verbena/transport/coro/cancel.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using absl::StatusCode;
@@ -85,4 +85,4 @@ TEST_F(FileNamesTest, ACancelledScopeChangesNothing) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -20,7 +20,7 @@
 #include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/coro/task_scope.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using absl::StatusCode;
@@ -389,4 +389,4 @@ TEST_F(BusyFileTest, CompletionsAreSeenWithoutSleeping) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

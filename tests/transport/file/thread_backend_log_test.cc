@@ -7,7 +7,7 @@
 #include "tests/transport/file/file_fixture.h"
 #include "tests/transport/log/captured_log.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using testing::HasSubstr;
@@ -33,4 +33,4 @@ TEST_F(FileTest, TheLogSaysOnceThatThreadsServeAndWhatWouldMendIt) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

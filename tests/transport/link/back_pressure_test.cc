@@ -17,7 +17,7 @@
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/link/wire_format.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 constexpr uint32_t kInitialCredits = 8;
@@ -315,4 +315,4 @@ TEST_F(BackPressureTest, PostRefusedByADeviceThatNamesNoWrEndsTheLinkAlone) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -13,7 +13,7 @@
 #include "tests/transport/link/transfers_fixture.h"
 #include "verbena/transport/soft/copied_bytes.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 constexpr size_t kLargeBytes = size_t{16} << 20;
@@ -118,4 +118,4 @@ TEST_P(BulkBesideSendsTest, ATransferOnALinkThatIsClosedAborts) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

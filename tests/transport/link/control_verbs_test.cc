@@ -21,7 +21,7 @@
 #include "verbena/transport/link/payload_memory.h"
 #include "verbena/transport/link/register_memory.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using testing::Contains;
@@ -321,4 +321,4 @@ TEST_F(ControlVerbsTest, AReconnectStormIsServedInOrderAndNoSurvivorIsLost) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "verbena/transport/link/limits.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // A link whose peer borrowed 8 credits beyond a window of 8. Both counters are about to wrap
@@ -90,4 +90,4 @@ TEST_F(CreditRecallTest, JudgesASecondRecallByItself) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -18,7 +18,7 @@
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/link.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // The client receives, and so issues the credits: its links are to servers of several addresses.
@@ -95,4 +95,4 @@ TEST_F(CreditShareTest, AnAddressThatComesLaterGetsCreditsOfTheFirst) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 constexpr uint32_t kInitial = 8;
@@ -387,4 +387,4 @@ TEST(CreditsTest, TwoSidesNeverDisagreeWhateverIsOnItsWay) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -22,7 +22,7 @@
 #include "tests/transport/log/captured_log.h"
 #include "verbena/transport/executor/executor.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using ::testing::ElementsAre;
@@ -168,4 +168,4 @@ TEST_F(DeviceContextTest, APortThatGoesDownAndUpIsLoggedByNumberAndEndsNoLink) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -17,7 +17,7 @@
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/link.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using ::testing::HasSubstr;
@@ -236,4 +236,4 @@ TEST_F(ManagedEventsTest, AConnectionManagerIsToldOfEachChangeOfThePortsAddress)
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

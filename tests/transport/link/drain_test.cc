@@ -14,7 +14,7 @@
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/link/stats.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // The queue pair of that number, as soon as it sends.
@@ -120,4 +120,4 @@ TEST_F(DrainTest, APeerThatSendsWheneverItIsAnsweredDoesNotKeepADrainGoing) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

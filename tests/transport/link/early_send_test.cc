@@ -19,7 +19,7 @@
 #include "verbena/transport/link/stats.h"
 #include "verbena/transport/onesided/transfer.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 constexpr uint32_t kInitialCredits = 32;
@@ -270,4 +270,4 @@ TEST_F(EarlySendTest, NothingIsLostOrReordered) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

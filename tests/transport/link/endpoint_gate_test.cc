@@ -12,7 +12,7 @@
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/soft/soft_device.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 TEST(EndpointGateTest, TheGateOfAnEndpointIsClosedOnceTheEndpointIsGone) {
@@ -28,4 +28,4 @@ TEST(EndpointGateTest, TheGateOfAnEndpointIsClosedOnceTheEndpointIsGone) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

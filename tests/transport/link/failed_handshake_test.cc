@@ -17,7 +17,7 @@
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/link.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // A stream that calls `on_end` when it is destroyed.
@@ -95,4 +95,4 @@ TEST_F(FailedHandshakeTest, TheStreamLastsAsLongAsTheSlotWhichComesBackOnce) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -18,7 +18,7 @@
 #include "verbena/transport/connect/qp_connector.h"
 #include "verbena/transport/soft/soft_device.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class FakeConnector final : public QpConnector {
  public:
@@ -135,6 +135,6 @@ class FakeConnector final : public QpConnector {
   std::vector<std::weak_ptr<Connection>> all_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TESTS_TRANSPORT_LINK_FAKE_CONNECTOR_H_

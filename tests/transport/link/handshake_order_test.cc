@@ -19,7 +19,7 @@
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/link.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // Remembers the last state of each queue pair.
@@ -131,4 +131,4 @@ TEST_F(HandshakeOrderTest, AClientTakesASendThatComesBeforeItsReadyIsDone) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/transport/device/fake_device.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using ::testing::AllOf;
@@ -131,4 +131,4 @@ TEST_F(LimitsTest, ADeviceTooSmallForOneLinkIsRefusedWithItsNumbers) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -29,7 +29,7 @@
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/soft/soft_device.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // Counts frames; every one must be the next of its link.
 class Receiver final : public LinkListener {
@@ -250,6 +250,6 @@ class LinksFixture : public testing::Test {
   LinkParameters last_offer_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TESTS_TRANSPORT_LINK_LINKS_FIXTURE_H_

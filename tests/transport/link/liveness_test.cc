@@ -8,7 +8,7 @@
 
 #include "gtest/gtest.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using std::chrono::seconds;
@@ -92,4 +92,4 @@ TEST_F(LivenessTest, IdleTimeRunsWhileNothingTravelsAndNobodyNeedsTheLink) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -16,7 +16,7 @@
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/link.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using ::testing::HasSubstr;
@@ -118,4 +118,4 @@ TEST(ChoosingAConnectorTest, OnlyWaysThatExistAreTaken) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -6,7 +6,7 @@
 #include "tests/transport/link/links_fixture.h"
 #include "verbena/transport/link/link.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 class MisuseDeathTest : public LinksFixture {
@@ -68,4 +68,4 @@ TEST_F(MisuseDeathTest, AnAtomicOperationOnAnOddAddressAborts) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

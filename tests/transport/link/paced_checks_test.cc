@@ -16,7 +16,7 @@
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/link.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using std::chrono::seconds;
@@ -107,4 +107,4 @@ TEST_F(PacedChecksTest, FewOfManyIdleLinksCloseInOneTurn) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

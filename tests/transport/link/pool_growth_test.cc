@@ -16,7 +16,7 @@
 #include "verbena/transport/link/payload_memory.h"
 #include "verbena/transport/link/register_memory.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using Verb = HeldDevice::Verb;
@@ -129,4 +129,4 @@ TEST_F(PoolGrowthTest, AnEndpointGoesWhileItsPoolGrows) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

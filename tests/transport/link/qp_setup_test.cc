@@ -10,7 +10,7 @@
 
 #include "gtest/gtest.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 PortAddress InfiniBandPort(uint64_t prefix) {
@@ -76,4 +76,4 @@ TEST(PsnTest, NumbersAreTheKernelsAndNotOfAGeneratorThatAForkCopies) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -8,7 +8,7 @@
 
 #include "gtest/gtest.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 class ReceiveDoubtTest : public testing::Test {
@@ -145,4 +145,4 @@ TEST_F(ReceiveDoubtDeathTest, ReceivesThatMayBeTheDevicesAreNotReclaimed) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -15,7 +15,7 @@
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/link/stats.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 int Refuse(ibv_qp*, ibv_send_wr* wr, ibv_send_wr** refused) {
@@ -169,4 +169,4 @@ TEST_F(SendNowTest, CreditsAreNotLentBeforeTheirReceivesArePosted) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -24,7 +24,7 @@
 #include "verbena/transport/link/send_buffers.h"
 #include "verbena/transport/soft/soft_device.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // Queue pairs whose SENDs are never acknowledged.
@@ -316,4 +316,4 @@ TEST_F(WithoutInlineTest, CreditsThatFoundNoBufferAreReturnedOnceOneIsFree) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

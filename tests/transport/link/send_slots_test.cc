@@ -8,7 +8,7 @@
 
 #include "gtest/gtest.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 constexpr LinkKey kKey = {7, 3};
@@ -100,4 +100,4 @@ TEST_F(SendSlotsTest, BuffersOfALostQueuePairComeBackOnce) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -16,7 +16,7 @@
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/link.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using std::chrono::seconds;
@@ -106,4 +106,4 @@ TEST_F(SlowPeerTest, APeerThatGivesNoCreditForARecallLosesItsLink) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -8,7 +8,7 @@
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/link.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 class StaleCompletionTest : public LinksFixture {
@@ -75,4 +75,4 @@ TEST_F(StaleCompletionTest, AGenerationThatWrappedAroundNamesTheSameSlot) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

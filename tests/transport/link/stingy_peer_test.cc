@@ -14,7 +14,7 @@
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/link/wire_format.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // The false headers of one queue pair's SENDs.
@@ -93,4 +93,4 @@ TEST_F(StingyPeerTest, APeerThatIgnoresRecallsLosesItsLinkAndOthersGetItsCredits
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

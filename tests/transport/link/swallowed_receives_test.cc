@@ -25,7 +25,7 @@
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/link.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using std::chrono::seconds;
@@ -361,4 +361,4 @@ TEST(SpareReceivesTest, ADeviceThatMayDropReceivesKeepsRoomForSparesBesideItsLin
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

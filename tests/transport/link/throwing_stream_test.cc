@@ -16,7 +16,7 @@
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/link.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // A server's stream that receives the client's Ready, and throws afterwards.
@@ -70,4 +70,4 @@ TEST_P(ThrowingStreamTest, ALinkWhoseStreamThrowsCloses) {
 INSTANTIATE_TEST_SUITE_P(AtOnce, ThrowingStreamTest, ::testing::Bool());
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

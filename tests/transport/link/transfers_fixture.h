@@ -24,7 +24,7 @@
 #include "verbena/transport/memory/buffer_pool.h"
 #include "verbena/transport/onesided/transfer.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // How a transfer has ended. Must outlive it.
 class TransferOutcome final : public TransferListener {
@@ -81,6 +81,6 @@ inline std::string DirectionName(const ::testing::TestParamInfo<Transfer::Direct
   return direction.param == Transfer::Direction::kWrite ? "Writes" : "Reads";
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TESTS_TRANSPORT_LINK_TRANSFERS_FIXTURE_H_

@@ -19,7 +19,7 @@
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/link.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using std::chrono::seconds;
@@ -151,4 +151,4 @@ TEST_F(UnacknowledgedSendTest, ALinkThatFallsQuietStaysOpen) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

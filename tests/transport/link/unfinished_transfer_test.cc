@@ -15,7 +15,7 @@
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/link.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 constexpr size_t kBytes = size_t{512} << 10;
@@ -80,4 +80,4 @@ TEST_P(UnfinishedTransferTest, ALinkWhoseSlicesEndInTimeStaysHoweverLongAllOfThe
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -10,7 +10,7 @@
 
 #include "gtest/gtest.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 struct Sample {
@@ -169,4 +169,4 @@ TEST(WireFormatTest, MutatedSendsNeverYieldAFrameOutsideTheirBytes) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

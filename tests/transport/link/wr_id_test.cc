@@ -5,7 +5,7 @@
 
 #include "gtest/gtest.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 TEST(WrIdTest, EveryFieldSurvivesItsLargestValue) {
@@ -26,4 +26,4 @@ TEST(WrIdTest, FieldsDoNotRunIntoEachOther) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

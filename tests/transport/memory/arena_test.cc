@@ -16,7 +16,7 @@
 #include "verbena/transport/device/pages.h"
 #include "verbena/transport/soft/soft_device.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
@@ -121,4 +121,4 @@ TEST(ArenaTest, ASoftDevicesArenaLiesWherePeersCanMapIt) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -17,7 +17,7 @@
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/memory/buffer_pool.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 inline constexpr size_t kKiB = 1024;
 inline constexpr size_t kMiB = 1024 * kKiB;
@@ -61,6 +61,6 @@ class BufferPoolTest : public testing::Test {
   std::unique_ptr<BufferPool> pool_;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TESTS_TRANSPORT_MEMORY_BUFFER_POOL_FIXTURE_H_

@@ -15,7 +15,7 @@
 #include "verbena/transport/coro/poison.h"
 #include "verbena/transport/memory/carved_arena.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using absl::StatusCode;
@@ -276,4 +276,4 @@ TEST(BufferPoolDeathTest, UseOfAPooledBufferIsReported) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

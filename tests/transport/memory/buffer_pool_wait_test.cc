@@ -12,7 +12,7 @@
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/memory/buffer_pool.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using absl::StatusCode;
@@ -184,7 +184,7 @@ TEST_F(BufferPoolTest, APoolMayGoWhileItsBuffersAreOnTheirWayHome) {
 }
 
 TEST_F(BufferPoolTest, AListenerHearsOfABufferThatIsOnItsWayHomeWhenThePoolGoes) {
-  class Counter final : public internal::BlockListener {
+  class Counter final : public BlockListener {
    public:
     void OnBlockHome(size_t capacity) override { bytes += capacity; }
     size_t bytes = 0;
@@ -212,4 +212,4 @@ TEST_F(BufferPoolTest, ABufferThatOutlivesItsPoolKeepsItsMemory) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

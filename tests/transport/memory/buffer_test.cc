@@ -18,7 +18,7 @@
 #include "verbena/transport/memory/registered_memory.h"
 #include "verbena/transport/memory/scatter_gather.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using absl::StatusCode;
@@ -186,4 +186,4 @@ TEST_F(RegisteredMemoryTest, IsDeregisteredWithItsOwner) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

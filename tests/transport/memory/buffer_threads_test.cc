@@ -18,7 +18,7 @@
 #include "verbena/transport/memory/buffer_pool.h"
 #include "verbena/transport/memory/registered_memory.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // Threads that free what they are given.
@@ -141,4 +141,4 @@ TEST(BufferThreadsTest, APinAndItsBufferAreDroppedOnTwoThreadsAtOnce) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // Bit by bit, as the polynomial says.
@@ -108,4 +108,4 @@ TEST(Crc32cTest, TakesMoreThanTwoGibibytes) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -16,7 +16,7 @@
 #include "fmt/format.h"
 #include "tests/transport/device/fake_device.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 class PinningDevice final : public FakeDevice {
  public:
@@ -95,6 +95,6 @@ class PinningDevice final : public FakeDevice {
   int allocations_ = 0;
 };
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TESTS_TRANSPORT_MEMORY_PINNING_DEVICE_H_

@@ -23,7 +23,7 @@
 #include "verbena/transport/memory/buffer_pool.h"
 #include "verbena/transport/memory/carved_arena.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using absl::StatusCode;
@@ -310,7 +310,7 @@ TEST_F(PoolGrowthTest, APoolMayGiveItsArenasAwayWhileItGrows) {
   ASSERT_EQ(Take(32 * kKiB), absl::OkStatus());
   AwaitHeld(Verb::kRegister);
   EXPECT_GT(pool_->stats().growing_bytes, 0u);
-  std::vector<std::unique_ptr<internal::CarvedArena>> arenas;
+  std::vector<std::unique_ptr<CarvedArena>> arenas;
   OnHome([&] {
     buffers_.clear();
     EXPECT_TRUE(pool_->unused());
@@ -343,4 +343,4 @@ TEST_F(PoolGrowthTest, APoolMayGoWhenItHasJustGrown) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "verbena/transport/soft/soft_device.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 class LeaseRequestsTest : public testing::Test {
@@ -150,4 +150,4 @@ TEST_F(LeaseRequestsTest, NothingIsLeftOfALostQueuePair) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

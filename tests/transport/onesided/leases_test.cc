@@ -15,7 +15,7 @@
 #include "verbena/transport/link/payload_memory.h"
 #include "verbena/transport/onesided/lease.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 constexpr size_t kBytes = 4096;
@@ -241,4 +241,4 @@ TEST_F(LeasesTest, ALostLinkTellsAndKeepsTheMemoryUntilItsQueuePairIsGone) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -9,7 +9,7 @@
 
 #include "verbena/transport/onesided/transfer.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 class PostedSlicesTest : public testing::Test {
@@ -83,4 +83,4 @@ TEST_F(PostedSlicesDeathTest, MoreThanFitAbort) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -11,13 +11,13 @@
 #include "verbena/transport/memory/block.h"
 #include "verbena/transport/memory/buffer.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using Direction = Transfer::Direction;
 
 // A queue without a queue pair, on memory without a device.
-class TransferQueueTest : public testing::Test, private internal::BlockOwner {
+class TransferQueueTest : public testing::Test, private BlockOwner {
  protected:
   static constexpr uint32_t kSliceBytes = 100;
   static constexpr uint32_t kBytesAhead = 1000;
@@ -71,12 +71,12 @@ class TransferQueueTest : public testing::Test, private internal::BlockOwner {
                         .words = {words_, /*lkey=*/5}}};
 
  private:
-  void OnUnused(internal::Block&) override {}
+  void OnUnused(Block&) override {}
 
   char memory_[8192] = {};
   ibv_mr mr_ = {};
   MemoryRegion region_{"device", memory_, sizeof(memory_), &mr_, 0, nullptr};
-  internal::Block block_;
+  Block block_;
   Buffer buffer_;
 };
 
@@ -357,4 +357,4 @@ TEST_F(TransferQueueTest, ATransferHalfPostedEndsOnceWhenTheQueuePairIsGone) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -21,7 +21,7 @@
 #include "verbena/transport/link/transfer_awaiter.h"
 #include "verbena/transport/memory/buffer_pool.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using Direction = Transfer::Direction;
@@ -310,4 +310,4 @@ TEST_F(TransferTest, AKeyThatThePeerDidNotGiveEndsTheLinkAndHarmsNothing) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -12,7 +12,7 @@
 #include "tests/transport/log/captured_log.h"
 #include "verbena/transport/soft/soft_device.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 // Each link has one window; then the device has no more.
@@ -41,4 +41,4 @@ TEST(WindowPoolTest, ManyLinksThatGetTooFewWindowsCostOneLine) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

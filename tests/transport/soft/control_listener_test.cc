@@ -22,7 +22,7 @@
 #include "tests/transport/log/captured_log.h"
 #include "verbena/transport/soft/soft_device.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 namespace {
 
 using std::chrono::milliseconds;
@@ -164,4 +164,4 @@ TEST(SharedWireTest, ADeviceWithoutDescriptorsTriesAgainAfterAWhileAndNotAtEachT
 }
 
 }  // namespace
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

@@ -13,7 +13,7 @@
 #include "tests/transport/soft/two_processes.h"
 #include "verbena/transport/soft/soft_device.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 void PrintTo(const CopiedBytes& copied, std::ostream* out) {
   *out << "direct " << copied.direct_write_bytes << " + " << copied.direct_read_bytes << ", kernel "
@@ -175,4 +175,4 @@ TEST(CopiedBytesTest, ACqsCopiedBytesOutliveIt) {
 
 }  // namespace
 }  // namespace soft
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -11,7 +11,7 @@
 #include "tests/transport/soft/two_processes.h"
 #include "verbena/transport/soft/completion_queue.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 // Whether a peer is inside a copy, as the device sees it.
 inline bool IsCopying(Endpoint& endpoint) {
@@ -32,6 +32,6 @@ inline void FreezeInsideACopy(Child& child, Endpoint& endpoint) {
   }
 }
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TESTS_TRANSPORT_SOFT_COPYING_PEER_H_

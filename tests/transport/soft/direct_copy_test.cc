@@ -12,7 +12,7 @@
 #include "tests/transport/soft/endpoint.h"
 #include "tests/transport/soft/two_processes.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 namespace {
 
 constexpr uint32_t kBytes = 4 << 20;
@@ -136,4 +136,4 @@ TEST(DirectCopyTest, ArenaInUseCannotBeFreedAndAFreedOneIsNoArena) {
 }
 
 }  // namespace
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

@@ -17,7 +17,7 @@
 
 #include "gtest/gtest.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 namespace {
 
 constexpr int kRingers = 3;
@@ -101,4 +101,4 @@ TEST_F(DoorbellTest, OneWakeUpServesAllThatIsRungUntilTheNextTaking) {
 }
 
 }  // namespace
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

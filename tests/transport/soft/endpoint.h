@@ -19,7 +19,7 @@
 #include "verbena/transport/device/handles.h"
 #include "verbena/transport/soft/soft_device.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 struct EndpointOptions {
   int cqe = 256;
@@ -219,6 +219,6 @@ inline void ConnectQps(Endpoint& a, ibv_qp* qp_a, Endpoint& b, ibv_qp* qp_b) {
 
 inline void Connect(Endpoint& a, Endpoint& b) { ConnectQps(a, a.qp(), b, b.qp()); }
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TESTS_TRANSPORT_SOFT_ENDPOINT_H_

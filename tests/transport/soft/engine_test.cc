@@ -10,7 +10,7 @@
 #include "tests/transport/soft/endpoint.h"
 #include "tests/transport/soft/two_processes.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 namespace {
 
 class EngineTest : public testing::Test {
@@ -226,4 +226,4 @@ TEST_F(EngineTest, QueuePairsComeAndGoWhileTheirPeersKeepSending) {
 }
 
 }  // namespace
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

@@ -4,7 +4,7 @@
 #include "gtest/gtest.h"
 #include "tests/transport/soft/in_process_fixture.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 namespace {
 
 TEST_F(InProcessTest, OversizedSendFailsBothSidesWithTheirOwnStatus) {
@@ -119,4 +119,4 @@ TEST_F(InProcessTest, WrThatFailsHereBehindOneThatIsDoneIsReportedOnce) {
 }
 
 }  // namespace
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

@@ -11,7 +11,7 @@
 #include "tests/transport/soft/endpoint.h"
 #include "verbena/transport/coro/clock.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 class ManualClock final : public Clock {
  public:
@@ -70,6 +70,6 @@ class InProcessTest : public testing::Test {
   std::unique_ptr<Endpoint> b_;
 };
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TESTS_TRANSPORT_SOFT_IN_PROCESS_FIXTURE_H_

@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "tests/transport/soft/in_process_fixture.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 namespace {
 
 using testing::ElementsAre;
@@ -487,4 +487,4 @@ TEST_F(InProcessTest, QueuePairCanBeConnectedToItself) {
 }
 
 }  // namespace
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

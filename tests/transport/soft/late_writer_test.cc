@@ -15,7 +15,7 @@
 #include "tests/transport/soft/two_processes.h"
 #include "tests/transport/soft/window.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 namespace {
 
 constexpr uint32_t kLarge = 4 << 20;
@@ -185,4 +185,4 @@ INSTANTIATE_TEST_SUITE_P(Ways, RacingWriterTest,
                          });
 
 }  // namespace
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

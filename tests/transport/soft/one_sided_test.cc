@@ -8,7 +8,7 @@
 #include "tests/transport/soft/in_process_fixture.h"
 #include "verbena/transport/soft/send_queue.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 namespace {
 
 using testing::ElementsAre;
@@ -265,4 +265,4 @@ TEST_F(DirectBoundTest, APostCopiesFewBytesHoweverManyArePosted) {
 }
 
 }  // namespace
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

@@ -12,7 +12,7 @@
 
 #include "gtest/gtest.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 namespace {
 
 // How often the engine was woken since the last look.
@@ -73,4 +73,4 @@ TEST_F(WakeTest, APeerThatIsStoppedWhileItWakesTheEngineHoldsUpNoOther) {
 }
 
 }  // namespace
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

@@ -13,7 +13,7 @@
 #include "verbena/transport/device/handles.h"
 #include "verbena/transport/soft/soft_device.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 namespace {
 
 constexpr uint32_t kBytes = 4 << 20;
@@ -92,4 +92,4 @@ TEST(QuiescedTest, ADeviceOfNoQueuePairsIsRefused) {
 }
 
 }  // namespace
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

@@ -11,7 +11,7 @@
 #include "verbena/transport/soft/message.h"
 #include "verbena/transport/soft/shared_region.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 namespace {
 
 constexpr uint32_t kLines = 2048;
@@ -151,4 +151,4 @@ TEST(RingDeathTest, ARingThatIsNoPowerOfTwoOrTooSmallAborts) {
 }
 
 }  // namespace
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

@@ -12,7 +12,7 @@
 #include "tests/transport/soft/endpoint.h"
 #include "tests/transport/soft/two_processes.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 namespace {
 
 struct Process {
@@ -312,4 +312,4 @@ TEST(SharedMemoryTest, ProcessOfAnotherUserIsRefused) {
 }
 
 }  // namespace
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

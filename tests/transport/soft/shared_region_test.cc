@@ -12,7 +12,7 @@
 
 #include "gtest/gtest.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
@@ -74,4 +74,4 @@ TEST(SharedRegionTest, ARegionNotSealedOrOfAnotherSizeIsRefused) {
 }
 
 }  // namespace
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

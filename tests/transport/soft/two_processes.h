@@ -23,7 +23,7 @@
 #include "gtest/gtest.h"
 #include "tests/transport/soft/endpoint.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 // How the other side reaches a QP and its receive buffer.
 struct Address {
@@ -164,6 +164,6 @@ inline ibv_wc AwaitByEvents(Endpoint& endpoint) {
   }
 }
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TESTS_TRANSPORT_SOFT_TWO_PROCESSES_H_

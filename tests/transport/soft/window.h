@@ -9,7 +9,7 @@
 
 #include "tests/transport/soft/endpoint.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 
 // The memory access of endpoints that bind windows.
 inline constexpr int kAccess =
@@ -78,6 +78,6 @@ class Window {
   MwHandle mw_;
 };
 
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft
 
 #endif  // VERBENA_TESTS_TRANSPORT_SOFT_WINDOW_H_

@@ -13,7 +13,7 @@
 #include "tests/transport/soft/window.h"
 #include "verbena/transport/coro/clock.h"
 
-namespace verbena::soft {
+namespace verbena::internal::soft {
 namespace {
 
 using testing::ElementsAre;
@@ -362,4 +362,4 @@ INSTANTIATE_TEST_SUITE_P(Ways, WindowsTest,
                          });
 
 }  // namespace
-}  // namespace verbena::soft
+}  // namespace verbena::internal::soft

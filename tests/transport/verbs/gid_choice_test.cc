@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "tests/transport/verbs/ports.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using ::testing::AllOf;
@@ -87,4 +87,4 @@ TEST(GidChoiceTest, APortWithoutGidsSaysSo) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

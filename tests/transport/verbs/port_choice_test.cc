@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 #include "tests/transport/verbs/ports.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using ::testing::AllOf;
@@ -86,4 +86,4 @@ TEST(PortChoiceTest, APortOrGidThatTheDeviceLacksIsRefused) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -11,7 +11,7 @@
 
 #include "verbena/transport/verbs/port_info.h"
 
-namespace verbena {
+namespace verbena::internal {
 
 // `address` is IPv4 or IPv6.
 inline ibv_gid Gid(const std::string& address) {
@@ -45,6 +45,6 @@ inline PortInfo InfiniBandPort(std::string device, uint8_t number) {
           .gids = {{.gid = Gid("fe80::5054:ff:fe12:3456")}}};
 }
 
-}  // namespace verbena
+}  // namespace verbena::internal
 
 #endif  // VERBENA_TESTS_TRANSPORT_VERBS_PORTS_H_

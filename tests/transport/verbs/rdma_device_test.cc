@@ -14,7 +14,7 @@
 #include "gtest/gtest.h"
 #include "verbena/transport/verbs/siw.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using ::testing::HasSubstr;
@@ -89,4 +89,4 @@ TEST_F(SigpipeTest, TheApplicationsHandlerStays) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace verbena {
+namespace verbena::internal {
 namespace {
 
 using ::testing::AllOf;
@@ -52,4 +52,4 @@ TEST(VerbsCallTest, PinnedBytesAreReadFromVmPinAndNotFromItsNeighbours) {
 }
 
 }  // namespace
-}  // namespace verbena
+}  // namespace verbena::internal

@@ -1,7 +1,7 @@
 """cc_binary, cc_library and cc_test of this repository, and verbena_cc_library.
 
-They read the headers of other projects from a precompiled one (tools/pch). Load all of them from
-here; examples do without, so that they can be copied.
+They read the headers of other projects from a precompiled one (tools/pch), unless a target says
+`precompiled = False`. Load all of them from here; examples do without, so that they can be copied.
 """
 
 # In another workspace, whoever builds Verbena as a dependency needs no package but those of the
@@ -10,9 +10,9 @@ _HERE = not Label("//tools/pch:used").workspace_root
 
 def _precompiled(kwargs):
     """The arguments of a target, with the precompiled header among them."""
-    if not _HERE:
-        return kwargs
     arguments = dict(kwargs)
+    if not arguments.pop("precompiled", True) or not _HERE:
+        return arguments
     arguments["copts"] = arguments.get("copts", []) + select({
         "//tools/pch:used": ["-include-pch", "$(BINDIR)/tools/pch/common_headers.pch"],
         "//conditions:default": [],

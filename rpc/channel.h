@@ -80,7 +80,8 @@ class Channel {
 
   const std::string& target() const { return target_; }
 
-  // This executor's connection; nullptr on a thread that runs no executor of the runtime.
+  // For generated calls: this executor's connection; nullptr on a thread that runs no executor of
+  // the runtime. Users call Connect().
   internal::Connection* ConnectionHere();
 
  private:

@@ -16,6 +16,11 @@
 //
 // One peer has at most half of LeaseLimits::windows_per_link as loans at once.
 //
+// Lend() fails with INVALID_ARGUMENT if the memory cannot be lent so; FAILED_PRECONDITION for
+// memory of another device, or of this one before it failed and was opened again; UNIMPLEMENTED if
+// the device has no atomics; RESOURCE_EXHAUSTED for one loan too many, or if no window came free
+// within 10 s; UNAVAILABLE if the link is lost.
+//
 //   VERBENA_CO_ASSIGN_OR_RETURN(
 //       Loan loan, co_await channel.Lend(table.view(), LeaseAccess::kRead));
 //   *request.mutable_table() = loan.handle();
@@ -35,7 +40,7 @@
 #include "verbena/transport/coro/clock.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/memory/buffer.h"
-#include "verbena/transport/onesided/lease_access.h"
+#include "verbena/transport/onesided/lease_access.h"  // IWYU pragma: export
 
 namespace verbena {
 
@@ -48,10 +53,8 @@ class ExecutorGate;
 class Lease;
 class Link;
 
-// Lends to the peer of `link`. INVALID_ARGUMENT: the memory cannot be lent so. FAILED_PRECONDITION:
-// it is memory of another device, or of this one before it failed and was opened again.
-// UNIMPLEMENTED: the device has no atomics. RESOURCE_EXHAUSTED: one loan too many, or no window
-// came free within kMaxMemoryWait, or in time for `deadline`. UNAVAILABLE: the link is lost.
+// Lend() of channels and of handlers' contexts, over `link`. `deadline` bounds the wait for a
+// window, too.
 VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<absl::StatusOr<Loan>> LendOver(
     Link& link, BufferView view, LeaseAccess access, TimePoint deadline);
 }  // namespace internal

@@ -33,7 +33,7 @@
 #include "verbena/remote_memory.pb.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/memory/buffer.h"
-#include "verbena/transport/onesided/lease_access.h"
+#include "verbena/transport/onesided/lease_access.h"  // IWYU pragma: export
 
 namespace verbena {
 

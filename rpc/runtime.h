@@ -1,4 +1,4 @@
-// Runtime: what a process needs to make and serve calls: executors, a device, and a way to find
+// Runtime: what a process needs to make and serve calls: executors, devices, and a way to find
 // peers.
 //
 // Start() opens the devices, starts one thread per executor, and gives each an endpoint (a shared
@@ -84,13 +84,15 @@ struct RuntimeOptions {
   // A device that has failed, or was removed, is opened again; its links are lost. What happens to
   // calls, buffers and registered memory: docs/devices.md.
   ReopenBackoff reopen = {};
-  // Opens the runtime's only device: in Start(), and after each failure on a separate thread. Not
-  // set: the devices named above.
+  // For tests of Verbena's own: opens the runtime's only device, in Start() and after each failure
+  // on a separate thread. Not set: the devices named above.
   internal::DeviceOpener open_device = {};
-  // Not owned; must outlive the runtime. nullptr: the devices named above, TCP, the machine's
-  // clock. A device that is given so is not opened again.
+  // For tests of Verbena's own: the only device, which is not opened again. Not owned; must outlive
+  // the runtime. nullptr: the devices named above.
   internal::Device* use_device = nullptr;
+  // Not owned; must outlive the runtime. nullptr: TCP.
   Bootstrap* use_bootstrap = nullptr;
+  // Not owned; must outlive the runtime. nullptr: the machine's clock.
   Clock* clock = nullptr;
   // 1 to 1024, 8 by default: how many callables of RunBlocking() run at once, on threads that all
   // executors share. A thread starts when a callable needs it.
@@ -140,10 +142,10 @@ class Runtime {
 
   // Registers the program's own memory, such as a cache, so that its Buffers (Wrap()) serve for
   // payloads, loans and files as those of AllocateBuffer() do. This takes 0.3 s and more for a
-  // gibibyte, in which a control thread works and no executor waits; RegisteredMemory::Register()
-  // blocks its caller instead. Await it on an executor of this runtime: elsewhere it fails with
-  // FAILED_PRECONDITION. INVALID_ARGUMENT: no such device, or several and none is named, or no
-  // memory. RESOURCE_EXHAUSTED: the device or RLIMIT_MEMLOCK refuses.
+  // gibibyte, in which a control thread works and no executor waits. Await it on an executor of
+  // this runtime: elsewhere it fails with FAILED_PRECONDITION. INVALID_ARGUMENT: no such device, or
+  // several and none is named, or no memory. RESOURCE_EXHAUSTED: the device or RLIMIT_MEMLOCK
+  // refuses.
   //
   // The memory must be writable and stay mapped until it is deregistered. If the Task is cancelled
   // or destroyed before it has ended: until the runtime is destroyed. Payloads of a device that has

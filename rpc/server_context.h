@@ -72,9 +72,9 @@ class ServerContext {
   size_t response_payload_room() const;
   // Writes `part` into the caller's memory now, behind the parts written before, for handlers that
   // produce a payload piece by piece. Returns when the part's memory may be used again.
-  // RESOURCE_EXHAUSTED if `part` is larger than response_payload_room(). A check
-  // aborts if a write begins before the last one has ended. The part's Buffer must live until the
-  // Task is awaited to its end or destroyed.
+  // RESOURCE_EXHAUSTED if `part` is larger than response_payload_room(). A check aborts if a write
+  // begins before the last one has ended. The part's Buffer must live until the Task is awaited to
+  // its end or destroyed.
   VERBENA_CORO_WRAPPER Task<absl::Status> WriteResponsePayload(BufferView part);
 
   // Memory that the caller lends, by a handle of its request (remote_memory.h). INVALID_ARGUMENT

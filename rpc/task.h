@@ -12,6 +12,7 @@
 
 #include "verbena/transport/coro/cancel.h"            // IWYU pragma: export
 #include "verbena/transport/coro/context.h"           // IWYU pragma: export
+#include "verbena/transport/coro/scheduler.h"         // IWYU pragma: export
 #include "verbena/transport/coro/status_macros.h"     // IWYU pragma: export
 #include "verbena/transport/coro/task.h"              // IWYU pragma: export
 #include "verbena/transport/coro/task_scope.h"        // IWYU pragma: export

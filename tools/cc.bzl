@@ -1,11 +1,11 @@
 """cc_binary, cc_library and cc_test of this repository, and verbena_cc_library.
 
-They read the headers of other projects from a precompiled one (tools/pch), unless a target says
-`precompiled = False`. Load all of them from here; examples do without, so that they can be copied.
+They add a precompiled header of other projects' headers (tools/pch), unless a target says
+`precompiled = False`. Load them from here. Examples load none, so that users can copy them.
 """
 
-# In another workspace, whoever builds Verbena as a dependency needs no package but those of the
-# libraries themselves.
+# Only in this workspace: a project that depends on Verbena need not install the packages of all
+# precompiled headers.
 _HERE = not Label("//tools/pch:used").workspace_root
 
 def _precompiled(kwargs):

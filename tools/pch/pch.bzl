@@ -11,8 +11,9 @@ switch = rule(
     build_setting = config.bool(flag = True),
 )
 
-# Includes nothing, and each source has it anyway. The headers come by -include: the file names its
-# main header by an absolute path, and one of this repository has another path in each sandbox.
+# The main header, which declares nothing. A precompiled header stores the absolute path of its main
+# header, so a header of this repository would not do: each sandbox has another path. The headers
+# that count come by -include.
 _MAIN = "/usr/include/stdc-predef.h"
 
 def _precompiled_header_impl(ctx):

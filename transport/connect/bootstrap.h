@@ -25,7 +25,8 @@ namespace verbena {
 // The longest message; a longer one from the peer ends the stream with INVALID_ARGUMENT.
 inline constexpr size_t kMaxBootstrapMessageBytes = 64 * 1024;
 
-// INVALID_ARGUMENT when a message of `bytes` is longer than that.
+// For implementations of MessageStream: INVALID_ARGUMENT if a message of `bytes` is longer than
+// that.
 absl::Status CheckBootstrapMessage(size_t bytes);
 
 class MessageStream {

@@ -159,10 +159,11 @@ absl::StatusOr<std::shared_ptr<QpConnection>> RdmaCm::Expect(ConnectableQp qp,
 void RdmaCm::OnCmEvent(const CmEvent& event) {
   if (event.type == RDMA_CM_EVENT_CONNECT_REQUEST) return OnRequest(event);
   if (event.type != RDMA_CM_EVENT_DEVICE_REMOVAL) return;
+  std::lock_guard lock(mutex_);
+  if (event.id != listener_) return;
   Log(LogLevel::kWarning,
       fmt::format("{} is being removed: rdma_cm stops listening on it", options_.device));
-  std::lock_guard lock(mutex_);
-  if (event.id == listener_) (void)rdma_destroy_id(std::exchange(listener_, nullptr));
+  (void)rdma_destroy_id(std::exchange(listener_, nullptr));
 }
 
 void RdmaCm::OnRequest(const CmEvent& request) {

@@ -70,6 +70,8 @@ class Executor final : public Scheduler {
   // The time of the next timer, or kNever.
   TimePoint NextTimer() const;
 
+  // --- For Verbena's own transport, down to SetFileService(): users call none of these.
+
   // Creates a CQ of at least `entries` on `device` which every turn polls, and hands its
   // completions to `listener`. Both must outlive it. Its owner gives it back with RemoveCq() once
   // its QPs and SRQ are destroyed.

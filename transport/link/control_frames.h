@@ -1,7 +1,7 @@
 // ControlFrames: which of a link's control frames are due, and how many have travelled.
 //
 // At most one of each kind is due at a time, and leaves with a flush: a later reason for the same
-// frame adds nothing. Part of a Link, on its executor's thread.
+// frame adds nothing. Part of a LinkSender, on its executor's thread.
 
 #ifndef VERBENA_TRANSPORT_LINK_CONTROL_FRAMES_H_
 #define VERBENA_TRANSPORT_LINK_CONTROL_FRAMES_H_

@@ -1,9 +1,10 @@
 // CreditRecall: one link's request that its peer return the credits that it borrowed, and whether
 // the peer has answered.
 //
-// A peer answers by returning what it was asked for, less the SENDs that were on their way. A peer
-// that returns nothing has none to spare if it has sent as much as it may hold. A peer that does
-// neither gets a number of liveness checks.
+// The peer has answered once the credits that it returned and the SENDs that it made since add up
+// to what it was asked for. If it returned nothing, it has answered once it has sent a whole
+// window: it had none to spare. A peer that does neither within kMaxUnansweredRecalls liveness
+// checks loses its link.
 //
 // Part of an IssuedCredits, which counts the credits; on its link's executor's thread.
 //

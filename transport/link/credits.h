@@ -10,10 +10,10 @@
 //
 //   sender                                   receiver
 //   SendCredits::TrySpend()  --- SEND --->   IssuedCredits::OnSend()
-//   SendCredits::OnIssued() <-- header ---  IssuedCredits::Refill()
+//   SendCredits::OnHeader() <-- header ---  IssuedCredits::Refill()
 //
-// Owned by a Link (the pool by its endpoint), on its executor's thread. A violation is returned as
-// a Status that closes the link: its accounting can no longer be trusted.
+// Part of a LinkSender (the pool belongs to its endpoint), on its executor's thread. A violation is
+// returned as a Status that closes the link: its accounting can no longer be trusted.
 
 #ifndef VERBENA_TRANSPORT_LINK_CREDITS_H_
 #define VERBENA_TRANSPORT_LINK_CREDITS_H_

@@ -84,7 +84,7 @@ void Endpoint::FreeLink(Link& link, bool told_of_last, QpIdentity identity) {
   PeerSource& source = link.source();
   const LinkKey key = link.key();
   --stats_.links;
-  lost_receives_.OnLinkLost(links_.slot(key), told_of_last, identity);
+  lost_receives_.OnLinkFreed(links_.slot(key), told_of_last, identity);
   links_.Free(key.slot);
   UpdateReceiveTarget();
   SettleReceives();

@@ -114,21 +114,19 @@ struct LinkLimits {
   // Links of one endpoint (one executor on one device): 1 to 65,536. One more is refused with
   // RESOURCE_EXHAUSTED.
   uint32_t max_links = 1024;
-  // Receives of the shared receive queue, each eager_bytes + kReceiveStridePadding of pinned
-  // memory: 34 MB by default, and up to 1 MB more for the spare ones. As many are posted as links
-  // have credits.
+  // Receives of the shared receive queue, each eager_bytes + 64 bytes of pinned memory: 34 MB by
+  // default, and up to 1 MB more for the spare ones. As many are posted as links have credits.
   uint32_t srq_depth = 8192;
   // The largest SEND, and the size of one receive buffer, in bytes: 1024 to 2^20, a multiple of 64.
   uint32_t eager_bytes = 4096;
-  // SENDs that a link may have under way before it has proven that it uses more: 1 to kMaxWindow.
+  // SENDs that a link may have under way before it has proven that it uses more: 1 to 32,768.
   uint32_t initial_credits = 4;
-  // The most credits of one link, initial ones included: initial_credits to kMaxWindow.
+  // The most credits of one link, initial ones included: initial_credits to 32,768.
   uint32_t max_credits = 512;
-  // WRs posted and not completed, per link. At least 4 × kSignalInterval, and at most
-  // kMaxSendQueueDepth.
+  // WRs posted and not completed, per link: 64 to 4095.
   uint32_t send_queue_depth = 64;
-  // Send buffers of an endpoint, shared by its links: 16 to 2^20, each eager_bytes +
-  // kReceiveStridePadding of pinned memory. If there are several source addresses, the links to one
+  // Send buffers of an endpoint, shared by its links: 16 to 2^20, each eager_bytes + 64
+  // bytes of pinned memory. If there are several source addresses, the links to one
   // address hold at most as many as stay free. As buffers become scarce, each link may hold fewer
   // (send_buffers.h). With one source and at least 4 × max_links buffers, each link always finds a
   // first one.
@@ -150,8 +148,7 @@ struct LinkLimits {
   LeaseLimits leases = {};
   // Payload memory of one executor on one device.
   MemoryBudgets memory = {};
-  // The largest payload, and the largest message, of one call in one direction: 1 to 64 MiB
-  // (kMaxBufferBytes).
+  // The largest payload, and the largest message, of one call in one direction: 1 to 64 MiB.
   size_t max_payload_bytes = size_t{64} << 20;
   PayloadChecksum payload_checksum = PayloadChecksum::kAuto;
 };

@@ -55,7 +55,7 @@ class Endpoint;
 class Link;
 
 // The RPC layer's side of a link: receives its frames and learns of its end. Called on the
-// executor's thread. Must outlive the link, that is, live until OnLinkDown().
+// executor's thread. Must live until OnLinkDown().
 class LinkListener {
  public:
   virtual ~LinkListener() = default;

@@ -1,4 +1,5 @@
-// LinkLeases: the leases that a link has opened for its peer, and who waits to open more.
+// LinkLeases: the leases that a link has opened for its peer, and the queue of those
+// that wait to open more.
 //
 // A lease needs a memory window, and a place in the send queue for its binding. Whoever finds too
 // few of either waits here, first come, first served. Part of a LinkSender, which posts bindings

@@ -1,9 +1,9 @@
 // LinkQp: the queue pair of a link, the connections that live as long as it does, and what the
 // device tells of its end.
 //
-// The queue pair must not be destroyed while requests are posted, nor its connection manager's
-// connection before it. Part of a Link, which orders the steps of its teardown, on its executor's
-// thread. Control threads run the verbs.
+// Posted requests must end before the queue pair is destroyed, and the queue pair must be destroyed
+// before its connection manager's connection. Part of a Link, which orders the steps of its
+// teardown, on its executor's thread. Control threads run the verbs.
 
 #ifndef VERBENA_TRANSPORT_LINK_LINK_QP_H_
 #define VERBENA_TRANSPORT_LINK_LINK_QP_H_

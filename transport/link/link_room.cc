@@ -31,6 +31,7 @@ void LinkSender::AwaitWritable(SendWaiter& waiter) {
 }
 
 void LinkSender::AllowSends() {
+  VERBENA_CHECK(state_ == State::kUntilReady) << "SENDs are not held back";
   state_ = State::kFree;
   ScheduleFlush();
   WakeWriters();

@@ -1,9 +1,9 @@
-// LinkSendQueue: the SENDs of one link, from the buffer that their frames are written into to the
-// completion that gives it back, and their places in the queue pair's send queue.
+// LinkSendQueue: one link's SENDs, from the buffer that takes their frames to the completion that
+// frees it, and the slots of all the link's WRs in the send queue.
 //
 // A SEND is pending from Add() to Post(), and takes frames until then. Bounded by the send queue:
 // FreeSlots() tells what is left of it. The buffers belong to the endpoint, and are counted against
-// the peer's source as long as this queue holds them. Part of a LinkSender, which decides what is
+// the peer's source as long as this object holds them. Part of a LinkSender, which decides what is
 // posted and when, on its executor's thread.
 //
 //   const uint32_t buffer = queue.TakeBuffer(SendUse::kFrames, bindings_due);
@@ -43,7 +43,7 @@ class LinkSendQueue {
     SendBuffers& buffers;
     SendChain& chain;
     uint32_t max_inline_bytes;
-    uint32_t depth;  // WRs of one link, the drain marker beside them
+    uint32_t depth;  // WRs of one link at once; the drain marker has a slot beside them
   };
 
   // Posts to `qp`, which is destroyed when nothing is posted any more. `source` outlives the link.
@@ -71,7 +71,7 @@ class LinkSendQueue {
   bool empty() const { return pending_.empty(); }
   size_t pending() const { return pending_.size(); }
   const PendingSend& last() const { return pending_.back(); }
-  // Whether enough frames wait to leave while the turn goes on (pending_sends.h).
+  // Whether enough frames are pending to leave while the turn goes on (pending_sends.h).
   bool is_group() const { return pending_.is_group(); }
   void set_group(uint32_t frames) { pending_.set_group(frames); }
   // Whether the last pending SEND takes another such frame.
@@ -170,8 +170,8 @@ class LinkSendQueue {
   }
   // Posts the WRs in `ready` alone.
   int PostReady(WrChain& ready) { return ready.Post(qp_); }
-  // Names the `count` WRs from `requests` on after the next slots. The caller then says by slots()
-  // how they are signalled, and takes these slots, whether or not the device refuses the WRs.
+  // Gives the `count` WRs from `requests` on the wr_ids of the next slots. The caller then says by
+  // slots() how they are signalled, and takes these slots, even if the device refuses the WRs.
   void Name(ibv_send_wr* requests, uint32_t count) {
     for (uint32_t i = 0; i < count; ++i) {
       requests[i].wr_id = slots_.IdOf(slots_.posted() + i).Pack();

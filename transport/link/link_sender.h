@@ -177,16 +177,16 @@ class LinkSender final : private FlushHook, private RoomWaiter {
 
   // Sending while the turn goes on.
   uint32_t EarlyFrames() const;
-  // True if as many frames are pending as EarlyFrames() wants now. Otherwise sets that number as
-  // the next at which to ask again.
+  // True if as many frames are pending as EarlyFrames() wants now. Otherwise
+  // LinkSendQueue::is_group() is false until that many are.
   bool IsGroup();
   bool MayPostEarly();
   [[gnu::noinline]] bool PostWritten();
   [[gnu::noinline]] void PostEarly();
 
-  // A flush posts, in this order: bindings and invalidations, the SENDs that wait, a slice of
+  // A flush posts, in this order: bindings and invalidations, the pending SENDs, a slice of
   // WRITEs and READs, and the SENDs that follow a payload of that slice. One doorbell rings for
-  // all. If SENDs wait ahead of a slice, they take a doorbell of their own, and so does each
+  // all. If SENDs are pending ahead of a slice, they take a doorbell of their own, and so does each
   // further chain of leases or transfers.
   void PrepareLeases(WrChain& ready);
   // True if the next slice must wait because other links had theirs in this turn.
@@ -198,7 +198,7 @@ class LinkSender final : private FlushHook, private RoomWaiter {
   }
   // A link that moves payloads still sends frames: they keep some slots.
   uint32_t SlotsForTransfers() const { return queue_.FreeSlots(kSignalInterval); }
-  // Posts the SENDs that wait. False if that closes the link.
+  // Posts the pending SENDs. False if that closes the link.
   [[gnu::noinline]] bool PostAhead(WrChain& ready);
   // Returns what the device answered: 0, or an errno. The last `kept` of the pending SENDs stay:
   // they leave later in this turn. Always inlined, which saves a call for each RPC.

@@ -1,4 +1,5 @@
-// SendWaiter and LeaseWaiter: whoever waits for room on a link, for a frame or for leases.
+// SendWaiter and LeaseWaiter: a frame that waits to be appended, and somebody who waits to open
+// leases.
 //
 // A waiter belongs to its owner, which may destroy it at any time: that takes it off its queue
 // (waiter_queue.h). On the thread of the link's executor.
@@ -15,7 +16,7 @@ namespace verbena::internal {
 
 class Link;
 
-// A frame that could not be appended yet. Belongs to whoever waits; destroying it leaves the queue.
+// A frame that could not be appended yet.
 class SendWaiter : public IntrusiveNode<SendWaiter> {
  public:
   virtual ~SendWaiter() = default;
@@ -28,7 +29,7 @@ class SendWaiter : public IntrusiveNode<SendWaiter> {
   uint32_t invalidated = 0;
 };
 
-// Somebody who waits until leases can be opened. Destroying it leaves the queue.
+// Somebody who waits until leases can be opened.
 class LeaseWaiter : public IntrusiveNode<LeaseWaiter> {
  public:
   virtual ~LeaseWaiter() = default;

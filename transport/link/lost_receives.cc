@@ -34,7 +34,7 @@ void LostReceives::Follow(ReceiveRing& ring) {
   unquiesced_.clear();
 }
 
-void LostReceives::OnLinkLost(LinkSlot& slot, bool told_of_last, QpIdentity qp) {
+void LostReceives::OnLinkFreed(LinkSlot& slot, bool told_of_last, QpIdentity qp) {
   if (std::exchange(slot.owes_proof, false)) --proofs_owed_;
   if (!std::exchange(slot.may_receive, false) || told_of_last) return;
   ForgetQuiesced();

@@ -42,7 +42,7 @@ class LostReceives {
   // The link in `slot` is about to be freed. Its queue pair `qp` is destroyed, if the device could
   // do that, and its completion queue is empty. `told_of_last`: LAST_WQE had come before that queue
   // was emptied, so that no receive was left behind.
-  void OnLinkLost(LinkSlot& slot, bool told_of_last, QpIdentity qp);
+  void OnLinkFreed(LinkSlot& slot, bool told_of_last, QpIdentity qp);
   // The queue pair `qpn`, which may be gone by now, has received something while the ring is
   // in_doubt().
   void OnReceive(uint32_t qpn);

@@ -1,7 +1,7 @@
 // PendingSends: the SENDs of this turn, of which the last may still take frames.
 //
-// Part of a Link, on its executor's thread. Bounded by the send queue: whoever adds a SEND has seen
-// that a slot is free for it. The buffers belong to the link, which gives them back.
+// Part of a LinkSendQueue, which gives the buffers back, on its executor's thread. Bounded by the
+// send queue: whoever adds a SEND has seen that a slot is free for it.
 
 #ifndef VERBENA_TRANSPORT_LINK_PENDING_SENDS_H_
 #define VERBENA_TRANSPORT_LINK_PENDING_SENDS_H_

@@ -7,7 +7,7 @@
 //
 //   1. Raise(n): up to n may be gone. The receives that are posted now are the older ones.
 //   2. A receive completes that was posted later: all older ones are taken. Those that have not
-//      completed are missing. A live queue pair may still be writing into one of them each.
+//      completed are missing. Each live queue pair may still be writing into one of them.
 //   3. Reclaim() if the owner has proof that no queue pair is still writing. WriteOff() if it will
 //      never have that proof.
 //

@@ -6,7 +6,7 @@
 // kSignalInterval-th WR is signalled, and so is the last WR of a chain while an unsignalled one
 // holds a buffer: otherwise slots and buffers would never come back.
 //
-// Part of a Link, on its executor's thread.
+// Part of a LinkSendQueue, on its executor's thread.
 //
 //   slots.Hold(slots.posted(), buffer);  // the WR that is posted next reads this buffer
 //   const bool signal = slots.CountSend(/*holds=*/true, /*last=*/true, /*wanted=*/false);

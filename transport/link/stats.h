@@ -1,7 +1,7 @@
 // LinkStats and EndpointStats: counters of links.
 //
 // Values, copied on the executor's thread. They count SENDs, what these carried, and why frames
-// waited. Free of verbs, so that users of rpc may read them.
+// waited. This header includes none of libibverbs.
 //
 //   EndpointStats stats = runtime->endpoint_stats(0);
 //   double frames_per_send = double(stats.traffic.frames_sent) / double(stats.traffic.sends);

@@ -1,4 +1,4 @@
-// WaiterQueue: whoever waits for one thing, first come, first served.
+// WaiterQueue: waiters for one thing, served in the order in which they came.
 //
 // Owns nothing: a waiter that is destroyed leaves the queue, so that a coroutine may be destroyed
 // while it waits. Waiter derives from IntrusiveNode<Waiter>. One thread.

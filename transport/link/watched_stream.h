@@ -2,7 +2,7 @@
 //
 // Nothing is sent on it after the handshake. Anything that comes out of it means that the peer is
 // going. A coroutine reads it until then; the link's teardown closes it, and waits for that
-// coroutine before it frees the link. Part of a Link, on its executor's thread.
+// coroutine before it frees the link. Part of a LinkQp, on its executor's thread.
 
 #ifndef VERBENA_TRANSPORT_LINK_WATCHED_STREAM_H_
 #define VERBENA_TRANSPORT_LINK_WATCHED_STREAM_H_

@@ -12,8 +12,7 @@
 // thread, or leave the ring there first (LeaveRing()). Other files, and memory without a home, use
 // no fixed buffer.
 //
-// Programs get it from Runtime::RegisterMemory(), which registers on a control thread. Register()
-// and the destructor block their thread while the device works: 0.3 s and more for a gibibyte.
+// Programs get it from Runtime::RegisterMemory(), which registers on a control thread.
 //
 //   VERBENA_CO_ASSIGN_OR_RETURN(std::unique_ptr<RegisteredMemory> cache,
 //                               co_await runtime.RegisterMemory(memory, bytes));
@@ -42,8 +41,9 @@ class Device;
 
 class RegisteredMemory {
  public:
-  // Blocks: not for an executor's thread. `access` is a set of IBV_ACCESS_*. `home` is the executor
-  // whose files use the memory, or null. Fails as Device::RegMr does.
+  // For the runtime. Blocks, 0.3 s and more for a gibibyte: not for an executor's thread. `access`
+  // is a set of IBV_ACCESS_*. `home` is the executor whose files use the memory, or null. Fails as
+  // Device::RegMr does.
   static absl::StatusOr<std::unique_ptr<RegisteredMemory>> Register(internal::Device& device,
                                                                     ibv_pd* pd, void* memory,
                                                                     size_t bytes, int access,
@@ -59,8 +59,8 @@ class RegisteredMemory {
                               absl::AnyInvocable<void()> released = {});
 
   const internal::MemoryRegion& region() const;
-  // Keeps `holder`, which keeps the device open, until the memory is deregistered. Call before this
-  // object is handed out.
+  // For the runtime: keeps `holder`, which keeps the device open, until the memory is deregistered.
+  // Call before this object is handed out.
   void HoldDevice(std::shared_ptr<const void> holder);
   // Buffers that are not home.
   size_t in_use() const;

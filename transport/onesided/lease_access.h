@@ -1,4 +1,5 @@
-// LeaseAccess: what a peer may do to memory that is leased to it: a set. Free of verbs.
+// LeaseAccess: what a peer may do to memory that is leased to it: a set. The header includes none
+// of libibverbs.
 //
 //   LeaseAccess counters = LeaseAccess::kRead | LeaseAccess::kAtomic;
 

@@ -24,7 +24,7 @@ namespace verbena::internal {
 
 class LeaseRequests {
  public:
-  // WRs of one chain, and bindings that are due at once.
+  // The most WRs of one chain, and the most bindings that may be due at once.
   static constexpr uint32_t kMaxChain = 16;
 
   // For leases of at most `max_windows` windows.
@@ -34,7 +34,7 @@ class LeaseRequests {
   void Bind(MemoryWindow& window, const ibv_mw_bind_info& binding) {
     bindings_.push_back({&window, binding});
   }
-  // A chain to come invalidates the lease's key. Completed() hands the lease out.
+  // A later chain invalidates the lease's key. Completed() then hands the lease out.
   void Invalidate(Lease& lease) { invalidations_.push_back(&lease); }
 
   uint32_t bindings_due() const { return static_cast<uint32_t>(bindings_.size()); }

@@ -12,7 +12,8 @@
 // When the link is lost, the table hands out the memory that it keeps, for whoever waits until the
 // device is proven to be done with it (Endpoint).
 //
-// Owned by its Link, which knows the queue pair and the send queue's positions. One thread.
+// Part of a LinkLeases. The link's LinkSender knows the queue pair and the positions of the send
+// queue. One thread.
 
 #ifndef VERBENA_TRANSPORT_ONESIDED_LEASE_TABLE_H_
 #define VERBENA_TRANSPORT_ONESIDED_LEASE_TABLE_H_
@@ -71,8 +72,8 @@ class LeaseTable {
 
   size_t count() const { return open_.size(); }
   size_t quarantined_bytes() const { return quarantined_bytes_; }
-  // Ends loans that have been in quarantine since before `now` − lease_grace and have a window;
-  // DEADLINE_EXCEEDED when there is another such lease.
+  // Ends loans that have been in quarantine since before `now` − LeaseLimits::grace and have a
+  // window; DEADLINE_EXCEEDED when there is another such lease.
   absl::Status CheckGrace(TimePoint now);
 
   // The work requests that begin and end leases, as LeaseRequests says.

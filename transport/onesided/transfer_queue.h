@@ -6,7 +6,7 @@
 // than those. WRITEs and READs take turns, so that neither waits for all of the other. READs also
 // wait for the number that both sides can have outstanding; atomics count as READs.
 //
-// Owned by its Link, which knows the queue pair and the send queue's positions. One thread.
+// Part of a LinkSender, which knows the queue pair and the send queue's positions. One thread.
 
 #ifndef VERBENA_TRANSPORT_ONESIDED_TRANSFER_QUEUE_H_
 #define VERBENA_TRANSPORT_ONESIDED_TRANSFER_QUEUE_H_

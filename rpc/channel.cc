@@ -10,6 +10,7 @@
 #include "verbena/rpc/internal/shard.h"
 #include "verbena/rpc/stub.h"
 #include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/executor/executor_gate.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/log/check.h"
@@ -34,13 +35,12 @@ absl::Status NotOnAnExecutor() {
 }
 
 // UNAVAILABLE when there is none before `deadline`.
-Task<absl::StatusOr<internal::ClientSession*>> LinkOf(internal::Connection& connection,
-                                                      Deadline deadline) {
-  while (connection.usable_link() == nullptr) {
-    absl::Status ready = co_await WithDeadline(connection.Ready(), deadline.when());
-    if (!ready.ok()) co_return ready;
+Task<absl::StatusOr<internal::ClientSession*>> SessionOf(internal::Connection& connection,
+                                                         Deadline deadline) {
+  while (connection.usable_session() == nullptr) {
+    VERBENA_CO_RETURN_IF_ERROR(co_await WithDeadline(connection.Ready(), deadline.when()));
   }
-  co_return connection.usable_link();
+  co_return connection.usable_session();
 }
 
 Task<absl::Status> EagerCall(Channel& channel, const MethodDescriptor& method,
@@ -55,7 +55,7 @@ Task<absl::Status> CallOnceConnected(internal::Connection& connection, Channel& 
                                      CallInfo* info) {
   const Executor& executor = connection.shard().executor();
   const TimePoint began = executor.now();
-  absl::StatusOr<internal::ClientSession*> found = co_await LinkOf(connection, deadline);
+  absl::StatusOr<internal::ClientSession*> found = co_await SessionOf(connection, deadline);
   absl::Status status;
   if (found.ok()) {
     status = co_await EagerCall(channel, method, request, reply, deadline, info);
@@ -74,18 +74,18 @@ Task<absl::Status> EagerCall(Channel& channel, const MethodDescriptor& method,
   internal::Connection* connection = channel.ConnectionHere();
   if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotExecuted);
   const Deadline deadline = given.At(connection->shard().executor());
-  internal::ClientSession* link = connection->usable_link();
-  if (link == nullptr) {
+  internal::ClientSession* session = connection->usable_session();
+  if (session == nullptr) {
     co_return co_await CallOnceConnected(*connection, channel, method, request, reply, deadline,
                                          info);
   }
   const size_t request_bytes = request.ByteSizeLong();
-  if (request_bytes > link->link()->max_body_bytes()) {
+  if (request_bytes > session->max_body_bytes()) {
     co_return co_await BulkCall(*connection, method, request, reply,
                                 {.deadline = deadline, .info = info});
   }
-  internal::ClientCall call(*link, connection->shard().executor(), method, request, reply, deadline,
-                            info, request_bytes);
+  internal::ClientCall call(*session, connection->shard().executor(), method, request, reply,
+                            deadline, info, request_bytes);
   absl::Status status = co_await call;
   if (!call.landing_needed()) co_return status;
   co_return co_await FinishInLanding(call, reply, deadline, info);
@@ -141,9 +141,9 @@ Task<absl::Status> Channel::Connect() {
 Task<absl::StatusOr<Buffer>> Channel::AllocateBuffer(size_t bytes) {
   internal::Connection* connection = ConnectionHere();
   if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotExecuted);
-  absl::StatusOr<internal::ClientSession*> link = co_await LinkOf(*connection, {});
-  if (!link.ok()) co_return WithOutcome(link.status(), Outcome::kNotExecuted);
-  const internal::Endpoint& endpoint = (*link)->link()->endpoint();
+  absl::StatusOr<internal::ClientSession*> session = co_await SessionOf(*connection, {});
+  if (!session.ok()) co_return WithOutcome(session.status(), Outcome::kNotExecuted);
+  const internal::Endpoint& endpoint = (*session)->endpoint();
   absl::StatusOr<Buffer> buffer =
       co_await AllocateUntil(endpoint, endpoint.memory().send(), bytes, {});
   if (!buffer.ok()) co_return WithOutcome(buffer.status(), Outcome::kNotExecuted);
@@ -153,17 +153,18 @@ Task<absl::StatusOr<Buffer>> Channel::AllocateBuffer(size_t bytes) {
 Task<absl::StatusOr<std::string>> Channel::DeviceName() {
   internal::Connection* connection = ConnectionHere();
   if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotExecuted);
-  absl::StatusOr<internal::ClientSession*> link = co_await LinkOf(*connection, {});
-  if (!link.ok()) co_return WithOutcome(link.status(), Outcome::kNotExecuted);
-  co_return (*link)->link()->endpoint().device_name();
+  absl::StatusOr<internal::ClientSession*> session = co_await SessionOf(*connection, {});
+  if (!session.ok()) co_return WithOutcome(session.status(), Outcome::kNotExecuted);
+  co_return (*session)->endpoint().device_name();
 }
 
 Task<absl::StatusOr<Loan>> Channel::Lend(BufferView view, LeaseAccess access) {
   internal::Connection* connection = ConnectionHere();
   if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotExecuted);
-  absl::StatusOr<internal::ClientSession*> link = co_await LinkOf(*connection, {});
-  if (!link.ok()) co_return WithOutcome(link.status(), Outcome::kNotExecuted);
-  absl::StatusOr<Loan> loan = co_await internal::LendOver(*(*link)->link(), view, access, kNever);
+  absl::StatusOr<internal::ClientSession*> session = co_await SessionOf(*connection, {});
+  if (!session.ok()) co_return WithOutcome(session.status(), Outcome::kNotExecuted);
+  absl::StatusOr<Loan> loan =
+      co_await internal::LendOver(*(*session)->link(), view, access, kNever);
   if (!loan.ok()) co_return WithOutcome(loan.status(), Outcome::kNotExecuted);
   co_return loan;
 }
@@ -171,13 +172,13 @@ Task<absl::StatusOr<Loan>> Channel::Lend(BufferView view, LeaseAccess access) {
 absl::StatusOr<RemoteMemory> Channel::Remote(const RemoteMemoryHandle& handle) {
   internal::Connection* connection = ConnectionHere();
   if (connection == nullptr) return NotOnAnExecutor();
-  internal::ClientSession* link = connection->usable_link();
-  if (link == nullptr) {
+  internal::ClientSession* session = connection->usable_session();
+  if (session == nullptr) {
     return absl::FailedPreconditionError(
         "the link that the memory was lent over is lost, or its server is shutting down");
   }
-  absl::StatusOr<RemoteMemory> memory = internal::RemoteOver(*link->link(), handle);
-  if (memory.ok()) link->NoteRemoteMemory();
+  absl::StatusOr<RemoteMemory> memory = internal::RemoteOver(*session->link(), handle);
+  if (memory.ok()) session->NoteRemoteMemory();
   return memory;
 }
 

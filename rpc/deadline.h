@@ -23,7 +23,7 @@ class Deadline {
   template <typename Rep, typename Period>
   constexpr Deadline(  // NOLINT(google-explicit-constructor)
       std::chrono::duration<Rep, Period> from_start)
-      : when_(SaturatingCast(from_start)), counts_from_start_(true) {}
+      : when_(internal::SaturatingCast(from_start)), counts_from_start_(true) {}
   constexpr Deadline(TimePoint when) : when_(when) {}  // NOLINT(google-explicit-constructor)
 
   constexpr bool is_set() const { return counts_from_start_ || when_ != kNever; }

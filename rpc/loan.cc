@@ -116,7 +116,7 @@ Task<absl::StatusOr<Loan>> Loan::Open(internal::Endpoint& endpoint, uint32_t slo
                       std::chrono::duration_cast<std::chrono::milliseconds>(limit - began).count(),
                       endpoint.leases()));
     }
-    if (!freed.ok()) co_return freed;
+    VERBENA_CO_RETURN_IF_ERROR(freed);
   }
 }
 

@@ -16,6 +16,8 @@ enum class Idempotency : uint8_t { kUnknown, kNoSideEffects, kIdempotent };
 // Which sides bring a payload beside their message.
 enum class Payloads : uint8_t { kNone, kRequest, kResponse, kBoth };
 
+namespace internal {
+
 // FNV-1a, 64 bits (draft-eastlake-fnv): a method's number on the wire is the hash of its full name.
 // A server refuses to register two methods that collide.
 constexpr uint64_t MethodId(std::string_view full_name) {
@@ -27,9 +29,11 @@ constexpr uint64_t MethodId(std::string_view full_name) {
   return hash;
 }
 
+}  // namespace internal
+
 struct MethodDescriptor {
   constexpr MethodDescriptor(const char* name, Idempotency level, Payloads its_payloads = {})
-      : full_name(name), id(MethodId(name)), idempotency(level), payloads(its_payloads) {}
+      : full_name(name), id(internal::MethodId(name)), idempotency(level), payloads(its_payloads) {}
 
   constexpr bool request_payload() const {
     return payloads == Payloads::kRequest || payloads == Payloads::kBoth;

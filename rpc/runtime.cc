@@ -11,6 +11,7 @@
 #include "verbena/rpc/internal/shard.h"
 #include "verbena/rpc/version.h"
 #include "verbena/transport/connect/tcp_bootstrap.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/executor_thread.h"
 #include "verbena/transport/executor/poll_until.h"
@@ -92,15 +93,13 @@ class Runtime::Impl {
   }
 
   absl::Status Start() {
-    if (absl::Status status = OpenParts(); !status.ok()) return status;
+    VERBENA_RETURN_IF_ERROR(OpenParts());
     for (int i = 0; i < options_.executors; ++i) {
-      absl::StatusOr<Executor*> executor = StartExecutor(i);
-      if (!executor.ok()) return executor.status();
-      shards_.push_back(std::make_unique<internal::Shard>(**executor, *bootstrap_,
-                                                          static_cast<uint32_t>(i), id_));
+      VERBENA_ASSIGN_OR_RETURN(Executor * executor, StartExecutor(i));
+      shards_.push_back(
+          std::make_unique<internal::Shard>(*executor, *bootstrap_, static_cast<uint32_t>(i), id_));
       connections_.push_back(std::make_unique<internal::Connections>(*shards_.back()));
-      absl::Status status = BlockOn(InitShard(*shards_.back()), i);
-      if (!status.ok()) return status;
+      VERBENA_RETURN_IF_ERROR(BlockOn(InitShard(*shards_.back()), i));
     }
     Log(LogLevel::kInfo,
         fmt::format("Verbena {}.{}.{} runs {} executor{} over {}", VERBENA_VERSION_MAJOR,
@@ -164,12 +163,11 @@ class Runtime::Impl {
 
  private:
   absl::Status OpenParts() {
-    if (absl::Status status = OpenDevices(); !status.ok()) return status;
+    VERBENA_RETURN_IF_ERROR(OpenDevices());
     bootstrap_ = options_.use_bootstrap;
     if (bootstrap_ == nullptr) {
-      absl::StatusOr<std::unique_ptr<TcpBootstrap>> bootstrap = TcpBootstrap::Create();
-      if (!bootstrap.ok()) return bootstrap.status();
-      owned_bootstrap_ = *std::move(bootstrap);
+      VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<TcpBootstrap> bootstrap, TcpBootstrap::Create());
+      owned_bootstrap_ = std::move(bootstrap);
       bootstrap_ = owned_bootstrap_.get();
     }
     return absl::OkStatus();
@@ -181,17 +179,14 @@ class Runtime::Impl {
                                                  KeeperOptions(*options_.use_device)));
     }
     if (options_.open_device) {
-      absl::StatusOr<std::unique_ptr<internal::Device>> device = options_.open_device();
-      if (!device.ok()) return device.status();
-      const internal::DeviceKeeper::Options options = KeeperOptions(**device);
-      return Keep(
-          internal::DeviceKeeper::Create(*std::move(device), options_.open_device, options));
+      VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<internal::Device> device, options_.open_device());
+      const internal::DeviceKeeper::Options options = KeeperOptions(*device);
+      return Keep(internal::DeviceKeeper::Create(std::move(device), options_.open_device, options));
     }
-    absl::StatusOr<std::vector<std::unique_ptr<internal::Device>>> opened =
-        internal::OpenDevices(options_.device);
-    if (!opened.ok()) return opened.status();
-    for (std::unique_ptr<internal::Device>& device : *opened) {
-      const bool last = keepers_.empty() && &device == &opened->back();
+    VERBENA_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<internal::Device>> opened,
+                             internal::OpenDevices(options_.device));
+    for (std::unique_ptr<internal::Device>& device : opened) {
+      const bool last = keepers_.empty() && &device == &opened.back();
       const std::string name = device->name();
       const std::string again = NameToReopen(options_.device, *device);
       const internal::DeviceKeeper::Options options = KeeperOptions(*device);
@@ -213,9 +208,9 @@ class Runtime::Impl {
   }
 
   absl::Status Keep(absl::StatusOr<std::unique_ptr<internal::DeviceKeeper>> keeper) {
-    if (!keeper.ok()) return keeper.status();
-    device_names_.push_back((*keeper)->name());
-    keepers_.push_back(*std::move(keeper));
+    VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<internal::DeviceKeeper> kept, std::move(keeper));
+    device_names_.push_back(kept->name());
+    keepers_.push_back(std::move(kept));
     return absl::OkStatus();
   }
 
@@ -263,9 +258,9 @@ class Runtime::Impl {
 };
 
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Start(RuntimeOptions options) {
-  if (absl::Status status = CheckOptions(options); !status.ok()) return status;
+  VERBENA_RETURN_IF_ERROR(CheckOptions(options));
   auto impl = std::make_unique<Impl>(std::move(options));
-  if (absl::Status status = impl->Start(); !status.ok()) return status;
+  VERBENA_RETURN_IF_ERROR(impl->Start());
   return std::unique_ptr<Runtime>(new Runtime(std::move(impl)));
 }
 

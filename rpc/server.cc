@@ -12,6 +12,7 @@
 #include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/executor/join_logged.h"
 #include "verbena/transport/executor/run_on.h"
@@ -64,15 +65,13 @@ class Server::Impl {
   explicit Impl(Runtime& runtime) : runtime_(runtime) {}
 
   absl::Status Start(const std::vector<Service*>& services, const ServerOptions& options) {
-    if (absl::Status status = internal::CheckLimits(options.handshakes); !status.ok())
-      return status;
+    VERBENA_RETURN_IF_ERROR(internal::CheckLimits(options.handshakes));
     for (Service* service : services) {
-      if (absl::Status status = methods_.Add(*service); !status.ok()) return status;
+      VERBENA_RETURN_IF_ERROR(methods_.Add(*service));
     }
-    absl::StatusOr<std::unique_ptr<MessageListener>> listener =
-        runtime_.shard(0).bootstrap().Listen(options.address);
-    if (!listener.ok()) return listener.status();
-    listener_ = *std::move(listener);
+    VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<MessageListener> listener,
+                             runtime_.shard(0).bootstrap().Listen(options.address));
+    listener_ = std::move(listener);
     address_ = listener_->address();
     for (int i = 0; i < runtime_.executors(); ++i) {
       shards_.push_back(
@@ -215,9 +214,9 @@ class Server::Impl {
   // The bootstrap may be the program's, and throw where ours fail.
   Task<absl::StatusOr<std::unique_ptr<MessageStream>>> AcceptNext() {
     try {
-      absl::StatusOr<std::unique_ptr<MessageStream>> stream = co_await listener_->Accept();
-      if (!stream.ok()) co_return stream.status();
-      co_return gate_->Admit(*std::move(stream));
+      VERBENA_CO_ASSIGN_OR_RETURN(std::unique_ptr<MessageStream> stream,
+                                  co_await listener_->Accept());
+      co_return gate_->Admit(std::move(stream));
     } catch (const std::exception& error) {
       if (VERBENA_MUTANT(kAcceptExceptionEscapes)) throw;
       co_return absl::InternalError(fmt::format("the bootstrap threw: {}", error.what()));
@@ -283,7 +282,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(Runtime& runtime,
                                                       const std::vector<Service*>& services,
                                                       const ServerOptions& options) {
   auto impl = std::make_unique<Impl>(runtime);
-  if (absl::Status status = impl->Start(services, options); !status.ok()) return status;
+  VERBENA_RETURN_IF_ERROR(impl->Start(services, options));
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }
 

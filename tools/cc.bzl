@@ -38,8 +38,8 @@ def verbena_cc_library(name, hdrs = [], srcs = [], features = [], **kwargs):
     Args:
       name: the target's name.
       hdrs: headers, included as "verbena/<package>/<header>".
-      srcs: sources. A source includes the header of its name first, as clang-format orders it, so
-        that compiling the one shows that the other needs no more.
+      srcs: sources. clang-format puts the header of a source's own name first, so compiling the
+        source shows that this header compiles alone.
       features: as in cc_library.
       **kwargs: passed to cc_library.
     """

@@ -68,22 +68,22 @@ Task<absl::Status> FreeLeases(Link& link, uint32_t count) {
   co_return co_await LeaseAwaiter(link, count);
 }
 
-// A link that can open `leases` leases this very moment.
-Task<absl::StatusOr<ClientSession*>> LinkWithLeases(Connection& connection, uint32_t leases,
-                                                    TimePoint deadline) {
+// A session whose link can open `leases` leases this very moment.
+Task<absl::StatusOr<ClientSession*>> SessionWithLeases(Connection& connection, uint32_t leases,
+                                                       TimePoint deadline) {
   for (;;) {
-    ClientSession* link = connection.usable_link();
+    ClientSession* session = connection.usable_session();
     absl::Status status;
-    if (link == nullptr) {
+    if (session == nullptr) {
       status = co_await WithDeadline(connection.Ready(), deadline);
-    } else if (link->link()->free_leases() >= leases) {
-      co_return link;
+    } else if (session->free_leases() >= leases) {
+      co_return session;
     } else {
-      status = co_await WithDeadline(FreeLeases(*link->link(), leases), deadline);
+      status = co_await WithDeadline(FreeLeases(*session->link(), leases), deadline);
       // A lost link is replaced.
       if (absl::IsUnavailable(status)) status = absl::OkStatus();
     }
-    if (!status.ok()) co_return status;
+    VERBENA_CO_RETURN_IF_ERROR(status);
   }
 }
 
@@ -106,12 +106,12 @@ bool WantsLanding(const ClientBulk& bulk, const CallOptions& options) {
 Task<absl::Status> AllocateMemory(Connection& connection, const MethodDescriptor& method,
                                   const MessageLite& request, size_t message_bytes,
                                   const CallOptions& options, ClientBulk& bulk) {
-  VERBENA_CO_ASSIGN_OR_RETURN(ClientSession * link,
-                              co_await LinkWithLeases(connection, 0, options.deadline.when()));
-  const Endpoint& endpoint = link->link()->endpoint();
+  VERBENA_CO_ASSIGN_OR_RETURN(ClientSession * session,
+                              co_await SessionWithLeases(connection, 0, options.deadline.when()));
+  const Endpoint& endpoint = session->endpoint();
   VERBENA_CO_RETURN_IF_ERROR(
       CheckSizes(bulk, message_bytes, options, endpoint.limits().max_payload_bytes));
-  if (TravelsBeside(message_bytes, *link->link())) {
+  if (TravelsBeside(message_bytes, *session->link())) {
     VERBENA_CO_ASSIGN_OR_RETURN(
         bulk.message, co_await AllocateUntil(endpoint, endpoint.memory().send(), message_bytes,
                                              {.deadline = options.deadline.when()}));
@@ -173,7 +173,7 @@ class CallInfoOf {
 // returns the call's final status.
 absl::Status Settle(ClientBulk& bulk, absl::Status status, MessageLite& reply, CallInfo* info) {
   if (bulk.lost() || bulk.settling()) {
-    if (!status.ok()) return status;
+    VERBENA_RETURN_IF_ERROR(status);
     return Executed(
         absl::UnavailableError("the link was lost before the response's payload was safe"));
   }
@@ -247,22 +247,22 @@ Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& meth
   filled.set_request_bytes(message_bytes);
   // Only steps that wait are coroutines: every block takes this path.
   absl::Status status;
-  ClientSession* link = connection.usable_link();
+  ClientSession* session = connection.usable_session();
   bool waited = true;
   const bool own_landing = WantsLanding(bulk, options);
-  if (link == nullptr || TravelsBeside(message_bytes, *link->link()) || own_landing) {
+  if (session == nullptr || TravelsBeside(message_bytes, *session->link()) || own_landing) {
     status = co_await AllocateMemory(connection, method, request, message_bytes, options, bulk);
-    link = connection.usable_link();
+    session = connection.usable_session();
   } else {
-    status = CheckSizes(bulk, message_bytes, options,
-                        link->link()->endpoint().limits().max_payload_bytes);
+    status =
+        CheckSizes(bulk, message_bytes, options, session->endpoint().limits().max_payload_bytes);
     waited = false;
   }
-  if (status.ok() && (link == nullptr || link->link()->free_leases() < bulk.leases_needed(link))) {
-    absl::StatusOr<ClientSession*> found =
-        co_await LinkWithLeases(connection, bulk.leases_needed(nullptr), options.deadline.when());
+  if (status.ok() && (session == nullptr || session->free_leases() < bulk.leases_needed(session))) {
+    absl::StatusOr<ClientSession*> found = co_await SessionWithLeases(
+        connection, bulk.leases_needed(nullptr), options.deadline.when());
     status = found.status();
-    if (found.ok()) link = *found;
+    if (found.ok()) session = *found;
     waited = true;
   }
   // Nothing waits from here to the request's frame, or to where it waits for room.
@@ -270,14 +270,14 @@ Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& meth
     status = ChangedRequest(method, message_bytes, request.ByteSizeLong());
   }
   if (status.ok() && waited) {
-    status = CheckTaken(bulk, own_landing, method, *link->link());
+    status = CheckTaken(bulk, own_landing, method, *session->link());
     // Settle() must not give this landing to the caller, whose next attempt would lease it and be
     // refused.
     if (!status.ok() && own_landing) bulk.landing = Buffer();
   }
-  if (status.ok()) status = bulk.OpenLeases(*link);
+  if (status.ok()) status = bulk.OpenLeases(*session);
   if (!status.ok()) co_return Settle(bulk, NotExecuted(std::move(status)), reply, options.info);
-  ClientCall call(*link, connection.shard().executor(), method, request, reply, options.deadline,
+  ClientCall call(*session, connection.shard().executor(), method, request, reply, options.deadline,
                   options.info, bulk.message ? 0 : message_bytes);
   call.set_bulk(&bulk);
   status = co_await call;

@@ -7,6 +7,7 @@
 #include "fmt/format.h"
 #include "verbena/rpc/client/client_call.h"
 #include "verbena/rpc/internal/bulk_checksum.h"
+#include "verbena/transport/coro/status_macros.h"
 
 namespace verbena::internal {
 
@@ -19,9 +20,9 @@ ClientBulk::~ClientBulk() {
 // A large message is read, and the payload with it: one buffer of the server's holds both.
 bool ClientBulk::WantsLanding() const { return !payload.empty() && !message; }
 
-uint32_t ClientBulk::leases_needed(const ClientSession* link) const {
+uint32_t ClientBulk::leases_needed(const ClientSession* session) const {
   uint32_t count = 0;
-  if (link == nullptr || !WantsLanding() || !link->grants().Fits(payload.size())) {
+  if (session == nullptr || !WantsLanding() || !session->grants().Fits(payload.size())) {
     for (size_t i = 0; i < payload.part_count(); ++i) count += payload.part(i).empty() ? 0 : 1;
   }
   return count + (message.size() > 0 ? 1 : 0) + (landing.size() > 0 ? 1 : 0);
@@ -29,22 +30,20 @@ uint32_t ClientBulk::leases_needed(const ClientSession* link) const {
 
 absl::StatusOr<RemoteRange> ClientBulk::OpenLease(Link& link, const BufferView& view,
                                                   LeaseAccess access) {
-  absl::StatusOr<Lease*> lease = link.OpenLease(view, access);
-  if (!lease.ok()) return lease.status();
-  if (*lease == nullptr) {
+  VERBENA_ASSIGN_OR_RETURN(Lease * lease, link.OpenLease(view, access));
+  if (lease == nullptr) {
     return absl::ResourceExhaustedError(
         "no memory window is free: make fewer calls with payloads at once, or raise "
         "LeaseLimits::windows_per_link");
   }
-  leases_.push_back(*lease);
-  return (*lease)->terms();
+  leases_.push_back(lease);
+  return lease->terms();
 }
 
 absl::Status ClientBulk::OpenSource(Link& link, const BufferView& view) {
   if (view.empty()) return absl::OkStatus();
-  absl::StatusOr<RemoteRange> terms = OpenLease(link, view, LeaseAccess::kRead);
-  if (!terms.ok()) return terms.status();
-  request_.sources[request_.source_count++] = *terms;
+  VERBENA_ASSIGN_OR_RETURN(RemoteRange terms, OpenLease(link, view, LeaseAccess::kRead));
+  request_.sources[request_.source_count++] = terms;
   return absl::OkStatus();
 }
 
@@ -108,28 +107,28 @@ absl::Status ClientBulk::OnResponse(const ResponseBulk& response) {
   return absl::OkStatus();
 }
 
-void ClientBulk::OnFinal(ClientSession& link) {
+void ClientBulk::OnFinal(ClientSession& session) {
   landing_.reset();
   // Iterates over a copy: leases that end at once leave leases_.
   const LeaseList leases = leases_;
-  for (Lease* lease : leases) link.link()->EndLease(*lease, this);
+  for (Lease* lease : leases) session.link()->EndLease(*lease, this);
   if (leases_.empty()) return;
-  settling_on_ = &link;
-  link.BeginSettling();
+  settling_on_ = &session;
+  session.BeginSettling();
 }
 
 void ClientBulk::EndSettling() {
-  if (ClientSession* link = std::exchange(settling_on_, nullptr)) link->EndSettling();
+  if (ClientSession* session = std::exchange(settling_on_, nullptr)) session->EndSettling();
 }
 
-bool ClientBulk::StartWrite(ClientSession& link, ClientCall& call) {
+bool ClientBulk::StartWrite(ClientSession& session, ClientCall& call) {
   if (!landing_.has_value()) return false;
   absl::InlinedVector<BufferView, 8> views;
   for (size_t i = 0; i < payload.part_count(); ++i) views.push_back(payload.part(i));
   call_ = &call;
   const RemoteRange to{
       .address = landing_->range.address, .bytes = payload.size(), .rkey = landing_->range.rkey};
-  write_ = &link.link()->StartTransfer(Transfer::Direction::kWrite, views, to, this);
+  write_ = &session.link()->StartTransfer(Transfer::Direction::kWrite, views, to, this);
   return true;
 }
 
@@ -141,8 +140,8 @@ void ClientBulk::OnTransferPosted() {
 // Comes before OnTransferPosted() only if the link is lost, which OnLinkDown() handles.
 void ClientBulk::OnTransferDone(const absl::Status&) { write_ = nullptr; }
 
-void ClientBulk::OnRequestAppended(ClientSession& link) {
-  if (landing_.has_value()) link.grants().OnUsed(*landing_);
+void ClientBulk::OnRequestAppended(ClientSession& session) {
+  if (landing_.has_value()) session.grants().OnUsed(*landing_);
 }
 
 uint32_t ClientBulk::RequestKey(const Link& link) const {

@@ -43,12 +43,12 @@ class ClientBulk final : private LeaseListener, private TransferListener {
   Buffer message;  // the serialized request, when it is too large for a frame
   Buffer landing;  // of the response's payload
 
-  // The leases that OpenLeases() needs over `link` as it is now. Without a link: the most that it
-  // may need.
-  uint32_t leases_needed(const ClientSession* link) const;
+  // The leases that OpenLeases() needs over `session` as it is now. Without a session: the most
+  // that it may need.
+  uint32_t leases_needed(const ClientSession* session) const;
   // Leases all of it to the peer, except a payload that has a granted landing. Never waits: the
   // caller has seen to leases_needed() free leases. Leases nothing if it fails.
-  absl::Status OpenLeases(ClientSession& link);
+  absl::Status OpenLeases(ClientSession& session);
   // Leases a landing that the server asked for.
   absl::StatusOr<RemoteRange> OpenAsked(Link& link, Buffer asked, const LandingRequest& wanted);
 
@@ -56,20 +56,20 @@ class ClientBulk final : private LeaseListener, private TransferListener {
   const RequestBulk& request() const { return request_; }
   // Writes the payload to its granted landing; then `call` sends the request, behind it. False if
   // there is nothing to write.
-  bool StartWrite(ClientSession& link, ClientCall& call);
+  bool StartWrite(ClientSession& session, ClientCall& call);
   // The request has its place in the send queue: from now on the server may use its grant's slot
   // again.
-  void OnRequestAppended(ClientSession& link);
+  void OnRequestAppended(ClientSession& session);
   // The key of the server's lease that the request's SEND ends; 0 for none.
   uint32_t RequestKey(const Link& link) const;
 
   // Takes the server's response. INVALID_ARGUMENT if it names memory that was not leased.
   absl::Status OnResponse(const ResponseBulk& response);
   // The response was the final frame: ends all leases.
-  void OnFinal(ClientSession& link);
+  void OnFinal(ClientSession& session);
   // The caller gives up before the final frame. The result is the leases that the final frame will
   // end; it is empty if the server never heard of them.
-  LeaseList Abandon(ClientSession& link, bool sent);
+  LeaseList Abandon(ClientSession& session, bool sent);
   void OnLinkDown();
 
   // Waits until every lease has ended, or is lost().

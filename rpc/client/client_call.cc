@@ -7,7 +7,9 @@
 #include "fmt/format.h"
 #include "verbena/rpc/client/client_bulk.h"
 #include "verbena/rpc/internal/allocate.h"
+#include "verbena/rpc/internal/frames.h"
 #include "verbena/rpc/internal/status_codec.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/mutant.h"
 
@@ -23,11 +25,11 @@ uint64_t RemainingUs(TimePoint deadline, TimePoint now) {
 
 }  // namespace
 
-ClientCall::ClientCall(ClientSession& link, Scheduler& scheduler, const MethodDescriptor& method,
+ClientCall::ClientCall(ClientSession& session, Scheduler& scheduler, const MethodDescriptor& method,
                        const google::protobuf::MessageLite& request,
                        google::protobuf::MessageLite& reply, Deadline deadline, CallInfo* info,
                        size_t request_bytes)
-    : link_(link),
+    : session_(session),
       scheduler_(scheduler),
       method_(method),
       request_(request),
@@ -46,30 +48,30 @@ ClientCall::~ClientCall() {
 }
 
 bool ClientCall::Begin() {
-  VERBENA_CHECK(link_.link() != nullptr) << method_.full_name;
+  VERBENA_CHECK(session_.link() != nullptr) << method_.full_name;
   // Reading the clock costs as much as posting a WR: only calls that need times pay.
   if (deadline_.is_set() || info_ != nullptr) started_ = scheduler_.now();
   body_bytes = request_bytes_ + (bulk_ != nullptr ? bulk_->request().encoded_bytes() : 0);
-  // A request that fitted a frame of the link that this link replaced may not fit a frame of this
-  // one.
-  if (body_bytes > link_.link()->max_body_bytes() || deadline_.when() <= started_ ||
-      !link_.Register(*this, &id_)) {
+  // The link may have been replaced since the request was measured, and the new one may have
+  // smaller frames.
+  if (body_bytes > session_.max_body_bytes() || deadline_.when() <= started_ ||
+      !session_.Register(*this, &id_)) {
     Refuse(Refusal());
     return false;
   }
   active_ = true;
   stage_ = Stage::kSent;
-  if (bulk_ == nullptr || !bulk_->StartWrite(link_, *this)) SendRequest();
+  if (bulk_ == nullptr || !bulk_->StartWrite(session_, *this)) SendRequest();
   if (deadline_.is_set()) scheduler_.StartTimer(*this, deadline_.when());
   return true;
 }
 
 absl::Status ClientCall::Refusal() const {
-  if (body_bytes > link_.link()->max_body_bytes()) {
+  if (body_bytes > session_.max_body_bytes()) {
     return absl::UnavailableError(
         fmt::format("the request to {} takes {} bytes, but a frame of this link {}: the link "
                     "changed while the call began; try again",
-                    method_.full_name, body_bytes, link_.link()->max_body_bytes()));
+                    method_.full_name, body_bytes, session_.max_body_bytes()));
   }
   if (deadline_.when() <= started_) {
     return absl::DeadlineExceededError("the deadline passed before the call began");
@@ -81,14 +83,14 @@ absl::Status ClientCall::Refusal() const {
 }
 
 void ClientCall::Refuse(absl::Status status) {
-  if (bulk_ != nullptr) (void)bulk_->Abandon(link_, /*sent=*/false);
+  if (bulk_ != nullptr) (void)bulk_->Abandon(session_, /*sent=*/false);
   stage_ = Stage::kEnded;
   status_ = WithOutcome(std::move(status), Outcome::kNotExecuted);
   if (!VERBENA_MUTANT(kRefusedCallTellsNothing)) FillInfo();
 }
 
 void ClientCall::SendRequest() {
-  Link& link = *link_.link();
+  Link& link = *session_.link();
   if (bulk_ != nullptr) invalidated = bulk_->RequestKey(link);
   if (char* body = link.Append(RequestHeader(), body_bytes, invalidated)) {
     WriteRequest(body);
@@ -98,11 +100,7 @@ void ClientCall::SendRequest() {
 }
 
 FrameHeader ClientCall::RequestHeader() const {
-  FrameHeader frame;
-  frame.kind = FrameKind::kRequest;
-  frame.call_slot = id_.slot;
-  frame.call_generation = id_.generation;
-  frame.method_id = method_.id;
+  FrameHeader frame = RequestFrame(id_, method_.id);
   if (bulk_ != nullptr) frame.flags = kFrameHasBulk;
   if (deadline_.is_set() && !VERBENA_MUTANT(kDeadlineNotCarried)) {
     frame.set_deadline(RemainingUs(deadline_.when(), scheduler_.now()));
@@ -113,21 +111,13 @@ FrameHeader ClientCall::RequestHeader() const {
 void ClientCall::WriteRequest(char* body) {
   if (bulk_ != nullptr) {
     bulk_->request().Encode(body);
-    bulk_->OnRequestAppended(link_);
+    bulk_->OnRequestAppended(session_);
     body += bulk_->request().encoded_bytes();
   }
   if (request_bytes_ > 0) {
     request_.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(body));
   }
   sent_ = true;
-}
-
-FrameHeader ClientCall::LandingHeader() const {
-  FrameHeader frame;
-  frame.kind = FrameKind::kLanding;
-  frame.call_slot = id_.slot;
-  frame.call_generation = id_.generation;
-  return frame;
 }
 
 void ClientCall::SendLanding(const RemoteRange& landing) {
@@ -138,7 +128,7 @@ void ClientCall::SendLanding(const RemoteRange& landing) {
   body_bytes = kLandingBytes;
   invalidated = 0;
   LimitAnswer();
-  if (char* body = link().Append(LandingHeader(), body_bytes)) {
+  if (char* body = link().Append(LandingFrame(id_), body_bytes)) {
     EncodeLanding(*landing_, body);
   } else {
     link().AwaitWritable(*this);
@@ -156,7 +146,7 @@ void ClientCall::LimitAnswer() {
 
 void ClientCall::OnWritable(Link& link) {
   if (sent_) {
-    EncodeLanding(*landing_, link.Append(LandingHeader(), body_bytes));
+    EncodeLanding(*landing_, link.Append(LandingFrame(id_), body_bytes));
     return;
   }
   if (RequestChanged()) {
@@ -195,12 +185,11 @@ absl::Status ChangedRequest(const MethodDescriptor& method, size_t before, size_
 
 // Returns the length of the bulk header at the start of `body`.
 absl::StatusOr<size_t> ClientCall::ReadBulk(const FrameHeader& frame, const char* body) {
-  absl::StatusOr<ResponseBulk> bulk = ParseResponseBulk(body, frame.body_bytes);
-  if (!bulk.ok()) return bulk.status();
+  VERBENA_ASSIGN_OR_RETURN(ResponseBulk bulk, ParseResponseBulk(body, frame.body_bytes));
   if (bulk_ == nullptr) {
     return absl::InvalidArgumentError("a response tells of bulk, for which nothing was leased");
   }
-  if (absl::Status status = bulk_->OnResponse(*bulk); !status.ok()) return status;
+  VERBENA_RETURN_IF_ERROR(bulk_->OnResponse(bulk));
   return ResponseBulk::kEncodedBytes;
 }
 
@@ -229,9 +218,8 @@ absl::Status ClientCall::OnResponse(const FrameHeader& frame, const char* body) 
     return Unasked(frame);
   size_t skip = 0;
   if (frame.flags != 0) {
-    absl::StatusOr<size_t> bulk = ReadBulk(frame, body);
-    if (!bulk.ok()) return bulk.status();
-    skip = *bulk;
+    VERBENA_ASSIGN_OR_RETURN(size_t bulk, ReadBulk(frame, body));
+    skip = bulk;
   }
   if (info_ != nullptr) info_->reply_bytes = frame.body_bytes - static_cast<uint32_t>(skip);
   // A reply that lies in a landing is parsed when the lease has ended.
@@ -242,7 +230,7 @@ absl::Status ClientCall::OnResponse(const FrameHeader& frame, const char* body) 
              !reply_.ParseFromArray(body + skip, static_cast<int>(frame.body_bytes - skip))) {
     SetUnparsed(frame.body_bytes);
   }
-  if (bulk_ != nullptr) bulk_->OnFinal(link_);
+  if (bulk_ != nullptr) bulk_->OnFinal(session_);
   End();
   Wake();
   return absl::OkStatus();
@@ -271,7 +259,7 @@ void ClientCall::OnLinkDown(const absl::Status& reason) {
 
 // The server may still write to the landing: its memory is safe once the link is down.
 void ClientCall::CloseUnanswered() {
-  Link& link = *link_.link();
+  Link& link = *session_.link();
   link.Close(absl::UnavailableError(
       fmt::format("{} asked for a landing of {} bytes for its response to {}, and has not answered "
                   "for {} s since it got one",
@@ -300,10 +288,10 @@ void ClientCall::Detach() {
 void ClientCall::GiveUp(absl::Status status) {
   const CallId id = id_;
   const bool sent = sent_;
-  if (bulk_ != nullptr) link_.Quarantine(id, bulk_->Abandon(link_, sent));
+  if (bulk_ != nullptr) session_.Quarantine(id, bulk_->Abandon(session_, sent));
   status_ = WithOutcome(std::move(status), sent ? Outcome::kMaybeExecuted : Outcome::kNotExecuted);
   End();
-  if (sent) link_.SendCancel(id);
+  if (sent) session_.SendCancel(id);
 }
 
 void ClientCall::End() {
@@ -312,7 +300,7 @@ void ClientCall::End() {
   SendWaiter::Unlink();
   if (deadline_.is_set()) scheduler_.StopTimer(*this);
   FillInfo();
-  link_.Release(id_);
+  session_.Release(id_);
 }
 
 void ClientCall::FillInfo() {

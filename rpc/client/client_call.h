@@ -39,10 +39,10 @@ class ClientBulk;
 
 class ClientCall final : public Suspension, private SendWaiter, private Timer {
  public:
-  // All are borrowed until the call ends; `info` may be null. `link` must be usable().
+  // All are borrowed until the call ends; `info` may be null. `session` must be usable().
   // `request_bytes` is the length of the request in the frame, which ByteSizeLong() has just
   // cached; 0 if a ClientBulk carries the request.
-  ClientCall(ClientSession& link, Scheduler& scheduler, const MethodDescriptor& method,
+  ClientCall(ClientSession& session, Scheduler& scheduler, const MethodDescriptor& method,
              const google::protobuf::MessageLite& request, google::protobuf::MessageLite& reply,
              Deadline deadline, CallInfo* info, size_t request_bytes);
   ~ClientCall() override;
@@ -82,8 +82,8 @@ class ClientCall final : public Suspension, private SendWaiter, private Timer {
   // Ends a call that the caller cannot go on with; the next await returns `status`.
   void Fail(absl::Status status) { GiveUp(std::move(status)); }
   // While landing_needed().
-  Link& link() const { return *link_.link(); }
-  std::shared_ptr<LandingShare> landing_share() const { return link_.landing_share(); }
+  Link& link() const { return *session_.link(); }
+  std::shared_ptr<LandingShare> landing_share() const { return session_.landing_share(); }
 
   // From ClientBulk: the payload is on its way, and the request may follow.
   void SendRequestBehindPayload();
@@ -101,7 +101,6 @@ class ClientCall final : public Suspension, private SendWaiter, private Timer {
   void SendRequest();
   FrameHeader RequestHeader() const;
   void WriteRequest(char* body);
-  FrameHeader LandingHeader() const;
   void OnWritable(Link& link) override;
   void OnTimer() override;
   // Bounds the time that the server has from the landing to its response.
@@ -128,7 +127,7 @@ class ClientCall final : public Suspension, private SendWaiter, private Timer {
   // The same for a caller that gives up: the server is told, if it may know of the call.
   void GiveUp(absl::Status status);
 
-  ClientSession& link_;
+  ClientSession& session_;
   Scheduler& scheduler_;
   const MethodDescriptor& method_;
   const google::protobuf::MessageLite& request_;

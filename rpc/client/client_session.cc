@@ -5,6 +5,8 @@
 #include "fmt/format.h"
 #include "verbena/rpc/client/client_call.h"
 #include "verbena/rpc/client/landing_share.h"
+#include "verbena/rpc/internal/frames.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/mutant.h"
 
@@ -123,19 +125,17 @@ absl::Status ClientSession::OnResponse(const FrameHeader& frame, const char* bod
 }
 
 absl::Status ClientSession::OnLateResponse(const FrameHeader& frame) {
-  if (absl::Status status = Find(frame).status(); !status.ok()) return status;
+  VERBENA_RETURN_IF_ERROR(Find(frame).status());
   ++stats_.late_responses;
   if (!quarantine_.empty()) EndQuarantine(frame);
   return absl::OkStatus();
 }
 
 absl::Status ClientSession::OnLandingNeeded(const FrameHeader& frame, const char* body) {
-  absl::StatusOr<LandingRequest> wanted = ParseLandingRequest(body, frame.body_bytes);
-  if (!wanted.ok()) return wanted.status();
-  absl::StatusOr<ClientCall*> call = Find(frame);
-  if (!call.ok()) return call.status();
+  VERBENA_ASSIGN_OR_RETURN(LandingRequest wanted, ParseLandingRequest(body, frame.body_bytes));
+  VERBENA_ASSIGN_OR_RETURN(ClientCall * call, Find(frame));
   // A call that was given up gets no landing: its CANCEL tells the server so.
-  return *call != nullptr ? (*call)->OnLandingNeeded(*wanted) : absl::OkStatus();
+  return call != nullptr ? call->OnLandingNeeded(wanted) : absl::OkStatus();
 }
 
 void ClientSession::Quarantine(CallId id, const LeaseList& leases) {
@@ -168,11 +168,7 @@ void ClientSession::OnLinkDown(Link&, const absl::Status& reason) {
 
 void ClientSession::SendCancel(CallId id) {
   if (link_ == nullptr || !link_->open()) return;
-  FrameHeader frame;
-  frame.kind = FrameKind::kCancel;
-  frame.call_slot = id.slot;
-  frame.call_generation = id.generation;
-  if (link_->Append(frame, 0) != nullptr) return;
+  if (link_->Append(CancelFrame(id), 0) != nullptr) return;
   if (cancels_.size() >= kMaxQueuedCancels) return;
   cancels_.push_back(id);
   if (!SendWaiter::linked()) link_->AwaitWritable(*this);
@@ -181,11 +177,7 @@ void ClientSession::SendCancel(CallId id) {
 void ClientSession::OnWritable(Link& link) {
   const CallId id = cancels_.front();
   cancels_.pop_front();
-  FrameHeader frame;
-  frame.kind = FrameKind::kCancel;
-  frame.call_slot = id.slot;
-  frame.call_generation = id.generation;
-  link.Append(frame, 0);
+  link.Append(CancelFrame(id), 0);
   if (!cancels_.empty()) link.AwaitWritable(*this);
 }
 

@@ -6,12 +6,13 @@
 // a violation and closes the link. Memory that a given-up call had leased stays leased until its
 // late response.
 //
-// Owned by a Connection, on its executor's thread; lives until its link is down. Bounded by
-// kMaxCallsInFlight.
+// Owned by a Connection, on its executor's thread, which frees it some time after its link is down.
+// Bounded by kMaxCallsInFlight.
 
 #ifndef VERBENA_RPC_CLIENT_CLIENT_SESSION_H_
 #define VERBENA_RPC_CLIENT_CLIENT_SESSION_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -49,10 +50,10 @@ class ClientSession final : public LinkListener, private SendWaiter {
   class Listener {
    public:
     virtual ~Listener() = default;
-    virtual void OnSessionDown(ClientSession& link, const absl::Status& reason) = 0;
-    virtual void OnSessionDraining(ClientSession& link) = 0;
-    // A draining link is idle().
-    virtual void OnSessionIdle(ClientSession& link) = 0;
+    virtual void OnSessionDown(ClientSession& session, const absl::Status& reason) = 0;
+    virtual void OnSessionDraining(ClientSession& session) = 0;
+    // A draining session has become idle().
+    virtual void OnSessionIdle(ClientSession& session) = 0;
   };
 
   explicit ClientSession(Listener& listener) : listener_(listener) {}
@@ -62,8 +63,18 @@ class ClientSession final : public LinkListener, private SendWaiter {
   // Set once, before the link is connected: the bound of the landings that the server asks for.
   void set_landing_share(std::shared_ptr<LandingShare> share) { landing_share_ = std::move(share); }
   std::shared_ptr<LandingShare> landing_share() const { return landing_share_; }
-  // nullptr once it is down.
+  // nullptr before Attach(), and once the link is down.
   Link* link() const { return link_; }
+  // Whether link() is nullptr.
+  bool down() const { return link_ == nullptr; }
+  // Its link has these. Precondition: !down().
+  Endpoint& endpoint() const { return link_->endpoint(); }
+  size_t max_body_bytes() const { return link_->max_body_bytes(); }
+  uint32_t free_leases() const { return link_->free_leases(); }
+  // Ends its link, unless it is down().
+  void CloseLink(const absl::Status& reason) {
+    if (link_ != nullptr) link_->Close(reason);
+  }
   // May take new calls.
   bool usable() const { return link_ != nullptr && link_->open() && !draining_; }
   // No call is in flight, and none waits for its leases to end.
@@ -90,6 +101,10 @@ class ClientSession final : public LinkListener, private SendWaiter {
   // Keeps the leases of a call that was given up until its final frame comes.
   void Quarantine(CallId id, const LeaseList& leases);
 
+  // Call when the application begins to use memory that the server has loaned over the link: from
+  // now on it is never idle.
+  void NoteRemoteMemory() { reaches_memory_ = true; }
+
   const ClientSessionStats& stats() const { return stats_; }
 
   // LinkListener
@@ -98,8 +113,6 @@ class ClientSession final : public LinkListener, private SendWaiter {
   uint32_t calls_in_flight() const override { return in_flight_; }
   bool ExpectsFrames() const override { return in_flight_ > 0 || !quarantine_.empty(); }
   bool InUse(const Link& link) const override;
-  // The application reaches memory that the server lends over this link, for as long as it likes.
-  void NoteRemoteMemory() { reaches_memory_ = true; }
 
  private:
   struct Slot {
@@ -117,7 +130,7 @@ class ClientSession final : public LinkListener, private SendWaiter {
   // The call that a frame is for; nullptr when it has ended. An error when it never was.
   absl::StatusOr<ClientCall*> Find(const FrameHeader& frame) const;
   absl::Status OnResponse(const FrameHeader& frame, const char* body);
-  // Tells the listener if a draining link has become idle().
+  // Tells the listener if a draining session has become idle().
   void CheckDrained();
   absl::Status OnLandingNeeded(const FrameHeader& frame, const char* body);
   void EndQuarantine(const FrameHeader& frame);

@@ -9,6 +9,7 @@
 #include "verbena/rpc/client/landing_share.h"
 #include "verbena/rpc/internal/shard.h"
 #include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
@@ -35,7 +36,7 @@ Connection::Connection(Shard& shard, std::string target, const ExecutorWish& wis
 Connection::~Connection() = default;
 
 Task<absl::Status> Connection::Ready() {
-  while (usable_link() == nullptr) {
+  while (usable_session() == nullptr) {
     if (!connecting_) {
       if (shard_.closing()) co_return absl::UnavailableError("the runtime is being destroyed");
       if (shard_.executor().now() < next_attempt_) co_return last_error_;
@@ -43,14 +44,14 @@ Task<absl::Status> Connection::Ready() {
       // Not the caller's own task: other callers wait for the same attempt.
       shard_.tasks().Spawn(Attempt());
     }
-    if (absl::Status waited = co_await attempt_ended_.Wait(); !waited.ok()) co_return waited;
-    if (!last_error_.ok()) co_return last_error_;
+    VERBENA_CO_RETURN_IF_ERROR(co_await attempt_ended_.Wait());
+    VERBENA_CO_RETURN_IF_ERROR(last_error_);
   }
   co_return absl::OkStatus();
 }
 
 Task<void> Connection::Attempt() {
-  std::erase_if(retired_, [](const auto& link) { return link->link() == nullptr; });
+  std::erase_if(retired_, [](const auto& session) { return session->down(); });
   try {
     last_error_ = co_await TryConnect();
   } catch (const std::exception& error) {
@@ -84,32 +85,30 @@ void Connection::CloseLinks() {
   if (VERBENA_MUTANT(kLinkOfNoChannelStays)) return;
   const absl::Status unused = absl::CancelledError("no channel uses the link any more");
   // Closing moves the current link to retired_.
-  if (current_ != nullptr && current_->link() != nullptr) current_->link()->Close(unused);
+  if (current_ != nullptr) current_->CloseLink(unused);
   for (size_t i = 0; i < retired_.size(); ++i) {
-    if (retired_[i]->link() != nullptr) retired_[i]->link()->Close(unused);
+    retired_[i]->CloseLink(unused);
   }
 }
 
 bool Connection::ended() const {
-  return closed_ && !connecting_ && (current_ == nullptr || current_->link() == nullptr) &&
+  return closed_ && !connecting_ && (current_ == nullptr || current_->down()) &&
          std::all_of(retired_.begin(), retired_.end(),
-                     [](const auto& link) { return link->link() == nullptr; });
+                     [](const auto& session) { return session->down(); });
 }
 
 Task<absl::Status> Connection::TryConnect() {
-  absl::StatusOr<std::unique_ptr<MessageStream>> stream = co_await OpenStream();
-  if (!stream.ok()) co_return stream.status();
-  const std::vector<size_t> order = ConnectOrder(shard_.kinds(), (*stream)->same_host());
+  VERBENA_CO_ASSIGN_OR_RETURN(std::unique_ptr<MessageStream> stream, co_await OpenStream());
+  const std::vector<size_t> order = ConnectOrder(shard_.kinds(), stream->same_host());
   absl::Status last;
   bool unavailable = false;
   std::string failures;
   for (size_t i = 0; i < order.size(); ++i) {
     // A stream serves one attempt.
     if (i > 0) {
-      stream = co_await OpenStream();
-      if (!stream.ok()) co_return stream.status();
+      VERBENA_CO_ASSIGN_OR_RETURN(stream, co_await OpenStream());
     }
-    last = co_await ConnectOver(order[i], std::exchange(*stream, nullptr));
+    last = co_await ConnectOver(order[i], std::exchange(stream, nullptr));
     if (last.ok() || !MayGoOverAnotherDevice(last)) co_return last;
     unavailable |= absl::IsUnavailable(last);
     failures += fmt::format("{}{}: {}", i == 0 ? "" : "; ", LinkKindName(shard_.kinds()[order[i]]),
@@ -138,23 +137,23 @@ Task<absl::Status> Connection::ConnectOver(size_t device, std::unique_ptr<Messag
   [[maybe_unused]] const auto use = (*endpoint)->Use();
   auto client = std::make_unique<ClientSession>(static_cast<ClientSession::Listener&>(*this));
   client->set_landing_share(landing_share_);
-  absl::StatusOr<Link*> link = co_await (*endpoint)->Connect(std::move(stream), *client, wish_);
-  if (!link.ok()) co_return link.status();
-  client->Attach(**link);
+  VERBENA_CO_ASSIGN_OR_RETURN(Link * link,
+                              co_await (*endpoint)->Connect(std::move(stream), *client, wish_));
+  client->Attach(*link);
   current_ = std::move(client);
   opened_ = shard_.executor().now();
   Log(LogLevel::kInfo, fmt::format("connected to {} over {} (QPN {:#x})", target_,
-                                   (*endpoint)->device_name(), (*link)->qpn()));
+                                   (*endpoint)->device_name(), link->qpn()));
   co_return absl::OkStatus();
 }
 
-void Connection::OnSessionDown(ClientSession& link, const absl::Status&) {
-  late_responses_ += link.stats().late_responses;
-  if (current_.get() == &link) Retire();
+void Connection::OnSessionDown(ClientSession& session, const absl::Status&) {
+  late_responses_ += session.stats().late_responses;
+  if (current_.get() == &session) Retire();
 }
 
-void Connection::OnSessionDraining(ClientSession& link) {
-  if (current_.get() == &link) {
+void Connection::OnSessionDraining(ClientSession& session) {
+  if (current_.get() == &session) {
     if (!WasOfUse()) {
       last_error_ = absl::UnavailableError(
           fmt::format("{} accepted a link, and said GOAWAY before it answered a call: it is "
@@ -164,8 +163,8 @@ void Connection::OnSessionDraining(ClientSession& link) {
     }
     Retire();
   }
-  if (link.idle()) {
-    OnSessionIdle(link);
+  if (session.idle()) {
+    OnSessionIdle(session);
   } else {
     CloseOldestDraining();
   }
@@ -200,9 +199,9 @@ void Connection::CloseOldestDraining() {
       target_, draining, kMaxDraining)));
 }
 
-void Connection::OnSessionIdle(ClientSession& link) {
-  VERBENA_CHECK(link.link() != nullptr) << target_;
-  link.link()->Close(absl::UnavailableError("the server is shutting down"));
+void Connection::OnSessionIdle(ClientSession& session) {
+  VERBENA_CHECK(!session.down()) << target_;
+  session.CloseLink(absl::UnavailableError("the server is shutting down"));
 }
 
 uint64_t Connection::late_responses() const {

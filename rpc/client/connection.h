@@ -44,8 +44,8 @@ class Connection final : private ClientSession::Listener {
   Connection(Shard& shard, std::string target, const ExecutorWish& wish);
   ~Connection() override;
 
-  // The link that a call takes, or nullptr: then Ready() first.
-  ClientSession* usable_link() const {
+  // The session that a call takes, or nullptr: then Ready() first.
+  ClientSession* usable_session() const {
     return current_ != nullptr && current_->usable() ? current_.get() : nullptr;
   }
   // Waits until there is a usable link. UNAVAILABLE when connecting fails, or failed a moment ago.
@@ -76,9 +76,9 @@ class Connection final : private ClientSession::Listener {
   Task<absl::Status> TryConnect();
   Task<absl::StatusOr<std::unique_ptr<MessageStream>>> OpenStream();
   Task<absl::Status> ConnectOver(size_t device, std::unique_ptr<MessageStream> stream);
-  void OnSessionDown(ClientSession& link, const absl::Status& reason) override;
-  void OnSessionDraining(ClientSession& link) override;
-  void OnSessionIdle(ClientSession& link) override;
+  void OnSessionDown(ClientSession& session, const absl::Status& reason) override;
+  void OnSessionDraining(ClientSession& session) override;
+  void OnSessionIdle(ClientSession& session) override;
 
   Shard& shard_;
   const std::string target_;

@@ -5,17 +5,12 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/internal/bulk_format.h"
+#include "verbena/rpc/internal/frames.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/check.h"
 
 namespace verbena::internal {
 namespace {
-
-FrameHeader ReturnHeader(const HeldGrant& landing) {
-  FrameHeader frame;
-  frame.kind = FrameKind::kReturn;
-  frame.argument = landing.slot;
-  return frame;
-}
 
 uint32_t KeyToEnd(const Link& link, const HeldGrant& landing) {
   return link.reports_invalidation() ? landing.range.rkey : 0;
@@ -43,7 +38,7 @@ std::optional<HeldGrant> GrantsHeld::Take(size_t bytes) {
 
 void GrantsHeld::Return(Link& link, const HeldGrant& landing) {
   if (returned_count_ == 0 &&
-      link.Append(ReturnHeader(landing), 0, KeyToEnd(link, landing)) != nullptr) {
+      link.Append(ReturnFrame(landing.slot), 0, KeyToEnd(link, landing)) != nullptr) {
     Free(landing.slot);
     return;
   }
@@ -59,24 +54,23 @@ void GrantsHeld::AwaitReturn(Link& link) {
 }
 
 void GrantsHeld::OnWritable(Link& link) {
-  link.Append(ReturnHeader(returned_[0]), 0, invalidated);
+  link.Append(ReturnFrame(returned_[0].slot), 0, invalidated);
   Free(returned_[0].slot);
   std::copy(returned_.begin() + 1, returned_.begin() + returned_count_, returned_.begin());
   if (--returned_count_ > 0) AwaitReturn(link);
 }
 
 absl::Status GrantsHeld::OnGrant(const Link& link, const FrameHeader& frame, const char* body) {
-  absl::StatusOr<RemoteRange> range = ParseLanding(body, frame.body_bytes);
-  if (!range.ok()) return range.status();
+  VERBENA_ASSIGN_OR_RETURN(RemoteRange range, ParseLanding(body, frame.body_bytes));
   const uint32_t slot = frame.argument;
   const bool taken = slot < kMaxGrantSlots && (taken_slots_ >> slot & 1) != 0;
-  if (!link.has_grants() || slot >= kMaxGrantSlots || range->bytes == 0 || taken) {
+  if (!link.has_grants() || slot >= kMaxGrantSlots || range.bytes == 0 || taken) {
     return absl::InvalidArgumentError(
-        fmt::format("a grant of {} bytes in slot {} of {}{}{}", range->bytes, slot, kMaxGrantSlots,
+        fmt::format("a grant of {} bytes in slot {} of {}{}{}", range.bytes, slot, kMaxGrantSlots,
                     taken ? ", which is not free" : "",
                     link.has_grants() ? "" : ", though none were agreed on"));
   }
-  held_[slot] = *range;
+  held_[slot] = range;
   taken_slots_ |= static_cast<uint16_t>(1u << slot);
   return absl::OkStatus();
 }

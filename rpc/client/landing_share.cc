@@ -44,11 +44,10 @@ Task<absl::StatusOr<Buffer>> LandingShare::Allocate(const Endpoint& endpoint, si
     wait.longest = std::max(limit - now, Duration::zero());
   }
   absl::Cleanup release = [this, share] { bytes_.Release(share); };
-  absl::StatusOr<Buffer> buffer = co_await AllocateUntil(endpoint, pool, bytes, wait);
-  if (!buffer.ok()) co_return buffer;
+  VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await AllocateUntil(endpoint, pool, bytes, wait));
   std::move(release).Cancel();
   if (landings_++ == 0) self_ = shared_from_this();
-  buffer->set_listener(*this);
+  buffer.set_listener(*this);
   co_return buffer;
 }
 

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "fmt/format.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/memory/size_class.h"
 
 namespace verbena::internal {
@@ -107,36 +108,32 @@ void RequestBulk::Encode(char* to) const {
 }
 
 absl::StatusOr<RequestBulk> ParseRequestBulk(const char* body, size_t bytes) {
-  absl::StatusOr<WireRequest> wire = Copy<WireRequest>(body, bytes, "a request's bulk");
-  if (!wire.ok()) return wire.status();
-  if (IsTooLarge(wire->payload_bytes, wire->message_bytes)) {
-    return TooLarge("a request", wire->payload_bytes, wire->message_bytes);
+  VERBENA_ASSIGN_OR_RETURN(WireRequest wire, Copy<WireRequest>(body, bytes, "a request's bulk"));
+  if (IsTooLarge(wire.payload_bytes, wire.message_bytes)) {
+    return TooLarge("a request", wire.payload_bytes, wire.message_bytes);
   }
-  if (absl::Status status = CheckPresence(wire->has_payload, wire->payload_bytes); !status.ok()) {
-    return status;
-  }
-  if (wire->source_count > kMaxBulkSources ||
-      bytes - sizeof(WireRequest) < wire->source_count * sizeof(WireRange)) {
+  VERBENA_RETURN_IF_ERROR(CheckPresence(wire.has_payload, wire.payload_bytes));
+  if (wire.source_count > kMaxBulkSources ||
+      bytes - sizeof(WireRequest) < wire.source_count * sizeof(WireRange)) {
     return absl::InvalidArgumentError(
-        fmt::format("a request's bulk in {} pieces and {} bytes", wire->source_count, bytes));
+        fmt::format("a request's bulk in {} pieces and {} bytes", wire.source_count, bytes));
   }
-  RequestBulk request{.has_payload = wire->has_payload != 0,
-                      .payload_bytes = wire->payload_bytes,
-                      .message_bytes = wire->message_bytes,
-                      .checksum = wire->checksum,
-                      .grant = wire->grant - uint32_t{1},
-                      .source_count = wire->source_count};
-  absl::StatusOr<RemoteRange> landing = FromWire(wire->landing, "a landing");
-  if (!landing.ok()) return landing.status();
-  request.landing = *landing;
+  RequestBulk request{.has_payload = wire.has_payload != 0,
+                      .payload_bytes = wire.payload_bytes,
+                      .message_bytes = wire.message_bytes,
+                      .checksum = wire.checksum,
+                      .grant = wire.grant - uint32_t{1},
+                      .source_count = wire.source_count};
+  VERBENA_ASSIGN_OR_RETURN(RemoteRange landing, FromWire(wire.landing, "a landing"));
+  request.landing = landing;
   uint64_t sum = 0;
   for (uint32_t i = 0; i < request.source_count; ++i) {
-    absl::StatusOr<RemoteRange> source =
-        ParseLanding(body + sizeof(WireRequest) + i * sizeof(WireRange), sizeof(WireRange));
-    if (!source.ok()) return source.status();
-    if (source->bytes == 0) return absl::InvalidArgumentError("an empty piece of a request's bulk");
-    request.sources[i] = *source;
-    sum += source->bytes;
+    VERBENA_ASSIGN_OR_RETURN(
+        RemoteRange source,
+        ParseLanding(body + sizeof(WireRequest) + i * sizeof(WireRange), sizeof(WireRange)));
+    if (source.bytes == 0) return absl::InvalidArgumentError("an empty piece of a request's bulk");
+    request.sources[i] = source;
+    sum += source.bytes;
   }
   const bool granted = request.grant != RequestBulk::kNoGrant;
   if (granted && (request.payload_bytes == 0 || request.message_bytes > 0 || sum > 0)) {
@@ -162,19 +159,16 @@ void ResponseBulk::Encode(char* to) const {
 }
 
 absl::StatusOr<ResponseBulk> ParseResponseBulk(const char* body, size_t bytes) {
-  absl::StatusOr<WireResponse> wire = Copy<WireResponse>(body, bytes, "a response's bulk");
-  if (!wire.ok()) return wire.status();
-  if (IsTooLarge(wire->payload_bytes, wire->message_bytes) || wire->payload_in_asked > 1) {
-    return TooLarge("a response", wire->payload_bytes, wire->message_bytes);
+  VERBENA_ASSIGN_OR_RETURN(WireResponse wire, Copy<WireResponse>(body, bytes, "a response's bulk"));
+  if (IsTooLarge(wire.payload_bytes, wire.message_bytes) || wire.payload_in_asked > 1) {
+    return TooLarge("a response", wire.payload_bytes, wire.message_bytes);
   }
-  if (absl::Status status = CheckPresence(wire->has_payload, wire->payload_bytes); !status.ok()) {
-    return status;
-  }
-  return ResponseBulk{.has_payload = wire->has_payload != 0,
-                      .payload_bytes = wire->payload_bytes,
-                      .message_bytes = wire->message_bytes,
-                      .checksum = wire->checksum,
-                      .payload_in_asked = wire->payload_in_asked != 0};
+  VERBENA_RETURN_IF_ERROR(CheckPresence(wire.has_payload, wire.payload_bytes));
+  return ResponseBulk{.has_payload = wire.has_payload != 0,
+                      .payload_bytes = wire.payload_bytes,
+                      .message_bytes = wire.message_bytes,
+                      .checksum = wire.checksum,
+                      .payload_in_asked = wire.payload_in_asked != 0};
 }
 
 void LandingRequest::Encode(char* to) const {
@@ -183,14 +177,13 @@ void LandingRequest::Encode(char* to) const {
 }
 
 absl::StatusOr<LandingRequest> ParseLandingRequest(const char* body, size_t bytes) {
-  absl::StatusOr<WireLandingRequest> wire =
-      Copy<WireLandingRequest>(body, bytes, "a request for a landing");
-  if (!wire.ok()) return wire.status();
-  if (bytes != sizeof(*wire) || wire->payload_bytes + wire->message_bytes == 0 ||
-      IsTooLarge(wire->payload_bytes, wire->message_bytes)) {
-    return TooLarge("a request for a landing", wire->payload_bytes, wire->message_bytes);
+  VERBENA_ASSIGN_OR_RETURN(WireLandingRequest wire,
+                           Copy<WireLandingRequest>(body, bytes, "a request for a landing"));
+  if (bytes != sizeof(wire) || wire.payload_bytes + wire.message_bytes == 0 ||
+      IsTooLarge(wire.payload_bytes, wire.message_bytes)) {
+    return TooLarge("a request for a landing", wire.payload_bytes, wire.message_bytes);
   }
-  return LandingRequest{.payload_bytes = wire->payload_bytes, .message_bytes = wire->message_bytes};
+  return LandingRequest{.payload_bytes = wire.payload_bytes, .message_bytes = wire.message_bytes};
 }
 
 void EncodeLanding(const RemoteRange& landing, char* to) {
@@ -199,9 +192,8 @@ void EncodeLanding(const RemoteRange& landing, char* to) {
 }
 
 absl::StatusOr<RemoteRange> ParseLanding(const char* body, size_t bytes) {
-  absl::StatusOr<WireRange> wire = Copy<WireRange>(body, bytes, "a landing");
-  if (!wire.ok()) return wire.status();
-  return FromWire(*wire, "a landing");
+  VERBENA_ASSIGN_OR_RETURN(WireRange wire, Copy<WireRange>(body, bytes, "a landing"));
+  return FromWire(wire, "a landing");
 }
 
 }  // namespace verbena::internal

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
@@ -42,7 +43,7 @@ class DeviceKeeper::Lines {
 absl::StatusOr<std::unique_ptr<DeviceKeeper>> DeviceKeeper::Create(Device& device,
                                                                    const Options& options) {
   std::unique_ptr<DeviceKeeper> keeper(new DeviceKeeper(nullptr, options));
-  if (absl::Status status = keeper->Start(nullptr, device); !status.ok()) return status;
+  VERBENA_RETURN_IF_ERROR(keeper->Start(nullptr, device));
   return keeper;
 }
 
@@ -52,7 +53,7 @@ absl::StatusOr<std::unique_ptr<DeviceKeeper>> DeviceKeeper::Create(std::unique_p
   VERBENA_CHECK(open != nullptr) << device->name();
   std::unique_ptr<DeviceKeeper> keeper(new DeviceKeeper(std::move(open), options));
   Device& opened = *device;
-  if (absl::Status status = keeper->Start(std::move(device), opened); !status.ok()) return status;
+  VERBENA_RETURN_IF_ERROR(keeper->Start(std::move(device), opened));
   return keeper;
 }
 
@@ -98,14 +99,13 @@ bool DeviceKeeper::FindHeld(std::vector<std::shared_ptr<OpenedDevice>>& held) {
 
 absl::Status DeviceKeeper::Start(std::unique_ptr<Device> owned, Device& device) {
   name_ = device.name();
-  absl::StatusOr<std::shared_ptr<OpenedDevice>> used = Use(std::move(owned), device);
-  if (!used.ok()) return used.status();
-  kind_ = (*used)->context->address().kind;
+  VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<OpenedDevice> used, Use(std::move(owned), device));
+  kind_ = used->context->address().kind;
   std::lock_guard<std::mutex> lock(mutex_);
   // OnFailure() opens again only what is in service, so a device that has failed before must be
   // refused here.
-  if ((*used)->failed) return absl::UnavailableError(fmt::format("{} has failed", name_));
-  current_ = *std::move(used);
+  if (used->failed) return absl::UnavailableError(fmt::format("{} has failed", name_));
+  current_ = std::move(used);
   opened_at_ = Clock::Real().Now();
   return absl::OkStatus();
 }
@@ -125,9 +125,7 @@ absl::StatusOr<std::shared_ptr<OpenedDevice>> DeviceKeeper::Use(std::unique_ptr<
   opened->owned = std::move(owned);
   DeviceContext::Options options = options_.context;
   options.on_failure = [this, raw = opened.get()] { OnFailure(*raw); };
-  absl::StatusOr<std::unique_ptr<DeviceContext>> context = DeviceContext::Create(device, options);
-  if (!context.ok()) return context.status();
-  opened->context = *std::move(context);
+  VERBENA_ASSIGN_OR_RETURN(opened->context, DeviceContext::Create(device, options));
   return opened;
 }
 
@@ -323,20 +321,18 @@ absl::StatusOr<std::unique_ptr<Device>> DeviceKeeper::CallOpen() const {
 }
 
 absl::Status DeviceKeeper::Reopen() {
-  absl::StatusOr<std::unique_ptr<Device>> device = CallOpen();
-  if (!device.ok()) return device.status();
-  Device& opened = **device;
-  absl::StatusOr<std::shared_ptr<OpenedDevice>> used = Use(*std::move(device), opened);
-  if (!used.ok()) return used.status();
-  DeviceContext& context = *(*used)->context;
+  VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, CallOpen());
+  Device& opened = *device;
+  VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<OpenedDevice> used, Use(std::move(device), opened));
+  DeviceContext& context = *used->context;
   if (context.address().kind != kind_) {
     return absl::FailedPreconditionError(
         fmt::format("{} is a {} device now, and was a {} device", opened.name(),
                     LinkKindName(context.address().kind), LinkKindName(kind_)));
   }
-  absl::StatusOr<std::vector<std::optional<EndpointMemory>>> memory = PrepareUsers(context);
-  if (!memory.ok()) return memory.status();
-  return PutInService(*used, *memory);
+  VERBENA_ASSIGN_OR_RETURN(std::vector<std::optional<EndpointMemory>> memory,
+                           PrepareUsers(context));
+  return PutInService(used, memory);
 }
 
 absl::StatusOr<std::vector<std::optional<EndpointMemory>>> DeviceKeeper::PrepareUsers(
@@ -350,9 +346,8 @@ absl::StatusOr<std::vector<std::optional<EndpointMemory>>> DeviceKeeper::Prepare
       if (i == users_.size()) return memory;
       user = users_[i];
     }
-    absl::StatusOr<std::optional<EndpointMemory>> prepared = user->Prepare(context);
-    if (!prepared.ok()) return prepared.status();
-    memory.push_back(*std::move(prepared));
+    VERBENA_ASSIGN_OR_RETURN(std::optional<EndpointMemory> prepared, user->Prepare(context));
+    memory.push_back(std::move(prepared));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/soft/soft_device.h"
 #include "verbena/transport/verbs/port_choice.h"
@@ -19,26 +20,24 @@ namespace {
 constexpr std::string_view kRdmaPrefix = "rdma:";
 
 absl::StatusOr<std::unique_ptr<Device>> OpenSoft() {
-  absl::StatusOr<std::unique_ptr<SoftDevice>> device = SoftDevice::Create({});
-  if (!device.ok()) return device.status();
-  return std::unique_ptr<Device>(*std::move(device));
+  VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<SoftDevice> device, SoftDevice::Create({}));
+  return std::unique_ptr<Device>(std::move(device));
 }
 
 absl::StatusOr<std::unique_ptr<Device>> OpenRdma(const std::string& name) {
-  absl::StatusOr<std::unique_ptr<RdmaDevice>> device = RdmaDevice::Open(name);
-  if (!device.ok()) return device.status();
-  const DevicePort port = (*device)->default_port();
-  Log(LogLevel::kInfo, fmt::format("links run over {}, port {}, GID {}", (*device)->name(),
-                                   port.port, port.gid_index));
-  return std::unique_ptr<Device>(*std::move(device));
+  VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<RdmaDevice> device, RdmaDevice::Open(name));
+  const DevicePort port = device->default_port();
+  Log(LogLevel::kInfo,
+      fmt::format("links run over {}, port {}, GID {}", device->name(), port.port, port.gid_index));
+  return std::unique_ptr<Device>(std::move(device));
 }
 
 using Devices = std::vector<std::unique_ptr<Device>>;
 
 absl::StatusOr<Devices> Only(absl::StatusOr<std::unique_ptr<Device>> device) {
-  if (!device.ok()) return device.status();
+  VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Device> only, std::move(device));
   Devices devices;
-  devices.push_back(*std::move(device));
+  devices.push_back(std::move(only));
   return devices;
 }
 
@@ -62,12 +61,11 @@ void AddRdma(PortLink link, const std::vector<PortInfo>& all, Devices& devices) 
 }
 
 absl::StatusOr<Devices> OpenAll() {
-  absl::StatusOr<Devices> devices = Only(OpenSoft());
-  if (!devices.ok()) return devices;
+  VERBENA_ASSIGN_OR_RETURN(Devices devices, Only(OpenSoft()));
   const std::vector<PortInfo> ports = ListPorts();
-  AddRdma(PortLink::kInfiniBand, ports, *devices);
-  AddRdma(PortLink::kEthernet, ports, *devices);
-  AddRdma(PortLink::kIwarp, ports, *devices);
+  AddRdma(PortLink::kInfiniBand, ports, devices);
+  AddRdma(PortLink::kEthernet, ports, devices);
+  AddRdma(PortLink::kIwarp, ports, devices);
   return devices;
 }
 
@@ -98,10 +96,9 @@ std::string NameToReopen(const std::string& name, const Device& device) {
 }
 
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const std::string& name) {
-  absl::StatusOr<Devices> devices = OpenDevices(name);
-  if (!devices.ok()) return devices.status();
-  const size_t first_rdma = devices->size() > 1 ? 1 : 0;  // the software device is the first
-  return std::move((*devices)[first_rdma]);
+  VERBENA_ASSIGN_OR_RETURN(Devices devices, OpenDevices(name));
+  const size_t first_rdma = devices.size() > 1 ? 1 : 0;  // the software device is the first
+  return std::move(devices[first_rdma]);
 }
 
 }  // namespace verbena::internal

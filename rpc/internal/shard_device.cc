@@ -30,9 +30,9 @@ ShardDevice::ShardDevice(Executor& executor, DeviceKeeper& keeper, const Endpoin
 absl::StatusOr<Endpoint*> ShardDevice::UseEndpoint() {
   if (endpoint_ != nullptr) return endpoint_.get();
   if (opened_ == nullptr) return keeper_.Absence();
-  absl::StatusOr<EndpointMemory> memory = Endpoint::Register(*opened_->context, options_.limits);
-  if (!memory.ok()) return memory.status();
-  return MakeEndpoint(*std::move(memory));
+  VERBENA_ASSIGN_OR_RETURN(EndpointMemory memory,
+                           Endpoint::Register(*opened_->context, options_.limits));
+  return MakeEndpoint(std::move(memory));
 }
 
 Task<absl::StatusOr<Endpoint*>> ShardDevice::AwaitEndpoint() {
@@ -103,11 +103,11 @@ absl::Status ShardDevice::Ended() const {
 }
 
 absl::StatusOr<Endpoint*> ShardDevice::MakeEndpoint(EndpointMemory memory) {
-  absl::StatusOr<std::unique_ptr<Endpoint>> made =
+  VERBENA_ASSIGN_OR_RETURN(
+      std::unique_ptr<Endpoint> made,
       Endpoint::CreateWith(std::move(memory), executor_, *opened_->context, options_.limits,
-                           options_.executor_index, options_.executor_count, options_.runtime_id);
-  if (!made.ok()) return made.status();
-  endpoint_ = *std::move(made);
+                           options_.executor_index, options_.executor_count, options_.runtime_id));
+  endpoint_ = std::move(made);
   in_use_.store(true, std::memory_order_relaxed);
   return endpoint_.get();
 }
@@ -139,9 +139,8 @@ void ShardDevice::OnDeviceFailed(const std::shared_ptr<OpenedDevice>& opened) {
 
 absl::StatusOr<std::optional<EndpointMemory>> ShardDevice::Prepare(DeviceContext& context) {
   if (!in_use_.load(std::memory_order_relaxed)) return std::nullopt;
-  absl::StatusOr<EndpointMemory> memory = Endpoint::Register(context, options_.limits);
-  if (!memory.ok()) return memory.status();
-  return std::optional<EndpointMemory>(*std::move(memory));
+  VERBENA_ASSIGN_OR_RETURN(EndpointMemory memory, Endpoint::Register(context, options_.limits));
+  return std::optional<EndpointMemory>(std::move(memory));
 }
 
 void ShardDevice::OnDeviceOpened(std::shared_ptr<OpenedDevice> opened,

@@ -6,6 +6,7 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/internal/bulk_format.h"
+#include "verbena/rpc/internal/frames.h"
 #include "verbena/rpc/server/granted_share.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/log/check.h"
@@ -16,13 +17,6 @@ namespace {
 
 // A grant needs this many free leases, so that some are left for the link's next use of memory.
 constexpr uint32_t kSpareLeases = 4;
-
-FrameHeader HeaderOf(FrameKind kind, uint32_t slot) {
-  FrameHeader frame;
-  frame.kind = kind;
-  frame.argument = slot;
-  return frame;
-}
 
 absl::Status NotGranted(const char* what, uint32_t slot) {
   return absl::InvalidArgumentError(fmt::format("{} slot {}, which is not granted", what, slot));
@@ -78,7 +72,7 @@ bool GrantsGiven::Grant(Link& link, size_t size) {
 }
 
 bool GrantsGiven::AppendGrant(Link& link, uint32_t slot) {
-  char* body = link.Append(HeaderOf(FrameKind::kGrant, slot), kLandingBytes);
+  char* body = link.Append(GrantFrame(slot), kLandingBytes);
   if (body == nullptr) return false;
   EncodeLanding(slots_[slot].lease->terms(), body);
   slots_[slot].told = true;
@@ -86,7 +80,7 @@ bool GrantsGiven::AppendGrant(Link& link, uint32_t slot) {
 }
 
 bool GrantsGiven::AppendRevoke(Link& link, uint32_t slot) {
-  if (link.Append(HeaderOf(FrameKind::kRevoke, slot), 0) == nullptr) return false;
+  if (link.Append(RevokeFrame(slot), 0) == nullptr) return false;
   slots_[slot].revoke_due = false;
   return true;
 }

@@ -9,6 +9,7 @@
 #include "fmt/format.h"
 #include "verbena/rpc/internal/allocate.h"
 #include "verbena/rpc/internal/bulk_checksum.h"
+#include "verbena/rpc/internal/frames.h"
 #include "verbena/rpc/server/granted_share.h"
 #include "verbena/rpc/server/server_session.h"
 #include "verbena/rpc/server/server_shard.h"
@@ -45,22 +46,22 @@ Task<absl::Status> Arrival(Event& event) { co_return co_await event.Wait(); }
 
 }  // namespace
 
-void ServerBulk::Begin(ServerShard& shard, ServerSession& link, CallId id, TimePoint deadline,
+void ServerBulk::Begin(ServerShard& shard, ServerSession& session, CallId id, TimePoint deadline,
                        const RequestBulk& request, UsedGrant landing) {
   shard_ = &shard;
-  link_ = &link;
+  session_ = &session;
   id_ = id;
   deadline_ = deadline;
   request_ = request;
   landed_ = landing.bytes;
   // A call that has neither payload nor message here may begin after the link is lost.
   if (request.payload_bytes + request.message_bytes == 0) return;
-  checked_ = link.link()->checks_payloads();
+  checked_ = session.link()->checks_payloads();
   if (!landing.buffer) return;
   fetched_ = std::move(landing.buffer);
   fetched_.set_size(request.payload_bytes);
   lease_ = landing.lease;
-  link.link()->EndLease(*lease_, this);
+  session.link()->EndLease(*lease_, this);
 }
 
 // The handler sees no memory that the client may still write to.
@@ -87,14 +88,14 @@ void ServerBulk::ReturnLanded() {
   const size_t landed = std::exchange(landed_, 0);
   if (landed == 0) return;
   if (lease_ == nullptr) {
-    link_->client().EndGrant(landed);
+    session_->client().EndGrant(landed);
   } else {
-    ReturnWithMemory(std::move(fetched_), landed, link_->client(), nullptr);
+    ReturnWithMemory(std::move(fetched_), landed, session_->client(), nullptr);
   }
 }
 
 void ServerBulk::ReturnShares() {
-  ServerClient& client = link_->client();
+  ServerClient& client = session_->client();
   if (share_ > 0) client.bytes().Release(std::exchange(share_, 0));
   if (source_share_ > 0) client.source().bytes().Release(std::exchange(source_share_, 0));
 }
@@ -125,7 +126,7 @@ void ServerBulk::Clear() {
 }
 
 absl::StatusOr<Link*> ServerBulk::OpenLink() const {
-  Link* link = link_->link();
+  Link* link = session_->link();
   if (link == nullptr || !link->open()) return absl::UnavailableError("the link was lost");
   return link;
 }
@@ -184,7 +185,7 @@ Task<absl::Status> ServerBulk::AllocateFetched(Link& link, uint64_t bytes) {
   BufferPool& pool = endpoint.memory().receive();
   absl::StatusOr<Buffer> now = pool.TryAllocate(bytes);
   if (!now.ok()) {
-    link_->ReclaimGrants();
+    session_->ReclaimGrants();
     now = co_await AllocateUntil(endpoint, pool, bytes, wait);
     VERBENA_CO_RETURN_IF_ERROR(now.status());
   }
@@ -193,7 +194,7 @@ Task<absl::Status> ServerBulk::AllocateFetched(Link& link, uint64_t bytes) {
 }
 
 bool ServerBulk::TryShares(size_t bytes) {
-  ServerClient& client = link_->client();
+  ServerClient& client = session_->client();
   const size_t share = std::min(bytes, client.max_bytes());
   if (!client.bytes().TryAcquire(share)) return false;
   const size_t of_source = std::min(bytes, client.source().max_bytes());
@@ -209,12 +210,12 @@ bool ServerBulk::TryShares(size_t bytes) {
 // Always in this order, so that no two calls wait for each other. A share that it has when it is
 // cancelled goes back when the call ends.
 Task<absl::Status> ServerBulk::AwaitShares(size_t bytes) {
-  ServerClient& client = link_->client();
+  ServerClient& client = session_->client();
   const size_t share = std::min(bytes, client.max_bytes());
   VERBENA_CO_RETURN_IF_ERROR(co_await client.bytes().Acquire(share));
   share_ = share;
   const size_t of_source = std::min(bytes, client.source().max_bytes());
-  if (of_source > client.source().bytes().available()) link_->ReclaimGrantsOfSource();
+  if (of_source > client.source().bytes().available()) session_->ReclaimGrantsOfSource();
   VERBENA_CO_RETURN_IF_ERROR(co_await client.source().bytes().Acquire(of_source));
   source_share_ = of_source;
   co_return absl::OkStatus();
@@ -223,7 +224,7 @@ Task<absl::Status> ServerBulk::AwaitShares(size_t bytes) {
 absl::Status ServerBulk::NoShare(size_t bytes, Duration waited) const {
   ++shard_->memory_refused();
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(waited).count();
-  ServerClient& client = link_->client();
+  ServerClient& client = session_->client();
   if (share_ < std::min(bytes, client.max_bytes())) {
     return absl::ResourceExhaustedError(fmt::format(
         "{} bytes for a payload did not come free within {} ms: requests of this "
@@ -324,27 +325,19 @@ absl::Status ServerBulk::Plan(const MethodDescriptor& method, size_t reply_bytes
   return absl::OkStatus();
 }
 
-FrameHeader ServerBulk::LandingNeededHeader() const {
-  FrameHeader frame;
-  frame.kind = FrameKind::kLandingNeeded;
-  frame.call_slot = id_.slot;
-  frame.call_generation = id_.generation;
-  return frame;
-}
-
 void ServerBulk::OnWritable(Link& link) {
-  wanted_.Encode(link.Append(LandingNeededHeader(), body_bytes));
+  wanted_.Encode(link.Append(LandingNeededFrame(id_), body_bytes));
 }
 
 Task<absl::Status> ServerBulk::AskForLanding(const MessageLite& reply) {
   VERBENA_CO_ASSIGN_OR_RETURN(Link * link, OpenLink());
   if (message_bytes_ > 0) {
-    VERBENA_CO_ASSIGN_OR_RETURN(message_, co_await link_->client().responses().Allocate(
+    VERBENA_CO_ASSIGN_OR_RETURN(message_, co_await session_->client().responses().Allocate(
                                               link->endpoint(), message_bytes_,
                                               {.deadline = deadline_,
                                                .longest = shard_->limits().memory_wait,
                                                .holders = &shard_->send_holders()},
-                                              link_->peer(), shard_->memory_refused(),
+                                              session_->peer(), shard_->memory_refused(),
                                               response_.empty() ? 0 : response_.part_count()));
     // Others may have changed it while this waited.
     if (const size_t now = reply.ByteSizeLong(); now != message_bytes_) {
@@ -357,14 +350,14 @@ Task<absl::Status> ServerBulk::AskForLanding(const MessageLite& reply) {
   wanted_ = {.payload_bytes = asks_payload_ ? payload_bytes_ : 0, .message_bytes = message_bytes_};
   landing_awaited_ = true;
   body_bytes = LandingRequest::kEncodedBytes;
-  if (char* body = link->Append(LandingNeededHeader(), body_bytes)) {
+  if (char* body = link->Append(LandingNeededFrame(id_), body_bytes)) {
     wanted_.Encode(body);
   } else {
     link->AwaitWritable(*this);
   }
-  link_->BeginWait();
+  session_->BeginWait();
   absl::Status arrived = co_await WithDeadline(Arrival(landing_arrived_), kMaxLandingWait);
-  link_->EndWait();
+  session_->EndWait();
   landing_awaited_ = false;
   co_return arrived;
 }

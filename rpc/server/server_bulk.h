@@ -40,7 +40,7 @@ class ServerBulk final : private SendWaiter, private LeaseListener {
   ~ServerBulk() override = default;
 
   // `landing` holds the payload if it has memory.
-  void Begin(ServerShard& shard, ServerSession& link, CallId id, TimePoint deadline,
+  void Begin(ServerShard& shard, ServerSession& session, CallId id, TimePoint deadline,
              const RequestBulk& request, UsedGrant landing);
   // The call is over, or its link is.
   void Clear();
@@ -117,10 +117,9 @@ class ServerBulk final : private SendWaiter, private LeaseListener {
   void OnWritable(Link& link) override;
   void OnLeaseEnded(const Lease& lease) override;
   void OnLeaseLost(const Lease& lease) override;
-  FrameHeader LandingNeededHeader() const;
 
   ServerShard* shard_ = nullptr;
-  ServerSession* link_ = nullptr;
+  ServerSession* session_ = nullptr;
   CallId id_;
   TimePoint deadline_ = kNever;
 

@@ -6,6 +6,7 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/internal/allocate.h"
+#include "verbena/rpc/internal/frames.h"
 #include "verbena/rpc/internal/status_codec.h"
 #include "verbena/rpc/server/server_session.h"
 #include "verbena/rpc/server/server_shard.h"
@@ -54,12 +55,12 @@ absl::Status ServerCall::NotParsed() const {
 void ServerCall::BeginBulk(TimePoint deadline, const RequestBulk& bulk, UsedGrant landing) {
   if (bulk_ == nullptr) bulk_ = std::make_unique<ServerBulk>();
   has_bulk_ = true;
-  bulk_->Begin(shard_, *link_, id_, deadline, bulk, std::move(landing));
+  bulk_->Begin(shard_, *session_, id_, deadline, bulk, std::move(landing));
 }
 
-void ServerCall::Start(ServerSession& link, CallId id, const FrameHeader& frame, const char* body,
-                       IncomingBulk* bulk) {
-  link_ = &link;
+void ServerCall::Start(ServerSession& session, CallId id, const FrameHeader& frame,
+                       const char* body, IncomingBulk* bulk) {
+  session_ = &session;
   id_ = id;
   const TimePoint deadline = deadline_ =
       frame.deadline() == 0 ? kNever : DeadlineIn(frame.deadline(), shard_.executor().now());
@@ -80,7 +81,7 @@ void ServerCall::Start(ServerSession& link, CallId id, const FrameHeader& frame,
     return;
   }
   cancel_.emplace();
-  context_.emplace(ServerContext(*entry_.method->descriptor, *cancel_, link.peer(), *this));
+  context_.emplace(ServerContext(*entry_.method->descriptor, *cancel_, session.peer(), *this));
   if (deadline != kNever) {
     context_->deadline_ = Deadline(deadline);
     shard_.executor().StartTimer(*this, deadline);
@@ -164,7 +165,7 @@ void ServerCall::OnTaskDone() {
 
 void ServerCall::Complete() {
   body_bytes = reply_bytes_ = reply_->ByteSizeLong();
-  Link* link = link_->link();
+  Link* link = session_->link();
   const bool large = link != nullptr && body_bytes > link->max_body_bytes();
   if (has_bulk_ || large) {
     CompleteWithBulk();
@@ -220,15 +221,12 @@ void ServerCall::Respond(const absl::Status& status, Outcome outcome) {
   context_.reset();
   cancel_.reset();
   if (!status.ok()) DropFailedReply();
-  Link* link = link_->link();
+  Link* link = session_->link();
   if (link == nullptr || !link->open()) {
     Finish();
     return;
   }
-  response_ = {};
-  response_.kind = FrameKind::kResponse;
-  response_.call_slot = id_.slot;
-  response_.call_generation = id_.generation;
+  response_ = ResponseFrame(id_);
   if (has_bulk_) EndBulkRequest(*link);
   if (!status.ok()) {
     SetFailure(status, outcome, link->max_body_bytes());
@@ -262,7 +260,7 @@ void ServerCall::EndBulkRequest(Link& link) {
   invalidated = bulk_->FinalKey(link);
   DropRequestBeyond(kMaxPooledMessageBytes);
   bulk_->DropRequest();
-  if (const size_t bytes = bulk_->earned_landing_bytes()) link_->OfferLanding(bytes);
+  if (const size_t bytes = bulk_->earned_landing_bytes()) session_->OfferLanding(bytes);
 }
 
 bool ServerCall::StartBulkResponse(Link& link) {
@@ -282,7 +280,7 @@ void ServerCall::OnTransferPosted() {
 void ServerCall::OnTransferDone(const absl::Status&) {}
 
 void ServerCall::AppendResponse() {
-  Link& link = *link_->link();
+  Link& link = *session_->link();
   if (char* body = link.Append(response_, body_bytes, invalidated)) {
     WriteResponse(body);
     link.SendNowIfAlone();
@@ -296,19 +294,19 @@ void ServerCall::AwaitRoom(Link& link) {
   DropRequestBeyond(kMaxWaitingRequestBytes);
   if (has_bulk_ && bulk_->reply_travels()) DropReplyBeyond(0);
   link.AwaitWritable(*this);
-  link_->BeginWait();
+  session_->BeginWait();
   if (VERBENA_MUTANT(kUnsentResponseKept)) return;
   StartResponseTimer(SaturatingAdd(shard_.executor().now(), shard_.limits().response_grace));
 }
 
 void ServerCall::StartResponseTimer(TimePoint until) {
-  frames_sent_ = link_->link()->stats().frames_sent;
+  frames_sent_ = session_->link()->stats().frames_sent;
   shard_.executor().StartTimer(*this, until);
   timer_running_ = true;
 }
 
 void ServerCall::OnResponseOverdue() {
-  Link& link = *link_->link();
+  Link& link = *session_->link();
   // A response waits its turn behind others, as long as the client takes those, but no longer than
   // the grace after its deadline.
   const TimePoint now = shard_.executor().now();
@@ -321,7 +319,7 @@ void ServerCall::OnResponseOverdue() {
   link.Close(absl::DeadlineExceededError(fmt::format(
       "{} has not taken the response of {} for {} ms (ServerOptions::response_grace): it issues no "
       "credits",
-      link_->peer(), method_name(),
+      session_->peer(), method_name(),
       std::chrono::duration_cast<std::chrono::milliseconds>(grace).count())));
 }
 
@@ -352,7 +350,7 @@ void ServerCall::CheckReply() {
 
 void ServerCall::OnWritable(Link& link) {
   StopTimer();
-  link_->EndWait();
+  session_->EndWait();
   CheckReply();
   WriteResponse(link.Append(response_, body_bytes, invalidated));
   Finish();
@@ -376,7 +374,7 @@ void ServerCall::Finish() {
       reply_bytes_ > kMaxPooledMessageBytes) {
     FinishLarge();
   }
-  std::exchange(link_, nullptr)->OnCallDone(*this);
+  std::exchange(session_, nullptr)->OnCallDone(*this);
   reply_->Clear();
   shard_.Recycle(*this);
 }
@@ -410,18 +408,18 @@ Buffer ServerContext::TakeRequestPayload() {
 }
 
 Task<absl::StatusOr<Buffer>> ServerContext::AllocateBuffer(size_t bytes) {
-  internal::Link* link = call_.link_->link();
+  internal::Link* link = call_.session_->link();
   if (link == nullptr) co_return absl::UnavailableError("the caller's link was lost");
-  co_return co_await call_.link_->client().responses().Allocate(
+  co_return co_await call_.session_->client().responses().Allocate(
       link->endpoint(), bytes,
       {.deadline = call_.deadline_,
        .longest = call_.shard_.limits().memory_wait,
        .holders = &call_.shard_.send_holders()},
-      call_.link_->peer(), call_.shard_.memory_refused());
+      call_.session_->peer(), call_.shard_.memory_refused());
 }
 
 std::string ServerContext::device_name() const {
-  const internal::Link* link = call_.link_->link();
+  const internal::Link* link = call_.session_->link();
   return link == nullptr ? "" : link->endpoint().device_name();
 }
 
@@ -438,13 +436,13 @@ Task<absl::Status> ServerContext::WriteResponsePayload(BufferView part) {
 }
 
 absl::StatusOr<RemoteMemory> ServerContext::Remote(const RemoteMemoryHandle& handle) {
-  internal::Link* link = call_.link_->link();
+  internal::Link* link = call_.session_->link();
   if (link == nullptr) return absl::UnavailableError("the caller's link was lost");
   return internal::RemoteOver(*link, handle);
 }
 
 Task<absl::StatusOr<Loan>> ServerContext::Lend(BufferView view, LeaseAccess access) {
-  internal::Link* link = call_.link_->link();
+  internal::Link* link = call_.session_->link();
   if (link == nullptr) co_return absl::UnavailableError("the caller's link was lost");
   co_return co_await internal::LendOver(*link, view, access, call_.deadline_);
 }

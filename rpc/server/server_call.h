@@ -54,7 +54,7 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
 
   // Parses the request and runs the handler up to its first wait. `bulk`, which `body` begins with,
   // may be null; its landing is taken.
-  void Start(ServerSession& link, CallId id, const FrameHeader& frame, const char* body,
+  void Start(ServerSession& session, CallId id, const FrameHeader& frame, const char* body,
              IncomingBulk* bulk);
   // The memory that the response waits for has come.
   absl::Status OnLanding(const RemoteRange& landing);
@@ -124,7 +124,7 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   std::unique_ptr<google::protobuf::MessageLite> reply_;
 
   // State of the current call.
-  ServerSession* link_ = nullptr;
+  ServerSession* session_ = nullptr;
   CallId id_;
   std::optional<CancelScope> cancel_;
   std::optional<ServerContext> context_;

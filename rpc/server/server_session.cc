@@ -4,8 +4,10 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/rpc/internal/frames.h"
 #include "verbena/rpc/server/granted_share.h"
 #include "verbena/rpc/server/server_shard.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/mutant.h"
 
@@ -67,13 +69,13 @@ absl::Status ServerSession::SlotMisused(const FrameHeader& frame) const {
 }
 
 absl::Status ServerSession::OnBulkRequest(const FrameHeader& frame, const char* body) {
+  // Not unwrapped: that would copy all sources once more.
   absl::StatusOr<RequestBulk> parsed = ParseRequestBulk(body, frame.body_bytes);
-  if (!parsed.ok()) return parsed.status();
+  VERBENA_RETURN_IF_ERROR(parsed.status());
   IncomingBulk bulk{*parsed, {}};
   if (bulk.request.grant != RequestBulk::kNoGrant) {
-    absl::StatusOr<UsedGrant> landing = grants_.Use(bulk.request.grant, bulk.request.payload_bytes);
-    if (!landing.ok()) return landing.status();
-    bulk.landing = *std::move(landing);
+    VERBENA_ASSIGN_OR_RETURN(bulk.landing,
+                             grants_.Use(bulk.request.grant, bulk.request.payload_bytes));
     shard_.NotePayloadWritten();
   }
   return StartCall(frame, body, &bulk);
@@ -106,12 +108,11 @@ void ServerSession::OnCancelFrame(const FrameHeader& frame) {
 }
 
 absl::Status ServerSession::OnLandingFrame(const FrameHeader& frame, const char* body) {
-  absl::StatusOr<RemoteRange> landing = ParseLanding(body, frame.body_bytes);
-  if (!landing.ok()) return landing.status();
+  VERBENA_ASSIGN_OR_RETURN(RemoteRange landing, ParseLanding(body, frame.body_bytes));
   // The call may have ended meanwhile, as with a cancellation.
   ServerCall* call = by_slot_.Find(frame.call_slot);
   if (call == nullptr || call->id().generation != frame.call_generation) return absl::OkStatus();
-  return call->OnLanding(*landing);
+  return call->OnLanding(landing);
 }
 
 absl::Status ServerSession::Refuse(CallId id, RefusalReason reason) {
@@ -166,12 +167,9 @@ void ServerSession::AwaitRoom(Link& link) {
 void ServerSession::SendRefusal(Link& link) {
   const Refusal& refusal = refusals_.front();
   const std::string& body = shard_.RefusalBody(refusal.reason);
-  FrameHeader frame;
-  frame.kind = FrameKind::kResponse;
-  frame.call_slot = refusal.slot;
-  frame.call_generation = refusal.generation;
-  frame.status_code = static_cast<uint8_t>(shard_.RefusalStatus(refusal.reason).code());
-  frame.outcome = static_cast<uint8_t>(Outcome::kNotExecuted);
+  const FrameHeader frame =
+      FailureFrame({refusal.slot, refusal.generation}, shard_.RefusalStatus(refusal.reason).code(),
+                   Outcome::kNotExecuted);
   char* room = link.Append(frame, body.size());
   if (room == nullptr) return;
   body.copy(room, body.size());
@@ -197,9 +195,7 @@ void ServerSession::RevokeGrants() {
 
 void ServerSession::SendGoAway() {
   if (link_ == nullptr || !link_->open()) return;
-  FrameHeader frame;
-  frame.kind = FrameKind::kGoAway;
-  if (link_->Append(frame, 0) != nullptr) return;
+  if (link_->Append(GoAwayFrame(), 0) != nullptr) return;
   go_away_due_ = true;
   if (!SendWaiter::linked()) AwaitRoom(*link_);
 }
@@ -208,9 +204,7 @@ void ServerSession::OnWritable(Link& link) {
   if (!refusals_.empty()) {
     SendRefusal(link);
   } else if (go_away_due_) {
-    FrameHeader frame;
-    frame.kind = FrameKind::kGoAway;
-    go_away_due_ = link.Append(frame, 0) == nullptr;
+    go_away_due_ = link.Append(GoAwayFrame(), 0) == nullptr;
   }
   if (!refusals_.empty() || go_away_due_) AwaitRoom(link);
 }
@@ -242,7 +236,7 @@ void ServerSession::OnCallDone(ServerCall& call) {
   call.IntrusiveNode<ServerCall>::Unlink();
   by_slot_.Remove(call.id().slot, call);
   const bool undecided = going_down_ && !VERBENA_MUTANT(kLinkFreedWithAHandlerLeft);
-  if (link_ == nullptr && !undecided && active_.empty()) shard_.OnLinkIdle(*this);
+  if (link_ == nullptr && !undecided && active_.empty()) shard_.OnSessionIdle(*this);
 }
 
 bool ServerSession::ExpectsFrames() const {
@@ -275,7 +269,7 @@ void ServerSession::OnLinkDown(Link&, const absl::Status&) {
     call->OnLinkDown();
   }
   going_down_ = false;
-  shard_.OnLinkDown(*this);
+  shard_.OnSessionDown(*this);
 }
 
 }  // namespace verbena::internal

@@ -45,6 +45,10 @@ class ServerSession final : public LinkListener, private SendWaiter, private Tim
   void Attach(Link& link) { link_ = &link; }
   // nullptr until the handshake has ended, and once the link is down.
   Link* link() const { return link_; }
+  // Whether its link is one of `endpoint`.
+  bool uses(const Endpoint& endpoint) const {
+    return link_ != nullptr && &link_->endpoint() == &endpoint;
+  }
   const std::string& peer() const { return peer_; }
   uint64_t number() const { return number_; }
   bool idle() const { return active_.empty(); }

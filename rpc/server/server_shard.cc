@@ -9,6 +9,7 @@
 #include "verbena/transport/connect/link_parameters.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/poison.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/executor/join_logged.h"
 #include "verbena/transport/link/wire_format.h"
 #include "verbena/transport/log/log.h"
@@ -115,37 +116,37 @@ Task<void> ServerShard::Accept(std::unique_ptr<MessageStream> stream, LinkParame
   }
   if (accepted.ok()) co_return;
   Log(LogLevel::kInfo, fmt::format("a link was not accepted: {}", accepted.ToString()));
-  // If the link was lost after it had opened, OnLinkDown() has taken it out already, or
+  // If the link was lost after it had opened, OnSessionDown() has taken it out already, or
   // OnCallDone() will. The session may be freed by now, and another may be at its address.
-  auto found = links_.find(number);
-  if (found != links_.end() && found->second->idle()) links_.erase(found);
-  if (links_.empty() && draining_) unlinked_.Set();
+  auto found = sessions_.find(number);
+  if (found != sessions_.end() && found->second->idle()) sessions_.erase(found);
+  if (sessions_.empty() && draining_) unlinked_.Set();
 }
 
 Task<absl::Status> ServerShard::AcceptAs(uint64_t number, std::unique_ptr<MessageStream> stream,
                                          LinkParameters offer) {
   auto owned = std::make_unique<ServerSession>(*this, ClientOf(*stream, offer.runtime_id),
                                                stream->peer(), number);
-  ServerSession* server_link = owned.get();
-  links_.emplace(number, std::move(owned));
-  absl::StatusOr<Link*> link = co_await Open(std::move(stream), std::move(offer), *server_link);
-  if (!link.ok()) co_return link.status();
-  server_link->Attach(**link);
+  ServerSession* session = owned.get();
+  sessions_.emplace(number, std::move(owned));
+  VERBENA_CO_ASSIGN_OR_RETURN(Link * link,
+                              co_await Open(std::move(stream), std::move(offer), *session));
+  session->Attach(*link);
   if (closed_) {
-    (*link)->Close(absl::UnavailableError("the server shut down"));  // may end `server_link`
+    link->Close(absl::UnavailableError("the server shut down"));  // may end `session`
   } else if (draining_) {
-    server_link->SendGoAway();
+    session->SendGoAway();
   }
   co_return absl::OkStatus();
 }
 
 // On the device of the kind that the client offers.
 Task<absl::StatusOr<Link*>> ServerShard::Open(std::unique_ptr<MessageStream> stream,
-                                              LinkParameters offer, ServerSession& link) {
+                                              LinkParameters offer, ServerSession& session) {
   absl::StatusOr<Endpoint*> endpoint = co_await shard_.AwaitEndpointFor(offer.kind);
   if (endpoint.ok()) {
     [[maybe_unused]] const auto use = (*endpoint)->Use();
-    co_return co_await (*endpoint)->Accept(std::move(stream), std::move(offer), link);
+    co_return co_await (*endpoint)->Accept(std::move(stream), std::move(offer), session);
   }
   absl::Status told = co_await WithDeadline(RefuseOffer(*stream, endpoint.status()),
                                             shard_.wanted_limits().connect_timeout);
@@ -252,7 +253,7 @@ size_t ServerShard::max_response_bytes_per_source(bool names_source) const {
 }
 
 void ServerShard::ForgetExpired() {
-  const size_t most = 2 * links_.size() + 16;
+  const size_t most = 2 * sessions_.size() + 16;
   const auto expired = [](const auto& entry) { return entry.second.expired(); };
   if (clients_.size() > most) absl::erase_if(clients_, expired);
   if (sources_.size() > most) absl::erase_if(sources_, expired);
@@ -263,29 +264,29 @@ void ServerShard::LogThrown(const char* method, const char* what) {
                 fmt::format("the handler of {} threw: {}", method, what));
 }
 
-void ServerShard::OnLinkDown(ServerSession& link) {
-  if (link.idle()) OnLinkIdle(link);
+void ServerShard::OnSessionDown(ServerSession& session) {
+  if (session.idle()) OnSessionIdle(session);
 }
 
-void ServerShard::OnLinkIdle(ServerSession& link) {
-  auto found = links_.find(link.number());
-  if (found == links_.end()) return;
+void ServerShard::OnSessionIdle(ServerSession& session) {
+  auto found = sessions_.find(session.number());
+  if (found == sessions_.end()) return;
   finished_.push_back(std::move(found->second));
-  links_.erase(found);
-  if (links_.empty() && draining_) unlinked_.Set();
+  sessions_.erase(found);
+  if (sessions_.empty() && draining_) unlinked_.Set();
 }
 
 void ServerShard::ReclaimGrants(const Endpoint& endpoint) {
   if (receive_->leases == 0 || !reclaimed_.insert(&endpoint).second) return;
-  for (const auto& [number, link] : links_) {
-    if (link->link() != nullptr && &link->link()->endpoint() == &endpoint) link->RevokeGrants();
+  for (const auto& [number, session] : sessions_) {
+    if (session->uses(endpoint)) session->RevokeGrants();
   }
 }
 
 void ServerShard::ReclaimGrants(ServerSource& source) {
   if (!source.BeginReclaim()) return;
-  for (const auto& [number, link] : links_) {
-    if (&link->client().source() == &source) link->RevokeGrants();
+  for (const auto& [number, session] : sessions_) {
+    if (&session->client().source() == &source) session->RevokeGrants();
   }
 }
 
@@ -295,12 +296,12 @@ Task<absl::Status> ServerShard::WaitUntilIdle() {
 }
 
 Task<absl::Status> ServerShard::WaitUntilUnlinked() {
-  if (links_.empty()) co_return absl::OkStatus();
+  if (sessions_.empty()) co_return absl::OkStatus();
   co_return co_await unlinked_.Wait();
 }
 
 void ServerShard::CountRunning(RunningHandlers& running) {
-  for (const auto& [number, link] : links_) link->CountRunning(running);
+  for (const auto& [number, session] : sessions_) session->CountRunning(running);
 }
 
 Task<void> ServerShard::CancelHandlers(TimePoint until) {
@@ -309,14 +310,14 @@ Task<void> ServerShard::CancelHandlers(TimePoint until) {
   Log(LogLevel::kWarning,
       fmt::format("calls outlast the grace of the server's shutdown and are cancelled: {}",
                   Described(running)));
-  for (const auto& [number, link] : links_) link->CancelAll();
+  for (const auto& [number, session] : sessions_) session->CancelAll();
   (void)co_await WithDeadline(WaitUntilIdle(),
                               VERBENA_MUTANT(kShutdownWaitsForHandlers) ? kNever : until);
 }
 
 Task<void> ServerShard::Shutdown(TimePoint deadline) {
   draining_ = true;
-  for (const auto& [number, link] : links_) link->SendGoAway();
+  for (const auto& [number, session] : sessions_) session->SendGoAway();
   absl::Status drained = co_await WithDeadline(WaitUntilIdle(), deadline);
   // A client closes its link once it has its last response, so the end of the link proves that it
   // has. The shutdown waits for no other clients.
@@ -325,8 +326,8 @@ Task<void> ServerShard::Shutdown(TimePoint deadline) {
   if (active_ == 0) (void)co_await WithDeadline(WaitUntilUnlinked(), until);
   closed_ = true;
   std::vector<Link*> open;
-  for (const auto& [number, link] : links_) {
-    if (link->link() != nullptr) open.push_back(link->link());
+  for (const auto& [number, session] : sessions_) {
+    if (session->link() != nullptr) open.push_back(session->link());
   }
   for (Link* link : open) link->Close(absl::UnavailableError("the server shut down"));
   tasks_.RequestCancel();

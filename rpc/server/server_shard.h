@@ -151,9 +151,9 @@ class ServerShard {
   void NotePayloadWritten() { ++stats_.payloads_written; }
   // Counted by its links (grants_given.h).
   size_t granted_bytes() const { return receive_->leases; }
-  void OnLinkDown(ServerSession& link);
-  // A link that is down has no calls left.
-  void OnLinkIdle(ServerSession& link);
+  void OnSessionDown(ServerSession& session);
+  // A session whose link is down has no calls left.
+  void OnSessionIdle(ServerSession& session);
 
   // Refuses new calls and tells the clients. Waits until the running calls end or `deadline`
   // passes, then cancels them. Closes the links at most kCloseGrace later, even if somebody still
@@ -184,12 +184,12 @@ class ServerShard {
  private:
   [[gnu::cold, gnu::noinline]] ServerCall* AddCall(int method_index);
   Task<void> Accept(std::unique_ptr<MessageStream> stream, LinkParameters offer);
-  // Makes the link, under `number` in links_. If this fails, the caller takes the link out of
-  // links_.
+  // Makes a session under `number` in sessions_, and its link. If this fails, the caller takes the
+  // session out of sessions_.
   Task<absl::Status> AcceptAs(uint64_t number, std::unique_ptr<MessageStream> stream,
                               LinkParameters offer);
   Task<absl::StatusOr<Link*>> Open(std::unique_ptr<MessageStream> stream, LinkParameters offer,
-                                   ServerSession& link);
+                                   ServerSession& session);
   // The bounds of the client that connects by `stream` and claims to be `id`.
   std::shared_ptr<ServerClient> ClientOf(const MessageStream& stream, const RuntimeId& id);
   // The bounds of the source `address`, which stands for all clients unless it `names_source`.
@@ -228,7 +228,7 @@ class ServerShard {
   // may have expired.
   absl::flat_hash_map<std::string, std::weak_ptr<ServerSource>> sources_;
   absl::flat_hash_map<std::pair<std::string, RuntimeId>, std::weak_ptr<ServerClient>> clients_;
-  absl::flat_hash_map<uint64_t, std::unique_ptr<ServerSession>> links_;  // by number
+  absl::flat_hash_map<uint64_t, std::unique_ptr<ServerSession>> sessions_;  // by number
   // Down and idle, but perhaps still on the stack: freed in the next Accept, or at the end.
   std::vector<std::unique_ptr<ServerSession>> finished_;
   // By method, owned, at most kMaxIdleCalls each; what they hold is poisoned. A call that runs

@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 import bazel_events
+import errors
 import includes
 import layers
 import prose
@@ -44,12 +45,13 @@ def arguments():
                "           code, or a docstring. Only a capital counts: a fragment such as 'of the link'\n"
                "           may follow code. A C++ test file opens with a comment, which says what\n"
                "           its tests prove. Generated files and third_party/stubs are left out\n"
+               "  errors   a failed Status that rpc/ or transport/ hands on by hand, not by a macro\n"
                "  build    layering_check and parse_headers, by building every target; part of tidy\n"
                "  tidy     clang-tidy-19 with .clang-tidy; what was clean is remembered by content\n"
                "  length   files over 500 lines, functions over 70, and classes with more than 15 data\n"
                "           members, as a report that fails nothing")
     parser.add_argument("--only", metavar="CHECK[,CHECK]",
-                        default="format,layers,prose,build,tidy,length")
+                        default="format,layers,prose,errors,build,tidy,length")
     parser.add_argument("--changed", action="store_true",
                         help="look only at files that differ from the main branch's")
     parser.add_argument("files", nargs="*", help="look only at these files")
@@ -120,6 +122,11 @@ def check_prose(files):
         if prose.is_checked(name):
             found += prose.check(name, (TOP / name).read_text())
     return found
+
+
+def check_errors(files):
+    return [message for name in files if name.endswith((".h", ".cc"))
+            for message in errors.check(name, (TOP / name).read_text())]
 
 
 def check_build(_):
@@ -271,6 +278,7 @@ CHECKS = {
     "format": check_format,
     "layers": check_layers,
     "prose": check_prose,
+    "errors": check_errors,
     "build": check_build,
     "tidy": check_tidy,
     "length": check_length,

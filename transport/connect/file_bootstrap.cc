@@ -16,6 +16,7 @@
 #include "verbena/transport/connect/file_stream.h"
 #include "verbena/transport/connect/io_thread.h"
 #include "verbena/transport/connect/mailbox.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/log.h"
 
 namespace verbena {
@@ -137,7 +138,7 @@ class FileListener final : public MessageListener {
 Task<StreamOr> ConnectTo(std::shared_ptr<internal::IoThread> io,
                          std::shared_ptr<internal::FilePoller> poller, std::string directory,
                          std::string target) {
-  if (absl::Status valid = CheckName(target); !valid.ok()) co_return valid;
+  VERBENA_CO_RETURN_IF_ERROR(CheckName(target));
   auto connected = std::make_shared<Streams>();
   const bool posted = io->Post([io, poller, connected, directory, target] {
     absl::StatusOr<internal::FileSpool> spool =
@@ -157,7 +158,7 @@ absl::StatusOr<internal::FileLock> TakeName(const std::string& directory, const 
   if (::mkdir(listener.c_str(), 0700) != 0 && errno != EEXIST) {
     return absl::UnavailableError(fmt::format("mkdir {}: {}", listener, std::strerror(errno)));
   }
-  if (absl::Status ours = internal::CheckPrivateDirectory(listener); !ours.ok()) return ours;
+  VERBENA_RETURN_IF_ERROR(internal::CheckPrivateDirectory(listener));
   return internal::FileLock::Take(internal::ListenerLockPath(listener));
 }
 
@@ -171,12 +172,11 @@ absl::StatusOr<std::unique_ptr<FileBootstrap>> FileBootstrap::Create(const std::
   if (::access(directory.c_str(), R_OK | W_OK | X_OK) != 0) {
     return absl::PermissionDeniedError(fmt::format("{}: {}", directory, std::strerror(errno)));
   }
-  absl::StatusOr<std::shared_ptr<internal::IoThread>> io = internal::IoThread::Start();
-  if (!io.ok()) return io.status();
-  auto poller = std::make_shared<internal::FilePoller>(**io);
-  (*io)->Post([io = *io, poller] { io->Register(poller); });
+  VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<internal::IoThread> io, internal::IoThread::Start());
+  auto poller = std::make_shared<internal::FilePoller>(*io);
+  io->Post([io, poller] { io->Register(poller); });
   return std::unique_ptr<FileBootstrap>(
-      new FileBootstrap(directory, *std::move(io), std::move(poller)));
+      new FileBootstrap(directory, std::move(io), std::move(poller)));
 }
 
 FileBootstrap::FileBootstrap(std::string directory, std::shared_ptr<internal::IoThread> io,
@@ -190,7 +190,7 @@ VERBENA_CORO_WRAPPER Task<StreamOr> FileBootstrap::Connect(std::string target) {
 }
 
 absl::StatusOr<std::unique_ptr<MessageListener>> FileBootstrap::Listen(const std::string& address) {
-  if (absl::Status valid = CheckName(address); !valid.ok()) return valid;
+  VERBENA_RETURN_IF_ERROR(CheckName(address));
   const bool any = address.ends_with(":0");
   const std::string stem = address.substr(0, address.size() - (any ? 1 : 0));
   for (int number = 1; number <= kMaxListenersOfAName; ++number) {

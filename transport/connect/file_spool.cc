@@ -14,6 +14,7 @@
 #include "fmt/format.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/coro/random.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/mutant.h"
 
@@ -90,7 +91,7 @@ absl::StatusOr<std::optional<std::string>> Consume(const std::string& path) {
   ::close(fd);
   ::unlink(path.c_str());
   if (status.ok()) status = CheckBootstrapMessage(size);
-  if (!status.ok()) return status;
+  VERBENA_RETURN_IF_ERROR(status);
   bytes.resize(size);
   return bytes;
 }
@@ -133,7 +134,7 @@ absl::StatusOr<FileSpool> FileSpool::Create(const std::string& listener) {
     return absl::UnavailableError(
         fmt::format("nobody listens at {}", fs::path(listener).filename().string()));
   }
-  if (absl::Status ours = CheckPrivateDirectory(listener); !ours.ok()) return ours;
+  VERBENA_RETURN_IF_ERROR(CheckPrivateDirectory(listener));
   const std::string token = fmt::format("{:016x}", Random::Real().Next());
   const std::string hidden = listener + "/." + kPrefix + token;
   const std::string directory = listener + "/" + kPrefix + token;
@@ -149,19 +150,18 @@ absl::StatusOr<FileSpool> FileSpool::Create(const std::string& listener) {
 }
 
 absl::StatusOr<FileSpool> FileSpool::Adopt(const std::string& directory) {
-  if (absl::Status ours = CheckPrivateDirectory(directory); !ours.ok()) return ours;
+  VERBENA_RETURN_IF_ERROR(CheckPrivateDirectory(directory));
   // The lock gets its name only once it is held: whoever finds it there and not held takes its
   // process for dead.
   const std::string path = directory + "/" + kServer + ".lock";
   const std::string hidden = directory + "/." + kServer + ".lock";
-  absl::StatusOr<FileLock> lock = FileLock::Take(hidden);
-  if (!lock.ok()) return lock.status();
+  VERBENA_ASSIGN_OR_RETURN(FileLock lock, FileLock::Take(hidden));
   if (::link(hidden.c_str(), path.c_str()) != 0) {
     return errno == EEXIST ? absl::AlreadyExistsError(fmt::format("{} is there", path))
                            : FileError("link", path);
   }
   ::unlink(hidden.c_str());
-  return FileSpool(directory, kServer, kClient, *std::move(lock));
+  return FileSpool(directory, kServer, kClient, std::move(lock));
 }
 
 std::string FileSpool::name() const { return fs::path(directory_).filename(); }
@@ -195,10 +195,9 @@ absl::StatusOr<std::optional<std::string>> FileSpool::Read() {
   // Before the message is looked for, so that one sent just before the end is not missed.
   const bool closed = PeerHasClosed();
   const bool gone = closed || PeerIsDead();
-  absl::StatusOr<std::optional<std::string>> message =
-      Consume(Path(theirs_, fmt::format("{}", read_)));
-  if (!message.ok()) return message;
-  if (message->has_value()) {
+  VERBENA_ASSIGN_OR_RETURN(std::optional<std::string> message,
+                           Consume(Path(theirs_, fmt::format("{}", read_))));
+  if (message.has_value()) {
     ++read_;
   } else if (gone) {
     return absl::UnavailableError(closed ? "the peer has closed the connection"

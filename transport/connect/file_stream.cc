@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
@@ -12,9 +13,8 @@ namespace {
 absl::Status ClosedHere() { return absl::CancelledError("the connection was closed on this side"); }
 
 Task<absl::Status> SendOn(std::shared_ptr<FileConnection> connection, std::string message) {
-  auto sent = connection->StartSend(std::move(message));
-  if (!sent.ok()) co_return sent.status();
-  co_return (co_await (*sent)->Pop()).status();
+  VERBENA_CO_ASSIGN_OR_RETURN(auto sent, connection->StartSend(std::move(message)));
+  co_return (co_await sent->Pop()).status();
 }
 
 Task<absl::StatusOr<std::string>> ReceiveOn(std::shared_ptr<FileConnection> connection) {
@@ -41,7 +41,7 @@ FileConnection::FileConnection(std::shared_ptr<IoThread> io, std::shared_ptr<Fil
 
 absl::StatusOr<std::shared_ptr<Mailbox<FileConnection::Sent>>> FileConnection::StartSend(
     std::string message) {
-  if (absl::Status valid = CheckBootstrapMessage(message.size()); !valid.ok()) return valid;
+  VERBENA_RETURN_IF_ERROR(CheckBootstrapMessage(message.size()));
   if (closed_) return ClosedHere();
   auto sent = std::make_shared<Mailbox<Sent>>();
   const bool posted =

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "verbena/transport/connect/mailbox.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/mutant.h"
 
 namespace verbena {
@@ -65,11 +66,11 @@ using StreamOr = absl::StatusOr<std::unique_ptr<MessageStream>>;
 
 // One direction of a stream.
 struct Pipe {
-  // Permission to send one message; there are kLocalStreamMessages of them.
+  // Permission to send one message; there are LocalNetwork::kStreamMessages of them.
   struct Slot {};
 
   Pipe() {
-    for (size_t i = 0; i < kLocalStreamMessages; ++i) slots->Push(Slot{});
+    for (size_t i = 0; i < LocalNetwork::kStreamMessages; ++i) slots->Push(Slot{});
   }
 
   const std::shared_ptr<internal::Mailbox<Slot>> slots =
@@ -80,9 +81,8 @@ struct Pipe {
 
 // The coroutines hold what they use, so that the stream may go before a Task that nobody awaited.
 Task<absl::Status> SendOn(std::shared_ptr<Pipe> pipe, std::string message) {
-  if (absl::Status valid = CheckBootstrapMessage(message.size()); !valid.ok()) co_return valid;
-  absl::StatusOr<Pipe::Slot> slot = co_await pipe->slots->Pop();
-  if (!slot.ok()) co_return slot.status();
+  VERBENA_CO_RETURN_IF_ERROR(CheckBootstrapMessage(message.size()));
+  VERBENA_CO_RETURN_IF_ERROR((co_await pipe->slots->Pop()).status());
   pipe->messages->Push(std::move(message));
   co_return absl::OkStatus();
 }
@@ -138,9 +138,10 @@ Task<StreamOr> ConnectTo(std::shared_ptr<internal::LocalNames> names, std::strin
   auto back = std::make_shared<Pipe>();
   auto theirs = std::make_unique<LocalStream>(std::move(name), there, back);
   auto ours = std::make_unique<LocalStream>(target, back, there);
-  if (!backlog->Push(std::move(theirs), kLocalBacklog)) {
-    co_return absl::UnavailableError(fmt::format(
-        "{} accepts no connection: it closes, or {} others wait already", target, kLocalBacklog));
+  if (!backlog->Push(std::move(theirs), LocalNetwork::kBacklog)) {
+    co_return absl::UnavailableError(
+        fmt::format("{} accepts no connection: it closes, or {} others wait already", target,
+                    LocalNetwork::kBacklog));
   }
   co_return std::unique_ptr<MessageStream>(std::move(ours));
 }
@@ -186,9 +187,8 @@ absl::StatusOr<std::unique_ptr<MessageListener>> LocalBootstrap::Listen(
     const std::string& address) {
   if (address.empty()) return absl::InvalidArgumentError("a listener needs a name, not \"\"");
   auto backlog = std::make_shared<Backlog>();
-  absl::StatusOr<std::string> name = names_->Take(address, backlog);
-  if (!name.ok()) return name.status();
-  return std::make_unique<LocalListener>(names_, *std::move(name), std::move(backlog));
+  VERBENA_ASSIGN_OR_RETURN(std::string name, names_->Take(address, backlog));
+  return std::make_unique<LocalListener>(names_, std::move(name), std::move(backlog));
 }
 
 }  // namespace verbena

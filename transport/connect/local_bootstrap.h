@@ -4,8 +4,8 @@
 // name in a LocalNetwork. Two ends may be on one executor, on two executors of one thread (then
 // everything happens in the order of the calls, the same each time), or on different threads.
 //
-// A stream holds at most kLocalStreamMessages on their way; then Send() waits. A listener holds at
-// most kLocalBacklog connections that nobody has accepted; then Connect() returns UNAVAILABLE.
+// A stream holds at most kStreamMessages on their way; then Send() waits. A listener holds at
+// most kBacklog connections that nobody has accepted; then Connect() returns UNAVAILABLE.
 //
 //   LocalNetwork network;
 //   LocalBootstrap server(network, "server"), client(network, "client");
@@ -29,13 +29,13 @@ namespace internal {
 class LocalNames;
 }
 
-inline constexpr size_t kLocalStreamMessages = 64;
-inline constexpr size_t kLocalBacklog = 128;
-
 // The names in use. Safe from any thread. Bootstraps, listeners and streams share the names, and
 // may outlive this object.
 class LocalNetwork {
  public:
+  static constexpr size_t kStreamMessages = 64;
+  static constexpr size_t kBacklog = 128;
+
   LocalNetwork();
   ~LocalNetwork();
   LocalNetwork(const LocalNetwork&) = delete;

@@ -11,6 +11,7 @@
 #include "verbena/transport/connect/rdma_cm_private_data.h"
 #include "verbena/transport/connect/rdma_cm_status.h"
 #include "verbena/transport/coro/clock.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/log.h"
 
 namespace verbena::internal {
@@ -57,10 +58,9 @@ RdmaCm::RdmaCm(RdmaCmOptions options, std::shared_ptr<CmChannel> channel)
       waiting_(std::make_shared<CmConnection::Waiting>(kMaxExpectedConnections)) {}
 
 absl::StatusOr<std::unique_ptr<RdmaCm>> RdmaCm::Start(RdmaCmOptions options) {
-  absl::StatusOr<std::shared_ptr<CmChannel>> channel = CmChannel::Open();
-  if (!channel.ok()) return channel.status();
-  std::unique_ptr<RdmaCm> started(new RdmaCm(std::move(options), *std::move(channel)));
-  if (absl::Status status = started->MoveTo(started->options_.gid); !status.ok()) return status;
+  VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<CmChannel> channel, CmChannel::Open());
+  std::unique_ptr<RdmaCm> started(new RdmaCm(std::move(options), std::move(channel)));
+  VERBENA_RETURN_IF_ERROR(started->MoveTo(started->options_.gid));
   return started;
 }
 
@@ -83,11 +83,10 @@ absl::StatusOr<std::vector<IpAddress>> RdmaCm::FindAddresses(const ibv_gid& gid)
 }
 
 absl::Status RdmaCm::MoveTo(const ibv_gid& gid) {
-  absl::StatusOr<std::vector<IpAddress>> found = FindAddresses(gid);
-  if (!found.ok()) return found.status();
+  VERBENA_ASSIGN_OR_RETURN(std::vector<IpAddress> found, FindAddresses(gid));
   std::lock_guard lock(mutex_);
-  const bool moved = addresses_.empty() || addresses_.front() != found->front();
-  addresses_ = *std::move(found);
+  const bool moved = addresses_.empty() || addresses_.front() != found.front();
+  addresses_ = std::move(found);
   if (!moved || listener_ == nullptr) return absl::OkStatus();
   channel_->DestroyId(std::exchange(listener_, nullptr));
   return absl::OkStatus();
@@ -118,16 +117,15 @@ absl::StatusOr<RdmaCmService> RdmaCm::Listen() {
   }
   absl::StatusOr<uint16_t> port = ListenOnce(ip);
   for (int tries = 1; !port.ok() && tries < kListenTries; ++tries) port = ListenOnce(ip);
-  if (!port.ok()) return port.status();
+  VERBENA_RETURN_IF_ERROR(port.status());
   Log(LogLevel::kInfo, fmt::format("rdma_cm listens at {} on {}",
                                    FormatHostPort(FormatIp(ip), *port), options_.device));
   return RdmaCmService{.address = ip, .port = *port};
 }
 
 absl::StatusOr<uint16_t> RdmaCm::ListenOnce(const IpAddress& ip) {
-  absl::StatusOr<rdma_cm_id*> created = channel_->CreateId(*this);
-  if (!created.ok()) return created.status();
-  TemporaryId id(*channel_, *created);
+  VERBENA_ASSIGN_OR_RETURN(rdma_cm_id * created, channel_->CreateId(*this));
+  TemporaryId id(*channel_, created);
   sockaddr_storage address = SocketAddress(ip, 0);
   const std::string what = fmt::format("rdma_cm at {}", FormatIp(ip));
   if (rdma_bind_addr(id.get(), reinterpret_cast<sockaddr*>(&address)) != 0) {
@@ -140,19 +138,17 @@ absl::StatusOr<uint16_t> RdmaCm::ListenOnce(const IpAddress& ip) {
 
 absl::StatusOr<std::shared_ptr<QpConnection>> RdmaCm::Expect(ConnectableQp qp,
                                                              RdmaCmService& service) {
-  absl::StatusOr<RdmaCmService> listening = Listen();
-  if (!listening.ok()) return listening.status();
-  absl::StatusOr<uint64_t> token = NewToken();
-  if (!token.ok()) return token.status();
+  VERBENA_ASSIGN_OR_RETURN(RdmaCmService listening, Listen());
+  VERBENA_ASSIGN_OR_RETURN(uint64_t token, NewToken());
   auto connection =
       std::make_shared<CmConnection>(channel_, options_.device, std::move(qp), "its client");
-  connection->ExpectToken(waiting_, *token);
-  if (!waiting_->Add(*token, connection)) {
+  connection->ExpectToken(waiting_, token);
+  if (!waiting_->Add(token, connection)) {
     return absl::ResourceExhaustedError(fmt::format(
         "{} connections wait for their clients' rdma_cm already", kMaxExpectedConnections));
   }
-  service = *listening;
-  service.token = *token;
+  service = listening;
+  service.token = token;
   return CmConnection::Share(std::move(connection));
 }
 

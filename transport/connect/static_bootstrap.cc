@@ -1,4 +1,5 @@
 #include "verbena/transport/connect/static_bootstrap.h"
+#include "verbena/transport/coro/status_macros.h"
 
 #include <fmt/format.h>
 
@@ -59,9 +60,8 @@ VERBENA_CORO_WRAPPER Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Static
 
 absl::StatusOr<std::unique_ptr<MessageListener>> StaticBootstrap::Listen(
     const std::string& address) {
-  absl::StatusOr<std::string> found = AddressOf(address);
-  if (!found.ok()) return found.status();
-  return below_.Listen(*found);
+  VERBENA_ASSIGN_OR_RETURN(std::string found, AddressOf(address));
+  return below_.Listen(found);
 }
 
 }  // namespace verbena

@@ -12,6 +12,7 @@
 #include "verbena/transport/connect/tcp_connector.h"
 #include "verbena/transport/connect/tcp_listener.h"
 #include "verbena/transport/connect/tcp_socket.h"
+#include "verbena/transport/coro/status_macros.h"
 
 namespace verbena {
 namespace {
@@ -35,12 +36,11 @@ class GiveUpOnExit {
 };
 
 Task<StreamOr> ConnectTo(std::shared_ptr<internal::IoThread> io, std::string target) {
-  absl::StatusOr<internal::HostPort> parsed = internal::ParseHostPort(target);
-  if (!parsed.ok()) co_return parsed.status();
-  if (parsed->port == 0) {
+  VERBENA_CO_ASSIGN_OR_RETURN(internal::HostPort parsed, internal::ParseHostPort(target));
+  if (parsed.port == 0) {
     co_return absl::InvalidArgumentError(fmt::format("cannot connect to port 0 of {}", target));
   }
-  auto connector = std::make_shared<internal::TcpConnector>(std::move(io), *std::move(parsed));
+  auto connector = std::make_shared<internal::TcpConnector>(std::move(io), std::move(parsed));
   GiveUpOnExit give_up(connector);
   co_return co_await connector->Start()->Pop();
 }
@@ -63,9 +63,8 @@ absl::StatusOr<tcp::endpoint> ResolveHere(internal::IoThread& io,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TcpBootstrap>> TcpBootstrap::Create() {
-  absl::StatusOr<std::shared_ptr<internal::IoThread>> io = internal::IoThread::Start();
-  if (!io.ok()) return io.status();
-  return std::unique_ptr<TcpBootstrap>(new TcpBootstrap(*std::move(io)));
+  VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<internal::IoThread> io, internal::IoThread::Start());
+  return std::unique_ptr<TcpBootstrap>(new TcpBootstrap(std::move(io)));
 }
 
 TcpBootstrap::TcpBootstrap(std::shared_ptr<internal::IoThread> io) : io_(std::move(io)) {}
@@ -77,17 +76,14 @@ VERBENA_CORO_WRAPPER Task<StreamOr> TcpBootstrap::Connect(std::string target) {
 }
 
 absl::StatusOr<std::unique_ptr<MessageListener>> TcpBootstrap::Listen(const std::string& address) {
-  absl::StatusOr<internal::HostPort> parsed = internal::ParseHostPort(address);
-  if (!parsed.ok()) return parsed.status();
-  absl::StatusOr<tcp::endpoint> endpoint = ResolveHere(*io_, *parsed);
-  if (!endpoint.ok()) return endpoint.status();
-  absl::StatusOr<int> fd =
-      internal::ListenTcp(endpoint->data(), static_cast<socklen_t>(endpoint->size()), address);
-  if (!fd.ok()) return fd.status();
-  absl::StatusOr<std::shared_ptr<internal::TcpAcceptor>> acceptor =
-      internal::TcpAcceptor::Adopt(io_, *fd);
-  if (!acceptor.ok()) return acceptor.status();
-  return std::make_unique<internal::TcpListener>(*std::move(acceptor));
+  VERBENA_ASSIGN_OR_RETURN(internal::HostPort parsed, internal::ParseHostPort(address));
+  VERBENA_ASSIGN_OR_RETURN(tcp::endpoint endpoint, ResolveHere(*io_, parsed));
+  VERBENA_ASSIGN_OR_RETURN(
+      int fd,
+      internal::ListenTcp(endpoint.data(), static_cast<socklen_t>(endpoint.size()), address));
+  VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<internal::TcpAcceptor> acceptor,
+                           internal::TcpAcceptor::Adopt(io_, fd));
+  return std::make_unique<internal::TcpListener>(std::move(acceptor));
 }
 
 }  // namespace verbena

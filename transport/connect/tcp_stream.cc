@@ -10,6 +10,7 @@
 
 #include "verbena/transport/connect/host_port.h"
 #include "verbena/transport/connect/tcp_socket.h"
+#include "verbena/transport/coro/status_macros.h"
 
 namespace verbena::internal {
 namespace {
@@ -52,9 +53,8 @@ absl::Status CutOff(const absl::Status& end, size_t got, const std::string& what
 }
 
 Task<absl::Status> SendOn(std::shared_ptr<TcpConnection> connection, std::string message) {
-  auto sent = connection->StartSend(std::move(message));
-  if (!sent.ok()) co_return sent.status();
-  co_return (co_await (*sent)->Pop()).status();
+  VERBENA_CO_ASSIGN_OR_RETURN(auto sent, connection->StartSend(std::move(message)));
+  co_return (co_await sent->Pop()).status();
 }
 
 Task<absl::StatusOr<std::string>> ReceiveOn(std::shared_ptr<TcpConnection> connection) {
@@ -82,7 +82,7 @@ TcpConnection::TcpConnection(std::shared_ptr<IoThread> io, asio::ip::tcp::socket
 
 absl::StatusOr<std::shared_ptr<Mailbox<TcpConnection::Sent>>> TcpConnection::StartSend(
     std::string message) {
-  if (absl::Status valid = CheckBootstrapMessage(message.size()); !valid.ok()) return valid;
+  VERBENA_RETURN_IF_ERROR(CheckBootstrapMessage(message.size()));
   if (closed_) return ClosedHere();
   if (unsent_.fetch_add(1) >= kTcpUnsentMessages) {
     --unsent_;

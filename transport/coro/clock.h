@@ -23,17 +23,23 @@ using TimePoint = std::chrono::time_point<std::chrono::steady_clock, Duration>;
 // No deadline at all: later than every time a clock returns.
 inline constexpr TimePoint kNever = TimePoint::max();
 
+namespace internal {
+
 // No time a clock returns, and none that sums reach: schedulers use it as a mark.
 inline constexpr TimePoint kBeforeAllTime = TimePoint::min();
 
-// `time` + `delay`; kNever if that lies beyond the end of time, and the earliest time after
-// kBeforeAllTime if it lies before its beginning. kNever plus anything is kNever.
+}  // namespace internal
+
+// `time` + `delay`; kNever if that lies beyond the end of time, and one nanosecond after its
+// beginning if it lies before that. kNever plus anything is kNever.
 constexpr TimePoint SaturatingAdd(TimePoint time, Duration delay) {
-  constexpr TimePoint kEarliest = kBeforeAllTime + Duration(1);
+  constexpr TimePoint kEarliest = internal::kBeforeAllTime + Duration(1);
   if (time == kNever) return kNever;
   if (delay > Duration::zero()) return time > kNever - delay ? kNever : time + delay;
   return time < kEarliest - delay ? kEarliest : time + delay;
 }
+
+namespace internal {
 
 // `duration` in nanoseconds; the largest or smallest Duration if it does not fit.
 template <typename Rep, typename Period>
@@ -52,6 +58,8 @@ constexpr Duration SaturatingCast(std::chrono::duration<Rep, Period> duration) {
   }
   return std::chrono::duration_cast<Duration>(duration);
 }
+
+}  // namespace internal
 
 class Clock {
  public:

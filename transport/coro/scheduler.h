@@ -99,7 +99,7 @@ class Scheduler {
 
  private:
   // No clock returns it.
-  static constexpr TimePoint kUnread = kBeforeAllTime;
+  static constexpr TimePoint kUnread = internal::kBeforeAllTime;
 
   internal::IntrusiveList<internal::ReadyNode> ready_;
   mutable TimePoint now_{};

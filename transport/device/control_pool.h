@@ -54,6 +54,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/scheduler.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/device/control_queue.h"
 
@@ -326,7 +327,7 @@ class [[nodiscard]] ControlPool::Awaiter final : private ControlJob::Waiter, pri
     return true;
   }
   typename Job::Result await_resume() {
-    if (!failure_.ok()) return failure_;
+    VERBENA_RETURN_IF_ERROR(failure_);
     typename Job::Result result = job_->TakeResult();
     if (handed_over_) std::exchange(job_, nullptr)->Taken();
     return result;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/device/handles.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/log/log.h"
@@ -16,12 +17,10 @@ namespace verbena::internal {
 class CompletionQueues::Queue final : public ReadableListener {
  public:
   static absl::StatusOr<std::unique_ptr<Queue>> Create(Device& device, int entries) {
-    absl::StatusOr<ibv_comp_channel*> channel = device.CreateCompChannel();
-    if (!channel.ok()) return channel.status();
-    auto queue = std::unique_ptr<Queue>(new Queue(device, *channel));
-    absl::StatusOr<ibv_cq*> cq = device.CreateCq(entries, nullptr, *channel);
-    if (!cq.ok()) return cq.status();
-    queue->cq_ = *cq;
+    VERBENA_ASSIGN_OR_RETURN(ibv_comp_channel * channel, device.CreateCompChannel());
+    auto queue = std::unique_ptr<Queue>(new Queue(device, channel));
+    VERBENA_ASSIGN_OR_RETURN(ibv_cq * cq, device.CreateCq(entries, nullptr, channel));
+    queue->cq_ = cq;
     return queue;
   }
 
@@ -103,13 +102,11 @@ CompletionQueues::~CompletionQueues() {
 
 absl::StatusOr<ibv_cq*> CompletionQueues::Add(Device& device, int entries,
                                               CompletionListener& listener) {
-  absl::StatusOr<std::unique_ptr<Queue>> queue = Queue::Create(device, entries);
-  if (!queue.ok()) return queue.status();
-  absl::Status watched = waiter_.Watch((*queue)->channel_fd(), **queue);
-  if (!watched.ok()) return watched;
-  ibv_cq* cq = (*queue)->cq();
+  VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Queue> queue, Queue::Create(device, entries));
+  VERBENA_RETURN_IF_ERROR(waiter_.Watch(queue->channel_fd(), *queue));
+  ibv_cq* cq = queue->cq();
   polled_.push_back({.cq = cq, .listener = &listener});
-  queues_.push_back(*std::move(queue));
+  queues_.push_back(std::move(queue));
   return cq;
 }
 

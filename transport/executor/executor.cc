@@ -4,6 +4,7 @@
 
 #include "transport/executor/cpu_pin.h"
 #include "transport/executor/executor_impl.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
@@ -40,14 +41,12 @@ class FunctionItem final : public internal::InboxItem {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(ExecutorOptions options) {
-  absl::StatusOr<std::unique_ptr<internal::Waiter>> waiter = internal::CreateWaiter(options.waiter);
-  if (!waiter.ok()) return waiter.status();
-  absl::StatusOr<std::unique_ptr<internal::Inbox>> inbox = internal::Inbox::Create();
-  if (!inbox.ok()) return inbox.status();
-  absl::Status watched = (*waiter)->Watch((*inbox)->fd(), **inbox);
-  if (!watched.ok()) return watched;
+  VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<internal::Waiter> waiter,
+                           internal::CreateWaiter(options.waiter));
+  VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<internal::Inbox> inbox, internal::Inbox::Create());
+  VERBENA_RETURN_IF_ERROR(waiter->Watch(inbox->fd(), *inbox));
   return std::unique_ptr<Executor>(new Executor(
-      std::make_unique<Impl>(std::move(options), *std::move(waiter), *std::move(inbox))));
+      std::make_unique<Impl>(std::move(options), std::move(waiter), std::move(inbox))));
 }
 
 Executor::Executor(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) { ForgetNow(); }

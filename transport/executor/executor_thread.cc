@@ -1,4 +1,5 @@
 #include "verbena/transport/executor/executor_thread.h"
+#include "verbena/transport/coro/status_macros.h"
 
 #include <pthread.h>
 
@@ -15,10 +16,10 @@ constexpr size_t kMaxNameBytes = 15;
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ExecutorThread>> ExecutorThread::Start(ExecutorOptions options) {
-  absl::StatusOr<std::unique_ptr<Executor>> executor = Executor::Create(std::move(options));
-  if (!executor.ok()) return executor.status();
+  VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
+                           Executor::Create(std::move(options)));
   try {
-    return std::unique_ptr<ExecutorThread>(new ExecutorThread(*std::move(executor)));
+    return std::unique_ptr<ExecutorThread>(new ExecutorThread(std::move(executor)));
   } catch (const std::system_error& error) {
     return absl::ResourceExhaustedError(std::string("an executor's thread: ") + error.what());
   }

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdint>
 
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/log/check.h"
 
@@ -16,8 +17,7 @@ absl::StatusOr<std::unique_ptr<HostAlarm>> HostAlarm::Create(Waiter& waiter) {
   const int fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
   if (fd < 0) return ErrnoStatus(errno, "timerfd_create");
   auto alarm = std::unique_ptr<HostAlarm>(new HostAlarm(waiter, fd));
-  absl::Status watched = waiter.Watch(fd, *alarm);
-  if (!watched.ok()) return watched;
+  VERBENA_RETURN_IF_ERROR(waiter.Watch(fd, *alarm));
   return alarm;
 }
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/device/verbs_status.h"
 
 namespace verbena::internal {
@@ -18,8 +19,7 @@ __kernel_timespec ToKernelTimespec(Duration duration) {
 
 absl::StatusOr<std::unique_ptr<IoRing>> IoRing::Create(RingListener& listener) {
   auto ring = std::unique_ptr<IoRing>(new IoRing(listener));
-  absl::Status opened = ring->Open();
-  if (!opened.ok()) return opened;
+  VERBENA_RETURN_IF_ERROR(ring->Open());
   return ring;
 }
 

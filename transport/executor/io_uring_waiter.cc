@@ -1,4 +1,5 @@
 #include "verbena/transport/executor/io_uring_waiter.h"
+#include "verbena/transport/coro/status_macros.h"
 
 #include <poll.h>
 
@@ -20,18 +21,15 @@ uint64_t TagOf(size_t place, uint32_t generation) {
 IoUringWaiter::IoUringWaiter(std::unique_ptr<EpollWaiter> nested) : nested_(std::move(nested)) {}
 
 absl::StatusOr<std::unique_ptr<IoUringWaiter>> IoUringWaiter::Create() {
-  absl::StatusOr<std::unique_ptr<EpollWaiter>> nested = EpollWaiter::Create();
-  if (!nested.ok()) return nested.status();
-  auto waiter = std::unique_ptr<IoUringWaiter>(new IoUringWaiter(*std::move(nested)));
-  absl::StatusOr<std::unique_ptr<IoRing>> ring = IoRing::Create(*waiter);
-  if (!ring.ok()) return ring.status();
-  waiter->ring_ = *std::move(ring);
+  VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<EpollWaiter> nested, EpollWaiter::Create());
+  auto waiter = std::unique_ptr<IoUringWaiter>(new IoUringWaiter(std::move(nested)));
+  VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<IoRing> ring, IoRing::Create(*waiter));
+  waiter->ring_ = std::move(ring);
   return waiter;
 }
 
 absl::Status IoUringWaiter::Watch(int fd, ReadableListener& listener) {
-  absl::Status watched = nested_->Watch(fd, listener);
-  if (!watched.ok()) return watched;
+  VERBENA_RETURN_IF_ERROR(nested_->Watch(fd, listener));
   auto place = std::ranges::find(places_, -1, &Place::fd);
   if (place == places_.end()) place = places_.emplace(place);
   place->fd = fd;
@@ -59,8 +57,7 @@ void IoUringWaiter::Unwatch(int fd) {
 
 absl::StatusOr<IoRing*> IoUringWaiter::UseRing() {
   if (!ring_watched_) {
-    absl::Status watched = nested_->Watch(ring_->fd(), ring_listener_);
-    if (!watched.ok()) return watched;
+    VERBENA_RETURN_IF_ERROR(nested_->Watch(ring_->fd(), ring_listener_));
     ring_watched_ = true;
   }
   return ring_.get();

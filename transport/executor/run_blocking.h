@@ -37,6 +37,7 @@
 #include "absl/status/status.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/scheduler.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/blocking_pool.h"
 #include "verbena/transport/executor/executor.h"
@@ -85,7 +86,7 @@ class BlockingAwaiter final : private BlockingCall, private CancelNode {
   Result await_resume() {
     if (exception_) std::rethrow_exception(std::exchange(exception_, nullptr));
     if constexpr (kHoldsStatus) {
-      if (!refusal_.ok()) return refusal_;
+      VERBENA_RETURN_IF_ERROR(refusal_);
     }
     if constexpr (!std::is_void_v<Result>) return *std::move(result_);
   }

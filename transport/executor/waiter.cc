@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/executor/epoll_waiter.h"
 #include "verbena/transport/executor/io_uring_waiter.h"
 #include "verbena/transport/log/log.h"
@@ -21,17 +22,15 @@ constexpr bool kUnderThreadSanitizer = false;
 #endif
 
 absl::StatusOr<std::unique_ptr<Waiter>> CreateEpollWaiter() {
-  absl::StatusOr<std::unique_ptr<EpollWaiter>> waiter = EpollWaiter::Create();
-  if (!waiter.ok()) return waiter.status();
+  VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<EpollWaiter> waiter, EpollWaiter::Create());
   Log(LogLevel::kInfo, "an idle executor sleeps in epoll");
-  return std::unique_ptr<Waiter>(*std::move(waiter));
+  return std::unique_ptr<Waiter>(std::move(waiter));
 }
 
 absl::StatusOr<std::unique_ptr<Waiter>> CreateIoUringWaiter() {
-  absl::StatusOr<std::unique_ptr<IoUringWaiter>> waiter = IoUringWaiter::Create();
-  if (!waiter.ok()) return waiter.status();
+  VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<IoUringWaiter> waiter, IoUringWaiter::Create());
   Log(LogLevel::kInfo, "an idle executor sleeps in io_uring");
-  return std::unique_ptr<Waiter>(*std::move(waiter));
+  return std::unique_ptr<Waiter>(std::move(waiter));
 }
 
 }  // namespace

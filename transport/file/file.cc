@@ -12,6 +12,7 @@
 #include "transport/file/file_status.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/scheduler.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/file/file_awaiter.h"
 #include "verbena/transport/file/file_operation.h"
 #include "verbena/transport/file/file_service.h"
@@ -60,7 +61,7 @@ Task<absl::Status> OpenDescriptor(OpenFile& file, int flags, mode_t mode) {
   FileAwaiter open(file.service,
                    {.kind = Kind::kOpen, .path = file.path, .flags = flags, .mode = mode});
   const int32_t result = co_await open;
-  if (!open.cancelled().ok()) co_return open.cancelled();
+  VERBENA_CO_RETURN_IF_ERROR(open.cancelled());
   if (result < 0) co_return internal::FileStatus(-result, "open of " + file.path);
   file.fd = result;
   file.direct = (flags & O_DIRECT) != 0;
@@ -71,7 +72,7 @@ Task<absl::Status> OpenDescriptor(OpenFile& file, int flags, mode_t mode) {
 Task<absl::Status> FindAlignment(FileReference file) {
   FileAwaiter stat(file->service, {.kind = Kind::kStat, .file = file});
   const int32_t result = co_await stat;
-  if (!stat.cancelled().ok()) co_return stat.cancelled();
+  VERBENA_CO_RETURN_IF_ERROR(stat.cancelled());
   if (result < 0) co_return internal::FileStatus(-result, "statx of " + file->path);
   SetAlignment(*file, stat.stat());
   co_return absl::OkStatus();
@@ -105,7 +106,7 @@ Task<absl::StatusOr<size_t>> ReadAll(FileReference file, BufferView part, uint64
     FileAwaiter read(file->service,
                      {.kind = Kind::kRead, .file = file, .part = rest, .offset = offset + done});
     const int32_t result = co_await read;
-    if (!read.cancelled().ok()) co_return read.cancelled();
+    VERBENA_CO_RETURN_IF_ERROR(read.cancelled());
     if (result < 0) co_return TransferStatus(-result, "read", *file, part.size(), offset, done);
     done += static_cast<size_t>(result);
     // A read may be short before the end of the file, too: then ask for the rest. With O_DIRECT,
@@ -125,7 +126,7 @@ Task<absl::Status> WriteAll(FileReference file, BufferView part, uint64_t offset
     FileAwaiter write(file->service,
                       {.kind = Kind::kWrite, .file = file, .part = rest, .offset = offset + done});
     const int32_t result = co_await write;
-    if (!write.cancelled().ok()) co_return write.cancelled();
+    VERBENA_CO_RETURN_IF_ERROR(write.cancelled());
     // No file system has a reason to write nothing and report no error.
     const int error = result == 0 ? EIO : -result;
     if (result <= 0) co_return TransferStatus(error, "write", *file, part.size(), offset, done);
@@ -138,7 +139,7 @@ Task<absl::Status> Call(FileRequest request, const char* what) {
   const FileReference file = request.file;
   FileAwaiter call(file->service, std::move(request));
   const int32_t result = co_await call;
-  if (!call.cancelled().ok()) co_return call.cancelled();
+  VERBENA_CO_RETURN_IF_ERROR(call.cancelled());
   if (result < 0)
     co_return internal::FileStatus(-result, fmt::format("{} of {}", what, file->path));
   co_return absl::OkStatus();
@@ -156,7 +157,7 @@ FileStat ToFileStat(const struct statx& stat) {
 Task<absl::StatusOr<FileStat>> StatFile(FileReference file) {
   FileAwaiter stat(file->service, {.kind = Kind::kStat, .file = file});
   const int32_t result = co_await stat;
-  if (!stat.cancelled().ok()) co_return stat.cancelled();
+  VERBENA_CO_RETURN_IF_ERROR(stat.cancelled());
   if (result < 0) co_return internal::FileStatus(-result, "statx of " + file->path);
   co_return ToFileStat(stat.stat());
 }
@@ -183,9 +184,8 @@ Task<absl::Status> CloseShielded(FileReference file) {
 
 Task<absl::StatusOr<File>> File::Open(std::string path, FileOptions options) {
   const TaskContext context = co_await CurrentContext();
-  absl::StatusOr<FileService*> service = FileService::Of(*context.scheduler);
-  if (!service.ok()) co_return service.status();
-  const FileReference file(new OpenFile(**service, std::move(path)));
+  VERBENA_CO_ASSIGN_OR_RETURN(FileService * service, FileService::Of(*context.scheduler));
+  const FileReference file(new OpenFile(*service, std::move(path)));
   int flags = options.flags | O_CLOEXEC;
   if (options.direct) flags |= O_DIRECT;
   absl::Status opened = co_await OpenDescriptor(*file, flags, options.mode);
@@ -194,12 +194,11 @@ Task<absl::StatusOr<File>> File::Open(std::string path, FileOptions options) {
     opened = co_await OpenDescriptor(*file, flags, options.mode);
     if (opened.ok()) LogWithoutDirect(*file);
   }
-  if (!opened.ok()) co_return opened;
+  VERBENA_CO_RETURN_IF_ERROR(opened);
   if (file->direct) {
-    absl::Status found = co_await FindAlignment(file);
-    if (!found.ok()) co_return found;
+    VERBENA_CO_RETURN_IF_ERROR(co_await FindAlignment(file));
   }
-  (*service)->backend().OnOpened(*file);
+  service->backend().OnOpened(*file);
   file->Hold();  // the File's reference
   co_return File(file.get());
 }

@@ -8,6 +8,7 @@
 #include "fmt/format.h"
 #include "transport/file/file_status.h"
 #include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/file/file.h"
 #include "verbena/transport/file/file_awaiter.h"
 #include "verbena/transport/file/file_operation.h"
@@ -24,11 +25,10 @@ using Kind = FileRequest::Kind;
 // `what` names the call and its paths.
 Task<absl::Status> ChangeName(FileRequest request, std::string what) {
   const TaskContext context = co_await CurrentContext();
-  absl::StatusOr<FileService*> service = FileService::Of(*context.scheduler);
-  if (!service.ok()) co_return service.status();
-  FileAwaiter change(**service, std::move(request));
+  VERBENA_CO_ASSIGN_OR_RETURN(FileService * service, FileService::Of(*context.scheduler));
+  FileAwaiter change(*service, std::move(request));
   const int32_t result = co_await change;
-  if (!change.cancelled().ok()) co_return change.cancelled();
+  VERBENA_CO_RETURN_IF_ERROR(change.cancelled());
   if (result < 0) co_return internal::FileStatus(-result, what);
   co_return absl::OkStatus();
 }
@@ -56,10 +56,9 @@ Task<absl::Status> MakeDirectory(std::string path, mode_t mode) {
 }
 
 Task<absl::Status> SyncDirectory(std::string path) {
-  absl::StatusOr<File> directory =
-      co_await File::Open(std::move(path), {.flags = O_RDONLY | O_DIRECTORY});
-  if (!directory.ok()) co_return directory.status();
-  co_return co_await directory->Sync();
+  VERBENA_CO_ASSIGN_OR_RETURN(
+      File directory, co_await File::Open(std::move(path), {.flags = O_RDONLY | O_DIRECTORY}));
+  co_return co_await directory.Sync();
 }
 
 }  // namespace verbena

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "verbena/transport/coro/poison.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/file/file_awaiter.h"
 #include "verbena/transport/file/ring_backend.h"
 #include "verbena/transport/file/thread_backend.h"
@@ -70,9 +71,8 @@ absl::StatusOr<FileService*> FileService::Of(Scheduler& scheduler) {
   if (ExecutorService* service = executor->file_service()) {
     return static_cast<FileService*>(service);
   }
-  absl::StatusOr<std::unique_ptr<FileBackend>> backend = CreateBackend(*executor);
-  if (!backend.ok()) return backend.status();
-  return &Install(*executor, *std::move(backend));
+  VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<FileBackend> backend, CreateBackend(*executor));
+  return &Install(*executor, std::move(backend));
 }
 
 FileService& FileService::Install(Executor& executor, std::unique_ptr<FileBackend> backend) {

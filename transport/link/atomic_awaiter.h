@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/coro/suspension.h"
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/onesided/transfer.h"
@@ -39,8 +40,8 @@ class [[nodiscard]] AtomicAwaiter final : public Suspension, private TransferLis
     return true;
   }
   absl::StatusOr<uint64_t> await_resume() {
-    if (absl::Status cancelled = cancel_status(); !cancelled.ok()) return cancelled;
-    if (!status_.ok()) return std::move(status_);
+    VERBENA_RETURN_IF_ERROR(cancel_status());
+    VERBENA_RETURN_IF_ERROR(status_);
     return before_;
   }
 

@@ -12,6 +12,7 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/connect/rdma_cm.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
@@ -99,18 +100,15 @@ absl::StatusOr<bool> WantsRdmaCm(const std::string& connect, LinkKind kind) {
 absl::StatusOr<std::unique_ptr<DeviceContext>> DeviceContext::Create(Device& device,
                                                                      const Options& options) {
   const DevicePort port = device.default_port();
-  absl::StatusOr<PortAddress> address = ReadPortAddress(device, port);
-  if (!address.ok()) return address.status();
-  absl::StatusOr<ibv_pd*> pd = device.AllocPd();
-  if (!pd.ok()) return pd.status();
+  VERBENA_ASSIGN_OR_RETURN(PortAddress address, ReadPortAddress(device, port));
+  VERBENA_ASSIGN_OR_RETURN(ibv_pd * pd, device.AllocPd());
   std::unique_ptr<DeviceContext> context(
-      new DeviceContext(device, PdHandle(device, *pd), *address, options.on_failure));
-  if (absl::Status status = context->ChooseConnector(options); !status.ok()) return status;
+      new DeviceContext(device, PdHandle(device, pd), address, options.on_failure));
+  VERBENA_RETURN_IF_ERROR(context->ChooseConnector(options));
   context->control_ =
       std::make_unique<ControlPool>(ControlPool::Options{.threads = options.control_threads});
   if (options.event_thread) {
-    if (absl::Status status = context->StartThread(options.start_thread); !status.ok())
-      return status;
+    VERBENA_RETURN_IF_ERROR(context->StartThread(options.start_thread));
   }
   return context;
 }
@@ -137,7 +135,7 @@ absl::Status DeviceContext::Close() {
   StopThread();
   // A pool that is gone may have left it registering an arena.
   control_.reset();
-  if (absl::Status freed = device_.DeallocPd(pd_.get()); !freed.ok()) return freed;
+  VERBENA_RETURN_IF_ERROR(device_.DeallocPd(pd_.get()));
   pd_.Release();
   return absl::OkStatus();
 }
@@ -145,15 +143,12 @@ absl::Status DeviceContext::Close() {
 absl::Status DeviceContext::ChooseConnector(const Options& options) {
   connector_ = options.use_connector;
   if (connector_ != nullptr) return absl::OkStatus();
-  absl::StatusOr<bool> wanted = WantsRdmaCm(options.connect, address_.kind);
-  if (!wanted.ok()) return wanted.status();
-  if (!*wanted) return absl::OkStatus();
-  absl::StatusOr<std::unique_ptr<RdmaCm>> started = RdmaCm::Start({.device = device_.name(),
-                                                                   .port = address_.port,
-                                                                   .kind = address_.kind,
-                                                                   .gid = address_.gid});
-  if (!started.ok()) return started.status();
-  owned_connector_ = *std::move(started);
+  VERBENA_ASSIGN_OR_RETURN(bool wanted, WantsRdmaCm(options.connect, address_.kind));
+  if (!wanted) return absl::OkStatus();
+  VERBENA_ASSIGN_OR_RETURN(owned_connector_, RdmaCm::Start({.device = device_.name(),
+                                                            .port = address_.port,
+                                                            .kind = address_.kind,
+                                                            .gid = address_.gid}));
   connector_ = owned_connector_.get();
   return absl::OkStatus();
 }
@@ -223,11 +218,10 @@ void DeviceContext::OnEvent(const ibv_async_event& event, uint32_t qpn) {
 }
 
 absl::StatusOr<PortAddress> DeviceContext::ReadAddressAgain() {
-  absl::StatusOr<DevicePort> port = device_.ChoosePortAgain();
-  if (!port.ok()) return port.status();
-  absl::StatusOr<PortAddress> read = ReadPortAddress(device_, *port);
+  VERBENA_ASSIGN_OR_RETURN(DevicePort port, device_.ChoosePortAgain());
+  absl::StatusOr<PortAddress> read = ReadPortAddress(device_, port);
   if (!read.ok() || connector_ == nullptr || VERBENA_MUTANT(kConnectorStays)) return read;
-  if (absl::Status moved = connector_->MoveTo(read->gid); !moved.ok()) return moved;
+  VERBENA_RETURN_IF_ERROR(connector_->MoveTo(read->gid));
   return read;
 }
 
@@ -261,7 +255,7 @@ PortAddress DeviceContext::address() const {
 
 absl::StatusOr<PortAddress> DeviceContext::CurrentAddress() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (!port_status_.ok()) return port_status_;
+  VERBENA_RETURN_IF_ERROR(port_status_);
   return address_;
 }
 

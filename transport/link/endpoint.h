@@ -19,36 +19,33 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/connect/qp_connector.h"
-#include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/coro/intrusive_list.h"
 #include "verbena/transport/coro/random.h"
 #include "verbena/transport/coro/task.h"
-#include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/executor_gate.h"
-#include "verbena/transport/executor/turn_pacer.h"
-#include "verbena/transport/link/bulk_budget.h"
+#include "verbena/transport/link/credit_lender.h"
 #include "verbena/transport/link/device_context.h"
+#include "verbena/transport/link/endpoint_life.h"
+#include "verbena/transport/link/endpoint_queues.h"
+#include "verbena/transport/link/endpoint_tasks.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/link.h"
+#include "verbena/transport/link/link_supplies.h"
 #include "verbena/transport/link/link_table.h"
-#include "verbena/transport/link/lost_receives.h"
+#include "verbena/transport/link/liveness_round.h"
 #include "verbena/transport/link/payload_memory.h"
 #include "verbena/transport/link/peer_source.h"
+#include "verbena/transport/link/polled_completions.h"
 #include "verbena/transport/link/qp_setup.h"
 #include "verbena/transport/link/receive_ring.h"
-#include "verbena/transport/link/send_buffers.h"
-#include "verbena/transport/link/send_chain.h"
-#include "verbena/transport/link/send_room.h"
+#include "verbena/transport/link/service_state.h"
 #include "verbena/transport/link/stats.h"
 #include "verbena/transport/memory/carved_arena.h"
-#include "verbena/transport/onesided/atomic_scratch.h"
 
 namespace verbena::internal {
 
@@ -56,13 +53,19 @@ namespace verbena::internal {
 // thread.
 struct EndpointMemory {
   std::unique_ptr<ReceiveRing> receives;
-  std::unique_ptr<SendBuffers> send_buffers;
-  AtomicScratch atomic_scratch;
+  SendMemory send;
   // For payloads. None when an endpoint is made: its pools grow by themselves.
   std::vector<std::unique_ptr<CarvedArena>> arenas = {};
 };
 
-class Endpoint final : private CompletionListener, private FlushHook, private Timer {
+// The place of an endpoint among those of its runtime, as handshakes tell.
+struct EndpointIdentity {
+  uint32_t executor_index;
+  uint32_t executor_count;
+  RuntimeId runtime_id;
+};
+
+class Endpoint final : private CompletionListener, private FlushHook {
  public:
   static absl::StatusOr<std::unique_ptr<Endpoint>> Create(
       Executor& executor, DeviceContext& context, const LinkLimits& wanted,
@@ -92,13 +95,13 @@ class Endpoint final : private CompletionListener, private FlushHook, private Ti
   // Closes every link with `reason`, and makes no more.
   void Retire(const absl::Status& reason);
   // Whether no link is left.
-  bool drained() const { return stats_.links == 0 && tasks_.size() == 0; }
+  bool drained() const { return links_.count() == 0 && tasks_.links.size() == 0; }
   // Whether nobody refers to it any more: no link, no buffer, no waiting coroutine.
   bool unused() const;
   // Gives everything that the endpoint has back to the device, on a control thread.
   Task<void> Release();
   // Held by a coroutine that refers to the endpoint, or to its pools, beyond a wait.
-  [[nodiscard]] std::shared_ptr<const bool> Use() const { return users_; }
+  [[nodiscard]] std::shared_ptr<const bool> Use() const { return life_.Use(); }
 
   Executor& executor() const { return executor_; }
   const LinkLimits& limits() const { return limits_; }
@@ -112,64 +115,61 @@ class Endpoint final : private CompletionListener, private FlushHook, private Ti
   Link* OpenLink(LinkKey key);
 
   // Open as long as the endpoint lives, for objects that may outlive it.
-  const std::shared_ptr<ExecutorGate>& gate() const { return gate_; }
+  const std::shared_ptr<ExecutorGate>& gate() const { return life_.gate(); }
   // Expires with the endpoint. For objects on its own thread: unlike gate(), it needs no lock.
-  std::weak_ptr<const bool> alive() const { return alive_; }
+  std::weak_ptr<const bool> alive() const { return life_.alive(); }
 
   // For Link.
   const DeviceContext& context() const { return context_; }
   Device& device() const { return context_.device(); }
   ibv_pd* pd() const { return context_.pd(); }
-  CreditPool& credit_pool() { return credit_pool_; }
-  SendBuffers& send_buffers() { return *send_buffers_; }
-  SendChain& send_chain() { return *send_chain_; }
-  TransferPool& transfers() { return transfers_; }
-  const AtomicScratch& atomic_scratch() const { return atomic_scratch_; }
-  uint32_t max_inline_bytes() const { return max_inline_bytes_; }
+  CreditPool& credit_pool() { return lender_.pool(); }
+  LinkSupplies& supplies() { return supplies_; }
   // Whether a link may post a slice of its transfers in this turn (bulk_budget.h).
-  bool MayPostBulk() const { return bulk_.MayPost(executor_.stats().turns); }
-  void NoteBulk(uint32_t bytes) { bulk_.Count(executor_.stats().turns, bytes); }
+  bool MayPostBulk() const { return supplies_.bulk().MayPost(executor_.stats().turns); }
+  void NoteBulk(uint32_t bytes) { supplies_.bulk().Count(executor_.stats().turns, bytes); }
   // Gives the peer of `link` a larger window if there are credits. Otherwise recalls credits from
   // other links, quiet ones first.
   void GrowWindow(Link& link);
-  // A link to `source`, which holds no send buffer, waits until it may have one (send_room.h).
-  void AwaitSendRoom(RoomWaiter& waiter, PeerSource& source) { send_room_->Await(waiter, source); }
+  // `waiter` is a link to `source` that holds no send buffer. It is woken when it may take one
+  // (send_room.h).
+  void AwaitSendRoom(RoomWaiter& waiter, PeerSource& source) {
+    supplies_.room().Await(waiter, source);
+  }
   // After a link to `source` has given buffers back.
-  void NoteSendRoom(PeerSource& source) { send_room_->Note(source); }
+  void NoteSendRoom(PeerSource& source) { supplies_.room().Note(source); }
   // Has a control thread allocate `count` memory windows for the link of that key, and destroy the
   // `worn` ones. Control verbs of one `order` run one after the other.
   void StartRefill(LinkKey key, const void* order, uint32_t count, std::vector<MwHandle> worn) {
-    tasks_.Spawn(Refill(key, order, count, std::move(worn)));
+    tasks_.links.Spawn(Refill(key, order, count, std::move(worn)));
   }
-  // The peer of `link` has answered a recall, and may be asked again.
-  void NoteRecallAnswered(Link& link);
-  // The next liveness check looks at `link`.
-  void WatchLiveness(WatchedLink& link) { watched_.PushBack(link); }
+  void NoteRecallAnswered(Link& link) { lender_.NoteRecallAnswered(link); }
+  void WatchLiveness(WatchedLink& link) { liveness_.Watch(link); }
   void StartTeardown(Link& link, const absl::Status& reason);
   // The completion that is being handled is the only one that this turn's poll found.
-  bool handles_one_completion() const { return one_completion_; }
-  // Whether a SEND may be posted before the turn's end: nobody waits for the buffers and slots that
-  // it takes, and the receives are posted whose credits it would return.
+  bool handles_one_completion() const { return polled_.is_one; }
+  // Whether a SEND may be posted before the turn's end: no link waits for send buffers, no teardown
+  // is emptying the completion queue, and the receives are posted whose credits it would return.
   bool MaySendNow() const {
-    return !draining_ && !send_room_->is_awaited() && !receives_->needs_post();
+    return !polled_.draining && !supplies_.room().is_awaited() && !queues_.receives().needs_post();
   }
-  // The same for a caller that can wait for the receives: they are posted now.
+  // As MaySendNow(), but posts the missing receives first instead of refusing.
   bool PrepareEarlySend() {
-    return !draining_ && !send_room_->is_awaited() && (!receives_->needs_post() || PostReceives());
+    return !polled_.draining && !supplies_.room().is_awaited() &&
+           (!queues_.receives().needs_post() || PostReceives());
   }
   // Others were found together with the completion that is being handled.
-  bool handles_more_completions() const { return completions_left_ > 0; }
+  bool handles_more_completions() const { return polled_.left > 0; }
 
  private:
   Endpoint(Executor& executor, DeviceContext& context, const LinkLimits& limits,
-           uint32_t executor_index, uint32_t executor_count, const RuntimeId& id);
-  absl::Status Init(EndpointMemory memory);
+           const EndpointIdentity& identity, SendMemory memory);
+  absl::Status Init(std::unique_ptr<ReceiveRing> receives);
 
   void OnCompletions(const ibv_wc* completions, int count) override;
   void OnReceive(const ibv_wc& completion, uint32_t buffer);
   void OnSendDone(const ibv_wc& completion, const WrId& id);
   void Flush() override;
-  void OnTimer() override;
 
   absl::StatusOr<uint32_t> TakeSlot();
   // The device's part of a link: windows are destroyed before their queue pair.
@@ -182,8 +182,6 @@ class Endpoint final : private CompletionListener, private FlushHook, private Ti
   const PortAddress& AddressOf(const Link& link) const { return links_.slot(link.key()).address; }
   // To the peer of `stream`.
   Task<absl::StatusOr<Link*>> NewLink(LinkListener& listener, const MessageStream& stream);
-  PeerSource& JoinSource(const MessageStream& stream);
-  void LeaveSource(PeerSource& source);
   // Awaits verbs on the link's queue pair, which run on a control thread. The link may be gone when
   // the coroutine resumes. kResolve is for verbs that take the queue pair to RTR: each source has a
   // share of the threads that run these.
@@ -216,7 +214,6 @@ class Endpoint final : private CompletionListener, private FlushHook, private Ti
   static absl::Status Lost();
   // Has OnQueueEvent() called when one of our queues is lost, or all of the device is.
   void SubscribeQueues();
-  void UnsubscribeQueues();
   // `queues` are those that it was subscribed for.
   void OnQueueEvent(ibv_event_type type, uint32_t queues);
   void CloseAll(const absl::Status& reason);
@@ -229,8 +226,6 @@ class Endpoint final : private CompletionListener, private FlushHook, private Ti
   Task<absl::Status> ReplaceQueues();
   // Waits until no queue pair is being made on our queues.
   Task<void> AwaitMaking();
-  void StartLivenessTimer();
-  bool CheckSome();
   void Watch(Link& link, std::unique_ptr<MessageStream> stream);
   Task<void> WatchStream(Link& link);
   Task<void> Refill(LinkKey key, const void* order, uint32_t count, std::vector<MwHandle> worn);
@@ -251,51 +246,18 @@ class Endpoint final : private CompletionListener, private FlushHook, private Ti
   Executor& executor_;
   DeviceContext& context_;
   const LinkLimits limits_;
-  const uint32_t executor_index_;
-  const uint32_t executor_count_;
-  const RuntimeId runtime_id_;
-  const uint32_t max_inline_bytes_;
-  const uint32_t spare_receives_;
-  ibv_cq* cq_ = nullptr;
-  std::unique_ptr<ReceiveRing> receives_;
-  std::unique_ptr<SendBuffers> send_buffers_;
-  std::optional<SendRoom> send_room_;
-  std::optional<SendChain> send_chain_;
-  CreditPool credit_pool_;
-  TransferPool transfers_;
-  AtomicScratch atomic_scratch_;
+  const EndpointIdentity identity_;
+  LinkSupplies supplies_;
+  CreditLender lender_;
   std::optional<PayloadMemory> memory_;
-
   LinkTable links_;
-  LostReceives lost_receives_;
-  BulkBudget bulk_;
-  // The sources that links are connected to, by name and by whether they are bounded.
-  absl::flat_hash_map<std::pair<std::string, bool>, std::unique_ptr<PeerSource>> sources_;
-  IntrusiveList<WatchedLink> watched_;
-  // The liveness check under way has yet to look at these, and at the slots from here on.
-  IntrusiveList<WatchedLink> unchecked_;
-  size_t unchecked_slot_ = 0;
-  bool checking_ = false;
-  IntrusiveList<BorrowingLink> borrowing_;  // not recalled; asked longest ago first
-  bool one_completion_ = false;
-  int completions_left_ = 0;
-  bool draining_ = false;  // inside DrainCompletions()
-  bool shutting_down_ = false;
-  absl::Status broken_;           // why no link can be made; OK in service
-  bool failed_ = false;           // the device has failed: broken_ stays
-  uint32_t queues_ = 0;           // counts the queues that took the place of lost ones
-  bool queues_are_lost_ = false;  // the ones in use
-  bool timer_running_ = false;
-  EndpointStats stats_;
-  LinkStats closed_traffic_;  // of links that are gone
-  TurnPacer teardown_pacer_;
-  // Asynchronous events of the device may still be on their way here when this is gone.
-  const std::shared_ptr<ExecutorGate> gate_;
-  const std::shared_ptr<const bool> alive_ = std::make_shared<bool>(true);
-  // Each other holder is a user.
-  std::shared_ptr<const bool> users_ = std::make_shared<bool>(true);
-  TaskScope tasks_;  // stream watches and teardowns
-  TaskScope holds_;  // memory that a lost link's peer may still be writing to
+  EndpointQueues queues_;
+  PolledCompletions polled_;
+  ServiceState service_;
+  EndpointStats stats_;  // its `traffic` counts links that are gone alone
+  EndpointLife life_;
+  EndpointTasks tasks_;
+  LivenessRound liveness_;
 };
 
 }  // namespace verbena::internal

@@ -9,6 +9,8 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "fmt/format.h"
+#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
@@ -16,8 +18,7 @@
 namespace verbena::internal {
 
 absl::StatusOr<uint32_t> Endpoint::TakeSlot() {
-  if (shutting_down_) return absl::UnavailableError("the endpoint is shutting down");
-  if (!broken_.ok()) return broken_;
+  VERBENA_RETURN_IF_ERROR(service_.Check());
   const std::optional<uint32_t> index = links_.Take();
   if (!index.has_value()) {
     ++stats_.links_refused;
@@ -29,10 +30,10 @@ absl::StatusOr<uint32_t> Endpoint::TakeSlot() {
 
 absl::StatusOr<Endpoint::DeviceParts> Endpoint::MakeParts(const PortAddress& address) {
   Device& device = context_.device();
-  absl::StatusOr<QpHandle> qp = CreateLinkQp(device, context_.pd(), cq_, receives_->srq(), limits_,
-                                             max_inline_bytes_, address);
-  if (!qp.ok()) return qp.status();
-  DeviceParts parts{.qp = *std::move(qp), .windows = {}};
+  VERBENA_ASSIGN_OR_RETURN(
+      QpHandle qp, CreateLinkQp(device, context_.pd(), queues_.cq(), queues_.receives().srq(),
+                                limits_, supplies_.max_inline_bytes(), address));
+  DeviceParts parts{.qp = std::move(qp), .windows = {}};
   if (limits_.leases.level == LeaseLevel::kStrict) {
     parts.windows = AllocateWindows(device, context_.pd(),
                                     std::min(kSpareWindows, limits_.leases.windows_per_link));
@@ -44,7 +45,7 @@ absl::StatusOr<Endpoint::DeviceParts> Endpoint::MakeParts(const PortAddress& add
 Task<absl::StatusOr<Endpoint::DeviceParts>> Endpoint::NewParts(PortAddress address) {
   absl::StatusOr<DeviceParts> parts = co_await context_.control().Run(
       ControlKind::kConnect, this, [this, address] { return MakeParts(address); });
-  if (!parts.ok() || (!shutting_down_ && broken_.ok())) co_return parts;
+  if (!parts.ok() || service_.in_service()) co_return parts;
   co_return co_await context_.control().Finish(
       ControlKind::kTeardown, this,
       [parts = *std::move(parts)]() mutable -> absl::StatusOr<DeviceParts> {
@@ -57,28 +58,25 @@ Task<absl::StatusOr<Endpoint::DeviceParts>> Endpoint::NewParts(PortAddress addre
 Task<absl::StatusOr<Link*>> Endpoint::NewLink(LinkListener& listener, const MessageStream& stream) {
   // Without links no timer of this endpoint reads them.
   context_.PollEventsIfUnattended();
-  absl::StatusOr<PortAddress> address = context_.CurrentAddress();
-  if (!address.ok()) co_return address.status();
-  absl::StatusOr<uint32_t> taken = TakeSlot();
-  if (!taken.ok()) co_return taken.status();
-  const uint32_t index = *taken;
+  VERBENA_CO_ASSIGN_OR_RETURN(PortAddress address, context_.CurrentAddress());
+  VERBENA_CO_ASSIGN_OR_RETURN(uint32_t taken, TakeSlot());
+  const uint32_t index = taken;
   absl::Cleanup give_back = [this, index] { links_.GiveBack(index); };
-  absl::StatusOr<DeviceParts> parts = co_await NewParts(*address);
-  if (!parts.ok()) co_return parts.status();
+  VERBENA_CO_ASSIGN_OR_RETURN(DeviceParts parts, co_await NewParts(address));
   std::move(give_back).Cancel();
   // The device may have given out the number of a queue pair that it has just destroyed: the
   // completions of the old one are polled out before the number is another link's.
-  if (links_.HasQpn(parts->qp->qp_num)) DrainCompletions();
+  if (links_.HasQpn(parts.qp->qp_num)) DrainCompletions();
   const LinkKey key = links_.KeyOf(index);
-  links_.slot(key).address = *address;
-  Link* link = &links_.Add(index, std::make_unique<Link>(*this, key, std::move(parts->qp), listener,
-                                                         JoinSource(stream)));
-  link->AddWindows(std::move(parts->windows));
-  ++stats_.links;
+  links_.slot(key).address = address;
+  PeerSource& source = supplies_.JoinSource(stream.source(), stream.names_source());
+  Link* link =
+      &links_.Add(index, std::make_unique<Link>(*this, key, std::move(parts.qp), listener, source));
+  link->AddWindows(std::move(parts.windows));
   UpdateReceiveTarget();
   // The peer may send as soon as it has the answer, so the receives must lie there before.
   Flush();
-  context_.Subscribe(link->qpn(), executor_, [this, gate = gate_, key](ibv_event_type type) {
+  context_.Subscribe(link->qpn(), executor_, [this, gate = gate(), key](ibv_event_type type) {
     if (!gate->open()) return;
     if (Link* found = Find(key)) OnQpEvent(*found, type);
   });
@@ -107,9 +105,9 @@ LinkParameters Endpoint::MyParameters(Link& link, uint32_t psn) const {
   mine.mtu_bytes = 128u << address.active_mtu;
   mine.initial_credits = limits_.initial_credits;
   mine.eager_bytes = limits_.eager_bytes;
-  mine.executor_index = executor_index_;
-  mine.executor_count = executor_count_;
-  mine.runtime_id = runtime_id_;
+  mine.executor_index = identity_.executor_index;
+  mine.executor_count = identity_.executor_count;
+  mine.runtime_id = identity_.runtime_id;
   return mine;
 }
 
@@ -158,7 +156,7 @@ ConnectableQp Endpoint::Connectable(const Link& link, const LinkParameters& peer
           .peer_qp_number = peer.qp_number,
           .reads_served = MaxReads(context_.device()),
           .reads_started = ReadsStarted(context_.device(), peer.max_reads),
-          .on_end = [this, gate = gate_, key](const std::string& reason) {
+          .on_end = [this, gate = gate(), key](const std::string& reason) {
             gate->Post([this, gate, key, reason] {
               if (!gate->open()) return;
               if (Link* found = Find(key)) found->Close(absl::UnavailableError(reason));
@@ -169,38 +167,34 @@ ConnectableQp Endpoint::Connectable(const Link& link, const LinkParameters& peer
 // Through the connection manager, either side. A server's link opens before its client may send.
 Task<absl::Status> Endpoint::ConnectManaged(LinkKey key, std::shared_ptr<QpConnection> connection,
                                             const LinkParameters& peer, const std::string* client) {
-  if (absl::Status met = co_await connection->AwaitPeer(); !met.ok()) co_return met;
+  VERBENA_CO_RETURN_IF_ERROR(co_await connection->AwaitPeer());
   Link* link = Find(key);
   if (link == nullptr || link->state() != LinkState::kConnecting) co_return Lost();
-  absl::Status status =
-      co_await OnQp(ControlKind::kResolve, *link,
-                    [&device = context_.device(), qp = link->qp().get(), address = AddressOf(*link),
-                     reads = peer.max_reads, connection] {
-                      return ConnectManagedQp(device, qp, address, reads, *connection);
-                    });
-  if (!status.ok()) co_return status;
+  VERBENA_CO_RETURN_IF_ERROR(co_await OnQp(
+      ControlKind::kResolve, *link,
+      [&device = context_.device(), qp = link->qp().get(), address = AddressOf(*link),
+       reads = peer.max_reads,
+       connection] { return ConnectManagedQp(device, qp, address, reads, *connection); }));
   link = Find(key);
   if (link == nullptr || link->state() != LinkState::kConnecting) co_return Lost();
   if (client != nullptr) {
     MarkOpen(*link, peer, *client,
              connection->client_sends_first() ? FirstSend::kPeers : FirstSend::kAny);
   }
-  status = connection->Confirm();
-  if (!status.ok()) co_return status;
+  VERBENA_CO_RETURN_IF_ERROR(connection->Confirm());
   co_return co_await connection->AwaitEstablished();
 }
 
 Task<absl::StatusOr<Link*>> Endpoint::Connect(std::unique_ptr<MessageStream> stream,
                                               LinkListener& listener, ExecutorWish wish) {
   const TimePoint deadline = SaturatingAdd(executor_.now(), limits_.connect_timeout);
-  absl::StatusOr<Link*> created = co_await WithDeadline(NewLink(listener, *stream), deadline);
-  if (!created.ok()) co_return created.status();
-  const LinkKey key = (*created)->key();
+  VERBENA_CO_ASSIGN_OR_RETURN(Link * created,
+                              co_await WithDeadline(NewLink(listener, *stream), deadline));
+  const LinkKey key = created->key();
   // Also when the caller abandons this: the queue pair must not stay behind.
   absl::Cleanup give_up = [this, key] { CloseIfThere(key, "connecting was given up"); };
   LinkParameters peer;
-  absl::Status status = co_await WithDeadline(Offer(key, *stream, wish, peer), deadline);
-  if (!status.ok()) co_return status;
+  VERBENA_CO_RETURN_IF_ERROR(co_await WithDeadline(Offer(key, *stream, wish, peer), deadline));
   // Open since before its Ready went out, it may have been lost again meanwhile.
   Link* link = Find(key);
   if (link == nullptr || !link->open()) co_return Lost();
@@ -216,23 +210,19 @@ Task<absl::Status> Endpoint::Offer(LinkKey key, MessageStream& stream, ExecutorW
   mine.executor_index = wish.number;
   mine.executor_choice = wish.choice;
   mine.executor_key = wish.key;
-  absl::StatusOr<LinkParameters> answer = co_await OfferLink(stream, mine, MyOptions());
-  if (!answer.ok()) co_return answer.status();
-  peer = *answer;
-  absl::Status status = CheckConnectable(mine.kind, peer.features);
-  if (!status.ok()) co_return status;
+  VERBENA_CO_ASSIGN_OR_RETURN(peer, co_await OfferLink(stream, mine, MyOptions()));
+  VERBENA_CO_RETURN_IF_ERROR(CheckConnectable(mine.kind, peer.features));
   Link* link = Find(key);
   if (link == nullptr || link->state() != LinkState::kConnecting) co_return Lost();
   if ((peer.features & kFeatureRdmaCm) != 0) {
-    absl::StatusOr<std::shared_ptr<QpConnection>> connection =
-        context_.connector()->Connect(Connectable(*link, peer), peer.rdma_cm);
-    if (!connection.ok()) co_return connection.status();
-    link->qp().set_connection(*connection);
-    status = co_await ConnectManaged(key, *std::move(connection), peer, nullptr);
+    VERBENA_CO_ASSIGN_OR_RETURN(
+        std::shared_ptr<QpConnection> connection,
+        context_.connector()->Connect(Connectable(*link, peer), peer.rdma_cm));
+    link->qp().set_connection(connection);
+    VERBENA_CO_RETURN_IF_ERROR(co_await ConnectManaged(key, std::move(connection), peer, nullptr));
   } else {
-    status = co_await ConnectQp(*link, psn, peer);
+    VERBENA_CO_RETURN_IF_ERROR(co_await ConnectQp(*link, psn, peer));
   }
-  if (!status.ok()) co_return status;
   link = Find(key);
   if (link == nullptr || link->state() != LinkState::kConnecting) co_return Lost();
   // Before the server hears that it may send: a SEND that found the link not open would be dropped,
@@ -240,7 +230,7 @@ Task<absl::Status> Endpoint::Offer(LinkKey key, MessageStream& stream, ExecutorW
   const bool first =
       link->qp().connection() != nullptr && link->qp().connection()->client_sends_first();
   if (VERBENA_MUTANT(kClientOpensAfterReady)) {
-    status = co_await ConfirmReady(stream);
+    absl::Status status = co_await ConfirmReady(stream);
     link = Find(key);
     if (link == nullptr || !status.ok()) co_return status;
   }
@@ -304,26 +294,23 @@ Task<absl::Status> Endpoint::Answer(LinkKey key, MessageStream& stream,
   // is ready.
   if (!managed) MarkOpen(*link, offer, stream.peer(), FirstSend::kAfterReady);
   std::shared_ptr<QpConnection> connection = link->qp().connection();
-  status = co_await AcceptOffer(stream, offer, mine);
-  if (status.ok() && managed) {
-    status = co_await ConnectManaged(key, std::move(connection), offer, &stream.peer());
-  }
-  if (!status.ok()) co_return status;
+  VERBENA_CO_RETURN_IF_ERROR(co_await AcceptOffer(stream, offer, mine));
   if (!managed) co_return co_await AwaitClientsReady(key, stream, psn, offer.max_reads);
+  VERBENA_CO_RETURN_IF_ERROR(
+      co_await ConnectManaged(key, std::move(connection), offer, &stream.peer()));
   co_return co_await AwaitReady(stream);
 }
 
 Task<absl::Status> Endpoint::AwaitClientsReady(LinkKey key, MessageStream& stream, uint32_t psn,
                                                uint8_t peer_reads) {
-  if (absl::Status ready = co_await AwaitReady(stream); !ready.ok()) co_return ready;
+  VERBENA_CO_RETURN_IF_ERROR(co_await AwaitReady(stream));
   Link* link = OpenLink(key);
   if (link == nullptr) co_return Lost();
-  absl::Status status =
+  VERBENA_CO_RETURN_IF_ERROR(
       co_await OnQp(ControlKind::kConnect, *link,
                     [&device = context_.device(), qp = link->qp().get(), psn, peer_reads] {
                       return MakeQpSend(device, qp, psn, peer_reads);
-                    });
-  if (!status.ok()) co_return status;
+                    }));
   link = OpenLink(key);
   if (link == nullptr) co_return Lost();
   link->AllowSends();
@@ -338,7 +325,7 @@ void Endpoint::MarkOpen(Link& link, const LinkParameters& peer, const std::strin
     Log(LogLevel::kInfo, fmt::format("link with {} (QPN {:#x}): {}", name, link.qpn(), mtu));
   }
   ++stats_.links_opened;
-  StartLivenessTimer();
+  liveness_.Start();
 }
 
 void Endpoint::CloseIfThere(LinkKey key, const char* reason) {
@@ -351,7 +338,7 @@ absl::Status Endpoint::Lost() {
 
 void Endpoint::Watch(Link& link, std::unique_ptr<MessageStream> stream) {
   link.qp().stream().KeepAndRead(std::move(stream));
-  tasks_.Spawn(WatchStream(link));
+  tasks_.links.Spawn(WatchStream(link));
 }
 
 }  // namespace verbena::internal

@@ -5,6 +5,7 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
@@ -19,16 +20,9 @@ constexpr Duration kLongestPause = std::chrono::seconds(10);
 }  // namespace
 
 void Endpoint::SubscribeQueues() {
-  const auto handler = [this, gate = gate_, queues = queues_](ibv_event_type type) {
+  queues_.Subscribe([this, gate = gate(), queues = queues_.number()](ibv_event_type type) {
     if (gate->open()) OnQueueEvent(type, queues);
-  };
-  context_.SubscribeQueue(cq_, executor_, handler);
-  context_.SubscribeQueue(receives_->srq(), executor_, handler);
-}
-
-void Endpoint::UnsubscribeQueues() {
-  context_.UnsubscribeQueue(cq_);
-  context_.UnsubscribeQueue(receives_->srq());
+  });
 }
 
 void Endpoint::CloseAll(const absl::Status& reason) {
@@ -38,10 +32,10 @@ void Endpoint::CloseAll(const absl::Status& reason) {
 }
 
 void Endpoint::OnQueueEvent(ibv_event_type type, uint32_t queues) {
-  if (shutting_down_ || VERBENA_MUTANT(kQueueErrorIgnored)) return;
+  if (service_.shutting_down() || VERBENA_MUTANT(kQueueErrorIgnored)) return;
   const bool device_failed = type == IBV_EVENT_DEVICE_FATAL;
   // Queues that were replaced may have failed more than once.
-  if (!device_failed && (failed_ || queues != queues_)) return;
+  if (!device_failed && (service_.failed() || queues != queues_.number())) return;
   if (device_failed) {
     Fail(absl::UnavailableError(fmt::format(
         "{} has failed, or was removed ({}): its links are lost, and no other can use it until it "
@@ -53,21 +47,18 @@ void Endpoint::OnQueueEvent(ibv_event_type type, uint32_t queues) {
 }
 
 void Endpoint::Fail(const absl::Status& reason) {
-  failed_ = true;
-  broken_ = reason;
-  CloseAll(broken_);
+  service_.Fail(reason);
+  CloseAll(service_.reason());
 }
 
 void Endpoint::LoseQueues(const char* reason) {
   // A Rebuild() that is under way sees this.
-  queues_are_lost_ = true;
-  if (broken_.ok()) {
-    broken_ = absl::UnavailableError(
-        fmt::format("{} lost a queue of this executor ({}), which is being replaced; try again",
-                    device_name(), reason));
-    holds_.Spawn(Rebuild());
-  }
-  CloseAll(broken_);
+  queues_.MarkLost();
+  const bool is_first = service_.Suspend(absl::UnavailableError(
+      fmt::format("{} lost a queue of this executor ({}), which is being replaced; try again",
+                  device_name(), reason)));
+  if (is_first) tasks_.holds.Spawn(Rebuild());
+  CloseAll(service_.reason());
 }
 
 Task<void> Endpoint::AwaitMaking() {
@@ -79,44 +70,33 @@ Task<void> Endpoint::AwaitMaking() {
 }
 
 Task<void> Endpoint::Rebuild() {
-  co_await tasks_.Join();
+  co_await tasks_.links.Join();
   co_await AwaitMaking();
   for (Duration pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
-    if (failed_) co_return;
+    if (service_.failed()) co_return;
     absl::Status replaced = co_await ReplaceQueues();
-    if (failed_) co_return;
-    if (replaced.ok() && !queues_are_lost_) break;
+    if (service_.failed()) co_return;
+    if (replaced.ok() && !queues_.are_lost()) break;
     if (replaced.ok()) replaced = absl::UnavailableError("the new queues are lost as well");
     Log(LogLevel::kError, fmt::format("{}: lost queues are not replaced yet: {}", device_name(),
                                       replaced.ToString()));
     if (!(co_await Sleep(pause)).ok()) co_return;
   }
-  broken_ = absl::OkStatus();
+  service_.Resume();
   Log(LogLevel::kWarning, fmt::format("{}: lost queues are replaced", device_name()));
 }
 
 // The completion queue is made here: its executor polls it.
 Task<absl::Status> Endpoint::ReplaceQueues() {
-  absl::StatusOr<std::unique_ptr<ReceiveRing>> made =
+  VERBENA_CO_ASSIGN_OR_RETURN(
+      std::unique_ptr<ReceiveRing> made,
       co_await context_.control().Finish(ControlKind::kConnect, this, [this] {
-        return ReceiveRing::Create(context_.device(), context_.pd(), limits_.srq_depth,
-                                   spare_receives_, limits_.eager_bytes);
-      });
-  if (!made.ok()) co_return made.status();
-  std::unique_ptr<ReceiveRing> unused = *std::move(made);
-  absl::StatusOr<ibv_cq*> cq =
-      executor_.AddCq(context_.device(),
-                      static_cast<int>(CompletionQueueEntries(limits_) + spare_receives_), *this);
-  if (cq.ok()) {
-    UnsubscribeQueues();
-    if (absl::Status removed = executor_.RemoveCq(cq_); !removed.ok()) {
-      Log(LogLevel::kError, fmt::format("a lost completion queue stays: {}", removed.ToString()));
-    }
-    cq_ = *cq;
-    ++queues_;
-    queues_are_lost_ = false;
-    std::swap(receives_, unused);
-    lost_receives_.Follow(*receives_);
+        return EndpointQueues::NewRing(context_, limits_);
+      }));
+  // The lost ring, once the new one has its place.
+  std::unique_ptr<ReceiveRing> unused = std::move(made);
+  const absl::Status exchanged = queues_.Exchange(unused);
+  if (exchanged.ok()) {
     SubscribeQueues();
     UpdateReceiveTarget();
   }
@@ -125,7 +105,7 @@ Task<absl::Status> Endpoint::ReplaceQueues() {
                                              unused.reset();
                                              return absl::OkStatus();
                                            });
-  co_return cq.status();
+  co_return exchanged;
 }
 
 }  // namespace verbena::internal

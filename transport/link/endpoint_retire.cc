@@ -13,30 +13,23 @@ namespace verbena::internal {
 
 // Links that the device's failure has closed keep that reason.
 void Endpoint::Retire(const absl::Status& reason) {
-  if (!failed_) Fail(reason);
+  if (!service_.failed()) Fail(reason);
 }
 
 bool Endpoint::unused() const {
-  return drained() && holds_.size() == 0 && users_.use_count() == 1 && memory_->send().unused() &&
+  return drained() && tasks_.holds.size() == 0 && !life_.in_use() && memory_->send().unused() &&
          memory_->receive().unused() && memory_->landing().unused();
 }
 
 Task<void> Endpoint::Release() {
-  VERBENA_CHECK(unused()) << device_name() << ", links " << stats_.links;
+  VERBENA_CHECK(unused()) << device_name() << ", links " << links_.count();
   co_await Shutdown();
-  UnsubscribeQueues();
+  queues_.Unsubscribe();
   // Before the receives, which its completions and a flush would look for.
   FlushHook::Unlink();
-  if (absl::Status removed = executor_.RemoveCq(cq_); !removed.ok()) {
-    Log(LogLevel::kError,
-        fmt::format("a completion queue was not destroyed: {}", removed.ToString()));
-  }
-  cq_ = nullptr;
   auto memory = std::make_unique<EndpointMemory>();
-  memory->receives = std::move(receives_);
-  send_room_.reset();
-  memory->send_buffers = std::move(send_buffers_);
-  memory->atomic_scratch = std::move(atomic_scratch_);
+  memory->receives = queues_.TakeReceives();
+  memory->send = supplies_.TakeMemory();
   for (BufferPool* pool : {&memory_->send(), &memory_->receive(), &memory_->landing()}) {
     auto arenas = pool->TakeArenas();
     std::move(arenas.begin(), arenas.end(), std::back_inserter(memory->arenas));

@@ -22,12 +22,12 @@ constexpr Duration kQuiescePoll = std::chrono::milliseconds(10);
 }  // namespace
 
 void Endpoint::StartTeardown(Link& link, const absl::Status& reason) {
-  if (!shutting_down_) {
+  if (!service_.shutting_down()) {
     ++stats_.links_lost;
     Log(LogLevel::kInfo, fmt::format("link to {} (QPN {:#x}) closes: {}", link.peer(), link.qpn(),
                                      reason.ToString()));
   }
-  tasks_.Spawn(Teardown(link));
+  tasks_.links.Spawn(Teardown(link));
 }
 
 Task<void> Endpoint::Refill(LinkKey key, const void* order, uint32_t count,
@@ -53,16 +53,16 @@ Task<void> Endpoint::Refill(LinkKey key, const void* order, uint32_t count,
 // Nothing is posted meanwhile, so the loop ends with the completions that are there at its start.
 // Otherwise a peer that sends whenever an answer brings it credits would keep the executor in here.
 void Endpoint::DrainCompletions() {
-  draining_ = !VERBENA_MUTANT(kDrainPosts);
-  executor_.DrainCq(cq_);
-  draining_ = false;
+  polled_.draining = !VERBENA_MUTANT(kDrainPosts);
+  executor_.DrainCq(queues_.cq());
+  polled_.draining = false;
 }
 
 // QP to ERR → every posted WR flushes → LAST_WQE, where the device sends it → the CQ is empty →
 // destroy → the CQ is empty again → forget the QPN.
 Task<void> Endpoint::Teardown(Link& link) {
-  co_await link.Drain(context_, teardown_pacer_);
-  (void)co_await teardown_pacer_.Pass();
+  co_await link.Drain(context_, tasks_.teardown_pacer);
+  (void)co_await tasks_.teardown_pacer.Pass();
   // Before the queue is emptied: nothing that comes later is of this queue pair.
   const bool told_of_last = link.qp().told_of_last();
   DrainCompletions();
@@ -80,15 +80,14 @@ Task<void> Endpoint::Teardown(Link& link) {
 // generation.
 void Endpoint::FreeLink(Link& link, bool told_of_last, QpIdentity identity) {
   links_.Forget(link);
-  closed_traffic_ += link.stats();
+  stats_.traffic += link.stats();
   PeerSource& source = link.source();
   const LinkKey key = link.key();
-  --stats_.links;
-  lost_receives_.OnLinkFreed(links_.slot(key), told_of_last, identity);
+  queues_.lost_receives().OnLinkFreed(links_.slot(key), told_of_last, identity);
   links_.Free(key.slot);
   UpdateReceiveTarget();
   SettleReceives();
-  LeaveSource(source);
+  supplies_.LeaveSource(source);
 }
 
 // The queue pair is gone, but what its peer began before may still be on its way into memory that
@@ -99,7 +98,7 @@ void Endpoint::Hold(QpIdentity qp, uint32_t qpn, std::vector<BufferPin> leased) 
       fmt::format("{} pieces of memory that the peer of QPN {:#x} had a lease on are "
                   "kept back: it is in the middle of a write",
                   leased.size(), qpn));
-  holds_.Spawn(HoldUntilQuiesced(qp, std::move(leased)));
+  tasks_.holds.Spawn(HoldUntilQuiesced(qp, std::move(leased)));
 }
 
 Task<void> Endpoint::HoldUntilQuiesced(QpIdentity qp, std::vector<BufferPin> leased) {

@@ -5,7 +5,7 @@
 // waiting coroutine's frame, which may be destroyed at any time.
 //
 //   while (link->free_leases() < 2) {
-//     if (absl::Status status = co_await LeaseAwaiter(*link, 2); !status.ok()) co_return status;
+//     VERBENA_CO_RETURN_IF_ERROR(co_await LeaseAwaiter(*link, 2));
 //     link = …;
 //   }
 
@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/coro/suspension.h"
 #include "verbena/transport/link/link.h"
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "fmt/format.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
@@ -88,15 +89,14 @@ absl::StatusOr<LeaseLevel> DeriveLevel(LeaseLevel wanted, const Device& device) 
 }  // namespace
 
 absl::StatusOr<LinkLimits> DeriveLimits(const LinkLimits& wanted, const Device& device) {
-  if (absl::Status status = CheckRanges(wanted); !status.ok()) return status;
+  VERBENA_RETURN_IF_ERROR(CheckRanges(wanted));
   if (!device.capabilities().srq) {
     return absl::UnimplementedError(
         fmt::format("{} has no shared receive queues, on which links receive", device.name()));
   }
   LinkLimits limits = wanted;
-  absl::StatusOr<LeaseLevel> level = DeriveLevel(wanted.leases.level, device);
-  if (!level.ok()) return level.status();
-  limits.leases.level = *level;
+  VERBENA_ASSIGN_OR_RETURN(LeaseLevel level, DeriveLevel(wanted.leases.level, device));
+  limits.leases.level = level;
   const bool shared_memory = device.kind() == DeviceKind::kSoft;
   if (limits.bulk.slice_bytes == 0) {
     const uint32_t favoured = shared_memory ? 256u << 10 : 64u << 10;

@@ -18,7 +18,7 @@ Transfer& Link::StartTransfer(Transfer::Direction direction, absl::Span<const Bu
   VERBENA_CHECK(!local.empty() && remote.bytes > 0) << "an empty transfer with " << peer();
   VERBENA_CHECK(direction == Transfer::Direction::kWrite || max_reads() > 0)
       << "a READ from " << peer() << ", which answers none";
-  Transfer& transfer = endpoint_.transfers().Take(direction, local, remote, listener);
+  Transfer& transfer = endpoint_.supplies().transfers().Take(direction, local, remote, listener);
   sender_.transfers().Add(transfer);
   ++sender_.stats().transfers;
   sender_.stats().transfer_bytes += remote.bytes;
@@ -32,7 +32,7 @@ Transfer& Link::StartAtomic(const AtomicOperation& operation, const RemoteRange&
   VERBENA_CHECK(has_atomics() && max_reads() > 0) << "atomic operations with " << peer();
   VERBENA_CHECK(remote.bytes == 8 && remote.address % 8 == 0)
       << "an atomic operation on " << remote.bytes << " bytes at " << remote.address;
-  Transfer& transfer = endpoint_.transfers().TakeAtomic(operation, remote, listener);
+  Transfer& transfer = endpoint_.supplies().transfers().TakeAtomic(operation, remote, listener);
   sender_.transfers().Add(transfer);
   ++sender_.stats().atomics;
   sender_.ScheduleFlush();

@@ -19,18 +19,19 @@ LinkSender::LinkSender(Link& link, Endpoint& endpoint, ibv_qp* qp, LinkKey key, 
     : link_(link),
       endpoint_(endpoint),
       queue_(qp, key,
-             {.buffers = endpoint.send_buffers(),
-              .chain = endpoint.send_chain(),
-              .max_inline_bytes = endpoint.max_inline_bytes(),
+             {.buffers = endpoint.supplies().buffers(),
+              .chain = endpoint.supplies().chain(),
+              .max_inline_bytes = endpoint.supplies().max_inline_bytes(),
               .depth = endpoint.limits().send_queue_depth},
              source),
       issued_(endpoint.credit_pool(), source.credits, endpoint.limits().initial_credits,
               endpoint.limits().max_credits),
-      transfers_(endpoint.transfers(), {.send_queue_slots = queue_.slots().count(),
-                                        .slice_bytes = endpoint.limits().bulk.slice_bytes,
-                                        .bytes_ahead = endpoint.limits().bulk.bytes_ahead,
-                                        .max_reads = 0,
-                                        .words = endpoint.atomic_scratch().Of(key.slot)}),
+      transfers_(endpoint.supplies().transfers(),
+                 {.send_queue_slots = queue_.slots().count(),
+                  .slice_bytes = endpoint.limits().bulk.slice_bytes,
+                  .bytes_ahead = endpoint.limits().bulk.bytes_ahead,
+                  .max_reads = 0,
+                  .words = endpoint.supplies().atomic_scratch().Of(key.slot)}),
       leases_(endpoint.device(), endpoint.pd(), endpoint.limits().leases) {}
 
 void LinkSender::Open(uint32_t initial_credits, uint32_t send_bytes, FirstSend first_send) {
@@ -204,23 +205,20 @@ bool LinkSender::Ring(WrChain& ready) {
 // Control frames pass frames that wait, and those that find no room stay due: they come before
 // frames that wait when there is room, and the next turn in which something arrives tries again.
 void LinkSender::AppendDue() {
-  if (control_.pong) AppendControl(FrameKind::kPong);
-  if (control_.ping) AppendControl(FrameKind::kPing);
-  if (control_.recall) AppendControl(FrameKind::kRecall);
+  if (control_.pong) AppendControl(PongFrame());
+  if (control_.ping) AppendControl(PingFrame());
+  if (control_.recall) AppendControl(RecallFrame(issued_.recall_limit()));
 }
 
-void LinkSender::AppendControl(FrameKind kind) {
-  FrameHeader header;
-  header.kind = kind;
-  if (kind == FrameKind::kRecall) header.argument = issued_.recall_limit();
+void LinkSender::AppendControl(const FrameHeader& header) {
   const bool joins = !queue_.empty() &&
                      (queue_.last().use == SendUse::kControl || queue_.Fits(0, /*invalidated=*/0));
   if (!joins && !OpenSend() && !OpenSend(SendUse::kControl)) return;
   Place(header, 0, /*invalidated=*/0);
   ++control_.count;
-  if (kind == FrameKind::kPong) control_.pong = false;
-  if (kind == FrameKind::kPing) control_.ping = false;
-  if (kind == FrameKind::kRecall) {
+  if (header.kind == FrameKind::kPong) control_.pong = false;
+  if (header.kind == FrameKind::kPing) control_.ping = false;
+  if (header.kind == FrameKind::kRecall) {
     control_.recall = false;
     ++stats_.recalls;
   }

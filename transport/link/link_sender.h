@@ -21,6 +21,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/link/control_frames.h"
 #include "verbena/transport/link/credits.h"
@@ -82,16 +83,13 @@ class LinkSender final : private FlushHook, private RoomWaiter {
   }
   // The counters of a SEND. A failed Status closes the link.
   absl::Status OnHeader(const SendHeader& header) {
-    absl::Status status = issued_.OnSend((header.flags & kSendSpendsReserve) != 0);
-    if (!status.ok()) return status;
+    VERBENA_RETURN_IF_ERROR(issued_.OnSend((header.flags & kSendSpendsReserve) != 0));
     const bool recalled = issued_.recalled();
-    status = issued_.OnReturned(header.credits_returned);
-    if (!status.ok()) return status;
+    VERBENA_RETURN_IF_ERROR(issued_.OnReturned(header.credits_returned));
     if (recalled && !issued_.recalled()) NoteRecallAnswered();
-    status = credits_.OnHeader(header.credits_issued, header.reserve_seen);
-    if (!status.ok()) return status;
+    VERBENA_RETURN_IF_ERROR(credits_.OnHeader(header.credits_issued, header.reserve_seen));
     if ((header.flags & kSendStarved) != 0) GrowPeersWindow();
-    return status;
+    return absl::OkStatus();
   }
   // Rare paths are out of line to keep the hot path small.
   [[gnu::cold, gnu::noinline]] absl::Status OnControlFrame(const FrameHeader& frame);
@@ -173,7 +171,7 @@ class LinkSender final : private FlushHook, private RoomWaiter {
   }
   // The control frames that are due, as far as there is room.
   void AppendDue();
-  [[gnu::cold, gnu::noinline]] void AppendControl(FrameKind kind);
+  [[gnu::cold, gnu::noinline]] void AppendControl(const FrameHeader& header);
 
   // Sending while the turn goes on.
   uint32_t EarlyFrames() const;

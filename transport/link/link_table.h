@@ -51,6 +51,8 @@ class LinkTable {
 
   // Whether no slot is taken.
   bool unused() const { return free_.size() == slots_.size(); }
+  // Links that were added and not freed.
+  uint32_t count() const { return count_; }
 
   // Takes a slot for a link that is being made; nothing if all are taken.
   std::optional<uint32_t> Take() {
@@ -67,6 +69,7 @@ class LinkTable {
   }
   // `link` was made in the taken slot `index`, with KeyOf(index).
   Link& Add(uint32_t index, std::unique_ptr<Link> link) {
+    ++count_;
     slots_[index].link = std::move(link);
     Link* added = slots_[index].link.get();
     by_qpn_[added->qpn()] = added;
@@ -81,6 +84,7 @@ class LinkTable {
   }
   // Destroys the link in the slot; the next link there has another key. Call after Forget().
   void Free(uint32_t index) {
+    --count_;
     slots_[index].link.reset();
     ++slots_[index].generation;
     free_.push_back(index);
@@ -113,6 +117,7 @@ class LinkTable {
  private:
   std::vector<LinkSlot> slots_;
   std::deque<uint32_t> free_;
+  uint32_t count_ = 0;
   absl::flat_hash_map<uint32_t, Link*> by_qpn_;
   Link* last_found_ = nullptr;
 };

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "fmt/format.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/memory/memory_region.h"
 #include "verbena/transport/onesided/check_registered.h"
@@ -24,8 +25,7 @@ int AccessFor(Device& device, Transfer::Direction direction) {
 absl::Status CheckLocalMemory(const Link& link, Transfer::Direction direction,
                               const BufferView& view) {
   const Endpoint& endpoint = link.endpoint();
-  absl::Status registered = CheckRegistered(view, endpoint.pd(), endpoint.device());
-  if (!registered.ok()) return registered;
+  VERBENA_RETURN_IF_ERROR(CheckRegistered(view, endpoint.pd(), endpoint.device()));
   const int access = AccessFor(link.endpoint().device(), direction);
   if ((view.region().access() & access) == access) return absl::OkStatus();
   return absl::InvalidArgumentError(

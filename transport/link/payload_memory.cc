@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/device_context.h"
 
 namespace verbena::internal {
@@ -40,15 +41,12 @@ absl::StatusOr<PayloadMemory> PayloadMemory::Create(Scheduler& scheduler,
   PayloadMemory memory;
   const auto make = [&](std::unique_ptr<BufferPool>& pool, const char* name, size_t budget,
                         int access, bool exposed) {
-    absl::StatusOr<std::unique_ptr<BufferPool>> made =
-        BufferPool::Create(scheduler, context.device(), context.pd(),
-                           {.name = name,
-                            .budget_bytes = budget,
-                            .access = access,
-                            .exposed = exposed,
-                            .control = &context.control()});
-    if (!made.ok()) return made.status();
-    pool = *std::move(made);
+    VERBENA_ASSIGN_OR_RETURN(pool, BufferPool::Create(scheduler, context.device(), context.pd(),
+                                                      {.name = name,
+                                                       .budget_bytes = budget,
+                                                       .access = access,
+                                                       .exposed = exposed,
+                                                       .control = &context.control()}));
     return absl::OkStatus();
   };
   absl::Status status = make(memory.send_, "send", limits.memory.send_bytes, leased, true);
@@ -61,7 +59,7 @@ absl::StatusOr<PayloadMemory> PayloadMemory::Create(Scheduler& scheduler,
   }
   if (status.ok())
     status = make(memory.landing_, "landing", limits.memory.landing_bytes, leased, true);
-  if (!status.ok()) return status;
+  VERBENA_RETURN_IF_ERROR(status);
   return memory;
 }
 

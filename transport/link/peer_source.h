@@ -3,8 +3,8 @@
 //
 // A peer keeps a buffer for as long as it leaves the SEND in it unacknowledged, and credits for as
 // long as it sends. Addresses are harder to get than connections, so the links to one address are
-// bounded together (send_buffers.h, credits.h). Owned by the endpoint, for as long as it has a link
-// to that address. One thread.
+// bounded together (send_buffers.h, credits.h). Owned by PeerSources, for as long as there is a
+// link to that address. One thread.
 
 #ifndef VERBENA_TRANSPORT_LINK_PEER_SOURCE_H_
 #define VERBENA_TRANSPORT_LINK_PEER_SOURCE_H_

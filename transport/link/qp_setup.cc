@@ -8,6 +8,7 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/coro/random.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/mutant.h"
 
@@ -56,16 +57,14 @@ RemoteQp RemoteQpOf(const LinkParameters& peer) {
 
 absl::StatusOr<PortAddress> ReadPortAddress(Device& device, const DevicePort& wanted) {
   const uint8_t port = wanted.port;
-  absl::StatusOr<ibv_port_attr> attributes = device.QueryPort(port);
-  if (!attributes.ok()) return attributes.status();
-  if (attributes->state != IBV_PORT_ACTIVE) {
+  VERBENA_ASSIGN_OR_RETURN(ibv_port_attr attributes, device.QueryPort(port));
+  if (attributes.state != IBV_PORT_ACTIVE) {
     return absl::UnavailableError(
         fmt::format("port {} of {} is not active; bring it up: ip link set dev NETDEV up", port,
                     device.name()));
   }
-  absl::StatusOr<ibv_gid> gid = device.QueryGid(port, wanted.gid_index);
-  if (!gid.ok()) return gid.status();
-  const bool empty = gid->global.subnet_prefix == 0 && gid->global.interface_id == 0;
+  VERBENA_ASSIGN_OR_RETURN(ibv_gid gid, device.QueryGid(port, wanted.gid_index));
+  const bool empty = gid.global.subnet_prefix == 0 && gid.global.interface_id == 0;
   if (empty && device.kind() == DeviceKind::kRdma) {
     return absl::UnavailableError(
         fmt::format("GID {} of port {} of {} is gone: its address was taken away", wanted.gid_index,
@@ -73,11 +72,11 @@ absl::StatusOr<PortAddress> ReadPortAddress(Device& device, const DevicePort& wa
   }
   return PortAddress{.port = port,
                      .gid_index = wanted.gid_index,
-                     .gid = *gid,
-                     .lid = attributes->lid,
-                     .active_mtu = attributes->active_mtu,
-                     .kind = KindOf(device, *attributes, wanted.roce_v1),
-                     .grh_required = (attributes->flags & IBV_QPF_GRH_REQUIRED) != 0};
+                     .gid = gid,
+                     .lid = attributes.lid,
+                     .active_mtu = attributes.active_mtu,
+                     .kind = KindOf(device, attributes, wanted.roce_v1),
+                     .grh_required = (attributes.flags & IBV_QPF_GRH_REQUIRED) != 0};
 }
 
 absl::StatusOr<QpHandle> CreateLinkQp(Device& device, ibv_pd* pd, ibv_cq* cq, ibv_srq* srq,
@@ -92,9 +91,8 @@ absl::StatusOr<QpHandle> CreateLinkQp(Device& device, ibv_pd* pd, ibv_cq* cq, ib
   init.cap.max_inline_data = max_inline_bytes;
   init.qp_type = IBV_QPT_RC;
   init.sq_sig_all = 0;
-  absl::StatusOr<ibv_qp*> created = device.CreateQp(pd, init);
-  if (!created.ok()) return created.status();
-  QpHandle qp(device, *created);
+  VERBENA_ASSIGN_OR_RETURN(ibv_qp * created, device.CreateQp(pd, init));
+  QpHandle qp(device, created);
 
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_INIT;
@@ -103,8 +101,7 @@ absl::StatusOr<QpHandle> CreateLinkQp(Device& device, ibv_pd* pd, ibv_cq* cq, ib
   attributes.qp_access_flags = AccessOf(device);
   int mask = IBV_QP_STATE | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
   if (local.kind != LinkKind::kIwarp) mask |= IBV_QP_PKEY_INDEX;
-  absl::Status status = device.ModifyQp(qp.get(), attributes, mask);
-  if (!status.ok()) return status;
+  VERBENA_RETURN_IF_ERROR(device.ModifyQp(qp.get(), attributes, mask));
   return qp;
 }
 
@@ -143,7 +140,7 @@ absl::Status MakeQpSend(Device& device, ibv_qp* qp, uint32_t local_psn, uint8_t 
 
 absl::Status ConnectLinkQp(Device& device, ibv_qp* qp, const PortAddress& local, uint32_t local_psn,
                            const RemoteQp& remote) {
-  if (absl::Status status = MakeQpReceive(device, qp, local, remote); !status.ok()) return status;
+  VERBENA_RETURN_IF_ERROR(MakeQpReceive(device, qp, local, remote));
   return MakeQpSend(device, qp, local_psn, remote.max_reads);
 }
 
@@ -155,7 +152,7 @@ absl::Status ConnectManagedQp(Device& device, ibv_qp* qp, const PortAddress& loc
     ibv_qp_attr attributes = {};
     attributes.qp_state = state;
     int mask = 0;
-    if (absl::Status known = connection.FillIn(attributes, mask); !known.ok()) return known;
+    VERBENA_RETURN_IF_ERROR(connection.FillIn(attributes, mask));
     if (mask == 0) continue;
     attributes.qp_access_flags = AccessOf(device);
     attributes.path_mtu = std::min(attributes.path_mtu, local.active_mtu);
@@ -165,8 +162,7 @@ absl::Status ConnectManagedQp(Device& device, ibv_qp* qp, const PortAddress& loc
     attributes.retry_cnt = kRetryCount;
     attributes.rnr_retry = kRnrRetry;
     attributes.max_rd_atomic = ReadsStarted(device, peer_reads);
-    absl::Status moved = device.ModifyQp(qp, attributes, mask & kKnownBits);
-    if (!moved.ok()) return moved;
+    VERBENA_RETURN_IF_ERROR(device.ModifyQp(qp, attributes, mask & kKnownBits));
   }
   return absl::OkStatus();
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "fmt/format.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/wr_id.h"
@@ -14,17 +15,17 @@ namespace verbena::internal {
 absl::StatusOr<std::unique_ptr<ReceiveRing>> ReceiveRing::Create(Device& device, ibv_pd* pd,
                                                                  uint32_t depth, uint32_t spare,
                                                                  uint32_t bytes) {
-  absl::StatusOr<Arena> arena = Arena::Create(
-      device, pd, size_t{depth + spare} * (bytes + kReceiveStridePadding), IBV_ACCESS_LOCAL_WRITE);
-  if (!arena.ok()) return arena.status();
+  VERBENA_ASSIGN_OR_RETURN(
+      Arena arena,
+      Arena::Create(device, pd, size_t{depth + spare} * (bytes + kReceiveStridePadding),
+                    IBV_ACCESS_LOCAL_WRITE));
   ibv_srq_init_attr attributes = {};
   attributes.attr.max_wr = depth + spare;
   attributes.attr.max_sge = 1;
-  absl::StatusOr<ibv_srq*> srq = device.CreateSrq(pd, attributes);
-  if (!srq.ok()) return srq.status();
-  const bool newest_first = device.TakeNewestReceivesFirst(*srq);
-  return std::unique_ptr<ReceiveRing>(new ReceiveRing(*std::move(arena), SrqHandle(device, *srq),
-                                                      depth, spare, bytes, newest_first));
+  VERBENA_ASSIGN_OR_RETURN(ibv_srq * srq, device.CreateSrq(pd, attributes));
+  const bool newest_first = device.TakeNewestReceivesFirst(srq);
+  return std::unique_ptr<ReceiveRing>(
+      new ReceiveRing(std::move(arena), SrqHandle(device, srq), depth, spare, bytes, newest_first));
 }
 
 ReceiveRing::ReceiveRing(Arena arena, SrqHandle srq, uint32_t depth, uint32_t spare, uint32_t bytes,

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/limits.h"
 
 namespace verbena::internal {
@@ -10,10 +11,10 @@ absl::StatusOr<std::unique_ptr<SendBuffers>> SendBuffers::Create(Device& device,
                                                                  uint32_t count, uint32_t bytes,
                                                                  uint32_t max_links) {
   const size_t in_all = size_t{count} + kSpares;
-  absl::StatusOr<Arena> arena =
-      Arena::Create(device, pd, in_all * (bytes + kReceiveStridePadding), /*access=*/0);
-  if (!arena.ok()) return arena.status();
-  return std::unique_ptr<SendBuffers>(new SendBuffers(*std::move(arena), count, bytes, max_links));
+  VERBENA_ASSIGN_OR_RETURN(
+      Arena arena,
+      Arena::Create(device, pd, in_all * (bytes + kReceiveStridePadding), /*access=*/0));
+  return std::unique_ptr<SendBuffers>(new SendBuffers(std::move(arena), count, bytes, max_links));
 }
 
 SendBuffers::SendBuffers(Arena arena, uint32_t count, uint32_t bytes, uint32_t max_links)

@@ -93,6 +93,8 @@ enum class Fault {
   kOneSourceTakesCredits,    // the links to one address may borrow all credits of the pool
   kOneSourceTakesSends,      // the links to one address may hold all send buffers
   kSourcesHaveHalf,          // each of two addresses may hold half of the send buffers
+  kLoneSourceNotTold,        // a full source waits on though all others are gone
+  kChecksWithoutLinks,       // an endpoint without links keeps its timer
   kOwnLinksWakeAlone,        // a full source hears only of what its own links give back
   kNoSpareForControl,        // PONGs and credits wait for buffers that other links keep
   kRecallAnswerForgotten,    // a recall is answered when something else leaves

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/device/handles.h"
 #include "verbena/transport/device/numa.h"
 #include "verbena/transport/device/pages.h"
@@ -20,11 +21,9 @@ absl::StatusOr<Arena> Arena::Create(Device& device, ibv_pd* pd, size_t bytes, in
   Arena arena;
   arena.device_ = &device;
   arena.bytes_ = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-  absl::Status allocated = arena.Allocate(kind);
-  if (!allocated.ok()) return allocated;
-  absl::StatusOr<ibv_mr*> mr = device.RegMr(pd, arena.data_, arena.bytes_, access);
-  if (!mr.ok()) return mr.status();
-  arena.mr_ = *mr;
+  VERBENA_RETURN_IF_ERROR(arena.Allocate(kind));
+  VERBENA_ASSIGN_OR_RETURN(ibv_mr * mr, device.RegMr(pd, arena.data_, arena.bytes_, access));
+  arena.mr_ = mr;
   arena.access_ = access;
   return arena;
 }
@@ -44,9 +43,8 @@ absl::Status Arena::Allocate(ArenaKind kind) {
             "slowly: {}",
             device_->name(), bytes_, memory.status().ToString()));
   }
-  absl::StatusOr<std::byte*> pages = MapPages(bytes_);
-  if (!pages.ok()) return pages.status();
-  data_ = reinterpret_cast<char*>(*pages);
+  VERBENA_ASSIGN_OR_RETURN(std::byte * pages, MapPages(bytes_));
+  data_ = reinterpret_cast<char*>(pages);
   // Before a registration pins them where they are.
   const ibv_context* context = device_->context();
   if (device_->kind() == DeviceKind::kRdma && context != nullptr && context->device != nullptr) {
@@ -80,9 +78,8 @@ Arena::~Arena() { Release(); }
 
 absl::Status Arena::Free() {
   if (mr_ != nullptr) {
-    absl::Status deregistered = device_->DeregMr(mr_);
-    // The memory stays: whatever was mapped there next would be written into.
-    if (!deregistered.ok()) return deregistered;
+    // If this fails, the memory stays: whatever was mapped there next would be written into.
+    VERBENA_RETURN_IF_ERROR(device_->DeregMr(mr_));
   }
   auto* memory = reinterpret_cast<std::byte*>(data_);
   if (of_device_) return device_->FreeMemory(memory, bytes_);

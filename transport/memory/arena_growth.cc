@@ -2,13 +2,15 @@
 
 #include <utility>
 
+#include "verbena/transport/coro/status_macros.h"
+
 namespace verbena::internal {
 
 absl::StatusOr<std::unique_ptr<CarvedArena>> ArenaGrowth::operator()() {
   retired.clear();
   absl::StatusOr<Arena> arena = Arena::Create(*device, pd, bytes, access, kind);
   if (!arena.ok() && least < bytes) arena = Arena::Create(*device, pd, least, access, kind);
-  if (!arena.ok()) return arena.status();
+  VERBENA_RETURN_IF_ERROR(arena.status());
   return std::make_unique<CarvedArena>(*std::move(arena), home, *owner);
 }
 

@@ -47,6 +47,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/coro/intrusive_list.h"
 #include "verbena/transport/coro/scheduler.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/coro/suspension.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/memory/buffer.h"
@@ -126,7 +127,7 @@ class BufferPool {
       return true;
     }
     absl::StatusOr<Buffer> await_resume() {
-      if (!status_.ok()) return std::move(status_);
+      VERBENA_RETURN_IF_ERROR(status_);
       if (!buffer_) return cancel_status();
       return std::move(buffer_);
     }

@@ -8,6 +8,7 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/coro/poison.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/device/control_pool.h"
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/log/check.h"
@@ -119,8 +120,8 @@ Block* BufferPoolCore::Take(size_t bytes, bool may_wait, absl::Status& status) {
 }
 
 absl::StatusOr<Buffer> BufferPoolCore::TryAllocate(size_t bytes) {
-  absl::Status status = CheckSize(bytes);
-  if (!status.ok()) return status;
+  VERBENA_RETURN_IF_ERROR(CheckSize(bytes));
+  absl::Status status;
   Block* block = MustQueue(bytes) ? nullptr : Take(bytes, /*may_wait=*/false, status);
   if (block != nullptr) return Buffer(*block, bytes);
   ++stats_.refusals;

@@ -6,6 +6,7 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/coro/scheduler.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/device/handles.h"
 #include "verbena/transport/log/check.h"
@@ -87,10 +88,9 @@ class RegisteredMemory::Core final : private internal::BlockOwner {
 
 absl::StatusOr<std::unique_ptr<RegisteredMemory>> RegisteredMemory::Register(
     internal::Device& device, ibv_pd* pd, void* memory, size_t bytes, int access, Scheduler* home) {
-  absl::StatusOr<ibv_mr*> mr = device.RegMr(pd, memory, bytes, access);
-  if (!mr.ok()) return mr.status();
+  VERBENA_ASSIGN_OR_RETURN(ibv_mr * mr, device.RegMr(pd, memory, bytes, access));
   return std::unique_ptr<RegisteredMemory>(new RegisteredMemory(std::make_unique<Core>(
-      internal::MrHandle(device, *mr), static_cast<char*>(memory), bytes, access, home)));
+      internal::MrHandle(device, mr), static_cast<char*>(memory), bytes, access, home)));
 }
 
 RegisteredMemory::RegisteredMemory(std::unique_ptr<Core> core) : core_(std::move(core)) {}

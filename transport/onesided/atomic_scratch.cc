@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "verbena/transport/coro/poison.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/onesided/bulk_limits.h"
 
 namespace verbena::internal {
@@ -18,10 +19,9 @@ constexpr size_t kBytesPerLink = kMaxReads * sizeof(uint64_t);
 absl::StatusOr<AtomicScratch> AtomicScratch::Create(Device& device, ibv_pd* pd,
                                                     uint32_t max_links) {
   if (!device.capabilities().atomics) return AtomicScratch();
-  absl::StatusOr<Arena> arena =
-      Arena::Create(device, pd, max_links * kBytesPerLink, IBV_ACCESS_LOCAL_WRITE);
-  if (!arena.ok()) return arena.status();
-  return AtomicScratch(*std::move(arena));
+  VERBENA_ASSIGN_OR_RETURN(
+      Arena arena, Arena::Create(device, pd, max_links * kBytesPerLink, IBV_ACCESS_LOCAL_WRITE));
+  return AtomicScratch(std::move(arena));
 }
 
 AtomicScratch::AtomicScratch(Arena arena) : arena_(std::move(arena)) {

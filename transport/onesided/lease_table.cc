@@ -7,6 +7,7 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/coro/poison.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/mutant.h"
 #include "verbena/transport/memory/memory_region.h"
@@ -58,9 +59,7 @@ absl::Status LeaseTable::Check(const BufferView& view, LeaseAccess access) const
     return absl::UnimplementedError(fmt::format(
         "{} has no atomic operations, for which memory was to be leased", device_.name()));
   }
-  if (absl::Status registered = CheckRegistered(view, pd_, device_); !registered.ok()) {
-    return registered;
-  }
+  VERBENA_RETURN_IF_ERROR(CheckRegistered(view, pd_, device_));
   int needed = limits_.level == LeaseLevel::kStrict ? static_cast<int>(IBV_ACCESS_MW_BIND)
                                                     : static_cast<int>(WindowAccess(access));
   if (Changes(access)) needed |= IBV_ACCESS_LOCAL_WRITE;
@@ -102,8 +101,8 @@ absl::Status LeaseTable::CheckBounds(LeaseUse use) const {
 }
 
 absl::StatusOr<Lease*> LeaseTable::Open(const BufferView& view, LeaseAccess access, LeaseUse use) {
-  if (absl::Status status = Check(view, access); !status.ok()) return status;
-  if (absl::Status status = CheckBounds(use); !status.ok()) return status;
+  VERBENA_RETURN_IF_ERROR(Check(view, access));
+  VERBENA_RETURN_IF_ERROR(CheckBounds(use));
   if (free() == 0) return nullptr;
   MemoryWindow* window = nullptr;
   if (limits_.level == LeaseLevel::kStrict) {

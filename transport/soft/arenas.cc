@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/soft/peer.h"
 
 namespace verbena::internal::soft {
@@ -12,14 +13,13 @@ Arenas::Arenas() {
 }
 
 absl::StatusOr<std::shared_ptr<const Arena>> Arenas::Allocate(size_t bytes) {
-  absl::StatusOr<SharedRegion> region = SharedRegion::CreateLarge("verbena-arena", bytes);
-  if (!region.ok()) return region.status();
+  VERBENA_ASSIGN_OR_RETURN(SharedRegion region, SharedRegion::CreateLarge("verbena-arena", bytes));
   std::lock_guard<std::mutex> lock(mutex_);
   if (free_ids_.empty()) {
     return absl::ResourceExhaustedError(
         fmt::format("a soft device has at most {} shared arenas", kMaxArenas - 1));
   }
-  auto arena = std::make_shared<Arena>(Arena{free_ids_.front(), *std::move(region)});
+  auto arena = std::make_shared<Arena>(Arena{free_ids_.front(), std::move(region)});
   free_ids_.pop_front();
   by_address_.emplace(reinterpret_cast<uint64_t>(arena->region.data()), arena);
   return arena;

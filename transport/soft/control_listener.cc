@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "fmt/format.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/log.h"
 
 namespace verbena::internal::soft {
@@ -15,9 +16,8 @@ constexpr Duration kRetryDelay = std::chrono::milliseconds(100);
 
 absl::StatusOr<std::unique_ptr<ControlListener>> ControlListener::Create(std::string device,
                                                                          const ibv_gid& gid) {
-  absl::StatusOr<UniqueFd> fd = ControlSocket::Listen(gid);
-  if (!fd.ok()) return fd.status();
-  return std::unique_ptr<ControlListener>(new ControlListener(std::move(device), *std::move(fd)));
+  VERBENA_ASSIGN_OR_RETURN(UniqueFd fd, ControlSocket::Listen(gid));
+  return std::unique_ptr<ControlListener>(new ControlListener(std::move(device), std::move(fd)));
 }
 
 std::vector<std::unique_ptr<ControlSocket>> ControlListener::Accept(size_t room, TimePoint now) {

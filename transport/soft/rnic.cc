@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/soft/local_devices.h"
@@ -66,14 +67,11 @@ absl::StatusOr<std::shared_ptr<Rnic>> Rnic::Create(const SoftDeviceOptions& opti
         fmt::format("{} queue pairs: from 1 to {}", options.max_queue_pairs, kMaxQueuePairs));
   }
   auto share = std::make_shared<DeviceShare>();
-  absl::StatusOr<SharedRegion> controls =
-      SharedRegion::Create("verbena-soft-cq", sizeof(CqControl) * kMaxCompletionQueues);
-  if (!controls.ok()) return controls.status();
-  absl::StatusOr<SharedRegion> tables =
-      SharedRegion::Create("verbena-soft-tables", sizeof(DeviceTables));
-  if (!tables.ok()) return tables.status();
-  share->controls = *std::move(controls);
-  share->table_memory = *std::move(tables);
+  VERBENA_ASSIGN_OR_RETURN(
+      share->controls,
+      SharedRegion::Create("verbena-soft-cq", sizeof(CqControl) * kMaxCompletionQueues));
+  VERBENA_ASSIGN_OR_RETURN(share->table_memory,
+                           SharedRegion::Create("verbena-soft-tables", sizeof(DeviceTables)));
   const std::string path = fmt::format("/proc/self/fd/{}", share->table_memory.fd());
   share->tables_read_only = UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!share->tables_read_only) return ErrnoStatus(errno, "opening " + path);
@@ -82,7 +80,7 @@ absl::StatusOr<std::shared_ptr<Rnic>> Rnic::Create(const SoftDeviceOptions& opti
     return ErrnoStatus(EMFILE, "creating the descriptors of a soft device");
   }
   if (options.engine_thread && options.shared_memory) {
-    if (absl::Status status = rnic->wire_.Start(); !status.ok()) return status;
+    VERBENA_RETURN_IF_ERROR(rnic->wire_.Start());
   }
   LocalDevices::Get().Add(rnic->gid_, rnic);
   rnic->engine_.Start();
@@ -222,7 +220,7 @@ absl::StatusOr<ibv_pd*> Rnic::AllocPd() {
 
 absl::Status Rnic::DeallocPd(ibv_pd* pd) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (absl::Status status = NotOurs(pds_, pd, "the PD"); !status.ok()) return status;
+  VERBENA_RETURN_IF_ERROR(NotOurs(pds_, pd, "the PD"));
   if (pds_[pd]->users.load() != 0) return ErrnoStatus(EBUSY, "ibv_dealloc_pd");
   pds_.erase(pd);
   return absl::OkStatus();
@@ -239,7 +237,7 @@ absl::StatusOr<ibv_mr*> Rnic::RegMr(ibv_pd* pd, void* address, size_t bytes, int
   }
   if (!IsMapped(address, bytes)) return ErrnoStatus(EFAULT, what);
   std::lock_guard<std::mutex> lock(mutex_);
-  if (absl::Status status = NotOurs(pds_, pd, "the PD"); !status.ok()) return status;
+  VERBENA_RETURN_IF_ERROR(NotOurs(pds_, pd, "the PD"));
   MemoryLocation location{.address = reinterpret_cast<uint64_t>(address)};
   if (auto arena = arenas_.Find(location.address, bytes); arena != nullptr) {
     location.arena = arena->id;
@@ -273,8 +271,7 @@ absl::StatusOr<ibv_comp_channel*> Rnic::CreateCompChannel() {
 
 absl::Status Rnic::DestroyCompChannel(ibv_comp_channel* channel) {
   std::lock_guard<std::mutex> lock(mutex_);
-  absl::Status status = NotOurs(channels_, channel, "the completion channel");
-  if (!status.ok()) return status;
+  VERBENA_RETURN_IF_ERROR(NotOurs(channels_, channel, "the completion channel"));
   if (channels_[channel]->users.load() != 0) return ErrnoStatus(EBUSY, "ibv_destroy_comp_channel");
   channels_.erase(channel);
   return absl::OkStatus();
@@ -285,8 +282,7 @@ absl::StatusOr<ibv_cq*> Rnic::CreateCq(int entries, void* cq_context, ibv_comp_c
   if (entries < 1 || entries > kMaxCqe) return ErrnoStatus(EINVAL, what);
   std::lock_guard<std::mutex> lock(mutex_);
   if (channel != nullptr) {
-    absl::Status status = NotOurs(channels_, channel, "the completion channel");
-    if (!status.ok()) return status;
+    VERBENA_RETURN_IF_ERROR(NotOurs(channels_, channel, "the completion channel"));
   }
   if (free_cq_indices_.empty()) return ErrnoStatus(ENOMEM, what + ": max_cq");
   const uint32_t index = free_cq_indices_.front();
@@ -306,7 +302,7 @@ absl::Status Rnic::DestroyCq(ibv_cq* cq) {
   std::unique_ptr<CompletionQueue> owned;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (absl::Status status = NotOurs(cqs_, cq, "the CQ"); !status.ok()) return status;
+    VERBENA_RETURN_IF_ERROR(NotOurs(cqs_, cq, "the CQ"));
     if (cqs_[cq]->users().load() != 0) return ErrnoStatus(EBUSY, "ibv_destroy_cq");
     owned = std::move(cqs_[cq]);
     cqs_.erase(cq);
@@ -338,7 +334,7 @@ absl::StatusOr<ibv_srq*> Rnic::CreateSrq(ibv_pd* pd, const ibv_srq_init_attr& at
                                            wanted.max_sge));
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  if (absl::Status status = NotOurs(pds_, pd, "the PD"); !status.ok()) return status;
+  VERBENA_RETURN_IF_ERROR(NotOurs(pds_, pd, "the PD"));
   auto srq = std::make_unique<SharedReceiveQueue>(&context_, pd, attributes, async_events_);
   ++pds_[pd]->users;
   ibv_srq* raw = srq.get();
@@ -348,7 +344,7 @@ absl::StatusOr<ibv_srq*> Rnic::CreateSrq(ibv_pd* pd, const ibv_srq_init_attr& at
 
 absl::Status Rnic::ModifySrq(ibv_srq* srq, const ibv_srq_attr& attributes, int mask) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (absl::Status status = NotOurs(srqs_, srq, "the SRQ"); !status.ok()) return status;
+  VERBENA_RETURN_IF_ERROR(NotOurs(srqs_, srq, "the SRQ"));
   if ((mask & IBV_SRQ_MAX_WR) != 0) return ErrnoStatus(EOPNOTSUPP, "resizing an SRQ");
   SharedReceiveQueue& queue = *srqs_[srq];
   if ((mask & IBV_SRQ_LIMIT) == 0) return absl::OkStatus();
@@ -363,7 +359,7 @@ absl::Status Rnic::DestroySrq(ibv_srq* srq) {
   std::unique_ptr<SharedReceiveQueue> owned;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (absl::Status status = NotOurs(srqs_, srq, "the SRQ"); !status.ok()) return status;
+    VERBENA_RETURN_IF_ERROR(NotOurs(srqs_, srq, "the SRQ"));
     if (srqs_[srq]->users().load() != 0) return ErrnoStatus(EBUSY, "ibv_destroy_srq");
     owned = std::move(srqs_[srq]);
     srqs_.erase(srq);

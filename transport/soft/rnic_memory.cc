@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/soft/rnic.h"
 
@@ -150,11 +151,10 @@ absl::Status Rnic::DeallocMw(ibv_mw* mw) {
 
 absl::StatusOr<std::byte*> Rnic::AllocateShared(size_t bytes) {
   if (bytes == 0) return absl::InvalidArgumentError("a shared arena of no bytes");
-  absl::StatusOr<std::shared_ptr<const Arena>> arena = arenas_.Allocate(bytes);
-  if (!arena.ok()) return arena.status();
-  wire_.AnnounceArena(*arena);
+  VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<const Arena> arena, arenas_.Allocate(bytes));
+  wire_.AnnounceArena(arena);
   engine_.Wake();
-  return (*arena)->region.data();
+  return arena->region.data();
 }
 
 absl::Status Rnic::FreeShared(std::byte* memory) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
@@ -37,14 +38,13 @@ absl::Status Rnic::CheckQpInit(const ibv_pd* pd, const ibv_qp_init_attr& init) c
 
 absl::StatusOr<ibv_qp*> Rnic::CreateQp(ibv_pd* pd, ibv_qp_init_attr& init) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (absl::Status status = CheckQpInit(pd, init); !status.ok()) return status;
+  VERBENA_RETURN_IF_ERROR(CheckQpInit(pd, init));
   if (free_qpns_.empty()) return ErrnoStatus(ENOMEM, "ibv_create_qp: max_qp");
   if (init.srq != nullptr) init.cap.max_recv_wr = init.cap.max_recv_sge = 0;
   SharedRegion inline_data;
   if (const size_t bytes = SendQueue::InlineBytes(init.cap); bytes != 0) {
-    absl::StatusOr<SharedRegion> region = SharedRegion::Anonymous(bytes);
-    if (!region.ok()) return region.status();
-    inline_data = *std::move(region);
+    VERBENA_ASSIGN_OR_RETURN(SharedRegion region, SharedRegion::Anonymous(bytes));
+    inline_data = std::move(region);
   }
   const uint32_t qpn = free_qpns_.front();
   free_qpns_.pop_front();

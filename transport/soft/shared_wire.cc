@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/soft/lane.h"
@@ -36,9 +37,7 @@ struct MappedShare {
 SharedWire::~SharedWire() = default;
 
 absl::Status SharedWire::Start() {
-  auto listener = ControlListener::Create(rnic_.name(), rnic_.gid());
-  if (!listener.ok()) return listener.status();
-  listener_ = *std::move(listener);
+  VERBENA_ASSIGN_OR_RETURN(listener_, ControlListener::Create(rnic_.name(), rnic_.gid()));
   epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
   if (!epoll_ || epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener_->fd(), &event) != 0) {
@@ -247,10 +246,11 @@ absl::Status SharedWire::Handle(Connection& connection, ControlSocket::Received 
       if (received.descriptors.size() != 1) {
         return absl::InvalidArgumentError("a soft device announced an arena without its memory");
       }
-      auto region = SharedRegion::Map(received.descriptors[0].Release(), message.arena_bytes,
-                                      SharedRegion::Access::kReadWrite);
-      if (!region.ok()) return region.status();
-      return connection.peer->AddArena(message.arena, *std::move(region));
+      VERBENA_ASSIGN_OR_RETURN(
+          SharedRegion region,
+          SharedRegion::Map(received.descriptors[0].Release(), message.arena_bytes,
+                            SharedRegion::Access::kReadWrite));
+      return connection.peer->AddArena(message.arena, std::move(region));
     }
     case ControlMessage::kArenaGone:
       rnic_.WithdrawArena(*connection.peer, message.arena);
@@ -268,15 +268,13 @@ absl::Status SharedWire::HandleHello(Connection& connection, ControlSocket::Rece
   }
   connection.gid = message.gid;
   auto share = std::make_shared<MappedShare>();
-  auto controls =
+  VERBENA_ASSIGN_OR_RETURN(
+      share->controls,
       SharedRegion::Map(received.descriptors[0].Release(), sizeof(CqControl) * kMaxCompletionQueues,
-                        SharedRegion::Access::kReadWrite);
-  if (!controls.ok()) return controls.status();
-  auto tables = SharedRegion::Map(received.descriptors[1].Release(), sizeof(DeviceTables),
-                                  SharedRegion::Access::kReadOnly);
-  if (!tables.ok()) return tables.status();
-  share->controls = *std::move(controls);
-  share->tables = *std::move(tables);
+                        SharedRegion::Access::kReadWrite));
+  VERBENA_ASSIGN_OR_RETURN(
+      share->tables, SharedRegion::Map(received.descriptors[1].Release(), sizeof(DeviceTables),
+                                       SharedRegion::Access::kReadOnly));
   const int pid_fd = connection.socket->pid_fd();
   connection.peer = rnic_.AddPeer(std::make_shared<Peer>(
       PeerParts{.gid = message.gid,
@@ -289,12 +287,12 @@ absl::Status SharedWire::HandleHello(Connection& connection, ControlSocket::Rece
   // Before its QPs are connected, so that the first one-sided operation finds them mapped.
   connection.told_of_arenas = true;
   for (const std::shared_ptr<const Arena>& arena : rnic_.arenas().All()) {
-    if (absl::Status status = SendArena(connection, arena); !status.ok()) return status;
+    VERBENA_RETURN_IF_ERROR(SendArena(connection, arena));
   }
   std::vector<ConnectRequest> unsent;
   unsent.swap(connection.unsent);
   for (const ConnectRequest& request : unsent) {
-    if (absl::Status status = SendResolve(connection, request); !status.ok()) return status;
+    VERBENA_RETURN_IF_ERROR(SendResolve(connection, request));
   }
   return absl::OkStatus();
 }
@@ -330,10 +328,10 @@ absl::Status SharedWire::HandleLane(Connection& connection, ControlSocket::Recei
       message.send_cq_index >= kMaxCompletionQueues) {
     return absl::InvalidArgumentError("a soft device announced a lane that makes no sense");
   }
-  auto region = SharedRegion::Map(received.descriptors[0].Release(), geometry.bytes(),
-                                  SharedRegion::Access::kReadWrite);
-  if (!region.ok()) return region.status();
-  auto memory = std::make_shared<LaneMemory>(*std::move(region), geometry);
+  VERBENA_ASSIGN_OR_RETURN(SharedRegion region,
+                           SharedRegion::Map(received.descriptors[0].Release(), geometry.bytes(),
+                                             SharedRegion::Access::kReadWrite));
+  auto memory = std::make_shared<LaneMemory>(std::move(region), geometry);
   if (rnic_.AcceptLane(connection.peer, message.send_cq_index, message.receive_cq, message.lane,
                        std::move(memory))) {
     return absl::OkStatus();

@@ -2,15 +2,15 @@
 
 #include <utility>
 
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/rnic.h"
 
 namespace verbena::internal {
 
 absl::StatusOr<std::unique_ptr<SoftDevice>> SoftDevice::Create(const SoftDeviceOptions& options) {
-  absl::StatusOr<std::shared_ptr<soft::Rnic>> rnic = soft::Rnic::Create(options);
-  if (!rnic.ok()) return rnic.status();
-  return std::unique_ptr<SoftDevice>(new SoftDevice(*std::move(rnic)));
+  VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<soft::Rnic> rnic, soft::Rnic::Create(options));
+  return std::unique_ptr<SoftDevice>(new SoftDevice(std::move(rnic)));
 }
 
 SoftDevice::SoftDevice(std::shared_ptr<soft::Rnic> rnic) : rnic_(std::move(rnic)) {}

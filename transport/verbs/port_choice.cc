@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "fmt/format.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/verbs/gid_choice.h"
 
 namespace verbena::internal {
@@ -100,18 +101,17 @@ bool Fits(const PortInfo& port, const Wish& wish) {
 }  // namespace
 
 absl::StatusOr<PortChoice> ChoosePort(const std::vector<PortInfo>& ports, const std::string& name) {
-  absl::StatusOr<Wish> wish = Parse(ports, name);
-  if (!wish.ok()) return wish.status();
+  VERBENA_ASSIGN_OR_RETURN(Wish wish, Parse(ports, name));
   const PortInfo* best = nullptr;
   std::optional<PortChoice> choice;
   absl::Status why = NoSuchDevice(ports, name);
   for (const PortInfo& port : ports) {
-    if (!Fits(port, *wish)) continue;
-    absl::StatusOr<GidInfo> gid = ChooseGid(port, wish->gid);
+    if (!Fits(port, wish)) continue;
+    absl::StatusOr<GidInfo> gid = ChooseGid(port, wish.gid);
     if (!port.active || !gid.ok()) {
       // The reason is reported only for a port that was meant: the name has its device, or it has
       // the GID that was wanted.
-      const bool meant = !wish->device.empty() || !absl::IsNotFound(gid.status());
+      const bool meant = !wish.device.empty() || !absl::IsNotFound(gid.status());
       if (meant) why = port.active ? gid.status() : PortDown(port);
       continue;
     }

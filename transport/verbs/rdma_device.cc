@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
@@ -104,7 +105,7 @@ absl::StatusOr<std::unique_ptr<RdmaDevice>> RdmaDevice::Open(const std::string& 
                           .gid_index = static_cast<uint8_t>(choice->gid_index),
                           .roce_v1 = choice->roce_v1};
     std::unique_ptr<RdmaDevice> opened(new RdmaDevice(context, name, port));
-    if (absl::Status status = opened->Initialize(); !status.ok()) return status;
+    VERBENA_RETURN_IF_ERROR(opened->Initialize());
     return opened;
   }
   return absl::UnavailableError(fmt::format("{} was removed just now", choice->device));
@@ -123,8 +124,7 @@ RdmaDevice::~RdmaDevice() {
 
 absl::Status RdmaDevice::Initialize() {
   if (!SetNonBlocking(context_->async_fd)) return Failed("fcntl(async_fd, O_NONBLOCK)");
-  absl::Status status = Check(ibv_query_device(context_, &attributes_), "ibv_query_device");
-  if (!status.ok()) return status;
+  VERBENA_RETURN_IF_ERROR(Check(ibv_query_device(context_, &attributes_), "ibv_query_device"));
   capabilities_ = ProbeCapabilities(*this);
   queue_key_cover_ = CoverSiwQueueKey(*this);
   IgnoreSiwSigpipe(*this);
@@ -140,9 +140,8 @@ absl::Status RdmaDevice::Failed(const std::string& what) const { return Check(-1
 
 absl::StatusOr<ibv_port_attr> RdmaDevice::QueryPort(uint8_t port) {
   ibv_port_attr attributes{};
-  absl::Status status = Check(ibv_query_port(context_, port, &attributes),
-                              fmt::format("ibv_query_port(port={})", port));
-  if (!status.ok()) return status;
+  VERBENA_RETURN_IF_ERROR(Check(ibv_query_port(context_, port, &attributes),
+                                fmt::format("ibv_query_port(port={})", port)));
   return attributes;
 }
 
@@ -151,18 +150,16 @@ absl::StatusOr<DevicePort> RdmaDevice::ChoosePortAgain() {
   std::erase_if(ports, [this](const PortInfo& each) {
     return each.device != name_ || each.port != default_port_.port;
   });
-  absl::StatusOr<PortChoice> choice = ChoosePort(ports, wanted_);
-  if (!choice.ok()) return choice.status();
-  return DevicePort{.port = choice->port,
-                    .gid_index = static_cast<uint8_t>(choice->gid_index),
-                    .roce_v1 = choice->roce_v1};
+  VERBENA_ASSIGN_OR_RETURN(PortChoice choice, ChoosePort(ports, wanted_));
+  return DevicePort{.port = choice.port,
+                    .gid_index = static_cast<uint8_t>(choice.gid_index),
+                    .roce_v1 = choice.roce_v1};
 }
 
 absl::StatusOr<ibv_gid> RdmaDevice::QueryGid(uint8_t port, int index) {
   ibv_gid gid{};
-  absl::Status status = Check(ibv_query_gid(context_, port, index, &gid),
-                              fmt::format("ibv_query_gid(port={}, index={})", port, index));
-  if (!status.ok()) return status;
+  VERBENA_RETURN_IF_ERROR(Check(ibv_query_gid(context_, port, index, &gid),
+                                fmt::format("ibv_query_gid(port={}, index={})", port, index)));
   return gid;
 }
 
@@ -253,8 +250,7 @@ absl::Status RdmaDevice::ModifySrq(ibv_srq* srq, const ibv_srq_attr& attributes,
 
 absl::StatusOr<ibv_srq_attr> RdmaDevice::QuerySrq(ibv_srq* srq) {
   ibv_srq_attr attributes{};
-  absl::Status status = Check(ibv_query_srq(srq, &attributes), "ibv_query_srq");
-  if (!status.ok()) return status;
+  VERBENA_RETURN_IF_ERROR(Check(ibv_query_srq(srq, &attributes), "ibv_query_srq"));
   return attributes;
 }
 
@@ -287,9 +283,8 @@ absl::Status RdmaDevice::ModifyQp(ibv_qp* qp, const ibv_qp_attr& attributes, int
 absl::StatusOr<ibv_qp_attr> RdmaDevice::QueryQp(ibv_qp* qp, int mask) {
   ibv_qp_attr attributes{};
   ibv_qp_init_attr init{};
-  absl::Status status = Check(ibv_query_qp(qp, &attributes, mask, &init),
-                              fmt::format("ibv_query_qp(qpn={:#x})", qp->qp_num));
-  if (!status.ok()) return status;
+  VERBENA_RETURN_IF_ERROR(Check(ibv_query_qp(qp, &attributes, mask, &init),
+                                fmt::format("ibv_query_qp(qpn={:#x})", qp->qp_num)));
   return attributes;
 }
 

@@ -90,7 +90,7 @@ TEST_F(StubTest, EachMethodSendsItsOwnFullName) {
   SayRequest request = RequestOf("a");
   scheduler_.Run(stub_.Say(request)).IgnoreError();
   EXPECT_STREQ("verbena.testing.unary.v1.Echo/Say", channel_.method->full_name);
-  EXPECT_EQ(MethodId("verbena.testing.unary.v1.Echo/Say"), channel_.method->id);
+  EXPECT_EQ(internal::MethodId("verbena.testing.unary.v1.Echo/Say"), channel_.method->id);
   scheduler_.Run(stub_.Shout(request)).IgnoreError();
   EXPECT_STREQ("verbena.testing.unary.v1.Echo/Shout", channel_.method->full_name);
   scheduler_.Run(Echo2::Stub(channel_).Say(request)).IgnoreError();

@@ -329,7 +329,7 @@ TEST_P(BootstrapTest, PeerThatDoesNotReadBoundsWhatIsKeptForIt) {
     const absl::Status sent = scheduler_.Run(WithDeadline(client_->Send(message), 1ms));
     if (sent.code() == absl::StatusCode::kResourceExhausted) ++refused;
     if (GetParam().name == "Local" && !sent.ok()) {
-      EXPECT_EQ(i, static_cast<int>(kLocalStreamMessages));
+      EXPECT_EQ(i, static_cast<int>(LocalNetwork::kStreamMessages));
       ++refused;
     }
   }

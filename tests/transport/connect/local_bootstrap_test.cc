@@ -70,8 +70,8 @@ TEST_F(LocalBootstrapTest, ClosingAListenerTwiceDoesNotTakeTheNameFromItsSuccess
 TEST_F(LocalBootstrapTest, BacklogIsBounded) {
   auto listener = *server_.Listen("storage");
   std::vector<StreamPtr> streams;
-  streams.reserve(kLocalBacklog);
-  for (size_t i = 0; i < kLocalBacklog; ++i) {
+  streams.reserve(LocalNetwork::kBacklog);
+  for (size_t i = 0; i < LocalNetwork::kBacklog; ++i) {
     streams.push_back(*scheduler_.Run(client_.Connect("storage")));
   }
   EXPECT_EQ(scheduler_.Run(client_.Connect("storage")).status().code(),
@@ -84,7 +84,7 @@ TEST_F(LocalBootstrapTest, SendWaitsWhenThePeerDoesNotReadAndGoesOnWhenItDoes) {
   auto listener = *server_.Listen("storage");
   StreamPtr client = *scheduler_.Run(client_.Connect("storage"));
   StreamPtr server = *scheduler_.Run(listener->Accept());
-  for (size_t i = 0; i < kLocalStreamMessages; ++i) {
+  for (size_t i = 0; i < LocalNetwork::kStreamMessages; ++i) {
     ASSERT_TRUE(scheduler_.Run(client->Send("x")).ok());
   }
   Started<absl::Status> waiting(scheduler_, client->Send("one more"));

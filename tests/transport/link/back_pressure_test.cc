@@ -249,17 +249,17 @@ TEST_F(BackPressureTest, BuffersComeBackThoughTheLastSendOfAFlushHoldsNone) {
   Start(limits, limits);
   Link* link = Connect(client_listener_, a_);
   ASSERT_NE(link, nullptr);
-  ASSERT_LT(client().max_inline_bytes(), 16000u);
-  const size_t all = client().send_buffers().free_count();
+  ASSERT_LT(client().supplies().max_inline_bytes(), 16000u);
+  const size_t all = client().supplies().buffers().free_count();
   Flood large(2, 16000);
   large.Run(*link);
   FrameHeader small;
   small.call_slot = 2;
   std::memset(link->Append(small, 1000), 2, 1000);
-  EXPECT_EQ(client().send_buffers().free_count(), all - 3);
+  EXPECT_EQ(client().supplies().buffers().free_count(), all - 3);
   PollUntil([&] { return a_.received() == 3; });
   for (int turn = 0; turn < 1000; ++turn) executor().Poll();
-  EXPECT_EQ(client().send_buffers().free_count(), all);
+  EXPECT_EQ(client().supplies().buffers().free_count(), all);
   EXPECT_EQ(link->stats().sends, 3u);
 }
 
@@ -280,7 +280,7 @@ TEST_F(BackPressureTest, ALinkThatWaitsForBuffersIsWokenByAnothersCompletion) {
   ASSERT_NE(second_last, nullptr);
   ASSERT_NE(last, nullptr);
   for (Link* holder : holders) Flood(1, 16000).Run(*holder);
-  ASSERT_EQ(client().send_buffers().free_count(), 0u);
+  ASSERT_EQ(client().supplies().buffers().free_count(), 0u);
   Flood some(20, 16000);
   Flood few(3, 16000);
   some.Run(*second_last);

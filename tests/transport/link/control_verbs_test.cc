@@ -301,7 +301,7 @@ TEST_F(ControlVerbsTest, AReconnectStormIsServedInOrderAndNoSurvivorIsLost) {
     for (int i = 0; i < kClients; ++i) {
       scope.Spawn(connect(i));
       // A listener holds as many that nobody has accepted.
-      if (i % kLocalBacklog == kLocalBacklog - 1) executor().Poll();
+      if (i % LocalNetwork::kBacklog == LocalNetwork::kBacklog - 1) executor().Poll();
     }
     AwaitHeld(Verb::kCreate);
     ExpectThatTheSurvivorServes();

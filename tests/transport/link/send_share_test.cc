@@ -63,7 +63,7 @@ class SendShareTest : public LinksFixture {
                                .initial_credits = 64,
                                .send_buffers = send_buffers};
     Start(limits, limits);
-    ASSERT_LT(client().max_inline_bytes(), kBody);
+    ASSERT_LT(client().supplies().max_inline_bytes(), kBody);
     silent_qps.clear();
     real_post_send = std::exchange(context().ops.post_send, PostUnlessSilent);
   }
@@ -98,7 +98,7 @@ class SendShareTest : public LinksFixture {
   }
   // By all links to the servers.
   size_t held() {
-    const SendBuffers& buffers = client().send_buffers();
+    const SendBuffers& buffers = client().supplies().buffers();
     return buffers.count() - buffers.free_count();
   }
   // The SENDs of each ConnectSilent().
@@ -240,7 +240,7 @@ class AllBuffersTakenTest : public SendShareTest {
       silent_qps.insert(silent_.back()->qpn());
       Flood(1, kBody).Run(*silent_.back());
     }
-    ASSERT_EQ(server().send_buffers().free_count(), 0u);
+    ASSERT_EQ(server().supplies().buffers().free_count(), 0u);
     link_ = ConnectTo("rack-7", a_);
     ASSERT_NE(link_, nullptr);
   }
@@ -255,7 +255,7 @@ TEST_F(AllBuffersTakenTest, CreditsAreReturnedInASpareBuffer) {
   flood.Run(*link_);
   for (int turn = 0; turn < 100000 && a_.received() < kFrames; ++turn) executor().Poll();
   EXPECT_EQ(a_.received(), kFrames);
-  EXPECT_EQ(server().send_buffers().free_count(), 0u);
+  EXPECT_EQ(server().supplies().buffers().free_count(), 0u);
 }
 
 TEST_F(AllBuffersTakenTest, APingIsAnsweredAheadOfFramesThatWaitForABuffer) {
@@ -274,7 +274,7 @@ TEST_F(AllBuffersTakenTest, APingIsAnsweredAheadOfFramesThatWaitForABuffer) {
     for (int turn = 0; turn < 10; ++turn) executor().Poll();
   }
   EXPECT_GT(link_->stats().frames_received, frames) << "no PONG came";
-  EXPECT_EQ(server().send_buffers().free_count(), 0u);
+  EXPECT_EQ(server().supplies().buffers().free_count(), 0u);
   EXPECT_EQ(waits.sent(), 0u);
 }
 

@@ -88,7 +88,7 @@ class TransferTest : public LinksFixture {
 
   void TearDown() override {
     LinksFixture::TearDown();
-    EXPECT_EQ(client().transfers().in_use(), 0u);
+    EXPECT_EQ(client().supplies().transfers().in_use(), 0u);
     EXPECT_EQ(private_->stats().bytes_in_use, 0u);
     EXPECT_EQ(exposed_->stats().bytes_in_use, 0u);
     private_.reset();
@@ -157,7 +157,7 @@ TEST_F(TransferTest, ACancelledAwaitPostsNoMoreAndWaitsForWhatIsPosted) {
     };
     auto run = [&]() -> Task<void> {
       ended = co_await read().In(&scope);
-      left = client().transfers().in_use();
+      left = client().supplies().transfers().in_use();
     };
     auto cancel = [&]() -> Task<void> {
       scope.Request();
@@ -265,7 +265,7 @@ TEST_F(TransferTest, AnAbandonedTransferIsHeardOfNoMoreAndGoesOn) {
     const BufferView view = source.view();
     link->StartTransfer(Direction::kWrite, {&view, 1}, RangeOf(target), &outcome).Abandon();
   }
-  PollUntil([&] { return client().transfers().in_use() == 0; });
+  PollUntil([&] { return client().supplies().transfers().in_use() == 0; });
   EXPECT_TRUE(Same(source, target));
 }
 

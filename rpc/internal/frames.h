@@ -1,0 +1,74 @@
+// The headers of the frames that the RPC layer sends, one factory for each kind (proto/WIRE.md).
+//
+// Pure functions. A call's frames carry its id, so that late ones are told apart; the frames of a
+// grant carry its slot.
+
+#ifndef VERBENA_RPC_INTERNAL_FRAMES_H_
+#define VERBENA_RPC_INTERNAL_FRAMES_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "verbena/rpc/internal/call_id.h"
+#include "verbena/rpc/outcome.h"
+#include "verbena/transport/link/wire_format.h"
+
+namespace verbena::internal {
+
+// For the factories below.
+inline FrameHeader CallFrame(FrameKind kind, CallId id) {
+  FrameHeader frame;
+  frame.kind = kind;
+  frame.call_slot = id.slot;
+  frame.call_generation = id.generation;
+  return frame;
+}
+
+inline FrameHeader GrantSlotFrame(FrameKind kind, uint32_t slot) {
+  FrameHeader frame;
+  frame.kind = kind;
+  frame.argument = slot;
+  return frame;
+}
+
+// Its body is the request's message. The caller adds the deadline, if there is one.
+inline FrameHeader RequestFrame(CallId id, uint64_t method_id) {
+  FrameHeader frame = CallFrame(FrameKind::kRequest, id);
+  frame.method_id = method_id;
+  return frame;
+}
+
+// Its body is the reply's message.
+inline FrameHeader ResponseFrame(CallId id) { return CallFrame(FrameKind::kResponse, id); }
+
+// A call that failed. Its body holds as much of the status as fits (status_codec.h).
+inline FrameHeader FailureFrame(CallId id, absl::StatusCode code, Outcome outcome) {
+  FrameHeader frame = ResponseFrame(id);
+  frame.status_code = static_cast<uint8_t>(code);
+  frame.outcome = static_cast<uint8_t>(outcome);
+  return frame;
+}
+
+inline FrameHeader CancelFrame(CallId id) { return CallFrame(FrameKind::kCancel, id); }
+
+inline FrameHeader LandingNeededFrame(CallId id) {
+  return CallFrame(FrameKind::kLandingNeeded, id);
+}
+
+inline FrameHeader LandingFrame(CallId id) { return CallFrame(FrameKind::kLanding, id); }
+
+inline FrameHeader GrantFrame(uint32_t slot) { return GrantSlotFrame(FrameKind::kGrant, slot); }
+
+inline FrameHeader RevokeFrame(uint32_t slot) { return GrantSlotFrame(FrameKind::kRevoke, slot); }
+
+inline FrameHeader ReturnFrame(uint32_t slot) { return GrantSlotFrame(FrameKind::kReturn, slot); }
+
+inline FrameHeader GoAwayFrame() {
+  FrameHeader frame;
+  frame.kind = FrameKind::kGoAway;
+  return frame;
+}
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_RPC_INTERNAL_FRAMES_H_

@@ -1,0 +1,82 @@
+// EndpointQueues: the completion queue and the shared receive queue of one endpoint, and the search
+// for receives that a device loses from the shared receive queue.
+//
+// A device may lose either (CQ_ERR, SRQ_ERR). The endpoint then waits until no queue pair uses
+// them, and calls Exchange(). Part of an Endpoint, on its executor's thread. Close() or
+// TakeReceives() ends its use.
+
+#ifndef VERBENA_TRANSPORT_LINK_ENDPOINT_QUEUES_H_
+#define VERBENA_TRANSPORT_LINK_ENDPOINT_QUEUES_H_
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/transport/executor/executor.h"
+#include "verbena/transport/link/device_context.h"
+#include "verbena/transport/link/limits.h"
+#include "verbena/transport/link/link_table.h"
+#include "verbena/transport/link/lost_receives.h"
+#include "verbena/transport/link/receive_ring.h"
+
+namespace verbena::internal {
+
+class EndpointQueues {
+ public:
+  // All outlive it. `listener` hears the completions.
+  EndpointQueues(Executor& executor, DeviceContext& context, const LinkLimits& limits,
+                 LinkTable& links, CompletionListener& listener);
+
+  // The receives of an endpoint. Takes the device long, and runs on any thread.
+  static absl::StatusOr<std::unique_ptr<ReceiveRing>> NewRing(DeviceContext& context,
+                                                              const LinkLimits& limits);
+
+  // Makes the completion queue, and takes `ring`. The first call.
+  absl::Status Create(std::unique_ptr<ReceiveRing> ring);
+  // Replaces both queues: `ring` is the former one afterwards, and nobody is subscribed. If this
+  // fails, nothing has changed, subscriptions included. Precondition: no queue pair uses the
+  // queues.
+  absl::Status Exchange(std::unique_ptr<ReceiveRing>& ring);
+
+  ibv_cq* cq() const { return cq_; }
+  ReceiveRing& receives() { return *receives_; }
+  const ReceiveRing& receives() const { return *receives_; }
+  LostReceives& lost_receives() { return lost_receives_; }
+
+  // `handler` hears, on the executor, when a queue is lost, or all of the device is.
+  void Subscribe(const DeviceContext::EventHandler& handler);
+  void Unsubscribe();
+
+  // How often the queues were replaced.
+  uint32_t number() const { return number_; }
+  // The queues in use are lost.
+  bool are_lost() const { return are_lost_; }
+  void MarkLost() { are_lost_ = true; }
+
+  // Destroys the completion queue, and hands the receives to the caller. No completion comes any
+  // more. Precondition: Unsubscribe() was called.
+  std::unique_ptr<ReceiveRing> TakeReceives();
+  // Unsubscribes and destroys both, unless TakeReceives() was called.
+  void Close();
+
+ private:
+  absl::StatusOr<ibv_cq*> NewCq();
+  void RemoveCq();
+
+  Executor& executor_;
+  DeviceContext& context_;
+  const LinkLimits& limits_;
+  CompletionListener& listener_;
+  ibv_cq* cq_ = nullptr;
+  std::unique_ptr<ReceiveRing> receives_;
+  LostReceives lost_receives_;
+  uint32_t number_ = 0;
+  bool are_lost_ = false;
+};
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_TRANSPORT_LINK_ENDPOINT_QUEUES_H_

@@ -1,9 +1,9 @@
 #include "verbena/rpc/runtime.h"
 
 #include <atomic>
-#include <exception>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "fmt/format.h"
 #include "verbena/rpc/client/connections.h"
 #include "verbena/rpc/internal/device_keeper.h"
@@ -60,13 +60,13 @@ absl::Status CheckOptions(const RuntimeOptions& options) {
 
 }  // namespace
 
-class Runtime::Impl {
+class Runtime::Impl final : private internal::ExecutorDriver {
  public:
   explicit Impl(RuntimeOptions options)
       : options_(std::move(options)), blocking_pool_(options_.blocking_threads) {}
 
   // Also after a Start() that failed at any step.
-  ~Impl() {
+  ~Impl() override {
     Shutdown();
     // Executors first: nothing runs on one any more when its shard is destroyed.
     threads_.clear();
@@ -123,29 +123,14 @@ class Runtime::Impl {
       root.Wait();
       return;
     }
-    std::vector<Executor*> executors;
-    executors.reserve(executors_.size());
-    // The one that was asked for comes first.
-    executors.push_back(&shards_[index]->executor());
-    for (const std::unique_ptr<Executor>& executor : executors_) {
-      if (executor.get() != executors.front()) executors.push_back(executor.get());
-    }
-    PollUntil(executors, [&root] { return root.done(); });
+    PollExecutors(index, [&root] { return root.done(); });
   }
 
-  // A task that throws ends nobody else.
-  Task<void> Guard(Task<void> task) {
-    std::string reason;
-    try {
-      co_await std::move(task);
-      co_return;
-    } catch (const std::exception& error) {
-      reason = error.what();
-    } catch (...) {
-      reason = "no std::exception";
-    }
-    failed_tasks_.fetch_add(1, std::memory_order_relaxed);
-    Log(LogLevel::kError, fmt::format("a task given to Runtime::Spawn threw: {}", reason));
+  internal::SpawnSite SiteOf(size_t index) {
+    return {.scheduler = shards_[index]->executor(),
+            .function = "Runtime::Spawn",
+            .failed_tasks = &failed_tasks_,
+            .driver = options_.threads ? nullptr : this};
   }
 
   const RuntimeOptions options_;
@@ -214,18 +199,29 @@ class Runtime::Impl {
     return absl::OkStatus();
   }
 
+  void DriveUntil(absl::FunctionRef<bool()> done) override { PollExecutors(0, done); }
+
+  // Without threads. The executor `first` comes first.
+  void PollExecutors(size_t first, absl::FunctionRef<bool()> done) {
+    std::vector<Executor*> executors;
+    executors.reserve(executors_.size());
+    executors.push_back(executors_[first].get());
+    for (const std::unique_ptr<Executor>& executor : executors_) {
+      if (executor.get() != executors.front()) executors.push_back(executor.get());
+    }
+    PollUntil(executors, done);
+  }
+
   absl::StatusOr<Executor*> StartExecutor(int index) {
     if (!options_.threads) {
-      absl::StatusOr<std::unique_ptr<Executor>> executor =
-          Executor::Create(OptionsOf(options_, index, blocking_pool_));
-      if (!executor.ok()) return executor.status();
-      executors_.push_back(*std::move(executor));
+      VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
+                               Executor::Create(OptionsOf(options_, index, blocking_pool_)));
+      executors_.push_back(std::move(executor));
       return executors_.back().get();
     }
-    absl::StatusOr<std::unique_ptr<ExecutorThread>> thread =
-        ExecutorThread::Start(OptionsOf(options_, index, blocking_pool_));
-    if (!thread.ok()) return thread.status();
-    threads_.push_back(*std::move(thread));
+    VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<ExecutorThread> thread,
+                             ExecutorThread::Start(OptionsOf(options_, index, blocking_pool_)));
+    threads_.push_back(std::move(thread));
     return &threads_.back()->executor();
   }
 
@@ -272,15 +268,17 @@ void Runtime::LaunchAndWait(internal::BlockOnRoot& root, int executor_index) {
   impl_->LaunchAndWait(root, static_cast<size_t>(executor_index));
 }
 
-void Runtime::Spawn(Task<void> task, int executor_index) {
-  Impl& impl = *impl_;
+internal::SpawnSite Runtime::SiteOf(int executor_index) {
   VERBENA_CHECK(executor_index >= 0 && executor_index < executors())
       << "executor " << executor_index << " of " << executors();
-  internal::Shard& shard = *impl.shards_[executor_index];
-  shard.executor().PostFunction([&impl, &shard, task = std::move(task)]() mutable {
+  return impl_->SiteOf(static_cast<size_t>(executor_index));
+}
+
+void Runtime::LaunchSpawned(Task<void> task, int executor_index) {
+  internal::Shard& shard = *impl_->shards_[executor_index];
+  shard.executor().PostFunction([&shard, task = std::move(task)]() mutable {
     if (shard.closing() && !VERBENA_MUTANT(kSpawnAfterShutdown)) return;
-    shard.tasks().Spawn(VERBENA_MUTANT(kSpawnUnguarded) ? std::move(task)
-                                                        : impl.Guard(std::move(task)));
+    shard.tasks().Spawn(std::move(task));
   });
 }
 

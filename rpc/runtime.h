@@ -31,9 +31,12 @@
 #include "verbena/rpc/reopen_backoff.h"
 #include "verbena/transport/coro/clock.h"
 #include "verbena/transport/coro/task.h"
+#include "verbena/transport/coro/task_function.h"
 #include "verbena/transport/executor/block_on.h"
 #include "verbena/transport/executor/blocking_pool.h"
 #include "verbena/transport/executor/executor_options.h"
+#include "verbena/transport/executor/join_handle.h"
+#include "verbena/transport/executor/join_state.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/stats.h"
 #include "verbena/transport/memory/registered_memory.h"
@@ -133,10 +136,29 @@ class Runtime {
     return blocked.TakeResult();
   }
 
-  // From any thread: starts `task` on an executor and lets it run. The runtime's destructor cancels
-  // it and waits until it has ended. An exception that it throws is logged and counted. A task that
-  // one of these tasks spawns while the destructor runs is destroyed and never begins.
-  void Spawn(Task<void> task, int executor_index = 0);
+  // From any thread: starts `task` on an executor and returns a handle, to wait for its end, take
+  // its result or ask it to stop (join_handle.h). Dropping the handle lets the task run on alone.
+  // The runtime's destructor cancels the task and waits until it has ended; the handle may live
+  // longer. A task that one of these tasks spawns while the destructor runs is destroyed and never
+  // begins: its handle gives CANCELLED. An exception is counted, and logged if nobody takes it from
+  // the handle.
+  //
+  //   JoinHandle<absl::Status> scrub = runtime->Spawn(Scrub(store));
+  //   absl::Status scrubbed = scrub.Join();  // in a coroutine: co_await std::move(scrub)
+  template <typename T>
+  JoinHandle<T> Spawn(Task<T> task, int executor_index = 0) {
+    internal::JoinableTask<T> joinable(SiteOf(executor_index), std::move(task));
+    JoinHandle<T> handle = joinable.handle();
+    LaunchSpawned(internal::RunJoinable(std::move(joinable)), executor_index);
+    return handle;
+  }
+  // The same for a callable that returns a Task, such as a lambda: it is called on the executor,
+  // and lives with its captures until the Task's frame is destroyed.
+  template <internal::TaskFunction Function>
+  JoinHandle<internal::TaskFunctionResult<Function>> Spawn(Function function,
+                                                           int executor_index = 0) {
+    return Spawn(internal::RunFunction(std::move(function)), executor_index);
+  }
   // How many tasks of Spawn() have thrown. From any thread.
   uint64_t failed_tasks() const;
 
@@ -181,6 +203,8 @@ class Runtime {
   class Impl;
   explicit Runtime(std::unique_ptr<Impl> impl);
   void LaunchAndWait(internal::BlockOnRoot& root, int executor_index);
+  internal::SpawnSite SiteOf(int executor_index);
+  void LaunchSpawned(Task<void> task, int executor_index);
 
   const std::unique_ptr<Impl> impl_;
 };

@@ -1,4 +1,4 @@
-// Semaphore, Event and Queue: how coroutines of one executor wait for each other.
+// Mutex, Semaphore, Event and Queue: how coroutines of one executor wait for each other.
 //
 // No wait blocks a thread. Each object belongs to one executor and must outlive its waiters.
 //
@@ -10,6 +10,7 @@
 #define VERBENA_RPC_SYNC_H_
 
 #include "verbena/transport/coro/event.h"      // IWYU pragma: export
+#include "verbena/transport/coro/mutex.h"      // IWYU pragma: export
 #include "verbena/transport/coro/queue.h"      // IWYU pragma: export
 #include "verbena/transport/coro/semaphore.h"  // IWYU pragma: export
 

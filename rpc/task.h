@@ -1,8 +1,9 @@
 // Tasks: coroutines, ways to run several at once or elsewhere, and how to cancel them.
 //
-// A Task runs when it is awaited. TaskScope, WhenAll and WhenAny run several Tasks on one executor.
-// RunOn runs a Task on another executor. RunBlocking runs a callable that blocks, on a thread of a
-// pool. CancelScope asks Tasks to stop. The status macros return errors to the caller.
+// A Task runs when it is awaited. A Generator gives items one by one. TaskScope, WhenAll, WhenAny
+// and ForEach run several Tasks on one executor. RunOn runs a Task on another executor. Spawn
+// starts a Task there and returns a JoinHandle. RunBlocking runs a callable that blocks, on a
+// thread of a pool. CancelScope asks Tasks to stop. The status macros return errors to the caller.
 //
 //   auto [a, b] = co_await WhenAll(SizeOf(channel, "a"), SizeOf(channel, "b"));
 //   VERBENA_CO_RETURN_IF_ERROR(co_await RunBlocking([&] { return Remove(path); }));
@@ -12,6 +13,8 @@
 
 #include "verbena/transport/coro/cancel.h"            // IWYU pragma: export
 #include "verbena/transport/coro/context.h"           // IWYU pragma: export
+#include "verbena/transport/coro/for_each.h"          // IWYU pragma: export
+#include "verbena/transport/coro/generator.h"         // IWYU pragma: export
 #include "verbena/transport/coro/scheduler.h"         // IWYU pragma: export
 #include "verbena/transport/coro/status_macros.h"     // IWYU pragma: export
 #include "verbena/transport/coro/task.h"              // IWYU pragma: export
@@ -19,6 +22,7 @@
 #include "verbena/transport/coro/when_all.h"          // IWYU pragma: export
 #include "verbena/transport/coro/when_any.h"          // IWYU pragma: export
 #include "verbena/transport/coro/yield.h"             // IWYU pragma: export
+#include "verbena/transport/executor/join_handle.h"   // IWYU pragma: export
 #include "verbena/transport/executor/run_blocking.h"  // IWYU pragma: export
 #include "verbena/transport/executor/run_on.h"        // IWYU pragma: export
 #include "verbena/transport/executor/spawn.h"         // IWYU pragma: export

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -29,6 +30,10 @@ namespace {
 using namespace std::chrono_literals;
 using verbena::CallInfo;
 using verbena::Channel;
+using verbena::Generator;
+using verbena::JoinHandle;
+using verbena::Mutex;
+using verbena::MutexLock;
 using verbena::OutcomeOf;
 using verbena::Runtime;
 using verbena::Server;
@@ -83,18 +88,44 @@ Task<absl::StatusOr<uint64_t>> SumOfTwo(Channel& channel) {
 }
 
 Task<absl::Status> WriteAll(Channel& channel, std::vector<std::string> names) {
-  verbena::Semaphore in_flight(16);
-  absl::Status first_error;
-  verbena::TaskScope scope(co_await verbena::CurrentContext());
+  co_return co_await verbena::ForEach(
+      std::move(names), 16, [&](const std::string& name) -> Task<absl::Status> {
+        co_return co_await WriteBlock(channel, name, "sixteen at a time");
+      });
+}
+
+Generator<absl::StatusOr<uint64_t>> Sizes(Channel& channel, std::vector<std::string> names) {
   for (const std::string& name : names) {
-    VERBENA_CO_RETURN_IF_ERROR(co_await in_flight.Acquire());
-    scope.Spawn([&, name]() -> Task<void> {
-      const verbena::SemaphoreHold hold(in_flight);
-      first_error.Update(co_await WriteBlock(channel, name, "sixteen at a time"));
-    });
+    absl::StatusOr<uint64_t> size = co_await SizeOf(channel, name);
+    if (!absl::IsNotFound(size.status())) co_yield std::move(size);
   }
-  co_await scope.Join();
-  co_return first_error;
+}
+
+Task<absl::StatusOr<uint64_t>> SumOfSizes(Channel& channel, std::vector<std::string> names) {
+  uint64_t sum = 0;
+  Generator<absl::StatusOr<uint64_t>> sizes = Sizes(channel, std::move(names));
+  while (std::optional<absl::StatusOr<uint64_t>> size = co_await sizes.Next()) {
+    if (!size->ok()) co_return size->status();
+    sum += **size;
+  }
+  co_return sum;
+}
+
+Task<absl::Status> AppendToBlock(Channel& channel, Mutex& mutex, std::string name,
+                                 std::string more) {
+  VERBENA_CO_ASSIGN_OR_RETURN(const MutexLock lock, co_await mutex.Lock());
+  VERBENA_CO_ASSIGN_OR_RETURN(const std::string block, co_await ReadBlock(channel, name));
+  co_return co_await WriteBlock(channel, name, block + more);
+}
+
+absl::StatusOr<uint64_t> SumInTheBackground(Runtime& runtime, Channel& channel,
+                                            std::vector<std::string> names) {
+  JoinHandle<absl::StatusOr<uint64_t>> sum =
+      runtime.Spawn([&channel, names]() -> Task<absl::StatusOr<uint64_t>> {
+        co_return co_await SumOfSizes(channel, names);
+      });
+  // This thread may do something else here.
+  return sum.Join();
 }
 
 Task<int> SumInAThread(std::vector<int> numbers) {
@@ -164,6 +195,36 @@ TEST_F(GuideTest, CallsRunSideBySide) {
   absl::StatusOr<uint64_t> size = runtime_->BlockOn(SizeOf(*channel_, "99"));
   ASSERT_TRUE(size.ok()) << size.status();
   EXPECT_EQ(*size, 17u);
+}
+
+TEST_F(GuideTest, AGeneratorGivesTheSizesOfTheBlocksThatThereAre) {
+  EXPECT_EQ(runtime_->BlockOn(WriteAll(*channel_, {"a", "b"})), absl::OkStatus());
+  absl::StatusOr<uint64_t> sum = runtime_->BlockOn(SumOfSizes(*channel_, {"a", "none", "b"}));
+  ASSERT_TRUE(sum.ok()) << sum.status();
+  EXPECT_EQ(*sum, 2 * 17u);
+}
+
+Task<absl::Status> AppendTwice(Channel& channel) {
+  Mutex mutex;
+  auto [one, two] = co_await verbena::WhenAll(AppendToBlock(channel, mutex, "log", "one "),
+                                              AppendToBlock(channel, mutex, "log", "two "));
+  VERBENA_CO_RETURN_IF_ERROR(one);
+  co_return two;
+}
+
+TEST_F(GuideTest, NeitherOfTwoThatAppendUnderAMutexIsLost) {
+  EXPECT_EQ(runtime_->BlockOn(WriteBlock(*channel_, "log", "zero ")), absl::OkStatus());
+  EXPECT_EQ(runtime_->BlockOn(AppendTwice(*channel_)), absl::OkStatus());
+  absl::StatusOr<std::string> block = runtime_->BlockOn(ReadBlock(*channel_, "log"));
+  ASSERT_TRUE(block.ok()) << block.status();
+  EXPECT_EQ(*block, "zero one two ");
+}
+
+TEST_F(GuideTest, ASpawnedTaskIsJoined) {
+  EXPECT_EQ(runtime_->BlockOn(WriteAll(*channel_, {"a", "b"})), absl::OkStatus());
+  absl::StatusOr<uint64_t> sum = SumInTheBackground(*runtime_, *channel_, {"a", "b"});
+  ASSERT_TRUE(sum.ok()) << sum.status();
+  EXPECT_EQ(*sum, 2 * 17u);
 }
 
 TEST_F(GuideTest, WorkThatBlocksRunsInAThread) {

@@ -27,6 +27,7 @@
 #include "verbena/rpc/version.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/executor/executor.h"
+#include "verbena/transport/executor/join_handle.h"
 #include "verbena/transport/executor/run_blocking.h"
 #include "verbena/transport/executor/run_on.h"
 #include "verbena/transport/soft/soft_device.h"
@@ -118,6 +119,80 @@ TEST_P(RuntimeTest, ATaskThatIsGivenWhileTheRuntimeEndsNeverBegins) {
   EXPECT_FALSE(began);
 }
 
+// --- Handles -------------------------------------------------------------------------------------
+
+Task<int> Seven() { co_return 7; }
+Task<absl::Status> SleepForEver() { co_return co_await SleepUntil(kNever); }
+
+TEST_P(RuntimeTest, AThreadJoinsASpawnedTaskOfAnyExecutor) {
+  auto runtime = Start({.executors = 2});
+  EXPECT_EQ(runtime->Spawn(Seven()).Join(), 7);
+  EXPECT_EQ(runtime->Spawn(Seven(), 1).Join(), 7);
+}
+
+TEST_P(RuntimeTest, ACoroutineJoinsATaskOfAnotherExecutor) {
+  auto runtime = Start({.executors = 2});
+  const auto ask = [&]() -> Task<int> { co_return co_await runtime->Spawn(Seven(), 1); };
+  EXPECT_EQ(runtime->BlockOn(ask(), 0), 7);
+}
+
+TEST_P(RuntimeTest, ASpawnedCallableLivesUntilItsTaskHasEnded) {
+  auto runtime = Start();
+  auto held = std::make_shared<int>(7);
+  std::weak_ptr<int> alive = held;
+  // NOLINTNEXTLINE(cppcoreguidelines-avoid-capturing-lambda-coroutines): Spawn keeps the capture
+  JoinHandle<int> handle = runtime->Spawn([held = std::move(held)]() -> Task<int> {
+    (void)co_await Sleep(std::chrono::microseconds(100));
+    co_return *held;
+  });
+  EXPECT_EQ(handle.Join(), 7);
+  EXPECT_TRUE(alive.expired());
+}
+
+TEST_P(RuntimeTest, AnExceptionThatTheHandleGivesIsCountedAndNotLogged) {
+  auto runtime = Start();
+  CapturedLog log;
+  EXPECT_THROW(runtime->Spawn(ThrowNow()).Join(), std::runtime_error);
+  EXPECT_EQ(runtime->failed_tasks(), 1u);
+  EXPECT_THAT(log.Take(), testing::Not(Contains(HasSubstr("threw"))));
+}
+
+TEST_P(RuntimeTest, AHandleEndsItsTaskAlone) {
+  auto runtime = Start();
+  JoinHandle<absl::Status> stopped = runtime->Spawn(SleepForEver());
+  JoinHandle<absl::Status> other = runtime->Spawn(SleepForEver());
+  stopped.RequestCancel();
+  EXPECT_TRUE(absl::IsCancelled(stopped.Join()));
+  EXPECT_FALSE(other.done());
+}
+
+TEST_P(RuntimeTest, AHandleOutlivesTheRuntimeWhichCancelsAndAwaitsItsTask) {
+  auto runtime = Start();
+  JoinHandle<int> ended = runtime->Spawn(Seven());
+  JoinHandle<absl::Status> cancelled = runtime->Spawn(SleepForEver());
+  JoinHandle<absl::Status> requested = runtime->Spawn(SleepForEver());
+  runtime->BlockOn(Seven());
+  runtime.reset();
+  ASSERT_TRUE(ended.done() && cancelled.done() && requested.done());
+  EXPECT_EQ(ended.Join(), 7);
+  EXPECT_TRUE(absl::IsCancelled(cancelled.Join()));
+  requested.RequestCancel();
+  EXPECT_TRUE(absl::IsCancelled(requested.Join()));
+}
+
+TEST_P(RuntimeTest, AJoinerHearsOfATaskThatIsGivenWhileTheRuntimeEnds) {
+  auto runtime = Start({.executors = 2});
+  absl::Status joined;
+  const auto pass_on = [&](Runtime& ending) -> Task<void> {
+    (void)co_await SleepUntil(kNever);
+    joined = co_await ending.Spawn(SleepForEver(), 1);
+  };
+  runtime->Spawn(pass_on(*runtime));
+  runtime->BlockOn(Seven());
+  runtime.reset();
+  EXPECT_TRUE(absl::IsCancelled(joined)) << joined;
+}
+
 Task<bool> HasConnections(const Runtime& runtime) {
   co_return runtime.connections(0).gate()->open();
 }
@@ -143,7 +218,6 @@ TEST_P(RuntimeTest, TheTasksFrameIsGoneBeforeTheCallerWakes) {
   EXPECT_TRUE(dead);
 }
 
-Task<int> Seven() { co_return 7; }
 Task<int> AskOther(Executor& other) { co_return co_await RunOn(other, Seven()); }
 
 TEST_P(RuntimeTest, ATaskThatNeedsAnotherExecutorOfTheRuntimeEnds) {

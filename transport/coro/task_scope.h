@@ -31,6 +31,7 @@
 #include "verbena/transport/coro/intrusive_list.h"
 #include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/coro/task.h"
+#include "verbena/transport/coro/task_function.h"
 
 namespace verbena {
 
@@ -51,7 +52,7 @@ class TaskScope {
   template <typename Start>
     requires std::is_invocable_r_v<Task<void>, Start&>
   void Spawn(Start start) {
-    Spawn(KeepAndRun(std::move(start)));
+    Spawn(internal::RunFunction(std::move(start)));
   }
 
   // co_await waits until no child is left, and throws the first exception of one. If the awaiting
@@ -68,11 +69,6 @@ class TaskScope {
 
  private:
   class Child;
-
-  template <typename Start>
-  static Task<void> KeepAndRun(Start start) {
-    co_await start();
-  }
 
   void ChildEnded(Child& child);
 

@@ -81,10 +81,11 @@ class BlockOnTask final : public BlockOnRoot {
   CarriedResult<T> result_;
 };
 
-// Aborts on a thread that is inside an executor's loop.
-inline void CheckMayBlock() {
+// Aborts on a thread that is inside an executor's loop, in the name of `function`.
+inline void CheckMayBlock(const char* function = "BlockOn") {
   VERBENA_CHECK(Scheduler::Current() == nullptr)
-      << "BlockOn was called on an executor's thread, whose loop it would block: co_await there";
+      << function
+      << " was called on an executor's thread, whose loop it would block: co_await there";
 }
 
 }  // namespace internal

@@ -27,6 +27,12 @@ enum class Fault {
   kShutdownRethrows,        // what a task threw comes out of its owner's shutdown
   kTimersNotInFd,           // a host's sleep is not ended by a timer
   kAllStepsInOneTurn,       // a thousand lost links are torn down before the next poll
+  kGrantDiesWithItsWaiter,  // a permit goes to a waiter that is destroyed before it runs
+  kGeneratorKeepsScope,     // a generator runs in the scope of whoever asked it first
+  kForEachGoesOn,           // the first failure of an item stops none of the others
+  kJoinKeepsCancellation,   // cancelling a coroutine that joins a task does not reach the task
+  kJoinedBeforeFrame,       // a task is joined before its frame is destroyed
+  kUntakenExceptionLost,    // nobody hears of an exception whose handle is dropped
   // memory, soft device
   kRkeyRangeUnchecked,     // a peer may write and read past the region that its rkey names
   kLkeyPdUnchecked,        // a QP may use memory registered in another protection domain

@@ -3,16 +3,23 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <variant>
+#include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "gtest/gtest.h"
 #include "tests/transport/coro/started.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/event.h"
+#include "verbena/transport/coro/for_each.h"
+#include "verbena/transport/coro/generator.h"
 #include "verbena/transport/coro/manual_scheduler.h"
+#include "verbena/transport/coro/mutex.h"
 #include "verbena/transport/coro/queue.h"
 #include "verbena/transport/coro/semaphore.h"
 #include "verbena/transport/coro/sleep.h"
@@ -34,6 +41,7 @@ constexpr int kItems = 4;
 struct World {
   Event event;
   Semaphore semaphore{kPermits};
+  Mutex mutex;
   Queue<std::shared_ptr<int>> queue{1};
   // Every live coroutine and item holds it.
   std::shared_ptr<int> token = std::make_shared<int>(0);
@@ -84,6 +92,41 @@ Task<absl::Status> InScope(World& world, std::shared_ptr<int> token) {
   co_return co_await Yield();
 }
 
+Task<absl::Status> LockAndYield(World& world, std::shared_ptr<int> token) {
+  VERBENA_CO_ASSIGN_OR_RETURN(const MutexLock lock, co_await world.mutex.Lock());
+  co_return co_await Yield();
+}
+
+Generator<absl::StatusOr<int>> Scan(World& world, std::shared_ptr<int> token) {
+  for (int i = 0; i < 3; ++i) {
+    if (absl::Status slept = co_await Sleep(100us); !slept.ok()) {
+      co_yield slept;
+      co_return;
+    }
+    co_yield i;
+  }
+}
+
+Task<absl::Status> ConsumeScan(World& world, std::shared_ptr<int> token) {
+  Generator<absl::StatusOr<int>> items = Scan(world, token);
+  while (std::optional<absl::StatusOr<int>> item = co_await items.Next()) {
+    VERBENA_CO_RETURN_IF_ERROR(item->status());
+    VERBENA_CO_RETURN_IF_ERROR(co_await LockAndYield(world, token));
+  }
+  co_return absl::OkStatus();
+}
+
+Task<absl::Status> LockForEach(World& world, std::shared_ptr<int> token) {
+  // NOLINTBEGIN(cppcoreguidelines-avoid-capturing-lambda-coroutines): ForEach keeps the captures
+  const auto lock = [&world, token](const absl::StatusOr<int>& item) -> Task<absl::Status> {
+    VERBENA_CO_RETURN_IF_ERROR(item.status());
+    co_return co_await LockAndYield(world, token);
+  };
+  // NOLINTEND(cppcoreguidelines-avoid-capturing-lambda-coroutines)
+  VERBENA_CO_RETURN_IF_ERROR(co_await ForEach(std::vector<absl::StatusOr<int>>{1, 2, 3}, 2, lock));
+  co_return co_await ForEach(Scan(world, token), 2, lock);
+}
+
 Task<absl::Status> Program(World& world, std::shared_ptr<int> token) {
   auto [produced, one, two, permits, scoped] =
       co_await WhenAll(Produce(world, token), Consume(world, token), Consume(world, token),
@@ -97,6 +140,9 @@ Task<absl::Status> Program(World& world, std::shared_ptr<int> token) {
   const absl::Status ended = std::visit([](const absl::Status& status) { return status; }, first);
   if (ended.code() != absl::StatusCode::kDeadlineExceeded) co_return ended;
   VERBENA_CO_RETURN_IF_ERROR(co_await UsePermits(world, kPermits, token));
+  auto [scanned, locked] = co_await WhenAll(ConsumeScan(world, token), LockForEach(world, token));
+  VERBENA_CO_RETURN_IF_ERROR(scanned);
+  VERBENA_CO_RETURN_IF_ERROR(locked);
   world.finished = true;
   co_return absl::OkStatus();
 }
@@ -108,6 +154,7 @@ void ExpectNothingLeft(World& world, ManualScheduler& scheduler) {
   EXPECT_EQ(scheduler.RunUntilIdle(), 0u);
   EXPECT_EQ(scheduler.timer_count(), 0u);
   EXPECT_EQ(world.semaphore.available(), kPermits);
+  EXPECT_FALSE(world.mutex.locked());
   int left = 0;
   while (world.queue.TryPop()) ++left;
   EXPECT_GE(world.popped + left, world.pushed);

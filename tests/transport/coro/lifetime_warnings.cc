@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "verbena/transport/coro/generator.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena {
@@ -29,6 +30,15 @@ namespace {
     co_return static_cast<int>(text.size());
   }();  // expected-warning@-2 {{temporary}}
   co_return co_await std::move(length);
+}
+
+[[maybe_unused]] Generator<char> Letters(const std::string& text) {
+  for (const char letter : text) co_yield letter;
+}
+
+[[maybe_unused]] Task<int> DanglingTemporaryOfAGenerator() {
+  Generator<char> letters = Letters(std::string("gone"));  // expected-warning {{temporary}}
+  co_return (co_await letters.Next()).has_value() ? 1 : 0;
 }
 
 [[maybe_unused]] Task<int> ArgumentsOfACoAwaitAreFine() {

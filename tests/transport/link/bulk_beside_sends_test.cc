@@ -1,7 +1,8 @@
 // A SEND of a small call waits for few bytes of payload, however many are on their way.
 //
 // Both ends run in the test's turns, over a device that copies in the thread that posts or polls.
-// So the device's count of copied bytes says what happened before what, and no clock is needed.
+// So the device's count of copied bytes says what happened before what, and no clock is needed. In
+// which order a turn posts is seen in the work requests themselves.
 
 #include <gtest/gtest.h>
 
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "tests/transport/link/kept_sends.h"
 #include "tests/transport/link/transfers_fixture.h"
 #include "verbena/transport/soft/copied_bytes.h"
 
@@ -58,17 +60,22 @@ TEST_P(BulkBesideSendsTest, ASendAmongLongTransfersArrivesBehindFewOfTheirBytes)
 }
 
 TEST_P(BulkBesideSendsTest, TheSendsOfATurnLeaveAheadOfItsSlice) {
+  KeptSends wrs(context());
   Link* link = Connect(ignored_, received_);
   ASSERT_NE(link, nullptr);
+  wrs.KeepThoseOf(link->qpn());
   TransferOutcome outcome;
-  const uint64_t start = Copied();
   StartTransfer(*link, kLargeBytes, outcome);
   FrameHeader frame;
   frame.kind = FrameKind::kRequest;
   ASSERT_NE(link->Append(frame, 0), nullptr);
-  PollUntil([&] { return received_.received() == 1; });
-  EXPECT_EQ(Copied(), start);
-  PollUntil([&] { return outcome.done(); });
+  PollUntil([&] { return wrs.size() >= 2; });
+  EXPECT_EQ(wrs.opcode(0), IBV_WR_SEND);
+  EXPECT_EQ(wrs.opcode(1),
+            GetParam() == Transfer::Direction::kWrite ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ);
+  wrs.KeepThoseOf(0);
+  wrs.Post(wrs.size());
+  PollUntil([&] { return received_.received() == 1 && outcome.done(); });
   EXPECT_TRUE(outcome.ok());
 }
 

@@ -36,6 +36,8 @@ class KeptSends {
   // Keeps the work requests of queue pair `qpn` from now on; 0: of none.
   void KeepThoseOf(uint32_t qpn) { qpn_ = qpn; }
   size_t size() const { return kept_.size(); }
+  // The opcode of the kept work request `index`, counted from the oldest.
+  ibv_wr_opcode opcode(size_t index) const { return kept_[index].wr.opcode; }
 
   // Posts the `count` oldest of the kept work requests.
   void Post(size_t count) {

@@ -5,6 +5,7 @@
 #ifndef VERBENA_RPC_METHOD_H_
 #define VERBENA_RPC_METHOD_H_
 
+#include <atomic>
 #include <cstdint>
 #include <string_view>
 
@@ -18,8 +19,8 @@ enum class Payloads : uint8_t { kNone, kRequest, kResponse, kBoth };
 
 namespace internal {
 
-// FNV-1a, 64 bits (draft-eastlake-fnv): a method's number on the wire is the hash of its full name.
-// A server refuses to register two methods that collide.
+// FNV-1a, 64 bits (draft-eastlake-fnv): handshakes know a method by the hash of its full name. A
+// server refuses to register two methods that collide.
 constexpr uint64_t MethodId(std::string_view full_name) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (char c : full_name) {
@@ -28,6 +29,26 @@ constexpr uint64_t MethodId(std::string_view full_name) {
   }
   return hash;
 }
+
+// A descriptor's own number in this process, from 1, given when it is first asked for. So a link
+// finds a method's number on the wire in an array. A copy has a number of its own.
+class MethodIndex {
+ public:
+  constexpr MethodIndex() = default;
+  constexpr MethodIndex(const MethodIndex&) {}
+  MethodIndex& operator=(const MethodIndex&) = delete;
+
+  // From any thread.
+  uint32_t value() const {
+    const uint32_t value = value_.load(std::memory_order_relaxed);
+    return value != 0 ? value : Assign();
+  }
+
+ private:
+  [[gnu::cold, gnu::noinline]] uint32_t Assign() const;
+
+  mutable std::atomic<uint32_t> value_{0};
+};
 
 }  // namespace internal
 
@@ -46,6 +67,7 @@ struct MethodDescriptor {
   uint64_t id;
   Idempotency idempotency;
   Payloads payloads;
+  internal::MethodIndex index = {};
 };
 
 }  // namespace verbena

@@ -54,8 +54,9 @@ bool ClientCall::Begin() {
   body_bytes = request_bytes_ + (bulk_ != nullptr ? bulk_->request().encoded_bytes() : 0);
   // The link may have been replaced since the request was measured, and the new one may have
   // smaller frames.
+  method_number_ = session_.NumberOf(method_);
   if (body_bytes > session_.max_body_bytes() || deadline_.when() <= started_ ||
-      !session_.Register(*this, &id_)) {
+      method_number_ == 0 || !session_.Register(*this, &id_)) {
     Refuse(Refusal());
     return false;
   }
@@ -75,6 +76,12 @@ absl::Status ClientCall::Refusal() const {
   }
   if (deadline_.when() <= started_) {
     return absl::DeadlineExceededError("the deadline passed before the call began");
+  }
+  if (method_number_ == 0) {
+    return absl::UnimplementedError(
+        fmt::format("{} has no method {}: give its service to Server::Start(), or build both sides "
+                    "from one .proto",
+                    session_.link()->peer(), method_.full_name));
   }
   return absl::ResourceExhaustedError(
       fmt::format("{} calls are in flight on this link, the most that it takes: bound them, for "
@@ -100,7 +107,7 @@ void ClientCall::SendRequest() {
 }
 
 FrameHeader ClientCall::RequestHeader() const {
-  FrameHeader frame = RequestFrame(id_, method_.id);
+  FrameHeader frame = RequestFrame(id_, method_number_);
   if (bulk_ != nullptr) frame.flags = kFrameHasBulk;
   if (deadline_.is_set() && !VERBENA_MUTANT(kDeadlineNotCarried)) {
     frame.set_deadline(RemainingUs(deadline_.when(), scheduler_.now()));

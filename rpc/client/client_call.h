@@ -137,6 +137,7 @@ class ClientCall final : public Suspension, private SendWaiter, private Timer {
   ClientBulk* bulk_ = nullptr;
   CallId id_;
   size_t request_bytes_;
+  uint16_t method_number_ = 0;  // since Begin()
   Stage stage_ = Stage::kNew;
   bool suspended_ = false;
   bool active_ = false;                           // holds a slot

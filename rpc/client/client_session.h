@@ -24,6 +24,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/rpc/client/grants_held.h"
+#include "verbena/rpc/client/method_numbers.h"
 #include "verbena/rpc/internal/call_id.h"
 #include "verbena/transport/coro/bounded_vector.h"
 #include "verbena/transport/link/link.h"
@@ -81,6 +82,12 @@ class ClientSession final : public LinkListener, private SendWaiter {
   bool idle() const;
   // A call over it had its response.
   bool answered() const { return answered_; }
+
+  // The number that requests call `method` by; 0 if the server has no such method. Precondition:
+  // !down().
+  uint16_t NumberOf(const MethodDescriptor& method) {
+    return numbers_.Of(method, link_->methods());
+  }
 
   // Takes a slot; false when kMaxCallsInFlight are taken.
   bool Register(ClientCall& call, CallId* id);
@@ -148,6 +155,7 @@ class ClientSession final : public LinkListener, private SendWaiter {
   // By slot and generation. Bounded by what the link leases (LeaseLimits).
   absl::flat_hash_map<uint64_t, LeaseList> quarantine_;
   GrantsHeld grants_;
+  MethodNumbers numbers_;
   std::shared_ptr<LandingShare> landing_share_;
   ClientSessionStats stats_;
 };

@@ -19,7 +19,7 @@ namespace verbena::internal {
 inline FrameHeader CallFrame(FrameKind kind, CallId id) {
   FrameHeader frame;
   frame.kind = kind;
-  frame.call_slot = id.slot;
+  frame.call_slot = static_cast<uint16_t>(id.slot);
   frame.call_generation = id.generation;
   return frame;
 }
@@ -32,9 +32,9 @@ inline FrameHeader GrantSlotFrame(FrameKind kind, uint32_t slot) {
 }
 
 // Its body is the request's message. The caller adds the deadline, if there is one.
-inline FrameHeader RequestFrame(CallId id, uint64_t method_id) {
+inline FrameHeader RequestFrame(CallId id, uint16_t method) {
   FrameHeader frame = CallFrame(FrameKind::kRequest, id);
-  frame.method_id = method_id;
+  frame.method = method;
   return frame;
 }
 

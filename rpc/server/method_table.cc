@@ -1,35 +1,30 @@
 #include "verbena/rpc/server/method_table.h"
 
+#include <algorithm>
+
 #include "fmt/format.h"
+#include "verbena/transport/connect/link_parameters.h"
 
 namespace verbena::internal {
 
 absl::Status MethodTable::Add(Service& service) {
   for (const ServerMethod& method : service.methods()) {
-    const int found = Find(method.descriptor->id);
-    if (found >= 0) {
-      return absl::AlreadyExistsError(
-          fmt::format("{} has the method id {:#x} of {}: a service was registered twice, or one of "
-                      "the two needs "
-                      "another name",
-                      method.descriptor->full_name, method.descriptor->id,
-                      entries_[found].method->descriptor->full_name));
+    const MethodDescriptor& added = *method.descriptor;
+    const auto found = std::find(ids_.begin(), ids_.end(), added.id);
+    if (found != ids_.end()) {
+      return absl::AlreadyExistsError(fmt::format(
+          "{} has the method id {:#x} of {}: a service was registered twice, or one of the two "
+          "needs another name",
+          added.full_name, added.id, entries_[found - ids_.begin()].method->descriptor->full_name));
+    }
+    if (ids_.size() == kMaxMethods) {
+      return absl::ResourceExhaustedError(fmt::format(
+          "{} is one method too many: a server has {} at most", added.full_name, kMaxMethods));
     }
     entries_.push_back({&service, &method});
-    if (2 * entries_.size() > places_.size()) {
-      places_.assign(2 * places_.size(), {});
-      for (size_t i = 0; i + 1 < entries_.size(); ++i) Insert(i);
-    }
-    Insert(entries_.size() - 1);
+    ids_.push_back(added.id);
   }
   return absl::OkStatus();
-}
-
-void MethodTable::Insert(size_t entry) {
-  const uint64_t id = entries_[entry].method->descriptor->id;
-  size_t at = id & (places_.size() - 1);
-  while (places_[at].index >= 0) at = (at + 1) & (places_.size() - 1);
-  places_[at] = {id, static_cast<int>(entry)};
 }
 
 }  // namespace verbena::internal

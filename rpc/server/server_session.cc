@@ -53,16 +53,12 @@ absl::Status ServerSession::OnOtherFrame(Link& link, const FrameHeader& frame, c
 // but only with a later generation.
 bool ServerSession::MayUseSlot(const FrameHeader& frame) {
   const ServerCall* before = by_slot_.Find(frame.call_slot);
-  if (before == nullptr) return frame.call_slot < kMaxCallsInFlight;
+  if (before == nullptr) return true;
   return static_cast<int32_t>(frame.call_generation - before->id().generation) > 0;
 }
 
 absl::Status ServerSession::SlotMisused(const FrameHeader& frame) const {
   const ServerCall* before = by_slot_.Find(frame.call_slot);
-  if (before == nullptr) {
-    return absl::InvalidArgumentError(
-        fmt::format("a request in call slot {} of {}", frame.call_slot, kMaxCallsInFlight));
-  }
   return absl::InvalidArgumentError(
       fmt::format("request {} of call slot {}, in which {} is running", frame.call_generation,
                   frame.call_slot, before->id().generation));
@@ -83,7 +79,7 @@ absl::Status ServerSession::OnBulkRequest(const FrameHeader& frame, const char* 
 
 absl::Status ServerSession::StartCall(const FrameHeader& frame, const char* body,
                                       IncomingBulk* bulk) {
-  ServerCall* call = shard_.Admit(frame.method_id, *client_);
+  ServerCall* call = shard_.Admit(frame.method, *client_);
   if (call == nullptr) return RefuseRequest(frame, bulk);
   by_slot_.Add(frame.call_slot, *call);
   active_.PushBack(*call);
@@ -96,8 +92,7 @@ absl::Status ServerSession::RefuseRequest(const FrameHeader& frame, IncomingBulk
     link_->EndLease(*bulk->landing.lease, nullptr);
     ReturnWithMemory(std::move(bulk->landing.buffer), bulk->landing.bytes, *client_, nullptr);
   }
-  return Refuse({frame.call_slot, frame.call_generation},
-                shard_.Refusal(frame.method_id, *client_));
+  return Refuse({frame.call_slot, frame.call_generation}, shard_.Refusal(frame.method, *client_));
 }
 
 void ServerSession::OnCancelFrame(const FrameHeader& frame) {

@@ -146,7 +146,8 @@ Task<absl::StatusOr<Link*>> ServerShard::Open(std::unique_ptr<MessageStream> str
   absl::StatusOr<Endpoint*> endpoint = co_await shard_.AwaitEndpointFor(offer.kind);
   if (endpoint.ok()) {
     [[maybe_unused]] const auto use = (*endpoint)->Use();
-    co_return co_await (*endpoint)->Accept(std::move(stream), std::move(offer), session);
+    co_return co_await (*endpoint)->Accept(std::move(stream), std::move(offer), session,
+                                           methods_.ids());
   }
   absl::Status told = co_await WithDeadline(RefuseOffer(*stream, endpoint.status()),
                                             shard_.wanted_limits().connect_timeout);
@@ -154,11 +155,11 @@ Task<absl::StatusOr<Link*>> ServerShard::Open(std::unique_ptr<MessageStream> str
   co_return endpoint.status();
 }
 
-RefusalReason ServerShard::Refusal(uint64_t method_id, const ServerClient& client) {
+RefusalReason ServerShard::Refusal(uint16_t method, const ServerClient& client) {
   ++stats_.refused;
   ++stats_.failures;
   if (draining_) return RefusalReason::kShuttingDown;
-  if (methods_.Find(method_id) < 0) return RefusalReason::kNoSuchMethod;
+  if (methods_.IndexOf(method) < 0) return RefusalReason::kNoSuchMethod;
   // A larger share of an executor that is full would not help.
   if (active_ >= limits_.max_concurrent_calls) return RefusalReason::kTooManyCalls;
   return client.takes_its_share() ? RefusalReason::kTooManyOfAClient

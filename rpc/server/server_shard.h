@@ -107,9 +107,9 @@ class ServerShard {
   const std::shared_ptr<MemoryHolders>& shared_receive_holders() const { return receive_; }
   MemoryHolders& send_holders() { return send_; }
 
-  // A call of the method, from the pool; nullptr when it is refused.
-  ServerCall* Admit(uint64_t method_id, ServerClient& client) {
-    const int index = methods_.Find(method_id);
+  // A call of the method with that number, from the pool; nullptr when it is refused.
+  ServerCall* Admit(uint16_t method, ServerClient& client) {
+    const int index = methods_.IndexOf(method);
     if (index < 0 || draining_ || active_ >= limits_.max_concurrent_calls || client.full()) {
       return nullptr;
     }
@@ -122,8 +122,7 @@ class ServerShard {
     return call;
   }
   // Why Admit() just refused, counted.
-  [[gnu::cold, gnu::noinline]] RefusalReason Refusal(uint64_t method_id,
-                                                     const ServerClient& client);
+  [[gnu::cold, gnu::noinline]] RefusalReason Refusal(uint16_t method, const ServerClient& client);
   // The Status of a response that refuses a call for that reason, and the same as a body.
   const absl::Status& RefusalStatus(RefusalReason reason) const {
     return refusals_[static_cast<size_t>(reason)];

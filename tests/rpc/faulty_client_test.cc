@@ -62,7 +62,7 @@ class FaultyClientTest : public PayloadFixture {
   RogueFrame PutFrame(const RequestBulk& bulk) {
     RogueFrame frame;
     frame.header.kind = FrameKind::kRequest;
-    frame.header.method_id = MethodId("verbena.testing.Payloads/Put");
+    frame.header.method = RogueMethods::NumberOf("verbena.testing.Payloads/Put");
     frame.header.call_slot = 0;
     frame.header.call_generation = generation_++;
     frame.header.flags = kFrameHasBulk;
@@ -165,7 +165,7 @@ TEST_F(FaultyClientTest, APayloadThatIsOnlyClaimedEarnsNoLanding) {
   RogueFrame garbled = PutFrame(bulk);
   garbled.body += "\xff";
   RogueFrame unwanted = PutFrame(bulk);
-  unwanted.header.method_id = MethodId("verbena.testing.Payloads/Get");
+  unwanted.header.method = RogueMethods::NumberOf("verbena.testing.Payloads/Get");
   for (const RogueFrame& request : {garbled, unwanted}) {
     Send(request);
     const RogueFrame response = peer_->Receive()[0];

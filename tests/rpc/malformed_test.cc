@@ -34,6 +34,15 @@ RogueFrame BulkRequest(std::string body) {
   return frame;
 }
 
+// A call of Echo with an empty message, in the compact form.
+std::string CompactEcho() {
+  CompactHeader header;
+  header.flags = kSendCompact;
+  header.credits_issued = RoguePeer::kCredits;
+  header.method = RogueMethods::NumberOf("verbena.testing.Testing/Echo");
+  return {reinterpret_cast<const char*>(&header), sizeof(header)};
+}
+
 std::vector<Violation> ViolationsOfAClient() {
   const std::string bulk(48, '\0');
   const std::string ping = EncodeSend(kCorrect, {RogueFrame{.header = {.kind = FrameKind::kPing}}});
@@ -46,12 +55,12 @@ std::vector<Violation> ViolationsOfAClient() {
       {"RandomBytes", {std::string(100, '\xa5')}},
       {"EmptySend", {std::string()}},
       {"TruncatedHeader", {ping.substr(0, 15)}},
-      {"FramePastTheEnd", {ping.substr(0, 40)}},
-      {"BodyPastTheEnd", {WithByte(ping, 16 + 20, 8)}},
-      {"HugeBody", {WithByte(ping, 16 + 23, '\xff')}},
-      {"UnknownKind", {WithByte(ping, 16 + 24, 99)}},
-      {"UnknownFrameFlag", {WithByte(ping, 16 + 25, 2)}},
-      {"BulkOfAPing", {WithByte(ping, 16 + 25, 1)}},
+      {"FramePastTheEnd", {ping.substr(0, 39)}},
+      {"BodyPastTheEnd", {WithByte(ping, 16 + 12, 8)}},
+      {"HugeBody", {WithByte(ping, 16 + 15, '\xff')}},
+      {"UnknownKind", {WithByte(ping, 16 + 16, 99)}},
+      {"UnknownFrameFlag", {WithByte(ping, 16 + 17, 2)}},
+      {"BulkOfAPing", {WithByte(ping, 16 + 17, 1)}},
       {"BulkPastTheEnd", {EncodeSend(kCorrect, {BulkRequest(std::string(47, '\0'))})}},
       {"BulkOfTooManyPieces", {EncodeSend(kCorrect, {BulkRequest(WithByte(bulk, 20, 10))})}},
       {"BulkWithoutItsPieces", {EncodeSend(kCorrect, {BulkRequest(WithByte(bulk, 20, 1))})}},
@@ -67,7 +76,15 @@ std::vector<Violation> ViolationsOfAClient() {
        {EncodeSend(kCorrect, {RogueFrame{.header = {.kind = FrameKind::kLanding}, .body = "x"}})}},
       {"LandingNeededByAClient",
        {EncodeSend(kCorrect, {RogueFrame{.header = {.kind = FrameKind::kLandingNeeded}}})}},
-      {"UnknownSendFlag", {WithByte(ping, 12, '\x40')}},
+      {"UnknownSendFlag", {WithByte(ping, 0, '\x40')}},
+      {"CompactCutOff", {CompactEcho().substr(0, 11)}},
+      {"CompactWithoutItsDeadline", {WithByte(CompactEcho().substr(0, 14), 0, '\x90')}},
+      {"CompactOfAnUnknownFlag", {WithByte(CompactEcho(), 0, '\xa0')}},
+      {"CompactThatSpendsReserve", {WithByte(CompactEcho(), 0, '\x81')}},
+      {"CompactReservedByte", {WithByte(CompactEcho(), 1, 1)}},
+      {"CompactResponseOfAClient", {WithByte(CompactEcho(), 0, '\x84')}},
+      {"CompactBulkPastTheEnd", {WithByte(CompactEcho(), 0, '\x88')}},
+      {"CompactThatTakesBackCredits", {WithByte(CompactEcho(), 2, 1)}},
       {"TrailingBytes", {ping + std::string(8, '\0')}},
       {"GrantTakenBack", {EncodeSend(Granting(RoguePeer::kCredits - 1), {})}},
       {"ForgedGrant", {EncodeSend(Granting(1u << 30), {})}},
@@ -75,8 +92,6 @@ std::vector<Violation> ViolationsOfAClient() {
       {"ReserveSeenThatWasNotSent", {EncodeSend(reserve_seen, {})}},
       {"ResponseToAServer", {EncodeSend(kCorrect, {Response(0, 0)})}},
       {"PingWithABody", {EncodeSend(kCorrect, {long_ping})}},
-      {"CallSlotOutOfRange",
-       {EncodeSend(kCorrect, {Request("verbena.testing.Testing/Echo", 1u << 16, 0)})}},
       {"CallRunningAlready",
        {EncodeSend(kCorrect, {Request("verbena.testing.Testing/Wait", 3, 7),
                               Request("verbena.testing.Testing/Wait", 3, 7)})}},
@@ -121,6 +136,25 @@ TEST_F(MalformedTest, OddButAllowedFramesKeepTheLink) {
   std::vector<RogueFrame> invalid = rogue.Receive();
   EXPECT_EQ(invalid[0].header.status_code, static_cast<int>(absl::StatusCode::kInvalidArgument));
   EXPECT_EQ(invalid[0].header.call_generation, 1u);
+  rogue.Send(CompactEcho());
+  EXPECT_EQ(rogue.Receive()[0].header.status_code, 0);
+}
+
+// Numbers that the handshake gave no method, with nothing behind the server's table.
+TEST_F(MalformedTest, AMethodNumberOutOfRangeIsRefusedAndTheLinkStays) {
+  StartBoth();
+  RoguePeer rogue(*client_runtime_);
+  rogue.ConnectTo(server_->address());
+  uint32_t generation = 0;
+  for (uint16_t number : {0, 9, 0x7fff, 0x8000, 0xffff}) {
+    RogueFrame request = Request("", 0, ++generation);
+    request.header.method = number;
+    rogue.Send(EncodeSend(kCorrect, {request}));
+    const FrameHeader answer = rogue.Receive()[0].header;
+    EXPECT_EQ(answer.call_generation, generation);
+    EXPECT_EQ(answer.status_code, static_cast<int>(absl::StatusCode::kUnimplemented)) << number;
+    EXPECT_EQ(answer.outcome, static_cast<int>(Outcome::kNotExecuted)) << number;
+  }
 }
 
 // Requests may come before the client's word that it is ready, which then never comes.

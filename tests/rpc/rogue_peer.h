@@ -6,6 +6,7 @@
 #ifndef VERBENA_TESTS_RPC_ROGUE_PEER_H_
 #define VERBENA_TESTS_RPC_ROGUE_PEER_H_
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -29,6 +30,37 @@
 
 namespace verbena::internal {
 
+// The ids of the services that tests call, in the order in which a server of them numbers them.
+inline std::vector<uint64_t> TestMethods() {
+  std::vector<uint64_t> ids;
+  for (const char* method :
+       {"Echo", "Fail", "Throw", "Wait", "Linger", "Inflate", "Deadline", "Count"}) {
+    ids.push_back(MethodId(std::string("verbena.testing.Testing/") + method));
+  }
+  for (const char* method : {"Put", "Get", "Swap", "Hold", "Surprise"}) {
+    ids.push_back(MethodId(std::string("verbena.testing.Payloads/") + method));
+  }
+  for (const char* method : {"Use", "Borrow", "Return"}) {
+    ids.push_back(MethodId(std::string("verbena.testing.Memories/") + method));
+  }
+  return ids;
+}
+
+// The methods of the server that a rogue of this process connected to last, as its handshake told;
+// before, those of Testing.
+class RogueMethods {
+ public:
+  static void Set(std::vector<uint64_t> ids) { ids_ = std::move(ids); }
+  // A number that no method has, if the server does not have this one.
+  static uint16_t NumberOf(const char* method) {
+    const auto found = std::find(ids_.begin(), ids_.end(), MethodId(method));
+    return found == ids_.end() ? 0xffff : static_cast<uint16_t>(found - ids_.begin() + 1);
+  }
+
+ private:
+  inline static std::vector<uint64_t> ids_ = TestMethods();
+};
+
 struct RogueFrame {
   FrameHeader header = {};
   std::string body = {};
@@ -38,8 +70,8 @@ inline RogueFrame Request(const char* method, uint32_t slot, uint32_t generation
                           std::string body = "") {
   RogueFrame frame;
   frame.header.kind = FrameKind::kRequest;
-  frame.header.method_id = MethodId(method);
-  frame.header.call_slot = slot;
+  frame.header.method = RogueMethods::NumberOf(method);
+  frame.header.call_slot = static_cast<uint16_t>(slot);
   frame.header.call_generation = generation;
   frame.body = std::move(body);
   return frame;
@@ -48,7 +80,7 @@ inline RogueFrame Request(const char* method, uint32_t slot, uint32_t generation
 inline RogueFrame Response(uint32_t slot, uint32_t generation) {
   RogueFrame frame;
   frame.header.kind = FrameKind::kResponse;
-  frame.header.call_slot = slot;
+  frame.header.call_slot = static_cast<uint16_t>(slot);
   frame.header.call_generation = generation;
   return frame;
 }
@@ -93,6 +125,8 @@ class RoguePeer {
 
   // The runtime that the rogue claims to be. Set before it connects, like `eager_bytes`.
   RuntimeId runtime_id = RuntimeId::Random();
+  // The methods that it claims to have as a server.
+  std::vector<uint64_t> methods = TestMethods();
   // The largest SEND that the rogue claims to take.
   uint32_t eager_bytes = LinkParameters{}.eager_bytes;
 
@@ -236,6 +270,7 @@ class RoguePeer {
     mine.eager_bytes = eager_bytes;
     mine.max_reads = 0;
     mine.runtime_id = runtime_id;
+    mine.methods = methods;
     return mine;
   }
 
@@ -250,6 +285,7 @@ class RoguePeer {
     stream_ = *std::move(stream);
     absl::StatusOr<LinkParameters> answer = co_await OfferLink(*stream_, Mine());
     if (!answer.ok()) co_return answer.status();
+    RogueMethods::Set(answer->methods);
     absl::Status status = ConnectQp(*answer);
     if (!status.ok() || !confirms) co_return status;
     co_return co_await ConfirmReady(*stream_);

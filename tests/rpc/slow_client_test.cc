@@ -213,7 +213,7 @@ TEST_F(SlowClientTest, OneClientsCallsLeaveRoomForOthers) {
   // A call that ends makes room.
   RogueFrame cancel = Request("", 1, 0);
   cancel.header.kind = FrameKind::kCancel;
-  cancel.header.method_id = 0;
+  cancel.header.method = 0;
   greedy->Send(EncodeSend(kCorrect, {cancel}));
   EXPECT_EQ(greedy->Receive()[0].header.call_slot, 1u);
   greedy->Send(EncodeSend(kCorrect, {Request("verbena.testing.Testing/Echo", 2, 1)}));

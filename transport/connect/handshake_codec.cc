@@ -267,6 +267,8 @@ std::string EncodeAcceptance(const LinkParameters& offer, const LinkParameters& 
   if (mine.rdma_cm.port == 0) features &= ~kFeatureRdmaCm;
   if ((features & kFeatureRdmaCm) != 0) WriteService(mine.rdma_cm, *accepted.mutable_rdma_cm());
   accepted.set_features(features);
+  VERBENA_CHECK(mine.methods.size() <= kMaxMethods) << mine.methods.size() << " methods";
+  accepted.mutable_methods()->Add(mine.methods.begin(), mine.methods.end());
   return reply.SerializeAsString();
 }
 
@@ -299,6 +301,10 @@ absl::StatusOr<LinkParameters> ParseReply(const std::string& bytes,
   if ((accepted.features() & kFeatureRdmaCm) != 0) {
     VERBENA_ASSIGN_OR_RETURN(answer.rdma_cm, ReadService(accepted.rdma_cm()));
   }
+  if (accepted.methods_size() > static_cast<int>(kMaxMethods)) {
+    return Invalid("{} methods, over {}", accepted.methods_size(), kMaxMethods);
+  }
+  answer.methods.assign(accepted.methods().begin(), accepted.methods().end());
   answer.version = accepted.version();
   answer.features = accepted.features();
   return answer;

@@ -18,8 +18,8 @@
 namespace verbena::internal {
 
 // The versions of the protocol that this build speaks.
-inline constexpr uint32_t kMinProtocolVersion = 1;
-inline constexpr uint32_t kMaxProtocolVersion = 1;
+inline constexpr uint32_t kMinProtocolVersion = 2;
+inline constexpr uint32_t kMaxProtocolVersion = 2;
 // Feature bits. The queue pairs are connected through rdma_cm. A side that has no connection
 // manager leaves this bit out.
 inline constexpr uint64_t kFeatureRdmaCm = 1u << 0;

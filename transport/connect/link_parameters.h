@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "verbena/transport/connect/runtime_id.h"
 
@@ -24,6 +25,8 @@ inline constexpr uint32_t kMinEagerBytes = 1024;
 inline constexpr uint32_t kMaxEagerBytes = 1024 * 1024;
 inline constexpr uint32_t kMaxExecutors = 1024;
 inline constexpr size_t kMaxPeerNameBytes = 256;
+// A bootstrap message has room for them.
+inline constexpr size_t kMaxMethods = 4096;
 
 // The address of a server's connection manager, and the token that its client shows there.
 struct RdmaCmService {
@@ -70,6 +73,8 @@ struct LinkParameters {
   uint64_t executor_key = 0;
   RuntimeId runtime_id = {};
 
+  // Only in an answer: the ids of the server's methods, in the order of their numbers.
+  std::vector<uint64_t> methods = {};
   // Only in an answer whose features have kFeatureRdmaCm.
   RdmaCmService rdma_cm = {};
 

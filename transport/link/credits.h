@@ -83,6 +83,13 @@ class SendCredits {
     return absl::OkStatus();
   }
 
+  // The same of a compact SEND, which has the lower 16 bits of `issued` alone: no more than
+  // kMaxWindow credits are issued between two SENDs.
+  absl::Status OnCompactHeader(uint16_t issued) {
+    const auto grown = static_cast<uint16_t>(issued - static_cast<uint16_t>(issued_));
+    return OnHeader(issued_ + grown, reserve_seen_);
+  }
+
   // Answers a recall: returns unspent credits, as long as the sum of all that were ever returned
   // stays within `limit`, modulo 2^32. So recalls that were sent before the answer to an earlier
   // one came do not add up. The next header tells the peer. Returns how many.

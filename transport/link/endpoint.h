@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -82,8 +83,10 @@ class Endpoint final : private CompletionListener, private FlushHook {
   Task<absl::StatusOr<Link*>> Connect(std::unique_ptr<MessageStream> stream, LinkListener& listener,
                                       ExecutorWish wish);
   // The server's side, after the offer was read (it may have been read on another executor).
+  // `methods` are the ids of the server's, at most kMaxMethods, and outlive the endpoint.
   Task<absl::StatusOr<Link*>> Accept(std::unique_ptr<MessageStream> stream, LinkParameters offer,
-                                     LinkListener& listener);
+                                     LinkListener& listener,
+                                     std::span<const uint64_t> methods = {});
 
   // Closes every link and waits until all queue pairs are gone.
   Task<void> Shutdown();
@@ -197,7 +200,8 @@ class Endpoint final : private CompletionListener, private FlushHook {
   // The server's last step: its queue pair sends once the client is ready, not before.
   Task<absl::Status> AwaitClientsReady(LinkKey key, MessageStream& stream, uint32_t psn,
                                        uint8_t peer_reads);
-  Task<absl::Status> Answer(LinkKey key, MessageStream& stream, const LinkParameters& offer);
+  Task<absl::Status> Answer(LinkKey key, MessageStream& stream, const LinkParameters& offer,
+                            std::span<const uint64_t> methods);
   LinkParameters MyParameters(Link& link, uint32_t psn) const;
   HandshakeOptions MyOptions() const;
   // A client's queue pair to RTS, a server's to RTR.

@@ -239,7 +239,8 @@ Task<absl::Status> Endpoint::Offer(LinkKey key, MessageStream& stream, ExecutorW
 }
 
 Task<absl::StatusOr<Link*>> Endpoint::Accept(std::unique_ptr<MessageStream> stream,
-                                             LinkParameters offer, LinkListener& listener) {
+                                             LinkParameters offer, LinkListener& listener,
+                                             std::span<const uint64_t> methods) {
   offer.features &= MyOptions().features;
   const TimePoint deadline = SaturatingAdd(executor_.now(), limits_.connect_timeout);
   absl::StatusOr<Link*> created = co_await WithDeadline(NewLink(listener, *stream), deadline);
@@ -250,7 +251,7 @@ Task<absl::StatusOr<Link*>> Endpoint::Accept(std::unique_ptr<MessageStream> stre
   }
   const LinkKey key = (*created)->key();
   absl::Cleanup give_up = [this, key] { CloseIfThere(key, "the handshake failed"); };
-  absl::Status status = co_await WithDeadline(Answer(key, *stream, offer), deadline);
+  absl::Status status = co_await WithDeadline(Answer(key, *stream, offer, methods), deadline);
   // Open since its answer went out, it may have been lost again meanwhile.
   Link* link = Find(key);
   if (status.ok() && (link == nullptr || !link->open())) status = Lost();
@@ -268,13 +269,14 @@ Task<absl::StatusOr<Link*>> Endpoint::Accept(std::unique_ptr<MessageStream> stre
   co_return link;
 }
 
-Task<absl::Status> Endpoint::Answer(LinkKey key, MessageStream& stream,
-                                    const LinkParameters& offer) {
+Task<absl::Status> Endpoint::Answer(LinkKey key, MessageStream& stream, const LinkParameters& offer,
+                                    std::span<const uint64_t> methods) {
   Link* link = Find(key);
   if (link == nullptr) co_return Lost();
   const uint32_t psn = NewPsn();
   const bool managed = (offer.features & kFeatureRdmaCm) != 0 && context_.connector() != nullptr;
   LinkParameters mine = MyParameters(*link, psn);
+  mine.methods.assign(methods.begin(), methods.end());
   absl::Status status = CheckConnectable(mine.kind, managed ? kFeatureRdmaCm : 0);
   if (status.ok() && managed) {
     absl::StatusOr<std::shared_ptr<QpConnection>> connection =

@@ -26,6 +26,7 @@ void Link::MarkOpen(const LinkParameters& parameters, uint32_t max_reads, const 
   terms_.peer_identity =
       LinkTerms::IdentityOf(parameters.qp_number, parameters.packet_sequence_number);
   terms_.peer = peer;
+  terms_.methods = parameters.methods;
   liveness_.Begin(endpoint_.executor().now());
   state_ = LinkState::kOpen;
   // A channel may be quiet for long, and its peer could not even say that it goes away.

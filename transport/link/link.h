@@ -171,6 +171,8 @@ class Link final : public WatchedLink, public BorrowingLink {
   // open().
   uint64_t identity() const { return terms_.identity; }
   uint64_t peer_identity() const { return terms_.peer_identity; }
+  // The ids of the server's methods, in the order of their numbers; on its client's side.
+  const std::vector<uint64_t>& methods() const { return terms_.methods; }
   Endpoint& endpoint() const { return endpoint_; }
   LinkKey key() const { return sender_.queue().slots().key(); }
   uint32_t send_credits() const { return sender_.credits().available(); }

@@ -138,16 +138,13 @@ class LinkSendQueue {
     const size_t count = pending_.size() - terms.kept;
     for (size_t i = 0; i < count; ++i) {
       const PendingSend& send = pending_[i];
-      SendHeader header = terms.header;
-      header.frame_count = send.frames;
-      if (send.use == SendUse::kCredits) header.flags |= kSendSpendsReserve;
-      std::memcpy(buffers_.data(send.buffer), &header, sizeof(header));
+      char* const start = WriteHeader(pending_[i], terms.header);
       const bool is_inline = send.bytes <= max_inline_bytes_;
       const uint32_t position = slots_.posted() + static_cast<uint32_t>(i);
       slots_.Hold(position, is_inline ? SendBuffers::kNone : send.buffer);
       const bool last = i + 1 == count && terms.kept == 0;
       const bool signal = slots_.CountSend(!is_inline, last, terms.signal);
-      chain_.Set(i, slots_.IdOf(position).Pack(), buffers_.data(send.buffer), send.bytes,
+      chain_.Set(i, slots_.IdOf(position).Pack(), start, send.bytes,
                  terms.fence | (is_inline ? IBV_SEND_INLINE : 0) | (signal ? IBV_SEND_SIGNALED : 0),
                  send.invalidated);
       stats.bytes_sent += send.bytes;
@@ -197,10 +194,44 @@ class LinkSendQueue {
   void ReleaseAll();
 
  private:
+  // The counters of the last full header.
+  struct Told {
+    uint32_t credits_returned = 0;
+    uint16_t reserve_seen = 0;
+  };
+
   // So many buffers that it held are free.
   void CountReleased(uint32_t count) {
     held_ -= count;
     source_.held -= count;
+  }
+  // Writes the header of a SEND that is posted now, and returns where its bytes begin. A SEND that
+  // has a compact form becomes shorter.
+  [[gnu::always_inline]] char* WriteHeader(PendingSend& send, const SendHeader& told) {
+    char* const data = buffers_.data(send.buffer);
+    if (send.frames == 1 && !counters_changed(told)) {
+      char* const frame = data + sizeof(SendHeader);
+      const FrameHeader& only = *reinterpret_cast<const FrameHeader*>(frame);
+      if (HasCompactForm(only)) {
+        const uint32_t body_bytes = only.body_bytes;
+        char* const body = frame + sizeof(FrameHeader);
+        const size_t header_bytes = WriteCompact(told, only, body);
+        send.bytes = static_cast<uint32_t>(header_bytes) + body_bytes;
+        return body - header_bytes;
+      }
+    }
+    SendHeader header = told;
+    header.frame_count = send.frames;
+    if (send.use == SendUse::kCredits) header.flags |= kSendSpendsReserve;
+    std::memcpy(data, &header, sizeof(header));
+    told_ = {told.credits_returned, told.reserve_seen};
+    return data;
+  }
+  // Whether the peer has yet to hear of a counter that a compact SEND has no room for.
+  bool counters_changed(const SendHeader& header) const {
+    return (header.credits_returned != told_.credits_returned ||
+            header.reserve_seen != told_.reserve_seen) &&
+           !VERBENA_MUTANT(kCompactForgetsReturn);
   }
   void GiveBackPending() {
     for (const PendingSend& send : pending_) buffers_.GiveBack(send.buffer);
@@ -212,6 +243,7 @@ class LinkSendQueue {
   PeerSource& source_;
   const uint32_t max_inline_bytes_;
   uint32_t send_bytes_ = 0;
+  Told told_;
   SendSlots slots_;
   PendingSends pending_;
   uint32_t held_ = 0;

@@ -84,10 +84,15 @@ class LinkSender final : private FlushHook, private RoomWaiter {
   // The counters of a SEND. A failed Status closes the link.
   absl::Status OnHeader(const SendHeader& header) {
     VERBENA_RETURN_IF_ERROR(issued_.OnSend((header.flags & kSendSpendsReserve) != 0));
-    const bool recalled = issued_.recalled();
-    VERBENA_RETURN_IF_ERROR(issued_.OnReturned(header.credits_returned));
-    if (recalled && !issued_.recalled()) NoteRecallAnswered();
-    VERBENA_RETURN_IF_ERROR(credits_.OnHeader(header.credits_issued, header.reserve_seen));
+    if (header.is_compact()) {
+      VERBENA_RETURN_IF_ERROR(
+          credits_.OnCompactHeader(static_cast<uint16_t>(header.credits_issued)));
+    } else {
+      const bool recalled = issued_.recalled();
+      VERBENA_RETURN_IF_ERROR(issued_.OnReturned(header.credits_returned));
+      if (recalled && !issued_.recalled()) NoteRecallAnswered();
+      VERBENA_RETURN_IF_ERROR(credits_.OnHeader(header.credits_issued, header.reserve_seen));
+    }
     if ((header.flags & kSendStarved) != 0) GrowPeersWindow();
     return absl::OkStatus();
   }

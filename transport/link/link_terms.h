@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace verbena::internal {
 
@@ -15,6 +16,8 @@ struct LinkTerms {
   // reused late, and its first packet number, which is random.
   uint64_t identity = 0;
   uint64_t peer_identity = 0;
+  // On a client's side: the ids of the server's methods, in the order of their numbers.
+  std::vector<uint64_t> methods;
 
   static uint64_t IdentityOf(uint32_t qpn, uint32_t psn) { return uint64_t{qpn} << 24 | psn; }
 };

@@ -1,9 +1,9 @@
-// The bytes of a SEND: one SendHeader, then frames. proto/WIRE.md is the specification.
+// The bytes of a SEND, in one of two forms: a SendHeader and frames, or one compact frame.
+// proto/WIRE.md is the specification.
 //
-// Little-endian and fixed; every frame starts at a multiple of 8 bytes. FrameParser is the only
-// reader of a peer's bytes: a pure function of them, which checks every length before it is used,
-// never allocates, and stops at the first fault. A SEND without frames returns credits and nothing
-// else.
+// Little-endian and fixed. FrameParser is the only reader of a peer's bytes: a pure function of
+// them, which checks every length before it is used, never allocates, and stops at the first fault.
+// A SEND without frames returns credits and nothing else.
 
 #ifndef VERBENA_TRANSPORT_LINK_WIRE_FORMAT_H_
 #define VERBENA_TRANSPORT_LINK_WIRE_FORMAT_H_
@@ -13,26 +13,38 @@
 #include <cstdint>
 #include <cstring>
 
+#include "verbena/transport/log/mutant.h"
+
 namespace verbena::internal {
 
 static_assert(std::endian::native == std::endian::little,
               "the wire is little-endian and its structs are copied as they lie in memory");
 
-// Flags of a SEND.
+// Flags of a SEND, its first byte.
 inline constexpr uint8_t kSendSpendsReserve = 1;  // uses a reserve credit; has no frames
 inline constexpr uint8_t kSendStarved = 2;        // its sender waits for credits: issue it more
 inline constexpr uint8_t kSendKnownFlags = kSendSpendsReserve | kSendStarved;
+// A CompactHeader, which has the flags below beside kSendStarved.
+inline constexpr uint8_t kSendCompact = 0x80;
+inline constexpr uint8_t kCompactResponse = 4;      // a response; otherwise a request
+inline constexpr uint8_t kCompactHasBulk = 8;       // as kFrameHasBulk
+inline constexpr uint8_t kCompactHasDeadline = 16;  // a u32, deadline_us, follows
+inline constexpr uint8_t kCompactKnownFlags =
+    kSendCompact | kSendStarved | kCompactResponse | kCompactHasBulk | kCompactHasDeadline;
 
 struct SendHeader {
+  uint8_t flags = 0;     // kSend…
+  uint8_t reserved = 0;  // zero
+  uint16_t frame_count = 0;
   // Ordinary credits issued to the receiver of this SEND since the link began, modulo 2^32.
   uint32_t credits_issued = 0;
   // Ordinary credits that the sender of this SEND returned on recall, modulo 2^32.
   uint32_t credits_returned = 0;
   // SENDs on reserve credits that arrived at the sender of this SEND, modulo 2^16.
   uint16_t reserve_seen = 0;
-  uint16_t frame_count = 0;
-  uint8_t flags = 0;
-  uint8_t reserved[3] = {};  // zero
+  uint16_t reserved_too = 0;  // zero
+
+  bool is_compact() const { return (flags & kSendCompact) != 0; }
 };
 static_assert(sizeof(SendHeader) == 16);
 
@@ -57,10 +69,10 @@ inline constexpr uint8_t kFrameHasBulk = 1;
 struct FrameHeader {
   // The caller's slot, and how often it was used: a late frame of an ended call is told from a
   // current one.
-  uint32_t call_slot = 0;
+  uint16_t call_slot = 0;
+  // kRequest: the number that the handshake gave the method. Otherwise 0.
+  uint16_t method = 0;
   uint32_t call_generation = 0;
-  // kRequest: MethodId() of the full name. Otherwise 0.
-  uint64_t method_id = 0;
   // kRequest: microseconds left until the call's deadline, the lower 32 bits; `argument` has the
   // upper ones. 0 in both means none.
   uint32_t deadline_us = 0;
@@ -78,7 +90,19 @@ struct FrameHeader {
     argument = static_cast<uint32_t>(microseconds >> 32);
   }
 };
-static_assert(sizeof(FrameHeader) == 32);
+static_assert(sizeof(FrameHeader) == 24);
+
+// All of a SEND that has one frame, a request or a successful response; its body follows, without
+// padding, and ends where the SEND ends. The counters that it lacks are those of the SEND before.
+struct CompactHeader {
+  uint8_t flags = 0;            // kSendCompact, kSendStarved, kCompact…
+  uint8_t reserved = 0;         // zero
+  uint16_t credits_issued = 0;  // the lower 16 bits
+  uint32_t call_generation = 0;
+  uint16_t call_slot = 0;
+  uint16_t method = 0;
+};
+static_assert(sizeof(CompactHeader) == 12);
 
 constexpr size_t kFrameAlignment = 8;
 
@@ -91,6 +115,34 @@ constexpr size_t FrameBytes(size_t body_bytes) {
 // The largest body that fits one SEND of `eager_bytes`.
 constexpr size_t MaxBodyBytes(size_t eager_bytes) {
   return eager_bytes - sizeof(SendHeader) - sizeof(FrameHeader);
+}
+
+// Whether `frame` can be the only one of a compact SEND.
+inline bool HasCompactForm(const FrameHeader& frame) {
+  return frame.argument == 0 && (frame.kind == FrameKind::kRequest ||
+                                 (frame.kind == FrameKind::kResponse && frame.status_code == 0));
+}
+
+// Writes the compact header of a SEND whose counters were told before, apart from `send`'s
+// credits_issued, right in front of its only frame's body, over the end of `frame`. Returns its
+// length. Precondition: HasCompactForm(frame), which lies in front of the body.
+inline size_t WriteCompact(const SendHeader& send, FrameHeader frame, char* body) {
+  CompactHeader header;
+  header.flags = static_cast<uint8_t>(kSendCompact | send.flags);
+  if (frame.kind == FrameKind::kResponse) header.flags |= kCompactResponse;
+  if (frame.flags != 0) header.flags |= kCompactHasBulk;
+  header.credits_issued = static_cast<uint16_t>(send.credits_issued);
+  header.call_generation = frame.call_generation;
+  header.call_slot = frame.call_slot;
+  header.method = frame.method;
+  size_t bytes = sizeof(header);
+  if (frame.deadline_us != 0) {
+    header.flags |= kCompactHasDeadline;
+    bytes += sizeof(frame.deadline_us);
+    std::memcpy(body - sizeof(frame.deadline_us), &frame.deadline_us, sizeof(frame.deadline_us));
+  }
+  std::memcpy(body - bytes, &header, sizeof(header));
+  return bytes;
 }
 
 enum class WireFault : uint8_t {
@@ -113,7 +165,8 @@ const char* WireFaultName(WireFault fault);
 class FrameParser {
  public:
   FrameParser(const char* bytes, size_t size) : next_(bytes), end_(bytes + size) {
-    fault_ = ReadHeader(size);
+    const bool is_compact = size > 0 && (static_cast<uint8_t>(*bytes) & kSendCompact) != 0;
+    fault_ = is_compact ? ReadCompact(size) : ReadHeader(size);
     if (fault_ == WireFault::kNone) frames_left_ = header_.frame_count;
   }
 
@@ -124,13 +177,19 @@ class FrameParser {
       if (fault_ == WireFault::kNone && next_ != end_) fault_ = WireFault::kTrailingBytes;
       return false;
     }
+    if (header_.is_compact()) {
+      frames_left_ = 0;
+      next_ = end_;
+      return true;
+    }
     fault_ = ReadFrame();
     frames_left_ = fault_ == WireFault::kNone ? frames_left_ - 1 : 0;
     return fault_ == WireFault::kNone;
   }
 
   WireFault fault() const { return fault_; }
-  // Valid unless the constructor found a fault.
+  // Valid unless the constructor found a fault. Of a compact SEND only the flags and the lower 16
+  // bits of credits_issued.
   const SendHeader& header() const { return header_; }
   const FrameHeader& frame() const { return frame_; }
   const char* body() const { return body_; }
@@ -142,12 +201,44 @@ class FrameParser {
     if (size < sizeof(SendHeader)) return WireFault::kTruncatedHeader;
     std::memcpy(&header_, next_, sizeof(header_));
     next_ += sizeof(header_);
-    const bool unknown = (header_.flags & ~kSendKnownFlags) != 0 ||
-                         (header_.reserved[0] | header_.reserved[1] | header_.reserved[2]) != 0;
+    const bool unknown =
+        (header_.flags & ~kSendKnownFlags) != 0 || (header_.reserved | header_.reserved_too) != 0;
     if (unknown) return WireFault::kUnknownFlags;
     const bool spends_reserve = (header_.flags & kSendSpendsReserve) != 0;
     return spends_reserve && header_.frame_count != 0 ? WireFault::kReserveWithFrames
                                                       : WireFault::kNone;
+  }
+
+  WireFault ReadCompact(size_t size) {
+    CompactHeader header;
+    if (size < sizeof(header)) return WireFault::kTruncatedHeader;
+    std::memcpy(&header, next_, sizeof(header));
+    const bool is_response = (header.flags & kCompactResponse) != 0;
+    const bool has_deadline = (header.flags & kCompactHasDeadline) != 0;
+    if ((header.flags & ~kCompactKnownFlags) != 0 || header.reserved != 0 ||
+        (is_response && has_deadline)) {
+      return WireFault::kUnknownFlags;
+    }
+    next_ += sizeof(header);
+    if (has_deadline) {
+      if (size < sizeof(header) + sizeof(frame_.deadline_us) &&
+          !VERBENA_MUTANT(kCompactDeadlineUnchecked)) {
+        return WireFault::kTruncatedHeader;
+      }
+      std::memcpy(&frame_.deadline_us, next_, sizeof(frame_.deadline_us));
+      next_ += sizeof(frame_.deadline_us);
+    }
+    header_.flags = header.flags & (kSendCompact | kSendStarved);
+    header_.frame_count = 1;
+    header_.credits_issued = header.credits_issued;
+    frame_.kind = is_response ? FrameKind::kResponse : FrameKind::kRequest;
+    frame_.flags = (header.flags & kCompactHasBulk) != 0 ? kFrameHasBulk : 0;
+    frame_.call_generation = header.call_generation;
+    frame_.call_slot = header.call_slot;
+    frame_.method = header.method;
+    frame_.body_bytes = static_cast<uint32_t>(end_ - next_);
+    body_ = next_;
+    return WireFault::kNone;
   }
 
   WireFault ReadFrame() {

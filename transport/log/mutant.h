@@ -75,42 +75,45 @@ enum class Fault {
   kReserveOutlivesListener,   // a closed listener's spare descriptor closes some time later
 
   // links
-  kCreditLeakedOnError,      // what a lost link had borrowed never comes back
-  kStaleWrIdAccepted,        // a late completion is taken for the slot's next owner's
-  kConvoy,                   // all frames wait for the turn's end
-  kEarlySendOvertakes,       // frames are posted ahead of WRs that have earlier positions
-  kPaddingNotCleared,        // a frame's padding is what the send buffer held before
-  kConnectingOwesProof,      // a link closes as silent before its queue pair can send
-  kFailedHandshakeFree,      // a failed handshake's stream ends before its link's slot is free
-  kSwallowedReceivesLeak,    // receives that a device drops with a queue pair never come back
-  kBufferUnsignalled,        // only a flush's last SEND is looked at when it is signalled or not
-  kReserveUnchecked,         // a peer may send on its reserve as often as it likes
-  kRecallsAddUp,             // two recalls on their way take twice what the peer borrowed
-  kOneCreditAnswersARecall,  // a peer that gives one credit back may keep the others
-  kBuffersWithoutReady,      // a client that has not said Ready fills send buffers
-  kRecallUnanswered,         // a peer may ignore recalls for ever
-  kSendQueueTooDeep,         // a send queue may be deeper than positions tell apart
-  kUnreceivedSendsKept,      // a peer that posts no receives holds send buffers for ever
-  kGateStaysOpen,            // what outlives an endpoint still posts to its executor
-  kRoomWakesNobody,          // a link that waits for send buffers is forgotten
-  kUnacknowledgedSendsKept,  // a peer that takes a SEND now and then may hold many for minutes
-  kPingsKeepIdleLinks,       // a PING counts as use of a link, and puts off its end
-  kOneLinkTakesSends,        // a link may hold as many send buffers as its send queue takes
-  kOneSourceTakesCredits,    // the links to one address may borrow all credits of the pool
-  kOneSourceTakesSends,      // the links to one address may hold all send buffers
-  kSourcesHaveHalf,          // each of two addresses may hold half of the send buffers
-  kLoneSourceNotTold,        // a full source waits on though all others are gone
-  kChecksWithoutLinks,       // an endpoint without links keeps its timer
-  kOwnLinksWakeAlone,        // a full source hears only of what its own links give back
-  kNoSpareForControl,        // PONGs and credits wait for buffers that other links keep
-  kRecallAnswerForgotten,    // a recall is answered when something else leaves
-  kOwedCreditsForgotten,     // credits that no send buffer was free for are not returned later
-  kDrainPosts,               // a drain answers what it finds, and goes on while a peer sends
-  kFullQueueExcusesSilence,  // a silent peer is excused when its own SENDs fill the send queue
-  kFullQueueKept,            // a peer may leave a send queue that is full of inline SENDs for ever
-  kUnsentRecallCounts,       // a peer loses its link for a RECALL that never left
-  kWatchExceptionEscapes,    // a stream that throws leaves its link open, and its watcher gone
-  kWritersPassControl,       // frames that wait take each credit that a RECALL waits for
+  kCreditLeakedOnError,       // what a lost link had borrowed never comes back
+  kStaleWrIdAccepted,         // a late completion is taken for the slot's next owner's
+  kConvoy,                    // all frames wait for the turn's end
+  kEarlySendOvertakes,        // frames are posted ahead of WRs that have earlier positions
+  kPaddingNotCleared,         // a frame's padding is what the send buffer held before
+  kConnectingOwesProof,       // a link closes as silent before its queue pair can send
+  kFailedHandshakeFree,       // a failed handshake's stream ends before its link's slot is free
+  kSwallowedReceivesLeak,     // receives that a device drops with a queue pair never come back
+  kBufferUnsignalled,         // only a flush's last SEND is looked at when it is signalled or not
+  kReserveUnchecked,          // a peer may send on its reserve as often as it likes
+  kRecallsAddUp,              // two recalls on their way take twice what the peer borrowed
+  kOneCreditAnswersARecall,   // a peer that gives one credit back may keep the others
+  kBuffersWithoutReady,       // a client that has not said Ready fills send buffers
+  kRecallUnanswered,          // a peer may ignore recalls for ever
+  kSendQueueTooDeep,          // a send queue may be deeper than positions tell apart
+  kUnreceivedSendsKept,       // a peer that posts no receives holds send buffers for ever
+  kGateStaysOpen,             // what outlives an endpoint still posts to its executor
+  kRoomWakesNobody,           // a link that waits for send buffers is forgotten
+  kUnacknowledgedSendsKept,   // a peer that takes a SEND now and then may hold many for minutes
+  kPingsKeepIdleLinks,        // a PING counts as use of a link, and puts off its end
+  kOneLinkTakesSends,         // a link may hold as many send buffers as its send queue takes
+  kOneSourceTakesCredits,     // the links to one address may borrow all credits of the pool
+  kOneSourceTakesSends,       // the links to one address may hold all send buffers
+  kSourcesHaveHalf,           // each of two addresses may hold half of the send buffers
+  kLoneSourceNotTold,         // a full source waits on though all others are gone
+  kCompactDeadlineUnchecked,  // a compact SEND ends before the deadline that it tells of
+  kCompactForgetsReturn,      // a compact SEND leaves with counters that the peer was not told
+  kMethodNumberUnchecked,     // a request names a method beyond the table
+  kChecksWithoutLinks,        // an endpoint without links keeps its timer
+  kOwnLinksWakeAlone,         // a full source hears only of what its own links give back
+  kNoSpareForControl,         // PONGs and credits wait for buffers that other links keep
+  kRecallAnswerForgotten,     // a recall is answered when something else leaves
+  kOwedCreditsForgotten,      // credits that no send buffer was free for are not returned later
+  kDrainPosts,                // a drain answers what it finds, and goes on while a peer sends
+  kFullQueueExcusesSilence,   // a silent peer is excused when its own SENDs fill the send queue
+  kFullQueueKept,             // a peer may leave a send queue that is full of inline SENDs for ever
+  kUnsentRecallCounts,        // a peer loses its link for a RECALL that never left
+  kWatchExceptionEscapes,     // a stream that throws leaves its link open, and its watcher gone
+  kWritersPassControl,        // frames that wait take each credit that a RECALL waits for
   // one-sided operations
   kCrawlingTransfersKept,  // a peer may keep READs of its memory from ending for ever
   kPredictablePsn,         // packet numbers come from a generator whose next one can be computed

@@ -1,4 +1,4 @@
-// The method table finds each registered method by its id and finds nothing for any other id. A
+// The method table finds each registered method by its number and nothing for any other number. A
 // method that is registered twice is refused by name.
 
 #include "verbena/rpc/server/method_table.h"
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "verbena/transport/connect/link_parameters.h"
 
 namespace verbena::internal {
 namespace {
@@ -39,28 +40,40 @@ std::vector<std::string> Names(int first, int count) {
   return names;
 }
 
-TEST(MethodTableTest, AnEmptyTableKnowsNoId) {
+TEST(MethodTableTest, AnEmptyTableKnowsNoNumber) {
   MethodTable table;
-  for (uint64_t id : {uint64_t{0}, uint64_t{1}, ~uint64_t{0}}) EXPECT_EQ(table.Find(id), -1);
+  for (uint16_t number : {0, 1, 0xffff}) EXPECT_EQ(table.IndexOf(number), -1) << number;
 }
 
-// So many that places collide, and that the table grows several times.
-TEST(MethodTableTest, EachMethodIsFoundAndNoOther) {
+TEST(MethodTableTest, NumbersFollowTheOrderOfTheMethods) {
   Named one(Names(0, 100));
   Named two(Names(100, 57));
   MethodTable table;
   ASSERT_EQ(table.Add(one), absl::OkStatus());
   ASSERT_EQ(table.Add(two), absl::OkStatus());
   ASSERT_EQ(table.size(), 157u);
-  for (int i = 0; i < 157; ++i) {
+  ASSERT_EQ(table.ids().size(), 157u);
+  for (uint16_t i = 0; i < 157; ++i) {
     const std::string name = "test.Named/Method" + std::to_string(i);
-    const int index = table.Find(MethodId(name));
+    EXPECT_EQ(table.ids()[i], MethodId(name));
+    const int index = table.IndexOf(static_cast<uint16_t>(i + 1));
     ASSERT_GE(index, 0) << name;
     EXPECT_EQ(table.entry(index).method->descriptor->full_name, name);
     EXPECT_EQ(table.entry(index).service, i < 100 ? static_cast<Service*>(&one) : &two);
   }
-  // Ids that a peer makes up: of every place, and none of them a method's.
-  for (uint64_t id = 0; id < 4096; ++id) EXPECT_EQ(table.Find(id), -1) << id;
+  for (uint16_t number : {0, 158, 0x7fff, 0x8000, 0xffff}) {
+    EXPECT_EQ(table.IndexOf(number), -1) << number;
+  }
+}
+
+TEST(MethodTableTest, MoreMethodsThanAHandshakeTellsAreRefused) {
+  Named most(Names(0, kMaxMethods));
+  Named more(Names(kMaxMethods, 1));
+  MethodTable table;
+  ASSERT_EQ(table.Add(most), absl::OkStatus());
+  const absl::Status status = table.Add(more);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(status.message().find("test.Named/Method4096"), absl::string_view::npos) << status;
 }
 
 TEST(MethodTableTest, AMethodTwiceIsRefusedByName) {

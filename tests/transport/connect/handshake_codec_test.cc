@@ -32,7 +32,7 @@ wire::Hello GoodHello() {
 
 wire::HelloReply GoodReply() {
   LinkParameters offer;
-  offer.version = 1;
+  offer.version = kMaxProtocolVersion;
   wire::HelloReply reply;
   EXPECT_TRUE(reply.ParseFromString(EncodeAcceptance(offer, Side("server", 6))));
   return reply;
@@ -203,7 +203,32 @@ TEST(HandshakeCodecTest, FutureVersionIsRefusedInWordsEvenIfTheRestMakesNoSense)
   hello.set_max_version(9);
   const absl::Status status = ParseHello(hello.SerializeAsString(), {}).status();
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
-  EXPECT_TRUE(Says(status, "the client speaks 7 to 9, the server 1 to 1")) << status;
+  EXPECT_TRUE(Says(status, "the client speaks 7 to 9, the server 2 to 2")) << status;
+}
+
+// The version before this one, whose frames were others.
+TEST(HandshakeCodecTest, VersionOneIsRefusedInWords) {
+  wire::Hello hello = GoodHello();
+  hello.set_min_version(1);
+  hello.set_max_version(1);
+  const absl::Status status = ParseHello(hello.SerializeAsString(), {}).status();
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(Says(status, "the client speaks 1 to 1, the server 2 to 2")) << status;
+}
+
+TEST(HandshakeCodecTest, MethodsComeOutInTheirOrderAndNoMoreThanAllowed) {
+  LinkParameters server = Side("server", 2);
+  for (uint64_t id = kMaxMethods; id > 0; --id) server.methods.push_back(id << 50);
+  const LinkParameters offer = *ParseHello(EncodeHello(Side("client", 1), {}), {});
+  const std::string most = EncodeAcceptance(offer, server);
+  EXPECT_LE(most.size(), 65536u);
+  EXPECT_EQ(ParseReply(most, {}).value().methods, server.methods);
+  wire::HelloReply reply;
+  ASSERT_TRUE(reply.ParseFromString(most));
+  reply.mutable_accepted()->add_methods(1);
+  const absl::Status status = ParseReply(reply.SerializeAsString(), {}).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(Says(status, "4097 methods, over 4096")) << status;
 }
 
 TEST(HandshakeCodecTest, VersionsThatAreNoRangeAreRefused) {
@@ -218,8 +243,8 @@ TEST(HandshakeCodecTest, VersionsThatAreNoRangeAreRefused) {
 
 TEST(HandshakeCodecTest, ServerThatChoosesWhatWasNotOfferedIsRefused) {
   wire::HelloReply reply = GoodReply();
-  reply.mutable_accepted()->set_version(2);
-  EXPECT_TRUE(Says(ParseReply(reply.SerializeAsString(), {}).status(), "chose version 2"));
+  reply.mutable_accepted()->set_version(3);
+  EXPECT_TRUE(Says(ParseReply(reply.SerializeAsString(), {}).status(), "chose version 3"));
   reply.mutable_accepted()->set_version(0);
   EXPECT_TRUE(Says(ParseReply(reply.SerializeAsString(), {}).status(), "chose version 0"));
   reply = GoodReply();

@@ -254,7 +254,7 @@ TEST_F(BackPressureTest, BuffersComeBackThoughTheLastSendOfAFlushHoldsNone) {
   Flood large(2, 16000);
   large.Run(*link);
   FrameHeader small;
-  small.call_slot = 2;
+  small.call_generation = 2;
   std::memset(link->Append(small, 1000), 2, 1000);
   EXPECT_EQ(client().supplies().buffers().free_count(), all - 3);
   PollUntil([&] { return a_.received() == 3; });

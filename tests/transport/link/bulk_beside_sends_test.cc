@@ -47,7 +47,7 @@ TEST_P(BulkBesideSendsTest, ASendAmongLongTransfersArrivesBehindFewOfTheirBytes)
     PollUntil([&] { return Copied() >= start + i * (kLargeBytes / 8); });
     FrameHeader frame;
     frame.kind = FrameKind::kRequest;
-    frame.call_slot = i;
+    frame.call_generation = i;
     ASSERT_NE(link->Append(frame, 0), nullptr);
     const uint64_t appended = Copied();
     PollUntil([&] { return received_.received() == i + 1; });

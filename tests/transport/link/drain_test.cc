@@ -33,7 +33,7 @@ class AnswersToAFastPeer final : public LinkListener {
   absl::Status OnFrame(Link& link, const FrameHeader& frame, const char*) override {
     FrameHeader answer;
     answer.kind = FrameKind::kResponse;
-    answer.call_slot = frame.call_slot;
+    answer.call_generation = frame.call_generation;
     if (link.Append(answer, 0) == nullptr) return absl::ResourceExhaustedError("an answer waits");
     ++answered_;
     if (answered_ < limit_) link.endpoint().executor().DrainCq(seen_qp->recv_cq);

@@ -31,7 +31,7 @@ class Answerer final : public LinkListener {
     const uint64_t before = link.stats().doorbells;
     FrameHeader answer;
     answer.kind = FrameKind::kResponse;
-    answer.call_slot = frame.call_slot;
+    answer.call_generation = frame.call_generation;
     char* to = link.Append(answer, frame.body_bytes);
     if (to == nullptr) return absl::ResourceExhaustedError("no room for an answer");
     std::memcpy(to, body, frame.body_bytes);
@@ -178,7 +178,7 @@ TEST_F(EarlySendTest, RequestsLeaveWhileTheirTurnGoesOn) {
   flood.Run(*link);
   EXPECT_EQ(link->stats().doorbells, before.doorbells) << "the last one's body may be unwritten";
   FrameHeader next;
-  next.call_slot = kMaxEarlyFrames;
+  next.call_generation = kMaxEarlyFrames;
   std::memset(link->Append(next, 8), kMaxEarlyFrames, 8);
   EXPECT_EQ(link->stats().doorbells, before.doorbells + 1);
   PollUntil([&] { return server_listener_.received() == kMaxEarlyFrames + 1; });

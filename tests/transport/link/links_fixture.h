@@ -35,9 +35,9 @@ namespace verbena::internal {
 class Receiver final : public LinkListener {
  public:
   absl::Status OnFrame(Link&, const FrameHeader& frame, const char* body) override {
-    EXPECT_EQ(frame.call_slot, received_);
+    EXPECT_EQ(frame.call_generation, received_);
     for (uint32_t i = 0; i < frame.body_bytes; ++i) {
-      if (body[i] != static_cast<char>(frame.call_slot)) ADD_FAILURE() << "byte " << i;
+      if (body[i] != static_cast<char>(frame.call_generation)) ADD_FAILURE() << "byte " << i;
     }
     ++received_;
     return absl::OkStatus();
@@ -75,7 +75,7 @@ class Flood final : private SendWaiter {
   bool Append(Link& link) {
     FrameHeader frame;
     frame.kind = FrameKind::kRequest;
-    frame.call_slot = sent_;
+    frame.call_generation = sent_;
     char* body = link.Append(frame, body_bytes);
     if (body == nullptr) return false;
     std::memset(body, static_cast<int>(sent_ & 0xff), body_bytes);

@@ -31,7 +31,7 @@ class Echo final : public LinkListener {
   absl::Status OnFrame(Link& link, const FrameHeader& frame, const char* body) override {
     FrameHeader answer;
     answer.kind = FrameKind::kResponse;
-    answer.call_slot = frame.call_slot;
+    answer.call_generation = frame.call_generation;
     char* to = link.Append(answer, 1);
     EXPECT_NE(to, nullptr);
     if (to == nullptr) return absl::ResourceExhaustedError("no room for an answer");
@@ -103,7 +103,7 @@ TEST_F(SendNowTest, TheAnswerToALoneFrameLeavesInsideItsHandler) {
   // Fewer than those after which a completion of the answers' SENDs joins a frame.
   for (uint32_t i = 0; i < 10; ++i) {
     FrameHeader frame;
-    frame.call_slot = i;
+    frame.call_generation = i;
     *link->Append(frame, 1) = static_cast<char>(i);
     PollUntil([&] { return client_listener_.received() == i + 1; });
   }
@@ -160,7 +160,7 @@ TEST_F(SendNowTest, CreditsAreNotLentBeforeTheirReceivesArePosted) {
   flood.Run(*link);
   executor().Poll();
   FrameHeader last;
-  last.call_slot = others;
+  last.call_generation = others;
   *link->Append(last, 1) = static_cast<char>(others);
   EXPECT_EQ(server().stats().credits_borrowed, 0u);
   PollUntil([&] { return client_listener_.received() == others + 1; });

@@ -31,6 +31,7 @@ int PostFalsified(ibv_qp* qp, ibv_send_wr* wrs, ibv_send_wr** refused) {
     char* bytes = reinterpret_cast<char*>(wr->sg_list[0].addr);
     SendHeader header;
     std::memcpy(&header, bytes, sizeof(header));
+    if (header.is_compact()) continue;
     if (claims.returns_nothing) header.credits_returned = 0;
     std::memcpy(bytes, &header, sizeof(header));
   }

@@ -1,0 +1,58 @@
+// A session learns a server's number of each method once, whatever other sessions have learned.
+
+#include "verbena/rpc/client/method_numbers.h"
+
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace verbena::internal {
+namespace {
+
+constexpr MethodDescriptor kGet("test.Numbers/Get", Idempotency::kUnknown);
+constexpr MethodDescriptor kPut("test.Numbers/Put", Idempotency::kUnknown);
+constexpr MethodDescriptor kNew("test.Numbers/New", Idempotency::kUnknown);
+
+TEST(MethodNumbersTest, EachSessionHasTheNumbersOfItsServer) {
+  const std::vector<uint64_t> one = {kGet.id, kPut.id};
+  const std::vector<uint64_t> other = {7, kPut.id, kNew.id, kGet.id};
+  MethodNumbers at_one;
+  MethodNumbers at_other;
+  for (int again = 0; again < 2; ++again) {
+    EXPECT_EQ(at_one.Of(kNew, one), 0);
+    EXPECT_EQ(at_one.Of(kGet, one), 1);
+    EXPECT_EQ(at_one.Of(kPut, one), 2);
+    EXPECT_EQ(at_other.Of(kPut, other), 2);
+    EXPECT_EQ(at_other.Of(kNew, other), 3);
+    EXPECT_EQ(at_other.Of(kGet, other), 4);
+  }
+}
+
+TEST(MethodNumbersTest, AMethodIsLookedUpOnce) {
+  MethodNumbers numbers;
+  EXPECT_EQ(numbers.Of(kPut, {kGet.id, kPut.id}), 2);
+  EXPECT_EQ(numbers.Of(kPut, {}), 2);
+  EXPECT_EQ(numbers.Of(kNew, {}), 0);
+  EXPECT_EQ(numbers.Of(kNew, {kNew.id}), 0);
+}
+
+TEST(MethodIndexTest, EachDescriptorHasOneOfItsOwnOnEveryThread) {
+  const MethodDescriptor copy = kGet;
+  EXPECT_NE(copy.index.value(), kGet.index.value());
+  EXPECT_NE(kPut.index.value(), kGet.index.value());
+  const MethodDescriptor fresh("test.Numbers/Fresh", Idempotency::kUnknown);
+  std::vector<uint32_t> seen(4);
+  {
+    std::vector<std::jthread> threads;
+    for (uint32_t& value : seen) {
+      threads.emplace_back([&value, &fresh] { value = fresh.index.value(); });
+    }
+  }
+  EXPECT_EQ(seen, std::vector<uint32_t>(4, fresh.index.value()));
+  EXPECT_NE(fresh.index.value(), 0u);
+}
+
+}  // namespace
+}  // namespace verbena::internal

@@ -1,0 +1,98 @@
+// A SEND of one small frame leaves in the compact form, and no counter is lost for it.
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+#include "tests/transport/link/links_fixture.h"
+#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/link/limits.h"
+#include "verbena/transport/link/link.h"
+#include "verbena/transport/link/wire_format.h"
+
+namespace verbena::internal {
+namespace {
+
+class CompactSendTest : public LinksFixture {
+ protected:
+  static constexpr uint32_t kInitialCredits = 32;
+
+  void SetUp() override {
+    LinkLimits limits;
+    limits.max_links = 2;
+    limits.initial_credits = kInitialCredits;
+    limits.srq_depth = 2 * (kInitialCredits + kReserveCredits) + kRepostBatch + 64;
+    limits.eager_bytes = 1024;
+    Start(limits, limits);
+    link_ = Connect(client_listener_, server_listener_);
+    ASSERT_NE(link_, nullptr);
+    PollUntil([&] { return !executor().Poll(); });
+  }
+  Link& server_link() { return ***accepted(); }
+
+  // Sends `count` frames of `bytes` in one turn, and returns how many bytes they took.
+  uint64_t Send(uint32_t count, size_t bytes, uint32_t deadline_us = 0) {
+    const uint64_t before = link_->stats().bytes_sent;
+    for (uint32_t i = 0; i < count; ++i) Append(bytes, deadline_us);
+    PollUntil([&] { return server_listener_.received() == sent_; });
+    return link_->stats().bytes_sent - before;
+  }
+  void Append(size_t bytes, uint32_t deadline_us = 0) {
+    FrameHeader frame;
+    frame.kind = FrameKind::kRequest;
+    frame.call_generation = sent_;
+    frame.deadline_us = deadline_us;
+    char* body = link_->Append(frame, bytes);
+    ASSERT_NE(body, nullptr);
+    std::memset(body, static_cast<int>(sent_ & 0xff), bytes);
+    ++sent_;
+  }
+
+  Receiver client_listener_;
+  Receiver server_listener_;
+  Link* link_ = nullptr;
+  uint32_t sent_ = 0;
+};
+
+TEST_F(CompactSendTest, OneFrameTakesTwelveBytesBesideItsBody) {
+  EXPECT_EQ(Send(1, 32), 12u + 32);
+  EXPECT_EQ(Send(1, 33), 12u + 33);
+  EXPECT_EQ(Send(1, 0), 12u);
+  EXPECT_EQ(Send(1, 32, /*deadline_us=*/5), 16u + 32);
+}
+
+TEST_F(CompactSendTest, TwoFramesOfATurnShareTheFullForm) {
+  EXPECT_EQ(Send(2, 32), sizeof(SendHeader) + 2 * FrameBytes(32));
+}
+
+// Credits are counted modulo 2^16 here, and modulo 2^32 in full headers.
+TEST_F(CompactSendTest, CreditsGoOnBeyondSixteenBits) {
+  Flood flood(70'000, 8);
+  flood.Run(*link_);
+  PollUntil([&] { return server_listener_.received() == 70'000; });
+  EXPECT_TRUE(link_->open());
+  EXPECT_GT(link_->stats().sends, 0u);
+}
+
+TEST_F(CompactSendTest, ReturnedCreditsTravelThoughEachSendHasOneFrame) {
+  Flood flood(2'000, 900);
+  flood.Run(*link_);
+  PollUntil([&] { return server_listener_.received() == 2'000; });
+  sent_ = 2'000;
+  PollUntil([&] { return !executor().Poll(); });
+  ASSERT_GT(server_link().issued().surplus(), 0u) << "the window was to grow";
+  const uint64_t credit_sends = link_->stats().credit_sends;
+  server_link().Recall();
+  for (int turn = 0; turn < 200 && server_link().issued().surplus() > 0; ++turn) {
+    Append(32);
+    executor().Poll();
+  }
+  EXPECT_EQ(server_link().issued().surplus(), 0u);
+  EXPECT_EQ(link_->stats().credit_sends, credit_sends);
+  EXPECT_TRUE(link_->open()) << client_listener_.reason();
+}
+
+}  // namespace
+}  // namespace verbena::internal

@@ -53,6 +53,7 @@ class TreeTest(unittest.TestCase):
 
     def test_text_ends_its_lines(self):
         wrong = [name for name in tree.files() if tree.text(name) and "golden" not in name and
+                 "/corpus/" not in name and
                  (not tree.text(name).endswith("\n") or "\r\n" in tree.text(name))]
         self.assertEqual([], wrong)
 

@@ -20,7 +20,9 @@ PHASES = {
     "tsan": (["--config=tsan", "--build_tests_only"], "notsan", 10),
     "consumer": ([], None, 10),
     "guest": ([], None, 20),
+    "fuzz": ([], None, 5),
 }
+FUZZ_SECONDS = 10
 
 
 def arguments():
@@ -33,7 +35,8 @@ def arguments():
                "  tsan      thread sanitizer; not tests tagged notsan\n"
                "  consumer  separate workspaces build services against this one; clangd reads this one\n"
                "  guest     in virtual machines: tests tagged rdma, rdma_cm, two_devices, lossy,\n"
-               "            two_hosts, disk or guest; with --all iwarp\n\n"
+               "            two_hosts, disk or guest; with --all iwarp\n"
+               "  fuzz      only with --all: ./dev fuzz, ten seconds for each target\n\n"
                "A test tagged manual runs only when it is named, one tagged long only with --all.\n"
                "N counts test cases; a target that fails to build, times out or crashes is one failure.\n\n"
                "example: ./dev test --only asan //tests/transport/... --filter 'TaskTest.*'")
@@ -104,7 +107,21 @@ def run_consumer_phase():
     return outcome
 
 
+def run_fuzz_phase():
+    outcome = bazel_events.Outcome()
+    fuzz = bazel_events.TOP / "tools" / "dev" / "fuzz.py"
+    for target in sorted((bazel_events.TOP / "tests" / "fuzz" / "corpus").iterdir()):
+        command = [fuzz, "--seconds", str(FUZZ_SECONDS), target.name]
+        if subprocess.run(command, check=False).returncode == 0:
+            outcome.passed += 1
+        else:
+            outcome.failures.append(f"./dev fuzz {target.name}: failed")
+    return outcome
+
+
 def run_phase(phase, options):
+    if phase == "fuzz":
+        return run_fuzz_phase()
     if phase == "consumer":
         return run_consumer_phase()
     if phase == "guest":
@@ -115,7 +132,9 @@ def run_phase(phase, options):
 def main():
     options = arguments()
     phases = options.only or [
-        phase for phase in PHASES if phase != "consumer" or not options.targets]
+        phase for phase in PHASES
+        if (phase != "consumer" or not options.targets) and
+        (phase != "fuzz" or (options.all and not options.targets))]
     total = bazel_events.Outcome()
     seconds = {}
     for phase in phases:

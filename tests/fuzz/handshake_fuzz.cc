@@ -1,0 +1,42 @@
+// Handshake messages: each value that a parser accepts is within its bounds.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "verbena/transport/connect/handshake_codec.h"
+#include "verbena/transport/connect/link_parameters.h"
+#include "verbena/transport/log/check.h"
+
+namespace verbena::internal {
+namespace {
+
+void CheckBounds(const LinkParameters& peer) {
+  VERBENA_CHECK(peer.name.size() <= 4 * kMaxPeerNameBytes);  // escaped
+  VERBENA_CHECK(peer.qp_number != 0 && peer.qp_number < 1u << 24);
+  VERBENA_CHECK(peer.packet_sequence_number < 1u << 24);
+  VERBENA_CHECK(peer.initial_credits != 0 && peer.initial_credits <= kMaxIssuedCredits);
+  VERBENA_CHECK(peer.eager_bytes >= kMinEagerBytes && peer.eager_bytes <= kMaxEagerBytes);
+  VERBENA_CHECK(peer.executor_index < kMaxExecutors);
+  VERBENA_CHECK(peer.methods.size() <= kMaxMethods);
+  VERBENA_CHECK(peer.version >= kMinProtocolVersion && peer.version <= kMaxProtocolVersion);
+  VERBENA_CHECK((peer.features & ~kSupportedFeatures) == 0);
+}
+
+void Parse(const std::string& bytes) {
+  if (const auto offer = ParseHello(bytes, {.executor_count = kMaxExecutors}); offer.ok()) {
+    CheckBounds(*offer);
+    (void)EncodeAcceptance(*offer, *offer);
+  }
+  if (const auto answer = ParseReply(bytes, {}); answer.ok()) CheckBounds(*answer);
+  ParseReady(bytes).IgnoreError();
+}
+
+}  // namespace
+}  // namespace verbena::internal
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  verbena::internal::Parse(std::string(reinterpret_cast<const char*>(data), size));
+  return 0;
+}

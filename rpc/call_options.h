@@ -39,6 +39,7 @@ struct CallInfo {
 
 struct CallOptions {
   // The caller resumes with DEADLINE_EXCEEDED when it passes; the server is told how long is left.
+  // The default is ChannelOptions::default_deadline.
   Deadline deadline = {};
   // Receives sizes and payloads. Required if the method has a response payload: otherwise the call
   // fails with INVALID_ARGUMENT.

@@ -187,6 +187,7 @@ namespace internal {
 Task<absl::Status> UnaryCall(Channel& channel, const MethodDescriptor& method,
                              const google::protobuf::MessageLite& request,
                              google::protobuf::MessageLite& reply, CallOptions&& options) {
+  if (!options.deadline.is_given()) options.deadline = channel.options().default_deadline;
   if (WantsBulk(method, options)) {
     return PayloadCall(channel, method, request, reply, std::move(options));
   }

@@ -1,8 +1,8 @@
 // Channel: a client's way to a server: a target, resolved to links.
 //
 // Usable at once and from every executor of its runtime. Each executor connects on its first call;
-// there, channels with the same target and the same ChannelOptions share one connection. No lock is
-// taken. A stub keeps a pointer to it, so it must outlive its stubs and their calls.
+// there, channels with the same target, server_executor and server_key share one connection. No
+// lock is taken. A stub keeps a pointer to it, so it must outlive its stubs and their calls.
 //
 //   Channel channel(*runtime, "storage-7:4000");
 //   Store::Stub store(channel);
@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/rpc/deadline.h"
 #include "verbena/rpc/loan.h"
 #include "verbena/rpc/remote_memory.h"
 #include "verbena/rpc/runtime.h"
@@ -40,6 +41,9 @@ struct ChannelOptions {
   // Not 0: the server's executor, by key. Channels with equal keys, of any client, reach the same
   // executor of a server. Setting both server_executor and server_key aborts.
   uint64_t server_key = 0;
+  // The deadline of each call whose CallOptions give none, from its start: `{.default_deadline =
+  // 5s}`. Such a call may still say Deadline::None().
+  Deadline default_deadline = {};
 };
 
 class Channel {
@@ -79,6 +83,7 @@ class Channel {
   absl::StatusOr<RemoteMemory> Remote(const RemoteMemoryHandle& handle);
 
   const std::string& target() const { return target_; }
+  const ChannelOptions& options() const { return options_; }
 
   // For generated calls: this executor's connection; nullptr on a thread that runs no executor of
   // the runtime. Users call Connect().

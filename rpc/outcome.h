@@ -15,7 +15,8 @@
 namespace verbena {
 
 enum class Outcome : uint8_t {
-  // The handler did not start: the request never left, or the server says that it did not run it.
+  // The call changed nothing: the request never left, the server did not start the handler, or the
+  // handler says so (ServerContext::NotExecuted()).
   kNotExecuted = 1,
   // The handler ran to its end: the server says so. Also for every OK status.
   kExecuted = 2,
@@ -28,7 +29,8 @@ enum class Outcome : uint8_t {
 Outcome OutcomeOf(const absl::Status& status);
 
 // `status` with `outcome` attached. A check aborts if `status` is OK. For the calling side, as in a
-// wrapper or a test: of a Status that a handler returns, the caller always hears kExecuted.
+// wrapper or a test: of a Status that a handler returns, the caller hears kExecuted, unless the
+// handler calls ServerContext::NotExecuted().
 absl::Status WithOutcome(absl::Status status, Outcome outcome);
 
 // "not_executed", "executed" or "maybe_executed".

@@ -45,6 +45,12 @@ class ServerContext {
   const std::string& peer() const { return *peer_; }
   const MethodDescriptor& method() const { return *method_; }
 
+  // For a handler that refuses the call before it has changed anything: `co_return
+  // context.NotExecuted(absl::UnavailableError("not the leader"))`. Returns `status`, of which the
+  // caller then hears Outcome::kNotExecuted, so that it may try again, or elsewhere. A check aborts
+  // if `status` is OK.
+  absl::Status NotExecuted(absl::Status status);
+
   // Whether the request came with a payload, perhaps an empty one. It has arrived in full.
   bool has_request_payload() const;
   size_t request_payload_bytes() const;
@@ -96,6 +102,7 @@ class ServerContext {
   const std::string* peer_;
   internal::ServerCall& call_;
   Deadline deadline_;
+  bool refuses_ = false;  // NotExecuted() was called
 };
 
 }  // namespace verbena

@@ -153,6 +153,8 @@ void ServerCall::OnTaskDone() {
     outcome = Outcome::kMaybeExecuted;
   }
   task_ = {};
+  if (!status.ok() && context_->refuses_) [[unlikely]]
+    outcome = OutcomeOf(status) == Outcome::kNotExecuted ? Outcome::kNotExecuted : outcome;
   if (fetching_) outcome = Outcome::kNotExecuted;
   if (!status.ok()) {
     Respond(status, outcome);
@@ -394,6 +396,12 @@ void ServerCall::FinishLarge() {
 // ServerContext. Defined here, since every program with a server links this file: libraries of
 // handlers are then linked in any order.
 namespace verbena {
+
+// The mark in the Status tells it from an error that the handler meets later.
+absl::Status ServerContext::NotExecuted(absl::Status status) {
+  refuses_ = !VERBENA_MUTANT(kHandlersRefusalExecuted);
+  return WithOutcome(std::move(status), Outcome::kNotExecuted);
+}
 
 size_t ServerContext::request_payload_bytes() const {
   return call_.has_bulk_ ? call_.bulk_->request_payload_bytes() : 0;

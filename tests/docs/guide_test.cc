@@ -18,6 +18,7 @@
 #include "verbena/rpc/call_options.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/outcome.h"
+#include "verbena/rpc/retry_after.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/server.h"
 #include "verbena/rpc/sync.h"
@@ -35,8 +36,10 @@ using verbena::JoinHandle;
 using verbena::Mutex;
 using verbena::MutexLock;
 using verbena::OutcomeOf;
+using verbena::RetryAfterOf;
 using verbena::Runtime;
 using verbena::Server;
+using verbena::WithRetryAfter;
 
 Task<absl::StatusOr<uint64_t>> SizeOf(Channel& channel, std::string name) {
   const v1::Blocks::Stub blocks(channel);
@@ -136,6 +139,14 @@ Task<int> SumInAThread(std::vector<int> numbers) {
   });
 }
 
+class RebuildingService final : public v1::Blocks::Service {
+ public:
+  Task<absl::Status> Write(ServerContext& context, const v1::WriteRequest&,
+                           v1::WriteReply&) override {
+    co_return context.NotExecuted(WithRetryAfter(absl::UnavailableError("rebuilding"), 50ms));
+  }
+};
+
 class GuideTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -166,6 +177,15 @@ TEST_F(GuideTest, AnErrorOfTheHandlerReachesTheCaller) {
   const absl::Status status = runtime_->BlockOn(ReadBlock(*channel_, "none")).status();
   EXPECT_TRUE(absl::IsNotFound(status)) << status;
   EXPECT_EQ(OutcomeOf(status), verbena::Outcome::kExecuted);
+}
+
+TEST_F(GuideTest, AHandlerThatRefusesSaysWhenToTryAgain) {
+  RebuildingService service;
+  std::unique_ptr<Server> server = *Server::Start(*runtime_, {&service});
+  Channel channel(*runtime_, server->address());
+  const absl::Status status = runtime_->BlockOn(WriteBlock(channel, "a", "early"));
+  EXPECT_EQ(OutcomeOf(status), verbena::Outcome::kNotExecuted) << status;
+  EXPECT_EQ(RetryAfterOf(status), 50ms);
 }
 
 TEST_F(GuideTest, ABlockForAServerThatIsNotThereWasNotSent) {

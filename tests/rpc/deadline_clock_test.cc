@@ -66,6 +66,20 @@ TEST_F(DeadlineClockTest, ATimePointFiresExactlyWhenTheExecutorsClockSaysSo) {
   ExpectFiresAt(milliseconds(1500), clock_.Now() + milliseconds(1500));
 }
 
+TEST_F(DeadlineClockTest, ACallThatGivesNoDeadlineHasThatOfItsChannel) {
+  channel_ = std::make_unique<Channel>(*client_runtime_, server_->address(),
+                                       ChannelOptions{.default_deadline = hours(1)});
+  stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
+  ASSERT_TRUE(Run(EchoOnce(1, "connects")).ok());
+  ExpectFiresAt(hours(1), {});
+  ExpectFiresAt(hours(2), hours(2));
+  const auto left = [this](Deadline deadline) -> Task<absl::StatusOr<testing::DeadlineReply>> {
+    co_return co_await stub_->Deadline(testing::Empty(), {.deadline = deadline});
+  };
+  EXPECT_TRUE(Run(left({}))->is_set());
+  EXPECT_FALSE(Run(left(Deadline::None()))->is_set());
+}
+
 TEST_F(DeadlineClockTest, TheLongestDurationIsNoDeadline) {
   testing::EchoRequest request;
   const auto call = [&]() -> Task<absl::Status> {

@@ -5,6 +5,7 @@
 #define VERBENA_TESTS_RPC_TESTING_SERVICE_H_
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -15,6 +16,7 @@
 #include "tests/rpc/testing.verbena.pb.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/outcome.h"
+#include "verbena/rpc/retry_after.h"
 #include "verbena/rpc/server.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/event.h"
@@ -33,13 +35,18 @@ class TestingService final : public testing::Testing::Service {
     co_return absl::OkStatus();
   }
 
-  Task<absl::Status> Fail(ServerContext&, const testing::FailRequest& request,
+  Task<absl::Status> Fail(ServerContext& context, const testing::FailRequest& request,
                           testing::Empty&) override {
     absl::Status status(static_cast<absl::StatusCode>(request.code()), request.message());
     if (!request.detail_url().empty()) {
       status.SetPayload(request.detail_url(), absl::Cord(request.detail()));
     }
-    co_return status;
+    if (request.retry_after_us() != 0) {
+      status = WithRetryAfter(status, std::chrono::microseconds(request.retry_after_us()));
+    }
+    if (!request.not_executed()) co_return status;
+    const absl::Status refused = context.NotExecuted(status);
+    co_return request.goes_on() ? status : refused;
   }
 
   Task<absl::Status> Throw(ServerContext&, const testing::Empty&, testing::Empty&) override {

@@ -180,6 +180,8 @@ MUTANTS = [
            "*ACompactHeaderThatIsCutOffOrUnknownIsAFault"),
     Mutant("kCompactForgetsReturn", "//tests/transport/link:compact_send_test",
            "*ReturnedCreditsTravelThoughEachSendHasOneFrame"),
+    Mutant("kHandlersRefusalExecuted", "//tests/rpc:handlers_refusal_test",
+           "*TheCallerHearsThatNothingWasDoneAndWhenToTryAgain"),
     Mutant("kMethodNumberUnchecked", "//tests/rpc/server:method_table_test",
            "*NumbersFollowTheOrderOfTheMethods"),
     Mutant("kChecksWithoutLinks", "//tests/transport/link:liveness_round_test",

@@ -102,6 +102,7 @@ enum class Fault {
   kLoneSourceNotTold,         // a full source waits on though all others are gone
   kCompactDeadlineUnchecked,  // a compact SEND ends before the deadline that it tells of
   kCompactForgetsReturn,      // a compact SEND leaves with counters that the peer was not told
+  kHandlersRefusalExecuted,   // the caller of a handler that refuses hears that it ran
   kMethodNumberUnchecked,     // a request names a method beyond the table
   kChecksWithoutLinks,        // an endpoint without links keeps its timer
   kOwnLinksWakeAlone,         // a full source hears only of what its own links give back

@@ -83,7 +83,7 @@ class Endpoint final : private CompletionListener, private FlushHook {
   Task<absl::StatusOr<Link*>> Connect(std::unique_ptr<MessageStream> stream, LinkListener& listener,
                                       ExecutorWish wish);
   // The server's side, after the offer was read (it may have been read on another executor).
-  // `methods` are the ids of the server's, at most kMaxMethods, and outlive the endpoint.
+  // `methods` are the ids of the server's, at most kMaxMethods, borrowed until the Task ends.
   Task<absl::StatusOr<Link*>> Accept(std::unique_ptr<MessageStream> stream, LinkParameters offer,
                                      LinkListener& listener,
                                      std::span<const uint64_t> methods = {});

@@ -20,6 +20,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/transport/executor/slow_to_die.h"
+#include "tests/transport/executor/two_executors.h"
 #include "tests/transport/log/captured_log.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/deadline.h"
@@ -44,17 +45,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using namespace std::chrono_literals;
 
-class JoinHandleTest : public testing::Test {
- protected:
-  static std::unique_ptr<ExecutorThread> Start() {
-    return *ExecutorThread::Start({.mode = ExecutorMode::kEvent});
-  }
-  Executor& home() { return home_->executor(); }
-  Executor& other() { return other_->executor(); }
-
-  std::unique_ptr<ExecutorThread> other_ = Start();
-  std::unique_ptr<ExecutorThread> home_ = Start();
-};
+using JoinHandleTest = TwoExecutors;
 
 Task<int> Seven() { co_return 7; }
 Task<absl::Status> SleepForEver() { co_return co_await SleepUntil(kNever); }

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
+#include "tests/transport/executor/two_executors.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/scheduler.h"
@@ -26,18 +27,7 @@
 namespace verbena {
 namespace {
 
-class RunOnTest : public testing::Test {
- protected:
-  static std::unique_ptr<ExecutorThread> Start() {
-    return *ExecutorThread::Start({.mode = ExecutorMode::kEvent});
-  }
-  Executor& home() { return home_->executor(); }
-  Executor& other() { return other_->executor(); }
-
-  // `other` outlives `home`, as the caller of RunOn has to see to.
-  std::unique_ptr<ExecutorThread> other_ = Start();
-  std::unique_ptr<ExecutorThread> home_ = Start();
-};
+using RunOnTest = internal::TwoExecutors;
 
 Task<Scheduler*> WhereItRuns() { co_return Scheduler::Current(); }
 

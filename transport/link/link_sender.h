@@ -102,7 +102,8 @@ class LinkSender final : private FlushHook, private RoomWaiter {
   void OnHandled() {
     if (!writers_.empty()) WakeWriters();
     if (queue_.is_group()) PostEarly();
-    if (issued_.ShouldAdvertise() || control_.pong || control_.recall) ScheduleFlush();
+    const bool pong = control_.pong && !VERBENA_MUTANT(kUncreditedPongForgotten);
+    if (issued_.ShouldAdvertise() || pong || control_.recall) ScheduleFlush();
   }
   // `position` is that of the WR that has ended, and with it all earlier ones.
   void OnCompletion(const ibv_wc& completion, uint16_t position);

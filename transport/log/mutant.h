@@ -107,6 +107,8 @@ enum class Fault {
   kChecksWithoutLinks,        // an endpoint without links keeps its timer
   kOwnLinksWakeAlone,         // a full source hears only of what its own links give back
   kNoSpareForControl,         // PONGs and credits wait for buffers that other links keep
+  kDroppedSendsHeld,          // SENDs that a lost link drops count against its address for ever
+  kUncreditedPongForgotten,   // a PONG that found no credit waits for another PING
   kRecallAnswerForgotten,     // a recall is answered when something else leaves
   kOwedCreditsForgotten,      // credits that no send buffer was free for are not returned later
   kDrainPosts,                // a drain answers what it finds, and goes on while a peer sends

@@ -131,6 +131,18 @@ TEST_F(SendShareTest, LinksWhosePeersAcknowledgeNothingLeaveBuffersToTheNextOne)
   EXPECT_TRUE(Delivers(*next, a_, 200));
 }
 
+// It would otherwise count against its address as long as that has other links.
+TEST_F(SendShareTest, AFrameThatALostLinkDropsIsHeldNoLonger) {
+  Begin(kBuffers);
+  Link* link = ConnectTo("rack-7", a_);
+  ASSERT_NE(link, nullptr);
+  ASSERT_NE(link->Append({}, kBody), nullptr);
+  EXPECT_EQ(link->source().held, 1u);
+  link->Close(absl::CancelledError("the test closes it"));
+  EXPECT_EQ(link->source().held, 0u);
+  EXPECT_EQ(held(), 0u);
+}
+
 // Though all of the others hold what they may.
 TEST_F(SendShareTest, EachLinkFindsItsFirstBuffer) {
   Begin(kBuffers);

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 
@@ -21,6 +22,7 @@ namespace {
 struct Claims {
   uint32_t qpn = 0;
   bool returns_nothing = false;
+  uint32_t credits_issued = 0;  // 0: what is true
 };
 Claims claims;
 int (*real_post_send)(ibv_qp*, ibv_send_wr*, ibv_send_wr**) = nullptr;
@@ -33,6 +35,7 @@ int PostFalsified(ibv_qp* qp, ibv_send_wr* wrs, ibv_send_wr** refused) {
     std::memcpy(&header, bytes, sizeof(header));
     if (header.is_compact()) continue;
     if (claims.returns_nothing) header.credits_returned = 0;
+    if (claims.credits_issued != 0) header.credits_issued = claims.credits_issued;
     std::memcpy(bytes, &header, sizeof(header));
   }
   return real_post_send(qp, wrs, refused);
@@ -49,7 +52,7 @@ class StingyPeerTest : public LinksFixture {
     limits.initial_credits = kInitialCredits;
     limits.srq_depth = 4 * (kInitialCredits + kReserveCredits) + kRepostBatch + kPool;
     limits.eager_bytes = 1024;
-    limits.ping_interval = std::chrono::milliseconds(4);
+    limits.ping_interval = ping_interval();
     Start(limits, limits);
     claims = {};
     auto& post_send = context().ops.post_send;
@@ -61,6 +64,8 @@ class StingyPeerTest : public LinksFixture {
     LinksFixture::TearDown();
     context().ops.post_send = real_post_send;
   }
+
+  virtual Duration ping_interval() const { return std::chrono::milliseconds(4); }
 
   Receiver client_listener_;
   Receiver a_;
@@ -91,6 +96,35 @@ TEST_F(StingyPeerTest, APeerThatIgnoresRecallsLosesItsLinkAndOthersGetItsCredits
   const uint32_t so_far = b_.received();
   PollUntil([&] { return b_.received() > so_far + 1000; });
   EXPECT_EQ(server().stats().credits_borrowed, kPool) << "the other link has them now";
+}
+
+class UncheckedStingyPeerTest : public StingyPeerTest {
+ protected:
+  // No check of the endpoint's makes a link send.
+  Duration ping_interval() const override { return std::chrono::hours(1); }
+};
+
+TEST_F(UncheckedStingyPeerTest, APongThatFoundNoCreditLeavesWhenThePeerIssuesOne) {
+  Link* link = Connect(client_listener_, a_);
+  ASSERT_NE(link, nullptr);
+  Link& peer = ***accepted();
+  claims = {.qpn = peer.qpn(), .credits_issued = kInitialCredits};
+  for (uint32_t i = 0; i < kInitialCredits; ++i) {
+    Flood(i + 1, 16, i).Run(*link);
+    PollUntil([&] { return a_.received() == i + 1; });
+  }
+  const uint64_t before = peer.stats().frames_received;
+  const uint64_t pings = link->stats().frames_received + 1;
+  peer.Ping();
+  PollUntil([&] { return link->stats().frames_received == pings; });
+  for (int turn = 0; turn < 100; ++turn) executor().Poll();
+  ASSERT_EQ(peer.stats().frames_received, before) << "the PONG was to find no credit";
+  claims = {};
+  Flood(1, 16).Run(peer);
+  for (int turn = 0; turn < 10'000 && peer.stats().frames_received == before; ++turn) {
+    executor().Poll();
+  }
+  EXPECT_EQ(peer.stats().frames_received, before + 1);
 }
 
 }  // namespace

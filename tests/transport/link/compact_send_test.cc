@@ -85,7 +85,7 @@ TEST_F(CompactSendTest, ReturnedCreditsTravelThoughEachSendHasOneFrame) {
   EXPECT_EQ(server_link().issued().surplus(), 0u);
   EXPECT_EQ(link_->stats().credit_sends, credit_sends);
   EXPECT_TRUE(link_->open()) << client_listener_.reason();
-  // What has been told once is not told again.
+  // A counter is told once.
   PollUntil([&] { return server_listener_.received() == sent_; });
   EXPECT_EQ(Send(1, 32), 12u + 32);
 }

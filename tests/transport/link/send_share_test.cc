@@ -131,7 +131,7 @@ TEST_F(SendShareTest, LinksWhosePeersAcknowledgeNothingLeaveBuffersToTheNextOne)
   EXPECT_TRUE(Delivers(*next, a_, 200));
 }
 
-// It would otherwise count against its address as long as that has other links.
+// Otherwise it would count against its address as long as that has other links.
 TEST_F(SendShareTest, AFrameThatALostLinkDropsIsHeldNoLonger) {
   Begin(kBuffers);
   Link* link = ConnectTo("rack-7", a_);

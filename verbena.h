@@ -30,10 +30,10 @@
 #include "verbena/rpc/server_context.h"    // IWYU pragma: export
 #include "verbena/rpc/service.h"           // IWYU pragma: export
 #include "verbena/rpc/stats.h"             // IWYU pragma: export
-#include "verbena/rpc/stub.h"              // IWYU pragma: export
 #include "verbena/rpc/sync.h"              // IWYU pragma: export
 #include "verbena/rpc/task.h"              // IWYU pragma: export
 #include "verbena/rpc/time.h"              // IWYU pragma: export
+#include "verbena/rpc/unary_call.h"        // IWYU pragma: export
 #include "verbena/rpc/version.h"           // IWYU pragma: export
 
 #endif  // VERBENA_VERBENA_H_

@@ -2,14 +2,11 @@
 
 #include <utility>
 
-#include "verbena/rpc/client/bulk_call.h"
-#include "verbena/rpc/client/client_call.h"
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/connections.h"
 #include "verbena/rpc/internal/allocate.h"
 #include "verbena/rpc/internal/shard.h"
-#include "verbena/rpc/stub.h"
-#include "verbena/transport/coro/deadline.h"
+#include "verbena/rpc/outcome.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/executor/executor_gate.h"
 #include "verbena/transport/link/endpoint.h"
@@ -26,78 +23,6 @@ internal::ExecutorWish WishOf(const ChannelOptions& options) {
   if (options.server_key != 0)
     return {.choice = internal::ExecutorChoice::kKey, .key = options.server_key};
   return {};
-}
-
-absl::Status NotOnAnExecutor() {
-  return absl::FailedPreconditionError(
-      "a Channel was used on a thread that runs no executor of its runtime; use "
-      "Runtime::BlockOn(task) or Runtime::Spawn(task)");
-}
-
-// UNAVAILABLE when there is none before `deadline`.
-Task<absl::StatusOr<internal::ClientSession*>> SessionOf(internal::Connection& connection,
-                                                         Deadline deadline) {
-  while (connection.usable_session() == nullptr) {
-    VERBENA_CO_RETURN_IF_ERROR(co_await WithDeadline(connection.Ready(), deadline.when()));
-  }
-  co_return connection.usable_session();
-}
-
-Task<absl::Status> EagerCall(Channel& channel, const MethodDescriptor& method,
-                             const google::protobuf::MessageLite& request,
-                             google::protobuf::MessageLite& reply, Deadline deadline,
-                             CallInfo* info);
-
-Task<absl::Status> CallOnceConnected(internal::Connection& connection, Channel& channel,
-                                     const MethodDescriptor& method,
-                                     const google::protobuf::MessageLite& request,
-                                     google::protobuf::MessageLite& reply, Deadline deadline,
-                                     CallInfo* info) {
-  const Executor& executor = connection.shard().executor();
-  const TimePoint began = executor.now();
-  absl::StatusOr<internal::ClientSession*> found = co_await SessionOf(connection, deadline);
-  absl::Status status;
-  if (found.ok()) {
-    status = co_await EagerCall(channel, method, request, reply, deadline, info);
-  } else {
-    status = WithOutcome(found.status(), Outcome::kNotExecuted);
-    if (info != nullptr) info->request_bytes = static_cast<uint32_t>(request.ByteSizeLong());
-  }
-  if (info != nullptr) info->elapsed = executor.now() - began;
-  co_return status;
-}
-
-// A call that moves nothing one-sided, unless it turns out that its messages must.
-Task<absl::Status> EagerCall(Channel& channel, const MethodDescriptor& method,
-                             const google::protobuf::MessageLite& request,
-                             google::protobuf::MessageLite& reply, Deadline given, CallInfo* info) {
-  internal::Connection* connection = channel.ConnectionHere();
-  if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotExecuted);
-  const Deadline deadline = given.At(connection->shard().executor());
-  internal::ClientSession* session = connection->usable_session();
-  if (session == nullptr) {
-    co_return co_await CallOnceConnected(*connection, channel, method, request, reply, deadline,
-                                         info);
-  }
-  const size_t request_bytes = request.ByteSizeLong();
-  if (request_bytes > session->max_body_bytes()) {
-    co_return co_await BulkCall(*connection, method, request, reply,
-                                {.deadline = deadline, .info = info});
-  }
-  internal::ClientCall call(*session, connection->shard().executor(), method, request, reply,
-                            deadline, info, request_bytes);
-  absl::Status status = co_await call;
-  if (!call.landing_needed()) co_return status;
-  co_return co_await FinishInLanding(call, reply, deadline, info);
-}
-
-Task<absl::Status> PayloadCall(Channel& channel, const MethodDescriptor& method,
-                               const google::protobuf::MessageLite& request,
-                               google::protobuf::MessageLite& reply, CallOptions options) {
-  internal::Connection* connection = channel.ConnectionHere();
-  if (connection == nullptr) co_return internal::FailUnsent(NotOnAnExecutor(), options);
-  options.deadline = options.deadline.At(connection->shard().executor());
-  co_return co_await BulkCall(*connection, method, request, reply, std::move(options));
 }
 
 }  // namespace
@@ -132,7 +57,7 @@ internal::Connection* Channel::ConnectionHere() {
 
 Task<absl::Status> Channel::Connect() {
   internal::Connection* connection = ConnectionHere();
-  if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotExecuted);
+  if (connection == nullptr) co_return internal::NotOnAnExecutor();
   absl::Status ready = co_await connection->Ready();
   if (!ready.ok()) co_return WithOutcome(std::move(ready), Outcome::kNotExecuted);
   co_return ready;
@@ -140,8 +65,8 @@ Task<absl::Status> Channel::Connect() {
 
 Task<absl::StatusOr<Buffer>> Channel::AllocateBuffer(size_t bytes) {
   internal::Connection* connection = ConnectionHere();
-  if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotExecuted);
-  absl::StatusOr<internal::ClientSession*> session = co_await SessionOf(*connection, {});
+  if (connection == nullptr) co_return internal::NotOnAnExecutor();
+  absl::StatusOr<internal::ClientSession*> session = co_await connection->Session({});
   if (!session.ok()) co_return WithOutcome(session.status(), Outcome::kNotExecuted);
   const internal::Endpoint& endpoint = (*session)->endpoint();
   absl::StatusOr<Buffer> buffer =
@@ -152,16 +77,16 @@ Task<absl::StatusOr<Buffer>> Channel::AllocateBuffer(size_t bytes) {
 
 Task<absl::StatusOr<std::string>> Channel::DeviceName() {
   internal::Connection* connection = ConnectionHere();
-  if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotExecuted);
-  absl::StatusOr<internal::ClientSession*> session = co_await SessionOf(*connection, {});
+  if (connection == nullptr) co_return internal::NotOnAnExecutor();
+  absl::StatusOr<internal::ClientSession*> session = co_await connection->Session({});
   if (!session.ok()) co_return WithOutcome(session.status(), Outcome::kNotExecuted);
   co_return (*session)->endpoint().device_name();
 }
 
 Task<absl::StatusOr<Loan>> Channel::Lend(BufferView view, LeaseAccess access) {
   internal::Connection* connection = ConnectionHere();
-  if (connection == nullptr) co_return WithOutcome(NotOnAnExecutor(), Outcome::kNotExecuted);
-  absl::StatusOr<internal::ClientSession*> session = co_await SessionOf(*connection, {});
+  if (connection == nullptr) co_return internal::NotOnAnExecutor();
+  absl::StatusOr<internal::ClientSession*> session = co_await connection->Session({});
   if (!session.ok()) co_return WithOutcome(session.status(), Outcome::kNotExecuted);
   absl::StatusOr<Loan> loan =
       co_await internal::LendOver(*(*session)->link(), view, access, kNever);
@@ -171,7 +96,7 @@ Task<absl::StatusOr<Loan>> Channel::Lend(BufferView view, LeaseAccess access) {
 
 absl::StatusOr<RemoteMemory> Channel::Remote(const RemoteMemoryHandle& handle) {
   internal::Connection* connection = ConnectionHere();
-  if (connection == nullptr) return NotOnAnExecutor();
+  if (connection == nullptr) return internal::NotOnAnExecutor();
   internal::ClientSession* session = connection->usable_session();
   if (session == nullptr) {
     return absl::FailedPreconditionError(
@@ -182,17 +107,4 @@ absl::StatusOr<RemoteMemory> Channel::Remote(const RemoteMemoryHandle& handle) {
   return memory;
 }
 
-namespace internal {
-
-Task<absl::Status> UnaryCall(Channel& channel, const MethodDescriptor& method,
-                             const google::protobuf::MessageLite& request,
-                             google::protobuf::MessageLite& reply, CallOptions&& options) {
-  if (!options.deadline.is_given()) options.deadline = channel.options().default_deadline;
-  if (WantsBulk(method, options)) {
-    return PayloadCall(channel, method, request, reply, std::move(options));
-  }
-  return EagerCall(channel, method, request, reply, options.deadline, options.info);
-}
-
-}  // namespace internal
 }  // namespace verbena

@@ -136,6 +136,12 @@ class Runtime {
     return blocked.TakeResult();
   }
 
+  // The same for a stub's call: runtime.BlockOn(stub.Get(request)).
+  template <internal::TaskSource A>
+  typename A::value_type BlockOn(A awaitable, int executor_index = 0) {
+    return BlockOn(internal::ToTask(std::move(awaitable)), executor_index);
+  }
+
   // From any thread: starts `task` on an executor and returns a handle, to wait for its end, take
   // its result or ask it to stop (join_handle.h). Dropping the handle lets the task run on alone.
   // The runtime's destructor cancels the task and waits until it has ended; the handle may live
@@ -151,6 +157,10 @@ class Runtime {
     JoinHandle<T> handle = joinable.handle();
     LaunchSpawned(internal::RunJoinable(std::move(joinable)), executor_index);
     return handle;
+  }
+  template <internal::TaskSource A>
+  JoinHandle<typename A::value_type> Spawn(A awaitable, int executor_index = 0) {
+    return Spawn(internal::ToTask(std::move(awaitable)), executor_index);
   }
   // The same for a callable that returns a Task, such as a lambda: it is called on the executor,
   // and lives with its captures until the Task's frame is destroyed.

@@ -34,7 +34,7 @@ Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& meth
 // call's final one.
 absl::Status FailUnsent(absl::Status status, CallOptions& options);
 
-// `call` is landing_needed(), and has leased nothing for it yet.
+// `call` is landing_needed(), has leased nothing for it yet, and outlives the Task.
 Task<absl::Status> FinishInLanding(ClientCall& call, google::protobuf::MessageLite& reply,
                                    Deadline deadline, CallInfo* info);
 

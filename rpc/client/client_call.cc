@@ -47,6 +47,23 @@ ClientCall::~ClientCall() {
   if (active_) GiveUp(CancelStatus(absl::StatusCode::kCancelled));
 }
 
+bool ClientCall::Await(PromiseBase& caller) {
+  if (Cancelled(caller)) {
+    if (stage_ == Stage::kNew) {
+      Refuse(cancel_status());
+    } else if (active_) {
+      GiveUp(cancel_status());
+    }
+    return false;
+  }
+  if (stage_ == Stage::kNew && !Begin()) return false;
+  // Something may have happened while nobody awaited it.
+  if (stage_ == Stage::kEnded) return false;
+  Suspend(caller);
+  suspended_ = true;
+  return true;
+}
+
 bool ClientCall::Begin() {
   VERBENA_CHECK(session_.link() != nullptr) << method_.full_name;
   // Reading the clock costs as much as posting a WR: only calls that need times pay.
@@ -249,7 +266,7 @@ absl::Status ClientCall::OnLandingNeeded(const LandingRequest& wanted) {
   }
   landing_wanted_ = wanted;
   stage_ = Stage::kLandingNeeded;
-  Wake();
+  OnLandingWanted();
   return absl::OkStatus();
 }
 

@@ -37,7 +37,7 @@ class ClientBulk;
 [[gnu::cold]] absl::Status ChangedRequest(const MethodDescriptor& method, size_t before,
                                           size_t now);
 
-class ClientCall final : public Suspension, private SendWaiter, private Timer {
+class ClientCall : public Suspension, private SendWaiter, private Timer {
  public:
   // All are borrowed until the call ends; `info` may be null. `session` must be usable().
   // `request_bytes` is the length of the request in the frame, which ByteSizeLong() has just
@@ -56,21 +56,10 @@ class ClientCall final : public Suspension, private SendWaiter, private Timer {
   template <typename Promise>
     requires std::derived_from<Promise, PromiseBase>
   bool await_suspend(std::coroutine_handle<Promise> coroutine) {
-    if (Cancelled(coroutine)) {
-      if (stage_ == Stage::kNew) {
-        Refuse(cancel_status());
-      } else if (active_) {
-        GiveUp(cancel_status());
-      }
-      return false;
-    }
-    if (stage_ == Stage::kNew && !Begin()) return false;
-    // Something may have happened while nobody awaited it.
-    if (stage_ == Stage::kEnded) return false;
-    Suspend(coroutine);
-    suspended_ = true;
-    return true;
+    return Await(coroutine.promise());
   }
+  // Begins the call for `caller`, or awaits it again. False: it has ended, and `caller` goes on.
+  bool Await(PromiseBase& caller);
   absl::Status await_resume() { return std::move(status_); }
 
   // The server waits for a landing from this client; the call has not ended.
@@ -92,6 +81,18 @@ class ClientCall final : public Suspension, private SendWaiter, private Timer {
   absl::Status OnResponse(const FrameHeader& frame, const char* body);
   absl::Status OnLandingNeeded(const LandingRequest& wanted);
   void OnLinkDown(const absl::Status& reason);
+
+ protected:
+  // The server wants a landing: the await returns early.
+  virtual void OnLandingWanted() { Wake(); }
+  // Nobody resumes the coroutine that awaits the call but the caller of this.
+  PromiseBase& TakeCaller() {
+    suspended_ = false;
+    return Release();
+  }
+  google::protobuf::MessageLite& reply() const { return reply_; }
+  Deadline deadline() const { return deadline_; }
+  CallInfo* info() const { return info_; }
 
  private:
   enum class Stage : uint8_t { kNew, kSent, kLandingNeeded, kEnded };

@@ -8,6 +8,7 @@
 #include "verbena/rpc/client/connect_order.h"
 #include "verbena/rpc/client/landing_share.h"
 #include "verbena/rpc/internal/shard.h"
+#include "verbena/rpc/outcome.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/check.h"
@@ -68,6 +69,13 @@ Task<void> Connection::Attempt() {
   attempt_ended_.Set();
   attempt_ended_.Reset();
   if (closed_) CloseLinks();
+}
+
+Task<absl::StatusOr<ClientSession*>> Connection::Session(Deadline deadline) {
+  while (usable_session() == nullptr) {
+    VERBENA_CO_RETURN_IF_ERROR(co_await WithDeadline(Ready(), deadline.when()));
+  }
+  co_return usable_session();
 }
 
 bool Connection::RemoveUser() {
@@ -206,6 +214,13 @@ void Connection::OnSessionIdle(ClientSession& session) {
 
 uint64_t Connection::late_responses() const {
   return late_responses_ + (current_ != nullptr ? current_->stats().late_responses : 0);
+}
+
+absl::Status NotOnAnExecutor() {
+  return WithOutcome(absl::FailedPreconditionError(
+                         "a Channel was used on a thread that runs no executor of its runtime; use "
+                         "Runtime::BlockOn(task) or Runtime::Spawn(task)"),
+                     Outcome::kNotExecuted);
 }
 
 }  // namespace verbena::internal

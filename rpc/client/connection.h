@@ -21,7 +21,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "verbena/rpc/client/client_session.h"
+#include "verbena/rpc/deadline.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/link_parameters.h"
 #include "verbena/transport/coro/backoff.h"
@@ -50,6 +52,10 @@ class Connection final : private ClientSession::Listener {
   }
   // Waits until there is a usable link. UNAVAILABLE when connecting fails, or failed a moment ago.
   Task<absl::Status> Ready();
+
+  // The same, and returns the session. DEADLINE_EXCEEDED when there is none before `deadline`,
+  // which must be a time, or none.
+  Task<absl::StatusOr<ClientSession*>> Session(Deadline deadline);
 
   // The channels that use it.
   void AddUser() { ++users_; }
@@ -97,6 +103,9 @@ class Connection final : private ClientSession::Listener {
   TimePoint next_attempt_{};
   uint64_t late_responses_ = 0;  // of links that are gone
 };
+
+// The error of a Channel's user on a thread that has no connection of it.
+[[gnu::cold]] absl::Status NotOnAnExecutor();
 
 }  // namespace verbena::internal
 

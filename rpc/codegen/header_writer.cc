@@ -37,15 +37,14 @@ void WriteStubMethod(const MethodDescriptor& method, Printer& printer) {
   printer.Print("\n");
   PrintComment(CommentOf(method), printer);
   printer.Print(vars,
-                "$deprecated$VERBENA_CORO_WRAPPER\n"
-                "::verbena::Task<::absl::StatusOr<$reply$>> $method$(\n"
-                "    const $request$& request, ::verbena::CallOptions options = {}) const;\n"
-                "$deprecated$VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS\n"
-                "::verbena::Task<::absl::StatusOr<$reply$>> $method$(\n"
+                "$deprecated$::verbena::UnaryCall<const $request$&, $reply$> $method$(\n"
+                "    const $request$& request ABSL_ATTRIBUTE_LIFETIME_BOUND,\n"
+                "    ::verbena::CallOptions options = {}) const;\n"
+                "$deprecated$::verbena::UnaryCall<$request$, $reply$> $method$(\n"
                 "    $request$&& request, ::verbena::CallOptions options = {}) const;\n"
-                "$deprecated$VERBENA_CORO_WRAPPER\n"
-                "::verbena::Task<::absl::Status> $method$(\n"
-                "    const $request$& request, $reply$& reply,\n"
+                "$deprecated$::verbena::UnaryCall<const $request$&, $reply$&> $method$(\n"
+                "    const $request$& request ABSL_ATTRIBUTE_LIFETIME_BOUND,\n"
+                "    $reply$& reply ABSL_ATTRIBUTE_LIFETIME_BOUND,\n"
                 "    ::verbena::CallOptions options = {}) const;\n");
 }
 
@@ -58,10 +57,10 @@ void WriteStub(const ServiceDescriptor& service, Printer& printer) {
       vars,
       "// Calls $service$ through a channel, which must outlive it and its calls.\n"
       "// Cheap to copy; any number of calls may be in flight. Each method has three forms:\n"
-      "//   (const Request&)          borrows the request until its Task ends,\n"
+      "//   (const Request&)          borrows the request until the call ends,\n"
       "//   (Request&&)               owns it,\n"
       "//   (const Request&, Reply&)  borrows both, and allocates nothing once warm.\n"
-      "class Stub {\n"
+      "class Stub final {\n"
       " public:\n");
   printer.Indent();
   printer.Print(vars,
@@ -162,10 +161,11 @@ void WriteHeader(const FileDescriptor& file, Printer& printer) {
   printer.Print(vars, "#include \"$base$.pb.h\"\n");
   if (file.service_count() > 0) {
     printer.Print(
+        "#include \"absl/base/attributes.h\"\n"
         "#include \"verbena/rpc/call_options.h\"\n"
         "#include \"verbena/rpc/server_context.h\"\n"
         "#include \"verbena/rpc/service.h\"\n"
-        "#include \"verbena/rpc/stub.h\"\n");
+        "#include \"verbena/rpc/unary_call.h\"\n");
     if (!vars["namespace"].empty()) printer.Print(vars, "\nnamespace $namespace$ {\n");
     for (int i = 0; i < file.service_count(); ++i) WriteService(*file.service(i), printer);
     if (!vars["namespace"].empty()) printer.Print(vars, "\n}  // namespace $namespace$\n");

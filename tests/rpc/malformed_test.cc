@@ -12,7 +12,7 @@
 #include "tests/rpc/testing_service.h"
 #include "tests/transport/log/captured_log.h"
 #include "verbena/rpc/internal/bulk_format.h"
-#include "verbena/rpc/stub.h"
+#include "verbena/rpc/unary_call.h"
 
 namespace verbena::internal {
 namespace {

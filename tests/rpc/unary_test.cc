@@ -8,7 +8,7 @@
 #include "tests/rpc/moved_clock.h"
 #include "tests/rpc/testing_service.h"
 #include "tests/transport/log/captured_log.h"
-#include "verbena/rpc/stub.h"
+#include "verbena/rpc/unary_call.h"
 #include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/coro/yield.h"
 
@@ -118,7 +118,8 @@ TEST_F(UnaryTest, AnUnknownMethodIsUnimplementedAndWasNotRun) {
     static constexpr MethodDescriptor kUnknown("verbena.testing.Testing/Nothing",
                                                Idempotency::kUnknown);
     testing::Empty request, reply;
-    co_return co_await UnaryCall(*channel_, kUnknown, request, reply, {});
+    co_return co_await UnaryCall<testing::Empty&, testing::Empty&>(*channel_, kUnknown, request,
+                                                                   reply, {});
   };
   absl::Status status = Run(call());
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
@@ -134,7 +135,8 @@ TEST_F(UnaryTest, ARequestThatDoesNotParseIsRefused) {
     testing::EchoRequest request;
     testing::Empty reply;
     request.set_data("\xff\xfe not text");
-    co_return co_await UnaryCall(*channel_, kDeadline, request, reply, {});
+    co_return co_await UnaryCall<testing::EchoRequest&, testing::Empty&>(*channel_, kDeadline,
+                                                                         request, reply, {});
   };
   absl::Status status = Run(call());
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;

@@ -15,6 +15,7 @@
 #include "verbena/transport/executor/executor.h"
 
 // Only with a sanitizer, whose allocator mallinfo2() does not know.
+// NOLINTNEXTLINE(bugprone-reserved-identifier): the sanitizer named it.
 extern "C" size_t __sanitizer_get_current_allocated_bytes() __attribute__((weak));
 
 namespace verbena::internal {

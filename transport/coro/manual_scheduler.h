@@ -59,6 +59,10 @@ class ManualScheduler final : public Scheduler, public Clock {
   // Throws std::logic_error when it never would end: a test has failed then.
   template <typename T>
   T Run(Task<T> task, CancelScope* cancel = nullptr);
+  template <TaskSource A>
+  typename A::value_type Run(A awaitable, CancelScope* cancel = nullptr) {
+    return Run(ToTask(std::move(awaitable)), cancel);
+  }
 
   TimePoint Now() override { return clock_.load(std::memory_order_relaxed); }
 

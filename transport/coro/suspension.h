@@ -31,7 +31,10 @@ class Suspension : public CancelNode {
   template <typename Promise>
     requires std::derived_from<Promise, PromiseBase>
   bool Suspend(std::coroutine_handle<Promise> coroutine) {
-    promise_ = &coroutine.promise();
+    return Suspend(coroutine.promise());
+  }
+  bool Suspend(PromiseBase& promise) {
+    promise_ = &promise;
     CancelScope* cancel = promise_->cancel;
     if (cancel == nullptr) return true;
     if (cancel->requested()) {
@@ -48,7 +51,10 @@ class Suspension : public CancelNode {
   template <typename Promise>
     requires std::derived_from<Promise, PromiseBase>
   bool Cancelled(std::coroutine_handle<Promise> coroutine) {
-    promise_ = &coroutine.promise();
+    return Cancelled(coroutine.promise());
+  }
+  bool Cancelled(PromiseBase& promise) {
+    promise_ = &promise;
     if (promise_->cancel != nullptr) reason_ = promise_->cancel->reason();
     return reason_ != absl::StatusCode::kOk;
   }
@@ -58,6 +64,12 @@ class Suspension : public CancelNode {
   void Resume() {
     CancelNode::Unlink();
     promise_->scheduler->Ready(*promise_);
+  }
+
+  // Instead of Resume(): returns the suspended coroutine, which the caller resumes in its own way.
+  PromiseBase& Release() {
+    CancelNode::Unlink();
+    return *promise_;
   }
 
   // Called on cancellation before the coroutine is queued: take the awaiter off what it waits on.

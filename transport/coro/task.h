@@ -196,10 +196,7 @@ class VERBENA_CORO_TASK [[nodiscard]] Task {
     template <typename Parent>
       requires std::derived_from<Parent, internal::PromiseBase>
     std::coroutine_handle<> await_suspend(std::coroutine_handle<Parent> parent) const noexcept {
-      internal::PromiseBase& child = coroutine_.promise();
-      child.continuation = parent;
-      child.scheduler = parent.promise().scheduler;
-      child.cancel = parent.promise().cancel;
+      ContinueWith(coroutine_.promise(), parent.promise());
       return coroutine_;
     }
     T await_resume() const { return coroutine_.promise().TakeResult(); }
@@ -250,6 +247,20 @@ class VERBENA_CORO_TASK [[nodiscard]] Task {
     scheduler.Ready(coroutine_.promise());
   }
 
+  // Runs the Task for `parent`, a suspended coroutine that goes on when the Task has ended and then
+  // takes the result: for awaits that turn out to need a coroutine. Called once. Returns the
+  // coroutine to resume.
+  std::coroutine_handle<> RunFor(internal::PromiseBase& parent) {
+    VERBENA_CHECK(coroutine_ != nullptr) << "a Task was started that is empty or moved from";
+    ContinueWith(coroutine_.promise(), parent);
+    return coroutine_;
+  }
+  // The same, from the queue of ready coroutines: never inline.
+  void RunLaterFor(internal::PromiseBase& parent) {
+    RunFor(parent);
+    parent.scheduler->Ready(coroutine_.promise());
+  }
+
   // The result of a Task that was started and is done; throws what it threw.
   T TakeResult() { return coroutine_.promise().TakeResult(); }
 
@@ -257,6 +268,11 @@ class VERBENA_CORO_TASK [[nodiscard]] Task {
   friend promise_type;
   explicit Task(std::coroutine_handle<promise_type> coroutine) : coroutine_(coroutine) {}
 
+  static void ContinueWith(internal::PromiseBase& child, internal::PromiseBase& parent) noexcept {
+    child.continuation = parent.handle;
+    child.scheduler = parent.scheduler;
+    child.cancel = parent.cancel;
+  }
   void Bind(Scheduler& scheduler, CancelScope* cancel, internal::TaskCompletion* completion) {
     VERBENA_CHECK(coroutine_ != nullptr) << "a Task was started that is empty or moved from";
     internal::PromiseBase& promise = coroutine_.promise();
@@ -273,6 +289,29 @@ class VERBENA_CORO_TASK [[nodiscard]] Task {
 };
 
 namespace internal {
+
+template <typename T>
+inline constexpr bool kIsTask = false;
+template <typename T>
+inline constexpr bool kIsTask<Task<T>> = true;
+
+// An awaitable that a Task can be made of, such as a stub's call: AsTask() returns that Task.
+template <typename A>
+concept TaskSource = !kIsTask<A> && requires(A awaitable) {
+  { std::move(awaitable).AsTask() } -> std::same_as<Task<typename A::value_type>>;
+};
+template <typename A>
+concept TaskOrSource = kIsTask<A> || TaskSource<A>;
+
+template <typename T>
+VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<T> ToTask(Task<T>&& task) {
+  return std::move(task);
+}
+template <TaskSource A>
+VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<typename A::value_type> ToTask(
+    A&& awaitable) {
+  return std::move(awaitable).AsTask();
+}
 
 template <typename T>
 Task<T> Promise<T>::get_return_object() noexcept {

@@ -1,4 +1,5 @@
-// TaskFunction: a callable that returns a Task, such as a lambda that is a coroutine.
+// TaskFunction: a callable that returns a Task, or an awaitable that a Task can be made of. A
+// lambda that is a coroutine is one; one that returns a stub's call is another.
 //
 // A coroutine does not keep the lambda that it was made by: its captures die with the lambda.
 // RunFunction() keeps the callable until the Task has ended and its frame is destroyed.
@@ -15,14 +16,9 @@
 
 namespace verbena::internal {
 
-template <typename T>
-inline constexpr bool kIsTask = false;
-template <typename T>
-inline constexpr bool kIsTask<Task<T>> = true;
-
 template <typename Function, typename... Arguments>
 concept TaskFunction = std::invocable<Function&, Arguments...> &&
-                       kIsTask<std::invoke_result_t<Function&, Arguments...>>;
+                       TaskOrSource<std::invoke_result_t<Function&, Arguments...>>;
 
 // The type of the result of a TaskFunction's Task.
 template <typename Function, typename... Arguments>

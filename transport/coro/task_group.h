@@ -12,6 +12,7 @@
 #include <type_traits>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/scheduler.h"
@@ -32,6 +33,14 @@ TaskResult<T> TakeTaskResult(Task<T>& task) {
   } else {
     return task.TakeResult();
   }
+}
+
+template <TaskSource A>
+std::vector<Task<typename A::value_type>> ToTasks(std::vector<A> awaitables) {
+  std::vector<Task<typename A::value_type>> tasks;
+  tasks.reserve(awaitables.size());
+  for (A& awaitable : awaitables) tasks.push_back(ToTask(std::move(awaitable)));
+  return tasks;
 }
 
 class TaskGroup : public TaskCompletion {

@@ -63,6 +63,13 @@ Task<std::tuple<internal::TaskResult<T>...>> WhenAll(Task<T>... tasks) {
   co_return std::tuple<internal::TaskResult<T>...>{internal::TakeTaskResult(tasks)...};
 }
 
+// The same when some are stubs' calls.
+template <internal::TaskOrSource... A>
+  requires(internal::TaskSource<A> || ...)
+VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS auto WhenAll(A... awaitables) {
+  return WhenAll(internal::ToTask(std::move(awaitables))...);
+}
+
 template <typename T>
 Task<std::vector<T>> WhenAll(std::vector<Task<T>> tasks) {
   co_await internal::RunAll(tasks);
@@ -75,6 +82,11 @@ Task<std::vector<T>> WhenAll(std::vector<Task<T>> tasks) {
 inline Task<void> WhenAll(std::vector<Task<void>> tasks) {
   co_await internal::RunAll(tasks);
   for (Task<void>& task : tasks) task.TakeResult();
+}
+
+template <internal::TaskSource A>
+VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS auto WhenAll(std::vector<A> awaitables) {
+  return WhenAll(internal::ToTasks(std::move(awaitables)));
 }
 
 }  // namespace verbena

@@ -107,11 +107,23 @@ Task<std::variant<internal::TaskResult<T>...>> WhenAny(Task<T>... tasks) {
   co_return internal::TakeWinner<0, std::variant<internal::TaskResult<T>...>>(winner, tasks...);
 }
 
+// The same when some are stubs' calls.
+template <internal::TaskOrSource... A>
+  requires(internal::TaskSource<A> || ...)
+VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS auto WhenAny(A... awaitables) {
+  return WhenAny(internal::ToTask(std::move(awaitables))...);
+}
+
 // `tasks` must not be empty: nothing could win.
 template <typename T>
 Task<WhenAnyResult<internal::TaskResult<T>>> WhenAny(std::vector<Task<T>> tasks) {
   const size_t winner = co_await internal::RunAny(tasks);
   co_return WhenAnyResult<internal::TaskResult<T>>{winner, internal::TakeTaskResult(tasks[winner])};
+}
+
+template <internal::TaskSource A>
+VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS auto WhenAny(std::vector<A> awaitables) {
+  return WhenAny(internal::ToTasks(std::move(awaitables)));
 }
 
 }  // namespace verbena

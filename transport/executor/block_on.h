@@ -99,6 +99,11 @@ T BlockOn(Executor& executor, Task<T> task) {
   return blocked.TakeResult();
 }
 
+template <internal::TaskSource A>
+typename A::value_type BlockOn(Executor& executor, A awaitable) {
+  return BlockOn(executor, internal::ToTask(std::move(awaitable)));
+}
+
 }  // namespace verbena
 
 #endif  // VERBENA_TRANSPORT_EXECUTOR_BLOCK_ON_H_

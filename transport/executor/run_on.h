@@ -98,6 +98,12 @@ Task<T> RunOn(Executor& other, Task<T> task) {
   co_return co_await internal::RunOnAwaiter<T>(other, std::move(task));
 }
 
+template <internal::TaskSource A>
+VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<typename A::value_type> RunOn(Executor& other,
+                                                                                    A awaitable) {
+  return RunOn(other, internal::ToTask(std::move(awaitable)));
+}
+
 }  // namespace verbena
 
 #endif  // VERBENA_TRANSPORT_EXECUTOR_RUN_ON_H_

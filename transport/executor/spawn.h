@@ -41,6 +41,12 @@ JoinHandle<T> Spawn(Executor& executor, Task<T> task) {
   return handle;
 }
 
+// The same for a stub's call, which owns its request or borrows it until it ends.
+template <internal::TaskSource A>
+JoinHandle<typename A::value_type> Spawn(Executor& executor, A awaitable) {
+  return Spawn(executor, internal::ToTask(std::move(awaitable)));
+}
+
 template <internal::TaskFunction Function>
 JoinHandle<internal::TaskFunctionResult<Function>> Spawn(Executor& executor, Function function) {
   return Spawn(executor, internal::RunFunction(std::move(function)));

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -18,10 +19,11 @@
 #include "verbena/rpc/method.h"
 #include "verbena/rpc/server_context.h"
 #include "verbena/rpc/service.h"
-#include "verbena/rpc/stub.h"
+#include "verbena/rpc/unary_call.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/coro/task.h"
+#include "verbena/transport/coro/when_all.h"
 
 namespace verbena {
 
@@ -48,23 +50,30 @@ class ServerCall {
   std::string peer_;
 };
 
-Task<absl::Status> Answer(Channel& channel, const MethodDescriptor& method,
-                          const google::protobuf::MessageLite& request,
-                          google::protobuf::MessageLite& reply, CallOptions options) {
-  channel.method = &method;
-  channel.request = &request;
-  channel.reply = &reply;
-  channel.serialized_request = request.SerializeAsString();
-  channel.options = std::move(options);
-  if (channel.answer.ok()) reply.ParseFromString(channel.serialized_request);
-  co_return channel.answer;
+// A call keeps its options in its storage, and ends as soon as it begins.
+InPlaceCall::InPlaceCall(Channel& channel, const MethodDescriptor& method, CallOptions&& options)
+    : channel_(&channel), method_(&method), stage_(Stage::kNewWithOptions) {
+  new (storage_) CallOptions(std::move(options));
 }
 
-Task<absl::Status> UnaryCall(Channel& channel, const MethodDescriptor& method,
-                             const google::protobuf::MessageLite& request,
-                             google::protobuf::MessageLite& reply, CallOptions&& options) {
-  return Answer(channel, method, request, reply, std::move(options));
+InPlaceCall::InPlaceCall(InPlaceCall&& other) noexcept
+    : InPlaceCall(*other.channel_, *other.method_, std::move(other.options())) {}
+
+InPlaceCall::~InPlaceCall() { options().~CallOptions(); }
+
+std::coroutine_handle<> InPlaceCall::Begin(PromiseBase& caller,
+                                           const google::protobuf::MessageLite& request,
+                                           google::protobuf::MessageLite& reply) {
+  channel_->method = method_;
+  channel_->request = &request;
+  channel_->reply = &reply;
+  channel_->serialized_request = request.SerializeAsString();
+  channel_->options = std::move(options());
+  if (channel_->answer.ok()) reply.ParseFromString(channel_->serialized_request);
+  return caller.handle;
 }
+
+absl::Status InPlaceCall::TakeStatus() { return channel_->answer; }
 
 }  // namespace internal
 
@@ -119,11 +128,26 @@ TEST_F(StubTest, ABorrowedRequestIsNotCopied) {
 TEST_F(StubTest, AnOwnedRequestOutlivesTheCallersOne) {
   const std::string text(1000, 'x');
   auto request = std::make_unique<SayRequest>(RequestOf(text));
-  Task<absl::StatusOr<SayReply>> call = stub_.Say(std::move(*request));
+  auto call = stub_.Say(std::move(*request));
   request.reset();
   absl::StatusOr<SayReply> reply = scheduler_.Run(std::move(call));
   ASSERT_TRUE(reply.ok());
   EXPECT_EQ(text, reply->text());
+}
+
+TEST_F(StubTest, ACallThatMovesKeepsItsRequestAndItsReply) {
+  auto call = stub_.Say(RequestOf("moved"));
+  std::vector<decltype(call)> calls;
+  calls.push_back(std::move(call));
+  calls.push_back(stub_.Say(RequestOf("too")));
+  std::vector<absl::StatusOr<SayReply>> replies = scheduler_.Run(WhenAll(std::move(calls)));
+  EXPECT_EQ("moved", replies[0]->text());
+  EXPECT_EQ("too", replies[1]->text());
+}
+
+TEST_F(StubTest, ACallBecomesATaskWhereOneIsWanted) {
+  Task<absl::StatusOr<SayReply>> call = stub_.Say(RequestOf("later"));
+  EXPECT_EQ("later", scheduler_.Run(std::move(call))->text());
 }
 
 TEST_F(StubTest, TheCallersReplyIsFilledItself) {

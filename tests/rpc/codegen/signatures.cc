@@ -5,13 +5,17 @@
 #include <string_view>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "testdata/unary.verbena.pb.h"
 #include "verbena/rpc/call_options.h"
 #include "verbena/rpc/service.h"
+#include "verbena/transport/coro/for_each.h"
 #include "verbena/transport/coro/task.h"
+#include "verbena/transport/coro/when_all.h"
+#include "verbena/transport/coro/when_any.h"
 
 namespace verbena::testing::unary::v1 {
 namespace {
@@ -19,8 +23,9 @@ namespace {
 using std::chrono_literals::operator""ms;
 
 using Stub = Echo::Stub;
-using Returning = Task<absl::StatusOr<SayReply>>;
-using Filling = Task<absl::Status>;
+using Returning = UnaryCall<const SayRequest&, SayReply>;
+using Owning = UnaryCall<SayRequest, SayReply>;
+using Filling = UnaryCall<const SayRequest&, SayReply&>;
 
 template <typename... Arguments>
 using Said = decltype(std::declval<const Stub&>().Say(std::declval<Arguments>()...));
@@ -30,12 +35,12 @@ concept Sayable = requires { typename Said<Arguments...>; };
 
 // Exactly three forms, each with and without options.
 static_assert(static_cast<Returning (Stub::*)(const SayRequest&, CallOptions) const>(&Stub::Say));
-static_assert(static_cast<Returning (Stub::*)(SayRequest&&, CallOptions) const>(&Stub::Say));
+static_assert(static_cast<Owning (Stub::*)(SayRequest&&, CallOptions) const>(&Stub::Say));
 static_assert(
     static_cast<Filling (Stub::*)(const SayRequest&, SayReply&, CallOptions) const>(&Stub::Say));
 static_assert(std::same_as<Returning, Said<const SayRequest&>>);
 static_assert(std::same_as<Returning, Said<SayRequest&>>);
-static_assert(std::same_as<Returning, Said<SayRequest>>);
+static_assert(std::same_as<Owning, Said<SayRequest>>);
 static_assert(std::same_as<Returning, Said<SayRequest&, CallOptions>>);
 static_assert(std::same_as<Filling, Said<SayRequest&, SayReply&>>);
 static_assert(std::same_as<Filling, Said<SayRequest, SayReply&, CallOptions>>);
@@ -47,7 +52,8 @@ static_assert(!Sayable<SayReply&>);
 static_assert(!Sayable<>);
 
 // A stub is a light value; the class around it is a name only.
-static_assert(std::copyable<Stub> && sizeof(Stub) == sizeof(void*));
+static_assert(std::copyable<Stub> && std::is_final_v<Stub> && !std::is_polymorphic_v<Stub> &&
+              sizeof(Stub) == sizeof(void*));
 static_assert(std::constructible_from<Stub, Channel&> && !std::convertible_to<Channel&, Stub>);
 static_assert(!std::default_initializable<Echo> && std::is_final_v<Echo>);
 static_assert(std::string_view(Echo::kFullName) == "verbena.testing.unary.v1.Echo");
@@ -75,14 +81,35 @@ static_assert(!std::is_abstract_v<Echo::Service> && std::has_virtual_destructor_
   co_return status;
 }
 
+// A call moves until it begins, and has one owner.
+static_assert(std::move_constructible<Owning> && !std::copy_constructible<Owning>);
+static_assert(std::same_as<Owning::value_type, absl::StatusOr<SayReply>>);
+static_assert(std::same_as<Filling::value_type, absl::Status>);
+
+// Calls go wherever Tasks go.
+[[maybe_unused]] Task<absl::Status> CallsAmongTasks(Stub& stub, SayRequest& request,
+                                                    SayReply& reply) {
+  auto [a, b] = co_await WhenAll(stub.Say(request), stub.Say(request, reply));
+  auto first = co_await WhenAny(stub.Say(request), Task<absl::Status>(stub.Say(request, reply)));
+  if (first.index() == 0) co_return a.status();
+  std::vector<Owning> calls;
+  calls.push_back(stub.Say(SayRequest()));
+  auto won = co_await WhenAny(std::move(calls));
+  if (!won.result.ok()) co_return b;
+  std::vector<SayRequest> requests(3);
+  SayReply shared;
+  co_return co_await ForEach(requests, 2,
+                             [&](const SayRequest& each) { return stub.Say(each, shared); });
+}
+
 // The owning form may be kept; clang's lifetime analysis must not object.
-[[maybe_unused]] VERBENA_CORO_WRAPPER Returning Kept(const Stub& stub) {
+[[maybe_unused]] VERBENA_CORO_WRAPPER Task<absl::StatusOr<SayReply>> Kept(const Stub& stub) {
   SayRequest request;
   return stub.Say(std::move(request), {.deadline = 5ms});
 }
 
 [[maybe_unused]] Task<absl::Status> KeptForLater(const Stub& stub) {
-  Returning later = stub.Say(SayRequest());
+  Owning later = stub.Say(SayRequest());
   co_return (co_await std::move(later)).status();
 }
 

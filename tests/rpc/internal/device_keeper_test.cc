@@ -103,8 +103,8 @@ class DeviceKeeperTest : public ::testing::Test {
   void Start(DeviceKeeper::Options options = {}) {
     options.backoff = {.first = std::chrono::milliseconds(1),
                        .longest = std::chrono::milliseconds(4)};
-    absl::StatusOr<std::unique_ptr<DeviceKeeper>> keeper = DeviceKeeper::Create(
-        *devices_.Open(), [this] { return devices_.Open(); }, std::move(options));
+    absl::StatusOr<std::unique_ptr<DeviceKeeper>> keeper =
+        DeviceKeeper::Create(*devices_.Open(), [this] { return devices_.Open(); }, options);
     ASSERT_TRUE(keeper.ok()) << keeper.status();
     keeper_ = *std::move(keeper);
     EXPECT_NE(keeper_->Attach(user_), nullptr);

@@ -35,7 +35,7 @@ TEST(JoinLoggedTest, ATaskThatThrewIsLoggedAndEndsNobodyElse) {
     try {
       co_await JoinLogged(scope, "the test");
       joined = true;
-    } catch (...) {
+    } catch (...) {  // NOLINT(bugprone-empty-catch): `joined` tells
     }
     ended = true;
   }(scope, ended, joined));

@@ -1,0 +1,154 @@
+#include "verbena/rpc/unary_call.h"
+
+#include <new>
+#include <utility>
+
+#include "verbena/rpc/channel.h"
+#include "verbena/rpc/client/bulk_call.h"
+#include "verbena/rpc/client/client_call.h"
+#include "verbena/rpc/client/connection.h"
+#include "verbena/rpc/internal/shard.h"
+#include "verbena/rpc/outcome.h"
+#include "verbena/transport/log/check.h"
+
+namespace verbena::internal {
+namespace {
+
+using google::protobuf::MessageLite;
+
+// Keeps CallOptions from applying the channel's default: the call has begun already.
+Deadline Given(Deadline deadline) { return deadline.is_set() ? deadline : Deadline::None(); }
+
+// A call that found no usable link.
+Task<absl::Status> CallOnceConnected(Connection& connection, Channel& channel,
+                                     const MethodDescriptor& method, const MessageLite& request,
+                                     MessageLite& reply, Deadline deadline, CallInfo* info) {
+  const Executor& executor = connection.shard().executor();
+  const TimePoint began = executor.now();
+  absl::StatusOr<ClientSession*> session = co_await connection.Session(deadline);
+  absl::Status status;
+  if (session.ok()) {
+    status = co_await UnaryCall<const MessageLite&, MessageLite&>(
+        channel, method, request, reply, {.deadline = Given(deadline), .info = info});
+  } else {
+    status = WithOutcome(session.status(), Outcome::kNotExecuted);
+    if (info != nullptr) info->request_bytes = static_cast<uint32_t>(request.ByteSizeLong());
+  }
+  if (info != nullptr) info->elapsed = executor.now() - began;
+  co_return status;
+}
+
+Task<absl::Status> Failed(absl::Status status) { co_return status; }
+
+}  // namespace
+
+class InPlaceCall::Eager final : public ClientCall {
+ public:
+  template <typename... Arguments>
+  explicit Eager(InPlaceCall& owner, Arguments&&... arguments)
+      : ClientCall(std::forward<Arguments>(arguments)...), owner_(owner) {}
+
+ private:
+  // Giving a landing takes several awaits: a coroutine of its own makes them.
+  void OnLandingWanted() override {
+    owner_.task_ = FinishInLanding(*this, reply(), deadline(), info());
+    owner_.task_.RunLaterFor(TakeCaller());
+  }
+
+  InPlaceCall& owner_;
+};
+
+InPlaceCall::InPlaceCall(Channel& channel, const MethodDescriptor& method, CallOptions&& options)
+    : channel_(&channel),
+      method_(&method),
+      deadline_(options.deadline.is_given() ? options.deadline
+                                            : channel.options().default_deadline),
+      info_(options.info),
+      stage_(WantsBulk(method, options) ? Stage::kNewWithOptions : Stage::kNew) {
+  static_assert(sizeof(Eager) <= kStorageBytes && alignof(Eager) <= alignof(std::max_align_t));
+  static_assert(sizeof(CallOptions) <= kStorageBytes);
+  if (stage_ == Stage::kNewWithOptions) new (storage_) CallOptions(std::move(options));
+}
+
+InPlaceCall::InPlaceCall(InPlaceCall&& other) noexcept
+    : channel_(other.channel_),
+      method_(other.method_),
+      deadline_(other.deadline_),
+      info_(other.info_),
+      stage_(other.stage_) {
+  VERBENA_CHECK(stage_ == Stage::kNew || stage_ == Stage::kNewWithOptions)
+      << method_->full_name << ": a call was moved that had begun, or was moved from";
+  if (stage_ == Stage::kNewWithOptions) new (storage_) CallOptions(other.TakeOptions());
+  other.stage_ = Stage::kMovedFrom;
+}
+
+InPlaceCall::~InPlaceCall() {
+  if (stage_ == Stage::kEager) {
+    // First, since it refers to the call.
+    task_ = {};
+    eager().~Eager();
+  } else if (stage_ == Stage::kNewWithOptions) {
+    options().~CallOptions();
+  }
+}
+
+std::coroutine_handle<> InPlaceCall::Begin(PromiseBase& caller, const MessageLite& request,
+                                           MessageLite& reply) {
+  VERBENA_CHECK(stage_ == Stage::kNew || stage_ == Stage::kNewWithOptions)
+      << method_->full_name << ": a call was awaited twice, or after it was moved from";
+  Connection* connection = channel_->ConnectionHere();
+  if (stage_ == Stage::kNewWithOptions || connection == nullptr) [[unlikely]] {
+    return BeginWithPayloads(connection, caller, request, reply);
+  }
+  const Executor& executor = connection->shard().executor();
+  const Deadline deadline = deadline_.At(executor);
+  ClientSession* session = connection->usable_session();
+  if (session == nullptr) [[unlikely]] {
+    return BeginTask(
+        CallOnceConnected(*connection, *channel_, *method_, request, reply, deadline, info_),
+        caller);
+  }
+  const size_t request_bytes = request.ByteSizeLong();
+  if (request_bytes > session->max_body_bytes()) [[unlikely]] {
+    return BeginTask(
+        BulkCall(*connection, *method_, request, reply, {.deadline = deadline, .info = info_}),
+        caller);
+  }
+  stage_ = Stage::kEager;
+  Eager* call = new (storage_) Eager(*this, *session, connection->shard().executor(), *method_,
+                                     request, reply, deadline, info_, request_bytes);
+  return call->Await(caller) ? std::noop_coroutine() : caller.handle;
+}
+
+std::coroutine_handle<> InPlaceCall::BeginWithPayloads(Connection* connection, PromiseBase& caller,
+                                                       const MessageLite& request,
+                                                       MessageLite& reply) {
+  CallOptions options;
+  if (stage_ == Stage::kNewWithOptions) options = TakeOptions();
+  if (connection == nullptr) {
+    return BeginTask(Failed(FailUnsent(NotOnAnExecutor(), options)), caller);
+  }
+  options.deadline = deadline_.At(connection->shard().executor());
+  return BeginTask(BulkCall(*connection, *method_, request, reply, std::move(options)), caller);
+}
+
+CallOptions InPlaceCall::TakeOptions() {
+  CallOptions taken = std::move(options());
+  options().~CallOptions();
+  stage_ = Stage::kMovedFrom;
+  return taken;
+}
+
+std::coroutine_handle<> InPlaceCall::BeginTask(Task<absl::Status> task, PromiseBase& caller) {
+  stage_ = Stage::kTask;
+  task_ = std::move(task);
+  return task_.RunFor(caller);
+}
+
+absl::Status InPlaceCall::TakeStatus() {
+  if (task_) [[unlikely]]
+    return task_.TakeResult();
+  return eager().await_resume();
+}
+
+}  // namespace verbena::internal

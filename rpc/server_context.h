@@ -102,7 +102,7 @@ class ServerContext {
   const std::string* peer_;
   internal::ServerCall& call_;
   Deadline deadline_;
-  bool refuses_ = false;  // NotExecuted() was called
+  uint64_t refusal_ = 0;  // the mark of NotExecuted(); 0 before
 };
 
 }  // namespace verbena

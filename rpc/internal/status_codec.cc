@@ -11,6 +11,11 @@ namespace {
 // Field numbers and lengths around the message text.
 constexpr size_t kMessageOverhead = 16;
 
+// Payloads that say something of one call to one process alone.
+bool IsLocal(absl::string_view url) {
+  return url == kOutcomePayloadUrl || url == kRefusalPayloadUrl;
+}
+
 // At most `bytes` of `text`, without the beginning of a UTF-8 character whose end is cut off.
 size_t LengthOfWholeCharacters(const std::string& text, size_t bytes) {
   if (bytes >= text.size()) return text.size();
@@ -25,7 +30,7 @@ std::string EncodeStatusBody(const absl::Status& status, size_t max_bytes) {
   wire::StatusBody body;
   body.set_message(std::string(status.message()));
   status.ForEachPayload([&body](absl::string_view url, const absl::Cord& value) {
-    if (url == kOutcomePayloadUrl) return;
+    if (IsLocal(url)) return;
     wire::StatusBody::Detail* detail = body.add_details();
     detail->set_type_url(std::string(url));
     detail->set_value(std::string(value));
@@ -52,7 +57,8 @@ absl::Status DecodeStatus(uint8_t code, const char* body_bytes_begin, size_t bod
   }
   absl::Status status(known, body.message());
   for (const wire::StatusBody::Detail& detail : body.details()) {
-    status.SetPayload(detail.type_url(), absl::Cord(detail.value()));
+    if (!IsLocal(detail.type_url()))
+      status.SetPayload(detail.type_url(), absl::Cord(detail.value()));
   }
   return status;
 }

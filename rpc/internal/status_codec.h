@@ -17,6 +17,9 @@ namespace verbena::internal {
 
 // The payload that holds an Outcome. It does not travel as a detail: the frame's header has it.
 inline constexpr char kOutcomePayloadUrl[] = "type.verbena/outcome";
+// The payload that marks the refusal of one call by its handler (ServerContext::NotExecuted). It
+// stays in this process.
+inline constexpr char kRefusalPayloadUrl[] = "type.verbena/refusal";
 
 std::string EncodeStatusBody(const absl::Status& status, size_t max_bytes);
 

@@ -1,9 +1,12 @@
 #include "verbena/rpc/server/server_call.h"
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
+#include <string>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "fmt/format.h"
 #include "verbena/rpc/internal/allocate.h"
 #include "verbena/rpc/internal/frames.h"
@@ -22,6 +25,15 @@ TimePoint DeadlineIn(uint64_t left, TimePoint now) {
   const auto most = std::chrono::duration_cast<std::chrono::microseconds>(kNever - now);
   if (left >= static_cast<uint64_t>(most.count())) return kNever;
   return now + std::chrono::microseconds(left);
+}
+
+// As NotExecuted() marks it.
+std::string RefusalMark(uint64_t refusal) { return fmt::format("{}", refusal); }
+
+bool IsRefusal(const absl::Status& status, uint64_t refusal) {
+  if (VERBENA_MUTANT(kForeignRefusalTaken)) return OutcomeOf(status) == Outcome::kNotExecuted;
+  const std::string mark = RefusalMark(refusal);
+  return status.GetPayload(kRefusalPayloadUrl) == absl::Cord(mark);
 }
 
 }  // namespace
@@ -153,8 +165,9 @@ void ServerCall::OnTaskDone() {
     outcome = Outcome::kMaybeExecuted;
   }
   task_ = {};
-  if (!status.ok() && context_->refuses_) [[unlikely]]
-    outcome = OutcomeOf(status) == Outcome::kNotExecuted ? Outcome::kNotExecuted : outcome;
+  if (!status.ok() && context_->refusal_ != 0) [[unlikely]] {
+    if (IsRefusal(status, context_->refusal_)) outcome = Outcome::kNotExecuted;
+  }
   if (fetching_) outcome = Outcome::kNotExecuted;
   if (!status.ok()) {
     Respond(status, outcome);
@@ -397,10 +410,16 @@ void ServerCall::FinishLarge() {
 // handlers are then linked in any order.
 namespace verbena {
 
-// The mark in the Status tells it from an error that the handler meets later.
+// The mark in the Status is this call's own. So it tells the refusal from an error that the handler
+// meets later, also from one that says of another call that it was not executed.
 absl::Status ServerContext::NotExecuted(absl::Status status) {
-  refuses_ = !VERBENA_MUTANT(kHandlersRefusalExecuted);
-  return WithOutcome(std::move(status), Outcome::kNotExecuted);
+  static std::atomic<uint64_t> last_refusal{0};
+  status = WithOutcome(std::move(status), Outcome::kNotExecuted);
+  if (VERBENA_MUTANT(kHandlersRefusalExecuted)) return status;
+  if (refusal_ == 0) refusal_ = last_refusal.fetch_add(1, std::memory_order_relaxed) + 1;
+  const std::string mark = internal::RefusalMark(refusal_);
+  status.SetPayload(internal::kRefusalPayloadUrl, absl::Cord(mark));
+  return status;
 }
 
 size_t ServerContext::request_payload_bytes() const {

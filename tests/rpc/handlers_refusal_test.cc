@@ -74,6 +74,15 @@ TEST_F(HandlersRefusalTest, AnErrorFromElsewhereDoesNotSayThatThisHandlerDidNoth
   EXPECT_EQ(OutcomeOf(Fail(request)), Outcome::kExecuted);
 }
 
+TEST_F(HandlersRefusalTest, AHandlerThatWentOnDoesNotRefuseByTheErrorOfACallOfItsOwn) {
+  testing::FailRequest request = Failure();
+  request.set_not_executed(true);
+  request.set_goes_on(true);
+  request.set_detail_url("type.verbena/outcome");
+  request.set_detail("not_executed");
+  EXPECT_EQ(OutcomeOf(Fail(request)), Outcome::kExecuted);
+}
+
 TEST(RetryAfterTest, DelaysAreRoundedUpAndTheLastOneCounts) {
   const absl::Status status = absl::UnavailableError("full");
   EXPECT_EQ(RetryAfterOf(WithRetryAfter(status, nanoseconds(0))), nanoseconds(0));

@@ -39,6 +39,9 @@ MUTANTS = [
            "*TheTasksFrameIsGoneBeforeTheThreadThatJoinsWakes"),
     Mutant("kUntakenExceptionLost", "//tests/transport/executor:join_handle_test",
            "*AnExceptionThatNobodyTakesIsLoggedWhenTheHandleIsDropped"),
+    Mutant("kDetachedResultKept", "//tests/transport/executor:join_handle_test",
+           "*TheResultOfADroppedHandleIsDestroyedWhenItsTaskEnds"),
+    Mutant("kSinkThrows", "//tests/transport/log:log_test", "*"),
     # memory, soft device
     Mutant("kRkeyRangeUnchecked", "//tests/transport/soft:one_sided_test",
            "*WriteOutsideTheRegistrationFailsTheInitiator*"),
@@ -182,6 +185,8 @@ MUTANTS = [
            "*ReturnedCreditsTravelThoughEachSendHasOneFrame"),
     Mutant("kHandlersRefusalExecuted", "//tests/rpc:handlers_refusal_test",
            "*TheCallerHearsThatNothingWasDoneAndWhenToTryAgain"),
+    Mutant("kForeignRefusalTaken", "//tests/rpc:handlers_refusal_test",
+           "*AHandlerThatWentOnDoesNotRefuseByTheErrorOfACallOfItsOwn"),
     Mutant("kMethodNumberUnchecked", "//tests/rpc/server:method_table_test",
            "*NumbersFollowTheOrderOfTheMethods"),
     Mutant("kChecksWithoutLinks", "//tests/transport/link:liveness_round_test",

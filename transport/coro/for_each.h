@@ -6,7 +6,8 @@
 // waits for all that were started, and then returns that Status or throws that exception; later
 // failures are dropped.
 // The awaiting coroutine's cancellation reaches them all and starts no more; the result is then
-// the first failure of one, or CANCELLED (DEADLINE_EXCEEDED) if items are left over. Destroying the
+// the first failure of one, or CANCELLED (DEADLINE_EXCEEDED) if items are left over, or if a
+// Generator was not asked to its end. Destroying the
 // ForEach destroys its Tasks. Bounded by `concurrency`, whatever the number of items. Allocates
 // nothing per item in steady state. A check aborts if `concurrency` is 0.
 //

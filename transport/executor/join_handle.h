@@ -6,6 +6,10 @@
 // on; an exception that nobody takes is then logged. The handle may be dropped on any thread and
 // may outlive the executor and the runtime. One thread at a time uses it.
 //
+// A handle that was dropped before the task's end leaves the result to the task's executor, which
+// destroys it there. A handle that is dropped later destroys the result where it is dropped: so
+// take or drop in time a result that must not outlive its executor, such as a File.
+//
 // Cancelling a coroutine that awaits the handle cancels the task, which runs on to its co_return;
 // the await still gives its result. So WithDeadline() bounds the task, too. Destroying that
 // coroutine detaches the task.
@@ -75,7 +79,8 @@ class JoinHandle {
 
   // Blocks this thread until the task has ended; the handle is empty afterwards. A check aborts
   // inside an executor's loop, which it would block: co_await there. Without threads, a runtime's
-  // executors are polled meanwhile.
+  // executors are polled meanwhile if Runtime::Spawn() gave the handle; with Spawn(executor, …)
+  // somebody else must run the executor.
   T Join() {
     internal::CheckMayBlock("JoinHandle::Join");
     state().Wait();

@@ -26,10 +26,12 @@ void JoinState::KeepException() {
 void JoinState::End() {
   scope_ = nullptr;
   std::exception_ptr unheard;
+  bool untaken = false;
   {
     // Notifies and posts under the lock: whoever waits may destroy its executor once it has left.
     std::lock_guard lock(mutex_);
-    if (detached_) unheard = std::exchange(exception_, nullptr);
+    untaken = detached_;
+    if (untaken) unheard = std::exchange(exception_, nullptr);
     done_.store(true, std::memory_order_release);
     if (home_ != nullptr) {
       references_.fetch_add(1, std::memory_order_relaxed);
@@ -38,6 +40,7 @@ void JoinState::End() {
     ended_.notify_one();
   }
   if (unheard) LogUnheard(unheard);
+  if (untaken && !VERBENA_MUTANT(kDetachedResultKept)) DropResult();
   Drop();
 }
 
@@ -85,15 +88,18 @@ void JoinState::OnEndArrived() {
 
 void JoinState::Detach() {
   std::exception_ptr unheard;
+  bool ended = false;
   {
     std::lock_guard lock(mutex_);
-    if (done()) {
+    ended = done();
+    if (ended) {
       unheard = std::exchange(exception_, nullptr);
     } else {
       detached_ = true;
     }
   }
   if (unheard && !VERBENA_MUTANT(kUntakenExceptionLost)) LogUnheard(unheard);
+  if (ended) DropResult();
   Drop();
 }
 

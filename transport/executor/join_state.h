@@ -84,6 +84,10 @@ class JoinState {
  protected:
   virtual ~JoinState() = default;
 
+  // Destroys the result, which nobody will take: on the task's executor if the handle was dropped
+  // before the end, otherwise with the handle. A message under way may outlive both.
+  virtual void DropResult() = 0;
+
   // Once done().
   void RethrowIfThrown();
   // The Status of a task that was destroyed before it ended, and the same for results that hold
@@ -154,6 +158,8 @@ class TypedJoinState final : public JoinState {
 
  private:
   ~TypedJoinState() override = default;
+
+  void DropResult() override { value_.reset(); }
 
   struct Nothing {};
   std::optional<std::conditional_t<std::is_void_v<T>, Nothing, T>> value_;

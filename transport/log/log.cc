@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "fmt/format.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 namespace {
@@ -27,6 +28,15 @@ std::atomic<LogSink> log_sink{&PrintToStderr};
 
 void SetLogSink(LogSink sink) { log_sink.store(sink != nullptr ? sink : &PrintToStderr); }
 
-void Log(LogLevel level, const std::string& message) { log_sink.load()(level, message); }
+void Log(LogLevel level, const std::string& message) noexcept {
+  if (VERBENA_MUTANT(kSinkThrows)) {
+    log_sink.load()(level, message);
+    return;
+  }
+  try {
+    log_sink.load()(level, message);
+  } catch (...) {  // NOLINT(bugprone-empty-catch): there is nowhere to tell of it
+  }
+}
 
 }  // namespace verbena

@@ -21,7 +21,9 @@ using LogSink = void (*)(LogLevel level, const std::string& message);
 // set).
 void SetLogSink(LogSink sink);
 
-void Log(LogLevel level, const std::string& message);
+// From any thread. An exception of the sink is dropped: nothing that fails may fail because of its
+// log line.
+void Log(LogLevel level, const std::string& message) noexcept;
 
 }  // namespace verbena
 

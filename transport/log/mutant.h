@@ -33,6 +33,8 @@ enum class Fault {
   kJoinKeepsCancellation,   // cancelling a coroutine that joins a task does not reach the task
   kJoinedBeforeFrame,       // a task is joined before its frame is destroyed
   kUntakenExceptionLost,    // nobody hears of an exception whose handle is dropped
+  kDetachedResultKept,      // a result that nobody takes lives as long as messages about its task
+  kSinkThrows,              // a log sink that throws ends whoever logs
   // memory, soft device
   kRkeyRangeUnchecked,     // a peer may write and read past the region that its rkey names
   kLkeyPdUnchecked,        // a QP may use memory registered in another protection domain
@@ -103,6 +105,7 @@ enum class Fault {
   kCompactDeadlineUnchecked,  // a compact SEND ends before the deadline that it tells of
   kCompactForgetsReturn,      // a compact SEND leaves with counters that the peer was not told
   kHandlersRefusalExecuted,   // the caller of a handler that refuses hears that it ran
+  kForeignRefusalTaken,       // an error of a call that a handler made refuses the handler's own
   kMethodNumberUnchecked,     // a request names a method beyond the table
   kChecksWithoutLinks,        // an endpoint without links keeps its timer
   kOwnLinksWakeAlone,         // a full source hears only of what its own links give back

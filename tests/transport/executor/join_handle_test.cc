@@ -68,6 +68,15 @@ void PassThrough(Executor& executor) {
   BlockOn(executor, yield());
 }
 
+// Posted to an executor: looks whether a result still lives then.
+class LookAtResult final : public InboxItem {
+ public:
+  void Run() override { gone = result.expired(); }
+
+  std::weak_ptr<int> result;
+  bool gone = false;
+};
+
 // --- Results -------------------------------------------------------------------------------------
 
 TEST_F(JoinHandleTest, AThreadJoinsAndTheHandleIsEmptyThen) {
@@ -100,6 +109,28 @@ Task<bool> ResumesAtHome(Executor& home, JoinHandle<int> handle) {
 
 TEST_F(JoinHandleTest, TheJoinerResumesOnItsOwnExecutor) {
   EXPECT_TRUE(BlockOn(home(), ResumesAtHome(home(), Spawn(other(), Seven()))));
+}
+
+// The request to cancel, which comes behind the look, holds the state.
+TEST_F(JoinHandleTest, TheResultOfADroppedHandleIsDestroyedWhenItsTaskEnds) {
+  JoinHandle<std::shared_ptr<int>> handle;
+  LookAtResult look;
+  const auto drop_and_end = [&]() -> Task<std::shared_ptr<int>> {
+    auto result = std::make_shared<int>(7);
+    look.result = result;
+    home().Post(look);
+    handle.RequestCancel();
+    handle = {};
+    co_return result;
+  };
+  const auto begin = [&]() -> Task<void> {
+    handle = Spawn(home(), drop_and_end);
+    co_return;
+  };
+  BlockOn(home(), begin());
+  PassThrough(home());
+  PassThrough(home());
+  EXPECT_TRUE(look.gone);
 }
 
 TEST_F(JoinHandleTest, ATaskThatEndedLongAgoIsJoinedAtOnce) {

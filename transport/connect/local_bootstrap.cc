@@ -24,7 +24,7 @@ class LocalNames {
   // Takes a name, and returns it. FAILED_PRECONDITION if the name is in use.
   absl::StatusOr<std::string> Take(const std::string& wanted, std::shared_ptr<Backlog> backlog) {
     std::lock_guard lock(mutex_);
-    const std::string name = wanted.ends_with(":0") ? NextFree(wanted) : wanted;
+    std::string name = wanted.ends_with(":0") ? NextFree(wanted) : wanted;
     if (!listeners_.emplace(name, std::move(backlog)).second) {
       return absl::FailedPreconditionError(
           fmt::format("{} is in use: choose another name or stop the other server", name));

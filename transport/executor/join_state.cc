@@ -115,12 +115,13 @@ absl::Status JoinState::AbandonedStatus() {
 void JoinState::ThrowAbandoned() { throw std::future_error(std::future_errc::broken_promise); }
 
 void JoinState::LogUnheard(const std::exception_ptr& exception) const {
-  std::string reason = "no std::exception";
+  std::string reason;
   try {
     std::rethrow_exception(exception);
   } catch (const std::exception& error) {
     reason = error.what();
   } catch (...) {
+    reason = "no std::exception";
   }
   Log(LogLevel::kError, fmt::format("a task given to {} threw: {}", site_.function, reason));
 }

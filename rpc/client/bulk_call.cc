@@ -299,6 +299,8 @@ absl::Status FailUnsent(absl::Status status, CallOptions& options) {
 
 Task<absl::Status> FinishInLanding(ClientCall& call, MessageLite& reply, Deadline deadline,
                                    CallInfo* info) {
+  // The call may have ended, and lost its link, since the server asked.
+  if (!call.landing_needed() && !VERBENA_MUTANT(kEndedCallGivesLanding)) co_return co_await call;
   ClientBulk bulk;
   absl::Cleanup leave = [&call] { call.LeaveBulk(); };
   absl::Status status = co_await GiveLanding(call, bulk, deadline);

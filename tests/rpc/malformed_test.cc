@@ -311,6 +311,36 @@ TEST_F(RogueServerTest, AReplyThatDoesNotParseFailsItsCallAlone) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
 }
 
+RogueFrame LandingNeeded(const FrameHeader& request) {
+  RogueFrame frame;
+  frame.header.kind = FrameKind::kLandingNeeded;
+  frame.header.call_slot = request.call_slot;
+  frame.header.call_generation = request.call_generation;
+  frame.body.resize(LandingRequest::kEncodedBytes);
+  LandingRequest{.message_bytes = 64 << 10}.Encode(frame.body.data());
+  return frame;
+}
+
+// One SEND does both: the coroutine that was to give the landing has not begun when the link ends.
+TEST_F(RogueServerTest, AServerThatAsksForALandingAndBreaksTheLinkAtOnceFailsTheCall) {
+  absl::Status status = CallRogue([](const FrameHeader& request) {
+    return EncodeSend(kCorrect, {LandingNeeded(request),
+                                 Response(request.call_slot, request.call_generation + 1)});
+  });
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_EQ(OutcomeOf(status), Outcome::kMaybeExecuted);
+  EXPECT_TRUE(dropped_);
+}
+
+TEST_F(RogueServerTest, AServerThatAsksForALandingAndAnswersAtOnceEndsTheCall) {
+  absl::Status status = CallRogue([](const FrameHeader& request) {
+    return EncodeSend(
+        kCorrect, {LandingNeeded(request), Response(request.call_slot, request.call_generation)});
+  });
+  // The empty reply, which differs from the request.
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+}
+
 RogueFrame Grant(uint32_t slot, const RemoteRange& range) {
   RogueFrame frame;
   frame.header.kind = FrameKind::kGrant;

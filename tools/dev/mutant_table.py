@@ -185,6 +185,8 @@ MUTANTS = [
            "*ReturnedCreditsTravelThoughEachSendHasOneFrame"),
     Mutant("kHandlersRefusalExecuted", "//tests/rpc:handlers_refusal_test",
            "*TheCallerHearsThatNothingWasDoneAndWhenToTryAgain"),
+    Mutant("kEndedCallGivesLanding", "//tests/rpc:malformed_test",
+           "*AServerThatAsksForALandingAndBreaksTheLinkAtOnceFailsTheCall"),
     Mutant("kForeignRefusalTaken", "//tests/rpc:handlers_refusal_test",
            "*AHandlerThatWentOnDoesNotRefuseByTheErrorOfACallOfItsOwn"),
     Mutant("kMethodNumberUnchecked", "//tests/rpc/server:method_table_test",

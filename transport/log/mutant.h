@@ -105,6 +105,7 @@ enum class Fault {
   kCompactDeadlineUnchecked,  // a compact SEND ends before the deadline that it tells of
   kCompactForgetsReturn,      // a compact SEND leaves with counters that the peer was not told
   kHandlersRefusalExecuted,   // the caller of a handler that refuses hears that it ran
+  kEndedCallGivesLanding,     // a landing is made for a call that ended as soon as it was asked for
   kForeignRefusalTaken,       // an error of a call that a handler made refuses the handler's own
   kMethodNumberUnchecked,     // a request names a method beyond the table
   kChecksWithoutLinks,        // an endpoint without links keeps its timer

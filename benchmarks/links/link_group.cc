@@ -40,17 +40,17 @@ Task<absl::Status> LinkGroup::Open(const std::string& address, int links) {
     absl::StatusOr<std::unique_ptr<MessageStream>> stream =
         co_await shard.bootstrap().Connect(address);
     if (!stream.ok()) co_return stream.status();
-    auto client = std::make_unique<internal::ClientSession>(
+    auto session = std::make_unique<internal::ClientSession>(
         static_cast<internal::ClientSession::Listener&>(*this));
     absl::StatusOr<internal::Link*> link =
-        co_await (*endpoint)->Connect(*std::move(stream), *client, {});
+        co_await (*endpoint)->Connect(*std::move(stream), *session, {});
     if (!link.ok()) {
       co_return absl::Status(
           link.status().code(),
           fmt::format("link {} of {}: {}", i + 1, links, std::string(link.status().message())));
     }
-    client->Attach(**link);
-    links_.push_back(std::move(client));
+    session->Attach(**link);
+    sessions_.push_back(std::move(session));
   }
   co_return absl::OkStatus();
 }
@@ -69,7 +69,8 @@ Task<void> LinkGroup::Workers(int outstanding, Duration duration, absl::Status& 
   stopped_ = false;
   TaskScope scope(runtime_.executor(0));
   for (int i = 0; i < outstanding; ++i) {
-    for (const auto& link : links_) scope.Spawn(Worker(*link, static_cast<uint8_t>(i), status));
+    for (const auto& session : sessions_)
+      scope.Spawn(Worker(*session, static_cast<uint8_t>(i), status));
   }
   latencies_.Clear();
   calls_ = 0;
@@ -83,17 +84,17 @@ Task<void> LinkGroup::Workers(int outstanding, Duration duration, absl::Status& 
   co_await scope.Join();
 }
 
-Task<void> LinkGroup::Worker(internal::ClientSession& link, uint8_t first_round,
+Task<void> LinkGroup::Worker(internal::ClientSession& session, uint8_t first_round,
                              absl::Status& status) {
   bench::EchoMessage request;
   bench::EchoMessage reply;
   request.mutable_data()->resize(kMessageBytes);
   const size_t request_bytes = request.ByteSizeLong();
   // Workers begin at different rounds, so that timed calls are spread evenly.
-  for (uint8_t round = first_round; !stopped_ && status.ok() && link.usable(); ++round) {
+  for (uint8_t round = first_round; !stopped_ && status.ok() && session.usable(); ++round) {
     const bool timed = round % kCallsPerTimedOne == 0;
     const uint64_t began = timed ? NowNs() : 0;
-    internal::ClientCall call(link, runtime_.executor(0), kEcho, request, reply, {}, nullptr,
+    internal::ClientCall call(session, runtime_.executor(0), kEcho, request, reply, {}, nullptr,
                               request_bytes);
     absl::Status called = co_await call;
     if (called.ok() && reply.data().size() != kMessageBytes) {

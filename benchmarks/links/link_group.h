@@ -32,7 +32,7 @@ class LinkGroup final : private internal::ClientSession::Listener {
   static absl::StatusOr<std::unique_ptr<LinkGroup>> Connect(Runtime& runtime,
                                                             const std::string& address, int links);
 
-  int links() const { return static_cast<int>(links_.size()); }
+  int links() const { return static_cast<int>(sessions_.size()); }
   // Echoes 32 bytes for `duration`, with `outstanding` calls in flight on each link. The time
   // starts after the first calls were made, which takes long with thousands of links. Calls that
   // end after `duration` do not count. One call in 16 is timed.
@@ -43,7 +43,7 @@ class LinkGroup final : private internal::ClientSession::Listener {
 
   Task<absl::Status> Open(const std::string& address, int links);
   Task<void> Workers(int outstanding, Duration duration, absl::Status& status, LinksSample& sample);
-  Task<void> Worker(internal::ClientSession& link, uint8_t first_round, absl::Status& status);
+  Task<void> Worker(internal::ClientSession& session, uint8_t first_round, absl::Status& status);
   void OnSessionDown(internal::ClientSession&, const absl::Status& reason) override {
     lost_ = reason;
   }
@@ -51,7 +51,7 @@ class LinkGroup final : private internal::ClientSession::Listener {
   void OnSessionIdle(internal::ClientSession&) override {}
 
   Runtime& runtime_;
-  std::vector<std::unique_ptr<internal::ClientSession>> links_;
+  std::vector<std::unique_ptr<internal::ClientSession>> sessions_;
   LatencyHistogram latencies_;
   uint64_t calls_ = 0;
   bool stopped_ = false;  // the slice is over

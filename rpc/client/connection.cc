@@ -143,12 +143,12 @@ Task<absl::Status> Connection::ConnectOver(size_t device, std::unique_ptr<Messag
     co_return absl::FailedPreconditionError(std::string(endpoint.status().message()));
   }
   [[maybe_unused]] const auto use = (*endpoint)->Use();
-  auto client = std::make_unique<ClientSession>(static_cast<ClientSession::Listener&>(*this));
-  client->set_landing_share(landing_share_);
+  auto session = std::make_unique<ClientSession>(static_cast<ClientSession::Listener&>(*this));
+  session->set_landing_share(landing_share_);
   VERBENA_CO_ASSIGN_OR_RETURN(Link * link,
-                              co_await (*endpoint)->Connect(std::move(stream), *client, wish_));
-  client->Attach(*link);
-  current_ = std::move(client);
+                              co_await (*endpoint)->Connect(std::move(stream), *session, wish_));
+  session->Attach(*link);
+  current_ = std::move(session);
   opened_ = shard_.executor().now();
   Log(LogLevel::kInfo, fmt::format("connected to {} over {} (QPN {:#x})", target_,
                                    (*endpoint)->device_name(), link->qpn()));

@@ -31,12 +31,24 @@ inline FrameHeader GrantSlotFrame(FrameKind kind, uint32_t slot) {
   return frame;
 }
 
+// --- From the client
+// ------------------------------------------------------------------------------
+
 // Its body is the request's message. The caller adds the deadline, if there is one.
 inline FrameHeader RequestFrame(CallId id, uint16_t method) {
   FrameHeader frame = CallFrame(FrameKind::kRequest, id);
   frame.method = method;
   return frame;
 }
+
+inline FrameHeader CancelFrame(CallId id) { return CallFrame(FrameKind::kCancel, id); }
+
+inline FrameHeader LandingFrame(CallId id) { return CallFrame(FrameKind::kLanding, id); }
+
+inline FrameHeader ReturnFrame(uint32_t slot) { return GrantSlotFrame(FrameKind::kReturn, slot); }
+
+// --- From the server
+// ------------------------------------------------------------------------------
 
 // Its body is the reply's message.
 inline FrameHeader ResponseFrame(CallId id) { return CallFrame(FrameKind::kResponse, id); }
@@ -49,19 +61,13 @@ inline FrameHeader FailureFrame(CallId id, absl::StatusCode code, Outcome outcom
   return frame;
 }
 
-inline FrameHeader CancelFrame(CallId id) { return CallFrame(FrameKind::kCancel, id); }
-
 inline FrameHeader LandingNeededFrame(CallId id) {
   return CallFrame(FrameKind::kLandingNeeded, id);
 }
 
-inline FrameHeader LandingFrame(CallId id) { return CallFrame(FrameKind::kLanding, id); }
-
 inline FrameHeader GrantFrame(uint32_t slot) { return GrantSlotFrame(FrameKind::kGrant, slot); }
 
 inline FrameHeader RevokeFrame(uint32_t slot) { return GrantSlotFrame(FrameKind::kRevoke, slot); }
-
-inline FrameHeader ReturnFrame(uint32_t slot) { return GrantSlotFrame(FrameKind::kReturn, slot); }
 
 inline FrameHeader GoAwayFrame() {
   FrameHeader frame;

@@ -63,7 +63,8 @@ class ServerSession final : public LinkListener, private SendWaiter, private Tim
   void CancelAll();
   void CountRunning(RunningHandlers& running);
   void OnCallDone(ServerCall& call);
-  // A request's payload of `bytes` has come: grants memory for the next one. Only while open.
+  // Grants memory for the next payload of a request, after one of `bytes` has come. Only while
+  // open.
   void OfferLanding(size_t bytes);
   // This executor is short of memory for payloads: asks the clients of the same device for their
   // grants.

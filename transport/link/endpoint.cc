@@ -63,7 +63,7 @@ Endpoint::Endpoint(Executor& executor, DeviceContext& context, const LinkLimits&
       limits_(limits),
       identity_(identity),
       supplies_(std::move(memory), context.device(), limits_),
-      lender_(SharedCredits(limits_)),
+      credit_issuer_(SharedCredits(limits_)),
       links_(limits_.max_links),
       queues_(executor, context, limits_, links_, *this),
       life_(executor),
@@ -155,12 +155,12 @@ void Endpoint::Flush() {
 
 void Endpoint::UpdateReceiveTarget() {
   const uint32_t own = links_.count() * (limits_.initial_credits + kReserveCredits);
-  queues_.receives().set_needed(own + lender_.borrowed());
+  queues_.receives().set_needed(own + credit_issuer_.borrowed());
   if (queues_.receives().needs_post()) ScheduleFlush();
 }
 
 void Endpoint::GrowWindow(Link& link) {
-  if (lender_.Grow(link, supplies_.is_shared(link.source()))) UpdateReceiveTarget();
+  if (credit_issuer_.Grow(link, supplies_.is_shared(link.source()))) UpdateReceiveTarget();
 }
 
 void Endpoint::SettleReceives() {
@@ -220,7 +220,7 @@ EndpointStats Endpoint::stats() const {
   EndpointStats stats = stats_;
   stats.links = links_.count();
   stats.receives_posted = queues_.receives().posted();
-  stats.credits_borrowed = lender_.borrowed();
+  stats.credits_borrowed = credit_issuer_.borrowed();
   for (const LinkSlot& slot : links_.slots()) {
     if (slot.link != nullptr) stats.traffic += slot.link->stats();
   }

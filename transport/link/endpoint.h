@@ -29,7 +29,7 @@
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/executor_gate.h"
-#include "verbena/transport/link/credit_lender.h"
+#include "verbena/transport/link/credit_issuer.h"
 #include "verbena/transport/link/device_context.h"
 #include "verbena/transport/link/endpoint_life.h"
 #include "verbena/transport/link/endpoint_queues.h"
@@ -126,7 +126,7 @@ class Endpoint final : private CompletionListener, private FlushHook {
   const DeviceContext& context() const { return context_; }
   Device& device() const { return context_.device(); }
   ibv_pd* pd() const { return context_.pd(); }
-  CreditPool& credit_pool() { return lender_.pool(); }
+  CreditPool& credit_pool() { return credit_issuer_.pool(); }
   LinkSupplies& supplies() { return supplies_; }
   // Whether a link may post a slice of its transfers in this turn (bulk_budget.h).
   bool MayPostBulk() const { return supplies_.bulk().MayPost(executor_.stats().turns); }
@@ -146,7 +146,7 @@ class Endpoint final : private CompletionListener, private FlushHook {
   void StartRefill(LinkKey key, const void* order, uint32_t count, std::vector<MwHandle> worn) {
     tasks_.links.Spawn(Refill(key, order, count, std::move(worn)));
   }
-  void NoteRecallAnswered(Link& link) { lender_.NoteRecallAnswered(link); }
+  void NoteRecallAnswered(Link& link) { credit_issuer_.NoteRecallAnswered(link); }
   void WatchLiveness(WatchedLink& link) { liveness_.Watch(link); }
   void StartTeardown(Link& link, const absl::Status& reason);
   // The completion that is being handled is the only one that this turn's poll found.
@@ -252,7 +252,7 @@ class Endpoint final : private CompletionListener, private FlushHook {
   const LinkLimits limits_;
   const EndpointIdentity identity_;
   LinkSupplies supplies_;
-  CreditLender lender_;
+  CreditIssuer credit_issuer_;
   std::optional<PayloadMemory> memory_;
   LinkTable links_;
   EndpointQueues queues_;

@@ -81,7 +81,7 @@ void Link::Close(const absl::Status& reason) {
   sender_.Close();
   if (was_open) listener_->OnLinkDown(*this, reason);
   WatchedLink::Unlink();
-  BorrowingLink::Unlink();
+  RecallableLink::Unlink();
   endpoint_.StartTeardown(*this, reason);
   endpoint_.NoteSendRoom(source());
 }

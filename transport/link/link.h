@@ -80,7 +80,8 @@ class LinkListener {
 
 // A link's places in lists of its endpoint.
 class WatchedLink : public IntrusiveNode<WatchedLink> {};  // the next liveness check looks at it
-class BorrowingLink : public IntrusiveNode<BorrowingLink> {};  // its peer may be asked for credits
+class RecallableLink : public IntrusiveNode<RecallableLink> {
+};  // its peer may be asked for credits
 
 enum class LinkState {
   kConnecting,
@@ -89,7 +90,7 @@ enum class LinkState {
   kClosed,    // the QP is gone
 };
 
-class Link final : public WatchedLink, public BorrowingLink {
+class Link final : public WatchedLink, public RecallableLink {
  public:
   // By the endpoint only: `qp` is connected later, and `source` is that of its peer.
   Link(Endpoint& endpoint, LinkKey key, QpHandle qp, LinkListener& listener, PeerSource& source);

@@ -46,7 +46,7 @@ class LinkSuppliesTest : public testing::Test {
         .atomic_scratch = *AtomicScratch::Create(device_, context_->pd(), kLimits.max_links)};
     supplies_.emplace(std::move(memory), device_, kLimits);
   }
-  // As many buffers as links to `source` may hold, each link one.
+  // Takes all buffers that links to `source` may hold together, if each link holds one.
   void TakeAll(PeerSource& source) {
     while (supplies_->buffers().Take(0, source) != SendBuffers::kNone) ++source.held;
   }

@@ -1,4 +1,4 @@
-// CreditLender: lends the credits of an endpoint's pool to its busy links, and asks for them back.
+// CreditIssuer: issues credits of an endpoint's pool over its busy links, and recalls them.
 //
 // A link that starves borrows what is free. If nothing is, this looks at kRecallCandidates links
 // that hold some, at most, beginning with those that it looked at longest ago. Up to kRecallsAtOnce
@@ -7,8 +7,8 @@
 // answers make the credits free for the next link that starves.
 // Part of an Endpoint; one thread.
 
-#ifndef VERBENA_TRANSPORT_LINK_CREDIT_LENDER_H_
-#define VERBENA_TRANSPORT_LINK_CREDIT_LENDER_H_
+#ifndef VERBENA_TRANSPORT_LINK_CREDIT_ISSUER_H_
+#define VERBENA_TRANSPORT_LINK_CREDIT_ISSUER_H_
 
 #include <cstdint>
 
@@ -18,9 +18,9 @@
 
 namespace verbena::internal {
 
-class CreditLender {
+class CreditIssuer {
  public:
-  explicit CreditLender(uint32_t credits) : pool_(credits) {}
+  explicit CreditIssuer(uint32_t credits) : pool_(credits) {}
 
   CreditPool& pool() { return pool_; }
   uint32_t borrowed() const { return pool_.borrowed(); }
@@ -37,9 +37,9 @@ class CreditLender {
   void RecallFor(Link& link, bool is_shared);
 
   CreditPool pool_;
-  IntrusiveList<BorrowingLink> borrowing_;  // not being recalled; looked at longest ago first
+  IntrusiveList<RecallableLink> recallable_;  // not being recalled; looked at longest ago first
 };
 
 }  // namespace verbena::internal
 
-#endif  // VERBENA_TRANSPORT_LINK_CREDIT_LENDER_H_
+#endif  // VERBENA_TRANSPORT_LINK_CREDIT_ISSUER_H_

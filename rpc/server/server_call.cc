@@ -1,6 +1,5 @@
 #include "verbena/rpc/server/server_call.h"
 
-#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <string>
@@ -9,7 +8,6 @@
 #include "absl/strings/cord.h"
 #include "fmt/format.h"
 #include "verbena/rpc/internal/allocate.h"
-#include "verbena/rpc/internal/frames.h"
 #include "verbena/rpc/internal/status_codec.h"
 #include "verbena/rpc/server/server_session.h"
 #include "verbena/rpc/server/server_shard.h"
@@ -42,14 +40,14 @@ ServerCall::ServerCall(ServerShard& shard, int method_index)
     : shard_(shard),
       method_index_(method_index),
       entry_(shard.methods().entry(method_index)),
-      request_(entry_.method->request_prototype->New()),
-      reply_(entry_.method->reply_prototype->New()) {}
+      messages_(*entry_.method),
+      response_(shard, entry_.method->descriptor->full_name, messages_, *this) {}
 
 ServerCall::~ServerCall() { StopTimer(); }
 
 ServerBulk& ServerCall::Bulk() {
-  if (!has_bulk_) BeginBulk(context_->deadline().when(), {}, {});
-  return *bulk_;
+  if (bulk_.get() == nullptr) BeginBulk({}, {});
+  return *bulk_.get();
 }
 
 void ServerCall::RespondUnlikeTheMethod() {
@@ -60,30 +58,29 @@ void ServerCall::RespondUnlikeTheMethod() {
 
 absl::Status ServerCall::NotParsed() const {
   return absl::InvalidArgumentError(fmt::format("the request of {} ({} bytes) does not parse as {}",
-                                                entry_.method->descriptor->full_name,
-                                                request_bytes_, request_->GetTypeName()));
+                                                method_name(), messages_.request_bytes(),
+                                                messages_.request().GetTypeName()));
 }
 
-void ServerCall::BeginBulk(TimePoint deadline, const RequestBulk& bulk, UsedGrant landing) {
-  if (bulk_ == nullptr) bulk_ = std::make_unique<ServerBulk>();
-  has_bulk_ = true;
-  bulk_->Begin(shard_, *session_, id_, deadline, bulk, std::move(landing));
+void ServerCall::BeginBulk(const RequestBulk& bulk, UsedGrant landing) {
+  bulk_.Make().Begin(shard_, *session_, id_, deadline_, bulk, std::move(landing));
 }
 
 void ServerCall::Start(ServerSession& session, CallId id, const FrameHeader& frame,
                        const char* body, IncomingBulk* bulk) {
   session_ = &session;
   id_ = id;
-  const TimePoint deadline = deadline_ =
+  deadline_ =
       frame.deadline() == 0 ? kNever : DeadlineIn(frame.deadline(), shard_.executor().now());
-  request_bytes_ = frame.body_bytes;
+  size_t request_bytes = frame.body_bytes;
   if (bulk != nullptr) {
-    BeginBulk(deadline, bulk->request, std::move(bulk->landing));
+    BeginBulk(bulk->request, std::move(bulk->landing));
     body += bulk->request.encoded_bytes();
-    request_bytes_ -= bulk->request.encoded_bytes();
+    request_bytes -= bulk->request.encoded_bytes();
   }
+  messages_.NoteRequest(request_bytes);
   const bool in_frame = bulk == nullptr || bulk->request.message_bytes == 0;
-  if (in_frame && !request_->ParseFromArray(body, static_cast<int>(request_bytes_))) {
+  if (in_frame && !messages_.request().ParseFromArray(body, static_cast<int>(request_bytes))) {
     Respond(NotParsed(), Outcome::kNotExecuted);
     return;
   }
@@ -94,13 +91,9 @@ void ServerCall::Start(ServerSession& session, CallId id, const FrameHeader& fra
   }
   cancel_.emplace();
   context_.emplace(ServerContext(*entry_.method->descriptor, *cancel_, session.peer(), *this));
-  if (deadline != kNever) {
-    context_->deadline_ = Deadline(deadline);
-    shard_.executor().StartTimer(*this, deadline);
-    timer_running_ = true;
-  }
-  if (bulk != nullptr && bulk_->fetches()) {
-    fetching_ = true;
+  if (deadline_ != kNever) StartTimer();
+  if (bulk != nullptr && bulk_.get()->fetches()) {
+    step_ = Step::kFetch;
     task_ = FetchAndRun();
     task_.Start(shard_.executor(), &*cancel_, this);
     return;
@@ -109,15 +102,16 @@ void ServerCall::Start(ServerSession& session, CallId id, const FrameHeader& fra
 }
 
 Task<absl::Status> ServerCall::FetchAndRun() {
-  VERBENA_CO_RETURN_IF_ERROR(co_await bulk_->Fetch());
-  if (bulk_->fetches_message()) {
-    request_bytes_ = bulk_->message_bytes();
-    if (!bulk_->ParseMessage(*request_)) co_return NotParsed();
+  ServerBulk& bulk = *bulk_.get();
+  VERBENA_CO_RETURN_IF_ERROR(co_await bulk.Fetch());
+  if (bulk.fetches_message()) {
+    messages_.NoteRequest(bulk.message_bytes());
+    if (!bulk.ParseMessage(messages_.request())) co_return NotParsed();
   }
   if (cancel_->requested()) co_return cancel_->status();
-  fetching_ = false;
+  step_ = Step::kHandler;
   Task<absl::Status> handler =
-      entry_.method->invoke(*entry_.service, *context_, *request_, *reply_);
+      entry_.method->invoke(*entry_.service, *context_, messages_.request(), messages_.reply());
   if (!handler) co_return NoTask();
   co_return co_await std::move(handler);
 }
@@ -125,7 +119,8 @@ Task<absl::Status> ServerCall::FetchAndRun() {
 // A handler need not be a coroutine, so it may throw before there is a Task to hold what it threw.
 void ServerCall::RunHandler() {
   try {
-    task_ = entry_.method->invoke(*entry_.service, *context_, *request_, *reply_);
+    task_ =
+        entry_.method->invoke(*entry_.service, *context_, messages_.request(), messages_.reply());
   } catch (...) {
     Respond(Thrown(), Outcome::kMaybeExecuted);
     return;
@@ -168,65 +163,66 @@ void ServerCall::OnTaskDone() {
   if (!status.ok() && context_->refusal_ != 0) [[unlikely]] {
     if (IsRefusal(status, context_->refusal_)) outcome = Outcome::kNotExecuted;
   }
-  if (fetching_) outcome = Outcome::kNotExecuted;
-  if (!status.ok()) {
-    Respond(status, outcome);
-  } else if (asks_landing_) {
-    Respond(absl::OkStatus(), outcome);
-  } else {
+  if (step_ == Step::kFetch) outcome = Outcome::kNotExecuted;
+  if (status.ok() && step_ != Step::kAskForLanding) {
     Complete();
+  } else {
+    Respond(status, outcome);
   }
 }
 
 void ServerCall::Complete() {
-  body_bytes = reply_bytes_ = reply_->ByteSizeLong();
+  const size_t reply_bytes = messages_.reply().ByteSizeLong();
+  messages_.NoteReply(reply_bytes);
   Link* link = session_->link();
-  const bool large = link != nullptr && body_bytes > link->max_body_bytes();
-  if (has_bulk_ || large) {
-    CompleteWithBulk();
+  const bool large = link != nullptr && reply_bytes > link->max_body_bytes();
+  if (bulk_.get() != nullptr || large) {
+    CompleteWithBulk(reply_bytes);
   } else {
     Respond(absl::OkStatus(), Outcome::kExecuted);
   }
 }
 
-void ServerCall::CompleteWithBulk() {
-  absl::Status planned = Bulk().Plan(*entry_.method->descriptor, body_bytes);
-  if (!planned.ok() || !bulk_->needs_landing()) {
+void ServerCall::CompleteWithBulk(size_t reply_bytes) {
+  absl::Status planned = Bulk().Plan(*entry_.method->descriptor, reply_bytes);
+  if (!planned.ok() || !bulk_.get()->needs_landing()) {
     Respond(planned, Outcome::kExecuted);
     return;
   }
-  asks_landing_ = true;
-  task_ = bulk_->AskForLanding(*reply_);
+  step_ = Step::kAskForLanding;
+  task_ = bulk_.get()->AskForLanding(messages_.reply());
   task_.Start(shard_.executor(), &*cancel_, this);
 }
 
 absl::Status ServerCall::OnLanding(const RemoteRange& landing) {
-  return has_bulk_ ? bulk_->OnLanding(landing) : absl::OkStatus();
+  ServerBulk* bulk = bulk_.get();
+  return bulk != nullptr ? bulk->OnLanding(landing) : absl::OkStatus();
 }
 
 void ServerCall::Cancel(absl::StatusCode reason) {
-  if (asks_landing_ && VERBENA_MUTANT(kLandingOutwaitsItsCall)) return;
+  if (step_ == Step::kAskForLanding && VERBENA_MUTANT(kLandingOutwaitsItsCall)) return;
   if (cancel_.has_value()) cancel_->Request(reason);
 }
 
-void ServerCall::OnTimer() {
-  timer_running_ = false;
-  if (context_.has_value()) {
-    Cancel(absl::StatusCode::kDeadlineExceeded);
-  } else {
-    OnResponseOverdue();
-  }
+void ServerCall::StartTimer() {
+  context_->deadline_ = Deadline(deadline_);
+  shard_.executor().StartTimer(*this, deadline_);
+  timer_running_ = true;
 }
 
 void ServerCall::StopTimer() {
   if (std::exchange(timer_running_, false)) shard_.executor().StopTimer(*this);
 }
 
+void ServerCall::OnTimer() {
+  timer_running_ = false;
+  Cancel(absl::StatusCode::kDeadlineExceeded);
+}
+
 void ServerCall::OnLinkDown() {
   if (cancel_.has_value()) {
     Cancel(absl::StatusCode::kCancelled);
   } else {
-    StopTimer();
     Finish();
   }
 }
@@ -241,167 +237,35 @@ void ServerCall::Respond(const absl::Status& status, Outcome outcome) {
     Finish();
     return;
   }
-  response_ = ResponseFrame(id_);
-  if (has_bulk_) EndBulkRequest(*link);
-  if (!status.ok()) {
-    SetFailure(status, outcome, link->max_body_bytes());
-  } else if (has_bulk_ && StartBulkResponse(*link)) {
-    return;  // the response leaves behind the WRITEs
-  }
-  AppendResponse();
+  response_.Begin(*session_, id_, deadline_, bulk_.get());
+  if (bulk_.get() != nullptr) EndBulkRequest();
+  const bool sent = status.ok() ? response_.SendReply(messages_.reply_bytes())
+                                : response_.SendFailure(status, outcome);
+  if (sent) Finish();
 }
 
 // The handler may have made a large reply before it failed.
 void ServerCall::DropFailedReply() {
-  reply_bytes_ = reply_->ByteSizeLong();
-  DropReplyBeyond(kMaxPooledMessageBytes);
-}
-
-void ServerCall::DropRequestBeyond(size_t most) {
-  if (request_bytes_ <= most) return;
-  request_.reset(entry_.method->request_prototype->New());
-  request_bytes_ = 0;
-}
-
-void ServerCall::DropReplyBeyond(size_t most) {
-  if (reply_bytes_ <= most) return;
-  reply_.reset(entry_.method->reply_prototype->New());
-  reply_bytes_ = 0;
+  messages_.NoteReply(messages_.reply().ByteSizeLong());
+  messages_.DropReplyBeyond(CallMessages::kMaxPooledBytes);
 }
 
 // The shares that DropRequest() gives back count the request's message, too, so a large message is
 // freed with them.
-void ServerCall::EndBulkRequest(Link& link) {
-  invalidated = bulk_->FinalKey(link);
-  DropRequestBeyond(kMaxPooledMessageBytes);
-  bulk_->DropRequest();
-  if (const size_t bytes = bulk_->earned_landing_bytes()) session_->OfferLanding(bytes);
-}
-
-bool ServerCall::StartBulkResponse(Link& link) {
-  if (!bulk_->answers()) return false;
-  response_.flags = kFrameHasBulk;
-  body_bytes = ResponseBulk::kEncodedBytes + (bulk_->reply_travels() ? 0 : body_bytes);
-  return bulk_->StartWrites(link, *this);
-}
-
-void ServerCall::OnTransferPosted() {
-  bulk_->ForgetWrites();
-  CheckReply();
-  AppendResponse();
-}
-
-// Comes before OnTransferPosted() only if the link is lost, which OnLinkDown() has handled.
-void ServerCall::OnTransferDone(const absl::Status&) {}
-
-void ServerCall::AppendResponse() {
-  Link& link = *session_->link();
-  if (char* body = link.Append(response_, body_bytes, invalidated)) {
-    WriteResponse(body);
-    link.SendNowIfAlone();
-    Finish();
-  } else {
-    AwaitRoom(link);
-  }
-}
-
-void ServerCall::AwaitRoom(Link& link) {
-  DropRequestBeyond(kMaxWaitingRequestBytes);
-  if (has_bulk_ && bulk_->reply_travels()) DropReplyBeyond(0);
-  link.AwaitWritable(*this);
-  session_->BeginWait();
-  if (VERBENA_MUTANT(kUnsentResponseKept)) return;
-  StartResponseTimer(SaturatingAdd(shard_.executor().now(), shard_.limits().response_grace));
-}
-
-void ServerCall::StartResponseTimer(TimePoint until) {
-  frames_sent_ = session_->link()->stats().frames_sent;
-  shard_.executor().StartTimer(*this, until);
-  timer_running_ = true;
-}
-
-void ServerCall::OnResponseOverdue() {
-  Link& link = *session_->link();
-  // A response waits its turn behind others, as long as the client takes those, but no longer than
-  // the grace after its deadline.
-  const TimePoint now = shard_.executor().now();
-  const Duration grace = shard_.limits().response_grace;
-  const TimePoint last = SaturatingAdd(deadline_, grace);
-  if (link.stats().frames_sent != frames_sent_ && now < last) {
-    StartResponseTimer(std::min(last, SaturatingAdd(now, grace)));
-    return;
-  }
-  link.Close(absl::DeadlineExceededError(fmt::format(
-      "{} has not taken the response of {} for {} ms (ServerOptions::response_grace): it issues no "
-      "credits",
-      session_->peer(), method_name(),
-      std::chrono::duration_cast<std::chrono::milliseconds>(grace).count())));
-}
-
-void ServerCall::SetFailure(const absl::Status& status, Outcome outcome, size_t max_bytes) {
-  response_.status_code = static_cast<uint8_t>(status.code());
-  response_.outcome = static_cast<uint8_t>(outcome);
-  failure_body_ = EncodeStatusBody(status, max_bytes);
-  body_bytes = failure_body_.size();
-  shard_.NoteFailure();
-}
-
-// A handler that has ended may have left others access to the reply. The reply's size was cached
-// when the handler ended, and serializing a larger reply would write past the frame. The failure
-// takes no more room than the reply.
-void ServerCall::CheckReply() {
-  const bool in_frame = response_.status_code == 0 && !(has_bulk_ && bulk_->reply_travels());
-  if (!in_frame || VERBENA_MUTANT(kChangedReplySent)) return;
-  const size_t before = body_bytes - response_prefix();
-  const size_t now = reply_->ByteSizeLong();
-  if (now == before) return;
-  reply_bytes_ = now;
-  SetFailure(absl::InternalError(
-                 fmt::format("the reply of {} had {} bytes when its handler ended, and has {} now",
-                             method_name(), before, now)),
-             Outcome::kExecuted, before);
-  body_bytes += response_prefix();
-}
-
-void ServerCall::OnWritable(Link& link) {
-  StopTimer();
-  session_->EndWait();
-  CheckReply();
-  WriteResponse(link.Append(response_, body_bytes, invalidated));
-  Finish();
-}
-
-void ServerCall::WriteResponse(char* body) {
-  if (response_.flags != 0) {
-    bulk_->response().Encode(body);
-    body += ResponseBulk::kEncodedBytes;
-  }
-  if (response_.status_code != 0) {
-    failure_body_.copy(body, failure_body_.size());
-  } else if (response_.flags == 0 || !bulk_->reply_travels()) {  // otherwise in the client's memory
-    reply_->SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(body));
-  }
+void ServerCall::EndBulkRequest() {
+  messages_.DropRequestBeyond(CallMessages::kMaxPooledBytes);
+  ServerBulk& bulk = *bulk_.get();
+  bulk.DropRequest();
+  if (const size_t bytes = bulk.earned_landing_bytes()) session_->OfferLanding(bytes);
 }
 
 void ServerCall::Finish() {
-  SendWaiter::Unlink();
-  if (has_bulk_ || request_bytes_ > kMaxPooledMessageBytes ||
-      reply_bytes_ > kMaxPooledMessageBytes) {
-    FinishLarge();
-  }
+  response_.Clear();
+  bulk_.Clear();
+  step_ = Step::kHandler;
+  messages_.Clear();
   std::exchange(session_, nullptr)->OnCallDone(*this);
-  reply_->Clear();
   shard_.Recycle(*this);
-}
-
-void ServerCall::FinishLarge() {
-  if (has_bulk_) {
-    bulk_->Clear();
-    has_bulk_ = fetching_ = asks_landing_ = false;
-    invalidated = 0;
-  }
-  DropReplyBeyond(kMaxPooledMessageBytes);
-  DropRequestBeyond(kMaxPooledMessageBytes);
 }
 
 }  // namespace verbena::internal
@@ -423,15 +287,18 @@ absl::Status ServerContext::NotExecuted(absl::Status status) {
 }
 
 size_t ServerContext::request_payload_bytes() const {
-  return call_.has_bulk_ ? call_.bulk_->request_payload_bytes() : 0;
+  const internal::ServerBulk* bulk = call_.bulk_.get();
+  return bulk != nullptr ? bulk->request_payload_bytes() : 0;
 }
 
 bool ServerContext::has_request_payload() const {
-  return call_.has_bulk_ && call_.bulk_->has_request_payload();
+  const internal::ServerBulk* bulk = call_.bulk_.get();
+  return bulk != nullptr && bulk->has_request_payload();
 }
 
 Buffer ServerContext::TakeRequestPayload() {
-  return call_.has_bulk_ ? call_.bulk_->TakeRequestPayload() : Buffer();
+  internal::ServerBulk* bulk = call_.bulk_.get();
+  return bulk != nullptr ? bulk->TakeRequestPayload() : Buffer();
 }
 
 Task<absl::StatusOr<Buffer>> ServerContext::AllocateBuffer(size_t bytes) {
@@ -455,7 +322,8 @@ void ServerContext::SetResponsePayload(Payload payload) {
 }
 
 size_t ServerContext::response_payload_room() const {
-  return call_.has_bulk_ ? call_.bulk_->room() : 0;
+  const internal::ServerBulk* bulk = call_.bulk_.get();
+  return bulk != nullptr ? bulk->room() : 0;
 }
 
 Task<absl::Status> ServerContext::WriteResponsePayload(BufferView part) {

@@ -1,9 +1,10 @@
 // ServerCall: one call that a server runs, from its request frame to its response.
 //
-// Pooled per method and executor with its messages, so that a call in steady state allocates
-// nothing. Owned by its ServerShard while it is pooled, and by itself while it runs; on that
-// executor's thread. The link may be lost while the handler runs: the handler is cancelled and runs
-// to its end, and its response goes nowhere.
+// Starts the handler (behind what ServerBulk fetches for it), cancels it, and hands what it made to
+// ServerResponse. Pooled per method and executor with its messages, so that a call in steady state
+// allocates nothing. Owned by its ServerShard while it is pooled, and by itself while it runs; on
+// that executor's thread. The link may be lost while the handler runs: the handler is cancelled and
+// runs to its end, and its response goes nowhere.
 
 #ifndef VERBENA_RPC_SERVER_SERVER_CALL_H_
 #define VERBENA_RPC_SERVER_SERVER_CALL_H_
@@ -11,15 +12,16 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
+#include <utility>
 
 #include "absl/status/status.h"
-#include "google/protobuf/message_lite.h"
 #include "verbena/rpc/internal/call_id.h"
 #include "verbena/rpc/outcome.h"
+#include "verbena/rpc/server/call_messages.h"
 #include "verbena/rpc/server/grants_given.h"
 #include "verbena/rpc/server/method_table.h"
 #include "verbena/rpc/server/server_bulk.h"
+#include "verbena/rpc/server/server_response.h"
 #include "verbena/rpc/server_context.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/task.h"
@@ -37,18 +39,33 @@ struct IncomingBulk {
   UsedGrant landing;
 };
 
+// The one-sided part of a call: made when a call first has one, and kept for later calls.
+class CallBulk {
+ public:
+  // This call's; null if it has none.
+  ServerBulk* get() const { return in_use_ ? bulk_.get() : nullptr; }
+  // For this call, which has none yet.
+  ServerBulk& Make() {
+    if (bulk_ == nullptr) bulk_ = std::make_unique<ServerBulk>();
+    in_use_ = true;
+    return *bulk_;
+  }
+  // The call is over.
+  void Clear() {
+    if (!std::exchange(in_use_, false)) return;
+    bulk_->Clear();
+  }
+
+ private:
+  std::unique_ptr<ServerBulk> bulk_;
+  bool in_use_ = false;
+};
+
 class ServerCall final : public IntrusiveNode<ServerCall>,
                          private TaskCompletion,
-                         private SendWaiter,
                          private Timer,
-                         private TransferListener {
+                         private ServerResponse::Listener {
  public:
-  // Messages that were larger than this on the wire are not kept for the next call.
-  static constexpr size_t kMaxPooledMessageBytes = 16 * 1024;
-  // Requests that were larger than this are not kept while their response waits for room: parsed, a
-  // message of small parts takes up to twenty times its bytes.
-  static constexpr size_t kMaxWaitingRequestBytes = 256;
-
   ServerCall(ServerShard& shard, int method_index);
   ~ServerCall() override;
 
@@ -72,56 +89,43 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
  private:
   friend ServerContext;
 
+  enum class Step : uint8_t {
+    kHandler,        // it runs, or has ended
+    kFetch,          // the handler has not started
+    kAskForLanding,  // the handler has ended
+  };
+
   void OnTaskDone() override;
-  void OnWritable(Link& link) override;
-  void OnTimer() override;
-  void OnTransferPosted() override;
-  void OnTransferDone(const absl::Status& status) override;
+  void OnTimer() override;  // the deadline
+  void OnResponseSent() override { Finish(); }
 
   // This call's ServerBulk, made now if there is none. Valid while the call's context lives.
   ServerBulk& Bulk();
-  void BeginBulk(TimePoint deadline, const RequestBulk& bulk, UsedGrant landing);
+  void BeginBulk(const RequestBulk& bulk, UsedGrant landing);
+  void StartTimer();
+  void StopTimer();
   void RunHandler();
   Task<absl::Status> FetchAndRun();
   // The handler has ended well.
   void Complete();
   void Respond(const absl::Status& status, Outcome outcome);
-  void AppendResponse();
-  // The response finds no room, so it waits. If it waits too long, the link closes.
-  [[gnu::cold, gnu::noinline]] void AwaitRoom(Link& link);
-  void StartResponseTimer(TimePoint until);
-  void StopTimer();
-  void OnResponseOverdue();
-  void WriteResponse(char* body);
-  // The length of the bulk header at the start of the body; 0 if there is none.
-  size_t response_prefix() const { return response_.flags != 0 ? ResponseBulk::kEncodedBytes : 0; }
   void Finish();
 
   // Rare paths are out of line to keep the hot path small.
-  [[gnu::noinline]] void CompleteWithBulk();
-  [[gnu::noinline]] void EndBulkRequest(Link& link);
-  // False when there are no WRITEs for the response to wait for.
-  [[gnu::noinline]] bool StartBulkResponse(Link& link);
-  [[gnu::noinline]] void FinishLarge();
-  // For a call whose handler has ended. Each frees its message if that is larger than `most` bytes.
-  [[gnu::noinline]] void DropRequestBeyond(size_t most);
-  [[gnu::noinline]] void DropReplyBeyond(size_t most);
+  [[gnu::noinline]] void CompleteWithBulk(size_t reply_bytes);
+  [[gnu::noinline]] void EndBulkRequest();
   [[gnu::cold, gnu::noinline]] void DropFailedReply();
-  // Call it before a response that had to wait is serialized.
-  [[gnu::noinline]] void CheckReply();
   [[gnu::cold, gnu::noinline]] void RespondUnlikeTheMethod();
   [[gnu::cold, gnu::noinline]] absl::Status NotParsed() const;
   [[gnu::cold, gnu::noinline]] absl::Status NoTask() const;
   // The error that the caller gets for the exception that is being handled.
   [[gnu::cold, gnu::noinline]] absl::Status Thrown() const;
-  [[gnu::cold, gnu::noinline]] void SetFailure(const absl::Status& status, Outcome outcome,
-                                               size_t max_bytes);
 
   ServerShard& shard_;
   const int method_index_;
   const MethodTable::Entry& entry_;
-  std::unique_ptr<google::protobuf::MessageLite> request_;
-  std::unique_ptr<google::protobuf::MessageLite> reply_;
+  CallMessages messages_;
+  ServerResponse response_;
 
   // State of the current call.
   ServerSession* session_ = nullptr;
@@ -130,17 +134,9 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   std::optional<ServerContext> context_;
   Task<absl::Status> task_;
   TimePoint deadline_ = kNever;
-  bool timer_running_ = false;  // for the deadline, then for a response that waits
-  uint64_t frames_sent_ = 0;    // over the link, when the response began to wait
-  // The call's one-sided part: kept from call to call, null until a call has one.
-  std::unique_ptr<ServerBulk> bulk_;
-  bool has_bulk_ = false;      // this one does
-  bool fetching_ = false;      // the handler has not started
-  bool asks_landing_ = false;  // the handler has ended
-  size_t request_bytes_ = 0;
-  size_t reply_bytes_ = 0;  // when the handler ended
-  FrameHeader response_;
-  std::string failure_body_;  // of a failed call; empty when reply_ is the body
+  bool timer_running_ = false;
+  CallBulk bulk_;
+  Step step_ = Step::kHandler;
 };
 
 }  // namespace verbena::internal

@@ -1,0 +1,154 @@
+#include "verbena/rpc/server/server_response.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/rpc/internal/frames.h"
+#include "verbena/rpc/internal/status_codec.h"
+#include "verbena/rpc/server/server_session.h"
+#include "verbena/rpc/server/server_shard.h"
+#include "verbena/transport/log/mutant.h"
+
+namespace verbena::internal {
+
+void ServerResponse::Begin(ServerSession& session, CallId id, TimePoint deadline,
+                           ServerBulk* bulk) {
+  session_ = &session;
+  deadline_ = deadline;
+  frame_ = ResponseFrame(id);
+  bulk_ = bulk;
+  if (bulk != nullptr) [[unlikely]]
+    invalidated = bulk->FinalKey(*session.link());
+}
+
+bool ServerResponse::SendReply(size_t reply_bytes) {
+  body_bytes = reply_bytes;
+  if (bulk_ != nullptr && StartWrites()) return false;  // the response leaves behind the WRITEs
+  return Append();
+}
+
+bool ServerResponse::SendFailure(const absl::Status& status, Outcome outcome) {
+  SetFailure(status, outcome, session_->link()->max_body_bytes());
+  return Append();
+}
+
+bool ServerResponse::StartWrites() {
+  if (!bulk_->answers()) return false;
+  frame_.flags = kFrameHasBulk;
+  body_bytes = ResponseBulk::kEncodedBytes + (bulk_->reply_travels() ? 0 : body_bytes);
+  return bulk_->StartWrites(*session_->link(), *this);
+}
+
+void ServerResponse::OnTransferPosted() {
+  bulk_->ForgetWrites();
+  CheckReply();
+  if (Append()) listener_.OnResponseSent();
+}
+
+// Comes before OnTransferPosted() only if the link is lost, which the call has handled.
+void ServerResponse::OnTransferDone(const absl::Status&) {}
+
+bool ServerResponse::Append() {
+  Link& link = *session_->link();
+  char* body = link.Append(frame_, body_bytes, invalidated);
+  if (body == nullptr) {
+    AwaitRoom(link);
+    return false;
+  }
+  Write(body);
+  link.SendNowIfAlone();
+  return true;
+}
+
+void ServerResponse::AwaitRoom(Link& link) {
+  messages_.DropRequestBeyond(CallMessages::kMaxWaitingRequestBytes);
+  if (reply_travels()) messages_.DropReplyBeyond(0);
+  link.AwaitWritable(*this);
+  session_->BeginWait();
+  if (VERBENA_MUTANT(kUnsentResponseKept)) return;
+  StartTimer(SaturatingAdd(shard_.executor().now(), shard_.limits().response_grace));
+}
+
+void ServerResponse::StartTimer(TimePoint until) {
+  frames_sent_ = session_->link()->stats().frames_sent;
+  shard_.executor().StartTimer(*this, until);
+  timer_running_ = true;
+}
+
+void ServerResponse::StopTimer() {
+  if (std::exchange(timer_running_, false)) shard_.executor().StopTimer(*this);
+}
+
+void ServerResponse::OnTimer() {
+  timer_running_ = false;
+  Link& link = *session_->link();
+  // A response waits its turn behind others, as long as the client takes those, but no longer than
+  // the grace after its deadline.
+  const TimePoint now = shard_.executor().now();
+  const Duration grace = shard_.limits().response_grace;
+  const TimePoint last = SaturatingAdd(deadline_, grace);
+  if (link.stats().frames_sent != frames_sent_ && now < last) {
+    StartTimer(std::min(last, SaturatingAdd(now, grace)));
+    return;
+  }
+  link.Close(absl::DeadlineExceededError(fmt::format(
+      "{} has not taken the response of {} for {} ms (ServerOptions::response_grace): it issues no "
+      "credits",
+      session_->peer(), method_,
+      std::chrono::duration_cast<std::chrono::milliseconds>(grace).count())));
+}
+
+void ServerResponse::SetFailure(const absl::Status& status, Outcome outcome, size_t max_bytes) {
+  frame_.status_code = static_cast<uint8_t>(status.code());
+  frame_.outcome = static_cast<uint8_t>(outcome);
+  failure_body_ = EncodeStatusBody(status, max_bytes);
+  body_bytes = failure_body_.size();
+  shard_.NoteFailure();
+}
+
+// A handler that has ended may have left others access to the reply. The reply's size was cached
+// when the handler ended, and serializing a larger reply would write past the frame. The failure
+// takes no more room than the reply.
+void ServerResponse::CheckReply() {
+  const bool in_frame = frame_.status_code == 0 && !reply_travels();
+  if (!in_frame || VERBENA_MUTANT(kChangedReplySent)) return;
+  const size_t before = body_bytes - prefix_bytes();
+  const size_t now = messages_.reply().ByteSizeLong();
+  if (now == before) return;
+  messages_.NoteReply(now);
+  SetFailure(absl::InternalError(
+                 fmt::format("the reply of {} had {} bytes when its handler ended, and has {} now",
+                             method_, before, now)),
+             Outcome::kExecuted, before);
+  body_bytes += prefix_bytes();
+}
+
+void ServerResponse::OnWritable(Link& link) {
+  StopTimer();
+  session_->EndWait();
+  CheckReply();
+  Write(link.Append(frame_, body_bytes, invalidated));
+  listener_.OnResponseSent();
+}
+
+void ServerResponse::Write(char* body) {
+  if (frame_.flags != 0) {
+    bulk_->response().Encode(body);
+    body += ResponseBulk::kEncodedBytes;
+  }
+  if (frame_.status_code != 0) {
+    failure_body_.copy(body, failure_body_.size());
+  } else if (frame_.flags == 0 || !bulk_->reply_travels()) {  // otherwise in the client's memory
+    messages_.reply().SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(body));
+  }
+}
+
+void ServerResponse::ClearRest() {
+  StopTimer();
+  bulk_ = nullptr;
+  invalidated = 0;
+}
+
+}  // namespace verbena::internal

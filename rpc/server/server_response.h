@@ -1,0 +1,99 @@
+// ServerResponse: the last step of a server's call: its response, on the way into the link.
+//
+// Part of a ServerCall, on its executor's thread. A response leaves at once if the link has room
+// and nothing has to be written ahead of it. Otherwise it waits behind its WRITEs, then for room;
+// if the client takes nothing for ServerOptions::response_grace, the link closes.
+
+#ifndef VERBENA_RPC_SERVER_SERVER_RESPONSE_H_
+#define VERBENA_RPC_SERVER_SERVER_RESPONSE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "verbena/rpc/internal/call_id.h"
+#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/server/call_messages.h"
+#include "verbena/rpc/server/server_bulk.h"
+#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/coro/scheduler.h"
+#include "verbena/transport/link/link.h"
+
+namespace verbena::internal {
+
+class ServerSession;
+class ServerShard;
+
+class ServerResponse final : private SendWaiter, private Timer, private TransferListener {
+ public:
+  // Hears that a response which had to wait was given to the link. May destroy the ServerResponse.
+  class Listener {
+   public:
+    virtual ~Listener() = default;
+    virtual void OnResponseSent() = 0;
+  };
+
+  // All must outlive it. `method` is the method's full name.
+  ServerResponse(ServerShard& shard, const char* method, CallMessages& messages, Listener& listener)
+      : shard_(shard), method_(method), messages_(messages), listener_(listener) {}
+  ~ServerResponse() override { StopTimer(); }
+
+  // Begins the response of call `id`, which has a deadline or kNever, over the session's link,
+  // which is open. `bulk` is the call's one-sided part, or null.
+  void Begin(ServerSession& session, CallId id, TimePoint deadline, ServerBulk* bulk);
+  // Both return true if the response has left, and false if the listener will hear of it. Call
+  // Begin() first.
+  // Sends the reply, whose ByteSizeLong() has just returned `reply_bytes`.
+  bool SendReply(size_t reply_bytes);
+  bool SendFailure(const absl::Status& status, Outcome outcome);
+  // The call is over, or its link is lost.
+  void Clear() {
+    SendWaiter::Unlink();
+    if (timer_running_ || bulk_ != nullptr) [[unlikely]]
+      ClearRest();
+  }
+
+ private:
+  void OnWritable(Link& link) override;
+  void OnTimer() override;
+  void OnTransferPosted() override;
+  void OnTransferDone(const absl::Status& status) override;
+
+  bool Append();
+  void Write(char* body);
+  // The length of the bulk header at the start of the body; 0 if there is none.
+  size_t prefix_bytes() const { return frame_.flags != 0 ? ResponseBulk::kEncodedBytes : 0; }
+  bool reply_travels() const { return bulk_ != nullptr && bulk_->reply_travels(); }
+
+  // Rare paths are out of line to keep the hot path small.
+  [[gnu::noinline]] void ClearRest();
+  // False when there are no WRITEs for the response to wait for.
+  [[gnu::noinline]] bool StartWrites();
+  // The response finds no room, so it waits. If it waits too long, the link closes.
+  [[gnu::cold, gnu::noinline]] void AwaitRoom(Link& link);
+  // Call it before a response that had to wait is serialized.
+  [[gnu::noinline]] void CheckReply();
+  [[gnu::cold, gnu::noinline]] void SetFailure(const absl::Status& status, Outcome outcome,
+                                               size_t max_bytes);
+  void StartTimer(TimePoint until);
+  void StopTimer();
+
+  ServerShard& shard_;
+  const char* const method_;
+  CallMessages& messages_;
+  Listener& listener_;
+
+  // State of the current response.
+  ServerSession* session_ = nullptr;
+  ServerBulk* bulk_ = nullptr;
+  TimePoint deadline_ = kNever;
+  FrameHeader frame_;
+  std::string failure_body_;  // of a failed call
+  bool timer_running_ = false;
+  uint64_t frames_sent_ = 0;  // over the link, when the response began to wait
+};
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_RPC_SERVER_SERVER_RESPONSE_H_

@@ -1,5 +1,8 @@
 """cc_verbena_library: stubs and services (foo.verbena.pb.{h,cc}) of a proto_library."""
 
+# Arguments of cc_library that the mocks' library gets, too.
+_MOCK_ATTRIBUTES = ["copts", "features", "tags", "visibility"]
+
 def _import_path(file, source_root):
     # ProtoInfo.proto_source_root is where imports start: a virtual directory when the proto_library
     # has import_prefix or strip_import_prefix, the repository's root otherwise.
@@ -18,10 +21,13 @@ def _generate_impl(ctx):
     imports = [_import_path(file, info.proto_source_root) for file in info.direct_sources]
     headers = []
     sources = []
+    mocks = []
     for path in imports:
-        base = "%s/%s.verbena.pb" % (directory, _without_extension(path))
-        headers.append(ctx.actions.declare_file(base + ".h"))
-        sources.append(ctx.actions.declare_file(base + ".cc"))
+        base = "%s/%s" % (directory, _without_extension(path))
+        headers.append(ctx.actions.declare_file(base + ".verbena.pb.h"))
+        sources.append(ctx.actions.declare_file(base + ".verbena.pb.cc"))
+        if "generate_mock_code" in ctx.attr.parameters:
+            mocks.append(ctx.actions.declare_file(base + "_mock.verbena.pb.h"))
     out = [ctx.bin_dir.path, ctx.label.workspace_root, ctx.label.package, directory]
     args = ctx.actions.args()
 
@@ -30,25 +36,28 @@ def _generate_impl(ctx):
     args.add_all(info.transitive_proto_path, format_each = "--proto_path=%s")
     args.add(ctx.executable._plugin, format = "--plugin=protoc-gen-verbena=%s")
     args.add("/".join([part for part in out if part]), format = "--verbena_out=%s")
+    for name, value in sorted(ctx.attr.parameters.items()):
+        args.add("--verbena_opt=%s=%s" % (name, value))
     args.add_all(imports)
     ctx.actions.run(
         executable = ctx.executable._protoc,
         arguments = [args],
         inputs = info.transitive_sources,
         tools = [ctx.executable._plugin],
-        outputs = headers + sources,
+        outputs = headers + sources + mocks,
         mnemonic = "VerbenaProto",
         progress_message = "Generating Verbena stubs %s" % ctx.label,
     )
     return [
-        DefaultInfo(files = depset(headers + sources)),
-        OutputGroupInfo(hdrs = depset(headers), srcs = depset(sources)),
+        DefaultInfo(files = depset(headers + sources + mocks)),
+        OutputGroupInfo(hdrs = depset(headers), srcs = depset(sources), mocks = depset(mocks)),
     ]
 
 _generate = rule(
     implementation = _generate_impl,
     attrs = {
         "proto": attr.label(mandatory = True, providers = [ProtoInfo]),
+        "parameters": attr.string_dict(),
         "_plugin": attr.label(
             default = "@verbena//rpc/codegen:protoc-gen-verbena",
             executable = True,
@@ -63,7 +72,15 @@ _generate = rule(
     },
 )
 
-def cc_verbena_library(name, proto, deps = [], testonly = None, **kwargs):
+def cc_verbena_library(
+        name,
+        proto,
+        deps = [],
+        generate_mock_code = False,
+        services_namespace = "",
+        export_macro = "",
+        testonly = None,
+        **kwargs):
     """A cc_library with the stubs and services of `proto`.
 
         proto_library(name = "echo_proto", srcs = ["echo.proto"])
@@ -75,18 +92,31 @@ def cc_verbena_library(name, proto, deps = [], testonly = None, **kwargs):
         )
 
     gives echo.verbena.pb.h, included by the path that imports of echo.proto use. Streaming methods
-    are refused for now, with a message that names them.
+    are refused for now, with a message that names them. verbena_proto_library makes all three
+    targets.
 
     Args:
       name: the target's name.
       proto: a proto_library, in any package or repository.
       deps: the cc_proto_library of `proto`.
+      generate_mock_code: if True, <name>_mock is a library for tests with echo_mock.verbena.pb.h,
+        which holds a GoogleMock mock of each StubInterface.
+      services_namespace: if not empty, the classes lie in this namespace below the package's.
+      export_macro: if not empty, a macro before the name of each class, for libraries that hide
+        their symbols. `defines` must define it for these files and for all that include them.
       testonly: as everywhere.
       **kwargs: passed to cc_library.
     """
     generated = name + ".gen"
-    _generate(name = generated, proto = proto, testonly = testonly)
-    for group in ["hdrs", "srcs"]:
+    parameters = {}
+    if generate_mock_code:
+        parameters["generate_mock_code"] = "true"
+    if services_namespace:
+        parameters["services_namespace"] = services_namespace
+    if export_macro:
+        parameters["export_macro"] = export_macro
+    _generate(name = generated, proto = proto, parameters = parameters, testonly = testonly)
+    for group in ["hdrs", "srcs", "mocks"]:
         native.filegroup(
             name = generated + "." + group,
             srcs = [generated],
@@ -107,3 +137,18 @@ def cc_verbena_library(name, proto, deps = [], testonly = None, **kwargs):
         ],
         **kwargs
     )
+    if generate_mock_code:
+        native.cc_library(
+            name = name + "_mock",
+            testonly = True,
+            hdrs = [generated + ".mocks"],
+            strip_include_prefix = generated,
+            deps = deps + [
+                name,
+                "@absl",
+                "@gtest",
+                "@verbena//rpc",
+                "@verbena//rpc/testing:mocked_call",
+            ],
+            **{key: value for key, value in kwargs.items() if key in _MOCK_ATTRIBUTES}
+        )

@@ -16,8 +16,11 @@ namespace {
 using google::protobuf::Descriptor;
 using google::protobuf::EnumDescriptor;
 using google::protobuf::FileDescriptor;
+using google::protobuf::FileDescriptorProto;
+using google::protobuf::FileOptions;
 using google::protobuf::MethodDescriptor;
 using google::protobuf::ServiceDescriptor;
+using google::protobuf::SourceLocation;
 
 // C++ type → the .proto name that it stands for.
 using TypeNames = std::map<std::string, std::string>;
@@ -84,7 +87,8 @@ std::string ProblemOf(const MethodDescriptor& method) {
 
 class Checker {
  public:
-  explicit Checker(const FileDescriptor& file) : file_(file) {
+  Checker(const FileDescriptor& file, const Parameters& parameters)
+      : file_(file), parameters_(parameters) {
     std::set<const FileDescriptor*> seen;
     AddTypesOfPackage(file, file.package(), seen, types_);
   }
@@ -92,31 +96,65 @@ class Checker {
   std::string Check() {
     std::string keyword = KeywordIn(CppNamespace(file_));
     if (!keyword.empty()) {
-      Add(fmt::format("package {}: '{}' is a C++ keyword that protobuf does not escape; rename it",
+      Add(Where({FileDescriptorProto::kPackageFieldNumber}),
+          fmt::format("package {}: '{}' is a C++ keyword that protobuf does not escape; rename it",
                       file_.package(), keyword));
     }
     if (file_.options().cc_generic_services()) {
-      Add("option cc_generic_services makes protobuf generate classes of the same names; remove "
+      Add(Where({FileDescriptorProto::kOptionsFieldNumber,
+                 FileOptions::kCcGenericServicesFieldNumber}),
+          "option cc_generic_services makes protobuf generate classes of the same names; remove "
           "it");
     }
+    CheckNamespace();
     for (int i = 0; i < file_.service_count(); ++i) CheckService(*file_.service(i));
     return std::move(problems_);
   }
 
  private:
-  void Add(const std::string& problem) {
-    // protoc names the file before the first line only.
-    if (!problems_.empty()) problems_ += "\n" + file_.name() + ": ";
-    problems_ += problem;
+  // "a.proto:4:3: ", as compilers write it, or "a.proto: " if protoc kept no locations.
+  std::string Prefix(const SourceLocation* location) const {
+    if (location == nullptr) return file_.name() + ": ";
+    return fmt::format("{}:{}:{}: ", file_.name(), location->start_line + 1,
+                       location->start_column + 1);
+  }
+  std::string Where(const std::vector<int>& path) const {
+    SourceLocation location;
+    return Prefix(file_.GetSourceLocation(path, &location) ? &location : nullptr);
+  }
+  template <typename Described>
+  std::string Where(const Described& descriptor) const {
+    SourceLocation location;
+    return Prefix(descriptor.GetSourceLocation(&location) ? &location : nullptr);
+  }
+
+  void Add(const std::string& where, const std::string& problem) {
+    if (!problems_.empty()) problems_ += '\n';
+    problems_ += where + problem;
+  }
+
+  // A class and a namespace of one name do not compile.
+  void CheckNamespace() {
+    const std::string& name = parameters_.services_namespace;
+    const std::string first = name.substr(0, name.find("::"));
+    auto type = types_.find(first);
+    if (!first.empty() && type != types_.end()) {
+      Add(file_.name() + ": ",
+          fmt::format("services_namespace {} is also the C++ name of {}; choose another", first,
+                      type->second));
+    }
+  }
+
+  void CheckClass(const ServiceDescriptor& service, const std::string& name, const char* what) {
+    auto [other, added] = types_.emplace(name, service.full_name());
+    if (added) return;
+    Add(Where(service), fmt::format("service {}: its C++ {} {} is also that of {}; rename one",
+                                    service.full_name(), what, name, other->second));
   }
 
   void CheckService(const ServiceDescriptor& service) {
-    std::string name = CppName(service);
-    auto [other, added] = types_.emplace(name, service.full_name());
-    if (!added) {
-      Add(fmt::format("service {}: its C++ class {} is also that of {}; rename one",
-                      service.full_name(), name, other->second));
-    }
+    CheckClass(service, CppName(service), "class");
+    if (parameters_.generate_mock_code) CheckClass(service, MockName(service), "mock");
     std::map<std::string, std::string> members;
     for (int i = 0; i < service.method_count(); ++i) {
       const MethodDescriptor& method = *service.method(i);
@@ -127,21 +165,23 @@ class Checker {
                               twin->second);
       }
       if (!problem.empty()) {
-        Add(fmt::format("service {}, method {}: {}", service.full_name(), method.name(), problem));
+        Add(Where(method),
+            fmt::format("service {}, method {}: {}", service.full_name(), method.name(), problem));
       }
     }
   }
 
   const FileDescriptor& file_;
+  const Parameters& parameters_;
   TypeNames types_;
   std::string problems_;
 };
 
 }  // namespace
 
-std::string ProblemsOf(const FileDescriptor& file) {
+std::string ProblemsOf(const FileDescriptor& file, const Parameters& parameters) {
   if (file.service_count() == 0) return "";
-  return Checker(file).Check();
+  return Checker(file, parameters).Check();
 }
 
 }  // namespace verbena::codegen

@@ -6,13 +6,14 @@
 #include <string>
 
 #include "google/protobuf/descriptor.h"
+#include "verbena/rpc/codegen/parameters.h"
 
 namespace verbena::codegen {
 
 // Empty if code can be generated for every service of `file`. Otherwise one line for each problem,
-// naming service and method, and what to do: streaming, names that would collide
-// or not compile in C++.
-std::string ProblemsOf(const google::protobuf::FileDescriptor& file);
+// "file:line:column: service, method: ..." and what to do: streaming, names that would collide or
+// not compile in C++.
+std::string ProblemsOf(const google::protobuf::FileDescriptor& file, const Parameters& parameters);
 
 }  // namespace verbena::codegen
 

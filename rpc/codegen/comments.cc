@@ -53,4 +53,13 @@ std::string CommentOf(const ServiceDescriptor& service) { return LocatedComment(
 
 std::string CommentOf(const MethodDescriptor& method) { return LocatedComment(method); }
 
+void PrintComment(const std::string& comment, google::protobuf::io::Printer& printer) {
+  // Line by line, since the printer indents only what it sees begin a line.
+  for (size_t begin = 0; begin < comment.size();) {
+    size_t end = comment.find('\n', begin);
+    printer.Print("$line$\n", "line", comment.substr(begin, end - begin));
+    begin = end + 1;
+  }
+}
+
 }  // namespace verbena::codegen

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "google/protobuf/descriptor.h"
+#include "google/protobuf/io/printer.h"
 
 namespace verbena::codegen {
 
@@ -16,6 +17,9 @@ std::string CommentOf(const google::protobuf::MethodDescriptor& method);
 
 // `text` as lines of "// …", with nothing in it that could end or continue a comment.
 std::string AsComment(const std::string& text);
+
+// Prints a comment of CommentOf() at the printer's indentation.
+void PrintComment(const std::string& comment, google::protobuf::io::Printer& printer);
 
 }  // namespace verbena::codegen
 

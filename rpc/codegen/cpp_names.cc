@@ -59,8 +59,9 @@ constexpr std::string_view kMacros[] = {"EOF",   "INFINITY", "NAN",   "NULL",  "
 static_assert(std::is_sorted(std::begin(kMacros), std::end(kMacros)));
 
 // Members of the generated classes, and the classes themselves. Sorted.
-constexpr std::string_view kMembers[] = {"Service",   "Stub",     "channel_", "full_name",
-                                         "kFullName", "kMethods", "methods"};
+constexpr std::string_view kMembers[] = {"Service",  "Stub",      "StubAdapter", "StubInterface",
+                                         "channel_", "full_name", "kFullName",   "kMethods",
+                                         "methods",  "stub_"};
 static_assert(std::is_sorted(std::begin(kMembers), std::end(kMembers)));
 
 // Parameters of generated methods. Sorted.
@@ -93,6 +94,12 @@ std::string CppNamespace(const FileDescriptor& file) {
   return type.substr(2, type.size() - std::string_view("::::M").size());
 }
 
+std::string ServicesNamespace(const FileDescriptor& file, const Parameters& parameters) {
+  std::string name = CppNamespace(file);
+  if (!name.empty() && !parameters.services_namespace.empty()) name += "::";
+  return name + parameters.services_namespace;
+}
+
 std::string CppType(const Descriptor& message) {
   return google::protobuf::compiler::cpp::QualifiedClassName(&message);
 }
@@ -108,6 +115,8 @@ std::string CppTypeIn(const ServiceDescriptor& service, const Descriptor& messag
 }
 
 std::string CppName(const ServiceDescriptor& service) { return Escaped(service.name()); }
+
+std::string MockName(const ServiceDescriptor& service) { return "Mock" + service.name() + "Stub"; }
 
 std::string CppName(const MethodDescriptor& method) { return Escaped(method.name()); }
 

@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "google/protobuf/descriptor.h"
+#include "verbena/rpc/codegen/parameters.h"
 
 namespace verbena::codegen {
 
@@ -22,6 +23,11 @@ bool IsKeyword(std::string_view name);
 
 // "demo::v1" for package demo.v1; empty for none.
 std::string CppNamespace(const google::protobuf::FileDescriptor& file);
+
+// The namespace of the classes generated for services: that of the package, and below it
+// Parameters::services_namespace. Empty for none.
+std::string ServicesNamespace(const google::protobuf::FileDescriptor& file,
+                              const Parameters& parameters);
 
 // "::demo::v1::Outer_Inner" for message demo.v1.Outer.Inner.
 std::string CppType(const google::protobuf::Descriptor& message);
@@ -33,6 +39,9 @@ std::string CppTypeIn(const google::protobuf::ServiceDescriptor& service,
 
 // The class that holds a service's Stub and Service.
 std::string CppName(const google::protobuf::ServiceDescriptor& service);
+
+// The mock of a service's StubInterface: "MockEchoStub".
+std::string MockName(const google::protobuf::ServiceDescriptor& service);
 
 // The member of Stub and Service that stands for a method.
 std::string CppName(const google::protobuf::MethodDescriptor& method);

@@ -7,6 +7,8 @@
 #include "verbena/rpc/codegen/check.h"
 #include "verbena/rpc/codegen/cpp_names.h"
 #include "verbena/rpc/codegen/header_writer.h"
+#include "verbena/rpc/codegen/mock_writer.h"
+#include "verbena/rpc/codegen/parameters.h"
 #include "verbena/rpc/codegen/source_writer.h"
 
 namespace verbena::codegen {
@@ -17,26 +19,42 @@ using google::protobuf::compiler::GeneratorContext;
 using google::protobuf::io::Printer;
 using google::protobuf::io::ZeroCopyOutputStream;
 
-void WriteFile(const FileDescriptor& file, const std::string& name,
-               void (*write)(const FileDescriptor&, Printer&), GeneratorContext& context) {
-  std::unique_ptr<ZeroCopyOutputStream> stream(context.Open(name));
+using Writer = void (*)(const FileDescriptor&, const Parameters&, Printer&);
+
+void WriteFile(const FileDescriptor& file, const Parameters& parameters, const char* suffix,
+               Writer write, GeneratorContext& context) {
+  std::unique_ptr<ZeroCopyOutputStream> stream(context.Open(BaseName(file) + suffix));
   Printer printer(stream.get(), '$');
-  write(file, printer);
+  write(file, parameters, printer);
 }
 
 }  // namespace
 
+bool Generator::GenerateAll(const std::vector<const FileDescriptor*>& files,
+                            const std::string& parameter, GeneratorContext* context,
+                            std::string* error) const {
+  Parameters parameters;
+  *error = ParseParameters(parameter, &parameters);
+  if (!error->empty()) *error = "protoc-gen-verbena: " + *error;
+  for (const FileDescriptor* file : files) {
+    const std::string problems = ProblemsOf(*file, parameters);
+    if (!error->empty() && !problems.empty()) *error += '\n';
+    *error += problems;
+  }
+  if (!error->empty()) return false;
+  for (const FileDescriptor* file : files) {
+    WriteFile(*file, parameters, ".verbena.pb.h", &WriteHeader, *context);
+    WriteFile(*file, parameters, ".verbena.pb.cc", &WriteSource, *context);
+    if (parameters.generate_mock_code) {
+      WriteFile(*file, parameters, "_mock.verbena.pb.h", &WriteMocks, *context);
+    }
+  }
+  return true;
+}
+
 bool Generator::Generate(const FileDescriptor* file, const std::string& parameter,
                          GeneratorContext* context, std::string* error) const {
-  if (!parameter.empty()) {
-    *error = "protoc-gen-verbena takes no parameters, and was given '" + parameter + "'";
-    return false;
-  }
-  *error = ProblemsOf(*file);
-  if (!error->empty()) return false;
-  WriteFile(*file, BaseName(*file) + ".verbena.pb.h", &WriteHeader, *context);
-  WriteFile(*file, BaseName(*file) + ".verbena.pb.cc", &WriteSource, *context);
-  return true;
+  return GenerateAll({file}, parameter, context, error);
 }
 
 }  // namespace verbena::codegen

@@ -1,15 +1,20 @@
 // Generator: protoc-gen-verbena as protoc's library sees it.
 //
-// foo.proto gives foo.verbena.pb.h and foo.verbena.pb.cc, also when it has no service, so that a
-// build rule knows what to expect. The same input gives the same bytes. Takes no parameters.
+// foo.proto gives foo.verbena.pb.h and foo.verbena.pb.cc, and with generate_mock_code
+// foo_mock.verbena.pb.h, also when it has no service, so that a build rule knows what to expect.
+// The same input gives the same bytes. parameters.h lists the parameters.
 //
 //   protoc --plugin=protoc-gen-verbena --cpp_out=out --verbena_out=out demo/echo.proto
+//
+// proto2 and proto3 files are read. The installed protobuf (3.21) knows no editions: its protoc
+// refuses such files, and a newer protoc refuses this plugin for them.
 
 #ifndef VERBENA_RPC_CODEGEN_GENERATOR_H_
 #define VERBENA_RPC_CODEGEN_GENERATOR_H_
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "google/protobuf/compiler/code_generator.h"
 #include "google/protobuf/descriptor.h"
@@ -19,7 +24,13 @@ namespace verbena::codegen {
 // Without state; may be used from any thread.
 class Generator final : public google::protobuf::compiler::CodeGenerator {
  public:
-  // False, with one line for each problem in `*error`, if the file asks for what is not supported.
+  // False, with one line for each problem in `*error`, if a file or a parameter asks for what is
+  // not supported. Then no file is written.
+  bool GenerateAll(const std::vector<const google::protobuf::FileDescriptor*>& files,
+                   const std::string& parameter,
+                   google::protobuf::compiler::GeneratorContext* context,
+                   std::string* error) const override;
+  // The same for one file.
   bool Generate(const google::protobuf::FileDescriptor* file, const std::string& parameter,
                 google::protobuf::compiler::GeneratorContext* context,
                 std::string* error) const override;

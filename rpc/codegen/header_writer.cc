@@ -7,6 +7,7 @@
 #include "google/protobuf/descriptor.pb.h"
 #include "verbena/rpc/codegen/comments.h"
 #include "verbena/rpc/codegen/cpp_names.h"
+#include "verbena/rpc/codegen/interface_writer.h"
 #include "verbena/rpc/version.h"
 
 namespace verbena::codegen {
@@ -17,15 +18,6 @@ using google::protobuf::MethodDescriptor;
 using google::protobuf::ServiceDescriptor;
 using google::protobuf::io::Printer;
 using Variables = std::map<std::string, std::string>;
-
-void PrintComment(const std::string& comment, Printer& printer) {
-  // Line by line, since the printer indents only what it sees begin a line.
-  for (size_t begin = 0; begin < comment.size();) {
-    size_t end = comment.find('\n', begin);
-    printer.Print("$line$\n", "line", comment.substr(begin, end - begin));
-    begin = end + 1;
-  }
-}
 
 void WriteStubMethod(const MethodDescriptor& method, Printer& printer) {
   Variables vars = {
@@ -48,8 +40,9 @@ void WriteStubMethod(const MethodDescriptor& method, Printer& printer) {
                 "    ::verbena::CallOptions options = {}) const;\n");
 }
 
-void WriteStub(const ServiceDescriptor& service, Printer& printer) {
+void WriteStub(const ServiceDescriptor& service, const std::string& macro, Printer& printer) {
   Variables vars = {
+      {"macro", macro},
       {"service", service.full_name()},
       {"deprecated", service.options().deprecated() ? "[[deprecated]] " : ""},
   };
@@ -60,7 +53,7 @@ void WriteStub(const ServiceDescriptor& service, Printer& printer) {
       "//   (const Request&)          borrows the request until the call ends,\n"
       "//   (Request&&)               owns it,\n"
       "//   (const Request&, Reply&)  borrows both, and allocates nothing once warm.\n"
-      "class Stub final {\n"
+      "class $macro$Stub final {\n"
       " public:\n");
   printer.Indent();
   printer.Print(vars,
@@ -69,10 +62,12 @@ void WriteStub(const ServiceDescriptor& service, Printer& printer) {
   printer.Outdent();
   printer.Print(
       "\n"
+      "  // @@protoc_insertion_point(class_scope:$service$.Stub)\n"
       " private:\n"
       "  $unused$::verbena::Channel* channel_;\n"
       "};\n",
-      "unused", service.method_count() == 0 ? "[[maybe_unused]] " : "");
+      "service", service.full_name(), "unused",
+      service.method_count() == 0 ? "[[maybe_unused]] " : "");
 }
 
 void WriteServiceMethod(const MethodDescriptor& method, Printer& printer) {
@@ -85,28 +80,35 @@ void WriteServiceMethod(const MethodDescriptor& method, Printer& printer) {
       "reply", CppTypeIn(*method.service(), *method.output_type()));
 }
 
-void WriteServiceBase(const ServiceDescriptor& service, Printer& printer) {
+void WriteServiceBase(const ServiceDescriptor& service, const std::string& macro,
+                      Printer& printer) {
   printer.Print(
       "// Base of implementations of $service$. A method that is not overridden\n"
       "// answers UNIMPLEMENTED. Arguments are valid until the Task ends.\n"
-      "class Service : public ::verbena::Service {\n"
+      "class $macro$Service : public ::verbena::Service {\n"
       " public:\n",
-      "service", service.full_name());
+      "service", service.full_name(), "macro", macro);
   printer.Indent();
   for (int i = 0; i < service.method_count(); ++i) WriteServiceMethod(*service.method(i), printer);
   printer.Print(
       "const char* full_name() const final;\n"
-      "::absl::Span<const ::verbena::ServerMethod> methods() const final;\n");
+      "::absl::Span<const ::verbena::ServerMethod> methods() const final;\n"
+      "\n"
+      "// @@protoc_insertion_point(class_scope:$service$.Service)\n",
+      "service", service.full_name());
   printer.Outdent();
   printer.Print("};\n");
 }
 
-void WriteService(const ServiceDescriptor& service, Printer& printer) {
-  Variables vars = {{"class", CppName(service)}, {"full_name", service.full_name()}};
+void WriteService(const ServiceDescriptor& service, const Parameters& parameters,
+                  Printer& printer) {
+  const std::string macro = parameters.export_macro.empty() ? "" : parameters.export_macro + " ";
+  Variables vars = {
+      {"class", CppName(service)}, {"full_name", service.full_name()}, {"macro", macro}};
   printer.Print("\n");
   PrintComment(CommentOf(service), printer);
   printer.Print(vars,
-                "class $class$ final {\n"
+                "class $macro$$class$ final {\n"
                 " public:\n");
   printer.Indent();
   printer.Print(vars,
@@ -114,13 +116,17 @@ void WriteService(const ServiceDescriptor& service, Printer& printer) {
                 "\n"
                 "static constexpr char kFullName[] = \"$full_name$\";\n"
                 "\n");
-  WriteStub(service, printer);
+  WriteStub(service, macro, printer);
   printer.Print("\n");
-  WriteServiceBase(service, printer);
+  WriteStubInterface(service, macro, printer);
+  printer.Print("\n");
+  WriteStubAdapter(service, macro, printer);
+  printer.Print("\n");
+  WriteServiceBase(service, macro, printer);
+  printer.Print(vars, "\n// @@protoc_insertion_point(class_scope:$full_name$)\n");
   printer.Outdent();
   if (service.method_count() > 0) {
     printer.Print(
-        "\n"
         " private:\n"
         "  static const ::verbena::MethodDescriptor kMethods[];\n");
   }
@@ -144,12 +150,12 @@ void WriteVersionCheck(const FileDescriptor& file, Printer& printer) {
 
 }  // namespace
 
-void WriteHeader(const FileDescriptor& file, Printer& printer) {
+void WriteHeader(const FileDescriptor& file, const Parameters& parameters, Printer& printer) {
   Variables vars = {
       {"file", file.name()},
       {"guard", GuardName(file)},
       {"base", BaseName(file)},
-      {"namespace", CppNamespace(file)},
+      {"namespace", ServicesNamespace(file, parameters)},
   };
   printer.Print(vars,
                 "// Generated by protoc-gen-verbena from $file$. Do not edit.\n"
@@ -166,11 +172,21 @@ void WriteHeader(const FileDescriptor& file, Printer& printer) {
         "#include \"verbena/rpc/server_context.h\"\n"
         "#include \"verbena/rpc/service.h\"\n"
         "#include \"verbena/rpc/unary_call.h\"\n");
+  }
+  printer.Print("// @@protoc_insertion_point(includes)\n");
+  if (file.service_count() > 0) {
     if (!vars["namespace"].empty()) printer.Print(vars, "\nnamespace $namespace$ {\n");
-    for (int i = 0; i < file.service_count(); ++i) WriteService(*file.service(i), printer);
+    for (int i = 0; i < file.service_count(); ++i) {
+      WriteService(*file.service(i), parameters, printer);
+    }
+    printer.Print("\n// @@protoc_insertion_point(namespace_scope)\n");
     if (!vars["namespace"].empty()) printer.Print(vars, "\n}  // namespace $namespace$\n");
   }
-  printer.Print(vars, "\n#endif  // $guard$\n");
+  printer.Print(vars,
+                "\n"
+                "// @@protoc_insertion_point(global_scope)\n"
+                "\n"
+                "#endif  // $guard$\n");
 }
 
 }  // namespace verbena::codegen

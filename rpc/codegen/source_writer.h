@@ -5,11 +5,12 @@
 
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/io/printer.h"
+#include "verbena/rpc/codegen/parameters.h"
 
 namespace verbena::codegen {
 
 // `file` has no problem that check.h names.
-void WriteSource(const google::protobuf::FileDescriptor& file,
+void WriteSource(const google::protobuf::FileDescriptor& file, const Parameters& parameters,
                  google::protobuf::io::Printer& printer);
 
 }  // namespace verbena::codegen

@@ -38,7 +38,8 @@ def includes(name):
 def library_headers():
     """All headers that a program with Verbena in it is compiled from."""
     return [name for name in tree.files()
-            if re.fullmatch(r"(rpc|transport)/.*\.h", name) and not name.startswith("rpc/codegen/")]
+            if re.fullmatch(r"(rpc|transport)/.*\.h", name)
+            and not name.startswith(("rpc/codegen/", "rpc/testing/"))]
 
 
 def names_of(source):

@@ -44,6 +44,7 @@ FOLDERS = {
     "rpc/asio": _EXECUTOR | {"rpc", "proto"},
     "rpc/admin": _EXECUTOR | {"rpc", "proto"},
     "rpc/codegen": {"proto", "rpc"},  # of rpc the version alone
+    "rpc/testing": _CORO | {"rpc"},  # for users' tests; nothing but tests may use it
     # Users include nothing below transport/. Programs of ours may plant faults (mutant.h).
     "examples": {"rpc", "proto", "transport/log"},
     "benchmarks": _ANYTHING,

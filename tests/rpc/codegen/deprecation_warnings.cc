@@ -20,6 +20,13 @@ namespace {
   (void)co_await current.Old(request, reply);  // expected-warning {{'Old' is deprecated}}
   // expected-note@*:* 3 {{explicitly marked deprecated here}}
 
+  Current::StubAdapter adapter(current);
+  Current::StubInterface& interface = adapter;
+  (void)co_await interface.Kept(request);
+  (void)co_await interface.Old(request);  // expected-warning {{'Old' is deprecated}}
+  (void)co_await adapter.Old(request);    // expected-warning {{'Old' is deprecated}}
+  // expected-note@*:* 2 {{explicitly marked deprecated here}}
+
   Former::Stub former(channel);  // expected-warning {{'Stub' is deprecated}}
   // expected-note@*:* {{explicitly marked deprecated here}}
 }

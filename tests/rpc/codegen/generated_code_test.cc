@@ -1,5 +1,6 @@
 // Generated stubs pass each call's method, request and options to the runtime unchanged and without
-// a copy. Generated services run the override of each method. The runtime here only records.
+// a copy. Generated services run the override of each method. Adapters make the calls of their
+// stub, and mocks answer in its place. The runtime here only records.
 
 #include <chrono>
 #include <memory>
@@ -10,18 +11,22 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "gmock/gmock.h"
 #include "google/protobuf/message_lite.h"
 #include "gtest/gtest.h"
 #include "testdata/no_method.verbena.pb.h"
 #include "testdata/options.verbena.pb.h"
 #include "testdata/unary.verbena.pb.h"
+#include "testdata/unary_mock.verbena.pb.h"
 #include "verbena/rpc/call_options.h"
 #include "verbena/rpc/method.h"
 #include "verbena/rpc/server_context.h"
 #include "verbena/rpc/service.h"
+#include "verbena/rpc/testing/mocked_call.h"
 #include "verbena/rpc/unary_call.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/manual_scheduler.h"
+#include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/coro/when_all.h"
 
@@ -81,6 +86,8 @@ namespace testing::unary::v1 {
 namespace {
 
 using std::chrono_literals::operator""ms;
+using ::testing::_;
+using ::testing::Return;
 
 SayRequest RequestOf(const std::string& text) {
   SayRequest request;
@@ -184,6 +191,85 @@ TEST_F(StubTest, OptionsReachTheCallInEveryForm) {
   expect_and_clear();
   scheduler_.Run(stub_.Say(request, reply, {.deadline = when, .info = &info})).IgnoreError();
   expect_and_clear();
+}
+
+TEST_F(StubTest, AnAdapterMakesTheCallsOfItsStub) {
+  CallInfo info;
+  Echo::StubAdapter adapter(stub_);
+  Echo::StubInterface& echo = adapter;
+  absl::StatusOr<SayReply> reply =
+      scheduler_.Run(echo.Shout(RequestOf("hey"), {.deadline = 5ms, .info = &info}));
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_EQ("hey", reply->text());
+  EXPECT_STREQ("verbena.testing.unary.v1.Echo/Shout", channel_.method->full_name);
+  EXPECT_EQ(&info, channel_.options.info);
+  channel_.answer = absl::UnavailableError("gone");
+  EXPECT_EQ(channel_.answer, scheduler_.Run(echo.Say(RequestOf("a"))).status());
+}
+
+TEST_F(StubTest, ATaskOfAnAdapterOwnsItsRequestAndOutlivesTheAdapter) {
+  auto adapter = std::make_unique<Echo::StubAdapter>(stub_);
+  auto request = std::make_unique<SayRequest>(RequestOf(std::string(1000, 'x')));
+  Task<absl::StatusOr<SayReply>> call = adapter->Say(*request);
+  request.reset();
+  adapter.reset();
+  EXPECT_EQ(std::string(1000, 'x'), scheduler_.Run(std::move(call))->text());
+}
+
+MATCHER_P(HasText, text, "") { return arg.text() == text; }
+
+class MockTest : public ::testing::Test {
+ protected:
+  SayReply ReplyOf(const std::string& text) {
+    SayReply reply;
+    reply.set_text(text);
+    return reply;
+  }
+
+  // Declared before the mock, whose Tasks end with it.
+  internal::ManualScheduler scheduler_;
+  ::testing::StrictMock<MockEchoStub> mock_;
+  Echo::StubInterface& echo_ = mock_;
+};
+
+TEST_F(MockTest, RepliesStatusesAndResultsAreAnswers) {
+  EXPECT_CALL(mock_, Say(HasText("a"), _))
+      .WillOnce(Return(ReplyOf("b")))
+      .WillOnce(Return(absl::UnavailableError("gone")))
+      .WillRepeatedly([&](const SayRequest& request, CallOptions&) -> absl::StatusOr<SayReply> {
+        return ReplyOf(request.text() + "!");
+      });
+  EXPECT_EQ("b", scheduler_.Run(echo_.Say(RequestOf("a")))->text());
+  EXPECT_EQ(absl::UnavailableError("gone"), scheduler_.Run(echo_.Say(RequestOf("a"))).status());
+  EXPECT_EQ("a!", scheduler_.Run(echo_.Say(RequestOf("a")))->text());
+}
+
+TEST_F(MockTest, ACallIsExpectedWhenItIsAwaited) {
+  Task<absl::StatusOr<SayReply>> call = echo_.Say(RequestOf("later"));
+  EXPECT_CALL(mock_, Say).WillOnce(Return(ReplyOf("now")));
+  EXPECT_EQ("now", scheduler_.Run(std::move(call))->text());
+}
+
+TEST_F(MockTest, AnAnswerMayAwaitAndUsesTheArgumentsUntilItsEnd) {
+  CallInfo info;
+  EXPECT_CALL(mock_, Shout)
+      .WillOnce(testing::InvokeTask(
+          [&](const SayRequest& request, CallOptions& options) -> Task<absl::StatusOr<SayReply>> {
+            absl::Status slept = co_await Sleep(5ms);
+            if (!slept.ok()) co_return slept;
+            options.info->elapsed = 5ms;
+            co_return ReplyOf(request.text());
+          }));
+  Task<absl::StatusOr<SayReply>> call = echo_.Shout(RequestOf("slow"), {.info = &info});
+  const TimePoint start = scheduler_.Now();
+  EXPECT_EQ("slow", scheduler_.Run(std::move(call))->text());
+  EXPECT_EQ(scheduler_.Now() - start, 5ms);
+  EXPECT_EQ(info.elapsed, 5ms);
+}
+
+TEST_F(MockTest, ACallWithoutAnActionSaysSo) {
+  EXPECT_CALL(mock_, Say);
+  EXPECT_EQ(absl::StatusCode::kUnimplemented, scheduler_.Run(echo_.Say({})).status().code());
 }
 
 class ShoutingService final : public Echo::Service {

@@ -14,13 +14,14 @@ _STRICT = [
     "-Werror=deprecated-declarations",
 ]
 
-def golden_proto(name, deps = [], messages = []):
+def golden_proto(name, deps = [], messages = [], **kwargs):
     """proto_library, cc_proto_library and cc_verbena_library of testdata/<name>.proto.
 
     Args:
       name: of the .proto; the targets are <name>_proto, <name>_cc_proto and <name>_cc_verbena.
       deps: proto_librarys that it imports.
       messages: their cc_proto_librarys.
+      **kwargs: parameters of cc_verbena_library.
     """
     native.proto_library(
         name = name + "_proto",
@@ -37,4 +38,5 @@ def golden_proto(name, deps = [], messages = []):
         copts = _STRICT,
         proto = name + "_proto",
         deps = [name + "_cc_proto"] + messages,
+        **kwargs
     )

@@ -54,8 +54,55 @@ PROTO
 message=$(generate "$TEST_TMPDIR/refused" "$TEST_TMPDIR" list.proto)
 expect "status of protoc for a streaming method" 1 $?
 expect "a streaming method" \
-  "--verbena_out: list.proto: service p.S, method List: server streaming is not supported; unary methods (no 'stream' before request and reply) are" \
+  "--verbena_out: list.proto:4:13: service p.S, method List: server streaming is not supported; unary methods (no 'stream' before request and reply) are" \
   "$message"
 expect "files of a refused .proto" "" "$(ls "$TEST_TMPDIR/refused")"
+
+# Parameters arrive. An unknown one is refused with the known ones.
+cat > "$TEST_TMPDIR/get.proto" <<'PROTO'
+syntax = "proto3";
+package p;
+message M {}
+service S { rpc Get(M) returns (M); }
+PROTO
+mkdir "$TEST_TMPDIR/mocks" "$TEST_TMPDIR/unknown"
+expect "generate_mock_code" "" "$("$protoc" "--plugin=protoc-gen-verbena=$plugin" \
+  "--verbena_out=generate_mock_code=true:$TEST_TMPDIR/mocks" "-I$TEST_TMPDIR" get.proto 2>&1)"
+expect "files with generate_mock_code" "get.verbena.pb.cc get.verbena.pb.h get_mock.verbena.pb.h" \
+  "$(cd "$TEST_TMPDIR/mocks" && echo *)"
+message=$("$protoc" "--plugin=protoc-gen-verbena=$plugin" --verbena_opt=lite \
+  "--verbena_out=$TEST_TMPDIR/unknown" "-I$TEST_TMPDIR" get.proto 2>&1)
+expect "an unknown parameter" \
+  "--verbena_out: protoc-gen-verbena: unknown parameter 'lite'; known are export_macro=NAME, generate_mock_code=true, services_namespace=NAME" \
+  "$message"
+
+# Another plugin may add code at insertion points, as this one does: it answers with one file of
+# CodeGeneratorResponse. Each string is shorter than 128 bytes.
+field() {  # field <tag> <text>
+  printf '%b%b%s' "\\x$1" "$(printf '\\x%02x' "${#2}")" "$2"
+}
+for point in includes namespace_scope global_scope class_scope:p.S class_scope:p.S.Stub \
+  class_scope:p.S.StubInterface class_scope:p.S.Service; do
+  file="$(field 0a get.verbena.pb.h)$(field 12 "$point")$(field 7a "// Added at $point.")"
+  printf '#!/usr/bin/env bash\ncat > /dev/null\ncat "%s"\n' "$TEST_TMPDIR/response" \
+    > "$TEST_TMPDIR/adder"
+  field 7a "$file" > "$TEST_TMPDIR/response"
+  chmod +x "$TEST_TMPDIR/adder"
+  rm -rf "$TEST_TMPDIR/added" && mkdir "$TEST_TMPDIR/added"
+  expect "protoc with a plugin that adds at $point" "" \
+    "$("$protoc" "--plugin=protoc-gen-verbena=$plugin" \
+      "--plugin=protoc-gen-adder=$TEST_TMPDIR/adder" "--verbena_out=$TEST_TMPDIR/added" \
+      "--adder_out=$TEST_TMPDIR/added" "-I$TEST_TMPDIR" get.proto 2>&1)"
+  grep -q -B1 -F "// Added at $point." "$TEST_TMPDIR/added/get.verbena.pb.h"
+  expect "code added at $point" 0 $?
+done
+
+# The installed protoc knows no editions.
+echo 'edition = "2023"; package p; message M {} service S { rpc Get(M) returns (M); }' \
+  > "$TEST_TMPDIR/edition.proto"
+message=$(generate "$TEST_TMPDIR/edition" "$TEST_TMPDIR" edition.proto)
+expect "status of protoc for an edition" 1 $?
+grep -q "^edition.proto:1:1: " <<< "$message"
+expect "an edition is refused by its place" 0 $?
 
 [ "$failures" -eq 0 ]

@@ -1,5 +1,6 @@
 // The generator refuses each .proto that it cannot turn into C++ that compiles, with one line for
-// each problem that names file, service and method. It accepts what only looks like such a problem.
+// each problem that names file, line, service and method. It accepts what only looks like such a
+// problem.
 
 #include <string>
 
@@ -27,44 +28,45 @@ TEST_P(RefusalTest, IsRefusedWithOneLineThatNamesIt) {
 }
 
 constexpr Refusal kRefusals[] = {
-    {"ClientStreaming", "package p; message M {} service S { rpc Put(stream M) returns (M); }",
-     "a.proto: service p.S, method Put: client streaming is not supported; unary methods (no "
+    {"ClientStreaming", "package p; message M {}\n service S {\n  rpc Put(stream M) returns (M); }",
+     "a.proto:3:3: service p.S, method Put: client streaming is not supported; unary methods (no "
      "'stream' before request and reply) are"},
-    {"ServerStreaming", "package p; message M {} service S { rpc List(M) returns (stream M); }",
-     "a.proto: service p.S, method List: server streaming is not supported; unary methods (no "
+    {"ServerStreaming", "package p; message M {}\nservice S { rpc List(M) returns (stream M); }",
+     "a.proto:2:13: service p.S, method List: server streaming is not supported; unary methods (no "
      "'stream' before request and reply) are"},
-    {"BidirectionalStreaming", "message M {} service S { rpc Chat(stream M) returns (stream M); }",
-     "a.proto: service S, method Chat: bidirectional streaming is not supported; unary methods (no "
-     "'stream' before request and reply) are"},
+    {"BidirectionalStreaming",
+     "message M {}\nservice S {\n\trpc Chat(stream M) returns (stream M); }",
+     "a.proto:3:9: service S, method Chat: bidirectional streaming is not supported; unary methods "
+     "(no 'stream' before request and reply) are"},
     {"EachProblemHasItsLine",
-     "message M {} service S { rpc A(stream M) returns (M); rpc B(M) returns (M); "
+     "message M {}\nservice S {\n rpc A(stream M) returns (M);\n rpc B(M) returns (M);\n "
      "rpc C(M) returns (stream M); }",
-     "a.proto: service S, method A: client streaming is not supported; unary methods (no 'stream' "
-     "before request and reply) are\n"
-     "a.proto: service S, method C: server streaming is not supported; unary methods (no 'stream' "
-     "before request and reply) are"},
-    {"GenericServices", "package p; option cc_generic_services = true; message M {} service S {}",
-     "a.proto: option cc_generic_services makes protobuf generate classes of the same names; "
+     "a.proto:3:2: service S, method A: client streaming is not supported; unary methods (no "
+     "'stream' before request and reply) are\n"
+     "a.proto:5:2: service S, method C: server streaming is not supported; unary methods (no "
+     "'stream' before request and reply) are"},
+    {"GenericServices", "package p;\noption cc_generic_services = true; message M {} service S {}",
+     "a.proto:2:1: option cc_generic_services makes protobuf generate classes of the same names; "
      "remove it"},
-    {"PackageThatProtobufCannotCompile", "package p.class.v1; message M {} service S {}",
-     "a.proto: package p.class.v1: 'class' is a C++ keyword that protobuf does not escape; rename "
-     "it"},
+    {"PackageThatProtobufCannotCompile", "\npackage p.class.v1; message M {} service S {}",
+     "a.proto:2:1: package p.class.v1: 'class' is a C++ keyword that protobuf does not escape; "
+     "rename it"},
     {"MessageThatProtobufCannotCompile",
-     "package p; message requires {} service S { rpc Get(requires) returns (requires); }",
-     "a.proto: service p.S, method Get: message p.requires cannot be used: 'requires' is a C++ "
-     "keyword that protobuf does not escape; rename it"},
+     "package p; message requires {}\nservice S { rpc Get(requires) returns (requires); }",
+     "a.proto:2:13: service p.S, method Get: message p.requires cannot be used: 'requires' is a "
+     "C++ keyword that protobuf does not escape; rename it"},
     {"MethodsThatBecomeTheSameMember",
-     "message M {} service S { rpc delete(M) returns (M); rpc delete_(M) returns (M); }",
-     "a.proto: service S, method delete_: its C++ name delete_ is also that of method delete; "
+     "message M {} service S { rpc delete(M) returns (M);\nrpc delete_(M) returns (M); }",
+     "a.proto:2:1: service S, method delete_: its C++ name delete_ is also that of method delete; "
      "rename one"},
     {"ServiceNamedLikeTheClassOfANestedMessage",
-     "package p; message A { message B {} } service A_B {}",
-     "a.proto: service p.A_B: its C++ class A_B is also that of p.A.B; rename one"},
+     "package p; message A { message B {} }\nservice A_B {}",
+     "a.proto:2:1: service p.A_B: its C++ class A_B is also that of p.A.B; rename one"},
     {"ServiceNamedLikeTheClassOfANestedEnum",
-     "package p; message A { enum B { ZERO = 0; } } service A_B {}",
-     "a.proto: service p.A_B: its C++ class A_B is also that of p.A.B; rename one"},
-    {"ServicesThatBecomeTheSameClass", "package p; service class {} service class_ {}",
-     "a.proto: service p.class_: its C++ class class_ is also that of p.class; rename one"},
+     "package p; message A { enum B { ZERO = 0; } }\nservice A_B {}",
+     "a.proto:2:1: service p.A_B: its C++ class A_B is also that of p.A.B; rename one"},
+    {"ServicesThatBecomeTheSameClass", "package p; service class {}\nservice class_ {}",
+     "a.proto:2:1: service p.class_: its C++ class class_ is also that of p.class; rename one"},
 };
 
 INSTANTIATE_TEST_SUITE_P(All, RefusalTest, ::testing::ValuesIn(kRefusals),
@@ -72,10 +74,10 @@ INSTANTIATE_TEST_SUITE_P(All, RefusalTest, ::testing::ValuesIn(kRefusals),
 
 TEST(RefusalOfImportsTest, ServiceNamedLikeTheClassOfANestedMessageOfAnImportedFile) {
   auto response =
-      Generate({{"a.proto", "syntax = 'proto3'; package p; import 'b.proto'; service A_B {}"},
+      Generate({{"a.proto", "syntax = 'proto3'; package p; import 'b.proto';\nservice A_B {}"},
                 {"b.proto", "syntax = 'proto3'; package p; message A { message B {} }"}},
                "a.proto");
-  EXPECT_EQ("a.proto: service p.A_B: its C++ class A_B is also that of p.A.B; rename one",
+  EXPECT_EQ("a.proto:2:1: service p.A_B: its C++ class A_B is also that of p.A.B; rename one",
             response.error());
 }
 
@@ -99,10 +101,25 @@ TEST(RefusalOfOptionsTest, AnotherProjectsOptionOfTheSameNumberIsNotOurs) {
   EXPECT_EQ(2, response.file_size());
 }
 
-TEST(RefusalOfParametersTest, AParameterIsRefusedByName) {
+TEST(RefusalOfParametersTest, AnUnknownParameterIsRefusedWithTheKnownOnes) {
   auto response = Generate({{"a.proto", "syntax = 'proto3';"}}, "a.proto", "lite=true");
-  EXPECT_EQ("a.proto: protoc-gen-verbena takes no parameters, and was given 'lite=true'",
-            response.error());
+  EXPECT_EQ(
+      "protoc-gen-verbena: unknown parameter 'lite'; known are export_macro=NAME, "
+      "generate_mock_code=true, services_namespace=NAME",
+      response.error());
+  EXPECT_EQ(0, response.file_size());
+}
+
+TEST(RefusalOfParametersTest, AMockOrANamespaceNamedLikeAMessageIsRefused) {
+  const ProtoTexts texts = {
+      {"a.proto", "syntax = 'proto3'; package p; message MockSStub {}\nservice S {}"}};
+  EXPECT_EQ("", Generate(texts, "a.proto").error());
+  EXPECT_EQ(
+      "a.proto:2:1: service p.S: its C++ mock MockSStub is also that of p.MockSStub; rename one",
+      Generate(texts, "a.proto", "generate_mock_code=true").error());
+  EXPECT_EQ(
+      "a.proto: services_namespace MockSStub is also the C++ name of p.MockSStub; choose another",
+      Generate(texts, "a.proto", "services_namespace=MockSStub::v1").error());
 }
 
 TEST(RefusalOfNothingTest, AFileWithoutServicesMayContainAnything) {

@@ -62,6 +62,40 @@ static_assert(std::string_view(Echo::kFullName) == "verbena.testing.unary.v1.Ech
 static_assert(std::derived_from<Echo::Service, verbena::Service>);
 static_assert(!std::is_abstract_v<Echo::Service> && std::has_virtual_destructor_v<Echo::Service>);
 
+// An interface has virtual functions alone, and the adapter is one.
+static_assert(std::is_abstract_v<Echo::StubInterface> &&
+              std::has_virtual_destructor_v<Echo::StubInterface>);
+static_assert(std::derived_from<Echo::StubAdapter, Echo::StubInterface> &&
+              std::is_final_v<Echo::StubAdapter> &&
+              std::constructible_from<Echo::StubAdapter, const Stub&>);
+
+// A fake is a coroutine for each method.
+class FakeEcho final : public Echo::StubInterface {
+ public:
+  Task<absl::StatusOr<SayReply>> Say(SayRequest request, CallOptions /*options*/) override {
+    SayReply reply;
+    reply.set_text(request.text());
+    co_return reply;
+  }
+  Task<absl::StatusOr<SayReply>> Shout(SayRequest /*request*/, CallOptions /*options*/) override {
+    co_return absl::UnavailableError("fake");
+  }
+};
+
+[[maybe_unused]] Task<absl::Status> CallsOfAnInterface(Echo::StubInterface& echo, CallInfo& info) {
+  SayRequest request;
+  absl::StatusOr<SayReply> reply = co_await echo.Say(request);
+  reply = co_await echo.Say(request, {.deadline = 5ms, .info = &info});
+  reply = co_await echo.Say({}, {});
+  reply = co_await echo.Shout(std::move(request));
+  co_return reply.status();
+}
+
+[[maybe_unused]] Task<absl::Status> CallsOfAFake(CallInfo& info) {
+  FakeEcho fake;
+  co_return co_await CallsOfAnInterface(fake, info);
+}
+
 // How options and requests are written in place: each call must mean one form only.
 [[maybe_unused]] Task<absl::Status> Calls(Channel& channel, CallInfo& info) {
   Stub stub(channel);

@@ -1,0 +1,29 @@
+// Writes StubInterface and StubAdapter: the calls of a service as virtual functions, for users'
+// fakes and mocks, and their implementation on a Stub.
+
+#ifndef VERBENA_RPC_CODEGEN_INTERFACE_WRITER_H_
+#define VERBENA_RPC_CODEGEN_INTERFACE_WRITER_H_
+
+#include <string>
+
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/io/printer.h"
+
+namespace verbena::codegen {
+
+// The result of a call of `method`, inside the classes of its service: "::absl::StatusOr<Reply>".
+std::string ResultType(const google::protobuf::MethodDescriptor& method);
+
+// The classes, for the header. `macro` is empty, or an export macro and a space.
+void WriteStubInterface(const google::protobuf::ServiceDescriptor& service,
+                        const std::string& macro, google::protobuf::io::Printer& printer);
+void WriteStubAdapter(const google::protobuf::ServiceDescriptor& service, const std::string& macro,
+                      google::protobuf::io::Printer& printer);
+
+// StubAdapter's functions, for the source.
+void WriteStubAdapterMethods(const google::protobuf::ServiceDescriptor& service,
+                             google::protobuf::io::Printer& printer);
+
+}  // namespace verbena::codegen
+
+#endif  // VERBENA_RPC_CODEGEN_INTERFACE_WRITER_H_

@@ -1,4 +1,8 @@
-"""cc_verbena_library: stubs and services (foo.verbena.pb.{h,cc}) of a proto_library."""
+"""Rules for the stubs and services (foo.verbena.pb.{h,cc}) of a .proto.
+
+verbena_proto_library makes a library of a .proto. cc_verbena_library makes one of a proto_library that
+is there already.
+"""
 
 # Arguments of cc_library that the mocks' library gets, too.
 _MOCK_ATTRIBUTES = ["copts", "features", "tags", "visibility"]
@@ -151,4 +155,74 @@ def cc_verbena_library(
                 "@verbena//rpc/testing:mocked_call",
             ],
             **{key: value for key, value in kwargs.items() if key in _MOCK_ATTRIBUTES}
+        )
+
+def _together_impl(ctx):
+    return [
+        # Both count as this target's own headers, so that a user depends on this target alone.
+        cc_common.merge_cc_infos(direct_cc_infos = [dep[CcInfo] for dep in ctx.attr.deps]),
+        DefaultInfo(runfiles = ctx.runfiles(collect_default = True)),
+    ]
+
+_together = rule(
+    implementation = _together_impl,
+    attrs = {"deps": attr.label_list(mandatory = True, providers = [CcInfo])},
+    provides = [CcInfo],
+)
+
+def verbena_proto_library(
+        name,
+        srcs,
+        deps = [],
+        import_prefix = None,
+        strip_import_prefix = None,
+        testonly = None,
+        visibility = None,
+        tags = None,
+        **kwargs):
+    """A library with the messages, stubs and services of `srcs`.
+
+        verbena_proto_library(name = "echo", srcs = ["echo.proto"])
+        cc_binary(name = "server", srcs = ["server.cc"], deps = [":echo", "@verbena//rpc"])
+
+    gives echo.pb.h and echo.verbena.pb.h. The parts have names of their own: echo_proto, which other
+    .protos import, echo_cc_proto and echo_cc_verbena.
+
+    Args:
+      name: the target's name.
+      srcs: .proto files.
+      deps: proto_librarys that they import: `":echo_proto"` for another verbena_proto_library.
+      import_prefix: as in proto_library.
+      strip_import_prefix: as in proto_library.
+      testonly: as everywhere.
+      visibility: as everywhere, of all targets.
+      tags: as everywhere, of all targets.
+      **kwargs: passed to cc_verbena_library, such as generate_mock_code. With it, <name>_mock is the
+        library of mocks.
+    """
+    common = {"tags": tags, "testonly": testonly, "visibility": visibility}
+    prefixes = {
+        "import_prefix": import_prefix,
+        "strip_import_prefix": strip_import_prefix,
+    }
+    native.proto_library(
+        name = name + "_proto",
+        srcs = srcs,
+        deps = deps,
+        # A prefix that is set and empty differs from one that is not set.
+        **dict(common, **{key: value for key, value in prefixes.items() if value != None})
+    )
+    native.cc_proto_library(name = name + "_cc_proto", deps = [name + "_proto"], **common)
+    cc_verbena_library(
+        name = name + "_cc_verbena",
+        proto = name + "_proto",
+        deps = [name + "_cc_proto"],
+        **dict(common, **kwargs)
+    )
+    _together(name = name, deps = [name + "_cc_proto", name + "_cc_verbena"], **common)
+    if kwargs.get("generate_mock_code"):
+        _together(
+            name = name + "_mock",
+            deps = [name + "_cc_verbena_mock"],
+            **dict(common, testonly = True)
         )

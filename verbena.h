@@ -35,5 +35,6 @@
 #include "verbena/rpc/time.h"              // IWYU pragma: export
 #include "verbena/rpc/unary_call.h"        // IWYU pragma: export
 #include "verbena/rpc/version.h"           // IWYU pragma: export
+#include "verbena/rpc/with_payload.h"      // IWYU pragma: export
 
 #endif  // VERBENA_VERBENA_H_

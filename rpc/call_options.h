@@ -1,11 +1,11 @@
-// CallOptions: what a caller may say about one call; CallInfo: what it may learn.
+// CallOptions: what a caller may say about one call; CallInfo: its time and sizes.
 //
 // Aggregates for designated initialisers. The order of CallOptions' fields is frozen, new ones go
 // at the end, and each has a default. Move-only, since a payload has one owner.
 //
-//   CallInfo info;
-//   co_await stub.Write(request, reply, {.info = &info, .request_payload = std::move(block)});
-//   block = info.request_payload.TakeBuffer();
+//   Payload block = std::move(buffer);
+//   co_await stub.Write(request, reply,
+//                       {.request_payload = std::move(block), .returned_payload = &block});
 
 #ifndef VERBENA_RPC_CALL_OPTIONS_H_
 #define VERBENA_RPC_CALL_OPTIONS_H_
@@ -25,24 +25,13 @@ struct CallInfo {
   Duration elapsed{};
   uint32_t request_bytes = 0;  // serialized, however it travelled
   uint32_t reply_bytes = 0;
-  // The payload of the server's answer. After a failed call that leased response_payload_into: that
-  // Buffer, with undefined content, if the server provably cannot write to it any more. Otherwise
-  // empty: the memory returns to its pool later.
-  Buffer response_payload = {};
-  // The request's payload, if the server provably no longer uses it. Otherwise empty: the memory
-  // returns to its pool later.
-  Payload request_payload = {};
-  // Whether the server answered with a payload. If that payload is empty, response_payload has no
-  // bytes and may have no memory.
-  bool has_response_payload = false;
 };
 
 struct CallOptions {
   // The caller resumes with DEADLINE_EXCEEDED when it passes; the server is told how long is left.
   // The default is ChannelOptions::default_deadline.
   Deadline deadline = {};
-  // Receives sizes and payloads. Required if the method has a response payload: otherwise the call
-  // fails with INVALID_ARGUMENT.
+  // Receives time and sizes, if not null.
   CallInfo* info = nullptr;
   // The request's payload, for methods that take one, in at most 8 parts. Its memory comes from
   // Channel::AllocateBuffer(), or from Runtime::RegisterMemory() with the channel's device. The
@@ -50,12 +39,17 @@ struct CallOptions {
   // apart.
   Payload request_payload = {};
   // Memory for the response's payload, of the same kind; the server writes at most size() bytes to
-  // it. It comes back as CallInfo::response_payload.
+  // it. It comes back as WithPayload::payload. If the call fails and returns its reply, the memory
+  // returns to its pool.
   Buffer response_payload_into = {};
   // Without response_payload_into: the client allocates this many bytes for the response's payload.
   // A larger payload fails with RESOURCE_EXHAUSTED, after the handler has run.
   // Without either, the server asks for memory once it knows the size, which costs a round trip.
   uint64_t max_response_payload = 0;
+  // Not null: receives request_payload when the call ends, well or badly, if the server provably no
+  // longer uses it. Otherwise that returns to its pool later, and this is absent from the call's
+  // beginning on. Must live until the call ends.
+  Payload* returned_payload = nullptr;
 };
 
 }  // namespace verbena

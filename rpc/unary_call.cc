@@ -93,12 +93,12 @@ InPlaceCall::~InPlaceCall() {
 }
 
 std::coroutine_handle<> InPlaceCall::Begin(PromiseBase& caller, const MessageLite& request,
-                                           MessageLite& reply) {
+                                           MessageLite& reply, PayloadSink payload) {
   VERBENA_CHECK(stage_ == Stage::kNew || stage_ == Stage::kNewWithOptions)
       << method_->full_name << ": a call was awaited twice, or after it was moved from";
   Connection* connection = channel_->ConnectionHere();
   if (stage_ == Stage::kNewWithOptions || connection == nullptr) [[unlikely]] {
-    return BeginWithPayloads(connection, caller, request, reply);
+    return BeginWithPayloads(connection, caller, request, reply, payload);
   }
   const Executor& executor = connection->shard().executor();
   const Deadline deadline = deadline_.At(executor);
@@ -111,7 +111,7 @@ std::coroutine_handle<> InPlaceCall::Begin(PromiseBase& caller, const MessageLit
   const size_t request_bytes = request.ByteSizeLong();
   if (request_bytes > session->max_body_bytes()) [[unlikely]] {
     return BeginTask(
-        BulkCall(*connection, *method_, request, reply, {.deadline = deadline, .info = info_}),
+        BulkCall(*connection, *method_, request, reply, {}, {.deadline = deadline, .info = info_}),
         caller);
   }
   stage_ = Stage::kEager;
@@ -122,14 +122,15 @@ std::coroutine_handle<> InPlaceCall::Begin(PromiseBase& caller, const MessageLit
 
 std::coroutine_handle<> InPlaceCall::BeginWithPayloads(Connection* connection, PromiseBase& caller,
                                                        const MessageLite& request,
-                                                       MessageLite& reply) {
+                                                       MessageLite& reply, PayloadSink payload) {
   CallOptions options;
   if (stage_ == Stage::kNewWithOptions) options = TakeOptions();
   if (connection == nullptr) {
-    return BeginTask(Failed(FailUnsent(NotOnAnExecutor(), options)), caller);
+    return BeginTask(Failed(FailUnsent(NotOnAnExecutor(), options, payload)), caller);
   }
   options.deadline = deadline_.At(connection->shard().executor());
-  return BeginTask(BulkCall(*connection, *method_, request, reply, std::move(options)), caller);
+  return BeginTask(BulkCall(*connection, *method_, request, reply, payload, std::move(options)),
+                   caller);
 }
 
 CallOptions InPlaceCall::TakeOptions() {

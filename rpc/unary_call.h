@@ -7,8 +7,9 @@
 // awaited, which happens at most once.
 //
 // `Request` is a reference when the call borrows its request, until it ends; otherwise the call
-// owns it. `Reply` likewise. A call that owns its reply gives absl::StatusOr<Reply>, one that
-// borrows it absl::Status. Failures carry an Outcome (outcome.h).
+// owns it. `Reply` likewise: a message, or a WithPayload of one if responses have payloads. A call
+// that owns its reply gives absl::StatusOr<Reply>, one that borrows it absl::Status. Failures carry
+// an Outcome (outcome.h).
 //
 //   absl::StatusOr<GetReply> got = co_await stub.Get(request);
 //   auto [a, b] = co_await WhenAll(stub.Get(first), stub.Get(second));
@@ -30,6 +31,7 @@
 #include "google/protobuf/message_lite.h"
 #include "verbena/rpc/call_options.h"
 #include "verbena/rpc/method.h"
+#include "verbena/rpc/with_payload.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena {
@@ -52,10 +54,10 @@ class InPlaceCall {
   ~InPlaceCall();
 
   // Begins the call for `caller`, which is suspended and goes on when the call has ended. Both
-  // messages are borrowed until then. Returns the coroutine to resume now. A check aborts if the
-  // call has begun before, or was moved from.
+  // messages, and what `payload` names, are borrowed until then. Returns the coroutine to resume
+  // now. A check aborts if the call has begun before, or was moved from.
   std::coroutine_handle<> Begin(PromiseBase& caller, const google::protobuf::MessageLite& request,
-                                google::protobuf::MessageLite& reply);
+                                google::protobuf::MessageLite& reply, PayloadSink payload);
   // How the call ended; once.
   absl::Status TakeStatus();
 
@@ -75,7 +77,7 @@ class InPlaceCall {
   // `connection` is null on a thread without an executor of the channel's.
   [[gnu::noinline]] std::coroutine_handle<> BeginWithPayloads(
       Connection* connection, PromiseBase& caller, const google::protobuf::MessageLite& request,
-      google::protobuf::MessageLite& reply);
+      google::protobuf::MessageLite& reply, PayloadSink payload);
   std::coroutine_handle<> BeginTask(Task<absl::Status> task, PromiseBase& caller);
   CallOptions TakeOptions();
   Eager& eager() { return *reinterpret_cast<Eager*>(storage_); }
@@ -121,7 +123,8 @@ class [[nodiscard("a call begins when it is awaited: co_await it")]] UnaryCall {
     template <typename Caller>
       requires std::derived_from<Caller, internal::PromiseBase>
     std::coroutine_handle<> await_suspend(std::coroutine_handle<Caller> caller) {
-      return call_.call_.Begin(caller.promise(), call_.request_, call_.reply());
+      return call_.call_.Begin(caller.promise(), call_.request_, internal::MessageOf(call_.reply()),
+                               internal::SinkOf(call_.reply()));
     }
     value_type await_resume() { return call_.TakeResult(); }
 
@@ -144,7 +147,7 @@ class [[nodiscard("a call begins when it is awaited: co_await it")]] UnaryCall {
  private:
   static Task<value_type> RunAsTask(UnaryCall call) { co_return co_await std::move(call); }
 
-  google::protobuf::MessageLite& reply() {
+  std::remove_reference_t<Reply>& reply() {
     if constexpr (kBorrowsReply) {
       return reply_;
     } else {

@@ -128,11 +128,10 @@ Task<absl::Status> PayloadClient::Move(const BlockSlice& slice, size_t index,
 }
 
 Task<absl::Status> PayloadClient::Read(const bench::Block& what, Buffer& block, Stamps stamps) {
-  CallInfo info;
-  bench::Nothing reply;
+  WithPayload<bench::Nothing> reply;
   absl::Status status =
-      co_await stub_.Read(what, reply, {.info = &info, .response_payload_into = std::move(block)});
-  block = std::move(info.response_payload);
+      co_await stub_.Read(what, reply, {.response_payload_into = std::move(block)});
+  block = std::move(reply.payload);
   if (!status.ok()) co_return status;
   if (block.size() != what.bytes() ||
       !HasStamps(block.data(), block.size(), what.number(), stamps)) {
@@ -143,11 +142,11 @@ Task<absl::Status> PayloadClient::Read(const bench::Block& what, Buffer& block, 
 
 Task<absl::Status> PayloadClient::Write(const bench::Block& what, Buffer& block, Stamps stamps) {
   WriteStamps(block.data(), block.size(), what.number(), stamps);
-  CallInfo info;
+  Payload payload = std::move(block);
   bench::Nothing reply;
-  absl::Status status =
-      co_await stub_.Write(what, reply, {.info = &info, .request_payload = std::move(block)});
-  block = info.request_payload.TakeBuffer();
+  absl::Status status = co_await stub_.Write(
+      what, reply, {.request_payload = std::move(payload), .returned_payload = &payload});
+  block = payload.TakeBuffer();
   if (status.ok() && block.size() != what.bytes()) {
     co_return absl::InternalError("the buffer of a payload has not come back");
   }

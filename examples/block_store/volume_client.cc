@@ -46,11 +46,12 @@ Task<absl::Status> VolumeClient::Write(uint64_t offset, Buffer& data, bool flush
   request.set_offset(offset);
   request.set_flush(flush);
   v1::WriteReply reply;
-  verbena::CallInfo info;
-  absl::Status status = co_await stub_.Write(
-      request, reply,
-      {.deadline = kCallTimeout, .info = &info, .request_payload = std::move(data)});
-  data = info.request_payload.TakeBuffer();
+  verbena::Payload payload = std::move(data);
+  absl::Status status = co_await stub_.Write(request, reply,
+                                             {.deadline = kCallTimeout,
+                                              .request_payload = std::move(payload),
+                                              .returned_payload = &payload});
+  data = payload.TakeBuffer();
   if (status.ok()) co_return status;
   co_return Explained(Place("Write", volume_, offset, bytes), status);
 }
@@ -61,12 +62,10 @@ Task<absl::Status> VolumeClient::Read(uint64_t offset, Buffer& into) const {
   request.set_volume(volume_);
   request.set_offset(offset);
   request.set_bytes(bytes);
-  v1::ReadReply reply;
-  verbena::CallInfo info;
+  verbena::WithPayload<v1::ReadReply> reply;
   absl::Status status = co_await stub_.Read(
-      request, reply,
-      {.deadline = kCallTimeout, .info = &info, .response_payload_into = std::move(into)});
-  into = std::move(info.response_payload);
+      request, reply, {.deadline = kCallTimeout, .response_payload_into = std::move(into)});
+  into = std::move(reply.payload);
   if (status.ok() && into.size() != bytes) {
     status = absl::DataLossError(fmt::format("{} bytes came", into.size()));
   }

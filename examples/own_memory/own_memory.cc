@@ -58,12 +58,11 @@ Task<absl::Status> ReadAll(verbena::Channel& channel, RegisteredMemory& area) {
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer into, area.Wrap(0, kBlockBytes));
     own_memory::GetRequest request;
     request.set_block(number);
-    own_memory::GetReply reply;
-    verbena::CallInfo info;
-    VERBENA_CO_RETURN_IF_ERROR(co_await cache.Get(
-        request, reply, {.info = &info, .response_payload_into = std::move(into)}));
+    VERBENA_CO_ASSIGN_OR_RETURN(
+        verbena::WithPayload<own_memory::GetReply> got,
+        co_await cache.Get(request, {.response_payload_into = std::move(into)}));
     for (size_t i = 0; i < kBlockBytes; ++i) {
-      if (info.response_payload.data()[i] == static_cast<char>(number)) continue;
+      if (got.payload.data()[i] == static_cast<char>(number)) continue;
       co_return absl::DataLossError("another block arrived");
     }
   }

@@ -52,9 +52,6 @@ absl::Status CheckOptions(const MethodDescriptor& method, const CallOptions& opt
         "answers without a payload: leave response_payload_into and max_response_payload unset, or "
         "declare response_payload in its .proto");
   }
-  if (method.response_payload() && options.info == nullptr) {
-    return invalid("answers with a payload: set CallOptions::info, which receives it");
-  }
   return absl::OkStatus();
 }
 
@@ -169,9 +166,24 @@ class CallInfoOf {
   size_t request_bytes_ = 0;
 };
 
+// The places for a call's results; each may be null.
+struct CallerMemory {
+  // Before the call begins: what a former call left does not outlive the beginning of this one.
+  void Clear() const {
+    if (request_payload != nullptr) *request_payload = Payload();
+    response.Set(Buffer(), false);
+  }
+
+  CallInfo* info = nullptr;
+  Payload* request_payload = nullptr;
+  PayloadSink response = {};
+  // The landing is the caller's own, which comes back also after a failure.
+  bool gave_landing = false;
+};
+
 // The call has ended, and so has each lease that can end. Gives the caller its buffers back, and
 // returns the call's final status.
-absl::Status Settle(ClientBulk& bulk, absl::Status status, MessageLite& reply, CallInfo* info) {
+absl::Status Settle(ClientBulk& bulk, absl::Status status, MessageLite& reply, CallerMemory to) {
   if (bulk.lost() || bulk.settling()) {
     VERBENA_RETURN_IF_ERROR(status);
     return Executed(
@@ -185,11 +197,14 @@ absl::Status Settle(ClientBulk& bulk, absl::Status status, MessageLite& reply, C
     }
     if (!status.ok()) status = Executed(std::move(status));
   }
-  if (info != nullptr) {
-    info->request_payload = std::move(bulk.payload);
-    info->has_response_payload = status.ok() && bulk.has_response_payload();
-    info->response_payload = status.ok() ? bulk.TakeResponsePayload() : std::move(bulk.landing);
-    if (bulk.has_message()) info->reply_bytes = bulk.response_message_bytes();
+  if (to.request_payload != nullptr) *to.request_payload = std::move(bulk.payload);
+  if (status.ok()) {
+    to.response.Set(bulk.TakeResponsePayload(), bulk.has_response_payload());
+  } else if (to.gave_landing) {
+    to.response.Set(std::move(bulk.landing), false);
+  }
+  if (to.info != nullptr && bulk.has_message()) {
+    to.info->reply_bytes = bulk.response_message_bytes();
   }
   return status;
 }
@@ -235,11 +250,15 @@ Task<absl::Status> GiveLanding(ClientCall& call, ClientBulk& bulk, Deadline dead
 }  // namespace
 
 Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& method,
-                            const MessageLite& request, MessageLite& reply, CallOptions options) {
+                            const MessageLite& request, MessageLite& reply, PayloadSink received,
+                            CallOptions options) {
   CallInfoOf filled(options.info, connection.shard().executor());
   if (absl::Status status = CheckOptions(method, options); !status.ok()) {
-    co_return FailUnsent(std::move(status), options);
+    co_return FailUnsent(std::move(status), options, received);
   }
+  const CallerMemory to{options.info, options.returned_payload, received,
+                        static_cast<bool>(options.response_payload_into)};
+  to.Clear();
   ClientBulk bulk;
   bulk.payload = std::move(options.request_payload);
   bulk.landing = std::move(options.response_payload_into);
@@ -271,12 +290,9 @@ Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& meth
   }
   if (status.ok() && waited) {
     status = CheckTaken(bulk, own_landing, method, *session->link());
-    // Settle() must not give this landing to the caller, whose next attempt would lease it and be
-    // refused.
-    if (!status.ok() && own_landing) bulk.landing = Buffer();
   }
   if (status.ok()) status = bulk.OpenLeases(*session);
-  if (!status.ok()) co_return Settle(bulk, NotExecuted(std::move(status)), reply, options.info);
+  if (!status.ok()) co_return Settle(bulk, NotExecuted(std::move(status)), reply, to);
   ClientCall call(*session, connection.shard().executor(), method, request, reply, options.deadline,
                   options.info, bulk.message ? 0 : message_bytes);
   call.set_bulk(&bulk);
@@ -286,13 +302,15 @@ Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& meth
     absl::Status waited = co_await bulk.Settled();
     if (!waited.ok()) co_return Unsettled(status, std::move(waited));
   }
-  co_return Settle(bulk, std::move(status), reply, options.info);
+  co_return Settle(bulk, std::move(status), reply, to);
 }
 
-absl::Status FailUnsent(absl::Status status, CallOptions& options) {
-  if (options.info != nullptr && !VERBENA_MUTANT(kUnsentPayloadKept)) {
-    options.info->request_payload = std::move(options.request_payload);
-    options.info->response_payload = std::move(options.response_payload_into);
+absl::Status FailUnsent(absl::Status status, CallOptions& options, PayloadSink received) {
+  if (!VERBENA_MUTANT(kUnsentPayloadKept)) {
+    if (options.returned_payload != nullptr) {
+      *options.returned_payload = std::move(options.request_payload);
+    }
+    received.Set(std::move(options.response_payload_into), false);
   }
   return NotExecuted(std::move(status));
 }
@@ -308,7 +326,7 @@ Task<absl::Status> FinishInLanding(ClientCall& call, MessageLite& reply, Deadlin
     absl::Status waited = co_await bulk.Settled();
     if (!waited.ok()) co_return Unsettled(status, std::move(waited));
   }
-  co_return Settle(bulk, std::move(status), reply, info);
+  co_return Settle(bulk, std::move(status), reply, {.info = info});
 }
 
 }  // namespace verbena::internal

@@ -15,6 +15,7 @@
 #include "verbena/rpc/client/client_call.h"
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/method.h"
+#include "verbena/rpc/with_payload.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena::internal {
@@ -25,14 +26,15 @@ inline bool WantsBulk(const MethodDescriptor& method, const CallOptions& options
          options.response_payload_into || options.max_response_payload != 0;
 }
 
-// All but `options` are borrowed until the Task ends.
+// All but `options` are borrowed until the Task ends, also what `received` names.
 Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& method,
                             const google::protobuf::MessageLite& request,
-                            google::protobuf::MessageLite& reply, CallOptions options);
+                            google::protobuf::MessageLite& reply, PayloadSink received,
+                            CallOptions options);
 
 // For a call that never began: gives the caller its buffers back, and returns `status` as the
 // call's final one.
-absl::Status FailUnsent(absl::Status status, CallOptions& options);
+absl::Status FailUnsent(absl::Status status, CallOptions& options, PayloadSink received);
 
 // `call` is landing_needed(), has leased nothing for it yet, and outlives the Task.
 Task<absl::Status> FinishInLanding(ClientCall& call, google::protobuf::MessageLite& reply,

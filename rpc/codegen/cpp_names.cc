@@ -6,6 +6,7 @@
 #include "fmt/format.h"
 #include "google/protobuf/compiler/cpp/names.h"
 #include "google/protobuf/descriptor.pb.h"
+#include "verbena/rpc/codegen/payload_options.h"
 
 namespace verbena::codegen {
 namespace {
@@ -112,6 +113,11 @@ std::string CppTypeIn(const ServiceDescriptor& service, const Descriptor& messag
     hidden = CppName(*service.method(i)) == name;
   }
   return hidden ? CppType(message) : name;
+}
+
+std::string StubReplyType(const MethodDescriptor& method) {
+  const std::string reply = CppTypeIn(*method.service(), *method.output_type());
+  return PayloadOptionsOf(method).response ? "::verbena::WithPayload<" + reply + ">" : reply;
 }
 
 std::string CppName(const ServiceDescriptor& service) { return Escaped(service.name()); }

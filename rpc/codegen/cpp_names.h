@@ -37,6 +37,10 @@ std::string CppType(const google::protobuf::Descriptor& message);
 std::string CppTypeIn(const google::protobuf::ServiceDescriptor& service,
                       const google::protobuf::Descriptor& message);
 
+// A method's reply as its stub gives it: CppTypeIn(), in a ::verbena::WithPayload if responses have
+// payloads.
+std::string StubReplyType(const google::protobuf::MethodDescriptor& method);
+
 // The class that holds a service's Stub and Service.
 std::string CppName(const google::protobuf::ServiceDescriptor& service);
 

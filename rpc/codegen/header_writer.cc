@@ -24,7 +24,7 @@ void WriteStubMethod(const MethodDescriptor& method, Printer& printer) {
       {"deprecated", method.options().deprecated() ? "[[deprecated]] " : ""},
       {"method", CppName(method)},
       {"request", CppTypeIn(*method.service(), *method.input_type())},
-      {"reply", CppTypeIn(*method.service(), *method.output_type())},
+      {"reply", StubReplyType(method)},
   };
   printer.Print("\n");
   PrintComment(CommentOf(method), printer);
@@ -53,6 +53,7 @@ void WriteStub(const ServiceDescriptor& service, const std::string& macro, Print
       "//   (const Request&)          borrows the request until the call ends,\n"
       "//   (Request&&)               owns it,\n"
       "//   (const Request&, Reply&)  borrows both, and allocates nothing once warm.\n"
+      "// If responses have payloads, Reply is a WithPayload.\n"
       "class $macro$Stub final {\n"
       " public:\n");
   printer.Indent();
@@ -171,7 +172,8 @@ void WriteHeader(const FileDescriptor& file, const Parameters& parameters, Print
         "#include \"verbena/rpc/call_options.h\"\n"
         "#include \"verbena/rpc/server_context.h\"\n"
         "#include \"verbena/rpc/service.h\"\n"
-        "#include \"verbena/rpc/unary_call.h\"\n");
+        "#include \"verbena/rpc/unary_call.h\"\n"
+        "#include \"verbena/rpc/with_payload.h\"\n");
   }
   printer.Print("// @@protoc_insertion_point(includes)\n");
   if (file.service_count() > 0) {

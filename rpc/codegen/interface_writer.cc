@@ -27,7 +27,7 @@ Variables VariablesOf(const MethodDescriptor& method) {
 }  // namespace
 
 std::string ResultType(const MethodDescriptor& method) {
-  return "::absl::StatusOr<" + CppTypeIn(*method.service(), *method.output_type()) + ">";
+  return "::absl::StatusOr<" + StubReplyType(method) + ">";
 }
 
 void WriteStubInterface(const ServiceDescriptor& service, const std::string& macro,

@@ -60,21 +60,22 @@ void WriteMethod(const MethodDescriptor& method, Printer& printer) {
       {"full_name", method.service()->full_name() + "/" + method.name()},
       {"request", CppTypeIn(*method.service(), *method.input_type())},
       {"reply", CppTypeIn(*method.service(), *method.output_type())},
+      {"stub_reply", StubReplyType(method)},
   };
   printer.Print(vars,
-                "::verbena::UnaryCall<const $request$&, $reply$> $class$::Stub::$method$(\n"
+                "::verbena::UnaryCall<const $request$&, $stub_reply$> $class$::Stub::$method$(\n"
                 "    const $request$& request, ::verbena::CallOptions options) const {\n"
                 "  return {*channel_, kMethods[$index$], request, ::std::move(options)};\n"
                 "}\n"
                 "\n"
-                "::verbena::UnaryCall<$request$, $reply$> $class$::Stub::$method$(\n"
+                "::verbena::UnaryCall<$request$, $stub_reply$> $class$::Stub::$method$(\n"
                 "    $request$&& request, ::verbena::CallOptions options) const {\n"
                 "  return {*channel_, kMethods[$index$], ::std::move(request), "
                 "::std::move(options)};\n"
                 "}\n"
                 "\n"
-                "::verbena::UnaryCall<const $request$&, $reply$&> $class$::Stub::$method$(\n"
-                "    const $request$& request, $reply$& reply,\n"
+                "::verbena::UnaryCall<const $request$&, $stub_reply$&> $class$::Stub::$method$(\n"
+                "    const $request$& request, $stub_reply$& reply,\n"
                 "    ::verbena::CallOptions options) const {\n"
                 "  return {*channel_, kMethods[$index$], request, reply, ::std::move(options)};\n"
                 "}\n"

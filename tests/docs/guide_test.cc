@@ -24,12 +24,12 @@
 #include "verbena/rpc/sync.h"
 #include "verbena/rpc/task.h"
 #include "verbena/rpc/time.h"
+#include "verbena/rpc/with_payload.h"
 
 namespace guide {
 namespace {
 
 using namespace std::chrono_literals;
-using verbena::CallInfo;
 using verbena::Channel;
 using verbena::Generator;
 using verbena::JoinHandle;
@@ -39,6 +39,7 @@ using verbena::OutcomeOf;
 using verbena::RetryAfterOf;
 using verbena::Runtime;
 using verbena::Server;
+using verbena::WithPayload;
 using verbena::WithRetryAfter;
 
 Task<absl::StatusOr<uint64_t>> SizeOf(Channel& channel, std::string name) {
@@ -66,10 +67,10 @@ Task<absl::StatusOr<std::string>> ReadBlock(Channel& channel, std::string name) 
   v1::ReadRequest request;
   request.set_name(std::move(name));
   v1::ReadReply reply;
-  CallInfo info;
-  VERBENA_CO_RETURN_IF_ERROR(co_await blocks.Read(
-      request, reply, {.deadline = 1s, .info = &info, .max_response_payload = 1 << 20}));
-  co_return std::string(info.response_payload.data(), info.response_payload.size());
+  VERBENA_CO_ASSIGN_OR_RETURN(
+      WithPayload<v1::ReadReply> got,
+      co_await blocks.Read(request, {.deadline = 1s, .max_response_payload = 1 << 20}));
+  co_return std::string(got.payload.data(), got.payload.size());
 }
 
 Task<absl::Status> WriteBlockWithRetries(Channel& channel, std::string name, std::string bytes) {

@@ -137,9 +137,8 @@ TEST_F(DeviceFailureTest, ACallUnderWayWhenItsDeviceFailsSaysSo) {
   StartOnFragileDevices();
   absl::Status status;
   auto hold = [&]() -> Task<void> {
-    testing::PutReply reply;
-    CallInfo info;
-    status = co_await stub_->Hold(testing::HoldRequest(), reply, {.info = &info});
+    WithPayload<testing::PutReply> reply;
+    status = co_await stub_->Hold(testing::HoldRequest(), reply);
     service_.let_go = true;
   };
   client_runtime_->Spawn(hold());
@@ -176,18 +175,19 @@ TEST_F(DeviceFailureTest, BuffersOfADeviceThatFailedAreReadableAndKeepItAndAreRe
   EXPECT_EQ(servers_.alive(), 2);
   EXPECT_TRUE(IsPattern(held->view()));
 
-  CallInfo info;
+  Payload payload = *std::move(held);
   auto put = [&]() -> Task<absl::Status> {
     testing::PutReply reply;
-    co_return co_await stub_->Put(testing::PutRequest(), reply,
-                                  {.info = &info, .request_payload = *std::move(held)});
+    co_return co_await stub_->Put(
+        testing::PutRequest(), reply,
+        {.request_payload = std::move(payload), .returned_payload = &payload});
   };
   const absl::Status refused = Run(put());
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
   EXPECT_THAT(std::string(refused.message()), HasSubstr("registered with near"));
   EXPECT_THAT(std::string(refused.message()), HasSubstr("the link uses near"));
   // The caller has it back.
-  Buffer back = info.request_payload.TakeBuffer();
+  Buffer back = payload.TakeBuffer();
   EXPECT_TRUE(IsPattern(back.view()));
   EXPECT_EQ(clients_.alive(), 2);
   back.Reset();
@@ -210,15 +210,13 @@ TEST_F(DeviceFailureTest, ACallWhoseMemoryIsOfTheFailedDeviceWasNotSentAndMayBeT
   Buffer kept;
   // The landing goes from attempt to attempt, as a caller's own.
   auto get = [&]() -> Task<absl::Status> {
-    testing::GetReply reply;
-    CallInfo info;
+    WithPayload<testing::GetReply> reply;
     testing::GetRequest request;
     request.set_bytes(kBytes);
     const uint64_t most = kept ? 0 : kBytes;
     const absl::Status got = co_await stub_->Get(
-        request, reply,
-        {.info = &info, .response_payload_into = std::move(kept), .max_response_payload = most});
-    kept = std::move(info.response_payload);
+        request, reply, {.response_payload_into = std::move(kept), .max_response_payload = most});
+    kept = std::move(reply.payload);
     co_return got;
   };
   auto hold = [&]() -> Task<void> {

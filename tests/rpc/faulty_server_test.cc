@@ -187,12 +187,11 @@ class FaultyServerTest : public PayloadFixture, public ::testing::WithParamInter
   };
   // One call that leases `into`, full of 'A'.
   Task<Got> Get(Buffer into, Deadline deadline = {}) {
-    CallInfo info;
-    testing::GetReply reply;
-    absl::Status status = co_await stub_->Get(
-        testing::GetRequest(), reply,
-        {.deadline = deadline, .info = &info, .response_payload_into = std::move(into)});
-    co_return Got{std::move(status), std::move(info.response_payload)};
+    WithPayload<testing::GetReply> reply;
+    absl::Status status =
+        co_await stub_->Get(testing::GetRequest(), reply,
+                            {.deadline = deadline, .response_payload_into = std::move(into)});
+    co_return Got{std::move(status), std::move(reply.payload)};
   }
   // One call, and a second with the same memory if that went well.
   Task<absl::Status> GetTwice() {

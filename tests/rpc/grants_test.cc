@@ -28,13 +28,14 @@ class GrantsTest : public PayloadFixture {
 
   Task<absl::Status> Put(size_t bytes) {
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await Filled(bytes));
-    CallInfo info;
+    Payload payload = std::move(buffer);
     testing::PutReply reply;
-    VERBENA_CO_RETURN_IF_ERROR(co_await stub_->Put(
-        testing::PutRequest(), reply, {.info = &info, .request_payload = std::move(buffer)}));
+    VERBENA_CO_RETURN_IF_ERROR(
+        co_await stub_->Put(testing::PutRequest(), reply,
+                            {.request_payload = std::move(payload), .returned_payload = &payload}));
     EXPECT_EQ(reply.bytes(), bytes);
     EXPECT_TRUE(reply.right());
-    EXPECT_EQ(info.request_payload.size(), bytes) << "the buffer comes back";
+    EXPECT_EQ(payload.size(), bytes) << "the buffer comes back";
     co_return absl::OkStatus();
   }
 
@@ -129,10 +130,9 @@ TEST_F(GrantsTest, TheBoundHoldsForLandingsThatHandlersHave) {
       absl::StatusOr<Buffer> buffer = co_await Filled(60'000);
       EXPECT_TRUE(buffer.ok()) << buffer.status();
       if (!buffer.ok()) co_return;
-      CallInfo info;
-      testing::PutReply reply;
+      WithPayload<testing::PutReply> reply;
       (void)co_await stub_->Hold(testing::HoldRequest(), reply,
-                                 {.info = &info, .request_payload = *std::move(buffer)});
+                                 {.request_payload = *std::move(buffer)});
     });
     co_return absl::OkStatus();
   };
@@ -192,14 +192,14 @@ TEST_F(GrantsTest, ACallThatEndsBeforeItBeganReturnsWhatItTook) {
   ASSERT_EQ(Run(Put(5000)), absl::OkStatus());
   auto late = [this]() -> Task<absl::Status> {
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await Filled(5000));
-    CallInfo info;
+    Payload payload = std::move(buffer);
     testing::PutReply reply;
     absl::Status status = co_await stub_->Put(
         testing::PutRequest(), reply,
         {.deadline = Deadline(client_runtime_->executor(0).now() - milliseconds(1)),
-         .info = &info,
-         .request_payload = std::move(buffer)});
-    EXPECT_EQ(info.request_payload.size(), 5000u) << "the buffer comes back";
+         .request_payload = std::move(payload),
+         .returned_payload = &payload});
+    EXPECT_EQ(payload.size(), 5000u) << "the buffer comes back";
     co_return status;
   };
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(absl::IsDeadlineExceeded(Run(late())));
@@ -219,18 +219,18 @@ TEST_F(GrantsTest, CallsThatAreGivenUpLeaveNothingBehind) {
       scope.Spawn([this, i]() -> Task<void> {
         absl::StatusOr<Buffer> buffer = co_await Filled(100'000);
         EXPECT_TRUE(buffer.ok());
-        CallInfo info;
+        Payload payload = *std::move(buffer);
         testing::PutReply reply;
         absl::Status status = co_await stub_->Put(
             testing::PutRequest(), reply,
             {.deadline =
                  Deadline(client_runtime_->executor(0).now() + std::chrono::microseconds(i * 17)),
-             .info = &info,
-             .request_payload = *std::move(buffer)});
+             .request_payload = std::move(payload),
+             .returned_payload = &payload});
         if (status.ok()) EXPECT_TRUE(reply.right());
         // The buffer is the application's again: the server never sees what is written now.
-        if (info.request_payload.present()) {
-          Buffer back = info.request_payload.TakeBuffer();
+        if (payload.present()) {
+          Buffer back = payload.TakeBuffer();
           std::memset(back.data(), 'x', back.size());
         }
       });

@@ -42,10 +42,9 @@ class GreedyClientTest : public PayloadFixture {
   Task<void> Hold() {
     absl::StatusOr<Buffer> buffer = co_await channel_->AllocateBuffer(kPart);
     if (!buffer.ok()) co_return;
-    CallInfo info;
-    testing::PutReply reply;
+    WithPayload<testing::PutReply> reply;
     (void)co_await stub_->Hold(testing::HoldRequest(), reply,
-                               {.info = &info, .request_payload = *std::move(buffer)});
+                               {.request_payload = *std::move(buffer)});
   }
   static bool Says(const std::string& text, const std::string& part) {
     return text.find(part) != text.npos;

@@ -59,15 +59,13 @@ class HostDrivenRuntimeTest : public PayloadFixture {
 
   // A payload there and another one back.
   Task<absl::Status> Swap(size_t bytes) {
-    CallInfo info;
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer given, co_await Filled(bytes));
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer into, co_await channel_->AllocateBuffer(bytes));
     VERBENA_CO_ASSIGN_OR_RETURN(
-        testing::PutReply reply,
-        co_await stub_->Swap(testing::PutRequest(), {.info = &info,
-                                                     .request_payload = std::move(given),
+        WithPayload<testing::PutReply> reply,
+        co_await stub_->Swap(testing::PutRequest(), {.request_payload = std::move(given),
                                                      .response_payload_into = std::move(into)}));
-    if (!reply.right() || !IsPattern(info.response_payload.view(), /*inverted=*/true)) {
+    if (!reply->right() || !IsPattern(reply.payload.view(), /*inverted=*/true)) {
       co_return absl::DataLossError("a payload came out wrong");
     }
     co_return absl::OkStatus();
@@ -79,11 +77,9 @@ class HostDrivenRuntimeTest : public PayloadFixture {
     absl::StatusOr<Buffer> room = co_await channel_->AllocateBuffer(4096);
     EXPECT_TRUE(given.ok() && room.ok()) << given.status() << room.status();
     if (!given.ok() || !room.ok()) co_return;
-    CallInfo info;
-    absl::StatusOr<testing::PutReply> reply =
-        co_await stub_->Hold(testing::HoldRequest(), {.info = &info,
-                                                      .request_payload = *std::move(given),
-                                                      .response_payload_into = *std::move(room)});
+    absl::StatusOr<WithPayload<testing::PutReply>> reply = co_await stub_->Hold(
+        testing::HoldRequest(),
+        {.request_payload = *std::move(given), .response_payload_into = *std::move(room)});
     held_ = reply.status();
     ++ended_;
   }

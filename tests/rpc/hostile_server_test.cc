@@ -136,10 +136,9 @@ TEST_F(HostileServerTest, AServerThatAsksForLandingsLeavesHalfOfTheMemoryToOther
     testing::GetRequest request;
     request.set_how(testing::EMPTY);
     request.set_filler_bytes(64 << 10);
-    testing::GetReply reply;
-    CallInfo info;
-    absl::Status status = co_await honest_stub.Get(request, reply, {.info = &info});
-    EXPECT_EQ(reply.filler().size(), size_t{64} << 10);
+    WithPayload<testing::GetReply> reply;
+    absl::Status status = co_await honest_stub.Get(request, reply);
+    EXPECT_EQ(reply->filler().size(), size_t{64} << 10);
     clock_.moved_by = kMaxMemoryWait;
     while (ended_ == 0) (void)co_await Sleep(milliseconds(1));
     const absl::Status& refused = first.ok() ? second : first;

@@ -28,21 +28,20 @@ class LeaseLifetimeTest : public PayloadFixture {
     bool response_back = false;
   };
   Task<Held> CallHold(milliseconds linger, Deadline deadline) {
-    CallInfo info;
     absl::StatusOr<Buffer> request = co_await Filled(kBytes);
     absl::StatusOr<Buffer> into = co_await channel_->AllocateBuffer(kBytes);
     if (!request.ok() || !into.ok()) co_return Held{absl::InternalError("no memory")};
     std::memset(into->data(), 'A', into->size());
     testing::HoldRequest message;
     message.set_linger_us(static_cast<uint32_t>(linger.count() * 1000));
-    testing::PutReply reply;
+    Payload payload = *std::move(request);
+    WithPayload<testing::PutReply> reply;
     absl::Status status = co_await stub_->Hold(message, reply,
                                                {.deadline = deadline,
-                                                .info = &info,
-                                                .request_payload = *std::move(request),
-                                                .response_payload_into = *std::move(into)});
-    co_return Held{std::move(status), info.request_payload.size() > 0,
-                   static_cast<bool>(info.response_payload)};
+                                                .request_payload = std::move(payload),
+                                                .response_payload_into = *std::move(into),
+                                                .returned_payload = &payload});
+    co_return Held{std::move(status), payload.size() > 0, static_cast<bool>(reply.payload)};
   }
 
   // Fills all memory that the client can have, and sees that it stays as it is until the server
@@ -128,11 +127,10 @@ TEST_F(LeaseLifetimeTest, CallsDestroyedAtAnyAwaitLoseNoMemory) {
         scope.Spawn([this]() -> Task<void> { (void)co_await CallHold(milliseconds(0), {}); });
       } else {
         scope.Spawn([this, i]() -> Task<void> {
-          CallInfo info;
           testing::GetRequest request;
           request.set_bytes(i * 1000);
-          testing::GetReply reply;
-          (void)co_await stub_->Get(request, reply, {.info = &info});
+          WithPayload<testing::GetReply> reply;
+          (void)co_await stub_->Get(request, reply);
         });
       }
     }

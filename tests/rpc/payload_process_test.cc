@@ -46,23 +46,19 @@ class PayloadProcessTest : public PayloadFixture {
   }
   Task<absl::Status> GetOnce(size_t bytes, Deadline deadline = {}) {
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await channel_->AllocateBuffer(bytes));
-    CallInfo info;
     testing::GetRequest request;
     request.set_bytes(bytes);
-    testing::GetReply reply;
+    WithPayload<testing::GetReply> reply;
     VERBENA_CO_RETURN_IF_ERROR(co_await stub_->Get(
-        request, reply,
-        {.deadline = deadline, .info = &info, .response_payload_into = std::move(buffer)}));
-    EXPECT_EQ(info.response_payload.size(), bytes);
-    EXPECT_TRUE(IsPattern(info.response_payload.view()));
+        request, reply, {.deadline = deadline, .response_payload_into = std::move(buffer)}));
+    EXPECT_EQ(reply.payload.size(), bytes);
+    EXPECT_TRUE(IsPattern(reply.payload.view()));
     co_return absl::OkStatus();
   }
 
   Task<absl::Status> GetNothing() {
-    CallInfo info;
-    testing::GetReply reply;
-    co_return co_await stub_->Get(testing::GetRequest(), reply,
-                                  {.deadline = seconds(10), .info = &info});
+    WithPayload<testing::GetReply> reply;
+    co_return co_await stub_->Get(testing::GetRequest(), reply, {.deadline = seconds(10)});
   }
 
   // Keeps the server copying into our memory until that fails.
@@ -71,13 +67,11 @@ class PayloadProcessTest : public PayloadFixture {
     request.set_bytes(kBytes);
     request.set_how(testing::RAW);
     for (absl::Status status; status.ok();) {
-      CallInfo info;
       absl::StatusOr<Buffer> buffer = co_await channel_->AllocateBuffer(kBytes);
       if (!buffer.ok()) co_return;
-      testing::GetReply reply;
+      WithPayload<testing::GetReply> reply;
       status = co_await stub_->Get(
-          request, reply,
-          {.deadline = until, .info = &info, .response_payload_into = *std::move(buffer)});
+          request, reply, {.deadline = until, .response_payload_into = *std::move(buffer)});
       if (status.ok()) continue;
       EXPECT_TRUE(absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status)) << status;
     }

@@ -41,27 +41,25 @@ class PayloadTest : public PayloadFixture, public ::testing::WithParamInterface<
   }
 
   Task<absl::Status> PutOnce(size_t bytes, size_t filler = 0) {
-    CallInfo info;
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await Filled(bytes));
+    Payload payload = std::move(buffer);
     testing::PutRequest request;
     request.mutable_filler()->assign(filler, 'm');
     testing::PutReply reply;
-    VERBENA_CO_RETURN_IF_ERROR(
-        co_await stub_->Put(request, reply, {.info = &info, .request_payload = std::move(buffer)}));
+    VERBENA_CO_RETURN_IF_ERROR(co_await stub_->Put(
+        request, reply, {.request_payload = std::move(payload), .returned_payload = &payload}));
     EXPECT_EQ(reply.bytes(), bytes);
     EXPECT_TRUE(reply.right());
-    EXPECT_EQ(info.request_payload.size(), bytes) << "the buffer comes back";
+    EXPECT_EQ(payload.size(), bytes) << "the buffer comes back";
     co_return absl::OkStatus();
   }
 
   Task<absl::Status> GetOnce(testing::GetRequest request, CallOptions options) {
-    CallInfo info;
-    options.info = &info;
-    testing::GetReply reply;
+    WithPayload<testing::GetReply> reply;
     VERBENA_CO_RETURN_IF_ERROR(co_await stub_->Get(request, reply, std::move(options)));
-    EXPECT_EQ(info.response_payload.size(), request.bytes());
-    EXPECT_TRUE(IsPattern(info.response_payload.view()));
-    EXPECT_EQ(reply.filler(), std::string(request.filler_bytes(), 'f'));
+    EXPECT_EQ(reply.payload.size(), request.bytes());
+    EXPECT_TRUE(IsPattern(reply.payload.view()));
+    EXPECT_EQ(reply->filler(), std::string(request.filler_bytes(), 'f'));
     co_return absl::OkStatus();
   }
 
@@ -90,30 +88,31 @@ TEST_P(PayloadTest, ACallOnAnotherRuntimesExecutorGivesItsBuffersBack) {
   };
   absl::StatusOr<std::pair<Buffer, Buffer>> made = Run(buffers());
   ASSERT_TRUE(made.ok()) << made.status();
-  CallInfo info;
-  testing::PutReply reply;
+  Payload payload = std::move(made->first);
+  WithPayload<testing::PutReply> reply;
   const absl::Status status =
       server_runtime_->BlockOn(stub_->Swap(testing::PutRequest(), reply,
-                                           {.info = &info,
-                                            .request_payload = std::move(made->first),
-                                            .response_payload_into = std::move(made->second)}));
+                                           {.request_payload = std::move(payload),
+                                            .response_payload_into = std::move(made->second),
+                                            .returned_payload = &payload}));
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
-  EXPECT_EQ(info.request_payload.size(), 5000u);
-  EXPECT_EQ(info.response_payload.size(), 9000u);
+  EXPECT_EQ(payload.size(), 5000u);
+  EXPECT_EQ(reply.payload.size(), 9000u);
+  EXPECT_FALSE(reply.has_payload);
 }
 
 TEST_P(PayloadTest, AResponsesPayloadArrivesInTheCallersBuffer) {
   auto get = [this](size_t bytes) -> Task<absl::Status> {
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await channel_->AllocateBuffer(bytes));
     const char* data = buffer.data();
-    CallInfo info;
-    testing::GetReply reply;
-    VERBENA_CO_RETURN_IF_ERROR(co_await stub_->Get(
-        Wanted(bytes), reply, {.info = &info, .response_payload_into = std::move(buffer)}));
-    EXPECT_EQ(info.response_payload.data(), data);
-    EXPECT_TRUE(IsPattern(info.response_payload.view()));
-    EXPECT_EQ(info.response_payload.size(), bytes);
+    WithPayload<testing::GetReply> reply;
+    VERBENA_CO_RETURN_IF_ERROR(
+        co_await stub_->Get(Wanted(bytes), reply, {.response_payload_into = std::move(buffer)}));
+    EXPECT_EQ(reply.payload.data(), data);
+    EXPECT_TRUE(IsPattern(reply.payload.view()));
+    EXPECT_EQ(reply.payload.size(), bytes);
+    EXPECT_TRUE(reply.has_payload);
     co_return absl::OkStatus();
   };
   for (size_t bytes : kSizes) EXPECT_EQ(Run(get(bytes)), absl::OkStatus()) << bytes;
@@ -142,15 +141,15 @@ TEST_P(PayloadTest, AServerAnswersInSlicesAndPieceByPiece) {
 TEST_P(PayloadTest, AnEmptyPayloadOfARequestIsNotTheSameAsNone) {
   auto put = [this](Payload payload, size_t filler) -> Task<testing::PutReply> {
     const bool present = payload.present();
-    CallInfo info;
     testing::PutRequest request;
     request.mutable_filler()->assign(filler, 'm');
     testing::PutReply reply;
     EXPECT_EQ(
-        co_await stub_->Put(request, reply, {.info = &info, .request_payload = std::move(payload)}),
+        co_await stub_->Put(request, reply,
+                            {.request_payload = std::move(payload), .returned_payload = &payload}),
         absl::OkStatus());
     EXPECT_EQ(reply.bytes(), 0u);
-    EXPECT_EQ(info.request_payload.present(), present) << "it comes back as it was";
+    EXPECT_EQ(payload.present(), present) << "it comes back as it was";
     co_return reply;
   };
   auto put_buffer = [&](size_t filler) -> Task<testing::PutReply> {
@@ -167,15 +166,12 @@ TEST_P(PayloadTest, AnEmptyPayloadOfARequestIsNotTheSameAsNone) {
 
 TEST_P(PayloadTest, AnEmptyPayloadOfAResponseIsNotTheSameAsNone) {
   auto get = [this](testing::How how, size_t filler, CallOptions options) -> Task<bool> {
-    CallInfo info;
-    info.has_response_payload = how != testing::EMPTY;
-    options.info = &info;
-    testing::GetReply reply;
+    WithPayload<testing::GetReply> reply{.has_payload = how != testing::EMPTY};
     EXPECT_EQ(co_await stub_->Get(Wanted(0, how, filler), reply, std::move(options)),
               absl::OkStatus());
-    EXPECT_EQ(info.response_payload.size(), 0u);
-    EXPECT_EQ(reply.filler().size(), filler);
-    co_return info.has_response_payload;
+    EXPECT_EQ(reply.payload.size(), 0u);
+    EXPECT_EQ(reply->filler().size(), filler);
+    co_return reply.has_payload;
   };
   auto get_into = [&](testing::How how, size_t filler) -> Task<bool> {
     absl::StatusOr<Buffer> buffer = co_await channel_->AllocateBuffer(100);
@@ -205,14 +201,13 @@ TEST_P(PayloadTest, LargeMessagesTravelBesidePayloadsOfAnySize) {
 TEST_P(PayloadTest, PayloadsBothWaysInOneCall) {
   auto swap = [this](size_t bytes) -> Task<absl::Status> {
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await Filled(bytes));
-    CallInfo info;
-    testing::PutReply reply;
+    WithPayload<testing::PutReply> reply;
     VERBENA_CO_RETURN_IF_ERROR(co_await stub_->Swap(
         testing::PutRequest(), reply,
-        {.info = &info, .request_payload = std::move(buffer), .max_response_payload = bytes}));
-    EXPECT_TRUE(reply.right());
-    EXPECT_EQ(info.response_payload.size(), bytes);
-    EXPECT_TRUE(IsPattern(info.response_payload.view(), /*inverted=*/true));
+        {.request_payload = std::move(buffer), .max_response_payload = bytes}));
+    EXPECT_TRUE(reply->right());
+    EXPECT_EQ(reply.payload.size(), bytes);
+    EXPECT_TRUE(IsPattern(reply.payload.view(), /*inverted=*/true));
     co_return absl::OkStatus();
   };
   for (size_t bytes : kSizes) EXPECT_EQ(Run(swap(bytes)), absl::OkStatus()) << bytes;
@@ -278,17 +273,18 @@ TEST(PayloadCopiesTest, APayloadIsCopiedOnceEachWay) {
     FillPattern(buffer.view());
     const CopiedBytes before = (*far)->copied_bytes();
     const CopiedBytes before_near = (*near)->copied_bytes();
-    CallInfo info;
+    Payload payload = std::move(buffer);
     testing::PutReply put;
-    VERBENA_CO_RETURN_IF_ERROR(co_await stub.Put(
-        testing::PutRequest(), put, {.info = &info, .request_payload = std::move(buffer)}));
+    VERBENA_CO_RETURN_IF_ERROR(
+        co_await stub.Put(testing::PutRequest(), put,
+                          {.request_payload = std::move(payload), .returned_payload = &payload}));
     EXPECT_TRUE(put.right());
     testing::GetRequest request;
     request.set_bytes(kBytes);
-    testing::GetReply got;
-    VERBENA_CO_RETURN_IF_ERROR(co_await stub.Get(
-        request, got, {.info = &info, .response_payload_into = info.request_payload.TakeBuffer()}));
-    EXPECT_TRUE(IsPattern(info.response_payload.view()));
+    WithPayload<testing::GetReply> got;
+    VERBENA_CO_RETURN_IF_ERROR(
+        co_await stub.Get(request, got, {.response_payload_into = payload.TakeBuffer()}));
+    EXPECT_TRUE(IsPattern(got.payload.view()));
     // The server reads the request's payload and writes the response's.
     CopiedBytes copied = (*far)->copied_bytes() - before;
     EXPECT_EQ(copied.direct_read_bytes, kBytes);
@@ -298,8 +294,8 @@ TEST(PayloadCopiesTest, APayloadIsCopiedOnceEachWay) {
     EXPECT_EQ(copied.kernel_read_bytes + copied.kernel_write_bytes + copied.ring_bytes, 0u);
     // By then a landing is granted, and the client writes.
     const CopiedBytes before_written = (*near)->copied_bytes();
-    VERBENA_CO_RETURN_IF_ERROR(co_await stub.Put(
-        testing::PutRequest(), put, {.request_payload = std::move(info.response_payload)}));
+    VERBENA_CO_RETURN_IF_ERROR(
+        co_await stub.Put(testing::PutRequest(), put, {.request_payload = std::move(got.payload)}));
     EXPECT_TRUE(put.right());
     const CopiedBytes written = (*near)->copied_bytes() - before_written;
     EXPECT_EQ(written.direct_write_bytes, kBytes);
@@ -331,9 +327,8 @@ TEST_P(PayloadTest, ARequestThatChangesWhileItsCallWaitsForMemoryFailsTheCall) {
     absl::Status ended;
     TaskScope scope(client_runtime_->executor(0));
     scope.Spawn([&]() -> Task<void> {
-      CallInfo info;
-      testing::GetReply reply;
-      ended = co_await stub_->Get(request, reply, {.info = &info, .max_response_payload = 4096});
+      WithPayload<testing::GetReply> reply;
+      ended = co_await stub_->Get(request, reply, {.max_response_payload = 4096});
     });
     while (pool.stats().waiting == 0) (void)co_await Pause();
     request.set_bytes(uint64_t{1} << 40);
@@ -349,11 +344,11 @@ TEST_P(PayloadTest, ARequestThatChangesWhileItsCallWaitsForMemoryFailsTheCall) {
 TEST_P(PayloadTest, AnUnexpectedPayloadIsRefused) {
   auto unexpected = [this]() -> Task<absl::Status> {
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await Filled(10));
-    CallInfo info;
+    Payload payload = std::move(buffer);
     testing::GetReply reply;
     absl::Status refused = co_await stub_->Surprise(
-        Wanted(0), reply, {.info = &info, .request_payload = std::move(buffer)});
-    EXPECT_EQ(info.request_payload.size(), 10u) << "the buffer comes back";
+        Wanted(0), reply, {.request_payload = std::move(payload), .returned_payload = &payload});
+    EXPECT_EQ(payload.size(), 10u) << "the buffer comes back";
     co_return refused;
   };
   absl::Status status = Run(unexpected());
@@ -381,14 +376,14 @@ TEST_P(PayloadTest, AFailedCallGivesTheBuffersBack) {
   auto get = [this]() -> Task<absl::Status> {
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await channel_->AllocateBuffer(9000));
     const char* data = buffer.data();
-    CallInfo info;
-    testing::GetReply reply;
+    WithPayload<testing::GetReply> reply;
     testing::GetRequest request = Wanted(9000);
     request.set_fail_code(static_cast<int>(absl::StatusCode::kDataLoss));
-    absl::Status status = co_await stub_->Get(
-        request, reply, {.info = &info, .response_payload_into = std::move(buffer)});
-    EXPECT_EQ(info.response_payload.data(), data);
-    EXPECT_EQ(info.response_payload.size(), 9000u) << "as it was leased";
+    absl::Status status =
+        co_await stub_->Get(request, reply, {.response_payload_into = std::move(buffer)});
+    EXPECT_EQ(reply.payload.data(), data);
+    EXPECT_EQ(reply.payload.size(), 9000u) << "as it was leased";
+    EXPECT_FALSE(reply.has_payload);
     co_return status;
   };
   EXPECT_EQ(Run(get()).code(), absl::StatusCode::kDataLoss);

@@ -65,18 +65,17 @@ TEST_F(RegisterMemoryTest, CallsMoveTheProgramsOwnMemory) {
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer into, own->Wrap(200'000, 50'000));
     testing::GetRequest wanted;
     wanted.set_bytes(50'000);
-    CallInfo info;
-    testing::GetReply reply;
-    VERBENA_CO_RETURN_IF_ERROR(co_await stub_->Get(
-        wanted, reply, {.info = &info, .response_payload_into = std::move(into)}));
-    EXPECT_EQ(info.response_payload.data(), memory_.data() + 200'000);
-    EXPECT_TRUE(IsPattern(info.response_payload.view()));
+    WithPayload<testing::GetReply> reply;
+    VERBENA_CO_RETURN_IF_ERROR(
+        co_await stub_->Get(wanted, reply, {.response_payload_into = std::move(into)}));
+    EXPECT_EQ(reply.payload.data(), memory_.data() + 200'000);
+    EXPECT_TRUE(IsPattern(reply.payload.view()));
     // A loan of the registered memory works, too.
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer table, own->Wrap(0, 4096));
     VERBENA_CO_ASSIGN_OR_RETURN(Loan loan,
                                 co_await channel_->Lend(table.view(), LeaseAccess::kRead));
     VERBENA_CO_RETURN_IF_ERROR(co_await std::move(loan).End());
-    info.response_payload.Reset();
+    reply.payload.Reset();
     table.Reset();
     while (own->in_use() > 0) (void)co_await Pause();
     co_await client_runtime_->DeregisterMemory(std::move(own));

@@ -103,9 +103,8 @@ class UnsentResponseTest : public PayloadFixture {
     testing::Payloads::Stub stub(channel);
     testing::GetRequest request;
     request.set_filler_bytes(3000);  // a reply that takes a SEND of its own
-    testing::GetReply reply;
-    CallInfo info;
-    (void)co_await stub.Get(request, reply, {.info = &info});
+    WithPayload<testing::GetReply> reply;
+    (void)co_await stub.Get(request, reply);
   }
   // Fills what the server's client may be sent, so that what ends later waits for room.
   void LetRepliesWait() {
@@ -139,8 +138,7 @@ class UnsentResponseTest : public PayloadFixture {
     testing::PutRequest request;
     request.set_filler(std::string(kMessage, 'f'));
     testing::PutReply reply;
-    CallInfo info;
-    EXPECT_EQ(co_await stub.Put(request, reply, {.info = &info}), absl::OkStatus());
+    EXPECT_EQ(co_await stub.Put(request, reply), absl::OkStatus());
     ++ended;
   }
   static Task<void> FailFilled(Channel& channel, int& ended) {

@@ -41,6 +41,7 @@ class Channel {
   std::string serialized_request;
   CallOptions options;
   absl::Status answer;
+  bool answers_payload = false;
 };
 
 namespace internal {
@@ -68,13 +69,15 @@ InPlaceCall::~InPlaceCall() { options().~CallOptions(); }
 
 std::coroutine_handle<> InPlaceCall::Begin(PromiseBase& caller,
                                            const google::protobuf::MessageLite& request,
-                                           google::protobuf::MessageLite& reply) {
+                                           google::protobuf::MessageLite& reply,
+                                           PayloadSink payload) {
   channel_->method = method_;
   channel_->request = &request;
   channel_->reply = &reply;
   channel_->serialized_request = request.SerializeAsString();
   channel_->options = std::move(options());
   if (channel_->answer.ok()) reply.ParseFromString(channel_->serialized_request);
+  payload.Set(Buffer(), channel_->answers_payload);
   return caller.handle;
 }
 

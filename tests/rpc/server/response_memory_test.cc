@@ -97,9 +97,8 @@ class ResponseMemoryTest : public RuntimePair {
     request.set_bytes(bytes);
     request.set_how(how);
     request.set_filler_bytes(filler_bytes);
-    testing::GetReply reply;
-    CallInfo info;
-    co_return co_await stub.Get(request, reply, {.info = &info});
+    WithPayload<testing::GetReply> reply;
+    co_return co_await stub.Get(request, reply);
   }
   static void ExpectRefused(const absl::Status& status, const std::string& bound) {
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;

@@ -66,10 +66,9 @@ class SourceTest : public PayloadFixture {
     testing::Payloads::Stub stub(channel);
     absl::StatusOr<Buffer> buffer = co_await channel.AllocateBuffer(bytes);
     if (!buffer.ok()) co_return;
-    testing::PutReply reply;
-    CallInfo info;
+    WithPayload<testing::PutReply> reply;
     (void)co_await stub.Hold(testing::HoldRequest(), reply,
-                             {.info = &info, .request_payload = *std::move(buffer)});
+                             {.request_payload = *std::move(buffer)});
   }
 
   LocalNetwork network_;

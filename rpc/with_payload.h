@@ -1,0 +1,68 @@
+// WithPayload: a reply and the payload that came with it, for methods whose responses have
+// payloads.
+//
+// A stub's method returns one, or fills the caller's. Both parts belong to its owner. Move-only,
+// since a Buffer has one owner. One thread.
+//
+//   absl::StatusOr<WithPayload<ReadReply>> got = co_await stub.Read(request);
+//   Use(got->message, got->payload.view());
+
+#ifndef VERBENA_RPC_WITH_PAYLOAD_H_
+#define VERBENA_RPC_WITH_PAYLOAD_H_
+
+#include <utility>
+
+#include "google/protobuf/message_lite.h"
+#include "verbena/transport/memory/buffer.h"
+
+namespace verbena {
+
+template <typename Message>
+struct WithPayload {
+  // The message's members: `(*got)->version()`.
+  Message* operator->() { return &message; }
+  const Message* operator->() const { return &message; }
+
+  Message message = {};
+  // The response's payload. If that is empty, this has no bytes and may have no memory.
+  //
+  // A call that fills its caller's WithPayload drops what was here when it begins. If it fails,
+  // this is CallOptions::response_payload_into, with undefined content, if the server provably
+  // cannot write to it any more. Otherwise it has no memory: that returns to its pool later.
+  Buffer payload = {};
+  // Whether the server answered with a payload, perhaps an empty one.
+  bool has_payload = false;
+};
+
+namespace internal {
+
+// The members of a WithPayload of any message; null for methods without response payloads.
+struct PayloadSink {
+  void Set(Buffer received, bool present) const {
+    if (payload == nullptr) return;
+    *payload = std::move(received);
+    *has_payload = present;
+  }
+
+  Buffer* payload = nullptr;
+  bool* has_payload = nullptr;
+};
+
+// The parts of a stub's reply.
+inline google::protobuf::MessageLite& MessageOf(google::protobuf::MessageLite& reply) {
+  return reply;
+}
+template <typename Message>
+google::protobuf::MessageLite& MessageOf(WithPayload<Message>& reply) {
+  return reply.message;
+}
+inline PayloadSink SinkOf(google::protobuf::MessageLite&) { return {}; }
+template <typename Message>
+PayloadSink SinkOf(WithPayload<Message>& reply) {
+  return {&reply.payload, &reply.has_payload};
+}
+
+}  // namespace internal
+}  // namespace verbena
+
+#endif  // VERBENA_RPC_WITH_PAYLOAD_H_

@@ -20,6 +20,7 @@ import tree
 # Written to be copied by users, or compiled as they would.
 SHOWN = ("examples/", "docs/", "tests/docs/", "tests/consumer/", "tools/dev/new_service/", "README.md")
 LIST = "tests/repository/public_names.txt"
+TESTING_LIST = "tests/repository/testing_names.txt"
 # Names that protobuf declares beside the class of a message; and parameters of concepts, which clang lists as if the
 # namespace held them.
 _NO_NAME_OF_OURS = re.compile(r"\w+DefaultTypeInternal|_\w+_default_instance_|swap|[A-Z]")
@@ -42,8 +43,8 @@ def library_headers():
             and not name.startswith(("rpc/codegen/", "rpc/testing/"))]
 
 
-def names_of(source):
-    """The names that `source` and what it includes declare in namespace verbena itself."""
+def names_of(source, namespace="verbena"):
+    """The names that `source` and what it includes declare in `namespace` itself."""
     with tempfile.TemporaryDirectory() as directory:
         root = pathlib.Path(directory)
         for folder, inside in (("headers", "."), ("protos", "proto")):
@@ -58,7 +59,7 @@ def names_of(source):
             input=source, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
     if result.returncode != 0:
         raise AssertionError(result.stderr)
-    names = re.findall(r"^verbena::([^:\n]+)$", result.stdout, re.MULTILINE)
+    names = re.findall(rf"^{namespace}::([^:\n]+)$", result.stdout, re.MULTILINE)
     return {name for name in names if not _NO_NAME_OF_OURS.fullmatch(name)}
 
 
@@ -67,8 +68,8 @@ def names_of_headers(headers):
 
 
 @functools.lru_cache(maxsize=None)
-def listed_names():
-    lines = tree.text(LIST).splitlines()
+def listed_names(name=LIST):
+    lines = tree.text(name).splitlines()
     return {line for line in lines if line and not line.startswith("#")}
 
 
@@ -98,6 +99,11 @@ class NamespaceTest(unittest.TestCase):
         self.assertEqual([], sorted(listed_names() - names_of_headers(["verbena.h"])),
                          "verbena.h reaches no header that declares these: "
                          f"include it from one of rpc/, or take them out of {LIST}")
+
+    def test_testing_h_declares_the_names_of_its_own_list(self):
+        source = '#include "verbena/testing.h"\n'
+        self.assertEqual(["testing"], sorted(names_of(source) - listed_names()))
+        self.assertEqual(sorted(listed_names(TESTING_LIST)), sorted(names_of(source, "verbena::testing")))
 
     def test_every_kind_of_name_is_found(self):
         found = names_of("""

@@ -22,13 +22,10 @@
 #include "examples/block_store/volume_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "verbena/rpc/buffer.h"
 #include "verbena/rpc/channel.h"
-#include "verbena/rpc/runtime.h"
-#include "verbena/rpc/server.h"
-#include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/coro/task.h"
-#include "verbena/transport/executor/executor.h"
-#include "verbena/transport/memory/buffer.h"
+#include "verbena/rpc/task.h"
+#include "verbena/testing.h"
 
 namespace block_store {
 namespace {
@@ -37,6 +34,9 @@ using absl::StatusCode;
 using testing::HasSubstr;
 using verbena::Buffer;
 using verbena::Task;
+using verbena::testing::InProcessServer;
+using verbena::testing::IsOk;
+using verbena::testing::StatusIs;
 
 constexpr std::chrono::seconds kLong{30};
 
@@ -48,65 +48,62 @@ class BlockServiceTest : public testing::Test {
     std::string directory = testing::TempDir() + "/verbena_block_service_XXXXXX";
     ASSERT_NE(mkdtemp(directory.data()), nullptr);
     directory_ = directory;
-    auto runtime = verbena::Runtime::Start({.executors = 2});
-    ASSERT_TRUE(runtime.ok()) << runtime.status();
-    runtime_ = *std::move(runtime);
-    auto store = VolumeStore::Open(directory_, {&runtime_->executor(0), &runtime_->executor(1)});
-    ASSERT_TRUE(store.ok()) << store.status();
-    store_ = *std::move(store);
-    service_ = std::make_unique<BlockService>(*store_);
-    auto server = verbena::Server::Start(*runtime_, {service_.get()});
-    ASSERT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
-    channel_ = std::make_unique<verbena::Channel>(*runtime_, server_->address());
+    Serve();
   }
 
   void TearDown() override {
-    channel_.reset();
-    if (server_ != nullptr) server_->Shutdown(std::chrono::seconds(5));
-    server_.reset();
+    server_.Stop();
     store_.reset();
     std::filesystem::remove_all(directory_);
   }
 
-  v1::BlockStore::Stub stub() { return v1::BlockStore::Stub(*channel_); }
+  void Serve() {
+    auto store = VolumeStore::Open(
+        directory_, {&server_.runtime().executor(0), &server_.runtime().executor(1)});
+    ASSERT_THAT(store, IsOk());
+    store_ = *std::move(store);
+    service_ = std::make_unique<BlockService>(*store_);
+    server_.Serve({service_.get()});
+  }
+
+  v1::BlockStore::Stub stub() { return v1::BlockStore::Stub(server_.channel()); }
 
   absl::Status Create(const std::string& volume, uint64_t blocks, bool reserve = false) {
     v1::CreateVolumeRequest request;
     request.set_volume(volume);
     request.set_blocks(blocks);
     request.set_reserve(reserve);
-    return runtime_->BlockOn(stub().CreateVolume(request, {.deadline = kLong})).status();
+    return server_.Run(stub().CreateVolume(request, {.deadline = kLong})).status();
   }
 
   absl::Status Write(const std::string& volume, uint64_t offset, const std::string& data,
                      bool flush = false, int executor = 0) {
-    return runtime_->BlockOn(WriteIt(volume, offset, data, flush), executor);
+    return server_.Run(WriteIt(volume, offset, data, flush), executor);
   }
   Task<absl::Status> WriteIt(std::string volume, uint64_t offset, std::string data, bool flush) {
-    VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await channel_->AllocateBuffer(data.size()));
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer,
+                                co_await server_.channel().AllocateBuffer(data.size()));
     std::memcpy(buffer.data(), data.data(), data.size());
-    co_return co_await VolumeClient(*channel_, std::move(volume)).Write(offset, buffer, flush);
+    co_return co_await VolumeClient(server_.channel(), std::move(volume))
+        .Write(offset, buffer, flush);
   }
 
   // On the other executor than Write().
   absl::StatusOr<std::string> Read(const std::string& volume, uint64_t offset, size_t bytes) {
-    return runtime_->BlockOn(ReadIt(volume, offset, bytes), 1);
+    return server_.Run(ReadIt(volume, offset, bytes), 1);
   }
   Task<absl::StatusOr<std::string>> ReadIt(std::string volume, uint64_t offset, size_t bytes) {
-    VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await channel_->AllocateBuffer(bytes));
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await server_.channel().AllocateBuffer(bytes));
     std::memset(buffer.data(), '#', bytes);
     VERBENA_CO_RETURN_IF_ERROR(
-        co_await VolumeClient(*channel_, std::move(volume)).Read(offset, buffer));
+        co_await VolumeClient(server_.channel(), std::move(volume)).Read(offset, buffer));
     co_return std::string(buffer.data(), buffer.size());
   }
 
   std::string directory_;
-  std::unique_ptr<verbena::Runtime> runtime_;
+  InProcessServer server_{{.runtime = {.executors = 2}}};
   std::unique_ptr<VolumeStore> store_;
   std::unique_ptr<BlockService> service_;
-  std::unique_ptr<verbena::Server> server_;
-  std::unique_ptr<verbena::Channel> channel_;
 };
 
 TEST_F(BlockServiceTest, OneExecutorReadsWhatAnotherWrote) {
@@ -124,8 +121,7 @@ TEST_F(BlockServiceTest, OneExecutorReadsWhatAnotherWrote) {
 TEST_F(BlockServiceTest, TheLargestTransferGoesBothWays) {
   const std::string data = Blocks(kMaxTransferBytes / kBlockBytes, 'x');
   ASSERT_TRUE(Create("v", data.size() / kBlockBytes).ok());
-  const absl::Status written = Write("v", 0, data, /*flush=*/true);
-  ASSERT_TRUE(written.ok()) << written;
+  ASSERT_THAT(Write("v", 0, data, /*flush=*/true), IsOk());
   const absl::StatusOr<std::string> read = Read("v", 0, data.size());
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_TRUE(*read == data);
@@ -135,11 +131,11 @@ TEST_F(BlockServiceTest, StatAndListTellOfVolumes) {
   for (int i = 0; i < 70; ++i) ASSERT_TRUE(Create("v" + std::to_string(100 + i), i + 1).ok());
   v1::StatRequest request;
   request.set_volume("v104");
-  const auto about = runtime_->BlockOn(stub().Stat(request, {.deadline = kLong}));
+  const auto about = server_.Run(stub().Stat(request, {.deadline = kLong}));
   ASSERT_TRUE(about.ok()) << about.status();
   EXPECT_EQ(about->blocks(), 5u);
   // More than one page.
-  const auto volumes = runtime_->BlockOn(ListVolumes(*channel_));
+  const auto volumes = server_.Run(ListVolumes(server_.channel()));
   ASSERT_TRUE(volumes.ok()) << volumes.status();
   ASSERT_EQ(volumes->size(), 70u);
   for (int i = 0; i < 70; ++i) {
@@ -171,8 +167,7 @@ TEST_F(BlockServiceTest, RefusalsReachTheCallerWithTheirReason) {
         Case{Read("v", 0, 100).status(), StatusCode::kInvalidArgument, "4096"},
         Case{Read("v", 3 * kBlockBytes, 2 * kBlockBytes).status(), StatusCode::kOutOfRange,
              "16384"}}) {
-    EXPECT_EQ(refused.status.code(), refused.code) << refused.status;
-    EXPECT_THAT(refused.status.ToString(), HasSubstr(refused.reason));
+    EXPECT_THAT(refused.status, StatusIs(refused.code, HasSubstr(refused.reason)));
   }
   EXPECT_TRUE(Read("v", 0, 4 * kBlockBytes).value() == Blocks(4, '\0')) << "nothing was written";
 }
@@ -183,28 +178,24 @@ TEST_F(BlockServiceTest, AReadThatCannotBeTakesNoMemoryForIt) {
   request.set_volume("v");
   request.set_bytes(~uint64_t{0} - 4095);
   const auto reply =
-      runtime_->BlockOn(stub().Read(request, {.deadline = kLong, .max_response_payload = 4096}));
-  EXPECT_EQ(reply.status().code(), StatusCode::kInvalidArgument) << reply.status();
+      server_.Run(stub().Read(request, {.deadline = kLong, .max_response_payload = 4096}));
+  EXPECT_THAT(reply, StatusIs(StatusCode::kInvalidArgument));
 }
 
 TEST_F(BlockServiceTest, AWriteWithoutAPayloadIsRefused) {
   ASSERT_TRUE(Create("v", 4).ok());
   v1::WriteRequest request;
   request.set_volume("v");
-  const auto reply = runtime_->BlockOn(stub().Write(request, {.deadline = kLong}));
-  EXPECT_EQ(reply.status().code(), StatusCode::kInvalidArgument) << reply.status();
+  const auto reply = server_.Run(stub().Write(request, {.deadline = kLong}));
+  EXPECT_THAT(reply, StatusIs(StatusCode::kInvalidArgument));
 }
 
 TEST_F(BlockServiceTest, AFlushedBlockIsThereAfterARestart) {
   ASSERT_TRUE(Create("v", 4).ok());
   ASSERT_TRUE(Write("v", 0, Blocks(1, 'f'), /*flush=*/true).ok());
-  server_->Shutdown(std::chrono::seconds(5));
-  server_.reset();
+  server_.Stop();
   store_.reset();
-  store_ = VolumeStore::Open(directory_, {&runtime_->executor(0), &runtime_->executor(1)}).value();
-  service_ = std::make_unique<BlockService>(*store_);
-  server_ = verbena::Server::Start(*runtime_, {service_.get()}).value();
-  channel_ = std::make_unique<verbena::Channel>(*runtime_, server_->address());
+  Serve();
   EXPECT_TRUE(Read("v", 0, kBlockBytes).value() == Blocks(1, 'f'));
 }
 

@@ -8,9 +8,7 @@
 
 #include <chrono>
 #include <cstdint>
-#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -19,41 +17,24 @@
 #include "examples/kv/kv.verbena.pb.h"
 #include "examples/kv/limits.h"
 #include "examples/kv/store.h"
-#include "verbena/rpc/channel.h"
-#include "verbena/rpc/runtime.h"
-#include "verbena/rpc/server.h"
-#include "verbena/transport/coro/task.h"
+#include "verbena/testing.h"
 
 namespace kv {
 namespace {
 
 using ::testing::HasSubstr;
-using verbena::Task;
+using verbena::testing::InProcess;
+using verbena::testing::IsOkAndHolds;
+using verbena::testing::StatusIs;
 
 // A server and a client in this process; calls go through links all the same.
 class KvServiceTest : public testing::Test {
  protected:
-  void SetUp() override {
-    auto runtime = verbena::Runtime::Start({.executors = 2});
-    ASSERT_TRUE(runtime.ok()) << runtime.status();
-    runtime_ = *std::move(runtime);
-    auto server = verbena::Server::Start(*runtime_, {&service_});
-    ASSERT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
-    channel_ = std::make_unique<verbena::Channel>(*runtime_, server_->address());
-  }
-
-  void TearDown() override {
-    channel_.reset();
-    if (server_ != nullptr) server_->Shutdown(std::chrono::seconds(5));
-    server_.reset();
-  }
-
   absl::StatusOr<bool> Put(const std::string& key, const std::string& value) {
     v1::PutRequest request;
     request.set_key(key);
     request.set_value(value);
-    auto reply = runtime_->BlockOn(stub().Put(request, {.deadline = kLong}));
+    auto reply = kv_.Run(stub().Put(request, {.deadline = kLong}));
     if (!reply.ok()) return reply.status();
     return reply->created();
   }
@@ -62,7 +43,7 @@ class KvServiceTest : public testing::Test {
     v1::GetRequest request;
     request.set_key(key);
     // On the other executor than Put.
-    auto reply = runtime_->BlockOn(stub().Get(request, {.deadline = kLong}), 1);
+    auto reply = kv_.Run(stub().Get(request, {.deadline = kLong}), 1);
     if (!reply.ok()) return reply.status();
     return reply->value();
   }
@@ -71,46 +52,40 @@ class KvServiceTest : public testing::Test {
     v1::ScanRequest request;
     request.set_start_key(start_key);
     request.set_max_bytes(max_bytes);
-    return runtime_->BlockOn(stub().Scan(request, {.deadline = kLong}));
+    return kv_.Run(stub().Scan(request, {.deadline = kLong}));
   }
 
-  v1::KeyValue::Stub stub() { return v1::KeyValue::Stub(*channel_); }
+  v1::KeyValue::Stub stub() { return v1::KeyValue::Stub(kv_.channel()); }
 
   static constexpr std::chrono::seconds kLong{30};
 
   Store store_{64 * (kMaxKeyBytes + kMaxValueBytes + kEntryBytes)};
-  KvService service_{store_};
-  std::unique_ptr<verbena::Runtime> runtime_;
-  std::unique_ptr<verbena::Server> server_;
-  std::unique_ptr<verbena::Channel> channel_;
+  InProcess<KvService> kv_{{.runtime = {.executors = 2}}, store_};
 };
 
 TEST_F(KvServiceTest, OneExecutorGetsWhatAnotherPut) {
   const std::string value("\0\xff\n\x80", 4);
-  EXPECT_TRUE(*Put("key", value));
-  EXPECT_FALSE(*Put("key", value));
-  EXPECT_EQ(*Get("key"), value);
-  EXPECT_TRUE(absl::IsNotFound(Get("other").status()));
+  EXPECT_THAT(Put("key", value), IsOkAndHolds(true));
+  EXPECT_THAT(Put("key", value), IsOkAndHolds(false));
+  EXPECT_THAT(Get("key"), IsOkAndHolds(value));
+  EXPECT_THAT(Get("other"), StatusIs(absl::StatusCode::kNotFound));
 }
 
 TEST_F(KvServiceTest, DeletingTwiceIsNoError) {
   ASSERT_TRUE(Put("key", "value").ok());
   v1::DeleteRequest request;
   request.set_key("key");
-  EXPECT_TRUE(runtime_->BlockOn(stub().Delete(request))->existed());
-  EXPECT_FALSE(runtime_->BlockOn(stub().Delete(request))->existed());
+  EXPECT_TRUE(kv_.Run(stub().Delete(request))->existed());
+  EXPECT_FALSE(kv_.Run(stub().Delete(request))->existed());
 }
 
 TEST_F(KvServiceTest, RefusalsReachTheCallerWithTheirReason) {
-  const absl::Status no_key = Put("", "value").status();
-  EXPECT_TRUE(absl::IsInvalidArgument(no_key));
-  EXPECT_THAT(std::string(no_key.message()), HasSubstr("128"));
+  EXPECT_THAT(Put("", "value"), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("128")));
   absl::Status full;
   for (int i = 0; i < 100 && full.ok(); ++i) {
     full = Put("key" + std::to_string(i), std::string(kMaxValueBytes, 'v')).status();
   }
-  EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
-  EXPECT_THAT(std::string(full.message()), HasSubstr("--max_bytes"));
+  EXPECT_THAT(full, StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("--max_bytes")));
 }
 
 TEST_F(KvServiceTest, TheLargestEntryCanBePutReadAndScanned) {
@@ -146,7 +121,7 @@ TEST_F(KvServiceTest, APageOfTheSmallestEntriesFitsItsReplyAlso) {
 TEST_F(KvServiceTest, StatsTellWhatHappened) {
   ASSERT_TRUE(Put("key", "value").ok());
   ASSERT_FALSE(Get("other").ok());
-  const auto stats = runtime_->BlockOn(stub().Stats(v1::StatsRequest()));
+  const auto stats = kv_.Run(stub().Stats(v1::StatsRequest()));
   ASSERT_TRUE(stats.ok()) << stats.status();
   EXPECT_EQ(stats->keys(), 1u);
   EXPECT_EQ(stats->bytes(), 3 + 5 + kEntryBytes);

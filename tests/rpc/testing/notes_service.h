@@ -1,0 +1,71 @@
+// NotesService: the service that the tests of verbena/testing.h start.
+
+#ifndef VERBENA_TESTS_RPC_TESTING_NOTES_SERVICE_H_
+#define VERBENA_TESTS_RPC_TESTING_NOTES_SERVICE_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "tests/rpc/testing/notes.pb.h"
+#include "tests/rpc/testing/notes.verbena.pb.h"
+#include "verbena/rpc/buffer.h"
+#include "verbena/rpc/server_context.h"
+#include "verbena/rpc/task.h"
+#include "verbena/rpc/time.h"
+
+namespace verbena::testing::notes {
+
+class NotesService final : public Notes::Service {
+ public:
+  explicit NotesService(std::string prefix = "") : prefix_(std::move(prefix)) {}
+
+  Task<absl::Status> Echo(ServerContext&, const Text& request, Text& reply) override {
+    ++echoes;
+    if (request.text().empty()) co_return absl::InvalidArgumentError("the text is empty");
+    reply.set_text(prefix_ + request.text());
+    co_return absl::OkStatus();
+  }
+
+  Task<absl::Status> Wait(ServerContext&, const Text&, Text&) override {
+    ++waits;
+    co_return co_await Sleep(std::chrono::minutes(5));
+  }
+
+  Task<absl::Status> Doze(ServerContext&, const Text&, Text&) override {
+    ++waits;
+    for (int i = 0; i < 5; ++i) {
+      VERBENA_CO_RETURN_IF_ERROR(co_await Sleep(std::chrono::minutes(1)));
+      ++dozed;
+    }
+    co_return absl::OkStatus();
+  }
+
+  Task<absl::Status> Fetch(ServerContext& context, const Text& request, Text&) override {
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer text,
+                                co_await context.AllocateBuffer(request.text().size()));
+    std::memcpy(text.data(), request.text().data(), request.text().size());
+    context.SetResponsePayload(std::move(text));
+    co_return absl::OkStatus();
+  }
+
+  std::atomic<int> echoes{0};
+  std::atomic<int> waits{0};
+  std::atomic<int> dozed{0};
+
+ private:
+  const std::string prefix_;
+};
+
+inline Text TextOf(std::string text) {
+  Text message;
+  message.set_text(std::move(text));
+  return message;
+}
+
+}  // namespace verbena::testing::notes
+
+#endif  // VERBENA_TESTS_RPC_TESTING_NOTES_SERVICE_H_

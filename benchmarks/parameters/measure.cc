@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "verbena/benchmarks/harness/latency_histogram.h"
 
@@ -89,6 +91,11 @@ double MeasureLatencyUs(VerbsEnd& one, VerbsEnd& other, const PingPong& test) {
 double MeasureRequestUs(VerbsEnd& client, VerbsEnd& server, RequestWay way, uint32_t bytes,
                         std::chrono::nanoseconds duration) {
   constexpr PingPong kMessage;
+  const bool in_message = way == RequestWay::kInMessage;
+  const PingPong request{.bytes = in_message ? kMessage.bytes + bytes : kMessage.bytes};
+  // A program's memory on both sides.
+  std::vector<uint8_t> source(in_message ? bytes : 0);
+  std::vector<uint8_t> target(source.size());
   LatencyHistogram latencies;
   const Clock::time_point end = Clock::now() + duration;
   for (Clock::time_point before = Clock::now(); before < end;) {
@@ -96,10 +103,12 @@ double MeasureRequestUs(VerbsEnd& client, VerbsEnd& server, RequestWay way, uint
       SendOne(client, server, kMessage, 1);
       SendOne(server, client, kMessage, 1);
     }
-    if (way != RequestWay::kServerRead) {
+    if (in_message) std::memcpy(client.outgoing() + kMessage.bytes, source.data(), bytes);
+    if (way == RequestWay::kAskedWrite || way == RequestWay::kGrantedWrite) {
       client.PostSends({.opcode = IBV_WR_RDMA_WRITE, .bytes = bytes, .signal_every = 1});
     }
-    SendOne(client, server, kMessage, 1);
+    SendOne(client, server, request, 1);
+    if (in_message) std::memcpy(target.data(), server.last_received() + kMessage.bytes, bytes);
     if (way == RequestWay::kServerRead) ReadOne(server, client, {.bytes = bytes});
     SendOne(server, client, kMessage, 1);
     const Clock::time_point after = Clock::now();

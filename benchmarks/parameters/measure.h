@@ -32,6 +32,7 @@ enum class RequestWay {
   kGrantedWrite,  // the client WRITEs it to memory granted in advance, then SENDs the request
   kAskedWrite,    // the client asks for memory and gets an answer, then goes on as above
   kServerRead,    // the server READs it after the request has come
+  kInMessage,     // it is copied into the request's message, and out of it
 };
 
 // The median time from the request to the response, in microseconds. The payload has `bytes`, and

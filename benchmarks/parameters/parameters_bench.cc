@@ -165,24 +165,25 @@ Comparison CompareReceiveQueues(const Setting& setting) {
 }
 
 Comparison CompareRequests(const Setting& setting) {
-  constexpr RequestWay kWays[] = {RequestWay::kGrantedWrite, RequestWay::kAskedWrite,
-                                  RequestWay::kServerRead};
-  return Measure(
-      {"requests",
-       "Three ways to move a request's payload",
-       "bytes of payload",
-       "request to response, us (p50)",
-       {512, 4096, 65536, 1048576},
-       {}},
-      {"granted WRITE", "asked-for WRITE", "server's READ"}, [&](size_t curve, double bytes) {
-        const EndOptions options = {
-            .send_depth = 16, .receive_depth = 8, .message_bytes = static_cast<size_t>(bytes)};
-        VerbsEnd client(setting.device, options);
-        VerbsEnd server(setting.device, options);
-        VerbsEnd::Connect(client, server);
-        return MeasureRequestUs(client, server, kWays[curve], static_cast<uint32_t>(bytes),
-                                setting.duration);
-      });
+  constexpr RequestWay kWays[] = {RequestWay::kInMessage, RequestWay::kGrantedWrite,
+                                  RequestWay::kAskedWrite, RequestWay::kServerRead};
+  return Measure({"requests",
+                  "Four ways to move a request's payload",
+                  "bytes of payload",
+                  "request to response, us (p50)",
+                  {512, 1024, 2048, 4096, 8192, 16384, 65536, 1048576},
+                  {}},
+                 {"in the message", "granted WRITE", "asked-for WRITE", "server's READ"},
+                 [&](size_t curve, double bytes) {
+                   const EndOptions options = {.send_depth = 16,
+                                               .receive_depth = 8,
+                                               .message_bytes = static_cast<size_t>(bytes) + 64};
+                   VerbsEnd client(setting.device, options);
+                   VerbsEnd server(setting.device, options);
+                   VerbsEnd::Connect(client, server);
+                   return MeasureRequestUs(client, server, kWays[curve],
+                                           static_cast<uint32_t>(bytes), setting.duration);
+                 });
 }
 
 const std::pair<const char*, Comparison (*)(const Setting&)> kComparisons[] = {

@@ -112,6 +112,12 @@ void VerbsEnd::ConnectTo(const VerbsEnd& peer) {
   remote_key_ = peer.mr_->rkey;
 }
 
+const uint8_t* VerbsEnd::last_received() const {
+  // PostReceives() begins with the second buffer.
+  const auto receives = static_cast<uint64_t>(options_.receive_depth);
+  return receives_ + received_ % receives * (options_.message_bytes + kPadding);
+}
+
 void VerbsEnd::PostReceives(int count, int qp) {
   std::vector<ibv_sge> elements(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {

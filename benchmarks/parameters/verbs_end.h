@@ -71,6 +71,8 @@ class VerbsEnd {
 
   // Messages received since the beginning.
   uint64_t received() const { return received_; }
+  // The last one, with one QP or an SRQ: receives are used in the order in which they were posted.
+  const uint8_t* last_received() const;
   // WRs known to have left the send queue.
   uint64_t sent() const { return sent_; }
   uint64_t posted() const { return posted_; }

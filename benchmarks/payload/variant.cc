@@ -20,8 +20,10 @@ const std::vector<Variant>& Named() {
       {.name = "strict"},
       {.name = "region", .leases = LeaseLevel::kRegion},
       {.name = "crc", .checksum = PayloadChecksum::kOn},
-      {.name = "granted", .grants = Grants::kAll},
-      {.name = "ungranted", .grants = Grants::kNone},
+      {.name = "framed", .in_frame = InFrame::kLarge},
+      {.name = "leased", .in_frame = InFrame::kNone},
+      {.name = "granted", .grants = Grants::kAll, .in_frame = InFrame::kNone},
+      {.name = "ungranted", .grants = Grants::kNone, .in_frame = InFrame::kNone},
       {.name = "one_sided", .one_sided = true},
       {.name = "auto", .leases = LeaseLevel::kAuto, .checksum = PayloadChecksum::kAuto},
       {.name = "plain", .leases = LeaseLevel::kAuto},
@@ -73,6 +75,11 @@ RuntimeOptions RuntimeOf(const Variant& variant, size_t bytes, int core) {
   if (variant.grants == Grants::kAll) {
     runtime.limits.leases.largest_grant_bytes = runtime.limits.max_payload_bytes;
   }
+  if (variant.in_frame == InFrame::kLarge) {
+    runtime.limits.eager_bytes = (16 << 10) + 512;
+    runtime.limits.largest_payload_in_frame = 16 << 10;
+  }
+  if (variant.in_frame == InFrame::kNone) runtime.limits.largest_payload_in_frame = 1;
   if (variant.grants == Grants::kNone) runtime.limits.leases.granted_bytes_per_client = 0;
   runtime.limits.memory = {.send_bytes = bytes, .receive_bytes = bytes, .landing_bytes = bytes};
   return runtime;

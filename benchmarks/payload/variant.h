@@ -16,11 +16,16 @@ namespace verbena::benchmarks {
 // For which requests' payloads the server grants landings in advance.
 enum class Grants { kAuto, kAll, kNone };
 
+// Which payloads travel in frames: those of the default size, up to 16 KiB in larger frames, or
+// none.
+enum class InFrame { kAuto, kLarge, kNone };
+
 struct Variant {
   std::string name;
   LeaseLevel leases = LeaseLevel::kStrict;
   PayloadChecksum checksum = PayloadChecksum::kOff;
   Grants grants = Grants::kAuto;  // makes a difference to writes only
+  InFrame in_frame = InFrame::kAuto;
   ExecutorMode mode = ExecutorMode::kBusy;
   bool one_sided = false;
 };
@@ -32,8 +37,10 @@ inline constexpr char kVariantHelp[] =
     "                         strict     by memory windows, without checksums\n"
     "                         region     by promises, without checksums\n"
     "                         crc        as strict, with checksums\n"
-    "                         granted    as strict, and the client writes all payloads\n"
-    "                         ungranted  as strict, and the server reads all payloads\n"
+    "                         framed     as strict, and up to 16 KiB travel in frames\n"
+    "                         leased     as strict, and nothing travels in frames\n"
+    "                         granted    as leased, and the client writes all payloads\n"
+    "                         ungranted  as leased, and the server reads all payloads\n"
     "                         one_sided  as strict, by RemoteMemory in place of calls\n"
     "                         auto       as LinkLimits chooses for the device\n"
     "                         plain      so too, without checksums\n"

@@ -95,8 +95,9 @@ bool TravelsBeside(size_t message_bytes, const Link& link) {
   return message_bytes + kMaxRequestBulkBytes > link.max_body_bytes();
 }
 
-bool WantsLanding(const ClientBulk& bulk, const CallOptions& options) {
-  return !bulk.landing && options.max_response_payload != 0;
+// Whether the call leases memory of the client's for the response's payload.
+bool WantsLanding(const ClientBulk& bulk, const Link& link) {
+  return bulk.response_room > 0 && !bulk.RoomInFrame(link);
 }
 
 // Memory for what a request brings besides the caller's own buffers.
@@ -118,7 +119,7 @@ Task<absl::Status> AllocateMemory(Connection& connection, const MethodDescriptor
     }
     request.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(bulk.message.data()));
   }
-  if (WantsLanding(bulk, options)) {
+  if (WantsLanding(bulk, *session->link())) {
     VERBENA_CO_ASSIGN_OR_RETURN(
         bulk.landing,
         co_await AllocateUntil(endpoint, endpoint.memory().landing(), options.max_response_payload,
@@ -247,6 +248,19 @@ Task<absl::Status> GiveLanding(ClientCall& call, ClientBulk& bulk, Deadline dead
   co_return co_await call;
 }
 
+// Memory for a payload that has come already. It may be that of another link.
+Task<absl::Status> PlaceResponse(Connection& connection, ClientBulk& bulk, Deadline deadline) {
+  absl::StatusOr<ClientSession*> session =
+      co_await SessionWithLeases(connection, 0, deadline.when());
+  if (!session.ok()) co_return Executed(session.status());
+  const std::shared_ptr<LandingShare> share = (*session)->landing_share();
+  absl::StatusOr<Buffer> memory = co_await share->Allocate(
+      (*session)->endpoint(), bulk.response_payload_bytes(), {.deadline = deadline.when()});
+  if (!memory.ok()) co_return Executed(memory.status());
+  bulk.PlaceResponse(*std::move(memory));
+  co_return absl::OkStatus();
+}
+
 }  // namespace
 
 Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& method,
@@ -262,14 +276,15 @@ Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& meth
   ClientBulk bulk;
   bulk.payload = std::move(options.request_payload);
   bulk.landing = std::move(options.response_payload_into);
+  if (!bulk.landing) bulk.response_room = options.max_response_payload;
   const size_t message_bytes = request.ByteSizeLong();
   filled.set_request_bytes(message_bytes);
   // Only steps that wait are coroutines: every block takes this path.
   absl::Status status;
   ClientSession* session = connection.usable_session();
   bool waited = true;
-  const bool own_landing = WantsLanding(bulk, options);
-  if (session == nullptr || TravelsBeside(message_bytes, *session->link()) || own_landing) {
+  if (session == nullptr || TravelsBeside(message_bytes, *session->link()) ||
+      WantsLanding(bulk, *session->link())) {
     status = co_await AllocateMemory(connection, method, request, message_bytes, options, bulk);
     session = connection.usable_session();
   } else {
@@ -277,6 +292,8 @@ Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& meth
         CheckSizes(bulk, message_bytes, options, session->endpoint().limits().max_payload_bytes);
     waited = false;
   }
+  const bool own_landing = !to.gave_landing && bulk.landing;
+  if (!bulk.message) bulk.frame_message_bytes = message_bytes;
   if (status.ok() && (session == nullptr || session->free_leases() < bulk.leases_needed(session))) {
     absl::StatusOr<ClientSession*> found = co_await SessionWithLeases(
         connection, bulk.leases_needed(nullptr), options.deadline.when());
@@ -301,6 +318,9 @@ Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& meth
   if (bulk.settling()) {
     absl::Status waited = co_await bulk.Settled();
     if (!waited.ok()) co_return Unsettled(status, std::move(waited));
+  }
+  if (bulk.lacks_memory() && status.ok()) {
+    status = co_await PlaceResponse(connection, bulk, options.deadline);
   }
   co_return Settle(bulk, std::move(status), reply, to);
 }

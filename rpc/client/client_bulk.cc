@@ -1,15 +1,27 @@
 #include "verbena/rpc/client/client_bulk.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "fmt/format.h"
 #include "verbena/rpc/client/client_call.h"
+#include "verbena/rpc/client/landing_share.h"
 #include "verbena/rpc/internal/bulk_checksum.h"
 #include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/link/endpoint.h"
 
 namespace verbena::internal {
+namespace {
+
+char* CopyTo(char* to, const BufferView& view) {
+  if (view.empty()) return to;
+  std::memcpy(to, view.data(), view.size());
+  return to + view.size();
+}
+
+}  // namespace
 
 ClientBulk::~ClientBulk() {
   for (Lease* lease : leases_) LeaseTable::Forget(*lease);
@@ -20,12 +32,26 @@ ClientBulk::~ClientBulk() {
 // A large message is read, and the payload with it: one buffer of the server's holds both.
 bool ClientBulk::WantsLanding() const { return !payload.empty() && !message; }
 
+bool ClientBulk::PayloadInFrame(const Link& link) const {
+  const size_t bytes = payload.size();
+  return WantsLanding() && bytes <= link.endpoint().limits().largest_payload_in_frame &&
+         kRequestBulkBytes + bytes + frame_message_bytes <= link.max_body_bytes();
+}
+
+bool ClientBulk::RoomInFrame(const Link& link) const {
+  const size_t bytes = std::max(landing.size(), response_room);
+  return bytes > 0 && bytes <= link.endpoint().limits().largest_payload_in_frame &&
+         ResponseBulk::kEncodedBytes + bytes <= link.max_body_bytes();
+}
+
 uint32_t ClientBulk::leases_needed(const ClientSession* session) const {
-  uint32_t count = 0;
-  if (session == nullptr || !WantsLanding() || !session->grants().Fits(payload.size())) {
-    for (size_t i = 0; i < payload.part_count(); ++i) count += payload.part(i).empty() ? 0 : 1;
-  }
-  return count + (message.size() > 0 ? 1 : 0) + (landing.size() > 0 ? 1 : 0);
+  uint32_t count = message.size() > 0 ? 1 : 0;
+  if (landing.size() > 0 && (session == nullptr || !RoomInFrame(*session->link()))) ++count;
+  const bool leased = session == nullptr || !WantsLanding() ||
+                      !(PayloadInFrame(*session->link()) || session->grants().Fits(payload.size()));
+  if (!leased) return count;
+  for (size_t i = 0; i < payload.part_count(); ++i) count += payload.part(i).empty() ? 0 : 1;
+  return count;
 }
 
 absl::StatusOr<RemoteRange> ClientBulk::OpenLease(Link& link, const BufferView& view,
@@ -60,9 +86,12 @@ absl::Status ClientBulk::OpenLeases(ClientSession& session) {
       if (payload.part(i).empty()) continue;
       status = link.leases().Check(payload.part(i), LeaseAccess::kRead);
     }
-    if (status.ok()) landing_ = session.grants().Take(payload.size());
+    request_.payload_in_frame = PayloadInFrame(link);
+    if (status.ok() && !request_.payload_in_frame) landing_ = session.grants().Take(payload.size());
   }
-  if (landing_.has_value()) {
+  if (request_.payload_in_frame) {
+    // Copied when the request's frame is written.
+  } else if (landing_.has_value()) {
     request_.grant = landing_->slot;
   } else {
     for (size_t i = 0; i < payload.part_count() && status.ok(); ++i) {
@@ -70,11 +99,7 @@ absl::Status ClientBulk::OpenLeases(ClientSession& session) {
     }
   }
   if (status.ok()) status = OpenSource(link, message.view());
-  if (status.ok() && landing.size() > 0) {
-    absl::StatusOr<RemoteRange> terms = OpenLease(link, landing.view(), LeaseAccess::kWrite);
-    if (terms.ok()) request_.landing = *terms;
-    status = terms.status();
-  }
+  if (status.ok()) status = OpenLanding(link);
   if (!status.ok()) {
     (void)Abandon(session, /*sent=*/false);
     return status;
@@ -86,6 +111,30 @@ absl::Status ClientBulk::OpenLeases(ClientSession& session) {
   return absl::OkStatus();
 }
 
+absl::Status ClientBulk::OpenLanding(Link& link) {
+  if (RoomInFrame(link)) {
+    request_.room_in_frame = true;
+    request_.landing.bytes = std::max(landing.size(), response_room);
+    // As if it were leased: the result must not depend on how the payload travels.
+    return landing ? link.leases().Check(landing.view(), LeaseAccess::kWrite) : absl::OkStatus();
+  }
+  if (!landing && response_room > 0) {
+    return absl::UnavailableError(
+        "the link, and with it the size of a frame, changed while the call began; try again");
+  }
+  if (landing.size() == 0) return absl::OkStatus();
+  VERBENA_ASSIGN_OR_RETURN(request_.landing, OpenLease(link, landing.view(), LeaseAccess::kWrite));
+  return absl::OkStatus();
+}
+
+char* ClientBulk::WriteTo(char* body) const {
+  request_.Encode(body);
+  body += request_.encoded_bytes();
+  if (!request_.payload_in_frame) return body;
+  for (size_t i = 0; i < payload.part_count(); ++i) body = CopyTo(body, payload.part(i));
+  return body;
+}
+
 absl::StatusOr<RemoteRange> ClientBulk::OpenAsked(Link& link, Buffer asked,
                                                   const LandingRequest& wanted) {
   asked_ = std::move(asked);
@@ -94,17 +143,49 @@ absl::StatusOr<RemoteRange> ClientBulk::OpenAsked(Link& link, Buffer asked,
   return OpenLease(link, asked_.view(), LeaseAccess::kWrite);
 }
 
-absl::Status ClientBulk::OnResponse(const ResponseBulk& response) {
-  const uint64_t payload_room =
-      response.payload_in_asked ? wanted_.payload_bytes : request_.landing.bytes;
-  if (response.payload_bytes > payload_room || response.message_bytes > wanted_.message_bytes) {
+// The most bytes that the response's payload may have.
+uint64_t ClientBulk::PayloadRoom(const ResponseBulk& response) const {
+  const uint64_t room = request_.landing.bytes;  // what the caller has room for, if it says so
+  if (response.payload_in_frame) return room > 0 ? room : response.payload_bytes;
+  if (!response.payload_in_asked) return request_.room_in_frame ? 0 : room;
+  return room > 0 ? std::min(room, wanted_.payload_bytes) : wanted_.payload_bytes;
+}
+
+absl::Status ClientBulk::OnResponse(ClientSession& session, const ResponseBulk& response,
+                                    const char* in_frame) {
+  const uint64_t payload_room = PayloadRoom(response);
+  const bool beyond = response.payload_bytes > payload_room;
+  if (beyond || response.message_bytes > wanted_.message_bytes) {
     return absl::InvalidArgumentError(fmt::format(
         "a response with a payload of {} bytes and a message of {}, for which {} and {} were "
         "leased",
         response.payload_bytes, response.message_bytes, payload_room, wanted_.message_bytes));
   }
   response_ = response;
+  if (response.payload_in_frame) TakeFromFrame(session, in_frame);
   return absl::OkStatus();
+}
+
+void ClientBulk::TakeFromFrame(ClientSession& session, const char* bytes) {
+  const size_t size = response_payload_bytes();
+  if (landing.size() == 0) {
+    Endpoint& endpoint = session.endpoint();
+    absl::StatusOr<Buffer> memory = response_room > 0
+                                        ? endpoint.memory().landing().TryAllocate(size)
+                                        : session.landing_share()->TryAllocate(endpoint, size);
+    if (!memory.ok()) {
+      unplaced_.assign(bytes, size);
+      return;
+    }
+    landing = *std::move(memory);
+  }
+  std::memcpy(landing.data(), bytes, size);
+}
+
+void ClientBulk::PlaceResponse(Buffer memory) {
+  landing = std::move(memory);
+  std::memcpy(landing.data(), unplaced_.data(), unplaced_.size());
+  unplaced_ = std::string();
 }
 
 void ClientBulk::OnFinal(ClientSession& session) {
@@ -207,6 +288,11 @@ bool ClientBulk::ParseMessage(google::protobuf::MessageLite& reply) const {
 }
 
 Buffer ClientBulk::TakeResponsePayload() {
+  if (response_.payload_in_asked && landing.size() > 0) {
+    // The caller has memory of its own for it, which was not leased.
+    std::memcpy(landing.data(), asked_.data(), response_payload_bytes());
+    response_.payload_in_asked = false;
+  }
   Buffer& holder = response_.payload_in_asked ? asked_ : landing;
   if (holder) holder.set_size(response_.payload_bytes);
   return std::move(holder);

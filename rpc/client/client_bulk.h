@@ -1,8 +1,9 @@
-// ClientBulk: the client's one-sided part of a call: the request's payload, the request itself if
-// it is too large for a frame, the landings of the response, and the leases of all these.
+// ClientBulk: the payloads of a client's call, the request itself if it is too large for a frame,
+// the landings of the response, and the leases of all these.
 //
-// If the server granted a landing ahead that fits, the client writes the payload to it. Otherwise
-// the client leases the payload's memory to the server, which READs it.
+// A small payload travels in the frame: it is copied from and to the caller's memory, and nothing
+// is leased. If the server granted a landing ahead that fits a larger one, the client writes the
+// payload to it. Otherwise the client leases the payload's memory to the server, which READs it.
 //
 // Lives in the frame of the coroutine that makes the call (bulk_call.h). The caller may use the
 // buffers again only once settled(), when every lease has ended. A ClientBulk that is destroyed
@@ -14,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -40,8 +42,16 @@ class ClientBulk final : private LeaseListener, private TransferListener {
 
   // Set before OpenLeases().
   Payload payload;
-  Buffer message;  // the serialized request, when it is too large for a frame
-  Buffer landing;  // of the response's payload
+  size_t frame_message_bytes = 0;  // of the request, when it is not too large for a frame
+  Buffer message;                  // the serialized request, when it is
+  Buffer landing;                  // of the response's payload
+  // Without a landing: the most bytes that the response's payload may have. 0: not known, or there
+  // is one.
+  size_t response_room = 0;
+
+  // Whether the response's payload can come in a frame over `link`, so that it needs no landing
+  // before it comes.
+  bool RoomInFrame(const Link& link) const;
 
   // The leases that OpenLeases() needs over `session` as it is now. Without a session: the most
   // that it may need.
@@ -52,8 +62,10 @@ class ClientBulk final : private LeaseListener, private TransferListener {
   // Leases a landing that the server asked for.
   absl::StatusOr<RemoteRange> OpenAsked(Link& link, Buffer asked, const LandingRequest& wanted);
 
-  // The bulk header that the request carries.
-  const RequestBulk& request() const { return request_; }
+  // The bytes ahead of the message in the request's frame, which WriteTo() writes to `body`.
+  // Returns the end of them.
+  size_t frame_bytes() const { return request_.frame_bytes(); }
+  char* WriteTo(char* body) const;
   // Writes the payload to its granted landing; then `call` sends the request, behind it. False if
   // there is nothing to write.
   bool StartWrite(ClientSession& session, ClientCall& call);
@@ -63,8 +75,15 @@ class ClientBulk final : private LeaseListener, private TransferListener {
   // The key of the server's lease that the request's SEND ends; 0 for none.
   uint32_t RequestKey(const Link& link) const;
 
-  // Takes the server's response. INVALID_ARGUMENT if it names memory that was not leased.
-  absl::Status OnResponse(const ResponseBulk& response);
+  // Takes the server's response. `in_frame` are the bytes behind its header. INVALID_ARGUMENT if it
+  // names memory that was not leased, or its payload is larger than the caller's memory.
+  absl::Status OnResponse(ClientSession& session, const ResponseBulk& response,
+                          const char* in_frame);
+  // The response's payload came in the frame, and found no memory. Then the caller allocates
+  // response_payload_bytes(), and hands them over.
+  bool lacks_memory() const { return !unplaced_.empty(); }
+  size_t response_payload_bytes() const { return static_cast<size_t>(response_.payload_bytes); }
+  void PlaceResponse(Buffer memory);
   // The response was the final frame: ends all leases.
   void OnFinal(ClientSession& session);
   // The caller gives up before the final frame. The result is the leases that the final frame will
@@ -90,10 +109,14 @@ class ClientBulk final : private LeaseListener, private TransferListener {
 
  private:
   bool WantsLanding() const;
+  bool PayloadInFrame(const Link& link) const;
   void EndSettling();
   void OnTransferPosted() override;
   void OnTransferDone(const absl::Status& status) override;
   absl::Status OpenSource(Link& link, const BufferView& view);
+  absl::Status OpenLanding(Link& link);
+  uint64_t PayloadRoom(const ResponseBulk& response) const;
+  void TakeFromFrame(ClientSession& session, const char* bytes);
   absl::StatusOr<RemoteRange> OpenLease(Link& link, const BufferView& view, LeaseAccess access);
   // The message's offset in asked_.
   size_t message_offset() const { return response_.payload_in_asked ? response_.payload_bytes : 0; }
@@ -107,6 +130,7 @@ class ClientBulk final : private LeaseListener, private TransferListener {
   ResponseBulk response_;
   Buffer asked_;
   LandingRequest wanted_;
+  std::string unplaced_;  // a payload that came in a frame and lacks memory
   bool checked_ = false;  // the link checks payloads
   bool lost_ = false;
   LeaseList leases_;

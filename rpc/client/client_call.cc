@@ -68,7 +68,7 @@ bool ClientCall::Begin() {
   VERBENA_CHECK(session_.link() != nullptr) << method_.full_name;
   // Reading the clock costs as much as posting a WR: only calls that need times pay.
   if (deadline_.is_set() || info_ != nullptr) started_ = scheduler_.now();
-  body_bytes = request_bytes_ + (bulk_ != nullptr ? bulk_->request().encoded_bytes() : 0);
+  body_bytes = request_bytes_ + (bulk_ != nullptr ? bulk_->frame_bytes() : 0);
   // The link may have been replaced since the request was measured, and the new one may have
   // smaller frames.
   method_number_ = session_.NumberOf(method_);
@@ -134,9 +134,8 @@ FrameHeader ClientCall::RequestHeader() const {
 
 void ClientCall::WriteRequest(char* body) {
   if (bulk_ != nullptr) {
-    bulk_->request().Encode(body);
+    body = bulk_->WriteTo(body);
     bulk_->OnRequestAppended(session_);
-    body += bulk_->request().encoded_bytes();
   }
   if (request_bytes_ > 0) {
     request_.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(body));
@@ -207,14 +206,14 @@ absl::Status ChangedRequest(const MethodDescriptor& method, size_t before, size_
                   method.full_name, before, now));
 }
 
-// Returns the length of the bulk header at the start of `body`.
+// Returns where in `body` the reply begins: behind the bulk header, and a payload in the frame.
 absl::StatusOr<size_t> ClientCall::ReadBulk(const FrameHeader& frame, const char* body) {
   VERBENA_ASSIGN_OR_RETURN(ResponseBulk bulk, ParseResponseBulk(body, frame.body_bytes));
   if (bulk_ == nullptr) {
     return absl::InvalidArgumentError("a response tells of bulk, for which nothing was leased");
   }
-  VERBENA_RETURN_IF_ERROR(bulk_->OnResponse(bulk));
-  return ResponseBulk::kEncodedBytes;
+  VERBENA_RETURN_IF_ERROR(bulk_->OnResponse(session_, bulk, body + ResponseBulk::kEncodedBytes));
+  return bulk.frame_bytes();
 }
 
 absl::Status ClientCall::Unasked(const FrameHeader& frame) const {

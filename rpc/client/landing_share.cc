@@ -46,9 +46,27 @@ Task<absl::StatusOr<Buffer>> LandingShare::Allocate(const Endpoint& endpoint, si
   absl::Cleanup release = [this, share] { bytes_.Release(share); };
   VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await AllocateUntil(endpoint, pool, bytes, wait));
   std::move(release).Cancel();
+  Count(buffer);
+  co_return buffer;
+}
+
+absl::StatusOr<Buffer> LandingShare::TryAllocate(const Endpoint& endpoint, size_t bytes) {
+  const size_t share = ShareOf(SizeClassBytes(SizeClassOf(bytes)));
+  if (!bytes_.TryAcquire(share)) {
+    return absl::ResourceExhaustedError("the server's share of landings is taken");
+  }
+  absl::StatusOr<Buffer> buffer = endpoint.memory().landing().TryAllocate(bytes);
+  if (buffer.ok()) {
+    Count(*buffer);
+  } else {
+    bytes_.Release(share);
+  }
+  return buffer;
+}
+
+void LandingShare::Count(Buffer& buffer) {
   if (landings_++ == 0) self_ = shared_from_this();
   buffer.set_listener(*this);
-  co_return buffer;
 }
 
 void LandingShare::OnBlockHome(size_t capacity) {

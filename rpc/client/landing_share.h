@@ -38,10 +38,14 @@ class LandingShare final : public std::enable_shared_from_this<LandingShare>,
   // before there is room within the bound, and memory: the message says who holds how much. A
   // buffer that is larger than the bound takes all of it. The share outlives the Task.
   Task<absl::StatusOr<Buffer>> Allocate(const Endpoint& endpoint, size_t bytes, MemoryWait wait);
+  // The same without waiting.
+  absl::StatusOr<Buffer> TryAllocate(const Endpoint& endpoint, size_t bytes);
 
  private:
   void OnBlockHome(size_t capacity) override;
   size_t ShareOf(size_t capacity) const;
+  // Counts `buffer`, whose share is taken, until its memory is free.
+  void Count(Buffer& buffer);
   absl::Status Exhausted(size_t bytes, Duration waited) const;
 
   const std::string server_;

@@ -25,19 +25,29 @@ struct WireRequest {
   uint64_t message_bytes = 0;
   uint32_t checksum = 0;
   uint8_t source_count = 0;
-  uint8_t has_payload = 0;
+  uint8_t flags = 0;   // kHasPayload, …
   uint16_t grant = 0;  // 0: none; otherwise the slot + 1
   WireRange landing;
 };
-static_assert(sizeof(WireRequest) == 48);
+static_assert(sizeof(WireRequest) == kRequestBulkBytes);
+
+// Flags of a request.
+constexpr uint8_t kHasPayload = 1;
+constexpr uint8_t kPayloadInFrame = 2;
+constexpr uint8_t kRoomInFrame = 4;
+constexpr uint8_t kKnownFlags = kHasPayload | kPayloadInFrame | kRoomInFrame;
 
 struct WireResponse {
   uint64_t payload_bytes = 0;
   uint64_t message_bytes = 0;
   uint32_t checksum = 0;
-  uint16_t payload_in_asked = 0;
+  uint16_t payload_place = 0;  // kInLanding, …
   uint16_t has_payload = 0;
 };
+// Places of a response's payload.
+constexpr uint16_t kInLanding = 0;
+constexpr uint16_t kInAsked = 1;
+constexpr uint16_t kInFrame = 2;
 static_assert(sizeof(WireResponse) == ResponseBulk::kEncodedBytes);
 
 struct WireLandingRequest {
@@ -82,6 +92,46 @@ absl::Status CheckPresence(uint32_t has_payload, uint64_t payload_bytes) {
       fmt::format("{} bytes of a payload of which the peer says {}", payload_bytes, has_payload));
 }
 
+// `left` are the bytes of the body behind the header.
+absl::Status CheckInFrame(uint64_t payload_bytes, size_t left) {
+  if (payload_bytes > 0 && payload_bytes <= left) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      fmt::format("a payload of {} bytes in a frame with {} for it", payload_bytes, left));
+}
+
+uint8_t FlagsOf(const RequestBulk& request) {
+  uint8_t flags = 0;
+  if (request.has_payload) flags |= kHasPayload;
+  if (request.payload_in_frame) flags |= kPayloadInFrame;
+  if (request.room_in_frame) flags |= kRoomInFrame;
+  return flags;
+}
+
+// The flags must agree with the rest. `left` as in CheckInFrame().
+absl::Status CheckFlags(const WireRequest& wire, size_t left) {
+  if ((wire.flags & ~kKnownFlags) != 0) {
+    return absl::InvalidArgumentError(fmt::format("a request's bulk with flags {:#x}", wire.flags));
+  }
+  VERBENA_RETURN_IF_ERROR(CheckPresence(wire.flags & kHasPayload, wire.payload_bytes));
+  if ((wire.flags & kPayloadInFrame) != 0) {
+    if (wire.source_count != 0 || wire.grant != 0 || wire.message_bytes != 0) {
+      return absl::InvalidArgumentError(
+          fmt::format("a payload in the frame beside {} pieces, grant {} and a message of {} bytes",
+                      wire.source_count, wire.grant, wire.message_bytes));
+    }
+    VERBENA_RETURN_IF_ERROR(CheckInFrame(wire.payload_bytes, left));
+  }
+  const WireRange& room = wire.landing;
+  if ((wire.flags & kRoomInFrame) != 0 &&
+      (room.bytes == 0 || room.address != 0 || room.rkey != 0)) {
+    return absl::InvalidArgumentError(
+        fmt::format("room in a frame for {} bytes at {:#x}", room.bytes, room.address));
+  }
+  return absl::OkStatus();
+}
+
 bool IsTooLarge(uint64_t payload_bytes, uint64_t message_bytes) {
   return payload_bytes > kMaxBufferBytes || message_bytes > kMaxBufferBytes;
 }
@@ -97,7 +147,7 @@ void RequestBulk::Encode(char* to) const {
                             .message_bytes = message_bytes,
                             .checksum = checksum,
                             .source_count = static_cast<uint8_t>(source_count),
-                            .has_payload = has_payload ? uint8_t{1} : uint8_t{0},
+                            .flags = FlagsOf(*this),
                             .grant = static_cast<uint16_t>(grant + 1),
                             .landing = ToWire(landing)};
   std::memcpy(to, &request, sizeof(request));
@@ -112,13 +162,15 @@ absl::StatusOr<RequestBulk> ParseRequestBulk(const char* body, size_t bytes) {
   if (IsTooLarge(wire.payload_bytes, wire.message_bytes)) {
     return TooLarge("a request", wire.payload_bytes, wire.message_bytes);
   }
-  VERBENA_RETURN_IF_ERROR(CheckPresence(wire.has_payload, wire.payload_bytes));
+  VERBENA_RETURN_IF_ERROR(CheckFlags(wire, bytes - sizeof(WireRequest)));
   if (wire.source_count > kMaxBulkSources ||
       bytes - sizeof(WireRequest) < wire.source_count * sizeof(WireRange)) {
     return absl::InvalidArgumentError(
         fmt::format("a request's bulk in {} pieces and {} bytes", wire.source_count, bytes));
   }
-  RequestBulk request{.has_payload = wire.has_payload != 0,
+  RequestBulk request{.has_payload = (wire.flags & kHasPayload) != 0,
+                      .payload_in_frame = (wire.flags & kPayloadInFrame) != 0,
+                      .room_in_frame = (wire.flags & kRoomInFrame) != 0,
                       .payload_bytes = wire.payload_bytes,
                       .message_bytes = wire.message_bytes,
                       .checksum = wire.checksum,
@@ -141,7 +193,8 @@ absl::StatusOr<RequestBulk> ParseRequestBulk(const char* body, size_t bytes) {
         fmt::format("a grant was used for a payload of {} bytes, a message of {}, and pieces of {}",
                     request.payload_bytes, request.message_bytes, sum));
   }
-  if (!granted && sum != request.payload_bytes + request.message_bytes) {
+  if (!granted && !request.payload_in_frame &&
+      sum != request.payload_bytes + request.message_bytes) {
     return absl::InvalidArgumentError(
         fmt::format("pieces of {} bytes for a payload of {} and a message of {}", sum,
                     request.payload_bytes, request.message_bytes));
@@ -153,22 +206,28 @@ void ResponseBulk::Encode(char* to) const {
   const WireResponse response{.payload_bytes = payload_bytes,
                               .message_bytes = message_bytes,
                               .checksum = checksum,
-                              .payload_in_asked = payload_in_asked ? uint16_t{1} : uint16_t{0},
+                              .payload_place = payload_in_frame   ? kInFrame
+                                               : payload_in_asked ? kInAsked
+                                                                  : kInLanding,
                               .has_payload = has_payload ? uint16_t{1} : uint16_t{0}};
   std::memcpy(to, &response, sizeof(response));
 }
 
 absl::StatusOr<ResponseBulk> ParseResponseBulk(const char* body, size_t bytes) {
   VERBENA_ASSIGN_OR_RETURN(WireResponse wire, Copy<WireResponse>(body, bytes, "a response's bulk"));
-  if (IsTooLarge(wire.payload_bytes, wire.message_bytes) || wire.payload_in_asked > 1) {
+  if (IsTooLarge(wire.payload_bytes, wire.message_bytes) || wire.payload_place > kInFrame) {
     return TooLarge("a response", wire.payload_bytes, wire.message_bytes);
   }
   VERBENA_RETURN_IF_ERROR(CheckPresence(wire.has_payload, wire.payload_bytes));
+  if (wire.payload_place == kInFrame) {
+    VERBENA_RETURN_IF_ERROR(CheckInFrame(wire.payload_bytes, bytes - sizeof(WireResponse)));
+  }
   return ResponseBulk{.has_payload = wire.has_payload != 0,
                       .payload_bytes = wire.payload_bytes,
                       .message_bytes = wire.message_bytes,
                       .checksum = wire.checksum,
-                      .payload_in_asked = wire.payload_in_asked != 0};
+                      .payload_in_asked = wire.payload_place == kInAsked,
+                      .payload_in_frame = wire.payload_place == kInFrame};
 }
 
 void LandingRequest::Encode(char* to) const {

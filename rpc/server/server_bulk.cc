@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -47,7 +48,7 @@ Task<absl::Status> Arrival(Event& event) { co_return co_await event.Wait(); }
 }  // namespace
 
 void ServerBulk::Begin(ServerShard& shard, ServerSession& session, CallId id, TimePoint deadline,
-                       const RequestBulk& request, UsedGrant landing) {
+                       const RequestBulk& request, UsedGrant landing, const char* in_frame) {
   shard_ = &shard;
   session_ = &session;
   id_ = id;
@@ -57,11 +58,27 @@ void ServerBulk::Begin(ServerShard& shard, ServerSession& session, CallId id, Ti
   // A call that has neither payload nor message here may begin after the link is lost.
   if (request.payload_bytes + request.message_bytes == 0) return;
   checked_ = session.link()->checks_payloads();
+  if (request.payload_in_frame) TakeFromFrame(in_frame);
   if (!landing.buffer) return;
   fetched_ = std::move(landing.buffer);
   fetched_.set_size(request.payload_bytes);
   lease_ = landing.lease;
   session.link()->EndLease(*lease_, this);
+}
+
+void ServerBulk::TakeFromFrame(const char* bytes) {
+  const size_t size = request_.payload_bytes;
+  const Endpoint& endpoint = session_->link()->endpoint();
+  if (size <= endpoint.limits().max_payload_bytes && TryShares(size)) {
+    absl::StatusOr<Buffer> memory = endpoint.memory().receive().TryAllocate(size);
+    if (memory.ok()) {
+      fetched_ = *std::move(memory);
+      std::memcpy(fetched_.data(), bytes, size);
+      return;
+    }
+    ReturnShares();
+  }
+  unplaced_.assign(bytes, size);
 }
 
 // The handler sees no memory that the client may still write to.
@@ -110,13 +127,15 @@ void ServerBulk::Clear() {
   lease_over_.Reset();
   checked_ = earns_landing_ = false;
   request_.source_count = 0;
-  request_.has_payload = false;
+  request_.has_payload = request_.payload_in_frame = request_.room_in_frame = false;
   request_.payload_bytes = request_.message_bytes = 0;
   request_.landing = {};
   fetched_.Reset();
+  if (!unplaced_.empty()) unplaced_ = std::string();
   response_ = {};
-  has_response_ = false;
+  has_response_ = response_in_frame_ = false;
   written_ = 0;
+  staged_.clear();
   checksum_ = 0;
   payload_bytes_ = message_bytes_ = 0;
   asks_payload_ = landing_awaited_ = false;
@@ -136,8 +155,9 @@ absl::StatusOr<Link*> ServerBulk::OpenLink() const {
 Task<absl::Status> ServerBulk::Fetch() {
   if (lease_ != nullptr) VERBENA_CO_RETURN_IF_ERROR(co_await Arrival(lease_over_));
   if (request_.source_count > 0) VERBENA_CO_RETURN_IF_ERROR(co_await ReadRequest());
+  if (!unplaced_.empty()) VERBENA_CO_RETURN_IF_ERROR(co_await PlaceRequest());
   VERBENA_CO_RETURN_IF_ERROR(OpenLink().status());
-  earns_landing_ = true;
+  earns_landing_ = !request_.payload_in_frame;
   if (!checked_ || VERBENA_MUTANT(kRequestChecksumUnchecked)) co_return absl::OkStatus();
   const uint32_t arrived = ExtendChecksum(0, fetched_.view());
   if (arrived == request_.checksum) co_return absl::OkStatus();
@@ -162,6 +182,15 @@ Task<absl::Status> ServerBulk::ReadRequest() {
   absl::Status status = co_await ReadSources().In(&shield);
   shard_->receive_holders().transfers -= bytes;
   co_return status;
+}
+
+Task<absl::Status> ServerBulk::PlaceRequest() {
+  VERBENA_CO_ASSIGN_OR_RETURN(Link * link, OpenLink());
+  VERBENA_CO_RETURN_IF_ERROR(CheckLimit("a request's payload", request_.payload_bytes, *link));
+  VERBENA_CO_RETURN_IF_ERROR(co_await AllocateFetched(*link, request_.payload_bytes));
+  std::memcpy(fetched_.data(), unplaced_.data(), unplaced_.size());
+  unplaced_ = std::string();
+  co_return absl::OkStatus();
 }
 
 Task<absl::Status> ServerBulk::AllocateFetched(Link& link, uint64_t bytes) {
@@ -286,8 +315,12 @@ Task<absl::Status> ServerBulk::Write(BufferView part) {
   VERBENA_CO_ASSIGN_OR_RETURN(Link * link, OpenLink());
   VERBENA_CO_RETURN_IF_ERROR(CheckMemory(part, *link));
   if (link->checks_payloads()) checksum_ = ExtendChecksum(checksum_, part);
-  VERBENA_CO_RETURN_IF_ERROR(co_await TransferAwaiter(
-      *link, Transfer::Direction::kWrite, part, Within(request_.landing, written_, part.size())));
+  if (request_.room_in_frame) {
+    staged_.append(part.data(), part.size());
+  } else {
+    VERBENA_CO_RETURN_IF_ERROR(co_await TransferAwaiter(
+        *link, Transfer::Direction::kWrite, part, Within(request_.landing, written_, part.size())));
+  }
   written_ += part.size();
   co_return absl::OkStatus();
 }
@@ -308,21 +341,48 @@ absl::Status ServerBulk::Plan(const MethodDescriptor& method, size_t reply_bytes
     if (response_.part(i).empty()) continue;
     VERBENA_RETURN_IF_ERROR(CheckMemory(response_.part(i), *link));
   }
-  if (payload_bytes_ > request_.landing.bytes) {
-    if (request_.landing.bytes > 0) {
-      return absl::ResourceExhaustedError(fmt::format(
-          "the response's payload takes {} bytes, but the caller made room for {}: raise "
-          "CallOptions::max_response_payload, or pass a larger response_payload_into",
-          payload_bytes_, request_.landing.bytes));
-    }
-    asks_payload_ = true;
+  if (payload_bytes_ > request_.landing.bytes && request_.landing.bytes > 0) {
+    return absl::ResourceExhaustedError(
+        fmt::format("the response's payload takes {} bytes, but the caller made room for {}: raise "
+                    "CallOptions::max_response_payload, or pass a larger response_payload_into",
+                    payload_bytes_, request_.landing.bytes));
   }
-  const size_t prefix = has_response_ ? ResponseBulk::kEncodedBytes : 0;
+  response_in_frame_ = ResponseFitsFrame(*link);
+  asks_payload_ = !response_in_frame_ && payload_bytes_ > request_.landing.bytes;
+  const size_t prefix = has_response_ ? prefix_bytes() : 0;
   if (prefix + reply_bytes > link->max_body_bytes()) {
     VERBENA_RETURN_IF_ERROR(CheckLimit("a reply", reply_bytes, *link));
     message_bytes_ = reply_bytes;
   }
   return absl::OkStatus();
+}
+
+// The caller's room for a payload in a frame was checked when the request came.
+bool ServerBulk::ResponseFitsFrame(const Link& link) const {
+  if (payload_bytes_ == 0) return false;
+  if (request_.room_in_frame) return true;
+  return written_ == 0 && payload_bytes_ <= link.endpoint().limits().largest_payload_in_frame &&
+         ResponseBulk::kEncodedBytes + payload_bytes_ <= link.max_body_bytes();
+}
+
+char* ServerBulk::WriteTo(char* body) const {
+  const ResponseBulk header{.has_payload = has_response_,
+                            .payload_bytes = payload_bytes_,
+                            .message_bytes = message_bytes_,
+                            .checksum = checksum_,
+                            .payload_in_asked = asks_payload_,
+                            .payload_in_frame = response_in_frame_};
+  header.Encode(body);
+  body += ResponseBulk::kEncodedBytes;
+  if (!response_in_frame_) return body;
+  body = std::copy(staged_.begin(), staged_.end(), body);
+  for (size_t i = 0; i < response_.part_count(); ++i) {
+    const BufferView part = response_.part(i);
+    if (part.empty()) continue;
+    std::memcpy(body, part.data(), part.size());
+    body += part.size();
+  }
+  return body;
 }
 
 void ServerBulk::OnWritable(Link& link) {
@@ -377,16 +437,18 @@ absl::Status ServerBulk::OnLanding(const RemoteRange& landing) {
 }
 
 bool ServerBulk::StartWrites(Link& link, TransferListener& listener) {
-  const uint64_t rest = payload_bytes_ - written_;
+  if (link.checks_payloads()) {
+    for (size_t i = 0; i < response_.part_count(); ++i) {
+      checksum_ = ExtendChecksum(checksum_, response_.part(i));
+    }
+  }
+  const uint64_t rest = response_in_frame_ ? 0 : payload_bytes_ - written_;
   if (rest + message_bytes_ == 0) return false;
   writing_ = rest + message_bytes_;
   shard_->send_holders().transfers += writing_;
   if (rest > 0) {
     absl::InlinedVector<BufferView, 8> views;
     for (size_t i = 0; i < response_.part_count(); ++i) views.push_back(response_.part(i));
-    if (link.checks_payloads()) {
-      for (const BufferView& view : views) checksum_ = ExtendChecksum(checksum_, view);
-    }
     const RemoteRange to = Within(asks_payload_ ? asked_ : request_.landing, written_, rest);
     TransferListener* last = message_bytes_ == 0 ? &listener : nullptr;
     Transfer& write = link.StartTransfer(Transfer::Direction::kWrite, views, to, last);
@@ -406,17 +468,9 @@ void ServerBulk::ForgetWrites() {
   if (Transfer* transfer = std::exchange(last_write_, nullptr)) transfer->Abandon();
 }
 
-ResponseBulk ServerBulk::response() const {
-  return {.has_payload = has_response_,
-          .payload_bytes = payload_bytes_,
-          .message_bytes = message_bytes_,
-          .checksum = checksum_,
-          .payload_in_asked = asks_payload_};
-}
-
 uint32_t ServerBulk::FinalKey(const Link& link) const {
   if (!link.reports_invalidation()) return 0;
-  if (request_.landing.bytes > 0) return request_.landing.rkey;
+  if (request_.landing.bytes > 0 && !request_.room_in_frame) return request_.landing.rkey;
   if (asked_.bytes > 0) return asked_.rkey;
   return request_.source_count > 0 ? request_.sources[0].rkey : 0;
 }

@@ -1,5 +1,6 @@
-// ServerBulk: the server's one-sided part of a call. Its request lies in a granted landing, or is
-// read from the client's memory; its response is written to the client's memory.
+// ServerBulk: the payloads of a server's call, and its messages that are too large for a frame. The
+// request's lie in the frame or in a granted landing, or are read from the client's memory; the
+// response's go into the frame, or are written to the client's memory.
 //
 // Part of a ServerCall, on its executor's thread, and empty again after each call. Its coroutines
 // run in the call's task, and end with UNAVAILABLE if the link is lost. The server reads and writes
@@ -11,6 +12,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -39,9 +41,9 @@ class ServerBulk final : private SendWaiter, private LeaseListener {
   ServerBulk& operator=(const ServerBulk&) = delete;
   ~ServerBulk() override = default;
 
-  // `landing` holds the payload if it has memory.
+  // `landing` holds the payload if it has memory; a payload in the frame is copied from `in_frame`.
   void Begin(ServerShard& shard, ServerSession& session, CallId id, TimePoint deadline,
-             const RequestBulk& request, UsedGrant landing);
+             const RequestBulk& request, UsedGrant landing, const char* in_frame);
   // The call is over, or its link is.
   void Clear();
 
@@ -49,7 +51,9 @@ class ServerBulk final : private SendWaiter, private LeaseListener {
 
   // True if the handler must wait for something of the request. fetches_message(): for its message,
   // too.
-  bool fetches() const { return request_.source_count > 0 || lease_ != nullptr || checked_; }
+  bool fetches() const {
+    return request_.source_count > 0 || lease_ != nullptr || checked_ || !unplaced_.empty();
+  }
   bool fetches_message() const { return request_.message_bytes > 0; }
   size_t message_bytes() const { return request_.message_bytes; }
   bool has_request_payload() const { return request_.has_payload; }
@@ -62,7 +66,8 @@ class ServerBulk final : private SendWaiter, private LeaseListener {
   // The handler has ended: frees whatever it left of the request's memory.
   void DropRequest();
   // The bytes of the landing to grant for the next request; 0: none. A payload that never arrived
-  // earns none, unless the link has no READs, so that only a landing can take it.
+  // earns none, unless the link has no READs, so that only a landing can take it. Nor does one that
+  // came in the frame.
   size_t earned_landing_bytes() const {
     return earns_landing_ || VERBENA_MUTANT(kClaimedPayloadsGranted) ? request_.payload_bytes : 0;
   }
@@ -89,11 +94,15 @@ class ServerBulk final : private SendWaiter, private LeaseListener {
   // The listener has heard that the last write is posted, and wants to hear no more.
   void ForgetWrites();
 
-  // True if the response has a bulk header, which response() returns. The reply is in the frame
+  // True if the response has a bulk header. Its frame then begins with prefix_bytes(), which
+  // WriteTo() writes to `body`; it returns the end of them. The reply is in the frame, behind them,
   // unless reply_travels().
   bool answers() const { return has_response_ || message_bytes_ > 0; }
   bool reply_travels() const { return message_bytes_ > 0; }
-  ResponseBulk response() const;
+  size_t prefix_bytes() const {
+    return ResponseBulk::kEncodedBytes + (response_in_frame_ ? payload_bytes_ : 0);
+  }
+  char* WriteTo(char* body) const;
   // The key of the client's lease that the response's SEND ends; 0 for none.
   uint32_t FinalKey(const Link& link) const;
 
@@ -101,6 +110,10 @@ class ServerBulk final : private SendWaiter, private LeaseListener {
   // The link, if it is still there.
   absl::StatusOr<Link*> OpenLink() const;
   Task<absl::Status> ReadRequest();
+  // Copies the payload that is in the frame to memory, or keeps it until there is some.
+  void TakeFromFrame(const char* bytes);
+  Task<absl::Status> PlaceRequest();
+  bool ResponseFitsFrame(const Link& link) const;
   // Waits for memory within the shares of the client and its source, then for memory.
   Task<absl::Status> AllocateFetched(Link& link, uint64_t bytes);
   // Takes both shares; false, and nothing is taken, if one is missing.
@@ -125,6 +138,7 @@ class ServerBulk final : private SendWaiter, private LeaseListener {
 
   RequestBulk request_;
   Buffer fetched_;           // the payload, then the message
+  std::string unplaced_;     // a payload that came in a frame and lacks memory
   size_t share_ = 0;         // of the client's bytes, until the handler has ended
   size_t source_share_ = 0;  // of its source's bytes, likewise
   size_t landed_ = 0;        // of the client's landings, until the handler has ended
@@ -137,6 +151,8 @@ class ServerBulk final : private SendWaiter, private LeaseListener {
   bool has_response_ = false;  // a payload, perhaps an empty one
   bool writing_part_ = false;  // in Write()
   size_t written_ = 0;         // of the payload, by Write()
+  std::string staged_;         // by Write(), for the frame
+  bool response_in_frame_ = false;
   uint32_t checksum_ = 0;
   uint64_t payload_bytes_ = 0;
   uint64_t message_bytes_ = 0;  // 0: the reply fits the frame

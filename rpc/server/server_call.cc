@@ -46,7 +46,7 @@ ServerCall::ServerCall(ServerShard& shard, int method_index)
 ServerCall::~ServerCall() { StopTimer(); }
 
 ServerBulk& ServerCall::Bulk() {
-  if (bulk_.get() == nullptr) BeginBulk({}, {});
+  if (bulk_.get() == nullptr) BeginBulk({}, {}, nullptr);
   return *bulk_.get();
 }
 
@@ -62,8 +62,8 @@ absl::Status ServerCall::NotParsed() const {
                                                 messages_.request().GetTypeName()));
 }
 
-void ServerCall::BeginBulk(const RequestBulk& bulk, UsedGrant landing) {
-  bulk_.Make().Begin(shard_, *session_, id_, deadline_, bulk, std::move(landing));
+void ServerCall::BeginBulk(const RequestBulk& bulk, UsedGrant landing, const char* in_frame) {
+  bulk_.Make().Begin(shard_, *session_, id_, deadline_, bulk, std::move(landing), in_frame);
 }
 
 void ServerCall::Start(ServerSession& session, CallId id, const FrameHeader& frame,
@@ -74,9 +74,9 @@ void ServerCall::Start(ServerSession& session, CallId id, const FrameHeader& fra
       frame.deadline() == 0 ? kNever : DeadlineIn(frame.deadline(), shard_.executor().now());
   size_t request_bytes = frame.body_bytes;
   if (bulk != nullptr) {
-    BeginBulk(bulk->request, std::move(bulk->landing));
-    body += bulk->request.encoded_bytes();
-    request_bytes -= bulk->request.encoded_bytes();
+    BeginBulk(bulk->request, std::move(bulk->landing), bulk->in_frame);
+    body += bulk->request.frame_bytes();
+    request_bytes -= bulk->request.frame_bytes();
   }
   messages_.NoteRequest(request_bytes);
   const bool in_frame = bulk == nullptr || bulk->request.message_bytes == 0;

@@ -32,11 +32,12 @@ namespace verbena::internal {
 class ServerSession;
 class ServerShard;
 
-// A request's one-sided part: the header in its frame, and the landing to which its payload was
-// written, if any.
+// A request's payload: the header in its frame, the landing to which it was written, if any, and
+// where it is in the frame, if it is there.
 struct IncomingBulk {
   RequestBulk request;
   UsedGrant landing;
+  const char* in_frame = nullptr;
 };
 
 // The one-sided part of a call: made when a call first has one, and kept for later calls.
@@ -101,7 +102,7 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
 
   // This call's ServerBulk, made now if there is none. Valid while the call's context lives.
   ServerBulk& Bulk();
-  void BeginBulk(const RequestBulk& bulk, UsedGrant landing);
+  void BeginBulk(const RequestBulk& bulk, UsedGrant landing, const char* in_frame);
   void StartTimer();
   void StopTimer();
   void RunHandler();

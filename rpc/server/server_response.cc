@@ -37,7 +37,7 @@ bool ServerResponse::SendFailure(const absl::Status& status, Outcome outcome) {
 bool ServerResponse::StartWrites() {
   if (!bulk_->answers()) return false;
   frame_.flags = kFrameHasBulk;
-  body_bytes = ResponseBulk::kEncodedBytes + (bulk_->reply_travels() ? 0 : body_bytes);
+  body_bytes = bulk_->prefix_bytes() + (bulk_->reply_travels() ? 0 : body_bytes);
   return bulk_->StartWrites(*session_->link(), *this);
 }
 
@@ -134,10 +134,7 @@ void ServerResponse::OnWritable(Link& link) {
 }
 
 void ServerResponse::Write(char* body) {
-  if (frame_.flags != 0) {
-    bulk_->response().Encode(body);
-    body += ResponseBulk::kEncodedBytes;
-  }
+  if (frame_.flags != 0) body = bulk_->WriteTo(body);
   if (frame_.status_code != 0) {
     failure_body_.copy(body, failure_body_.size());
   } else if (frame_.flags == 0 || !bulk_->reply_travels()) {  // otherwise in the client's memory

@@ -62,8 +62,8 @@ class ServerResponse final : private SendWaiter, private Timer, private Transfer
 
   bool Append();
   void Write(char* body);
-  // The length of the bulk header at the start of the body; 0 if there is none.
-  size_t prefix_bytes() const { return frame_.flags != 0 ? ResponseBulk::kEncodedBytes : 0; }
+  // The bytes ahead of the message in the body: a bulk header, and a payload; 0 if there is none.
+  size_t prefix_bytes() const { return frame_.flags != 0 ? bulk_->prefix_bytes() : 0; }
   bool reply_travels() const { return bulk_ != nullptr && bulk_->reply_travels(); }
 
   // Rare paths are out of line to keep the hot path small.

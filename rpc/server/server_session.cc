@@ -68,7 +68,13 @@ absl::Status ServerSession::OnBulkRequest(const FrameHeader& frame, const char* 
   // Not unwrapped: that would copy all sources once more.
   absl::StatusOr<RequestBulk> parsed = ParseRequestBulk(body, frame.body_bytes);
   VERBENA_RETURN_IF_ERROR(parsed.status());
-  IncomingBulk bulk{*parsed, {}};
+  IncomingBulk bulk{*parsed, {}, body + parsed->encoded_bytes()};
+  const size_t room = bulk.request.landing.bytes;
+  if (bulk.request.room_in_frame && room > link_->max_body_bytes() - ResponseBulk::kEncodedBytes) {
+    return absl::InvalidArgumentError(
+        fmt::format("room for {} bytes in a frame, whose body takes at most {}", room,
+                    link_->max_body_bytes()));
+  }
   if (bulk.request.grant != RequestBulk::kNoGrant) {
     VERBENA_ASSIGN_OR_RETURN(bulk.landing,
                              grants_.Use(bulk.request.grant, bulk.request.payload_bytes));

@@ -17,11 +17,14 @@ void ReadBody(const FrameHeader& frame, const char* body) {
     case FrameKind::kRequest:
       if (frame.flags == 0) break;
       if (const auto bulk = ParseRequestBulk(body, frame.body_bytes); bulk.ok()) {
-        VERBENA_CHECK(bulk->encoded_bytes() <= frame.body_bytes);
+        VERBENA_CHECK(bulk->frame_bytes() <= frame.body_bytes);
       }
       break;
     case FrameKind::kResponse:
-      if (frame.flags != 0) (void)ParseResponseBulk(body, frame.body_bytes);
+      if (frame.flags != 0) {
+        const auto bulk = ParseResponseBulk(body, frame.body_bytes);
+        VERBENA_CHECK(!bulk.ok() || bulk->frame_bytes() <= frame.body_bytes);
+      }
       VERBENA_CHECK(!DecodeStatus(frame.status_code, body, frame.body_bytes).ok());
       break;
     case FrameKind::kLandingNeeded:

@@ -74,10 +74,10 @@ TEST_F(GrantsTest, AsManyAreGrantedAsWereUsedAtOnce) {
 TEST_F(GrantsTest, SmallPayloadsTakeNoLargeLandings) {
   StartBoth(ForAllSizes());
   ASSERT_EQ(Run(Put(1 << 20)), absl::OkStatus());
-  ASSERT_EQ(Run(Put(4096)), absl::OkStatus());
+  ASSERT_EQ(Run(Put(8192)), absl::OkStatus());
   EXPECT_EQ(Written(), 0u);
   ASSERT_EQ(Run(Put(1 << 20)), absl::OkStatus());
-  ASSERT_EQ(Run(Put(4000)), absl::OkStatus());
+  ASSERT_EQ(Run(Put(8000)), absl::OkStatus());
   EXPECT_EQ(Written(), 2u);
 }
 
@@ -181,7 +181,7 @@ TEST_F(GrantsTest, LandingsAreTakenBackWhenMemoryIsShort) {
 TEST_F(GrantsTest, LandingsOfOtherSizesMakeRoom) {
   StartBoth(ForAllSizes());
   ASSERT_EQ(Run(PutAtOnce(16, 500'000)), absl::OkStatus());
-  for (int i = 0; i < 20; ++i) ASSERT_EQ(Run(Put(4096)), absl::OkStatus());
+  for (int i = 0; i < 20; ++i) ASSERT_EQ(Run(Put(8192)), absl::OkStatus());
   EXPECT_GE(Written(), 10u);
   for (int i = 0; i < 20; ++i) ASSERT_EQ(Run(Put(500'000)), absl::OkStatus());
   EXPECT_GE(Written(), 20u);

@@ -73,8 +73,8 @@ class HostDrivenRuntimeTest : public PayloadFixture {
 
   // A call whose handler waits to be cancelled.
   Task<void> Hold() {
-    absl::StatusOr<Buffer> given = co_await Filled(4096);
-    absl::StatusOr<Buffer> room = co_await channel_->AllocateBuffer(4096);
+    absl::StatusOr<Buffer> given = co_await Filled(8192);
+    absl::StatusOr<Buffer> room = co_await channel_->AllocateBuffer(8192);
     EXPECT_TRUE(given.ok() && room.ok()) << given.status() << room.status();
     if (!given.ok() || !room.ok()) co_return;
     absl::StatusOr<WithPayload<testing::PutReply>> reply = co_await stub_->Hold(

@@ -157,7 +157,7 @@ TEST_P(PayloadTest, AnEmptyPayloadOfARequestIsNotTheSameAsNone) {
     buffer->set_size(0);
     co_return co_await put(*std::move(buffer), filler);
   };
-  for (size_t filler : {size_t{0}, size_t{4040}, size_t{100000}}) {
+  for (size_t filler : {size_t{0}, size_t{4552}, size_t{100000}}) {
     EXPECT_TRUE(Run(put(Payload::Empty(), filler)).has_payload()) << filler;
     EXPECT_TRUE(Run(put_buffer(filler)).has_payload()) << filler;
     EXPECT_FALSE(Run(put({}, filler)).has_payload()) << filler;
@@ -177,7 +177,7 @@ TEST_P(PayloadTest, AnEmptyPayloadOfAResponseIsNotTheSameAsNone) {
     absl::StatusOr<Buffer> buffer = co_await channel_->AllocateBuffer(100);
     co_return co_await get(how, filler, {.response_payload_into = *std::move(buffer)});
   };
-  for (size_t filler : {size_t{0}, size_t{4030}, size_t{100000}}) {
+  for (size_t filler : {size_t{0}, size_t{4542}, size_t{100000}}) {
     for (const testing::How how : {testing::EMPTY, testing::WHOLE}) {
       const bool empty = how == testing::EMPTY;
       EXPECT_EQ(Run(get(how, filler, {})), empty) << filler;
@@ -189,7 +189,7 @@ TEST_P(PayloadTest, AnEmptyPayloadOfAResponseIsNotTheSameAsNone) {
 
 TEST_P(PayloadTest, LargeMessagesTravelBesidePayloadsOfAnySize) {
   for (size_t filler :
-       {size_t{3000}, size_t{4040}, size_t{4096}, size_t{100000}, size_t{3 << 20}}) {
+       {size_t{3000}, size_t{4552}, size_t{4608}, size_t{100000}, size_t{3 << 20}}) {
     EXPECT_EQ(Run(PutOnce(5000, filler)), absl::OkStatus()) << filler;
     EXPECT_EQ(Run(GetOnce(Wanted(5000, testing::WHOLE, filler), {.max_response_payload = 5000})),
               absl::OkStatus());
@@ -328,7 +328,7 @@ TEST_P(PayloadTest, ARequestThatChangesWhileItsCallWaitsForMemoryFailsTheCall) {
     TaskScope scope(client_runtime_->executor(0));
     scope.Spawn([&]() -> Task<void> {
       WithPayload<testing::GetReply> reply;
-      ended = co_await stub_->Get(request, reply, {.max_response_payload = 4096});
+      ended = co_await stub_->Get(request, reply, {.max_response_payload = 8192});
     });
     while (pool.stats().waiting == 0) (void)co_await Pause();
     request.set_bytes(uint64_t{1} << 40);

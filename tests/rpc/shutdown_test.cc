@@ -101,6 +101,7 @@ TEST_F(ShutdownTest, ARefusalBehindAGoAwayThatWaitsIsSentWhenThereIsRoom) {
   StartServer({}, {.limits = limits});
   StartClient();
   RoguePeer rogue(*client_runtime_);
+  rogue.eager_bytes = limits.eager_bytes;
   rogue.ConnectTo(server_->address());
   testing::InflateRequest inflate;
   constexpr size_t kTagAndLength = 3;  // of the reply's one field

@@ -144,11 +144,11 @@ TEST_F(UnaryTest, ARequestThatDoesNotParseIsRefused) {
 }
 
 TEST_F(UnaryTest, MessagesAroundTheSizeOfAFrameAndFarBeyondItGoThrough) {
-  // A frame holds 4056 bytes: two of tag and number, three of tag and length, and data.
-  for (size_t bytes : {4056 - 5, 4056 - 4, 4056, 5000, 65536, 3 << 20}) {
+  // A frame holds 4568 bytes: two of tag and number, three of tag and length, and data.
+  for (size_t bytes : {4568 - 5, 4568 - 4, 4568, 5000, 65536, 3 << 20}) {
     EXPECT_EQ(Run(EchoOnce(1, std::string(bytes, 'x'))), absl::OkStatus()) << bytes;
   }
-  for (size_t bytes : {4056 - 4, 4056 - 3, 4056 - 2, 4056, 5000, 65536, 3 << 20}) {
+  for (size_t bytes : {4568 - 4, 4568 - 3, 4568 - 2, 4568, 5000, 65536, 3 << 20}) {
     EXPECT_EQ(Run(CallInflate(bytes)), absl::OkStatus()) << bytes;
   }
 }

@@ -19,7 +19,7 @@ COMPARISONS = {
     "waiting": ("Busy, adaptive and event-driven waiting: SEND", "message", "one way, µs (p50)"),
     "doorbells": ("WRs posted with one doorbell: SEND of 32 bytes", "WRs", "million SENDs/s"),
     "receives": ("One SRQ against a queue per QP: SEND of 32 bytes", "QPs", "million SENDs/s"),
-    "requests": ("Three ways to move a request's payload", "payload", "request to response, µs (p50)"),
+    "requests": ("Four ways to move a request's payload", "payload", "request to response, µs (p50)"),
 }
 IN_BYTES = ("message", "payload")
 

@@ -71,6 +71,10 @@ absl::Status CheckRanges(const LinkLimits& limits) {
   if (limits.max_payload_bytes < 1 || limits.max_payload_bytes > kMaxBufferBytes) {
     return OutOfRange("max_payload_bytes", limits.max_payload_bytes, 1, kMaxBufferBytes);
   }
+  if (limits.largest_payload_in_frame > limits.eager_bytes) {
+    return OutOfRange("largest_payload_in_frame", limits.largest_payload_in_frame, 0,
+                      limits.eager_bytes);
+  }
   return absl::OkStatus();
 }
 
@@ -104,6 +108,9 @@ absl::StatusOr<LinkLimits> DeriveLimits(const LinkLimits& wanted, const Device& 
   }
   if (limits.leases.largest_grant_bytes == 0) {
     limits.leases.largest_grant_bytes = shared_memory ? size_t{16} << 10 : limits.max_payload_bytes;
+  }
+  if (limits.largest_payload_in_frame == 0) {
+    limits.largest_payload_in_frame = std::min(kPayloadInFrame, limits.eager_bytes);
   }
   const ibv_device_attr& attributes = device.attributes();
   const auto max_srq_wr = static_cast<uint32_t>(std::max(attributes.max_srq_wr, 1));

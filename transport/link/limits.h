@@ -87,6 +87,9 @@ inline constexpr uint32_t kMaxSendQueueDepth = 4096 - kDrainMarkers;
 // message).
 inline constexpr uint32_t kReceiveStridePadding = 64;
 
+// The default of LinkLimits::largest_payload_in_frame, on all devices. (start)
+inline constexpr uint32_t kPayloadInFrame = 4096;
+
 // How a queue pair retries. A packet counts as lost after 4.096 µs × 2^kAckTimeout = 67 ms (devices
 // may take up to four times that), and is sent again kRetryCount times before the link ends: half a
 // second without any answer, and then the channel reconnects.
@@ -114,11 +117,12 @@ struct LinkLimits {
   // Links of one endpoint (one executor on one device): 1 to 65,536. One more is refused with
   // RESOURCE_EXHAUSTED.
   uint32_t max_links = 1024;
-  // Receives of the shared receive queue, each eager_bytes + 64 bytes of pinned memory: 34 MB by
+  // Receives of the shared receive queue, each eager_bytes + 64 bytes of pinned memory: 38 MB by
   // default, and up to 1 MB more for the spare ones. As many are posted as links have credits.
   uint32_t srq_depth = 8192;
   // The largest SEND, and the size of one receive buffer, in bytes: 1024 to 2^20, a multiple of 64.
-  uint32_t eager_bytes = 4096;
+  // The default has room for a payload of 4 KiB and a message of 424 bytes.
+  uint32_t eager_bytes = 4608;
   // SENDs that a link may have under way before it has proven that it uses more: 1 to 32,768.
   uint32_t initial_credits = 4;
   // The most credits of one link, initial ones included: initial_credits to 32,768.
@@ -151,6 +155,10 @@ struct LinkLimits {
   // The largest payload, and the largest message, of one call in one direction: 1 to 64 MiB.
   size_t max_payload_bytes = size_t{64} << 20;
   PayloadChecksum payload_checksum = PayloadChecksum::kAuto;
+  // The largest payload that this side sends in a frame beside its message, if both fit there: it
+  // is copied, but nothing is leased, granted or asked for. 0: 4 KiB; at most eager_bytes. 1 in
+  // effect turns it off.
+  uint32_t largest_payload_in_frame = 0;
 };
 
 namespace internal {

@@ -11,10 +11,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/docs/block_service.h"
 #include "tests/docs/blocks.pb.h"
 #include "tests/docs/blocks.verbena.pb.h"
+#include "tests/docs/blocks_mock.verbena.pb.h"
 #include "verbena/rpc/call_options.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/outcome.h"
@@ -25,6 +27,7 @@
 #include "verbena/rpc/task.h"
 #include "verbena/rpc/time.h"
 #include "verbena/rpc/with_payload.h"
+#include "verbena/testing.h"
 
 namespace guide {
 namespace {
@@ -250,6 +253,68 @@ TEST_F(GuideTest, ASpawnedTaskIsJoined) {
 
 TEST_F(GuideTest, WorkThatBlocksRunsInAThread) {
   EXPECT_EQ(runtime_->BlockOn(SumInAThread({1, 2, 3})), 6);
+}
+
+// The section on tests.
+
+using ::testing::_;
+using ::testing::AllOf;
+using ::testing::Return;
+using verbena::testing::HasOutcome;
+using verbena::testing::InProcess;
+using verbena::testing::InProcessServer;
+using verbena::testing::IsOk;
+using verbena::testing::IsOkAndHolds;
+using verbena::testing::StatusIs;
+
+TEST(BlocksTest, ABlockThatWasNotWrittenIsNotFound) {
+  InProcess<BlockService> blocks;
+  EXPECT_THAT(blocks.Run(WriteBlock(blocks.channel(), "a", "sixteen bytes...")), IsOk());
+  EXPECT_THAT(blocks.Run(ReadBlock(blocks.channel(), "a")), IsOkAndHolds("sixteen bytes..."));
+  EXPECT_THAT(
+      blocks.Run(ReadBlock(blocks.channel(), "b")),
+      AllOf(StatusIs(absl::StatusCode::kNotFound), HasOutcome(verbena::Outcome::kExecuted)));
+}
+
+class SlowService final : public v1::Blocks::Service {
+ public:
+  Task<absl::Status> Stat(ServerContext&, const v1::StatRequest&, v1::StatReply&) override {
+    co_return co_await verbena::Sleep(1h);
+  }
+};
+
+TEST(BlocksTest, ACallEndsAtItsDeadline) {
+  InProcess<SlowService> blocks({.fake_clock = true});
+  JoinHandle<absl::StatusOr<uint64_t>> size = blocks.runtime().Spawn(SizeOf(blocks.channel(), "a"));
+  blocks.Advance(1s);
+  EXPECT_THAT(size.Join(), StatusIs(absl::StatusCode::kDeadlineExceeded));
+}
+
+Task<absl::StatusOr<bool>> Exists(v1::Blocks::StubInterface& blocks, std::string name) {
+  v1::StatRequest request;
+  request.set_name(std::move(name));
+  const absl::Status status = (co_await blocks.Stat(std::move(request), {.deadline = 1s})).status();
+  if (absl::IsNotFound(status)) co_return false;
+  VERBENA_CO_RETURN_IF_ERROR(status);
+  co_return true;
+}
+
+TEST(ExistsTest, OnlyNotFoundMeansNo) {
+  v1::MockBlocksStub blocks;
+  EXPECT_CALL(blocks, Stat(_, _))
+      .WillOnce(Return(v1::StatReply()))
+      .WillOnce(Return(absl::NotFoundError("gone")))
+      .WillOnce(Return(absl::UnavailableError("the server is down")));
+  InProcessServer fixture;
+  EXPECT_THAT(fixture.Run(Exists(blocks, "a")), IsOkAndHolds(true));
+  EXPECT_THAT(fixture.Run(Exists(blocks, "a")), IsOkAndHolds(false));
+  EXPECT_THAT(fixture.Run(Exists(blocks, "a")), StatusIs(absl::StatusCode::kUnavailable));
+}
+
+TEST(ExistsTest, AStubTakesTheMocksPlaceByAnAdapter) {
+  InProcess<BlockService> fixture;
+  v1::Blocks::StubAdapter blocks{v1::Blocks::Stub(fixture.channel())};
+  EXPECT_THAT(fixture.Run(Exists(blocks, "a")), IsOkAndHolds(false));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "verbena/rpc/annotate.h"          // IWYU pragma: export
 #include "verbena/rpc/bootstrap.h"         // IWYU pragma: export
 #include "verbena/rpc/buffer.h"            // IWYU pragma: export
+#include "verbena/rpc/call_context.h"      // IWYU pragma: export
 #include "verbena/rpc/call_options.h"      // IWYU pragma: export
 #include "verbena/rpc/channel.h"           // IWYU pragma: export
 #include "verbena/rpc/deadline.h"          // IWYU pragma: export
@@ -19,6 +20,7 @@
 #include "verbena/rpc/limits.h"            // IWYU pragma: export
 #include "verbena/rpc/loan.h"              // IWYU pragma: export
 #include "verbena/rpc/log.h"               // IWYU pragma: export
+#include "verbena/rpc/metadata.h"          // IWYU pragma: export
 #include "verbena/rpc/method.h"            // IWYU pragma: export
 #include "verbena/rpc/outcome.h"           // IWYU pragma: export
 #include "verbena/rpc/payload.h"           // IWYU pragma: export

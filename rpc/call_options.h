@@ -11,8 +11,11 @@
 #define VERBENA_RPC_CALL_OPTIONS_H_
 
 #include <cstdint>
+#include <optional>
 
+#include "verbena/rpc/call_context.h"
 #include "verbena/rpc/deadline.h"
+#include "verbena/rpc/metadata.h"
 #include "verbena/rpc/payload.h"
 #include "verbena/transport/coro/clock.h"
 #include "verbena/transport/memory/buffer.h"
@@ -25,11 +28,14 @@ struct CallInfo {
   Duration elapsed{};
   uint32_t request_bytes = 0;  // serialized, however it travelled
   uint32_t reply_bytes = 0;
+  // Metadata that the handler added to its answer, also to a failure; empty if no answer came.
+  Metadata trailing_metadata = {};
 };
 
 struct CallOptions {
   // The caller resumes with DEADLINE_EXCEEDED when it passes; the server is told how long is left.
-  // The default is ChannelOptions::default_deadline.
+  // The default is ChannelOptions::default_deadline. If the Task that makes the call has an earlier
+  // deadline, as a handler or WithDeadline() gives it one, that holds (see `inherit`).
   Deadline deadline = {};
   // Receives time and sizes, if not null.
   CallInfo* info = nullptr;
@@ -50,6 +56,16 @@ struct CallOptions {
   // longer uses it. Otherwise that returns to its pool later, and this is absent from the call's
   // beginning on. Must live until the call ends.
   Payload* returned_payload = nullptr;
+  // Metadata for the handler; the default is none. An entry that may not be sent fails the call
+  // with INVALID_ARGUMENT, and more than ChannelOptions::max_metadata_bytes with
+  // RESOURCE_EXHAUSTED, before anything is sent (metadata.h).
+  Metadata metadata = {};
+  // How urgent the call is; normal by default.
+  Priority priority = Priority::kNormal;
+  // The context that the call takes over from the Task that makes it: by default all of it.
+  Inherit inherit = Inherit::kAll;
+  // The call's name, the same in each attempt. The default is none.
+  std::optional<RequestId> request_id = {};
 };
 
 }  // namespace verbena

@@ -7,10 +7,12 @@
 #include "verbena/rpc/internal/allocate.h"
 #include "verbena/rpc/internal/shard.h"
 #include "verbena/rpc/outcome.h"
+#include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/executor/executor_gate.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/log/check.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena {
 namespace {
@@ -25,6 +27,11 @@ internal::ExecutorWish WishOf(const ChannelOptions& options) {
   return {};
 }
 
+// The deadline of the Task that asks for memory, or for a loan.
+TimePoint AmbientDeadline(const TaskContext& context) {
+  return VERBENA_MUTANT(kMemoryOutwaitsTheTask) ? kNever : context.deadline();
+}
+
 }  // namespace
 
 Channel::Channel(Runtime& runtime, std::string target, ChannelOptions options)
@@ -33,6 +40,9 @@ Channel::Channel(Runtime& runtime, std::string target, ChannelOptions options)
                 (options.server_executor == -1 || options.server_key == 0))
       << "server_executor is " << options.server_executor << " and server_key is "
       << options.server_key << ": set at most one of them, server_executor to -1 or more";
+  VERBENA_CHECK(options.max_metadata_bytes <= Metadata::kMaxBytes)
+      << "max_metadata_bytes is " << options.max_metadata_bytes << ", its range 0 to "
+      << Metadata::kMaxBytes;
 }
 
 Channel::~Channel() {
@@ -66,11 +76,12 @@ Task<absl::Status> Channel::Connect() {
 Task<absl::StatusOr<Buffer>> Channel::AllocateBuffer(size_t bytes) {
   internal::Connection* connection = ConnectionHere();
   if (connection == nullptr) co_return internal::NotOnAnExecutor();
-  absl::StatusOr<internal::ClientSession*> session = co_await connection->Session({});
+  const TimePoint deadline = AmbientDeadline(co_await CurrentContext());
+  absl::StatusOr<internal::ClientSession*> session = co_await connection->Session(deadline);
   if (!session.ok()) co_return WithOutcome(session.status(), Outcome::kNotExecuted);
   const internal::Endpoint& endpoint = (*session)->endpoint();
   absl::StatusOr<Buffer> buffer =
-      co_await AllocateUntil(endpoint, endpoint.memory().send(), bytes, {});
+      co_await AllocateUntil(endpoint, endpoint.memory().send(), bytes, {.deadline = deadline});
   if (!buffer.ok()) co_return WithOutcome(buffer.status(), Outcome::kNotExecuted);
   co_return buffer;
 }
@@ -86,10 +97,11 @@ Task<absl::StatusOr<std::string>> Channel::DeviceName() {
 Task<absl::StatusOr<Loan>> Channel::Lend(BufferView view, LeaseAccess access) {
   internal::Connection* connection = ConnectionHere();
   if (connection == nullptr) co_return internal::NotOnAnExecutor();
-  absl::StatusOr<internal::ClientSession*> session = co_await connection->Session({});
+  const TimePoint deadline = AmbientDeadline(co_await CurrentContext());
+  absl::StatusOr<internal::ClientSession*> session = co_await connection->Session(deadline);
   if (!session.ok()) co_return WithOutcome(session.status(), Outcome::kNotExecuted);
   absl::StatusOr<Loan> loan =
-      co_await internal::LendOver(*(*session)->link(), view, access, kNever);
+      co_await internal::LendOver(*(*session)->link(), view, access, deadline);
   if (!loan.ok()) co_return WithOutcome(loan.status(), Outcome::kNotExecuted);
   co_return loan;
 }

@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/rpc/deadline.h"
 #include "verbena/rpc/loan.h"
+#include "verbena/rpc/metadata.h"
 #include "verbena/rpc/remote_memory.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/transport/coro/task.h"
@@ -44,6 +45,10 @@ struct ChannelOptions {
   // The deadline of each call whose CallOptions give none, from its start: `{.default_deadline =
   // 5s}`. Such a call may still say Deadline::None().
   Deadline default_deadline = {};
+  // The most metadata that a call may send, 0 to Metadata::kMaxBytes; 8 KiB by default. More fails
+  // the call with RESOURCE_EXHAUSTED. A server has a bound of its own
+  // (ServerOptions::max_metadata_bytes).
+  size_t max_metadata_bytes = 8 * 1024;
 };
 
 class Channel {
@@ -51,7 +56,7 @@ class Channel {
   // `target` is host:port ("storage-7:4000", "[::1]:4000"), or as RuntimeOptions::use_bootstrap
   // takes it. Nothing is checked or connected here: a target that is no address fails the first
   // call with INVALID_ARGUMENT. `runtime` must outlive every use but the destructor. A check aborts
-  // if `options` sets both fields, or server_executor is below -1.
+  // if `options` sets both server_executor and server_key, or a field is out of its range.
   Channel(Runtime& runtime, std::string target, ChannelOptions options = {});
   // On any thread, also while or after the runtime is destroyed. Closes the links that no other
   // channel uses.
@@ -67,7 +72,8 @@ class Channel {
 
   // Memory for payloads of calls on this channel, which it connects if need be: `bytes` of it,
   // page-aligned. While the budget (LinkLimits::memory.send_bytes) is used up, it waits at most
-  // 10 s, and then fails with RESOURCE_EXHAUSTED. The runtime must outlive the Buffer.
+  // 10 s, and then fails with RESOURCE_EXHAUSTED. It waits at most seven eighths of the time until
+  // the deadline of the Task that awaits it. The runtime must outlive the Buffer.
   Task<absl::StatusOr<Buffer>> AllocateBuffer(size_t bytes);
 
   // The device that payloads of calls on this channel move over from this executor, for memory of
@@ -75,7 +81,8 @@ class Channel {
   Task<absl::StatusOr<std::string>> DeviceName();
 
   // Lends memory of AllocateBuffer() or Runtime::RegisterMemory() to the server's executor that
-  // this one is connected with; connects if need be (loan.h).
+  // this one is connected with; connects if need be (loan.h). Waits for a memory window until the
+  // deadline of the Task that awaits it.
   Task<absl::StatusOr<Loan>> Lend(BufferView view, LeaseAccess access);
   // Memory that the server lends to this executor, by a handle of a reply (remote_memory.h).
   // INVALID_ARGUMENT for a handle that names nothing, FAILED_PRECONDITION when the link that it was

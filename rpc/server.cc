@@ -42,7 +42,8 @@ internal::ServerLimits LimitsOf(const ServerOptions& options) {
           .max_response_bytes_per_client = options.max_response_bytes_per_client,
           .max_response_bytes_per_source = options.max_response_bytes_per_source,
           .memory_wait = options.memory_wait,
-          .response_grace = options.response_grace};
+          .response_grace = options.response_grace,
+          .max_metadata_bytes = options.max_metadata_bytes};
 }
 
 ServerMemory MemoryOf(const internal::ServerMemoryStats& stats) {
@@ -66,6 +67,11 @@ class Server::Impl {
 
   absl::Status Start(const std::vector<Service*>& services, const ServerOptions& options) {
     VERBENA_RETURN_IF_ERROR(internal::CheckLimits(options.handshakes));
+    if (options.max_metadata_bytes > Metadata::kMaxBytes) {
+      return absl::InvalidArgumentError(
+          fmt::format("ServerOptions::max_metadata_bytes is {}: its range is 0 to {}",
+                      options.max_metadata_bytes, Metadata::kMaxBytes));
+    }
     for (Service* service : services) {
       VERBENA_RETURN_IF_ERROR(methods_.Add(*service));
     }

@@ -84,6 +84,9 @@ struct ServerOptions {
   Duration response_grace = std::chrono::seconds(30);
   // Bounds of what clients may take by connecting.
   HandshakeLimits handshakes = {};
+  // The most metadata that a call may bring, and the most trailing metadata of an answer, 0 to
+  // Metadata::kMaxBytes; 8 KiB by default. A call with more is refused with RESOURCE_EXHAUSTED.
+  size_t max_metadata_bytes = 8 * 1024;
 };
 
 // One budget of payload memory, in bytes, now.
@@ -123,7 +126,8 @@ class Server {
  public:
   // `services` are borrowed, and must outlive the server. ALREADY_EXISTS: a service is given twice,
   // or two methods have the same number. FAILED_PRECONDITION: the port is taken. INVALID_ARGUMENT:
-  // the address is no host:port, or a field of ServerOptions::handshakes is 0.
+  // the address is no host:port, a field of ServerOptions::handshakes is 0, or max_metadata_bytes
+  // is out of its range.
   static absl::StatusOr<std::unique_ptr<Server>> Start(Runtime& runtime,
                                                        const std::vector<Service*>& services,
                                                        const ServerOptions& options = {});

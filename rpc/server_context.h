@@ -12,17 +12,22 @@
 #define VERBENA_RPC_SERVER_CONTEXT_H_
 
 #include <cstddef>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/rpc/call_context.h"
 #include "verbena/rpc/deadline.h"
 #include "verbena/rpc/loan.h"
+#include "verbena/rpc/metadata.h"
 #include "verbena/rpc/method.h"
 #include "verbena/rpc/payload.h"
 #include "verbena/rpc/remote_memory.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/task.h"
+#include "verbena/transport/coro/trace_context.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena {
@@ -33,8 +38,8 @@ class ServerCall;
 
 class ServerContext {
  public:
-  // The caller's deadline by this machine's clock; not set when it has none. For nested calls:
-  // `stub.Get(request, {.deadline = context.deadline()})`.
+  // The caller's deadline by this machine's clock; not set when it has none. Calls that the handler
+  // makes have it by themselves, unless CallOptions::inherit says otherwise.
   Deadline deadline() const { return deadline_; }
   // True once the caller gave up, its deadline passed, its link was lost, or the server is shutting
   // down.
@@ -44,6 +49,20 @@ class ServerContext {
   // The caller's name in logs: the address of its bootstrap connection.
   const std::string& peer() const { return *peer_; }
   const MethodDescriptor& method() const { return *method_; }
+
+  // The metadata that came with the request (metadata.h). Views of it are valid as long as this.
+  const Metadata& metadata() const;
+  // The call's place in a trace; null if the caller has none. Calls that the handler makes belong
+  // to the same trace by themselves.
+  const TraceContext* trace() const { return cancel_.trace(); }
+  Priority priority() const;
+  // The name that the caller gave the call (CallOptions::request_id).
+  std::optional<RequestId> request_id() const;
+  // Metadata that goes back with the answer, also with a failure: the caller finds it in
+  // CallInfo::trailing_metadata. INVALID_ARGUMENT if the entry may not be sent; RESOURCE_EXHAUSTED
+  // beyond ServerOptions::max_metadata_bytes, or half of a frame if that is less.
+  absl::Status AddTrailingMetadata(std::string_view key, std::string_view value);
+  const Metadata& trailing_metadata() const;
 
   // For a handler that refuses the call before it has changed anything: `co_return
   // context.NotExecuted(absl::UnavailableError("not the leader"))`. Returns `status`, of which the

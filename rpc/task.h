@@ -19,8 +19,10 @@
 #include "verbena/transport/coro/status_macros.h"     // IWYU pragma: export
 #include "verbena/transport/coro/task.h"              // IWYU pragma: export
 #include "verbena/transport/coro/task_scope.h"        // IWYU pragma: export
+#include "verbena/transport/coro/trace_context.h"     // IWYU pragma: export
 #include "verbena/transport/coro/when_all.h"          // IWYU pragma: export
 #include "verbena/transport/coro/when_any.h"          // IWYU pragma: export
+#include "verbena/transport/coro/with_trace.h"        // IWYU pragma: export
 #include "verbena/transport/coro/yield.h"             // IWYU pragma: export
 #include "verbena/transport/executor/join_handle.h"   // IWYU pragma: export
 #include "verbena/transport/executor/run_blocking.h"  // IWYU pragma: export

@@ -1,5 +1,6 @@
 #include "verbena/rpc/unary_call.h"
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -7,9 +8,12 @@
 #include "verbena/rpc/client/bulk_call.h"
 #include "verbena/rpc/client/client_call.h"
 #include "verbena/rpc/client/connection.h"
+#include "verbena/rpc/client/context_call.h"
 #include "verbena/rpc/internal/shard.h"
 #include "verbena/rpc/outcome.h"
+#include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/log/check.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -40,6 +44,23 @@ Task<absl::Status> CallOnceConnected(Connection& connection, Channel& channel,
 
 Task<absl::Status> Failed(absl::Status status) { co_return status; }
 
+// Runs `call` where no cancellation reaches it.
+Task<absl::Status> RunUninherited(Task<absl::Status> call) {
+  co_return co_await std::move(call).In(nullptr);
+}
+
+// Whether a call has a context block of its own, or takes over less than all.
+bool HasContext(const CallOptions& options) {
+  return !options.metadata.untouched() || options.priority != Priority::kNormal ||
+         options.inherit != Inherit::kAll || options.request_id.has_value();
+}
+
+// The earlier of the call's own deadline and that of the Task that makes it.
+Deadline EarlierOf(TimePoint own, const CancelScope* scope) {
+  if (scope == nullptr || VERBENA_MUTANT(kAmbientDeadlineIgnored)) return own;
+  return std::min(own, scope->deadline());
+}
+
 }  // namespace
 
 class InPlaceCall::Eager final : public ClientCall {
@@ -64,7 +85,8 @@ InPlaceCall::InPlaceCall(Channel& channel, const MethodDescriptor& method, CallO
       deadline_(options.deadline.is_given() ? options.deadline
                                             : channel.options().default_deadline),
       info_(options.info),
-      stage_(WantsBulk(method, options) ? Stage::kNewWithOptions : Stage::kNew) {
+      stage_(WantsBulk(method, options) || HasContext(options) ? Stage::kNewWithOptions
+                                                               : Stage::kNew) {
   static_assert(sizeof(Eager) <= kStorageBytes && alignof(Eager) <= alignof(std::max_align_t));
   static_assert(sizeof(CallOptions) <= kStorageBytes);
   if (stage_ == Stage::kNewWithOptions) new (storage_) CallOptions(std::move(options));
@@ -96,12 +118,16 @@ std::coroutine_handle<> InPlaceCall::Begin(PromiseBase& caller, const MessageLit
                                            MessageLite& reply, PayloadSink payload) {
   VERBENA_CHECK(stage_ == Stage::kNew || stage_ == Stage::kNewWithOptions)
       << method_->full_name << ": a call was awaited twice, or after it was moved from";
+  if (info_ != nullptr && !VERBENA_MUTANT(kTrailersOfTheCallBefore)) {
+    info_->trailing_metadata.Clear();
+  }
   Connection* connection = channel_->ConnectionHere();
-  if (stage_ == Stage::kNewWithOptions || connection == nullptr) [[unlikely]] {
-    return BeginWithPayloads(connection, caller, request, reply, payload);
+  const bool traced = caller.cancel != nullptr && caller.cancel->trace() != nullptr;
+  if (stage_ == Stage::kNewWithOptions || connection == nullptr || traced) [[unlikely]] {
+    return BeginWithOptions(connection, caller, request, reply, payload);
   }
   const Executor& executor = connection->shard().executor();
-  const Deadline deadline = deadline_.At(executor);
+  const Deadline deadline = EarlierOf(deadline_.At(executor), caller.cancel);
   ClientSession* session = connection->usable_session();
   if (session == nullptr) [[unlikely]] {
     return BeginTask(
@@ -120,17 +146,33 @@ std::coroutine_handle<> InPlaceCall::Begin(PromiseBase& caller, const MessageLit
   return call->Await(caller) ? std::noop_coroutine() : caller.handle;
 }
 
-std::coroutine_handle<> InPlaceCall::BeginWithPayloads(Connection* connection, PromiseBase& caller,
-                                                       const MessageLite& request,
-                                                       MessageLite& reply, PayloadSink payload) {
+std::coroutine_handle<> InPlaceCall::BeginWithOptions(Connection* connection, PromiseBase& caller,
+                                                      const MessageLite& request,
+                                                      MessageLite& reply, PayloadSink payload) {
   CallOptions options;
-  if (stage_ == Stage::kNewWithOptions) options = TakeOptions();
+  if (stage_ == Stage::kNewWithOptions) {
+    options = TakeOptions();
+  } else {
+    options.info = info_;
+  }
   if (connection == nullptr) {
     return BeginTask(Failed(FailUnsent(NotOnAnExecutor(), options, payload)), caller);
   }
-  options.deadline = deadline_.At(connection->shard().executor());
-  return BeginTask(BulkCall(*connection, *method_, request, reply, payload, std::move(options)),
-                   caller);
+  const bool inherits = options.inherit == Inherit::kAll;
+  const CancelScope* scope = inherits ? caller.cancel : nullptr;
+  options.deadline = EarlierOf(deadline_.At(connection->shard().executor()), scope);
+  CallContext context{.priority = options.priority,
+                      .request_id = options.request_id,
+                      .metadata = std::move(options.metadata)};
+  if (scope != nullptr && scope->trace() != nullptr) context.trace = scope->trace()->Child();
+  if (inherits && context.empty() && context.metadata.untouched()) {
+    return BeginTask(BulkCall(*connection, *method_, request, reply, payload, std::move(options)),
+                     caller);
+  }
+  Task<absl::Status> call =
+      ContextCall(*connection, *method_, request, reply, payload, std::move(options),
+                  std::move(context), channel_->options().max_metadata_bytes);
+  return BeginTask(inherits ? std::move(call) : RunUninherited(std::move(call)), caller);
 }
 
 CallOptions InPlaceCall::TakeOptions() {

@@ -66,7 +66,7 @@ class InPlaceCall {
   class Eager;
   enum class Stage : uint8_t {
     kNew,
-    kNewWithOptions,  // storage_ holds all CallOptions: some payload may travel
+    kNewWithOptions,  // storage_ holds all CallOptions: the call has more than messages
     kEager,           // storage_ holds an Eager; task_ too if the server asked for a landing
     kTask,            // task_ makes the call
     kMovedFrom,
@@ -75,7 +75,7 @@ class InPlaceCall {
   static constexpr size_t kStorageBytes = 320;
 
   // `connection` is null on a thread without an executor of the channel's.
-  [[gnu::noinline]] std::coroutine_handle<> BeginWithPayloads(
+  [[gnu::noinline]] std::coroutine_handle<> BeginWithOptions(
       Connection* connection, PromiseBase& caller, const google::protobuf::MessageLite& request,
       google::protobuf::MessageLite& reply, PayloadSink payload);
   std::coroutine_handle<> BeginTask(Task<absl::Status> task, PromiseBase& caller);

@@ -91,8 +91,19 @@ absl::Status CheckSizes(const ClientBulk& bulk, size_t message_bytes, const Call
   return CheckSize("max_response_payload", options.max_response_payload, limit);
 }
 
-bool TravelsBeside(size_t message_bytes, const Link& link) {
-  return message_bytes + kMaxRequestBulkBytes > link.max_body_bytes();
+// The bytes that a call's context block has; 0 if there is none.
+size_t BytesOf(const CallContext* context) {
+  return context == nullptr || context->empty() ? 0 : context->encoded_bytes();
+}
+
+bool ContextTravels(const CallContext* context, const Link& link) {
+  const size_t bytes = BytesOf(context);
+  return bytes > kMaxContextInFrame || bytes + kMaxRequestBulkBytes > link.max_body_bytes();
+}
+
+bool TravelsBeside(size_t message_bytes, const CallContext* context, const Link& link) {
+  return ContextTravels(context, link) ||
+         BytesOf(context) + message_bytes + kMaxRequestBulkBytes > link.max_body_bytes();
 }
 
 // Whether the call leases memory of the client's for the response's payload.
@@ -103,21 +114,27 @@ bool WantsLanding(const ClientBulk& bulk, const Link& link) {
 // Memory for what a request brings besides the caller's own buffers.
 Task<absl::Status> AllocateMemory(Connection& connection, const MethodDescriptor& method,
                                   const MessageLite& request, size_t message_bytes,
-                                  const CallOptions& options, ClientBulk& bulk) {
+                                  const CallOptions& options, const CallContext* context,
+                                  ClientBulk& bulk) {
   VERBENA_CO_ASSIGN_OR_RETURN(ClientSession * session,
                               co_await SessionWithLeases(connection, 0, options.deadline.when()));
   const Endpoint& endpoint = session->endpoint();
   VERBENA_CO_RETURN_IF_ERROR(
       CheckSizes(bulk, message_bytes, options, endpoint.limits().max_payload_bytes));
-  if (TravelsBeside(message_bytes, *session->link())) {
-    VERBENA_CO_ASSIGN_OR_RETURN(
-        bulk.message, co_await AllocateUntil(endpoint, endpoint.memory().send(), message_bytes,
-                                             {.deadline = options.deadline.when()}));
+  if (TravelsBeside(message_bytes, context, *session->link())) {
+    bulk.context_bytes = ContextTravels(context, *session->link()) ? BytesOf(context) : 0;
+    VERBENA_CO_ASSIGN_OR_RETURN(bulk.message,
+                                co_await AllocateUntil(endpoint, endpoint.memory().send(),
+                                                       bulk.context_bytes + message_bytes,
+                                                       {.deadline = options.deadline.when()}));
     // The request may have changed while this waited, and its memory has the former size.
     if (const size_t now = request.ByteSizeLong(); now != message_bytes) {
       co_return ChangedRequest(method, message_bytes, now);
     }
-    request.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(bulk.message.data()));
+    char* const message = bulk.message.data();
+    if (bulk.context_bytes > 0) context->Encode(message);
+    request.SerializeWithCachedSizesToArray(
+        reinterpret_cast<uint8_t*>(message + bulk.context_bytes));
   }
   if (WantsLanding(bulk, *session->link())) {
     VERBENA_CO_ASSIGN_OR_RETURN(
@@ -265,7 +282,7 @@ Task<absl::Status> PlaceResponse(Connection& connection, ClientBulk& bulk, Deadl
 
 Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& method,
                             const MessageLite& request, MessageLite& reply, PayloadSink received,
-                            CallOptions options) {
+                            CallOptions options, const CallContext* context) {
   CallInfoOf filled(options.info, connection.shard().executor());
   if (absl::Status status = CheckOptions(method, options); !status.ok()) {
     co_return FailUnsent(std::move(status), options, received);
@@ -283,9 +300,10 @@ Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& meth
   absl::Status status;
   ClientSession* session = connection.usable_session();
   bool waited = true;
-  if (session == nullptr || TravelsBeside(message_bytes, *session->link()) ||
+  if (session == nullptr || TravelsBeside(message_bytes, context, *session->link()) ||
       WantsLanding(bulk, *session->link())) {
-    status = co_await AllocateMemory(connection, method, request, message_bytes, options, bulk);
+    status =
+        co_await AllocateMemory(connection, method, request, message_bytes, options, context, bulk);
     session = connection.usable_session();
   } else {
     status =
@@ -293,7 +311,9 @@ Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& meth
     waited = false;
   }
   const bool own_landing = !to.gave_landing && bulk.landing;
-  if (!bulk.message) bulk.frame_message_bytes = message_bytes;
+  bulk.frame_message_bytes = bulk.message ? 0 : message_bytes;
+  // The context takes room in the frame, too.
+  bulk.frame_message_bytes += bulk.context_bytes > 0 ? kContextHeaderBytes : BytesOf(context);
   if (status.ok() && (session == nullptr || session->free_leases() < bulk.leases_needed(session))) {
     absl::StatusOr<ClientSession*> found = co_await SessionWithLeases(
         connection, bulk.leases_needed(nullptr), options.deadline.when());
@@ -313,6 +333,7 @@ Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& meth
   ClientCall call(*session, connection.shard().executor(), method, request, reply, options.deadline,
                   options.info, bulk.message ? 0 : message_bytes);
   call.set_bulk(&bulk);
+  if (BytesOf(context) > 0) call.set_context(*context, /*travels=*/bulk.context_bytes > 0);
   status = co_await call;
   if (call.landing_needed()) status = co_await GiveLanding(call, bulk, options.deadline);
   if (bulk.settling()) {
@@ -323,6 +344,11 @@ Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& meth
     status = co_await PlaceResponse(connection, bulk, options.deadline);
   }
   co_return Settle(bulk, std::move(status), reply, to);
+}
+
+bool ContextFitsFrame(const CallContext& context, size_t request_bytes, size_t max_body_bytes) {
+  const size_t context_bytes = BytesOf(&context);
+  return context_bytes <= kMaxContextInFrame && context_bytes + request_bytes <= max_body_bytes;
 }
 
 absl::Status FailUnsent(absl::Status status, CallOptions& options, PayloadSink received) {

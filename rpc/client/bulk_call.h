@@ -14,6 +14,7 @@
 #include "verbena/rpc/call_options.h"
 #include "verbena/rpc/client/client_call.h"
 #include "verbena/rpc/client/connection.h"
+#include "verbena/rpc/internal/context_format.h"
 #include "verbena/rpc/method.h"
 #include "verbena/rpc/with_payload.h"
 #include "verbena/transport/coro/task.h"
@@ -26,11 +27,16 @@ inline bool WantsBulk(const MethodDescriptor& method, const CallOptions& options
          options.response_payload_into || options.max_response_payload != 0;
 }
 
-// All but `options` are borrowed until the Task ends, also what `received` names.
+// All but `options` are borrowed until the Task ends, also what `received` names. `context` is
+// null, or the call's context block, which may be empty.
 Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& method,
                             const google::protobuf::MessageLite& request,
                             google::protobuf::MessageLite& reply, PayloadSink received,
-                            CallOptions options);
+                            CallOptions options, const CallContext* context = nullptr);
+
+// Whether a call's context and its request of `request_bytes` travel in a frame with a body of at
+// most `max_body_bytes`. Otherwise BulkCall makes the call.
+bool ContextFitsFrame(const CallContext& context, size_t request_bytes, size_t max_body_bytes);
 
 // For a call that never began: gives the caller its buffers back, and returns `status` as the
 // call's final one.

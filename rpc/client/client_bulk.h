@@ -42,9 +42,13 @@ class ClientBulk final : private LeaseListener, private TransferListener {
 
   // Set before OpenLeases().
   Payload payload;
-  size_t frame_message_bytes = 0;  // of the request, when it is not too large for a frame
-  Buffer message;                  // the serialized request, when it is
-  Buffer landing;                  // of the response's payload
+  // The request, when it is not too large for a frame, and the context block in the frame.
+  size_t frame_message_bytes = 0;
+  // The serialized request, when it is too large for a frame; ahead of it the call's context block,
+  // if that travels.
+  Buffer message;
+  size_t context_bytes = 0;  // in `message`
+  Buffer landing;            // of the response's payload
   // Without a landing: the most bytes that the response's payload may have. 0: not known, or there
   // is one.
   size_t response_room = 0;

@@ -68,7 +68,7 @@ bool ClientCall::Begin() {
   VERBENA_CHECK(session_.link() != nullptr) << method_.full_name;
   // Reading the clock costs as much as posting a WR: only calls that need times pay.
   if (deadline_.is_set() || info_ != nullptr) started_ = scheduler_.now();
-  body_bytes = request_bytes_ + (bulk_ != nullptr ? bulk_->frame_bytes() : 0);
+  body_bytes = request_bytes_ + context_bytes_ + (bulk_ != nullptr ? bulk_->frame_bytes() : 0);
   // The link may have been replaced since the request was measured, and the new one may have
   // smaller frames.
   method_number_ = session_.NumberOf(method_);
@@ -126,6 +126,7 @@ void ClientCall::SendRequest() {
 FrameHeader ClientCall::RequestHeader() const {
   FrameHeader frame = RequestFrame(id_, method_number_);
   if (bulk_ != nullptr) frame.flags = kFrameHasBulk;
+  if (context_bytes_ != 0) frame.flags |= kFrameHasContext;
   if (deadline_.is_set() && !VERBENA_MUTANT(kDeadlineNotCarried)) {
     frame.set_deadline(RemainingUs(deadline_.when(), scheduler_.now()));
   }
@@ -133,6 +134,9 @@ FrameHeader ClientCall::RequestHeader() const {
 }
 
 void ClientCall::WriteRequest(char* body) {
+  if (context_bytes_ != 0) [[unlikely]]
+    WriteContext(body);
+  body += context_bytes_;
   if (bulk_ != nullptr) {
     body = bulk_->WriteTo(body);
     bulk_->OnRequestAppended(session_);
@@ -141,6 +145,14 @@ void ClientCall::WriteRequest(char* body) {
     request_.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(body));
   }
   sent_ = true;
+}
+
+void ClientCall::WriteContext(char* body) const {
+  if (context_travels_) {
+    EncodeTravellingContext(context_->encoded_bytes(), body);
+  } else {
+    context_->Encode(body);
+  }
 }
 
 void ClientCall::SendLanding(const RemoteRange& landing) {
@@ -206,9 +218,28 @@ absl::Status ChangedRequest(const MethodDescriptor& method, size_t before, size_
                   method.full_name, before, now));
 }
 
+absl::StatusOr<size_t> ClientCall::ReadPrefix(const FrameHeader& frame, const char* body) {
+  size_t prefix = 0;
+  if ((frame.flags & kFrameHasContext) != 0) {
+    VERBENA_ASSIGN_OR_RETURN(prefix, ReadContext(frame, body));
+  }
+  if ((frame.flags & kFrameHasBulk) != 0) {
+    VERBENA_ASSIGN_OR_RETURN(size_t bulk, ReadBulk(body + prefix, frame.body_bytes - prefix));
+    prefix += bulk;
+  }
+  return prefix;
+}
+
+absl::StatusOr<size_t> ClientCall::ReadContext(const FrameHeader& frame, const char* body) {
+  VERBENA_ASSIGN_OR_RETURN(ContextHeader header, ParseContextHeader(body, frame.body_bytes));
+  VERBENA_ASSIGN_OR_RETURN(Metadata trailing, ParseTrailingMetadata(body, header.block_bytes));
+  if (info_ != nullptr) info_->trailing_metadata = std::move(trailing);
+  return header.block_bytes;
+}
+
 // Returns where in `body` the reply begins: behind the bulk header, and a payload in the frame.
-absl::StatusOr<size_t> ClientCall::ReadBulk(const FrameHeader& frame, const char* body) {
-  VERBENA_ASSIGN_OR_RETURN(ResponseBulk bulk, ParseResponseBulk(body, frame.body_bytes));
+absl::StatusOr<size_t> ClientCall::ReadBulk(const char* body, size_t bytes) {
+  VERBENA_ASSIGN_OR_RETURN(ResponseBulk bulk, ParseResponseBulk(body, bytes));
   if (bulk_ == nullptr) {
     return absl::InvalidArgumentError("a response tells of bulk, for which nothing was leased");
   }
@@ -241,8 +272,7 @@ absl::Status ClientCall::OnResponse(const FrameHeader& frame, const char* body) 
     return Unasked(frame);
   size_t skip = 0;
   if (frame.flags != 0) {
-    VERBENA_ASSIGN_OR_RETURN(size_t bulk, ReadBulk(frame, body));
-    skip = bulk;
+    VERBENA_ASSIGN_OR_RETURN(skip, ReadPrefix(frame, body));
   }
   if (info_ != nullptr) info_->reply_bytes = frame.body_bytes - static_cast<uint32_t>(skip);
   // A reply that lies in a landing is parsed when the lease has ended.

@@ -24,6 +24,7 @@
 #include "verbena/rpc/call_options.h"
 #include "verbena/rpc/client/client_session.h"
 #include "verbena/rpc/internal/bulk_format.h"
+#include "verbena/rpc/internal/context_format.h"
 #include "verbena/rpc/method.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/transport/coro/suspension.h"
@@ -50,6 +51,14 @@ class ClientCall : public Suspension, private SendWaiter, private Timer {
   // The call's one-sided part, set before the call is awaited, or awaited again. If `bulk` does not
   // outlive the call, its owner calls LeaveBulk(), which gives up a call that has not ended.
   void set_bulk(ClientBulk* bulk) { bulk_ = bulk; }
+  // The call's context block, set before the call is awaited, and borrowed and unchanged until the
+  // call ends. Not set: none.
+  // `travels`: the ClientBulk carries the block, and the frame says so.
+  void set_context(const CallContext& context, bool travels) {
+    context_ = &context;
+    context_travels_ = travels;
+    context_bytes_ = static_cast<uint32_t>(travels ? kContextHeaderBytes : context.encoded_bytes());
+  }
   void LeaveBulk();
 
   bool await_ready() const noexcept { return false; }
@@ -102,6 +111,7 @@ class ClientCall : public Suspension, private SendWaiter, private Timer {
   void SendRequest();
   FrameHeader RequestHeader() const;
   void WriteRequest(char* body);
+  [[gnu::noinline]] void WriteContext(char* body) const;
   void OnWritable(Link& link) override;
   void OnTimer() override;
   // Bounds the time that the server has from the landing to its response.
@@ -117,7 +127,10 @@ class ClientCall : public Suspension, private SendWaiter, private Timer {
   [[gnu::cold, gnu::noinline]] absl::Status Refusal() const;
   // Ends the call before it has begun.
   [[gnu::cold, gnu::noinline]] void Refuse(absl::Status status);
-  [[gnu::noinline]] absl::StatusOr<size_t> ReadBulk(const FrameHeader& frame, const char* body);
+  // Each returns the length of what it read at the start of its body.
+  [[gnu::noinline]] absl::StatusOr<size_t> ReadPrefix(const FrameHeader& frame, const char* body);
+  absl::StatusOr<size_t> ReadContext(const FrameHeader& frame, const char* body);
+  absl::StatusOr<size_t> ReadBulk(const char* body, size_t bytes);
   [[gnu::cold, gnu::noinline]] void SetFailure(const FrameHeader& frame, const char* body,
                                                size_t skip);
   [[gnu::cold, gnu::noinline]] void SetUnparsed(size_t bytes);
@@ -136,6 +149,9 @@ class ClientCall : public Suspension, private SendWaiter, private Timer {
   Deadline deadline_;  // from SendLanding() on perhaps the server's, not the caller's
   CallInfo* const info_;
   ClientBulk* bulk_ = nullptr;
+  const CallContext* context_ = nullptr;
+  uint32_t context_bytes_ = 0;  // in the frame
+  bool context_travels_ = false;
   CallId id_;
   size_t request_bytes_;
   uint16_t method_number_ = 0;  // since Begin()

@@ -128,7 +128,7 @@ void ServerBulk::Clear() {
   checked_ = earns_landing_ = false;
   request_.source_count = 0;
   request_.has_payload = request_.payload_in_frame = request_.room_in_frame = false;
-  request_.payload_bytes = request_.message_bytes = 0;
+  request_.payload_bytes = request_.message_bytes = context_bytes_ = 0;
   request_.landing = {};
   fetched_.Reset();
   if (!unplaced_.empty()) unplaced_ = std::string();
@@ -285,8 +285,8 @@ Task<absl::Status> ServerBulk::ReadSources() {
 }
 
 bool ServerBulk::ParseMessage(MessageLite& message) const {
-  return message.ParseFromArray(fetched_.data() + request_.payload_bytes,
-                                static_cast<int>(request_.message_bytes));
+  return message.ParseFromArray(fetched_.data() + request_.payload_bytes + context_bytes_,
+                                static_cast<int>(message_bytes()));
 }
 
 Buffer ServerBulk::TakeRequestPayload() {
@@ -325,7 +325,8 @@ Task<absl::Status> ServerBulk::Write(BufferView part) {
   co_return absl::OkStatus();
 }
 
-absl::Status ServerBulk::Plan(const MethodDescriptor& method, size_t reply_bytes) {
+absl::Status ServerBulk::Plan(const MethodDescriptor& method, size_t reply_bytes,
+                              size_t context_bytes) {
   VERBENA_ASSIGN_OR_RETURN(Link * link, OpenLink());
   payload_bytes_ = written_ + response_.size();
   if (has_response_ && !method.response_payload()) {
@@ -347,9 +348,9 @@ absl::Status ServerBulk::Plan(const MethodDescriptor& method, size_t reply_bytes
                     "CallOptions::max_response_payload, or pass a larger response_payload_into",
                     payload_bytes_, request_.landing.bytes));
   }
-  response_in_frame_ = ResponseFitsFrame(*link);
+  response_in_frame_ = ResponseFitsFrame(*link, context_bytes);
   asks_payload_ = !response_in_frame_ && payload_bytes_ > request_.landing.bytes;
-  const size_t prefix = has_response_ ? prefix_bytes() : 0;
+  const size_t prefix = context_bytes + (has_response_ ? prefix_bytes() : 0);
   if (prefix + reply_bytes > link->max_body_bytes()) {
     VERBENA_RETURN_IF_ERROR(CheckLimit("a reply", reply_bytes, *link));
     message_bytes_ = reply_bytes;
@@ -357,12 +358,13 @@ absl::Status ServerBulk::Plan(const MethodDescriptor& method, size_t reply_bytes
   return absl::OkStatus();
 }
 
-// The caller's room for a payload in a frame was checked when the request came.
-bool ServerBulk::ResponseFitsFrame(const Link& link) const {
+// The caller's room for a payload in a frame was checked when the request came, and the context
+// leaves it (ServerContext::AddTrailingMetadata()).
+bool ServerBulk::ResponseFitsFrame(const Link& link, size_t context_bytes) const {
   if (payload_bytes_ == 0) return false;
   if (request_.room_in_frame) return true;
   return written_ == 0 && payload_bytes_ <= link.endpoint().limits().largest_payload_in_frame &&
-         ResponseBulk::kEncodedBytes + payload_bytes_ <= link.max_body_bytes();
+         context_bytes + ResponseBulk::kEncodedBytes + payload_bytes_ <= link.max_body_bytes();
 }
 
 char* ServerBulk::WriteTo(char* body) const {

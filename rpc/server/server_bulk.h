@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -55,8 +56,17 @@ class ServerBulk final : private SendWaiter, private LeaseListener {
     return request_.source_count > 0 || lease_ != nullptr || checked_ || !unplaced_.empty();
   }
   bool fetches_message() const { return request_.message_bytes > 0; }
-  size_t message_bytes() const { return request_.message_bytes; }
+  size_t message_bytes() const { return request_.message_bytes - context_bytes_; }
+  // The message begins with a context block of `bytes`, at most its length. Before Fetch().
+  void set_context_bytes(size_t bytes) { context_bytes_ = bytes; }
+  // The context block, once fetched; empty if there is none.
+  std::string_view context() const {
+    if (context_bytes_ == 0) return {};
+    return {fetched_.data() + request_.payload_bytes, context_bytes_};
+  }
   bool has_request_payload() const { return request_.has_payload; }
+  // The room in the response's frame that the caller asked for its payload.
+  size_t room_in_frame() const { return request_.room_in_frame ? request_.landing.bytes : 0; }
   size_t request_payload_bytes() const { return request_.payload_bytes; }
   // RESOURCE_EXHAUSTED when it is larger than this server takes, or memory stays short; DATA_LOSS
   // when it did not arrive as it was sent.
@@ -83,7 +93,8 @@ class ServerBulk final : private SendWaiter, private LeaseListener {
 
   // How a reply of `reply_bytes` travels. RESOURCE_EXHAUSTED if payload or reply exceed the memory
   // that the client leased, or the limits.
-  absl::Status Plan(const MethodDescriptor& method, size_t reply_bytes);
+  // `context_bytes` of the response's context block lie in its frame.
+  absl::Status Plan(const MethodDescriptor& method, size_t reply_bytes, size_t context_bytes);
   // True if the client must be asked for memory first, which AskForLanding() does.
   bool needs_landing() const { return asks_payload_ || message_bytes_ > 0; }
   Task<absl::Status> AskForLanding(const google::protobuf::MessageLite& reply);
@@ -113,7 +124,7 @@ class ServerBulk final : private SendWaiter, private LeaseListener {
   // Copies the payload that is in the frame to memory, or keeps it until there is some.
   void TakeFromFrame(const char* bytes);
   Task<absl::Status> PlaceRequest();
-  bool ResponseFitsFrame(const Link& link) const;
+  bool ResponseFitsFrame(const Link& link, size_t context_bytes) const;
   // Waits for memory within the shares of the client and its source, then for memory.
   Task<absl::Status> AllocateFetched(Link& link, uint64_t bytes);
   // Takes both shares; false, and nothing is taken, if one is missing.
@@ -137,7 +148,8 @@ class ServerBulk final : private SendWaiter, private LeaseListener {
   TimePoint deadline_ = kNever;
 
   RequestBulk request_;
-  Buffer fetched_;           // the payload, then the message
+  size_t context_bytes_ = 0;
+  Buffer fetched_;           // the payload, then the context, then the message
   std::string unplaced_;     // a payload that came in a frame and lacks memory
   size_t share_ = 0;         // of the client's bytes, until the handler has ended
   size_t source_share_ = 0;  // of its source's bytes, likewise

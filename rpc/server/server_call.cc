@@ -1,8 +1,10 @@
 #include "verbena/rpc/server/server_call.h"
 
+#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/cord.h"
@@ -67,7 +69,7 @@ void ServerCall::BeginBulk(const RequestBulk& bulk, UsedGrant landing, const cha
 }
 
 void ServerCall::Start(ServerSession& session, CallId id, const FrameHeader& frame,
-                       const char* body, IncomingBulk* bulk) {
+                       const char* body, IncomingBulk* bulk, IncomingContext* context) {
   session_ = &session;
   id_ = id;
   deadline_ =
@@ -77,6 +79,10 @@ void ServerCall::Start(ServerSession& session, CallId id, const FrameHeader& fra
     BeginBulk(bulk->request, std::move(bulk->landing), bulk->in_frame);
     body += bulk->request.frame_bytes();
     request_bytes -= bulk->request.frame_bytes();
+  }
+  if (context != nullptr) [[unlikely]] {
+    carried_.SetIncoming(std::move(context->block));
+    if (context->header.travels) bulk_.get()->set_context_bytes(context->header.block_bytes);
   }
   messages_.NoteRequest(request_bytes);
   const bool in_frame = bulk == nullptr || bulk->request.message_bytes == 0;
@@ -92,6 +98,8 @@ void ServerCall::Start(ServerSession& session, CallId id, const FrameHeader& fra
   cancel_.emplace();
   context_.emplace(ServerContext(*entry_.method->descriptor, *cancel_, session.peer(), *this));
   if (deadline_ != kNever) StartTimer();
+  if (context != nullptr) [[unlikely]]
+    SetTrace();
   if (bulk != nullptr && bulk_.get()->fetches()) {
     step_ = Step::kFetch;
     task_ = FetchAndRun();
@@ -104,6 +112,7 @@ void ServerCall::Start(ServerSession& session, CallId id, const FrameHeader& fra
 Task<absl::Status> ServerCall::FetchAndRun() {
   ServerBulk& bulk = *bulk_.get();
   VERBENA_CO_RETURN_IF_ERROR(co_await bulk.Fetch());
+  if (!bulk.context().empty()) VERBENA_CO_RETURN_IF_ERROR(TakeFetchedContext());
   if (bulk.fetches_message()) {
     messages_.NoteRequest(bulk.message_bytes());
     if (!bulk.ParseMessage(messages_.request())) co_return NotParsed();
@@ -114,6 +123,27 @@ Task<absl::Status> ServerCall::FetchAndRun() {
       entry_.method->invoke(*entry_.service, *context_, messages_.request(), messages_.reply());
   if (!handler) co_return NoTask();
   co_return co_await std::move(handler);
+}
+
+absl::Status ServerCall::TakeFetchedContext() {
+  if (VERBENA_MUTANT(kBroughtContextUnread)) return absl::OkStatus();
+  const std::string_view block = bulk_.get()->context();
+  absl::StatusOr<CallContext> context = ParseContext(block.data(), block.size());
+  if (!context.ok()) {
+    if (Link* link = session_->link()) link->Close(context.status());
+    return context.status();
+  }
+  if (context->metadata.bytes() > shard_.limits().max_metadata_bytes) {
+    return shard_.RefusalStatus(RefusalReason::kTooMuchMetadata);
+  }
+  carried_.SetIncoming(*std::move(context));
+  SetTrace();
+  return absl::OkStatus();
+}
+
+void ServerCall::SetTrace() {
+  const CallContext& context = *carried_.incoming();
+  if (context.trace.has_value()) cancel_->set_trace(*context.trace);
 }
 
 // A handler need not be a coroutine, so it may throw before there is a Task to hold what it threw.
@@ -175,7 +205,8 @@ void ServerCall::Complete() {
   const size_t reply_bytes = messages_.reply().ByteSizeLong();
   messages_.NoteReply(reply_bytes);
   Link* link = session_->link();
-  const bool large = link != nullptr && reply_bytes > link->max_body_bytes();
+  const bool large =
+      link != nullptr && reply_bytes + carried_.outgoing_bytes() > link->max_body_bytes();
   if (bulk_.get() != nullptr || large) {
     CompleteWithBulk(reply_bytes);
   } else {
@@ -184,7 +215,8 @@ void ServerCall::Complete() {
 }
 
 void ServerCall::CompleteWithBulk(size_t reply_bytes) {
-  absl::Status planned = Bulk().Plan(*entry_.method->descriptor, reply_bytes);
+  absl::Status planned =
+      Bulk().Plan(*entry_.method->descriptor, reply_bytes, carried_.outgoing_bytes());
   if (!planned.ok() || !bulk_.get()->needs_landing()) {
     Respond(planned, Outcome::kExecuted);
     return;
@@ -206,6 +238,7 @@ void ServerCall::Cancel(absl::StatusCode reason) {
 
 void ServerCall::StartTimer() {
   context_->deadline_ = Deadline(deadline_);
+  cancel_->LimitDeadline(deadline_);
   shard_.executor().StartTimer(*this, deadline_);
   timer_running_ = true;
 }
@@ -237,7 +270,7 @@ void ServerCall::Respond(const absl::Status& status, Outcome outcome) {
     Finish();
     return;
   }
-  response_.Begin(*session_, id_, deadline_, bulk_.get());
+  response_.Begin(*session_, id_, deadline_, bulk_.get(), carried_.outgoing());
   if (bulk_.get() != nullptr) EndBulkRequest();
   const bool sent = status.ok() ? response_.SendReply(messages_.reply_bytes())
                                 : response_.SendFailure(status, outcome);
@@ -262,6 +295,7 @@ void ServerCall::EndBulkRequest() {
 void ServerCall::Finish() {
   response_.Clear();
   bulk_.Clear();
+  carried_.Clear();
   step_ = Step::kHandler;
   messages_.Clear();
   std::exchange(session_, nullptr)->OnCallDone(*this);
@@ -285,6 +319,50 @@ absl::Status ServerContext::NotExecuted(absl::Status status) {
   status.SetPayload(internal::kRefusalPayloadUrl, absl::Cord(mark));
   return status;
 }
+
+const Metadata& ServerContext::metadata() const {
+  static const Metadata* const none = new Metadata();
+  const internal::CallContext* context = call_.carried_.incoming();
+  return context != nullptr ? context->metadata : *none;
+}
+
+Priority ServerContext::priority() const {
+  const internal::CallContext* context = call_.carried_.incoming();
+  return context != nullptr ? context->priority : Priority::kNormal;
+}
+
+std::optional<RequestId> ServerContext::request_id() const {
+  const internal::CallContext* context = call_.carried_.incoming();
+  return context != nullptr ? context->request_id : std::nullopt;
+}
+
+absl::Status ServerContext::AddTrailingMetadata(std::string_view key, std::string_view value) {
+  VERBENA_RETURN_IF_ERROR(Metadata::CheckEntry(key, value));
+  const internal::Link* link = call_.session_->link();
+  size_t most = call_.shard_.limits().max_metadata_bytes;
+  // The other half is for the reply's headers, or for a failure's text.
+  if (link != nullptr) most = std::min(most, link->max_body_bytes() / 2);
+  if (const internal::ServerBulk* bulk = call_.bulk_.get();
+      bulk != nullptr && bulk->room_in_frame() > 0 && link != nullptr) {
+    // The payload comes in the same frame.
+    most = std::min(most, link->max_body_bytes() - bulk->room_in_frame() -
+                              internal::ResponseBulk::kEncodedBytes);
+    most -= std::min(most, internal::kContextHeaderBytes);
+  }
+  Metadata& trailing = call_.carried_.trailing();
+  const size_t bytes = trailing.bytes() + Metadata::kEntryBytes + key.size() + value.size();
+  if (bytes > most) {
+    return absl::ResourceExhaustedError(
+        fmt::format("the metadata key \"{}\" makes {} bytes of trailing metadata, of which a "
+                    "response takes {}: at most ServerOptions::max_metadata_bytes, and half of a "
+                    "frame (LinkLimits::eager_bytes)",
+                    key, bytes, most));
+  }
+  trailing.Add(key, value);
+  return absl::OkStatus();
+}
+
+const Metadata& ServerContext::trailing_metadata() const { return call_.carried_.trailing(); }
 
 size_t ServerContext::request_payload_bytes() const {
   const internal::ServerBulk* bulk = call_.bulk_.get();

@@ -18,6 +18,7 @@
 #include "verbena/rpc/internal/call_id.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server/call_messages.h"
+#include "verbena/rpc/server/carried_context.h"
 #include "verbena/rpc/server/grants_given.h"
 #include "verbena/rpc/server/method_table.h"
 #include "verbena/rpc/server/server_bulk.h"
@@ -71,9 +72,9 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   ~ServerCall() override;
 
   // Parses the request and runs the handler up to its first wait. `bulk`, which `body` begins with,
-  // may be null; its landing is taken.
+  // may be null; its landing is taken. So may `context`, which lay ahead of `body`, and is taken.
   void Start(ServerSession& session, CallId id, const FrameHeader& frame, const char* body,
-             IncomingBulk* bulk);
+             IncomingBulk* bulk, IncomingContext* context);
   // The memory that the response waits for has come.
   absl::Status OnLanding(const RemoteRange& landing);
   // The caller gave up, or the server ends the call.
@@ -107,6 +108,10 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   void StopTimer();
   void RunHandler();
   Task<absl::Status> FetchAndRun();
+  // Reads the context that travelled one-sided. A failure ends the call; a malformed block, its
+  // link too.
+  absl::Status TakeFetchedContext();
+  void SetTrace();
   // The handler has ended well.
   void Complete();
   void Respond(const absl::Status& status, Outcome outcome);
@@ -137,6 +142,7 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   TimePoint deadline_ = kNever;
   bool timer_running_ = false;
   CallBulk bulk_;
+  CarriedContext carried_;
   Step step_ = Step::kHandler;
 };
 

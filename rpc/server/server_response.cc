@@ -13,31 +13,36 @@
 
 namespace verbena::internal {
 
-void ServerResponse::Begin(ServerSession& session, CallId id, TimePoint deadline,
-                           ServerBulk* bulk) {
+void ServerResponse::Begin(ServerSession& session, CallId id, TimePoint deadline, ServerBulk* bulk,
+                           const CallContext* context) {
   session_ = &session;
   deadline_ = deadline;
   frame_ = ResponseFrame(id);
   bulk_ = bulk;
+  context_ = context;
+  if (context != nullptr) [[unlikely]]
+    frame_.flags = kFrameHasContext;
   if (bulk != nullptr) [[unlikely]]
     invalidated = bulk->FinalKey(*session.link());
 }
 
 bool ServerResponse::SendReply(size_t reply_bytes) {
-  body_bytes = reply_bytes;
+  body_bytes = reply_bytes + context_bytes();
   if (bulk_ != nullptr && StartWrites()) return false;  // the response leaves behind the WRITEs
   return Append();
 }
 
 bool ServerResponse::SendFailure(const absl::Status& status, Outcome outcome) {
-  SetFailure(status, outcome, session_->link()->max_body_bytes());
+  SetFailure(status, outcome, session_->link()->max_body_bytes() - context_bytes());
+  body_bytes += context_bytes();
   return Append();
 }
 
 bool ServerResponse::StartWrites() {
   if (!bulk_->answers()) return false;
-  frame_.flags = kFrameHasBulk;
-  body_bytes = bulk_->prefix_bytes() + (bulk_->reply_travels() ? 0 : body_bytes);
+  const size_t reply_bytes = bulk_->reply_travels() ? 0 : body_bytes - context_bytes();
+  frame_.flags |= kFrameHasBulk;
+  body_bytes = prefix_bytes() + reply_bytes;
   return bulk_->StartWrites(*session_->link(), *this);
 }
 
@@ -134,12 +139,21 @@ void ServerResponse::OnWritable(Link& link) {
 }
 
 void ServerResponse::Write(char* body) {
-  if (frame_.flags != 0) body = bulk_->WriteTo(body);
+  if (frame_.flags != 0) [[unlikely]]
+    body = WritePrefix(body);
   if (frame_.status_code != 0) {
     failure_body_.copy(body, failure_body_.size());
-  } else if (frame_.flags == 0 || !bulk_->reply_travels()) {  // otherwise in the client's memory
+  } else if (!has_bulk() || !bulk_->reply_travels()) {  // otherwise in the client's memory
     messages_.reply().SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(body));
   }
+}
+
+char* ServerResponse::WritePrefix(char* body) {
+  if (context_ != nullptr) {
+    context_->Encode(body);
+    body += context_bytes();
+  }
+  return has_bulk() ? bulk_->WriteTo(body) : body;
 }
 
 void ServerResponse::ClearRest() {

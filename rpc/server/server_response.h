@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "verbena/rpc/internal/call_id.h"
+#include "verbena/rpc/internal/context_format.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server/call_messages.h"
 #include "verbena/rpc/server/server_bulk.h"
@@ -40,8 +41,10 @@ class ServerResponse final : private SendWaiter, private Timer, private Transfer
   ~ServerResponse() override { StopTimer(); }
 
   // Begins the response of call `id`, which has a deadline or kNever, over the session's link,
-  // which is open. `bulk` is the call's one-sided part, or null.
-  void Begin(ServerSession& session, CallId id, TimePoint deadline, ServerBulk* bulk);
+  // which is open. `bulk` is the call's one-sided part, or null; `context` the response's context
+  // block, or null. Both outlive the response.
+  void Begin(ServerSession& session, CallId id, TimePoint deadline, ServerBulk* bulk,
+             const CallContext* context);
   // Both return true if the response has left, and false if the listener will hear of it. Call
   // Begin() first.
   // Sends the reply, whose ByteSizeLong() has just returned `reply_bytes`.
@@ -62,11 +65,15 @@ class ServerResponse final : private SendWaiter, private Timer, private Transfer
 
   bool Append();
   void Write(char* body);
-  // The bytes ahead of the message in the body: a bulk header, and a payload; 0 if there is none.
-  size_t prefix_bytes() const { return frame_.flags != 0 ? bulk_->prefix_bytes() : 0; }
+  bool has_bulk() const { return (frame_.flags & kFrameHasBulk) != 0; }
+  size_t context_bytes() const { return context_ == nullptr ? 0 : context_->encoded_bytes(); }
+  // The bytes ahead of the message in the body: a context block, a bulk header, and a payload.
+  size_t prefix_bytes() const { return context_bytes() + (has_bulk() ? bulk_->prefix_bytes() : 0); }
   bool reply_travels() const { return bulk_ != nullptr && bulk_->reply_travels(); }
 
   // Rare paths are out of line to keep the hot path small.
+  // Returns the end of what it wrote.
+  [[gnu::noinline]] char* WritePrefix(char* body);
   [[gnu::noinline]] void ClearRest();
   // False when there are no WRITEs for the response to wait for.
   [[gnu::noinline]] bool StartWrites();
@@ -87,6 +94,7 @@ class ServerResponse final : private SendWaiter, private Timer, private Transfer
   // State of the current response.
   ServerSession* session_ = nullptr;
   ServerBulk* bulk_ = nullptr;
+  const CallContext* context_ = nullptr;
   TimePoint deadline_ = kNever;
   FrameHeader frame_;
   std::string failure_body_;  // of a failed call

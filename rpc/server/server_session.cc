@@ -30,8 +30,8 @@ absl::Status ServerSession::OnFrame(Link& link, const FrameHeader& frame, const 
   link_ = &link;
   if (frame.kind != FrameKind::kRequest) return OnOtherFrame(link, frame, body);
   if (!MayUseSlot(frame)) return SlotMisused(frame);
-  return (frame.flags & kFrameHasBulk) != 0 ? OnBulkRequest(frame, body)
-                                            : StartCall(frame, body, nullptr);
+  return frame.flags != 0 ? OnRequestWithPrefix(frame, body)
+                          : StartCall(frame, body, nullptr, nullptr);
 }
 
 absl::Status ServerSession::OnOtherFrame(Link& link, const FrameHeader& frame, const char* body) {
@@ -64,7 +64,25 @@ absl::Status ServerSession::SlotMisused(const FrameHeader& frame) const {
                   frame.call_slot, before->id().generation));
 }
 
-absl::Status ServerSession::OnBulkRequest(const FrameHeader& frame, const char* body) {
+absl::Status ServerSession::OnRequestWithPrefix(const FrameHeader& frame, const char* body) {
+  if ((frame.flags & kFrameHasContext) == 0) return OnBulkRequest(frame, body, nullptr);
+  IncomingContext context;
+  VERBENA_ASSIGN_OR_RETURN(context.header, ParseContextHeader(body, frame.body_bytes));
+  if (!context.header.travels) {
+    VERBENA_ASSIGN_OR_RETURN(context.block, ParseContext(body, context.header.block_bytes));
+  }
+  FrameHeader rest = frame;
+  rest.body_bytes -= static_cast<uint32_t>(context.header.in_frame());
+  body += context.header.in_frame();
+  if ((frame.flags & kFrameHasBulk) != 0) return OnBulkRequest(rest, body, &context);
+  if (context.header.travels) {
+    return absl::InvalidArgumentError("a context block that travels with nothing that travels");
+  }
+  return StartCall(rest, body, nullptr, &context);
+}
+
+absl::Status ServerSession::OnBulkRequest(const FrameHeader& frame, const char* body,
+                                          IncomingContext* context) {
   // Not unwrapped: that would copy all sources once more.
   absl::StatusOr<RequestBulk> parsed = ParseRequestBulk(body, frame.body_bytes);
   VERBENA_RETURN_IF_ERROR(parsed.status());
@@ -75,30 +93,47 @@ absl::Status ServerSession::OnBulkRequest(const FrameHeader& frame, const char* 
         fmt::format("room for {} bytes in a frame, whose body takes at most {}", room,
                     link_->max_body_bytes()));
   }
+  if (context != nullptr && context->header.travels &&
+      context->header.block_bytes > bulk.request.message_bytes) {
+    return absl::InvalidArgumentError(fmt::format("a context block of {} bytes that travels in {}",
+                                                  context->header.block_bytes,
+                                                  bulk.request.message_bytes));
+  }
   if (bulk.request.grant != RequestBulk::kNoGrant) {
     VERBENA_ASSIGN_OR_RETURN(bulk.landing,
                              grants_.Use(bulk.request.grant, bulk.request.payload_bytes));
     shard_.NotePayloadWritten();
   }
-  return StartCall(frame, body, &bulk);
+  return StartCall(frame, body, &bulk, context);
+}
+
+// The exact bound of a block that travels is checked when it is here.
+bool ServerSession::TakesMetadata(const IncomingContext& context) const {
+  const size_t most = shard_.limits().max_metadata_bytes;
+  return context.header.travels ? context.header.block_bytes <= most + kMaxContextFixedBytes
+                                : context.block.metadata.bytes() <= most;
 }
 
 absl::Status ServerSession::StartCall(const FrameHeader& frame, const char* body,
-                                      IncomingBulk* bulk) {
+                                      IncomingBulk* bulk, IncomingContext* context) {
+  if (context != nullptr && !TakesMetadata(*context) && !VERBENA_MUTANT(kContextUnbounded)) {
+    return RefuseRequest(frame, bulk, shard_.RefusalOfMetadata());
+  }
   ServerCall* call = shard_.Admit(frame.method, *client_);
-  if (call == nullptr) return RefuseRequest(frame, bulk);
+  if (call == nullptr) return RefuseRequest(frame, bulk, shard_.Refusal(frame.method, *client_));
   by_slot_.Add(frame.call_slot, *call);
   active_.PushBack(*call);
-  call->Start(*this, {frame.call_slot, frame.call_generation}, frame, body, bulk);
+  call->Start(*this, {frame.call_slot, frame.call_generation}, frame, body, bulk, context);
   return absl::OkStatus();
 }
 
-absl::Status ServerSession::RefuseRequest(const FrameHeader& frame, IncomingBulk* bulk) {
+absl::Status ServerSession::RefuseRequest(const FrameHeader& frame, IncomingBulk* bulk,
+                                          RefusalReason reason) {
   if (bulk != nullptr && bulk->landing.lease != nullptr) {
     link_->EndLease(*bulk->landing.lease, nullptr);
     ReturnWithMemory(std::move(bulk->landing.buffer), bulk->landing.bytes, *client_, nullptr);
   }
-  return Refuse({frame.call_slot, frame.call_generation}, shard_.Refusal(frame.method, *client_));
+  return Refuse({frame.call_slot, frame.call_generation}, reason);
 }
 
 void ServerSession::OnCancelFrame(const FrameHeader& frame) {

@@ -88,14 +88,18 @@ class ServerSession final : public LinkListener, private SendWaiter, private Tim
   template <typename Visit>
   void ForEachCall(Visit visit);
   bool MayUseSlot(const FrameHeader& frame);
-  absl::Status StartCall(const FrameHeader& frame, const char* body, IncomingBulk* bulk);
+  absl::Status StartCall(const FrameHeader& frame, const char* body, IncomingBulk* bulk,
+                         IncomingContext* context);
   // Rare paths are out of line to keep the hot path small.
   [[gnu::noinline]] absl::Status OnOtherFrame(Link& link, const FrameHeader& frame,
                                               const char* body);
   [[gnu::cold, gnu::noinline]] absl::Status SlotMisused(const FrameHeader& frame) const;
-  [[gnu::noinline]] absl::Status OnBulkRequest(const FrameHeader& frame, const char* body);
+  // A request whose body begins with more than its message.
+  [[gnu::noinline]] absl::Status OnRequestWithPrefix(const FrameHeader& frame, const char* body);
+  absl::Status OnBulkRequest(const FrameHeader& frame, const char* body, IncomingContext* context);
+  bool TakesMetadata(const IncomingContext& context) const;
   [[gnu::cold, gnu::noinline]] absl::Status RefuseRequest(const FrameHeader& frame,
-                                                          IncomingBulk* bulk);
+                                                          IncomingBulk* bulk, RefusalReason reason);
   void OnCancelFrame(const FrameHeader& frame);
   absl::Status OnLandingFrame(const FrameHeader& frame, const char* body);
   absl::Status Refuse(CallId id, RefusalReason reason);

@@ -56,7 +56,11 @@ std::array<absl::Status, kRefusalReasons> Refusals(const ServerLimits& limits) {
           absl::ResourceExhaustedError(
               fmt::format("the server's executor runs {} calls of this address, its most: retry "
                           "later, or raise ServerOptions::max_calls_per_source",
-                          CallsPerSource(limits)))};
+                          CallsPerSource(limits))),
+          absl::ResourceExhaustedError(
+              fmt::format("the server takes {} bytes of metadata with a call: send less, or raise "
+                          "ServerOptions::max_metadata_bytes",
+                          limits.max_metadata_bytes))};
 }
 
 // Short enough for every frame.

@@ -72,6 +72,7 @@ struct ServerLimits {
   size_t max_response_bytes_per_source = 0;
   Duration memory_wait{};
   Duration response_grace{};
+  size_t max_metadata_bytes = 0;
 };
 
 // Handlers that run, by the method's full name.
@@ -80,11 +81,12 @@ using RunningHandlers = absl::btree_map<std::string, uint32_t>;
 enum class RefusalReason : uint8_t {
   kShuttingDown,  // UNAVAILABLE
   kNoSuchMethod,  // UNIMPLEMENTED
-  kTooManyCalls,  // RESOURCE_EXHAUSTED, as are the next two
+  kTooManyCalls,  // RESOURCE_EXHAUSTED, as are the next three
   kTooManyOfAClient,
   kTooManyOfASource,
+  kTooMuchMetadata,
 };
-inline constexpr size_t kRefusalReasons = 5;
+inline constexpr size_t kRefusalReasons = 6;
 
 class ServerShard {
  public:
@@ -123,6 +125,12 @@ class ServerShard {
   }
   // Why Admit() just refused, counted.
   [[gnu::cold, gnu::noinline]] RefusalReason Refusal(uint16_t method, const ServerClient& client);
+  // The same for a call with more metadata than ServerOptions::max_metadata_bytes.
+  [[gnu::cold, gnu::noinline]] RefusalReason RefusalOfMetadata() {
+    ++stats_.refused;
+    ++stats_.failures;
+    return RefusalReason::kTooMuchMetadata;
+  }
   // The Status of a response that refuses a call for that reason, and the same as a body.
   const absl::Status& RefusalStatus(RefusalReason reason) const {
     return refusals_[static_cast<size_t>(reason)];

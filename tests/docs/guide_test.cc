@@ -42,8 +42,10 @@ using verbena::OutcomeOf;
 using verbena::RetryAfterOf;
 using verbena::Runtime;
 using verbena::Server;
+using verbena::TraceContext;
 using verbena::WithPayload;
 using verbena::WithRetryAfter;
+using verbena::WithTrace;
 
 Task<absl::StatusOr<uint64_t>> SizeOf(Channel& channel, std::string name) {
   const v1::Blocks::Stub blocks(channel);
@@ -52,6 +54,27 @@ Task<absl::StatusOr<uint64_t>> SizeOf(Channel& channel, std::string name) {
   absl::StatusOr<v1::StatReply> reply = co_await blocks.Stat(request, {.deadline = 1s});
   if (!reply.ok()) co_return reply.status();
   co_return reply->bytes();
+}
+
+Task<absl::StatusOr<uint64_t>> SizeFor(Channel& channel, std::string name, std::string tenant) {
+  const v1::Blocks::Stub blocks(channel);
+  v1::StatRequest request;
+  request.set_name(std::move(name));
+  CallInfo info;
+  absl::StatusOr<v1::StatReply> reply = co_await blocks.Stat(
+      request, {.deadline = 1s, .info = &info, .metadata = {{"tenant", tenant}}});
+  if (std::optional<std::string_view> owner = info.trailing_metadata.Get("owner")) {
+    EXPECT_EQ(*owner, tenant);
+  }
+  if (!reply.ok()) co_return reply.status();
+  co_return reply->bytes();
+}
+
+Task<absl::StatusOr<uint64_t>> SizeInTrace(Channel& channel, std::string traceparent,
+                                           std::string tracestate) {
+  absl::StatusOr<TraceContext> trace = TraceContext::Parse(traceparent, tracestate);
+  if (!trace.ok()) trace = TraceContext::Root(/*sampled=*/false);
+  co_return co_await WithTrace(SizeFor(channel, "a", "blue"), *trace);
 }
 
 Task<absl::Status> WriteBlock(Channel& channel, std::string name, std::string_view bytes) {
@@ -151,6 +174,18 @@ class RebuildingService final : public v1::Blocks::Service {
   }
 };
 
+class TenantService final : public v1::Blocks::Service {
+ public:
+  Task<absl::Status> Stat(ServerContext& context, const v1::StatRequest&,
+                          v1::StatReply& reply) override {
+    const std::optional<std::string_view> tenant = context.metadata().Get("tenant");
+    if (!tenant) co_return context.NotExecuted(absl::PermissionDeniedError("no tenant"));
+    VERBENA_CO_RETURN_IF_ERROR(context.AddTrailingMetadata("owner", *tenant));
+    reply.set_bytes(7);
+    co_return absl::OkStatus();
+  }
+};
+
 class GuideTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -190,6 +225,17 @@ TEST_F(GuideTest, AHandlerThatRefusesSaysWhenToTryAgain) {
   const absl::Status status = runtime_->BlockOn(WriteBlock(channel, "a", "early"));
   EXPECT_EQ(OutcomeOf(status), verbena::Outcome::kNotExecuted) << status;
   EXPECT_EQ(RetryAfterOf(status), 50ms);
+}
+
+TEST_F(GuideTest, MetadataReachesTheHandlerAndComesBack) {
+  TenantService service;
+  std::unique_ptr<Server> server = *Server::Start(*runtime_, {&service});
+  Channel channel(*runtime_, server->address());
+  EXPECT_EQ(*runtime_->BlockOn(SizeFor(channel, "a", "blue")), 7u);
+  EXPECT_EQ(*runtime_->BlockOn(SizeInTrace(channel, "no trace", "")), 7u);
+  const absl::Status status = runtime_->BlockOn(SizeOf(channel, "a")).status();
+  EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+  EXPECT_EQ(OutcomeOf(status), verbena::Outcome::kNotExecuted);
 }
 
 TEST_F(GuideTest, ABlockForAServerThatIsNotThereWasNotSent) {

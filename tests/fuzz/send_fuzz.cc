@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "verbena/rpc/internal/bulk_format.h"
+#include "verbena/rpc/internal/context_format.h"
 #include "verbena/rpc/internal/status_codec.h"
 #include "verbena/transport/link/wire_format.h"
 #include "verbena/transport/log/check.h"
@@ -15,13 +16,15 @@ namespace {
 void ReadBody(const FrameHeader& frame, const char* body) {
   switch (frame.kind) {
     case FrameKind::kRequest:
-      if (frame.flags == 0) break;
+      if ((frame.flags & kFrameHasContext) != 0) (void)ParseContextHeader(body, frame.body_bytes);
+      if ((frame.flags & kFrameHasBulk) == 0) break;
       if (const auto bulk = ParseRequestBulk(body, frame.body_bytes); bulk.ok()) {
         VERBENA_CHECK(bulk->frame_bytes() <= frame.body_bytes);
       }
       break;
     case FrameKind::kResponse:
-      if (frame.flags != 0) {
+      if ((frame.flags & kFrameHasContext) != 0) (void)ParseContextHeader(body, frame.body_bytes);
+      if ((frame.flags & kFrameHasBulk) != 0) {
         const auto bulk = ParseResponseBulk(body, frame.body_bytes);
         VERBENA_CHECK(!bulk.ok() || bulk->frame_bytes() <= frame.body_bytes);
       }

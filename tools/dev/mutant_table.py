@@ -11,6 +11,24 @@ class Mutant:
 
 
 MUTANTS = [
+    # call context, interceptors
+    Mutant("kSpanIdReused", "//tests/rpc:context_test", "*EachCallOfATraceHasASpanOfItsOwn"),
+    Mutant("kScopeForgetsContext", "//tests/rpc:ambient_test",
+           "*ADeadlineReachesTheBackendThroughOtherTasksAndExecutors"),
+    Mutant("kContextStaysHome", "//tests/rpc:ambient_test",
+           "*ADeadlineReachesTheBackendThroughOtherTasksAndExecutors"),
+    Mutant("kContextEntryUnchecked", "//tests/rpc:metadata_test", "*MalformedBlocksAreRefused"),
+    Mutant("kContextUnbounded", "//tests/rpc:context_test",
+           "*TheServersBoundHoldsForWhatIsInTheFrame"),
+    Mutant("kReservedKeyTaken", "//tests/rpc:metadata_test", "*RefusesKeysThatAreVerbenasOwn"),
+    Mutant("kAmbientDeadlineIgnored", "//tests/rpc:ambient_test",
+           "*ACallHasTheDeadlineOfTheHandlerThatMakesIt"),
+    Mutant("kMemoryOutwaitsTheTask", "//tests/rpc:ambient_test",
+           "*AWaitForMemoryEndsBeforeTheDeadlineOfItsTask"),
+    Mutant("kTrailersOfTheCallBefore", "//tests/rpc:context_test",
+           "*ACallInfoForgetsTheTrailingMetadataOfTheCallBefore"),
+    Mutant("kBroughtContextUnread", "//tests/rpc:context_test",
+           "*AContextOfAnySizeIsThereWhenTheHandlerRuns"),
     # coro, executor
     Mutant("kNoRepollAfterArm", "//tests/transport/executor:sleep_test",
            "*ACompletionJustBeforeArmingIsSeenThoughItRaisesNoEvent"),

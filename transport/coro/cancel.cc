@@ -1,5 +1,7 @@
 #include "verbena/transport/coro/cancel.h"
 
+#include "verbena/transport/log/mutant.h"
+
 namespace verbena {
 
 namespace internal {
@@ -19,6 +21,10 @@ absl::Status CancelStatus(absl::StatusCode reason) {
 
 CancelScope::CancelScope(CancelScope* parent) {
   if (parent == nullptr) return;
+  if (!VERBENA_MUTANT(kScopeForgetsContext)) {
+    deadline_ = parent->deadline_;
+    trace_ = parent->trace_;
+  }
   if (parent->requested()) {
     reason_ = parent->reason();
   } else {

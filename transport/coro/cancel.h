@@ -5,6 +5,10 @@
 // coroutine inherits the scope of the coroutine that awaits it. One thread; owned by whoever may
 // cancel (a TaskScope, a deadline, a server call), and must outlive the tasks that run in it.
 //
+// A scope also holds the context of the work in it: the time at which its owner will cancel it, and
+// its place in a trace. A scope has those of its parent from when it is made; calls made in it tell
+// their servers both.
+//
 //   CancelScope scope(parent);
 //   scope.Request();   // every await below returns CANCELLED
 
@@ -12,7 +16,9 @@
 #define VERBENA_TRANSPORT_CORO_CANCEL_H_
 
 #include "absl/status/status.h"
+#include "verbena/transport/coro/clock.h"
 #include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/coro/trace_context.h"
 
 namespace verbena {
 
@@ -46,6 +52,17 @@ class CancelScope final : public internal::CancelNode {
   // The reason as the Status that an await returns; OK until requested.
   absl::Status status() const;
 
+  // The time at which the owner will request cancellation; kNever if it knows of none.
+  TimePoint deadline() const { return deadline_; }
+  // For the owner, which requests the cancellation itself. A later time than deadline() changes
+  // nothing. Scopes that were made below before keep theirs.
+  void LimitDeadline(TimePoint deadline) {
+    if (deadline < deadline_) deadline_ = deadline;
+  }
+  // The trace that the work belongs to; nullptr if it belongs to none.
+  const TraceContext* trace() const { return trace_.get(); }
+  void set_trace(const TraceContext& trace) { trace_ = internal::TraceRef(trace); }
+
   // Registers `node` until it is unlinked or called. The scope must not have been requested.
   void Add(internal::CancelNode& node) { nodes_.PushBack(node); }
 
@@ -54,6 +71,8 @@ class CancelScope final : public internal::CancelNode {
 
   internal::IntrusiveList<internal::CancelNode> nodes_;
   absl::StatusCode reason_ = absl::StatusCode::kOk;
+  TimePoint deadline_ = kNever;
+  internal::TraceRef trace_;
 };
 
 }  // namespace verbena

@@ -1,4 +1,5 @@
-// CurrentContext: what a coroutine runs in, namely its scheduler and its cancel scope.
+// CurrentContext: what a coroutine runs in, namely its scheduler and its cancel scope, which has
+// its deadline and its trace.
 //
 //   Task<> Serve(Listener& listener) {
 //     TaskScope calls(co_await CurrentContext());
@@ -21,6 +22,11 @@ namespace verbena {
 struct TaskContext {
   Scheduler* scheduler = nullptr;
   CancelScope* cancel = nullptr;  // null when nobody can cancel
+
+  // kNever if there is none.
+  TimePoint deadline() const { return cancel == nullptr ? kNever : cancel->deadline(); }
+  // nullptr if there is none.
+  const TraceContext* trace() const { return cancel == nullptr ? nullptr : cancel->trace(); }
 };
 
 class [[nodiscard]] CurrentContext {

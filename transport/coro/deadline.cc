@@ -5,6 +5,7 @@ namespace verbena {
 DeadlineScope::DeadlineScope(const TaskContext& context, TimePoint deadline)
     : scheduler_(*context.scheduler), scope_(context.cancel) {
   if (deadline == kNever || scope_.requested()) return;
+  scope_.LimitDeadline(deadline);
   if (deadline <= scheduler_.now()) {
     scope_.Request(absl::StatusCode::kDeadlineExceeded);
     return;

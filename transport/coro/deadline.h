@@ -3,7 +3,8 @@
 // The Task is always awaited to its end, and its result is the result: after the deadline its
 // awaits return DEADLINE_EXCEEDED, and it usually returns that. A Task that ignores them delays its
 // caller. A deadline already past does not keep the Task from starting. An earlier deadline of an
-// outer scope holds too. kNever is no deadline.
+// outer scope holds too. kNever is no deadline. Calls that the Task makes have the deadline, too,
+// so their servers hear of it.
 //
 //   absl::StatusOr<GetReply> reply = co_await WithDeadline(stub.Get(request), 5ms);
 
@@ -68,8 +69,7 @@ Task<T> WithDeadline(Task<T> task, Duration delay) {
   co_return co_await std::move(task).In(&limit.scope());
 }
 
-// The same for a stub's call. Its own deadline (CallOptions) costs less, and the server hears of
-// it.
+// The same for a stub's call. Its own deadline (CallOptions) costs less.
 template <internal::TaskSource A, typename Limit>
   requires internal::CarriesStatus<typename A::value_type>
 VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<typename A::value_type> WithDeadline(

@@ -43,6 +43,9 @@ class RemoteTask : public RootTask {
   };
 
   // The rest is for the home's thread.
+  //
+  // The Task gets the deadline and the trace of `scope`. Before LaunchFrom().
+  void TakeContext(const CancelScope& scope);
   void LaunchFrom(Scheduler& home_scheduler, Home& home, Executor& other);
   // Once at most, before OnReturned().
   void Cancel(absl::StatusCode reason);

@@ -4,6 +4,7 @@
 // awaiting coroutine cancels the Task over there, which runs on to its co_return; its result comes
 // back as usual. Destroying the waiting coroutine abandons the Task: it is destroyed on its
 // executor, by another hop. On the executor that the caller runs on already it is a plain await.
+// The Task has the deadline and the trace of the awaiting coroutine.
 //
 // `other` must outlive the await. When it is destroyed all the same, the Task is destroyed with it
 // and the await never resumes. An exception of the Task comes out here.
@@ -62,8 +63,9 @@ class RunOnAwaiter final : private RemoteTask::Home, private CancelNode {
   void await_suspend(std::coroutine_handle<Promise> coroutine) {
     promise_ = &coroutine.promise();
     remote_ = new TypedRemoteTask<T>(std::move(task_));
-    remote_->LaunchFrom(*promise_->scheduler, *this, other_);
     CancelScope* cancel = promise_->cancel;
+    if (cancel != nullptr) remote_->TakeContext(*cancel);
+    remote_->LaunchFrom(*promise_->scheduler, *this, other_);
     if (cancel == nullptr) return;
     if (cancel->requested()) {
       remote_->Cancel(cancel->reason());

@@ -29,8 +29,10 @@ inline constexpr uint8_t kSendCompact = 0x80;
 inline constexpr uint8_t kCompactResponse = 4;      // a response; otherwise a request
 inline constexpr uint8_t kCompactHasBulk = 8;       // as kFrameHasBulk
 inline constexpr uint8_t kCompactHasDeadline = 16;  // a u32, deadline_us, follows
-inline constexpr uint8_t kCompactKnownFlags =
-    kSendCompact | kSendStarved | kCompactResponse | kCompactHasBulk | kCompactHasDeadline;
+inline constexpr uint8_t kCompactHasContext = 32;   // as kFrameHasContext
+inline constexpr uint8_t kCompactKnownFlags = kSendCompact | kSendStarved | kCompactResponse |
+                                              kCompactHasBulk | kCompactHasDeadline |
+                                              kCompactHasContext;
 
 struct SendHeader {
   uint8_t flags = 0;     // kSend…
@@ -63,8 +65,10 @@ enum class FrameKind : uint8_t {
   kReturn = 12,        // the grant is returned
 };
 
-// Flags of a frame. The body of a kRequest or kResponse begins with what it moves one-sided.
-inline constexpr uint8_t kFrameHasBulk = 1;
+// Flags of a kRequest or kResponse: what its body begins with, ahead of the message. If it has
+// both, the context comes first.
+inline constexpr uint8_t kFrameHasBulk = 1;     // what it moves one-sided
+inline constexpr uint8_t kFrameHasContext = 2;  // the call's context
 
 struct FrameHeader {
   // The caller's slot, and how often it was used: a late frame of an ended call is told from a
@@ -130,7 +134,10 @@ inline size_t WriteCompact(const SendHeader& send, FrameHeader frame, char* body
   CompactHeader header;
   header.flags = static_cast<uint8_t>(kSendCompact | send.flags);
   if (frame.kind == FrameKind::kResponse) header.flags |= kCompactResponse;
-  if (frame.flags != 0) header.flags |= kCompactHasBulk;
+  if (frame.flags != 0) {
+    if ((frame.flags & kFrameHasBulk) != 0) header.flags |= kCompactHasBulk;
+    if ((frame.flags & kFrameHasContext) != 0) header.flags |= kCompactHasContext;
+  }
   header.credits_issued = static_cast<uint16_t>(send.credits_issued);
   header.call_generation = frame.call_generation;
   header.call_slot = frame.call_slot;
@@ -232,7 +239,8 @@ class FrameParser {
     header_.frame_count = 1;
     header_.credits_issued = header.credits_issued;
     frame_.kind = is_response ? FrameKind::kResponse : FrameKind::kRequest;
-    frame_.flags = (header.flags & kCompactHasBulk) != 0 ? kFrameHasBulk : 0;
+    if ((header.flags & kCompactHasBulk) != 0) frame_.flags = kFrameHasBulk;
+    if ((header.flags & kCompactHasContext) != 0) frame_.flags |= kFrameHasContext;
     frame_.call_generation = header.call_generation;
     frame_.call_slot = header.call_slot;
     frame_.method = header.method;
@@ -252,7 +260,8 @@ class FrameParser {
     if (frame_.kind < FrameKind::kRequest || frame_.kind > FrameKind::kReturn) {
       return WireFault::kUnknownKind;
     }
-    const uint8_t allowed = frame_.kind <= FrameKind::kResponse ? kFrameHasBulk : 0;
+    const uint8_t allowed =
+        frame_.kind <= FrameKind::kResponse ? kFrameHasBulk | kFrameHasContext : 0;
     if ((frame_.flags & ~allowed) != 0) return WireFault::kUnknownFlags;
     body_ = next_ + sizeof(FrameHeader);
     next_ += frame_bytes;

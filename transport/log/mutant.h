@@ -175,6 +175,19 @@ enum class Fault {
   kHandshakeExceptionEscapes,  // a stream that throws leaves its session with the server
   kShutdownWaitsForHandlers,   // a shutdown lasts until the last handler has ended
   kLinkFreedWithAHandlerLeft,  // a lost link counts as idle before all of its calls were asked
+  // call context, interceptors
+  kSpanIdReused,             // a call has the span id of the work that makes it
+  kScopeForgetsContext,      // a scope has neither deadline nor trace of the one above it
+  kContextStaysHome,         // a Task on another executor has neither deadline nor trace
+  kContextEntryUnchecked,    // a context's reader trusts the lengths of its entries
+  kContextUnbounded,         // a server takes more metadata than its bound
+  kReservedKeyTaken,         // a caller may send metadata under Verbena's own keys
+  kAmbientDeadlineIgnored,   // a call that a handler makes may outlast the handler's deadline
+  kMemoryOutwaitsTheTask,    // a wait for memory or a loan goes on past the deadline of its Task
+  kTrailersOfTheCallBefore,  // a CallInfo keeps the metadata of an earlier call
+  kBroughtContextUnread,     // a context that travels one-sided is not there when the handler runs
+  kInterceptorsReversed,     // the last interceptor of a chain runs first
+  kInterceptedCallIsExecuted,  // an interceptor's refusal says that the handler ran
 
   // files, examples
   kFileReferenceNotAtomic,   // threads that share a File lose count of its Tasks

@@ -1,0 +1,43 @@
+// Priority and RequestId, which a call carries beside its messages, its metadata and its trace.
+// Inherit: what a call takes over from the Task that makes it.
+//
+// Values; any thread.
+//
+//   co_await stub.Renew(lease, {.priority = Priority::kControl});
+
+#ifndef VERBENA_RPC_CALL_CONTEXT_H_
+#define VERBENA_RPC_CALL_CONTEXT_H_
+
+#include <array>
+#include <cstdint>
+
+namespace verbena {
+
+// How urgent a call is. A server reads it as ServerContext::priority().
+enum class Priority : uint8_t {
+  kNormal = 0,
+  kControl = 1,     // small and urgent: leases, heartbeats
+  kBackground = 2,  // may wait: scrubs, rebuilds
+};
+
+// A name of a call that is the same in each attempt: who asks, and a number that the client gives
+// to one call alone.
+struct RequestId {
+  std::array<uint8_t, 16> client{};
+  uint64_t number = 0;
+
+  bool operator==(const RequestId&) const = default;
+};
+
+// The context that a call takes over from the Task that makes it.
+enum class Inherit : uint8_t {
+  // The Task's deadline if that is earlier than the call's own, its cancellation and its trace.
+  kAll = 0,
+  // Nothing: for work that must still be done after the Task's end. Neither a cancellation of the
+  // Task nor WithDeadline() ends such a call; its own deadline does.
+  kNothing = 1,
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_RPC_CALL_CONTEXT_H_

@@ -1,0 +1,204 @@
+// Metadata refuses what may not be sent, and keeps the rest in order. A context block survives its
+// encoding; no malformed one is read, and none makes its reader leave the block.
+
+#include "verbena/rpc/metadata.h"
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "verbena/rpc/internal/context_format.h"
+
+namespace verbena::internal {
+namespace {
+
+bool Mentions(const absl::Status& status, const std::string& text) {
+  return std::string(status.message()).find(text) != std::string::npos;
+}
+
+TEST(MetadataTest, KeepsAllValuesOfAKeyInOrder) {
+  Metadata metadata = {{"tenant", "blue"}, {"hop", "a"}, {"token-bin", std::string("\0\xff", 2)}};
+  metadata.Add("hop", "b").Add("empty", "");
+  EXPECT_EQ(metadata.status(), absl::OkStatus());
+  EXPECT_EQ(metadata.size(), 5u);
+  EXPECT_EQ(metadata.Get("tenant"), "blue");
+  EXPECT_EQ(metadata.Get("token-bin"), std::string("\0\xff", 2));
+  EXPECT_EQ(metadata.Get("empty"), "");
+  EXPECT_EQ(metadata.Get("none"), std::nullopt);
+  EXPECT_EQ(metadata.All("hop"), (std::vector<std::string_view>{"a", "b"}));
+  std::string keys;
+  for (const auto& [key, value] : metadata) keys += std::string(key) + " ";
+  EXPECT_EQ(keys, "tenant hop token-bin hop empty ");
+  EXPECT_EQ(metadata.bytes(), 6u + 4 + 4 + 3 + 1 + 4 + 9 + 2 + 4 + 3 + 1 + 4 + 5 + 4);
+}
+
+TEST(MetadataTest, RemovesAllEntriesOfAKey) {
+  Metadata metadata = {{"hop", "a"}, {"tenant", "blue"}, {"hop", "b"}};
+  EXPECT_EQ(metadata.Remove("hop"), 2u);
+  EXPECT_EQ(metadata.Remove("hop"), 0u);
+  EXPECT_EQ(metadata.size(), 1u);
+  EXPECT_EQ(metadata.Get("tenant"), "blue");
+}
+
+TEST(MetadataTest, ACopyIsDeepAndAClearedOneIsUntouched) {
+  Metadata metadata = {{"hop", "a"}};
+  Metadata copy = metadata;
+  copy.Add("hop", "b");
+  EXPECT_EQ(metadata.size(), 1u);
+  EXPECT_EQ(copy.size(), 2u);
+  copy.Clear();
+  EXPECT_TRUE(copy.untouched());
+  EXPECT_EQ(copy.begin(), copy.end());
+}
+
+TEST(MetadataTest, RefusesKeysThatGrpcWouldRefuse) {
+  for (const char* key : {"", "Tenant", "te nant", "ten\xc3\xa4nt", "a:b", "a/b", "a\n"}) {
+    const Metadata metadata = {{key, "x"}};
+    EXPECT_EQ(metadata.status().code(), absl::StatusCode::kInvalidArgument) << key;
+    EXPECT_TRUE(metadata.empty());
+    EXPECT_FALSE(metadata.untouched());
+  }
+  EXPECT_TRUE(Mentions(Metadata{{"ten\xc3\xa4nt", "x"}}.status(), "\"ten\\xc3\\xa4nt\""));
+  EXPECT_TRUE(Metadata({{std::string(255, 'k'), "x"}}).status().ok());
+  EXPECT_EQ(Metadata({{std::string(256, 'k'), "x"}}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(Metadata({{"a-z_0.9", "x"}}).status().ok());
+}
+
+TEST(MetadataTest, RefusesKeysThatAreVerbenasOwn) {
+  for (const char* key : {"verbena-", "verbena-priority", "traceparent", "tracestate"}) {
+    const absl::Status status = Metadata{{key, "x"}}.status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << key;
+    EXPECT_TRUE(Mentions(status, key)) << status;
+  }
+}
+
+TEST(MetadataTest, TakesBytesUnderABinaryKeyAlone) {
+  EXPECT_TRUE(Metadata({{"a-bin", "\xff\n"}}).status().ok());
+  for (const char* value : {"\xff", "a\n", "\x7f", "\t"}) {
+    const absl::Status status = Metadata{{"text", value}}.status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_TRUE(Mentions(status, "\"text\"")) << status;
+  }
+  EXPECT_TRUE(Metadata({{"text", " ~"}}).status().ok());
+}
+
+TEST(MetadataTest, IsBounded) {
+  Metadata metadata = {{"a", std::string(Metadata::kMaxBytes - 5, 'x')}};
+  EXPECT_TRUE(metadata.status().ok());
+  EXPECT_EQ(metadata.bytes(), Metadata::kMaxBytes);
+  metadata.Add("late", "");
+  EXPECT_EQ(metadata.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(Mentions(metadata.status(), "\"late\"")) << metadata.status();
+  EXPECT_EQ(Metadata({{"a", std::string(Metadata::kMaxBytes - 4, 'x')}}).status().code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
+// --- context blocks
+
+TraceContext Trace() {
+  return *TraceContext::Parse("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=1,b=2");
+}
+
+CallContext Everything() {
+  return {.priority = Priority::kBackground,
+          .request_id = RequestId{.client = {1, 2, 3}, .number = 0x1122334455667788},
+          .trace = Trace(),
+          .metadata = {{"tenant", "blue"}, {"token-bin", "\xff"}}};
+}
+
+std::string Encoded(const CallContext& context) {
+  std::string block(context.encoded_bytes(), '\0');
+  context.Encode(block.data());
+  return block;
+}
+
+absl::Status Parse(const std::string& block) {
+  // Memory of exactly this size, so that AddressSanitizer sees a read past it.
+  const std::vector<char> bytes(block.begin(), block.end());
+  return ParseContext(bytes.data(), bytes.size()).status();
+}
+
+std::string WithByte(std::string bytes, size_t offset, char value) {
+  bytes[offset] = value;
+  return bytes;
+}
+
+TEST(ContextFormatTest, ABlockSurvivesItsEncoding) {
+  const CallContext sent = Everything();
+  const std::string block = Encoded(sent);
+  absl::StatusOr<CallContext> read = ParseContext(block.data(), block.size());
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->priority, sent.priority);
+  EXPECT_EQ(read->request_id, sent.request_id);
+  EXPECT_EQ(read->trace, sent.trace);
+  EXPECT_EQ(read->metadata.size(), 2u);
+  EXPECT_EQ(read->metadata.Get("token-bin"), "\xff");
+  EXPECT_EQ(block.size(), 8 + 28 + 7 + 24 + (4 + 6 + 4) + (4 + 9 + 1));
+}
+
+TEST(ContextFormatTest, EachBeginningOfABlockIsRefused) {
+  const std::string block = Encoded(Everything());
+  for (size_t bytes = 0; bytes < block.size(); ++bytes) {
+    EXPECT_FALSE(Parse(block.substr(0, bytes)).ok()) << bytes;
+  }
+  EXPECT_TRUE(Parse(block).ok());
+  EXPECT_FALSE(Parse(block + "x").ok()) << "a byte behind it";
+}
+
+TEST(ContextFormatTest, MalformedBlocksAreRefused) {
+  const std::string block = Encoded(Everything());
+  const size_t state = 8 + 28;
+  const size_t entry = state + 7 + 24;
+  const std::vector<std::pair<const char*, std::string>> malformed = {
+      {"no block", ""},
+      {"too short for itself", WithByte(block, 0, 7)},
+      {"huge", WithByte(block, 3, '\x7f')},
+      {"unknown flag", WithByte(block, 4, '\x0b')},
+      {"travels and has a trace", WithByte(block, 4, '\x05')},
+      {"unknown priority", WithByte(block, 5, 3)},
+      {"reserved", WithByte(block, 6, 1)},
+      {"no trace id", std::string(block).replace(8, 16, 16, '\0')},
+      {"no span id", std::string(block).replace(24, 8, 8, '\0')},
+      {"reserved of the trace", WithByte(block, 8 + 25, 1)},
+      {"state past the end", WithByte(block, 8 + 27, '\x7f')},
+      {"state that is none", WithByte(block, state, '=')},
+      {"empty key", WithByte(block, entry, 0)},
+      {"key in capitals", WithByte(block, entry + 4, 'T')},
+      {"key past the end", WithByte(block, entry + 1, '\xff')},
+      {"value past the end", WithByte(block, entry + 3, '\xff')},
+      {"value that is no text", WithByte(block, entry + 4 + 6, '\n')},
+  };
+  for (const auto& [name, bytes] : malformed) {
+    EXPECT_EQ(Parse(bytes).code(), absl::StatusCode::kInvalidArgument) << name;
+  }
+}
+
+TEST(ContextFormatTest, AResponseHasMetadataAlone) {
+  const auto trailing = [](const CallContext& context) {
+    const std::string block = Encoded(context);
+    return ParseTrailingMetadata(block.data(), block.size()).status();
+  };
+  EXPECT_TRUE(trailing({.metadata = {{"rows", "7"}}}).ok());
+  EXPECT_FALSE(trailing({.priority = Priority::kControl}).ok());
+  EXPECT_FALSE(trailing({.request_id = RequestId{}}).ok());
+  EXPECT_FALSE(trailing({.trace = Trace()}).ok());
+}
+
+TEST(ContextFormatTest, ABlockThatTravelsLeavesItsLengthInTheFrame) {
+  std::string header(kContextHeaderBytes, '\0');
+  EncodeTravellingContext(kMaxContextBytes, header.data());
+  absl::StatusOr<ContextHeader> read = ParseContextHeader(header.data(), header.size());
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_TRUE(read->travels);
+  EXPECT_EQ(read->block_bytes, kMaxContextBytes);
+  EXPECT_EQ(read->in_frame(), kContextHeaderBytes);
+  EXPECT_FALSE(ParseContext(header.data(), header.size()).ok()) << "it is no block";
+  EncodeTravellingContext(kMaxContextBytes + 1, header.data());
+  EXPECT_FALSE(ParseContextHeader(header.data(), header.size()).ok());
+}
+
+}  // namespace
+}  // namespace verbena::internal

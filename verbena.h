@@ -17,6 +17,7 @@
 #include "verbena/rpc/executor.h"          // IWYU pragma: export
 #include "verbena/rpc/file.h"              // IWYU pragma: export
 #include "verbena/rpc/handshake_limits.h"  // IWYU pragma: export
+#include "verbena/rpc/interceptor.h"       // IWYU pragma: export
 #include "verbena/rpc/limits.h"            // IWYU pragma: export
 #include "verbena/rpc/loan.h"              // IWYU pragma: export
 #include "verbena/rpc/log.h"               // IWYU pragma: export

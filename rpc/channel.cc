@@ -35,14 +35,20 @@ TimePoint AmbientDeadline(const TaskContext& context) {
 }  // namespace
 
 Channel::Channel(Runtime& runtime, std::string target, ChannelOptions options)
-    : runtime_(runtime), target_(std::move(target)), options_(options), uses_(runtime.executors()) {
-  VERBENA_CHECK(options.server_executor >= -1 &&
-                (options.server_executor == -1 || options.server_key == 0))
-      << "server_executor is " << options.server_executor << " and server_key is "
-      << options.server_key << ": set at most one of them, server_executor to -1 or more";
-  VERBENA_CHECK(options.max_metadata_bytes <= Metadata::kMaxBytes)
-      << "max_metadata_bytes is " << options.max_metadata_bytes << ", its range 0 to "
+    : runtime_(runtime),
+      target_(std::move(target)),
+      options_(std::move(options)),
+      uses_(runtime.executors()) {
+  VERBENA_CHECK(options_.server_executor >= -1 &&
+                (options_.server_executor == -1 || options_.server_key == 0))
+      << "server_executor is " << options_.server_executor << " and server_key is "
+      << options_.server_key << ": set at most one of them, server_executor to -1 or more";
+  VERBENA_CHECK(options_.max_metadata_bytes <= Metadata::kMaxBytes)
+      << "max_metadata_bytes is " << options_.max_metadata_bytes << ", its range 0 to "
       << Metadata::kMaxBytes;
+  for (const auto& interceptor : options_.interceptors) {
+    VERBENA_CHECK(interceptor != nullptr) << "a null among ChannelOptions::interceptors";
+  }
 }
 
 Channel::~Channel() {

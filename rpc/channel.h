@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/rpc/deadline.h"
+#include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/loan.h"
 #include "verbena/rpc/metadata.h"
 #include "verbena/rpc/remote_memory.h"
@@ -49,6 +50,9 @@ struct ChannelOptions {
   // the call with RESOURCE_EXHAUSTED. A server has a bound of its own
   // (ServerOptions::max_metadata_bytes).
   size_t max_metadata_bytes = 8 * 1024;
+  // Run around each call of the channel, the first outermost (interceptor.h). Empty by default;
+  // none may be null.
+  std::vector<std::shared_ptr<ClientInterceptor>> interceptors = {};
 };
 
 class Channel {

@@ -43,7 +43,8 @@ internal::ServerLimits LimitsOf(const ServerOptions& options) {
           .max_response_bytes_per_source = options.max_response_bytes_per_source,
           .memory_wait = options.memory_wait,
           .response_grace = options.response_grace,
-          .max_metadata_bytes = options.max_metadata_bytes};
+          .max_metadata_bytes = options.max_metadata_bytes,
+          .interceptors = options.interceptors};
 }
 
 ServerMemory MemoryOf(const internal::ServerMemoryStats& stats) {
@@ -71,6 +72,10 @@ class Server::Impl {
       return absl::InvalidArgumentError(
           fmt::format("ServerOptions::max_metadata_bytes is {}: its range is 0 to {}",
                       options.max_metadata_bytes, Metadata::kMaxBytes));
+    }
+    for (const auto& interceptor : options.interceptors) {
+      if (interceptor != nullptr) continue;
+      return absl::InvalidArgumentError("a null among ServerOptions::interceptors");
     }
     for (Service* service : services) {
       VERBENA_RETURN_IF_ERROR(methods_.Add(*service));

@@ -27,6 +27,7 @@
 
 #include "absl/status/statusor.h"
 #include "verbena/rpc/handshake_limits.h"
+#include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/server_context.h"
 #include "verbena/rpc/service.h"
@@ -87,6 +88,9 @@ struct ServerOptions {
   // The most metadata that a call may bring, and the most trailing metadata of an answer, 0 to
   // Metadata::kMaxBytes; 8 KiB by default. A call with more is refused with RESOURCE_EXHAUSTED.
   size_t max_metadata_bytes = 8 * 1024;
+  // Run around each call that the server admits, the first outermost (interceptor.h). Empty by
+  // default; none may be null.
+  std::vector<std::shared_ptr<ServerInterceptor>> interceptors = {};
 };
 
 // One budget of payload memory, in bytes, now.
@@ -126,8 +130,8 @@ class Server {
  public:
   // `services` are borrowed, and must outlive the server. ALREADY_EXISTS: a service is given twice,
   // or two methods have the same number. FAILED_PRECONDITION: the port is taken. INVALID_ARGUMENT:
-  // the address is no host:port, a field of ServerOptions::handshakes is 0, or max_metadata_bytes
-  // is out of its range.
+  // the address is no host:port, a field of ServerOptions::handshakes is 0, max_metadata_bytes is
+  // out of its range, or an interceptor is null.
   static absl::StatusOr<std::unique_ptr<Server>> Start(Runtime& runtime,
                                                        const std::vector<Service*>& services,
                                                        const ServerOptions& options = {});

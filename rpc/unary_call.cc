@@ -9,6 +9,7 @@
 #include "verbena/rpc/client/client_call.h"
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/context_call.h"
+#include "verbena/rpc/client/intercepted_call.h"
 #include "verbena/rpc/internal/shard.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/transport/coro/cancel.h"
@@ -85,8 +86,10 @@ InPlaceCall::InPlaceCall(Channel& channel, const MethodDescriptor& method, CallO
       deadline_(options.deadline.is_given() ? options.deadline
                                             : channel.options().default_deadline),
       info_(options.info),
-      stage_(WantsBulk(method, options) || HasContext(options) ? Stage::kNewWithOptions
-                                                               : Stage::kNew) {
+      stage_(WantsBulk(method, options) || HasContext(options) ||
+                     !channel.options().interceptors.empty()
+                 ? Stage::kNewWithOptions
+                 : Stage::kNew) {
   static_assert(sizeof(Eager) <= kStorageBytes && alignof(Eager) <= alignof(std::max_align_t));
   static_assert(sizeof(CallOptions) <= kStorageBytes);
   if (stage_ == Stage::kNewWithOptions) new (storage_) CallOptions(std::move(options));
@@ -165,13 +168,19 @@ std::coroutine_handle<> InPlaceCall::BeginWithOptions(Connection* connection, Pr
                       .request_id = options.request_id,
                       .metadata = std::move(options.metadata)};
   if (scope != nullptr && scope->trace() != nullptr) context.trace = scope->trace()->Child();
-  if (inherits && context.empty() && context.metadata.untouched()) {
+  const ChannelOptions& channel = channel_->options();
+  const bool intercepted = !channel.interceptors.empty();
+  if (inherits && !intercepted && context.empty() && context.metadata.untouched()) {
     return BeginTask(BulkCall(*connection, *method_, request, reply, payload, std::move(options)),
                      caller);
   }
   Task<absl::Status> call =
-      ContextCall(*connection, *method_, request, reply, payload, std::move(options),
-                  std::move(context), channel_->options().max_metadata_bytes);
+      intercepted
+          ? InterceptedCall({channel_->target(), channel.interceptors, channel.max_metadata_bytes},
+                            *connection, *method_, request, reply, payload, std::move(options),
+                            std::move(context))
+          : ContextCall(*connection, *method_, request, reply, payload, std::move(options),
+                        std::move(context), channel.max_metadata_bytes);
   return BeginTask(inherits ? std::move(call) : RunUninherited(std::move(call)), caller);
 }
 

@@ -27,6 +27,8 @@ class CarriedContext {
  public:
   // The request's block; null if it has none.
   const CallContext* incoming() const { return in_use_ ? &state_->incoming : nullptr; }
+  // Its metadata, which interceptors may change.
+  Metadata& incoming_metadata() { return Make().incoming.metadata; }
   void SetIncoming(CallContext incoming) { Make().incoming = std::move(incoming); }
 
   // The answer's block; null if it has none. All but the metadata is at its default.

@@ -119,10 +119,43 @@ Task<absl::Status> ServerCall::FetchAndRun() {
   }
   if (cancel_->requested()) co_return cancel_->status();
   step_ = Step::kHandler;
-  Task<absl::Status> handler =
-      entry_.method->invoke(*entry_.service, *context_, messages_.request(), messages_.reply());
+  Task<absl::Status> handler = Invoke();
   if (!handler) co_return NoTask();
   co_return co_await std::move(handler);
+}
+
+class ServerCall::Chain final : public InterceptorChain<ServerInterceptor, ServerCallView> {
+ public:
+  Chain(ServerCall& call, ServerCallView& view)
+      : InterceptorChain(call.shard_.limits().interceptors, view), call_(call) {}
+
+ private:
+  Task<absl::Status> Last() override {
+    call_.step_ = Step::kHandler;
+    Task<absl::Status> handler = call_.InvokeHandler();
+    if (!handler) co_return call_.NoTask();
+    co_return co_await std::move(handler);
+  }
+
+  ServerCall& call_;
+};
+
+Task<absl::Status> ServerCall::RunIntercepted() {
+  ServerCallView view(*context_, carried_.incoming_metadata(), messages_.request(),
+                      messages_.reply());
+  Chain chain(*this, view);
+  co_return co_await chain.Run();
+}
+
+Task<absl::Status> ServerCall::InvokeHandler() {
+  return entry_.method->invoke(*entry_.service, *context_, messages_.request(), messages_.reply());
+}
+
+Task<absl::Status> ServerCall::Invoke() {
+  if (shard_.limits().interceptors.empty()) [[likely]]
+    return InvokeHandler();
+  step_ = Step::kIntercept;
+  return RunIntercepted();
 }
 
 absl::Status ServerCall::TakeFetchedContext() {
@@ -149,8 +182,7 @@ void ServerCall::SetTrace() {
 // A handler need not be a coroutine, so it may throw before there is a Task to hold what it threw.
 void ServerCall::RunHandler() {
   try {
-    task_ =
-        entry_.method->invoke(*entry_.service, *context_, messages_.request(), messages_.reply());
+    task_ = Invoke();
   } catch (...) {
     Respond(Thrown(), Outcome::kMaybeExecuted);
     return;
@@ -193,7 +225,9 @@ void ServerCall::OnTaskDone() {
   if (!status.ok() && context_->refusal_ != 0) [[unlikely]] {
     if (IsRefusal(status, context_->refusal_)) outcome = Outcome::kNotExecuted;
   }
-  if (step_ == Step::kFetch) outcome = Outcome::kNotExecuted;
+  const bool refused = step_ == Step::kFetch ||
+                       (step_ == Step::kIntercept && !VERBENA_MUTANT(kInterceptedCallIsExecuted));
+  if (refused) outcome = Outcome::kNotExecuted;
   if (status.ok() && step_ != Step::kAskForLanding) {
     Complete();
   } else {

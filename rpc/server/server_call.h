@@ -94,6 +94,7 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   enum class Step : uint8_t {
     kHandler,        // it runs, or has ended
     kFetch,          // the handler has not started
+    kIntercept,      // likewise: interceptors run before it
     kAskForLanding,  // the handler has ended
   };
 
@@ -108,6 +109,11 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   void StopTimer();
   void RunHandler();
   Task<absl::Status> FetchAndRun();
+  // The handler's Task, behind the interceptors. Empty if the handler returns none.
+  VERBENA_CORO_WRAPPER Task<absl::Status> Invoke();
+  VERBENA_CORO_WRAPPER Task<absl::Status> InvokeHandler();
+  class Chain;
+  [[gnu::noinline]] Task<absl::Status> RunIntercepted();
   // Reads the context that travelled one-sided. A failure ends the call; a malformed block, its
   // link too.
   absl::Status TakeFetchedContext();

@@ -18,6 +18,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/internal/allocate.h"
 #include "verbena/rpc/internal/published.h"
 #include "verbena/rpc/internal/shard.h"
@@ -73,6 +74,7 @@ struct ServerLimits {
   Duration memory_wait{};
   Duration response_grace{};
   size_t max_metadata_bytes = 0;
+  std::vector<std::shared_ptr<ServerInterceptor>> interceptors;
 };
 
 // Handlers that run, by the method's full name.

@@ -1,5 +1,6 @@
 // The client code of docs/guide.md compiles, and does what the guide says.
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -19,6 +20,7 @@
 #include "tests/docs/blocks_mock.verbena.pb.h"
 #include "verbena/rpc/call_options.h"
 #include "verbena/rpc/channel.h"
+#include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/retry_after.h"
 #include "verbena/rpc/runtime.h"
@@ -33,6 +35,7 @@ namespace guide {
 namespace {
 
 using namespace std::chrono_literals;
+using verbena::CallInfo;
 using verbena::Channel;
 using verbena::Generator;
 using verbena::JoinHandle;
@@ -174,6 +177,21 @@ class RebuildingService final : public v1::Blocks::Service {
   }
 };
 
+// Counts calls, and adds a tenant to each.
+class TenantInterceptor final : public verbena::ClientInterceptor {
+ public:
+  Task<absl::Status> Intercept(verbena::ClientCallView& call, verbena::ClientNext next) override {
+    ++calls;
+    call.metadata.Add("tenant", "blue");
+    absl::Status status = co_await next();
+    if (!status.ok()) ++failures;
+    co_return status;
+  }
+
+  std::atomic<int> calls{0};
+  std::atomic<int> failures{0};
+};
+
 class TenantService final : public v1::Blocks::Service {
  public:
   Task<absl::Status> Stat(ServerContext& context, const v1::StatRequest&,
@@ -236,6 +254,17 @@ TEST_F(GuideTest, MetadataReachesTheHandlerAndComesBack) {
   const absl::Status status = runtime_->BlockOn(SizeOf(channel, "a")).status();
   EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
   EXPECT_EQ(OutcomeOf(status), verbena::Outcome::kNotExecuted);
+}
+
+TEST_F(GuideTest, AnInterceptorRunsAroundEachCall) {
+  TenantService service;
+  std::unique_ptr<Server> server = *Server::Start(*runtime_, {&service});
+  const auto tenant = std::make_shared<TenantInterceptor>();
+  Channel channel(*runtime_, server->address(), {.interceptors = {tenant}});
+  EXPECT_EQ(*runtime_->BlockOn(SizeOf(channel, "a")), 7u);
+  EXPECT_TRUE(absl::IsUnimplemented(runtime_->BlockOn(WriteBlock(channel, "a", "x"))));
+  EXPECT_EQ(tenant->calls, 2);
+  EXPECT_EQ(tenant->failures, 1);
 }
 
 TEST_F(GuideTest, ABlockForAServerThatIsNotThereWasNotSent) {

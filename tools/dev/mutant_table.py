@@ -27,6 +27,9 @@ MUTANTS = [
            "*AWaitForMemoryEndsBeforeTheDeadlineOfItsTask"),
     Mutant("kTrailersOfTheCallBefore", "//tests/rpc:context_test",
            "*ACallInfoForgetsTheTrailingMetadataOfTheCallBefore"),
+    Mutant("kInterceptorsReversed", "//tests/rpc:interceptor_test", "*RunInTheOrderOfTheList"),
+    Mutant("kInterceptedCallIsExecuted", "//tests/rpc:interceptor_test",
+           "*ARefusalBeforeTheHandlerSaysThatItDidNotRun"),
     Mutant("kBroughtContextUnread", "//tests/rpc:context_test",
            "*AContextOfAnySizeIsThereWhenTheHandlerRuns"),
     # coro, executor

@@ -1,0 +1,205 @@
+// ClientInterceptor, ServerInterceptor: code that runs around each call of a channel or a server.
+//
+// An interceptor sees a call's messages and metadata, may change metadata, measure, or end the call
+// with a status of its own. ChannelOptions::interceptors and ServerOptions::interceptors are fixed
+// when the channel or server is made, and hold shared ownership. The first of the list is the
+// outermost: it sees the request first and the status last. Interceptors of a channel run on the
+// executor that makes the call, those of a server on the executor that serves it, so one object may
+// be used on several threads at once.
+//
+// Intercept() is a coroutine around the rest of the call, which `next()` runs: later interceptors,
+// then the call or the handler. It must call next() at most once, otherwise a check aborts, and may
+// return another status than next() did. All references are valid until its Task ends. A call
+// without interceptors pays one branch for them.
+//
+//   class Timing final : public ClientInterceptor {
+//     Task<absl::Status> Intercept(ClientCallView& call, ClientNext next) override {
+//       const TimePoint began = Clock::Real().Now();
+//       absl::Status status = co_await next();
+//       Record(call.method().full_name, Clock::Real().Now() - began);
+//       co_return status;
+//     }
+//   };
+
+#ifndef VERBENA_RPC_INTERCEPTOR_H_
+#define VERBENA_RPC_INTERCEPTOR_H_
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "google/protobuf/message_lite.h"
+#include "verbena/rpc/call_context.h"
+#include "verbena/rpc/deadline.h"
+#include "verbena/rpc/metadata.h"
+#include "verbena/rpc/method.h"
+#include "verbena/rpc/server_context.h"
+#include "verbena/transport/coro/task.h"
+#include "verbena/transport/coro/trace_context.h"
+#include "verbena/transport/log/check.h"
+#include "verbena/transport/log/mutant.h"
+
+namespace verbena {
+
+namespace internal {
+
+template <typename Interceptor, typename View>
+class InterceptorChain;
+
+// The rest of an intercepted call.
+template <typename Interceptor, typename View>
+class InterceptorNext {
+ public:
+  InterceptorNext(InterceptorChain<Interceptor, View>& chain, size_t index)
+      : chain_(&chain), index_(index) {}
+
+  // Runs the rest of the call; once.
+  VERBENA_CORO_WRAPPER Task<absl::Status> operator()() const { return chain_->Next(index_); }
+
+ private:
+  InterceptorChain<Interceptor, View>* chain_;
+  size_t index_;
+};
+
+}  // namespace internal
+
+class ClientInterceptor;
+class ServerInterceptor;
+class ClientCallView;
+class ServerCallView;
+using ClientNext = internal::InterceptorNext<ClientInterceptor, ClientCallView>;
+using ServerNext = internal::InterceptorNext<ServerInterceptor, ServerCallView>;
+
+class ClientInterceptor {
+ public:
+  virtual ~ClientInterceptor() = default;
+  // The caller hears the returned status. If next() was not called, its outcome is not_executed
+  // unless it has one; with OK the caller gets the reply as the interceptor filled it.
+  virtual Task<absl::Status> Intercept(ClientCallView& call, ClientNext next) = 0;
+};
+
+class ServerInterceptor {
+ public:
+  virtual ~ServerInterceptor() = default;
+  // The client gets the returned status. If next() was not called, the handler did not run, and a
+  // failure is not_executed; with OK the client gets the reply as the interceptor filled it.
+  virtual Task<absl::Status> Intercept(ServerCallView& call, ServerNext next) = 0;
+};
+
+// A call as a channel's interceptors see it.
+class ClientCallView {
+ public:
+  // For Verbena alone. All that is given by reference outlives the view.
+  ClientCallView(const MethodDescriptor& method, const std::string& target,
+                 const google::protobuf::MessageLite& request, google::protobuf::MessageLite& reply,
+                 Deadline deadline, const Metadata& trailing)
+      : method_(method),
+        target_(target),
+        request_(request),
+        reply_(reply),
+        deadline_(deadline),
+        trailing_(trailing) {}
+  ClientCallView(const ClientCallView&) = delete;
+  ClientCallView& operator=(const ClientCallView&) = delete;
+
+  const MethodDescriptor& method() const { return method_; }
+  // The channel's.
+  const std::string& target() const { return target_; }
+  const google::protobuf::MessageLite& request() const { return request_; }
+  // Holds the server's reply once next() has returned OK.
+  google::protobuf::MessageLite& reply() { return reply_; }
+  // A time, or none.
+  Deadline deadline() const { return deadline_; }
+  // The answer's, once next() has returned.
+  const Metadata& trailing_metadata() const { return trailing_; }
+
+  // These travel as they are when next() is called.
+  Metadata metadata = {};
+  // The trace that the call belongs to, with a span id of its own. The span of the Task that makes
+  // the call is that of `co_await CurrentContext()`.
+  std::optional<TraceContext> trace = {};
+  Priority priority = Priority::kNormal;
+  std::optional<RequestId> request_id = {};
+
+ private:
+  const MethodDescriptor& method_;
+  const std::string& target_;
+  const google::protobuf::MessageLite& request_;
+  google::protobuf::MessageLite& reply_;
+  const Deadline deadline_;
+  const Metadata& trailing_;
+};
+
+// A call as a server's interceptors see it.
+class ServerCallView {
+ public:
+  // For Verbena alone. All outlive the view.
+  ServerCallView(ServerContext& context, Metadata& metadata,
+                 const google::protobuf::MessageLite& request, google::protobuf::MessageLite& reply)
+      : context_(context), metadata_(metadata), request_(request), reply_(reply) {}
+  ServerCallView(const ServerCallView&) = delete;
+  ServerCallView& operator=(const ServerCallView&) = delete;
+
+  // The context that the handler gets, with the trace, the peer, and trailing metadata.
+  ServerContext& context() const { return context_; }
+  const MethodDescriptor& method() const { return context_.method(); }
+  // The metadata that the handler reads as its context's.
+  Metadata& metadata() const { return metadata_; }
+  // Complete: a large request has arrived, and so has its payload.
+  const google::protobuf::MessageLite& request() const { return request_; }
+  // Holds the handler's reply once next() has returned OK.
+  google::protobuf::MessageLite& reply() const { return reply_; }
+
+ private:
+  ServerContext& context_;
+  Metadata& metadata_;
+  const google::protobuf::MessageLite& request_;
+  google::protobuf::MessageLite& reply_;
+};
+
+namespace internal {
+
+// The interceptors of one call, and what lies behind the last one. Lives in the frame of the
+// coroutine that makes or serves the call.
+template <typename Interceptor, typename View>
+class InterceptorChain {
+ public:
+  using List = std::vector<std::shared_ptr<Interceptor>>;
+
+  // Both outlive the chain.
+  InterceptorChain(const List& interceptors, View& view)
+      : interceptors_(interceptors), view_(view) {}
+  virtual ~InterceptorChain() = default;
+  InterceptorChain(const InterceptorChain&) = delete;
+  InterceptorChain& operator=(const InterceptorChain&) = delete;
+
+  VERBENA_CORO_WRAPPER Task<absl::Status> Run() { return Next(0); }
+  // Whether the last interceptor called next().
+  bool passed() const { return reached_ > interceptors_.size(); }
+
+  // For InterceptorNext.
+  VERBENA_CORO_WRAPPER Task<absl::Status> Next(size_t index) {
+    VERBENA_CHECK(index == reached_) << "an interceptor calls next() at most once";
+    ++reached_;
+    const size_t count = interceptors_.size();
+    if (index == count) return Last();
+    const size_t at = VERBENA_MUTANT(kInterceptorsReversed) ? count - 1 - index : index;
+    return interceptors_[at]->Intercept(view_, {*this, index + 1});
+  }
+
+ private:
+  virtual Task<absl::Status> Last() = 0;
+
+  const List& interceptors_;
+  View& view_;
+  size_t reached_ = 0;  // how many of the chain's steps have begun
+};
+
+}  // namespace internal
+}  // namespace verbena
+
+#endif  // VERBENA_RPC_INTERCEPTOR_H_

@@ -214,6 +214,8 @@ absl::Status Settle(ClientBulk& bulk, absl::Status status, MessageLite& reply, C
           absl::InternalError(fmt::format("the reply does not parse as {}", reply.GetTypeName()));
     }
     if (!status.ok()) status = Executed(std::move(status));
+  } else if (bulk.has_message()) {
+    status = bulk.ReadFailure(status);
   }
   if (to.request_payload != nullptr) *to.request_payload = std::move(bulk.payload);
   if (status.ok()) {

@@ -6,9 +6,12 @@
 
 #include "absl/container/inlined_vector.h"
 #include "fmt/format.h"
+#include "verbena/rpc/annotate.h"
 #include "verbena/rpc/client/client_call.h"
 #include "verbena/rpc/client/landing_share.h"
 #include "verbena/rpc/internal/bulk_checksum.h"
+#include "verbena/rpc/internal/status_codec.h"
+#include "verbena/rpc/outcome.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
 
@@ -285,6 +288,15 @@ absl::Status ClientBulk::CheckResponse() const {
 bool ClientBulk::ParseMessage(google::protobuf::MessageLite& reply) const {
   return reply.ParseFromArray(asked_.data() + message_offset(),
                               static_cast<int>(response_.message_bytes));
+}
+
+absl::Status ClientBulk::ReadFailure(const absl::Status& known) const {
+  if (absl::Status intact = CheckResponse(); !intact.ok()) {
+    return Annotate(known, std::string(intact.message()));
+  }
+  return WithOutcome(DecodeStatus(static_cast<uint8_t>(known.code()),
+                                  asked_.data() + message_offset(), response_.message_bytes),
+                     OutcomeOf(known));
 }
 
 Buffer ClientBulk::TakeResponsePayload() {

@@ -108,6 +108,8 @@ class ClientBulk final : private LeaseListener, private TransferListener {
   uint32_t response_message_bytes() const { return static_cast<uint32_t>(response_.message_bytes); }
   bool has_response_payload() const { return response_.has_payload; }
   bool ParseMessage(google::protobuf::MessageLite& reply) const;
+  // The failure that lies in the landing, of which the frame said only `known`.
+  absl::Status ReadFailure(const absl::Status& known) const;
   // The landing that holds the response's payload, cut to the payload's length.
   Buffer TakeResponsePayload();
 

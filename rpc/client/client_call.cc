@@ -5,8 +5,10 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/rpc/annotate.h"
 #include "verbena/rpc/client/client_bulk.h"
 #include "verbena/rpc/internal/allocate.h"
+#include "verbena/rpc/internal/call_step.h"
 #include "verbena/rpc/internal/frames.h"
 #include "verbena/rpc/internal/status_codec.h"
 #include "verbena/transport/coro/status_macros.h"
@@ -79,6 +81,7 @@ bool ClientCall::Begin() {
   }
   active_ = true;
   stage_ = Stage::kSent;
+  AtStep(CallStep::kRequestBegins, session_.link());
   if (bulk_ == nullptr || !bulk_->StartWrite(session_, *this)) SendRequest();
   if (deadline_.is_set()) scheduler_.StartTimer(*this, deadline_.when());
   return true;
@@ -118,6 +121,7 @@ void ClientCall::SendRequest() {
   if (bulk_ != nullptr) invalidated = bulk_->RequestKey(link);
   if (char* body = link.Append(RequestHeader(), body_bytes, invalidated)) {
     WriteRequest(body);
+    AtStep(CallStep::kRequestAppended, &link);
   } else {
     link.AwaitWritable(*this);
   }
@@ -165,6 +169,7 @@ void ClientCall::SendLanding(const RemoteRange& landing) {
   LimitAnswer();
   if (char* body = link().Append(LandingFrame(id_), body_bytes)) {
     EncodeLanding(*landing_, body);
+    AtStep(CallStep::kLandingGiven, &link());
   } else {
     link().AwaitWritable(*this);
   }
@@ -265,11 +270,16 @@ void ClientCall::SetFailure(const FrameHeader& frame, const char* body, size_t s
                      frame.outcome <= static_cast<uint8_t>(Outcome::kMaybeExecuted);
   status_ = WithOutcome(DecodeStatus(frame.status_code, body + skip, frame.body_bytes - skip),
                         known ? static_cast<Outcome>(frame.outcome) : Outcome::kMaybeExecuted);
+  // Until the lease of that memory has ended (ClientBulk::ReadFailure).
+  if (bulk_ != nullptr && bulk_->has_message()) {
+    status_ = Annotate(status_, "the server's message, which did not fit a frame, was lost");
+  }
 }
 
 absl::Status ClientCall::OnResponse(const FrameHeader& frame, const char* body) {
   if (!sent_ && !VERBENA_MUTANT(kResponseBeforeRequest)) [[unlikely]]
     return Unasked(frame);
+  AtStep(CallStep::kResponseArrived, session_.link());
   size_t skip = 0;
   if (frame.flags != 0) {
     VERBENA_ASSIGN_OR_RETURN(skip, ReadPrefix(frame, body));
@@ -305,7 +315,9 @@ void ClientCall::OnLinkDown(const absl::Status& reason) {
   // INVALID_ARGUMENT.
   absl::Status status =
       absl::UnavailableError(fmt::format("the link was lost: {}", std::string(reason.message())));
-  status_ = WithOutcome(std::move(status), sent_ ? Outcome::kMaybeExecuted : Outcome::kNotExecuted);
+  status_ = WithOutcome(std::move(status), sent_ && !VERBENA_MUTANT(kLostCallNotExecuted)
+                                               ? Outcome::kMaybeExecuted
+                                               : Outcome::kNotExecuted);
   End();
   Wake();
 }

@@ -24,9 +24,7 @@ size_t LengthOfWholeCharacters(const std::string& text, size_t bytes) {
   return (text[length] & 0xc0) == 0x80 ? bytes : length;
 }
 
-}  // namespace
-
-std::string EncodeStatusBody(const absl::Status& status, size_t max_bytes) {
+wire::StatusBody BodyOf(const absl::Status& status) {
   wire::StatusBody body;
   body.set_message(std::string(status.message()));
   status.ForEachPayload([&body](absl::string_view url, const absl::Cord& value) {
@@ -35,6 +33,29 @@ std::string EncodeStatusBody(const absl::Status& status, size_t max_bytes) {
     detail->set_type_url(std::string(url));
     detail->set_value(std::string(value));
   });
+  return body;
+}
+
+}  // namespace
+
+std::unique_ptr<google::protobuf::MessageLite> StatusBodyOf(const absl::Status& status) {
+  return std::make_unique<wire::StatusBody>(BodyOf(status));
+}
+
+bool StatusFits(const absl::Status& status, size_t max_bytes) {
+  size_t least = kMessageOverhead + status.message().size();
+  bool has_details = false;
+  status.ForEachPayload([&](absl::string_view url, const absl::Cord& value) {
+    if (IsLocal(url)) return;
+    has_details = true;
+    least += url.size() + value.size();
+  });
+  if (!has_details || least > max_bytes) return least <= max_bytes;
+  return BodyOf(status).ByteSizeLong() <= max_bytes;
+}
+
+std::string EncodeStatusBody(const absl::Status& status, size_t max_bytes) {
+  wire::StatusBody body = BodyOf(status);
   if (body.ByteSizeLong() > max_bytes) body.clear_details();
   if (body.ByteSizeLong() > max_bytes) {
     const size_t room = max_bytes > kMessageOverhead ? max_bytes - kMessageOverhead : 0;

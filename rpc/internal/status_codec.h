@@ -1,17 +1,19 @@
 // A failed Status as the body of a response frame, and back.
 //
 // The code travels in the frame's header; message and payloads (details) in a
-// verbena.wire.StatusBody, as bytes of any kind. Bounded: a body that would pass `max_bytes` loses
-// its details first, then the end of its message. Pure functions.
+// verbena.wire.StatusBody, as bytes of any kind. A body that fits no frame travels one-sided; if
+// that cannot be, it loses its details first, then the end of its message. Pure functions.
 
 #ifndef VERBENA_RPC_INTERNAL_STATUS_CODEC_H_
 #define VERBENA_RPC_INTERNAL_STATUS_CODEC_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
+#include "google/protobuf/message_lite.h"
 
 namespace verbena::internal {
 
@@ -21,6 +23,11 @@ inline constexpr char kOutcomePayloadUrl[] = "type.verbena/outcome";
 // stays in this process.
 inline constexpr char kRefusalPayloadUrl[] = "type.verbena/refusal";
 
+// All of `status` that travels, as a verbena.wire.StatusBody.
+std::unique_ptr<google::protobuf::MessageLite> StatusBodyOf(const absl::Status& status);
+// Whether all of it fits `max_bytes`. Cheap for a status without details.
+bool StatusFits(const absl::Status& status, size_t max_bytes);
+// As much of it as fits `max_bytes`.
 std::string EncodeStatusBody(const absl::Status& status, size_t max_bytes);
 
 // `code` is a peer's claim: one that is not canonical gives UNKNOWN. The code arrives whatever the

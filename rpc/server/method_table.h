@@ -24,6 +24,7 @@ class MethodTable {
   struct Entry {
     Service* service;
     const ServerMethod* method;
+    int index;
   };
 
   // ALREADY_EXISTS names both methods. RESOURCE_EXHAUSTED: more than kMaxMethods.

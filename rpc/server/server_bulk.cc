@@ -10,6 +10,7 @@
 #include "fmt/format.h"
 #include "verbena/rpc/internal/allocate.h"
 #include "verbena/rpc/internal/bulk_checksum.h"
+#include "verbena/rpc/internal/call_step.h"
 #include "verbena/rpc/internal/frames.h"
 #include "verbena/rpc/server/granted_share.h"
 #include "verbena/rpc/server/server_session.h"
@@ -387,6 +388,18 @@ char* ServerBulk::WriteTo(char* body) const {
   return body;
 }
 
+absl::Status ServerBulk::PlanFailure(size_t body_bytes) {
+  VERBENA_ASSIGN_OR_RETURN(Link * link, OpenLink());
+  VERBENA_RETURN_IF_ERROR(CheckLimit("a failure's Status", body_bytes, *link));
+  response_ = {};
+  has_response_ = response_in_frame_ = asks_payload_ = false;
+  staged_.clear();
+  payload_bytes_ = written_ = 0;
+  checksum_ = 0;
+  message_bytes_ = body_bytes;
+  return absl::OkStatus();
+}
+
 void ServerBulk::OnWritable(Link& link) {
   wanted_.Encode(link.Append(LandingNeededFrame(id_), body_bytes));
 }
@@ -414,6 +427,7 @@ Task<absl::Status> ServerBulk::AskForLanding(const MessageLite& reply) {
   body_bytes = LandingRequest::kEncodedBytes;
   if (char* body = link->Append(LandingNeededFrame(id_), body_bytes)) {
     wanted_.Encode(body);
+    AtStep(CallStep::kLandingAsked, link);
   } else {
     link->AwaitWritable(*this);
   }

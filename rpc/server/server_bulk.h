@@ -95,6 +95,9 @@ class ServerBulk final : private SendWaiter, private LeaseListener {
   // that the client leased, or the limits.
   // `context_bytes` of the response's context block lie in its frame.
   absl::Status Plan(const MethodDescriptor& method, size_t reply_bytes, size_t context_bytes);
+  // The same of a failure whose Status takes `body_bytes`: it travels as a reply does. The response
+  // has no payload.
+  absl::Status PlanFailure(size_t body_bytes);
   // True if the client must be asked for memory first, which AskForLanding() does.
   bool needs_landing() const { return asks_payload_ || message_bytes_ > 0; }
   Task<absl::Status> AskForLanding(const google::protobuf::MessageLite& reply);

@@ -10,6 +10,7 @@
 #include "absl/strings/cord.h"
 #include "fmt/format.h"
 #include "verbena/rpc/internal/allocate.h"
+#include "verbena/rpc/internal/call_step.h"
 #include "verbena/rpc/internal/status_codec.h"
 #include "verbena/rpc/server/server_session.h"
 #include "verbena/rpc/server/server_shard.h"
@@ -40,7 +41,6 @@ bool IsRefusal(const absl::Status& status, uint64_t refusal) {
 
 ServerCall::ServerCall(ServerShard& shard, int method_index)
     : shard_(shard),
-      method_index_(method_index),
       entry_(shard.methods().entry(method_index)),
       messages_(*entry_.method),
       response_(shard, entry_.method->descriptor->full_name, messages_, *this) {}
@@ -72,6 +72,7 @@ void ServerCall::Start(ServerSession& session, CallId id, const FrameHeader& fra
                        const char* body, IncomingBulk* bulk, IncomingContext* context) {
   session_ = &session;
   id_ = id;
+  AtStep(CallStep::kRequestArrived, session.link());
   deadline_ =
       frame.deadline() == 0 ? kNever : DeadlineIn(frame.deadline(), shard_.executor().now());
   size_t request_bytes = frame.body_bytes;
@@ -119,6 +120,7 @@ Task<absl::Status> ServerCall::FetchAndRun() {
   }
   if (cancel_->requested()) co_return cancel_->status();
   step_ = Step::kHandler;
+  AtStep(CallStep::kHandlerStarts, session_->link());
   Task<absl::Status> handler = Invoke();
   if (!handler) co_return NoTask();
   co_return co_await std::move(handler);
@@ -181,6 +183,7 @@ void ServerCall::SetTrace() {
 
 // A handler need not be a coroutine, so it may throw before there is a Task to hold what it threw.
 void ServerCall::RunHandler() {
+  AtStep(CallStep::kHandlerStarts, session_->link());
   try {
     task_ = Invoke();
   } catch (...) {
@@ -213,6 +216,7 @@ absl::Status ServerCall::NoTask() const {
 }
 
 void ServerCall::OnTaskDone() {
+  AtStep(CallStep::kHandlerEnded, session_->link());
   absl::Status status;
   Outcome outcome = Outcome::kExecuted;
   try {
@@ -225,14 +229,43 @@ void ServerCall::OnTaskDone() {
   if (!status.ok() && context_->refusal_ != 0) [[unlikely]] {
     if (IsRefusal(status, context_->refusal_)) outcome = Outcome::kNotExecuted;
   }
-  const bool refused = step_ == Step::kFetch ||
+  const bool refused = (step_ == Step::kFetch && !VERBENA_MUTANT(kFetchedCallExecuted)) ||
                        (step_ == Step::kIntercept && !VERBENA_MUTANT(kInterceptedCallIsExecuted));
   if (refused) outcome = Outcome::kNotExecuted;
-  if (status.ok() && step_ != Step::kAskForLanding) {
+  if (failure_ != nullptr) [[unlikely]] {
+    RespondLargeFailure(status);
+  } else if (status.ok() && step_ != Step::kAskForLanding) {
     Complete();
-  } else {
+  } else if (status.ok() || !AskForFailure(status, outcome)) {
     Respond(status, outcome);
   }
+}
+
+bool ServerCall::AskForFailure(const absl::Status& status, Outcome outcome) {
+  const Link* link = session_->link();
+  if (step_ == Step::kAskForLanding || link == nullptr || !link->open() || cancel_->requested() ||
+      StatusFits(status, link->max_body_bytes() - carried_.outgoing_bytes()) ||
+      VERBENA_MUTANT(kLargeDetailsDropped)) {
+    return false;
+  }
+  auto failure = std::make_unique<LargeFailure>(status, outcome, StatusBodyOf(status));
+  if (!Bulk().PlanFailure(failure->body->ByteSizeLong()).ok()) return false;
+  failure_ = std::move(failure);
+  step_ = Step::kAskForLanding;
+  task_ = bulk_.get()->AskForLanding(*failure_->body);
+  task_.Start(shard_.executor(), &*cancel_, this);
+  return true;
+}
+
+void ServerCall::RespondLargeFailure(const absl::Status& asked) {
+  const std::unique_ptr<LargeFailure> failure = std::move(failure_);
+  if (!asked.ok()) {
+    Respond(failure->status, failure->outcome);
+    return;
+  }
+  DropFailedReply();
+  if (!BeginResponse()) return;
+  if (response_.SendFailureInLanding(failure->status.code(), failure->outcome)) Finish();
 }
 
 void ServerCall::Complete() {
@@ -295,20 +328,25 @@ void ServerCall::OnLinkDown() {
 }
 
 void ServerCall::Respond(const absl::Status& status, Outcome outcome) {
-  StopTimer();
-  context_.reset();
-  cancel_.reset();
   if (!status.ok()) DropFailedReply();
-  Link* link = session_->link();
-  if (link == nullptr || !link->open()) {
-    Finish();
-    return;
-  }
-  response_.Begin(*session_, id_, deadline_, bulk_.get(), carried_.outgoing());
-  if (bulk_.get() != nullptr) EndBulkRequest();
+  if (!BeginResponse()) return;
   const bool sent = status.ok() ? response_.SendReply(messages_.reply_bytes())
                                 : response_.SendFailure(status, outcome);
   if (sent) Finish();
+}
+
+bool ServerCall::BeginResponse() {
+  StopTimer();
+  context_.reset();
+  cancel_.reset();
+  const Link* link = session_->link();
+  if (link == nullptr || !link->open()) {
+    Finish();
+    return false;
+  }
+  response_.Begin(*session_, id_, deadline_, bulk_.get(), carried_.outgoing());
+  if (bulk_.get() != nullptr) EndBulkRequest();
+  return true;
 }
 
 // The handler may have made a large reply before it failed.

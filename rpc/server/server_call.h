@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "google/protobuf/message_lite.h"
 #include "verbena/rpc/internal/call_id.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server/call_messages.h"
@@ -63,6 +64,13 @@ class CallBulk {
   bool in_use_ = false;
 };
 
+// A failure that does not fit a frame, while the client is asked for memory for it.
+struct LargeFailure {
+  absl::Status status;
+  Outcome outcome;
+  std::unique_ptr<google::protobuf::MessageLite> body;  // the status as it travels
+};
+
 class ServerCall final : public IntrusiveNode<ServerCall>,
                          private TaskCompletion,
                          private Timer,
@@ -83,7 +91,7 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   void OnLinkDown();
 
   CallId id() const { return id_; }
-  int method_index() const { return method_index_; }
+  int method_index() const { return entry_.index; }
   const char* method_name() const { return entry_.method->descriptor->full_name; }
   // The handler has not ended; otherwise only the response is left to be sent.
   bool running() const { return context_.has_value(); }
@@ -123,6 +131,15 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   void Respond(const absl::Status& status, Outcome outcome);
   void Finish();
 
+  // Asks the client for memory for a failure that does not fit a frame. False if there is no need,
+  // or no way.
+  [[gnu::cold, gnu::noinline]] bool AskForFailure(const absl::Status& status, Outcome outcome);
+  // The client has answered, or `asked` says why not.
+  [[gnu::cold, gnu::noinline]] void RespondLargeFailure(const absl::Status& asked);
+  // The handler and all that it had of the call are gone. False, and the call is over, if the link
+  // is.
+  bool BeginResponse();
+
   // Rare paths are out of line to keep the hot path small.
   [[gnu::noinline]] void CompleteWithBulk(size_t reply_bytes);
   [[gnu::noinline]] void EndBulkRequest();
@@ -134,7 +151,6 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   [[gnu::cold, gnu::noinline]] absl::Status Thrown() const;
 
   ServerShard& shard_;
-  const int method_index_;
   const MethodTable::Entry& entry_;
   CallMessages messages_;
   ServerResponse response_;
@@ -150,6 +166,7 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   CallBulk bulk_;
   CarriedContext carried_;
   Step step_ = Step::kHandler;
+  std::unique_ptr<LargeFailure> failure_;
 };
 
 }  // namespace verbena::internal

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/rpc/internal/call_step.h"
 #include "verbena/rpc/internal/frames.h"
 #include "verbena/rpc/internal/status_codec.h"
 #include "verbena/rpc/server/server_session.h"
@@ -38,6 +39,15 @@ bool ServerResponse::SendFailure(const absl::Status& status, Outcome outcome) {
   return Append();
 }
 
+bool ServerResponse::SendFailureInLanding(absl::StatusCode code, Outcome outcome) {
+  frame_.status_code = static_cast<uint8_t>(code);
+  frame_.outcome = static_cast<uint8_t>(outcome);
+  failure_body_.clear();
+  shard_.NoteFailure();
+  body_bytes = context_bytes();
+  return !StartWrites() && Append();
+}
+
 bool ServerResponse::StartWrites() {
   if (!bulk_->answers()) return false;
   const size_t reply_bytes = bulk_->reply_travels() ? 0 : body_bytes - context_bytes();
@@ -63,6 +73,7 @@ bool ServerResponse::Append() {
     return false;
   }
   Write(body);
+  AtStep(CallStep::kResponseAppended, &link);
   link.SendNowIfAlone();
   return true;
 }

@@ -49,7 +49,10 @@ class ServerResponse final : private SendWaiter, private Timer, private Transfer
   // Begin() first.
   // Sends the reply, whose ByteSizeLong() has just returned `reply_bytes`.
   bool SendReply(size_t reply_bytes);
+  // As much of `status` as fits a frame.
   bool SendFailure(const absl::Status& status, Outcome outcome);
+  // A failure whose Status the bulk part writes to the landing that the client gave for it.
+  bool SendFailureInLanding(absl::StatusCode code, Outcome outcome);
   // The call is over, or its link is lost.
   void Clear() {
     SendWaiter::Unlink();

@@ -39,6 +39,11 @@ class ServerProcess {
 
   const std::string& address() const { return address_; }
   void Signal(int number) const { EXPECT_EQ(kill(pid_, number), 0); }
+  // Whether the process has died; waits for nothing.
+  bool HasEnded() {
+    if (pid_ > 0 && waitpid(pid_, nullptr, WNOHANG) == pid_) pid_ = -1;
+    return pid_ <= 0;
+  }
   void Kill() {
     if (pid_ <= 0) return;
     kill(pid_, SIGKILL);

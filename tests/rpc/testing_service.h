@@ -39,7 +39,9 @@ class TestingService final : public testing::Testing::Service {
                           testing::Empty&) override {
     absl::Status status(static_cast<absl::StatusCode>(request.code()), request.message());
     if (!request.detail_url().empty()) {
-      status.SetPayload(request.detail_url(), absl::Cord(request.detail()));
+      std::string detail = request.detail();
+      if (detail.size() < request.detail_bytes()) detail.resize(request.detail_bytes(), 'd');
+      status.SetPayload(request.detail_url(), absl::Cord(detail));
     }
     if (request.retry_after_us() != 0) {
       status = WithRetryAfter(status, std::chrono::microseconds(request.retry_after_us()));

@@ -99,6 +99,53 @@ TEST_F(UnaryTest, AFailedStatusArrivesWithCodeMessageAndDetails) {
   }
 }
 
+// Neither fits a frame, so the Status travels as a large reply does.
+TEST_F(UnaryTest, ALargeFailureArrivesWithMessageAndDetailsInFull) {
+  auto call = [this](bool not_executed) -> Task<absl::Status> {
+    testing::FailRequest request;
+    request.set_code(static_cast<int>(absl::StatusCode::kDataLoss));
+    request.set_message(std::string(5000, 'm'));
+    request.set_detail_url("type.example/detail");
+    request.set_detail_bytes(100'000);
+    request.set_retry_after_us(7);
+    request.set_not_executed(not_executed);
+    co_return (co_await stub_->Fail(request)).status();
+  };
+  for (bool not_executed : {false, true}) {
+    absl::Status status = Run(call(not_executed));
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+    EXPECT_EQ(status.message(), std::string(5000, 'm'));
+    EXPECT_EQ(status.GetPayload("type.example/detail"), std::string(100'000, 'd'));
+    EXPECT_EQ(RetryAfterOf(status), std::chrono::microseconds(7));
+    EXPECT_EQ(OutcomeOf(status), not_executed ? Outcome::kNotExecuted : Outcome::kExecuted);
+  }
+}
+
+// Longer than a payload may be, so the details are left out, and the call ends all the same.
+TEST_F(UnaryTest, AFailureThatIsTooLargeKeepsItsCodeAndItsOutcome) {
+  LinkLimits limits;
+  limits.max_payload_bytes = 64 << 10;
+  stub_.reset();
+  channel_.reset();
+  client_runtime_.reset();
+  server_.reset();
+  StartServer({}, {.limits = limits});
+  StartClient();
+  auto call = [this]() -> Task<absl::Status> {
+    testing::FailRequest request;
+    request.set_code(static_cast<int>(absl::StatusCode::kDataLoss));
+    request.set_message("as asked");
+    request.set_detail_url("type.example/detail");
+    request.set_detail_bytes(100'000);
+    co_return (co_await stub_->Fail(std::move(request))).status();
+  };
+  absl::Status status = Run(call());
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_EQ(status.message(), "as asked");
+  EXPECT_FALSE(status.GetPayload("type.example/detail").has_value());
+  EXPECT_EQ(OutcomeOf(status), Outcome::kExecuted);
+}
+
 TEST_F(UnaryTest, AHandlerThatThrowsFailsItsCallAndTellsTheServersLogAlone) {
   CapturedLog log;
   auto call = [this]() -> Task<absl::Status> {

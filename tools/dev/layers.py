@@ -81,7 +81,7 @@ EXCEPT = {("transport/log", "verbs"), ("transport/coro", "verbs")}
 _INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 _LABEL = re.compile(r'"(?:@(\w+))?//([\w/.+-]*)(?::[^"]*)?"|"@(\w+)"')
 _NOT_DEPENDENCIES = re.compile(
-    r'load\([^)]*\)|(?:default_)?visibility\s*=\s*\[[^\]]*\]|#[^\n]*', re.DOTALL)
+    r'load\([^)]*\)|(?:default_)?visibility\s*=\s*\[[^\]]*\]|"//conditions:default"|#[^\n]*', re.DOTALL)
 
 
 def folder_of(path):

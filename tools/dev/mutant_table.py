@@ -1,4 +1,4 @@
-"""The faults of ./dev mutants, and the test that must catch each. transport/log/mutant.h names them."""
+"""The faults of ./dev mutants, and the test that must catch each. transport/log/fault.h names them."""
 
 import dataclasses
 
@@ -325,6 +325,12 @@ MUTANTS = [
            "*AHandlerThatIgnoresItsCancellationDoesNotHoldUpShutdown"),
     Mutant("kLinkFreedWithAHandlerLeft", "//tests/rpc:lost_link_test",
            "*ALinkWithAHandlerLeftIsNotFreed"),
+    Mutant("kLargeDetailsDropped", "//tests/rpc:unary_test",
+           "*ALargeFailureArrivesWithMessageAndDetailsInFull"),
+    Mutant("kLostCallNotExecuted", "//tests/rpc:killed_links_test",
+           "*OutcomesAreTrueAtEveryStep"),
+    Mutant("kFetchedCallExecuted", "//tests/rpc:killed_links_test",
+           "*OutcomesAreTrueAtEveryStep"),
 
     # files, examples
     Mutant("kFileReferenceNotAtomic", "//tests/transport/file:file_lifetime_test",

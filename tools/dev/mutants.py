@@ -15,7 +15,8 @@ import time
 import bazel_events
 import mutant_table
 
-HEADER = "transport/log/mutant.h"
+HEADER = "transport/log/fault.h"
+MACRO = "transport/log/mutant.h"
 FOLDERS = ("transport", "rpc", "tests", "examples", "benchmarks")
 CONFIG = "--config=mutants"
 TIMEOUT_S = 60
@@ -40,7 +41,7 @@ def arguments():
 
 
 def declared_faults():
-    """The enumerators of mutant.h, in order: each must be in the table."""
+    """The enumerators of fault.h, in order: each must be in the table."""
     body = re.search(r"enum class Fault \{(.*?)\};", (bazel_events.TOP / HEADER).read_text(),
                      re.DOTALL).group(1)
     return re.findall(r"^\s*(k\w+)", body, re.MULTILINE)
@@ -54,7 +55,7 @@ def places():
             if path.suffix not in (".h", ".cc"):
                 continue
             name = str(path.relative_to(bazel_events.TOP))
-            if name == HEADER:
+            if name == MACRO:
                 continue  # it shows an example
             for fault in re.findall(r"VERBENA_MUTANT\((k\w+)\)", path.read_text()):
                 found.setdefault(fault, []).append(name)

@@ -2,9 +2,8 @@
 // whether a test would catch it.
 //
 // False, and free, in every build but that of ./dev mutants (--config=mutants). There it is true in
-// a process whose environment names the fault by its number in the list below:
-// VERBENA_PLANTED_FAULT=0 is the first. Each fault has one place in one source file, and a line in
-// tools/dev/mutant_table.py that names the test which must then fail.
+// a process whose environment names the fault by its number (fault.h): VERBENA_PLANTED_FAULT=0 is
+// the first. Only that build finds a misspelt name.
 //
 //   if (!VERBENA_MUTANT(kRkeyRangeUnchecked) && !region.Contains(addr, length)) {
 
@@ -13,209 +12,23 @@
 
 #ifdef VERBENA_MUTANTS
 #include <cstdlib>
-#endif
+
+#include "verbena/transport/log/fault.h"
 
 namespace verbena::internal::mutant {
 
-enum class Fault {
-  // coro, executor
-  kNoRepollAfterArm,        // an executor sleeps without polling its CQ again after arming it
-  kBlockingCallNotAwaited,  // a waiting coroutine is destroyed under its blocking callable
-  kOneExecutorPolled,       // of several that a host owns, BlockOn polls the first alone
-  kRunStaysArmed,           // Run() goes on as if its host slept
-  kRefusedCqStaysPolled,    // a queue that the device does not destroy is polled for ever
-  kShutdownRethrows,        // what a task threw comes out of its owner's shutdown
-  kTimersNotInFd,           // a host's sleep is not ended by a timer
-  kAllStepsInOneTurn,       // a thousand lost links are torn down before the next poll
-  kGrantDiesWithItsWaiter,  // a permit goes to a waiter that is destroyed before it runs
-  kGeneratorKeepsScope,     // a generator runs in the scope of whoever asked it first
-  kForEachGoesOn,           // the first failure of an item stops none of the others
-  kJoinKeepsCancellation,   // cancelling a coroutine that joins a task does not reach the task
-  kJoinedBeforeFrame,       // a task is joined before its frame is destroyed
-  kUntakenExceptionLost,    // nobody hears of an exception whose handle is dropped
-  kDetachedResultKept,      // a result that nobody takes lives as long as messages about its task
-  kSinkThrows,              // a log sink that throws ends whoever logs
-  // memory, soft device
-  kRkeyRangeUnchecked,     // a peer may write and read past the region that its rkey names
-  kLkeyPdUnchecked,        // a QP may use memory registered in another protection domain
-  kUnsignalledFreesSlot,   // an unsignalled WR gives its send queue slot back at once
-  kFlushNotDelivered,      // a QP in the error state keeps its outstanding WRs to itself
-  kStoppedWakerStalls,     // who rings second leaves waking the engine to who rang first
-  kRoomOutOfTurn,          // a new message passes queue pairs that wait for room in the ring
-  kTakingCountedFirst,     // the engine counts a taking before it clears the doorbell
-  kGrowthOnExecutor,       // a payload pool registers its next arena on its executor
-  kRefusedGrowthRepeated,  // a device is asked at once again for memory that it refused
-  kBlockTailLost,          // a buffer gives back the first of the blocks that it is made of
-  kQuiescedByNumber,       // a queue pair's end is told apart by its number alone
-  kDirectCopyUnbounded,    // a post copies all that was posted before its thread polls again
-  // connect, control verbs
-  kServerSendsBeforeReady,    // a server sends to a queue pair whose owner has not said Ready
-  kControlOrderLost,          // a control job overtakes another of its queue pair
-  kConnectsOnExecutor,        // a queue pair is connected on its executor
-  kWindowsFreedOnExecutor,    // a lost link's windows are deallocated on its executor
-  kAddressChangeIgnored,      // what a port's event says has changed is not read again
-  kConnectorStays,            // rdma_cm goes on with the address that the port had at the start
-  kNumberTakenByNameRefused,  // a local server that wants any number hears that one is in use
-  kBoundIdDestroyedAnywhere,  // an id of rdma_cm ends while another thread handles its event
-  kMissingAddressIsForGood,   // a port without its address refuses links as if it never had one
-  kQueueErrorIgnored,         // a lost completion or receive queue stays in use
-  kErrorBehindTeardowns,      // a lost link's queue pair goes to ERR behind others' destructions
-  kOneSourceTakesResolvers,   // one source runs verbs on all threads that resolve addresses
-  kGivenUpJobStaysQueued,     // a job that was given up waits for a thread to be dropped
-  kGivenUpConnectRuns,        // a handshake's control verbs run though its time is over
-  kSpoolOfOthersAccepted,     // a file bootstrap uses a directory that others may write to
-  kNewestHandshakeEvicted,    // a flood closes the handshake that came last, not the oldest
-  kPendingEvictedForSilent,   // a handshake that goes on is closed while others say nothing
-  kOneSourceTakesExecutor,    // one source address may have all links of an executor
-  kClaimedAddressServed,      // a client may claim another host's GID though the server refuses it
-  kFilesHaveNoSource,         // each connection through a directory counts as another source's
-  kLinksPiledOnOneExecutor,   // a server places every link on its executor 0
-  kConnectExceptionEscapes,   // an exception leaves a connection attempt, which never ends
-  kLinkOfNoChannelStays,      // a link stays open when its last channel is gone
-  kIdleLinkStays,             // a link that nobody uses stays open for ever
-  kClientOpensAfterReady,     // a client says Ready before its link is open
-  kReserveOutlivesListener,   // a closed listener's spare descriptor closes some time later
-
-  // links
-  kCreditLeakedOnError,       // what a lost link had borrowed never comes back
-  kStaleWrIdAccepted,         // a late completion is taken for the slot's next owner's
-  kConvoy,                    // all frames wait for the turn's end
-  kEarlySendOvertakes,        // frames are posted ahead of WRs that have earlier positions
-  kPaddingNotCleared,         // a frame's padding is what the send buffer held before
-  kConnectingOwesProof,       // a link closes as silent before its queue pair can send
-  kFailedHandshakeFree,       // a failed handshake's stream ends before its link's slot is free
-  kSwallowedReceivesLeak,     // receives that a device drops with a queue pair never come back
-  kBufferUnsignalled,         // only a flush's last SEND is looked at when it is signalled or not
-  kReserveUnchecked,          // a peer may send on its reserve as often as it likes
-  kRecallsAddUp,              // two recalls on their way take twice what the peer borrowed
-  kOneCreditAnswersARecall,   // a peer that gives one credit back may keep the others
-  kBuffersWithoutReady,       // a client that has not said Ready fills send buffers
-  kRecallUnanswered,          // a peer may ignore recalls for ever
-  kSendQueueTooDeep,          // a send queue may be deeper than positions tell apart
-  kUnreceivedSendsKept,       // a peer that posts no receives holds send buffers for ever
-  kGateStaysOpen,             // what outlives an endpoint still posts to its executor
-  kRoomWakesNobody,           // a link that waits for send buffers is forgotten
-  kUnacknowledgedSendsKept,   // a peer that takes a SEND now and then may hold many for minutes
-  kPingsKeepIdleLinks,        // a PING counts as use of a link, and puts off its end
-  kOneLinkTakesSends,         // a link may hold as many send buffers as its send queue takes
-  kOneSourceTakesCredits,     // the links to one address may borrow all credits of the pool
-  kOneSourceTakesSends,       // the links to one address may hold all send buffers
-  kSourcesHaveHalf,           // each of two addresses may hold half of the send buffers
-  kLoneSourceNotTold,         // a full source waits on though all others are gone
-  kCompactDeadlineUnchecked,  // a compact SEND ends before the deadline that it tells of
-  kCompactForgetsReturn,      // a compact SEND leaves with counters that the peer was not told
-  kHandlersRefusalExecuted,   // the caller of a handler that refuses hears that it ran
-  kEndedCallGivesLanding,     // a landing is made for a call that ended as soon as it was asked for
-  kForeignRefusalTaken,       // an error of a call that a handler made refuses the handler's own
-  kMethodNumberUnchecked,     // a request names a method beyond the table
-  kChecksWithoutLinks,        // an endpoint without links keeps its timer
-  kOwnLinksWakeAlone,         // a full source hears only of what its own links give back
-  kNoSpareForControl,         // PONGs and credits wait for buffers that other links keep
-  kDroppedSendsHeld,          // SENDs that a lost link drops count against its address for ever
-  kUncreditedPongForgotten,   // a PONG that found no credit waits for another PING
-  kRecallAnswerForgotten,     // a recall is answered when something else leaves
-  kOwedCreditsForgotten,      // credits that no send buffer was free for are not returned later
-  kDrainPosts,                // a drain answers what it finds, and goes on while a peer sends
-  kFullQueueExcusesSilence,   // a silent peer is excused when its own SENDs fill the send queue
-  kFullQueueKept,             // a peer may leave a send queue that is full of inline SENDs for ever
-  kUnsentRecallCounts,        // a peer loses its link for a RECALL that never left
-  kWatchExceptionEscapes,     // a stream that throws leaves its link open, and its watcher gone
-  kWritersPassControl,        // frames that wait take each credit that a RECALL waits for
-  // one-sided operations
-  kCrawlingTransfersKept,  // a peer may keep READs of its memory from ending for ever
-  kPredictablePsn,         // packet numbers come from a generator whose next one can be computed
-  kTransferUnbounded,      // all of a transfer is posted at once, ahead of every later SEND
-  kBulkTurnUnbounded,      // each link posts its own slice in every turn of the executor
-  kSendBehindBulk,         // a slice of a transfer is posted ahead of the SENDs that wait already
-
-  // runtime, client
-  kEndpointMemoryOnExecutor,  // what a new endpoint registers is registered on its executor
-  kUserMemoryOnExecutor,      // an application's memory is registered on the executor that asks
-  kDeviceNeverReopened,       // a device that has failed stays out of service
-  kUnclosableClosed,          // a device is closed though it refuses to give its domain back
-  kUserMemoryNotHeld,         // a device is closed while the program has memory registered there
-  kReopenOutlivesRuntime,     // executors end while their device is being opened for them
-  kRefusedThreadForGood,      // nobody tries again to start the thread that opens a device
-  kSpawnAfterShutdown,     // a task that is given to a runtime that ends begins, and is not awaited
-  kShardsEndOneByOne,      // an executor's connections end while others' tasks use them
-  kSpawnUnguarded,         // what a spawned task throws reaches the runtime's destructor
-  kDeadlineNotCarried,     // a request leaves without the time that its caller has left
-  kResponseBeforeRequest,  // a response ends a call whose request is still queued here
-  kChangedRequestSent,     // a request that grew while it waited is serialized all the same
-  kFailureCodeLost,        // a status whose body does not parse loses its code
-  kDrainedBeforeSettled,   // a draining link closes before its last payload is safe
-  // server
-  kUnusedDeviceUncounted,     // an executor takes more links than a device it does not use allows
-  kChangedReplySent,          // a reply that grew while it waited is serialized all the same
-  kRequestChecksumUnchecked,  // the server takes a request's payload whatever its checksum
-  kRefusalsCloseTheLink,      // a few thousand refusals that wait for room end their link
-  kSilentClientKept,          // the server never asks whether a client that owes it lives
-  kUnsentResponseKept,        // a response that its client does not take waits for ever
-  kUnsentRefusalsKept,        // refusals that their client does not take wait for ever
-  kEmptyPagesKept,            // a link's table of call slots never gives memory back
-  kMemoryWaitUnbounded,       // a request waits for payload memory until its deadline
-  kOneClientTakesAll,         // one client may have as many calls as all together
-  kResponsesTakeAllMemory,    // one client's responses may take all send memory
-  kSharesOutliveHandlers,     // a request's shares are held until its response has left
-  kGrantSharesLeaveEarly,     // a lost link's landings count no more while their memory is kept
-  kClaimedPayloadsGranted,    // a payload that never arrived earns its client a landing
-  kMemoryWaitsAddUp,          // a wait for memory begins anew after that for shares
-  kIdsMultiplyShares,         // each runtime id that a source claims has a source's share
-  kShortageFloodsLog,         // each link that a device gives too few windows costs a line
-  kLandingOutwaitsItsCall,    // a call waits for its client's landing though it was cancelled
-  kLookTakesTheLock,          // whoever looks whether a file is locked keeps others from locking it
-  kEndedLeaseBlamesPeer,      // a peer loses its link for a lease that this side has yet to end
-  kUnsentPayloadKept,         // a call that never began does not give its payload back
-  kRefusedCallTellsNothing,   // a call that is refused at once leaves its CallInfo as it was
-  kOneServerTakesLandings,    // a server has as much of a client's landing memory as it asks for
-  kLandingKeptUnanswered,     // a server may keep a client's landing and never answer
-  kGoAwayIsNoFailure,         // a link that was told to go before it answered counts as of use
-  kDrainingLinksUnbounded,    // a server has as many links that drain as it likes
-  kAcceptExceptionEscapes,    // a bootstrap that throws ends its server's accept loop
-  kHandshakeExceptionEscapes,  // a stream that throws leaves its session with the server
-  kShutdownWaitsForHandlers,   // a shutdown lasts until the last handler has ended
-  kLinkFreedWithAHandlerLeft,  // a lost link counts as idle before all of its calls were asked
-  // call context, interceptors
-  kSpanIdReused,             // a call has the span id of the work that makes it
-  kScopeForgetsContext,      // a scope has neither deadline nor trace of the one above it
-  kContextStaysHome,         // a Task on another executor has neither deadline nor trace
-  kContextEntryUnchecked,    // a context's reader trusts the lengths of its entries
-  kContextUnbounded,         // a server takes more metadata than its bound
-  kReservedKeyTaken,         // a caller may send metadata under Verbena's own keys
-  kAmbientDeadlineIgnored,   // a call that a handler makes may outlast the handler's deadline
-  kMemoryOutwaitsTheTask,    // a wait for memory or a loan goes on past the deadline of its Task
-  kTrailersOfTheCallBefore,  // a CallInfo keeps the metadata of an earlier call
-  kBroughtContextUnread,     // a context that travels one-sided is not there when the handler runs
-  kInterceptorsReversed,     // the last interceptor of a chain runs first
-  kInterceptedCallIsExecuted,  // an interceptor's refusal says that the handler ran
-
-  // files, examples
-  kFileReferenceNotAtomic,   // threads that share a File lose count of its Tasks
-  kForeignRegionRegistered,  // a ring registers memory that another executor's thread may unmap
-  kAnnotationDropsPayloads,  // a Status that gets more text loses its Outcome
-  kFlushesOverlap,           // two flushes of one volume run at once, and one hears of the loss
-  kVolumeReplacesFile,       // a new volume takes the place of a file that somebody else made
-  kDatasyncSkipped,          // Datasync returns OK, and nothing was made durable
-  kInterruptedNotRetried,    // an operation that a signal interrupted fails with EINTR
-  kFoundNamesNotSynced,      // a volume is served whose name was never made durable
-};
-
-#ifdef VERBENA_MUTANTS
 inline bool Planted(Fault fault) {
   static const char* const number = std::getenv("VERBENA_PLANTED_FAULT");
   static const int planted = number == nullptr ? -1 : std::atoi(number);
   return planted == static_cast<int>(fault);
 }
-#endif
 
 }  // namespace verbena::internal::mutant
 
-#ifdef VERBENA_MUTANTS
 #define VERBENA_MUTANT(fault) \
   (::verbena::internal::mutant::Planted(::verbena::internal::mutant::Fault::fault))
 #else
-// Names the fault, so that a misspelt one does not compile.
-#define VERBENA_MUTANT(fault) (static_cast<void>(::verbena::internal::mutant::Fault::fault), false)
+#define VERBENA_MUTANT(fault) false
 #endif
 
 #endif  // VERBENA_TRANSPORT_LOG_MUTANT_H_

@@ -1,0 +1,91 @@
+// The outcome that a caller is told is true when its link dies at any step of its call, on either
+// side. VERBENA_LINK_KILLS in the environment says how many links to kill.
+
+#include <atomic>
+#include <cstdlib>
+#include <random>
+#include <vector>
+
+#include "tests/rpc/ledger_service.h"
+#include "tests/rpc/runtime_pair.h"
+#include "verbena/rpc/internal/call_step.h"
+#include "verbena/transport/coro/for_each.h"
+#include "verbena/transport/link/endpoint.h"
+
+namespace verbena::internal {
+namespace {
+
+constexpr int kCallsPerRound = 2 * LedgerClient::kKinds;
+
+std::atomic<int> step_to_kill_at = 0;
+std::atomic<int> visits_left = 0;
+std::atomic<int> killed = 0;
+
+// As a device that fails does: the link hears of it later.
+void BreakLink(CallStep step, Link& link) {
+  if (static_cast<int>(step) != step_to_kill_at.load()) return;
+  if (visits_left.fetch_sub(1) != 1 || link.qp().get() == nullptr) return;
+  ibv_qp_attr attributes{};
+  attributes.qp_state = IBV_QPS_ERR;
+  absl::Status broken =
+      link.endpoint().device().ModifyQp(link.qp().get(), attributes, IBV_QP_STATE);
+  EXPECT_TRUE(broken.ok()) << broken;
+  ++killed;
+}
+
+int KillsWanted() {
+  const char* asked = std::getenv("VERBENA_LINK_KILLS");
+  return asked == nullptr ? 1000 : std::atoi(asked);
+}
+
+class KilledLinksTest : public RuntimePair {
+ protected:
+  KilledLinksTest() {
+    server_runtime_ = StartRuntime();
+    ServeWith(service_);
+    client_runtime_ = StartRuntime();
+    channel_ = std::make_unique<Channel>(*client_runtime_, server_->address());
+  }
+  ~KilledLinksTest() override { step_hook = nullptr; }
+
+  Task<absl::Status> Round() {
+    LedgerClient client(*channel_);
+    std::vector<uint64_t> ids(kCallsPerRound);
+    for (uint64_t& id : ids) id = next_id_++;
+    co_return co_await ForEach(std::move(ids), kCallsPerRound,
+                               [&](uint64_t id) -> Task<absl::Status> {
+                                 check_.Add(co_await client.Call(id, id % LedgerClient::kKinds));
+                                 co_return absl::OkStatus();
+                               });
+  }
+
+  LedgerService service_;
+  uint64_t next_id_ = 0;
+  OutcomeCheck check_;
+};
+
+TEST_F(KilledLinksTest, OutcomesAreTrueAtEveryStep) {
+  std::mt19937 random(20);
+  step_hook = &BreakLink;
+  const int wanted = KillsWanted();
+  for (int round = 0; killed < wanted; ++round) {
+    ASSERT_LT(round, 3 * wanted) << "only " << killed << " links were killed";
+    ASSERT_LT(next_id_ + kCallsPerRound, Ledger::kMaxCalls);
+    step_to_kill_at = round % kCallSteps;
+    visits_left = 1 + static_cast<int>(random() % 4);
+    ASSERT_TRUE(Run(Round()).ok());
+  }
+  step_hook = nullptr;
+  ASSERT_TRUE(Run(Round()).ok());
+  server_.reset();
+  check_.Finish();
+  EXPECT_EQ(check_.false_outcomes(), 0);
+  // A test in which every call ends the same way would prove nothing.
+  for (Outcome outcome : {Outcome::kNotExecuted, Outcome::kExecuted, Outcome::kMaybeExecuted}) {
+    EXPECT_GT(check_.count(outcome), wanted / 10) << OutcomeName(outcome);
+  }
+  RecordProperty("kills", killed);
+}
+
+}  // namespace
+}  // namespace verbena::internal

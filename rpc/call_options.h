@@ -48,9 +48,10 @@ struct CallOptions {
   // it. It comes back as WithPayload::payload. If the call fails and returns its reply, the memory
   // returns to its pool.
   Buffer response_payload_into = {};
-  // Without response_payload_into: the client allocates this many bytes for the response's payload.
-  // A larger payload fails with RESOURCE_EXHAUSTED, after the handler has run.
-  // Without either, the server asks for memory once it knows the size, which costs a round trip.
+  // Without response_payload_into: the most bytes that the response's payload may have, for which
+  // the client allocates memory. A larger payload fails with RESOURCE_EXHAUSTED, after the handler
+  // has run. Without either, the server asks for memory once it knows the size, which costs a round
+  // trip, unless the payload fits a frame.
   uint64_t max_response_payload = 0;
   // Not null: receives request_payload when the call ends, well or badly, if the server provably no
   // longer uses it. Otherwise that returns to its pool later, and this is absent from the call's

@@ -342,7 +342,7 @@ Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& meth
     absl::Status waited = co_await bulk.Settled();
     if (!waited.ok()) co_return Unsettled(status, std::move(waited));
   }
-  if (bulk.lacks_memory() && status.ok()) {
+  if (bulk.lacks_memory() && status.ok() && !VERBENA_MUTANT(kUnplacedPayloadLost)) {
     status = co_await PlaceResponse(connection, bulk, options.deadline);
   }
   co_return Settle(bulk, std::move(status), reply, to);

@@ -70,7 +70,8 @@ void ServerBulk::Begin(ServerShard& shard, ServerSession& session, CallId id, Ti
 void ServerBulk::TakeFromFrame(const char* bytes) {
   const size_t size = request_.payload_bytes;
   const Endpoint& endpoint = session_->link()->endpoint();
-  if (size <= endpoint.limits().max_payload_bytes && TryShares(size)) {
+  if (size <= endpoint.limits().max_payload_bytes &&
+      (VERBENA_MUTANT(kFramePayloadUncounted) || TryShares(size))) {
     absl::StatusOr<Buffer> memory = endpoint.memory().receive().TryAllocate(size);
     if (memory.ok()) {
       fetched_ = *std::move(memory);

@@ -88,7 +88,8 @@ absl::Status ServerSession::OnBulkRequest(const FrameHeader& frame, const char* 
   VERBENA_RETURN_IF_ERROR(parsed.status());
   IncomingBulk bulk{*parsed, {}, body + parsed->encoded_bytes()};
   const size_t room = bulk.request.landing.bytes;
-  if (bulk.request.room_in_frame && room > link_->max_body_bytes() - ResponseBulk::kEncodedBytes) {
+  if (bulk.request.room_in_frame && room > link_->max_body_bytes() - ResponseBulk::kEncodedBytes &&
+      !VERBENA_MUTANT(kFrameRoomUnchecked)) {
     return absl::InvalidArgumentError(
         fmt::format("room for {} bytes in a frame, whose body takes at most {}", room,
                     link_->max_body_bytes()));

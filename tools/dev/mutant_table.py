@@ -331,6 +331,18 @@ MUTANTS = [
            "*OutcomesAreTrueAtEveryStep"),
     Mutant("kFetchedCallExecuted", "//tests/rpc:killed_links_test",
            "*OutcomesAreTrueAtEveryStep"),
+    Mutant("kFramePayloadUnchecked", "//tests/rpc:payload_in_frame_test",
+           "LyingClientTest.APayloadInTheFrameThatCannotBeEndsTheLink"),
+    Mutant("kFrameRoomUnchecked", "//tests/rpc:payload_in_frame_test",
+           "LyingClientTest.APayloadInTheFrameThatCannotBeEndsTheLink"),
+    Mutant("kFramePayloadUncounted", "//tests/rpc:payload_in_frame_test",
+           "*ARequestCountsInItsClientsShareUntilItsHandlerEnds"),
+    Mutant("kUnplacedPayloadLost", "//tests/rpc:payload_in_frame_test",
+           "*AResponseWaitsForTheClientsMemory"),
+    Mutant("kFrameOverrunsCaller", "//tests/rpc:payload_in_frame_test",
+           "LyingServerTest.APayloadInTheFrameThatCannotBeEndsTheLink"),
+    Mutant("kMessageForgottenInFrame", "//tests/rpc:payload_in_frame_test",
+           "*MessagesOfEverySizeAroundTheRestOfTheFrameArriveWhole/auto"),
 
     # files, examples
     Mutant("kFileReferenceNotAtomic", "//tests/transport/file:file_lifetime_test",

@@ -183,6 +183,12 @@ enum class Fault {
   kLargeDetailsDropped,        // a failure that does not fit a frame loses its details
   kLostCallNotExecuted,        // a call whose link is lost counts as not executed, though it was sent
   kFetchedCallExecuted,        // a call whose request never arrived in full counts as executed
+  kFramePayloadUnchecked,      // a payload in a frame may be longer than the frame
+  kFrameRoomUnchecked,         // a client may claim more room in a frame than a frame has
+  kFramePayloadUncounted,      // a request's payload in a frame counts in no share
+  kUnplacedPayloadLost,        // a response's payload in a frame that finds no memory is lost
+  kFrameOverrunsCaller,        // a payload in a frame may be larger than the caller's memory
+  kMessageForgottenInFrame,    // a payload goes into a frame that has no room for the message
 
   // files, examples
   kFileReferenceNotAtomic,   // threads that share a File lose count of its Tasks

@@ -13,6 +13,7 @@
 #include "verbena/rpc/call_context.h"      // IWYU pragma: export
 #include "verbena/rpc/call_options.h"      // IWYU pragma: export
 #include "verbena/rpc/channel.h"           // IWYU pragma: export
+#include "verbena/rpc/client_stream.h"     // IWYU pragma: export
 #include "verbena/rpc/deadline.h"          // IWYU pragma: export
 #include "verbena/rpc/executor.h"          // IWYU pragma: export
 #include "verbena/rpc/file.h"              // IWYU pragma: export
@@ -31,8 +32,10 @@
 #include "verbena/rpc/runtime.h"           // IWYU pragma: export
 #include "verbena/rpc/server.h"            // IWYU pragma: export
 #include "verbena/rpc/server_context.h"    // IWYU pragma: export
+#include "verbena/rpc/server_stream.h"     // IWYU pragma: export
 #include "verbena/rpc/service.h"           // IWYU pragma: export
 #include "verbena/rpc/stats.h"             // IWYU pragma: export
+#include "verbena/rpc/stream_awaits.h"     // IWYU pragma: export
 #include "verbena/rpc/sync.h"              // IWYU pragma: export
 #include "verbena/rpc/task.h"              // IWYU pragma: export
 #include "verbena/rpc/time.h"              // IWYU pragma: export

@@ -17,6 +17,10 @@ enum class Idempotency : uint8_t { kUnknown, kNoSideEffects, kIdempotent };
 // Which sides bring a payload beside their message.
 enum class Payloads : uint8_t { kNone, kRequest, kResponse, kBoth };
 
+// Which sides send a stream of messages instead of one: kServer is server streaming, kBoth
+// bidirectional streaming.
+enum class Streams : uint8_t { kNone, kServer, kClient, kBoth };
+
 namespace internal {
 
 // FNV-1a, 64 bits (draft-eastlake-fnv): handshakes know a method by the hash of its full name. A
@@ -53,8 +57,13 @@ class MethodIndex {
 }  // namespace internal
 
 struct MethodDescriptor {
-  constexpr MethodDescriptor(const char* name, Idempotency level, Payloads its_payloads = {})
-      : full_name(name), id(internal::MethodId(name)), idempotency(level), payloads(its_payloads) {}
+  constexpr MethodDescriptor(const char* name, Idempotency level, Payloads its_payloads = {},
+                             Streams its_streams = {})
+      : full_name(name),
+        id(internal::MethodId(name)),
+        idempotency(level),
+        payloads(its_payloads),
+        streams(its_streams) {}
 
   constexpr bool request_payload() const {
     return payloads == Payloads::kRequest || payloads == Payloads::kBoth;
@@ -67,6 +76,7 @@ struct MethodDescriptor {
   uint64_t id;
   Idempotency idempotency;
   Payloads payloads;
+  Streams streams;
   internal::MethodIndex index = {};
 };
 

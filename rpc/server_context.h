@@ -34,6 +34,7 @@ namespace verbena {
 
 namespace internal {
 class ServerCall;
+class StreamOf;
 }  // namespace internal
 
 class ServerContext {
@@ -112,6 +113,7 @@ class ServerContext {
 
  private:
   friend class internal::ServerCall;
+  friend class internal::StreamOf;
   ServerContext(const MethodDescriptor& method, CancelScope& cancel, const std::string& peer,
                 internal::ServerCall& call)
       : method_(&method), cancel_(cancel), peer_(&peer), call_(call) {}

@@ -12,15 +12,18 @@
 #ifndef VERBENA_RPC_SERVICE_H_
 #define VERBENA_RPC_SERVICE_H_
 
+#include <utility>
+
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "google/protobuf/message_lite.h"
 #include "verbena/rpc/method.h"
+#include "verbena/rpc/server_context.h"
+#include "verbena/rpc/server_stream.h"
 #include "verbena/transport/coro/task.h"
 
 namespace verbena {
 
-class ServerContext;
 class Service;
 
 // How the runtime calls one method: generated code fills in a static table of these.
@@ -29,7 +32,7 @@ struct ServerMethod {
   const google::protobuf::MessageLite* request_prototype;
   const google::protobuf::MessageLite* reply_prototype;
   // `request` and `reply` are of the prototypes' types. All arguments are valid until the Task
-  // ends.
+  // ends. Of the side that sends a stream, the message is not used.
   Task<absl::Status> (*invoke)(Service& service, ServerContext& context,
                                const google::protobuf::MessageLite& request,
                                google::protobuf::MessageLite& reply);
@@ -57,6 +60,60 @@ struct Handler<method> {
       google::protobuf::MessageLite& reply) {
     return (static_cast<S&>(service).*method)(context, static_cast<const Request&>(request),
                                               static_cast<Reply&>(reply));
+  }
+
+  static ServerMethod For(const MethodDescriptor& descriptor) {
+    return {&descriptor, &Request::default_instance(), &Reply::default_instance(), &Invoke};
+  }
+};
+
+// Handlers of streaming methods. Their end of the stream lives in a coroutine around the handler.
+inline Task<absl::Status> RunStreamHandler(Task<absl::Status> handler) {
+  if (!handler) co_return absl::InternalError("the handler returned an empty Task");
+  co_return co_await std::move(handler);
+}
+
+template <typename S, typename Request, typename Reply,
+          Task<absl::Status> (S::*method)(ServerContext&, const Request&, ServerWriter<Reply>&)>
+struct Handler<method> {
+  static Task<absl::Status> Invoke(Service& service, ServerContext& context,
+                                   const google::protobuf::MessageLite& request,
+                                   google::protobuf::MessageLite& /*reply*/) {
+    ServerWriter<Reply> writer(StreamOf::Sender(context));
+    co_return co_await RunStreamHandler(
+        (static_cast<S&>(service).*method)(context, static_cast<const Request&>(request), writer));
+  }
+
+  static ServerMethod For(const MethodDescriptor& descriptor) {
+    return {&descriptor, &Request::default_instance(), &Reply::default_instance(), &Invoke};
+  }
+};
+
+template <typename S, typename Request, typename Reply,
+          Task<absl::Status> (S::*method)(ServerContext&, ServerReader<Request>&, Reply&)>
+struct Handler<method> {
+  static Task<absl::Status> Invoke(Service& service, ServerContext& context,
+                                   const google::protobuf::MessageLite& /*request*/,
+                                   google::protobuf::MessageLite& reply) {
+    ServerReader<Request> reader(StreamOf::Receiver(context));
+    co_return co_await RunStreamHandler(
+        (static_cast<S&>(service).*method)(context, reader, static_cast<Reply&>(reply)));
+  }
+
+  static ServerMethod For(const MethodDescriptor& descriptor) {
+    return {&descriptor, &Request::default_instance(), &Reply::default_instance(), &Invoke};
+  }
+};
+
+template <typename S, typename Request, typename Reply,
+          Task<absl::Status> (S::*method)(ServerContext&, ServerReaderWriter<Request, Reply>&)>
+struct Handler<method> {
+  static Task<absl::Status> Invoke(Service& service, ServerContext& context,
+                                   const google::protobuf::MessageLite& /*request*/,
+                                   google::protobuf::MessageLite& /*reply*/) {
+    ServerReaderWriter<Request, Reply> stream(StreamOf::Receiver(context),
+                                              StreamOf::Sender(context));
+    co_return co_await RunStreamHandler((static_cast<S&>(service).*method)(context, stream));
   }
 
   static ServerMethod For(const MethodDescriptor& descriptor) {

@@ -91,6 +91,57 @@ Task<void> BenchClient::Worker(const CallSlice& slice, uint8_t first_round, Time
   }
 }
 
+absl::StatusOr<StreamSample> BenchClient::RunStreams(const StreamSlice& slice) {
+  calls_ = 0;
+  warm_ = 0;
+  absl::Status status;
+  StreamSample sample;
+  Drive(*runtime_, Readers(slice, status, sample));
+  if (!status.ok()) return status;
+  return sample;
+}
+
+Task<void> BenchClient::Readers(const StreamSlice& slice, absl::Status& status,
+                                StreamSample& sample) {
+  TaskScope scope(runtime_->executor(0));
+  for (int i = 0; i < slice.streams; ++i) scope.Spawn(Reader(slice, status));
+  co_await scope.Join();
+  const double seconds = std::chrono::duration<double>(Clock::Real().Now() - began_).count();
+  sample.messages = calls_;
+  sample.messages_per_s = static_cast<double>(calls_) / seconds;
+  sample.allocations = AllocationCount() - allocations_before_;
+}
+
+// Messages count from when all readers are warm, until the slice is over.
+Task<void> BenchClient::Reader(const StreamSlice& slice, absl::Status& status) {
+  constexpr int kWarmUp = 100;
+  constexpr uint32_t kMessagesPerLookAtTheClock = 32;
+  bench::PullRequest request;
+  request.set_size(slice.size);
+  ClientReader<bench::EchoMessage> reader = stub_.Pull(request);
+  bench::EchoMessage message;
+  for (uint32_t i = 0; status.ok(); ++i) {
+    if (!co_await reader.Read(message)) {
+      status = co_await reader.Finish();
+      if (status.ok()) status = absl::DataLossError("a stream has ended");
+      break;
+    }
+    const std::string& data = message.data();
+    if (data.size() != static_cast<size_t>(slice.size) || data.front() != static_cast<char>(i) ||
+        data.back() != static_cast<char>(~i)) {
+      status = absl::DataLossError("a message is not the next one");
+    }
+    if (i == kWarmUp && ++warm_ == slice.streams) {
+      began_ = Clock::Real().Now();
+      allocations_before_ = AllocationCount();
+    }
+    if (warm_ < slice.streams) continue;
+    ++calls_;
+    if (i % kMessagesPerLookAtTheClock != 0) continue;
+    if (Clock::Real().Now() >= began_ + slice.duration) break;
+  }
+}
+
 absl::StatusOr<bench::ServerCounters> BenchClient::Control(bench::ControlRequest::Action action) {
   bench::ControlRequest request;
   request.set_action(action);

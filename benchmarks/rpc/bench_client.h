@@ -35,6 +35,18 @@ struct CallSample {
   uint64_t allocations = 0;  // of this process, from call count_from to the last
 };
 
+struct StreamSlice {
+  int size = 1024;
+  int streams = 1;
+  Duration duration = std::chrono::milliseconds(100);
+};
+
+struct StreamSample {
+  double messages_per_s = 0;
+  uint64_t messages = 0;
+  uint64_t allocations = 0;  // of this process, once each stream has read a hundred messages
+};
+
 // Owns a runtime without threads: the calling thread runs its executor during a slice.
 class BenchClient {
  public:
@@ -44,12 +56,16 @@ class BenchClient {
   const Runtime& runtime() const { return *runtime_; }
 
   absl::StatusOr<CallSample> RunSlice(const CallSlice& slice);
+  // Reads streams that the server writes as fast as it may, side by side.
+  absl::StatusOr<StreamSample> RunStreams(const StreamSlice& slice);
   absl::StatusOr<bench::ServerCounters> Control(bench::ControlRequest::Action action);
 
  private:
   BenchClient(std::unique_ptr<Runtime> runtime, const std::string& address);
 
   Task<void> Workers(const CallSlice& slice, absl::Status& status, CallSample& sample);
+  Task<void> Readers(const StreamSlice& slice, absl::Status& status, StreamSample& sample);
+  Task<void> Reader(const StreamSlice& slice, absl::Status& status);
   Task<void> Worker(const CallSlice& slice, uint8_t first_round, TimePoint until,
                     absl::Status& status);
 
@@ -59,6 +75,8 @@ class BenchClient {
   LatencyHistogram latencies_;
   uint64_t calls_ = 0;
   uint64_t allocations_before_ = 0;
+  TimePoint began_{};  // the readers, once all are warm
+  int warm_ = 0;       // of them
 };
 
 }  // namespace verbena::benchmarks

@@ -23,6 +23,19 @@ class BenchService final : public bench::Bench::Service {
     co_return absl::OkStatus();
   }
 
+  Task<absl::Status> Pull(ServerContext&, const bench::PullRequest& request,
+                          ServerWriter<bench::EchoMessage>& writer) override {
+    bench::EchoMessage message;
+    message.mutable_data()->resize(request.size());
+    for (uint8_t round = 0;; ++round) {
+      std::string& data = *message.mutable_data();
+      data.front() = static_cast<char>(round);
+      data.back() = static_cast<char>(~round);
+      absl::Status written = co_await writer.Write(message);
+      if (!written.ok()) co_return written;
+    }
+  }
+
   // Carried out by the thread that runs the executor, once this handler has stopped it.
   Task<absl::Status> Control(ServerContext&, const bench::ControlRequest& request,
                              bench::ServerCounters& reply) override {

@@ -1,5 +1,8 @@
 #include "examples/block_store/block_service.h"
 
+#include <algorithm>
+#include <cstring>
+#include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -12,6 +15,8 @@ namespace block_store {
 
 using verbena::Buffer;
 using verbena::ServerContext;
+using verbena::ServerReader;
+using verbena::ServerWriter;
 using verbena::Task;
 
 Task<absl::Status> BlockService::CreateVolume(ServerContext&,
@@ -59,6 +64,49 @@ Task<absl::Status> BlockService::List(ServerContext&, const v1::ListRequest& req
     entry.set_blocks(volume->blocks);
   }
   co_return absl::OkStatus();
+}
+
+Task<absl::Status> BlockService::Export(ServerContext& context, const v1::ExportRequest& request,
+                                        ServerWriter<v1::VolumePart>& parts) {
+  VERBENA_CO_ASSIGN_OR_RETURN(const Volume* volume, store_.Find(request.volume()));
+  const uint64_t end = volume->blocks * kBlockBytes;
+  VERBENA_CO_ASSIGN_OR_RETURN(const Buffer buffer,
+                              co_await context.AllocateBuffer(std::min(end, kExportPartBytes)));
+  v1::VolumePart part;
+  for (uint64_t offset = 0; offset < end; offset += kExportPartBytes) {
+    const uint64_t bytes = std::min(kExportPartBytes, end - offset);
+    VERBENA_CO_RETURN_IF_ERROR(
+        co_await store_.Read(request.volume(), offset, buffer.Slice(0, bytes)));
+    part.set_offset(offset);
+    part.mutable_data()->assign(buffer.data(), bytes);
+    VERBENA_CO_RETURN_IF_ERROR(co_await parts.Write(part));
+  }
+  co_return absl::OkStatus();
+}
+
+Task<absl::Status> BlockService::Import(ServerContext& context, ServerReader<v1::VolumePart>& parts,
+                                        v1::ImportReply& reply) {
+  v1::VolumePart part;
+  std::string volume;
+  Buffer buffer;
+  for (;;) {
+    VERBENA_CO_ASSIGN_OR_RETURN(const bool read, co_await parts.Read(part));
+    if (!read) break;  // the client has sent all
+    if (volume.empty()) volume = part.volume();
+    const size_t bytes = part.data().size();
+    if (bytes > kMaxImportPartBytes) {
+      co_return absl::InvalidArgumentError("a part has more than 1 MiB");
+    }
+    if (bytes == 0) continue;
+    if (!buffer) {
+      VERBENA_CO_ASSIGN_OR_RETURN(buffer, co_await context.AllocateBuffer(kMaxImportPartBytes));
+    }
+    std::memcpy(buffer.data(), part.data().data(), bytes);
+    VERBENA_CO_RETURN_IF_ERROR(
+        co_await store_.Write(volume, part.offset(), buffer.Slice(0, bytes), /*flush=*/false));
+    reply.set_bytes(reply.bytes() + bytes);
+  }
+  co_return co_await store_.Flush(volume);
 }
 
 }  // namespace block_store

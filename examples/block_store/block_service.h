@@ -3,7 +3,7 @@
 // Its handlers run on every executor of the server; the store must have been opened for all of
 // them, and must outlive the service. Payloads are not copied: a Write's goes from the buffer in
 // which it arrived to the file, a Read's from the file into the buffer that is written to the
-// client.
+// client. Streams copy once, between a buffer and a message.
 //
 //   VERBENA_ASSIGN_OR_RETURN(auto store, VolumeStore::Open(directory, executors));
 //   BlockService service(*store);
@@ -17,6 +17,7 @@
 #include "examples/block_store/block_store.verbena.pb.h"
 #include "examples/block_store/volume_store.h"
 #include "verbena/rpc/server_context.h"
+#include "verbena/rpc/server_stream.h"
 #include "verbena/rpc/task.h"
 
 namespace block_store {
@@ -40,6 +41,12 @@ class BlockService final : public v1::BlockStore::Service {
                                    v1::StatReply& reply) override;
   verbena::Task<absl::Status> List(verbena::ServerContext& context, const v1::ListRequest& request,
                                    v1::ListReply& reply) override;
+  verbena::Task<absl::Status> Export(verbena::ServerContext& context,
+                                     const v1::ExportRequest& request,
+                                     verbena::ServerWriter<v1::VolumePart>& parts) override;
+  verbena::Task<absl::Status> Import(verbena::ServerContext& context,
+                                     verbena::ServerReader<v1::VolumePart>& parts,
+                                     v1::ImportReply& reply) override;
 
  private:
   VolumeStore& store_;

@@ -1,14 +1,20 @@
 #include "examples/kv/kv_service.h"
 
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "examples/kv/limits.h"
+#include "verbena/rpc/time.h"
 
 namespace kv {
 
 using verbena::ServerContext;
+using verbena::ServerWriter;
 using verbena::Task;
 
 Task<absl::Status> KvService::Put(ServerContext&, const v1::PutRequest& request,
@@ -41,6 +47,43 @@ Task<absl::Status> KvService::Scan(ServerContext&, const v1::ScanRequest& reques
   }
   reply.set_next_key(std::move(page.next_key));
   co_return absl::OkStatus();
+}
+
+Task<absl::Status> KvService::ScanAll(ServerContext&, const v1::ScanAllRequest& request,
+                                      ServerWriter<v1::Entry>& entries) {
+  std::string next_key = request.start_key();
+  v1::Entry message;
+  do {
+    ScanPage page = store_.Scan(next_key, kMaxPageBytes);
+    for (StoreEntry& entry : page.entries) {
+      message.set_key(std::move(entry.key));
+      message.set_value(std::move(entry.value));
+      VERBENA_CO_RETURN_IF_ERROR(co_await entries.Write(message));
+    }
+    next_key = std::move(page.next_key);
+  } while (!next_key.empty());
+  co_return absl::OkStatus();
+}
+
+Task<absl::Status> KvService::Watch(ServerContext&, const v1::WatchRequest& request,
+                                    ServerWriter<v1::Change>& changes) {
+  uint64_t seen = store_.changes().last();
+  v1::Change message;
+  message.set_number(seen);
+  VERBENA_CO_RETURN_IF_ERROR(co_await changes.Write(message));
+  for (;;) {
+    VERBENA_CO_ASSIGN_OR_RETURN(std::vector<StoreChange> found,
+                                store_.changes().After(seen, request.prefix()));
+    for (StoreChange& change : found) {
+      message.set_number(change.number);
+      message.set_key(std::move(change.key));
+      message.clear_value();
+      if (change.value.has_value()) message.set_value(*std::move(change.value));
+      VERBENA_CO_RETURN_IF_ERROR(co_await changes.Write(message));
+    }
+    if (seen < store_.changes().last()) continue;
+    VERBENA_CO_RETURN_IF_ERROR(co_await verbena::Sleep(std::chrono::milliseconds(1)));
+  }
 }
 
 Task<absl::Status> KvService::Stats(ServerContext&, const v1::StatsRequest&,

@@ -1,7 +1,8 @@
 // KvService: kv.v1.KeyValue on a Store.
 //
-// Its handlers run on every executor of the server, and never suspend: the Store is memory. The
-// store must outlive it.
+// Its handlers run on every executor of the server. Those of unary methods never suspend: the Store
+// is memory. Streams wait for their callers; Watch looks for changes each millisecond, since
+// another executor may make them. The store must outlive it.
 //
 //   kv::Store store(64 << 20);
 //   kv::KvService service(store);
@@ -15,6 +16,7 @@
 #include "examples/kv/kv.verbena.pb.h"
 #include "examples/kv/store.h"
 #include "verbena/rpc/server_context.h"
+#include "verbena/rpc/server_stream.h"
 #include "verbena/rpc/task.h"
 
 namespace kv {
@@ -32,6 +34,12 @@ class KvService final : public v1::KeyValue::Service {
                                      v1::DeleteReply& reply) override;
   verbena::Task<absl::Status> Scan(verbena::ServerContext& context, const v1::ScanRequest& request,
                                    v1::ScanReply& reply) override;
+  verbena::Task<absl::Status> ScanAll(verbena::ServerContext& context,
+                                      const v1::ScanAllRequest& request,
+                                      verbena::ServerWriter<v1::Entry>& entries) override;
+  verbena::Task<absl::Status> Watch(verbena::ServerContext& context,
+                                    const v1::WatchRequest& request,
+                                    verbena::ServerWriter<v1::Change>& changes) override;
   verbena::Task<absl::Status> Stats(verbena::ServerContext& context,
                                     const v1::StatsRequest& request,
                                     v1::StatsReply& reply) override;

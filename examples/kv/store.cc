@@ -54,6 +54,7 @@ absl::StatusOr<bool> Store::Put(std::string_view key, std::string_view value) {
     found->second.swap(copy);
   }
   ++shard.counts.puts;
+  changes_.Add(key, value);
   return created;
 }
 
@@ -78,6 +79,7 @@ bool Store::Delete(std::string_view key) {
   auto found = shard.entries.find(key);
   if (found == shard.entries.end()) return false;
   removed = shard.entries.extract(found);
+  changes_.Add(key, std::nullopt);
   bytes_.fetch_sub(MemoryOf(removed.key(), removed.mapped()), std::memory_order_relaxed);
   return true;
 }

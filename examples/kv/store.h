@@ -30,6 +30,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "examples/kv/change_log.h"
 
 namespace kv {
 
@@ -71,6 +72,9 @@ class Store {
   // any. An entry counts its key, its value and kPageEntryBytes.
   ScanPage Scan(std::string_view start_key, size_t max_bytes);
 
+  // The changes that Put and Delete have made, of each key in their order.
+  const ChangeLog& changes() const { return changes_; }
+
   StoreStats stats() const;
   uint64_t max_bytes() const { return max_bytes_; }
 
@@ -95,6 +99,7 @@ class Store {
   std::atomic<uint64_t> bytes_{0};
   std::atomic<uint64_t> scans_{0};
   std::array<Shard, 16> shards_;
+  ChangeLog changes_;
 };
 
 }  // namespace kv

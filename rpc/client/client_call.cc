@@ -1,32 +1,21 @@
 #include "verbena/rpc/client/client_call.h"
 
-#include <algorithm>
 #include <chrono>
 #include <utility>
 
 #include "fmt/format.h"
 #include "verbena/rpc/annotate.h"
 #include "verbena/rpc/client/client_bulk.h"
+#include "verbena/rpc/client/failure_of.h"
 #include "verbena/rpc/internal/allocate.h"
 #include "verbena/rpc/internal/call_step.h"
 #include "verbena/rpc/internal/frames.h"
-#include "verbena/rpc/internal/status_codec.h"
+#include "verbena/rpc/internal/remaining_time.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
-namespace {
-
-// The time left until `deadline`, as it travels: at least 1, since 0 means that there is none.
-uint64_t RemainingUs(TimePoint deadline, TimePoint now) {
-  const int64_t left =
-      std::chrono::duration_cast<std::chrono::microseconds>(deadline - now).count();
-  return static_cast<uint64_t>(std::max<int64_t>(left, 1));
-}
-
-}  // namespace
-
 ClientCall::ClientCall(ClientSession& session, Scheduler& scheduler, const MethodDescriptor& method,
                        const google::protobuf::MessageLite& request,
                        google::protobuf::MessageLite& reply, Deadline deadline, CallInfo* info,
@@ -97,16 +86,7 @@ absl::Status ClientCall::Refusal() const {
   if (deadline_.when() <= started_) {
     return absl::DeadlineExceededError("the deadline passed before the call began");
   }
-  if (method_number_ == 0) {
-    return absl::UnimplementedError(
-        fmt::format("{} has no method {}: give its service to Server::Start(), or build both sides "
-                    "from one .proto",
-                    session_.link()->peer(), method_.full_name));
-  }
-  return absl::ResourceExhaustedError(
-      fmt::format("{} calls are in flight on this link, the most that it takes: bound them, for "
-                  "example with a Semaphore",
-                  kMaxCallsInFlight));
+  return method_number_ == 0 ? session_.NoSuchMethod(method_) : ClientSession::TooManyCalls();
 }
 
 void ClientCall::Refuse(absl::Status status) {
@@ -266,10 +246,7 @@ void ClientCall::SetUnparsed(size_t bytes) {
 }
 
 void ClientCall::SetFailure(const FrameHeader& frame, const char* body, size_t skip) {
-  const bool known = frame.outcome >= static_cast<uint8_t>(Outcome::kNotExecuted) &&
-                     frame.outcome <= static_cast<uint8_t>(Outcome::kMaybeExecuted);
-  status_ = WithOutcome(DecodeStatus(frame.status_code, body + skip, frame.body_bytes - skip),
-                        known ? static_cast<Outcome>(frame.outcome) : Outcome::kMaybeExecuted);
+  status_ = FailureOf(frame, body + skip, frame.body_bytes - skip);
   // Until the lease of that memory has ended (ClientBulk::ReadFailure).
   if (bulk_ != nullptr && bulk_->has_message()) {
     status_ = Annotate(status_, "the server's message, which did not fit a frame, was lost");

@@ -5,6 +5,7 @@
 #include "fmt/format.h"
 #include "verbena/rpc/client/client_call.h"
 #include "verbena/rpc/client/landing_share.h"
+#include "verbena/rpc/client/stream_call.h"
 #include "verbena/rpc/internal/frames.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/check.h"
@@ -36,6 +37,44 @@ bool ClientSession::Register(ClientCall& call, CallId* id) {
   ++in_flight_;
   ++stats_.calls;
   return true;
+}
+
+bool ClientSession::Register(StreamCall& stream, CallId* id) {
+  if (free_.empty() && slots_.size() >= kMaxCallsInFlight) return false;
+  const uint32_t index = free_.empty() ? AddSlot() : free_.PopBack();
+  if (index >= stream_calls_.size()) stream_calls_.resize(index + 1);
+  stream_calls_[index] = &stream;
+  slots_[index].streams = true;
+  *id = {index, slots_[index].generation};
+  ++in_flight_;
+  ++stats_.calls;
+  return true;
+}
+
+void ClientSession::ReleaseStream(CallId id) {
+  Slot& slot = slots_[id.slot];
+  VERBENA_CHECK(slot.streams && slot.generation == id.generation)
+      << "slot " << id.slot << ", generation " << id.generation << " of " << slot.generation;
+  slot.streams = false;
+  stream_calls_[id.slot] = nullptr;
+  ++slot.generation;
+  free_.PushBack(id.slot);
+  --in_flight_;
+  CheckDrained();
+}
+
+absl::Status ClientSession::NoSuchMethod(const MethodDescriptor& method) const {
+  return absl::UnimplementedError(
+      fmt::format("{} has no method {}: give its service to Server::Start(), or build both sides "
+                  "from one .proto",
+                  link_->peer(), method.full_name));
+}
+
+absl::Status ClientSession::TooManyCalls() {
+  return absl::ResourceExhaustedError(
+      fmt::format("{} calls are in flight on this link, the most that it takes: bound them, for "
+                  "example with a Semaphore",
+                  kMaxCallsInFlight));
 }
 
 uint32_t ClientSession::AddSlot() {
@@ -82,6 +121,10 @@ absl::Status ClientSession::OnOtherFrame(Link& link, const FrameHeader& frame, c
       return grants_.OnGrant(link, frame, body);
     case FrameKind::kRevoke:
       return grants_.OnRevoke(link, frame);
+    case FrameKind::kStreamMessage:
+    case FrameKind::kStreamWindow:
+    case FrameKind::kStreamEnd:
+      return OnStreamFrame(frame, body);
     case FrameKind::kGoAway:
       // This frame may come before whoever connects has the link.
       if (link_ == nullptr) Attach(link);
@@ -105,7 +148,7 @@ absl::StatusOr<ClientCall*> ClientSession::Find(const FrameHeader& frame) const 
   // Generations wrap around, so "later" is a signed difference. One that equals a free slot's was
   // not issued yet.
   const auto ahead = static_cast<int32_t>(frame.call_generation - slot.generation);
-  if (ahead > 0 || (ahead == 0 && slot.call == nullptr)) {
+  if (ahead > 0 || (ahead == 0 && slot.call == nullptr && !slot.streams)) {
     return absl::InvalidArgumentError(
         fmt::format("a response to call {} of slot {}, which is at {}", frame.call_generation,
                     frame.call_slot, slot.generation));
@@ -121,10 +164,38 @@ absl::Status ClientSession::OnResponse(const FrameHeader& frame, const char* bod
       return slot.call->OnResponse(frame, body);
     }
   }
-  return OnLateResponse(frame);
+  return OnLateResponse(frame, body);
 }
 
-absl::Status ClientSession::OnLateResponse(const FrameHeader& frame) {
+StreamCall* ClientSession::StreamOf(const FrameHeader& frame) const {
+  if (frame.call_slot >= stream_calls_.size()) return nullptr;
+  return slots_[frame.call_slot].generation == frame.call_generation
+             ? stream_calls_[frame.call_slot]
+             : nullptr;
+}
+
+absl::Status ClientSession::OnStreamFrame(const FrameHeader& frame, const char* body) {
+  if ((frame.flags & kFrameOfLink) != 0) return streams_.OnWindow(frame);
+  const bool is_message = frame.kind == FrameKind::kStreamMessage;
+  const uint32_t cost = StreamCost(frame.body_bytes);
+  if (is_message) VERBENA_RETURN_IF_ERROR(streams_.OnReceived(cost));
+  if (StreamCall* stream = StreamOf(frame)) return stream->OnStreamFrame(frame, body);
+  VERBENA_ASSIGN_OR_RETURN(const ClientCall* call, Find(frame));
+  if (call != nullptr) {
+    return absl::InvalidArgumentError(
+        fmt::format("a frame of a stream for call {} of slot {}, which is none",
+                    frame.call_generation, frame.call_slot));
+  }
+  // Its stream was given up, or has ended.
+  if (is_message) streams_.Consume(cost);
+  return absl::OkStatus();
+}
+
+absl::Status ClientSession::OnLateResponse(const FrameHeader& frame, const char* body) {
+  if (StreamCall* stream = StreamOf(frame)) {
+    answered_ = true;
+    return stream->OnResponse(frame, body);
+  }
   VERBENA_RETURN_IF_ERROR(Find(frame).status());
   ++stats_.late_responses;
   if (!quarantine_.empty()) EndQuarantine(frame);
@@ -163,6 +234,10 @@ void ClientSession::OnLinkDown(Link&, const absl::Status& reason) {
   for (const Slot& slot : slots_) {
     if (slot.call != nullptr) slot.call->OnLinkDown(reason);
   }
+  for (StreamCall* stream : stream_calls_) {
+    if (stream != nullptr) stream->OnLinkDown(reason);
+  }
+  streams_.OnLinkDown();
   listener_.OnSessionDown(*this, reason);
 }
 

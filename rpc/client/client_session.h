@@ -4,7 +4,7 @@
 // the response. A response of a past generation is late (its call was cancelled or timed out):
 // counted, harmless. A response for a slot that does not exist, or of a generation yet to come, is
 // a violation and closes the link. Memory that a given-up call had leased stays leased until its
-// late response.
+// late response. A stream is a call, too: its messages name its slot.
 //
 // Owned by a Connection, on its executor's thread, which frees it some time after its link is down.
 // Bounded by kMaxCallsInFlight.
@@ -26,6 +26,7 @@
 #include "verbena/rpc/client/grants_held.h"
 #include "verbena/rpc/client/method_numbers.h"
 #include "verbena/rpc/internal/call_id.h"
+#include "verbena/rpc/internal/stream_link.h"
 #include "verbena/transport/coro/bounded_vector.h"
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/onesided/lease.h"
@@ -34,6 +35,7 @@ namespace verbena::internal {
 
 class ClientCall;
 class LandingShare;
+class StreamCall;
 
 // Leases that outlive their call. Most calls have one or two.
 using LeaseList = absl::InlinedVector<Lease*, 2>;
@@ -57,10 +59,15 @@ class ClientSession final : public LinkListener, private SendWaiter {
     virtual void OnSessionIdle(ClientSession& session) = 0;
   };
 
-  explicit ClientSession(Listener& listener) : listener_(listener) {}
+  // `stream_memory` is its executor's, and outlives the session.
+  ClientSession(Listener& listener, StreamMemory& stream_memory)
+      : listener_(listener), stream_memory_(stream_memory) {}
   ~ClientSession() override;
 
-  void Attach(Link& link) { link_ = &link; }
+  void Attach(Link& link) {
+    link_ = &link;
+    streams_.Attach(link, stream_memory_);
+  }
   // Set once, before the link is connected: the bound of the landings that the server asks for.
   void set_landing_share(std::shared_ptr<LandingShare> share) { landing_share_ = std::move(share); }
   std::shared_ptr<LandingShare> landing_share() const { return landing_share_; }
@@ -92,6 +99,14 @@ class ClientSession final : public LinkListener, private SendWaiter {
   // Takes a slot; false when kMaxCallsInFlight are taken.
   bool Register(ClientCall& call, CallId* id);
   void Release(CallId id);
+  // The same for a stream.
+  bool Register(StreamCall& stream, CallId* id);
+  void ReleaseStream(CallId id);
+  // The windows that the link's streams share. Precondition: !down().
+  StreamLink& streams() { return streams_; }
+  // Why a call of `method` cannot begin. Precondition of the first: !down().
+  [[gnu::cold]] absl::Status NoSuchMethod(const MethodDescriptor& method) const;
+  [[gnu::cold]] static absl::Status TooManyCalls();
   // Tells the server that nobody waits for `id` any more. Best effort: the deadline travelled too.
   void SendCancel(CallId id);
 
@@ -123,16 +138,21 @@ class ClientSession final : public LinkListener, private SendWaiter {
 
  private:
   struct Slot {
-    ClientCall* call = nullptr;
+    ClientCall* call = nullptr;  // a unary one
     uint32_t generation = 0;
+    bool streams = false;  // a stream has the slot
   };
 
   // Rare paths are out of line to keep the hot path small.
   [[gnu::cold, gnu::noinline]] uint32_t AddSlot();
   [[gnu::noinline]] absl::Status OnOtherFrame(Link& link, const FrameHeader& frame,
                                               const char* body);
-  // The frame's call has ended, if it ever was.
-  [[gnu::cold, gnu::noinline]] absl::Status OnLateResponse(const FrameHeader& frame);
+  // The frame's call is a stream, or has ended, if it ever was.
+  [[gnu::cold, gnu::noinline]] absl::Status OnLateResponse(const FrameHeader& frame,
+                                                           const char* body);
+  [[gnu::noinline]] absl::Status OnStreamFrame(const FrameHeader& frame, const char* body);
+  // nullptr unless the frame's slot and generation are those of a stream.
+  StreamCall* StreamOf(const FrameHeader& frame) const;
   void OnWritable(Link& link) override;
   // The call that a frame is for; nullptr when it has ended. An error when it never was.
   absl::StatusOr<ClientCall*> Find(const FrameHeader& frame) const;
@@ -143,6 +163,7 @@ class ClientSession final : public LinkListener, private SendWaiter {
   void EndQuarantine(const FrameHeader& frame);
 
   Listener& listener_;
+  StreamMemory& stream_memory_;
   Link* link_ = nullptr;
   bool draining_ = false;
   bool reaches_memory_ = false;
@@ -150,6 +171,8 @@ class ClientSession final : public LinkListener, private SendWaiter {
   uint32_t in_flight_ = 0;
   uint32_t settling_ = 0;  // calls
   std::vector<Slot> slots_;
+  std::vector<StreamCall*> stream_calls_;  // by slot; shorter than slots_ if the last have none
+  StreamLink streams_;
   BoundedVector<uint32_t> free_;  // last in, first out: few slots stay in the cache
   std::deque<CallId> cancels_;
   // By slot and generation. Bounded by what the link leases (LeaseLimits).

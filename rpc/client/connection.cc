@@ -143,7 +143,8 @@ Task<absl::Status> Connection::ConnectOver(size_t device, std::unique_ptr<Messag
     co_return absl::FailedPreconditionError(std::string(endpoint.status().message()));
   }
   [[maybe_unused]] const auto use = (*endpoint)->Use();
-  auto session = std::make_unique<ClientSession>(static_cast<ClientSession::Listener&>(*this));
+  auto session = std::make_unique<ClientSession>(static_cast<ClientSession::Listener&>(*this),
+                                                 shard_.stream_memory());
   session->set_landing_share(landing_share_);
   VERBENA_CO_ASSIGN_OR_RETURN(Link * link,
                               co_await (*endpoint)->Connect(std::move(stream), *session, wish_));

@@ -2,13 +2,13 @@
 
 #include <map>
 #include <set>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "fmt/format.h"
 #include "google/protobuf/descriptor.pb.h"
 #include "verbena/rpc/codegen/cpp_names.h"
+#include "verbena/rpc/codegen/payload_options.h"
 
 namespace verbena::codegen {
 namespace {
@@ -63,11 +63,10 @@ std::string KeywordIn(const std::string& qualified) {
 
 std::string StreamingProblem(const MethodDescriptor& method) {
   if (!method.client_streaming() && !method.server_streaming()) return "";
-  std::string_view kind = !method.server_streaming()   ? "client streaming"
-                          : !method.client_streaming() ? "server streaming"
-                                                       : "bidirectional streaming";
-  return fmt::format(
-      "{} is not supported; unary methods (no 'stream' before request and reply) are", kind);
+  const PayloadOptions payloads = PayloadOptionsOf(method);
+  if (!payloads.request && !payloads.response) return "";
+  return "the messages of a stream have no payloads; remove 'stream', or request_payload and "
+         "response_payload";
 }
 
 std::string TypeProblem(const Descriptor& message) {

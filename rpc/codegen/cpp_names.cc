@@ -66,7 +66,8 @@ constexpr std::string_view kMembers[] = {"Service",  "Stub",      "StubAdapter",
 static_assert(std::is_sorted(std::begin(kMembers), std::end(kMembers)));
 
 // Parameters of generated methods. Sorted.
-constexpr std::string_view kParameters[] = {"context", "options", "reply", "request"};
+constexpr std::string_view kParameters[] = {"context", "options", "reader", "reply",
+                                            "request", "stream",  "writer"};
 static_assert(std::is_sorted(std::begin(kParameters), std::end(kParameters)));
 
 template <size_t n>

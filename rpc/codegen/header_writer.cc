@@ -8,6 +8,7 @@
 #include "verbena/rpc/codegen/comments.h"
 #include "verbena/rpc/codegen/cpp_names.h"
 #include "verbena/rpc/codegen/interface_writer.h"
+#include "verbena/rpc/codegen/stream_types.h"
 #include "verbena/rpc/version.h"
 
 namespace verbena::codegen {
@@ -28,6 +29,14 @@ void WriteStubMethod(const MethodDescriptor& method, Printer& printer) {
   };
   printer.Print("\n");
   PrintComment(CommentOf(method), printer);
+  if (IsStreaming(method)) {
+    vars["stream"] = ClientStreamType(method);
+    vars["parameter"] = method.client_streaming() ? "" : "const " + vars["request"] + "& request, ";
+    printer.Print(vars,
+                  "$deprecated$$stream$ $method$(\n"
+                  "    $parameter$::verbena::CallOptions options = {}) const;\n");
+    return;
+  }
   printer.Print(vars,
                 "$deprecated$::verbena::UnaryCall<const $request$&, $reply$> $method$(\n"
                 "    const $request$& request ABSL_ATTRIBUTE_LIFETIME_BOUND,\n"
@@ -49,7 +58,7 @@ void WriteStub(const ServiceDescriptor& service, const std::string& macro, Print
   printer.Print(
       vars,
       "// Calls $service$ through a channel, which must outlive it and its calls.\n"
-      "// Cheap to copy; any number of calls may be in flight. Each method has three forms:\n"
+      "// Cheap to copy; any number of calls may be in flight. A unary method has three forms:\n"
       "//   (const Request&)          borrows the request until the call ends,\n"
       "//   (Request&&)               owns it,\n"
       "//   (const Request&, Reply&)  borrows both, and allocates nothing once warm.\n"
@@ -73,12 +82,12 @@ void WriteStub(const ServiceDescriptor& service, const std::string& macro, Print
 
 void WriteServiceMethod(const MethodDescriptor& method, Printer& printer) {
   PrintComment(CommentOf(method), printer);
+  const HandlerParameters parameters(method, /*named=*/true);
   printer.Print(
       "virtual ::verbena::Task<::absl::Status> $method$(\n"
-      "    ::verbena::ServerContext& context, const $request$& request,\n"
-      "    $reply$& reply);\n\n",
-      "method", CppName(method), "request", CppTypeIn(*method.service(), *method.input_type()),
-      "reply", CppTypeIn(*method.service(), *method.output_type()));
+      "    ::verbena::ServerContext& context,$first$\n"
+      "    $last$);\n\n",
+      "method", CppName(method), "first", parameters.first, "last", parameters.last);
 }
 
 void WriteServiceBase(const ServiceDescriptor& service, const std::string& macro,
@@ -170,7 +179,9 @@ void WriteHeader(const FileDescriptor& file, const Parameters& parameters, Print
     printer.Print(
         "#include \"absl/base/attributes.h\"\n"
         "#include \"verbena/rpc/call_options.h\"\n"
+        "#include \"verbena/rpc/client_stream.h\"\n"
         "#include \"verbena/rpc/server_context.h\"\n"
+        "#include \"verbena/rpc/server_stream.h\"\n"
         "#include \"verbena/rpc/service.h\"\n"
         "#include \"verbena/rpc/unary_call.h\"\n"
         "#include \"verbena/rpc/with_payload.h\"\n");

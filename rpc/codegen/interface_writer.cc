@@ -5,6 +5,7 @@
 #include "google/protobuf/descriptor.pb.h"
 #include "verbena/rpc/codegen/comments.h"
 #include "verbena/rpc/codegen/cpp_names.h"
+#include "verbena/rpc/codegen/stream_types.h"
 
 namespace verbena::codegen {
 namespace {
@@ -24,6 +25,12 @@ Variables VariablesOf(const MethodDescriptor& method) {
   };
 }
 
+int UnaryMethods(const ServiceDescriptor& service) {
+  int count = 0;
+  for (int i = 0; i < service.method_count(); ++i) count += IsStreaming(*service.method(i)) ? 0 : 1;
+  return count;
+}
+
 }  // namespace
 
 std::string ResultType(const MethodDescriptor& method) {
@@ -36,7 +43,8 @@ void WriteStubInterface(const ServiceDescriptor& service, const std::string& mac
       "// The calls of $service$ as virtual functions, for code whose tests put a\n"
       "// fake or a mock in the place of a Stub. A call owns its request and its options, and "
       "begins\n"
-      "// when its Task is awaited. The object must outlive its Tasks.\n"
+      "// when its Task is awaited. The object must outlive its Tasks. Streams are not among "
+      "them.\n"
       "class $macro$StubInterface {\n"
       " public:\n"
       "  virtual ~StubInterface() = default;\n",
@@ -44,6 +52,7 @@ void WriteStubInterface(const ServiceDescriptor& service, const std::string& mac
   printer.Indent();
   for (int i = 0; i < service.method_count(); ++i) {
     const MethodDescriptor& method = *service.method(i);
+    if (IsStreaming(method)) continue;
     printer.Print("\n");
     PrintComment(CommentOf(method), printer);
     printer.Print(VariablesOf(method),
@@ -69,6 +78,7 @@ void WriteStubAdapter(const ServiceDescriptor& service, const std::string& macro
       "macro", macro);
   printer.Indent();
   for (int i = 0; i < service.method_count(); ++i) {
+    if (IsStreaming(*service.method(i))) continue;
     printer.Print(VariablesOf(*service.method(i)),
                   "$deprecated$VERBENA_CORO_WRAPPER ::verbena::Task<$result$> $method$(\n"
                   "    $request$ request, ::verbena::CallOptions options = {}) override;\n");
@@ -79,11 +89,12 @@ void WriteStubAdapter(const ServiceDescriptor& service, const std::string& macro
       " private:\n"
       "  $unused$Stub stub_;\n"
       "};\n",
-      "unused", service.method_count() == 0 ? "[[maybe_unused]] " : "");
+      "unused", UnaryMethods(service) == 0 ? "[[maybe_unused]] " : "");
 }
 
 void WriteStubAdapterMethods(const ServiceDescriptor& service, Printer& printer) {
   for (int i = 0; i < service.method_count(); ++i) {
+    if (IsStreaming(*service.method(i))) continue;
     printer.Print(VariablesOf(*service.method(i)),
                   "::verbena::Task<$result$> $class$::StubAdapter::$method$(\n"
                   "    $request$ request, ::verbena::CallOptions options) {\n"

@@ -6,6 +6,7 @@
 #include "verbena/rpc/codegen/comments.h"
 #include "verbena/rpc/codegen/cpp_names.h"
 #include "verbena/rpc/codegen/interface_writer.h"
+#include "verbena/rpc/codegen/stream_types.h"
 
 namespace verbena::codegen {
 namespace {
@@ -49,7 +50,9 @@ void WriteMock(const ServiceDescriptor& service, Printer& printer) {
       " public:\n");
   printer.Indent();
   printer.Print(vars, "$mock$() = default;\n");
-  for (int i = 0; i < service.method_count(); ++i) WriteMethod(*service.method(i), printer);
+  for (int i = 0; i < service.method_count(); ++i) {
+    if (!IsStreaming(*service.method(i))) WriteMethod(*service.method(i), printer);
+  }
   printer.Print(vars, "\n// @@protoc_insertion_point(class_scope:$service$.$mock$)\n");
   printer.Outdent();
   printer.Print("};\n");

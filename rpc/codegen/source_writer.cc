@@ -7,6 +7,7 @@
 #include "verbena/rpc/codegen/cpp_names.h"
 #include "verbena/rpc/codegen/interface_writer.h"
 #include "verbena/rpc/codegen/payload_options.h"
+#include "verbena/rpc/codegen/stream_types.h"
 
 namespace verbena::codegen {
 namespace {
@@ -47,12 +48,48 @@ void WriteDescriptors(const ServiceDescriptor& service, Printer& printer) {
     if (payloads.request || payloads.response) {
       printer.Print(",\n     ::verbena::Payloads::$payloads$", "payloads", PayloadsName(payloads));
     }
+    if (IsStreaming(method)) {
+      printer.Print(",\n     ::verbena::Payloads::kNone, ::verbena::Streams::$streams$", "streams",
+                    StreamsName(method));
+    }
     printer.Print("},\n");
   }
   printer.Print("};\n\n");
 }
 
+void WriteStreamingMethod(const MethodDescriptor& method, Printer& printer) {
+  const HandlerParameters parameters(method, /*named=*/false);
+  const std::string request = CppTypeIn(*method.service(), *method.input_type());
+  Variables vars = {
+      {"class", CppName(*method.service())},
+      {"index", std::to_string(method.index())},
+      {"method", CppName(method)},
+      {"full_name", method.service()->full_name() + "/" + method.name()},
+      {"stream", ClientStreamType(method)},
+      {"parameter", method.client_streaming() ? "" : "const " + request + "& request, "},
+      {"argument", method.client_streaming() ? "" : "request, "},
+      {"first", parameters.first},
+      {"last", parameters.last},
+  };
+  printer.Print(vars,
+                "$stream$ $class$::Stub::$method$(\n"
+                "    $parameter$::verbena::CallOptions options) const {\n"
+                "  return {*channel_, kMethods[$index$], $argument$::std::move(options)};\n"
+                "}\n"
+                "\n"
+                "::verbena::Task<::absl::Status> $class$::Service::$method$(\n"
+                "    ::verbena::ServerContext& /*context*/,$first$\n"
+                "    $last$) {\n"
+                "  co_return ::absl::UnimplementedError(\"$full_name$ is not implemented\");\n"
+                "}\n"
+                "\n");
+}
+
 void WriteMethod(const MethodDescriptor& method, Printer& printer) {
+  if (IsStreaming(method)) {
+    WriteStreamingMethod(method, printer);
+    return;
+  }
   Variables vars = {
       {"class", CppName(*method.service())},
       {"index", std::to_string(method.index())},

@@ -47,6 +47,29 @@ inline FrameHeader LandingFrame(CallId id) { return CallFrame(FrameKind::kLandin
 
 inline FrameHeader ReturnFrame(uint32_t slot) { return GrantSlotFrame(FrameKind::kReturn, slot); }
 
+inline FrameHeader StreamEndFrame(CallId id) { return CallFrame(FrameKind::kStreamEnd, id); }
+
+// --- From both
+// ------------------------------------------------------------------------------------
+
+// Its body is a message, or a part of one.
+inline FrameHeader StreamMessageFrame(CallId id) {
+  return CallFrame(FrameKind::kStreamMessage, id);
+}
+
+inline FrameHeader StreamWindowFrame(CallId id, uint32_t limit) {
+  FrameHeader frame = CallFrame(FrameKind::kStreamWindow, id);
+  frame.argument = limit;
+  return frame;
+}
+
+// The window of all streams of the link.
+inline FrameHeader LinkWindowFrame(uint32_t limit) {
+  FrameHeader frame = StreamWindowFrame({}, limit);
+  frame.flags = kFrameOfLink;
+  return frame;
+}
+
 // --- From the server
 // ------------------------------------------------------------------------------
 

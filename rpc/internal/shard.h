@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/rpc/internal/published.h"
 #include "verbena/rpc/internal/shard_device.h"
+#include "verbena/rpc/internal/stream_memory.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/executor/executor.h"
@@ -73,6 +74,8 @@ class Shard {
   uint32_t index() const { return index_; }
   // Tasks that belong to nobody else: connection attempts, what Runtime::Spawn was given.
   TaskScope& tasks() { return tasks_; }
+  // For messages of streams that nobody has read yet.
+  StreamMemory& stream_memory() { return stream_memory_; }
   // stats(), kept for threads that cannot wait for this one. Published here, read anywhere.
   void PublishStats();
   std::vector<DeviceStats> published_stats() const { return published_.Get(); }
@@ -84,6 +87,7 @@ class Shard {
   const RuntimeId runtime_id_;
   std::vector<LinkKind> kinds_;
   LinkLimits limits_;
+  StreamMemory stream_memory_;
   TaskScope tasks_;
   bool closing_ = false;
   std::vector<std::unique_ptr<ShardDevice>> devices_;

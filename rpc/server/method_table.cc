@@ -21,7 +21,7 @@ absl::Status MethodTable::Add(Service& service) {
       return absl::ResourceExhaustedError(fmt::format(
           "{} is one method too many: a server has {} at most", added.full_name, kMaxMethods));
     }
-    entries_.push_back({&service, &method, static_cast<int>(entries_.size())});
+    entries_.push_back({&service, &method, static_cast<int>(entries_.size()), added.streams});
     ids_.push_back(added.id);
   }
   return absl::OkStatus();

@@ -25,6 +25,7 @@ class MethodTable {
     Service* service;
     const ServerMethod* method;
     int index;
+    Streams streams;
   };
 
   // ALREADY_EXISTS names both methods. RESOURCE_EXHAUSTED: more than kMaxMethods.

@@ -86,7 +86,11 @@ void ServerCall::Start(ServerSession& session, CallId id, const FrameHeader& fra
     if (context->header.travels) bulk_.get()->set_context_bytes(context->header.block_bytes);
   }
   messages_.NoteRequest(request_bytes);
-  const bool in_frame = bulk == nullptr || bulk->request.message_bytes == 0;
+  bool in_frame = bulk == nullptr || bulk->request.message_bytes == 0;
+  if (frame.flags >= kFrameOpensStream) [[unlikely]] {
+    BeginStream(frame);
+    in_frame = entry_.streams == Streams::kServer && (frame.flags & kFrameMessageApart) == 0;
+  }
   if (in_frame && !messages_.request().ParseFromArray(body, static_cast<int>(request_bytes))) {
     Respond(NotParsed(), Outcome::kNotExecuted);
     return;
@@ -107,7 +111,45 @@ void ServerCall::Start(ServerSession& session, CallId id, const FrameHeader& fra
     task_.Start(shard_.executor(), &*cancel_, this);
     return;
   }
+  if ((frame.flags & kFrameMessageApart) != 0) [[unlikely]] {
+    step_ = Step::kFetch;
+    task_ = ReadAndRun();
+    task_.Start(shard_.executor(), &*cancel_, this);
+    return;
+  }
   RunHandler();
+}
+
+void ServerCall::BeginStream(const FrameHeader& frame) {
+  stream_.Make().Begin(session_->streams(), id_, *entry_.method->descriptor,
+                       (frame.flags & kFrameMessageApart) != 0);
+}
+
+absl::Status ServerCall::OnStreamFrame(const FrameHeader& frame, const char* body) {
+  ServedStream* stream = stream_.get();
+  if (stream != nullptr) return stream->OnFrame(frame, body);
+  return absl::InvalidArgumentError(
+      fmt::format("a frame of a stream for a call of {}, which is none", method_name()));
+}
+
+absl::Status ServerCall::EndStream(const absl::Status& status) {
+  if (stream_.get()->OnHandlerEnd() || !status.ok()) return status;
+  return absl::AbortedError(
+      fmt::format("the handler of {} has ended before its last message was sent", method_name()));
+}
+
+Task<absl::Status> ServerCall::ReadAndRun() {
+  StreamReceiver& receiver = stream_.get()->receiver();
+  VERBENA_CO_ASSIGN_OR_RETURN(const bool read, co_await StreamRead(receiver, messages_.request()));
+  if (!read) co_return absl::InvalidArgumentError("the request has not come");
+  receiver.End();
+  messages_.NoteRequest(messages_.request().ByteSizeLong());
+  co_return co_await RunFetched();
+}
+
+// The reply does not fit a frame, so it goes ahead of the response.
+Task<absl::Status> ServerCall::SendReply() {
+  co_return co_await StreamWrite(stream_.get()->sender(), messages_.reply());
 }
 
 Task<absl::Status> ServerCall::FetchAndRun() {
@@ -118,6 +160,10 @@ Task<absl::Status> ServerCall::FetchAndRun() {
     messages_.NoteRequest(bulk.message_bytes());
     if (!bulk.ParseMessage(messages_.request())) co_return NotParsed();
   }
+  co_return co_await RunFetched();
+}
+
+Task<absl::Status> ServerCall::RunFetched() {
   if (cancel_->requested()) co_return cancel_->status();
   step_ = Step::kHandler;
   AtStep(CallStep::kHandlerStarts, session_->link());
@@ -234,7 +280,7 @@ void ServerCall::OnTaskDone() {
   if (refused) outcome = Outcome::kNotExecuted;
   if (failure_ != nullptr) [[unlikely]] {
     RespondLargeFailure(status);
-  } else if (status.ok() && step_ != Step::kAskForLanding) {
+  } else if (status.ok() && step_ != Step::kAskForLanding && step_ != Step::kSendReply) {
     Complete();
   } else if (status.ok() || !AskForFailure(status, outcome)) {
     Respond(status, outcome);
@@ -243,7 +289,8 @@ void ServerCall::OnTaskDone() {
 
 bool ServerCall::AskForFailure(const absl::Status& status, Outcome outcome) {
   const Link* link = session_->link();
-  if (step_ == Step::kAskForLanding || link == nullptr || !link->open() || cancel_->requested() ||
+  if (stream_.get() != nullptr || step_ == Step::kAskForLanding || link == nullptr ||
+      !link->open() || cancel_->requested() ||
       StatusFits(status, link->max_body_bytes() - carried_.outgoing_bytes()) ||
       VERBENA_MUTANT(kLargeDetailsDropped)) {
     return false;
@@ -274,7 +321,11 @@ void ServerCall::Complete() {
   Link* link = session_->link();
   const bool large =
       link != nullptr && reply_bytes + carried_.outgoing_bytes() > link->max_body_bytes();
-  if (bulk_.get() != nullptr || large) {
+  if (large && stream_.get() != nullptr) {
+    step_ = Step::kSendReply;
+    task_ = SendReply();
+    task_.Start(shard_.executor(), &*cancel_, this);
+  } else if (bulk_.get() != nullptr || large) {
     CompleteWithBulk(reply_bytes);
   } else {
     Respond(absl::OkStatus(), Outcome::kExecuted);
@@ -327,11 +378,15 @@ void ServerCall::OnLinkDown() {
   }
 }
 
-void ServerCall::Respond(const absl::Status& status, Outcome outcome) {
+void ServerCall::Respond(const absl::Status& handlers, Outcome outcome) {
+  const bool is_stream = stream_.get() != nullptr;
+  const absl::Status ended = is_stream ? EndStream(handlers) : absl::OkStatus();
+  const absl::Status& status = is_stream ? ended : handlers;
   if (!status.ok()) DropFailedReply();
   if (!BeginResponse()) return;
-  const bool sent = status.ok() ? response_.SendReply(messages_.reply_bytes())
-                                : response_.SendFailure(status, outcome);
+  const bool sent = !status.ok()                ? response_.SendFailure(status, outcome)
+                    : step_ == Step::kSendReply ? response_.SendReplyApart()
+                                                : response_.SendReply(messages_.reply_bytes());
   if (sent) Finish();
 }
 
@@ -368,10 +423,19 @@ void ServerCall::Finish() {
   response_.Clear();
   bulk_.Clear();
   carried_.Clear();
+  stream_.Clear();
   step_ = Step::kHandler;
   messages_.Clear();
   std::exchange(session_, nullptr)->OnCallDone(*this);
   shard_.Recycle(*this);
+}
+
+StreamReceiver& StreamOf::Receiver(ServerContext& context) {
+  return context.call_.stream_.get()->receiver();
+}
+
+StreamSender& StreamOf::Sender(ServerContext& context) {
+  return context.call_.stream_.get()->sender();
 }
 
 }  // namespace verbena::internal

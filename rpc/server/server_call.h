@@ -22,6 +22,7 @@
 #include "verbena/rpc/server/carried_context.h"
 #include "verbena/rpc/server/grants_given.h"
 #include "verbena/rpc/server/method_table.h"
+#include "verbena/rpc/server/served_stream.h"
 #include "verbena/rpc/server/server_bulk.h"
 #include "verbena/rpc/server/server_response.h"
 #include "verbena/rpc/server_context.h"
@@ -85,6 +86,8 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
              IncomingBulk* bulk, IncomingContext* context);
   // The memory that the response waits for has come.
   absl::Status OnLanding(const RemoteRange& landing);
+  // A frame of the call's stream. A failed Status closes the link.
+  absl::Status OnStreamFrame(const FrameHeader& frame, const char* body);
   // The caller gave up, or the server ends the call.
   void Cancel(absl::StatusCode reason);
   // No response can be sent any more. Ends the call if the response was all that was left of it.
@@ -98,12 +101,14 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
 
  private:
   friend ServerContext;
+  friend StreamOf;
 
   enum class Step : uint8_t {
     kHandler,        // it runs, or has ended
     kFetch,          // the handler has not started
     kIntercept,      // likewise: interceptors run before it
     kAskForLanding,  // the handler has ended
+    kSendReply,      // the handler has ended; the reply is a message of the stream
   };
 
   void OnTaskDone() override;
@@ -126,6 +131,10 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   // link too.
   absl::Status TakeFetchedContext();
   void SetTrace();
+  // For a request that comes as a message of the stream.
+  Task<absl::Status> ReadAndRun();
+  Task<absl::Status> RunFetched();
+  Task<absl::Status> SendReply();
   // The handler has ended well.
   void Complete();
   void Respond(const absl::Status& status, Outcome outcome);
@@ -143,6 +152,9 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   // Rare paths are out of line to keep the hot path small.
   [[gnu::noinline]] void CompleteWithBulk(size_t reply_bytes);
   [[gnu::noinline]] void EndBulkRequest();
+  [[gnu::noinline]] void BeginStream(const FrameHeader& frame);
+  // How the call ends, if its handler says `status`.
+  [[gnu::noinline]] absl::Status EndStream(const absl::Status& status);
   [[gnu::cold, gnu::noinline]] void DropFailedReply();
   [[gnu::cold, gnu::noinline]] void RespondUnlikeTheMethod();
   [[gnu::cold, gnu::noinline]] absl::Status NotParsed() const;
@@ -165,6 +177,7 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   bool timer_running_ = false;
   CallBulk bulk_;
   CarriedContext carried_;
+  CallStream stream_;
   Step step_ = Step::kHandler;
   std::unique_ptr<LargeFailure> failure_;
 };

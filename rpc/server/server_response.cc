@@ -48,6 +48,12 @@ bool ServerResponse::SendFailureInLanding(absl::StatusCode code, Outcome outcome
   return !StartWrites() && Append();
 }
 
+bool ServerResponse::SendReplyApart() {
+  frame_.flags |= kFrameMessageApart;
+  body_bytes = context_bytes();
+  return Append();
+}
+
 bool ServerResponse::StartWrites() {
   if (!bulk_->answers()) return false;
   const size_t reply_bytes = bulk_->reply_travels() ? 0 : body_bytes - context_bytes();
@@ -154,7 +160,7 @@ void ServerResponse::Write(char* body) {
     body = WritePrefix(body);
   if (frame_.status_code != 0) {
     failure_body_.copy(body, failure_body_.size());
-  } else if (!has_bulk() || !bulk_->reply_travels()) {  // otherwise in the client's memory
+  } else if (frame_.flags == 0 || !reply_travels()) {
     messages_.reply().SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(body));
   }
 }

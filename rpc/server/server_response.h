@@ -53,6 +53,8 @@ class ServerResponse final : private SendWaiter, private Timer, private Transfer
   bool SendFailure(const absl::Status& status, Outcome outcome);
   // A failure whose Status the bulk part writes to the landing that the client gave for it.
   bool SendFailureInLanding(absl::StatusCode code, Outcome outcome);
+  // For a reply that went ahead as a message of the call's stream.
+  bool SendReplyApart();
   // The call is over, or its link is lost.
   void Clear() {
     SendWaiter::Unlink();
@@ -72,7 +74,10 @@ class ServerResponse final : private SendWaiter, private Timer, private Transfer
   size_t context_bytes() const { return context_ == nullptr ? 0 : context_->encoded_bytes(); }
   // The bytes ahead of the message in the body: a context block, a bulk header, and a payload.
   size_t prefix_bytes() const { return context_bytes() + (has_bulk() ? bulk_->prefix_bytes() : 0); }
-  bool reply_travels() const { return bulk_ != nullptr && bulk_->reply_travels(); }
+  // Whether the reply is not in the frame.
+  bool reply_travels() const {
+    return (frame_.flags & kFrameMessageApart) != 0 || (bulk_ != nullptr && bulk_->reply_travels());
+  }
 
   // Rare paths are out of line to keep the hot path small.
   // Returns the end of what it wrote.

@@ -34,6 +34,33 @@ absl::Status ServerSession::OnFrame(Link& link, const FrameHeader& frame, const 
                           : StartCall(frame, body, nullptr, nullptr);
 }
 
+absl::Status ServerSession::OnStreamRequest(const FrameHeader& frame, const char* body,
+                                            IncomingContext* context) {
+  const bool opens = (frame.flags & kFrameOpensStream) != 0;
+  const bool apart = (frame.flags & kFrameMessageApart) != 0;
+  if (!opens || (frame.flags & kFrameHasBulk) != 0 || (apart && frame.body_bytes != 0)) {
+    return absl::InvalidArgumentError(
+        fmt::format("a request with flags {} and {} bytes", frame.flags, frame.body_bytes));
+  }
+  streams_.Attach(*link_, shard_.stream_memory());
+  return StartCall(frame, body, nullptr, context);
+}
+
+absl::Status ServerSession::OnStreamFrame(Link& link, const FrameHeader& frame, const char* body) {
+  streams_.Attach(link, shard_.stream_memory());
+  if ((frame.flags & kFrameOfLink) != 0) return streams_.OnWindow(frame);
+  const bool is_message = frame.kind == FrameKind::kStreamMessage;
+  const uint32_t cost = StreamCost(frame.body_bytes);
+  if (is_message) VERBENA_RETURN_IF_ERROR(streams_.OnReceived(cost));
+  ServerCall* call = by_slot_.Find(frame.call_slot);
+  if (call != nullptr && call->id().generation == frame.call_generation) {
+    return call->OnStreamFrame(frame, body);
+  }
+  // Its stream was refused, or has ended.
+  if (is_message && !VERBENA_MUTANT(kLateMessagesUnread)) streams_.Consume(cost);
+  return absl::OkStatus();
+}
+
 absl::Status ServerSession::OnOtherFrame(Link& link, const FrameHeader& frame, const char* body) {
   switch (frame.kind) {
     case FrameKind::kLanding:
@@ -41,6 +68,10 @@ absl::Status ServerSession::OnOtherFrame(Link& link, const FrameHeader& frame, c
     case FrameKind::kCancel:
       OnCancelFrame(frame);
       return absl::OkStatus();
+    case FrameKind::kStreamMessage:
+    case FrameKind::kStreamWindow:
+    case FrameKind::kStreamEnd:
+      return OnStreamFrame(link, frame, body);
     case FrameKind::kReturn:
       return grants_.OnReturn(link, frame.argument);
     default:
@@ -49,12 +80,14 @@ absl::Status ServerSession::OnOtherFrame(Link& link, const FrameHeader& frame, c
   }
 }
 
-// A client may use a slot again while the former call still runs here, if it cancelled that call;
-// but only with a later generation.
+// A client may use a slot again while the former call still runs here, if it gave up that call; but
+// only with a later generation. The former call's CANCEL may be late, or have found no room.
 bool ServerSession::MayUseSlot(const FrameHeader& frame) {
-  const ServerCall* before = by_slot_.Find(frame.call_slot);
+  ServerCall* before = by_slot_.Find(frame.call_slot);
   if (before == nullptr) return true;
-  return static_cast<int32_t>(frame.call_generation - before->id().generation) > 0;
+  if (static_cast<int32_t>(frame.call_generation - before->id().generation) <= 0) return false;
+  if (!VERBENA_MUTANT(kReusedSlotKeepsCall)) before->Cancel(absl::StatusCode::kCancelled);
+  return true;
 }
 
 absl::Status ServerSession::SlotMisused(const FrameHeader& frame) const {
@@ -65,7 +98,7 @@ absl::Status ServerSession::SlotMisused(const FrameHeader& frame) const {
 }
 
 absl::Status ServerSession::OnRequestWithPrefix(const FrameHeader& frame, const char* body) {
-  if ((frame.flags & kFrameHasContext) == 0) return OnBulkRequest(frame, body, nullptr);
+  if ((frame.flags & kFrameHasContext) == 0) return OnBulkOrStreamRequest(frame, body, nullptr);
   IncomingContext context;
   VERBENA_ASSIGN_OR_RETURN(context.header, ParseContextHeader(body, frame.body_bytes));
   if (!context.header.travels) {
@@ -74,11 +107,17 @@ absl::Status ServerSession::OnRequestWithPrefix(const FrameHeader& frame, const 
   FrameHeader rest = frame;
   rest.body_bytes -= static_cast<uint32_t>(context.header.in_frame());
   body += context.header.in_frame();
-  if ((frame.flags & kFrameHasBulk) != 0) return OnBulkRequest(rest, body, &context);
-  if (context.header.travels) {
+  if (context.header.travels && (frame.flags & kFrameHasBulk) == 0) {
     return absl::InvalidArgumentError("a context block that travels with nothing that travels");
   }
-  return StartCall(rest, body, nullptr, &context);
+  return OnBulkOrStreamRequest(rest, body, &context);
+}
+
+absl::Status ServerSession::OnBulkOrStreamRequest(const FrameHeader& frame, const char* body,
+                                                  IncomingContext* context) {
+  if (frame.flags >= kFrameOpensStream) return OnStreamRequest(frame, body, context);
+  if ((frame.flags & kFrameHasBulk) != 0) return OnBulkRequest(frame, body, context);
+  return StartCall(frame, body, nullptr, context);
 }
 
 absl::Status ServerSession::OnBulkRequest(const FrameHeader& frame, const char* body,
@@ -120,8 +159,10 @@ absl::Status ServerSession::StartCall(const FrameHeader& frame, const char* body
   if (context != nullptr && !TakesMetadata(*context) && !VERBENA_MUTANT(kContextUnbounded)) {
     return RefuseRequest(frame, bulk, shard_.RefusalOfMetadata());
   }
-  ServerCall* call = shard_.Admit(frame.method, *client_);
-  if (call == nullptr) return RefuseRequest(frame, bulk, shard_.Refusal(frame.method, *client_));
+  ServerCall* call = shard_.Admit(frame.method, StreamsOf(frame), *client_);
+  if (call == nullptr) {
+    return RefuseRequest(frame, bulk, shard_.Refusal(frame.method, StreamsOf(frame), *client_));
+  }
   by_slot_.Add(frame.call_slot, *call);
   active_.PushBack(*call);
   call->Start(*this, {frame.call_slot, frame.call_generation}, frame, body, bulk, context);
@@ -277,7 +318,8 @@ void ServerSession::OnCallDone(ServerCall& call) {
 }
 
 bool ServerSession::ExpectsFrames() const {
-  return (waits_ > 0 || SendWaiter::linked()) && !VERBENA_MUTANT(kSilentClientKept);
+  return (waits_ > 0 || SendWaiter::linked() || streams_.has_waits()) &&
+         !VERBENA_MUTANT(kSilentClientKept);
 }
 
 bool ServerSession::InUse(const Link& link) const {
@@ -305,6 +347,7 @@ void ServerSession::OnLinkDown(Link&, const absl::Status&) {
     active_.PushBack(*call);
     call->OnLinkDown();
   }
+  streams_.OnLinkDown();
   going_down_ = false;
   shard_.OnSessionDown(*this);
 }

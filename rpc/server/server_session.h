@@ -14,6 +14,8 @@
 #include "absl/container/btree_map.h"
 #include "absl/status/status.h"
 #include "verbena/rpc/internal/call_id.h"
+#include "verbena/rpc/internal/stream_link.h"
+#include "verbena/rpc/method.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server/call_slots.h"
 #include "verbena/rpc/server/grants_given.h"
@@ -58,6 +60,9 @@ class ServerSession final : public LinkListener, private SendWaiter, private Tim
   void BeginWait() { ++waits_; }
   void EndWait() { --waits_; }
 
+  // The windows that the link's streams share. Precondition: a stream was opened.
+  StreamLink& streams() { return streams_; }
+
   // Tells the client to start no more calls here.
   void SendGoAway();
   void CancelAll();
@@ -88,6 +93,11 @@ class ServerSession final : public LinkListener, private SendWaiter, private Tim
   template <typename Visit>
   void ForEachCall(Visit visit);
   bool MayUseSlot(const FrameHeader& frame);
+  // Which sides send a stream, as a request says.
+  static Streams StreamsOf(const FrameHeader& frame) {
+    return (frame.flags & kFrameOpensStream) != 0 ? static_cast<Streams>(frame.outcome)
+                                                  : Streams::kNone;
+  }
   absl::Status StartCall(const FrameHeader& frame, const char* body, IncomingBulk* bulk,
                          IncomingContext* context);
   // Rare paths are out of line to keep the hot path small.
@@ -100,6 +110,11 @@ class ServerSession final : public LinkListener, private SendWaiter, private Tim
   bool TakesMetadata(const IncomingContext& context) const;
   [[gnu::cold, gnu::noinline]] absl::Status RefuseRequest(const FrameHeader& frame,
                                                           IncomingBulk* bulk, RefusalReason reason);
+  absl::Status OnBulkOrStreamRequest(const FrameHeader& frame, const char* body,
+                                     IncomingContext* context);
+  absl::Status OnStreamRequest(const FrameHeader& frame, const char* body,
+                               IncomingContext* context);
+  absl::Status OnStreamFrame(Link& link, const FrameHeader& frame, const char* body);
   void OnCancelFrame(const FrameHeader& frame);
   absl::Status OnLandingFrame(const FrameHeader& frame, const char* body);
   absl::Status Refuse(CallId id, RefusalReason reason);
@@ -122,6 +137,7 @@ class ServerSession final : public LinkListener, private SendWaiter, private Tim
   Link* link_ = nullptr;
   IntrusiveList<ServerCall> active_;
   CallSlots by_slot_;
+  StreamLink streams_;
   RefusalQueue refusals_;
   bool timer_running_ = false;  // while refusals wait
   uint64_t refusals_due_ = 0;   // of all queued so far, how many must have left when the timer ends

@@ -60,7 +60,10 @@ std::array<absl::Status, kRefusalReasons> Refusals(const ServerLimits& limits) {
           absl::ResourceExhaustedError(
               fmt::format("the server takes {} bytes of metadata with a call: send less, or raise "
                           "ServerOptions::max_metadata_bytes",
-                          limits.max_metadata_bytes))};
+                          limits.max_metadata_bytes)),
+          absl::UnimplementedError("this server's method of that name sends a stream where the "
+                                   "caller's sends one message, or the reverse: build both sides "
+                                   "from one .proto")};
 }
 
 // Short enough for every frame.
@@ -159,11 +162,13 @@ Task<absl::StatusOr<Link*>> ServerShard::Open(std::unique_ptr<MessageStream> str
   co_return endpoint.status();
 }
 
-RefusalReason ServerShard::Refusal(uint16_t method, const ServerClient& client) {
+RefusalReason ServerShard::Refusal(uint16_t method, Streams streams, const ServerClient& client) {
   ++stats_.refused;
   ++stats_.failures;
   if (draining_) return RefusalReason::kShuttingDown;
-  if (methods_.IndexOf(method) < 0) return RefusalReason::kNoSuchMethod;
+  const int index = methods_.IndexOf(method);
+  if (index < 0) return RefusalReason::kNoSuchMethod;
+  if (methods_.entry(index).streams != streams) return RefusalReason::kStreamsOtherwise;
   // A larger share of an executor that is full would not help.
   if (active_ >= limits_.max_concurrent_calls) return RefusalReason::kTooManyCalls;
   return client.takes_its_share() ? RefusalReason::kTooManyOfAClient

@@ -87,8 +87,9 @@ enum class RefusalReason : uint8_t {
   kTooManyOfAClient,
   kTooManyOfASource,
   kTooMuchMetadata,
+  kStreamsOtherwise,  // UNIMPLEMENTED
 };
-inline constexpr size_t kRefusalReasons = 6;
+inline constexpr size_t kRefusalReasons = 7;
 
 class ServerShard {
  public:
@@ -111,10 +112,12 @@ class ServerShard {
   const std::shared_ptr<MemoryHolders>& shared_receive_holders() const { return receive_; }
   MemoryHolders& send_holders() { return send_; }
 
-  // A call of the method with that number, from the pool; nullptr when it is refused.
-  ServerCall* Admit(uint16_t method, ServerClient& client) {
+  // A call of the method with that number, from the pool; nullptr when it is refused. `streams` is
+  // which sides send a stream, as the client says.
+  ServerCall* Admit(uint16_t method, Streams streams, ServerClient& client) {
     const int index = methods_.IndexOf(method);
-    if (index < 0 || draining_ || active_ >= limits_.max_concurrent_calls || client.full()) {
+    if (index < 0 || draining_ || active_ >= limits_.max_concurrent_calls || client.full() ||
+        (methods_.entry(index).streams != streams && !VERBENA_MUTANT(kStreamKindUnchecked))) {
       return nullptr;
     }
     client.AddCall();
@@ -126,7 +129,8 @@ class ServerShard {
     return call;
   }
   // Why Admit() just refused, counted.
-  [[gnu::cold, gnu::noinline]] RefusalReason Refusal(uint16_t method, const ServerClient& client);
+  [[gnu::cold, gnu::noinline]] RefusalReason Refusal(uint16_t method, Streams streams,
+                                                     const ServerClient& client);
   // The same for a call with more metadata than ServerOptions::max_metadata_bytes.
   [[gnu::cold, gnu::noinline]] RefusalReason RefusalOfMetadata() {
     ++stats_.refused;
@@ -171,6 +175,8 @@ class ServerShard {
   Task<void> Shutdown(TimePoint deadline);
   // Waits for handlers that outlasted Shutdown(); names them in the log from time to time.
   Task<void> AwaitHandlers();
+  // For messages of streams that no handler has read yet.
+  StreamMemory& stream_memory() { return shard_.stream_memory(); }
   // Adds up the handlers that run, by method.
   void CountRunning(RunningHandlers& running);
 

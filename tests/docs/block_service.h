@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -13,12 +14,15 @@
 #include "tests/docs/blocks.verbena.pb.h"
 #include "verbena/rpc/buffer.h"
 #include "verbena/rpc/server_context.h"
+#include "verbena/rpc/server_stream.h"
 #include "verbena/rpc/task.h"
 
 namespace guide {
 
 using verbena::Buffer;
 using verbena::ServerContext;
+using verbena::ServerReader;
+using verbena::ServerWriter;
 using verbena::Task;
 
 class BlockService final : public v1::Blocks::Service {
@@ -57,6 +61,35 @@ class BlockService final : public v1::Blocks::Service {
   }
 
   absl::flat_hash_map<std::string, std::string> blocks_;
+};
+
+class NameService final : public v1::Names::Service {
+ public:
+  Task<absl::Status> List(ServerContext&, const v1::ListRequest& request,
+                          ServerWriter<v1::Name>& names) override {
+    const absl::btree_set<std::string> all = names_;  // Write() may wait, and the set may change
+    for (const std::string& stored : all) {
+      if (!stored.starts_with(request.prefix())) continue;
+      v1::Name name;
+      name.set_name(stored);
+      VERBENA_CO_RETURN_IF_ERROR(co_await names.Write(name));
+    }
+    co_return absl::OkStatus();
+  }
+
+  Task<absl::Status> Reserve(ServerContext&, ServerReader<v1::Name>& names,
+                             v1::ReserveReply& reply) override {
+    v1::Name name;
+    for (;;) {
+      VERBENA_CO_ASSIGN_OR_RETURN(const bool read, co_await names.Read(name));
+      if (!read) break;  // the client has sent all
+      if (names_.insert(name.name()).second) reply.set_count(reply.count() + 1);
+    }
+    co_return absl::OkStatus();
+  }
+
+ private:
+  absl::btree_set<std::string> names_;
 };
 
 }  // namespace guide

@@ -37,6 +37,8 @@ namespace {
 using namespace std::chrono_literals;
 using verbena::CallInfo;
 using verbena::Channel;
+using verbena::ClientReader;
+using verbena::ClientWriter;
 using verbena::Generator;
 using verbena::JoinHandle;
 using verbena::Mutex;
@@ -111,6 +113,31 @@ Task<absl::Status> WriteBlockWithRetries(Channel& channel, std::string name, std
     VERBENA_CO_RETURN_IF_ERROR(co_await verbena::Sleep(10ms));
   }
   co_return status;
+}
+
+Task<absl::StatusOr<std::vector<std::string>>> NamesOf(Channel& channel, std::string prefix) {
+  const v1::Names::Stub names(channel);
+  v1::ListRequest request;
+  request.set_prefix(std::move(prefix));
+  std::vector<std::string> all;
+  ClientReader<v1::Name> reader = names.List(request, {.deadline = 1s});
+  v1::Name name;
+  while (co_await reader.Read(name)) all.push_back(name.name());
+  VERBENA_CO_RETURN_IF_ERROR(co_await reader.Finish());
+  co_return all;
+}
+
+Task<absl::StatusOr<uint64_t>> ReserveNames(Channel& channel, std::vector<std::string> wanted) {
+  const v1::Names::Stub names(channel);
+  ClientWriter<v1::Name, v1::ReserveReply> writer = names.Reserve();
+  v1::Name name;
+  for (const std::string& next : wanted) {
+    name.set_name(next);
+    if (!(co_await writer.Write(name)).ok()) break;  // Finish() says why
+  }
+  absl::StatusOr<v1::ReserveReply> reply = co_await writer.Finish();
+  if (!reply.ok()) co_return reply.status();
+  co_return reply->count();
 }
 
 Task<absl::StatusOr<uint64_t>> SumOfTwo(Channel& channel) {

@@ -25,6 +25,8 @@ BENCHMARKS = {
             "//benchmarks/rpc:rpc_bench"),
     "rpc_instructions": ("instructions of a call, per side, against their budget",
                          "//benchmarks/rpc:rpc_instructions"),
+    "stream": ("messages read from 1 and from 100 streams, unary calls of their size beside them",
+               "//benchmarks/rpc:stream_bench"),
     "payload": ("payloads read and written, one memcpy beside them; the same by gRPC and UCX",
                 "//benchmarks/payload:payload_bench"),
     "interference": ("small calls beside payloads on one link, and payloads beside small calls",

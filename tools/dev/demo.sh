@@ -4,13 +4,15 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-usage: ./dev demo [block_store|kv|hello|host_loop|interceptors|own_memory] [arguments of the example]
+usage: ./dev demo [block_store|kv|stream|hello|host_loop|interceptors|own_memory] [arguments of the example]
 
   block_store  (default) a block server and a client as two processes: a directory tree, the given one or
                one that every Debian has, is stored in a volume on the disk, read back with many reads in
                flight, every file's SHA-256 compared; beside cp and memcpy
   kv           a key-value server and a client: every line of the given files, or of texts that every
                Debian has, is stored in memory, read back with many calls in flight, verified
+  stream       a volume of the block store is copied by streams while calls go on over the same link, and
+               compared
   hello        the README's program: one service, one call
   host_loop    a server and a client on one thread, inside an epoll loop of the program's own
   interceptors a log, authorization and injected faults around calls
@@ -23,13 +25,13 @@ TEXT
 example=block_store
 case ${1:-} in
   -h | --help) usage; exit 0 ;;
-  block_store | kv | hello | host_loop | interceptors | own_memory) example=$1; shift ;;
+  block_store | kv | stream | hello | host_loop | interceptors | own_memory) example=$1; shift ;;
   -*) ;;
   "") ;;
   *)
     # A path is an argument of block_store; a word that is none is more likely a mistyped example.
     if [ ! -e "$1" ]; then
-      echo "dev demo: '$1' is neither an example (block_store, kv, hello, host_loop, interceptors, own_memory) nor a file" >&2
+      echo "dev demo: '$1' is neither an example (block_store, kv, stream, hello, host_loop, interceptors, own_memory) nor a file" >&2
       exit 2
     fi
     ;;

@@ -56,19 +56,50 @@ enum class FrameKind : uint8_t {
   kCancel = 3,  // the caller no longer wants the call
   kPing = 4,    // answer with kPong
   kPong = 5,
-  kRecall = 6,         // return spare credits, `argument` in all at most
-  kGoAway = 7,         // start no more calls on this link
-  kLandingNeeded = 8,  // the response is larger than what was leased for it
-  kLanding = 9,        // memory for that response
-  kGrant = 10,         // memory for the payload of a request to come, in slot `argument`
-  kRevoke = 11,        // return the grant of slot `argument`, unless a request used it
-  kReturn = 12,        // the grant is returned
+  kRecall = 6,          // return spare credits, `argument` in all at most
+  kGoAway = 7,          // start no more calls on this link
+  kLandingNeeded = 8,   // the response is larger than what was leased for it
+  kLanding = 9,         // memory for that response
+  kGrant = 10,          // memory for the payload of a request to come, in slot `argument`
+  kRevoke = 11,         // return the grant of slot `argument`, unless a request used it
+  kReturn = 12,         // the grant is returned
+  kStreamMessage = 13,  // a message of a stream, or a part of one
+  kStreamWindow = 14,   // how far the receiver's window of a stream, or of all streams, reaches
+  kStreamEnd = 15,      // the client sends no more messages on a stream
 };
+inline constexpr FrameKind kLastFrameKind = FrameKind::kStreamEnd;
 
 // Flags of a kRequest or kResponse: what its body begins with, ahead of the message. If it has
 // both, the context comes first.
 inline constexpr uint8_t kFrameHasBulk = 1;     // what it moves one-sided
 inline constexpr uint8_t kFrameHasContext = 2;  // the call's context
+// The kRequest begins a stream.
+inline constexpr uint8_t kFrameOpensStream = 4;
+// kStreamMessage: the next one goes on with the same message. kRequest that opens a stream: its
+// message follows as a kStreamMessage; kResponse of a stream: the reply came as one.
+inline constexpr uint8_t kFrameMessageApart = 8;
+// The kStreamWindow is that of all streams of the link.
+inline constexpr uint8_t kFrameOfLink = 16;
+
+// The flags that a frame of each kind may have, by kind.
+inline constexpr uint8_t kFrameKnownFlags[static_cast<size_t>(kLastFrameKind) + 1] = {
+    0,
+    kFrameHasBulk | kFrameHasContext | kFrameOpensStream | kFrameMessageApart,  // kRequest
+    kFrameHasBulk | kFrameHasContext | kFrameMessageApart,                      // kResponse
+    0,
+    0,
+    0,
+    0,
+    0,
+    0,
+    0,
+    0,
+    0,
+    0,
+    kFrameMessageApart,  // kStreamMessage
+    kFrameOfLink,        // kStreamWindow
+    0,
+};
 
 struct FrameHeader {
   // The caller's slot, and how often it was used: a late frame of an ended call is told from a
@@ -85,7 +116,8 @@ struct FrameHeader {
   uint8_t flags = 0;        // kFrame…
   uint8_t status_code = 0;  // kResponse: a canonical status code
   uint8_t outcome = 0;      // kResponse: an Outcome
-  // kRecall: credits; kGrant, kRevoke, kReturn: a slot; kRequest: see deadline_us.
+  // kRecall: credits; kGrant, kRevoke, kReturn: a slot; kRequest: see deadline_us; kStreamWindow:
+  // the limit; kStreamMessage: the bytes of a message whose first part this is.
   uint32_t argument = 0;
 
   uint64_t deadline() const { return uint64_t{argument} << 32 | deadline_us; }
@@ -123,8 +155,9 @@ constexpr size_t MaxBodyBytes(size_t eager_bytes) {
 
 // Whether `frame` can be the only one of a compact SEND.
 inline bool HasCompactForm(const FrameHeader& frame) {
-  return frame.argument == 0 && (frame.kind == FrameKind::kRequest ||
-                                 (frame.kind == FrameKind::kResponse && frame.status_code == 0));
+  return frame.argument == 0 && (frame.flags & (kFrameOpensStream | kFrameMessageApart)) == 0 &&
+         (frame.kind == FrameKind::kRequest ||
+          (frame.kind == FrameKind::kResponse && frame.status_code == 0));
 }
 
 // Writes the compact header of a SEND whose counters were told before, apart from `send`'s
@@ -257,11 +290,10 @@ class FrameParser {
     if (frame_.body_bytes > left - sizeof(FrameHeader)) return WireFault::kTruncatedFrame;
     const size_t frame_bytes = FrameBytes(frame_.body_bytes);
     if (frame_bytes > left) return WireFault::kTruncatedFrame;
-    if (frame_.kind < FrameKind::kRequest || frame_.kind > FrameKind::kReturn) {
+    if (frame_.kind < FrameKind::kRequest || frame_.kind > kLastFrameKind) {
       return WireFault::kUnknownKind;
     }
-    const uint8_t allowed =
-        frame_.kind <= FrameKind::kResponse ? kFrameHasBulk | kFrameHasContext : 0;
+    const uint8_t allowed = kFrameKnownFlags[static_cast<size_t>(frame_.kind)];
     if ((frame_.flags & ~allowed) != 0) return WireFault::kUnknownFlags;
     body_ = next_ + sizeof(FrameHeader);
     next_ += frame_bytes;

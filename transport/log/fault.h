@@ -189,6 +189,15 @@ enum class Fault {
   kUnplacedPayloadLost,        // a response's payload in a frame that finds no memory is lost
   kFrameOverrunsCaller,        // a payload in a frame may be larger than the caller's memory
   kMessageForgottenInFrame,    // a payload goes into a frame that has no room for the message
+  kStreamEndsMidMessage,   // a stream ends well though its last message is cut off
+  kStreamLeftRunning,      // a stream that is given up goes on at the server
+  kLateMessagesUnread,     // what comes for a stream that has ended counts as unread for ever
+  kDestroyedReadTakesItem,  // a Read that is destroyed takes a message along
+  kStreamWindowUnchecked,   // a peer may send on a stream as much as it likes
+  kMessageSizeUnchecked,    // a message in parts may be as large as its first part claims
+  kMessageAfterEndTaken,    // a stream takes messages behind the end of their side
+  kReusedSlotKeepsCall,       // a call runs on though its client has used its slot again
+  kStreamKindUnchecked,       // a method that streams is called as if it did not
 
   // files, examples
   kFileReferenceNotAtomic,   // threads that share a File lose count of its Tasks

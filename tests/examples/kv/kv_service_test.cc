@@ -131,5 +131,61 @@ TEST_F(KvServiceTest, StatsTellWhatHappened) {
   EXPECT_EQ(stats->misses(), 1u);
 }
 
+TEST_F(KvServiceTest, AScanOfAllSendsEachEntryInTheOrderOfTheKeys) {
+  constexpr int kEntries = 40;
+  for (int i = kEntries; i-- > 0;) {
+    ASSERT_TRUE(Put(std::string(1, static_cast<char>('A' + i)), std::string(3000, 'v')).ok());
+  }
+  auto scan = [&]() -> Task<absl::Status> {
+    verbena::ClientReader<v1::Entry> entries = stub().ScanAll({}, {.deadline = kLong});
+    v1::Entry entry;
+    char next = 'A';
+    while (co_await entries.Read(entry)) {
+      EXPECT_EQ(entry.key(), std::string(1, next++));
+      EXPECT_EQ(entry.value().size(), 3000u);
+    }
+    EXPECT_EQ(next, 'A' + kEntries);
+    co_return co_await entries.Finish();
+  };
+  EXPECT_EQ(runtime_->BlockOn(scan(), 1), absl::OkStatus());
+}
+
+TEST_F(KvServiceTest, AWatcherHearsOfEachChangeInItsOrder) {
+  auto watch = [&]() -> Task<absl::Status> {
+    v1::WatchRequest request;
+    request.set_prefix("w");
+    verbena::ClientReader<v1::Change> changes = stub().Watch(request, {.deadline = kLong});
+    v1::Change change;
+    EXPECT_TRUE(co_await changes.Read(change));
+    EXPECT_EQ(change.number(), store_.changes().last());
+    EXPECT_TRUE(store_.Put("w1", "a").ok());
+    EXPECT_TRUE(store_.Put("other", "b").ok());
+    EXPECT_TRUE(store_.Delete("w1"));
+    EXPECT_TRUE(co_await changes.Read(change));
+    EXPECT_EQ(change.key(), "w1");
+    EXPECT_EQ(change.value(), "a");
+    const uint64_t first = change.number();
+    EXPECT_TRUE(co_await changes.Read(change));
+    EXPECT_EQ(change.key(), "w1");
+    EXPECT_FALSE(change.has_value());
+    EXPECT_EQ(change.number(), first + 2);
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(runtime_->BlockOn(watch()), absl::OkStatus());
+}
+
+TEST(ChangeLogTest, AWatcherThatMissedChangesHearsSo) {
+  ChangeLog log;
+  for (size_t i = 0; i <= ChangeLog::kMaxChanges; ++i) log.Add("key", "value");
+  uint64_t seen = 0;
+  EXPECT_TRUE(absl::IsDataLoss(log.After(seen, "").status()));
+  seen = 1;
+  absl::StatusOr<std::vector<StoreChange>> changes = log.After(seen, "");
+  ASSERT_TRUE(changes.ok()) << changes.status();
+  EXPECT_EQ(changes->size(), ChangeLog::kMaxBatch);
+  EXPECT_EQ(changes->front().number, 2u);
+  EXPECT_EQ(seen, 1 + ChangeLog::kMaxBatch);
+}
+
 }  // namespace
 }  // namespace kv

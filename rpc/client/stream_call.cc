@@ -1,0 +1,239 @@
+#include "verbena/rpc/client/stream_call.h"
+
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/rpc/client/failure_of.h"
+#include "verbena/rpc/internal/context_format.h"
+#include "verbena/rpc/internal/frames.h"
+#include "verbena/rpc/internal/remaining_time.h"
+#include "verbena/rpc/internal/shard.h"
+#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/log/check.h"
+#include "verbena/transport/log/mutant.h"
+
+namespace verbena::internal {
+
+using google::protobuf::MessageLite;
+
+StreamCall::StreamCall(const MethodDescriptor& method, Deadline deadline, CallInfo* info,
+                       std::string request)
+    : method_(method), deadline_(deadline), info_(info), request_(std::move(request)) {}
+
+StreamCall::~StreamCall() {
+  if (stage_ == Stage::kActive) GiveUp(CancelStatus(absl::StatusCode::kCancelled));
+  if (finisher_ != nullptr) {
+    StreamEndAwaiter& finisher = *std::exchange(finisher_, nullptr);
+    finisher.call_ = nullptr;
+    finisher.End();
+  }
+}
+
+void StreamCall::StartClock(Scheduler& scheduler) {
+  if (scheduler_ != nullptr) return;
+  scheduler_ = &scheduler;
+  if (deadline_.is_set() || info_ != nullptr) started_ = scheduler.now();
+  if (deadline_.is_set()) deadline_ = Deadline(deadline_.At(started_));
+  if (info_ != nullptr) info_->request_bytes = static_cast<uint32_t>(request_.size());
+}
+
+bool StreamCall::Begin(Connection& connection) {
+  if (stage_ != Stage::kNew) return true;
+  Executor& executor = connection.shard().executor();
+  StartClock(executor);
+  ClientSession* session = connection.usable_session();
+  if (session == nullptr) return false;
+  BeginOn(*session, executor);
+  return true;
+}
+
+Task<void> StreamCall::Connect(Connection& connection) {
+  while (stage_ == Stage::kNew) {
+    absl::StatusOr<ClientSession*> session =
+        co_await connection.Session(deadline_.is_set() ? deadline_ : Deadline());
+    // Another await of the stream may have gone on first.
+    if (stage_ != Stage::kNew) break;
+    if (!session.ok()) {
+      Refuse(session.status());
+    } else if ((*session)->usable()) {
+      BeginOn(**session, connection.shard().executor());
+    }
+  }
+}
+
+void StreamCall::BeginOn(ClientSession& session, Scheduler& scheduler) {
+  method_number_ = session.NumberOf(method_);
+  absl::Status refusal = Refusal(session, method_number_);
+  if (refusal.ok() && !session.Register(*this, &id_)) refusal = session.TooManyCalls();
+  if (!refusal.ok()) {
+    Refuse(std::move(refusal));
+    return;
+  }
+  session_ = &session;
+  stage_ = Stage::kActive;
+  StreamLink& streams = session.streams();
+  receiver_.Begin(streams, id_);
+  sender_.Begin(streams, id_, method_.full_name);
+  if (deadline_.is_set()) scheduler.StartTimer(*this, deadline_.when());
+  SendRequest();
+}
+
+absl::Status StreamCall::Refusal(const ClientSession& session, uint16_t number) const {
+  if (number == 0) return session.NoSuchMethod(method_);
+  if (deadline_.is_set() && deadline_.when() <= started_) {
+    return absl::DeadlineExceededError("the deadline passed before the call began");
+  }
+  const size_t most = session.endpoint().limits().max_payload_bytes;
+  if (request_.size() > most) {
+    return absl::ResourceExhaustedError(
+        fmt::format("a request of {} bytes; at most {} (LinkLimits::max_payload_bytes) travel",
+                    request_.size(), most));
+  }
+  return absl::OkStatus();
+}
+
+void StreamCall::Refuse(absl::Status status) {
+  status_ = WithOutcome(std::move(status), Outcome::kNotExecuted);
+  End();
+}
+
+void StreamCall::SendRequest() {
+  Link& link = *session_->link();
+  body_bytes = request_.size() <= link.max_body_bytes() ? request_.size() : 0;
+  OnWritable(link);
+}
+
+// Frames that the stream sends meanwhile wait behind the request.
+void StreamCall::OnWritable(Link& link) {
+  FrameHeader frame = RequestFrame(id_, method_number_);
+  const bool apart = body_bytes != request_.size();
+  frame.outcome = static_cast<uint8_t>(method_.streams);
+  frame.flags = apart ? kFrameOpensStream | kFrameMessageApart : kFrameOpensStream;
+  if (deadline_.is_set()) frame.set_deadline(RemainingUs(deadline_.when(), scheduler_->now()));
+  char* body = link.Append(frame, body_bytes);
+  if (body == nullptr) {
+    link.AwaitWritable(*this);
+    return;
+  }
+  sent_ = true;
+  if (apart) {
+    sender_.SendSerialized(std::move(request_));
+  } else {
+    request_.copy(body, body_bytes);
+  }
+  request_ = std::string();
+}
+
+absl::Status StreamCall::OnStreamFrame(const FrameHeader& frame, const char* body) {
+  if (!sent_) return absl::InvalidArgumentError("a frame of a stream whose request has not left");
+  if (frame.kind == FrameKind::kStreamWindow) return sender_.OnWindow(frame);
+  if (frame.kind == FrameKind::kStreamMessage) return receiver_.OnMessage(frame, body);
+  return absl::InvalidArgumentError("a server sent the end of a client's messages");
+}
+
+absl::Status StreamCall::OnResponse(const FrameHeader& frame, const char* body) {
+  if (!sent_)
+    return absl::InvalidArgumentError("a response to a stream whose request has not left");
+  if ((frame.flags & kFrameHasBulk) != 0) {
+    return absl::InvalidArgumentError("a response of a stream tells of bulk");
+  }
+  size_t skip = 0;
+  if ((frame.flags & kFrameHasContext) != 0) {
+    VERBENA_ASSIGN_OR_RETURN(ContextHeader header, ParseContextHeader(body, frame.body_bytes));
+    VERBENA_ASSIGN_OR_RETURN(Metadata trailing, ParseTrailingMetadata(body, header.block_bytes));
+    if (info_ != nullptr) info_->trailing_metadata = std::move(trailing);
+    skip = header.block_bytes;
+  }
+  body += skip;
+  const uint32_t bytes = frame.body_bytes - static_cast<uint32_t>(skip);
+  const bool whole = receiver_.End();
+  if (frame.status_code != 0) {
+    status_ = FailureOf(frame, body, bytes);
+  } else if (!whole && !VERBENA_MUTANT(kStreamEndsMidMessage)) {
+    return absl::InvalidArgumentError("a stream ended well in the middle of a message");
+  } else {
+    reply_apart_ = (frame.flags & kFrameMessageApart) != 0;
+    if (bytes > 0) reply_.assign(body, bytes);
+    if (info_ != nullptr) info_->reply_bytes = bytes;
+  }
+  End();
+  return absl::OkStatus();
+}
+
+bool StreamCall::ParseReply(MessageLite& reply) { return reply.ParseFromString(reply_); }
+
+absl::Status StreamCall::Unparsed(const MessageLite& reply) const {
+  return WithOutcome(absl::InternalError(fmt::format("the reply of {} does not parse as {}",
+                                                     method_.full_name, reply.GetTypeName())),
+                     Outcome::kExecuted);
+}
+
+void StreamCall::OnLinkDown(const absl::Status& reason) {
+  absl::Status status =
+      absl::UnavailableError(fmt::format("the link was lost: {}", std::string(reason.message())));
+  status_ = WithOutcome(std::move(status), sent_ ? Outcome::kMaybeExecuted : Outcome::kNotExecuted);
+  End();
+}
+
+void StreamCall::OnTimer() { GiveUp(CancelStatus(absl::StatusCode::kDeadlineExceeded)); }
+
+void StreamCall::OnReceiveFailed(const absl::Status& status) {
+  if (stage_ == Stage::kActive) {
+    GiveUp(status);
+  } else if (status_.ok()) {
+    // The response has come before the message was read.
+    status_ = WithOutcome(status, Outcome::kExecuted);
+  }
+}
+
+void StreamCall::GiveUp(absl::Status status) {
+  if (stage_ == Stage::kEnded) return;
+  if (stage_ == Stage::kNew) {
+    Refuse(std::move(status));
+    return;
+  }
+  status_ = WithOutcome(std::move(status), sent_ ? Outcome::kMaybeExecuted : Outcome::kNotExecuted);
+  ClientSession& session = *session_;
+  const CallId id = id_;
+  End();
+  if (sent_ && !VERBENA_MUTANT(kStreamLeftRunning)) session.SendCancel(id);
+}
+
+void StreamCall::End() {
+  const bool registered = stage_ == Stage::kActive;
+  stage_ = Stage::kEnded;
+  SendWaiter::Unlink();
+  if (registered && deadline_.is_set()) scheduler_->StopTimer(*this);
+  if (info_ != nullptr && scheduler_ != nullptr) info_->elapsed = scheduler_->now() - started_;
+  if (!receiver_.ended()) receiver_.Fail(status_);
+  sender_.Close(status_.ok() ? absl::FailedPreconditionError(fmt::format(
+                                   "the server has ended the stream of {}: Finish() says how",
+                                   method_.full_name))
+                             : status_);
+  if (registered) std::exchange(session_, nullptr)->ReleaseStream(id_);
+  if (finisher_ != nullptr) std::exchange(finisher_, nullptr)->End();
+}
+
+StreamEndAwaiter::~StreamEndAwaiter() {
+  if (call_ != nullptr && call_->finisher_ == this) call_->finisher_ = nullptr;
+}
+
+bool StreamEndAwaiter::Await(PromiseBase& caller) {
+  if (call_->ended()) return false;
+  if (Cancelled(caller)) {
+    call_->GiveUp(cancel_status());
+    return false;
+  }
+  VERBENA_CHECK(call_->finisher_ == nullptr) << "two Finish of one stream at once";
+  Suspend(caller);
+  call_->finisher_ = this;
+  return true;
+}
+
+void StreamEndAwaiter::Detach() {
+  call_->finisher_ = nullptr;
+  call_->GiveUp(cancel_status());
+}
+
+}  // namespace verbena::internal

@@ -1,0 +1,131 @@
+// StreamCall: one stream of a client, from its request to its response: a call that also sends and
+// receives messages.
+//
+// It begins with its first await, which finds a link, and ends with the server's response, a
+// deadline, a cancellation or the loss of the link, whichever is first. The messages that came
+// before the response can still be read after it. Owned by the caller's ClientReader, ClientWriter
+// or ClientReaderWriter, whose destruction abandons the call. One thread.
+
+#ifndef VERBENA_RPC_CLIENT_STREAM_CALL_H_
+#define VERBENA_RPC_CLIENT_STREAM_CALL_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "google/protobuf/message_lite.h"
+#include "verbena/rpc/call_options.h"
+#include "verbena/rpc/client/client_session.h"
+#include "verbena/rpc/client/connection.h"
+#include "verbena/rpc/internal/stream_receiver.h"
+#include "verbena/rpc/internal/stream_sender.h"
+#include "verbena/rpc/method.h"
+#include "verbena/rpc/outcome.h"
+#include "verbena/transport/coro/suspension.h"
+#include "verbena/transport/coro/task.h"
+
+namespace verbena::internal {
+
+class StreamCall;
+
+// Waits for the response of a stream. co_await gives nothing: the call knows its status.
+class StreamEndAwaiter final : public Suspension {
+ public:
+  explicit StreamEndAwaiter(StreamCall& call) : call_(&call) {}
+  ~StreamEndAwaiter() override;
+
+  bool await_ready() const noexcept { return false; }
+  template <typename Promise>
+    requires std::derived_from<Promise, PromiseBase>
+  bool await_suspend(std::coroutine_handle<Promise> coroutine) {
+    return Await(coroutine.promise());
+  }
+  void await_resume() const noexcept {}
+
+ private:
+  friend StreamCall;
+  bool Await(PromiseBase& caller);
+  void End() { Resume(); }
+  void Detach() override;
+
+  StreamCall* call_;  // nullptr once that has ended
+};
+
+class StreamCall : private StreamReceiver::Owner, private SendWaiter, private Timer {
+ public:
+  // `method` is borrowed. `request` is the serialized message of a method whose client sends one.
+  StreamCall(const MethodDescriptor& method, Deadline deadline, CallInfo* info,
+             std::string request);
+  StreamCall(const StreamCall&) = delete;
+  StreamCall& operator=(const StreamCall&) = delete;
+  ~StreamCall() override;
+
+  const MethodDescriptor& method() const { return method_; }
+
+  // Whether it has begun; then it may have ended, too.
+  bool begun() const { return stage_ != Stage::kNew; }
+  // Begins the call over `connection`, unless it has begun. False if there is no usable link: then
+  // await Connect(), after which it has begun, or ended.
+  bool Begin(Connection& connection);
+  Task<void> Connect(Connection& connection);
+  // Ends a call that cannot begin.
+  void Refuse(absl::Status status);
+
+  StreamReceiver& receiver() { return receiver_; }
+  StreamSender& sender() { return sender_; }
+  // Precondition: Begin() returned true. Sends no more messages.
+  void EndWrites() { sender_.SendEnd(); }
+
+  // The rest of these after Begin() returned true. Gives up a call that has not ended.
+  void GiveUp(absl::Status status);
+  bool ended() const { return stage_ == Stage::kEnded; }
+  // How the call ended. Precondition: ended().
+  const absl::Status& status() const { return status_; }
+  // Whether the reply came as the stream's only message.
+  bool reply_apart() const { return reply_apart_; }
+  // Parses the reply otherwise. False if it does not parse.
+  bool ParseReply(google::protobuf::MessageLite& reply);
+  // The reply does not parse.
+  absl::Status Unparsed(const google::protobuf::MessageLite& reply) const;
+
+  // From ClientSession, while the call has its slot. A failed Status closes the link.
+  absl::Status OnResponse(const FrameHeader& frame, const char* body);
+  absl::Status OnStreamFrame(const FrameHeader& frame, const char* body);
+  void OnLinkDown(const absl::Status& reason);
+
+ private:
+  friend StreamEndAwaiter;
+  enum class Stage : uint8_t { kNew, kActive, kEnded };
+
+  void BeginOn(ClientSession& session, Scheduler& scheduler);
+  void StartClock(Scheduler& scheduler);
+  absl::Status Refusal(const ClientSession& session, uint16_t number) const;
+  void SendRequest();
+  void OnWritable(Link& link) override;
+  void OnTimer() override;
+  void OnReceiveFailed(const absl::Status& status) override;
+  // The call is over, as status_ says.
+  void End();
+
+  const MethodDescriptor& method_;
+  Deadline deadline_;
+  CallInfo* const info_;
+  std::string request_;
+  Scheduler* scheduler_ = nullptr;
+  ClientSession* session_ = nullptr;
+  CallId id_;
+  uint16_t method_number_ = 0;
+  Stage stage_ = Stage::kNew;
+  bool sent_ = false;  // the request was given to the link
+  TimePoint started_{};
+  StreamReceiver receiver_{*this};
+  StreamSender sender_;
+  StreamEndAwaiter* finisher_ = nullptr;
+  std::string reply_;  // serialized
+  bool reply_apart_ = false;
+  absl::Status status_;
+};
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_RPC_CLIENT_STREAM_CALL_H_

@@ -1,0 +1,278 @@
+// ClientReader, ClientWriter, ClientReaderWriter: a client's end of a stream, as the stub's method
+// of a server streaming, client streaming or bidirectional streaming method returns it.
+//
+// The stream is a call. It begins with the first await, which connects if need be, and ends with
+// the status that the server's handler returns; Finish() waits for it. The deadline of CallOptions
+// is that of the whole stream. Destroying the object before that abandons the call: the handler is
+// cancelled. Movable while nobody awaits it. One thread; at most one Read and one Write are awaited
+// at once, but a Read and a Write may be.
+//
+// A message that the application does not read stays in its memory, at most 256 KiB on a stream and
+// 16 MiB on a link (start): then the peer's Write waits. Cancelling an await of Read or Write
+// leaves the stream as it is; cancelling Finish() ends the call.
+//
+//   ClientReader<Entry> entries = stub.Scan(request, {.deadline = 5s});
+//   Entry entry;
+//   while (co_await entries.Read(entry)) Use(entry);
+//   absl::Status status = co_await entries.Finish();   // no Read tells why it was the last
+//
+//   ClientWriter<Chunk, UploadReply> upload = stub.Upload();
+//   for (const Chunk& chunk : chunks) {
+//     if (!(co_await upload.Write(chunk)).ok()) break;  // Finish() says why
+//   }
+//   absl::StatusOr<UploadReply> reply = co_await upload.Finish();
+
+#ifndef VERBENA_RPC_CLIENT_STREAM_H_
+#define VERBENA_RPC_CLIENT_STREAM_H_
+
+#include <concepts>
+#include <coroutine>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "google/protobuf/message_lite.h"
+#include "verbena/rpc/call_options.h"
+#include "verbena/rpc/method.h"
+#include "verbena/rpc/stream_awaits.h"
+#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/coro/task.h"
+
+namespace verbena {
+
+class Channel;
+
+namespace internal {
+
+// A stream and its channel. No user sees its type.
+class ChannelStream;
+
+// The owner of a ChannelStream.
+class StreamHandle {
+ public:
+  // `request` is null for a method whose client sends a stream. It is serialized before this
+  // returns.
+  StreamHandle(Channel& channel, const MethodDescriptor& method,
+               const google::protobuf::MessageLite* request, CallOptions&& options);
+
+  ChannelStream& operator*() const { return *stream_; }
+
+ private:
+  struct Deleter {
+    void operator()(ChannelStream* stream) const;
+  };
+  std::unique_ptr<ChannelStream, Deleter> stream_;
+};
+
+StreamReceiver& ReceiverOf(ChannelStream& stream);
+StreamSender& SenderOf(ChannelStream& stream);
+
+// An await of a stream which may have to begin it first. `Await` is the await of a stream that has
+// begun, `Result` the result of this.
+class BeginsStream {
+ protected:
+  explicit BeginsStream(ChannelStream& stream) : stream_(stream) {}
+
+  // True once the stream has begun, or has ended.
+  bool HasBegun();
+  // For a stream that finds no usable link: waits for one, and then HasBegun().
+  static Task<void> Begin(ChannelStream& stream);
+
+  ChannelStream& stream_;
+};
+
+// co_await gives bool: whether `into` holds a message now.
+class [[nodiscard]] ClientRead : private BeginsStream {
+ public:
+  using value_type = bool;
+
+  ClientRead(ChannelStream& stream, google::protobuf::MessageLite& into)
+      : BeginsStream(stream), into_(into), read_(ReceiverOf(stream), into) {}
+
+  bool await_ready() const noexcept { return false; }
+  template <typename Caller>
+    requires std::derived_from<Caller, PromiseBase>
+  std::coroutine_handle<> await_suspend(std::coroutine_handle<Caller> caller) {
+    if (HasBegun()) {
+      return read_.Await(caller.promise()) ? std::noop_coroutine()
+                                           : std::coroutine_handle<>(caller);
+    }
+    task_ = ReadLater(stream_, into_);
+    return task_.RunFor(caller.promise());
+  }
+  bool await_resume() {
+    if (task_) [[unlikely]]
+      return task_.TakeResult();
+    const absl::StatusOr<bool> read = read_.await_resume();
+    return read.ok() && *read;
+  }
+  VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<bool> AsTask() && {
+    return ReadLater(stream_, into_);
+  }
+
+ private:
+  static Task<bool> ReadLater(ChannelStream& stream, google::protobuf::MessageLite& into);
+
+  google::protobuf::MessageLite& into_;
+  StreamRead read_;
+  Task<bool> task_;
+};
+
+// co_await gives absl::Status.
+class [[nodiscard]] ClientWrite : private BeginsStream {
+ public:
+  using value_type = absl::Status;
+
+  ClientWrite(ChannelStream& stream, const google::protobuf::MessageLite& message)
+      : BeginsStream(stream), message_(message), write_(SenderOf(stream), message) {}
+
+  bool await_ready() const noexcept { return false; }
+  template <typename Caller>
+    requires std::derived_from<Caller, PromiseBase>
+  std::coroutine_handle<> await_suspend(std::coroutine_handle<Caller> caller) {
+    if (HasBegun()) {
+      return write_.Await(caller.promise()) ? std::noop_coroutine()
+                                            : std::coroutine_handle<>(caller);
+    }
+    task_ = WriteLater(stream_, message_);
+    return task_.RunFor(caller.promise());
+  }
+  absl::Status await_resume() {
+    if (task_) [[unlikely]]
+      return task_.TakeResult();
+    return write_.await_resume();
+  }
+  VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<absl::Status> AsTask() && {
+    return WriteLater(stream_, message_);
+  }
+
+ private:
+  static Task<absl::Status> WriteLater(ChannelStream& stream,
+                                       const google::protobuf::MessageLite& message);
+
+  const google::protobuf::MessageLite& message_;
+  StreamWrite write_;
+  Task<absl::Status> task_;
+};
+
+// co_await gives std::optional<Message>.
+template <typename Message>
+class [[nodiscard]] ClientReadMessage {
+ public:
+  using value_type = std::optional<Message>;
+
+  explicit ClientReadMessage(ChannelStream& stream) : stream_(stream), read_(stream, message_) {}
+
+  bool await_ready() const noexcept { return false; }
+  template <typename Caller>
+    requires std::derived_from<Caller, PromiseBase>
+  std::coroutine_handle<> await_suspend(std::coroutine_handle<Caller> caller) {
+    return read_.await_suspend(caller);
+  }
+  value_type await_resume() {
+    if (!read_.await_resume()) return std::nullopt;
+    return std::move(message_);
+  }
+  VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<value_type> AsTask() && {
+    return ReadLater(stream_);
+  }
+
+ private:
+  static Task<value_type> ReadLater(ChannelStream& stream) {
+    co_return co_await ClientReadMessage(stream);
+  }
+
+  ChannelStream& stream_;
+  Message message_;
+  ClientRead read_;
+};
+
+// Shared by the three kinds of stream.
+Task<absl::Status> EndWrites(ChannelStream& stream);
+Task<absl::Status> FinishStream(ChannelStream& stream);
+// The same, and parses the reply.
+Task<absl::Status> FinishWithReply(ChannelStream& stream, google::protobuf::MessageLite& reply);
+
+template <typename Reply>
+Task<absl::StatusOr<Reply>> FinishWithReply(ChannelStream& stream) {
+  Reply reply;
+  VERBENA_CO_RETURN_IF_ERROR(co_await FinishWithReply(stream, reply));
+  co_return reply;
+}
+
+}  // namespace internal
+
+// Server streaming: the client sends one request, and reads replies.
+template <typename Reply>
+class [[nodiscard("a stream begins when it is read")]] ClientReader {
+ public:
+  // For generated stubs. `channel` and `descriptor` are borrowed until the object is destroyed.
+  ClientReader(Channel& channel, const MethodDescriptor& descriptor,
+               const google::protobuf::MessageLite& request, CallOptions&& options)
+      : stream_(channel, descriptor, &request, std::move(options)) {}
+
+  // The next message; none if there are no more, or the stream has failed: Finish() tells.
+  internal::ClientReadMessage<Reply> Read() { return internal::ClientReadMessage<Reply>(*stream_); }
+  // The same into the caller's message, without an allocation once warm.
+  internal::ClientRead Read(Reply& into) { return internal::ClientRead(*stream_, into); }
+  // Drops the messages that were not read, and waits for the end: how the handler ended, with an
+  // Outcome if it failed.
+  VERBENA_CORO_WRAPPER Task<absl::Status> Finish() { return internal::FinishStream(*stream_); }
+
+ private:
+  internal::StreamHandle stream_;
+};
+
+// Client streaming: the client writes requests, and gets one reply.
+template <typename Request, typename Reply>
+class [[nodiscard("a stream begins when it is written")]] ClientWriter {
+ public:
+  ClientWriter(Channel& channel, const MethodDescriptor& descriptor, CallOptions&& options)
+      : stream_(channel, descriptor, nullptr, std::move(options)) {}
+
+  // OK when the message is on its way: it waits for the window, that is, for the server to read.
+  // The message is borrowed until then. An error if the stream is over, of which Finish() says why;
+  // RESOURCE_EXHAUSTED if the message is larger than LinkLimits::max_payload_bytes. If the await is
+  // cancelled or abandoned, the message may have been sent.
+  internal::ClientWrite Write(const Request& message) {
+    return internal::ClientWrite(*stream_, message);
+  }
+  // Sends no more messages: the server's Read tells the handler. Finish() does so, too.
+  VERBENA_CORO_WRAPPER Task<absl::Status> WritesDone() { return internal::EndWrites(*stream_); }
+  // WritesDone(), and waits for the end.
+  VERBENA_CORO_WRAPPER Task<absl::StatusOr<Reply>> Finish() {
+    return internal::FinishWithReply<Reply>(*stream_);
+  }
+
+ private:
+  internal::StreamHandle stream_;
+};
+
+// Bidirectional streaming: both write as they like. A client that writes without reading may wait
+// for a server that does the same: read and write in two tasks, or in turns.
+template <typename Request, typename Reply>
+class [[nodiscard("a stream begins when it is read or written")]] ClientReaderWriter {
+ public:
+  ClientReaderWriter(Channel& channel, const MethodDescriptor& descriptor, CallOptions&& options)
+      : stream_(channel, descriptor, nullptr, std::move(options)) {}
+
+  // As those of ClientReader and ClientWriter.
+  internal::ClientReadMessage<Reply> Read() { return internal::ClientReadMessage<Reply>(*stream_); }
+  internal::ClientRead Read(Reply& into) { return internal::ClientRead(*stream_, into); }
+  internal::ClientWrite Write(const Request& message) {
+    return internal::ClientWrite(*stream_, message);
+  }
+  VERBENA_CORO_WRAPPER Task<absl::Status> WritesDone() { return internal::EndWrites(*stream_); }
+  // WritesDone(), drops the messages that were not read, and waits for the end.
+  VERBENA_CORO_WRAPPER Task<absl::Status> Finish() { return internal::FinishStream(*stream_); }
+
+ private:
+  internal::StreamHandle stream_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_RPC_CLIENT_STREAM_H_

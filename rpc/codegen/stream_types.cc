@@ -1,0 +1,58 @@
+#include "verbena/rpc/codegen/stream_types.h"
+
+#include "fmt/format.h"
+#include "verbena/rpc/codegen/cpp_names.h"
+
+namespace verbena::codegen {
+namespace {
+
+using google::protobuf::MethodDescriptor;
+
+std::string RequestOf(const MethodDescriptor& method) {
+  return CppTypeIn(*method.service(), *method.input_type());
+}
+
+std::string ReplyOf(const MethodDescriptor& method) {
+  return CppTypeIn(*method.service(), *method.output_type());
+}
+
+std::string Name(const char* name, bool named) {
+  return named ? name : fmt::format("/*{}*/", name);
+}
+
+}  // namespace
+
+bool IsStreaming(const MethodDescriptor& method) {
+  return method.client_streaming() || method.server_streaming();
+}
+
+const char* StreamsName(const MethodDescriptor& method) {
+  if (!method.client_streaming()) return "kServer";
+  return method.server_streaming() ? "kBoth" : "kClient";
+}
+
+std::string ClientStreamType(const MethodDescriptor& method) {
+  if (!method.client_streaming()) {
+    return fmt::format("::verbena::ClientReader<{}>", ReplyOf(method));
+  }
+  const char* type = method.server_streaming() ? "ClientReaderWriter" : "ClientWriter";
+  return fmt::format("::verbena::{}<{}, {}>", type, RequestOf(method), ReplyOf(method));
+}
+
+HandlerParameters::HandlerParameters(const MethodDescriptor& method, bool named) {
+  const std::string request = RequestOf(method);
+  const std::string reply = ReplyOf(method);
+  if (method.client_streaming() && method.server_streaming()) {
+    last = fmt::format("::verbena::ServerReaderWriter<{}, {}>& {}", request, reply,
+                       Name("stream", named));
+    return;
+  }
+  first = method.client_streaming()
+              ? fmt::format(" ::verbena::ServerReader<{}>& {},", request, Name("reader", named))
+              : fmt::format(" const {}& {},", request, Name("request", named));
+  last = method.server_streaming()
+             ? fmt::format("::verbena::ServerWriter<{}>& {}", reply, Name("writer", named))
+             : fmt::format("{}& {}", reply, Name("reply", named));
+}
+
+}  // namespace verbena::codegen

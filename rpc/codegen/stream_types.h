@@ -1,0 +1,32 @@
+// The C++ types of streaming methods, as generated code spells them.
+
+#ifndef VERBENA_RPC_CODEGEN_STREAM_TYPES_H_
+#define VERBENA_RPC_CODEGEN_STREAM_TYPES_H_
+
+#include <string>
+
+#include "google/protobuf/descriptor.h"
+
+namespace verbena::codegen {
+
+bool IsStreaming(const google::protobuf::MethodDescriptor& method);
+
+// The enumerator of verbena::Streams. Precondition: IsStreaming().
+const char* StreamsName(const google::protobuf::MethodDescriptor& method);
+
+// "::verbena::ClientReader<Reply>" and so on: the result of the stub's method. Precondition:
+// IsStreaming().
+std::string ClientStreamType(const google::protobuf::MethodDescriptor& method);
+
+// The handler's parameters behind its ServerContext, of a unary method too; with their names in
+// comments unless `named`. `first` is empty, or begins with a space and ends with a comma.
+struct HandlerParameters {
+  HandlerParameters(const google::protobuf::MethodDescriptor& method, bool named);
+
+  std::string first;
+  std::string last;
+};
+
+}  // namespace verbena::codegen
+
+#endif  // VERBENA_RPC_CODEGEN_STREAM_TYPES_H_

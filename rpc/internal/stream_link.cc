@@ -1,0 +1,76 @@
+#include "verbena/rpc/internal/stream_link.h"
+
+#include "fmt/format.h"
+#include "verbena/rpc/internal/frames.h"
+#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/log/mutant.h"
+
+namespace verbena::internal {
+
+absl::Status SendWindow::Open(uint32_t limit) {
+  const auto forward = static_cast<int32_t>(limit - limit_);
+  if (forward < 0 || limit - sent_ > kMaxWindowAhead) {
+    return absl::InvalidArgumentError(fmt::format(
+        "a stream's window moves from {} to {}, {} bytes were sent", limit_, limit, sent_));
+  }
+  limit_ = limit;
+  return absl::OkStatus();
+}
+
+bool ReceiveWindow::Receive(uint32_t cost) {
+  if (cost > limit_ - received_) return false;
+  received_ += cost;
+  return true;
+}
+
+absl::Status StreamLink::OnReceived(uint32_t cost) {
+  if (receive_.Receive(cost)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("the peer's streams are beyond their window: {} bytes are unread, at most {}",
+                  receive_.unread() + cost, kLinkWindowBytes));
+}
+
+void StreamLink::Consume(uint32_t cost) {
+  receive_.Consume(cost);
+  if (receive_.due() && link_ != nullptr && link_->open() && !SendWaiter::linked()) SendLimit();
+}
+
+void StreamLink::SendLimit() {
+  if (link_->Append(LinkWindowFrame(receive_.next_limit()), 0) == nullptr) {
+    link_->AwaitWritable(*this);
+  } else {
+    receive_.Move();
+  }
+}
+
+void StreamLink::OnWritable(Link&) { SendLimit(); }
+
+absl::Status StreamLink::OnWindow(const FrameHeader& frame) {
+  if (frame.body_bytes != 0) return absl::InvalidArgumentError("a window frame has a body");
+  VERBENA_RETURN_IF_ERROR(send_.Open(frame.argument));
+  Wake();
+  return absl::OkStatus();
+}
+
+bool StreamLink::TryTake(uint32_t cost) {
+  if (!senders_.empty() && !senders_.serving()) return false;
+  if (send_.available() < cost) return false;
+  send_.Take(cost);
+  return true;
+}
+
+void StreamLink::Wake() {
+  while (!senders_.empty() && link_ != nullptr && link_->open() &&
+         send_.available() >= senders_.first()->cost_wanted) {
+    senders_.ServeFirst([](LinkWindowWaiter& sender) { sender.OnLinkWindow(); });
+  }
+}
+
+void StreamLink::OnLinkDown() {
+  link_ = nullptr;
+  SendWaiter::Unlink();
+  senders_.Clear();
+  while (LinkedStream* stream = streams_.PopFront()) stream->OnStreamLinkLost();
+}
+
+}  // namespace verbena::internal

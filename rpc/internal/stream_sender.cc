@@ -1,0 +1,288 @@
+#include "verbena/rpc/internal/stream_sender.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/rpc/internal/frames.h"
+#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/link/endpoint.h"
+#include "verbena/transport/log/check.h"
+#include "verbena/transport/log/mutant.h"
+
+namespace verbena::internal {
+namespace {
+
+// Parts of at most these bytes leave their memory for the next message.
+constexpr size_t kMaxKeptBytes = 64 * 1024;
+
+}  // namespace
+
+StreamSender::~StreamSender() { Clear(); }
+
+void StreamSender::Begin(StreamLink& link, CallId id, const char* method) {
+  link_ = &link;
+  id_ = id;
+  method_ = method;
+  window_ = SendWindow(kStreamWindowBytes);
+  link.Add(*this);
+}
+
+void StreamSender::Clear() {
+  Close(CancelStatus(absl::StatusCode::kCancelled));
+  IntrusiveNode<LinkedStream>::Unlink();
+  link_ = nullptr;
+  end_wanted_ = end_sent_ = closed_ = false;
+  reason_ = absl::OkStatus();
+}
+
+void StreamSender::Close(absl::Status reason) {
+  if (closed_) return;
+  closed_ = true;
+  reason_ = std::move(reason);
+  StopWaiting();
+  writer_in_parts_ = false;
+  parts_.clear();
+  if (parts_.capacity() > kMaxKeptBytes) parts_ = std::string();
+  if (writer_ != nullptr) EndWriter(reason_);
+}
+
+void StreamSender::SetWait(Wait wait) {
+  if ((wait_ == Wait::kNone) == (wait == Wait::kNone)) {
+    wait_ = wait;
+    return;
+  }
+  wait_ = wait;
+  if (link_ == nullptr) return;
+  wait == Wait::kNone ? link_->EndWait() : link_->BeginWait();
+}
+
+void StreamSender::StopWaiting() {
+  SendWaiter::Unlink();
+  IntrusiveNode<LinkWindowWaiter>::Unlink();
+  const uint32_t reserved = std::exchange(reserved_, 0);
+  if (link_ != nullptr && reserved != 0) {
+    window_.GiveBack(reserved);
+    link_->GiveBack(reserved);
+  }
+  SetWait(Wait::kNone);
+}
+
+uint32_t StreamSender::max_part_bytes() const {
+  return static_cast<uint32_t>(
+      std::min<size_t>(link_->link().max_body_bytes(), kMaxStreamPartBytes));
+}
+
+char* StreamSender::Reserve(const FrameHeader& frame, uint32_t bytes) {
+  const uint32_t cost = StreamCost(bytes);
+  if (window_.available() < cost) {
+    SetWait(Wait::kWindow);
+    return nullptr;
+  }
+  if (!link_->TryTake(cost)) {
+    cost_wanted = cost;
+    SetWait(Wait::kLinkWindow);
+    link_->Await(*this);
+    return nullptr;
+  }
+  window_.Take(cost);
+  char* body = link_->link().Append(frame, bytes);
+  if (body == nullptr) {
+    reserved_ = cost;
+    body_bytes = bytes;
+    SetWait(Wait::kRoom);
+    link_->link().AwaitWritable(*this);
+  }
+  return body;
+}
+
+void StreamSender::Advance() {
+  SetWait(Wait::kNone);
+  while (link_ != nullptr && link_->link().open() && !closed_) {
+    if (!parts_.empty()) {
+      if (!SendPart()) return;
+    } else if (writer_ != nullptr) {
+      if (!SendMessage()) return;
+    } else if (end_wanted_ && !end_sent_) {
+      if (link_->link().Append(StreamEndFrame(id_), 0) == nullptr) {
+        body_bytes = 0;
+        SetWait(Wait::kRoom);
+        link_->link().AwaitWritable(*this);
+        return;
+      }
+      end_sent_ = true;
+    } else {
+      return;
+    }
+  }
+}
+
+bool StreamSender::SendMessage() {
+  const google::protobuf::MessageLite& message = writer_->message_;
+  const size_t bytes = message.ByteSizeLong();
+  if (bytes <= max_part_bytes()) {
+    char* body = Reserve(StreamMessageFrame(id_), static_cast<uint32_t>(bytes));
+    if (body == nullptr) return false;
+    message.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(body));
+    EndWriter(absl::OkStatus());
+    return true;
+  }
+  const size_t most = link_->link().endpoint().limits().max_payload_bytes;
+  if (bytes > most) {
+    EndWriter(absl::ResourceExhaustedError(fmt::format(
+        "a message of {} on the stream of {}; at most {} bytes (LinkLimits::max_payload_bytes) "
+        "travel",
+        bytes, method_, most)));
+    return true;
+  }
+  parts_.resize(bytes);
+  message.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(parts_.data()));
+  parts_sent_ = 0;
+  writer_in_parts_ = true;
+  return true;
+}
+
+uint32_t StreamSender::next_part_bytes() const {
+  return static_cast<uint32_t>(std::min<size_t>(parts_.size() - parts_sent_, max_part_bytes()));
+}
+
+FrameHeader StreamSender::PartFrame(uint32_t bytes) const {
+  FrameHeader frame = StreamMessageFrame(id_);
+  if (parts_sent_ + bytes < parts_.size()) {
+    frame.flags = kFrameMessageApart;
+    if (parts_sent_ == 0) frame.argument = static_cast<uint32_t>(parts_.size());
+  }
+  return frame;
+}
+
+bool StreamSender::SendPart() {
+  const uint32_t bytes = next_part_bytes();
+  char* body = Reserve(PartFrame(bytes), bytes);
+  if (body == nullptr) return false;
+  parts_.copy(body, bytes, parts_sent_);
+  parts_sent_ += bytes;
+  if (parts_sent_ == parts_.size()) EndParts();
+  return true;
+}
+
+void StreamSender::EndParts() {
+  parts_.clear();
+  if (parts_.capacity() > kMaxKeptBytes) parts_ = std::string();
+  if (std::exchange(writer_in_parts_, false)) EndWriter(absl::OkStatus());
+}
+
+void StreamSender::OnWritable(Link& link) {
+  const uint32_t reserved = std::exchange(reserved_, 0);
+  const auto bytes = static_cast<uint32_t>(body_bytes);
+  if (reserved == 0) {
+    link.Append(StreamEndFrame(id_), 0);
+    end_sent_ = true;
+  } else if (!parts_.empty()) {
+    parts_.copy(link.Append(PartFrame(bytes), bytes), bytes, parts_sent_);
+    parts_sent_ += bytes;
+    if (parts_sent_ == parts_.size()) EndParts();
+  } else if (writer_->message_.ByteSizeLong() != bytes) {
+    // Whoever writes may still reach the message while it waits.
+    window_.GiveBack(reserved);
+    link_->GiveBack(reserved);
+    EndWriter(absl::FailedPreconditionError(
+        fmt::format("a message on the stream of {} had {} bytes when its Write began, and has {} "
+                    "now: it must not change before the Write has ended",
+                    method_, bytes, writer_->message_.ByteSizeLong())));
+  } else {
+    writer_->message_.SerializeWithCachedSizesToArray(
+        reinterpret_cast<uint8_t*>(link.Append(StreamMessageFrame(id_), bytes)));
+    EndWriter(absl::OkStatus());
+  }
+  Advance();
+}
+
+void StreamSender::OnLinkWindow() { Advance(); }
+
+absl::Status StreamSender::OnWindow(const FrameHeader& frame) {
+  if (frame.body_bytes != 0) return absl::InvalidArgumentError("a window frame has a body");
+  VERBENA_RETURN_IF_ERROR(window_.Open(frame.argument));
+  if (wait_ == Wait::kWindow) Advance();
+  return absl::OkStatus();
+}
+
+void StreamSender::OnStreamLinkLost() {
+  SendWaiter::Unlink();
+  IntrusiveNode<LinkWindowWaiter>::Unlink();
+  reserved_ = 0;
+  wait_ = Wait::kNone;
+  link_ = nullptr;
+  Close(absl::UnavailableError("the link was lost"));
+}
+
+void StreamSender::SendSerialized(std::string message) {
+  VERBENA_CHECK(parts_.empty() && writer_ == nullptr) << method_;
+  parts_ = std::move(message);
+  parts_sent_ = 0;
+  Advance();
+}
+
+void StreamSender::SendEnd() {
+  if (std::exchange(end_wanted_, true)) return;
+  if (wait_ == Wait::kNone) Advance();
+}
+
+void StreamSender::EndWriter(absl::Status status) {
+  std::exchange(writer_, nullptr)->End(std::move(status));
+}
+
+bool StreamSender::Start(StreamWrite& write) {
+  VERBENA_CHECK(writer_ == nullptr) << "two Writes of one stream of " << method_ << " at once";
+  if (closed_ || end_wanted_) {
+    write.status_ = closed_ ? reason_
+                            : absl::FailedPreconditionError(fmt::format(
+                                  "a Write on the stream of {} after WritesDone()", method_));
+    return false;
+  }
+  writer_ = &write;
+  if (wait_ == Wait::kNone) Advance();
+  return writer_ != nullptr;
+}
+
+void StreamSender::Leave(StreamWrite& write) {
+  if (writer_ != &write) return;
+  writer_ = nullptr;
+  writer_in_parts_ = false;
+  if (parts_.empty()) StopWaiting();
+  // WritesDone() may have been called meanwhile.
+  if (wait_ == Wait::kNone) Advance();
+}
+
+StreamWrite::~StreamWrite() {
+  if (sender_ != nullptr) sender_->Leave(*this);
+}
+
+bool StreamWrite::Await(PromiseBase& caller) {
+  if (Cancelled(caller)) {
+    status_ = cancel_status();
+    sender_ = nullptr;
+    return false;
+  }
+  if (!sender_->Start(*this)) {
+    sender_ = nullptr;
+    return false;
+  }
+  Suspend(caller);
+  suspended_ = true;
+  return true;
+}
+
+void StreamWrite::End(absl::Status status) {
+  status_ = std::move(status);
+  if (!std::exchange(suspended_, false)) return;
+  sender_ = nullptr;
+  Resume();
+}
+
+void StreamWrite::Detach() {
+  status_ = cancel_status();
+  suspended_ = false;
+  std::exchange(sender_, nullptr)->Leave(*this);
+}
+
+}  // namespace verbena::internal

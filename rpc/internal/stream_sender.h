@@ -1,0 +1,96 @@
+// StreamSender: the half of a stream that sends messages to the peer, on either side.
+//
+// A message is serialized straight into a frame if it fits one. Otherwise it is serialized into
+// memory of the sender, and leaves in parts. Each frame waits for the window of its stream, for
+// that of all streams of the link, and for room in the link; until then the writer waits. A writer
+// that is destroyed, or cancelled, takes along a message of which nothing has left; the parts of
+// one that has begun to leave follow by themselves. A part of its stream. One thread.
+
+#ifndef VERBENA_RPC_INTERNAL_STREAM_SENDER_H_
+#define VERBENA_RPC_INTERNAL_STREAM_SENDER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "google/protobuf/message_lite.h"
+#include "verbena/rpc/internal/call_id.h"
+#include "verbena/rpc/internal/stream_link.h"
+#include "verbena/rpc/stream_awaits.h"
+#include "verbena/transport/link/link.h"
+
+namespace verbena::internal {
+
+class StreamSender final : private SendWaiter, private LinkWindowWaiter, private LinkedStream {
+ public:
+  StreamSender() = default;
+  StreamSender(const StreamSender&) = delete;
+  StreamSender& operator=(const StreamSender&) = delete;
+  ~StreamSender() override;
+
+  // A stream begins. `method` is borrowed until Clear().
+  void Begin(StreamLink& link, CallId id, const char* method);
+  // The stream has ended for its owner; the object is as new.
+  void Clear();
+
+  // Nothing more is sent; writes fail with `reason`. Only the first one counts.
+  void Close(absl::Status reason);
+  // Sends a message that is serialized already, as a writer does. Precondition: nothing was sent.
+  void SendSerialized(std::string message);
+  // Sends kStreamEnd behind the messages; again it does nothing.
+  void SendEnd();
+  // The peer's readers have taken bytes. A failed Status closes the link.
+  absl::Status OnWindow(const FrameHeader& frame);
+
+  bool closed() const { return closed_; }
+  bool end_sent() const { return end_wanted_; }
+  // Whether a message has begun to leave, and its last part has not left.
+  bool in_message() const { return !parts_.empty(); }
+
+ private:
+  friend StreamWrite;
+  enum class Wait : uint8_t { kNone, kWindow, kLinkWindow, kRoom };
+
+  // For StreamWrite. True: it waits. Otherwise its status says how it ended.
+  bool Start(StreamWrite& write);
+  void Leave(StreamWrite& write);
+
+  // Sends what there is to send, as far as it can.
+  void Advance();
+  // Begins with the writer's message, in one frame or in parts. False if it must wait.
+  bool SendMessage();
+  bool SendPart();
+  void EndParts();
+  // Room for a frame, or nullptr: then it waits, as wait_ says.
+  char* Reserve(const FrameHeader& frame, uint32_t body_bytes);
+  FrameHeader PartFrame(uint32_t bytes) const;
+  uint32_t next_part_bytes() const;
+  uint32_t max_part_bytes() const;
+  void EndWriter(absl::Status status);
+  // No wait goes on. What was taken of the windows for a frame that waits for room is given back.
+  void StopWaiting();
+  void SetWait(Wait wait);
+  void OnWritable(Link& link) override;
+  void OnLinkWindow() override;
+  void OnStreamLinkLost() override;
+
+  StreamLink* link_ = nullptr;  // nullptr once lost
+  CallId id_;
+  const char* method_ = "";
+  SendWindow window_;
+  Wait wait_ = Wait::kNone;
+  uint32_t reserved_ = 0;  // of the windows, for the frame that waits for room
+  StreamWrite* writer_ = nullptr;
+  std::string parts_;  // the message that leaves in parts
+  size_t parts_sent_ = 0;
+  bool writer_in_parts_ = false;  // they are the message of writer_
+  bool end_wanted_ = false;
+  bool end_sent_ = false;
+  bool closed_ = false;
+  absl::Status reason_;
+};
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_RPC_INTERNAL_STREAM_SENDER_H_

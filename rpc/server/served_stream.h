@@ -1,0 +1,88 @@
+// ServedStream: the server's end of a stream, which is a part of its ServerCall.
+//
+// Made when a call first is a stream, and kept for later calls. On its executor's thread.
+
+#ifndef VERBENA_RPC_SERVER_SERVED_STREAM_H_
+#define VERBENA_RPC_SERVER_SERVED_STREAM_H_
+
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "verbena/rpc/internal/call_id.h"
+#include "verbena/rpc/internal/stream_link.h"
+#include "verbena/rpc/internal/stream_receiver.h"
+#include "verbena/rpc/internal/stream_sender.h"
+#include "verbena/rpc/method.h"
+
+namespace verbena::internal {
+
+class ServedStream final : private StreamReceiver::Owner {
+ public:
+  StreamReceiver& receiver() { return receiver_; }
+  StreamSender& sender() { return sender_; }
+
+  // `request_apart`: the request comes as a message.
+  void Begin(StreamLink& link, CallId id, const MethodDescriptor& method, bool request_apart) {
+    receiver_.Begin(link, id);
+    sender_.Begin(link, id, method.full_name);
+    if (method.streams == Streams::kServer && !request_apart) receiver_.End();
+  }
+  void Clear() {
+    receiver_.Clear();
+    sender_.Clear();
+  }
+
+  // From ServerSession. A failed Status closes the link.
+  absl::Status OnFrame(const FrameHeader& frame, const char* body) {
+    if (frame.kind == FrameKind::kStreamWindow) return sender_.OnWindow(frame);
+    if (frame.kind == FrameKind::kStreamMessage) return receiver_.OnMessage(frame, body);
+    if (frame.body_bytes != 0 || receiver_.ended() || !receiver_.End()) {
+      return absl::InvalidArgumentError(
+          "the end of a stream's messages has a body, comes twice, or within a message");
+    }
+    return absl::OkStatus();
+  }
+
+  // The handler has ended: what was not read is dropped, and nothing more is sent. False if a
+  // message was on its way whose last part has not left.
+  bool OnHandlerEnd() {
+    const bool is_whole = !sender_.in_message();
+    receiver_.Discard();
+    sender_.Close(absl::CancelledError("the handler has ended"));
+    return is_whole;
+  }
+
+ private:
+  // The Read that waits for the message tells the handler.
+  void OnReceiveFailed(const absl::Status&) override {}
+
+  StreamReceiver receiver_{*this};
+  StreamSender sender_;
+};
+
+// The stream of a call.
+class CallStream {
+ public:
+  // This call's; null if it has none.
+  ServedStream* get() const { return in_use_ ? stream_.get() : nullptr; }
+  // For this call, which has none yet.
+  ServedStream& Make() {
+    if (stream_ == nullptr) stream_ = std::make_unique<ServedStream>();
+    in_use_ = true;
+    return *stream_;
+  }
+  // The call is over.
+  void Clear() {
+    if (!std::exchange(in_use_, false)) return;
+    stream_->Clear();
+  }
+
+ private:
+  std::unique_ptr<ServedStream> stream_;
+  bool in_use_ = false;
+};
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_RPC_SERVER_SERVED_STREAM_H_

@@ -1,0 +1,143 @@
+// ServerReader, ServerWriter, ServerReaderWriter: a handler's end of a stream.
+//
+// Given to the handler of a streaming method, and valid until its Task ends, which ends the stream
+// with its status. Awaits end with CANCELLED or DEADLINE_EXCEEDED by themselves when the call does.
+// At most one Read and one Write are awaited at once, but a Read and a Write may be. One thread.
+//
+//   Task<absl::Status> Upload(ServerContext&, ServerReader<Chunk>& chunks, UploadReply& reply) {
+//     Chunk chunk;
+//     for (;;) {
+//       VERBENA_CO_ASSIGN_OR_RETURN(bool read, co_await chunks.Read(chunk));
+//       if (!read) break;  // the client has sent all
+//       Store(chunk);
+//     }
+//     co_return absl::OkStatus();
+//   }
+
+#ifndef VERBENA_RPC_SERVER_STREAM_H_
+#define VERBENA_RPC_SERVER_STREAM_H_
+
+#include <concepts>
+#include <coroutine>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/rpc/server_context.h"
+#include "verbena/rpc/stream_awaits.h"
+#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/coro/task.h"
+
+namespace verbena {
+
+namespace internal {
+
+// The halves of a call's stream. Precondition: the call has one.
+class StreamOf {
+ public:
+  static StreamReceiver& Receiver(ServerContext& context);
+  static StreamSender& Sender(ServerContext& context);
+};
+
+// co_await gives absl::StatusOr<std::optional<Message>>.
+template <typename Message>
+class [[nodiscard]] ServerReadMessage {
+ public:
+  using value_type = absl::StatusOr<std::optional<Message>>;
+
+  explicit ServerReadMessage(StreamReceiver& receiver)
+      : receiver_(receiver), read_(receiver, message_) {}
+
+  bool await_ready() const noexcept { return false; }
+  template <typename Promise>
+    requires std::derived_from<Promise, PromiseBase>
+  bool await_suspend(std::coroutine_handle<Promise> coroutine) {
+    return read_.await_suspend(coroutine);
+  }
+  value_type await_resume() {
+    VERBENA_ASSIGN_OR_RETURN(const bool read, read_.await_resume());
+    if (!read) return std::optional<Message>();
+    return std::optional<Message>(std::move(message_));
+  }
+  VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<value_type> AsTask() && {
+    return ReadLater(receiver_);
+  }
+
+ private:
+  static Task<value_type> ReadLater(StreamReceiver& receiver) {
+    co_return co_await ServerReadMessage(receiver);
+  }
+
+  StreamReceiver& receiver_;
+  Message message_;
+  StreamRead read_;
+};
+
+}  // namespace internal
+
+template <typename Request>
+class ServerReader {
+ public:
+  explicit ServerReader(internal::StreamReceiver& receiver) : receiver_(receiver) {}
+  ServerReader(const ServerReader&) = delete;
+  ServerReader& operator=(const ServerReader&) = delete;
+
+  // The next message; none once the client has said that it sends no more. An error when the call
+  // has ended before that: what was read is then not all. INVALID_ARGUMENT if the message does not
+  // parse, RESOURCE_EXHAUSTED if memory is short; the stream gives no more messages then.
+  internal::ServerReadMessage<Request> Read() {
+    return internal::ServerReadMessage<Request>(receiver_);
+  }
+  // The same into the handler's message, without an allocation once warm. absl::StatusOr<bool>:
+  // whether there was a message.
+  internal::StreamRead Read(Request& into) { return internal::StreamRead(receiver_, into); }
+
+ private:
+  internal::StreamReceiver& receiver_;
+};
+
+template <typename Reply>
+class ServerWriter {
+ public:
+  explicit ServerWriter(internal::StreamSender& sender) : sender_(sender) {}
+  ServerWriter(const ServerWriter&) = delete;
+  ServerWriter& operator=(const ServerWriter&) = delete;
+
+  // OK when the message is on its way: it waits for the window, that is, for the client to read.
+  // The message is borrowed until then. UNAVAILABLE once the client's link is lost,
+  // RESOURCE_EXHAUSTED if the message is larger than LinkLimits::max_payload_bytes. If the await is
+  // cancelled or abandoned, the message may have been sent.
+  internal::StreamWrite Write(const Reply& message) {
+    return internal::StreamWrite(sender_, message);
+  }
+
+ private:
+  internal::StreamSender& sender_;
+};
+
+template <typename Request, typename Reply>
+class ServerReaderWriter {
+ public:
+  ServerReaderWriter(internal::StreamReceiver& receiver, internal::StreamSender& sender)
+      : receiver_(receiver), sender_(sender) {}
+  ServerReaderWriter(const ServerReaderWriter&) = delete;
+  ServerReaderWriter& operator=(const ServerReaderWriter&) = delete;
+
+  // As those of ServerReader and ServerWriter.
+  internal::ServerReadMessage<Request> Read() {
+    return internal::ServerReadMessage<Request>(receiver_);
+  }
+  internal::StreamRead Read(Request& into) { return internal::StreamRead(receiver_, into); }
+  internal::StreamWrite Write(const Reply& message) {
+    return internal::StreamWrite(sender_, message);
+  }
+
+ private:
+  internal::StreamReceiver& receiver_;
+  internal::StreamSender& sender_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_RPC_SERVER_STREAM_H_

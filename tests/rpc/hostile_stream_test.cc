@@ -1,0 +1,327 @@
+// A peer that breaks the rules of streams ends its own link, and no other. What only comes late, or
+// was refused, ends no link.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/rpc/rogue_peer.h"
+#include "tests/rpc/stream_service.h"
+#include "verbena/rpc/internal/stream_link.h"
+
+namespace verbena::internal {
+namespace {
+
+constexpr char kEcho[] = "verbena.testing.Streaming/Echo";
+constexpr char kIgnore[] = "verbena.testing.Streaming/Ignore";
+constexpr char kCountMethod[] = "verbena.testing.Streaming/Count";
+constexpr char kSay[] = "verbena.testing.Streaming/Say";
+constexpr char kHold[] = "verbena.testing.Streaming/Hold";
+
+// A server takes SENDs as large, so that few of them fill a window.
+constexpr uint32_t kEagerBytes = 65536;
+constexpr size_t kLargeBody = 60000;
+
+RogueFrame Opening(const char* method, Streams streams, uint32_t slot = 0, std::string body = "") {
+  RogueFrame frame = Request(method, slot, 0, std::move(body));
+  frame.header.flags = kFrameOpensStream;
+  frame.header.outcome = static_cast<uint8_t>(streams);
+  return frame;
+}
+
+RogueFrame Frame(FrameKind kind, std::string body = "", uint8_t flags = 0, uint32_t argument = 0,
+                 uint32_t slot = 0, uint32_t generation = 0) {
+  RogueFrame frame;
+  frame.header.kind = kind;
+  frame.header.flags = flags;
+  frame.header.argument = argument;
+  frame.header.call_slot = static_cast<uint16_t>(slot);
+  frame.header.call_generation = generation;
+  frame.body = std::move(body);
+  return frame;
+}
+
+RogueFrame Message(std::string body, uint8_t flags = 0, uint32_t argument = 0) {
+  return Frame(FrameKind::kStreamMessage, std::move(body), flags, argument);
+}
+RogueFrame Window(uint32_t limit, uint8_t flags = 0, std::string body = "") {
+  return Frame(FrameKind::kStreamWindow, std::move(body), flags, limit);
+}
+RogueFrame End(std::string body = "", uint8_t flags = 0) {
+  return Frame(FrameKind::kStreamEnd, std::move(body), flags);
+}
+
+// An item without a number, of `bytes` bytes in all.
+std::string ItemBytes(size_t bytes) {
+  testing::StreamItem item;
+  item.set_data(std::string(bytes, 'd'));
+  item.mutable_data()->resize(bytes - (item.ByteSizeLong() - bytes));
+  return item.SerializeAsString();
+}
+
+// A stream whose handler writes until the window is full.
+std::string ManyItems() {
+  testing::CountRequest request;
+  request.set_count(1000000);
+  request.set_bytes(1000);
+  return request.SerializeAsString();
+}
+
+struct Violation {
+  const char* name;
+  std::vector<RogueFrame> frames;  // each in a SEND of its own
+};
+
+std::vector<RogueFrame> OnEcho(std::vector<RogueFrame> frames) {
+  frames.insert(frames.begin(), Opening(kEcho, Streams::kBoth));
+  return frames;
+}
+
+std::vector<RogueFrame> OnIgnore(std::vector<RogueFrame> frames) {
+  frames.insert(frames.begin(), Opening(kIgnore, Streams::kBoth));
+  return frames;
+}
+
+std::vector<RogueFrame> Times(size_t count, const RogueFrame& frame) { return {count, frame}; }
+
+std::vector<Violation> ViolationsOfAClient() {
+  const uint8_t more = kFrameMessageApart;
+  RogueFrame bulk = Opening(kEcho, Streams::kBoth);
+  bulk.header.flags |= kFrameHasBulk;
+  RogueFrame apart = Opening(kCountMethod, Streams::kServer, 0, "x");
+  apart.header.flags |= kFrameMessageApart;
+  RogueFrame unary_apart = Request(kSay, 0, 0);
+  unary_apart.header.flags = kFrameMessageApart;
+  return {
+      {"MessagesBeyondTheWindow", OnIgnore(Times(5, Message(ItemBytes(kLargeBody))))},
+      {"MessageAfterTheEnd", OnEcho({End(), Message(ItemBytes(10))})},
+      {"SecondEnd", OnEcho({End(), End()})},
+      {"EndWithABody", OnEcho({End("x")})},
+      {"EndWithAFlag", OnEcho({End("", more)})},
+      {"EndWithinAMessage", OnEcho({Message("abc", more, 10), End()})},
+      {"MessageOfAClientThatSendsOne",
+       {Opening(kCountMethod, Streams::kServer, 0, ManyItems()), Message(ItemBytes(10))}},
+      {"MessageOfAUnaryCall", {Request(kHold, 0, 0), Message(ItemBytes(10))}},
+      {"WindowOfAUnaryCall", {Request(kHold, 0, 0), Window(1 << 20)}},
+      {"PartsOfFewerBytesThanTold", OnEcho({Message("abc", more, 10), Message("abc")})},
+      {"PartsOfMoreBytesThanTold", OnEcho({Message("abc", more, 10), Message("abcdefgh")})},
+      {"PartsThatGoOnTooLong", OnEcho({Message("abc", more, 6), Message("abc", more)})},
+      {"EmptyPart", OnEcho({Message("abc", more, 10), Message("", more)})},
+      {"EmptyFirstPart", OnEcho({Message("", more, 10)})},
+      {"FirstPartWithoutASize", OnEcho({Message("abc", more)})},
+      {"FirstPartOfTheWholeSize", OnEcho({Message("abc", more, 3)})},
+      {"MessageBeyondAllBounds", OnEcho({Message("abc", more, (64u << 20) + 1)})},
+      {"SizeOfAWholeMessage", OnEcho({Message("abc", 0, 3)})},
+      {"SizeInTheMiddle", OnEcho({Message("abc", more, 10), Message("defghij", 0, 10)})},
+      {"UnknownFlagOfAMessage", OnEcho({Message("abc", kFrameHasBulk)})},
+      {"WindowThatGoesBack", OnEcho({Window(kStreamWindowBytes - 1)})},
+      {"WindowWithoutABound", OnEcho({Window(kStreamWindowBytes + (1u << 30))})},
+      {"WindowWithABody", OnEcho({Window(kStreamWindowBytes + 1, 0, "x")})},
+      {"WindowWithAnUnknownFlag", OnEcho({Window(kStreamWindowBytes + 1, more)})},
+      {"WindowOfTheLinkThatGoesBack", OnEcho({Window(kLinkWindowBytes - 1, kFrameOfLink)})},
+      {"WindowOfTheLinkWithABody", OnEcho({Window(kLinkWindowBytes, kFrameOfLink, "x")})},
+      {"OpeningWithBulk", {bulk}},
+      {"OpeningWithItsMessageTwice", {apart}},
+      {"UnaryRequestWithItsMessageApart", {unary_apart}},
+  };
+}
+
+class HostileStreamTest : public StreamTest {
+ protected:
+  void Start() {
+    RuntimeOptions server;
+    server.device = RogueDevice();
+    server.limits = RoguesLimits();
+    server.limits.eager_bytes = kEagerBytes;
+    server.limits.initial_credits = 32;
+    server.limits.srq_depth = 1024;
+    server.limits.max_links = 16;
+    RuntimeOptions client;
+    client.device = RogueDevice();
+    StreamTest::Start({}, std::move(server), std::move(client));
+    ASSERT_EQ(Run(SayOnce()), absl::OkStatus());
+    rogue_ = std::make_unique<RoguePeer>(*client_runtime_, RogueDevice());
+    rogue_->ConnectTo(server_->address());
+  }
+  void TearDown() override {
+    rogue_.reset();
+    channel_.reset();
+    client_runtime_.reset();
+    server_.reset();
+  }
+  void Send(const std::vector<RogueFrame>& frames) {
+    for (const RogueFrame& frame : frames) rogue_->Send(EncodeSend(kCorrect, {frame}));
+  }
+  // Awaits the response of a call in `slot`, whatever comes before it.
+  RogueFrame ResponseOf(uint32_t slot) {
+    for (int i = 0; i < 1000; ++i) {
+      for (const RogueFrame& frame : rogue_->Receive()) {
+        if (frame.header.kind == FrameKind::kResponse && frame.header.call_slot == slot) {
+          return frame;
+        }
+      }
+    }
+    ADD_FAILURE() << "no response";
+    return {};
+  }
+  // The link of the rogue still answers.
+  void ExpectServed() {
+    Send({Request(kSay, 9, next_generation_++, ItemBytes(10))});
+    EXPECT_EQ(ResponseOf(9).header.status_code, 0);
+  }
+
+  std::unique_ptr<RoguePeer> rogue_;
+  uint32_t next_generation_ = 0;
+};
+
+class StreamViolationTest : public HostileStreamTest,
+                            public ::testing::WithParamInterface<size_t> {};
+
+TEST_P(StreamViolationTest, EndsItsOwnLinkAlone) {
+  Start();
+  Send(ViolationsOfAClient()[GetParam()].frames);
+  EXPECT_TRUE(rogue_->IsDropped());
+  EXPECT_EQ(Run(SayOnce()), absl::OkStatus());
+  Eventually([this] { return service_.running == 0; }, "the rogue's handlers end");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StreamViolationTest,
+                         ::testing::Range<size_t>(0, ViolationsOfAClient().size()),
+                         [](const auto& info) {
+                           return std::string(ViolationsOfAClient()[info.param].name);
+                         });
+
+TEST_F(HostileStreamTest, MessagesWithinTheWindowEndNoLink) {
+  Start();
+  Send(OnIgnore(Times(4, Message(ItemBytes(kLargeBody)))));
+  ExpectServed();
+}
+
+TEST_F(HostileStreamTest, FramesOfAStreamThatIsNoneAreDropped) {
+  Start();
+  Send({Message(ItemBytes(10)), Message("abc", kFrameMessageApart, 10), End(), Window(1 << 20)});
+  ExpectServed();
+}
+
+TEST_F(HostileStreamTest, AMethodThatStreamsOtherwiseIsRefusedAndTheLinkStays) {
+  Start();
+  uint32_t slot = 0;
+  for (const RogueFrame& frame :
+       {Request(kEcho, 0, 0, ItemBytes(10)), Opening(kSay, Streams::kBoth),
+        Opening(kEcho, Streams::kServer), Opening(kCountMethod, Streams::kBoth),
+        Opening(kEcho, Streams::kNone), Opening(kEcho, static_cast<Streams>(77))}) {
+    RogueFrame asked = frame;
+    asked.header.call_slot = static_cast<uint16_t>(slot);
+    Send({asked, Frame(FrameKind::kStreamMessage, ItemBytes(10), 0, 0, slot),
+          Frame(FrameKind::kStreamEnd, "", 0, 0, slot)});
+    const RogueFrame response = ResponseOf(slot);
+    EXPECT_EQ(response.header.status_code, static_cast<uint8_t>(absl::StatusCode::kUnimplemented));
+    EXPECT_EQ(response.header.outcome, static_cast<uint8_t>(Outcome::kNotExecuted));
+    ++slot;
+  }
+  ExpectServed();
+  EXPECT_EQ(service_.running, 0);
+}
+
+// Its CANCEL may have found no room at the client.
+TEST_F(HostileStreamTest, ASlotThatIsUsedAgainCancelsItsFormerCall) {
+  Start();
+  RogueFrame again = Opening(kIgnore, Streams::kBoth);
+  again.header.call_generation = 1;
+  Send({Opening(kIgnore, Streams::kBoth), again});
+  const RogueFrame response = ResponseOf(0);
+  EXPECT_EQ(response.header.call_generation, 0u);
+  EXPECT_EQ(response.header.status_code, static_cast<uint8_t>(absl::StatusCode::kCancelled));
+  ExpectServed();
+}
+
+TEST_F(HostileStreamTest, AMessageThatDoesNotParseFailsTheHandlersRead) {
+  Start();
+  Send(OnEcho({Message("\xff\xff\xff")}));
+  EXPECT_EQ(ResponseOf(0).header.status_code,
+            static_cast<uint8_t>(absl::StatusCode::kInvalidArgument));
+  ExpectServed();
+}
+
+// A rogue in place of a server. The test's client reads nothing.
+struct Answer {
+  const char* name;
+  std::vector<RogueFrame> frames;
+  bool closes = true;
+};
+
+std::vector<Answer> AnswersOfAServer() {
+  const uint8_t more = kFrameMessageApart;
+  std::vector<RogueFrame> beyond = Times(65, Message(ItemBytes(4040)));
+  return {
+      {"MessagesBeyondTheWindow", beyond},
+      {"End", {End()}},
+      {"ResponseWithinAMessage", {Message("abc", more, 10), Response(0, 0)}},
+      {"MessageOfAnUnusedSlot",
+       {Frame(FrameKind::kStreamMessage, ItemBytes(10), 0, 0, /*slot=*/5)}},
+      {"MessageOfAGenerationToCome",
+       {Frame(FrameKind::kStreamMessage, ItemBytes(10), 0, 0, 0, /*generation=*/1)}},
+      {"WindowThatGoesBack", {Window(1)}},
+      {"MessageBeyondAllBounds", {Message("abc", more, (64u << 20) + 1)}},
+      {"MessageBehindTheResponse", {Response(0, 0), Message(ItemBytes(10))}, /*closes=*/false},
+      {"WindowBehindTheResponse", {Response(0, 0), Window(1 << 20)}, /*closes=*/false},
+  };
+}
+
+class StreamAnswerTest : public StreamTest, public ::testing::WithParamInterface<size_t> {};
+
+TEST_P(StreamAnswerTest, EndsTheLinkIfItIsAViolation) {
+  const Answer answer = AnswersOfAServer()[GetParam()];
+  auto server = Runtime::Start({.device = RogueDevice()});
+  ASSERT_TRUE(server.ok()) << server.status();
+  auto listener = *(*server)->shard(0).bootstrap().Listen("127.0.0.1:0");
+  RuntimeOptions options;
+  options.device = RogueDevice();
+  options.limits = RoguesLimits();
+  options.limits.initial_credits = 128;
+  StartClient(listener->address(), std::move(options));
+  RoguePeer rogue(**server, RogueDevice());
+  rogue.methods = {MethodId(kEcho), MethodId(kSay)};
+  std::thread script([&] {
+    rogue.AcceptFrom(*listener);
+    std::vector<RogueFrame> opening = rogue.Receive();
+    while (opening[0].header.kind != FrameKind::kRequest) opening = rogue.Receive();
+    EXPECT_EQ(opening[0].header.flags, kFrameOpensStream);
+    for (const RogueFrame& frame : answer.frames) rogue.Send(EncodeSend(kCorrect, {frame}));
+    if (answer.closes) {
+      EXPECT_TRUE(rogue.IsDropped());
+    } else {
+      // The link still works.
+      std::vector<RogueFrame> call = rogue.Receive();
+      while (call[0].header.kind != FrameKind::kRequest) call = rogue.Receive();
+      rogue.Send(EncodeSend(kCorrect,
+                            {Response(call[0].header.call_slot, call[0].header.call_generation)}));
+    }
+  });
+  auto run = [&]() -> Task<absl::Status> {
+    ClientReaderWriter<testing::StreamItem, testing::StreamItem> stream = stub_->Echo();
+    const TimePoint limit = Clock::Real().Now() + RoguePeer::kPatience;
+    // Finish() would drop what nobody reads.
+    while (answer.closes && (co_await stream.WritesDone()).ok() && Clock::Real().Now() < limit) {
+      (void)co_await Sleep(std::chrono::milliseconds(1));
+    }
+    co_return co_await stream.Finish();
+  };
+  const absl::Status status = Run(run());
+  EXPECT_EQ(status.code(), answer.closes ? absl::StatusCode::kUnavailable : absl::StatusCode::kOk)
+      << status;
+  if (!answer.closes) EXPECT_EQ(Run(SayOnce()), absl::OkStatus());
+  script.join();
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StreamAnswerTest,
+                         ::testing::Range<size_t>(0, AnswersOfAServer().size()),
+                         [](const auto& info) {
+                           return std::string(AnswersOfAServer()[info.param].name);
+                         });
+
+}  // namespace
+}  // namespace verbena::internal

@@ -1,0 +1,174 @@
+// StreamingService: the test service of streams. StreamTest: a fixture with a server and a client
+// of it, in one process.
+
+#ifndef VERBENA_TESTS_RPC_STREAM_SERVICE_H_
+#define VERBENA_TESTS_RPC_STREAM_SERVICE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "gtest/gtest.h"
+#include "tests/rpc/runtime_pair.h"
+#include "tests/rpc/stream_testing.verbena.pb.h"
+#include "verbena/rpc/channel.h"
+#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/server.h"
+#include "verbena/rpc/sync.h"
+#include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/coro/status_macros.h"
+
+namespace verbena {
+
+inline testing::StreamItem ItemOf(uint64_t number, size_t bytes = 0) {
+  testing::StreamItem item;
+  item.set_number(number);
+  item.set_data(std::string(bytes, static_cast<char>('a' + number % 26)));
+  return item;
+}
+
+class StreamingService final : public testing::Streaming::Service {
+ public:
+  Task<absl::Status> Count(ServerContext&, const testing::CountRequest& request,
+                           ServerWriter<testing::StreamItem>& writer) override {
+    const Running running(*this);
+    filler_bytes = request.filler().size();
+    for (uint32_t i = 0; i < request.count(); ++i) {
+      absl::Status written = co_await writer.Write(ItemOf(i, request.bytes()));
+      if (!written.ok()) last_failure = static_cast<int>(written.code());
+      VERBENA_CO_RETURN_IF_ERROR(written);
+      ++written_;
+    }
+    co_return absl::Status(static_cast<absl::StatusCode>(request.code()), "as was asked");
+  }
+
+  Task<absl::Status> Sum(ServerContext&, ServerReader<testing::StreamItem>& reader,
+                         testing::Summary& reply) override {
+    const Running running(*this);
+    testing::StreamItem item;
+    for (;;) {
+      absl::StatusOr<bool> read = co_await reader.Read(item);
+      if (!read.ok()) last_failure = static_cast<int>(read.status().code());
+      VERBENA_CO_RETURN_IF_ERROR(read.status());
+      if (!*read || item.number() == uint64_t{1} << 40) break;
+      ++read_;
+      reply.set_count(reply.count() + 1);
+      reply.set_bytes(reply.bytes() + item.data().size());
+    }
+    reply.set_filler(std::string(reply_filler, 'f'));
+    co_return absl::OkStatus();
+  }
+
+  Task<absl::Status> Echo(
+      ServerContext&,
+      ServerReaderWriter<testing::StreamItem, testing::StreamItem>& stream) override {
+    const Running running(*this);
+    for (;;) {
+      VERBENA_CO_ASSIGN_OR_RETURN(std::optional<testing::StreamItem> item, co_await stream.Read());
+      if (!item.has_value()) co_return absl::OkStatus();
+      ++read_;
+      VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(*item));
+    }
+  }
+
+  Task<absl::Status> Ignore(
+      ServerContext& context,
+      ServerReaderWriter<testing::StreamItem, testing::StreamItem>&) override {
+    const Running running(*this);
+    absl::Status ended = co_await SleepUntil(kNever);
+    EXPECT_TRUE(context.cancelled());
+    last_failure = static_cast<int>(ended.code());
+    co_return ended;
+  }
+
+  Task<absl::Status> Say(ServerContext&, const testing::StreamItem& request,
+                         testing::StreamItem& reply) override {
+    reply = request;
+    co_return absl::OkStatus();
+  }
+
+  Task<absl::Status> Hold(ServerContext&, const testing::StreamItem&,
+                          testing::StreamItem&) override {
+    const Running running(*this);
+    co_return co_await SleepUntil(kNever);
+  }
+
+  std::atomic<int> running{0};
+  std::atomic<int> last_failure{0};
+  std::atomic<uint64_t> written_{0};
+  std::atomic<uint64_t> read_{0};
+  std::atomic<size_t> filler_bytes{0};
+  std::atomic<size_t> reply_filler{0};
+
+ private:
+  class Running {
+   public:
+    explicit Running(StreamingService& service) : service_(service) { ++service_.running; }
+    ~Running() { --service_.running; }
+
+   private:
+    StreamingService& service_;
+  };
+};
+
+class StreamTest : public RuntimePair {
+ protected:
+  using Item = testing::StreamItem;
+
+  void Start(ServerOptions options = {}, RuntimeOptions server = {}, RuntimeOptions client = {}) {
+    server_runtime_ = StartRuntime(std::move(server));
+    ServeWith(service_, std::move(options));
+    StartClient(server_->address(), std::move(client));
+  }
+
+  void StartClient(const std::string& address, RuntimeOptions options = {}) {
+    client_runtime_ = StartRuntime(std::move(options));
+    channel_ = std::make_unique<Channel>(*client_runtime_, address);
+    stub_ = std::make_unique<testing::Streaming::Stub>(*channel_);
+  }
+
+  // Reads a stream of Count to its end, and checks each item.
+  static Task<absl::Status> ReadAll(ClientReader<Item>& reader, uint64_t count, size_t bytes) {
+    uint64_t next = 0;
+    Item item;
+    while (co_await reader.Read(item)) {
+      if (item.SerializeAsString() != ItemOf(next, bytes).SerializeAsString()) {
+        co_return absl::DataLossError("an item is not the one that was sent");
+      }
+      ++next;
+    }
+    VERBENA_CO_RETURN_IF_ERROR(co_await reader.Finish());
+    if (next != count) co_return absl::DataLossError("items are missing");
+    co_return absl::OkStatus();
+  }
+
+  Task<absl::Status> CountOf(uint32_t count, uint32_t bytes) {
+    testing::CountRequest request;
+    request.set_count(count);
+    request.set_bytes(bytes);
+    ClientReader<Item> reader = stub_->Count(request);
+    co_return co_await ReadAll(reader, count, bytes);
+  }
+
+  Task<absl::StatusOr<testing::Summary>> SumOf(uint64_t count, size_t bytes) {
+    ClientWriter<Item, testing::Summary> writer = stub_->Sum();
+    for (uint64_t i = 0; i < count; ++i) {
+      if (!(co_await writer.Write(ItemOf(i, bytes))).ok()) break;
+    }
+    co_return co_await writer.Finish();
+  }
+
+  Task<absl::Status> SayOnce() {
+    absl::StatusOr<Item> said = co_await stub_->Say(ItemOf(7, 100));
+    co_return said.status();
+  }
+
+  StreamingService service_;
+  std::unique_ptr<testing::Streaming::Stub> stub_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_TESTS_RPC_STREAM_SERVICE_H_

@@ -1,0 +1,463 @@
+// Streams bring their messages over in order and whole, both ways and of any size, end with the
+// handler's status, and end for both sides however one side gives up. A reader that stops holds up
+// its own stream alone.
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/rpc/stream_service.h"
+#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/when_all.h"
+#include "verbena/transport/coro/when_any.h"
+
+namespace verbena {
+namespace {
+
+constinit const MethodDescriptor kCount("verbena.testing.Streaming/Count", Idempotency::kUnknown,
+                                        Payloads::kNone, Streams::kServer);
+
+TEST_F(StreamTest, AServersMessagesArriveInOrderAndThenItsStatus) {
+  Start();
+  EXPECT_EQ(Run(CountOf(0, 0)), absl::OkStatus());
+  EXPECT_EQ(Run(CountOf(1, 10)), absl::OkStatus());
+  EXPECT_EQ(Run(CountOf(5000, 1000)), absl::OkStatus());
+}
+
+TEST_F(StreamTest, EmptyMessagesAreMessages) {
+  Start();
+  // Item 0 without data is empty on the wire.
+  auto run = [&]() -> Task<absl::Status> {
+    ClientReaderWriter<Item, Item> stream = stub_->Echo();
+    for (int i = 0; i < 2000; ++i) {
+      VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(Item()));
+      Item item = ItemOf(3, 3);
+      if (!co_await stream.Read(item)) co_return absl::DataLossError("no message");
+      EXPECT_EQ(item.ByteSizeLong(), 0u);
+    }
+    VERBENA_CO_RETURN_IF_ERROR(co_await stream.WritesDone());
+    EXPECT_FALSE((co_await stream.Read()).has_value());
+    co_return co_await stream.Finish();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+}
+
+TEST_F(StreamTest, AClientsMessagesAddUpAndTheReplyComes) {
+  Start();
+  for (uint64_t count : {0, 1, 3000}) {
+    absl::StatusOr<testing::Summary> sum = Run(SumOf(count, 500));
+    ASSERT_TRUE(sum.ok()) << sum.status();
+    EXPECT_EQ(sum->count(), count);
+    EXPECT_EQ(sum->bytes(), count * 500);
+  }
+}
+
+TEST_F(StreamTest, BothSidesWriteAtOnce) {
+  Start();
+  constexpr uint64_t kItems = 3000;
+  auto run = [&]() -> Task<absl::Status> {
+    ClientReaderWriter<Item, Item> stream = stub_->Echo();
+    auto write = [&]() -> Task<absl::Status> {
+      for (uint64_t i = 0; i < kItems; ++i) {
+        VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(ItemOf(i, i % 2000)));
+      }
+      co_return co_await stream.WritesDone();
+    };
+    auto read = [&]() -> Task<absl::Status> {
+      uint64_t next = 0;
+      while (std::optional<Item> item = co_await stream.Read()) {
+        EXPECT_EQ(item->number(), next);
+        EXPECT_EQ(item->data().size(), next % 2000);
+        ++next;
+      }
+      EXPECT_EQ(next, kItems);
+      co_return absl::OkStatus();
+    };
+    auto [written, readen] = co_await WhenAll(write(), read());
+    EXPECT_EQ(written, absl::OkStatus());
+    EXPECT_EQ(readen, absl::OkStatus());
+    co_return co_await stream.Finish();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+}
+
+TEST_F(StreamTest, MessagesLargerThanAFrameAndThanTheWindowArriveWhole) {
+  Start();
+  // Below and above a frame, a part, the window of a stream, and that of the link.
+  for (uint32_t bytes : {4000u, 4050u, 4100u, 33000u, 262144u, 1000000u, 17u << 20}) {
+    const uint32_t count = bytes > (1u << 20) ? 1 : 3;
+    EXPECT_EQ(Run(CountOf(count, bytes)), absl::OkStatus()) << bytes;
+    absl::StatusOr<testing::Summary> sum = Run(SumOf(count, bytes));
+    ASSERT_TRUE(sum.ok()) << bytes << ": " << sum.status();
+    EXPECT_EQ(sum->bytes(), uint64_t{count} * bytes);
+  }
+}
+
+TEST_F(StreamTest, AMessageLargerThanTheLargestIsRefusedAndTheStreamGoesOn) {
+  RuntimeOptions small;
+  small.limits.max_payload_bytes = 100000;
+  Start({}, small, small);
+  auto run = [&]() -> Task<absl::Status> {
+    ClientWriter<Item, testing::Summary> writer = stub_->Sum();
+    EXPECT_TRUE(absl::IsResourceExhausted(co_await writer.Write(ItemOf(1, 100001))));
+    EXPECT_EQ(co_await writer.Write(ItemOf(2, 99000)), absl::OkStatus());
+    absl::StatusOr<testing::Summary> sum = co_await writer.Finish();
+    VERBENA_CO_RETURN_IF_ERROR(sum.status());
+    EXPECT_EQ(sum->count(), 1u);
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+}
+
+TEST_F(StreamTest, ARequestAndAReplyLargerThanAFrameTravelAsMessages) {
+  Start();
+  auto run = [&]() -> Task<absl::Status> {
+    testing::CountRequest request;
+    request.set_count(10);
+    request.set_filler(std::string(1000000, 'x'));
+    ClientReader<Item> reader = stub_->Count(request);
+    co_return co_await ReadAll(reader, 10, 0);
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+  EXPECT_EQ(service_.filler_bytes, 1000000u);
+  service_.reply_filler = 2000000;
+  absl::StatusOr<testing::Summary> sum = Run(SumOf(5, 1000));
+  ASSERT_TRUE(sum.ok()) << sum.status();
+  EXPECT_EQ(sum->filler().size(), 2000000u);
+  EXPECT_EQ(sum->count(), 5u);
+}
+
+TEST_F(StreamTest, TheHandlersStatusComesBehindItsMessages) {
+  Start();
+  auto run = [&]() -> Task<absl::Status> {
+    testing::CountRequest request;
+    request.set_count(100);
+    request.set_code(static_cast<int>(absl::StatusCode::kDataLoss));
+    ClientReader<Item> reader = stub_->Count(request);
+    int count = 0;
+    while ((co_await reader.Read()).has_value()) ++count;
+    EXPECT_EQ(count, 100);
+    co_return co_await reader.Finish();
+  };
+  const absl::Status status = Run(run());
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(status.message(), "as was asked");
+  EXPECT_EQ(OutcomeOf(status), Outcome::kExecuted);
+}
+
+TEST_F(StreamTest, FinishDropsWhatWasNotRead) {
+  Start();
+  auto run = [&]() -> Task<absl::Status> {
+    testing::CountRequest request;
+    request.set_count(5000);
+    request.set_bytes(1000);
+    ClientReader<Item> reader = stub_->Count(request);
+    EXPECT_TRUE((co_await reader.Read()).has_value());
+    co_return co_await reader.Finish();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+  EXPECT_EQ(service_.written_, 5000u);
+}
+
+TEST_F(StreamTest, AServerMayEndAClientsStreamBeforeItsEnd) {
+  Start();
+  auto run = [&]() -> Task<absl::Status> {
+    ClientWriter<Item, testing::Summary> writer = stub_->Sum();
+    EXPECT_EQ(co_await writer.Write(ItemOf(1, 10)), absl::OkStatus());
+    absl::Status written = co_await writer.Write(ItemOf(uint64_t{1} << 40));
+    while (written.ok()) written = co_await writer.Write(ItemOf(2, 1000));
+    EXPECT_TRUE(absl::IsFailedPrecondition(written)) << written;
+    absl::StatusOr<testing::Summary> sum = co_await writer.Finish();
+    VERBENA_CO_RETURN_IF_ERROR(sum.status());
+    EXPECT_EQ(sum->count(), 1u);
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+  EXPECT_EQ(Run(CountOf(2000, 1000)), absl::OkStatus());
+}
+
+TEST_F(StreamTest, MessagesForAStreamThatHasEndedLeaveTheWindowOpen) {
+  Start();
+  auto run = [&]() -> Task<absl::Status> {
+    // Each stream's messages arrive after its end, in all three times as many as the link's window
+    // takes.
+    for (int i = 0; i < 200; ++i) {
+      ClientWriter<Item, testing::Summary> writer =
+          stub_->Sum({.deadline = std::chrono::seconds(20)});
+      absl::Status written = co_await writer.Write(ItemOf(uint64_t{1} << 40));
+      for (int n = 0; n < 260 && written.ok(); ++n) {
+        written = co_await writer.Write(ItemOf(1, 950));
+      }
+      VERBENA_CO_RETURN_IF_ERROR((co_await writer.Finish()).status());
+    }
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+}
+
+TEST_F(StreamTest, AWriterWaitsForTheWindowOfItsReader) {
+  Start();
+  auto run = [&]() -> Task<absl::Status> {
+    testing::CountRequest request;
+    request.set_count(1000000);
+    request.set_bytes(1000);
+    ClientReader<Item> reader = stub_->Count(request);
+    EXPECT_TRUE((co_await reader.Read()).has_value());
+    // Calls go on, and while they do the server writes no more than fits the window.
+    for (int i = 0; i < 2000; ++i) VERBENA_CO_RETURN_IF_ERROR(co_await SayOnce());
+    EXPECT_GE(service_.written_, 200u);
+    EXPECT_LE(service_.written_, 262144u / 1000 + 2);
+    for (int i = 0; i < 10000; ++i) {
+      if (!(co_await reader.Read()).has_value()) co_return absl::DataLossError("no message");
+    }
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+  Eventually([this] { return service_.running == 0; }, "the abandoned stream's handler ends");
+  EXPECT_EQ(service_.last_failure, static_cast<int>(absl::StatusCode::kCancelled));
+}
+
+TEST_F(StreamTest, AClientWaitsForTheWindowOfAHandlerThatReadsNothing) {
+  Start();
+  auto run = [&]() -> Task<absl::Status> {
+    ClientReaderWriter<Item, Item> stream = stub_->Ignore();
+    int written = 0;
+    auto write = [&]() -> Task<absl::Status> {
+      for (;; ++written) VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(ItemOf(1, 1000)));
+    };
+    auto calls = [&]() -> Task<absl::Status> {
+      for (int i = 0; i < 2000; ++i) VERBENA_CO_RETURN_IF_ERROR(co_await SayOnce());
+      co_return absl::OkStatus();
+    };
+    auto first = co_await WhenAny(write(), calls());
+    EXPECT_EQ(first.index(), 1u);
+    EXPECT_GE(written, 200);
+    EXPECT_LE(written, 262144 / 1000 + 1);
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+  Eventually([this] { return service_.running == 0; }, "the abandoned stream's handler ends");
+}
+
+TEST_F(StreamTest, TheDeadlineEndsBothSides) {
+  Start();
+  auto run = [&]() -> Task<absl::Status> {
+    ClientReaderWriter<Item, Item> stream =
+        stub_->Ignore({.deadline = std::chrono::milliseconds(20)});
+    EXPECT_FALSE((co_await stream.Read()).has_value());
+    EXPECT_TRUE(absl::IsDeadlineExceeded(co_await stream.Write(ItemOf(1))));
+    co_return co_await stream.Finish();
+  };
+  EXPECT_TRUE(absl::IsDeadlineExceeded(Run(run())));
+  Eventually([this] { return service_.running == 0; }, "the handler ends");
+}
+
+// A Task that nobody awaits, and that the test may destroy at any time.
+class Abandonable : private internal::TaskCompletion {
+ public:
+  Abandonable(Scheduler& scheduler, Task<absl::Status> task) : task_(std::move(task)) {
+    task_.Start(scheduler, nullptr, this);
+  }
+  bool ended() const { return ended_; }
+
+ private:
+  void OnTaskDone() override { ended_ = true; }
+
+  Task<absl::Status> task_;
+  bool ended_ = false;
+};
+
+Task<absl::Status> ReadInto(ClientReaderWriter<testing::StreamItem, testing::StreamItem>& stream,
+                            testing::StreamItem& item) {
+  co_return co_await stream.Read(item) ? absl::OkStatus() : absl::UnknownError("no message");
+}
+
+TEST_F(StreamTest, CancellingAReadLosesNoMessage) {
+  Start();
+  auto run = [&]() -> Task<absl::Status> {
+    ClientReaderWriter<Item, Item> stream = stub_->Echo();
+    Item item;
+    for (uint64_t i = 1; i < 200; ++i) {
+      // The read begins before there is anything, and is given up in any state.
+      auto write = [&]() -> Task<bool> {
+        (void)co_await stream.Write(ItemOf(i, 100));
+        for (uint64_t n = 0; n < i % 7; ++n) (void)co_await SayOnce();
+        co_return true;
+      };
+      auto first = co_await WhenAny(stream.Read(item), write());
+      // A read that has ended, though another was first, has the message.
+      if (first.index() == 1 && item.number() != i && !co_await stream.Read(item)) {
+        co_return absl::DataLossError("no message");
+      }
+      EXPECT_EQ(item.number(), i);
+    }
+    co_return co_await stream.Finish();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+}
+
+TEST_F(StreamTest, AReadThatIsDestroyedLosesNoMessage) {
+  Start();
+  auto run = [&]() -> Task<absl::Status> {
+    Scheduler& scheduler = client_runtime_->executor(0);
+    ClientReaderWriter<Item, Item> stream = stub_->Echo();
+    for (uint64_t i = 1; i < 500; ++i) {
+      Item item;
+      {
+        const Abandonable read(scheduler, ReadInto(stream, item));
+        VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(ItemOf(i, 100)));
+        for (uint64_t n = 0; n < i % 4; ++n) VERBENA_CO_RETURN_IF_ERROR(co_await SayOnce());
+        if (read.ended()) {
+          EXPECT_EQ(item.number(), i);
+          continue;
+        }
+      }
+      Item again;
+      if (!co_await stream.Read(again)) co_return absl::DataLossError("no message");
+      EXPECT_EQ(again.number(), i);
+    }
+    co_return co_await stream.Finish();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+}
+
+TEST_F(StreamTest, AbandoningAnyAwaitIsSafe) {
+  Start();
+  // Each stream is destroyed with its Tasks at another moment.
+  auto chat = [&](uint64_t i) -> Task<absl::Status> {
+    ClientReaderWriter<Item, Item> stream = stub_->Echo();
+    auto write = [&]() -> Task<absl::Status> {
+      for (;;) {
+        VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(ItemOf(i, i % 3 == 0 ? 500000 : 1000)));
+      }
+    };
+    auto read = [&]() -> Task<absl::Status> {
+      while ((co_await stream.Read()).has_value()) {
+      }
+      co_return absl::OkStatus();
+    };
+    (void)co_await WhenAll(write(), read());
+    co_return absl::UnknownError("not reached");
+  };
+  auto finish = [&](uint64_t i) -> Task<absl::Status> {
+    ClientReaderWriter<Item, Item> stream = i % 2 == 0 ? stub_->Echo() : stub_->Ignore();
+    (void)co_await stream.Write(ItemOf(i));
+    co_return co_await stream.Finish();
+  };
+  auto run = [&]() -> Task<absl::Status> {
+    Scheduler& scheduler = client_runtime_->executor(0);
+    for (uint64_t i = 0; i < 200; ++i) {
+      const Abandonable one(scheduler, chat(i));
+      const Abandonable two(scheduler, finish(i));
+      for (uint64_t n = 0; n < i % 20; ++n) VERBENA_CO_RETURN_IF_ERROR(co_await SayOnce());
+      EXPECT_FALSE(one.ended());
+    }
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+  Eventually([this] { return service_.running == 0; }, "all handlers end");
+  EXPECT_EQ(Run(CountOf(2000, 1000)), absl::OkStatus());
+}
+
+TEST_F(StreamTest, AMessageThatDoesNotParseEndsTheStream) {
+  Start();
+  auto run = [&]() -> Task<absl::Status> {
+    testing::CountRequest request;
+    request.set_count(3);
+    request.set_bytes(5);
+    // Read as another type than is sent.
+    ClientReader<testing::NestedItem> reader(*channel_, kCount, request, {});
+    testing::NestedItem wrong;
+    while (co_await reader.Read(wrong)) {
+    }
+    co_return co_await reader.Finish();
+  };
+  EXPECT_TRUE(absl::IsInvalidArgument(Run(run())));
+}
+
+TEST_F(StreamTest, AServerThatIsDestroyedEndsItsStreams) {
+  Start();
+  std::atomic<bool> open = false;
+  auto run = [&]() -> Task<absl::Status> {
+    ClientReaderWriter<Item, Item> stream = stub_->Echo();
+    EXPECT_EQ(co_await stream.Write(ItemOf(1)), absl::OkStatus());
+    EXPECT_TRUE((co_await stream.Read()).has_value());
+    open = true;
+    EXPECT_FALSE((co_await stream.Read()).has_value());
+    EXPECT_FALSE((co_await stream.Write(ItemOf(2))).ok());
+    co_return co_await stream.Finish();
+  };
+  JoinHandle<absl::Status> ended = client_runtime_->Spawn(run());
+  Eventually([&] { return open.load(); }, "the stream is open");
+  server_.reset();
+  EXPECT_FALSE(ended.Join().ok());
+}
+
+TEST_F(StreamTest, AServerThatShutsDownLetsStreamsEndAndThenCancelsThem) {
+  Start();
+  std::atomic<bool> open = false;
+  std::atomic<bool> go_on = false;
+  auto run = [&]() -> Task<absl::Status> {
+    ClientReaderWriter<Item, Item> ends = stub_->Echo();
+    ClientReaderWriter<Item, Item> stays = stub_->Ignore();
+    EXPECT_EQ(co_await ends.Write(ItemOf(1)), absl::OkStatus());
+    EXPECT_EQ(co_await stays.Write(ItemOf(1)), absl::OkStatus());
+    EXPECT_TRUE((co_await ends.Read()).has_value());
+    open = true;
+    while (!go_on) (void)co_await Sleep(std::chrono::milliseconds(1));
+    // The server says GOAWAY, and this stream still works.
+    EXPECT_EQ(co_await ends.Write(ItemOf(2)), absl::OkStatus());
+    EXPECT_TRUE((co_await ends.Read()).has_value());
+    EXPECT_EQ(co_await ends.Finish(), absl::OkStatus());
+    EXPECT_FALSE((co_await stays.Read()).has_value());
+    co_return co_await stays.Finish();
+  };
+  JoinHandle<absl::Status> ended = client_runtime_->Spawn(run());
+  Eventually([&] { return open.load(); }, "the streams are open");
+  std::thread shutdown([this] { (void)server_->Shutdown(std::chrono::milliseconds(300)); });
+  Eventually([this] { return absl::IsUnavailable(Run(SayOnce())); }, "the server refuses calls");
+  go_on = true;
+  shutdown.join();
+  Eventually([this] { return service_.running == 0; }, "all handlers end");
+  const absl::Status status = ended.Join();
+  EXPECT_TRUE(absl::IsCancelled(status)) << status;
+}
+
+TEST_F(StreamTest, TenThousandStreamsAreOpenOnOneLink) {
+  Start({.max_concurrent_calls = 20000, .max_calls_per_client = 20000});
+  constexpr int kStreams = 10000;
+  auto run = [&]() -> Task<absl::Status> {
+    std::vector<ClientReaderWriter<Item, Item>> streams;
+    for (int i = 0; i < kStreams; ++i) streams.push_back(stub_->Echo());
+    for (int i = 0; i < kStreams; ++i) {
+      VERBENA_CO_RETURN_IF_ERROR(co_await streams[i].Write(ItemOf(i, 300)));
+    }
+    for (int i = kStreams; i-- > 0;) {
+      std::optional<Item> item = co_await streams[i].Read();
+      if (!item.has_value()) co_return co_await streams[i].Finish();
+      EXPECT_EQ(item->number(), static_cast<uint64_t>(i));
+    }
+    EXPECT_EQ(service_.running, kStreams);
+    for (auto& stream : streams) VERBENA_CO_RETURN_IF_ERROR(co_await stream.Finish());
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+  EXPECT_EQ(service_.running, 0);
+}
+
+TEST_F(StreamTest, AStreamThatFindsNoServerFails) {
+  client_runtime_ = StartRuntime();
+  channel_ = std::make_unique<Channel>(*client_runtime_, "127.0.0.1:1");
+  stub_ = std::make_unique<testing::Streaming::Stub>(*channel_);
+  const absl::Status status = Run(CountOf(1, 1));
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
+}
+
+}  // namespace
+}  // namespace verbena

@@ -219,7 +219,7 @@ def verbena_proto_library(
         deps = [name + "_cc_proto"],
         **dict(common, **kwargs)
     )
-    _together(name = name, deps = [name + "_cc_proto", name + "_cc_verbena"], **common)
+    _together(name = name, deps = [name + "_cc_verbena", name + "_cc_proto"], **common)
     if kwargs.get("generate_mock_code"):
         _together(
             name = name + "_mock",

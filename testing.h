@@ -1,5 +1,5 @@
 // All that Verbena has for its users' tests: a server in the test's process, a clock that the test
-// moves, mocks' answers, and matchers. For tests alone: it needs GoogleMock.
+// moves, injected faults, mocks' answers, and matchers. For tests alone: it needs GoogleMock.
 //
 //   #include "verbena/testing.h"   // @verbena//:testing
 //
@@ -12,9 +12,10 @@
 #ifndef VERBENA_TESTING_H_
 #define VERBENA_TESTING_H_
 
-#include "verbena/rpc/testing/fake_clock.h"   // IWYU pragma: export
-#include "verbena/rpc/testing/in_process.h"   // IWYU pragma: export
-#include "verbena/rpc/testing/matchers.h"     // IWYU pragma: export
-#include "verbena/rpc/testing/mocked_call.h"  // IWYU pragma: export
+#include "verbena/rpc/testing/fake_clock.h"      // IWYU pragma: export
+#include "verbena/rpc/testing/fault_injector.h"  // IWYU pragma: export
+#include "verbena/rpc/testing/in_process.h"      // IWYU pragma: export
+#include "verbena/rpc/testing/matchers.h"        // IWYU pragma: export
+#include "verbena/rpc/testing/mocked_call.h"     // IWYU pragma: export
 
 #endif  // VERBENA_TESTING_H_

@@ -362,6 +362,7 @@ TEST_F(GuideTest, WorkThatBlocksRunsInAThread) {
 using ::testing::_;
 using ::testing::AllOf;
 using ::testing::Return;
+using verbena::testing::FaultInjector;
 using verbena::testing::HasOutcome;
 using verbena::testing::InProcess;
 using verbena::testing::InProcessServer;
@@ -390,6 +391,14 @@ TEST(BlocksTest, ACallEndsAtItsDeadline) {
   JoinHandle<absl::StatusOr<uint64_t>> size = blocks.runtime().Spawn(SizeOf(blocks.channel(), "a"));
   blocks.Advance(1s);
   EXPECT_THAT(size.Join(), StatusIs(absl::StatusCode::kDeadlineExceeded));
+}
+
+TEST(BlocksTest, AWriteThatDidNotReachTheServerIsTriedAgain) {
+  auto faults = std::make_shared<FaultInjector>();
+  InProcess<BlockService> blocks({.channel = {.interceptors = {faults}}});
+  faults->Add({.method = "Write", .times = 1, .fail = absl::UnavailableError("busy")});
+  EXPECT_THAT(blocks.Run(WriteBlockWithRetries(blocks.channel(), "a", "kept")), IsOk());
+  EXPECT_EQ(faults->injected(), 1u);
 }
 
 Task<absl::StatusOr<bool>> Exists(v1::Blocks::StubInterface& blocks, std::string name) {

@@ -1,0 +1,79 @@
+// FaultInjector: an interceptor that makes calls of a channel slow, loses them, or fails them.
+//
+//   auto faults = std::make_shared<FaultInjector>();
+//   InProcess<BlockService> blocks({.channel = {.interceptors = {faults}}});
+//   faults->Add({.method = "Write", .after = 2, .times = 1,
+//                .fail = absl::UnavailableError("the link was lost"),
+//                .outcome = Outcome::kMaybeExecuted});
+//
+// So the third Write fails, after the server has run it. The faults of other calls are as real ones
+// look to the caller: a call that is lost ends at its deadline, or when it is cancelled. Any
+// thread; a fault holds for calls that begin after Add().
+
+#ifndef VERBENA_RPC_TESTING_FAULT_INJECTOR_H_
+#define VERBENA_RPC_TESTING_FAULT_INJECTOR_H_
+
+#include <cstdint>
+#include <limits>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "verbena/rpc/interceptor.h"
+#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/task.h"
+#include "verbena/rpc/time.h"
+
+namespace verbena::testing {
+
+// What happens to some calls. A call whose fault sets several of these is delayed first.
+struct Fault {
+  static constexpr uint64_t kAlways = std::numeric_limits<uint64_t>::max();
+
+  // The calls: of this method ("Write", or "package.Service/Write"), or all.
+  std::string method = "";
+  // So many of them pass first. Then the fault happens to so many.
+  uint64_t after = 0;
+  uint64_t times = kAlways;
+
+  // The call begins this much later, by the clock of its executor. Its deadline goes on.
+  Duration delay = {};
+  // The request, or the reply, is lost. Outcome::kMaybeExecuted, as of a call that nobody answers.
+  bool drop_request = false;
+  bool drop_reply = false;
+  // Not OK: what the caller hears.
+  absl::Status fail = {};
+  // What the caller hears of it. With kNotExecuted the request is not sent. With the others the
+  // server runs the call first; a call that it does not run ends as it would without the fault.
+  Outcome outcome = Outcome::kNotExecuted;
+};
+
+class FaultInjector final : public ClientInterceptor {
+ public:
+  // Of several faults of a call, the first that was added and is due happens.
+  void Add(Fault fault);
+  // Forgets all faults. A call that waits because of one goes on waiting.
+  void Clear();
+  // How many calls had a fault.
+  uint64_t injected() const;
+
+  Task<absl::Status> Intercept(ClientCallView& call, ClientNext next) override;
+
+ private:
+  struct Counted {
+    Fault fault;
+    uint64_t seen = 0;
+  };
+
+  std::optional<Fault> FaultOf(const char* full_name);
+
+  mutable std::mutex mutex_;
+  std::vector<Counted> faults_;
+  uint64_t injected_ = 0;
+};
+
+}  // namespace verbena::testing
+
+#endif  // VERBENA_RPC_TESTING_FAULT_INJECTOR_H_

@@ -41,7 +41,7 @@ Task<absl::Status> LinkGroup::Open(const std::string& address, int links) {
         co_await shard.bootstrap().Connect(address);
     if (!stream.ok()) co_return stream.status();
     auto session = std::make_unique<internal::ClientSession>(
-        static_cast<internal::ClientSession::Listener&>(*this));
+        static_cast<internal::ClientSession::Listener&>(*this), shard.stream_memory());
     absl::StatusOr<internal::Link*> link =
         co_await (*endpoint)->Connect(*std::move(stream), *session, {});
     if (!link.ok()) {

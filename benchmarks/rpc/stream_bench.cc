@@ -94,7 +94,9 @@ absl::Status Measure(const Options& options, Report& report) {
 
 int Main(int argc, char** argv) {
   std::vector<std::string> rest;
-  absl::StatusOr<Options> options = ParseOptions(argc, argv, rest, {.sizes = {1024}});
+  Options defaults;
+  defaults.sizes = {1024};
+  absl::StatusOr<Options> options = ParseOptions(argc, argv, rest, defaults);
   if (!options.ok())
     return fmt::print(stderr, "stream_bench: {}\n", std::string(options.status().message())), 2;
   for (const std::string& argument : rest) {

@@ -309,6 +309,14 @@ TEST_F(GuideTest, APayloadThatIsLargerThanTheCallerTakesIsRefused) {
   EXPECT_EQ(OutcomeOf(status), verbena::Outcome::kExecuted);
 }
 
+TEST(GuideStreamsTest, NamesTravelBothWays) {
+  verbena::testing::InProcess<NameService> names;
+  EXPECT_THAT(names.Run(ReserveNames(names.channel(), {"b/2", "a/1", "b/1"})),
+              verbena::testing::IsOkAndHolds(3u));
+  EXPECT_THAT(names.Run(NamesOf(names.channel(), "b/")),
+              verbena::testing::IsOkAndHolds(testing::ElementsAre("b/1", "b/2")));
+}
+
 TEST_F(GuideTest, CallsRunSideBySide) {
   EXPECT_EQ(runtime_->BlockOn(WriteBlockWithRetries(*channel_, "a", "one")), absl::OkStatus());
   EXPECT_EQ(runtime_->BlockOn(WriteBlockWithRetries(*channel_, "b", "three")), absl::OkStatus());

@@ -136,7 +136,7 @@ TEST_F(KvServiceTest, AScanOfAllSendsEachEntryInTheOrderOfTheKeys) {
   for (int i = kEntries; i-- > 0;) {
     ASSERT_TRUE(Put(std::string(1, static_cast<char>('A' + i)), std::string(3000, 'v')).ok());
   }
-  auto scan = [&]() -> Task<absl::Status> {
+  auto scan = [&]() -> verbena::Task<absl::Status> {
     verbena::ClientReader<v1::Entry> entries = stub().ScanAll({}, {.deadline = kLong});
     v1::Entry entry;
     char next = 'A';
@@ -147,11 +147,11 @@ TEST_F(KvServiceTest, AScanOfAllSendsEachEntryInTheOrderOfTheKeys) {
     EXPECT_EQ(next, 'A' + kEntries);
     co_return co_await entries.Finish();
   };
-  EXPECT_EQ(runtime_->BlockOn(scan(), 1), absl::OkStatus());
+  EXPECT_EQ(kv_.Run(scan(), 1), absl::OkStatus());
 }
 
 TEST_F(KvServiceTest, AWatcherHearsOfEachChangeInItsOrder) {
-  auto watch = [&]() -> Task<absl::Status> {
+  auto watch = [&]() -> verbena::Task<absl::Status> {
     v1::WatchRequest request;
     request.set_prefix("w");
     verbena::ClientReader<v1::Change> changes = stub().Watch(request, {.deadline = kLong});
@@ -171,7 +171,7 @@ TEST_F(KvServiceTest, AWatcherHearsOfEachChangeInItsOrder) {
     EXPECT_EQ(change.number(), first + 2);
     co_return absl::OkStatus();
   };
-  EXPECT_EQ(runtime_->BlockOn(watch()), absl::OkStatus());
+  EXPECT_EQ(kv_.Run(watch()), absl::OkStatus());
 }
 
 TEST(ChangeLogTest, AWatcherThatMissedChangesHearsSo) {

@@ -33,8 +33,9 @@ struct RequestId {
 enum class Inherit : uint8_t {
   // The Task's deadline if that is earlier than the call's own, its cancellation and its trace.
   kAll = 0,
-  // Nothing: for work that must still be done after the Task's end. Neither a cancellation of the
-  // Task nor WithDeadline() ends such a call; its own deadline does.
+  // Nothing: for work that must be done even if the Task is cancelled, such as giving up a lease.
+  // Neither a cancellation of the Task nor WithDeadline() ends such a call; its own deadline does.
+  // Destroying the Task still abandons it: Spawn() what must outlive the Task. Streams ignore this.
   kNothing = 1,
 };
 

@@ -1,4 +1,5 @@
-// CallOptions: what a caller may say about one call; CallInfo: its time and sizes.
+// CallOptions: what a caller may say about one call; CallInfo: its time, sizes and trailing
+// metadata.
 //
 // Aggregates for designated initialisers. The order of CallOptions' fields is frozen, new ones go
 // at the end, and each has a default. Move-only, since a payload has one owner.
@@ -32,12 +33,13 @@ struct CallInfo {
   Metadata trailing_metadata = {};
 };
 
+// Of these, a stream takes deadline and info. Others, except inherit, end it with INVALID_ARGUMENT.
 struct CallOptions {
   // The caller resumes with DEADLINE_EXCEEDED when it passes; the server is told how long is left.
   // The default is ChannelOptions::default_deadline. If the Task that makes the call has an earlier
   // deadline, as a handler or WithDeadline() gives it one, that holds (see `inherit`).
   Deadline deadline = {};
-  // Receives time and sizes, if not null.
+  // Receives time, sizes and trailing metadata, if not null. Must live until the call ends.
   CallInfo* info = nullptr;
   // The request's payload, for methods that take one, in at most 8 parts. Its memory comes from
   // Channel::AllocateBuffer(), or from Runtime::RegisterMemory() with the channel's device. The

@@ -31,9 +31,11 @@ class ChannelStream final : public StreamCall {
                    request != nullptr ? request->SerializeAsString() : std::string()),
         channel_(channel) {
     if (HasPayloads(options)) {
-      Refuse(absl::InvalidArgumentError(fmt::format(
-          "{} is a stream, whose messages have no payloads: leave those of CallOptions unset",
-          method.full_name)));
+      Refuse(
+          absl::InvalidArgumentError(fmt::format("{} is a stream, whose messages have no payloads: "
+                                                 "leave request_payload, response_payload_into "
+                                                 "and max_response_payload of CallOptions unset",
+                                                 method.full_name)));
     } else if (options.priority != Priority::kNormal || options.request_id.has_value() ||
                !options.metadata.untouched()) {
       Refuse(absl::InvalidArgumentError(fmt::format(

@@ -2,14 +2,15 @@
 // of a server streaming, client streaming or bidirectional streaming method returns it.
 //
 // The stream is a call. It begins with the first await, which connects if need be, and ends with
-// the status that the server's handler returns; Finish() waits for it. The deadline of CallOptions
-// is that of the whole stream. Destroying the object before that abandons the call: the handler is
-// cancelled. Movable while nobody awaits it. One thread; at most one Read and one Write are awaited
-// at once, but a Read and a Write may be.
+// the status that the server's handler returns; Finish() waits for it. The stub's method serializes
+// the request before it returns; the channel must outlive the object. The deadline of CallOptions
+// is that of the whole stream. Destroying the object before the end abandons the call: the handler
+// is cancelled. Movable while nobody awaits it. All awaits and the destruction are on one executor.
+// A Read and a Write may be awaited at once; a check aborts if two Reads or two Writes are.
 //
-// A message that the application does not read stays in its memory, at most 256 KiB on a stream and
-// 16 MiB on a link (start): then the peer's Write waits. Cancelling an await of Read or Write
-// leaves the stream as it is; cancelling Finish() ends the call.
+// Messages that the application does not read stay in its memory: at most 256 KiB of a stream and
+// 16 MiB of a link (no option sets these yet). Beyond that the peer's Write waits. Cancelling an
+// await of Read or Write leaves the stream as it is; cancelling Finish() ends the call.
 //
 //   ClientReader<Entry> entries = stub.Scan(request, {.deadline = 5s});
 //   Entry entry;
@@ -214,12 +215,15 @@ class [[nodiscard("a stream begins when it is read")]] ClientReader {
                const google::protobuf::MessageLite& request, CallOptions&& options)
       : stream_(channel, descriptor, &request, std::move(options)) {}
 
-  // The next message; none if there are no more, or the stream has failed: Finish() tells.
+  // The next message. None at the end of the stream, if the stream has failed, or if this await was
+  // cancelled. Finish() tells the first two apart. After a cancelled await the stream goes on, and
+  // the next Read gives the message.
   internal::ClientReadMessage<Reply> Read() { return internal::ClientReadMessage<Reply>(*stream_); }
   // The same into the caller's message, without an allocation once warm.
   internal::ClientRead Read(Reply& into) { return internal::ClientRead(*stream_, into); }
-  // Drops the messages that were not read, and waits for the end: how the handler ended, with an
-  // Outcome if it failed.
+  // Drops the messages that were not read, and waits until the handler has ended by itself. Returns
+  // how it ended, with an Outcome if it failed. Does not cancel the handler: to stop early, destroy
+  // the object instead. Once; a second Finish() at the same time aborts.
   VERBENA_CORO_WRAPPER Task<absl::Status> Finish() { return internal::FinishStream(*stream_); }
 
  private:
@@ -266,7 +270,8 @@ class [[nodiscard("a stream begins when it is read or written")]] ClientReaderWr
     return internal::ClientWrite(*stream_, message);
   }
   VERBENA_CORO_WRAPPER Task<absl::Status> WritesDone() { return internal::EndWrites(*stream_); }
-  // WritesDone(), drops the messages that were not read, and waits for the end.
+  // WritesDone(), drops the messages that were not read, and waits for the end. Does not cancel the
+  // handler.
   VERBENA_CORO_WRAPPER Task<absl::Status> Finish() { return internal::FinishStream(*stream_); }
 
  private:

@@ -9,8 +9,13 @@
 //
 // Intercept() is a coroutine around the rest of the call, which `next()` runs: later interceptors,
 // then the call or the handler. It must call next() at most once, otherwise a check aborts, and may
-// return another status than next() did. All references are valid until its Task ends. A call
-// without interceptors pays one branch for them.
+// return another status than next() did: an interceptor cannot retry. It sees no payloads; a
+// server's interceptor must leave TakeRequestPayload() to the handler. All references are valid
+// until its Task ends. A call without interceptors pays one branch for them.
+//
+// Streams: a channel's interceptors do not run for them. A server's run once for each stream, and
+// see no message of a side that streams: request() or reply() is then empty and unused. Streams
+// carry no metadata from the client yet, so an interceptor that demands a token refuses them all.
 //
 //   class Timing final : public ClientInterceptor {
 //     Task<absl::Status> Intercept(ClientCallView& call, ClientNext next) override {

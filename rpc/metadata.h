@@ -2,14 +2,15 @@
 // and as trailing metadata back.
 //
 // A multi-map in the order of Add(). A key has 1 to 255 of the characters a-z, 0-9, '_', '-' and
-// '.'. A value is printable ASCII, or any bytes if the key ends in "-bin". Keys that begin with
-// "verbena-", "traceparent" and "tracestate" are Verbena's own. An entry counts as its key, its
-// value and 4 bytes; all entries are bounded by kMaxBytes, and a call's by
-// ChannelOptions::max_metadata_bytes and ServerOptions::max_metadata_bytes.
+// '.'. A value is printable ASCII, or any bytes if the key ends in "-bin". Add() refuses keys that
+// begin with "verbena-", and the keys "traceparent" and "tracestate", which Verbena uses. An entry
+// counts as its key, its value and 4 bytes; all entries are bounded by kMaxBytes (32 KiB), and a
+// call's by ChannelOptions::max_metadata_bytes and ServerOptions::max_metadata_bytes.
 //
-// Add() never fails by itself: the first entry that is refused is kept as status(), and the call
-// that gets this Metadata fails with it. So it can be written in place. A value; copies are deep.
-// One thread at a time.
+// Add() returns no error, so that a Metadata can be written in place. It leaves out an entry that
+// it refuses, keeps the first such error as status(), and the call that is given this Metadata
+// fails with it. A server's interceptor checks status() itself. A value; copies are deep. One
+// thread at a time.
 //
 //   co_await stub.Get(request, {.metadata = {{"tenant", "blue"}, {"token-bin", token}}});
 //

@@ -61,7 +61,8 @@ class ServerContext {
   std::optional<RequestId> request_id() const;
   // Metadata that goes back with the answer, also with a failure: the caller finds it in
   // CallInfo::trailing_metadata. INVALID_ARGUMENT if the entry may not be sent; RESOURCE_EXHAUSTED
-  // beyond ServerOptions::max_metadata_bytes, or half of a frame if that is less.
+  // beyond ServerOptions::max_metadata_bytes, or half of a frame (LinkLimits::eager_bytes) if that
+  // is less, or what a payload in the frame leaves of it: some 400 bytes beside 4 KiB.
   absl::Status AddTrailingMetadata(std::string_view key, std::string_view value);
   const Metadata& trailing_metadata() const;
 

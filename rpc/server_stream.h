@@ -2,7 +2,8 @@
 //
 // Given to the handler of a streaming method, and valid until its Task ends, which ends the stream
 // with its status. Awaits end with CANCELLED or DEADLINE_EXCEEDED by themselves when the call does.
-// At most one Read and one Write are awaited at once, but a Read and a Write may be. One thread.
+// A Read and a Write may be awaited at once; a check aborts if two Reads or two Writes are. One
+// thread.
 //
 //   Task<absl::Status> Upload(ServerContext&, ServerReader<Chunk>& chunks, UploadReply& reply) {
 //     Chunk chunk;
@@ -105,9 +106,10 @@ class ServerWriter {
   ServerWriter& operator=(const ServerWriter&) = delete;
 
   // OK when the message is on its way: it waits for the window, that is, for the client to read.
-  // The message is borrowed until then. UNAVAILABLE once the client's link is lost,
-  // RESOURCE_EXHAUSTED if the message is larger than LinkLimits::max_payload_bytes. If the await is
-  // cancelled or abandoned, the message may have been sent.
+  // The message is borrowed until then. CANCELLED once the client's link is lost (UNAVAILABLE in a
+  // Task that no cancellation reaches), RESOURCE_EXHAUSTED if the message is larger than
+  // LinkLimits::max_payload_bytes. If the await is cancelled or abandoned, the message may have
+  // been sent.
   internal::StreamWrite Write(const Reply& message) {
     return internal::StreamWrite(sender_, message);
   }

@@ -95,9 +95,8 @@ def cc_verbena_library(
             deps = [":echo_cc_proto"],
         )
 
-    gives echo.verbena.pb.h, included by the path that imports of echo.proto use. Streaming methods
-    are refused for now, with a message that names them. verbena_proto_library makes all three
-    targets.
+    gives echo.verbena.pb.h, included by the path that imports of echo.proto use. Its streaming
+    methods must not have payloads. verbena_proto_library makes all three targets.
 
     Args:
       name: the target's name.

@@ -129,10 +129,11 @@ bool StreamSender::SendMessage() {
   }
   const size_t most = link_->link().endpoint().limits().max_payload_bytes;
   if (bytes > most) {
-    EndWriter(absl::ResourceExhaustedError(fmt::format(
-        "a message of {} on the stream of {}; at most {} bytes (LinkLimits::max_payload_bytes) "
-        "travel",
-        bytes, method_, most)));
+    EndWriter(
+        absl::ResourceExhaustedError(fmt::format("a message of {} bytes on the stream of {}; at "
+                                                 "most {} bytes (LinkLimits::max_payload_bytes) "
+                                                 "travel: send it in several messages",
+                                                 bytes, method_, most)));
     return true;
   }
   parts_.resize(bytes);

@@ -1,11 +1,14 @@
 #include "verbena/rpc/client_stream.h"
 
+#include <cstdint>
+
 #include "fmt/format.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/stream_call.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -45,6 +48,9 @@ class ChannelStream final : public StreamCall {
     }
   }
 
+  // StreamRefs, and the StreamHandle.
+  uint32_t shares = 1;
+
   // nullptr: the call has ended, since this thread has no connection.
   Connection* connection() {
     Connection* connection = channel_.ConnectionHere();
@@ -60,7 +66,16 @@ StreamHandle::StreamHandle(Channel& channel, const MethodDescriptor& method,
                            const MessageLite* request, CallOptions&& options)
     : stream_(new ChannelStream(channel, method, request, options)) {}
 
-void StreamHandle::Deleter::operator()(ChannelStream* stream) const { delete stream; }
+void StreamHandle::Deleter::operator()(ChannelStream* stream) const {
+  if (!VERBENA_MUTANT(kAbandonedStreamRuns)) stream->Abandon();
+  if (--stream->shares == 0) delete stream;
+}
+
+StreamRef::StreamRef(ChannelStream& stream) : stream_(&stream) { ++stream.shares; }
+
+StreamRef::~StreamRef() {
+  if (stream_ != nullptr && --stream_->shares == 0) delete stream_;
+}
 
 StreamReceiver& ReceiverOf(ChannelStream& stream) { return stream.receiver(); }
 StreamSender& SenderOf(ChannelStream& stream) { return stream.sender(); }
@@ -72,20 +87,20 @@ bool BeginsStream::HasBegun() {
   return connection == nullptr || stream_.Begin(*connection);
 }
 
-Task<void> BeginsStream::Begin(ChannelStream& stream) {
-  Connection* connection = stream.connection();
-  if (connection != nullptr && !stream.Begin(*connection)) co_await stream.Connect(*connection);
+Task<void> BeginsStream::Begin(StreamRef stream) {
+  Connection* connection = stream->connection();
+  if (connection != nullptr && !stream->Begin(*connection)) co_await stream->Connect(*connection);
 }
 
-Task<bool> ClientRead::ReadLater(ChannelStream& stream, MessageLite& into) {
+Task<bool> ClientRead::ReadLater(StreamRef stream, MessageLite& into) {
   co_await Begin(stream);
-  const absl::StatusOr<bool> read = co_await StreamRead(stream.receiver(), into);
+  const absl::StatusOr<bool> read = co_await StreamRead(stream->receiver(), into);
   co_return read.ok() && *read;
 }
 
-Task<absl::Status> ClientWrite::WriteLater(ChannelStream& stream, const MessageLite& message) {
+Task<absl::Status> ClientWrite::WriteLater(StreamRef stream, const MessageLite& message) {
   co_await Begin(stream);
-  co_return co_await StreamWrite(stream.sender(), message);
+  co_return co_await StreamWrite(stream->sender(), message);
 }
 
 namespace {
@@ -94,35 +109,35 @@ struct Beginner : BeginsStream {
   using BeginsStream::Begin;
 };
 
-Task<absl::Status> AwaitEnd(ChannelStream& stream) {
-  co_await StreamEndAwaiter(stream);
-  co_return stream.status();
+Task<absl::Status> AwaitEnd(StreamRef stream) {
+  co_await StreamEndAwaiter(*stream);
+  co_return stream->status();
 }
 
 }  // namespace
 
-Task<absl::Status> EndWrites(ChannelStream& stream) {
+Task<absl::Status> EndWrites(StreamRef stream) {
   co_await Beginner::Begin(stream);
-  if (stream.ended()) co_return stream.status();
-  stream.EndWrites();
+  if (stream->ended()) co_return stream->status();
+  stream->EndWrites();
   co_return absl::OkStatus();
 }
 
-Task<absl::Status> FinishStream(ChannelStream& stream) {
+Task<absl::Status> FinishStream(StreamRef stream) {
   co_await Beginner::Begin(stream);
-  if (stream.method().streams == Streams::kBoth) stream.EndWrites();
-  stream.receiver().Discard();
+  if (stream->method().streams == Streams::kBoth) stream->EndWrites();
+  stream->receiver().Discard();
   co_return co_await AwaitEnd(stream);
 }
 
-Task<absl::Status> FinishWithReply(ChannelStream& stream, MessageLite& reply) {
+Task<absl::Status> FinishWithReply(StreamRef stream, MessageLite& reply) {
   co_await Beginner::Begin(stream);
-  stream.EndWrites();
+  stream->EndWrites();
   // A reply that is larger than a frame comes as a message, for whose parts this makes room.
-  const absl::StatusOr<bool> read = co_await StreamRead(stream.receiver(), reply);
+  const absl::StatusOr<bool> read = co_await StreamRead(stream->receiver(), reply);
   VERBENA_CO_RETURN_IF_ERROR(co_await AwaitEnd(stream));
-  const bool parsed = stream.reply_apart() ? read.ok() && *read : stream.ParseReply(reply);
-  if (!parsed) co_return stream.Unparsed(reply);
+  const bool parsed = stream->reply_apart() ? read.ok() && *read : stream->ParseReply(reply);
+  if (!parsed) co_return stream->Unparsed(reply);
   co_return absl::OkStatus();
 }
 

@@ -51,7 +51,24 @@ namespace internal {
 // A stream and its channel. No user sees its type.
 class ChannelStream;
 
-// The owner of a ChannelStream.
+// A share of a ChannelStream, which lives until the last one is gone: so a coroutine that waits for
+// the stream's end may outlast its owner. One thread.
+class StreamRef {
+ public:
+  explicit StreamRef(ChannelStream& stream);
+  StreamRef(const StreamRef& other) : StreamRef(*other.stream_) {}
+  StreamRef(StreamRef&& other) noexcept : stream_(std::exchange(other.stream_, nullptr)) {}
+  StreamRef& operator=(const StreamRef&) = delete;
+  ~StreamRef();
+
+  ChannelStream& operator*() const { return *stream_; }
+  ChannelStream* operator->() const { return stream_; }
+
+ private:
+  ChannelStream* stream_;
+};
+
+// The owner of a ChannelStream, whose destruction abandons the call.
 class StreamHandle {
  public:
   // `request` is null for a method whose client sends a stream. It is serialized before this
@@ -80,7 +97,7 @@ class BeginsStream {
   // True once the stream has begun, or has ended.
   bool HasBegun();
   // For a stream that finds no usable link: waits for one, and then HasBegun().
-  static Task<void> Begin(ChannelStream& stream);
+  static Task<void> Begin(StreamRef stream);
 
   ChannelStream& stream_;
 };
@@ -101,7 +118,7 @@ class [[nodiscard]] ClientRead : private BeginsStream {
       return read_.Await(caller.promise()) ? std::noop_coroutine()
                                            : std::coroutine_handle<>(caller);
     }
-    task_ = ReadLater(stream_, into_);
+    task_ = ReadLater(StreamRef(stream_), into_);
     return task_.RunFor(caller.promise());
   }
   bool await_resume() {
@@ -111,11 +128,11 @@ class [[nodiscard]] ClientRead : private BeginsStream {
     return read.ok() && *read;
   }
   VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<bool> AsTask() && {
-    return ReadLater(stream_, into_);
+    return ReadLater(StreamRef(stream_), into_);
   }
 
  private:
-  static Task<bool> ReadLater(ChannelStream& stream, google::protobuf::MessageLite& into);
+  static Task<bool> ReadLater(StreamRef stream, google::protobuf::MessageLite& into);
 
   google::protobuf::MessageLite& into_;
   StreamRead read_;
@@ -138,7 +155,7 @@ class [[nodiscard]] ClientWrite : private BeginsStream {
       return write_.Await(caller.promise()) ? std::noop_coroutine()
                                             : std::coroutine_handle<>(caller);
     }
-    task_ = WriteLater(stream_, message_);
+    task_ = WriteLater(StreamRef(stream_), message_);
     return task_.RunFor(caller.promise());
   }
   absl::Status await_resume() {
@@ -147,11 +164,11 @@ class [[nodiscard]] ClientWrite : private BeginsStream {
     return write_.await_resume();
   }
   VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<absl::Status> AsTask() && {
-    return WriteLater(stream_, message_);
+    return WriteLater(StreamRef(stream_), message_);
   }
 
  private:
-  static Task<absl::Status> WriteLater(ChannelStream& stream,
+  static Task<absl::Status> WriteLater(StreamRef stream,
                                        const google::protobuf::MessageLite& message);
 
   const google::protobuf::MessageLite& message_;
@@ -178,12 +195,12 @@ class [[nodiscard]] ClientReadMessage {
     return std::move(message_);
   }
   VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<value_type> AsTask() && {
-    return ReadLater(stream_);
+    return ReadLater(StreamRef(stream_));
   }
 
  private:
-  static Task<value_type> ReadLater(ChannelStream& stream) {
-    co_return co_await ClientReadMessage(stream);
+  static Task<value_type> ReadLater(StreamRef stream) {
+    co_return co_await ClientReadMessage(*stream);
   }
 
   ChannelStream& stream_;
@@ -192,13 +209,13 @@ class [[nodiscard]] ClientReadMessage {
 };
 
 // Shared by the three kinds of stream.
-Task<absl::Status> EndWrites(ChannelStream& stream);
-Task<absl::Status> FinishStream(ChannelStream& stream);
+Task<absl::Status> EndWrites(StreamRef stream);
+Task<absl::Status> FinishStream(StreamRef stream);
 // The same, and parses the reply.
-Task<absl::Status> FinishWithReply(ChannelStream& stream, google::protobuf::MessageLite& reply);
+Task<absl::Status> FinishWithReply(StreamRef stream, google::protobuf::MessageLite& reply);
 
 template <typename Reply>
-Task<absl::StatusOr<Reply>> FinishWithReply(ChannelStream& stream) {
+Task<absl::StatusOr<Reply>> FinishWithReply(StreamRef stream) {
   Reply reply;
   VERBENA_CO_RETURN_IF_ERROR(co_await FinishWithReply(stream, reply));
   co_return reply;
@@ -224,7 +241,9 @@ class [[nodiscard("a stream begins when it is read")]] ClientReader {
   // Drops the messages that were not read, and waits until the handler has ended by itself. Returns
   // how it ended, with an Outcome if it failed. Does not cancel the handler: to stop early, destroy
   // the object instead. Once; a second Finish() at the same time aborts.
-  VERBENA_CORO_WRAPPER Task<absl::Status> Finish() { return internal::FinishStream(*stream_); }
+  VERBENA_CORO_WRAPPER Task<absl::Status> Finish() {
+    return internal::FinishStream(internal::StreamRef(*stream_));
+  }
 
  private:
   internal::StreamHandle stream_;
@@ -245,10 +264,12 @@ class [[nodiscard("a stream begins when it is written")]] ClientWriter {
     return internal::ClientWrite(*stream_, message);
   }
   // Sends no more messages: the server's Read tells the handler. Finish() does so, too.
-  VERBENA_CORO_WRAPPER Task<absl::Status> WritesDone() { return internal::EndWrites(*stream_); }
+  VERBENA_CORO_WRAPPER Task<absl::Status> WritesDone() {
+    return internal::EndWrites(internal::StreamRef(*stream_));
+  }
   // WritesDone(), and waits for the end.
   VERBENA_CORO_WRAPPER Task<absl::StatusOr<Reply>> Finish() {
-    return internal::FinishWithReply<Reply>(*stream_);
+    return internal::FinishWithReply<Reply>(internal::StreamRef(*stream_));
   }
 
  private:
@@ -269,10 +290,14 @@ class [[nodiscard("a stream begins when it is read or written")]] ClientReaderWr
   internal::ClientWrite Write(const Request& message) {
     return internal::ClientWrite(*stream_, message);
   }
-  VERBENA_CORO_WRAPPER Task<absl::Status> WritesDone() { return internal::EndWrites(*stream_); }
+  VERBENA_CORO_WRAPPER Task<absl::Status> WritesDone() {
+    return internal::EndWrites(internal::StreamRef(*stream_));
+  }
   // WritesDone(), drops the messages that were not read, and waits for the end. Does not cancel the
   // handler.
-  VERBENA_CORO_WRAPPER Task<absl::Status> Finish() { return internal::FinishStream(*stream_); }
+  VERBENA_CORO_WRAPPER Task<absl::Status> Finish() {
+    return internal::FinishStream(internal::StreamRef(*stream_));
+  }
 
  private:
   internal::StreamHandle stream_;

@@ -183,8 +183,6 @@ class InterceptorChain {
   InterceptorChain& operator=(const InterceptorChain&) = delete;
 
   VERBENA_CORO_WRAPPER Task<absl::Status> Run() { return Next(0); }
-  // Whether the last interceptor called next().
-  bool passed() const { return reached_ > interceptors_.size(); }
 
   // For InterceptorNext.
   VERBENA_CORO_WRAPPER Task<absl::Status> Next(size_t index) {

@@ -29,14 +29,20 @@ class ClientChain final : public InterceptorChain<ClientInterceptor, ClientCallV
         received_(received),
         options_(options) {}
 
+  // Whether the call itself has begun.
+  bool started() const { return started_; }
+
  private:
-  VERBENA_CORO_WRAPPER Task<absl::Status> Last() override {
+  // A Task of next() that is never awaited begins nothing.
+  Task<absl::Status> Last() override {
+    started_ = true;
     CallContext context{.priority = view_.priority,
                         .request_id = view_.request_id,
                         .trace = view_.trace,
                         .metadata = view_.metadata};
-    return ContextCall(connection_, method_, view_.request(), reply_, received_,
-                       std::move(options_), std::move(context), channel_.max_metadata_bytes);
+    co_return co_await ContextCall(connection_, method_, view_.request(), reply_, received_,
+                                   std::move(options_), std::move(context),
+                                   channel_.max_metadata_bytes);
   }
 
   const InterceptedChannel& channel_;
@@ -46,6 +52,7 @@ class ClientChain final : public InterceptorChain<ClientInterceptor, ClientCallV
   MessageLite& reply_;
   const PayloadSink received_;
   CallOptions& options_;
+  bool started_ = false;
 };
 
 bool HasOutcome(const absl::Status& status) {
@@ -71,7 +78,7 @@ Task<absl::Status> InterceptedCall(InterceptedChannel channel, Connection& conne
   // Interceptors may wait before the call itself begins.
   const TimePoint deadline = options.deadline.when();
   absl::Status status = co_await WithDeadline(chain.Run(), deadline);
-  if (chain.passed()) co_return status;
+  if (chain.started()) co_return status;
   // An interceptor answered. A status of another call, which it may have made instead, keeps its
   // outcome.
   if (status.ok() || HasOutcome(status)) {

@@ -200,6 +200,11 @@ void StreamCall::GiveUp(absl::Status status) {
   if (sent_ && !VERBENA_MUTANT(kStreamLeftRunning)) session.SendCancel(id);
 }
 
+void StreamCall::Abandon() {
+  info_ = nullptr;
+  GiveUp(CancelStatus(absl::StatusCode::kCancelled));
+}
+
 void StreamCall::End() {
   const bool registered = stage_ == Stage::kActive;
   stage_ = Stage::kEnded;

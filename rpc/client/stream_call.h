@@ -79,6 +79,8 @@ class StreamCall : private StreamReceiver::Owner, private SendWaiter, private Ti
   // The rest of these after Begin() returned true. Gives up a call that has not ended.
   void GiveUp(absl::Status status);
   bool ended() const { return stage_ == Stage::kEnded; }
+  // Its owner is gone: gives up a call that has not ended, and writes no CallInfo any more.
+  void Abandon();
   // How the call ended. Precondition: ended().
   const absl::Status& status() const { return status_; }
   // Whether the reply came as the stream's only message.
@@ -109,7 +111,7 @@ class StreamCall : private StreamReceiver::Owner, private SendWaiter, private Ti
 
   const MethodDescriptor& method_;
   Deadline deadline_;
-  CallInfo* const info_;
+  CallInfo* info_;
   std::string request_;
   Scheduler* scheduler_ = nullptr;
   ClientSession* session_ = nullptr;

@@ -17,6 +17,7 @@
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/link/waiter_queue.h"
 #include "verbena/transport/link/wire_format.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -119,6 +120,10 @@ class StreamLink final : private SendWaiter {
   bool TryTake(uint32_t cost);
   void GiveBack(uint32_t cost) { send_.GiveBack(cost); }
   void Await(LinkWindowWaiter& sender) { senders_.Add(sender); }
+  // A sender waits no more, or has given back: the next one may have room now.
+  void WakeSenders() {
+    if (!senders_.serving() && !VERBENA_MUTANT(kWindowWakesNobody)) Wake();
+  }
 
   // A sender begins or stops waiting for what the peer owes: window, or room.
   void BeginWait() { ++waits_; }

@@ -228,7 +228,10 @@ void StreamReceiver::OnWritable(Link&) { SendLimit(); }
 bool StreamReceiver::End() {
   ended_ = true;
   SendWaiter::Unlink();
-  if (first_ == nullptr) EndReader(StreamRead::State::kEnd);
+  if (first_ == nullptr) {
+    EndAssembly();
+    EndReader(StreamRead::State::kEnd);
+  }
   return part_left_ == 0;
 }
 
@@ -255,6 +258,10 @@ void StreamReceiver::Discard() {
 void StreamReceiver::OnStreamLinkLost() {
   link_ = nullptr;
   SendWaiter::Unlink();
+  // A Read that no cancellation reaches would wait for ever.
+  if (!ended_ && !VERBENA_MUTANT(kLostStreamStillRead)) {
+    Fail(absl::UnavailableError("the link was lost"));
+  }
 }
 
 bool StreamReceiver::Start(StreamRead& read) {
@@ -276,6 +283,7 @@ bool StreamReceiver::Start(StreamRead& read) {
   if (taken == Taken::kMessage) {
     read.state_ = StreamRead::State::kMessage;
   } else if (taken == Taken::kPart) {
+    EndAssembly();
     read.state_ = StreamRead::State::kEnd;
   } else {
     read.status_ = failure_;
@@ -313,6 +321,8 @@ void StreamRead::End(State state) {
 }
 
 void StreamRead::Detach() {
+  // Another Read may begin before this one's coroutine resumes.
+  if (receiver_ != nullptr && receiver_->reader_ == this) receiver_->reader_ = nullptr;
   status_ = cancel_status();
   state_ = State::kFailed;
 }

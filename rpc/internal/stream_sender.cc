@@ -66,6 +66,7 @@ void StreamSender::StopWaiting() {
     link_->GiveBack(reserved);
   }
   SetWait(Wait::kNone);
+  if (link_ != nullptr) link_->WakeSenders();
 }
 
 uint32_t StreamSender::max_part_bytes() const {

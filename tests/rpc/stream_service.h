@@ -49,7 +49,8 @@ class StreamingService final : public testing::Streaming::Service {
     const Running running(*this);
     testing::StreamItem item;
     for (;;) {
-      absl::StatusOr<bool> read = co_await reader.Read(item);
+      absl::StatusOr<bool> read =
+          shields ? co_await ReadOnce(reader, item).In(nullptr) : co_await reader.Read(item);
       if (!read.ok()) last_failure = static_cast<int>(read.status().code());
       VERBENA_CO_RETURN_IF_ERROR(read.status());
       if (!*read || item.number() == uint64_t{1} << 40) break;
@@ -101,8 +102,14 @@ class StreamingService final : public testing::Streaming::Service {
   std::atomic<uint64_t> read_{0};
   std::atomic<size_t> filler_bytes{0};
   std::atomic<size_t> reply_filler{0};
+  std::atomic<bool> shields{false};  // no cancellation reaches the Reads of Sum
 
  private:
+  static Task<absl::StatusOr<bool>> ReadOnce(ServerReader<testing::StreamItem>& reader,
+                                             testing::StreamItem& item) {
+    co_return co_await reader.Read(item);
+  }
+
   class Running {
    public:
     explicit Running(StreamingService& service) : service_(service) { ++service_.running; }

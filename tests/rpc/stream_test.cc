@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -11,6 +12,8 @@
 
 #include "gtest/gtest.h"
 #include "tests/rpc/stream_service.h"
+#include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/coro/when_all.h"
@@ -362,6 +365,88 @@ TEST_F(StreamTest, AbandoningAnyAwaitIsSafe) {
   EXPECT_EQ(Run(run()), absl::OkStatus());
   Eventually([this] { return service_.running == 0; }, "all handlers end");
   EXPECT_EQ(Run(CountOf(2000, 1000)), absl::OkStatus());
+}
+
+// Whoever waits for a stream's end may be another Task than its owner.
+TEST_F(StreamTest, AFinishMayOutlastItsStream) {
+  Start();
+  auto finish = [](ClientReaderWriter<Item, Item>& stream,
+                   std::optional<absl::Status>& ended) -> Task<void> {
+    ended = co_await stream.Finish();
+  };
+  auto run = [&]() -> Task<absl::Status> {
+    std::optional<absl::Status> ended;
+    TaskScope tasks(co_await CurrentContext());
+    {
+      ClientReaderWriter<Item, Item> stream = stub_->Ignore();
+      tasks.Spawn(finish(stream, ended));
+      while (service_.running == 0) VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
+      EXPECT_FALSE(ended.has_value());
+    }
+    co_await tasks.Join();
+    EXPECT_EQ(ended->code(), absl::StatusCode::kCancelled) << *ended;
+    EXPECT_EQ(OutcomeOf(*ended), Outcome::kMaybeExecuted);
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+  Eventually([this] { return service_.running == 0; }, "the handler is cancelled");
+}
+
+// Messages of 4096, 2048 and 1024 bytes with what each costs, so that the window of the link, 16
+// MiB, is used up to 2048 bytes.
+TEST_F(StreamTest, ASenderThatGivesUpLetsTheNextOneGo) {
+  Start();
+  const Item large = ItemOf(0, 4069), half = ItemOf(0, 2021), small = ItemOf(0, 997);
+  auto write = [](ClientReaderWriter<Item, Item>& stream, const Item& item, CancelScope& scope,
+                  std::optional<absl::Status>& ended) -> Task<void> {
+    auto once = [&]() -> Task<absl::Status> { co_return co_await stream.Write(item); };
+    ended = co_await once().In(&scope);
+  };
+  auto run = [&]() -> Task<absl::Status> {
+    std::vector<ClientReaderWriter<Item, Item>> streams;
+    for (int i = 0; i < 67; ++i) streams.push_back(stub_->Ignore());
+    for (int i = 0; i < 64 * 64 - 1; ++i) {
+      VERBENA_CO_RETURN_IF_ERROR(co_await streams[i / 64].Write(large));
+    }
+    VERBENA_CO_RETURN_IF_ERROR(co_await streams[64].Write(half));
+    CancelScope first_scope, second_scope;
+    std::optional<absl::Status> first, second;
+    TaskScope tasks(co_await CurrentContext());
+    tasks.Spawn(write(streams[65], large, first_scope, first));
+    tasks.Spawn(write(streams[66], small, second_scope, second));
+    for (int i = 0; i < 20; ++i) VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
+    EXPECT_FALSE(first.has_value());
+    EXPECT_FALSE(second.has_value());
+    first_scope.Request(absl::StatusCode::kCancelled);
+    for (int i = 0; i < 5000 && !second.has_value(); ++i) {
+      VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
+    }
+    EXPECT_TRUE(second.has_value()) << "the next sender was forgotten";
+    second_scope.Request(absl::StatusCode::kCancelled);
+    co_await tasks.Join();
+    EXPECT_EQ(first->code(), absl::StatusCode::kCancelled);
+    EXPECT_EQ(*second, absl::OkStatus());
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+}
+
+TEST_F(StreamTest, AReadThatNoCancellationReachesEndsWithTheLink) {
+  service_.shields = true;
+  Start();
+  auto run = [&]() -> Task<absl::Status> {
+    ClientWriter<Item, testing::Summary> writer = stub_->Sum();
+    VERBENA_CO_RETURN_IF_ERROR(co_await writer.Write(ItemOf(1)));
+    while (service_.read_ == 0) VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+  stub_.reset();
+  channel_.reset();
+  client_runtime_.reset();
+  client_runtime_ = StartRuntime();
+  Eventually([this] { return service_.running == 0; }, "the handler ends");
+  EXPECT_EQ(service_.last_failure, static_cast<int>(absl::StatusCode::kUnavailable));
 }
 
 TEST_F(StreamTest, AMessageThatDoesNotParseEndsTheStream) {

@@ -359,6 +359,10 @@ MUTANTS = [
            "LyingServerTest.APayloadInTheFrameThatCannotBeEndsTheLink"),
     Mutant("kMessageForgottenInFrame", "//tests/rpc:payload_in_frame_test",
            "*MessagesOfEverySizeAroundTheRestOfTheFrameArriveWhole/auto"),
+    Mutant("kAbandonedStreamRuns", "//tests/rpc:stream_test", "*AFinishMayOutlastItsStream"),
+    Mutant("kWindowWakesNobody", "//tests/rpc:stream_test", "*ASenderThatGivesUpLetsTheNextOneGo"),
+    Mutant("kLostStreamStillRead", "//tests/rpc:stream_test",
+           "*AReadThatNoCancellationReachesEndsWithTheLink"),
 
     # files, examples
     Mutant("kFileReferenceNotAtomic", "//tests/transport/file:file_lifetime_test",

@@ -198,6 +198,9 @@ enum class Fault {
   kMessageAfterEndTaken,    // a stream takes messages behind the end of their side
   kReusedSlotKeepsCall,       // a call runs on though its client has used its slot again
   kStreamKindUnchecked,       // a method that streams is called as if it did not
+  kAbandonedStreamRuns,        // a stream goes on when its owner is gone
+  kWindowWakesNobody,          // a sender that gives up leaves those behind it waiting
+  kLostStreamStillRead,        // a Read that no cancellation reaches outlasts its link
 
   // files, examples
   kFileReferenceNotAtomic,   // threads that share a File lose count of its Tasks

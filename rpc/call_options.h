@@ -33,7 +33,7 @@ struct CallInfo {
   Metadata trailing_metadata = {};
 };
 
-// Of these, a stream takes deadline and info. Others, except inherit, end it with INVALID_ARGUMENT.
+// A stream takes deadline and info alone; others, except inherit, end it with INVALID_ARGUMENT.
 struct CallOptions {
   // The caller resumes with DEADLINE_EXCEEDED when it passes; the server is told how long is left.
   // The default is ChannelOptions::default_deadline. If the Task that makes the call has an earlier

@@ -3,8 +3,8 @@
 // SendToken adds the caller's token to each call. CheckToken ends a call without a known token
 // before its handler runs, and tells the handler whose call it is. Both are constant: any thread.
 
-#ifndef EXAMPLES_INTERCEPTORS_AUTHORIZATION_H_
-#define EXAMPLES_INTERCEPTORS_AUTHORIZATION_H_
+#ifndef VERBENA_EXAMPLES_INTERCEPTORS_AUTHORIZATION_H_
+#define VERBENA_EXAMPLES_INTERCEPTORS_AUTHORIZATION_H_
 
 #include <functional>
 #include <map>
@@ -59,4 +59,4 @@ class CheckToken final : public verbena::ServerInterceptor {
 
 }  // namespace interceptors
 
-#endif  // EXAMPLES_INTERCEPTORS_AUTHORIZATION_H_
+#endif  // VERBENA_EXAMPLES_INTERCEPTORS_AUTHORIZATION_H_

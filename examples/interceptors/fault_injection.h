@@ -4,8 +4,8 @@
 // On any executor's thread. An injected failure has the outcome not_executed, since nothing was
 // sent.
 
-#ifndef EXAMPLES_INTERCEPTORS_FAULT_INJECTION_H_
-#define EXAMPLES_INTERCEPTORS_FAULT_INJECTION_H_
+#ifndef VERBENA_EXAMPLES_INTERCEPTORS_FAULT_INJECTION_H_
+#define VERBENA_EXAMPLES_INTERCEPTORS_FAULT_INJECTION_H_
 
 #include <atomic>
 #include <cstdint>
@@ -38,4 +38,4 @@ class FaultInjection final : public verbena::ClientInterceptor {
 
 }  // namespace interceptors
 
-#endif  // EXAMPLES_INTERCEPTORS_FAULT_INJECTION_H_
+#endif  // VERBENA_EXAMPLES_INTERCEPTORS_FAULT_INJECTION_H_

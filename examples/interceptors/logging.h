@@ -2,8 +2,8 @@
 //
 // On any executor's thread. Shows how to measure around next().
 
-#ifndef EXAMPLES_INTERCEPTORS_LOGGING_H_
-#define EXAMPLES_INTERCEPTORS_LOGGING_H_
+#ifndef VERBENA_EXAMPLES_INTERCEPTORS_LOGGING_H_
+#define VERBENA_EXAMPLES_INTERCEPTORS_LOGGING_H_
 
 #include <chrono>
 #include <iostream>
@@ -33,4 +33,4 @@ class LoggingInterceptor final : public verbena::ClientInterceptor {
 
 }  // namespace interceptors
 
-#endif  // EXAMPLES_INTERCEPTORS_LOGGING_H_
+#endif  // VERBENA_EXAMPLES_INTERCEPTORS_LOGGING_H_

@@ -214,7 +214,7 @@ absl::Status Settle(ClientBulk& bulk, absl::Status status, MessageLite& reply, C
           absl::InternalError(fmt::format("the reply does not parse as {}", reply.GetTypeName()));
     }
     if (!status.ok()) status = Executed(std::move(status));
-  } else if (bulk.has_message()) {
+  } else if (bulk.has_failure()) {
     status = bulk.ReadFailure(status);
   }
   if (to.request_payload != nullptr) *to.request_payload = std::move(bulk.payload);

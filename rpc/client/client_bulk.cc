@@ -276,6 +276,12 @@ void ClientBulk::OnLeaseLost(const Lease& lease) {
 absl::Status ClientBulk::CheckResponse() const {
   if (!checked_) return absl::OkStatus();
   const Buffer& holder = response_.payload_in_asked ? asked_ : landing;
+  // The peer chose these numbers, and a payload that came in a frame may have found no memory.
+  if (response_.payload_bytes > holder.size() ||
+      (response_.message_bytes > 0 && message_offset() + response_.message_bytes > asked_.size())) {
+    return absl::DataLossError(
+        fmt::format("a response's payload of {} bytes has no place here", response_.payload_bytes));
+  }
   uint32_t checksum = 0;
   if (response_.payload_bytes > 0) {
     checksum = ExtendChecksum(checksum, holder.Slice(0, response_.payload_bytes));
@@ -295,6 +301,10 @@ bool ClientBulk::ParseMessage(google::protobuf::MessageLite& reply) const {
 }
 
 absl::Status ClientBulk::ReadFailure(const absl::Status& known) const {
+  if (response_.message_bytes > kMaxFailureBytes) {
+    return Annotate(
+        known, fmt::format("{} bytes are more than a failure may have", response_.message_bytes));
+  }
   if (absl::Status intact = CheckResponse(); !intact.ok()) {
     return Annotate(known, std::string(intact.message()));
   }

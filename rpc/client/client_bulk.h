@@ -108,7 +108,10 @@ class ClientBulk final : private LeaseListener, private TransferListener {
   uint32_t response_message_bytes() const { return static_cast<uint32_t>(response_.message_bytes); }
   bool has_response_payload() const { return response_.has_payload; }
   bool ParseMessage(google::protobuf::MessageLite& reply) const;
-  // The failure that lies in the landing, of which the frame said only `known`.
+  // The response is a failure, whose Status lies in the landing: then call ReadFailure().
+  void NoteFailure() { failed_ = true; }
+  bool has_failure() const { return failed_; }
+  // That failure, of which the frame said only `known`.
   absl::Status ReadFailure(const absl::Status& known) const;
   // The landing that holds the response's payload, cut to the payload's length.
   Buffer TakeResponsePayload();
@@ -137,6 +140,7 @@ class ClientBulk final : private LeaseListener, private TransferListener {
   Buffer asked_;
   LandingRequest wanted_;
   std::string unplaced_;  // a payload that came in a frame and lacks memory
+  bool failed_ = false;
   bool checked_ = false;  // the link checks payloads
   bool lost_ = false;
   LeaseList leases_;

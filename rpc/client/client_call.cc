@@ -228,6 +228,10 @@ absl::StatusOr<size_t> ClientCall::ReadBulk(const char* body, size_t bytes) {
   if (bulk_ == nullptr) {
     return absl::InvalidArgumentError("a response tells of bulk, for which nothing was leased");
   }
+  if (bulk.has_payload && !method_.response_payload() && !VERBENA_MUTANT(kPayloadOfNoneTaken)) {
+    return absl::InvalidArgumentError(
+        fmt::format("a response of {}, which has no payloads, has one", method_.full_name));
+  }
   VERBENA_RETURN_IF_ERROR(bulk_->OnResponse(session_, bulk, body + ResponseBulk::kEncodedBytes));
   return bulk.frame_bytes();
 }
@@ -250,6 +254,7 @@ void ClientCall::SetFailure(const FrameHeader& frame, const char* body, size_t s
   // Until the lease of that memory has ended (ClientBulk::ReadFailure).
   if (bulk_ != nullptr && bulk_->has_message()) {
     status_ = Annotate(status_, "the server's message, which did not fit a frame, was lost");
+    bulk_->NoteFailure();
   }
 }
 

@@ -77,7 +77,9 @@ absl::Status DecodeStatus(uint8_t code, const char* body_bytes_begin, size_t bod
                     code));
   }
   absl::Status status(known, body.message());
+  int details = 0;
   for (const wire::StatusBody::Detail& detail : body.details()) {
+    if (++details > kMaxDetails && !VERBENA_MUTANT(kFailuresUnbounded)) break;
     if (!IsLocal(detail.type_url()))
       status.SetPayload(detail.type_url(), absl::Cord(detail.value()));
   }

@@ -23,6 +23,11 @@ inline constexpr char kOutcomePayloadUrl[] = "type.verbena/outcome";
 // stays in this process.
 inline constexpr char kRefusalPayloadUrl[] = "type.verbena/refusal";
 
+// A Status that takes more does not travel one-sided, and no more of its details are read: parsed,
+// they take many times their bytes, and an absl::Status looks at all of them for each.
+inline constexpr size_t kMaxFailureBytes = 256 * 1024;
+inline constexpr int kMaxDetails = 64;
+
 // All of `status` that travels, as a verbena.wire.StatusBody.
 std::unique_ptr<google::protobuf::MessageLite> StatusBodyOf(const absl::Status& status);
 // Whether all of it fits `max_bytes`. Cheap for a status without details.

@@ -1,9 +1,9 @@
 // StreamMemory: the heap memory of one executor for stream messages that nobody has read yet.
 //
 // Parts of messages that wait for their reader lie in chunks, which go back to a free list of at
-// most kMaxIdleChunks. A message that comes in several frames also reserves all of its bytes while
-// it is put together. Both count against one budget; a stream that finds it used up fails with
-// RESOURCE_EXHAUSTED. Owned by the Shard, on its executor's thread.
+// most kMaxIdleChunks. A message that comes in several frames also reserves what has come of it
+// while it is put together. Both count against one budget; a stream that finds it used up fails
+// with RESOURCE_EXHAUSTED. Owned by the Shard, on its executor's thread.
 
 #ifndef VERBENA_RPC_INTERNAL_STREAM_MEMORY_H_
 #define VERBENA_RPC_INTERNAL_STREAM_MEMORY_H_

@@ -41,7 +41,7 @@ void StreamReceiver::Clear() {
   link_ = nullptr;
   part_left_ = 0;
   ended_ = discards_ = has_returned_ = false;
-  returned_.clear();
+  returned_ = std::string();
   failure_ = absl::OkStatus();
 }
 
@@ -118,16 +118,18 @@ StreamReceiver::Taken StreamReceiver::TakeInto(const Part& part, const char* byt
     return parsed ? Taken::kMessage : Taken::kFailed;
   }
   if (part.total != kRest) {
-    if (!memory_->TryReserve(part.total)) {
-      Consume(part.bytes);
-      FailHere(absl::ResourceExhaustedError(fmt::format(
-          "a stream's message of {} bytes finds {} of {} bytes for such messages in use: send "
-          "smaller messages, or fewer at once",
-          part.total, memory_->used_bytes(), memory_->budget_bytes())));
-      return Taken::kFailed;
-    }
     assembly_total_ = part.total;
     assembly_.clear();
+  }
+  // What has come counts, not what its sender claims.
+  if (!memory_->TryReserve(VERBENA_MUTANT(kClaimedMessagesReserved) ? assembly_total_
+                                                                    : part.bytes)) {
+    Consume(part.bytes);
+    FailHere(absl::ResourceExhaustedError(fmt::format(
+        "a stream's message of {} bytes finds {} of {} bytes for such messages in use: send "
+        "smaller messages, or fewer at once",
+        assembly_total_, memory_->used_bytes(), memory_->budget_bytes())));
+    return Taken::kFailed;
   }
   assembly_.append(bytes, part.bytes);
   Consume(part.bytes);
@@ -146,7 +148,8 @@ bool StreamReceiver::Parse(const char* bytes, size_t size, MessageLite& into) {
 
 void StreamReceiver::EndAssembly() {
   if (assembly_total_ == 0) return;
-  memory_->EndReservation(std::exchange(assembly_total_, 0));
+  assembly_total_ = 0;
+  memory_->EndReservation(assembly_.size());
   assembly_.clear();
   if (assembly_.capacity() > kMaxKeptBytes) assembly_ = std::string();
 }

@@ -64,7 +64,7 @@ class StreamReceiver final : private SendWaiter, private LinkedStream {
   };
   static constexpr uint32_t kRest = ~uint32_t{0};
   // Put-together messages of at most these bytes leave their memory for the next.
-  static constexpr size_t kMaxKeptBytes = 64 * 1024;
+  static constexpr size_t kMaxKeptBytes = 4096;
   enum class Taken : uint8_t { kPart, kMessage, kFailed };
 
   // For StreamRead. True: it waits. Otherwise its state says how it ended.

@@ -14,7 +14,7 @@ namespace verbena::internal {
 namespace {
 
 // Parts of at most these bytes leave their memory for the next message.
-constexpr size_t kMaxKeptBytes = 64 * 1024;
+constexpr size_t kMaxKeptBytes = 4096;
 
 }  // namespace
 

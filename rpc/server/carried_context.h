@@ -42,6 +42,10 @@ class CarriedContext {
     return block == nullptr ? 0 : block->encoded_bytes();
   }
 
+  // The handler has ended: metadata does not wait with the response.
+  void DropIncoming() {
+    if (in_use_) state_->incoming = {};
+  }
   // The call is over.
   void Clear() {
     if (!std::exchange(in_use_, false)) return;

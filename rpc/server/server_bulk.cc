@@ -12,6 +12,7 @@
 #include "verbena/rpc/internal/bulk_checksum.h"
 #include "verbena/rpc/internal/call_step.h"
 #include "verbena/rpc/internal/frames.h"
+#include "verbena/rpc/internal/status_codec.h"
 #include "verbena/rpc/server/granted_share.h"
 #include "verbena/rpc/server/server_session.h"
 #include "verbena/rpc/server/server_shard.h"
@@ -392,6 +393,10 @@ char* ServerBulk::WriteTo(char* body) const {
 absl::Status ServerBulk::PlanFailure(size_t body_bytes) {
   VERBENA_ASSIGN_OR_RETURN(Link * link, OpenLink());
   VERBENA_RETURN_IF_ERROR(CheckLimit("a failure's Status", body_bytes, *link));
+  if (body_bytes > kMaxFailureBytes) {
+    return absl::ResourceExhaustedError(fmt::format(
+        "a failure's Status of {} bytes; at most {} travel", body_bytes, kMaxFailureBytes));
+  }
   response_ = {};
   has_response_ = response_in_frame_ = asks_payload_ = false;
   staged_.clear();

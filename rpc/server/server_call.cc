@@ -14,6 +14,7 @@
 #include "verbena/rpc/internal/status_codec.h"
 #include "verbena/rpc/server/server_session.h"
 #include "verbena/rpc/server/server_shard.h"
+#include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/log/mutant.h"
@@ -30,6 +31,15 @@ TimePoint DeadlineIn(uint64_t left, TimePoint now) {
 
 // As NotExecuted() marks it.
 std::string RefusalMark(uint64_t refusal) { return fmt::format("{}", refusal); }
+
+Task<absl::StatusOr<bool>> ReadRequest(StreamReceiver& receiver,
+                                       google::protobuf::MessageLite& request) {
+  co_return co_await StreamRead(receiver, request);
+}
+
+Task<absl::Status> WriteReply(StreamSender& sender, const google::protobuf::MessageLite& reply) {
+  co_return co_await StreamWrite(sender, reply);
+}
 
 bool IsRefusal(const absl::Status& status, uint64_t refusal) {
   if (VERBENA_MUTANT(kForeignRefusalTaken)) return OutcomeOf(status) == Outcome::kNotExecuted;
@@ -90,6 +100,8 @@ void ServerCall::Start(ServerSession& session, CallId id, const FrameHeader& fra
   if (frame.flags >= kFrameOpensStream) [[unlikely]] {
     BeginStream(frame);
     in_frame = entry_.streams == Streams::kServer && (frame.flags & kFrameMessageApart) == 0;
+    // Interceptors see it, and it is that of the call before.
+    if (!in_frame) messages_.request().Clear();
   }
   if (in_frame && !messages_.request().ParseFromArray(body, static_cast<int>(request_bytes))) {
     Respond(NotParsed(), Outcome::kNotExecuted);
@@ -140,7 +152,9 @@ absl::Status ServerCall::EndStream(const absl::Status& status) {
 
 Task<absl::Status> ServerCall::ReadAndRun() {
   StreamReceiver& receiver = stream_.get()->receiver();
-  VERBENA_CO_ASSIGN_OR_RETURN(const bool read, co_await StreamRead(receiver, messages_.request()));
+  const TimePoint limit = SaturatingAdd(shard_.executor().now(), kMaxLandingWait);
+  VERBENA_CO_ASSIGN_OR_RETURN(
+      const bool read, co_await WithDeadline(ReadRequest(receiver, messages_.request()), limit));
   if (!read) co_return absl::InvalidArgumentError("the request has not come");
   receiver.End();
   messages_.NoteRequest(messages_.request().ByteSizeLong());
@@ -149,7 +163,8 @@ Task<absl::Status> ServerCall::ReadAndRun() {
 
 // The reply does not fit a frame, so it goes ahead of the response.
 Task<absl::Status> ServerCall::SendReply() {
-  co_return co_await StreamWrite(stream_.get()->sender(), messages_.reply());
+  const TimePoint limit = SaturatingAdd(shard_.executor().now(), kMaxLandingWait);
+  co_return co_await WithDeadline(WriteReply(stream_.get()->sender(), messages_.reply()), limit);
 }
 
 Task<absl::Status> ServerCall::FetchAndRun() {
@@ -394,6 +409,7 @@ bool ServerCall::BeginResponse() {
   StopTimer();
   context_.reset();
   cancel_.reset();
+  carried_.DropIncoming();
   const Link* link = session_->link();
   if (link == nullptr || !link->open()) {
     Finish();

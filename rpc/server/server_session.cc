@@ -38,9 +38,14 @@ absl::Status ServerSession::OnStreamRequest(const FrameHeader& frame, const char
                                             IncomingContext* context) {
   const bool opens = (frame.flags & kFrameOpensStream) != 0;
   const bool apart = (frame.flags & kFrameMessageApart) != 0;
-  if (!opens || (frame.flags & kFrameHasBulk) != 0 || (apart && frame.body_bytes != 0)) {
+  const Streams streams = StreamsOf(frame);
+  // A method without streams would run on the request of the call before.
+  const bool is_none = streams == Streams::kNone && !VERBENA_MUTANT(kStreamOfNoneOpened);
+  if (!opens || is_none || (apart && streams != Streams::kServer) ||
+      (frame.flags & kFrameHasBulk) != 0 || (apart && frame.body_bytes != 0)) {
     return absl::InvalidArgumentError(
-        fmt::format("a request with flags {} and {} bytes", frame.flags, frame.body_bytes));
+        fmt::format("a request with flags {}, streams {} and {} bytes", frame.flags, frame.outcome,
+                    frame.body_bytes));
   }
   streams_.Attach(*link_, shard_.stream_memory());
   return StartCall(frame, body, nullptr, context);

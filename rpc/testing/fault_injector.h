@@ -28,7 +28,7 @@
 
 namespace verbena::testing {
 
-// What happens to some calls. A call whose fault sets several of these is delayed first.
+// A fault of some calls. A call whose fault sets several of these is delayed first.
 struct Fault {
   static constexpr uint64_t kAlways = std::numeric_limits<uint64_t>::max();
 
@@ -45,14 +45,14 @@ struct Fault {
   bool drop_reply = false;
   // Not OK: what the caller hears.
   absl::Status fail = {};
-  // What the caller hears of it. With kNotExecuted the request is not sent. With the others the
-  // server runs the call first; a call that it does not run ends as it would without the fault.
+  // The outcome that the caller hears. With kNotExecuted the request is not sent. With the others
+  // the server runs the call first; a call that it does not run ends as it would without the fault.
   Outcome outcome = Outcome::kNotExecuted;
 };
 
 class FaultInjector final : public ClientInterceptor {
  public:
-  // Of several faults of a call, the first that was added and is due happens.
+  // If several faults of a call are due, the one that was added first happens.
   void Add(Fault fault);
   // Forgets all faults. A call that waits because of one goes on waiting.
   void Clear();

@@ -93,9 +93,14 @@ std::vector<Violation> ViolationsOfAClient() {
   bulk.header.flags |= kFrameHasBulk;
   RogueFrame apart = Opening(kCountMethod, Streams::kServer, 0, "x");
   apart.header.flags |= kFrameMessageApart;
+  RogueFrame client_apart = Opening(kEcho, Streams::kBoth);
+  client_apart.header.flags |= kFrameMessageApart;
   RogueFrame unary_apart = Request(kSay, 0, 0);
   unary_apart.header.flags = kFrameMessageApart;
   return {
+      {"StreamThatNoSideSends", {Opening(kEcho, Streams::kNone)}},
+      {"StreamThatNoSideSendsOfAUnaryMethod", {Opening(kSay, Streams::kNone)}},
+      {"RequestApartOfAClientThatStreams", {client_apart}},
       {"MessagesBeyondTheWindow", OnIgnore(Times(5, Message(ItemBytes(kLargeBody))))},
       {"MessageAfterTheEnd", OnEcho({End(), Message(ItemBytes(10))})},
       {"SecondEnd", OnEcho({End(), End()})},
@@ -200,6 +205,19 @@ TEST_F(HostileStreamTest, MessagesWithinTheWindowEndNoLink) {
   ExpectServed();
 }
 
+// Four claims of 64 MiB are all of an executor's memory for streams.
+TEST_F(HostileStreamTest, ClaimsOfLargeMessagesTakeNoMemory) {
+  Start();
+  for (uint32_t slot = 0; slot < 4; ++slot) {
+    Send({Opening(kEcho, Streams::kBoth, slot),
+          Frame(FrameKind::kStreamMessage, "x", kFrameMessageApart, 64u << 20, slot)});
+  }
+  ExpectServed();
+  const absl::StatusOr<testing::Summary> sum = Run(SumOf(2, 1 << 20));
+  ASSERT_TRUE(sum.ok()) << sum.status();
+  EXPECT_EQ(sum->bytes(), 2u << 20);
+}
+
 TEST_F(HostileStreamTest, FramesOfAStreamThatIsNoneAreDropped) {
   Start();
   Send({Message(ItemBytes(10)), Message("abc", kFrameMessageApart, 10), End(), Window(1 << 20)});
@@ -212,7 +230,7 @@ TEST_F(HostileStreamTest, AMethodThatStreamsOtherwiseIsRefusedAndTheLinkStays) {
   for (const RogueFrame& frame :
        {Request(kEcho, 0, 0, ItemBytes(10)), Opening(kSay, Streams::kBoth),
         Opening(kEcho, Streams::kServer), Opening(kCountMethod, Streams::kBoth),
-        Opening(kEcho, Streams::kNone), Opening(kEcho, static_cast<Streams>(77))}) {
+        Opening(kEcho, static_cast<Streams>(77))}) {
     RogueFrame asked = frame;
     asked.header.call_slot = static_cast<uint16_t>(slot);
     Send({asked, Frame(FrameKind::kStreamMessage, ItemBytes(10), 0, 0, slot),

@@ -25,8 +25,10 @@ constexpr int kCallsPerRound = 2 * LedgerClient::kKinds;
 // Set before the server's process is forked, which inherits them.
 int step_to_die_at = 0;
 std::atomic<int> visits_left = 0;
+uint64_t armed_by = 0;  // the server may die once the ledger has begun this call
 
 void Die(CallStep step, Link&) {
+  if (!TheLedger().Has(armed_by, Ledger::kBegun)) return;
   if (static_cast<int>(step) == step_to_die_at && visits_left.fetch_sub(1) == 1) {
     kill(getpid(), SIGKILL);
   }
@@ -50,6 +52,8 @@ class KilledProcessesTest : public RuntimePair {
     step_hook = nullptr;
     client_runtime_ = StartRuntime();
     channel_ = std::make_unique<Channel>(*client_runtime_, server.address());
+    EXPECT_TRUE(Run(CallAll()).ok());
+    TheLedger().Set(armed_by, Ledger::kBegun);
     EXPECT_TRUE(Run(CallAll()).ok());
     channel_.reset();
     client_runtime_.reset();
@@ -79,6 +83,7 @@ TEST_F(KilledProcessesTest, OutcomesAreTrueAtEveryStep) {
   for (int round = 0; killed < wanted; ++round) {
     ASSERT_LT(round, 3 * wanted + kCallSteps) << "only " << killed << " processes were killed";
     step_to_die_at = kFirst + round % (kCallSteps - kFirst);
+    armed_by = Ledger::kMaxCalls - 1 - round;
     visits_left = 1 + static_cast<int>(random() % 4);
     killed += Round() ? 1 : 0;
   }

@@ -348,7 +348,7 @@ class LyingServerTest : public PayloadFixture {
 
   // One Get with `into_bytes` of room, which a rogue answers with a header and the bytes behind it.
   absl::Status GetFrom(size_t into_bytes, const ResponseBulk& answer, size_t bytes_behind,
-                       const LinkLimits& limits = RoguesLimits()) {
+                       const LinkLimits& limits = RoguesLimits(), bool puts = false) {
     client_runtime_ = StartRuntime({.limits = limits});
     std::unique_ptr<Runtime> rogue_runtime = StartRuntime();
     std::unique_ptr<MessageListener> listener =
@@ -370,12 +370,16 @@ class LyingServerTest : public PayloadFixture {
       rogue.Send(EncodeSend(kCorrect, {frame}));
       EXPECT_TRUE(rogue.IsDropped());
     });
-    absl::Status status = Run(Get(into_bytes));
+    absl::Status status = Run(puts ? Put() : Get(into_bytes));
     stub_.reset();
     channel_.reset();
     client_runtime_.reset();
     rogue_thread.join();
     return status;
+  }
+  Task<absl::Status> Put() {
+    testing::PutReply reply;
+    co_return co_await stub_->Put(testing::PutRequest(), reply);
   }
   Task<absl::Status> Get(size_t into_bytes) {
     Buffer into;
@@ -431,6 +435,15 @@ TEST_F(LyingServerTest, APayloadInTheFrameThatCannotBeEndsTheLink) {
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
     EXPECT_EQ(OutcomeOf(status), Outcome::kMaybeExecuted);
   }
+}
+
+// Nobody would take it, and a checksum over it would read what is not there.
+TEST_F(LyingServerTest, APayloadOfAMethodWithoutOneEndsTheLink) {
+  LinkLimits limits = RoguesLimits();
+  limits.payload_checksum = PayloadChecksum::kOn;
+  const ResponseBulk answer{.has_payload = true, .payload_bytes = 7, .payload_in_frame = true};
+  const absl::Status status = GetFrom(0, answer, 7, limits, /*puts=*/true);
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
 }
 
 TEST_F(LyingServerTest, APayloadThatIsNotWhatItsChecksumSaysIsDataLoss) {

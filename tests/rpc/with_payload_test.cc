@@ -212,7 +212,7 @@ TEST_F(WithPayloadTest, ACallThatFillsItsCallersReplyAllocatesNothing) {
     const PutRequest request;
     Payload payload = std::move(buffer);
     size_t before = 0;
-    constexpr int kWarmUp = 200;
+    constexpr int kWarmUp = 2000;
     for (int i = 0; i < kWarmUp + 1000; ++i) {
       if (i == kWarmUp) before = CountedNews();
       VERBENA_CO_RETURN_IF_ERROR(

@@ -363,6 +363,14 @@ MUTANTS = [
     Mutant("kWindowWakesNobody", "//tests/rpc:stream_test", "*ASenderThatGivesUpLetsTheNextOneGo"),
     Mutant("kLostStreamStillRead", "//tests/rpc:stream_test",
            "*AReadThatNoCancellationReachesEndsWithTheLink"),
+    Mutant("kStreamOfNoneOpened", "//tests/rpc:hostile_stream_test",
+           "*StreamThatNoSideSendsOfAUnaryMethod*"),
+    Mutant("kPayloadOfNoneTaken", "//tests/rpc:payload_in_frame_test",
+           "LyingServerTest.APayloadOfAMethodWithoutOneEndsTheLink"),
+    Mutant("kFailuresUnbounded", "//tests/rpc/internal:status_codec_test",
+           "*AStatusOfTooManyDetailsIsCutShort"),
+    Mutant("kClaimedMessagesReserved", "//tests/rpc:hostile_stream_test",
+           "*ClaimsOfLargeMessagesTakeNoMemory"),
 
     # files, examples
     Mutant("kFileReferenceNotAtomic", "//tests/transport/file:file_lifetime_test",

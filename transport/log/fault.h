@@ -201,6 +201,10 @@ enum class Fault {
   kAbandonedStreamRuns,        // a stream goes on when its owner is gone
   kWindowWakesNobody,          // a sender that gives up leaves those behind it waiting
   kLostStreamStillRead,        // a Read that no cancellation reaches outlasts its link
+  kStreamOfNoneOpened,         // a unary handler runs on the request of the call before
+  kPayloadOfNoneTaken,         // a response may have a payload though its method has none
+  kFailuresUnbounded,          // a failure may have as many details as a landing holds
+  kClaimedMessagesReserved,    // a stream takes the memory that its peer claims to need
 
   // files, examples
   kFileReferenceNotAtomic,   // threads that share a File lose count of its Tasks

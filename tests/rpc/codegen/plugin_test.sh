@@ -49,12 +49,12 @@ cat > "$TEST_TMPDIR/list.proto" <<'PROTO'
 syntax = "proto3";
 package p;
 message M {}
-service S { rpc List(M) returns (stream M); }
+service S { rpc delete(M) returns (M); rpc delete_(M) returns (M); }
 PROTO
 message=$(generate "$TEST_TMPDIR/refused" "$TEST_TMPDIR" list.proto)
-expect "status of protoc for a streaming method" 1 $?
-expect "a streaming method" \
-  "--verbena_out: list.proto:4:13: service p.S, method List: server streaming is not supported; unary methods (no 'stream' before request and reply) are" \
+expect "status of protoc for methods of one C++ name" 1 $?
+expect "methods of one C++ name" \
+  "--verbena_out: list.proto:4:40: service p.S, method delete_: its C++ name delete_ is also that of method delete; rename one" \
   "$message"
 expect "files of a refused .proto" "" "$(ls "$TEST_TMPDIR/refused")"
 

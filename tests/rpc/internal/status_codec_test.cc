@@ -71,5 +71,20 @@ TEST(StatusCodecTest, ACodeThatIsNotCanonicalIsUnknown) {
   }
 }
 
+TEST(StatusCodecTest, AStatusOfTooManyDetailsIsCutShort) {
+  absl::Status sent = absl::DataLossError("as asked");
+  for (int i = 0; i < 3 * kMaxDetails; ++i) {
+    const std::string detail(1, 'd');
+    sent.SetPayload("type.example/" + std::to_string(i), absl::Cord(detail));
+  }
+  const std::string body = EncodeStatusBody(sent, kMaxFailureBytes);
+  const absl::Status got =
+      DecodeStatus(static_cast<uint8_t>(sent.code()), body.data(), body.size());
+  int details = 0;
+  got.ForEachPayload([&details](auto, const auto&) { ++details; });
+  EXPECT_EQ(details, kMaxDetails);
+  EXPECT_EQ(got.message(), "as asked");
+}
+
 }  // namespace
 }  // namespace verbena::internal

@@ -111,7 +111,7 @@ class ClientBulk final : private LeaseListener, private TransferListener {
   // The response is a failure, whose Status lies in the landing: then call ReadFailure().
   void NoteFailure() { failed_ = true; }
   bool has_failure() const { return failed_; }
-  // That failure, of which the frame said only `known`.
+  // Returns that failure, of which the frame said only `known`.
   absl::Status ReadFailure(const absl::Status& known) const;
   // The landing that holds the response's payload, cut to the payload's length.
   Buffer TakeResponsePayload();

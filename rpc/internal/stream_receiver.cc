@@ -121,7 +121,7 @@ StreamReceiver::Taken StreamReceiver::TakeInto(const Part& part, const char* byt
     assembly_total_ = part.total;
     assembly_.clear();
   }
-  // What has come counts, not what its sender claims.
+  // Bytes that have come count, not those that their sender claims.
   if (!memory_->TryReserve(VERBENA_MUTANT(kClaimedMessagesReserved) ? assembly_total_
                                                                     : part.bytes)) {
     Consume(part.bytes);

@@ -181,30 +181,30 @@ enum class Fault {
   kInterceptorsReversed,     // the last interceptor of a chain runs first
   kInterceptedCallIsExecuted,  // an interceptor's refusal says that the handler ran
   kLargeDetailsDropped,        // a failure that does not fit a frame loses its details
-  kLostCallNotExecuted,        // a call whose link is lost counts as not executed, though it was sent
-  kFetchedCallExecuted,        // a call whose request never arrived in full counts as executed
-  kFramePayloadUnchecked,      // a payload in a frame may be longer than the frame
-  kFrameRoomUnchecked,         // a client may claim more room in a frame than a frame has
-  kFramePayloadUncounted,      // a request's payload in a frame counts in no share
-  kUnplacedPayloadLost,        // a response's payload in a frame that finds no memory is lost
-  kFrameOverrunsCaller,        // a payload in a frame may be larger than the caller's memory
-  kMessageForgottenInFrame,    // a payload goes into a frame that has no room for the message
-  kStreamEndsMidMessage,   // a stream ends well though its last message is cut off
-  kStreamLeftRunning,      // a stream that is given up goes on at the server
-  kLateMessagesUnread,     // what comes for a stream that has ended counts as unread for ever
-  kDestroyedReadTakesItem,  // a Read that is destroyed takes a message along
-  kStreamWindowUnchecked,   // a peer may send on a stream as much as it likes
-  kMessageSizeUnchecked,    // a message in parts may be as large as its first part claims
-  kMessageAfterEndTaken,    // a stream takes messages behind the end of their side
-  kReusedSlotKeepsCall,       // a call runs on though its client has used its slot again
-  kStreamKindUnchecked,       // a method that streams is called as if it did not
-  kAbandonedStreamRuns,        // a stream goes on when its owner is gone
-  kWindowWakesNobody,          // a sender that gives up leaves those behind it waiting
-  kLostStreamStillRead,        // a Read that no cancellation reaches outlasts its link
-  kStreamOfNoneOpened,         // a unary handler runs on the request of the call before
-  kPayloadOfNoneTaken,         // a response may have a payload though its method has none
-  kFailuresUnbounded,          // a failure may have as many details as a landing holds
-  kClaimedMessagesReserved,    // a stream takes the memory that its peer claims to need
+  kLostCallNotExecuted,      // a call whose link is lost counts as not executed, though it was sent
+  kFetchedCallExecuted,      // a call whose request never arrived in full counts as executed
+  kFramePayloadUnchecked,    // a payload in a frame may be longer than the frame
+  kFrameRoomUnchecked,       // a client may claim more room in a frame than a frame has
+  kFramePayloadUncounted,    // a request's payload in a frame counts in no share
+  kUnplacedPayloadLost,      // a response's payload in a frame that finds no memory is lost
+  kFrameOverrunsCaller,      // a payload in a frame may be larger than the caller's memory
+  kMessageForgottenInFrame,  // a payload goes into a frame that has no room for the message
+  kStreamEndsMidMessage,     // a stream ends well though its last message is cut off
+  kStreamLeftRunning,        // a stream that is given up goes on at the server
+  kLateMessagesUnread,       // what comes for a stream that has ended counts as unread for ever
+  kDestroyedReadTakesItem,   // a Read that is destroyed takes a message along
+  kStreamWindowUnchecked,    // a peer may send on a stream as much as it likes
+  kMessageSizeUnchecked,     // a message in parts may be as large as its first part claims
+  kMessageAfterEndTaken,     // a stream takes messages behind the end of their side
+  kReusedSlotKeepsCall,      // a call runs on though its client has used its slot again
+  kStreamKindUnchecked,      // a method that streams is called as if it did not
+  kAbandonedStreamRuns,      // a stream goes on when its owner is gone
+  kWindowWakesNobody,        // a sender that gives up leaves those behind it waiting
+  kLostStreamStillRead,      // a Read that no cancellation reaches outlasts its link
+  kStreamOfNoneOpened,       // a unary handler runs on the request of the call before
+  kPayloadOfNoneTaken,       // a response may have a payload though its method has none
+  kFailuresUnbounded,        // a failure may have as many details as a landing holds
+  kClaimedMessagesReserved,  // a stream takes the memory that its peer claims to need
 
   // files, examples
   kFileReferenceNotAtomic,   // threads that share a File lose count of its Tasks

@@ -9,6 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 #include "tests/rpc/testing/notes.verbena.pb.h"
 #include "tests/rpc/testing/notes_service.h"
 #include "verbena/rpc/call_options.h"
@@ -17,8 +19,6 @@
 #include "verbena/rpc/task.h"
 #include "verbena/rpc/time.h"
 #include "verbena/testing.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
 
 namespace verbena::testing::notes {
 namespace {
@@ -28,23 +28,19 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class FaultInjectorTest : public ::testing::Test {
-protected:
-  static Task<absl::StatusOr<Text>> EchoOnce(Channel &channel,
-                                             Deadline deadline) {
-    co_return co_await Notes::Stub(channel).Echo(TextOf("a"),
-                                                 {.deadline = deadline});
+ protected:
+  static Task<absl::StatusOr<Text>> EchoOnce(Channel& channel, Deadline deadline) {
+    co_return co_await Notes::Stub(channel).Echo(TextOf("a"), {.deadline = deadline});
   }
-  absl::StatusOr<Text> Echo() {
-    return notes_.Run(EchoOnce(notes_.channel(), {}));
-  }
+  absl::StatusOr<Text> Echo() { return notes_.Run(EchoOnce(notes_.channel(), {})); }
   // A call that waits for a deadline.
   JoinHandle<absl::StatusOr<Text>> Begin(Deadline deadline) {
     return notes_.runtime().Spawn(EchoOnce(notes_.channel(), deadline));
   }
 
   std::shared_ptr<FaultInjector> faults_ = std::make_shared<FaultInjector>();
-  InProcess<NotesService> notes_{InProcessOptions{
-      .channel = {.interceptors = {faults_}}, .fake_clock = true}};
+  InProcess<NotesService> notes_{
+      InProcessOptions{.channel = {.interceptors = {faults_}}, .fake_clock = true}};
 };
 
 TEST_F(FaultInjectorTest, WithoutAFaultCallsPass) {
@@ -54,24 +50,19 @@ TEST_F(FaultInjectorTest, WithoutAFaultCallsPass) {
 
 TEST_F(FaultInjectorTest, ACallThatIsNotExecutedDoesNotReachTheServer) {
   faults_->Add({.fail = absl::UnavailableError("full")});
-  EXPECT_THAT(Echo(),
-              AllOf(StatusIs(absl::StatusCode::kUnavailable, HasSubstr("full")),
-                    HasOutcome(Outcome::kNotExecuted)));
+  EXPECT_THAT(Echo(), AllOf(StatusIs(absl::StatusCode::kUnavailable, HasSubstr("full")),
+                            HasOutcome(Outcome::kNotExecuted)));
   EXPECT_EQ(notes_.service().echoes, 0);
   EXPECT_EQ(faults_->injected(), 1u);
   faults_->Clear();
   EXPECT_THAT(Echo(), IsOk());
 }
 
-TEST_F(FaultInjectorTest,
-       ACallThatIsExecutedReachesTheServerAndFailsAllTheSame) {
+TEST_F(FaultInjectorTest, ACallThatIsExecutedReachesTheServerAndFailsAllTheSame) {
   int echoes = 0;
   for (const Outcome outcome : {Outcome::kExecuted, Outcome::kMaybeExecuted}) {
-    faults_->Add({.times = 1,
-                  .fail = absl::UnavailableError("lost"),
-                  .outcome = outcome});
-    EXPECT_THAT(Echo(), AllOf(StatusIs(absl::StatusCode::kUnavailable,
-                                       HasSubstr("lost")),
+    faults_->Add({.times = 1, .fail = absl::UnavailableError("lost"), .outcome = outcome});
+    EXPECT_THAT(Echo(), AllOf(StatusIs(absl::StatusCode::kUnavailable, HasSubstr("lost")),
                               HasOutcome(outcome)));
     EXPECT_EQ(notes_.service().echoes, ++echoes);
     faults_->Clear();
@@ -79,19 +70,14 @@ TEST_F(FaultInjectorTest,
 }
 
 TEST_F(FaultInjectorTest, ACallThatCannotReachTheServerIsNotSaidToBeExecuted) {
-  faults_->Add(
-      {.fail = absl::InternalError("fault"), .outcome = Outcome::kExecuted});
+  faults_->Add({.fail = absl::InternalError("fault"), .outcome = Outcome::kExecuted});
   Channel nowhere(notes_.runtime(), "127.0.0.1:1", {.interceptors = {faults_}});
   EXPECT_THAT(notes_.Run(EchoOnce(nowhere, {})),
-              AllOf(StatusIs(absl::StatusCode::kUnavailable),
-                    HasOutcome(Outcome::kNotExecuted)));
+              AllOf(StatusIs(absl::StatusCode::kUnavailable), HasOutcome(Outcome::kNotExecuted)));
 }
 
 TEST_F(FaultInjectorTest, AFaultHappensToTheCallsThatItNames) {
-  faults_->Add({.method = "Echo",
-                .after = 2,
-                .times = 1,
-                .fail = absl::AbortedError("third")});
+  faults_->Add({.method = "Echo", .after = 2, .times = 1, .fail = absl::AbortedError("third")});
   faults_->Add({.method = "Wait", .fail = absl::AbortedError("wait")});
   EXPECT_THAT(Echo(), IsOk());
   EXPECT_THAT(notes_.Run(Notes::Stub(notes_.channel()).Wait(Text())),
@@ -99,13 +85,11 @@ TEST_F(FaultInjectorTest, AFaultHappensToTheCallsThatItNames) {
   EXPECT_THAT(Echo(), IsOk());
   EXPECT_THAT(Echo(), StatusIs(absl::StatusCode::kAborted, HasSubstr("third")));
   EXPECT_THAT(Echo(), IsOk());
-  faults_->Add({.method = "verbena.testing.notes.Notes/Echo",
-                .fail = absl::AbortedError("full")});
+  faults_->Add({.method = "verbena.testing.notes.Notes/Echo", .fail = absl::AbortedError("full")});
   EXPECT_THAT(Echo(), StatusIs(absl::StatusCode::kAborted, HasSubstr("full")));
 }
 
-TEST_F(FaultInjectorTest,
-       ADelayIsOfTheExecutorsClockAndCountsAgainstTheDeadline) {
+TEST_F(FaultInjectorTest, ADelayIsOfTheExecutorsClockAndCountsAgainstTheDeadline) {
   ASSERT_THAT(Echo(), IsOk());
   faults_->Add({.delay = 1min});
   auto patient = Begin(2min);
@@ -130,11 +114,9 @@ TEST_F(FaultInjectorTest, ALostRequestOrReplyEndsAtTheDeadline) {
     notes_.Advance(10s - 1ns);
     EXPECT_FALSE(call.done());
     notes_.Advance(1ns);
-    EXPECT_THAT(call.Join(),
-                AllOf(StatusIs(absl::StatusCode::kDeadlineExceeded),
-                      HasOutcome(Outcome::kMaybeExecuted)));
-    EXPECT_EQ(notes_.service().echoes, echoes)
-        << "a lost reply's handler has run";
+    EXPECT_THAT(call.Join(), AllOf(StatusIs(absl::StatusCode::kDeadlineExceeded),
+                                   HasOutcome(Outcome::kMaybeExecuted)));
+    EXPECT_EQ(notes_.service().echoes, echoes) << "a lost reply's handler has run";
   }
 }
 
@@ -145,5 +127,5 @@ TEST_F(FaultInjectorTest, ALostCallEndsWhenItIsCancelled) {
   EXPECT_THAT(call.Join(), StatusIs(absl::StatusCode::kCancelled));
 }
 
-} // namespace
-} // namespace verbena::testing::notes
+}  // namespace
+}  // namespace verbena::testing::notes

@@ -95,8 +95,10 @@ def cc_verbena_library(
             deps = [":echo_cc_proto"],
         )
 
-    gives echo.verbena.pb.h, included by the path that imports of echo.proto use. Its streaming
-    methods must not have payloads. verbena_proto_library makes all three targets.
+    gives echo.verbena.pb.h, included by the path that imports of echo.proto use.
+    verbena_proto_library makes all three targets at once, and is enough for most projects. Write
+    the three if proto_library and cc_proto_library exist already, if they are in another package
+    or repository, or if some users of the messages must not link @verbena//rpc.
 
     Args:
       name: the target's name.

@@ -19,7 +19,7 @@ It is run by protoc, which talks to it over standard input and output:
 
   protoc --plugin=protoc-gen-verbena=PATH --cpp_out=DIR --verbena_out=DIR foo.proto
 
-In Bazel use cc_verbena_library of @verbena//tools:proto.bzl.
+In Bazel use verbena_proto_library of @verbena//tools:proto.bzl.
 
   --help     this text
   --version  the version

@@ -62,9 +62,17 @@ void WriteStub(const ServiceDescriptor& service, const std::string& macro, Print
       "//   (const Request&)          borrows the request until the call ends,\n"
       "//   (Request&&)               owns it,\n"
       "//   (const Request&, Reply&)  borrows both, and allocates nothing once warm.\n"
-      "// If responses have payloads, Reply is a WithPayload.\n"
-      "class $macro$Stub final {\n"
-      " public:\n");
+      "// If responses have payloads, Reply is a WithPayload.\n");
+  if (HasStreams(service)) {
+    printer.Print(
+        "// A streaming method serializes its request before it returns. The stream begins when "
+        "its\n"
+        "// Read, Write or Finish is first awaited; destroying it before the end cancels the "
+        "handler.\n");
+  }
+  printer.Print(vars,
+                "class $macro$Stub final {\n"
+                " public:\n");
   printer.Indent();
   printer.Print(vars,
                 "$deprecated$explicit Stub(::verbena::Channel& channel) : channel_(&channel) {}\n");

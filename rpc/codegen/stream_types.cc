@@ -26,6 +26,13 @@ bool IsStreaming(const MethodDescriptor& method) {
   return method.client_streaming() || method.server_streaming();
 }
 
+bool HasStreams(const google::protobuf::ServiceDescriptor& service) {
+  for (int i = 0; i < service.method_count(); ++i) {
+    if (IsStreaming(*service.method(i))) return true;
+  }
+  return false;
+}
+
 const char* StreamsName(const MethodDescriptor& method) {
   if (!method.client_streaming()) return "kServer";
   return method.server_streaming() ? "kBoth" : "kClient";

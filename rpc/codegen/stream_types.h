@@ -10,6 +10,8 @@
 namespace verbena::codegen {
 
 bool IsStreaming(const google::protobuf::MethodDescriptor& method);
+// Whether a method of `service` is streaming.
+bool HasStreams(const google::protobuf::ServiceDescriptor& service);
 
 // The enumerator of verbena::Streams. Precondition: IsStreaming().
 const char* StreamsName(const google::protobuf::MethodDescriptor& method);

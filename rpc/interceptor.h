@@ -82,8 +82,9 @@ using ServerNext = internal::InterceptorNext<ServerInterceptor, ServerCallView>;
 class ClientInterceptor {
  public:
   virtual ~ClientInterceptor() = default;
-  // The caller hears the returned status. If next() was not called, its outcome is not_executed
-  // unless it has one; with OK the caller gets the reply as the interceptor filled it.
+  // The caller, or the interceptor before this one, hears the returned status. If next() was not
+  // called, its outcome is not_executed unless it has one; with OK the caller gets the reply as the
+  // interceptor filled it.
   virtual Task<absl::Status> Intercept(ClientCallView& call, ClientNext next) = 0;
 };
 
@@ -191,11 +192,17 @@ class InterceptorChain {
     const size_t count = interceptors_.size();
     if (index == count) return Last();
     const size_t at = VERBENA_MUTANT(kInterceptorsReversed) ? count - 1 - index : index;
-    return interceptors_[at]->Intercept(view_, {*this, index + 1});
+    Task<absl::Status> interceptor = interceptors_[at]->Intercept(view_, {*this, index + 1});
+    return index == 0 ? std::move(interceptor) : Inner(std::move(interceptor));
   }
 
  private:
   virtual Task<absl::Status> Last() = 0;
+  // The Task that an interceptor awaits with next(), if that is another interceptor.
+  VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS virtual Task<absl::Status> Inner(
+      Task<absl::Status> interceptor) {
+    return interceptor;
+  }
 
   const List& interceptors_;
   View& view_;

@@ -3,10 +3,9 @@
 #include <utility>
 
 #include "verbena/rpc/client/bulk_call.h"
+#include "verbena/rpc/client/client_chain.h"
 #include "verbena/rpc/client/context_call.h"
 #include "verbena/rpc/interceptor.h"
-#include "verbena/rpc/internal/status_codec.h"
-#include "verbena/rpc/outcome.h"
 #include "verbena/transport/coro/deadline.h"
 
 namespace verbena::internal {
@@ -14,50 +13,35 @@ namespace {
 
 using google::protobuf::MessageLite;
 
-class ClientChain final : public InterceptorChain<ClientInterceptor, ClientCallView> {
+class UnaryChain final : public ClientChain {
  public:
   // All but the view are as InterceptedCall() has them, and outlive the chain.
-  ClientChain(const InterceptedChannel& channel, Connection& connection,
-              const MethodDescriptor& method, ClientCallView& view, MessageLite& reply,
-              PayloadSink received, CallOptions& options)
-      : InterceptorChain(channel.interceptors, view),
+  UnaryChain(const InterceptedChannel& channel, Connection& connection,
+             const MethodDescriptor& method, ClientCallView& view, MessageLite& reply,
+             PayloadSink received, CallOptions& options)
+      : ClientChain(channel.interceptors, view),
         channel_(channel),
         connection_(connection),
         method_(method),
-        view_(view),
+        request_(view.request()),
         reply_(reply),
         received_(received),
         options_(options) {}
 
-  // Whether the call itself has begun.
-  bool started() const { return started_; }
-
  private:
-  // A Task of next() that is never awaited begins nothing.
   Task<absl::Status> Last() override {
-    started_ = true;
-    CallContext context{.priority = view_.priority,
-                        .request_id = view_.request_id,
-                        .trace = view_.trace,
-                        .metadata = view_.metadata};
-    co_return co_await ContextCall(connection_, method_, view_.request(), reply_, received_,
-                                   std::move(options_), std::move(context),
-                                   channel_.max_metadata_bytes);
+    co_return co_await ContextCall(connection_, method_, request_, reply_, received_,
+                                   std::move(options_), Start(), channel_.max_metadata_bytes);
   }
 
   const InterceptedChannel& channel_;
   Connection& connection_;
   const MethodDescriptor& method_;
-  ClientCallView& view_;
+  const MessageLite& request_;
   MessageLite& reply_;
   const PayloadSink received_;
   CallOptions& options_;
-  bool started_ = false;
 };
-
-bool HasOutcome(const absl::Status& status) {
-  return status.GetPayload(kOutcomePayloadUrl).has_value();
-}
 
 }  // namespace
 
@@ -74,18 +58,14 @@ Task<absl::Status> InterceptedCall(InterceptedChannel channel, Connection& conne
   view.trace = std::move(context.trace);
   view.priority = context.priority;
   view.request_id = context.request_id;
-  ClientChain chain(channel, connection, method, view, reply, received, options);
+  UnaryChain chain(channel, connection, method, view, reply, received, options);
   // Interceptors may wait before the call itself begins.
   const TimePoint deadline = options.deadline.when();
   absl::Status status = co_await WithDeadline(chain.Run(), deadline);
   if (chain.started()) co_return status;
-  // An interceptor answered. A status of another call, which it may have made instead, keeps its
-  // outcome.
-  if (status.ok() || HasOutcome(status)) {
-    (void)FailUnsent(absl::CancelledError(), options, received);
-    co_return status;
-  }
-  co_return FailUnsent(std::move(status), options, received);
+  // An interceptor answered.
+  (void)FailUnsent(absl::CancelledError(), options, received);
+  co_return chain.Marked(std::move(status));
 }
 
 }  // namespace verbena::internal

@@ -100,7 +100,8 @@ class StreamLink final : private SendWaiter {
     link_ = &link;
     memory_ = &memory;
   }
-  // The link is lost, and the session tells it before it tells its calls.
+  // The link is lost. The session has told its calls, and then tells this; what is left of their
+  // streams ends here.
   void OnLinkDown();
   void Add(LinkedStream& stream) { streams_.PushBack(stream); }
 

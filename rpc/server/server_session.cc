@@ -107,6 +107,12 @@ absl::Status ServerSession::OnRequestWithPrefix(const FrameHeader& frame, const 
   IncomingContext context;
   VERBENA_ASSIGN_OR_RETURN(context.header, ParseContextHeader(body, frame.body_bytes));
   if (!context.header.travels) {
+    if (context.header.block_bytes > kMaxContextInFrame &&
+        !VERBENA_MUTANT(kLargeContextInFrameTaken)) {
+      return absl::InvalidArgumentError(
+          fmt::format("a context block of {} bytes in a request's frame, which takes at most {}",
+                      context.header.block_bytes, kMaxContextInFrame));
+    }
     VERBENA_ASSIGN_OR_RETURN(context.block, ParseContext(body, context.header.block_bytes));
   }
   FrameHeader rest = frame;

@@ -340,6 +340,7 @@ std::vector<Malformed> MalformedRequests() {
       {"UnknownFlag", ContextRequest(flags)},
       {"KeyInCapitals", ContextRequest(upper)},
       {"KeyPastTheEnd", ContextRequest(longer)},
+      {"TooLargeForAFrame", ContextRequest(Block({.metadata = Filler(kMaxContextInFrame - 7)}))},
       {"TravelsWithNothing", ContextRequest(Travelling(2000))},
       {"TravelsInAnEmptyMessage", ContextRequest(Travelling(2000) + bulk, kBoth)},
       {"BulkCutShortBehindIt", ContextRequest(good + bulk.substr(1), kBoth)},

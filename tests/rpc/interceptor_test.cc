@@ -185,6 +185,30 @@ TEST_F(InterceptorTest, ARefusalOfTheChannelSendsNothing) {
   EXPECT_EQ(server_->stats().calls, 0u);
 }
 
+TEST_F(InterceptorTest, TheOutcomeOfARefusalIsKnownToThoseBeforeIt) {
+  std::vector<Outcome> seen;
+  const auto sees = [&seen](ClientCallView&, ClientNext next) -> Task<absl::Status> {
+    absl::Status status = co_await next();
+    seen.push_back(OutcomeOf(status));
+    co_return status;
+  };
+  bool refuses = true;
+  Start({sees, sees,
+         [&](ClientCallView&, ClientNext next) -> Task<absl::Status> {
+           if (refuses) co_return absl::UnavailableError("injected");
+           // Nobody knows how far a call got that was made.
+           (void)co_await next();
+           co_return absl::UnavailableError("made up");
+         }},
+        {});
+  EXPECT_EQ(OutcomeOf(Run(EchoWith({}))), Outcome::kNotExecuted);
+  EXPECT_EQ(seen, (std::vector<Outcome>(2, Outcome::kNotExecuted)));
+  refuses = false;
+  seen.clear();
+  EXPECT_EQ(OutcomeOf(Run(EchoWith({}))), Outcome::kMaybeExecuted);
+  EXPECT_EQ(seen, (std::vector<Outcome>(2, Outcome::kMaybeExecuted)));
+}
+
 TEST_F(InterceptorTest, AStatusOfAnotherCallKeepsItsOutcome) {
   Start({[](ClientCallView&, ClientNext) -> Task<absl::Status> {
           co_return WithOutcome(absl::AbortedError("elsewhere"), Outcome::kExecuted);

@@ -30,6 +30,10 @@ MUTANTS = [
     Mutant("kInterceptorsReversed", "//tests/rpc:interceptor_test", "*RunInTheOrderOfTheList"),
     Mutant("kInterceptedCallIsExecuted", "//tests/rpc:interceptor_test",
            "*ARefusalBeforeTheHandlerSaysThatItDidNotRun"),
+    Mutant("kLargeContextInFrameTaken", "//tests/rpc:context_test",
+           "*MalformedContextTest*/TooLargeForAFrame"),
+    Mutant("kInnerRefusalHasNoOutcome", "//tests/rpc:interceptor_test",
+           "*TheOutcomeOfARefusalIsKnownToThoseBeforeIt"),
     Mutant("kBroughtContextUnread", "//tests/rpc:context_test",
            "*AContextOfAnySizeIsThereWhenTheHandlerRuns"),
     # coro, executor

@@ -4,7 +4,7 @@
 // names the same trace, and a span id of its own. Parse() and the two headers' texts are pure
 // functions. A value; any thread.
 //
-//   VERBENA_ASSIGN_OR_RETURN(TraceContext trace, TraceContext::Parse(header));
+//   VERBENA_CO_ASSIGN_OR_RETURN(TraceContext trace, TraceContext::Parse(header));
 //   co_await WithTrace(stub.Get(request), trace);   // with_trace.h
 
 #ifndef VERBENA_TRANSPORT_CORO_TRACE_CONTEXT_H_

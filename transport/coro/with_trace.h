@@ -2,7 +2,8 @@
 //
 // Calls that the Task makes, and Tasks that it starts below its own scope, belong to the trace
 // instead of the one that the awaiting coroutine belongs to. The deadline and the cancellation of
-// the awaiting coroutine hold as before.
+// the awaiting coroutine hold as before. A trace that is not valid (TraceContext::Check()) fails
+// each of these calls with INVALID_ARGUMENT.
 //
 //   co_await WithTrace(CopyVolume(store), TraceContext::Root(/*sampled=*/true));
 

@@ -180,6 +180,8 @@ enum class Fault {
   kBroughtContextUnread,     // a context that travels one-sided is not there when the handler runs
   kInterceptorsReversed,     // the last interceptor of a chain runs first
   kInterceptedCallIsExecuted,  // an interceptor's refusal says that the handler ran
+  kLargeContextInFrameTaken,   // a request's frame may hold a context of any size
+  kInnerRefusalHasNoOutcome,   // an interceptor does not hear that a later one sent nothing
   kLargeDetailsDropped,        // a failure that does not fit a frame loses its details
   kLostCallNotExecuted,      // a call whose link is lost counts as not executed, though it was sent
   kFetchedCallExecuted,      // a call whose request never arrived in full counts as executed

@@ -42,7 +42,8 @@ class SendWindow {
   uint32_t available() const { return limit_ - sent_; }
   void Take(uint32_t cost) { sent_ += cost; }
   void GiveBack(uint32_t cost) { sent_ -= cost; }
-  // The peer says that the window reaches to `limit`. A failed Status is a violation.
+  // The peer says that the window reaches to `limit`, further than before. A failed Status is a
+  // violation.
   absl::Status Open(uint32_t limit);
 
  private:

@@ -77,6 +77,7 @@ uint32_t StreamSender::max_part_bytes() const {
 char* StreamSender::Reserve(const FrameHeader& frame, uint32_t bytes) {
   const uint32_t cost = StreamCost(bytes);
   if (window_.available() < cost) {
+    cost_wanted = cost;
     SetWait(Wait::kWindow);
     return nullptr;
   }
@@ -204,7 +205,8 @@ void StreamSender::OnLinkWindow() { Advance(); }
 absl::Status StreamSender::OnWindow(const FrameHeader& frame) {
   if (frame.body_bytes != 0) return absl::InvalidArgumentError("a window frame has a body");
   VERBENA_RETURN_IF_ERROR(window_.Open(frame.argument));
-  if (wait_ == Wait::kWindow) Advance();
+  // A window that opens by a byte at a time costs no look at the message.
+  if (wait_ == Wait::kWindow && window_.available() >= cost_wanted) Advance();
   return absl::OkStatus();
 }
 

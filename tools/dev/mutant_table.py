@@ -375,6 +375,8 @@ MUTANTS = [
            "*AStatusOfTooManyDetailsIsCutShort"),
     Mutant("kClaimedMessagesReserved", "//tests/rpc:hostile_stream_test",
            "*ClaimsOfLargeMessagesTakeNoMemory"),
+    Mutant("kIdleWindowsTaken", "//tests/rpc:hostile_stream_test",
+           "*StreamViolationTest*/WindowThatDoesNotMove"),
 
     # files, examples
     Mutant("kFileReferenceNotAtomic", "//tests/transport/file:file_lifetime_test",

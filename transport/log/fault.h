@@ -207,6 +207,7 @@ enum class Fault {
   kPayloadOfNoneTaken,       // a response may have a payload though its method has none
   kFailuresUnbounded,        // a failure may have as many details as a landing holds
   kClaimedMessagesReserved,  // a stream takes the memory that its peer claims to need
+  kIdleWindowsTaken,         // a peer may tell a window again and again that does not open
 
   // files, examples
   kFileReferenceNotAtomic,   // threads that share a File lose count of its Tasks

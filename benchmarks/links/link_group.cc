@@ -34,6 +34,8 @@ absl::StatusOr<std::unique_ptr<LinkGroup>> LinkGroup::Connect(Runtime& runtime,
 
 Task<absl::Status> LinkGroup::Open(const std::string& address, int links) {
   internal::Shard& shard = runtime_.shard(0);
+  auto streams = std::make_shared<internal::StreamShare>(
+      shard.stream_memory(), shard.stream_memory().budget_bytes(), "the streams of a group");
   absl::StatusOr<internal::Endpoint*> endpoint = shard.EndpointOn(0);
   if (!endpoint.ok()) co_return endpoint.status();
   for (int i = 0; i < links; ++i) {
@@ -41,7 +43,7 @@ Task<absl::Status> LinkGroup::Open(const std::string& address, int links) {
         co_await shard.bootstrap().Connect(address);
     if (!stream.ok()) co_return stream.status();
     auto session = std::make_unique<internal::ClientSession>(
-        static_cast<internal::ClientSession::Listener&>(*this), shard.stream_memory());
+        static_cast<internal::ClientSession::Listener&>(*this), streams);
     absl::StatusOr<internal::Link*> link =
         co_await (*endpoint)->Connect(*std::move(stream), *session, {});
     if (!link.ok()) {

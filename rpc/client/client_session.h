@@ -59,14 +59,14 @@ class ClientSession final : public LinkListener, private SendWaiter {
     virtual void OnSessionIdle(ClientSession& session) = 0;
   };
 
-  // `stream_memory` is its executor's, and outlives the session.
-  ClientSession(Listener& listener, StreamMemory& stream_memory)
-      : listener_(listener), stream_memory_(stream_memory) {}
+  // `streams` is the server's share of memory for messages.
+  ClientSession(Listener& listener, std::shared_ptr<StreamShare> streams)
+      : listener_(listener), stream_share_(std::move(streams)) {}
   ~ClientSession() override;
 
   void Attach(Link& link) {
     link_ = &link;
-    streams_.Attach(link, stream_memory_);
+    streams_.Attach(link, stream_share_);
   }
   // Set once, before the link is connected: the bound of the landings that the server asks for.
   void set_landing_share(std::shared_ptr<LandingShare> share) { landing_share_ = std::move(share); }
@@ -163,7 +163,7 @@ class ClientSession final : public LinkListener, private SendWaiter {
   void EndQuarantine(const FrameHeader& frame);
 
   Listener& listener_;
-  StreamMemory& stream_memory_;
+  const std::shared_ptr<StreamShare> stream_share_;
   Link* link_ = nullptr;
   bool draining_ = false;
   bool reaches_memory_ = false;

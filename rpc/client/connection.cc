@@ -32,7 +32,10 @@ Connection::Connection(Shard& shard, std::string target, const ExecutorWish& wis
       target_(std::move(target)),
       wish_(wish),
       landing_share_(std::make_shared<LandingShare>(
-          target_, std::max<size_t>(shard.wanted_limits().memory.landing_bytes / 2, 1))) {}
+          target_, std::max<size_t>(shard.wanted_limits().memory.landing_bytes / 2, 1))),
+      stream_share_(std::make_shared<StreamShare>(shard.stream_memory(),
+                                                  shard.stream_memory().budget_bytes() / 2,
+                                                  fmt::format("the streams of {}", target_))) {}
 
 Connection::~Connection() = default;
 
@@ -143,8 +146,8 @@ Task<absl::Status> Connection::ConnectOver(size_t device, std::unique_ptr<Messag
     co_return absl::FailedPreconditionError(std::string(endpoint.status().message()));
   }
   [[maybe_unused]] const auto use = (*endpoint)->Use();
-  auto session = std::make_unique<ClientSession>(static_cast<ClientSession::Listener&>(*this),
-                                                 shard_.stream_memory());
+  auto session =
+      std::make_unique<ClientSession>(static_cast<ClientSession::Listener&>(*this), stream_share_);
   session->set_landing_share(landing_share_);
   VERBENA_CO_ASSIGN_OR_RETURN(Link * link,
                               co_await (*endpoint)->Connect(std::move(stream), *session, wish_));

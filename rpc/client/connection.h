@@ -90,6 +90,7 @@ class Connection final : private ClientSession::Listener {
   const std::string target_;
   const ExecutorWish wish_;
   const std::shared_ptr<LandingShare> landing_share_;
+  const std::shared_ptr<StreamShare> stream_share_;
   std::unique_ptr<ClientSession> current_;
   TimePoint opened_{};  // the current link
   // Draining, or down but perhaps still on the stack of a call: freed at the next attempt.

@@ -10,6 +10,7 @@
 #define VERBENA_RPC_INTERNAL_STREAM_LINK_H_
 
 #include <cstdint>
+#include <memory>
 
 #include "absl/status/status.h"
 #include "verbena/rpc/internal/stream_memory.h"
@@ -96,10 +97,10 @@ class StreamLink final : private SendWaiter {
   StreamLink(const StreamLink&) = delete;
   StreamLink& operator=(const StreamLink&) = delete;
 
-  // Before a stream uses it; again as often as the session likes.
-  void Attach(Link& link, StreamMemory& memory) {
+  // Before a stream uses it; again as often as the session likes. `share` is the peer's.
+  void Attach(Link& link, const std::shared_ptr<StreamShare>& share) {
     link_ = &link;
-    memory_ = &memory;
+    if (share_ == nullptr) share_ = share;
   }
   // The link is lost. The session has told its calls, and then tells this; what is left of their
   // streams ends here.
@@ -108,7 +109,7 @@ class StreamLink final : private SendWaiter {
 
   // Valid while streams use it.
   Link& link() const { return *link_; }
-  StreamMemory& memory() const { return *memory_; }
+  const std::shared_ptr<StreamShare>& share() const { return share_; }
 
   // Each frame with a message comes here first, also if its stream has ended. A failed Status
   // closes the link.
@@ -140,7 +141,7 @@ class StreamLink final : private SendWaiter {
   void Wake();
 
   Link* link_ = nullptr;
-  StreamMemory* memory_ = nullptr;
+  std::shared_ptr<StreamShare> share_;
   SendWindow send_{kLinkWindowBytes};
   ReceiveWindow receive_{kLinkWindowBytes};
   uint32_t waits_ = 0;

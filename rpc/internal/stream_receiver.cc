@@ -19,7 +19,7 @@ StreamReceiver::~StreamReceiver() { Clear(); }
 
 void StreamReceiver::Begin(StreamLink& link, CallId id) {
   link_ = &link;
-  memory_ = &link.memory();
+  share_ = link.share();
   id_ = id;
   window_ = ReceiveWindow(kStreamWindowBytes);
   max_message_bytes_ = link.link().endpoint().limits().max_payload_bytes;
@@ -122,13 +122,10 @@ StreamReceiver::Taken StreamReceiver::TakeInto(const Part& part, const char* byt
     assembly_.clear();
   }
   // Bytes that have come count, not those that their sender claims.
-  if (!memory_->TryReserve(VERBENA_MUTANT(kClaimedMessagesReserved) ? assembly_total_
-                                                                    : part.bytes)) {
+  if (!share_->TryReserve(VERBENA_MUTANT(kClaimedMessagesReserved) ? assembly_total_
+                                                                   : part.bytes)) {
     Consume(part.bytes);
-    FailHere(absl::ResourceExhaustedError(fmt::format(
-        "a stream's message of {} bytes finds {} of {} bytes for such messages in use: send "
-        "smaller messages, or fewer at once",
-        assembly_total_, memory_->used_bytes(), memory_->budget_bytes())));
+    FailHere(share_->Exhausted(part.bytes));
     return Taken::kFailed;
   }
   assembly_.append(bytes, part.bytes);
@@ -149,20 +146,17 @@ bool StreamReceiver::Parse(const char* bytes, size_t size, MessageLite& into) {
 void StreamReceiver::EndAssembly() {
   if (assembly_total_ == 0) return;
   assembly_total_ = 0;
-  memory_->EndReservation(assembly_.size());
-  assembly_.clear();
-  if (assembly_.capacity() > kMaxKeptBytes) assembly_ = std::string();
+  if (!VERBENA_MUTANT(kAssemblyStaysReserved)) share_->EndReservation(assembly_.size());
+  EmptyAndKeepLittle(assembly_);
 }
 
 void StreamReceiver::Keep(const Part& part, const char* bytes) {
   const uint32_t needed = sizeof(part) + part.bytes;
   if (last_ == nullptr || last_->capacity - last_->end < needed) {
-    StreamChunk* chunk = memory_->Allocate(needed);
+    StreamChunk* chunk = share_->Allocate(needed);
     if (chunk == nullptr) {
       Consume(part.bytes);
-      FailHere(absl::ResourceExhaustedError(
-          fmt::format("this executor's streams have {} of {} bytes unread: read them sooner",
-                      memory_->used_bytes(), memory_->budget_bytes())));
+      FailHere(share_->Exhausted(needed));
       return;
     }
     (last_ == nullptr ? first_ : last_->next) = chunk;
@@ -188,7 +182,7 @@ StreamReceiver::Taken StreamReceiver::TakeKept(MessageLite& into) {
       if (first_ == nullptr) last_ = nullptr;
     }
     const Taken taken = TakeInto(part, from + sizeof(part), into);
-    if (is_used_up) memory_->Free(chunk);
+    if (is_used_up) share_->Free(chunk);
     if (taken != Taken::kPart) return taken;
   }
   return Taken::kPart;
@@ -204,7 +198,7 @@ void StreamReceiver::DropKept() {
       Consume(part.bytes);
     }
     first_ = chunk->next;
-    memory_->Free(chunk);
+    share_->Free(chunk);
   }
   last_ = nullptr;
   EndAssembly();

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
@@ -63,8 +64,6 @@ class StreamReceiver final : private SendWaiter, private LinkedStream {
     uint32_t total;
   };
   static constexpr uint32_t kRest = ~uint32_t{0};
-  // Put-together messages of at most these bytes leave their memory for the next.
-  static constexpr size_t kMaxKeptBytes = 4096;
   enum class Taken : uint8_t { kPart, kMessage, kFailed };
 
   // For StreamRead. True: it waits. Otherwise its state says how it ended.
@@ -91,8 +90,8 @@ class StreamReceiver final : private SendWaiter, private LinkedStream {
   void OnStreamLinkLost() override;
 
   Owner& owner_;
-  StreamLink* link_ = nullptr;  // nullptr once lost
-  StreamMemory* memory_ = nullptr;
+  StreamLink* link_ = nullptr;          // nullptr once lost
+  std::shared_ptr<StreamShare> share_;  // of the last link, which may be lost
   CallId id_;
   ReceiveWindow window_;
   uint64_t max_message_bytes_ = 0;

@@ -11,12 +11,6 @@
 #include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
-namespace {
-
-// Parts of at most these bytes leave their memory for the next message.
-constexpr size_t kMaxKeptBytes = 4096;
-
-}  // namespace
 
 StreamSender::~StreamSender() { Clear(); }
 
@@ -42,8 +36,7 @@ void StreamSender::Close(absl::Status reason) {
   reason_ = std::move(reason);
   StopWaiting();
   writer_in_parts_ = false;
-  parts_.clear();
-  if (parts_.capacity() > kMaxKeptBytes) parts_ = std::string();
+  EmptyAndKeepLittle(parts_);
   if (writer_ != nullptr) EndWriter(reason_);
 }
 
@@ -169,8 +162,7 @@ bool StreamSender::SendPart() {
 }
 
 void StreamSender::EndParts() {
-  parts_.clear();
-  if (parts_.capacity() > kMaxKeptBytes) parts_ = std::string();
+  EmptyAndKeepLittle(parts_);
   if (std::exchange(writer_in_parts_, false)) EndWriter(absl::OkStatus());
 }
 

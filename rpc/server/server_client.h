@@ -1,5 +1,5 @@
-// ServerClient: one client's share of one executor of a server: calls that run, and memory for the
-// payloads of their requests and for their responses.
+// ServerClient: one client's share of one executor of a server: calls that run, memory for the
+// payloads of their requests and for their responses, and memory for messages of streams.
 //
 // A client is a runtime, known by the id in its Hello and by the address that it connects from. A
 // peer that claims another client's id elsewhere takes nothing of that client's share. Shared by
@@ -25,12 +25,13 @@ namespace verbena::internal {
 class ServerClient final : public std::enable_shared_from_this<ServerClient> {
  public:
   ServerClient(std::shared_ptr<ServerSource> source, uint32_t max_calls, size_t max_bytes,
-               size_t max_response_bytes)
+               size_t max_response_bytes, std::shared_ptr<StreamShare> streams = nullptr)
       : source_(std::move(source)),
         max_calls_(max_calls),
         max_bytes_(max_bytes),
         bytes_(max_bytes),
-        responses_(std::make_shared<ResponseMemory>(source_, max_response_bytes)) {}
+        responses_(std::make_shared<ResponseMemory>(source_, max_response_bytes)),
+        streams_(std::move(streams)) {}
   ServerClient(const ServerClient&) = delete;
   ServerClient& operator=(const ServerClient&) = delete;
 
@@ -68,6 +69,8 @@ class ServerClient final : public std::enable_shared_from_this<ServerClient> {
   size_t max_bytes() const { return max_bytes_; }
   // For its responses.
   ResponseMemory& responses() const { return *responses_; }
+  // For messages of its streams, a part of its source's share; null if it has none.
+  const std::shared_ptr<StreamShare>& streams() const { return streams_; }
 
  private:
   const std::shared_ptr<ServerSource> source_;
@@ -77,6 +80,7 @@ class ServerClient final : public std::enable_shared_from_this<ServerClient> {
   size_t granted_bytes_ = 0;
   Semaphore bytes_;
   const std::shared_ptr<ResponseMemory> responses_;
+  const std::shared_ptr<StreamShare> streams_;
 };
 
 }  // namespace verbena::internal

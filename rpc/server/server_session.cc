@@ -47,12 +47,12 @@ absl::Status ServerSession::OnStreamRequest(const FrameHeader& frame, const char
         fmt::format("a request with flags {}, streams {} and {} bytes", frame.flags, frame.outcome,
                     frame.body_bytes));
   }
-  streams_.Attach(*link_, shard_.stream_memory());
+  streams_.Attach(*link_, client_->streams());
   return StartCall(frame, body, nullptr, context);
 }
 
 absl::Status ServerSession::OnStreamFrame(Link& link, const FrameHeader& frame, const char* body) {
-  streams_.Attach(link, shard_.stream_memory());
+  streams_.Attach(link, client_->streams());
   if ((frame.flags & kFrameOfLink) != 0) return streams_.OnWindow(frame);
   const bool is_message = frame.kind == FrameKind::kStreamMessage;
   const uint32_t cost = StreamCost(frame.body_bytes);

@@ -220,9 +220,13 @@ std::shared_ptr<ServerClient> ServerShard::ClientOf(const MessageStream& stream,
   std::weak_ptr<ServerClient>& known = clients_[std::pair(stream.source(), id)];
   if (std::shared_ptr<ServerClient> client = known.lock()) return client;
   const std::string claim = VERBENA_MUTANT(kIdsMultiplyShares) ? id.ToString() : "";
-  auto client = std::make_shared<ServerClient>(
-      SourceOf(stream.source() + claim, stream.names_source()), limits_.max_calls_per_client,
-      max_bytes_per_client(), max_response_bytes_per_client());
+  std::shared_ptr<ServerSource> source = SourceOf(stream.source() + claim, stream.names_source());
+  StreamMemory& streams = shard_.stream_memory();
+  auto share = std::make_shared<StreamShare>(streams, BytesPerClient(0, streams.budget_bytes()),
+                                             "one client's streams", source->streams());
+  auto client = std::make_shared<ServerClient>(std::move(source), limits_.max_calls_per_client,
+                                               max_bytes_per_client(),
+                                               max_response_bytes_per_client(), std::move(share));
   known = client;
   return client;
 }
@@ -236,8 +240,11 @@ std::shared_ptr<ServerSource> ServerShard::SourceOf(const std::string& address, 
   // No less than what one client may have.
   const size_t granted =
       std::max(bytes / 2, shard_.wanted_limits().leases.granted_bytes_per_client);
-  auto source = std::make_shared<ServerSource>(calls, bytes, granted,
-                                               max_response_bytes_per_source(names_source));
+  StreamMemory& streams = shard_.stream_memory();
+  const size_t stream_bytes = BytesPerSource(0, streams.budget_bytes(), 0, names_source);
+  auto source = std::make_shared<ServerSource>(
+      calls, bytes, granted, max_response_bytes_per_source(names_source),
+      std::make_shared<StreamShare>(streams, stream_bytes, "the streams of one source address"));
   known = source;
   return source;
 }

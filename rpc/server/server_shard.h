@@ -175,8 +175,6 @@ class ServerShard {
   Task<void> Shutdown(TimePoint deadline);
   // Waits for handlers that outlasted Shutdown(); names them in the log from time to time.
   Task<void> AwaitHandlers();
-  // For messages of streams that no handler has read yet.
-  StreamMemory& stream_memory() { return shard_.stream_memory(); }
   // Adds up the handlers that run, by method.
   void CountRunning(RunningHandlers& running);
 

@@ -10,8 +10,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 
+#include "verbena/rpc/internal/stream_memory.h"
 #include "verbena/transport/coro/semaphore.h"
 #include "verbena/transport/log/check.h"
 
@@ -20,13 +22,14 @@ namespace verbena::internal {
 class ServerSource {
  public:
   ServerSource(uint32_t max_calls, size_t max_bytes, size_t max_granted_bytes,
-               size_t max_response_bytes)
+               size_t max_response_bytes, std::shared_ptr<StreamShare> streams = nullptr)
       : max_calls_(max_calls),
         max_bytes_(max_bytes),
         max_granted_bytes_(max_granted_bytes),
         max_response_bytes_(max_response_bytes),
         bytes_(max_bytes),
-        response_bytes_(max_response_bytes) {}
+        response_bytes_(max_response_bytes),
+        streams_(std::move(streams)) {}
   ServerSource(const ServerSource&) = delete;
   ServerSource& operator=(const ServerSource&) = delete;
 
@@ -68,6 +71,9 @@ class ServerSource {
   // since the last was granted. So a call that finds memory short costs no walk over the links.
   bool BeginReclaim() { return granted_bytes_ > 0 && !std::exchange(reclaimed_, true); }
 
+  // Heap memory for messages of its streams; null if it has none.
+  const std::shared_ptr<StreamShare>& streams() const { return streams_; }
+
  private:
   const uint32_t max_calls_;
   const size_t max_bytes_;
@@ -80,6 +86,7 @@ class ServerSource {
   size_t response_buffer_bytes_ = 0;
   Semaphore bytes_;
   Semaphore response_bytes_;
+  const std::shared_ptr<StreamShare> streams_;
 };
 
 }  // namespace verbena::internal

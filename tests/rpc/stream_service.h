@@ -47,6 +47,7 @@ class StreamingService final : public testing::Streaming::Service {
   Task<absl::Status> Sum(ServerContext&, ServerReader<testing::StreamItem>& reader,
                          testing::Summary& reply) override {
     const Running running(*this);
+    while (reads_later) VERBENA_CO_RETURN_IF_ERROR(co_await Sleep(std::chrono::milliseconds(1)));
     testing::StreamItem item;
     for (;;) {
       absl::StatusOr<bool> read =
@@ -102,7 +103,8 @@ class StreamingService final : public testing::Streaming::Service {
   std::atomic<uint64_t> read_{0};
   std::atomic<size_t> filler_bytes{0};
   std::atomic<size_t> reply_filler{0};
-  std::atomic<bool> shields{false};  // no cancellation reaches the Reads of Sum
+  std::atomic<bool> shields{false};      // no cancellation reaches the Reads of Sum
+  std::atomic<bool> reads_later{false};  // Sum does not read as long as this is set
 
  private:
   static Task<absl::StatusOr<bool>> ReadOnce(ServerReader<testing::StreamItem>& reader,

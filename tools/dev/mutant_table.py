@@ -375,6 +375,10 @@ MUTANTS = [
            "*AStatusOfTooManyDetailsIsCutShort"),
     Mutant("kClaimedMessagesReserved", "//tests/rpc:hostile_stream_test",
            "*ClaimsOfLargeMessagesTakeNoMemory"),
+    Mutant("kOneClientsStreamsTakeAll", "//tests/rpc:stream_memory_test",
+           "*OneClientsUnreadMessagesLeaveMemoryToOthers"),
+    Mutant("kAssemblyStaysReserved", "//tests/rpc:stream_memory_test",
+           "*AMessageThatFindsNoMemoryFailsItsStreamAndLeavesNone"),
     Mutant("kIdleWindowsTaken", "//tests/rpc:hostile_stream_test",
            "*StreamViolationTest*/WindowThatDoesNotMove"),
 

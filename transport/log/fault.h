@@ -207,7 +207,9 @@ enum class Fault {
   kPayloadOfNoneTaken,       // a response may have a payload though its method has none
   kFailuresUnbounded,        // a failure may have as many details as a landing holds
   kClaimedMessagesReserved,  // a stream takes the memory that its peer claims to need
-  kIdleWindowsTaken,         // a peer may tell a window again and again that does not open
+  kOneClientsStreamsTakeAll,  // no share bounds what the streams of one client take
+  kAssemblyStaysReserved,     // a message that was put together counts for ever
+  kIdleWindowsTaken,          // a peer may tell a window again and again that does not open
 
   // files, examples
   kFileReferenceNotAtomic,   // threads that share a File lose count of its Tasks

@@ -1,0 +1,202 @@
+// One peer's streams take no more than their share of an executor's memory, whatever of them waits
+// there: messages that nobody reads, large messages that come or leave in parts, large requests. A
+// stream that finds the share used up fails alone, and its memory is free again.
+
+#include "verbena/rpc/internal/stream_memory.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/rpc/stream_service.h"
+#include "verbena/rpc/internal/shard.h"
+#include "verbena/transport/coro/when_any.h"
+
+namespace verbena {
+namespace {
+
+using internal::StreamMemory;
+using internal::StreamShare;
+using ::testing::HasSubstr;
+
+TEST(StreamShareTest, AShareIsAPartOfTheOneAboveAndOfTheBudget) {
+  StreamMemory memory(1000);
+  auto source = std::make_shared<StreamShare>(memory, 750, "the source");
+  StreamShare one(memory, 500, "one", source);
+  StreamShare two(memory, 500, "two", source);
+  StreamShare other(memory, 500, "other");
+  EXPECT_TRUE(one.TryReserve(500));
+  EXPECT_FALSE(one.TryReserve(1));
+  EXPECT_THAT(one.Exhausted(1).message(), HasSubstr("one have 500 of 500 bytes"));
+  EXPECT_TRUE(two.TryReserve(250));
+  EXPECT_FALSE(two.TryReserve(1));
+  EXPECT_THAT(two.Exhausted(1).message(), HasSubstr("the source have 750 of 750 bytes"));
+  EXPECT_TRUE(other.TryReserve(250));
+  EXPECT_FALSE(other.TryReserve(1));
+  EXPECT_THAT(other.Exhausted(1).message(), HasSubstr("all streams have 1000 of 1000 bytes"));
+  one.EndReservation(500);
+  EXPECT_TRUE(two.TryReserve(250));
+  two.EndReservation(500);
+  other.EndReservation(250);
+  EXPECT_EQ(memory.used_bytes(), 0u);
+  EXPECT_EQ(source->used_bytes(), 0u);
+}
+
+TEST(StreamShareTest, ChunksCountWhileTheyAreOut) {
+  StreamMemory memory(3 * StreamMemory::kChunkBytes);
+  StreamShare share(memory, 2 * StreamMemory::kChunkBytes, "one");
+  internal::StreamChunk* first = share.Allocate(10);
+  internal::StreamChunk* second = share.Allocate(10);
+  ASSERT_NE(second, nullptr);
+  EXPECT_EQ(share.Allocate(10), nullptr);
+  share.Free(first);
+  EXPECT_EQ(share.Allocate(StreamMemory::kChunkBytes + 1), nullptr);
+  first = share.Allocate(10);
+  ASSERT_NE(first, nullptr);
+  share.Free(first);
+  share.Free(second);
+  EXPECT_EQ(memory.used_bytes(), 0u);
+}
+
+class StreamMemoryTest : public StreamTest {
+ protected:
+  // A client has half of the budget, all clients of one source three quarters.
+  void StartWith(size_t budget) {
+    server_runtime_ = StartRuntime();
+    auto bound = [&]() -> Task<void> {
+      memory().set_budget_bytes(budget);
+      co_return;
+    };
+    server_runtime_->BlockOn(bound());
+    ServeWith(service_);
+    StartClient(server_->address());
+  }
+
+  StreamMemory& memory() { return server_runtime_->shard(0).stream_memory(); }
+  size_t used_bytes() {
+    auto used = [this]() -> Task<size_t> { co_return memory().used_bytes(); };
+    return server_runtime_->BlockOn(used());
+  }
+
+  testing::CountRequest RequestOf(uint32_t count, uint32_t bytes, size_t filler = 0) {
+    testing::CountRequest request;
+    request.set_count(count);
+    request.set_bytes(bytes);
+    request.set_filler(std::string(filler, 'f'));
+    return request;
+  }
+};
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+TEST_F(StreamMemoryTest, OneClientsUnreadMessagesLeaveMemoryToOthers) {
+  StartWith(4 * kMiB);
+  std::unique_ptr<Runtime> other_runtime = StartRuntime();
+  Channel other_channel(*other_runtime, server_->address());
+  testing::Streaming::Stub other(other_channel);
+  service_.reads_later = true;
+  // As much as the whole budget, if nothing bounded it.
+  std::vector<ClientWriter<Item, testing::Summary>> writers;
+  auto write = [&]() -> Task<absl::Status> {
+    for (int i = 0; i < 20; ++i) {
+      writers.push_back(stub_->Sum());
+      for (int n = 0; n < 200; ++n) {
+        VERBENA_CO_RETURN_IF_ERROR(co_await writers.back().Write(ItemOf(n, 1000)));
+      }
+    }
+    // All of it has arrived.
+    co_return co_await SayOnce();
+  };
+  ASSERT_EQ(Run(write()), absl::OkStatus());
+  auto others = [&]() -> Task<absl::Status> {
+    ClientWriter<Item, testing::Summary> writer = other.Sum();
+    for (int n = 0; n < 200; ++n) {
+      VERBENA_CO_RETURN_IF_ERROR(co_await writer.Write(ItemOf(n, 1000)));
+    }
+    VERBENA_CO_RETURN_IF_ERROR((co_await other.Say(ItemOf(1))).status());
+    service_.reads_later = false;
+    absl::StatusOr<testing::Summary> sum = co_await writer.Finish();
+    VERBENA_CO_RETURN_IF_ERROR(sum.status());
+    EXPECT_EQ(sum->count(), 200u);
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(other_runtime->BlockOn(others()), absl::OkStatus());
+  int failed = 0;
+  auto finish = [&]() -> Task<absl::Status> {
+    for (auto& writer : writers) {
+      const absl::StatusOr<testing::Summary> sum = co_await writer.Finish();
+      if (sum.ok()) {
+        EXPECT_EQ(sum->count(), 200u);
+        continue;
+      }
+      ++failed;
+      EXPECT_TRUE(absl::IsResourceExhausted(sum.status())) << sum.status();
+      EXPECT_THAT(std::string(sum.status().message()), HasSubstr("one client's streams have"));
+    }
+    writers.clear();
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(Run(finish()), absl::OkStatus());
+  EXPECT_GT(failed, 0);
+  EXPECT_LT(failed, 20);
+  EXPECT_EQ(used_bytes(), 0u);
+  // The client has its share again.
+  const absl::StatusOr<testing::Summary> sum = Run(SumOf(2000, 1000));
+  EXPECT_TRUE(sum.ok()) << sum.status();
+}
+
+TEST_F(StreamMemoryTest, AMessageThatFindsNoMemoryFailsItsStreamAndLeavesNone) {
+  StartWith(kMiB);
+  const absl::StatusOr<testing::Summary> large = Run(SumOf(1, kMiB));
+  EXPECT_TRUE(absl::IsResourceExhausted(large.status())) << large.status();
+  EXPECT_EQ(used_bytes(), 0u);
+  const absl::StatusOr<testing::Summary> small = Run(SumOf(3, kMiB / 4));
+  EXPECT_TRUE(small.ok()) << small.status();
+  EXPECT_EQ(used_bytes(), 0u);
+}
+
+// Each stream is given up at another moment, most of them within a message.
+TEST_F(StreamMemoryTest, AStreamThatIsGivenUpWithinAMessageLeavesNoMemory) {
+  StartWith(StreamMemory::kBudgetBytes);
+  auto run = [&]() -> Task<absl::Status> {
+    for (int i = 1; i <= 40; ++i) {
+      ClientWriter<Item, testing::Summary> writer = stub_->Sum();
+      auto write = [&]() -> Task<absl::Status> {
+        co_return co_await writer.Write(ItemOf(1, 8 * kMiB));
+      };
+      auto calls = [&]() -> Task<absl::Status> {
+        for (int n = 0; n < i; ++n) VERBENA_CO_RETURN_IF_ERROR(co_await SayOnce());
+        co_return absl::OkStatus();
+      };
+      (void)co_await WhenAny(write(), calls());
+    }
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+  Eventually([this] { return service_.running == 0; }, "all handlers end");
+  Eventually([this] { return used_bytes() == 0; }, "the memory is free");
+}
+
+TEST_F(StreamMemoryTest, AStreamWhoseClientIsGoneLeavesNoMemory) {
+  StartWith(StreamMemory::kBudgetBytes);
+  service_.reads_later = true;
+  auto run = [&]() -> Task<absl::Status> {
+    ClientWriter<Item, testing::Summary> writer = stub_->Sum();
+    for (int n = 0; n < 200; ++n) {
+      VERBENA_CO_RETURN_IF_ERROR(co_await writer.Write(ItemOf(n, 1000)));
+    }
+    VERBENA_CO_RETURN_IF_ERROR(co_await SayOnce());
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+  stub_.reset();
+  channel_.reset();
+  client_runtime_.reset();
+  client_runtime_ = StartRuntime();
+  Eventually([this] { return used_bytes() == 0; }, "the memory is free");
+}
+
+}  // namespace
+}  // namespace verbena

@@ -94,7 +94,10 @@ absl::Status StreamShare::Exhausted(size_t bytes) const {
 
 void EmptyAndKeepLittle(std::string& bytes) {
   bytes.clear();
-  if (bytes.capacity() > kMaxKeptBytes) bytes = std::string();
+  if (bytes.capacity() > kMaxKeptBytes && !VERBENA_MUTANT(kLargeMessagesLeaveMemory)) {
+    // An assignment of an empty string would keep the memory.
+    std::string().swap(bytes);
+  }
 }
 
 }  // namespace verbena::internal

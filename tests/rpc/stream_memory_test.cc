@@ -60,6 +60,18 @@ TEST(StreamShareTest, ChunksCountWhileTheyAreOut) {
   EXPECT_EQ(memory.used_bytes(), 0u);
 }
 
+TEST(StreamShareTest, ALargeMessageLeavesNoMemoryForTheNext) {
+  std::string small(internal::kMaxKeptBytes / 2, 's');
+  const size_t capacity = small.capacity();
+  internal::EmptyAndKeepLittle(small);
+  EXPECT_TRUE(small.empty());
+  EXPECT_EQ(small.capacity(), capacity);
+  std::string large(internal::kMaxKeptBytes + 1, 'l');
+  internal::EmptyAndKeepLittle(large);
+  EXPECT_TRUE(large.empty());
+  EXPECT_LE(large.capacity(), internal::kMaxKeptBytes);
+}
+
 class StreamMemoryTest : public StreamTest {
  protected:
   // A client has half of the budget, all clients of one source three quarters.

@@ -379,6 +379,8 @@ MUTANTS = [
            "*OneClientsUnreadMessagesLeaveMemoryToOthers"),
     Mutant("kAssemblyStaysReserved", "//tests/rpc:stream_memory_test",
            "*AMessageThatFindsNoMemoryFailsItsStreamAndLeavesNone"),
+    Mutant("kLargeMessagesLeaveMemory", "//tests/rpc:stream_memory_test",
+           "*ALargeMessageLeavesNoMemoryForTheNext"),
     Mutant("kIdleWindowsTaken", "//tests/rpc:hostile_stream_test",
            "*StreamViolationTest*/WindowThatDoesNotMove"),
 

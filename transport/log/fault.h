@@ -209,6 +209,7 @@ enum class Fault {
   kClaimedMessagesReserved,  // a stream takes the memory that its peer claims to need
   kOneClientsStreamsTakeAll,  // no share bounds what the streams of one client take
   kAssemblyStaysReserved,     // a message that was put together counts for ever
+  kLargeMessagesLeaveMemory,  // a stream keeps the memory of its largest message
   kIdleWindowsTaken,          // a peer may tell a window again and again that does not open
 
   // files, examples

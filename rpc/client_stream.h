@@ -258,8 +258,9 @@ class [[nodiscard("a stream begins when it is written")]] ClientWriter {
 
   // OK when the message is on its way: it waits for the window, that is, for the server to read.
   // The message is borrowed until then. An error if the stream is over, of which Finish() says why;
-  // RESOURCE_EXHAUSTED if the message is larger than LinkLimits::max_payload_bytes. If the await is
-  // cancelled or abandoned, the message may have been sent.
+  // RESOURCE_EXHAUSTED if the message is larger than LinkLimits::max_payload_bytes, or does not fit
+  // a frame and finds too much memory of the server's streams in use; then the stream goes on
+  // without it. If the await is cancelled or abandoned, the message may have been sent.
   internal::ClientWrite Write(const Request& message) {
     return internal::ClientWrite(*stream_, message);
   }

@@ -108,8 +108,9 @@ class ServerWriter {
   // OK when the message is on its way: it waits for the window, that is, for the client to read.
   // The message is borrowed until then. CANCELLED once the client's link is lost (UNAVAILABLE in a
   // Task that no cancellation reaches), RESOURCE_EXHAUSTED if the message is larger than
-  // LinkLimits::max_payload_bytes. If the await is cancelled or abandoned, the message may have
-  // been sent.
+  // LinkLimits::max_payload_bytes, or does not fit a frame and finds the client's share of memory
+  // used up; then the stream goes on without it. If the await is cancelled or abandoned, the
+  // message may have been sent.
   internal::StreamWrite Write(const Reply& message) {
     return internal::StreamWrite(sender_, message);
   }

@@ -36,6 +36,8 @@ void StreamReceiver::Clear() {
     }
   }
   DropKept();
+  if (counted_ > 0) share_->EndReservation(std::exchange(counted_, 0));
+  counts_until_clear_ = false;
   SendWaiter::Unlink();
   IntrusiveNode<LinkedStream>::Unlink();
   link_ = nullptr;
@@ -146,7 +148,11 @@ bool StreamReceiver::Parse(const char* bytes, size_t size, MessageLite& into) {
 void StreamReceiver::EndAssembly() {
   if (assembly_total_ == 0) return;
   assembly_total_ = 0;
-  if (!VERBENA_MUTANT(kAssemblyStaysReserved)) share_->EndReservation(assembly_.size());
+  if (counts_until_clear_ && !VERBENA_MUTANT(kLargeRequestUncounted)) {
+    counted_ += assembly_.size();
+  } else if (!VERBENA_MUTANT(kAssemblyStaysReserved)) {
+    share_->EndReservation(assembly_.size());
+  }
   EmptyAndKeepLittle(assembly_);
 }
 

@@ -52,6 +52,9 @@ class StreamReceiver final : private SendWaiter, private LinkedStream {
   void Fail(const absl::Status& status);
   // Drops what has come, and what will.
   void Discard();
+  // A message in parts counts until Clear(), since its reader keeps it as long. Precondition:
+  // nothing has come.
+  void CountUntilClear() { counts_until_clear_ = true; }
 
  private:
   friend StreamRead;
@@ -102,6 +105,8 @@ class StreamReceiver final : private SendWaiter, private LinkedStream {
   StreamChunk* last_ = nullptr;
   std::string assembly_;
   uint32_t assembly_total_ = 0;  // 0 while no message is put together
+  bool counts_until_clear_ = false;
+  size_t counted_ = 0;  // until Clear()
   StreamRead* reader_ = nullptr;
   std::string returned_;  // a message that came for a Read that was destroyed
   bool has_returned_ = false;

@@ -16,6 +16,7 @@ StreamSender::~StreamSender() { Clear(); }
 
 void StreamSender::Begin(StreamLink& link, CallId id, const char* method) {
   link_ = &link;
+  share_ = link.share();
   id_ = id;
   method_ = method;
   window_ = SendWindow(kStreamWindowBytes);
@@ -36,7 +37,7 @@ void StreamSender::Close(absl::Status reason) {
   reason_ = std::move(reason);
   StopWaiting();
   writer_in_parts_ = false;
-  EmptyAndKeepLittle(parts_);
+  DropParts();
   if (writer_ != nullptr) EndWriter(reason_);
 }
 
@@ -131,6 +132,11 @@ bool StreamSender::SendMessage() {
                                                  bytes, method_, most)));
     return true;
   }
+  if (!share_->TryReserve(bytes) && !VERBENA_MUTANT(kLargeWriteUncounted)) {
+    EndWriter(share_->Exhausted(bytes));
+    return true;
+  }
+  parts_counted_ = bytes;
   parts_.resize(bytes);
   message.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(parts_.data()));
   parts_sent_ = 0;
@@ -161,8 +167,13 @@ bool StreamSender::SendPart() {
   return true;
 }
 
-void StreamSender::EndParts() {
+void StreamSender::DropParts() {
   EmptyAndKeepLittle(parts_);
+  if (parts_counted_ > 0) share_->EndReservation(std::exchange(parts_counted_, 0));
+}
+
+void StreamSender::EndParts() {
+  DropParts();
   if (std::exchange(writer_in_parts_, false)) EndWriter(absl::OkStatus());
 }
 

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
@@ -62,6 +63,8 @@ class StreamSender final : private SendWaiter, private LinkWindowWaiter, private
   bool SendMessage();
   bool SendPart();
   void EndParts();
+  // Frees the message in parts, and its share of memory.
+  void DropParts();
   // Room for a frame, or nullptr: then it waits, as wait_ says.
   char* Reserve(const FrameHeader& frame, uint32_t body_bytes);
   FrameHeader PartFrame(uint32_t bytes) const;
@@ -75,7 +78,8 @@ class StreamSender final : private SendWaiter, private LinkWindowWaiter, private
   void OnLinkWindow() override;
   void OnStreamLinkLost() override;
 
-  StreamLink* link_ = nullptr;  // nullptr once lost
+  StreamLink* link_ = nullptr;          // nullptr once lost
+  std::shared_ptr<StreamShare> share_;  // of the last link, which may be lost
   CallId id_;
   const char* method_ = "";
   SendWindow window_;
@@ -84,6 +88,7 @@ class StreamSender final : private SendWaiter, private LinkWindowWaiter, private
   StreamWrite* writer_ = nullptr;
   std::string parts_;  // the message that leaves in parts
   size_t parts_sent_ = 0;
+  size_t parts_counted_ = 0;      // in the peer's share of memory
   bool writer_in_parts_ = false;  // they are the message of writer_
   bool end_wanted_ = false;
   bool end_sent_ = false;

@@ -27,6 +27,8 @@ class ServedStream final : private StreamReceiver::Owner {
     receiver_.Begin(link, id);
     sender_.Begin(link, id, method.full_name);
     if (method.streams == Streams::kServer && !request_apart) receiver_.End();
+    // The handler has the request until it ends.
+    if (request_apart) receiver_.CountUntilClear();
   }
   void Clear() {
     receiver_.Clear();

@@ -191,6 +191,60 @@ TEST_F(StreamMemoryTest, AStreamThatIsGivenUpWithinAMessageLeavesNoMemory) {
   Eventually([this] { return used_bytes() == 0; }, "the memory is free");
 }
 
+// Four requests of 1 MB are all that a client's share takes.
+TEST_F(StreamMemoryTest, ALargeRequestCountsUntilItsHandlerHasEnded) {
+  StartWith(8 * kMiB);
+  auto run = [&]() -> Task<absl::Status> {
+    std::vector<ClientReader<Item>> readers;
+    for (int i = 0; i < 4; ++i) {
+      // The handler waits, since the client does not read.
+      readers.push_back(stub_->Count(RequestOf(100000, 1000, 1000000)));
+      EXPECT_TRUE((co_await readers.back().Read()).has_value());
+    }
+    ClientReader<Item> fifth = stub_->Count(RequestOf(1, 1000, 1000000));
+    EXPECT_FALSE((co_await fifth.Read()).has_value());
+    const absl::Status ended = co_await fifth.Finish();
+    EXPECT_TRUE(absl::IsResourceExhausted(ended)) << ended;
+    EXPECT_THAT(std::string(ended.message()), HasSubstr("one client's streams have"));
+    // Small requests take none of it.
+    EXPECT_EQ(co_await CountOf(10, 1000), absl::OkStatus());
+    readers.pop_back();
+    while (service_.running != 3) VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
+    ClientReader<Item> sixth = stub_->Count(RequestOf(1, 1000, 1000000));
+    co_return co_await ReadAll(sixth, 1, 1000);
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+  Eventually([this] { return used_bytes() == 0; }, "the memory is free");
+}
+
+// Two handlers hold a message of 1.5 MB that its client does not read, which leaves too little of
+// 4 MiB for a third.
+TEST_F(StreamMemoryTest, AWriteThatFindsNoMemoryFailsAlone) {
+  StartWith(8 * kMiB);
+  constexpr uint32_t kBytes = 1500000;
+  auto run = [&]() -> Task<absl::Status> {
+    std::vector<ClientReader<Item>> readers;
+    for (int i = 0; i < 2; ++i) {
+      readers.push_back(stub_->Count(RequestOf(2, kBytes)));
+      EXPECT_TRUE((co_await readers.back().Read()).has_value());
+    }
+    // The second message of each is on its way: two Writes of three have begun.
+    while (service_.written_ < 2) VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
+    VERBENA_CO_RETURN_IF_ERROR(co_await SayOnce());
+    const absl::Status third = co_await CountOf(1, kBytes);
+    EXPECT_TRUE(absl::IsResourceExhausted(third)) << third;
+    EXPECT_THAT(std::string(third.message()), HasSubstr("one client's streams have"));
+    EXPECT_EQ(co_await CountOf(100, 1000), absl::OkStatus());
+    for (ClientReader<Item>& reader : readers) {
+      EXPECT_TRUE((co_await reader.Read()).has_value());
+      EXPECT_EQ(co_await reader.Finish(), absl::OkStatus());
+    }
+    co_return co_await CountOf(1, kBytes);
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+  EXPECT_EQ(used_bytes(), 0u);
+}
+
 TEST_F(StreamMemoryTest, AStreamWhoseClientIsGoneLeavesNoMemory) {
   StartWith(StreamMemory::kBudgetBytes);
   service_.reads_later = true;

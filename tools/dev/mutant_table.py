@@ -381,6 +381,10 @@ MUTANTS = [
            "*AMessageThatFindsNoMemoryFailsItsStreamAndLeavesNone"),
     Mutant("kLargeMessagesLeaveMemory", "//tests/rpc:stream_memory_test",
            "*ALargeMessageLeavesNoMemoryForTheNext"),
+    Mutant("kLargeRequestUncounted", "//tests/rpc:stream_memory_test",
+           "*ALargeRequestCountsUntilItsHandlerHasEnded"),
+    Mutant("kLargeWriteUncounted", "//tests/rpc:stream_memory_test",
+           "*AWriteThatFindsNoMemoryFailsAlone"),
     Mutant("kIdleWindowsTaken", "//tests/rpc:hostile_stream_test",
            "*StreamViolationTest*/WindowThatDoesNotMove"),
 

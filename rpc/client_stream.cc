@@ -7,6 +7,7 @@
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/stream_call.h"
 #include "verbena/rpc/outcome.h"
+#include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/mutant.h"
 
@@ -119,6 +120,7 @@ Task<absl::Status> AwaitEnd(StreamRef stream) {
 Task<absl::Status> EndWrites(StreamRef stream) {
   co_await Beginner::Begin(stream);
   if (stream->ended()) co_return stream->status();
+  if (!stream->begun()) co_return (co_await CurrentContext()).cancel->status();
   stream->EndWrites();
   co_return absl::OkStatus();
 }

@@ -96,7 +96,8 @@ class BeginsStream {
 
   // True once the stream has begun, or has ended.
   bool HasBegun();
-  // For a stream that finds no usable link: waits for one, and then HasBegun().
+  // For a stream that finds no usable link: waits for one, and then HasBegun(), unless the wait was
+  // cancelled.
   static Task<void> Begin(StreamRef stream);
 
   ChannelStream& stream_;

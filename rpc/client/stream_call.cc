@@ -8,6 +8,7 @@
 #include "verbena/rpc/internal/frames.h"
 #include "verbena/rpc/internal/remaining_time.h"
 #include "verbena/rpc/internal/shard.h"
+#include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/log/check.h"
@@ -55,6 +56,10 @@ Task<void> StreamCall::Connect(Connection& connection) {
     // Another await of the stream may have gone on first.
     if (stage_ != Stage::kNew) break;
     if (!session.ok()) {
+      // Whoever awaits was cancelled, not the stream. The next await goes on.
+      const CancelScope* await = (co_await CurrentContext()).cancel;
+      const bool is_cancelled = await != nullptr && await->requested();
+      if (is_cancelled && !VERBENA_MUTANT(kCancelledAwaitEndsStream)) break;
       Refuse(session.status());
     } else if ((*session)->usable()) {
       BeginOn(**session, connection.shard().executor());

@@ -65,7 +65,7 @@ class StreamCall : private StreamReceiver::Owner, private SendWaiter, private Ti
   // Whether it has begun; then it may have ended, too.
   bool begun() const { return stage_ != Stage::kNew; }
   // Begins the call over `connection`, unless it has begun. False if there is no usable link: then
-  // await Connect(), after which it has begun, or ended.
+  // await Connect(), after which it has begun, or ended, unless the await was cancelled.
   bool Begin(Connection& connection);
   Task<void> Connect(Connection& connection);
   // Ends a call that cannot begin.

@@ -325,7 +325,8 @@ void StreamRead::End(State state) {
 
 void StreamRead::Detach() {
   // Another Read may begin before this one's coroutine resumes.
-  if (receiver_ != nullptr && receiver_->reader_ == this) receiver_->reader_ = nullptr;
+  const bool is_reader = receiver_ != nullptr && receiver_->reader_ == this;
+  if (is_reader && !VERBENA_MUTANT(kCancelledReadStays)) receiver_->reader_ = nullptr;
   status_ = cancel_status();
   state_ = State::kFailed;
 }

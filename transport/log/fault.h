@@ -210,6 +210,8 @@ enum class Fault {
   kOneClientsStreamsTakeAll,  // no share bounds what the streams of one client take
   kAssemblyStaysReserved,     // a message that was put together counts for ever
   kLargeMessagesLeaveMemory,  // a stream keeps the memory of its largest message
+  kCancelledAwaitEndsStream,  // a cancelled await of a stream that connects ends the stream
+  kCancelledReadStays,        // a Read that was cancelled is in the way of the next
   kLargeRequestUncounted,     // a stream's large request counts in no share while its handler runs
   kLargeWriteUncounted,       // a message that leaves in parts takes memory beyond every share
   kIdleWindowsTaken,          // a peer may tell a window again and again that does not open

@@ -1,0 +1,150 @@
+// A cancelled await of a stream leaves the stream as it is: also while it connects, and while
+// another await of the same kind begins.
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "gtest/gtest.h"
+#include "tests/rpc/stream_service.h"
+#include "verbena/transport/connect/local_bootstrap.h"
+#include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/task_scope.h"
+
+namespace verbena {
+namespace {
+
+// Connects once it is told to.
+class GatedBootstrap final : public Bootstrap {
+ public:
+  explicit GatedBootstrap(LocalNetwork& network) : bootstrap_(network) {}
+
+  Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connect(std::string target) override {
+    while (!open) VERBENA_CO_RETURN_IF_ERROR(co_await Sleep(std::chrono::milliseconds(1)));
+    co_return co_await bootstrap_.Connect(std::move(target));
+  }
+  absl::StatusOr<std::unique_ptr<MessageListener>> Listen(const std::string& address) override {
+    return bootstrap_.Listen(address);
+  }
+
+  std::atomic<bool> open{false};
+
+ private:
+  LocalBootstrap bootstrap_;
+};
+
+class StreamAwaitTest : public StreamTest {
+ protected:
+  using Chat = ClientReaderWriter<Item, Item>;
+
+  ~StreamAwaitTest() override {
+    stub_.reset();
+    channel_.reset();
+    client_runtime_.reset();
+    server_.reset();
+    server_runtime_.reset();
+  }
+
+  void StartGated() {
+    server_runtime_ = StartRuntime({.use_bootstrap = &gate_});
+    ServeWith(service_, {.address = "server"});
+    StartClient(server_->address(), {.use_bootstrap = &gate_});
+  }
+
+  static Task<void> In(CancelScope& scope, Task<void> task) { co_await std::move(task).In(&scope); }
+  static Task<void> ReadInto(Chat& stream, std::optional<Item>& item, bool& ended) {
+    item = co_await stream.Read();
+    ended = true;
+  }
+  static Task<void> EndWrites(Chat& stream, absl::Status& status) {
+    status = co_await stream.WritesDone();
+  }
+  static Task<void> Write(Chat& stream, absl::Status& status) {
+    status = co_await stream.Write(ItemOf(1));
+  }
+
+  LocalNetwork network_;
+  GatedBootstrap gate_{network_};
+};
+
+TEST_F(StreamAwaitTest, ACancelledAwaitLeavesAStreamThatConnects) {
+  StartGated();
+  auto run = [&]() -> Task<absl::Status> {
+    Chat stream = stub_->Echo();
+    CancelScope scope;
+    TaskScope tasks(co_await CurrentContext());
+    std::optional<Item> item;
+    bool ended = false;
+    absl::Status written, done;
+    tasks.Spawn(In(scope, ReadInto(stream, item, ended)));
+    tasks.Spawn(In(scope, Write(stream, written)));
+    tasks.Spawn(In(scope, EndWrites(stream, done)));
+    VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
+    EXPECT_FALSE(ended);
+    scope.Request(absl::StatusCode::kCancelled);
+    co_await tasks.Join();
+    EXPECT_FALSE(item.has_value());
+    EXPECT_TRUE(absl::IsCancelled(written)) << written;
+    EXPECT_TRUE(absl::IsCancelled(done)) << done;
+    gate_.open = true;
+    VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(ItemOf(7)));
+    item = co_await stream.Read();
+    EXPECT_TRUE(item.has_value() && item->number() == 7);
+    co_return co_await stream.Finish();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+  EXPECT_EQ(service_.read_, 1u);
+}
+
+TEST_F(StreamAwaitTest, ACancelledFinishEndsAStreamThatConnects) {
+  StartGated();
+  auto run = [&]() -> Task<absl::Status> {
+    Chat stream = stub_->Echo();
+    CancelScope scope;
+    TaskScope tasks(co_await CurrentContext());
+    absl::Status finished;
+    auto finish = [&]() -> Task<void> { finished = co_await stream.Finish(); };
+    tasks.Spawn(In(scope, finish()));
+    VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
+    scope.Request(absl::StatusCode::kCancelled);
+    co_await tasks.Join();
+    EXPECT_TRUE(absl::IsCancelled(finished)) << finished;
+    EXPECT_EQ(OutcomeOf(finished), Outcome::kNotExecuted);
+    gate_.open = true;
+    EXPECT_TRUE(absl::IsCancelled(co_await stream.Write(ItemOf(7))));
+    co_return co_await SayOnce();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+  EXPECT_EQ(service_.read_, 0u);
+}
+
+TEST_F(StreamAwaitTest, AnotherReadMayBeginBeforeACancelledOneHasResumed) {
+  Start();
+  auto run = [&]() -> Task<absl::Status> {
+    Chat stream = stub_->Echo();
+    for (uint64_t i = 1; i < 20; ++i) {
+      CancelScope scope;
+      TaskScope tasks(co_await CurrentContext());
+      std::optional<Item> first;
+      bool first_ended = false;
+      tasks.Spawn(In(scope, ReadInto(stream, first, first_ended)));
+      VERBENA_CO_RETURN_IF_ERROR(co_await SayOnce());
+      absl::Status written;
+      tasks.Spawn(Write(stream, written));
+      scope.Request(absl::StatusCode::kCancelled);
+      EXPECT_FALSE(first_ended);
+      const std::optional<Item> second = co_await stream.Read();
+      EXPECT_TRUE(second.has_value());
+      co_await tasks.Join();
+      EXPECT_FALSE(first.has_value());
+    }
+    co_return co_await stream.Finish();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+}
+
+}  // namespace
+}  // namespace verbena

@@ -177,8 +177,7 @@ StreamCall* ClientSession::StreamOf(const FrameHeader& frame) const {
 absl::Status ClientSession::OnStreamFrame(const FrameHeader& frame, const char* body) {
   if ((frame.flags & kFrameOfLink) != 0) return streams_.OnWindow(frame);
   const bool is_message = frame.kind == FrameKind::kStreamMessage;
-  const uint32_t cost = StreamCost(frame.body_bytes);
-  if (is_message) VERBENA_RETURN_IF_ERROR(streams_.OnReceived(cost));
+  if (is_message) VERBENA_RETURN_IF_ERROR(streams_.OnReceived(frame));
   if (StreamCall* stream = StreamOf(frame)) return stream->OnStreamFrame(frame, body);
   VERBENA_ASSIGN_OR_RETURN(const ClientCall* call, Find(frame));
   if (call != nullptr) {
@@ -187,7 +186,7 @@ absl::Status ClientSession::OnStreamFrame(const FrameHeader& frame, const char* 
                     frame.call_generation, frame.call_slot));
   }
   // Its stream was given up, or has ended.
-  if (is_message) streams_.Consume(cost);
+  if (is_message) streams_.Drop(frame);
   return absl::OkStatus();
 }
 

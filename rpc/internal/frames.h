@@ -57,6 +57,11 @@ inline FrameHeader StreamMessageFrame(CallId id) {
   return CallFrame(FrameKind::kStreamMessage, id);
 }
 
+// A kStreamMessage counts in the windows of its stream and of the link, or in that of its stream
+// alone. A response has its outcome there.
+inline constexpr uint8_t kCountsInLink = 0;
+inline constexpr uint8_t kCountsInStreamAlone = 1;
+
 inline FrameHeader StreamWindowFrame(CallId id, uint32_t limit) {
   FrameHeader frame = CallFrame(FrameKind::kStreamWindow, id);
   frame.argument = limit;

@@ -24,8 +24,18 @@ bool ReceiveWindow::Receive(uint32_t cost) {
   return true;
 }
 
-absl::Status StreamLink::OnReceived(uint32_t cost) {
-  if (receive_.Receive(cost)) return absl::OkStatus();
+absl::Status StreamLink::OnReceived(const FrameHeader& frame) {
+  if (frame.outcome == kCountsInStreamAlone) return absl::OkStatus();
+  if (frame.outcome != kCountsInLink) {
+    return absl::InvalidArgumentError(
+        fmt::format("a message of a stream that counts in window {}", frame.outcome));
+  }
+  const uint32_t cost = StreamCost(frame.body_bytes);
+  const bool was_tight = is_tight();
+  if (receive_.Receive(cost)) {
+    if (!was_tight && is_tight() && !VERBENA_MUTANT(kTightLinkUntold)) TellStreams();
+    return absl::OkStatus();
+  }
   return absl::InvalidArgumentError(
       fmt::format("the peer's streams are beyond their window: {} bytes are unread, at most {}",
                   receive_.unread() + cost, kLinkWindowBytes));
@@ -33,7 +43,18 @@ absl::Status StreamLink::OnReceived(uint32_t cost) {
 
 void StreamLink::Consume(uint32_t cost) {
   receive_.Consume(cost);
-  if (receive_.due() && link_ != nullptr && link_->open() && !SendWaiter::linked()) SendLimit();
+  if (receive_.untold() < least_told()) return;
+  if (link_ != nullptr && link_->open() && !SendWaiter::linked()) SendLimit();
+}
+
+// At most once for each window that this side tells.
+void StreamLink::TellStreams() {
+  IntrusiveList<LinkedStream> streams;
+  streams.Append(streams_);
+  while (LinkedStream* stream = streams.PopFront()) {
+    streams_.PushBack(*stream);
+    stream->OnStreamLinkTight();
+  }
 }
 
 void StreamLink::SendLimit() {

@@ -3,16 +3,20 @@
 // A frame with a message costs its body and kStreamFrameCost. A sender may be ahead of the peer's
 // readers by kStreamWindowBytes on one stream, and by kLinkWindowBytes on all streams of the link.
 // The receiver tells how far it may go: a sum of costs since the stream, or the link, began, modulo
-// 2^32. A part of a session; knows the streams that use the link, and tells them when it is lost.
-// One thread.
+// 2^32. Frames that begin within the first kOwnWindowBytes of their stream's window do not count in
+// that of the link, so a stream whose messages are read goes on though others fill the link's
+// window. A part of a session; knows the streams that use the link, and tells them when it is lost,
+// or when its window becomes tight. One thread.
 
 #ifndef VERBENA_RPC_INTERNAL_STREAM_LINK_H_
 #define VERBENA_RPC_INTERNAL_STREAM_LINK_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 
 #include "absl/status/status.h"
+#include "verbena/rpc/internal/frames.h"
 #include "verbena/rpc/internal/stream_memory.h"
 #include "verbena/transport/coro/intrusive_list.h"
 #include "verbena/transport/link/link.h"
@@ -25,6 +29,12 @@ namespace verbena::internal {
 // (start)
 inline constexpr uint32_t kStreamWindowBytes = 256 * 1024;
 inline constexpr uint32_t kLinkWindowBytes = 16 * 1024 * 1024;
+// A part of each stream's window, and that stream's alone. With the frame that begins last in it,
+// at most 12 KiB of memory for each of 10,000 streams with the default eager size.
+inline constexpr uint32_t kOwnWindowBytes = 8 * 1024;
+// A receiver of which the peer may send less on all streams together tells of each stream's window
+// sooner.
+inline constexpr uint32_t kTightLinkBytes = kLinkWindowBytes / 16;
 // An empty message costs as much.
 inline constexpr uint32_t kStreamFrameCost = sizeof(FrameHeader);
 // A larger message is cut into parts of this size, or of the largest body of a frame if that is
@@ -34,6 +44,12 @@ inline constexpr uint32_t kMaxStreamPartBytes = 32 * 1024;
 inline constexpr uint32_t kMaxWindowAhead = 1u << 30;
 
 constexpr uint32_t StreamCost(uint32_t body_bytes) { return body_bytes + kStreamFrameCost; }
+
+// Whether the next frame begins within the first kOwnWindowBytes of a stream's window, of which
+// `left` bytes are left.
+constexpr bool BeginsInOwnWindow(uint32_t left) {
+  return left > kStreamWindowBytes - kOwnWindowBytes;
+}
 
 // How far a sender may go, and has gone.
 class SendWindow {
@@ -60,8 +76,12 @@ class ReceiveWindow {
   // The peer has sent so much. False if that is beyond the window: a violation.
   bool Receive(uint32_t cost);
   void Consume(uint32_t cost) { consumed_ += cost; }
-  // Whether so much was consumed that the peer should hear of it.
-  bool due() const { return consumed_ + bytes_ - limit_ >= bytes_ / 4; }
+  // How much the peer may send.
+  uint32_t left() const { return limit_ - received_; }
+  // How much was consumed of which the peer has not heard.
+  uint32_t untold() const { return consumed_ + bytes_ - limit_; }
+  // Whether that is so much that the peer should hear of it.
+  bool due() const { return untold() >= bytes_ / 4; }
   // The limit that the peer is to hear of, and from then on the one in force.
   uint32_t next_limit() const { return consumed_ + bytes_; }
   void Move() { limit_ = next_limit(); }
@@ -89,6 +109,8 @@ class LinkedStream : public IntrusiveNode<LinkedStream> {
  public:
   virtual ~LinkedStream() = default;
   virtual void OnStreamLinkLost() = 0;
+  // The peer may have to go on with what each stream has of its own. Ends no stream.
+  virtual void OnStreamLinkTight() {}
 };
 
 class StreamLink final : private SendWaiter {
@@ -113,9 +135,15 @@ class StreamLink final : private SendWaiter {
 
   // Each frame with a message comes here first, also if its stream has ended. A failed Status
   // closes the link.
-  absl::Status OnReceived(uint32_t cost);
-  // A reader has taken a frame's bytes, or nobody will.
+  absl::Status OnReceived(const FrameHeader& frame);
+  // Its stream has ended.
+  void Drop(const FrameHeader& frame) {
+    if (frame.outcome == kCountsInLink) Consume(StreamCost(frame.body_bytes));
+  }
+  // A reader has taken the bytes of a frame that counts here, or nobody will.
   void Consume(uint32_t cost);
+  // Whether the peer may have used up the window.
+  bool is_tight() const { return receive_.left() < kTightLinkBytes; }
   // The peer's readers have taken bytes.
   absl::Status OnWindow(const FrameHeader& frame);
 
@@ -136,6 +164,12 @@ class StreamLink final : private SendWaiter {
   uint32_t unread() const { return receive_.unread(); }
 
  private:
+  // A quarter of what others have not left unread, so that streams that nobody reads take no more
+  // of the window than that.
+  uint32_t least_told() const {
+    return std::max(kMaxStreamPartBytes, (kLinkWindowBytes - receive_.unread()) / 4);
+  }
+  void TellStreams();
   void SendLimit();
   void OnWritable(Link& link) override;
   void Wake();

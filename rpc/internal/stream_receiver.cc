@@ -49,7 +49,7 @@ void StreamReceiver::Clear() {
 
 absl::Status StreamReceiver::CheckPart(const FrameHeader& frame, Part& part) {
   const bool more = (frame.flags & kFrameMessageApart) != 0;
-  part = {frame.body_bytes, 0};
+  part = {frame.body_bytes, 0, frame.outcome == kCountsInStreamAlone};
   if (part_left_ > 0) {
     part.total = kRest;
     if (frame.argument != 0 || frame.body_bytes == 0 || frame.body_bytes > part_left_ ||
@@ -81,6 +81,13 @@ absl::Status StreamReceiver::OnMessage(const FrameHeader& frame, const char* bod
   if (ended_ && !VERBENA_MUTANT(kMessageAfterEndTaken)) {
     return absl::InvalidArgumentError("a message on a stream that its sender has ended");
   }
+  if (frame.outcome == kCountsInStreamAlone && !BeginsInOwnWindow(window_.left()) &&
+      !VERBENA_MUTANT(kOwnWindowUnchecked)) {
+    return absl::InvalidArgumentError(
+        fmt::format("a message beyond the {} bytes of its stream's window that do not count in "
+                    "that of the link: {} bytes are left",
+                    kOwnWindowBytes, window_.left()));
+  }
   if (!window_.Receive(StreamCost(frame.body_bytes)) && !VERBENA_MUTANT(kStreamWindowUnchecked)) {
     return absl::InvalidArgumentError(
         fmt::format("a stream's messages are beyond their window: {} bytes are unread",
@@ -89,7 +96,7 @@ absl::Status StreamReceiver::OnMessage(const FrameHeader& frame, const char* bod
   Part part;
   VERBENA_RETURN_IF_ERROR(CheckPart(frame, part));
   if (discards_ || !failure_.ok()) {
-    Consume(part.bytes);
+    Consume(part);
   } else if (first_ == nullptr && reader_waits()) {
     Take(part, body, *reader_);
   } else {
@@ -116,7 +123,7 @@ StreamReceiver::Taken StreamReceiver::TakeInto(const Part& part, const char* byt
                                                MessageLite& into) {
   if (part.total == 0) {
     const bool parsed = Parse(bytes, part.bytes, into);
-    Consume(part.bytes);
+    Consume(part);
     return parsed ? Taken::kMessage : Taken::kFailed;
   }
   if (part.total != kRest) {
@@ -126,12 +133,12 @@ StreamReceiver::Taken StreamReceiver::TakeInto(const Part& part, const char* byt
   // Bytes that have come count, not those that their sender claims.
   if (!share_->TryReserve(VERBENA_MUTANT(kClaimedMessagesReserved) ? assembly_total_
                                                                    : part.bytes)) {
-    Consume(part.bytes);
+    Consume(part);
     FailHere(share_->Exhausted(part.bytes));
     return Taken::kFailed;
   }
   assembly_.append(bytes, part.bytes);
-  Consume(part.bytes);
+  Consume(part);
   if (assembly_.size() < assembly_total_) return Taken::kPart;
   const bool parsed = Parse(assembly_.data(), assembly_.size(), into);
   EndAssembly();
@@ -161,7 +168,7 @@ void StreamReceiver::Keep(const Part& part, const char* bytes) {
   if (last_ == nullptr || last_->capacity - last_->end < needed) {
     StreamChunk* chunk = share_->Allocate(needed);
     if (chunk == nullptr) {
-      Consume(part.bytes);
+      Consume(part);
       FailHere(share_->Exhausted(needed));
       return;
     }
@@ -201,7 +208,7 @@ void StreamReceiver::DropKept() {
       Part part;
       std::memcpy(&part, chunk->data() + chunk->begin, sizeof(part));
       chunk->begin += sizeof(part) + part.bytes;
-      Consume(part.bytes);
+      Consume(part);
     }
     first_ = chunk->next;
     share_->Free(chunk);
@@ -210,11 +217,22 @@ void StreamReceiver::DropKept() {
   EndAssembly();
 }
 
-void StreamReceiver::Consume(uint32_t body_bytes) {
+void StreamReceiver::Consume(const Part& part) {
   if (link_ == nullptr) return;
-  window_.Consume(StreamCost(body_bytes));
-  link_->Consume(StreamCost(body_bytes));
-  if (window_.due() && !ended_ && link_->link().open() && !SendWaiter::linked()) SendLimit();
+  window_.Consume(StreamCost(part.bytes));
+  if (!part.own) link_->Consume(StreamCost(part.bytes));
+  TellIfDue();
+}
+
+// While the link's window is used up, the peer goes on as far as the stream's own window reaches.
+bool StreamReceiver::MustTell() const {
+  if (window_.due()) return true;
+  return link_->is_tight() && window_.untold() >= kOwnWindowBytes / 2 &&
+         !VERBENA_MUTANT(kOwnWindowsToldLate);
+}
+
+void StreamReceiver::TellIfDue() {
+  if (MustTell() && !ended_ && link_->link().open() && !SendWaiter::linked()) SendLimit();
 }
 
 void StreamReceiver::SendLimit() {

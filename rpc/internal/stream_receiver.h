@@ -65,6 +65,8 @@ class StreamReceiver final : private SendWaiter, private LinkedStream {
     // The bytes of the message whose first part this is; 0 for a message in one part, kRest for
     // further parts.
     uint32_t total;
+    // Whether it counts in the window of its stream alone.
+    bool own;
   };
   static constexpr uint32_t kRest = ~uint32_t{0};
   enum class Taken : uint8_t { kPart, kMessage, kFailed };
@@ -85,12 +87,16 @@ class StreamReceiver final : private SendWaiter, private LinkedStream {
   // Takes parts that were kept until a message is whole.
   Taken TakeKept(google::protobuf::MessageLite& into);
   void DropKept();
-  void Consume(uint32_t body_bytes);
+  void Consume(const Part& part);
+  // Whether the peer should hear how far the window reaches.
+  bool MustTell() const;
+  void TellIfDue();
   void SendLimit();
   // Fails here, and tells the owner.
   [[gnu::cold, gnu::noinline]] void FailHere(const absl::Status& status);
   void OnWritable(Link& link) override;
   void OnStreamLinkLost() override;
+  void OnStreamLinkTight() override { TellIfDue(); }
 
   Owner& owner_;
   StreamLink* link_ = nullptr;          // nullptr once lost

@@ -54,13 +54,16 @@ void StreamSender::SetWait(Wait wait) {
 void StreamSender::StopWaiting() {
   SendWaiter::Unlink();
   IntrusiveNode<LinkWindowWaiter>::Unlink();
-  const uint32_t reserved = std::exchange(reserved_, 0);
-  if (link_ != nullptr && reserved != 0) {
-    window_.GiveBack(reserved);
-    link_->GiveBack(reserved);
-  }
+  GiveBackReserved();
   SetWait(Wait::kNone);
   if (link_ != nullptr) link_->WakeSenders();
+}
+
+void StreamSender::GiveBackReserved() {
+  const uint32_t reserved = std::exchange(reserved_, 0);
+  if (link_ == nullptr || reserved == 0) return;
+  window_.GiveBack(reserved);
+  if (reserved_in_ == kCountsInLink) link_->GiveBack(reserved);
 }
 
 uint32_t StreamSender::max_part_bytes() const {
@@ -68,23 +71,26 @@ uint32_t StreamSender::max_part_bytes() const {
       std::min<size_t>(link_->link().max_body_bytes(), kMaxStreamPartBytes));
 }
 
-char* StreamSender::Reserve(const FrameHeader& frame, uint32_t bytes) {
+char* StreamSender::Reserve(FrameHeader frame, uint32_t bytes) {
   const uint32_t cost = StreamCost(bytes);
   if (window_.available() < cost) {
     cost_wanted = cost;
     SetWait(Wait::kWindow);
     return nullptr;
   }
-  if (!link_->TryTake(cost)) {
+  const bool is_own = BeginsInOwnWindow(window_.available()) && !VERBENA_MUTANT(kOwnWindowUnused);
+  if (!is_own && !link_->TryTake(cost)) {
     cost_wanted = cost;
     SetWait(Wait::kLinkWindow);
     link_->Await(*this);
     return nullptr;
   }
   window_.Take(cost);
+  frame.outcome = is_own ? kCountsInStreamAlone : kCountsInLink;
   char* body = link_->link().Append(frame, bytes);
   if (body == nullptr) {
     reserved_ = cost;
+    reserved_in_ = frame.outcome;
     body_bytes = bytes;
     SetWait(Wait::kRoom);
     link_->link().AwaitWritable(*this);
@@ -178,26 +184,30 @@ void StreamSender::EndParts() {
 }
 
 void StreamSender::OnWritable(Link& link) {
-  const uint32_t reserved = std::exchange(reserved_, 0);
   const auto bytes = static_cast<uint32_t>(body_bytes);
-  if (reserved == 0) {
+  if (reserved_ == 0) {
     link.Append(StreamEndFrame(id_), 0);
     end_sent_ = true;
   } else if (!parts_.empty()) {
-    parts_.copy(link.Append(PartFrame(bytes), bytes), bytes, parts_sent_);
+    FrameHeader frame = PartFrame(bytes);
+    frame.outcome = reserved_in_;
+    reserved_ = 0;
+    parts_.copy(link.Append(frame, bytes), bytes, parts_sent_);
     parts_sent_ += bytes;
     if (parts_sent_ == parts_.size()) EndParts();
   } else if (writer_->message_.ByteSizeLong() != bytes) {
     // Whoever writes may still reach the message while it waits.
-    window_.GiveBack(reserved);
-    link_->GiveBack(reserved);
+    GiveBackReserved();
     EndWriter(absl::FailedPreconditionError(
         fmt::format("a message on the stream of {} had {} bytes when its Write began, and has {} "
                     "now: it must not change before the Write has ended",
                     method_, bytes, writer_->message_.ByteSizeLong())));
   } else {
+    FrameHeader frame = StreamMessageFrame(id_);
+    frame.outcome = reserved_in_;
+    reserved_ = 0;
     writer_->message_.SerializeWithCachedSizesToArray(
-        reinterpret_cast<uint8_t*>(link.Append(StreamMessageFrame(id_), bytes)));
+        reinterpret_cast<uint8_t*>(link.Append(frame, bytes)));
     EndWriter(absl::OkStatus());
   }
   Advance();
@@ -210,6 +220,11 @@ absl::Status StreamSender::OnWindow(const FrameHeader& frame) {
   VERBENA_RETURN_IF_ERROR(window_.Open(frame.argument));
   // A window that opens by a byte at a time costs no look at the message.
   if (wait_ == Wait::kWindow && window_.available() >= cost_wanted) Advance();
+  // The stream's own window may have opened while that of the link is used up.
+  if (wait_ == Wait::kLinkWindow && BeginsInOwnWindow(window_.available())) {
+    StopWaiting();
+    Advance();
+  }
   return absl::OkStatus();
 }
 

@@ -66,7 +66,9 @@ class StreamSender final : private SendWaiter, private LinkWindowWaiter, private
   // Frees the message in parts, and its share of memory.
   void DropParts();
   // Room for a frame, or nullptr: then it waits, as wait_ says.
-  char* Reserve(const FrameHeader& frame, uint32_t body_bytes);
+  char* Reserve(FrameHeader frame, uint32_t body_bytes);
+  // Gives back what was taken of the windows for the frame that waits for room.
+  void GiveBackReserved();
   FrameHeader PartFrame(uint32_t bytes) const;
   uint32_t next_part_bytes() const;
   uint32_t max_part_bytes() const;
@@ -85,6 +87,7 @@ class StreamSender final : private SendWaiter, private LinkWindowWaiter, private
   SendWindow window_;
   Wait wait_ = Wait::kNone;
   uint32_t reserved_ = 0;  // of the windows, for the frame that waits for room
+  uint8_t reserved_in_ = kCountsInLink;
   StreamWrite* writer_ = nullptr;
   std::string parts_;  // the message that leaves in parts
   size_t parts_sent_ = 0;

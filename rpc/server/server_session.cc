@@ -55,14 +55,13 @@ absl::Status ServerSession::OnStreamFrame(Link& link, const FrameHeader& frame, 
   streams_.Attach(link, client_->streams());
   if ((frame.flags & kFrameOfLink) != 0) return streams_.OnWindow(frame);
   const bool is_message = frame.kind == FrameKind::kStreamMessage;
-  const uint32_t cost = StreamCost(frame.body_bytes);
-  if (is_message) VERBENA_RETURN_IF_ERROR(streams_.OnReceived(cost));
+  if (is_message) VERBENA_RETURN_IF_ERROR(streams_.OnReceived(frame));
   ServerCall* call = by_slot_.Find(frame.call_slot);
   if (call != nullptr && call->id().generation == frame.call_generation) {
     return call->OnStreamFrame(frame, body);
   }
   // Its stream was refused, or has ended.
-  if (is_message && !VERBENA_MUTANT(kLateMessagesUnread)) streams_.Consume(cost);
+  if (is_message && !VERBENA_MUTANT(kLateMessagesUnread)) streams_.Drop(frame);
   return absl::OkStatus();
 }
 

@@ -47,6 +47,12 @@ RogueFrame Frame(FrameKind kind, std::string body = "", uint8_t flags = 0, uint3
 RogueFrame Message(std::string body, uint8_t flags = 0, uint32_t argument = 0) {
   return Frame(FrameKind::kStreamMessage, std::move(body), flags, argument);
 }
+// Counts in the window of its stream alone.
+RogueFrame OwnMessage(std::string body, uint8_t window = kCountsInStreamAlone) {
+  RogueFrame frame = Message(std::move(body));
+  frame.header.outcome = window;
+  return frame;
+}
 RogueFrame Window(uint32_t limit, uint8_t flags = 0, std::string body = "") {
   return Frame(FrameKind::kStreamWindow, std::move(body), flags, limit);
 }
@@ -102,6 +108,9 @@ std::vector<Violation> ViolationsOfAClient() {
       {"StreamThatNoSideSendsOfAUnaryMethod", {Opening(kSay, Streams::kNone)}},
       {"RequestApartOfAClientThatStreams", {client_apart}},
       {"MessagesBeyondTheWindow", OnIgnore(Times(5, Message(ItemBytes(kLargeBody))))},
+      {"MessageBeyondItsStreamsOwnWindow",
+       OnIgnore({OwnMessage(ItemBytes(kOwnWindowBytes - kStreamFrameCost)), OwnMessage("")})},
+      {"MessageInAnUnknownWindow", OnEcho({OwnMessage(ItemBytes(10), 2)})},
       {"MessageAfterTheEnd", OnEcho({End(), Message(ItemBytes(10))})},
       {"SecondEnd", OnEcho({End(), End()})},
       {"EndWithABody", OnEcho({End("x")})},
@@ -204,6 +213,13 @@ INSTANTIATE_TEST_SUITE_P(All, StreamViolationTest,
 TEST_F(HostileStreamTest, MessagesWithinTheWindowEndNoLink) {
   Start();
   Send(OnIgnore(Times(4, Message(ItemBytes(kLargeBody)))));
+  ExpectServed();
+}
+
+TEST_F(HostileStreamTest, MessagesThatBeginInTheirStreamsOwnWindowEndNoLink) {
+  Start();
+  Send(OnIgnore({OwnMessage(ItemBytes(kOwnWindowBytes - kStreamFrameCost - 1)),
+                 OwnMessage(ItemBytes(kLargeBody)), Message(ItemBytes(10))}));
   ExpectServed();
 }
 

@@ -211,6 +211,10 @@ enum class Fault {
   kAssemblyStaysReserved,     // a message that was put together counts for ever
   kLargeMessagesLeaveMemory,  // a stream keeps the memory of its largest message
   kCancelledAwaitEndsStream,  // a cancelled await of a stream that connects ends the stream
+  kOwnWindowUnchecked,        // a peer may send on a stream beyond what does not count in the link
+  kOwnWindowUnused,           // streams that nobody reads stop the link's other streams
+  kOwnWindowsToldLate,        // a stream's own window opens no sooner than the rest of it
+  kTightLinkUntold,           // a stream that was read before the link's window was used up stops
   kCancelledReadStays,        // a Read that was cancelled is in the way of the next
   kLargeRequestUncounted,     // a stream's large request counts in no share while its handler runs
   kLargeWriteUncounted,       // a message that leaves in parts takes memory beyond every share

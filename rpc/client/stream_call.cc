@@ -4,6 +4,7 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/client/failure_of.h"
+#include "verbena/rpc/internal/call_step.h"
 #include "verbena/rpc/internal/context_format.h"
 #include "verbena/rpc/internal/frames.h"
 #include "verbena/rpc/internal/remaining_time.h"
@@ -105,6 +106,7 @@ void StreamCall::Refuse(absl::Status status) {
 
 void StreamCall::SendRequest() {
   Link& link = *session_->link();
+  AtStep(CallStep::kRequestBegins, &link);
   body_bytes = request_.size() <= link.max_body_bytes() ? request_.size() : 0;
   OnWritable(link);
 }
@@ -122,6 +124,7 @@ void StreamCall::OnWritable(Link& link) {
     return;
   }
   sent_ = true;
+  AtStep(CallStep::kRequestAppended, &link);
   if (apart) {
     sender_.SendSerialized(std::move(request_));
   } else {
@@ -138,6 +141,7 @@ absl::Status StreamCall::OnStreamFrame(const FrameHeader& frame, const char* bod
 }
 
 absl::Status StreamCall::OnResponse(const FrameHeader& frame, const char* body) {
+  AtStep(CallStep::kResponseArrived, session_->link());
   if (!sent_)
     return absl::InvalidArgumentError("a response to a stream whose request has not left");
   if ((frame.flags & kFrameHasBulk) != 0) {
@@ -177,7 +181,9 @@ absl::Status StreamCall::Unparsed(const MessageLite& reply) const {
 void StreamCall::OnLinkDown(const absl::Status& reason) {
   absl::Status status =
       absl::UnavailableError(fmt::format("the link was lost: {}", std::string(reason.message())));
-  status_ = WithOutcome(std::move(status), sent_ ? Outcome::kMaybeExecuted : Outcome::kNotExecuted);
+  const bool maybe_began = sent_ && !VERBENA_MUTANT(kLostStreamNotExecuted);
+  status_ =
+      WithOutcome(std::move(status), maybe_began ? Outcome::kMaybeExecuted : Outcome::kNotExecuted);
   End();
 }
 

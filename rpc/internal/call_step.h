@@ -26,8 +26,18 @@ enum class CallStep : uint8_t {
   kHandlerEnded,      // and nothing of its result is in the link yet
   kLandingAsked,      // for a response
   kResponseAppended,  // it will leave with the next post
+  // Steps of streams alone, on either side.
+  kMessageAppended,  // or a part of one: it will leave with the next post
+  kMessageArrived,   // and was not looked at
+  kWindowAppended,
+  kWindowArrived,
+  kEndAppended,  // the client's
+  kEndArrived,
 };
+// The steps of calls that are no streams.
 inline constexpr int kCallSteps = 9;
+// The same with those of streams.
+inline constexpr int kAllSteps = 15;
 
 using StepHook = void (*)(CallStep step, Link& link);
 

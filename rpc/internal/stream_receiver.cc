@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/rpc/internal/call_step.h"
 #include "verbena/rpc/internal/frames.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
@@ -78,6 +79,7 @@ absl::Status StreamReceiver::CheckPart(const FrameHeader& frame, Part& part) {
 }
 
 absl::Status StreamReceiver::OnMessage(const FrameHeader& frame, const char* body) {
+  AtStep(CallStep::kMessageArrived, &link_->link());
   if (ended_ && !VERBENA_MUTANT(kMessageAfterEndTaken)) {
     return absl::InvalidArgumentError("a message on a stream that its sender has ended");
   }
@@ -241,6 +243,7 @@ void StreamReceiver::SendLimit() {
     link.AwaitWritable(*this);
   } else {
     window_.Move();
+    AtStep(CallStep::kWindowAppended, &link);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/rpc/internal/call_step.h"
 #include "verbena/rpc/internal/frames.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
@@ -94,6 +95,8 @@ char* StreamSender::Reserve(FrameHeader frame, uint32_t bytes) {
     body_bytes = bytes;
     SetWait(Wait::kRoom);
     link_->link().AwaitWritable(*this);
+  } else {
+    AtStep(CallStep::kMessageAppended, &link_->link());
   }
   return body;
 }
@@ -113,6 +116,7 @@ void StreamSender::Advance() {
         return;
       }
       end_sent_ = true;
+      AtStep(CallStep::kEndAppended, &link_->link());
     } else {
       return;
     }
@@ -216,6 +220,7 @@ void StreamSender::OnWritable(Link& link) {
 void StreamSender::OnLinkWindow() { Advance(); }
 
 absl::Status StreamSender::OnWindow(const FrameHeader& frame) {
+  AtStep(CallStep::kWindowArrived, &link_->link());
   if (frame.body_bytes != 0) return absl::InvalidArgumentError("a window frame has a body");
   VERBENA_RETURN_IF_ERROR(window_.Open(frame.argument));
   // A window that opens by a byte at a time costs no look at the message.

@@ -1,37 +1,20 @@
 // The outcome that a caller is told is true when its link dies at any step of its call, on either
 // side. VERBENA_LINK_KILLS in the environment says how many links to kill.
 
-#include <atomic>
 #include <cstdlib>
 #include <random>
 #include <vector>
 
 #include "tests/rpc/ledger_service.h"
+#include "tests/rpc/link_breaker.h"
 #include "tests/rpc/runtime_pair.h"
 #include "verbena/rpc/internal/call_step.h"
 #include "verbena/transport/coro/for_each.h"
-#include "verbena/transport/link/endpoint.h"
 
 namespace verbena::internal {
 namespace {
 
 constexpr int kCallsPerRound = 2 * LedgerClient::kKinds;
-
-std::atomic<int> step_to_kill_at = 0;
-std::atomic<int> visits_left = 0;
-std::atomic<int> killed = 0;
-
-// As a device that fails does: the link hears of it later.
-void BreakLink(CallStep step, Link& link) {
-  if (static_cast<int>(step) != step_to_kill_at.load()) return;
-  if (visits_left.fetch_sub(1) != 1 || link.qp().get() == nullptr) return;
-  ibv_qp_attr attributes{};
-  attributes.qp_state = IBV_QPS_ERR;
-  absl::Status broken =
-      link.endpoint().device().ModifyQp(link.qp().get(), attributes, IBV_QP_STATE);
-  EXPECT_TRUE(broken.ok()) << broken;
-  ++killed;
-}
 
 int KillsWanted() {
   const char* asked = std::getenv("VERBENA_LINK_KILLS");
@@ -46,8 +29,6 @@ class KilledLinksTest : public RuntimePair {
     client_runtime_ = StartRuntime();
     channel_ = std::make_unique<Channel>(*client_runtime_, server_->address());
   }
-  ~KilledLinksTest() override { step_hook = nullptr; }
-
   Task<absl::Status> Round() {
     LedgerClient client(*channel_);
     std::vector<uint64_t> ids(kCallsPerRound);
@@ -60,22 +41,22 @@ class KilledLinksTest : public RuntimePair {
   }
 
   LedgerService service_;
+  LinkBreaker breaker_;
   uint64_t next_id_ = 0;
   OutcomeCheck check_;
 };
 
 TEST_F(KilledLinksTest, OutcomesAreTrueAtEveryStep) {
   std::mt19937 random(20);
-  step_hook = &BreakLink;
+  LinkBreaker::Reset();
   const int wanted = KillsWanted();
-  for (int round = 0; killed < wanted; ++round) {
-    ASSERT_LT(round, 3 * wanted) << "only " << killed << " links were killed";
+  for (int round = 0; LinkBreaker::broken() < wanted; ++round) {
+    ASSERT_LT(round, 3 * wanted) << "only " << LinkBreaker::broken() << " links were killed";
     ASSERT_LT(next_id_ + kCallsPerRound, Ledger::kMaxCalls);
-    step_to_kill_at = round % kCallSteps;
-    visits_left = 1 + static_cast<int>(random() % 4);
+    LinkBreaker::Arm(round % kCallSteps, 1 + static_cast<int>(random() % 4));
     ASSERT_TRUE(Run(Round()).ok());
   }
-  step_hook = nullptr;
+  LinkBreaker::Arm(0, 0);
   ASSERT_TRUE(Run(Round()).ok());
   server_.reset();
   check_.Finish();
@@ -84,7 +65,7 @@ TEST_F(KilledLinksTest, OutcomesAreTrueAtEveryStep) {
   for (Outcome outcome : {Outcome::kNotExecuted, Outcome::kExecuted, Outcome::kMaybeExecuted}) {
     EXPECT_GT(check_.count(outcome), wanted / 10) << OutcomeName(outcome);
   }
-  RecordProperty("kills", killed);
+  RecordProperty("kills", LinkBreaker::broken());
 }
 
 }  // namespace

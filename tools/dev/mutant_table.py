@@ -393,6 +393,8 @@ MUTANTS = [
            "*AStreamThatIsReadGoesOnBesideManyThatAreNot"),
     Mutant("kTightLinkUntold", "//tests/rpc:stream_test",
            "*AStreamThatIsReadGoesOnBesideManyThatAreNot"),
+    Mutant("kLostStreamNotExecuted", "//tests/rpc:killed_links_test",
+           "*FinishTellsTheTruthAtEveryStep"),
     Mutant("kLargeRequestUncounted", "//tests/rpc:stream_memory_test",
            "*ALargeRequestCountsUntilItsHandlerHasEnded"),
     Mutant("kLargeWriteUncounted", "//tests/rpc:stream_memory_test",

@@ -215,6 +215,7 @@ enum class Fault {
   kOwnWindowUnused,           // streams that nobody reads stop the link's other streams
   kOwnWindowsToldLate,        // a stream's own window opens no sooner than the rest of it
   kTightLinkUntold,           // a stream that was read before the link's window was used up stops
+  kLostStreamNotExecuted,     // a stream whose link is lost counts as not executed
   kCancelledReadStays,        // a Read that was cancelled is in the way of the next
   kLargeRequestUncounted,     // a stream's large request counts in no share while its handler runs
   kLargeWriteUncounted,       // a message that leaves in parts takes memory beyond every share

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Tests of what ./dev counts, installs and refuses."""
 
+import argparse
 import contextlib
 import io
 import os
@@ -19,6 +20,7 @@ import case_report
 import guest_phase
 import includes
 import lint
+import test as whole_run
 import test_log
 import tree
 
@@ -118,6 +120,26 @@ class CountTest(unittest.TestCase):
         self.assertEqual((0, []), (outcome.passed, outcome.failures))
 
 
+class WholeRunTest(unittest.TestCase):
+    def filters(self, **options):
+        choice = argparse.Namespace(**{"short": False, "all": False, **options})
+        return {name: whole_run.tag_filter(configuration, choice)
+                for name, configuration in whole_run.CONFIGURATIONS.items()}
+
+    def test_a_short_run_has_each_test_in_asan_or_in_plain(self):
+        filters = self.filters(short=True)
+        self.assertEqual("noasan,-guest,-long", filters["plain"])
+        self.assertEqual("-noasan,-guest,-long", filters["asan"])
+        self.assertEqual("threads,-notsan,-guest,-long", filters["tsan"])
+
+    def test_a_phase_that_is_named_has_every_test(self):
+        self.assertEqual("-guest,-long", self.filters()["plain"])
+        self.assertEqual("-notsan,-guest,-long", self.filters()["tsan"])
+
+    def test_all_runs_long_tests_too(self):
+        self.assertEqual("-guest", self.filters(all=True)["plain"])
+
+
 class GuestPhaseTest(unittest.TestCase):
     RULE = """<rule class="cc_test" name="//tests/a:b_test"><string name="size" value="small"/>
                 <list name="args"><string value="--device=rxe0"/></list></rule>"""
@@ -129,16 +151,16 @@ class GuestPhaseTest(unittest.TestCase):
         (self.results / "0.log").write_text("what it said\n")
 
     def outcome(self, status):
-        with contextlib.redirect_stdout(io.StringIO()) as shown:
-            outcome = guest_phase.outcome_of("//:a", status, self.results, 0)
-        self.assertEqual(status != 0, "what it said" in shown.getvalue())
+        written = []
+        outcome = guest_phase.outcome_of("//:a", status, self.results, 0, written)
+        self.assertEqual(status != 0, "what it said" in "".join(written))
         return outcome.passed, outcome.failures
 
     def test_a_test_runs_in_its_runfiles_with_its_arguments_and_a_limit(self):
         test = guest_phase.test_of(ElementTree.fromstring(self.RULE))
         command = test.command(pathlib.Path("/out"), pathlib.Path("/results"), 3)
         self.assertIn("cd /out/tests/a/b_test.runfiles/verbena\n", command)
-        self.assertIn("timeout -k 5 120 /out/tests/a/b_test --device=rxe0 ", command)
+        self.assertIn("timeout -k 5 240 /out/tests/a/b_test --device=rxe0 ", command)
         self.assertIn("GTEST_OUTPUT=xml:/results/3.xml", command)
 
     def test_a_script_is_one_case(self):

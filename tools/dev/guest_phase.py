@@ -12,6 +12,7 @@ checks more. Tests tagged guest boot guests of their own, unless they also have 
 above: then they only run inside its guests.
 """
 
+import concurrent.futures
 import dataclasses
 import os
 import pathlib
@@ -19,6 +20,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import time
 import xml.etree.ElementTree as ElementTree
 
 import bazel_events
@@ -27,9 +29,12 @@ import test_log
 TOP = bazel_events.TOP
 VM = TOP / "tools/vm/vm.py"
 CANNOT_RUN = 69  # the exit status of ./dev vm if something that it needs is missing
-BOOT_TIMEOUT_S = 1200
+BOOT_TIMEOUT_S = 1800
 # Emulated processors, busy host: several times what bazel gives a test of that size.
-TIMEOUTS_S = {"small": 120, "medium": 300, "large": 900}
+TIMEOUTS_S = {"small": 240, "medium": 600, "large": 900}
+GUEST_MB = 4096
+# Guests wait much, so two runs share the processors well.
+RUNS_AT_ONCE = 2
 
 
 SERVER = "10.0.0.2:4000"  # in the second guest
@@ -94,7 +99,7 @@ class Test:
         binary = binaries / self.path()
         words = ["timeout", "-k", "5", str(self.timeout_s), str(binary), *self.arguments]
         return (f"cd {shlex.quote(f'{binary}.runfiles/verbena')}\n"
-                f"echo '{self.label}' >&2\n"
+                f"echo \"$(cut -d. -f1 /proc/uptime) s  {self.label}\" >&2\n"
                 f"GTEST_OUTPUT=xml:{results}/{number}.xml {shlex.join(words)} "
                 f">{results}/{number}.log 2>&1\n"
                 f"echo $? >{results}/{number}.status\n")
@@ -120,31 +125,43 @@ def test_of(rule):
     return Test(rule.get("name"), arguments, TIMEOUTS_S.get(size, TIMEOUTS_S["large"]))
 
 
-def outcome_of(label, status, results, number):
-    """The outcome of one test, from what it left in `results`; shows its log if it failed."""
+def outcome_of(label, status, results, number, written):
+    """The outcome of one test, from what it left in `results`; writes of its log if it failed."""
     cases = bazel_events.cases_of(label, results / f"{number}.xml")
     if status == 0:
         if not (results / f"{number}.xml").exists():  # a script
             cases.passed += 1
         return cases
     log = (results / f"{number}.log").read_text(errors="replace")
-    print(f"== {label} in the guest:\n{test_log.excerpt(log)}", flush=True)
+    written.append(f"== {label} in the guest:\n{test_log.excerpt(log)}\n")
     if not cases.failures:
         reason = "timeout" if status in (124, 137) else f"exit status {status}"
         cases.failures.append(f"{label}: {reason}")
     return cases
 
 
-def run_inside(boot, tests, options):
-    """The outcome of `tests` in one guest."""
-    outcome = bazel_events.Outcome()
-    labels = [test.label for test in tests]
-    status, events = bazel_events.run("build", ["--keep_going", "--"] + labels)
+def runs_at_once():
+    """How many runs the free memory allows; a run may be two guests."""
+    with open("/proc/meminfo") as file:
+        free_kb = next(int(line.split()[1]) for line in file if line.startswith("MemAvailable:"))
+    return max(1, min(RUNS_AT_ONCE, free_kb // 1024 // (2 * GUEST_MB)))
+
+
+def build(tests, outcome):
+    """Builds `tests`; returns those that were built. Those that were not are failures."""
+    status, events = bazel_events.run(
+        "build", ["--keep_going", "--"] + sorted({test.label for test in tests}))
     unbuilt = bazel_events.unbuilt_targets(events)
     outcome.failures += [f"{label}: does not build" for label in unbuilt]
-    tests = [test for test in tests if test.label not in unbuilt] if status in (0, 1) else []
-    if not tests:
-        return outcome
+    if status not in (0, 1):
+        outcome.failures.append(f"bazel build: exit status {status}")
+        return []
+    return [test for test in tests if test.label not in unbuilt]
+
+
+def run_inside(boot, tests, options):
+    """The outcome of `tests` in one guest, and what the guest wrote."""
+    outcome = bazel_events.Outcome()
     binaries = pathlib.Path(os.path.realpath(TOP / ".bazel/bin"))
     with tempfile.TemporaryDirectory(prefix="verbena-guest-") as directory:
         results = pathlib.Path(directory)
@@ -155,21 +172,23 @@ def run_inside(boot, tests, options):
         if options.filter:
             environment["GTEST_FILTER"] = options.filter
         result = subprocess.run(
-            [VM, "--timeout", str(BOOT_TIMEOUT_S), "--memory", "4096", "--writable", results,
+            [VM, "--timeout", str(BOOT_TIMEOUT_S), "--memory", str(GUEST_MB), "--writable", results,
              *[word.format(binaries=binaries) for word in boot.options], "--", "bash", script],
-            env=environment, check=False)
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            errors="replace", check=False)
+        written = [result.stdout]
         if result.returncode == CANNOT_RUN:
             outcome.skips.append("what the guest needs is missing (see above)")
-            return outcome
+            return outcome, written
         for number, test in enumerate(tests):
             ended = results / f"{number}.status"
             text = ended.read_text().strip() if ended.exists() else ""
             if text.isdigit():
-                outcome.add(outcome_of(test.label, int(text), results, number))
+                outcome.add(outcome_of(test.label, int(text), results, number, written))
             else:
                 outcome.failures.append(
                     f"{test.label}: did not end; the guest ended with {result.returncode}")
-    return outcome
+    return outcome, written
 
 
 def missing():
@@ -193,18 +212,30 @@ def run(options):
         outcome.skips.append(f"all tests over real verbs: {reason}")
         return outcome
     targets = options.targets or ["//..."]
-    for boot in BOOTS + (MORE_BOOTS if options.all else []):
-        tests = tests_with(boot.tag, targets)
-        if not tests:
-            continue
-        print(f"-- {boot.name}", flush=True)
-        inside = run_inside(boot, tests, options)
-        inside.failures = [f"{boot.name}: {line}" for line in inside.failures]
-        inside.skips = [f"{boot.name}: {line}" for line in inside.skips]
-        outcome.add(inside)
+    boots = BOOTS + (MORE_BOOTS if options.all else [])
+    tests = {tag: tests_with(tag, targets) for tag in {boot.tag for boot in boots}}
+    built = build([test for some in tests.values() for test in some], outcome)
+    start = time.monotonic()
+
+    def run_one(boot):
+        print(f"-- {boot.name}: starts", flush=True)
+        some = [test for test in tests[boot.tag] if test in built]
+        return run_inside(boot, some, options) if some else (bazel_events.Outcome(), [])
+
+    with concurrent.futures.ThreadPoolExecutor(runs_at_once()) as threads:
+        runs = {threads.submit(run_one, boot): boot for boot in boots if tests[boot.tag]}
+        for ended in concurrent.futures.as_completed(runs):
+            boot, (inside, written) = runs[ended], ended.result()
+            print(f"-- {boot.name}: {inside.passed} passed, {len(inside.failures)} failed, "
+                  f"ended after {time.monotonic() - start:.0f} s")
+            print("".join(written), flush=True)
+            inside.failures = [f"{boot.name}: {line}" for line in inside.failures]
+            inside.skips = [f"{boot.name}: {line}" for line in inside.skips]
+            outcome.add(inside)
     flags = ["--keep_going", "--test_output=summary", "--test_summary=terse", "--build_tests_only",
              "--test_tag_filters=" + ",".join(
-                 ["guest", *sorted({f"-{boot.tag}" for boot in BOOTS + MORE_BOOTS})])]
+                 ["guest", *([] if options.all else ["-long"]),
+                  *sorted({f"-{boot.tag}" for boot in BOOTS + MORE_BOOTS})])]
     if options.filter:
         flags.append(f"--test_filter={options.filter}")
     status, events = bazel_events.run("test", flags + ["--"] + targets)

@@ -2,6 +2,7 @@
 """Builds everything and runs every test, phase by phase. The last line is "N passed, N failed"."""
 
 import argparse
+import dataclasses
 import subprocess
 import sys
 import time
@@ -12,17 +13,28 @@ import guest_phase
 # Tests that run Bazel themselves.
 SCRIPTS = ("tests/consumer/run.sh", "tests/new_service/run.sh", "tests/compdb/run.sh")
 
-# Per phase: Bazel's flags, the tag that keeps a test out of it, and its budget in minutes on two
-# cores from a cold cache. The plain phase also builds what is no test.
-PHASES = {
-    "plain": ([], None, 12),
-    "asan": (["--config=asan", "--build_tests_only"], "noasan", 12),
-    "tsan": (["--config=tsan", "--build_tests_only"], "notsan", 10),
-    "consumer": ([], None, 10),
-    "guest": ([], None, 20),
-    "fuzz": ([], None, 5),
-}
+# Per phase: its budget in minutes on two cores from a cold cache.
+PHASES = {"plain": 8, "asan": 16, "tsan": 8, "consumer": 6, "guest": 18, "fuzz": 5}
 FUZZ_SECONDS = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Configuration:
+    """A way of building, for one phase."""
+
+    flags: tuple
+    # Tests with this tag never run in the phase.
+    without: str = ""
+    # The only tests of a short run: those with this tag. Most of the time of a run is compiling, so
+    # a short run builds a test in the one configuration that finds most, and in others by its tags.
+    short: str = ""
+
+
+CONFIGURATIONS = {
+    "plain": Configuration((), short="noasan"),
+    "asan": Configuration(("--config=asan",), without="noasan"),
+    "tsan": Configuration(("--config=tsan",), without="notsan", short="threads"),
+}
 
 
 def arguments():
@@ -30,21 +42,23 @@ def arguments():
         prog="./dev test", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Builds everything and runs every test.",
         epilog="phases:\n"
-               "  plain     debug build of every target, all tests\n"
+               "  plain     debug build of every target, and all tests\n"
                "  asan      address and undefined behaviour sanitizers; not tests tagged noasan\n"
                "  tsan      thread sanitizer; not tests tagged notsan\n"
                "  consumer  separate workspaces build services against this one; clangd reads this one\n"
                "  guest     in virtual machines: tests tagged rdma, rdma_cm, two_devices, lossy,\n"
                "            two_hosts, disk or guest; with --all iwarp\n"
                "  fuzz      only with --all: ./dev fuzz, ten seconds for each target\n\n"
-               "A test tagged manual runs only when it is named, one tagged long only with --all.\n"
+               "Without --only, --all and targets the run is short: a test runs in asan, in plain only if\n"
+               "it is tagged noasan, and in tsan only if it is tagged threads. A test tagged manual runs\n"
+               "only when it is named, one tagged long only with --all.\n"
                "N counts test cases; a target that fails to build, times out or crashes is one failure.\n\n"
                "example: ./dev test --only asan //tests/transport/... --filter 'TaskTest.*'")
     parser.add_argument("--only", metavar="PHASE[,PHASE]", default="",
                         help="run these phases alone: " + ", ".join(PHASES))
     parser.add_argument("--all", action="store_true",
-                        help="tests tagged long, too; the guest phase also over Soft-iWARP, whose "
-                             "module is built first")
+                        help="every test in each of plain, asan and tsan, tests tagged long, too; the "
+                             "guest phase also over Soft-iWARP, whose module is built first")
     parser.add_argument("--filter", metavar="PATTERN",
                         help="run the GoogleTest cases that match; the others are not counted")
     parser.add_argument("--runs", type=int, default=1, metavar="N",
@@ -57,6 +71,7 @@ def arguments():
     for phase in options.only:
         if phase not in PHASES:
             parser.error(f"there is no phase '{phase}'; phases: {', '.join(PHASES)}")
+    options.short = not (options.only or options.all or options.targets)
     return options
 
 
@@ -69,31 +84,39 @@ def excluded_tests(targets, tag):
     return result.stdout.split()
 
 
+def tag_filter(configuration, options):
+    """Which tests run in it, as --test_tag_filters says it."""
+    kept_out = [configuration.without, "guest", "" if options.all else "long"]
+    only = [configuration.short] if options.short and configuration.short else []
+    return ",".join(only + [f"-{tag}" for tag in kept_out if tag])
+
+
 def run_bazel_phase(phase, options):
     """Builds, then tests: tests that run beside compilers would be slow and miss their deadlines."""
-    flags, tag, _ = PHASES[phase]
-    targets = options.targets or ["//..."]
-    flags = flags + ["--keep_going"]
+    configuration = CONFIGURATIONS[phase]
+    targets = ["--"] + (options.targets or ["//..."])
+    flags = [*configuration.flags, "--keep_going"]
     start = time.monotonic()
-    kept_out = ",".join(
-        f"-{other}" for other in (tag, "guest", None if options.all else "long") if other)
-    flags.append(f"--test_tag_filters={kept_out}")
-    # Ignores failures: the test command below builds again, and counts what does not build.
-    bazel_events.run("build", flags + ["--"] + targets)
+    # Failures are ignored: the test command below builds again, and counts what does not build.
+    if phase == "plain":  # it also builds what is no test
+        bazel_events.run("build", flags + targets + (["-//tests/..."] if options.short else []))
+    flags += ["--build_tests_only", f"--test_tag_filters={tag_filter(configuration, options)}"]
+    bazel_events.run("build", flags + targets)
     print(f"== {phase}: built in {time.monotonic() - start:.0f} s", flush=True)
     flags += ["--test_output=summary", "--test_summary=terse"]
     if options.filter:
         flags.append(f"--test_filter={options.filter}")
     if options.runs > 1:
         flags.append(f"--runs_per_test={options.runs}")
-    status, events = bazel_events.run("test", flags + ["--"] + targets)
+    status, events = bazel_events.run("test", flags + targets)
     bazel_events.show_failures(events)
     outcome = bazel_events.count_cases(events)
     # 3: tests failed; 4: no tests among the targets.
     if status not in (0, 3, 4) and not outcome.failures:
         outcome.failures.append(f"bazel test: exit status {status}")
-    if tag and status in (0, 3):
-        outcome.skips += [f"{test}: tagged {tag}" for test in excluded_tests(targets, tag)]
+    if configuration.without and not options.short and status in (0, 3):
+        outcome.skips += [f"{test}: tagged {configuration.without}"
+                          for test in excluded_tests(targets[1:], configuration.without)]
     return outcome
 
 
@@ -153,7 +176,7 @@ def main():
     for line in total.failures:
         print(f"FAILED   {line}")
     for phase in phases:
-        budget_s = PHASES[phase][2] * 60
+        budget_s = PHASES[phase] * 60
         late = f", over its budget of {budget_s} s" if seconds[phase] > budget_s else ""
         print(f"{phase:9} {seconds[phase]:5.0f} s{late}")
     print(f"{total.passed} passed, {len(total.failures)} failed", flush=True)

@@ -36,9 +36,10 @@ class ChannelStream final : public StreamCall {
         channel_(channel) {
     if (HasPayloads(options)) {
       Refuse(
-          absl::InvalidArgumentError(fmt::format("{} is a stream, whose messages have no payloads: "
-                                                 "leave request_payload, response_payload_into "
-                                                 "and max_response_payload of CallOptions unset",
+          absl::InvalidArgumentError(fmt::format("{} is a stream, whose payloads go with its "
+                                                 "messages: leave request_payload, "
+                                                 "response_payload_into and max_response_payload "
+                                                 "of CallOptions unset",
                                                  method.full_name)));
     } else if (options.priority != Priority::kNormal || options.request_id.has_value() ||
                !options.metadata.untouched()) {
@@ -99,9 +100,10 @@ Task<bool> ClientRead::ReadLater(StreamRef stream, MessageLite& into) {
   co_return read.ok() && *read;
 }
 
-Task<absl::Status> ClientWrite::WriteLater(StreamRef stream, const MessageLite& message) {
+Task<absl::Status> ClientWrite::WriteLater(StreamRef stream, const MessageLite& message,
+                                           BorrowedPayload payload) {
   co_await Begin(stream);
-  co_return co_await StreamWrite(stream->sender(), message);
+  co_return co_await StreamWrite(stream->sender(), message, payload);
 }
 
 namespace {
@@ -116,6 +118,12 @@ Task<absl::Status> AwaitEnd(StreamRef stream) {
 }
 
 }  // namespace
+
+Task<bool> ReadWithPayload(StreamRef stream, MessageLite& into, PayloadSink sink) {
+  co_await Beginner::Begin(stream);
+  const absl::StatusOr<bool> read = co_await ReadWithPayload(stream->receiver(), into, sink);
+  co_return read.ok() && *read;
+}
 
 Task<absl::Status> EndWrites(StreamRef stream) {
   co_await Beginner::Begin(stream);

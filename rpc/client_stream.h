@@ -22,6 +22,18 @@
 //     if (!(co_await upload.Write(chunk)).ok()) break;  // Finish() says why
 //   }
 //   absl::StatusOr<UploadReply> reply = co_await upload.Finish();
+//
+// If the messages of a stream have payloads (with_payload.h), its type says WithPayload<Reply>, or
+// WithPayload<Request>, and Read() and Write() take payloads too. Payloads of streams travel in the
+// stream's frames, in order with its messages, within its windows, and are copied on both sides.
+// For bulk that no processor should copy make a unary call.
+//
+//   ClientReader<WithPayload<Part>> parts = stub.Export(request);
+//   WithPayload<Part> part;
+//   while (co_await parts.Read(part)) Use(part->offset(), part.payload.view());
+//
+//   ClientWriter<WithPayload<Part>, ImportReply> writer = stub.Import();
+//   absl::Status written = co_await writer.Write(part, buffer.view());
 
 #ifndef VERBENA_RPC_CLIENT_STREAM_H_
 #define VERBENA_RPC_CLIENT_STREAM_H_
@@ -39,8 +51,10 @@
 #include "verbena/rpc/call_options.h"
 #include "verbena/rpc/method.h"
 #include "verbena/rpc/stream_awaits.h"
+#include "verbena/rpc/with_payload.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/coro/task.h"
+#include "verbena/transport/memory/buffer.h"
 
 namespace verbena {
 
@@ -145,8 +159,12 @@ class [[nodiscard]] ClientWrite : private BeginsStream {
  public:
   using value_type = absl::Status;
 
-  ClientWrite(ChannelStream& stream, const google::protobuf::MessageLite& message)
-      : BeginsStream(stream), message_(message), write_(SenderOf(stream), message) {}
+  ClientWrite(ChannelStream& stream, const google::protobuf::MessageLite& message,
+              BorrowedPayload payload = {})
+      : BeginsStream(stream),
+        message_(message),
+        payload_(payload),
+        write_(SenderOf(stream), message, payload) {}
 
   bool await_ready() const noexcept { return false; }
   template <typename Caller>
@@ -156,7 +174,7 @@ class [[nodiscard]] ClientWrite : private BeginsStream {
       return write_.Await(caller.promise()) ? std::noop_coroutine()
                                             : std::coroutine_handle<>(caller);
     }
-    task_ = WriteLater(StreamRef(stream_), message_);
+    task_ = WriteLater(StreamRef(stream_), message_, payload_);
     return task_.RunFor(caller.promise());
   }
   absl::Status await_resume() {
@@ -165,14 +183,16 @@ class [[nodiscard]] ClientWrite : private BeginsStream {
     return write_.await_resume();
   }
   VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<absl::Status> AsTask() && {
-    return WriteLater(StreamRef(stream_), message_);
+    return WriteLater(StreamRef(stream_), message_, payload_);
   }
 
  private:
   static Task<absl::Status> WriteLater(StreamRef stream,
-                                       const google::protobuf::MessageLite& message);
+                                       const google::protobuf::MessageLite& message,
+                                       BorrowedPayload payload);
 
   const google::protobuf::MessageLite& message_;
+  const BorrowedPayload payload_;
   StreamWrite write_;
   Task<absl::Status> task_;
 };
@@ -209,6 +229,34 @@ class [[nodiscard]] ClientReadMessage {
   ClientRead read_;
 };
 
+// Whether `into` and the sink hold a message and its payload now.
+Task<bool> ReadWithPayload(StreamRef stream, google::protobuf::MessageLite& into, PayloadSink sink);
+
+template <typename Message>
+Task<std::optional<Message>> NextWithPayload(StreamRef stream) {
+  std::optional<Message> next(std::in_place);
+  if (!co_await ReadWithPayload(stream, next->message, SinkOf(*next))) next.reset();
+  co_return next;
+}
+
+// Read() and Read(into), and Write() with a payload, of the three kinds of stream. A WithPayload
+// takes a coroutine, which may wait for memory.
+template <typename Message>
+ClientReadMessage<Message> NextOf(ChannelStream& stream) {
+  return ClientReadMessage<Message>(stream);
+}
+template <HasPayload Message>
+VERBENA_CORO_WRAPPER Task<std::optional<Message>> NextOf(ChannelStream& stream) {
+  return NextWithPayload<Message>(StreamRef(stream));
+}
+inline ClientRead ReadInto(ChannelStream& stream, google::protobuf::MessageLite& into) {
+  return ClientRead(stream, into);
+}
+template <typename Message>
+VERBENA_CORO_WRAPPER Task<bool> ReadInto(ChannelStream& stream, WithPayload<Message>& into) {
+  return ReadWithPayload(StreamRef(stream), into.message, SinkOf(into));
+}
+
 // Shared by the three kinds of stream.
 Task<absl::Status> EndWrites(StreamRef stream);
 Task<absl::Status> FinishStream(StreamRef stream);
@@ -236,9 +284,12 @@ class [[nodiscard("a stream begins when it is read")]] ClientReader {
   // The next message. None at the end of the stream, if the stream has failed, or if this await was
   // cancelled. Finish() tells the first two apart. After a cancelled await the stream goes on, and
   // the next Read gives the message.
-  internal::ClientReadMessage<Reply> Read() { return internal::ClientReadMessage<Reply>(*stream_); }
-  // The same into the caller's message, without an allocation once warm.
-  internal::ClientRead Read(Reply& into) { return internal::ClientRead(*stream_, into); }
+  // The await of a WithPayload also waits for memory for the payload. If there is none in time, the
+  // stream ends with RESOURCE_EXHAUSTED.
+  VERBENA_CORO_WRAPPER auto Read() { return internal::NextOf<Reply>(*stream_); }
+  // The same into the caller's message, without an allocation once warm. The Buffer of a
+  // WithPayload is used again if it is large enough. It has no bytes if the message has no payload.
+  VERBENA_CORO_WRAPPER auto Read(Reply& into) { return internal::ReadInto(*stream_, into); }
   // Drops the messages that were not read, and waits until the handler has ended by itself. Returns
   // how it ended, with an Outcome if it failed. Does not cancel the handler: to stop early, destroy
   // the object instead. Once; a second Finish() at the same time aborts.
@@ -262,8 +313,14 @@ class [[nodiscard("a stream begins when it is written")]] ClientWriter {
   // RESOURCE_EXHAUSTED if the message is larger than LinkLimits::max_payload_bytes, or does not fit
   // a frame and finds too much memory of the server's streams in use; then the stream goes on
   // without it. If the await is cancelled or abandoned, the message may have been sent.
-  internal::ClientWrite Write(const Request& message) {
+  internal::ClientWrite Write(const internal::MessageOnly<Request>& message) {
     return internal::ClientWrite(*stream_, message);
+  }
+  // The same with a payload, which may be empty, and is borrowed until then, too.
+  internal::ClientWrite Write(const internal::MessageOnly<Request>& message, BufferView payload)
+    requires internal::HasPayload<Request>
+  {
+    return internal::ClientWrite(*stream_, message, {.view = payload, .present = true});
   }
   // Sends no more messages: the server's Read tells the handler. Finish() does so, too.
   VERBENA_CORO_WRAPPER Task<absl::Status> WritesDone() {
@@ -287,10 +344,15 @@ class [[nodiscard("a stream begins when it is read or written")]] ClientReaderWr
       : stream_(channel, descriptor, nullptr, std::move(options)) {}
 
   // As those of ClientReader and ClientWriter.
-  internal::ClientReadMessage<Reply> Read() { return internal::ClientReadMessage<Reply>(*stream_); }
-  internal::ClientRead Read(Reply& into) { return internal::ClientRead(*stream_, into); }
-  internal::ClientWrite Write(const Request& message) {
+  VERBENA_CORO_WRAPPER auto Read() { return internal::NextOf<Reply>(*stream_); }
+  VERBENA_CORO_WRAPPER auto Read(Reply& into) { return internal::ReadInto(*stream_, into); }
+  internal::ClientWrite Write(const internal::MessageOnly<Request>& message) {
     return internal::ClientWrite(*stream_, message);
+  }
+  internal::ClientWrite Write(const internal::MessageOnly<Request>& message, BufferView payload)
+    requires internal::HasPayload<Request>
+  {
+    return internal::ClientWrite(*stream_, message, {.view = payload, .present = true});
   }
   VERBENA_CORO_WRAPPER Task<absl::Status> WritesDone() {
     return internal::EndWrites(internal::StreamRef(*stream_));

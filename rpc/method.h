@@ -14,7 +14,7 @@ namespace verbena {
 // google.protobuf.MethodOptions.IdempotencyLevel.
 enum class Idempotency : uint8_t { kUnknown, kNoSideEffects, kIdempotent };
 
-// Which sides bring a payload beside their message.
+// Which sides bring a payload beside their message, or beside each message of their stream.
 enum class Payloads : uint8_t { kNone, kRequest, kResponse, kBoth };
 
 // Which sides send a stream of messages instead of one: kServer is server streaming, kBoth
@@ -70,6 +70,12 @@ struct MethodDescriptor {
   }
   constexpr bool response_payload() const {
     return payloads == Payloads::kResponse || payloads == Payloads::kBoth;
+  }
+
+  // Whether `side`, kClient or kServer, sends a stream whose messages have payloads.
+  constexpr bool messages_have_payloads(Streams side) const {
+    const bool has_payloads = side == Streams::kClient ? request_payload() : response_payload();
+    return has_payloads && (streams == side || streams == Streams::kBoth);
   }
 
   const char* full_name;  // "package.Service/Method"

@@ -14,6 +14,11 @@
 //     }
 //     co_return absl::OkStatus();
 //   }
+//
+// If the messages of a stream have payloads, its type says WithPayload, as at the client
+// (client_stream.h): Read() gives them, and Write() takes them. The memory of those that were read
+// counts among what the client may have for payloads (ServerOptions::max_bytes_per_client) until
+// their Buffers are destroyed.
 
 #ifndef VERBENA_RPC_SERVER_STREAM_H_
 #define VERBENA_RPC_SERVER_STREAM_H_
@@ -27,8 +32,10 @@
 #include "absl/status/statusor.h"
 #include "verbena/rpc/server_context.h"
 #include "verbena/rpc/stream_awaits.h"
+#include "verbena/rpc/with_payload.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/coro/task.h"
+#include "verbena/transport/memory/buffer.h"
 
 namespace verbena {
 
@@ -75,6 +82,34 @@ class [[nodiscard]] ServerReadMessage {
   StreamRead read_;
 };
 
+template <typename Message>
+Task<absl::StatusOr<std::optional<Message>>> NextWithPayload(StreamReceiver& receiver) {
+  std::optional<Message> next(std::in_place);
+  VERBENA_CO_ASSIGN_OR_RETURN(const bool read,
+                              co_await ReadWithPayload(receiver, next->message, SinkOf(*next)));
+  if (!read) next.reset();
+  co_return next;
+}
+
+// Read() and Read(into) of both kinds of stream. A WithPayload takes a coroutine, which may wait
+// for memory.
+template <typename Message>
+ServerReadMessage<Message> NextOf(StreamReceiver& receiver) {
+  return ServerReadMessage<Message>(receiver);
+}
+template <HasPayload Message>
+VERBENA_CORO_WRAPPER Task<absl::StatusOr<std::optional<Message>>> NextOf(StreamReceiver& receiver) {
+  return NextWithPayload<Message>(receiver);
+}
+inline StreamRead ReadInto(StreamReceiver& receiver, google::protobuf::MessageLite& into) {
+  return StreamRead(receiver, into);
+}
+template <typename Message>
+VERBENA_CORO_WRAPPER Task<absl::StatusOr<bool>> ReadInto(StreamReceiver& receiver,
+                                                         WithPayload<Message>& into) {
+  return ReadWithPayload(receiver, into.message, SinkOf(into));
+}
+
 }  // namespace internal
 
 template <typename Request>
@@ -87,12 +122,11 @@ class ServerReader {
   // The next message; none once the client has said that it sends no more. An error when the call
   // has ended before that: what was read is then not all. INVALID_ARGUMENT if the message does not
   // parse, RESOURCE_EXHAUSTED if memory is short; the stream gives no more messages then.
-  internal::ServerReadMessage<Request> Read() {
-    return internal::ServerReadMessage<Request>(receiver_);
-  }
+  VERBENA_CORO_WRAPPER auto Read() { return internal::NextOf<Request>(receiver_); }
   // The same into the handler's message, without an allocation once warm. absl::StatusOr<bool>:
-  // whether there was a message.
-  internal::StreamRead Read(Request& into) { return internal::StreamRead(receiver_, into); }
+  // whether there was a message. The Buffer of a WithPayload is used again if it is large enough.
+  // It has no bytes if the message has no payload.
+  VERBENA_CORO_WRAPPER auto Read(Request& into) { return internal::ReadInto(receiver_, into); }
 
  private:
   internal::StreamReceiver& receiver_;
@@ -111,8 +145,14 @@ class ServerWriter {
   // LinkLimits::max_payload_bytes, or does not fit a frame and finds the client's share of memory
   // used up; then the stream goes on without it. If the await is cancelled or abandoned, the
   // message may have been sent.
-  internal::StreamWrite Write(const Reply& message) {
+  internal::StreamWrite Write(const internal::MessageOnly<Reply>& message) {
     return internal::StreamWrite(sender_, message);
+  }
+  // The same with a payload, which may be empty, and is borrowed until then, too.
+  internal::StreamWrite Write(const internal::MessageOnly<Reply>& message, BufferView payload)
+    requires internal::HasPayload<Reply>
+  {
+    return internal::StreamWrite(sender_, message, {.view = payload, .present = true});
   }
 
  private:
@@ -128,12 +168,15 @@ class ServerReaderWriter {
   ServerReaderWriter& operator=(const ServerReaderWriter&) = delete;
 
   // As those of ServerReader and ServerWriter.
-  internal::ServerReadMessage<Request> Read() {
-    return internal::ServerReadMessage<Request>(receiver_);
-  }
-  internal::StreamRead Read(Request& into) { return internal::StreamRead(receiver_, into); }
-  internal::StreamWrite Write(const Reply& message) {
+  VERBENA_CORO_WRAPPER auto Read() { return internal::NextOf<Request>(receiver_); }
+  VERBENA_CORO_WRAPPER auto Read(Request& into) { return internal::ReadInto(receiver_, into); }
+  internal::StreamWrite Write(const internal::MessageOnly<Reply>& message) {
     return internal::StreamWrite(sender_, message);
+  }
+  internal::StreamWrite Write(const internal::MessageOnly<Reply>& message, BufferView payload)
+    requires internal::HasPayload<Reply>
+  {
+    return internal::StreamWrite(sender_, message, {.view = payload, .present = true});
   }
 
  private:

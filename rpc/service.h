@@ -85,7 +85,8 @@ struct Handler<method> {
   }
 
   static ServerMethod For(const MethodDescriptor& descriptor) {
-    return {&descriptor, &Request::default_instance(), &Reply::default_instance(), &Invoke};
+    return {&descriptor, &MessageOnly<Request>::default_instance(),
+            &MessageOnly<Reply>::default_instance(), &Invoke};
   }
 };
 
@@ -101,7 +102,8 @@ struct Handler<method> {
   }
 
   static ServerMethod For(const MethodDescriptor& descriptor) {
-    return {&descriptor, &Request::default_instance(), &Reply::default_instance(), &Invoke};
+    return {&descriptor, &MessageOnly<Request>::default_instance(),
+            &MessageOnly<Reply>::default_instance(), &Invoke};
   }
 };
 
@@ -117,7 +119,8 @@ struct Handler<method> {
   }
 
   static ServerMethod For(const MethodDescriptor& descriptor) {
-    return {&descriptor, &Request::default_instance(), &Reply::default_instance(), &Invoke};
+    return {&descriptor, &MessageOnly<Request>::default_instance(),
+            &MessageOnly<Reply>::default_instance(), &Invoke};
   }
 };
 

@@ -9,19 +9,39 @@
 
 #include <concepts>
 #include <coroutine>
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "google/protobuf/message_lite.h"
+#include "verbena/rpc/with_payload.h"
 #include "verbena/transport/coro/suspension.h"
 #include "verbena/transport/coro/task.h"
+#include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
 
 class StreamReceiver;
 class StreamSender;
+
+// The payload of a message that is read. Outlives its Read.
+struct ReceivedPayload {
+  // Memory that the Read may use; afterwards the payload's, with its size.
+  Buffer buffer = {};
+  bool present = false;
+  // Not 0: the Read ended without a message, since the next one wants a buffer of so many bytes.
+  size_t wanted = 0;
+};
+
+// The payload of a message that is written, borrowed as the message is.
+struct BorrowedPayload {
+  size_t bytes() const { return view.size(); }
+
+  BufferView view = {};
+  bool present = false;
+};
 
 // co_await gives absl::StatusOr<bool>: true when a message was read, false at the end of the
 // stream.
@@ -29,8 +49,10 @@ class [[nodiscard]] StreamRead final : public Suspension {
  public:
   using value_type = absl::StatusOr<bool>;
 
-  StreamRead(StreamReceiver& receiver, google::protobuf::MessageLite& into)
-      : receiver_(&receiver), into_(into) {}
+  // `payload` is null for messages that have none.
+  StreamRead(StreamReceiver& receiver, google::protobuf::MessageLite& into,
+             ReceivedPayload* payload = nullptr)
+      : receiver_(&receiver), into_(into), payload_(payload) {}
   ~StreamRead() override;
 
   bool await_ready() const noexcept { return false; }
@@ -48,7 +70,7 @@ class [[nodiscard]] StreamRead final : public Suspension {
 
  private:
   friend StreamReceiver;
-  enum class State : uint8_t { kNew, kWaiting, kMessage, kEnd, kFailed, kTaken };
+  enum class State : uint8_t { kNew, kWaiting, kMessage, kNeedsMemory, kEnd, kFailed, kTaken };
 
   static Task<value_type> ReadLater(StreamReceiver& receiver, google::protobuf::MessageLite& into) {
     co_return co_await StreamRead(receiver, into);
@@ -58,17 +80,24 @@ class [[nodiscard]] StreamRead final : public Suspension {
 
   StreamReceiver* receiver_;  // nullptr once that is gone
   google::protobuf::MessageLite& into_;
+  ReceivedPayload* const payload_;
   State state_ = State::kNew;
   absl::Status status_;
 };
+
+// Reads a message that may have a payload: co_await gives what StreamRead does. Memory of the
+// sink's that is large enough is used again.
+Task<absl::StatusOr<bool>> ReadWithPayload(StreamReceiver& receiver,
+                                           google::protobuf::MessageLite& into, PayloadSink sink);
 
 // co_await gives absl::Status: OK when the message is on its way.
 class [[nodiscard]] StreamWrite final : public Suspension {
  public:
   using value_type = absl::Status;
 
-  StreamWrite(StreamSender& sender, const google::protobuf::MessageLite& message)
-      : sender_(&sender), message_(message) {}
+  StreamWrite(StreamSender& sender, const google::protobuf::MessageLite& message,
+              BorrowedPayload payload = {})
+      : sender_(&sender), message_(message), payload_(payload) {}
   ~StreamWrite() override;
 
   bool await_ready() const noexcept { return false; }
@@ -81,21 +110,23 @@ class [[nodiscard]] StreamWrite final : public Suspension {
   bool Await(PromiseBase& caller);
   absl::Status await_resume() { return std::move(status_); }
   VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<value_type> AsTask() && {
-    return WriteLater(*sender_, message_);
+    return WriteLater(*sender_, message_, payload_);
   }
 
  private:
   friend StreamSender;
 
   static Task<value_type> WriteLater(StreamSender& sender,
-                                     const google::protobuf::MessageLite& message) {
-    co_return co_await StreamWrite(sender, message);
+                                     const google::protobuf::MessageLite& message,
+                                     BorrowedPayload payload) {
+    co_return co_await StreamWrite(sender, message, payload);
   }
   void End(absl::Status status);
   void Detach() override;
 
   StreamSender* sender_;  // nullptr unless it waits
   const google::protobuf::MessageLite& message_;
+  const BorrowedPayload payload_;
   bool suspended_ = false;
   absl::Status status_;
 };

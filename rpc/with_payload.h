@@ -10,6 +10,7 @@
 #ifndef VERBENA_RPC_WITH_PAYLOAD_H_
 #define VERBENA_RPC_WITH_PAYLOAD_H_
 
+#include <type_traits>
 #include <utility>
 
 #include "google/protobuf/message_lite.h"
@@ -47,6 +48,21 @@ struct PayloadSink {
   Buffer* payload = nullptr;
   bool* has_payload = nullptr;
 };
+
+// The message of a WithPayload, or the message itself.
+template <typename Type>
+struct MessageTypeOf {
+  using Message = Type;
+};
+template <typename Type>
+struct MessageTypeOf<WithPayload<Type>> {
+  using Message = Type;
+};
+template <typename Type>
+using MessageOnly = typename MessageTypeOf<Type>::Message;
+// A WithPayload.
+template <typename Type>
+concept HasPayload = !std::is_same_v<Type, MessageOnly<Type>>;
 
 // The parts of a stub's reply.
 inline google::protobuf::MessageLite& MessageOf(google::protobuf::MessageLite& reply) {

@@ -1,7 +1,6 @@
 #include "examples/block_store/block_service.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 #include <utility>
 
@@ -10,6 +9,7 @@
 #include "verbena/rpc/buffer.h"
 #include "verbena/rpc/payload.h"
 #include "verbena/rpc/task.h"
+#include "verbena/rpc/with_payload.h"
 
 namespace block_store {
 
@@ -18,6 +18,7 @@ using verbena::ServerContext;
 using verbena::ServerReader;
 using verbena::ServerWriter;
 using verbena::Task;
+using verbena::WithPayload;
 
 Task<absl::Status> BlockService::CreateVolume(ServerContext&,
                                               const v1::CreateVolumeRequest& request,
@@ -67,7 +68,7 @@ Task<absl::Status> BlockService::List(ServerContext&, const v1::ListRequest& req
 }
 
 Task<absl::Status> BlockService::Export(ServerContext& context, const v1::ExportRequest& request,
-                                        ServerWriter<v1::VolumePart>& parts) {
+                                        ServerWriter<WithPayload<v1::VolumePart>>& parts) {
   VERBENA_CO_ASSIGN_OR_RETURN(const Volume* volume, store_.Find(request.volume()));
   const uint64_t end = volume->blocks * kBlockBytes;
   VERBENA_CO_ASSIGN_OR_RETURN(const Buffer buffer,
@@ -78,32 +79,27 @@ Task<absl::Status> BlockService::Export(ServerContext& context, const v1::Export
     VERBENA_CO_RETURN_IF_ERROR(
         co_await store_.Read(request.volume(), offset, buffer.Slice(0, bytes)));
     part.set_offset(offset);
-    part.mutable_data()->assign(buffer.data(), bytes);
-    VERBENA_CO_RETURN_IF_ERROR(co_await parts.Write(part));
+    VERBENA_CO_RETURN_IF_ERROR(co_await parts.Write(part, buffer.Slice(0, bytes)));
   }
   co_return absl::OkStatus();
 }
 
-Task<absl::Status> BlockService::Import(ServerContext& context, ServerReader<v1::VolumePart>& parts,
+Task<absl::Status> BlockService::Import(ServerContext&,
+                                        ServerReader<WithPayload<v1::VolumePart>>& parts,
                                         v1::ImportReply& reply) {
-  v1::VolumePart part;
+  WithPayload<v1::VolumePart> part;
   std::string volume;
-  Buffer buffer;
   for (;;) {
     VERBENA_CO_ASSIGN_OR_RETURN(const bool read, co_await parts.Read(part));
     if (!read) break;  // the client has sent all
-    if (volume.empty()) volume = part.volume();
-    const size_t bytes = part.data().size();
+    if (volume.empty()) volume = part->volume();
+    const size_t bytes = part.payload.size();
     if (bytes > kMaxImportPartBytes) {
       co_return absl::InvalidArgumentError("a part has more than 1 MiB");
     }
     if (bytes == 0) continue;
-    if (!buffer) {
-      VERBENA_CO_ASSIGN_OR_RETURN(buffer, co_await context.AllocateBuffer(kMaxImportPartBytes));
-    }
-    std::memcpy(buffer.data(), part.data().data(), bytes);
     VERBENA_CO_RETURN_IF_ERROR(
-        co_await store_.Write(volume, part.offset(), buffer.Slice(0, bytes), /*flush=*/false));
+        co_await store_.Write(volume, part->offset(), part.payload.view(), /*flush=*/false));
     reply.set_bytes(reply.bytes() + bytes);
   }
   co_return co_await store_.Flush(volume);

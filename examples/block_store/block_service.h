@@ -19,6 +19,7 @@
 #include "verbena/rpc/server_context.h"
 #include "verbena/rpc/server_stream.h"
 #include "verbena/rpc/task.h"
+#include "verbena/rpc/with_payload.h"
 
 namespace block_store {
 
@@ -41,12 +42,13 @@ class BlockService final : public v1::BlockStore::Service {
                                    v1::StatReply& reply) override;
   verbena::Task<absl::Status> List(verbena::ServerContext& context, const v1::ListRequest& request,
                                    v1::ListReply& reply) override;
-  verbena::Task<absl::Status> Export(verbena::ServerContext& context,
-                                     const v1::ExportRequest& request,
-                                     verbena::ServerWriter<v1::VolumePart>& parts) override;
-  verbena::Task<absl::Status> Import(verbena::ServerContext& context,
-                                     verbena::ServerReader<v1::VolumePart>& parts,
-                                     v1::ImportReply& reply) override;
+  verbena::Task<absl::Status> Export(
+      verbena::ServerContext& context, const v1::ExportRequest& request,
+      verbena::ServerWriter<verbena::WithPayload<v1::VolumePart>>& parts) override;
+  verbena::Task<absl::Status> Import(
+      verbena::ServerContext& context,
+      verbena::ServerReader<verbena::WithPayload<v1::VolumePart>>& parts,
+      v1::ImportReply& reply) override;
 
  private:
   VolumeStore& store_;

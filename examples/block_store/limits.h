@@ -18,7 +18,7 @@ inline constexpr uint64_t kMaxTransferBytes = uint64_t{16} << 20;
 // and for landings (MemoryBudgets).
 inline constexpr uint64_t kMaxBytesInFlight = uint64_t{64} << 20;
 
-// The data of one message of Export, and the most of one message of Import.
+// The payload of one message of Export, and the most of one message of Import.
 inline constexpr uint64_t kExportPartBytes = uint64_t{256} << 10;
 inline constexpr uint64_t kMaxImportPartBytes = uint64_t{1} << 20;
 

@@ -37,6 +37,7 @@
 #include "verbena/rpc/sync.h"
 #include "verbena/rpc/task.h"
 #include "verbena/rpc/time.h"
+#include "verbena/rpc/with_payload.h"
 
 ABSL_FLAG(uint64_t, megabytes, 64, "The size of the volume, 1 to 4096.");
 ABSL_FLAG(int, readers, 8, "Coroutines that read single blocks meanwhile, 0 to 256.");
@@ -146,17 +147,20 @@ class Demo {
     co_return status;
   }
 
+  using Part = verbena::WithPayload<v1::VolumePart>;
+
   Task<absl::Status> CopyByStreams() {
     v1::ExportRequest request;
     request.set_volume(source_.volume());
-    verbena::ClientReader<v1::VolumePart> parts = stub_.Export(request);
-    verbena::ClientWriter<v1::VolumePart, v1::ImportReply> writer = stub_.Import();
-    v1::VolumePart part;
+    verbena::ClientReader<Part> parts = stub_.Export(request);
+    verbena::ClientWriter<Part, v1::ImportReply> writer = stub_.Import();
+    Part part;
     while (co_await parts.Read(part)) {
-      part.set_volume(copied_.count == 0 ? copy_.volume() : "");
-      if (!(co_await writer.Write(part)).ok()) break;  // Finish() says why
+      part->set_volume(copied_.count == 0 ? copy_.volume() : "");
+      // Finish() says why it failed.
+      if (!(co_await writer.Write(part.message, part.payload.view())).ok()) break;
       ++copied_.count;
-      copied_.bytes += part.data().size();
+      copied_.bytes += part.payload.size();
     }
     const absl::StatusOr<v1::ImportReply> reply = co_await writer.Finish();
     if (!reply.ok()) co_return reply.status();

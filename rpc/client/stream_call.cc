@@ -79,7 +79,9 @@ void StreamCall::BeginOn(ClientSession& session, Scheduler& scheduler) {
   session_ = &session;
   stage_ = Stage::kActive;
   StreamLink& streams = session.streams();
-  receiver_.Begin(streams, id_);
+  const bool has_payloads = method_.messages_have_payloads(Streams::kServer);
+  if (has_payloads) buffers_.Begin(session, deadline_.is_set() ? deadline_.when() : kNever);
+  receiver_.Begin(streams, id_, has_payloads ? &buffers_ : nullptr);
   sender_.Begin(streams, id_, method_.full_name);
   if (deadline_.is_set()) scheduler.StartTimer(*this, deadline_.when());
   SendRequest();

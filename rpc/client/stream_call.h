@@ -17,6 +17,7 @@
 #include "verbena/rpc/call_options.h"
 #include "verbena/rpc/client/client_session.h"
 #include "verbena/rpc/client/connection.h"
+#include "verbena/rpc/client/reply_buffers.h"
 #include "verbena/rpc/internal/stream_receiver.h"
 #include "verbena/rpc/internal/stream_sender.h"
 #include "verbena/rpc/method.h"
@@ -120,6 +121,7 @@ class StreamCall : private StreamReceiver::Owner, private SendWaiter, private Ti
   Stage stage_ = Stage::kNew;
   bool sent_ = false;  // the request was given to the link
   TimePoint started_{};
+  ReplyBuffers buffers_;
   StreamReceiver receiver_{*this};
   StreamSender sender_;
   StreamEndAwaiter* finisher_ = nullptr;

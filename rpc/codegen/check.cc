@@ -64,9 +64,16 @@ std::string KeywordIn(const std::string& qualified) {
 std::string StreamingProblem(const MethodDescriptor& method) {
   if (!method.client_streaming() && !method.server_streaming()) return "";
   const PayloadOptions payloads = PayloadOptionsOf(method);
-  if (!payloads.request && !payloads.response) return "";
-  return "the messages of a stream have no payloads; remove 'stream', or request_payload and "
-         "response_payload";
+  if (payloads.request && !method.client_streaming()) {
+    return "the one request of a stream has no payload; remove request_payload, or make the "
+           "request "
+           "a stream";
+  }
+  if (payloads.response && !method.server_streaming()) {
+    return "the one reply to a stream has no payload; remove response_payload, or make the reply a "
+           "stream";
+  }
+  return "";
 }
 
 std::string TypeProblem(const Descriptor& message) {

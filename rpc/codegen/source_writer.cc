@@ -32,7 +32,8 @@ const char* IdempotencyOf(const MethodDescriptor& method) {
 
 const char* PayloadsName(const PayloadOptions& payloads) {
   if (payloads.request && payloads.response) return "kBoth";
-  return payloads.request ? "kRequest" : "kResponse";
+  if (payloads.request) return "kRequest";
+  return payloads.response ? "kResponse" : "kNone";
 }
 
 // constinit: a stub may be used by the constructor of another file's global.
@@ -45,12 +46,11 @@ void WriteDescriptors(const ServiceDescriptor& service, Printer& printer) {
                   service.full_name(), "method", method.name(), "idempotency",
                   IdempotencyOf(method));
     const PayloadOptions payloads = PayloadOptionsOf(method);
-    if (payloads.request || payloads.response) {
+    if (payloads.request || payloads.response || IsStreaming(method)) {
       printer.Print(",\n     ::verbena::Payloads::$payloads$", "payloads", PayloadsName(payloads));
     }
     if (IsStreaming(method)) {
-      printer.Print(",\n     ::verbena::Payloads::kNone, ::verbena::Streams::$streams$", "streams",
-                    StreamsName(method));
+      printer.Print(", ::verbena::Streams::$streams$", "streams", StreamsName(method));
     }
     printer.Print("},\n");
   }

@@ -2,18 +2,26 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/codegen/cpp_names.h"
+#include "verbena/rpc/codegen/payload_options.h"
 
 namespace verbena::codegen {
 namespace {
 
 using google::protobuf::MethodDescriptor;
 
+std::string WithPayload(const std::string& type) { return "::verbena::WithPayload<" + type + ">"; }
+
+// As a stream of them is spelled, if there is one.
 std::string RequestOf(const MethodDescriptor& method) {
-  return CppTypeIn(*method.service(), *method.input_type());
+  const std::string type = CppTypeIn(*method.service(), *method.input_type());
+  const bool has_payloads = method.client_streaming() && PayloadOptionsOf(method).request;
+  return has_payloads ? WithPayload(type) : type;
 }
 
 std::string ReplyOf(const MethodDescriptor& method) {
-  return CppTypeIn(*method.service(), *method.output_type());
+  const std::string type = CppTypeIn(*method.service(), *method.output_type());
+  const bool has_payloads = method.server_streaming() && PayloadOptionsOf(method).response;
+  return has_payloads ? WithPayload(type) : type;
 }
 
 std::string Name(const char* name, bool named) {

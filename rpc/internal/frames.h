@@ -52,10 +52,14 @@ inline FrameHeader StreamEndFrame(CallId id) { return CallFrame(FrameKind::kStre
 // --- From both
 // ------------------------------------------------------------------------------------
 
-// Its body is a message, or a part of one.
-inline FrameHeader StreamMessageFrame(CallId id) {
-  return CallFrame(FrameKind::kStreamMessage, id);
+// Its body is a message, or a part of one. If a message with a payload begins in it, `payload` is
+// one more than the payload's bytes; otherwise 0. A request has its deadline there.
+inline FrameHeader StreamMessageFrame(CallId id, uint32_t payload = 0) {
+  FrameHeader frame = CallFrame(FrameKind::kStreamMessage, id);
+  frame.deadline_us = payload;
+  return frame;
 }
+inline uint32_t StreamPayloadOf(const FrameHeader& frame) { return frame.deadline_us; }
 
 // A kStreamMessage counts in the windows of its stream and of the link, or in that of its stream
 // alone. A response has its outcome there.

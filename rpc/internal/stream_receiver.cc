@@ -18,9 +18,10 @@ using google::protobuf::MessageLite;
 
 StreamReceiver::~StreamReceiver() { Clear(); }
 
-void StreamReceiver::Begin(StreamLink& link, CallId id) {
+void StreamReceiver::Begin(StreamLink& link, CallId id, StreamBuffers* buffers) {
   link_ = &link;
   share_ = link.share();
+  buffers_ = buffers;
   id_ = id;
   window_ = ReceiveWindow(kStreamWindowBytes);
   max_message_bytes_ = link.link().endpoint().limits().max_payload_bytes;
@@ -36,24 +37,27 @@ void StreamReceiver::Clear() {
       read.End(StreamRead::State::kFailed);
     }
   }
+  if (memory_wait_ != nullptr) std::exchange(memory_wait_, nullptr)->Forget();
   DropKept();
   if (counted_ > 0) share_->EndReservation(std::exchange(counted_, 0));
   counts_until_clear_ = false;
   SendWaiter::Unlink();
   IntrusiveNode<LinkedStream>::Unlink();
   link_ = nullptr;
+  buffers_ = nullptr;
   part_left_ = 0;
-  ended_ = discards_ = has_returned_ = false;
-  returned_ = std::string();
+  ended_ = discards_ = false;
+  returned_.reset();
   failure_ = absl::OkStatus();
 }
 
 absl::Status StreamReceiver::CheckPart(const FrameHeader& frame, Part& part) {
   const bool more = (frame.flags & kFrameMessageApart) != 0;
-  part = {frame.body_bytes, 0, frame.outcome == kCountsInStreamAlone};
+  part = {frame.body_bytes, 0, StreamPayloadOf(frame), frame.outcome == kCountsInStreamAlone};
   if (part_left_ > 0) {
-    part.total = kRest;
-    if (frame.argument != 0 || frame.body_bytes == 0 || frame.body_bytes > part_left_ ||
+    part.total = StreamPart::kRest;
+    if (frame.argument != 0 || (part.payload != 0 && !VERBENA_MUTANT(kLaterPayloadTaken)) ||
+        frame.body_bytes == 0 || frame.body_bytes > part_left_ ||
         more != (frame.body_bytes < part_left_)) {
       return absl::InvalidArgumentError(
           fmt::format("a part of {} bytes, the last one: {}, of a message of which {} are missing",
@@ -62,19 +66,38 @@ absl::Status StreamReceiver::CheckPart(const FrameHeader& frame, Part& part) {
     part_left_ -= frame.body_bytes;
     return absl::OkStatus();
   }
-  if (!more) {
-    if (frame.argument == 0) return absl::OkStatus();
+  return CheckFirstPart(frame, part);
+}
+
+absl::Status StreamReceiver::CheckFirstPart(const FrameHeader& frame, Part& part) {
+  const bool more = (frame.flags & kFrameMessageApart) != 0;
+  if (!more && frame.argument != 0) {
     return absl::InvalidArgumentError("a message in one part tells of further parts");
   }
-  if (frame.body_bytes == 0 || frame.argument <= frame.body_bytes ||
-      (frame.argument > max_message_bytes_ && !VERBENA_MUTANT(kMessageSizeUnchecked))) {
+  if (more && (frame.body_bytes == 0 || frame.argument <= frame.body_bytes)) {
     return absl::InvalidArgumentError(fmt::format(
-        "a message of {} bytes, at most {} (LinkLimits::max_payload_bytes), in parts, the first of "
-        "{} bytes",
-        frame.argument, max_message_bytes_, frame.body_bytes));
+        "a message of {} bytes in parts, the first of {} bytes", frame.argument, frame.body_bytes));
   }
-  part.total = frame.argument;
-  part_left_ = frame.argument - frame.body_bytes;
+  const uint32_t total = more ? frame.argument : frame.body_bytes;
+  const uint32_t payload = part.payload_bytes();
+  if (part.payload != 0 && buffers_ == nullptr && !VERBENA_MUTANT(kStreamPayloadOfNoneTaken)) {
+    return absl::InvalidArgumentError(fmt::format(
+        "a payload of {} bytes with a message of a stream whose messages have none", payload));
+  }
+  if (payload > total && !VERBENA_MUTANT(kStreamPayloadUnchecked)) {
+    return absl::InvalidArgumentError(fmt::format(
+        "a payload of {} bytes with a message of {}, which include it", payload, total));
+  }
+  const uint64_t most = max_message_bytes_;
+  if ((payload > most || total > most + payload) && !VERBENA_MUTANT(kMessageSizeUnchecked)) {
+    return absl::InvalidArgumentError(
+        fmt::format("a stream's message of {} bytes, its payload of {} included; of each at most "
+                    "{} (LinkLimits::max_payload_bytes)",
+                    total, payload, most));
+  }
+  if (!more) return absl::OkStatus();
+  part.total = total;
+  part_left_ = total - frame.body_bytes;
   return absl::OkStatus();
 }
 
@@ -99,10 +122,11 @@ absl::Status StreamReceiver::OnMessage(const FrameHeader& frame, const char* bod
   VERBENA_RETURN_IF_ERROR(CheckPart(frame, part));
   if (discards_ || !failure_.ok()) {
     Consume(part);
-  } else if (first_ == nullptr && reader_waits()) {
+  } else if (first_ == nullptr && reader_waits() && HasMemoryFor(part, *reader_)) {
     Take(part, body, *reader_);
   } else {
     Keep(part, body);
+    if (reader_waits()) EndReader(StreamRead::State::kNeedsMemory);
   }
   return absl::OkStatus();
 }
@@ -115,34 +139,67 @@ void StreamReceiver::EndReader(StreamRead::State state) {
   if (reader_waits()) reader_->End(state);
 }
 
+bool StreamReceiver::HasMemoryFor(const Part& part, StreamRead& read) {
+  if (part.payload_bytes() == 0 || !part.is_first()) return true;
+  VERBENA_CHECK(read.payload_ != nullptr) << "a Read that takes no payloads";
+  ReceivedPayload& payload = *read.payload_;
+  if (payload.buffer.capacity() >= part.payload_bytes()) return true;
+  payload.buffer.Reset();
+  absl::StatusOr<Buffer> memory = buffers_->TryAllocate(part.payload_bytes());
+  if (memory.ok()) {
+    payload.buffer = *std::move(memory);
+    return true;
+  }
+  payload.wanted = part.payload_bytes();
+  return false;
+}
+
 void StreamReceiver::Take(const Part& part, const char* bytes, StreamRead& read) {
-  if (TakeInto(part, bytes, read.into_) == Taken::kMessage) {
+  if (TakeInto(part, bytes, read) == Taken::kMessage) {
     EndReader(StreamRead::State::kMessage);
   }
 }
 
 StreamReceiver::Taken StreamReceiver::TakeInto(const Part& part, const char* bytes,
-                                               MessageLite& into) {
-  if (part.total == 0) {
-    const bool parsed = Parse(bytes, part.bytes, into);
-    Consume(part);
-    return parsed ? Taken::kMessage : Taken::kFailed;
+                                               StreamRead& read) {
+  if (part.total == 0) return TakeWhole(part, bytes, read);
+  if (part.is_first()) {
+    assembly_.Begin(part, part.payload_bytes() > 0 ? std::move(read.payload_->buffer) : Buffer());
   }
-  if (part.total != kRest) {
-    assembly_total_ = part.total;
-    assembly_.clear();
-  }
-  // Bytes that have come count, not those that their sender claims.
-  if (!share_->TryReserve(VERBENA_MUTANT(kClaimedMessagesReserved) ? assembly_total_
-                                                                   : part.bytes)) {
+  // Bytes that have come count, not those that their sender claims. A payload has its own memory.
+  const uint32_t own = assembly_.OwnBytes(part.bytes);
+  if (!share_->TryReserve(VERBENA_MUTANT(kClaimedMessagesReserved) ? assembly_.total() : own)) {
     Consume(part);
-    FailHere(share_->Exhausted(part.bytes));
+    FailHere(share_->Exhausted(own));
     return Taken::kFailed;
   }
-  assembly_.append(bytes, part.bytes);
+  assembly_.Add(bytes, part.bytes);
   Consume(part);
-  if (assembly_.size() < assembly_total_) return Taken::kPart;
-  const bool parsed = Parse(assembly_.data(), assembly_.size(), into);
+  return assembly_.complete() ? TakeAssembled(read) : Taken::kPart;
+}
+
+StreamReceiver::Taken StreamReceiver::TakeWhole(const Part& part, const char* bytes,
+                                                StreamRead& read) {
+  const uint32_t own = part.bytes - part.payload_bytes();
+  if (part.payload != 0) {
+    ReceivedPayload& payload = *read.payload_;
+    if (payload.buffer) payload.buffer.set_size(part.payload_bytes());
+    if (part.payload_bytes() > 0) {
+      std::memcpy(payload.buffer.data(), bytes + own, part.payload_bytes());
+    }
+    payload.present = true;
+  }
+  const bool parsed = Parse(bytes, own, read.into_);
+  Consume(part);
+  return parsed ? Taken::kMessage : Taken::kFailed;
+}
+
+StreamReceiver::Taken StreamReceiver::TakeAssembled(StreamRead& read) {
+  const bool parsed = Parse(assembly_.message().data(), assembly_.message().size(), read.into_);
+  if (parsed && assembly_.has_payload()) {
+    read.payload_->buffer = assembly_.TakePayload();
+    read.payload_->present = true;
+  }
   EndAssembly();
   return parsed ? Taken::kMessage : Taken::kFailed;
 }
@@ -155,14 +212,14 @@ bool StreamReceiver::Parse(const char* bytes, size_t size, MessageLite& into) {
 }
 
 void StreamReceiver::EndAssembly() {
-  if (assembly_total_ == 0) return;
-  assembly_total_ = 0;
+  if (!assembly_.begun()) return;
+  const size_t bytes = assembly_.message().size();
   if (counts_until_clear_ && !VERBENA_MUTANT(kLargeRequestUncounted)) {
-    counted_ += assembly_.size();
+    counted_ += bytes;
   } else if (!VERBENA_MUTANT(kAssemblyStaysReserved)) {
-    share_->EndReservation(assembly_.size());
+    share_->EndReservation(bytes);
   }
-  EmptyAndKeepLittle(assembly_);
+  assembly_.End();
 }
 
 void StreamReceiver::Keep(const Part& part, const char* bytes) {
@@ -183,12 +240,13 @@ void StreamReceiver::Keep(const Part& part, const char* bytes) {
   last_->end += needed;
 }
 
-StreamReceiver::Taken StreamReceiver::TakeKept(MessageLite& into) {
+StreamReceiver::Taken StreamReceiver::TakeKept(StreamRead& read) {
   while (first_ != nullptr) {
     StreamChunk* const chunk = first_;
     Part part;
     const char* from = chunk->data() + chunk->begin;
     std::memcpy(&part, from, sizeof(part));
+    if (!HasMemoryFor(part, read)) return Taken::kNeedsMemory;
     chunk->begin += sizeof(part) + part.bytes;
     // Consuming may fail the stream, which drops all chunks but this one.
     const bool is_used_up = chunk->begin == chunk->end;
@@ -196,7 +254,7 @@ StreamReceiver::Taken StreamReceiver::TakeKept(MessageLite& into) {
       first_ = chunk->next;
       if (first_ == nullptr) last_ = nullptr;
     }
-    const Taken taken = TakeInto(part, from + sizeof(part), into);
+    const Taken taken = TakeInto(part, from + sizeof(part), read);
     if (is_used_up) share_->Free(chunk);
     if (taken != Taken::kPart) return taken;
   }
@@ -262,6 +320,7 @@ bool StreamReceiver::End() {
 void StreamReceiver::Fail(const absl::Status& status) {
   if (!failure_.ok()) return;
   failure_ = status;
+  if (memory_wait_ != nullptr) memory_wait_->EndEarly();
   DropKept();
   if (reader_waits()) {
     reader_->status_ = failure_;
@@ -288,17 +347,27 @@ void StreamReceiver::OnStreamLinkLost() {
   }
 }
 
+void StreamReceiver::BeginMemoryWait(StreamMemoryWait& wait) {
+  VERBENA_CHECK(memory_wait_ == nullptr) << "two Reads of one stream at once";
+  memory_wait_ = &wait;
+}
+
 bool StreamReceiver::Start(StreamRead& read) {
-  VERBENA_CHECK(reader_ == nullptr) << "two Reads of one stream at once";
-  if (has_returned_) {
-    has_returned_ = false;
+  VERBENA_CHECK(reader_ == nullptr && memory_wait_ == nullptr) << "two Reads of one stream at once";
+  if (read.payload_ != nullptr) read.payload_->wanted = 0;
+  if (returned_ != nullptr) {
     // This message was parsed once already.
-    (void)read.into_.ParseFromString(returned_);
+    (void)read.into_.ParseFromString(returned_->message);
+    if (read.payload_ != nullptr && returned_->has_payload) {
+      read.payload_->buffer = std::move(returned_->payload);
+      read.payload_->present = true;
+    }
+    returned_.reset();
     read.state_ = StreamRead::State::kMessage;
     return false;
   }
   reader_ = &read;
-  const Taken taken = failure_.ok() ? TakeKept(read.into_) : Taken::kFailed;
+  const Taken taken = failure_.ok() ? TakeKept(read) : Taken::kFailed;
   if (taken == Taken::kPart && !ended_) {
     read.state_ = StreamRead::State::kWaiting;
     return true;
@@ -306,6 +375,8 @@ bool StreamReceiver::Start(StreamRead& read) {
   reader_ = nullptr;
   if (taken == Taken::kMessage) {
     read.state_ = StreamRead::State::kMessage;
+  } else if (taken == Taken::kNeedsMemory) {
+    read.state_ = StreamRead::State::kNeedsMemory;
   } else if (taken == Taken::kPart) {
     EndAssembly();
     read.state_ = StreamRead::State::kEnd;
@@ -320,8 +391,11 @@ bool StreamReceiver::Start(StreamRead& read) {
 void StreamReceiver::Leave(StreamRead& read) {
   reader_ = nullptr;
   if (read.state_ != StreamRead::State::kMessage || VERBENA_MUTANT(kDestroyedReadTakesItem)) return;
-  read.into_.SerializeToString(&returned_);
-  has_returned_ = true;
+  returned_ = std::make_unique<Returned>();
+  read.into_.SerializeToString(&returned_->message);
+  if (read.payload_ == nullptr || VERBENA_MUTANT(kLeftReadTakesPayload)) return;
+  returned_->payload = std::move(read.payload_->buffer);
+  returned_->has_payload = read.payload_->present;
 }
 
 StreamRead::~StreamRead() {
@@ -353,9 +427,13 @@ void StreamRead::Detach() {
 }
 
 absl::StatusOr<bool> StreamRead::await_resume() {
-  if (receiver_ != nullptr && receiver_->reader_ == this) receiver_->reader_ = nullptr;
+  const bool is_there = receiver_ != nullptr;
+  if (is_there && receiver_->reader_ == this) receiver_->reader_ = nullptr;
   const State state = std::exchange(state_, State::kTaken);
+  if (state == State::kNeedsMemory && is_there) return false;
+  if (payload_ != nullptr) payload_->wanted = 0;
   if (state == State::kMessage) return true;
+  if (state == State::kNeedsMemory) return CancelStatus(absl::StatusCode::kCancelled);
   if (state == State::kEnd) return false;
   return std::move(status_);
 }

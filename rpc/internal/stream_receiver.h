@@ -3,7 +3,8 @@
 // A message goes straight into the waiting reader's message. Without a reader its frames are copied
 // out of the receive buffer into chunks (stream_memory.h), as many as the window allows. A message
 // that comes in parts is put together once it is read; its parts count as read then, so that a
-// message may be larger than the window. A part of its stream. One thread.
+// message may be larger than the window. A message with a payload is read once its reader has
+// memory for that (stream_payloads.h). A part of its stream. One thread.
 
 #ifndef VERBENA_RPC_INTERNAL_STREAM_RECEIVER_H_
 #define VERBENA_RPC_INTERNAL_STREAM_RECEIVER_H_
@@ -16,9 +17,12 @@
 #include "absl/status/status.h"
 #include "google/protobuf/message_lite.h"
 #include "verbena/rpc/internal/call_id.h"
+#include "verbena/rpc/internal/stream_assembly.h"
 #include "verbena/rpc/internal/stream_link.h"
+#include "verbena/rpc/internal/stream_payloads.h"
 #include "verbena/rpc/stream_awaits.h"
 #include "verbena/transport/link/link.h"
+#include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
 
@@ -37,8 +41,8 @@ class StreamReceiver final : private SendWaiter, private LinkedStream {
   StreamReceiver& operator=(const StreamReceiver&) = delete;
   ~StreamReceiver() override;
 
-  // A stream begins.
-  void Begin(StreamLink& link, CallId id);
+  // A stream begins. `buffers` is for the payloads of its messages, and null if they have none.
+  void Begin(StreamLink& link, CallId id, StreamBuffers* buffers);
   // The stream has ended for its owner: nothing is read any more, and the object is as new.
   void Clear();
 
@@ -56,20 +60,23 @@ class StreamReceiver final : private SendWaiter, private LinkedStream {
   // nothing has come.
   void CountUntilClear() { counts_until_clear_ = true; }
 
+  // For ReadWithPayload().
+  StreamBuffers* buffers() const { return buffers_; }
+  void BeginMemoryWait(StreamMemoryWait& wait);
+  void EndMemoryWait() { memory_wait_ = nullptr; }
+  void FailForMemory(const absl::Status& status) { FailHere(status); }
+
  private:
   friend StreamRead;
 
-  // A frame's body, as a part of a message.
-  struct Part {
-    uint32_t bytes;
-    // The bytes of the message whose first part this is; 0 for a message in one part, kRest for
-    // further parts.
-    uint32_t total;
-    // Whether it counts in the window of its stream alone.
-    bool own;
+  using Part = StreamPart;
+  enum class Taken : uint8_t { kPart, kMessage, kNeedsMemory, kFailed };
+  // A message that came for a Read that was destroyed.
+  struct Returned {
+    std::string message;
+    Buffer payload;
+    bool has_payload = false;
   };
-  static constexpr uint32_t kRest = ~uint32_t{0};
-  enum class Taken : uint8_t { kPart, kMessage, kFailed };
 
   // For StreamRead. True: it waits. Otherwise its state says how it ended.
   bool Start(StreamRead& read);
@@ -78,14 +85,21 @@ class StreamReceiver final : private SendWaiter, private LinkedStream {
   void EndReader(StreamRead::State state);
 
   absl::Status CheckPart(const FrameHeader& frame, Part& part);
+  absl::Status CheckFirstPart(const FrameHeader& frame, Part& part);
+  // False: the Read has no memory for the payload of the message that begins with `part`, and is
+  // told how much it needs.
+  bool HasMemoryFor(const Part& part, StreamRead& read);
   void Take(const Part& part, const char* bytes, StreamRead& read);
-  Taken TakeInto(const Part& part, const char* bytes, google::protobuf::MessageLite& into);
+  Taken TakeInto(const Part& part, const char* bytes, StreamRead& read);
+  // A message in one part, and one of several parts that is complete.
+  Taken TakeWhole(const Part& part, const char* bytes, StreamRead& read);
+  Taken TakeAssembled(StreamRead& read);
   bool Parse(const char* bytes, size_t size, google::protobuf::MessageLite& into);
   void EndAssembly();
   // Copies a part out of the receive buffer.
   void Keep(const Part& part, const char* bytes);
   // Takes parts that were kept until a message is whole.
-  Taken TakeKept(google::protobuf::MessageLite& into);
+  Taken TakeKept(StreamRead& read);
   void DropKept();
   void Consume(const Part& part);
   // Whether the peer should hear how far the window reaches.
@@ -101,6 +115,7 @@ class StreamReceiver final : private SendWaiter, private LinkedStream {
   Owner& owner_;
   StreamLink* link_ = nullptr;          // nullptr once lost
   std::shared_ptr<StreamShare> share_;  // of the last link, which may be lost
+  StreamBuffers* buffers_ = nullptr;
   CallId id_;
   ReceiveWindow window_;
   uint64_t max_message_bytes_ = 0;
@@ -109,13 +124,12 @@ class StreamReceiver final : private SendWaiter, private LinkedStream {
   bool discards_ = false;
   StreamChunk* first_ = nullptr;
   StreamChunk* last_ = nullptr;
-  std::string assembly_;
-  uint32_t assembly_total_ = 0;  // 0 while no message is put together
+  StreamAssembly assembly_;
   bool counts_until_clear_ = false;
   size_t counted_ = 0;  // until Clear()
   StreamRead* reader_ = nullptr;
-  std::string returned_;  // a message that came for a Read that was destroyed
-  bool has_returned_ = false;
+  StreamMemoryWait* memory_wait_ = nullptr;  // of the Read that is next
+  std::unique_ptr<Returned> returned_;
   absl::Status failure_;
 };
 

@@ -1,6 +1,7 @@
 #include "verbena/rpc/internal/stream_sender.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "fmt/format.h"
@@ -12,6 +13,19 @@
 #include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
+namespace {
+
+// The payload of a message as its first frame tells of it.
+uint32_t Told(const BorrowedPayload& payload) {
+  return payload.present ? static_cast<uint32_t>(payload.bytes()) + 1 : 0;
+}
+
+// `to` is where the message ends.
+void CopyPayload(const BorrowedPayload& payload, char* to) {
+  if (payload.bytes() > 0) std::memcpy(to, payload.view.data(), payload.bytes());
+}
+
+}  // namespace
 
 StreamSender::~StreamSender() { Clear(); }
 
@@ -104,7 +118,7 @@ char* StreamSender::Reserve(FrameHeader frame, uint32_t bytes) {
 void StreamSender::Advance() {
   SetWait(Wait::kNone);
   while (link_ != nullptr && link_->link().open() && !closed_) {
-    if (!parts_.empty()) {
+    if (in_message()) {
       if (!SendPart()) return;
     } else if (writer_ != nullptr) {
       if (!SendMessage()) return;
@@ -125,21 +139,23 @@ void StreamSender::Advance() {
 
 bool StreamSender::SendMessage() {
   const google::protobuf::MessageLite& message = writer_->message_;
+  const BorrowedPayload& payload = writer_->payload_;
   const size_t bytes = message.ByteSizeLong();
-  if (bytes <= max_part_bytes()) {
-    char* body = Reserve(StreamMessageFrame(id_), static_cast<uint32_t>(bytes));
+  if (bytes + payload.bytes() <= max_part_bytes()) {
+    char* body = Reserve(StreamMessageFrame(id_, Told(payload)),
+                         static_cast<uint32_t>(bytes + payload.bytes()));
     if (body == nullptr) return false;
     message.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(body));
+    CopyPayload(payload, body + bytes);
     EndWriter(absl::OkStatus());
     return true;
   }
   const size_t most = link_->link().endpoint().limits().max_payload_bytes;
-  if (bytes > most) {
-    EndWriter(
-        absl::ResourceExhaustedError(fmt::format("a message of {} bytes on the stream of {}; at "
-                                                 "most {} bytes (LinkLimits::max_payload_bytes) "
-                                                 "travel: send it in several messages",
-                                                 bytes, method_, most)));
+  if (bytes > most || payload.bytes() > most) {
+    EndWriter(absl::ResourceExhaustedError(fmt::format(
+        "a message of {} bytes with a payload of {} on the stream of {}; of each at most {} bytes "
+        "(LinkLimits::max_payload_bytes) travel: send it in several messages",
+        bytes, payload.bytes(), method_, most)));
     return true;
   }
   if (!share_->TryReserve(bytes) && !VERBENA_MUTANT(kLargeWriteUncounted)) {
@@ -149,20 +165,27 @@ bool StreamSender::SendMessage() {
   parts_counted_ = bytes;
   parts_.resize(bytes);
   message.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(parts_.data()));
-  parts_sent_ = 0;
+  BeginParts(payload);
   writer_in_parts_ = true;
   return true;
 }
 
+void StreamSender::BeginParts(const BorrowedPayload& payload) {
+  tail_ = payload.view;
+  parts_total_ = static_cast<uint32_t>(parts_.size() + payload.bytes());
+  parts_payload_ = Told(payload);
+  parts_sent_ = 0;
+}
+
 uint32_t StreamSender::next_part_bytes() const {
-  return static_cast<uint32_t>(std::min<size_t>(parts_.size() - parts_sent_, max_part_bytes()));
+  return std::min(parts_total_ - parts_sent_, max_part_bytes());
 }
 
 FrameHeader StreamSender::PartFrame(uint32_t bytes) const {
-  FrameHeader frame = StreamMessageFrame(id_);
-  if (parts_sent_ + bytes < parts_.size()) {
+  FrameHeader frame = StreamMessageFrame(id_, parts_sent_ == 0 ? parts_payload_ : 0);
+  if (parts_sent_ + bytes < parts_total_) {
     frame.flags = kFrameMessageApart;
-    if (parts_sent_ == 0) frame.argument = static_cast<uint32_t>(parts_.size());
+    if (parts_sent_ == 0) frame.argument = parts_total_;
   }
   return frame;
 }
@@ -171,14 +194,23 @@ bool StreamSender::SendPart() {
   const uint32_t bytes = next_part_bytes();
   char* body = Reserve(PartFrame(bytes), bytes);
   if (body == nullptr) return false;
-  parts_.copy(body, bytes, parts_sent_);
-  parts_sent_ += bytes;
-  if (parts_sent_ == parts_.size()) EndParts();
+  CopyPart(body, bytes);
   return true;
+}
+
+void StreamSender::CopyPart(char* body, uint32_t bytes) {
+  const size_t own = parts_sent_ < parts_.size() ? parts_.copy(body, bytes, parts_sent_) : 0;
+  if (own < bytes) {
+    std::memcpy(body + own, tail_.data() + (parts_sent_ + own - parts_.size()), bytes - own);
+  }
+  parts_sent_ += bytes;
+  if (parts_sent_ == parts_total_) EndParts();
 }
 
 void StreamSender::DropParts() {
   EmptyAndKeepLittle(parts_);
+  tail_ = {};
+  parts_total_ = 0;
   if (parts_counted_ > 0) share_->EndReservation(std::exchange(parts_counted_, 0));
 }
 
@@ -192,26 +224,26 @@ void StreamSender::OnWritable(Link& link) {
   if (reserved_ == 0) {
     link.Append(StreamEndFrame(id_), 0);
     end_sent_ = true;
-  } else if (!parts_.empty()) {
+  } else if (in_message()) {
     FrameHeader frame = PartFrame(bytes);
     frame.outcome = reserved_in_;
     reserved_ = 0;
-    parts_.copy(link.Append(frame, bytes), bytes, parts_sent_);
-    parts_sent_ += bytes;
-    if (parts_sent_ == parts_.size()) EndParts();
-  } else if (writer_->message_.ByteSizeLong() != bytes) {
+    CopyPart(link.Append(frame, bytes), bytes);
+  } else if (writer_->message_.ByteSizeLong() + writer_->payload_.bytes() != bytes) {
     // Whoever writes may still reach the message while it waits.
     GiveBackReserved();
     EndWriter(absl::FailedPreconditionError(
         fmt::format("a message on the stream of {} had {} bytes when its Write began, and has {} "
                     "now: it must not change before the Write has ended",
-                    method_, bytes, writer_->message_.ByteSizeLong())));
+                    method_, bytes - writer_->payload_.bytes(), writer_->message_.ByteSizeLong())));
   } else {
-    FrameHeader frame = StreamMessageFrame(id_);
+    const BorrowedPayload& payload = writer_->payload_;
+    FrameHeader frame = StreamMessageFrame(id_, Told(payload));
     frame.outcome = reserved_in_;
     reserved_ = 0;
-    writer_->message_.SerializeWithCachedSizesToArray(
-        reinterpret_cast<uint8_t*>(link.Append(frame, bytes)));
+    char* body = link.Append(frame, bytes);
+    writer_->message_.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(body));
+    CopyPayload(payload, body + (bytes - payload.bytes()));
     EndWriter(absl::OkStatus());
   }
   Advance();
@@ -243,9 +275,9 @@ void StreamSender::OnStreamLinkLost() {
 }
 
 void StreamSender::SendSerialized(std::string message) {
-  VERBENA_CHECK(parts_.empty() && writer_ == nullptr) << method_;
+  VERBENA_CHECK(!in_message() && writer_ == nullptr) << method_;
   parts_ = std::move(message);
-  parts_sent_ = 0;
+  BeginParts({});
   Advance();
 }
 
@@ -274,8 +306,13 @@ bool StreamSender::Start(StreamWrite& write) {
 void StreamSender::Leave(StreamWrite& write) {
   if (writer_ != &write) return;
   writer_ = nullptr;
-  writer_in_parts_ = false;
-  if (parts_.empty()) StopWaiting();
+  // The parts that are left follow by themselves; the payload is the writer's.
+  if (std::exchange(writer_in_parts_, false) && !VERBENA_MUTANT(kLeftPayloadBorrowed)) {
+    if (share_->TryReserve(tail_.size())) parts_counted_ += tail_.size();
+    parts_.append(tail_.data(), tail_.size());
+    tail_ = {};
+  }
+  if (!in_message()) StopWaiting();
   // WritesDone() may have been called meanwhile.
   if (wait_ == Wait::kNone) Advance();
 }

@@ -1,7 +1,8 @@
 // StreamSender: the half of a stream that sends messages to the peer, on either side.
 //
-// A message is serialized straight into a frame if it fits one. Otherwise it is serialized into
-// memory of the sender, and leaves in parts. Each frame waits for the window of its stream, for
+// A message is serialized straight into a frame if it fits one, with its payload behind it.
+// Otherwise it is serialized into memory of the sender, and leaves in parts, and its payload behind
+// it from where the writer has it. Each frame waits for the window of its stream, for
 // that of all streams of the link, and for room in the link; until then the writer waits. A writer
 // that is destroyed, or cancelled, takes along a message of which nothing has left; the parts of
 // one that has begun to leave follow by themselves. A part of its stream. One thread.
@@ -20,6 +21,7 @@
 #include "verbena/rpc/internal/stream_link.h"
 #include "verbena/rpc/stream_awaits.h"
 #include "verbena/transport/link/link.h"
+#include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
 
@@ -47,7 +49,7 @@ class StreamSender final : private SendWaiter, private LinkWindowWaiter, private
   bool closed() const { return closed_; }
   bool end_sent() const { return end_wanted_; }
   // Whether a message has begun to leave, and its last part has not left.
-  bool in_message() const { return !parts_.empty(); }
+  bool in_message() const { return parts_total_ > 0; }
 
  private:
   friend StreamWrite;
@@ -62,6 +64,10 @@ class StreamSender final : private SendWaiter, private LinkWindowWaiter, private
   // Begins with the writer's message, in one frame or in parts. False if it must wait.
   bool SendMessage();
   bool SendPart();
+  // Begins with the message in parts_, and the payload behind it.
+  void BeginParts(const BorrowedPayload& payload);
+  // Fills a frame's body with the next part.
+  void CopyPart(char* body, uint32_t bytes);
   void EndParts();
   // Frees the message in parts, and its share of memory.
   void DropParts();
@@ -90,7 +96,10 @@ class StreamSender final : private SendWaiter, private LinkWindowWaiter, private
   uint8_t reserved_in_ = kCountsInLink;
   StreamWrite* writer_ = nullptr;
   std::string parts_;  // the message that leaves in parts
-  size_t parts_sent_ = 0;
+  BufferView tail_;    // its payload, of writer_
+  uint32_t parts_total_ = 0;
+  uint32_t parts_payload_ = 0;  // as their first frame tells
+  uint32_t parts_sent_ = 0;
   size_t parts_counted_ = 0;      // in the peer's share of memory
   bool writer_in_parts_ = false;  // they are the message of writer_
   bool end_wanted_ = false;

@@ -14,6 +14,8 @@
 #include "verbena/rpc/internal/stream_receiver.h"
 #include "verbena/rpc/internal/stream_sender.h"
 #include "verbena/rpc/method.h"
+#include "verbena/rpc/server/request_buffers.h"
+#include "verbena/transport/coro/clock.h"
 
 namespace verbena::internal {
 
@@ -22,9 +24,14 @@ class ServedStream final : private StreamReceiver::Owner {
   StreamReceiver& receiver() { return receiver_; }
   StreamSender& sender() { return sender_; }
 
+  // For the payloads of the client's messages; before Begin().
+  void SetMemory(ServerShard& shard, ServerSession& session, TimePoint deadline) {
+    buffers_.Begin(shard, session, deadline);
+  }
   // `request_apart`: the request comes as a message.
   void Begin(StreamLink& link, CallId id, const MethodDescriptor& method, bool request_apart) {
-    receiver_.Begin(link, id);
+    receiver_.Begin(link, id,
+                    method.messages_have_payloads(Streams::kClient) ? &buffers_ : nullptr);
     sender_.Begin(link, id, method.full_name);
     if (method.streams == Streams::kServer && !request_apart) receiver_.End();
     // The handler has the request until it ends.
@@ -59,6 +66,7 @@ class ServedStream final : private StreamReceiver::Owner {
   // The Read that waits for the message tells the handler.
   void OnReceiveFailed(const absl::Status&) override {}
 
+  RequestBuffers buffers_;
   StreamReceiver receiver_{*this};
   StreamSender sender_;
 };

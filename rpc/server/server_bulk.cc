@@ -332,9 +332,15 @@ absl::Status ServerBulk::Plan(const MethodDescriptor& method, size_t reply_bytes
                               size_t context_bytes) {
   VERBENA_ASSIGN_OR_RETURN(Link * link, OpenLink());
   payload_bytes_ = written_ + response_.size();
-  if (has_response_ && !method.response_payload()) {
+  if (has_response_ && (!method.response_payload() || method.streams != Streams::kNone)) {
     payload_bytes_ = 0;
     has_response_ = false;
+    if (method.streams != Streams::kNone) {
+      return absl::InternalError(
+          fmt::format("{} ended its stream with a payload: Write() takes the payloads of its "
+                      "messages",
+                      method.full_name));
+    }
     return absl::InternalError(
         fmt::format("{} answered with a payload: declare option (verbena.method) = {{ "
                     "response_payload: true }} in its .proto",

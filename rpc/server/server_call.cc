@@ -133,8 +133,10 @@ void ServerCall::Start(ServerSession& session, CallId id, const FrameHeader& fra
 }
 
 void ServerCall::BeginStream(const FrameHeader& frame) {
-  stream_.Make().Begin(session_->streams(), id_, *entry_.method->descriptor,
-                       (frame.flags & kFrameMessageApart) != 0);
+  ServedStream& stream = stream_.Make();
+  stream.SetMemory(shard_, *session_, deadline_);
+  stream.Begin(session_->streams(), id_, *entry_.method->descriptor,
+               (frame.flags & kFrameMessageApart) != 0);
 }
 
 absl::Status ServerCall::OnStreamFrame(const FrameHeader& frame, const char* body) {

@@ -401,6 +401,18 @@ MUTANTS = [
            "*AWriteThatFindsNoMemoryFailsAlone"),
     Mutant("kIdleWindowsTaken", "//tests/rpc:hostile_stream_test",
            "*StreamViolationTest*/WindowThatDoesNotMove"),
+    Mutant("kStreamPayloadOfNoneTaken", "//tests/rpc:stream_payload_test",
+           "*StreamPayloadViolationTest*/PayloadOfAMethodWithout"),
+    Mutant("kStreamPayloadUnchecked", "//tests/rpc:stream_payload_test",
+           "*StreamPayloadViolationTest*/PayloadLongerThanItsMessage"),
+    Mutant("kLaterPayloadTaken", "//tests/rpc:stream_payload_test",
+           "*StreamPayloadViolationTest*/PayloadInTheMiddle"),
+    Mutant("kLeftReadTakesPayload", "//tests/rpc:stream_payload_test",
+           "*AReadThatIsDestroyedLosesNoPayload"),
+    Mutant("kLeftPayloadBorrowed", "//tests/rpc:stream_payload_test",
+           "*AWriteThatIsDestroyedSendsAllOfItsPayloadOrNothing"),
+    Mutant("kStreamPayloadUncounted", "//tests/rpc:stream_payload_test",
+           "*AHandlerThatKeepsMoreThanItsClientsShareHearsOfIt"),
 
     # files, examples
     Mutant("kFileReferenceNotAtomic", "//tests/transport/file:file_lifetime_test",

@@ -220,6 +220,12 @@ enum class Fault {
   kLargeRequestUncounted,     // a stream's large request counts in no share while its handler runs
   kLargeWriteUncounted,       // a message that leaves in parts takes memory beyond every share
   kIdleWindowsTaken,          // a peer may tell a window again and again that does not open
+  kStreamPayloadOfNoneTaken,  // a message may have a payload though its stream's have none
+  kStreamPayloadUnchecked,    // a message's payload may be longer than the message
+  kLaterPayloadTaken,         // a payload may be told of in the middle of its message
+  kLeftReadTakesPayload,      // a Read that is destroyed takes its message's payload along
+  kLeftPayloadBorrowed,       // a message goes on from the payload of a writer that is gone
+  kStreamPayloadUncounted,    // payloads of a client's stream count in no share
 
   // files, examples
   kFileReferenceNotAtomic,   // threads that share a File lose count of its Tasks

@@ -55,6 +55,16 @@ constexpr Refusal kRefusals[] = {
     {"ServiceNamedLikeTheClassOfANestedEnum",
      "package p; message A { enum B { ZERO = 0; } }\nservice A_B {}",
      "a.proto:2:1: service p.A_B: its C++ class A_B is also that of p.A.B; rename one"},
+    {"PayloadOfTheOneRequestOfAStream",
+     "import 'verbena/options.proto'; message M {} service S {\nrpc Get(M) returns (stream M) {\n"
+     "option (verbena.method) = { request_payload: true, response_payload: true }; } }",
+     "a.proto:2:1: service S, method Get: the one request of a stream has no payload; remove "
+     "request_payload, or make the request a stream"},
+    {"PayloadOfTheOneReplyToAStream",
+     "import 'verbena/options.proto'; message M {} service S {\nrpc Put(stream M) returns (M) {\n"
+     "option (verbena.method).response_payload = true; } }",
+     "a.proto:2:1: service S, method Put: the one reply to a stream has no payload; remove "
+     "response_payload, or make the reply a stream"},
     {"ServicesThatBecomeTheSameClass", "package p; service class {}\nservice class_ {}",
      "a.proto:2:1: service p.class_: its C++ class class_ is also that of p.class; rename one"},
 };

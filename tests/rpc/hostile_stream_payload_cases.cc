@@ -1,0 +1,172 @@
+// A peer that breaks the rules of payloads on streams ends its own link, and no other.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/rpc/rogue_peer.h"
+#include "tests/rpc/stream_payload_service.h"
+
+namespace verbena::internal {
+namespace {
+
+constexpr char kEcho[] = "verbena.testing.PayloadStreams/Echo";
+constexpr char kSend[] = "verbena.testing.PayloadStreams/Send";
+constexpr char kPlain[] = "verbena.testing.PayloadStreams/Plain";
+constexpr char kSay[] = "verbena.testing.PayloadStreams/Say";
+constexpr uint32_t kMost = 64u << 20;
+
+RogueFrame Opening(const char* method, Streams streams) {
+  RogueFrame frame = Request(method, 0, 0);
+  frame.header.flags = kFrameOpensStream;
+  frame.header.outcome = static_cast<uint8_t>(streams);
+  return frame;
+}
+
+// `payload` as a frame tells it: 0 for none, otherwise one more than its bytes. `total` is not 0 if
+// further parts follow.
+RogueFrame Message(std::string body, uint32_t payload, uint32_t total = 0) {
+  RogueFrame frame;
+  frame.header.kind = FrameKind::kStreamMessage;
+  frame.header.flags = total > 0 ? kFrameMessageApart : 0;
+  frame.header.argument = total;
+  frame.header.deadline_us = payload;
+  frame.body = std::move(body);
+  return frame;
+}
+
+struct Violation {
+  const char* name;
+  const char* method;
+  Streams streams;
+  std::vector<RogueFrame> messages;
+};
+
+std::vector<Violation> ViolationsOfAClient() {
+  const Streams both = Streams::kBoth;
+  return {
+      {"PayloadLongerThanItsMessage", kEcho, both, {Message("abc", 5)}},
+      {"PayloadLongerThanItsMessageInParts", kEcho, both, {Message("abc", 12, 10)}},
+      {"PayloadBeyondAllBounds", kEcho, both, {Message("abc", kMost + 2, kMost + 1)}},
+      {"PayloadOfAllThatIsTold", kEcho, both, {Message("abc", ~0u)}},
+      {"MessageBesideAPayloadBeyondAllBounds", kEcho, both, {Message("abc", 6, kMost + 6)}},
+      {"PayloadInTheMiddle", kEcho, both, {Message("abc", 4, 10), Message("defghij", 4)}},
+      {"PayloadInTheMiddleOfAMessageWithout",
+       kEcho,
+       both,
+       {Message("abc", 0, 10), Message("defghij", 8)}},
+      {"PayloadOfAMethodWithout", kPlain, both, {Message("", 1)}},
+      {"PayloadOfAMethodWithoutInParts", kPlain, both, {Message("abc", 4, 10)}},
+      {"PayloadOfAClientThatSendsOneMessage", kSend, Streams::kServer, {Message("abc", 4)}},
+  };
+}
+
+class HostileStreamPayloadTest : public StreamPayloadTest {
+ protected:
+  void StartHostile() {
+    RuntimeOptions server;
+    server.device = RogueDevice();
+    server.limits = RoguesLimits();
+    RuntimeOptions client;
+    client.device = RogueDevice();
+    StreamPayloadTest::Start({}, std::move(server), std::move(client));
+    ASSERT_EQ(Run(SayOnce()), absl::OkStatus());
+    rogue_ = std::make_unique<RoguePeer>(*client_runtime_, RogueDevice());
+    rogue_->ConnectTo(server_->address());
+  }
+  void TearDown() override {
+    rogue_.reset();
+    channel_.reset();
+    client_runtime_.reset();
+    server_.reset();
+  }
+
+  std::unique_ptr<RoguePeer> rogue_;
+};
+
+class StreamPayloadViolationTest : public HostileStreamPayloadTest,
+                                   public ::testing::WithParamInterface<size_t> {};
+
+TEST_P(StreamPayloadViolationTest, EndsItsOwnLinkAlone) {
+  StartHostile();
+  const Violation violation = ViolationsOfAClient()[GetParam()];
+  rogue_->Send(EncodeSend(kCorrect, {Opening(violation.method, violation.streams)}));
+  for (const RogueFrame& frame : violation.messages) {
+    rogue_->Send(EncodeSend(kCorrect, {frame}));
+  }
+  EXPECT_TRUE(rogue_->IsDropped());
+  absl::StatusOr<testing::Summary> sum = Run(CollectOf(3, 10000));
+  ASSERT_TRUE(sum.ok()) << sum.status();
+  EXPECT_EQ(sum->bytes(), 30000u);
+  ExpectNothingHeld();
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StreamPayloadViolationTest,
+                         ::testing::Range<size_t>(0, ViolationsOfAClient().size()),
+                         [](const auto& info) {
+                           return std::string(ViolationsOfAClient()[info.param].name);
+                         });
+
+// A rogue in place of a server, which answers the client's stream with one message.
+struct Answer {
+  const char* name;
+  bool has_payloads;  // the method
+  RogueFrame frame;
+};
+
+std::vector<Answer> AnswersOfAServer() {
+  return {
+      {"PayloadLongerThanItsMessage", true, Message("abc", 5)},
+      {"PayloadBeyondAllBounds", true, Message("abc", kMost + 2, kMost + 1)},
+      {"PayloadOfAMethodWithout", false, Message("", 1)},
+  };
+}
+
+class StreamPayloadAnswerTest : public StreamPayloadTest,
+                                public ::testing::WithParamInterface<size_t> {};
+
+TEST_P(StreamPayloadAnswerTest, EndsTheLink) {
+  const Answer answer = AnswersOfAServer()[GetParam()];
+  auto server = Runtime::Start({.device = RogueDevice()});
+  ASSERT_TRUE(server.ok()) << server.status();
+  auto listener = *(*server)->shard(0).bootstrap().Listen("127.0.0.1:0");
+  RuntimeOptions options;
+  options.device = RogueDevice();
+  options.limits = RoguesLimits();
+  StartClient(listener->address(), std::move(options));
+  RoguePeer rogue(**server, RogueDevice());
+  rogue.methods = {MethodId(kEcho), MethodId(kPlain), MethodId(kSay)};
+  std::thread script([&] {
+    rogue.AcceptFrom(*listener);
+    std::vector<RogueFrame> opening = rogue.Receive();
+    while (opening[0].header.kind != FrameKind::kRequest) opening = rogue.Receive();
+    rogue.Send(EncodeSend(kCorrect, {answer.frame}));
+    EXPECT_TRUE(rogue.IsDropped());
+  });
+  auto with = [&]() -> Task<absl::Status> {
+    auto stream = stub_->Echo();
+    EXPECT_FALSE((co_await stream.Read()).has_value());
+    co_return co_await stream.Finish();
+  };
+  auto without = [&]() -> Task<absl::Status> {
+    auto stream = stub_->Plain();
+    EXPECT_FALSE((co_await stream.Read()).has_value());
+    co_return co_await stream.Finish();
+  };
+  const absl::Status status = answer.has_payloads ? Run(with()) : Run(without());
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  script.join();
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StreamPayloadAnswerTest,
+                         ::testing::Range<size_t>(0, AnswersOfAServer().size()),
+                         [](const auto& info) {
+                           return std::string(AnswersOfAServer()[info.param].name);
+                         });
+
+}  // namespace
+}  // namespace verbena::internal

@@ -35,7 +35,8 @@ enum class Inherit : uint8_t {
   kAll = 0,
   // Nothing: for work that must be done even if the Task is cancelled, such as giving up a lease.
   // Neither a cancellation of the Task nor WithDeadline() ends such a call; its own deadline does.
-  // Destroying the Task still abandons it: Spawn() what must outlive the Task. Streams ignore this.
+  // Destroying the Task still abandons it: Spawn() what must outlive the Task. For a stream this
+  // declines the deadline and the trace; a cancelled Task ends its own awaits of it all the same.
   kNothing = 1,
 };
 

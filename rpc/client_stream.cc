@@ -1,11 +1,16 @@
 #include "verbena/rpc/client_stream.h"
 
 #include <cstdint>
+#include <memory>
+#include <utility>
 
 #include "fmt/format.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/client/connection.h"
+#include "verbena/rpc/client/context_call.h"
+#include "verbena/rpc/client/intercepted_stream.h"
 #include "verbena/rpc/client/stream_call.h"
+#include "verbena/rpc/internal/shard.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/status_macros.h"
@@ -20,6 +25,12 @@ Deadline DeadlineOf(const Channel& channel, const CallOptions& options) {
   return options.deadline.is_given() ? options.deadline : channel.options().default_deadline;
 }
 
+std::unique_ptr<MessageLite> CopyOf(const MessageLite& message) {
+  std::unique_ptr<MessageLite> copy(message.New());
+  copy->CheckTypeAndMergeFrom(message);
+  return copy;
+}
+
 bool HasPayloads(const CallOptions& options) {
   return options.request_payload.present() || options.response_payload_into ||
          options.max_response_payload != 0;
@@ -29,11 +40,12 @@ bool HasPayloads(const CallOptions& options) {
 
 class ChannelStream final : public StreamCall {
  public:
-  ChannelStream(Channel& channel, const MethodDescriptor& method, const MessageLite* request,
-                const CallOptions& options)
+  ChannelStream(Channel& channel, const MethodDescriptor& method, const MessageLite& request,
+                const MessageLite& reply, CallOptions& options)
       : StreamCall(method, DeadlineOf(channel, options), options.info,
-                   request != nullptr ? request->SerializeAsString() : std::string()),
-        channel_(channel) {
+                   method.streams == Streams::kServer ? request.SerializeAsString() : ""),
+        channel_(channel),
+        inherits_(options.inherit == Inherit::kAll) {
     if (HasPayloads(options)) {
       Refuse(
           absl::InvalidArgumentError(fmt::format("{} is a stream, whose payloads go with its "
@@ -41,32 +53,109 @@ class ChannelStream final : public StreamCall {
                                                  "response_payload_into and max_response_payload "
                                                  "of CallOptions unset",
                                                  method.full_name)));
-    } else if (options.priority != Priority::kNormal || options.request_id.has_value() ||
-               !options.metadata.untouched()) {
-      Refuse(absl::InvalidArgumentError(fmt::format(
-          "{} is a stream, which carries no context yet: leave metadata, priority and request_id "
-          "of CallOptions unset",
-          method.full_name)));
+      return;
     }
+    if (options.priority != Priority::kNormal || options.request_id.has_value() ||
+        !options.metadata.untouched()) {
+      given_ = std::make_unique<CallContext>(CallContext{.priority = options.priority,
+                                                         .request_id = options.request_id,
+                                                         .metadata = std::move(options.metadata)});
+    }
+    if (channel.options().interceptors.empty()) return;
+    seen_ = {.request = CopyOf(request), .reply = CopyOf(reply)};
   }
+  ~ChannelStream() override { Abandon(); }
 
   // StreamRefs, and the StreamHandle.
   uint32_t shares = 1;
 
+  // For an await in `scope`, which may be null: begins the call, or its interceptors, unless they
+  // have begun. False if the call has neither begun nor ended: then await Begun().
+  bool BeginIn(CancelScope* scope);
+  Task<void> Begun();
+  // Waits for the end, and gives the final status. If the await is cancelled, the call ends.
+  Task<absl::Status> Ended();
+  // null: the channel has none.
+  const InterceptedStream* interception() const { return interception_.get(); }
+  void Abandon() {
+    if (interception_ != nullptr) interception_->Abandon();
+    StreamCall::Abandon();
+  }
+
+ private:
   // nullptr: the call has ended, since this thread has no connection.
-  Connection* connection() {
+  Connection* ConnectionHere() {
     Connection* connection = channel_.ConnectionHere();
     if (connection == nullptr) GiveUp(NotOnAnExecutor());
     return connection;
   }
+  void TakeOver(Connection& connection, const CancelScope* scope);
+  void Intercept(Connection& connection, CallContext context, const TraceContext* trace);
 
- private:
   Channel& channel_;
+  const bool inherits_;
+  std::unique_ptr<CallContext> given_;  // by CallOptions, until the call begins; null: nothing
+  StreamMessages seen_;                 // until interceptors begin
+  std::unique_ptr<InterceptedStream> interception_;
 };
 
+bool ChannelStream::BeginIn(CancelScope* scope) {
+  if (begun()) return true;
+  Connection* connection = ConnectionHere();
+  if (connection == nullptr) return true;
+  if (!clock_started()) TakeOver(*connection, scope);
+  return begun() || (interception_ == nullptr && StreamCall::Begin(*connection));
+}
+
+// The call's context is complete: its own, and what it inherits.
+void ChannelStream::TakeOver(Connection& connection, const CancelScope* scope) {
+  if (!inherits_ && !VERBENA_MUTANT(kStreamInheritsAlways)) scope = nullptr;
+  StartClock(connection.shard().executor(), scope);
+  const TraceContext* trace = scope == nullptr ? nullptr : scope->trace();
+  CallContext context;
+  if (given_ != nullptr) context = std::move(*given_);
+  given_.reset();
+  if (trace != nullptr) context.trace = trace->Child();
+  if (!channel_.options().interceptors.empty()) {
+    Intercept(connection, std::move(context), trace);
+    return;
+  }
+  if (context.empty() && context.metadata.untouched()) return;
+  absl::Status checked = CheckContext(context, channel_.options().max_metadata_bytes);
+  if (checked.ok()) {
+    set_context(std::move(context));
+  } else {
+    Refuse(std::move(checked));
+  }
+}
+
+void ChannelStream::Intercept(Connection& connection, CallContext context,
+                              const TraceContext* trace) {
+  const ChannelOptions& options = channel_.options();
+  interception_ = std::make_unique<InterceptedStream>(
+      InterceptedChannel{channel_.target(), options.interceptors, options.max_metadata_bytes},
+      connection, *this, std::move(seen_));
+  interception_->Start(connection.shard().executor(), std::move(context), trace);
+}
+
+Task<void> ChannelStream::Begun() {
+  if (interception_ != nullptr) {
+    (void)co_await interception_->Begun();
+  } else if (Connection* connection = ConnectionHere()) {
+    co_await Connect(*connection);
+  }
+}
+
+Task<absl::Status> ChannelStream::Ended() {
+  if (interception_ != nullptr) co_return co_await interception_->Finish();
+  co_await StreamEndAwaiter(*this);
+  co_return status();
+}
+
 StreamHandle::StreamHandle(Channel& channel, const MethodDescriptor& method,
-                           const MessageLite* request, CallOptions&& options)
-    : stream_(new ChannelStream(channel, method, request, options)) {}
+                           const MessageLite& request, const MessageLite& reply,
+                           CallOptions&& options)
+    : stream_(new ChannelStream(channel, method, request, reply, options)) {}
 
 void StreamHandle::Deleter::operator()(ChannelStream* stream) const {
   if (!VERBENA_MUTANT(kAbandonedStreamRuns)) stream->Abandon();
@@ -82,16 +171,18 @@ StreamRef::~StreamRef() {
 StreamReceiver& ReceiverOf(ChannelStream& stream) { return stream.receiver(); }
 StreamSender& SenderOf(ChannelStream& stream) { return stream.sender(); }
 
-bool BeginsStream::HasBegun() {
+bool BeginsStream::HasBegun(const PromiseBase& caller) {
   if (stream_.begun()) [[likely]]
     return true;
-  Connection* connection = stream_.connection();
-  return connection == nullptr || stream_.Begin(*connection);
+  const bool cancelled = caller.cancel != nullptr && caller.cancel->requested();
+  return (cancelled && !VERBENA_MUTANT(kCancelledTaskBeginsStream)) ||
+         stream_.BeginIn(caller.cancel);
 }
 
 Task<void> BeginsStream::Begin(StreamRef stream) {
-  Connection* connection = stream->connection();
-  if (connection != nullptr && !stream->Begin(*connection)) co_await stream->Connect(*connection);
+  CancelScope* scope = (co_await CurrentContext()).cancel;
+  if (scope != nullptr && scope->requested()) co_return;
+  if (!stream->BeginIn(scope)) co_await stream->Begun();
 }
 
 Task<bool> ClientRead::ReadLater(StreamRef stream, MessageLite& into) {
@@ -111,11 +202,6 @@ namespace {
 struct Beginner : BeginsStream {
   using BeginsStream::Begin;
 };
-
-Task<absl::Status> AwaitEnd(StreamRef stream) {
-  co_await StreamEndAwaiter(*stream);
-  co_return stream->status();
-}
 
 }  // namespace
 
@@ -137,7 +223,7 @@ Task<absl::Status> FinishStream(StreamRef stream) {
   co_await Beginner::Begin(stream);
   if (stream->method().streams == Streams::kBoth) stream->EndWrites();
   stream->receiver().Discard();
-  co_return co_await AwaitEnd(stream);
+  co_return co_await stream->Ended();
 }
 
 Task<absl::Status> FinishWithReply(StreamRef stream, MessageLite& reply) {
@@ -145,8 +231,16 @@ Task<absl::Status> FinishWithReply(StreamRef stream, MessageLite& reply) {
   stream->EndWrites();
   // A reply that is larger than a frame comes as a message, for whose parts this makes room.
   const absl::StatusOr<bool> read = co_await StreamRead(stream->receiver(), reply);
-  VERBENA_CO_RETURN_IF_ERROR(co_await AwaitEnd(stream));
-  const bool parsed = stream->reply_apart() ? read.ok() && *read : stream->ParseReply(reply);
+  VERBENA_CO_RETURN_IF_ERROR(co_await stream->Ended());
+  bool parsed = true;
+  if (stream->reply_apart()) {
+    parsed = read.ok() && *read;
+  } else if (stream->interception() != nullptr) {
+    reply.Clear();
+    reply.CheckTypeAndMergeFrom(stream->interception()->reply());
+  } else {
+    parsed = stream->ParseReply(reply);
+  }
   if (!parsed) co_return stream->Unparsed(reply);
   co_return absl::OkStatus();
 }

@@ -4,9 +4,10 @@
 // The stream is a call. It begins with the first await, which connects if need be, and ends with
 // the status that the server's handler returns; Finish() waits for it. The stub's method serializes
 // the request before it returns; the channel must outlive the object. The deadline of CallOptions
-// is that of the whole stream. Destroying the object before the end abandons the call: the handler
-// is cancelled. Movable while nobody awaits it. All awaits and the destruction are on one executor.
-// A Read and a Write may be awaited at once; a check aborts if two Reads or two Writes are.
+// is that of the whole stream; so is the deadline of the Task that begins it, if that is earlier
+// (CallOptions::inherit). Destroying the object before the end abandons the call: the handler is
+// cancelled. Movable while nobody awaits it. All awaits and the destruction are on one executor. A
+// Read and a Write may be awaited at once; a check aborts if two Reads or two Writes are.
 //
 // Messages that the application does not read stay in its memory: at most 256 KiB of a stream and
 // 16 MiB of a link (no option sets these yet). Beyond that the peer's Write waits. Cancelling an
@@ -85,10 +86,11 @@ class StreamRef {
 // The owner of a ChannelStream, whose destruction abandons the call.
 class StreamHandle {
  public:
-  // `request` is null for a method whose client sends a stream. It is serialized before this
-  // returns.
+  // `request` is serialized before this returns; for a method whose client sends a stream, it is
+  // any message of the request's type. `reply` is any message of the reply's type.
   StreamHandle(Channel& channel, const MethodDescriptor& method,
-               const google::protobuf::MessageLite* request, CallOptions&& options);
+               const google::protobuf::MessageLite& request,
+               const google::protobuf::MessageLite& reply, CallOptions&& options);
 
   ChannelStream& operator*() const { return *stream_; }
 
@@ -108,9 +110,9 @@ class BeginsStream {
  protected:
   explicit BeginsStream(ChannelStream& stream) : stream_(stream) {}
 
-  // True once the stream has begun, or has ended.
-  bool HasBegun();
-  // For a stream that finds no usable link: waits for one, and then HasBegun(), unless the wait was
+  // True once the stream has begun, or has ended, and for a caller that is cancelled.
+  bool HasBegun(const PromiseBase& caller);
+  // For a stream that must wait before it begins, and then HasBegun(), unless the await was
   // cancelled.
   static Task<void> Begin(StreamRef stream);
 
@@ -129,7 +131,7 @@ class [[nodiscard]] ClientRead : private BeginsStream {
   template <typename Caller>
     requires std::derived_from<Caller, PromiseBase>
   std::coroutine_handle<> await_suspend(std::coroutine_handle<Caller> caller) {
-    if (HasBegun()) {
+    if (HasBegun(caller.promise())) {
       return read_.Await(caller.promise()) ? std::noop_coroutine()
                                            : std::coroutine_handle<>(caller);
     }
@@ -170,7 +172,7 @@ class [[nodiscard]] ClientWrite : private BeginsStream {
   template <typename Caller>
     requires std::derived_from<Caller, PromiseBase>
   std::coroutine_handle<> await_suspend(std::coroutine_handle<Caller> caller) {
-    if (HasBegun()) {
+    if (HasBegun(caller.promise())) {
       return write_.Await(caller.promise()) ? std::noop_coroutine()
                                             : std::coroutine_handle<>(caller);
     }
@@ -279,7 +281,8 @@ class [[nodiscard("a stream begins when it is read")]] ClientReader {
   // For generated stubs. `channel` and `descriptor` are borrowed until the object is destroyed.
   ClientReader(Channel& channel, const MethodDescriptor& descriptor,
                const google::protobuf::MessageLite& request, CallOptions&& options)
-      : stream_(channel, descriptor, &request, std::move(options)) {}
+      : stream_(channel, descriptor, request, internal::MessageOnly<Reply>::default_instance(),
+                std::move(options)) {}
 
   // The next message. None at the end of the stream, if the stream has failed, or if this await was
   // cancelled. Finish() tells the first two apart. After a cancelled await the stream goes on, and
@@ -306,7 +309,8 @@ template <typename Request, typename Reply>
 class [[nodiscard("a stream begins when it is written")]] ClientWriter {
  public:
   ClientWriter(Channel& channel, const MethodDescriptor& descriptor, CallOptions&& options)
-      : stream_(channel, descriptor, nullptr, std::move(options)) {}
+      : stream_(channel, descriptor, internal::MessageOnly<Request>::default_instance(),
+                internal::MessageOnly<Reply>::default_instance(), std::move(options)) {}
 
   // OK when the message is on its way: it waits for the window, that is, for the server to read.
   // The message is borrowed until then. An error if the stream is over, of which Finish() says why;
@@ -341,7 +345,8 @@ template <typename Request, typename Reply>
 class [[nodiscard("a stream begins when it is read or written")]] ClientReaderWriter {
  public:
   ClientReaderWriter(Channel& channel, const MethodDescriptor& descriptor, CallOptions&& options)
-      : stream_(channel, descriptor, nullptr, std::move(options)) {}
+      : stream_(channel, descriptor, internal::MessageOnly<Request>::default_instance(),
+                internal::MessageOnly<Reply>::default_instance(), std::move(options)) {}
 
   // As those of ClientReader and ClientWriter.
   VERBENA_CORO_WRAPPER auto Read() { return internal::NextOf<Reply>(*stream_); }

@@ -13,9 +13,11 @@
 // server's interceptor must leave TakeRequestPayload() to the handler. All references are valid
 // until its Task ends. A call without interceptors pays one branch for them.
 //
-// Streams: a channel's interceptors do not run for them. A server's run once for each stream, and
-// see no message of a side that streams: request() or reply() is then empty and unused. Streams
-// carry no metadata from the client yet, so an interceptor that demands a token refuses them all.
+// Streams: interceptors run once for each stream. A channel's begin with the stream's first await,
+// and the stream begins when the last of them calls next(), which returns when the stream has
+// ended. They run in a Task of their own, which is destroyed when the stream's owner destroys the
+// stream. On both sides, request() or reply() of a side that streams is an empty message of its
+// type. A channel's see the reply of a client streaming method if it fits a frame.
 //
 //   class Timing final : public ClientInterceptor {
 //     Task<absl::Status> Intercept(ClientCallView& call, ClientNext next) override {

@@ -13,17 +13,6 @@ namespace {
 
 using google::protobuf::MessageLite;
 
-absl::Status CheckContext(const CallContext& context, size_t max_metadata_bytes) {
-  VERBENA_RETURN_IF_ERROR(context.metadata.status());
-  if (context.metadata.bytes() > max_metadata_bytes) {
-    return absl::ResourceExhaustedError(fmt::format(
-        "a call's metadata of {} bytes, of which ChannelOptions::max_metadata_bytes "
-        "allows {}; its first key is \"{}\"",
-        context.metadata.bytes(), max_metadata_bytes, (*context.metadata.begin()).first));
-  }
-  return context.trace ? context.trace->Check() : absl::OkStatus();
-}
-
 // A call whose context and request fit one frame of `session`.
 Task<absl::Status> CallInFrame(ClientSession& session, Connection& connection,
                                const MethodDescriptor& method, const MessageLite& request,
@@ -38,6 +27,17 @@ Task<absl::Status> CallInFrame(ClientSession& session, Connection& connection,
 }
 
 }  // namespace
+
+absl::Status CheckContext(const CallContext& context, size_t max_metadata_bytes) {
+  VERBENA_RETURN_IF_ERROR(context.metadata.status());
+  if (context.metadata.bytes() > max_metadata_bytes) {
+    return absl::ResourceExhaustedError(fmt::format(
+        "a call's metadata of {} bytes, of which ChannelOptions::max_metadata_bytes "
+        "allows {}; its first key is \"{}\"",
+        context.metadata.bytes(), max_metadata_bytes, (*context.metadata.begin()).first));
+  }
+  return context.trace ? context.trace->Check() : absl::OkStatus();
+}
 
 Task<absl::Status> ContextCall(Connection& connection, const MethodDescriptor& method,
                                const MessageLite& request, MessageLite& reply, PayloadSink received,

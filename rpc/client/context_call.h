@@ -18,6 +18,10 @@
 
 namespace verbena::internal {
 
+// Whether a call may send `context`. INVALID_ARGUMENT if an entry of the metadata, or the trace,
+// may not be sent; RESOURCE_EXHAUSTED if the metadata takes more than `max_metadata_bytes`.
+absl::Status CheckContext(const CallContext& context, size_t max_metadata_bytes);
+
 // `connection`, `method`, the messages and what `received` names are borrowed until the Task ends.
 // INVALID_ARGUMENT or RESOURCE_EXHAUSTED, and nothing is sent, if the metadata may not be sent or
 // takes more than `max_metadata_bytes`.

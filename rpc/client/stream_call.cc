@@ -1,11 +1,11 @@
 #include "verbena/rpc/client/stream_call.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "fmt/format.h"
 #include "verbena/rpc/client/failure_of.h"
 #include "verbena/rpc/internal/call_step.h"
-#include "verbena/rpc/internal/context_format.h"
 #include "verbena/rpc/internal/frames.h"
 #include "verbena/rpc/internal/remaining_time.h"
 #include "verbena/rpc/internal/shard.h"
@@ -32,28 +32,32 @@ StreamCall::~StreamCall() {
   }
 }
 
-void StreamCall::StartClock(Scheduler& scheduler) {
-  if (scheduler_ != nullptr) return;
+void StreamCall::StartClock(Scheduler& scheduler, const CancelScope* scope) {
   scheduler_ = &scheduler;
-  if (deadline_.is_set() || info_ != nullptr) started_ = scheduler.now();
-  if (deadline_.is_set()) deadline_ = Deadline(deadline_.At(started_));
-  if (info_ != nullptr) info_->request_bytes = static_cast<uint32_t>(request_.size());
+  TimePoint ambient = kNever;
+  if (scope != nullptr && !VERBENA_MUTANT(kStreamOutlastsItsTask)) ambient = scope->deadline();
+  if (deadline_.is_set() || info_ != nullptr || ambient != kNever) started_ = scheduler.now();
+  deadline_ = Deadline(std::min(deadline_.At(started_), ambient));
+  if (info_ == nullptr) return;
+  info_->request_bytes = static_cast<uint32_t>(request_.size());
+  info_->trailing_metadata.Clear();
+}
+
+void StreamCall::set_context(CallContext context) {
+  context_ = context.empty() ? nullptr : std::make_unique<CallContext>(std::move(context));
 }
 
 bool StreamCall::Begin(Connection& connection) {
   if (stage_ != Stage::kNew) return true;
-  Executor& executor = connection.shard().executor();
-  StartClock(executor);
   ClientSession* session = connection.usable_session();
   if (session == nullptr) return false;
-  BeginOn(*session, executor);
+  BeginOn(*session, connection.shard().executor());
   return true;
 }
 
 Task<void> StreamCall::Connect(Connection& connection) {
   while (stage_ == Stage::kNew) {
-    absl::StatusOr<ClientSession*> session =
-        co_await connection.Session(deadline_.is_set() ? deadline_ : Deadline());
+    absl::StatusOr<ClientSession*> session = co_await connection.Session(deadline_);
     // Another await of the stream may have gone on first.
     if (stage_ != Stage::kNew) break;
     if (!session.ok()) {
@@ -98,27 +102,43 @@ absl::Status StreamCall::Refusal(const ClientSession& session, uint16_t number) 
         fmt::format("a request of {} bytes; at most {} (LinkLimits::max_payload_bytes) travel",
                     request_.size(), most));
   }
+  const size_t room = std::min(kMaxContextInFrame, session.max_body_bytes());
+  if (context_ != nullptr && context_->encoded_bytes() > room &&
+      !VERBENA_MUTANT(kStreamContextUnbounded)) {
+    return absl::ResourceExhaustedError(
+        fmt::format("the context (metadata, trace, request id) of the stream of {} takes {} bytes, "
+                    "and a stream's may take {}: send what is larger in a message",
+                    method_.full_name, context_->encoded_bytes(), room));
+  }
   return absl::OkStatus();
 }
 
-void StreamCall::Refuse(absl::Status status) {
-  status_ = WithOutcome(std::move(status), Outcome::kNotExecuted);
+void StreamCall::EndUnbegun(absl::Status status) {
+  status_ = std::move(status);
   End();
+}
+
+void StreamCall::Refuse(absl::Status status) {
+  EndUnbegun(WithOutcome(std::move(status), Outcome::kNotExecuted));
 }
 
 void StreamCall::SendRequest() {
   Link& link = *session_->link();
   AtStep(CallStep::kRequestBegins, &link);
-  body_bytes = request_.size() <= link.max_body_bytes() ? request_.size() : 0;
+  const size_t context_bytes = context_ == nullptr ? 0 : context_->encoded_bytes();
+  const size_t all = context_bytes + request_.size();
+  body_bytes = all <= link.max_body_bytes() ? all : context_bytes;
   OnWritable(link);
 }
 
 // Frames that the stream sends meanwhile wait behind the request.
 void StreamCall::OnWritable(Link& link) {
   FrameHeader frame = RequestFrame(id_, method_number_);
-  const bool apart = body_bytes != request_.size();
+  const size_t context_bytes = context_ == nullptr ? 0 : context_->encoded_bytes();
+  const bool apart = body_bytes != context_bytes + request_.size();
   frame.outcome = static_cast<uint8_t>(method_.streams);
   frame.flags = apart ? kFrameOpensStream | kFrameMessageApart : kFrameOpensStream;
+  if (context_bytes != 0) frame.flags |= kFrameHasContext;
   if (deadline_.is_set()) frame.set_deadline(RemainingUs(deadline_.when(), scheduler_->now()));
   char* body = link.Append(frame, body_bytes);
   if (body == nullptr) {
@@ -127,10 +147,12 @@ void StreamCall::OnWritable(Link& link) {
   }
   sent_ = true;
   AtStep(CallStep::kRequestAppended, &link);
+  if (context_bytes != 0) context_->Encode(body);
+  context_.reset();
   if (apart) {
     sender_.SendSerialized(std::move(request_));
   } else {
-    request_.copy(body, body_bytes);
+    request_.copy(body + context_bytes, request_.size());
   }
   request_ = std::string();
 }
@@ -224,7 +246,9 @@ void StreamCall::End() {
   SendWaiter::Unlink();
   if (registered && deadline_.is_set()) scheduler_->StopTimer(*this);
   if (info_ != nullptr && scheduler_ != nullptr) info_->elapsed = scheduler_->now() - started_;
-  if (!receiver_.ended()) receiver_.Fail(status_);
+  if (!receiver_.ended()) {
+    status_.ok() ? (void)receiver_.End() : receiver_.Fail(status_);
+  }
   sender_.Close(status_.ok() ? absl::FailedPreconditionError(fmt::format(
                                    "the server has ended the stream of {}: Finish() says how",
                                    method_.full_name))

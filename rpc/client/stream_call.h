@@ -2,7 +2,8 @@
 // receives messages.
 //
 // It begins with its first await, which finds a link, and ends with the server's response, a
-// deadline, a cancellation or the loss of the link, whichever is first. The messages that came
+// deadline, a cancellation or the loss of the link, whichever is first. Its request may carry a
+// context block, in the frame. The messages that came
 // before the response can still be read after it. Owned by the caller's ClientReader, ClientWriter
 // or ClientReaderWriter, whose destruction abandons the call. One thread.
 
@@ -10,7 +11,9 @@
 #define VERBENA_RPC_CLIENT_STREAM_CALL_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "google/protobuf/message_lite.h"
@@ -18,10 +21,12 @@
 #include "verbena/rpc/client/client_session.h"
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/reply_buffers.h"
+#include "verbena/rpc/internal/context_format.h"
 #include "verbena/rpc/internal/stream_receiver.h"
 #include "verbena/rpc/internal/stream_sender.h"
 #include "verbena/rpc/method.h"
 #include "verbena/rpc/outcome.h"
+#include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/suspension.h"
 #include "verbena/transport/coro/task.h"
 
@@ -63,13 +68,28 @@ class StreamCall : private StreamReceiver::Owner, private SendWaiter, private Ti
 
   const MethodDescriptor& method() const { return method_; }
 
+  // The call's time begins; before Begin(), once. `scope` is that of the Task from which the call
+  // inherits its deadline; null if it inherits none.
+  void StartClock(Scheduler& scheduler, const CancelScope* scope);
+  bool clock_started() const { return scheduler_ != nullptr; }
+  // A time, or none. Precondition: clock_started().
+  Deadline deadline() const { return deadline_; }
+  // The call's context block, set before it begins; none is the default.
+  void set_context(CallContext context);
+  // The caller's CallInfo. Without one, `own` from now on, which outlives the call.
+  CallInfo& InfoOr(CallInfo& own) {
+    if (info_ == nullptr) info_ = &own;
+    return *info_;
+  }
+
   // Whether it has begun; then it may have ended, too.
   bool begun() const { return stage_ != Stage::kNew; }
   // Begins the call over `connection`, unless it has begun. False if there is no usable link: then
   // await Connect(), after which it has begun, or ended, unless the await was cancelled.
   bool Begin(Connection& connection);
   Task<void> Connect(Connection& connection);
-  // Ends a call that cannot begin.
+  // Ends a call that has not begun, and now cannot: as `status` says, or not_executed.
+  void EndUnbegun(absl::Status status);
   void Refuse(absl::Status status);
 
   StreamReceiver& receiver() { return receiver_; }
@@ -101,7 +121,6 @@ class StreamCall : private StreamReceiver::Owner, private SendWaiter, private Ti
   enum class Stage : uint8_t { kNew, kActive, kEnded };
 
   void BeginOn(ClientSession& session, Scheduler& scheduler);
-  void StartClock(Scheduler& scheduler);
   absl::Status Refusal(const ClientSession& session, uint16_t number) const;
   void SendRequest();
   void OnWritable(Link& link) override;
@@ -114,6 +133,7 @@ class StreamCall : private StreamReceiver::Owner, private SendWaiter, private Ti
   Deadline deadline_;
   CallInfo* info_;
   std::string request_;
+  std::unique_ptr<CallContext> context_;  // until it is sent; null: none
   Scheduler* scheduler_ = nullptr;
   ClientSession* session_ = nullptr;
   CallId id_;

@@ -7,7 +7,8 @@
 //                .outcome = Outcome::kMaybeExecuted});
 //
 // So the third Write fails, after the server has run it. The faults of other calls are as real ones
-// look to the caller: a call that is lost ends at its deadline, or when it is cancelled. Any
+// look to the caller: a call that is lost ends at its deadline, or when it is cancelled. A stream
+// is one call, of which a fault takes the beginning or the end, and no messages between them. Any
 // thread; a fault holds for calls that begin after Add().
 
 #ifndef VERBENA_RPC_TESTING_FAULT_INJECTOR_H_

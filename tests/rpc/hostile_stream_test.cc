@@ -10,6 +10,7 @@
 
 #include "tests/rpc/rogue_peer.h"
 #include "tests/rpc/stream_service.h"
+#include "verbena/rpc/internal/context_format.h"
 #include "verbena/rpc/internal/stream_link.h"
 
 namespace verbena::internal {
@@ -76,6 +77,26 @@ std::string ManyItems() {
   return request.SerializeAsString();
 }
 
+// An opening that begins with a context block, or with what a rogue has for one.
+RogueFrame Carrying(const std::string& block, RogueFrame opening) {
+  opening.header.flags |= kFrameHasContext;
+  opening.body.insert(0, block);
+  return opening;
+}
+
+std::string Block(size_t value_bytes = 5) {
+  const CallContext context{.metadata = {{"key", std::string(value_bytes, 'v')}}};
+  std::string block(context.encoded_bytes(), '\0');
+  context.Encode(block.data());
+  return block;
+}
+
+std::string Travelling(size_t bytes) {
+  std::string header(kContextHeaderBytes, '\0');
+  EncodeTravellingContext(bytes, header.data());
+  return header;
+}
+
 struct Violation {
   const char* name;
   std::vector<RogueFrame> frames;  // each in a SEND of its own
@@ -103,7 +124,20 @@ std::vector<Violation> ViolationsOfAClient() {
   client_apart.header.flags |= kFrameMessageApart;
   RogueFrame unary_apart = Request(kSay, 0, 0);
   unary_apart.header.flags = kFrameMessageApart;
+  const std::string good = Block();
+  std::string unknown = good;
+  unknown[4] = 8;
+  std::string upper = good;
+  upper[8 + 4] = 'K';
+  const RogueFrame echo = Opening(kEcho, Streams::kBoth);
   return {
+      {"ContextThatIsMissing", {Carrying("", echo)}},
+      {"ContextCutShort", {Carrying(good.substr(0, good.size() - 1), echo)}},
+      {"ContextWithAnUnknownFlag", {Carrying(unknown, echo)}},
+      {"ContextWithAKeyInCapitals", {Carrying(upper, echo)}},
+      {"ContextTooLargeForAFrame", {Carrying(Block(kMaxContextInFrame), echo)}},
+      {"ContextApart", {Carrying(Travelling(2000), echo)}},
+      {"ContextBesideAMessageTwice", {Carrying(good, apart)}},
       {"StreamThatNoSideSends", {Opening(kEcho, Streams::kNone)}},
       {"StreamThatNoSideSendsOfAUnaryMethod", {Opening(kSay, Streams::kNone)}},
       {"RequestApartOfAClientThatStreams", {client_apart}},
@@ -213,6 +247,17 @@ INSTANTIATE_TEST_SUITE_P(All, StreamViolationTest,
 TEST_F(HostileStreamTest, MessagesWithinTheWindowEndNoLink) {
   Start();
   Send(OnIgnore(Times(4, Message(ItemBytes(kLargeBody)))));
+  ExpectServed();
+}
+
+TEST_F(HostileStreamTest, AContextMayComeWithARequestThatIsApart) {
+  Start();
+  testing::CountRequest request;
+  request.set_code(static_cast<int>(absl::StatusCode::kAborted));
+  RogueFrame opening = Carrying(Block(), Opening(kCountMethod, Streams::kServer));
+  opening.header.flags |= kFrameMessageApart;
+  Send({opening, Message(request.SerializeAsString())});
+  EXPECT_EQ(ResponseOf(0).header.status_code, static_cast<uint8_t>(absl::StatusCode::kAborted));
   ExpectServed();
 }
 

@@ -182,6 +182,10 @@ enum class Fault {
   kInterceptedCallIsExecuted,  // an interceptor's refusal says that the handler ran
   kLargeContextInFrameTaken,   // a request's frame may hold a context of any size
   kInnerRefusalHasNoOutcome,   // an interceptor does not hear that a later one sent nothing
+  kStreamOutlastsItsTask,      // a stream ignores the deadline of the Task that begins it
+  kStreamInheritsAlways,       // a stream takes over the context that CallOptions decline
+  kStreamContextUnbounded,     // a client opens streams with a context that the server refuses
+  kCancelledTaskBeginsStream,  // the first await of a stream begins it though its Task is cancelled
   kLargeDetailsDropped,        // a failure that does not fit a frame loses its details
   kLostCallNotExecuted,      // a call whose link is lost counts as not executed, though it was sent
   kFetchedCallExecuted,      // a call whose request never arrived in full counts as executed

@@ -36,6 +36,7 @@
 #include "verbena/rpc/service.h"           // IWYU pragma: export
 #include "verbena/rpc/stats.h"             // IWYU pragma: export
 #include "verbena/rpc/stream_awaits.h"     // IWYU pragma: export
+#include "verbena/rpc/stream_interface.h"  // IWYU pragma: export
 #include "verbena/rpc/sync.h"              // IWYU pragma: export
 #include "verbena/rpc/task.h"              // IWYU pragma: export
 #include "verbena/rpc/time.h"              // IWYU pragma: export

@@ -153,6 +153,7 @@ def cc_verbena_library(
                 "@absl",
                 "@gtest",
                 "@verbena//rpc",
+                "@verbena//rpc/testing:mock_stream",
                 "@verbena//rpc/testing:mocked_call",
             ],
             **{key: value for key, value in kwargs.items() if key in _MOCK_ATTRIBUTES}

@@ -31,7 +31,7 @@ void WriteStubMethod(const MethodDescriptor& method, Printer& printer) {
   PrintComment(CommentOf(method), printer);
   if (IsStreaming(method)) {
     vars["stream"] = ClientStreamType(method);
-    vars["parameter"] = method.client_streaming() ? "" : "const " + vars["request"] + "& request, ";
+    vars["parameter"] = StreamRequestParameter(method);
     printer.Print(vars,
                   "$deprecated$$stream$ $method$(\n"
                   "    $parameter$::verbena::CallOptions options = {}) const;\n");
@@ -190,7 +190,9 @@ void WriteHeader(const FileDescriptor& file, const Parameters& parameters, Print
         "#include \"verbena/rpc/client_stream.h\"\n"
         "#include \"verbena/rpc/server_context.h\"\n"
         "#include \"verbena/rpc/server_stream.h\"\n"
-        "#include \"verbena/rpc/service.h\"\n"
+        "#include \"verbena/rpc/service.h\"\n");
+    if (HasStreams(file)) printer.Print("#include \"verbena/rpc/stream_interface.h\"\n");
+    printer.Print(
         "#include \"verbena/rpc/unary_call.h\"\n"
         "#include \"verbena/rpc/with_payload.h\"\n");
   }

@@ -16,18 +16,25 @@ using google::protobuf::io::Printer;
 using Variables = std::map<std::string, std::string>;
 
 Variables VariablesOf(const MethodDescriptor& method) {
+  const bool streams = IsStreaming(method);
+  const std::string request = CppTypeIn(*method.service(), *method.input_type());
   return {
+      {"argument", method.client_streaming() ? "" : "request, "},
       {"class", CppName(*method.service())},
       {"deprecated", method.options().deprecated() ? "[[deprecated]] " : ""},
       {"method", CppName(method)},
-      {"request", CppTypeIn(*method.service(), *method.input_type())},
-      {"result", ResultType(method)},
+      {"parameter", streams ? StreamRequestParameter(method) : request + " request, "},
+      {"result",
+       streams ? StreamResultType(method) : "::verbena::Task<" + ResultType(method) + ">"},
+      {"wrapper", streams ? "" : "VERBENA_CORO_WRAPPER "},
   };
 }
 
-int UnaryMethods(const ServiceDescriptor& service) {
+int MethodsOfInterface(const ServiceDescriptor& service) {
   int count = 0;
-  for (int i = 0; i < service.method_count(); ++i) count += IsStreaming(*service.method(i)) ? 0 : 1;
+  for (int i = 0; i < service.method_count(); ++i) {
+    count += StreamsPayloads(*service.method(i)) ? 0 : 1;
+  }
   return count;
 }
 
@@ -37,27 +44,42 @@ std::string ResultType(const MethodDescriptor& method) {
   return "::absl::StatusOr<" + StubReplyType(method) + ">";
 }
 
+std::string StreamResultType(const MethodDescriptor& method) {
+  return "::std::unique_ptr<" + StreamInterfaceType(method) + ">";
+}
+
 void WriteStubInterface(const ServiceDescriptor& service, const std::string& macro,
                         Printer& printer) {
   printer.Print(
       "// The calls of $service$ as virtual functions, for code whose tests put a\n"
       "// fake or a mock in the place of a Stub. A call owns its request and its options, and "
       "begins\n"
-      "// when its Task is awaited. The object must outlive its Tasks. Streams are not among "
-      "them.\n"
+      "// when its Task is awaited. The object must outlive its Tasks.\n",
+      "service", service.full_name());
+  if (HasStreams(service)) {
+    printer.Print(
+        "// A streaming method borrows its request until it returns. Its result, the client's end "
+        "of the\n"
+        "// stream, is never null, and the object must outlive it, too.\n");
+  }
+  printer.Print(
       "class $macro$StubInterface {\n"
       " public:\n"
       "  virtual ~StubInterface() = default;\n",
-      "service", service.full_name(), "macro", macro);
+      "macro", macro);
   printer.Indent();
   for (int i = 0; i < service.method_count(); ++i) {
     const MethodDescriptor& method = *service.method(i);
-    if (IsStreaming(method)) continue;
     printer.Print("\n");
+    if (StreamsPayloads(method)) {
+      printer.Print("// $method$ streams payloads, and is a method of Stub alone.\n", "method",
+                    CppName(method));
+      continue;
+    }
     PrintComment(CommentOf(method), printer);
     printer.Print(VariablesOf(method),
-                  "$deprecated$virtual ::verbena::Task<$result$> $method$(\n"
-                  "    $request$ request, ::verbena::CallOptions options = {}) = 0;\n");
+                  "$deprecated$virtual $result$ $method$(\n"
+                  "    $parameter$::verbena::CallOptions options = {}) = 0;\n");
   }
   printer.Print("\n// @@protoc_insertion_point(class_scope:$service$.StubInterface)\n", "service",
                 service.full_name());
@@ -70,18 +92,18 @@ void WriteStubAdapter(const ServiceDescriptor& service, const std::string& macro
   printer.Print(
       "// A StubInterface whose calls go through a Stub, of which it keeps a copy. The channel "
       "must\n"
-      "// outlive it and its Tasks; the Tasks may outlive the adapter.\n"
+      "// outlive it and its Tasks$streams$; the Tasks$streams$ may outlive the adapter.\n"
       "class $macro$StubAdapter final : public StubInterface {\n"
       " public:\n"
       "  explicit StubAdapter(const Stub& stub) : stub_(stub) {}\n"
       "\n",
-      "macro", macro);
+      "macro", macro, "streams", HasStreams(service) ? " and streams" : "");
   printer.Indent();
   for (int i = 0; i < service.method_count(); ++i) {
-    if (IsStreaming(*service.method(i))) continue;
+    if (StreamsPayloads(*service.method(i))) continue;
     printer.Print(VariablesOf(*service.method(i)),
-                  "$deprecated$VERBENA_CORO_WRAPPER ::verbena::Task<$result$> $method$(\n"
-                  "    $request$ request, ::verbena::CallOptions options = {}) override;\n");
+                  "$deprecated$$wrapper$$result$ $method$(\n"
+                  "    $parameter$::verbena::CallOptions options = {}) override;\n");
   }
   printer.Outdent();
   printer.Print(
@@ -89,18 +111,24 @@ void WriteStubAdapter(const ServiceDescriptor& service, const std::string& macro
       " private:\n"
       "  $unused$Stub stub_;\n"
       "};\n",
-      "unused", UnaryMethods(service) == 0 ? "[[maybe_unused]] " : "");
+      "unused", MethodsOfInterface(service) == 0 ? "[[maybe_unused]] " : "");
 }
 
 void WriteStubAdapterMethods(const ServiceDescriptor& service, Printer& printer) {
   for (int i = 0; i < service.method_count(); ++i) {
-    if (IsStreaming(*service.method(i))) continue;
-    printer.Print(VariablesOf(*service.method(i)),
-                  "::verbena::Task<$result$> $class$::StubAdapter::$method$(\n"
-                  "    $request$ request, ::verbena::CallOptions options) {\n"
-                  "  return stub_.$method$(::std::move(request), ::std::move(options));\n"
-                  "}\n"
-                  "\n");
+    const MethodDescriptor& method = *service.method(i);
+    if (StreamsPayloads(method)) continue;
+    printer.Print(VariablesOf(method),
+                  "$result$ $class$::StubAdapter::$method$(\n"
+                  "    $parameter$::verbena::CallOptions options) {\n");
+    printer.Print(VariablesOf(method),
+                  IsStreaming(method)
+                      ? "  return ::verbena::internal::AdaptStream("
+                        "stub_.$method$($argument$::std::move(options)));\n"
+                      : "  return stub_.$method$(::std::move(request), ::std::move(options));\n");
+    printer.Print(
+        "}\n"
+        "\n");
   }
 }
 

@@ -13,6 +13,8 @@ namespace verbena::codegen {
 
 // The result of a call of `method`, inside the classes of its service: "::absl::StatusOr<Reply>".
 std::string ResultType(const google::protobuf::MethodDescriptor& method);
+// The same of a streaming method: "::std::unique_ptr<::verbena::ClientReaderInterface<Reply>>".
+std::string StreamResultType(const google::protobuf::MethodDescriptor& method);
 
 // The classes, for the header. `macro` is empty, or an export macro and a space.
 void WriteStubInterface(const google::protobuf::ServiceDescriptor& service,

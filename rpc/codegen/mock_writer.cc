@@ -37,6 +37,42 @@ void WriteMethod(const MethodDescriptor& method, Printer& printer) {
       "}\n");
 }
 
+void WriteStreamingMethod(const MethodDescriptor& method, Printer& printer) {
+  Variables vars = {
+      {"method", CppName(method)},
+      {"parameter", StreamRequestParameter(method)},
+      {"result", StreamResultType(method)},
+  };
+  printer.Print("\n");
+  PrintComment(CommentOf(method), printer);
+  printer.Print(vars,
+                "MOCK_METHOD(($result$), $method$,\n"
+                "            ($parameter$::verbena::CallOptions options), (override));\n");
+}
+
+// A streaming method without an action gives a stream that says so.
+void WriteConstructor(const ServiceDescriptor& service, Printer& printer) {
+  Variables vars = {{"mock", MockName(service)}};
+  if (!HasStreams(service)) {
+    printer.Print(vars, "$mock$() = default;\n");
+    return;
+  }
+  printer.Print(vars, "$mock$() {\n");
+  for (int i = 0; i < service.method_count(); ++i) {
+    const MethodDescriptor& method = *service.method(i);
+    if (!IsStreaming(method) || StreamsPayloads(method)) continue;
+    vars["method"] = CppName(method);
+    vars["reply"] = CppTypeIn(service, *method.output_type());
+    vars["play"] = method.server_streaming() ? "PlayMessages" : "PlayReply";
+    vars["none"] = method.server_streaming() ? "{}, " : "";
+    printer.Print(vars,
+                  "  ON_CALL(*this, $method$)\n"
+                  "      .WillByDefault(::verbena::testing::$play$<$reply$>(\n"
+                  "          $none$::verbena::internal::NoMockAction()));\n");
+  }
+  printer.Print("}\n");
+}
+
 void WriteMock(const ServiceDescriptor& service, Printer& printer) {
   Variables vars = {
       {"mock", MockName(service)}, {"class", CppName(service)}, {"service", service.full_name()}};
@@ -45,13 +81,25 @@ void WriteMock(const ServiceDescriptor& service, Printer& printer) {
       "\n"
       "// A mock of $class$::StubInterface. An expectation is met when the call's Task is\n"
       "// awaited; its arguments live until that Task ends:\n"
-      "//   EXPECT_CALL(mock, Method(matches_request, _)).WillOnce(Return(reply));\n"
-      "class $mock$ : public $class$::StubInterface {\n"
-      " public:\n");
+      "//   EXPECT_CALL(mock, Method(matches_request, _)).WillOnce(Return(reply));\n");
+  if (HasStreams(service)) {
+    printer.Print(
+        "// A streaming method is called at once, and gives a stream:\n"
+        "//   EXPECT_CALL(mock, Method).WillOnce(PlayMessages<Reply>({reply, reply}, status));\n");
+  }
+  printer.Print(vars,
+                "class $mock$ : public $class$::StubInterface {\n"
+                " public:\n");
   printer.Indent();
-  printer.Print(vars, "$mock$() = default;\n");
+  WriteConstructor(service, printer);
   for (int i = 0; i < service.method_count(); ++i) {
-    if (!IsStreaming(*service.method(i))) WriteMethod(*service.method(i), printer);
+    const MethodDescriptor& method = *service.method(i);
+    if (StreamsPayloads(method)) continue;
+    if (IsStreaming(method)) {
+      WriteStreamingMethod(method, printer);
+    } else {
+      WriteMethod(method, printer);
+    }
   }
   printer.Print(vars, "\n// @@protoc_insertion_point(class_scope:$service$.$mock$)\n");
   printer.Outdent();
@@ -74,6 +122,7 @@ void WriteMocks(const FileDescriptor& file, const Parameters& parameters, Printe
                 "#define $guard$\n"
                 "\n");
   if (file.service_count() > 0) {
+    if (HasStreams(file)) printer.Print("#include <memory>\n");
     printer.Print(
         "#include <utility>\n"
         "\n"
@@ -82,9 +131,9 @@ void WriteMocks(const FileDescriptor& file, const Parameters& parameters, Printe
   }
   printer.Print(vars, "#include \"$base$.verbena.pb.h\"\n");
   if (file.service_count() > 0) {
-    printer.Print(
-        "#include \"verbena/rpc/call_options.h\"\n"
-        "#include \"verbena/rpc/testing/mocked_call.h\"\n");
+    printer.Print("#include \"verbena/rpc/call_options.h\"\n");
+    if (HasStreams(file)) printer.Print("#include \"verbena/rpc/testing/mock_stream.h\"\n");
+    printer.Print("#include \"verbena/rpc/testing/mocked_call.h\"\n");
   }
   printer.Print("// @@protoc_insertion_point(includes)\n");
   if (file.service_count() > 0) {

@@ -59,14 +59,13 @@ void WriteDescriptors(const ServiceDescriptor& service, Printer& printer) {
 
 void WriteStreamingMethod(const MethodDescriptor& method, Printer& printer) {
   const HandlerParameters parameters(method, /*named=*/false);
-  const std::string request = CppTypeIn(*method.service(), *method.input_type());
   Variables vars = {
       {"class", CppName(*method.service())},
       {"index", std::to_string(method.index())},
       {"method", CppName(method)},
       {"full_name", method.service()->full_name() + "/" + method.name()},
       {"stream", ClientStreamType(method)},
-      {"parameter", method.client_streaming() ? "" : "const " + request + "& request, "},
+      {"parameter", StreamRequestParameter(method)},
       {"argument", method.client_streaming() ? "" : "request, "},
       {"first", parameters.first},
       {"last", parameters.last},

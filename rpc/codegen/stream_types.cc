@@ -24,6 +24,14 @@ std::string ReplyOf(const MethodDescriptor& method) {
   return has_payloads ? WithPayload(type) : type;
 }
 
+std::string StreamType(const MethodDescriptor& method, const char* suffix) {
+  if (!method.client_streaming()) {
+    return fmt::format("::verbena::ClientReader{}<{}>", suffix, ReplyOf(method));
+  }
+  const char* type = method.server_streaming() ? "ClientReaderWriter" : "ClientWriter";
+  return fmt::format("::verbena::{}{}<{}, {}>", type, suffix, RequestOf(method), ReplyOf(method));
+}
+
 std::string Name(const char* name, bool named) {
   return named ? name : fmt::format("/*{}*/", name);
 }
@@ -34,9 +42,21 @@ bool IsStreaming(const MethodDescriptor& method) {
   return method.client_streaming() || method.server_streaming();
 }
 
+bool StreamsPayloads(const MethodDescriptor& method) {
+  const PayloadOptions payloads = PayloadOptionsOf(method);
+  return IsStreaming(method) && (payloads.request || payloads.response);
+}
+
 bool HasStreams(const google::protobuf::ServiceDescriptor& service) {
   for (int i = 0; i < service.method_count(); ++i) {
     if (IsStreaming(*service.method(i))) return true;
+  }
+  return false;
+}
+
+bool HasStreams(const google::protobuf::FileDescriptor& file) {
+  for (int i = 0; i < file.service_count(); ++i) {
+    if (HasStreams(*file.service(i))) return true;
   }
   return false;
 }
@@ -46,12 +66,15 @@ const char* StreamsName(const MethodDescriptor& method) {
   return method.server_streaming() ? "kBoth" : "kClient";
 }
 
-std::string ClientStreamType(const MethodDescriptor& method) {
-  if (!method.client_streaming()) {
-    return fmt::format("::verbena::ClientReader<{}>", ReplyOf(method));
-  }
-  const char* type = method.server_streaming() ? "ClientReaderWriter" : "ClientWriter";
-  return fmt::format("::verbena::{}<{}, {}>", type, RequestOf(method), ReplyOf(method));
+std::string ClientStreamType(const MethodDescriptor& method) { return StreamType(method, ""); }
+
+std::string StreamInterfaceType(const MethodDescriptor& method) {
+  return StreamType(method, "Interface");
+}
+
+std::string StreamRequestParameter(const MethodDescriptor& method) {
+  if (method.client_streaming()) return "";
+  return fmt::format("const {}& request, ", RequestOf(method));
 }
 
 HandlerParameters::HandlerParameters(const MethodDescriptor& method, bool named) {

@@ -28,6 +28,16 @@
 #include "verbena/transport/coro/task.h"
 
 namespace verbena {
+
+namespace internal {
+
+// How a mocked call without an action ends.
+inline absl::Status NoMockAction() {
+  return absl::UnimplementedError("the mock has no action for this call");
+}
+
+}  // namespace internal
+
 namespace testing {
 
 // Copyable if `Result` is, as GoogleMock's Return() needs. Of all copies one is awaited, once.
@@ -36,8 +46,14 @@ class MockedCall {
  public:
   using value_type = Result;
 
-  // For a call whose mock has no action.
-  MockedCall() : result_(absl::UnimplementedError("the mock has no action for this call")) {}
+  // For a call whose mock has no action. A result that is no Status is a default one.
+  MockedCall() {
+    if constexpr (std::is_convertible_v<absl::Status, Result>) {
+      result_ = internal::NoMockAction();
+    } else {
+      result_.emplace();
+    }
+  }
   template <typename T>
     requires(std::convertible_to<T, Result> && !std::same_as<std::remove_cvref_t<T>, MockedCall>)
   MockedCall(T&& result)  // NOLINT(google-explicit-constructor)

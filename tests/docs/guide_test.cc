@@ -25,6 +25,7 @@
 #include "verbena/rpc/retry_after.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/server.h"
+#include "verbena/rpc/stream_interface.h"
 #include "verbena/rpc/sync.h"
 #include "verbena/rpc/task.h"
 #include "verbena/rpc/time.h"
@@ -38,6 +39,7 @@ using namespace std::chrono_literals;
 using verbena::CallInfo;
 using verbena::Channel;
 using verbena::ClientReader;
+using verbena::ClientReaderInterface;
 using verbena::ClientWriter;
 using verbena::Generator;
 using verbena::JoinHandle;
@@ -376,6 +378,7 @@ using verbena::testing::InProcess;
 using verbena::testing::InProcessServer;
 using verbena::testing::IsOk;
 using verbena::testing::IsOkAndHolds;
+using verbena::testing::PlayMessages;
 using verbena::testing::StatusIs;
 
 TEST(BlocksTest, ABlockThatWasNotWrittenIsNotFound) {
@@ -434,6 +437,38 @@ TEST(ExistsTest, AStubTakesTheMocksPlaceByAnAdapter) {
   InProcess<BlockService> fixture;
   v1::Blocks::StubAdapter blocks{v1::Blocks::Stub(fixture.channel())};
   EXPECT_THAT(fixture.Run(Exists(blocks, "a")), IsOkAndHolds(false));
+}
+
+Task<absl::StatusOr<int>> CountNames(v1::Names::StubInterface& names) {
+  std::unique_ptr<ClientReaderInterface<v1::Name>> reader = names.List({});
+  int count = 0;
+  v1::Name name;
+  while (co_await reader->Read(name)) ++count;
+  VERBENA_CO_RETURN_IF_ERROR(co_await reader->Finish());
+  co_return count;
+}
+
+v1::Name NameOf(std::string text) {
+  v1::Name name;
+  name.set_name(std::move(text));
+  return name;
+}
+
+TEST(CountNamesTest, HalfOfTheNamesAreNoAnswer) {
+  v1::MockNamesStub names;
+  EXPECT_CALL(names, List)
+      .WillOnce(PlayMessages<v1::Name>({NameOf("a"), NameOf("b")}))
+      .WillOnce(PlayMessages<v1::Name>({NameOf("a")}, absl::UnavailableError("the link is lost")));
+  InProcessServer fixture;
+  EXPECT_THAT(fixture.Run(CountNames(names)), IsOkAndHolds(2));
+  EXPECT_THAT(fixture.Run(CountNames(names)), StatusIs(absl::StatusCode::kUnavailable));
+}
+
+TEST(CountNamesTest, AnAdapterStreamsFromTheServer) {
+  InProcess<NameService> fixture;
+  EXPECT_THAT(fixture.Run(ReserveNames(fixture.channel(), {"a", "b", "c"})), IsOkAndHolds(3u));
+  v1::Names::StubAdapter names{v1::Names::Stub(fixture.channel())};
+  EXPECT_THAT(fixture.Run(CountNames(names)), IsOkAndHolds(3));
 }
 
 }  // namespace

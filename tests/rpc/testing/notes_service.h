@@ -14,10 +14,17 @@
 #include "tests/rpc/testing/notes.verbena.pb.h"
 #include "verbena/rpc/buffer.h"
 #include "verbena/rpc/server_context.h"
+#include "verbena/rpc/server_stream.h"
 #include "verbena/rpc/task.h"
 #include "verbena/rpc/time.h"
 
 namespace verbena::testing::notes {
+
+inline Text TextOf(std::string text) {
+  Text message;
+  message.set_text(std::move(text));
+  return message;
+}
 
 class NotesService final : public Notes::Service {
  public:
@@ -52,6 +59,34 @@ class NotesService final : public Notes::Service {
     co_return absl::OkStatus();
   }
 
+  Task<absl::Status> Spell(ServerContext&, const Text& request,
+                           ServerWriter<Text>& writer) override {
+    for (const char c : request.text()) {
+      if (c == '!') co_return absl::DataLossError("a '!'");
+      VERBENA_CO_RETURN_IF_ERROR(co_await writer.Write(TextOf(std::string(1, c))));
+    }
+    co_return absl::OkStatus();
+  }
+
+  Task<absl::Status> Join(ServerContext&, ServerReader<Text>& reader, Text& reply) override {
+    Text text;
+    for (;;) {
+      VERBENA_CO_ASSIGN_OR_RETURN(const bool read, co_await reader.Read(text));
+      if (!read) co_return absl::OkStatus();
+      if (text.text().empty()) co_return absl::InvalidArgumentError("a text is empty");
+      reply.set_text(reply.text() + text.text());
+    }
+  }
+
+  Task<absl::Status> Chat(ServerContext&, ServerReaderWriter<Text, Text>& stream) override {
+    Text text;
+    for (;;) {
+      VERBENA_CO_ASSIGN_OR_RETURN(const bool read, co_await stream.Read(text));
+      if (!read) co_return absl::OkStatus();
+      VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(TextOf(prefix_ + text.text())));
+    }
+  }
+
   std::atomic<int> echoes{0};
   std::atomic<int> waits{0};
   std::atomic<int> dozed{0};
@@ -59,12 +94,6 @@ class NotesService final : public Notes::Service {
  private:
   const std::string prefix_;
 };
-
-inline Text TextOf(std::string text) {
-  Text message;
-  message.set_text(std::move(text));
-  return message;
-}
 
 }  // namespace verbena::testing::notes
 

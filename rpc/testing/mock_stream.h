@@ -1,0 +1,239 @@
+// MockClientReader, MockClientWriter, MockClientReaderWriter, and the actions PlayMessages() and
+// PlayReply(): streams of generated mocks.
+//
+// PlayMessages() is an action of a mock's method that streams replies: the reader gives the
+// messages, and ends with the status. PlayReply() is one of a method whose client alone streams:
+// the writer takes all messages, and ends with the reply or with a failure. Each call of the mock
+// gets a stream of its own. A streaming method without an action gives a stream that ends with
+// UNIMPLEMENTED.
+//
+//   EXPECT_CALL(mock, Scan).WillOnce(PlayMessages<Entry>({a, b, c}, absl::DataLossError("disk")));
+//
+// Tests that expect single Reads and Writes give the code a GoogleMock object. Its functions are
+// answered as those of other mocks (mocked_call.h). By default a Read finds no message, a Write and
+// WritesDone succeed, and Finish ends with UNIMPLEMENTED:
+//
+//   auto upload = std::make_unique<MockClientWriter<Chunk, UploadReply>>();
+//   EXPECT_CALL(*upload, Write(HasText("a"))).WillOnce(Return(absl::OkStatus()));
+//   EXPECT_CALL(*upload, Finish).WillOnce(Return(reply));
+//   EXPECT_CALL(mock, Upload).WillOnce(Return(ByMove(std::move(upload))));
+//
+// All objects are used on one executor, or by its thread alone, and must outlive their Tasks.
+
+#ifndef VERBENA_RPC_TESTING_MOCK_STREAM_H_
+#define VERBENA_RPC_TESTING_MOCK_STREAM_H_
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gmock/gmock.h"
+#include "verbena/rpc/stream_interface.h"
+#include "verbena/rpc/testing/mocked_call.h"
+#include "verbena/transport/coro/task.h"
+
+namespace verbena {
+namespace testing {
+
+// As in generated mocks, GoogleMock's functions are const and answer with a MockedCall.
+template <typename Reply>
+class MockClientReader : public ClientReaderInterface<Reply> {
+ public:
+  using ClientReaderInterface<Reply>::Read;
+
+  MOCK_METHOD((MockedCall<bool>), Read, (Reply & into), (const));
+  MOCK_METHOD((MockedCall<absl::Status>), Finish, (), (const));
+
+  Task<bool> Read(Reply& into) override {
+    co_return co_await std::as_const(*this).Read(into).AsTask();
+  }
+  Task<absl::Status> Finish() override {
+    co_return co_await std::as_const(*this).Finish().AsTask();
+  }
+};
+
+template <typename Request, typename Reply>
+class MockClientWriter : public ClientWriterInterface<Request, Reply> {
+ public:
+  MockClientWriter() {
+    ON_CALL(*this, Write).WillByDefault(::testing::Return(absl::OkStatus()));
+    ON_CALL(*this, WritesDone).WillByDefault(::testing::Return(absl::OkStatus()));
+  }
+
+  MOCK_METHOD((MockedCall<absl::Status>), Write, (const Request& message), (const));
+  MOCK_METHOD((MockedCall<absl::Status>), WritesDone, (), (const));
+  MOCK_METHOD((MockedCall<absl::StatusOr<Reply>>), Finish, (), (const));
+
+  Task<absl::Status> Write(const Request& message) override {
+    co_return co_await std::as_const(*this).Write(message).AsTask();
+  }
+  Task<absl::Status> WritesDone() override {
+    co_return co_await std::as_const(*this).WritesDone().AsTask();
+  }
+  Task<absl::StatusOr<Reply>> Finish() override {
+    co_return co_await std::as_const(*this).Finish().AsTask();
+  }
+};
+
+template <typename Request, typename Reply>
+class MockClientReaderWriter : public ClientReaderWriterInterface<Request, Reply> {
+ public:
+  MockClientReaderWriter() {
+    ON_CALL(*this, Write).WillByDefault(::testing::Return(absl::OkStatus()));
+    ON_CALL(*this, WritesDone).WillByDefault(::testing::Return(absl::OkStatus()));
+  }
+
+  using ClientReaderInterface<Reply>::Read;
+
+  MOCK_METHOD((MockedCall<bool>), Read, (Reply & into), (const));
+  MOCK_METHOD((MockedCall<absl::Status>), Write, (const Request& message), (const));
+  MOCK_METHOD((MockedCall<absl::Status>), WritesDone, (), (const));
+  MOCK_METHOD((MockedCall<absl::Status>), Finish, (), (const));
+
+  Task<bool> Read(Reply& into) override {
+    co_return co_await std::as_const(*this).Read(into).AsTask();
+  }
+  Task<absl::Status> Write(const Request& message) override {
+    co_return co_await std::as_const(*this).Write(message).AsTask();
+  }
+  Task<absl::Status> WritesDone() override {
+    co_return co_await std::as_const(*this).WritesDone().AsTask();
+  }
+  Task<absl::Status> Finish() override {
+    co_return co_await std::as_const(*this).Finish().AsTask();
+  }
+};
+
+}  // namespace testing
+
+namespace internal {
+
+// Messages and a status that a stream plays: once all messages are read, the stream is over, and a
+// Write fails with the status.
+template <typename Reply>
+class PlayedMessages {
+ public:
+  PlayedMessages(std::vector<Reply> messages, absl::Status status)
+      : messages_(std::move(messages)), status_(std::move(status)) {}
+
+  bool Next(Reply& into) {
+    if (is_over()) return false;
+    into = messages_[next_++];
+    return true;
+  }
+  bool is_over() const { return next_ == messages_.size(); }
+  const absl::Status& status() const { return status_; }
+
+ private:
+  std::vector<Reply> messages_;
+  absl::Status status_;
+  size_t next_ = 0;
+};
+
+template <typename Reply>
+class PlayedReader final : public ClientReaderInterface<Reply> {
+ public:
+  explicit PlayedReader(PlayedMessages<Reply> played) : played_(std::move(played)) {}
+
+  Task<bool> Read(Reply& into) override { co_return played_.Next(into); }
+  Task<absl::Status> Finish() override { co_return played_.status(); }
+
+ private:
+  PlayedMessages<Reply> played_;
+};
+
+template <typename Request, typename Reply>
+class PlayedReaderWriter final : public ClientReaderWriterInterface<Request, Reply> {
+ public:
+  explicit PlayedReaderWriter(PlayedMessages<Reply> played) : played_(std::move(played)) {}
+
+  Task<bool> Read(Reply& into) override { co_return played_.Next(into); }
+  Task<absl::Status> Write(const Request&) override {
+    co_return played_.is_over() ? played_.status() : absl::OkStatus();
+  }
+  Task<absl::Status> WritesDone() override { co_return absl::OkStatus(); }
+  Task<absl::Status> Finish() override { co_return played_.status(); }
+
+ private:
+  PlayedMessages<Reply> played_;
+};
+
+template <typename Request, typename Reply>
+class PlayedWriter final : public ClientWriterInterface<Request, Reply> {
+ public:
+  explicit PlayedWriter(absl::StatusOr<Reply> reply) : reply_(std::move(reply)) {}
+
+  Task<absl::Status> Write(const Request&) override { co_return reply_.status(); }
+  Task<absl::Status> WritesDone() override { co_return absl::OkStatus(); }
+  Task<absl::StatusOr<Reply>> Finish() override { co_return reply_; }
+
+ private:
+  absl::StatusOr<Reply> reply_;
+};
+
+// An action whose result becomes the stream that the mock's method returns.
+template <typename Reply>
+class PlayMessagesAction {
+ public:
+  explicit PlayMessagesAction(PlayedMessages<Reply> played) : played_(std::move(played)) {}
+
+  template <typename... Arguments>
+  PlayMessagesAction operator()(const Arguments&...) const {
+    return *this;
+  }
+  operator std::unique_ptr<ClientReaderInterface<Reply>>() const {  // NOLINT(google-explicit-*)
+    return std::make_unique<PlayedReader<Reply>>(played_);
+  }
+  template <typename Request>
+  operator std::unique_ptr<ClientReaderWriterInterface<Request, Reply>>() const {  // NOLINT
+    return std::make_unique<PlayedReaderWriter<Request, Reply>>(played_);
+  }
+
+ private:
+  PlayedMessages<Reply> played_;
+};
+
+template <typename Reply>
+class PlayReplyAction {
+ public:
+  explicit PlayReplyAction(absl::StatusOr<Reply> reply) : reply_(std::move(reply)) {}
+
+  template <typename... Arguments>
+  PlayReplyAction operator()(const Arguments&...) const {
+    return *this;
+  }
+  template <typename Request>
+  operator std::unique_ptr<ClientWriterInterface<Request, Reply>>() const {  // NOLINT
+    return std::make_unique<PlayedWriter<Request, Reply>>(reply_);
+  }
+
+ private:
+  absl::StatusOr<Reply> reply_;
+};
+
+}  // namespace internal
+
+namespace testing {
+
+// An action of a method that streams replies. If it reads, too, the stream takes all messages that
+// are written until it is over.
+template <typename Reply>
+auto PlayMessages(std::vector<Reply> messages, absl::Status status = absl::OkStatus()) {
+  return internal::PlayMessagesAction<Reply>(
+      internal::PlayedMessages<Reply>(std::move(messages), std::move(status)));
+}
+
+// An action of a method whose client alone streams. `reply` may be a Status, which each Write
+// returns, too.
+template <typename Reply>
+auto PlayReply(absl::StatusOr<Reply> reply) {
+  return internal::PlayReplyAction<Reply>(std::move(reply));
+}
+
+}  // namespace testing
+}  // namespace verbena
+
+#endif  // VERBENA_RPC_TESTING_MOCK_STREAM_H_

@@ -1,0 +1,243 @@
+// Code that takes a StubInterface streams over a server through an adapter, and in its place with
+// played messages and GoogleMock's streams.
+
+#include "verbena/rpc/testing/mock_stream.h"
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/rpc/testing/notes.verbena.pb.h"
+#include "tests/rpc/testing/notes_mock.verbena.pb.h"
+#include "tests/rpc/testing/notes_service.h"
+#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/stream_interface.h"
+#include "verbena/rpc/task.h"
+#include "verbena/rpc/time.h"
+#include "verbena/testing.h"
+
+namespace verbena::testing::notes {
+namespace {
+
+using std::chrono_literals::operator""s;
+using ::testing::_;
+using ::testing::AllOf;
+using ::testing::ByMove;
+using ::testing::DoAll;
+using ::testing::ElementsAre;
+using ::testing::InSequence;
+using ::testing::Return;
+using ::testing::SetArgReferee;
+
+MATCHER_P(HasText, text, "") { return arg.text() == text; }
+
+// The messages that a stream gave, and its end.
+struct Heard {
+  std::vector<std::string> texts;
+  absl::Status status;
+};
+
+// The code under test, one for each kind of stream.
+Task<Heard> Spelled(Notes::StubInterface& notes, std::string text) {
+  std::unique_ptr<ClientReaderInterface<Text>> letters = notes.Spell(TextOf(std::move(text)));
+  Heard heard;
+  Text letter;
+  while (co_await letters->Read(letter)) heard.texts.push_back(letter.text());
+  heard.status = co_await letters->Finish();
+  co_return heard;
+}
+
+Task<absl::StatusOr<Text>> Joined(Notes::StubInterface& notes, std::vector<std::string> texts) {
+  std::unique_ptr<ClientWriterInterface<Text, Text>> writer = notes.Join();
+  for (const std::string& text : texts) {
+    if (!(co_await writer->Write(TextOf(text))).ok()) break;
+  }
+  VERBENA_CO_RETURN_IF_ERROR(co_await writer->WritesDone());
+  co_return co_await writer->Finish();
+}
+
+Task<Heard> Chatted(Notes::StubInterface& notes, std::vector<std::string> texts) {
+  std::unique_ptr<ClientReaderWriterInterface<Text, Text>> chat = notes.Chat();
+  Heard heard;
+  for (const std::string& text : texts) {
+    if (!(co_await chat->Write(TextOf(text))).ok()) break;
+    std::optional<Text> answer = co_await chat->Read();
+    if (!answer) break;
+    heard.texts.push_back(answer->text());
+  }
+  (void)co_await chat->WritesDone();
+  heard.status = co_await chat->Finish();
+  co_return heard;
+}
+
+class StubAdapterTest : public ::testing::Test {
+ protected:
+  InProcess<NotesService> server_{{}, "re: "};
+  Notes::StubAdapter notes_{Notes::Stub(server_.channel())};
+};
+
+TEST_F(StubAdapterTest, AReaderGivesTheServersMessagesAndItsStatus) {
+  Heard heard = server_.Run(Spelled(notes_, "abc"));
+  EXPECT_THAT(heard.texts, ElementsAre("a", "b", "c"));
+  EXPECT_THAT(heard.status, IsOk());
+  heard = server_.Run(Spelled(notes_, "ab!c"));
+  EXPECT_THAT(heard.texts, ElementsAre("a", "b"));
+  EXPECT_THAT(heard.status, AllOf(StatusIs(absl::StatusCode::kDataLoss, "a '!'"),
+                                  HasOutcome(Outcome::kExecuted)));
+}
+
+TEST_F(StubAdapterTest, AWriterSendsAllAndGivesTheReply) {
+  EXPECT_THAT(server_.Run(Joined(notes_, {"a", "b", "c"})), IsOkAndHolds(HasText("abc")));
+  EXPECT_THAT(server_.Run(Joined(notes_, {"a", ""})), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+TEST_F(StubAdapterTest, AReaderWriterDoesBothInTurns) {
+  const Heard heard = server_.Run(Chatted(notes_, {"a", "b"}));
+  EXPECT_THAT(heard.texts, ElementsAre("re: a", "re: b"));
+  EXPECT_THAT(heard.status, IsOk());
+}
+
+TEST_F(StubAdapterTest, AStreamOutlivesTheAdapterAndTheRequest) {
+  auto outlive = [&]() -> Task<std::optional<Text>> {
+    std::unique_ptr<ClientReaderInterface<Text>> letters;
+    {
+      Notes::StubAdapter notes{Notes::Stub(server_.channel())};
+      const Text request = TextOf(std::string(1000, 'x'));
+      letters = notes.Spell(request);
+    }
+    co_return co_await letters->Read();
+  };
+  EXPECT_THAT(server_.Run(outlive()), ::testing::Optional(HasText("x")));
+}
+
+TEST(StubAdapterOptionsTest, AStreamHasTheDeadlineOfItsOptions) {
+  InProcess<NotesService> server({.fake_clock = true});
+  auto listen = [&]() -> Task<absl::Status> {
+    Notes::StubAdapter notes{Notes::Stub(server.channel())};
+    std::unique_ptr<ClientReaderWriterInterface<Text, Text>> chat = notes.Chat({.deadline = 1s});
+    EXPECT_FALSE(co_await chat->Read());
+    co_return co_await chat->Finish();
+  };
+  JoinHandle<absl::Status> listened = server.runtime().Spawn(listen());
+  server.Advance(1s);
+  EXPECT_THAT(listened.Join(), StatusIs(absl::StatusCode::kDeadlineExceeded));
+}
+
+class MockStreamTest : public ::testing::Test {
+ protected:
+  // An executor to run on.
+  InProcessServer fixture_;
+  ::testing::StrictMock<MockNotesStub> mock_;
+};
+
+TEST_F(MockStreamTest, PlayedMessagesEndWithTheirStatus) {
+  EXPECT_CALL(mock_, Spell(HasText("word"), _))
+      .WillOnce(PlayMessages<Text>({TextOf("x"), TextOf("y"), TextOf("z")},
+                                   absl::DataLossError("the disk")));
+  const Heard heard = fixture_.Run(Spelled(mock_, "word"));
+  EXPECT_THAT(heard.texts, ElementsAre("x", "y", "z"));
+  EXPECT_THAT(heard.status, StatusIs(absl::StatusCode::kDataLoss, "the disk"));
+}
+
+TEST_F(MockStreamTest, EachCallOfAnActionPlaysFromTheStart) {
+  EXPECT_CALL(mock_, Spell).WillRepeatedly(PlayMessages<Text>({TextOf("x")}));
+  for (int i = 0; i < 2; ++i) {
+    const Heard heard = fixture_.Run(Spelled(mock_, "word"));
+    EXPECT_THAT(heard.texts, ElementsAre("x"));
+    EXPECT_THAT(heard.status, IsOk());
+  }
+}
+
+TEST_F(MockStreamTest, PlayedMessagesTakeWritesUntilTheyAreOver) {
+  EXPECT_CALL(mock_, Chat)
+      .WillOnce(PlayMessages<Text>({TextOf("x"), TextOf("y")}, absl::UnavailableError("gone")));
+  auto chat = [&]() -> Task<void> {
+    std::unique_ptr<ClientReaderWriterInterface<Text, Text>> stream = mock_.Chat({});
+    for (const char* text : {"x", "y"}) {
+      EXPECT_THAT(co_await stream->Write(TextOf("a")), IsOk());
+      EXPECT_THAT(co_await stream->Read(), ::testing::Optional(HasText(text)));
+    }
+    EXPECT_THAT(co_await stream->Write(TextOf("a")), StatusIs(absl::StatusCode::kUnavailable));
+    EXPECT_EQ(co_await stream->Read(), std::nullopt);
+    EXPECT_THAT(co_await stream->Finish(), StatusIs(absl::StatusCode::kUnavailable, "gone"));
+  };
+  fixture_.Run(chat());
+}
+
+TEST_F(MockStreamTest, APlayedReplyTakesAllMessages) {
+  EXPECT_CALL(mock_, Join)
+      .WillOnce(PlayReply<Text>(TextOf("ab")))
+      .WillOnce(PlayReply<Text>(absl::UnavailableError("gone")));
+  EXPECT_THAT(fixture_.Run(Joined(mock_, {"a", "b"})), IsOkAndHolds(HasText("ab")));
+  EXPECT_THAT(fixture_.Run(Joined(mock_, {"a", "b"})), StatusIs(absl::StatusCode::kUnavailable));
+}
+
+TEST_F(MockStreamTest, AMockOfAReaderAnswersEachRead) {
+  auto reader = std::make_unique<MockClientReader<Text>>();
+  {
+    InSequence in_order;
+    EXPECT_CALL(*reader, Read).WillOnce(DoAll(SetArgReferee<0>(TextOf("x")), Return(true)));
+    EXPECT_CALL(*reader, Read).WillOnce(InvokeTask([](Text& into) -> Task<bool> {
+      EXPECT_THAT(co_await Sleep(Duration::zero()), IsOk());
+      into = TextOf("y");
+      co_return true;
+    }));
+    EXPECT_CALL(*reader, Read);
+    EXPECT_CALL(*reader, Finish).WillOnce(Return(absl::OkStatus()));
+  }
+  EXPECT_CALL(mock_, Spell).WillOnce(Return(ByMove(std::move(reader))));
+  const Heard heard = fixture_.Run(Spelled(mock_, "word"));
+  EXPECT_THAT(heard.texts, ElementsAre("x", "y"));
+  EXPECT_THAT(heard.status, IsOk());
+}
+
+TEST_F(MockStreamTest, AMockOfAWriterSeesEachWrite) {
+  auto writer = std::make_unique<MockClientWriter<Text, Text>>();
+  {
+    InSequence in_order;
+    EXPECT_CALL(*writer, Write(HasText("a")));
+    EXPECT_CALL(*writer, Write(HasText("b"))).WillOnce(Return(absl::UnavailableError("gone")));
+    EXPECT_CALL(*writer, WritesDone);
+    EXPECT_CALL(*writer, Finish).WillOnce(Return(TextOf("a")));
+  }
+  EXPECT_CALL(mock_, Join).WillOnce(Return(ByMove(std::move(writer))));
+  EXPECT_THAT(fixture_.Run(Joined(mock_, {"a", "b", "c"})), IsOkAndHolds(HasText("a")));
+}
+
+TEST_F(MockStreamTest, AMockOfAReaderWriterDoesBoth) {
+  auto chat = std::make_unique<MockClientReaderWriter<Text, Text>>();
+  {
+    InSequence in_order;
+    EXPECT_CALL(*chat, Write(HasText("a")));
+    EXPECT_CALL(*chat, Read).WillOnce(DoAll(SetArgReferee<0>(TextOf("x")), Return(true)));
+    EXPECT_CALL(*chat, Write(HasText("b")));
+    EXPECT_CALL(*chat, Read);
+    EXPECT_CALL(*chat, WritesDone);
+    EXPECT_CALL(*chat, Finish);
+  }
+  EXPECT_CALL(mock_, Chat).WillOnce(Return(ByMove(std::move(chat))));
+  const Heard heard = fixture_.Run(Chatted(mock_, {"a", "b", "c"}));
+  EXPECT_THAT(heard.texts, ElementsAre("x"));
+  EXPECT_THAT(heard.status, StatusIs(absl::StatusCode::kUnimplemented));
+}
+
+TEST_F(MockStreamTest, AMethodWithoutAnActionSaysSo) {
+  EXPECT_CALL(mock_, Spell);
+  EXPECT_CALL(mock_, Join);
+  EXPECT_CALL(mock_, Chat);
+  EXPECT_THAT(fixture_.Run(Spelled(mock_, "word")).status,
+              StatusIs(absl::StatusCode::kUnimplemented));
+  EXPECT_THAT(fixture_.Run(Joined(mock_, {"a"})), StatusIs(absl::StatusCode::kUnimplemented));
+  EXPECT_THAT(fixture_.Run(Chatted(mock_, {"a"})).status,
+              StatusIs(absl::StatusCode::kUnimplemented));
+}
+
+}  // namespace
+}  // namespace verbena::testing::notes

@@ -16,6 +16,7 @@
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/internal/allocate.h"
 #include "verbena/rpc/internal/bulk_format.h"
+#include "verbena/rpc/with_payload.h"
 #include "verbena/transport/coro/task_scope.h"
 
 namespace verbena::internal {
@@ -69,8 +70,9 @@ class HostileServerTest : public PayloadFixture {
   }
 
   // Nothing but the clock's move reaches a limit, and no silence ends a link.
-  void StartClient() {
+  void StartClient(PayloadChecksum checksum = PayloadChecksum::kOff) {
     LinkLimits limits = RoguesLimits();
+    limits.payload_checksum = checksum;
     limits.memory.landing_bytes = kMemory;
     limits.ping_interval = limits.connect_timeout = std::chrono::hours(1);
     client_runtime_ = StartRuntime({.device = RogueDevice(), .limits = limits, .clock = &clock_});
@@ -177,6 +179,40 @@ TEST_F(HostileServerTest, AServerThatGotItsLandingAndNeverAnswersLosesItsLink) {
   const absl::Status status = Run(client());
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_NE(status.message().find("has not answered"), std::string::npos) << status;
+  Eventually([this] { return HeldBy(*client_runtime_).bytes == 0; }, "the memory is home");
+}
+
+// The landing for its message is all that the server's calls may have of the client's memory, so
+// its payload has no place, and no checksum.
+TEST_F(HostileServerTest, AFailureWithAPayloadThatFindsNoMemoryIsToldAsLost) {
+  StartClient(PayloadChecksum::kOn);
+  script_ = std::thread([this] {
+    RoguePeer& peer = hostile_.Accept();
+    Hostile::AskForLandings(peer, 1);
+    const RogueFrame given = peer.Receive()[0];
+    EXPECT_EQ(given.header.kind, FrameKind::kLanding);
+    absl::StatusOr<RemoteRange> landing = ParseLanding(given.body.data(), given.body.size());
+    ASSERT_TRUE(landing.ok()) << landing.status();
+    RogueFrame failure = Response(given.header.call_slot, given.header.call_generation);
+    failure.header.status_code = static_cast<uint8_t>(absl::StatusCode::kAborted);
+    failure.header.outcome = static_cast<uint8_t>(Outcome::kExecuted);
+    failure.header.flags = kFrameHasBulk;
+    failure.body.resize(ResponseBulk::kEncodedBytes + 7, 'x');
+    ResponseBulk{
+        .has_payload = true, .payload_bytes = 7, .message_bytes = 16, .payload_in_frame = true}
+        .Encode(failure.body.data());
+    peer.SendEnding(EncodeSend(kCorrect, {failure}), landing->rkey);
+  });
+  auto call = [this]() -> Task<absl::Status> {
+    WithPayload<testing::GetReply> reply;
+    absl::Status status = co_await stub_->Get(testing::GetRequest(), reply);
+    EXPECT_FALSE(reply.has_payload);
+    co_return status;
+  };
+  const absl::Status status = Run(call());
+  EXPECT_TRUE(absl::IsAborted(status)) << status;
+  EXPECT_EQ(OutcomeOf(status), Outcome::kExecuted);
+  EXPECT_NE(status.message().find("has no place here"), std::string::npos) << status;
   Eventually([this] { return HeldBy(*client_runtime_).bytes == 0; }, "the memory is home");
 }
 

@@ -1,15 +1,19 @@
 // A peer that breaks the rules of streams ends its own link, and no other. What only comes late, or
 // was refused, ends no link.
 
+#include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "tests/rpc/moved_clock.h"
 #include "tests/rpc/rogue_peer.h"
 #include "tests/rpc/stream_service.h"
+#include "verbena/rpc/internal/allocate.h"
 #include "verbena/rpc/internal/context_format.h"
 #include "verbena/rpc/internal/stream_link.h"
 
@@ -181,10 +185,16 @@ std::vector<Violation> ViolationsOfAClient() {
 
 class HostileStreamTest : public StreamTest {
  protected:
-  void Start() {
+  // `patient`: silence ends no link, and the server's clock is clock_.
+  void Start(bool patient = false) {
     RuntimeOptions server;
     server.device = RogueDevice();
     server.limits = RoguesLimits();
+    if (patient) {
+      server.clock = &clock_;
+      server.limits.ping_interval = server.limits.connect_timeout = std::chrono::hours(100);
+      server.limits.idle_timeout = Duration::zero();
+    }
     server.limits.eager_bytes = kEagerBytes;
     server.limits.initial_credits = 32;
     server.limits.srq_depth = 1024;
@@ -201,6 +211,16 @@ class HostileStreamTest : public StreamTest {
     channel_.reset();
     client_runtime_.reset();
     server_.reset();
+    server_runtime_.reset();
+  }
+  // Lets the server's clock pass over its limits until a call has failed.
+  void AwaitFailure() {
+    Eventually(
+        [this] {
+          clock_.moved_by = clock_.moved_by.load() + kMaxLandingWait;
+          return server_->stats().failures == 1;
+        },
+        "the call is over");
   }
   void Send(const std::vector<RogueFrame>& frames) {
     for (const RogueFrame& frame : frames) rogue_->Send(EncodeSend(kCorrect, {frame}));
@@ -223,6 +243,7 @@ class HostileStreamTest : public StreamTest {
     EXPECT_EQ(ResponseOf(9).header.status_code, 0);
   }
 
+  MovedClock clock_;
   std::unique_ptr<RoguePeer> rogue_;
   uint32_t next_generation_ = 0;
 };
@@ -325,6 +346,42 @@ TEST_F(HostileStreamTest, AMessageThatDoesNotParseFailsTheHandlersRead) {
   EXPECT_EQ(ResponseOf(0).header.status_code,
             static_cast<uint8_t>(absl::StatusCode::kInvalidArgument));
   ExpectServed();
+}
+
+TEST_F(HostileStreamTest, ARequestThatNeverComesEndsItsCallInTime) {
+  Start(/*patient=*/true);
+  RogueFrame apart = Opening(kCountMethod, Streams::kServer);
+  apart.header.flags |= kFrameMessageApart;
+  Send({apart});
+  AwaitFailure();
+  const RogueFrame response = ResponseOf(0);
+  EXPECT_EQ(response.header.status_code, static_cast<uint8_t>(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_EQ(response.header.outcome, static_cast<uint8_t>(Outcome::kNotExecuted));
+  ExpectServed();
+}
+
+// The reply is larger than the stream's window, and waits until the client reads.
+TEST_F(HostileStreamTest, AReplyThatItsClientDoesNotTakeEndsTheCallInTime) {
+  Start(/*patient=*/true);
+  service_.reply_filler = 1 << 20;
+  std::optional<ClientWriter<testing::StreamItem, testing::Summary>> writer;
+  auto begin = [&]() -> Task<absl::Status> {
+    writer.emplace(stub_->Sum());
+    VERBENA_CO_RETURN_IF_ERROR(co_await writer->Write(ItemOf(1)));
+    co_return co_await writer->WritesDone();
+  };
+  EXPECT_EQ(Run(begin()), absl::OkStatus());
+  Eventually([this] { return service_.read_ == 1 && service_.running == 0; }, "it has replied");
+  AwaitFailure();
+  auto finish = [&]() -> Task<absl::Status> {
+    absl::StatusOr<testing::Summary> reply = co_await writer->Finish();
+    writer.reset();
+    co_return reply.status();
+  };
+  const absl::Status status = Run(finish());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_EQ(OutcomeOf(status), Outcome::kExecuted);
+  EXPECT_EQ(Run(SayOnce()), absl::OkStatus());
 }
 
 // A rogue in place of a server. The test's client reads nothing.

@@ -209,6 +209,31 @@ TEST_F(InterceptorTest, TheOutcomeOfARefusalIsKnownToThoseBeforeIt) {
   EXPECT_EQ(seen, (std::vector<Outcome>(2, Outcome::kMaybeExecuted)));
 }
 
+// A Task of next() begins the rest of the call when it is awaited, and not before.
+TEST_F(InterceptorTest, ANextThatIsDroppedRunsNothing) {
+  bool at_client = true;
+  Start({[&](ClientCallView&, ClientNext next) -> Task<absl::Status> {
+          Task<absl::Status> rest = next();
+          if (!at_client) co_return co_await std::move(rest);
+          co_return absl::UnavailableError("injected");
+        }},
+        {[](ServerCallView&, ServerNext next) -> Task<absl::Status> {
+          {
+            const Task<absl::Status> dropped = next();
+          }
+          co_return absl::UnavailableError("injected");
+        }});
+  for (const size_t bytes : {5u, 100'000u}) {
+    const absl::Status status = Run(EchoWith({}, bytes));
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
+  }
+  EXPECT_EQ(server_->stats().calls, 0u);
+  at_client = false;
+  EXPECT_EQ(OutcomeOf(Run(EchoWith({}))), Outcome::kNotExecuted);
+  EXPECT_EQ(handled_, 0);
+}
+
 TEST_F(InterceptorTest, AStatusOfAnotherCallKeepsItsOutcome) {
   Start({[](ClientCallView&, ClientNext) -> Task<absl::Status> {
           co_return WithOutcome(absl::AbortedError("elsewhere"), Outcome::kExecuted);
@@ -306,9 +331,11 @@ class PayloadInterceptorTest : public PayloadFixture {};
 TEST_F(PayloadInterceptorTest, ACallThatOneEndsGivesItsBuffersBack) {
   StartBoth();
   bool ends = true;
+  bool drops = false;
   ChannelOptions options;
   options.interceptors.push_back(
       std::make_shared<Client>([&](ClientCallView&, ClientNext next) -> Task<absl::Status> {
+        if (drops) const Task<absl::Status> dropped = next();
         if (ends) co_return absl::UnavailableError("injected");
         co_return co_await next();
       }));
@@ -325,8 +352,13 @@ TEST_F(PayloadInterceptorTest, ACallThatOneEndsGivesItsBuffersBack) {
     EXPECT_EQ(reply.payload.size(), ends ? 0u : 5000u);
     co_return status;
   };
-  EXPECT_EQ(Run(swap()).code(), absl::StatusCode::kUnavailable);
-  ends = false;
+  for (const bool each : {false, true}) {
+    drops = each;
+    const absl::Status status = Run(swap());
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
+  }
+  ends = drops = false;
   EXPECT_EQ(Run(swap()), absl::OkStatus());
 }
 

@@ -3,11 +3,12 @@
 //
 // The stream is a call. It begins with the first await, which connects if need be, and ends with
 // the status that the server's handler returns; Finish() waits for it. The stub's method serializes
-// the request before it returns; the channel must outlive the object. The deadline of CallOptions
-// is that of the whole stream; so is the deadline of the Task that begins it, if that is earlier
-// (CallOptions::inherit). Destroying the object before the end abandons the call: the handler is
-// cancelled. Movable while nobody awaits it. All awaits and the destruction are on one executor. A
-// Read and a Write may be awaited at once; a check aborts if two Reads or two Writes are.
+// the request before it returns; the channel must outlive the object and all awaits of it. The
+// deadline of CallOptions is that of the whole stream; so is the deadline of the Task that begins
+// it, if that is earlier (CallOptions::inherit). Destroying the object before the end abandons the
+// call: the handler is cancelled, and so are awaits in other Tasks. Movable while nobody awaits it.
+// All awaits and the destruction are on one executor. A Read and a Write may be awaited at once; a
+// check aborts if two Reads or two Writes are.
 //
 // Messages that the application does not read stay in its memory: at most 256 KiB of a stream and
 // 16 MiB of a link (no option sets these yet). Beyond that the peer's Write waits. Cancelling an
@@ -152,8 +153,8 @@ class [[nodiscard]] ClientRead : private BeginsStream {
   static Task<bool> ReadLater(StreamRef stream, google::protobuf::MessageLite& into);
 
   google::protobuf::MessageLite& into_;
-  StreamRead read_;
   Task<bool> task_;
+  StreamRead read_;
 };
 
 // co_await gives absl::Status.
@@ -195,8 +196,8 @@ class [[nodiscard]] ClientWrite : private BeginsStream {
 
   const google::protobuf::MessageLite& message_;
   const BorrowedPayload payload_;
-  StreamWrite write_;
   Task<absl::Status> task_;
+  StreamWrite write_;
 };
 
 // co_await gives std::optional<Message>.

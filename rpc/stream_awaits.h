@@ -78,9 +78,11 @@ class [[nodiscard]] StreamRead final : public Suspension {
   void End(State state);
   void Detach() override;
 
-  StreamReceiver* receiver_;  // nullptr once that is gone
+  // Until the await, where to read. Then the receiver that knows this; nullptr if none does.
+  StreamReceiver* receiver_;
   google::protobuf::MessageLite& into_;
   ReceivedPayload* const payload_;
+  const CancelScope* scope_ = nullptr;  // of the caller
   State state_ = State::kNew;
   absl::Status status_;
 };
@@ -124,10 +126,11 @@ class [[nodiscard]] StreamWrite final : public Suspension {
   void End(absl::Status status);
   void Detach() override;
 
-  StreamSender* sender_;  // nullptr unless it waits
+  // Until the await, where to write. Then the sender that knows this; nullptr if none does.
+  StreamSender* sender_;
   const google::protobuf::MessageLite& message_;
   const BorrowedPayload payload_;
-  bool suspended_ = false;
+  bool suspended_ = false;  // and so the sender knows it
   absl::Status status_;
 };
 

@@ -32,10 +32,12 @@ void StreamReceiver::Clear() {
   if (reader_ != nullptr) {
     StreamRead& read = *std::exchange(reader_, nullptr);
     read.receiver_ = nullptr;
-    if (read.state_ == StreamRead::State::kWaiting) {
+    const StreamRead::State state = read.state_;
+    if (state == StreamRead::State::kWaiting || state == StreamRead::State::kNeedsMemory) {
       read.status_ = CancelStatus(absl::StatusCode::kCancelled);
-      read.End(StreamRead::State::kFailed);
+      read.state_ = StreamRead::State::kFailed;
     }
+    if (state == StreamRead::State::kWaiting) read.Resume();
   }
   if (memory_wait_ != nullptr) std::exchange(memory_wait_, nullptr)->Forget();
   DropKept();
@@ -335,6 +337,10 @@ void StreamReceiver::FailHere(const absl::Status& status) {
 
 void StreamReceiver::Discard() {
   discards_ = true;
+  if (memory_wait_ != nullptr && !VERBENA_MUTANT(kDiscardLeavesMemoryWait)) {
+    memory_wait_->EndEarly();
+  }
+  if (!VERBENA_MUTANT(kReturnedMessageOutlastsFinish)) returned_.reset();
   DropKept();
 }
 
@@ -350,9 +356,28 @@ void StreamReceiver::OnStreamLinkLost() {
 void StreamReceiver::BeginMemoryWait(StreamMemoryWait& wait) {
   VERBENA_CHECK(memory_wait_ == nullptr) << "two Reads of one stream at once";
   memory_wait_ = &wait;
+  // The message may be gone since its Read was told of it.
+  if ((!failure_.ok() || discards_) && !VERBENA_MUTANT(kFailedStreamAwaitsMemory)) wait.EndEarly();
+}
+
+void StreamReceiver::DropCancelledRead() {
+  if (memory_wait_ != nullptr && memory_wait_->scope().requested() &&
+      !VERBENA_MUTANT(kCancelledMemoryWaitStays)) {
+    std::exchange(memory_wait_, nullptr)->Forget();
+  }
+  if (reader_ == nullptr || reader_waits() || VERBENA_MUTANT(kCancelledReadStays)) return;
+  StreamRead& read = *reader_;
+  if (read.scope_ == nullptr || !read.scope_->requested()) return;
+  Leave(read);
+  read.receiver_ = nullptr;
+  if (read.state_ == StreamRead::State::kEnd || read.state_ == StreamRead::State::kFailed) return;
+  read.status_ = read.scope_->status();
+  read.state_ = StreamRead::State::kFailed;
 }
 
 bool StreamReceiver::Start(StreamRead& read) {
+  if (reader_ != nullptr || memory_wait_ != nullptr) [[unlikely]]
+    DropCancelledRead();
   VERBENA_CHECK(reader_ == nullptr && memory_wait_ == nullptr) << "two Reads of one stream at once";
   if (read.payload_ != nullptr) read.payload_->wanted = 0;
   if (returned_ != nullptr) {
@@ -394,21 +419,25 @@ void StreamReceiver::Leave(StreamRead& read) {
   returned_ = std::make_unique<Returned>();
   read.into_.SerializeToString(&returned_->message);
   if (read.payload_ == nullptr || VERBENA_MUTANT(kLeftReadTakesPayload)) return;
-  returned_->payload = std::move(read.payload_->buffer);
-  returned_->has_payload = read.payload_->present;
+  returned_->has_payload = std::exchange(read.payload_->present, false);
+  if (returned_->has_payload) returned_->payload = std::move(read.payload_->buffer);
 }
 
 StreamRead::~StreamRead() {
-  if (receiver_ != nullptr && receiver_->reader_ == this) receiver_->Leave(*this);
+  // The receiver may be gone if this was never awaited.
+  if (state_ != State::kNew && receiver_ != nullptr) receiver_->Leave(*this);
 }
 
 bool StreamRead::Await(PromiseBase& caller) {
+  StreamReceiver* const receiver = std::exchange(receiver_, nullptr);
   if (Cancelled(caller)) {
     status_ = cancel_status();
     state_ = State::kFailed;
     return false;
   }
-  if (receiver_ == nullptr || !receiver_->Start(*this)) return false;
+  scope_ = caller.cancel;
+  if (!receiver->Start(*this)) return false;
+  receiver_ = receiver;
   Suspend(caller);
   return true;
 }
@@ -418,22 +447,18 @@ void StreamRead::End(State state) {
   Resume();
 }
 
+// The receiver knows it until its coroutine resumes, or another Read begins before.
 void StreamRead::Detach() {
-  // Another Read may begin before this one's coroutine resumes.
-  const bool is_reader = receiver_ != nullptr && receiver_->reader_ == this;
-  if (is_reader && !VERBENA_MUTANT(kCancelledReadStays)) receiver_->reader_ = nullptr;
   status_ = cancel_status();
   state_ = State::kFailed;
 }
 
 absl::StatusOr<bool> StreamRead::await_resume() {
-  const bool is_there = receiver_ != nullptr;
-  if (is_there && receiver_->reader_ == this) receiver_->reader_ = nullptr;
+  if (receiver_ != nullptr) std::exchange(receiver_, nullptr)->reader_ = nullptr;
   const State state = std::exchange(state_, State::kTaken);
-  if (state == State::kNeedsMemory && is_there) return false;
+  if (state == State::kNeedsMemory) return false;
   if (payload_ != nullptr) payload_->wanted = 0;
   if (state == State::kMessage) return true;
-  if (state == State::kNeedsMemory) return CancelStatus(absl::StatusCode::kCancelled);
   if (state == State::kEnd) return false;
   return std::move(status_);
 }

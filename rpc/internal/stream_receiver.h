@@ -62,6 +62,7 @@ class StreamReceiver final : private SendWaiter, private LinkedStream {
 
   // For ReadWithPayload().
   StreamBuffers* buffers() const { return buffers_; }
+  // Ends the wait at once if there is nothing to wait for any more.
   void BeginMemoryWait(StreamMemoryWait& wait);
   void EndMemoryWait() { memory_wait_ = nullptr; }
   void FailForMemory(const absl::Status& status) { FailHere(status); }
@@ -81,6 +82,9 @@ class StreamReceiver final : private SendWaiter, private LinkedStream {
   // For StreamRead. True: it waits. Otherwise its state says how it ended.
   bool Start(StreamRead& read);
   void Leave(StreamRead& read);
+  // Takes a Read off that was cancelled and has not resumed yet. What came for it is the next
+  // Read's.
+  void DropCancelledRead();
   bool reader_waits() const;
   void EndReader(StreamRead::State state);
 

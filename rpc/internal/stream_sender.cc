@@ -318,7 +318,8 @@ void StreamSender::Leave(StreamWrite& write) {
 }
 
 StreamWrite::~StreamWrite() {
-  if (sender_ != nullptr) sender_->Leave(*this);
+  // The sender may be gone if this was never awaited.
+  if (suspended_) sender_->Leave(*this);
 }
 
 bool StreamWrite::Await(PromiseBase& caller) {

@@ -1,5 +1,5 @@
 // A cancelled await of a stream leaves the stream as it is: also while it connects, and while
-// another await of the same kind begins.
+// another await of the same kind begins. A stream may be destroyed before its awaits.
 
 #include <atomic>
 #include <memory>
@@ -13,6 +13,7 @@
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/task_scope.h"
+#include "verbena/transport/coro/yield.h"
 
 namespace verbena {
 namespace {
@@ -64,6 +65,15 @@ class StreamAwaitTest : public StreamTest {
   }
   static Task<void> Write(Chat& stream, absl::Status& status) {
     status = co_await stream.Write(ItemOf(1));
+  }
+
+  // Lets turns pass, another number of them in each round. In some rounds the last turn brings the
+  // message that a Read waits for, and the caller goes on before that Read does.
+  Task<absl::Status> PassTurns(uint64_t round) {
+    if (round % 2 == 1) VERBENA_CO_RETURN_IF_ERROR(co_await SayOnce());
+    const uint64_t turns = round / 2 % (round % 2 == 1 ? 4 : 64);
+    for (uint64_t n = 0; n < turns; ++n) VERBENA_CO_RETURN_IF_ERROR(co_await Yield());
+    co_return absl::OkStatus();
   }
 
   LocalNetwork network_;
@@ -144,6 +154,126 @@ TEST_F(StreamAwaitTest, AnotherReadMayBeginBeforeACancelledOneHasResumed) {
     co_return co_await stream.Finish();
   };
   EXPECT_EQ(Run(run()), absl::OkStatus());
+}
+
+TEST_F(StreamAwaitTest, AnotherReadMayBeginBeforeACancelledOneHasTakenItsMessage) {
+  Start();
+  auto run = [&]() -> Task<absl::Status> {
+    Chat stream = stub_->Echo();
+    for (uint64_t i = 1; i <= 300; ++i) {
+      CancelScope scope;
+      std::optional<Item> first, second;
+      bool first_ended = false;
+      TaskScope tasks(co_await CurrentContext());
+      tasks.Spawn(In(scope, ReadInto(stream, first, first_ended)));
+      VERBENA_CO_RETURN_IF_ERROR(co_await Yield());
+      VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(ItemOf(i)));
+      VERBENA_CO_RETURN_IF_ERROR(co_await PassTurns(i));
+      scope.Request();
+      if (!first_ended) second = co_await stream.Read();
+      co_await tasks.Join();
+      EXPECT_NE(first.has_value(), second.has_value()) << i;
+      EXPECT_EQ((first.has_value() ? first : second).value_or(Item()).number(), i);
+    }
+    co_return co_await stream.Finish();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+}
+
+TEST_F(StreamAwaitTest, AFinishDropsTheMessageOfAReadThatWasDestroyed) {
+  Start();
+  auto run = [&]() -> Task<absl::Status> {
+    for (uint64_t i = 1; i <= 300; ++i) {
+      Chat stream = stub_->Echo();
+      std::optional<Item> item;
+      bool ended = false;
+      {
+        TaskScope tasks(co_await CurrentContext());
+        tasks.Spawn(ReadInto(stream, item, ended));
+        VERBENA_CO_RETURN_IF_ERROR(co_await Yield());
+        VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(ItemOf(i)));
+        VERBENA_CO_RETURN_IF_ERROR(co_await PassTurns(i));
+      }
+      VERBENA_CO_RETURN_IF_ERROR(co_await stream.Finish());
+      EXPECT_FALSE((co_await stream.Read()).has_value()) << i;
+    }
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+}
+
+TEST_F(StreamAwaitTest, AStreamMayBeDestroyedWhileItsFirstAwaitsConnect) {
+  StartGated();
+  auto run = [&]() -> Task<absl::Status> {
+    auto stream = std::make_unique<Chat>(stub_->Echo());
+    std::optional<Item> item;
+    bool ended = false;
+    absl::Status written;
+    TaskScope tasks(co_await CurrentContext());
+    tasks.Spawn(ReadInto(*stream, item, ended));
+    tasks.Spawn(Write(*stream, written));
+    VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
+    stream.reset();
+    EXPECT_FALSE(ended);
+    gate_.open = true;
+    co_await tasks.Join();
+    EXPECT_FALSE(item.has_value());
+    EXPECT_TRUE(absl::IsCancelled(written)) << written;
+    co_return co_await SayOnce();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+  EXPECT_EQ(service_.read_, 0u);
+}
+
+TEST_F(StreamAwaitTest, AStreamMayBeDestroyedBeforeItsCancelledReadResumes) {
+  Start();
+  auto run = [&]() -> Task<absl::Status> {
+    auto stream = std::make_unique<Chat>(stub_->Echo());
+    VERBENA_CO_RETURN_IF_ERROR(co_await stream->Write(ItemOf(1)));
+    EXPECT_TRUE((co_await stream->Read()).has_value());
+    CancelScope scope;
+    std::optional<Item> item;
+    bool ended = false;
+    TaskScope tasks(co_await CurrentContext());
+    tasks.Spawn(In(scope, ReadInto(*stream, item, ended)));
+    VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
+    scope.Request();
+    stream.reset();
+    EXPECT_FALSE(ended);
+    co_await tasks.Join();
+    EXPECT_TRUE(ended);
+    EXPECT_FALSE(item.has_value());
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+}
+
+// The await of a Read or Write lives until the end of the full expression.
+TEST_F(StreamAwaitTest, AStreamMayBeDestroyedWithinTheExpressionThatAwaitsIt) {
+  Start();
+  std::unique_ptr<Chat> stream;
+  auto destroy = [&](bool result) -> Task<bool> {
+    stream.reset();
+    co_return result;
+  };
+  auto run = [&]() -> Task<absl::Status> {
+    VERBENA_CO_RETURN_IF_ERROR(co_await SayOnce());
+    Item item;
+    // A Read that waits, and one whose message has come.
+    for (int calls : {0, 10}) {
+      stream = std::make_unique<Chat>(stub_->Echo());
+      VERBENA_CO_RETURN_IF_ERROR(co_await stream->Write(ItemOf(1)));
+      for (int n = 0; n < calls; ++n) VERBENA_CO_RETURN_IF_ERROR(co_await SayOnce());
+      EXPECT_TRUE(co_await destroy(co_await stream->Read(item)));
+      EXPECT_EQ(item.number(), 1u);
+    }
+    stream = std::make_unique<Chat>(stub_->Echo());
+    const Item written = ItemOf(2);
+    EXPECT_TRUE(co_await destroy((co_await stream->Write(written)).ok()));
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+  Eventually([this] { return service_.running == 0; }, "the handlers end");
 }
 
 }  // namespace

@@ -583,6 +583,30 @@ TEST_F(StreamContextTest, AStreamThatIsDestroyedTakesItsInterceptorsAlong) {
   }
 }
 
+TEST_F(StreamContextTest, AStreamMayBeDestroyedWhileItsFirstAwaitsWaitForInterceptors) {
+  Event never;
+  Start({[&](ClientCallView&, ClientNext next) -> Task<absl::Status> {
+    VERBENA_CO_RETURN_IF_ERROR(co_await never.Wait());
+    co_return co_await next();
+  }});
+  const auto run = [&]() -> Task<absl::Status> {
+    auto stream = std::make_unique<ClientReaderWriter<StreamItem, StreamItem>>(stub_->Echo());
+    const auto read = [&]() -> Task<bool> { co_return (co_await stream->Read()).has_value(); };
+    const auto write = [&]() -> Task<absl::Status> { co_return co_await stream->Write(ItemOf(1)); };
+    const auto destroy = [&]() -> Task<absl::Status> {
+      VERBENA_CO_RETURN_IF_ERROR(co_await Sleep(1ms));
+      stream.reset();
+      co_return absl::OkStatus();
+    };
+    auto [has_message, written, destroyed] = co_await WhenAll(read(), write(), destroy());
+    EXPECT_FALSE(has_message);
+    EXPECT_EQ(destroyed, absl::OkStatus());
+    co_return written;
+  };
+  EXPECT_EQ(Run(run()).code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(server_->stats().calls, 0u);
+}
+
 // An interceptor may drop the Task of next() before it has ended, as one with a patience does.
 TEST_F(StreamContextTest, AnInterceptorThatGivesUpEndsTheStream) {
   Start({[&](ClientCallView&, ClientNext next) -> Task<absl::Status> {

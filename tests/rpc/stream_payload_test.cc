@@ -13,10 +13,12 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/rpc/stream_payload_service.h"
+#include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/coro/when_all.h"
 #include "verbena/transport/coro/when_any.h"
+#include "verbena/transport/coro/yield.h"
 
 namespace verbena {
 namespace {
@@ -350,6 +352,87 @@ TEST_F(ShortStreamMemoryTest, AStreamThatEndsOrLosesItsLinkEndsTheWait) {
   ExpectNothingHeld();
   EXPECT_EQ(Run(run(false)), absl::OkStatus());
   Eventually([this] { return service_.running == 0; }, "the handler ends");
+}
+
+TEST_F(ShortStreamMemoryTest, AnotherReadMayBeginBeforeACancelledOneLeavesItsWait) {
+  StartShort();
+  auto run = [&]() -> Task<absl::Status> {
+    ClientReader<PayloadItem> reader = stub_->Send(CountOf(3, 10000));
+    for (uint64_t i = 0; i < 3; ++i) {
+      VERBENA_CO_RETURN_IF_ERROR(co_await TakeAll());
+      CancelScope scope;
+      PayloadItem first, second;
+      bool first_read = true;
+      auto read = [&]() -> Task<void> { first_read = co_await reader.Read(first); };
+      auto in_scope = [&]() -> Task<void> { co_await read().In(&scope); };
+      TaskScope tasks(co_await CurrentContext());
+      tasks.Spawn(in_scope());
+      VERBENA_CO_RETURN_IF_ERROR(co_await AwaitWaiter());
+      scope.Request();
+      taken_.clear();
+      if (!co_await reader.Read(second)) co_return absl::DataLossError("no message");
+      EXPECT_EQ(second->number(), i);
+      EXPECT_TRUE(HasPayloadOf(second.payload.view(), i));
+      co_await tasks.Join();
+      EXPECT_FALSE(first_read);
+    }
+    co_return co_await reader.Finish();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+  ExpectNothingHeld();
+}
+
+// Some of the streams end in the turn that brings the message, before its Read resumes.
+TEST_F(ShortStreamMemoryTest, AReadWhoseStreamHasFailedAwaitsNoMemory) {
+  StartShort();
+  auto run = [&]() -> Task<absl::Status> {
+    VERBENA_CO_RETURN_IF_ERROR(co_await TakeAll());
+    VERBENA_CO_ASSIGN_OR_RETURN(const Buffer payload, co_await Filled(500, 1));
+    for (uint64_t i = 0; i < 300; ++i) {
+      auto stream = std::make_unique<EchoStream>(stub_->Echo());
+      PayloadItem item;
+      auto read = [&]() -> Task<void> { EXPECT_FALSE(co_await stream->Read(item)); };
+      TaskScope tasks(co_await CurrentContext());
+      tasks.Spawn(read());
+      VERBENA_CO_RETURN_IF_ERROR(co_await Yield());
+      VERBENA_CO_RETURN_IF_ERROR(co_await stream->Write(Numbered(i), payload.view()));
+      if (i % 2 == 1) VERBENA_CO_RETURN_IF_ERROR(co_await SayOnce());
+      const uint64_t turns = i / 2 % (i % 2 == 1 ? 4 : 64);
+      for (uint64_t n = 0; n < turns; ++n) VERBENA_CO_RETURN_IF_ERROR(co_await Yield());
+      stream.reset();
+      for (int n = 0; n < 10; ++n) VERBENA_CO_RETURN_IF_ERROR(co_await Yield());
+      EXPECT_EQ(landing().stats().waiting, 0u) << i;
+      if (HasFailure()) taken_.clear();
+      co_await tasks.Join();
+      if (HasFailure()) break;
+    }
+    taken_.clear();
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+  ExpectNothingHeld();
+}
+
+TEST_F(ShortStreamMemoryTest, AFinishEndsTheWaitOfTheReadBesideIt) {
+  StartShort();
+  auto run = [&]() -> Task<absl::Status> {
+    VERBENA_CO_RETURN_IF_ERROR(co_await TakeAll());
+    ClientReader<PayloadItem> reader = stub_->Send(CountOf(100, 10000));
+    auto read = [&]() -> Task<bool> { co_return (co_await reader.Read()).has_value(); };
+    auto finish = [&]() -> Task<absl::Status> {
+      VERBENA_CO_RETURN_IF_ERROR(co_await AwaitWaiter());
+      absl::Status finished = co_await reader.Finish();
+      EXPECT_EQ(landing().stats().waiting, 0u);
+      taken_.clear();
+      co_return finished;
+    };
+    auto [has_message, finished] = co_await WhenAll(read(), finish());
+    EXPECT_FALSE(has_message);
+    co_return finished;
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+  EXPECT_EQ(service_.written, 100u);
+  ExpectNothingHeld();
 }
 
 // --- Ends in the middle --------------------------------------------------------------------------

@@ -421,6 +421,14 @@ MUTANTS = [
            "*AWriteThatIsDestroyedSendsAllOfItsPayloadOrNothing"),
     Mutant("kStreamPayloadUncounted", "//tests/rpc:stream_payload_test",
            "*AHandlerThatKeepsMoreThanItsClientsShareHearsOfIt"),
+    Mutant("kCancelledMemoryWaitStays", "//tests/rpc:stream_payload_test",
+           "*AnotherReadMayBeginBeforeACancelledOneLeavesItsWait"),
+    Mutant("kFailedStreamAwaitsMemory", "//tests/rpc:stream_payload_test",
+           "*AReadWhoseStreamHasFailedAwaitsNoMemory"),
+    Mutant("kDiscardLeavesMemoryWait", "//tests/rpc:stream_payload_test",
+           "*AFinishEndsTheWaitOfTheReadBesideIt"),
+    Mutant("kReturnedMessageOutlastsFinish", "//tests/rpc:stream_test",
+           "*AFinishDropsTheMessageOfAReadThatWasDestroyed"),
 
     # files, examples
     Mutant("kFileReferenceNotAtomic", "//tests/transport/file:file_lifetime_test",

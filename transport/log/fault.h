@@ -230,6 +230,10 @@ enum class Fault {
   kLeftReadTakesPayload,      // a Read that is destroyed takes its message's payload along
   kLeftPayloadBorrowed,       // a message goes on from the payload of a writer that is gone
   kStreamPayloadUncounted,    // payloads of a client's stream count in no share
+  kCancelledMemoryWaitStays,  // a Read that was cancelled in its wait for memory is in the way
+  kFailedStreamAwaitsMemory,  // a Read waits for memory for a message that its stream has dropped
+  kDiscardLeavesMemoryWait,   // a Finish leaves the Read beside it waiting for memory
+  kReturnedMessageOutlastsFinish,  // the message of a Read that was destroyed outlasts Finish
 
   // files, examples
   kFileReferenceNotAtomic,   // threads that share a File lose count of its Tasks

@@ -41,6 +41,10 @@ Connection::~Connection() = default;
 
 Task<absl::Status> Connection::Ready() {
   while (usable_session() == nullptr) {
+    if (closed_ && !VERBENA_MUTANT(kClosedConnectionConnects)) {
+      co_return absl::UnavailableError(
+          fmt::format("no channel uses the connection to {} any more", target_));
+    }
     if (!connecting_) {
       if (shard_.closing()) co_return absl::UnavailableError("the runtime is being destroyed");
       if (shard_.executor().now() < next_attempt_) co_return last_error_;
@@ -69,9 +73,13 @@ Task<void> Connection::Attempt() {
   connecting_ = false;
   // A link that opens has yet to prove that it is of use: see Retire().
   if (!last_error_.ok()) PutOffNextAttempt();
+  WakeWaiters();
+  if (closed_) CloseLinks();
+}
+
+void Connection::WakeWaiters() {
   attempt_ended_.Set();
   attempt_ended_.Reset();
-  if (closed_) CloseLinks();
 }
 
 Task<absl::StatusOr<ClientSession*>> Connection::Session(Deadline deadline) {
@@ -89,6 +97,8 @@ bool Connection::RemoveUser() {
 void Connection::Close() {
   VERBENA_CHECK(users_ == 0) << "users " << users_ << " of " << target_;
   closed_ = true;
+  // Whoever still waits leaves before the attempt ends, and the connection with it.
+  WakeWaiters();
   CloseLinks();
 }
 

@@ -50,7 +50,8 @@ class Connection final : private ClientSession::Listener {
   ClientSession* usable_session() const {
     return current_ != nullptr && current_->usable() ? current_.get() : nullptr;
   }
-  // Waits until there is a usable link. UNAVAILABLE when connecting fails, or failed a moment ago.
+  // Waits until there is a usable link. UNAVAILABLE when connecting fails, or failed a moment ago,
+  // and once closed.
   Task<absl::Status> Ready();
 
   // The same, and returns the session. DEADLINE_EXCEEDED when there is none before `deadline`,
@@ -71,6 +72,8 @@ class Connection final : private ClientSession::Listener {
 
  private:
   Task<void> Attempt();
+  // Ready() looks again.
+  void WakeWaiters();
   // The current link takes no more calls.
   void Retire();
   // Whether the current link was worth connecting: it answered a call, or lasted longer than the

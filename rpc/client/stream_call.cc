@@ -19,6 +19,23 @@ namespace verbena::internal {
 
 using google::protobuf::MessageLite;
 
+namespace {
+
+// The scope of a wait for a link, which ends with the await that needs the link, and with the call.
+class ConnectScope final : private CancelNode {
+ public:
+  ConnectScope(CancelScope* await, CancelScope& call) : scope_(await) { call.Add(*this); }
+
+  CancelScope* get() { return &scope_; }
+
+ private:
+  void OnCancel(absl::StatusCode reason) override { scope_.Request(reason); }
+
+  CancelScope scope_;
+};
+
+}  // namespace
+
 StreamCall::StreamCall(const MethodDescriptor& method, Deadline deadline, CallInfo* info,
                        std::string request)
     : method_(method), deadline_(deadline), info_(info), request_(std::move(request)) {}
@@ -56,13 +73,15 @@ bool StreamCall::Begin(Connection& connection) {
 }
 
 Task<void> StreamCall::Connect(Connection& connection) {
+  CancelScope* const await = (co_await CurrentContext()).cancel;
+  if (stage_ != Stage::kNew) co_return;
+  ConnectScope scope(await, connects_);
   while (stage_ == Stage::kNew) {
-    absl::StatusOr<ClientSession*> session = co_await connection.Session(deadline_);
+    absl::StatusOr<ClientSession*> session = co_await connection.Session(deadline_).In(scope.get());
     // Another await of the stream may have gone on first.
     if (stage_ != Stage::kNew) break;
     if (!session.ok()) {
       // Whoever awaits was cancelled, not the stream. The next await goes on.
-      const CancelScope* await = (co_await CurrentContext()).cancel;
       const bool is_cancelled = await != nullptr && await->requested();
       if (is_cancelled && !VERBENA_MUTANT(kCancelledAwaitEndsStream)) break;
       Refuse(session.status());
@@ -243,6 +262,7 @@ void StreamCall::Abandon() {
 void StreamCall::End() {
   const bool registered = stage_ == Stage::kActive;
   stage_ = Stage::kEnded;
+  if (!VERBENA_MUTANT(kEndedStreamConnects)) connects_.Request();
   SendWaiter::Unlink();
   if (registered && deadline_.is_set()) scheduler_->StopTimer(*this);
   if (info_ != nullptr && scheduler_ != nullptr) info_->elapsed = scheduler_->now() - started_;

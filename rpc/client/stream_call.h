@@ -130,6 +130,7 @@ class StreamCall : private StreamReceiver::Owner, private SendWaiter, private Ti
   void End();
 
   const MethodDescriptor& method_;
+  CancelScope connects_;  // the waits of Connect(); ends with the call
   Deadline deadline_;
   CallInfo* info_;
   std::string request_;

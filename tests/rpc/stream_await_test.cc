@@ -66,6 +66,9 @@ class StreamAwaitTest : public StreamTest {
   static Task<void> Write(Chat& stream, absl::Status& status) {
     status = co_await stream.Write(ItemOf(1));
   }
+  static Task<void> Finish(Chat& stream, absl::Status& status) {
+    status = co_await stream.Finish();
+  }
 
   // Lets turns pass, another number of them in each round. In some rounds the last turn brings the
   // message that a Read waits for, and the caller goes on before that Read does.
@@ -223,6 +226,41 @@ TEST_F(StreamAwaitTest, AStreamMayBeDestroyedWhileItsFirstAwaitsConnect) {
   };
   EXPECT_EQ(Run(run()), absl::OkStatus());
   EXPECT_EQ(service_.read_, 0u);
+}
+
+TEST_F(StreamAwaitTest, AStreamThatEndsWakesWhoConnects) {
+  StartGated();
+  auto run = [&](bool by_owner) -> Task<absl::Status> {
+    auto stream = std::make_unique<Chat>(stub_->Echo());
+    std::optional<Item> item;
+    bool ended = false;
+    CancelScope scope;
+    absl::Status written, finished;
+    TaskScope tasks(co_await CurrentContext());
+    tasks.Spawn(ReadInto(*stream, item, ended));
+    tasks.Spawn(Write(*stream, written));
+    tasks.Spawn(In(scope, Finish(*stream, finished)));
+    VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
+    EXPECT_EQ(tasks.size(), 3u);
+    if (by_owner) {
+      stream.reset();
+    } else {
+      scope.Request();
+    }
+    for (int n = 0; n < 100; ++n) VERBENA_CO_RETURN_IF_ERROR(co_await Yield());
+    EXPECT_EQ(tasks.size(), 0u) << "though the link is not there yet";
+    if (tasks.size() > 0) gate_.open = true;
+    co_await tasks.Join();
+    EXPECT_FALSE(item.has_value());
+    EXPECT_TRUE(absl::IsCancelled(written)) << written;
+    EXPECT_TRUE(absl::IsCancelled(finished)) << finished;
+    EXPECT_EQ(OutcomeOf(finished), Outcome::kNotExecuted);
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(Run(run(true)), absl::OkStatus());
+  EXPECT_EQ(Run(run(false)), absl::OkStatus());
+  gate_.open = true;
+  EXPECT_EQ(Run(SayOnce()), absl::OkStatus());
 }
 
 TEST_F(StreamAwaitTest, AStreamMayBeDestroyedBeforeItsCancelledReadResumes) {

@@ -429,6 +429,10 @@ MUTANTS = [
            "*AFinishEndsTheWaitOfTheReadBesideIt"),
     Mutant("kReturnedMessageOutlastsFinish", "//tests/rpc:stream_test",
            "*AFinishDropsTheMessageOfAReadThatWasDestroyed"),
+    Mutant("kEndedStreamConnects", "//tests/rpc:stream_test",
+           "*AStreamThatEndsWakesWhoConnects"),
+    Mutant("kClosedConnectionConnects", "//tests/rpc/client:connection_test",
+           "*AConnectionThatClosesWhileItConnectsEndsTheWaits"),
 
     # files, examples
     Mutant("kFileReferenceNotAtomic", "//tests/transport/file:file_lifetime_test",

@@ -20,8 +20,12 @@
 #include "verbena/rpc/outcome.h"
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/local_bootstrap.h"
+#include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/executor/run_on.h"
 
 namespace verbena::internal {
@@ -37,6 +41,28 @@ class ThrowingBootstrap final : public Bootstrap {
   absl::StatusOr<std::unique_ptr<MessageListener>> Listen(const std::string&) override {
     return absl::UnimplementedError("nobody listens");
   }
+};
+
+// Connects once, when it is told to.
+class SingleBootstrap final : public Bootstrap {
+ public:
+  explicit SingleBootstrap(LocalNetwork& network) : bootstrap_(network) {}
+
+  Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connect(std::string target) override {
+    if (++attempts > 1) co_return absl::UnavailableError("another attempt");
+    VERBENA_CO_RETURN_IF_ERROR(co_await go.Wait());
+    co_return co_await bootstrap_.Connect(std::move(target));
+  }
+  absl::StatusOr<std::unique_ptr<MessageListener>> Listen(const std::string& address) override {
+    return bootstrap_.Listen(address);
+  }
+
+  // On the client's executor.
+  Event go;
+  int attempts = 0;
+
+ private:
+  LocalBootstrap bootstrap_;
 };
 
 class ConnectionTest : public RpcTest {
@@ -186,6 +212,38 @@ TEST_F(ConnectionTest, AServerWhoseBoundIsZeroDoesNotStart) {
       Server::Start(*server_runtime_, {&service_}, {.handshakes = {.offers = 0}}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   EXPECT_NE(status.message().find("handshakes.offers is 0"), std::string::npos) << status;
+}
+
+TEST_F(ConnectionTest, AConnectionThatClosesWhileItConnectsEndsTheWaits) {
+  LocalNetwork network;
+  LocalBootstrap listening(network);
+  SingleBootstrap connecting(network);
+  StartServer({.address = "server"}, {.use_bootstrap = &listening});
+  client_runtime_ = StartRuntime({.use_bootstrap = &connecting});
+  const auto run = [&]() -> Task<absl::Status> {
+    Connection connection(client_runtime_->shard(0), server_->address(), {});
+    absl::StatusOr<ClientSession*> session;
+    const auto wait = [&]() -> Task<void> { session = co_await connection.Session({}); };
+    TaskScope tasks(co_await CurrentContext());
+    tasks.Spawn(wait());
+    VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
+    connection.Close();
+    connecting.go.Set();
+    co_await tasks.Join();
+    // A later call finds it closed, too.
+    const absl::Status ready = co_await connection.Ready();
+    EXPECT_EQ(ready.code(), absl::StatusCode::kUnavailable) << ready;
+    while (!connection.ended()) VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
+    co_return session.status();
+  };
+  const absl::Status status = Run(run());
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_EQ(connecting.attempts, 1);
+  Eventually([&] { return ClientLinks() == 0 && ServerLinks() == 0; }, "no link is left");
+  // Before their bootstraps.
+  client_runtime_.reset();
+  server_.reset();
+  server_runtime_.reset();
 }
 
 using ConnectionDeathTest = ConnectionTest;

@@ -231,7 +231,7 @@ void StreamSender::OnWritable(Link& link) {
     CopyPart(link.Append(frame, bytes), bytes);
   } else if (writer_->message_.ByteSizeLong() + writer_->payload_.bytes() != bytes) {
     // Whoever writes may still reach the message while it waits.
-    GiveBackReserved();
+    VERBENA_MUTANT(kChangedMessageWakesNobody) ? GiveBackReserved() : StopWaiting();
     EndWriter(absl::FailedPreconditionError(
         fmt::format("a message on the stream of {} had {} bytes when its Write began, and has {} "
                     "now: it must not change before the Write has ended",

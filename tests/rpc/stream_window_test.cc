@@ -1,4 +1,5 @@
-// Streams that nobody reads, however many, do not stop the other streams of their link.
+// Streams that nobody reads, however many, do not stop the other streams of their link. Window that
+// is given back is the next sender's.
 
 #include <optional>
 #include <string>
@@ -65,6 +66,56 @@ TEST_F(StreamWindowTest, AStreamThatIsReadGoesOnBesideManyThatAreNot) {
     scope.Request(absl::StatusCode::kCancelled);
     co_await tasks.Join();
     co_return ended;
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+  Eventually([this] { return service_.running == 0; }, "the abandoned streams' handlers end");
+}
+
+// Messages of 4096 and 1024 bytes with what each costs. The first two large ones of a stream count
+// in its window alone, so that 62 messages of each of 66 streams, and 3 of another, use up the
+// window of the link, 16 MiB, but for 4096 bytes.
+TEST_F(StreamWindowTest, AMessageThatChangesLeavesItsWindowToTheNextSender) {
+  RuntimeOptions few_credits;
+  few_credits.limits.max_credits = few_credits.limits.initial_credits;
+  Start({}, std::move(few_credits));
+  const Item large = ItemOf(0, 4069), small = ItemOf(0, 997);
+  Item changes = large;
+  auto write = [](Chat& stream, const Item& item,
+                  std::optional<absl::Status>& ended) -> Task<void> {
+    ended = co_await stream.Write(item);
+  };
+  auto change = [&]() -> Task<void> {
+    changes.set_data(std::string(2000, 'c'));
+    co_return;
+  };
+  auto run = [&]() -> Task<absl::Status> {
+    constexpr int kChanges = 67, kNext = 68, kStreams = 69 + 10;
+    std::vector<Chat> streams;
+    for (int i = 0; i < kStreams; ++i) {
+      streams.push_back(stub_->Ignore());
+      const int messages = i < 66 ? 64 : i == 66 ? 2 + 3 : i <= kNext ? 2 : 1;
+      for (int n = 0; n < messages; ++n) {
+        VERBENA_CO_RETURN_IF_ERROR(co_await streams[i].Write(large));
+      }
+    }
+    // The credits are back.
+    for (int n = 0; n < 20; ++n) VERBENA_CO_RETURN_IF_ERROR(co_await SayOnce());
+    std::optional<absl::Status> ahead[10], changed, next;
+    TaskScope tasks(co_await CurrentContext());
+    // In one turn: these take what room the link has.
+    for (int n = 0; n < 10; ++n) tasks.Spawn(write(streams[69 + n], large, ahead[n]));
+    tasks.Spawn(write(streams[kChanges], changes, changed));
+    tasks.Spawn(write(streams[kNext], small, next));
+    tasks.Spawn(change());
+    for (int n = 0; n < 5000 && !next.has_value(); ++n) {
+      VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
+    }
+    EXPECT_TRUE(next.has_value()) << "the next sender was forgotten";
+    if (!next.has_value()) streams.clear();
+    co_await tasks.Join();
+    EXPECT_TRUE(changed.has_value() && absl::IsFailedPrecondition(*changed));
+    if (next.has_value()) EXPECT_EQ(*next, absl::OkStatus());
+    co_return absl::OkStatus();
   };
   EXPECT_EQ(Run(run()), absl::OkStatus());
   Eventually([this] { return service_.running == 0; }, "the abandoned streams' handlers end");

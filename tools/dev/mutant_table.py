@@ -429,6 +429,8 @@ MUTANTS = [
            "*AFinishEndsTheWaitOfTheReadBesideIt"),
     Mutant("kReturnedMessageOutlastsFinish", "//tests/rpc:stream_test",
            "*AFinishDropsTheMessageOfAReadThatWasDestroyed"),
+    Mutant("kChangedMessageWakesNobody", "//tests/rpc:stream_test",
+           "*AMessageThatChangesLeavesItsWindowToTheNextSender"),
     Mutant("kEndedStreamConnects", "//tests/rpc:stream_test",
            "*AStreamThatEndsWakesWhoConnects"),
     Mutant("kClosedConnectionConnects", "//tests/rpc/client:connection_test",

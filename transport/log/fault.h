@@ -234,6 +234,7 @@ enum class Fault {
   kFailedStreamAwaitsMemory,  // a Read waits for memory for a message that its stream has dropped
   kDiscardLeavesMemoryWait,   // a Finish leaves the Read beside it waiting for memory
   kReturnedMessageOutlastsFinish,  // the message of a Read that was destroyed outlasts Finish
+  kChangedMessageWakesNobody,      // the window of a message that changed is given back unseen
   kEndedStreamConnects,            // awaits of a stream that has ended go on connecting
   kClosedConnectionConnects,       // a connection that no channel uses connects for ever
 

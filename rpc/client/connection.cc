@@ -98,7 +98,7 @@ void Connection::Close() {
   VERBENA_CHECK(users_ == 0) << "users " << users_ << " of " << target_;
   closed_ = true;
   // Whoever still waits leaves before the attempt ends, and the connection with it.
-  WakeWaiters();
+  if (!VERBENA_MUTANT(kCloseWakesNobody)) WakeWaiters();
   CloseLinks();
 }
 

@@ -433,6 +433,8 @@ MUTANTS = [
            "*AMessageThatChangesLeavesItsWindowToTheNextSender"),
     Mutant("kEndedStreamConnects", "//tests/rpc:stream_test",
            "*AStreamThatEndsWakesWhoConnects"),
+    Mutant("kCloseWakesNobody", "//tests/rpc/client:connection_test",
+           "*AConnectionThatClosesWhileItConnectsEndsTheWaits"),
     Mutant("kClosedConnectionConnects", "//tests/rpc/client:connection_test",
            "*AConnectionThatClosesWhileItConnectsEndsTheWaits"),
 

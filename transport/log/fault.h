@@ -237,6 +237,7 @@ enum class Fault {
   kChangedMessageWakesNobody,      // the window of a message that changed is given back unseen
   kEndedStreamConnects,            // awaits of a stream that has ended go on connecting
   kClosedConnectionConnects,       // a connection that no channel uses connects for ever
+  kCloseWakesNobody,               // who waits for a closed connection waits until its attempt ends
 
   // files, examples
   kFileReferenceNotAtomic,   // threads that share a File lose count of its Tasks

@@ -223,13 +223,14 @@ TEST_F(ConnectionTest, AConnectionThatClosesWhileItConnectsEndsTheWaits) {
   const auto run = [&]() -> Task<absl::Status> {
     Connection connection(client_runtime_->shard(0), server_->address(), {});
     absl::StatusOr<ClientSession*> session;
-    const auto wait = [&]() -> Task<void> { session = co_await connection.Session({}); };
+    const Deadline deadline(Clock::Real().Now() + std::chrono::seconds(10));
+    const auto wait = [&]() -> Task<void> { session = co_await connection.Session(deadline); };
     TaskScope tasks(co_await CurrentContext());
     tasks.Spawn(wait());
     VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
     connection.Close();
-    connecting.go.Set();
     co_await tasks.Join();
+    connecting.go.Set();
     // A later call finds it closed, too.
     const absl::Status ready = co_await connection.Ready();
     EXPECT_EQ(ready.code(), absl::StatusCode::kUnavailable) << ready;

@@ -11,6 +11,7 @@
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/mutant.h"
+#include "verbena/transport/memory/size_class.h"
 
 namespace verbena::internal {
 
@@ -90,12 +91,12 @@ absl::Status StreamReceiver::CheckFirstPart(const FrameHeader& frame, Part& part
     return absl::InvalidArgumentError(fmt::format(
         "a payload of {} bytes with a message of {}, which include it", payload, total));
   }
-  const uint64_t most = max_message_bytes_;
-  if ((payload > most || total > most + payload) && !VERBENA_MUTANT(kMessageSizeUnchecked)) {
+  const bool is_beyond = payload > kMaxBufferBytes || total > kMaxBufferBytes + payload;
+  if (is_beyond && !VERBENA_MUTANT(kMessageSizeUnchecked)) {
     return absl::InvalidArgumentError(
         fmt::format("a stream's message of {} bytes, its payload of {} included; of each at most "
-                    "{} (LinkLimits::max_payload_bytes)",
-                    total, payload, most));
+                    "{} travel",
+                    total, payload, kMaxBufferBytes));
   }
   if (!more) return absl::OkStatus();
   part.total = total;
@@ -122,6 +123,10 @@ absl::Status StreamReceiver::OnMessage(const FrameHeader& frame, const char* bod
   }
   Part part;
   VERBENA_RETURN_IF_ERROR(CheckPart(frame, part));
+  if (IsTooLarge(part)) [[unlikely]] {
+    if (VERBENA_MUTANT(kReadersLimitEndsTheLink)) return TooLarge(part);
+    if (!discards_ && failure_.ok()) FailHere(TooLarge(part));
+  }
   if (discards_ || !failure_.ok()) {
     Consume(part);
   } else if (first_ == nullptr && reader_waits() && HasMemoryFor(part, *reader_)) {
@@ -131,6 +136,22 @@ absl::Status StreamReceiver::OnMessage(const FrameHeader& frame, const char* bod
     if (reader_waits()) EndReader(StreamRead::State::kNeedsMemory);
   }
   return absl::OkStatus();
+}
+
+// The peer goes by its own limit, which it does not tell.
+bool StreamReceiver::IsTooLarge(const Part& part) const {
+  if (!part.is_first()) return false;
+  const uint32_t all = part.total == 0 ? part.bytes : part.total;
+  return part.payload_bytes() > max_message_bytes_ ||
+         all > max_message_bytes_ + part.payload_bytes();
+}
+
+absl::Status StreamReceiver::TooLarge(const Part& part) const {
+  const uint32_t all = part.total == 0 ? part.bytes : part.total;
+  return absl::ResourceExhaustedError(
+      fmt::format("a stream's message of {} bytes with a payload of {}; of each its reader takes "
+                  "at most {} (its LinkLimits::max_payload_bytes): send it in several messages",
+                  all - part.payload_bytes(), part.payload_bytes(), max_message_bytes_));
 }
 
 bool StreamReceiver::reader_waits() const {

@@ -90,6 +90,9 @@ class StreamReceiver final : private SendWaiter, private LinkedStream {
 
   absl::Status CheckPart(const FrameHeader& frame, Part& part);
   absl::Status CheckFirstPart(const FrameHeader& frame, Part& part);
+  // Whether a message that begins with `part` is beyond this side's own limit.
+  bool IsTooLarge(const Part& part) const;
+  [[gnu::cold]] absl::Status TooLarge(const Part& part) const;
   // False: the Read has no memory for the payload of the message that begins with `part`, and is
   // told how much it needs.
   bool HasMemoryFor(const Part& part, StreamRead& read);

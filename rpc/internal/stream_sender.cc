@@ -35,6 +35,7 @@ void StreamSender::Begin(StreamLink& link, CallId id, const char* method) {
   id_ = id;
   method_ = method;
   window_ = SendWindow(kStreamWindowBytes);
+  max_message_bytes_ = link.link().endpoint().limits().max_payload_bytes;
   link.Add(*this);
 }
 
@@ -141,6 +142,14 @@ bool StreamSender::SendMessage() {
   const google::protobuf::MessageLite& message = writer_->message_;
   const BorrowedPayload& payload = writer_->payload_;
   const size_t bytes = message.ByteSizeLong();
+  const size_t most = max_message_bytes_;
+  if (bytes > most || payload.bytes() > most) [[unlikely]] {
+    EndWriter(absl::ResourceExhaustedError(fmt::format(
+        "a message of {} bytes with a payload of {} on the stream of {}; of each at most {} bytes "
+        "(LinkLimits::max_payload_bytes) travel: send it in several messages",
+        bytes, payload.bytes(), method_, most)));
+    return true;
+  }
   if (bytes + payload.bytes() <= max_part_bytes()) {
     char* body = Reserve(StreamMessageFrame(id_, Told(payload)),
                          static_cast<uint32_t>(bytes + payload.bytes()));
@@ -148,14 +157,6 @@ bool StreamSender::SendMessage() {
     message.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(body));
     CopyPayload(payload, body + bytes);
     EndWriter(absl::OkStatus());
-    return true;
-  }
-  const size_t most = link_->link().endpoint().limits().max_payload_bytes;
-  if (bytes > most || payload.bytes() > most) {
-    EndWriter(absl::ResourceExhaustedError(fmt::format(
-        "a message of {} bytes with a payload of {} on the stream of {}; of each at most {} bytes "
-        "(LinkLimits::max_payload_bytes) travel: send it in several messages",
-        bytes, payload.bytes(), method_, most)));
     return true;
   }
   if (!share_->TryReserve(bytes) && !VERBENA_MUTANT(kLargeWriteUncounted)) {

@@ -91,6 +91,7 @@ class StreamSender final : private SendWaiter, private LinkWindowWaiter, private
   CallId id_;
   const char* method_ = "";
   SendWindow window_;
+  size_t max_message_bytes_ = 0;
   Wait wait_ = Wait::kNone;
   uint32_t reserved_ = 0;  // of the windows, for the frame that waits for room
   uint8_t reserved_in_ = kCountsInLink;

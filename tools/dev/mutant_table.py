@@ -437,6 +437,8 @@ MUTANTS = [
            "*AConnectionThatClosesWhileItConnectsEndsTheWaits"),
     Mutant("kClosedConnectionConnects", "//tests/rpc/client:connection_test",
            "*AConnectionThatClosesWhileItConnectsEndsTheWaits"),
+    Mutant("kReadersLimitEndsTheLink", "//tests/rpc:stream_test",
+           "*ALimitOfTheReaderFailsTheStreamAndNotItsLink"),
 
     # files, examples
     Mutant("kFileReferenceNotAtomic", "//tests/transport/file:file_lifetime_test",

@@ -238,6 +238,7 @@ enum class Fault {
   kEndedStreamConnects,            // awaits of a stream that has ended go on connecting
   kClosedConnectionConnects,       // a connection that no channel uses connects for ever
   kCloseWakesNobody,               // who waits for a closed connection waits until its attempt ends
+  kReadersLimitEndsTheLink,   // a message beyond its reader's limit ends the link of its sender
 
   // files, examples
   kFileReferenceNotAtomic,   // threads that share a File lose count of its Tasks

@@ -53,6 +53,7 @@ class StreamAssembly {
   void Begin(const StreamPart& first, Buffer memory) {
     total_ = first.total;
     come_ = 0;
+    marked_ = false;
     has_payload_ = first.payload != 0;
     message_bytes_ = first.total - first.payload_bytes();
     message_.clear();
@@ -68,6 +69,13 @@ class StreamAssembly {
     }
     come_ += size;
   }
+  // Whether so many bytes have come since MarkProgress(); true if the message began since.
+  bool HasProgressed(uint32_t bytes) const { return !marked_ || come_ - mark_ >= bytes; }
+  void MarkProgress() {
+    marked_ = true;
+    mark_ = come_;
+  }
+  uint32_t come() const { return come_; }
   bool has_payload() const { return has_payload_; }
   Buffer TakePayload() { return std::move(payload_); }
   void End() {
@@ -81,6 +89,8 @@ class StreamAssembly {
   uint32_t come_ = 0;
   uint32_t message_bytes_ = 0;
   bool has_payload_ = false;
+  bool marked_ = false;
+  uint32_t mark_ = 0;  // of what had come
   std::string message_;
   Buffer payload_;
 };

@@ -1,10 +1,12 @@
 #include "verbena/rpc/internal/stream_receiver.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/rpc/internal/allocate.h"
 #include "verbena/rpc/internal/call_step.h"
 #include "verbena/rpc/internal/frames.h"
 #include "verbena/transport/coro/status_macros.h"
@@ -44,6 +46,7 @@ void StreamReceiver::Clear() {
   DropKept();
   if (counted_ > 0) share_->EndReservation(std::exchange(counted_, 0));
   counts_until_clear_ = false;
+  StopWatch();
   SendWaiter::Unlink();
   IntrusiveNode<LinkedStream>::Unlink();
   link_ = nullptr;
@@ -198,7 +201,9 @@ StreamReceiver::Taken StreamReceiver::TakeInto(const Part& part, const char* byt
   }
   assembly_.Add(bytes, part.bytes);
   Consume(part);
-  return assembly_.complete() ? TakeAssembled(read) : Taken::kPart;
+  if (assembly_.complete()) return TakeAssembled(read);
+  WatchAssembly();
+  return Taken::kPart;
 }
 
 StreamReceiver::Taken StreamReceiver::TakeWhole(const Part& part, const char* bytes,
@@ -243,6 +248,37 @@ void StreamReceiver::EndAssembly() {
     share_->EndReservation(bytes);
   }
   assembly_.End();
+}
+
+// The timer runs on when the message is whole, so that few messages start it.
+void StreamReceiver::WatchAssembly() {
+  if (watches_ || ended_ || link_ == nullptr) return;
+  watches_ = true;
+  assembly_.MarkProgress();
+  Scheduler& scheduler = link_->link().endpoint().executor();
+  scheduler.StartTimer(*this, SaturatingAdd(scheduler.now(), kMaxLandingWait));
+}
+
+void StreamReceiver::StopWatch() {
+  if (!std::exchange(watches_, false)) return;
+  link_->link().endpoint().executor().StopTimer(*this);
+}
+
+void StreamReceiver::OnTimer() {
+  watches_ = false;
+  if (!assembly_.begun()) return;
+  // Parts that were kept wait for their reader, and so the sender may wait.
+  if (first_ == nullptr && !assembly_.HasProgressed(kLeastBytesInTime) &&
+      !VERBENA_MUTANT(kStalledMessageKept)) {
+    FailHere(absl::DeadlineExceededError(
+        fmt::format("a stream's message of {} bytes comes too slowly, or no more: {} bytes have "
+                    "come, and within {} s less than {}",
+                    assembly_.total(), assembly_.come(),
+                    std::chrono::duration_cast<std::chrono::seconds>(kMaxLandingWait).count(),
+                    kLeastBytesInTime)));
+    return;
+  }
+  WatchAssembly();
 }
 
 void StreamReceiver::Keep(const Part& part, const char* bytes) {
@@ -366,6 +402,7 @@ void StreamReceiver::Discard() {
 }
 
 void StreamReceiver::OnStreamLinkLost() {
+  StopWatch();
   link_ = nullptr;
   SendWaiter::Unlink();
   // A Read that no cancellation reaches would wait for ever.

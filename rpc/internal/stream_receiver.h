@@ -4,7 +4,8 @@
 // out of the receive buffer into chunks (stream_memory.h), as many as the window allows. A message
 // that comes in parts is put together once it is read; its parts count as read then, so that a
 // message may be larger than the window. A message with a payload is read once its reader has
-// memory for that (stream_payloads.h). A part of its stream. One thread.
+// memory for that (stream_payloads.h). A message that has begun to be read must go on to come, or
+// its stream fails: its memory is taken. A part of its stream. One thread.
 
 #ifndef VERBENA_RPC_INTERNAL_STREAM_RECEIVER_H_
 #define VERBENA_RPC_INTERNAL_STREAM_RECEIVER_H_
@@ -21,12 +22,16 @@
 #include "verbena/rpc/internal/stream_link.h"
 #include "verbena/rpc/internal/stream_payloads.h"
 #include "verbena/rpc/stream_awaits.h"
+#include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
 
-class StreamReceiver final : private SendWaiter, private LinkedStream {
+// Within each kMaxLandingWait, so much of a message that is put together must come, or its rest.
+inline constexpr uint32_t kLeastBytesInTime = 4u << 20;
+
+class StreamReceiver final : private SendWaiter, private LinkedStream, private Timer {
  public:
   // Hears that a message could not be received: it does not parse, or memory is short. The stream
   // gives no more messages.
@@ -103,6 +108,10 @@ class StreamReceiver final : private SendWaiter, private LinkedStream {
   Taken TakeAssembled(StreamRead& read);
   bool Parse(const char* bytes, size_t size, google::protobuf::MessageLite& into);
   void EndAssembly();
+  // Looks in a while whether more of the message has come.
+  void WatchAssembly();
+  void StopWatch();
+  void OnTimer() override;
   // Copies a part out of the receive buffer.
   void Keep(const Part& part, const char* bytes);
   // Takes parts that were kept until a message is whole.
@@ -132,6 +141,7 @@ class StreamReceiver final : private SendWaiter, private LinkedStream {
   StreamChunk* first_ = nullptr;
   StreamChunk* last_ = nullptr;
   StreamAssembly assembly_;
+  bool watches_ = false;  // the timer runs
   bool counts_until_clear_ = false;
   size_t counted_ = 0;  // until Clear()
   StreamRead* reader_ = nullptr;

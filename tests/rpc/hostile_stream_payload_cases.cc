@@ -1,5 +1,6 @@
 // A peer that breaks the rules of payloads on streams ends its own link, and no other.
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -8,8 +9,10 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/rpc/moved_clock.h"
 #include "tests/rpc/rogue_peer.h"
 #include "tests/rpc/stream_payload_service.h"
+#include "verbena/rpc/internal/allocate.h"
 
 namespace verbena::internal {
 namespace {
@@ -67,10 +70,16 @@ std::vector<Violation> ViolationsOfAClient() {
 
 class HostileStreamPayloadTest : public StreamPayloadTest {
  protected:
-  void StartHostile() {
+  // `patient`: silence ends no link, and the server's clock is clock_.
+  void StartHostile(bool patient = false) {
     RuntimeOptions server;
     server.device = RogueDevice();
     server.limits = RoguesLimits();
+    if (patient) {
+      server.clock = &clock_;
+      server.limits.ping_interval = server.limits.connect_timeout = std::chrono::hours(100);
+      server.limits.idle_timeout = Duration::zero();
+    }
     RuntimeOptions client;
     client.device = RogueDevice();
     StreamPayloadTest::Start({}, std::move(server), std::move(client));
@@ -83,10 +92,55 @@ class HostileStreamPayloadTest : public StreamPayloadTest {
     channel_.reset();
     client_runtime_.reset();
     server_.reset();
+    server_runtime_.reset();
+  }
+  size_t ServerHolds() { return server_runtime_->BlockOn(HeldBytes(*server_runtime_)); }
+  void Send(RogueFrame frame, uint32_t generation) {
+    frame.header.call_generation = generation;
+    rogue_->Send(EncodeSend(kCorrect, {std::move(frame)}));
+  }
+  RogueFrame NextResponse() {
+    for (;;) {
+      for (RogueFrame& frame : rogue_->Receive()) {
+        if (frame.header.kind == FrameKind::kResponse || HasFailure()) return std::move(frame);
+      }
+    }
   }
 
+  MovedClock clock_;
   std::unique_ptr<RoguePeer> rogue_;
 };
+
+// The first part takes the memory of all that it claims.
+TEST_F(HostileStreamPayloadTest, APayloadThatNeverComesGivesItsMemoryBackInTime) {
+  constexpr uint32_t kClaimed = 8u << 20;
+  StartHostile(/*patient=*/true);
+  uint32_t generation = 0;
+  for (const bool dribbles : {false, true}) {
+    Send(Opening(kEcho, Streams::kBoth), generation);
+    Send(Message("abc", kClaimed + 1, kClaimed + 100), generation);
+    Eventually([&] { return ServerHolds() >= kClaimed; }, "the payload has its memory");
+    int parts = 0;
+    Eventually(
+        [&] {
+          RogueFrame part = Message("x", 0, 1);
+          part.header.argument = 0;
+          if (dribbles && parts++ < 3) Send(std::move(part), generation);
+          clock_.moved_by = clock_.moved_by.load() + kMaxLandingWait;
+          return ServerHolds() == 0;
+        },
+        "the memory is back");
+    const RogueFrame response = NextResponse();
+    EXPECT_EQ(response.header.call_generation, generation);
+    EXPECT_EQ(response.header.status_code,
+              static_cast<uint8_t>(absl::StatusCode::kDeadlineExceeded));
+    ++generation;
+  }
+  // The link still answers.
+  Send(Request(kSay, 0, 0, Numbered(7).SerializeAsString()), generation);
+  EXPECT_EQ(NextResponse().header.status_code, 0);
+  ExpectNothingHeld();
+}
 
 class StreamPayloadViolationTest : public HostileStreamPayloadTest,
                                    public ::testing::WithParamInterface<size_t> {};

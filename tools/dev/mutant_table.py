@@ -439,6 +439,8 @@ MUTANTS = [
            "*AConnectionThatClosesWhileItConnectsEndsTheWaits"),
     Mutant("kReadersLimitEndsTheLink", "//tests/rpc:stream_test",
            "*ALimitOfTheReaderFailsTheStreamAndNotItsLink"),
+    Mutant("kStalledMessageKept", "//tests/rpc:stream_payload_test",
+           "*APayloadThatNeverComesGivesItsMemoryBackInTime"),
 
     # files, examples
     Mutant("kFileReferenceNotAtomic", "//tests/transport/file:file_lifetime_test",

@@ -239,6 +239,7 @@ enum class Fault {
   kClosedConnectionConnects,       // a connection that no channel uses connects for ever
   kCloseWakesNobody,               // who waits for a closed connection waits until its attempt ends
   kReadersLimitEndsTheLink,   // a message beyond its reader's limit ends the link of its sender
+  kStalledMessageKept,        // a message that stops coming keeps the memory that it claims
 
   // files, examples
   kFileReferenceNotAtomic,   // threads that share a File lose count of its Tasks

@@ -2,10 +2,11 @@
 // it that one peer may take.
 //
 // Three things count: parts of messages that wait for their reader, in chunks, which go back to a
-// free list of at most kMaxIdleChunks; what has come of a message that is put together; and a
-// message that leaves in parts. A StreamShare may be a part of another one, as that of a client is
-// of its source's. What finds a share, or the executor's budget, used up fails with
-// RESOURCE_EXHAUSTED. Owned by the Shard, which outlives the shares; on its executor's thread.
+// free list of at most kMaxIdleChunks; what has come of a message that is put together, and then,
+// while its reader has it, that message; and a message that leaves in parts. A StreamShare may be a
+// part of another one, as that of a client is of its source's. What finds a share, or the
+// executor's budget, used up fails with RESOURCE_EXHAUSTED. Owned by the Shard, which outlives the
+// shares; on its executor's thread.
 
 #ifndef VERBENA_RPC_INTERNAL_STREAM_MEMORY_H_
 #define VERBENA_RPC_INTERNAL_STREAM_MEMORY_H_

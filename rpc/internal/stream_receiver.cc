@@ -44,8 +44,7 @@ void StreamReceiver::Clear() {
   }
   if (memory_wait_ != nullptr) std::exchange(memory_wait_, nullptr)->Forget();
   DropKept();
-  if (counted_ > 0) share_->EndReservation(std::exchange(counted_, 0));
-  counts_until_clear_ = false;
+  EndCounted();
   StopWatch();
   SendWaiter::Unlink();
   IntrusiveNode<LinkedStream>::Unlink();
@@ -228,6 +227,11 @@ StreamReceiver::Taken StreamReceiver::TakeAssembled(StreamRead& read) {
     read.payload_->buffer = assembly_.TakePayload();
     read.payload_->present = true;
   }
+  // Not so if the parse has failed the stream.
+  if (assembly_.begun() && !VERBENA_MUTANT(kLargeMessageUncounted)) {
+    counted_ = assembly_.message().size();
+    assembly_.End();
+  }
   EndAssembly();
   return parsed ? Taken::kMessage : Taken::kFailed;
 }
@@ -241,13 +245,12 @@ bool StreamReceiver::Parse(const char* bytes, size_t size, MessageLite& into) {
 
 void StreamReceiver::EndAssembly() {
   if (!assembly_.begun()) return;
-  const size_t bytes = assembly_.message().size();
-  if (counts_until_clear_ && !VERBENA_MUTANT(kLargeRequestUncounted)) {
-    counted_ += bytes;
-  } else if (!VERBENA_MUTANT(kAssemblyStaysReserved)) {
-    share_->EndReservation(bytes);
-  }
+  if (!VERBENA_MUTANT(kAssemblyStaysReserved)) share_->EndReservation(assembly_.message().size());
   assembly_.End();
+}
+
+void StreamReceiver::EndCounted() {
+  if (counted_ > 0) share_->EndReservation(std::exchange(counted_, 0));
 }
 
 // The timer runs on when the message is whole, so that few messages start it.
@@ -449,6 +452,7 @@ bool StreamReceiver::Start(StreamRead& read) {
     read.state_ = StreamRead::State::kMessage;
     return false;
   }
+  EndCounted();
   reader_ = &read;
   const Taken taken = failure_.ok() ? TakeKept(read) : Taken::kFailed;
   if (taken == Taken::kPart && !ended_) {

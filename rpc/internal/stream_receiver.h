@@ -61,9 +61,6 @@ class StreamReceiver final : private SendWaiter, private LinkedStream, private T
   void Fail(const absl::Status& status);
   // Drops what has come, and what will.
   void Discard();
-  // A message in parts counts until Clear(), since its reader keeps it as long. Precondition:
-  // nothing has come.
-  void CountUntilClear() { counts_until_clear_ = true; }
 
   // For ReadWithPayload().
   StreamBuffers* buffers() const { return buffers_; }
@@ -108,6 +105,8 @@ class StreamReceiver final : private SendWaiter, private LinkedStream, private T
   Taken TakeAssembled(StreamRead& read);
   bool Parse(const char* bytes, size_t size, google::protobuf::MessageLite& into);
   void EndAssembly();
+  // The reader is done with the message that it read last, which has counted until now.
+  void EndCounted();
   // Looks in a while whether more of the message has come.
   void WatchAssembly();
   void StopWatch();
@@ -142,8 +141,7 @@ class StreamReceiver final : private SendWaiter, private LinkedStream, private T
   StreamChunk* last_ = nullptr;
   StreamAssembly assembly_;
   bool watches_ = false;  // the timer runs
-  bool counts_until_clear_ = false;
-  size_t counted_ = 0;  // until Clear()
+  size_t counted_ = 0;    // the message that was read last, if it came in parts
   StreamRead* reader_ = nullptr;
   StreamMemoryWait* memory_wait_ = nullptr;  // of the Read that is next
   std::unique_ptr<Returned> returned_;

@@ -34,8 +34,6 @@ class ServedStream final : private StreamReceiver::Owner {
                     method.messages_have_payloads(Streams::kClient) ? &buffers_ : nullptr);
     sender_.Begin(link, id, method.full_name);
     if (method.streams == Streams::kServer && !request_apart) receiver_.End();
-    // The handler has the request until it ends.
-    if (request_apart) receiver_.CountUntilClear();
   }
   void Clear() {
     receiver_.Clear();

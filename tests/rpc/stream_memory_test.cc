@@ -217,6 +217,40 @@ TEST_F(StreamMemoryTest, ALargeRequestCountsUntilItsHandlerHasEnded) {
   Eventually([this] { return used_bytes() == 0; }, "the memory is free");
 }
 
+// Four handlers have what is all of a client's share, and await something else.
+TEST_F(StreamMemoryTest, ALargeMessageCountsUntilTheNextRead) {
+  StartWith(8 * kMiB);
+  service_.pauses = true;
+  std::vector<ClientWriter<Item, testing::Summary>> writers;
+  auto fill = [&]() -> Task<absl::Status> {
+    for (int i = 0; i < 4; ++i) {
+      writers.push_back(stub_->Sum());
+      VERBENA_CO_RETURN_IF_ERROR(co_await writers.back().Write(ItemOf(1, 1000000)));
+    }
+    while (service_.read_ < 4) VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
+    const absl::StatusOr<testing::Summary> fifth = co_await SumOf(1, 1000000);
+    EXPECT_TRUE(absl::IsResourceExhausted(fifth.status())) << fifth.status();
+    EXPECT_THAT(std::string(fifth.status().message()), HasSubstr("one client's streams have"));
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(Run(fill()), absl::OkStatus());
+  EXPECT_GE(used_bytes(), 4000000u);
+  service_.pauses = false;
+  Eventually([this] { return used_bytes() == 0; }, "the next Read of each has begun");
+  auto finish = [&]() -> Task<absl::Status> {
+    for (auto& writer : writers) {
+      VERBENA_CO_RETURN_IF_ERROR(co_await writer.Write(ItemOf(1, 1000000)));
+      const absl::StatusOr<testing::Summary> sum = co_await writer.Finish();
+      VERBENA_CO_RETURN_IF_ERROR(sum.status());
+      EXPECT_EQ(sum->count(), 2u);
+    }
+    writers.clear();
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(Run(finish()), absl::OkStatus());
+  EXPECT_EQ(used_bytes(), 0u);
+}
+
 // Two handlers hold a message of 1.5 MB that its client does not read, which leaves too little of
 // 4 MiB for a third.
 TEST_F(StreamMemoryTest, AWriteThatFindsNoMemoryFailsAlone) {

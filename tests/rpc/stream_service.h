@@ -56,6 +56,7 @@ class StreamingService final : public testing::Streaming::Service {
       VERBENA_CO_RETURN_IF_ERROR(read.status());
       if (!*read || item.number() == uint64_t{1} << 40) break;
       ++read_;
+      while (pauses) VERBENA_CO_RETURN_IF_ERROR(co_await Sleep(std::chrono::milliseconds(1)));
       reply.set_count(reply.count() + 1);
       reply.set_bytes(reply.bytes() + item.data().size());
     }
@@ -105,6 +106,7 @@ class StreamingService final : public testing::Streaming::Service {
   std::atomic<size_t> reply_filler{0};
   std::atomic<bool> shields{false};      // no cancellation reaches the Reads of Sum
   std::atomic<bool> reads_later{false};  // Sum does not read as long as this is set
+  std::atomic<bool> pauses{false};       // Sum does not go on after a Read as long as this is set
 
  private:
   static Task<absl::StatusOr<bool>> ReadOnce(ServerReader<testing::StreamItem>& reader,

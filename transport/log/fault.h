@@ -221,7 +221,7 @@ enum class Fault {
   kTightLinkUntold,           // a stream that was read before the link's window was used up stops
   kLostStreamNotExecuted,     // a stream whose link is lost counts as not executed
   kCancelledReadStays,        // a Read that was cancelled is in the way of the next
-  kLargeRequestUncounted,     // a stream's large request counts in no share while its handler runs
+  kLargeMessageUncounted,     // a stream's large message counts in no share while a handler has it
   kLargeWriteUncounted,       // a message that leaves in parts takes memory beyond every share
   kIdleWindowsTaken,          // a peer may tell a window again and again that does not open
   kStreamPayloadOfNoneTaken,  // a message may have a payload though its stream's have none

@@ -33,7 +33,7 @@ absl::Status StreamLink::OnReceived(const FrameHeader& frame) {
   const uint32_t cost = StreamCost(frame.body_bytes);
   const bool was_tight = is_tight();
   if (receive_.Receive(cost)) {
-    if (!was_tight && is_tight() && !VERBENA_MUTANT(kTightLinkUntold)) TellStreams();
+    if (!was_tight && is_tight() && !VERBENA_MUTANT(kTightLinkUntold)) TellUntold();
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
@@ -47,12 +47,11 @@ void StreamLink::Consume(uint32_t cost) {
   if (link_ != nullptr && link_->open() && !SendWaiter::linked()) SendLimit();
 }
 
-// At most once for each window that this side tells.
-void StreamLink::TellStreams() {
-  IntrusiveList<LinkedStream> streams;
-  streams.Append(streams_);
-  while (LinkedStream* stream = streams.PopFront()) {
-    streams_.PushBack(*stream);
+void StreamLink::TellUntold() {
+  IntrusiveList<UntoldStream> streams;
+  streams.Append(untold_);
+  while (UntoldStream* stream = streams.PopFront()) {
+    if (VERBENA_MUTANT(kToldStreamsStayListed)) untold_.PushBack(*stream);
     stream->OnStreamLinkTight();
   }
 }

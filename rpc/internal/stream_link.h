@@ -109,8 +109,15 @@ class LinkedStream : public IntrusiveNode<LinkedStream> {
  public:
   virtual ~LinkedStream() = default;
   virtual void OnStreamLinkLost() = 0;
+};
+
+// A stream whose reader has taken so much of its own window, unheard by the peer, that the peer
+// must hear of it if the link's window is used up.
+class UntoldStream : public IntrusiveNode<UntoldStream> {
+ public:
+  virtual ~UntoldStream() = default;
   // The peer may have to go on with what each stream has of its own. Ends no stream.
-  virtual void OnStreamLinkTight() {}
+  virtual void OnStreamLinkTight() = 0;
 };
 
 class StreamLink final : private SendWaiter {
@@ -128,6 +135,10 @@ class StreamLink final : private SendWaiter {
   // streams ends here.
   void OnLinkDown();
   void Add(LinkedStream& stream) { streams_.PushBack(stream); }
+  // For a stream that is in no such list: it hears once if the link's window becomes tight, and
+  // leaves the list with that. So a peer that fills the window again and again causes work only
+  // for what was read meanwhile.
+  void AddUntold(UntoldStream& stream) { untold_.PushBack(stream); }
 
   // Valid while streams use it.
   Link& link() const { return *link_; }
@@ -144,6 +155,8 @@ class StreamLink final : private SendWaiter {
   void Consume(uint32_t cost);
   // Whether the peer may have used up the window.
   bool is_tight() const { return receive_.left() < kTightLinkBytes; }
+  // The window has become tight.
+  void TellUntold();
   // The peer's readers have taken bytes.
   absl::Status OnWindow(const FrameHeader& frame);
 
@@ -169,7 +182,6 @@ class StreamLink final : private SendWaiter {
   uint32_t least_told() const {
     return std::max(kMaxStreamPartBytes, (kLinkWindowBytes - receive_.unread()) / 4);
   }
-  void TellStreams();
   void SendLimit();
   void OnWritable(Link& link) override;
   void Wake();
@@ -181,6 +193,7 @@ class StreamLink final : private SendWaiter {
   uint32_t waits_ = 0;
   WaiterQueue<LinkWindowWaiter> senders_;
   IntrusiveList<LinkedStream> streams_;
+  IntrusiveList<UntoldStream> untold_;
 };
 
 }  // namespace verbena::internal

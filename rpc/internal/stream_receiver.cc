@@ -48,6 +48,7 @@ void StreamReceiver::Clear() {
   StopWatch();
   SendWaiter::Unlink();
   IntrusiveNode<LinkedStream>::Unlink();
+  IntrusiveNode<UntoldStream>::Unlink();
   link_ = nullptr;
   buffers_ = nullptr;
   part_left_ = 0;
@@ -349,12 +350,16 @@ void StreamReceiver::Consume(const Part& part) {
 // While the link's window is used up, the peer goes on as far as the stream's own window reaches.
 bool StreamReceiver::MustTell() const {
   if (window_.due()) return true;
-  return link_->is_tight() && window_.untold() >= kOwnWindowBytes / 2 &&
-         !VERBENA_MUTANT(kOwnWindowsToldLate);
+  return link_->is_tight() && has_untold() && !VERBENA_MUTANT(kOwnWindowsToldLate);
 }
 
 void StreamReceiver::TellIfDue() {
-  if (MustTell() && !ended_ && link_->link().open() && !SendWaiter::linked()) SendLimit();
+  if (ended_ || SendWaiter::linked() || !link_->link().open()) return;
+  if (MustTell()) {
+    SendLimit();
+  } else if (has_untold() && !IntrusiveNode<UntoldStream>::linked()) {
+    link_->AddUntold(*this);
+  }
 }
 
 void StreamReceiver::SendLimit() {
@@ -363,6 +368,7 @@ void StreamReceiver::SendLimit() {
     link.AwaitWritable(*this);
   } else {
     window_.Move();
+    IntrusiveNode<UntoldStream>::Unlink();
     AtStep(CallStep::kWindowAppended, &link);
   }
 }
@@ -408,6 +414,7 @@ void StreamReceiver::OnStreamLinkLost() {
   StopWatch();
   link_ = nullptr;
   SendWaiter::Unlink();
+  IntrusiveNode<UntoldStream>::Unlink();
   // A Read that no cancellation reaches would wait for ever.
   if (!ended_ && !VERBENA_MUTANT(kLostStreamStillRead)) {
     Fail(absl::UnavailableError("the link was lost"));

@@ -31,7 +31,10 @@ namespace verbena::internal {
 // Within each kMaxLandingWait, so much of a message that is put together must come, or its rest.
 inline constexpr uint32_t kLeastBytesInTime = 4u << 20;
 
-class StreamReceiver final : private SendWaiter, private LinkedStream, private Timer {
+class StreamReceiver final : private SendWaiter,
+                             private LinkedStream,
+                             private UntoldStream,
+                             private Timer {
  public:
   // Hears that a message could not be received: it does not parse, or memory is short. The stream
   // gives no more messages.
@@ -119,6 +122,7 @@ class StreamReceiver final : private SendWaiter, private LinkedStream, private T
   void Consume(const Part& part);
   // Whether the peer should hear how far the window reaches.
   bool MustTell() const;
+  bool has_untold() const { return window_.untold() >= kOwnWindowBytes / 2; }
   void TellIfDue();
   void SendLimit();
   // Fails here, and tells the owner.

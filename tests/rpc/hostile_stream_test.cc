@@ -384,6 +384,31 @@ TEST_F(HostileStreamTest, AReplyThatItsClientDoesNotTakeEndsTheCallInTime) {
   EXPECT_EQ(Run(SayOnce()), absl::OkStatus());
 }
 
+class CountingStream final : public UntoldStream {
+ public:
+  int heard = 0;
+
+ private:
+  void OnStreamLinkTight() override { ++heard; }
+};
+
+// A peer that fills the window again and again makes nobody walk over all streams each time.
+TEST(StreamLinkTest, AStreamHearsOnceThatItsLinksWindowIsUsedUp) {
+  StreamLink link;
+  std::vector<CountingStream> streams(1000);
+  for (CountingStream& stream : streams) link.AddUntold(stream);
+  FrameHeader frame;
+  frame.kind = FrameKind::kStreamMessage;
+  frame.outcome = kCountsInLink;
+  frame.body_bytes = 60000;
+  while (!link.is_tight()) ASSERT_EQ(link.OnReceived(frame), absl::OkStatus());
+  link.TellUntold();
+  for (const CountingStream& stream : streams) {
+    EXPECT_EQ(stream.heard, 1);
+    EXPECT_FALSE(stream.linked());
+  }
+}
+
 // A rogue in place of a server. The test's client reads nothing.
 struct Answer {
   const char* name;

@@ -439,6 +439,10 @@ MUTANTS = [
            "*AConnectionThatClosesWhileItConnectsEndsTheWaits"),
     Mutant("kReadersLimitEndsTheLink", "//tests/rpc:stream_test",
            "*ALimitOfTheReaderFailsTheStreamAndNotItsLink"),
+    Mutant("kToldStreamsStayListed", "//tests/rpc:hostile_stream_test",
+           "*AStreamHearsOnceThatItsLinksWindowIsUsedUp"),
+    Mutant("kCancelledMemoryWaitStays", "//tests/rpc:stream_payload_test",
+           "*AnotherReadMayBeginBeforeOneThatWaitedForMemoryHasResumed"),
     Mutant("kStalledMessageKept", "//tests/rpc:stream_payload_test",
            "*APayloadThatNeverComesGivesItsMemoryBackInTime"),
 

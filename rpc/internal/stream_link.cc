@@ -1,8 +1,12 @@
 #include "verbena/rpc/internal/stream_link.h"
 
+#include <chrono>
+#include <utility>
+
 #include "fmt/format.h"
 #include "verbena/rpc/internal/frames.h"
 #include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
@@ -87,7 +91,40 @@ void StreamLink::Wake() {
   }
 }
 
+void StreamLink::WatchRoom() {
+  if (timer_running_) {
+    frames_sent_.reset();
+    return;
+  }
+  frames_sent_ = link_->stats().frames_sent;
+  StartTimer();
+}
+
+void StreamLink::StartTimer() {
+  Scheduler& scheduler = link_->endpoint().executor();
+  scheduler.StartTimer(*this, SaturatingAdd(scheduler.now(), *room_grace_));
+  timer_running_ = true;
+}
+
+void StreamLink::OnTimer() {
+  timer_running_ = false;
+  if (room_waits_ == 0) return;
+  const uint64_t sent = link_->stats().frames_sent;
+  if (frames_sent_ != sent || VERBENA_MUTANT(kUnsentMessagesKept)) {
+    frames_sent_ = sent;
+    StartTimer();
+    return;
+  }
+  link_->Close(absl::DeadlineExceededError(fmt::format(
+      "{} has not taken a message of its streams for {} ms (ServerOptions::response_grace), and {} "
+      "wait: it issues no credits",
+      link_->peer(), std::chrono::duration_cast<std::chrono::milliseconds>(*room_grace_).count(),
+      room_waits_)));
+}
+
 void StreamLink::OnLinkDown() {
+  if (std::exchange(timer_running_, false)) link_->endpoint().executor().StopTimer(*this);
+  room_waits_ = 0;
   link_ = nullptr;
   SendWaiter::Unlink();
   senders_.Clear();

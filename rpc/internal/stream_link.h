@@ -14,11 +14,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "verbena/rpc/internal/frames.h"
 #include "verbena/rpc/internal/stream_memory.h"
+#include "verbena/transport/coro/clock.h"
 #include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/coro/scheduler.h"
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/link/waiter_queue.h"
 #include "verbena/transport/link/wire_format.h"
@@ -120,9 +123,12 @@ class UntoldStream : public IntrusiveNode<UntoldStream> {
   virtual void OnStreamLinkTight() = 0;
 };
 
-class StreamLink final : private SendWaiter {
+class StreamLink final : private SendWaiter, private Timer {
  public:
-  StreamLink() = default;
+  // `room_grace`: how long senders wait for room while no frame leaves, and then the link closes;
+  // none: for ever.
+  explicit StreamLink(std::optional<Duration> room_grace = std::nullopt)
+      : room_grace_(room_grace) {}
   StreamLink(const StreamLink&) = delete;
   StreamLink& operator=(const StreamLink&) = delete;
 
@@ -173,6 +179,11 @@ class StreamLink final : private SendWaiter {
   void BeginWait() { ++waits_; }
   void EndWait() { --waits_; }
   bool has_waits() const { return waits_ > 0; }
+  // The same, of those, for room in the link. One timer looks after all of them, once per grace.
+  void BeginRoomWait() {
+    if (++room_waits_ == 1 && room_grace_.has_value()) WatchRoom();
+  }
+  void EndRoomWait() { --room_waits_; }
 
   uint32_t unread() const { return receive_.unread(); }
 
@@ -185,12 +196,19 @@ class StreamLink final : private SendWaiter {
   void SendLimit();
   void OnWritable(Link& link) override;
   void Wake();
+  [[gnu::cold, gnu::noinline]] void WatchRoom();
+  void StartTimer();
+  void OnTimer() override;
 
   Link* link_ = nullptr;
   std::shared_ptr<StreamShare> share_;
   SendWindow send_{kLinkWindowBytes};
   ReceiveWindow receive_{kLinkWindowBytes};
   uint32_t waits_ = 0;
+  uint32_t room_waits_ = 0;
+  const std::optional<Duration> room_grace_;
+  bool timer_running_ = false;
+  std::optional<uint64_t> frames_sent_;  // as of the timer's start, if somebody waited all the time
   WaiterQueue<LinkWindowWaiter> senders_;
   IntrusiveList<LinkedStream> streams_;
   IntrusiveList<UntoldStream> untold_;

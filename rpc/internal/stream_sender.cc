@@ -58,13 +58,12 @@ void StreamSender::Close(absl::Status reason) {
 }
 
 void StreamSender::SetWait(Wait wait) {
-  if ((wait_ == Wait::kNone) == (wait == Wait::kNone)) {
-    wait_ = wait;
-    return;
-  }
-  wait_ = wait;
-  if (link_ == nullptr) return;
-  wait == Wait::kNone ? link_->EndWait() : link_->BeginWait();
+  const Wait before = std::exchange(wait_, wait);
+  if (before == wait || link_ == nullptr) return;
+  if (before == Wait::kNone) link_->BeginWait();
+  if (before == Wait::kRoom) link_->EndRoomWait();
+  if (wait == Wait::kNone) link_->EndWait();
+  if (wait == Wait::kRoom) link_->BeginRoomWait();
 }
 
 void StreamSender::StopWaiting() {

@@ -20,6 +20,7 @@ ServerSession::ServerSession(ServerShard& shard, std::shared_ptr<ServerClient> c
       client_(std::move(client)),
       peer_(std::move(peer)),
       number_(number),
+      streams_(shard.limits().response_grace),
       grants_(shard.shared_receive_holders(), *client_) {}
 
 ServerSession::~ServerSession() {

@@ -384,6 +384,21 @@ TEST_F(HostileStreamTest, AReplyThatItsClientDoesNotTakeEndsTheCallInTime) {
   EXPECT_EQ(Run(SayOnce()), absl::OkStatus());
 }
 
+// It answers PINGs, for all that the server knows, and issues no credits.
+TEST_F(HostileStreamTest, AMessageOfAStreamThatItsClientDoesNotTakeEndsTheLink) {
+  Start(/*patient=*/true);
+  Send({Opening(kCountMethod, Streams::kServer, 0, ManyItems())});
+  Eventually([this] { return service_.written_ > 0; }, "the handler writes");
+  Eventually(
+      [this] {
+        clock_.moved_by = clock_.moved_by.load() + ServerOptions().response_grace;
+        return server_runtime_->endpoint_stats(0).links == 1;
+      },
+      "the link closes");
+  Eventually([this] { return service_.running == 0; }, "the handler ends");
+  EXPECT_EQ(Run(SayOnce()), absl::OkStatus());
+}
+
 class CountingStream final : public UntoldStream {
  public:
   int heard = 0;

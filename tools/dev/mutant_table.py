@@ -439,6 +439,8 @@ MUTANTS = [
            "*AConnectionThatClosesWhileItConnectsEndsTheWaits"),
     Mutant("kReadersLimitEndsTheLink", "//tests/rpc:stream_test",
            "*ALimitOfTheReaderFailsTheStreamAndNotItsLink"),
+    Mutant("kUnsentMessagesKept", "//tests/rpc:hostile_stream_test",
+           "*AMessageOfAStreamThatItsClientDoesNotTakeEndsTheLink"),
     Mutant("kToldStreamsStayListed", "//tests/rpc:hostile_stream_test",
            "*AStreamHearsOnceThatItsLinksWindowIsUsedUp"),
     Mutant("kCancelledMemoryWaitStays", "//tests/rpc:stream_payload_test",

@@ -175,7 +175,7 @@ class StreamLink final : private SendWaiter, private Timer {
     if (!senders_.serving() && !VERBENA_MUTANT(kWindowWakesNobody)) Wake();
   }
 
-  // A sender begins or stops waiting for what the peer owes: window, or room.
+  // A sender or a reader begins or stops waiting for what the peer owes: window, room or a message.
   void BeginWait() { ++waits_; }
   void EndWait() { --waits_; }
   bool has_waits() const { return waits_ > 0; }

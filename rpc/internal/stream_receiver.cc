@@ -32,6 +32,7 @@ void StreamReceiver::Begin(StreamLink& link, CallId id, StreamBuffers* buffers) 
 }
 
 void StreamReceiver::Clear() {
+  SetPeerOwes(false);
   if (reader_ != nullptr) {
     StreamRead& read = *std::exchange(reader_, nullptr);
     read.receiver_ = nullptr;
@@ -162,7 +163,14 @@ bool StreamReceiver::reader_waits() const {
 }
 
 void StreamReceiver::EndReader(StreamRead::State state) {
-  if (reader_waits()) reader_->End(state);
+  if (!reader_waits()) return;
+  SetPeerOwes(false);
+  reader_->End(state);
+}
+
+void StreamReceiver::SetPeerOwes(bool owes) {
+  if (std::exchange(peer_owes_, owes) == owes || link_ == nullptr) return;
+  owes ? link_->BeginWait() : link_->EndWait();
 }
 
 bool StreamReceiver::HasMemoryFor(const Part& part, StreamRead& read) {
@@ -390,10 +398,8 @@ void StreamReceiver::Fail(const absl::Status& status) {
   failure_ = status;
   if (memory_wait_ != nullptr) memory_wait_->EndEarly();
   DropKept();
-  if (reader_waits()) {
-    reader_->status_ = failure_;
-    reader_->End(StreamRead::State::kFailed);
-  }
+  if (reader_waits()) reader_->status_ = failure_;
+  EndReader(StreamRead::State::kFailed);
 }
 
 void StreamReceiver::FailHere(const absl::Status& status) {
@@ -464,6 +470,7 @@ bool StreamReceiver::Start(StreamRead& read) {
   const Taken taken = failure_.ok() ? TakeKept(read) : Taken::kFailed;
   if (taken == Taken::kPart && !ended_) {
     read.state_ = StreamRead::State::kWaiting;
+    SetPeerOwes(!VERBENA_MUTANT(kReadsOweNothing));
     return true;
   }
   reader_ = nullptr;
@@ -484,6 +491,7 @@ bool StreamReceiver::Start(StreamRead& read) {
 // The message that had come for it is the next Read's.
 void StreamReceiver::Leave(StreamRead& read) {
   reader_ = nullptr;
+  SetPeerOwes(false);
   if (read.state_ != StreamRead::State::kMessage || VERBENA_MUTANT(kDestroyedReadTakesItem)) return;
   returned_ = std::make_unique<Returned>();
   read.into_.SerializeToString(&returned_->message);
@@ -518,6 +526,7 @@ void StreamRead::End(State state) {
 
 // The receiver knows it until its coroutine resumes, or another Read begins before.
 void StreamRead::Detach() {
+  if (receiver_ != nullptr) receiver_->SetPeerOwes(false);
   status_ = cancel_status();
   state_ = State::kFailed;
 }

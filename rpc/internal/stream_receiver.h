@@ -91,6 +91,8 @@ class StreamReceiver final : private SendWaiter,
   // Read's.
   void DropCancelledRead();
   bool reader_waits() const;
+  // The peer owes a message as long as a Read waits for it.
+  void SetPeerOwes(bool owes);
   void EndReader(StreamRead::State state);
 
   absl::Status CheckPart(const FrameHeader& frame, Part& part);
@@ -147,6 +149,7 @@ class StreamReceiver final : private SendWaiter,
   bool watches_ = false;  // the timer runs
   size_t counted_ = 0;    // the message that was read last, if it came in parts
   StreamRead* reader_ = nullptr;
+  bool peer_owes_ = false;
   StreamMemoryWait* memory_wait_ = nullptr;  // of the Read that is next
   std::unique_ptr<Returned> returned_;
   absl::Status failure_;

@@ -81,8 +81,8 @@ class ServerSession final : public LinkListener, private SendWaiter, private Tim
   // LinkListener
   absl::Status OnFrame(Link& link, const FrameHeader& frame, const char* body) override;
   void OnLinkDown(Link& link, const absl::Status& reason) override;
-  // While a call or a refusal waits for the client. A client that only waits for a handler may be
-  // as quiet as it likes.
+  // While a call, a stream's Read or Write, or a refusal waits for the client. A client that only
+  // waits for a handler may be as quiet as it likes.
   bool ExpectsFrames() const override;
   // Calls run, or an application lends memory over it.
   bool InUse(const Link& link) const override;

@@ -186,10 +186,11 @@ std::vector<Violation> ViolationsOfAClient() {
 class HostileStreamTest : public StreamTest {
  protected:
   // `patient`: silence ends no link, and the server's clock is clock_.
-  void Start(bool patient = false) {
+  void Start(bool patient = false, Duration ping_interval = LinkLimits().ping_interval) {
     RuntimeOptions server;
     server.device = RogueDevice();
     server.limits = RoguesLimits();
+    server.limits.ping_interval = ping_interval;
     if (patient) {
       server.clock = &clock_;
       server.limits.ping_interval = server.limits.connect_timeout = std::chrono::hours(100);
@@ -397,6 +398,14 @@ TEST_F(HostileStreamTest, AMessageOfAStreamThatItsClientDoesNotTakeEndsTheLink) 
       "the link closes");
   Eventually([this] { return service_.running == 0; }, "the handler ends");
   EXPECT_EQ(Run(SayOnce()), absl::OkStatus());
+}
+
+// Frozen, as by a debugger: its process is there, and its bootstrap connection.
+TEST_F(HostileStreamTest, AClientThatFallsSilentWhileAHandlerReadsLosesItsLink) {
+  Start(/*patient=*/false, /*ping_interval=*/std::chrono::milliseconds(20));
+  Send(OnEcho({}));
+  EXPECT_TRUE(rogue_->IsDropped());
+  Eventually([this] { return service_.running == 0; }, "the handler ends");
 }
 
 class CountingStream final : public UntoldStream {

@@ -439,6 +439,8 @@ MUTANTS = [
            "*AConnectionThatClosesWhileItConnectsEndsTheWaits"),
     Mutant("kReadersLimitEndsTheLink", "//tests/rpc:stream_test",
            "*ALimitOfTheReaderFailsTheStreamAndNotItsLink"),
+    Mutant("kReadsOweNothing", "//tests/rpc:hostile_stream_test",
+           "*AClientThatFallsSilentWhileAHandlerReadsLosesItsLink"),
     Mutant("kUnsentMessagesKept", "//tests/rpc:hostile_stream_test",
            "*AMessageOfAStreamThatItsClientDoesNotTakeEndsTheLink"),
     Mutant("kToldStreamsStayListed", "//tests/rpc:hostile_stream_test",

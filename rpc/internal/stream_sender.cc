@@ -43,7 +43,7 @@ void StreamSender::Clear() {
   Close(CancelStatus(absl::StatusCode::kCancelled));
   IntrusiveNode<LinkedStream>::Unlink();
   link_ = nullptr;
-  end_wanted_ = end_sent_ = closed_ = false;
+  end_wanted_ = end_sent_ = closed_ = cut_short_ = false;
   reason_ = absl::OkStatus();
 }
 
@@ -51,6 +51,7 @@ void StreamSender::Close(absl::Status reason) {
   if (closed_) return;
   closed_ = true;
   reason_ = std::move(reason);
+  cut_short_ = in_message();
   StopWaiting();
   writer_in_parts_ = false;
   DropParts();

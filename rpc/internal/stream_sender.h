@@ -50,6 +50,8 @@ class StreamSender final : private SendWaiter, private LinkWindowWaiter, private
   bool end_sent() const { return end_wanted_; }
   // Whether a message has begun to leave, and its last part has not left.
   bool in_message() const { return parts_total_ > 0; }
+  // Whether Close() came between two parts.
+  bool cut_short() const { return cut_short_; }
 
  private:
   friend StreamWrite;
@@ -106,6 +108,7 @@ class StreamSender final : private SendWaiter, private LinkWindowWaiter, private
   bool end_wanted_ = false;
   bool end_sent_ = false;
   bool closed_ = false;
+  bool cut_short_ = false;
   absl::Status reason_;
 };
 

@@ -15,7 +15,9 @@
 #include "verbena/rpc/internal/stream_sender.h"
 #include "verbena/rpc/method.h"
 #include "verbena/rpc/server/request_buffers.h"
+#include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/clock.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -51,10 +53,17 @@ class ServedStream final : private StreamReceiver::Owner {
     return absl::OkStatus();
   }
 
+  // The caller has given up: also a Read or Write that no cancellation reaches ends, and all later
+  // ones fail.
+  void OnGivenUp(absl::StatusCode reason) {
+    receiver_.Fail(CancelStatus(reason));
+    sender_.Close(CancelStatus(reason));
+  }
   // The handler has ended: what was not read is dropped, and nothing more is sent. False if a
   // message was on its way whose last part has not left.
   bool OnHandlerEnd() {
-    const bool is_whole = !sender_.in_message();
+    const bool is_whole =
+        !sender_.in_message() && (!sender_.cut_short() || VERBENA_MUTANT(kCutMessageForgotten));
     receiver_.Discard();
     sender_.Close(absl::CancelledError("the handler has ended"));
     return is_whole;

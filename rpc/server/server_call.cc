@@ -371,6 +371,13 @@ void ServerCall::Cancel(absl::StatusCode reason) {
   if (cancel_.has_value()) cancel_->Request(reason);
 }
 
+void ServerCall::GiveUp(absl::StatusCode reason) {
+  if (cancel_.has_value() && stream_.get() != nullptr && !VERBENA_MUTANT(kShieldedWaitsForCaller)) {
+    stream_.get()->OnGivenUp(reason);
+  }
+  Cancel(reason);
+}
+
 void ServerCall::StartTimer() {
   context_->deadline_ = Deadline(deadline_);
   cancel_->LimitDeadline(deadline_);
@@ -384,7 +391,7 @@ void ServerCall::StopTimer() {
 
 void ServerCall::OnTimer() {
   timer_running_ = false;
-  Cancel(absl::StatusCode::kDeadlineExceeded);
+  GiveUp(absl::StatusCode::kDeadlineExceeded);
 }
 
 void ServerCall::OnLinkDown() {

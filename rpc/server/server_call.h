@@ -88,8 +88,10 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   absl::Status OnLanding(const RemoteRange& landing);
   // A frame of the call's stream. A failed Status closes the link.
   absl::Status OnStreamFrame(const FrameHeader& frame, const char* body);
-  // The caller gave up, or the server ends the call.
+  // The server ends the call, or its link is lost.
   void Cancel(absl::StatusCode reason);
+  // The caller gave up.
+  void GiveUp(absl::StatusCode reason);
   // No response can be sent any more. Ends the call if the response was all that was left of it.
   void OnLinkDown();
 

@@ -93,7 +93,7 @@ bool ServerSession::MayUseSlot(const FrameHeader& frame) {
   ServerCall* before = by_slot_.Find(frame.call_slot);
   if (before == nullptr) return true;
   if (static_cast<int32_t>(frame.call_generation - before->id().generation) <= 0) return false;
-  if (!VERBENA_MUTANT(kReusedSlotKeepsCall)) before->Cancel(absl::StatusCode::kCancelled);
+  if (!VERBENA_MUTANT(kReusedSlotKeepsCall)) before->GiveUp(absl::StatusCode::kCancelled);
   return true;
 }
 
@@ -195,7 +195,7 @@ void ServerSession::OnCancelFrame(const FrameHeader& frame) {
   // The frame may come after its call ended here, or name one that never was: then nothing is done.
   ServerCall* call = by_slot_.Find(frame.call_slot);
   if (call == nullptr || call->id().generation != frame.call_generation) return;
-  call->Cancel(absl::StatusCode::kCancelled);
+  call->GiveUp(absl::StatusCode::kCancelled);
 }
 
 absl::Status ServerSession::OnLandingFrame(const FrameHeader& frame, const char* body) {

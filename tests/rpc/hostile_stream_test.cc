@@ -385,7 +385,27 @@ TEST_F(HostileStreamTest, AReplyThatItsClientDoesNotTakeEndsTheCallInTime) {
   EXPECT_EQ(Run(SayOnce()), absl::OkStatus());
 }
 
-// It answers PINGs, for all that the server knows, and issues no credits.
+// The rest of the message is dropped with its Write, whatever the handler makes of that.
+TEST_F(HostileStreamTest, AStreamWhoseLastMessageItsDeadlineCutDoesNotEndWell) {
+  Start(/*patient=*/true);
+  service_.shields = service_.forgives = true;
+  testing::CountRequest request;
+  request.set_count(1);
+  request.set_bytes(1 << 20);
+  RogueFrame opening = Opening(kCountMethod, Streams::kServer, 0, request.SerializeAsString());
+  opening.header.set_deadline(std::chrono::microseconds(std::chrono::seconds(10)).count());
+  Send({opening});
+  EXPECT_EQ(rogue_->Receive()[0].header.kind, FrameKind::kStreamMessage);
+  clock_.moved_by = std::chrono::seconds(10);
+  Eventually([this] { return server_->stats().calls > 0 && service_.running == 0; },
+             "the handler ends");
+  // Room for the response.
+  rogue_->Send(
+      EncodeSend(Granting(RoguePeer::kCredits + 32), {Request(kSay, 9, 0, ItemBytes(10))}));
+  EXPECT_EQ(ResponseOf(0).header.status_code, static_cast<uint8_t>(absl::StatusCode::kAborted));
+}
+
+// The client answers PINGs, for all that the server knows, and issues no credits.
 TEST_F(HostileStreamTest, AMessageOfAStreamThatItsClientDoesNotTakeEndsTheLink) {
   Start(/*patient=*/true);
   Send({Opening(kCountMethod, Streams::kServer, 0, ManyItems())});

@@ -87,5 +87,25 @@ TEST_F(StreamPeerTest, ALimitOfAReadingClientFailsTheStreamAndNotItsLink) {
   EXPECT_EQ(RunBesideACall(streams()), absl::OkStatus());
 }
 
+TEST_F(StreamPeerTest, AReadOrWriteThatNoCancellationReachesEndsWithItsCaller) {
+  service_.shields = true;
+  Start();
+  auto streams = [&]() -> Task<absl::Status> {
+    ClientWriter<Item, testing::Summary> writer = stub_->Sum();
+    VERBENA_CO_RETURN_IF_ERROR(co_await writer.Write(ItemOf(1)));
+    testing::CountRequest request;
+    request.set_count(1000000);
+    request.set_bytes(1000);
+    ClientReader<Item> reader = stub_->Count(request);
+    EXPECT_TRUE((co_await reader.Read()).has_value());
+    while (service_.read_ == 0) VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
+    EXPECT_EQ(service_.running, 3);
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(RunBesideACall(streams()), absl::OkStatus());
+  Eventually([this] { return service_.running == 0; }, "the handlers end");
+  EXPECT_EQ(service_.last_failure, static_cast<int>(absl::StatusCode::kCancelled));
+}
+
 }  // namespace
 }  // namespace verbena

@@ -36,8 +36,11 @@ class StreamingService final : public testing::Streaming::Service {
     const Running running(*this);
     filler_bytes = request.filler().size();
     for (uint32_t i = 0; i < request.count(); ++i) {
-      absl::Status written = co_await writer.Write(ItemOf(i, request.bytes()));
+      const testing::StreamItem item = ItemOf(i, request.bytes());
+      absl::Status written =
+          shields ? co_await WriteOnce(writer, item).In(nullptr) : co_await writer.Write(item);
       if (!written.ok()) last_failure = static_cast<int>(written.code());
+      if (!written.ok() && forgives) co_return absl::OkStatus();
       VERBENA_CO_RETURN_IF_ERROR(written);
       ++written_;
     }
@@ -104,7 +107,8 @@ class StreamingService final : public testing::Streaming::Service {
   std::atomic<uint64_t> read_{0};
   std::atomic<size_t> filler_bytes{0};
   std::atomic<size_t> reply_filler{0};
-  std::atomic<bool> shields{false};      // no cancellation reaches the Reads of Sum
+  std::atomic<bool> shields{false};      // no cancellation reaches Reads of Sum and Writes of Count
+  std::atomic<bool> forgives{false};     // Count ends well though a Write has failed
   std::atomic<bool> reads_later{false};  // Sum does not read as long as this is set
   std::atomic<bool> pauses{false};       // Sum does not go on after a Read as long as this is set
 
@@ -112,6 +116,11 @@ class StreamingService final : public testing::Streaming::Service {
   static Task<absl::StatusOr<bool>> ReadOnce(ServerReader<testing::StreamItem>& reader,
                                              testing::StreamItem& item) {
     co_return co_await reader.Read(item);
+  }
+
+  static Task<absl::Status> WriteOnce(ServerWriter<testing::StreamItem>& writer,
+                                      const testing::StreamItem& item) {
+    co_return co_await writer.Write(item);
   }
 
   class Running {

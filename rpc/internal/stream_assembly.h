@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "verbena/rpc/internal/stream_memory.h"
+#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
@@ -44,6 +45,13 @@ class StreamAssembly {
   bool complete() const { return come_ == total_; }
   // The bytes of the message itself that have come.
   const std::string& message() const { return message_; }
+  // The memory that they have: never more than the whole message, or than twice what has come.
+  size_t room() const { return room_; }
+  // How much more of it the next `bytes` take.
+  size_t MoreRoomFor(uint32_t bytes) const {
+    const size_t needed = message_.size() + OwnBytes(bytes);
+    return needed <= room_ ? 0 : std::min<size_t>(message_bytes_, 2 * needed) - room_;
+  }
   // How many of the next `bytes` are the message's own.
   uint32_t OwnBytes(uint32_t bytes) const {
     return std::min(bytes, message_bytes_ - static_cast<uint32_t>(message_.size()));
@@ -57,11 +65,13 @@ class StreamAssembly {
     has_payload_ = first.payload != 0;
     message_bytes_ = first.total - first.payload_bytes();
     message_.clear();
+    room_ = 0;
     payload_ = std::move(memory);
     if (payload_) payload_.set_size(first.payload_bytes());
   }
   void Add(const char* bytes, uint32_t size) {
     const uint32_t own = OwnBytes(size);
+    if (const size_t more = MoreRoomFor(size)) GrowTo(room_ + more);
     message_.append(bytes, own);
     if (own < size) {
       const size_t offset = come_ + own - message_bytes_;
@@ -80,11 +90,22 @@ class StreamAssembly {
   Buffer TakePayload() { return std::move(payload_); }
   void End() {
     total_ = 0;
+    room_ = 0;
     EmptyAndKeepLittle(message_);
     payload_.Reset();
   }
 
  private:
+  // A string that grows by itself doubles, whatever it was asked to reserve.
+  void GrowTo(size_t room) {
+    room_ = room;
+    if (message_.capacity() >= room || VERBENA_MUTANT(kMessagesDoubleTheirRoom)) return;
+    std::string larger;
+    larger.reserve(room);
+    larger.append(message_);
+    message_.swap(larger);
+  }
+
   uint32_t total_ = 0;
   uint32_t come_ = 0;
   uint32_t message_bytes_ = 0;
@@ -92,6 +113,7 @@ class StreamAssembly {
   bool marked_ = false;
   uint32_t mark_ = 0;  // of what had come
   std::string message_;
+  size_t room_ = 0;
   Buffer payload_;
 };
 

@@ -201,10 +201,10 @@ StreamReceiver::Taken StreamReceiver::TakeInto(const Part& part, const char* byt
     assembly_.Begin(part, part.payload_bytes() > 0 ? std::move(read.payload_->buffer) : Buffer());
   }
   // Bytes that have come count, not those that their sender claims. A payload has its own memory.
-  const uint32_t own = assembly_.OwnBytes(part.bytes);
-  if (!share_->TryReserve(VERBENA_MUTANT(kClaimedMessagesReserved) ? assembly_.total() : own)) {
+  const size_t more = assembly_.MoreRoomFor(part.bytes);
+  if (!share_->TryReserve(VERBENA_MUTANT(kClaimedMessagesReserved) ? assembly_.total() : more)) {
     Consume(part);
-    FailHere(share_->Exhausted(own));
+    FailHere(share_->Exhausted(more));
     return Taken::kFailed;
   }
   assembly_.Add(bytes, part.bytes);
@@ -238,7 +238,7 @@ StreamReceiver::Taken StreamReceiver::TakeAssembled(StreamRead& read) {
   }
   // Not so if the parse has failed the stream.
   if (assembly_.begun() && !VERBENA_MUTANT(kLargeMessageUncounted)) {
-    counted_ = assembly_.message().size();
+    counted_ = assembly_.room();
     assembly_.End();
   }
   EndAssembly();
@@ -254,7 +254,7 @@ bool StreamReceiver::Parse(const char* bytes, size_t size, MessageLite& into) {
 
 void StreamReceiver::EndAssembly() {
   if (!assembly_.begun()) return;
-  if (!VERBENA_MUTANT(kAssemblyStaysReserved)) share_->EndReservation(assembly_.message().size());
+  if (!VERBENA_MUTANT(kAssemblyStaysReserved)) share_->EndReservation(assembly_.room());
   assembly_.End();
 }
 

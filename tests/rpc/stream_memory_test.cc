@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "tests/rpc/stream_service.h"
 #include "verbena/rpc/internal/shard.h"
+#include "verbena/rpc/internal/stream_assembly.h"
 #include "verbena/transport/coro/when_any.h"
 
 namespace verbena {
@@ -70,6 +71,23 @@ TEST(StreamShareTest, ALargeMessageLeavesNoMemoryForTheNext) {
   internal::EmptyAndKeepLittle(large);
   EXPECT_TRUE(large.empty());
   EXPECT_LE(large.capacity(), internal::kMaxKeptBytes);
+}
+
+TEST(StreamAssemblyTest, AMessageInPartsHasNoMoreMemoryThanItCountsFor) {
+  constexpr uint32_t kMessage = 1000000, kPart = 4000;
+  const std::string part(kPart, 'p');
+  internal::StreamAssembly assembly;
+  assembly.Begin({.bytes = kPart, .total = kMessage, .payload = 0, .own = false}, Buffer());
+  size_t counted = 0;
+  while (!assembly.complete()) {
+    counted += assembly.MoreRoomFor(kPart);
+    assembly.Add(part.data(), kPart);
+    EXPECT_EQ(assembly.room(), counted);
+    EXPECT_LE(counted, 2 * assembly.message().size());
+    EXPECT_LE(assembly.message().capacity(), counted);
+  }
+  EXPECT_EQ(counted, kMessage);
+  EXPECT_EQ(assembly.message().size(), kMessage);
 }
 
 class StreamMemoryTest : public StreamTest {

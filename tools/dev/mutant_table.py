@@ -439,6 +439,8 @@ MUTANTS = [
            "*AConnectionThatClosesWhileItConnectsEndsTheWaits"),
     Mutant("kReadersLimitEndsTheLink", "//tests/rpc:stream_test",
            "*ALimitOfTheReaderFailsTheStreamAndNotItsLink"),
+    Mutant("kMessagesDoubleTheirRoom", "//tests/rpc:stream_memory_test",
+           "*AMessageInPartsHasNoMoreMemoryThanItCountsFor"),
     Mutant("kCutMessageForgotten", "//tests/rpc:hostile_stream_test",
            "*AStreamWhoseLastMessageItsDeadlineCutDoesNotEndWell"),
     Mutant("kShieldedWaitsForCaller", "//tests/rpc:stream_test",

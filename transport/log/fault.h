@@ -239,11 +239,12 @@ enum class Fault {
   kClosedConnectionConnects,       // a connection that no channel uses connects for ever
   kCloseWakesNobody,               // who waits for a closed connection waits until its attempt ends
   kReadersLimitEndsTheLink,   // a message beyond its reader's limit ends the link of its sender
+  kMessagesDoubleTheirRoom,   // a message that is put together has more memory than it counts for
   kCutMessageForgotten,       // a stream ends well though its deadline cut its last message off
   kShieldedWaitsForCaller,    // a Read that no cancellation reaches outlasts the caller's patience
-  kReadsOweNothing,           // nobody notices that a client froze for whose message a handler waits
-  kUnsentMessagesKept,        // handlers wait for a client that issues no credits for its streams
-  kToldStreamsStayListed,     // a peer makes its link walk over all its streams again and again
+  kReadsOweNothing,        // nobody notices that a client froze for whose message a handler waits
+  kUnsentMessagesKept,     // handlers wait for a client that issues no credits for its streams
+  kToldStreamsStayListed,  // a peer makes its link walk over all its streams again and again
   kCancelledMemoryWaitStays,  // a Read that was cancelled in its wait for memory blocks the next
   kStalledMessageKept,        // a message that stops coming keeps the memory that it claims
 

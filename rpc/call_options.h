@@ -33,9 +33,7 @@ struct CallInfo {
   Metadata trailing_metadata = {};
 };
 
-// All but the payloads holds for streams, too, which payloads end with INVALID_ARGUMENT. The
-// context that opens a stream (metadata, trace, request id) takes at most 1 KiB; a larger one ends
-// it with RESOURCE_EXHAUSTED before anything is sent.
+// All but the payloads holds for streams, too, which payloads end with INVALID_ARGUMENT.
 struct CallOptions {
   // The caller resumes with DEADLINE_EXCEEDED when it passes; the server is told how long is left.
   // The default is ChannelOptions::default_deadline. If the Task that makes the call has an earlier

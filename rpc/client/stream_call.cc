@@ -4,11 +4,13 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/rpc/annotate.h"
 #include "verbena/rpc/client/failure_of.h"
 #include "verbena/rpc/internal/call_step.h"
 #include "verbena/rpc/internal/frames.h"
 #include "verbena/rpc/internal/remaining_time.h"
 #include "verbena/rpc/internal/shard.h"
+#include "verbena/rpc/internal/status_codec.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
@@ -121,14 +123,6 @@ absl::Status StreamCall::Refusal(const ClientSession& session, uint16_t number) 
         fmt::format("a request of {} bytes; at most {} (LinkLimits::max_payload_bytes) travel",
                     request_.size(), most));
   }
-  const size_t room = std::min(kMaxContextInFrame, session.max_body_bytes());
-  if (context_ != nullptr && context_->encoded_bytes() > room &&
-      !VERBENA_MUTANT(kStreamContextUnbounded)) {
-    return absl::ResourceExhaustedError(
-        fmt::format("the context (metadata, trace, request id) of the stream of {} takes {} bytes, "
-                    "and a stream's may take {}: send what is larger in a message",
-                    method_.full_name, context_->encoded_bytes(), room));
-  }
   return absl::OkStatus();
 }
 
@@ -144,16 +138,49 @@ void StreamCall::Refuse(absl::Status status) {
 void StreamCall::SendRequest() {
   Link& link = *session_->link();
   AtStep(CallStep::kRequestBegins, &link);
-  const size_t context_bytes = context_ == nullptr ? 0 : context_->encoded_bytes();
+  const size_t context_bytes = ContextInFrame(link);
   const size_t all = context_bytes + request_.size();
   body_bytes = all <= link.max_body_bytes() ? all : context_bytes;
   OnWritable(link);
 }
 
+bool StreamCall::ContextTravels(const Link& link) const {
+  return context_->encoded_bytes() > std::min(kMaxContextInFrame, link.max_body_bytes());
+}
+
+size_t StreamCall::ContextInFrame(const Link& link) const {
+  if (context_ == nullptr) return 0;
+  return ContextTravels(link) ? kContextHeaderBytes : context_->encoded_bytes();
+}
+
+void StreamCall::WriteContext(const Link& link, char* body) {
+  if (!ContextTravels(link)) {
+    context_->Encode(body);
+    return;
+  }
+  std::string block(context_->encoded_bytes(), '\0');
+  EncodeTravellingContext(block.size(), body);
+  context_->Encode(block.data());
+  context_rest_ = std::make_unique<BesideSender>(std::move(block));
+}
+
+void StreamCall::SendContext(Link& link) {
+  if (context_rest_->Send(link, id_)) {
+    context_rest_.reset();
+  } else {
+    body_bytes = context_rest_->next_bytes(link);
+    link.AwaitWritable(*this);
+  }
+}
+
 // Frames that the stream sends meanwhile wait behind the request.
 void StreamCall::OnWritable(Link& link) {
+  if (sent_) {
+    SendContext(link);
+    return;
+  }
   FrameHeader frame = RequestFrame(id_, method_number_);
-  const size_t context_bytes = context_ == nullptr ? 0 : context_->encoded_bytes();
+  const size_t context_bytes = ContextInFrame(link);
   const bool apart = body_bytes != context_bytes + request_.size();
   frame.outcome = static_cast<uint8_t>(method_.streams);
   frame.flags = apart ? kFrameOpensStream | kFrameMessageApart : kFrameOpensStream;
@@ -166,7 +193,7 @@ void StreamCall::OnWritable(Link& link) {
   }
   sent_ = true;
   AtStep(CallStep::kRequestAppended, &link);
-  if (context_bytes != 0) context_->Encode(body);
+  if (context_bytes != 0) WriteContext(link, body);
   context_.reset();
   if (apart) {
     sender_.SendSerialized(std::move(request_));
@@ -174,13 +201,43 @@ void StreamCall::OnWritable(Link& link) {
     request_.copy(body + context_bytes, request_.size());
   }
   request_ = std::string();
+  if (context_rest_ != nullptr) SendContext(link);
 }
 
 absl::Status StreamCall::OnStreamFrame(const FrameHeader& frame, const char* body) {
   if (!sent_) return absl::InvalidArgumentError("a frame of a stream whose request has not left");
   if (frame.kind == FrameKind::kStreamWindow) return sender_.OnWindow(frame);
-  if (frame.kind == FrameKind::kStreamMessage) return receiver_.OnMessage(frame, body);
+  if (frame.kind == FrameKind::kStreamMessage) {
+    if (frame.outcome == kBesideMessages) [[unlikely]]
+      return OnBeside(frame, body);
+    return receiver_.OnMessage(frame, body);
+  }
   return absl::InvalidArgumentError("a server sent the end of a client's messages");
+}
+
+absl::Status StreamCall::OnBeside(const FrameHeader& frame, const char* body) {
+  if (failure_ == nullptr) {
+    failure_ = std::make_unique<BesideReceiver>(session_->streams().share(), kMaxFailureBytes);
+  }
+  return failure_->Add(frame, body);
+}
+
+absl::Status StreamCall::SetFailure(const FrameHeader& frame, const char* body, uint32_t bytes) {
+  const bool apart = (frame.flags & kFrameMessageApart) != 0;
+  if (apart != (failure_ != nullptr) || (apart && bytes != 0)) {
+    return absl::InvalidArgumentError(
+        "a stream's failure is in two places, or in none: in its response, or ahead of it");
+  }
+  if (!apart) {
+    status_ = FailureOf(frame, body, bytes);
+  } else if (failure_->kept().ok()) {
+    status_ = FailureOf(frame, failure_->bytes().data(), failure_->bytes().size());
+  } else {
+    status_ = Annotate(FailureOf(frame, nullptr, 0),
+                       fmt::format("the server's message, which did not fit a frame, was lost: {}",
+                                   std::string(failure_->kept().message())));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status StreamCall::OnResponse(const FrameHeader& frame, const char* body) {
@@ -201,7 +258,9 @@ absl::Status StreamCall::OnResponse(const FrameHeader& frame, const char* body) 
   const uint32_t bytes = frame.body_bytes - static_cast<uint32_t>(skip);
   const bool whole = receiver_.End();
   if (frame.status_code != 0) {
-    status_ = FailureOf(frame, body, bytes);
+    VERBENA_RETURN_IF_ERROR(SetFailure(frame, body, bytes));
+  } else if (failure_ != nullptr) {
+    return absl::InvalidArgumentError("a stream ended well whose failure came ahead");
   } else if (!whole && !VERBENA_MUTANT(kStreamEndsMidMessage)) {
     return absl::InvalidArgumentError("a stream ended well in the middle of a message");
   } else {
@@ -264,6 +323,8 @@ void StreamCall::End() {
   stage_ = Stage::kEnded;
   if (!VERBENA_MUTANT(kEndedStreamConnects)) connects_.Request();
   SendWaiter::Unlink();
+  context_rest_.reset();
+  failure_.reset();
   if (registered && deadline_.is_set()) scheduler_->StopTimer(*this);
   if (info_ != nullptr && scheduler_ != nullptr) info_->elapsed = scheduler_->now() - started_;
   if (!receiver_.ended()) {

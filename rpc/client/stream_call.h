@@ -3,9 +3,9 @@
 //
 // It begins with its first await, which finds a link, and ends with the server's response, a
 // deadline, a cancellation or the loss of the link, whichever is first. Its request may carry a
-// context block, in the frame. The messages that came
-// before the response can still be read after it. Owned by the caller's ClientReader, ClientWriter
-// or ClientReaderWriter, whose destruction abandons the call. One thread.
+// context block, in the frame or behind it, beside the messages. The messages that came before the
+// response can still be read after it. Owned by the caller's ClientReader, ClientWriter or
+// ClientReaderWriter, whose destruction abandons the call. One thread.
 
 #ifndef VERBENA_RPC_CLIENT_STREAM_CALL_H_
 #define VERBENA_RPC_CLIENT_STREAM_CALL_H_
@@ -22,6 +22,7 @@
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/reply_buffers.h"
 #include "verbena/rpc/internal/context_format.h"
+#include "verbena/rpc/internal/stream_beside.h"
 #include "verbena/rpc/internal/stream_receiver.h"
 #include "verbena/rpc/internal/stream_sender.h"
 #include "verbena/rpc/method.h"
@@ -124,6 +125,17 @@ class StreamCall : private StreamReceiver::Owner, private SendWaiter, private Ti
   absl::Status Refusal(const ClientSession& session, uint16_t number) const;
   void SendRequest();
   void OnWritable(Link& link) override;
+  // Whether the context block does not go into the request's frame.
+  bool ContextTravels(const Link& link) const;
+  // The bytes that the request's frame begins with: the block, or a header that tells of it.
+  size_t ContextInFrame(const Link& link) const;
+  void WriteContext(const Link& link, char* body);
+  // Sends what is left of a block that follows the request.
+  void SendContext(Link& link);
+  // Part of a failure's Status, ahead of the response.
+  absl::Status OnBeside(const FrameHeader& frame, const char* body);
+  // The response says that the stream failed. `body` is behind its context block.
+  absl::Status SetFailure(const FrameHeader& frame, const char* body, uint32_t bytes);
   void OnTimer() override;
   void OnReceiveFailed(const absl::Status& status) override;
   // The call is over, as status_ says.
@@ -134,7 +146,9 @@ class StreamCall : private StreamReceiver::Owner, private SendWaiter, private Ti
   Deadline deadline_;
   CallInfo* info_;
   std::string request_;
-  std::unique_ptr<CallContext> context_;  // until it is sent; null: none
+  std::unique_ptr<CallContext> context_;  // until the request is sent; null: none
+  std::unique_ptr<BesideSender> context_rest_;  // a block behind the request, until it is sent
+  std::unique_ptr<BesideReceiver> failure_;     // a Status that came ahead of the response
   Scheduler* scheduler_ = nullptr;
   ClientSession* session_ = nullptr;
   CallId id_;

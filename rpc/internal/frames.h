@@ -62,9 +62,17 @@ inline FrameHeader StreamMessageFrame(CallId id, uint32_t payload = 0) {
 inline uint32_t StreamPayloadOf(const FrameHeader& frame) { return frame.deadline_us; }
 
 // A kStreamMessage counts in the windows of its stream and of the link, or in that of its stream
-// alone. A response has its outcome there.
+// alone. One that comes beside the messages counts in none (stream_beside.h). A response has its
+// outcome there.
 inline constexpr uint8_t kCountsInLink = 0;
 inline constexpr uint8_t kCountsInStreamAlone = 1;
+inline constexpr uint8_t kBesideMessages = 2;
+
+inline FrameHeader BesideFrame(CallId id) {
+  FrameHeader frame = StreamMessageFrame(id);
+  frame.outcome = kBesideMessages;
+  return frame;
+}
 
 inline FrameHeader StreamWindowFrame(CallId id, uint32_t limit) {
   FrameHeader frame = CallFrame(FrameKind::kStreamWindow, id);

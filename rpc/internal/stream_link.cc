@@ -29,8 +29,8 @@ bool ReceiveWindow::Receive(uint32_t cost) {
 }
 
 absl::Status StreamLink::OnReceived(const FrameHeader& frame) {
-  if (frame.outcome == kCountsInStreamAlone) return absl::OkStatus();
   if (frame.outcome != kCountsInLink) {
+    if (frame.outcome <= kBesideMessages) return absl::OkStatus();
     return absl::InvalidArgumentError(
         fmt::format("a message of a stream that counts in window {}", frame.outcome));
   }

@@ -5,11 +5,16 @@
 #ifndef VERBENA_RPC_SERVER_SERVED_STREAM_H_
 #define VERBENA_RPC_SERVER_SERVED_STREAM_H_
 
+#include <cstddef>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "verbena/rpc/internal/call_id.h"
+#include "verbena/rpc/internal/frames.h"
+#include "verbena/rpc/internal/stream_beside.h"
 #include "verbena/rpc/internal/stream_link.h"
 #include "verbena/rpc/internal/stream_receiver.h"
 #include "verbena/rpc/internal/stream_sender.h"
@@ -17,6 +22,10 @@
 #include "verbena/rpc/server/request_buffers.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/clock.h"
+#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/event.h"
+#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/coro/task.h"
 #include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
@@ -40,12 +49,34 @@ class ServedStream final : private StreamReceiver::Owner {
   void Clear() {
     receiver_.Clear();
     sender_.Clear();
+    context_.reset();
+    context_arrived_.Reset();
+  }
+
+  // The client's context block of `bytes` comes beside the messages; after Begin().
+  void ExpectContext(const StreamLink& link, size_t bytes) {
+    context_ = std::make_unique<BesideReceiver>(link.share(), bytes);
+  }
+  bool expects_context() const { return context_ != nullptr; }
+  // Waits for the context block. RESOURCE_EXHAUSTED if memory is short, DEADLINE_EXCEEDED at
+  // `limit`.
+  Task<absl::StatusOr<std::string>> TakeContext(TimePoint limit) {
+    VERBENA_CO_RETURN_IF_ERROR(co_await WithDeadline(Arrival(context_arrived_), limit));
+    VERBENA_CO_RETURN_IF_ERROR(context_->kept());
+    std::string block = context_->bytes();
+    // Nothing more may come.
+    context_.reset();
+    co_return block;
   }
 
   // From ServerSession. A failed Status closes the link.
   absl::Status OnFrame(const FrameHeader& frame, const char* body) {
     if (frame.kind == FrameKind::kStreamWindow) return sender_.OnWindow(frame);
-    if (frame.kind == FrameKind::kStreamMessage) return receiver_.OnMessage(frame, body);
+    if (frame.kind == FrameKind::kStreamMessage) {
+      if (frame.outcome == kBesideMessages) [[unlikely]]
+        return OnBeside(frame, body);
+      return receiver_.OnMessage(frame, body);
+    }
     if (frame.body_bytes != 0 || receiver_.ended() || !receiver_.End()) {
       return absl::InvalidArgumentError(
           "the end of a stream's messages has a body, comes twice, or within a message");
@@ -72,10 +103,22 @@ class ServedStream final : private StreamReceiver::Owner {
  private:
   // The Read that waits for the message tells the handler.
   void OnReceiveFailed(const absl::Status&) override {}
+  absl::Status OnBeside(const FrameHeader& frame, const char* body) {
+    if (context_ == nullptr) {
+      return absl::InvalidArgumentError(
+          "bytes beside the messages of a stream whose request told of none");
+    }
+    VERBENA_RETURN_IF_ERROR(context_->Add(frame, body));
+    if (context_->complete()) context_arrived_.Set();
+    return absl::OkStatus();
+  }
+  static Task<absl::Status> Arrival(Event& event) { co_return co_await event.Wait(); }
 
   RequestBuffers buffers_;
   StreamReceiver receiver_{*this};
   StreamSender sender_;
+  std::unique_ptr<BesideReceiver> context_;  // null: it was in the frame, or there is none
+  Event context_arrived_;
 };
 
 // The stream of a call.
@@ -94,6 +137,7 @@ class CallStream {
     if (!std::exchange(in_use_, false)) return;
     stream_->Clear();
   }
+  bool in_use() const { return in_use_; }
 
  private:
   std::unique_ptr<ServedStream> stream_;

@@ -93,12 +93,17 @@ void ServerCall::Start(ServerSession& session, CallId id, const FrameHeader& fra
   }
   if (context != nullptr) [[unlikely]] {
     carried_.SetIncoming(std::move(context->block));
-    if (context->header.travels) bulk_.get()->set_context_bytes(context->header.block_bytes);
+    if (context->header.travels && bulk != nullptr) {
+      bulk_.get()->set_context_bytes(context->header.block_bytes);
+    }
   }
   messages_.NoteRequest(request_bytes);
   bool in_frame = bulk == nullptr || bulk->request.message_bytes == 0;
   if (frame.flags >= kFrameOpensStream) [[unlikely]] {
     BeginStream(frame);
+    if (context != nullptr && context->header.travels) {
+      stream_.get()->ExpectContext(session.streams(), context->header.block_bytes);
+    }
     in_frame = entry_.streams == Streams::kServer && (frame.flags & kFrameMessageApart) == 0;
     // Interceptors see it, and it is that of the call before.
     if (!in_frame) messages_.request().Clear();
@@ -123,9 +128,10 @@ void ServerCall::Start(ServerSession& session, CallId id, const FrameHeader& fra
     task_.Start(shard_.executor(), &*cancel_, this);
     return;
   }
-  if ((frame.flags & kFrameMessageApart) != 0) [[unlikely]] {
+  const bool apart = (frame.flags & kFrameMessageApart) != 0;
+  if (apart || (stream_.get() != nullptr && stream_.get()->expects_context())) [[unlikely]] {
     step_ = Step::kFetch;
-    task_ = ReadAndRun();
+    task_ = ReadAndRun(apart);
     task_.Start(shard_.executor(), &*cancel_, this);
     return;
   }
@@ -152,9 +158,15 @@ absl::Status ServerCall::EndStream(const absl::Status& status) {
       fmt::format("the handler of {} has ended before its last message was sent", method_name()));
 }
 
-Task<absl::Status> ServerCall::ReadAndRun() {
-  StreamReceiver& receiver = stream_.get()->receiver();
+Task<absl::Status> ServerCall::ReadAndRun(bool request_apart) {
+  ServedStream& stream = *stream_.get();
   const TimePoint limit = SaturatingAdd(shard_.executor().now(), kMaxLandingWait);
+  if (stream.expects_context() && !VERBENA_MUTANT(kStreamContextUnawaited)) {
+    VERBENA_CO_ASSIGN_OR_RETURN(const std::string block, co_await stream.TakeContext(limit));
+    VERBENA_CO_RETURN_IF_ERROR(TakeContext(block));
+  }
+  if (!request_apart) co_return co_await RunFetched();
+  StreamReceiver& receiver = stream.receiver();
   VERBENA_CO_ASSIGN_OR_RETURN(
       const bool read, co_await WithDeadline(ReadRequest(receiver, messages_.request()), limit));
   if (!read) co_return absl::InvalidArgumentError("the request has not come");
@@ -172,7 +184,7 @@ Task<absl::Status> ServerCall::SendReply() {
 Task<absl::Status> ServerCall::FetchAndRun() {
   ServerBulk& bulk = *bulk_.get();
   VERBENA_CO_RETURN_IF_ERROR(co_await bulk.Fetch());
-  if (!bulk.context().empty()) VERBENA_CO_RETURN_IF_ERROR(TakeFetchedContext());
+  if (!bulk.context().empty()) VERBENA_CO_RETURN_IF_ERROR(TakeContext(bulk.context()));
   if (bulk.fetches_message()) {
     messages_.NoteRequest(bulk.message_bytes());
     if (!bulk.ParseMessage(messages_.request())) co_return NotParsed();
@@ -223,9 +235,8 @@ Task<absl::Status> ServerCall::Invoke() {
   return RunIntercepted();
 }
 
-absl::Status ServerCall::TakeFetchedContext() {
+absl::Status ServerCall::TakeContext(std::string_view block) {
   if (VERBENA_MUTANT(kBroughtContextUnread)) return absl::OkStatus();
-  const std::string_view block = bulk_.get()->context();
   absl::StatusOr<CallContext> context = ParseContext(block.data(), block.size());
   if (!context.ok()) {
     if (Link* link = session_->link()) link->Close(context.status());
@@ -404,11 +415,15 @@ void ServerCall::OnLinkDown() {
 
 void ServerCall::Respond(const absl::Status& handlers, Outcome outcome) {
   const bool is_stream = stream_.get() != nullptr;
+  // A client that has given up reads no details.
+  const bool is_heard = cancel_.has_value() && !cancel_->requested();
   const absl::Status ended = is_stream ? EndStream(handlers) : absl::OkStatus();
   const absl::Status& status = is_stream ? ended : handlers;
   if (!status.ok()) DropFailedReply();
   if (!BeginResponse()) return;
-  const bool sent = !status.ok()                ? response_.SendFailure(status, outcome)
+  const bool in_full = is_stream && is_heard;
+  const bool sent = !status.ok() ? (in_full ? response_.SendStreamFailure(status, outcome)
+                                            : response_.SendFailure(status, outcome))
                     : step_ == Step::kSendReply ? response_.SendReplyApart()
                                                 : response_.SendReply(messages_.reply_bytes());
   if (sent) Finish();

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -129,12 +130,12 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   VERBENA_CORO_WRAPPER Task<absl::Status> InvokeHandler();
   class Chain;
   [[gnu::noinline]] Task<absl::Status> RunIntercepted();
-  // Reads the context that travelled one-sided. A failure ends the call; a malformed block, its
-  // link too.
-  absl::Status TakeFetchedContext();
+  // Reads a context block that did not come in the request's frame. A failure ends the call; a
+  // malformed block, its link too.
+  absl::Status TakeContext(std::string_view block);
   void SetTrace();
-  // For a request that comes as a message of the stream.
-  Task<absl::Status> ReadAndRun();
+  // For a stream whose context comes beside its messages, or whose request comes as one of them.
+  Task<absl::Status> ReadAndRun(bool request_apart);
   Task<absl::Status> RunFetched();
   Task<absl::Status> SendReply();
   // The handler has ended well.

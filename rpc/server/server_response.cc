@@ -39,6 +39,35 @@ bool ServerResponse::SendFailure(const absl::Status& status, Outcome outcome) {
   return Append();
 }
 
+bool ServerResponse::SendStreamFailure(const absl::Status& status, Outcome outcome) {
+  const size_t room = session_->link()->max_body_bytes() - context_bytes();
+  if (!StatusFits(status, room) && !VERBENA_MUTANT(kStreamFailureCut)) {
+    auto beside = std::make_unique<BesideSender>(StatusBodyOf(status)->SerializeAsString());
+    if (beside->size() <= kMaxFailureBytes && beside->CountIn(session_->client().streams())) {
+      beside_ = std::move(beside);
+    }
+  }
+  if (beside_ == nullptr) return SendFailure(status, outcome);
+  frame_.flags |= kFrameMessageApart;
+  frame_.status_code = static_cast<uint8_t>(status.code());
+  frame_.outcome = static_cast<uint8_t>(outcome);
+  failure_body_.clear();
+  shard_.NoteFailure();
+  return SendBeside();
+}
+
+bool ServerResponse::SendBeside() {
+  Link& link = *session_->link();
+  if (!beside_->Send(link, {frame_.call_slot, frame_.call_generation})) {
+    body_bytes = beside_->next_bytes(link);
+    AwaitRoom(link);
+    return false;
+  }
+  beside_.reset();
+  body_bytes = context_bytes();
+  return Append();
+}
+
 bool ServerResponse::SendFailureInLanding(absl::StatusCode code, Outcome outcome) {
   frame_.status_code = static_cast<uint8_t>(code);
   frame_.outcome = static_cast<uint8_t>(outcome);
@@ -150,6 +179,10 @@ void ServerResponse::CheckReply() {
 void ServerResponse::OnWritable(Link& link) {
   StopTimer();
   session_->EndWait();
+  if (beside_ != nullptr) [[unlikely]] {
+    if (SendBeside()) listener_.OnResponseSent();
+    return;
+  }
   CheckReply();
   Write(link.Append(frame_, body_bytes, invalidated));
   listener_.OnResponseSent();
@@ -176,6 +209,7 @@ char* ServerResponse::WritePrefix(char* body) {
 void ServerResponse::ClearRest() {
   StopTimer();
   bulk_ = nullptr;
+  beside_.reset();
   invalidated = 0;
 }
 

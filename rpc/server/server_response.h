@@ -9,11 +9,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "verbena/rpc/internal/call_id.h"
 #include "verbena/rpc/internal/context_format.h"
+#include "verbena/rpc/internal/stream_beside.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server/call_messages.h"
 #include "verbena/rpc/server/server_bulk.h"
@@ -51,6 +53,9 @@ class ServerResponse final : private SendWaiter, private Timer, private Transfer
   bool SendReply(size_t reply_bytes);
   // As much of `status` as fits a frame.
   bool SendFailure(const absl::Status& status, Outcome outcome);
+  // The failure of a stream: what does not fit the frame goes ahead of it, beside the messages. Too
+  // large a Status, or one that finds the client's share of memory used up, is cut to the frame.
+  bool SendStreamFailure(const absl::Status& status, Outcome outcome);
   // A failure whose Status the bulk part writes to the landing that the client gave for it.
   bool SendFailureInLanding(absl::StatusCode code, Outcome outcome);
   // For a reply that went ahead as a message of the call's stream.
@@ -58,7 +63,7 @@ class ServerResponse final : private SendWaiter, private Timer, private Transfer
   // The call is over, or its link is lost.
   void Clear() {
     SendWaiter::Unlink();
-    if (timer_running_ || bulk_ != nullptr) [[unlikely]]
+    if (timer_running_ || bulk_ != nullptr || beside_ != nullptr) [[unlikely]]
       ClearRest();
   }
 
@@ -69,6 +74,8 @@ class ServerResponse final : private SendWaiter, private Timer, private Transfer
   void OnTransferDone(const absl::Status& status) override;
 
   bool Append();
+  // Sends what is left to go beside the messages, and then the response.
+  [[gnu::cold, gnu::noinline]] bool SendBeside();
   void Write(char* body);
   bool has_bulk() const { return (frame_.flags & kFrameHasBulk) != 0; }
   size_t context_bytes() const { return context_ == nullptr ? 0 : context_->encoded_bytes(); }
@@ -105,7 +112,8 @@ class ServerResponse final : private SendWaiter, private Timer, private Transfer
   const CallContext* context_ = nullptr;
   TimePoint deadline_ = kNever;
   FrameHeader frame_;
-  std::string failure_body_;  // of a failed call
+  std::string failure_body_;              // of a failed call, in the frame
+  std::unique_ptr<BesideSender> beside_;  // until it has left; null: nothing
   bool timer_running_ = false;
   uint64_t frames_sent_ = 0;  // over the link, when the response began to wait
 };

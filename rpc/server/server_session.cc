@@ -120,7 +120,7 @@ absl::Status ServerSession::OnRequestWithPrefix(const FrameHeader& frame, const 
   FrameHeader rest = frame;
   rest.body_bytes -= static_cast<uint32_t>(context.header.in_frame());
   body += context.header.in_frame();
-  if (context.header.travels && (frame.flags & kFrameHasBulk) == 0) {
+  if (context.header.travels && (frame.flags & (kFrameHasBulk | kFrameOpensStream)) == 0) {
     return absl::InvalidArgumentError("a context block that travels with nothing that travels");
   }
   return OnBulkOrStreamRequest(rest, body, &context);

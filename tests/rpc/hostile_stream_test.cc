@@ -58,6 +58,20 @@ RogueFrame OwnMessage(std::string body, uint8_t window = kCountsInStreamAlone) {
   frame.header.outcome = window;
   return frame;
 }
+// Counts in no window.
+RogueFrame Beside(std::string body, uint8_t flags = 0) {
+  RogueFrame frame = Message(std::move(body), flags);
+  frame.header.outcome = kBesideMessages;
+  return frame;
+}
+RogueFrame Failure(std::string body, uint8_t flags = 0) {
+  RogueFrame frame = Response(0, 0);
+  frame.header.status_code = static_cast<uint8_t>(absl::StatusCode::kAborted);
+  frame.header.outcome = static_cast<uint8_t>(Outcome::kExecuted);
+  frame.header.flags = flags;
+  frame.body = std::move(body);
+  return frame;
+}
 RogueFrame Window(uint32_t limit, uint8_t flags = 0, std::string body = "") {
   return Frame(FrameKind::kStreamWindow, std::move(body), flags, limit);
 }
@@ -94,6 +108,9 @@ std::string Block(size_t value_bytes = 5) {
   context.Encode(block.data());
   return block;
 }
+
+// A block of `bytes` in all.
+std::string BlockOf(size_t bytes) { return Block(bytes - (Block(1).size() - 1)); }
 
 std::string Travelling(size_t bytes) {
   std::string header(kContextHeaderBytes, '\0');
@@ -134,13 +151,24 @@ std::vector<Violation> ViolationsOfAClient() {
   std::string upper = good;
   upper[8 + 4] = 'K';
   const RogueFrame echo = Opening(kEcho, Streams::kBoth);
+  const std::string beside = BlockOf(2000);
   return {
       {"ContextThatIsMissing", {Carrying("", echo)}},
       {"ContextCutShort", {Carrying(good.substr(0, good.size() - 1), echo)}},
       {"ContextWithAnUnknownFlag", {Carrying(unknown, echo)}},
       {"ContextWithAKeyInCapitals", {Carrying(upper, echo)}},
       {"ContextTooLargeForAFrame", {Carrying(Block(kMaxContextInFrame), echo)}},
-      {"ContextApart", {Carrying(Travelling(2000), echo)}},
+      {"ContextApartOfAUnaryCall", {Carrying(Travelling(2000), Request(kSay, 0, 0))}},
+      {"ContextBesideNothing", {echo, Beside("abc")}},
+      {"ContextBesideLongerThanTold", {Carrying(Travelling(2000), echo), Beside(beside + "xx")}},
+      {"ContextBesideBehindItsEnd",
+       {Carrying(Travelling(2000), echo), Beside(beside), Beside("x")}},
+      {"ContextBesideInAnEmptyPart", {Carrying(Travelling(2000), echo), Beside("")}},
+      {"ContextBesideWithAFlag", {Carrying(Travelling(2000), echo), Beside("abc", more)}},
+      {"ContextBesideThatIsMalformed",
+       {Carrying(Travelling(2000), echo), Beside(std::string(2000, 'x'))}},
+      {"ContextBesideThatTellsOfAnother",
+       {Carrying(Travelling(2000), echo), Beside(Travelling(2000) + std::string(1992, 'x'))}},
       {"ContextBesideAMessageTwice", {Carrying(good, apart)}},
       {"StreamThatNoSideSends", {Opening(kEcho, Streams::kNone)}},
       {"StreamThatNoSideSendsOfAUnaryMethod", {Opening(kSay, Streams::kNone)}},
@@ -148,7 +176,7 @@ std::vector<Violation> ViolationsOfAClient() {
       {"MessagesBeyondTheWindow", OnIgnore(Times(5, Message(ItemBytes(kLargeBody))))},
       {"MessageBeyondItsStreamsOwnWindow",
        OnIgnore({OwnMessage(ItemBytes(kOwnWindowBytes - kStreamFrameCost)), OwnMessage("")})},
-      {"MessageInAnUnknownWindow", OnEcho({OwnMessage(ItemBytes(10), 2)})},
+      {"MessageInAnUnknownWindow", OnEcho({OwnMessage(ItemBytes(10), 3)})},
       {"MessageAfterTheEnd", OnIgnore({End(), Message(ItemBytes(10))})},
       {"SecondEnd", OnIgnore({End(), End()})},
       {"EndWithABody", OnEcho({End("x")})},
@@ -283,6 +311,32 @@ TEST_F(HostileStreamTest, AContextMayComeWithARequestThatIsApart) {
   ExpectServed();
 }
 
+TEST_F(HostileStreamTest, AContextMayComeBesideTheMessagesInAnyParts) {
+  Start();
+  const std::string block = BlockOf(2000);
+  Send({Carrying(Travelling(2000), Opening(kEcho, Streams::kBoth)), Message(ItemBytes(10)),
+        Beside(block.substr(0, 1)), Beside(block.substr(1, 1500)), End(),
+        Beside(block.substr(1501))});
+  EXPECT_EQ(ResponseOf(0).header.status_code, 0);
+  ExpectServed();
+}
+
+TEST_F(HostileStreamTest, AContextOfARefusedStreamIsDroppedAndTheLinkStays) {
+  Start();
+  // Beyond what a server takes, and of a method that streams otherwise.
+  Send({Carrying(Travelling(kMaxContextBytes), Opening(kEcho, Streams::kBoth)),
+        Beside(std::string(2000, 'x'))});
+  EXPECT_EQ(ResponseOf(0).header.status_code,
+            static_cast<uint8_t>(absl::StatusCode::kResourceExhausted));
+  RogueFrame opening = Carrying(Travelling(2000), Opening(kEcho, Streams::kServer, 0));
+  RogueFrame rest = Beside(BlockOf(2000));
+  opening.header.call_generation = rest.header.call_generation = 1;
+  Send({opening, rest});
+  EXPECT_EQ(ResponseOf(0).header.status_code,
+            static_cast<uint8_t>(absl::StatusCode::kUnimplemented));
+  ExpectServed();
+}
+
 TEST_F(HostileStreamTest, MessagesThatBeginInTheirStreamsOwnWindowEndNoLink) {
   Start();
   Send(OnIgnore({OwnMessage(ItemBytes(kOwnWindowBytes - kStreamFrameCost - 1)),
@@ -347,6 +401,34 @@ TEST_F(HostileStreamTest, AMessageThatDoesNotParseFailsTheHandlersRead) {
   EXPECT_EQ(ResponseOf(0).header.status_code,
             static_cast<uint8_t>(absl::StatusCode::kInvalidArgument));
   ExpectServed();
+}
+
+TEST_F(HostileStreamTest, AContextThatNeverComesEndsItsCallInTime) {
+  Start(/*patient=*/true);
+  Send({Carrying(Travelling(2000), Opening(kEcho, Streams::kBoth)), Beside("abc")});
+  AwaitFailure();
+  const RogueFrame response = ResponseOf(0);
+  EXPECT_EQ(response.header.status_code, static_cast<uint8_t>(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_EQ(response.header.outcome, static_cast<uint8_t>(Outcome::kNotExecuted));
+  ExpectServed();
+}
+
+// The rogue has issued 8 credits, and the failure needs more SENDs.
+TEST_F(HostileStreamTest, AClientThatDoesNotTakeAFailureLosesItsLink) {
+  Start(/*patient=*/true);
+  service_.detail_bytes = 100'000;
+  testing::CountRequest request;
+  request.set_code(static_cast<int>(absl::StatusCode::kAborted));
+  Send({Opening(kCountMethod, Streams::kServer, 0, request.SerializeAsString())});
+  Eventually(
+      [this] {
+        clock_.moved_by = clock_.moved_by.load() + ServerOptions{}.response_grace;
+        return server_runtime_->endpoint_stats(0).links_lost == 1;
+      },
+      "its link is closed");
+  EXPECT_EQ(server_->stats().failures, 1u);
+  EXPECT_TRUE(rogue_->IsDropped());
+  EXPECT_EQ(Run(SayOnce()), absl::OkStatus());
 }
 
 TEST_F(HostileStreamTest, ARequestThatNeverComesEndsItsCallInTime) {
@@ -473,6 +555,14 @@ std::vector<Answer> AnswersOfAServer() {
        {Frame(FrameKind::kStreamMessage, ItemBytes(10), 0, 0, 0, /*generation=*/1)}},
       {"WindowThatGoesBack", {Window(1)}},
       {"MessageBeyondAllBounds", {Message("abc", more, (64u << 20) + 1)}},
+      {"StatusBeyondItsBound", Times(65, Beside(std::string(4050, 's')))},
+      {"StatusInAnEmptyPart", {Beside("")}},
+      {"StatusWithAFlag", {Beside("abc", more)}},
+      {"StatusOfAStreamThatEndsWell", {Beside("abc"), Response(0, 0)}},
+      {"StatusInTwoPlaces", {Beside("abc"), Failure("abc")}},
+      {"StatusInTwoPlacesAtOnce", {Beside("abc"), Failure("abc", more)}},
+      {"StatusThatNeverCame", {Failure("", more)}},
+      {"StatusBehindTheResponse", {Response(0, 0), Beside("abc")}, /*closes=*/false},
       {"MessageBehindTheResponse", {Response(0, 0), Message(ItemBytes(10))}, /*closes=*/false},
       {"WindowBehindTheResponse", {Response(0, 0), Window(1 << 20)}, /*closes=*/false},
   };

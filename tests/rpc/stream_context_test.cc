@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "tests/rpc/stream_context_fixture.h"
 
 namespace verbena::internal {
@@ -53,19 +54,70 @@ TEST_F(StreamContextTest, ReachesTheHandlersOfAllKindsOfStreams) {
   EXPECT_EQ(Seen().priority, Priority::kNormal);
 }
 
-TEST_F(StreamContextTest, ALargeContextIsRefusedBeforeAnythingIsSent) {
+TEST_F(StreamContextTest, AContextOfAnySizeIsThereWhenTheHandlerRuns) {
   Start();
-  // With its header, 1 KiB.
-  EXPECT_EQ(Run(Echo({.metadata = Filler(1016)})), absl::OkStatus());
-  EXPECT_EQ(Seen().metadata.bytes(), 1016u);
-  for (const size_t bytes : {1017u, 8192u}) {
-    const absl::Status status = Run(Sum({.metadata = Filler(bytes)}));
-    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
-    EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
-    EXPECT_NE(std::string(status.message()).find("1024"), std::string::npos) << status;
+  // With its header, 1 KiB, and one byte more; then about a frame, and as much as is allowed.
+  for (const size_t bytes : {1016u, 1017u, 4400u, 4560u, 8192u}) {
+    const auto options = [bytes] {
+      return CallOptions{.metadata = Filler(bytes), .priority = Priority::kControl};
+    };
+    EXPECT_EQ(Run(Echo(options())), absl::OkStatus());
+    EXPECT_EQ(Run(Sum(options(), 100)), absl::OkStatus());
+    // Beside a request in the frame, and one that is apart.
+    for (const size_t filler : {0u, 4500u, 100'000u}) {
+      EXPECT_EQ(Run(Count(options(), 3, filler)), absl::OkStatus());
+      EXPECT_EQ(service_.filler_bytes, filler);
+    }
+    EXPECT_EQ(service_.seen.size(), 5u);
+    for (const SeenContext& seen : std::exchange(service_.seen, {})) {
+      EXPECT_EQ(seen.metadata.bytes(), bytes);
+      EXPECT_EQ(seen.priority, Priority::kControl);
+    }
   }
-  EXPECT_EQ(server_->stats().calls, 1u);
   EXPECT_EQ(client_runtime_->endpoint_stats(0).links_lost, 0u);
+}
+
+TEST_F(StreamContextTest, AServersInterceptorsSeeALargeContext) {
+  size_t seen = 0;
+  size_t request_bytes = 0;
+  class Server final : public ServerInterceptor {
+   public:
+    Server(size_t& seen, size_t& request_bytes) : seen_(seen), request_bytes_(request_bytes) {}
+    Task<absl::Status> Intercept(ServerCallView& call, ServerNext next) override {
+      seen_ = call.metadata().bytes();
+      request_bytes_ = call.request().ByteSizeLong();
+      co_return co_await next();
+    }
+
+   private:
+    size_t& seen_;
+    size_t& request_bytes_;
+  };
+  Start({}, {.interceptors = {std::make_shared<Server>(seen, request_bytes)}});
+  EXPECT_EQ(Run(Echo({.metadata = Filler(5000)})), absl::OkStatus());
+  EXPECT_EQ(seen, 5000u);
+  EXPECT_EQ(Run(Count({.metadata = Filler(6000)}, 3, 100)), absl::OkStatus());
+  EXPECT_EQ(seen, 6000u);
+  EXPECT_GT(request_bytes, 100u);
+}
+
+TEST_F(StreamContextTest, AStreamThatDoesNotBeginEmptiesItsCallInfo) {
+  Start();
+  for (const bool payload : {false, true}) {
+    CallInfo info{.elapsed = 1h, .request_bytes = 3, .reply_bytes = 3};
+    info.trailing_metadata.Add("rows", "7");
+    CallOptions options{.info = &info};
+    if (payload) {
+      options.max_response_payload = 1;
+    } else {
+      options.metadata = Filler(9000);
+    }
+    EXPECT_FALSE(Run(Sum(std::move(options))).ok());
+    EXPECT_LT(info.elapsed, 1h);
+    EXPECT_EQ(info.request_bytes, 0u);
+    EXPECT_EQ(info.reply_bytes, 0u);
+    EXPECT_TRUE(info.trailing_metadata.untouched());
+  }
 }
 
 TEST_F(StreamContextTest, AContextThatMayNotBeSentFailsTheStream) {
@@ -85,6 +137,39 @@ TEST_F(StreamContextTest, TheServersBoundHoldsForStreams) {
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
   EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
   EXPECT_EQ(client_runtime_->endpoint_stats(0).links_lost, 0u);
+}
+
+// Its bound is checked by what the request tells, and again once the block is here.
+TEST_F(StreamContextTest, TheServersBoundHoldsForAContextBesideTheMessages) {
+  Start({}, {.max_metadata_bytes = 2000});
+  EXPECT_EQ(Run(Sum({.metadata = Filler(2000)})), absl::OkStatus());
+  for (const size_t bytes : {2001u, 8000u}) {
+    const absl::Status status = Run(Sum({.metadata = Filler(bytes)}));
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+    EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
+  }
+  EXPECT_EQ(service_.seen.size(), 1u);
+  EXPECT_EQ(client_runtime_->endpoint_stats(0).links_lost, 0u);
+}
+
+TEST_F(StreamContextTest, LargeTrailingMetadataComesBackWithAnyFailure) {
+  Start();
+  size_t details = 0;
+  service_.before = [&](ServerContext& context) -> Task<absl::Status> {
+    EXPECT_EQ(context.AddTrailingMetadata("fill", std::string(2000, 'f')), absl::OkStatus());
+    absl::Status status = absl::NotFoundError("no rows");
+    const std::string detail(details, 'd');
+    status.SetPayload("type.example/detail", absl::Cord(detail));
+    co_return status;
+  };
+  CallInfo info;
+  for (const size_t bytes : {10u, 100'000u}) {
+    details = bytes;
+    const absl::Status status = Run(Echo({.info = &info}));
+    EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
+    EXPECT_EQ(status.GetPayload("type.example/detail"), std::string(bytes, 'd'));
+    EXPECT_EQ(info.trailing_metadata.Get("fill").value_or("").size(), 2000u);
+  }
 }
 
 TEST_F(StreamContextTest, TrailingMetadataComesBackWithEachEnd) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "gtest/gtest.h"
 #include "tests/rpc/runtime_pair.h"
 #include "tests/rpc/stream_testing.verbena.pb.h"
@@ -31,6 +32,8 @@ inline testing::StreamItem ItemOf(uint64_t number, size_t bytes = 0) {
 
 class StreamingService final : public testing::Streaming::Service {
  public:
+  static constexpr char kDetail[] = "type.example/detail";
+
   Task<absl::Status> Count(ServerContext&, const testing::CountRequest& request,
                            ServerWriter<testing::StreamItem>& writer) override {
     const Running running(*this);
@@ -44,7 +47,7 @@ class StreamingService final : public testing::Streaming::Service {
       VERBENA_CO_RETURN_IF_ERROR(written);
       ++written_;
     }
-    co_return absl::Status(static_cast<absl::StatusCode>(request.code()), "as was asked");
+    co_return Ended(static_cast<absl::StatusCode>(request.code()));
   }
 
   Task<absl::Status> Sum(ServerContext&, ServerReader<testing::StreamItem>& reader,
@@ -64,7 +67,7 @@ class StreamingService final : public testing::Streaming::Service {
       reply.set_bytes(reply.bytes() + item.data().size());
     }
     reply.set_filler(std::string(reply_filler, 'f'));
-    co_return absl::OkStatus();
+    co_return Ended(fails_with);
   }
 
   Task<absl::Status> Echo(
@@ -73,7 +76,7 @@ class StreamingService final : public testing::Streaming::Service {
     const Running running(*this);
     for (;;) {
       VERBENA_CO_ASSIGN_OR_RETURN(std::optional<testing::StreamItem> item, co_await stream.Read());
-      if (!item.has_value()) co_return absl::OkStatus();
+      if (!item.has_value()) co_return Ended(fails_with);
       ++read_;
       VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(*item));
     }
@@ -109,6 +112,9 @@ class StreamingService final : public testing::Streaming::Service {
   std::atomic<size_t> reply_filler{0};
   std::atomic<bool> shields{false};      // no cancellation reaches Reads of Sum and Writes of Count
   std::atomic<bool> forgives{false};     // Count ends well though a Write has failed
+  std::atomic<absl::StatusCode> fails_with{absl::StatusCode::kOk};  // the end of Sum and Echo
+  std::atomic<size_t> message_bytes{0};  // of failures, beside "as was asked"
+  std::atomic<size_t> detail_bytes{0};   // the same
   std::atomic<bool> reads_later{false};  // Sum does not read as long as this is set
   std::atomic<bool> pauses{false};       // Sum does not go on after a Read as long as this is set
 
@@ -121,6 +127,13 @@ class StreamingService final : public testing::Streaming::Service {
   static Task<absl::Status> WriteOnce(ServerWriter<testing::StreamItem>& writer,
                                       const testing::StreamItem& item) {
     co_return co_await writer.Write(item);
+  }
+
+  absl::Status Ended(absl::StatusCode code) const {
+    absl::Status status(code, "as was asked" + std::string(message_bytes, 'm'));
+    const std::string detail(detail_bytes, 'd');
+    if (!detail.empty()) status.SetPayload(kDetail, absl::Cord(detail));
+    return status;
   }
 
   class Running {

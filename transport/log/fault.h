@@ -184,9 +184,11 @@ enum class Fault {
   kInnerRefusalHasNoOutcome,   // an interceptor does not hear that a later one sent nothing
   kStreamOutlastsItsTask,      // a stream ignores the deadline of the Task that begins it
   kStreamInheritsAlways,       // a stream takes over the context that CallOptions decline
-  kStreamContextUnbounded,     // a client opens streams with a context that the server refuses
+  kStreamContextUnawaited,     // a handler starts before a context beside the messages is there
   kCancelledTaskBeginsStream,  // the first await of a stream begins it though its Task is cancelled
   kLargeDetailsDropped,        // a failure that does not fit a frame loses its details
+  kStreamFailureCut,           // the same of a stream's failure
+  kBesideUnbounded,            // a peer may send beside a stream's messages as much as it likes
   kLostCallNotExecuted,      // a call whose link is lost counts as not executed, though it was sent
   kFetchedCallExecuted,      // a call whose request never arrived in full counts as executed
   kFramePayloadUnchecked,    // a payload in a frame may be longer than the frame

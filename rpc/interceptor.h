@@ -19,6 +19,15 @@
 // stream. On both sides, request() or reply() of a side that streams is an empty message of its
 // type. A channel's see the reply of a client streaming method if it fits a frame.
 //
+// An interceptor whose sees_messages() is true also hears of each message of a side that streams,
+// as it was written or as it is read, without its payload. It cannot change or hold up a message. A
+// stream's messages come in order; those of both directions may come in any order to each other.
+// Those that are sent come when they begin to leave, those that are received when a Read has them;
+// ones that nobody reads do not come. Interceptors hear in the order in which a message passes
+// them. At a client the last messages may come after next() has returned, since the stream may be
+// read after it has ended; the view is valid that long. Streams that no interceptor wants to hear
+// of pay one branch a message.
+//
 //   class Timing final : public ClientInterceptor {
 //     Task<absl::Status> Intercept(ClientCallView& call, ClientNext next) override {
 //       const TimePoint began = Clock::Real().Now();
@@ -88,6 +97,15 @@ class ClientInterceptor {
   // called, its outcome is not_executed unless it has one; with OK the caller gets the reply as the
   // interceptor filled it.
   virtual Task<absl::Status> Intercept(ClientCallView& call, ClientNext next) = 0;
+
+  // Whether the next two are called. The same each time that it is asked.
+  virtual bool sees_messages() const { return false; }
+  // Messages of a stream. They are called within the transport, so they must be short, and must not
+  // use the stream.
+  virtual void OnMessageSent(const ClientCallView&, const google::protobuf::MessageLite&) noexcept {
+  }
+  virtual void OnMessageReceived(const ClientCallView&,
+                                 const google::protobuf::MessageLite&) noexcept {}
 };
 
 class ServerInterceptor {
@@ -96,6 +114,13 @@ class ServerInterceptor {
   // The client gets the returned status. If next() was not called, the handler did not run, and a
   // failure is not_executed; with OK the client gets the reply as the interceptor filled it.
   virtual Task<absl::Status> Intercept(ServerCallView& call, ServerNext next) = 0;
+
+  // As those of ClientInterceptor: the handler's Writes are sent, its Reads receive.
+  virtual bool sees_messages() const { return false; }
+  virtual void OnMessageSent(const ServerCallView&, const google::protobuf::MessageLite&) noexcept {
+  }
+  virtual void OnMessageReceived(const ServerCallView&,
+                                 const google::protobuf::MessageLite&) noexcept {}
 };
 
 // A call as a channel's interceptors see it.
@@ -120,6 +145,7 @@ class ClientCallView {
   const google::protobuf::MessageLite& request() const { return request_; }
   // Holds the server's reply once next() has returned OK.
   google::protobuf::MessageLite& reply() { return reply_; }
+  const google::protobuf::MessageLite& reply() const { return reply_; }
   // A time, or none.
   Deadline deadline() const { return deadline_; }
   // The answer's, once next() has returned.

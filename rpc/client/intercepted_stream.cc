@@ -53,18 +53,22 @@ InterceptedStream::InterceptedStream(InterceptedChannel channel, Connection& con
 void InterceptedStream::Start(Scheduler& scheduler, CallContext context,
                               const TraceContext* trace) {
   if (trace != nullptr) scope_.set_trace(*trace);
-  task_ = Run(std::move(context));
+  view_.emplace(call_.method(), channel_.target, *messages_.request, *messages_.reply,
+                call_.deadline(), call_.InfoOr(own_info_).trailing_metadata);
+  view_->metadata = std::move(context.metadata);
+  view_->trace = std::move(context.trace);
+  view_->priority = context.priority;
+  view_->request_id = context.request_id;
+  if (decltype(hooks_)::value_type::AreWanted(channel_.interceptors)) {
+    hooks_.emplace(channel_.interceptors, *view_, Streams::kClient, call_.sender(),
+                   call_.receiver());
+  }
+  task_ = Run();
   task_.Start(scheduler, &scope_, this);
 }
 
-Task<absl::Status> InterceptedStream::Run(CallContext context) {
-  ClientCallView view(call_.method(), channel_.target, *messages_.request, *messages_.reply,
-                      call_.deadline(), call_.InfoOr(own_info_).trailing_metadata);
-  view.metadata = std::move(context.metadata);
-  view.trace = std::move(context.trace);
-  view.priority = context.priority;
-  view.request_id = context.request_id;
-  Chain chain(*this, view);
+Task<absl::Status> InterceptedStream::Run() {
+  Chain chain(*this, *view_);
   absl::Status status = co_await WithDeadline(chain.Run(), call_.deadline().when());
   co_return chain.Marked(std::move(status));
 }

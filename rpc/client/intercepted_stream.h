@@ -10,13 +10,16 @@
 #define VERBENA_RPC_CLIENT_INTERCEPTED_STREAM_H_
 
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "google/protobuf/message_lite.h"
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/intercepted_call.h"
 #include "verbena/rpc/client/stream_call.h"
+#include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/internal/context_format.h"
+#include "verbena/rpc/internal/message_hooks.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/task.h"
@@ -56,7 +59,7 @@ class InterceptedStream final : private TaskCompletion {
  private:
   class Chain;
 
-  Task<absl::Status> Run(CallContext context);
+  Task<absl::Status> Run();
   void OnTaskDone() override;
   absl::Status Thrown(const char* what) const;
   void End(absl::Status status);
@@ -67,6 +70,9 @@ class InterceptedStream final : private TaskCompletion {
   StreamCall& call_;
   const StreamMessages messages_;
   CallInfo own_info_;  // interceptors read trailing metadata even if the caller does not
+  // From Start() on. Messages are read also after the interceptors have ended.
+  std::optional<ClientCallView> view_;
+  std::optional<MessageHooks<ClientInterceptor, ClientCallView>> hooks_;
   CancelScope scope_;
   Event begun_;
   Event done_;

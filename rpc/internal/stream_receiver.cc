@@ -246,7 +246,11 @@ StreamReceiver::Taken StreamReceiver::TakeAssembled(StreamRead& read) {
 }
 
 bool StreamReceiver::Parse(const char* bytes, size_t size, MessageLite& into) {
-  if (into.ParseFromArray(bytes, static_cast<int>(size))) return true;
+  if (into.ParseFromArray(bytes, static_cast<int>(size))) {
+    if (observer_ != nullptr) [[unlikely]]
+      observer_->OnReceived(into);
+    return true;
+  }
   FailHere(absl::InvalidArgumentError(fmt::format(
       "a stream's message of {} bytes does not parse as {}", size, into.GetTypeName())));
   return false;

@@ -20,6 +20,7 @@
 #include "verbena/rpc/internal/call_id.h"
 #include "verbena/rpc/internal/stream_assembly.h"
 #include "verbena/rpc/internal/stream_link.h"
+#include "verbena/rpc/internal/stream_observer.h"
 #include "verbena/rpc/internal/stream_payloads.h"
 #include "verbena/rpc/stream_awaits.h"
 #include "verbena/transport/coro/scheduler.h"
@@ -60,6 +61,8 @@ class StreamReceiver final : private SendWaiter,
   // is not complete.
   bool End();
   bool ended() const { return ended_; }
+  // Null, as by default: nobody wants to hear of messages. Stays until it is set again.
+  void set_observer(StreamObserver* observer) { observer_ = observer; }
   // Reads fail with `status`, and what has come is dropped. Only the first one counts.
   void Fail(const absl::Status& status);
   // Drops what has come, and what will.
@@ -150,6 +153,7 @@ class StreamReceiver final : private SendWaiter,
   size_t counted_ = 0;    // the message that was read last, if it came in parts
   StreamRead* reader_ = nullptr;
   bool peer_owes_ = false;
+  StreamObserver* observer_ = nullptr;
   StreamMemoryWait* memory_wait_ = nullptr;  // of the Read that is next
   std::unique_ptr<Returned> returned_;
   absl::Status failure_;

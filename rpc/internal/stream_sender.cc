@@ -138,6 +138,13 @@ void StreamSender::Advance() {
   }
 }
 
+void StreamSender::Serialize(char* to) {
+  const google::protobuf::MessageLite& message = writer_->message_;
+  message.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(to));
+  if (observer_ != nullptr) [[unlikely]]
+    observer_->OnSent(message);
+}
+
 bool StreamSender::SendMessage() {
   const google::protobuf::MessageLite& message = writer_->message_;
   const BorrowedPayload& payload = writer_->payload_;
@@ -154,7 +161,7 @@ bool StreamSender::SendMessage() {
     char* body = Reserve(StreamMessageFrame(id_, Told(payload)),
                          static_cast<uint32_t>(bytes + payload.bytes()));
     if (body == nullptr) return false;
-    message.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(body));
+    Serialize(body);
     CopyPayload(payload, body + bytes);
     EndWriter(absl::OkStatus());
     return true;
@@ -165,7 +172,8 @@ bool StreamSender::SendMessage() {
   }
   parts_counted_ = bytes;
   parts_.resize(bytes);
-  message.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(parts_.data()));
+  if (VERBENA_MUTANT(kPartedMessageUnseen)) observer_ = nullptr;
+  Serialize(parts_.data());
   BeginParts(payload);
   writer_in_parts_ = true;
   return true;
@@ -243,7 +251,7 @@ void StreamSender::OnWritable(Link& link) {
     frame.outcome = reserved_in_;
     reserved_ = 0;
     char* body = link.Append(frame, bytes);
-    writer_->message_.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(body));
+    Serialize(body);
     CopyPayload(payload, body + (bytes - payload.bytes()));
     EndWriter(absl::OkStatus());
   }

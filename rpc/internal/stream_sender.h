@@ -19,6 +19,7 @@
 #include "google/protobuf/message_lite.h"
 #include "verbena/rpc/internal/call_id.h"
 #include "verbena/rpc/internal/stream_link.h"
+#include "verbena/rpc/internal/stream_observer.h"
 #include "verbena/rpc/stream_awaits.h"
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/memory/buffer.h"
@@ -46,6 +47,8 @@ class StreamSender final : private SendWaiter, private LinkWindowWaiter, private
   // The peer's readers have taken bytes. A failed Status closes the link.
   absl::Status OnWindow(const FrameHeader& frame);
 
+  // Null, as by default: nobody wants to hear of messages. Stays until it is set again.
+  void set_observer(StreamObserver* observer) { observer_ = observer; }
   bool closed() const { return closed_; }
   bool end_sent() const { return end_wanted_; }
   // Whether a message has begun to leave, and its last part has not left.
@@ -63,6 +66,8 @@ class StreamSender final : private SendWaiter, private LinkWindowWaiter, private
 
   // Sends what there is to send, as far as it can.
   void Advance();
+  // Writes the writer's message, whose size was just computed, to `to`.
+  void Serialize(char* to);
   // Begins with the writer's message, in one frame or in parts. False if it must wait.
   bool SendMessage();
   bool SendPart();
@@ -98,6 +103,7 @@ class StreamSender final : private SendWaiter, private LinkWindowWaiter, private
   uint32_t reserved_ = 0;  // of the windows, for the frame that waits for room
   uint8_t reserved_in_ = kCountsInLink;
   StreamWrite* writer_ = nullptr;
+  StreamObserver* observer_ = nullptr;
   std::string parts_;  // the message that leaves in parts
   BufferView tail_;    // its payload, of writer_
   uint32_t parts_total_ = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "fmt/format.h"
 #include "verbena/rpc/internal/allocate.h"
 #include "verbena/rpc/internal/call_step.h"
+#include "verbena/rpc/internal/message_hooks.h"
 #include "verbena/rpc/internal/status_codec.h"
 #include "verbena/rpc/server/server_session.h"
 #include "verbena/rpc/server/server_shard.h"
@@ -221,6 +223,13 @@ Task<absl::Status> ServerCall::RunIntercepted() {
   ServerCallView view(*context_, carried_.incoming_metadata(), messages_.request(),
                       messages_.reply());
   Chain chain(*this, view);
+  using Hooks = MessageHooks<ServerInterceptor, ServerCallView>;
+  std::optional<Hooks> hooks;
+  ServedStream* const stream = stream_.get();
+  if (stream != nullptr && Hooks::AreWanted(shard_.limits().interceptors)) {
+    hooks.emplace(shard_.limits().interceptors, view, Streams::kServer, stream->sender(),
+                  stream->receiver());
+  }
   co_return co_await chain.Run();
 }
 

@@ -221,6 +221,26 @@ class TenantInterceptor final : public verbena::ClientInterceptor {
   std::atomic<int> failures{0};
 };
 
+// Counts the messages of streams.
+class MessageCounter final : public verbena::ClientInterceptor {
+ public:
+  Task<absl::Status> Intercept(verbena::ClientCallView&, verbena::ClientNext next) override {
+    co_return co_await next();
+  }
+  bool sees_messages() const override { return true; }
+  void OnMessageSent(const verbena::ClientCallView&,
+                     const google::protobuf::MessageLite&) noexcept override {
+    ++sent;
+  }
+  void OnMessageReceived(const verbena::ClientCallView&,
+                         const google::protobuf::MessageLite&) noexcept override {
+    ++received;
+  }
+
+  std::atomic<int> sent{0};
+  std::atomic<int> received{0};
+};
+
 class TenantService final : public v1::Blocks::Service {
  public:
   Task<absl::Status> Stat(ServerContext& context, const v1::StatRequest&,
@@ -317,6 +337,16 @@ TEST(GuideStreamsTest, NamesTravelBothWays) {
               verbena::testing::IsOkAndHolds(3u));
   EXPECT_THAT(names.Run(NamesOf(names.channel(), "b/")),
               verbena::testing::IsOkAndHolds(testing::ElementsAre("b/1", "b/2")));
+}
+
+TEST(GuideStreamsTest, AnInterceptorSeesEachMessage) {
+  const auto counter = std::make_shared<MessageCounter>();
+  verbena::testing::InProcess<NameService> names({.channel = {.interceptors = {counter}}});
+  EXPECT_THAT(names.Run(ReserveNames(names.channel(), {"b/2", "a/1", "b/1"})),
+              verbena::testing::IsOkAndHolds(3u));
+  EXPECT_EQ(counter->sent, 3);
+  EXPECT_THAT(names.Run(NamesOf(names.channel(), "b/")), verbena::testing::IsOk());
+  EXPECT_EQ(counter->received, 2);
 }
 
 TEST_F(GuideTest, CallsRunSideBySide) {

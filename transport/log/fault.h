@@ -189,6 +189,8 @@ enum class Fault {
   kLargeDetailsDropped,        // a failure that does not fit a frame loses its details
   kStreamFailureCut,           // the same of a stream's failure
   kBesideUnbounded,            // a peer may send beside a stream's messages as much as it likes
+  kMessageHooksReversed,       // the interceptor next to the wire sees a message that leaves first
+  kPartedMessageUnseen,        // interceptors do not see a message that leaves in parts
   kLostCallNotExecuted,      // a call whose link is lost counts as not executed, though it was sent
   kFetchedCallExecuted,      // a call whose request never arrived in full counts as executed
   kFramePayloadUnchecked,    // a payload in a frame may be longer than the frame

@@ -1,0 +1,24 @@
+// StreamObserver: hears of each message of a stream, in order, once.
+//
+// Set for the halves of a stream, which it outlives. On the stream's executor, within the
+// transport: it may neither throw nor use the stream.
+
+#ifndef VERBENA_RPC_INTERNAL_STREAM_OBSERVER_H_
+#define VERBENA_RPC_INTERNAL_STREAM_OBSERVER_H_
+
+#include "google/protobuf/message_lite.h"
+
+namespace verbena::internal {
+
+class StreamObserver {
+ public:
+  virtual ~StreamObserver() = default;
+  // A Write's message begins to leave.
+  virtual void OnSent(const google::protobuf::MessageLite& message) noexcept = 0;
+  // A Read has a message.
+  virtual void OnReceived(const google::protobuf::MessageLite& message) noexcept = 0;
+};
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_RPC_INTERNAL_STREAM_OBSERVER_H_

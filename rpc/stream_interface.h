@@ -1,13 +1,12 @@
 // ClientReaderInterface, ClientWriterInterface, ClientReaderWriterInterface: a client's end of a
 // stream as virtual functions, for code whose tests put a mock in the place of the stream.
 //
-// The streaming methods of a generated StubInterface return one. (Methods whose streams have
-// payloads are not in the interface.) A StubAdapter's wraps the real stream of client_stream.h, and
-// a mock's is a MockClientReader and so on, or played messages (verbena/testing.h). Each function
-// returns a Task, which costs a coroutine's frame; all else is as with ClientReader, ClientWriter
-// and ClientReaderWriter. Arguments are borrowed until the Task ends, and the object must outlive
-// its Tasks. Destroying it before the end abandons the call. All awaits and the destruction are on
-// one executor.
+// The streaming methods of a generated StubInterface return one. A StubAdapter's wraps the real
+// stream of client_stream.h, and a mock's is a MockClientReader and so on, or played messages
+// (verbena/testing.h). Each function returns a Task, which costs a coroutine's frame; all else is
+// as with ClientReader, ClientWriter and ClientReaderWriter. Arguments are borrowed until the Task
+// ends, and the object must outlive its Tasks. Destroying it before the end abandons the call. All
+// awaits and the destruction are on one executor.
 //
 //   Task<absl::StatusOr<int>> CountEntries(Store::StubInterface& store) {
 //     std::unique_ptr<ClientReaderInterface<Entry>> entries = store.Scan(ScanRequest());
@@ -17,6 +16,9 @@
 //     VERBENA_CO_RETURN_IF_ERROR(co_await entries->Finish());
 //     co_return count;
 //   }
+//
+// If the messages of a stream have payloads, its type says WithPayload, as with the real streams
+// (client_stream.h): Read() fills one, and Write() also takes a payload.
 
 #ifndef VERBENA_RPC_STREAM_INTERFACE_H_
 #define VERBENA_RPC_STREAM_INTERFACE_H_
@@ -28,9 +30,36 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/rpc/client_stream.h"
+#include "verbena/rpc/with_payload.h"
 #include "verbena/transport/coro/task.h"
+#include "verbena/transport/memory/buffer.h"
 
 namespace verbena {
+
+namespace internal {
+
+// The Writes of a client that streams.
+template <typename Request>
+class WritesInterface {
+ public:
+  virtual ~WritesInterface() = default;
+
+  virtual Task<absl::Status> Write(const Request& message) = 0;
+  virtual Task<absl::Status> WritesDone() = 0;
+};
+
+template <typename Message>
+class WritesInterface<WithPayload<Message>> {
+ public:
+  virtual ~WritesInterface() = default;
+
+  // Without a payload, and with one, which may be empty. Its Buffer is borrowed, too.
+  virtual Task<absl::Status> Write(const Message& message) = 0;
+  virtual Task<absl::Status> Write(const Message& message, BufferView payload) = 0;
+  virtual Task<absl::Status> WritesDone() = 0;
+};
+
+}  // namespace internal
 
 template <typename Reply>
 class ClientReaderInterface {
@@ -49,23 +78,59 @@ class ClientReaderInterface {
 };
 
 template <typename Request, typename Reply>
-class ClientWriterInterface {
+class ClientWriterInterface : public internal::WritesInterface<Request> {
  public:
-  virtual ~ClientWriterInterface() = default;
-
-  virtual Task<absl::Status> Write(const Request& message) = 0;
-  virtual Task<absl::Status> WritesDone() = 0;
   virtual Task<absl::StatusOr<Reply>> Finish() = 0;
 };
 
 template <typename Request, typename Reply>
-class ClientReaderWriterInterface : public ClientReaderInterface<Reply> {
- public:
-  virtual Task<absl::Status> Write(const Request& message) = 0;
-  virtual Task<absl::Status> WritesDone() = 0;
-};
+class ClientReaderWriterInterface : public ClientReaderInterface<Reply>,
+                                    public internal::WritesInterface<Request> {};
 
 namespace internal {
+
+// Implements the Writes of `Interface` by those of the real stream.
+template <typename Interface, typename Stream, typename Request>
+class WritesAdapter : public Interface {
+ public:
+  explicit WritesAdapter(Stream stream) : stream_(std::move(stream)) {}
+
+  VERBENA_CORO_WRAPPER Task<absl::Status> Write(const Request& message) override {
+    return stream_.Write(message).AsTask();
+  }
+  VERBENA_CORO_WRAPPER Task<absl::Status> WritesDone() override { return stream_.WritesDone(); }
+
+ protected:
+  Stream stream_;
+};
+
+template <typename Interface, typename Stream, typename Message>
+class WritesAdapter<Interface, Stream, WithPayload<Message>> : public Interface {
+ public:
+  explicit WritesAdapter(Stream stream) : stream_(std::move(stream)) {}
+
+  VERBENA_CORO_WRAPPER Task<absl::Status> Write(const Message& message) override {
+    return stream_.Write(message).AsTask();
+  }
+  VERBENA_CORO_WRAPPER Task<absl::Status> Write(const Message& message,
+                                                BufferView payload) override {
+    return stream_.Write(message, payload).AsTask();
+  }
+  VERBENA_CORO_WRAPPER Task<absl::Status> WritesDone() override { return stream_.WritesDone(); }
+
+ protected:
+  Stream stream_;
+};
+
+// Read() of the real stream as a Task. That of a WithPayload is one already.
+template <typename Stream, typename Reply>
+VERBENA_CORO_WRAPPER Task<bool> ReadTask(Stream& stream, Reply& into) {
+  return stream.Read(into).AsTask();
+}
+template <typename Stream, typename Message>
+VERBENA_CORO_WRAPPER Task<bool> ReadTask(Stream& stream, WithPayload<Message>& into) {
+  return stream.Read(into);
+}
 
 // The real streams behind the interfaces.
 template <typename Reply>
@@ -73,7 +138,7 @@ class ReaderAdapter final : public ClientReaderInterface<Reply> {
  public:
   explicit ReaderAdapter(ClientReader<Reply> stream) : stream_(std::move(stream)) {}
 
-  VERBENA_CORO_WRAPPER Task<bool> Read(Reply& into) override { return stream_.Read(into).AsTask(); }
+  VERBENA_CORO_WRAPPER Task<bool> Read(Reply& into) override { return ReadTask(stream_, into); }
   VERBENA_CORO_WRAPPER Task<absl::Status> Finish() override { return stream_.Finish(); }
 
  private:
@@ -81,35 +146,34 @@ class ReaderAdapter final : public ClientReaderInterface<Reply> {
 };
 
 template <typename Request, typename Reply>
-class WriterAdapter final : public ClientWriterInterface<Request, Reply> {
+class WriterAdapter final : public WritesAdapter<ClientWriterInterface<Request, Reply>,
+                                                 ClientWriter<Request, Reply>, Request> {
+  using Base =
+      WritesAdapter<ClientWriterInterface<Request, Reply>, ClientWriter<Request, Reply>, Request>;
+
  public:
-  explicit WriterAdapter(ClientWriter<Request, Reply> stream) : stream_(std::move(stream)) {}
+  explicit WriterAdapter(ClientWriter<Request, Reply> stream) : Base(std::move(stream)) {}
 
-  VERBENA_CORO_WRAPPER Task<absl::Status> Write(const Request& message) override {
-    return stream_.Write(message).AsTask();
+  VERBENA_CORO_WRAPPER Task<absl::StatusOr<Reply>> Finish() override {
+    return this->stream_.Finish();
   }
-  VERBENA_CORO_WRAPPER Task<absl::Status> WritesDone() override { return stream_.WritesDone(); }
-  VERBENA_CORO_WRAPPER Task<absl::StatusOr<Reply>> Finish() override { return stream_.Finish(); }
-
- private:
-  ClientWriter<Request, Reply> stream_;
 };
 
 template <typename Request, typename Reply>
-class ReaderWriterAdapter final : public ClientReaderWriterInterface<Request, Reply> {
+class ReaderWriterAdapter final
+    : public WritesAdapter<ClientReaderWriterInterface<Request, Reply>,
+                           ClientReaderWriter<Request, Reply>, Request> {
+  using Base = WritesAdapter<ClientReaderWriterInterface<Request, Reply>,
+                             ClientReaderWriter<Request, Reply>, Request>;
+
  public:
   explicit ReaderWriterAdapter(ClientReaderWriter<Request, Reply> stream)
-      : stream_(std::move(stream)) {}
+      : Base(std::move(stream)) {}
 
-  VERBENA_CORO_WRAPPER Task<bool> Read(Reply& into) override { return stream_.Read(into).AsTask(); }
-  VERBENA_CORO_WRAPPER Task<absl::Status> Write(const Request& message) override {
-    return stream_.Write(message).AsTask();
+  VERBENA_CORO_WRAPPER Task<bool> Read(Reply& into) override {
+    return ReadTask(this->stream_, into);
   }
-  VERBENA_CORO_WRAPPER Task<absl::Status> WritesDone() override { return stream_.WritesDone(); }
-  VERBENA_CORO_WRAPPER Task<absl::Status> Finish() override { return stream_.Finish(); }
-
- private:
-  ClientReaderWriter<Request, Reply> stream_;
+  VERBENA_CORO_WRAPPER Task<absl::Status> Finish() override { return this->stream_.Finish(); }
 };
 
 // For generated StubAdapters.

@@ -30,14 +30,6 @@ Variables VariablesOf(const MethodDescriptor& method) {
   };
 }
 
-int MethodsOfInterface(const ServiceDescriptor& service) {
-  int count = 0;
-  for (int i = 0; i < service.method_count(); ++i) {
-    count += StreamsPayloads(*service.method(i)) ? 0 : 1;
-  }
-  return count;
-}
-
 }  // namespace
 
 std::string ResultType(const MethodDescriptor& method) {
@@ -71,11 +63,6 @@ void WriteStubInterface(const ServiceDescriptor& service, const std::string& mac
   for (int i = 0; i < service.method_count(); ++i) {
     const MethodDescriptor& method = *service.method(i);
     printer.Print("\n");
-    if (StreamsPayloads(method)) {
-      printer.Print("// $method$ streams payloads, and is a method of Stub alone.\n", "method",
-                    CppName(method));
-      continue;
-    }
     PrintComment(CommentOf(method), printer);
     printer.Print(VariablesOf(method),
                   "$deprecated$virtual $result$ $method$(\n"
@@ -100,7 +87,6 @@ void WriteStubAdapter(const ServiceDescriptor& service, const std::string& macro
       "macro", macro, "streams", HasStreams(service) ? " and streams" : "");
   printer.Indent();
   for (int i = 0; i < service.method_count(); ++i) {
-    if (StreamsPayloads(*service.method(i))) continue;
     printer.Print(VariablesOf(*service.method(i)),
                   "$deprecated$$wrapper$$result$ $method$(\n"
                   "    $parameter$::verbena::CallOptions options = {}) override;\n");
@@ -111,13 +97,12 @@ void WriteStubAdapter(const ServiceDescriptor& service, const std::string& macro
       " private:\n"
       "  $unused$Stub stub_;\n"
       "};\n",
-      "unused", MethodsOfInterface(service) == 0 ? "[[maybe_unused]] " : "");
+      "unused", service.method_count() == 0 ? "[[maybe_unused]] " : "");
 }
 
 void WriteStubAdapterMethods(const ServiceDescriptor& service, Printer& printer) {
   for (int i = 0; i < service.method_count(); ++i) {
     const MethodDescriptor& method = *service.method(i);
-    if (StreamsPayloads(method)) continue;
     printer.Print(VariablesOf(method),
                   "$result$ $class$::StubAdapter::$method$(\n"
                   "    $parameter$::verbena::CallOptions options) {\n");

@@ -60,9 +60,9 @@ void WriteConstructor(const ServiceDescriptor& service, Printer& printer) {
   printer.Print(vars, "$mock$() {\n");
   for (int i = 0; i < service.method_count(); ++i) {
     const MethodDescriptor& method = *service.method(i);
-    if (!IsStreaming(method) || StreamsPayloads(method)) continue;
+    if (!IsStreaming(method)) continue;
     vars["method"] = CppName(method);
-    vars["reply"] = CppTypeIn(service, *method.output_type());
+    vars["reply"] = StreamReplyType(method);
     vars["play"] = method.server_streaming() ? "PlayMessages" : "PlayReply";
     vars["none"] = method.server_streaming() ? "{}, " : "";
     printer.Print(vars,
@@ -94,7 +94,6 @@ void WriteMock(const ServiceDescriptor& service, Printer& printer) {
   WriteConstructor(service, printer);
   for (int i = 0; i < service.method_count(); ++i) {
     const MethodDescriptor& method = *service.method(i);
-    if (StreamsPayloads(method)) continue;
     if (IsStreaming(method)) {
       WriteStreamingMethod(method, printer);
     } else {

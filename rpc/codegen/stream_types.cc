@@ -42,11 +42,6 @@ bool IsStreaming(const MethodDescriptor& method) {
   return method.client_streaming() || method.server_streaming();
 }
 
-bool StreamsPayloads(const MethodDescriptor& method) {
-  const PayloadOptions payloads = PayloadOptionsOf(method);
-  return IsStreaming(method) && (payloads.request || payloads.response);
-}
-
 bool HasStreams(const google::protobuf::ServiceDescriptor& service) {
   for (int i = 0; i < service.method_count(); ++i) {
     if (IsStreaming(*service.method(i))) return true;
@@ -71,6 +66,8 @@ std::string ClientStreamType(const MethodDescriptor& method) { return StreamType
 std::string StreamInterfaceType(const MethodDescriptor& method) {
   return StreamType(method, "Interface");
 }
+
+std::string StreamReplyType(const MethodDescriptor& method) { return ReplyOf(method); }
 
 std::string StreamRequestParameter(const MethodDescriptor& method) {
   if (method.client_streaming()) return "";

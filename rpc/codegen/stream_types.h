@@ -10,8 +10,6 @@
 namespace verbena::codegen {
 
 bool IsStreaming(const google::protobuf::MethodDescriptor& method);
-// Whether messages of its stream have payloads. Such a method is not in StubInterface.
-bool StreamsPayloads(const google::protobuf::MethodDescriptor& method);
 // Whether a method of `service`, or of a service of `file`, is streaming.
 bool HasStreams(const google::protobuf::ServiceDescriptor& service);
 bool HasStreams(const google::protobuf::FileDescriptor& file);
@@ -25,6 +23,8 @@ std::string ClientStreamType(const google::protobuf::MethodDescriptor& method);
 // "::verbena::ClientReaderInterface<Reply>" and so on: its virtual form, for StubInterface.
 // Precondition: IsStreaming().
 std::string StreamInterfaceType(const google::protobuf::MethodDescriptor& method);
+// The replies of that stream, or its one reply: "Reply", or "::verbena::WithPayload<Reply>".
+std::string StreamReplyType(const google::protobuf::MethodDescriptor& method);
 // The request among the parameters of a stub's streaming method, "const Request& request, "; empty
 // if the client sends a stream.
 std::string StreamRequestParameter(const google::protobuf::MethodDescriptor& method);

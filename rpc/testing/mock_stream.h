@@ -18,24 +18,90 @@
 //   EXPECT_CALL(*upload, Finish).WillOnce(Return(reply));
 //   EXPECT_CALL(mock, Upload).WillOnce(Return(ByMove(std::move(upload))));
 //
+// Streams whose messages have payloads: played messages give the payloads' bytes, for which a
+// channel has memory, as that of an InProcessServer. An expectation says which Write it means:
+//
+//   EXPECT_CALL(mock, Export)
+//       .WillOnce(PlayMessages<WithPayload<Part>>(server.channel(), {{part, "bytes"}, {last}}));
+//   EXPECT_CALL(*writer, Write(_, _)).Times(2);
+//
 // All objects are used on one executor, or by its thread alone, and must outlive their Tasks.
 
 #ifndef VERBENA_RPC_TESTING_MOCK_STREAM_H_
 #define VERBENA_RPC_TESTING_MOCK_STREAM_H_
 
 #include <cstddef>
+#include <cstring>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gmock/gmock.h"
+#include "verbena/rpc/buffer.h"
+#include "verbena/rpc/channel.h"
 #include "verbena/rpc/stream_interface.h"
 #include "verbena/rpc/testing/mocked_call.h"
+#include "verbena/rpc/with_payload.h"
 #include "verbena/transport/coro/task.h"
+#include "verbena/transport/log/check.h"
 
 namespace verbena {
+
+namespace internal {
+
+// For MockClientWriter and MockClientReaderWriter: the Writes of `Interface`.
+template <typename Interface, typename Request>
+class MockWrites : public Interface {
+ public:
+  MockWrites() {
+    ON_CALL(*this, Write).WillByDefault(::testing::Return(absl::OkStatus()));
+    ON_CALL(*this, WritesDone).WillByDefault(::testing::Return(absl::OkStatus()));
+  }
+
+  MOCK_METHOD((testing::MockedCall<absl::Status>), Write, (const Request& message), (const));
+  MOCK_METHOD((testing::MockedCall<absl::Status>), WritesDone, (), (const));
+
+  Task<absl::Status> Write(const Request& message) override {
+    co_return co_await std::as_const(*this).Write(message).AsTask();
+  }
+  Task<absl::Status> WritesDone() override {
+    co_return co_await std::as_const(*this).WritesDone().AsTask();
+  }
+};
+
+// Expectations say which Write they mean: Write(_) or Write(_, _).
+template <typename Interface, typename Message>
+class MockWrites<Interface, WithPayload<Message>> : public Interface {
+ public:
+  MockWrites() {
+    using ::testing::_;
+    ON_CALL(*this, Write(_)).WillByDefault(::testing::Return(absl::OkStatus()));
+    ON_CALL(*this, Write(_, _)).WillByDefault(::testing::Return(absl::OkStatus()));
+    ON_CALL(*this, WritesDone).WillByDefault(::testing::Return(absl::OkStatus()));
+  }
+
+  MOCK_METHOD((testing::MockedCall<absl::Status>), Write, (const Message& message), (const));
+  MOCK_METHOD((testing::MockedCall<absl::Status>), Write,
+              (const Message& message, BufferView payload), (const));
+  MOCK_METHOD((testing::MockedCall<absl::Status>), WritesDone, (), (const));
+
+  Task<absl::Status> Write(const Message& message) override {
+    co_return co_await std::as_const(*this).Write(message).AsTask();
+  }
+  Task<absl::Status> Write(const Message& message, BufferView payload) override {
+    co_return co_await std::as_const(*this).Write(message, payload).AsTask();
+  }
+  Task<absl::Status> WritesDone() override {
+    co_return co_await std::as_const(*this).WritesDone().AsTask();
+  }
+};
+
+}  // namespace internal
+
 namespace testing {
 
 // As in generated mocks, GoogleMock's functions are const and answer with a MockedCall.
@@ -56,55 +122,38 @@ class MockClientReader : public ClientReaderInterface<Reply> {
 };
 
 template <typename Request, typename Reply>
-class MockClientWriter : public ClientWriterInterface<Request, Reply> {
+class MockClientWriter
+    : public internal::MockWrites<ClientWriterInterface<Request, Reply>, Request> {
  public:
-  MockClientWriter() {
-    ON_CALL(*this, Write).WillByDefault(::testing::Return(absl::OkStatus()));
-    ON_CALL(*this, WritesDone).WillByDefault(::testing::Return(absl::OkStatus()));
-  }
-
-  MOCK_METHOD((MockedCall<absl::Status>), Write, (const Request& message), (const));
-  MOCK_METHOD((MockedCall<absl::Status>), WritesDone, (), (const));
   MOCK_METHOD((MockedCall<absl::StatusOr<Reply>>), Finish, (), (const));
 
-  Task<absl::Status> Write(const Request& message) override {
-    co_return co_await std::as_const(*this).Write(message).AsTask();
-  }
-  Task<absl::Status> WritesDone() override {
-    co_return co_await std::as_const(*this).WritesDone().AsTask();
-  }
   Task<absl::StatusOr<Reply>> Finish() override {
     co_return co_await std::as_const(*this).Finish().AsTask();
   }
 };
 
 template <typename Request, typename Reply>
-class MockClientReaderWriter : public ClientReaderWriterInterface<Request, Reply> {
+class MockClientReaderWriter
+    : public internal::MockWrites<ClientReaderWriterInterface<Request, Reply>, Request> {
  public:
-  MockClientReaderWriter() {
-    ON_CALL(*this, Write).WillByDefault(::testing::Return(absl::OkStatus()));
-    ON_CALL(*this, WritesDone).WillByDefault(::testing::Return(absl::OkStatus()));
-  }
-
   using ClientReaderInterface<Reply>::Read;
 
   MOCK_METHOD((MockedCall<bool>), Read, (Reply & into), (const));
-  MOCK_METHOD((MockedCall<absl::Status>), Write, (const Request& message), (const));
-  MOCK_METHOD((MockedCall<absl::Status>), WritesDone, (), (const));
   MOCK_METHOD((MockedCall<absl::Status>), Finish, (), (const));
 
   Task<bool> Read(Reply& into) override {
     co_return co_await std::as_const(*this).Read(into).AsTask();
   }
-  Task<absl::Status> Write(const Request& message) override {
-    co_return co_await std::as_const(*this).Write(message).AsTask();
-  }
-  Task<absl::Status> WritesDone() override {
-    co_return co_await std::as_const(*this).WritesDone().AsTask();
-  }
   Task<absl::Status> Finish() override {
     co_return co_await std::as_const(*this).Finish().AsTask();
   }
+};
+
+// A message for PlayMessages(), with the bytes of its payload; none: it has no payload.
+template <typename Message>
+struct PlayedMessage {
+  Message message = {};
+  std::optional<std::string> payload = {};
 };
 
 }  // namespace testing
@@ -119,10 +168,10 @@ class PlayedMessages {
   PlayedMessages(std::vector<Reply> messages, absl::Status status)
       : messages_(std::move(messages)), status_(std::move(status)) {}
 
-  bool Next(Reply& into) {
-    if (is_over()) return false;
+  Task<bool> Next(Reply& into) {
+    if (is_over()) co_return false;
     into = messages_[next_++];
-    return true;
+    co_return true;
   }
   bool is_over() const { return next_ == messages_.size(); }
   const absl::Status& status() const { return status_; }
@@ -133,12 +182,74 @@ class PlayedMessages {
   size_t next_ = 0;
 };
 
+template <typename Message>
+class PlayedMessages<WithPayload<Message>> {
+ public:
+  // `memory` may be null if no payload has bytes.
+  PlayedMessages(std::vector<testing::PlayedMessage<Message>> messages, absl::Status status,
+                 Channel* memory = nullptr)
+      : messages_(std::move(messages)), status_(std::move(status)), memory_(memory) {}
+
+  // Without memory for the payload the stream is over, as a real one is.
+  Task<bool> Next(WithPayload<Message>& into) {
+    if (is_over()) co_return false;
+    const testing::PlayedMessage<Message>& next = messages_[next_];
+    const std::string payload = next.payload.value_or("");
+    if (payload.size() > into.payload.capacity()) {
+      VERBENA_CHECK(memory_ != nullptr) << "PlayMessages() with payloads takes a Channel";
+      absl::StatusOr<Buffer> memory = co_await memory_->AllocateBuffer(payload.size());
+      if (!memory.ok()) {
+        status_ = memory.status();
+        next_ = messages_.size();
+        co_return false;
+      }
+      into.payload = *std::move(memory);
+    }
+    if (into.payload) into.payload.set_size(payload.size());
+    if (!payload.empty()) std::memcpy(into.payload.data(), payload.data(), payload.size());
+    into.message = next.message;
+    into.has_payload = next.payload.has_value();
+    ++next_;
+    co_return true;
+  }
+  bool is_over() const { return next_ == messages_.size(); }
+  const absl::Status& status() const { return status_; }
+
+ private:
+  std::vector<testing::PlayedMessage<Message>> messages_;
+  absl::Status status_;
+  Channel* memory_;
+  size_t next_ = 0;
+};
+
+// The Writes of `Interface`, all of which end with status_of_writes().
+template <typename Interface, typename Request>
+class PlayedWrites : public Interface {
+ public:
+  Task<absl::Status> Write(const Request&) override { co_return status_of_writes(); }
+  Task<absl::Status> WritesDone() override { co_return absl::OkStatus(); }
+
+ private:
+  virtual absl::Status status_of_writes() const = 0;
+};
+
+template <typename Interface, typename Message>
+class PlayedWrites<Interface, WithPayload<Message>> : public Interface {
+ public:
+  Task<absl::Status> Write(const Message&) override { co_return status_of_writes(); }
+  Task<absl::Status> Write(const Message&, BufferView) override { co_return status_of_writes(); }
+  Task<absl::Status> WritesDone() override { co_return absl::OkStatus(); }
+
+ private:
+  virtual absl::Status status_of_writes() const = 0;
+};
+
 template <typename Reply>
 class PlayedReader final : public ClientReaderInterface<Reply> {
  public:
   explicit PlayedReader(PlayedMessages<Reply> played) : played_(std::move(played)) {}
 
-  Task<bool> Read(Reply& into) override { co_return played_.Next(into); }
+  VERBENA_CORO_WRAPPER Task<bool> Read(Reply& into) override { return played_.Next(into); }
   Task<absl::Status> Finish() override { co_return played_.status(); }
 
  private:
@@ -146,31 +257,32 @@ class PlayedReader final : public ClientReaderInterface<Reply> {
 };
 
 template <typename Request, typename Reply>
-class PlayedReaderWriter final : public ClientReaderWriterInterface<Request, Reply> {
+class PlayedReaderWriter final
+    : public PlayedWrites<ClientReaderWriterInterface<Request, Reply>, Request> {
  public:
   explicit PlayedReaderWriter(PlayedMessages<Reply> played) : played_(std::move(played)) {}
 
-  Task<bool> Read(Reply& into) override { co_return played_.Next(into); }
-  Task<absl::Status> Write(const Request&) override {
-    co_return played_.is_over() ? played_.status() : absl::OkStatus();
-  }
-  Task<absl::Status> WritesDone() override { co_return absl::OkStatus(); }
+  VERBENA_CORO_WRAPPER Task<bool> Read(Reply& into) override { return played_.Next(into); }
   Task<absl::Status> Finish() override { co_return played_.status(); }
 
  private:
+  absl::Status status_of_writes() const override {
+    return played_.is_over() ? played_.status() : absl::OkStatus();
+  }
+
   PlayedMessages<Reply> played_;
 };
 
 template <typename Request, typename Reply>
-class PlayedWriter final : public ClientWriterInterface<Request, Reply> {
+class PlayedWriter final : public PlayedWrites<ClientWriterInterface<Request, Reply>, Request> {
  public:
   explicit PlayedWriter(absl::StatusOr<Reply> reply) : reply_(std::move(reply)) {}
 
-  Task<absl::Status> Write(const Request&) override { co_return reply_.status(); }
-  Task<absl::Status> WritesDone() override { co_return absl::OkStatus(); }
   Task<absl::StatusOr<Reply>> Finish() override { co_return reply_; }
 
  private:
+  absl::Status status_of_writes() const override { return reply_.status(); }
+
   absl::StatusOr<Reply> reply_;
 };
 
@@ -221,7 +333,25 @@ namespace testing {
 // An action of a method that streams replies. If it reads, too, the stream takes all messages that
 // are written until it is over.
 template <typename Reply>
+  requires(!internal::HasPayload<Reply>)
 auto PlayMessages(std::vector<Reply> messages, absl::Status status = absl::OkStatus()) {
+  return internal::PlayMessagesAction<Reply>(
+      internal::PlayedMessages<Reply>(std::move(messages), std::move(status)));
+}
+
+// The same of a method whose replies have payloads, PlayMessages<WithPayload<Reply>>(). Reads take
+// memory for them from `memory`, which outlives them, unless the reader's is large enough.
+template <internal::HasPayload Reply>
+auto PlayMessages(Channel& memory,
+                  std::vector<PlayedMessage<internal::MessageOnly<Reply>>> messages,
+                  absl::Status status = absl::OkStatus()) {
+  return internal::PlayMessagesAction<Reply>(
+      internal::PlayedMessages<Reply>(std::move(messages), std::move(status), &memory));
+}
+// Without bytes of payloads.
+template <internal::HasPayload Reply>
+auto PlayMessages(std::vector<PlayedMessage<internal::MessageOnly<Reply>>> messages,
+                  absl::Status status = absl::OkStatus()) {
   return internal::PlayMessagesAction<Reply>(
       internal::PlayedMessages<Reply>(std::move(messages), std::move(status)));
 }

@@ -4,6 +4,7 @@
 #include "verbena/rpc/testing/mock_stream.h"
 
 #include <chrono>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,10 +18,13 @@
 #include "tests/rpc/testing/notes.verbena.pb.h"
 #include "tests/rpc/testing/notes_mock.verbena.pb.h"
 #include "tests/rpc/testing/notes_service.h"
+#include "verbena/rpc/buffer.h"
+#include "verbena/rpc/channel.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/stream_interface.h"
 #include "verbena/rpc/task.h"
 #include "verbena/rpc/time.h"
+#include "verbena/rpc/with_payload.h"
 #include "verbena/testing.h"
 
 namespace verbena::testing::notes {
@@ -77,6 +81,51 @@ Task<Heard> Chatted(Notes::StubInterface& notes, std::vector<std::string> texts)
   co_return heard;
 }
 
+// With payloads. Each part is told as its bytes, or as "-" if it has no payload.
+using Part = WithPayload<Text>;
+
+std::string Told(const Part& part) {
+  return part.has_payload ? std::string(part.payload.data(), part.payload.size()) : "-";
+}
+
+Task<Heard> WordsOf(Notes::StubInterface& notes, std::string text) {
+  std::unique_ptr<ClientReaderInterface<Part>> words = notes.Words(TextOf(std::move(text)));
+  Heard heard;
+  Part part;
+  while (co_await words->Read(part)) heard.texts.push_back(Told(part));
+  heard.status = co_await words->Finish();
+  co_return heard;
+}
+
+Task<absl::StatusOr<Text>> Gathered(Notes::StubInterface& notes, BufferView payload) {
+  std::unique_ptr<ClientWriterInterface<Part, Text>> writer = notes.Gather();
+  VERBENA_CO_RETURN_IF_ERROR(co_await writer->Write(TextOf("a"), payload));
+  VERBENA_CO_RETURN_IF_ERROR(co_await writer->Write(TextOf("b")));
+  VERBENA_CO_RETURN_IF_ERROR(co_await writer->Write(TextOf("c"), BufferView()));
+  co_return co_await writer->Finish();
+}
+
+Task<Heard> Mirrored(Notes::StubInterface& notes, BufferView payload) {
+  std::unique_ptr<ClientReaderWriterInterface<Part, Part>> mirror = notes.Mirror();
+  Heard heard;
+  (void)co_await mirror->Write(TextOf("a"), payload);
+  (void)co_await mirror->Write(TextOf("b"));
+  for (int i = 0; i < 2; ++i) {
+    std::optional<Part> part = co_await mirror->Read();
+    heard.texts.push_back(part.has_value() ? Told(*part) : "no more");
+  }
+  (void)co_await mirror->WritesDone();
+  heard.status = co_await mirror->Finish();
+  co_return heard;
+}
+
+Task<Buffer> Filled(Channel& channel, std::string bytes) {
+  absl::StatusOr<Buffer> buffer = co_await channel.AllocateBuffer(bytes.size());
+  EXPECT_THAT(buffer, IsOk());
+  std::memcpy(buffer->data(), bytes.data(), bytes.size());
+  co_return *std::move(buffer);
+}
+
 class StubAdapterTest : public ::testing::Test {
  protected:
   InProcess<NotesService> server_{{}, "re: "};
@@ -115,6 +164,17 @@ TEST_F(StubAdapterTest, AStreamOutlivesTheAdapterAndTheRequest) {
     co_return co_await letters->Read();
   };
   EXPECT_THAT(server_.Run(outlive()), ::testing::Optional(HasText("x")));
+}
+
+TEST_F(StubAdapterTest, PayloadsGoWithTheMessages) {
+  const Heard words = server_.Run(WordsOf(notes_, "one - two  three"));
+  EXPECT_THAT(words.texts, ElementsAre("one", "-", "two", "", "three"));
+  EXPECT_THAT(words.status, IsOk());
+  const Buffer payload = server_.Run(Filled(server_.channel(), "bytes"));
+  EXPECT_THAT(server_.Run(Gathered(notes_, payload.view())), IsOkAndHolds(HasText("bytes-")));
+  const Heard mirrored = server_.Run(Mirrored(notes_, payload.view()));
+  EXPECT_THAT(mirrored.texts, ElementsAre("bytes", "-"));
+  EXPECT_THAT(mirrored.status, IsOk());
 }
 
 TEST(StubAdapterOptionsTest, AStreamHasTheDeadlineOfItsOptions) {
@@ -179,6 +239,52 @@ TEST_F(MockStreamTest, APlayedReplyTakesAllMessages) {
   EXPECT_THAT(fixture_.Run(Joined(mock_, {"a", "b"})), StatusIs(absl::StatusCode::kUnavailable));
 }
 
+// Payloads take memory of a channel, whatever its server is for.
+class MockPayloadStreamTest : public MockStreamTest {
+ protected:
+  MockPayloadStreamTest() { fixture_.Serve({&service_}); }
+  ~MockPayloadStreamTest() override { fixture_.Stop(); }
+
+  NotesService service_;
+};
+
+TEST_F(MockPayloadStreamTest, PlayedMessagesGiveTheirPayloads) {
+  EXPECT_CALL(mock_, Words)
+      .Times(2)
+      .WillRepeatedly(PlayMessages<Part>(fixture_.channel(),
+                                         {{TextOf("x"), "one"},
+                                          {TextOf("y")},
+                                          {TextOf("z"), "longer than one"},
+                                          {TextOf("z"), ""}},
+                                         absl::DataLossError("the disk")));
+  for (int i = 0; i < 2; ++i) {
+    const Heard heard = fixture_.Run(WordsOf(mock_, "words"));
+    EXPECT_THAT(heard.texts, ElementsAre("one", "-", "longer than one", ""));
+    EXPECT_THAT(heard.status, StatusIs(absl::StatusCode::kDataLoss, "the disk"));
+  }
+}
+
+TEST_F(MockStreamTest, PlayedMessagesWithoutPayloadsTakeNoMemory) {
+  EXPECT_CALL(mock_, Mirror).WillOnce(PlayMessages<Part>({{TextOf("x")}, {TextOf("y"), ""}}));
+  EXPECT_THAT(fixture_.Run(Mirrored(mock_, BufferView())).texts, ElementsAre("-", ""));
+  EXPECT_CALL(mock_, Gather).WillOnce(PlayReply<Text>(TextOf("ab")));
+  EXPECT_THAT(fixture_.Run(Gathered(mock_, BufferView())), IsOkAndHolds(HasText("ab")));
+}
+
+TEST_F(MockPayloadStreamTest, AMockOfAWriterSeesEachPayload) {
+  const Buffer payload = fixture_.Run(Filled(fixture_.channel(), "bytes"));
+  auto writer = std::make_unique<MockClientWriter<Part, Text>>();
+  {
+    InSequence in_order;
+    EXPECT_CALL(*writer, Write(HasText("a"), ::testing::Property(&BufferView::size, 5)));
+    EXPECT_CALL(*writer, Write(HasText("b")));
+    EXPECT_CALL(*writer, Write(HasText("c"), _)).WillOnce(Return(absl::UnavailableError("gone")));
+  }
+  EXPECT_CALL(mock_, Gather).WillOnce(Return(ByMove(std::move(writer))));
+  EXPECT_THAT(fixture_.Run(Gathered(mock_, payload.view())),
+              StatusIs(absl::StatusCode::kUnavailable, "gone"));
+}
+
 TEST_F(MockStreamTest, AMockOfAReaderAnswersEachRead) {
   auto reader = std::make_unique<MockClientReader<Text>>();
   {
@@ -236,6 +342,9 @@ TEST_F(MockStreamTest, AMethodWithoutAnActionSaysSo) {
               StatusIs(absl::StatusCode::kUnimplemented));
   EXPECT_THAT(fixture_.Run(Joined(mock_, {"a"})), StatusIs(absl::StatusCode::kUnimplemented));
   EXPECT_THAT(fixture_.Run(Chatted(mock_, {"a"})).status,
+              StatusIs(absl::StatusCode::kUnimplemented));
+  EXPECT_CALL(mock_, Words);
+  EXPECT_THAT(fixture_.Run(WordsOf(mock_, "word")).status,
               StatusIs(absl::StatusCode::kUnimplemented));
 }
 

@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "tests/rpc/testing/notes.pb.h"
 #include "tests/rpc/testing/notes.verbena.pb.h"
 #include "verbena/rpc/buffer.h"
@@ -17,6 +19,7 @@
 #include "verbena/rpc/server_stream.h"
 #include "verbena/rpc/task.h"
 #include "verbena/rpc/time.h"
+#include "verbena/rpc/with_payload.h"
 
 namespace verbena::testing::notes {
 
@@ -84,6 +87,44 @@ class NotesService final : public Notes::Service {
       VERBENA_CO_ASSIGN_OR_RETURN(const bool read, co_await stream.Read(text));
       if (!read) co_return absl::OkStatus();
       VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(TextOf(prefix_ + text.text())));
+    }
+  }
+
+  Task<absl::Status> Words(ServerContext& context, const Text& request,
+                           ServerWriter<WithPayload<Text>>& writer) override {
+    VERBENA_CO_ASSIGN_OR_RETURN(const Buffer memory, co_await context.AllocateBuffer(4096));
+    for (const absl::string_view word : absl::StrSplit(request.text(), ' ')) {
+      if (word == "-") {
+        VERBENA_CO_RETURN_IF_ERROR(co_await writer.Write(TextOf("none")));
+        continue;
+      }
+      std::memcpy(memory.data(), word.data(), word.size());
+      VERBENA_CO_RETURN_IF_ERROR(
+          co_await writer.Write(TextOf("word"), memory.Slice(0, word.size())));
+    }
+    co_return absl::OkStatus();
+  }
+
+  Task<absl::Status> Gather(ServerContext&, ServerReader<WithPayload<Text>>& reader,
+                            Text& reply) override {
+    WithPayload<Text> text;
+    for (;;) {
+      VERBENA_CO_ASSIGN_OR_RETURN(const bool read, co_await reader.Read(text));
+      if (!read) co_return absl::OkStatus();
+      reply.mutable_text()->append(
+          text.has_payload ? std::string(text.payload.data(), text.payload.size()) : "-");
+    }
+  }
+
+  Task<absl::Status> Mirror(
+      ServerContext&, ServerReaderWriter<WithPayload<Text>, WithPayload<Text>>& stream) override {
+    WithPayload<Text> text;
+    for (;;) {
+      VERBENA_CO_ASSIGN_OR_RETURN(const bool read, co_await stream.Read(text));
+      if (!read) co_return absl::OkStatus();
+      VERBENA_CO_RETURN_IF_ERROR(text.has_payload
+                                     ? co_await stream.Write(text.message, text.payload.view())
+                                     : co_await stream.Write(text.message));
     }
   }
 

@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "examples/block_store/limits.h"
+#include "examples/common/sha256.h"
 #include "verbena/rpc/buffer.h"
 #include "verbena/rpc/payload.h"
 #include "verbena/rpc/task.h"
@@ -14,8 +15,10 @@
 namespace block_store {
 
 using verbena::Buffer;
+using verbena::BufferView;
 using verbena::ServerContext;
 using verbena::ServerReader;
+using verbena::ServerReaderWriter;
 using verbena::ServerWriter;
 using verbena::Task;
 using verbena::WithPayload;
@@ -103,6 +106,29 @@ Task<absl::Status> BlockService::Import(ServerContext&,
     reply.set_bytes(reply.bytes() + bytes);
   }
   co_return co_await store_.Flush(volume);
+}
+
+Task<absl::Status> BlockService::Sync(
+    ServerContext& context, ServerReaderWriter<v1::Digest, WithPayload<v1::VolumePart>>& stream) {
+  VERBENA_CO_ASSIGN_OR_RETURN(const Buffer buffer,
+                              co_await context.AllocateBuffer(kExportPartBytes));
+  v1::Digest digest;
+  v1::VolumePart part;
+  std::string volume;
+  for (;;) {
+    VERBENA_CO_ASSIGN_OR_RETURN(const bool read, co_await stream.Read(digest));
+    if (!read) co_return absl::OkStatus();
+    if (volume.empty()) volume = digest.volume();
+    if (digest.bytes() > kExportPartBytes) {
+      co_return absl::InvalidArgumentError("a digest of more than 256 KiB");
+    }
+    const BufferView blocks = buffer.Slice(0, digest.bytes());
+    VERBENA_CO_RETURN_IF_ERROR(co_await store_.Read(volume, digest.offset(), blocks));
+    const examples::Digest ours = examples::Sha256({blocks.data(), blocks.size()});
+    if (std::string(ours.begin(), ours.end()) == digest.sha256()) continue;
+    part.set_offset(digest.offset());
+    VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(part, blocks));
+  }
 }
 
 }  // namespace block_store

@@ -49,6 +49,10 @@ class BlockService final : public v1::BlockStore::Service {
       verbena::ServerContext& context,
       verbena::ServerReader<verbena::WithPayload<v1::VolumePart>>& parts,
       v1::ImportReply& reply) override;
+  verbena::Task<absl::Status> Sync(
+      verbena::ServerContext& context,
+      verbena::ServerReaderWriter<v1::Digest, verbena::WithPayload<v1::VolumePart>>& stream)
+      override;
 
  private:
   VolumeStore& store_;

@@ -16,11 +16,16 @@ namespace {
 
 absl::Status OutOfRange(const char* name, uint64_t value, uint64_t low, uint64_t high) {
   return absl::InvalidArgumentError(
-      fmt::format("{} is {}, but must be in [{}, {}]", name, value, low, high));
+      fmt::format("LinkLimits::{} is {}, but must be in [{}, {}]", name, value, low, high));
 }
 
 int64_t Nanoseconds(Duration duration) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
+}
+
+absl::Status NotPositive(const char* name, Duration value) {
+  return absl::InvalidArgumentError(
+      fmt::format("LinkLimits::{} is {} ns, but must be positive", name, Nanoseconds(value)));
 }
 
 absl::Status CheckRanges(const LinkLimits& limits) {
@@ -31,8 +36,8 @@ absl::Status CheckRanges(const LinkLimits& limits) {
     return OutOfRange("eager_bytes", limits.eager_bytes, 1024, 1u << 20);
   }
   if (limits.eager_bytes % 64 != 0) {
-    return absl::InvalidArgumentError(
-        fmt::format("eager_bytes is {}, but must be a multiple of 64", limits.eager_bytes));
+    return absl::InvalidArgumentError(fmt::format(
+        "LinkLimits::eager_bytes is {}, but must be a multiple of 64", limits.eager_bytes));
   }
   if (limits.initial_credits < 1 || limits.initial_credits > kMaxWindow) {
     return OutOfRange("initial_credits", limits.initial_credits, 1, kMaxWindow);
@@ -49,12 +54,14 @@ absl::Status CheckRanges(const LinkLimits& limits) {
     return OutOfRange("send_buffers", limits.send_buffers, 16, 1u << 20);
   }
   if (limits.ping_interval <= Duration::zero()) {
-    return absl::InvalidArgumentError(fmt::format("ping_interval is {} ns, but must be positive",
-                                                  Nanoseconds(limits.ping_interval)));
+    return NotPositive("ping_interval", limits.ping_interval);
+  }
+  if (limits.connect_timeout <= Duration::zero()) {
+    return NotPositive("connect_timeout", limits.connect_timeout);
   }
   if (limits.idle_timeout < Duration::zero()) {
     return absl::InvalidArgumentError(
-        fmt::format("idle_timeout is {} ns, but must not be negative; 0 is for never",
+        fmt::format("LinkLimits::idle_timeout is {} ns, but must not be negative; 0 is for never",
                     Nanoseconds(limits.idle_timeout)));
   }
   if (limits.bulk.slice_bytes != 0 &&

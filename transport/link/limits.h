@@ -146,7 +146,7 @@ struct LinkLimits {
   // memory is leased over it; the next call connects again. Control frames (PING, PONG, RECALL) do
   // not count. 0: never. Must not be negative. (start)
   Duration idle_timeout = std::chrono::minutes(10);
-  // The longest time to connect, handshake included. 0: no link is ever made.
+  // The longest time to connect, handshake included. Must be positive.
   Duration connect_timeout = std::chrono::seconds(10);
   BulkLimits bulk = {};
   LeaseLimits leases = {};

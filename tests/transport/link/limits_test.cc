@@ -53,6 +53,11 @@ TEST_F(LimitsTest, TimesThatCannotBeKeptAreRefusedByName) {
   EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
   EXPECT_THAT(std::string(refused.message()), HasSubstr("ping_interval is 0 ns"));
   wanted_.ping_interval = std::chrono::seconds(1);
+  wanted_.connect_timeout = Duration::zero();
+  refused = DeriveLimits(wanted_, device_).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("LinkLimits::connect_timeout is 0 ns"));
+  wanted_.connect_timeout = std::chrono::seconds(1);
   wanted_.idle_timeout = std::chrono::nanoseconds(-5);
   refused = DeriveLimits(wanted_, device_).status();
   EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;

@@ -20,7 +20,8 @@
 
 namespace verbena::internal::soft {
 
-struct Arena {
+// Memory that the device has allocated, and that peers of other processes may map by its number.
+struct SharedArena {
   uint32_t id = 0;
   SharedRegion region;
 };
@@ -29,19 +30,19 @@ class Arenas {
  public:
   Arenas();
 
-  absl::StatusOr<std::shared_ptr<const Arena>> Allocate(size_t bytes);
+  absl::StatusOr<std::shared_ptr<const SharedArena>> Allocate(size_t bytes);
   // Removes the arena that starts at `memory`; null when there is none. No other arena gets its
   // number before Recycle().
-  std::shared_ptr<const Arena> Remove(const std::byte* memory);
+  std::shared_ptr<const SharedArena> Remove(const std::byte* memory);
   void Recycle(uint32_t id);
 
   // The arena that holds all of [address, address + bytes); null when none does.
-  std::shared_ptr<const Arena> Find(uint64_t address, uint64_t bytes);
-  std::vector<std::shared_ptr<const Arena>> All();
+  std::shared_ptr<const SharedArena> Find(uint64_t address, uint64_t bytes);
+  std::vector<std::shared_ptr<const SharedArena>> All();
 
  private:
   std::mutex mutex_;
-  std::map<uint64_t, std::shared_ptr<const Arena>> by_address_;
+  std::map<uint64_t, std::shared_ptr<const SharedArena>> by_address_;
   std::deque<uint32_t> free_ids_;
 };
 

@@ -110,7 +110,7 @@ bool OutLane::TakeAnswers(CompletionWriter& writer) {
 bool OutLane::TakeAnswer(const MessageHeader& answer, CompletionWriter& writer) {
   QueuePair* qp = FindQp(answer.destination);
   if (answer.opcode == Opcode::kRefused) {
-    Refusal refusal;
+    RefusedFragment refusal;
     if (answer.length != sizeof(refusal)) return false;
     std::memcpy(&refusal, answers_.payload(), sizeof(refusal));
     if (qp != nullptr) qp->send_queue().Refused(refusal, writer);

@@ -29,7 +29,7 @@ enum class Opcode : uint8_t {
   kFetchAdd,
   kSendInvalidate,  // a kSend whose `immediate` is the target's rkey to invalidate
   // Answers, target to initiator.
-  kRefused,  // payload: Refusal
+  kRefused,  // payload: RefusedFragment
   kData,     // bytes of a READ, or the old value of an atomic
 };
 inline constexpr Opcode kLastRequest = Opcode::kSendInvalidate;
@@ -88,7 +88,7 @@ struct AtomicOperands {
 };
 
 // Why a target did not execute a request.
-enum class RefusalReason : uint32_t {
+enum class NakReason : uint32_t {
   kNoReceive,       // RNR NAK: retried after the timer
   kNotReady,        // the destination QP is not in RTR yet: retried until the transport's timeout
   kUnreachable,     // no such QP, or it is in error, or it is connected to somebody else
@@ -98,9 +98,9 @@ enum class RefusalReason : uint32_t {
   kOperation,       // IBV_WC_REM_OP_ERR
 };
 
-struct Refusal {
+struct RefusedFragment {
   uint64_t position = 0;  // line of the refused fragment in the request ring
-  RefusalReason reason = RefusalReason::kNoReceive;
+  NakReason reason = NakReason::kNoReceive;
   uint32_t rnr_timer = 0;  // ibv_qp_attr::min_rnr_timer of the target
 };
 

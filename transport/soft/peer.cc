@@ -28,7 +28,7 @@ std::byte* Peer::Map(const MemoryLocation& where, uint64_t bytes) const {
   // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
   if (parts_.pid == 0) return reinterpret_cast<std::byte*>(where.address);
   if (where.arena == 0 || where.arena >= kMaxArenas) return nullptr;
-  const Arena& arena = arenas_[where.arena];
+  const MappedArena& arena = arenas_[where.arena];
   std::byte* data = arena.data.load(std::memory_order_acquire);
   const uint64_t size = arena.bytes.load(std::memory_order_relaxed);
   // The table is the peer's own: what it says is bounded by what we mapped.
@@ -55,7 +55,7 @@ absl::Status Peer::AddArena(uint32_t id, SharedRegion region) {
   if (id == 0 || id >= kMaxArenas) {
     return absl::InvalidArgumentError("a soft device announced an arena of impossible number");
   }
-  Arena& arena = arenas_[id];
+  MappedArena& arena = arenas_[id];
   // Heard of already, on another connection.
   if (arena.data.load(std::memory_order_relaxed) != nullptr) return absl::OkStatus();
   arena.region = std::move(region);

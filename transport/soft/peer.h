@@ -94,7 +94,8 @@ class Peer {
   bool ProcessEnded() const;
 
  private:
-  struct Arena {
+  // An arena of the peer's, once this process has mapped it.
+  struct MappedArena {
     std::atomic<std::byte*> data{nullptr};
     std::atomic<uint64_t> bytes{0};
     SharedRegion region;
@@ -103,7 +104,7 @@ class Peer {
   PeerParts parts_;
   TargetView target_;
   std::atomic<bool> kernel_refuses_{false};
-  Arena arenas_[kMaxArenas];
+  MappedArena arenas_[kMaxArenas];
 };
 
 }  // namespace verbena::internal::soft

@@ -15,9 +15,9 @@ namespace verbena::internal::soft {
 namespace {
 
 // The caller has seen to it that there is room.
-void SendRefusal(InLane& lane, const MessageHeader& request, uint64_t position,
-                 RefusalReason reason, uint32_t rnr_timer) {
-  const Refusal refusal{.position = position, .reason = reason, .rnr_timer = rnr_timer};
+void SendRefusal(InLane& lane, const MessageHeader& request, uint64_t position, NakReason reason,
+                 uint32_t rnr_timer) {
+  const RefusedFragment refusal{.position = position, .reason = reason, .rnr_timer = rnr_timer};
   std::byte* payload = lane.ReserveAnswer(sizeof(refusal));
   std::memcpy(payload, &refusal, sizeof(refusal));
   lane.PublishAnswer({.opcode = Opcode::kRefused,
@@ -36,7 +36,7 @@ bool ContinueRead(InLane& lane, CompletionQueue& cq) {
     if (!lane.HasRoomForAnswer(bytes)) return false;
     if (!cq.rnic().memory().view().CheckRemote(read.rkey, read.pd, read.request.destination,
                                                read.address, bytes, IBV_ACCESS_REMOTE_READ)) {
-      SendRefusal(lane, read.request, read.position, RefusalReason::kAccess, 0);
+      SendRefusal(lane, read.request, read.position, NakReason::kAccess, 0);
       break;
     }
     std::byte* payload = lane.ReserveAnswer(bytes);
@@ -63,11 +63,11 @@ void Serve(InLane& lane, const MessageHeader& request, CompletionQueue& cq,
   QueuePair* qp = cq.rnic().FindReceiver(request.destination, cq);
   const uint64_t position = lane.requests().position();
   if (qp != nullptr && qp->current_state() < IBV_QPS_RTR) {
-    SendRefusal(lane, request, position, RefusalReason::kNotReady, 0);
+    SendRefusal(lane, request, position, NakReason::kNotReady, 0);
     return;
   }
   if (qp == nullptr || !qp->CanReceive() || !qp->IsConnectedTo(lane.peer().gid(), request.source)) {
-    SendRefusal(lane, request, position, RefusalReason::kUnreachable, 0);
+    SendRefusal(lane, request, position, NakReason::kUnreachable, 0);
     return;
   }
   qp->responder().Execute(lane, request, lane.requests().payload(), writer);
@@ -117,13 +117,13 @@ void Responder::Execute(InLane& lane, const MessageHeader& request, const std::b
                         CompletionWriter& writer) {
   const uint64_t position = lane.requests().position();
   if (request.psn != expected_psn_) {
-    SendRefusal(lane, request, position, RefusalReason::kSequence, 0);
+    SendRefusal(lane, request, position, NakReason::kSequence, 0);
     return;
   }
   const bool first = (request.flags & kFirst) != 0;
   Execution outcome;
   if (first != (current_ == Opcode::kNone) || (!first && current_ != request.opcode)) {
-    outcome = Refuse(RefusalReason::kInvalidRequest);
+    outcome = Refuse(NakReason::kInvalidRequest);
   } else if (request.opcode == Opcode::kSend) {
     outcome = Send(request, payload, writer);
   } else if (request.opcode == Opcode::kWrite) {
@@ -141,22 +141,22 @@ void Responder::Execute(InLane& lane, const MessageHeader& request, const std::b
     return;
   }
   SendRefusal(lane, request, position, outcome.reason, qp_.attributes().min_rnr_timer);
-  if (outcome.reason == RefusalReason::kNoReceive) return;
-  if (outcome.reason != RefusalReason::kOperation && qp_.current_state() != IBV_QPS_ERR) {
-    qp_.RaiseEvent(outcome.reason == RefusalReason::kAccess ? IBV_EVENT_QP_ACCESS_ERR
-                                                            : IBV_EVENT_QP_REQ_ERR);
+  if (outcome.reason == NakReason::kNoReceive) return;
+  if (outcome.reason != NakReason::kOperation && qp_.current_state() != IBV_QPS_ERR) {
+    qp_.RaiseEvent(outcome.reason == NakReason::kAccess ? IBV_EVENT_QP_ACCESS_ERR
+                                                        : IBV_EVENT_QP_REQ_ERR);
   }
   qp_.Fail(qp_.receive_side(), writer);
 }
 
 Responder::Execution Responder::Send(const MessageHeader& request, const std::byte* payload,
                                      CompletionWriter& writer) {
-  if ((request.flags & kFirst) != 0 && !TakeReceive()) return Refuse(RefusalReason::kNoReceive);
+  if ((request.flags & kFirst) != 0 && !TakeReceive()) return Refuse(NakReason::kNoReceive);
   const ibv_wc_status status = Scatter(payload, request.length);
   if (status == IBV_WC_LOC_LEN_ERR) {
-    return FailReceive(status, RefusalReason::kInvalidRequest, writer);
+    return FailReceive(status, NakReason::kInvalidRequest, writer);
   }
-  if (status != IBV_WC_SUCCESS) return FailReceive(status, RefusalReason::kOperation, writer);
+  if (status != IBV_WC_SUCCESS) return FailReceive(status, NakReason::kOperation, writer);
   if ((request.flags & kLast) != 0) CompleteReceive(request, IBV_WC_RECV, received_, writer);
   return Done();
 }
@@ -171,9 +171,9 @@ Responder::Execution Responder::SendInvalidate(const MessageHeader& request,
                                                const std::byte* payload, CompletionWriter& writer) {
   MemoryWindows& windows = qp_.rnic().windows();
   const uint32_t rkey = request.immediate;
-  if ((request.flags & kImmediate) != 0) return Refuse(RefusalReason::kInvalidRequest);
+  if ((request.flags & kImmediate) != 0) return Refuse(NakReason::kInvalidRequest);
   if ((request.flags & kFirst) != 0 && !windows.IsBound(rkey, qp_.qp_num)) {
-    return Refuse(RefusalReason::kAccess);
+    return Refuse(NakReason::kAccess);
   }
   MessageHeader data = request;
   data.flags = static_cast<uint8_t>(data.flags & ~kLast);
@@ -181,7 +181,7 @@ Responder::Execution Responder::SendInvalidate(const MessageHeader& request,
   if (!outcome.executed || (request.flags & kLast) == 0) return outcome;
   // We may have invalidated it ourselves since its first fragment.
   if (!windows.Invalidate(rkey, qp_.qp_num)) {
-    return FailReceive(IBV_WC_MW_BIND_ERR, RefusalReason::kAccess, writer);
+    return FailReceive(IBV_WC_MW_BIND_ERR, NakReason::kAccess, writer);
   }
   ibv_wc& wc = CompleteReceive(request, IBV_WC_RECV, received_, writer);
   wc.wc_flags = IBV_WC_WITH_INV;
@@ -193,26 +193,26 @@ Responder::Execution Responder::Write(const MessageHeader& request, const std::b
                                       CompletionWriter& writer) {
   uint32_t bytes = request.length;
   if ((request.flags & kFirst) != 0) {
-    if (bytes < sizeof(TargetRange)) return Refuse(RefusalReason::kInvalidRequest);
+    if (bytes < sizeof(TargetRange)) return Refuse(NakReason::kInvalidRequest);
     std::memcpy(&write_, payload, sizeof(TargetRange));
     payload += sizeof(TargetRange);
     bytes -= sizeof(TargetRange);
     written_ = 0;
     if (!RemoteAllowed(write_.rkey, write_.address, write_.length, IBV_ACCESS_REMOTE_WRITE)) {
-      return Refuse(RefusalReason::kAccess);
+      return Refuse(NakReason::kAccess);
     }
-    if (write_.length > kMaxMessageBytes) return Refuse(RefusalReason::kInvalidRequest);
+    if (write_.length > kMaxMessageBytes) return Refuse(NakReason::kInvalidRequest);
     if ((request.flags & kImmediate) != 0 && !TakeReceive()) {
-      return Refuse(RefusalReason::kNoReceive);
+      return Refuse(NakReason::kNoReceive);
     }
     if ((request.flags & kPlaced) != 0) written_ = write_.length;
   }
   const bool last = (request.flags & kLast) != 0;
   if (bytes > write_.length - written_ || (last && bytes != write_.length - written_)) {
-    return Refuse(RefusalReason::kInvalidRequest);
+    return Refuse(NakReason::kInvalidRequest);
   }
   if (!RemoteAllowed(write_.rkey, write_.address + written_, bytes, IBV_ACCESS_REMOTE_WRITE)) {
-    return Refuse(RefusalReason::kAccess);
+    return Refuse(NakReason::kAccess);
   }
   if (bytes != 0) {
     // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
@@ -231,11 +231,11 @@ Responder::Execution Responder::Read(InLane& lane, const MessageHeader& request,
   TargetRange range;
   if (request.length != sizeof(range) || (request.flags & kLast) == 0 ||
       qp_.attributes().max_dest_rd_atomic == 0) {
-    return Refuse(RefusalReason::kInvalidRequest);
+    return Refuse(NakReason::kInvalidRequest);
   }
   std::memcpy(&range, payload, sizeof(range));
   if (!RemoteAllowed(range.rkey, range.address, range.length, IBV_ACCESS_REMOTE_READ)) {
-    return Refuse(RefusalReason::kAccess);
+    return Refuse(NakReason::kAccess);
   }
   lane.pending_read() = {.active = true,
                          .request = request,
@@ -254,13 +254,13 @@ Responder::Execution Responder::Atomic(InLane& lane, const MessageHeader& reques
   AtomicOperands operands;
   if (request.length != sizeof(range) + sizeof(operands) || (request.flags & kLast) == 0 ||
       qp_.attributes().max_dest_rd_atomic == 0) {
-    return Refuse(RefusalReason::kInvalidRequest);
+    return Refuse(NakReason::kInvalidRequest);
   }
   std::memcpy(&range, payload, sizeof(range));
   std::memcpy(&operands, payload + sizeof(range), sizeof(operands));
-  if (range.address % sizeof(uint64_t) != 0) return Refuse(RefusalReason::kInvalidRequest);
+  if (range.address % sizeof(uint64_t) != 0) return Refuse(NakReason::kInvalidRequest);
   if (!RemoteAllowed(range.rkey, range.address, sizeof(uint64_t), IBV_ACCESS_REMOTE_ATOMIC)) {
-    return Refuse(RefusalReason::kAccess);
+    return Refuse(NakReason::kAccess);
   }
   // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
   std::atomic_ref<uint64_t> target(*reinterpret_cast<uint64_t*>(range.address));
@@ -322,7 +322,7 @@ ibv_wc_status Responder::Scatter(const std::byte* from, uint32_t bytes) {
   return bytes == 0 ? IBV_WC_SUCCESS : IBV_WC_LOC_LEN_ERR;
 }
 
-Responder::Execution Responder::FailReceive(ibv_wc_status status, RefusalReason reason,
+Responder::Execution Responder::FailReceive(ibv_wc_status status, NakReason reason,
                                             CompletionWriter& writer) {
   ibv_wc& wc = writer.Add(status, true);
   wc.wr_id = receive_.wr_id;

@@ -47,10 +47,10 @@ class Responder {
   // Whether a fragment was executed, and if not, why it is refused.
   struct Execution {
     bool executed = true;
-    RefusalReason reason = RefusalReason::kNoReceive;
+    NakReason reason = NakReason::kNoReceive;
   };
   static constexpr Execution Done() { return {}; }
-  static constexpr Execution Refuse(RefusalReason reason) { return {false, reason}; }
+  static constexpr Execution Refuse(NakReason reason) { return {false, reason}; }
 
   Execution Send(const MessageHeader& request, const std::byte* payload, CompletionWriter& writer);
   Execution SendInvalidate(const MessageHeader& request, const std::byte* payload,
@@ -58,7 +58,7 @@ class Responder {
   Execution Write(const MessageHeader& request, const std::byte* payload, CompletionWriter& writer);
   Execution Read(InLane& lane, const MessageHeader& request, const std::byte* payload);
   Execution Atomic(InLane& lane, const MessageHeader& request, const std::byte* payload);
-  Execution FailReceive(ibv_wc_status status, RefusalReason reason, CompletionWriter& writer);
+  Execution FailReceive(ibv_wc_status status, NakReason reason, CompletionWriter& writer);
 
   bool TakeReceive();
   // Copies into the receive that was taken, at `received_`.

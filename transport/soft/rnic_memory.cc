@@ -151,7 +151,7 @@ absl::Status Rnic::DeallocMw(ibv_mw* mw) {
 
 absl::StatusOr<std::byte*> Rnic::AllocateShared(size_t bytes) {
   if (bytes == 0) return absl::InvalidArgumentError("a shared arena of no bytes");
-  VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<const Arena> arena, arenas_.Allocate(bytes));
+  VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<const SharedArena> arena, arenas_.Allocate(bytes));
   wire_.AnnounceArena(arena);
   engine_.Wake();
   return arena->region.data();
@@ -160,7 +160,7 @@ absl::StatusOr<std::byte*> Rnic::AllocateShared(size_t bytes) {
 absl::Status Rnic::FreeShared(std::byte* memory) {
   std::lock_guard<std::mutex> lock(mutex_);
   const uint64_t start = reinterpret_cast<uint64_t>(memory);
-  std::shared_ptr<const Arena> arena = arenas_.Find(start, 1);
+  std::shared_ptr<const SharedArena> arena = arenas_.Find(start, 1);
   if (arena == nullptr || arena->region.data() != memory) {
     return absl::InvalidArgumentError("not the start of a shared arena of this device");
   }

@@ -67,7 +67,7 @@ class SendQueue {
   // Reports every WR that is finished, now that the target has consumed lines before `consumed`.
   void Complete(uint64_t consumed, CompletionWriter& writer);
   // The target's answers.
-  void Refused(const Refusal& refusal, CompletionWriter& writer);
+  void Refused(const RefusedFragment& refusal, CompletionWriter& writer);
   void Answered(const MessageHeader& answer, const std::byte* payload, CompletionWriter& writer);
   // The RNR timer `token` ran out.
   void EndBackoff(uint32_t token, CompletionWriter& writer);
@@ -165,7 +165,7 @@ class SendQueue {
 
   // Sending again what was refused (send_queue_refused.cc).
   bool Contains(uint32_t index, uint64_t position);
-  void BackOff(uint32_t index, const Refusal& refusal, CompletionWriter& writer);
+  void BackOff(uint32_t index, const RefusedFragment& refusal, CompletionWriter& writer);
   void TakeBack(uint32_t first);
 
   // Ending.

@@ -25,15 +25,15 @@ Duration TransportTimeout(uint8_t timeout) {
   return std::chrono::nanoseconds(int64_t{4096} << (timeout & 31));
 }
 
-ibv_wc_status StatusOf(RefusalReason reason) {
+ibv_wc_status StatusOf(NakReason reason) {
   switch (reason) {
-    case RefusalReason::kNoReceive:
+    case NakReason::kNoReceive:
       return IBV_WC_RNR_RETRY_EXC_ERR;
-    case RefusalReason::kInvalidRequest:
+    case NakReason::kInvalidRequest:
       return IBV_WC_REM_INV_REQ_ERR;
-    case RefusalReason::kAccess:
+    case NakReason::kAccess:
       return IBV_WC_REM_ACCESS_ERR;
-    case RefusalReason::kOperation:
+    case NakReason::kOperation:
       return IBV_WC_REM_OP_ERR;
     default:
       return IBV_WC_RETRY_EXC_ERR;
@@ -42,7 +42,7 @@ ibv_wc_status StatusOf(RefusalReason reason) {
 
 }  // namespace
 
-void SendQueue::Refused(const Refusal& refusal, CompletionWriter& writer) {
+void SendQueue::Refused(const RefusedFragment& refusal, CompletionWriter& writer) {
   // The target executed everything that it consumed before the refused fragment.
   Complete(refusal.position, writer);
   // A WR that was taken back since, or a QP that was reset, is of no interest.
@@ -51,7 +51,7 @@ void SendQueue::Refused(const Refusal& refusal, CompletionWriter& writer) {
   const uint32_t in_ring = launched_ + (launching ? 1 : 0);
   while (index != in_ring && !Contains(index, refusal.position)) ++index;
   if (index == in_ring || qp_.current_state() == IBV_QPS_ERR) return;
-  if (refusal.reason == RefusalReason::kNoReceive || refusal.reason == RefusalReason::kNotReady) {
+  if (refusal.reason == NakReason::kNoReceive || refusal.reason == NakReason::kNotReady) {
     BackOff(index, refusal, writer);
   } else {
     ReportFailure(index, StatusOf(refusal.reason), writer);
@@ -64,11 +64,11 @@ bool SendQueue::Contains(uint32_t index, uint64_t position) {
   return position >= wqe.start && position < end;
 }
 
-void SendQueue::BackOff(uint32_t index, const Refusal& refusal, CompletionWriter& writer) {
+void SendQueue::BackOff(uint32_t index, const RefusedFragment& refusal, CompletionWriter& writer) {
   const ibv_qp_attr& attributes = qp_.attributes();
   const TimePoint now = qp_.rnic().Now();
   Duration wait = std::chrono::milliseconds(1);
-  if (refusal.reason == RefusalReason::kNoReceive) {
+  if (refusal.reason == NakReason::kNoReceive) {
     constexpr uint8_t kForever = 7;
     if (attributes.rnr_retry != kForever && rnr_retries_ >= attributes.rnr_retry) {
       ReportFailure(index, IBV_WC_RNR_RETRY_EXC_ERR, writer);

@@ -94,7 +94,7 @@ void SharedWire::TakeRequests() {
   }
 }
 
-void SharedWire::AnnounceArena(std::shared_ptr<const Arena> arena) {
+void SharedWire::AnnounceArena(std::shared_ptr<const SharedArena> arena) {
   std::lock_guard<std::mutex> lock(requests_mutex_);
   const uint32_t id = arena->id;
   arena_news_.push_back({id, std::move(arena)});
@@ -125,7 +125,7 @@ void SharedWire::TellOfArenas() {
 }
 
 absl::Status SharedWire::SendArena(Connection& connection,
-                                   const std::shared_ptr<const Arena>& arena) {
+                                   const std::shared_ptr<const SharedArena>& arena) {
   return connection.socket->Send(
       {.kind = ControlMessage::kArena, .arena = arena->id, .arena_bytes = arena->region.size()},
       {arena->region.fd()}, arena);
@@ -286,7 +286,7 @@ absl::Status SharedWire::HandleHello(Connection& connection, ControlSocket::Rece
                 .pid_fd = UniqueFd(pid_fd < 0 ? -1 : fcntl(pid_fd, F_DUPFD_CLOEXEC, 0))}));
   // Before its QPs are connected, so that the first one-sided operation finds them mapped.
   connection.told_of_arenas = true;
-  for (const std::shared_ptr<const Arena>& arena : rnic_.arenas().All()) {
+  for (const std::shared_ptr<const SharedArena>& arena : rnic_.arenas().All()) {
     VERBENA_RETURN_IF_ERROR(SendArena(connection, arena));
   }
   std::vector<ConnectRequest> unsent;

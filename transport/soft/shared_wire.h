@@ -55,7 +55,7 @@ class SharedWire {
   void CloseLane(const ibv_gid& gid, uint64_t lane);
 
   // Any thread: tells all peers, later ones included, that an arena is there, or is gone.
-  void AnnounceArena(std::shared_ptr<const Arena> arena);
+  void AnnounceArena(std::shared_ptr<const SharedArena> arena);
   void WithdrawArena(uint32_t id);
 
   // When Serve has something to do although fd() may not be readable; kNever: when fd() is
@@ -83,7 +83,7 @@ class SharedWire {
 
   void TakeRequests();
   void TellOfArenas();
-  absl::Status SendArena(Connection& connection, const std::shared_ptr<const Arena>& arena);
+  absl::Status SendArena(Connection& connection, const std::shared_ptr<const SharedArena>& arena);
   void StartRequest(const ConnectRequest& request);
   Connection* Outbound(const ibv_gid& gid);
   Connection* Add(std::unique_ptr<ControlSocket> socket);
@@ -111,7 +111,7 @@ class SharedWire {
   // In order: an announcement, or, with a null arena, a withdrawal.
   struct ArenaNews {
     uint32_t id = 0;
-    std::shared_ptr<const Arena> arena;
+    std::shared_ptr<const SharedArena> arena;
   };
   std::vector<ArenaNews> arena_news_;
 };

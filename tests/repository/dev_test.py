@@ -139,6 +139,12 @@ class WholeRunTest(unittest.TestCase):
     def test_all_runs_long_tests_too(self):
         self.assertEqual("-guest", self.filters(all=True)["plain"])
 
+    def test_a_phase_says_what_building_and_what_running_took(self):
+        self.assertEqual("tsan        300 s (building 200 s, running 100 s)",
+                         whole_run.phase_line("tsan", 300, 200))
+        self.assertEqual("consumer   1000 s, over its budget of 360 s",
+                         whole_run.phase_line("consumer", 1000, 0))
+
 
 class GuestPhaseTest(unittest.TestCase):
     RULE = """<rule class="cc_test" name="//tests/a:b_test"><string name="size" value="small"/>
@@ -162,6 +168,13 @@ class GuestPhaseTest(unittest.TestCase):
         self.assertIn("cd /out/tests/a/b_test.runfiles/verbena\n", command)
         self.assertIn("timeout -k 5 240 /out/tests/a/b_test --device=rxe0 ", command)
         self.assertIn("GTEST_OUTPUT=xml:/results/3.xml", command)
+
+    def test_the_guests_that_share_a_tag_run_each_of_its_tests_once(self):
+        tests = list(range(7))
+        sharing = [boot for boot in guest_phase.BOOTS if boot.tag == "rdma"]
+        self.assertEqual(2, len(sharing))
+        self.assertEqual(tests, sorted(test for boot in sharing
+                                       for test in boot.tests_among(tests)))
 
     def test_a_script_is_one_case(self):
         self.assertEqual((1, []), self.outcome(0))

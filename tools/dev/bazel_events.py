@@ -22,6 +22,8 @@ class Outcome:
     passed: int = 0
     failures: list = dataclasses.field(default_factory=list)
     skips: list = dataclasses.field(default_factory=list)
+    # The seconds that building them took before the first ran; 0 if that is not known.
+    build_s: float = 0
 
     def add(self, other):
         self.passed += other.passed

@@ -42,12 +42,20 @@ SERVER = "10.0.0.2:4000"  # in the second guest
 
 @dataclasses.dataclass
 class Boot:
-    """One guest: how it is started, and which tests it runs. {binaries} stands for their directory."""
+    """One guest: how it is started, and which tests it runs. {binaries} stands for their directory.
+
+    It runs each test with its tag, or the `part`-th of each `parts` of them.
+    """
 
     name: str
     tag: str
     options: list
     environment: dict
+    part: int = 0
+    parts: int = 1
+
+    def tests_among(self, tests):
+        return tests[self.part::self.parts]
 
     @staticmethod
     def two_devices(name, tag, *options):
@@ -69,7 +77,9 @@ class Boot:
 
 
 RDMA_CM = {"VERBENA_CONNECT": "rdma_cm"}
-BOOTS = [Boot("rxe", "rdma", [], {"VERBENA_DEVICE": "rdma:rxe0"}),
+# Most tests run over one rxe device: two guests share them, so that neither is left running alone.
+BOOTS = [*(Boot(f"rxe, half {part + 1}", "rdma", [], {"VERBENA_DEVICE": "rdma:rxe0"}, part, 2)
+           for part in range(2)),
          Boot("rxe, rdma_cm", "rdma_cm", [], {"VERBENA_DEVICE": "rdma:rxe0", **RDMA_CM}),
          Boot.two_devices("two rxe", "two_devices"),
          Boot.two_devices("two rxe, 1% loss", "lossy", "--loss", "1"),
@@ -214,12 +224,14 @@ def run(options):
     targets = options.targets or ["//..."]
     boots = BOOTS + (MORE_BOOTS if options.all else [])
     tests = {tag: tests_with(tag, targets) for tag in {boot.tag for boot in boots}}
+    start = time.monotonic()
     built = build([test for some in tests.values() for test in some], outcome)
+    outcome.build_s = time.monotonic() - start
     start = time.monotonic()
 
     def run_one(boot):
         print(f"-- {boot.name}: starts", flush=True)
-        some = [test for test in tests[boot.tag] if test in built]
+        some = boot.tests_among([test for test in tests[boot.tag] if test in built])
         return run_inside(boot, some, options) if some else (bazel_events.Outcome(), [])
 
     with concurrent.futures.ThreadPoolExecutor(runs_at_once()) as threads:

@@ -102,7 +102,7 @@ def run_bazel_phase(phase, options):
         bazel_events.run("build", flags + targets + (["-//tests/..."] if options.short else []))
     flags += ["--build_tests_only", f"--test_tag_filters={tag_filter(configuration, options)}"]
     bazel_events.run("build", flags + targets)
-    print(f"== {phase}: built in {time.monotonic() - start:.0f} s", flush=True)
+    build_s = time.monotonic() - start
     flags += ["--test_output=summary", "--test_summary=terse"]
     if options.filter:
         flags.append(f"--test_filter={options.filter}")
@@ -111,6 +111,7 @@ def run_bazel_phase(phase, options):
     status, events = bazel_events.run("test", flags + targets)
     bazel_events.show_failures(events)
     outcome = bazel_events.count_cases(events)
+    outcome.build_s = build_s
     # 3: tests failed; 4: no tests among the targets.
     if status not in (0, 3, 4) and not outcome.failures:
         outcome.failures.append(f"bazel test: exit status {status}")
@@ -152,6 +153,14 @@ def run_phase(phase, options):
     return run_bazel_phase(phase, options)
 
 
+def phase_line(phase, seconds, build_s):
+    """A line of the last table: how long a phase took, of which building, and over its budget."""
+    built = f" (building {build_s:.0f} s, running {seconds - build_s:.0f} s)" if build_s else ""
+    budget_s = PHASES[phase] * 60
+    late = f", over its budget of {budget_s} s" if seconds > budget_s else ""
+    return f"{phase:9} {seconds:5.0f} s{built}{late}"
+
+
 def main():
     options = arguments()
     phases = options.only or [
@@ -159,26 +168,24 @@ def main():
         if (phase != "consumer" or not options.targets) and
         (phase != "fuzz" or (options.all and not options.targets))]
     total = bazel_events.Outcome()
-    seconds = {}
+    lines = []
     for phase in phases:
         print(f"== {phase}", flush=True)
         start = time.monotonic()
         outcome = run_phase(phase, options)
-        seconds[phase] = time.monotonic() - start
+        seconds = time.monotonic() - start
+        lines.append(phase_line(phase, seconds, outcome.build_s))
         outcome.failures = [f"{phase}: {line}" for line in outcome.failures]
         outcome.skips = [f"{phase}: {line}" for line in outcome.skips]
         total.add(outcome)
         print(f"== {phase}: {outcome.passed} passed, {len(outcome.failures)} failed, "
-              f"{seconds[phase]:.0f} s", flush=True)
+              f"{seconds:.0f} s", flush=True)
 
     for line in total.skips:
         print(f"skipped  {line}")
     for line in total.failures:
         print(f"FAILED   {line}")
-    for phase in phases:
-        budget_s = PHASES[phase] * 60
-        late = f", over its budget of {budget_s} s" if seconds[phase] > budget_s else ""
-        print(f"{phase:9} {seconds[phase]:5.0f} s{late}")
+    print("\n".join(lines))
     print(f"{total.passed} passed, {len(total.failures)} failed", flush=True)
     return 1 if total.failures or not total.passed else 0
 

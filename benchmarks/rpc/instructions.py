@@ -20,6 +20,9 @@ BUDGET = HERE / "instructions_budget.json"
 ALLOWED = 1.05
 SIDES = {"client": "verbena::benchmarks::ClientTurns*", "server": "verbena::benchmarks::ServerTurns*"}
 TOP = 12
+# The points that are counted: the kind of calls, and how many are in flight. A message of a stream
+# counts as a call.
+POINTS = (("echo", 1), ("echo", 64), ("metadata", 64), ("interceptors", 64), ("stream", 1))
 
 
 def arguments():
@@ -34,12 +37,16 @@ def arguments():
     return parser.parse_known_args()[0]
 
 
-def count(binary, side, outstanding, options, directory):
+def key_of(side, kind, outstanding):
+    return f"{side}_{outstanding}" + ("" if kind == "echo" else f"_{kind}")
+
+
+def count(binary, side, kind, outstanding, options, directory):
     """Instructions per call of one side, and those of its costliest functions."""
-    out = directory / f"{side}.{outstanding}"
+    out = directory / key_of(side, kind, outstanding)
     run = subprocess.run(
         ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}",
-         f"--toggle-collect={SIDES[side]}", str(binary), str(outstanding), str(options.calls),
+         f"--toggle-collect={SIDES[side]}", str(binary), str(outstanding), str(options.calls), kind,
          *([options.device] if options.device else [])],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
     total = re.search(r"Collected : (\d+)", run.stderr)
@@ -69,18 +76,19 @@ def main():
         os.chmod(binary, 0o755)
         # Debian's valgrind does not read the debug information of newer compilers; symbols are enough.
         subprocess.run(["strip", "--strip-debug", str(binary)], check=True)
-        for outstanding in (1, 64):
+        for kind, outstanding in POINTS:
             for side in SIDES:
-                per_call, functions = count(binary, side, outstanding, options, directory)
-                figures[f"{side}_{outstanding}"] = round(per_call, 1)
-                print(f"\n{side}, {outstanding} in flight: {per_call:.0f} instructions a call")
+                per_call, functions = count(binary, side, kind, outstanding, options, directory)
+                figures[key_of(side, kind, outstanding)] = round(per_call, 1)
+                print(f"\n{side}, {kind}, {outstanding} in flight: "
+                      f"{per_call:.0f} instructions a call")
                 for instructions, function in functions:
                     print(f"  {instructions:8.1f}  {function[:100]}")
     over = {key: value for key, value in figures.items()
             if key in budget and value > budget[key] * ALLOWED}
     print()
     for key, value in figures.items():
-        print(f"{key:12} {value:9.1f}   budget {budget.get(key, 'none')}")
+        print(f"{key:22} {value:9.1f}   budget {budget.get(key, 'none')}")
         if options.json:
             with open(options.json, "a", encoding="utf-8") as file:
                 json.dump({"bench": "rpc_instructions", "device": options.device or "inprocess",

@@ -9,14 +9,19 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "benchmarks/rpc/bench.verbena.pb.h"
 #include "fmt/format.h"
 #include "verbena/rpc/channel.h"
+#include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/internal/open_device.h"
 #include "verbena/rpc/server.h"
 #include "verbena/transport/connect/local_bootstrap.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/soft/soft_device.h"
@@ -41,6 +46,29 @@ class EchoService final : public bench::Bench::Service {
     reply.set_data(request.data());
     co_return absl::OkStatus();
   }
+  Task<absl::Status> Pull(ServerContext&, const bench::PullRequest& request,
+                          ServerWriter<bench::EchoMessage>& messages) override {
+    bench::EchoMessage message;
+    message.set_data(std::string(request.size(), 'v'));
+    for (uint32_t i = 0; i < request.messages(); ++i) {
+      VERBENA_CO_RETURN_IF_ERROR(co_await messages.Write(message));
+    }
+    co_return absl::OkStatus();
+  }
+};
+
+// Interceptors that do nothing themselves.
+class ClientPassOn final : public ClientInterceptor {
+ public:
+  Task<absl::Status> Intercept(ClientCallView&, ClientNext next) override {
+    co_return co_await next();
+  }
+};
+class ServerPassOn final : public ServerInterceptor {
+ public:
+  Task<absl::Status> Intercept(ServerCallView&, ServerNext next) override {
+    co_return co_await next();
+  }
 };
 
 struct Sides {
@@ -54,25 +82,62 @@ struct Sides {
 
 namespace {
 
-Task<void> Call(bench::Bench::Stub& stub, int calls, int& left) {
+// A row of the kinds of calls that are counted.
+enum class Kind {
+  kEcho,          // plain unary calls
+  kMetadata,      // the same with one entry of metadata each
+  kInterceptors,  // the same through two interceptors on each side
+  kStream,        // messages of a stream, which the client reads, each counted as a call
+};
+
+constexpr size_t kBytes = 32;
+
+[[noreturn]] void Fail(const absl::Status& status) {
+  fmt::print(stderr, "rpc_instructions: {}\n", status.ToString());
+  std::exit(1);
+}
+
+Metadata Tenant() {
+  Metadata metadata;
+  metadata.Add("tenant", "blue");
+  return metadata;
+}
+
+Task<void> Call(bench::Bench::Stub& stub, Kind kind, int calls, int& left) {
   bench::EchoMessage request;
   bench::EchoMessage reply;
-  request.set_data(std::string(32, 'v'));
+  request.set_data(std::string(kBytes, 'v'));
   for (int i = 0; i < calls; ++i) {
-    absl::Status status = co_await stub.Echo(request, reply);
-    if (!status.ok() || reply.data() != request.data()) {
-      fmt::print(stderr, "rpc_instructions: {}\n", status.ToString());
-      std::exit(1);
-    }
+    absl::Status status = kind == Kind::kMetadata
+                              ? co_await stub.Echo(request, reply, {.metadata = Tenant()})
+                              : co_await stub.Echo(request, reply);
+    if (!status.ok() || reply.data() != request.data()) Fail(status);
   }
+  --left;
+}
+
+Task<void> Read(bench::Bench::Stub& stub, int messages, int& left) {
+  bench::PullRequest request;
+  request.set_size(kBytes);
+  request.set_messages(static_cast<uint32_t>(messages));
+  ClientReader<bench::EchoMessage> reader = stub.Pull(request);
+  bench::EchoMessage message;
+  int read = 0;
+  while (co_await reader.Read(message)) ++read;
+  absl::Status status = co_await reader.Finish();
+  if (!status.ok() || read != messages) Fail(status);
   --left;
 }
 
 // Until `calls` calls by each of `outstanding` callers have ended. Polls before that connect are
 // not collected, since the names of the turns are not on the stack then.
-void RunCalls(Sides sides, bench::Bench::Stub& stub, int outstanding, int calls, bool collected) {
+void RunCalls(Sides sides, bench::Bench::Stub& stub, Kind kind, int outstanding, int calls,
+              bool collected) {
   int left = outstanding;
-  for (int i = 0; i < outstanding; ++i) sides.client->Spawn(Call(stub, calls, left));
+  for (int i = 0; i < outstanding; ++i) {
+    sides.client->Spawn(kind == Kind::kStream ? Read(stub, calls, left)
+                                              : Call(stub, kind, calls, left));
+  }
   while (left > 0) {
     if (collected) {
       ClientTurns(sides);
@@ -90,7 +155,7 @@ absl::StatusOr<std::unique_ptr<internal::Device>> DeviceNamed(const char* name, 
       {.engine_thread = false, .shared_memory = false, .clock = &clock});
 }
 
-int Main(int outstanding, int calls, const char* device_name) {
+int Main(int outstanding, int calls, Kind kind, const char* device_name) {
   StillClock clock;
   absl::StatusOr<std::unique_ptr<internal::Device>> device = DeviceNamed(device_name, clock);
   if (!device.ok()) return fmt::print(stderr, "{}\n", device.status().ToString()), 1;
@@ -108,28 +173,47 @@ int Main(int outstanding, int calls, const char* device_name) {
            1;
   }
   EchoService service;
+  ServerOptions server_options{.address = "bench:1"};
+  ChannelOptions channel_options;
+  if (kind == Kind::kInterceptors) {
+    server_options.interceptors = {2, std::make_shared<ServerPassOn>()};
+    channel_options.interceptors = {2, std::make_shared<ClientPassOn>()};
+  }
   absl::StatusOr<std::unique_ptr<Server>> server =
-      Server::Start(**server_runtime, {&service}, {.address = "bench:1"});
+      Server::Start(**server_runtime, {&service}, server_options);
   if (!server.ok()) return fmt::print(stderr, "{}\n", server.status().ToString()), 1;
-  Channel channel(**client_runtime, (*server)->address());
+  Channel channel(**client_runtime, (*server)->address(), channel_options);
   bench::Bench::Stub stub(channel);
   const Sides sides{client_runtime->get(), server_runtime->get()};
-  RunCalls(sides, stub, outstanding, /*calls=*/200, /*collected=*/false);
-  RunCalls(sides, stub, outstanding, calls / outstanding, /*collected=*/true);
+  RunCalls(sides, stub, kind, outstanding, /*calls=*/200, /*collected=*/false);
+  RunCalls(sides, stub, kind, outstanding, calls / outstanding, /*collected=*/true);
   fmt::print("{} calls, {} in flight\n", calls / outstanding * outstanding, outstanding);
   std::fflush(stdout);
   // Both sides would wait for each other to close, on one thread: the process just ends.
   std::_Exit(0);
 }
 
+std::optional<Kind> KindNamed(std::string_view name) {
+  if (name == "echo") return Kind::kEcho;
+  if (name == "metadata") return Kind::kMetadata;
+  if (name == "interceptors") return Kind::kInterceptors;
+  if (name == "stream") return Kind::kStream;
+  return std::nullopt;
+}
+
 }  // namespace
 }  // namespace verbena::benchmarks
 
 int main(int argc, char** argv) {
+  using verbena::benchmarks::KindNamed;
   const int outstanding = argc > 1 ? std::atoi(argv[1]) : 1;
   const int calls = argc > 2 ? std::atoi(argv[2]) : 4000;
-  if (outstanding < 1 || calls < outstanding) {
-    return fmt::print(stderr, "usage: rpc_instructions [calls in flight] [calls] [device]\n"), 2;
+  const auto kind = KindNamed(argc > 3 ? argv[3] : "echo");
+  if (outstanding < 1 || calls < outstanding || !kind.has_value()) {
+    fmt::print(stderr,
+               "usage: rpc_instructions [calls in flight] [calls] "
+               "[echo|metadata|interceptors|stream] [device]\n");
+    return 2;
   }
-  return verbena::benchmarks::Main(outstanding, calls, argc > 3 ? argv[3] : nullptr);
+  return verbena::benchmarks::Main(outstanding, calls, *kind, argc > 4 ? argv[4] : nullptr);
 }

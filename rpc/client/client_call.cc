@@ -293,13 +293,9 @@ absl::Status ClientCall::OnLandingNeeded(const LandingRequest& wanted) {
 
 void ClientCall::OnLinkDown(const absl::Status& reason) {
   if (bulk_ != nullptr) bulk_->OnLinkDown();
-  // The reason's own code would mislead: that a peer broke the protocol is not the caller's
-  // INVALID_ARGUMENT.
-  absl::Status status =
-      absl::UnavailableError(fmt::format("the link was lost: {}", std::string(reason.message())));
-  status_ = WithOutcome(std::move(status), sent_ && !VERBENA_MUTANT(kLostCallNotExecuted)
-                                               ? Outcome::kMaybeExecuted
-                                               : Outcome::kNotExecuted);
+  status_ =
+      WithOutcome(reason, sent_ && !VERBENA_MUTANT(kLostCallNotExecuted) ? Outcome::kMaybeExecuted
+                                                                         : Outcome::kNotExecuted);
   End();
   Wake();
 }
@@ -319,7 +315,7 @@ void ClientCall::OnTimer() {
     CloseUnanswered();
     return;
   }
-  GiveUp(CancelStatus(absl::StatusCode::kDeadlineExceeded));
+  GiveUp(session_.DeadlinePassed(method_));
   Wake();
 }
 

@@ -86,7 +86,8 @@ class ClientCall : public Suspension, private SendWaiter, private Timer {
   // From ClientBulk: the payload is on its way, and the request may follow.
   void SendRequestBehindPayload();
 
-  // From ClientSession, while the call has its slot. A failed Status closes the link.
+  // From ClientSession, while the call has its slot. A failed Status closes the link. `reason` is
+  // the call's status, without its outcome.
   absl::Status OnResponse(const FrameHeader& frame, const char* body);
   absl::Status OnLandingNeeded(const LandingRequest& wanted);
   void OnLinkDown(const absl::Status& reason);

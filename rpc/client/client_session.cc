@@ -70,6 +70,11 @@ absl::Status ClientSession::NoSuchMethod(const MethodDescriptor& method) const {
                   link_->peer(), method.full_name));
 }
 
+absl::Status ClientSession::DeadlinePassed(const MethodDescriptor& method) const {
+  return absl::DeadlineExceededError(
+      fmt::format("the deadline of {} passed before {} answered", method.full_name, link_->peer()));
+}
+
 absl::Status ClientSession::TooManyCalls() {
   return absl::ResourceExhaustedError(
       fmt::format("{} calls are in flight on this link, the most that it takes: bound them, for "
@@ -224,17 +229,21 @@ bool ClientSession::InUse(const Link& link) const {
   return ExpectsFrames() || reaches_memory_ || link.leases().count() > 0;
 }
 
-void ClientSession::OnLinkDown(Link&, const absl::Status& reason) {
+void ClientSession::OnLinkDown(Link& link, const absl::Status& reason) {
+  // The reason's own code would mislead: that a peer broke the protocol is not the caller's
+  // INVALID_ARGUMENT.
+  const absl::Status lost = absl::UnavailableError(
+      fmt::format("the link to {} was lost: {}", link.peer(), std::string(reason.message())));
   link_ = nullptr;
   SendWaiter::Unlink();
   cancels_.clear();
   quarantine_.clear();
   grants_.OnLinkDown();
   for (const Slot& slot : slots_) {
-    if (slot.call != nullptr) slot.call->OnLinkDown(reason);
+    if (slot.call != nullptr) slot.call->OnLinkDown(lost);
   }
   for (StreamCall* stream : stream_calls_) {
-    if (stream != nullptr) stream->OnLinkDown(reason);
+    if (stream != nullptr) stream->OnLinkDown(lost);
   }
   streams_.OnLinkDown();
   listener_.OnSessionDown(*this, reason);
@@ -243,7 +252,8 @@ void ClientSession::OnLinkDown(Link&, const absl::Status& reason) {
 void ClientSession::SendCancel(CallId id) {
   if (link_ == nullptr || !link_->open()) return;
   if (link_->Append(CancelFrame(id), 0) != nullptr) return;
-  if (cancels_.size() >= kMaxQueuedCancels) return;
+  const size_t most = VERBENA_MUTANT(kCancelsDropped) ? 4096 : kMaxQueuedCancels;
+  if (cancels_.size() >= most) cancels_.pop_front();
   cancels_.push_back(id);
   if (!SendWaiter::linked()) link_->AwaitWritable(*this);
 }

@@ -47,7 +47,9 @@ struct ClientSessionStats {
 
 class ClientSession final : public LinkListener, private SendWaiter {
  public:
-  static constexpr size_t kMaxQueuedCancels = 4096;
+  // The CANCELs that wait for room: one for each call slot. A CANCEL for which there is no room
+  // takes the place of the oldest, whose slot has another call by now: its REQUEST says the same.
+  static constexpr size_t kMaxQueuedCancels = kMaxCallsInFlight;
 
   // Hears that the link is lost, or that its peer wants no more calls.
   class Listener {
@@ -107,7 +109,10 @@ class ClientSession final : public LinkListener, private SendWaiter {
   // Why a call of `method` cannot begin. Precondition of the first: !down().
   [[gnu::cold]] absl::Status NoSuchMethod(const MethodDescriptor& method) const;
   [[gnu::cold]] static absl::Status TooManyCalls();
-  // Tells the server that nobody waits for `id` any more. Best effort: the deadline travelled too.
+  // For a call whose deadline passes before its response has come. Precondition: the link is not
+  // down.
+  [[gnu::cold]] absl::Status DeadlinePassed(const MethodDescriptor& method) const;
+  // Tells the server that nobody waits for `id` any more, at once or when there is room.
   void SendCancel(CallId id);
 
   // The landings that the server has granted for payloads of requests to come.

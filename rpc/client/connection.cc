@@ -169,9 +169,18 @@ Task<absl::Status> Connection::ConnectOver(size_t device, std::unique_ptr<Messag
   co_return absl::OkStatus();
 }
 
-void Connection::OnSessionDown(ClientSession& session, const absl::Status&) {
+void Connection::OnSessionDown(ClientSession& session, const absl::Status& reason) {
   late_responses_ += session.stats().late_responses;
-  if (current_.get() == &session) Retire();
+  if (current_.get() != &session) return;
+  if (WasOfUse() || VERBENA_MUTANT(kUselessLinksReplaced)) {
+    useless_links_ = 0;
+  } else if (++useless_links_ > 1) {
+    last_error_ = absl::UnavailableError(
+        fmt::format("{} loses each link before it answers a call, {} by now, the last one by: {}",
+                    target_, useless_links_, std::string(reason.message())));
+    PutOffNextAttempt();
+  }
+  Retire();
 }
 
 void Connection::OnSessionDraining(ClientSession& session) {

@@ -6,6 +6,8 @@
 // that goes away gracefully says so (GOAWAY): new calls then take a new link, and the old one
 // closes when its last call has ended. A server that says GOAWAY on each link gains nothing: at
 // most kMaxDraining links drain at once, and a link that was of no use counts as a failed attempt.
+// So does the second in a row that is lost before it was of use, as by a server that crashes on
+// each first call.
 //
 // Channels share a connection and count as its users. When the last user is gone, the connection
 // closes its links, and its owner frees it once they are down. Owned by the executor's
@@ -99,6 +101,7 @@ class Connection final : private ClientSession::Listener {
   // Draining, or down but perhaps still on the stack of a call: freed at the next attempt.
   std::vector<std::unique_ptr<ClientSession>> retired_;
   uint32_t users_ = 0;
+  uint32_t useless_links_ = 0;  // lost before they were of use, without one of use in between
   bool closed_ = false;
   bool connecting_ = false;
   Event attempt_ended_;

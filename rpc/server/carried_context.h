@@ -51,6 +51,8 @@ class CarriedContext {
     if (!std::exchange(in_use_, false)) return;
     *state_ = {};
   }
+  // The request or the answer has a block, or may get one.
+  bool in_use() const { return in_use_; }
 
  private:
   struct State {

@@ -87,13 +87,34 @@ void ServerCall::Start(ServerSession& session, CallId id, const FrameHeader& fra
   AtStep(CallStep::kRequestArrived, session.link());
   deadline_ =
       frame.deadline() == 0 ? kNever : DeadlineIn(frame.deadline(), shard_.executor().now());
+  if (frame.flags != 0) [[unlikely]] {
+    StartWithParts(frame, body, bulk, context);
+    return;
+  }
+  messages_.NoteRequest(frame.body_bytes);
+  if (!messages_.request().ParseFromArray(body, static_cast<int>(frame.body_bytes))) {
+    Respond(NotParsed(), Outcome::kNotExecuted);
+    return;
+  }
+  BeginContext();
+  RunHandler();
+}
+
+void ServerCall::BeginContext() {
+  cancel_.emplace();
+  context_.emplace(ServerContext(*entry_.method->descriptor, *cancel_, session_->peer(), *this));
+  if (deadline_ != kNever) StartTimer();
+}
+
+void ServerCall::StartWithParts(const FrameHeader& frame, const char* body, IncomingBulk* bulk,
+                                IncomingContext* context) {
   size_t request_bytes = frame.body_bytes;
   if (bulk != nullptr) {
     BeginBulk(bulk->request, std::move(bulk->landing), bulk->in_frame);
     body += bulk->request.frame_bytes();
     request_bytes -= bulk->request.frame_bytes();
   }
-  if (context != nullptr) [[unlikely]] {
+  if (context != nullptr) {
     carried_.SetIncoming(std::move(context->block));
     if (context->header.travels && bulk != nullptr) {
       bulk_.get()->set_context_bytes(context->header.block_bytes);
@@ -101,10 +122,10 @@ void ServerCall::Start(ServerSession& session, CallId id, const FrameHeader& fra
   }
   messages_.NoteRequest(request_bytes);
   bool in_frame = bulk == nullptr || bulk->request.message_bytes == 0;
-  if (frame.flags >= kFrameOpensStream) [[unlikely]] {
+  if (frame.flags >= kFrameOpensStream) {
     BeginStream(frame);
     if (context != nullptr && context->header.travels) {
-      stream_.get()->ExpectContext(session.streams(), context->header.block_bytes);
+      stream_.get()->ExpectContext(session_->streams(), context->header.block_bytes);
     }
     in_frame = entry_.streams == Streams::kServer && (frame.flags & kFrameMessageApart) == 0;
     // Interceptors see it, and it is that of the call before.
@@ -119,11 +140,8 @@ void ServerCall::Start(ServerSession& session, CallId id, const FrameHeader& fra
     RespondUnlikeTheMethod();
     return;
   }
-  cancel_.emplace();
-  context_.emplace(ServerContext(*entry_.method->descriptor, *cancel_, session.peer(), *this));
-  if (deadline_ != kNever) StartTimer();
-  if (context != nullptr) [[unlikely]]
-    SetTrace();
+  BeginContext();
+  if (context != nullptr) SetTrace();
   if (bulk != nullptr && bulk_.get()->fetches()) {
     step_ = Step::kFetch;
     task_ = FetchAndRun();
@@ -131,7 +149,7 @@ void ServerCall::Start(ServerSession& session, CallId id, const FrameHeader& fra
     return;
   }
   const bool apart = (frame.flags & kFrameMessageApart) != 0;
-  if (apart || (stream_.get() != nullptr && stream_.get()->expects_context())) [[unlikely]] {
+  if (apart || (stream_.get() != nullptr && stream_.get()->expects_context())) {
     step_ = Step::kFetch;
     task_ = ReadAndRun(apart);
     task_.Start(shard_.executor(), &*cancel_, this);
@@ -157,7 +175,9 @@ absl::Status ServerCall::OnStreamFrame(const FrameHeader& frame, const char* bod
 absl::Status ServerCall::EndStream(const absl::Status& status) {
   if (stream_.get()->OnHandlerEnd() || !status.ok()) return status;
   return absl::AbortedError(
-      fmt::format("the handler of {} has ended before its last message was sent", method_name()));
+      fmt::format("the handler of {} returned OK before its last Write had sent its message: "
+                  "co_await each Write",
+                  method_name()));
 }
 
 Task<absl::Status> ServerCall::ReadAndRun(bool request_apart) {
@@ -289,8 +309,8 @@ absl::Status ServerCall::Thrown() const {
   } catch (...) {
     shard_.LogThrown(method_name(), "something unknown");
   }
-  return absl::InternalError(
-      fmt::format("the handler of {} failed; the server's log says how", method_name()));
+  return absl::InternalError(fmt::format(
+      "the handler of {} threw an exception, which the server's log tells", method_name()));
 }
 
 absl::Status ServerCall::NoTask() const {
@@ -309,13 +329,21 @@ void ServerCall::OnTaskDone() {
     outcome = Outcome::kMaybeExecuted;
   }
   task_ = {};
-  if (!status.ok() && context_->refusal_ != 0) [[unlikely]] {
-    if (IsRefusal(status, context_->refusal_)) outcome = Outcome::kNotExecuted;
+  if (status.ok() && step_ == Step::kHandler) [[likely]] {
+    Complete();
+  } else {
+    EndTask(status, outcome);
+  }
+}
+
+void ServerCall::EndTask(const absl::Status& status, Outcome outcome) {
+  if (!status.ok() && context_->refusal_ != 0 && IsRefusal(status, context_->refusal_)) {
+    outcome = Outcome::kNotExecuted;
   }
   const bool refused = (step_ == Step::kFetch && !VERBENA_MUTANT(kFetchedCallExecuted)) ||
                        (step_ == Step::kIntercept && !VERBENA_MUTANT(kInterceptedCallIsExecuted));
   if (refused) outcome = Outcome::kNotExecuted;
-  if (failure_ != nullptr) [[unlikely]] {
+  if (failure_ != nullptr) {
     RespondLargeFailure(status);
   } else if (status.ok() && step_ != Step::kAskForLanding && step_ != Step::kSendReply) {
     Complete();
@@ -355,7 +383,16 @@ void ServerCall::RespondLargeFailure(const absl::Status& asked) {
 void ServerCall::Complete() {
   const size_t reply_bytes = messages_.reply().ByteSizeLong();
   messages_.NoteReply(reply_bytes);
-  Link* link = session_->link();
+  const Link* link = session_->link();
+  if (!has_parts() && (link == nullptr || reply_bytes <= link->max_body_bytes())) [[likely]] {
+    RespondPlainly(absl::OkStatus(), Outcome::kExecuted);
+  } else {
+    CompleteWithParts(reply_bytes);
+  }
+}
+
+void ServerCall::CompleteWithParts(size_t reply_bytes) {
+  const Link* link = session_->link();
   const bool large =
       link != nullptr && reply_bytes + carried_.outgoing_bytes() > link->max_body_bytes();
   if (large && stream_.get() != nullptr) {
@@ -422,7 +459,24 @@ void ServerCall::OnLinkDown() {
   }
 }
 
-void ServerCall::Respond(const absl::Status& handlers, Outcome outcome) {
+void ServerCall::Respond(const absl::Status& status, Outcome outcome) {
+  if (has_parts()) {
+    RespondWithParts(status, outcome);
+  } else {
+    RespondPlainly(status, outcome);
+  }
+}
+
+void ServerCall::RespondPlainly(const absl::Status& status, Outcome outcome) {
+  if (!status.ok()) DropFailedReply();
+  if (!EndHandler()) return;
+  response_.Begin(*session_, id_, deadline_, nullptr, nullptr);
+  const bool sent = status.ok() ? response_.SendReply(messages_.reply_bytes())
+                                : response_.SendFailure(status, outcome);
+  if (sent) Finish();
+}
+
+void ServerCall::RespondWithParts(const absl::Status& handlers, Outcome outcome) {
   const bool is_stream = stream_.get() != nullptr;
   // A client that has given up reads no details.
   const bool is_heard = cancel_.has_value() && !cancel_->requested();
@@ -438,16 +492,20 @@ void ServerCall::Respond(const absl::Status& handlers, Outcome outcome) {
   if (sent) Finish();
 }
 
-bool ServerCall::BeginResponse() {
+bool ServerCall::EndHandler() {
   StopTimer();
   context_.reset();
   cancel_.reset();
-  carried_.DropIncoming();
   const Link* link = session_->link();
-  if (link == nullptr || !link->open()) {
-    Finish();
-    return false;
-  }
+  if (link != nullptr && link->open()) [[likely]]
+    return true;
+  Finish();
+  return false;
+}
+
+bool ServerCall::BeginResponse() {
+  carried_.DropIncoming();
+  if (!EndHandler()) return false;
   response_.Begin(*session_, id_, deadline_, bulk_.get(), carried_.outgoing());
   if (bulk_.get() != nullptr) EndBulkRequest();
   return true;
@@ -470,13 +528,18 @@ void ServerCall::EndBulkRequest() {
 
 void ServerCall::Finish() {
   response_.Clear();
-  bulk_.Clear();
-  carried_.Clear();
-  stream_.Clear();
+  if (has_parts()) [[unlikely]]
+    ClearParts();
   step_ = Step::kHandler;
   messages_.Clear();
   std::exchange(session_, nullptr)->OnCallDone(*this);
   shard_.Recycle(*this);
+}
+
+void ServerCall::ClearParts() {
+  bulk_.Clear();
+  carried_.Clear();
+  stream_.Clear();
 }
 
 StreamReceiver& StreamOf::Receiver(ServerContext& context) {
@@ -496,6 +559,7 @@ namespace verbena {
 // The mark in the Status is this call's own. So it tells the refusal from an error that the handler
 // meets later, also from one that says of another call that it was not executed.
 absl::Status ServerContext::NotExecuted(absl::Status status) {
+  if (status.ok()) return status;
   static std::atomic<uint64_t> last_refusal{0};
   status = WithOutcome(std::move(status), Outcome::kNotExecuted);
   if (VERBENA_MUTANT(kHandlersRefusalExecuted)) return status;

@@ -60,6 +60,7 @@ class CallBulk {
     if (!std::exchange(in_use_, false)) return;
     bulk_->Clear();
   }
+  bool in_use() const { return in_use_; }
 
  private:
   std::unique_ptr<ServerBulk> bulk_;
@@ -121,6 +122,12 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   // This call's ServerBulk, made now if there is none. Valid while the call's context lives.
   ServerBulk& Bulk();
   void BeginBulk(const RequestBulk& bulk, UsedGrant landing, const char* in_frame);
+  // Bulk, context or a stream, which few calls have: a path of their own leaves them out.
+  bool has_parts() const { return bulk_.in_use() || carried_.in_use() || stream_.in_use(); }
+  [[gnu::noinline]] void StartWithParts(const FrameHeader& frame, const char* body,
+                                        IncomingBulk* bulk, IncomingContext* context);
+  // Makes the handler's context, and begins to count its time.
+  void BeginContext();
   void StartTimer();
   void StopTimer();
   void RunHandler();
@@ -140,8 +147,15 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   Task<absl::Status> SendReply();
   // The handler has ended well.
   void Complete();
+  [[gnu::noinline]] void CompleteWithParts(size_t reply_bytes);
+  // A task has ended that is not the handler's, or not well.
+  [[gnu::noinline]] void EndTask(const absl::Status& status, Outcome outcome);
   void Respond(const absl::Status& status, Outcome outcome);
+  // Of a call without parts.
+  void RespondPlainly(const absl::Status& status, Outcome outcome);
+  [[gnu::noinline]] void RespondWithParts(const absl::Status& handlers, Outcome outcome);
   void Finish();
+  [[gnu::noinline]] void ClearParts();
 
   // Asks the client for memory for a failure that does not fit a frame. False if there is no need,
   // or no way.
@@ -149,7 +163,8 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   // The client has answered, or `asked` says why not.
   [[gnu::cold, gnu::noinline]] void RespondLargeFailure(const absl::Status& asked);
   // The handler and all that it had of the call are gone. False, and the call is over, if the link
-  // is.
+  // is. The second also begins the response of a call with parts.
+  bool EndHandler();
   bool BeginResponse();
 
   // Rare paths are out of line to keep the hot path small.

@@ -213,6 +213,12 @@ absl::Status ServerSession::Refuse(CallId id, RefusalReason reason) {
         fmt::format("the client gives up refused calls without taking their answers; {} wait",
                     refusals_.size()));
   }
+  if (refusals_.size() >= kOwnQueuedRefusals && !client_->source().TryQueueRefusal()) {
+    return absl::ResourceExhaustedError(
+        fmt::format("clients of one address give up refused calls without taking their answers; {} "
+                    "wait here, {} in all beyond {} for each link",
+                    refusals_.size(), ServerSource::kMaxQueuedRefusals, kOwnQueuedRefusals));
+  }
   refusals_.PushBack({id, reason});
   // A GOAWAY may wait already, which takes less room than the refusal that now goes first.
   body_bytes = RoomNeeded();
@@ -264,6 +270,7 @@ void ServerSession::SendRefusal(Link& link) {
   char* room = link.Append(frame, body.size());
   if (room == nullptr) return;
   body.copy(room, body.size());
+  if (refusals_.size() > kOwnQueuedRefusals) client_->source().EndQueuedRefusals(1);
   refusals_.PopFront();
   if (refusals_.empty()) StopRefusalTimer();
 }
@@ -349,6 +356,9 @@ void ServerSession::OnLinkDown(Link&, const absl::Status&) {
   link_ = nullptr;
   SendWaiter::Unlink();
   StopRefusalTimer();
+  if (refusals_.size() > kOwnQueuedRefusals) {
+    client_->source().EndQueuedRefusals(refusals_.size() - kOwnQueuedRefusals);
+  }
   refusals_.Clear();
   grants_.OnLinkDown();
   // Calls that only wait to send their response end now, and leave the list while it is walked. So

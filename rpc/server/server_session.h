@@ -37,6 +37,9 @@ class ServerSession final : public LinkListener, private SendWaiter, private Tim
   // that gives up refused calls without taking their answers can have more; then the link closes.
   // The link also closes if refusals wait too long: ServerOptions::response_grace.
   static constexpr size_t kMaxQueuedRefusals = kMaxCallsInFlight;
+  // So many of them may wait whatever other links of the source have: more count in the source's
+  // share (ServerSource).
+  static constexpr size_t kOwnQueuedRefusals = 4096;
 
   // `number` tells this object from every other of its shard, also from a former one at the same
   // address.

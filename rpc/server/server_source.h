@@ -16,6 +16,7 @@
 #include "verbena/rpc/internal/stream_memory.h"
 #include "verbena/transport/coro/semaphore.h"
 #include "verbena/transport/log/check.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -36,6 +37,22 @@ class ServerSource {
   bool full() const { return calls_ >= max_calls_; }
   void AddCall() { ++calls_; }
   void RemoveCall() { --calls_; }
+
+  // The refusals that may wait for room on all of its links together, beyond those that each link
+  // may always have (ServerSession::kOwnQueuedRefusals).
+  static constexpr size_t kMaxQueuedRefusals = size_t{1} << 16;
+  bool TryQueueRefusal() {
+    if (queued_refusals_ >= kMaxQueuedRefusals && !VERBENA_MUTANT(kRefusalsOfLinksAlone)) {
+      return false;
+    }
+    ++queued_refusals_;
+    return true;
+  }
+  void EndQueuedRefusals(size_t refusals) {
+    VERBENA_CHECK(queued_refusals_ >= refusals) << queued_refusals_ << ", " << refusals;
+    queued_refusals_ -= refusals;
+  }
+  size_t queued_refusals() const { return queued_refusals_; }
 
   // Memory for the payloads of its requests. Payloads that the server READs count until their
   // handlers end; landings that were granted ahead count, too. A larger payload takes all of it.
@@ -80,6 +97,7 @@ class ServerSource {
   const size_t max_granted_bytes_;
   const size_t max_response_bytes_;
   uint32_t calls_ = 0;
+  size_t queued_refusals_ = 0;
   size_t granted_bytes_ = 0;
   bool reclaimed_ = false;
   bool extra_taken_ = false;

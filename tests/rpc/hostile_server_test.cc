@@ -111,6 +111,7 @@ class HostileServerTest : public PayloadFixture {
   Hostile hostile_;
   std::thread script_;
   std::atomic<int> drained_{0};  // links on which the server said GOAWAY
+  std::atomic<int> lost_{0};     // links that the server accepted and dropped
   std::atomic<bool> has_landing_{false};
   std::atomic<int> ended_{0};  // calls
   std::atomic<bool> stops_{false};
@@ -238,6 +239,31 @@ TEST_F(HostileServerTest, AServerThatSaysGoAwayOnEachLinkIsConnectedToLessAndLes
   EXPECT_GE(Clock::Real().Now() - began, least);
   EXPECT_TRUE(told) << "callers hear why they wait";
   Eventually([this] { return ClientLinks() == 0; }, "idle links close");
+}
+
+// As a server that crashes on each first call: a thousand clients must not be its next trouble.
+TEST_F(HostileServerTest, AServerThatLosesEachLinkIsConnectedToLessAndLessOften) {
+  constexpr int kLinks = 8;
+  StartClient();
+  script_ = std::thread([this] {
+    for (int i = 0; i < kLinks; ++i) {
+      hostile_.Accept();
+      hostile_.peers.pop_back();
+      ++lost_;
+    }
+  });
+  const TimePoint began = Clock::Real().Now();
+  bool told = false;
+  while (lost_ < kLinks) {
+    const absl::Status status = Run(channel_->Connect());
+    told |= status.message().find("loses each link before it answers a call") != std::string::npos;
+    (void)Run(Pause());
+  }
+  // A link may be lost once by chance. Each pause is twice the one before, give or take a fifth.
+  Duration least{};
+  for (int i = 0; i < kLinks - 2; ++i) least += (1 << i) * Connection::kInitialBackoff * 4 / 5;
+  EXPECT_GE(Clock::Real().Now() - began, least);
+  EXPECT_TRUE(told) << "callers hear why they wait";
 }
 
 TEST_F(HostileServerTest, AServerThatSaysGoAwayOnEachLinkHasFewOfThem) {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -112,6 +113,57 @@ TEST_F(WaitingRequestsTest, ARequestThatChangesWhileItWaitsFailsItsCallAlone) {
   EXPECT_EQ(OutcomeOf(ended_[kLast]), Outcome::kNotExecuted);
 }
 
+// As when a client with thousands of calls in flight gives all of them up.
+TEST_F(WaitingRequestsTest, EachCancelThatWaitsForRoomIsSent) {
+  constexpr uint32_t kMany = 6000;
+  client_runtime_ = StartRuntime();
+  rogue_runtime_ = StartRuntime();
+  std::unique_ptr<MessageListener> listener =
+      *rogue_runtime_->shard(0).bootstrap().Listen("127.0.0.1:0");
+  channel_ = std::make_unique<Channel>(*client_runtime_, listener->address());
+  stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
+  std::atomic<bool> all_came{false};
+  std::atomic<bool> all_ended{false};
+  size_t told = 0;
+  std::thread rogue_thread([&] {
+    RoguePeer rogue(*rogue_runtime_);
+    rogue.AcceptFrom(*listener);
+    uint32_t credits = RoguePeer::kCredits;
+    for (uint32_t requests = 0; requests < kMany && !HasFailure();) {
+      for (const RogueFrame& frame : rogue.Receive()) {
+        requests += frame.header.kind == FrameKind::kRequest ? 1 : 0;
+      }
+      if (requests < kMany) rogue.Send(EncodeSend(Granting(++credits), {}));
+    }
+    all_came = true;
+    while (!all_ended) std::this_thread::yield();
+    std::set<uint32_t> slots;
+    while (slots.size() < kMany && !HasFailure()) {
+      rogue.Send(EncodeSend(Granting(++credits), {}));
+      for (const RogueFrame& frame : rogue.Receive()) {
+        if (frame.header.kind == FrameKind::kCancel) slots.insert(frame.header.call_slot);
+      }
+    }
+    told = slots.size();
+  });
+  auto client = [&]() -> Task<absl::Status> {
+    TaskScope scope(client_runtime_->executor(0));
+    for (uint32_t i = 0; i < kMany; ++i) {
+      scope.Spawn([this]() -> Task<void> { (void)co_await stub_->Echo(testing::EchoRequest()); });
+    }
+    while (!all_came) (void)co_await Pause();
+    scope.RequestCancel();
+    co_await scope.Join();
+    all_ended = true;
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(Run(client()), absl::OkStatus());
+  rogue_thread.join();
+  EXPECT_EQ(told, kMany);
+  channel_.reset();
+  client_runtime_.reset();
+}
+
 // Calls to a correct server of a rogue client that issues no credits by itself.
 class WaitingRepliesTest : public RpcTest {
  protected:
@@ -177,6 +229,45 @@ TEST_F(WaitingRepliesTest, RefusalsThatWaitForRoomDoNotEndTheLink) {
       ++count;
     }
   }
+}
+
+// A client chooses how many links it has, and not the address that it connects from.
+TEST_F(WaitingRepliesTest, RefusalsThatWaitOnManyLinksOfOneAddressAreBounded) {
+  Serve({.limits = {.max_links = 8,
+                    .srq_depth = 256,
+                    .eager_bytes = 64 * 1024,
+                    .initial_credits = 64,
+                    .max_credits = 64,
+                    .send_buffers = 64}});
+  uint64_t asked = 0;
+  // Sends are awaited, since a rogue's bytes are soon overwritten.
+  const auto ask = [&](RoguePeer& rogue, uint32_t sends, bool awaits) {
+    constexpr uint32_t kPerSend = 1000;
+    for (uint32_t slot = 0; slot < sends * kPerSend;) {
+      std::vector<RogueFrame> requests;
+      for (uint32_t i = 0; i < kPerSend; ++i) {
+        requests.push_back(Request("no.such/Method", slot++, 0));
+      }
+      rogue.Send(EncodeSend(kCorrect, requests));
+      asked += kPerSend;
+      if (awaits) Eventually([&] { return server_->stats().refused >= asked; }, "all are refused");
+    }
+  };
+  ask(*rogue_, 40, true);
+  RoguePeer second(*client_runtime_);
+  second.ConnectTo(server_->address());
+  ask(second, 33, true);
+  // The first has 40,000 less what its credits took, so this goes beyond the share.
+  ask(second, 3, false);
+  EXPECT_TRUE(second.IsDropped());
+  // Others of the address may still be refused.
+  asked = server_->stats().refused;
+  RoguePeer third(*client_runtime_);
+  third.ConnectTo(server_->address());
+  ask(third, 4, true);
+  third.Send(EncodeSend(Granting(1000), {}));
+  EXPECT_EQ(third.Receive()[0].header.status_code,
+            static_cast<int>(absl::StatusCode::kUnimplemented));
 }
 
 }  // namespace

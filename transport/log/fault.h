@@ -140,6 +140,9 @@ enum class Fault {
   kUnusedDeviceUncounted,     // an executor takes more links than a device it does not use allows
   kChangedReplySent,          // a reply that grew while it waited is serialized all the same
   kRequestChecksumUnchecked,  // the server takes a request's payload whatever its checksum
+  kRefusalsOfLinksAlone,      // refusals that wait count for each link, and not for its source
+  kCancelsDropped,            // the last of thousands of CANCELs that wait for room are not sent
+  kUselessLinksReplaced,      // a link that is lost before it was of use is replaced at once
   kRefusalsCloseTheLink,      // a few thousand refusals that wait for room end their link
   kSilentClientKept,          // the server never asks whether a client that owes it lives
   kUnsentResponseKept,        // a response that its client does not take waits for ever
@@ -249,7 +252,6 @@ enum class Fault {
   kReadsOweNothing,        // nobody notices that a client froze for whose message a handler waits
   kUnsentMessagesKept,     // handlers wait for a client that issues no credits for its streams
   kToldStreamsStayListed,  // a peer makes its link walk over all its streams again and again
-  kCancelledMemoryWaitStays,  // a Read that was cancelled in its wait for memory blocks the next
   kStalledMessageKept,        // a message that stops coming keeps the memory that it claims
 
   // files, examples

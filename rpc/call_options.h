@@ -23,17 +23,20 @@
 
 namespace verbena {
 
-// Filled when the call ends, well or badly. Belongs to the caller and must live until then.
+// Emptied when the call begins, and filled when it ends, well or badly. Belongs to the caller and
+// must live until then.
 struct CallInfo {
-  // From the call's start to its end, connecting included, by the clock of the client's executor.
+  // From the call's start to its end, by the clock of the client's executor. Connecting counts, and
+  // so do the interceptors of a unary call. 0 on a thread that runs no executor.
   Duration elapsed{};
-  uint32_t request_bytes = 0;  // serialized, however it travelled
+  // Serialized, however they travelled. For streams: the one request and the one reply only.
+  uint32_t request_bytes = 0;
   uint32_t reply_bytes = 0;
   // Metadata that the handler added to its answer, also to a failure; empty if no answer came.
   Metadata trailing_metadata = {};
 };
 
-// All but the payloads holds for streams, too, which payloads end with INVALID_ARGUMENT.
+// Streams take all options except payloads, which end the stream with INVALID_ARGUMENT.
 struct CallOptions {
   // The caller resumes with DEADLINE_EXCEEDED when it passes; the server is told how long is left.
   // The default is ChannelOptions::default_deadline. If the Task that makes the call has an earlier
@@ -56,8 +59,8 @@ struct CallOptions {
   // trip, unless the payload fits a frame.
   uint64_t max_response_payload = 0;
   // Not null: receives request_payload when the call ends, well or badly, if the server provably no
-  // longer uses it. Otherwise that returns to its pool later, and this is absent from the call's
-  // beginning on. Must live until the call ends.
+  // longer uses it. Otherwise its memory returns to its pool later. `*returned_payload` is emptied
+  // when the call begins, and must live until the call ends.
   Payload* returned_payload = nullptr;
   // Metadata for the handler; the default is none. An entry that may not be sent fails the call
   // with INVALID_ARGUMENT, and more than ChannelOptions::max_metadata_bytes with

@@ -47,7 +47,7 @@ Channel::Channel(Runtime& runtime, std::string target, ChannelOptions options)
       << "max_metadata_bytes is " << options_.max_metadata_bytes << ", its range 0 to "
       << Metadata::kMaxBytes;
   for (const auto& interceptor : options_.interceptors) {
-    VERBENA_CHECK(interceptor != nullptr) << "a null among ChannelOptions::interceptors";
+    VERBENA_CHECK(interceptor != nullptr) << "one of ChannelOptions::interceptors is null";
   }
 }
 

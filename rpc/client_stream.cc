@@ -211,6 +211,12 @@ Task<bool> ReadWithPayload(StreamRef stream, MessageLite& into, PayloadSink sink
   co_return read.ok() && *read;
 }
 
+Task<absl::StatusOr<bool>> TryRead(StreamRef stream, MessageLite& into, PayloadSink sink) {
+  co_await Beginner::Begin(stream);
+  if (sink.payload == nullptr) co_return co_await StreamRead(stream->receiver(), into);
+  co_return co_await ReadWithPayload(stream->receiver(), into, sink);
+}
+
 Task<absl::Status> EndWrites(StreamRef stream) {
   co_await Beginner::Begin(stream);
   if (stream->ended()) co_return stream->status();
@@ -235,6 +241,7 @@ Task<absl::Status> FinishWithReply(StreamRef stream, MessageLite& reply) {
   bool parsed = true;
   if (stream->reply_apart()) {
     parsed = read.ok() && *read;
+    stream->NoteReply(reply.ByteSizeLong());
   } else if (stream->interception() != nullptr) {
     reply.Clear();
     reply.CheckTypeAndMergeFrom(stream->interception()->reply());

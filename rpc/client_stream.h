@@ -17,7 +17,8 @@
 //   ClientReader<Entry> entries = stub.Scan(request, {.deadline = 5s});
 //   Entry entry;
 //   while (co_await entries.Read(entry)) Use(entry);
-//   absl::Status status = co_await entries.Finish();   // no Read tells why it was the last
+//   // Why Read returned false: the end, or a failure.
+//   absl::Status status = co_await entries.Finish();
 //
 //   ClientWriter<Chunk, UploadReply> upload = stub.Upload();
 //   for (const Chunk& chunk : chunks) {
@@ -242,6 +243,10 @@ Task<std::optional<Message>> NextWithPayload(StreamRef stream) {
   co_return next;
 }
 
+// absl::StatusOr instead of bool: an error if the stream broke, or the await was cancelled.
+Task<absl::StatusOr<bool>> TryRead(StreamRef stream, google::protobuf::MessageLite& into,
+                                   PayloadSink sink);
+
 // Read() and Read(into), and Write() with a payload, of the three kinds of stream. A WithPayload
 // takes a coroutine, which may wait for memory.
 template <typename Message>
@@ -294,9 +299,20 @@ class [[nodiscard("a stream begins when it is read")]] ClientReader {
   // The same into the caller's message, without an allocation once warm. The Buffer of a
   // WithPayload is used again if it is large enough. It has no bytes if the message has no payload.
   VERBENA_CORO_WRAPPER auto Read(Reply& into) { return internal::ReadInto(*stream_, into); }
+  // The same for a Read that may take a limited time, or whose caller must know why there is no
+  // message, which costs a coroutine: false at the end of the stream, of which Finish() tells how.
+  // An error if the link or the deadline ended the stream, or if this await was cancelled. After a
+  // cancelled await the stream goes on. But the Task whose await is the stream's first gives the
+  // whole stream its deadline, unless the stream has Inherit::kNothing (call_options.h):
+  //
+  //   absl::StatusOr<bool> read = co_await WithDeadline(reader.TryRead(entry), 1s);
+  VERBENA_CORO_WRAPPER Task<absl::StatusOr<bool>> TryRead(Reply& into) {
+    return internal::TryRead(internal::StreamRef(*stream_), internal::MessageOf(into),
+                             internal::SinkOf(into));
+  }
   // Drops the messages that were not read, and waits until the handler has ended by itself. Returns
   // how it ended, with an Outcome if it failed. Does not cancel the handler: to stop early, destroy
-  // the object instead. Once; a second Finish() at the same time aborts.
+  // the object instead. Call it once. A check aborts if two Finish() run at the same time.
   VERBENA_CORO_WRAPPER Task<absl::Status> Finish() {
     return internal::FinishStream(internal::StreamRef(*stream_));
   }
@@ -313,11 +329,14 @@ class [[nodiscard("a stream begins when it is written")]] ClientWriter {
       : stream_(channel, descriptor, internal::MessageOnly<Request>::default_instance(),
                 internal::MessageOnly<Reply>::default_instance(), std::move(options)) {}
 
-  // OK when the message is on its way: it waits for the window, that is, for the server to read.
-  // The message is borrowed until then. An error if the stream is over, of which Finish() says why;
-  // RESOURCE_EXHAUSTED if the message is larger than LinkLimits::max_payload_bytes, or does not fit
-  // a frame and finds too much memory of the server's streams in use; then the stream goes on
-  // without it. If the await is cancelled or abandoned, the message may have been sent.
+  // OK when the message is on its way: Write waits for the window, that is, for the server to read.
+  // The message is borrowed until then. If the await is cancelled or abandoned, the message may
+  // have been sent. Only the Outcome of Finish() counts: an error that ends no stream has none.
+  //   RESOURCE_EXHAUSTED: the message is larger than LinkLimits::max_payload_bytes, or does not fit
+  //     a frame and too much memory of the server's streams is in use. It was not sent, and the
+  //     stream goes on without it.
+  //   FAILED_PRECONDITION: after WritesDone(), or the server has ended the stream well.
+  //   Others: the stream has failed; Finish() gives the same error.
   internal::ClientWrite Write(const internal::MessageOnly<Request>& message) {
     return internal::ClientWrite(*stream_, message);
   }
@@ -326,6 +345,12 @@ class [[nodiscard("a stream begins when it is written")]] ClientWriter {
     requires internal::HasPayload<Request>
   {
     return internal::ClientWrite(*stream_, message, {.view = payload, .present = true});
+  }
+  // The same with the payload that came with a message, or without one if none came.
+  internal::ClientWrite Write(const WithPayload<internal::MessageOnly<Request>>& message)
+    requires internal::HasPayload<Request>
+  {
+    return internal::ClientWrite(*stream_, message.message, internal::PayloadOf(message));
   }
   // Sends no more messages: the server's Read tells the handler. Finish() does so, too.
   VERBENA_CORO_WRAPPER Task<absl::Status> WritesDone() {
@@ -352,6 +377,10 @@ class [[nodiscard("a stream begins when it is read or written")]] ClientReaderWr
   // As those of ClientReader and ClientWriter.
   VERBENA_CORO_WRAPPER auto Read() { return internal::NextOf<Reply>(*stream_); }
   VERBENA_CORO_WRAPPER auto Read(Reply& into) { return internal::ReadInto(*stream_, into); }
+  VERBENA_CORO_WRAPPER Task<absl::StatusOr<bool>> TryRead(Reply& into) {
+    return internal::TryRead(internal::StreamRef(*stream_), internal::MessageOf(into),
+                             internal::SinkOf(into));
+  }
   internal::ClientWrite Write(const internal::MessageOnly<Request>& message) {
     return internal::ClientWrite(*stream_, message);
   }
@@ -359,6 +388,11 @@ class [[nodiscard("a stream begins when it is read or written")]] ClientReaderWr
     requires internal::HasPayload<Request>
   {
     return internal::ClientWrite(*stream_, message, {.view = payload, .present = true});
+  }
+  internal::ClientWrite Write(const WithPayload<internal::MessageOnly<Request>>& message)
+    requires internal::HasPayload<Request>
+  {
+    return internal::ClientWrite(*stream_, message.message, internal::PayloadOf(message));
   }
   VERBENA_CORO_WRAPPER Task<absl::Status> WritesDone() {
     return internal::EndWrites(internal::StreamRef(*stream_));

@@ -36,7 +36,7 @@ class Deadline {
   }
 
   constexpr bool is_set() const { return kind_ == Kind::kFromStart || when_ != kNever; }
-  // Whether it says anything: is_set(), or None().
+  // Whether the caller chose: a deadline, or None(). False for the default.
   constexpr bool is_given() const { return is_set() || kind_ == Kind::kNone; }
   // The deadline of a call that starts at `start`: kNever if there is none. The second form asks
   // `scheduler` for the time if it must.

@@ -72,9 +72,9 @@ class Metadata {
   Iterator end() const;
 
   bool empty() const { return rep_ == nullptr || rep_->entries.empty(); }
-  // Entries.
+  // The number of entries.
   size_t size() const;
-  // As they count.
+  // The bytes of all entries, as the bounds count them.
   size_t bytes() const { return rep_ == nullptr ? 0 : rep_->entries.size(); }
   // OK, or why the first entry was refused: INVALID_ARGUMENT for its key or value, and
   // RESOURCE_EXHAUSTED beyond kMaxBytes. The message names the key.
@@ -138,12 +138,12 @@ namespace internal {
 // The entries of a Metadata as bytes, and back. Pure functions.
 class MetadataCodec {
  public:
-  // As they travel; bytes() of them.
+  // The entries in the form in which they travel, bytes() long.
   static std::string_view EntriesOf(const Metadata& metadata) {
     return metadata.rep_ == nullptr ? std::string_view() : metadata.rep_->entries;
   }
-  // Reads entries that fill `bytes`, of which a peer says so. INVALID_ARGUMENT if they do not, or
-  // if one may not be sent.
+  // Reads entries from a peer, which must fill `bytes` exactly. INVALID_ARGUMENT if they do not, or
+  // if an entry may not be sent.
   static absl::Status Read(std::string_view bytes, Metadata& metadata);
 };
 

@@ -28,9 +28,9 @@ enum class Outcome : uint8_t {
 // nothing is known.
 Outcome OutcomeOf(const absl::Status& status);
 
-// `status` with `outcome` attached. A check aborts if `status` is OK. For the calling side, as in a
-// wrapper or a test: of a Status that a handler returns, the caller hears kExecuted, unless the
-// handler calls ServerContext::NotExecuted().
+// `status` with `outcome` attached. OK stays OK. For the calling side, as in a wrapper or a test:
+// if a handler returns this Status, its caller still hears kExecuted, unless the handler calls
+// ServerContext::NotExecuted().
 absl::Status WithOutcome(absl::Status status, Outcome outcome);
 
 // "not_executed", "executed" or "maybe_executed".

@@ -18,8 +18,8 @@ constexpr char kUrl[] = "type.verbena/retry_after_us";
 }  // namespace
 
 absl::Status WithRetryAfter(absl::Status status, Duration delay) {
-  VERBENA_CHECK(!status.ok() && delay >= Duration::zero())
-      << status.ToString() << ", " << delay.count() << " ns";
+  VERBENA_CHECK(delay >= Duration::zero()) << delay.count() << " ns";
+  if (status.ok()) return status;
   const std::string delay_us =
       fmt::format("{}", std::chrono::ceil<std::chrono::microseconds>(delay).count());
   status.SetPayload(kUrl, absl::Cord(delay_us));

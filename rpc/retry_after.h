@@ -17,8 +17,8 @@
 
 namespace verbena {
 
-// `status` with `delay`, rounded up to microseconds, instead of any that it had. A check aborts if
-// `status` is OK or `delay` is negative.
+// `status` with `delay`, rounded up to microseconds, instead of any that it had. OK stays OK. A
+// check aborts if `delay` is negative.
 absl::Status WithRetryAfter(absl::Status status, Duration delay);
 
 // Nothing if nobody asked for a delay, or a peer sent one that is no number.

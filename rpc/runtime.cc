@@ -39,21 +39,24 @@ absl::Status CheckOptions(const RuntimeOptions& options) {
   constexpr int kMaxExecutors = 1024;
   if (options.executors < 1 || options.executors > kMaxExecutors) {
     return absl::InvalidArgumentError(
-        fmt::format("executors is {}, but must be in [1, {}]", options.executors, kMaxExecutors));
+        fmt::format("RuntimeOptions::executors is {}, but must be in [1, {}]", options.executors,
+                    kMaxExecutors));
   }
   constexpr int kMaxBlockingThreads = 1024;
   if (options.blocking_threads < 1 || options.blocking_threads > kMaxBlockingThreads) {
-    return absl::InvalidArgumentError(fmt::format("blocking_threads is {}, but must be in [1, {}]",
-                                                  options.blocking_threads, kMaxBlockingThreads));
+    return absl::InvalidArgumentError(
+        fmt::format("RuntimeOptions::blocking_threads is {}, but must be in [1, {}]",
+                    options.blocking_threads, kMaxBlockingThreads));
   }
   if (options.reopen.first <= Duration::zero() || options.reopen.longest < options.reopen.first) {
     return absl::InvalidArgumentError(
-        fmt::format("reopen.first is {} ns and reopen.longest {} ns, but must be positive and in "
-                    "this order",
+        fmt::format("RuntimeOptions::reopen.first is {} ns and reopen.longest {} ns, but must be "
+                    "positive and in this order",
                     options.reopen.first.count(), options.reopen.longest.count()));
   }
   if (options.use_device != nullptr && options.open_device) {
-    return absl::InvalidArgumentError("both use_device and open_device are set: set one of them");
+    return absl::InvalidArgumentError(
+        "both use_device and open_device of RuntimeOptions are set: set one of them");
   }
   return absl::OkStatus();
 }

@@ -173,20 +173,21 @@ class Runtime {
   uint64_t failed_tasks() const;
 
   // Registers the program's own memory, such as a cache, so that its Buffers (Wrap()) serve for
-  // payloads, loans and files as those of AllocateBuffer() do. This takes 0.3 s and more for a
-  // gibibyte, in which a control thread works and no executor waits. Await it on an executor of
-  // this runtime: elsewhere it fails with FAILED_PRECONDITION. INVALID_ARGUMENT: no such device, or
-  // several and none is named, or no memory. RESOURCE_EXHAUSTED: the device or RLIMIT_MEMLOCK
-  // refuses.
+  // payloads, loans and files as those of AllocateBuffer() do. A gibibyte takes 0.3 s and more. A
+  // control thread does the work, and no executor waits. Await it on an executor of this runtime.
+  //   FAILED_PRECONDITION: this thread is no executor of this runtime.
+  //   INVALID_ARGUMENT: there is no such device, several and none is named, or no memory is given.
+  //   RESOURCE_EXHAUSTED: the device or RLIMIT_MEMLOCK refuses.
   //
-  // The memory must be writable and stay mapped until it is deregistered. If the Task is cancelled
-  // or destroyed before it has ended: until the runtime is destroyed. Payloads of a device that has
-  // failed and was opened again take memory that was registered since.
+  // The memory must be writable. It must stay mapped until it is deregistered, or until the runtime
+  // is destroyed if the Task is cancelled or destroyed before it has ended. When a device has
+  // failed and was opened again, register the memory anew: payloads cannot use the former
+  // registration.
   Task<absl::StatusOr<std::unique_ptr<RegisteredMemory>>> RegisterMemory(
       void* memory, size_t bytes, MemoryOptions options = {});
   // Deregisters the memory, also on a control thread. Call it before the runtime is destroyed, when
-  // memory->in_use() is 0: the Buffers of a call that was given up come home up to
-  // LeaseLimits::grace later. While a Buffer is in use the registration stays, with an error in the
+  // memory->in_use() is 0. A call that was given up may keep its Buffers for up to
+  // LeaseLimits::grace. While a Buffer is in use the registration stays, with an error in the
   // log, and the program must keep the memory until the process ends. Await it on an executor of
   // this runtime, otherwise a check aborts; with MemoryOptions::for_files on the executor that
   // registered it.

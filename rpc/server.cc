@@ -73,9 +73,9 @@ class Server::Impl {
           fmt::format("ServerOptions::max_metadata_bytes is {}: its range is 0 to {}",
                       options.max_metadata_bytes, Metadata::kMaxBytes));
     }
-    for (const auto& interceptor : options.interceptors) {
-      if (interceptor != nullptr) continue;
-      return absl::InvalidArgumentError("a null among ServerOptions::interceptors");
+    for (size_t i = 0; i < options.interceptors.size(); ++i) {
+      if (options.interceptors[i] != nullptr) continue;
+      return absl::InvalidArgumentError(fmt::format("ServerOptions::interceptors[{}] is null", i));
     }
     for (Service* service : services) {
       VERBENA_RETURN_IF_ERROR(methods_.Add(*service));

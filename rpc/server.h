@@ -52,8 +52,8 @@ struct ServerOptions {
   // that quarter, too. Clients of a FileBootstrap have no such bound by default.
   uint32_t max_calls_per_source = 0;
   // Bytes of one executor's receive memory for the payloads of one client's requests; a request
-  // beyond them waits for memory. One larger payload is taken all the same. 0, the default: half of
-  // LinkLimits::memory.receive_bytes.
+  // beyond them waits for memory. A single payload above the bound is accepted when the client
+  // holds nothing else. 0, the default: half of LinkLimits::memory.receive_bytes.
   size_t max_bytes_per_client = 0;
   // The same for the clients of one source address. Landings that were granted to them count, and
   // take at most half of it, or LeaseLimits::granted_bytes_per_client if that is more. 0, the
@@ -63,12 +63,13 @@ struct ServerOptions {
   size_t max_bytes_per_source = 0;
   // Bytes of one executor's send memory for the responses of one client: buffers that its handlers
   // have from ServerContext::AllocateBuffer(), until their memory is free again, and replies that
-  // do not fit a frame. A call waits for more. One larger buffer is given all the same. 0, the
-  // default: half of LinkLimits::memory.send_bytes. If a call's payload is all that its client has
-  // of this memory, the memory for the call's large reply comes beyond the bound, for one call of
-  // each source at a time. Replies that fit a frame and wait for room do not count. Each of
-  // max_calls_per_client calls takes at most LinkLimits::eager_bytes for such a reply, and about as
-  // much for its request, since larger requests are freed when the wait begins.
+  // do not fit a frame. A call waits for more. A single buffer above the bound is given when the
+  // client holds nothing else. 0, the default: half of LinkLimits::memory.send_bytes. If a call's
+  // payload is all that its client has of this memory, the memory for the call's large reply comes
+  // beyond the bound, for one call of each source at a time. Replies that fit a frame and wait for
+  // room do not count. Each of max_calls_per_client calls takes at most LinkLimits::eager_bytes for
+  // such a reply, and about as much for its request, since larger requests are freed when the wait
+  // begins.
   size_t max_response_bytes_per_client = 0;
   // The same for the clients of one source address. 0, the default: three quarters of the send
   // memory, or max_response_bytes_per_client if that is more; all of it for clients of a

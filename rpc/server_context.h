@@ -68,8 +68,7 @@ class ServerContext {
 
   // For a handler that refuses the call before it has changed anything: `co_return
   // context.NotExecuted(absl::UnavailableError("not the leader"))`. Returns `status`, of which the
-  // caller then hears Outcome::kNotExecuted, so that it may try again, or elsewhere. A check aborts
-  // if `status` is OK.
+  // caller then hears Outcome::kNotExecuted, so that it may try again, or elsewhere. OK stays OK.
   absl::Status NotExecuted(absl::Status status);
 
   // Whether the request came with a payload, perhaps an empty one. It has arrived in full.

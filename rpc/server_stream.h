@@ -5,14 +5,16 @@
 // A Read and a Write may be awaited at once; a check aborts if two Reads or two Writes are. One
 // thread.
 //
-//   Task<absl::Status> Upload(ServerContext&, ServerReader<Chunk>& chunks, UploadReply& reply) {
-//     Chunk chunk;
-//     for (;;) {
-//       VERBENA_CO_ASSIGN_OR_RETURN(bool read, co_await chunks.Read(chunk));
-//       if (!read) break;  // the client has sent all
-//       Store(chunk);
-//     }
-//     co_return absl::OkStatus();
+// A server's Read gives an absl::StatusOr, which is OK at the end of the stream, too:
+//
+//   // BAD: never ends, since Read is OK at each later Read as well.
+//   while ((co_await chunks.Read(chunk)).ok()) Store(chunk);
+//
+//   // GOOD: ends with the client's last message, and hands on a failure.
+//   for (;;) {
+//     VERBENA_CO_ASSIGN_OR_RETURN(bool read, co_await chunks.Read(chunk));
+//     if (!read) break;
+//     Store(chunk);
 //   }
 //
 // If the messages of a stream have payloads, its type says WithPayload, as at the client
@@ -139,12 +141,14 @@ class ServerWriter {
   ServerWriter(const ServerWriter&) = delete;
   ServerWriter& operator=(const ServerWriter&) = delete;
 
-  // OK when the message is on its way: it waits for the window, that is, for the client to read.
-  // The message is borrowed until then. CANCELLED once the client's link is lost (UNAVAILABLE in a
-  // Task that no cancellation reaches), RESOURCE_EXHAUSTED if the message is larger than
-  // LinkLimits::max_payload_bytes, or does not fit a frame and finds the client's share of memory
-  // used up; then the stream goes on without it. If the await is cancelled or abandoned, the
-  // message may have been sent.
+  // OK when the message is on its way: Write waits for the window, that is, for the client to read.
+  // The message is borrowed until then. If the await is cancelled or abandoned, the message may
+  // have been sent. co_await each Write: a handler that returns while one runs cuts it off.
+  //   CANCELLED: the client's link is lost, or the call was cancelled.
+  //   UNAVAILABLE: the link is lost, in a Task that no cancellation reaches.
+  //   DEADLINE_EXCEEDED: the call's deadline has passed.
+  //   RESOURCE_EXHAUSTED: the message is larger than LinkLimits::max_payload_bytes, or does not fit
+  //     a frame and the client's share of memory is used up. The stream goes on without it.
   internal::StreamWrite Write(const internal::MessageOnly<Reply>& message) {
     return internal::StreamWrite(sender_, message);
   }
@@ -153,6 +157,12 @@ class ServerWriter {
     requires internal::HasPayload<Reply>
   {
     return internal::StreamWrite(sender_, message, {.view = payload, .present = true});
+  }
+  // The same with the payload that came with a message, or without one if none came.
+  internal::StreamWrite Write(const WithPayload<internal::MessageOnly<Reply>>& message)
+    requires internal::HasPayload<Reply>
+  {
+    return internal::StreamWrite(sender_, message.message, internal::PayloadOf(message));
   }
 
  private:
@@ -177,6 +187,11 @@ class ServerReaderWriter {
     requires internal::HasPayload<Reply>
   {
     return internal::StreamWrite(sender_, message, {.view = payload, .present = true});
+  }
+  internal::StreamWrite Write(const WithPayload<internal::MessageOnly<Reply>>& message)
+    requires internal::HasPayload<Reply>
+  {
+    return internal::StreamWrite(sender_, message.message, internal::PayloadOf(message));
   }
 
  private:

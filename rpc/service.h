@@ -12,6 +12,7 @@
 #ifndef VERBENA_RPC_SERVICE_H_
 #define VERBENA_RPC_SERVICE_H_
 
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -68,8 +69,11 @@ struct Handler<method> {
 };
 
 // Handlers of streaming methods. Their end of the stream lives in a coroutine around the handler.
-inline Task<absl::Status> RunStreamHandler(Task<absl::Status> handler) {
-  if (!handler) co_return absl::InternalError("the handler returned an empty Task");
+inline Task<absl::Status> RunStreamHandler(ServerContext& context, Task<absl::Status> handler) {
+  if (!handler) {
+    co_return absl::InternalError("the handler of " + std::string(context.method().full_name) +
+                                  " returned an empty Task");
+  }
   co_return co_await std::move(handler);
 }
 
@@ -81,6 +85,7 @@ struct Handler<method> {
                                    google::protobuf::MessageLite& /*reply*/) {
     ServerWriter<Reply> writer(StreamOf::Sender(context));
     co_return co_await RunStreamHandler(
+        context,
         (static_cast<S&>(service).*method)(context, static_cast<const Request&>(request), writer));
   }
 
@@ -98,7 +103,7 @@ struct Handler<method> {
                                    google::protobuf::MessageLite& reply) {
     ServerReader<Request> reader(StreamOf::Receiver(context));
     co_return co_await RunStreamHandler(
-        (static_cast<S&>(service).*method)(context, reader, static_cast<Reply&>(reply)));
+        context, (static_cast<S&>(service).*method)(context, reader, static_cast<Reply&>(reply)));
   }
 
   static ServerMethod For(const MethodDescriptor& descriptor) {
@@ -115,7 +120,8 @@ struct Handler<method> {
                                    google::protobuf::MessageLite& /*reply*/) {
     ServerReaderWriter<Request, Reply> stream(StreamOf::Receiver(context),
                                               StreamOf::Sender(context));
-    co_return co_await RunStreamHandler((static_cast<S&>(service).*method)(context, stream));
+    co_return co_await RunStreamHandler(context,
+                                        (static_cast<S&>(service).*method)(context, stream));
   }
 
   static ServerMethod For(const MethodDescriptor& descriptor) {

@@ -1,8 +1,7 @@
-// The awaits of a stream's messages, for both halves: what stands behind the Read and Write of
-// client_stream.h and server_stream.h.
+// StreamRead, StreamWrite: the awaits behind Read and Write of client_stream.h and server_stream.h.
 //
-// Each lives in the frame of the coroutine that awaits it, which may be destroyed at any time. A
-// message that had come for a Read which is destroyed is the next Read's. One thread.
+// Each lives in the frame of the coroutine that awaits it, which may be destroyed at any time. If a
+// Read is destroyed after its message has come, the next Read gets that message. One thread.
 
 #ifndef VERBENA_RPC_STREAM_AWAITS_H_
 #define VERBENA_RPC_STREAM_AWAITS_H_
@@ -42,6 +41,13 @@ struct BorrowedPayload {
   BufferView view = {};
   bool present = false;
 };
+
+// The payload of a message that came with one, or none. `message` outlives the Write.
+template <typename Message>
+BorrowedPayload PayloadOf(const WithPayload<Message>& message) {
+  if (!message.has_payload) return {};
+  return {.view = message.payload.view(), .present = true};
+}
 
 // co_await gives absl::StatusOr<bool>: true when a message was read, false at the end of the
 // stream.

@@ -3,10 +3,10 @@
 //
 // The streaming methods of a generated StubInterface return one. A StubAdapter's wraps the real
 // stream of client_stream.h, and a mock's is a MockClientReader and so on, or played messages
-// (verbena/testing.h). Each function returns a Task, which costs a coroutine's frame; all else is
-// as with ClientReader, ClientWriter and ClientReaderWriter. Arguments are borrowed until the Task
-// ends, and the object must outlive its Tasks. Destroying it before the end abandons the call. All
-// awaits and the destruction are on one executor.
+// (verbena/testing.h). Each function returns a Task, which costs a coroutine's frame, and there is
+// no TryRead. All else is as with ClientReader, ClientWriter and ClientReaderWriter. Arguments are
+// borrowed until the Task ends, and the object must outlive its Tasks. Destroying it before the end
+// abandons the call. All awaits and the destruction are on one executor.
 //
 //   Task<absl::StatusOr<int>> CountEntries(Store::StubInterface& store) {
 //     std::unique_ptr<ClientReaderInterface<Entry>> entries = store.Scan(ScanRequest());

@@ -121,9 +121,7 @@ std::coroutine_handle<> InPlaceCall::Begin(PromiseBase& caller, const MessageLit
                                            MessageLite& reply, PayloadSink payload) {
   VERBENA_CHECK(stage_ == Stage::kNew || stage_ == Stage::kNewWithOptions)
       << method_->full_name << ": a call was awaited twice, or after it was moved from";
-  if (info_ != nullptr && !VERBENA_MUTANT(kTrailersOfTheCallBefore)) {
-    info_->trailing_metadata.Clear();
-  }
+  if (info_ != nullptr && !VERBENA_MUTANT(kTrailersOfTheCallBefore)) *info_ = {};
   Connection* connection = channel_->ConnectionHere();
   const bool traced = caller.cancel != nullptr && caller.cancel->trace() != nullptr;
   if (stage_ == Stage::kNewWithOptions || connection == nullptr || traced) [[unlikely]] {

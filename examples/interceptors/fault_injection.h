@@ -10,8 +10,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "verbena/rpc/interceptor.h"
-#include "verbena/rpc/outcome.h"
 
 namespace interceptors {
 
@@ -24,9 +24,8 @@ class FaultInjection final : public verbena::ClientInterceptor {
                                         verbena::ClientNext next) override {
     const uint64_t call = calls_.fetch_add(1, std::memory_order_relaxed) + 1;
     if (call % every_ == 0) {
-      // Verbena attaches this outcome, too, but only behind the outermost interceptor.
-      co_return verbena::WithOutcome(absl::UnavailableError("injected"),
-                                     verbena::Outcome::kNotExecuted);
+      // Verbena adds the outcome not_executed, since nothing was sent.
+      co_return absl::UnavailableError("injected");
     }
     co_return co_await next();
   }

@@ -162,7 +162,7 @@ class Demo {
     while (co_await parts.Read(part)) {
       part->set_volume(copied_.count == 0 ? copy_.volume() : "");
       // Finish() says why it failed.
-      if (!(co_await writer.Write(part.message, part.payload.view())).ok()) break;
+      if (!(co_await writer.Write(part)).ok()) break;
       ++copied_.count;
       copied_.bytes += part.payload.size();
     }

@@ -57,8 +57,10 @@ absl::Status CheckOptions(const MethodDescriptor& method, const CallOptions& opt
 
 absl::Status CheckSize(const char* what, uint64_t bytes, uint64_t limit) {
   if (bytes <= limit) return absl::OkStatus();
-  return absl::ResourceExhaustedError(fmt::format(
-      "{} of {} bytes; at most {} (LinkLimits::max_payload_bytes) travel", what, bytes, limit));
+  return absl::ResourceExhaustedError(
+      fmt::format("{} of {} bytes; at most {} (LinkLimits::max_payload_bytes) travel: send it in "
+                  "pieces",
+                  what, bytes, limit));
 }
 
 Task<absl::Status> FreeLeases(Link& link, uint32_t count) {
@@ -88,7 +90,8 @@ absl::Status CheckSizes(const ClientBulk& bulk, size_t message_bytes, const Call
                         size_t limit) {
   VERBENA_RETURN_IF_ERROR(CheckSize("a request payload", bulk.payload.size(), limit));
   VERBENA_RETURN_IF_ERROR(CheckSize("a request", message_bytes, limit));
-  return CheckSize("max_response_payload", options.max_response_payload, limit);
+  return CheckSize("a response payload (max_response_payload)", options.max_response_payload,
+                   limit);
 }
 
 // The bytes that a call's context block has; 0 if there is none.
@@ -239,8 +242,7 @@ Task<absl::Status> GiveLanding(ClientCall& call, ClientBulk& bulk, Deadline dead
   const LandingRequest wanted = call.landing_wanted();
   const uint64_t bytes = wanted.payload_bytes + wanted.message_bytes;
   const Endpoint& endpoint = call.link().endpoint();
-  absl::Status status =
-      CheckSize("the response takes a landing", bytes, endpoint.limits().max_payload_bytes);
+  absl::Status status = CheckSize("a response", bytes, endpoint.limits().max_payload_bytes);
   Buffer buffer;
   if (status.ok()) {
     const std::shared_ptr<LandingShare> share = call.landing_share();
@@ -286,6 +288,8 @@ Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& meth
                             const MessageLite& request, MessageLite& reply, PayloadSink received,
                             CallOptions options, const CallContext* context) {
   CallInfoOf filled(options.info, connection.shard().executor());
+  const size_t message_bytes = request.ByteSizeLong();
+  filled.set_request_bytes(message_bytes);
   if (absl::Status status = CheckOptions(method, options); !status.ok()) {
     co_return FailUnsent(std::move(status), options, received);
   }
@@ -296,8 +300,6 @@ Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& meth
   bulk.payload = std::move(options.request_payload);
   bulk.landing = std::move(options.response_payload_into);
   if (!bulk.landing) bulk.response_room = options.max_response_payload;
-  const size_t message_bytes = request.ByteSizeLong();
-  filled.set_request_bytes(message_bytes);
   // Only steps that wait are coroutines: every block takes this path.
   absl::Status status;
   ClientSession* session = connection.usable_session();

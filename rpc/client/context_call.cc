@@ -31,10 +31,10 @@ Task<absl::Status> CallInFrame(ClientSession& session, Connection& connection,
 absl::Status CheckContext(const CallContext& context, size_t max_metadata_bytes) {
   VERBENA_RETURN_IF_ERROR(context.metadata.status());
   if (context.metadata.bytes() > max_metadata_bytes) {
-    return absl::ResourceExhaustedError(fmt::format(
-        "a call's metadata of {} bytes, of which ChannelOptions::max_metadata_bytes "
-        "allows {}; its first key is \"{}\"",
-        context.metadata.bytes(), max_metadata_bytes, (*context.metadata.begin()).first));
+    return absl::ResourceExhaustedError(
+        fmt::format("the metadata has {} bytes (first key \"{}\"), and "
+                    "ChannelOptions::max_metadata_bytes allows {}: send less, or raise it",
+                    context.metadata.bytes(), context.metadata.begin()->first, max_metadata_bytes));
   }
   return context.trace ? context.trace->Check() : absl::OkStatus();
 }
@@ -44,6 +44,9 @@ Task<absl::Status> ContextCall(Connection& connection, const MethodDescriptor& m
                                CallOptions options, CallContext context,
                                size_t max_metadata_bytes) {
   if (absl::Status checked = CheckContext(context, max_metadata_bytes); !checked.ok()) {
+    if (options.info != nullptr) {
+      options.info->request_bytes = static_cast<uint32_t>(request.ByteSizeLong());
+    }
     co_return FailUnsent(std::move(checked), options, received);
   }
   if (WantsBulk(method, options)) {

@@ -1,11 +1,13 @@
 #include "verbena/rpc/client/intercepted_call.h"
 
+#include <cstdint>
 #include <utility>
 
 #include "verbena/rpc/client/bulk_call.h"
 #include "verbena/rpc/client/client_chain.h"
 #include "verbena/rpc/client/context_call.h"
 #include "verbena/rpc/interceptor.h"
+#include "verbena/rpc/internal/shard.h"
 #include "verbena/transport/coro/deadline.h"
 
 namespace verbena::internal {
@@ -49,9 +51,12 @@ Task<absl::Status> InterceptedCall(InterceptedChannel channel, Connection& conne
                                    const MethodDescriptor& method, const MessageLite& request,
                                    MessageLite& reply, PayloadSink received, CallOptions options,
                                    CallContext context) {
+  const Executor& executor = connection.shard().executor();
+  CallInfo* const info = options.info;
+  const TimePoint began = info != nullptr ? executor.now() : TimePoint{};
   // Interceptors read trailing metadata even if the caller does not.
   CallInfo own;
-  if (options.info == nullptr) options.info = &own;
+  if (info == nullptr) options.info = &own;
   ClientCallView view(method, channel.target, request, reply, options.deadline,
                       options.info->trailing_metadata);
   view.metadata = std::move(context.metadata);
@@ -62,6 +67,10 @@ Task<absl::Status> InterceptedCall(InterceptedChannel channel, Connection& conne
   // Interceptors may wait before the call itself begins.
   const TimePoint deadline = options.deadline.when();
   absl::Status status = co_await WithDeadline(chain.Run(), deadline);
+  if (info != nullptr) {
+    info->elapsed = executor.now() - began;
+    info->request_bytes = static_cast<uint32_t>(request.ByteSizeLong());
+  }
   if (chain.started()) co_return status;
   // An interceptor answered.
   (void)FailUnsent(absl::CancelledError(), options, received);

@@ -57,9 +57,16 @@ void StreamCall::StartClock(Scheduler& scheduler, const CancelScope* scope) {
   if (scope != nullptr && !VERBENA_MUTANT(kStreamOutlastsItsTask)) ambient = scope->deadline();
   if (deadline_.is_set() || info_ != nullptr || ambient != kNever) started_ = scheduler.now();
   deadline_ = Deadline(std::min(deadline_.At(started_), ambient));
+  BeginInfo();
+}
+
+void StreamCall::BeginInfo() {
   if (info_ == nullptr) return;
-  info_->request_bytes = static_cast<uint32_t>(request_.size());
-  info_->trailing_metadata.Clear();
+  *info_ = {.request_bytes = static_cast<uint32_t>(request_.size())};
+}
+
+void StreamCall::NoteReply(size_t bytes) {
+  if (info_ != nullptr) info_->reply_bytes = static_cast<uint32_t>(bytes);
 }
 
 void StreamCall::set_context(CallContext context) {
@@ -120,7 +127,8 @@ absl::Status StreamCall::Refusal(const ClientSession& session, uint16_t number) 
   const size_t most = session.endpoint().limits().max_payload_bytes;
   if (request_.size() > most) {
     return absl::ResourceExhaustedError(
-        fmt::format("a request of {} bytes; at most {} (LinkLimits::max_payload_bytes) travel",
+        fmt::format("a request of {} bytes; at most {} (LinkLimits::max_payload_bytes) travel: "
+                    "send it in pieces",
                     request_.size(), most));
   }
   return absl::OkStatus();
@@ -266,7 +274,7 @@ absl::Status StreamCall::OnResponse(const FrameHeader& frame, const char* body) 
   } else {
     reply_apart_ = (frame.flags & kFrameMessageApart) != 0;
     if (bytes > 0) reply_.assign(body, bytes);
-    if (info_ != nullptr) info_->reply_bytes = bytes;
+    NoteReply(bytes);
   }
   End();
   return absl::OkStatus();
@@ -281,15 +289,12 @@ absl::Status StreamCall::Unparsed(const MessageLite& reply) const {
 }
 
 void StreamCall::OnLinkDown(const absl::Status& reason) {
-  absl::Status status =
-      absl::UnavailableError(fmt::format("the link was lost: {}", std::string(reason.message())));
   const bool maybe_began = sent_ && !VERBENA_MUTANT(kLostStreamNotExecuted);
-  status_ =
-      WithOutcome(std::move(status), maybe_began ? Outcome::kMaybeExecuted : Outcome::kNotExecuted);
+  status_ = WithOutcome(reason, maybe_began ? Outcome::kMaybeExecuted : Outcome::kNotExecuted);
   End();
 }
 
-void StreamCall::OnTimer() { GiveUp(CancelStatus(absl::StatusCode::kDeadlineExceeded)); }
+void StreamCall::OnTimer() { GiveUp(session_->DeadlinePassed(method_)); }
 
 void StreamCall::OnReceiveFailed(const absl::Status& status) {
   if (stage_ == Stage::kActive) {
@@ -326,7 +331,11 @@ void StreamCall::End() {
   context_rest_.reset();
   failure_.reset();
   if (registered && deadline_.is_set()) scheduler_->StopTimer(*this);
-  if (info_ != nullptr && scheduler_ != nullptr) info_->elapsed = scheduler_->now() - started_;
+  if (!clock_started()) {
+    BeginInfo();
+  } else if (info_ != nullptr) {
+    info_->elapsed = scheduler_->now() - started_;
+  }
   if (!receiver_.ended()) {
     status_.ok() ? (void)receiver_.End() : receiver_.Fail(status_);
   }

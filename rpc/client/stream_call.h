@@ -10,6 +10,7 @@
 #ifndef VERBENA_RPC_CLIENT_STREAM_CALL_H_
 #define VERBENA_RPC_CLIENT_STREAM_CALL_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -107,12 +108,15 @@ class StreamCall : private StreamReceiver::Owner, private SendWaiter, private Ti
   const absl::Status& status() const { return status_; }
   // Whether the reply came as the stream's only message.
   bool reply_apart() const { return reply_apart_; }
+  // The length of the reply that came so, for the CallInfo.
+  void NoteReply(size_t bytes);
   // Parses the reply otherwise. False if it does not parse.
   bool ParseReply(google::protobuf::MessageLite& reply);
   // The reply does not parse.
   absl::Status Unparsed(const google::protobuf::MessageLite& reply) const;
 
-  // From ClientSession, while the call has its slot. A failed Status closes the link.
+  // From ClientSession, while the call has its slot. A failed Status closes the link. `reason` is
+  // the call's status, without its outcome.
   absl::Status OnResponse(const FrameHeader& frame, const char* body);
   absl::Status OnStreamFrame(const FrameHeader& frame, const char* body);
   void OnLinkDown(const absl::Status& reason);
@@ -121,6 +125,8 @@ class StreamCall : private StreamReceiver::Owner, private SendWaiter, private Ti
   friend StreamEndAwaiter;
   enum class Stage : uint8_t { kNew, kActive, kEnded };
 
+  // Empties the CallInfo, as the call begins.
+  void BeginInfo();
   void BeginOn(ClientSession& session, Scheduler& scheduler);
   absl::Status Refusal(const ClientSession& session, uint16_t number) const;
   void SendRequest();

@@ -27,13 +27,13 @@ std::string Holders(const Endpoint& endpoint, const BufferPoolStats& stats,
                      stats.bytes_in_use - known, holders->leases, holders->transfers);
 }
 
-// Why the pool has no more memory than it has; empty if its budget is the reason.
+// Why the pool has no more memory than it has. If its budget is the reason, the remedy.
 std::string Growth(const BufferPool& pool, const BufferPoolStats& stats) {
   if (stats.growing_bytes > 0) {
     return fmt::format(". The device is still registering {} bytes more", stats.growing_bytes);
   }
   if (!pool.growth_failure().ok()) return ". " + std::string(pool.growth_failure().message());
-  return "";
+  return fmt::format(". Raise LinkLimits::memory.{}_bytes, or keep less in flight", pool.name());
 }
 
 absl::Status Exhausted(const Endpoint& endpoint, const BufferPool& pool, size_t bytes,

@@ -16,7 +16,10 @@ Task<absl::Status> AwaitMemory(StreamReceiver& receiver, ReceivedPayload& payloa
   absl::StatusOr<Buffer> memory =
       co_await receiver.buffers()->Allocate(payload.wanted).In(&wait.scope());
   // The receiver may be another stream's by now.
-  if (wait.receiver() == nullptr) co_return CancelStatus(absl::StatusCode::kCancelled);
+  if (wait.receiver() == nullptr) {
+    const bool requested = context.cancel != nullptr && context.cancel->requested();
+    co_return requested ? context.cancel->status() : CancelStatus(absl::StatusCode::kCancelled);
+  }
   if (memory.ok()) {
     payload.buffer = *std::move(memory);
   } else if (context.cancel != nullptr && context.cancel->requested()) {

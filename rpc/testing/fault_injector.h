@@ -6,10 +6,10 @@
 //                .fail = absl::UnavailableError("the link was lost"),
 //                .outcome = Outcome::kMaybeExecuted});
 //
-// So the third Write fails, after the server has run it. The faults of other calls are as real ones
-// look to the caller: a call that is lost ends at its deadline, or when it is cancelled. A stream
-// is one call, of which a fault takes the beginning or the end, and no messages between them. Any
-// thread; a fault holds for calls that begin after Add().
+// So the third Write fails, after the server has run it. To the caller, faults look as real ones
+// do: a call that is lost ends at its deadline, or when it is cancelled. A stream is one call: a
+// fault hits a stream's beginning or end, never a message between them. Any thread; a fault holds
+// for calls that begin after Add().
 
 #ifndef VERBENA_RPC_TESTING_FAULT_INJECTOR_H_
 #define VERBENA_RPC_TESTING_FAULT_INJECTOR_H_
@@ -35,7 +35,7 @@ struct Fault {
 
   // The calls: of this method ("Write", or "package.Service/Write"), or all.
   std::string method = "";
-  // So many of them pass first. Then the fault happens to so many.
+  // The first `after` calls pass. Then the fault hits `times` calls.
   uint64_t after = 0;
   uint64_t times = kAlways;
 

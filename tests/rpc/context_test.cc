@@ -135,6 +135,20 @@ TEST_F(CallContextTest, ACallInfoForgetsTheTrailingMetadataOfTheCallBefore) {
   EXPECT_TRUE(info.trailing_metadata.untouched());
 }
 
+TEST_F(CallContextTest, ACallThatIsNotSentLeavesNothingOfTheCallBeforeInItsCallInfo) {
+  StartServer();
+  StartClient({.max_metadata_bytes = 100});
+  CallInfo info{.elapsed = std::chrono::hours(1), .request_bytes = 3, .reply_bytes = 3};
+  info.trailing_metadata.Add("rows", "7");
+  const absl::Status refused = Echo({.info = &info, .metadata = Filler(200)}, 50);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(Mentions(refused, "200 bytes (first key \"fill\")")) << refused;
+  EXPECT_LT(info.elapsed, std::chrono::hours(1));
+  EXPECT_EQ(info.request_bytes, 52u);
+  EXPECT_EQ(info.reply_bytes, 0u);
+  EXPECT_TRUE(info.trailing_metadata.untouched());
+}
+
 TEST_F(CallContextTest, TrailingMetadataIsBounded) {
   StartServer({.max_metadata_bytes = 100});
   StartClient();

@@ -66,6 +66,13 @@ TEST_F(HandlersRefusalTest, AnErrorThatTheHandlerMeetsLaterIsExecuted) {
   EXPECT_EQ(OutcomeOf(Fail(request)), Outcome::kExecuted);
 }
 
+TEST_F(HandlersRefusalTest, ARefusalThatIsOkIsNoFailure) {
+  testing::FailRequest request;
+  request.set_not_executed(true);
+  request.set_retry_after_us(1500);
+  EXPECT_EQ(Fail(request), absl::OkStatus());
+}
+
 // A handler passes on the error of a call of its own, which was not executed; but it was.
 TEST_F(HandlersRefusalTest, AnErrorFromElsewhereDoesNotSayThatThisHandlerDidNothing) {
   testing::FailRequest request = Failure();
@@ -103,9 +110,13 @@ TEST(RetryAfterTest, ADelayOfAPeerThatIsNoNumberIsNone) {
   EXPECT_EQ(RetryAfterOf(status), Duration::max());
 }
 
-TEST(RetryAfterDeathTest, AnOkStatusAndANegativeDelayAbort) {
+TEST(RetryAfterTest, AnOkStatusStaysAsItIs) {
+  EXPECT_EQ(WithRetryAfter(absl::OkStatus(), microseconds(1)), absl::OkStatus());
+  EXPECT_EQ(WithOutcome(absl::OkStatus(), Outcome::kNotExecuted), absl::OkStatus());
+}
+
+TEST(RetryAfterDeathTest, ANegativeDelayAborts) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_DEATH(WithRetryAfter(absl::OkStatus(), microseconds(1)).IgnoreError(), "OK");
   EXPECT_DEATH(WithRetryAfter(absl::UnavailableError("full"), microseconds(-1)).IgnoreError(),
                "-1000 ns");
 }

@@ -185,6 +185,24 @@ TEST_F(InterceptorTest, ARefusalOfTheChannelSendsNothing) {
   EXPECT_EQ(server_->stats().calls, 0u);
 }
 
+TEST_F(InterceptorTest, ACallThatOneEndsFillsItsCallInfo) {
+  bool goes_on = false;
+  Start({[&](ClientCallView&, ClientNext next) -> Task<absl::Status> {
+          VERBENA_CO_RETURN_IF_ERROR(co_await Sleep(2ms));
+          if (goes_on) co_return co_await next();
+          co_return absl::UnavailableError("injected");
+        }},
+        {});
+  CallInfo info;
+  for (const bool on : {true, false}) {
+    goes_on = on;
+    EXPECT_EQ(Run(EchoWith({.info = &info}, 50)).ok(), goes_on);
+    EXPECT_GE(info.elapsed, 2ms);
+    EXPECT_EQ(info.request_bytes, 52u);
+    EXPECT_EQ(info.reply_bytes, goes_on ? 52u : 0u);
+  }
+}
+
 TEST_F(InterceptorTest, TheOutcomeOfARefusalIsKnownToThoseBeforeIt) {
   std::vector<Outcome> seen;
   const auto sees = [&seen](ClientCallView&, ClientNext next) -> Task<absl::Status> {

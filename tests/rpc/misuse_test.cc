@@ -1,19 +1,12 @@
 // Misuse that the program could have seen aborts the process, and the message says what was wrong.
 
-#include "absl/status/status.h"
 #include "gtest/gtest.h"
 #include "verbena/rpc/client/grants_held.h"
-#include "verbena/rpc/outcome.h"
 #include "verbena/rpc/payload.h"
 #include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
 namespace {
-
-TEST(MisuseDeathTest, AnOutcomeOfNoFailure) {
-  EXPECT_DEATH((void)WithOutcome(absl::OkStatus(), Outcome::kNotExecuted),
-               "status.ok.*not_executed");
-}
 
 TEST(MisuseDeathTest, APartThatAPayloadDoesNotHave) {
   EXPECT_DEATH((void)Payload().part(1), "part 1 of 1");

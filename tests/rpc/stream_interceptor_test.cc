@@ -77,7 +77,7 @@ TEST_F(StreamContextTest, MetadataThatAnInterceptorAddsIsChecked) {
     co_return status;
   }});
   EXPECT_EQ(Run(Echo({})).code(), absl::StatusCode::kInvalidArgument);
-  bytes = 2000;
+  bytes = 9000;
   EXPECT_EQ(Run(Echo({})).code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(server_->stats().calls, 0u);
 }

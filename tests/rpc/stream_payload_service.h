@@ -54,9 +54,7 @@ class PayloadStreamsService final : public testing::PayloadStreams::Service {
     for (;;) {
       VERBENA_CO_ASSIGN_OR_RETURN(const bool read, co_await stream.Read(item));
       if (!read) co_return absl::OkStatus();
-      VERBENA_CO_RETURN_IF_ERROR(item.has_payload
-                                     ? co_await stream.Write(item.message, item.payload.view())
-                                     : co_await stream.Write(item.message));
+      VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(item));
     }
   }
 
@@ -79,13 +77,12 @@ class PayloadStreamsService final : public testing::PayloadStreams::Service {
   Task<absl::Status> Send(ServerContext& context, const testing::CountRequest& request,
                           ServerWriter<PayloadItem>& writer) override {
     const Running running(*this);
-    VERBENA_CO_ASSIGN_OR_RETURN(const Buffer payload,
-                                co_await context.AllocateBuffer(request.bytes()));
-    Item item;
+    PayloadItem item{.has_payload = true};
+    VERBENA_CO_ASSIGN_OR_RETURN(item.payload, co_await context.AllocateBuffer(request.bytes()));
     for (uint64_t i = 0; i < request.count(); ++i) {
-      item.set_number(i);
-      FillPayload(payload.view(), i);
-      VERBENA_CO_RETURN_IF_ERROR(co_await writer.Write(item, payload.view()));
+      item->set_number(i);
+      FillPayload(item.payload.view(), i);
+      VERBENA_CO_RETURN_IF_ERROR(co_await writer.Write(item));
       ++written;
     }
     co_return absl::OkStatus();

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/rpc/stream_service.h"
 #include "verbena/transport/coro/cancel.h"
@@ -135,6 +136,22 @@ TEST_F(StreamTest, ARequestAndAReplyLargerThanAFrameTravelAsMessages) {
   EXPECT_EQ(sum->count(), 5u);
 }
 
+TEST_F(StreamTest, ACallInfoHasTheLengthOfTheReplyHoweverItTravels) {
+  Start();
+  for (const size_t filler : {0u, 2000000u}) {
+    service_.reply_filler = filler;
+    CallInfo info;
+    auto run = [&]() -> Task<absl::Status> {
+      ClientWriter<Item, testing::Summary> writer = stub_->Sum({.info = &info});
+      VERBENA_CO_RETURN_IF_ERROR(co_await writer.Write(ItemOf(1)));
+      VERBENA_CO_ASSIGN_OR_RETURN(const testing::Summary reply, co_await writer.Finish());
+      EXPECT_EQ(info.reply_bytes, reply.ByteSizeLong());
+      co_return absl::OkStatus();
+    };
+    EXPECT_EQ(Run(run()), absl::OkStatus());
+  }
+}
+
 TEST_F(StreamTest, TheHandlersStatusComesBehindItsMessages) {
   Start();
   auto run = [&]() -> Task<absl::Status> {
@@ -256,7 +273,11 @@ TEST_F(StreamTest, TheDeadlineEndsBothSides) {
     EXPECT_TRUE(absl::IsDeadlineExceeded(co_await stream.Write(ItemOf(1))));
     co_return co_await stream.Finish();
   };
-  EXPECT_TRUE(absl::IsDeadlineExceeded(Run(run())));
+  const absl::Status status = Run(run());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_THAT(
+      std::string(status.message()),
+      ::testing::HasSubstr("deadline of verbena.testing.Streaming/Ignore passed before 127"));
   Eventually([this] { return service_.running == 0; }, "the handler ends");
 }
 
@@ -302,6 +323,35 @@ TEST_F(StreamTest, CancellingAReadLosesNoMessage) {
     co_return co_await stream.Finish();
   };
   EXPECT_EQ(Run(run()), absl::OkStatus());
+}
+
+TEST_F(StreamTest, AReadMayHaveADeadlineOfItsOwn) {
+  Start();
+  auto run = [&]() -> Task<absl::Status> {
+    ClientReaderWriter<Item, Item> stream = stub_->Echo();
+    Item item;
+    for (uint64_t i = 0; i < 3; ++i) {
+      VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(ItemOf(i)));
+      VERBENA_CO_ASSIGN_OR_RETURN(const bool read, co_await stream.TryRead(item));
+      EXPECT_TRUE(read);
+      EXPECT_EQ(item.number(), i);
+      const absl::StatusOr<bool> late =
+          co_await WithDeadline(stream.TryRead(item), std::chrono::milliseconds(1));
+      EXPECT_TRUE(absl::IsDeadlineExceeded(late.status())) << late.status();
+    }
+    VERBENA_CO_RETURN_IF_ERROR(co_await stream.WritesDone());
+    VERBENA_CO_ASSIGN_OR_RETURN(const bool read, co_await stream.TryRead(item));
+    EXPECT_FALSE(read);
+    co_return co_await stream.Finish();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
+  auto fail = [&]() -> Task<absl::Status> {
+    ClientReaderWriter<Item, Item> stream =
+        stub_->Ignore({.deadline = std::chrono::milliseconds(20)});
+    Item item;
+    co_return (co_await stream.TryRead(item)).status();
+  };
+  EXPECT_TRUE(absl::IsDeadlineExceeded(Run(fail())));
 }
 
 TEST_F(StreamTest, AReadThatIsDestroyedLosesNoMessage) {

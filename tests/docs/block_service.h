@@ -5,7 +5,9 @@
 
 #include <cstring>
 #include <string>
+#include <utility>
 
+#include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
@@ -16,14 +18,17 @@
 #include "verbena/rpc/server_context.h"
 #include "verbena/rpc/server_stream.h"
 #include "verbena/rpc/task.h"
+#include "verbena/rpc/with_payload.h"
 
 namespace guide {
 
 using verbena::Buffer;
 using verbena::ServerContext;
 using verbena::ServerReader;
+using verbena::ServerReaderWriter;
 using verbena::ServerWriter;
 using verbena::Task;
+using verbena::WithPayload;
 
 class BlockService final : public v1::Blocks::Service {
  public:
@@ -88,8 +93,53 @@ class NameService final : public v1::Names::Service {
     co_return absl::OkStatus();
   }
 
+  Task<absl::Status> Check(ServerContext&,
+                           ServerReaderWriter<v1::Name, v1::CheckReply>& stream) override {
+    v1::Name name;
+    v1::CheckReply reply;
+    for (;;) {
+      VERBENA_CO_ASSIGN_OR_RETURN(const bool read, co_await stream.Read(name));
+      if (!read) co_return absl::OkStatus();
+      reply.set_taken(names_.contains(name.name()));
+      VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(reply));
+    }
+  }
+
  private:
   absl::btree_set<std::string> names_;
+};
+
+class CopyService final : public v1::Copies::Service {
+ public:
+  Task<absl::Status> Export(ServerContext& context, const v1::ExportRequest&,
+                            ServerWriter<WithPayload<v1::Name>>& blocks) override {
+    const absl::btree_map<std::string, std::string> all = blocks_;
+    v1::Name name;
+    for (const auto& [key, bytes] : all) {
+      VERBENA_CO_ASSIGN_OR_RETURN(const Buffer block,
+                                  co_await context.AllocateBuffer(bytes.size()));
+      std::memcpy(block.data(), bytes.data(), bytes.size());
+      name.set_name(key);
+      VERBENA_CO_RETURN_IF_ERROR(co_await blocks.Write(name, block.view()));
+    }
+    co_return absl::OkStatus();
+  }
+
+  Task<absl::Status> Import(ServerContext&, ServerReader<WithPayload<v1::Name>>& blocks,
+                            v1::ImportReply& reply) override {
+    WithPayload<v1::Name> block;
+    for (;;) {
+      VERBENA_CO_ASSIGN_OR_RETURN(const bool read, co_await blocks.Read(block));
+      if (!read) co_return absl::OkStatus();
+      blocks_[block->name()].assign(block.payload.data(), block.payload.size());
+      reply.set_count(reply.count() + 1);
+    }
+  }
+
+  void Store(const std::string& name, std::string bytes) { blocks_[name] = std::move(bytes); }
+
+ private:
+  absl::btree_map<std::string, std::string> blocks_;
 };
 
 }  // namespace guide

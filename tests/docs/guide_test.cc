@@ -18,6 +18,7 @@
 #include "tests/docs/blocks.pb.h"
 #include "tests/docs/blocks.verbena.pb.h"
 #include "tests/docs/blocks_mock.verbena.pb.h"
+#include "verbena/rpc/annotate.h"
 #include "verbena/rpc/call_options.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/interceptor.h"
@@ -36,10 +37,12 @@ namespace guide {
 namespace {
 
 using namespace std::chrono_literals;
+using verbena::Annotate;
 using verbena::CallInfo;
 using verbena::Channel;
 using verbena::ClientReader;
 using verbena::ClientReaderInterface;
+using verbena::ClientReaderWriter;
 using verbena::ClientWriter;
 using verbena::Generator;
 using verbena::JoinHandle;
@@ -50,7 +53,6 @@ using verbena::RetryAfterOf;
 using verbena::Runtime;
 using verbena::Server;
 using verbena::TraceContext;
-using verbena::WithPayload;
 using verbena::WithRetryAfter;
 using verbena::WithTrace;
 
@@ -112,7 +114,7 @@ Task<absl::Status> WriteBlockWithRetries(Channel& channel, std::string name, std
     status = co_await WriteBlock(channel, name, bytes);
     const bool may_pass = absl::IsUnavailable(status) || absl::IsResourceExhausted(status);
     if (!may_pass || OutcomeOf(status) != verbena::Outcome::kNotExecuted) break;
-    VERBENA_CO_RETURN_IF_ERROR(co_await verbena::Sleep(10ms));
+    VERBENA_CO_RETURN_IF_ERROR(co_await verbena::Sleep(RetryAfterOf(status).value_or(10ms)));
   }
   co_return status;
 }
@@ -139,6 +141,55 @@ Task<absl::StatusOr<uint64_t>> ReserveNames(Channel& channel, std::vector<std::s
   }
   absl::StatusOr<v1::ReserveReply> reply = co_await writer.Finish();
   if (!reply.ok()) co_return reply.status();
+  co_return reply->count();
+}
+
+Task<absl::StatusOr<std::string>> FirstName(Channel& channel) {
+  const v1::Names::Stub names(channel);
+  ClientReader<v1::Name> reader = names.List({}, {.deadline = 1s});
+  const std::optional<v1::Name> first = co_await reader.Read();
+  if (first.has_value()) co_return first->name();  // `reader` is destroyed: the handler stops
+  VERBENA_CO_RETURN_IF_ERROR(co_await reader.Finish());
+  co_return absl::NotFoundError("there are no names");
+}
+
+Task<absl::Status> SendAll(ClientReaderWriter<v1::Name, v1::CheckReply>& stream,
+                           const std::vector<std::string>& names) {
+  v1::Name name;
+  for (const std::string& next : names) {
+    name.set_name(next);
+    VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(name));
+  }
+  co_return co_await stream.WritesDone();
+}
+
+Task<int> CountTaken(ClientReaderWriter<v1::Name, v1::CheckReply>& stream) {
+  int taken = 0;
+  v1::CheckReply reply;
+  while (co_await stream.Read(reply)) taken += reply.taken() ? 1 : 0;
+  co_return taken;
+}
+
+Task<absl::StatusOr<int>> TakenOf(Channel& channel, std::vector<std::string> names) {
+  const v1::Names::Stub stub(channel);
+  ClientReaderWriter<v1::Name, v1::CheckReply> stream = stub.Check({.deadline = 1s});
+  auto [sent, taken] = co_await verbena::WhenAll(SendAll(stream, names), CountTaken(stream));
+  VERBENA_CO_RETURN_IF_ERROR(co_await stream.Finish());  // also if a Write failed
+  co_return taken;
+}
+
+Task<absl::StatusOr<uint64_t>> CopyAll(Channel& from, Channel& to) {
+  const v1::Copies::Stub source(from);
+  const v1::Copies::Stub target(to);
+  ClientReader<WithPayload<v1::Name>> reader = source.Export({}, {.deadline = 1s});
+  ClientWriter<WithPayload<v1::Name>, v1::ImportReply> writer = target.Import({.deadline = 1s});
+  WithPayload<v1::Name> block;
+  while (co_await reader.Read(block)) {
+    if (!(co_await writer.Write(block)).ok()) break;  // Finish() says why
+  }
+  const absl::StatusOr<v1::ImportReply> reply = co_await writer.Finish();
+  if (!reply.ok()) co_return reply.status();
+  VERBENA_CO_RETURN_IF_ERROR(co_await reader.Finish());
   co_return reply->count();
 }
 
@@ -203,6 +254,35 @@ class RebuildingService final : public v1::Blocks::Service {
   Task<absl::Status> Write(ServerContext& context, const v1::WriteRequest&,
                            v1::WriteReply&) override {
     co_return context.NotExecuted(WithRetryAfter(absl::UnavailableError("rebuilding"), 50ms));
+  }
+};
+
+class FrontService final : public v1::Blocks::Service {
+ public:
+  // Passes calls on to the target of `backend`, which outlives the service.
+  explicit FrontService(Channel& backend) : backend_(backend) {}
+
+  Task<absl::Status> Stat(ServerContext& context, const v1::StatRequest& request,
+                          v1::StatReply& reply) override {
+    absl::Status status = co_await backend_.Stat(request, reply);
+    if (OutcomeOf(status) == verbena::Outcome::kNotExecuted) {
+      co_return context.NotExecuted(status);  // nothing was done here or there
+    }
+    co_return Annotate(status, "the backend");
+  }
+
+ private:
+  const v1::Blocks::Stub backend_;
+};
+
+// Refuses calls of unknown tenants, before their handlers run.
+class TenantCheck final : public verbena::ServerInterceptor {
+ public:
+  Task<absl::Status> Intercept(verbena::ServerCallView& call, verbena::ServerNext next) override {
+    if (call.metadata().Get("tenant") != "blue") {
+      co_return absl::PermissionDeniedError("this tenant may not call");
+    }
+    co_return co_await next();
   }
 };
 
@@ -316,6 +396,30 @@ TEST_F(GuideTest, AnInterceptorRunsAroundEachCall) {
   EXPECT_EQ(tenant->failures, 1);
 }
 
+TEST_F(GuideTest, AServersInterceptorEndsACallBeforeItsHandlerRuns) {
+  TenantService service;
+  std::unique_ptr<Server> server =
+      *Server::Start(*runtime_, {&service}, {.interceptors = {std::make_shared<TenantCheck>()}});
+  Channel channel(*runtime_, server->address());
+  EXPECT_EQ(*runtime_->BlockOn(SizeFor(channel, "a", "blue")), 7u);
+  const absl::Status status = runtime_->BlockOn(SizeFor(channel, "a", "red")).status();
+  EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+  EXPECT_EQ(OutcomeOf(status), verbena::Outcome::kNotExecuted);
+}
+
+TEST_F(GuideTest, AFailureOfABackendIsPassedOnWithItsOutcome) {
+  Channel nowhere(*runtime_, "127.0.0.1:1");
+  for (Channel* backend : {channel_.get(), &nowhere}) {
+    FrontService front(*backend);
+    std::unique_ptr<Server> server = *Server::Start(*runtime_, {&front});
+    Channel channel(*runtime_, server->address());
+    const absl::Status status = runtime_->BlockOn(SizeOf(channel, "none")).status();
+    EXPECT_EQ(absl::IsNotFound(status), backend != &nowhere) << status;
+    EXPECT_EQ(OutcomeOf(status),
+              backend == &nowhere ? verbena::Outcome::kNotExecuted : verbena::Outcome::kExecuted);
+  }
+}
+
 TEST_F(GuideTest, ABlockForAServerThatIsNotThereWasNotSent) {
   Channel nowhere(*runtime_, "127.0.0.1:1");
   const absl::Status status = runtime_->BlockOn(WriteBlockWithRetries(nowhere, "a", "lost"));
@@ -337,6 +441,17 @@ TEST(GuideStreamsTest, NamesTravelBothWays) {
               verbena::testing::IsOkAndHolds(3u));
   EXPECT_THAT(names.Run(NamesOf(names.channel(), "b/")),
               verbena::testing::IsOkAndHolds(testing::ElementsAre("b/1", "b/2")));
+  EXPECT_THAT(names.Run(FirstName(names.channel())), verbena::testing::IsOkAndHolds("a/1"));
+  EXPECT_THAT(names.Run(TakenOf(names.channel(), {"a/1", "a/2", "b/1"})),
+              verbena::testing::IsOkAndHolds(2));
+}
+
+TEST(GuideStreamsTest, BlocksAreCopied) {
+  verbena::testing::InProcess<CopyService> from;
+  from.service().Store("a", "one");
+  from.service().Store("b", std::string(100'000, 'b'));
+  EXPECT_THAT(from.Run(CopyAll(from.channel(), from.channel())),
+              verbena::testing::IsOkAndHolds(2u));
 }
 
 TEST(GuideStreamsTest, AnInterceptorSeesEachMessage) {
@@ -401,13 +516,19 @@ TEST_F(GuideTest, WorkThatBlocksRunsInAThread) {
 
 using ::testing::_;
 using ::testing::AllOf;
+using ::testing::ByMove;
+using ::testing::DoAll;
 using ::testing::Return;
+using ::testing::SetArgReferee;
 using verbena::testing::FaultInjector;
 using verbena::testing::HasOutcome;
 using verbena::testing::InProcess;
 using verbena::testing::InProcessServer;
+using verbena::testing::InvokeTask;
 using verbena::testing::IsOk;
 using verbena::testing::IsOkAndHolds;
+using verbena::testing::MockClientReader;
+using verbena::testing::PayloadIs;
 using verbena::testing::PlayMessages;
 using verbena::testing::StatusIs;
 
@@ -418,6 +539,15 @@ TEST(BlocksTest, ABlockThatWasNotWrittenIsNotFound) {
   EXPECT_THAT(
       blocks.Run(ReadBlock(blocks.channel(), "b")),
       AllOf(StatusIs(absl::StatusCode::kNotFound), HasOutcome(verbena::Outcome::kExecuted)));
+}
+
+TEST(BlocksTest, ABlockIsReadAsAPayload) {
+  InProcess<BlockService> blocks;
+  EXPECT_THAT(blocks.Run(WriteBlock(blocks.channel(), "a", "sixteen bytes...")), IsOk());
+  v1::Blocks::Stub stub(blocks.channel());
+  v1::ReadRequest request;
+  request.set_name("a");
+  EXPECT_THAT(blocks.Run(stub.Read(request)), IsOkAndHolds(PayloadIs("sixteen bytes...")));
 }
 
 class SlowService final : public v1::Blocks::Service {
@@ -492,6 +622,20 @@ TEST(CountNamesTest, HalfOfTheNamesAreNoAnswer) {
   InProcessServer fixture;
   EXPECT_THAT(fixture.Run(CountNames(names)), IsOkAndHolds(2));
   EXPECT_THAT(fixture.Run(CountNames(names)), StatusIs(absl::StatusCode::kUnavailable));
+}
+
+TEST(CountNamesTest, WaitsForTheEndOfTheStream) {
+  auto reader = std::make_unique<MockClientReader<v1::Name>>();
+  EXPECT_CALL(*reader, Read)
+      .WillOnce(DoAll(SetArgReferee<0>(NameOf("a")), Return(true)))
+      .WillOnce(Return(false));
+  EXPECT_CALL(*reader, Finish).WillOnce(InvokeTask([]() -> Task<absl::Status> {
+    co_return co_await verbena::Sleep(1ms);
+  }));
+  v1::MockNamesStub names;
+  EXPECT_CALL(names, List).WillOnce(Return(ByMove(std::move(reader))));
+  InProcessServer fixture;
+  EXPECT_THAT(fixture.Run(CountNames(names)), IsOkAndHolds(1));
 }
 
 TEST(CountNamesTest, AnAdapterStreamsFromTheServer) {

@@ -10,7 +10,10 @@
 #include "absl/status/statusor.h"
 #include "tests/docs/blocks.pb.h"
 #include "tests/docs/blocks.verbena.pb.h"
+#include "verbena/rpc/call_options.h"
 #include "verbena/rpc/channel.h"
+#include "verbena/rpc/client_stream.h"
+#include "verbena/rpc/runtime.h"
 #include "verbena/rpc/task.h"
 #include "verbena/rpc/time.h"
 
@@ -18,6 +21,8 @@ namespace guide {
 
 using namespace std::chrono_literals;
 using verbena::Channel;
+using verbena::ClientReader;
+using verbena::Runtime;
 using verbena::Task;
 using verbena::TaskScope;
 
@@ -46,6 +51,52 @@ namespace good_argument {
 // GOOD: a temporary lives until the co_await that it is part of ends.
 Task<void> Start(Channel& channel) { (void)co_await Stat(channel, MakeName()); }
 }  // namespace good_argument
+
+namespace bad_request {
+// BAD: the call borrows `request`, which dies when Start() returns.
+void Start(Runtime& runtime, const v1::Blocks::Stub& blocks, std::string name) {
+  v1::StatRequest request;
+  request.set_name(std::move(name));
+  (void)runtime.Spawn(blocks.Stat(request));
+}
+}  // namespace bad_request
+
+namespace good_request {
+// GOOD: the call owns its request.
+void Start(Runtime& runtime, const v1::Blocks::Stub& blocks, std::string name) {
+  v1::StatRequest request;
+  request.set_name(std::move(name));
+  (void)runtime.Spawn(blocks.Stat(std::move(request)));
+}
+}  // namespace good_request
+
+namespace bad_read {
+// BAD: the first await begins the stream, which takes over the deadline: all of it has one second.
+Task<absl::Status> Watch(const v1::Names::Stub& names, std::vector<std::string>& seen) {
+  ClientReader<v1::Name> reader = names.List({});
+  v1::Name name;
+  for (;;) {
+    VERBENA_CO_ASSIGN_OR_RETURN(const bool read,
+                                co_await verbena::WithDeadline(reader.TryRead(name), 1s));
+    if (!read) co_return co_await reader.Finish();
+    seen.push_back(name.name());
+  }
+}
+}  // namespace bad_read
+
+namespace good_read {
+// GOOD: the stream takes over nothing, and each Read has one second.
+Task<absl::Status> Watch(const v1::Names::Stub& names, std::vector<std::string>& seen) {
+  ClientReader<v1::Name> reader = names.List({}, {.inherit = verbena::Inherit::kNothing});
+  v1::Name name;
+  for (;;) {
+    VERBENA_CO_ASSIGN_OR_RETURN(const bool read,
+                                co_await verbena::WithDeadline(reader.TryRead(name), 1s));
+    if (!read) co_return co_await reader.Finish();
+    seen.push_back(name.name());
+  }
+}
+}  // namespace good_read
 
 namespace bad_capture {
 // BAD: the lambda and its captures die when Start() returns. The coroutine still uses them.

@@ -268,20 +268,18 @@ void StreamReceiver::EndCounted() {
 
 // The timer runs on when the message is whole, so that few messages start it.
 void StreamReceiver::WatchAssembly() {
-  if (watches_ || ended_ || link_ == nullptr) return;
-  watches_ = true;
+  if (watch_ != nullptr || ended_ || link_ == nullptr) return;
+  watch_ = &link_->link().endpoint().executor();
   assembly_.MarkProgress();
-  Scheduler& scheduler = link_->link().endpoint().executor();
-  scheduler.StartTimer(*this, SaturatingAdd(scheduler.now(), kMaxLandingWait));
+  watch_->StartTimer(*this, SaturatingAdd(watch_->now(), kMaxLandingWait));
 }
 
 void StreamReceiver::StopWatch() {
-  if (!std::exchange(watches_, false)) return;
-  link_->link().endpoint().executor().StopTimer(*this);
+  if (watch_ != nullptr) std::exchange(watch_, nullptr)->StopTimer(*this);
 }
 
 void StreamReceiver::OnTimer() {
-  watches_ = false;
+  watch_ = nullptr;
   if (!assembly_.begun()) return;
   // Parts that were kept wait for their reader, and so the sender may wait.
   if (first_ == nullptr && !assembly_.HasProgressed(kLeastBytesInTime) &&
@@ -417,6 +415,7 @@ void StreamReceiver::Discard() {
     memory_wait_->EndEarly();
   }
   if (!VERBENA_MUTANT(kReturnedMessageOutlastsFinish)) returned_.reset();
+  if (!VERBENA_MUTANT(kLastMessageCountsOn)) EndCounted();
   DropKept();
 }
 

@@ -30,7 +30,7 @@
 namespace verbena::internal {
 
 // Within each kMaxLandingWait, so much of a message that is put together must come, or its rest.
-inline constexpr uint32_t kLeastBytesInTime = 4u << 20;
+inline constexpr uint32_t kLeastBytesInTime = 64u << 10;
 
 class StreamReceiver final : private SendWaiter,
                              private LinkedStream,
@@ -149,8 +149,8 @@ class StreamReceiver final : private SendWaiter,
   StreamChunk* first_ = nullptr;
   StreamChunk* last_ = nullptr;
   StreamAssembly assembly_;
-  bool watches_ = false;  // the timer runs
-  size_t counted_ = 0;    // the message that was read last, if it came in parts
+  Scheduler* watch_ = nullptr;  // runs the timer, if that runs
+  size_t counted_ = 0;          // the message that was read last, if it came in parts
   StreamRead* reader_ = nullptr;
   bool peer_owes_ = false;
   StreamObserver* observer_ = nullptr;

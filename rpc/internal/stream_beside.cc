@@ -1,6 +1,7 @@
 #include "verbena/rpc/internal/stream_beside.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "fmt/format.h"
 #include "verbena/rpc/internal/frames.h"
@@ -43,7 +44,7 @@ absl::Status BesideReceiver::Add(const FrameHeader& frame, const char* body) {
   }
   received_ += frame.body_bytes;
   if (!kept_.ok()) return absl::OkStatus();
-  if (!share_->TryReserve(frame.body_bytes)) {
+  if (!MakeRoom(frame.body_bytes)) {
     Drop();
     kept_ = share_->Exhausted(frame.body_bytes);
     return absl::OkStatus();
@@ -52,8 +53,21 @@ absl::Status BesideReceiver::Add(const FrameHeader& frame, const char* body) {
   return absl::OkStatus();
 }
 
+bool BesideReceiver::MakeRoom(size_t bytes) {
+  const size_t needed = bytes_.size() + bytes;
+  if (needed <= room_) return true;
+  const size_t room = VERBENA_MUTANT(kBesideCountsLate) ? needed : std::min(most_, 2 * needed);
+  if (!share_->TryReserve(room - room_)) return false;
+  room_ = room;
+  std::string larger;
+  larger.reserve(VERBENA_MUTANT(kBesideCountsLate) ? 2 * needed : room);
+  larger.append(bytes_);
+  bytes_.swap(larger);
+  return true;
+}
+
 void BesideReceiver::Drop() {
-  if (!bytes_.empty()) share_->EndReservation(bytes_.size());
+  if (room_ > 0) share_->EndReservation(std::exchange(room_, 0));
   bytes_ = std::string();
 }
 

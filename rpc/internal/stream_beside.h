@@ -61,13 +61,18 @@ class BesideReceiver {
   // RESOURCE_EXHAUSTED if memory was short, so that nothing was kept.
   const absl::Status& kept() const { return kept_; }
   const std::string& bytes() const { return bytes_; }
+  // The memory that counts: no less than the bytes have.
+  size_t room() const { return room_; }
 
  private:
+  // Memory for `bytes` more. False if the share has none.
+  bool MakeRoom(size_t bytes);
   void Drop();
 
   const std::shared_ptr<StreamShare> share_;
   const size_t most_;
   size_t received_ = 0;
+  size_t room_ = 0;
   std::string bytes_;
   absl::Status kept_;
 };

@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbena/rpc/internal/call_id.h"
@@ -54,14 +55,22 @@ class ServedStream final : private StreamReceiver::Owner {
   }
 
   // The client's context block of `bytes` comes beside the messages; after Begin().
-  void ExpectContext(const StreamLink& link, size_t bytes) {
+  void ExpectContext(StreamLink& link, size_t bytes) {
     context_ = std::make_unique<BesideReceiver>(link.share(), bytes);
+    context_link_ = &link;
   }
   bool expects_context() const { return context_ != nullptr; }
   // Waits for the context block. RESOURCE_EXHAUSTED if memory is short, DEADLINE_EXCEEDED at
   // `limit`.
   Task<absl::StatusOr<std::string>> TakeContext(TimePoint limit) {
-    VERBENA_CO_RETURN_IF_ERROR(co_await WithDeadline(Arrival(context_arrived_), limit));
+    {
+      // The link outlives its calls' Tasks.
+      if (!VERBENA_MUTANT(kContextWaitUnseen)) context_link_->BeginWait();
+      const absl::Cleanup end_wait = [link = context_link_] {
+        if (!VERBENA_MUTANT(kContextWaitUnseen)) link->EndWait();
+      };
+      VERBENA_CO_RETURN_IF_ERROR(co_await WithDeadline(Arrival(context_arrived_), limit));
+    }
     VERBENA_CO_RETURN_IF_ERROR(context_->kept());
     std::string block = context_->bytes();
     // Nothing more may come.
@@ -118,6 +127,7 @@ class ServedStream final : private StreamReceiver::Owner {
   StreamReceiver receiver_{*this};
   StreamSender sender_;
   std::unique_ptr<BesideReceiver> context_;  // null: it was in the frame, or there is none
+  StreamLink* context_link_ = nullptr;       // of the last context
   Event context_arrived_;
 };
 

@@ -53,6 +53,9 @@ bool ServerResponse::SendStreamFailure(const absl::Status& status, Outcome outco
   frame_.outcome = static_cast<uint8_t>(outcome);
   failure_body_.clear();
   shard_.NoteFailure();
+  const TimePoint now = shard_.executor().now();
+  const TimePoint due = deadline_ == kNever ? now : std::max(now, deadline_);
+  beside_until_ = SaturatingAdd(due, shard_.limits().response_grace);
   return SendBeside();
 }
 
@@ -119,7 +122,9 @@ void ServerResponse::AwaitRoom(Link& link) {
   link.AwaitWritable(*this);
   session_->BeginWait();
   if (VERBENA_MUTANT(kUnsentResponseKept)) return;
-  StartTimer(SaturatingAdd(shard_.executor().now(), shard_.limits().response_grace));
+  const TimePoint until = SaturatingAdd(shard_.executor().now(), shard_.limits().response_grace);
+  const bool is_bounded = beside_ != nullptr && !VERBENA_MUTANT(kFailureDrawnOut);
+  StartTimer(is_bounded ? std::min(until, beside_until_) : until);
 }
 
 void ServerResponse::StartTimer(TimePoint until) {
@@ -139,7 +144,8 @@ void ServerResponse::OnTimer() {
   // the grace after its deadline.
   const TimePoint now = shard_.executor().now();
   const Duration grace = shard_.limits().response_grace;
-  const TimePoint last = SaturatingAdd(deadline_, grace);
+  TimePoint last = SaturatingAdd(deadline_, grace);
+  if (beside_ != nullptr && !VERBENA_MUTANT(kFailureDrawnOut)) last = beside_until_;
   if (link.stats().frames_sent != frames_sent_ && now < last) {
     StartTimer(std::min(last, SaturatingAdd(now, grace)));
     return;

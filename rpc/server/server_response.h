@@ -114,6 +114,7 @@ class ServerResponse final : private SendWaiter, private Timer, private Transfer
   FrameHeader frame_;
   std::string failure_body_;              // of a failed call, in the frame
   std::unique_ptr<BesideSender> beside_;  // until it has left; null: nothing
+  TimePoint beside_until_ = kNever;       // it has left by then, or the link closes
   bool timer_running_ = false;
   uint64_t frames_sent_ = 0;  // over the link, when the response began to wait
 };

@@ -431,6 +431,27 @@ TEST_F(HostileStreamTest, AClientThatDoesNotTakeAFailureLosesItsLink) {
   EXPECT_EQ(Run(SayOnce()), absl::OkStatus());
 }
 
+// One frame for each half of the grace would take the call a quarter of an hour.
+TEST_F(HostileStreamTest, AClientDoesNotDrawAFailureOutBeyondTheGrace) {
+  Start(/*patient=*/true);
+  service_.detail_bytes = 250'000;
+  testing::CountRequest request;
+  request.set_code(static_cast<int>(absl::StatusCode::kAborted));
+  Send({Opening(kCountMethod, Streams::kServer, 0, request.SerializeAsString())});
+  while (rogue_->sends_received() < RoguePeer::kCredits) (void)rogue_->Receive();
+  const auto pass = [this] {
+    clock_.moved_by = clock_.moved_by.load() + ServerOptions{}.response_grace * 2 / 3;
+  };
+  pass();
+  rogue_->Send(EncodeSend(Granting(RoguePeer::kCredits + 1), {}));
+  EXPECT_EQ(rogue_->Receive()[0].header.outcome, kBesideMessages) << "the next part";
+  pass();
+  Eventually([this] { return server_runtime_->endpoint_stats(0).links_lost == 1; },
+             "its link is closed");
+  EXPECT_TRUE(rogue_->IsDropped());
+  EXPECT_EQ(Run(SayOnce()), absl::OkStatus());
+}
+
 TEST_F(HostileStreamTest, ARequestThatNeverComesEndsItsCallInTime) {
   Start(/*patient=*/true);
   RogueFrame apart = Opening(kCountMethod, Streams::kServer);
@@ -484,7 +505,8 @@ TEST_F(HostileStreamTest, AStreamWhoseLastMessageItsDeadlineCutDoesNotEndWell) {
   // Room for the response.
   rogue_->Send(
       EncodeSend(Granting(RoguePeer::kCredits + 32), {Request(kSay, 9, 0, ItemBytes(10))}));
-  EXPECT_EQ(ResponseOf(0).header.status_code, static_cast<uint8_t>(absl::StatusCode::kAborted));
+  EXPECT_EQ(ResponseOf(0).header.status_code,
+            static_cast<uint8_t>(absl::StatusCode::kDeadlineExceeded));
 }
 
 // The client answers PINGs, for all that the server knows, and issues no credits.
@@ -508,6 +530,13 @@ TEST_F(HostileStreamTest, AClientThatFallsSilentWhileAHandlerReadsLosesItsLink) 
   Send(OnEcho({}));
   EXPECT_TRUE(rogue_->IsDropped());
   Eventually([this] { return service_.running == 0; }, "the handler ends");
+}
+
+TEST_F(HostileStreamTest, AClientThatFallsSilentBeforeItsContextLosesItsLink) {
+  Start(/*patient=*/false, /*ping_interval=*/std::chrono::milliseconds(20));
+  Send({Carrying(Travelling(2000), Opening(kEcho, Streams::kBoth))});
+  EXPECT_TRUE(rogue_->IsDropped());
+  EXPECT_EQ(Run(SayOnce()), absl::OkStatus());
 }
 
 class CountingStream final : public UntoldStream {

@@ -216,6 +216,7 @@ class RoguePeer {
       }
       const uint32_t buffer = WrId::Unpack(completion.wr_id).slot;
       EXPECT_TRUE(receives_->OnCompletion(buffer));
+      ++sends_received_;
       FrameParser parser(receives_->data(buffer), completion.byte_len);
       while (parser.Next()) {
         frames.push_back({parser.frame(), std::string(parser.body(), parser.frame().body_bytes)});
@@ -229,6 +230,9 @@ class RoguePeer {
     }
     return frames;
   }
+
+  // SENDs that Receive() has taken, also those without frames: each cost the peer a credit.
+  uint32_t sends_received() const { return sends_received_; }
 
   // True if the peer ends the link (closes its bootstrap stream) within kPatience.
   bool IsDropped() {
@@ -327,6 +331,7 @@ class RoguePeer {
   QpHandle qp_;
   std::unique_ptr<MessageStream> stream_;
   std::vector<ibv_wc> unread_;
+  uint32_t sends_received_ = 0;
 };
 
 // The header of a peer that has issued the credits of its handshake and no more.

@@ -4,6 +4,7 @@
 
 #include "verbena/rpc/internal/stream_memory.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,8 +12,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/rpc/stream_service.h"
+#include "verbena/rpc/internal/frames.h"
 #include "verbena/rpc/internal/shard.h"
 #include "verbena/rpc/internal/stream_assembly.h"
+#include "verbena/rpc/internal/stream_beside.h"
 #include "verbena/transport/coro/when_any.h"
 
 namespace verbena {
@@ -88,6 +91,33 @@ TEST(StreamAssemblyTest, AMessageInPartsHasNoMoreMemoryThanItCountsFor) {
   }
   EXPECT_EQ(counted, kMessage);
   EXPECT_EQ(assembly.message().size(), kMessage);
+}
+
+TEST(BesideReceiverTest, BytesBesideMessagesHaveNoMoreMemoryThanTheyCountFor) {
+  constexpr size_t kBytes = 5000;
+  StreamMemory memory(1 << 20);
+  auto share = std::make_shared<StreamShare>(memory, 2 * kBytes, "one");
+  {
+    internal::BesideReceiver receiver(share, kBytes);
+    internal::FrameHeader frame = internal::BesideFrame({});
+    frame.body_bytes = 1;
+    while (!receiver.complete()) {
+      ASSERT_EQ(receiver.Add(frame, "b"), absl::OkStatus());
+      EXPECT_EQ(receiver.kept(), absl::OkStatus());
+      EXPECT_EQ(memory.used_bytes(), receiver.room());
+      EXPECT_LE(receiver.bytes().capacity(), std::max(receiver.room(), std::string().capacity()));
+    }
+    EXPECT_EQ(receiver.bytes(), std::string(kBytes, 'b'));
+    EXPECT_EQ(receiver.room(), kBytes);
+    // Without memory nothing is kept, and nothing counts.
+    internal::BesideReceiver second(share, 3 * kBytes);
+    const std::string large(3 * kBytes, 'l');
+    frame.body_bytes = 3 * kBytes;
+    EXPECT_EQ(second.Add(frame, large.data()), absl::OkStatus());
+    EXPECT_TRUE(absl::IsResourceExhausted(second.kept())) << second.kept();
+    EXPECT_EQ(memory.used_bytes(), kBytes);
+  }
+  EXPECT_EQ(memory.used_bytes(), 0u);
 }
 
 class StreamMemoryTest : public StreamTest {
@@ -267,6 +297,20 @@ TEST_F(StreamMemoryTest, ALargeMessageCountsUntilTheNextRead) {
   };
   EXPECT_EQ(Run(finish()), absl::OkStatus());
   EXPECT_EQ(used_bytes(), 0u);
+}
+
+TEST_F(StreamMemoryTest, ALargeMessageDoesNotCountBeyondFinish) {
+  StartWith(8 * kMiB);
+  auto run = [&]() -> Task<absl::Status> {
+    const StreamMemory& memory = client_runtime_->shard(0).stream_memory();
+    ClientReader<Item> reader = stub_->Count(RequestOf(1, 1000000));
+    EXPECT_TRUE((co_await reader.Read()).has_value());
+    EXPECT_GE(memory.used_bytes(), 1000000u);
+    VERBENA_CO_RETURN_IF_ERROR(co_await reader.Finish());
+    EXPECT_EQ(memory.used_bytes(), 0u) << "while the reader lives";
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
 }
 
 // Two handlers hold a message of 1.5 MB that its client does not read, which leaves too little of

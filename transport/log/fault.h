@@ -191,6 +191,10 @@ enum class Fault {
   kCancelledTaskBeginsStream,  // the first await of a stream begins it though its Task is cancelled
   kLargeDetailsDropped,        // a failure that does not fit a frame loses its details
   kStreamFailureCut,           // the same of a stream's failure
+  kBesideCountsLate,           // a string of such bytes has twice the memory that counts
+  kContextWaitUnseen,          // nobody asks whether the client lives while its context is awaited
+  kFailureDrawnOut,            // each part of a large failure may take the whole grace
+  kLastMessageCountsOn,        // a large message counts although its stream has ended
   kBesideUnbounded,            // a peer may send beside a stream's messages as much as it likes
   kMessageHooksReversed,       // the interceptor next to the wire sees a message that leaves first
   kPartedMessageUnseen,        // interceptors do not see a message that leaves in parts
@@ -245,14 +249,14 @@ enum class Fault {
   kEndedStreamConnects,            // awaits of a stream that has ended go on connecting
   kClosedConnectionConnects,       // a connection that no channel uses connects for ever
   kCloseWakesNobody,               // who waits for a closed connection waits until its attempt ends
-  kReadersLimitEndsTheLink,   // a message beyond its reader's limit ends the link of its sender
-  kMessagesDoubleTheirRoom,   // a message that is put together has more memory than it counts for
-  kCutMessageForgotten,       // a stream ends well though its deadline cut its last message off
-  kShieldedWaitsForCaller,    // a Read that no cancellation reaches outlasts the caller's patience
-  kReadsOweNothing,        // nobody notices that a client froze for whose message a handler waits
-  kUnsentMessagesKept,     // handlers wait for a client that issues no credits for its streams
-  kToldStreamsStayListed,  // a peer makes its link walk over all its streams again and again
-  kStalledMessageKept,        // a message that stops coming keeps the memory that it claims
+  kReadersLimitEndsTheLink,  // a message beyond its reader's limit ends the link of its sender
+  kMessagesDoubleTheirRoom,  // a message that is put together has more memory than it counts for
+  kCutMessageForgotten,      // a stream ends well though its deadline cut its last message off
+  kShieldedWaitsForCaller,   // a Read that no cancellation reaches outlasts the caller's patience
+  kReadsOweNothing,          // nobody notices that a client froze for whose message a handler waits
+  kUnsentMessagesKept,       // handlers wait for a client that issues no credits for its streams
+  kToldStreamsStayListed,    // a peer makes its link walk over all its streams again and again
+  kStalledMessageKept,       // a message that stops coming keeps the memory that it claims
 
   // files, examples
   kFileReferenceNotAtomic,   // threads that share a File lose count of its Tasks

@@ -183,7 +183,10 @@ absl::Status ClientSession::OnStreamFrame(const FrameHeader& frame, const char* 
   if ((frame.flags & kFrameOfLink) != 0) return streams_.OnWindow(frame);
   const bool is_message = frame.kind == FrameKind::kStreamMessage;
   if (is_message) VERBENA_RETURN_IF_ERROR(streams_.OnReceived(frame));
-  if (StreamCall* stream = StreamOf(frame)) return stream->OnStreamFrame(frame, body);
+  if (StreamCall* stream = StreamOf(frame)) {
+    answered_ = true;
+    return stream->OnStreamFrame(frame, body);
+  }
   VERBENA_ASSIGN_OR_RETURN(const ClientCall* call, Find(frame));
   if (call != nullptr) {
     return absl::InvalidArgumentError(
@@ -236,7 +239,8 @@ void ClientSession::OnLinkDown(Link& link, const absl::Status& reason) {
       fmt::format("the link to {} was lost: {}", link.peer(), std::string(reason.message())));
   link_ = nullptr;
   SendWaiter::Unlink();
-  cancels_.clear();
+  cancelled_slots_.clear();
+  cancelled_generations_.clear();
   quarantine_.clear();
   grants_.OnLinkDown();
   for (const Slot& slot : slots_) {
@@ -252,17 +256,20 @@ void ClientSession::OnLinkDown(Link& link, const absl::Status& reason) {
 void ClientSession::SendCancel(CallId id) {
   if (link_ == nullptr || !link_->open()) return;
   if (link_->Append(CancelFrame(id), 0) != nullptr) return;
-  const size_t most = VERBENA_MUTANT(kCancelsDropped) ? 4096 : kMaxQueuedCancels;
-  if (cancels_.size() >= most) cancels_.pop_front();
-  cancels_.push_back(id);
+  if (VERBENA_MUTANT(kCancelsDropped) && cancelled_slots_.size() >= 4096) return;
+  if (cancelled_generations_.insert_or_assign(id.slot, id.generation).second) {
+    cancelled_slots_.push_back(id.slot);
+  }
   if (!SendWaiter::linked()) link_->AwaitWritable(*this);
 }
 
 void ClientSession::OnWritable(Link& link) {
-  const CallId id = cancels_.front();
-  cancels_.pop_front();
-  link.Append(CancelFrame(id), 0);
-  if (!cancels_.empty()) link.AwaitWritable(*this);
+  const uint16_t slot = cancelled_slots_.front();
+  cancelled_slots_.pop_front();
+  const auto generation = cancelled_generations_.find(slot);
+  link.Append(CancelFrame({slot, generation->second}), 0);
+  cancelled_generations_.erase(generation);
+  if (!cancelled_slots_.empty()) link.AwaitWritable(*this);
 }
 
 }  // namespace verbena::internal

@@ -47,10 +47,6 @@ struct ClientSessionStats {
 
 class ClientSession final : public LinkListener, private SendWaiter {
  public:
-  // The CANCELs that wait for room: one for each call slot. A CANCEL for which there is no room
-  // takes the place of the oldest, whose slot has another call by now: its REQUEST says the same.
-  static constexpr size_t kMaxQueuedCancels = kMaxCallsInFlight;
-
   // Hears that the link is lost, or that its peer wants no more calls.
   class Listener {
    public:
@@ -179,7 +175,10 @@ class ClientSession final : public LinkListener, private SendWaiter {
   std::vector<StreamCall*> stream_calls_;  // by slot; shorter than slots_ if the last have none
   StreamLink streams_;
   BoundedVector<uint32_t> free_;  // last in, first out: few slots stay in the cache
-  std::deque<CallId> cancels_;
+  // Slots of calls that were given up and whose CANCEL waits for room, with their newest such
+  // generation: the REQUEST of a later call of the slot has ended the earlier ones.
+  std::deque<uint16_t> cancelled_slots_;
+  absl::flat_hash_map<uint16_t, uint32_t> cancelled_generations_;
   // By slot and generation. Bounded by what the link leases (LeaseLimits).
   absl::flat_hash_map<uint64_t, LeaseList> quarantine_;
   GrantsHeld grants_;

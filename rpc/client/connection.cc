@@ -172,9 +172,7 @@ Task<absl::Status> Connection::ConnectOver(size_t device, std::unique_ptr<Messag
 void Connection::OnSessionDown(ClientSession& session, const absl::Status& reason) {
   late_responses_ += session.stats().late_responses;
   if (current_.get() != &session) return;
-  if (WasOfUse() || VERBENA_MUTANT(kUselessLinksReplaced)) {
-    useless_links_ = 0;
-  } else if (++useless_links_ > 1) {
+  if (!WasOfUse() && ++useless_links_ > 1 && !VERBENA_MUTANT(kUselessLinksReplaced)) {
     last_error_ = absl::UnavailableError(
         fmt::format("{} loses each link before it answers a call, {} by now, the last one by: {}",
                     target_, useless_links_, std::string(reason.message())));
@@ -207,7 +205,10 @@ bool Connection::WasOfUse() const {
 }
 
 void Connection::Retire() {
-  if (WasOfUse()) backoff_.Reset();
+  if (WasOfUse()) {
+    backoff_.Reset();
+    useless_links_ = 0;
+  }
   retired_.push_back(std::move(current_));
 }
 

@@ -152,7 +152,7 @@ class StreamCall : private StreamReceiver::Owner, private SendWaiter, private Ti
   Deadline deadline_;
   CallInfo* info_;
   std::string request_;
-  std::unique_ptr<CallContext> context_;  // until the request is sent; null: none
+  std::unique_ptr<CallContext> context_;        // until the request is sent; null: none
   std::unique_ptr<BesideSender> context_rest_;  // a block behind the request, until it is sent
   std::unique_ptr<BesideReceiver> failure_;     // a Status that came ahead of the response
   Scheduler* scheduler_ = nullptr;

@@ -53,6 +53,7 @@ TEST_F(KilledLinksTest, OutcomesAreTrueAtEveryStep) {
   for (int round = 0; LinkBreaker::broken() < wanted; ++round) {
     ASSERT_LT(round, 3 * wanted) << "only " << LinkBreaker::broken() << " links were killed";
     ASSERT_LT(next_id_ + kCallsPerRound, Ledger::kMaxCalls);
+    ASSERT_TRUE(Run(AwaitLink()).ok());
     LinkBreaker::Arm(round % kCallSteps, 1 + static_cast<int>(random() % 4));
     ASSERT_TRUE(Run(Round()).ok());
   }

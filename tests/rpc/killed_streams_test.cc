@@ -1,6 +1,7 @@
 // The outcome that Finish() tells is true when a stream's link dies at any of its steps, on either
 // side. VERBENA_STREAM_KILLS in the environment says how many links to kill.
 
+#include <chrono>
 #include <cstdlib>
 #include <random>
 #include <vector>
@@ -54,6 +55,7 @@ TEST_F(KilledStreamsTest, FinishTellsTheTruthAtEveryStep) {
   for (int round = 0; LinkBreaker::broken() < wanted; ++round) {
     ASSERT_LT(round, 3 * wanted) << "only " << LinkBreaker::broken() << " links were killed";
     ASSERT_LT(next_id_ + kStreamsPerRound, Ledger::kMaxCalls);
+    ASSERT_TRUE(Run(AwaitLink()).ok());
     LinkBreaker::Arm(round % kAllSteps, 1 + static_cast<int>(random() % 8));
     ASSERT_TRUE(Run(Round()).ok());
   }

@@ -65,6 +65,7 @@ TEST_F(RemoteMemoryLifetimeTest, AnOperationBeyondWhatWasLentCostsTheLink) {
   StartWith(LeaseLevel::kStrict);
   auto run = [this](testing::Operation operation, uint64_t offset, uint64_t bytes,
                     LeaseAccess access) -> Task<absl::Status> {
+    VERBENA_CO_RETURN_IF_ERROR(co_await AwaitLink());
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await Zeroed(3 * 4096));
     VERBENA_CO_ASSIGN_OR_RETURN(Loan loan,
                                 co_await channel_->Lend(buffer.Slice(4096, 4096), access));
@@ -96,6 +97,7 @@ TEST_F(RemoteMemoryLifetimeTest, AnOperationBeyondWhatWasLentCostsTheLink) {
 TEST_F(RemoteMemoryLifetimeTest, AnOperationAfterTheLoansEndCostsTheLink) {
   StartWith(LeaseLevel::kStrict);
   auto run = [this](testing::Operation operation) -> Task<absl::Status> {
+    VERBENA_CO_RETURN_IF_ERROR(co_await AwaitLink());
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await Zeroed(4096));
     VERBENA_CO_ASSIGN_OR_RETURN(Loan loan, co_await channel_->Lend(buffer.view(), kAnyAccess));
     testing::UseRequest request = Request(loan.handle(), operation, 0, 64);

@@ -12,6 +12,7 @@
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/server.h"
 #include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/coro/status_macros.h"
 
 namespace verbena {
 
@@ -47,6 +48,15 @@ class RuntimePair : public ::testing::Test {
   }
 
   static Task<absl::Status> Pause() { co_return co_await Sleep(std::chrono::milliseconds(1)); }
+
+  // Waits until the channel has a link. It makes none for a while after two in a row that were lost
+  // before they were of use.
+  Task<absl::Status> AwaitLink() {
+    while (!(co_await channel_->Connect()).ok()) {
+      VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
+    }
+    co_return absl::OkStatus();
+  }
 
   std::unique_ptr<Runtime> server_runtime_;
   std::unique_ptr<Server> server_;

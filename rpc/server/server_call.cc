@@ -174,6 +174,7 @@ absl::Status ServerCall::OnStreamFrame(const FrameHeader& frame, const char* bod
 
 absl::Status ServerCall::EndStream(const absl::Status& status) {
   if (stream_.get()->OnHandlerEnd() || !status.ok()) return status;
+  if (cancel_.has_value() && cancel_->requested()) return cancel_->status();
   return absl::AbortedError(
       fmt::format("the handler of {} returned OK before its last Write had sent its message: "
                   "co_await each Write",

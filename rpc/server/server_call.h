@@ -151,7 +151,7 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   // A task has ended that is not the handler's, or not well.
   [[gnu::noinline]] void EndTask(const absl::Status& status, Outcome outcome);
   void Respond(const absl::Status& status, Outcome outcome);
-  // Of a call without parts.
+  // For a call without parts.
   void RespondPlainly(const absl::Status& status, Outcome outcome);
   [[gnu::noinline]] void RespondWithParts(const absl::Status& handlers, Outcome outcome);
   void Finish();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <limits>
 #include <utility>
 
 #include "fmt/format.h"
@@ -244,7 +245,8 @@ std::shared_ptr<ServerSource> ServerShard::SourceOf(const std::string& address, 
   const size_t stream_bytes = BytesPerSource(0, streams.budget_bytes(), 0, names_source);
   auto source = std::make_shared<ServerSource>(
       calls, bytes, granted, max_response_bytes_per_source(names_source),
-      std::make_shared<StreamShare>(streams, stream_bytes, "the streams of one source address"));
+      std::make_shared<StreamShare>(streams, stream_bytes, "the streams of one source address"),
+      names_source ? ServerSource::kMaxQueuedRefusals : std::numeric_limits<size_t>::max());
   known = source;
   return source;
 }

@@ -22,12 +22,18 @@ namespace verbena::internal {
 
 class ServerSource {
  public:
+  // The refusals that may wait for room on all of its links together, beyond those that each link
+  // may always have (ServerSession::kOwnQueuedRefusals).
+  static constexpr size_t kMaxQueuedRefusals = size_t{1} << 16;
+
   ServerSource(uint32_t max_calls, size_t max_bytes, size_t max_granted_bytes,
-               size_t max_response_bytes, std::shared_ptr<StreamShare> streams = nullptr)
+               size_t max_response_bytes, std::shared_ptr<StreamShare> streams = nullptr,
+               size_t max_queued_refusals = kMaxQueuedRefusals)
       : max_calls_(max_calls),
         max_bytes_(max_bytes),
         max_granted_bytes_(max_granted_bytes),
         max_response_bytes_(max_response_bytes),
+        max_queued_refusals_(max_queued_refusals),
         bytes_(max_bytes),
         response_bytes_(max_response_bytes),
         streams_(std::move(streams)) {}
@@ -38,11 +44,8 @@ class ServerSource {
   void AddCall() { ++calls_; }
   void RemoveCall() { --calls_; }
 
-  // The refusals that may wait for room on all of its links together, beyond those that each link
-  // may always have (ServerSession::kOwnQueuedRefusals).
-  static constexpr size_t kMaxQueuedRefusals = size_t{1} << 16;
   bool TryQueueRefusal() {
-    if (queued_refusals_ >= kMaxQueuedRefusals && !VERBENA_MUTANT(kRefusalsOfLinksAlone)) {
+    if (queued_refusals_ >= max_queued_refusals_ && !VERBENA_MUTANT(kRefusalsOfLinksAlone)) {
       return false;
     }
     ++queued_refusals_;
@@ -96,6 +99,7 @@ class ServerSource {
   const size_t max_bytes_;
   const size_t max_granted_bytes_;
   const size_t max_response_bytes_;
+  const size_t max_queued_refusals_;
   uint32_t calls_ = 0;
   size_t queued_refusals_ = 0;
   size_t granted_bytes_ = 0;

@@ -46,6 +46,8 @@
 #include "verbena/rpc/stream_interface.h"
 #include "verbena/rpc/testing/mocked_call.h"
 #include "verbena/rpc/with_payload.h"
+#include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/log/check.h"
 
@@ -199,6 +201,9 @@ class PlayedMessages<WithPayload<Message>> {
       VERBENA_CHECK(memory_ != nullptr) << "PlayMessages() with payloads takes a Channel";
       absl::StatusOr<Buffer> memory = co_await memory_->AllocateBuffer(payload.size());
       if (!memory.ok()) {
+        // A cancelled Read ends alone.
+        const CancelScope* scope = (co_await CurrentContext()).cancel;
+        if (scope != nullptr && scope->requested()) co_return false;
         status_ = memory.status();
         next_ = messages_.size();
         co_return false;

@@ -1,5 +1,5 @@
-// Interceptors on both sides see each message of a stream once, in the order of its way, if they ask
-// to see messages at all.
+// Interceptors on both sides see each message of a stream once, in the order of its way, if they
+// ask to see messages at all.
 
 #include <cstddef>
 #include <memory>

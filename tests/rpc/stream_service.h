@@ -110,8 +110,8 @@ class StreamingService final : public testing::Streaming::Service {
   std::atomic<uint64_t> read_{0};
   std::atomic<size_t> filler_bytes{0};
   std::atomic<size_t> reply_filler{0};
-  std::atomic<bool> shields{false};      // no cancellation reaches Reads of Sum and Writes of Count
-  std::atomic<bool> forgives{false};     // Count ends well though a Write has failed
+  std::atomic<bool> shields{false};   // no cancellation reaches Reads of Sum and Writes of Count
+  std::atomic<bool> forgives{false};  // Count ends well though a Write has failed
   std::atomic<absl::StatusCode> fails_with{absl::StatusCode::kOk};  // the end of Sum and Echo
   std::atomic<size_t> message_bytes{0};  // of failures, beside "as was asked"
   std::atomic<size_t> detail_bytes{0};   // the same

@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/rpc/stream_service.h"
+#include "verbena/rpc/internal/shard.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/deadline.h"
@@ -266,6 +267,7 @@ TEST_F(StreamTest, AClientWaitsForTheWindowOfAHandlerThatReadsNothing) {
 
 TEST_F(StreamTest, TheDeadlineEndsBothSides) {
   Start();
+  ASSERT_EQ(Run(channel_->Connect()), absl::OkStatus());
   auto run = [&]() -> Task<absl::Status> {
     ClientReaderWriter<Item, Item> stream =
         stub_->Ignore({.deadline = std::chrono::milliseconds(20)});
@@ -492,13 +494,14 @@ TEST_F(StreamTest, AReadThatNoCancellationReachesEndsWithTheLink) {
     ClientWriter<Item, testing::Summary> writer = stub_->Sum();
     VERBENA_CO_RETURN_IF_ERROR(co_await writer.Write(ItemOf(1)));
     while (service_.read_ == 0) VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
+    // While the stream lives: its destructor would send a CANCEL.
+    internal::Link* link = (*client_runtime_->shard(0).EndpointOn(0))->OpenLink({0, 0});
+    if (link == nullptr) co_return absl::InternalError("there is no link");
+    link->Close(absl::UnavailableError("as was asked"));
+    EXPECT_TRUE(absl::IsUnavailable((co_await writer.Finish()).status()));
     co_return absl::OkStatus();
   };
   EXPECT_EQ(Run(run()), absl::OkStatus());
-  stub_.reset();
-  channel_.reset();
-  client_runtime_.reset();
-  client_runtime_ = StartRuntime();
   Eventually([this] { return service_.running == 0; }, "the handler ends");
   EXPECT_EQ(service_.last_failure, static_cast<int>(absl::StatusCode::kUnavailable));
 }

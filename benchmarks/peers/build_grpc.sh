@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds grpc_bench, or the program that is named, with pkg-config. Not by Bazel, so that nothing else
 # depends on gRPC. Prints the program's path. Exit status 3: gRPC is not installed.
-#   build_grpc.sh [grpc_bench | grpc_payload_bench]
+#   build_grpc.sh [grpc_bench | grpc_payload_bench | grpc_stream_bench]
 set -euo pipefail
 readonly top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
 readonly out=$top/.bazel/peers
@@ -11,14 +11,25 @@ plugin=$(command -v grpc_cpp_plugin) && pkg-config --exists grpc++ protobuf || e
 program=${1:-grpc_bench}
 sources=("$top/benchmarks/peers/$program.cc"
   "$top"/benchmarks/harness/{cores,latency_histogram,options,report,server_process,stamps}.cc)
-if [ "$program" = grpc_bench ]; then
-  proto=echo
-  sources+=("$top"/benchmarks/floor/floor{,_mapping}.cc)
-else
-  proto=payload
-  sources+=("$top"/benchmarks/floor/{copy_floor,payload_table}.cc)
-fi
-stamp=$(find "$top"/benchmarks/{peers,floor,harness} -type f -print0 | sort -z | xargs -0 cat |
+case $program in
+  grpc_bench)
+    proto='echo'
+    sources+=("$top"/benchmarks/floor/floor{,_mapping}.cc)
+    ;;
+  grpc_payload_bench)
+    proto=payload
+    sources+=("$top"/benchmarks/floor/{copy_floor,payload_table}.cc)
+    ;;
+  grpc_stream_bench)
+    proto=stream
+    sources+=("$top"/benchmarks/{harness/stream_table,rpc/allocation_count}.cc)
+    ;;
+  *)
+    echo "build_grpc.sh: there is no program '$program'" >&2
+    exit 2
+    ;;
+esac
+stamp=$(find "$top"/benchmarks/{peers,floor,harness} "$top"/benchmarks/rpc/allocation_count.* -type f -print0 | sort -z | xargs -0 cat |
   sha256sum)
 if [ ! -x "$out/$program" ] || [ "$(cat "$out/$program.stamp" 2>/dev/null)" != "$stamp" ]; then
   mkdir -p "$out/include"

@@ -114,8 +114,6 @@ Task<void> BenchClient::Readers(const StreamSlice& slice, absl::Status& status,
 
 // Messages count from when all readers are warm, until the slice is over.
 Task<void> BenchClient::Reader(const StreamSlice& slice, absl::Status& status) {
-  constexpr int kWarmUp = 100;
-  constexpr uint32_t kMessagesPerLookAtTheClock = 32;
   bench::PullRequest request;
   request.set_size(slice.size);
   ClientReader<bench::EchoMessage> reader = stub_.Pull(request);
@@ -131,7 +129,7 @@ Task<void> BenchClient::Reader(const StreamSlice& slice, absl::Status& status) {
         data.back() != static_cast<char>(~i)) {
       status = absl::DataLossError("a message is not the next one");
     }
-    if (i == kWarmUp && ++warm_ == slice.streams) {
+    if (i == kStreamWarmUp && ++warm_ == slice.streams) {
       began_ = Clock::Real().Now();
       allocations_before_ = AllocationCount();
     }

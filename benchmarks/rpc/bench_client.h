@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "benchmarks/rpc/bench.verbena.pb.h"
 #include "verbena/benchmarks/harness/latency_histogram.h"
+#include "verbena/benchmarks/harness/stream_table.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/runtime.h"
 
@@ -39,12 +40,6 @@ struct StreamSlice {
   int size = 1024;
   int streams = 1;
   Duration duration = std::chrono::milliseconds(100);
-};
-
-struct StreamSample {
-  double messages_per_s = 0;
-  uint64_t messages = 0;
-  uint64_t allocations = 0;  // of this process, once each stream has read a hundred messages
 };
 
 // Owns a runtime without threads: the calling thread runs its executor during a slice.

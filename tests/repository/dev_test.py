@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 import xml.etree.ElementTree as ElementTree
 
 sys.path[:0] = [os.path.abspath("tests/repository"), os.path.abspath("tools/dev")]
@@ -322,6 +323,22 @@ class BenchDeviceTest(unittest.TestCase):
         options = bench.arguments(["--vm", "--only", "payload", "--device", "siw"])
         self.assertEqual(("siw", []), (options.device, options.rest))
         self.assertIn("must be one of: rxe, siw", self.refusal("--vm", "--device", "mlx5_0"))
+
+
+class BenchPeersTest(unittest.TestCase):
+    def test_streams_run_through_grpc_too(self):
+        with mock.patch.object(bench, "build_with_grpc", lambda program: [program]):
+            parts = dict(bench.commands_of("stream", pathlib.Path("/bin")))
+        self.assertEqual(["stream", "stream by gRPC"], list(parts))
+        self.assertEqual(["grpc_stream_bench"], parts["stream by gRPC"])
+
+    def test_a_peer_that_is_not_installed_is_left_out_by_name(self):
+        options = bench.arguments(["--only", "stream"])
+        with (contextlib.redirect_stdout(io.StringIO()) as said,
+              mock.patch.object(bench, "build_with_grpc", lambda program: None),
+              mock.patch.object(bench, "command_of", lambda name, directory: ["true"])):
+            self.assertEqual(0, bench.run(options, pathlib.Path("/bin"), [], None))
+        self.assertIn("stream by gRPC is left out: not installed (./dev install-deps --peers)", said.getvalue())
 
 
 class LintTest(unittest.TestCase):

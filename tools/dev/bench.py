@@ -25,7 +25,7 @@ BENCHMARKS = {
             "//benchmarks/rpc:rpc_bench"),
     "rpc_instructions": ("instructions of a call, per side, against their budget",
                          "//benchmarks/rpc:rpc_instructions"),
-    "stream": ("messages read from 1 and from 100 streams, unary calls of their size beside them",
+    "stream": ("messages read from 1 and from 100 streams, unary calls beside them; the same by gRPC",
                "//benchmarks/rpc:stream_bench"),
     "payload": ("payloads read and written, one memcpy beside them; the same by gRPC and UCX",
                 "//benchmarks/payload:payload_bench"),
@@ -156,6 +156,8 @@ def build_with_grpc(program):
 def commands_of(name, directory):
     """(name, program) of each part of `name`. The program is None if it is not installed."""
     yield name, command_of(name, directory)
+    if name == "stream":
+        yield "stream by gRPC", build_with_grpc("grpc_stream_bench")
     if name == "payload":
         yield "payload by gRPC", build_with_grpc("grpc_payload_bench")
         yield "payload by UCX", [str(PEERS / "ucx_payload_bench.py"),

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -19,6 +20,7 @@
 #include "verbena/benchmarks/harness/median.h"
 #include "verbena/benchmarks/harness/options.h"
 #include "verbena/benchmarks/harness/report.h"
+#include "verbena/benchmarks/harness/stream_table.h"
 
 namespace verbena::benchmarks {
 namespace {
@@ -141,6 +143,23 @@ TEST(ReportTest, AFileThatCannotBeOpenedIsNamed) {
   absl::StatusOr<Report> report = Report::Open("/nonexistent/rows.json");
   ASSERT_FALSE(report.ok());
   EXPECT_EQ(std::string(report.status().message()).rfind("/nonexistent/rows.json: ", 0), 0u);
+}
+
+TEST(StreamPointTest, ARowComparesTheMediansOfItsSlices) {
+  StreamPoint point(1024, 100);
+  for (const double rate : {600.0, 10.0, 700.0}) {
+    point.Add({.messages_per_s = rate, .messages = 1000, .allocations = 2});
+  }
+  for (const double rate : {300.0, 250.0, 5.0}) point.AddUnary(rate);
+  const Row row = point.ToRow("stream", "shm", "busy");
+  EXPECT_EQ(row.size, 1024);
+  const std::vector<std::pair<std::string, double>> expected = {
+      {"streams", 100},
+      {"messages_per_s", 600},
+      {"unary_calls_per_s", 250},
+      {"ratio_to_unary", 2.4},
+      {"client_allocations_per_message", 0.002}};
+  EXPECT_EQ(row.extra, expected);
 }
 
 TEST(CoresTest, APinnedThreadRunsOnItsCoreAlone) {

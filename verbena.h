@@ -7,6 +7,7 @@
 #ifndef VERBENA_VERBENA_H_
 #define VERBENA_VERBENA_H_
 
+#include "verbena/rpc/admission.h"         // IWYU pragma: export
 #include "verbena/rpc/annotate.h"          // IWYU pragma: export
 #include "verbena/rpc/bootstrap.h"         // IWYU pragma: export
 #include "verbena/rpc/buffer.h"            // IWYU pragma: export

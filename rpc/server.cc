@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/rpc/server/admission.h"
 #include "verbena/rpc/server/handshake_gate.h"
 #include "verbena/rpc/server/method_table.h"
 #include "verbena/rpc/server/server_shard.h"
@@ -44,7 +45,22 @@ internal::ServerLimits LimitsOf(const ServerOptions& options) {
           .memory_wait = options.memory_wait,
           .response_grace = options.response_grace,
           .max_metadata_bytes = options.max_metadata_bytes,
-          .interceptors = options.interceptors};
+          .interceptors = options.interceptors,
+          .admission = options.admission};
+}
+
+void AddRefusals(ServerRefusals& sum, const internal::ServerShardStats& stats) {
+  using enum internal::RefusalReason;
+  const auto by = [&stats](internal::RefusalReason reason) {
+    return stats.refused_by[static_cast<size_t>(reason)];
+  };
+  sum.executor += by(kTooManyCalls);
+  sum.client += by(kTooManyOfAClient);
+  sum.source += by(kTooManyOfASource);
+  sum.method += by(kTooManyOfAMethod);
+  sum.bytes += by(kTooManyBytes) + by(kTooManyBytesOfAClient) + by(kTooManyBytesOfAMethod);
+  sum.queue += by(kQueueFull);
+  sum.age += by(kQueueTooOld);
 }
 
 ServerMemory MemoryOf(const internal::ServerMemoryStats& stats) {
@@ -80,6 +96,7 @@ class Server::Impl {
     for (Service* service : services) {
       VERBENA_RETURN_IF_ERROR(methods_.Add(*service));
     }
+    VERBENA_RETURN_IF_ERROR(internal::CheckAdmission(options.admission, methods_));
     VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<MessageListener> listener,
                              runtime_.shard(0).bootstrap().Listen(options.address));
     listener_ = std::move(listener);
@@ -130,6 +147,8 @@ class Server::Impl {
       sum.calls += stats.calls;
       sum.failures += stats.failures;
       sum.refused += stats.refused;
+      AddRefusals(sum.refusals, stats);
+      sum.queued += stats.queued;
       sum.memory_refused += stats.memory_refused;
       sum.payloads_written += stats.payloads_written;
       sum.granted_bytes += stats.granted_bytes;

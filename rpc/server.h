@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "verbena/rpc/admission.h"
 #include "verbena/rpc/handshake_limits.h"
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/runtime.h"
@@ -92,6 +93,9 @@ struct ServerOptions {
   // Run around each call that the server admits, the first outermost (interceptor.h). Empty by
   // default; none may be null.
   std::vector<std::shared_ptr<ServerInterceptor>> interceptors = {};
+  // A queue ahead of the handlers, priorities, and bounds by method (admission.h). Without any, the
+  // default, each call starts when it arrives.
+  AdmissionOptions admission = {};
 };
 
 // One budget of payload memory, in bytes, now.
@@ -105,11 +109,24 @@ struct ServerMemory {
   uint64_t waits = 0;       // of calls, so far
 };
 
+// Calls that were refused because of overload, by the bound that refused them.
+struct ServerRefusals {
+  uint64_t executor = 0;  // ServerOptions::max_concurrent_calls
+  uint64_t client = 0;    // max_calls_per_client
+  uint64_t source = 0;    // max_calls_per_source
+  uint64_t method = 0;    // AdmissionOptions::methods
+  uint64_t bytes = 0;     // pinned bytes of all, a client or a method
+  uint64_t queue = 0;     // AdmissionOptions::max_queued
+  uint64_t age = 0;       // AdmissionOptions::max_queue_age
+};
+
 // Sums over the executors.
 struct ServerStats {
   uint64_t calls = 0;               // handlers started
   uint64_t failures = 0;            // calls answered with a failed Status, refused ones included
   uint64_t refused = 0;             // not started: unknown method, overload, shutting down
+  ServerRefusals refusals;          // for overload
+  size_t queued = 0;                // calls that wait for their turn now
   uint64_t memory_refused = 0;      // waits for memory that failed at a bound of client or source
   uint64_t handshakes_failed = 0;   // no Hello in time, a wrong one, or refused by a bound
   uint64_t handshakes_evicted = 0;  // closed to make room for others
@@ -131,8 +148,9 @@ class Server {
  public:
   // `services` are borrowed, and must outlive the server. ALREADY_EXISTS: a service is given twice,
   // or two methods have the same number. FAILED_PRECONDITION: the port is taken. INVALID_ARGUMENT:
-  // the address is no host:port, a field of ServerOptions::handshakes is 0, max_metadata_bytes is
-  // out of its range, or an interceptor is null.
+  // the address is no host:port, a field of ServerOptions::handshakes is 0, max_metadata_bytes or
+  // a field of ServerOptions::admission is out of its range, or an interceptor is null. NOT_FOUND:
+  // AdmissionOptions::methods names a method that no service has.
   static absl::StatusOr<std::unique_ptr<Server>> Start(Runtime& runtime,
                                                        const std::vector<Service*>& services,
                                                        const ServerOptions& options = {});

@@ -11,10 +11,9 @@
 #include <vector>
 
 #include "verbena/rpc/internal/call_id.h"
+#include "verbena/rpc/server/refusal_reason.h"
 
 namespace verbena::internal {
-
-enum class RefusalReason : uint8_t;
 
 struct Refusal {
   Refusal(CallId id, RefusalReason its_reason)

@@ -97,6 +97,10 @@ void ServerCall::Start(ServerSession& session, CallId id, const FrameHeader& fra
     return;
   }
   BeginContext();
+  if (shard_.admission() != nullptr) [[unlikely]] {
+    AwaitTurn(false);
+    return;
+  }
   RunHandler();
 }
 
@@ -142,13 +146,21 @@ void ServerCall::StartWithParts(const FrameHeader& frame, const char* body, Inco
   }
   BeginContext();
   if (context != nullptr) SetTrace();
-  if (bulk != nullptr && bulk_.get()->fetches()) {
+  const bool apart = (frame.flags & kFrameMessageApart) != 0;
+  if (shard_.admission() != nullptr) {
+    AwaitTurn(apart);
+  } else {
+    Launch(apart);
+  }
+}
+
+void ServerCall::Launch(bool apart) {
+  if (bulk_.get() != nullptr && bulk_.get()->fetches()) {
     step_ = Step::kFetch;
     task_ = FetchAndRun();
     task_.Start(shard_.executor(), &*cancel_, this);
     return;
   }
-  const bool apart = (frame.flags & kFrameMessageApart) != 0;
   if (apart || (stream_.get() != nullptr && stream_.get()->expects_context())) {
     step_ = Step::kFetch;
     task_ = ReadAndRun(apart);
@@ -291,10 +303,12 @@ void ServerCall::RunHandler() {
   try {
     task_ = Invoke();
   } catch (...) {
+    EndTurn();
     Respond(Thrown(), Outcome::kMaybeExecuted);
     return;
   }
   if (!task_) {
+    EndTurn();
     Respond(NoTask(), Outcome::kMaybeExecuted);
     return;
   }
@@ -320,6 +334,8 @@ absl::Status ServerCall::NoTask() const {
 }
 
 void ServerCall::OnTaskDone() {
+  if (shard_.admission() != nullptr) [[unlikely]]
+    EndTurn();
   AtStep(CallStep::kHandlerEnded, session_->link());
   absl::Status status;
   Outcome outcome = Outcome::kExecuted;
@@ -425,6 +441,12 @@ absl::Status ServerCall::OnLanding(const RemoteRange& landing) {
 }
 
 void ServerCall::Cancel(absl::StatusCode reason) {
+  if (step_ == Step::kQueued && !VERBENA_MUTANT(kQueuedCallIgnoresCancel)) {
+    shard_.admission()->Leave(*this);
+    step_ = Step::kHandler;
+    Respond(CancelStatus(reason), Outcome::kNotExecuted);
+    return;
+  }
   if (step_ == Step::kAskForLanding && VERBENA_MUTANT(kLandingOutwaitsItsCall)) return;
   if (cancel_.has_value()) cancel_->Request(reason);
 }

@@ -23,6 +23,7 @@
 #include "verbena/rpc/server/carried_context.h"
 #include "verbena/rpc/server/grants_given.h"
 #include "verbena/rpc/server/method_table.h"
+#include "verbena/rpc/server/queued_call.h"
 #include "verbena/rpc/server/served_stream.h"
 #include "verbena/rpc/server/server_bulk.h"
 #include "verbena/rpc/server/server_response.h"
@@ -75,6 +76,7 @@ struct LargeFailure {
 };
 
 class ServerCall final : public IntrusiveNode<ServerCall>,
+                         public QueuedCall,
                          private TaskCompletion,
                          private Timer,
                          private ServerResponse::Listener {
@@ -82,8 +84,9 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   ServerCall(ServerShard& shard, int method_index);
   ~ServerCall() override;
 
-  // Parses the request and runs the handler up to its first wait. `bulk`, which `body` begins with,
-  // may be null; its landing is taken. So may `context`, which lay ahead of `body`, and is taken.
+  // Parses the request and runs the handler up to its first wait; or lets the call wait for its
+  // turn, if calls do. `bulk`, which `body` begins with, may be null; its landing is taken. So may
+  // `context`, which lay ahead of `body`, and is taken.
   void Start(ServerSession& session, CallId id, const FrameHeader& frame, const char* body,
              IncomingBulk* bulk, IncomingContext* context);
   // The memory that the response waits for has come.
@@ -100,8 +103,8 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   CallId id() const { return id_; }
   int method_index() const { return entry_.index; }
   const char* method_name() const { return entry_.method->descriptor->full_name; }
-  // The handler has not ended; otherwise only the response is left to be sent.
-  bool running() const { return context_.has_value(); }
+  // The handler has begun and not ended; after that only the response is left to be sent.
+  bool running() const { return context_.has_value() && step_ != Step::kQueued; }
 
  private:
   friend ServerContext;
@@ -109,12 +112,15 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
 
   enum class Step : uint8_t {
     kHandler,        // it runs, or has ended
+    kQueued,         // the call waits for its turn
     kFetch,          // the handler has not started
     kIntercept,      // likewise: interceptors run before it
     kAskForLanding,  // the handler has ended
     kSendReply,      // the handler has ended; the reply is a message of the stream
   };
 
+  void RunQueued() override;
+  void RefuseQueued(RefusalReason reason) override;
   void OnTaskDone() override;
   void OnTimer() override;  // the deadline
   void OnResponseSent() override { Finish(); }
@@ -130,6 +136,12 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   void BeginContext();
   void StartTimer();
   void StopTimer();
+  // `apart`: the request comes as a message of the stream.
+  void Launch(bool apart);
+  // The same when the call's turn has come, on a server with an Admission.
+  [[gnu::noinline]] void AwaitTurn(bool apart);
+  // The handler has ended: another may run while this call's response waits for its client.
+  [[gnu::noinline]] void EndTurn();
   void RunHandler();
   Task<absl::Status> FetchAndRun();
   // The handler's Task, behind the interceptors. Empty if the handler returns none.
@@ -197,6 +209,7 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   CarriedContext carried_;
   CallStream stream_;
   Step step_ = Step::kHandler;
+  bool request_apart_ = false;  // while it waits for its turn
   std::unique_ptr<LargeFailure> failure_;
 };
 

@@ -14,6 +14,7 @@
 #include <memory>
 #include <utility>
 
+#include "verbena/rpc/server/queued_call.h"
 #include "verbena/rpc/server/response_memory.h"
 #include "verbena/rpc/server/server_source.h"
 #include "verbena/transport/coro/semaphore.h"
@@ -27,6 +28,7 @@ class ServerClient final : public std::enable_shared_from_this<ServerClient> {
   ServerClient(std::shared_ptr<ServerSource> source, uint32_t max_calls, size_t max_bytes,
                size_t max_response_bytes, std::shared_ptr<StreamShare> streams = nullptr)
       : source_(std::move(source)),
+        queue_(source_->queue()),
         max_calls_(max_calls),
         max_bytes_(max_bytes),
         bytes_(max_bytes),
@@ -69,11 +71,15 @@ class ServerClient final : public std::enable_shared_from_this<ServerClient> {
   size_t max_bytes() const { return max_bytes_; }
   // For its responses.
   ResponseMemory& responses() const { return *responses_; }
+  // Its part of the queue, and what Admission counts of it.
+  ClientQueue& queue() { return queue_; }
+  const ClientQueue& queue() const { return queue_; }
   // For messages of its streams, a part of its source's share; null if it has none.
   const std::shared_ptr<StreamShare>& streams() const { return streams_; }
 
  private:
   const std::shared_ptr<ServerSource> source_;
+  ClientQueue queue_;
   const uint32_t max_calls_;
   const size_t max_bytes_;
   uint32_t calls_ = 0;

@@ -1,5 +1,6 @@
 #include "verbena/rpc/server/server_session.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -174,10 +175,28 @@ absl::Status ServerSession::StartCall(const FrameHeader& frame, const char* body
   }
   ServerCall* call = shard_.Admit(frame.method, StreamsOf(frame), *client_);
   if (call == nullptr) {
+    if (shard_.admission() != nullptr) return StartGuarded(frame, body, bulk, context);
     return RefuseRequest(frame, bulk, shard_.Refusal(frame.method, StreamsOf(frame), *client_));
   }
-  by_slot_.Add(frame.call_slot, *call);
-  active_.PushBack(*call);
+  AddCall(frame, *call);
+  call->Start(*this, {frame.call_slot, frame.call_generation}, frame, body, bulk, context);
+  return absl::OkStatus();
+}
+
+absl::Status ServerSession::StartGuarded(const FrameHeader& frame, const char* body,
+                                         IncomingBulk* bulk, IncomingContext* context) {
+  CallOffer offer{.method = frame.method, .streams = StreamsOf(frame)};
+  // A context block that travels is here only when the call runs.
+  if (context != nullptr) offer.priority = context->block.priority;
+  if (bulk != nullptr) {
+    // A larger claim fails when the call runs; here sums of claims must not overflow.
+    offer.pinned_bytes = std::min(bulk->request.payload_bytes, CallOffer::kMostPinnedBytes) +
+                         std::min(bulk->request.message_bytes, CallOffer::kMostPinnedBytes);
+  }
+  RefusalReason reason{};
+  ServerCall* call = shard_.AdmitGuarded(offer, *client_, reason);
+  if (call == nullptr) return RefuseRequest(frame, bulk, reason);
+  AddCall(frame, *call);
   call->Start(*this, {frame.call_slot, frame.call_generation}, frame, body, bulk, context);
   return absl::OkStatus();
 }
@@ -225,6 +244,12 @@ absl::Status ServerSession::Refuse(CallId id, RefusalReason reason) {
   if (!SendWaiter::linked()) AwaitRoom(*link_);
   if (!timer_running_ && !VERBENA_MUTANT(kUnsentRefusalsKept)) StartRefusalTimer();
   return absl::OkStatus();
+}
+
+void ServerSession::RefuseQueued(CallId id, RefusalReason reason) {
+  if (link_ == nullptr) return;
+  Link& link = *link_;
+  if (absl::Status refused = Refuse(id, reason); !refused.ok()) link.Close(refused);
 }
 
 void ServerSession::StartRefusalTimer() {
@@ -330,7 +355,10 @@ void ServerSession::CountRunning(RunningHandlers& running) {
 }
 
 void ServerSession::OnCallDone(ServerCall& call) {
-  client_->RemoveCall();
+  Admission* admission = shard_.admission();
+  const bool has_own_place = admission != nullptr && admission->Release(call, call.method_index());
+  if (!has_own_place) [[likely]]
+    client_->RemoveCall();
   call.IntrusiveNode<ServerCall>::Unlink();
   by_slot_.Remove(call.id().slot, call);
   const bool undecided = going_down_ && !VERBENA_MUTANT(kLinkFreedWithAHandlerLeft);

@@ -71,6 +71,8 @@ class ServerSession final : public LinkListener, private SendWaiter, private Tim
   void CancelAll();
   void CountRunning(RunningHandlers& running);
   void OnCallDone(ServerCall& call);
+  // Refuses a call that waited for its turn, and is over. May close the link.
+  void RefuseQueued(CallId id, RefusalReason reason);
   // Grants memory for the next payload of a request, after one of `bytes` has come. Only while
   // open.
   void OfferLanding(size_t bytes);
@@ -103,6 +105,13 @@ class ServerSession final : public LinkListener, private SendWaiter, private Tim
   }
   absl::Status StartCall(const FrameHeader& frame, const char* body, IncomingBulk* bulk,
                          IncomingContext* context);
+  // The same where the shard's Admission decides.
+  [[gnu::noinline]] absl::Status StartGuarded(const FrameHeader& frame, const char* body,
+                                              IncomingBulk* bulk, IncomingContext* context);
+  void AddCall(const FrameHeader& frame, ServerCall& call) {
+    by_slot_.Add(frame.call_slot, call);
+    active_.PushBack(call);
+  }
   // Rare paths are out of line to keep the hot path small.
   [[gnu::noinline]] absl::Status OnOtherFrame(Link& link, const FrameHeader& frame,
                                               const char* body);

@@ -7,6 +7,7 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/internal/status_codec.h"
+#include "verbena/rpc/retry_after.h"
 #include "verbena/transport/connect/link_parameters.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/poison.h"
@@ -41,23 +42,57 @@ size_t BytesPerSource(size_t option, size_t budget, size_t of_client, bool names
   return std::max(names_source ? budget - budget / 4 : budget, of_client);
 }
 
-// Short: they are encoded for the smallest frame.
+// A refusal for overload, which says when to come again.
+template <typename... Values>
+absl::Status Overload(const ServerLimits& limits, fmt::format_string<Values...> text,
+                      Values&&... values) {
+  return WithRetryAfter(
+      absl::ResourceExhaustedError(fmt::format(text, std::forward<Values>(values)...)),
+      limits.admission.retry_after);
+}
+
+// Short: they are encoded for the smallest frame. In the order of RefusalReason.
 std::array<absl::Status, kRefusalReasons> Refusals(const ServerLimits& limits) {
+  const AdmissionOptions& admission = limits.admission;
+  const auto age_us =
+      std::chrono::duration_cast<std::chrono::microseconds>(admission.max_queue_age).count();
   return {absl::UnavailableError("the server is shutting down"),
           absl::UnimplementedError("this server has no such method: give its service to "
                                    "Server::Start(), or build both sides from one .proto"),
-          absl::ResourceExhaustedError(
-              fmt::format("the server's executor runs {} calls, its most: retry later, or raise "
-                          "ServerOptions::max_concurrent_calls",
-                          limits.max_concurrent_calls)),
-          absl::ResourceExhaustedError(
-              fmt::format("the server's executor runs {} calls of this client, its most: retry "
-                          "later, or raise ServerOptions::max_calls_per_client",
-                          limits.max_calls_per_client)),
-          absl::ResourceExhaustedError(
-              fmt::format("the server's executor runs {} calls of this address, its most: retry "
-                          "later, or raise ServerOptions::max_calls_per_source",
-                          CallsPerSource(limits))),
+          Overload(limits,
+                   "the server's executor runs {} calls, its most: retry later, or raise "
+                   "ServerOptions::max_concurrent_calls",
+                   limits.max_concurrent_calls),
+          Overload(limits,
+                   "the server's executor runs {} calls of this client, its most: retry later, or "
+                   "raise ServerOptions::max_calls_per_client",
+                   limits.max_calls_per_client),
+          Overload(limits,
+                   "the server's executor runs {} calls of this address, its most: retry later, or "
+                   "raise ServerOptions::max_calls_per_source",
+                   CallsPerSource(limits)),
+          Overload(limits,
+                   "the server's executor has as many calls of this method as it may: retry later, "
+                   "or raise its max_calls in AdmissionOptions::methods"),
+          Overload(limits,
+                   "the server's executor has requests of {} bytes, its most: retry later, or "
+                   "raise AdmissionOptions::max_pinned_bytes",
+                   admission.max_pinned_bytes),
+          Overload(limits,
+                   "the server's executor has requests of this client of {} bytes, its most: retry "
+                   "later, or raise AdmissionOptions::max_pinned_bytes_per_client",
+                   admission.max_pinned_bytes_per_client),
+          Overload(limits,
+                   "the server's executor has requests of this method of as many bytes as it may: "
+                   "retry later, or raise its max_pinned_bytes in AdmissionOptions::methods"),
+          Overload(limits,
+                   "of the {} calls that may wait at the server's executor, none is left to this "
+                   "client: retry later, or raise AdmissionOptions::max_queued",
+                   admission.max_queued),
+          Overload(limits,
+                   "the server is overloaded, and the call would wait longer than {} us: retry "
+                   "later, or raise AdmissionOptions::max_queue_age",
+                   age_us),
           absl::ResourceExhaustedError(
               fmt::format("the server takes {} bytes of metadata with a call: send less, or raise "
                           "ServerOptions::max_metadata_bytes",
@@ -93,7 +128,11 @@ ServerShard::ServerShard(Shard& shard, const MethodTable& methods, const ServerL
       limits_(limits),
       refusals_(Refusals(limits)),
       refusal_bodies_(Encoded(refusals_)),
+      max_at_once_(HasBounds(limits.admission) ? 0 : limits.max_concurrent_calls),
       free_(methods.size()),
+      admission_(HasBounds(limits.admission)
+                     ? std::make_unique<Admission>(shard.executor(), methods, limits.admission)
+                     : nullptr),
       tasks_(shard.executor()) {}
 
 ServerShard::~ServerShard() {
@@ -164,16 +203,47 @@ Task<absl::StatusOr<Link*>> ServerShard::Open(std::unique_ptr<MessageStream> str
 }
 
 RefusalReason ServerShard::Refusal(uint16_t method, Streams streams, const ServerClient& client) {
-  ++stats_.refused;
-  ++stats_.failures;
-  if (draining_) return RefusalReason::kShuttingDown;
+  if (draining_) return CountRefusal(RefusalReason::kShuttingDown);
   const int index = methods_.IndexOf(method);
-  if (index < 0) return RefusalReason::kNoSuchMethod;
-  if (methods_.entry(index).streams != streams) return RefusalReason::kStreamsOtherwise;
+  if (index < 0) return CountRefusal(RefusalReason::kNoSuchMethod);
+  if (methods_.entry(index).streams != streams) {
+    return CountRefusal(RefusalReason::kStreamsOtherwise);
+  }
   // A larger share of an executor that is full would not help.
-  if (active_ >= limits_.max_concurrent_calls) return RefusalReason::kTooManyCalls;
-  return client.takes_its_share() ? RefusalReason::kTooManyOfAClient
-                                  : RefusalReason::kTooManyOfASource;
+  if (bounded_calls() >= limits_.max_concurrent_calls) {
+    return CountRefusal(RefusalReason::kTooManyCalls);
+  }
+  return CountRefusal(client.takes_its_share() ? RefusalReason::kTooManyOfAClient
+                                               : RefusalReason::kTooManyOfASource);
+}
+
+uint32_t ServerShard::bounded_calls() const {
+  return admission_ == nullptr ? active_ : active_ - admission_->control_calls();
+}
+
+ServerCall* ServerShard::AdmitGuarded(const CallOffer& offer, ServerClient& client,
+                                      RefusalReason& reason) {
+  const int index = methods_.IndexOf(offer.method);
+  // A stream may last for ever, so it takes no control place.
+  const bool is_stream = offer.streams != Streams::kNone;
+  const CallClass its_class = is_stream && offer.priority == Priority::kControl
+                                  ? CallClass::kNormal
+                                  : admission_->ClassOf(offer.priority, client.queue());
+  const bool is_control = its_class == CallClass::kControl;
+  const bool full = bounded_calls() >= limits_.max_concurrent_calls || client.full();
+  if (index < 0 || draining_ || methods_.entry(index).streams != offer.streams ||
+      (full && !is_control)) {
+    reason = Refusal(offer.method, offer.streams, client);
+    return nullptr;
+  }
+  if (const auto broken = admission_->Check(index, its_class, offer.pinned_bytes, client.queue())) {
+    reason = CountRefusal(*broken);
+    return nullptr;
+  }
+  if (!is_control) client.AddCall();
+  ServerCall* call = TakeCall(index);
+  admission_->Count(*call, index, its_class, offer.pinned_bytes, client.queue());
+  return call;
 }
 
 ServerCall* ServerShard::AddCall(int method_index) {
@@ -195,6 +265,7 @@ ServerMemoryStats& ServerMemoryStats::operator+=(const ServerMemoryStats& other)
 ServerShardStats ServerShard::stats() const {
   ServerShardStats stats = stats_;
   stats.granted_bytes = receive_->leases;
+  if (admission_ != nullptr) stats.queued = admission_->waiting();
   for (const auto& calls : free_) stats.idle_calls += calls.size();
   const auto add = [](ServerMemoryStats& sum, const BufferPool& pool) {
     const BufferPoolStats pooled = pool.stats();
@@ -246,7 +317,8 @@ std::shared_ptr<ServerSource> ServerShard::SourceOf(const std::string& address, 
   auto source = std::make_shared<ServerSource>(
       calls, bytes, granted, max_response_bytes_per_source(names_source),
       std::make_shared<StreamShare>(streams, stream_bytes, "the streams of one source address"),
-      names_source ? ServerSource::kMaxQueuedRefusals : std::numeric_limits<size_t>::max());
+      names_source ? ServerSource::kMaxQueuedRefusals : std::numeric_limits<size_t>::max(),
+      names_source || limits_.admission.max_running_per_source != 0);
   known = source;
   return source;
 }
@@ -328,7 +400,9 @@ Task<void> ServerShard::CancelHandlers(TimePoint until) {
   CountRunning(running);
   Log(LogLevel::kWarning,
       fmt::format("calls outlast the grace of the server's shutdown and are cancelled: {}",
-                  Described(running)));
+                  running.empty() ? "no handler runs" : Described(running)));
+  // Before the walk over the sessions, since a call that waits ends at once.
+  if (admission_ != nullptr) admission_->RefuseAll(RefusalReason::kShuttingDown);
   for (const auto& [number, session] : sessions_) session->CancelAll();
   (void)co_await WithDeadline(WaitUntilIdle(),
                               VERBENA_MUTANT(kShutdownWaitsForHandlers) ? kNever : until);
@@ -349,6 +423,7 @@ Task<void> ServerShard::Shutdown(TimePoint deadline) {
     if (session->link() != nullptr) open.push_back(session->link());
   }
   for (Link* link : open) link->Close(absl::UnavailableError("the server shut down"));
+  if (admission_ != nullptr) admission_->Stop();
   tasks_.RequestCancel();
   co_await JoinLogged(tasks_, "the server");
 }

@@ -18,15 +18,20 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/rpc/admission.h"
+#include "verbena/rpc/call_context.h"
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/internal/allocate.h"
 #include "verbena/rpc/internal/published.h"
 #include "verbena/rpc/internal/shard.h"
+#include "verbena/rpc/server/admission.h"
 #include "verbena/rpc/server/method_table.h"
+#include "verbena/rpc/server/refusal_reason.h"
 #include "verbena/rpc/server/server_call.h"
 #include "verbena/rpc/server/server_client.h"
 #include "verbena/rpc/server/server_session.h"
 #include "verbena/rpc/server/server_source.h"
+#include "verbena/rpc/service.h"
 #include "verbena/transport/connect/handshake.h"
 #include "verbena/transport/coro/bounded_vector.h"
 #include "verbena/transport/coro/event.h"
@@ -49,9 +54,11 @@ struct ServerMemoryStats {
 };
 
 struct ServerShardStats {
-  uint64_t calls = 0;             // started
-  uint64_t failures = 0;          // answered with a failed Status, refusals included
-  uint64_t refused = 0;           // not started: unknown method, overload, shutting down
+  uint64_t calls = 0;     // started
+  uint64_t failures = 0;  // answered with a failed Status, refusals included
+  uint64_t refused = 0;   // not started: unknown method, overload, shutting down
+  std::array<uint64_t, kRefusalReasons> refused_by{};  // the same, by RefusalReason
+  size_t queued = 0;                                   // calls that wait for their turn, now
   uint64_t memory_refused = 0;    // waits for a share of a budget that ended without it
   uint64_t payloads_written = 0;  // to landings that were granted ahead
   size_t granted_bytes = 0;       // in such landings, now
@@ -75,21 +82,23 @@ struct ServerLimits {
   Duration response_grace{};
   size_t max_metadata_bytes = 0;
   std::vector<std::shared_ptr<ServerInterceptor>> interceptors;
+  AdmissionOptions admission;
 };
 
 // Handlers that run, by the method's full name.
 using RunningHandlers = absl::btree_map<std::string, uint32_t>;
 
-enum class RefusalReason : uint8_t {
-  kShuttingDown,  // UNAVAILABLE
-  kNoSuchMethod,  // UNIMPLEMENTED
-  kTooManyCalls,  // RESOURCE_EXHAUSTED, as are the next three
-  kTooManyOfAClient,
-  kTooManyOfASource,
-  kTooMuchMetadata,
-  kStreamsOtherwise,  // UNIMPLEMENTED
+// The part of a request by which its call is admitted.
+struct CallOffer {
+  // The most that a payload or a message counts, whatever its client claims.
+  static constexpr uint64_t kMostPinnedBytes = uint64_t{1} << 40;
+
+  uint16_t method = 0;
+  Streams streams = Streams::kNone;
+  Priority priority = Priority::kNormal;
+  // Bytes of its payload, and of a message that does not fit its frame: a peer's claim.
+  uint64_t pinned_bytes = 0;
 };
-inline constexpr size_t kRefusalReasons = 7;
 
 class ServerShard {
  public:
@@ -112,30 +121,42 @@ class ServerShard {
   const std::shared_ptr<MemoryHolders>& shared_receive_holders() const { return receive_; }
   MemoryHolders& send_holders() { return send_; }
 
-  // A call of the method with that number, from the pool; nullptr when it is refused. `streams` is
-  // which sides send a stream, as the client says.
+  // Null if the server's options set no bounds for it.
+  Admission* admission() const { return admission_.get(); }
+
+  // A call of the method with that number, from the pool; nullptr when it is refused, or when
+  // admission() decides. `streams` is which sides send a stream, as the client says.
   ServerCall* Admit(uint16_t method, Streams streams, ServerClient& client) {
     const int index = methods_.IndexOf(method);
-    if (index < 0 || draining_ || active_ >= limits_.max_concurrent_calls || client.full() ||
+    if (index < 0 || draining_ || active_ >= max_at_once_ || client.full() ||
         (methods_.entry(index).streams != streams && !VERBENA_MUTANT(kStreamKindUnchecked))) {
       return nullptr;
     }
     client.AddCall();
-    ++active_;
     ++stats_.calls;
-    if (free_[index].empty()) return AddCall(index);
-    ServerCall* call = free_[index].PopBack();
-    UnpoisonMemory(call, sizeof(*call));
-    return call;
+    return TakeCall(index);
   }
+  // The same where admission() decides. NoteStarted() follows when the call's turn has come.
+  // nullptr, and `reason`, which is counted, if the call is refused.
+  [[gnu::noinline]] ServerCall* AdmitGuarded(const CallOffer& offer, ServerClient& client,
+                                             RefusalReason& reason);
+  void NoteStarted() { ++stats_.calls; }
   // Why Admit() just refused, counted.
   [[gnu::cold, gnu::noinline]] RefusalReason Refusal(uint16_t method, Streams streams,
                                                      const ServerClient& client);
   // The same for a call with more metadata than ServerOptions::max_metadata_bytes.
   [[gnu::cold, gnu::noinline]] RefusalReason RefusalOfMetadata() {
+    return CountRefusal(RefusalReason::kTooMuchMetadata);
+  }
+  RefusalReason CountRefusal(RefusalReason reason) {
+    NoteRefused(reason);
+    NoteFailure();
+    return reason;
+  }
+  // For a call whose response counts as a failure by itself.
+  void NoteRefused(RefusalReason reason) {
     ++stats_.refused;
-    ++stats_.failures;
-    return RefusalReason::kTooMuchMetadata;
+    ++stats_.refused_by[static_cast<size_t>(reason)];
   }
   // The Status of a response that refuses a call for that reason, and the same as a body.
   const absl::Status& RefusalStatus(RefusalReason reason) const {
@@ -196,6 +217,14 @@ class ServerShard {
 
  private:
   [[gnu::cold, gnu::noinline]] ServerCall* AddCall(int method_index);
+  // A call that is admitted.
+  ServerCall* TakeCall(int method_index) {
+    ++active_;
+    if (free_[method_index].empty()) return AddCall(method_index);
+    ServerCall* call = free_[method_index].PopBack();
+    UnpoisonMemory(call, sizeof(*call));
+    return call;
+  }
   Task<void> Accept(std::unique_ptr<MessageStream> stream, LinkParameters offer);
   // Makes a session under `number` in sessions_, and its link. If this fails, the caller takes the
   // session out of sessions_.
@@ -215,6 +244,8 @@ class ServerShard {
   size_t max_bytes_per_source(bool names_source) const;
   size_t max_response_bytes_per_client() const;
   size_t max_response_bytes_per_source(bool names_source) const;
+  // Calls that count in max_concurrent_calls.
+  uint32_t bounded_calls() const;
   Task<absl::Status> WaitUntilIdle();
   Task<absl::Status> WaitUntilUnlinked();
   Task<void> CancelHandlers(TimePoint until);
@@ -229,6 +260,8 @@ class ServerShard {
   MemoryHolders send_;
   // Endpoints whose clients were asked for all their grants. Compared, never used.
   absl::flat_hash_set<const Endpoint*> reclaimed_;
+  // limits_.max_concurrent_calls, or 0 if admission_ decides.
+  const uint32_t max_at_once_;
   uint32_t active_ = 0;
   bool draining_ = false;
   bool closed_ = false;    // Shutdown() has gathered the links that it closes
@@ -248,6 +281,7 @@ class ServerShard {
   // belongs to itself, until Recycle().
   std::vector<BoundedVector<ServerCall*>> free_;
   ThrottledLog thrown_{{.lines = 1, .interval = std::chrono::seconds(10)}};
+  std::unique_ptr<Admission> admission_;
   TaskScope tasks_;
 };
 

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "verbena/rpc/internal/stream_memory.h"
+#include "verbena/rpc/server/queued_call.h"
 #include "verbena/transport/coro/semaphore.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/mutant.h"
@@ -28,8 +29,9 @@ class ServerSource {
 
   ServerSource(uint32_t max_calls, size_t max_bytes, size_t max_granted_bytes,
                size_t max_response_bytes, std::shared_ptr<StreamShare> streams = nullptr,
-               size_t max_queued_refusals = kMaxQueuedRefusals)
-      : max_calls_(max_calls),
+               size_t max_queued_refusals = kMaxQueuedRefusals, bool names_host = true)
+      : queue_(names_host),
+        max_calls_(max_calls),
         max_bytes_(max_bytes),
         max_granted_bytes_(max_granted_bytes),
         max_response_bytes_(max_response_bytes),
@@ -91,10 +93,14 @@ class ServerSource {
   // since the last was granted. So a call that finds memory short costs no walk over the links.
   bool BeginReclaim() { return granted_bytes_ > 0 && !std::exchange(reclaimed_, true); }
 
+  // Its share of the calls that run, if calls wait for their turn.
+  SourceQueue& queue() { return queue_; }
+
   // Heap memory for messages of its streams; null if it has none.
   const std::shared_ptr<StreamShare>& streams() const { return streams_; }
 
  private:
+  SourceQueue queue_;
   const uint32_t max_calls_;
   const size_t max_bytes_;
   const size_t max_granted_bytes_;

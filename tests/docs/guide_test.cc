@@ -86,6 +86,13 @@ Task<absl::StatusOr<uint64_t>> SizeInTrace(Channel& channel, std::string tracepa
   co_return co_await WithTrace(SizeFor(channel, "a", "blue"), *trace);
 }
 
+Task<absl::StatusOr<v1::StatReply>> StatAtOnce(Channel& channel, std::string name) {
+  const v1::Blocks::Stub blocks(channel);
+  v1::StatRequest request;
+  request.set_name(std::move(name));
+  co_return co_await blocks.Stat(request, {.priority = verbena::Priority::kControl});
+}
+
 Task<absl::Status> WriteBlock(Channel& channel, std::string name, std::string_view bytes) {
   const v1::Blocks::Stub blocks(channel);
   VERBENA_CO_ASSIGN_OR_RETURN(Buffer block, co_await channel.AllocateBuffer(bytes.size()));
@@ -332,6 +339,33 @@ class TenantService final : public v1::Blocks::Service {
     co_return absl::OkStatus();
   }
 };
+
+class OverloadTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::Start({.device = "soft"});
+    ASSERT_TRUE(runtime.ok()) << runtime.status();
+    runtime_ = *std::move(runtime);
+    absl::StatusOr<std::unique_ptr<Server>> server =
+        Server::Start(*runtime_, {&service_},
+                      {.admission = {.max_running = 64,
+                                     .max_queue_age = 2ms,
+                                     .methods = {{"guide.v1.Blocks/Stat", {.max_calls = 8}}}}});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+  }
+
+  std::unique_ptr<Runtime> runtime_;
+  BlockService service_;
+  std::unique_ptr<Server> server_;
+};
+
+TEST_F(OverloadTest, AServerWithBoundsServes) {
+  Channel channel(*runtime_, server_->address());
+  EXPECT_EQ(runtime_->BlockOn(StatAtOnce(channel, "a")).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(server_->stats().refused, 0u);
+}
 
 class GuideTest : public testing::Test {
  protected:

@@ -57,7 +57,7 @@ def options(body, known_constants):
     """Name -> default of each member of a struct's `body`."""
     found = {}
     for member in body.split(";"):
-        match = re.fullmatch(r"\s*[\w:<>*\s]+?\b(\w+)\s*(?:= (.+)|(\{\}))?\s*", member, re.DOTALL)
+        match = re.fullmatch(r"\s*[\w:<>,*\s]+?\b(\w+)\s*(?:= (.+)|(\{\}))?\s*", member, re.DOTALL)
         if match:
             found[match[1]] = default_of(match[1], match[2] or match[3] or "none", known_constants)
     return found

@@ -170,6 +170,16 @@ enum class Fault {
   kHandshakeExceptionEscapes,  // a stream that throws leaves its session with the server
   kShutdownWaitsForHandlers,   // a shutdown lasts until the last handler has ended
   kLinkFreedWithAHandlerLeft,  // a lost link counts as idle before all of its calls were asked
+  // admission
+  kOneClientFillsTheQueue,  // a client may have all places of the queue
+  kOneSourceFillsTheQueue,  // the clients of one source may have all places of the queue
+  kSourcesPlaceIsLost,      // a call that leaves the queue takes its source's free place along
+  kClientsTakeNoTurns,      // calls run in the order of their arrival
+  kBackgroundStarves,       // background calls wait while normal calls come
+  kQueuedCallsNeverAge,     // a call waits in the queue as long as it takes
+  kQueueRunsInOneTurn,      // an executor starts more of its queue before it polls again
+  kOneClientHasAllControlPlaces,  // a client's control calls leave no places to those of others
+  kQueuedCallIgnoresCancel,       // a call that waits runs although its caller has given it up
   // call context, interceptors
   kSpanIdReused,             // a call has the span id of the work that makes it
   kScopeForgetsContext,      // a scope has neither deadline nor trace of the one above it

@@ -1,0 +1,77 @@
+// AdmissionOptions: which calls a server starts, and when, if more come than it can serve.
+//
+// Owned by the caller of Server::Start(), which copies it. Each bound holds on each executor by
+// itself. Without any bound set, each call starts when it arrives, and pays nothing.
+//
+// With max_running, arrived calls wait in a queue. The executor starts a few of them in each turn,
+// polls for more calls in between, and so sees how long its queue is, even if handlers never
+// suspend. Clients take turns, each with one call. Calls of the priorities control, normal and
+// background wait apart. A call that waits, or would wait, longer than max_queue_age is refused. So
+// an overloaded server answers what it can in good time, and tells the others at once.
+//
+// A refusal is RESOURCE_EXHAUSTED with a RetryAfterOf() and the outcome not_executed. It never
+// closes a link. ServerStats counts refusals by their bound.
+//
+//   Server::Start(runtime, {&kv}, {.admission = {.max_running = 64,
+//                                                .max_queue_age = 2ms,
+//                                                .methods = {{"kv.Kv/Scan", {.max_calls = 4}}}}});
+
+#ifndef VERBENA_RPC_ADMISSION_H_
+#define VERBENA_RPC_ADMISSION_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "verbena/transport/coro/clock.h"
+
+namespace verbena {
+
+// Bounds of one method; 0 is no bound. A call counts from its arrival to its end.
+struct MethodLimits {
+  uint32_t max_calls = 0;
+  // Bytes of the calls' requests: payloads, and messages that do not fit a frame. One larger
+  // request is taken if no other counts.
+  size_t max_pinned_bytes = 0;
+};
+
+struct AdmissionOptions {
+  // Handlers that run at once; more calls wait in the queue. 0, the default: no queue. A handler
+  // that never suspends runs alone anyway: then any number does. Streams wait for their turn, but
+  // do not count once they have begun. Nor do control calls.
+  uint32_t max_running = 0;
+  // The same of one client. 0, the default: half of max_running, rounded up.
+  uint32_t max_running_per_client = 0;
+  // The same of all clients of one source address. 0, the default: three quarters of max_running,
+  // rounded up, or max_running_per_client if that is more; no bound for clients of a FileBootstrap.
+  uint32_t max_running_per_source = 0;
+  // Calls that wait, 1 to 65536; half of them may be background calls. A client's call finds a
+  // place while the client has fewer calls there than are free, and the clients of one source have
+  // three quarters at most. So neither fills the queue. The bound of a source holds as that of
+  // max_running_per_source does.
+  uint32_t max_queued = 1024;
+  // The longest wait, at least 1 us. (start)
+  Duration max_queue_age = std::chrono::milliseconds(5);
+  // Bytes of the requests of one client, and of all clients, counted as in MethodLimits. 0, the
+  // default: no bound. These calls are refused at once. Below these bounds, calls wait for memory
+  // as ServerOptions says.
+  size_t max_pinned_bytes_per_client = 0;
+  size_t max_pinned_bytes = 0;
+  // Control calls beyond all bounds of calls but their method's. One client has fewer of these
+  // places than are free, and one source three quarters, as of the queue; further control calls
+  // count as normal ones. 0: all do. In effect if some other bound is set. Control streams count as
+  // normal ones.
+  uint32_t control_places = 64;
+  // The wait that refusals ask of their callers; also refusals by the bounds of calls in
+  // ServerOptions.
+  Duration retry_after = std::chrono::milliseconds(10);
+  // By full name, "package.Service/Method". Server::Start() fails with NOT_FOUND if it serves no
+  // such method.
+  std::map<std::string, MethodLimits> methods = {};
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_RPC_ADMISSION_H_

@@ -1,0 +1,30 @@
+// RefusalReason: why a server starts none of a call.
+
+#ifndef VERBENA_RPC_SERVER_REFUSAL_REASON_H_
+#define VERBENA_RPC_SERVER_REFUSAL_REASON_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace verbena::internal {
+
+enum class RefusalReason : uint8_t {
+  kShuttingDown,  // UNAVAILABLE
+  kNoSuchMethod,  // UNIMPLEMENTED
+  kTooManyCalls,  // RESOURCE_EXHAUSTED, as are those down to kTooMuchMetadata
+  kTooManyOfAClient,
+  kTooManyOfASource,
+  kTooManyOfAMethod,
+  kTooManyBytes,
+  kTooManyBytesOfAClient,
+  kTooManyBytesOfAMethod,
+  kQueueFull,
+  kQueueTooOld,
+  kTooMuchMetadata,
+  kStreamsOtherwise,  // UNIMPLEMENTED
+};
+inline constexpr size_t kRefusalReasons = 13;
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_RPC_SERVER_REFUSAL_REASON_H_

@@ -29,6 +29,7 @@ std::string ToJson(const Row& row) {
       Figure(row.p99_us), Figure(row.calls_per_s), Figure(row.floor_p50_us),
       Figure(RatioToFloor(row)));
   if (!row.op.empty()) line += fmt::format(R"(,"op":"{}")", row.op);
+  if (!row.scenario.empty()) line += fmt::format(R"(,"scenario":"{}")", row.scenario);
   for (const auto& [name, value] : row.extra) {
     line += fmt::format(R"(,"{}":{:.12g})", name, value);
   }

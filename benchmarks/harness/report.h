@@ -20,11 +20,12 @@ namespace verbena::benchmarks {
 
 // One measured point. A figure that a benchmark does not have is left at 0, and is null in JSON.
 struct Row {
-  std::string bench;    // what was measured: "rpc", "floor", "grpc", "ucx"
-  std::string device;   // over what: "shm", "tcp", …
-  std::string mode;     // how its threads wait: "busy", "adaptive", "event"
-  std::string op = {};  // which operation, of a benchmark with several: "read", "write"
-  int size = 0;         // bytes of payload, each way
+  std::string bench;          // what was measured: "rpc", "floor", "grpc", "ucx"
+  std::string device;         // over what: "shm", "tcp", …
+  std::string mode;           // how its threads wait: "busy", "adaptive", "event"
+  std::string op = {};        // which operation, of a benchmark with several: "read", "write"
+  std::string scenario = {};  // of a benchmark with several
+  int size = 0;               // bytes of payload, each way
   int outstanding = 0;
   double p50_us = 0;
   double p99_us = 0;

@@ -27,6 +27,8 @@ BENCHMARKS = {
                          "//benchmarks/rpc:rpc_instructions"),
     "stream": ("messages read from 1 and from 100 streams, unary calls beside them; the same by gRPC",
                "//benchmarks/rpc:stream_bench"),
+    "overload": ("calls served, and their latency, under up to ten times the load that a server can serve",
+                 "//benchmarks/overload:overload_bench"),
     "payload": ("payloads read and written, one memcpy beside them; the same by gRPC and UCX",
                 "//benchmarks/payload:payload_bench"),
     "interference": ("small calls beside payloads on one link, and payloads beside small calls",

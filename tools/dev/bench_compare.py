@@ -19,7 +19,7 @@ CONFIDENCE = 0.90
 WORSE_IF_HIGHER = ("_us", "_ns", "_ms", "_per_gib", "_to_alone", "instructions", "bytes_per_link", "allocations")
 WORSE_IF_LOWER = ("_per_s", "bandwidth", "bandwidth_to_alone", "_gbps", "_mb_s")
 # These say which row it is. All other fields are ignored.
-KEYS = ("bench", "device", "mode", "op", "side", "name", "size", "outstanding", "links", "outstanding_per_link", "streams")
+KEYS = ("bench", "device", "mode", "op", "side", "name", "size", "outstanding", "links", "outstanding_per_link", "streams", "scenario")
 # The floor is measured beside a row: it depends on the machine, not on the code.
 IGNORED_PREFIXES = ("floor", "ratio_to_floor")
 

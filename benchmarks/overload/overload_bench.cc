@@ -1,0 +1,234 @@
+// overload_bench: a server whose calls work 50 us each, under more load than it can serve, between
+// two pinned processes.
+//
+// Goodput is calls served per second. Latencies are those of calls that were served. Three parts:
+// open-loop loads of 80%, 2 times and 10 times the capacity from ten clients; a client with 10,000
+// calls in flight beside ten with one each; control calls beside bulk at twice the capacity.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fmt/format.h"
+#include "verbena/benchmarks/harness/cores.h"
+#include "verbena/benchmarks/harness/mode.h"
+#include "verbena/benchmarks/harness/options.h"
+#include "verbena/benchmarks/harness/report.h"
+#include "verbena/benchmarks/harness/server_process.h"
+#include "verbena/benchmarks/overload/load_client.h"
+#include "verbena/benchmarks/overload/overload_server.h"
+#include "verbena/benchmarks/rpc/drive.h"
+
+namespace verbena::benchmarks {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr char kHelp[] =
+    "usage: overload_bench [options]\n"
+    "Calls served, and their latency, under more load than the server can serve.\n\n";
+
+constexpr int kClients = 10;
+constexpr int kGreedy = 10'000;
+constexpr double kControlPerSecond = 500;
+
+// A queue as a server has it that would rather refuse than be late.
+ServerOptions Strict() {
+  return {.admission = {.max_running = 64, .max_queue_age = milliseconds(1)}};
+}
+
+// A queue that holds all that a greedy client sends.
+ServerOptions Patient() {
+  return {.max_concurrent_calls = 65536,
+          .admission = {.max_running = 64, .max_queued = 32768, .max_queue_age = seconds(60)}};
+}
+
+struct Sum {
+  LatencyHistogram served;
+  double offered_per_s = 0;
+  double goodput_per_s = 0;
+  double refused_per_s = 0;
+  uint64_t failed = 0;
+
+  double p99_us() const { return served.PercentileNs(99) / 1e3; }
+};
+
+class Bench {
+ public:
+  Bench(const Options& options, Report& report) : options_(options), report_(report) {}
+
+  absl::Status Run(const TwoCores& cores) {
+    PrintHeader();
+    absl::Status status = With(Strict(), cores, [this] {
+      absl::Status loads = MeasureLoads();
+      return loads.ok() ? MeasureControl() : loads;
+    });
+    if (!status.ok()) return status;
+    return With(Patient(), cores, [this] { return MeasureGreedy(); });
+  }
+
+ private:
+  // Forks a server, while this process has no threads, and runs `measure` with clients of it.
+  template <typename Measure>
+  absl::Status With(const ServerOptions& server, const TwoCores& cores, Measure measure) {
+    absl::StatusOr<ServerProcess> process = ServerProcess::Start(
+        "overload_bench",
+        [&](const Ready& ready) { return RunOverloadServer(server, cores.server, ready); });
+    if (!process.ok()) return process.status();
+    if (absl::Status pinned = PinToCore(cores.client); !pinned.ok()) return pinned;
+    absl::Status status = Connect(process->address());
+    if (status.ok()) status = measure();
+    clients_.clear();
+    return status;
+  }
+
+  absl::Status Connect(const std::string& address) {
+    for (int i = 0; i <= kClients; ++i) {
+      absl::StatusOr<std::unique_ptr<LoadClient>> client =
+          LoadClient::Connect(address, static_cast<uint64_t>(i) + 1);
+      if (!client.ok()) return client.status();
+      clients_.push_back(*std::move(client));
+    }
+    return absl::OkStatus();
+  }
+
+  // The sum over the clients in [from, to).
+  Sum SumOf(int from, int to) const {
+    Sum sum;
+    for (int i = from; i < to; ++i) {
+      const LoadSample& sample = clients_[i]->sample();
+      sum.served.Add(sample.served);
+      sum.offered_per_s += static_cast<double>(sample.offered) / options_.seconds;
+      sum.goodput_per_s += static_cast<double>(sample.served.count()) / options_.seconds;
+      sum.refused_per_s += static_cast<double>(sample.refused) / options_.seconds;
+      sum.failed += sample.failed;
+    }
+    return sum;
+  }
+
+  Sum RunEach(const Load& load) {
+    RunLoads(clients_, std::vector<Load>(kClients, load), options_.seconds);
+    return SumOf(0, kClients);
+  }
+
+  absl::Status MeasureLoads() {
+    // Enough in flight that the server never lacks work, and not so much that it refuses any.
+    const Sum saturated = RunEach({.in_flight = 1});
+    const double capacity = saturated.goodput_per_s;
+    const std::pair<const char*, double> loads[] = {
+        {"80 percent", 0.8}, {"2 times", 2}, {"10 times", 10}};
+    std::vector<Sum> sums;
+    double best = capacity;
+    for (const auto& [scenario, factor] : loads) {
+      sums.push_back(RunEach({.per_s = factor * capacity / kClients}));
+      best = std::max(best, sums.back().goodput_per_s);
+    }
+    at_80_percent_us_ = sums[0].p99_us();
+    capacity_ = capacity;
+    best_ = best;
+    Add("capacity", saturated);
+    for (size_t i = 0; i < sums.size(); ++i) Add(loads[i].first, sums[i]);
+    return Failures(sums);
+  }
+
+  absl::Status MeasureControl() {
+    std::vector<Load> loads(kClients, Load{.per_s = 2 * capacity_ / kClients});
+    loads.push_back({.per_s = kControlPerSecond, .priority = Priority::kControl});
+    RunLoads(clients_, loads, options_.seconds);
+    std::vector<Sum> sums = {SumOf(0, kClients), SumOf(kClients, kClients + 1)};
+    Add("bulk beside control", sums[0]);
+    Add("control", sums[1]);
+    return Failures(sums);
+  }
+
+  absl::Status MeasureGreedy() {
+    const Sum alone = RunEach({.in_flight = 1});
+    at_80_percent_us_ = 0;
+    best_ = alone.goodput_per_s;
+    Add("ten with one each, alone", alone);
+    std::vector<Load> loads(kClients, Load{.in_flight = 1});
+    loads.push_back({.in_flight = kGreedy});
+    RunLoads(clients_, loads, options_.seconds);
+    std::vector<Sum> sums = {SumOf(0, kClients), SumOf(kClients, kClients + 1)};
+    Add("ten beside a greedy one", sums[0], {{"p99_to_alone", sums[0].p99_us() / alone.p99_us()}});
+    Add("the greedy one", sums[1]);
+    return Failures(sums);
+  }
+
+  static absl::Status Failures(const std::vector<Sum>& sums) {
+    for (const Sum& sum : sums) {
+      if (sum.failed == 0) continue;
+      return absl::InternalError(
+          fmt::format("{} calls failed by anything but overload", sum.failed));
+    }
+    return absl::OkStatus();
+  }
+
+  static void PrintHeader() {
+    fmt::print("{:26} {:>10} {:>10} {:>10} {:>9} {:>9} {:>9} {:>10}\n", "scenario", "offered/s",
+               "goodput/s", "refused/s", "to best", "p50 us", "p99 us", "to 80%");
+  }
+
+  void Add(const std::string& scenario, const Sum& sum,
+           std::vector<std::pair<std::string, double>> more = {}) {
+    const double p50_us = sum.served.PercentileNs(50) / 1e3;
+    const double to_best = best_ > 0 ? sum.goodput_per_s / best_ : 0;
+    const double to_80 = at_80_percent_us_ > 0 ? sum.p99_us() / at_80_percent_us_ : 0;
+    fmt::print("{:26} {:>10.0f} {:>10.0f} {:>10.0f} {:>9.3f} {:>9.1f} {:>9.1f} {:>10}\n", scenario,
+               sum.offered_per_s, sum.goodput_per_s, sum.refused_per_s, to_best, p50_us,
+               sum.p99_us(), to_80 > 0 ? fmt::format("{:.2f}", to_80) : "-");
+    for (const auto& [name, value] : more) fmt::print("    {} {:.2f}\n", name, value);
+    std::fflush(stdout);
+    Row row{.bench = "overload",
+            .device = WireName(clients_[0]->runtime()),
+            .mode = ModeName(ExecutorMode::kBusy),
+            .scenario = scenario,
+            .p50_us = p50_us,
+            .p99_us = sum.p99_us()};
+    row.extra = {{"offered_per_s", sum.offered_per_s},
+                 {"goodput_per_s", sum.goodput_per_s},
+                 {"refused_per_s", sum.refused_per_s},
+                 {"goodput_to_best", to_best}};
+    if (to_80 > 0) row.extra.emplace_back("p99_to_80_percent", to_80);
+    for (auto& figure : more) row.extra.push_back(std::move(figure));
+    report_.AddToJson(row);
+  }
+
+  const Options& options_;
+  Report& report_;
+  std::vector<std::unique_ptr<LoadClient>> clients_;
+  double capacity_ = 0;
+  double best_ = 0;
+  double at_80_percent_us_ = 0;
+};
+
+int Main(int argc, char** argv) {
+  std::vector<std::string> rest;
+  absl::StatusOr<Options> options = ParseOptions(argc, argv, rest, {});
+  if (!options.ok()) {
+    return fmt::print(stderr, "overload_bench: {}\n", std::string(options.status().message())), 2;
+  }
+  for (const std::string& argument : rest) {
+    if (argument == "--help") return fmt::print("{}{}", kHelp, kOptionsHelp), 0;
+    return fmt::print(stderr, "overload_bench: unknown argument '{}'; see --help\n", argument), 2;
+  }
+  absl::StatusOr<Report> report = Report::Open(options->json);
+  if (!report.ok()) {
+    return fmt::print(stderr, "overload_bench: {}\n", std::string(report.status().message())), 2;
+  }
+  absl::StatusOr<TwoCores> cores = ChooseTwoCores();
+  absl::Status status =
+      cores.ok() ? Bench(*options, *report).Run(*cores) : absl::Status(cores.status());
+  if (!status.ok()) return fmt::print(stderr, "overload_bench: {}\n", status.ToString()), 1;
+  return 0;
+}
+
+}  // namespace
+}  // namespace verbena::benchmarks
+
+int main(int argc, char** argv) { return verbena::benchmarks::Main(argc, argv); }

@@ -29,6 +29,7 @@
 #include "verbena/rpc/payload.h"           // IWYU pragma: export
 #include "verbena/rpc/remote_memory.h"     // IWYU pragma: export
 #include "verbena/rpc/reopen_backoff.h"    // IWYU pragma: export
+#include "verbena/rpc/resolver.h"          // IWYU pragma: export
 #include "verbena/rpc/retry_after.h"       // IWYU pragma: export
 #include "verbena/rpc/runtime.h"           // IWYU pragma: export
 #include "verbena/rpc/server.h"            // IWYU pragma: export

@@ -40,7 +40,8 @@ FOLDERS = {
     "rpc/internal": _LINK | {"rpc", "transport/verbs", "transport/soft"},  # it opens devices
     "rpc/client": _LINK | {"rpc", "rpc/internal"},
     "rpc/server": _LINK | {"rpc", "rpc/internal"},
-    "rpc": _LINK | {"transport/file", "rpc/client", "rpc/server", "rpc/internal"},
+    "rpc/discovery": _EXECUTOR | {"rpc"},  # of rpc the resolver's interface alone
+    "rpc": _LINK | {"transport/file", "rpc/client", "rpc/server", "rpc/internal", "rpc/discovery"},
     "rpc/asio": _EXECUTOR | {"rpc", "proto"},
     "rpc/admin": _EXECUTOR | {"rpc", "proto"},
     "rpc/codegen": {"proto", "rpc"},  # of rpc the version alone

@@ -496,6 +496,14 @@ MUTANTS = [
     Mutant("kStalledMessageKept", "//tests/rpc:stream_payload_test",
            "*APayloadThatNeverComesGivesItsMemoryBackInTime"),
 
+    # sets of servers
+    Mutant("kTargetUnchecked", "//tests/rpc/discovery:discovery_test",
+           "*NamesThePlaceOfWhatIsWrong"),
+    Mutant("kBadLineSkipped", "//tests/rpc/discovery:discovery_test",
+           "*NamesFileAndLineOfWhatIsWrong"),
+    Mutant("kFileReadOnce", "//tests/rpc/discovery:discovery_test",
+           "*NamesALineThatIsWrongAndGoesOn"),
+
     # files, examples
     Mutant("kFileReferenceNotAtomic", "//tests/transport/file:file_lifetime_test",
            "*AnyThreadMayMakeTasksOfAFileAndTheFileKnowsHowManyThereAre"),

@@ -260,6 +260,7 @@ enum class Fault {
   kClosedConnectionConnects,       // a connection that no channel uses connects for ever
   kCloseWakesNobody,               // who waits for a closed connection waits until its attempt ends
   kReadersLimitEndsTheLink,  // a message beyond its reader's limit ends the link of its sender
+  kWindowsBeyondTheMemory,   // the windows of links promise more than there is memory for
   kMessagesDoubleTheirRoom,  // a message that is put together has more memory than it counts for
   kCutMessageForgotten,      // a stream ends well though its deadline cut its last message off
   kShieldedWaitsForCaller,   // a Read that no cancellation reaches outlasts the caller's patience
@@ -267,6 +268,11 @@ enum class Fault {
   kUnsentMessagesKept,       // handlers wait for a client that issues no credits for its streams
   kToldStreamsStayListed,    // a peer makes its link walk over all its streams again and again
   kStalledMessageKept,       // a message that stops coming keeps the memory that it claims
+
+  // sets of servers
+  kTargetUnchecked,       // an address of a target may be anything
+  kBadLineSkipped,        // a list of servers loses the lines that are wrong
+  kFileReadOnce,          // a file of servers that changes is not heard of
 
   // files, examples
   kFileReferenceNotAtomic,   // threads that share a File lose count of its Tasks

@@ -1,0 +1,72 @@
+// Resolver: tells a channel which servers stand behind its target, and when that changes.
+//
+// Channels make one by themselves for targets static:, dns: and file: (channel.h). A program that
+// finds its servers elsewhere implements Resolver and gives it to ChannelOptions::resolver. A
+// resolver serves one channel, which shares its ownership. One executor of the channel's runtime
+// calls it, and never has two Tasks of Next() at once; the others hear of each set from there. It
+// may be destroyed on any thread, after its last Task has ended.
+//
+//   class Directory final : public Resolver {
+//    public:
+//     Task<absl::StatusOr<std::vector<ResolvedServer>>> Next() override {
+//       const uint64_t revision = co_await client_.Changed(seen_);   // at once the first time
+//       seen_ = revision;
+//       co_return std::vector<ResolvedServer>{
+//           {.addresses = {"10.0.0.7:4000"}, .name = "storage-7", .zone = "a"}};
+//     }
+//     ...
+//   };
+
+#ifndef VERBENA_RPC_RESOLVER_H_
+#define VERBENA_RPC_RESOLVER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "verbena/transport/coro/task.h"
+
+namespace verbena {
+
+// One server of a set.
+struct ResolvedServer {
+  static constexpr size_t kMaxAddresses = 8;
+  static constexpr uint32_t kMaxWeight = 1000;
+
+  // Ways to the same server, 1 to kMaxAddresses, as RuntimeOptions::use_bootstrap takes them
+  // ("10.0.0.7:4000"). A connection tries them in this order, and takes the first that answers.
+  std::vector<std::string> addresses = {};
+  // The server's identity: a server that keeps its name and addresses keeps its connection, and
+  // Balancing::kRouteKey places keys by names. "": the first address.
+  std::string name = {};
+  // Its share of calls, 1 to kMaxWeight, where the policy looks at weights (Balancing).
+  uint32_t weight = 1;
+  // Its zone, as in ChannelOptions::zone; "": none.
+  std::string zone = {};
+
+  bool operator==(const ResolvedServer&) const = default;
+};
+
+class Resolver {
+ public:
+  // The most servers in a set.
+  static constexpr size_t kMaxServers = 1024;
+
+  virtual ~Resolver() = default;
+
+  // The set of servers: the first time as soon as it is known, later when it may have changed. The
+  // Task is cancelled when the channel is destroyed, and should then end soon. After an error the
+  // channel keeps the last good set, and asks again after a pause of 100 ms that grows to 10 s. A
+  // set that breaks a bound above, or names a server twice, counts as an error; an empty one does
+  // not, and leaves no server to call.
+  virtual Task<absl::StatusOr<std::vector<ResolvedServer>>> Next() = 0;
+  // A server of the set cannot be reached. A resolver that looks from time to time may look now.
+  // Called often while a server is down. Does nothing by default.
+  virtual void Refresh() {}
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_RPC_RESOLVER_H_

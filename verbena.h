@@ -9,6 +9,7 @@
 
 #include "verbena/rpc/admission.h"         // IWYU pragma: export
 #include "verbena/rpc/annotate.h"          // IWYU pragma: export
+#include "verbena/rpc/balancing.h"         // IWYU pragma: export
 #include "verbena/rpc/bootstrap.h"         // IWYU pragma: export
 #include "verbena/rpc/buffer.h"            // IWYU pragma: export
 #include "verbena/rpc/call_context.h"      // IWYU pragma: export

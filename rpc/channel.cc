@@ -2,8 +2,14 @@
 
 #include <utility>
 
+#include "fmt/format.h"
+#include "verbena/rpc/client/balancer.h"
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/connections.h"
+#include "verbena/rpc/client/server_feed.h"
+#include "verbena/rpc/client/subchannel.h"
+#include "verbena/rpc/discovery/resolvers.h"
+#include "verbena/rpc/discovery/target.h"
 #include "verbena/rpc/internal/allocate.h"
 #include "verbena/rpc/internal/shard.h"
 #include "verbena/rpc/outcome.h"
@@ -27,6 +33,16 @@ internal::ExecutorWish WishOf(const ChannelOptions& options) {
   return {};
 }
 
+// nullptr: the target is one server.
+std::shared_ptr<internal::ServerFeed> FeedOf(const std::string& target,
+                                             const std::shared_ptr<Resolver>& resolver) {
+  if (resolver != nullptr) return std::make_shared<internal::ServerFeed>(target, resolver);
+  absl::StatusOr<internal::Target> parsed = internal::ParseTarget(target);
+  if (!parsed.ok()) return std::make_shared<internal::ServerFeed>(target, parsed.status());
+  if (std::holds_alternative<internal::PlainTarget>(*parsed)) return nullptr;
+  return std::make_shared<internal::ServerFeed>(target, internal::MakeResolver(*std::move(parsed)));
+}
+
 // The deadline of the Task that asks for memory, or for a loan.
 TimePoint AmbientDeadline(const TaskContext& context) {
   return VERBENA_MUTANT(kMemoryOutwaitsTheTask) ? kNever : context.deadline();
@@ -38,6 +54,7 @@ Channel::Channel(Runtime& runtime, std::string target, ChannelOptions options)
     : runtime_(runtime),
       target_(std::move(target)),
       options_(std::move(options)),
+      feed_(FeedOf(target_, options_.resolver)),
       uses_(runtime.executors()) {
   VERBENA_CHECK(options_.server_executor >= -1 &&
                 (options_.server_executor == -1 || options_.server_key == 0))
@@ -55,34 +72,91 @@ Channel::~Channel() {
   for (const Use& use : uses_) {
     if (use.gate == nullptr) continue;
     use.gate->Post([use] {
-      if (use.gate->open()) use.connections->Release(*use.connection);
+      if (!use.gate->open()) return;
+      if (use.balancer != nullptr) {
+        use.connections->EndBalancer(*use.balancer);
+      } else {
+        use.connections->Release(*use.connection);
+      }
     });
   }
 }
 
-internal::Connection* Channel::ConnectionHere() {
+internal::Connection* Channel::ConnectionHere(uint64_t route_key) {
   const internal::Shard* shard = runtime_.CurrentShard();
   if (shard == nullptr) return nullptr;
-  Use& use = uses_[shard->index()];
-  if (use.connection == nullptr) {
-    internal::Connections& here = runtime_.connections(static_cast<int>(shard->index()));
-    use = {&here.To(target_, WishOf(options_)), &here, here.gate()};
-  }
+  const Use& use = uses_[shard->index()];
+  if (use.connection == nullptr) [[unlikely]]
+    return FindConnection(*shard, route_key);
   return use.connection;
 }
 
+internal::Connection* Channel::FindConnection(const internal::Shard& shard, uint64_t route_key) {
+  if (feed_ != nullptr) return BalancerOn(shard).Pick(route_key);
+  internal::Connections& here = runtime_.connections(static_cast<int>(shard.index()));
+  Use& use = uses_[shard.index()];
+  use = {
+      .connection = &here.To(target_, WishOf(options_)), .connections = &here, .gate = here.gate()};
+  return use.connection;
+}
+
+internal::Balancer& Channel::BalancerOn(const internal::Shard& shard) {
+  Use& use = uses_[shard.index()];
+  if (use.balancer == nullptr) {
+    internal::Connections& here = runtime_.connections(static_cast<int>(shard.index()));
+    use = {.balancer = &here.AddBalancer({.target = target_,
+                                          .policy = options_.balancing,
+                                          .zone = options_.zone,
+                                          .wish = WishOf(options_)},
+                                         feed_),
+           .connections = &here,
+           .gate = here.gate()};
+  }
+  return *use.balancer;
+}
+
+Task<absl::StatusOr<internal::ConnectionUse>> Channel::Route(uint64_t route_key, Deadline deadline,
+                                                             bool wait_for_ready) {
+  const internal::Shard* shard = runtime_.CurrentShard();
+  if (shard == nullptr) co_return internal::NotOnAnExecutor();
+  absl::StatusOr<internal::ConnectionUse> use;
+  if (feed_ != nullptr) {
+    use = co_await BalancerOn(*shard).AwaitPick(route_key, deadline, wait_for_ready);
+  } else {
+    use = internal::ConnectionUse(*ConnectionHere());
+    const absl::Status ready = (co_await (*use)->Session(deadline, wait_for_ready)).status();
+    if (!ready.ok()) use = ready;
+  }
+  if (!use.ok()) co_return WithOutcome(use.status(), Outcome::kNotExecuted);
+  co_return use;
+}
+
+absl::StatusOr<std::vector<ChannelServer>> Channel::Servers() {
+  const internal::Shard* shard = runtime_.CurrentShard();
+  if (shard == nullptr) return internal::NotOnAnExecutor();
+  if (feed_ != nullptr) return BalancerOn(*shard).Servers();
+  return std::vector<ChannelServer>{
+      internal::DescribeConnection(*ConnectionHere(), {.addresses = {target_}, .name = target_})};
+}
+
+absl::Status Channel::CheckOneServer(const char* what) const {
+  if (feed_ == nullptr) return absl::OkStatus();
+  return WithOutcome(
+      absl::FailedPreconditionError(fmt::format(
+          "{} belongs to one server, but {} names a set: make a channel to an address of one of "
+          "Servers()",
+          what, target_)),
+      Outcome::kNotExecuted);
+}
+
 Task<absl::Status> Channel::Connect() {
-  internal::Connection* connection = ConnectionHere();
-  if (connection == nullptr) co_return internal::NotOnAnExecutor();
-  absl::Status ready = co_await connection->Ready();
-  if (!ready.ok()) co_return WithOutcome(std::move(ready), Outcome::kNotExecuted);
-  co_return ready;
+  co_return (co_await Route(0, {}, /*wait_for_ready=*/false)).status();
 }
 
 Task<absl::StatusOr<Buffer>> Channel::AllocateBuffer(size_t bytes) {
-  internal::Connection* connection = ConnectionHere();
-  if (connection == nullptr) co_return internal::NotOnAnExecutor();
   const TimePoint deadline = AmbientDeadline(co_await CurrentContext());
+  VERBENA_CO_ASSIGN_OR_RETURN(const internal::ConnectionUse connection,
+                              co_await Route(0, deadline, /*wait_for_ready=*/false));
   absl::StatusOr<internal::ClientSession*> session = co_await connection->Session(deadline);
   if (!session.ok()) co_return WithOutcome(session.status(), Outcome::kNotExecuted);
   const internal::Endpoint& endpoint = (*session)->endpoint();
@@ -93,14 +167,15 @@ Task<absl::StatusOr<Buffer>> Channel::AllocateBuffer(size_t bytes) {
 }
 
 Task<absl::StatusOr<std::string>> Channel::DeviceName() {
-  internal::Connection* connection = ConnectionHere();
-  if (connection == nullptr) co_return internal::NotOnAnExecutor();
+  VERBENA_CO_ASSIGN_OR_RETURN(const internal::ConnectionUse connection,
+                              co_await Route(0, {}, /*wait_for_ready=*/false));
   absl::StatusOr<internal::ClientSession*> session = co_await connection->Session({});
   if (!session.ok()) co_return WithOutcome(session.status(), Outcome::kNotExecuted);
   co_return (*session)->endpoint().device_name();
 }
 
 Task<absl::StatusOr<Loan>> Channel::Lend(BufferView view, LeaseAccess access) {
+  VERBENA_CO_RETURN_IF_ERROR(CheckOneServer("a loan"));
   internal::Connection* connection = ConnectionHere();
   if (connection == nullptr) co_return internal::NotOnAnExecutor();
   const TimePoint deadline = AmbientDeadline(co_await CurrentContext());
@@ -113,6 +188,7 @@ Task<absl::StatusOr<Loan>> Channel::Lend(BufferView view, LeaseAccess access) {
 }
 
 absl::StatusOr<RemoteMemory> Channel::Remote(const RemoteMemoryHandle& handle) {
+  VERBENA_RETURN_IF_ERROR(CheckOneServer("memory that a server lends"));
   internal::Connection* connection = ConnectionHere();
   if (connection == nullptr) return internal::NotOnAnExecutor();
   internal::ClientSession* session = connection->usable_session();

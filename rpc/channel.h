@@ -1,8 +1,12 @@
-// Channel: a client's way to a server: a target, resolved to links.
+// Channel: a client's way to a server, or to a set of servers: a target, resolved to links.
 //
 // Usable at once and from every executor of its runtime. Each executor connects on its first call;
 // there, channels with the same target, server_executor and server_key share one connection. No
 // lock is taken. A stub keeps a pointer to it, so it must outlive its stubs and their calls.
+//
+// A target that names a set of servers ("static:a:4000,b:4000") makes each executor connect to all
+// of them on its first call, and choose one for each call (balancing.h). A server that joins the
+// set is connected ahead; one that leaves takes no new call, and its calls end in peace.
 //
 //   Channel channel(*runtime, "storage-7:4000");
 //   Store::Stub store(channel);
@@ -19,11 +23,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/rpc/balancing.h"
 #include "verbena/rpc/deadline.h"
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/loan.h"
 #include "verbena/rpc/metadata.h"
 #include "verbena/rpc/remote_memory.h"
+#include "verbena/rpc/resolver.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/memory/buffer.h"
@@ -31,9 +37,13 @@
 namespace verbena {
 
 namespace internal {
+class Balancer;
 class Connection;
 class Connections;
+class ConnectionUse;
 class ExecutorGate;
+class ServerFeed;
+class Shard;
 }  // namespace internal
 
 struct ChannelOptions {
@@ -53,14 +63,35 @@ struct ChannelOptions {
   // Run around each call of the channel, the first outermost (interceptor.h). Empty by default;
   // none may be null.
   std::vector<std::shared_ptr<ClientInterceptor>> interceptors = {};
+  // How a call finds its server, if the target names a set (balancing.h). Otherwise ignored.
+  Balancing balancing = Balancing::kRoundRobin;
+  // Not empty: while servers of this zone (ResolvedServer::zone) are ready, calls go to these
+  // alone.
+  // "" by default: zones do not matter.
+  std::string zone = "";
+  // Not null: the source of the set of servers (resolver.h). Then the target is but a name for
+  // messages. By default the target says where the set comes from.
+  std::shared_ptr<Resolver> resolver = nullptr;
 };
 
 class Channel {
  public:
-  // `target` is host:port ("storage-7:4000", "[::1]:4000"), or as RuntimeOptions::use_bootstrap
-  // takes it. Nothing is checked or connected here: a target that is no address fails the first
-  // call with INVALID_ARGUMENT. `runtime` must outlive every use but the destructor. A check aborts
-  // if `options` sets both server_executor and server_key, or a field is out of its range.
+  // `target` is one of these. `address` stands for host:port ("storage-7:4000", "[::1]:4000"), or
+  // for whatever RuntimeOptions::use_bootstrap takes.
+  //
+  //   address                  one server
+  //   static:address,address   a set of servers; "address|address" is one with two addresses
+  //   dns:///name:port         one server for each address that the name has now: looked up again
+  //                            every 30 s, and when a server cannot be reached
+  //   file:///absolute/path    a file with a line for each server, `address|address weight=3
+  //                            zone=a name=storage-7`, all but the first optional; '#' begins a
+  //                            comment. It is read again twice a second. If a line is wrong, the
+  //                            log names it, and the last good set stays. Replace the file by
+  //                            rename().
+  //
+  // Nothing is connected here, and a target that is wrong fails the first call with
+  // INVALID_ARGUMENT. `runtime` must outlive every use but the destructor. A check aborts if
+  // `options` sets both server_executor and server_key, or a field is out of its range.
   Channel(Runtime& runtime, std::string target, ChannelOptions options = {});
   // On any thread, also while or after the runtime is destroyed. Closes the links that no other
   // channel uses.
@@ -68,7 +99,8 @@ class Channel {
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
-  // Connects this executor now, instead of in the first call. UNAVAILABLE: nobody answers.
+  // Connects this executor now, instead of in the first call; with a set of servers, waits for the
+  // first that answers. UNAVAILABLE: nobody answers.
   // INVALID_ARGUMENT: the target is no address. RESOURCE_EXHAUSTED or PERMISSION_DENIED: the server
   // refuses. FAILED_PRECONDITION: this thread runs no executor of the runtime. Errors of this and
   // the next three functions have Outcome::kNotExecuted.
@@ -77,35 +109,58 @@ class Channel {
   // Memory for payloads of calls on this channel, which it connects if need be: `bytes` of it,
   // page-aligned. While the budget (LinkLimits::memory.send_bytes) is used up, it waits at most
   // 10 s, and then fails with RESOURCE_EXHAUSTED. It waits at most seven eighths of the time until
-  // the deadline of the Task that awaits it. The runtime must outlive the Buffer.
+  // the deadline of the Task that awaits it. The runtime must outlive the Buffer. With a set of
+  // servers, the memory serves for calls to each server that is reached over the same device as the
+  // one that is ready now; over another device, a call with it fails with FAILED_PRECONDITION.
   Task<absl::StatusOr<Buffer>> AllocateBuffer(size_t bytes);
 
   // The device that payloads of calls on this channel move over from this executor, for memory of
-  // Runtime::RegisterMemory(). Connects if need be.
+  // Runtime::RegisterMemory(). Connects if need be. With a set of servers: the device of one that
+  // is ready.
   Task<absl::StatusOr<std::string>> DeviceName();
 
   // Lends memory of AllocateBuffer() or Runtime::RegisterMemory() to the server's executor that
   // this one is connected with; connects if need be (loan.h). Waits for a memory window until the
-  // deadline of the Task that awaits it.
+  // deadline of the Task that awaits it. A loan belongs to one server, so FAILED_PRECONDITION if
+  // the target names a set: make a channel to one of Servers().
   Task<absl::StatusOr<Loan>> Lend(BufferView view, LeaseAccess access);
   // Memory that the server lends to this executor, by a handle of a reply (remote_memory.h).
   // INVALID_ARGUMENT for a handle that names nothing, FAILED_PRECONDITION when the link that it was
-  // lent over is not this executor's any more.
+  // lent over is not this executor's any more, or if the target names a set.
   absl::StatusOr<RemoteMemory> Remote(const RemoteMemoryHandle& handle);
+
+  // The servers of the set as this executor sees them, in the set's order: empty until the first
+  // use on this executor has resolved the target. With one server: that one. FAILED_PRECONDITION:
+  // this thread runs no executor of the runtime.
+  absl::StatusOr<std::vector<ChannelServer>> Servers();
 
   const std::string& target() const { return target_; }
   const ChannelOptions& options() const { return options_; }
 
-  // For generated calls: this executor's connection; nullptr on a thread that runs no executor of
-  // the runtime. Users call Connect().
-  internal::Connection* ConnectionHere();
+  // For generated calls; users call Connect(). The connection that a call with that key takes now;
+  // nullptr if no server of a set is ready, or this thread runs no executor of the runtime.
+  internal::Connection* ConnectionHere(uint64_t route_key = 0);
+  // This executor's part of the runtime; nullptr on a thread that runs none.
+  internal::Shard* ShardHere() const { return runtime_.CurrentShard(); }
+  // Waits for a connection with a usable link: until `deadline`, which is a time or none, and
+  // without `wait_for_ready` only as long as no attempt to connect has failed.
+  Task<absl::StatusOr<internal::ConnectionUse>> Route(uint64_t route_key, Deadline deadline,
+                                                      bool wait_for_ready);
 
  private:
+  // The rest of ConnectionHere(): a set's, or the first use on this executor.
+  [[gnu::noinline]] internal::Connection* FindConnection(const internal::Shard& shard,
+                                                         uint64_t route_key);
+  internal::Balancer& BalancerOn(const internal::Shard& shard);
+  absl::Status CheckOneServer(const char* what) const;
+
   Runtime& runtime_;
   const std::string target_;
   const ChannelOptions options_;
+  const std::shared_ptr<internal::ServerFeed> feed_;  // nullptr: one server
   struct Use {
-    internal::Connection* connection = nullptr;
+    internal::Connection* connection = nullptr;  // of one server
+    internal::Balancer* balancer = nullptr;      // of a set
     internal::Connections* connections = nullptr;
     std::shared_ptr<internal::ExecutorGate> gate;  // open as long as they live
   };

@@ -12,6 +12,7 @@
 #include "verbena/rpc/client/stream_call.h"
 #include "verbena/rpc/internal/shard.h"
 #include "verbena/rpc/outcome.h"
+#include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/mutant.h"
@@ -36,15 +37,30 @@ bool HasPayloads(const CallOptions& options) {
          options.max_response_payload != 0;
 }
 
+// The scope of a wait for a link, which ends with the await that needs the link, and with the call.
+class ConnectScope final : private CancelNode {
+ public:
+  ConnectScope(CancelScope* await, CancelScope& call) : scope_(await) { call.Add(*this); }
+
+  CancelScope* get() { return &scope_; }
+
+ private:
+  void OnCancel(absl::StatusCode reason) override { scope_.Request(reason); }
+
+  CancelScope scope_;
+};
+
 }  // namespace
 
-class ChannelStream final : public StreamCall {
+class ChannelStream final : public StreamCall, private StreamBeginner {
  public:
   ChannelStream(Channel& channel, const MethodDescriptor& method, const MessageLite& request,
                 const MessageLite& reply, CallOptions& options)
       : StreamCall(method, DeadlineOf(channel, options), options.info,
                    method.streams == Streams::kServer ? request.SerializeAsString() : ""),
         channel_(channel),
+        route_key_(options.route_key),
+        wait_for_ready_(options.wait_for_ready),
         inherits_(options.inherit == Inherit::kAll) {
     if (HasPayloads(options)) {
       Refuse(
@@ -83,41 +99,52 @@ class ChannelStream final : public StreamCall {
   }
 
  private:
-  // nullptr: the call has ended, since this thread has no connection.
-  Connection* ConnectionHere() {
-    Connection* connection = channel_.ConnectionHere();
-    if (connection == nullptr) GiveUp(NotOnAnExecutor());
-    return connection;
+  // nullptr: the call has ended, since this thread runs no executor.
+  Scheduler* SchedulerHere();
+  void TakeOver(Scheduler& scheduler, const CancelScope* scope);
+  void Intercept(Scheduler& scheduler, CallContext context, const TraceContext* trace);
+  // Begins the call on a link that is ready; false if none is.
+  bool BeginHere() {
+    Connection* connection = channel_.ConnectionHere(route_key_);
+    return connection != nullptr && StreamCall::Begin(*connection);
   }
-  void TakeOver(Connection& connection, const CancelScope* scope);
-  void Intercept(Connection& connection, CallContext context, const TraceContext* trace);
+  Task<void> BeginOnceConnected() override;
 
   Channel& channel_;
+  const uint64_t route_key_;
+  const bool wait_for_ready_;
   const bool inherits_;
   std::unique_ptr<CallContext> given_;  // by CallOptions, until the call begins; null: nothing
   StreamMessages seen_;                 // until interceptors begin
   std::unique_ptr<InterceptedStream> interception_;
 };
 
+Scheduler* ChannelStream::SchedulerHere() {
+  const Shard* shard = channel_.ShardHere();
+  if (shard != nullptr) return &shard->executor();
+  GiveUp(NotOnAnExecutor());
+  return nullptr;
+}
+
 bool ChannelStream::BeginIn(CancelScope* scope) {
   if (begun()) return true;
-  Connection* connection = ConnectionHere();
-  if (connection == nullptr) return true;
-  if (!clock_started()) TakeOver(*connection, scope);
-  return begun() || (interception_ == nullptr && StreamCall::Begin(*connection));
+  Scheduler* scheduler = SchedulerHere();
+  if (scheduler == nullptr) return true;
+  if (!clock_started()) TakeOver(*scheduler, scope);
+  return begun() || (interception_ == nullptr && BeginHere());
 }
 
 // The call's context is complete: its own, and what it inherits.
-void ChannelStream::TakeOver(Connection& connection, const CancelScope* scope) {
+void ChannelStream::TakeOver(Scheduler& scheduler, const CancelScope* scope) {
   if (!inherits_ && !VERBENA_MUTANT(kStreamInheritsAlways)) scope = nullptr;
-  StartClock(connection.shard().executor(), scope);
+  StartClock(scheduler, scope);
   const TraceContext* trace = scope == nullptr ? nullptr : scope->trace();
   CallContext context;
   if (given_ != nullptr) context = std::move(*given_);
   given_.reset();
   if (trace != nullptr) context.trace = trace->Child();
   if (!channel_.options().interceptors.empty()) {
-    Intercept(connection, std::move(context), trace);
+    Intercept(scheduler, std::move(context), trace);
     return;
   }
   if (context.empty() && context.metadata.untouched()) return;
@@ -129,20 +156,40 @@ void ChannelStream::TakeOver(Connection& connection, const CancelScope* scope) {
   }
 }
 
-void ChannelStream::Intercept(Connection& connection, CallContext context,
+void ChannelStream::Intercept(Scheduler& scheduler, CallContext context,
                               const TraceContext* trace) {
   const ChannelOptions& options = channel_.options();
   interception_ = std::make_unique<InterceptedStream>(
       InterceptedChannel{channel_.target(), options.interceptors, options.max_metadata_bytes},
-      connection, *this, std::move(seen_));
-  interception_->Start(connection.shard().executor(), std::move(context), trace);
+      static_cast<StreamBeginner&>(*this), *this, std::move(seen_));
+  interception_->Start(scheduler, std::move(context), trace);
 }
 
 Task<void> ChannelStream::Begun() {
   if (interception_ != nullptr) {
     (void)co_await interception_->Begun();
-  } else if (Connection* connection = ConnectionHere()) {
-    co_await Connect(*connection);
+  } else if (SchedulerHere() != nullptr) {
+    co_await BeginOnceConnected();
+  }
+}
+
+// Several awaits of the stream may be here at once; the first that finds a link begins the call.
+Task<void> ChannelStream::BeginOnceConnected() {
+  CancelScope* const await = (co_await CurrentContext()).cancel;
+  if (begun()) co_return;
+  ConnectScope scope(await, waits_for_link());
+  while (!begun() && !BeginHere()) {
+    const absl::StatusOr<ConnectionUse> connection =
+        co_await channel_.Route(route_key_, deadline(), wait_for_ready_).In(scope.get());
+    if (begun()) break;
+    if (connection.ok()) {
+      StreamCall::Begin(**connection);
+      continue;
+    }
+    // Whoever awaits was cancelled, not the stream. The next await goes on.
+    const bool is_cancelled = await != nullptr && await->requested();
+    if (is_cancelled && !VERBENA_MUTANT(kCancelledAwaitEndsStream)) break;
+    Refuse(connection.status());
   }
 }
 

@@ -24,19 +24,68 @@ using google::protobuf::MessageLite;
 // Keeps CallOptions from applying the channel's default: the call has begun already.
 Deadline Given(Deadline deadline) { return deadline.is_set() ? deadline : Deadline::None(); }
 
-// A call that found no usable link.
-Task<absl::Status> CallOnceConnected(Connection& connection, Channel& channel,
+// The options that decide where a call goes.
+struct RouteOf {
+  uint64_t key = 0;
+  bool wait_for_ready = false;
+};
+
+// A call in frames that found no usable link.
+Task<absl::Status> CallOnceConnected(const Executor& executor, Channel& channel,
                                      const MethodDescriptor& method, const MessageLite& request,
-                                     MessageLite& reply, Deadline deadline, CallInfo* info) {
-  const Executor& executor = connection.shard().executor();
+                                     MessageLite& reply, Deadline deadline, CallInfo* info,
+                                     RouteOf route) {
   const TimePoint began = executor.now();
-  absl::StatusOr<ClientSession*> session = co_await connection.Session(deadline);
-  absl::Status status;
-  if (session.ok()) {
+  // The call chooses anew, and finds a server that is ready.
+  absl::Status status =
+      (co_await channel.Route(route.key, deadline, route.wait_for_ready)).status();
+  if (status.ok()) {
     status = co_await UnaryCall<const MessageLite&, MessageLite&>(
-        channel, method, request, reply, {.deadline = Given(deadline), .info = info});
+        channel, method, request, reply,
+        {.deadline = Given(deadline),
+         .info = info,
+         .route_key = route.key,
+         .wait_for_ready = route.wait_for_ready});
+  } else if (info != nullptr) {
+    info->request_bytes = static_cast<uint32_t>(request.ByteSizeLong());
+  }
+  if (info != nullptr) info->elapsed = executor.now() - began;
+  co_return status;
+}
+
+// A call over `connection` that has options, a context, or interceptors.
+VERBENA_CORO_WRAPPER Task<absl::Status> CallWithOptions(Connection& connection,
+                                                        const Channel& channel,
+                                                        const MethodDescriptor& method,
+                                                        const MessageLite& request,
+                                                        MessageLite& reply, PayloadSink payload,
+                                                        CallOptions options, CallContext context) {
+  const ChannelOptions& of_channel = channel.options();
+  if (!of_channel.interceptors.empty()) {
+    return InterceptedCall(
+        {channel.target(), of_channel.interceptors, of_channel.max_metadata_bytes}, connection,
+        method, request, reply, payload, std::move(options), std::move(context));
+  }
+  return ContextCall(connection, method, request, reply, payload, std::move(options),
+                     std::move(context), of_channel.max_metadata_bytes);
+}
+
+// The same, before a usable link is found.
+Task<absl::Status> CallWithOptionsOnceConnected(const Executor& executor, Channel& channel,
+                                                const MethodDescriptor& method,
+                                                const MessageLite& request, MessageLite& reply,
+                                                PayloadSink payload, CallOptions options,
+                                                CallContext context, RouteOf route) {
+  CallInfo* const info = options.info;
+  const TimePoint began = executor.now();
+  const absl::StatusOr<ConnectionUse> connection =
+      co_await channel.Route(route.key, options.deadline, route.wait_for_ready);
+  absl::Status status;
+  if (connection.ok()) {
+    status = co_await CallWithOptions(**connection, channel, method, request, reply, payload,
+                                      std::move(options), std::move(context));
   } else {
-    status = WithOutcome(session.status(), Outcome::kNotExecuted);
+    status = FailUnsent(connection.status(), options, payload);
     if (info != nullptr) info->request_bytes = static_cast<uint32_t>(request.ByteSizeLong());
   }
   if (info != nullptr) info->elapsed = executor.now() - began;
@@ -86,10 +135,12 @@ InPlaceCall::InPlaceCall(Channel& channel, const MethodDescriptor& method, CallO
       deadline_(options.deadline.is_given() ? options.deadline
                                             : channel.options().default_deadline),
       info_(options.info),
+      route_key_(options.route_key),
       stage_(WantsBulk(method, options) || HasContext(options) ||
                      !channel.options().interceptors.empty()
                  ? Stage::kNewWithOptions
-                 : Stage::kNew) {
+                 : Stage::kNew),
+      wait_for_ready_(options.wait_for_ready) {
   static_assert(sizeof(Eager) <= kStorageBytes && alignof(Eager) <= alignof(std::max_align_t));
   static_assert(sizeof(CallOptions) <= kStorageBytes);
   if (stage_ == Stage::kNewWithOptions) new (storage_) CallOptions(std::move(options));
@@ -100,7 +151,9 @@ InPlaceCall::InPlaceCall(InPlaceCall&& other) noexcept
       method_(other.method_),
       deadline_(other.deadline_),
       info_(other.info_),
-      stage_(other.stage_) {
+      route_key_(other.route_key_),
+      stage_(other.stage_),
+      wait_for_ready_(other.wait_for_ready_) {
   VERBENA_CHECK(stage_ == Stage::kNew || stage_ == Stage::kNewWithOptions)
       << method_->full_name << ": a call was moved that had begun, or was moved from";
   if (stage_ == Stage::kNewWithOptions) new (storage_) CallOptions(other.TakeOptions());
@@ -122,7 +175,7 @@ std::coroutine_handle<> InPlaceCall::Begin(PromiseBase& caller, const MessageLit
   VERBENA_CHECK(stage_ == Stage::kNew || stage_ == Stage::kNewWithOptions)
       << method_->full_name << ": a call was awaited twice, or after it was moved from";
   if (info_ != nullptr && !VERBENA_MUTANT(kTrailersOfTheCallBefore)) *info_ = {};
-  Connection* connection = channel_->ConnectionHere();
+  Connection* connection = channel_->ConnectionHere(route_key_);
   const bool traced = caller.cancel != nullptr && caller.cancel->trace() != nullptr;
   if (stage_ == Stage::kNewWithOptions || connection == nullptr || traced) [[unlikely]] {
     return BeginWithOptions(connection, caller, request, reply, payload);
@@ -131,9 +184,9 @@ std::coroutine_handle<> InPlaceCall::Begin(PromiseBase& caller, const MessageLit
   const Deadline deadline = EarlierOf(deadline_.At(executor), caller.cancel);
   ClientSession* session = connection->usable_session();
   if (session == nullptr) [[unlikely]] {
-    return BeginTask(
-        CallOnceConnected(*connection, *channel_, *method_, request, reply, deadline, info_),
-        caller);
+    return BeginTask(CallOnceConnected(executor, *channel_, *method_, request, reply, deadline,
+                                       info_, {route_key_, wait_for_ready_}),
+                     caller);
   }
   const size_t request_bytes = request.ByteSizeLong();
   if (request_bytes > session->max_body_bytes()) [[unlikely]] {
@@ -156,29 +209,31 @@ std::coroutine_handle<> InPlaceCall::BeginWithOptions(Connection* connection, Pr
   } else {
     options.info = info_;
   }
-  if (connection == nullptr) {
+  const Shard* shard = connection != nullptr ? &connection->shard() : channel_->ShardHere();
+  if (shard == nullptr) {
     return BeginTask(Failed(FailUnsent(NotOnAnExecutor(), options, payload)), caller);
   }
+  const Executor& executor = shard->executor();
   const bool inherits = options.inherit == Inherit::kAll;
   const CancelScope* scope = inherits ? caller.cancel : nullptr;
-  options.deadline = EarlierOf(deadline_.At(connection->shard().executor()), scope);
+  options.deadline = EarlierOf(deadline_.At(executor), scope);
   CallContext context{.priority = options.priority,
                       .request_id = options.request_id,
                       .metadata = std::move(options.metadata)};
   if (scope != nullptr && scope->trace() != nullptr) context.trace = scope->trace()->Child();
-  const ChannelOptions& channel = channel_->options();
-  const bool intercepted = !channel.interceptors.empty();
-  if (inherits && !intercepted && context.empty() && context.metadata.untouched()) {
+  const bool waits =
+      connection == nullptr || (wait_for_ready_ && connection->usable_session() == nullptr);
+  const bool intercepted = !channel_->options().interceptors.empty();
+  if (!waits && inherits && !intercepted && context.empty() && context.metadata.untouched()) {
     return BeginTask(BulkCall(*connection, *method_, request, reply, payload, std::move(options)),
                      caller);
   }
   Task<absl::Status> call =
-      intercepted
-          ? InterceptedCall({channel_->target(), channel.interceptors, channel.max_metadata_bytes},
-                            *connection, *method_, request, reply, payload, std::move(options),
-                            std::move(context))
-          : ContextCall(*connection, *method_, request, reply, payload, std::move(options),
-                        std::move(context), channel.max_metadata_bytes);
+      waits ? CallWithOptionsOnceConnected(executor, *channel_, *method_, request, reply, payload,
+                                           std::move(options), std::move(context),
+                                           {route_key_, wait_for_ready_})
+            : CallWithOptions(*connection, *channel_, *method_, request, reply, payload,
+                              std::move(options), std::move(context));
   return BeginTask(inherits ? std::move(call) : RunUninherited(std::move(call)), caller);
 }
 

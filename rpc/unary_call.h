@@ -74,7 +74,8 @@ class InPlaceCall {
   // Enough for an Eager and for CallOptions, which the source checks.
   static constexpr size_t kStorageBytes = 320;
 
-  // `connection` is null on a thread without an executor of the channel's.
+  // `connection` is null if no server is ready, or on a thread without an executor of the
+  // channel's.
   [[gnu::noinline]] std::coroutine_handle<> BeginWithOptions(
       Connection* connection, PromiseBase& caller, const google::protobuf::MessageLite& request,
       google::protobuf::MessageLite& reply, PayloadSink payload);
@@ -87,8 +88,10 @@ class InPlaceCall {
   const MethodDescriptor* method_;
   Deadline deadline_;
   CallInfo* info_;
+  uint64_t route_key_;
   Task<absl::Status> task_;
   Stage stage_;
+  bool wait_for_ready_;
   alignas(std::max_align_t) std::byte storage_[kStorageBytes];
 };
 

@@ -23,6 +23,10 @@ TOP = 12
 # The points that are counted: the kind of calls, and how many are in flight. A message of a stream
 # counts as a call.
 POINTS = (("echo", 1), ("echo", 64), ("metadata", 64), ("interceptors", 64), ("stream", 1))
+# The most that choosing among a set of servers may add to a call in flight alone, by policy; the sets to count.
+CHOICE_LIMITS = {"pick_first": 60, "round_robin": 60, "weighted": 60, "least_in_flight": 60, "route_key": 100}
+SETS = (("pick_first", 3), ("round_robin", 1), ("round_robin", 3), ("round_robin", 100), ("weighted", 100),
+        ("least_in_flight", 3), ("least_in_flight", 100), ("route_key", 3), ("route_key", 100))
 
 
 def arguments():
@@ -41,13 +45,13 @@ def key_of(side, kind, outstanding):
     return f"{side}_{outstanding}" + ("" if kind == "echo" else f"_{kind}")
 
 
-def count(binary, side, kind, outstanding, options, directory):
-    """Instructions per call of one side, and those of its costliest functions."""
+def count(binary, side, kind, outstanding, options, directory, servers=()):
+    """Instructions per call of one side, and those of its costliest functions. `servers`: one of SETS."""
     out = directory / key_of(side, kind, outstanding)
     run = subprocess.run(
         ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}",
          f"--toggle-collect={SIDES[side]}", str(binary), str(outstanding), str(options.calls), kind,
-         *([options.device] if options.device else [])],
+         options.device or "", *map(str, servers)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
     total = re.search(r"Collected : (\d+)", run.stderr)
     done = re.search(r"^(\d+) calls", run.stdout, re.M)
@@ -69,6 +73,7 @@ def main():
     has_budget = BUDGET.exists() and not options.device
     budget = json.loads(BUDGET.read_text()) if has_budget else {}
     figures = {}
+    choices = {}
     with tempfile.TemporaryDirectory() as name:
         directory = pathlib.Path(name)
         binary = directory / "program"
@@ -84,21 +89,28 @@ def main():
                       f"{per_call:.0f} instructions a call")
                 for instructions, function in functions:
                     print(f"  {instructions:8.1f}  {function[:100]}")
-    over = {key: value for key, value in figures.items()
-            if key in budget and value > budget[key] * ALLOWED}
+        if not options.device:
+            for policy, servers in SETS:
+                per_call, _ = count(binary, "client", "echo", 1, options, directory, (policy, servers))
+                choices[f"choice_{policy}_{servers}"] = (round(per_call - figures["client_1"], 1),
+                                                         CHOICE_LIMITS[policy])
+    over = [key for key, value in figures.items() if key in budget and value > budget[key] * ALLOWED]
+    over += [key for key, (value, limit) in choices.items() if value > limit]
     print()
-    for key, value in figures.items():
-        print(f"{key:22} {value:9.1f}   budget {budget.get(key, 'none')}")
+    rows = [(key, value, budget.get(key)) for key, value in figures.items()]
+    rows += [(key, value, limit) for key, (value, limit) in choices.items()]
+    for key, value, allowed in rows:
+        print(f"{key:26} {value:9.1f}   budget {allowed or 'none'}")
         if options.json:
             with open(options.json, "a", encoding="utf-8") as file:
                 json.dump({"bench": "rpc_instructions", "device": options.device or "inprocess",
                            "point": key, "instructions_per_call": value,
-                           "budget": budget.get(key)}, file)
+                           "budget": allowed}, file)
                 file.write("\n")
     if options.update and not options.device:
         BUDGET.write_text(json.dumps(figures, indent=2) + "\n")
     elif over:
-        print(f"over the budget by more than {(ALLOWED - 1) * 100:.0f}%: {', '.join(over)}",
+        print(f"over the budget, of calls by more than {(ALLOWED - 1) * 100:.0f}%: {', '.join(over)}",
               file=sys.stderr)
         return 1
     return 0

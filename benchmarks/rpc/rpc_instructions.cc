@@ -6,6 +6,7 @@
 // happens inside ClientTurns() and ServerTurns() is collected, which also splits the figure by
 // side.
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -13,9 +14,11 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "benchmarks/rpc/bench.verbena.pb.h"
 #include "fmt/format.h"
+#include "verbena/rpc/balancing.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/internal/open_device.h"
@@ -90,6 +93,12 @@ enum class Kind {
   kStream,        // messages of a stream, which the client reads, each counted as a call
 };
 
+// A set of servers in the place of one.
+struct SetOfServers {
+  std::string_view policy;  // "": one server
+  int servers = 1;
+};
+
 constexpr size_t kBytes = 32;
 
 [[noreturn]] void Fail(const absl::Status& status) {
@@ -103,14 +112,25 @@ Metadata Tenant() {
   return metadata;
 }
 
-Task<void> Call(bench::Bench::Stub& stub, Kind kind, int calls, int& left) {
+std::optional<Balancing> PolicyNamed(std::string_view name) {
+  if (name == "pick_first") return Balancing::kPickFirst;
+  if (name == "round_robin") return Balancing::kRoundRobin;
+  if (name == "weighted") return Balancing::kWeighted;
+  if (name == "least_in_flight") return Balancing::kLeastInFlight;
+  if (name == "route_key") return Balancing::kRouteKey;
+  return std::nullopt;
+}
+
+Task<void> Call(bench::Bench::Stub& stub, Kind kind, bool keyed, int calls, int& left) {
   bench::EchoMessage request;
   bench::EchoMessage reply;
   request.set_data(std::string(kBytes, 'v'));
   for (int i = 0; i < calls; ++i) {
+    const uint64_t key = keyed ? static_cast<uint64_t>(i) + 1 : 0;
     absl::Status status = kind == Kind::kMetadata
                               ? co_await stub.Echo(request, reply, {.metadata = Tenant()})
-                              : co_await stub.Echo(request, reply);
+                          : keyed ? co_await stub.Echo(request, reply, {.route_key = key})
+                                  : co_await stub.Echo(request, reply);
     if (!status.ok() || reply.data() != request.data()) Fail(status);
   }
   --left;
@@ -131,12 +151,12 @@ Task<void> Read(bench::Bench::Stub& stub, int messages, int& left) {
 
 // Until `calls` calls by each of `outstanding` callers have ended. Polls before that connect are
 // not collected, since the names of the turns are not on the stack then.
-void RunCalls(Sides sides, bench::Bench::Stub& stub, Kind kind, int outstanding, int calls,
-              bool collected) {
+void RunCalls(Sides sides, bench::Bench::Stub& stub, Kind kind, bool keyed, int outstanding,
+              int calls, bool collected) {
   int left = outstanding;
   for (int i = 0; i < outstanding; ++i) {
     sides.client->Spawn(kind == Kind::kStream ? Read(stub, calls, left)
-                                              : Call(stub, kind, calls, left));
+                                              : Call(stub, kind, keyed, calls, left));
   }
   while (left > 0) {
     if (collected) {
@@ -155,7 +175,27 @@ absl::StatusOr<std::unique_ptr<internal::Device>> DeviceNamed(const char* name, 
       {.engine_thread = false, .shared_memory = false, .clock = &clock});
 }
 
-int Main(int outstanding, int calls, Kind kind, const char* device_name) {
+Task<size_t> CountReady(Channel& channel) {
+  size_t ready = 0;
+  const absl::StatusOr<std::vector<ChannelServer>> servers = channel.Servers();
+  if (!servers.ok()) Fail(servers.status());
+  for (const ChannelServer& each : *servers) ready += each.state == ChannelServer::State::kReady;
+  co_return ready;
+}
+
+// Connects to all servers of a set.
+void AwaitReady(Sides sides, Channel& channel, size_t servers, StillClock& clock) {
+  do {
+    // Attempts to connect that failed are made again after a pause.
+    clock.Advance(std::chrono::milliseconds(1));
+    for (int i = 0; i < 100; ++i) {
+      sides.client->executor(0).Poll();
+      sides.server->executor(0).Poll();
+    }
+  } while (sides.client->BlockOn(CountReady(channel)) < servers);
+}
+
+int Main(int outstanding, int calls, Kind kind, const char* device_name, const SetOfServers& set) {
   StillClock clock;
   absl::StatusOr<std::unique_ptr<internal::Device>> device = DeviceNamed(device_name, clock);
   if (!device.ok()) return fmt::print(stderr, "{}\n", device.status().ToString()), 1;
@@ -173,20 +213,31 @@ int Main(int outstanding, int calls, Kind kind, const char* device_name) {
            1;
   }
   EchoService service;
-  ServerOptions server_options{.address = "bench:1"};
+  ServerOptions server_options;
   ChannelOptions channel_options;
   if (kind == Kind::kInterceptors) {
     server_options.interceptors = {2, std::make_shared<ServerPassOn>()};
     channel_options.interceptors = {2, std::make_shared<ClientPassOn>()};
   }
-  absl::StatusOr<std::unique_ptr<Server>> server =
-      Server::Start(**server_runtime, {&service}, server_options);
-  if (!server.ok()) return fmt::print(stderr, "{}\n", server.status().ToString()), 1;
-  Channel channel(**client_runtime, (*server)->address(), channel_options);
+  std::vector<std::unique_ptr<Server>> servers;
+  std::string target = set.policy.empty() ? "" : "static:";
+  for (int i = 0; i < set.servers; ++i) {
+    server_options.address = fmt::format("bench:{}", i + 1);
+    absl::StatusOr<std::unique_ptr<Server>> server =
+        Server::Start(**server_runtime, {&service}, server_options);
+    if (!server.ok()) return fmt::print(stderr, "{}\n", server.status().ToString()), 1;
+    target += (i == 0 ? "" : ",") + (*server)->address();
+    servers.push_back(*std::move(server));
+  }
+  if (!set.policy.empty()) channel_options.balancing = *PolicyNamed(set.policy);
+  Channel channel(**client_runtime, target, channel_options);
   bench::Bench::Stub stub(channel);
   const Sides sides{client_runtime->get(), server_runtime->get()};
-  RunCalls(sides, stub, kind, outstanding, /*calls=*/200, /*collected=*/false);
-  RunCalls(sides, stub, kind, outstanding, calls / outstanding, /*collected=*/true);
+  const bool keyed = channel_options.balancing == Balancing::kRouteKey;
+  const bool all = channel_options.balancing != Balancing::kPickFirst;
+  if (!set.policy.empty()) AwaitReady(sides, channel, all ? servers.size() : 1, clock);
+  RunCalls(sides, stub, kind, keyed, outstanding, /*calls=*/200, /*collected=*/false);
+  RunCalls(sides, stub, kind, keyed, outstanding, calls / outstanding, /*collected=*/true);
   fmt::print("{} calls, {} in flight\n", calls / outstanding * outstanding, outstanding);
   std::fflush(stdout);
   // Both sides would wait for each other to close, on one thread: the process just ends.
@@ -209,11 +260,16 @@ int main(int argc, char** argv) {
   const int outstanding = argc > 1 ? std::atoi(argv[1]) : 1;
   const int calls = argc > 2 ? std::atoi(argv[2]) : 4000;
   const auto kind = KindNamed(argc > 3 ? argv[3] : "echo");
-  if (outstanding < 1 || calls < outstanding || !kind.has_value()) {
+  const char* device = argc > 4 && *argv[4] != '\0' ? argv[4] : nullptr;
+  const verbena::benchmarks::SetOfServers set{argc > 5 ? argv[5] : "",
+                                              argc > 6 ? std::atoi(argv[6]) : 1};
+  if (outstanding < 1 || calls < outstanding || !kind.has_value() || set.servers < 1 ||
+      (set.policy.empty() ? set.servers > 1 : !verbena::benchmarks::PolicyNamed(set.policy))) {
     fmt::print(stderr,
                "usage: rpc_instructions [calls in flight] [calls] "
-               "[echo|metadata|interceptors|stream] [device]\n");
+               "[echo|metadata|interceptors|stream] [device, or \"\"] "
+               "[pick_first|round_robin|weighted|least_in_flight|route_key] [servers]\n");
     return 2;
   }
-  return verbena::benchmarks::Main(outstanding, calls, *kind, argc > 4 ? argv[4] : nullptr);
+  return verbena::benchmarks::Main(outstanding, calls, *kind, device, set);
 }

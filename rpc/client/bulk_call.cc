@@ -287,6 +287,7 @@ Task<absl::Status> PlaceResponse(Connection& connection, ClientBulk& bulk, Deadl
 Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& method,
                             const MessageLite& request, MessageLite& reply, PayloadSink received,
                             CallOptions options, const CallContext* context) {
+  [[maybe_unused]] const ConnectionUse use(connection);
   CallInfoOf filled(options.info, connection.shard().executor());
   const size_t message_bytes = request.ByteSizeLong();
   filled.set_request_bytes(message_bytes);

@@ -99,6 +99,12 @@ void ClientSession::Release(CallId id) {
   CheckDrained();
 }
 
+void ClientSession::Drain() {
+  if (draining_) return;
+  draining_ = true;
+  listener_.OnSessionDraining(*this);
+}
+
 bool ClientSession::idle() const {
   return in_flight_ == 0 && (settling_ == 0 || VERBENA_MUTANT(kDrainedBeforeSettled));
 }
@@ -133,10 +139,7 @@ absl::Status ClientSession::OnOtherFrame(Link& link, const FrameHeader& frame, c
     case FrameKind::kGoAway:
       // This frame may come before whoever connects has the link.
       if (link_ == nullptr) Attach(link);
-      if (!draining_) {
-        draining_ = true;
-        listener_.OnSessionDraining(*this);
-      }
+      Drain();
       return absl::OkStatus();
     default:
       return absl::InvalidArgumentError(

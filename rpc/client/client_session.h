@@ -83,6 +83,8 @@ class ClientSession final : public LinkListener, private SendWaiter {
   }
   // May take new calls.
   bool usable() const { return link_ != nullptr && link_->open() && !draining_; }
+  // Takes no new calls from now on, as if the server had said GOAWAY, and tells the listener.
+  void Drain();
   // No call is in flight, and none waits for its leases to end.
   bool idle() const;
   // A call over it had its response.

@@ -10,6 +10,7 @@
 #include "verbena/rpc/internal/shard.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
@@ -27,7 +28,8 @@ bool MayGoOverAnotherDevice(const absl::Status& failure) {
 
 }  // namespace
 
-Connection::Connection(Shard& shard, std::string target, const ExecutorWish& wish)
+Connection::Connection(Shard& shard, std::string target, const ExecutorWish& wish,
+                       std::vector<std::string> others)
     : shard_(shard),
       target_(std::move(target)),
       wish_(wish),
@@ -35,7 +37,8 @@ Connection::Connection(Shard& shard, std::string target, const ExecutorWish& wis
           target_, std::max<size_t>(shard.wanted_limits().memory.landing_bytes / 2, 1))),
       stream_share_(std::make_shared<StreamShare>(shard.stream_memory(),
                                                   shard.stream_memory().budget_bytes() / 2,
-                                                  fmt::format("the streams of {}", target_))) {}
+                                                  fmt::format("the streams of {}", target_))),
+      others_(std::move(others)) {}
 
 Connection::~Connection() = default;
 
@@ -74,7 +77,11 @@ Task<void> Connection::Attempt() {
   // A link that opens has yet to prove that it is of use: see Retire().
   if (!last_error_.ok()) PutOffNextAttempt();
   WakeWaiters();
-  if (closed_) CloseLinks();
+  if (draining_) {
+    DrainLink();
+  } else if (closed_) {
+    CloseLinks();
+  }
 }
 
 void Connection::WakeWaiters() {
@@ -82,9 +89,17 @@ void Connection::WakeWaiters() {
   attempt_ended_.Reset();
 }
 
-Task<absl::StatusOr<ClientSession*>> Connection::Session(Deadline deadline) {
+Task<absl::StatusOr<ClientSession*>> Connection::Session(Deadline deadline, bool wait_for_ready) {
   while (usable_session() == nullptr) {
-    VERBENA_CO_RETURN_IF_ERROR(co_await WithDeadline(Ready(), deadline.when()));
+    absl::Status ready = co_await WithDeadline(Ready(), deadline.when());
+    if (ready.ok()) continue;
+    if (!wait_for_ready || closed_ || shard_.closing() || !MayPass(ready)) co_return ready;
+    if (shard_.executor().now() >= deadline.when()) {
+      co_return absl::DeadlineExceededError(
+          fmt::format("{} could not be reached before the deadline; the last error: {}", target_,
+                      std::string(last_error_.message())));
+    }
+    VERBENA_CO_RETURN_IF_ERROR(co_await SleepUntil(std::min(next_attempt_, deadline.when())));
   }
   co_return usable_session();
 }
@@ -112,14 +127,56 @@ void Connection::CloseLinks() {
   }
 }
 
+void Connection::Drain() {
+  VERBENA_CHECK(users_ == 0) << "users " << users_ << " of " << target_;
+  closed_ = true;
+  if (VERBENA_MUTANT(kLeavingServerCut)) {
+    CloseLinks();
+    return;
+  }
+  draining_ = true;
+  DrainLink();
+}
+
+// A call that uses the connection may be about to begin on the link.
+void Connection::DrainLink() {
+  if (uses_ == 0 && current_ != nullptr) current_->Drain();
+}
+
+void Connection::TellWatchers() {
+  for (ConnectionWatcher* watcher : watchers_) watcher->OnReadiness(*this);
+}
+
+uint32_t Connection::calls_in_flight() const {
+  uint32_t calls = load();
+  for (const std::unique_ptr<ClientSession>& session : retired_)
+    calls += session->calls_in_flight();
+  return calls;
+}
+
 bool Connection::ended() const {
-  return closed_ && !connecting_ && (current_ == nullptr || current_->down()) &&
+  return closed_ && !connecting_ && uses_ == 0 && (current_ == nullptr || current_->down()) &&
          std::all_of(retired_.begin(), retired_.end(),
                      [](const auto& session) { return session->down(); });
 }
 
 Task<absl::Status> Connection::TryConnect() {
-  VERBENA_CO_ASSIGN_OR_RETURN(std::unique_ptr<MessageStream> stream, co_await OpenStream());
+  absl::Status last = co_await TryAddress(target_);
+  if (others_.empty() || last.ok()) co_return last;
+  bool unavailable = absl::IsUnavailable(last);
+  std::string failures(last.message());
+  for (const std::string& address : others_) {
+    if (VERBENA_MUTANT(kFirstAddressOnly)) break;
+    last = co_await TryAddress(address);
+    if (last.ok() || shard_.closing()) co_return last;
+    unavailable |= absl::IsUnavailable(last);
+    failures += fmt::format("; {}", std::string(last.message()));
+  }
+  co_return absl::Status(unavailable ? absl::StatusCode::kUnavailable : last.code(), failures);
+}
+
+Task<absl::Status> Connection::TryAddress(const std::string& address) {
+  VERBENA_CO_ASSIGN_OR_RETURN(std::unique_ptr<MessageStream> stream, co_await OpenStream(address));
   const std::vector<size_t> order = ConnectOrder(shard_.kinds(), stream->same_host());
   absl::Status last;
   bool unavailable = false;
@@ -127,7 +184,7 @@ Task<absl::Status> Connection::TryConnect() {
   for (size_t i = 0; i < order.size(); ++i) {
     // A stream serves one attempt.
     if (i > 0) {
-      VERBENA_CO_ASSIGN_OR_RETURN(stream, co_await OpenStream());
+      VERBENA_CO_ASSIGN_OR_RETURN(stream, co_await OpenStream(address));
     }
     last = co_await ConnectOver(order[i], std::exchange(stream, nullptr));
     if (last.ok() || !MayGoOverAnotherDevice(last)) co_return last;
@@ -138,12 +195,13 @@ Task<absl::Status> Connection::TryConnect() {
   if (order.size() == 1) co_return last;
   // A device that is down may be back soon, so its UNAVAILABLE outweighs the errors of the others.
   const absl::StatusCode code = unavailable ? absl::StatusCode::kUnavailable : last.code();
-  co_return absl::Status(code, fmt::format("no device reaches {}: {}", target_, failures));
+  co_return absl::Status(code, fmt::format("no device reaches {}: {}", address, failures));
 }
 
-VERBENA_CORO_WRAPPER Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connection::OpenStream() {
+VERBENA_CORO_WRAPPER Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connection::OpenStream(
+    const std::string& address) {
   return WithDeadline(
-      shard_.bootstrap().Connect(target_),
+      shard_.bootstrap().Connect(address),
       SaturatingAdd(shard_.executor().now(), shard_.wanted_limits().connect_timeout));
 }
 
@@ -166,6 +224,7 @@ Task<absl::Status> Connection::ConnectOver(size_t device, std::unique_ptr<Messag
   opened_ = shard_.executor().now();
   Log(LogLevel::kInfo, fmt::format("connected to {} over {} (QPN {:#x})", target_,
                                    (*endpoint)->device_name(), link->qpn()));
+  TellWatchers();
   co_return absl::OkStatus();
 }
 
@@ -183,7 +242,7 @@ void Connection::OnSessionDown(ClientSession& session, const absl::Status& reaso
 
 void Connection::OnSessionDraining(ClientSession& session) {
   if (current_.get() == &session) {
-    if (!WasOfUse()) {
+    if (!closed_ && !WasOfUse()) {
       last_error_ = absl::UnavailableError(
           fmt::format("{} accepted a link, and said GOAWAY before it answered a call: it is "
                       "shutting down; try again",
@@ -208,11 +267,14 @@ void Connection::Retire() {
   if (WasOfUse()) {
     backoff_.Reset();
     useless_links_ = 0;
+    failures_ = 0;
   }
   retired_.push_back(std::move(current_));
+  TellWatchers();
 }
 
 void Connection::PutOffNextAttempt() {
+  ++failures_;
   next_attempt_ = SaturatingAdd(shard_.executor().now(), backoff_.Next());
 }
 
@@ -233,7 +295,8 @@ void Connection::CloseOldestDraining() {
 
 void Connection::OnSessionIdle(ClientSession& session) {
   VERBENA_CHECK(!session.down()) << target_;
-  session.CloseLink(absl::UnavailableError("the server is shutting down"));
+  session.CloseLink(closed_ ? absl::CancelledError("no channel uses the link any more")
+                            : absl::UnavailableError("the server is shutting down"));
 }
 
 uint64_t Connection::late_responses() const {

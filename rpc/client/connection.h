@@ -10,8 +10,10 @@
 // each first call.
 //
 // Channels share a connection and count as its users. When the last user is gone, the connection
-// closes its links, and its owner frees it once they are down. Owned by the executor's
-// Connections, on that executor's thread.
+// closes its links, and its owner frees it once they are down. If a server left the set of a
+// channel that goes on, the links drain instead: they close when their last call has ended. Calls
+// that need the connection across a wait hold a ConnectionUse. Owned by the executor's Connections,
+// on that executor's thread.
 
 #ifndef VERBENA_RPC_CLIENT_CONNECTION_H_
 #define VERBENA_RPC_CLIENT_CONNECTION_H_
@@ -20,6 +22,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -35,8 +38,17 @@
 
 namespace verbena::internal {
 
+class Connection;
 class LandingShare;
 class Shard;
+
+// One who wants to know when a connection gets or loses its usable link. Called on the stack of
+// whatever changed that: it must not close, release or await anything.
+class ConnectionWatcher {
+ public:
+  virtual ~ConnectionWatcher() = default;
+  virtual void OnReadiness(Connection& connection) = 0;
+};
 
 class Connection final : private ClientSession::Listener {
  public:
@@ -45,7 +57,10 @@ class Connection final : private ClientSession::Listener {
   // Links that drain at once. One more closes the oldest of them.
   static constexpr size_t kMaxDraining = 8;
 
-  Connection(Shard& shard, std::string target, const ExecutorWish& wish);
+  // `others` are further addresses of the same server, tried in order if nobody answers at
+  // `target`.
+  Connection(Shard& shard, std::string target, const ExecutorWish& wish,
+             std::vector<std::string> others = {});
   ~Connection() override;
 
   // The session that a call takes, or nullptr: then Ready() first.
@@ -57,8 +72,14 @@ class Connection final : private ClientSession::Listener {
   Task<absl::Status> Ready();
 
   // The same, and returns the session. DEADLINE_EXCEEDED when there is none before `deadline`,
-  // which must be a time, or none.
-  Task<absl::StatusOr<ClientSession*>> Session(Deadline deadline);
+  // which must be a time, or none. `wait_for_ready`: attempts that fail for a reason that may pass
+  // (MayPass) are made again until then.
+  Task<absl::StatusOr<ClientSession*>> Session(Deadline deadline, bool wait_for_ready = false);
+  // Whether the reason why no link could be had may pass by itself.
+  static bool MayPass(const absl::Status& failure) {
+    return absl::IsUnavailable(failure) || absl::IsDeadlineExceeded(failure) ||
+           absl::IsResourceExhausted(failure);
+  }
 
   // The channels that use it.
   void AddUser() { ++users_; }
@@ -66,13 +87,32 @@ class Connection final : private ClientSession::Listener {
   bool RemoveUser();
   // Call once it has no users. Closes its links, and those of an attempt that is under way.
   void Close();
+  // The same, but lets the calls on its links end first.
+  void Drain();
   // Closed, and nothing refers to it any more but its owner.
   bool ended() const;
 
+  // A watcher must be removed before it ends, and before the connection does.
+  void AddWatcher(ConnectionWatcher& watcher) { watchers_.push_back(&watcher); }
+  void RemoveWatcher(ConnectionWatcher& watcher) { std::erase(watchers_, &watcher); }
+
   Shard& shard() const { return shard_; }
   uint64_t late_responses() const;
+  // Calls and streams on the link that new calls take.
+  uint32_t load() const { return current_ == nullptr ? 0 : current_->calls_in_flight(); }
+  // The same, and those on links that drain.
+  uint32_t calls_in_flight() const;
+  bool connecting() const { return connecting_; }
+  // How the last attempt ended; OK before the first.
+  const absl::Status& last_error() const { return last_error_; }
+  // Attempts that failed since a link was last of use.
+  uint32_t failures() const { return failures_; }
+  // No attempt begins earlier.
+  TimePoint next_attempt() const { return next_attempt_; }
 
  private:
+  friend class ConnectionUse;
+
   Task<void> Attempt();
   // Ready() looks again.
   void WakeWaiters();
@@ -84,8 +124,11 @@ class Connection final : private ClientSession::Listener {
   void PutOffNextAttempt();
   void CloseOldestDraining();
   void CloseLinks();
+  void DrainLink();
+  void TellWatchers();
   Task<absl::Status> TryConnect();
-  Task<absl::StatusOr<std::unique_ptr<MessageStream>>> OpenStream();
+  Task<absl::Status> TryAddress(const std::string& address);
+  Task<absl::StatusOr<std::unique_ptr<MessageStream>>> OpenStream(const std::string& address);
   Task<absl::Status> ConnectOver(size_t device, std::unique_ptr<MessageStream> stream);
   void OnSessionDown(ClientSession& session, const absl::Status& reason) override;
   void OnSessionDraining(ClientSession& session) override;
@@ -100,15 +143,44 @@ class Connection final : private ClientSession::Listener {
   TimePoint opened_{};  // the current link
   // Draining, or down but perhaps still on the stack of a call: freed at the next attempt.
   std::vector<std::unique_ptr<ClientSession>> retired_;
+  const std::vector<std::string> others_;
   uint32_t users_ = 0;
   uint32_t useless_links_ = 0;  // lost before they were of use, without one of use in between
+  uint32_t uses_ = 0;
   bool closed_ = false;
+  bool draining_ = false;  // closed, and its links drain
   bool connecting_ = false;
   Event attempt_ended_;
   absl::Status last_error_;
   Backoff backoff_{kInitialBackoff, kMaxBackoff};
   TimePoint next_attempt_{};
+  uint32_t failures_ = 0;
   uint64_t late_responses_ = 0;  // of links that are gone
+  std::vector<ConnectionWatcher*> watchers_;
+};
+
+// Keeps a connection, and its links if they drain, while a coroutine of a call refers to it. Empty,
+// or of a connection; movable. On the connection's executor.
+class ConnectionUse {
+ public:
+  ConnectionUse() = default;
+  explicit ConnectionUse(Connection& connection) : connection_(&connection) { ++connection.uses_; }
+  ConnectionUse(ConnectionUse&& other) noexcept
+      : connection_(std::exchange(other.connection_, nullptr)) {}
+  ConnectionUse& operator=(ConnectionUse&& other) noexcept {
+    std::swap(connection_, other.connection_);
+    return *this;
+  }
+  ~ConnectionUse() {
+    if (connection_ != nullptr && --connection_->uses_ == 0 && connection_->draining_) [[unlikely]]
+      connection_->DrainLink();
+  }
+
+  Connection& operator*() const { return *connection_; }
+  Connection* operator->() const { return connection_; }
+
+ private:
+  Connection* connection_ = nullptr;
 };
 
 // The error of a Channel's user on a thread that has no connection of it.

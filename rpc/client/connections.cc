@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "verbena/rpc/client/balancer.h"
 #include "verbena/rpc/internal/shard.h"
 
 namespace verbena::internal {
@@ -11,23 +13,41 @@ namespace verbena::internal {
 Connections::Connections(Shard& shard)
     : shard_(shard), gate_(std::make_shared<ExecutorGate>(shard.executor())) {}
 
-Connection& Connections::To(const std::string& target, const ExecutorWish& wish) {
+Connections::~Connections() = default;
+
+Connection& Connections::To(const std::string& target, const ExecutorWish& wish,
+                            const std::vector<std::string>& others) {
   FreeEnded();
-  std::unique_ptr<Connection>& connection = connections_[fmt::format(
-      "{}#{}#{}#{}", target, static_cast<int>(wish.choice), wish.number, wish.key)];
-  if (connection == nullptr) connection = std::make_unique<Connection>(shard_, target, wish);
+  std::unique_ptr<Connection>& connection =
+      connections_[fmt::format("{}|{}#{}#{}#{}", target, fmt::join(others, "|"),
+                               static_cast<int>(wish.choice), wish.number, wish.key)];
+  if (connection == nullptr)
+    connection = std::make_unique<Connection>(shard_, target, wish, others);
   connection->AddUser();
   return *connection;
 }
 
-void Connections::Release(Connection& gone) {
+void Connections::Release(Connection& gone, End end) {
   FreeEnded();
   auto found = std::find_if(connections_.begin(), connections_.end(),
                             [&gone](const auto& each) { return each.second.get() == &gone; });
   if (found == connections_.end() || !found->second->RemoveUser()) return;
   released_.push_back(std::move(found->second));
   connections_.erase(found);
-  gone.Close();
+  if (end == End::kDrain) {
+    gone.Drain();
+  } else {
+    gone.Close();
+  }
+}
+
+Balancer& Connections::AddBalancer(const BalancerSetup& options, std::shared_ptr<ServerFeed> feed) {
+  balancers_.push_back(std::make_unique<Balancer>(shard_, *this, options, std::move(feed)));
+  return *balancers_.back();
+}
+
+void Connections::EndBalancer(Balancer& balancer) {
+  std::erase_if(balancers_, [&balancer](const auto& each) { return each.get() == &balancer; });
 }
 
 void Connections::FreeEnded() {
@@ -37,6 +57,7 @@ void Connections::FreeEnded() {
 void Connections::Clear() {
   // No channel posts a release any more, and those that are posted find the gate closed.
   gate_->Close();
+  balancers_.clear();
   connections_.clear();
   released_.clear();
 }

@@ -6,6 +6,7 @@
 #ifndef VERBENA_RPC_CLIENT_CONNECTIONS_H_
 #define VERBENA_RPC_CLIENT_CONNECTIONS_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,18 +18,30 @@
 
 namespace verbena::internal {
 
+class Balancer;
+class ServerFeed;
 class Shard;
+struct BalancerSetup;
 
 class Connections {
  public:
   // `shard` outlives it.
   explicit Connections(Shard& shard);
+  ~Connections();
 
   // The connection to one executor of `target`, shared by all channels to that executor. The
   // channel that calls this is a user of the connection until Release().
-  Connection& To(const std::string& target, const ExecutorWish& wish);
-  // A channel uses `connection` no more.
-  void Release(Connection& connection);
+  // `others` are further addresses of the server.
+  Connection& To(const std::string& target, const ExecutorWish& wish,
+                 const std::vector<std::string>& others = {});
+  enum class End : uint8_t { kClose, kDrain };
+  // A channel uses `connection` no more. Without other users, its links close: at once, or with
+  // kDrain when the calls on them have ended.
+  void Release(Connection& connection, End end = End::kClose);
+  // A channel's choice among the servers of a set, made here and owned until EndBalancer() or
+  // Clear().
+  Balancer& AddBalancer(const BalancerSetup& options, std::shared_ptr<ServerFeed> feed);
+  void EndBalancer(Balancer& balancer);
   // Open as long as there are connections, for channels that outlive them.
   const std::shared_ptr<ExecutorGate>& gate() const { return gate_; }
   // Ends all of them, whose links are down already, and closes the gate.
@@ -41,6 +54,7 @@ class Connections {
   absl::flat_hash_map<std::string, std::unique_ptr<Connection>> connections_;
   // Without users; freed, once their links are down, when a channel comes or goes.
   std::vector<std::unique_ptr<Connection>> released_;
+  std::vector<std::unique_ptr<Balancer>> balancers_;
   const std::shared_ptr<ExecutorGate> gate_;
 };
 

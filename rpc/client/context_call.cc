@@ -43,6 +43,7 @@ Task<absl::Status> ContextCall(Connection& connection, const MethodDescriptor& m
                                const MessageLite& request, MessageLite& reply, PayloadSink received,
                                CallOptions options, CallContext context,
                                size_t max_metadata_bytes) {
+  [[maybe_unused]] const ConnectionUse use(connection);
   if (absl::Status checked = CheckContext(context, max_metadata_bytes); !checked.ok()) {
     if (options.info != nullptr) {
       options.info->request_bytes = static_cast<uint32_t>(request.ByteSizeLong());

@@ -51,6 +51,7 @@ Task<absl::Status> InterceptedCall(InterceptedChannel channel, Connection& conne
                                    const MethodDescriptor& method, const MessageLite& request,
                                    MessageLite& reply, PayloadSink received, CallOptions options,
                                    CallContext context) {
+  [[maybe_unused]] const ConnectionUse use(connection);
   const Executor& executor = connection.shard().executor();
   CallInfo* const info = options.info;
   const TimePoint began = info != nullptr ? executor.now() : TimePoint{};

@@ -30,7 +30,7 @@ class InterceptedStream::Chain final : public ClientChain {
       call.Refuse(std::move(checked));
     } else if (task.cancel == nullptr || !task.cancel->requested()) {
       call.set_context(std::move(context));
-      if (!call.Begin(stream_.connection_)) co_await call.Connect(stream_.connection_);
+      co_await stream_.beginner_.BeginOnceConnected();
     }
     stream_.begun_.Set();
     co_await StreamEndAwaiter(call);
@@ -46,9 +46,9 @@ class InterceptedStream::Chain final : public ClientChain {
   InterceptedStream& stream_;
 };
 
-InterceptedStream::InterceptedStream(InterceptedChannel channel, Connection& connection,
+InterceptedStream::InterceptedStream(InterceptedChannel channel, StreamBeginner& beginner,
                                      StreamCall& call, StreamMessages messages)
-    : channel_(channel), connection_(connection), call_(call), messages_(std::move(messages)) {}
+    : channel_(channel), beginner_(beginner), call_(call), messages_(std::move(messages)) {}
 
 void InterceptedStream::Start(Scheduler& scheduler, CallContext context,
                               const TraceContext* trace) {

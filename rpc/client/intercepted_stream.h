@@ -14,7 +14,6 @@
 
 #include "absl/status/status.h"
 #include "google/protobuf/message_lite.h"
-#include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/intercepted_call.h"
 #include "verbena/rpc/client/stream_call.h"
 #include "verbena/rpc/interceptor.h"
@@ -36,7 +35,7 @@ class InterceptedStream final : private TaskCompletion {
  public:
   // All that is given by reference outlives this. Precondition: call.clock_started(),
   // !call.begun().
-  InterceptedStream(InterceptedChannel channel, Connection& connection, StreamCall& call,
+  InterceptedStream(InterceptedChannel channel, StreamBeginner& beginner, StreamCall& call,
                     StreamMessages messages);
   InterceptedStream(const InterceptedStream&) = delete;
   InterceptedStream& operator=(const InterceptedStream&) = delete;
@@ -66,7 +65,7 @@ class InterceptedStream final : private TaskCompletion {
   Task<void> AwaitDone();
 
   const InterceptedChannel channel_;
-  Connection& connection_;
+  StreamBeginner& beginner_;
   StreamCall& call_;
   const StreamMessages messages_;
   CallInfo own_info_;  // interceptors read trailing metadata even if the caller does not

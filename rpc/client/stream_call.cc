@@ -21,23 +21,6 @@ namespace verbena::internal {
 
 using google::protobuf::MessageLite;
 
-namespace {
-
-// The scope of a wait for a link, which ends with the await that needs the link, and with the call.
-class ConnectScope final : private CancelNode {
- public:
-  ConnectScope(CancelScope* await, CancelScope& call) : scope_(await) { call.Add(*this); }
-
-  CancelScope* get() { return &scope_; }
-
- private:
-  void OnCancel(absl::StatusCode reason) override { scope_.Request(reason); }
-
-  CancelScope scope_;
-};
-
-}  // namespace
-
 StreamCall::StreamCall(const MethodDescriptor& method, Deadline deadline, CallInfo* info,
                        std::string request)
     : method_(method), deadline_(deadline), info_(info), request_(std::move(request)) {}
@@ -79,25 +62,6 @@ bool StreamCall::Begin(Connection& connection) {
   if (session == nullptr) return false;
   BeginOn(*session, connection.shard().executor());
   return true;
-}
-
-Task<void> StreamCall::Connect(Connection& connection) {
-  CancelScope* const await = (co_await CurrentContext()).cancel;
-  if (stage_ != Stage::kNew) co_return;
-  ConnectScope scope(await, connects_);
-  while (stage_ == Stage::kNew) {
-    absl::StatusOr<ClientSession*> session = co_await connection.Session(deadline_).In(scope.get());
-    // Another await of the stream may have gone on first.
-    if (stage_ != Stage::kNew) break;
-    if (!session.ok()) {
-      // Whoever awaits was cancelled, not the stream. The next await goes on.
-      const bool is_cancelled = await != nullptr && await->requested();
-      if (is_cancelled && !VERBENA_MUTANT(kCancelledAwaitEndsStream)) break;
-      Refuse(session.status());
-    } else if ((*session)->usable()) {
-      BeginOn(**session, connection.shard().executor());
-    }
-  }
 }
 
 void StreamCall::BeginOn(ClientSession& session, Scheduler& scheduler) {

@@ -36,6 +36,14 @@ namespace verbena::internal {
 
 class StreamCall;
 
+// Begins a stream's call once there is a link for it: after the await it has begun, or ended,
+// unless the await was cancelled.
+class StreamBeginner {
+ public:
+  virtual ~StreamBeginner() = default;
+  virtual Task<void> BeginOnceConnected() = 0;
+};
+
 // Waits for the response of a stream. co_await gives nothing: the call knows its status.
 class StreamEndAwaiter final : public Suspension {
  public:
@@ -86,10 +94,8 @@ class StreamCall : private StreamReceiver::Owner, private SendWaiter, private Ti
 
   // Whether it has begun; then it may have ended, too.
   bool begun() const { return stage_ != Stage::kNew; }
-  // Begins the call over `connection`, unless it has begun. False if there is no usable link: then
-  // await Connect(), after which it has begun, or ended, unless the await was cancelled.
+  // Begins the call over `connection`, unless it has begun. False if there is no usable link.
   bool Begin(Connection& connection);
-  Task<void> Connect(Connection& connection);
   // Ends a call that has not begun, and now cannot: as `status` says, or not_executed.
   void EndUnbegun(absl::Status status);
   void Refuse(absl::Status status);
@@ -121,6 +127,10 @@ class StreamCall : private StreamReceiver::Owner, private SendWaiter, private Ti
   absl::Status OnStreamFrame(const FrameHeader& frame, const char* body);
   void OnLinkDown(const absl::Status& reason);
 
+ protected:
+  // The waits for a link, which have no purpose any more once the call has ended.
+  CancelScope& waits_for_link() { return connects_; }
+
  private:
   friend StreamEndAwaiter;
   enum class Stage : uint8_t { kNew, kActive, kEnded };
@@ -148,7 +158,7 @@ class StreamCall : private StreamReceiver::Owner, private SendWaiter, private Ti
   void End();
 
   const MethodDescriptor& method_;
-  CancelScope connects_;  // the waits of Connect(); ends with the call
+  CancelScope connects_;  // of waits_for_link()
   Deadline deadline_;
   CallInfo* info_;
   std::string request_;

@@ -19,6 +19,7 @@
 #include "tests/docs/blocks.verbena.pb.h"
 #include "tests/docs/blocks_mock.verbena.pb.h"
 #include "verbena/rpc/annotate.h"
+#include "verbena/rpc/balancing.h"
 #include "verbena/rpc/call_options.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/interceptor.h"
@@ -38,6 +39,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using verbena::Annotate;
+using verbena::Balancing;
 using verbena::CallInfo;
 using verbena::Channel;
 using verbena::ClientReader;
@@ -63,6 +65,17 @@ Task<absl::StatusOr<uint64_t>> SizeOf(Channel& channel, std::string name) {
   absl::StatusOr<v1::StatReply> reply = co_await blocks.Stat(request, {.deadline = 1s});
   if (!reply.ok()) co_return reply.status();
   co_return reply->bytes();
+}
+
+Task<absl::StatusOr<uint64_t>> SizeInSet(Channel& set, std::string name, uint64_t volume) {
+  const v1::Blocks::Stub blocks(set);
+  v1::StatRequest request;
+  request.set_name(std::move(name));
+  // Calls for one volume go to one server, and a restart delays them.
+  VERBENA_CO_ASSIGN_OR_RETURN(
+      const v1::StatReply reply,
+      co_await blocks.Stat(request, {.deadline = 1s, .route_key = volume, .wait_for_ready = true}));
+  co_return reply.bytes();
 }
 
 Task<absl::StatusOr<uint64_t>> SizeFor(Channel& channel, std::string name, std::string tenant) {
@@ -417,6 +430,18 @@ TEST_F(GuideTest, MetadataReachesTheHandlerAndComesBack) {
   const absl::Status status = runtime_->BlockOn(SizeOf(channel, "a")).status();
   EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
   EXPECT_EQ(OutcomeOf(status), verbena::Outcome::kNotExecuted);
+}
+
+TEST_F(GuideTest, AChannelStandsForASetOfServers) {
+  std::unique_ptr<Server> other = *Server::Start(*runtime_, {&service_});
+  ASSERT_EQ(runtime_->BlockOn(WriteBlock(*channel_, "a", "sixteen bytes...")), absl::OkStatus());
+  const std::string target = "static:" + server_->address() + "," + other->address();
+  Channel set(*runtime_, target, {.balancing = Balancing::kRouteKey, .zone = "a"});
+  for (uint64_t volume : {1, 2, 3, 4}) {
+    const absl::StatusOr<uint64_t> size = runtime_->BlockOn(SizeInSet(set, "a", volume));
+    ASSERT_TRUE(size.ok()) << size.status();
+    EXPECT_EQ(*size, 16u);
+  }
 }
 
 TEST_F(GuideTest, AnInterceptorRunsAroundEachCall) {

@@ -104,6 +104,8 @@ class TestingService final : public testing::Testing::Service {
     co_return absl::OkStatus();
   }
 
+  uint64_t echoes() const { return echoes_; }
+
   std::atomic<int> waiting{0};
   std::atomic<int> cancelled{0};
   std::atomic<int> lingering{0};

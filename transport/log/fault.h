@@ -273,6 +273,14 @@ enum class Fault {
   kTargetUnchecked,       // an address of a target may be anything
   kBadLineSkipped,        // a list of servers loses the lines that are wrong
   kFileReadOnce,          // a file of servers that changes is not heard of
+  kBadSetEmptiesChannel,  // a resolver that fails takes the last good set away
+  kFailureNotTold,        // a resolver does not hear that a server cannot be reached
+  kLeavingServerCut,      // a server that leaves a set loses the calls that are on it
+  kLostServerStaysLost,   // a server that comes back gets no calls
+  kFlappingUndamped,      // a server whose links do not last is connected without pauses
+  kFirstAddressOnly,      // the other addresses of a server are never tried
+  kWeightsIgnored,        // servers take equal turns, whatever their weights are
+  kZoneIgnored,           // servers of other zones are called though the own one has some
 
   // files, examples
   kFileReferenceNotAtomic,   // threads that share a File lose count of its Tasks

@@ -1,0 +1,50 @@
+#include "verbena/rpc/client/picker.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "verbena/transport/log/mutant.h"
+
+namespace verbena::internal {
+
+void Picker::Set(std::vector<Member> members) {
+  members_ = std::move(members);
+  turns_.clear();
+  if (members_.empty()) return;
+  if (policy_ == Balancing::kRouteKey) routes_.Set(members_);
+  SetTurns();
+  next_turn_ = random_.Below(turns_.size());
+}
+
+// Each member's turns are spread evenly: its k-th of n turns is due at (k + 1/2) / n.
+void Picker::SetTurns() {
+  if (policy_ == Balancing::kPickFirst) {
+    turns_ = {members_.front().id};
+    return;
+  }
+  if (policy_ != Balancing::kWeighted || VERBENA_MUTANT(kWeightsIgnored)) {
+    for (const Member& each : members_) turns_.push_back(each.id);
+    return;
+  }
+  uint64_t divisor = 0;
+  uint64_t sum = 0;
+  for (const Member& each : members_) {
+    divisor = std::gcd(divisor, uint64_t{each.weight});
+    sum += each.weight;
+  }
+  // Each member has at least one turn.
+  const double scale = std::min(1.0 / static_cast<double>(divisor),
+                                static_cast<double>(kMaxTurns) / static_cast<double>(sum));
+  std::vector<std::pair<double, uint32_t>> due;
+  for (const Member& each : members_) {
+    const auto turns = std::max<size_t>(static_cast<size_t>(each.weight * scale + 0.5), 1);
+    for (size_t turn = 0; turn < turns; ++turn) {
+      due.emplace_back((static_cast<double>(turn) + 0.5) / static_cast<double>(turns), each.id);
+    }
+  }
+  std::sort(due.begin(), due.end());
+  for (const auto& each : due) turns_.push_back(each.second);
+}
+
+}  // namespace verbena::internal

@@ -1,0 +1,72 @@
+#include "verbena/rpc/client/route_table.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "verbena/transport/log/check.h"
+
+namespace verbena::internal {
+namespace {
+
+// -weight / ln(u) with u uniform in (0, 1): the highest of such scores falls to each member in
+// proportion to its weight.
+double ScoreOf(const RouteTable::Member& member, size_t slot) {
+  const uint64_t mixed = MixBits(member.hash ^ MixBits(slot + 1));
+  const double u = (static_cast<double>(mixed >> 11) + 0.5) / 9007199254740992.0;  // 2^53
+  return -static_cast<double>(member.weight) / std::log(u);
+}
+
+bool Holds(const std::vector<RouteTable::Member>& members, const RouteTable::Member& member) {
+  return std::find(members.begin(), members.end(), member) != members.end();
+}
+
+}  // namespace
+
+uint64_t StableHash(std::string_view text) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return MixBits(hash);
+}
+
+void RouteTable::Add(const Member& member) {
+  for (size_t slot = 0; slot < kSlots; ++slot) {
+    const double score = ScoreOf(member, slot);
+    if (score <= scores_[slot]) continue;
+    scores_[slot] = score;
+    owners_[slot] = member.id;
+  }
+}
+
+void RouteTable::Set(const std::vector<Member>& members) {
+  VERBENA_CHECK(!members.empty()) << "a table of no members";
+  std::vector<Member> stay;
+  std::vector<uint32_t> gone;
+  for (const Member& each : members_) {
+    if (Holds(members, each)) {
+      stay.push_back(each);
+    } else {
+      gone.push_back(each.id);
+    }
+  }
+  if (owners_.empty()) {
+    owners_.resize(kSlots);
+    scores_.assign(kSlots, 0);
+  }
+  std::sort(gone.begin(), gone.end());
+  for (size_t slot = 0; slot < kSlots && !gone.empty(); ++slot) {
+    if (!std::binary_search(gone.begin(), gone.end(), owners_[slot])) continue;
+    scores_[slot] = 0;
+    for (const Member& each : stay) {
+      const double score = ScoreOf(each, slot);
+      if (score <= scores_[slot]) continue;
+      scores_[slot] = score;
+      owners_[slot] = each.id;
+    }
+  }
+  for (const Member& each : members) {
+    if (!Holds(stay, each)) Add(each);
+  }
+  members_ = members;
+}
+
+}  // namespace verbena::internal

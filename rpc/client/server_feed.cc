@@ -1,0 +1,166 @@
+#include "verbena/rpc/client/server_feed.h"
+
+#include <chrono>
+#include <exception>
+#include <set>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/rpc/client/balancer.h"
+#include "verbena/rpc/internal/shard.h"
+#include "verbena/transport/coro/backoff.h"
+#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/coro/when_any.h"
+#include "verbena/transport/coro/yield.h"
+#include "verbena/transport/log/log.h"
+#include "verbena/transport/log/mutant.h"
+
+namespace verbena::internal {
+namespace {
+
+constexpr Duration kFirstPause = std::chrono::milliseconds(100);
+constexpr Duration kLongestPause = std::chrono::seconds(10);
+
+absl::Status CheckServer(const ResolvedServer& server) {
+  if (server.addresses.empty() || server.addresses.size() > ResolvedServer::kMaxAddresses) {
+    return absl::InvalidArgumentError(
+        fmt::format("the server \"{}\" has {} addresses, but must have 1 to {}", server.name,
+                    server.addresses.size(), ResolvedServer::kMaxAddresses));
+  }
+  if (server.weight < 1 || server.weight > ResolvedServer::kMaxWeight) {
+    return absl::InvalidArgumentError(fmt::format("the weight of {} is {}, but must be in [1, {}]",
+                                                  server.name, server.weight,
+                                                  ResolvedServer::kMaxWeight));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+ServerFeed::ServerFeed(std::string target, std::shared_ptr<Resolver> resolver)
+    : target_(std::move(target)), resolver_(std::move(resolver)) {}
+
+ServerFeed::ServerFeed(std::string target, absl::Status error)
+    : target_(std::move(target)), error_(std::move(error)) {}
+
+void ServerFeed::Subscribe(const std::shared_ptr<FeedSubscriber>& subscriber, Shard& shard) {
+  bool runs = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    subscribers_.push_back(subscriber);
+    if (resolver_ != nullptr && runner_ == nullptr) {
+      runner_ = subscriber;
+      runs = true;
+    }
+    if (servers_ != nullptr || !error_.ok()) Tell(subscriber);
+  }
+  if (runs && !shard.closing()) shard.tasks().Spawn(Run(shared_from_this(), shard));
+}
+
+void ServerFeed::Unsubscribe(const std::shared_ptr<FeedSubscriber>& subscriber) {
+  subscriber->balancer = nullptr;
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::erase(subscribers_, subscriber);
+  if (subscriber == runner_) stop_.Set();
+}
+
+void ServerFeed::Refresh() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (runner_ == nullptr || refreshes_ || VERBENA_MUTANT(kFailureNotTold)) return;
+  refreshes_ = runner_->gate->Post([feed = shared_from_this()] {
+    {
+      std::lock_guard<std::mutex> lock(feed->mutex_);
+      feed->refreshes_ = false;
+    }
+    feed->resolver_->Refresh();
+  });
+}
+
+// In a Task of its own, since nobody may wait for a lookup that blocks when the channel ends.
+Task<void> ServerFeed::Run(std::shared_ptr<ServerFeed> feed, Shard& shard) {
+  Backoff backoff(kFirstPause, kLongestPause);
+  while (!feed->stop_.is_set() && !shard.closing()) {
+    auto next = co_await WhenAny(feed->Next(), feed->Stopped());
+    if (next.index() != 0 || shard.closing()) break;
+    absl::StatusOr<ServerSet> servers = std::move(std::get<0>(next));
+    if (servers.ok()) servers = feed->Check(*std::move(servers));
+    if (servers.ok()) {
+      backoff.Reset();
+      feed->Publish(*std::move(servers));
+      // A resolver that never waits does not stop the executor.
+      (void)co_await Yield();
+    } else {
+      feed->PublishError(servers.status());
+      (void)co_await WithDeadline(feed->Stopped(), backoff.Next());
+    }
+  }
+}
+
+Task<absl::StatusOr<ServerSet>> ServerFeed::Next() {
+  try {
+    co_return co_await resolver_->Next();
+  } catch (const std::exception& error) {
+    co_return absl::InternalError(
+        fmt::format("the resolver of {} threw: {}", target_, error.what()));
+  } catch (...) {
+    co_return absl::InternalError(fmt::format("the resolver of {} threw", target_));
+  }
+}
+
+absl::StatusOr<ServerSet> ServerFeed::Check(ServerSet servers) const {
+  if (servers.size() > Resolver::kMaxServers) {
+    return absl::InvalidArgumentError(fmt::format("{} stands for {} servers; the most are {}",
+                                                  target_, servers.size(), Resolver::kMaxServers));
+  }
+  std::set<std::string> names;
+  for (ResolvedServer& server : servers) {
+    VERBENA_RETURN_IF_ERROR(CheckServer(server));
+    if (server.name.empty()) server.name = server.addresses.front();
+    if (!names.insert(server.name).second) {
+      return absl::InvalidArgumentError(fmt::format("{} is there twice", server.name));
+    }
+  }
+  return servers;
+}
+
+void ServerFeed::Publish(ServerSet servers) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  error_ = absl::OkStatus();
+  if (servers_ != nullptr && *servers_ == servers) return;
+  Log(LogLevel::kInfo, fmt::format("{} stands for {} servers", target_, servers.size()));
+  servers_ = std::make_shared<const ServerSet>(std::move(servers));
+  for (const auto& subscriber : subscribers_) Tell(subscriber);
+}
+
+void ServerFeed::PublishError(const absl::Status& error) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  // Whatever it is, it may pass.
+  absl::Status unresolved = absl::UnavailableError(fmt::format(
+      "{} is not resolved{}: {}", target_,
+      servers_ == nullptr ? "" : ", and the last good set of servers stays", error.ToString()));
+  if (unresolved != error_) Log(LogLevel::kWarning, std::string(unresolved.message()));
+  error_ = std::move(unresolved);
+  if (VERBENA_MUTANT(kBadSetEmptiesChannel)) servers_ = std::make_shared<const ServerSet>();
+  for (const auto& subscriber : subscribers_) Tell(subscriber);
+}
+
+void ServerFeed::Tell(const std::shared_ptr<FeedSubscriber>& subscriber) {
+  if (subscriber->told) return;
+  subscriber->told = subscriber->gate->Post(
+      [feed = shared_from_this(), subscriber] { feed->Deliver(*subscriber); });
+}
+
+void ServerFeed::Deliver(FeedSubscriber& subscriber) {
+  std::shared_ptr<const ServerSet> set;
+  absl::Status error;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    subscriber.told = false;
+    set = servers_;
+    error = error_;
+  }
+  if (subscriber.balancer != nullptr) subscriber.balancer->OnSet(set, error);
+}
+
+}  // namespace verbena::internal

@@ -1,0 +1,80 @@
+// ServerFeed: the servers of one channel's target, for its balancers on all executors.
+//
+// The executor of the first balancer runs the resolver; the others hear of each new set by a
+// message to them. The last good set stays while the resolver fails. Shared by the channel, its
+// balancers and the Task that runs the resolver; a mutex guards what several threads use, and no
+// call takes it.
+
+#ifndef VERBENA_RPC_CLIENT_SERVER_FEED_H_
+#define VERBENA_RPC_CLIENT_SERVER_FEED_H_
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/rpc/resolver.h"
+#include "verbena/transport/coro/event.h"
+#include "verbena/transport/coro/task.h"
+#include "verbena/transport/executor/executor_gate.h"
+
+namespace verbena::internal {
+
+class Balancer;
+class Shard;
+
+using ServerSet = std::vector<ResolvedServer>;
+
+// A balancer's name in the feed, which may outlive the balancer.
+struct FeedSubscriber {
+  Balancer* balancer = nullptr;  // used on its executor alone; nullptr once it is gone
+  std::shared_ptr<ExecutorGate> gate;
+  bool told = false;  // a message to it is on its way; guarded by the feed's mutex
+};
+
+class ServerFeed : public std::enable_shared_from_this<ServerFeed> {
+ public:
+  ServerFeed(std::string target, std::shared_ptr<Resolver> resolver);
+  // A target that does not parse: no server, and `error` is why.
+  ServerFeed(std::string target, absl::Status error);
+
+  // On the executor of `shard`, which is that of the subscriber's balancer: from now on that hears
+  // of each set, and of errors while there is none. What is known already it hears at once.
+  void Subscribe(const std::shared_ptr<FeedSubscriber>& subscriber, Shard& shard);
+  // The balancer ends.
+  void Unsubscribe(const std::shared_ptr<FeedSubscriber>& subscriber);
+  // A server cannot be reached. From any executor of the subscribers.
+  void Refresh();
+
+ private:
+  static Task<void> Run(std::shared_ptr<ServerFeed> feed, Shard& shard);
+  Task<absl::StatusOr<ServerSet>> Next();
+  Task<absl::Status> Stopped() { co_return co_await stop_.Wait(); }
+  // The set, checked, its names filled in.
+  absl::StatusOr<ServerSet> Check(ServerSet servers) const;
+  void Publish(ServerSet servers);
+  void PublishError(const absl::Status& error);
+  // Sends a message, unless one is on its way, so that a resolver faster than an executor does not
+  // fill the executor's queue. Call with the mutex held.
+  void Tell(const std::shared_ptr<FeedSubscriber>& subscriber);
+  // The message, which brings the newest set.
+  void Deliver(FeedSubscriber& subscriber);
+
+  const std::string target_;
+  const std::shared_ptr<Resolver> resolver_;  // nullptr: the target does not parse
+  Event stop_;                                // on the executor that runs the resolver
+
+  std::mutex mutex_;
+  // The rest is guarded by it.
+  std::vector<std::shared_ptr<FeedSubscriber>> subscribers_;
+  std::shared_ptr<FeedSubscriber> runner_;    // the first, whose executor runs the resolver
+  std::shared_ptr<const ServerSet> servers_;  // nullptr: none yet
+  absl::Status error_;                        // the resolver's last answer
+  bool refreshes_ = false;                    // a message to the resolver is on its way
+};
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_RPC_CLIENT_SERVER_FEED_H_

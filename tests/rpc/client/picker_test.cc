@@ -1,0 +1,144 @@
+// A picker takes members as its policy says: in turns, by weight, by load, or by key.
+
+#include "verbena/rpc/client/picker.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "verbena/rpc/client/route_table.h"
+
+namespace verbena::internal {
+namespace {
+
+using Member = Picker::Member;
+
+uint32_t NoLoad(uint32_t) { return 0; }
+
+std::map<uint32_t, int> Count(Picker& picker, int picks) {
+  std::map<uint32_t, int> counts;
+  for (int i = 0; i < picks; ++i) ++counts[picker.Pick(0, NoLoad)];
+  return counts;
+}
+
+std::vector<Member> Members(uint32_t count) {
+  std::vector<Member> members;
+  for (uint32_t id = 0; id < count; ++id) {
+    members.push_back({.id = id, .hash = StableHash("server-" + std::to_string(id))});
+  }
+  return members;
+}
+
+TEST(PickerTest, TakesTurns) {
+  Picker picker(Balancing::kRoundRobin, 1);
+  picker.Set(Members(3));
+  EXPECT_EQ(Count(picker, 9), (std::map<uint32_t, int>{{0, 3}, {1, 3}, {2, 3}}));
+}
+
+TEST(PickerTest, DifferentSeedsBeginAtDifferentMembers) {
+  std::map<uint32_t, int> first;
+  for (uint64_t seed = 0; seed < 64; ++seed) {
+    Picker picker(Balancing::kRoundRobin, seed);
+    picker.Set(Members(4));
+    ++first[picker.Pick(0, NoLoad)];
+  }
+  EXPECT_EQ(first.size(), 4u);
+}
+
+TEST(PickerTest, SpreadsTheTurnsOfAWeightEvenly) {
+  Picker picker(Balancing::kWeighted, 1);
+  picker.Set({{.id = 5, .weight = 300}, {.id = 6, .weight = 100}});
+  for (int round = 0; round < 5; ++round) {
+    EXPECT_EQ(Count(picker, 4), (std::map<uint32_t, int>{{5, 3}, {6, 1}})) << round;
+  }
+}
+
+TEST(PickerTest, BoundsTheTurnsOfManyDifferentWeights) {
+  std::vector<Member> members = Members(1000);
+  for (Member& each : members) each.weight = 1000 - each.id % 997;
+  Picker picker(Balancing::kWeighted, 1);
+  picker.Set(members);
+  const std::map<uint32_t, int> counts = Count(picker, 8000);
+  EXPECT_EQ(counts.size(), 1000u) << "each member has a turn";
+  EXPECT_GT(counts.at(0), counts.at(996));
+}
+
+TEST(PickerTest, TakesTheLessLoadedOfTwoByWeight) {
+  Picker picker(Balancing::kLeastInFlight, 1);
+  picker.Set({{.id = 0, .weight = 4}, {.id = 1, .weight = 1}});
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(picker.Pick(0, [](uint32_t id) { return id == 0 ? 6 : 1; }), 0u) << "7/4 and 2/1";
+    EXPECT_EQ(picker.Pick(0, [](uint32_t id) { return id == 0 ? 8 : 1; }), 1u) << "9/4 and 2/1";
+  }
+}
+
+TEST(PickerTest, NeverComparesAMemberWithItself) {
+  Picker picker(Balancing::kLeastInFlight, 3);
+  picker.Set(Members(5));
+  // One of two different members is not the loaded one.
+  for (int i = 0; i < 500; ++i) {
+    EXPECT_NE(picker.Pick(0, [](uint32_t id) { return id == 2 ? 9 : 0; }), 2u);
+  }
+}
+
+TEST(RouteTableTest, MovesOnlyTheKeysOfAMemberThatGoesOrComes) {
+  RouteTable table;
+  const std::vector<Member> all = Members(10);
+  table.Set(all);
+  std::vector<uint32_t> before;
+  for (uint64_t key = 1; key <= 10000; ++key) before.push_back(table.Of(key));
+  std::vector<Member> fewer = all;
+  fewer.erase(fewer.begin() + 4);
+  table.Set(fewer);
+  for (uint64_t key = 1; key <= 10000; ++key) {
+    const uint32_t now = table.Of(key);
+    if (before[key - 1] == 4) {
+      EXPECT_NE(now, 4u);
+    } else {
+      EXPECT_EQ(now, before[key - 1]);
+    }
+  }
+  table.Set(all);
+  for (uint64_t key = 1; key <= 10000; ++key) EXPECT_EQ(table.Of(key), before[key - 1]);
+}
+
+// However each came to its set, and in whichever order it lists it.
+TEST(RouteTableTest, AgreesWithEveryOtherTableOfTheSameSet) {
+  const std::vector<Member> all = Members(7);
+  RouteTable one;
+  one.Set(all);
+  RouteTable other;
+  other.Set({all[3]});
+  other.Set({all[6], all[3], all[1]});
+  other.Set({all[6], all[5], all[4], all[3], all[2], all[1], all[0]});
+  for (uint64_t key = 1; key <= 1000; ++key) EXPECT_EQ(one.Of(key), other.Of(key)) << key;
+}
+
+TEST(RouteTableTest, GivesKeysInProportionToWeights) {
+  std::vector<Member> members = Members(4);
+  members[0].weight = 3;
+  RouteTable table;
+  table.Set(members);
+  std::vector<int> keys(4);
+  for (uint64_t key = 1; key <= 60000; ++key) ++keys[table.Of(key)];
+  EXPECT_NEAR(keys[0], 30000, 2500);
+  for (int i : {1, 2, 3}) EXPECT_NEAR(keys[i], 10000, 1500);
+}
+
+TEST(RouteTableTest, AnIdThatIsUsedAgainGetsTheNewMembersKeys) {
+  const std::vector<Member> all = Members(4);
+  RouteTable reused;
+  reused.Set({all[0], all[1]});
+  Member in_place_of_1 = all[2];
+  in_place_of_1.id = 1;
+  reused.Set({all[0], in_place_of_1});
+  RouteTable fresh;
+  fresh.Set({all[0], in_place_of_1});
+  for (uint64_t key = 1; key <= 1000; ++key) EXPECT_EQ(reused.Of(key), fresh.Of(key)) << key;
+}
+
+}  // namespace
+}  // namespace verbena::internal

@@ -4,7 +4,7 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-usage: ./dev demo [block_store|kv|stream|hello|host_loop|interceptors|overload|own_memory] [arguments of the example]
+usage: ./dev demo [block_store|kv|stream|hello|balanced|host_loop|interceptors|overload|own_memory] [arguments of the example]
 
   block_store  (default) a block server and a client as two processes: a directory tree, the given one or
                one that every Debian has, is stored in a volume on the disk, read back with many reads in
@@ -14,6 +14,7 @@ usage: ./dev demo [block_store|kv|stream|hello|host_loop|interceptors|overload|o
   stream       a volume of the block store is copied by streams while calls go on over the same link, and
                compared
   hello        the README's program: one service, one call
+  balanced     one channel, three servers: turns, a restart, keys, and a set that a file names
   host_loop    a server and a client on one thread, inside an epoll loop of the program's own
   interceptors a log, authorization and injected faults around calls
   overload     a server with more calls than it can serve, first without bounds, then with a queue
@@ -26,13 +27,13 @@ TEXT
 example=block_store
 case ${1:-} in
   -h | --help) usage; exit 0 ;;
-  block_store | kv | stream | hello | host_loop | interceptors | overload | own_memory) example=$1; shift ;;
+  block_store | kv | stream | hello | balanced | host_loop | interceptors | overload | own_memory) example=$1; shift ;;
   -*) ;;
   "") ;;
   *)
     # A path is an argument of block_store; a word that is none is more likely a mistyped example.
     if [ ! -e "$1" ]; then
-      echo "dev demo: '$1' is neither an example (block_store, kv, stream, hello, host_loop, interceptors, overload, own_memory) nor a file" >&2
+      echo "dev demo: '$1' is neither an example (block_store, kv, stream, hello, balanced, host_loop, interceptors, overload, own_memory) nor a file" >&2
       exit 2
     fi
     ;;

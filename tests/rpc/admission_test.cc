@@ -502,6 +502,7 @@ TEST_F(AdmissionOfPayloadsTest, PayloadsOfCallsThatWaitArriveWhenTheirTurnComes)
 // The payload came in the request's frame, so it lies in the server's memory.
 TEST_F(AdmissionOfPayloadsTest, TheMemoryOfAQueuedCallIsFreeWhenItsClientIsGone) {
   Start({.max_running = 1, .max_queue_age = hours(1)});
+  EXPECT_EQ(OthersPut(4096), absl::OkStatus()) << "so that the memory is registered";
   JoinHandle<void> hold = StartHold(0);
   other_runtime_->Spawn(Hold(*other_channel_, 4096));
   Eventually([this] { return server_->stats().queued == 1; }, "the call waits");

@@ -90,7 +90,13 @@ TEST_F(BalancingTest, AServerThatLeavesFailsNoCallThatIsOnIt) {
       }(*stub_));
   Eventually([&] { return members_[0]->service.lingering == 1; }, "the handler runs");
   resolver_->Tell(*client_runtime_, std::vector<ResolvedServer>{Resolved(1)});
-  AwaitReady(1);
+  Eventually(
+      [&] {
+        const std::vector<ChannelServer> servers = Servers();
+        return servers.size() == 1 && servers[0].server.addresses[0] == Address(1) &&
+               servers[0].state == ChannelServer::State::kReady;
+      },
+      "the other server has taken its place");
   TakeEchoes();
   EchoOften(10);
   EXPECT_EQ(TakeEchoes(), (Counts{0, 10}));

@@ -121,7 +121,10 @@ Task<absl::Status> AllocateMemory(Connection& connection, const MethodDescriptor
                                   ClientBulk& bulk) {
   VERBENA_CO_ASSIGN_OR_RETURN(ClientSession * session,
                               co_await SessionWithLeases(connection, 0, options.deadline.when()));
+  // The link may be lost, and the session freed, while this waits.
   const Endpoint& endpoint = session->endpoint();
+  [[maybe_unused]] const auto use = endpoint.Use();
+  const bool wants_landing = WantsLanding(bulk, *session->link());
   VERBENA_CO_RETURN_IF_ERROR(
       CheckSizes(bulk, message_bytes, options, endpoint.limits().max_payload_bytes));
   if (TravelsBeside(message_bytes, context, *session->link())) {
@@ -139,7 +142,8 @@ Task<absl::Status> AllocateMemory(Connection& connection, const MethodDescriptor
     request.SerializeWithCachedSizesToArray(
         reinterpret_cast<uint8_t*>(message + bulk.context_bytes));
   }
-  if (WantsLanding(bulk, *session->link())) {
+  if (VERBENA_MUTANT(kSessionUsedAfterWait) ? WantsLanding(bulk, *session->link())
+                                            : wants_landing) {
     VERBENA_CO_ASSIGN_OR_RETURN(
         bulk.landing,
         co_await AllocateUntil(endpoint, endpoint.memory().landing(), options.max_response_payload,

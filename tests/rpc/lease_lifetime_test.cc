@@ -3,6 +3,7 @@
 // any more, and not before.
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -141,6 +142,37 @@ TEST_F(LeaseLifetimeTest, CallsDestroyedAtAnyAwaitLoseNoMemory) {
     ASSERT_EQ(Run(abandon(pause_us)), absl::OkStatus());
     ExpectNothingHeld();
   }
+}
+
+TEST_F(LeaseLifetimeTest, ACallMayLoseItsLinkWhileItWaitsForMemory) {
+  LinkLimits limits;
+  limits.memory.send_bytes = 4 << 20;
+  StartServer();
+  StartClient({.limits = limits});
+  auto run = [this]() -> Task<absl::Status> {
+    Endpoint* const endpoint = *client_runtime_->shard(0).EndpointOn(0);
+    std::vector<Buffer> taken = co_await TakeAll(endpoint->memory().send(), 1 << 20);
+    testing::PutRequest request;
+    request.set_filler(std::string(1 << 20, 'f'));
+    std::optional<absl::Status> ended;
+    TaskScope scope(client_runtime_->executor(0));
+    scope.Spawn([&]() -> Task<void> {
+      WithPayload<testing::PutReply> reply;
+      ended = co_await stub_->Swap(request, reply, {.max_response_payload = 1 << 20});
+    });
+    for (int i = 0; i < 5; ++i) VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
+    Link* const link = endpoint->OpenLink({0, 0});
+    if (link == nullptr) co_return absl::InternalError("there is no link");
+    link->Close(absl::UnavailableError("as was asked"));
+    // The next link frees what is left of this one.
+    VERBENA_CO_RETURN_IF_ERROR(co_await AwaitLink());
+    EXPECT_FALSE(ended.has_value()) << *ended;
+    taken.clear();
+    co_await scope.Join();
+    EXPECT_TRUE(ended->ok() || OutcomeOf(*ended) == Outcome::kNotExecuted) << *ended;
+    co_return absl::OkStatus();
+  };
+  EXPECT_EQ(Run(run()), absl::OkStatus());
 }
 
 TEST_F(LeaseLifetimeTest, WhenTheServerDiesTheMemoryComesHome) {

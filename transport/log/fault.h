@@ -205,6 +205,7 @@ enum class Fault {
   kContextWaitUnseen,          // nobody asks whether the client lives while its context is awaited
   kFailureDrawnOut,            // each part of a large failure may take the whole grace
   kLastMessageCountsOn,        // a large message counts although its stream has ended
+  kSessionUsedAfterWait,       // a call looks at its link after a wait in which that may be lost
   kBesideUnbounded,            // a peer may send beside a stream's messages as much as it likes
   kMessageHooksReversed,       // the interceptor next to the wire sees a message that leaves first
   kPartedMessageUnseen,        // interceptors do not see a message that leaves in parts

@@ -71,8 +71,10 @@ struct Handler<method> {
 // Handlers of streaming methods. Their end of the stream lives in a coroutine around the handler.
 inline Task<absl::Status> RunStreamHandler(ServerContext& context, Task<absl::Status> handler) {
   if (!handler) {
-    co_return absl::InternalError("the handler of " + std::string(context.method().full_name) +
-                                  " returned an empty Task");
+    co_return absl::InternalError(
+        "the handler of " + std::string(context.method().full_name) +
+        " returned an empty Task: make the handler a coroutine (co_return), or "
+        "return a Task that has not been awaited or moved from");
   }
   co_return co_await std::move(handler);
 }

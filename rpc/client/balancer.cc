@@ -154,7 +154,10 @@ Task<absl::StatusOr<ConnectionUse>> Balancer::AwaitPick(uint64_t route_key, Dead
 absl::Status Balancer::Obstacle() const {
   if (set_ == nullptr) return resolver_error_;
   if (subchannels_.empty()) {
-    return absl::UnavailableError(fmt::format("{} stands for no server now", options_.target));
+    return absl::UnavailableError(
+        fmt::format("the set of {} is empty: add a server to it, or let calls wait for one "
+                    "(CallOptions::wait_for_ready)",
+                    options_.target));
   }
   constexpr size_t kNamed = 3;
   size_t failed = 0;

@@ -330,7 +330,9 @@ absl::Status ServerCall::Thrown() const {
 
 absl::Status ServerCall::NoTask() const {
   return absl::InternalError(
-      fmt::format("the handler of {} returned an empty Task", method_name()));
+      fmt::format("the handler of {} returned an empty Task: make the handler a coroutine "
+                  "(co_return), or return a Task that has not been awaited or moved from",
+                  method_name()));
 }
 
 void ServerCall::OnTaskDone() {

@@ -68,7 +68,7 @@ std::array<absl::Status, kRefusalReasons> Refusals(const ServerLimits& limits) {
                    "raise ServerOptions::max_calls_per_client",
                    limits.max_calls_per_client),
           Overload(limits,
-                   "the server's executor runs {} calls of this address, its most: retry later, or "
+                   "the server's executor runs {} calls of this source, its most: retry later, or "
                    "raise ServerOptions::max_calls_per_source",
                    CallsPerSource(limits)),
           Overload(limits,

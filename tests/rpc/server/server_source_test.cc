@@ -138,7 +138,7 @@ TEST_F(SourceTest, BoundsOfCallsFollowMaxConcurrentCalls) {
       << of_client.body;
   wait(*second, 3);
   const RogueFrame of_source = second->Receive()[0];
-  EXPECT_NE(of_source.body.find("6 calls of this address, its most: retry later, or raise "
+  EXPECT_NE(of_source.body.find("6 calls of this source, its most: retry later, or raise "
                                 "ServerOptions::max_calls_per_source"),
             std::string::npos)
       << of_source.body;

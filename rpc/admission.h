@@ -3,11 +3,12 @@
 // Owned by the caller of Server::Start(), which copies it. Each bound holds on each executor by
 // itself. Without any bound set, each call starts when it arrives, and pays nothing.
 //
-// With max_running, arrived calls wait in a queue. The executor starts a few of them in each turn,
-// polls for more calls in between, and so sees how long its queue is, even if handlers never
-// suspend. Clients take turns, each with one call. Calls of the priorities control, normal and
-// background wait apart. A call that waits, or would wait, longer than max_queue_age is refused. So
-// an overloaded server answers what it can in good time, and tells the others at once.
+// With max_running, calls that arrive wait in a queue. The executor starts a few of them, polls for
+// more calls, and starts the next few. So it sees how long its queue is, even if handlers never
+// suspend. Clients take turns: each turn starts one call of a client. Calls of the priorities
+// control, normal and background wait in queues of their own. A call that has waited for longer
+// than max_queue_age is refused. A call that would wait for longer is refused when it arrives. So
+// an overloaded server answers what it can in good time, and refuses the other calls at once.
 //
 // A refusal is RESOURCE_EXHAUSTED with a RetryAfterOf() and the outcome not_executed. It never
 // closes a link. ServerStats counts refusals by their bound.
@@ -38,19 +39,19 @@ struct MethodLimits {
 };
 
 struct AdmissionOptions {
-  // Handlers that run at once; more calls wait in the queue. 0, the default: no queue. A handler
-  // that never suspends runs alone anyway: then any number does. Streams wait for their turn, but
-  // do not count once they have begun. Nor do control calls.
+  // Handlers that run at once; further calls wait in the queue. 0, the default: no queue. If no
+  // handler ever suspends, one runs at a time anyway, and any number will do. A stream waits in the
+  // queue, but does not count once its handler runs. Control calls do not count.
   uint32_t max_running = 0;
   // The same of one client. 0, the default: half of max_running, rounded up.
   uint32_t max_running_per_client = 0;
   // The same of all clients of one source address. 0, the default: three quarters of max_running,
   // rounded up, or max_running_per_client if that is more; no bound for clients of a FileBootstrap.
   uint32_t max_running_per_source = 0;
-  // Calls that wait, 1 to 65536; half of them may be background calls. A client's call finds a
-  // place while the client has fewer calls there than are free, and the clients of one source have
-  // three quarters at most. So neither fills the queue. The bound of a source holds as that of
-  // max_running_per_source does.
+  // Places in the queue, 1 to 65536. Background calls take half of them at most. A client gets a
+  // further place while it has fewer places than are free. The clients of one source have three
+  // quarters of the places at most; clients of a FileBootstrap have this bound only if
+  // max_running_per_source is set. So neither a client nor a source fills the queue.
   uint32_t max_queued = 1024;
   // The longest wait, at least 1 us. (start)
   Duration max_queue_age = std::chrono::milliseconds(5);

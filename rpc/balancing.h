@@ -25,9 +25,12 @@ enum class Balancing : uint8_t {
   // The one of two random servers that has fewer calls of this executor in flight, in proportion to
   // its weight: for calls that differ in cost, and servers that differ in speed.
   kLeastInFlight,
-  // By CallOptions::route_key. All clients whose set is the same send a key to the same server, and
-  // when a server comes or goes, only its own keys move (rendezvous hashing). A server gets keys in
-  // proportion to its weight. Calls without a key take turns, as with kRoundRobin.
+  // By CallOptions::route_key, among the servers that are ready here and, with
+  // ChannelOptions::zone, in that zone. Executors that see the same servers send a key to the same
+  // one. When a server comes or goes, only its own keys move (rendezvous hashing). While a key's
+  // server is not connected, as at the start, its calls go to another one: use keys for caches, not
+  // for ownership. A server gets keys in proportion to its weight. Calls without a key take turns,
+  // as with kRoundRobin.
   kRouteKey,
 };
 

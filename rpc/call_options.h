@@ -50,8 +50,10 @@ struct CallOptions {
   // apart.
   Payload request_payload = {};
   // Memory for the response's payload, of the same kind; the server writes at most size() bytes to
-  // it. It comes back as WithPayload::payload. If the call fails and returns its reply, the memory
-  // returns to its pool.
+  // it. It comes back as WithPayload::payload. If the call fails, its content is undefined: a call
+  // that fills its caller's WithPayload leaves the memory there if the server provably cannot write
+  // to it any more. Otherwise, and if the call returns its reply, the memory returns to its pool,
+  // at once or later.
   Buffer response_payload_into = {};
   // Without response_payload_into: the most bytes that the response's payload may have, for which
   // the client allocates memory. A larger payload fails with RESOURCE_EXHAUSTED, after the handler

@@ -100,10 +100,10 @@ class Channel {
   Channel& operator=(const Channel&) = delete;
 
   // Connects this executor now, instead of in the first call; with a set of servers, waits for the
-  // first that answers. UNAVAILABLE: nobody answers.
-  // INVALID_ARGUMENT: the target is no address. RESOURCE_EXHAUSTED or PERMISSION_DENIED: the server
-  // refuses. FAILED_PRECONDITION: this thread runs no executor of the runtime. Errors of this and
-  // the next three functions have Outcome::kNotExecuted.
+  // first that answers, and the others may follow (Servers()). UNAVAILABLE: nobody answers.
+  // INVALID_ARGUMENT: the target does not parse. RESOURCE_EXHAUSTED or PERMISSION_DENIED: the
+  // server refuses. FAILED_PRECONDITION: this thread runs no executor of the runtime. Errors of
+  // this and the next three functions have Outcome::kNotExecuted.
   Task<absl::Status> Connect();
 
   // Memory for payloads of calls on this channel, which it connects if need be: `bytes` of it,
@@ -130,7 +130,8 @@ class Channel {
   absl::StatusOr<RemoteMemory> Remote(const RemoteMemoryHandle& handle);
 
   // The servers of the set as this executor sees them, in the set's order: empty until the first
-  // use on this executor has resolved the target. With one server: that one. FAILED_PRECONDITION:
+  // use on this executor has resolved the target. With one server: that one. To wait until a set is
+  // complete, call Connect(), and then this again until each server is kReady. FAILED_PRECONDITION:
   // this thread runs no executor of the runtime.
   absl::StatusOr<std::vector<ChannelServer>> Servers();
 

@@ -148,9 +148,10 @@ class Server {
  public:
   // `services` are borrowed, and must outlive the server. ALREADY_EXISTS: a service is given twice,
   // or two methods have the same number. FAILED_PRECONDITION: the port is taken. INVALID_ARGUMENT:
-  // the address is no host:port, a field of ServerOptions::handshakes is 0, max_metadata_bytes or
-  // a field of ServerOptions::admission is out of its range, or an interceptor is null. NOT_FOUND:
-  // AdmissionOptions::methods names a method that no service has.
+  // the address is no host:port, a field of ServerOptions::handshakes other than
+  // links_per_source is 0, max_metadata_bytes or a field of ServerOptions::admission is out of its
+  // range, or an interceptor is null. NOT_FOUND: AdmissionOptions::methods names a method that no
+  // service has.
   static absl::StatusOr<std::unique_ptr<Server>> Start(Runtime& runtime,
                                                        const std::vector<Service*>& services,
                                                        const ServerOptions& options = {});

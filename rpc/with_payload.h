@@ -1,11 +1,14 @@
-// WithPayload: a reply and the payload that came with it, for methods whose responses have
-// payloads.
+// WithPayload: a message and the payload that came with it: a reply, or a message of a stream.
 //
-// A stub's method returns one, or fills the caller's. Both parts belong to its owner. Move-only,
-// since a Buffer has one owner. One thread.
+// For methods whose responses have payloads, and for streams whose messages have some. A stub's
+// unary method returns one, or fills the caller's; so does a Read of a stream, and a Write sends
+// one. Both parts belong to its owner. Move-only, since a Buffer has one owner. One thread.
 //
 //   absl::StatusOr<WithPayload<ReadReply>> got = co_await stub.Read(request);
 //   Use(got->message, got->payload.view());
+//
+//   WithPayload<Part> part;
+//   while (co_await reader.Read(part)) co_await writer.Write(part);
 
 #ifndef VERBENA_RPC_WITH_PAYLOAD_H_
 #define VERBENA_RPC_WITH_PAYLOAD_H_
@@ -25,13 +28,15 @@ struct WithPayload {
   const Message* operator->() const { return &message; }
 
   Message message = {};
-  // The response's payload. If that is empty, this has no bytes and may have no memory.
+  // The payload. If that is empty, or there is none, this has no bytes and may have no memory. A
+  // Read of a stream uses the memory that is here again if that is large enough.
   //
-  // A call that fills its caller's WithPayload drops what was here when it begins. If it fails,
-  // this is CallOptions::response_payload_into, with undefined content, if the server provably
-  // cannot write to it any more. Otherwise it has no memory: that returns to its pool later.
+  // A unary call that fills its caller's WithPayload drops what was here when it begins. If it
+  // fails, this is CallOptions::response_payload_into, with undefined content, if the server
+  // provably cannot write to it any more. Otherwise it has no memory: that returns to its pool
+  // later.
   Buffer payload = {};
-  // Whether the server answered with a payload, perhaps an empty one.
+  // Whether the message has a payload, perhaps an empty one. A Write sends none if this is false.
   bool has_payload = false;
 };
 

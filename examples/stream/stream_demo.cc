@@ -63,7 +63,7 @@ while coroutines read single blocks over the same link. Damages the copy, and re
 Compares both volumes byte by byte, and prints what that took.
 
   --megabytes=N          the volume's size (default 64, at most 4096)
-  --readers=N            coroutines that read blocks meanwhile (default 8)
+  --readers=N            coroutines that read blocks meanwhile (default 8, at most 256)
   --directory=DIRECTORY  on the disk to be used (default /var/tmp)
   --server=PATH          the server (default: block_store_server of examples/block_store)
   --help                 this text

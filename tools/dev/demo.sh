@@ -4,7 +4,8 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-usage: ./dev demo [block_store|kv|stream|hello|balanced|host_loop|interceptors|overload|own_memory] [arguments of the example]
+usage: ./dev demo [block_store|kv|stream] [arguments of the example]
+       ./dev demo hello|balanced|host_loop|interceptors|overload|own_memory
 
   block_store  (default) a block server and a client as two processes: a directory tree, the given one or
                one that every Debian has, is stored in a volume on the disk, read back with many reads in
@@ -20,7 +21,7 @@ usage: ./dev demo [block_store|kv|stream|hello|balanced|host_loop|interceptors|o
   overload     a server with more calls than it can serve, first without bounds, then with a queue
   own_memory   a cache that serves blocks out of its own memory, into memory of the client's own
 
-./dev demo EXAMPLE --help lists the example's own arguments.
+./dev demo EXAMPLE --help lists the arguments of block_store, kv and stream; the others take none.
 TEXT
 }
 

@@ -41,7 +41,8 @@ struct MethodLimits {
 struct AdmissionOptions {
   // Handlers that run at once; further calls wait in the queue. 0, the default: no queue. If no
   // handler ever suspends, one runs at a time anyway, and any number will do. A stream waits in the
-  // queue, but does not count once its handler runs. Control calls do not count.
+  // queue, but does not count once its handler runs. Control calls do not count. The next four need
+  // max_running: setting one of them without it is INVALID_ARGUMENT.
   uint32_t max_running = 0;
   // The same of one client. 0, the default: half of max_running, rounded up.
   uint32_t max_running_per_client = 0;

@@ -2,9 +2,11 @@
 
 #include <chrono>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "fmt/format.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/mutant.h"
 
@@ -27,6 +29,24 @@ bool Exceeds(uint64_t most, uint64_t taken, uint64_t added) {
   return most != 0 && added > 0 && taken > 0 && taken + added > most;
 }
 
+// Without a queue these have no effect.
+absl::Status CheckQueueOptions(const AdmissionOptions& options) {
+  const AdmissionOptions defaults;
+  const std::pair<const char*, bool> set[] = {
+      {"max_running_per_client", options.max_running_per_client != 0},
+      {"max_running_per_source", options.max_running_per_source != 0},
+      {"max_queued", options.max_queued != defaults.max_queued},
+      {"max_queue_age", options.max_queue_age != defaults.max_queue_age}};
+  for (const auto& [name, is_set] : set) {
+    if (!is_set || options.max_running > 0) continue;
+    return absl::InvalidArgumentError(
+        fmt::format("AdmissionOptions::{} is set, but max_running is 0, so that there is no queue: "
+                    "set max_running, too",
+                    name));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckAdmission(const AdmissionOptions& options, const MethodTable& methods) {
@@ -45,6 +65,7 @@ absl::Status CheckAdmission(const AdmissionOptions& options, const MethodTable& 
         fmt::format("AdmissionOptions::retry_after is {} ns: it is never less than 0",
                     options.retry_after.count()));
   }
+  VERBENA_RETURN_IF_ERROR(CheckQueueOptions(options));
   for (const auto& [name, limits] : options.methods) {
     if (IndexOf(methods, name) >= 0) continue;
     return absl::NotFoundError(

@@ -263,6 +263,27 @@ TEST_F(AdmissionTest, WrongOptionsAreRefusedByName) {
   EXPECT_TRUE(names(start({.retry_after = Duration(-1)}), "retry_after"));
 }
 
+TEST_F(AdmissionTest, OptionsOfTheQueueAreRefusedWithoutOne) {
+  server_runtime_ = StartRuntime();
+  const auto start = [this](AdmissionOptions admission) {
+    return Server::Start(*server_runtime_, {&service_}, {.admission = std::move(admission)})
+        .status();
+  };
+  const std::pair<const char*, AdmissionOptions> wrong[] = {
+      {"max_running_per_client is set", {.max_running_per_client = 1}},
+      {"max_running_per_source is set", {.max_running_per_source = 1}},
+      {"max_queued is set", {.max_queued = 1023}},
+      {"max_queue_age is set", {.max_queue_age = milliseconds(2)}}};
+  for (auto [message, admission] : wrong) {
+    const absl::Status status = start(admission);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << message;
+    EXPECT_NE(status.message().find(message), status.message().npos) << status;
+    admission.max_running = 1;
+    EXPECT_EQ(start(admission), absl::OkStatus()) << message;
+  }
+  EXPECT_EQ(start({.max_pinned_bytes = 1}), absl::OkStatus()) << "bounds that need no queue";
+}
+
 // As many as it likes: the queue is full for it, and for nobody else.
 TEST_F(AdmissionTest, AClientThatFillsTheQueueHarmsNoOther) {
   Start({.admission = {.max_running = 1, .max_queued = 4, .max_queue_age = hours(1)}});

@@ -1,12 +1,14 @@
 #include "verbena/rpc/client/subchannel.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fmt/format.h"
 #include "verbena/rpc/internal/shard.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/log/check.h"
+#include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
@@ -50,6 +52,7 @@ Task<void> Subchannel::KeepConnected() {
     if (shard.closing()) break;
     if (ready.ok()) {
       const TimePoint opened = shard.executor().now();
+      warned_ = false;
       owner_.OnReady(*this);
       if (connection.usable_session() != nullptr) {
         lost_.Reset();
@@ -60,6 +63,10 @@ Task<void> Subchannel::KeepConnected() {
       if (!flapping_.ok()) owner_.OnFailed(*this);
       (void)co_await SleepUntil(next);
     } else {
+      if (!std::exchange(warned_, true)) {
+        Log(LogLevel::kWarning, fmt::format("the server {} of a set cannot be reached: {}",
+                                            server_.name, std::string(ready.message())));
+      }
       owner_.OnFailed(*this);
       (void)co_await SleepUntil(connection.next_attempt());
     }

@@ -88,6 +88,7 @@ class Subchannel final : private ConnectionWatcher, private TaskCompletion {
   uint32_t flaps_ = 0;
   Backoff flap_backoff_{Connection::kInitialBackoff, Connection::kMaxBackoff};
   absl::Status flapping_;  // OK unless there were two of them
+  bool warned_ = false;    // the log says that the server cannot be reached, which it could before
   Task<void> task_;
 };
 

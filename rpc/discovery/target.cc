@@ -113,7 +113,14 @@ absl::Status CheckPrefix(std::string_view text, std::string_view prefix, const c
 }
 
 absl::StatusOr<Target> Parse(std::string_view text) {
-  if (text.starts_with(kStatic) && !IsNumber(text.substr(kStatic.size()))) return ParseStatic(text);
+  if (text.starts_with(kStatic) && !IsNumber(text.substr(kStatic.size()))) {
+    if (text.substr(kStatic.size()).starts_with('/')) {
+      return Wrong(kStatic.size() + 1,
+                   "\"static:\" is followed by '/': write "
+                   "static:host:port,host:port");
+    }
+    return ParseStatic(text);
+  }
   if (text.starts_with(kDns)) return ParseDns(text);
   if (text.starts_with(kFile)) {
     if (text.size() == kFile.size()) return Wrong(kFile.size() + 1, "the path is missing");

@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "tests/rpc/server_set.h"
+#include "tests/transport/log/captured_log.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/testing/fake_clock.h"
 #include "verbena/transport/coro/deadline.h"
@@ -359,6 +360,28 @@ TEST_F(BalancingTest, AServerWhoseLinksDoNotLastCountsAsFailed) {
   clock.Run();
   channel_.reset();
   client_runtime_.reset();
+}
+
+TEST_F(BalancingTest, TheLogTellsOnceOfAServerThatCannotBeReachedUntilItIsReadyAgain) {
+  StartServers(1);
+  StopServer(0);
+  CapturedLog log;
+  int warnings = 0;
+  const auto count = [&] {
+    for (const std::string& line : log.Take()) {
+      if (line.find("of a set cannot be reached: ") != std::string::npos) ++warnings;
+    }
+    return warnings;
+  };
+  StartClient(StaticTarget());
+  EXPECT_FALSE(Run(Echo()).ok());
+  Eventually([&] { return Servers()[0].failures >= 3; }, "attempts fail");
+  EXPECT_EQ(count(), 1);
+  StartServer(0);
+  AwaitReady(1);
+  StopServer(0);
+  Eventually([&] { return Servers()[0].failures >= 3; }, "attempts fail again");
+  EXPECT_EQ(count(), 2);
 }
 
 TEST_F(BalancingTest, EveryExecutorHearsOfTheSet) {

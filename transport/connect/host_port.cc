@@ -38,6 +38,9 @@ absl::StatusOr<HostPort> ParseHostPort(const std::string& text) {
   if (bracketed) host = host.substr(1, host.size() - 2);
   if (host.empty()) return BadAddress(text, "it has no host");
   if (host.size() > kMaxHostBytes) return BadAddress(text, "the host is longer than 253 bytes");
+  if (host.find(',') != std::string::npos) {
+    return BadAddress(text, "it names several servers: write static:host:port,host:port");
+  }
   if (!bracketed && host.find(':') != std::string::npos) {
     return BadAddress(text, "an IPv6 address needs brackets");
   }

@@ -63,6 +63,8 @@ TEST(TargetTest, NamesThePlaceOfWhatIsWrong) {
       {"static::1", "position 8: the host is missing"},
       {"static:a:1, b:2", "position 12: an address has no blanks"},
       {"static:::1:4000", "position 8: \"::1:4000\" has several colons"},
+      {"static://a:4000,b", "position 8: \"static:\" is followed by '/': write static:host:port,"},
+      {"static:/a:4000", "position 8: \"static:\" is followed by '/'"},
       {"static:[::1:4000", "position 8: the bracket is not closed"},
       {"static:a:1,b:2,a:1", "position 16: a:1 is there twice"},
       {"dns:///storage", "position 15: the port is missing"},

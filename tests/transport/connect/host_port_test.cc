@@ -56,6 +56,8 @@ TEST(HostPortTest, AnErrorInAnAddressIsNamed) {
                                   {"a b:1", "character"},
                                   {"a\nb:1", "character"},
                                   {std::string("a\0b:1", 5), "character"},
+                                  {"a:1,b:2", "it names several servers: write static:"},
+                                  {"a,b:2", "several servers"},
                                   {"[::1:1", "brackets"},
                                   {std::string(254, 'h') + ":1", "253"}};
   for (const Bad& bad : cases) {

@@ -18,7 +18,7 @@
 //   }
 //
 // If the messages of a stream have payloads, its type says WithPayload, as with the real streams
-// (client_stream.h): Read() fills one, and Write() also takes a payload.
+// (client_stream.h): Read() fills one, and Write() also takes a payload, or what a Read gave.
 
 #ifndef VERBENA_RPC_STREAM_INTERFACE_H_
 #define VERBENA_RPC_STREAM_INTERFACE_H_
@@ -56,6 +56,11 @@ class WritesInterface<WithPayload<Message>> {
   // Without a payload, and with one, which may be empty. Its Buffer is borrowed, too.
   virtual Task<absl::Status> Write(const Message& message) = 0;
   virtual Task<absl::Status> Write(const Message& message, BufferView payload) = 0;
+  // One of these, with the payload that came with a message, or without one if none came.
+  VERBENA_CORO_WRAPPER Task<absl::Status> Write(const WithPayload<Message>& message) {
+    return message.has_payload ? Write(message.message, message.payload.view())
+                               : Write(message.message);
+  }
   virtual Task<absl::Status> WritesDone() = 0;
 };
 

@@ -119,6 +119,20 @@ Task<Heard> Mirrored(Notes::StubInterface& notes, BufferView payload) {
   co_return heard;
 }
 
+Task<Heard> Relayed(Notes::StubInterface& notes, std::string text) {
+  std::unique_ptr<ClientReaderInterface<Part>> words = notes.Words(TextOf(std::move(text)));
+  std::unique_ptr<ClientReaderWriterInterface<Part, Part>> mirror = notes.Mirror();
+  Heard heard;
+  Part part;
+  while (co_await words->Read(part)) {
+    if (!(co_await mirror->Write(part)).ok()) break;
+    std::optional<Part> back = co_await mirror->Read();
+    heard.texts.push_back(back.has_value() ? Told(*back) : "no more");
+  }
+  heard.status = co_await mirror->Finish();
+  co_return heard;
+}
+
 Task<Buffer> Filled(Channel& channel, std::string bytes) {
   absl::StatusOr<Buffer> buffer = co_await channel.AllocateBuffer(bytes.size());
   EXPECT_THAT(buffer, IsOk());
@@ -175,6 +189,12 @@ TEST_F(StubAdapterTest, PayloadsGoWithTheMessages) {
   const Heard mirrored = server_.Run(Mirrored(notes_, payload.view()));
   EXPECT_THAT(mirrored.texts, ElementsAre("bytes", "-"));
   EXPECT_THAT(mirrored.status, IsOk());
+}
+
+TEST_F(StubAdapterTest, AWriteSendsWhatAReadGave) {
+  const Heard relayed = server_.Run(Relayed(notes_, "one - two  three"));
+  EXPECT_THAT(relayed.texts, ElementsAre("one", "-", "two", "", "three"));
+  EXPECT_THAT(relayed.status, IsOk());
 }
 
 TEST(StubAdapterOptionsTest, AStreamHasTheDeadlineOfItsOptions) {

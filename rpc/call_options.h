@@ -74,9 +74,9 @@ struct CallOptions {
   Inherit inherit = Inherit::kAll;
   // The call's name, the same in each attempt. The default is none.
   std::optional<RequestId> request_id = {};
-  // Not 0: the call goes to the server of a set that this key belongs to (Balancing::kRouteKey).
-  // Other channels ignore it.
-  uint64_t route_key = 0;
+  // The call goes to the server of a set that this key belongs to (Balancing::kRouteKey). Other
+  // channels ignore it. The default is no key; 0 is one.
+  std::optional<uint64_t> route_key = {};
   // True: while no server can be reached, the call waits for one until its deadline, instead of
   // failing when the attempts to connect have failed. It fails all the same for a reason that does
   // not pass, such as INVALID_ARGUMENT for the target.

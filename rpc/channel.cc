@@ -82,7 +82,7 @@ Channel::~Channel() {
   }
 }
 
-internal::Connection* Channel::ConnectionHere(uint64_t route_key) {
+internal::Connection* Channel::ConnectionHere(std::optional<uint64_t> route_key) {
   const internal::Shard* shard = runtime_.CurrentShard();
   if (shard == nullptr) return nullptr;
   const Use& use = uses_[shard->index()];
@@ -91,7 +91,8 @@ internal::Connection* Channel::ConnectionHere(uint64_t route_key) {
   return use.connection;
 }
 
-internal::Connection* Channel::FindConnection(const internal::Shard& shard, uint64_t route_key) {
+internal::Connection* Channel::FindConnection(const internal::Shard& shard,
+                                              std::optional<uint64_t> route_key) {
   if (feed_ != nullptr) return BalancerOn(shard).Pick(route_key);
   internal::Connections& here = runtime_.connections(static_cast<int>(shard.index()));
   Use& use = uses_[shard.index()];
@@ -115,7 +116,8 @@ internal::Balancer& Channel::BalancerOn(const internal::Shard& shard) {
   return *use.balancer;
 }
 
-Task<absl::StatusOr<internal::ConnectionUse>> Channel::Route(uint64_t route_key, Deadline deadline,
+Task<absl::StatusOr<internal::ConnectionUse>> Channel::Route(std::optional<uint64_t> route_key,
+                                                             Deadline deadline,
                                                              bool wait_for_ready) {
   const internal::Shard* shard = runtime_.CurrentShard();
   if (shard == nullptr) co_return internal::NotOnAnExecutor();
@@ -150,13 +152,13 @@ absl::Status Channel::CheckOneServer(const char* what) const {
 }
 
 Task<absl::Status> Channel::Connect() {
-  co_return (co_await Route(0, {}, /*wait_for_ready=*/false)).status();
+  co_return (co_await Route({}, {}, /*wait_for_ready=*/false)).status();
 }
 
 Task<absl::StatusOr<Buffer>> Channel::AllocateBuffer(size_t bytes) {
   const TimePoint deadline = AmbientDeadline(co_await CurrentContext());
   VERBENA_CO_ASSIGN_OR_RETURN(const internal::ConnectionUse connection,
-                              co_await Route(0, deadline, /*wait_for_ready=*/false));
+                              co_await Route({}, deadline, /*wait_for_ready=*/false));
   absl::StatusOr<internal::ClientSession*> session = co_await connection->Session(deadline);
   if (!session.ok()) co_return WithOutcome(session.status(), Outcome::kNotExecuted);
   const internal::Endpoint& endpoint = (*session)->endpoint();
@@ -168,7 +170,7 @@ Task<absl::StatusOr<Buffer>> Channel::AllocateBuffer(size_t bytes) {
 
 Task<absl::StatusOr<std::string>> Channel::DeviceName() {
   VERBENA_CO_ASSIGN_OR_RETURN(const internal::ConnectionUse connection,
-                              co_await Route(0, {}, /*wait_for_ready=*/false));
+                              co_await Route({}, {}, /*wait_for_ready=*/false));
   absl::StatusOr<internal::ClientSession*> session = co_await connection->Session({});
   if (!session.ok()) co_return WithOutcome(session.status(), Outcome::kNotExecuted);
   co_return (*session)->endpoint().device_name();

@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -69,8 +70,9 @@ struct ChannelOptions {
   // alone.
   // "" by default: zones do not matter.
   std::string zone = "";
-  // Not null: the source of the set of servers (resolver.h). Then the target is but a name for
-  // messages. By default the target says where the set comes from.
+  // Not null: the source of the set of servers (resolver.h), one channel each: a check aborts if
+  // another channel has had it. Then the target is but a name for messages. By default the target
+  // says where the set comes from.
   std::shared_ptr<Resolver> resolver = nullptr;
 };
 
@@ -140,18 +142,18 @@ class Channel {
 
   // For generated calls; users call Connect(). The connection that a call with that key takes now;
   // nullptr if no server of a set is ready, or this thread runs no executor of the runtime.
-  internal::Connection* ConnectionHere(uint64_t route_key = 0);
+  internal::Connection* ConnectionHere(std::optional<uint64_t> route_key = {});
   // This executor's part of the runtime; nullptr on a thread that runs none.
   internal::Shard* ShardHere() const { return runtime_.CurrentShard(); }
   // Waits for a connection with a usable link: until `deadline`, which is a time or none, and
   // without `wait_for_ready` only as long as no attempt to connect has failed.
-  Task<absl::StatusOr<internal::ConnectionUse>> Route(uint64_t route_key, Deadline deadline,
-                                                      bool wait_for_ready);
+  Task<absl::StatusOr<internal::ConnectionUse>> Route(std::optional<uint64_t> route_key,
+                                                      Deadline deadline, bool wait_for_ready);
 
  private:
   // The rest of ConnectionHere(): a set's, or the first use on this executor.
   [[gnu::noinline]] internal::Connection* FindConnection(const internal::Shard& shard,
-                                                         uint64_t route_key);
+                                                         std::optional<uint64_t> route_key);
   internal::Balancer& BalancerOn(const internal::Shard& shard);
   absl::Status CheckOneServer(const char* what) const;
 

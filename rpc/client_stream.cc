@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "fmt/format.h"
@@ -111,7 +112,7 @@ class ChannelStream final : public StreamCall, private StreamBeginner {
   Task<void> BeginOnceConnected() override;
 
   Channel& channel_;
-  const uint64_t route_key_;
+  const std::optional<uint64_t> route_key_;
   const bool wait_for_ready_;
   const bool inherits_;
   std::unique_ptr<CallContext> given_;  // by CallOptions, until the call begins; null: nothing

@@ -2,9 +2,10 @@
 //
 // Channels make one by themselves for targets static:, dns: and file: (channel.h). A program that
 // finds its servers elsewhere implements Resolver and gives it to ChannelOptions::resolver. A
-// resolver serves one channel, which shares its ownership. One executor of the channel's runtime
-// calls it, and never has two Tasks of Next() at once; the others hear of each set from there. It
-// may be destroyed on any thread, after its last Task has ended.
+// resolver serves one channel, which shares its ownership; a check aborts if it is given to a
+// second one. One executor of the channel's runtime calls it, and never has two Tasks of Next() at
+// once; the others hear of each set from there. It may be destroyed on any thread, after its last
+// Task has ended.
 //
 //   class Directory final : public Resolver {
 //    public:
@@ -20,6 +21,7 @@
 #ifndef VERBENA_RPC_RESOLVER_H_
 #define VERBENA_RPC_RESOLVER_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -29,6 +31,10 @@
 #include "verbena/transport/coro/task.h"
 
 namespace verbena {
+
+namespace internal {
+class ServerFeed;
+}  // namespace internal
 
 // One server of a set.
 struct ResolvedServer {
@@ -65,6 +71,10 @@ class Resolver {
   // A server of the set cannot be reached. A resolver that looks from time to time may look now.
   // Called often while a server is down. Does nothing by default.
   virtual void Refresh() {}
+
+ private:
+  friend internal::ServerFeed;
+  std::atomic<bool> taken_ = false;  // by a channel
 };
 
 }  // namespace verbena

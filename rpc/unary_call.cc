@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "verbena/rpc/channel.h"
@@ -26,7 +27,7 @@ Deadline Given(Deadline deadline) { return deadline.is_set() ? deadline : Deadli
 
 // The options that decide where a call goes.
 struct RouteOf {
-  uint64_t key = 0;
+  std::optional<uint64_t> key;
   bool wait_for_ready = false;
 };
 

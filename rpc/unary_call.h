@@ -23,6 +23,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -88,7 +89,7 @@ class InPlaceCall {
   const MethodDescriptor* method_;
   Deadline deadline_;
   CallInfo* info_;
-  uint64_t route_key_;
+  std::optional<uint64_t> route_key_;
   Task<absl::Status> task_;
   Stage stage_;
   bool wait_for_ready_;

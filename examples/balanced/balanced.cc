@@ -11,6 +11,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -67,7 +68,8 @@ struct Member {
 };
 
 // The servers that answered, with how many calls each; "failed" for those that none did.
-Task<std::map<std::string, int>> Ask(Channel& channel, int calls, uint64_t key = 0) {
+Task<std::map<std::string, int>> Ask(Channel& channel, int calls,
+                                     std::optional<uint64_t> key = {}) {
   const Members::Stub members(channel);
   std::map<std::string, int> answers;
   for (int i = 0; i < calls; ++i) {

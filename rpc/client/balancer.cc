@@ -132,8 +132,8 @@ Connection* Balancer::AnyUsable() const {
   return nullptr;
 }
 
-Task<absl::StatusOr<ConnectionUse>> Balancer::AwaitPick(uint64_t route_key, Deadline deadline,
-                                                        bool wait_for_ready) {
+Task<absl::StatusOr<ConnectionUse>> Balancer::AwaitPick(std::optional<uint64_t> route_key,
+                                                        Deadline deadline, bool wait_for_ready) {
   for (;;) {
     if (Connection* picked = Pick(route_key)) co_return ConnectionUse(*picked);
     if (shard_.closing()) co_return absl::UnavailableError("the runtime is being destroyed");

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,7 +50,7 @@ class Balancer final : private SubchannelOwner, private CancelNode {
   ~Balancer() override;
 
   // The connection of a server that is ready; nullptr: none is.
-  Connection* Pick(uint64_t route_key) {
+  Connection* Pick(std::optional<uint64_t> route_key) {
     if (stale_) [[unlikely]]
       Rebuild();
     if (picker_.empty()) [[unlikely]]
@@ -65,8 +66,8 @@ class Balancer final : private SubchannelOwner, private CancelNode {
   // connect to all of its servers have failed; another code if all of them failed with that one.
   // INVALID_ARGUMENT: the target does not parse. `wait_for_ready`: an error that may pass is waited
   // out until `deadline`, which is a time or none.
-  Task<absl::StatusOr<ConnectionUse>> AwaitPick(uint64_t route_key, Deadline deadline,
-                                                bool wait_for_ready);
+  Task<absl::StatusOr<ConnectionUse>> AwaitPick(std::optional<uint64_t> route_key,
+                                                Deadline deadline, bool wait_for_ready);
   // In the order of the set.
   std::vector<ChannelServer> Servers() const;
 

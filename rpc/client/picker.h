@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "verbena/rpc/balancing.h"
@@ -37,9 +38,9 @@ class Picker {
 
   // The id of a member. `load` gives the calls in flight of an id. Precondition: !empty().
   template <typename Load>
-  uint32_t Pick(uint64_t route_key, Load load) {
+  uint32_t Pick(std::optional<uint64_t> route_key, Load load) {
     if (policy_ == Balancing::kLeastInFlight) return LessLoaded(load);
-    if (policy_ == Balancing::kRouteKey && route_key != 0) return routes_.Of(route_key);
+    if (policy_ == Balancing::kRouteKey && route_key.has_value()) return routes_.Of(*route_key);
     const uint32_t id = turns_[next_turn_];
     if (++next_turn_ == turns_.size()) next_turn_ = 0;
     return id;

@@ -13,6 +13,7 @@
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/coro/when_any.h"
 #include "verbena/transport/coro/yield.h"
+#include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
 
@@ -39,7 +40,11 @@ absl::Status CheckServer(const ResolvedServer& server) {
 }  // namespace
 
 ServerFeed::ServerFeed(std::string target, std::shared_ptr<Resolver> resolver)
-    : target_(std::move(target)), resolver_(std::move(resolver)) {}
+    : target_(std::move(target)), resolver_(std::move(resolver)) {
+  VERBENA_CHECK(!resolver_->taken_.exchange(true))
+      << "the resolver of " << target_
+      << " serves another channel already: make one for each channel (ChannelOptions::resolver)";
+}
 
 ServerFeed::ServerFeed(std::string target, absl::Status error)
     : target_(std::move(target)), error_(std::move(error)) {}

@@ -195,14 +195,14 @@ TEST_F(BalancingTest, AKeyStaysWithItsServerUntilThatLeaves) {
     return -1;
   };
   std::vector<int> before;
-  for (uint64_t key = 1; key <= 40; ++key) before.push_back(server_of(key));
+  for (uint64_t key = 0; key < 40; ++key) before.push_back(server_of(key));
   EXPECT_EQ((std::set<int>(before.begin(), before.end())), (std::set<int>{0, 1, 2}));
   resolver_->Tell(*client_runtime_, std::vector<ResolvedServer>{Resolved(0), Resolved(2)});
   Eventually([&] { return Servers().size() == 2; }, "the set has changed");
-  for (uint64_t key = 1; key <= 40; ++key) {
+  for (uint64_t key = 0; key < 40; ++key) {
     const int now = server_of(key);
-    if (before[key - 1] != 1) {
-      EXPECT_EQ(now, before[key - 1]) << "key " << key;
+    if (before[key] != 1) {
+      EXPECT_EQ(now, before[key]) << "key " << key;
     }
   }
   // Calls without a key take turns.
@@ -382,6 +382,14 @@ TEST_F(BalancingTest, TheLogTellsOnceOfAServerThatCannotBeReachedUntilItIsReadyA
   StopServer(0);
   Eventually([&] { return Servers()[0].failures >= 3; }, "attempts fail again");
   EXPECT_EQ(count(), 2);
+}
+
+TEST_F(BalancingTest, AResolverOfTwoChannelsAborts) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  StartServers(1);
+  StartResolved(ResolvedAll());
+  EXPECT_DEATH(Channel(*client_runtime_, "again", {.resolver = resolver_}),
+               "resolver of again serves another channel already");
 }
 
 TEST_F(BalancingTest, EveryExecutorHearsOfTheSet) {

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -127,7 +128,7 @@ class ServerSetTest : public RuntimePair {
     request.set_number(7);
     co_return (co_await stub_->Echo(request, std::move(options))).status();
   }
-  void EchoOften(int calls, uint64_t route_key = 0) {
+  void EchoOften(int calls, std::optional<uint64_t> route_key = {}) {
     for (int i = 0; i < calls; ++i) {
       ASSERT_EQ(Run(Echo({.route_key = route_key})), absl::OkStatus());
     }

@@ -20,7 +20,7 @@ uint32_t NoLoad(uint32_t) { return 0; }
 
 std::map<uint32_t, int> Count(Picker& picker, int picks) {
   std::map<uint32_t, int> counts;
-  for (int i = 0; i < picks; ++i) ++counts[picker.Pick(0, NoLoad)];
+  for (int i = 0; i < picks; ++i) ++counts[picker.Pick({}, NoLoad)];
   return counts;
 }
 
@@ -43,7 +43,7 @@ TEST(PickerTest, DifferentSeedsBeginAtDifferentMembers) {
   for (uint64_t seed = 0; seed < 64; ++seed) {
     Picker picker(Balancing::kRoundRobin, seed);
     picker.Set(Members(4));
-    ++first[picker.Pick(0, NoLoad)];
+    ++first[picker.Pick({}, NoLoad)];
   }
   EXPECT_EQ(first.size(), 4u);
 }
@@ -70,8 +70,8 @@ TEST(PickerTest, TakesTheLessLoadedOfTwoByWeight) {
   Picker picker(Balancing::kLeastInFlight, 1);
   picker.Set({{.id = 0, .weight = 4}, {.id = 1, .weight = 1}});
   for (int i = 0; i < 20; ++i) {
-    EXPECT_EQ(picker.Pick(0, [](uint32_t id) { return id == 0 ? 6 : 1; }), 0u) << "7/4 and 2/1";
-    EXPECT_EQ(picker.Pick(0, [](uint32_t id) { return id == 0 ? 8 : 1; }), 1u) << "9/4 and 2/1";
+    EXPECT_EQ(picker.Pick({}, [](uint32_t id) { return id == 0 ? 6 : 1; }), 0u) << "7/4 and 2/1";
+    EXPECT_EQ(picker.Pick({}, [](uint32_t id) { return id == 0 ? 8 : 1; }), 1u) << "9/4 and 2/1";
   }
 }
 
@@ -80,8 +80,18 @@ TEST(PickerTest, NeverComparesAMemberWithItself) {
   picker.Set(Members(5));
   // One of two different members is not the loaded one.
   for (int i = 0; i < 500; ++i) {
-    EXPECT_NE(picker.Pick(0, [](uint32_t id) { return id == 2 ? 9 : 0; }), 2u);
+    EXPECT_NE(picker.Pick({}, [](uint32_t id) { return id == 2 ? 9 : 0; }), 2u);
   }
+}
+
+TEST(PickerTest, StaysWithTheMemberOfAKeyAndTakesTurnsWithoutOne) {
+  Picker picker(Balancing::kRouteKey, 1);
+  picker.Set(Members(3));
+  for (uint64_t key : {0, 1, 2}) {
+    const uint32_t its_own = picker.Pick(key, NoLoad);
+    for (int i = 0; i < 9; ++i) EXPECT_EQ(picker.Pick(key, NoLoad), its_own) << key;
+  }
+  EXPECT_EQ(Count(picker, 9), (std::map<uint32_t, int>{{0, 3}, {1, 3}, {2, 3}}));
 }
 
 TEST(RouteTableTest, MovesOnlyTheKeysOfAMemberThatGoesOrComes) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "fmt/format.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/client/connection.h"
@@ -195,9 +196,17 @@ Task<void> ChannelStream::BeginOnceConnected() {
 }
 
 Task<absl::Status> ChannelStream::Ended() {
-  if (interception_ != nullptr) co_return co_await interception_->Finish();
-  co_await StreamEndAwaiter(*this);
-  co_return status();
+  absl::Status result;
+  if (interception_ != nullptr) {
+    result = co_await interception_->Finish();
+  } else {
+    co_await StreamEndAwaiter(*this);
+    result = status();
+  }
+  // The handler may end well before it hears that a message is missing.
+  const absl::Status& lost = sender().lost();
+  if (result.ok() && status().ok() && !lost.ok()) co_return WithOutcome(lost, Outcome::kExecuted);
+  co_return result;
 }
 
 StreamHandle::StreamHandle(Channel& channel, const MethodDescriptor& method,
@@ -241,7 +250,12 @@ Task<bool> ClientRead::ReadLater(StreamRef stream, MessageLite& into) {
 
 Task<absl::Status> ClientWrite::WriteLater(StreamRef stream, const MessageLite& message,
                                            BorrowedPayload payload) {
+  // A Write that is destroyed before it has begun has lost its message, too.
+  absl::Cleanup abandoned = [&stream] {
+    stream->sender().NoteLost(CancelStatus(absl::StatusCode::kCancelled));
+  };
   co_await Begin(stream);
+  std::move(abandoned).Cancel();
   co_return co_await StreamWrite(stream->sender(), message, payload);
 }
 
@@ -267,22 +281,33 @@ Task<absl::StatusOr<bool>> TryRead(StreamRef stream, MessageLite& into, PayloadS
 
 Task<absl::Status> EndWrites(StreamRef stream) {
   co_await Beginner::Begin(stream);
-  if (stream->ended()) co_return stream->status();
+  if (stream->ended() && !stream->status().ok()) co_return stream->status();
   if (!stream->begun()) co_return (co_await CurrentContext()).cancel->status();
   stream->EndWrites();
   co_return absl::OkStatus();
 }
 
+namespace {
+
+// Ends the writes, unless a message is missing among them: then the server must not take them for
+// whole.
+void FinishWrites(ChannelStream& stream) {
+  const absl::Status& lost = stream.sender().lost();
+  lost.ok() ? stream.EndWrites() : stream.GiveUp(lost);
+}
+
+}  // namespace
+
 Task<absl::Status> FinishStream(StreamRef stream) {
   co_await Beginner::Begin(stream);
-  if (stream->method().streams == Streams::kBoth) stream->EndWrites();
+  if (stream->method().streams == Streams::kBoth) FinishWrites(*stream);
   stream->receiver().Discard();
   co_return co_await stream->Ended();
 }
 
 Task<absl::Status> FinishWithReply(StreamRef stream, MessageLite& reply) {
   co_await Beginner::Begin(stream);
-  stream->EndWrites();
+  FinishWrites(*stream);
   // A reply that is larger than a frame comes as a message, for whose parts this makes room.
   const absl::StatusOr<bool> read = co_await StreamRead(stream->receiver(), reply);
   VERBENA_CO_RETURN_IF_ERROR(co_await stream->Ended());

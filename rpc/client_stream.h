@@ -14,6 +14,13 @@
 // 16 MiB of a link (no option sets these yet). Beyond that the peer's Write waits. Cancelling an
 // await of Read or Write leaves the stream as it is; cancelling Finish() ends the call.
 //
+// A message that was not sent never passes for sent. If a Write fails although the stream goes on,
+// or is cancelled or destroyed, Finish() gives the call up with the status of the first such Write
+// (CANCELLED if it was destroyed), also if later ones succeed: the handler is cancelled, and the
+// Outcome is kMaybeExecuted, or kExecuted if the handler had ended well already. A WritesDone()
+// that succeeds after that Write says that the messages are whole without its own; then Finish()
+// waits for the end as always.
+//
 //   ClientReader<Entry> entries = stub.Scan(request, {.deadline = 5s});
 //   Entry entry;
 //   while (co_await entries.Read(entry)) Use(entry);
@@ -332,6 +339,8 @@ class [[nodiscard("a stream begins when it is written")]] ClientWriter {
   // OK when the message is on its way: Write waits for the window, that is, for the server to read.
   // The message is borrowed until then. If the await is cancelled or abandoned, the message may
   // have been sent. Only the Outcome of Finish() counts: an error that ends no stream has none.
+  // Finish() fails after an error, too, unless a WritesDone() succeeds between (at the top), or the
+  // error is that the server has ended the stream well.
   //   RESOURCE_EXHAUSTED: the message is larger than LinkLimits::max_payload_bytes, or does not fit
   //     a frame and too much memory of the server's streams is in use. It was not sent, and the
   //     stream goes on without it.
@@ -352,11 +361,13 @@ class [[nodiscard("a stream begins when it is written")]] ClientWriter {
   {
     return internal::ClientWrite(*stream_, message.message, internal::PayloadOf(message));
   }
-  // Sends no more messages: the server's Read tells the handler. Finish() does so, too.
+  // Sends no more messages: the server's Read tells the handler. So does Finish(), unless a message
+  // is missing; this says that the messages are whole, also after a Write that failed.
   VERBENA_CORO_WRAPPER Task<absl::Status> WritesDone() {
     return internal::EndWrites(internal::StreamRef(*stream_));
   }
-  // WritesDone(), and waits for the end.
+  // Ends the writes, and waits for the end. If a Write has failed since WritesDone(), gives the
+  // call up instead, with the Write's status.
   VERBENA_CORO_WRAPPER Task<absl::StatusOr<Reply>> Finish() {
     return internal::FinishWithReply<Reply>(internal::StreamRef(*stream_));
   }
@@ -397,8 +408,9 @@ class [[nodiscard("a stream begins when it is read or written")]] ClientReaderWr
   VERBENA_CORO_WRAPPER Task<absl::Status> WritesDone() {
     return internal::EndWrites(internal::StreamRef(*stream_));
   }
-  // WritesDone(), drops the messages that were not read, and waits for the end. Does not cancel the
-  // handler.
+  // Ends the writes, drops the messages that were not read, and waits for the end. Does not cancel
+  // the handler, unless a Write has failed since WritesDone(): then gives the call up, with the
+  // Write's status.
   VERBENA_CORO_WRAPPER Task<absl::Status> Finish() {
     return internal::FinishStream(internal::StreamRef(*stream_));
   }

@@ -161,15 +161,14 @@ class Demo {
     Part part;
     while (co_await parts.Read(part)) {
       part->set_volume(copied_.count == 0 ? copy_.volume() : "");
-      // Finish() says why it failed.
-      if (!(co_await writer.Write(part)).ok()) break;
+      if (!(co_await writer.Write(part)).ok()) break;  // writer.Finish() says why
       ++copied_.count;
       copied_.bytes += part.payload.size();
     }
-    const absl::StatusOr<v1::ImportReply> reply = co_await writer.Finish();
-    if (!reply.ok()) co_return reply.status();
+    // First that of `parts`: if some are missing, `writer` must not end as whole.
     VERBENA_CO_RETURN_IF_ERROR(co_await parts.Finish());
-    if (reply->bytes() != bytes_) ++errors_;
+    VERBENA_CO_ASSIGN_OR_RETURN(const v1::ImportReply reply, co_await writer.Finish());
+    if (reply.bytes() != bytes_) ++errors_;
     co_return absl::OkStatus();
   }
 
@@ -189,9 +188,9 @@ class Demo {
     const auto began = std::chrono::steady_clock::now();
     Sync stream = stub_.Sync();
     const auto [sent, written] =
-        co_await verbena::WhenAll(SendDigests(stream), WriteAnswers(stream));
+        co_await verbena::WhenAll(SendAllDigests(stream), WriteAnswers(stream));
     repaired_.elapsed = std::chrono::steady_clock::now() - began;
-    // Says why the other two failed.
+    // The end of the stream first: it says why the other two failed, unless they failed alone.
     VERBENA_CO_RETURN_IF_ERROR(co_await stream.Finish());
     VERBENA_CO_RETURN_IF_ERROR(sent);
     VERBENA_CO_RETURN_IF_ERROR(written);
@@ -200,6 +199,13 @@ class Demo {
   }
 
   using Sync = verbena::ClientReaderWriter<v1::Digest, Part>;
+
+  Task<absl::Status> SendAllDigests(Sync& stream) {
+    absl::Status sent = co_await SendDigests(stream);
+    // Also after a failure: otherwise the server, and WriteAnswers(), wait for more.
+    absl::Status done = co_await stream.WritesDone();
+    co_return sent.ok() ? done : sent;
+  }
 
   Task<absl::Status> SendDigests(Sync& stream) {
     VERBENA_CO_ASSIGN_OR_RETURN(Buffer blocks, co_await channel_.AllocateBuffer(kExportPartBytes));
@@ -214,17 +220,20 @@ class Demo {
       VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(digest));
       digest.clear_volume();
     }
-    co_return co_await stream.WritesDone();
+    co_return absl::OkStatus();
   }
 
   Task<absl::Status> WriteAnswers(Sync& stream) {
     Part part;
+    absl::Status written;
     while (co_await stream.Read(part)) {
+      // Reads on after a failure: otherwise the server, and SendDigests(), wait for this Task.
+      if (!written.ok()) continue;
       ++repaired_.count;
       repaired_.bytes += part.payload.size();
-      VERBENA_CO_RETURN_IF_ERROR(co_await copy_.Write(part->offset(), part.payload));
+      written = co_await copy_.Write(part->offset(), part.payload);
     }
-    co_return absl::OkStatus();
+    co_return written;
   }
 
   // Reads blocks of the source all over, and compares them, while the copy runs.

@@ -45,6 +45,7 @@ void StreamSender::Clear() {
   link_ = nullptr;
   end_wanted_ = end_sent_ = closed_ = cut_short_ = false;
   reason_ = absl::OkStatus();
+  lost_ = absl::OkStatus();
 }
 
 void StreamSender::Close(absl::Status reason) {
@@ -291,11 +292,18 @@ void StreamSender::SendSerialized(std::string message) {
 }
 
 void StreamSender::SendEnd() {
+  lost_ = absl::OkStatus();
   if (std::exchange(end_wanted_, true)) return;
   if (wait_ == Wait::kNone) Advance();
 }
 
+void StreamSender::NoteLost(const absl::Status& status) {
+  if (closed_ || !lost_.ok() || VERBENA_MUTANT(kLostWriteEndsWell)) return;
+  lost_ = status;
+}
+
 void StreamSender::EndWriter(absl::Status status) {
+  if (!status.ok()) NoteLost(status);
   std::exchange(writer_, nullptr)->End(std::move(status));
 }
 
@@ -305,6 +313,7 @@ bool StreamSender::Start(StreamWrite& write) {
     write.status_ = closed_ ? reason_
                             : absl::FailedPreconditionError(fmt::format(
                                   "a Write on the stream of {} after WritesDone()", method_));
+    NoteLost(write.status_);
     return false;
   }
   writer_ = &write;
@@ -315,6 +324,7 @@ bool StreamSender::Start(StreamWrite& write) {
 void StreamSender::Leave(StreamWrite& write) {
   if (writer_ != &write) return;
   writer_ = nullptr;
+  NoteLost(write.status_.ok() ? CancelStatus(absl::StatusCode::kCancelled) : write.status_);
   // The parts that are left follow by themselves; the payload is the writer's.
   if (std::exchange(writer_in_parts_, false) && !VERBENA_MUTANT(kLeftPayloadBorrowed)) {
     if (share_->TryReserve(tail_.size())) parts_counted_ += tail_.size();
@@ -334,7 +344,7 @@ StreamWrite::~StreamWrite() {
 bool StreamWrite::Await(PromiseBase& caller) {
   if (Cancelled(caller)) {
     status_ = cancel_status();
-    sender_ = nullptr;
+    std::exchange(sender_, nullptr)->NoteLost(status_);
     return false;
   }
   if (!sender_->Start(*this)) {

@@ -42,8 +42,13 @@ class StreamSender final : private SendWaiter, private LinkWindowWaiter, private
   void Close(absl::Status reason);
   // Sends a message that is serialized already, as a writer does. Precondition: nothing was sent.
   void SendSerialized(std::string message);
-  // Sends kStreamEnd behind the messages; again it does nothing.
+  // The messages so far are whole: sends kStreamEnd behind them, once, and forgets lost().
   void SendEnd();
+  // The status of the first Write that failed, or was given up, although the stream goes on; OK if
+  // there was none since SendEnd().
+  const absl::Status& lost() const { return lost_; }
+  // A Write has failed, as `status` says. Counts unless the stream has ended.
+  void NoteLost(const absl::Status& status);
   // The peer's readers have taken bytes. A failed Status closes the link.
   absl::Status OnWindow(const FrameHeader& frame);
 
@@ -116,6 +121,7 @@ class StreamSender final : private SendWaiter, private LinkWindowWaiter, private
   bool closed_ = false;
   bool cut_short_ = false;
   absl::Status reason_;
+  absl::Status lost_;
 };
 
 }  // namespace verbena::internal

@@ -177,11 +177,15 @@ Task<absl::StatusOr<std::string>> FirstName(Channel& channel) {
 Task<absl::Status> SendAll(ClientReaderWriter<v1::Name, v1::CheckReply>& stream,
                            const std::vector<std::string>& names) {
   v1::Name name;
+  absl::Status sent;
   for (const std::string& next : names) {
     name.set_name(next);
-    VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(name));
+    sent = co_await stream.Write(name);
+    if (!sent.ok()) break;
   }
-  co_return co_await stream.WritesDone();
+  // Also after a failure: otherwise the server, and CountTaken(), wait for more.
+  const absl::Status done = co_await stream.WritesDone();
+  co_return sent.ok() ? done : sent;
 }
 
 Task<int> CountTaken(ClientReaderWriter<v1::Name, v1::CheckReply>& stream) {
@@ -195,7 +199,8 @@ Task<absl::StatusOr<int>> TakenOf(Channel& channel, std::vector<std::string> nam
   const v1::Names::Stub stub(channel);
   ClientReaderWriter<v1::Name, v1::CheckReply> stream = stub.Check({.deadline = 1s});
   auto [sent, taken] = co_await verbena::WhenAll(SendAll(stream, names), CountTaken(stream));
-  VERBENA_CO_RETURN_IF_ERROR(co_await stream.Finish());  // also if a Write failed
+  VERBENA_CO_RETURN_IF_ERROR(co_await stream.Finish());
+  VERBENA_CO_RETURN_IF_ERROR(sent);  // a message that was not sent, though the stream ended well
   co_return taken;
 }
 
@@ -206,12 +211,12 @@ Task<absl::StatusOr<uint64_t>> CopyAll(Channel& from, Channel& to) {
   ClientWriter<WithPayload<v1::Name>, v1::ImportReply> writer = target.Import({.deadline = 1s});
   WithPayload<v1::Name> block;
   while (co_await reader.Read(block)) {
-    if (!(co_await writer.Write(block)).ok()) break;  // Finish() says why
+    if (!(co_await writer.Write(block)).ok()) break;  // writer.Finish() says why
   }
-  const absl::StatusOr<v1::ImportReply> reply = co_await writer.Finish();
-  if (!reply.ok()) co_return reply.status();
+  // First the reader's: if blocks are missing, `writer` must not end as whole.
   VERBENA_CO_RETURN_IF_ERROR(co_await reader.Finish());
-  co_return reply->count();
+  VERBENA_CO_ASSIGN_OR_RETURN(const v1::ImportReply reply, co_await writer.Finish());
+  co_return reply.count();
 }
 
 Task<absl::StatusOr<uint64_t>> SumOfTwo(Channel& channel) {

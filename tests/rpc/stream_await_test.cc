@@ -106,6 +106,7 @@ TEST_F(StreamAwaitTest, ACancelledAwaitLeavesAStreamThatConnects) {
     VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(ItemOf(7)));
     item = co_await stream.Read();
     EXPECT_TRUE(item.has_value() && item->number() == 7);
+    VERBENA_CO_RETURN_IF_ERROR(co_await stream.WritesDone());
     co_return co_await stream.Finish();
   };
   EXPECT_EQ(Run(run()), absl::OkStatus());

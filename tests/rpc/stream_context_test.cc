@@ -292,6 +292,7 @@ TEST_F(StreamContextTest, ATaskThatIsCancelledBeginsNoStream) {
     // Another Task may still begin it.
     VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(ItemOf(2)));
     EXPECT_EQ((co_await stream.Read()).value_or(StreamItem()).number(), 2u);
+    VERBENA_CO_RETURN_IF_ERROR(co_await stream.WritesDone());
     co_return co_await stream.Finish();
   };
   EXPECT_EQ(Run(channel_->Connect()), absl::OkStatus());

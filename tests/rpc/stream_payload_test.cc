@@ -189,6 +189,7 @@ TEST_F(StreamPayloadTest, APayloadLargerThanTheLargestIsRefusedAndTheStreamGoesO
     EXPECT_TRUE(absl::IsResourceExhausted(co_await writer.Write(Numbered(1), payload.view())));
     payload.set_size(100000);
     EXPECT_EQ(co_await writer.Write(Numbered(1, 90000), payload.view()), absl::OkStatus());
+    VERBENA_CO_RETURN_IF_ERROR(co_await writer.WritesDone());
     absl::StatusOr<testing::Summary> sum = co_await writer.Finish();
     VERBENA_CO_RETURN_IF_ERROR(sum.status());
     EXPECT_EQ(sum->bytes(), 100000u);

@@ -111,6 +111,7 @@ TEST_F(StreamTest, AMessageLargerThanTheLargestIsRefusedAndTheStreamGoesOn) {
     ClientWriter<Item, testing::Summary> writer = stub_->Sum();
     EXPECT_TRUE(absl::IsResourceExhausted(co_await writer.Write(ItemOf(1, 100001))));
     EXPECT_EQ(co_await writer.Write(ItemOf(2, 99000)), absl::OkStatus());
+    VERBENA_CO_RETURN_IF_ERROR(co_await writer.WritesDone());
     absl::StatusOr<testing::Summary> sum = co_await writer.Finish();
     VERBENA_CO_RETURN_IF_ERROR(sum.status());
     EXPECT_EQ(sum->count(), 1u);
@@ -282,21 +283,6 @@ TEST_F(StreamTest, TheDeadlineEndsBothSides) {
       ::testing::HasSubstr("deadline of verbena.testing.Streaming/Ignore passed before 127"));
   Eventually([this] { return service_.running == 0; }, "the handler ends");
 }
-
-// A Task that nobody awaits, and that the test may destroy at any time.
-class Abandonable : private internal::TaskCompletion {
- public:
-  Abandonable(Scheduler& scheduler, Task<absl::Status> task) : task_(std::move(task)) {
-    task_.Start(scheduler, nullptr, this);
-  }
-  bool ended() const { return ended_; }
-
- private:
-  void OnTaskDone() override { ended_ = true; }
-
-  Task<absl::Status> task_;
-  bool ended_ = false;
-};
 
 Task<absl::Status> ReadInto(ClientReaderWriter<testing::StreamItem, testing::StreamItem>& stream,
                             testing::StreamItem& item) {

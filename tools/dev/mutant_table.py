@@ -485,6 +485,8 @@ MUTANTS = [
            "*ALimitOfTheReaderFailsTheStreamAndNotItsLink"),
     Mutant("kMessagesDoubleTheirRoom", "//tests/rpc:stream_memory_test",
            "*AMessageInPartsHasNoMoreMemoryThanItCountsFor"),
+    Mutant("kLostWriteEndsWell", "//tests/rpc:stream_test",
+           "*FinishGivesUpAStreamThatLacksAMessage"),
     Mutant("kCutMessageForgotten", "//tests/rpc:hostile_stream_test",
            "*AStreamWhoseLastMessageItsDeadlineCutDoesNotEndWell"),
     Mutant("kShieldedWaitsForCaller", "//tests/rpc:stream_test",

@@ -263,6 +263,7 @@ enum class Fault {
   kReadersLimitEndsTheLink,  // a message beyond its reader's limit ends the link of its sender
   kWindowsBeyondTheMemory,   // the windows of links promise more than there is memory for
   kMessagesDoubleTheirRoom,  // a message that is put together has more memory than it counts for
+  kLostWriteEndsWell,        // a stream ends well though a Write of its client has failed
   kCutMessageForgotten,      // a stream ends well though its deadline cut its last message off
   kShieldedWaitsForCaller,   // a Read that no cancellation reaches outlasts the caller's patience
   kReadsOweNothing,          // nobody notices that a client froze for whose message a handler waits

@@ -5,10 +5,11 @@
 //
 // With max_running, calls that arrive wait in a queue. The executor starts a few of them, polls for
 // more calls, and starts the next few. So it sees how long its queue is, even if handlers never
-// suspend. Clients take turns: each turn starts one call of a client. Calls of the priorities
-// control, normal and background wait in queues of their own. A call that has waited for longer
-// than max_queue_age is refused. A call that would wait for longer is refused when it arrives. So
-// an overloaded server answers what it can in good time, and refuses the other calls at once.
+// suspend. Source addresses take turns, each with one call, and so do the clients of each. Calls of
+// the priorities control, normal and background wait in queues of their own. A call that has waited
+// for longer than max_queue_age is refused. A call that would wait for longer is refused when it
+// arrives. So an overloaded server answers what it can in good time, and refuses the other calls at
+// once.
 //
 // A refusal is RESOURCE_EXHAUSTED with a RetryAfterOf() and the outcome not_executed. It never
 // closes a link. ServerStats counts refusals by their bound.

@@ -49,11 +49,11 @@ AdmissionQueue::~AdmissionQueue() {
 std::optional<RefusalReason> AdmissionQueue::Check(const ClientQueue& client,
                                                    CallClass its_class) const {
   if (its_class != CallClass::kControl) {
-    const uint32_t taken = queued_[1] + queued_[2];
+    const uint32_t taken = classes_[1].waiting + classes_[2].waiting;
     const uint32_t free = max_queued_ - std::min(taken, max_queued_);
     const bool share_taken = client.waiting_ >= free && !VERBENA_MUTANT(kOneClientFillsTheQueue);
     const bool background_full =
-        its_class == CallClass::kBackground && queued_[2] >= HalfOf(max_queued_);
+        its_class == CallClass::kBackground && classes_[2].waiting >= HalfOf(max_queued_);
     // A source with many runtime ids has many clients.
     const SourceQueue& source = client.source_;
     const bool source_full = source.bounded_ && source.waiting_ >= ThreeQuartersOf(max_queued_) &&
@@ -70,14 +70,37 @@ std::optional<RefusalReason> AdmissionQueue::Check(const ClientQueue& client,
   return std::nullopt;
 }
 
-// Clients take turns, so of the own class no more than the client's own calls, times the clients.
 uint64_t AdmissionQueue::CallsAhead(const ClientQueue& client, CallClass its_class) const {
+  uint64_t ahead = CallsAheadInClass(client, its_class);
+  // Each other class has its starts in a row before each of these calls, and before this one.
+  const auto add = [this, &ahead](CallClass other, uint64_t in_a_row) {
+    ahead += std::min<uint64_t>(classes_[IndexOf(other)].ready, in_a_row * (ahead + 1));
+  };
+  if (its_class == CallClass::kBackground) add(CallClass::kNormal, kNormalInARow);
+  if (its_class != CallClass::kControl) {
+    add(CallClass::kControl,
+        VERBENA_MUTANT(kClassesStarveAtTheDoor) ? uint64_t{1} << 32 : kControlInARow);
+  }
+  return ahead;
+}
+
+// `own` calls go before it in its own flow, which takes turns with others: so does no more than one
+// of each flow before each of them, and before itself.
+uint64_t AdmissionQueue::CallsAheadInClass(const ClientQueue& client, CallClass its_class) const {
+  if (IsHeld(its_class)) return 0;
+  const auto ahead = [](uint64_t own, uint64_t flows, uint64_t all) {
+    return std::min(all, (own + 1) * flows - 1);
+  };
   const size_t index = IndexOf(its_class);
-  uint64_t ahead = 0;
-  for (size_t i = 0; i < index; ++i) ahead += queued_[i];
-  const uint64_t own = client.flows_[index].size_;
-  const uint64_t flows = flows_[index] + (own == 0 ? 1 : 0);
-  return ahead + std::min<uint64_t>(queued_[index], (own + 1) * flows - 1);
+  const CallFlow& flow = client.flows_[index];
+  const SourceFlow& source = *flow.source_;
+  // Its flow, or its source's, may be none of those that are ready.
+  const uint64_t unready = flow.size_ - flow.ready_;
+  const uint64_t flows = source.flow_count_ + (flow.ready_ > 0 ? 0 : 1);
+  const uint64_t of_source = ahead(flow.size_, flows, source.calls_ + unready);
+  const ClassQueue& its = classes_[index];
+  const uint64_t sources = its.sources + (source.ready_ > 0 ? 0 : 1);
+  return ahead(of_source, sources, its.ready + (source.calls_ - source.ready_) + unready);
 }
 
 CallFlow& AdmissionQueue::FlowOf(const QueuedCall& call) const {
@@ -95,54 +118,81 @@ void AdmissionQueue::Push(QueuedCall& call) {
   call.arrived_ = scheduler_.now();
   by_age_.PushBack(call);
   flow.calls_.PushBack(call);
-  if (++flow.size_ == 1) ++flows_[index];
-  ++queued_[index];
+  ++flow.size_;
+  ++classes_[index].waiting;
   ++waiting_;
   if (call.class_ != CallClass::kControl) {
     ++call.client_->waiting_;
     ++call.client_->source_.waiting_;
   }
-  Place(flow);
+  Settle(*call.client_, index);
   if (!timer_running_) StartTimer(Due(call));
 }
 
 void AdmissionQueue::Unlink(QueuedCall& call) {
   const size_t index = IndexOf(call.class_);
-  CallFlow& flow = FlowOf(call);
   call.waits_ = false;
   call.AgingCall::Unlink();
   call.IntrusiveNode<QueuedCall>::Unlink();
-  --queued_[index];
+  --FlowOf(call).size_;
+  --classes_[index].waiting;
   --waiting_;
-  if (waiting_ == 0) measuring_ = pace_holds_ = false;
   if (call.class_ != CallClass::kControl) {
     --call.client_->waiting_;
     --call.client_->source_.waiting_;
   }
-  if (--flow.size_ > 0) return;
-  --flows_[index];
-  flow.Unlink();
+  Settle(*call.client_, index);
 }
 
 void AdmissionQueue::Remove(QueuedCall& call) {
   VERBENA_CHECK(call.waits_);
   Unlink(call);
-  if (!VERBENA_MUTANT(kSourcesPlaceIsLost)) Unpark(call.client_->source_);
 }
 
-void AdmissionQueue::Place(CallFlow& flow) {
-  if (flow.size_ == 0 || flow.linked()) return;
-  const size_t index = static_cast<size_t>(&flow - flow.client_->flows_.data());
+void AdmissionQueue::Settle(ClientQueue& client, size_t index) {
   const bool is_control = index == IndexOf(CallClass::kControl);
-  if (!is_control && flow.client_->running_ >= max_running_per_client_) return;
-  turns_[index].PushBack(flow);
+  CallFlow& flow = client.flows_[index];
+  SourceFlow& source = *flow.source_;
+  const bool may_run = is_control || client.running_ < max_running_per_client_;
+  const uint32_t calls = may_run ? flow.size_ : 0;
+  source.calls_ += calls - flow.ready_;
+  source.flow_count_ += (calls > 0 ? 1 : 0) - (flow.ready_ > 0 ? 1 : 0);
+  flow.ready_ = calls;
+  if (calls == 0) {
+    flow.Unlink();
+  } else if (!flow.linked()) {
+    source.flows_.PushBack(flow);
+  }
+
+  ClassQueue& its = classes_[index];
+  const bool source_may_run = is_control || !IsFull(client.source_);
+  const uint32_t ready = source_may_run ? source.calls_ : 0;
+  its.ready += ready - source.ready_;
+  its.sources += (ready > 0 ? 1 : 0) - (source.ready_ > 0 ? 1 : 0);
+  source.ready_ = ready;
+  if (ready == 0) {
+    source.Unlink();
+  } else if (!source.linked()) {
+    its.turns.PushBack(source);
+  }
+  if (!AnyReady()) measuring_ = pace_holds_ = false;
+}
+
+bool AdmissionQueue::IsHeld(CallClass its_class) const {
+  return its_class == CallClass::kBackground && running_background_ >= max_background_;
+}
+
+bool AdmissionQueue::AnyReady() const {
+  if (VERBENA_MUTANT(kBlockedCallsSetThePace)) return waiting_ > 0;
+  for (size_t i = 0; i < kCallClasses; ++i) {
+    if (classes_[i].ready > 0 && !IsHeld(static_cast<CallClass>(i))) return true;
+  }
+  return false;
 }
 
 bool AdmissionQueue::MayRun(CallClass its_class) const {
-  if (turns_[IndexOf(its_class)].empty()) return false;
-  if (its_class == CallClass::kControl) return true;
-  if (running_ >= max_running_) return false;
-  return its_class == CallClass::kNormal || running_background_ < max_background_;
+  if (classes_[IndexOf(its_class)].ready == 0 || IsHeld(its_class)) return false;
+  return its_class == CallClass::kControl || running_ < max_running_;
 }
 
 bool AdmissionQueue::can_run() const { return NextClass().has_value(); }
@@ -167,40 +217,24 @@ void AdmissionQueue::NoteClass(CallClass its_class) {
 }
 
 QueuedCall* AdmissionQueue::Pick() {
-  while (std::optional<CallClass> next = NextClass()) {
-    QueuedCall* call = PickFrom(*next);
-    if (call == nullptr) continue;  // no flow of the class may run one
-    NoteClass(*next);
-    return call;
-  }
-  return nullptr;
+  const std::optional<CallClass> next = NextClass();
+  if (!next.has_value()) return nullptr;
+  NoteClass(*next);
+  return &PickFrom(*next);
 }
 
-QueuedCall* AdmissionQueue::PickFrom(CallClass its_class) {
-  const size_t index = IndexOf(its_class);
-  const auto next = [this, index] {
-    return VERBENA_MUTANT(kClientsTakeNoTurns) ? turns_[index].Front() : turns_[index].PopFront();
-  };
-  while (CallFlow* flow = next()) {
-    SourceQueue& source = flow->client_->source_;
-    if (its_class != CallClass::kControl) {
-      // Calls of its other class have taken the client's places. EndRun() places the flow again.
-      if (flow->client_->running_ >= max_running_per_client_) {
-        Unpark(source);
-        continue;
-      }
-      if (IsFull(source)) {
-        source.parked_[index].PushBack(*flow);
-        continue;
-      }
-    }
-    QueuedCall& call = *flow->calls_.Front();
-    Unlink(call);
-    Count(call);
-    Place(*flow);
-    return &call;
+QueuedCall& AdmissionQueue::PickFrom(CallClass its_class) {
+  SourceFlow& source = *classes_[IndexOf(its_class)].turns.Front();
+  CallFlow& flow = *source.flows_.Front();
+  if (!VERBENA_MUTANT(kClientsTakeNoTurns)) {
+    // Unlink() puts both behind the others, if they have more calls.
+    source.Unlink();
+    flow.Unlink();
   }
-  return nullptr;
+  QueuedCall& call = *flow.calls_.Front();
+  Unlink(call);
+  Count(call);
+  return call;
 }
 
 void AdmissionQueue::Count(QueuedCall& call) {
@@ -210,33 +244,25 @@ void AdmissionQueue::Count(QueuedCall& call) {
   if (call.class_ == CallClass::kBackground) ++running_background_;
   ++call.client_->running_;
   ++call.client_->source_.running_;
+  SettleBoth(*call.client_);
 }
 
 void AdmissionQueue::EndRun(QueuedCall& call) {
   if (!std::exchange(call.counted_, false)) return;
   --running_;
   if (call.class_ == CallClass::kBackground) --running_background_;
-  ClientQueue& client = *call.client_;
-  SourceQueue& source = client.source_;
-  --client.running_;
-  --source.running_;
-  for (CallFlow& flow : client.flows_) Place(flow);
-  Unpark(source);
+  --call.client_->running_;
+  --call.client_->source_.running_;
+  if (!VERBENA_MUTANT(kSourcesPlaceIsLost)) SettleBoth(*call.client_);
+}
+
+void AdmissionQueue::SettleBoth(ClientQueue& client) {
+  Settle(client, IndexOf(CallClass::kNormal));
+  Settle(client, IndexOf(CallClass::kBackground));
 }
 
 bool AdmissionQueue::IsFull(const SourceQueue& source) const {
   return source.bounded_ && source.running_ >= max_running_per_source_;
-}
-
-// One of each class, since the classes take turns, too.
-void AdmissionQueue::Unpark(SourceQueue& source) {
-  if (IsFull(source)) return;
-  for (IntrusiveList<CallFlow>& parked : source.parked_) {
-    while (CallFlow* flow = parked.PopFront()) {
-      Place(*flow);
-      if (flow->linked()) break;
-    }
-  }
 }
 
 uint32_t AdmissionQueue::Budget() const {
@@ -264,14 +290,14 @@ void AdmissionQueue::RunTurn() {
   if (measuring) MeasurePace(now);
   last_turn_ = now;
   last_started_ = started;
-  measuring_ = waiting_ > 0;
+  measuring_ = AnyReady();
 }
 
 void AdmissionQueue::MeasurePace(TimePoint now) {
   const Duration sample = (now - last_turn_) / last_started_;
   pace_ = measured_ ? pace_ + (sample - pace_) / (1 << kPaceShift) : sample;
   measured_ = true;
-  pace_holds_ = waiting_ > 0;
+  pace_holds_ = AnyReady();
 }
 
 void AdmissionQueue::RefuseOld() {

@@ -1,13 +1,15 @@
 // AdmissionQueue: calls that have arrived at one executor and wait for their turn.
 //
 // Each turn of the executor starts a few: one if handlers take long, more if they are short, so
-// that the executor polls about every kTurnSlice. Calls of three classes wait apart, and in each
-// class the clients take turns. Control goes first, but of four calls in a row one is another, and
-// of eight that are normal or background one is background, so no class starves.
+// that the executor polls about every kTurnSlice. Calls of three classes wait apart. In each class
+// the sources take turns, and in each turn of a source the next of its clients has it: so a host
+// gains nothing by many runtime ids. Control goes first, but of four calls in a row one is another,
+// and of eight that are normal or background one is background, so no class starves.
 //
 // A call is refused when it arrives if the calls ahead of it, at the present pace, would take
-// longer than the longest wait; so most calls that cannot be served cost no more than a look. A
-// call that has waited that long leaves: a timer watches the oldest.
+// longer than the longest wait; so most calls that cannot be served cost no more than a look. Calls
+// that only a bound of their own client, source or class holds back count neither as ahead nor in
+// the pace. A call that has waited that long leaves: a timer watches the oldest.
 //
 // Bounded by AdmissionOptions::max_queued and control_places. Allocates nothing. Part of an
 // Admission, on its executor's thread.
@@ -70,23 +72,37 @@ class AdmissionQueue final : private Timer {
   TimePoint Due(const QueuedCall& call) const;
   uint32_t Budget() const;
   uint64_t CallsAhead(const ClientQueue& client, CallClass its_class) const;
+  // The same of its own class alone.
+  uint64_t CallsAheadInClass(const ClientQueue& client, CallClass its_class) const;
   // The next call, which has left the queue; nullptr if none may run.
   QueuedCall* Pick();
-  QueuedCall* PickFrom(CallClass its_class);
+  QueuedCall& PickFrom(CallClass its_class);
   std::optional<CallClass> NextClass() const;
   bool MayRun(CallClass its_class) const;
+  // As many background calls run as may.
+  bool IsHeld(CallClass its_class) const;
+  // A call waits that only needs its turn, or a place among all that run.
+  bool AnyReady() const;
   void NoteClass(CallClass its_class);
   void MeasurePace(TimePoint now);
-  // Lets the flow take part if its client may run a call.
-  void Place(CallFlow& flow);
+  // Counts the calls of the client's flow and of its source's, and lets both take turns, if client
+  // and source may run a call. Call after each change of what that depends on.
+  void Settle(ClientQueue& client, size_t index);
+  // The same for both classes whose calls count among those that run.
+  void SettleBoth(ClientQueue& client);
   // The source runs as many calls as it may.
   bool IsFull(const SourceQueue& source) const;
-  // Lets a flow that was parked take part, if its source may run a call: when one has ended, or a
-  // call has left whose flow may have had that place.
-  void Unpark(SourceQueue& source);
   CallFlow& FlowOf(const QueuedCall& call) const;
   void Unlink(QueuedCall& call);
   void Count(QueuedCall& call);
+
+  // The calls of one class that wait.
+  struct ClassQueue {
+    uint32_t waiting = 0;
+    uint32_t ready = 0;  // whose clients and sources may run a call
+    uint32_t sources = 0;
+    IntrusiveList<SourceFlow> turns;  // these sources
+  };
 
   Scheduler& scheduler_;
   const uint32_t max_running_;
@@ -99,20 +115,17 @@ class AdmissionQueue final : private Timer {
   uint32_t running_ = 0;  // control calls do not count
   uint32_t running_background_ = 0;
   size_t waiting_ = 0;
-  // By class: calls that wait, flows that have some, and the flows that take turns.
-  std::array<uint32_t, kCallClasses> queued_{};
-  std::array<uint32_t, kCallClasses> flows_{};
-  std::array<IntrusiveList<CallFlow>, kCallClasses> turns_;
+  std::array<ClassQueue, kCallClasses> classes_;
   IntrusiveList<AgingCall> by_age_;
   uint32_t control_in_a_row_ = 0;
   uint32_t normal_in_a_row_ = 0;
   bool timer_running_ = false;
 
-  // The time from one start to the next while calls wait, as an average.
+  // The time from one start to the next while calls are ready, as an average.
   Duration pace_{};
   bool measured_ = false;    // ever
-  bool pace_holds_ = false;  // calls have waited ever since
-  bool measuring_ = false;   // calls waited after the last turn that started some
+  bool pace_holds_ = false;  // calls have been ready ever since
+  bool measuring_ = false;   // likewise since the last turn that started some
   TimePoint last_turn_{};    // its time, and how many it started
   uint32_t last_started_ = 0;
 };

@@ -15,6 +15,7 @@
 #include "verbena/rpc/server/refusal_reason.h"
 #include "verbena/transport/coro/clock.h"
 #include "verbena/transport/coro/intrusive_list.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -54,6 +55,8 @@ class QueuedCall : public AgingCall, public IntrusiveNode<QueuedCall> {
   TimePoint arrived_{};
 };
 
+class SourceFlow;
+
 // One client's calls of one class that wait, in the order of their arrival.
 class CallFlow : public IntrusiveNode<CallFlow> {
  private:
@@ -62,31 +65,47 @@ class CallFlow : public IntrusiveNode<CallFlow> {
 
   IntrusiveList<QueuedCall> calls_;
   uint32_t size_ = 0;
-  ClientQueue* client_ = nullptr;
+  uint32_t ready_ = 0;  // as many of them as count in source_: all, if the client may run one
+  SourceFlow* source_ = nullptr;
+};
+
+// A place in the turns of one class: that of all clients of a bounded source together, or that of
+// one client of another. Its flows take turns in it.
+class SourceFlow : public IntrusiveNode<SourceFlow> {
+ private:
+  friend class AdmissionQueue;
+
+  IntrusiveList<CallFlow> flows_;  // whose clients may run a call
+  uint32_t flow_count_ = 0;
+  uint32_t calls_ = 0;  // of these flows
+  uint32_t ready_ = 0;  // as many of them as count in the class: all, if the source may run one
 };
 
 class SourceQueue {
  public:
   // `bounded`: it may take a part of the handlers that run, of the queue and of the control places,
-  // and no more.
+  // and no more, and has one turn for all of its clients.
   explicit SourceQueue(bool bounded = true) : bounded_(bounded) {}
 
  private:
   friend class Admission;
   friend class AdmissionQueue;
+  friend class ClientQueue;
 
   const bool bounded_;
-  uint32_t running_ = 0;  // control calls do not count
-  uint32_t waiting_ = 0;  // likewise
-  uint32_t control_ = 0;  // control places, from a call's arrival to its end
-  // Flows of clients that wait because the source runs as many calls as it may.
-  std::array<IntrusiveList<CallFlow>, kCallClasses> parked_;
+  uint32_t running_ = 0;                        // control calls do not count
+  uint32_t waiting_ = 0;                        // likewise
+  uint32_t control_ = 0;                        // control places, from a call's arrival to its end
+  std::array<SourceFlow, kCallClasses> flows_;  // unless it is unbounded
 };
 
 class ClientQueue {
  public:
   explicit ClientQueue(SourceQueue& source) : source_(source) {
-    for (CallFlow& flow : flows_) flow.client_ = this;
+    const bool alone = !source.bounded_ || VERBENA_MUTANT(kManyClientsManyTurns);
+    for (size_t i = 0; i < kCallClasses; ++i) {
+      flows_[i].source_ = alone ? &alone_[i] : &source.flows_[i];
+    }
   }
   ClientQueue(const ClientQueue&) = delete;
   ClientQueue& operator=(const ClientQueue&) = delete;
@@ -96,6 +115,7 @@ class ClientQueue {
   friend class AdmissionQueue;
 
   SourceQueue& source_;
+  std::array<SourceFlow, kCallClasses> alone_;  // if the source is unbounded
   std::array<CallFlow, kCallClasses> flows_;
   uint32_t running_ = 0;
   uint32_t waiting_ = 0;  // control calls do not count

@@ -173,7 +173,10 @@ enum class Fault {
   // admission
   kOneClientFillsTheQueue,  // a client may have all places of the queue
   kOneSourceFillsTheQueue,  // the clients of one source may have all places of the queue
-  kSourcesPlaceIsLost,      // a call that leaves the queue takes its source's free place along
+  kSourcesPlaceIsLost,      // a source that ran all that it may starts no call when one has ended
+  kManyClientsManyTurns,    // a host with many runtime ids has as many turns
+  kBlockedCallsSetThePace,  // calls that their own bounds hold back get others refused
+  kClassesStarveAtTheDoor,  // all calls of a higher class count as ahead, though classes take turns
   kClientsTakeNoTurns,      // calls run in the order of their arrival
   kBackgroundStarves,       // background calls wait while normal calls come
   kQueuedCallsNeverAge,     // a call waits in the queue as long as it takes

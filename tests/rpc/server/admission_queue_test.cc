@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +21,8 @@ namespace {
 
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
+
+using Names = std::vector<std::string>;
 
 class AdmissionQueueTest : public ::testing::Test {
  protected:
@@ -68,6 +71,23 @@ class AdmissionQueueTest : public ::testing::Test {
     scheduler_.AdvanceBy(std::exchange(time_, Duration::zero()));
     return started_;
   }
+  // A call of elsewhere_ finds places free, now and then, and at last four of them in one turn.
+  void ExpectNoOtherIsRefusedWhile(const std::function<void()>& push_blocked) {
+    const auto run = [this](size_t calls) {
+      for (size_t i = 0; i < calls; ++i) {
+        EXPECT_EQ(queue_->Check(elsewhere_, CallClass::kNormal), std::nullopt) << i;
+        Push(elsewhere_, "elsewhere");
+      }
+      EXPECT_EQ(RunAll(), Names(calls, "elsewhere"));
+    };
+    for (int tenths = 0; tenths < 120; ++tenths) {
+      if (tenths % 3 == 0) push_blocked();
+      if (tenths % 4 == 0) run(1);
+      scheduler_.AdvanceBy(microseconds(100));
+    }
+    run(4);
+    EXPECT_FALSE(refused_.empty()) << "the blocked ones only age";
+  }
 
   ManualScheduler scheduler_;
   SourceQueue source_, other_source_;
@@ -80,10 +100,8 @@ class AdmissionQueueTest : public ::testing::Test {
   Duration time_{};
 };
 
-using Names = std::vector<std::string>;
-
 TEST_F(AdmissionQueueTest, ClientsTakeTurns) {
-  Make({.max_running = 1});
+  Make({.max_running = 64});
   for (const char* name : {"a1", "a2", "a3", "a4"}) Push(a_, name);
   Push(b_, "b1");
   Push(b_, "b2");
@@ -270,9 +288,74 @@ TEST_F(AdmissionQueueTest, ACallThatWouldWaitTooLongIsRefusedAtOnce) {
   EXPECT_EQ(queue_->Check(a_, CallClass::kNormal), RefusalReason::kQueueTooOld);
   EXPECT_EQ(queue_->Check(b_, CallClass::kNormal), std::nullopt) << "it is next";
   EXPECT_EQ(queue_->Check(a_, CallClass::kControl), std::nullopt) << "it is first";
+  EXPECT_EQ(queue_->Check(b_, CallClass::kBackground), std::nullopt) << "each eighth is one";
+  PushMany(b_, 1, CallClass::kBackground);
   EXPECT_EQ(queue_->Check(b_, CallClass::kBackground), RefusalReason::kQueueTooOld);
   RunAll();
   EXPECT_EQ(queue_->Check(a_, CallClass::kNormal), std::nullopt) << "nobody waits";
+}
+
+TEST_F(AdmissionQueueTest, CallsOfAHigherClassLeaveRoomAtTheDoor) {
+  Make({.max_running = 64, .max_running_per_client = 64, .max_queue_age = milliseconds(1)});
+  handler_takes_ = microseconds(100);
+  PushMany(a_, 14, CallClass::kControl);
+  RunTurn();
+  RunTurn();
+  // Twelve wait, and ten would take the longest wait.
+  EXPECT_EQ(queue_->Check(a_, CallClass::kControl), RefusalReason::kQueueTooOld);
+  EXPECT_EQ(queue_->Check(b_, CallClass::kNormal), std::nullopt) << "each fourth is one";
+  Push(b_, "normal");
+  RunTurn();
+  RunTurn();
+  EXPECT_EQ(std::count(started_.begin(), started_.end(), "normal"), 1);
+}
+
+// A host may claim a hundred runtime ids.
+TEST_F(AdmissionQueueTest, SourcesTakeTurnsHoweverManyClientsTheyHave) {
+  Make({.max_running = 64, .max_running_per_client = 64, .max_queue_age = milliseconds(1)});
+  handler_takes_ = microseconds(100);
+  std::deque<ClientQueue> many;
+  for (int i = 0; i < 14; ++i) PushMany(many.emplace_back(source_), 1);
+  RunTurn();
+  RunTurn();
+  EXPECT_EQ(queue_->Check(a_, CallClass::kNormal), RefusalReason::kQueueTooOld);
+  EXPECT_EQ(queue_->Check(elsewhere_, CallClass::kNormal), std::nullopt);
+  Push(elsewhere_, "elsewhere");
+  RunTurn();
+  RunTurn();
+  EXPECT_EQ(std::count(started_.begin(), started_.end(), "elsewhere"), 1);
+  queue_->RefuseAll(RefusalReason::kQueueTooOld);  // before their clients end
+}
+
+// As those of a FileBootstrap, which names no host.
+TEST_F(AdmissionQueueTest, ClientsOfAnUnboundedSourceHaveATurnEach) {
+  Make({.max_running = 1});
+  SourceQueue unbounded(false);
+  ClientQueue d(unbounded), e(unbounded);
+  for (const char* name : {"d1", "d2"}) Push(d, name);
+  for (const char* name : {"e1", "e2"}) Push(e, name);
+  for (const char* name : {"a1", "a2"}) Push(a_, name);
+  Push(b_, "b1");
+  EXPECT_EQ(RunAll(), (Names{"d1", "e1", "a1", "d2", "e2", "b1", "a2"}));
+  queue_->RefuseAll(RefusalReason::kQueueTooOld);  // before their clients end
+}
+
+TEST_F(AdmissionQueueTest, CallsThatTheirOwnClientHoldsBackRefuseNoOther) {
+  Make({.max_running = 4, .max_queue_age = milliseconds(1)});
+  handlers_end_ = false;
+  PushMany(a_, 2);
+  EXPECT_EQ(RunAll().size(), 2u) << "these never end";
+  handlers_end_ = true;
+  ExpectNoOtherIsRefusedWhile([this] { PushMany(a_, 1); });
+}
+
+TEST_F(AdmissionQueueTest, BackgroundCallsThatAreHeldBackRefuseNoOther) {
+  Make({.max_running = 4, .max_running_per_client = 4, .max_queue_age = milliseconds(1)});
+  handlers_end_ = false;
+  PushMany(a_, 2, CallClass::kBackground);
+  EXPECT_EQ(RunAll().size(), 2u) << "these never end";
+  handlers_end_ = true;
+  ExpectNoOtherIsRefusedWhile([this] { PushMany(b_, 1, CallClass::kBackground); });
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ class Balancer final : private SubchannelOwner, private CancelNode {
     const uint32_t id =
         picker_.Pick(route_key, [this](uint32_t each) { return by_id_[each]->load(); });
     Connection* connection = by_id_[id];
-    if (connection->usable_session() == nullptr) [[unlikely]]
+    if (connection == nullptr || connection->usable_session() == nullptr) [[unlikely]]
       return AnyUsable();
     return connection;
   }

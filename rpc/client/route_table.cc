@@ -4,15 +4,21 @@
 #include <cmath>
 
 #include "verbena/transport/log/check.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
+
+// Below every score.
+constexpr double kNoScore = -1;
 
 // -weight / ln(u) with u uniform in (0, 1): the highest of such scores falls to each member in
 // proportion to its weight.
 double ScoreOf(const RouteTable::Member& member, size_t slot) {
   const uint64_t mixed = MixBits(member.hash ^ MixBits(slot + 1));
-  const double u = (static_cast<double>(mixed >> 11) + 0.5) / 9007199254740992.0;  // 2^53
+  // With 53 bits, the highest number plus 0.5 rounds up, and u is 1: then the score is not above 0.
+  const int bits = VERBENA_MUTANT(kSlotOfNobody) ? 53 : 52;
+  const double u = std::ldexp(static_cast<double>(mixed >> (64 - bits)) + 0.5, -bits);
   return -static_cast<double>(member.weight) / std::log(u);
 }
 
@@ -50,12 +56,12 @@ void RouteTable::Set(const std::vector<Member>& members) {
   }
   if (owners_.empty()) {
     owners_.resize(kSlots);
-    scores_.assign(kSlots, 0);
+    scores_.assign(kSlots, kNoScore);
   }
   std::sort(gone.begin(), gone.end());
   for (size_t slot = 0; slot < kSlots && !gone.empty(); ++slot) {
     if (!std::binary_search(gone.begin(), gone.end(), owners_[slot])) continue;
-    scores_[slot] = 0;
+    scores_[slot] = kNoScore;
     for (const Member& each : stay) {
       const double score = ScoreOf(each, slot);
       if (score <= scores_[slot]) continue;

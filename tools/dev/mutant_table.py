@@ -528,6 +528,8 @@ MUTANTS = [
     Mutant("kWeightsIgnored", "//tests/rpc:balancing_test",
            "*WeightsSayHowOftenAServerIsCalled"),
     Mutant("kZoneIgnored", "//tests/rpc:balancing_test", "*ServersOfTheOwnZoneComeFirst"),
+    Mutant("kSlotOfNobody", "//tests/rpc/client:picker_test",
+           "*EachSlotBelongsToAMemberWhateverTheHashesAre"),
 
     # files, examples
     Mutant("kFileReferenceNotAtomic", "//tests/transport/file:file_lifetime_test",

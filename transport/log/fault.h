@@ -286,6 +286,7 @@ enum class Fault {
   kFirstAddressOnly,      // the other addresses of a server are never tried
   kWeightsIgnored,        // servers take equal turns, whatever their weights are
   kZoneIgnored,           // servers of other zones are called though the own one has some
+  kSlotOfNobody,          // a server's name may leave keys with a server that is gone
 
   // files, examples
   kFileReferenceNotAtomic,   // threads that share a File lose count of its Tasks

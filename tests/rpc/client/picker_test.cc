@@ -127,6 +127,28 @@ TEST(RouteTableTest, AgreesWithEveryOtherTableOfTheSameSet) {
   for (uint64_t key = 1; key <= 1000; ++key) EXPECT_EQ(one.Of(key), other.Of(key)) << key;
 }
 
+// The inverse of MixBits(): whoever chooses a server's name may choose what it hashes to.
+uint64_t UnmixBits(uint64_t x) {
+  x = (x ^ (x >> 31) ^ (x >> 62)) * 0x319642b2d24d8ec3;
+  x = (x ^ (x >> 27) ^ (x >> 54)) * 0x96de1b173f119089;
+  return x ^ (x >> 30) ^ (x >> 60);
+}
+
+TEST(RouteTableTest, EachSlotBelongsToAMemberWhateverTheHashesAre) {
+  constexpr uint64_t kOdd = 0x123456789abcdef;
+  ASSERT_EQ(UnmixBits(MixBits(kOdd)), kOdd);
+  for (const size_t slot : {size_t{0}, size_t{17}, RouteTable::kSlots - 1}) {
+    const uint64_t key = UnmixBits(slot);
+    for (const uint64_t mixed : {~uint64_t{0}, uint64_t{0}}) {
+      const Member crafted{.id = 5, .hash = UnmixBits(mixed) ^ MixBits(slot + 1)};
+      RouteTable table;
+      table.Set({{.id = 7, .hash = StableHash("gone")}});
+      table.Set({crafted});
+      EXPECT_EQ(table.Of(key), 5u) << slot;
+    }
+  }
+}
+
 TEST(RouteTableTest, GivesKeysInProportionToWeights) {
   std::vector<Member> members = Members(4);
   members[0].weight = 3;

@@ -63,7 +63,8 @@ class Resolver {
   virtual ~Resolver() = default;
 
   // The set of servers: the first time as soon as it is known, later when it may have changed. The
-  // Task is cancelled when the channel is destroyed, and should then end soon. After an error the
+  // Task is cancelled when the channel is destroyed, and should then end soon. The channel asks
+  // again 100 ms after it got a set, so it hears of the newest one by then. After an error the
   // channel keeps the last good set, and asks again after a pause of 100 ms that grows to 10 s. A
   // set that breaks a bound above, or names a server twice, counts as an error; an empty one does
   // not, and leaves no server to call.

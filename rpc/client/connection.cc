@@ -9,6 +9,7 @@
 #include "verbena/rpc/client/landing_share.h"
 #include "verbena/rpc/internal/shard.h"
 #include "verbena/rpc/outcome.h"
+#include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/status_macros.h"
@@ -45,8 +46,7 @@ Connection::~Connection() = default;
 Task<absl::Status> Connection::Ready() {
   while (usable_session() == nullptr) {
     if (closed_ && !VERBENA_MUTANT(kClosedConnectionConnects)) {
-      co_return absl::UnavailableError(
-          fmt::format("no channel uses the connection to {} any more", target_));
+      co_return Unused();
     }
     if (!connecting_) {
       if (shard_.closing()) co_return absl::UnavailableError("the runtime is being destroyed");
@@ -63,8 +63,9 @@ Task<absl::Status> Connection::Ready() {
 
 Task<void> Connection::Attempt() {
   std::erase_if(retired_, [](const auto& session) { return session->down(); });
+  attempt_.emplace((co_await CurrentContext()).cancel);
   try {
-    last_error_ = co_await TryConnect();
+    last_error_ = co_await TryConnect().In(&*attempt_);
   } catch (const std::exception& error) {
     if (VERBENA_MUTANT(kConnectExceptionEscapes)) throw;
     last_error_ = absl::InternalError(
@@ -73,6 +74,7 @@ Task<void> Connection::Attempt() {
     last_error_ =
         absl::InternalError(fmt::format("connecting to {} failed with an exception", target_));
   }
+  attempt_.reset();
   connecting_ = false;
   // A link that opens has yet to prove that it is of use: see Retire().
   if (!last_error_.ok()) PutOffNextAttempt();
@@ -114,7 +116,17 @@ void Connection::Close() {
   closed_ = true;
   // Whoever still waits leaves before the attempt ends, and the connection with it.
   if (!VERBENA_MUTANT(kCloseWakesNobody)) WakeWaiters();
+  CancelAttempt();
   CloseLinks();
+}
+
+void Connection::CancelAttempt() {
+  if (attempt_.has_value() && !VERBENA_MUTANT(kClosedAttemptGoesOn)) attempt_->Request();
+}
+
+absl::Status Connection::Unused() const {
+  return absl::UnavailableError(
+      fmt::format("no channel uses the connection to {} any more", target_));
 }
 
 void Connection::CloseLinks() {
@@ -140,7 +152,9 @@ void Connection::Drain() {
 
 // A call that uses the connection may be about to begin on the link.
 void Connection::DrainLink() {
-  if (uses_ == 0 && current_ != nullptr) current_->Drain();
+  if (uses_ > 0) return;
+  CancelAttempt();
+  if (current_ != nullptr) current_->Drain();
 }
 
 void Connection::TellWatchers() {
@@ -161,12 +175,15 @@ bool Connection::ended() const {
 }
 
 Task<absl::Status> Connection::TryConnect() {
+  // Before the attempt had begun.
+  if (closed_) co_return Unused();
   absl::Status last = co_await TryAddress(target_);
   if (others_.empty() || last.ok()) co_return last;
   bool unavailable = absl::IsUnavailable(last);
   std::string failures(last.message());
   for (const std::string& address : others_) {
     if (VERBENA_MUTANT(kFirstAddressOnly)) break;
+    if (closed_) co_return Unused();
     last = co_await TryAddress(address);
     if (last.ok() || shard_.closing()) co_return last;
     unavailable |= absl::IsUnavailable(last);

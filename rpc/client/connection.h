@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,6 +33,7 @@
 #include "verbena/transport/connect/bootstrap.h"
 #include "verbena/transport/connect/link_parameters.h"
 #include "verbena/transport/coro/backoff.h"
+#include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/clock.h"
 #include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/task.h"
@@ -85,9 +87,9 @@ class Connection final : private ClientSession::Listener {
   void AddUser() { ++users_; }
   // True when that was the last.
   bool RemoveUser();
-  // Call once it has no users. Closes its links, and those of an attempt that is under way.
+  // Call once it has no users. Closes its links, and cancels an attempt that is under way.
   void Close();
-  // The same, but lets the calls on its links end first.
+  // The same, but lets the calls that use it end first.
   void Drain();
   // Closed, and nothing refers to it any more but its owner.
   bool ended() const;
@@ -125,6 +127,8 @@ class Connection final : private ClientSession::Listener {
   void CloseOldestDraining();
   void CloseLinks();
   void DrainLink();
+  void CancelAttempt();
+  absl::Status Unused() const;
   void TellWatchers();
   Task<absl::Status> TryConnect();
   Task<absl::Status> TryAddress(const std::string& address);
@@ -150,6 +154,8 @@ class Connection final : private ClientSession::Listener {
   bool closed_ = false;
   bool draining_ = false;  // closed, and its links drain
   bool connecting_ = false;
+  // The attempt's, while it runs, which the connection outlives.
+  std::optional<CancelScope> attempt_;
   Event attempt_ended_;
   absl::Status last_error_;
   Backoff backoff_{kInitialBackoff, kMaxBackoff};

@@ -51,7 +51,9 @@ void Connections::EndBalancer(Balancer& balancer) {
 }
 
 void Connections::FreeEnded() {
+  if (released_.size() < 2 * left_) return;
   std::erase_if(released_, [](const auto& each) { return each->ended(); });
+  left_ = released_.size();
 }
 
 void Connections::Clear() {

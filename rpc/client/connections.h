@@ -6,6 +6,7 @@
 #ifndef VERBENA_RPC_CLIENT_CONNECTIONS_H_
 #define VERBENA_RPC_CLIENT_CONNECTIONS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -48,12 +49,15 @@ class Connections {
   void Clear();
 
  private:
+  // Looks only once there are twice as many as it left the last time, so that the end of each of
+  // many costs no walk over all.
   void FreeEnded();
 
   Shard& shard_;
   absl::flat_hash_map<std::string, std::unique_ptr<Connection>> connections_;
-  // Without users; freed, once their links are down, when a channel comes or goes.
+  // Without users; freed some time after their links are down, when a channel comes or goes.
   std::vector<std::unique_ptr<Connection>> released_;
+  size_t left_ = 0;  // as many were left the last time
   std::vector<std::unique_ptr<Balancer>> balancers_;
   const std::shared_ptr<ExecutorGate> gate_;
 };

@@ -22,6 +22,8 @@ namespace {
 
 constexpr Duration kFirstPause = std::chrono::milliseconds(100);
 constexpr Duration kLongestPause = std::chrono::seconds(10);
+// (start) From one set to the next.
+constexpr Duration kPauseOfSets = std::chrono::milliseconds(100);
 
 absl::Status CheckServer(const ResolvedServer& server) {
   if (server.addresses.empty() || server.addresses.size() > ResolvedServer::kMaxAddresses) {
@@ -93,8 +95,13 @@ Task<void> ServerFeed::Run(std::shared_ptr<ServerFeed> feed, Shard& shard) {
     if (servers.ok()) {
       backoff.Reset();
       feed->Publish(*std::move(servers));
-      // A resolver that never waits does not stop the executor.
-      (void)co_await Yield();
+      // A resolver that never waits keeps no executor busy. It says the newest set when it is asked
+      // again.
+      if (VERBENA_MUTANT(kSetsWithoutPause)) {
+        (void)co_await Yield();
+      } else {
+        (void)co_await WithDeadline(feed->Stopped(), kPauseOfSets);
+      }
     } else {
       feed->PublishError(servers.status());
       (void)co_await WithDeadline(feed->Stopped(), backoff.Next());

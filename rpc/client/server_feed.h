@@ -1,7 +1,7 @@
 // ServerFeed: the servers of one channel's target, for its balancers on all executors.
 //
 // The executor of the first balancer runs the resolver; the others hear of each new set by a
-// message to them. The last good set stays while the resolver fails. Shared by the channel, its
+// message to them, at most each 100 ms. The last good set stays while the resolver fails. Shared by the channel, its
 // balancers and the Task that runs the resolver; a mutex guards what several threads use, and no
 // call takes it.
 

@@ -5,7 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <set>
 #include <string>
@@ -27,6 +29,21 @@ using State = ChannelServer::State;
 using Counts = std::vector<uint64_t>;
 
 using BalancingTest = ServerSetTest;
+
+// Never waits, and says another set each time.
+class BusyResolver final : public Resolver {
+ public:
+  explicit BusyResolver(ResolvedServer server) : server_(std::move(server)) {}
+  Task<absl::StatusOr<std::vector<ResolvedServer>>> Next() override {
+    server_.weight = 1 + static_cast<uint32_t>(++asked % 2);
+    co_return std::vector<ResolvedServer>{server_};
+  }
+
+  std::atomic<int> asked{0};
+
+ private:
+  ResolvedServer server_;
+};
 
 TEST_F(BalancingTest, CallsTakeTurnsOverTheServersOfAStaticTarget) {
   StartServers(3);
@@ -505,7 +522,7 @@ TEST_F(BalancingTest, ASetThatFlapsSettlesOnItsLastState) {
   StartServers(3);
   StartResolved(ResolvedAll(), {}, {.executors = 2});
   for (int executor : {0, 1}) ASSERT_EQ(Run(Echo(), executor), absl::OkStatus());
-  for (int i = 0; i < 50; ++i) {
+  for (int i = 0; i < 20; ++i) {
     const int asked = resolver_->asked;
     resolver_->Tell(*client_runtime_,
                     i % 2 == 0 ? std::vector<ResolvedServer>{Resolved(0)} : ResolvedAll());
@@ -517,6 +534,27 @@ TEST_F(BalancingTest, ASetThatFlapsSettlesOnItsLastState) {
     EXPECT_EQ(Servers(executor).size(), 3u);
   }
   Eventually([&] { return client_runtime_->endpoint_stats(0).links == 3; }, "the others are gone");
+}
+
+TEST_F(BalancingTest, AResolverThatNeverWaitsIsAskedAtMostTenTimesASecond) {
+  testing::FakeClock clock;
+  RuntimeOptions runtime;
+  runtime.clock = &clock;
+  runtime.limits.ping_interval = std::chrono::hours(1000);
+  runtime.limits.connect_timeout = std::chrono::hours(1000);
+  runtime.limits.idle_timeout = Duration::zero();
+  StartServers(1);
+  const auto resolver = std::make_shared<BusyResolver>(Resolved(0));
+  StartClient("the set", {.resolver = resolver}, std::move(runtime));
+  EchoOften(20);
+  EXPECT_EQ(resolver->asked, 1);
+  clock.Advance(*client_runtime_, std::chrono::milliseconds(99));
+  EXPECT_EQ(resolver->asked, 1);
+  clock.Advance(*client_runtime_, std::chrono::milliseconds(1));
+  EXPECT_EQ(resolver->asked, 2);
+  clock.Run();
+  channel_.reset();
+  client_runtime_.reset();
 }
 
 TEST_F(BalancingTest, ARuntimeMayEndBeforeItsChannel) {

@@ -530,6 +530,10 @@ MUTANTS = [
     Mutant("kZoneIgnored", "//tests/rpc:balancing_test", "*ServersOfTheOwnZoneComeFirst"),
     Mutant("kSlotOfNobody", "//tests/rpc/client:picker_test",
            "*EachSlotBelongsToAMemberWhateverTheHashesAre"),
+    Mutant("kClosedAttemptGoesOn", "//tests/rpc/client:connection_test",
+           "*TheAttemptOfAConnectionThatClosesEndsAndTriesNoOtherAddress"),
+    Mutant("kSetsWithoutPause", "//tests/rpc:balancing_test",
+           "*AResolverThatNeverWaitsIsAskedAtMostTenTimesASecond"),
 
     # files, examples
     Mutant("kFileReferenceNotAtomic", "//tests/transport/file:file_lifetime_test",

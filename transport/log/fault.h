@@ -287,6 +287,8 @@ enum class Fault {
   kWeightsIgnored,        // servers take equal turns, whatever their weights are
   kZoneIgnored,           // servers of other zones are called though the own one has some
   kSlotOfNobody,          // a server's name may leave keys with a server that is gone
+  kClosedAttemptGoesOn,   // a connection that nobody uses goes on connecting until it times out
+  kSetsWithoutPause,      // a resolver that never waits keeps its executor busy
 
   // files, examples
   kFileReferenceNotAtomic,   // threads that share a File lose count of its Tasks

@@ -65,6 +65,23 @@ class SingleBootstrap final : public Bootstrap {
   LocalBootstrap bootstrap_;
 };
 
+// Nobody answers, and says so only when the test tells it to.
+class SilentBootstrap final : public Bootstrap {
+ public:
+  Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connect(std::string) override {
+    ++attempts;
+    VERBENA_CO_RETURN_IF_ERROR(co_await go.Wait());
+    co_return absl::UnavailableError("nobody answers");
+  }
+  absl::StatusOr<std::unique_ptr<MessageListener>> Listen(const std::string&) override {
+    return absl::UnimplementedError("nobody listens");
+  }
+
+  // On the client's executor.
+  Event go;
+  int attempts = 0;
+};
+
 class ConnectionTest : public RpcTest {
  protected:
   static constexpr Duration kPatience = std::chrono::seconds(20);
@@ -129,7 +146,7 @@ TEST_F(ConnectionTest, AChannelThatGoesWhileItConnectsLeavesNoLink) {
   client_runtime_ = StartRuntime();
   for (int i = 0; i < 20; ++i) {
     Channel channel(*client_runtime_, server_->address());
-    // Gives up at once; the attempt goes on.
+    // Gives up at once; the attempt goes on until the channel ends.
     (void)Run(WithDeadline(channel.Connect(), Clock::Real().Now()));
   }
   Eventually([&] { return ClientLinks() == 0 && ServerLinks() == 0; }, "no link is left");
@@ -245,6 +262,42 @@ TEST_F(ConnectionTest, AConnectionThatClosesWhileItConnectsEndsTheWaits) {
   client_runtime_.reset();
   server_.reset();
   server_runtime_.reset();
+}
+
+TEST_F(ConnectionTest, TheAttemptOfAConnectionThatClosesEndsAndTriesNoOtherAddress) {
+  SilentBootstrap silent;
+  client_runtime_ = StartRuntime({.use_bootstrap = &silent});
+  for (const bool drains : {false, true}) {
+    SCOPED_TRACE(drains);
+    silent.attempts = 0;
+    silent.go.Reset();
+    bool ended = false;
+    const auto run = [&]() -> Task<absl::Status> {
+      Connection connection(client_runtime_->shard(0), "a:1", {}, {"b:1", "c:1"});
+      {
+        const Deadline deadline(Clock::Real().Now() + std::chrono::milliseconds(5));
+        const absl::Status status = (co_await connection.Session(deadline)).status();
+        EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+      }
+      EXPECT_TRUE(connection.connecting());
+      if (drains) {
+        connection.Drain();
+      } else {
+        connection.Close();
+      }
+      for (int i = 0; i < 1000 && !connection.ended(); ++i) {
+        VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
+      }
+      ended = connection.ended();
+      silent.go.Set();
+      while (!connection.ended()) VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
+      co_return absl::OkStatus();
+    };
+    EXPECT_EQ(Run(run()), absl::OkStatus());
+    EXPECT_TRUE(ended) << "though nobody answered";
+    EXPECT_EQ(silent.attempts, 1);
+  }
+  client_runtime_.reset();
 }
 
 using ConnectionDeathTest = ConnectionTest;

@@ -20,10 +20,11 @@ enum class RefusalReason : uint8_t {
   kTooManyBytesOfAMethod,
   kQueueFull,
   kQueueTooOld,
+  kRequestTooLarge,
   kTooMuchMetadata,
   kStreamsOtherwise,  // UNIMPLEMENTED
 };
-inline constexpr size_t kRefusalReasons = 13;
+inline constexpr size_t kRefusalReasons = 14;
 
 }  // namespace verbena::internal
 

@@ -189,9 +189,13 @@ absl::Status ServerSession::StartGuarded(const FrameHeader& frame, const char* b
   // A context block that travels is here only when the call runs.
   if (context != nullptr) offer.priority = context->block.priority;
   if (bulk != nullptr) {
-    // A larger claim fails when the call runs; here sums of claims must not overflow.
-    offer.pinned_bytes = std::min(bulk->request.payload_bytes, CallOffer::kMostPinnedBytes) +
-                         std::min(bulk->request.message_bytes, CallOffer::kMostPinnedBytes);
+    const RequestBulk& request = bulk->request;
+    offer.pinned_bytes = request.payload_bytes + request.message_bytes;
+    // The call would fail when it runs. Until then it must not count against the requests of others.
+    if (offer.pinned_bytes > link_->endpoint().limits().max_payload_bytes &&
+        !VERBENA_MUTANT(kLargeClaimsPinned)) {
+      return RefuseRequest(frame, bulk, shard_.RefusalOfSize());
+    }
   }
   RefusalReason reason{};
   ServerCall* call = shard_.AdmitGuarded(offer, *client_, reason);

@@ -90,13 +90,11 @@ using RunningHandlers = absl::btree_map<std::string, uint32_t>;
 
 // The part of a request by which its call is admitted.
 struct CallOffer {
-  // The most that a payload or a message counts, whatever its client claims.
-  static constexpr uint64_t kMostPinnedBytes = uint64_t{1} << 40;
-
   uint16_t method = 0;
   Streams streams = Streams::kNone;
   Priority priority = Priority::kNormal;
-  // Bytes of its payload, and of a message that does not fit its frame: a peer's claim.
+  // Bytes of its payload, and of a message that does not fit its frame: a peer's claim, within
+  // LinkLimits::max_payload_bytes.
   uint64_t pinned_bytes = 0;
 };
 
@@ -147,6 +145,10 @@ class ServerShard {
   // The same for a call with more metadata than ServerOptions::max_metadata_bytes.
   [[gnu::cold, gnu::noinline]] RefusalReason RefusalOfMetadata() {
     return CountRefusal(RefusalReason::kTooMuchMetadata);
+  }
+  // The same for one that is over LinkLimits::max_payload_bytes.
+  [[gnu::cold, gnu::noinline]] RefusalReason RefusalOfSize() {
+    return CountRefusal(RefusalReason::kRequestTooLarge);
   }
   RefusalReason CountRefusal(RefusalReason reason) {
     NoteRefused(reason);

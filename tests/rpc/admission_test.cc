@@ -15,6 +15,7 @@
 #include "tests/rpc/rogue_peer.h"
 #include "tests/rpc/stream_service.h"
 #include "tests/rpc/testing.verbena.pb.h"
+#include "verbena/rpc/internal/bulk_format.h"
 #include "verbena/rpc/retry_after.h"
 #include "verbena/rpc/sync.h"
 
@@ -432,8 +433,7 @@ class AdmissionOfPayloadsTest : public PayloadFixture {
  protected:
   static constexpr size_t kBytes = 64 * 1024;
 
-  void Start(AdmissionOptions admission) {
-    LinkLimits limits;
+  void Start(AdmissionOptions admission, LinkLimits limits = {}) {
     limits.leases.granted_bytes_per_client = 0;
     server_runtime_ = StartRuntime({.limits = limits});
     ServeWith(service_, {.admission = std::move(admission)});
@@ -518,6 +518,37 @@ TEST_F(AdmissionOfPayloadsTest, PayloadsOfCallsThatWaitArriveWhenTheirTurnComes)
     EXPECT_EQ(Run(Put(*channel_, bytes)), absl::OkStatus()) << bytes;
   }
   ExpectNothingHeld();
+}
+
+// Otherwise the claim would count as long as its call waits for its turn.
+TEST_F(AdmissionOfPayloadsTest, ARequestThatClaimsMoreThanAServerTakesPinsNothing) {
+  LinkLimits limits;
+  limits.max_payload_bytes = size_t{1} << 20;
+  const uint64_t claim = limits.max_payload_bytes + 1;
+  Start({.max_running = 4,
+         .max_running_per_client = 1,
+         .max_queue_age = hours(1),
+         .max_pinned_bytes = 2 * kBytes},
+        limits);
+  RoguePeer rogue(*client_runtime_);
+  rogue.ConnectTo(server_->address());
+  rogue.Send(EncodeSend(kCorrect, {Request("verbena.testing.Payloads/Hold", 1, 1)}));
+  Eventually([this] { return service_.holding == 1; }, "the rogue's handler runs");
+  RequestBulk bulk{.has_payload = true, .payload_bytes = claim, .source_count = 1};
+  bulk.sources[0] = {.address = 4096, .bytes = claim};
+  RogueFrame claims = Request("verbena.testing.Payloads/Put", 2, 1);
+  claims.header.flags = kFrameHasBulk;
+  claims.body.resize(bulk.encoded_bytes());
+  bulk.Encode(claims.body.data());
+  rogue.Send(EncodeSend(kCorrect, {claims}));
+  const std::vector<RogueFrame> answers = rogue.Receive();
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers[0].header.call_slot, 2u);
+  EXPECT_EQ(answers[0].header.status_code,
+            static_cast<uint8_t>(absl::StatusCode::kResourceExhausted));
+  EXPECT_EQ(server_->stats().queued, 0u);
+  EXPECT_EQ(Run(Put(*channel_, kBytes)), absl::OkStatus());
+  EXPECT_EQ(server_->stats().refusals.bytes, 0u);
 }
 
 // The payload came in the request's frame, so it lies in the server's memory.

@@ -300,6 +300,8 @@ MUTANTS = [
            "*TheClientsOfOneSourceLeaveAQuarterOfTheQueue"),
     Mutant("kSourcesPlaceIsLost", "//tests/rpc/server:admission_queue_test",
            "*TheClientsOfOneSourceLeaveAQuarterToOthers"),
+    Mutant("kLargeClaimsPinned", "//tests/rpc:admission_test",
+           "*ARequestThatClaimsMoreThanAServerTakesPinsNothing"),
     Mutant("kManyClientsManyTurns", "//tests/rpc/server:admission_queue_test",
            "*SourcesTakeTurnsHoweverManyClientsTheyHave"),
     Mutant("kBlockedCallsSetThePace", "//tests/rpc/server:admission_queue_test",

@@ -174,6 +174,7 @@ enum class Fault {
   kOneClientFillsTheQueue,  // a client may have all places of the queue
   kOneSourceFillsTheQueue,  // the clients of one source may have all places of the queue
   kSourcesPlaceIsLost,      // a source that ran all that it may starts no call when one has ended
+  kLargeClaimsPinned,       // a request counts with all that it claims until its call runs
   kManyClientsManyTurns,    // a host with many runtime ids has as many turns
   kBlockedCallsSetThePace,  // calls that their own bounds hold back get others refused
   kClassesStarveAtTheDoor,  // all calls of a higher class count as ahead, though classes take turns
@@ -275,20 +276,20 @@ enum class Fault {
   kStalledMessageKept,       // a message that stops coming keeps the memory that it claims
 
   // sets of servers
-  kTargetUnchecked,       // an address of a target may be anything
-  kBadLineSkipped,        // a list of servers loses the lines that are wrong
-  kFileReadOnce,          // a file of servers that changes is not heard of
-  kBadSetEmptiesChannel,  // a resolver that fails takes the last good set away
-  kFailureNotTold,        // a resolver does not hear that a server cannot be reached
-  kLeavingServerCut,      // a server that leaves a set loses the calls that are on it
-  kLostServerStaysLost,   // a server that comes back gets no calls
-  kFlappingUndamped,      // a server whose links do not last is connected without pauses
-  kFirstAddressOnly,      // the other addresses of a server are never tried
-  kWeightsIgnored,        // servers take equal turns, whatever their weights are
-  kZoneIgnored,           // servers of other zones are called though the own one has some
-  kSlotOfNobody,          // a server's name may leave keys with a server that is gone
-  kClosedAttemptGoesOn,   // a connection that nobody uses goes on connecting until it times out
-  kSetsWithoutPause,      // a resolver that never waits keeps its executor busy
+  kTargetUnchecked,        // an address of a target may be anything
+  kBadLineSkipped,         // a list of servers loses the lines that are wrong
+  kFileReadOnce,           // a file of servers that changes is not heard of
+  kBadSetEmptiesChannel,   // a resolver that fails takes the last good set away
+  kFailureNotTold,         // a resolver does not hear that a server cannot be reached
+  kLeavingServerCut,       // a server that leaves a set loses the calls that are on it
+  kLostServerStaysLost,    // a server that comes back gets no calls
+  kFlappingUndamped,       // a server whose links do not last is connected without pauses
+  kFirstAddressOnly,       // the other addresses of a server are never tried
+  kWeightsIgnored,         // servers take equal turns, whatever their weights are
+  kZoneIgnored,            // servers of other zones are called though the own one has some
+  kSlotOfNobody,           // a server's name may leave keys with a server that is gone
+  kClosedAttemptGoesOn,    // a connection that nobody uses goes on connecting until it times out
+  kSetsWithoutPause,       // a resolver that never waits keeps its executor busy
 
   // files, examples
   kFileReferenceNotAtomic,   // threads that share a File lose count of its Tasks

@@ -36,7 +36,8 @@ namespace internal {
 class ServerFeed;
 }  // namespace internal
 
-// One server of a set.
+// One server of a set. Its name, zone and addresses are of at most 255 bytes each: printable ASCII,
+// without blanks.
 struct ResolvedServer {
   static constexpr size_t kMaxAddresses = 8;
   static constexpr uint32_t kMaxWeight = 1000;

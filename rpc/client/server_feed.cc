@@ -8,6 +8,7 @@
 #include "fmt/format.h"
 #include "verbena/rpc/client/balancer.h"
 #include "verbena/rpc/internal/shard.h"
+#include "verbena/rpc/resolved_text.h"
 #include "verbena/transport/coro/backoff.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/status_macros.h"
@@ -25,11 +26,18 @@ constexpr Duration kLongestPause = std::chrono::seconds(10);
 // (start) From one set to the next.
 constexpr Duration kPauseOfSets = std::chrono::milliseconds(100);
 
+constexpr size_t kMostOfAnError = 1024;
+
 absl::Status CheckServer(const ResolvedServer& server) {
+  VERBENA_RETURN_IF_ERROR(CheckResolvedText("a server's name", server.name));
+  VERBENA_RETURN_IF_ERROR(CheckResolvedText("a server's zone", server.zone));
   if (server.addresses.empty() || server.addresses.size() > ResolvedServer::kMaxAddresses) {
     return absl::InvalidArgumentError(
         fmt::format("the server \"{}\" has {} addresses, but must have 1 to {}", server.name,
                     server.addresses.size(), ResolvedServer::kMaxAddresses));
+  }
+  for (const std::string& address : server.addresses) {
+    VERBENA_RETURN_IF_ERROR(CheckResolvedText("a server's address", address));
   }
   if (server.weight < 1 || server.weight > ResolvedServer::kMaxWeight) {
     return absl::InvalidArgumentError(fmt::format("the weight of {} is {}, but must be in [1, {}]",
@@ -147,10 +155,12 @@ void ServerFeed::Publish(ServerSet servers) {
 
 void ServerFeed::PublishError(const absl::Status& error) {
   std::lock_guard<std::mutex> lock(mutex_);
+  std::string why = error.ToString();
+  if (why.size() > kMostOfAnError) why = why.substr(0, kMostOfAnError) + "...";
   // Whatever it is, it may pass.
-  absl::Status unresolved = absl::UnavailableError(fmt::format(
-      "{} is not resolved{}: {}", target_,
-      servers_ == nullptr ? "" : ", and the last good set of servers stays", error.ToString()));
+  absl::Status unresolved = absl::UnavailableError(
+      fmt::format("{} is not resolved{}: {}", target_,
+                  servers_ == nullptr ? "" : ", and the last good set of servers stays", why));
   if (unresolved != error_) Log(LogLevel::kWarning, std::string(unresolved.message()));
   error_ = std::move(unresolved);
   if (VERBENA_MUTANT(kBadSetEmptiesChannel)) servers_ = std::make_shared<const ServerSet>();

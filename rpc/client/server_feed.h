@@ -1,9 +1,9 @@
 // ServerFeed: the servers of one channel's target, for its balancers on all executors.
 //
 // The executor of the first balancer runs the resolver; the others hear of each new set by a
-// message to them, at most each 100 ms. The last good set stays while the resolver fails. Shared by the channel, its
-// balancers and the Task that runs the resolver; a mutex guards what several threads use, and no
-// call takes it.
+// message to them, at most each 100 ms. The last good set stays while the resolver fails. Shared by
+// the channel, its balancers and the Task that runs the resolver; a mutex guards what several
+// threads use, and no call takes it.
 
 #ifndef VERBENA_RPC_CLIENT_SERVER_FEED_H_
 #define VERBENA_RPC_CLIENT_SERVER_FEED_H_

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "fmt/format.h"
 #include "verbena/rpc/discovery/target.h"
+#include "verbena/rpc/resolved_text.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/mutant.h"
 
@@ -26,16 +27,18 @@ absl::Status SetOption(std::string_view option, ResolvedServer& server) {
     const auto [rest, error] = std::from_chars(value.data(), end, weight);
     if (rest != end || error != std::errc() || weight < 1 || weight > ResolvedServer::kMaxWeight) {
       return absl::InvalidArgumentError(fmt::format("weight is \"{}\", but must be in [1, {}]",
-                                                    value, ResolvedServer::kMaxWeight));
+                                                    Shown(value), ResolvedServer::kMaxWeight));
     }
     server.weight = weight;
   } else if (key == "name" && !value.empty()) {
+    VERBENA_RETURN_IF_ERROR(CheckResolvedText("a name", value));
     server.name = value;
   } else if (key == "zone" && !value.empty()) {
+    VERBENA_RETURN_IF_ERROR(CheckResolvedText("a zone", value));
     server.zone = value;
   } else {
-    return absl::InvalidArgumentError(
-        fmt::format("\"{}\" is no option: write weight=3, zone=a or name=storage-7", option));
+    return absl::InvalidArgumentError(fmt::format(
+        "\"{}\" is no option: write weight=3, zone=a or name=storage-7", Shown(option)));
   }
   return absl::OkStatus();
 }
@@ -102,7 +105,7 @@ absl::StatusOr<std::vector<ResolvedServer>> ParseServerList(std::string_view pat
       if (VERBENA_MUTANT(kBadLineSkipped)) continue;
       wrong.Add(number, std::string(server.status().message()));
     } else if (!names.insert(server->name).second) {
-      wrong.Add(number, fmt::format("{} is there twice", server->name));
+      wrong.Add(number, fmt::format("{} is there twice", Shown(server->name)));
     } else if (servers.size() == Resolver::kMaxServers) {
       wrong.Add(number, fmt::format("more than {} servers", Resolver::kMaxServers));
     } else {

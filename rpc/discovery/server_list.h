@@ -4,7 +4,8 @@
 //   10.0.0.7:4000        name=storage-7 weight=3 zone=a
 //   10.0.0.8:4000|10.1.0.8:4000
 //
-// A pure function. Errors name the file and the line, up to three of them.
+// A pure function. Names, zones and addresses are of at most 255 printable ASCII characters. Errors
+// name the file and the line, up to three of them, and show at most 100 bytes of each text.
 
 #ifndef VERBENA_RPC_DISCOVERY_SERVER_LIST_H_
 #define VERBENA_RPC_DISCOVERY_SERVER_LIST_H_

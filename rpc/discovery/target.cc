@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "fmt/format.h"
+#include "verbena/rpc/resolved_text.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/mutant.h"
 
@@ -32,7 +33,8 @@ absl::StatusOr<uint16_t> ParsePort(std::string_view text, size_t position) {
   uint16_t port = 0;
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), port);
   if (rest != text.data() + text.size() || error != std::errc() || port == 0) {
-    return Wrong(position, fmt::format("\"{}\" is no port: write a number from 1 to 65535", text));
+    return Wrong(position,
+                 fmt::format("\"{}\" is no port: write a number from 1 to 65535", Shown(text)));
   }
   return port;
 }
@@ -44,6 +46,9 @@ absl::Status CheckAddress(std::string_view text, size_t position) {
   if (odd != std::string_view::npos) {
     return Wrong(position + odd, "an address has no blanks and no quotes: write host:port");
   }
+  if (const absl::Status checked = CheckResolvedText("an address", text); !checked.ok()) {
+    return Wrong(position, std::string(checked.message()));
+  }
   const size_t bracket = text.front() == '[' ? text.find(']') : 0;
   if (bracket == std::string_view::npos) {
     return Wrong(position, "the bracket is not closed: write [address]:port");
@@ -53,7 +58,7 @@ absl::Status CheckAddress(std::string_view text, size_t position) {
   if (bracket == 0 && text.find(':', colon + 1) != std::string_view::npos) {
     return Wrong(position, fmt::format("\"{}\" has several colons: write an IPv6 address in "
                                        "brackets, [::1]:4000",
-                                       text));
+                                       Shown(text)));
   }
   if (colon == 0) return Wrong(position, "the host is missing: write host:port");
   return ParsePort(text.substr(colon + 1), position + colon + 1).status();
@@ -69,7 +74,7 @@ absl::StatusOr<StaticTarget> ParseStatic(std::string_view text) {
       return each.addresses.front() == addresses.front();
     };
     if (std::any_of(target.servers.begin(), target.servers.end(), same)) {
-      return Wrong(begin + 1, fmt::format("{} is there twice", addresses.front()));
+      return Wrong(begin + 1, fmt::format("{} is there twice", Shown(addresses.front())));
     }
     if (target.servers.size() == Resolver::kMaxServers) {
       return Wrong(begin + 1, fmt::format("more than {} servers: name them in a file, and split "
@@ -109,7 +114,7 @@ absl::Status CheckPrefix(std::string_view text, std::string_view prefix, const c
   // A host of that name.
   if (IsNumber(text.substr(scheme.size()))) return absl::OkStatus();
   return Wrong(scheme.size() + 1, fmt::format("\"{}\" is followed by \"{}\": write {}", scheme,
-                                              text.substr(scheme.size(), 20), write));
+                                              Shown(text.substr(scheme.size()), 20), write));
 }
 
 absl::StatusOr<Target> Parse(std::string_view text) {
@@ -137,7 +142,7 @@ absl::StatusOr<Target> ParseTarget(std::string_view text) {
   absl::StatusOr<Target> target = Parse(text);
   if (target.ok()) return target;
   return absl::InvalidArgumentError(
-      fmt::format("the target \"{}\", {}", text, std::string(target.status().message())));
+      fmt::format("the target \"{}\", {}", Shown(text), std::string(target.status().message())));
 }
 
 absl::StatusOr<std::vector<std::string>> ParseAddresses(std::string_view text, size_t first) {

@@ -191,7 +191,8 @@ absl::Status ServerSession::StartGuarded(const FrameHeader& frame, const char* b
   if (bulk != nullptr) {
     const RequestBulk& request = bulk->request;
     offer.pinned_bytes = request.payload_bytes + request.message_bytes;
-    // The call would fail when it runs. Until then it must not count against the requests of others.
+    // The call would fail when it runs. Until then it must not count against the requests of
+    // others.
     if (offer.pinned_bytes > link_->endpoint().limits().max_payload_bytes &&
         !VERBENA_MUTANT(kLargeClaimsPinned)) {
       return RefuseRequest(frame, bulk, shard_.RefusalOfSize());

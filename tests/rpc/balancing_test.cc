@@ -518,6 +518,21 @@ TEST_F(BalancingTest, ASetWithMoreServersThanTheBoundIsRefused) {
   EXPECT_EQ(Servers().size(), 1u);
 }
 
+TEST_F(BalancingTest, TextsOfAResolverAreBounded) {
+  StartServers(1);
+  resolver_ = std::make_shared<FakeResolver>();
+  StartClient("the set", {.resolver = resolver_});
+  resolver_->Tell(*client_runtime_, absl::UnavailableError(std::string(size_t{1} << 20, 'x')));
+  const absl::Status status = Run(Echo());
+  EXPECT_TRUE(absl::IsUnavailable(status));
+  EXPECT_LT(status.message().size(), 2048u);
+  ResolvedServer odd = Resolved(0);
+  odd.name = "a\nb";
+  resolver_->Tell(*client_runtime_, std::vector<ResolvedServer>{odd});
+  Eventually([&] { return Run(Echo()).message().find("printable ASCII") != std::string::npos; },
+             "the name is refused");
+}
+
 TEST_F(BalancingTest, ASetThatFlapsSettlesOnItsLastState) {
   StartServers(3);
   StartResolved(ResolvedAll(), {}, {.executors = 2});

@@ -534,6 +534,10 @@ MUTANTS = [
            "*EachSlotBelongsToAMemberWhateverTheHashesAre"),
     Mutant("kClosedAttemptGoesOn", "//tests/rpc/client:connection_test",
            "*TheAttemptOfAConnectionThatClosesEndsAndTriesNoOtherAddress"),
+    Mutant("kErrorsShowAll", "//tests/rpc/discovery:discovery_test",
+           "*ErrorsShowLittleOfALongOrOddText"),
+    Mutant("kResolvedTextUnchecked", "//tests/rpc/discovery:discovery_test",
+           "*NamesZonesAndAddressesAreShortAndPrintable"),
     Mutant("kSetsWithoutPause", "//tests/rpc:balancing_test",
            "*AResolverThatNeverWaitsIsAskedAtMostTenTimesASecond"),
 

@@ -289,6 +289,8 @@ enum class Fault {
   kZoneIgnored,            // servers of other zones are called though the own one has some
   kSlotOfNobody,           // a server's name may leave keys with a server that is gone
   kClosedAttemptGoesOn,    // a connection that nobody uses goes on connecting until it times out
+  kErrorsShowAll,          // a word of a list of servers fills logs and errors, however long it is
+  kResolvedTextUnchecked,  // a server's name may have control characters, and any length
   kSetsWithoutPause,       // a resolver that never waits keeps its executor busy
 
   // files, examples

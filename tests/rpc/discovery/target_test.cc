@@ -135,5 +135,32 @@ TEST(ServerListTest, NamesFileAndLineOfWhatIsWrong) {
   }
 }
 
+TEST(ServerListTest, NamesZonesAndAddressesAreShortAndPrintable) {
+  const std::string most(255, 'n');
+  EXPECT_TRUE(ParseServerList("/list", "a:1 name=" + most + " zone=" + most).ok());
+  EXPECT_TRUE(ParseServerList("/list", most).ok());
+  for (const std::string& wrong : {"a:1 name=" + most + "n", "a:1 zone=" + most + "n", most + "n",
+                                   std::string("a:1 name=\x1b["), std::string("a:1 zone=\x7f"),
+                                   std::string("a\x01"), std::string("a:1 name=caf\xc3\xa9")}) {
+    const absl::Status status = ParseServerList("/list", wrong).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << wrong << ": " << status;
+  }
+  EXPECT_FALSE(ParseTarget("static:a\x1b[:1").ok());
+}
+
+// A file may have one word of a MiB, of any bytes.
+TEST(ServerListTest, ErrorsShowLittleOfALongOrOddText) {
+  const std::string word = std::string("\x1b[2J") + std::string(size_t{1} << 20, 'w');
+  for (const std::string& wrong :
+       {word, "a:1 " + word, "a:1 name=" + word, "a:1 zone=" + word, "a:1 weight=" + word,
+        "a:" + word, word + ":1:2", "a:1|" + word}) {
+    const absl::Status status = ParseServerList("/list", wrong).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status));
+    EXPECT_LT(status.message().size(), 1000u);
+    EXPECT_EQ(status.message().find('\x1b'), std::string::npos);
+    EXPECT_LT(ParseTarget("static:" + wrong).status().message().size(), 1000u);
+  }
+}
+
 }  // namespace
 }  // namespace verbena::internal

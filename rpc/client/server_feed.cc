@@ -7,8 +7,8 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/client/balancer.h"
+#include "verbena/rpc/discovery/resolved_text.h"
 #include "verbena/rpc/internal/shard.h"
-#include "verbena/rpc/resolved_text.h"
 #include "verbena/transport/coro/backoff.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/status_macros.h"

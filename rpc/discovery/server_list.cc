@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "fmt/format.h"
+#include "verbena/rpc/discovery/resolved_text.h"
 #include "verbena/rpc/discovery/target.h"
-#include "verbena/rpc/resolved_text.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/mutant.h"
 

@@ -38,7 +38,7 @@ FOLDERS = {
     # A folder under rpc/ may use the descriptions of calls that rpc/ publishes, but none of its
     # other targets; visibility and Bazel's refusal of cycles keep that.
     "rpc/internal": _LINK | {"rpc", "transport/verbs", "transport/soft"},  # it opens devices
-    "rpc/client": _LINK | {"rpc", "rpc/internal"},
+    "rpc/client": _LINK | {"rpc", "rpc/internal", "rpc/discovery"},
     "rpc/server": _LINK | {"rpc", "rpc/internal"},
     "rpc/discovery": _EXECUTOR | {"rpc"},  # of rpc the resolver's interface alone
     "rpc": _LINK | {"transport/file", "rpc/client", "rpc/server", "rpc/internal", "rpc/discovery"},

@@ -3,8 +3,8 @@
 // A server's name may come from another program, and gets into messages and logs. So it is short
 // and printable, and whatever else an error shows is cut and escaped. Pure functions.
 
-#ifndef VERBENA_RPC_RESOLVED_TEXT_H_
-#define VERBENA_RPC_RESOLVED_TEXT_H_
+#ifndef VERBENA_RPC_DISCOVERY_RESOLVED_TEXT_H_
+#define VERBENA_RPC_DISCOVERY_RESOLVED_TEXT_H_
 
 #include <algorithm>
 #include <cstddef>
@@ -49,4 +49,4 @@ inline absl::Status CheckResolvedText(std::string_view what, std::string_view te
 
 }  // namespace verbena::internal
 
-#endif  // VERBENA_RPC_RESOLVED_TEXT_H_
+#endif  // VERBENA_RPC_DISCOVERY_RESOLVED_TEXT_H_

@@ -147,6 +147,18 @@ InPlaceCall::InPlaceCall(Channel& channel, const MethodDescriptor& method, CallO
   if (stage_ == Stage::kNewWithOptions) new (storage_) CallOptions(std::move(options));
 }
 
+InPlaceCall::InPlaceCall(Channel& channel, const MethodDescriptor& method)
+    : channel_(&channel),
+      method_(&method),
+      deadline_(channel.options().default_deadline),
+      info_(nullptr),
+      stage_(method.payloads != Payloads::kNone || !channel.options().interceptors.empty()
+                 ? Stage::kNewWithOptions
+                 : Stage::kNew),
+      wait_for_ready_(false) {
+  if (stage_ == Stage::kNewWithOptions) new (storage_) CallOptions();
+}
+
 InPlaceCall::InPlaceCall(InPlaceCall&& other) noexcept
     : channel_(other.channel_),
       method_(other.method_),
@@ -198,7 +210,7 @@ std::coroutine_handle<> InPlaceCall::Begin(PromiseBase& caller, const MessageLit
   stage_ = Stage::kEager;
   Eager* call = new (storage_) Eager(*this, *session, connection->shard().executor(), *method_,
                                      request, reply, deadline, info_, request_bytes);
-  return call->Await(caller) ? std::noop_coroutine() : caller.handle;
+  return call->AwaitInFrame(caller) ? std::noop_coroutine() : caller.handle;
 }
 
 std::coroutine_handle<> InPlaceCall::BeginWithOptions(Connection* connection, PromiseBase& caller,

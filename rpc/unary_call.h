@@ -49,6 +49,8 @@ class InPlaceCall {
  public:
   // Takes `options` before it returns. `channel` and `method` are borrowed until the call ends.
   InPlaceCall(Channel& channel, const MethodDescriptor& method, CallOptions&& options);
+  // Without options: making and destroying empty ones costs as much as the rest of this.
+  InPlaceCall(Channel& channel, const MethodDescriptor& method);
   // A check aborts if `other` has begun.
   InPlaceCall(InPlaceCall&& other) noexcept;
   InPlaceCall& operator=(InPlaceCall&&) = delete;
@@ -106,6 +108,15 @@ class [[nodiscard("a call begins when it is awaited: co_await it")]] UnaryCall {
   using value_type = std::conditional_t<kBorrowsReply, absl::Status, absl::StatusOr<Reply>>;
 
   // For generated stubs. `channel` and `descriptor` are borrowed until the call ends.
+  UnaryCall(Channel& channel, const MethodDescriptor& descriptor, Request&& request)
+    requires(!kBorrowsReply)
+      : request_(std::forward<Request>(request)),
+        reply_(absl::in_place),
+        call_(channel, descriptor) {}
+  UnaryCall(Channel& channel, const MethodDescriptor& descriptor, Request&& request, Reply reply)
+    requires kBorrowsReply
+      : request_(std::forward<Request>(request)), reply_(reply), call_(channel, descriptor) {}
+  // The same with options.
   UnaryCall(Channel& channel, const MethodDescriptor& descriptor, Request&& request,
             CallOptions&& options)
     requires(!kBorrowsReply)

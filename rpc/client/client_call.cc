@@ -55,6 +55,42 @@ bool ClientCall::Await(PromiseBase& caller) {
   return true;
 }
 
+bool ClientCall::AwaitInFrame(PromiseBase& caller) {
+  if (Cancelled(caller)) [[unlikely]] {
+    Refuse(cancel_status());
+    return false;
+  }
+  Link& link = *session_.link();
+  const bool has_deadline = deadline_.is_set();
+  if (has_deadline || info_ != nullptr) started_ = scheduler_.now();
+  method_number_ = session_.NumberOf(method_);
+  body_bytes = request_bytes_;
+  if (deadline_.when() <= started_ || method_number_ == 0 || !session_.Register(*this, &id_))
+      [[unlikely]] {
+    Refuse(Refusal());
+    return false;
+  }
+  active_ = true;
+  stage_ = Stage::kSent;
+  AtStep(CallStep::kRequestBegins, &link);
+  FrameHeader frame = RequestFrame(id_, method_number_);
+  if (has_deadline) SetDeadlineOf(frame);
+  if (char* body = link.Append(frame, request_bytes_)) [[likely]] {
+    if (request_bytes_ > 0)
+      request_.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(body));
+    sent_ = true;
+    AtStep(CallStep::kRequestAppended, &link);
+  } else {
+    link.AwaitWritable(*this);
+  }
+  if (has_deadline) scheduler_.StartTimer(*this, deadline_.when());
+  if (stage_ == Stage::kEnded) [[unlikely]]
+    return false;
+  Suspend(caller);
+  suspended_ = true;
+  return true;
+}
+
 bool ClientCall::Begin() {
   VERBENA_CHECK(session_.link() != nullptr) << method_.full_name;
   // Reading the clock costs as much as posting a WR: only calls that need times pay.
@@ -111,10 +147,13 @@ FrameHeader ClientCall::RequestHeader() const {
   FrameHeader frame = RequestFrame(id_, method_number_);
   if (bulk_ != nullptr) frame.flags = kFrameHasBulk;
   if (context_bytes_ != 0) frame.flags |= kFrameHasContext;
-  if (deadline_.is_set() && !VERBENA_MUTANT(kDeadlineNotCarried)) {
-    frame.set_deadline(RemainingUs(deadline_.when(), scheduler_.now()));
-  }
+  if (deadline_.is_set()) SetDeadlineOf(frame);
   return frame;
+}
+
+void ClientCall::SetDeadlineOf(FrameHeader& request) const {
+  if (VERBENA_MUTANT(kDeadlineNotCarried)) return;
+  request.set_deadline(RemainingUs(deadline_.when(), scheduler_.now()));
 }
 
 void ClientCall::WriteRequest(char* body) {

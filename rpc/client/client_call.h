@@ -69,6 +69,9 @@ class ClientCall : public Suspension, private SendWaiter, private Timer {
   }
   // Begins the call for `caller`, or awaits it again. False: it has ended, and `caller` goes on.
   bool Await(PromiseBase& caller);
+  // Await() of a call that has not begun, whose frame holds its request and no more: the path of
+  // most calls, kept short.
+  bool AwaitInFrame(PromiseBase& caller);
   absl::Status await_resume() { return std::move(status_); }
 
   // The server waits for a landing from this client; the call has not ended.
@@ -111,6 +114,7 @@ class ClientCall : public Suspension, private SendWaiter, private Timer {
   bool Begin();
   void SendRequest();
   FrameHeader RequestHeader() const;
+  void SetDeadlineOf(FrameHeader& request) const;
   void WriteRequest(char* body);
   [[gnu::noinline]] void WriteContext(char* body) const;
   void OnWritable(Link& link) override;

@@ -39,14 +39,21 @@ void WriteStubMethod(const MethodDescriptor& method, Printer& printer) {
   }
   printer.Print(vars,
                 "$deprecated$::verbena::UnaryCall<const $request$&, $reply$> $method$(\n"
+                "    const $request$& request ABSL_ATTRIBUTE_LIFETIME_BOUND) const;\n"
+                "$deprecated$::verbena::UnaryCall<const $request$&, $reply$> $method$(\n"
                 "    const $request$& request ABSL_ATTRIBUTE_LIFETIME_BOUND,\n"
-                "    ::verbena::CallOptions options = {}) const;\n"
+                "    ::verbena::CallOptions options) const;\n"
                 "$deprecated$::verbena::UnaryCall<$request$, $reply$> $method$(\n"
-                "    $request$&& request, ::verbena::CallOptions options = {}) const;\n"
+                "    $request$&& request) const;\n"
+                "$deprecated$::verbena::UnaryCall<$request$, $reply$> $method$(\n"
+                "    $request$&& request, ::verbena::CallOptions options) const;\n"
+                "$deprecated$::verbena::UnaryCall<const $request$&, $reply$&> $method$(\n"
+                "    const $request$& request ABSL_ATTRIBUTE_LIFETIME_BOUND,\n"
+                "    $reply$& reply ABSL_ATTRIBUTE_LIFETIME_BOUND) const;\n"
                 "$deprecated$::verbena::UnaryCall<const $request$&, $reply$&> $method$(\n"
                 "    const $request$& request ABSL_ATTRIBUTE_LIFETIME_BOUND,\n"
                 "    $reply$& reply ABSL_ATTRIBUTE_LIFETIME_BOUND,\n"
-                "    ::verbena::CallOptions options = {}) const;\n");
+                "    ::verbena::CallOptions options) const;\n");
 }
 
 void WriteStub(const ServiceDescriptor& service, const std::string& macro, Printer& printer) {
@@ -58,7 +65,8 @@ void WriteStub(const ServiceDescriptor& service, const std::string& macro, Print
   printer.Print(
       vars,
       "// Calls $service$ through a channel, which must outlive it and its calls.\n"
-      "// Cheap to copy; any number of calls may be in flight. A unary method has three forms:\n"
+      "// Cheap to copy; any number of calls may be in flight. A unary method has three forms, each\n"
+      "// with and without options:\n"
       "//   (const Request&)          borrows the request until the call ends,\n"
       "//   (Request&&)               owns it,\n"
       "//   (const Request&, Reply&)  borrows both, and allocates nothing once warm.\n"

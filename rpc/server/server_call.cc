@@ -80,17 +80,27 @@ void ServerCall::BeginBulk(const RequestBulk& bulk, UsedGrant landing, const cha
   bulk_.Make().Begin(shard_, *session_, id_, deadline_, bulk, std::move(landing), in_frame);
 }
 
-void ServerCall::Start(ServerSession& session, CallId id, const FrameHeader& frame,
-                       const char* body, IncomingBulk* bulk, IncomingContext* context) {
+void ServerCall::SetCall(ServerSession& session, CallId id, const FrameHeader& frame) {
   session_ = &session;
   id_ = id;
   AtStep(CallStep::kRequestArrived, session.link());
   deadline_ =
       frame.deadline() == 0 ? kNever : DeadlineIn(frame.deadline(), shard_.executor().now());
-  if (frame.flags != 0) [[unlikely]] {
+}
+
+void ServerCall::Start(ServerSession& session, CallId id, const FrameHeader& frame,
+                       const char* body, IncomingBulk* bulk, IncomingContext* context) {
+  if (frame.flags != 0) {
+    SetCall(session, id, frame);
     StartWithParts(frame, body, bulk, context);
-    return;
+  } else {
+    StartInFrame(session, id, frame, body);
   }
+}
+
+void ServerCall::StartInFrame(ServerSession& session, CallId id, const FrameHeader& frame,
+                              const char* body) {
+  SetCall(session, id, frame);
   messages_.NoteRequest(frame.body_bytes);
   if (!messages_.request().ParseFromArray(body, static_cast<int>(frame.body_bytes))) {
     Respond(NotParsed(), Outcome::kNotExecuted);
@@ -404,10 +414,16 @@ void ServerCall::Complete() {
   messages_.NoteReply(reply_bytes);
   const Link* link = session_->link();
   if (!has_parts() && (link == nullptr || reply_bytes <= link->max_body_bytes())) [[likely]] {
-    RespondPlainly(absl::OkStatus(), Outcome::kExecuted);
+    ReplyInFrame(reply_bytes);
   } else {
     CompleteWithParts(reply_bytes);
   }
+}
+
+void ServerCall::ReplyInFrame(size_t reply_bytes) {
+  if (!EndHandler()) return;
+  if (response_.SendInFrame(*session_, id_, deadline_, reply_bytes)) [[likely]]
+    FinishReplied();
 }
 
 void ServerCall::CompleteWithParts(size_t reply_bytes) {
@@ -553,9 +569,12 @@ void ServerCall::EndBulkRequest() {
 
 void ServerCall::Finish() {
   response_.Clear();
-  if (has_parts()) [[unlikely]]
-    ClearParts();
+  if (has_parts()) ClearParts();
   step_ = Step::kHandler;
+  FinishReplied();
+}
+
+void ServerCall::FinishReplied() {
   messages_.Clear();
   std::exchange(session_, nullptr)->OnCallDone(*this);
   shard_.Recycle(*this);

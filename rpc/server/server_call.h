@@ -89,6 +89,8 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   // `context`, which lay ahead of `body`, and is taken.
   void Start(ServerSession& session, CallId id, const FrameHeader& frame, const char* body,
              IncomingBulk* bulk, IncomingContext* context);
+  // The same for a request whose frame holds its message and no more: the path of most calls.
+  void StartInFrame(ServerSession& session, CallId id, const FrameHeader& frame, const char* body);
   // The memory that the response waits for has come.
   absl::Status OnLanding(const RemoteRange& landing);
   // A frame of the call's stream. A failed Status closes the link.
@@ -132,6 +134,7 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   bool has_parts() const { return bulk_.in_use() || carried_.in_use() || stream_.in_use(); }
   [[gnu::noinline]] void StartWithParts(const FrameHeader& frame, const char* body,
                                         IncomingBulk* bulk, IncomingContext* context);
+  void SetCall(ServerSession& session, CallId id, const FrameHeader& frame);
   // Makes the handler's context, and begins to count its time.
   void BeginContext();
   void StartTimer();
@@ -159,6 +162,8 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   Task<absl::Status> SendReply();
   // The handler has ended well.
   void Complete();
+  // The same for a call without parts, whose reply fits a frame.
+  void ReplyInFrame(size_t reply_bytes);
   [[gnu::noinline]] void CompleteWithParts(size_t reply_bytes);
   // A task has ended that is not the handler's, or not well.
   [[gnu::noinline]] void EndTask(const absl::Status& status, Outcome outcome);
@@ -167,6 +172,8 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   void RespondPlainly(const absl::Status& status, Outcome outcome);
   [[gnu::noinline]] void RespondWithParts(const absl::Status& handlers, Outcome outcome);
   void Finish();
+  // The same for a call without parts, whose response left at once.
+  void FinishReplied();
   [[gnu::noinline]] void ClearParts();
 
   // Asks the client for memory for a failure that does not fit a frame. False if there is no need,

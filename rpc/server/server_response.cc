@@ -27,6 +27,27 @@ void ServerResponse::Begin(ServerSession& session, CallId id, TimePoint deadline
     invalidated = bulk->FinalKey(*session.link());
 }
 
+bool ServerResponse::SendInFrame(ServerSession& session, CallId id, TimePoint deadline,
+                                 size_t reply_bytes) {
+  Link& link = *session.link();
+  char* body = link.Append(ResponseFrame(id), reply_bytes);
+  if (body == nullptr) [[unlikely]] {
+    AwaitRoomInFrame(session, id, deadline, reply_bytes);
+    return false;
+  }
+  messages_.reply().SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(body));
+  AtStep(CallStep::kResponseAppended, &link);
+  link.SendNowIfAlone();
+  return true;
+}
+
+void ServerResponse::AwaitRoomInFrame(ServerSession& session, CallId id, TimePoint deadline,
+                                      size_t reply_bytes) {
+  Begin(session, id, deadline, nullptr, nullptr);
+  body_bytes = reply_bytes;
+  AwaitRoom(*session.link());
+}
+
 bool ServerResponse::SendReply(size_t reply_bytes) {
   body_bytes = reply_bytes + context_bytes();
   if (bulk_ != nullptr && StartWrites()) return false;  // the response leaves behind the WRITEs

@@ -47,8 +47,12 @@ class ServerResponse final : private SendWaiter, private Timer, private Transfer
   // block, or null. Both outlive the response.
   void Begin(ServerSession& session, CallId id, TimePoint deadline, ServerBulk* bulk,
              const CallContext* context);
-  // Both return true if the response has left, and false if the listener will hear of it. Call
-  // Begin() first.
+  // All that follow return true if the response has left, and false if the listener will hear of
+  // it.
+  // The reply of a call without bulk and without context, whose ByteSizeLong() has just returned
+  // `reply_bytes`: instead of Begin() and SendReply().
+  bool SendInFrame(ServerSession& session, CallId id, TimePoint deadline, size_t reply_bytes);
+  // Call Begin() before the others.
   // Sends the reply, whose ByteSizeLong() has just returned `reply_bytes`.
   bool SendReply(size_t reply_bytes);
   // As much of `status` as fits a frame.
@@ -87,6 +91,9 @@ class ServerResponse final : private SendWaiter, private Timer, private Transfer
   }
 
   // Rare paths are out of line to keep the hot path small.
+  // SendInFrame() found no room.
+  [[gnu::cold, gnu::noinline]] void AwaitRoomInFrame(ServerSession& session, CallId id,
+                                                     TimePoint deadline, size_t reply_bytes);
   // Returns the end of what it wrote.
   [[gnu::noinline]] char* WritePrefix(char* body);
   [[gnu::noinline]] void ClearRest();

@@ -32,6 +32,17 @@ ServerSession::~ServerSession() {
 absl::Status ServerSession::OnFrame(Link& link, const FrameHeader& frame, const char* body) {
   link_ = &link;
   if (frame.kind != FrameKind::kRequest) return OnOtherFrame(link, frame, body);
+  if (frame.flags != 0 || by_slot_.Find(frame.call_slot) != nullptr) [[unlikely]]
+    return OnRequest(frame, body);
+  ServerCall* call = shard_.Admit(frame.method, Streams::kNone, *client_);
+  if (call == nullptr) [[unlikely]]
+    return StartUnadmitted(frame, body, nullptr, nullptr);
+  AddCall(frame, *call);
+  call->StartInFrame(*this, {frame.call_slot, frame.call_generation}, frame, body);
+  return absl::OkStatus();
+}
+
+absl::Status ServerSession::OnRequest(const FrameHeader& frame, const char* body) {
   if (!MayUseSlot(frame)) return SlotMisused(frame);
   return frame.flags != 0 ? OnRequestWithPrefix(frame, body)
                           : StartCall(frame, body, nullptr, nullptr);
@@ -174,13 +185,16 @@ absl::Status ServerSession::StartCall(const FrameHeader& frame, const char* body
     return RefuseRequest(frame, bulk, shard_.RefusalOfMetadata());
   }
   ServerCall* call = shard_.Admit(frame.method, StreamsOf(frame), *client_);
-  if (call == nullptr) {
-    if (shard_.admission() != nullptr) return StartGuarded(frame, body, bulk, context);
-    return RefuseRequest(frame, bulk, shard_.Refusal(frame.method, StreamsOf(frame), *client_));
-  }
+  if (call == nullptr) return StartUnadmitted(frame, body, bulk, context);
   AddCall(frame, *call);
   call->Start(*this, {frame.call_slot, frame.call_generation}, frame, body, bulk, context);
   return absl::OkStatus();
+}
+
+absl::Status ServerSession::StartUnadmitted(const FrameHeader& frame, const char* body,
+                                            IncomingBulk* bulk, IncomingContext* context) {
+  if (shard_.admission() != nullptr) return StartGuarded(frame, body, bulk, context);
+  return RefuseRequest(frame, bulk, shard_.Refusal(frame.method, StreamsOf(frame), *client_));
 }
 
 absl::Status ServerSession::StartGuarded(const FrameHeader& frame, const char* body,
@@ -360,14 +374,21 @@ void ServerSession::CountRunning(RunningHandlers& running) {
 }
 
 void ServerSession::OnCallDone(ServerCall& call) {
-  Admission* admission = shard_.admission();
-  const bool has_own_place = admission != nullptr && admission->Release(call, call.method_index());
-  if (!has_own_place) [[likely]]
+  if (shard_.admission() == nullptr || !ReleasePlace(call)) [[likely]]
     client_->RemoveCall();
   call.IntrusiveNode<ServerCall>::Unlink();
   by_slot_.Remove(call.id().slot, call);
+  if (link_ == nullptr) [[unlikely]]
+    OnCallDoneWithoutLink();
+}
+
+bool ServerSession::ReleasePlace(ServerCall& call) {
+  return shard_.admission()->Release(call, call.method_index());
+}
+
+void ServerSession::OnCallDoneWithoutLink() {
   const bool undecided = going_down_ && !VERBENA_MUTANT(kLinkFreedWithAHandlerLeft);
-  if (link_ == nullptr && !undecided && active_.empty()) shard_.OnSessionIdle(*this);
+  if (!undecided && active_.empty()) shard_.OnSessionIdle(*this);
 }
 
 bool ServerSession::ExpectsFrames() const {

@@ -105,6 +105,10 @@ class ServerSession final : public LinkListener, private SendWaiter, private Tim
   }
   absl::Status StartCall(const FrameHeader& frame, const char* body, IncomingBulk* bulk,
                          IncomingContext* context);
+  // The same for a call that ServerShard::Admit() did not admit.
+  [[gnu::cold, gnu::noinline]] absl::Status StartUnadmitted(const FrameHeader& frame,
+                                                            const char* body, IncomingBulk* bulk,
+                                                            IncomingContext* context);
   // The same where the shard's Admission decides.
   [[gnu::noinline]] absl::Status StartGuarded(const FrameHeader& frame, const char* body,
                                               IncomingBulk* bulk, IncomingContext* context);
@@ -115,6 +119,8 @@ class ServerSession final : public LinkListener, private SendWaiter, private Tim
   // Rare paths are out of line to keep the hot path small.
   [[gnu::noinline]] absl::Status OnOtherFrame(Link& link, const FrameHeader& frame,
                                               const char* body);
+  // A request with more than its message, or for a slot whose former call still runs.
+  [[gnu::noinline]] absl::Status OnRequest(const FrameHeader& frame, const char* body);
   [[gnu::cold, gnu::noinline]] absl::Status SlotMisused(const FrameHeader& frame) const;
   // A request whose body begins with more than its message.
   [[gnu::noinline]] absl::Status OnRequestWithPrefix(const FrameHeader& frame, const char* body);
@@ -127,6 +133,9 @@ class ServerSession final : public LinkListener, private SendWaiter, private Tim
   absl::Status OnStreamRequest(const FrameHeader& frame, const char* body,
                                IncomingContext* context);
   absl::Status OnStreamFrame(Link& link, const FrameHeader& frame, const char* body);
+  // False if the call does not have a place of its own at the shard's Admission.
+  [[gnu::noinline]] bool ReleasePlace(ServerCall& call);
+  [[gnu::cold, gnu::noinline]] void OnCallDoneWithoutLink();
   void OnCancelFrame(const FrameHeader& frame);
   absl::Status OnLandingFrame(const FrameHeader& frame, const char* body);
   absl::Status Refuse(CallId id, RefusalReason reason);

@@ -34,6 +34,9 @@ template <typename... Arguments>
 concept Sayable = requires { typename Said<Arguments...>; };
 
 // Exactly three forms, each with and without options.
+static_assert(static_cast<Returning (Stub::*)(const SayRequest&) const>(&Stub::Say));
+static_assert(static_cast<Owning (Stub::*)(SayRequest&&) const>(&Stub::Say));
+static_assert(static_cast<Filling (Stub::*)(const SayRequest&, SayReply&) const>(&Stub::Say));
 static_assert(static_cast<Returning (Stub::*)(const SayRequest&, CallOptions) const>(&Stub::Say));
 static_assert(static_cast<Owning (Stub::*)(SayRequest&&, CallOptions) const>(&Stub::Say));
 static_assert(

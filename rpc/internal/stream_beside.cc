@@ -56,11 +56,12 @@ absl::Status BesideReceiver::Add(const FrameHeader& frame, const char* body) {
 bool BesideReceiver::MakeRoom(size_t bytes) {
   const size_t needed = bytes_.size() + bytes;
   if (needed <= room_) return true;
-  const size_t room = VERBENA_MUTANT(kBesideCountsLate) ? needed : std::min(most_, 2 * needed);
-  if (!share_->TryReserve(room - room_)) return false;
-  room_ = room;
+  const size_t room = std::min(most_, 2 * needed);
+  const size_t counted = VERBENA_MUTANT(kBesideCountsLate) ? needed : room;
+  if (!share_->TryReserve(counted - room_)) return false;
+  room_ = counted;
   std::string larger;
-  larger.reserve(VERBENA_MUTANT(kBesideCountsLate) ? 2 * needed : room);
+  larger.reserve(room);
   larger.append(bytes_);
   bytes_.swap(larger);
   return true;

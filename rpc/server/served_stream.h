@@ -65,10 +65,9 @@ class ServedStream final : private StreamReceiver::Owner {
   Task<absl::StatusOr<std::string>> TakeContext(TimePoint limit) {
     {
       // The link outlives its calls' Tasks.
-      if (!VERBENA_MUTANT(kContextWaitUnseen)) context_link_->BeginWait();
-      const absl::Cleanup end_wait = [link = context_link_] {
-        if (!VERBENA_MUTANT(kContextWaitUnseen)) link->EndWait();
-      };
+      context_link_->BeginWait();
+      absl::Cleanup end_wait = [link = context_link_] { link->EndWait(); };
+      if (VERBENA_MUTANT(kContextWaitUnseen)) std::move(end_wait).Invoke();
       VERBENA_CO_RETURN_IF_ERROR(co_await WithDeadline(Arrival(context_arrived_), limit));
     }
     VERBENA_CO_RETURN_IF_ERROR(context_->kept());

@@ -76,7 +76,9 @@ bool ServerResponse::SendStreamFailure(const absl::Status& status, Outcome outco
   shard_.NoteFailure();
   const TimePoint now = shard_.executor().now();
   const TimePoint due = deadline_ == kNever ? now : std::max(now, deadline_);
-  beside_until_ = SaturatingAdd(due, shard_.limits().response_grace);
+  beside_until_ = VERBENA_MUTANT(kFailureDrawnOut)
+                      ? kNever
+                      : SaturatingAdd(due, shard_.limits().response_grace);
   return SendBeside();
 }
 
@@ -144,8 +146,7 @@ void ServerResponse::AwaitRoom(Link& link) {
   session_->BeginWait();
   if (VERBENA_MUTANT(kUnsentResponseKept)) return;
   const TimePoint until = SaturatingAdd(shard_.executor().now(), shard_.limits().response_grace);
-  const bool is_bounded = beside_ != nullptr && !VERBENA_MUTANT(kFailureDrawnOut);
-  StartTimer(is_bounded ? std::min(until, beside_until_) : until);
+  StartTimer(beside_ != nullptr ? std::min(until, beside_until_) : until);
 }
 
 void ServerResponse::StartTimer(TimePoint until) {
@@ -165,8 +166,7 @@ void ServerResponse::OnTimer() {
   // the grace after its deadline.
   const TimePoint now = shard_.executor().now();
   const Duration grace = shard_.limits().response_grace;
-  TimePoint last = SaturatingAdd(deadline_, grace);
-  if (beside_ != nullptr && !VERBENA_MUTANT(kFailureDrawnOut)) last = beside_until_;
+  const TimePoint last = beside_ != nullptr ? beside_until_ : SaturatingAdd(deadline_, grace);
   if (link.stats().frames_sent != frames_sent_ && now < last) {
     StartTimer(std::min(last, SaturatingAdd(now, grace)));
     return;

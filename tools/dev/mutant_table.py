@@ -487,8 +487,6 @@ MUTANTS = [
            "*AConnectionThatClosesWhileItConnectsEndsTheWaits"),
     Mutant("kClosedConnectionConnects", "//tests/rpc/client:connection_test",
            "*AConnectionThatClosesWhileItConnectsEndsTheWaits"),
-    Mutant("kClosedConnectionConnects", "//tests/rpc/client:connection_test",
-           "*AConnectionThatClosesWhileItConnectsEndsTheWaits"),
     Mutant("kReadersLimitEndsTheLink", "//tests/rpc:stream_test",
            "*ALimitOfTheReaderFailsTheStreamAndNotItsLink"),
     Mutant("kMessagesDoubleTheirRoom", "//tests/rpc:stream_memory_test",

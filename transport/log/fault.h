@@ -265,7 +265,6 @@ enum class Fault {
   kClosedConnectionConnects,       // a connection that no channel uses connects for ever
   kCloseWakesNobody,               // who waits for a closed connection waits until its attempt ends
   kReadersLimitEndsTheLink,  // a message beyond its reader's limit ends the link of its sender
-  kWindowsBeyondTheMemory,   // the windows of links promise more than there is memory for
   kMessagesDoubleTheirRoom,  // a message that is put together has more memory than it counts for
   kLostWriteEndsWell,        // a stream ends well though a Write of its client has failed
   kCutMessageForgotten,      // a stream ends well though its deadline cut its last message off

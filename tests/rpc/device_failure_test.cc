@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/rpc/fragile_devices.h"
+#include "tests/rpc/open_link.h"
 #include "tests/rpc/payload_service.h"
 #include "tests/transport/log/captured_log.h"
 #include "verbena/rpc/loan.h"
@@ -90,11 +91,10 @@ class DeviceFailureTest : public PayloadFixture {
     Eventually([&devices] { return devices.alive() == 1; }, "the failed device is closed");
   }
 
-  // Names memory as a handle from the client's first link would.
+  // Names memory as a handle from the client's link would.
   Task<absl::StatusOr<RemoteMemory>> SomeOfTheServers() {
-    VERBENA_CO_ASSIGN_OR_RETURN(Endpoint * endpoint, client_runtime_->shard(0).EndpointOn(0));
-    const Link* link = endpoint->OpenLink({0, 0});
-    if (link == nullptr) co_return absl::NotFoundError("no link in slot 0");
+    const Link* link = OpenLinkOf(*client_runtime_);
+    if (link == nullptr) co_return absl::NotFoundError("there is no link");
     RemoteMemoryHandle handle;
     handle.set_address(4096);
     handle.set_bytes(4096);

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/rpc/open_link.h"
 #include "tests/rpc/payload_service.h"
 #include "verbena/transport/coro/task_scope.h"
 
@@ -144,14 +145,20 @@ TEST_F(LeaseLifetimeTest, CallsDestroyedAtAnyAwaitLoseNoMemory) {
   }
 }
 
-TEST_F(LeaseLifetimeTest, ACallMayLoseItsLinkWhileItWaitsForMemory) {
+// Whether the channel has its next link while the call still waits. Then what is left of the first
+// has been freed; otherwise it is still there, without its link.
+class LinkLossTest : public LeaseLifetimeTest, public ::testing::WithParamInterface<bool> {};
+
+TEST_P(LinkLossTest, ACallMayLoseItsLinkWhileItWaitsForMemory) {
+  const bool has_next = GetParam();
   LinkLimits limits;
   limits.memory.send_bytes = 4 << 20;
   StartServer();
   StartClient({.limits = limits});
-  auto run = [this]() -> Task<absl::Status> {
-    Endpoint* const endpoint = *client_runtime_->shard(0).EndpointOn(0);
-    std::vector<Buffer> taken = co_await TakeAll(endpoint->memory().send(), 1 << 20);
+  auto run = [this, has_next]() -> Task<absl::Status> {
+    Link* const link = OpenLinkOf(*client_runtime_);
+    if (link == nullptr) co_return absl::InternalError("there is no link");
+    std::vector<Buffer> taken = co_await TakeAll(link->endpoint().memory().send(), 1 << 20);
     testing::PutRequest request;
     request.set_filler(std::string(1 << 20, 'f'));
     std::optional<absl::Status> ended;
@@ -161,11 +168,9 @@ TEST_F(LeaseLifetimeTest, ACallMayLoseItsLinkWhileItWaitsForMemory) {
       ended = co_await stub_->Swap(request, reply, {.max_response_payload = 1 << 20});
     });
     for (int i = 0; i < 5; ++i) VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
-    Link* const link = endpoint->OpenLink({0, 0});
-    if (link == nullptr) co_return absl::InternalError("there is no link");
+    EXPECT_FALSE(ended.has_value()) << *ended;
     link->Close(absl::UnavailableError("as was asked"));
-    // The next link frees what is left of this one.
-    VERBENA_CO_RETURN_IF_ERROR(co_await AwaitLink());
+    if (has_next) VERBENA_CO_RETURN_IF_ERROR(co_await AwaitLink());
     EXPECT_FALSE(ended.has_value()) << *ended;
     taken.clear();
     co_await scope.Join();
@@ -174,6 +179,10 @@ TEST_F(LeaseLifetimeTest, ACallMayLoseItsLinkWhileItWaitsForMemory) {
   };
   EXPECT_EQ(Run(run()), absl::OkStatus());
 }
+
+INSTANTIATE_TEST_SUITE_P(All, LinkLossTest, ::testing::Bool(), [](const auto& info) {
+  return std::string(info.param ? "BehindTheNext" : "BeforeTheNext");
+});
 
 TEST_F(LeaseLifetimeTest, WhenTheServerDiesTheMemoryComesHome) {
   StartBoth();

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "gtest/gtest.h"
+#include "tests/rpc/abandonable.h"
 #include "tests/rpc/stream_service.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"

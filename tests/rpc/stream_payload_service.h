@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/rpc/open_link.h"
 #include "tests/rpc/runtime_pair.h"
 #include "tests/rpc/stream_payload_testing.verbena.pb.h"
 #include "verbena/rpc/channel.h"
@@ -174,9 +175,9 @@ class StreamPayloadTest : public RuntimePair {
     return request;
   }
 
-  // Closes the client's first link. On its executor.
+  // Closes the client's link. On its executor.
   void LoseLink() {
-    internal::Link* link = (*client_runtime_->shard(0).EndpointOn(0))->OpenLink({0, 0});
+    internal::Link* link = internal::OpenLinkOf(*client_runtime_);
     ASSERT_NE(link, nullptr);
     link->Close(absl::UnavailableError("as was asked"));
   }

@@ -12,6 +12,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/rpc/abandonable.h"
 #include "tests/rpc/stream_payload_service.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
@@ -24,21 +25,6 @@ namespace verbena {
 namespace {
 
 using EchoStream = ClientReaderWriter<PayloadItem, PayloadItem>;
-
-// Starts a Task, and destroys it at the end of its scope, wherever it is.
-class Abandonable : private internal::TaskCompletion {
- public:
-  Abandonable(Scheduler& scheduler, Task<absl::Status> task) : task_(std::move(task)) {
-    task_.Start(scheduler, nullptr, this);
-  }
-  bool ended() const { return ended_; }
-
- private:
-  void OnTaskDone() override { ended_ = true; }
-
-  Task<absl::Status> task_;
-  bool ended_ = false;
-};
 
 Task<absl::Status> ReadOnce(EchoStream& stream, PayloadItem& item) {
   VERBENA_CO_ASSIGN_OR_RETURN(const bool read, co_await stream.TryRead(item));

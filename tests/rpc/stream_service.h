@@ -1,5 +1,5 @@
 // StreamingService: the test service of streams. StreamTest: a fixture with a server and a client
-// of it, in one process. Abandonable: a Task that the test may destroy.
+// of it, in one process.
 
 #ifndef VERBENA_TESTS_RPC_STREAM_SERVICE_H_
 #define VERBENA_TESTS_RPC_STREAM_SERVICE_H_
@@ -144,21 +144,6 @@ class StreamingService final : public testing::Streaming::Service {
    private:
     StreamingService& service_;
   };
-};
-
-// A Task that nobody awaits, and that the test may destroy at any time.
-class Abandonable : private internal::TaskCompletion {
- public:
-  Abandonable(Scheduler& scheduler, Task<absl::Status> task) : task_(std::move(task)) {
-    task_.Start(scheduler, nullptr, this);
-  }
-  bool ended() const { return ended_; }
-
- private:
-  void OnTaskDone() override { ended_ = true; }
-
-  Task<absl::Status> task_;
-  bool ended_ = false;
 };
 
 class StreamTest : public RuntimePair {

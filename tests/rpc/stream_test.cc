@@ -12,8 +12,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/rpc/abandonable.h"
+#include "tests/rpc/open_link.h"
 #include "tests/rpc/stream_service.h"
-#include "verbena/rpc/internal/shard.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/deadline.h"
@@ -488,7 +489,7 @@ TEST_F(StreamTest, AReadThatNoCancellationReachesEndsWithTheLink) {
     VERBENA_CO_RETURN_IF_ERROR(co_await writer.Write(ItemOf(1)));
     while (service_.read_ == 0) VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
     // While the stream lives: its destructor would send a CANCEL.
-    internal::Link* link = (*client_runtime_->shard(0).EndpointOn(0))->OpenLink({0, 0});
+    internal::Link* link = internal::OpenLinkOf(*client_runtime_);
     if (link == nullptr) co_return absl::InternalError("there is no link");
     link->Close(absl::UnavailableError("as was asked"));
     EXPECT_TRUE(absl::IsUnavailable((co_await writer.Finish()).status()));

@@ -7,26 +7,30 @@
 // executor that makes the call, those of a server on the executor that serves it, so one object may
 // be used on several threads at once.
 //
-// Intercept() is a coroutine around the rest of the call, which `next()` runs: later interceptors,
-// then the call or the handler. It must call next() at most once, otherwise a check aborts, and may
-// return another status than next() did: an interceptor cannot retry. It sees no payloads; a
-// server's interceptor must leave TakeRequestPayload() to the handler. All references are valid
-// until its Task ends. A call without interceptors pays one branch for them.
+// Intercept() is a coroutine around the rest of the call: later interceptors, then the call or the
+// handler. next() returns the Task of that rest, which runs once it is awaited. Intercept() must
+// call next() at most once, otherwise a check aborts: an interceptor cannot retry. It may return
+// another status than next() gave. It sees no payloads; a server's interceptor must leave
+// TakeRequestPayload() to the handler. All references are valid until its Task ends. A call without
+// interceptors pays one branch for them.
 //
 // Streams: interceptors run once for each stream. A channel's begin with the stream's first await,
-// and the stream begins when the last of them calls next(), which returns when the stream has
-// ended. They run in a Task of their own, which is destroyed when the stream's owner destroys the
-// stream. On both sides, request() or reply() of a side that streams is an empty message of its
+// and the stream begins when the last of them awaits next(), which ends when the stream has ended.
+// At a server, next() ends when the handler has. A channel's run in a Task of their own, which is
+// destroyed when the stream's owner destroys the stream; if they end before the stream, it is given
+// up. On both sides, request() or reply() of a side that streams is an empty message of its
 // type. A channel's see the reply of a client streaming method if it fits a frame.
 //
 // An interceptor whose sees_messages() is true also hears of each message of a side that streams,
 // as it was written or as it is read, without its payload. It cannot change or hold up a message. A
 // stream's messages come in order; those of both directions may come in any order to each other.
-// Those that are sent come when they begin to leave, those that are received when a Read has them;
-// ones that nobody reads do not come. Interceptors hear in the order in which a message passes
-// them. At a client the last messages may come after next() has returned, since the stream may be
-// read after it has ended; the view is valid that long. Streams that no interceptor wants to hear
-// of pay one branch a message.
+// Those that are sent come when they begin to leave, also if the stream ends before all of a
+// message has left. Those that are received come once, when a Read takes them, before its coroutine
+// resumes; if that Read is destroyed, the next one gets the message, and nobody hears of it again.
+// Messages for which no Read comes are not told. Interceptors hear in the order in which a message
+// passes them. At a client the last messages may come after next() has ended, since the stream may
+// be read after it has ended; the view is valid that long. Streams that no interceptor wants to
+// hear of pay one branch a message.
 //
 //   class Timing final : public ClientInterceptor {
 //     Task<absl::Status> Intercept(ClientCallView& call, ClientNext next) override {
@@ -73,7 +77,7 @@ class InterceptorNext {
   InterceptorNext(InterceptorChain<Interceptor, View>& chain, size_t index)
       : chain_(&chain), index_(index) {}
 
-  // Runs the rest of the call; once.
+  // The rest of the call, which runs when the Task is awaited. At most once.
   VERBENA_CORO_WRAPPER Task<absl::Status> operator()() const { return chain_->Next(index_); }
 
  private:
@@ -93,9 +97,9 @@ using ServerNext = internal::InterceptorNext<ServerInterceptor, ServerCallView>;
 class ClientInterceptor {
  public:
   virtual ~ClientInterceptor() = default;
-  // The caller, or the interceptor before this one, hears the returned status. If next() was not
-  // called, its outcome is not_executed unless it has one; with OK the caller gets the reply as the
-  // interceptor filled it.
+  // The caller, or the interceptor before this one, hears the returned status. If the call itself
+  // has not begun by then, a failure is not_executed unless it has an outcome; with OK the caller
+  // gets the reply as the interceptor filled it.
   virtual Task<absl::Status> Intercept(ClientCallView& call, ClientNext next) = 0;
 
   // Whether the next two are called. The same each time that it is asked.
@@ -111,8 +115,8 @@ class ClientInterceptor {
 class ServerInterceptor {
  public:
   virtual ~ServerInterceptor() = default;
-  // The client gets the returned status. If next() was not called, the handler did not run, and a
-  // failure is not_executed; with OK the client gets the reply as the interceptor filled it.
+  // The client gets the returned status. If the handler has not run by then, a failure is
+  // not_executed; with OK the client gets the reply as the interceptor filled it.
   virtual Task<absl::Status> Intercept(ServerCallView& call, ServerNext next) = 0;
 
   // As those of ClientInterceptor: the handler's Writes are sent, its Reads receive.
@@ -143,15 +147,16 @@ class ClientCallView {
   // The channel's.
   const std::string& target() const { return target_; }
   const google::protobuf::MessageLite& request() const { return request_; }
-  // Holds the server's reply once next() has returned OK.
+  // Holds the server's reply once next() has given OK, unless the server streams, or the reply of a
+  // stream did not fit a frame.
   google::protobuf::MessageLite& reply() { return reply_; }
   const google::protobuf::MessageLite& reply() const { return reply_; }
   // A time, or none.
   Deadline deadline() const { return deadline_; }
-  // The answer's, once next() has returned.
+  // The answer's, once next() has ended.
   const Metadata& trailing_metadata() const { return trailing_; }
 
-  // These travel as they are when next() is called.
+  // These travel as they are when the last interceptor awaits next().
   Metadata metadata = {};
   // The trace that the call belongs to, with a span id of its own. The span of the Task that makes
   // the call is that of `co_await CurrentContext()`.
@@ -185,7 +190,7 @@ class ServerCallView {
   Metadata& metadata() const { return metadata_; }
   // Complete: a large request has arrived, and so has its payload.
   const google::protobuf::MessageLite& request() const { return request_; }
-  // Holds the handler's reply once next() has returned OK.
+  // Holds the handler's reply once next() has given OK.
   google::protobuf::MessageLite& reply() const { return reply_; }
 
  private:

@@ -175,21 +175,19 @@ absl::Status ClientSession::OnResponse(const FrameHeader& frame, const char* bod
   return OnLateResponse(frame, body);
 }
 
-StreamCall* ClientSession::StreamOf(const FrameHeader& frame) const {
+StreamCall* ClientSession::AnsweredStream(const FrameHeader& frame) {
   if (frame.call_slot >= stream_calls_.size()) return nullptr;
-  return slots_[frame.call_slot].generation == frame.call_generation
-             ? stream_calls_[frame.call_slot]
-             : nullptr;
+  if (slots_[frame.call_slot].generation != frame.call_generation) return nullptr;
+  StreamCall* const stream = stream_calls_[frame.call_slot];
+  if (stream != nullptr && !VERBENA_MUTANT(kStreamsAnswerNothing)) answered_ = true;
+  return stream;
 }
 
 absl::Status ClientSession::OnStreamFrame(const FrameHeader& frame, const char* body) {
   if ((frame.flags & kFrameOfLink) != 0) return streams_.OnWindow(frame);
   const bool is_message = frame.kind == FrameKind::kStreamMessage;
   if (is_message) VERBENA_RETURN_IF_ERROR(streams_.OnReceived(frame));
-  if (StreamCall* stream = StreamOf(frame)) {
-    answered_ = true;
-    return stream->OnStreamFrame(frame, body);
-  }
+  if (StreamCall* stream = AnsweredStream(frame)) return stream->OnStreamFrame(frame, body);
   VERBENA_ASSIGN_OR_RETURN(const ClientCall* call, Find(frame));
   if (call != nullptr) {
     return absl::InvalidArgumentError(
@@ -202,10 +200,7 @@ absl::Status ClientSession::OnStreamFrame(const FrameHeader& frame, const char* 
 }
 
 absl::Status ClientSession::OnLateResponse(const FrameHeader& frame, const char* body) {
-  if (StreamCall* stream = StreamOf(frame)) {
-    answered_ = true;
-    return stream->OnResponse(frame, body);
-  }
+  if (StreamCall* stream = AnsweredStream(frame)) return stream->OnResponse(frame, body);
   VERBENA_RETURN_IF_ERROR(Find(frame).status());
   ++stats_.late_responses;
   if (!quarantine_.empty()) EndQuarantine(frame);

@@ -87,7 +87,7 @@ class ClientSession final : public LinkListener, private SendWaiter {
   void Drain();
   // No call is in flight, and none waits for its leases to end.
   bool idle() const;
-  // A call over it had its response.
+  // A call over it had its response, or a stream a frame of the server's.
   bool answered() const { return answered_; }
 
   // The number that requests call `method` by; 0 if the server has no such method. Precondition:
@@ -154,8 +154,8 @@ class ClientSession final : public LinkListener, private SendWaiter {
   [[gnu::cold, gnu::noinline]] absl::Status OnLateResponse(const FrameHeader& frame,
                                                            const char* body);
   [[gnu::noinline]] absl::Status OnStreamFrame(const FrameHeader& frame, const char* body);
-  // nullptr unless the frame's slot and generation are those of a stream.
-  StreamCall* StreamOf(const FrameHeader& frame) const;
+  // nullptr unless the frame's slot and generation are those of a stream, which it answers.
+  StreamCall* AnsweredStream(const FrameHeader& frame);
   void OnWritable(Link& link) override;
   // The call that a frame is for; nullptr when it has ended. An error when it never was.
   absl::StatusOr<ClientCall*> Find(const FrameHeader& frame) const;

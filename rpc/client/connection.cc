@@ -283,7 +283,7 @@ bool Connection::WasOfUse() const {
 void Connection::Retire() {
   if (WasOfUse()) {
     backoff_.Reset();
-    useless_links_ = 0;
+    if (!VERBENA_MUTANT(kUseEndsNoRow)) useless_links_ = 0;
     failures_ = 0;
   }
   retired_.push_back(std::move(current_));

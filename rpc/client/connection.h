@@ -120,8 +120,8 @@ class Connection final : private ClientSession::Listener {
   void WakeWaiters();
   // The current link takes no more calls.
   void Retire();
-  // Whether the current link was worth connecting: it answered a call, or lasted longer than the
-  // longest pause between attempts.
+  // Whether the current link was worth connecting: the server answered a call or a stream over it,
+  // or it lasted longer than the longest pause between attempts.
   bool WasOfUse() const;
   void PutOffNextAttempt();
   void CloseOldestDraining();

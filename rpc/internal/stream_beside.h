@@ -2,9 +2,11 @@
 // does not fit its frame: a large context block, or the Status of a failure.
 //
 // It travels in frames beside the stream's messages (kBesideMessages). They count in no window, so
-// a reader that takes no messages does not hold them up; instead there are at most so many bytes.
-// What this side keeps of a peer, or for it, counts in the peer's share of memory for streams until
-// the object is destroyed. A part of a stream. One thread.
+// a reader that takes no messages does not hold them up; the receiver's bound limits them instead.
+// What a receiver keeps counts in the peer's share of memory for streams until the receiver is
+// destroyed, or drops it for want of memory. What a sender holds counts there after CountIn(): a
+// server counts the failures that it sends, a client does not count its own context. A part of a
+// stream. One thread.
 
 #ifndef VERBENA_RPC_INTERNAL_STREAM_BESIDE_H_
 #define VERBENA_RPC_INTERNAL_STREAM_BESIDE_H_
@@ -31,10 +33,11 @@ class BesideSender {
   ~BesideSender();
 
   size_t size() const { return bytes_.size(); }
-  // Counts the bytes in `share`. False if that is used up; once.
+  // Counts the bytes in `share` until this is destroyed. False, and nothing counts, if that is used
+  // up. At most once.
   bool CountIn(const std::shared_ptr<StreamShare>& share);
-  // Gives the link as much as it has room for. True once it has all of it; otherwise await room for
-  // a frame of next_bytes().
+  // Gives the link as much as it has room for. True once it has all of it; otherwise call it again
+  // when there is room for a frame of next_bytes().
   bool Send(Link& link, CallId id);
   size_t next_bytes(const Link& link) const;
 
@@ -53,15 +56,16 @@ class BesideReceiver {
   BesideReceiver& operator=(const BesideReceiver&) = delete;
   ~BesideReceiver() { Drop(); }
 
-  // A frame of the peer's. INVALID_ARGUMENT, and the link closes, if it is empty, has a field that
-  // is not 0, or goes beyond the bound.
+  // A frame of the peer's. INVALID_ARGUMENT, for which the caller closes the link, if it is empty,
+  // has a flag, an argument or a deadline, or goes beyond the bound. OK if memory is short: see
+  // kept().
   absl::Status Add(const FrameHeader& frame, const char* body);
-  // As many bytes as the bound says have come.
+  // As many bytes as the bound says have come, whether they were kept or not.
   bool complete() const { return received_ == most_; }
-  // RESOURCE_EXHAUSTED if memory was short, so that nothing was kept.
+  // RESOURCE_EXHAUSTED if memory was short: what had come was dropped, and so is all that comes.
   const absl::Status& kept() const { return kept_; }
   const std::string& bytes() const { return bytes_; }
-  // The memory that counts: no less than the bytes have.
+  // The memory that counts. The bytes have no more, but for a few of the shortest strings.
   size_t room() const { return room_; }
 
  private:

@@ -2,6 +2,7 @@
 // message that changes fails its own call, and only a peer's violation ends the link.
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <set>
@@ -175,8 +176,8 @@ TEST_F(WaitingRequestsTest, EachCancelThatWaitsForRoomIsSent) {
 // Calls to a correct server of a rogue client that issues no credits by itself.
 class WaitingRepliesTest : public RpcTest {
  protected:
-  void Serve(RuntimeOptions options = {}) {
-    StartServer({}, std::move(options));
+  void Serve(RuntimeOptions options = {}, ServerOptions server = {}) {
+    StartServer(std::move(server), std::move(options));
     client_runtime_ = StartRuntime();
     rogue_ = std::make_unique<RoguePeer>(*client_runtime_);
     rogue_->ConnectTo(server_->address());
@@ -239,14 +240,17 @@ TEST_F(WaitingRepliesTest, RefusalsThatWaitForRoomDoNotEndTheLink) {
   }
 }
 
-// A client chooses how many links it has, and not the address that it connects from.
+// A client chooses how many links it has, and not the address that it connects from. Neither a
+// rogue's silence nor the grace may end a link here: only the bound.
 TEST_F(WaitingRepliesTest, RefusalsThatWaitOnManyLinksOfOneAddressAreBounded) {
-  Serve({.limits = {.max_links = 8,
-                    .srq_depth = 256,
-                    .eager_bytes = 64 * 1024,
-                    .initial_credits = 64,
-                    .max_credits = 64,
-                    .send_buffers = 64}});
+  LinkLimits limits = {.max_links = 8,
+                       .srq_depth = 256,
+                       .eager_bytes = 64 * 1024,
+                       .initial_credits = 64,
+                       .max_credits = 64,
+                       .send_buffers = 64};
+  limits.ping_interval = std::chrono::hours(1);
+  Serve({.limits = limits}, {.response_grace = std::chrono::hours(1)});
   uint64_t asked = 0;
   // Sends are awaited, since a rogue's bytes are soon overwritten.
   const auto ask = [&](RoguePeer& rogue, uint32_t sends, bool awaits) {

@@ -143,6 +143,8 @@ enum class Fault {
   kRefusalsOfLinksAlone,      // refusals that wait count for each link, and not for its source
   kCancelsDropped,            // the last of thousands of CANCELs that wait for room are not sent
   kUselessLinksReplaced,      // a link that is lost before it was of use is replaced at once
+  kUseEndsNoRow,              // useless links are in a row though one of use was between them
+  kStreamsAnswerNothing,      // what a server sends of a stream is no use of its link
   kRefusalsCloseTheLink,      // a few thousand refusals that wait for room end their link
   kSilentClientKept,          // the server never asks whether a client that owes it lives
   kUnsentResponseKept,        // a response that its client does not take waits for ever

@@ -22,6 +22,7 @@ constexpr char kSend[] = "verbena.testing.PayloadStreams/Send";
 constexpr char kPlain[] = "verbena.testing.PayloadStreams/Plain";
 constexpr char kSay[] = "verbena.testing.PayloadStreams/Say";
 constexpr uint32_t kMost = 64u << 20;
+constexpr Duration kPatience = std::chrono::seconds(40);
 
 RogueFrame Opening(const char* method, Streams streams) {
   RogueFrame frame = Request(method, 0, 0);
@@ -70,14 +71,15 @@ std::vector<Violation> ViolationsOfAClient() {
 
 class HostileStreamPayloadTest : public StreamPayloadTest {
  protected:
-  // `patient`: silence ends no link, and the server's clock is clock_.
-  void StartHostile(bool patient = false) {
+  // The rogue's silence ends no link. `moved`: the server's clock is clock_.
+  void StartHostile(bool moved = false) {
     RuntimeOptions server;
     server.device = RogueDevice();
     server.limits = RoguesLimits();
-    if (patient) {
+    server.limits.ping_interval = std::chrono::hours(100);
+    if (moved) {
       server.clock = &clock_;
-      server.limits.ping_interval = server.limits.connect_timeout = std::chrono::hours(100);
+      server.limits.connect_timeout = std::chrono::hours(100);
       server.limits.idle_timeout = Duration::zero();
     }
     RuntimeOptions client;
@@ -114,7 +116,7 @@ class HostileStreamPayloadTest : public StreamPayloadTest {
 // The first part takes the memory of all that it claims.
 TEST_F(HostileStreamPayloadTest, APayloadThatNeverComesGivesItsMemoryBackInTime) {
   constexpr uint32_t kClaimed = 8u << 20;
-  StartHostile(/*patient=*/true);
+  StartHostile(/*moved=*/true);
   uint32_t generation = 0;
   for (const bool dribbles : {false, true}) {
     Send(Opening(kEcho, Streams::kBoth), generation);
@@ -191,6 +193,8 @@ TEST_P(StreamPayloadAnswerTest, EndsTheLink) {
   RuntimeOptions options;
   options.device = RogueDevice();
   options.limits = RoguesLimits();
+  // The rogue's silence ends no link.
+  options.limits.ping_interval = std::chrono::hours(1);
   StartClient(listener->address(), std::move(options));
   RoguePeer rogue(**server, RogueDevice());
   rogue.methods = {MethodId(kEcho), MethodId(kPlain), MethodId(kSay)};
@@ -202,12 +206,12 @@ TEST_P(StreamPayloadAnswerTest, EndsTheLink) {
     EXPECT_TRUE(rogue.IsDropped());
   });
   auto with = [&]() -> Task<absl::Status> {
-    auto stream = stub_->Echo();
+    auto stream = stub_->Echo({.deadline = kPatience});
     EXPECT_FALSE((co_await stream.Read()).has_value());
     co_return co_await stream.Finish();
   };
   auto without = [&]() -> Task<absl::Status> {
-    auto stream = stub_->Plain();
+    auto stream = stub_->Plain({.deadline = kPatience});
     EXPECT_FALSE((co_await stream.Read()).has_value());
     co_return co_await stream.Finish();
   };

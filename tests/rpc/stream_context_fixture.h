@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -146,8 +147,12 @@ class StreamContextTest : public RuntimePair {
     ClientReaderWriter<testing::StreamItem, testing::StreamItem> stream =
         stub_->Echo(std::move(options));
     VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(ItemOf(7)));
-    if (!(co_await stream.Read()).has_value()) co_return co_await stream.Finish();
-    co_return co_await stream.Finish();
+    const std::optional<testing::StreamItem> item = co_await stream.Read();
+    absl::Status status = co_await stream.Finish();
+    if (status.ok() && (!item.has_value() || item->number() != 7)) {
+      co_return absl::DataLossError("the item did not come back");
+    }
+    co_return status;
   }
   SeenContext Seen() { return service_.seen.empty() ? SeenContext{} : service_.seen.back(); }
 

@@ -154,8 +154,8 @@ TEST_F(StreamContextTest, ADeadlineEndsTheWaitsOfInterceptors) {
   EXPECT_EQ(server_->stats().calls, 0u);
 }
 
-// A Read and a Write wait for the interceptors, and both go on.
-TEST_F(StreamContextTest, AllAwaitsWaitForTheInterceptors) {
+// Both go on once the interceptors have begun the stream.
+TEST_F(StreamContextTest, AReadAndAWriteWaitForTheInterceptors) {
   Event go;
   Start({[&](ClientCallView&, ClientNext next) -> Task<absl::Status> {
     VERBENA_CO_RETURN_IF_ERROR(co_await go.Wait());

@@ -64,7 +64,7 @@ TEST(StreamShareTest, ChunksCountWhileTheyAreOut) {
   EXPECT_EQ(memory.used_bytes(), 0u);
 }
 
-TEST(StreamShareTest, ALargeMessageLeavesNoMemoryForTheNext) {
+TEST(StreamShareTest, ALargeMessageLeavesLittleMemoryToTheNext) {
   std::string small(internal::kMaxKeptBytes / 2, 's');
   const size_t capacity = small.capacity();
   internal::EmptyAndKeepLittle(small);

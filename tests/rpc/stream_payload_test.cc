@@ -192,6 +192,7 @@ TEST_F(StreamPayloadTest, AHandlerThatEndsItsStreamWithAPayloadFailsThatCall) {
   };
   EXPECT_EQ(Run(run()).code(), absl::StatusCode::kInternal);
   EXPECT_EQ(Run(SayOnce()), absl::OkStatus());
+  EXPECT_EQ(client_runtime_->endpoint_stats(0).links_lost, 0u);
 }
 
 // --- Memory --------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ namespace {
 constinit const MethodDescriptor kCount("verbena.testing.Streaming/Count", Idempotency::kUnknown,
                                         Payloads::kNone, Streams::kServer);
 
-TEST_F(StreamTest, AServersMessagesArriveInOrderAndThenItsStatus) {
+TEST_F(StreamTest, AServersMessagesArriveInOrderAndThenItsEnd) {
   Start();
   EXPECT_EQ(Run(CountOf(0, 0)), absl::OkStatus());
   EXPECT_EQ(Run(CountOf(1, 10)), absl::OkStatus());
@@ -121,7 +121,7 @@ TEST_F(StreamTest, AMessageLargerThanTheLargestIsRefusedAndTheStreamGoesOn) {
   EXPECT_EQ(Run(run()), absl::OkStatus());
 }
 
-TEST_F(StreamTest, ARequestAndAReplyLargerThanAFrameTravelAsMessages) {
+TEST_F(StreamTest, ARequestAndAReplyLargerThanAFrameArriveWhole) {
   Start();
   auto run = [&]() -> Task<absl::Status> {
     testing::CountRequest request;
@@ -579,6 +579,7 @@ TEST_F(StreamTest, TenThousandStreamsAreOpenOnOneLink) {
       EXPECT_EQ(item->number(), static_cast<uint64_t>(i));
     }
     EXPECT_EQ(service_.running, kStreams);
+    EXPECT_EQ(server_runtime_->endpoint_stats(0).links, 1u);
     for (auto& stream : streams) VERBENA_CO_RETURN_IF_ERROR(co_await stream.Finish());
     co_return absl::OkStatus();
   };

@@ -441,7 +441,7 @@ MUTANTS = [
     Mutant("kAssemblyStaysReserved", "//tests/rpc:stream_memory_test",
            "*AMessageThatFindsNoMemoryFailsItsStreamAndLeavesNone"),
     Mutant("kLargeMessagesLeaveMemory", "//tests/rpc:stream_memory_test",
-           "*ALargeMessageLeavesNoMemoryForTheNext"),
+           "*ALargeMessageLeavesLittleMemoryToTheNext"),
     Mutant("kCancelledAwaitEndsStream", "//tests/rpc:stream_test",
            "*ACancelledAwaitLeavesAStreamThatConnects"),
     Mutant("kCancelledReadStays", "//tests/rpc:stream_test",

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace verbena::benchmarks {
 namespace {
 
@@ -11,6 +13,20 @@ std::string Number(double value) {
 }
 
 }  // namespace
+
+double LowestUpTo(const Comparison& comparison, size_t curve, const std::vector<size_t>& others) {
+  double last = 0;
+  for (size_t i = 0; i < comparison.x.size(); ++i) {
+    const double mine = comparison.curves[curve].y[i];
+    const bool is_lowest = std::all_of(others.begin(), others.end(), [&](size_t other) {
+      const double theirs = comparison.curves[other].y[i];
+      return theirs == 0 || mine <= theirs;
+    });
+    if (mine == 0 || !is_lowest) break;
+    last = comparison.x[i];
+  }
+  return last;
+}
 
 std::string ToTable(const Comparison& comparison) {
   size_t width = comparison.x_title.size();

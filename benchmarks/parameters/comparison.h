@@ -4,6 +4,7 @@
 #ifndef VERBENA_BENCHMARKS_PARAMETERS_COMPARISON_H_
 #define VERBENA_BENCHMARKS_PARAMETERS_COMPARISON_H_
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,11 @@ struct Comparison {
   std::vector<double> x;
   std::vector<Curve> curves;
 };
+
+// The largest x up to which, at each x in turn, `curve` is no higher than the lowest of `others`; 0
+// if it is higher at the first one. All by index in `curves`. A device that does not support
+// `curve` at an x ends the search; points that it lacks of the others are left out.
+double LowestUpTo(const Comparison& comparison, size_t curve, const std::vector<size_t>& others);
 
 // A table for people, with its title.
 std::string ToTable(const Comparison& comparison);

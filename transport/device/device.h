@@ -50,6 +50,7 @@ struct DeviceCapabilities {
   bool rnr_nak = false;             // a SEND without a receive is retried, then fails
   bool flushes_in_error = true;     // a WR that is posted in ERR is flushed (siw 6.1: never)
   bool remote_key_checked = false;  // a bad rkey fails the WR (siw 6.1: it does not)
+  bool emulated = false;            // a kernel does the work of a NIC (rxe, siw)
 };
 
 // The local end of a device's links: a port, counted from 1, and the GID by which peers reach it.

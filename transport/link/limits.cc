@@ -99,6 +99,11 @@ absl::StatusOr<LeaseLevel> DeriveLevel(LeaseLevel wanted, const Device& device) 
 
 }  // namespace
 
+uint32_t DefaultPayloadInFrame(const Device& device) {
+  if (device.kind() == DeviceKind::kSoft) return kPayloadInFrameSoft;
+  return device.capabilities().emulated ? kPayloadInFrameEmulated : kPayloadInFrameHardware;
+}
+
 absl::StatusOr<LinkLimits> DeriveLimits(const LinkLimits& wanted, const Device& device) {
   VERBENA_RETURN_IF_ERROR(CheckRanges(wanted));
   if (!device.capabilities().srq) {
@@ -117,7 +122,7 @@ absl::StatusOr<LinkLimits> DeriveLimits(const LinkLimits& wanted, const Device& 
     limits.leases.largest_grant_bytes = shared_memory ? size_t{16} << 10 : limits.max_payload_bytes;
   }
   if (limits.largest_payload_in_frame == 0) {
-    limits.largest_payload_in_frame = std::min(kPayloadInFrame, limits.eager_bytes);
+    limits.largest_payload_in_frame = std::min(DefaultPayloadInFrame(device), limits.eager_bytes);
   }
   const ibv_device_attr& attributes = device.attributes();
   const auto max_srq_wr = static_cast<uint32_t>(std::max(attributes.max_srq_wr, 1));

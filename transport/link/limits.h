@@ -87,8 +87,13 @@ inline constexpr uint32_t kMaxSendQueueDepth = 4096 - kDrainMarkers;
 // message).
 inline constexpr uint32_t kReceiveStridePadding = 64;
 
-// The default of LinkLimits::largest_payload_in_frame, on all devices. (start)
-inline constexpr uint32_t kPayloadInFrame = 4096;
+// The defaults of LinkLimits::largest_payload_in_frame. Over shared memory, 4 KiB in the frame take
+// half of the time that leased ones take (docs/performance.md). On an RDMA NIC: as NVMe over
+// Fabrics targets commonly take with a command; no NIC has been measured. (start) On a kernel's
+// device (Soft-RoCE, Soft-iWARP) each WR more costs a system call; not measured either. (start)
+inline constexpr uint32_t kPayloadInFrameSoft = 4096;
+inline constexpr uint32_t kPayloadInFrameHardware = 4096;
+inline constexpr uint32_t kPayloadInFrameEmulated = 4096;
 
 // How a queue pair retries. A packet counts as lost after 4.096 µs × 2^kAckTimeout = 67 ms (devices
 // may take up to four times that), and is sent again kRetryCount times before the link ends: half a
@@ -156,8 +161,8 @@ struct LinkLimits {
   size_t max_payload_bytes = size_t{64} << 20;
   PayloadChecksum payload_checksum = PayloadChecksum::kAuto;
   // The largest payload that this side sends in a frame beside its message, if both fit there: it
-  // is copied, but nothing is leased, granted or asked for. 0: 4 KiB; at most eager_bytes. 1 in
-  // effect turns it off.
+  // is copied, but nothing is leased, granted or asked for. 0: as fits the kind of device, today 4
+  // KiB on each. At most eager_bytes. 1 in effect turns it off.
   uint32_t largest_payload_in_frame = 0;
 };
 
@@ -167,6 +172,9 @@ namespace internal {
 constexpr uint32_t CompletionQueueEntries(const LinkLimits& limits) {
   return limits.srq_depth + limits.max_links * (limits.send_queue_depth + kDrainMarkers);
 }
+
+// What LinkLimits::largest_payload_in_frame is on `device` unless it is given, if a SEND has room.
+uint32_t DefaultPayloadInFrame(const Device& device);
 
 // `wanted`, clamped to what `device` can do, with a log line if it had to be. INVALID_ARGUMENT
 // names a value that contradicts another or is out of range. UNIMPLEMENTED: the device has no

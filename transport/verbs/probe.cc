@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "verbena/transport/device/handles.h"
+#include "verbena/transport/verbs/siw.h"
 
 namespace verbena::internal {
 namespace {
@@ -140,6 +141,7 @@ DeviceCapabilities ProbeCapabilities(Device& device) {
   found.send_with_immediate = !iwarp;
   found.rnr_nak = !iwarp;
   found.remote_key_checked = !iwarp;
+  found.emulated = device.attributes().vendor_id == kRxeVendorId || IsSiw(device);
   found.atomics = device.attributes().atomic_cap != IBV_ATOMIC_NONE;
 
   std::optional<Bench> bench = MakeBench(device);

@@ -1,5 +1,5 @@
 // A comparison of parameters prints one row for each x, and writes null, not zero, for a figure
-// that the device cannot give.
+// that the device cannot give. The point up to which one curve is lowest is where it first is not.
 
 #include "verbena/benchmarks/parameters/comparison.h"
 
@@ -38,6 +38,22 @@ TEST(ComparisonTest, AFigureThatADeviceCannotGiveIsNullAndNotZero) {
             R"({"bench":"parameters","device":"soft0","comparison":"inline","curve":"not inline",)"
             R"("x":64,"y":null})"
             "\n");
+}
+
+TEST(ComparisonTest, ACurveIsLowestUpToThePointBeforeItsFirstLoss) {
+  const Comparison comparison = {"requests",
+                                 "",
+                                 "bytes",
+                                 "us",
+                                 {1, 2, 4, 8},
+                                 {{"mine", {1, 2, 3, 1}},
+                                  {"one", {2, 2, 2, 2}},
+                                  {"other", {0, 5, 9, 9}},
+                                  {"none", {0, 0, 0, 0}}}};
+  EXPECT_EQ(LowestUpTo(comparison, 0, {1, 2}), 2) << "whatever comes behind";
+  EXPECT_EQ(LowestUpTo(comparison, 0, {2, 3}), 8) << "a point that is not there beats nobody";
+  EXPECT_EQ(LowestUpTo(comparison, 1, {0}), 0);
+  EXPECT_EQ(LowestUpTo(comparison, 3, {0}), 0) << "the device does not support it";
 }
 
 }  // namespace

@@ -88,6 +88,15 @@ TEST_F(LimitsTest, OverSharedMemoryLandingsAreGrantedForSmallPayloadsUnlessAsked
   EXPECT_EQ(Derived().leases.largest_grant_bytes, size_t{1} << 20);
 }
 
+TEST_F(LimitsTest, PayloadsTravelInFramesUpToTheDevicesDefaultUnlessAskedOtherwise) {
+  EXPECT_EQ(Derived().largest_payload_in_frame, DefaultPayloadInFrame(device_));
+  wanted_.largest_payload_in_frame = 700;
+  EXPECT_EQ(Derived().largest_payload_in_frame, 700u);
+  wanted_.largest_payload_in_frame = 0;
+  wanted_.eager_bytes = 1024;
+  EXPECT_EQ(Derived().largest_payload_in_frame, 1024u) << "a SEND has no room for more";
+}
+
 TEST_F(LimitsTest, ADeviceWithoutSharedReceiveQueuesIsRefusedByName) {
   device_.can.srq = false;
   const absl::Status status = DeriveLimits(wanted_, device_).status();

@@ -16,8 +16,10 @@ SOURCES = {
     "README.md": ["examples/hello/hello.cc", "examples/hello/hello.proto",
                   "examples/block_store/block_service.cc", "examples/block_store/block_store.proto"],
     "docs/payloads.md": ["examples/own_memory/own_memory.cc", "tests/rpc/memory_service.h"],
-    "docs/guide.md": ["tests/docs/BUILD", "tests/docs/block_service.h", "tests/docs/blocks.proto",
-                      "tests/docs/guide_test.cc", "tests/docs/lifetimes.cc"],
+    "docs/guide.md": ["tests/docs/BUILD", "tests/docs/block_client.cc", "tests/docs/block_service.h",
+                      "tests/docs/blocks.proto", "tests/docs/guide_streams_test.cc",
+                      "tests/docs/guide_test.cc", "tests/docs/guide_testing_test.cc",
+                      "tests/docs/lifetimes.cc"],
 }
 
 

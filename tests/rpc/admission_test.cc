@@ -635,8 +635,21 @@ TEST_F(AdmissionOfStreamsTest, AStreamThatHasBegunTakesNoPlace) {
 
 TEST_F(AdmissionOfStreamsTest, ARequestThatComesAsAMessageIsReadWhenItsTurnComes) {
   Start({.max_running = 1, .max_queue_age = hours(1)});
+  const auto hold = [](Channel& channel) -> Task<void> {
+    testing::Streaming::Stub stub(channel);
+    (void)co_await stub.Hold(ItemOf(1));
+  };
   for (const size_t filler : {0, 100, 100'000}) {
-    EXPECT_EQ(Run(Count(*channel_, 3, filler)).value_or(0), 3u) << filler;
+    JoinHandle<void> held = client_runtime_->Spawn(hold(*channel_));
+    Eventually([this] { return service_.running == 1; }, "a handler has the only place");
+    JoinHandle<absl::StatusOr<uint32_t>> counted =
+        client_runtime_->Spawn(Count(*channel_, 3, filler));
+    Eventually([this] { return server_->stats().queued == 1; }, "the stream waits");
+    held.RequestCancel();
+    held.Join();
+    EXPECT_EQ(counted.Join().value_or(0), 3u) << filler;
+    Eventually([this] { return service_.running == 0; }, "the handlers end");
+    EXPECT_EQ(service_.filler_bytes, filler);
   }
 }
 

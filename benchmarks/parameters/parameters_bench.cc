@@ -188,9 +188,9 @@ Comparison CompareRequests(const Setting& setting) {
                  });
 }
 
-// What the comparison of requests says of a link's option. A message of bare verbs costs two
-// copies, as in Verbena; a payload beside it has no lease to begin and end, so Verbena gains by
-// more.
+// A value for a link's option, from the comparison of requests. A message of bare verbs costs two
+// copies, as in Verbena. A payload beside it has no lease to begin and end, so in Verbena the
+// message gains by more.
 std::string AdviceOf(const Comparison& requests, const internal::Device& device) {
   constexpr size_t kInMessage = 0, kGranted = 1, kRead = 3;
   constexpr double kMost = 16384;

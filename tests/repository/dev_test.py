@@ -289,7 +289,7 @@ class InstallDepsTest(unittest.TestCase):
 
 
 class FaultTableTest(unittest.TestCase):
-    """What ./dev mutants finds wrong at once, though nobody runs it for each change."""
+    """Finds at once the names that ./dev mutants would refuse; nobody runs it for each change."""
 
     CASE = re.compile(r"^\s*(TEST|TEST_F|TEST_P|TYPED_TEST|TYPED_TEST_P)\(\s*(\w+),\s*(\w+)\)",
                       re.MULTILINE)

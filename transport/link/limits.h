@@ -173,7 +173,7 @@ constexpr uint32_t CompletionQueueEntries(const LinkLimits& limits) {
   return limits.srq_depth + limits.max_links * (limits.send_queue_depth + kDrainMarkers);
 }
 
-// What LinkLimits::largest_payload_in_frame is on `device` unless it is given, if a SEND has room.
+// The LinkLimits::largest_payload_in_frame of `device` unless one is given, if a SEND has room.
 uint32_t DefaultPayloadInFrame(const Device& device);
 
 // `wanted`, clamped to what `device` can do, with a log line if it had to be. INVALID_ARGUMENT

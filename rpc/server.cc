@@ -64,11 +64,11 @@ void AddRefusals(ServerRefusals& sum, const internal::ServerShardStats& stats) {
 }
 
 ServerMemory MemoryOf(const internal::ServerMemoryStats& stats) {
-  const size_t known = std::min(stats.in_use, stats.holders.leases + stats.holders.transfers);
+  const size_t known = std::min(stats.in_use, stats.holders.grants + stats.holders.transfers);
   return {.budget = stats.budget,
           .in_use = stats.in_use,
           .by_handlers = stats.in_use - known,
-          .granted = stats.holders.leases,
+          .granted = stats.holders.grants,
           .in_transfers = stats.holders.transfers,
           .waiting = stats.waiting,
           .waits = stats.waits};

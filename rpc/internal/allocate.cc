@@ -22,9 +22,9 @@ std::string Holders(const Endpoint& endpoint, const BufferPoolStats& stats,
   if (holders == nullptr) {
     return fmt::format("{} leases are open, and the application has the rest", endpoint.leases());
   }
-  const size_t known = std::min(stats.bytes_in_use, holders->leases + holders->transfers);
+  const size_t known = std::min(stats.bytes_in_use, holders->grants + holders->transfers);
   return fmt::format("{} by handlers, {} in landings that clients were granted, {} in transfers",
-                     stats.bytes_in_use - known, holders->leases, holders->transfers);
+                     stats.bytes_in_use - known, holders->grants, holders->transfers);
 }
 
 // Why the pool has no more memory than it has. If its budget is the reason, the remedy.

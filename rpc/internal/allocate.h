@@ -28,7 +28,7 @@ inline constexpr Duration kMaxLandingWait = 2 * kMaxMemoryWait;
 
 // Bytes of a server's pool, by who holds them; handlers hold the rest.
 struct MemoryHolders {
-  size_t leases = 0;     // landings that clients were granted
+  size_t grants = 0;     // landings that clients have for requests to come
   size_t transfers = 0;  // READs and WRITEs of payloads that are under way
 };
 

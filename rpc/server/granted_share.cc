@@ -15,7 +15,7 @@ class Share final : public BlockListener {
 
   void OnBlockHome(size_t) override {
     client_->EndGrant(bytes_);
-    if (holders_ != nullptr) holders_->leases -= bytes_;
+    if (holders_ != nullptr) holders_->grants -= bytes_;
     delete this;
   }
 

@@ -43,7 +43,7 @@ void GrantsGiven::Offer(Link& link, size_t bytes) {
   if (!link.has_grants() || !link.open() || bytes > limits.leases.largest_grant_bytes) return;
   // Payloads of nearly one size share landings.
   const size_t size = std::min(std::bit_ceil(std::max(bytes, kMinBufferBytes)), kMaxBufferBytes);
-  if (holders_->leases + size > limits.memory.receive_bytes / 2 ||
+  if (holders_->grants + size > limits.memory.receive_bytes / 2 ||
       !client_.TryGrant(size, limits.leases.granted_bytes_per_client)) {
     return;
   }
@@ -67,7 +67,7 @@ bool GrantsGiven::Grant(Link& link, size_t size) {
   absl::StatusOr<Lease*> lease = link.OpenLease(buffer->view(), LeaseAccess::kWrite);
   if (!lease.ok() || *lease == nullptr) return false;
   slots_[free] = {.buffer = *std::move(buffer), .lease = *lease};
-  holders_->leases += size;
+  holders_->grants += size;
   return true;
 }
 
@@ -117,7 +117,7 @@ absl::StatusOr<UsedGrant> GrantsGiven::Use(uint32_t slot, uint64_t bytes) {
   const size_t size = slots_[slot].buffer.size();
   UsedGrant used{
       .buffer = std::move(slots_[slot].buffer), .lease = slots_[slot].lease, .bytes = size};
-  holders_->leases -= size;
+  holders_->grants -= size;
   slots_[slot] = {};
   return used;
 }

@@ -258,7 +258,7 @@ ServerCall* ServerShard::AddCall(int method_index) {
 ServerMemoryStats& ServerMemoryStats::operator+=(const ServerMemoryStats& other) {
   budget += other.budget;
   in_use += other.in_use;
-  holders.leases += other.holders.leases;
+  holders.grants += other.holders.grants;
   holders.transfers += other.holders.transfers;
   waiting += other.waiting;
   waits += other.waits;
@@ -267,7 +267,7 @@ ServerMemoryStats& ServerMemoryStats::operator+=(const ServerMemoryStats& other)
 
 ServerShardStats ServerShard::stats() const {
   ServerShardStats stats = stats_;
-  stats.granted_bytes = receive_->leases;
+  stats.granted_bytes = receive_->grants;
   if (admission_ != nullptr) stats.queued = admission_->waiting();
   for (const auto& calls : free_) stats.idle_calls += calls.size();
   const auto add = [](ServerMemoryStats& sum, const BufferPool& pool) {
@@ -371,7 +371,7 @@ void ServerShard::OnSessionIdle(ServerSession& session) {
 }
 
 void ServerShard::ReclaimGrants(const Endpoint& endpoint) {
-  if (receive_->leases == 0 || !reclaimed_.insert(&endpoint).second) return;
+  if (receive_->grants == 0 || !reclaimed_.insert(&endpoint).second) return;
   for (const auto& [number, session] : sessions_) {
     if (session->uses(endpoint)) session->RevokeGrants();
   }

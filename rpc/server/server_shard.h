@@ -186,7 +186,7 @@ class ServerShard {
   uint64_t& memory_refused() { return stats_.memory_refused; }
   void NotePayloadWritten() { ++stats_.payloads_written; }
   // Counted by its links (grants_given.h).
-  size_t granted_bytes() const { return receive_->leases; }
+  size_t granted_bytes() const { return receive_->grants; }
   void OnSessionDown(ServerSession& session);
   // A session whose link is down has no calls left.
   void OnSessionIdle(ServerSession& session);
@@ -213,7 +213,7 @@ class ServerShard {
   void ReclaimGrants(ServerSource& source);
   // A landing may have been granted.
   void NoteLandingOffered(size_t granted_before) {
-    if (receive_->leases > granted_before) [[unlikely]]
+    if (receive_->grants > granted_before) [[unlikely]]
       reclaimed_.clear();
   }
 

@@ -87,8 +87,8 @@ std::vector<Violation> ViolationsOfAClient() {
       {"CompactBulkPastTheEnd", {WithByte(CompactEcho(), 0, '\x88')}},
       {"CompactThatTakesBackCredits", {WithByte(CompactEcho(), 2, 1)}},
       {"TrailingBytes", {ping + std::string(8, '\0')}},
-      {"GrantTakenBack", {EncodeSend(Granting(RoguePeer::kCredits - 1), {})}},
-      {"ForgedGrant", {EncodeSend(Granting(1u << 30), {})}},
+      {"CreditsTakenBack", {EncodeSend(Issuing(RoguePeer::kCredits - 1), {})}},
+      {"ForgedCredits", {EncodeSend(Issuing(1u << 30), {})}},
       {"CreditsReturnedThatWereNotLent", {EncodeSend(returning, {})}},
       {"ReserveSeenThatWasNotSent", {EncodeSend(reserve_seen, {})}},
       {"ResponseToAServer", {EncodeSend(kCorrect, {Response(0, 0)})}},
@@ -197,13 +197,13 @@ TEST_F(MalformedTest, ClientsThatNeverSayReadyKeepNoSendBuffers) {
   for (uint32_t slot = 0; slot < kFrames; ++slot) {
     requests.push_back(Request("verbena.testing.Testing/Echo", slot, 0));
   }
-  SendHeader granting = kCorrect;
-  granting.credits_issued = RoguePeer::kCredits + 64;
+  SendHeader issuing = kCorrect;
+  issuing.credits_issued = RoguePeer::kCredits + 64;
   for (uint32_t i = 0; i < limits.send_buffers; ++i) {
     rogues.push_back(std::make_unique<RoguePeer>(*client_runtime_));
     rogues.back()->eager_bytes = 1024;
     rogues.back()->ConnectTo(server_->address(), /*confirms=*/false);
-    rogues.back()->Send(EncodeSend(granting, requests));
+    rogues.back()->Send(EncodeSend(issuing, requests));
   }
   const uint64_t all = uint64_t{kFrames} * limits.send_buffers;
   Eventually([&] { return server_runtime_->endpoint_stats(0).traffic.frames_received == all; },

@@ -85,7 +85,7 @@ inline RogueFrame Response(uint32_t slot, uint32_t generation) {
   return frame;
 }
 
-inline SendHeader Granting(uint32_t credits) {
+inline SendHeader Issuing(uint32_t credits) {
   SendHeader header;
   header.credits_issued = credits;
   return header;
@@ -335,7 +335,7 @@ class RoguePeer {
 };
 
 // The header of a peer that has issued the credits of its handshake and no more.
-inline const SendHeader kCorrect = Granting(RoguePeer::kCredits);
+inline const SendHeader kCorrect = Issuing(RoguePeer::kCredits);
 
 }  // namespace verbena::internal
 

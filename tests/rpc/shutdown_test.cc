@@ -120,7 +120,7 @@ TEST_F(ShutdownTest, ARefusalBehindAGoAwayThatWaitsIsSentWhenThereIsRoom) {
              "the GOAWAY waits");
   rogue.Send(EncodeSend(kCorrect, {Request("verbena.testing.Testing/Echo", kRefused, 0)}));
   Eventually([&] { return server_->stats().refused == 1; }, "the request is refused");
-  rogue.Send(EncodeSend(Granting(kLast + 1), {}));
+  rogue.Send(EncodeSend(Issuing(kLast + 1), {}));
   std::vector<int> answers(kRefused + 1);
   bool told = false;
   const auto receive = [&] {
@@ -138,7 +138,7 @@ TEST_F(ShutdownTest, ARefusalBehindAGoAwayThatWaitsIsSentWhenThereIsRoom) {
     }
   };
   while (answers[kLast] == 0 && !HasFailure()) receive();
-  rogue.Send(EncodeSend(Granting(2 * kLast), {}));
+  rogue.Send(EncodeSend(Issuing(2 * kLast), {}));
   while ((answers[kRefused] == 0 || !told) && !HasFailure()) receive();
   for (uint32_t slot = 0; slot <= kLast; ++slot) EXPECT_EQ(answers[slot], 1) << slot;
   EXPECT_EQ(answers[kRefused], 1);

@@ -82,7 +82,7 @@ TEST_F(StandingClockTest, AClientDoesNotDrawAFailureOutBeyondTheGrace) {
   Send({Opening(kCountMethod, Streams::kServer, 0, request.SerializeAsString())});
   while (rogue_->sends_received() < RoguePeer::kCredits) (void)rogue_->Receive();
   standing_.Advance(*server_runtime_, ServerOptions{}.response_grace - seconds(5));
-  rogue_->Send(EncodeSend(Granting(RoguePeer::kCredits + 1), {}));
+  rogue_->Send(EncodeSend(Issuing(RoguePeer::kCredits + 1), {}));
   EXPECT_EQ(rogue_->Receive()[0].header.outcome, kBesideMessages) << "the next part";
   standing_.Advance(*server_runtime_, seconds(6));
   EXPECT_TRUE(rogue_->IsDropped());
@@ -141,7 +141,7 @@ TEST_F(StalledStreamTest, AStreamWhoseLastMessageItsDeadlineCutDoesNotEndWell) {
              "the handler ends");
   // Room for the response.
   rogue_->Send(
-      EncodeSend(Granting(RoguePeer::kCredits + 32), {Request(kSay, 9, 0, ItemBytes(10))}));
+      EncodeSend(Issuing(RoguePeer::kCredits + 32), {Request(kSay, 9, 0, ItemBytes(10))}));
   EXPECT_EQ(ResponseOf(0).header.status_code,
             static_cast<uint8_t>(absl::StatusCode::kDeadlineExceeded));
 }

@@ -101,10 +101,10 @@ TEST_F(WaitingRequestsTest, ARequestThatChangesWhileItWaitsFailsItsCallAlone) {
       [&](RoguePeer& rogue) {
         std::vector<RogueFrame> responses;
         for (uint32_t slot = 0; slot < kLast; ++slot) responses.push_back(Response(slot, 0));
-        rogue.Send(EncodeSend(Granting(2 * RoguePeer::kCredits), responses));
+        rogue.Send(EncodeSend(Issuing(2 * RoguePeer::kCredits), responses));
         const RogueFrame next = rogue.Receive()[0];
         EXPECT_TRUE(testing::EchoRequest().ParseFromString(next.body));
-        rogue.Send(EncodeSend(Granting(2 * RoguePeer::kCredits),
+        rogue.Send(EncodeSend(Issuing(2 * RoguePeer::kCredits),
                               {Response(next.header.call_slot, next.header.call_generation)}));
         while (!rogue.IsDropped()) std::this_thread::yield();
       },
@@ -130,25 +130,25 @@ TEST_F(WaitingRequestsTest, EachCancelThatWaitsForRoomIsSent) {
     RoguePeer rogue(*rogue_runtime_);
     rogue.AcceptFrom(*listener);
     // Each SEND of the rogue's own takes a credit, too: it issues many at once.
-    uint32_t next_grant = 0;
-    const auto grant = [&] {
-      if (rogue.sends_received() < next_grant) return;
-      next_grant = rogue.sends_received() + 16;
-      rogue.Send(EncodeSend(Granting(rogue.sends_received() + 32), {}));
+    uint32_t next_issue = 0;
+    const auto issue = [&] {
+      if (rogue.sends_received() < next_issue) return;
+      next_issue = rogue.sends_received() + 16;
+      rogue.Send(EncodeSend(Issuing(rogue.sends_received() + 32), {}));
     };
     uint32_t requests = 0;
     while (requests < kMany && !HasFailure()) {
       for (const RogueFrame& frame : rogue.Receive()) {
         requests += frame.header.kind == FrameKind::kRequest ? 1 : 0;
       }
-      if (requests < kMany) grant();
+      if (requests < kMany) issue();
     }
     EXPECT_GE(requests, kMany);
     all_came = true;
     while (!all_ended) std::this_thread::yield();
     std::set<uint32_t> slots;
     while (slots.size() < kMany && !HasFailure()) {
-      grant();
+      issue();
       for (const RogueFrame& frame : rogue.Receive()) {
         if (frame.header.kind == FrameKind::kCancel) slots.insert(frame.header.call_slot);
       }
@@ -196,7 +196,7 @@ TEST_F(WaitingRepliesTest, AReplyThatChangesWhileItWaitsFailsItsCallAlone) {
     service.last_inflated->set_data(std::string(kLarger, 'y'));
     co_return;
   }(service_));
-  rogue_->Send(EncodeSend(Granting(2 * RoguePeer::kCredits),
+  rogue_->Send(EncodeSend(Issuing(2 * RoguePeer::kCredits),
                           {Request("verbena.testing.Testing/Echo", kCalls, 0)}));
   uint32_t answers = 0;
   while (answers < kCalls + 1 && !HasFailure()) {
@@ -227,7 +227,7 @@ TEST_F(WaitingRepliesTest, RefusalsThatWaitForRoomDoNotEndTheLink) {
     rogue_->Send(EncodeSend(kCorrect, requests));
   }
   Eventually([&] { return server_->stats().refused == kRequests; }, "all are refused");
-  rogue_->Send(EncodeSend(Granting(1000), {}));
+  rogue_->Send(EncodeSend(Issuing(1000), {}));
   std::vector<int> answers(kRequests);
   for (uint32_t count = 0; count < kRequests && !HasFailure();) {
     for (const RogueFrame& frame : rogue_->Receive()) {
@@ -277,7 +277,7 @@ TEST_F(WaitingRepliesTest, RefusalsThatWaitOnManyLinksOfOneAddressAreBounded) {
   RoguePeer third(*client_runtime_);
   third.ConnectTo(server_->address());
   ask(third, 4, true);
-  third.Send(EncodeSend(Granting(1000), {}));
+  third.Send(EncodeSend(Issuing(1000), {}));
   EXPECT_EQ(third.Receive()[0].header.status_code,
             static_cast<int>(absl::StatusCode::kUnimplemented));
 }

@@ -28,13 +28,13 @@ Task<absl::Status> LoseALink(Runtime& runtime) {
   auto holders = std::make_shared<MemoryHolders>();
   const std::weak_ptr<ServerClient> lives = client;
   EXPECT_TRUE(client->TryGrant(kBytes, kBytes));
-  holders->leases = kBytes;
+  holders->grants = kBytes;
   // As a lease does.
   BufferPin pin(landing.view());
   ReturnWithMemory(std::move(landing), kBytes, *client, holders);
   EXPECT_EQ(source->granted_bytes(), kBytes);
   EXPECT_EQ(source->bytes().available(), kBytes);
-  EXPECT_EQ(holders->leases, kBytes);
+  EXPECT_EQ(holders->grants, kBytes);
   EXPECT_FALSE(client->TryGrant(kBytes, kBytes));
   // The last link of the client goes, and it connects anew.
   client.reset();
@@ -43,7 +43,7 @@ Task<absl::Status> LoseALink(Runtime& runtime) {
   EXPECT_TRUE(lives.expired());
   EXPECT_EQ(source->granted_bytes(), 0u);
   EXPECT_EQ(source->bytes().available(), 2 * kBytes);
-  EXPECT_EQ(holders->leases, 0u);
+  EXPECT_EQ(holders->grants, 0u);
   co_return absl::OkStatus();
 }
 

@@ -216,11 +216,11 @@ TEST_F(BufferPoolTest, MemoryThatTheDeviceRefusesShrinksTheBudget) {
   EXPECT_FALSE(waiting.done());
   OnHome([&] { buffers.pop_back(); });
   ASSERT_TRUE(waiting.done());
-  absl::StatusOr<Buffer> granted = waiting.result();
-  EXPECT_TRUE(granted.ok());
+  absl::StatusOr<Buffer> allocated = waiting.result();
+  EXPECT_TRUE(allocated.ok());
   OnHome([&] {
     buffers.clear();
-    granted = absl::UnknownError("");
+    allocated = absl::UnknownError("");
   });
   // With nothing in use it tries again.
   device_.limit = 64 * kMiB;
@@ -249,9 +249,9 @@ TEST_F(BufferPoolTest, ARequestForMoreThanCanBePinnedDoesNotWaitForMemoryInUse) 
   EXPECT_FALSE(whole.done());
   Free(held);
   ASSERT_TRUE(whole.done());
-  absl::StatusOr<Buffer> granted = whole.result();
-  EXPECT_TRUE(granted.ok()) << granted.status();
-  OnHome([&] { granted = absl::UnknownError(""); });
+  absl::StatusOr<Buffer> allocated = whole.result();
+  EXPECT_TRUE(allocated.ok()) << allocated.status();
+  OnHome([&] { allocated = absl::UnknownError(""); });
 }
 
 // --- Poison --------------------------------------------------------------------------------------

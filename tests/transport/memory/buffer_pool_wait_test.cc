@@ -58,8 +58,8 @@ TEST_F(BufferPoolWaitTest, SmallRequestsPassALargeOneThatWaits) {
   ASSERT_FALSE(large.done());
   Waiting small(scheduler_, Allocate(*pool_, 1));
   ASSERT_TRUE(small.done());
-  absl::StatusOr<Buffer> granted = small.result();
-  EXPECT_TRUE(granted.ok()) << granted.status();
+  absl::StatusOr<Buffer> allocated = small.result();
+  EXPECT_TRUE(allocated.ok()) << allocated.status();
   // Another large one does not.
   EXPECT_EQ(pool_->TryAllocate(8 * kKiB).status().code(), StatusCode::kResourceExhausted);
   std::vector<Buffer> rest;
@@ -68,19 +68,19 @@ TEST_F(BufferPoolWaitTest, SmallRequestsPassALargeOneThatWaits) {
   Waiting first(scheduler_, Allocate(*pool_, 1));
   EXPECT_FALSE(first.done());
   EXPECT_EQ(pool_->stats().waiting, 2u);
-  OnHome([&] { Drop(granted); });
+  OnHome([&] { Drop(allocated); });
   ASSERT_TRUE(first.done());
-  granted = first.result();
+  allocated = first.result();
   Free(held_);
   OnHome([&] {
-    Drop(granted);
+    Drop(allocated);
     rest.clear();
   });
   ASSERT_TRUE(large.done());
-  granted = large.result();
-  EXPECT_TRUE(granted.ok()) << granted.status();
+  allocated = large.result();
+  EXPECT_TRUE(allocated.ok()) << allocated.status();
   EXPECT_EQ(pool_->stats().waiting, 0u);
-  OnHome([&] { Drop(granted); });
+  OnHome([&] { Drop(allocated); });
 }
 
 TEST_F(BufferPoolWaitTest, ACancelledWaiterGivesUpItsPlace) {
@@ -124,7 +124,7 @@ TEST_F(BufferPoolWaitTest, AnAbandonedWaiterLetsThoseBehindPassAndGivesBackWhatI
   Waiting third(scheduler_, Allocate(*pool_, 16 * kKiB));
   OnHome([&] { first.Abandon(); });
   OnHome([&] {
-    held_.Reset();     // granted to the second, which is queued as ready
+    held_.Reset();     // goes to the second, which is queued as ready
     second.Abandon();  // and does not live to see it
   });
   scheduler_.RunUntilIdle();

@@ -45,7 +45,7 @@ class LeasesTest : public LinksFixture {
     EXPECT_EQ(client().memory().send().stats().bytes_in_use, 0u);
   }
 
-  Lease& Granted() {
+  Lease& OpenedLease() {
     PollUntil([&] { return link_->free_leases() > 0; });
     absl::StatusOr<Lease*> lease = link_->OpenLease(buffer_.view(), LeaseAccess::kWrite);
     EXPECT_TRUE(lease.ok() && *lease != nullptr) << lease.status();
@@ -63,7 +63,7 @@ class LeasesTest : public LinksFixture {
 // not wait for it.
 TEST_F(LeasesTest, BindingsAndSendsOfATurnLeaveWithOneDoorbellAheadOfItsWrites) {
   StartWith(LeaseLevel::kStrict);
-  Lease& target = Granted();
+  Lease& target = OpenedLease();
   PollUntil([&] { return link_->stats().doorbells > 0; });
   const uint64_t before = link_->stats().doorbells;
   Buffer source = *client().memory().send().TryAllocate(kBytes);
@@ -84,7 +84,7 @@ TEST_F(LeasesTest, KeysAreUsedUpAndWindowsAreMadeAnew) {
   StartWith(LeaseLevel::kStrict, kWindows);
   std::map<uint32_t, int> last_use;
   for (int i = 1; i <= kWindows * 600; ++i) {
-    Lease& lease = Granted();
+    Lease& lease = OpenedLease();
     // A window has 256 keys, and windows are used in turn.
     const auto [used, is_new] = last_use.try_emplace(lease.terms().rkey, i);
     if (!is_new) ASSERT_GT(i - std::exchange(used->second, i), kWindows * 200) << "too early";
@@ -101,7 +101,7 @@ TEST_F(LeasesTest, NoMoreAreGrantedThanThereAreWindows) {
   std::set<uint32_t> keys;
   while (leases.size() < 16) {
     PollUntil([&] { return link_->free_leases() > 0; });
-    leases.push_back(&Granted());
+    leases.push_back(&OpenedLease());
     EXPECT_TRUE(keys.insert(leases.back()->terms().rkey).second);
   }
   for (int turn = 0; turn < 100; ++turn) executor().Poll();
@@ -121,8 +121,8 @@ TEST_F(LeasesTest, NoMoreAreGrantedThanThereAreWindows) {
 // Nothing else is sent meanwhile: bindings must make room for each other by themselves.
 TEST_F(LeasesTest, ALeaseThatIsWaitedForComesThoughNothingIsSent) {
   StartWith(LeaseLevel::kStrict, /*windows=*/512);
-  size_t granted = 0;
-  auto grant = [](Link& link, const Buffer& buffer, size_t& count) -> Task<void> {
+  size_t opened = 0;
+  auto open = [](Link& link, const Buffer& buffer, size_t& count) -> Task<void> {
     while (count < 500) {
       absl::Status free = co_await LeaseAwaiter(link, 1);
       EXPECT_TRUE(free.ok()) << free;
@@ -131,9 +131,9 @@ TEST_F(LeasesTest, ALeaseThatIsWaitedForComesThoughNothingIsSent) {
       ++count;
     }
   };
-  Spawn(executor(), grant(*link_, buffer_, granted));
-  PollUntil([&] { return granted == 500; });
-  EXPECT_EQ(granted, 500u);
+  Spawn(executor(), open(*link_, buffer_, opened));
+  PollUntil([&] { return opened == 500; });
+  EXPECT_EQ(opened, 500u);
   EXPECT_EQ(client().leases(), 500u);
 }
 
@@ -184,7 +184,7 @@ TEST_F(LeasesTest, ABindingSaysNothingOfTheInvalidationWhoseRequestItReuses) {
   StartWith(LeaseLevel::kStrict);
   for (int i = 1; i <= 3; ++i) {
     const uint64_t doorbells = link_->stats().doorbells;
-    Lease& lease = Granted();
+    Lease& lease = OpenedLease();
     PollUntil([&] { return link_->stats().doorbells > doorbells || !link_->open(); });
     ASSERT_TRUE(link_->open());
     link_->EndLease(lease, &listener_);
@@ -195,7 +195,7 @@ TEST_F(LeasesTest, ABindingSaysNothingOfTheInvalidationWhoseRequestItReuses) {
 TEST_F(LeasesTest, ALeaseOfARegionIsItsKeyAndEndsAtOnce) {
   StartWith(LeaseLevel::kRegion);
   for (int i = 1; i <= 100; ++i) {
-    Lease& lease = Granted();
+    Lease& lease = OpenedLease();
     EXPECT_EQ(lease.terms().rkey, buffer_.region().rkey());
     link_->EndLease(lease, &listener_);
     EXPECT_EQ(listener_.ended, i);
@@ -228,8 +228,8 @@ TEST_F(LeasesTest, MemoryThatIsNotRegisteredForItIsRefused) {
 
 TEST_F(LeasesTest, ALostLinkTellsAndKeepsTheMemoryUntilItsQueuePairIsGone) {
   StartWith(LeaseLevel::kStrict);
-  Lease& ending = Granted();
-  (void)Granted();  // whose holder forgets it
+  Lease& ending = OpenedLease();
+  (void)OpenedLease();  // whose holder forgets it
   link_->EndLease(ending, &listener_);
   link_->Close(absl::UnavailableError("the test ends it"));
   EXPECT_EQ(listener_.lost, 1);

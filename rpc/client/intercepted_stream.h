@@ -31,7 +31,7 @@ struct StreamMessages {
   std::unique_ptr<google::protobuf::MessageLite> reply;
 };
 
-class InterceptedStream final : private TaskCompletion {
+class InterceptedStream final : private TaskListener {
  public:
   // All that is given by reference outlives this. Precondition: call.clock_started(),
   // !call.begun().

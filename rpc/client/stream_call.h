@@ -67,7 +67,7 @@ class StreamEndAwaiter final : public Suspension {
   StreamCall* call_;  // nullptr once that has ended
 };
 
-class StreamCall : private StreamReceiver::Owner, private SendWaiter, private Timer {
+class StreamCall : private StreamReceiver::Listener, private SendWaiter, private Timer {
  public:
   // `method` is borrowed. `request` is the serialized message of a method whose client sends one.
   StreamCall(const MethodDescriptor& method, Deadline deadline, CallInfo* info,

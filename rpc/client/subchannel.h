@@ -37,7 +37,7 @@ class SubchannelOwner {
   virtual void OnReadiness() = 0;
 };
 
-class Subchannel final : private ConnectionWatcher, private TaskCompletion {
+class Subchannel final : private ConnectionWatcher, private TaskListener {
  public:
   // `id` is the owner's name for it.
   Subchannel(SubchannelOwner& owner, Connections& connections, ResolvedServer server, uint32_t id);

@@ -1,6 +1,6 @@
 // MessageHooks: tells the interceptors of one stream of each message that it sends or receives.
 //
-// A stream that has interceptors which see messages has one, as the StreamObserver of its halves.
+// A stream that has interceptors which see messages has one, as the StreamListener of its halves.
 // Other streams pay one branch a message. Part of the stream, on its executor's thread.
 
 #ifndef VERBENA_RPC_INTERNAL_MESSAGE_HOOKS_H_
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "google/protobuf/message_lite.h"
-#include "verbena/rpc/internal/stream_observer.h"
+#include "verbena/rpc/internal/stream_listener.h"
 #include "verbena/rpc/internal/stream_receiver.h"
 #include "verbena/rpc/internal/stream_sender.h"
 #include "verbena/rpc/method.h"
@@ -20,7 +20,7 @@
 namespace verbena::internal {
 
 template <typename Interceptor, typename View>
-class MessageHooks final : private StreamObserver {
+class MessageHooks final : private StreamListener {
  public:
   using List = std::vector<std::shared_ptr<Interceptor>>;
 
@@ -40,14 +40,14 @@ class MessageHooks final : private StreamObserver {
         receiver_(receiver) {
     const Streams streams = view.method().streams;
     const Streams theirs = is_client_ ? Streams::kServer : Streams::kClient;
-    if (streams == mine || streams == Streams::kBoth) sender_.set_observer(this);
-    if (streams == theirs || streams == Streams::kBoth) receiver_.set_observer(this);
+    if (streams == mine || streams == Streams::kBoth) sender_.set_message_listener(this);
+    if (streams == theirs || streams == Streams::kBoth) receiver_.set_message_listener(this);
   }
   MessageHooks(const MessageHooks&) = delete;
   MessageHooks& operator=(const MessageHooks&) = delete;
   ~MessageHooks() {
-    sender_.set_observer(nullptr);
-    receiver_.set_observer(nullptr);
+    sender_.set_message_listener(nullptr);
+    receiver_.set_message_listener(nullptr);
   }
 
  private:

@@ -247,8 +247,8 @@ StreamReceiver::Taken StreamReceiver::TakeAssembled(StreamRead& read) {
 
 bool StreamReceiver::Parse(const char* bytes, size_t size, MessageLite& into) {
   if (into.ParseFromArray(bytes, static_cast<int>(size))) {
-    if (observer_ != nullptr) [[unlikely]]
-      observer_->OnReceived(into);
+    if (message_listener_ != nullptr) [[unlikely]]
+      message_listener_->OnReceived(into);
     return true;
   }
   FailHere(absl::InvalidArgumentError(fmt::format(
@@ -406,7 +406,7 @@ void StreamReceiver::Fail(const absl::Status& status) {
 
 void StreamReceiver::FailHere(const absl::Status& status) {
   Fail(status);
-  owner_.OnReceiveFailed(status);
+  listener_.OnReceiveFailed(status);
 }
 
 void StreamReceiver::Discard() {

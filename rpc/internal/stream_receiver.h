@@ -20,7 +20,7 @@
 #include "verbena/rpc/internal/call_id.h"
 #include "verbena/rpc/internal/stream_assembly.h"
 #include "verbena/rpc/internal/stream_link.h"
-#include "verbena/rpc/internal/stream_observer.h"
+#include "verbena/rpc/internal/stream_listener.h"
 #include "verbena/rpc/internal/stream_payloads.h"
 #include "verbena/rpc/stream_awaits.h"
 #include "verbena/transport/coro/scheduler.h"
@@ -39,13 +39,13 @@ class StreamReceiver final : private SendWaiter,
  public:
   // Hears that a message could not be received: it does not parse, or memory is short. The stream
   // gives no more messages.
-  class Owner {
+  class Listener {
    public:
-    virtual ~Owner() = default;
+    virtual ~Listener() = default;
     virtual void OnReceiveFailed(const absl::Status& status) = 0;
   };
 
-  explicit StreamReceiver(Owner& owner) : owner_(owner) {}
+  explicit StreamReceiver(Listener& listener) : listener_(listener) {}
   StreamReceiver(const StreamReceiver&) = delete;
   StreamReceiver& operator=(const StreamReceiver&) = delete;
   ~StreamReceiver() override;
@@ -62,7 +62,7 @@ class StreamReceiver final : private SendWaiter,
   bool End();
   bool ended() const { return ended_; }
   // Null, as by default: nobody wants to hear of messages. Stays until it is set again.
-  void set_observer(StreamObserver* observer) { observer_ = observer; }
+  void set_message_listener(StreamListener* listener) { message_listener_ = listener; }
   // Reads fail with `status`, and what has come is dropped. Only the first one counts.
   void Fail(const absl::Status& status);
   // Drops what has come, and what will.
@@ -136,7 +136,7 @@ class StreamReceiver final : private SendWaiter,
   void OnStreamLinkLost() override;
   void OnStreamLinkTight() override { TellIfDue(); }
 
-  Owner& owner_;
+  Listener& listener_;
   StreamLink* link_ = nullptr;          // nullptr once lost
   std::shared_ptr<StreamShare> share_;  // of the last link, which may be lost
   StreamBuffers* buffers_ = nullptr;
@@ -153,7 +153,7 @@ class StreamReceiver final : private SendWaiter,
   size_t counted_ = 0;          // the message that was read last, if it came in parts
   StreamRead* reader_ = nullptr;
   bool peer_owes_ = false;
-  StreamObserver* observer_ = nullptr;
+  StreamListener* message_listener_ = nullptr;
   StreamMemoryWait* memory_wait_ = nullptr;  // of the Read that is next
   std::unique_ptr<Returned> returned_;
   absl::Status failure_;

@@ -142,8 +142,8 @@ void StreamSender::Advance() {
 void StreamSender::Serialize(char* to) {
   const google::protobuf::MessageLite& message = writer_->message_;
   message.SerializeWithCachedSizesToArray(reinterpret_cast<uint8_t*>(to));
-  if (observer_ != nullptr) [[unlikely]]
-    observer_->OnSent(message);
+  if (message_listener_ != nullptr) [[unlikely]]
+    message_listener_->OnSent(message);
 }
 
 bool StreamSender::SendMessage() {
@@ -173,7 +173,7 @@ bool StreamSender::SendMessage() {
   }
   parts_counted_ = bytes;
   parts_.resize(bytes);
-  if (VERBENA_MUTANT(kPartedMessageUnseen)) observer_ = nullptr;
+  if (VERBENA_MUTANT(kPartedMessageUnseen)) message_listener_ = nullptr;
   Serialize(parts_.data());
   BeginParts(payload);
   writer_in_parts_ = true;

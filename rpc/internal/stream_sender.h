@@ -19,7 +19,7 @@
 #include "google/protobuf/message_lite.h"
 #include "verbena/rpc/internal/call_id.h"
 #include "verbena/rpc/internal/stream_link.h"
-#include "verbena/rpc/internal/stream_observer.h"
+#include "verbena/rpc/internal/stream_listener.h"
 #include "verbena/rpc/stream_awaits.h"
 #include "verbena/transport/link/link.h"
 #include "verbena/transport/memory/buffer.h"
@@ -53,7 +53,7 @@ class StreamSender final : private SendWaiter, private LinkWindowWaiter, private
   absl::Status OnWindow(const FrameHeader& frame);
 
   // Null, as by default: nobody wants to hear of messages. Stays until it is set again.
-  void set_observer(StreamObserver* observer) { observer_ = observer; }
+  void set_message_listener(StreamListener* listener) { message_listener_ = listener; }
   bool closed() const { return closed_; }
   bool end_sent() const { return end_wanted_; }
   // Whether a message has begun to leave, and its last part has not left.
@@ -108,7 +108,7 @@ class StreamSender final : private SendWaiter, private LinkWindowWaiter, private
   uint32_t reserved_ = 0;  // of the windows, for the frame that waits for room
   uint8_t reserved_in_ = kCountsInLink;
   StreamWrite* writer_ = nullptr;
-  StreamObserver* observer_ = nullptr;
+  StreamListener* message_listener_ = nullptr;
   std::string parts_;  // the message that leaves in parts
   BufferView tail_;    // its payload, of writer_
   uint32_t parts_total_ = 0;

@@ -31,7 +31,7 @@
 
 namespace verbena::internal {
 
-class ServedStream final : private StreamReceiver::Owner {
+class ServedStream final : private StreamReceiver::Listener {
  public:
   StreamReceiver& receiver() { return receiver_; }
   StreamSender& sender() { return sender_; }

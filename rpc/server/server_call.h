@@ -77,7 +77,7 @@ struct LargeFailure {
 
 class ServerCall final : public IntrusiveNode<ServerCall>,
                          public QueuedCall,
-                         private TaskCompletion,
+                         private TaskListener,
                          private Timer,
                          private ServerResponse::Listener {
  public:

@@ -17,7 +17,7 @@
 
 namespace verbena {
 
-class Abandonable final : private internal::TaskCompletion {
+class Abandonable final : private internal::TaskListener {
  public:
   Abandonable(Scheduler& scheduler, Task<absl::Status> task) : task_(std::move(task)) {
     task_.Start(scheduler, nullptr, this);

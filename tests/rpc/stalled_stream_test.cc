@@ -140,8 +140,7 @@ TEST_F(StalledStreamTest, AStreamWhoseLastMessageItsDeadlineCutDoesNotEndWell) {
   Eventually([this] { return server_->stats().calls > 0 && service_.running == 0; },
              "the handler ends");
   // Room for the response.
-  rogue_->Send(
-      EncodeSend(Issuing(RoguePeer::kCredits + 32), {Request(kSay, 9, 0, ItemBytes(10))}));
+  rogue_->Send(EncodeSend(Issuing(RoguePeer::kCredits + 32), {Request(kSay, 9, 0, ItemBytes(10))}));
   EXPECT_EQ(ResponseOf(0).header.status_code,
             static_cast<uint8_t>(absl::StatusCode::kDeadlineExceeded));
 }

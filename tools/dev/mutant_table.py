@@ -5,7 +5,7 @@ import dataclasses
 
 @dataclasses.dataclass
 class Mutant:
-    fault: str  # the enumerator of verbena::internal::mutant::Fault
+    fault: str  # the enumerator of verbena::internal::mutant::PlantedFault
     target: str  # the test that fails when it is planted
     filter: str  # its cases, as GoogleTest's --gtest_filter
 

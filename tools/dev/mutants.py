@@ -42,13 +42,13 @@ def arguments():
 
 def declared_faults():
     """The enumerators of fault.h, in order: each must be in the table."""
-    body = re.search(r"enum class Fault \{(.*?)\};", (bazel_events.TOP / HEADER).read_text(),
+    body = re.search(r"enum class PlantedFault \{(.*?)\};", (bazel_events.TOP / HEADER).read_text(),
                      re.DOTALL).group(1)
     return re.findall(r"^\s*(k\w+)", body, re.MULTILINE)
 
 
 def places():
-    """Fault -> the files in which it is planted."""
+    """PlantedFault -> the files in which it is planted."""
     found = {}
     for folder in FOLDERS:
         for path in sorted((bazel_events.TOP / folder).rglob("*")):

@@ -83,7 +83,7 @@ class ManualScheduler final : public Scheduler, public Clock {
 
 template <typename T>
 T ManualScheduler::Run(Task<T> task, CancelScope* cancel) {
-  struct Done final : TaskCompletion {
+  struct Done final : TaskListener {
     void OnTaskDone() override { done = true; }
     bool done = false;
   } completion;

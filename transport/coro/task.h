@@ -65,20 +65,20 @@ namespace internal {
 
 // Hears that a Task which nobody awaits has ended (a scope, a server call, a thread in BlockOn).
 // The Task is suspended for the last time and may be destroyed inside.
-class TaskCompletion {
+class TaskListener {
  public:
-  virtual ~TaskCompletion() = default;
+  virtual ~TaskListener() = default;
   virtual void OnTaskDone() = 0;
 };
 
 // The common part of every Task's promise: its scheduler, its cancel scope, and the coroutine or
-// the TaskCompletion that hears of its end.
+// the TaskListener that hears of its end.
 class PromiseBase : public ReadyNode {
  public:
   Scheduler* scheduler = nullptr;
   CancelScope* cancel = nullptr;
   std::coroutine_handle<> continuation;
-  TaskCompletion* completion = nullptr;
+  TaskListener* completion = nullptr;
 
   // clang asks for a frame with its alignment, a constant.
   static void* operator new(size_t bytes, std::align_val_t alignment) {
@@ -237,12 +237,12 @@ class VERBENA_CORO_TASK [[nodiscard]] Task {
   // Runs the Task up to its first suspension, without a coroutine that awaits it: `completion`
   // hears when it ends (perhaps before this returns) and takes the result. Called once, on the
   // scheduler's thread.
-  void Start(Scheduler& scheduler, CancelScope* cancel, internal::TaskCompletion* completion) {
+  void Start(Scheduler& scheduler, CancelScope* cancel, internal::TaskListener* completion) {
     Bind(scheduler, cancel, completion);
     coroutine_.resume();
   }
   // The same, from the queue of ready coroutines: never inline.
-  void StartLater(Scheduler& scheduler, CancelScope* cancel, internal::TaskCompletion* completion) {
+  void StartLater(Scheduler& scheduler, CancelScope* cancel, internal::TaskListener* completion) {
     Bind(scheduler, cancel, completion);
     scheduler.Ready(coroutine_.promise());
   }
@@ -273,7 +273,7 @@ class VERBENA_CORO_TASK [[nodiscard]] Task {
     child.scheduler = parent.scheduler;
     child.cancel = parent.cancel;
   }
-  void Bind(Scheduler& scheduler, CancelScope* cancel, internal::TaskCompletion* completion) {
+  void Bind(Scheduler& scheduler, CancelScope* cancel, internal::TaskListener* completion) {
     VERBENA_CHECK(coroutine_ != nullptr) << "a Task was started that is empty or moved from";
     internal::PromiseBase& promise = coroutine_.promise();
     VERBENA_CHECK(promise.scheduler == nullptr) << "a Task was started twice";

@@ -43,7 +43,7 @@ std::vector<Task<typename A::value_type>> ToTasks(std::vector<A> awaitables) {
   return tasks;
 }
 
-class TaskGroup : public TaskCompletion {
+class TaskGroup : public TaskListener {
  public:
   TaskGroup() = default;
   TaskGroup(const TaskGroup&) = delete;

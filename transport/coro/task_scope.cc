@@ -5,7 +5,7 @@
 namespace verbena {
 
 // Allocated beside its Task's frame, and from the same pool.
-class TaskScope::Child final : public internal::TaskCompletion,
+class TaskScope::Child final : public internal::TaskListener,
                                public internal::IntrusiveNode<Child> {
  public:
   Child(TaskScope& scope, Task<void> task) : scope_(scope), task_(std::move(task)) {}

@@ -115,7 +115,7 @@ namespace internal {
 
 // Lives in the frame of the coroutine that waits, and may be destroyed with it.
 template <typename T>
-class [[nodiscard]] JoinAwaiter final : private JoinState::Joiner, private CancelNode {
+class [[nodiscard]] JoinAwaiter final : private JoinState::Waiter, private CancelNode {
  public:
   explicit JoinAwaiter(JoinHandle<T> handle) : handle_(std::move(handle)) {}
   ~JoinAwaiter() override {

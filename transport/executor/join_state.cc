@@ -67,22 +67,22 @@ void JoinState::Wait() {
   ended_.wait(lock, [this] { return done(); });
 }
 
-bool JoinState::Await(Scheduler& home, Joiner& joiner) {
+bool JoinState::Await(Scheduler& home, Waiter& waiter) {
   std::lock_guard lock(mutex_);
   if (done()) return false;
   home_ = &home;
-  joiner_ = &joiner;
+  waiter_ = &waiter;
   return true;
 }
 
 void JoinState::StopAwaiting() {
   std::lock_guard lock(mutex_);
   home_ = nullptr;
-  joiner_ = nullptr;
+  waiter_ = nullptr;
 }
 
 void JoinState::OnEndArrived() {
-  if (Joiner* joiner = std::exchange(joiner_, nullptr)) joiner->OnTaskEnded();
+  if (Waiter* waiter = std::exchange(waiter_, nullptr)) waiter->OnTaskEnded();
   Drop();
 }
 

@@ -4,7 +4,7 @@
 // On the heap, because either side may vanish first: a reference is held by the task until its
 // frame is destroyed, by the handle, and by each message under way. A message to an executor is
 // posted under the lock, and only while its receiver is known to live: to the task's until the task
-// has ended, to the joiner's until the joiner has left. So neither executor can be gone.
+// has ended, to the waiter's until the waiter has left. So neither executor can be gone.
 
 #ifndef VERBENA_TRANSPORT_EXECUTOR_JOIN_STATE_H_
 #define VERBENA_TRANSPORT_EXECUTOR_JOIN_STATE_H_
@@ -47,10 +47,10 @@ struct SpawnSite {
 class JoinState {
  public:
   // A coroutine that waits for the task's end.
-  class Joiner {
+  class Waiter {
    public:
-    virtual ~Joiner() = default;
-    // On the joiner's thread, once at most. The task has ended.
+    virtual ~Waiter() = default;
+    // On the waiter's thread, once at most. The task has ended.
     virtual void OnTaskEnded() = 0;
   };
 
@@ -74,9 +74,9 @@ class JoinState {
   void RequestCancel(absl::StatusCode reason);
   // Blocks the thread until the task has ended.
   void Wait();
-  // Tells `joiner` on the thread of `home`, which is this one. False if the task has ended already.
-  bool Await(Scheduler& home, Joiner& joiner);
-  // The joiner of Await() is gone.
+  // Tells `waiter` on the thread of `home`, which is this one. False if the task has ended already.
+  bool Await(Scheduler& home, Waiter& waiter);
+  // The waiter of Await() is gone.
   void StopAwaiting();
   // The handle is gone. Drops its reference.
   void Detach();
@@ -108,7 +108,7 @@ class JoinState {
   };
 
   void OnCancelArrived();  // on the task's executor
-  void OnEndArrived();     // on the joiner's
+  void OnEndArrived();     // on the waiter's
   void LogUnheard(const std::exception_ptr& exception) const;
   void Drop();
 
@@ -121,12 +121,12 @@ class JoinState {
   std::mutex mutex_;
   std::condition_variable ended_;
   bool detached_ = false;
-  Scheduler* home_ = nullptr;  // the joiner's, while there is one
+  Scheduler* home_ = nullptr;  // the waiter's, while there is one
   // Not OK once requested, and then constant.
   absl::StatusCode cancel_reason_ = absl::StatusCode::kOk;
 
-  // The joiner's thread alone uses it.
-  Joiner* joiner_ = nullptr;
+  // The waiter's thread alone uses it.
+  Waiter* waiter_ = nullptr;
 
   // The task's, and the handle's after the end.
   std::exception_ptr exception_;

@@ -13,9 +13,9 @@ void RemoteTask::TakeContext(const CancelScope& scope) {
   if (scope.trace() != nullptr) scope_.set_trace(*scope.trace());
 }
 
-void RemoteTask::LaunchFrom(Scheduler& home_scheduler, Home& home, Executor& other) {
+void RemoteTask::LaunchFrom(Scheduler& home_scheduler, Waiter& waiter, Executor& other) {
   home_scheduler_ = &home_scheduler;
-  home_ = &home;
+  waiter_ = &waiter;
   Launch(other);
 }
 
@@ -28,7 +28,7 @@ void RemoteTask::Cancel(absl::StatusCode reason) {
 }
 
 void RemoteTask::LeaveHome() {
-  home_ = nullptr;
+  waiter_ = nullptr;
   if (Move(State::kAbandoned)) {
     // The message takes over the home's reference.
     executor().Post(leave_message_);
@@ -44,8 +44,8 @@ void RemoteTask::LeaveHome() {
 
 void RemoteTask::OnResultArrived() {
   result_arrived_ = true;
-  if (home_ != nullptr) {
-    home_->OnReturned();
+  if (waiter_ != nullptr) {
+    waiter_->OnReturned();
   } else {
     Drop();
   }

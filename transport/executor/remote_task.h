@@ -21,9 +21,9 @@ namespace verbena::internal {
 class RemoteTask : public RootTask {
  public:
   // Waits for the result, on the thread that launched the task.
-  class Home {
+  class Waiter {
    public:
-    virtual ~Home() = default;
+    virtual ~Waiter() = default;
     // The result is there. The home's reference is now its own to drop.
     virtual void OnReturned() = 0;
   };
@@ -46,7 +46,7 @@ class RemoteTask : public RootTask {
   //
   // The Task gets the deadline and the trace of `scope`. Before LaunchFrom().
   void TakeContext(const CancelScope& scope);
-  void LaunchFrom(Scheduler& home_scheduler, Home& home, Executor& other);
+  void LaunchFrom(Scheduler& home_scheduler, Waiter& waiter, Executor& other);
   // Once at most, before OnReturned().
   void Cancel(absl::StatusCode reason);
   // The home is gone: abandons the Task. Drops the home's reference.
@@ -105,7 +105,7 @@ class RemoteTask : public RootTask {
 
   // The home's.
   Scheduler* home_scheduler_ = nullptr;
-  Home* home_ = nullptr;
+  Waiter* waiter_ = nullptr;
   bool result_arrived_ = false;
   absl::StatusCode cancel_reason_ = absl::StatusCode::kOk;
 

@@ -16,7 +16,7 @@
 
 namespace verbena::internal {
 
-class RootTask : public IntrusiveNode<RootTask>, public InboxItem, public TaskCompletion {
+class RootTask : public IntrusiveNode<RootTask>, public InboxItem, public TaskListener {
  public:
   // From any thread, once. `executor` must outlive the task, or destroy it.
   void Launch(Executor& executor) {

@@ -50,7 +50,7 @@ class TypedRemoteTask final : public RemoteTask {
 
 // Lives in the frame of the coroutine that waits, and may be destroyed with it.
 template <typename T>
-class RunOnAwaiter final : private RemoteTask::Home, private CancelNode {
+class RunOnAwaiter final : private RemoteTask::Waiter, private CancelNode {
  public:
   RunOnAwaiter(Executor& other, Task<T> task) : other_(other), task_(std::move(task)) {}
   ~RunOnAwaiter() override {

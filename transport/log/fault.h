@@ -1,4 +1,4 @@
-// Fault: the faults that VERBENA_MUTANT() can plant, in the order of their numbers.
+// PlantedFault: the faults that VERBENA_MUTANT() can plant, in the order of their numbers.
 //
 // Each has one place in one source file, and a line in tools/dev/mutant_table.py that names the
 // test which must then fail. Only --config=mutants compiles this file, so that a new fault rebuilds
@@ -9,7 +9,7 @@
 
 namespace verbena::internal::mutant {
 
-enum class Fault {
+enum class PlantedFault {
   // coro, executor
   kNoRepollAfterArm,        // an executor sleeps without polling its CQ again after arming it
   kBlockingCallNotAwaited,  // a waiting coroutine is destroyed under its blocking callable

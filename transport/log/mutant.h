@@ -17,7 +17,7 @@
 
 namespace verbena::internal::mutant {
 
-inline bool Planted(Fault fault) {
+inline bool Planted(PlantedFault fault) {
   static const char* const number = std::getenv("VERBENA_PLANTED_FAULT");
   static const int planted = number == nullptr ? -1 : std::atoi(number);
   return planted == static_cast<int>(fault);
@@ -26,7 +26,7 @@ inline bool Planted(Fault fault) {
 }  // namespace verbena::internal::mutant
 
 #define VERBENA_MUTANT(fault) \
-  (::verbena::internal::mutant::Planted(::verbena::internal::mutant::Fault::fault))
+  (::verbena::internal::mutant::Planted(::verbena::internal::mutant::PlantedFault::fault))
 #else
 #define VERBENA_MUTANT(fault) false
 #endif

@@ -25,7 +25,7 @@ using std::chrono::seconds;
 using Answer = absl::StatusOr<std::vector<ResolvedServer>>;
 
 // Runs Next() of a resolver, whose work is on a thread, while the test moves time.
-class Asking final : public TaskCompletion {
+class Asking final : public TaskListener {
  public:
   Asking(Resolver& resolver, ManualScheduler& scheduler)
       : scheduler_(scheduler), task_(resolver.Next()) {

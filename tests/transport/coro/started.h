@@ -17,7 +17,7 @@
 namespace verbena::internal {
 
 template <typename T>
-class Started final : private TaskCompletion {
+class Started final : private TaskListener {
  public:
   Started(Scheduler& scheduler, Task<T> task, CancelScope* cancel = nullptr)
       : task_(std::move(task)) {

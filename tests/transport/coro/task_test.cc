@@ -204,7 +204,7 @@ TEST(TaskTest, ExceptionComesOutOfTheAwait) {
   EXPECT_THROW((void)scheduler.Run(Passing()), std::runtime_error);
 }
 
-class DestroyOnDone final : public TaskCompletion {
+class DestroyOnDone final : public TaskListener {
  public:
   Task<void> task;
   bool done = false;

@@ -1,18 +1,18 @@
-// StreamObserver: hears of each message of a stream, in order, once.
+// StreamListener: hears of each message of a stream, in order, once.
 //
 // Set for the halves of a stream, which it outlives. On the stream's executor, within the
 // transport: it may neither throw nor use the stream.
 
-#ifndef VERBENA_RPC_INTERNAL_STREAM_OBSERVER_H_
-#define VERBENA_RPC_INTERNAL_STREAM_OBSERVER_H_
+#ifndef VERBENA_RPC_INTERNAL_STREAM_LISTENER_H_
+#define VERBENA_RPC_INTERNAL_STREAM_LISTENER_H_
 
 #include "google/protobuf/message_lite.h"
 
 namespace verbena::internal {
 
-class StreamObserver {
+class StreamListener {
  public:
-  virtual ~StreamObserver() = default;
+  virtual ~StreamListener() = default;
   // A Write's message begins to leave.
   virtual void OnSent(const google::protobuf::MessageLite& message) noexcept = 0;
   // A Read has a message.
@@ -21,4 +21,4 @@ class StreamObserver {
 
 }  // namespace verbena::internal
 
-#endif  // VERBENA_RPC_INTERNAL_STREAM_OBSERVER_H_
+#endif  // VERBENA_RPC_INTERNAL_STREAM_LISTENER_H_

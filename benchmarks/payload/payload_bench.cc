@@ -44,7 +44,7 @@ constexpr char kOwnOptionsHelp[] =
     "(bytes of payload are multiples of 8; default 4096,65536,1048576,16777216, in flight "
     "1,4,16)\n";
 
-struct PayloadOptions {
+struct BenchOptions {
   Options common;
   std::vector<Variant> variants = DefaultVariants();
   std::vector<CopyDirection> directions = {CopyDirection::kToClient, CopyDirection::kToServer};
@@ -65,8 +65,8 @@ absl::Status ParseDirections(const std::string& text, std::vector<CopyDirection>
   return absl::OkStatus();
 }
 
-absl::StatusOr<PayloadOptions> Parse(int argc, char** argv) {
-  PayloadOptions options;
+absl::StatusOr<BenchOptions> Parse(int argc, char** argv) {
+  BenchOptions options;
   std::vector<std::string> rest;
   absl::StatusOr<Options> common = ParseOptions(argc, argv, rest, PayloadDefaults());
   if (!common.ok()) return common.status();
@@ -99,7 +99,7 @@ absl::StatusOr<PayloadOptions> Parse(int argc, char** argv) {
 }
 
 template <typename Measure>
-absl::Status ForEachPoint(const PayloadOptions& options, Measure measure) {
+absl::Status ForEachPoint(const BenchOptions& options, Measure measure) {
   for (const CopyDirection direction : options.directions) {
     for (const int size : options.common.sizes) {
       for (const int outstanding : options.common.outstanding) {
@@ -119,8 +119,8 @@ absl::Status ServeFloorAlone(CopyFloor& floor, int core, const Ready& ready) {
   }
 }
 
-absl::Status MeasureFloorAlone(const PayloadOptions& options, const TwoCores& cores,
-                               CopyFloor& floor, Report& report) {
+absl::Status MeasureFloorAlone(const BenchOptions& options, const TwoCores& cores, CopyFloor& floor,
+                               Report& report) {
   absl::StatusOr<ServerProcess> server = ServerProcess::Start(
       "payload_bench",
       [&](const Ready& ready) { return ServeFloorAlone(floor, cores.server, ready); });
@@ -183,7 +183,7 @@ absl::Status MeasurePoint(const Sides& sides, double seconds, PayloadPoint& poin
   return absl::OkStatus();
 }
 
-absl::Status MeasureVariant(const Variant& variant, const PayloadOptions& options,
+absl::Status MeasureVariant(const Variant& variant, const BenchOptions& options,
                             const TwoCores& cores, CopyFloor& floor, Report& report) {
   const size_t bytes = PayloadBytes(options.common);
   absl::StatusOr<ServerProcess> server =
@@ -196,7 +196,7 @@ absl::Status MeasureVariant(const Variant& variant, const PayloadOptions& option
   if (!client.ok()) return client.status();
   const Sides sides{**client, server->pid(), options.no_floor ? nullptr : &floor,
                     variant.one_sided};
-  PayloadOptions measured = options;
+  BenchOptions measured = options;
   if (variant.grants != Grants::kAuto) std::erase(measured.directions, CopyDirection::kToClient);
   return ForEachPoint(measured, [&](PayloadPoint point) {
     absl::Status status = MeasurePoint(sides, options.common.seconds, point);
@@ -208,7 +208,7 @@ absl::Status MeasureVariant(const Variant& variant, const PayloadOptions& option
   });
 }
 
-absl::Status Run(const PayloadOptions& options) {
+absl::Status Run(const BenchOptions& options) {
   absl::StatusOr<Report> report = Report::Open(options.common.json);
   if (!report.ok()) return report.status();
   absl::StatusOr<TwoCores> cores = ChooseTwoCores();
@@ -228,7 +228,7 @@ absl::Status Run(const PayloadOptions& options) {
 }
 
 int Main(int argc, char** argv) {
-  absl::StatusOr<PayloadOptions> options = Parse(argc, argv);
+  absl::StatusOr<BenchOptions> options = Parse(argc, argv);
   if (!options.ok()) {
     fmt::print(stderr, "payload_bench: {}\n", std::string(options.status().message()));
     return 2;

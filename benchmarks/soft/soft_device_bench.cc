@@ -51,9 +51,9 @@ struct Address {
 };
 
 // A device with one QP, an SRQ full of receives, and one CQ, as an executor has it.
-class Endpoint {
+class QpEnd {
  public:
-  Endpoint()
+  QpEnd()
       : device_(verbena::internal::SoftDevice::Create().value()),
         memory_(size_t{kReceives} * kStride) {
     pd_ = verbena::internal::PdHandle(*device_, device_->AllocPd().value());
@@ -170,7 +170,7 @@ enum class Kind : uint8_t { kEcho = 1, kStream, kLastOfStream, kFloor };
 [[noreturn]] void Serve(FloorMapping mapping, int core, int socket, pid_t client) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   Check(getppid() == client && PinToCore(core).ok(), "pinning the server");
-  Endpoint endpoint;
+  QpEnd endpoint;
   endpoint.Connect(socket);
   ibv_wc wc[kBatch];
   for (uint64_t sent = 0;;) {
@@ -191,7 +191,7 @@ enum class Kind : uint8_t { kEcho = 1, kStream, kLastOfStream, kFloor };
 }
 
 // Nanoseconds per round trip: the median of one slice's batches, which a preemption does not move.
-double PingPong(Endpoint& endpoint, uint32_t bytes) {
+double PingPong(QpEnd& endpoint, uint32_t bytes) {
   endpoint.payload()[0] = static_cast<std::byte>(Kind::kEcho);
   constexpr int kRounds = 64;
   ibv_wc wc[kBatch];
@@ -220,7 +220,7 @@ double PingPong(Endpoint& endpoint, uint32_t bytes) {
 }
 
 // SENDs per second of one slice.
-double Stream(Endpoint& endpoint, uint32_t bytes) {
+double Stream(QpEnd& endpoint, uint32_t bytes) {
   endpoint.payload()[0] = static_cast<std::byte>(Kind::kStream);
   ibv_wc wc[kBatch];
   uint64_t sent = 0;
@@ -248,7 +248,7 @@ double Stream(Endpoint& endpoint, uint32_t bytes) {
   return sent / std::chrono::duration<double>(end - start).count();
 }
 
-double Floor(Endpoint& endpoint, FloorMapping& mapping, int bytes) {
+double Floor(QpEnd& endpoint, FloorMapping& mapping, int bytes) {
   endpoint.payload()[0] = static_cast<std::byte>(Kind::kFloor);
   endpoint.Send(1, 1, false);
   auto sample = RunFloorSlice(
@@ -257,7 +257,7 @@ double Floor(Endpoint& endpoint, FloorMapping& mapping, int bytes) {
   return sample->p50_ns;
 }
 
-double EmptyPoll(Endpoint& endpoint) {
+double EmptyPoll(QpEnd& endpoint) {
   ibv_wc wc[kBatch];
   constexpr int kPolls = 1'000'000;
   const auto start = steady_clock::now();
@@ -275,7 +275,7 @@ void Run(double seconds) {
   const pid_t server = fork();
   if (server == 0) Serve(std::move(mapping), cores->server, sockets[1], client);
   Check(server > 0 && PinToCore(cores->client).ok(), "pinning the client");
-  Endpoint endpoint;
+  QpEnd endpoint;
   endpoint.Connect(sockets[0]);
   const int slices = static_cast<int>(std::chrono::duration<double>(seconds) / (3 * kSlice)) + 1;
   fmt::print("{:>6} {:>10} {:>10} {:>10} {:>10}\n", "bytes", "floor ns", "send ns", "over ns",

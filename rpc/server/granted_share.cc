@@ -8,9 +8,10 @@ namespace verbena::internal {
 namespace {
 
 // Owns itself until the memory is free.
-class Share final : public BlockListener {
+class GrantShare final : public BlockListener {
  public:
-  Share(size_t bytes, std::shared_ptr<ServerClient> client, std::shared_ptr<MemoryHolders> holders)
+  GrantShare(size_t bytes, std::shared_ptr<ServerClient> client,
+             std::shared_ptr<MemoryHolders> holders)
       : bytes_(bytes), client_(std::move(client)), holders_(std::move(holders)) {}
 
   void OnBlockHome(size_t) override {
@@ -29,7 +30,7 @@ class Share final : public BlockListener {
 
 void ReturnWithMemory(Buffer landing, size_t bytes, ServerClient& client,
                       std::shared_ptr<MemoryHolders> holders) {
-  auto* share = new Share(bytes, client.shared_from_this(), std::move(holders));
+  auto* share = new GrantShare(bytes, client.shared_from_this(), std::move(holders));
   if (landing && !VERBENA_MUTANT(kGrantSharesLeaveEarly)) {
     landing.set_listener(*share);
   } else {

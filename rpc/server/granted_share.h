@@ -17,7 +17,7 @@
 namespace verbena::internal {
 
 // Ends the grant of `bytes` to `client` when the memory of `landing` is free. If `holders` is not
-// null, the bytes count among its leases until then.
+// null, the bytes count among its grants until then.
 void ReturnWithMemory(Buffer landing, size_t bytes, ServerClient& client,
                       std::shared_ptr<MemoryHolders> holders);
 

@@ -41,7 +41,7 @@ struct UsedGrant {
 
 class GrantsGiven final : private SendWaiter {
  public:
-  // The leases of `holders` are the bytes granted over all links of the executor. `client`
+  // The grants of `holders` are the bytes granted over all links of the executor. `client`
   // counts the bytes that are granted over its links, and the bytes of used landings that
   // calls hold. It outlives this.
   GrantsGiven(std::shared_ptr<MemoryHolders> holders, ServerClient& client)

@@ -26,11 +26,11 @@ namespace {
 enum class Phase { kSilent, kPending, kOpen, kEvicted };
 
 struct Ticket;
-using Queue = std::list<Ticket*>;  // oldest first
+using TicketList = std::list<Ticket*>;  // oldest first
 
 struct Source {
-  Queue silent;
-  Queue pending;
+  TicketList silent;
+  TicketList pending;
   uint32_t links = 0;                 // placed: pending and open
   std::vector<uint32_t> by_executor;  // of those
   uint32_t tickets = 0;
@@ -47,7 +47,7 @@ struct Ticket {
   RuntimeId client;
   TimePoint placed_at{};  // once it is pending
   Phase phase = Phase::kSilent;
-  Queue::iterator place;         // in its source's queue, while silent or pending
+  TicketList::iterator place;    // in its source's queue, while silent or pending
   int index = -1;                // of its executor, once it is placed
   Executor* executor = nullptr;  // whose thread the stream belongs to
   // Null once the stream is gone. Only on the executor's thread.
@@ -150,7 +150,7 @@ class HandshakeGate::State {
       ++stats_.refused;
       return status;
     }
-    Queue& pending = ticket.source->pending;
+    TicketList& pending = ticket.source->pending;
     pending.splice(pending.end(), ticket.source->silent, ticket.place);
     ticket.phase = Phase::kPending;
     ticket.client = offer.runtime_id;
@@ -314,15 +314,15 @@ class HandshakeGate::State {
 
   // The silent handshakes of the source that has most of them, or else the pending ones likewise.
   // Among sources that have as many, it takes the one whose oldest has waited longest.
-  Queue& MostWaiting() {
-    const auto rank = [](const Queue& queue) {
+  TicketList& MostWaiting() {
+    const auto rank = [](const TicketList& queue) {
       return std::pair(queue.size(), queue.empty() ? 0 : ~queue.front()->number);
     };
     if (VERBENA_MUTANT(kPendingEvictedForSilent)) {
       Source& most = Largest(&Source::under_way);
       return most.silent.empty() ? most.pending : most.silent;
     }
-    Queue& silent = Largest([&](const Source& source) { return rank(source.silent); }).silent;
+    TicketList& silent = Largest([&](const Source& source) { return rank(source.silent); }).silent;
     if (!silent.empty()) return silent;
     return Largest([&](const Source& source) { return rank(source.pending); }).pending;
   }
@@ -337,7 +337,7 @@ class HandshakeGate::State {
     return *most;
   }
 
-  void EvictFrom(Queue& queue, const std::string& why) {
+  void EvictFrom(TicketList& queue, const std::string& why) {
     if (queue.empty()) return;
     Ticket& ticket = VERBENA_MUTANT(kNewestHandshakeEvicted) ? *queue.back() : *queue.front();
     const bool silent = ticket.phase == Phase::kSilent;

@@ -20,15 +20,15 @@ namespace {
 
 // The part of the client's bytes, and of its source's, that a payload takes. Owns itself once a
 // buffer has it, until that buffer's memory is free.
-class Share final : public BlockListener {
+class PayloadShare final : public BlockListener {
  public:
-  Share(std::shared_ptr<ServerClient> client, size_t bytes)
+  PayloadShare(std::shared_ptr<ServerClient> client, size_t bytes)
       : client_(std::move(client)),
         of_client_(std::min(bytes, client_->max_bytes())),
         of_source_(std::min(bytes, client_->source().max_bytes())) {}
-  Share(const Share&) = delete;
-  Share& operator=(const Share&) = delete;
-  ~Share() override {
+  PayloadShare(const PayloadShare&) = delete;
+  PayloadShare& operator=(const PayloadShare&) = delete;
+  ~PayloadShare() override {
     if (has_client_) client_->bytes().Release(of_client_);
     if (has_source_) client_->source().bytes().Release(of_source_);
   }
@@ -78,7 +78,7 @@ class Share final : public BlockListener {
   bool has_source_ = false;
 };
 
-Buffer Counted(Buffer buffer, std::unique_ptr<Share> share) {
+Buffer Counted(Buffer buffer, std::unique_ptr<PayloadShare> share) {
   if (!VERBENA_MUTANT(kStreamPayloadUncounted)) buffer.set_listener(*share.release());
   return buffer;
 }
@@ -90,7 +90,7 @@ absl::Status LinkLost() { return absl::UnavailableError("the link was lost"); }
 absl::StatusOr<Buffer> RequestBuffers::TryAllocate(size_t bytes) {
   const Link* link = session_->link();
   if (link == nullptr) return LinkLost();
-  auto share = std::make_unique<Share>(session_->client().shared_from_this(), bytes);
+  auto share = std::make_unique<PayloadShare>(session_->client().shared_from_this(), bytes);
   if (!share->TryTake()) {
     return absl::ResourceExhaustedError("the client's share of payload memory is taken");
   }
@@ -106,7 +106,7 @@ Task<absl::StatusOr<Buffer>> RequestBuffers::Allocate(size_t bytes) {
   MemoryWait wait{.deadline = deadline_,
                   .longest = shard_->limits().memory_wait,
                   .holders = &shard_->receive_holders()};
-  auto share = std::make_unique<Share>(session_->client().shared_from_this(), bytes);
+  auto share = std::make_unique<PayloadShare>(session_->client().shared_from_this(), bytes);
   if (!share->TryTake()) {
     if (share->lacks_source_bytes()) session_->ReclaimGrantsOfSource();
     const TimePoint began = endpoint.executor().now();

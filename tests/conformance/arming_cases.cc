@@ -147,7 +147,7 @@ TEST_P(Arming, AFailureIsSolicited) {
 }
 
 TEST_P(Arming, TheDescriptorsOfADeviceDoNotBlock) {
-  const Channel channel = Must(near().CreateChannel());
+  const CqChannel channel = Must(near().CreateChannel());
   Device& device = near().device();
   EXPECT_TRUE(absl::IsUnavailable(device.GetCqEvent(near().raw(channel)).status()));
   EXPECT_TRUE(absl::IsUnavailable(device.GetAsyncEvent().status()));

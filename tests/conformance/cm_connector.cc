@@ -3,7 +3,7 @@
 #include <chrono>
 
 #include "fmt/format.h"
-#include "tests/conformance/deadline.h"
+#include "tests/conformance/patience.h"
 #include "verbena/transport/coro/clock.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/task.h"

@@ -102,7 +102,7 @@ std::string End::Bytes(uint64_t offset, uint64_t count, Where where) {
 }
 
 std::string End::Written(uint64_t offset, const std::string& expected, Where where) {
-  const Deadline deadline(info_.iwarp ? kPatienceMs : 0);
+  const TimeLimit deadline(info_.iwarp ? kPatienceMs : 0);
   while (!deadline.passed()) {
     if (Must(host_->PeekBytes(memory, offset, expected.size()), where) == expected) break;
   }
@@ -134,7 +134,7 @@ ibv_qp_state End::State(Where where) {
 }
 
 void End::AwaitState(ibv_qp_state state, Where where) {
-  const Deadline deadline(kPatienceMs);
+  const TimeLimit deadline(kPatienceMs);
   for (;;) {
     const ibv_qp_state now = State(where);
     if (now == state) return;

@@ -15,9 +15,9 @@
 #include <string>
 #include <vector>
 
-#include "tests/conformance/deadline.h"
 #include "tests/conformance/host.h"
 #include "tests/conformance/objects.h"
+#include "tests/conformance/patience.h"
 
 namespace verbena::internal::conformance {
 
@@ -91,7 +91,7 @@ class End {
   void ToError(Where where = Where::current());
 
   Pd pd;
-  Channel channel;
+  CqChannel channel;
   Cq send_cq;
   Cq recv_cq;
   Srq srq;

@@ -141,7 +141,7 @@ std::string ConformanceTest::ReasonToSpare(Departure departure) const {
 }
 
 void AwaitStreamed(Host& host, uint64_t count, std::source_location where) {
-  const Deadline deadline(kPatienceMs);
+  const TimeLimit deadline(kPatienceMs);
   for (;;) {
     const StreamState state = Must(host.WatchStream(), where);
     if (state.completed >= count) return;
@@ -163,7 +163,7 @@ StreamState AwaitStreamFailure(End& end, std::source_location where) {
     if (state.last_status == IBV_WC_SUCCESS) Note(Departure::kSendInErrorKept);
     return state;
   }
-  const Deadline deadline(kPatienceMs);
+  const TimeLimit deadline(kPatienceMs);
   for (;;) {
     const StreamState state = Must(host.WatchStream(), where);
     if (state.last_status != IBV_WC_SUCCESS || state.post_error != 0) break;

@@ -47,9 +47,9 @@ class Host {
   // Reads memory that a peer may be writing to, and hides that race from ThreadSanitizer.
   virtual absl::StatusOr<std::string> PeekBytes(Memory memory, uint64_t offset, uint64_t bytes) = 0;
 
-  virtual absl::StatusOr<Channel> CreateChannel() = 0;
-  virtual absl::Status DestroyChannel(Channel channel) = 0;
-  virtual absl::StatusOr<Cq> CreateCq(uint32_t entries, Channel channel) = 0;
+  virtual absl::StatusOr<CqChannel> CreateChannel() = 0;
+  virtual absl::Status DestroyChannel(CqChannel channel) = 0;
+  virtual absl::StatusOr<Cq> CreateCq(uint32_t entries, CqChannel channel) = 0;
   virtual absl::Status DestroyCq(Cq cq) = 0;
   virtual absl::StatusOr<Srq> CreateSrq(Pd pd, uint32_t depth, uint32_t sges) = 0;
   virtual absl::Status ModifySrq(Srq srq, ibv_srq_attr attributes, int mask) = 0;
@@ -83,7 +83,7 @@ class Host {
 
   virtual absl::Status Arm(Cq cq, bool solicited_only) = 0;
   // The next event of the channel, not acknowledged; DEADLINE_EXCEEDED when none comes.
-  virtual absl::StatusOr<Cq> AwaitCqEvent(Channel channel, uint32_t timeout_ms) = 0;
+  virtual absl::StatusOr<Cq> AwaitCqEvent(CqChannel channel, uint32_t timeout_ms) = 0;
   virtual absl::Status AckCqEvents(Cq cq, uint32_t count) = 0;
 
   // Takes one event of `type` about the object with `id` (a QP's, CQ's or SRQ's, by the type).

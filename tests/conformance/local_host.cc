@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "tests/conformance/deadline.h"
+#include "tests/conformance/patience.h"
 #include "tests/conformance/ping_pong.h"
 #include "tests/conformance/post.h"
 #include "verbena/transport/device/verbs_status.h"
@@ -215,17 +215,17 @@ absl::StatusOr<std::string> LocalHost::PeekBytes(Memory memory, uint64_t offset,
   return copy;
 }
 
-absl::StatusOr<Channel> LocalHost::CreateChannel() {
+absl::StatusOr<CqChannel> LocalHost::CreateChannel() {
   absl::StatusOr<ibv_comp_channel*> channel = device().CreateCompChannel();
   if (!channel.ok()) return channel.status();
-  return Channel{Add(channels_, *channel)};
+  return CqChannel{Add(channels_, *channel)};
 }
 
-absl::Status LocalHost::DestroyChannel(Channel channel) {
+absl::Status LocalHost::DestroyChannel(CqChannel channel) {
   return Destroy(channels_, channel.id, &Device::DestroyCompChannel);
 }
 
-absl::StatusOr<Cq> LocalHost::CreateCq(uint32_t entries, Channel channel) {
+absl::StatusOr<Cq> LocalHost::CreateCq(uint32_t entries, CqChannel channel) {
   absl::StatusOr<ibv_cq*> cq =
       device().CreateCq(static_cast<int>(entries), nullptr, Find(channels_, channel.id));
   if (!cq.ok()) return cq.status();
@@ -359,7 +359,7 @@ absl::StatusOr<std::vector<ibv_wc>> LocalHost::Poll(Cq cq, uint32_t limit) {
 }
 
 absl::StatusOr<std::vector<ibv_wc>> LocalHost::Await(Cq cq, uint32_t count, uint32_t timeout_ms) {
-  const Deadline deadline(timeout_ms);
+  const TimeLimit deadline(timeout_ms);
   std::vector<ibv_wc> all;
   for (uint32_t empty = 0; all.size() < count;) {
     absl::StatusOr<std::vector<ibv_wc>> some =
@@ -387,7 +387,7 @@ absl::Status LocalHost::Arm(Cq cq, bool solicited_only) {
   return result == 0 ? absl::OkStatus() : ErrnoStatus(result, "ibv_req_notify_cq");
 }
 
-absl::StatusOr<Cq> LocalHost::AwaitCqEvent(Channel channel, uint32_t timeout_ms) {
+absl::StatusOr<Cq> LocalHost::AwaitCqEvent(CqChannel channel, uint32_t timeout_ms) {
   ibv_comp_channel* verbs_channel = raw(channel);
   pollfd waiting{.fd = verbs_channel->fd, .events = POLLIN, .revents = 0};
   if (poll(&waiting, 1, static_cast<int>(timeout_ms)) <= 0) {

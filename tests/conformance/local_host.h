@@ -36,7 +36,7 @@ class LocalHost final : public Host {
   ibv_qp* raw(Qp qp) const { return Find(qps_, qp.id); }
   ibv_cq* raw(Cq cq) const { return Find(cqs_, cq.id); }
   ibv_srq* raw(Srq srq) const { return Find(srqs_, srq.id); }
-  ibv_comp_channel* raw(Channel channel) const { return Find(channels_, channel.id); }
+  ibv_comp_channel* raw(CqChannel channel) const { return Find(channels_, channel.id); }
 
   absl::StatusOr<HostInfo> Info() override;
   absl::StatusOr<Pd> AllocPd() override;
@@ -49,9 +49,9 @@ class LocalHost final : public Host {
   absl::Status WriteBytes(Memory memory, uint64_t offset, std::string bytes) override;
   absl::StatusOr<std::string> ReadBytes(Memory memory, uint64_t offset, uint64_t bytes) override;
   absl::StatusOr<std::string> PeekBytes(Memory memory, uint64_t offset, uint64_t bytes) override;
-  absl::StatusOr<Channel> CreateChannel() override;
-  absl::Status DestroyChannel(Channel channel) override;
-  absl::StatusOr<Cq> CreateCq(uint32_t entries, Channel channel) override;
+  absl::StatusOr<CqChannel> CreateChannel() override;
+  absl::Status DestroyChannel(CqChannel channel) override;
+  absl::StatusOr<Cq> CreateCq(uint32_t entries, CqChannel channel) override;
   absl::Status DestroyCq(Cq cq) override;
   absl::StatusOr<Srq> CreateSrq(Pd pd, uint32_t depth, uint32_t sges) override;
   absl::Status ModifySrq(Srq srq, ibv_srq_attr attributes, int mask) override;
@@ -73,7 +73,7 @@ class LocalHost final : public Host {
   absl::StatusOr<std::vector<ibv_wc>> Poll(Cq cq, uint32_t limit) override;
   absl::StatusOr<std::vector<ibv_wc>> Await(Cq cq, uint32_t count, uint32_t timeout_ms) override;
   absl::Status Arm(Cq cq, bool solicited_only) override;
-  absl::StatusOr<Cq> AwaitCqEvent(Channel channel, uint32_t timeout_ms) override;
+  absl::StatusOr<Cq> AwaitCqEvent(CqChannel channel, uint32_t timeout_ms) override;
   absl::Status AckCqEvents(Cq cq, uint32_t count) override;
   absl::Status AwaitAsyncEvent(ibv_event_type type, uint32_t id, uint32_t timeout_ms) override;
   absl::Status RunPingPong(PingPong plan) override;

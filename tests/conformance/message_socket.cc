@@ -36,13 +36,13 @@ absl::Status MessageSocket::Send(const std::string& message) {
 }
 
 absl::StatusOr<std::string> MessageSocket::Receive(uint32_t timeout_ms) {
-  const Deadline deadline(timeout_ms);
+  const TimeLimit deadline(timeout_ms);
   return ReceiveBefore(&deadline);
 }
 
 absl::StatusOr<std::string> MessageSocket::Receive() { return ReceiveBefore(nullptr); }
 
-absl::StatusOr<std::string> MessageSocket::ReceiveBefore(const Deadline* deadline) {
+absl::StatusOr<std::string> MessageSocket::ReceiveBefore(const TimeLimit* deadline) {
   if (fd_ < 0) return absl::UnavailableError("the other host's process is gone");
   uint64_t size = 0;
   absl::Status status = ReceiveAll(reinterpret_cast<char*>(&size), sizeof(size), deadline);
@@ -56,7 +56,7 @@ absl::StatusOr<std::string> MessageSocket::ReceiveBefore(const Deadline* deadlin
   return status;
 }
 
-absl::Status MessageSocket::ReceiveAll(char* data, size_t size, const Deadline* deadline) {
+absl::Status MessageSocket::ReceiveAll(char* data, size_t size, const TimeLimit* deadline) {
   for (size_t received = 0; received < size;) {
     pollfd waiting{.fd = fd_, .events = POLLIN, .revents = 0};
     const int ready = poll(&waiting, 1, deadline != nullptr ? deadline->left_ms() : -1);

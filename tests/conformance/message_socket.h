@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "tests/conformance/deadline.h"
+#include "tests/conformance/patience.h"
 
 namespace verbena::internal::conformance {
 
@@ -29,8 +29,8 @@ class MessageSocket {
   void Close();
 
  private:
-  absl::Status ReceiveAll(char* data, size_t size, const Deadline* deadline);
-  absl::StatusOr<std::string> ReceiveBefore(const Deadline* deadline);
+  absl::Status ReceiveAll(char* data, size_t size, const TimeLimit* deadline);
+  absl::StatusOr<std::string> ReceiveBefore(const TimeLimit* deadline);
 
   int fd_;
 };

@@ -25,7 +25,7 @@ struct Mw {
 
   uint32_t NextKey() const { return (rkey & ~0xffu) | ((rkey + 1) & 0xff); }
 };
-struct Channel {
+struct CqChannel {
   uint32_t id = 0;
 };
 struct Cq {
@@ -138,8 +138,8 @@ inline constexpr uint32_t kPingPongSlots = 4;
 // wr_ids.
 struct PingPong {
   Qp qp{};
-  Cq cq{};            // of sends and receives
-  Channel channel{};  // of `cq`
+  Cq cq{};              // of sends and receives
+  CqChannel channel{};  // of `cq`
   Memory memory{};
   uint32_t rounds = 0;
   uint32_t bytes = 0;

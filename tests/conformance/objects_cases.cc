@@ -69,8 +69,8 @@ TEST_P(Objects, RequestsBeyondTheDevicesLimitsAreRefused) {
   EXPECT_FALSE(create([&](QpOptions& q) { q.cap.max_recv_wr = beyond(attributes.max_qp_wr); }));
   EXPECT_FALSE(create([&](QpOptions& q) { q.cap.max_send_sge = beyond(attributes.max_sge); }));
   EXPECT_FALSE(create([&](QpOptions& q) { q.cap.max_recv_sge = beyond(attributes.max_sge); }));
-  EXPECT_FALSE(near().CreateCq(beyond(attributes.max_cqe), Channel()).ok());
-  EXPECT_FALSE(near().CreateCq(0, Channel()).ok());
+  EXPECT_FALSE(near().CreateCq(beyond(attributes.max_cqe), CqChannel()).ok());
+  EXPECT_FALSE(near().CreateCq(0, CqChannel()).ok());
   if (!capabilities().srq) return;
   EXPECT_FALSE(near().CreateSrq(c.near.pd, beyond(attributes.max_srq_wr), 1).ok());
   EXPECT_FALSE(near().CreateSrq(c.near.pd, 16, beyond(attributes.max_srq_sge)).ok());
@@ -108,7 +108,7 @@ TEST_P(Objects, APdInUseStaysUntilItsLastObjectIsGone) {
   ExpectBusy(near().DeallocPd(pd));
   Must(near().Deregister(memory));
 
-  const Cq cq = Must(near().CreateCq(16, Channel()));
+  const Cq cq = Must(near().CreateCq(16, CqChannel()));
   const Qp qp = Must(near().CreateQp({.pd = pd, .send_cq = cq, .recv_cq = cq}));
   ExpectBusy(near().DeallocPd(pd));
   Must(near().DestroyQp(qp));
@@ -123,8 +123,8 @@ TEST_P(Objects, APdInUseStaysUntilItsLastObjectIsGone) {
 
 TEST_P(Objects, ACqInUseStaysUntilItsLastQpIsGone) {
   const Pd pd = Must(near().AllocPd());
-  const Cq send_cq = Must(near().CreateCq(16, Channel()));
-  const Cq recv_cq = Must(near().CreateCq(16, Channel()));
+  const Cq send_cq = Must(near().CreateCq(16, CqChannel()));
+  const Cq recv_cq = Must(near().CreateCq(16, CqChannel()));
   const Qp qp = Must(near().CreateQp({.pd = pd, .send_cq = send_cq, .recv_cq = recv_cq}));
   ExpectBusy(near().DestroyCq(send_cq));
   ExpectBusy(near().DestroyCq(recv_cq));
@@ -136,7 +136,7 @@ TEST_P(Objects, ACqInUseStaysUntilItsLastQpIsGone) {
 TEST_P(Objects, AnSrqInUseStaysUntilItsLastQpIsGone) {
   if (!capabilities().srq) GTEST_SKIP() << "the device has no shared receive queues";
   const Pd pd = Must(near().AllocPd());
-  const Cq cq = Must(near().CreateCq(16, Channel()));
+  const Cq cq = Must(near().CreateCq(16, CqChannel()));
   const Srq srq = Must(near().CreateSrq(pd, 16, 1));
   const Qp qp = Must(near().CreateQp({.pd = pd, .send_cq = cq, .recv_cq = cq, .srq = srq}));
   ExpectBusy(near().DestroySrq(srq));
@@ -145,7 +145,7 @@ TEST_P(Objects, AnSrqInUseStaysUntilItsLastQpIsGone) {
 }
 
 TEST_P(Objects, AChannelInUseStaysUntilItsLastCqIsGone) {
-  const Channel channel = Must(near().CreateChannel());
+  const CqChannel channel = Must(near().CreateChannel());
   const Cq cq = Must(near().CreateCq(16, channel));
   ExpectBusy(near().DestroyChannel(channel));
   Must(near().DestroyCq(cq));
@@ -164,7 +164,7 @@ TEST_P(Objects, AnObjectThatWasRefusedItsDestructionGoesOnWorking) {
 TEST_P(Objects, QpNumbersAreNotReusedSoon) {
   if (near_info().kind == DeviceKind::kRdma) GTEST_SKIP() << "verbs do not promise it";
   const Pd pd = Must(near().AllocPd());
-  const Cq cq = Must(near().CreateCq(16, Channel()));
+  const Cq cq = Must(near().CreateCq(16, CqChannel()));
   std::set<uint32_t> seen;
   for (int i = 0; i < 500; ++i) {
     const Qp qp = Must(near().CreateQp({.pd = pd, .send_cq = cq, .recv_cq = cq}));
@@ -176,7 +176,7 @@ TEST_P(Objects, QpNumbersAreNotReusedSoon) {
 
 TEST_P(Objects, QpsThatLiveAtOnceHaveNumbersOfTheirOwn) {
   const Pd pd = Must(near().AllocPd());
-  const Cq cq = Must(near().CreateCq(16, Channel()));
+  const Cq cq = Must(near().CreateCq(16, CqChannel()));
   std::set<uint32_t> seen;
   const int count = std::min(200, near_info().attributes.max_qp / 2);
   for (int i = 0; i < count; ++i) {

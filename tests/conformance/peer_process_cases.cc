@@ -248,7 +248,7 @@ TEST_P(PeerProcess, StoppedInTheMiddleOfAWriteItWritesNothingOnceWeAreQuiesced) 
       c.near.Put(0, std::string(kLarge, '\0'));
     }
     far_process()->Continue();
-    const Deadline deadline(kPatienceMs);
+    const TimeLimit deadline(kPatienceMs);
     while (!Must(near().Quiesced(qp))) {
       ASSERT_FALSE(deadline.passed()) << "the peer runs again, and we are never quiesced";
     }
@@ -273,7 +273,7 @@ TEST_P(PeerProcess, KilledWhileStoppedInTheMiddleOfAWriteItsMemoryComesBack) {
     const Qp qp = c.near.qp;
     Must(near().DestroyQp(c.near.qp));
     far_process()->Kill();
-    const Deadline deadline(kPatienceMs);
+    const TimeLimit deadline(kPatienceMs);
     while (!Must(near().Quiesced(qp))) {
       ASSERT_FALSE(deadline.passed()) << "the peer is dead, and we are never quiesced";
     }

@@ -13,8 +13,8 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "tests/conformance/deadline.h"
 #include "tests/conformance/objects.h"
+#include "tests/conformance/patience.h"
 #include "verbena/transport/device/device.h"
 
 namespace verbena::internal::conformance {
@@ -50,7 +50,7 @@ class PingPongLoop {
   ibv_cq* const cq_;
   ibv_comp_channel* const channel_;
   const PingPong plan_;
-  const Deadline deadline_;
+  const TimeLimit deadline_;
   uint64_t sent_ = 0;
   uint64_t send_completions_ = 0;
   uint64_t received_ = 0;

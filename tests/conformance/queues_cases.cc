@@ -29,7 +29,7 @@ class Queues : public ConformanceTest {
 
   // Waits until a WRITE at `offset` of the far memory has landed.
   static void AwaitWord(End& far, uint64_t offset, uint64_t value) {
-    const Deadline deadline(kPatienceMs);
+    const TimeLimit deadline(kPatienceMs);
     while (far.PeekWord(offset) != value) {
       if (deadline.passed()) EndCase("a WRITE never landed", std::source_location::current());
     }

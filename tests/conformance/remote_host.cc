@@ -13,8 +13,8 @@
 
 #include "fmt/format.h"
 #include "tests/conformance/codec.h"
-#include "tests/conformance/deadline.h"
 #include "tests/conformance/host_calls.h"
+#include "tests/conformance/patience.h"
 #include "verbena/transport/device/verbs_status.h"
 
 namespace verbena::internal::conformance {
@@ -91,7 +91,7 @@ absl::Status RemoteHost::Finish() {
   if (process_ == 0) return absl::OkStatus();
   socket_.Close();
   int state = 0;
-  const Deadline deadline(kPatienceMs);
+  const TimeLimit deadline(kPatienceMs);
   while (waitpid(process_, &state, WNOHANG) == 0) {
     if (deadline.passed()) {
       const pid_t process = process_;
@@ -152,13 +152,13 @@ absl::StatusOr<std::string> RemoteHost::PeekBytes(Memory memory, uint64_t offset
   return Call<&Host::PeekBytes>(memory, offset, bytes);
 }
 
-absl::StatusOr<Channel> RemoteHost::CreateChannel() { return Call<&Host::CreateChannel>(); }
+absl::StatusOr<CqChannel> RemoteHost::CreateChannel() { return Call<&Host::CreateChannel>(); }
 
-absl::Status RemoteHost::DestroyChannel(Channel channel) {
+absl::Status RemoteHost::DestroyChannel(CqChannel channel) {
   return Call<&Host::DestroyChannel>(channel);
 }
 
-absl::StatusOr<Cq> RemoteHost::CreateCq(uint32_t entries, Channel channel) {
+absl::StatusOr<Cq> RemoteHost::CreateCq(uint32_t entries, CqChannel channel) {
   return Call<&Host::CreateCq>(entries, channel);
 }
 
@@ -230,7 +230,7 @@ absl::Status RemoteHost::Arm(Cq cq, bool solicited_only) {
   return Call<&Host::Arm>(cq, solicited_only);
 }
 
-absl::StatusOr<Cq> RemoteHost::AwaitCqEvent(Channel channel, uint32_t timeout_ms) {
+absl::StatusOr<Cq> RemoteHost::AwaitCqEvent(CqChannel channel, uint32_t timeout_ms) {
   return Call<&Host::AwaitCqEvent>(channel, timeout_ms);
 }
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "fmt/format.h"
-#include "tests/conformance/deadline.h"
+#include "tests/conformance/patience.h"
 
 namespace verbena::internal::conformance {
 namespace {
@@ -54,7 +54,7 @@ bool SharedDevice::Take(ibv_event_type type, const void* object) {
 
 absl::Status SharedDevice::AwaitEvent(ibv_event_type type, const void* object,
                                       uint32_t timeout_ms) {
-  const Deadline deadline(timeout_ms);
+  const TimeLimit deadline(timeout_ms);
   for (;;) {
     {
       std::lock_guard lock(mutex_);

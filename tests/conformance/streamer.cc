@@ -2,7 +2,7 @@
 
 #include <chrono>
 
-#include "tests/conformance/deadline.h"
+#include "tests/conformance/patience.h"
 #include "tests/conformance/post.h"
 
 namespace verbena::internal::conformance {
@@ -19,7 +19,7 @@ StreamState Streamer::state() const {
 
 StreamState Streamer::Stop(uint32_t timeout_ms) {
   stopping_ = true;
-  const Deadline deadline(timeout_ms);
+  const TimeLimit deadline(timeout_ms);
   while (!done_ && !deadline.passed()) std::this_thread::yield();
   abandoned_ = true;
   if (thread_.joinable()) thread_.join();

@@ -161,7 +161,7 @@ TEST_P(Teardown, AWriteThatBeganBeforeTheTargetLeftServiceEndsBeforeItIsQuiesced
          .wr = Write(0, {c.far.memory.Piece(0, options.memory_bytes)}, c.near.memory, 0),
          .depth = 4}));
     AwaitStreamed(far(), round + 1);
-    const Deadline deadline(kPatienceMs);
+    const TimeLimit deadline(kPatienceMs);
     const Qp qp = c.near.qp;
     c.near.ToError();
     // A real device may still be at a packet that came before; not once its QP is gone.
@@ -202,7 +202,7 @@ TEST_P(Teardown, QuiescedIsTrueOfQpsThatAreGoneAndFalseOfThoseInService) {
   EXPECT_FALSE(Must(near().Quiesced(c.near.qp)));
   const Qp qp = c.near.qp;
   Must(near().DestroyQp(c.near.qp));
-  const Deadline deadline(kPatienceMs);
+  const TimeLimit deadline(kPatienceMs);
   while (!Must(near().Quiesced(qp))) ASSERT_FALSE(deadline.passed());
 }
 

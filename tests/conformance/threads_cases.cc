@@ -37,7 +37,7 @@ class Threads : public ConformanceTest {
 
   // Posts through the verbs object itself, again while the queue is full. False when it never
   // empties.
-  static bool PostPatiently(ibv_qp* qp, SendWr wr, const Deadline& deadline) {
+  static bool PostPatiently(ibv_qp* qp, SendWr wr, const TimeLimit& deadline) {
     while (PostSendChain(qp, {&wr, 1}).error != 0) {
       if (deadline.passed()) return false;
       std::this_thread::yield();
@@ -46,7 +46,7 @@ class Threads : public ConformanceTest {
   }
 
   // Polls one completion through the verbs object itself. False when none comes.
-  static bool PollPatiently(ibv_cq* cq, ibv_wc& wc, const Deadline& deadline) {
+  static bool PollPatiently(ibv_cq* cq, ibv_wc& wc, const TimeLimit& deadline) {
     while (ibv_poll_cq(cq, 1, &wc) == 0) {
       if (deadline.passed()) return false;
       std::this_thread::yield();
@@ -59,7 +59,7 @@ TEST_P(Threads, TwoThreadsPostToTwoQpsOfOneCqWhileAThirdPolls) {
   constexpr uint64_t kEach = 2000;
   Connection first = Connect(WithCompletions(2 * kEach));
   Connection second = ConnectAgain(first);
-  const Deadline deadline(kPatienceMs);
+  const TimeLimit deadline(kPatienceMs);
   ibv_cq* cq = near().raw(first.near.send_cq);
   const auto poster = [&](const Connection& c) {
     return [&, qp = near().raw(c.near.qp)] {
@@ -86,7 +86,7 @@ TEST_P(Threads, TwoThreadsPostToTwoQpsOfOneCqWhileAThirdPolls) {
 TEST_P(Threads, TwoThreadsPostToOneQp) {
   constexpr uint64_t kEach = 1500;
   Connection c = Connect(WithCompletions(2 * kEach));
-  const Deadline deadline(kPatienceMs);
+  const TimeLimit deadline(kPatienceMs);
   ibv_qp* qp = near().raw(c.near.qp);
   const auto poster = [&](uint64_t base) {
     return [&, base] {
@@ -111,7 +111,7 @@ TEST_P(Threads, TwoThreadsPostToOneQp) {
 TEST_P(Threads, TwoThreadsPollOneCqAndEachCompletionIsSeenOnce) {
   constexpr uint64_t kWrs = 3000;
   Connection c = Connect(WithCompletions(kWrs));
-  const Deadline deadline(kPatienceMs);
+  const TimeLimit deadline(kPatienceMs);
   ibv_cq* cq = near().raw(c.near.send_cq);
   std::vector<std::atomic<int>> seen(kWrs);
   std::atomic<uint64_t> total = 0;
@@ -146,7 +146,7 @@ TEST_P(Threads, SendsFromTwoThreadsShareOneSrq) {
   ibv_srq* srq = near().raw(first.near.srq);
   ibv_cq* cq = near().raw(first.near.recv_cq);
   for (uint64_t i = 0; i < 32; ++i) first.near.Post(Receive(i, {first.near.memory.Piece(0, 64)}));
-  const Deadline deadline(kPatienceMs);
+  const TimeLimit deadline(kPatienceMs);
   std::atomic<uint64_t> received = 0;
   const auto receiver = [&] {
     while (received < 2 * kEach && !deadline.passed()) {
@@ -181,9 +181,9 @@ TEST_P(Threads, AtomicsOfTwoQpsOnOneWordLoseNoUpdate) {
   Connection first = Connect();
   EndOptions options;
   Connection second = ConnectAgain(first, options);
-  second.near.send_cq = Must(near().CreateCq(256, Channel()));
+  second.near.send_cq = Must(near().CreateCq(256, CqChannel()));
   second = ConnectAgain(second, options);
-  const Deadline deadline(kPatienceMs);
+  const TimeLimit deadline(kPatienceMs);
   const auto adder = [&](const Connection& c, uint64_t slot) {
     return [&, slot, qp = near().raw(c.near.qp), cq = near().raw(c.near.send_cq)] {
       for (uint64_t i = 0; i < kEach; ++i) {
@@ -201,7 +201,7 @@ TEST_P(Threads, AtomicsOfTwoQpsOnOneWordLoseNoUpdate) {
 
 TEST_P(Threads, ObjectsComeAndGoWhileOthersAreInUse) {
   Connection c = Connect();
-  const Deadline deadline(kPatienceMs);
+  const TimeLimit deadline(kPatienceMs);
   std::atomic<bool> done = false;
   Device& device = near().device();
   const auto traffic = [&, qp = near().raw(c.near.qp), cq = near().raw(c.near.send_cq)] {
@@ -243,7 +243,7 @@ TEST_P(Threads, AThreadArmsAndSleepsWhileAnotherPosts) {
   EndOptions options = WithCompletions(kWrs);
   options.channel = true;
   Connection c = Connect(options);
-  const Deadline deadline(kPatienceMs);
+  const TimeLimit deadline(kPatienceMs);
   const Cq cq = c.near.send_cq;
   const auto poster = [&, qp = near().raw(c.near.qp)] {
     for (uint64_t i = 0; i < kWrs; ++i) {

@@ -5,7 +5,7 @@
 #include <cstdlib>
 
 #include "fmt/format.h"
-#include "tests/conformance/deadline.h"
+#include "tests/conformance/patience.h"
 
 namespace verbena::internal::conformance {
 namespace {

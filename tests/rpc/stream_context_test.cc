@@ -80,9 +80,10 @@ TEST_F(StreamContextTest, AContextOfAnySizeIsThereWhenTheHandlerRuns) {
 TEST_F(StreamContextTest, AServersInterceptorsSeeALargeContext) {
   size_t seen = 0;
   size_t request_bytes = 0;
-  class Server final : public ServerInterceptor {
+  class ContextReader final : public ServerInterceptor {
    public:
-    Server(size_t& seen, size_t& request_bytes) : seen_(seen), request_bytes_(request_bytes) {}
+    ContextReader(size_t& seen, size_t& request_bytes)
+        : seen_(seen), request_bytes_(request_bytes) {}
     Task<absl::Status> Intercept(ServerCallView& call, ServerNext next) override {
       seen_ = call.metadata().bytes();
       request_bytes_ = call.request().ByteSizeLong();
@@ -93,7 +94,7 @@ TEST_F(StreamContextTest, AServersInterceptorsSeeALargeContext) {
     size_t& seen_;
     size_t& request_bytes_;
   };
-  Start({}, {.interceptors = {std::make_shared<Server>(seen, request_bytes)}});
+  Start({}, {.interceptors = {std::make_shared<ContextReader>(seen, request_bytes)}});
   EXPECT_EQ(Run(Echo({.metadata = Filler(5000)})), absl::OkStatus());
   EXPECT_EQ(seen, 5000u);
   EXPECT_EQ(Run(Count({.metadata = Filler(6000)}, 3, 100)), absl::OkStatus());

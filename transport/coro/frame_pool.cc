@@ -25,65 +25,67 @@ constexpr size_t kMaxReturnedBytes = 2 * 1024 * 1024;
 class FramePool;
 
 // Precedes each pooled frame. It stays readable while the block is free; the frame is poisoned.
-struct alignas(kCoroutineFrameAlignment) Block {
+struct alignas(kCoroutineFrameAlignment) FrameBlock {
   FramePool* origin;  // null when the block belongs to no pool
-  Block* next;        // while the block is in a list
+  FrameBlock* next;   // while the block is in a list
 
   void* frame() { return this + 1; }
-  static Block* Of(void* frame) { return static_cast<Block*>(frame) - 1; }
+  static FrameBlock* Of(void* frame) { return static_cast<FrameBlock*>(frame) - 1; }
 };
 
-constexpr size_t kMaxPooledFrame = kMaxBlockBytes - sizeof(Block);
+constexpr size_t kMaxPooledFrame = kMaxBlockBytes - sizeof(FrameBlock);
 
-size_t ClassOf(size_t frame_bytes) { return (frame_bytes + sizeof(Block) - 1) / kClassBytes; }
+size_t ClassOf(size_t frame_bytes) { return (frame_bytes + sizeof(FrameBlock) - 1) / kClassBytes; }
 constexpr size_t BlockBytes(size_t size_class) { return (size_class + 1) * kClassBytes; }
-constexpr size_t FrameBytes(size_t size_class) { return BlockBytes(size_class) - sizeof(Block); }
-
-Block* NewBlock(size_t size_class, FramePool* origin) {
-  return new (::operator new(BlockBytes(size_class))) Block{origin, nullptr};
+constexpr size_t FrameBytes(size_t size_class) {
+  return BlockBytes(size_class) - sizeof(FrameBlock);
 }
 
-void DeleteBlock(Block* block, size_t size_class) {
+FrameBlock* NewBlock(size_t size_class, FramePool* origin) {
+  return new (::operator new(BlockBytes(size_class))) FrameBlock{origin, nullptr};
+}
+
+void DeleteBlock(FrameBlock* block, size_t size_class) {
   UnpoisonMemory(block->frame(), FrameBytes(size_class));
   ::operator delete(block, BlockBytes(size_class));
 }
 
 // Heads a returned list after its pool was closed: nothing is accepted there any more.
-constinit Block closed_list{nullptr, nullptr};
+constinit FrameBlock closed_list{nullptr, nullptr};
 
 // One thread's free lists. Its blocks point at it, so it outlives its thread until the last one has
 // been freed.
 class FramePool {
  public:
   // The owner's thread only.
-  Block* Take(size_t size_class);
-  void Give(Block* block, size_t size_class);
+  FrameBlock* Take(size_t size_class);
+  void Give(FrameBlock* block, size_t size_class);
   // Any other thread, or the owner's after Close().
-  void GiveBack(Block* block, size_t size_class);
+  void GiveBack(FrameBlock* block, size_t size_class);
   // The owner's thread ends. The pool deletes itself, now or with its last block.
   void Close();
 
  private:
-  Block* TakeReturned(size_t size_class);
-  void FreeList(Block* list, size_t size_class);
+  FrameBlock* TakeReturned(size_t size_class);
+  void FreeList(FrameBlock* list, size_t size_class);
 
-  std::array<Block*, kClasses> free_{};
+  std::array<FrameBlock*, kClasses> free_{};
   size_t cached_bytes_ = 0;
   // Blocks taken, minus those given back on this thread. Blocks that other threads gave to the heap
   // still count here: balance_ subtracts them.
   int64_t live_ = 0;
 
   // Written by other threads: apart from the owner's lines.
-  alignas(64) std::array<std::atomic<Block*>, kClasses> returned_{};
+  alignas(64) std::array<std::atomic<FrameBlock*>, kClasses> returned_{};
   std::atomic<size_t> returned_bytes_{0};
   // Minus the blocks that other threads gave to the heap; Close() adds what is still out. It passes
   // through zero once, when the last block is gone, and whoever brings it there deletes the pool.
   std::atomic<int64_t> balance_{0};
 };
 
-inline Block* FramePool::Take(size_t size_class) {
+inline FrameBlock* FramePool::Take(size_t size_class) {
   ++live_;
-  Block* block = free_[size_class];
+  FrameBlock* block = free_[size_class];
   if (block == nullptr) [[unlikely]] {
     block = TakeReturned(size_class);
     if (block == nullptr) return NewBlock(size_class, this);
@@ -93,7 +95,7 @@ inline Block* FramePool::Take(size_t size_class) {
   return block;
 }
 
-inline void FramePool::Give(Block* block, size_t size_class) {
+inline void FramePool::Give(FrameBlock* block, size_t size_class) {
   --live_;
   if (cached_bytes_ + BlockBytes(size_class) > kMaxCachedBytes) [[unlikely]] {
     DeleteBlock(block, size_class);
@@ -105,12 +107,12 @@ inline void FramePool::Give(Block* block, size_t size_class) {
   free_[size_class] = block;
 }
 
-void FramePool::GiveBack(Block* block, size_t size_class) {
+void FramePool::GiveBack(FrameBlock* block, size_t size_class) {
   const size_t bytes = BlockBytes(size_class);
   if (returned_bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes <= kMaxReturnedBytes) {
     PoisonMemory(block->frame(), FrameBytes(size_class));
-    std::atomic<Block*>& list = returned_[size_class];
-    Block* head = list.load(std::memory_order_relaxed);
+    std::atomic<FrameBlock*>& list = returned_[size_class];
+    FrameBlock* head = list.load(std::memory_order_relaxed);
     while (head != &closed_list) {
       block->next = head;
       // Once it is in the list the block is the owner's, and the pool may be gone.
@@ -126,13 +128,13 @@ void FramePool::GiveBack(Block* block, size_t size_class) {
 }
 
 // Moves what other threads gave back into the (empty) free list and returns its head.
-Block* FramePool::TakeReturned(size_t size_class) {
-  std::atomic<Block*>& list = returned_[size_class];
+FrameBlock* FramePool::TakeReturned(size_t size_class) {
+  std::atomic<FrameBlock*>& list = returned_[size_class];
   if (list.load(std::memory_order_relaxed) == nullptr) return nullptr;
   const size_t bytes = BlockBytes(size_class);
-  Block* block = list.exchange(nullptr, std::memory_order_acquire);
+  FrameBlock* block = list.exchange(nullptr, std::memory_order_acquire);
   while (block != nullptr) {
-    Block* next = block->next;
+    FrameBlock* next = block->next;
     returned_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
     Give(block, size_class);
     block = next;
@@ -140,9 +142,9 @@ Block* FramePool::TakeReturned(size_t size_class) {
   return free_[size_class];
 }
 
-void FramePool::FreeList(Block* list, size_t size_class) {
+void FramePool::FreeList(FrameBlock* list, size_t size_class) {
   while (list != nullptr) {
-    Block* next = list->next;
+    FrameBlock* next = list->next;
     DeleteBlock(list, size_class);
     list = next;
   }
@@ -151,8 +153,8 @@ void FramePool::FreeList(Block* list, size_t size_class) {
 void FramePool::Close() {
   for (size_t size_class = 0; size_class < kClasses; ++size_class) {
     FreeList(free_[size_class], size_class);
-    Block* returned = returned_[size_class].exchange(&closed_list, std::memory_order_acquire);
-    for (Block* block = returned; block != nullptr; block = block->next) --live_;
+    FrameBlock* returned = returned_[size_class].exchange(&closed_list, std::memory_order_acquire);
+    for (FrameBlock* block = returned; block != nullptr; block = block->next) --live_;
     FreeList(returned, size_class);
   }
   // Read before: another thread may delete the pool as soon as the count is in.
@@ -208,7 +210,7 @@ thread_local PoolCloser pool_closer;
     return;
   }
   const size_t size_class = ClassOf(bytes);
-  Block* block = Block::Of(frame);
+  FrameBlock* block = FrameBlock::Of(frame);
   FramePool* origin = block->origin;
   if (origin == nullptr) [[unlikely]] {
     DeleteBlock(block, size_class);

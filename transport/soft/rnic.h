@@ -166,7 +166,6 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   Rnic(const SoftDeviceOptions& options, std::shared_ptr<DeviceShare> share);
   void FillContext();
   void FillAttributes();
-  void PublishSlot(QueuePair& qp);
   CompletionQueue* FindCq(uint64_t id);
   void CloseLanes(CompletionQueue& cq);
   // Waits until `copies` are over, but not for a frozen peer: then false.

@@ -13,13 +13,13 @@ namespace verbena::internal {
 namespace {
 
 // The PD and CQ that every probe needs.
-struct Bench {
+struct TestBed {
   PdHandle pd;
   CqHandle cq;
 };
 
-std::optional<Bench> MakeBench(Device& device) {
-  Bench bench;
+std::optional<TestBed> MakeBench(Device& device) {
+  TestBed bench;
   absl::StatusOr<ibv_pd*> pd = device.AllocPd();
   if (!pd.ok()) return std::nullopt;
   bench.pd = PdHandle(device, *pd);
@@ -29,7 +29,8 @@ std::optional<Bench> MakeBench(Device& device) {
   return bench;
 }
 
-ibv_qp_init_attr RcQp(const Bench& bench, ibv_srq* srq, uint32_t send_sges, uint32_t inline_bytes) {
+ibv_qp_init_attr RcQp(const TestBed& bench, ibv_srq* srq, uint32_t send_sges,
+                      uint32_t inline_bytes) {
   ibv_qp_init_attr attributes{};
   attributes.send_cq = bench.cq.get();
   attributes.recv_cq = bench.cq.get();
@@ -45,7 +46,7 @@ ibv_qp_init_attr RcQp(const Bench& bench, ibv_srq* srq, uint32_t send_sges, uint
 
 // Providers refuse what they cannot inline and round up what they can, so the answer is what the
 // largest accepted QP says that it got.
-uint32_t ProbeMaxInline(Device& device, const Bench& bench) {
+uint32_t ProbeMaxInline(Device& device, const TestBed& bench) {
   const auto send_sges = static_cast<uint32_t>(std::clamp(device.attributes().max_sge, 1, 4));
   for (uint32_t bytes : {2048, 1024, 512, 256, 128, 64, 32}) {
     ibv_qp_init_attr attributes = RcQp(bench, nullptr, send_sges, bytes);
@@ -57,7 +58,7 @@ uint32_t ProbeMaxInline(Device& device, const Bench& bench) {
   return 0;
 }
 
-SrqHandle MakeSrq(Device& device, const Bench& bench) {
+SrqHandle MakeSrq(Device& device, const TestBed& bench) {
   if (device.attributes().max_srq == 0) return {};
   ibv_srq_init_attr attributes{};
   attributes.attr.max_wr = 4;
@@ -92,7 +93,7 @@ bool AwaitLastWqe(Device& device) {
 }
 
 // A QP in ERR; none when the device has no such transition.
-QpHandle MakeQpInError(Device& device, const Bench& bench, ibv_srq* srq) {
+QpHandle MakeQpInError(Device& device, const TestBed& bench, ibv_srq* srq) {
   ibv_qp_init_attr attributes = RcQp(bench, srq, 1, 0);
   absl::StatusOr<ibv_qp*> qp = device.CreateQp(bench.pd.get(), attributes);
   if (!qp.ok()) return {};
@@ -108,7 +109,7 @@ QpHandle MakeQpInError(Device& device, const Bench& bench, ibv_srq* srq) {
 }
 
 // True when a SEND of no bytes came back within 100 ms.
-bool ProbeErrorFlush(const Bench& bench, ibv_qp* qp) {
+bool ProbeErrorFlush(const TestBed& bench, ibv_qp* qp) {
   ibv_send_wr send{};
   send.opcode = IBV_WR_SEND;
   send.send_flags = IBV_SEND_SIGNALED;
@@ -144,7 +145,7 @@ DeviceCapabilities ProbeCapabilities(Device& device) {
   found.emulated = device.attributes().vendor_id == kRxeVendorId || IsSiw(device);
   found.atomics = device.attributes().atomic_cap != IBV_ATOMIC_NONE;
 
-  std::optional<Bench> bench = MakeBench(device);
+  std::optional<TestBed> bench = MakeBench(device);
   if (!bench) return found;
   found.max_inline_bytes = ProbeMaxInline(device, *bench);
   if (HasType2Windows(device.attributes())) {

@@ -259,14 +259,14 @@ TEST_F(TaskScopeTest, ChildThatSpawnsKeepsJoinWaiting) {
   EXPECT_TRUE(joining.done());
 }
 
-struct Service {
-  explicit Service(Scheduler& scheduler) : scope(scheduler) {}
+struct ScopeOwner {
+  explicit ScopeOwner(Scheduler& scheduler) : scope(scheduler) {}
   TaskScope scope;
 };
 
 TEST_F(TaskScopeTest, ChildMayHoldTheLastReferenceToItsScopesOwner) {
-  auto service = std::make_shared<Service>(scheduler_);
-  std::weak_ptr<Service> alive = service;
+  auto service = std::make_shared<ScopeOwner>(scheduler_);
+  std::weak_ptr<ScopeOwner> alive = service;
   TaskScope& scope = service->scope;
   scope.Spawn([this, self = std::move(service)]() -> Task<void> {
     (co_await event_.Wait()).IgnoreError();

@@ -78,7 +78,7 @@ TEST_F(HostDrivenTest, ATimerThatWasStoppedLeavesTheDescriptorAlone) {
 }
 
 TEST_F(HostDrivenTest, AnExecutorWithAClockOfItsOwnTellsItsNextTimerOnly) {
-  FakeClock clock;
+  CountingClock clock;
   auto executor = Create(&clock);
   bool woken = false;
   Spawn(*executor, SleepThenSet(milliseconds(5), woken));

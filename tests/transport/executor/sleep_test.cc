@@ -348,7 +348,7 @@ TEST_F(ExecutorSleepTest, TheDescriptorIsReadableExactlyWhileThereIsSomethingToD
 }
 
 TEST_F(ExecutorSleepTest, ArmRefusesWhileATimerIsDue) {
-  FakeClock clock;
+  CountingClock clock;
   auto executor = *Executor::Create({.waiter = kTestedWaiter, .clock = &clock});
   Spawn(*executor, SleepThenStop(*executor, milliseconds(1)));
   while (executor->Poll()) {

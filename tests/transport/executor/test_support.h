@@ -36,7 +36,7 @@ inline constexpr const char* kTestedWaiterName = "epoll";
   }
 
 // A clock that stands still until the test moves it, and counts its readings. For one thread.
-class FakeClock final : public Clock {
+class CountingClock final : public Clock {
  public:
   TimePoint Now() override {
     ++reads;

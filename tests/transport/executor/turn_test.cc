@@ -30,7 +30,7 @@ using testing::HasSubstr;
 
 class TurnTest : public testing::Test {
  protected:
-  FakeClock clock_;
+  CountingClock clock_;
   FakeDevice device_;
   std::unique_ptr<Executor> executor_ =
       *Executor::Create({.waiter = WaiterKind::kEpoll, .clock = &clock_});

@@ -40,7 +40,7 @@ RemoteRange RangeOf(const Buffer& buffer) {
   return {reinterpret_cast<uintptr_t>(buffer.data()), buffer.size(), buffer.region().rkey()};
 }
 
-class Outcome final : public TransferListener {
+class TransferResult final : public TransferListener {
  public:
   void OnTransferPosted() override {
     EXPECT_FALSE(posted_ || status_.has_value());
@@ -130,7 +130,7 @@ TEST_F(TransferTest, AFrameAppendedWhenAWriteIsPostedArrivesBehindItsBytes) {
     Buffer target = Remote(bytes, 2);
     listener.expected = &source;
     listener.landed = &target;
-    Outcome outcome;
+    TransferResult outcome;
     outcome.on_posted = [link] { EXPECT_NE(link->Append({}, 0), nullptr); };
     const int frames = listener.frames;
     const BufferView view = source.view();
@@ -189,7 +189,7 @@ TEST_F(TransferTest, PiecesAreGatheredInTheirOrder) {
   std::vector<BufferView> pieces;
   for (size_t i = 0; i < kPieces; ++i) pieces.push_back(source.Slice(i * 700, 700));
   pieces.insert(pieces.begin() + 7, BufferView());
-  Outcome outcome;
+  TransferResult outcome;
   link->StartTransfer(Direction::kWrite, pieces, RangeOf(target), &outcome);
   PollUntil([&] { return outcome.done(); });
   EXPECT_TRUE(Same(source, target));
@@ -203,7 +203,7 @@ TEST_F(TransferTest, AReadBringsEveryByteThoughItNeedsMoreWrsThanMayBeOutstandin
   Buffer source = Remote(target.size(), 6);
   std::vector<BufferView> pieces;
   for (size_t at = 0; at < target.size(); at += 700) pieces.push_back(target.Slice(at, 700));
-  Outcome outcome;
+  TransferResult outcome;
   link->StartTransfer(Direction::kRead, pieces, RangeOf(source), &outcome);
   PollUntil([&] { return outcome.done(); });
   EXPECT_TRUE(outcome.status().ok()) << outcome.status();
@@ -214,7 +214,7 @@ TEST_F(TransferTest, MoreTransfersThanTheSendQueueHoldsAllArriveAndFramesGoOnBet
   Link* link = Connect(ignored_, received_);
   ASSERT_NE(link, nullptr);
   Flood flood(500, 100);
-  std::deque<Outcome> outcomes(300);
+  std::deque<TransferResult> outcomes(300);
   std::vector<Buffer> sources;
   std::vector<Buffer> targets;
   for (uint32_t i = 0; i < outcomes.size(); ++i) {
@@ -242,7 +242,7 @@ TEST_F(TransferTest, MemoryGoesHomeOnlyWhenTheDeviceIsDoneWithIt) {
   Link* link = Connect(ignored_, ignored_);
   ASSERT_NE(link, nullptr);
   Buffer target = Remote(1 << 20, 7);
-  Outcome outcome;
+  TransferResult outcome;
   {
     Buffer source = Local(1 << 20, 8);
     const BufferView view = source.view();
@@ -261,7 +261,7 @@ TEST_F(TransferTest, AnAbandonedTransferIsHeardOfNoMoreAndGoesOn) {
   Buffer source = Local(4096, 9);
   Buffer target = Remote(4096, 10);
   {
-    Outcome outcome;
+    TransferResult outcome;
     const BufferView view = source.view();
     link->StartTransfer(Direction::kWrite, {&view, 1}, RangeOf(target), &outcome).Abandon();
   }
@@ -275,7 +275,7 @@ TEST_F(TransferTest, TransfersOfALinkThatClosesEndWhenItsQueuePairIsGone) {
   Buffer source = Local(1 << 20, 11);
   Buffer target = Remote(1 << 20, 12);
   const BufferView view = source.view();
-  std::deque<Outcome> outcomes(200);
+  std::deque<TransferResult> outcomes(200);
   for (size_t i = 0; i < outcomes.size(); ++i) {
     link->StartTransfer(i % 2 == 0 ? Direction::kWrite : Direction::kRead, {&view, 1},
                         RangeOf(target), &outcomes[i]);
@@ -284,7 +284,7 @@ TEST_F(TransferTest, TransfersOfALinkThatClosesEndWhenItsQueuePairIsGone) {
   link->Close(absl::CancelledError("the test closes it"));
   WaitUntilNoLinks();
   int lost = 0;
-  for (const Outcome& outcome : outcomes) {
+  for (const TransferResult& outcome : outcomes) {
     ASSERT_TRUE(outcome.done());
     if (!outcome.status().ok()) ++lost;
     if (!outcome.status().ok()) EXPECT_TRUE(absl::IsUnavailable(outcome.status()));
@@ -299,7 +299,7 @@ TEST_F(TransferTest, AKeyThatThePeerDidNotGiveEndsTheLinkAndHarmsNothing) {
   Buffer target = Remote(4096, 14);
   RemoteRange range = RangeOf(target);
   range.rkey ^= 0x55;
-  Outcome outcome;
+  TransferResult outcome;
   const BufferView view = source.view();
   link->StartTransfer(Direction::kWrite, {&view, 1}, range, &outcome);
   WaitUntilNoLinks();

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
-#include "tests/transport/soft/endpoint.h"
+#include "tests/transport/soft/qp_end.h"
 #include "tests/transport/soft/two_processes.h"
 #include "verbena/transport/soft/soft_device.h"
 
@@ -38,7 +38,7 @@ struct Process {
   }
 
   std::unique_ptr<SoftDevice> device;
-  Endpoint endpoint;
+  QpEnd endpoint;
 };
 
 // A process that does nothing but serve, and says whether it copied what it is expected to.
@@ -65,7 +65,7 @@ struct Initiator {
   }
 
   void Do(ibv_wr_opcode opcode, uint32_t bytes) {
-    Endpoint& endpoint = process.endpoint;
+    QpEnd& endpoint = process.endpoint;
     const ibv_sge local =
         opcode == IBV_WR_RDMA_READ ? endpoint.ReceiveSge(0, bytes) : endpoint.SendSge(0, bytes);
     ASSERT_EQ(endpoint.PostOneSided(opcode, 1, local, theirs.receive_buffer, theirs.rkey), 0);
@@ -132,8 +132,8 @@ struct TwoDevices {
       SoftDevice::Create({.name = "a", .engine_thread = false, .shared_memory = false}).value();
   std::unique_ptr<SoftDevice> device_b =
       SoftDevice::Create({.name = "b", .engine_thread = false, .shared_memory = false}).value();
-  Endpoint a{*device_a, {}};
-  Endpoint b{*device_b, {}};
+  QpEnd a{*device_a, {}};
+  QpEnd b{*device_b, {}};
 };
 
 TEST(CopiedBytesTest, SendsAreCountedApart) {
@@ -161,8 +161,8 @@ TEST(CopiedBytesTest, InlineDataThatIsRefusedIsCountedAsKeptAside) {
 TEST(CopiedBytesTest, ACqsCopiedBytesOutliveIt) {
   auto device = SoftDevice::Create().value();
   {
-    Endpoint a(*device, {});
-    Endpoint b(*device, {});
+    QpEnd a(*device, {});
+    QpEnd b(*device, {});
     Connect(a, b);
     ASSERT_EQ(a.PostOneSided(IBV_WR_RDMA_WRITE, 1, a.SendSge(0, 5000),
                              reinterpret_cast<uint64_t>(b.receive_buffer()), b.mr()->rkey),

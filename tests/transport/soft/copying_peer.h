@@ -7,14 +7,14 @@
 
 #include <mutex>
 
-#include "tests/transport/soft/endpoint.h"
+#include "tests/transport/soft/qp_end.h"
 #include "tests/transport/soft/two_processes.h"
 #include "verbena/transport/soft/completion_queue.h"
 
 namespace verbena::internal::soft {
 
 // Whether a peer is inside a copy, as the device sees it.
-inline bool IsCopying(Endpoint& endpoint) {
+inline bool IsCopying(QpEnd& endpoint) {
   auto& cq = *static_cast<CompletionQueue*>(endpoint.cq());
   std::lock_guard<SpinLock> lock(cq.lock());
   bool copying = false;
@@ -23,7 +23,7 @@ inline bool IsCopying(Endpoint& endpoint) {
 }
 
 // Returns once `child`, which copies over and over, is stopped inside a copy.
-inline void FreezeInsideACopy(Child& child, Endpoint& endpoint) {
+inline void FreezeInsideACopy(Child& child, QpEnd& endpoint) {
   while (true) {
     while (!IsCopying(endpoint)) sched_yield();
     child.Stop();

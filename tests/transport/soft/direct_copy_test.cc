@@ -9,7 +9,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/transport/soft/copying_peer.h"
-#include "tests/transport/soft/endpoint.h"
+#include "tests/transport/soft/qp_end.h"
 #include "tests/transport/soft/two_processes.h"
 
 namespace verbena::internal::soft {
@@ -21,12 +21,12 @@ struct Process {
   Process() : device(SoftDevice::Create().value()), endpoint(*device, Options()) {
     EXPECT_TRUE(endpoint.ToInit(endpoint.qp()).ok());
   }
-  static EndpointOptions Options() {
+  static QpEndOptions Options() {
     return {.with_channel = true, .bytes = 2 * kBytes, .shared_arena = true};
   }
 
   std::unique_ptr<SoftDevice> device;
-  Endpoint endpoint;
+  QpEnd endpoint;
 };
 
 TEST(DirectCopyTest, OperationsInASharedArenaNeedNothingOfTheTarget) {
@@ -40,7 +40,7 @@ TEST(DirectCopyTest, OperationsInASharedArenaNeedNothingOfTheTarget) {
     }
   });
   Process process;
-  Endpoint& endpoint = process.endpoint;
+  QpEnd& endpoint = process.endpoint;
   Side side = child.side();
   const Address theirs = side.Connect(endpoint);
   // One operation while it runs: from then on the connection stands.
@@ -80,7 +80,7 @@ TEST(DirectCopyTest, OperationsInASharedArenaNeedNothingOfTheTarget) {
 // Writes all of the other side's buffer with 'w', over and over, until that fails.
 void WriteForever(Side& side) {
   Process process;
-  Endpoint& endpoint = process.endpoint;
+  QpEnd& endpoint = process.endpoint;
   const Address theirs = side.Connect(endpoint);
   EXPECT_EQ(WriteUntilItFails(endpoint, theirs, kBytes), IBV_WC_RETRY_EXC_ERR);
   side.Signal();
@@ -89,7 +89,7 @@ void WriteForever(Side& side) {
 TEST(DirectCopyTest, MemoryIsQuarantinedUntilAFrozenWriterIsOutOfItAndNothingLandsLater) {
   Child child(WriteForever);
   Process process;
-  Endpoint& endpoint = process.endpoint;
+  QpEnd& endpoint = process.endpoint;
   child.side().Connect(endpoint);
   const QpIdentity qp = process.device->IdentityOf(endpoint.qp());
   EXPECT_FALSE(process.device->Quiesced(qp)) << "it is in service";
@@ -112,7 +112,7 @@ TEST(DirectCopyTest, MemoryIsQuarantinedUntilAFrozenWriterIsOutOfItAndNothingLan
 TEST(DirectCopyTest, WriterThatDiesInTheMiddleOfACopyLeavesItsTargetQuiesced) {
   Child child(WriteForever);
   Process process;
-  Endpoint& endpoint = process.endpoint;
+  QpEnd& endpoint = process.endpoint;
   child.side().Connect(endpoint);
   const QpIdentity qp = process.device->IdentityOf(endpoint.qp());
   while (!IsCopying(endpoint)) sched_yield();

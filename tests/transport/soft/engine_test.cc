@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/transport/soft/endpoint.h"
+#include "tests/transport/soft/qp_end.h"
 #include "tests/transport/soft/two_processes.h"
 
 namespace verbena::internal::soft {
@@ -15,21 +15,21 @@ namespace {
 
 class EngineTest : public testing::Test {
  protected:
-  void MakeConnected(const EndpointOptions& options) {
+  void MakeConnected(const QpEndOptions& options) {
     device_a_ = SoftDevice::Create({.name = "a"}).value();
     device_b_ = SoftDevice::Create({.name = "b"}).value();
-    a_ = std::make_unique<Endpoint>(*device_a_, options);
-    b_ = std::make_unique<Endpoint>(*device_b_, options);
+    a_ = std::make_unique<QpEnd>(*device_a_, options);
+    b_ = std::make_unique<QpEnd>(*device_b_, options);
     Connect(*a_, *b_);
   }
 
   std::unique_ptr<SoftDevice> device_a_;
   std::unique_ptr<SoftDevice> device_b_;
-  std::unique_ptr<Endpoint> a_;
-  std::unique_ptr<Endpoint> b_;
+  std::unique_ptr<QpEnd> a_;
+  std::unique_ptr<QpEnd> b_;
 };
 
-void PingPong(Endpoint& endpoint, bool starts, int rounds, bool signalled) {
+void PingPong(QpEnd& endpoint, bool starts, int rounds, bool signalled) {
   const unsigned flags = signalled ? IBV_SEND_SIGNALED : 0;
   int received = 0;
   int sent = 0;
@@ -95,16 +95,16 @@ TEST_F(EngineTest, NoWakeUpIsLostWhenOneSideSpinsAndTheOtherSleeps) {
 TEST_F(EngineTest, NoWakeUpIsLostWithMorePeersThanAreWatchedClosely) {
   MakeConnected({.cqe = 4096, .shared_receives = true, .with_channel = true});
   constexpr size_t kSenders = 12;
-  std::vector<std::unique_ptr<Endpoint>> senders;
+  std::vector<std::unique_ptr<QpEnd>> senders;
   std::vector<QpHandle> receivers;
   for (size_t i = 0; i < kSenders; ++i) {
-    senders.push_back(std::make_unique<Endpoint>(*device_a_, EndpointOptions{.bytes = 4096}));
+    senders.push_back(std::make_unique<QpEnd>(*device_a_, QpEndOptions{.bytes = 4096}));
     receivers.push_back(b_->AddQp());
     ConnectQps(*senders[i], senders[i]->qp(), *b_, receivers[i].get());
   }
   ASSERT_EQ(b_->PostReceive(0, b_->ReceiveSge(0, 64)), 0);
   for (size_t i = 0; i < 3'000; ++i) {
-    Endpoint& sender = *senders[i * 7 % kSenders];
+    QpEnd& sender = *senders[i * 7 % kSenders];
     std::thread thread([&] {
       ASSERT_EQ(sender.PostSend(i, sender.SendSge(0, 16)), 0);
       ASSERT_EQ(AwaitByPolling(sender.cq()).status, IBV_WC_SUCCESS);

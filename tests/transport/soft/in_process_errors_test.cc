@@ -58,7 +58,7 @@ TEST_F(InProcessTest, SendFromForeignMemoryFailsAfterTheSendsBeforeIt) {
 
 TEST_F(InProcessTest, MemoryOfAnotherDomainIsRefused) {
   MakeConnected();
-  Endpoint stranger(*device_a_, {});
+  QpEnd stranger(*device_a_, {});
   ibv_sge sge = stranger.SendSge(0, 4);
   ASSERT_EQ(a_->PostSend(1, sge), 0);
   auto sent = Poll(a_->cq());

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/transport/soft/endpoint.h"
+#include "tests/transport/soft/qp_end.h"
 #include "verbena/transport/coro/clock.h"
 
 namespace verbena::internal::soft {
@@ -24,17 +24,17 @@ class ManualClock final : public Clock {
 
 class InProcessTest : public testing::Test {
  protected:
-  void Make(EndpointOptions a, EndpointOptions b) {
+  void Make(QpEndOptions a, QpEndOptions b) {
     a_.reset();
     b_.reset();
     SoftDeviceOptions options{
         .engine_thread = false, .direct_copies = direct_copies_, .clock = &clock_};
     device_a_ = SoftDevice::Create(options).value();
     device_b_ = SoftDevice::Create(options).value();
-    a_ = std::make_unique<Endpoint>(*device_a_, a);
-    b_ = std::make_unique<Endpoint>(*device_b_, b);
+    a_ = std::make_unique<QpEnd>(*device_a_, a);
+    b_ = std::make_unique<QpEnd>(*device_b_, b);
   }
-  void MakeConnected(EndpointOptions a = {}, EndpointOptions b = {}) {
+  void MakeConnected(QpEndOptions a = {}, QpEndOptions b = {}) {
     Make(a, b);
     Connect(*a_, *b_);
   }
@@ -66,8 +66,8 @@ class InProcessTest : public testing::Test {
   ManualClock clock_;
   std::unique_ptr<SoftDevice> device_a_;
   std::unique_ptr<SoftDevice> device_b_;
-  std::unique_ptr<Endpoint> a_;
-  std::unique_ptr<Endpoint> b_;
+  std::unique_ptr<QpEnd> a_;
+  std::unique_ptr<QpEnd> b_;
 };
 
 }  // namespace verbena::internal::soft

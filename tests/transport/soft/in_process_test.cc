@@ -45,7 +45,7 @@ TEST_F(InProcessTest, SendDoesNotCompleteBeforeTheTargetConsumedIt) {
 }
 
 TEST_F(InProcessTest, MessagesOfEverySizeUpToManyRingsArriveWhole) {
-  EndpointOptions options{.bytes = 8 << 20};
+  QpEndOptions options{.bytes = 8 << 20};
   MakeConnected(options, options);
   for (uint32_t bytes :
        {0u, 1u, 47u, 48u, 49u, 112u, 113u, 4096u, 16383u, 16384u, 16385u, 100000u, 4u << 20}) {
@@ -236,7 +236,7 @@ class FullRingTest : public InProcessTest {
   static constexpr size_t kLargeInRing = 15;
 
   void Begin() {
-    const EndpointOptions options{
+    const QpEndOptions options{
         .cqe = 2048, .send_wr = 512, .receive_wr = 1024, .shared_receives = true};
     MakeConnected(options, options);
     other_a_ = a_->AddQp();
@@ -409,10 +409,10 @@ TEST_F(InProcessTest, EveryPeerOfACrowdIsHeardHoweverFewAreWatchedClosely) {
   Make({}, {.cqe = 4096, .receive_wr = 1024, .shared_receives = true});
   // Each sender has a CQ of its own, and so a lane of its own to the one receiver.
   constexpr size_t kSenders = 40;
-  std::vector<std::unique_ptr<Endpoint>> senders;
+  std::vector<std::unique_ptr<QpEnd>> senders;
   std::vector<QpHandle> receivers;
   for (size_t i = 0; i < kSenders; ++i) {
-    senders.push_back(std::make_unique<Endpoint>(*device_a_, EndpointOptions{.bytes = 4096}));
+    senders.push_back(std::make_unique<QpEnd>(*device_a_, QpEndOptions{.bytes = 4096}));
     receivers.push_back(b_->AddQp());
     ConnectQps(*senders[i], senders[i]->qp(), *b_, receivers[i].get());
   }

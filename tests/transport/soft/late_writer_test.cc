@@ -11,7 +11,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/transport/soft/copying_peer.h"
-#include "tests/transport/soft/endpoint.h"
+#include "tests/transport/soft/qp_end.h"
 #include "tests/transport/soft/two_processes.h"
 #include "tests/transport/soft/window.h"
 
@@ -32,13 +32,13 @@ struct Process {
   }
 
   std::unique_ptr<SoftDevice> device;
-  Endpoint endpoint;
+  QpEnd endpoint;
 };
 
 // Writes all of the other side's window with 'w', over and over, until that fails.
 void WriteForever(Side& side) {
   Process process;
-  Endpoint& endpoint = process.endpoint;
+  QpEnd& endpoint = process.endpoint;
   const Address theirs = side.Connect(endpoint);
   // The key, which is not known before there is a QP to bind the window to.
   const uint32_t rkey = side.Exchange({}).rkey;
@@ -65,7 +65,7 @@ class FrozenWriterTest : public testing::TestWithParam<bool> {
     side.Exchange({.gid = {}, .qpn = 0, .rkey = window_->rkey(), .receive_buffer = 0});
   }
 
-  Endpoint& endpoint() { return process_.endpoint; }
+  QpEnd& endpoint() { return process_.endpoint; }
   void ExpectNothingLandsAnyMore() {
     std::memset(endpoint().receive_buffer(), 'o', kLarge);
     child_.Continue();
@@ -142,10 +142,10 @@ TEST_P(RacingWriterTest, WritesNothingOnceTheInvalidationIsComplete) {
   auto device_a = SoftDevice::Create(options).value();
   auto device_b = SoftDevice::Create(options).value();
   for (uint32_t round = 0; round < 30; ++round) {
-    const EndpointOptions endpoint{
+    const QpEndOptions endpoint{
         .separate_cqs = GetParam().separate_cqs, .bytes = 2 * kBytes, .access = kAccess};
-    Endpoint a(*device_a, endpoint);
-    Endpoint b(*device_b, endpoint);
+    QpEnd a(*device_a, endpoint);
+    QpEnd b(*device_b, endpoint);
     Connect(a, b);
     Window window(b);
     ASSERT_EQ(window.PostBind(1, kBytes), 0);

@@ -151,7 +151,7 @@ TEST_P(OneSidedTest, FencedSendWaitsForTheReadBeforeIt) {
 }
 
 TEST_P(OneSidedTest, OneSidedOperationsMoveTheBytesAndNobodyElseNotices) {
-  EndpointOptions options{.bytes = 2 << 20};
+  QpEndOptions options{.bytes = 2 << 20};
   MakeConnected(options, options);
   const uint32_t bytes = 1 << 20;
   for (uint32_t i = 0; i < bytes; ++i) a_->send_buffer()[i] = std::byte(i * 13);
@@ -220,7 +220,7 @@ class DirectBoundTest : public InProcessTest {};
 TEST_F(DirectBoundTest, APostCopiesFewBytesHoweverManyArePosted) {
   constexpr uint32_t kWrs = 32;
   constexpr uint32_t kWrBytes = 96 << 10;  // the bound lies within one of them
-  EndpointOptions large;
+  QpEndOptions large;
   large.bytes = size_t{2} * kWrs * kWrBytes;
   MakeConnected(large, large);
   ASSERT_EQ(a_->PostReceive(77, a_->ReceiveSge(0, 100)), 0);

@@ -7,7 +7,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/transport/soft/copying_peer.h"
-#include "tests/transport/soft/endpoint.h"
+#include "tests/transport/soft/qp_end.h"
 #include "tests/transport/soft/two_processes.h"
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/device/handles.h"
@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint32_t kBytes = 4 << 20;
 
-EndpointOptions Large() { return {.bytes = 2 * kBytes, .shared_arena = true}; }
+QpEndOptions Large() { return {.bytes = 2 * kBytes, .shared_arena = true}; }
 
 // A device that has one queue pair at a time, so that its numbers come round soon.
 std::unique_ptr<SoftDevice> OneAtATime() {
@@ -26,7 +26,7 @@ std::unique_ptr<SoftDevice> OneAtATime() {
 }
 
 // Destroys the endpoint's queue pair, and makes others until one has its number.
-void ReuseNumber(Endpoint& endpoint) {
+void ReuseNumber(QpEnd& endpoint) {
   const uint32_t number = endpoint.qp()->qp_num;
   int made = 0;
   do {
@@ -40,8 +40,8 @@ void ReuseNumber(Endpoint& endpoint) {
 TEST(QuiescedTest, TheNumbersNextOwnerInServiceHoldsBackNothing) {
   auto device = OneAtATime();
   auto other = SoftDevice::Create().value();
-  Endpoint endpoint(*device, {});
-  Endpoint peer(*other, {});
+  QpEnd endpoint(*device, {});
+  QpEnd peer(*other, {});
   ASSERT_TRUE(endpoint.ToInit(endpoint.qp()).ok());
   ASSERT_TRUE(endpoint.ToRtr(endpoint.qp(), peer.gid(), peer.qp()->qp_num).ok());
   const QpIdentity first = device->IdentityOf(endpoint.qp());
@@ -55,7 +55,7 @@ TEST(QuiescedTest, TheNumbersNextOwnerInServiceHoldsBackNothing) {
 
 void WriteForever(Side& side) {
   auto device = SoftDevice::Create().value();
-  Endpoint endpoint(*device, Large());
+  QpEnd endpoint(*device, Large());
   ASSERT_TRUE(endpoint.ToInit(endpoint.qp()).ok());
   const Address theirs = side.Connect(endpoint);
   (void)WriteUntilItFails(endpoint, theirs, kBytes);
@@ -66,8 +66,8 @@ TEST(QuiescedTest, TheNumbersNextOwnerDoesNotWaitForTheFrozenWriterOfTheLast) {
   auto device = OneAtATime();
   auto other = SoftDevice::Create().value();
   {
-    Endpoint endpoint(*device, Large());
-    Endpoint peer(*other, {});
+    QpEnd endpoint(*device, Large());
+    QpEnd peer(*other, {});
     ASSERT_TRUE(endpoint.ToInit(endpoint.qp()).ok());
     child.side().Connect(endpoint);
     const QpIdentity first = device->IdentityOf(endpoint.qp());

@@ -9,30 +9,30 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/transport/soft/endpoint.h"
+#include "tests/transport/soft/qp_end.h"
 #include "tests/transport/soft/two_processes.h"
 
 namespace verbena::internal::soft {
 namespace {
 
 struct Process {
-  explicit Process(const EndpointOptions& options = {})
+  explicit Process(const QpEndOptions& options = {})
       : device(SoftDevice::Create().value()), endpoint(*device, options) {
     EXPECT_TRUE(endpoint.ToInit(endpoint.qp()).ok());
   }
 
   std::unique_ptr<SoftDevice> device;
-  Endpoint endpoint;
+  QpEnd endpoint;
 };
 
-void PostReceives(Endpoint& endpoint, int count, uint32_t bytes = 64) {
+void PostReceives(QpEnd& endpoint, int count, uint32_t bytes = 64) {
   for (int i = 0; i < count; ++i) {
     ASSERT_EQ(endpoint.PostReceive(i, endpoint.ReceiveSge(i * bytes, bytes)), 0);
   }
 }
 
 // Answers every message with the same bytes, `rounds` times.
-void Echo(Endpoint& endpoint, int rounds, bool sleeping) {
+void Echo(QpEnd& endpoint, int rounds, bool sleeping) {
   for (int received = 0, sent = 0; received < rounds || sent < rounds;) {
     const ibv_wc wc = sleeping ? AwaitByEvents(endpoint) : AwaitByPolling(endpoint.cq());
     ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
@@ -47,7 +47,7 @@ void Echo(Endpoint& endpoint, int rounds, bool sleeping) {
   }
 }
 
-void AskAndCompare(Endpoint& endpoint, int rounds, bool sleeping) {
+void AskAndCompare(QpEnd& endpoint, int rounds, bool sleeping) {
   for (int i = 0; i < rounds; ++i) {
     std::memcpy(endpoint.send_buffer(), &i, sizeof(i));
     ASSERT_EQ(endpoint.PostSend(0, endpoint.SendSge(0, 8)), 0);
@@ -83,11 +83,11 @@ TEST(SharedMemoryTest, NoWakeUpIsLostBetweenProcessesThatSleep) { PingPong(true,
 TEST(SharedMemoryTest, NoWakeUpIsLostWhenOnlyThePeerSleeps) { PingPong(false, true); }
 
 TEST(SharedMemoryTest, LargeMessagesAndOneSidedOperationsArriveWhole) {
-  const EndpointOptions options{.with_channel = true, .bytes = 8 << 20};
+  const QpEndOptions options{.with_channel = true, .bytes = 8 << 20};
   constexpr uint32_t kBytes = 3 << 20;
   Child child([&](Side& side) {
     Process process(options);
-    Endpoint& endpoint = process.endpoint;
+    QpEnd& endpoint = process.endpoint;
     ASSERT_EQ(endpoint.PostReceive(1, endpoint.ReceiveSge(0, kBytes)), 0);
     side.Connect(endpoint);
     ASSERT_EQ(AwaitByPolling(endpoint.cq()).status, IBV_WC_SUCCESS);
@@ -104,7 +104,7 @@ TEST(SharedMemoryTest, LargeMessagesAndOneSidedOperationsArriveWhole) {
     }
   });
   Process process(options);
-  Endpoint& endpoint = process.endpoint;
+  QpEnd& endpoint = process.endpoint;
   Side side = child.side();
   const Address theirs = side.Connect(endpoint);
   for (uint32_t i = 0; i < kBytes; ++i) endpoint.send_buffer()[i] = std::byte(i * 11);
@@ -143,7 +143,7 @@ TEST(SharedMemoryTest, PeerKilledInTheMiddleEndsOurWorkAndHarmsNobodyElse) {
   Child victim(ReceiveForever);
   Child bystander(ReceiveForever);
   Process process({.with_channel = true});
-  Endpoint& endpoint = process.endpoint;
+  QpEnd& endpoint = process.endpoint;
   victim.side().Connect(endpoint);
   QpHandle to_bystander = endpoint.AddQp();
   const Address theirs = bystander.side().Exchange(
@@ -184,7 +184,7 @@ TEST(SharedMemoryTest, StoppedPeerHoldsUpNobodyElseAndGoesOnLater) {
   Child sleeper(ReceiveForever);
   Child other(ReceiveForever);
   Process process({.with_channel = true});
-  Endpoint& endpoint = process.endpoint;
+  QpEnd& endpoint = process.endpoint;
   sleeper.side().Connect(endpoint);
   QpHandle to_other = endpoint.AddQp();
   const Address theirs = other.side().Exchange(
@@ -233,7 +233,7 @@ TEST(SharedMemoryTest, MessagesOfAPeerThatExitedAreStillDelivered) {
 
 TEST(SharedMemoryTest, GidThatNobodyAnswersForEndsSendsWithRetryExceeded) {
   Process process({.with_channel = true});
-  Endpoint& endpoint = process.endpoint;
+  QpEnd& endpoint = process.endpoint;
   ibv_gid nobody = endpoint.gid();
   nobody.raw[15] ^= 1;
   ASSERT_TRUE(endpoint.ToRtr(endpoint.qp(), nobody, 77).ok());
@@ -278,7 +278,7 @@ TEST(SharedMemoryTest, ConnectionThatTalksNonsenseIsHungUpOnAndTheDeviceGoesOn) 
     ExpectHangUp(fd);
   }
   // Itself is the nearest peer to show that it still serves.
-  Endpoint other(*process.device, {.with_channel = true});
+  QpEnd other(*process.device, {.with_channel = true});
   ASSERT_TRUE(other.ToInit(other.qp()).ok());
   PostReceives(other, 1);
   ASSERT_TRUE(other.ToRtr(other.qp(), process.endpoint.gid(), process.endpoint.qp()->qp_num).ok());

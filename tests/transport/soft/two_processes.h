@@ -21,7 +21,7 @@
 #include <functional>
 
 #include "gtest/gtest.h"
-#include "tests/transport/soft/endpoint.h"
+#include "tests/transport/soft/qp_end.h"
 
 namespace verbena::internal::soft {
 
@@ -54,7 +54,7 @@ class Side {
 
   // Takes the endpoint's first QP from INIT to RTS, without waiting for the other side to get
   // there.
-  Address Connect(Endpoint& endpoint) {
+  Address Connect(QpEnd& endpoint) {
     const Address theirs =
         Exchange({.gid = endpoint.gid(),
                   .qpn = endpoint.qp()->qp_num,
@@ -130,7 +130,7 @@ inline ibv_wc AwaitByPolling(ibv_cq* cq) {
 
 // WRITEs `bytes` of 'w' to the other side's buffer, over and over. Returns the status of the WRITE
 // that failed.
-inline ibv_wc_status WriteUntilItFails(Endpoint& endpoint, const Address& theirs, uint32_t bytes) {
+inline ibv_wc_status WriteUntilItFails(QpEnd& endpoint, const Address& theirs, uint32_t bytes) {
   std::memset(endpoint.send_buffer(), 'w', bytes);
   ibv_wc_status status = IBV_WC_SUCCESS;
   while (status == IBV_WC_SUCCESS) {
@@ -145,7 +145,7 @@ inline ibv_wc_status WriteUntilItFails(Endpoint& endpoint, const Address& theirs
 
 // Sleeps until one completion comes, in the way that verbs prescribe. Fails the test after a minute
 // without an event.
-inline ibv_wc AwaitByEvents(Endpoint& endpoint) {
+inline ibv_wc AwaitByEvents(QpEnd& endpoint) {
   constexpr int kPatienceMs = 60'000;
   ibv_wc wc{};
   while (true) {

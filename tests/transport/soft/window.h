@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "tests/transport/soft/endpoint.h"
+#include "tests/transport/soft/qp_end.h"
 
 namespace verbena::internal::soft {
 
@@ -38,7 +38,7 @@ inline int PostInvalidate(ibv_qp* qp, uint64_t wr_id, uint32_t rkey,
   return PostWindow(qp, IBV_WR_LOCAL_INV, wr_id, rkey, {}, nullptr, flags);
 }
 
-inline int PostSendInvalidate(Endpoint& endpoint, uint64_t wr_id, uint32_t bytes, uint32_t rkey) {
+inline int PostSendInvalidate(QpEnd& endpoint, uint64_t wr_id, uint32_t bytes, uint32_t rkey) {
   ibv_sge sge = endpoint.SendSge(0, bytes);
   ibv_send_wr wr{};
   wr.wr_id = wr_id;
@@ -54,7 +54,7 @@ inline int PostSendInvalidate(Endpoint& endpoint, uint64_t wr_id, uint32_t bytes
 // `owner` must outlive the window.
 class Window {
  public:
-  explicit Window(Endpoint& owner)
+  explicit Window(QpEnd& owner)
       : owner_(owner), mw_(owner.device(), owner.device().AllocMw(owner.pd()).value()) {}
 
   ibv_mw* get() { return mw_.get(); }
@@ -74,7 +74,7 @@ class Window {
   }
 
  private:
-  Endpoint& owner_;
+  QpEnd& owner_;
   MwHandle mw_;
 };
 

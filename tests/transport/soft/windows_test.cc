@@ -9,7 +9,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/transport/soft/endpoint.h"
+#include "tests/transport/soft/qp_end.h"
 #include "tests/transport/soft/window.h"
 #include "verbena/transport/coro/clock.h"
 
@@ -42,9 +42,9 @@ class WindowsTest : public testing::TestWithParam<Ways> {
         .engine_thread = false, .direct_copies = GetParam().direct_copies, .clock = &clock_};
     device_a_ = SoftDevice::Create(options).value();
     device_b_ = SoftDevice::Create(options).value();
-    const EndpointOptions endpoint{.separate_cqs = GetParam().separate_cqs, .access = kAccess};
-    a_ = std::make_unique<Endpoint>(*device_a_, endpoint);
-    b_ = std::make_unique<Endpoint>(*device_b_, endpoint);
+    const QpEndOptions endpoint{.separate_cqs = GetParam().separate_cqs, .access = kAccess};
+    a_ = std::make_unique<QpEnd>(*device_a_, endpoint);
+    b_ = std::make_unique<QpEnd>(*device_b_, endpoint);
     Connect(*a_, *b_);
   }
 
@@ -56,7 +56,7 @@ class WindowsTest : public testing::TestWithParam<Ways> {
   // Both sides poll until nothing moves any more; what came is kept by endpoint.
   void Settle() {
     for (int i = 0; i < 16; ++i) {
-      for (Endpoint* endpoint : {a_.get(), b_.get()}) {
+      for (QpEnd* endpoint : {a_.get(), b_.get()}) {
         std::vector<ibv_wc>& came = endpoint == a_.get() ? came_a_ : came_b_;
         for (ibv_cq* cq : {endpoint->cq(), endpoint->send_cq()}) {
           const std::vector<ibv_wc> some = Poll(cq);
@@ -93,15 +93,15 @@ class WindowsTest : public testing::TestWithParam<Ways> {
       device.AckAsyncEvent(*event);
     }
   }
-  static ibv_qp_state StateOf(Endpoint& endpoint) {
+  static ibv_qp_state StateOf(QpEnd& endpoint) {
     return endpoint.device().QueryQp(endpoint.qp(), IBV_QP_STATE).value().qp_state;
   }
 
   ManualClock clock_;
   std::unique_ptr<SoftDevice> device_a_;
   std::unique_ptr<SoftDevice> device_b_;
-  std::unique_ptr<Endpoint> a_;
-  std::unique_ptr<Endpoint> b_;
+  std::unique_ptr<QpEnd> a_;
+  std::unique_ptr<QpEnd> b_;
   std::vector<ibv_wc> came_a_;
   std::vector<ibv_wc> came_b_;
 };
@@ -274,9 +274,9 @@ TEST_P(WindowsTest, ManySignalledBindingsBehindOneSendAllComplete) {
 TEST_P(WindowsTest, AWriteOfManyFragmentsIsRefusedFromWhereItsWindowWasClosed) {
   // The writer's ring takes only a part of it at a time, when the target is to execute it.
   if (GetParam().direct_copies) GTEST_SKIP() << "of writes that the target executes";
-  const EndpointOptions options{.bytes = 4 << 20, .access = kAccess};
-  Endpoint a(*device_a_, options);
-  Endpoint b(*device_b_, options);
+  const QpEndOptions options{.bytes = 4 << 20, .access = kAccess};
+  QpEnd a(*device_a_, options);
+  QpEnd b(*device_b_, options);
   Connect(a, b);
   Window window(b);
   ASSERT_EQ(window.PostBind(1, 2 << 20), 0);

@@ -1,10 +1,10 @@
-// Endpoint: one side of a connection in a test: a QP with its PD, CQs, buffer and, if wanted, SRQ.
+// QpEnd: one side of a connection in a test: a QP with its PD, CQs, buffer and, if wanted, SRQ.
 //
 // Buffer layout: the lower half is sent from, the upper half is received into. Objects are
 // destroyed in the order that verbs demands.
 
-#ifndef VERBENA_TESTS_TRANSPORT_SOFT_ENDPOINT_H_
-#define VERBENA_TESTS_TRANSPORT_SOFT_ENDPOINT_H_
+#ifndef VERBENA_TESTS_TRANSPORT_SOFT_QP_END_H_
+#define VERBENA_TESTS_TRANSPORT_SOFT_QP_END_H_
 
 #include <infiniband/verbs.h>
 #include <sched.h>
@@ -21,7 +21,7 @@
 
 namespace verbena::internal::soft {
 
-struct EndpointOptions {
+struct QpEndOptions {
   int cqe = 256;
   uint32_t send_wr = 64;
   uint32_t receive_wr = 64;
@@ -39,9 +39,9 @@ struct EndpointOptions {
                IBV_ACCESS_REMOTE_ATOMIC;
 };
 
-class Endpoint {
+class QpEnd {
  public:
-  Endpoint(Device& device, const EndpointOptions& options)
+  QpEnd(Device& device, const QpEndOptions& options)
       : device_(device), options_(options), memory_(Allocate(device, options)) {
     pd_ = PdHandle(device, device.AllocPd().value());
     if (options.with_channel) {
@@ -90,7 +90,7 @@ class Endpoint {
   Device& device() { return device_; }
   std::byte* send_buffer() { return memory_.get(); }
   std::byte* receive_buffer() { return memory_.get() + options_.bytes / 2; }
-  const EndpointOptions& options() const { return options_; }
+  const QpEndOptions& options() const { return options_; }
 
   absl::Status ToInit(ibv_qp* qp) {
     ibv_qp_attr attr{};
@@ -185,7 +185,7 @@ class Endpoint {
   }
 
  private:
-  static std::shared_ptr<std::byte> Allocate(Device& device, const EndpointOptions& options) {
+  static std::shared_ptr<std::byte> Allocate(Device& device, const QpEndOptions& options) {
     if (!options.shared_arena) {
       return std::shared_ptr<std::byte>(new std::byte[options.bytes](),
                                         [](std::byte* memory) { delete[] memory; });
@@ -197,7 +197,7 @@ class Endpoint {
   }
 
   Device& device_;
-  EndpointOptions options_;
+  QpEndOptions options_;
   std::shared_ptr<std::byte> memory_;
   PdHandle pd_;
   CompChannelHandle channel_;
@@ -208,7 +208,7 @@ class Endpoint {
   QpHandle qp_;
 };
 
-inline void ConnectQps(Endpoint& a, ibv_qp* qp_a, Endpoint& b, ibv_qp* qp_b) {
+inline void ConnectQps(QpEnd& a, ibv_qp* qp_a, QpEnd& b, ibv_qp* qp_b) {
   ASSERT_TRUE(a.ToInit(qp_a).ok());
   ASSERT_TRUE(b.ToInit(qp_b).ok());
   ASSERT_TRUE(a.ToRtr(qp_a, b.gid(), qp_b->qp_num).ok());
@@ -217,8 +217,8 @@ inline void ConnectQps(Endpoint& a, ibv_qp* qp_a, Endpoint& b, ibv_qp* qp_b) {
   ASSERT_TRUE(b.ToRts(qp_b).ok());
 }
 
-inline void Connect(Endpoint& a, Endpoint& b) { ConnectQps(a, a.qp(), b, b.qp()); }
+inline void Connect(QpEnd& a, QpEnd& b) { ConnectQps(a, a.qp(), b, b.qp()); }
 
 }  // namespace verbena::internal::soft
 
-#endif  // VERBENA_TESTS_TRANSPORT_SOFT_ENDPOINT_H_
+#endif  // VERBENA_TESTS_TRANSPORT_SOFT_QP_END_H_

@@ -1,7 +1,7 @@
 // How long a case waits for what must come, in a build that may be several times slower than usual.
 
-#ifndef VERBENA_TESTS_CONFORMANCE_DEADLINE_H_
-#define VERBENA_TESTS_CONFORMANCE_DEADLINE_H_
+#ifndef VERBENA_TESTS_CONFORMANCE_PATIENCE_H_
+#define VERBENA_TESTS_CONFORMANCE_PATIENCE_H_
 
 #include <chrono>
 #include <cstdint>
@@ -18,9 +18,9 @@ inline constexpr uint32_t kTimeScale = 1;
 inline constexpr uint32_t kPatienceMs = 10000 * kTimeScale;
 
 // A point in time, and how long it is until then.
-class Deadline {
+class TimeLimit {
  public:
-  explicit Deadline(uint32_t timeout_ms)
+  explicit TimeLimit(uint32_t timeout_ms)
       : at_(std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms)) {}
 
   bool passed() const { return std::chrono::steady_clock::now() >= at_; }
@@ -37,4 +37,4 @@ class Deadline {
 
 }  // namespace verbena::internal::conformance
 
-#endif  // VERBENA_TESTS_CONFORMANCE_DEADLINE_H_
+#endif  // VERBENA_TESTS_CONFORMANCE_PATIENCE_H_

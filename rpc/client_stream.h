@@ -307,10 +307,10 @@ class [[nodiscard("a stream begins when it is read")]] ClientReader {
   // WithPayload is used again if it is large enough. It has no bytes if the message has no payload.
   VERBENA_CORO_WRAPPER auto Read(Reply& into) { return internal::ReadInto(*stream_, into); }
   // The same for a Read that may take a limited time, or whose caller must know why there is no
-  // message, which costs a coroutine: false at the end of the stream, of which Finish() tells how.
-  // An error if the link or the deadline ended the stream, or if this await was cancelled. After a
-  // cancelled await the stream goes on. But the Task whose await is the stream's first gives the
-  // whole stream its deadline, unless the stream has Inherit::kNothing (call_options.h):
+  // message. Costs a coroutine. False at the end of the stream: Finish() tells how it ended. An
+  // error if the link or the deadline ended the stream, or if this await was cancelled. After a
+  // cancelled await the stream goes on. But if this is the stream's first await, the deadline of
+  // the Task is that of the whole stream, unless the stream has Inherit::kNothing (call_options.h):
   //
   //   absl::StatusOr<bool> read = co_await WithDeadline(reader.TryRead(entry), 1s);
   VERBENA_CORO_WRAPPER Task<absl::StatusOr<bool>> TryRead(Reply& into) {
@@ -339,8 +339,8 @@ class [[nodiscard("a stream begins when it is written")]] ClientWriter {
   // OK when the message is on its way: Write waits for the window, that is, for the server to read.
   // The message is borrowed until then. If the await is cancelled or abandoned, the message may
   // have been sent. Only the Outcome of Finish() counts: an error that ends no stream has none.
-  // Finish() fails after an error, too, unless a WritesDone() succeeds between (at the top), or the
-  // error is that the server has ended the stream well.
+  // After an error Finish() fails, too, with two exceptions: a WritesDone() has succeeded since
+  // (see the top), or the error only says that the server has ended the stream well.
   //   RESOURCE_EXHAUSTED: the message is larger than LinkLimits::max_payload_bytes, or does not fit
   //     a frame and too much memory of the server's streams is in use. It was not sent, and the
   //     stream goes on without it.

@@ -3,10 +3,10 @@
 // Its promises, whenever the process or the machine stops:
 // - A volume exists once Create() has returned OK, and then has its whole size. Blocks that were
 //   never written hold zeros.
-// - A Write() that flushes makes its data durable by returning OK. Other data is durable once a
-//   flush has returned OK that began after the data's Write() had returned. Until then a stop may
-//   undo the Write, block by block: each block holds the data of some Write to it, or the data that
-//   was flushed before. The death of the process never tears a block. Power loss does not tear it
+// - A Write() that flushes makes its data durable by returning OK. The data of another Write() is
+//   durable once a flush that began after it has returned OK. Until then a stop may undo the Write,
+//   block by block: each block holds the data of some Write to it, or the data that was flushed
+//   before. The death of the process never tears a block. Power loss does not tear it
 //   either, if the disk keeps its promise to write 4096 bytes at once.
 // - After a failed flush, the kernel may have dropped data. The volume then refuses writes and
 //   flushes until the store is opened anew, so that nobody takes lost data for durable. The kernel

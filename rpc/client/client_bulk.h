@@ -44,8 +44,8 @@ class ClientBulk final : private LeaseListener, private TransferListener {
   Payload payload;
   // The request, when it is not too large for a frame, and the context block in the frame.
   size_t frame_message_bytes = 0;
-  // The serialized request, when it is too large for a frame; ahead of it the call's context block,
-  // if that travels.
+  // The serialized request, when it is too large for a frame. If the call's context block travels
+  // one-sided, it comes first.
   Buffer message;
   size_t context_bytes = 0;  // in `message`
   Buffer landing;            // of the response's payload

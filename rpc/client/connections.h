@@ -49,15 +49,15 @@ class Connections {
   void Clear();
 
  private:
-  // Looks only once there are twice as many as it left the last time, so that the end of each of
-  // many costs no walk over all.
+  // Frees those of released_ that have ended. Looks only when there are twice as many as the last
+  // look left, so that many ends in a row cost few looks.
   void FreeEnded();
 
   Shard& shard_;
   absl::flat_hash_map<std::string, std::unique_ptr<Connection>> connections_;
   // Without users; freed some time after their links are down, when a channel comes or goes.
   std::vector<std::unique_ptr<Connection>> released_;
-  size_t left_ = 0;  // as many were left the last time
+  size_t left_ = 0;  // by the last look
   std::vector<std::unique_ptr<Balancer>> balancers_;
   const std::shared_ptr<ExecutorGate> gate_;
 };

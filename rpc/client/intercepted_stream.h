@@ -50,7 +50,8 @@ class InterceptedStream final : private TaskListener {
   // The interceptors have ended, and so has the stream. If the await is cancelled, so are they, and
   // the Task goes on until they have ended.
   Task<absl::Status> Finish();
-  // The reply of a stream that ended well, as the interceptors left it. Empty if it came apart.
+  // The reply of a stream that ended well, as the interceptors left it. Empty if it came
+  // as a message of the stream, apart from the response.
   const google::protobuf::MessageLite& reply() const { return *messages_.reply; }
   // The stream's owner is gone.
   void Abandon();

@@ -62,8 +62,8 @@ class CallSlots {
  private:
   struct Page {
     std::array<ServerCall*, kPageSlots> calls{};
-    // Calls of these slots, of which a slot may have several. The first page has one more, so that
-    // it never goes: nearly every client uses it alone.
+    // Running calls of these slots; a slot may have several. The first page counts one more, and
+    // so never goes: most clients need no other.
     uint32_t running = 0;
   };
 

@@ -98,8 +98,8 @@ class ServedStream final : private StreamReceiver::Listener {
     receiver_.Fail(CancelStatus(reason));
     sender_.Close(CancelStatus(reason));
   }
-  // The handler has ended: what was not read is dropped, and nothing more is sent. False if a
-  // message was on its way whose last part has not left.
+  // The handler has ended: what was not read is dropped, and nothing more is sent. False if the
+  // parts of a message have not all left.
   bool OnHandlerEnd() {
     const bool is_whole =
         !sender_.in_message() && (!sender_.cut_short() || VERBENA_MUTANT(kCutMessageForgotten));

@@ -39,7 +39,7 @@ struct Fault {
   uint64_t after = 0;
   uint64_t times = kAlways;
 
-  // The call begins this much later, by the clock of its executor. Its deadline goes on.
+  // The call begins this much later, by the clock of its executor. Its deadline does not move.
   Duration delay = {};
   // The request, or the reply, is lost. Outcome::kMaybeExecuted, as of a call that nobody answers.
   bool drop_request = false;

@@ -1,9 +1,9 @@
 // CmChannel: the event channel of rdma_cm, and the thread that reads it.
 //
 // The thread copies each event, acknowledges it at once (destroying an id waits for that), and
-// hands it to the handler of its id. A connection request goes to the listener's handler. Every id
-// on the channel shares it. Stop() ends the thread after the work that was posted; from then on
-// Post() refuses.
+// hands it to the handler of its id. A connection request goes to the listener's handler. All ids
+// of the channel share the thread. Stop() ends the thread after the work that was posted; from then
+// on Post() refuses.
 
 #ifndef VERBENA_TRANSPORT_CONNECT_RDMA_CM_CHANNEL_H_
 #define VERBENA_TRANSPORT_CONNECT_RDMA_CM_CHANNEL_H_

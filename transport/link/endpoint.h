@@ -59,7 +59,7 @@ struct EndpointMemory {
   std::vector<std::unique_ptr<CarvedArena>> arenas = {};
 };
 
-// The place of an endpoint among those of its runtime, as handshakes tell.
+// The place of an endpoint among those of its runtime, as the handshake names it.
 struct EndpointIdentity {
   uint32_t executor_index;
   uint32_t executor_count;
@@ -72,7 +72,7 @@ class Endpoint final : private CompletionListener, private FlushHook {
       Executor& executor, DeviceContext& context, const LinkLimits& wanted,
       uint32_t executor_index = 0, uint32_t executor_count = 1,
       const RuntimeId& id = RuntimeId::Random());
-  // The same in two steps. Register() takes the device long, and runs on any thread.
+  // The same in two steps. Register() may take long, and runs on any thread.
   static absl::StatusOr<EndpointMemory> Register(DeviceContext& context, const LinkLimits& wanted);
   static absl::StatusOr<std::unique_ptr<Endpoint>> CreateWith(
       EndpointMemory memory, Executor& executor, DeviceContext& context, const LinkLimits& wanted,
@@ -152,7 +152,8 @@ class Endpoint final : private CompletionListener, private FlushHook {
   // The completion that is being handled is the only one that this turn's poll found.
   bool handles_one_completion() const { return polled_.is_one; }
   // Whether a SEND may be posted before the turn's end: no link waits for send buffers, no teardown
-  // is emptying the completion queue, and the receives are posted whose credits it would return.
+  // is emptying the completion queue, and no receives are to be posted whose credits the SEND would
+  // return.
   bool MaySendNow() const {
     return !polled_.draining && !supplies_.room().is_awaited() && !queues_.receives().needs_post();
   }
@@ -258,7 +259,7 @@ class Endpoint final : private CompletionListener, private FlushHook {
   EndpointQueues queues_;
   PolledCompletions polled_;
   ServiceState service_;
-  EndpointStats stats_;  // its `traffic` counts links that are gone alone
+  EndpointStats stats_;  // its `traffic` counts only links that are gone
   EndpointLife life_;
   EndpointTasks tasks_;
   LivenessRound liveness_;

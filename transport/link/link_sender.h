@@ -225,7 +225,7 @@ class LinkSender final : private FlushHook, private RoomWaiter {
   ControlFrames control_;
   State state_ = State::kClosed;
   bool flush_scheduled_ = false;
-  bool flushing_ = false;    // WRs may have positions in the send queue and not be posted
+  bool flushing_ = false;    // WRs may have a position and not be posted yet
   bool lacks_room_ = false;  // since the last flush
   int refusal_ = 0;          // the errno of a post that could not close the link
   LinkStats stats_;

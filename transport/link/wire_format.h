@@ -102,7 +102,7 @@ inline constexpr uint8_t kFrameKnownFlags[static_cast<size_t>(kLastFrameKind) + 
 };
 
 struct FrameHeader {
-  // The caller's slot, and how often it was used: a late frame of an ended call is told from a
+  // The caller's slot, and how often it was used. So a late frame of an ended call differs from a
   // current one.
   uint16_t call_slot = 0;
   // kRequest: the number that the handshake gave the method. Otherwise 0.
@@ -160,9 +160,10 @@ inline bool HasCompactForm(const FrameHeader& frame) {
           (frame.kind == FrameKind::kResponse && frame.status_code == 0));
 }
 
-// Writes the compact header of a SEND whose counters were told before, apart from `send`'s
-// credits_issued, right in front of its only frame's body, over the end of `frame`. Returns its
-// length. Precondition: HasCompactForm(frame), which lies in front of the body.
+// Writes the compact header of a SEND right in front of the body of its only frame, over the end of
+// that frame's header in the buffer, of which `frame` is a copy. Returns its length. Of the
+// counters it has credits_issued alone: the peer must know the others. Precondition:
+// HasCompactForm(frame).
 inline size_t WriteCompact(const SendHeader& send, FrameHeader frame, char* body) {
   CompactHeader header;
   header.flags = static_cast<uint8_t>(kSendCompact | send.flags);

@@ -1,6 +1,6 @@
 // How libibverbs' functions report failure, and what a failed registration means.
 //
-// Pure functions, apart from the rdma device so that they can be tested where there is none.
+// Pure functions. They are not part of RdmaDevice, so that tests of them need no such device.
 
 #ifndef VERBENA_TRANSPORT_VERBS_VERBS_CALL_H_
 #define VERBENA_TRANSPORT_VERBS_VERBS_CALL_H_

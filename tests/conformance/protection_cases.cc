@@ -292,7 +292,7 @@ TEST_P(RemoteProtection, AKeyThatIsWrongInItsLastByte) {
   ExpectAllRefused(c, target, 0);
 }
 
-TEST_P(RemoteProtection, TheKeyZero) {
+TEST_P(RemoteProtection, TheKeyZeroOpensNothing) {
   Connection c = Connect();
   Memory target = c.far.memory;
   target.rkey = 0;

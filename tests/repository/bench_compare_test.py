@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of ./dev bench --compare on made-up rows."""
+"""./dev bench --compare tells a change from noise, and compares only rows that belong together."""
 
 import contextlib
 import io

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of what ./dev counts, installs and refuses."""
+"""./dev counts each test case once, installs only what is missing, and refuses in words."""
 
 import argparse
 import collections

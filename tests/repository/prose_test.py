@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Holds comments and the names of tests to the rule about their first word.
 
-Holds C++ test files to the rule that they open with a comment.
+Holds test files to the rule that they open with a comment.
 """
 
 import os
@@ -60,16 +60,16 @@ class RuleTest(unittest.TestCase):
 
     def test_strings_are_no_comments(self):
         self.accepted("a.cc", 'Emit("// What it is\\n");\nconst char* text = R"(\n// It is\n)";\n')
-        self.accepted("a_test.py", "text = '# What it is'\nmore = '''\n# It is\n'''\n")
+        self.accepted("a.py", "text = '# What it is'\nmore = '''\n# It is\n'''\n")
         self.refused("a.cc", "if (c == '\"') n = 1'000;  // It is a quote.\n")
 
     def test_names_of_tests_are_refused(self):
         for macro in ("TEST", "TEST_F", "TEST_P"):
             self.refused("a.cc", f"\n{macro}(A, WhatIsSentArrives) {{}}\n", line=2)
         self.refused("a.cc", "TEST_F(ALongName,\n       OfTwoOneGoes) {}\n")
-        self.refused("a_test.py", "class A:\n    def test_it_ends(self):\n", line=2)
+        self.refused("a_test.py", '"""Ends."""\nclass A:\n    def test_it_ends(self):\n', line=3)
         self.accepted("a.cc", "TEST(OfA, SendsArrive) {}\n")
-        self.accepted("a_test.py", "def test_items_end(self):\n")
+        self.accepted("a_test.py", '"""Ends."""\ndef test_items_end(self):\n')
         self.accepted("a.py", "def test_of(target):\n")
 
     def test_a_cpp_test_file_opens_with_a_comment(self):
@@ -79,8 +79,21 @@ class RuleTest(unittest.TestCase):
             self.refused(name, "\n// Links keep their order.\n")
             self.refused(name, "//\n// Links keep their order.\n")
             self.refused(name, "")
-        for name in ("a/b.cc", "a/b_test.h", "a/latest.cc", "a/b_test.py"):
+        for name in ("a/b.cc", "a/b_test.h", "a/latest.cc", "a/b.py", "a/latest.sh"):
             self.accepted(name, "\n")
+
+    def test_a_script_of_tests_opens_with_a_comment_behind_the_name_of_its_interpreter(self):
+        for name, interpreter, comment in (("a/b_test.py", "python3", '"""Links keep order."""'),
+                                           ("a/b_test.sh", "bash", "# Links keep order.")):
+            first = f"#!/usr/bin/env {interpreter}\n"
+            self.accepted(name, f"{first}{comment}\n")
+            self.accepted(name, f"{comment}\n")
+            self.refused(name, f"{first}\n{comment}\n")
+            self.refused(name, first)
+
+    def test_a_comment_begins_behind_the_name_of_an_interpreter(self):
+        self.refused("a.sh", "#!/bin/sh\n# What it does.\n", line=2)
+        self.accepted("a.sh", "#!/bin/sh\n# The end.\n# It is told once.\n")
 
     def test_docstrings_are_comments(self):
         self.refused("a.py", '"""What it does."""\n')

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Boots guests, and tests what comes back from them."""
+"""A guest that boots runs its command: status, output and files come back, and failures differ."""
 
 import os
 import pathlib

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of what ./dev vm accepts, and makes of a kernel package, without booting anything."""
+"""./dev vm refuses options that cannot work, and boots what a kernel package holds. Boots none."""
 
 import contextlib
 import io

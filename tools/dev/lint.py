@@ -43,7 +43,7 @@ def arguments():
                "  prose    comments and names of tests that begin with What, Who, Where, That, Those,\n"
                "           Of or It. A comment is a block of lines, whose first word counts, one behind\n"
                "           code, or a docstring. Only a capital counts: a fragment such as 'of the link'\n"
-               "           may follow code. A C++ test file opens with a comment, which says what\n"
+               "           may follow code. A test file opens with a comment, which says what\n"
                "           its tests prove. Generated files and third_party/stubs are left out\n"
                "  errors   a failed Status that rpc/ or transport/ hands on by hand, not by a macro\n"
                "  build    layering_check and parse_headers, by building every target; part of tidy\n"

@@ -1,7 +1,7 @@
 """Refuses comments and test names that begin with a headless clause or a pronoun.
 
 Such a beginning ("What the peer holds", "That of a request", "It is closed") has to be read twice.
-A C++ test file also has to open with a comment: it says what the tests prove.
+A test file also has to open with a comment, or a docstring: it says what the tests prove.
 """
 
 import os
@@ -14,10 +14,12 @@ _C_LIKE = (".h", ".cc", ".proto")
 _HASH = (".py", ".sh", ".bzl", ".BUILD", ".bazelrc")
 _HASH_NAMES = ("BUILD", "WORKSPACE", "dev", "init", ".bazelrc", ".clang-tidy", ".clang-format",
                ".editorconfig", "packages.txt")
-_TESTS = ("_test.cc", "_cases.cc")
 _NOT_OURS = ("third_party/stubs/", "tests/rpc/codegen/testdata/")
 
-_OPENING = re.compile(r"//+ *\w")
+# How a test file opens, by the end of its name.
+_SCRIPT = r"(?:#!.*\n|(?!#!))"
+_OPENINGS = {"_test.cc": r"//+ *\w", "_cases.cc": r"//+ *\w",
+             "_test.py": _SCRIPT + r'r?"""\S', "_test.sh": _SCRIPT + r"# *\S"}
 _FIRST_WORD = re.compile(rf"(?:{_WORD})\b")
 _TEST = re.compile(rf"\bTEST(?:_[FP])?\(\s*\w+,\s*((?:{_WORD})(?![a-z])\w*)")
 _PYTHON_TEST = re.compile(rf"^\s*(?:async )?def (test_(?:{_WORD.lower()})(?:_\w*)?)\(", re.MULTILINE)
@@ -54,6 +56,8 @@ def _comments(text, marker):
     above = -1  # where the comment of the line above begins
     alone = False  # and whether it fills that line
     for number, line in enumerate(text.splitlines(), 1):
+        if number == 1 and line.startswith("#!"):  # names an interpreter
+            continue
         at = _STRING.sub(lambda match: "_" * len(match.group()), line).find(marker)
         # In shell "$#" and "${x#y}" are no comments.
         if at > 0 and marker == "#" and not line[at - 1].isspace():
@@ -73,8 +77,9 @@ def check(name, text):
         return []
     found = []
     messages = []
-    if name.endswith(_TESTS) and not _OPENING.match(text):
-        messages.append(f"{name}:1: open the file with a comment that says what its tests prove")
+    for end, opening in _OPENINGS.items():
+        if name.endswith(end) and not re.match(opening, text):
+            messages.append(f"{name}:1: open the file with a comment that says what its tests prove")
     if marker == "//":
         for match in _TEST.finditer(text):
             found.append((text.count("\n", 0, match.start()) + 1, match.group(1)))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests how payload_verbs_bench calls ib_write_bw, and how it compares payloads with it."""
+"""payload_verbs_bench measures ib_write_bw with as much in flight, and compares equal points."""
 
 import argparse
 import os

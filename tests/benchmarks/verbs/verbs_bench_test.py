@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How verbs_bench reads perftest, and what it makes of floor and calls."""
+"""verbs_bench reads perftest's figures, and compares each call with two SENDs of its size."""
 
 import argparse
 import os

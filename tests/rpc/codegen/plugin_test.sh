@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# plugin_test.sh <protoc-gen-verbena> <protoc>
+# The plugin answers a user by hand, and works under protoc: with parameters, beside another plugin,
+# and with one line for each .proto that it refuses. plugin_test.sh <protoc-gen-verbena> <protoc>
 set -uo pipefail
 
 plugin=$(readlink -f "$1")

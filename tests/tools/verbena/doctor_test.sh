@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a user sees of `verbena doctor`: in the guest a device that works, and that device without the
-# memory it needs; elsewhere what there is.
+# `verbena doctor` shows its user, in the guest, a device that works, and the same device without the
+# memory that it needs. Elsewhere it shows what there is.
 set -euo pipefail
 
 # Runs "$@"; leaves what it prints in `report`, and its exit status in `status`.

@@ -265,7 +265,7 @@ TEST_F(ForEachTest, AnExceptionOfTheGeneratorCancelsTheTasksAndComesOut) {
 
 // --- Cancellation --------------------------------------------------------------------------------
 
-TEST_F(ForEachTest, ItsCancellationReachesTheTasksAndStartsNoMore) {
+TEST_F(ForEachTest, CancellingTheCallerReachesTheTasksAndStartsNoMore) {
   CancelScope scope;
   Started running(scheduler_, ForEach(Numbers(10), 2, Waiting()), &scope);
   scheduler_.RunUntilIdle();

@@ -224,7 +224,7 @@ TEST_F(WhenAnyTest, VectorTellsTheIndexAndTheResult) {
   EXPECT_EQ(result, "3");
 }
 
-TEST_F(WhenAnyTest, VectorOfVoids) {
+TEST_F(WhenAnyTest, TakesAVectorOfTasksWithoutResults) {
   auto held = std::make_shared<int>(0);
   std::vector<Task<void>> tasks;
   tasks.push_back(HoldOn(event_, held));

@@ -3,7 +3,7 @@
 //
 // Values; any thread.
 //
-//   co_await stub.Renew(lease, {.priority = Priority::kControl});
+//   co_await stub.Heartbeat(request, {.priority = Priority::kControl});
 
 #ifndef VERBENA_RPC_CALL_CONTEXT_H_
 #define VERBENA_RPC_CALL_CONTEXT_H_
@@ -16,7 +16,7 @@ namespace verbena {
 // How urgent a call is. A server reads it as ServerContext::priority().
 enum class Priority : uint8_t {
   kNormal = 0,
-  kControl = 1,     // small and urgent: leases, heartbeats
+  kControl = 1,     // small and urgent, such as heartbeats
   kBackground = 2,  // may wait: scrubs, rebuilds
 };
 
@@ -33,7 +33,7 @@ struct RequestId {
 enum class Inherit : uint8_t {
   // The Task's deadline if that is earlier than the call's own, its cancellation and its trace.
   kAll = 0,
-  // Nothing: for work that must be done even if the Task is cancelled, such as giving up a lease.
+  // Nothing: for work that must be done even if the Task is cancelled, such as giving up a lock.
   // Neither a cancellation of the Task nor WithDeadline() ends such a call; its own deadline does.
   // Destroying the Task still abandons it: Spawn() what must outlive the Task. For a stream this
   // declines the deadline and the trace; a cancelled Task ends its own awaits of it all the same.

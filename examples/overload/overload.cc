@@ -1,5 +1,5 @@
 // A server that has more calls than it can serve: a greedy client sends a thousand lookups at once,
-// a modest one sends one after the other and renews its lease. First each call starts when it
+// a modest one sends one after the other, and heartbeats. First each call starts when it
 // arrives, then the server has bounds.
 
 #include <chrono>
@@ -32,7 +32,7 @@ using verbena::TimePoint;
 constexpr int kGreedyCalls = 1000;
 constexpr Duration kWork = std::chrono::microseconds(50);
 constexpr Duration kPhase = std::chrono::seconds(1);
-constexpr Duration kRenewEvery = std::chrono::milliseconds(10);
+constexpr Duration kHeartbeatEvery = std::chrono::milliseconds(10);
 
 class StoreService final : public Store::Service {
   Task<absl::Status> Lookup(verbena::ServerContext&, const overload::LookupRequest&,
@@ -42,8 +42,8 @@ class StoreService final : public Store::Service {
     }
     co_return absl::OkStatus();
   }
-  Task<absl::Status> Renew(verbena::ServerContext&, const overload::RenewRequest&,
-                           overload::RenewReply&) override {
+  Task<absl::Status> Heartbeat(verbena::ServerContext&, const overload::HeartbeatRequest&,
+                               overload::HeartbeatReply&) override {
     co_return absl::OkStatus();
   }
 };
@@ -70,13 +70,13 @@ Task<void> LookUp(verbena::Channel& channel, TimePoint until, Calls& calls) {
   }
 }
 
-Task<void> Renew(verbena::Channel& channel, TimePoint until, Calls& calls) {
+Task<void> SendHeartbeats(verbena::Channel& channel, TimePoint until, Calls& calls) {
   Store::Stub store(channel);
   while (Clock::Real().Now() < until) {
     const TimePoint begin = Clock::Real().Now();
-    const auto renewed = co_await store.Renew({}, {.priority = verbena::Priority::kControl});
-    Note(calls, begin, renewed.status());
-    (void)co_await verbena::Sleep(kRenewEvery);
+    const auto sent = co_await store.Heartbeat({}, {.priority = verbena::Priority::kControl});
+    Note(calls, begin, sent.status());
+    (void)co_await verbena::Sleep(kHeartbeatEvery);
   }
 }
 
@@ -100,7 +100,7 @@ absl::Status RunPhase(const char* title, const verbena::ServerOptions& options) 
                            verbena::Server::Start(*runtime, {&service}, options));
   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Runtime> greedy, Runtime::Start({.device = "soft"}));
   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Runtime> modest, Runtime::Start({.device = "soft"}));
-  Calls greedy_calls, modest_calls, renewals;
+  Calls greedy_calls, modest_calls, heartbeats;
   {
     verbena::Channel greedy_channel(*greedy, server->address());
     verbena::Channel modest_channel(*modest, server->address());
@@ -109,7 +109,7 @@ absl::Status RunPhase(const char* title, const verbena::ServerOptions& options) 
     const TimePoint until = Clock::Real().Now() + kPhase;
     auto one = greedy->Spawn(BeGreedy(greedy_channel, until, greedy_calls));
     auto two = modest->Spawn(LookUp(modest_channel, until, modest_calls));
-    auto three = modest->Spawn(Renew(modest_channel, until, renewals));
+    auto three = modest->Spawn(SendHeartbeats(modest_channel, until, heartbeats));
     one.Join();
     two.Join();
     three.Join();
@@ -119,7 +119,7 @@ absl::Status RunPhase(const char* title, const verbena::ServerOptions& options) 
             << std::setw(12) << "p50 ms" << std::setw(12) << "p99 ms" << std::endl;
   Print("the greedy client", greedy_calls);
   Print("the modest client", modest_calls);
-  Print("its renewals", renewals);
+  Print("its heartbeats", heartbeats);
   return absl::OkStatus();
 }
 

@@ -4,7 +4,7 @@ set -euo pipefail
 
 output=$(timeout 50 examples/overload/overload)
 fail() { echo "$1; it said: $output" >&2; exit 1; }
-for client in "the greedy client" "the modest client" "its renewals"; do
+for client in "the greedy client" "the modest client" "its heartbeats"; do
   [ "$(grep -cE "$client +[1-9][0-9]* " <<<"$output")" = 2 ] || fail "a phase serves none of $client"
 done
 greedy=$(grep "the greedy client" <<<"$output")

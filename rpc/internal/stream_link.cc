@@ -100,9 +100,15 @@ void StreamLink::WatchRoom() {
   StartTimer();
 }
 
+Scheduler& StreamLink::scheduler() const { return link_->endpoint().executor(); }
+
+size_t StreamLink::max_message_bytes() const {
+  return link_->endpoint().limits().max_payload_bytes;
+}
+
 void StreamLink::StartTimer() {
-  Scheduler& scheduler = link_->endpoint().executor();
-  scheduler.StartTimer(*this, SaturatingAdd(scheduler.now(), *room_grace_));
+  Scheduler& timers = scheduler();
+  timers.StartTimer(*this, SaturatingAdd(timers.now(), *room_grace_));
   timer_running_ = true;
 }
 
@@ -123,7 +129,7 @@ void StreamLink::OnTimer() {
 }
 
 void StreamLink::OnLinkDown() {
-  if (std::exchange(timer_running_, false)) link_->endpoint().executor().StopTimer(*this);
+  if (std::exchange(timer_running_, false)) scheduler().StopTimer(*this);
   room_waits_ = 0;
   link_ = nullptr;
   SendWaiter::Unlink();

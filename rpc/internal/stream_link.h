@@ -12,6 +12,7 @@
 #define VERBENA_RPC_INTERNAL_STREAM_LINK_H_
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -146,8 +147,11 @@ class StreamLink final : private SendWaiter, private Timer {
   // for what was read meanwhile.
   void AddUntold(UntoldStream& stream) { untold_.PushBack(stream); }
 
-  // Valid while streams use it.
+  // These are valid while streams use it.
   Link& link() const { return *link_; }
+  Scheduler& scheduler() const;
+  // The largest message of a stream, by this side's limits.
+  size_t max_message_bytes() const;
   const std::shared_ptr<StreamShare>& share() const { return share_; }
 
   // Each frame with a message comes here first, also if its stream has ended. A failed Status

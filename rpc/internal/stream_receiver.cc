@@ -10,7 +10,6 @@
 #include "verbena/rpc/internal/call_step.h"
 #include "verbena/rpc/internal/frames.h"
 #include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/mutant.h"
 #include "verbena/transport/memory/size_class.h"
@@ -22,12 +21,12 @@ using google::protobuf::MessageLite;
 StreamReceiver::~StreamReceiver() { Clear(); }
 
 void StreamReceiver::Begin(StreamLink& link, CallId id, StreamBuffers* buffers) {
-  link_ = &link;
+  stream_link_ = &link;
   share_ = link.share();
   buffers_ = buffers;
   id_ = id;
   window_ = ReceiveWindow(kStreamWindowBytes);
-  max_message_bytes_ = link.link().endpoint().limits().max_payload_bytes;
+  max_message_bytes_ = link.max_message_bytes();
   link.Add(*this);
 }
 
@@ -50,7 +49,7 @@ void StreamReceiver::Clear() {
   SendWaiter::Unlink();
   IntrusiveNode<LinkedStream>::Unlink();
   IntrusiveNode<UntoldStream>::Unlink();
-  link_ = nullptr;
+  stream_link_ = nullptr;
   buffers_ = nullptr;
   part_left_ = 0;
   ended_ = discards_ = false;
@@ -109,7 +108,7 @@ absl::Status StreamReceiver::CheckFirstPart(const FrameHeader& frame, Part& part
 }
 
 absl::Status StreamReceiver::OnMessage(const FrameHeader& frame, const char* body) {
-  AtStep(CallStep::kMessageArrived, &link_->link());
+  AtStep(CallStep::kMessageArrived, &stream_link_->link());
   if (ended_ && !VERBENA_MUTANT(kMessageAfterEndTaken)) {
     return absl::InvalidArgumentError("a message on a stream that its sender has ended");
   }
@@ -169,8 +168,8 @@ void StreamReceiver::EndReader(StreamRead::State state) {
 }
 
 void StreamReceiver::SetPeerOwes(bool owes) {
-  if (std::exchange(peer_owes_, owes) == owes || link_ == nullptr) return;
-  owes ? link_->BeginWait() : link_->EndWait();
+  if (std::exchange(peer_owes_, owes) == owes || stream_link_ == nullptr) return;
+  owes ? stream_link_->BeginWait() : stream_link_->EndWait();
 }
 
 bool StreamReceiver::HasMemoryFor(const Part& part, StreamRead& read) {
@@ -268,8 +267,8 @@ void StreamReceiver::EndCounted() {
 
 // The timer runs on when the message is whole, so that few messages start it.
 void StreamReceiver::WatchAssembly() {
-  if (watch_ != nullptr || ended_ || link_ == nullptr) return;
-  watch_ = &link_->link().endpoint().executor();
+  if (watch_ != nullptr || ended_ || stream_link_ == nullptr) return;
+  watch_ = &stream_link_->scheduler();
   assembly_.MarkProgress();
   watch_->StartTimer(*this, SaturatingAdd(watch_->now(), kMaxLandingWait));
 }
@@ -351,29 +350,29 @@ void StreamReceiver::DropKept() {
 }
 
 void StreamReceiver::Consume(const Part& part) {
-  if (link_ == nullptr) return;
+  if (stream_link_ == nullptr) return;
   window_.Consume(StreamCost(part.bytes));
-  if (!part.own) link_->Consume(StreamCost(part.bytes));
+  if (!part.own) stream_link_->Consume(StreamCost(part.bytes));
   TellIfDue();
 }
 
 // While the link's window is used up, the peer goes on as far as the stream's own window reaches.
 bool StreamReceiver::MustTell() const {
   if (window_.due()) return true;
-  return link_->is_tight() && has_untold() && !VERBENA_MUTANT(kOwnWindowsToldLate);
+  return stream_link_->is_tight() && has_untold() && !VERBENA_MUTANT(kOwnWindowsToldLate);
 }
 
 void StreamReceiver::TellIfDue() {
-  if (ended_ || SendWaiter::linked() || !link_->link().open()) return;
+  if (ended_ || SendWaiter::linked() || !stream_link_->link().open()) return;
   if (MustTell()) {
     SendLimit();
   } else if (has_untold() && !IntrusiveNode<UntoldStream>::linked()) {
-    link_->AddUntold(*this);
+    stream_link_->AddUntold(*this);
   }
 }
 
 void StreamReceiver::SendLimit() {
-  Link& link = link_->link();
+  Link& link = stream_link_->link();
   if (link.Append(StreamWindowFrame(id_, window_.next_limit()), 0) == nullptr) {
     link.AwaitWritable(*this);
   } else {
@@ -421,7 +420,7 @@ void StreamReceiver::Discard() {
 
 void StreamReceiver::OnStreamLinkLost() {
   StopWatch();
-  link_ = nullptr;
+  stream_link_ = nullptr;
   SendWaiter::Unlink();
   IntrusiveNode<UntoldStream>::Unlink();
   // A Read that no cancellation reaches would wait for ever.

@@ -137,7 +137,7 @@ class StreamReceiver final : private SendWaiter,
   void OnStreamLinkTight() override { TellIfDue(); }
 
   Listener& listener_;
-  StreamLink* link_ = nullptr;          // nullptr once lost
+  StreamLink* stream_link_ = nullptr;   // nullptr once lost
   std::shared_ptr<StreamShare> share_;  // of the last link, which may be lost
   StreamBuffers* buffers_ = nullptr;
   CallId id_;

@@ -8,7 +8,6 @@
 #include "verbena/rpc/internal/call_step.h"
 #include "verbena/rpc/internal/frames.h"
 #include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/mutant.h"
 
@@ -30,19 +29,19 @@ void CopyPayload(const BorrowedPayload& payload, char* to) {
 StreamSender::~StreamSender() { Clear(); }
 
 void StreamSender::Begin(StreamLink& link, CallId id, const char* method) {
-  link_ = &link;
+  stream_link_ = &link;
   share_ = link.share();
   id_ = id;
   method_ = method;
   window_ = SendWindow(kStreamWindowBytes);
-  max_message_bytes_ = link.link().endpoint().limits().max_payload_bytes;
+  max_message_bytes_ = link.max_message_bytes();
   link.Add(*this);
 }
 
 void StreamSender::Clear() {
   Close(CancelStatus(absl::StatusCode::kCancelled));
   IntrusiveNode<LinkedStream>::Unlink();
-  link_ = nullptr;
+  stream_link_ = nullptr;
   end_wanted_ = end_sent_ = closed_ = cut_short_ = false;
   reason_ = absl::OkStatus();
   lost_ = absl::OkStatus();
@@ -61,11 +60,11 @@ void StreamSender::Close(absl::Status reason) {
 
 void StreamSender::SetWait(Wait wait) {
   const Wait before = std::exchange(wait_, wait);
-  if (before == wait || link_ == nullptr) return;
-  if (before == Wait::kNone) link_->BeginWait();
-  if (before == Wait::kRoom) link_->EndRoomWait();
-  if (wait == Wait::kNone) link_->EndWait();
-  if (wait == Wait::kRoom) link_->BeginRoomWait();
+  if (before == wait || stream_link_ == nullptr) return;
+  if (before == Wait::kNone) stream_link_->BeginWait();
+  if (before == Wait::kRoom) stream_link_->EndRoomWait();
+  if (wait == Wait::kNone) stream_link_->EndWait();
+  if (wait == Wait::kRoom) stream_link_->BeginRoomWait();
 }
 
 void StreamSender::StopWaiting() {
@@ -73,19 +72,19 @@ void StreamSender::StopWaiting() {
   IntrusiveNode<LinkWindowWaiter>::Unlink();
   GiveBackReserved();
   SetWait(Wait::kNone);
-  if (link_ != nullptr) link_->WakeSenders();
+  if (stream_link_ != nullptr) stream_link_->WakeSenders();
 }
 
 void StreamSender::GiveBackReserved() {
   const uint32_t reserved = std::exchange(reserved_, 0);
-  if (link_ == nullptr || reserved == 0) return;
+  if (stream_link_ == nullptr || reserved == 0) return;
   window_.GiveBack(reserved);
-  if (reserved_in_ == kCountsInLink) link_->GiveBack(reserved);
+  if (reserved_in_ == kCountsInLink) stream_link_->GiveBack(reserved);
 }
 
 uint32_t StreamSender::max_part_bytes() const {
   return static_cast<uint32_t>(
-      std::min<size_t>(link_->link().max_body_bytes(), kMaxStreamPartBytes));
+      std::min<size_t>(stream_link_->link().max_body_bytes(), kMaxStreamPartBytes));
 }
 
 char* StreamSender::Reserve(FrameHeader frame, uint32_t bytes) {
@@ -96,43 +95,43 @@ char* StreamSender::Reserve(FrameHeader frame, uint32_t bytes) {
     return nullptr;
   }
   const bool is_own = BeginsInOwnWindow(window_.available()) && !VERBENA_MUTANT(kOwnWindowUnused);
-  if (!is_own && !link_->TryTake(cost)) {
+  if (!is_own && !stream_link_->TryTake(cost)) {
     cost_wanted = cost;
     SetWait(Wait::kLinkWindow);
-    link_->Await(*this);
+    stream_link_->Await(*this);
     return nullptr;
   }
   window_.Take(cost);
   frame.outcome = is_own ? kCountsInStreamAlone : kCountsInLink;
-  char* body = link_->link().Append(frame, bytes);
+  char* body = stream_link_->link().Append(frame, bytes);
   if (body == nullptr) {
     reserved_ = cost;
     reserved_in_ = frame.outcome;
     body_bytes = bytes;
     SetWait(Wait::kRoom);
-    link_->link().AwaitWritable(*this);
+    stream_link_->link().AwaitWritable(*this);
   } else {
-    AtStep(CallStep::kMessageAppended, &link_->link());
+    AtStep(CallStep::kMessageAppended, &stream_link_->link());
   }
   return body;
 }
 
 void StreamSender::Advance() {
   SetWait(Wait::kNone);
-  while (link_ != nullptr && link_->link().open() && !closed_) {
+  while (stream_link_ != nullptr && stream_link_->link().open() && !closed_) {
     if (in_message()) {
       if (!SendPart()) return;
     } else if (writer_ != nullptr) {
       if (!SendMessage()) return;
     } else if (end_wanted_ && !end_sent_) {
-      if (link_->link().Append(StreamEndFrame(id_), 0) == nullptr) {
+      if (stream_link_->link().Append(StreamEndFrame(id_), 0) == nullptr) {
         body_bytes = 0;
         SetWait(Wait::kRoom);
-        link_->link().AwaitWritable(*this);
+        stream_link_->link().AwaitWritable(*this);
         return;
       }
       end_sent_ = true;
-      AtStep(CallStep::kEndAppended, &link_->link());
+      AtStep(CallStep::kEndAppended, &stream_link_->link());
     } else {
       return;
     }
@@ -262,7 +261,7 @@ void StreamSender::OnWritable(Link& link) {
 void StreamSender::OnLinkWindow() { Advance(); }
 
 absl::Status StreamSender::OnWindow(const FrameHeader& frame) {
-  AtStep(CallStep::kWindowArrived, &link_->link());
+  AtStep(CallStep::kWindowArrived, &stream_link_->link());
   if (frame.body_bytes != 0) return absl::InvalidArgumentError("a window frame has a body");
   VERBENA_RETURN_IF_ERROR(window_.Open(frame.argument));
   // A window that opens by a byte at a time costs no look at the message.
@@ -280,7 +279,7 @@ void StreamSender::OnStreamLinkLost() {
   IntrusiveNode<LinkWindowWaiter>::Unlink();
   reserved_ = 0;
   wait_ = Wait::kNone;
-  link_ = nullptr;
+  stream_link_ = nullptr;
   Close(absl::UnavailableError("the link was lost"));
 }
 

@@ -98,7 +98,7 @@ class StreamSender final : private SendWaiter, private LinkWindowWaiter, private
   void OnLinkWindow() override;
   void OnStreamLinkLost() override;
 
-  StreamLink* link_ = nullptr;          // nullptr once lost
+  StreamLink* stream_link_ = nullptr;   // nullptr once lost
   std::shared_ptr<StreamShare> share_;  // of the last link, which may be lost
   CallId id_;
   const char* method_ = "";

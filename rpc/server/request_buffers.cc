@@ -30,12 +30,12 @@ class PayloadShare final : public BlockListener {
   PayloadShare& operator=(const PayloadShare&) = delete;
   ~PayloadShare() override {
     if (has_client_) client_->bytes().Release(of_client_);
-    if (has_source_) client_->source().bytes().Release(of_source_);
+    if (has_source_) client_->source_bytes().Release(of_source_);
   }
 
   bool TryTake() {
     has_client_ = client_->bytes().TryAcquire(of_client_);
-    has_source_ = has_client_ && client_->source().bytes().TryAcquire(of_source_);
+    has_source_ = has_client_ && client_->source_bytes().TryAcquire(of_source_);
     if (has_client_ && !has_source_) {
       has_client_ = false;
       client_->bytes().Release(of_client_);
@@ -46,18 +46,18 @@ class PayloadShare final : public BlockListener {
   Task<absl::Status> Take() {
     VERBENA_CO_RETURN_IF_ERROR(co_await client_->bytes().Acquire(of_client_));
     has_client_ = true;
-    VERBENA_CO_RETURN_IF_ERROR(co_await client_->source().bytes().Acquire(of_source_));
+    VERBENA_CO_RETURN_IF_ERROR(co_await client_->source_bytes().Acquire(of_source_));
     has_source_ = true;
     co_return absl::OkStatus();
   }
-  bool lacks_source_bytes() const { return of_source_ > client_->source().bytes().available(); }
+  bool lacks_source_bytes() const { return of_source_ > client_->source_bytes().available(); }
 
   // The wait for it took `waited`, in vain.
   absl::Status Exhausted(size_t bytes, Duration waited) const {
     const ServerSource& source = client_->source();
     const size_t most = has_client_ ? source.max_bytes() : client_->max_bytes();
     const size_t free =
-        has_client_ ? client_->source().bytes().available() : client_->bytes().available();
+        has_client_ ? client_->source_bytes().available() : client_->bytes().available();
     return absl::ResourceExhaustedError(fmt::format(
         "{} bytes for a payload did not come free within {} ms: payloads of {} take {} of the {} "
         "bytes that {} may have. Destroy the Buffers of messages sooner, or raise "

@@ -117,7 +117,7 @@ void ServerBulk::ReturnLanded() {
 void ServerBulk::ReturnShares() {
   ServerClient& client = session_->client();
   if (share_ > 0) client.bytes().Release(std::exchange(share_, 0));
-  if (source_share_ > 0) client.source().bytes().Release(std::exchange(source_share_, 0));
+  if (source_share_ > 0) client.source_bytes().Release(std::exchange(source_share_, 0));
 }
 
 void ServerBulk::Clear() {
@@ -230,7 +230,7 @@ bool ServerBulk::TryShares(size_t bytes) {
   const size_t share = std::min(bytes, client.max_bytes());
   if (!client.bytes().TryAcquire(share)) return false;
   const size_t of_source = std::min(bytes, client.source().max_bytes());
-  if (!client.source().bytes().TryAcquire(of_source)) {
+  if (!client.source_bytes().TryAcquire(of_source)) {
     client.bytes().Release(share);
     return false;
   }
@@ -247,8 +247,8 @@ Task<absl::Status> ServerBulk::AwaitShares(size_t bytes) {
   VERBENA_CO_RETURN_IF_ERROR(co_await client.bytes().Acquire(share));
   share_ = share;
   const size_t of_source = std::min(bytes, client.source().max_bytes());
-  if (of_source > client.source().bytes().available()) session_->ReclaimGrantsOfSource();
-  VERBENA_CO_RETURN_IF_ERROR(co_await client.source().bytes().Acquire(of_source));
+  if (of_source > client.source_bytes().available()) session_->ReclaimGrantsOfSource();
+  VERBENA_CO_RETURN_IF_ERROR(co_await client.source_bytes().Acquire(of_source));
   source_share_ = of_source;
   co_return absl::OkStatus();
 }

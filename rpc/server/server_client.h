@@ -38,6 +38,8 @@ class ServerClient final : public std::enable_shared_from_this<ServerClient> {
   ServerClient& operator=(const ServerClient&) = delete;
 
   ServerSource& source() const { return *source_; }
+  // As bytes() below, for all clients of the source.
+  Semaphore& source_bytes() const { return source_->bytes(); }
   // True if the client, or its source, runs as many calls as it may.
   bool full() const { return takes_its_share() || source_->full(); }
   bool takes_its_share() const {

@@ -117,6 +117,8 @@ class ServerContext {
   ServerContext(const MethodDescriptor& method, CancelScope& cancel, const std::string& peer,
                 internal::ServerCall& call)
       : method_(&method), cancel_(cancel), peer_(&peer), call_(call) {}
+  // Whether NotExecuted() of this call made `status`, which is not OK.
+  bool IsRefusal(const absl::Status& status) const;
 
   const MethodDescriptor* method_;
   CancelScope& cancel_;

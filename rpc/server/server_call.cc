@@ -1,14 +1,11 @@
 #include "verbena/rpc/server/server_call.h"
 
-#include <algorithm>
-#include <atomic>
 #include <exception>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
-#include "absl/strings/cord.h"
 #include "fmt/format.h"
 #include "verbena/rpc/internal/allocate.h"
 #include "verbena/rpc/internal/call_step.h"
@@ -18,7 +15,6 @@
 #include "verbena/rpc/server/server_shard.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
@@ -31,9 +27,6 @@ TimePoint DeadlineIn(uint64_t left, TimePoint now) {
   return now + std::chrono::microseconds(left);
 }
 
-// As NotExecuted() marks it.
-std::string RefusalMark(uint64_t refusal) { return fmt::format("{}", refusal); }
-
 Task<absl::StatusOr<bool>> ReadRequest(StreamReceiver& receiver,
                                        google::protobuf::MessageLite& request) {
   co_return co_await StreamRead(receiver, request);
@@ -41,12 +34,6 @@ Task<absl::StatusOr<bool>> ReadRequest(StreamReceiver& receiver,
 
 Task<absl::Status> WriteReply(StreamSender& sender, const google::protobuf::MessageLite& reply) {
   co_return co_await StreamWrite(sender, reply);
-}
-
-bool IsRefusal(const absl::Status& status, uint64_t refusal) {
-  if (VERBENA_MUTANT(kForeignRefusalTaken)) return OutcomeOf(status) == Outcome::kNotExecuted;
-  const std::string mark = RefusalMark(refusal);
-  return status.GetPayload(kRefusalPayloadUrl) == absl::Cord(mark);
 }
 
 }  // namespace
@@ -366,7 +353,7 @@ void ServerCall::OnTaskDone() {
 }
 
 void ServerCall::EndTask(const absl::Status& status, Outcome outcome) {
-  if (!status.ok() && context_->refusal_ != 0 && IsRefusal(status, context_->refusal_)) {
+  if (!status.ok() && context_->IsRefusal(status)) {
     outcome = Outcome::kNotExecuted;
   }
   const bool refused = (step_ == Step::kFetch && !VERBENA_MUTANT(kFetchedCallExecuted)) ||
@@ -586,131 +573,4 @@ void ServerCall::ClearParts() {
   stream_.Clear();
 }
 
-StreamReceiver& StreamOf::Receiver(ServerContext& context) {
-  return context.call_.stream_.get()->receiver();
-}
-
-StreamSender& StreamOf::Sender(ServerContext& context) {
-  return context.call_.stream_.get()->sender();
-}
-
 }  // namespace verbena::internal
-
-// ServerContext. Defined here, since every program with a server links this file: libraries of
-// handlers are then linked in any order.
-namespace verbena {
-
-// The mark in the Status is this call's own. So it tells the refusal from an error that the handler
-// meets later, also from one that says of another call that it was not executed.
-absl::Status ServerContext::NotExecuted(absl::Status status) {
-  if (status.ok()) return status;
-  static std::atomic<uint64_t> last_refusal{0};
-  status = WithOutcome(std::move(status), Outcome::kNotExecuted);
-  if (VERBENA_MUTANT(kHandlersRefusalExecuted)) return status;
-  if (refusal_ == 0) refusal_ = last_refusal.fetch_add(1, std::memory_order_relaxed) + 1;
-  const std::string mark = internal::RefusalMark(refusal_);
-  status.SetPayload(internal::kRefusalPayloadUrl, absl::Cord(mark));
-  return status;
-}
-
-const Metadata& ServerContext::metadata() const {
-  static const Metadata* const none = new Metadata();
-  const internal::CallContext* context = call_.carried_.incoming();
-  return context != nullptr ? context->metadata : *none;
-}
-
-Priority ServerContext::priority() const {
-  const internal::CallContext* context = call_.carried_.incoming();
-  return context != nullptr ? context->priority : Priority::kNormal;
-}
-
-std::optional<RequestId> ServerContext::request_id() const {
-  const internal::CallContext* context = call_.carried_.incoming();
-  return context != nullptr ? context->request_id : std::nullopt;
-}
-
-absl::Status ServerContext::AddTrailingMetadata(std::string_view key, std::string_view value) {
-  VERBENA_RETURN_IF_ERROR(Metadata::CheckEntry(key, value));
-  const internal::Link* link = call_.session_->link();
-  size_t most = call_.shard_.limits().max_metadata_bytes;
-  // The other half is for the reply's headers, or for a failure's text.
-  if (link != nullptr) most = std::min(most, link->max_body_bytes() / 2);
-  if (const internal::ServerBulk* bulk = call_.bulk_.get();
-      bulk != nullptr && bulk->room_in_frame() > 0 && link != nullptr) {
-    // The payload comes in the same frame.
-    most = std::min(most, link->max_body_bytes() - bulk->room_in_frame() -
-                              internal::ResponseBulk::kEncodedBytes);
-    most -= std::min(most, internal::kContextHeaderBytes);
-  }
-  Metadata& trailing = call_.carried_.trailing();
-  const size_t bytes = trailing.bytes() + Metadata::kEntryBytes + key.size() + value.size();
-  if (bytes > most) {
-    return absl::ResourceExhaustedError(
-        fmt::format("the metadata key \"{}\" makes {} bytes of trailing metadata, of which a "
-                    "response takes {}: at most ServerOptions::max_metadata_bytes, and half of a "
-                    "frame (LinkLimits::eager_bytes)",
-                    key, bytes, most));
-  }
-  trailing.Add(key, value);
-  return absl::OkStatus();
-}
-
-const Metadata& ServerContext::trailing_metadata() const { return call_.carried_.trailing(); }
-
-size_t ServerContext::request_payload_bytes() const {
-  const internal::ServerBulk* bulk = call_.bulk_.get();
-  return bulk != nullptr ? bulk->request_payload_bytes() : 0;
-}
-
-bool ServerContext::has_request_payload() const {
-  const internal::ServerBulk* bulk = call_.bulk_.get();
-  return bulk != nullptr && bulk->has_request_payload();
-}
-
-Buffer ServerContext::TakeRequestPayload() {
-  internal::ServerBulk* bulk = call_.bulk_.get();
-  return bulk != nullptr ? bulk->TakeRequestPayload() : Buffer();
-}
-
-Task<absl::StatusOr<Buffer>> ServerContext::AllocateBuffer(size_t bytes) {
-  internal::Link* link = call_.session_->link();
-  if (link == nullptr) co_return absl::UnavailableError("the caller's link was lost");
-  co_return co_await call_.session_->client().responses().Allocate(
-      link->endpoint(), bytes,
-      {.deadline = call_.deadline_,
-       .longest = call_.shard_.limits().memory_wait,
-       .holders = &call_.shard_.send_holders()},
-      call_.session_->peer(), call_.shard_.memory_refused());
-}
-
-std::string ServerContext::device_name() const {
-  const internal::Link* link = call_.session_->link();
-  return link == nullptr ? "" : link->endpoint().device_name();
-}
-
-void ServerContext::SetResponsePayload(Payload payload) {
-  call_.Bulk().SetResponse(std::move(payload));
-}
-
-size_t ServerContext::response_payload_room() const {
-  const internal::ServerBulk* bulk = call_.bulk_.get();
-  return bulk != nullptr ? bulk->room() : 0;
-}
-
-Task<absl::Status> ServerContext::WriteResponsePayload(BufferView part) {
-  return call_.Bulk().Write(part);
-}
-
-absl::StatusOr<RemoteMemory> ServerContext::Remote(const RemoteMemoryHandle& handle) {
-  internal::Link* link = call_.session_->link();
-  if (link == nullptr) return absl::UnavailableError("the caller's link was lost");
-  return internal::RemoteOver(*link, handle);
-}
-
-Task<absl::StatusOr<Loan>> ServerContext::Lend(BufferView view, LeaseAccess access) {
-  internal::Link* link = call_.session_->link();
-  if (link == nullptr) co_return absl::UnavailableError("the caller's link was lost");
-  co_return co_await internal::LendOver(*link, view, access, call_.deadline_);
-}
-
-}  // namespace verbena

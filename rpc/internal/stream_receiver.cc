@@ -12,6 +12,7 @@
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/mutant.h"
+#include "verbena/transport/memory/size_class.h"
 
 namespace verbena::internal {
 

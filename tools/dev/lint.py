@@ -218,7 +218,7 @@ def long_functions(name, lines):
     """(line, length, first line) of each long block whose braces start and end in column 0."""
     start = None
     for number, line in enumerate(lines, 1):
-        if re.match(r"[A-Za-z~].*[({,]$", line) and not line.startswith(
+        if re.match(r"[A-Za-z~].*[({,]$", line) and " = {" not in line and not line.startswith(
                 ("namespace", "class", "struct", "enum", "union", "extern", "using")):
             start = number if start is None else start
         elif line.startswith("}"):

@@ -300,7 +300,7 @@ MUTANTS = [
            "*TheClientsOfOneSourceLeaveAQuarterOfTheQueue"),
     Mutant("kSourcesPlaceIsLost", "//tests/rpc/server:admission_queue_test",
            "*TheClientsOfOneSourceLeaveAQuarterToOthers"),
-    Mutant("kLargeClaimsPinned", "//tests/rpc:admission_test",
+    Mutant("kLargeClaimsPinned", "//tests/rpc:admission_of_payloads_test",
            "*ARequestThatClaimsMoreThanAServerTakesPinsNothing"),
     Mutant("kManyClientsManyTurns", "//tests/rpc/server:admission_queue_test",
            "*SourcesTakeTurnsHoweverManyClientsTheyHave"),

@@ -67,7 +67,7 @@ class RemoteMemory {
 
   // Atomic operations on the word of 8 bytes, in the byte order of the machines, at `offset`; both
   // return the word's former value. They are atomic among each other, as far as they go through one
-  // device of the lender's; against its processors only where that device says so (IBV_ATOMIC_GLOB;
+  // device of the lender's; against its processors only if that device says so (IBV_ATOMIC_GLOB;
   // the soft device does).
   VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<absl::StatusOr<uint64_t>> CompareAndSwap(
       uint64_t offset, uint64_t expected, uint64_t desired) const;

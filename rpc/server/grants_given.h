@@ -1,5 +1,5 @@
 // GrantsGiven: grants landings to the client of one link, ahead of its requests, so that their
-// payloads are written before the request is sent: one round trip, where reading takes two.
+// payloads are written before the request is sent: one round trip; reading takes two.
 //
 // The server begins without grants and follows use. For each payload that came it grants a landing
 // of that size, so that a client has as many as it had payloads on their way at once. When memory

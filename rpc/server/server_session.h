@@ -109,7 +109,7 @@ class ServerSession final : public LinkListener, private SendWaiter, private Tim
   [[gnu::cold, gnu::noinline]] absl::Status StartUnadmitted(const FrameHeader& frame,
                                                             const char* body, IncomingBulk* bulk,
                                                             IncomingContext* context);
-  // The same where the shard's Admission decides.
+  // The same if the shard's Admission decides.
   [[gnu::noinline]] absl::Status StartGuarded(const FrameHeader& frame, const char* body,
                                               IncomingBulk* bulk, IncomingContext* context);
   void AddCall(const FrameHeader& frame, ServerCall& call) {

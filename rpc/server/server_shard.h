@@ -134,7 +134,7 @@ class ServerShard {
     ++stats_.calls;
     return TakeCall(index);
   }
-  // The same where admission() decides. NoteStarted() follows when the call's turn has come.
+  // The same if admission() decides. NoteStarted() follows when the call's turn has come.
   // nullptr, and `reason`, which is counted, if the call is refused.
   [[gnu::noinline]] ServerCall* AdmitGuarded(const CallOffer& offer, ServerClient& client,
                                              RefusalReason& reason);

@@ -50,7 +50,7 @@ struct RdmaCmOptions {
 
 class RdmaCm final : public QpConnector, private CmEventListener {
  public:
-  // UNAVAILABLE where the kernel has no rdma_cm; FAILED_PRECONDITION when no IP address of this
+  // UNAVAILABLE if the kernel has no rdma_cm; FAILED_PRECONDITION when no IP address of this
   // host is on the port.
   static absl::StatusOr<std::unique_ptr<RdmaCm>> Start(RdmaCmOptions options);
   ~RdmaCm() override;

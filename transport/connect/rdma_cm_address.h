@@ -25,7 +25,7 @@ using IpAddress = std::array<uint8_t, 16>;
 
 struct HostAddress {
   std::string interface;
-  std::vector<uint8_t> hardware;  // the interface's; empty where it has none
+  std::vector<uint8_t> hardware;  // the interface's; empty if it has none
   IpAddress ip{};
 };
 

@@ -83,7 +83,7 @@ class Device {
   virtual absl::Status DeallocPd(ibv_pd* pd) = 0;
 
   // Zeroed, page-aligned memory that suits this device for what peers reach one-sided: huge pages
-  // where there are any; the soft device's can be mapped by its peers. Few and large:
+  // if there are any; the soft device's can be mapped by its peers. Few and large:
   // RESOURCE_EXHAUSTED beyond a bound of the device. FreeMemory() takes the same size;
   // FAILED_PRECONDITION while something in the memory is registered.
   virtual absl::StatusOr<std::byte*> AllocateMemory(size_t bytes);
@@ -96,7 +96,7 @@ class Device {
 
   // A type-2 memory window, which IBV_WR_BIND_MW binds and IBV_WR_LOCAL_INV or a peer's
   // IBV_WR_SEND_WITH_INV frees again; the consumer counts the low 8 bits of its key up at each
-  // binding. An error where DeviceCapabilities::memory_windows is false.
+  // binding. An error if DeviceCapabilities::memory_windows is false.
   virtual absl::StatusOr<ibv_mw*> AllocMw(ibv_pd* pd) = 0;
   // Also for a window that is bound: its key then admits no new access. An access that began before
   // may still be under way (Quiesced). Call it before the window's QP is destroyed (rxe: a

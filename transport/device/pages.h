@@ -1,4 +1,4 @@
-// Pages: zeroed memory straight from the kernel, in huge pages where there are any.
+// Pages: zeroed memory straight from the kernel, in huge pages if there are any.
 //
 // For regions that are registered with a device: few and large. From 2 MiB on, the memory begins at
 // a huge page, and its size is rounded up to whole huge pages. The administrator's pool (hugetlb)

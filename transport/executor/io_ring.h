@@ -53,7 +53,7 @@ class IoRing {
   static constexpr unsigned kEntries = 256;
   static constexpr unsigned kCompletions = 4 * kEntries;
 
-  // Fails where the kernel forbids io_uring or is older than 5.11; the message says what would
+  // Fails if the kernel forbids io_uring or is older than 5.11; the message says what would
   // mend it. The listener outlives the ring.
   static absl::StatusOr<std::unique_ptr<IoRing>> Create(RingListener& listener);
   IoRing(const IoRing&) = delete;

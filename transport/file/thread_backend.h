@@ -1,4 +1,4 @@
-// ThreadBackend: file operations by a few threads that block in system calls, where there is no
+// ThreadBackend: file operations by a few threads that block in system calls, if there is no
 // io_uring. Internal to transport/file.
 //
 // The same interface, slower: two thread switches per operation. The threads take operations in

@@ -16,28 +16,28 @@ class Arming : public ConformanceTest {
     return options;
   }
 
-  static void SendOne(Connection& c, unsigned flags = 0) {
+  static void SendOne(QpPair& c, unsigned flags = 0) {
     c.far.Post(Receive(7, {c.far.memory.Piece(0, 8)}));
     c.near.Post(Flagged(Send(1, {c.near.memory.Piece(0, 8)}), flags));
     EXPECT_THAT(c.near.SendCompletion(), Succeeded(IBV_WC_SEND, 1));
   }
 
   // The next event of the far channel is about `cq`; it is acknowledged.
-  void ExpectFarEvent(const Connection& c, Cq cq) {
+  void ExpectFarEvent(const QpPair& c, Cq cq) {
     const Cq event = Must(far().AwaitCqEvent(c.far.channel, kPatienceMs));
     EXPECT_EQ(event.id, cq.id) << "the event of another CQ came first";
     Must(far().AckCqEvents(event, 1));
   }
 
   // The far channel's next event is of the receives, but for a device that departs so.
-  void ExpectSolicitedEvent(const Connection& c, Departure departure) {
+  void ExpectSolicitedEvent(const QpPair& c, Departure departure) {
     if (!IsKnown(departure, near_info())) return ExpectFarEvent(c, c.far.recv_cq);
     const absl::StatusOr<Cq> event = far().AwaitCqEvent(c.far.channel, 200);
     if (Demand(event.ok(), departure)) Must(far().AckCqEvents(*event, 1));
   }
 
   // No event waits on the far channel: one that is provoked now is the next to come.
-  void ExpectNoFarEventBefore(Connection& c) {
+  void ExpectNoFarEventBefore(QpPair& c) {
     Must(far().Arm(c.far.send_cq, false));
     c.far.Post(Write(50, {c.far.memory.Piece(0, 8)}, c.near.memory, 8192));
     ExpectFarEvent(c, c.far.send_cq);
@@ -45,11 +45,11 @@ class Arming : public ConformanceTest {
   }
 
   // Both sides bounce `rounds` messages; the far one in its own process or thread.
-  void ExpectPingPong(Connection& c, uint32_t rounds, bool events);
+  void ExpectPingPong(QpPair& c, uint32_t rounds, bool events);
 };
 
 TEST_P(Arming, ACompletionAfterArmingRaisesAnEventOfItsCq) {
-  Connection c = Connect(WithChannel());
+  QpPair c = Connect(WithChannel());
   Must(far().Arm(c.far.recv_cq, false));
   SendOne(c);
   ExpectFarEvent(c, c.far.recv_cq);
@@ -57,14 +57,14 @@ TEST_P(Arming, ACompletionAfterArmingRaisesAnEventOfItsCq) {
 }
 
 TEST_P(Arming, WithoutArmingThereIsNoEvent) {
-  Connection c = Connect(WithChannel());
+  QpPair c = Connect(WithChannel());
   SendOne(c);
   EXPECT_THAT(c.far.ReceiveCompletion(), Succeeded(IBV_WC_RECV, 7));
   ExpectNoFarEventBefore(c);
 }
 
 TEST_P(Arming, OneArmingIsOneEvent) {
-  Connection c = Connect(WithChannel());
+  QpPair c = Connect(WithChannel());
   Must(far().Arm(c.far.recv_cq, false));
   SendOne(c);
   ExpectFarEvent(c, c.far.recv_cq);
@@ -78,7 +78,7 @@ TEST_P(Arming, OneArmingIsOneEvent) {
 }
 
 TEST_P(Arming, ArmingTwiceIsStillOneEvent) {
-  Connection c = Connect(WithChannel());
+  QpPair c = Connect(WithChannel());
   Must(far().Arm(c.far.recv_cq, false));
   Must(far().Arm(c.far.recv_cq, false));
   SendOne(c);
@@ -89,7 +89,7 @@ TEST_P(Arming, ArmingTwiceIsStillOneEvent) {
 }
 
 TEST_P(Arming, SendCompletionsRaiseEventsToo) {
-  Connection c = Connect(WithChannel());
+  QpPair c = Connect(WithChannel());
   Must(near().Arm(c.near.send_cq, false));
   c.near.Post(Write(1, {c.near.memory.Piece(0, 8)}, c.far.memory, 0));
   const Cq event = Must(near().AwaitCqEvent(c.near.channel, kPatienceMs));
@@ -99,7 +99,7 @@ TEST_P(Arming, SendCompletionsRaiseEventsToo) {
 }
 
 TEST_P(Arming, AReadThatEndsRaisesAnEvent) {
-  Connection c = Connect(WithChannel());
+  QpPair c = Connect(WithChannel());
   Must(near().Arm(c.near.send_cq, false));
   c.near.Post(Read(1, {c.near.memory.Piece(0, 40000)}, c.far.memory, 0));
   Must(near().AckCqEvents(Must(near().AwaitCqEvent(c.near.channel, kPatienceMs)), 1));
@@ -107,7 +107,7 @@ TEST_P(Arming, AReadThatEndsRaisesAnEvent) {
 }
 
 TEST_P(Arming, AnUnsignalledWrRaisesNone) {
-  Connection c = Connect(WithChannel());
+  QpPair c = Connect(WithChannel());
   Must(far().Arm(c.far.recv_cq, false));
   Must(near().Arm(c.near.send_cq, false));
   c.near.Post(Unsignalled(Write(1, {c.near.memory.Piece(0, 8)}, c.far.memory, 0)));
@@ -118,7 +118,7 @@ TEST_P(Arming, AnUnsignalledWrRaisesNone) {
 }
 
 TEST_P(Arming, ArmedForSolicitedOnesAloneAPlainMessageRaisesNone) {
-  Connection c = Connect(WithChannel());
+  QpPair c = Connect(WithChannel());
   Must(far().Arm(c.far.recv_cq, true));
   SendOne(c);
   EXPECT_THAT(c.far.ReceiveCompletion(), Succeeded(IBV_WC_RECV, 7));
@@ -129,7 +129,7 @@ TEST_P(Arming, ArmedForSolicitedOnesAloneAPlainMessageRaisesNone) {
 
 TEST_P(Arming, ASolicitedImmediateCountsToo) {
   if (!capabilities().write_with_immediate) GTEST_SKIP() << "the device has no immediates";
-  Connection c = Connect(WithChannel());
+  QpPair c = Connect(WithChannel());
   Must(far().Arm(c.far.recv_cq, true));
   c.far.Post(Receive(7, {}));
   c.near.Post(Flagged(WriteImmediate(1, {c.near.memory.Piece(0, 8)}, c.far.memory, 64, 1),
@@ -138,7 +138,7 @@ TEST_P(Arming, ASolicitedImmediateCountsToo) {
 }
 
 TEST_P(Arming, AFailureIsSolicited) {
-  Connection c = Connect(WithChannel());
+  QpPair c = Connect(WithChannel());
   Must(far().Arm(c.far.recv_cq, true));
   c.far.Post(Receive(7, {c.far.memory.Piece(0, 8)}));
   c.far.ToError();
@@ -154,7 +154,7 @@ TEST_P(Arming, TheDescriptorsOfADeviceDoNotBlock) {
 }
 
 TEST_P(Arming, ACqIsNotDestroyedBeforeItsEventsAreAcknowledged) {
-  Connection c = Connect(WithChannel());
+  QpPair c = Connect(WithChannel());
   Must(near().Arm(c.near.send_cq, false));
   c.near.Post(Write(1, {c.near.memory.Piece(0, 8)}, c.far.memory, 0));
   const Cq event = Must(near().AwaitCqEvent(c.near.channel, kPatienceMs));
@@ -169,7 +169,7 @@ TEST_P(Arming, ACqIsNotDestroyedBeforeItsEventsAreAcknowledged) {
   EXPECT_TRUE(destroyed.get().ok());
 }
 
-void Arming::ExpectPingPong(Connection& c, uint32_t rounds, bool events) {
+void Arming::ExpectPingPong(QpPair& c, uint32_t rounds, bool events) {
   constexpr uint32_t kBytes = 32;
   for (End* end : {&c.near, &c.far}) {
     for (uint32_t slot = 0; slot < kPingPongSlots; ++slot) {
@@ -198,7 +198,7 @@ void Arming::ExpectPingPong(Connection& c, uint32_t rounds, bool events) {
 TEST_P(Arming, NoWakeUpIsEverLost) {
   EndOptions options = WithChannel();
   options.one_cq = true;
-  Connection c = Connect(options);
+  QpPair c = Connect(options);
   // Real devices may be emulated, with a millisecond for every sleep.
   const bool real = near_info().kind == DeviceKind::kRdma;
   ExpectPingPong(c, real ? 500 : 3000, /*events=*/true);
@@ -207,7 +207,7 @@ TEST_P(Arming, NoWakeUpIsEverLost) {
 TEST_P(Arming, PollingNeedsNoEvents) {
   EndOptions options;
   options.one_cq = true;
-  Connection c = Connect(options);
+  QpPair c = Connect(options);
   const bool real = near_info().kind == DeviceKind::kRdma;
   ExpectPingPong(c, real ? 300 : 1000, /*events=*/false);
 }
@@ -218,12 +218,12 @@ TEST_P(Arming, NoWakeUpIsLostAmongSeveralQpsOfOneCq) {
   constexpr uint32_t kRounds = 150;
   EndOptions options = WithChannel();
   options.one_cq = true;
-  std::vector<Connection> all{Connect(options)};
+  std::vector<QpPair> all{Connect(options)};
   while (all.size() < kQps) all.push_back(ConnectAgain(all.front(), options));
   const Cq cq = all[0].near.send_cq;
   uint32_t completions = 0;
   for (uint32_t round = 0; round < kRounds; ++round) {
-    for (Connection& c : all) {
+    for (QpPair& c : all) {
       c.near.Post(Write(round, {c.near.memory.Piece(0, 64)}, c.far.memory, 0));
     }
     const uint32_t due = (round + 1) * kQps;

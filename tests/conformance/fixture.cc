@@ -70,19 +70,19 @@ void ConformanceTest::TearDown() {
   device_.reset();
 }
 
-Connection ConformanceTest::Connect(const EndOptions& options, const LinkOptions& link,
-                                    std::source_location where) {
-  Connection connection{.near = End(*near_, near_info_, "near", options),
-                        .far = End(*far_, far_info_, "far", options)};
+QpPair ConformanceTest::Connect(const EndOptions& options, const LinkOptions& link,
+                                std::source_location where) {
+  QpPair connection{.near = End(*near_, near_info_, "near", options),
+                    .far = End(*far_, far_info_, "far", options)};
   connection.near.MakeQp(options, where);
   connection.far.MakeQp(options, where);
   ConnectQps(connection.near, connection.far, link, where);
   return connection;
 }
 
-Connection ConformanceTest::ConnectAgain(const Connection& other, const EndOptions& options,
-                                         const LinkOptions& link, std::source_location where) {
-  Connection connection = other;
+QpPair ConformanceTest::ConnectAgain(const QpPair& other, const EndOptions& options,
+                                     const LinkOptions& link, std::source_location where) {
+  QpPair connection = other;
   connection.near.MakeQp(options, where);
   connection.far.MakeQp(options, where);
   ConnectQps(connection.near, connection.far, link, where);
@@ -176,7 +176,7 @@ StreamState AwaitStreamFailure(End& end, std::source_location where) {
   return Must(host.StopStream(kPatienceMs), where);
 }
 
-void ExpectWorks(Connection& connection, std::source_location where) {
+void ExpectWorks(QpPair& connection, std::source_location where) {
   End& near = connection.near;
   End& far = connection.far;
   const uint64_t from = near.memory.bytes - kWorksBytes;

@@ -29,7 +29,7 @@
 namespace verbena::internal::conformance {
 
 // Both ends of a connection whose QPs are in RTS.
-struct Connection {
+struct QpPair {
   End near;
   End far;
 };
@@ -54,12 +54,12 @@ class ConformanceTest : public testing::TestWithParam<Wire> {
   // Opens another far process in place of one that was killed.
   void ReplaceFarProcess();
 
-  Connection Connect(const EndOptions& options = {}, const LinkOptions& link = {},
-                     std::source_location where = std::source_location::current());
+  QpPair Connect(const EndOptions& options = {}, const LinkOptions& link = {},
+                 std::source_location where = std::source_location::current());
   // One more connection, by new QPs, between the objects of another connection's ends.
-  Connection ConnectAgain(const Connection& other, const EndOptions& options = {},
-                          const LinkOptions& link = {},
-                          std::source_location where = std::source_location::current());
+  QpPair ConnectAgain(const QpPair& other, const EndOptions& options = {},
+                      const LinkOptions& link = {},
+                      std::source_location where = std::source_location::current());
 
   // Expects `done`, which says that the device did what verbs demand. If it did not, notes the
   // departure if the device is known for it, and otherwise fails the test. Returns `done`.
@@ -108,8 +108,7 @@ StreamState AwaitStreamFailure(End& end,
 inline constexpr uint64_t kWorksBytes = 64;
 
 // One SEND, with its receive: the connection works in this direction.
-void ExpectWorks(Connection& connection,
-                 std::source_location where = std::source_location::current());
+void ExpectWorks(QpPair& connection, std::source_location where = std::source_location::current());
 
 // The selected wires for which `applies`.
 template <typename Predicate>

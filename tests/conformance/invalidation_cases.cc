@@ -11,7 +11,7 @@ class Invalidation : public WindowsTest {};
 TEST_P(Invalidation, AnInvalidatedWindowIsClosed) {
   for (const uint64_t bytes : {uint64_t{8}, kBytes}) {
     SCOPED_TRACE(bytes);
-    Connection c = Connect();
+    QpPair c = Connect();
     const Memory region = Region(c.far);
     Mw window = Window(c.far);
     const Memory target = Bind(c.far, window, region);
@@ -24,7 +24,7 @@ TEST_P(Invalidation, AnInvalidatedWindowIsClosed) {
 TEST_P(Invalidation, ASendInvalidatesAtItsReceiverAndSaysWhat) {
   for (const uint64_t bytes : {uint64_t{0}, uint64_t{40}, uint64_t{40000}}) {
     SCOPED_TRACE(bytes);
-    Connection c = Connect();
+    QpPair c = Connect();
     const Memory region = Region(c.far);
     Mw window = Window(c.far);
     const Memory target = Bind(c.far, window, region);
@@ -45,7 +45,7 @@ TEST_P(Invalidation, ASendInvalidatesAtItsReceiverAndSaysWhat) {
 }
 
 TEST_P(Invalidation, AnOrdinarySendInvalidatesNothing) {
-  Connection c = Connect();
+  QpPair c = Connect();
   const Memory region = Region(c.far);
   Mw window = Window(c.far);
   const Memory target = Bind(c.far, window, region);
@@ -62,7 +62,7 @@ TEST_P(Invalidation, BytesWrittenBeforeTheInvalidatingSendAreThereWhenItArrives)
   constexpr uint64_t kLarge = 1 << 20;
   for (const uint64_t bytes : {uint64_t{8}, uint64_t{20000}, kLarge}) {
     SCOPED_TRACE(bytes);
-    Connection c = Connect(options);
+    QpPair c = Connect(options);
     const Memory region = Region(c.far, kUnderWindows, kLarge);
     Mw window = Window(c.far);
     const Memory target = Bind(c.far, window, region, 0, kLarge);
@@ -80,7 +80,7 @@ TEST_P(Invalidation, BytesWrittenBeforeTheInvalidatingSendAreThereWhenItArrives)
 TEST_P(Invalidation, AWriteBehindTheSendThatClosesItsWindowIsRefused) {
   for (const uint64_t bytes : {uint64_t{8}, uint64_t{8000}}) {
     SCOPED_TRACE(bytes);
-    Connection c = Connect();
+    QpPair c = Connect();
     const Memory region = Region(c.far);
     Mw window = Window(c.far);
     const Memory target = Bind(c.far, window, region);
@@ -101,7 +101,7 @@ TEST_P(Invalidation, ASecondLocalInvalidationFails) {
   if (auto why = ReasonToSpare(Departure::kFreeWindowInvalidated); !why.empty()) {
     GTEST_SKIP() << why;
   }
-  Connection c = Connect();
+  QpPair c = Connect();
   const Memory region = Region(c.far);
   Mw window = Window(c.far);
   Bind(c.far, window, region);
@@ -118,7 +118,7 @@ TEST_P(Invalidation, AWindowThatThePeerHasInvalidatedCannotBeInvalidatedAgain) {
     GTEST_SKIP() << why;
   }
   for (const bool by_peer : {true, false}) {
-    Connection c = Connect();
+    QpPair c = Connect();
     const Memory region = Region(c.far);
     Mw window = Window(c.far);
     Bind(c.far, window, region);
@@ -139,7 +139,7 @@ TEST_P(Invalidation, AKeyOfNoBindingCannotBeInvalidatedByAPeer) {
   if (auto why = ReasonToSpare(Departure::kFreeWindowInvalidated); !why.empty()) {
     GTEST_SKIP() << why;
   }
-  Connection c = Connect();
+  QpPair c = Connect();
   const Memory region = Region(c.far);
   Mw bound = Window(c.far);
   const Memory target = Bind(c.far, bound, region);
@@ -147,18 +147,18 @@ TEST_P(Invalidation, AKeyOfNoBindingCannotBeInvalidatedByAPeer) {
   for (const uint32_t rkey :
        {free.rkey, free.NextKey(), bound.NextKey(), uint32_t{0}, ~uint32_t{0}, c.far.memory.rkey}) {
     SCOPED_TRACE(rkey);
-    Connection other = ConnectAgain(c);
+    QpPair other = ConnectAgain(c);
     ExpectSendInvalidateFails(other, rkey);
   }
   ExpectWriteLands(c, region, target, 6);
 }
 
 TEST_P(Invalidation, APeerCannotInvalidateTheWindowOfAnotherLink) {
-  Connection c = Connect();
+  QpPair c = Connect();
   const Memory region = Region(c.far);
   Mw window = Window(c.far);
   const Memory target = Bind(c.far, window, region);
-  Connection other = ConnectAgain(c);
+  QpPair other = ConnectAgain(c);
   other.far.Post(Receive(7, {c.far.memory.Piece(0, 64)}));
   other.near.Post(SendInvalidate(1, {c.near.memory.Piece(0, 8)}, window.rkey));
   const bool refused = other.near.SendCompletion().status != IBV_WC_SUCCESS;
@@ -171,18 +171,18 @@ TEST_P(Invalidation, AQpCannotInvalidateTheWindowOfAnother) {
   if (auto why = ReasonToSpare(Departure::kForeignWindowInvalidated); !why.empty()) {
     GTEST_SKIP() << why;
   }
-  Connection c = Connect();
+  QpPair c = Connect();
   const Memory region = Region(c.far);
   Mw window = Window(c.far);
   const Memory target = Bind(c.far, window, region);
-  Connection other = ConnectAgain(c);
+  QpPair other = ConnectAgain(c);
   other.far.Post(LocalInvalidate(2, window.rkey));
   EXPECT_THAT(other.far.SendCompletion(), testing::Not(HasStatus(IBV_WC_SUCCESS)));
   ExpectWriteLands(c, region, target, 6);
 }
 
 TEST_P(Invalidation, AFlushedInvalidationLeavesTheWindowBound) {
-  Connection c = Connect();
+  QpPair c = Connect();
   const Memory region = Region(c.far);
   Mw window = Window(c.far);
   Bind(c.far, window, region);
@@ -206,7 +206,7 @@ TEST_P(InvalidationAgainstAPeerProcess,
   options.memory_bytes = kLarge + kWorksBytes;
   int frozen_inside = 0;
   for (uint32_t round = 0; round < 12; ++round) {
-    Connection c = Connect(options);
+    QpPair c = Connect(options);
     const Memory region = Region(c.near, kUnderWindows, kLarge);
     Mw window = Window(c.near);
     const Memory target = Bind(c.near, window, region, 0, kLarge);

@@ -48,7 +48,7 @@ TEST_P(Objects, AQpGetsAtLeastWhatItAskedFor) {
   options.cap.max_recv_wr = 7;
   options.cap.max_send_sge = 2;
   options.cap.max_recv_sge = 3;
-  Connection c = Connect(options);
+  QpPair c = Connect(options);
   EXPECT_GE(c.near.qp.cap.max_send_wr, 5u);
   EXPECT_GE(c.near.qp.cap.max_recv_wr, 7u);
   EXPECT_GE(c.near.qp.cap.max_send_sge, 2u);
@@ -56,7 +56,7 @@ TEST_P(Objects, AQpGetsAtLeastWhatItAskedFor) {
 }
 
 TEST_P(Objects, RequestsBeyondTheDevicesLimitsAreRefused) {
-  Connection c = Connect();
+  QpPair c = Connect();
   const ibv_device_attr& attributes = near_info().attributes;
   const auto create = [&](auto spoil) {
     QpOptions options{.pd = c.near.pd, .send_cq = c.near.send_cq, .recv_cq = c.near.recv_cq};
@@ -77,7 +77,7 @@ TEST_P(Objects, RequestsBeyondTheDevicesLimitsAreRefused) {
 }
 
 TEST_P(Objects, ATypeOfQpThatTheDeviceLacksIsRefusedAndNotMisunderstood) {
-  Connection c = Connect();
+  QpPair c = Connect();
   QpOptions options{.pd = c.near.pd, .send_cq = c.near.send_cq, .recv_cq = c.near.recv_cq};
   options.type = static_cast<ibv_qp_type>(77);
   EXPECT_FALSE(near().CreateQp(options).ok());
@@ -154,7 +154,7 @@ TEST_P(Objects, AChannelInUseStaysUntilItsLastCqIsGone) {
 
 TEST_P(Objects, AnObjectThatWasRefusedItsDestructionGoesOnWorking) {
   if (auto why = ReasonToSpare(Departure::kRefusedCqUnmapped); !why.empty()) GTEST_SKIP() << why;
-  Connection c = Connect();
+  QpPair c = Connect();
   ExpectBusy(near().DestroyCq(c.near.send_cq));
   ExpectBusy(near().DeallocPd(c.near.pd));
   ExpectBusy(far().DestroyCq(c.far.recv_cq));
@@ -199,9 +199,9 @@ TEST_P(Objects, KeysOfRegionsThatLiveAtOnceDiffer) {
 }
 
 TEST_P(Objects, ManyConnectionsComeAndGo) {
-  Connection c = Connect();
+  QpPair c = Connect();
   for (int i = 0; i < 50; ++i) {
-    Connection fresh = ConnectAgain(c);
+    QpPair fresh = ConnectAgain(c);
     ExpectWorks(fresh);
     Must(near().DestroyQp(fresh.near.qp));
     Must(far().DestroyQp(fresh.far.qp));
@@ -210,11 +210,11 @@ TEST_P(Objects, ManyConnectionsComeAndGo) {
 }
 
 TEST_P(Objects, ManyConnectionsWorkAtOnce) {
-  Connection first = Connect();
-  std::vector<Connection> all;
+  QpPair first = Connect();
+  std::vector<QpPair> all;
   for (int i = 0; i < 40; ++i) all.push_back(ConnectAgain(first));
-  for (Connection& c : all) ExpectWorks(c);
-  for (Connection& c : all) {
+  for (QpPair& c : all) ExpectWorks(c);
+  for (QpPair& c : all) {
     std::swap(c.near, c.far);
     ExpectWorks(c);
   }

@@ -14,7 +14,7 @@ namespace {
 class Opcodes : public ConformanceTest {};
 
 TEST_P(Opcodes, SendArrivesWithItsBytesLengthAndQpn) {
-  Connection c = Connect();
+  QpPair c = Connect();
   const std::string message = Pattern(1, 777);
   c.near.Put(100, message);
   c.far.Post(Receive(7, {c.far.memory.Piece(0, 1024)}));
@@ -34,7 +34,7 @@ TEST_P(Opcodes, SendArrivesWithItsBytesLengthAndQpn) {
 
 TEST_P(Opcodes, SendWithImmediateDeliversBoth) {
   if (!capabilities().send_with_immediate) GTEST_SKIP() << "the device has no immediates";
-  Connection c = Connect();
+  QpPair c = Connect();
   c.near.Put(0, Pattern(2, 64));
   c.far.Post(Receive(7, {c.far.memory.Piece(0, 64)}));
   c.near.Post(SendImmediate(1, {c.near.memory.Piece(0, 64)}, 0xcafe1234));
@@ -47,7 +47,7 @@ TEST_P(Opcodes, SendWithImmediateDeliversBoth) {
 }
 
 TEST_P(Opcodes, WriteLandsAndConsumesNoReceive) {
-  Connection c = Connect();
+  QpPair c = Connect();
   c.near.Put(0, Pattern(3, 3000));
   c.far.Post(Receive(7, {c.far.memory.Piece(0, 64)}));
   c.near.Post(Write(1, {c.near.memory.Piece(0, 3000)}, c.far.memory, 5001));
@@ -64,7 +64,7 @@ TEST_P(Opcodes, WriteLandsAndConsumesNoReceive) {
 
 TEST_P(Opcodes, WriteWithImmediateConsumesAReceiveAndLeavesItsBufferAlone) {
   if (!capabilities().write_with_immediate) GTEST_SKIP() << "the device has no immediates";
-  Connection c = Connect();
+  QpPair c = Connect();
   c.near.Put(0, Pattern(4, 512));
   c.far.Put(0, Pattern(5, 64));
   c.far.Post(Receive(7, {c.far.memory.Piece(0, 64)}));
@@ -80,7 +80,7 @@ TEST_P(Opcodes, WriteWithImmediateConsumesAReceiveAndLeavesItsBufferAlone) {
 }
 
 TEST_P(Opcodes, ReadFetchesAndSaysHowMuch) {
-  Connection c = Connect();
+  QpPair c = Connect();
   c.far.Put(123, Pattern(6, 5000));
   c.near.Post(Read(1, {c.near.memory.Piece(0, 5000)}, c.far.memory, 123));
   const ibv_wc wc = c.near.SendCompletion();
@@ -91,7 +91,7 @@ TEST_P(Opcodes, ReadFetchesAndSaysHowMuch) {
 
 TEST_P(Opcodes, CompareAndSwapSwapsOnlyWhenEqualAndReturnsTheOldValue) {
   if (!capabilities().atomics) GTEST_SKIP() << "the device has no atomics";
-  Connection c = Connect();
+  QpPair c = Connect();
   c.far.PutWord(512, 42);
   c.near.Post(CompareSwap(1, c.near.memory.Piece(0, 8), c.far.memory, 512, 41, 1000));
   const ibv_wc unequal = c.near.SendCompletion();
@@ -107,7 +107,7 @@ TEST_P(Opcodes, CompareAndSwapSwapsOnlyWhenEqualAndReturnsTheOldValue) {
 
 TEST_P(Opcodes, FetchAndAddAddsWrapsAroundAndReturnsTheOldValue) {
   if (!capabilities().atomics) GTEST_SKIP() << "the device has no atomics";
-  Connection c = Connect();
+  QpPair c = Connect();
   c.far.PutWord(8, ~uint64_t{0} - 1);
   c.near.Post(FetchAdd(1, c.near.memory.Piece(0, 8), c.far.memory, 8, 5));
   const ibv_wc wc = c.near.SendCompletion();
@@ -121,7 +121,7 @@ TEST_P(Opcodes, FetchAndAddAddsWrapsAroundAndReturnsTheOldValue) {
 
 TEST_P(Opcodes, AnAtomicOnAnAddressThatIsNotAlignedIsRefused) {
   if (!capabilities().atomics) GTEST_SKIP() << "the device has no atomics";
-  Connection c = Connect();
+  QpPair c = Connect();
   c.far.PutWord(8, 7);
   const PostResult posted =
       c.near.TryPost({FetchAdd(1, c.near.memory.Piece(0, 8), c.far.memory, 12, 1)});
@@ -131,7 +131,7 @@ TEST_P(Opcodes, AnAtomicOnAnAddressThatIsNotAlignedIsRefused) {
 }
 
 TEST_P(Opcodes, ZeroLengthSendAndImmediateCarryNothingButTheirArrival) {
-  Connection c = Connect();
+  QpPair c = Connect();
   const bool bare = c.far.TryPost({Receive(7, {})}).error == 0;
   if (!Demand(bare, Departure::kEmptyReceiveRefused)) {
     c.far.Post(Receive(7, {c.far.memory.Piece(0, 64)}));
@@ -152,7 +152,7 @@ TEST_P(Opcodes, ZeroLengthSendAndImmediateCarryNothingButTheirArrival) {
 }
 
 TEST_P(Opcodes, ZeroLengthWriteAndReadNeedNoKey) {
-  Connection c = Connect();
+  QpPair c = Connect();
   // An access of no bytes needs neither a key nor an address that mean anything.
   Memory nowhere = c.far.memory;
   nowhere.rkey ^= 0x5a5a00;
@@ -164,7 +164,7 @@ TEST_P(Opcodes, ZeroLengthWriteAndReadNeedNoKey) {
 }
 
 TEST_P(Opcodes, SendGathersAndReceiveScattersInOrder) {
-  Connection c = Connect();
+  QpPair c = Connect();
   const std::string message = Pattern(7, 600);
   c.near.Put(1001, message.substr(0, 1));
   c.near.Put(50, message.substr(1, 499));
@@ -184,7 +184,7 @@ TEST_P(Opcodes, SendGathersAndReceiveScattersInOrder) {
 }
 
 TEST_P(Opcodes, WriteGathersAndReadScattersInOrder) {
-  Connection c = Connect();
+  QpPair c = Connect();
   const std::string data = Pattern(8, 9000);
   c.near.Put(20000, data.substr(0, 4097));
   c.near.Put(11, data.substr(4097, 3));
@@ -211,7 +211,7 @@ TEST_P(Opcodes, AsManyPiecesAsTheQueueHasAreTakenAndOneMoreIsRefused) {
       std::min<uint32_t>(kMaxSges - 1, static_cast<uint32_t>(near_info().attributes.max_sge));
   options.cap.max_send_sge = most;
   options.cap.max_recv_sge = most;
-  Connection c = Connect(options);
+  QpPair c = Connect(options);
   c.near.Put(0, Pattern(9, 64 * most));
   SendWr send = Send(1, {});
   RecvWr receive = Receive(7, {});
@@ -241,7 +241,7 @@ TEST_P(Opcodes, AsManyPiecesAsTheQueueHasAreTakenAndOneMoreIsRefused) {
 TEST_P(Opcodes, EverySizeRoundAnImplementationsEdgesArrivesWhole) {
   EndOptions options;
   options.memory_bytes = 4 << 20;
-  Connection c = Connect(options);
+  QpPair c = Connect(options);
   const uint64_t half = options.memory_bytes / 2;
   for (uint64_t bytes :
        {1ul,     7ul,     8ul,     47ul,    48ul,     49ul,     63ul,     64ul,     65ul,
@@ -270,7 +270,7 @@ TEST_P(Opcodes, LargeTransfersArriveWhole) {
   const uint64_t bytes = std::min<uint64_t>(8 << 20, near_info().port.max_msg_sz);
   EndOptions options;
   options.memory_bytes = bytes + 4096;
-  Connection c = Connect(options);
+  QpPair c = Connect(options);
   const std::string data = Pattern(10, bytes);
   c.near.Put(0, data);
   c.near.Post(Write(1, {c.near.memory.Piece(0, bytes)}, c.far.memory, 4096));
@@ -295,7 +295,7 @@ TEST_P(Opcodes, AMessageLargerThanThePortAllowsIsRefused) {
   }
   EndOptions options;
   options.memory_bytes = piece;
-  Connection c = Connect(options);
+  QpPair c = Connect(options);
   const ibv_sge all = c.near.memory.Piece(0, piece);
   const PostResult posted = c.near.TryPost({Write(1, {all, all, all, all}, c.far.memory, 0)});
   if (posted.error != 0) return;
@@ -307,7 +307,7 @@ TEST_P(Opcodes, AMessageLargerThanThePortAllowsIsRefused) {
 }
 
 TEST_P(Opcodes, AnUnknownOpcodeIsRefusedAndTheQueueGoesOn) {
-  Connection c = Connect();
+  QpPair c = Connect();
   SendWr wr = Send(2, {c.near.memory.Piece(0, 8)});
   wr.opcode = static_cast<ibv_wr_opcode>(13);
   const PostResult posted = c.near.TryPost({wr});
@@ -324,7 +324,7 @@ TEST_P(Opcodes, AnOpcodeThatTheDeviceLacksIsRefusedWhenPosted) {
   if (can.send_with_immediate && can.write_with_immediate && can.atomics && can.memory_windows) {
     GTEST_SKIP() << "the device has every opcode";
   }
-  Connection c = Connect();
+  QpPair c = Connect();
   const auto refused = [&](SendWr wr) { return c.near.TryPost({wr}).error != 0; };
   const ibv_sge piece = c.near.memory.Piece(0, 8);
   if (!can.send_with_immediate) EXPECT_TRUE(refused(SendImmediate(1, {piece}, 1)));
@@ -352,7 +352,7 @@ TEST_P(Opcodes, ReadsAndAtomicsBeyondTheInitiatorDepthWaitTheirTurn) {
   link.max_dest_rd_atomic = 1;
   EndOptions options;
   options.cap.max_send_wr = 64;
-  Connection c = Connect(options, link);
+  QpPair c = Connect(options, link);
   c.far.Put(0, Pattern(11, 6400));
   for (uint64_t i = 0; i < 64; ++i) {
     c.near.Post(Read(i, {c.near.memory.Piece(i * 100, 100)}, c.far.memory, i * 100));
@@ -366,7 +366,7 @@ TEST_P(Opcodes, AReadIntoAQpWithoutResponderResourcesIsAnInvalidRequest) {
   if (!capabilities().remote_key_checked) GTEST_SKIP() << "the device does not report such faults";
   LinkOptions link;
   link.max_dest_rd_atomic = 0;
-  Connection c = Connect({}, link);
+  QpPair c = Connect({}, link);
   c.near.Post(Read(1, {c.near.memory.Piece(0, 8)}, c.far.memory, 0));
   EXPECT_THAT(c.near.SendCompletion(), Failed(IBV_WC_REM_INV_REQ_ERR, 1));
 }

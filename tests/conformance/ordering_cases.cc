@@ -14,8 +14,8 @@ class Ordering : public ConformanceTest {
  protected:
   // Lets the device do as much as it likes: round trips on another connection of the same hosts.
   // Whatever was going to overtake a blocked SEND has had its chance.
-  void LetTimePass(const Connection& other) {
-    Connection busy = ConnectAgain(other);
+  void LetTimePass(const QpPair& other) {
+    QpPair busy = ConnectAgain(other);
     for (int i = 0; i < 20; ++i) {
       ExpectWorks(busy);
       std::swap(busy.near, busy.far);
@@ -29,7 +29,7 @@ TEST_P(Ordering, MessagesOfAllSizesArriveInTheOrderPosted) {
   constexpr uint64_t kStride = 4096;
   EndOptions options;
   options.memory_bytes = kStride * kWindow;
-  Connection c = Connect(options);
+  QpPair c = Connect(options);
   const auto size_of = [](uint64_t i) { return 8 + (i * 613) % (kStride - 8); };
   const auto receive = [&](uint64_t i) {
     c.far.Post(Receive(i, {c.far.memory.Piece((i % kWindow) * kStride, kStride)}));
@@ -54,7 +54,7 @@ TEST_P(Ordering, MessagesOfAllSizesArriveInTheOrderPosted) {
 
 TEST_P(Ordering, ASendProvesThatTheWritesBeforeItHaveLanded) {
   constexpr uint64_t kBytes = 20000;
-  Connection c = Connect();
+  QpPair c = Connect();
   for (uint32_t round = 0; round < 60; ++round) {
     c.near.Put(0, Pattern(round, kBytes));
     c.far.Post(Receive(round, {c.far.memory.Piece(0, 8)}));
@@ -70,7 +70,7 @@ TEST_P(Ordering, ASendProvesThatTheWritesBeforeItHaveLanded) {
 
 TEST_P(Ordering, AWriteDoesNotOvertakeASendThatAwaitsAReceive) {
   if (!capabilities().rnr_nak) GTEST_SKIP() << "a SEND without a receive ends the connection";
-  Connection c = Connect();
+  QpPair c = Connect();
   c.near.Put(0, Pattern(1, 64));
   c.near.Post(Send(1, {c.near.memory.Piece(0, 8)}));
   c.near.Post(Write(2, {c.near.memory.Piece(0, 64)}, c.far.memory, 8192));
@@ -85,7 +85,7 @@ TEST_P(Ordering, AWriteDoesNotOvertakeASendThatAwaitsAReceive) {
 
 TEST_P(Ordering, AReadDoesNotOvertakeASendThatAwaitsAReceive) {
   if (!capabilities().rnr_nak) GTEST_SKIP() << "a SEND without a receive ends the connection";
-  Connection c = Connect();
+  QpPair c = Connect();
   c.far.Put(8192, Pattern(1, 64));
   c.near.Post(Send(1, {c.near.memory.Piece(0, 8)}));
   c.near.Post(Read(2, {c.near.memory.Piece(4096, 64)}, c.far.memory, 8192));
@@ -101,7 +101,7 @@ TEST_P(Ordering, AReadDoesNotOvertakeASendThatAwaitsAReceive) {
 TEST_P(Ordering, AnAtomicDoesNotOvertakeASendThatAwaitsAReceive) {
   if (!capabilities().rnr_nak) GTEST_SKIP() << "a SEND without a receive ends the connection";
   if (!capabilities().atomics) GTEST_SKIP() << "the device has no atomics";
-  Connection c = Connect();
+  QpPair c = Connect();
   c.near.Post(Send(1, {c.near.memory.Piece(0, 8)}));
   c.near.Post(FetchAdd(2, c.near.memory.Piece(4096, 8), c.far.memory, 8192, 5));
   LetTimePass(c);
@@ -114,9 +114,9 @@ TEST_P(Ordering, AnAtomicDoesNotOvertakeASendThatAwaitsAReceive) {
 
 TEST_P(Ordering, ABlockedQpDoesNotHoldUpItsNeighbours) {
   if (!capabilities().rnr_nak) GTEST_SKIP() << "a SEND without a receive ends the connection";
-  Connection blocked = Connect();
+  QpPair blocked = Connect();
   blocked.near.Post(Send(1, {blocked.near.memory.Piece(4096, 8)}));
-  Connection free = ConnectAgain(blocked);
+  QpPair free = ConnectAgain(blocked);
   for (int i = 0; i < 10; ++i) ExpectWorks(free);
   blocked.far.Post(Receive(7, {blocked.far.memory.Piece(4096, 8)}));
   EXPECT_THAT(blocked.near.SendCompletion(), Succeeded(IBV_WC_SEND, 1));
@@ -125,7 +125,7 @@ TEST_P(Ordering, ABlockedQpDoesNotHoldUpItsNeighbours) {
 
 TEST_P(Ordering, AReadSeesTheWritePostedBeforeIt) {
   constexpr uint64_t kBytes = 10000;
-  Connection c = Connect();
+  QpPair c = Connect();
   for (uint32_t round = 0; round < 60; ++round) {
     c.near.Put(0, Pattern(round, kBytes));
     ASSERT_THAT(
@@ -141,7 +141,7 @@ TEST_P(Ordering, ACompletedWrHasLeftItsMemoryWhichMayBeUsedAgain) {
   constexpr uint64_t kHalf = 32768;
   for (const uint64_t bytes : {uint64_t{1000}, uint64_t{30000}}) {
     SCOPED_TRACE(bytes);
-    Connection c = Connect();
+    QpPair c = Connect();
     const std::string scribble(bytes, '\xee');
     for (uint32_t round = 0; round < 40; ++round) {
       const std::string written = Pattern(2 * round, bytes);
@@ -164,7 +164,7 @@ TEST_P(Ordering, ACompletedWrHasLeftItsMemoryWhichMayBeUsedAgain) {
 
 TEST_P(Ordering, AWrBehindAFenceSeesWhatTheReadBeforeItFetched) {
   constexpr uint64_t kBytes = 10000;
-  Connection c = Connect();
+  QpPair c = Connect();
   for (uint32_t round = 0; round < 40; ++round) {
     c.far.Put(0, Pattern(round, kBytes));
     c.near.Put(0, std::string(kBytes, '\0'));
@@ -187,7 +187,7 @@ TEST_P(Ordering, CompletionsOfAllOpcodesComeInTheOrderPosted) {
   EndOptions options;
   options.cap.max_send_wr = kWrs;
   options.cap.max_recv_wr = kWrs;
-  Connection c = Connect(options);
+  QpPair c = Connect(options);
   std::vector<SendWr> chain;
   std::vector<ibv_wc_opcode> expected;
   for (uint64_t i = 0; i < kWrs; ++i) {
@@ -229,7 +229,7 @@ TEST_P(Ordering, CompletionsOfAllOpcodesComeInTheOrderPosted) {
 TEST_P(Ordering, ImmediatesOfSendsAndWritesConsumeReceivesInOnePostedOrder) {
   if (!capabilities().write_with_immediate) GTEST_SKIP() << "the device has no immediates";
   constexpr uint32_t kMessages = 16;
-  Connection c = Connect();
+  QpPair c = Connect();
   for (uint32_t i = 0; i < kMessages; ++i) {
     c.far.Post(Receive(i, {c.far.memory.Piece(i * 64, 64)}));
   }
@@ -247,7 +247,7 @@ TEST_P(Ordering, ImmediatesOfSendsAndWritesConsumeReceivesInOnePostedOrder) {
 
 TEST_P(Ordering, BothDirectionsOfAQpRunAtOnce) {
   constexpr uint64_t kMessages = 16;
-  Connection c = Connect();
+  QpPair c = Connect();
   for (End* end : {&c.near, &c.far}) {
     for (uint64_t i = 0; i < kMessages; ++i) {
       end->Post(Receive(i, {end->memory.Piece(i * 64, 64)}));

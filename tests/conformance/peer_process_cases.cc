@@ -41,25 +41,24 @@ class PeerProcess : public ConformanceTest {
   }
 
   // WRs of one kind, as the near side would stream them.
-  std::vector<std::pair<std::string, std::function<SendWr(const Connection&)>>> Kinds() {
-    return {{"SEND", [](const Connection& c) { return Send(0, {c.near.memory.Piece(0, 64)}); }},
-            {"small WRITE",
-             [](const Connection& c) {
-               return Write(0, {c.near.memory.Piece(0, 64)}, c.far.memory, 0);
-             }},
-            {"large WRITE",
-             [](const Connection& c) {
-               return Write(0, {c.near.memory.Piece(0, kLarge)}, c.far.memory, 0);
-             }},
-            {"large READ", [](const Connection& c) {
-               return Read(0, {c.near.memory.Piece(0, kLarge)}, c.far.memory, 0);
-             }}};
+  std::vector<std::pair<std::string, std::function<SendWr(const QpPair&)>>> Kinds() {
+    return {
+        {"SEND", [](const QpPair& c) { return Send(0, {c.near.memory.Piece(0, 64)}); }},
+        {"small WRITE",
+         [](const QpPair& c) { return Write(0, {c.near.memory.Piece(0, 64)}, c.far.memory, 0); }},
+        {"large WRITE",
+         [](const QpPair& c) {
+           return Write(0, {c.near.memory.Piece(0, kLarge)}, c.far.memory, 0);
+         }},
+        {"large READ", [](const QpPair& c) {
+           return Read(0, {c.near.memory.Piece(0, kLarge)}, c.far.memory, 0);
+         }}};
   }
 
   // The near device is as good as new: it connects to a new peer.
   void ExpectDeviceLives() {
     ReplaceFarProcess();
-    Connection fresh = Connect();
+    QpPair fresh = Connect();
     ExpectWorks(fresh);
     std::swap(fresh.near, fresh.far);
     ExpectWorks(fresh);
@@ -67,7 +66,7 @@ class PeerProcess : public ConformanceTest {
 };
 
 TEST_P(PeerProcess, KilledUnderAStreamOfSendsItsWrsEndInErrors) {
-  Connection c = Connect({}, Impatient());
+  QpPair c = Connect({}, Impatient());
   PostReceives(c.far, 64);
   Must(near().StartStream({.qp = c.near.qp,
                            .cq = c.near.send_cq,
@@ -84,7 +83,7 @@ TEST_P(PeerProcess, KilledAsTheTargetOfOneSidedStreamsTheirWrsEndInErrors) {
   for (const auto& [name, wr] : Kinds()) {
     if (name == "SEND") continue;
     SCOPED_TRACE(name);
-    Connection c = Connect(Large(), Impatient());
+    QpPair c = Connect(Large(), Impatient());
     Must(near().StartStream({.qp = c.near.qp, .cq = c.near.send_cq, .wr = wr(c), .depth = 4}));
     AwaitStreamed(near(), 5);
     far_process()->Kill();
@@ -99,7 +98,7 @@ TEST_P(PeerProcess, KilledAsTheTargetOfOneSidedStreamsTheirWrsEndInErrors) {
 TEST_P(PeerProcess, KilledWhileItStreamsWhatArrivedIsWhole) {
   EndOptions options = Large();
   options.cap.max_recv_wr = 64;
-  Connection c = Connect(options, Impatient());
+  QpPair c = Connect(options, Impatient());
   constexpr uint64_t kBytes = 40000;
   for (uint64_t i = 0; i < 64; ++i) {
     c.near.Post(Receive(i, {c.near.memory.Piece(i * kBytes, kBytes)}));
@@ -126,7 +125,7 @@ TEST_P(PeerProcess, KilledWhileItStreamsWhatArrivedIsWhole) {
 }
 
 TEST_P(PeerProcess, KilledWhileIdleTheNextWrEndsInAnError) {
-  Connection c = Connect({}, Impatient());
+  QpPair c = Connect({}, Impatient());
   ExpectWorks(c);
   far_process()->Kill();
   c.near.Post(Send(1, {c.near.memory.Piece(0, 8)}));
@@ -136,7 +135,7 @@ TEST_P(PeerProcess, KilledWhileIdleTheNextWrEndsInAnError) {
 
 TEST_P(PeerProcess, KilledWhileOurSendAwaitsAReceiveTheSendFails) {
   if (!capabilities().rnr_nak) GTEST_SKIP() << "a SEND without a receive ends the connection";
-  Connection c = Connect({}, Impatient());
+  QpPair c = Connect({}, Impatient());
   c.near.Post(Send(1, {c.near.memory.Piece(0, 8)}));
   EXPECT_THAT(Must(near().Await(c.near.send_cq, 1, 10)), testing::IsEmpty());
   far_process()->Kill();
@@ -147,7 +146,7 @@ TEST_P(PeerProcess, KilledWhileOurSendAwaitsAReceiveTheSendFails) {
 TEST_P(PeerProcess, ADeathWakesWhoSleepsOnItsCompletions) {
   EndOptions options;
   options.channel = true;
-  Connection c = Connect(options, Impatient());
+  QpPair c = Connect(options, Impatient());
   if (!capabilities().rnr_nak) GTEST_SKIP() << "a SEND without a receive ends the connection";
   Must(near().Arm(c.near.send_cq, false));
   c.near.Post(Send(1, {c.near.memory.Piece(0, 8)}));
@@ -158,10 +157,10 @@ TEST_P(PeerProcess, ADeathWakesWhoSleepsOnItsCompletions) {
 }
 
 TEST_P(PeerProcess, ADeathHarmsNoConnectionToOthers) {
-  Connection c = Connect({}, Impatient());
+  QpPair c = Connect({}, Impatient());
   // Another connection of our device, to itself.
-  Connection own{.near = End(near(), near_info(), "near", {}),
-                 .far = End(near(), near_info(), "near too", {})};
+  QpPair own{.near = End(near(), near_info(), "near", {}),
+             .far = End(near(), near_info(), "near too", {})};
   own.near.MakeQp({});
   own.far.MakeQp({});
   ConnectQps(own.near, own.far);
@@ -175,9 +174,9 @@ TEST_P(PeerProcess, ADeathHarmsNoConnectionToOthers) {
 TEST_P(PeerProcess, StoppedAsATargetItLosesNothingAndHoldsUpNobodyElse) {
   for (const auto& [name, wr] : Kinds()) {
     SCOPED_TRACE(name);
-    Connection c = Connect(Large(), Patient());
-    Connection own{.near = End(near(), near_info(), "near", {}),
-                   .far = End(near(), near_info(), "near too", {})};
+    QpPair c = Connect(Large(), Patient());
+    QpPair own{.near = End(near(), near_info(), "near", {}),
+               .far = End(near(), near_info(), "near too", {})};
     own.near.MakeQp({});
     own.far.MakeQp({});
     ConnectQps(own.near, own.far);
@@ -205,7 +204,7 @@ TEST_P(PeerProcess, StoppedAsATargetItLosesNothingAndHoldsUpNobodyElse) {
 TEST_P(PeerProcess, StoppedAndContinuedWhileItStreamsItsStreamGoesOn) {
   for (const uint64_t bytes : {uint64_t{64}, kLarge}) {
     SCOPED_TRACE(bytes);
-    Connection c = Connect(Large(), Patient());
+    QpPair c = Connect(Large(), Patient());
     Must(far().StartStream({.qp = c.far.qp,
                             .cq = c.far.send_cq,
                             .wr = Write(0, {c.far.memory.Piece(0, bytes)}, c.near.memory, 0),
@@ -229,7 +228,7 @@ TEST_P(PeerProcess, StoppedAndContinuedWhileItStreamsItsStreamGoesOn) {
 TEST_P(PeerProcess, StoppedInTheMiddleOfAWriteItWritesNothingOnceWeAreQuiesced) {
   int frozen_inside = 0;
   for (uint32_t round = 0; round < 12; ++round) {
-    Connection c = Connect(Large(), Impatient());
+    QpPair c = Connect(Large(), Impatient());
     c.far.Put(0, Pattern(round, kLarge));
     Must(far().StartStream({.qp = c.far.qp,
                             .cq = c.far.send_cq,
@@ -263,7 +262,7 @@ TEST_P(PeerProcess, StoppedInTheMiddleOfAWriteItWritesNothingOnceWeAreQuiesced) 
 
 TEST_P(PeerProcess, KilledWhileStoppedInTheMiddleOfAWriteItsMemoryComesBack) {
   for (uint32_t round = 0; round < 4; ++round) {
-    Connection c = Connect(Large(), Impatient());
+    QpPair c = Connect(Large(), Impatient());
     Must(far().StartStream({.qp = c.far.qp,
                             .cq = c.far.send_cq,
                             .wr = Write(0, {c.far.memory.Piece(0, kLarge)}, c.near.memory, 0),

@@ -12,10 +12,10 @@ class LocalProtection : public ConformanceTest {
  protected:
   // `piece` as the source of a SEND and of a WRITE, on QPs of their own, fails each with
   // LOC_PROT_ERR, moves nothing and takes the QP to ERR.
-  void ExpectSourceRefused(const Connection& c, const ibv_sge& piece) {
+  void ExpectSourceRefused(const QpPair& c, const ibv_sge& piece) {
     for (const bool send : {true, false}) {
       SCOPED_TRACE(send ? "SEND" : "WRITE");
-      Connection fresh = ConnectAgain(c);
+      QpPair fresh = ConnectAgain(c);
       fresh.far.Post(Receive(7, {fresh.far.memory.Piece(0, 4096)}));
       fresh.near.Post(send ? Send(1, {piece}) : Write(1, {piece}, fresh.far.memory, 0));
       const ibv_wc sent = fresh.near.SendCompletion();
@@ -28,7 +28,7 @@ class LocalProtection : public ConformanceTest {
   }
 
   // `piece` as the target of a READ fails it, and stays as it is.
-  void ExpectReadTargetRefused(Connection& c, const ibv_sge& piece) {
+  void ExpectReadTargetRefused(QpPair& c, const ibv_sge& piece) {
     c.far.Put(0, Pattern(1, 4096));
     c.near.Post(Read(1, {piece}, c.far.memory, 0));
     EXPECT_THAT(c.near.SendCompletion(), Failed(IBV_WC_LOC_PROT_ERR, 1));
@@ -36,7 +36,7 @@ class LocalProtection : public ConformanceTest {
   }
 
   // `piece` as the buffer of a receive fails both sides.
-  void ExpectReceiveRefused(Connection& c, const ibv_sge& piece) {
+  void ExpectReceiveRefused(QpPair& c, const ibv_sge& piece) {
     c.far.Post(Receive(7, {piece}));
     c.near.Put(0, Pattern(1, 64));
     c.near.Post(Send(1, {c.near.memory.Piece(0, 64)}));
@@ -59,34 +59,34 @@ ibv_sge WithKey(ibv_sge piece, uint32_t lkey) {
 }
 
 TEST_P(LocalProtection, AKeyThatWasNeverGivenOut) {
-  Connection c = Connect();
+  QpPair c = Connect();
   ExpectSourceRefused(c, WithKey(c.near.memory.Piece(0, 64), c.near.memory.lkey ^ 0x5a5a00));
 }
 
 TEST_P(LocalProtection, AKeyThatIsWrongInItsLastByte) {
-  Connection c = Connect();
+  QpPair c = Connect();
   ExpectSourceRefused(c, WithKey(c.near.memory.Piece(0, 64), c.near.memory.lkey ^ 0x41));
 }
 
 TEST_P(LocalProtection, OneByteBeyondTheEnd) {
-  Connection c = Connect();
+  QpPair c = Connect();
   ExpectSourceRefused(c, c.near.memory.Piece(c.near.memory.bytes - 63, 64));
 }
 
 TEST_P(LocalProtection, OneByteBeforeTheStart) {
-  Connection c = Connect();
+  QpPair c = Connect();
   ExpectSourceRefused(c, c.near.memory.Piece(~uint64_t{0}, 64));
 }
 
 TEST_P(LocalProtection, ARangeThatWrapsAroundTheAddressSpace) {
-  Connection c = Connect();
+  QpPair c = Connect();
   ibv_sge piece = c.near.memory.Piece(0, 4096);
   piece.addr = ~uint64_t{0} - 100;
   ExpectSourceRefused(c, piece);
 }
 
 TEST_P(LocalProtection, TheSecondPieceIsCheckedLikeTheFirst) {
-  Connection c = Connect();
+  QpPair c = Connect();
   c.far.Post(Receive(7, {c.far.memory.Piece(0, 4096)}));
   c.near.Post(Send(1, {c.near.memory.Piece(0, 64),
                        WithKey(c.near.memory.Piece(64, 64), c.near.memory.lkey ^ 0x5a5a00)}));
@@ -95,7 +95,7 @@ TEST_P(LocalProtection, TheSecondPieceIsCheckedLikeTheFirst) {
 }
 
 TEST_P(LocalProtection, TheLastByteIsStillInside) {
-  Connection c = Connect();
+  QpPair c = Connect();
   const uint64_t end = c.near.memory.bytes - 64;
   c.near.Put(end, Pattern(1, 64));
   c.far.Post(Receive(7, {c.far.memory.Piece(c.far.memory.bytes - 64, 64)}));
@@ -106,21 +106,21 @@ TEST_P(LocalProtection, TheLastByteIsStillInside) {
 }
 
 TEST_P(LocalProtection, AKeyOfAnotherProtectionDomain) {
-  Connection c = Connect();
+  QpPair c = Connect();
   const Pd other = Must(near().AllocPd());
   const Memory memory = Must(near().Register(other, 4096, kAllAccess));
   ExpectSourceRefused(c, memory.Piece(0, 64));
 }
 
 TEST_P(LocalProtection, AKeyWhoseRegionIsGone) {
-  Connection c = Connect();
+  QpPair c = Connect();
   const Memory memory = Must(near().Register(c.near.pd, 4096, kAllAccess));
   Must(near().Deregister(memory));
   ExpectSourceRefused(c, memory.Piece(0, 64));
 }
 
 TEST_P(LocalProtection, AKeyOfThePastDoesNotOpenTheRegionThatCameAfterIt) {
-  Connection c = Connect();
+  QpPair c = Connect();
   const Memory old = Must(near().Register(c.near.pd, 4096, kAllAccess));
   Must(near().Deregister(old));
   Must(near().RegisterAgain(old, c.near.pd, kAllAccess));
@@ -128,14 +128,14 @@ TEST_P(LocalProtection, AKeyOfThePastDoesNotOpenTheRegionThatCameAfterIt) {
 }
 
 TEST_P(LocalProtection, AReadMayNotWriteToMemoryThatAllowsNoLocalWrite) {
-  Connection c = Connect();
+  QpPair c = Connect();
   const Memory memory = Must(near().Register(c.near.pd, 4096, 0));
   ExpectReadTargetRefused(c, memory.Piece(0, 64));
   EXPECT_EQ(Must(near().ReadBytes(memory, 0, 64)), std::string(64, '\0'));
 }
 
 TEST_P(LocalProtection, MemoryWithoutLocalWriteMayBeSentFrom) {
-  Connection c = Connect();
+  QpPair c = Connect();
   const Memory memory = Must(near().Register(c.near.pd, 4096, 0));
   c.far.Post(Receive(7, {c.far.memory.Piece(0, 64)}));
   c.near.Post(Send(1, {memory.Piece(0, 64)}));
@@ -143,25 +143,25 @@ TEST_P(LocalProtection, MemoryWithoutLocalWriteMayBeSentFrom) {
 }
 
 TEST_P(LocalProtection, AReadMayNotReachOneByteBeyondItsTarget) {
-  Connection c = Connect();
+  QpPair c = Connect();
   ExpectReadTargetRefused(c, c.near.memory.Piece(c.near.memory.bytes - 63, 64));
 }
 
 TEST_P(LocalProtection, AReceiveWithAKeyThatWasNeverGivenOut) {
-  Connection c = Connect();
+  QpPair c = Connect();
   ExpectReceiveRefused(c, WithKey(c.far.memory.Piece(0, 64), c.far.memory.lkey ^ 0x5a5a00));
   EXPECT_EQ(c.far.Bytes(0, 64), std::string(64, '\0'));
 }
 
 TEST_P(LocalProtection, AReceiveIntoMemoryThatAllowsNoLocalWrite) {
-  Connection c = Connect();
+  QpPair c = Connect();
   const Memory memory = Must(far().Register(c.far.pd, 4096, 0));
   ExpectReceiveRefused(c, memory.Piece(0, 64));
   EXPECT_EQ(Must(far().ReadBytes(memory, 0, 64)), std::string(64, '\0'));
 }
 
 TEST_P(LocalProtection, AReceiveIntoMemoryOfAnotherProtectionDomain) {
-  Connection c = Connect();
+  QpPair c = Connect();
   const Pd other = Must(far().AllocPd());
   const Memory memory = Must(far().Register(other, 4096, kAllAccess));
   ExpectReceiveRefused(c, memory.Piece(0, 64));
@@ -169,7 +169,7 @@ TEST_P(LocalProtection, AReceiveIntoMemoryOfAnotherProtectionDomain) {
 }
 
 TEST_P(LocalProtection, AReceiveThatIsTooSmallFailsBothSides) {
-  Connection c = Connect();
+  QpPair c = Connect();
   c.far.Post(Receive(7, {c.far.memory.Piece(0, 63)}));
   c.near.Put(0, Pattern(1, 64));
   c.near.Post(Send(1, {c.near.memory.Piece(0, 64)}));
@@ -186,7 +186,7 @@ TEST_P(LocalProtection, AReceiveThatIsTooSmallFailsBothSides) {
 }
 
 TEST_P(LocalProtection, ALargeMessageIntoAReceiveThatIsTooSmallStopsAtItsEnd) {
-  Connection c = Connect();
+  QpPair c = Connect();
   c.far.Post(Receive(7, {c.far.memory.Piece(0, 20000)}));
   c.near.Put(0, Pattern(1, 60000));
   c.near.Post(Send(1, {c.near.memory.Piece(0, 60000)}));
@@ -244,10 +244,10 @@ class RemoteProtection : public ConformanceTest {
 
   // The attempt, on a fresh connection beside `c`, is refused by the target: nothing is moved, and
   // both QPs leave service.
-  void ExpectRefused(const Connection& c, const Attempt& attempt, const Memory& target,
+  void ExpectRefused(const QpPair& c, const Attempt& attempt, const Memory& target,
                      uint64_t offset) {
     SCOPED_TRACE(attempt.name);
-    Connection fresh = ConnectAgain(c);
+    QpPair fresh = ConnectAgain(c);
     fresh.near.Put(0, Pattern(1, 8));
     fresh.near.Put(1024, Pattern(2, 8));
     const std::string before = Must(far().ReadBytes(target, 0, target.bytes));
@@ -265,42 +265,42 @@ class RemoteProtection : public ConformanceTest {
   }
 
   // For a device that departs so: a READ of unreadable memory fails, or is noted.
-  void ExpectUnreadableIsRead(const Connection& c) {
-    Connection fresh = ConnectAgain(c);
+  void ExpectUnreadableIsRead(const QpPair& c) {
+    QpPair fresh = ConnectAgain(c);
     const Memory target =
         Must(far().Register(c.far.pd, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
     fresh.near.Post(Read(1, {fresh.near.memory.Piece(0, 8)}, target, 0));
     Demand(fresh.near.SendCompletion().status != IBV_WC_SUCCESS, Departure::kUnreadableRead);
   }
 
-  void ExpectAllRefused(const Connection& c, const Memory& target, uint64_t offset) {
+  void ExpectAllRefused(const QpPair& c, const Memory& target, uint64_t offset) {
     for (const Attempt& attempt : Attempts()) ExpectRefused(c, attempt, target, offset);
   }
 };
 
 TEST_P(RemoteProtection, AKeyThatWasNeverGivenOut) {
-  Connection c = Connect();
+  QpPair c = Connect();
   Memory target = c.far.memory;
   target.rkey ^= 0x5a5a00;
   ExpectAllRefused(c, target, 0);
 }
 
 TEST_P(RemoteProtection, AKeyThatIsWrongInItsLastByte) {
-  Connection c = Connect();
+  QpPair c = Connect();
   Memory target = c.far.memory;
   target.rkey ^= 0x41;
   ExpectAllRefused(c, target, 0);
 }
 
 TEST_P(RemoteProtection, TheKeyZeroOpensNothing) {
-  Connection c = Connect();
+  QpPair c = Connect();
   Memory target = c.far.memory;
   target.rkey = 0;
   ExpectAllRefused(c, target, 0);
 }
 
 TEST_P(RemoteProtection, OneByteBeyondTheEnd) {
-  Connection c = Connect();
+  QpPair c = Connect();
   for (const Attempt& attempt : Attempts()) {
     // An atomic's address is aligned, so it is beyond the end as a whole or not at all.
     const bool atomic = attempt.access == IBV_ACCESS_REMOTE_ATOMIC;
@@ -309,7 +309,7 @@ TEST_P(RemoteProtection, OneByteBeyondTheEnd) {
 }
 
 TEST_P(RemoteProtection, OneByteBeforeTheStart) {
-  Connection c = Connect();
+  QpPair c = Connect();
   for (const Attempt& attempt : Attempts()) {
     const bool atomic = attempt.access == IBV_ACCESS_REMOTE_ATOMIC;
     ExpectRefused(c, attempt, c.far.memory, ~uint64_t{0} - (atomic ? 7 : 0));
@@ -317,7 +317,7 @@ TEST_P(RemoteProtection, OneByteBeforeTheStart) {
 }
 
 TEST_P(RemoteProtection, ALargeTransferThatEndsOneByteTooFarMovesNothing) {
-  Connection c = Connect();
+  QpPair c = Connect();
   End near = c.near;
   near.memory = Must(this->near().Register(near.pd, c.far.memory.bytes + 4096, kAllAccess));
   near.Put(0, Pattern(1, c.far.memory.bytes + 1));
@@ -329,7 +329,7 @@ TEST_P(RemoteProtection, ALargeTransferThatEndsOneByteTooFarMovesNothing) {
 }
 
 TEST_P(RemoteProtection, TheWholeRegionMayBeWrittenAndRead) {
-  Connection c = Connect();
+  QpPair c = Connect();
   c.near.Put(0, Pattern(1, c.near.memory.bytes));
   c.near.Post(Write(1, {c.near.memory.Piece(0, c.near.memory.bytes)}, c.far.memory, 0));
   EXPECT_THAT(c.near.SendCompletion(), Succeeded(IBV_WC_RDMA_WRITE, 1));
@@ -340,7 +340,7 @@ TEST_P(RemoteProtection, TheWholeRegionMayBeWrittenAndRead) {
 }
 
 TEST_P(RemoteProtection, ARegionGivesOnlyTheAccessItWasRegisteredWith) {
-  Connection c = Connect();
+  QpPair c = Connect();
   for (const Attempt& attempt : Attempts()) {
     if (attempt.access == IBV_ACCESS_REMOTE_READ &&
         IsKnown(Departure::kUnreadableRead, near_info())) {
@@ -353,7 +353,7 @@ TEST_P(RemoteProtection, ARegionGivesOnlyTheAccessItWasRegisteredWith) {
 }
 
 TEST_P(RemoteProtection, ARegionGivesTheAccessItWasRegisteredWithAlone) {
-  Connection c = Connect();
+  QpPair c = Connect();
   for (const Attempt& attempt : Attempts()) {
     SCOPED_TRACE(attempt.name);
     const Memory target =
@@ -368,7 +368,7 @@ TEST_P(RemoteProtection, AQpGivesOnlyTheAccessItWasSetUpWith) {
     SCOPED_TRACE(attempt.name);
     LinkOptions link;
     link.qp_access = kAllAccess & ~attempt.access;
-    Connection c = Connect({}, link);
+    QpPair c = Connect({}, link);
     c.near.Post(attempt.wr(c.near, c.far.memory, 0));
     EXPECT_THAT(c.near.SendCompletion().status,
                 FailsAtTarget(testing::AnyOf(IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_ACCESS_ERR)));
@@ -386,13 +386,13 @@ TEST_P(RemoteProtection, AQpGivesOnlyTheAccessItWasSetUpWith) {
 }
 
 TEST_P(RemoteProtection, ARegionOfAnotherProtectionDomain) {
-  Connection c = Connect();
+  QpPair c = Connect();
   const Pd other = Must(far().AllocPd());
   ExpectAllRefused(c, Must(far().Register(other, 4096, kAllAccess)), 0);
 }
 
 TEST_P(RemoteProtection, ARegionThatIsGone) {
-  Connection c = Connect();
+  QpPair c = Connect();
   const Memory target = Must(far().Register(c.far.pd, 4096, kAllAccess));
   c.near.Post(Write(1, {c.near.memory.Piece(0, 8)}, target, 0));
   ASSERT_THAT(c.near.SendCompletion(), Succeeded(IBV_WC_RDMA_WRITE, 1)) << "while it lives";
@@ -401,7 +401,7 @@ TEST_P(RemoteProtection, ARegionThatIsGone) {
 }
 
 TEST_P(RemoteProtection, AKeyOfThePastDoesNotOpenTheRegionThatCameAfterIt) {
-  Connection c = Connect();
+  QpPair c = Connect();
   const Memory old = Must(far().Register(c.far.pd, 4096, kAllAccess));
   Must(far().Deregister(old));
   Must(far().RegisterAgain(old, c.far.pd, kAllAccess));
@@ -409,7 +409,7 @@ TEST_P(RemoteProtection, AKeyOfThePastDoesNotOpenTheRegionThatCameAfterIt) {
 }
 
 TEST_P(RemoteProtection, ARefusalHarmsNoOtherQp) {
-  Connection c = Connect();
+  QpPair c = Connect();
   Memory target = c.far.memory;
   target.rkey ^= 0x5a5a00;
   ExpectAllRefused(c, target, 0);
@@ -417,7 +417,7 @@ TEST_P(RemoteProtection, ARefusalHarmsNoOtherQp) {
 }
 
 TEST_P(RemoteProtection, WrsBehindARefusedWriteAreFlushedAndHaveNoEffect) {
-  Connection c = Connect();
+  QpPair c = Connect();
   Memory target = c.far.memory;
   target.rkey ^= 0x5a5a00;
   c.near.Put(0, Pattern(1, 64));

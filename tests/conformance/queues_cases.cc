@@ -18,7 +18,7 @@ class Queues : public ConformanceTest {
     return options;
   }
 
-  static std::vector<SendWr> Writes(const Connection& c, uint32_t count, bool signalled) {
+  static std::vector<SendWr> Writes(const QpPair& c, uint32_t count, bool signalled) {
     std::vector<SendWr> chain;
     for (uint64_t i = 0; i < count; ++i) {
       SendWr wr = Write(i, {c.near.memory.Piece(0, 8)}, c.far.memory, 8 * i);
@@ -43,7 +43,7 @@ class Queues : public ConformanceTest {
 };
 
 TEST_P(Queues, AnUnsignalledWrLeavesNoCompletion) {
-  Connection c = Connect();
+  QpPair c = Connect();
   ASSERT_THAT(c.near.TryPost(Writes(c, 3, false)), Accepted());
   c.near.Post(Write(99, {c.near.memory.Piece(0, 8)}, c.far.memory, 0));
   EXPECT_THAT(c.near.SendCompletion(), Succeeded(IBV_WC_RDMA_WRITE, 99));
@@ -51,7 +51,7 @@ TEST_P(Queues, AnUnsignalledWrLeavesNoCompletion) {
 }
 
 TEST_P(Queues, UnsignalledReadsAndSendsLeaveNoneEither) {
-  Connection c = Connect();
+  QpPair c = Connect();
   c.far.Post(Receive(7, {c.far.memory.Piece(0, 8)}));
   c.near.Post(Unsignalled(Send(1, {c.near.memory.Piece(0, 8)})));
   c.near.Post(Unsignalled(Read(2, {c.near.memory.Piece(0, 8)}, c.far.memory, 0)));
@@ -66,14 +66,14 @@ TEST_P(Queues, UnsignalledReadsAndSendsLeaveNoneEither) {
 TEST_P(Queues, AQpThatSignalsAllSignalsAll) {
   EndOptions options;
   options.all_signalled = true;
-  Connection c = Connect(options);
+  QpPair c = Connect(options);
   ASSERT_THAT(c.near.TryPost(Writes(c, 5, false)), Accepted());
   const std::vector<ibv_wc> all = c.near.SendCompletions(5);
   for (uint64_t i = 0; i < 5; ++i) EXPECT_THAT(all[i], Succeeded(IBV_WC_RDMA_WRITE, i));
 }
 
 TEST_P(Queues, AnUnsignalledWrThatFailsIsReported) {
-  Connection c = Connect();
+  QpPair c = Connect();
   ibv_sge bad = c.near.memory.Piece(0, 8);
   bad.lkey ^= 0x5a5a00;
   c.near.Post(Unsignalled(Send(1, {bad})));
@@ -84,7 +84,7 @@ TEST_P(Queues, AnUnsignalledWrThatFailsIsReported) {
 }
 
 TEST_P(Queues, AFullSendQueueRefusesTheNextWrAndSaysWhich) {
-  Connection c = Connect(WithDepth(16));
+  QpPair c = Connect(WithDepth(16));
   const uint32_t depth = c.near.qp.cap.max_send_wr;
   const PostResult posted = c.near.TryPost(Writes(c, depth + 5, true));
   if (posted.error == 0 && IsKnown(Departure::kRefusalInChainLost, near_info())) {
@@ -103,7 +103,7 @@ TEST_P(Queues, AFullSendQueueRefusesTheNextWrAndSaysWhich) {
 }
 
 TEST_P(Queues, ASlotIsFreeOnlyWhenItsCompletionWasPolled) {
-  Connection c = Connect(WithDepth(16));
+  QpPair c = Connect(WithDepth(16));
   const uint32_t depth = c.near.qp.cap.max_send_wr;
   for (uint32_t i = 0; i + 1 < depth; ++i) c.near.Post(Writes(c, 1, true)[0]);
   c.near.PutWord(0, 77);
@@ -119,7 +119,7 @@ TEST_P(Queues, ASlotIsFreeOnlyWhenItsCompletionWasPolled) {
 }
 
 TEST_P(Queues, SlotsOfUnsignalledWrsAreFreedByASignalledOneBehindThemAlone) {
-  Connection c = Connect(WithDepth(16));
+  QpPair c = Connect(WithDepth(16));
   const uint32_t depth = c.near.qp.cap.max_send_wr;
   c.near.PutWord(0, 78);
   ASSERT_THAT(c.near.TryPost(Writes(c, depth - 1, false)), Accepted());
@@ -137,7 +137,7 @@ TEST_P(Queues, SlotsOfUnsignalledWrsAreFreedByASignalledOneBehindThemAlone) {
 }
 
 TEST_P(Queues, AFullReceiveQueueRefusesTheNextReceiveAndSaysWhich) {
-  Connection c = Connect(WithDepth(16));
+  QpPair c = Connect(WithDepth(16));
   const uint32_t depth = c.far.qp.cap.max_recv_wr;
   std::vector<RecvWr> chain;
   for (uint64_t i = 0; i < depth + 3; ++i) {
@@ -152,7 +152,7 @@ TEST_P(Queues, AFullReceiveQueueRefusesTheNextReceiveAndSaysWhich) {
 }
 
 TEST_P(Queues, TheChainBeforeABadWrIsExecuted) {
-  Connection c = Connect();
+  QpPair c = Connect();
   c.near.PutWord(0, 5);
   std::vector<SendWr> chain = Writes(c, 4, true);
   chain[2].opcode = static_cast<ibv_wr_opcode>(13);
@@ -168,7 +168,7 @@ TEST_P(Queues, TheChainBeforeABadWrIsExecuted) {
 
 TEST_P(Queues, AnInlineBufferCanBeReusedAsSoonAsPostReturns) {
   if (capabilities().max_inline_bytes < 32) GTEST_SKIP() << "the device does not inline 32 bytes";
-  Connection c = Connect(WithInline(32));
+  QpPair c = Connect(WithInline(32));
   for (uint64_t i = 0; i < 16; ++i) c.far.Post(Receive(i, {c.far.memory.Piece(i * 64, 64)}));
   for (uint32_t i = 0; i < 16; ++i) {
     c.near.Put(0, Pattern(i, 32));
@@ -182,7 +182,7 @@ TEST_P(Queues, AnInlineBufferCanBeReusedAsSoonAsPostReturns) {
 
 TEST_P(Queues, InlineDataNeedsNoKey) {
   if (capabilities().max_inline_bytes < 32) GTEST_SKIP() << "the device does not inline 32 bytes";
-  Connection c = Connect(WithInline(32));
+  QpPair c = Connect(WithInline(32));
   c.near.Put(0, Pattern(1, 24));
   ibv_sge first = c.near.memory.Piece(0, 8);
   ibv_sge second = c.near.memory.Piece(8, 16);
@@ -195,7 +195,7 @@ TEST_P(Queues, InlineDataNeedsNoKey) {
 TEST_P(Queues, AsMuchAsWasGrantedGoesInlineAndOneByteMoreIsRefused) {
   const uint32_t most = capabilities().max_inline_bytes;
   if (most == 0) GTEST_SKIP() << "the device does not inline";
-  Connection c = Connect(WithInline(most));
+  QpPair c = Connect(WithInline(most));
   const uint32_t granted = c.near.qp.cap.max_inline_data;
   ASSERT_GE(granted, most);
   ASSERT_LT(granted, c.near.memory.bytes);
@@ -214,7 +214,7 @@ TEST_P(Queues, AsMuchAsWasGrantedGoesInlineAndOneByteMoreIsRefused) {
 }
 
 TEST_P(Queues, PollingTakesNoMoreThanWasAskedFor) {
-  Connection c = Connect();
+  QpPair c = Connect();
   ASSERT_THAT(c.near.TryPost(Writes(c, 8, true)), Accepted());
   c.near.PutWord(0, 3);
   c.near.Post(Write(8, {c.near.memory.Piece(0, 8)}, c.far.memory, 4096));
@@ -228,7 +228,7 @@ TEST_P(Queues, PollingTakesNoMoreThanWasAskedFor) {
 }
 
 TEST_P(Queues, WrIdsKeepAll64Bits) {
-  Connection c = Connect();
+  QpPair c = Connect();
   const uint64_t wr_id = 0xfedcba9876543210;
   c.far.Post(Receive(wr_id + 1, {c.far.memory.Piece(0, 8)}));
   c.near.Post(Send(wr_id, {c.near.memory.Piece(0, 8)}));
@@ -239,9 +239,9 @@ TEST_P(Queues, WrIdsKeepAll64Bits) {
 TEST_P(Queues, OneCqServesSendsAndReceivesOfSeveralQps) {
   EndOptions options;
   options.one_cq = true;
-  Connection first = Connect(options);
-  Connection second = ConnectAgain(first, options);
-  for (Connection* c : {&first, &second}) {
+  QpPair first = Connect(options);
+  QpPair second = ConnectAgain(first, options);
+  for (QpPair* c : {&first, &second}) {
     c->near.Post(Receive(7, {c->near.memory.Piece(0, 8)}));
     c->far.Post(Receive(7, {c->far.memory.Piece(0, 8)}));
     c->near.Post(Send(1, {c->near.memory.Piece(64, 8)}));
@@ -259,7 +259,7 @@ TEST_P(Queues, OneCqServesSendsAndReceivesOfSeveralQps) {
 TEST_P(Queues, ACqThatOverflowsRaisesAnError) {
   EndOptions options = WithDepth(64);
   options.send_cq_entries = 4;
-  Connection c = Connect(options);
+  QpPair c = Connect(options);
   const uint32_t capacity = c.near.send_cq.capacity;
   if (capacity >= c.near.qp.cap.max_send_wr) {
     GTEST_SKIP() << "the smallest CQ of the device holds " << capacity;
@@ -271,7 +271,7 @@ TEST_P(Queues, ACqThatOverflowsRaisesAnError) {
 TEST_P(Queues, ACqHoldsAsManyCompletionsAsItPromised) {
   EndOptions options = WithDepth(64);
   options.send_cq_entries = 8;
-  Connection c = Connect(options);
+  QpPair c = Connect(options);
   const uint32_t capacity = c.near.send_cq.capacity;
   ASSERT_GE(capacity, 8u);
   if (capacity > c.near.qp.cap.max_send_wr) {

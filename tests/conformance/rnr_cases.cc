@@ -16,7 +16,7 @@ class ReceiverNotReady : public ConformanceTest {
 };
 
 TEST_P(ReceiverNotReady, ASendWaitsUntilTheReceiveIsPosted) {
-  Connection c = Connect();
+  QpPair c = Connect();
   c.near.Put(0, Pattern(1, 5000));
   c.near.Post(Send(1, {c.near.memory.Piece(0, 5000)}));
   EXPECT_THAT(Must(near().Await(c.near.send_cq, 1, 20)), testing::IsEmpty());
@@ -28,7 +28,7 @@ TEST_P(ReceiverNotReady, ASendWaitsUntilTheReceiveIsPosted) {
 
 TEST_P(ReceiverNotReady, SeveralSendsWaitAndArriveInOrderAsReceivesTrickleIn) {
   constexpr uint64_t kMessages = 8;
-  Connection c = Connect();
+  QpPair c = Connect();
   for (uint64_t i = 0; i < kMessages; ++i) {
     c.near.PutWord(i * 64, i + 500);
     c.near.Post(Send(i, {c.near.memory.Piece(i * 64, 64)}));
@@ -43,7 +43,7 @@ TEST_P(ReceiverNotReady, SeveralSendsWaitAndArriveInOrderAsReceivesTrickleIn) {
 
 TEST_P(ReceiverNotReady, AWriteWithImmediateWaitsToo) {
   if (!capabilities().write_with_immediate) GTEST_SKIP() << "the device has no immediates";
-  Connection c = Connect();
+  QpPair c = Connect();
   c.near.Put(0, Pattern(2, 20000));
   c.near.Post(WriteImmediate(1, {c.near.memory.Piece(0, 20000)}, c.far.memory, 4096, 9));
   EXPECT_THAT(Must(near().Await(c.near.send_cq, 1, 20)), testing::IsEmpty());
@@ -56,7 +56,7 @@ TEST_P(ReceiverNotReady, AWriteWithImmediateWaitsToo) {
 TEST_P(ReceiverNotReady, WithoutRetriesASendFailsAtOnceAndTheRestIsFlushed) {
   LinkOptions link;
   link.rnr_retry = 0;
-  Connection c = Connect({}, link);
+  QpPair c = Connect({}, link);
   c.near.Post(Send(1, {c.near.memory.Piece(0, 8)}));
   EXPECT_THAT(c.near.SendCompletion(), Failed(IBV_WC_RNR_RETRY_EXC_ERR, 1));
   c.near.AwaitState(IBV_QPS_ERR);
@@ -68,7 +68,7 @@ TEST_P(ReceiverNotReady, FiniteRetriesRunOutAndTheReceiverIsUnharmed) {
   LinkOptions link;
   link.rnr_retry = 2;
   link.min_rnr_timer = 14;  // 1.28 ms
-  Connection c = Connect({}, link);
+  QpPair c = Connect({}, link);
   ASSERT_THAT(c.near.TryPost({Send(1, {c.near.memory.Piece(0, 8)}),
                               Unsignalled(Send(2, {c.near.memory.Piece(0, 8)})),
                               Write(3, {c.near.memory.Piece(0, 8)}, c.far.memory, 8192)}),
@@ -80,7 +80,7 @@ TEST_P(ReceiverNotReady, FiniteRetriesRunOutAndTheReceiverIsUnharmed) {
   EXPECT_EQ(c.far.State(), IBV_QPS_RTS) << "the receiver has done nothing wrong";
   // A receive that comes late gets nothing of the failed SEND.
   c.far.Post(Receive(7, {c.far.memory.Piece(0, 8)}));
-  Connection other = ConnectAgain(c);
+  QpPair other = ConnectAgain(c);
   ExpectWorks(other);
   EXPECT_EQ(c.far.Bytes(8192, 8), std::string(8, '\0'));
 }
@@ -89,7 +89,7 @@ TEST_P(ReceiverNotReady, AnInlineSendThatWaitsKeepsTheBytesThatWerePosted) {
   if (capabilities().max_inline_bytes < 32) GTEST_SKIP() << "the device does not inline 32 bytes";
   EndOptions options;
   options.cap.max_inline_data = 32;
-  Connection c = Connect(options);
+  QpPair c = Connect(options);
   c.near.Put(0, Pattern(1, 32));
   c.near.Post(Flagged(Send(1, {c.near.memory.Piece(0, 32)}), IBV_SEND_INLINE));
   c.near.Put(0, Pattern(2, 32));
@@ -101,7 +101,7 @@ TEST_P(ReceiverNotReady, AnInlineSendThatWaitsKeepsTheBytesThatWerePosted) {
 
 TEST_P(ReceiverNotReady, SendsOfManyQpsWaitingAtOnceAllGetThrough) {
   constexpr uint32_t kQps = 6;
-  std::vector<Connection> all{Connect()};
+  std::vector<QpPair> all{Connect()};
   while (all.size() < kQps) all.push_back(ConnectAgain(all.front()));
   for (uint32_t q = 0; q < kQps; ++q) all[q].near.Post(Send(q, {all[q].near.memory.Piece(0, 8)}));
   for (uint32_t q = kQps; q-- > 0;) {

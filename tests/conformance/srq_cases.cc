@@ -10,7 +10,7 @@
 namespace verbena::internal::conformance {
 namespace {
 
-class SharedReceiveQueue : public ConformanceTest {
+class SharedReceives : public ConformanceTest {
  protected:
   std::string ReasonToSkip() const override {
     return capabilities().srq ? "" : "the device has no shared receive queues";
@@ -23,8 +23,8 @@ class SharedReceiveQueue : public ConformanceTest {
   }
 
   // `count` connections whose far QPs share one SRQ and all other objects.
-  std::vector<Connection> ConnectMany(uint32_t count, const EndOptions& options) {
-    std::vector<Connection> all{Connect(options)};
+  std::vector<QpPair> ConnectMany(uint32_t count, const EndOptions& options) {
+    std::vector<QpPair> all{Connect(options)};
     while (all.size() < count) all.push_back(ConnectAgain(all.front(), options));
     return all;
   }
@@ -36,22 +36,22 @@ class SharedReceiveQueue : public ConformanceTest {
   }
 
   // Sends one message and awaits it on both sides.
-  static void SendOne(Connection& c) {
+  static void SendOne(QpPair& c) {
     c.near.Post(Send(1, {c.near.memory.Piece(0, 8)}));
     EXPECT_THAT(c.near.SendCompletion(), Succeeded(IBV_WC_SEND, 1));
     EXPECT_THAT(c.far.ReceiveCompletion(), HasStatus(IBV_WC_SUCCESS));
   }
 };
 
-TEST_P(SharedReceiveQueue, ReceivesAreTakenInTheOrderPostedWhicheverQpTakesThem) {
+TEST_P(SharedReceives, ReceivesAreTakenInTheOrderPostedWhicheverQpTakesThem) {
   constexpr uint32_t kQps = 8;
   constexpr uint64_t kMessages = 64;
-  std::vector<Connection> all = ConnectMany(kQps, WithSrq(kMessages));
+  std::vector<QpPair> all = ConnectMany(kQps, WithSrq(kMessages));
   for (uint64_t i = 0; i < kMessages; ++i) {
     all[0].far.Post(Receive(i, {all[0].far.memory.Piece(i * 64, 64)}));
   }
   for (uint64_t i = 0; i < kMessages; ++i) {
-    Connection& c = all[(i * 5) % kQps];
+    QpPair& c = all[(i * 5) % kQps];
     c.near.PutWord(0, i);
     c.near.Post(Send(i, {c.near.memory.Piece(0, 8)}));
     const ibv_wc received = c.far.ReceiveCompletion();
@@ -62,11 +62,11 @@ TEST_P(SharedReceiveQueue, ReceivesAreTakenInTheOrderPostedWhicheverQpTakesThem)
   }
 }
 
-TEST_P(SharedReceiveQueue, ManyQpsAtOnceTakeEachReceiveOnceAndKeepTheirOwnOrder) {
+TEST_P(SharedReceives, ManyQpsAtOnceTakeEachReceiveOnceAndKeepTheirOwnOrder) {
   constexpr uint32_t kQps = 8;
   constexpr uint64_t kEach = 8;
   constexpr uint64_t kMessages = kQps * kEach;
-  std::vector<Connection> all = ConnectMany(kQps, WithSrq(kMessages));
+  std::vector<QpPair> all = ConnectMany(kQps, WithSrq(kMessages));
   End& far = all[0].far;
   for (uint64_t i = 0; i < kMessages; ++i) far.Post(Receive(i, {far.memory.Piece(i * 64, 64)}));
   for (uint64_t n = 0; n < kEach; ++n) {
@@ -90,9 +90,9 @@ TEST_P(SharedReceiveQueue, ManyQpsAtOnceTakeEachReceiveOnceAndKeepTheirOwnOrder)
   all[0].near.SendCompletions(kMessages);
 }
 
-TEST_P(SharedReceiveQueue, ASendWaitsForAReceiveOfTheSrqAndGetsIt) {
+TEST_P(SharedReceives, ASendWaitsForAReceiveOfTheSrqAndGetsIt) {
   if (!capabilities().rnr_nak) GTEST_SKIP() << "a SEND without a receive ends the connection";
-  std::vector<Connection> all = ConnectMany(2, WithSrq(4));
+  std::vector<QpPair> all = ConnectMany(2, WithSrq(4));
   all[0].near.Post(Send(1, {all[0].near.memory.Piece(0, 8)}));
   all[1].near.Post(Send(2, {all[1].near.memory.Piece(0, 8)}));
   all[0].far.Post(Receive(7, {all[0].far.memory.Piece(0, 8)}));
@@ -103,9 +103,9 @@ TEST_P(SharedReceiveQueue, ASendWaitsForAReceiveOfTheSrqAndGetsIt) {
   }
 }
 
-TEST_P(SharedReceiveQueue, TheLimitEventComesOnceUntilItIsArmedAgain) {
+TEST_P(SharedReceives, TheLimitEventComesOnceUntilItIsArmedAgain) {
   if (!capabilities().srq_limit_event) GTEST_SKIP() << "the device raises no SRQ limit event";
-  Connection c = Connect(WithSrq(16));
+  QpPair c = Connect(WithSrq(16));
   const auto post_receives = [&](int count) {
     for (int i = 0; i < count; ++i) c.far.Post(Receive(7, {c.far.memory.Piece(0, 8)}));
   };
@@ -130,8 +130,8 @@ TEST_P(SharedReceiveQueue, TheLimitEventComesOnceUntilItIsArmedAgain) {
   Must(limit_event(kPatienceMs));
 }
 
-TEST_P(SharedReceiveQueue, QueryingGivesWhatWasCreatedAndArmed) {
-  Connection c = Connect(WithSrq(16));
+TEST_P(SharedReceives, QueryingGivesWhatWasCreatedAndArmed) {
+  QpPair c = Connect(WithSrq(16));
   const bool told = c.far.host().QuerySrq(c.far.srq).ok();
   if (!Demand(told, Departure::kSrqUnknown)) return;
   EXPECT_GE(Must(c.far.host().QuerySrq(c.far.srq)).max_wr, 16u);
@@ -143,8 +143,8 @@ TEST_P(SharedReceiveQueue, QueryingGivesWhatWasCreatedAndArmed) {
   EXPECT_EQ(Must(c.far.host().QuerySrq(c.far.srq)).srq_limit, 3u);
 }
 
-TEST_P(SharedReceiveQueue, AFullSrqRefusesTheNextReceiveAndSaysWhich) {
-  Connection c = Connect(WithSrq(8));
+TEST_P(SharedReceives, AFullSrqRefusesTheNextReceiveAndSaysWhich) {
+  QpPair c = Connect(WithSrq(8));
   const absl::StatusOr<ibv_srq_attr> told = c.far.host().QuerySrq(c.far.srq);
   const uint32_t depth = Demand(told.ok(), Departure::kSrqUnknown) ? told->max_wr : 8;
   std::vector<RecvWr> chain;
@@ -156,19 +156,19 @@ TEST_P(SharedReceiveQueue, AFullSrqRefusesTheNextReceiveAndSaysWhich) {
   EXPECT_THAT(c.far.TryPost({chain[0]}), Accepted()) << "a taken receive leaves its slot free";
 }
 
-TEST_P(SharedReceiveQueue, AQpOnAnSrqHasNoReceiveQueueOfItsOwn) {
+TEST_P(SharedReceives, AQpOnAnSrqHasNoReceiveQueueOfItsOwn) {
   if (auto why = ReasonToSpare(Departure::kReceiveOnSrqQpCrashes); !why.empty()) {
     GTEST_SKIP() << why;
   }
-  Connection c = Connect(WithSrq(8));
+  QpPair c = Connect(WithSrq(8));
   const PostResult posted =
       Must(c.far.host().PostReceives(c.far.qp, {Receive(7, {c.far.memory.Piece(0, 8)})}));
   EXPECT_NE(posted.error, 0);
   Demand(posted.accepted == 0, Departure::kReceiveOnSrqQpBadWrUnset);
 }
 
-TEST_P(SharedReceiveQueue, AQpInErrorLeavesTheReceivesToTheOthers) {
-  std::vector<Connection> all = ConnectMany(2, WithSrq(8));
+TEST_P(SharedReceives, AQpInErrorLeavesTheReceivesToTheOthers) {
+  std::vector<QpPair> all = ConnectMany(2, WithSrq(8));
   for (uint64_t i = 0; i < 4; ++i) {
     all[0].far.Post(Receive(i, {all[0].far.memory.Piece(i * 64, 64)}));
   }
@@ -180,19 +180,19 @@ TEST_P(SharedReceiveQueue, AQpInErrorLeavesTheReceivesToTheOthers) {
   SendOne(all[1]);
 }
 
-TEST_P(SharedReceiveQueue, TheLastWqeOfAQpInErrorIsAnnounced) {
+TEST_P(SharedReceives, TheLastWqeOfAQpInErrorIsAnnounced) {
   if (!capabilities().last_wqe_event) GTEST_SKIP() << "the device raises no last-WQE event";
-  Connection c = Connect(WithSrq(8));
+  QpPair c = Connect(WithSrq(8));
   c.far.Post(Receive(7, {c.far.memory.Piece(0, 8)}));
   SendOne(c);
   c.far.ToError();
   Must(c.far.host().AwaitAsyncEvent(IBV_EVENT_QP_LAST_WQE_REACHED, c.far.qp.id, kPatienceMs));
 }
 
-TEST_P(SharedReceiveQueue, TheLastWqeIsAnnouncedAlsoWhenTheQpFailsByItself) {
+TEST_P(SharedReceives, TheLastWqeIsAnnouncedAlsoWhenTheQpFailsByItself) {
   if (!capabilities().last_wqe_event) GTEST_SKIP() << "the device raises no last-WQE event";
   if (!capabilities().remote_key_checked) GTEST_SKIP() << "a bad rkey does not fail the QP";
-  Connection c = Connect(WithSrq(8));
+  QpPair c = Connect(WithSrq(8));
   Memory wrong = c.far.memory;
   wrong.rkey ^= 0x5a5a00;
   c.near.Post(Write(1, {c.near.memory.Piece(0, 8)}, wrong, 0));
@@ -201,8 +201,8 @@ TEST_P(SharedReceiveQueue, TheLastWqeIsAnnouncedAlsoWhenTheQpFailsByItself) {
   Must(c.near.host().AwaitAsyncEvent(IBV_EVENT_QP_LAST_WQE_REACHED, c.near.qp.id, kPatienceMs));
 }
 
-TEST_P(SharedReceiveQueue, AReceiveWhoseKeyIsBadFailsTheQpThatTookItAlone) {
-  std::vector<Connection> all = ConnectMany(2, WithSrq(8));
+TEST_P(SharedReceives, AReceiveWhoseKeyIsBadFailsTheQpThatTookItAlone) {
+  std::vector<QpPair> all = ConnectMany(2, WithSrq(8));
   ibv_sge bad = all[0].far.memory.Piece(0, 64);
   bad.lkey ^= 0x5a5a00;
   all[0].far.Post(Receive(5, {bad}));
@@ -217,7 +217,7 @@ TEST_P(SharedReceiveQueue, AReceiveWhoseKeyIsBadFailsTheQpThatTookItAlone) {
   SendOne(all[1]);
 }
 
-VERBENA_CONFORMANCE_SUITE(SharedReceiveQueue);
+VERBENA_CONFORMANCE_SUITE(SharedReceives);
 
 }  // namespace
 }  // namespace verbena::internal::conformance

@@ -16,9 +16,9 @@ struct NamedBit {
 class States : public ConformanceTest {
  protected:
   // Both ends, with QPs in RESET.
-  Connection Unconnected(const EndOptions& options = {}) {
-    Connection c{.near = End(near(), near_info(), "near", options),
-                 .far = End(far(), far_info(), "far", options)};
+  QpPair Unconnected(const EndOptions& options = {}) {
+    QpPair c{.near = End(near(), near_info(), "near", options),
+             .far = End(far(), far_info(), "far", options)};
     c.near.MakeQp(options);
     c.far.MakeQp(options);
     return c;
@@ -71,12 +71,12 @@ class Transitions : public States {
 };
 
 TEST_P(Transitions, AFreshQpIsInReset) {
-  Connection c = Unconnected();
+  QpPair c = Unconnected();
   EXPECT_EQ(c.near.State(), IBV_QPS_RESET);
 }
 
 TEST_P(Transitions, InitNeedsEachOfItsAttributes) {
-  Connection c = Unconnected();
+  QpPair c = Unconnected();
   ExpectEachNeeded(c.near, ToInit({}),
                    {{"PKEY_INDEX", IBV_QP_PKEY_INDEX},
                     {"PORT", IBV_QP_PORT},
@@ -84,7 +84,7 @@ TEST_P(Transitions, InitNeedsEachOfItsAttributes) {
 }
 
 TEST_P(Transitions, ReadyToReceiveNeedsEachOfItsAttributes) {
-  Connection c = Unconnected();
+  QpPair c = Unconnected();
   Bring(c.near, c.far, IBV_QPS_INIT);
   ExpectEachNeeded(c.near, ToReadyToReceive(c.near, c.far, {}),
                    {{"AV", IBV_QP_AV},
@@ -96,7 +96,7 @@ TEST_P(Transitions, ReadyToReceiveNeedsEachOfItsAttributes) {
 }
 
 TEST_P(Transitions, ReadyToSendNeedsEachOfItsAttributes) {
-  Connection c = Unconnected();
+  QpPair c = Unconnected();
   Bring(c.near, c.far, IBV_QPS_RTR);
   ExpectEachNeeded(c.near, ToReadyToSend({}),
                    {{"TIMEOUT", IBV_QP_TIMEOUT},
@@ -107,7 +107,7 @@ TEST_P(Transitions, ReadyToSendNeedsEachOfItsAttributes) {
 }
 
 TEST_P(Transitions, AnAttributeThatDoesNotBelongToAStepIsRefused) {
-  Connection c = Unconnected();
+  QpPair c = Unconnected();
   Transition step = ToInit({});
   step.mask |= IBV_QP_SQ_PSN;
   EXPECT_FALSE(Move(c.near, step).ok());
@@ -129,7 +129,7 @@ TEST_P(Transitions, StepsMayNotBeSkippedNorTakenBack) {
                            Jump{IBV_QPS_ERR, IBV_QPS_INIT}, Jump{IBV_QPS_ERR, IBV_QPS_RTR},
                            Jump{IBV_QPS_ERR, IBV_QPS_RTS}}) {
     SCOPED_TRACE(testing::Message() << "from " << jump.from << " to " << jump.to);
-    Connection c = Unconnected();
+    QpPair c = Unconnected();
     Bring(c.near, c.far, jump.from);
     const Transition step = jump.to == IBV_QPS_INIT  ? ToInit({})
                             : jump.to == IBV_QPS_RTR ? ToReadyToReceive(c.near, c.far, {})
@@ -145,7 +145,7 @@ TEST_P(Transitions, ErrorAndResetCanBeReachedFromEverywhere) {
       // The specification leaves open whether RESET can go to ERR.
       if (from == IBV_QPS_RESET && to == IBV_QPS_ERR) continue;
       SCOPED_TRACE(testing::Message() << "from " << from << " to " << to);
-      Connection c = Unconnected();
+      QpPair c = Unconnected();
       Bring(c.near, c.far, from);
       EXPECT_TRUE(MoveTo(c.near, to).ok());
       EXPECT_EQ(c.near.State(), to);
@@ -154,7 +154,7 @@ TEST_P(Transitions, ErrorAndResetCanBeReachedFromEverywhere) {
 }
 
 TEST_P(Transitions, ValuesOutOfRangeAreRefused) {
-  Connection c = Unconnected();
+  QpPair c = Unconnected();
   Transition init = ToInit({});
   init.attributes.port_num = static_cast<uint8_t>(near_info().attributes.phys_port_cnt + 1);
   EXPECT_FALSE(Move(c.near, init).ok()) << "a port that does not exist";
@@ -174,7 +174,7 @@ TEST_P(Transitions, ValuesOutOfRangeAreRefused) {
 }
 
 TEST_P(Transitions, APkeyIndexBeyondTheTableIsRefused) {
-  Connection c = Unconnected();
+  QpPair c = Unconnected();
   Transition init = ToInit({});
   init.attributes.pkey_index = near_info().attributes.max_pkeys;
   if (!Demand(!Move(c.near, init).ok(), Departure::kPkeyIndexUnchecked)) return;
@@ -184,7 +184,7 @@ TEST_P(Transitions, APkeyIndexBeyondTheTableIsRefused) {
 TEST_P(Transitions, MoreResponderResourcesThanTheDeviceHasAreRefused) {
   const int most = near_info().attributes.max_qp_rd_atom;
   if (most >= 255) GTEST_SKIP() << "the device has as many as can be asked for";
-  Connection c = Unconnected();
+  QpPair c = Unconnected();
   Bring(c.near, c.far, IBV_QPS_INIT);
   Transition receive = ToReadyToReceive(c.near, c.far, {});
   receive.attributes.max_dest_rd_atomic = static_cast<uint8_t>(most + 1);
@@ -193,7 +193,7 @@ TEST_P(Transitions, MoreResponderResourcesThanTheDeviceHasAreRefused) {
 }
 
 TEST_P(Transitions, QueryingGivesBackWhatWasSet) {
-  Connection c = Unconnected();
+  QpPair c = Unconnected();
   LinkOptions link;
   link.rnr_retry = 5;
   link.min_rnr_timer = 9;
@@ -230,7 +230,7 @@ TEST_P(States, NothingCanBeSentBeforeReadyToSend) {
   for (ibv_qp_state state : {IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPS_RTR}) {
     SCOPED_TRACE(testing::Message() << "state " << state);
     if (state == IBV_QPS_RTR && near_info().iwarp) continue;  // it has no such state
-    Connection c = Unconnected();
+    QpPair c = Unconnected();
     Bring(c.near, c.far, state);
     const PostResult posted = c.near.TryPost({Send(1, {c.near.memory.Piece(0, 8)})});
     if (posted.error == 0 && near_info().kind == DeviceKind::kRdma) {
@@ -243,7 +243,7 @@ TEST_P(States, NothingCanBeSentBeforeReadyToSend) {
 }
 
 TEST_P(Transitions, ReceivesCanBePostedFromInitOnAndNotBefore) {
-  Connection c = Unconnected();
+  QpPair c = Unconnected();
   const PostResult posted = c.near.TryPost({Receive(7, {c.near.memory.Piece(0, 8)})});
   if (posted.error == 0 && near_info().kind == DeviceKind::kRdma) {
     GTEST_SKIP() << "the provider does not look at the state when posting";
@@ -259,7 +259,7 @@ TEST_P(Transitions, ReceivesCanBePostedFromInitOnAndNotBefore) {
 }
 
 TEST_P(Transitions, AQpReceivesInReadyToReceiveAlready) {
-  Connection c = Unconnected();
+  QpPair c = Unconnected();
   Bring(c.near, c.far, IBV_QPS_RTS);
   Bring(c.far, c.near, IBV_QPS_RTR);
   c.far.Post(Receive(7, {c.far.memory.Piece(0, 8)}));
@@ -269,7 +269,7 @@ TEST_P(Transitions, AQpReceivesInReadyToReceiveAlready) {
 }
 
 TEST_P(Transitions, ASendToAPeerThatIsNotReadyYetArrivesOnceItIs) {
-  Connection c = Unconnected();
+  QpPair c = Unconnected();
   Bring(c.near, c.far, IBV_QPS_RTS);
   Bring(c.far, c.near, IBV_QPS_INIT);
   c.far.Post(Receive(7, {c.far.memory.Piece(0, 8)}));
@@ -280,7 +280,7 @@ TEST_P(Transitions, ASendToAPeerThatIsNotReadyYetArrivesOnceItIs) {
 }
 
 TEST_P(States, ErrorFlushesReceivesInOrder) {
-  Connection c = Connect();
+  QpPair c = Connect();
   for (uint64_t i = 0; i < 5; ++i) c.near.Post(Receive(i, {c.near.memory.Piece(0, 8)}));
   c.near.ToError();
   const std::vector<ibv_wc> flushed = c.near.ReceiveCompletions(5);
@@ -292,7 +292,7 @@ TEST_P(States, ErrorFlushesReceivesInOrder) {
 
 TEST_P(States, ErrorFlushesSendsInOrderAlsoThoseUnsignalled) {
   if (!capabilities().rnr_nak) GTEST_SKIP() << "a SEND without a receive ends the connection";
-  Connection c = Connect();
+  QpPair c = Connect();
   for (uint64_t i = 0; i < 6; ++i) {
     SendWr wr = Send(i, {c.near.memory.Piece(0, 8)});
     c.near.Post(i % 2 == 0 ? wr : Unsignalled(wr));
@@ -303,7 +303,7 @@ TEST_P(States, ErrorFlushesSendsInOrderAlsoThoseUnsignalled) {
 }
 
 TEST_P(States, ASendPostedInErrorIsFlushed) {
-  Connection c = Connect();
+  QpPair c = Connect();
   c.near.ToError();
   c.near.Post(Send(1, {c.near.memory.Piece(0, 8)}));
   c.near.Post(Unsignalled(Send(2, {c.near.memory.Piece(0, 8)})));
@@ -316,7 +316,7 @@ TEST_P(States, ASendPostedInErrorIsFlushed) {
 }
 
 TEST_P(States, AReceivePostedInErrorIsFlushed) {
-  Connection c = Connect();
+  QpPair c = Connect();
   c.near.ToError();
   c.near.Post(Receive(7, {c.near.memory.Piece(0, 8)}));
   // Waits less if the flush is known not to come.
@@ -328,7 +328,7 @@ TEST_P(States, AReceivePostedInErrorIsFlushed) {
 }
 
 TEST_P(Transitions, ResetForgetsWhatWasPostedAndTheQpConnectsAnew) {
-  Connection c = Connect();
+  QpPair c = Connect();
   for (uint64_t i = 0; i < 4; ++i) c.near.Post(Receive(i, {c.near.memory.Piece(0, 8)}));
   for (End* end : {&c.near, &c.far}) Must(MoveTo(*end, IBV_QPS_RESET));
   EXPECT_THAT(c.near.PollAll(), testing::IsEmpty()) << "RESET flushed";
@@ -339,8 +339,8 @@ TEST_P(Transitions, ResetForgetsWhatWasPostedAndTheQpConnectsAnew) {
 }
 
 TEST_P(Transitions, ANewPairOfPeersAfterResetDoesNotHearOfTheOldOne) {
-  Connection c = Connect();
-  Connection other = ConnectAgain(c);
+  QpPair c = Connect();
+  QpPair other = ConnectAgain(c);
   for (End* end : {&c.near, &c.far, &other.near, &other.far}) Must(MoveTo(*end, IBV_QPS_RESET));
   std::swap(c.far, other.far);
   ConnectQps(c.near, c.far);

@@ -49,21 +49,21 @@ class Teardown : public ConformanceTest {
 
 TEST_P(Teardown, AQpWithSendsOutstandingIsDestroyedAndItsMemoryIsFree) {
   if (!capabilities().rnr_nak) GTEST_SKIP() << "a SEND without a receive ends the connection";
-  Connection c = Connect();
+  QpPair c = Connect();
   for (uint64_t i = 0; i < 10; ++i) c.near.Post(Send(i, {c.near.memory.Piece(0, 4096)}));
   Must(near().DestroyQp(c.near.qp));
   Must(near().Deregister(c.near.memory));
   // The peer's later receive gets nothing of it, and its device goes on.
   c.far.Post(Receive(7, {c.far.memory.Piece(0, 4096)}));
   c.near.memory = Must(near().RegisterAgain(c.near.memory, c.near.pd, kAllAccess));
-  Connection other = ConnectAgain(c);
+  QpPair other = ConnectAgain(c);
   ExpectWorks(other);
 }
 
 TEST_P(Teardown, AQpWithReceivesOutstandingIsDestroyedAndLeavesTheOthersAlone) {
-  Connection c = Connect();
+  QpPair c = Connect();
   for (uint64_t i = 0; i < 10; ++i) c.near.Post(Receive(i, {c.near.memory.Piece(0, 64)}));
-  Connection other = ConnectAgain(c);
+  QpPair other = ConnectAgain(c);
   Must(near().DestroyQp(c.near.qp));
   for (const ibv_wc& wc : other.near.PollAll()) EXPECT_NE(wc.qp_num, other.near.qp.number);
   ExpectWorks(other);
@@ -74,8 +74,8 @@ TEST_P(Teardown, AQpWithReceivesOutstandingIsDestroyedAndLeavesTheOthersAlone) {
 TEST_P(Teardown, AQpWithLargeTransfersUnderWayIsDestroyed) {
   EndOptions options;
   options.memory_bytes = 4 << 20;
-  Connection c = Connect(options);
-  Connection other = ConnectAgain(c);
+  QpPair c = Connect(options);
+  QpPair other = ConnectAgain(c);
   for (uint64_t i = 0; i < 8; ++i) {
     c.near.Post(Write(i, {c.near.memory.Piece(0, 2 << 20)}, c.far.memory, 0));
     c.near.Post(Read(i, {c.near.memory.Piece(2 << 20, 1 << 20)}, c.far.memory, 0));
@@ -87,20 +87,20 @@ TEST_P(Teardown, AQpWithLargeTransfersUnderWayIsDestroyed) {
 }
 
 TEST_P(Teardown, CompletionsOfADestroyedQpAreGoneOrItsOwn) {
-  Connection c = Connect();
+  QpPair c = Connect();
   for (uint64_t i = 0; i < 4; ++i) {
     c.near.Post(Write(i, {c.near.memory.Piece(0, 8)}, c.far.memory, 0));
   }
   const uint32_t number = c.near.qp.number;
   Must(near().DestroyQp(c.near.qp));
   for (const ibv_wc& wc : c.near.PollAll()) EXPECT_EQ(wc.qp_num, number);
-  Connection fresh = ConnectAgain(c);
+  QpPair fresh = ConnectAgain(c);
   ExpectWorks(fresh);
   EXPECT_THAT(c.near.PollAll(), testing::IsEmpty());
 }
 
 TEST_P(Teardown, SendsToAQpThatWasDestroyedEndInErrorsWithinTheRetryTime) {
-  Connection c = Connect({}, Impatient());
+  QpPair c = Connect({}, Impatient());
   ExpectWorks(c);
   Must(far().DestroyQp(c.far.qp));
   for (uint64_t i = 0; i < 5; ++i) c.near.Post(Send(i, {c.near.memory.Piece(0, 8)}));
@@ -108,7 +108,7 @@ TEST_P(Teardown, SendsToAQpThatWasDestroyedEndInErrorsWithinTheRetryTime) {
 }
 
 TEST_P(Teardown, WritesToAQpThatWasDestroyedEndInErrorsAndDoNotLand) {
-  Connection c = Connect({}, Impatient());
+  QpPair c = Connect({}, Impatient());
   Must(far().DestroyQp(c.far.qp));
   c.near.Put(0, Pattern(1, 64));
   for (uint64_t i = 0; i < 5; ++i) {
@@ -119,7 +119,7 @@ TEST_P(Teardown, WritesToAQpThatWasDestroyedEndInErrorsAndDoNotLand) {
 }
 
 TEST_P(Teardown, ReadsFromAQpInErrorEndInErrors) {
-  Connection c = Connect({}, Impatient());
+  QpPair c = Connect({}, Impatient());
   c.far.ToError();
   for (uint64_t i = 0; i < 3; ++i) {
     c.near.Post(Read(i, {c.near.memory.Piece(0, 64)}, c.far.memory, 0));
@@ -129,7 +129,7 @@ TEST_P(Teardown, ReadsFromAQpInErrorEndInErrors) {
 
 TEST_P(Teardown, ASendThatWaitedForAReceiveFailsWhenThePeerGoesToError) {
   if (!capabilities().rnr_nak) GTEST_SKIP() << "a SEND without a receive ends the connection";
-  Connection c = Connect({}, Impatient());
+  QpPair c = Connect({}, Impatient());
   c.near.Post(Send(1, {c.near.memory.Piece(0, 8)}));
   c.near.Post(Write(2, {c.near.memory.Piece(0, 8)}, c.far.memory, 0));
   c.far.ToError();
@@ -137,7 +137,7 @@ TEST_P(Teardown, ASendThatWaitedForAReceiveFailsWhenThePeerGoesToError) {
 }
 
 TEST_P(Teardown, AQpInErrorReceivesNothingMore) {
-  Connection c = Connect({}, Impatient());
+  QpPair c = Connect({}, Impatient());
   c.far.Post(Receive(7, {c.far.memory.Piece(0, 64)}));
   c.far.ToError();
   c.near.Put(0, Pattern(1, 64));
@@ -153,7 +153,7 @@ TEST_P(Teardown, AWriteThatBeganBeforeTheTargetLeftServiceEndsBeforeItIsQuiesced
   EndOptions options;
   options.memory_bytes = 1 << 20;
   for (uint32_t round = 0; round < 8; ++round) {
-    Connection c = Connect(options, Impatient());
+    QpPair c = Connect(options, Impatient());
     c.far.Put(0, Pattern(round, options.memory_bytes));
     Must(far().StartStream(
         {.qp = c.far.qp,
@@ -180,7 +180,7 @@ TEST_P(Teardown, MemoryIsNotTouchedOnceItsRegistrationIsGone) {
   EndOptions options;
   options.memory_bytes = 1 << 20;
   for (uint32_t round = 0; round < 8; ++round) {
-    Connection c = Connect(options, Impatient());
+    QpPair c = Connect(options, Impatient());
     c.far.Put(0, Pattern(round, options.memory_bytes));
     Must(far().StartStream(
         {.qp = c.far.qp,
@@ -198,7 +198,7 @@ TEST_P(Teardown, MemoryIsNotTouchedOnceItsRegistrationIsGone) {
 }
 
 TEST_P(Teardown, QuiescedIsTrueOfQpsThatAreGoneAndFalseOfThoseInService) {
-  Connection c = Connect();
+  QpPair c = Connect();
   EXPECT_FALSE(Must(near().Quiesced(c.near.qp)));
   const Qp qp = c.near.qp;
   Must(near().DestroyQp(c.near.qp));

@@ -57,11 +57,11 @@ class Threads : public ConformanceTest {
 
 TEST_P(Threads, TwoThreadsPostToTwoQpsOfOneCqWhileAThirdPolls) {
   constexpr uint64_t kEach = 2000;
-  Connection first = Connect(WithCompletions(2 * kEach));
-  Connection second = ConnectAgain(first);
+  QpPair first = Connect(WithCompletions(2 * kEach));
+  QpPair second = ConnectAgain(first);
   const TimeLimit deadline(kPatienceMs);
   ibv_cq* cq = near().raw(first.near.send_cq);
-  const auto poster = [&](const Connection& c) {
+  const auto poster = [&](const QpPair& c) {
     return [&, qp = near().raw(c.near.qp)] {
       for (uint64_t i = 0; i < kEach; ++i) {
         ASSERT_TRUE(
@@ -85,7 +85,7 @@ TEST_P(Threads, TwoThreadsPostToTwoQpsOfOneCqWhileAThirdPolls) {
 
 TEST_P(Threads, TwoThreadsPostToOneQp) {
   constexpr uint64_t kEach = 1500;
-  Connection c = Connect(WithCompletions(2 * kEach));
+  QpPair c = Connect(WithCompletions(2 * kEach));
   const TimeLimit deadline(kPatienceMs);
   ibv_qp* qp = near().raw(c.near.qp);
   const auto poster = [&](uint64_t base) {
@@ -110,7 +110,7 @@ TEST_P(Threads, TwoThreadsPostToOneQp) {
 
 TEST_P(Threads, TwoThreadsPollOneCqAndEachCompletionIsSeenOnce) {
   constexpr uint64_t kWrs = 3000;
-  Connection c = Connect(WithCompletions(kWrs));
+  QpPair c = Connect(WithCompletions(kWrs));
   const TimeLimit deadline(kPatienceMs);
   ibv_cq* cq = near().raw(c.near.send_cq);
   std::vector<std::atomic<int>> seen(kWrs);
@@ -140,8 +140,8 @@ TEST_P(Threads, SendsFromTwoThreadsShareOneSrq) {
   constexpr uint64_t kEach = 600;
   EndOptions options;
   options.srq_depth = 32;
-  Connection first = Connect(options);
-  Connection second = ConnectAgain(first, options);
+  QpPair first = Connect(options);
+  QpPair second = ConnectAgain(first, options);
   // The SRQ's side is ours, so that its receives can be reposted by threads.
   ibv_srq* srq = near().raw(first.near.srq);
   ibv_cq* cq = near().raw(first.near.recv_cq);
@@ -164,7 +164,7 @@ TEST_P(Threads, SendsFromTwoThreadsShareOneSrq) {
   // One thread at a time speaks to a far host in another process, so one sends through both QPs.
   const auto sender = [&] {
     for (uint64_t i = 0; i < kEach; i += 8) {
-      for (Connection* c : {&first, &second}) {
+      for (QpPair* c : {&first, &second}) {
         const std::vector<SendWr> chain(8, Send(i, {c->far.memory.Piece(0, 32)}));
         ASSERT_THAT(c->far.TryPost(chain), Accepted());
       }
@@ -178,13 +178,13 @@ TEST_P(Threads, SendsFromTwoThreadsShareOneSrq) {
 TEST_P(Threads, AtomicsOfTwoQpsOnOneWordLoseNoUpdate) {
   if (!capabilities().atomics) GTEST_SKIP() << "the device has no atomics";
   constexpr uint64_t kEach = 500;
-  Connection first = Connect();
+  QpPair first = Connect();
   EndOptions options;
-  Connection second = ConnectAgain(first, options);
+  QpPair second = ConnectAgain(first, options);
   second.near.send_cq = Must(near().CreateCq(256, CqChannel()));
   second = ConnectAgain(second, options);
   const TimeLimit deadline(kPatienceMs);
-  const auto adder = [&](const Connection& c, uint64_t slot) {
+  const auto adder = [&](const QpPair& c, uint64_t slot) {
     return [&, slot, qp = near().raw(c.near.qp), cq = near().raw(c.near.send_cq)] {
       for (uint64_t i = 0; i < kEach; ++i) {
         SendWr wr = FetchAdd(i, c.near.memory.Piece(slot, 8), c.far.memory, 0, 3);
@@ -200,7 +200,7 @@ TEST_P(Threads, AtomicsOfTwoQpsOnOneWordLoseNoUpdate) {
 }
 
 TEST_P(Threads, ObjectsComeAndGoWhileOthersAreInUse) {
-  Connection c = Connect();
+  QpPair c = Connect();
   const TimeLimit deadline(kPatienceMs);
   std::atomic<bool> done = false;
   Device& device = near().device();
@@ -242,7 +242,7 @@ TEST_P(Threads, AThreadArmsAndSleepsWhileAnotherPosts) {
   constexpr uint64_t kWrs = 800;
   EndOptions options = WithCompletions(kWrs);
   options.channel = true;
-  Connection c = Connect(options);
+  QpPair c = Connect(options);
   const TimeLimit deadline(kPatienceMs);
   const Cq cq = c.near.send_cq;
   const auto poster = [&, qp = near().raw(c.near.qp)] {

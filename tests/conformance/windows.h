@@ -59,7 +59,7 @@ class WindowsTest : public ConformanceTest {
 
   // Expects that `wr`, which reaches into `region`, is refused and changes nothing, and that both
   // QPs enter ERR.
-  static void ExpectRefused(Connection& c, const Memory& region, const SendWr& wr) {
+  static void ExpectRefused(QpPair& c, const Memory& region, const SendWr& wr) {
     const std::string before = BytesOf(c.far, region);
     c.near.Post(wr);
     EXPECT_THAT(c.near.SendCompletion(), Failed(IBV_WC_REM_ACCESS_ERR, wr.wr_id));
@@ -67,14 +67,14 @@ class WindowsTest : public ConformanceTest {
     c.far.AwaitState(IBV_QPS_ERR);
     EXPECT_TRUE(BytesOf(c.far, region) == before) << "memory changed";
   }
-  static void ExpectWriteRefused(Connection& c, const Memory& region, const Memory& target,
+  static void ExpectWriteRefused(QpPair& c, const Memory& region, const Memory& target,
                                  uint64_t bytes = 8) {
     c.near.Put(0, Pattern(77, bytes));
     ExpectRefused(c, region, Write(1, {c.near.memory.Piece(0, bytes)}, target, 0));
   }
 
-  static void ExpectWriteLands(Connection& c, const Memory& region, const Memory& target,
-                               uint32_t seed, uint64_t bytes = 8) {
+  static void ExpectWriteLands(QpPair& c, const Memory& region, const Memory& target, uint32_t seed,
+                               uint64_t bytes = 8) {
     c.near.Put(0, Pattern(seed, bytes));
     c.near.Post(Write(1, {c.near.memory.Piece(0, bytes)}, target, 0));
     EXPECT_THAT(c.near.SendCompletion(), Succeeded(IBV_WC_RDMA_WRITE, 1));
@@ -83,7 +83,7 @@ class WindowsTest : public ConformanceTest {
   }
 
   // Expects a SEND_WITH_INV of `rkey` to fail, and no receive to succeed.
-  static void ExpectSendInvalidateFails(Connection& c, uint32_t rkey) {
+  static void ExpectSendInvalidateFails(QpPair& c, uint32_t rkey) {
     c.far.Post(Receive(7, {c.far.memory.Piece(0, 64)}));
     c.near.Post(SendInvalidate(1, {c.near.memory.Piece(0, 8)}, rkey));
     EXPECT_THAT(c.near.SendCompletion(), testing::Not(HasStatus(IBV_WC_SUCCESS)));

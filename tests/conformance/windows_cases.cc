@@ -14,7 +14,7 @@ class Windows : public WindowsTest {};
 TEST_P(Windows, ABoundWindowIsWrittenReadAndChangedByItsPeer) {
   for (const uint64_t bytes : {uint64_t{8}, uint64_t{5000}, kBytes}) {
     SCOPED_TRACE(bytes);
-    Connection c = Connect();
+    QpPair c = Connect();
     const Memory region = Region(c.far);
     Mw window = Window(c.far);
     const Memory target = Bind(c.far, window, region);
@@ -37,7 +37,7 @@ TEST_P(Windows, ABoundWindowIsWrittenReadAndChangedByItsPeer) {
 TEST_P(Windows, AnImmediateArrivesBehindWhatIsWrittenThroughAWindow) {
   if (!capabilities().write_with_immediate) GTEST_SKIP() << "the device has no immediates";
   for (const uint64_t bytes : {uint64_t{64}, kBytes}) {
-    Connection c = Connect();
+    QpPair c = Connect();
     const Memory region = Region(c.far);
     Mw window = Window(c.far);
     const Memory target = Bind(c.far, window, region);
@@ -62,7 +62,7 @@ TEST_P(Windows, NothingOutsideItsRangeIsReached) {
         Range{"larger by one byte", kOffset, kBytes + 1}}) {
     SCOPED_TRACE(range.name);
     for (const bool write : {true, false}) {
-      Connection c = Connect();
+      QpPair c = Connect();
       const Memory region = Region(c.far);
       Mw window = Window(c.far);
       Memory target = Bind(c.far, window, region);
@@ -85,24 +85,23 @@ TEST_P(Windows, NothingOutsideItsRangeIsReached) {
 TEST_P(Windows, OnlyTheAccessThatItWasBoundWithIsGiven) {
   struct Attempt {
     int needed;
-    std::function<SendWr(const Connection&, const Memory&)> wr;
+    std::function<SendWr(const QpPair&, const Memory&)> wr;
   };
-  std::vector<Attempt> attempts{
-      {IBV_ACCESS_REMOTE_WRITE,
-       [](const Connection& c, const Memory& target) {
-         return Write(1, {c.near.memory.Piece(0, 8)}, target, 0);
-       }},
-      {IBV_ACCESS_REMOTE_READ, [](const Connection& c, const Memory& target) {
-         return Read(1, {c.near.memory.Piece(0, 8)}, target, 0);
-       }}};
+  std::vector<Attempt> attempts{{IBV_ACCESS_REMOTE_WRITE,
+                                 [](const QpPair& c, const Memory& target) {
+                                   return Write(1, {c.near.memory.Piece(0, 8)}, target, 0);
+                                 }},
+                                {IBV_ACCESS_REMOTE_READ, [](const QpPair& c, const Memory& target) {
+                                   return Read(1, {c.near.memory.Piece(0, 8)}, target, 0);
+                                 }}};
   if (capabilities().atomics) {
-    attempts.push_back({IBV_ACCESS_REMOTE_ATOMIC, [](const Connection& c, const Memory& target) {
+    attempts.push_back({IBV_ACCESS_REMOTE_ATOMIC, [](const QpPair& c, const Memory& target) {
                           return FetchAdd(1, c.near.memory.Piece(0, 8), target, 0, 1);
                         }});
   }
   for (const Attempt& attempt : attempts) {
     SCOPED_TRACE(attempt.needed);
-    Connection c = Connect();
+    QpPair c = Connect();
     // The region itself gives more: what counts is the window.
     const Memory region = Region(c.far, kAllAccess | IBV_ACCESS_MW_BIND);
     Mw window = Window(c.far);
@@ -112,7 +111,7 @@ TEST_P(Windows, OnlyTheAccessThatItWasBoundWithIsGiven) {
 }
 
 TEST_P(Windows, ARegionUnderWindowsIsItselfClosedToPeers) {
-  Connection c = Connect();
+  QpPair c = Connect();
   const Memory region = Region(c.far);
   Mw window = Window(c.far);
   Bind(c.far, window, region);
@@ -122,7 +121,7 @@ TEST_P(Windows, ARegionUnderWindowsIsItselfClosedToPeers) {
 }
 
 TEST_P(Windows, AWindowForReadingNeedsNoLocalWrite) {
-  Connection c = Connect();
+  QpPair c = Connect();
   const Memory region = Region(c.far, IBV_ACCESS_MW_BIND);
   Mw window = Window(c.far);
   const Memory target = Bind(c.far, window, region, kOffset, kBytes, IBV_ACCESS_REMOTE_READ);
@@ -133,7 +132,7 @@ TEST_P(Windows, AWindowForReadingNeedsNoLocalWrite) {
 }
 
 TEST_P(Windows, AWindowsKeyIsNoLocalKey) {
-  Connection c = Connect();
+  QpPair c = Connect();
   const Memory region = Region(c.near);
   Mw window = Window(c.near);
   Memory local = Bind(c.near, window, region);
@@ -145,12 +144,12 @@ TEST_P(Windows, AWindowsKeyIsNoLocalKey) {
 }
 
 TEST_P(Windows, AnotherQpOfTheSamePeerIsRefused) {
-  Connection c = Connect();
+  QpPair c = Connect();
   const Memory region = Region(c.far);
   Mw window = Window(c.far);
   const Memory target = Bind(c.far, window, region);
   for (const uint64_t bytes : {uint64_t{8}, kBytes}) {
-    Connection other = ConnectAgain(c);
+    QpPair other = ConnectAgain(c);
     ExpectWriteRefused(other, region, target, bytes);
   }
   // The QP to which the window is bound can still use it.
@@ -160,7 +159,7 @@ TEST_P(Windows, AnotherQpOfTheSamePeerIsRefused) {
 TEST_P(Windows, ABindingThatIsNotAllowedFails) {
   struct Spoilt {
     std::string name;
-    std::function<void(Connection&, Mw&, const Memory&, SendWr&)> spoil;
+    std::function<void(QpPair&, Mw&, const Memory&, SendWr&)> spoil;
     std::optional<Departure> departure = {};
   };
   const auto use = [](SendWr& wr, const Memory& region) {
@@ -169,41 +168,40 @@ TEST_P(Windows, ABindingThatIsNotAllowedFails) {
   };
   const std::vector<Spoilt> all{
       {"a region without MW_BIND",
-       [&](Connection& c, Mw&, const Memory&, SendWr& wr) { use(wr, Region(c.far, kAllAccess)); }},
+       [&](QpPair& c, Mw&, const Memory&, SendWr& wr) { use(wr, Region(c.far, kAllAccess)); }},
       {"a region of another PD",
-       [&](Connection&, Mw&, const Memory&, SendWr& wr) {
+       [&](QpPair&, Mw&, const Memory&, SendWr& wr) {
          use(wr, Must(far().Register(Must(far().AllocPd()), kRegionBytes, kUnderWindows)));
        },
        Departure::kBindingAcrossPds},
       {"a window of another PD",
-       [&](Connection&, Mw&, const Memory&, SendWr& wr) {
+       [&](QpPair&, Mw&, const Memory&, SendWr& wr) {
          const Mw window = Must(far().AllocMw(Must(far().AllocPd())));
          wr.bind.window = window.id;
          wr.rkey = window.NextKey();
        }},
       {"one byte beyond the region",
-       [](Connection&, Mw&, const Memory& region, SendWr& wr) {
+       [](QpPair&, Mw&, const Memory& region, SendWr& wr) {
          wr.bind.address = region.address + kRegionBytes - kBytes + 1;
        }},
-      {"one byte before the region", [](Connection&, Mw&, const Memory& region,
+      {"one byte before the region", [](QpPair&, Mw&, const Memory& region,
                                         SendWr& wr) { wr.bind.address = region.address - 1; }},
       {"a range that wraps around the address space",
-       [](Connection&, Mw&, const Memory&, SendWr& wr) { wr.bind.bytes = ~uint64_t{0}; },
+       [](QpPair&, Mw&, const Memory&, SendWr& wr) { wr.bind.bytes = ~uint64_t{0}; },
        Departure::kBindingWrapsAround},
-      {"a range of no bytes",
-       [](Connection&, Mw&, const Memory&, SendWr& wr) { wr.bind.bytes = 0; }},
+      {"a range of no bytes", [](QpPair&, Mw&, const Memory&, SendWr& wr) { wr.bind.bytes = 0; }},
       {"writing to a region without LOCAL_WRITE",
-       [&](Connection& c, Mw&, const Memory&, SendWr& wr) {
+       [&](QpPair& c, Mw&, const Memory&, SendWr& wr) {
          use(wr, Region(c.far, IBV_ACCESS_MW_BIND));
        }},
       {"a window that is bound already",
-       [](Connection& c, Mw& window, const Memory& region, SendWr& wr) {
+       [](QpPair& c, Mw& window, const Memory& region, SendWr& wr) {
          Bind(c.far, window, region);
          wr.rkey = window.NextKey();
        }}};
   for (const Spoilt& spoilt : all) {
     SCOPED_TRACE(spoilt.name);
-    Connection c = Connect();
+    QpPair c = Connect();
     const Memory region = Region(c.far);
     Mw window = Window(c.far);
     SendWr wr = BindWindow(9, window, window.NextKey(), region, kOffset, kBytes, kRemote);
@@ -218,7 +216,7 @@ TEST_P(Windows, ABindingThatIsNotAllowedFails) {
 }
 
 TEST_P(Windows, AWindowOpensAnotherRangeUnderItsNextKeyAndNotUnderTheOldOne) {
-  Connection c = Connect();
+  QpPair c = Connect();
   const Memory region = Region(c.far);
   Mw window = Window(c.far);
   const Memory first = Bind(c.far, window, region);
@@ -232,7 +230,7 @@ TEST_P(Windows, AWindowOpensAnotherRangeUnderItsNextKeyAndNotUnderTheOldOne) {
 }
 
 TEST_P(Windows, AllKeysOfAWindowServeInTurnAndBeginAnew) {
-  Connection c = Connect();
+  QpPair c = Connect();
   const Memory region = Region(c.far);
   Mw window = Window(c.far);
   const uint32_t first = window.NextKey();
@@ -251,7 +249,7 @@ TEST_P(Windows, ManyWindowsOnOneRegionDoNotMix) {
   constexpr uint64_t kWindows = 64;
   EndOptions options;
   options.cap.max_send_wr = 128;
-  Connection c = Connect(options);
+  QpPair c = Connect(options);
   const Memory region = Region(c.far);
   std::vector<Mw> windows;
   std::vector<SendWr> binds;
@@ -283,7 +281,7 @@ TEST_P(Windows, ManyWindowsOnOneRegionDoNotMix) {
 TEST_P(Windows, ABindingStandsBeforeTheSendBehindItArrives) {
   EndOptions options;
   options.cap.max_send_wr = 64;
-  Connection c = Connect(options);
+  QpPair c = Connect(options);
   const Memory region = Region(c.far);
   Mw window = Window(c.far);
   for (uint32_t turn = 0; turn < 100; ++turn) {
@@ -306,7 +304,7 @@ TEST_P(Windows, ABindingBehindASendThatIsRetriedIsDoneOnce) {
   if (auto why = ReasonToSpare(Departure::kBindingBehindRetry); !why.empty()) {
     GTEST_SKIP() << why;
   }
-  Connection c = Connect();
+  QpPair c = Connect();
   const Memory region = Region(c.far);
   Mw window = Window(c.far);
   window.rkey = window.NextKey();
@@ -327,7 +325,7 @@ TEST_P(Windows, ABindingBehindASendThatIsRetriedIsDoneOnce) {
 }
 
 TEST_P(Windows, ARegionCannotGoWhileAWindowIsBoundToIt) {
-  Connection c = Connect();
+  QpPair c = Connect();
   const Memory region = Region(c.far);
   Mw window = Window(c.far);
   const Memory target = Bind(c.far, window, region);
@@ -339,7 +337,7 @@ TEST_P(Windows, ARegionCannotGoWhileAWindowIsBoundToIt) {
 }
 
 TEST_P(Windows, AWindowThatIsDeallocatedIsClosedAndLetsItsRegionGo) {
-  Connection c = Connect();
+  QpPair c = Connect();
   const Memory region = Region(c.far);
   Mw window = Window(c.far);
   const Memory target = Bind(c.far, window, region);

@@ -13,6 +13,12 @@ import tree
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(?:work|home|root|Users|mnt)/[.\w]")
 UNFINISHED = re.compile(r"\b(?:TO[D]O|FIX[M]E|XX[X])\b")
 DOWNLOADS = re.compile(r"\bhttps?:[/]/")
+# A class or enumeration of a namespace, but no template and no declaration without a body.
+_ATTRIBUTES = r"(?:\[\[.*?\]\] |alignas\(.*?\) )*"
+CLASS = re.compile(rf"(?<!>\n)^(?:class|struct|enum class) {_ATTRIBUTES}(\w+)(?: final)?(?: :.*| \{{.*)?(?<!;)$",
+                   re.MULTILINE)
+# Its fakes take the names of what generated code calls.
+FAKES = "tests/rpc/codegen/generated_code_test.cc"
 
 
 def lines_that_match(pattern, names):
@@ -46,6 +52,16 @@ class TreeTest(unittest.TestCase):
                 if f"#ifndef {guard}\n#define {guard}\n" not in tree.text(name):
                     wrong.append(f"{name}: no guard {guard}")
         self.assertEqual([], wrong)
+
+    def test_no_class_has_the_name_of_one_in_a_header_of_the_library(self):
+        places = {}
+        for name in tree.files():
+            if name.endswith((".h", ".cc")) and name != FAKES:
+                for title in CLASS.findall(tree.text(name)):
+                    places.setdefault(title, []).append(name)
+        self.assertIn("Endpoint", places)
+        self.assertEqual({}, {title: names for title, names in places.items() if len(names) > 1 and any(
+            name.endswith(".h") and name.startswith(("rpc/", "transport/")) for name in names)})
 
     def test_every_script_with_an_interpreter_line_is_executable(self):
         self.assertEqual([], [name for name in tree.files() if tree.text(name).startswith("#!")

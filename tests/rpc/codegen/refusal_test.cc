@@ -10,15 +10,15 @@
 namespace verbena::testing {
 namespace {
 
-struct Refusal {
+struct RefusedProto {
   const char* name;
   const char* text;   // of a.proto, after its syntax line
   const char* error;  // all of it
 };
 
-void PrintTo(const Refusal& refusal, std::ostream* out) { *out << refusal.name; }
+void PrintTo(const RefusedProto& refusal, std::ostream* out) { *out << refusal.name; }
 
-class RefusalTest : public ::testing::TestWithParam<Refusal> {};
+class RefusalTest : public ::testing::TestWithParam<RefusedProto> {};
 
 TEST_P(RefusalTest, IsRefusedWithOneLineThatNamesIt) {
   auto response =
@@ -27,7 +27,7 @@ TEST_P(RefusalTest, IsRefusedWithOneLineThatNamesIt) {
   EXPECT_EQ(0, response.file_size());
 }
 
-constexpr Refusal kRefusals[] = {
+constexpr RefusedProto kRefusals[] = {
     {"EachProblemHasItsLine",
      "message M {} service S {\nrpc a(M) returns (M); rpc delete(M) returns (M);\n"
      " rpc delete_(M) returns (M);\n rpc new(M) returns (M); rpc new_(M) returns (M); }",

@@ -1,5 +1,5 @@
-// Balancing: how a channel to a set of servers chooses the server of a call; ChannelServer: one of
-// these servers, as an executor sees it.
+// Balancing: how a channel to a set of servers chooses the server of a call; OutlierEjection: when
+// it stops to call one; ChannelServer: one of these servers, as an executor sees it.
 //
 // Each executor chooses by itself, among the servers that it has a link to (ready). A stream
 // chooses once, when it begins.
@@ -7,10 +7,12 @@
 #ifndef VERBENA_RPC_BALANCING_H_
 #define VERBENA_RPC_BALANCING_H_
 
+#include <chrono>
 #include <cstdint>
 
 #include "absl/status/status.h"
 #include "verbena/rpc/resolver.h"
+#include "verbena/transport/coro/clock.h"
 
 namespace verbena {
 
@@ -30,8 +32,42 @@ enum class Balancing : uint8_t {
   // one. When a server comes or goes, only its own keys move (rendezvous hashing). While a key's
   // server is not connected, as at the start, its calls go to another one: use keys for caches, not
   // for ownership. A server gets keys in proportion to its weight. Calls without a key take turns,
-  // as with kRoundRobin.
+  // as with kRoundRobin. With ChannelOptions::executors_per_server, a key has an executor of its
+  // own, too.
   kRouteKey,
+};
+
+// Servers that fail or are slow while the others are not take no calls for some time. They stay
+// connected (ChannelServer::State::kEjected), and get calls again when the time is over. Each
+// executor judges for itself, once in each interval, by the calls that it made.
+//
+// A failure is a link that was lost under calls, a deadline that passed before the server answered,
+// or an answer of UNAVAILABLE or INTERNAL with Outcome::kMaybeExecuted, as of a handler that threw.
+// Any other answer is none, whatever its code: an application's errors eject nobody. A fault that
+// more than half of the servers share ejects nobody, either.
+//
+//   Channel channel(*runtime, target, {.ejection = {.interval = 1s, .latency_factor = 5}});
+struct OutlierEjection {
+  // 0, the default: nobody is ejected, and no call pays for it. Otherwise 1 ms to 1 h.
+  Duration interval = {};
+  // As many failures without an answer in between eject. 0: not judged by this.
+  uint32_t consecutive_failures = 5;
+  // Ejects a server if at least this share of its calls failed in an interval, 1 to 100. 0: not
+  // judged by this.
+  uint32_t failure_percent = 50;
+  // With fewer calls in an interval, a server is not judged by their share: at least 1.
+  uint32_t min_calls = 20;
+  // Ejects a server whose calls took longer on average than the median of the servers' averages, by
+  // this factor: 1.5 to 1000. One call in 16 is timed, and 4 of an interval must be. 0, the
+  // default: not judged by this. For servers and calls that should not differ much.
+  double latency_factor = 0;
+  // The first ejection; the n-th is n times as long. A server that is not ejected again for as long
+  // as its last ejection has one fewer. 1 ms to longest_ejection.
+  Duration ejection = std::chrono::seconds(10);
+  // At most 24 h.
+  Duration longest_ejection = std::chrono::minutes(5);
+  // The largest share of the servers that are ready that may be ejected at once: 1 to 50.
+  uint32_t max_ejected_percent = 50;
 };
 
 struct ChannelServer {
@@ -40,6 +76,7 @@ struct ChannelServer {
     kConnecting,  // the first attempt, or the first after a link was lost
     kReady,       // takes calls
     kFailing,     // the last attempt failed, and others follow
+    kEjected,  // connected, but takes no calls for a while (OutlierEjection); last_error says why
   };
 
   ResolvedServer server = {};
@@ -48,7 +85,8 @@ struct ChannelServer {
   uint32_t in_flight = 0;
   // Attempts to connect that failed since a link was last of use.
   uint32_t failures = 0;
-  // Why the last attempt failed; OK otherwise.
+  // Why the last attempt failed, or the server is ejected, or is not connected though the policy
+  // wants it; OK otherwise.
   absl::Status last_error = {};
 };
 

@@ -1,5 +1,6 @@
 #include "verbena/rpc/channel.h"
 
+#include <chrono>
 #include <utility>
 
 #include "fmt/format.h"
@@ -33,6 +34,50 @@ internal::ExecutorWish WishOf(const ChannelOptions& options) {
   return {};
 }
 
+void CheckEjection(const OutlierEjection& ejection) {
+  using std::chrono::duration_cast;
+  using std::chrono::hours;
+  using std::chrono::milliseconds;
+  using Ms = std::chrono::milliseconds;
+  if (ejection.interval == Duration::zero()) return;
+  VERBENA_CHECK(ejection.interval >= milliseconds(1) && ejection.interval <= hours(1))
+      << "ejection.interval is " << duration_cast<Ms>(ejection.interval).count()
+      << " ms, its range 1 ms to 1 h, or 0";
+  VERBENA_CHECK(ejection.failure_percent <= 100)
+      << "ejection.failure_percent is " << ejection.failure_percent << ", its range 0 to 100";
+  VERBENA_CHECK(ejection.min_calls >= 1) << "ejection.min_calls is 0, and must be at least 1";
+  VERBENA_CHECK(ejection.latency_factor == 0 ||
+                (ejection.latency_factor >= 1.5 && ejection.latency_factor <= 1000))
+      << "ejection.latency_factor is " << ejection.latency_factor
+      << ", its range 1.5 to 1000, or 0";
+  VERBENA_CHECK(ejection.ejection >= milliseconds(1) &&
+                ejection.ejection <= ejection.longest_ejection &&
+                ejection.longest_ejection <= hours(24))
+      << "ejection.ejection is " << duration_cast<Ms>(ejection.ejection).count()
+      << " ms and longest_ejection " << duration_cast<Ms>(ejection.longest_ejection).count()
+      << " ms, their range 1 ms to 24 h, and the first is at most the second";
+  VERBENA_CHECK(ejection.max_ejected_percent >= 1 && ejection.max_ejected_percent <= 50)
+      << "ejection.max_ejected_percent is " << ejection.max_ejected_percent
+      << ", its range 1 to 50";
+}
+
+// Aborts if an option of sets is out of its range.
+void CheckSetOptions(const ChannelOptions& options) {
+  VERBENA_CHECK(options.subset_size <= Resolver::kMaxServers)
+      << "subset_size is " << options.subset_size << ", its range 0 to " << Resolver::kMaxServers;
+  VERBENA_CHECK(options.subset_size == 0 || (options.balancing != Balancing::kPickFirst &&
+                                             options.balancing != Balancing::kRouteKey))
+      << "subset_size is " << options.subset_size
+      << ", but kPickFirst needs one server, and kRouteKey all of them: leave it 0";
+  VERBENA_CHECK(options.executors_per_server >= 1 && options.executors_per_server <= 64)
+      << "executors_per_server is " << options.executors_per_server << ", its range 1 to 64";
+  VERBENA_CHECK(options.executors_per_server == 1 ||
+                (options.server_executor == -1 && options.server_key == 0))
+      << "executors_per_server is " << options.executors_per_server
+      << ": leave server_executor and server_key unset";
+  CheckEjection(options.ejection);
+}
+
 // nullptr: the target is one server.
 std::shared_ptr<internal::ServerFeed> FeedOf(const std::string& target,
                                              const std::shared_ptr<Resolver>& resolver) {
@@ -60,6 +105,7 @@ Channel::Channel(Runtime& runtime, std::string target, ChannelOptions options)
                 (options_.server_executor == -1 || options_.server_key == 0))
       << "server_executor is " << options_.server_executor << " and server_key is "
       << options_.server_key << ": set at most one of them, server_executor to -1 or more";
+  CheckSetOptions(options_);
   VERBENA_CHECK(options_.max_metadata_bytes <= Metadata::kMaxBytes)
       << "max_metadata_bytes is " << options_.max_metadata_bytes << ", its range 0 to "
       << Metadata::kMaxBytes;
@@ -86,9 +132,11 @@ internal::Connection* Channel::ConnectionHere(std::optional<uint64_t> route_key)
   const internal::Shard* shard = runtime_.CurrentShard();
   if (shard == nullptr) return nullptr;
   const Use& use = uses_[shard->index()];
-  if (use.connection == nullptr) [[unlikely]]
-    return FindConnection(*shard, route_key);
-  return use.connection;
+  if (use.connection != nullptr) [[likely]]
+    return use.connection;
+  if (use.balancer != nullptr) [[likely]]
+    return use.balancer->Pick(route_key);
+  return FindConnection(*shard, route_key);
 }
 
 internal::Connection* Channel::FindConnection(const internal::Shard& shard,
@@ -105,11 +153,15 @@ internal::Balancer& Channel::BalancerOn(const internal::Shard& shard) {
   Use& use = uses_[shard.index()];
   if (use.balancer == nullptr) {
     internal::Connections& here = runtime_.connections(static_cast<int>(shard.index()));
-    use = {.balancer = &here.AddBalancer({.target = target_,
-                                          .policy = options_.balancing,
-                                          .zone = options_.zone,
-                                          .wish = WishOf(options_)},
-                                         feed_),
+    use = {.balancer = &here.AddBalancer(
+               {.servers = {.target = target_,
+                            .policy = options_.balancing,
+                            .zone = options_.zone,
+                            .wish = WishOf(options_),
+                            .subset_size = options_.subset_size,
+                            .executors_per_server = options_.executors_per_server},
+                .ejection = options_.ejection},
+               feed_),
            .connections = &here,
            .gate = here.gate()};
   }
@@ -139,6 +191,28 @@ absl::StatusOr<std::vector<ChannelServer>> Channel::Servers() {
   if (feed_ != nullptr) return BalancerOn(*shard).Servers();
   return std::vector<ChannelServer>{
       internal::DescribeConnection(*ConnectionHere(), {.addresses = {target_}, .name = target_})};
+}
+
+namespace {
+
+// A number that differs whenever the states of one server do. Never 0.
+uint64_t RevisionOf(const ChannelServer& server) {
+  return uint64_t{server.failures} << 8 | (static_cast<uint64_t>(server.state) + 1);
+}
+
+}  // namespace
+
+Task<absl::StatusOr<uint64_t>> Channel::ServersChanged(uint64_t seen) {
+  const internal::Shard* shard = runtime_.CurrentShard();
+  if (shard == nullptr) co_return internal::NotOnAnExecutor();
+  if (feed_ != nullptr) co_return co_await BalancerOn(*shard).AwaitChange(seen);
+  const internal::ConnectionUse connection(*ConnectionHere());
+  for (;;) {
+    const uint64_t now = RevisionOf(internal::DescribeConnection(*connection, {}));
+    if (now != seen) co_return now;
+    if (shard->closing()) co_return absl::UnavailableError("the runtime is being destroyed");
+    VERBENA_CO_RETURN_IF_ERROR(co_await connection->StateChanged());
+  }
 }
 
 absl::Status Channel::CheckOneServer(const char* what) const {

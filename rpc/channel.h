@@ -5,8 +5,10 @@
 // lock is taken. A stub keeps a pointer to it, so it must outlive its stubs and their calls.
 //
 // A target that names a set of servers ("static:a:4000,b:4000") makes each executor connect to all
-// of them on its first call, and choose one for each call (balancing.h). A server that joins the
-// set is connected ahead; one that leaves takes no new call, and its calls end in peace.
+// of them on its first call, or to a subset, and choose one for each call (balancing.h). A server
+// that joins the set is connected ahead; one that leaves takes no new call, and its calls end in
+// peace. One set takes at most three quarters of an executor's links (LinkLimits::max_links);
+// servers beyond that are not connected, and Servers() and the log say so.
 //
 //   Channel channel(*runtime, "storage-7:4000");
 //   Store::Stub store(channel);
@@ -74,6 +76,20 @@ struct ChannelOptions {
   // another channel has had it. Then the target is but a name for messages. By default the target
   // says where the set comes from.
   std::shared_ptr<Resolver> resolver = nullptr;
+  // Of a set with more servers than this, each executor connects to as many: up to
+  // Resolver::kMaxServers; 0, the default: to all. The client's random id and the servers' names
+  // choose them, so that many clients cover the servers evenly, and few links change with the set.
+  // While one of them cannot be reached, another one takes its place. With a zone: as many in it,
+  // and as many of the others. A check aborts if it is set with kPickFirst, which needs one server,
+  // or with kRouteKey, whose clients must agree.
+  uint32_t subset_size = 0;
+  // Links of each executor to as many executors of each server, 1 to 64: to those numbered from 0,
+  // modulo how many the server has. With kRouteKey, a key then belongs to one executor of one
+  // server; clients agree if they set the same number. More than 1 needs server_executor and
+  // server_key to be unset. For servers that keep state per executor. Each costs a link.
+  uint32_t executors_per_server = 1;
+  // Which servers of a set take no calls for a while, and when (balancing.h). By default none.
+  OutlierEjection ejection = {};
 };
 
 class Channel {
@@ -133,16 +149,30 @@ class Channel {
 
   // The servers of the set as this executor sees them, in the set's order: empty until the first
   // use on this executor has resolved the target. With one server: that one. To wait until a set is
-  // complete, call Connect(), and then this again until each server is kReady. FAILED_PRECONDITION:
-  // this thread runs no executor of the runtime.
+  // complete, call Connect(), and then this again until each server is kReady, with
+  // ServersChanged() in between. FAILED_PRECONDITION: this thread runs no executor of the runtime.
   absl::StatusOr<std::vector<ChannelServer>> Servers();
+  // Waits on this executor until Servers() shows another set, or another state, failure or error of
+  // a server, than it did when this returned `seen`; 0, for the first time, does not wait. Changes
+  // that come while nobody waits are not lost, but several may count as one. UNAVAILABLE: the
+  // runtime ends. FAILED_PRECONDITION: as Servers().
+  //
+  //   uint64_t seen = 0;
+  //   for (;;) {
+  //     VERBENA_CO_ASSIGN_OR_RETURN(seen, co_await channel.ServersChanged(seen));
+  //     Show(*channel.Servers());
+  //   }
+  Task<absl::StatusOr<uint64_t>> ServersChanged(uint64_t seen);
 
   const std::string& target() const { return target_; }
   const ChannelOptions& options() const { return options_; }
 
   // For generated calls; users call Connect(). The connection that a call with that key takes now;
-  // nullptr if no server of a set is ready, or this thread runs no executor of the runtime.
+  // nullptr if no server of a set is ready, or this thread runs no executor of the runtime. The
+  // link may be unusable all the same: then Route() finds another one.
   internal::Connection* ConnectionHere(std::optional<uint64_t> route_key = {});
+  // Whether the target names a set of servers.
+  bool chooses() const { return feed_ != nullptr; }
   // This executor's part of the runtime; nullptr on a thread that runs none.
   internal::Shard* ShardHere() const { return runtime_.CurrentShard(); }
   // Waits for a connection with a usable link: until `deadline`, which is a time or none, and
@@ -151,7 +181,7 @@ class Channel {
                                                       Deadline deadline, bool wait_for_ready);
 
  private:
-  // The rest of ConnectionHere(): a set's, or the first use on this executor.
+  // The rest of ConnectionHere(): the first use on this executor.
   [[gnu::noinline]] internal::Connection* FindConnection(const internal::Shard& shard,
                                                          std::optional<uint64_t> route_key);
   internal::Balancer& BalancerOn(const internal::Shard& shard);

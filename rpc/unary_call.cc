@@ -204,7 +204,8 @@ std::coroutine_handle<> InPlaceCall::Begin(PromiseBase& caller, const MessageLit
   const size_t request_bytes = request.ByteSizeLong();
   if (request_bytes > session->max_body_bytes()) [[unlikely]] {
     return BeginTask(
-        BulkCall(*connection, *method_, request, reply, {}, {.deadline = deadline, .info = info_}),
+        BulkCall(*connection, *method_, request, reply, {},
+                 {.deadline = deadline, .info = info_, .wait_for_ready = wait_for_ready_}),
         caller);
   }
   stage_ = Stage::kEager;
@@ -221,6 +222,7 @@ std::coroutine_handle<> InPlaceCall::BeginWithOptions(Connection* connection, Pr
     options = TakeOptions();
   } else {
     options.info = info_;
+    options.wait_for_ready = wait_for_ready_;
   }
   const Shard* shard = connection != nullptr ? &connection->shard() : channel_->ShardHere();
   if (shard == nullptr) {
@@ -234,8 +236,8 @@ std::coroutine_handle<> InPlaceCall::BeginWithOptions(Connection* connection, Pr
                       .request_id = options.request_id,
                       .metadata = std::move(options.metadata)};
   if (scope != nullptr && scope->trace() != nullptr) context.trace = scope->trace()->Child();
-  const bool waits =
-      connection == nullptr || (wait_for_ready_ && connection->usable_session() == nullptr);
+  const bool waits = connection == nullptr || ((wait_for_ready_ || channel_->chooses()) &&
+                                               connection->usable_session() == nullptr);
   const bool intercepted = !channel_->options().interceptors.empty();
   if (!waits && inherits && !intercepted && context.empty() && context.metadata.untouched()) {
     return BeginTask(BulkCall(*connection, *method_, request, reply, payload, std::move(options)),

@@ -1,141 +1,170 @@
 #include "verbena/rpc/client/balancer.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "fmt/format.h"
 #include "verbena/rpc/client/connections.h"
+#include "verbena/rpc/client/outliers.h"
+#include "verbena/rpc/client/route_table.h"
 #include "verbena/rpc/internal/shard.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/random.h"
+#include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
-Balancer::Balancer(Shard& shard, Connections& connections, BalancerSetup options,
+namespace {
+
+SubchannelsSetup Complete(SubchannelsSetup setup, const Shard& shard) {
+  const auto& id = shard.runtime_id().bytes;
+  setup.client = StableHash(std::string_view(reinterpret_cast<const char*>(id.data()), id.size()));
+  setup.max_links = shard.max_links();
+  return setup;
+}
+
+}  // namespace
+
+Balancer::Balancer(Shard& shard, Connections& connections, BalancerSetup setup,
                    std::shared_ptr<ServerFeed> feed)
-    : shard_(shard),
-      connections_(connections),
-      options_(std::move(options)),
+    : picker_(setup.servers.policy, Random::Real().Next()),
+      shard_(shard),
+      ejection_(setup.ejection),
       feed_(std::move(feed)),
       subscriber_(std::make_shared<FeedSubscriber>(
           FeedSubscriber{.balancer = this, .gate = connections.gate()})),
-      picker_(options_.policy, Random::Real().Next()) {
+      subchannels_(static_cast<SubchannelOwner&>(*this), connections,
+                   Complete(std::move(setup.servers), shard)) {
   CancelScope& running = shard_.tasks().cancel_scope();
   if (!running.requested()) running.Add(*this);
   feed_->Subscribe(subscriber_, shard_);
+  if (ejection_.interval > Duration::zero()) {
+    judge_ = Judge();
+    judge_.StartLater(shard_.executor(), nullptr, this);
+  }
 }
 
 Balancer::~Balancer() {
+  // Nobody who waited may be told: whoever was cut off may be after its channel.
+  ending_ = true;
+  judge_ = {};
   feed_->Unsubscribe(subscriber_);
-  for (const std::unique_ptr<Subchannel>& each : subchannels_) {
-    each->Close(Connections::End::kClose);
-  }
+  subchannels_.CloseAll();
 }
 
 void Balancer::OnSet(const std::shared_ptr<const ServerSet>& set, const absl::Status& error) {
   resolver_error_ = error;
   if (set != nullptr && set != set_) {
     set_ = set;
-    std::vector<std::unique_ptr<Subchannel>> before = std::exchange(subchannels_, {});
-    std::vector<bool> taken;
-    absl::flat_hash_map<std::string, std::unique_ptr<Subchannel>*> by_name;
-    for (std::unique_ptr<Subchannel>& each : before) {
-      if (taken.size() <= each->id()) taken.resize(each->id() + 1);
-      taken[each->id()] = true;
-      by_name.emplace(each->server().name, &each);
-    }
-    const auto free_id = [&taken] {
-      const size_t id = std::find(taken.begin(), taken.end(), false) - taken.begin();
-      if (id == taken.size()) taken.push_back(false);
-      taken[id] = true;
-      return static_cast<uint32_t>(id);
-    };
-    for (const ResolvedServer& server : *set) {
-      const auto same = by_name.find(server.name);
-      if (same == by_name.end() || !(*same->second)->Is(server)) {
-        subchannels_.push_back(std::make_unique<Subchannel>(static_cast<SubchannelOwner&>(*this),
-                                                            connections_, server, free_id()));
-      } else {
-        (*same->second)->set_server(server);
-        subchannels_.push_back(std::move(*same->second));
-      }
-    }
-    for (const std::unique_ptr<Subchannel>& left : before) {
-      if (left != nullptr) left->Close(Connections::End::kDrain);
-    }
-    stale_ = true;
+    subchannels_.Set(*set);
+    settled_ = false;
     Activate(nullptr);
   }
   TellWaiters();
 }
 
 void Balancer::Activate(const Subchannel* caller) {
-  if (shard_.closing()) return;
-  bool wanted = true;
-  for (const std::unique_ptr<Subchannel>& each : subchannels_) {
-    if (wanted) {
-      each->Open(options_.wish);
-    } else if (each.get() != caller) {
-      each->Close(Connections::End::kDrain);
+  if (!shard_.closing()) subchannels_.Open(caller);
+}
+
+Connection* Balancer::Pick(std::optional<uint64_t> route_key) {
+  if (!settled_) [[unlikely]]
+    return PickAnew(route_key);
+  const uint32_t id = picker_.Pick(
+      route_key, [this](uint32_t each) { return places_[each].session->calls_in_flight(); });
+  return places_[id].connection;
+}
+
+Connection* Balancer::PickAnew(std::optional<uint64_t> route_key) {
+  return Rebuild() ? Pick(route_key) : nullptr;
+}
+
+// A link that closes is not usable any more, some time before it is down.
+Connection* Balancer::PickUsable(std::optional<uint64_t> route_key) {
+  Connection* picked = Pick(route_key);
+  if (picked != nullptr && picked->usable_session() != nullptr) return picked;
+  const Subchannel* ready = subchannels_.AnyReady();
+  return ready == nullptr ? nullptr : ready->connection();
+}
+
+bool Balancer::Rebuild() {
+  std::vector<Subchannel*> callable = subchannels_.Callable();
+  const size_t all = callable.size();
+  std::vector<Subchannel*> admitted;
+  for (Subchannel* each : callable) {
+    if (!each->outlier().ejected) admitted.push_back(each);
+  }
+  // Those that are left must not be fewer than those that are ejected: servers may have been lost
+  // since they were judged.
+  if (admitted.size() * 2 >= all) callable = std::move(admitted);
+  std::vector<Picker::Member> members;
+  std::fill(places_.begin(), places_.end(), Place{});
+  for (const Subchannel* each : callable) {
+    members.push_back({.id = each->id(), .hash = each->hash(), .weight = each->server().weight});
+    if (places_.size() <= each->id()) places_.resize(each->id() + 1);
+    places_[each->id()] = {.connection = each->connection(),
+                           .session = each->connection()->usable_session()};
+  }
+  settled_ = !members.empty();
+  picker_.Set(members);
+  return settled_;
+}
+
+Task<void> Balancer::Judge() {
+  while (!shard_.closing()) {
+    (void)co_await Sleep(ejection_.interval);
+    if (shard_.closing()) break;
+    std::vector<JudgedServer> servers;
+    for (Subchannel* each : subchannels_.Callable()) {
+      servers.push_back({&each->outlier(), &each->connection()->KeepTally()});
     }
-    // The first server that has not failed makes those behind it superfluous.
-    if (options_.policy == Balancing::kPickFirst && !each->failed()) wanted = false;
+    if (!JudgeServers(ejection_, shard_.executor().now(), servers)) continue;
+    settled_ = false;
+    TellWaiters();
   }
 }
 
+void Balancer::OnReadiness() {
+  settled_ = false;
+  if (!ending_) TellWaiters();
+}
+
 void Balancer::OnReady(Subchannel& subchannel) {
-  if (options_.policy == Balancing::kPickFirst) Activate(&subchannel);
+  if (ejection_.interval > Duration::zero()) (void)subchannel.connection()->KeepTally();
+  if (subchannels_.depends_on_failures()) Activate(&subchannel);
   TellWaiters();
 }
 
 void Balancer::OnFailed(Subchannel& subchannel) {
-  if (options_.policy == Balancing::kPickFirst) Activate(&subchannel);
+  if (subchannels_.depends_on_failures()) Activate(&subchannel);
   feed_->Refresh();
   TellWaiters();
 }
 
 void Balancer::TellWaiters() {
+  ++revision_;
+  if (VERBENA_MUTANT(kStatesNotTold)) return;
   changed_.Set();
   changed_.Reset();
 }
 
-void Balancer::Rebuild() {
-  stale_ = false;
-  std::vector<Picker::Member> members;
-  bool in_zone = false;
-  by_id_.assign(by_id_.size(), nullptr);
-  for (const std::unique_ptr<Subchannel>& each : subchannels_) {
-    if (!each->ready()) continue;
-    const bool near = !options_.zone.empty() && each->server().zone == options_.zone &&
-                      !VERBENA_MUTANT(kZoneIgnored);
-    if (near && !in_zone) {
-      in_zone = true;
-      members.clear();
-    }
-    if (in_zone && !near) continue;
-    members.push_back({.id = each->id(), .hash = each->hash(), .weight = each->server().weight});
-    if (by_id_.size() <= each->id()) by_id_.resize(each->id() + 1);
-    by_id_[each->id()] = each->connection();
+Task<absl::StatusOr<uint64_t>> Balancer::AwaitChange(uint64_t seen) {
+  while (revision_ == seen) {
+    if (shard_.closing()) co_return absl::UnavailableError("the runtime is being destroyed");
+    // A channel may be gone when a wait that was cut off goes on, and its balancer with it.
+    VERBENA_CO_RETURN_IF_ERROR(co_await changed_.Wait());
   }
-  picker_.Set(std::move(members));
-}
-
-// A link that closes is not usable any more, some time before it is down.
-Connection* Balancer::AnyUsable() const {
-  for (const std::unique_ptr<Subchannel>& each : subchannels_) {
-    if (each->ready()) return each->connection();
-  }
-  return nullptr;
+  co_return revision_;
 }
 
 Task<absl::StatusOr<ConnectionUse>> Balancer::AwaitPick(std::optional<uint64_t> route_key,
                                                         Deadline deadline, bool wait_for_ready) {
   for (;;) {
-    if (Connection* picked = Pick(route_key)) co_return ConnectionUse(*picked);
+    if (Connection* picked = PickUsable(route_key)) co_return ConnectionUse(*picked);
     if (shard_.closing()) co_return absl::UnavailableError("the runtime is being destroyed");
     const absl::Status obstacle = Obstacle();
     const bool waits = wait_for_ready && Connection::MayPass(obstacle);
@@ -152,35 +181,7 @@ Task<absl::StatusOr<ConnectionUse>> Balancer::AwaitPick(std::optional<uint64_t> 
 }
 
 absl::Status Balancer::Obstacle() const {
-  if (set_ == nullptr) return resolver_error_;
-  if (subchannels_.empty()) {
-    return absl::UnavailableError(
-        fmt::format("the set of {} is empty: add a server to it, or let calls wait for one "
-                    "(CallOptions::wait_for_ready)",
-                    options_.target));
-  }
-  constexpr size_t kNamed = 3;
-  size_t failed = 0;
-  std::string text;
-  absl::StatusCode code = absl::StatusCode::kOk;
-  for (const std::unique_ptr<Subchannel>& each : subchannels_) {
-    if (!each->failed()) return absl::OkStatus();
-    const absl::Status& error = each->error();
-    code = failed == 0 || code == error.code() ? error.code() : absl::StatusCode::kUnavailable;
-    if (++failed > kNamed) continue;
-    text += fmt::format("{}{}: {}", failed == 1 ? "" : "; ", each->server().name,
-                        std::string(error.message()));
-  }
-  if (failed > kNamed) text += fmt::format("; and {} more", failed - kNamed);
-  return absl::Status(code, fmt::format("none of the {} servers of {} can be reached: {}", failed,
-                                        options_.target, text));
-}
-
-std::vector<ChannelServer> Balancer::Servers() const {
-  std::vector<ChannelServer> servers;
-  servers.reserve(subchannels_.size());
-  for (const std::unique_ptr<Subchannel>& each : subchannels_) servers.push_back(each->Describe());
-  return servers;
+  return set_ == nullptr ? resolver_error_ : subchannels_.Obstacle();
 }
 
 }  // namespace verbena::internal

@@ -1,10 +1,11 @@
 // Balancer: one executor's choice among the servers of a channel's set.
 //
 // Each server of the set is a Subchannel: a connection that is opened ahead, and opened again when
-// it was lost, with the connection's backoff. Those with a usable link are ready, and the Picker
-// chooses among these alone. A server that leaves the set takes no new call, and its links close
-// when the last call on them has ended. Owned by the executor's Connections, for one channel; used
-// on that executor's thread.
+// it was lost, with the connection's backoff. Subchannels says which of them are open. Those with a
+// usable link are ready, and the Picker chooses among these alone, but for servers that are ejected
+// (outliers.h). A server that leaves the set takes no new call, and its links close when the last
+// call on them has ended. Whatever a pick needs is prepared when something has changed. Owned by
+// the executor's Connections, for one channel; used on that executor's thread.
 
 #ifndef VERBENA_RPC_CLIENT_BALANCER_H_
 #define VERBENA_RPC_CLIENT_BALANCER_H_
@@ -22,8 +23,8 @@
 #include "verbena/rpc/client/picker.h"
 #include "verbena/rpc/client/server_feed.h"
 #include "verbena/rpc/client/subchannel.h"
+#include "verbena/rpc/client/subchannels.h"
 #include "verbena/rpc/deadline.h"
-#include "verbena/transport/connect/link_parameters.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/task.h"
@@ -34,34 +35,22 @@ class Connections;
 class Shard;
 
 struct BalancerSetup {
-  std::string target;  // for messages
-  Balancing policy = Balancing::kRoundRobin;
-  std::string zone;
-  ExecutorWish wish;
+  SubchannelsSetup servers;  // `client` and `max_links` are the balancer's to fill in
+  OutlierEjection ejection;
 };
 
-class Balancer final : private SubchannelOwner, private CancelNode {
+class Balancer final : private SubchannelOwner, private CancelNode, private TaskListener {
  public:
-  Balancer(Shard& shard, Connections& connections, BalancerSetup options,
+  Balancer(Shard& shard, Connections& connections, BalancerSetup setup,
            std::shared_ptr<ServerFeed> feed);
   Balancer(const Balancer&) = delete;
   Balancer& operator=(const Balancer&) = delete;
   // Closes the connections that no other channel uses.
   ~Balancer() override;
 
-  // The connection of a server that is ready; nullptr: none is.
-  Connection* Pick(std::optional<uint64_t> route_key) {
-    if (stale_) [[unlikely]]
-      Rebuild();
-    if (picker_.empty()) [[unlikely]]
-      return nullptr;
-    const uint32_t id =
-        picker_.Pick(route_key, [this](uint32_t each) { return by_id_[each]->load(); });
-    Connection* connection = by_id_[id];
-    if (connection == nullptr || connection->usable_session() == nullptr) [[unlikely]]
-      return AnyUsable();
-    return connection;
-  }
+  // The connection of a server that is ready; nullptr: none is. A link that has just begun to close
+  // may be unusable all the same: then AwaitPick().
+  Connection* Pick(std::optional<uint64_t> route_key);
   // The same, and waits until a server is ready. UNAVAILABLE: the set is empty, or the attempts to
   // connect to all of its servers have failed; another code if all of them failed with that one.
   // INVALID_ARGUMENT: the target does not parse. `wait_for_ready`: an error that may pass is waited
@@ -69,7 +58,10 @@ class Balancer final : private SubchannelOwner, private CancelNode {
   Task<absl::StatusOr<ConnectionUse>> AwaitPick(std::optional<uint64_t> route_key,
                                                 Deadline deadline, bool wait_for_ready);
   // In the order of the set.
-  std::vector<ChannelServer> Servers() const;
+  std::vector<ChannelServer> Servers() const { return subchannels_.Describe(); }
+  // Waits until Servers() has changed, but for calls in flight, since it returned `seen`; returns
+  // what to wait for next. 0: does not wait.
+  Task<absl::StatusOr<uint64_t>> AwaitChange(uint64_t seen);
 
   // From the feed: a set, or nullptr if there was none yet, and the resolver's last error.
   void OnSet(const std::shared_ptr<const ServerSet>& set, const absl::Status& error);
@@ -77,32 +69,48 @@ class Balancer final : private SubchannelOwner, private CancelNode {
  private:
   void OnReady(Subchannel& subchannel) override;
   void OnFailed(Subchannel& subchannel) override;
-  void OnReadiness() override { stale_ = true; }
+  void OnReadiness() override;
   // The executor shuts down: nobody waits for a server any more.
   void OnCancel(absl::StatusCode) override { TellWaiters(); }
 
-  // Opens the connections that the policy wants, and drains those that it does not, but for
-  // `caller`, whose Task calls this: its next attempt, or that of one before it, calls again.
+  void OnTaskDone() override {}
+
+  // As Subchannels::Open(), unless the executor shuts down.
   void Activate(const Subchannel* caller);
-  void Rebuild();
-  Connection* AnyUsable() const;
+  // Prepares picks. False if no server is ready.
+  bool Rebuild();
+  // Out of line to keep Pick() small.
+  [[gnu::cold, gnu::noinline]] Connection* PickAnew(std::optional<uint64_t> route_key);
+  // The same as Pick(), but looks again whether the link is usable.
+  Connection* PickUsable(std::optional<uint64_t> route_key);
+  // Ejects and readmits servers from time to time.
+  Task<void> Judge();
   void TellWaiters();
   Task<absl::Status> Changed() { co_return co_await changed_.Wait(); }
   // The reason why no server is ready; OK while an attempt may yet succeed.
   absl::Status Obstacle() const;
 
+  // What a pick needs of a subchannel.
+  struct Place {
+    Connection* connection = nullptr;
+    const ClientSession* session = nullptr;  // the current one
+  };
+
+  // All of it: the picker has members, and knows all that changed.
+  bool settled_ = false;
+  bool ending_ = false;
+  Picker picker_;
+  std::vector<Place> places_;  // by the subchannels' ids
   Shard& shard_;
-  Connections& connections_;
-  const BalancerSetup options_;
+  const OutlierEjection ejection_;
   const std::shared_ptr<ServerFeed> feed_;
   const std::shared_ptr<FeedSubscriber> subscriber_;
-  std::shared_ptr<const ServerSet> set_;                  // nullptr: none yet
-  absl::Status resolver_error_;                           // OK unless the resolver fails
-  std::vector<std::unique_ptr<Subchannel>> subchannels_;  // in the order of the set
-  std::vector<Connection*> by_id_;                        // of subchannels; nullptr: none
-  Picker picker_;
-  bool stale_ = true;  // the picker does not know all that changed
+  std::shared_ptr<const ServerSet> set_;  // nullptr: none yet
+  absl::Status resolver_error_;           // OK unless the resolver fails
+  Subchannels subchannels_;
   Event changed_;
+  uint64_t revision_ = 1;  // of Servers()
+  Task<void> judge_;
 };
 
 }  // namespace verbena::internal

@@ -67,14 +67,15 @@ Task<absl::Status> FreeLeases(Link& link, uint32_t count) {
   co_return co_await LeaseAwaiter(link, count);
 }
 
-// A session whose link can open `leases` leases this very moment.
+// A session whose link can open `leases` leases this very moment. The link that the call was to
+// take may have been lost while the call waited, so the caller's wait_for_ready holds here, too.
 Task<absl::StatusOr<ClientSession*>> SessionWithLeases(Connection& connection, uint32_t leases,
-                                                       TimePoint deadline) {
+                                                       TimePoint deadline, bool wait_for_ready) {
   for (;;) {
     ClientSession* session = connection.usable_session();
     absl::Status status;
     if (session == nullptr) {
-      status = co_await WithDeadline(connection.Ready(), deadline);
+      status = (co_await connection.Session(deadline, wait_for_ready)).status();
     } else if (session->free_leases() >= leases) {
       co_return session;
     } else {
@@ -119,8 +120,9 @@ Task<absl::Status> AllocateMemory(Connection& connection, const MethodDescriptor
                                   const MessageLite& request, size_t message_bytes,
                                   const CallOptions& options, const CallContext* context,
                                   ClientBulk& bulk) {
-  VERBENA_CO_ASSIGN_OR_RETURN(ClientSession * session,
-                              co_await SessionWithLeases(connection, 0, options.deadline.when()));
+  VERBENA_CO_ASSIGN_OR_RETURN(
+      ClientSession * session,
+      co_await SessionWithLeases(connection, 0, options.deadline.when(), options.wait_for_ready));
   // The link may be lost, and the session freed, while this waits.
   const Endpoint& endpoint = session->endpoint();
   [[maybe_unused]] const auto use = endpoint.Use();
@@ -276,7 +278,7 @@ Task<absl::Status> GiveLanding(ClientCall& call, ClientBulk& bulk, Deadline dead
 // Memory for a payload that has come already. It may be that of another link.
 Task<absl::Status> PlaceResponse(Connection& connection, ClientBulk& bulk, Deadline deadline) {
   absl::StatusOr<ClientSession*> session =
-      co_await SessionWithLeases(connection, 0, deadline.when());
+      co_await SessionWithLeases(connection, 0, deadline.when(), /*wait_for_ready=*/false);
   if (!session.ok()) co_return Executed(session.status());
   const std::shared_ptr<LandingShare> share = (*session)->landing_share();
   absl::StatusOr<Buffer> memory = co_await share->Allocate(
@@ -325,7 +327,7 @@ Task<absl::Status> BulkCall(Connection& connection, const MethodDescriptor& meth
   bulk.frame_message_bytes += bulk.context_bytes > 0 ? kContextHeaderBytes : BytesOf(context);
   if (status.ok() && (session == nullptr || session->free_leases() < bulk.leases_needed(session))) {
     absl::StatusOr<ClientSession*> found = co_await SessionWithLeases(
-        connection, bulk.leases_needed(nullptr), options.deadline.when());
+        connection, bulk.leases_needed(nullptr), options.deadline.when(), options.wait_for_ready);
     status = found.status();
     if (found.ok()) session = *found;
     waited = true;

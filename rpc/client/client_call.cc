@@ -71,6 +71,8 @@ bool ClientCall::AwaitInFrame(PromiseBase& caller) {
     return false;
   }
   active_ = true;
+  if (session_.times_call()) [[unlikely]]
+    TimeForTally();
   stage_ = Stage::kSent;
   AtStep(CallStep::kRequestBegins, &link);
   FrameHeader frame = RequestFrame(id_, method_number_);
@@ -105,6 +107,8 @@ bool ClientCall::Begin() {
     return false;
   }
   active_ = true;
+  if (session_.times_call()) [[unlikely]]
+    TimeForTally();
   stage_ = Stage::kSent;
   AtStep(CallStep::kRequestBegins, session_.link());
   if (bulk_ == nullptr || !bulk_->StartWrite(session_, *this)) SendRequest();
@@ -149,6 +153,11 @@ FrameHeader ClientCall::RequestHeader() const {
   if (context_bytes_ != 0) frame.flags |= kFrameHasContext;
   if (deadline_.is_set()) SetDeadlineOf(frame);
   return frame;
+}
+
+void ClientCall::TimeForTally() {
+  timed_ = true;
+  if (!deadline_.is_set() && info_ == nullptr) started_ = scheduler_.now();
 }
 
 void ClientCall::SetDeadlineOf(FrameHeader& request) const {
@@ -301,6 +310,8 @@ absl::Status ClientCall::OnResponse(const FrameHeader& frame, const char* body) 
   if (!sent_ && !VERBENA_MUTANT(kResponseBeforeRequest)) [[unlikely]]
     return Unasked(frame);
   AtStep(CallStep::kResponseArrived, session_.link());
+  if (timed_) [[unlikely]]
+    session_.tally()->OnTimed(scheduler_.now() - started_);
   size_t skip = 0;
   if (frame.flags != 0) {
     VERBENA_ASSIGN_OR_RETURN(skip, ReadPrefix(frame, body));
@@ -354,6 +365,8 @@ void ClientCall::OnTimer() {
     CloseUnanswered();
     return;
   }
+  // The server has not answered a request that it has.
+  if (session_.tally() != nullptr && sent_) session_.tally()->OnFailure();
   GiveUp(session_.DeadlinePassed(method_));
   Wake();
 }

@@ -115,6 +115,8 @@ class ClientCall : public Suspension, private SendWaiter, private Timer {
   void SendRequest();
   FrameHeader RequestHeader() const;
   void SetDeadlineOf(FrameHeader& request) const;
+  // Begin() or AwaitInFrame(), if the session's tally wants to know how long the call takes.
+  [[gnu::cold, gnu::noinline]] void TimeForTally();
   void WriteRequest(char* body);
   [[gnu::noinline]] void WriteContext(char* body) const;
   void OnWritable(Link& link) override;
@@ -165,6 +167,7 @@ class ClientCall : public Suspension, private SendWaiter, private Timer {
   bool active_ = false;                           // holds a slot
   bool sent_ = false;                             // the request was given to the link
   bool answer_limited_ = false;                   // deadline_ is the server's
+  bool timed_ = false;                            // for the session's tally
   std::optional<LandingRequest> landing_wanted_;  // once only
   std::optional<RemoteRange> landing_;            // for the server: sent, or waiting for room
   TimePoint started_{};

@@ -169,6 +169,7 @@ absl::Status ClientSession::OnResponse(const FrameHeader& frame, const char* bod
     const Slot& slot = slots_[frame.call_slot];
     if (slot.call != nullptr && slot.generation == frame.call_generation) {
       answered_ = true;
+      if (tally_ != nullptr) tally_->OnResponse(frame.status_code, frame.outcome);
       return slot.call->OnResponse(frame, body);
     }
   }
@@ -200,7 +201,10 @@ absl::Status ClientSession::OnStreamFrame(const FrameHeader& frame, const char* 
 }
 
 absl::Status ClientSession::OnLateResponse(const FrameHeader& frame, const char* body) {
-  if (StreamCall* stream = AnsweredStream(frame)) return stream->OnResponse(frame, body);
+  if (StreamCall* stream = AnsweredStream(frame)) {
+    if (tally_ != nullptr) tally_->OnResponse(frame.status_code, frame.outcome);
+    return stream->OnResponse(frame, body);
+  }
   VERBENA_RETURN_IF_ERROR(Find(frame).status());
   ++stats_.late_responses;
   if (!quarantine_.empty()) EndQuarantine(frame);
@@ -235,6 +239,8 @@ void ClientSession::OnLinkDown(Link& link, const absl::Status& reason) {
   // INVALID_ARGUMENT.
   const absl::Status lost = absl::UnavailableError(
       fmt::format("the link to {} was lost: {}", link.peer(), std::string(reason.message())));
+  // One for all: a server that restarts is not the worse for it.
+  if (tally_ != nullptr && in_flight_ > 0) tally_->OnFailure();
   link_ = nullptr;
   SendWaiter::Unlink();
   cancelled_slots_.clear();

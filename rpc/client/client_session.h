@@ -23,6 +23,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/rpc/client/call_tally.h"
 #include "verbena/rpc/client/grants_held.h"
 #include "verbena/rpc/client/method_numbers.h"
 #include "verbena/rpc/internal/call_id.h"
@@ -69,6 +70,13 @@ class ClientSession final : public LinkListener, private SendWaiter {
   // Set once, before the link is connected: the bound of the landings that the server asks for.
   void set_landing_share(std::shared_ptr<LandingShare> share) { landing_share_ = std::move(share); }
   std::shared_ptr<LandingShare> landing_share() const { return landing_share_; }
+  // From now on calls are counted there. Null, the default: nowhere. Outlives the session.
+  void set_tally(CallTally* tally) { tally_ = tally; }
+  CallTally* tally() const { return tally_; }
+  // Whether the call that was registered last is to be timed for the tally.
+  bool times_call() const {
+    return tally_ != nullptr && stats_.calls % CallTally::kTimedOneIn == 0;
+  }
   // nullptr before Attach(), and once the link is down.
   Link* link() const { return link_; }
   // Whether link() is nullptr.
@@ -167,6 +175,7 @@ class ClientSession final : public LinkListener, private SendWaiter {
 
   Listener& listener_;
   const std::shared_ptr<StreamShare> stream_share_;
+  CallTally* tally_ = nullptr;
   Link* link_ = nullptr;
   bool draining_ = false;
   bool reaches_memory_ = false;

@@ -52,6 +52,7 @@ Task<absl::Status> Connection::Ready() {
       if (shard_.closing()) co_return absl::UnavailableError("the runtime is being destroyed");
       if (shard_.executor().now() < next_attempt_) co_return last_error_;
       connecting_ = true;
+      NoteChange();
       // Not the caller's own task: other callers wait for the same attempt.
       shard_.tasks().Spawn(Attempt());
     }
@@ -89,6 +90,20 @@ Task<void> Connection::Attempt() {
 void Connection::WakeWaiters() {
   attempt_ended_.Set();
   attempt_ended_.Reset();
+  NoteChange();
+}
+
+void Connection::NoteChange() {
+  state_changed_.Set();
+  state_changed_.Reset();
+}
+
+const CallTally& Connection::KeepTally() {
+  if (tally_ == nullptr) {
+    tally_ = std::make_unique<CallTally>();
+    if (current_ != nullptr) current_->set_tally(tally_.get());
+  }
+  return *tally_;
 }
 
 Task<absl::StatusOr<ClientSession*>> Connection::Session(Deadline deadline, bool wait_for_ready) {
@@ -159,6 +174,7 @@ void Connection::DrainLink() {
 
 void Connection::TellWatchers() {
   for (ConnectionWatcher* watcher : watchers_) watcher->OnReadiness(*this);
+  NoteChange();
 }
 
 uint32_t Connection::calls_in_flight() const {
@@ -238,6 +254,7 @@ Task<absl::Status> Connection::ConnectOver(size_t device, std::unique_ptr<Messag
                               co_await (*endpoint)->Connect(std::move(stream), *session, wish_));
   session->Attach(*link);
   current_ = std::move(session);
+  current_->set_tally(tally_.get());
   opened_ = shard_.executor().now();
   Log(LogLevel::kInfo, fmt::format("connected to {} over {} (QPN {:#x})", target_,
                                    (*endpoint)->device_name(), link->qpn()));

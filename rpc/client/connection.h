@@ -28,6 +28,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/rpc/client/call_tally.h"
 #include "verbena/rpc/client/client_session.h"
 #include "verbena/rpc/deadline.h"
 #include "verbena/transport/connect/bootstrap.h"
@@ -100,6 +101,11 @@ class Connection final : private ClientSession::Listener {
 
   Shard& shard() const { return shard_; }
   uint64_t late_responses() const;
+  // Counts how calls end from now on. Lives as long as the connection.
+  const CallTally& KeepTally();
+  // Waits until connecting(), last_error(), failures(), or whether there is a usable link, may have
+  // changed. Hold a ConnectionUse. Not OK when cancelled.
+  Task<absl::Status> StateChanged() { co_return co_await state_changed_.Wait(); }
   // Calls and streams on the link that new calls take.
   uint32_t load() const { return current_ == nullptr ? 0 : current_->calls_in_flight(); }
   // The same, and those on links that drain.
@@ -118,6 +124,7 @@ class Connection final : private ClientSession::Listener {
   Task<void> Attempt();
   // Ready() looks again.
   void WakeWaiters();
+  void NoteChange();
   // The current link takes no more calls.
   void Retire();
   // Whether the current link was worth connecting: the server answered a call or a stream over it,
@@ -143,6 +150,7 @@ class Connection final : private ClientSession::Listener {
   const ExecutorWish wish_;
   const std::shared_ptr<LandingShare> landing_share_;
   const std::shared_ptr<StreamShare> stream_share_;
+  std::unique_ptr<CallTally> tally_;  // null: calls are not counted
   std::unique_ptr<ClientSession> current_;
   TimePoint opened_{};  // the current link
   // Draining, or down but perhaps still on the stack of a call: freed at the next attempt.
@@ -157,6 +165,7 @@ class Connection final : private ClientSession::Listener {
   // The attempt's, while it runs, which the connection outlives.
   std::optional<CancelScope> attempt_;
   Event attempt_ended_;
+  Event state_changed_;
   absl::Status last_error_;
   Backoff backoff_{kInitialBackoff, kMaxBackoff};
   TimePoint next_attempt_{};

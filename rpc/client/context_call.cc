@@ -7,6 +7,7 @@
 #include "verbena/rpc/client/client_call.h"
 #include "verbena/rpc/internal/shard.h"
 #include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -58,7 +59,11 @@ Task<absl::Status> ContextCall(Connection& connection, const MethodDescriptor& m
   CallInfo* const info = options.info;
   const TimePoint began = info != nullptr ? executor.now() : TimePoint{};
   absl::StatusOr<ClientSession*> session = connection.usable_session();
-  if (*session == nullptr) session = co_await connection.Session(options.deadline);
+  // Lost since the call chose it, perhaps while interceptors ran.
+  if (*session == nullptr) {
+    const bool waits = options.wait_for_ready && !VERBENA_MUTANT(kLostWhileItWaited);
+    session = co_await connection.Session(options.deadline, waits);
+  }
   const size_t request_bytes = request.ByteSizeLong();
   absl::Status status;
   if (!session.ok()) {

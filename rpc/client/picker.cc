@@ -8,28 +8,30 @@
 
 namespace verbena::internal {
 
-void Picker::Set(std::vector<Member> members) {
-  members_ = std::move(members);
+void Picker::Set(const std::vector<Member>& members) {
+  count_ = members.size();
+  candidates_.clear();
   turns_.clear();
-  if (members_.empty()) return;
-  if (policy_ == Balancing::kRouteKey) routes_.Set(members_);
-  SetTurns();
-  next_turn_ = random_.Below(turns_.size());
+  if (members.empty()) return;
+  for (const Member& each : members) candidates_.push_back({each.id, each.weight});
+  if (policy_ == Balancing::kRouteKey) routes_.Set(members);
+  SetTurns(members);
+  next_turn_ = (NextRandom() * turns_.size()) >> 32;
 }
 
 // Each member's turns are spread evenly: its k-th of n turns is due at (k + 1/2) / n.
-void Picker::SetTurns() {
+void Picker::SetTurns(const std::vector<Member>& members) {
   if (policy_ == Balancing::kPickFirst) {
-    turns_ = {members_.front().id};
+    turns_ = {members.front().id};
     return;
   }
   if (policy_ != Balancing::kWeighted || VERBENA_MUTANT(kWeightsIgnored)) {
-    for (const Member& each : members_) turns_.push_back(each.id);
+    for (const Member& each : members) turns_.push_back(each.id);
     return;
   }
   uint64_t divisor = 0;
   uint64_t sum = 0;
-  for (const Member& each : members_) {
+  for (const Member& each : members) {
     divisor = std::gcd(divisor, uint64_t{each.weight});
     sum += each.weight;
   }
@@ -37,7 +39,7 @@ void Picker::SetTurns() {
   const double scale = std::min(1.0 / static_cast<double>(divisor),
                                 static_cast<double>(kMaxTurns) / static_cast<double>(sum));
   std::vector<std::pair<double, uint32_t>> due;
-  for (const Member& each : members_) {
+  for (const Member& each : members) {
     const auto turns = std::max<size_t>(static_cast<size_t>(each.weight * scale + 0.5), 1);
     for (size_t turn = 0; turn < turns; ++turn) {
       due.emplace_back((static_cast<double>(turn) + 0.5) / static_cast<double>(turns), each.id);

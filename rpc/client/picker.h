@@ -17,7 +17,6 @@
 
 #include "verbena/rpc/balancing.h"
 #include "verbena/rpc/client/route_table.h"
-#include "verbena/transport/coro/random.h"
 
 namespace verbena::internal {
 
@@ -30,44 +29,53 @@ class Picker {
 
   // Equal seeds give equal picks; clients and executors with different ones begin at different
   // servers.
-  Picker(Balancing policy, uint64_t seed) : policy_(policy), random_(seed) {}
+  Picker(Balancing policy, uint64_t seed) : policy_(policy), random_(MixBits(seed) | 1) {}
 
   // In the order of the set.
-  void Set(std::vector<Member> members);
-  bool empty() const { return members_.empty(); }
+  void Set(const std::vector<Member>& members);
+  bool empty() const { return count_ == 0; }
 
   // The id of a member. `load` gives the calls in flight of an id. Precondition: !empty().
   template <typename Load>
   uint32_t Pick(std::optional<uint64_t> route_key, Load load) {
     if (policy_ == Balancing::kLeastInFlight) return LessLoaded(load);
     if (policy_ == Balancing::kRouteKey && route_key.has_value()) return routes_.Of(*route_key);
-    const uint32_t id = turns_[next_turn_];
-    if (++next_turn_ == turns_.size()) next_turn_ = 0;
-    return id;
+    if (next_turn_ == turns_.size()) next_turn_ = 0;
+    return turns_[next_turn_++];
   }
 
  private:
+  // Of a member, what LessLoaded() reads.
+  struct Candidate {
+    uint32_t id;
+    uint32_t weight;
+  };
+
   template <typename Load>
   uint32_t LessLoaded(Load load) {
-    const size_t count = members_.size();
-    const uint64_t random = random_.Next();
-    const size_t first = Scaled(random & 0xffffffff, count);
-    const Member& a = members_[first];
-    if (count == 1) return a.id;
-    // One of the others.
-    size_t second = Scaled(random >> 32, count - 1);
+    const Candidate* const candidates = candidates_.data();
+    const uint64_t scaled = NextRandom() * count_;
+    const uint64_t first = scaled >> 32;
+    const Candidate a = candidates[first];
+    if (count_ == 1) return a.id;
+    // One of the others, by what the first choice has left of the random number.
+    uint64_t second = ((scaled & 0xffffffff) * (count_ - 1)) >> 32;
     if (second >= first) ++second;
-    const Member& b = members_[second];
+    const Candidate b = candidates[second];
     return (load(b.id) + uint64_t{1}) * a.weight < (load(a.id) + uint64_t{1}) * b.weight ? b.id
                                                                                          : a.id;
   }
-  // `random`, of 32 bits, scaled to [0, count).
-  static size_t Scaled(uint64_t random, size_t count) { return (random * count) >> 32; }
-  void SetTurns();
+  // The upper 32 bits of a congruential generator, which spread well and cost three instructions.
+  uint64_t NextRandom() {
+    random_ *= 0xd1342543de82ef95;
+    return random_ >> 32;
+  }
+  void SetTurns(const std::vector<Member>& members);
 
   const Balancing policy_;
-  SeededRandom random_;
-  std::vector<Member> members_;
+  uint64_t random_;     // odd
+  uint64_t count_ = 0;  // of members
+  std::vector<Candidate> candidates_;
   std::vector<uint32_t> turns_;  // ids
   size_t next_turn_ = 0;
   RouteTable routes_;

@@ -14,12 +14,14 @@
 namespace verbena::internal {
 
 Subchannel::Subchannel(SubchannelOwner& owner, Connections& connections, ResolvedServer server,
-                       uint32_t id)
+                       uint32_t id, uint32_t executor)
     : owner_(owner),
       connections_(connections),
       server_(std::move(server)),
       id_(id),
-      hash_(StableHash(server_.name)) {}
+      executor_(executor),
+      hash_(executor == 0 ? StableHash(server_.name)
+                          : MixBits(StableHash(server_.name) + executor)) {}
 
 Subchannel::~Subchannel() {
   VERBENA_CHECK(connection_ == nullptr) << server_.name << " is destroyed while it is open";
@@ -27,6 +29,8 @@ Subchannel::~Subchannel() {
 
 void Subchannel::Open(const ExecutorWish& wish) {
   if (connection_ != nullptr) return;
+  refusal_ = absl::OkStatus();
+  outlier_ = {};
   const std::vector<std::string> others(server_.addresses.begin() + 1, server_.addresses.end());
   connection_ = &connections_.To(server_.addresses.front(), wish, others);
   connection_->AddWatcher(*this);
@@ -96,11 +100,16 @@ void Subchannel::OnReadiness(Connection& connection) {
 }
 
 ChannelServer Subchannel::Describe() const {
-  if (connection_ == nullptr) return {.server = server_};
+  if (connection_ == nullptr) return {.server = server_, .last_error = refusal_};
   ChannelServer described = DescribeConnection(*connection_, server_);
   if (described.state != ChannelServer::State::kReady && !flapping_.ok()) {
     described.state = ChannelServer::State::kFailing;
     described.last_error = flapping_;
+  }
+  if (described.state == ChannelServer::State::kReady && outlier_.ejected) {
+    described.state = ChannelServer::State::kEjected;
+    described.last_error = absl::UnavailableError(
+        fmt::format("{} takes no calls for a while: {}", server_.name, outlier_.why));
   }
   // Its Task connects.
   if (described.state == ChannelServer::State::kIdle) {

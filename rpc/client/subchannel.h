@@ -1,4 +1,4 @@
-// Subchannel: one server of a set, and this executor's connection to it.
+// Subchannel: one server of a set, or one executor of it, and this executor's connection to it.
 //
 // While it is open, a Task of its own keeps the connection connected: it connects at once, again
 // when the link is lost, and after a failure when the connection's backoff allows. A server whose
@@ -15,6 +15,7 @@
 #include "verbena/rpc/balancing.h"
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/connections.h"
+#include "verbena/rpc/client/outliers.h"
 #include "verbena/rpc/client/route_table.h"
 #include "verbena/transport/connect/link_parameters.h"
 #include "verbena/transport/coro/backoff.h"
@@ -39,8 +40,10 @@ class SubchannelOwner {
 
 class Subchannel final : private ConnectionWatcher, private TaskListener {
  public:
-  // `id` is the owner's name for it.
-  Subchannel(SubchannelOwner& owner, Connections& connections, ResolvedServer server, uint32_t id);
+  // `id` is the owner's name for it. `executor` is 0 for the first connection to the server, and
+  // counts further ones.
+  Subchannel(SubchannelOwner& owner, Connections& connections, ResolvedServer server, uint32_t id,
+             uint32_t executor = 0);
   Subchannel(const Subchannel&) = delete;
   Subchannel& operator=(const Subchannel&) = delete;
   // Not from its own Task. An open one must be closed first.
@@ -50,6 +53,8 @@ class Subchannel final : private ConnectionWatcher, private TaskListener {
   // A new weight or zone. The name and the addresses stay.
   void set_server(const ResolvedServer& server) { server_ = server; }
   uint32_t id() const { return id_; }
+  uint32_t executor() const { return executor_; }
+  // The same for all clients; differs between the executors of a server.
   uint64_t hash() const { return hash_; }
   // Whether `server` is the same one, perhaps with another weight or zone.
   bool Is(const ResolvedServer& server) const {
@@ -69,6 +74,13 @@ class Subchannel final : private ConnectionWatcher, private TaskListener {
   }
   ChannelServer Describe() const;
 
+  // Why it is not open though the policy wants it; OK by default.
+  const absl::Status& refusal() const { return refusal_; }
+  void set_refusal(absl::Status refusal) { refusal_ = std::move(refusal); }
+  // For the owner's judgements (outliers.h).
+  OutlierRecord& outlier() { return outlier_; }
+  const OutlierRecord& outlier() const { return outlier_; }
+
  private:
   Task<void> KeepConnected();
   // The link has been lost, which was there since `opened`. Returns when the next attempt may
@@ -81,6 +93,7 @@ class Subchannel final : private ConnectionWatcher, private TaskListener {
   Connections& connections_;
   ResolvedServer server_;
   const uint32_t id_;
+  const uint32_t executor_;
   const uint64_t hash_;
   Connection* connection_ = nullptr;
   Event lost_;
@@ -88,7 +101,9 @@ class Subchannel final : private ConnectionWatcher, private TaskListener {
   uint32_t flaps_ = 0;
   Backoff flap_backoff_{Connection::kInitialBackoff, Connection::kMaxBackoff};
   absl::Status flapping_;  // OK unless there were two of them
-  bool warned_ = false;    // the log says that the server cannot be reached, which it could before
+  absl::Status refusal_;
+  OutlierRecord outlier_;
+  bool warned_ = false;  // the log says that the server cannot be reached, which it could before
   Task<void> task_;
 };
 

@@ -293,6 +293,19 @@ enum class PlantedFault {
   kErrorsShowAll,          // a word of a list of servers fills logs and errors, however long it is
   kResolvedTextUnchecked,  // a server's name may have control characters, and any length
   kSetsWithoutPause,       // a resolver that never waits keeps its executor busy
+  kSetTakesAllLinks,       // one set of servers leaves no link to other channels
+  kSubsetsAllAlike,        // all clients choose the same servers of a large set
+  kSubsetNotRefilled,      // nobody takes the place of a server of a subset that is gone
+  kHandlersErrorsEject,    // a server is ejected for what its handlers answer
+  kCommonFaultEjects,      // servers are ejected for a fault that all of them have
+  kSlowServerStays,        // a server that is slower than the others keeps its calls
+  kEjectionsDoNotGrow,  // a server that fails again and again comes back as soon as the first time
+  kEjectedForEver,      // a server that was ejected never gets calls again
+  kAllServersEjected,   // a fault may eject every server of a set
+  kStatesNotTold,       // who watches the servers of a set does not hear of a change
+  kLostWhileItWaited,   // a call that waits for a server fails if its link is lost meanwhile
+  kLookupsTakeFilesThreads,  // slow lookups of names stop the work of RunBlocking
+  kIdleLinkNotPinged,        // the silence of a peer is not noticed while nobody waits for it
 
   // files, examples
   kFileReferenceNotAtomic,   // threads that share a File lose count of its Tasks

@@ -18,6 +18,7 @@
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/executor/blocking_pool.h"
 #include "verbena/transport/executor/run_blocking.h"
 #include "verbena/transport/log/mutant.h"
 
@@ -53,6 +54,14 @@ class SystemLookup final : public NameLookup {
     return addresses;
   }
 };
+
+// Lookups have threads of their own: a name server that does not answer holds one for many seconds,
+// and the files of RunBlocking must not wait behind it. Two, so that one such name does not stop
+// all others. (start)
+BlockingPool& LookupPool() {
+  static BlockingPool& pool = *new BlockingPool(2);
+  return pool;
+}
 
 absl::Status ErrorOf(const std::string& path, int error) {
   const std::string text = fmt::format("the list of servers {}", path);
@@ -124,9 +133,11 @@ Task<absl::Status> PeriodicLook::Due() {
 
 Task<absl::StatusOr<std::vector<ResolvedServer>>> DnsResolver::Next() {
   VERBENA_CO_RETURN_IF_ERROR(co_await look_.Due());
-  VERBENA_CO_ASSIGN_OR_RETURN(std::vector<std::string> addresses, co_await RunBlocking([this] {
-                                return lookup_.Lookup(target_.name);
-                              }));
+  const auto look = [this] { return lookup_.Lookup(target_.name); };
+  VERBENA_CO_ASSIGN_OR_RETURN(std::vector<std::string> addresses,
+                              VERBENA_MUTANT(kLookupsTakeFilesThreads)
+                                  ? co_await RunBlocking(look)
+                                  : co_await RunBlockingOn(LookupPool(), look));
   // The system rotates them; the same set is the same list here.
   std::sort(addresses.begin(), addresses.end());
   addresses.erase(std::unique(addresses.begin(), addresses.end()), addresses.end());

@@ -1,7 +1,7 @@
 // Resolvers of targets: fixed sets, names of DNS, and files.
 //
-// Each serves one channel (resolver.h). What blocks (name lookups, files) runs on threads of
-// RunBlocking, never on an executor.
+// Each serves one channel (resolver.h). What blocks never runs on an executor: files are read on
+// threads of RunBlocking, and names are looked up on two threads that the process has for this.
 
 #ifndef VERBENA_RPC_DISCOVERY_RESOLVERS_H_
 #define VERBENA_RPC_DISCOVERY_RESOLVERS_H_

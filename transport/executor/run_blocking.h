@@ -55,7 +55,9 @@ class BlockingAwaiter final : private BlockingCall, private CancelNode {
   using Result = std::invoke_result_t<Callable&>;
   static constexpr bool kHoldsStatus = std::convertible_to<absl::Status, Result>;
 
-  explicit BlockingAwaiter(Callable& callable) : callable_(callable) {}
+  // On a thread of `pool`; null: of the executor's.
+  explicit BlockingAwaiter(Callable& callable, BlockingPool* pool = nullptr)
+      : callable_(callable), chosen_(pool) {}
   ~BlockingAwaiter() override {
     if (pool_ != nullptr) pool_->Abandon(*this);
   }
@@ -70,7 +72,7 @@ class BlockingAwaiter final : private BlockingCall, private CancelNode {
       refusal_ = cancel->status();
       return false;
     }
-    BlockingPool& pool = BlockingPoolOf(*promise_->scheduler);
+    BlockingPool& pool = chosen_ != nullptr ? *chosen_ : BlockingPoolOf(*promise_->scheduler);
     try {
       pool.Submit(*this, *promise_->scheduler);
     } catch (const std::system_error& error) {
@@ -118,12 +120,20 @@ class BlockingAwaiter final : private BlockingCall, private CancelNode {
   }
 
   Callable& callable_;
+  BlockingPool* const chosen_;
   BlockingPool* pool_ = nullptr;  // null until the callable was submitted
   PromiseBase* promise_ = nullptr;
   absl::Status refusal_;
   std::optional<std::conditional_t<std::is_void_v<Result>, Nothing, Result>> result_;
   std::exception_ptr exception_;
 };
+
+// RunBlocking() on a thread of `pool`, which outlives the await.
+template <typename Callable>
+  requires std::invocable<Callable&>
+Task<std::invoke_result_t<Callable&>> RunBlockingOn(BlockingPool& pool, Callable callable) {
+  co_return co_await BlockingAwaiter<Callable>(callable, &pool);
+}
 
 }  // namespace internal
 

@@ -64,6 +64,13 @@ absl::Status CheckRanges(const LinkLimits& limits) {
         fmt::format("LinkLimits::idle_timeout is {} ns, but must not be negative; 0 is for never",
                     Nanoseconds(limits.idle_timeout)));
   }
+  if (limits.keep_alive_interval != Duration::zero() &&
+      limits.keep_alive_interval < limits.ping_interval) {
+    return absl::InvalidArgumentError(
+        fmt::format("LinkLimits::keep_alive_interval is {} ns, but must be 0, which is off, or at "
+                    "least ping_interval ({} ns)",
+                    Nanoseconds(limits.keep_alive_interval), Nanoseconds(limits.ping_interval)));
+  }
   if (limits.bulk.slice_bytes != 0 &&
       (limits.bulk.slice_bytes < 4096 || limits.bulk.slice_bytes > (1u << 30))) {
     return OutOfRange("bulk.slice_bytes", limits.bulk.slice_bytes, 4096, 1u << 30);

@@ -151,6 +151,11 @@ struct LinkLimits {
   // memory is leased over it; the next call connects again. Control frames (PING, PONG, RECALL) do
   // not count. 0: never. Must not be negative. (start)
   Duration idle_timeout = std::chrono::minutes(10);
+  // A link that waits for nothing, and has heard nothing for this long, sends a PING, and closes as
+  // above if its peer does not answer. So a peer that vanished without a word is seen before the
+  // next call, and devices between the two keep the path. Either side may do so; it does not keep
+  // an idle link from closing. 0, the default: off. Otherwise at least ping_interval.
+  Duration keep_alive_interval = Duration::zero();
   // The longest time to connect, handshake included. Must be positive.
   Duration connect_timeout = std::chrono::seconds(10);
   BulkLimits bulk = {};

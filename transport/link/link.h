@@ -217,6 +217,9 @@ class Link final : public WatchedLink, public RecallableLink {
   void Recall() { sender_.Recall(); }
   // Whether a SEND has come since the last liveness check.
   bool heard() const { return liveness_.heard(); }
+  // Has the next liveness check look at a link that waits for nothing, if its peer has been silent
+  // for LinkLimits::keep_alive_interval.
+  void CheckKeepAlive(TimePoint now);
   // Closes it, or lets its listener do so, if it has been idle for too long.
   void CheckIdle(TimePoint now);
   // Sends a PING, or closes a link whose peer has been silent, or has kept credits that it was
@@ -240,6 +243,7 @@ class Link final : public WatchedLink, public RecallableLink {
   void RefillWindows(uint32_t wanted);
 
  private:
+  bool KeepAliveDue(TimePoint now) const;
   // Whether the peer acknowledges what it is sent. A failed Status closes the link.
   absl::Status CheckAcknowledged();
   // Whether one-sided operations on the peer's memory make progress. A failed Status closes the

@@ -27,7 +27,8 @@ bool Link::CheckLiveness(TimePoint now) {
   const Duration interval = endpoint_.limits().ping_interval;
   // One-sided operations on the peer's memory may wait for the peer as well, and coroutines for
   // them.
-  const bool expects = listener_->ExpectsFrames() || sender_.transfers().outstanding();
+  const bool expects =
+      listener_->ExpectsFrames() || sender_.transfers().outstanding() || KeepAliveDue(now);
   if (!expects || liveness_.Silence(now) < interval) {
     liveness_.ForgetSilence();
     return expects || heard || sender_.flush_scheduled() || issued().recalled() ||
@@ -42,6 +43,19 @@ bool Link::CheckLiveness(TimePoint now) {
   }
   Ping();
   return true;
+}
+
+bool Link::KeepAliveDue(TimePoint now) const {
+  const Duration interval = endpoint_.limits().keep_alive_interval;
+  return interval != Duration::zero() && liveness_.Silence(now) >= interval;
+}
+
+void Link::CheckKeepAlive(TimePoint now) {
+  if (endpoint_.limits().keep_alive_interval == Duration::zero()) return;
+  // A link that is watched is checked anyway.
+  if (!open() || WatchedLink::linked() || VERBENA_MUTANT(kIdleLinkNotPinged)) return;
+  (void)liveness_.Check(now);
+  if (KeepAliveDue(now)) endpoint_.WatchLiveness(*this);
 }
 
 void Link::CheckIdle(TimePoint now) {

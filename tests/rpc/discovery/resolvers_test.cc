@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -16,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "verbena/transport/coro/manual_scheduler.h"
+#include "verbena/transport/executor/blocking_pool.h"
 
 namespace verbena::internal {
 namespace {
@@ -127,6 +130,37 @@ TEST_F(DnsResolverTest, StopsWhenItIsCancelled) {
   Asking again(resolver_, scheduler_);
   again.Cancel();
   EXPECT_TRUE(absl::IsCancelled(again.Take().status()));
+}
+
+// Answers once the test says so.
+class SlowLookup final : public NameLookup {
+ public:
+  absl::StatusOr<std::vector<std::string>> Lookup(const std::string&) override {
+    answer.wait(false);
+    return std::vector<std::string>{"10.0.0.7"};
+  }
+  std::atomic<bool> answer{false};
+};
+
+TEST(SlowLookupTest, LookupsThatHangStopNoOtherWorkThatBlocks) {
+  ManualScheduler scheduler;
+  SlowLookup lookup;
+  std::vector<std::unique_ptr<DnsResolver>> resolvers;
+  std::vector<std::unique_ptr<Asking>> asking;
+  for (int i = 0; i <= BlockingPool::kDefaultThreads; ++i) {
+    resolvers.push_back(
+        std::make_unique<DnsResolver>(DnsTarget{.name = "slow", .port = 1}, lookup));
+    asking.push_back(std::make_unique<Asking>(*resolvers.back(), scheduler));
+  }
+  const std::string path = "/tmp/resolvers_test." + std::to_string(getpid()) + ".slow";
+  std::ofstream(path) << "10.0.0.9:4000\n";
+  FileResolver files(path);
+  EXPECT_EQ(AddressesOf(Asking(files, scheduler).Take()),
+            std::vector<std::string>{"10.0.0.9:4000"});
+  std::remove(path.c_str());
+  lookup.answer = true;
+  lookup.answer.notify_all();
+  for (const auto& each : asking) EXPECT_TRUE(each->Take().ok());
 }
 
 TEST(SystemLookupTest, FindsNumericAddresses) {

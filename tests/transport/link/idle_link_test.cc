@@ -1,9 +1,11 @@
-// A link that nobody uses closes after its idle time, and a link in use stays open. Only the test
-// moves the clock.
+// A link that nobody uses closes after its idle time, and a link in use stays open. With
+// keep-alive, a link that waits for nothing notices a silent peer. Only the test moves the clock.
 
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdint>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "tests/transport/link/links_fixture.h"
@@ -103,6 +105,55 @@ TEST_F(IdleLinkTest, ASinkThatAsksThePeerIsAskedAgainAfterTheTime) {
   Pass(20);
   EXPECT_EQ(client_listener_.idle_calls, 2);
   EXPECT_EQ(client_listener_.reason(), absl::OkStatus());
+}
+
+// The queue pair of a peer that has vanished: its SENDs go nowhere, but for the marker of its
+// teardown.
+uint32_t mute_qp = 0;
+int (*real_post_send)(ibv_qp*, ibv_send_wr*, ibv_send_wr**) = nullptr;
+
+int PostUnlessMute(ibv_qp* qp, ibv_send_wr* wrs, ibv_send_wr** refused) {
+  if (wrs->num_sge != 0 && qp->qp_num == mute_qp) return 0;
+  return real_post_send(qp, wrs, refused);
+}
+
+class KeepAliveTest : public IdleLinkTest {
+ protected:
+  void SetUp() override {
+    const LinkLimits client = {.idle_timeout = seconds(600), .keep_alive_interval = seconds(20)};
+    Start(client, {.idle_timeout = Duration::zero()});
+    real_post_send = std::exchange(context().ops.post_send, PostUnlessMute);
+    link_ = Connect(client_listener_, server_listener_);
+    ASSERT_NE(link_, nullptr);
+  }
+  void TearDown() override {
+    mute_qp = 0;
+    IdleLinkTest::TearDown();
+    context().ops.post_send = real_post_send;
+  }
+};
+
+TEST_F(KeepAliveTest, AnIdleLinkAsksNowAndThenAndItsPeerAnswers) {
+  Pass(15);
+  const uint64_t before = link_->stats().frames_received;
+  Pass(300);
+  // Each time a check or two pass before the PING leaves.
+  const uint64_t pongs = link_->stats().frames_received - before;
+  EXPECT_GE(pongs, 10u);
+  EXPECT_LE(pongs, 16u);
+  EXPECT_EQ(client_listener_.reason(), absl::OkStatus());
+}
+
+TEST_F(KeepAliveTest, KeepsNoIdleLinkOpen) {
+  Pass(610);
+  EXPECT_TRUE(absl::IsCancelled(client_listener_.reason())) << client_listener_.reason();
+}
+
+TEST_F(KeepAliveTest, APeerThatVanishedLosesTheLinkThoughNobodyWaitsForIt) {
+  Pass(5);
+  mute_qp = (**accepted())->qpn();
+  Pass(40);
+  EXPECT_TRUE(absl::IsUnavailable(client_listener_.reason())) << client_listener_.reason();
 }
 
 }  // namespace

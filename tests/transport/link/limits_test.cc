@@ -64,6 +64,12 @@ TEST_F(LimitsTest, TimesThatCannotBeKeptAreRefusedByName) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("idle_timeout is -5 ns"));
   wanted_.idle_timeout = Duration::zero();
   EXPECT_EQ(Derived().idle_timeout, Duration::zero());
+  wanted_.keep_alive_interval = wanted_.ping_interval - std::chrono::nanoseconds(1);
+  refused = DeriveLimits(wanted_, device_).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("keep_alive_interval is 999999999 ns"));
+  wanted_.keep_alive_interval = wanted_.ping_interval;
+  EXPECT_EQ(Derived().keep_alive_interval, wanted_.ping_interval);
 }
 
 TEST_F(LimitsTest, MoreSendBuffersThanTheirBoundAreRefusedByNumber) {

@@ -2,10 +2,11 @@
 //
 // Start() listens at once; address() tells where, with the port that was bound. Each link goes to
 // the executor with the fewest links, unless the client asks for another (ChannelOptions).
-// Shutdown() refuses new calls, lets running ones end within a grace, cancels the others, and
-// closes every link. It does not wait for a handler that ignores its cancellation: the destructor
-// does. Start, Shutdown and the destructor must be called on a thread that runs no executor. The
-// runtime and the services must outlive the server.
+// Shutdown() takes no new link and tells the clients (GOAWAY). Within a grace it lets running calls
+// end, and those begin that were on their way when their client heard of it. Then it refuses new
+// calls, cancels the running ones, and closes every link. It does not wait for a handler that
+// ignores its cancellation: the destructor does. Start, Shutdown and the destructor must be called
+// on a thread that runs no executor. The runtime and the services must outlive the server.
 //
 //   MyStore store;
 //   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Server> server,
@@ -160,7 +161,9 @@ class Server {
   ~Server();
 
   const std::string& address() const;
-  // Gives the handlers on all executors `grace` to end, and then cancels them. All links are closed
+  // Gives the handlers on all executors `grace` to end, and then cancels them. Calls that arrive in
+  // the first second of it still run; later ones fail with UNAVAILABLE and Outcome::kNotExecuted. A
+  // client that heeds the GOAWAY makes none, so that none of its calls fails. All links are closed
   // when it returns, at most a second after the grace, however slow a client or a handler is.
   // Returns the handlers that ignore their cancellation and still run; they use the services and
   // the server until they end. May be called again to wait for them.

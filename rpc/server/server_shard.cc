@@ -23,6 +23,8 @@ namespace {
 // How long a shutdown waits, past its deadline, for cancelled handlers to answer, and for clients
 // to close links that have nothing left to do.
 constexpr Duration kCloseGrace = std::chrono::seconds(1);
+// How long clients that have been told GOAWAY may still make calls, as part of the grace. (start)
+constexpr Duration kLeaveGrace = std::chrono::seconds(1);
 // Between two lines in the log about handlers that outlast the server.
 constexpr Duration kReportInterval = std::chrono::seconds(10);
 
@@ -170,7 +172,7 @@ Task<void> ServerShard::Accept(std::unique_ptr<MessageStream> stream, LinkParame
   // OnCallDone() will. The session may be freed by now, and another may be at its address.
   auto found = sessions_.find(number);
   if (found != sessions_.end() && found->second->idle()) sessions_.erase(found);
-  if (sessions_.empty() && draining_) unlinked_.Set();
+  if (sessions_.empty() && leaving_) unlinked_.Set();
 }
 
 Task<absl::Status> ServerShard::AcceptAs(uint64_t number, std::unique_ptr<MessageStream> stream,
@@ -184,7 +186,7 @@ Task<absl::Status> ServerShard::AcceptAs(uint64_t number, std::unique_ptr<Messag
   session->Attach(*link);
   if (closed_) {
     link->Close(absl::UnavailableError("the server shut down"));  // may end `session`
-  } else if (draining_) {
+  } else if (leaving_) {
     session->SendGoAway();
   }
   co_return absl::OkStatus();
@@ -367,7 +369,7 @@ void ServerShard::OnSessionIdle(ServerSession& session) {
   if (found == sessions_.end()) return;
   finished_.push_back(std::move(found->second));
   sessions_.erase(found);
-  if (sessions_.empty() && draining_) unlinked_.Set();
+  if (sessions_.empty() && leaving_) unlinked_.Set();
 }
 
 void ServerShard::ReclaimGrants(const Endpoint& endpoint) {
@@ -412,8 +414,15 @@ Task<void> ServerShard::CancelHandlers(TimePoint until) {
 }
 
 Task<void> ServerShard::Shutdown(TimePoint deadline) {
-  draining_ = true;
+  leaving_ = true;
   for (const auto& [number, session] : sessions_) session->SendGoAway();
+  // Requests may be on their way to here while the GOAWAY is on its way to their client. A client
+  // that knows makes no more calls, and closes its link once it has its last response.
+  const TimePoint known = std::min(deadline, SaturatingAdd(executor().now(), kLeaveGrace));
+  if (executor().now() < known && !VERBENA_MUTANT(kCrossingCallsRefused)) {
+    (void)co_await WithDeadline(WaitUntilUnlinked(), known);
+  }
+  draining_ = true;
   absl::Status drained = co_await WithDeadline(WaitUntilIdle(), deadline);
   // A client closes its link once it has its last response, so the end of the link proves that it
   // has. The shutdown waits for no other clients.

@@ -191,7 +191,8 @@ class ServerShard {
   // A session whose link is down has no calls left.
   void OnSessionIdle(ServerSession& session);
 
-  // Refuses new calls and tells the clients. Waits until the running calls end or `deadline`
+  // Tells the clients, and refuses new calls once these know. Waits until the running calls end or
+  // `deadline`
   // passes, then cancels them. Closes the links at most kCloseGrace later, even if somebody still
   // waits for something over them. May be called again, and then waits for the handlers that were
   // left.
@@ -265,13 +266,14 @@ class ServerShard {
   // limits_.max_concurrent_calls, or 0 if admission_ decides.
   const uint32_t max_at_once_;
   uint32_t active_ = 0;
-  bool draining_ = false;
+  bool leaving_ = false;   // clients were told so
+  bool draining_ = false;  // and no call begins any more
   bool closed_ = false;    // Shutdown() has gathered the links that it closes
   uint64_t accepted_ = 0;  // links, so far
   ServerShardStats stats_;
   Published<ServerShardStats> published_;
   Event idle_;      // no calls, while draining
-  Event unlinked_;  // no links, while draining
+  Event unlinked_;  // no links, while leaving
   // By source address, and by address and claimed id. Owned by their links; entries without a link
   // may have expired.
   absl::flat_hash_map<std::string, std::weak_ptr<ServerSource>> sources_;

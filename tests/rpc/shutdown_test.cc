@@ -118,7 +118,8 @@ TEST_F(ShutdownTest, ARefusalBehindAGoAwayThatWaitsIsSentWhenThereIsRoom) {
   StartShutdown(Duration::max());
   Eventually([&] { return server_runtime_->endpoint_stats(0).traffic.credit_waits > 1; },
              "the GOAWAY waits");
-  rogue.Send(EncodeSend(kCorrect, {Request("verbena.testing.Testing/Echo", kRefused, 0)}));
+  // The server has no such method.
+  rogue.Send(EncodeSend(kCorrect, {Request("verbena.testing.Testing/None", kRefused, 0)}));
   Eventually([&] { return server_->stats().refused == 1; }, "the request is refused");
   rogue.Send(EncodeSend(Issuing(kLast + 1), {}));
   std::vector<int> answers(kRefused + 1);
@@ -133,7 +134,7 @@ TEST_F(ShutdownTest, ARefusalBehindAGoAwayThatWaitsIsSentWhenThereIsRoom) {
       ++answers[frame.header.call_slot];
       const bool refused = frame.header.call_slot == kRefused;
       EXPECT_EQ(frame.header.status_code,
-                refused ? static_cast<int>(absl::StatusCode::kUnavailable) : 0);
+                refused ? static_cast<int>(absl::StatusCode::kUnimplemented) : 0);
       if (refused) EXPECT_EQ(frame.header.outcome, static_cast<int>(Outcome::kNotExecuted));
     }
   };
@@ -143,6 +144,31 @@ TEST_F(ShutdownTest, ARefusalBehindAGoAwayThatWaitsIsSentWhenThereIsRoom) {
   for (uint32_t slot = 0; slot <= kLast; ++slot) EXPECT_EQ(answers[slot], 1) << slot;
   EXPECT_EQ(answers[kRefused], 1);
   service_.let_go = true;
+  Eventually([this] { return ended_.load(); }, "Shutdown returns");
+}
+
+// A client may not have heard of the shutdown yet.
+TEST_F(ShutdownTest, CallsThatCrossTheGoAwayRunWithinTheGrace) {
+  StartServer();
+  StartClient();
+  auto rogue = std::make_unique<RoguePeer>(*client_runtime_);
+  rogue->ConnectTo(server_->address());
+  StartShutdown(std::chrono::seconds(20));
+  bool told = false;
+  int answers = 0;
+  const auto receive = [&] {
+    for (const RogueFrame& frame : rogue->Receive()) {
+      if (frame.header.kind == FrameKind::kGoAway) told = true;
+      if (frame.header.kind != FrameKind::kResponse) continue;
+      EXPECT_EQ(frame.header.status_code, 0);
+      ++answers;
+    }
+  };
+  while (!told && !HasFailure()) receive();
+  rogue->Send(EncodeSend(kCorrect, {Request("verbena.testing.Testing/Echo", 0, 0)}));
+  while (answers == 0 && !HasFailure()) receive();
+  EXPECT_EQ(service_.echoes(), 1u);
+  rogue.reset();
   Eventually([this] { return ended_.load(); }, "Shutdown returns");
 }
 

@@ -305,6 +305,7 @@ enum class PlantedFault {
   kStatesNotTold,       // who watches the servers of a set does not hear of a change
   kLostWhileItWaited,   // a call that waits for a server fails if its link is lost meanwhile
   kLookupsTakeFilesThreads,  // slow lookups of names stop the work of RunBlocking
+  kCrossingCallsRefused,     // calls fail that cross the word of a server that it shuts down
   kIdleLinkNotPinged,        // the silence of a peer is not noticed while nobody waits for it
 
   // files, examples

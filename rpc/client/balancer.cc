@@ -130,7 +130,7 @@ Task<void> Balancer::Judge() {
 
 void Balancer::OnReadiness() {
   settled_ = false;
-  if (!ending_) TellWaiters();
+  if (!ending_ && !VERBENA_MUTANT(kStatesNotTold)) TellWaiters();
 }
 
 void Balancer::OnReady(Subchannel& subchannel) {
@@ -147,7 +147,6 @@ void Balancer::OnFailed(Subchannel& subchannel) {
 
 void Balancer::TellWaiters() {
   ++revision_;
-  if (VERBENA_MUTANT(kStatesNotTold)) return;
   changed_.Set();
   changed_.Reset();
 }

@@ -1,0 +1,332 @@
+// A channel to many servers connects to some of them, calls none that fails or is slow beside the
+// others, tells who watches it, and leaves links to other channels.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tests/rpc/server_set.h"
+#include "verbena/rpc/interceptor.h"
+#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/testing/fake_clock.h"
+#include "verbena/transport/coro/sleep.h"
+
+namespace verbena {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using State = ChannelServer::State;
+using Counts = std::vector<uint64_t>;
+
+// Runtimes whose links do not end while a test moves the clock by hours.
+RuntimeOptions ClockedBy(testing::FakeClock& clock) {
+  RuntimeOptions runtime;
+  runtime.clock = &clock;
+  runtime.limits.ping_interval = std::chrono::hours(1000);
+  runtime.limits.connect_timeout = std::chrono::hours(1000);
+  runtime.limits.idle_timeout = Duration::zero();
+  return runtime;
+}
+
+class BalancingHealthTest : public ServerSetTest {
+ protected:
+  size_t CountOf(State state) {
+    const std::vector<ChannelServer> servers = Servers();
+    return static_cast<size_t>(
+        std::count_if(servers.begin(), servers.end(),
+                      [state](const ChannelServer& each) { return each.state == state; }));
+  }
+  // As Eventually(), which would sleep by a clock that stands still.
+  template <typename Condition>
+  bool Await(Condition condition) {
+    for (int i = 0; i < 20000 && !condition(); ++i) std::this_thread::sleep_for(milliseconds(1));
+    return condition();
+  }
+};
+
+TEST_F(BalancingHealthTest, ASubsetIsAsLargeAsItShouldBeAndReplacesAServerThatIsGone) {
+  StartServers(6);
+  StartClient(StaticTarget(), {.subset_size = 2});
+  EchoOften(1);
+  AwaitReady(2);
+  EXPECT_EQ(CountOf(State::kIdle), 4u);
+  TakeEchoes();
+  EchoOften(10);
+  Counts echoes = TakeEchoes();
+  std::vector<int> subset;
+  for (size_t i = 0; i < echoes.size(); ++i) {
+    if (echoes[i] != 0) subset.push_back(static_cast<int>(i));
+  }
+  ASSERT_EQ(subset.size(), 2u);
+  EXPECT_EQ(echoes[subset[0]], 5u);
+  StopServer(subset[0]);
+  Eventually([&] { return CountOf(State::kReady) == 2; }, "another one takes its place");
+  EchoOften(10);
+  echoes = TakeEchoes();
+  EXPECT_EQ(echoes[subset[0]], 0u);
+  EXPECT_EQ(echoes[subset[1]], 5u);
+  StartServer(subset[0]);
+  Eventually([&] { return Servers()[subset[0]].state == State::kReady; }, "it is back");
+  Eventually([&] { return CountOf(State::kReady) == 2 && CountOf(State::kIdle) == 4; },
+             "its substitute leaves");
+}
+
+TEST_F(BalancingHealthTest, ASetLeavesLinksToOtherChannelsAndSaysSo) {
+  RuntimeOptions runtime;
+  runtime.limits.max_links = 8;
+  StartServers(9);
+  std::string target = "static:" + Address(0);
+  for (int i = 1; i < 8; ++i) target += "," + Address(i);
+  StartClient(target, {}, std::move(runtime));
+  EchoOften(1);
+  AwaitReady(6);
+  int refused = 0;
+  for (const ChannelServer& each : Servers()) {
+    if (each.state != State::kIdle) continue;
+    ++refused;
+    EXPECT_TRUE(absl::IsResourceExhausted(each.last_error)) << each.last_error;
+    EXPECT_NE(each.last_error.message().find("set ChannelOptions::subset_size"), std::string::npos)
+        << each.last_error;
+  }
+  EXPECT_EQ(refused, 2);
+  Channel other(*client_runtime_, Address(8));
+  EXPECT_EQ(Run(other.Connect()), absl::OkStatus());
+}
+
+TEST_F(BalancingHealthTest, WhoWatchesTheServersHearsOfEachChange) {
+  testing::FakeClock clock;
+  StartServers(2);
+  StartClient(StaticTarget(), {}, ClockedBy(clock));
+  EchoOften(1);
+  // Until both are ready: none of the changes is lost, however they fall.
+  uint64_t seen = 0;
+  for (;;) {
+    const absl::StatusOr<uint64_t> changed = Run(channel_->ServersChanged(seen));
+    ASSERT_TRUE(changed.ok()) << changed.status();
+    EXPECT_NE(*changed, seen);
+    seen = *changed;
+    if (CountOf(State::kReady) == 2) break;
+  }
+  JoinHandle<absl::StatusOr<uint64_t>> watch =
+      client_runtime_->Spawn(channel_->ServersChanged(seen));
+  // The clock stands still, so no attempt to connect follows that would tell, too.
+  StopServer(1);
+  EXPECT_TRUE(Await([&] { return watch.done(); }));
+  watch.RequestCancel();
+  EXPECT_TRUE(watch.Join().ok());
+  EXPECT_EQ(CountOf(State::kReady), 1u);
+  clock.Run();
+  channel_.reset();
+  client_runtime_.reset();
+}
+
+TEST_F(BalancingHealthTest, AChannelToOneServerIsWatchedLikewise) {
+  StartServers(1);
+  StartClient(Address(0));
+  EchoOften(1);
+  const absl::StatusOr<uint64_t> ready = Run(channel_->ServersChanged(0));
+  ASSERT_TRUE(ready.ok()) << ready.status();
+  JoinHandle<absl::StatusOr<uint64_t>> watch =
+      client_runtime_->Spawn(channel_->ServersChanged(*ready));
+  StopServer(0);
+  const absl::StatusOr<uint64_t> lost = watch.Join();
+  ASSERT_TRUE(lost.ok()) << lost.status();
+  EXPECT_NE(*lost, *ready);
+  EXPECT_NE(Servers()[0].state, State::kReady);
+}
+
+// Waits until the test opens it.
+class GateInterceptor final : public ClientInterceptor {
+ public:
+  Task<absl::Status> Intercept(ClientCallView&, ClientNext next) override {
+    ++waiting;
+    while (!open) (void)co_await Sleep(milliseconds(1));
+    co_return co_await next();
+  }
+  std::atomic<bool> open{true};
+  std::atomic<int> waiting{0};
+};
+
+TEST_F(BalancingHealthTest, ACallThatWaitsForReadyOutlastsALinkLostBehindItsInterceptors) {
+  const auto gate = std::make_shared<GateInterceptor>();
+  StartServers(1);
+  StartClient(StaticTarget(), {.interceptors = {gate}});
+  EchoOften(1);
+  gate->open = false;
+  const int before = gate->waiting;
+  JoinHandle<absl::Status> call = client_runtime_->Spawn(Echo({.wait_for_ready = true}));
+  Eventually([&] { return gate->waiting > before; }, "its server is chosen");
+  StopServer(0);
+  Eventually([&] { return Servers()[0].state == State::kFailing; }, "the server is gone");
+  const uint32_t failures = Servers()[0].failures;
+  gate->open = true;
+  Eventually([&] { return Servers()[0].failures >= failures + 2; }, "the call goes on");
+  StartServer(0);
+  EXPECT_EQ(call.Join(), absl::OkStatus());
+}
+
+// Answers at once, or throws, or waits, as the test says; knows the threads that it ran on.
+class MoodyService final : public testing::Testing::Service {
+ public:
+  Task<absl::Status> Echo(ServerContext&, const testing::EchoRequest& request,
+                          testing::EchoReply& reply) override {
+    ++echoes;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      threads_.insert(std::this_thread::get_id());
+    }
+    if (throws) throw std::runtime_error("out of cheese");
+    ++waiting;
+    while (waits) (void)co_await Sleep(milliseconds(1));
+    --waiting;
+    reply.set_number(request.number());
+    co_return absl::OkStatus();
+  }
+  std::set<std::thread::id> TakeThreads() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return std::exchange(threads_, {});
+  }
+
+  std::atomic<uint64_t> echoes{0};
+  std::atomic<bool> throws{false};
+  std::atomic<bool> waits{false};
+  std::atomic<int> waiting{0};
+
+ private:
+  std::mutex mutex_;
+  std::set<std::thread::id> threads_;
+};
+
+class MoodyServersTest : public BalancingHealthTest {
+ protected:
+  ~MoodyServersTest() override {
+    for (const auto& each : services_) each->waits = false;
+  }
+
+  std::string StartMoody(int count, int executors = 1) {
+    server_runtime_ = StartRuntime({.executors = executors});
+    std::string target;
+    for (int i = 0; i < count; ++i) {
+      services_.push_back(std::make_unique<MoodyService>());
+      absl::StatusOr<std::unique_ptr<Server>> server =
+          Server::Start(*server_runtime_, {services_.back().get()});
+      EXPECT_TRUE(server.ok()) << server.status();
+      target += (i == 0 ? "static:" : ",") + (*server)->address();
+      servers_.push_back(*std::move(server));
+    }
+    return target;
+  }
+  // How many of these calls each server had.
+  Counts Call(int calls) {
+    Counts counts;
+    for (const auto& each : services_) counts.push_back(each->echoes);
+    for (int i = 0; i < calls; ++i) (void)Run(Echo());
+    for (size_t i = 0; i < counts.size(); ++i) counts[i] = services_[i]->echoes - counts[i];
+    return counts;
+  }
+
+  testing::FakeClock clock_;
+  std::vector<std::unique_ptr<MoodyService>> services_;
+  std::vector<std::unique_ptr<Server>> servers_;
+};
+
+TEST_F(MoodyServersTest, AServerThatThrowsTakesNoCallsForAWhile) {
+  StartClient(StartMoody(3), {.ejection = {.interval = seconds(1)}}, ClockedBy(clock_));
+  (void)Run(Echo());
+  ASSERT_TRUE(Await([&] { return CountOf(State::kReady) == 3; }));
+  EXPECT_EQ(Call(30), (Counts{10, 10, 10}));
+  services_[1]->throws = true;
+  EXPECT_EQ(Call(30), (Counts{10, 10, 10})) << "not judged yet";
+  clock_.Advance(*client_runtime_, seconds(1));
+  EXPECT_EQ(Call(30), (Counts{15, 0, 15}));
+  const ChannelServer ejected = Servers()[1];
+  EXPECT_EQ(ejected.state, State::kEjected);
+  EXPECT_NE(ejected.last_error.message().find("takes no calls for a while"), std::string::npos)
+      << ejected.last_error;
+  services_[1]->throws = false;
+  clock_.Advance(*client_runtime_, seconds(10));
+  EXPECT_EQ(CountOf(State::kReady), 3u);
+  EXPECT_EQ(Call(30), (Counts{10, 10, 10}));
+  clock_.Run();
+  channel_.reset();
+  client_runtime_.reset();
+}
+
+TEST_F(MoodyServersTest, AServerThatIsSlowTakesNoCallsForAWhile) {
+  StartClient(StartMoody(3), {.ejection = {.interval = seconds(1), .latency_factor = 3}},
+              ClockedBy(clock_));
+  (void)Run(Echo());
+  ASSERT_TRUE(Await([&] { return CountOf(State::kReady) == 3; }));
+  services_[2]->waits = true;
+  // Of the calls of a server, one in 16 is timed, and four must be.
+  constexpr int kOfEach = 16 * 5;
+  std::vector<JoinHandle<absl::Status>> calls;
+  for (int i = 0; i < 3 * kOfEach; ++i) calls.push_back(client_runtime_->Spawn(Echo()));
+  ASSERT_TRUE(Await([&] { return services_[2]->waiting == kOfEach; }));
+  const auto answered = [&] {
+    return std::count_if(calls.begin(), calls.end(), [](const auto& each) { return each.done(); });
+  };
+  ASSERT_TRUE(Await([&] { return answered() == 2 * kOfEach; })) << "the others answer theirs";
+  clock_.Advance(*client_runtime_, milliseconds(100));
+  services_[2]->waits = false;
+  for (JoinHandle<absl::Status>& each : calls) EXPECT_EQ(each.Join(), absl::OkStatus());
+  clock_.Advance(*client_runtime_, seconds(1));
+  EXPECT_EQ(Servers()[2].state, State::kEjected);
+  EXPECT_EQ(Call(30), (Counts{15, 15, 0}));
+  clock_.Run();
+  channel_.reset();
+  client_runtime_.reset();
+}
+
+TEST_F(MoodyServersTest, AKeyStaysWithItsExecutorOfTheServer) {
+  StartClient(StartMoody(1, /*executors=*/3),
+              {.balancing = Balancing::kRouteKey, .executors_per_server = 3});
+  (void)Run(Echo());
+  Eventually([&] { return client_runtime_->endpoint_stats(0).links == 3; },
+             "each executor has its link");
+  AwaitReady(1);
+  EXPECT_EQ(Servers().size(), 1u);
+  (void)services_[0]->TakeThreads();
+  std::set<std::thread::id> all;
+  for (uint64_t key = 0; key < 60; ++key) {
+    EchoOften(3, key);
+    const std::set<std::thread::id> threads = services_[0]->TakeThreads();
+    EXPECT_EQ(threads.size(), 1u) << "key " << key;
+    all.insert(threads.begin(), threads.end());
+  }
+  EXPECT_EQ(all.size(), 3u);
+}
+
+TEST_F(BalancingHealthTest, OptionsOfSetsThatCannotHoldAbort) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  StartServers(1);
+  StartClient(StaticTarget());
+  const auto open = [&](ChannelOptions options) {
+    Channel channel(*client_runtime_, StaticTarget(), std::move(options));
+  };
+  EXPECT_DEATH(open({.balancing = Balancing::kRouteKey, .subset_size = 3}),
+               "subset_size is 3, but kPickFirst needs one server");
+  EXPECT_DEATH(open({.subset_size = Resolver::kMaxServers + 1}), "subset_size is 1025");
+  EXPECT_DEATH(open({.executors_per_server = 0}), "executors_per_server is 0, its range 1 to 64");
+  EXPECT_DEATH(open({.server_key = 7, .executors_per_server = 2}), "leave server_executor");
+  EXPECT_DEATH(open({.ejection = {.interval = seconds(1), .max_ejected_percent = 51}}),
+               "max_ejected_percent is 51, its range 1 to 50");
+  EXPECT_DEATH(open({.ejection = {.interval = seconds(1), .latency_factor = 1}}),
+               "latency_factor is 1");
+}
+
+}  // namespace
+}  // namespace verbena

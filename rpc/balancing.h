@@ -1,4 +1,4 @@
-// Balancing: how a channel to a set of servers chooses the server of a call; OutlierEjection: when
+// Balancing: how a channel to a set of servers chooses the server of a call; EjectionOptions: when
 // it stops to call one; ChannelServer: one of these servers, as an executor sees it.
 //
 // Each executor chooses by itself, among the servers that it has a link to (ready). A stream
@@ -47,9 +47,9 @@ enum class Balancing : uint8_t {
 // more than half of the servers share ejects nobody, either.
 //
 //   Channel channel(*runtime, target, {.ejection = {.interval = 1s, .latency_factor = 5}});
-struct OutlierEjection {
+struct EjectionOptions {
   // 0, the default: nobody is ejected, and no call pays for it. Otherwise 1 ms to 1 h.
-  Duration interval = {};
+  Duration interval = std::chrono::seconds(0);
   // As many failures without an answer in between eject. 0: not judged by this.
   uint32_t consecutive_failures = 5;
   // Ejects a server if at least this share of its calls failed in an interval, 1 to 100. 0: not
@@ -76,7 +76,7 @@ struct ChannelServer {
     kConnecting,  // the first attempt, or the first after a link was lost
     kReady,       // takes calls
     kFailing,     // the last attempt failed, and others follow
-    kEjected,  // connected, but takes no calls for a while (OutlierEjection); last_error says why
+    kEjected,  // connected, but takes no calls for a while (EjectionOptions); last_error says why
   };
 
   ResolvedServer server = {};

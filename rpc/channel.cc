@@ -34,7 +34,7 @@ internal::ExecutorWish WishOf(const ChannelOptions& options) {
   return {};
 }
 
-void CheckEjection(const OutlierEjection& ejection) {
+void CheckEjection(const EjectionOptions& ejection) {
   using std::chrono::duration_cast;
   using std::chrono::hours;
   using std::chrono::milliseconds;

@@ -89,7 +89,7 @@ struct ChannelOptions {
   // server_key to be unset. For servers that keep state per executor. Each costs a link.
   uint32_t executors_per_server = 1;
   // Which servers of a set take no calls for a while, and when (balancing.h). By default none.
-  OutlierEjection ejection = {};
+  EjectionOptions ejection = {};
 };
 
 class Channel {

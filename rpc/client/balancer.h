@@ -36,7 +36,7 @@ class Shard;
 
 struct BalancerSetup {
   SubchannelsSetup servers;  // `client` and `max_links` are the balancer's to fill in
-  OutlierEjection ejection;
+  EjectionOptions ejection;
 };
 
 class Balancer final : private SubchannelOwner, private CancelNode, private TaskListener {
@@ -102,7 +102,7 @@ class Balancer final : private SubchannelOwner, private CancelNode, private Task
   Picker picker_;
   std::vector<Place> places_;  // by the subchannels' ids
   Shard& shard_;
-  const OutlierEjection ejection_;
+  const EjectionOptions ejection_;
   const std::shared_ptr<ServerFeed> feed_;
   const std::shared_ptr<FeedSubscriber> subscriber_;
   std::shared_ptr<const ServerSet> set_;  // nullptr: none yet

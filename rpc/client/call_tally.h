@@ -1,6 +1,6 @@
 // CallTally: how the calls of one connection have ended, counted as they end.
 //
-// There is one only if a channel judges its servers (OutlierEjection), and several channels may
+// There is one only if a channel judges its servers (EjectionOptions), and several channels may
 // read it, so numbers only grow. Failures are those of the server or of the way to it: a link that
 // was lost under calls, a deadline that passed unanswered, and an answer of UNAVAILABLE or INTERNAL
 // that does not know whether the handler ran. What a handler answers is no failure. One call in

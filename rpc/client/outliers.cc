@@ -56,7 +56,7 @@ struct Middle {
   bool answers = false;  // at least half of the servers have answered a call, or had none
 };
 
-Middle MiddleOf(const OutlierEjection& options, const std::vector<Interval>& intervals) {
+Middle MiddleOf(const EjectionOptions& options, const std::vector<Interval>& intervals) {
   std::vector<double> failed;
   std::vector<double> means;
   size_t silent = 0;
@@ -71,7 +71,7 @@ Middle MiddleOf(const OutlierEjection& options, const std::vector<Interval>& int
 }
 
 // "": it goes on.
-std::string Verdict(const OutlierEjection& options, const Interval& own, const Middle& middle) {
+std::string Verdict(const EjectionOptions& options, const Interval& own, const Middle& middle) {
   if (options.consecutive_failures > 0 && own.in_a_row >= options.consecutive_failures &&
       middle.answers) {
     return fmt::format("{} calls in a row failed", own.in_a_row);
@@ -90,14 +90,14 @@ std::string Verdict(const OutlierEjection& options, const Interval& own, const M
   return "";
 }
 
-Duration LengthOf(const OutlierEjection& options, uint32_t times) {
+Duration LengthOf(const EjectionOptions& options, uint32_t times) {
   if (VERBENA_MUTANT(kEjectionsDoNotGrow)) times = 1;
   // Divided, since the product may be beyond a Duration.
   return options.longest_ejection / times < options.ejection ? options.longest_ejection
                                                              : options.ejection * times;
 }
 
-void Eject(const OutlierEjection& options, TimePoint now, std::string why, OutlierRecord& record) {
+void Eject(const EjectionOptions& options, TimePoint now, std::string why, OutlierRecord& record) {
   record.ejected = true;
   record.times = std::min(record.times + 1, 1'000'000u);
   record.until = SaturatingAdd(now, LengthOf(options, record.times));
@@ -133,7 +133,7 @@ bool ReadmitDue(TimePoint now, const std::vector<JudgedServer>& servers, size_t 
 
 }  // namespace
 
-bool JudgeServers(const OutlierEjection& options, TimePoint now,
+bool JudgeServers(const EjectionOptions& options, TimePoint now,
                   const std::vector<JudgedServer>& servers) {
   const size_t most = VERBENA_MUTANT(kAllServersEjected)
                           ? servers.size()

@@ -1,7 +1,7 @@
 // Outliers: which servers of a set fail, or are slow, beside the others, and for how long they take
 // no calls.
 //
-// Judging is a function of numbers and times, made once in each OutlierEjection::interval. A server
+// Judging is a function of numbers and times, made once in each EjectionOptions::interval. A server
 // that is ejected stays connected, and is readmitted by time alone; each further ejection lasts
 // longer. A fault that most servers share ejects none of them, and at most a share of the set is
 // ejected at once. Each balancer judges for itself. On its executor's thread.
@@ -42,7 +42,7 @@ struct JudgedServer {
 inline constexpr uint64_t kLeastTimed = 4;
 
 // Returns whether any server was ejected or readmitted.
-bool JudgeServers(const OutlierEjection& options, TimePoint now,
+bool JudgeServers(const EjectionOptions& options, TimePoint now,
                   const std::vector<JudgedServer>& servers);
 
 }  // namespace verbena::internal

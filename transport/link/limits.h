@@ -155,7 +155,7 @@ struct LinkLimits {
   // above if its peer does not answer. So a peer that vanished without a word is seen before the
   // next call, and devices between the two keep the path. Either side may do so; it does not keep
   // an idle link from closing. 0, the default: off. Otherwise at least ping_interval.
-  Duration keep_alive_interval = Duration::zero();
+  Duration keep_alive_interval = std::chrono::seconds(0);
   // The longest time to connect, handshake included. Must be positive.
   Duration connect_timeout = std::chrono::seconds(10);
   BulkLimits bulk = {};

@@ -73,7 +73,7 @@ class OutliersTest : public ::testing::Test {
 
   using Indices = std::vector<size_t>;
 
-  OutlierEjection options_ = {.interval = seconds(1), .latency_factor = 3};
+  EjectionOptions options_ = {.interval = seconds(1), .latency_factor = 3};
   TimePoint now_ = TimePoint(seconds(1000));
   std::vector<OutlierRecord> records_;
   std::vector<CallTally> tallies_;

@@ -159,8 +159,10 @@ class Channel {
   //
   //   uint64_t seen = 0;
   //   for (;;) {
-  //     VERBENA_CO_ASSIGN_OR_RETURN(seen, co_await channel.ServersChanged(seen));
-  //     Show(*channel.Servers());
+  //     absl::StatusOr<uint64_t> changed = co_await channel.ServersChanged(seen);
+  //     if (!changed.ok()) co_return changed.status();
+  //     seen = *changed;
+  //     … channel.Servers() …
   //   }
   Task<absl::StatusOr<uint64_t>> ServersChanged(uint64_t seen);
 

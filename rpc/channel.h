@@ -76,7 +76,7 @@ struct ChannelOptions {
   // another channel has had it. Then the target is but a name for messages. By default the target
   // says where the set comes from.
   std::shared_ptr<Resolver> resolver = nullptr;
-  // Of a set with more servers than this, each executor connects to as many: up to
+  // Each executor connects to as many servers of a set that has more: up to
   // Resolver::kMaxServers; 0, the default: to all. The client's random id and the servers' names
   // choose them, so that many clients cover the servers evenly, and few links change with the set.
   // While one of them cannot be reached, another one takes its place. With a zone: as many in it,

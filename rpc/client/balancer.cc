@@ -98,8 +98,7 @@ bool Balancer::Rebuild() {
   for (Subchannel* each : callable) {
     if (!each->outlier().ejected) admitted.push_back(each);
   }
-  // Those that are left must not be fewer than those that are ejected: servers may have been lost
-  // since they were judged.
+  // No more than half are left out, though servers may have been lost since they were judged.
   if (admitted.size() * 2 >= all) callable = std::move(admitted);
   std::vector<Picker::Member> members;
   std::fill(places_.begin(), places_.end(), Place{});

@@ -90,7 +90,7 @@ class Balancer final : private SubchannelOwner, private CancelNode, private Task
   // The reason why no server is ready; OK while an attempt may yet succeed.
   absl::Status Obstacle() const;
 
-  // What a pick needs of a subchannel.
+  // The part of a subchannel that a pick needs.
   struct Place {
     Connection* connection = nullptr;
     const ClientSession* session = nullptr;  // the current one

@@ -45,7 +45,7 @@ class Picker {
   }
 
  private:
-  // Of a member, what LessLoaded() reads.
+  // The part of a member that LessLoaded() reads.
   struct Candidate {
     uint32_t id;
     uint32_t weight;

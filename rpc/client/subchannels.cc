@@ -129,8 +129,8 @@ void Subchannels::Open(const Subchannel* caller) {
   const size_t wanted = is_first                  ? 1
                         : setup_.subset_size != 0 ? setup_.subset_size
                                                   : ranking_.size();
-  // Those that fail stay open, and as many others take their place; not the whole set, which a
-  // client that reaches nobody would knock at.
+  // Servers that fail stay open, and as many others take their place. A client that reaches nobody
+  // does not knock at the whole set.
   const size_t most_of_group = is_first ? ranking_.size() : 2 * wanted;
   const size_t most = std::max<size_t>(ShareOfLinks(setup_.max_links) / executors_, 1);
   struct Room {

@@ -59,8 +59,8 @@ class Subchannels {
 
   // Whether a failure or a success of one may open or close others.
   bool depends_on_failures() const;
-  // Those that calls may go to: ready and, if there are such, of the own zone. In the order of the
-  // set.
+  // The ones that calls may go to: ready and, if there are such, of the own zone. In the order of
+  // the set.
   std::vector<Subchannel*> Callable() const;
   // One that is ready; nullptr: none is.
   const Subchannel* AnyReady() const;
@@ -70,7 +70,7 @@ class Subchannels {
   std::vector<ChannelServer> Describe() const;
 
  private:
-  // Of a server: which other ones are wanted because it is there.
+  // Servers of one group take each other's place.
   enum class Group : uint8_t { kNear, kFar };
 
   Group GroupOf(const ResolvedServer& server) const;

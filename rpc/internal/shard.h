@@ -72,7 +72,7 @@ class Shard {
   // The fewest links that one of the devices takes, also of those that are not in use yet.
   uint32_t max_links() const;
   uint32_t index() const { return index_; }
-  // Of the runtime: random, and the same as long as that lives.
+  // The runtime's: random, and the same as long as that lives.
   const RuntimeId& runtime_id() const { return runtime_id_; }
   // Tasks that belong to nobody else: connection attempts, what Runtime::Spawn was given.
   TaskScope& tasks() { return tasks_; }

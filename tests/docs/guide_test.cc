@@ -64,6 +64,19 @@ Task<absl::StatusOr<uint64_t>> SizeInSet(Channel& set, std::string name, uint64_
   co_return reply.bytes();
 }
 
+Task<absl::Status> AwaitServers(Channel& set, size_t wanted) {
+  uint64_t seen = 0;
+  for (;;) {
+    VERBENA_CO_ASSIGN_OR_RETURN(seen, co_await set.ServersChanged(seen));
+    VERBENA_CO_ASSIGN_OR_RETURN(const std::vector<verbena::ChannelServer> servers, set.Servers());
+    size_t ready = 0;
+    for (const verbena::ChannelServer& each : servers) {
+      if (each.state == verbena::ChannelServer::State::kReady) ++ready;
+    }
+    if (ready >= wanted) co_return absl::OkStatus();
+  }
+}
+
 Task<absl::StatusOr<uint64_t>> SizeFor(Channel& channel, std::string name, std::string tenant) {
   const v1::Blocks::Stub blocks(channel);
   v1::StatRequest request;
@@ -296,6 +309,9 @@ TEST_F(GuideTest, AChannelStandsForASetOfServers) {
   ASSERT_EQ(runtime_->BlockOn(WriteBlock(*channel_, "a", "sixteen bytes...")), absl::OkStatus());
   const std::string target = "static:" + server_->address() + "," + other->address();
   Channel set(*runtime_, target, {.balancing = Balancing::kRouteKey});
+  EXPECT_EQ(runtime_->BlockOn(AwaitServers(set, 2)), absl::OkStatus());
+  Channel judged(*runtime_, target, {.ejection = {.interval = 1s, .latency_factor = 5}});
+  EXPECT_TRUE(runtime_->BlockOn(SizeInSet(judged, "a", 1)).ok());
   for (uint64_t volume : {1, 2, 3, 4}) {
     const absl::StatusOr<uint64_t> size = runtime_->BlockOn(SizeInSet(set, "a", volume));
     ASSERT_TRUE(size.ok()) << size.status();

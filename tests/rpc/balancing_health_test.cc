@@ -106,7 +106,7 @@ TEST_F(BalancingHealthTest, ASetLeavesLinksToOtherChannelsAndSaysSo) {
   EXPECT_EQ(Run(other.Connect()), absl::OkStatus());
 }
 
-TEST_F(BalancingHealthTest, WhoWatchesTheServersHearsOfEachChange) {
+TEST_F(BalancingHealthTest, AWatcherOfTheServersHearsOfEachChange) {
   testing::FakeClock clock;
   StartServers(2);
   StartClient(StaticTarget(), {}, ClockedBy(clock));
@@ -271,7 +271,7 @@ TEST_F(MoodyServersTest, AServerThatIsSlowTakesNoCallsForAWhile) {
   (void)Run(Echo());
   ASSERT_TRUE(Await([&] { return CountOf(State::kReady) == 3; }));
   services_[2]->waits = true;
-  // Of the calls of a server, one in 16 is timed, and four must be.
+  // One in 16 of a server's calls is timed, and four must be.
   constexpr int kOfEach = 16 * 5;
   std::vector<JoinHandle<absl::Status>> calls;
   for (int i = 0; i < 3 * kOfEach; ++i) calls.push_back(client_runtime_->Spawn(Echo()));

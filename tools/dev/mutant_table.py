@@ -560,7 +560,7 @@ MUTANTS = [
     Mutant("kAllServersEjected", "//tests/rpc/client:outliers_test",
            "*NeverMoreThanHalfAreEjected"),
     Mutant("kStatesNotTold", "//tests/rpc:balancing_health_test",
-           "*WhoWatchesTheServersHearsOfEachChange"),
+           "*AWatcherOfTheServersHearsOfEachChange"),
     Mutant("kLostWhileItWaited", "//tests/rpc:balancing_health_test",
            "*ACallThatWaitsForReadyOutlastsALinkLostBehindItsInterceptors"),
     Mutant("kLookupsTakeFilesThreads", "//tests/rpc/discovery:discovery_test",

@@ -192,10 +192,9 @@ class ServerShard {
   void OnSessionIdle(ServerSession& session);
 
   // Tells the clients, and refuses new calls once these know. Waits until the running calls end or
-  // `deadline`
-  // passes, then cancels them. Closes the links at most kCloseGrace later, even if somebody still
-  // waits for something over them. May be called again, and then waits for the handlers that were
-  // left.
+  // `deadline` passes, then cancels them. Closes the links at most kCloseGrace later, even if
+  // somebody still waits for something over them. May be called again, and then waits for the
+  // handlers that were left.
   Task<void> Shutdown(TimePoint deadline);
   // Waits for handlers that outlasted Shutdown(); names them in the log from time to time.
   Task<void> AwaitHandlers();

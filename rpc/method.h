@@ -58,12 +58,13 @@ class MethodIndex {
 
 struct MethodDescriptor {
   constexpr MethodDescriptor(const char* name, Idempotency level, Payloads its_payloads = {},
-                             Streams its_streams = {})
+                             Streams its_streams = {}, bool is_deduplicated = false)
       : full_name(name),
         id(internal::MethodId(name)),
         idempotency(level),
         payloads(its_payloads),
-        streams(its_streams) {}
+        streams(its_streams),
+        dedupe(is_deduplicated) {}
 
   constexpr bool request_payload() const {
     return payloads == Payloads::kRequest || payloads == Payloads::kBoth;
@@ -83,6 +84,8 @@ struct MethodDescriptor {
   Idempotency idempotency;
   Payloads payloads;
   Streams streams;
+  // A server runs a call once, however often it is repeated (dedupe.h).
+  bool dedupe;
   internal::MethodIndex index = {};
 };
 

@@ -63,6 +63,10 @@ std::string KeywordIn(const std::string& qualified) {
 
 std::string StreamingProblem(const MethodDescriptor& method) {
   if (!method.client_streaming() && !method.server_streaming()) return "";
+  if (IsDeduplicated(method)) {
+    return "a stream cannot be repeated as a whole; remove dedupe, or make request and reply single "
+           "messages";
+  }
   const PayloadOptions payloads = PayloadOptionsOf(method);
   if (payloads.request && !method.client_streaming()) {
     return "the one request of a stream has no payload; remove request_payload, or make the "

@@ -1,4 +1,4 @@
-// A method's option (verbena.method), as far as it is about payloads.
+// A method's option (verbena.method): its payloads, and whether servers run its calls only once.
 
 #ifndef VERBENA_RPC_CODEGEN_PAYLOAD_OPTIONS_H_
 #define VERBENA_RPC_CODEGEN_PAYLOAD_OPTIONS_H_
@@ -15,6 +15,8 @@ struct PayloadOptions {
 // Read through the extension as the user's import declares it: the plugin knows no extension of its
 // own, so another project's option of the same number is not mistaken for it.
 PayloadOptions PayloadOptionsOf(const google::protobuf::MethodDescriptor& method);
+// Its `dedupe`, read in the same way.
+bool IsDeduplicated(const google::protobuf::MethodDescriptor& method);
 
 }  // namespace verbena::codegen
 

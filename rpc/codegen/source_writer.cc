@@ -46,12 +46,15 @@ void WriteDescriptors(const ServiceDescriptor& service, Printer& printer) {
                   service.full_name(), "method", method.name(), "idempotency",
                   IdempotencyOf(method));
     const PayloadOptions payloads = PayloadOptionsOf(method);
-    if (payloads.request || payloads.response || IsStreaming(method)) {
+    const bool dedupe = IsDeduplicated(method);
+    if (payloads.request || payloads.response || IsStreaming(method) || dedupe) {
       printer.Print(",\n     ::verbena::Payloads::$payloads$", "payloads", PayloadsName(payloads));
     }
-    if (IsStreaming(method)) {
-      printer.Print(", ::verbena::Streams::$streams$", "streams", StreamsName(method));
+    if (IsStreaming(method) || dedupe) {
+      printer.Print(", ::verbena::Streams::$streams$", "streams",
+                    IsStreaming(method) ? StreamsName(method) : "kNone");
     }
+    if (dedupe) printer.Print(", /*is_deduplicated=*/true");
     printer.Print("},\n");
   }
   printer.Print("};\n\n");

@@ -328,6 +328,16 @@ TEST(ServiceTest, AServiceWithoutMethodsHasAnEmptyTable) {
   EXPECT_TRUE(service.methods().empty());
 }
 
+TEST(ServiceTest, ADescriptorSaysWhetherCallsAreDeduplicated) {
+  options::v1::Options::Service service;
+  for (const ServerMethod& method : service.methods()) {
+    const std::string name = method.descriptor->full_name;
+    EXPECT_EQ(method.descriptor->dedupe, name.ends_with("/Add") || name.ends_with("/Append"))
+        << name;
+    if (name.ends_with("/Append")) EXPECT_TRUE(method.descriptor->request_payload());
+  }
+}
+
 }  // namespace
 }  // namespace testing::unary::v1
 }  // namespace verbena

@@ -65,6 +65,11 @@ constexpr RefusedProto kRefusals[] = {
      "option (verbena.method).response_payload = true; } }",
      "a.proto:2:1: service S, method Put: the one reply to a stream has no payload; remove "
      "response_payload, or make the reply a stream"},
+    {"StreamThatIsDeduplicated",
+     "import 'verbena/options.proto'; message M {} service S {\nrpc Put(stream M) returns (M) {\n"
+     "option (verbena.method).dedupe = true; } }",
+     "a.proto:2:1: service S, method Put: a stream cannot be repeated as a whole; remove dedupe, or "
+     "make request and reply single messages"},
     {"ServicesThatBecomeTheSameClass", "package p; service class {}\nservice class_ {}",
      "a.proto:2:1: service p.class_: its C++ class class_ is also that of p.class; rename one"},
 };

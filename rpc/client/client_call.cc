@@ -180,6 +180,9 @@ void ClientCall::WriteRequest(char* body) {
 }
 
 void ClientCall::WriteContext(char* body) const {
+  if (context_->sent_listener != nullptr) {
+    context_->sent_listener->OnContextSent(session_.link()->incarnation());
+  }
   if (context_travels_) {
     EncodeTravellingContext(context_->encoded_bytes(), body);
   } else {

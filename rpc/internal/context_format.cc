@@ -6,6 +6,7 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -22,6 +23,7 @@ static_assert(sizeof(WireHeader) == kContextHeaderBytes);
 constexpr uint8_t kHasTrace = 1;      // a WireTrace and the tracestate
 constexpr uint8_t kHasRequestId = 2;  // a WireRequestId
 constexpr uint8_t kTravels = 4;       // alone
+constexpr uint8_t kHasDedupe = 8;     // a WireDedupe
 
 struct WireTrace {
   std::array<uint8_t, 16> trace_id{};
@@ -37,8 +39,15 @@ struct WireRequestId {
   uint64_t number = 0;
 };
 static_assert(sizeof(WireRequestId) == 24);
+
+struct WireDedupe {
+  WireRequestId id;
+  uint64_t acknowledged_below = 0;
+  uint64_t earlier = 0;
+};
+static_assert(sizeof(WireDedupe) == 40);
 static_assert(sizeof(WireHeader) + sizeof(WireTrace) + TraceContext::kMaxStateBytes +
-                  sizeof(WireRequestId) ==
+                  sizeof(WireRequestId) + sizeof(WireDedupe) ==
               kMaxContextFixedBytes);
 
 template <typename T>
@@ -73,16 +82,34 @@ absl::Status TakeTrace(std::string_view& left, std::optional<TraceContext>& trac
   return trace->Check();
 }
 
+absl::Status TakeDedupe(std::string_view& left, std::optional<DedupeName>& dedupe) {
+  WireDedupe wire;
+  VERBENA_RETURN_IF_ERROR(Take(left, wire));
+  const bool named = wire.id.client != std::array<uint8_t, 16>{} && wire.id.number != 0;
+  if ((!named || wire.acknowledged_below > wire.id.number) &&
+      !VERBENA_MUTANT(kDedupeNameUnchecked)) {
+    return absl::InvalidArgumentError(
+        fmt::format("a deduplicated call with number {}, {} client, and results acknowledged below "
+                    "{}",
+                    wire.id.number, named ? "a" : "no", wire.acknowledged_below));
+  }
+  dedupe = DedupeName{.id = {.client = wire.id.client, .number = wire.id.number},
+                      .acknowledged_below = wire.acknowledged_below,
+                      .earlier = wire.earlier};
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 size_t CallContext::encoded_bytes() const {
   return sizeof(WireHeader) + (trace ? sizeof(WireTrace) + trace->state.size() : 0) +
-         (request_id ? sizeof(WireRequestId) : 0) + metadata.bytes();
+         (request_id ? sizeof(WireRequestId) : 0) + (dedupe ? sizeof(WireDedupe) : 0) +
+         metadata.bytes();
 }
 
 void CallContext::Encode(char* to) const {
-  const auto flags =
-      static_cast<uint8_t>((trace ? kHasTrace : 0) | (request_id ? kHasRequestId : 0));
+  const auto flags = static_cast<uint8_t>(
+      (trace ? kHasTrace : 0) | (request_id ? kHasRequestId : 0) | (dedupe ? kHasDedupe : 0));
   to = Put(to, WireHeader{.block_bytes = static_cast<uint32_t>(encoded_bytes()),
                           .flags = flags,
                           .priority = static_cast<uint8_t>(priority)});
@@ -96,6 +123,11 @@ void CallContext::Encode(char* to) const {
   if (request_id) {
     to = Put(to, WireRequestId{.client = request_id->client, .number = request_id->number});
   }
+  if (dedupe) {
+    to = Put(to, WireDedupe{.id = {.client = dedupe->id.client, .number = dedupe->id.number},
+                            .acknowledged_below = dedupe->acknowledged_below,
+                            .earlier = dedupe->earlier});
+  }
   Put(to, MetadataCodec::EntriesOf(metadata));
 }
 
@@ -108,7 +140,7 @@ absl::StatusOr<ContextHeader> ParseContextHeader(const char* body, size_t bytes)
   WireHeader wire;
   VERBENA_RETURN_IF_ERROR(Take(left, wire));
   const bool travels = wire.flags == kTravels;
-  const bool unknown = (wire.flags & ~(kHasTrace | kHasRequestId)) != 0 && !travels;
+  const bool unknown = (wire.flags & ~(kHasTrace | kHasRequestId | kHasDedupe)) != 0 && !travels;
   if (unknown || wire.reserved != 0 ||
       wire.priority > static_cast<uint8_t>(travels ? Priority::kNormal : Priority::kBackground)) {
     return absl::InvalidArgumentError(
@@ -140,13 +172,17 @@ absl::StatusOr<CallContext> ParseContext(const char* block, size_t bytes) {
     VERBENA_RETURN_IF_ERROR(Take(left, id));
     context.request_id = RequestId{.client = id.client, .number = id.number};
   }
+  if ((wire.flags & kHasDedupe) != 0) {
+    VERBENA_RETURN_IF_ERROR(TakeDedupe(left, context.dedupe));
+  }
   VERBENA_RETURN_IF_ERROR(MetadataCodec::Read(left, context.metadata));
   return context;
 }
 
 absl::StatusOr<Metadata> ParseTrailingMetadata(const char* block, size_t bytes) {
   VERBENA_ASSIGN_OR_RETURN(CallContext context, ParseContext(block, bytes));
-  if (context.priority != Priority::kNormal || context.trace || context.request_id) {
+  if (context.priority != Priority::kNormal || context.trace || context.request_id ||
+      context.dedupe) {
     return absl::InvalidArgumentError("a response's context block with more than metadata");
   }
   return std::move(context.metadata);

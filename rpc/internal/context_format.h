@@ -20,21 +20,49 @@
 namespace verbena::internal {
 
 // The most bytes that a block takes without its metadata.
-inline constexpr size_t kMaxContextFixedBytes = 8 + 28 + TraceContext::kMaxStateBytes + 24;
+inline constexpr size_t kMaxContextFixedBytes = 8 + 28 + TraceContext::kMaxStateBytes + 24 + 40;
 inline constexpr size_t kMaxContextBytes = kMaxContextFixedBytes + Metadata::kMaxBytes;
 // A larger block of a request travels one-sided.
 inline constexpr size_t kMaxContextInFrame = 1024;
 // In the frame of a request whose block travels one-sided.
 inline constexpr size_t kContextHeaderBytes = 8;
 
+// The name of a deduplicated call, as each attempt carries it.
+struct DedupeName {
+  // `earlier` of a call that may have run at several servers, or nobody knows where.
+  static constexpr uint64_t kSeveral = ~uint64_t{0};
+
+  // Its client is that of a channel on one executor, and its number at least 1.
+  RequestId id;
+  // The client wants no results of the numbers below it any more; at most the id's number.
+  uint64_t acknowledged_below = 0;
+  // The incarnation of the server at which an earlier attempt may have run; 0 if none may have.
+  uint64_t earlier = 0;
+
+  bool operator==(const DedupeName&) const = default;
+};
+
+// Hears that a request with a context block has been given to a link, whose server has that
+// incarnation.
+class ContextSentListener {
+ public:
+  virtual void OnContextSent(uint64_t incarnation) = 0;
+
+ protected:
+  ~ContextSentListener() = default;
+};
+
 struct CallContext {
   Priority priority = Priority::kNormal;
   std::optional<RequestId> request_id = {};
   std::optional<TraceContext> trace = {};
   Metadata metadata = {};
+  std::optional<DedupeName> dedupe = {};
+  // Does not travel: the client's, or null.
+  ContextSentListener* sent_listener = nullptr;
 
   bool empty() const {
-    return priority == Priority::kNormal && !request_id && !trace && metadata.empty();
+    return priority == Priority::kNormal && !request_id && !trace && !dedupe && metadata.empty();
   }
   size_t encoded_bytes() const;
   void Encode(char* to) const;

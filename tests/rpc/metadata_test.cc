@@ -106,7 +106,10 @@ CallContext Everything() {
   return {.priority = Priority::kBackground,
           .request_id = RequestId{.client = {1, 2, 3}, .number = 0x1122334455667788},
           .trace = Trace(),
-          .metadata = {{"tenant", "blue"}, {"token-bin", "\xff"}}};
+          .metadata = {{"tenant", "blue"}, {"token-bin", "\xff"}},
+          .dedupe = DedupeName{.id = {.client = {9}, .number = 7},
+                               .acknowledged_below = 5,
+                               .earlier = 0x8877665544332211}};
 }
 
 std::string Encoded(const CallContext& context) {
@@ -136,7 +139,8 @@ TEST(ContextFormatTest, ABlockSurvivesItsEncoding) {
   EXPECT_EQ(read->trace, sent.trace);
   EXPECT_EQ(read->metadata.size(), 2u);
   EXPECT_EQ(read->metadata.Get("token-bin"), "\xff");
-  EXPECT_EQ(block.size(), 8 + 28 + 7 + 24 + (4 + 6 + 4) + (4 + 9 + 1));
+  EXPECT_EQ(read->dedupe, sent.dedupe);
+  EXPECT_EQ(block.size(), 8 + 28 + 7 + 24 + 40 + (4 + 6 + 4) + (4 + 9 + 1));
 }
 
 TEST(ContextFormatTest, EachBeginningOfABlockIsRefused) {
@@ -151,12 +155,13 @@ TEST(ContextFormatTest, EachBeginningOfABlockIsRefused) {
 TEST(ContextFormatTest, MalformedBlocksAreRefused) {
   const std::string block = Encoded(Everything());
   const size_t state = 8 + 28;
-  const size_t entry = state + 7 + 24;
+  const size_t dedupe = state + 7 + 24;
+  const size_t entry = dedupe + 40;
   const std::vector<std::pair<const char*, std::string>> malformed = {
       {"no block", ""},
       {"too short for itself", WithByte(block, 0, 7)},
       {"huge", WithByte(block, 3, '\x7f')},
-      {"unknown flag", WithByte(block, 4, '\x0b')},
+      {"unknown flag", WithByte(block, 4, '\x1b')},
       {"travels and has a trace", WithByte(block, 4, '\x05')},
       {"unknown priority", WithByte(block, 5, 3)},
       {"reserved", WithByte(block, 6, 1)},
@@ -166,6 +171,7 @@ TEST(ContextFormatTest, MalformedBlocksAreRefused) {
       {"state past the end", WithByte(block, 8 + 27, '\x7f')},
       {"state that is none", WithByte(block, state, '=')},
       {"empty key", WithByte(block, entry, 0)},
+      {"metadata cut by an unflagged name", WithByte(block, 4, '\x03')},
       {"key in capitals", WithByte(block, entry + 4, 'T')},
       {"key past the end", WithByte(block, entry + 1, '\xff')},
       {"value past the end", WithByte(block, entry + 3, '\xff')},
@@ -185,6 +191,17 @@ TEST(ContextFormatTest, AResponseHasMetadataAlone) {
   EXPECT_FALSE(trailing({.priority = Priority::kControl}).ok());
   EXPECT_FALSE(trailing({.request_id = RequestId{}}).ok());
   EXPECT_FALSE(trailing({.trace = Trace()}).ok());
+  EXPECT_FALSE(trailing({.dedupe = DedupeName{.id = {.client = {1}, .number = 1}}}).ok());
+}
+
+TEST(ContextFormatTest, ANameOfADeduplicatedCallIsChecked) {
+  const auto named = [](const DedupeName& name) { return Parse(Encoded({.dedupe = name})); };
+  const RequestId id{.client = {1}, .number = 7};
+  EXPECT_TRUE(named({.id = id}).ok());
+  EXPECT_TRUE(named({.id = id, .acknowledged_below = 7, .earlier = DedupeName::kSeveral}).ok());
+  EXPECT_FALSE(named({.id = id, .acknowledged_below = 8}).ok()) << "its own result, too";
+  EXPECT_FALSE(named({.id = {.client = {1}, .number = 0}}).ok());
+  EXPECT_FALSE(named({.id = {.client = {}, .number = 7}}).ok());
 }
 
 TEST(ContextFormatTest, ABlockThatTravelsLeavesItsLengthInTheFrame) {

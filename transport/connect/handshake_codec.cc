@@ -269,6 +269,7 @@ std::string EncodeAcceptance(const LinkParameters& offer, const LinkParameters& 
   accepted.set_features(features);
   VERBENA_CHECK(mine.methods.size() <= kMaxMethods) << mine.methods.size() << " methods";
   accepted.mutable_methods()->Add(mine.methods.begin(), mine.methods.end());
+  accepted.set_incarnation(mine.incarnation);
   return reply.SerializeAsString();
 }
 
@@ -305,6 +306,7 @@ absl::StatusOr<LinkParameters> ParseReply(const std::string& bytes,
     return Invalid("{} methods, over {}", accepted.methods_size(), kMaxMethods);
   }
   answer.methods.assign(accepted.methods().begin(), accepted.methods().end());
+  answer.incarnation = accepted.incarnation();
   answer.version = accepted.version();
   answer.features = accepted.features();
   return answer;

@@ -75,6 +75,8 @@ struct LinkParameters {
 
   // Only in an answer: the ids of the server's methods, in the order of their numbers.
   std::vector<uint64_t> methods = {};
+  // Only in an answer: the server's incarnation; 0 if it tells none.
+  uint64_t incarnation = 0;
   // Only in an answer whose features have kFeatureRdmaCm.
   RdmaCmService rdma_cm = {};
 

@@ -83,10 +83,11 @@ class Endpoint final : private CompletionListener, private FlushHook {
   Task<absl::StatusOr<Link*>> Connect(std::unique_ptr<MessageStream> stream, LinkListener& listener,
                                       ExecutorWish wish);
   // The server's side, after the offer was read (it may have been read on another executor).
-  // `methods` are the ids of the server's, at most kMaxMethods, borrowed until the Task ends.
+  // `methods` are the ids of the server's, at most kMaxMethods, borrowed until the Task ends;
+  // `incarnation` is the server's, or 0.
   Task<absl::StatusOr<Link*>> Accept(std::unique_ptr<MessageStream> stream, LinkParameters offer,
-                                     LinkListener& listener,
-                                     std::span<const uint64_t> methods = {});
+                                     LinkListener& listener, std::span<const uint64_t> methods = {},
+                                     uint64_t incarnation = 0);
 
   // Closes every link and waits until all queue pairs are gone.
   Task<void> Shutdown();
@@ -202,7 +203,7 @@ class Endpoint final : private CompletionListener, private FlushHook {
   Task<absl::Status> AwaitClientsReady(LinkKey key, MessageStream& stream, uint32_t psn,
                                        uint8_t peer_reads);
   Task<absl::Status> Answer(LinkKey key, MessageStream& stream, const LinkParameters& offer,
-                            std::span<const uint64_t> methods);
+                            std::span<const uint64_t> methods, uint64_t incarnation);
   LinkParameters MyParameters(Link& link, uint32_t psn) const;
   HandshakeOptions MyOptions() const;
   // A client's queue pair to RTS, a server's to RTR.

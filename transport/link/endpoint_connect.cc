@@ -240,7 +240,8 @@ Task<absl::Status> Endpoint::Offer(LinkKey key, MessageStream& stream, ExecutorW
 
 Task<absl::StatusOr<Link*>> Endpoint::Accept(std::unique_ptr<MessageStream> stream,
                                              LinkParameters offer, LinkListener& listener,
-                                             std::span<const uint64_t> methods) {
+                                             std::span<const uint64_t> methods,
+                                             uint64_t incarnation) {
   offer.features &= MyOptions().features;
   const TimePoint deadline = SaturatingAdd(executor_.now(), limits_.connect_timeout);
   absl::StatusOr<Link*> created = co_await WithDeadline(NewLink(listener, *stream), deadline);
@@ -251,7 +252,8 @@ Task<absl::StatusOr<Link*>> Endpoint::Accept(std::unique_ptr<MessageStream> stre
   }
   const LinkKey key = (*created)->key();
   absl::Cleanup give_up = [this, key] { CloseIfThere(key, "the handshake failed"); };
-  absl::Status status = co_await WithDeadline(Answer(key, *stream, offer, methods), deadline);
+  absl::Status status =
+      co_await WithDeadline(Answer(key, *stream, offer, methods, incarnation), deadline);
   // Open since its answer went out, it may have been lost again meanwhile.
   Link* link = Find(key);
   if (status.ok() && (link == nullptr || !link->open())) status = Lost();
@@ -270,13 +272,14 @@ Task<absl::StatusOr<Link*>> Endpoint::Accept(std::unique_ptr<MessageStream> stre
 }
 
 Task<absl::Status> Endpoint::Answer(LinkKey key, MessageStream& stream, const LinkParameters& offer,
-                                    std::span<const uint64_t> methods) {
+                                    std::span<const uint64_t> methods, uint64_t incarnation) {
   Link* link = Find(key);
   if (link == nullptr) co_return Lost();
   const uint32_t psn = NewPsn();
   const bool managed = (offer.features & kFeatureRdmaCm) != 0 && context_.connector() != nullptr;
   LinkParameters mine = MyParameters(*link, psn);
   mine.methods.assign(methods.begin(), methods.end());
+  mine.incarnation = incarnation;
   absl::Status status = CheckConnectable(mine.kind, managed ? kFeatureRdmaCm : 0);
   if (status.ok() && managed) {
     absl::StatusOr<std::shared_ptr<QpConnection>> connection =

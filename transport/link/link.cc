@@ -27,6 +27,7 @@ void Link::MarkOpen(const LinkParameters& parameters, uint32_t max_reads, const 
       LinkTerms::IdentityOf(parameters.qp_number, parameters.packet_sequence_number);
   terms_.peer = peer;
   terms_.methods = parameters.methods;
+  terms_.incarnation = parameters.incarnation;
   liveness_.Begin(endpoint_.executor().now());
   state_ = LinkState::kOpen;
   // A channel may be quiet for long, and its peer could not even say that it goes away.

@@ -174,6 +174,8 @@ class Link final : public WatchedLink, public RecallableLink {
   uint64_t peer_identity() const { return terms_.peer_identity; }
   // The ids of the server's methods, in the order of their numbers; on its client's side.
   const std::vector<uint64_t>& methods() const { return terms_.methods; }
+  // The server's incarnation, on its client's side; 0 if it told none.
+  uint64_t incarnation() const { return terms_.incarnation; }
   Endpoint& endpoint() const { return endpoint_; }
   LinkKey key() const { return sender_.queue().slots().key(); }
   uint32_t send_credits() const { return sender_.credits().available(); }

@@ -18,6 +18,8 @@ struct LinkTerms {
   uint64_t peer_identity = 0;
   // On a client's side: the ids of the server's methods, in the order of their numbers.
   std::vector<uint64_t> methods;
+  // On a client's side: the server's incarnation; 0 if it told none.
+  uint64_t incarnation = 0;
 
   static uint64_t IdentityOf(uint32_t qpn, uint32_t psn) { return uint64_t{qpn} << 24 | psn; }
 };

@@ -231,6 +231,15 @@ TEST(HandshakeCodecTest, MethodsComeOutInTheirOrderAndNoMoreThanAllowed) {
   EXPECT_TRUE(Says(status, "4097 methods, over 4096")) << status;
 }
 
+TEST(HandshakeCodecTest, TheIncarnationOfTheServerArrives) {
+  LinkParameters server = Side("server", 2);
+  const LinkParameters offer = *ParseHello(EncodeHello(Side("client", 1), {}), {});
+  EXPECT_EQ(ParseReply(EncodeAcceptance(offer, server), {}).value().incarnation, 0u);
+  server.incarnation = 0x8877665544332211;
+  EXPECT_EQ(ParseReply(EncodeAcceptance(offer, server), {}).value().incarnation,
+            server.incarnation);
+}
+
 TEST(HandshakeCodecTest, VersionsThatAreNoRangeAreRefused) {
   for (auto [low, high] : {std::pair(0u, 0u), {0u, 1u}, {2u, 1u}}) {
     wire::Hello hello = GoodHello();

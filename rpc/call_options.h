@@ -23,6 +23,8 @@
 
 namespace verbena {
 
+class DedupeToken;
+
 // Emptied when the call begins, and filled when it ends, well or badly. Belongs to the caller and
 // must live until then.
 struct CallInfo {
@@ -81,6 +83,9 @@ struct CallOptions {
   // failing when the attempts to connect have failed. It fails all the same for a reason that does
   // not pass, such as INVALID_ARGUMENT for the target.
   bool wait_for_ready = false;
+  // The token of the call, the same in each attempt, for methods marked `dedupe` (dedupe.h). Null,
+  // the default: the call is one attempt, with a token of its own. It must outlive the attempt.
+  DedupeToken* dedupe = nullptr;
 };
 
 }  // namespace verbena

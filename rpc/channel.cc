@@ -9,11 +9,13 @@
 #include "verbena/rpc/client/connections.h"
 #include "verbena/rpc/client/server_feed.h"
 #include "verbena/rpc/client/subchannel.h"
+#include "verbena/rpc/dedupe.h"
 #include "verbena/rpc/discovery/resolvers.h"
 #include "verbena/rpc/discovery/target.h"
 #include "verbena/rpc/internal/allocate.h"
 #include "verbena/rpc/internal/shard.h"
 #include "verbena/rpc/outcome.h"
+#include "verbena/transport/connect/runtime_id.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/executor/executor_gate.h"
@@ -100,7 +102,8 @@ Channel::Channel(Runtime& runtime, std::string target, ChannelOptions options)
       target_(std::move(target)),
       options_(std::move(options)),
       feed_(FeedOf(target_, options_.resolver)),
-      uses_(runtime.executors()) {
+      uses_(runtime.executors()),
+      dedupe_clients_(runtime.executors()) {
   VERBENA_CHECK(options_.server_executor >= -1 &&
                 (options_.server_executor == -1 || options_.server_key == 0))
       << "server_executor is " << options_.server_executor << " and server_key is "
@@ -166,6 +169,15 @@ internal::Balancer& Channel::BalancerOn(const internal::Shard& shard) {
            .gate = here.gate()};
   }
   return *use.balancer;
+}
+
+const std::shared_ptr<internal::DedupeClient>& Channel::DedupeClientOn(
+    const internal::Shard& shard) {
+  std::shared_ptr<internal::DedupeClient>& client = dedupe_clients_[shard.index()];
+  if (client == nullptr) {
+    client = std::make_shared<internal::DedupeClient>(internal::RuntimeId::Random().bytes);
+  }
+  return client;
 }
 
 Task<absl::StatusOr<internal::ConnectionUse>> Channel::Route(std::optional<uint64_t> route_key,

@@ -44,6 +44,7 @@ class Balancer;
 class Connection;
 class Connections;
 class ConnectionUse;
+class DedupeClient;
 class ExecutorGate;
 class ServerFeed;
 class Shard;
@@ -181,6 +182,8 @@ class Channel {
   // without `wait_for_ready` only as long as no attempt to connect has failed.
   Task<absl::StatusOr<internal::ConnectionUse>> Route(std::optional<uint64_t> route_key,
                                                       Deadline deadline, bool wait_for_ready);
+  // The names of its deduplicated calls on the executor of `shard`, which is this thread's.
+  const std::shared_ptr<internal::DedupeClient>& DedupeClientOn(const internal::Shard& shard);
 
  private:
   // The rest of ConnectionHere(): the first use on this executor.
@@ -202,6 +205,8 @@ class Channel {
 
   // By executor, each entry used on that executor's thread only.
   std::vector<Use> uses_;
+  // Likewise; null until the first deduplicated call. Tokens may outlive the channel.
+  std::vector<std::shared_ptr<internal::DedupeClient>> dedupe_clients_;
 };
 
 }  // namespace verbena

@@ -64,6 +64,12 @@ class ChannelStream final : public StreamCall, private StreamBeginner {
         route_key_(options.route_key),
         wait_for_ready_(options.wait_for_ready),
         inherits_(options.inherit == Inherit::kAll) {
+    if (options.dedupe != nullptr) {
+      Refuse(absl::InvalidArgumentError(fmt::format(
+          "{} is a stream, which cannot be repeated as a whole: leave CallOptions::dedupe unset",
+          method.full_name)));
+      return;
+    }
     if (HasPayloads(options)) {
       Refuse(
           absl::InvalidArgumentError(fmt::format("{} is a stream, whose payloads go with its "

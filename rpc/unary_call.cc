@@ -1,16 +1,20 @@
 #include "verbena/rpc/unary_call.h"
 
 #include <algorithm>
+#include <memory>
 #include <new>
 #include <optional>
 #include <utility>
 
+#include "fmt/format.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/client/bulk_call.h"
 #include "verbena/rpc/client/client_call.h"
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/context_call.h"
+#include "verbena/rpc/client/dedupe_attempt.h"
 #include "verbena/rpc/client/intercepted_call.h"
+#include "verbena/rpc/dedupe.h"
 #include "verbena/rpc/internal/shard.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/transport/coro/cancel.h"
@@ -103,7 +107,30 @@ Task<absl::Status> RunUninherited(Task<absl::Status> call) {
 // Whether a call has a context block of its own, or takes over less than all.
 bool HasContext(const CallOptions& options) {
   return !options.metadata.untouched() || options.priority != Priority::kNormal ||
-         options.inherit != Inherit::kAll || options.request_id.has_value();
+         options.inherit != Inherit::kAll || options.request_id.has_value() ||
+         options.dedupe != nullptr;
+}
+
+// Prepares the call's token. Without one in `options` the call gets its own, in `own`.
+absl::Status TakeToken(Channel& channel, const Shard& shard, const MethodDescriptor& method,
+                       CallOptions& options, std::unique_ptr<DedupeToken>& own) {
+  if (!method.dedupe) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} is not deduplicated: leave CallOptions::dedupe unset, or declare option "
+                    "(verbena.method) = {{ dedupe: true }} in its .proto",
+                    method.full_name));
+  }
+  if (options.dedupe == nullptr) {
+    own = std::make_unique<DedupeToken>();
+    options.dedupe = own.get();
+  }
+  return DedupeAttempt::Bind(*options.dedupe, channel.DedupeClientOn(shard));
+}
+
+// One attempt of the call of `token`, which may be `own`. The token outlives the attempt.
+Task<absl::Status> CallWithToken([[maybe_unused]] std::unique_ptr<DedupeToken> own,
+                                 const DedupeToken& token, Task<absl::Status> attempt) {
+  co_return StatusOfCall(token, co_await std::move(attempt));
 }
 
 // The earlier of the call's own deadline and that of the Task that makes it.
@@ -137,7 +164,7 @@ InPlaceCall::InPlaceCall(Channel& channel, const MethodDescriptor& method, CallO
                                             : channel.options().default_deadline),
       info_(options.info),
       route_key_(options.route_key),
-      stage_(WantsBulk(method, options) || HasContext(options) ||
+      stage_(WantsBulk(method, options) || HasContext(options) || method.dedupe ||
                      !channel.options().interceptors.empty()
                  ? Stage::kNewWithOptions
                  : Stage::kNew),
@@ -152,7 +179,8 @@ InPlaceCall::InPlaceCall(Channel& channel, const MethodDescriptor& method)
       method_(&method),
       deadline_(channel.options().default_deadline),
       info_(nullptr),
-      stage_(method.payloads != Payloads::kNone || !channel.options().interceptors.empty()
+      stage_(method.payloads != Payloads::kNone || method.dedupe ||
+                     !channel.options().interceptors.empty()
                  ? Stage::kNewWithOptions
                  : Stage::kNew),
       wait_for_ready_(false) {
@@ -228,6 +256,14 @@ std::coroutine_handle<> InPlaceCall::BeginWithOptions(Connection* connection, Pr
   if (shard == nullptr) {
     return BeginTask(Failed(FailUnsent(NotOnAnExecutor(), options, payload)), caller);
   }
+  std::unique_ptr<DedupeToken> own_token;
+  if (method_->dedupe || options.dedupe != nullptr) {
+    absl::Status taken = TakeToken(*channel_, *shard, *method_, options, own_token);
+    if (!taken.ok()) {
+      return BeginTask(Failed(FailUnsent(std::move(taken), options, payload)), caller);
+    }
+  }
+  const DedupeToken* const token = options.dedupe;
   const Executor& executor = shard->executor();
   const bool inherits = options.inherit == Inherit::kAll;
   const CancelScope* scope = inherits ? caller.cancel : nullptr;
@@ -239,7 +275,9 @@ std::coroutine_handle<> InPlaceCall::BeginWithOptions(Connection* connection, Pr
   const bool waits = connection == nullptr || ((wait_for_ready_ || channel_->chooses()) &&
                                                connection->usable_session() == nullptr);
   const bool intercepted = !channel_->options().interceptors.empty();
-  if (!waits && inherits && !intercepted && context.empty() && context.metadata.untouched()) {
+  const bool has_context =
+      !context.empty() || !context.metadata.untouched() || options.dedupe != nullptr;
+  if (!waits && inherits && !intercepted && !has_context) {
     return BeginTask(BulkCall(*connection, *method_, request, reply, payload, std::move(options)),
                      caller);
   }
@@ -249,6 +287,7 @@ std::coroutine_handle<> InPlaceCall::BeginWithOptions(Connection* connection, Pr
                                            {route_key_, wait_for_ready_})
             : CallWithOptions(*connection, *channel_, *method_, request, reply, payload,
                               std::move(options), std::move(context));
+  if (token != nullptr) call = CallWithToken(std::move(own_token), *token, std::move(call));
   return BeginTask(inherits ? std::move(call) : RunUninherited(std::move(call)), caller);
 }
 

@@ -1,10 +1,12 @@
 #include "verbena/rpc/client/context_call.h"
 
+#include <optional>
 #include <utility>
 
 #include "fmt/format.h"
 #include "verbena/rpc/client/bulk_call.h"
 #include "verbena/rpc/client/client_call.h"
+#include "verbena/rpc/client/dedupe_attempt.h"
 #include "verbena/rpc/internal/shard.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/mutant.h"
@@ -51,9 +53,13 @@ Task<absl::Status> ContextCall(Connection& connection, const MethodDescriptor& m
     }
     co_return FailUnsent(std::move(checked), options, received);
   }
+  std::optional<DedupeAttempt> attempt;
+  if (options.dedupe != nullptr) attempt.emplace(*options.dedupe, context);
   if (WantsBulk(method, options)) {
-    co_return co_await BulkCall(connection, method, request, reply, received, std::move(options),
-                                &context);
+    absl::Status status = co_await BulkCall(connection, method, request, reply, received,
+                                            std::move(options), &context);
+    if (attempt.has_value()) attempt->End(status);
+    co_return status;
   }
   const Executor& executor = connection.shard().executor();
   CallInfo* const info = options.info;
@@ -76,6 +82,7 @@ Task<absl::Status> ContextCall(Connection& connection, const MethodDescriptor& m
     status = co_await CallInFrame(**session, connection, method, request, reply, options, context,
                                   request_bytes);
   }
+  if (attempt.has_value()) attempt->End(status);
   // Connecting counts.
   if (info != nullptr) info->elapsed = executor.now() - began;
   co_return status;

@@ -22,6 +22,9 @@ inline constexpr char kOutcomePayloadUrl[] = "type.verbena/outcome";
 // The payload that marks the refusal of one call by its handler (ServerContext::NotExecuted). It
 // stays in this process.
 inline constexpr char kRefusalPayloadUrl[] = "type.verbena/refusal";
+// Marks the refusal of a deduplicated call whose server cannot prove that it has not run before. It
+// travels, and says that this server has not run it now.
+inline constexpr char kUnprovenPayloadUrl[] = "type.verbena/unproven";
 
 // A Status that takes more does not travel one-sided, and no more of its details are read: parsed,
 // they take many times their bytes, and an absl::Status looks at all of them for each.

@@ -1,0 +1,147 @@
+// Deduplication: calls that a server runs at most once, however often they are repeated.
+//
+// A method that its .proto marks with `option (verbena.method) = { dedupe: true }` gives each call
+// a name, the same in each attempt: random bits of the channel, and a number. The server keeps the
+// results of recent calls (DedupeOptions). A repeated request gets the kept result, payload
+// included, or waits for the call that runs. A server that has dropped the result, or has restarted
+// since, cannot prove that the call has not run. It refuses the request with ABORTED and
+// Outcome::kMaybeExecuted, unless the service stores names with its data (DedupeStore).
+//
+// A call without a token is one attempt. A caller who repeats a call gives all attempts one token:
+//
+//   DedupeToken token;
+//   absl::Status status;
+//   for (int attempt = 0; attempt < 3; ++attempt) {
+//     status = co_await stub.Add(request, reply, {.deadline = 1s, .dedupe = &token});
+//     if (!absl::IsUnavailable(status)) break;
+//   }
+
+#ifndef VERBENA_RPC_DEDUPE_H_
+#define VERBENA_RPC_DEDUPE_H_
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/container/btree_set.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "verbena/rpc/call_context.h"
+#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/coro/task.h"
+
+namespace verbena {
+
+namespace internal {
+
+class DedupeAttempt;
+
+// The names that a channel gives its calls on one executor. Shared by the channel and its tokens;
+// on that executor's thread. Bounded by the tokens.
+class DedupeClient {
+ public:
+  explicit DedupeClient(const std::array<uint8_t, 16>& random_bits) : bits_(random_bits) {}
+
+  const std::array<uint8_t, 16>& bits() const { return bits_; }
+  // A fresh number, which is open until Close().
+  uint64_t Open();
+  void Close(uint64_t number) { open_.erase(number); }
+  // No number below it is open, or will be.
+  uint64_t acknowledged_below() const { return open_.empty() ? next_ : *open_.begin(); }
+
+ private:
+  const std::array<uint8_t, 16> bits_;
+  uint64_t next_ = 1;
+  absl::btree_set<uint64_t> open_;
+};
+
+}  // namespace internal
+
+// One logical call, for all its attempts. They must have the same request, and go through the same
+// channel on the same executor; others fail with INVALID_ARGUMENT. It belongs to the caller, on
+// that executor's thread, and must outlive the attempts. Its end tells the server, with a later
+// call of the channel, that nobody needs the result any more.
+class DedupeToken {
+ public:
+  DedupeToken() = default;
+  DedupeToken(const DedupeToken&) = delete;
+  DedupeToken& operator=(const DedupeToken&) = delete;
+  ~DedupeToken();
+
+  // The call's name. None before the first attempt has found a link.
+  std::optional<RequestId> id() const;
+  // Whether an attempt may have run the call, or may still do so. Once it is true, it becomes false
+  // only when servers say that they have not run it.
+  bool may_have_run() const { return unsent_ > 0 || unknown_ || !sent_.empty(); }
+
+ private:
+  friend class internal::DedupeAttempt;
+
+  // A server that may have run the call.
+  struct Place {
+    uint64_t incarnation = 0;
+    uint32_t attempts = 0;
+  };
+  // More servers than this count as unknown ones.
+  static constexpr size_t kMaxPlaces = 8;
+
+  std::shared_ptr<internal::DedupeClient> client_;  // null before the first attempt
+  uint64_t number_ = 0;                             // 0: none yet
+  uint32_t unsent_ = 0;                             // attempts that have begun and were not sent
+  bool unknown_ = false;                            // it may have run at a server without a name
+  absl::InlinedVector<Place, 1> sent_;
+};
+
+// A result that a service has stored with its data.
+struct DedupeResult {
+  // The serialized reply.
+  std::string reply;
+  // Of the response, if it had one.
+  std::optional<std::string> payload = {};
+};
+
+// The names of calls that a service keeps with its data, so that a call is not run twice even if
+// the server restarts in between. The handler writes name, reply and data in one atomic batch:
+//
+//   batch.Put(key, value);
+//   batch.Put(NameKey(*context.dedupe_id()), reply.SerializeAsString());
+//   … delete the names of that client below context.dedupe_acknowledged_below() …
+//   VERBENA_CO_RETURN_IF_ERROR(co_await Commit(std::move(batch)));
+//
+// Implemented by users, given to ServerOptions::dedupe, and must outlive the server. Called on each
+// executor, possibly at once.
+class DedupeStore {
+ public:
+  virtual ~DedupeStore() = default;
+  // The result of the call with that name, or none if no such call has committed: then the handler
+  // runs. It is asked only for repeated requests whose result the server does not have in memory;
+  // meanwhile no other request with that name runs. A failed Status means that the store cannot
+  // tell, for example because the name is older than those that it keeps: the caller hears
+  // kMaybeExecuted. If several servers share the data, the handler's commit itself must refuse a
+  // name that is there already, since another server may run the same call.
+  virtual Task<absl::StatusOr<std::optional<DedupeResult>>> Lookup(RequestId id) = 0;
+};
+
+// The results of deduplicated calls that a server keeps, over all its executors. When a bound is
+// reached, the oldest results of the client that has the most are dropped, first of the source
+// address whose clients have the most: so no client pushes out the results of those that have less.
+struct DedupeOptions {
+  // Results of calls that have ended, 1 to 16777216.
+  size_t max_results = 65536;
+  // Bytes of their replies, payloads, metadata and failures.
+  size_t max_bytes = size_t{64} << 20;
+  // A larger result is not kept: only requests that wait for it get it. At most max_bytes.
+  size_t max_result_bytes = size_t{1} << 20;
+  // A result that nobody acknowledged is dropped after this long. (start)
+  Duration keep_for = std::chrono::minutes(5);
+  // Where the service stores names with its data; null: nowhere.
+  DedupeStore* store = nullptr;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_RPC_DEDUPE_H_

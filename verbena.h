@@ -17,6 +17,7 @@
 #include "verbena/rpc/channel.h"           // IWYU pragma: export
 #include "verbena/rpc/client_stream.h"     // IWYU pragma: export
 #include "verbena/rpc/deadline.h"          // IWYU pragma: export
+#include "verbena/rpc/dedupe.h"            // IWYU pragma: export
 #include "verbena/rpc/executor.h"          // IWYU pragma: export
 #include "verbena/rpc/file.h"              // IWYU pragma: export
 #include "verbena/rpc/handshake_limits.h"  // IWYU pragma: export

@@ -134,7 +134,8 @@ struct DedupeOptions {
   size_t max_results = 65536;
   // Bytes of their replies, payloads, metadata and failures.
   size_t max_bytes = size_t{64} << 20;
-  // A larger result is not kept: only requests that wait for it get it. At most max_bytes.
+  // Of a larger result the server keeps only that the call has run: a repeated request fails with
+  // RESOURCE_EXHAUSTED and Outcome::kExecuted. At most max_bytes.
   size_t max_result_bytes = size_t{1} << 20;
   // A result that nobody acknowledged is dropped after this long. (start)
   Duration keep_for = std::chrono::minutes(5);

@@ -7,6 +7,7 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/server/admission.h"
+#include "verbena/rpc/server/dedupe_table.h"
 #include "verbena/rpc/server/handshake_gate.h"
 #include "verbena/rpc/server/method_table.h"
 #include "verbena/rpc/server/server_shard.h"
@@ -97,13 +98,17 @@ class Server::Impl {
       VERBENA_RETURN_IF_ERROR(methods_.Add(*service));
     }
     VERBENA_RETURN_IF_ERROR(internal::CheckAdmission(options.admission, methods_));
+    VERBENA_RETURN_IF_ERROR(internal::CheckDedupe(options.dedupe));
+    dedupe_ = std::make_unique<internal::DedupeTable>(options.dedupe);
     VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<MessageListener> listener,
                              runtime_.shard(0).bootstrap().Listen(options.address));
     listener_ = std::move(listener);
     address_ = listener_->address();
+    internal::ServerLimits limits = LimitsOf(options);
+    limits.dedupe = dedupe_.get();
     for (int i = 0; i < runtime_.executors(); ++i) {
       shards_.push_back(
-          std::make_unique<internal::ServerShard>(runtime_.shard(i), methods_, LimitsOf(options)));
+          std::make_unique<internal::ServerShard>(runtime_.shard(i), methods_, limits));
     }
     std::vector<Executor*> executors;
     executors.reserve(shards_.size());
@@ -158,6 +163,11 @@ class Server::Impl {
     }
     sum.receive_memory = MemoryOf(receive);
     sum.send_memory = MemoryOf(send);
+    const internal::DedupeTableStats dedupe = dedupe_->stats();
+    sum.dedupe = {.results = dedupe.results,
+                  .bytes = dedupe.bytes,
+                  .repeated = dedupe.repeated,
+                  .unproven = dedupe.unproven};
     return sum;
   }
 
@@ -303,6 +313,7 @@ class Server::Impl {
   std::unique_ptr<MessageListener> listener_;
   std::unique_ptr<internal::HandshakeGate> gate_;
   internal::ThrottledLog accept_log_{{.lines = 2}};
+  std::unique_ptr<internal::DedupeTable> dedupe_;  // outlives the shards
   std::vector<std::unique_ptr<internal::ServerShard>> shards_;
   std::unique_ptr<TaskScope> accepting_;
   std::atomic<uint64_t> handshakes_failed_ = 0;  // counted on executor 0, read by any thread

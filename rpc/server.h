@@ -28,6 +28,7 @@
 
 #include "absl/status/statusor.h"
 #include "verbena/rpc/admission.h"
+#include "verbena/rpc/dedupe.h"
 #include "verbena/rpc/handshake_limits.h"
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/runtime.h"
@@ -97,6 +98,8 @@ struct ServerOptions {
   // A queue ahead of the handlers, priorities, and bounds by method (admission.h). Without any, the
   // default, each call starts when it arrives.
   AdmissionOptions admission = {};
+  // Results of methods marked `dedupe` that are kept for repeated requests (dedupe.h).
+  DedupeOptions dedupe = {};
 };
 
 // One budget of payload memory, in bytes, now.
@@ -121,6 +124,14 @@ struct ServerRefusals {
   uint64_t age = 0;       // AdmissionOptions::max_queue_age
 };
 
+// Deduplicated calls (dedupe.h).
+struct ServerDedupe {
+  size_t results = 0;     // kept now
+  size_t bytes = 0;       // of them
+  uint64_t repeated = 0;  // requests that got the result of an earlier one, or waited for it
+  uint64_t unproven = 0;  // requests that were refused, since the call may have run before
+};
+
 // Sums over the executors.
 struct ServerStats {
   uint64_t calls = 0;               // handlers started
@@ -137,6 +148,7 @@ struct ServerStats {
   size_t idle_calls = 0;          // kept now, with their messages, for calls to come
   ServerMemory receive_memory;    // payloads of requests
   ServerMemory send_memory;       // payloads of responses
+  ServerDedupe dedupe;
 };
 
 // Handlers of one method that Shutdown() left running.
@@ -150,9 +162,9 @@ class Server {
   // `services` are borrowed, and must outlive the server. ALREADY_EXISTS: a service is given twice,
   // or two methods have the same number. FAILED_PRECONDITION: the port is taken. INVALID_ARGUMENT:
   // the address is no host:port, a field of ServerOptions::handshakes other than
-  // links_per_source is 0, max_metadata_bytes or a field of ServerOptions::admission is out of its
-  // range, or an interceptor is null. NOT_FOUND: AdmissionOptions::methods names a method that no
-  // service has.
+  // links_per_source is 0, max_metadata_bytes or a field of ServerOptions::admission or dedupe is
+  // out of its range, or an interceptor is null. NOT_FOUND: AdmissionOptions::methods names a
+  // method that no service has.
   static absl::StatusOr<std::unique_ptr<Server>> Start(Runtime& runtime,
                                                        const std::vector<Service*>& services,
                                                        const ServerOptions& options = {});

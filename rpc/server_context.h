@@ -12,6 +12,7 @@
 #define VERBENA_RPC_SERVER_CONTEXT_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -59,6 +60,11 @@ class ServerContext {
   Priority priority() const;
   // The name that the caller gave the call (CallOptions::request_id).
   std::optional<RequestId> request_id() const;
+  // The name of a deduplicated call, the same in each attempt (dedupe.h): a handler that stores it
+  // with its data keeps the call from running twice after a restart. None if the call has no name.
+  std::optional<RequestId> dedupe_id() const;
+  // The caller repeats no call of the same client with a lower number. 0 if the call has no name.
+  uint64_t dedupe_acknowledged_below() const;
   // Metadata that goes back with the answer, also with a failure: the caller finds it in
   // CallInfo::trailing_metadata. INVALID_ARGUMENT if the entry may not be sent; RESOURCE_EXHAUSTED
   // beyond ServerOptions::max_metadata_bytes, or half of a frame (LinkLimits::eager_bytes) if that
@@ -117,7 +123,7 @@ class ServerContext {
   ServerContext(const MethodDescriptor& method, CancelScope& cancel, const std::string& peer,
                 internal::ServerCall& call)
       : method_(&method), cancel_(cancel), peer_(&peer), call_(call) {}
-  // Whether NotExecuted() of this call made `status`, which is not OK.
+  // Whether NotExecuted() of this call made `status`.
   bool IsRefusal(const absl::Status& status) const;
 
   const MethodDescriptor* method_;

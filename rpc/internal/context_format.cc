@@ -1,6 +1,7 @@
 #include "verbena/rpc/internal/context_format.h"
 
 #include <cstring>
+#include <limits>
 #include <string_view>
 #include <utility>
 
@@ -85,13 +86,14 @@ absl::Status TakeTrace(std::string_view& left, std::optional<TraceContext>& trac
 absl::Status TakeDedupe(std::string_view& left, std::optional<DedupeName>& dedupe) {
   WireDedupe wire;
   VERBENA_RETURN_IF_ERROR(Take(left, wire));
-  const bool named = wire.id.client != std::array<uint8_t, 16>{} && wire.id.number != 0;
+  const bool named = wire.id.client != std::array<uint8_t, 16>{} && wire.id.number != 0 &&
+                     wire.id.number != std::numeric_limits<uint64_t>::max();
   if ((!named || wire.acknowledged_below > wire.id.number) &&
       !VERBENA_MUTANT(kDedupeNameUnchecked)) {
     return absl::InvalidArgumentError(
-        fmt::format("a deduplicated call with number {}, {} client, and results acknowledged below "
-                    "{}",
-                    wire.id.number, named ? "a" : "no", wire.acknowledged_below));
+        fmt::format("a deduplicated call whose name is no name, or acknowledges its own result: "
+                    "number {}, acknowledged below {}",
+                    wire.id.number, wire.acknowledged_below));
   }
   dedupe = DedupeName{.id = {.client = wire.id.client, .number = wire.id.number},
                       .acknowledged_below = wire.acknowledged_below,
@@ -186,6 +188,10 @@ absl::StatusOr<Metadata> ParseTrailingMetadata(const char* block, size_t bytes) 
     return absl::InvalidArgumentError("a response's context block with more than metadata");
   }
   return std::move(context.metadata);
+}
+
+absl::Status NameOfStream() {
+  return absl::InvalidArgumentError("a stream with the name of a deduplicated call");
 }
 
 }  // namespace verbena::internal

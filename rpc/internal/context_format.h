@@ -89,6 +89,8 @@ absl::StatusOr<ContextHeader> ParseContextHeader(const char* body, size_t bytes)
 absl::StatusOr<CallContext> ParseContext(const char* block, size_t bytes);
 // The same for the block of a response, which holds metadata and nothing else.
 absl::StatusOr<Metadata> ParseTrailingMetadata(const char* block, size_t bytes);
+// The violation of a stream whose block has the name of a deduplicated call.
+[[gnu::cold]] absl::Status NameOfStream();
 
 }  // namespace verbena::internal
 

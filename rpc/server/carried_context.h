@@ -1,5 +1,5 @@
 // CarriedContext: what a server's call carries beside its messages: the request's context block,
-// and the trailing metadata of its answer.
+// the trailing metadata of its answer, and the state of a deduplicated call.
 //
 // Part of a ServerCall, on its executor's thread. Made when a call first has either, and kept for
 // later calls; a call that has neither pays nothing.
@@ -9,10 +9,13 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "verbena/rpc/internal/context_format.h"
 #include "verbena/rpc/metadata.h"
+#include "verbena/rpc/outcome.h"
 
 namespace verbena::internal {
 
@@ -25,11 +28,34 @@ struct IncomingContext {
 
 class CarriedContext {
  public:
+  // Of a call with a name.
+  struct Once {
+    // The handler runs for all requests with the name: neither the end of the link nor a CANCEL
+    // reaches it.
+    bool outlives_link = false;
+    // Of the call, if it fails; unset: as of every call.
+    std::optional<Outcome> outcome = {};
+    size_t trailing_before = 0;  // entries of the answer's metadata before the handler
+    std::string written = {};    // of the response's payload, piece by piece, if it may be kept
+    size_t written_bytes = 0;
+  };
+
   // The request's block; null if it has none.
   const CallContext* incoming() const { return in_use_ ? &state_->incoming : nullptr; }
   // Its metadata, which interceptors may change.
   Metadata& incoming_metadata() { return Make().incoming.metadata; }
   void SetIncoming(CallContext incoming) { Make().incoming = std::move(incoming); }
+
+  // The name of a deduplicated call, until DropIncoming(); null if it has none.
+  const DedupeName* name() const {
+    return in_use_ && state_->incoming.dedupe ? &*state_->incoming.dedupe : nullptr;
+  }
+  Once& once() { return Make().once; }
+  bool outlives_link() const { return in_use_ && state_->once.outlives_link; }
+  // The outcome of a call that has failed, and is `outcome` without a name.
+  Outcome OutcomeOr(Outcome outcome) const {
+    return in_use_ ? state_->once.outcome.value_or(outcome) : outcome;
+  }
 
   // The answer's block; null if it has none. All but the metadata is at its default.
   const CallContext* outgoing() const {
@@ -58,6 +84,7 @@ class CarriedContext {
   struct State {
     CallContext incoming;
     CallContext outgoing;
+    Once once;
   };
   State& Make() {
     if (state_ == nullptr) state_ = std::make_unique<State>();

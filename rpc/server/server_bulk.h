@@ -68,6 +68,8 @@ class ServerBulk final : private SendWaiter, private LeaseListener {
   // The room in the response's frame that the caller asked for its payload.
   size_t room_in_frame() const { return request_.room_in_frame ? request_.landing.bytes : 0; }
   size_t request_payload_bytes() const { return request_.payload_bytes; }
+  // Once fetched, and until the handler takes it. Precondition: it is not empty.
+  BufferView request_payload() const { return fetched_.Slice(0, request_.payload_bytes); }
   // RESOURCE_EXHAUSTED when it is larger than this server takes, or memory stays short; DATA_LOSS
   // when it did not arrive as it was sent.
   Task<absl::Status> Fetch();
@@ -88,6 +90,10 @@ class ServerBulk final : private SendWaiter, private LeaseListener {
     response_ = std::move(payload);
     has_response_ = response_.present() || written_ > 0;
   }
+  // Whether the handler has given a payload, perhaps an empty one; and the part of it that it set
+  // and did not write.
+  bool has_response() const { return has_response_; }
+  const Payload& response() const { return response_; }
   size_t room() const { return request_.landing.bytes - written_; }
   Task<absl::Status> Write(BufferView part);
 

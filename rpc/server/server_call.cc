@@ -264,6 +264,8 @@ Task<absl::Status> ServerCall::RunIntercepted() {
 }
 
 Task<absl::Status> ServerCall::InvokeHandler() {
+  if (carried_.name() != nullptr) [[unlikely]]
+    return RunOnce();
   return entry_.method->invoke(*entry_.service, *context_, messages_.request(), messages_.reply());
 }
 
@@ -283,6 +285,11 @@ absl::Status ServerCall::TakeContext(std::string_view block) {
   }
   if (context->metadata.bytes() > shard_.limits().max_metadata_bytes) {
     return shard_.RefusalStatus(RefusalReason::kTooMuchMetadata);
+  }
+  if (context->dedupe.has_value() && stream_.get() != nullptr) {
+    absl::Status violation = NameOfStream();
+    if (Link* link = session_->link()) link->Close(violation);
+    return violation;
   }
   carried_.SetIncoming(*std::move(context));
   SetTrace();
@@ -353,12 +360,11 @@ void ServerCall::OnTaskDone() {
 }
 
 void ServerCall::EndTask(const absl::Status& status, Outcome outcome) {
-  if (!status.ok() && context_->IsRefusal(status)) {
-    outcome = Outcome::kNotExecuted;
-  }
+  if (context_->IsRefusal(status)) outcome = Outcome::kNotExecuted;
   const bool refused = (step_ == Step::kFetch && !VERBENA_MUTANT(kFetchedCallExecuted)) ||
                        (step_ == Step::kIntercept && !VERBENA_MUTANT(kInterceptedCallIsExecuted));
   if (refused) outcome = Outcome::kNotExecuted;
+  outcome = carried_.OutcomeOr(outcome);
   if (failure_ != nullptr) {
     RespondLargeFailure(status);
   } else if (status.ok() && step_ != Step::kAskForLanding && step_ != Step::kSendReply) {
@@ -457,6 +463,11 @@ void ServerCall::Cancel(absl::StatusCode reason) {
 }
 
 void ServerCall::GiveUp(absl::StatusCode reason) {
+  // Another request may wait for the call's result.
+  if (carried_.outlives_link() && reason == absl::StatusCode::kCancelled &&
+      !VERBENA_MUTANT(kNamedCallEndsWithItsCaller)) {
+    return;
+  }
   if (cancel_.has_value() && stream_.get() != nullptr && !VERBENA_MUTANT(kShieldedWaitsForCaller)) {
     stream_.get()->OnGivenUp(reason);
   }
@@ -481,6 +492,7 @@ void ServerCall::OnTimer() {
 
 void ServerCall::OnLinkDown() {
   if (cancel_.has_value()) {
+    if (carried_.outlives_link() && !VERBENA_MUTANT(kNamedCallEndsWithItsLink)) return;
     Cancel(absl::StatusCode::kCancelled);
   } else {
     Finish();

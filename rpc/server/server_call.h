@@ -16,7 +16,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "google/protobuf/message_lite.h"
+#include "verbena/rpc/dedupe.h"
 #include "verbena/rpc/internal/call_id.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server/call_messages.h"
@@ -31,9 +33,11 @@
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/link/link.h"
+#include "verbena/transport/memory/buffer.h"
 
 namespace verbena::internal {
 
+struct KeptResult;
 class ServerSession;
 class ServerShard;
 
@@ -150,6 +154,16 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   // The handler's Task, behind the interceptors. Empty if the handler returns none.
   VERBENA_CORO_WRAPPER Task<absl::Status> Invoke();
   VERBENA_CORO_WRAPPER Task<absl::Status> InvokeHandler();
+  // For a call with a name (server_call_once.cc): runs the handler, or finds its result.
+  [[gnu::noinline]] Task<absl::Status> RunOnce();
+  Task<absl::Status> RunNamed(RequestId id);
+  Task<absl::Status> AnswerFromStore(RequestId id,
+                                     absl::StatusOr<std::optional<DedupeResult>> stored);
+  Task<absl::Status> AnswerWith(const KeptResult& result);
+  std::shared_ptr<const KeptResult> ResultOf(const absl::Status& status, Outcome outcome);
+  Task<absl::Status> WriteKept(BufferView part);
+  // Of the request and its payload.
+  uint32_t Fingerprint() const;
   class Chain;
   [[gnu::noinline]] Task<absl::Status> RunIntercepted();
   // Reads a context block that did not come in the request's frame. A failure ends the call; a

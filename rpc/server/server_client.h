@@ -12,22 +12,33 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "verbena/rpc/server/queued_call.h"
 #include "verbena/rpc/server/response_memory.h"
 #include "verbena/rpc/server/server_source.h"
+#include "verbena/transport/connect/runtime_id.h"
 #include "verbena/transport/coro/semaphore.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
+// Who a client claims to be, and where it comes from.
+struct ClientIdentity {
+  RuntimeId runtime;
+  // Its source address. If that names no host, the runtime's id, too.
+  std::string source;
+};
+
 class ServerClient final : public std::enable_shared_from_this<ServerClient> {
  public:
   ServerClient(std::shared_ptr<ServerSource> source, uint32_t max_calls, size_t max_bytes,
-               size_t max_response_bytes, std::shared_ptr<StreamShare> streams = nullptr)
-      : source_(std::move(source)),
+               size_t max_response_bytes, std::shared_ptr<StreamShare> streams = nullptr,
+               ClientIdentity identity = {})
+      : identity_(std::move(identity)),
+        source_(std::move(source)),
         queue_(source_->queue()),
         max_calls_(max_calls),
         max_bytes_(max_bytes),
@@ -37,6 +48,7 @@ class ServerClient final : public std::enable_shared_from_this<ServerClient> {
   ServerClient(const ServerClient&) = delete;
   ServerClient& operator=(const ServerClient&) = delete;
 
+  const ClientIdentity& identity() const { return identity_; }
   ServerSource& source() const { return *source_; }
   // As bytes() below, for all clients of the source.
   Semaphore& source_bytes() const { return source_->bytes(); }
@@ -80,6 +92,7 @@ class ServerClient final : public std::enable_shared_from_this<ServerClient> {
   const std::shared_ptr<StreamShare>& streams() const { return streams_; }
 
  private:
+  const ClientIdentity identity_;
   const std::shared_ptr<ServerSource> source_;
   ClientQueue queue_;
   const uint32_t max_calls_;

@@ -54,7 +54,7 @@ absl::Status ServerContext::NotExecuted(absl::Status status) {
 }
 
 bool ServerContext::IsRefusal(const absl::Status& status) const {
-  if (refusal_ == 0) return false;
+  if (status.ok() || refusal_ == 0) return false;
   if (VERBENA_MUTANT(kForeignRefusalTaken)) return OutcomeOf(status) == Outcome::kNotExecuted;
   return status.GetPayload(internal::kRefusalPayloadUrl) == MarkOf(refusal_);
 }
@@ -73,6 +73,16 @@ Priority ServerContext::priority() const {
 std::optional<RequestId> ServerContext::request_id() const {
   const internal::CallContext* context = call_.carried_.incoming();
   return context != nullptr ? context->request_id : std::nullopt;
+}
+
+std::optional<RequestId> ServerContext::dedupe_id() const {
+  const internal::DedupeName* name = call_.carried_.name();
+  return name != nullptr ? std::optional(name->id) : std::nullopt;
+}
+
+uint64_t ServerContext::dedupe_acknowledged_below() const {
+  const internal::DedupeName* name = call_.carried_.name();
+  return name != nullptr ? name->acknowledged_below : 0;
 }
 
 absl::Status ServerContext::AddTrailingMetadata(std::string_view key, std::string_view value) {
@@ -144,6 +154,8 @@ size_t ServerContext::response_payload_room() const {
 }
 
 Task<absl::Status> ServerContext::WriteResponsePayload(BufferView part) {
+  if (call_.carried_.outlives_link()) [[unlikely]]
+    return call_.WriteKept(part);
   return call_.Bulk().Write(part);
 }
 

@@ -61,6 +61,7 @@ absl::Status ServerSession::OnStreamRequest(const FrameHeader& frame, const char
         fmt::format("a request with flags {}, streams {} and {} bytes", frame.flags, frame.outcome,
                     frame.body_bytes));
   }
+  if (context != nullptr && context->block.dedupe.has_value()) return NameOfStream();
   streams_.Attach(*link_, client_->streams());
   return StartCall(frame, body, nullptr, context);
 }

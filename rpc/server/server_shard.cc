@@ -8,6 +8,7 @@
 #include "fmt/format.h"
 #include "verbena/rpc/internal/status_codec.h"
 #include "verbena/rpc/retry_after.h"
+#include "verbena/rpc/server/dedupe_table.h"
 #include "verbena/transport/connect/link_parameters.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/poison.h"
@@ -199,7 +200,7 @@ Task<absl::StatusOr<Link*>> ServerShard::Open(std::unique_ptr<MessageStream> str
   if (endpoint.ok()) {
     [[maybe_unused]] const auto use = (*endpoint)->Use();
     co_return co_await (*endpoint)->Accept(std::move(stream), std::move(offer), session,
-                                           methods_.ids());
+                                           methods_.ids(), limits_.dedupe->incarnation());
   }
   absl::Status told = co_await WithDeadline(RefuseOffer(*stream, endpoint.status()),
                                             shard_.wanted_limits().connect_timeout);
@@ -301,9 +302,11 @@ std::shared_ptr<ServerClient> ServerShard::ClientOf(const MessageStream& stream,
   StreamMemory& streams = shard_.stream_memory();
   auto share = std::make_shared<StreamShare>(streams, BytesPerClient(0, streams.budget_bytes()),
                                              "one client's streams", source->streams());
-  auto client = std::make_shared<ServerClient>(std::move(source), limits_.max_calls_per_client,
-                                               max_bytes_per_client(),
-                                               max_response_bytes_per_client(), std::move(share));
+  ClientIdentity identity{.runtime = id, .source = stream.source()};
+  if (!stream.names_source()) identity.source += id.ToString();
+  auto client = std::make_shared<ServerClient>(
+      std::move(source), limits_.max_calls_per_client, max_bytes_per_client(),
+      max_response_bytes_per_client(), std::move(share), std::move(identity));
   known = client;
   return client;
 }

@@ -42,6 +42,8 @@
 
 namespace verbena::internal {
 
+class DedupeTable;
+
 // One budget of payload memory, in bytes, now.
 struct ServerMemoryStats {
   size_t budget = 0;
@@ -83,6 +85,8 @@ struct ServerLimits {
   size_t max_metadata_bytes = 0;
   std::vector<std::shared_ptr<ServerInterceptor>> interceptors;
   AdmissionOptions admission;
+  // Of all executors, which it outlives; never null.
+  DedupeTable* dedupe = nullptr;
 };
 
 // Handlers that run, by the method's full name.

@@ -308,6 +308,28 @@ enum class PlantedFault {
   kCrossingCallsRefused,     // calls fail that cross the word of a server that it shuts down
   kIdleLinkNotPinged,        // the silence of a peer is not noticed while nobody waits for it
 
+  // deduplicated calls
+  kDedupeNameUnchecked,         // a call may have a name that is none
+  kAttemptsHaveOwnNames,        // a repeated call has another name, and runs again
+  kResultsNeverAcknowledged,    // servers keep the results of all calls that have ended
+  kEarlierAttemptForgotten,     // a server hears of a repeated call as if it was new
+  kLastAttemptSpeaksForAll,     // a call is not executed, since its last attempt was not
+  kLightestClientLoses,         // a client pushes out the results of those that have fewer
+  kForeignNameTaken,            // a client gets the results of another's calls
+  kReusedNameTaken,             // another request gets the result of the call with its name
+  kRunningCallNotJoined,        // a call that is repeated while it runs runs twice
+  kDroppedResultRunsAgain,      // a call whose result was dropped runs again
+  kIncarnationIgnored,          // a server that has restarted runs calls that ran before
+  kStoreNotAsked,               // a server that has restarted does not ask for stored names
+  kAcknowledgedResultsKept,     // a server keeps results that nobody will ask for
+  kRefusalsAreKept,             // a call that was not executed can never be executed
+  kResultsKeptForever,          // results of a client that went away are never dropped
+  kResultsUnbounded,            // a client that never acknowledges fills the server's memory
+  kKeptTrailersLost,            // a repeated call gets no trailing metadata
+  kKeptPayloadLost,             // a repeated call gets no payload
+  kNamedCallEndsWithItsCaller,  // a caller that gives up an attempt cancels the call for the next
+  kNamedCallEndsWithItsLink,    // a lost link cancels the call that its client will repeat
+
   // files, examples
   kFileReferenceNotAtomic,   // threads that share a File lose count of its Tasks
   kForeignRegionRegistered,  // a ring registers memory that another executor's thread may unmap

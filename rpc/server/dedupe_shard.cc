@@ -1,0 +1,236 @@
+#include "verbena/rpc/server/dedupe_shard.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/cord.h"
+#include "fmt/format.h"
+#include "verbena/rpc/internal/status_codec.h"
+#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/log/check.h"
+#include "verbena/transport/log/mutant.h"
+
+namespace verbena::internal {
+namespace {
+
+DedupeClaim Unproven(const std::string& why) {
+  absl::Status refusal = absl::AbortedError(fmt::format(
+      "the server cannot prove that the call has not run before, and has not run it now: {}. Find "
+      "out by reading what it would have changed, or give ServerOptions::dedupe a store",
+      why));
+  refusal.SetPayload(kUnprovenPayloadUrl, absl::Cord());
+  return {.verdict = DedupeClaim::Verdict::kRefused,
+          .refusal = std::move(refusal),
+          .outcome = Outcome::kMaybeExecuted};
+}
+
+}  // namespace
+
+// A result weighs its bytes, and as much as its place would hold on average: so the bounds of
+// results and of bytes count alike.
+DedupeShard::DedupeShard(const DedupeLimits& limits, uint64_t incarnation)
+    : limits_(limits),
+      incarnation_(incarnation),
+      entry_weight_(
+          std::max<size_t>(1, limits.max_bytes / std::max<size_t>(1, limits.max_results))) {}
+
+DedupeShard::~DedupeShard() = default;
+
+DedupeClaim DedupeShard::Refused(absl::Status refusal, Outcome outcome) {
+  return {
+      .verdict = DedupeClaim::Verdict::kRefused, .refusal = std::move(refusal), .outcome = outcome};
+}
+
+DedupeClaim DedupeShard::Begin(const DedupeRequest& request, Executor& executor, TimePoint now) {
+  Expire(now);
+  const DedupeName& name = request.name;
+  const auto known = records_.find(name.id.client);
+  Record* record = known == records_.end() ? nullptr : known->second.get();
+  if (record != nullptr) {
+    if (record->owner->runtime != request.runtime && !VERBENA_MUTANT(kForeignNameTaken)) {
+      return Refused(absl::PermissionDeniedError(
+                         "the call has the name of a call of another client: a name is good for "
+                         "calls of the runtime that made its channel"),
+                     Outcome::kNotExecuted);
+    }
+    Acknowledge(*record, name.acknowledged_below, now);
+    if (name.id.number < record->acknowledged_below) {
+      return Refused(absl::FailedPreconditionError(fmt::format(
+                         "call {} came after its client had acknowledged the results below {}",
+                         name.id.number, record->acknowledged_below)),
+                     Outcome::kMaybeExecuted);
+    }
+    const auto call = record->calls.find(name.id.number);
+    if (call != record->calls.end()) return Found(request, call->second, executor);
+  }
+  return BeginUnknown(request, record, now);
+}
+
+DedupeClaim DedupeShard::Found(const DedupeRequest& request, Call& call, Executor& executor) {
+  const bool same = call.method == request.method && call.fingerprint == request.fingerprint;
+  if (!same && !VERBENA_MUTANT(kReusedNameTaken)) {
+    return Refused(
+        absl::InvalidArgumentError(fmt::format(
+            "call {} was repeated with another {}: take a fresh DedupeToken for another call",
+            call.number, call.method == request.method ? "request" : "method")),
+        Outcome::kNotExecuted);
+  }
+  if (call.result != nullptr) {
+    return {.verdict = DedupeClaim::Verdict::kKept, .result = call.result};
+  }
+  if (VERBENA_MUTANT(kRunningCallNotJoined)) return {.verdict = DedupeClaim::Verdict::kRun};
+  auto waiter = std::make_shared<DedupeWaiter>(executor);
+  call.waiters.push_back(waiter);
+  return {.verdict = DedupeClaim::Verdict::kWait, .waiter = std::move(waiter)};
+}
+
+DedupeClaim DedupeShard::BeginUnknown(const DedupeRequest& request, Record* record, TimePoint now) {
+  const DedupeName& name = request.name;
+  const bool repeated = name.earlier != 0;
+  const bool forgotten = record != nullptr && record->forgotten.Contains(name.id.number) &&
+                         !VERBENA_MUTANT(kDroppedResultRunsAgain);
+  const bool elsewhere =
+      repeated && name.earlier != incarnation_ && !VERBENA_MUTANT(kIncarnationIgnored);
+  const bool lost = repeated && record == nullptr && dropped_records_;
+  if ((forgotten || elsewhere || lost) && !limits_.has_store) {
+    return Unproven(forgotten ? "it has dropped the result (DedupeOptions)"
+                    : elsewhere
+                        ? "an earlier attempt went to another server, or to this one before "
+                          "it restarted"
+                        : "it has dropped what it knew of the client (DedupeOptions)");
+  }
+  if (record == nullptr) record = AddRecord(request, now);
+  if (record == nullptr) {
+    return Refused(absl::ResourceExhaustedError(
+                       "the server runs deduplicated calls of as many clients as it may: retry "
+                       "later, or raise DedupeOptions::max_results"),
+                   Outcome::kNotExecuted);
+  }
+  static_cast<DedupeIdleNode&>(*record).Unlink();
+  static_cast<IdleAgeNode&>(*record).Unlink();
+  Call& call = record->calls[name.id.number];
+  call.record = record;
+  call.number = name.id.number;
+  call.method = request.method;
+  call.fingerprint = request.fingerprint;
+  const bool asks = limits_.has_store && (repeated || forgotten) && !VERBENA_MUTANT(kStoreNotAsked);
+  return {.verdict = asks ? DedupeClaim::Verdict::kLookUp : DedupeClaim::Verdict::kRun};
+}
+
+void DedupeShard::Acknowledge(Record& record, uint64_t below, TimePoint now) {
+  if (below <= record.acknowledged_below) return;
+  record.acknowledged_below = below;
+  record.forgotten.RemoveBelow(below);
+  if (VERBENA_MUTANT(kAcknowledgedResultsKept)) return;
+  for (auto call = record.calls.begin(); call != record.calls.end() && call->first < below;) {
+    Call& each = call->second;
+    ++call;
+    // One that runs is dropped when it ends.
+    if (each.result != nullptr) DropResult(each, /*forgets=*/false, now);
+  }
+}
+
+DedupeShard::Record* DedupeShard::AddRecord(const DedupeRequest& request, TimePoint now) {
+  const auto has_some = [](const DedupeOwner& owner) {
+    return !owner.idle.empty() || !owner.results.empty();
+  };
+  while (records_.size() >= limits_.max_results) {
+    DedupeOwner* owner = shares_.Heaviest(has_some);
+    if (owner == nullptr) return nullptr;
+    if (DedupeIdleNode* idle = owner->idle.Front()) {
+      DropRecord(*static_cast<Record*>(idle));
+    } else {
+      DropResult(*static_cast<Call*>(owner->results.Front()), /*forgets=*/true, now);
+    }
+  }
+  auto record = std::make_unique<Record>();
+  record->client = {.client = request.name.id.client};
+  record->owner = &shares_.Of(request.source, request.runtime);
+  record->acknowledged_below = request.name.acknowledged_below;
+  shares_.Add(*record->owner, entry_weight_);
+  return (records_[request.name.id.client] = std::move(record)).get();
+}
+
+DedupeWaiters DedupeShard::End(const RequestId& id, const std::shared_ptr<const KeptResult>& result,
+                               TimePoint now) {
+  const auto known = records_.find(id.client);
+  VERBENA_CHECK(known != records_.end()) << "call " << id.number << " of an unknown client ended";
+  const auto found = known->second->calls.find(id.number);
+  VERBENA_CHECK(found != known->second->calls.end()) << "call " << id.number << " did not run";
+  Call& call = found->second;
+  DedupeWaiters waiters = std::move(call.waiters);
+  call.waiters.clear();
+  const bool is_final = result->is_final || VERBENA_MUTANT(kRefusalsAreKept);
+  if (!is_final || id.number < call.record->acknowledged_below) {
+    RemoveCall(call, now);
+  } else {
+    Keep(call, result, now);
+    EnforceBounds(now);
+  }
+  return waiters;
+}
+
+void DedupeShard::Keep(Call& call, const std::shared_ptr<const KeptResult>& result, TimePoint now) {
+  call.result = result;
+  call.bytes = result->bytes();
+  call.ended = now;
+  call.record->owner->results.PushBack(call);
+  by_age_.PushBack(call);
+  ++results_;
+  bytes_ += call.bytes;
+  shares_.Add(*call.record->owner, WeightOf(call));
+}
+
+void DedupeShard::DropResult(Call& call, bool forgets, TimePoint now) {
+  Record& record = *call.record;
+  --results_;
+  bytes_ -= call.bytes;
+  if (forgets) record.forgotten.Add(call.number);
+  // The record weighs, too, so that its owner stays.
+  shares_.Remove(*record.owner, WeightOf(call));
+  RemoveCall(call, now);
+}
+
+void DedupeShard::RemoveCall(Call& call, TimePoint now) {
+  Record& record = *call.record;
+  record.calls.erase(call.number);
+  if (record.calls.empty()) NoteIdle(record, now);
+}
+
+void DedupeShard::NoteIdle(Record& record, TimePoint now) {
+  record.idle_since = now;
+  record.owner->idle.PushBack(record);
+  idle_by_age_.PushBack(record);
+}
+
+void DedupeShard::DropRecord(Record& record) {
+  dropped_records_ = true;
+  DedupeOwner& owner = *record.owner;
+  records_.erase(std::array<uint8_t, 16>(record.client.client));
+  shares_.Remove(owner, entry_weight_);
+}
+
+void DedupeShard::Expire(TimePoint now) {
+  if (VERBENA_MUTANT(kResultsKeptForever)) return;
+  while (AgeNode* oldest = by_age_.Front()) {
+    Call& call = *static_cast<Call*>(oldest);
+    if (SaturatingAdd(call.ended, limits_.keep_for) > now) break;
+    DropResult(call, /*forgets=*/true, now);
+  }
+  while (IdleAgeNode* oldest = idle_by_age_.Front()) {
+    Record& record = *static_cast<Record*>(oldest);
+    if (SaturatingAdd(record.idle_since, limits_.keep_for) > now) break;
+    DropRecord(record);
+  }
+}
+
+void DedupeShard::EnforceBounds(TimePoint now) {
+  const auto has_results = [](const DedupeOwner& owner) { return !owner.results.empty(); };
+  while ((results_ > limits_.max_results || bytes_ > limits_.max_bytes) &&
+         !VERBENA_MUTANT(kResultsUnbounded)) {
+    DedupeOwner* owner = shares_.Heaviest(has_results);
+    DropResult(*static_cast<Call*>(owner->results.Front()), /*forgets=*/true, now);
+  }
+}
+
+}  // namespace verbena::internal

@@ -1,0 +1,445 @@
+// A deduplicated call runs once, however often it is repeated: after its end, while it runs, over
+// another link and on another executor. Its repetitions get its result with payload, metadata and
+// outcome. A server that cannot prove that it has not run says so, unless the service's store can.
+
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/cord.h"
+#include "tests/rpc/counter_service.h"
+#include "tests/rpc/link_breaker.h"
+#include "verbena/rpc/internal/call_step.h"
+#include "verbena/rpc/task.h"
+#include "verbena/transport/coro/event.h"
+#include "verbena/transport/coro/when_all.h"
+
+namespace verbena::internal {
+namespace {
+
+class DedupeTest : public CounterTest {
+ protected:
+  // The handlers of Add wait until Release().
+  void HoldHandlers() {
+    service_.handler = [this](ServerContext&, const testing::AddRequest&,
+                              testing::AddReply&) -> Task<absl::Status> {
+      co_return co_await released_.Wait();
+    };
+  }
+  void Release() {
+    server_runtime_->BlockOn([](Event& event) -> Task<void> {
+      event.Set();
+      co_return;
+    }(released_));
+  }
+  void AwaitRuns(uint64_t runs) {
+    Eventually([this, runs] { return service_.runs == runs; }, "the handler begins");
+  }
+
+  // Waits until the channel is connected to both servers of its set.
+  Task<absl::Status> AwaitBoth() {
+    for (;;) {
+      VERBENA_CO_RETURN_IF_ERROR(co_await channel_->Connect());
+      VERBENA_CO_ASSIGN_OR_RETURN(const std::vector<ChannelServer> servers, channel_->Servers());
+      size_t ready = 0;
+      for (const ChannelServer& each : servers) {
+        ready += each.state == ChannelServer::State::kReady ? 1 : 0;
+      }
+      if (ready == 2) co_return absl::OkStatus();
+      VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
+    }
+  }
+  using Result = absl::StatusOr<uint64_t>;
+  static Task<std::pair<Result, Result>> Both(Task<Result> a, Task<Result> b) {
+    auto [first, second] = co_await WhenAll(std::move(a), std::move(b));
+    co_return std::pair(std::move(first), std::move(second));
+  }
+
+  Event released_;  // of the server's executor
+};
+
+TEST_F(DedupeTest, ARepeatedCallGetsTheResultOfTheFirst) {
+  StartBoth();
+  const Token token(*this);
+  EXPECT_EQ(token->id(), std::nullopt);
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    EXPECT_EQ(Add(*token).value(), 1u) << attempt;
+  }
+  EXPECT_EQ(service_.runs, 1u);
+  EXPECT_EQ(service_.last_name, token->id());
+  EXPECT_EQ(kept().repeated, 2u);
+}
+
+TEST_F(DedupeTest, CallsWithoutATokenAreCallsOfTheirOwn) {
+  StartBoth();
+  for (uint64_t call = 1; call <= 3; ++call) {
+    EXPECT_EQ(Run(AddWith({})).value(), call);
+    EXPECT_EQ(service_.last_name->number, call);
+    EXPECT_EQ(service_.acknowledged_below, call);
+  }
+  EXPECT_EQ(kept().results, 1u) << "the others were acknowledged";
+}
+
+TEST_F(DedupeTest, AnOpenTokenKeepsLaterResults) {
+  StartBoth();
+  {
+    const Token token(*this);
+    EXPECT_TRUE(Add(*token).ok());
+    for (int call = 0; call < 3; ++call) EXPECT_TRUE(Run(AddWith({})).ok());
+    EXPECT_EQ(kept().results, 4u);
+    EXPECT_EQ(Add(*token).value(), 1u);
+  }
+  EXPECT_TRUE(Run(AddWith({})).ok());
+  EXPECT_EQ(kept().results, 1u);
+}
+
+TEST_F(DedupeTest, ACallThatIsRepeatedWhileItRunsIsJoined) {
+  StartBoth();
+  HoldHandlers();
+  const Token token(*this);
+  JoinHandle<absl::StatusOr<uint64_t>> first = client_runtime_->Spawn(AddWith({.dedupe = &*token}));
+  AwaitRuns(1);
+  JoinHandle<absl::StatusOr<uint64_t>> second =
+      client_runtime_->Spawn(AddWith({.dedupe = &*token}));
+  Eventually([this] { return kept().repeated == 1; }, "the second attempt waits");
+  Release();
+  EXPECT_EQ(first.Join().value(), 1u);
+  EXPECT_EQ(second.Join().value(), 1u);
+  EXPECT_EQ(service_.runs, 1u);
+}
+
+TEST_F(DedupeTest, AnAttemptThatWaitsEndsWithItsOwnDeadline) {
+  StartBoth();
+  HoldHandlers();
+  const Token token(*this);
+  JoinHandle<absl::StatusOr<uint64_t>> first = client_runtime_->Spawn(AddWith({.dedupe = &*token}));
+  AwaitRuns(1);
+  const absl::Status second =
+      Run(AddWith({.deadline = std::chrono::milliseconds(20), .dedupe = &*token})).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(second)) << second;
+  EXPECT_EQ(OutcomeOf(second), Outcome::kMaybeExecuted);
+  Release();
+  EXPECT_EQ(first.Join().value(), 1u);
+}
+
+TEST_F(DedupeTest, ACallerWhoGivesUpAnAttemptLetsTheCallGoOn) {
+  StartBoth();
+  HoldHandlers();
+  const Token token(*this);
+  JoinHandle<absl::StatusOr<uint64_t>> first = client_runtime_->Spawn(AddWith({.dedupe = &*token}));
+  AwaitRuns(1);
+  first.RequestCancel();
+  EXPECT_TRUE(absl::IsCancelled(first.Join().status()));
+  // The CANCEL has left by now, and comes ahead of the next request.
+  JoinHandle<absl::StatusOr<uint64_t>> second =
+      client_runtime_->Spawn(AddWith({.dedupe = &*token}));
+  Eventually([this] { return kept().repeated == 1; }, "the second attempt waits");
+  Release();
+  EXPECT_EQ(second.Join().value(), 1u);
+  EXPECT_EQ(service_.runs, 1u);
+}
+
+TEST_F(DedupeTest, ACallOutlivesItsLinkAndIsJoinedOverAnother) {
+  StartBoth();
+  HoldHandlers();
+  LinkBreaker breaker;
+  const Token token(*this);
+  LinkBreaker::Arm(static_cast<int>(CallStep::kHandlerStarts), 1);
+  const absl::Status lost = Add(*token).status();
+  EXPECT_TRUE(absl::IsUnavailable(lost)) << lost;
+  EXPECT_EQ(OutcomeOf(lost), Outcome::kMaybeExecuted);
+  EXPECT_TRUE(token->may_have_run());
+  EXPECT_TRUE(Run(AwaitLink()).ok());
+  JoinHandle<absl::StatusOr<uint64_t>> second =
+      client_runtime_->Spawn(AddWith({.dedupe = &*token}));
+  Eventually([this] { return kept().repeated == 1; }, "the second attempt waits");
+  Release();
+  EXPECT_EQ(second.Join().value(), 1u);
+  EXPECT_EQ(service_.runs, 1u);
+}
+
+TEST_F(DedupeTest, AResultThatWasLostOnItsWayIsThereForTheNextAttempt) {
+  StartBoth();
+  LinkBreaker breaker;
+  const Token token(*this);
+  LinkBreaker::Arm(static_cast<int>(CallStep::kHandlerEnded), 1);
+  EXPECT_TRUE(absl::IsUnavailable(Add(*token).status()));
+  EXPECT_TRUE(Run(AwaitLink()).ok());
+  EXPECT_EQ(Add(*token).value(), 1u);
+  EXPECT_EQ(service_.runs, 1u);
+}
+
+TEST_F(DedupeTest, ARequestThatWasLostOnItsWayRuns) {
+  StartBoth();
+  EXPECT_TRUE(Run(AwaitLink()).ok());
+  LinkBreaker breaker;
+  const Token token(*this);
+  LinkBreaker::Arm(static_cast<int>(CallStep::kRequestAppended), 1);
+  EXPECT_EQ(OutcomeOf(Add(*token).status()), Outcome::kMaybeExecuted);
+  EXPECT_TRUE(Run(AwaitLink()).ok());
+  EXPECT_EQ(Add(*token).value(), 1u);
+}
+
+// One server by two names is a set of two to its client, with a link to each of two executors.
+TEST_F(DedupeTest, AnotherExecutorOfTheServerFindsTheCall) {
+  StartServer({}, {.executors = 2});
+  client_runtime_ = StartRuntime();
+  const std::string address = server_->address();
+  const std::string other = "localhost" + address.substr(address.rfind(':'));
+  channel_ = std::make_unique<Channel>(*client_runtime_, "static:" + address + "," + other);
+  stub_ = std::make_unique<testing::Counter::Stub>(*channel_);
+  ASSERT_TRUE(Run(AwaitBoth()).ok());
+  const Token token(*this);
+  for (int attempt = 0; attempt < 4; ++attempt) EXPECT_EQ(Add(*token).value(), 1u) << attempt;
+  for (int round = 0; round < 50; ++round) {
+    const Token each(*this);
+    const auto [a, b] = Run(Both(AddWith({.dedupe = &*each}), AddWith({.dedupe = &*each})));
+    ASSERT_TRUE(a.ok() || OutcomeOf(a.status()) == Outcome::kMaybeExecuted) << a.status();
+    ASSERT_TRUE(b.ok() || OutcomeOf(b.status()) == Outcome::kMaybeExecuted) << b.status();
+    EXPECT_EQ(service_.runs, 2u + round);
+  }
+}
+
+// --- results
+
+TEST_F(DedupeTest, PayloadAndTrailingMetadataAreKept) {
+  StartBoth();
+  const auto swap = [this](DedupeToken& token, size_t bytes,
+                           CallInfo& info) -> Task<absl::StatusOr<std::string>> {
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer buffer, co_await channel_->AllocateBuffer(bytes));
+    std::memset(buffer.data(), 'p', bytes);
+    auto reply = co_await stub_->Swap(
+        testing::AddRequest(),
+        {.info = &info, .request_payload = std::move(buffer), .dedupe = &token});
+    if (!reply.ok()) co_return reply.status();
+    co_return std::string(reply->payload.data(), reply->payload.size());
+  };
+  for (const size_t bytes : {100u, 50'000u}) {
+    const Token token(*this);
+    CallInfo info;
+    const std::string first = Run(swap(*token, bytes, info)).value();
+    EXPECT_EQ(first.size(), bytes);
+    EXPECT_EQ(Run(swap(*token, bytes, info)).value(), first) << bytes;
+    const absl::Status other = Run(swap(*token, bytes + 1, info)).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(other)) << "another payload: " << other;
+  }
+  service_.handler = [](ServerContext& context, const testing::AddRequest&,
+                        testing::AddReply&) -> Task<absl::Status> {
+    EXPECT_TRUE(context.AddTrailingMetadata("rows", "7").ok());
+    co_return absl::OkStatus();
+  };
+  const Token token(*this);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    CallInfo info;
+    EXPECT_TRUE(Run(AddWith({.info = &info, .dedupe = &*token})).ok());
+    EXPECT_EQ(info.trailing_metadata.size(), 1u) << attempt;
+    EXPECT_EQ(info.trailing_metadata.Get("rows"), "7") << attempt;
+  }
+}
+
+TEST_F(DedupeTest, APayloadThatWasWrittenInPiecesIsKept) {
+  StartBoth();
+  service_.handler = [](ServerContext& context, const testing::AddRequest&,
+                        testing::AddReply&) -> Task<absl::Status> {
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer data, co_await context.AllocateBuffer(3000));
+    std::memset(data.data(), 'a', 1000);
+    std::memset(data.data() + 1000, 'b', 2000);
+    VERBENA_CO_RETURN_IF_ERROR(co_await context.WriteResponsePayload(data.Slice(0, 1000)));
+    VERBENA_CO_RETURN_IF_ERROR(co_await context.WriteResponsePayload(data.Slice(1000, 2000)));
+    co_return absl::OkStatus();
+  };
+  const Token token(*this);
+  const auto swap = [this, &token]() -> Task<absl::StatusOr<std::string>> {
+    auto reply = co_await stub_->Swap(testing::AddRequest(),
+                                      {.max_response_payload = 10'000, .dedupe = &*token});
+    if (!reply.ok()) co_return reply.status();
+    co_return std::string(reply->payload.data(), reply->payload.size());
+  };
+  const std::string whole = std::string(1000, 'a') + std::string(2000, 'b');
+  EXPECT_EQ(Run(swap()).value(), whole);
+  EXPECT_EQ(Run(swap()).value(), whole);
+  EXPECT_EQ(service_.runs, 1u);
+}
+
+TEST_F(DedupeTest, AFailureIsKeptWithItsDetailsAndOutcome) {
+  StartBoth();
+  service_.handler = [](ServerContext&, const testing::AddRequest& request,
+                        testing::AddReply&) -> Task<absl::Status> {
+    if (request.call() == 2) throw 7;
+    absl::Status failed = absl::DataLossError("as asked");
+    failed.SetPayload("type.example/detail", absl::Cord("seven"));
+    co_return failed;
+  };
+  const Token token(*this);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const absl::Status status = Add(*token).status();
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_EQ(status.GetPayload("type.example/detail"), absl::Cord("seven"));
+    EXPECT_EQ(OutcomeOf(status), Outcome::kExecuted);
+  }
+  const Token thrown(*this);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const absl::Status status = Add(*thrown, 2).status();
+    EXPECT_TRUE(absl::IsInternal(status)) << status;
+    EXPECT_EQ(OutcomeOf(status), Outcome::kMaybeExecuted);
+  }
+  EXPECT_EQ(service_.runs, 2u);
+}
+
+TEST_F(DedupeTest, ACallThatItsHandlerRefusesMayRunLater) {
+  StartBoth();
+  bool refuses = true;
+  service_.handler = [&](ServerContext& context, const testing::AddRequest&,
+                         testing::AddReply&) -> Task<absl::Status> {
+    if (!refuses) co_return absl::OkStatus();
+    co_return context.NotExecuted(absl::UnavailableError("not the leader"));
+  };
+  const Token token(*this);
+  const absl::Status refused = Add(*token).status();
+  EXPECT_EQ(OutcomeOf(refused), Outcome::kNotExecuted) << refused;
+  EXPECT_FALSE(token->may_have_run());
+  refuses = false;
+  EXPECT_EQ(Add(*token).value(), 2u);
+}
+
+TEST_F(DedupeTest, ALargeResultIsNotKeptButTheCallIsKnownToHaveRun) {
+  StartBoth({.max_result_bytes = 1000});
+  service_.handler = [](ServerContext& context, const testing::AddRequest&,
+                        testing::AddReply&) -> Task<absl::Status> {
+    (void)context.AddTrailingMetadata("fill", std::string(1001, 'f'));
+    co_return absl::OkStatus();
+  };
+  const Token token(*this);
+  EXPECT_TRUE(Add(*token).ok());
+  const absl::Status again = Add(*token).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(again)) << again;
+  EXPECT_EQ(OutcomeOf(again), Outcome::kExecuted);
+  EXPECT_EQ(service_.runs, 1u);
+}
+
+TEST_F(DedupeTest, AClientThatNeverAcknowledgesIsBounded) {
+  StartBoth({.max_results = 4});
+  std::vector<std::unique_ptr<Token>> tokens;
+  for (uint64_t call = 1; call <= 10; ++call) {
+    tokens.push_back(std::make_unique<Token>(*this));
+    EXPECT_EQ(Add(**tokens.back()).value(), call);
+  }
+  EXPECT_EQ(kept().results, 4u);
+  EXPECT_EQ(Add(**tokens[9]).value(), 10u);
+  const absl::Status dropped = Add(**tokens[0]).status();
+  EXPECT_TRUE(absl::IsAborted(dropped)) << dropped;
+  EXPECT_EQ(OutcomeOf(dropped), Outcome::kMaybeExecuted);
+  EXPECT_EQ(service_.runs, 10u);
+  EXPECT_EQ(kept().unproven, 1u);
+}
+
+// --- misuse
+
+TEST_F(DedupeTest, ATokenIsGoodForOneRequestAlone) {
+  StartBoth();
+  const Token token(*this);
+  EXPECT_TRUE(Add(*token, 1).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(Add(*token, 2).status()));
+  const auto subtract = [](testing::Counter::Stub& stub, DedupeToken& used) -> Task<absl::Status> {
+    testing::AddRequest request;
+    request.set_call(1);
+    co_return (co_await stub.Subtract(request, {.dedupe = &used})).status();
+  };
+  EXPECT_TRUE(absl::IsInvalidArgument(Run(subtract(*stub_, *token))));
+  Channel other(*client_runtime_, server_->address());
+  testing::Counter::Stub other_stub(other);
+  const absl::Status elsewhere = Run(subtract(other_stub, *token));
+  EXPECT_TRUE(absl::IsInvalidArgument(elsewhere)) << elsewhere;
+  EXPECT_EQ(service_.runs, 1u);
+}
+
+TEST_F(DedupeTest, AMethodThatIsNotDeduplicatedTakesNoToken) {
+  StartBoth();
+  const Token token(*this);
+  const auto count = [this](CallOptions options) -> Task<absl::Status> {
+    co_return (co_await stub_->Count(testing::AddRequest(), std::move(options))).status();
+  };
+  EXPECT_TRUE(Run(count({})).ok());
+  const absl::Status refused = Run(count({.dedupe = &*token}));
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_EQ(OutcomeOf(refused), Outcome::kNotExecuted);
+  EXPECT_EQ(service_.runs, 1u);
+}
+
+// --- restarts
+
+TEST_F(DedupeTest, AServerThatRestartedProvesNothingOfEarlierAttempts) {
+  StartBoth();
+  const Token token(*this);
+  EXPECT_EQ(Add(*token).value(), 1u);
+  RestartServer();
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const absl::Status status = Add(*token).status();
+    EXPECT_TRUE(absl::IsAborted(status)) << status;
+    EXPECT_EQ(OutcomeOf(status), Outcome::kMaybeExecuted);
+  }
+  EXPECT_EQ(service_.runs, 1u);
+  EXPECT_EQ(Run(AddWith({})).value(), 2u) << "a call that never ran before";
+}
+
+TEST_F(DedupeTest, ALaterAttemptThatIsNotSentLeavesItOpenWhetherTheCallRan) {
+  StartBoth();
+  LinkBreaker breaker;
+  const Token token(*this);
+  LinkBreaker::Arm(static_cast<int>(CallStep::kHandlerEnded), 1);
+  EXPECT_FALSE(Add(*token).ok());
+  server_.reset();
+  const absl::Status unsent = Add(*token).status();
+  EXPECT_TRUE(absl::IsUnavailable(unsent)) << unsent;
+  EXPECT_EQ(OutcomeOf(unsent), Outcome::kMaybeExecuted);
+}
+
+class MapStore final : public DedupeStore {
+ public:
+  Task<absl::StatusOr<std::optional<DedupeResult>>> Lookup(RequestId id) override {
+    ++lookups;
+    if (!works) co_return absl::UnavailableError("the disk is asleep");
+    const auto found = replies.find(id.number);
+    if (found == replies.end()) co_return std::nullopt;
+    co_return DedupeResult{.reply = found->second};
+  }
+
+  std::map<uint64_t, std::string> replies;  // by the name's number
+  bool works = true;
+  int lookups = 0;
+};
+
+TEST_F(DedupeTest, AStoreKnowsWhatRanBeforeTheRestart) {
+  MapStore store;
+  StartBoth({.store = &store});
+  service_.handler = [&store](ServerContext& context, const testing::AddRequest& request,
+                              testing::AddReply& reply) -> Task<absl::Status> {
+    if (request.call() == 1) store.replies[context.dedupe_id()->number] = reply.SerializeAsString();
+    co_return absl::OkStatus();
+  };
+  const Token stored(*this);
+  const Token lost(*this);
+  EXPECT_EQ(Add(*stored, 1).value(), 1u);
+  EXPECT_EQ(Add(*lost, 2).value(), 2u);
+  EXPECT_EQ(store.lookups, 0) << "no call was repeated";
+  RestartServer({.store = &store});
+  store.works = false;
+  const absl::Status asleep = Add(*stored, 1).status();
+  EXPECT_TRUE(absl::IsUnavailable(asleep)) << asleep;
+  EXPECT_EQ(OutcomeOf(asleep), Outcome::kMaybeExecuted);
+  store.works = true;
+  EXPECT_EQ(Add(*stored, 1).value(), 1u);
+  EXPECT_EQ(Add(*stored, 1).value(), 1u);
+  EXPECT_EQ(store.lookups, 2) << "the server keeps what it has looked up";
+  EXPECT_EQ(Add(*lost, 2).value(), 3u) << "it was never committed";
+  server_.reset();
+}
+
+}  // namespace
+}  // namespace verbena::internal

@@ -14,6 +14,7 @@ DOCUMENT = "docs/tuning.md"
 # Structs that no user fills in: name -> who does. A new struct of options is documented or added here.
 INTERNAL = {
     "BufferPoolOptions": "the endpoint, from MemoryBudgets",
+    "DedupeLimits": "the server, from DedupeOptions",
     "EndpointOptions": "the shard",
     "ExecutorOptions": "the runtime, from RuntimeOptions",
     "HandshakeOptions": "the endpoint",

@@ -5,7 +5,7 @@ set -euo pipefail
 usage() {
   cat <<'TEXT'
 usage: ./dev demo [block_store|kv|stream] [arguments of the example]
-       ./dev demo hello|balanced|host_loop|interceptors|overload|own_memory|rolling_restart
+       ./dev demo hello|balanced|dedupe|host_loop|interceptors|overload|own_memory|rolling_restart
 
   block_store  (default) a block server and a client as two processes: a directory tree, the given one or
                one that every Debian has, is stored in a volume on the disk, read back with many reads in
@@ -16,6 +16,7 @@ usage: ./dev demo [block_store|kv|stream] [arguments of the example]
                compared
   hello        the README's program: one service, one call
   balanced     one channel, three servers: turns, a restart, keys, and a set that a file names
+  dedupe       deposits that are repeated, also after a restart, and counted once
   host_loop    a server and a client on one thread, inside an epoll loop of the program's own
   interceptors a log, authorization and injected faults around calls
   overload     a server with more calls than it can serve, first without bounds, then with a queue
@@ -30,13 +31,13 @@ TEXT
 example=block_store
 case ${1:-} in
   -h | --help) usage; exit 0 ;;
-  block_store | kv | stream | hello | balanced | host_loop | interceptors | overload | own_memory | rolling_restart) example=$1; shift ;;
+  block_store | kv | stream | hello | balanced | dedupe | host_loop | interceptors | overload | own_memory | rolling_restart) example=$1; shift ;;
   -*) ;;
   "") ;;
   *)
     # A path is an argument of block_store; a word that is none is more likely a mistyped example.
     if [ ! -e "$1" ]; then
-      echo "dev demo: '$1' is neither an example (block_store, kv, stream, hello, balanced, host_loop, interceptors, overload, own_memory, rolling_restart) nor a file" >&2
+      echo "dev demo: '$1' is neither an example (block_store, kv, stream, hello, balanced, dedupe, host_loop, interceptors, overload, own_memory, rolling_restart) nor a file" >&2
       exit 2
     fi
     ;;

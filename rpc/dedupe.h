@@ -100,7 +100,7 @@ class DedupeToken {
 struct DedupeResult {
   // The serialized reply.
   std::string reply;
-  // Of the response, if it had one.
+  // The response's payload, if it had one.
   std::optional<std::string> payload = {};
 };
 
@@ -134,12 +134,12 @@ struct DedupeOptions {
   size_t max_results = 65536;
   // Bytes of their replies, payloads, metadata and failures.
   size_t max_bytes = size_t{64} << 20;
-  // Of a larger result the server keeps only that the call has run: a repeated request fails with
-  // RESOURCE_EXHAUSTED and Outcome::kExecuted. At most max_bytes.
+  // The server keeps no larger result, but only that the call has run: a repeated request fails
+  // with RESOURCE_EXHAUSTED and Outcome::kExecuted. At most max_bytes.
   size_t max_result_bytes = size_t{1} << 20;
   // A result that nobody acknowledged is dropped after this long. (start)
   Duration keep_for = std::chrono::minutes(5);
-  // Where the service stores names with its data; null: nowhere.
+  // The names that the service stores with its data; null: it stores none.
   DedupeStore* store = nullptr;
 };
 

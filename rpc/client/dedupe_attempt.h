@@ -27,7 +27,7 @@ class DedupeAttempt final : public ContextSentListener {
   static absl::Status Bind(DedupeToken& token, const std::shared_ptr<DedupeClient>& client);
 
   // Begins an attempt of `token`, which is bound and outlives it, and puts the name into `context`,
-  // which the attempt must outlive.
+  // which is not sent once the attempt is destroyed.
   DedupeAttempt(DedupeToken& token, CallContext& context);
   DedupeAttempt(const DedupeAttempt&) = delete;
   DedupeAttempt& operator=(const DedupeAttempt&) = delete;
@@ -39,7 +39,7 @@ class DedupeAttempt final : public ContextSentListener {
   void OnContextSent(uint64_t incarnation) override;
 
  private:
-  // It is not on its way to an unknown server any more.
+  // The attempt has been sent, or has ended.
   void Settle();
   // The server says that it has not run this attempt.
   void Withdraw();

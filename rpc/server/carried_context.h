@@ -28,12 +28,12 @@ struct IncomingContext {
 
 class CarriedContext {
  public:
-  // Of a call with a name.
+  // The state of a call with a name.
   struct Once {
     // The handler runs for all requests with the name: neither the end of the link nor a CANCEL
     // reaches it.
     bool outlives_link = false;
-    // Of the call, if it fails; unset: as of every call.
+    // The outcome of the call, if it fails; unset: that of a call without a name.
     std::optional<Outcome> outcome = {};
     size_t trailing_before = 0;  // entries of the answer's metadata before the handler
     std::string written = {};    // of the response's payload, piece by piece, if it may be kept

@@ -49,7 +49,7 @@ struct DedupeRequest {
   uint32_t fingerprint = 0;  // CRC32C of the request and its payload
 };
 
-// What to do with a request.
+// The decision about a request.
 struct DedupeClaim {
   enum class Verdict : uint8_t {
     kRun,      // run the handler, then call End()

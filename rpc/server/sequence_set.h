@@ -52,7 +52,7 @@ class SequenceSet {
   size_t ranges() const { return ranges_.size(); }
 
  private:
-  // Of numbers from `begin` to before `end`.
+  // Numbers from `begin` to before `end`.
   struct Range {
     uint64_t begin;
     uint64_t end;

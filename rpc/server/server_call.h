@@ -162,7 +162,7 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   Task<absl::Status> AnswerWith(const KeptResult& result);
   std::shared_ptr<const KeptResult> ResultOf(const absl::Status& status, Outcome outcome);
   Task<absl::Status> WriteKept(BufferView part);
-  // Of the request and its payload.
+  // CRC32C of the request and its payload.
   uint32_t Fingerprint() const;
   class Chain;
   [[gnu::noinline]] Task<absl::Status> RunIntercepted();

@@ -25,7 +25,7 @@
 
 namespace verbena::internal {
 
-// Who a client claims to be, and where it comes from.
+// A client's claim to a name, and the address that it comes from.
 struct ClientIdentity {
   RuntimeId runtime;
   // Its source address. If that names no host, the runtime's id, too.

@@ -85,7 +85,7 @@ struct ServerLimits {
   size_t max_metadata_bytes = 0;
   std::vector<std::shared_ptr<ServerInterceptor>> interceptors;
   AdmissionOptions admission;
-  // Of all executors, which it outlives; never null.
+  // One for all executors, which it outlives; never null.
   DedupeTable* dedupe = nullptr;
 };
 

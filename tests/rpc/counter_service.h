@@ -63,7 +63,7 @@ class CounterService final : public testing::Counter::Service {
   // Set while no call runs.
   Handler handler;
   std::atomic<uint64_t> runs = 0;
-  // Of the last Add; read while none runs.
+  // The last Add sets them; read while none runs.
   std::optional<RequestId> last_name;
   uint64_t acknowledged_below = 0;
 };

@@ -91,7 +91,7 @@ constexpr int kWithinCommit = kBeforeCommit + 1;
 constexpr int kAfterCommit = kBeforeCommit + 2;
 constexpr int kPlaces = kBeforeCommit + 3;
 
-// Of the server's process.
+// The server's process uses them.
 int place_to_die_at = 0;
 std::atomic<int64_t> visits_left = 0;
 
@@ -146,7 +146,8 @@ class DurableCounter final : public testing::Counter::Service, public DedupeStor
 // A process that starts a server, and the next one when that has died, always at one address.
 class ImmortalServer {
  public:
-  // It forks, so it must run while the test has no threads. Returns when the first server listens.
+  // The constructor forks, so it must run while the test has no threads. Returns when the first
+  // server listens.
   ImmortalServer(const Disk& disk, uint64_t requests) {
     int fds[2];
     EXPECT_EQ(pipe(fds), 0);

@@ -582,7 +582,7 @@ MUTANTS = [
     Mutant("kLastAttemptSpeaksForAll", "//tests/rpc:dedupe_test",
            "*ALaterAttemptThatIsNotSentLeavesItOpenWhetherTheCallRan"),
     Mutant("kLightestClientLoses", "//tests/rpc/server:dedupe_shard_test",
-           "*OfOneAddressTheClientWithTheMostLosesFirst"),
+           "*TheClientWithTheMostLosesFirstAmongThoseOfOneAddress"),
     Mutant("kForeignNameTaken", "//tests/rpc/server:dedupe_shard_test",
            "*AnotherRuntimesNameIsRefused"),
     Mutant("kReusedNameTaken", "//tests/rpc:dedupe_test", "*ATokenIsGoodForOneRequestAlone"),

@@ -171,7 +171,7 @@ TEST_F(DedupeShardTest, TheClientWithTheMostLosesFirst) {
   ExpectUnproven(Begin(Request(2, 1)));
 }
 
-TEST_F(DedupeShardTest, OfOneAddressTheClientWithTheMostLosesFirst) {
+TEST_F(DedupeShardTest, TheClientWithTheMostLosesFirstAmongThoseOfOneAddress) {
   Make({.max_results = 10, .max_bytes = 1000});
   const auto at_one_address = [](uint8_t client, uint64_t number) {
     DedupeRequest request = Request(client, number);

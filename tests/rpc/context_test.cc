@@ -344,7 +344,7 @@ std::vector<Malformed> MalformedRequests() {
   std::string longer = good;
   longer[8] = 100;
   std::string flags = good;
-  flags[4] = 8;
+  flags[4] = 16;
   const std::string bulk(48, '\0');
   constexpr uint8_t kBoth = kFrameHasContext | kFrameHasBulk;
   return {
@@ -352,6 +352,10 @@ std::vector<Malformed> MalformedRequests() {
       {"CutShort", ContextRequest(good.substr(0, good.size() - 1))},
       {"HeaderCutShort", ContextRequest(good.substr(0, 7))},
       {"UnknownFlag", ContextRequest(flags)},
+      {"NameOfNoCall", ContextRequest(Block({.dedupe = DedupeName{}}))},
+      {"NameThatAcknowledgesItself",
+       ContextRequest(Block(
+           {.dedupe = DedupeName{.id = {.client = {1}, .number = 1}, .acknowledged_below = 2}}))},
       {"KeyInCapitals", ContextRequest(upper)},
       {"KeyPastTheEnd", ContextRequest(longer)},
       {"TooLargeForAFrame", ContextRequest(Block({.metadata = Filler(kMaxContextInFrame - 7)}))},

@@ -31,7 +31,10 @@ std::vector<Violation> ViolationsOfAClient() {
   unary_apart.header.flags = kFrameMessageApart;
   const std::string good = Block();
   std::string unknown = good;
-  unknown[4] = 8;
+  unknown[4] = 16;
+  const CallContext name{.dedupe = DedupeName{.id = {.client = {1}, .number = 1}}};
+  std::string named(name.encoded_bytes(), '\0');
+  name.Encode(named.data());
   std::string upper = good;
   upper[8 + 4] = 'K';
   const RogueFrame echo = Opening(kEcho, Streams::kBoth);
@@ -40,6 +43,7 @@ std::vector<Violation> ViolationsOfAClient() {
       {"ContextThatIsMissing", {Carrying("", echo)}},
       {"ContextCutShort", {Carrying(good.substr(0, good.size() - 1), echo)}},
       {"ContextWithAnUnknownFlag", {Carrying(unknown, echo)}},
+      {"ContextWithTheNameOfACall", {Carrying(named, echo)}},
       {"ContextWithAKeyInCapitals", {Carrying(upper, echo)}},
       {"ContextTooLargeForAFrame", {Carrying(Block(kMaxContextInFrame), echo)}},
       {"ContextApartOfAUnaryCall", {Carrying(Travelling(2000), Request(kSay, 0, 0))}},

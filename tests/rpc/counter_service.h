@@ -70,8 +70,8 @@ class CounterService final : public testing::Counter::Service {
 
 class CounterTest : public RuntimePair {
  protected:
-  void StartServer(DedupeOptions dedupe = {}, RuntimeOptions runtime = {}) {
-    server_runtime_ = StartRuntime(std::move(runtime));
+  void StartServer(DedupeOptions dedupe = {}) {
+    server_runtime_ = StartRuntime();
     ServeWith(service_, {.dedupe = dedupe});
   }
   void StartClient() {

@@ -186,13 +186,14 @@ TEST_F(DedupeTest, ARequestThatWasLostOnItsWayRuns) {
   EXPECT_EQ(Add(*token).value(), 1u);
 }
 
-// One server by two names is a set of two to its client, with a link to each of two executors.
+// One server by two addresses is a set of two to its client, with a link to each of two executors.
 TEST_F(DedupeTest, AnotherExecutorOfTheServerFindsTheCall) {
-  StartServer({}, {.executors = 2});
+  server_runtime_ = StartRuntime({.executors = 2});
+  ServeWith(service_, {.address = "0.0.0.0:0"});
   client_runtime_ = StartRuntime();
-  const std::string address = server_->address();
-  const std::string other = "localhost" + address.substr(address.rfind(':'));
-  channel_ = std::make_unique<Channel>(*client_runtime_, "static:" + address + "," + other);
+  const std::string port = server_->address().substr(server_->address().rfind(':'));
+  channel_ =
+      std::make_unique<Channel>(*client_runtime_, "static:127.0.0.1" + port + ",127.0.0.2" + port);
   stub_ = std::make_unique<testing::Counter::Stub>(*channel_);
   ASSERT_TRUE(Run(AwaitBoth()).ok());
   const Token token(*this);

@@ -5,10 +5,12 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/client/balancer.h"
+#include "verbena/rpc/client/call_policies.h"
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/connections.h"
 #include "verbena/rpc/client/server_feed.h"
 #include "verbena/rpc/client/subchannel.h"
+#include "verbena/rpc/client/tried_servers.h"
 #include "verbena/rpc/dedupe.h"
 #include "verbena/rpc/discovery/resolvers.h"
 #include "verbena/rpc/discovery/target.h"
@@ -90,6 +92,14 @@ std::shared_ptr<internal::ServerFeed> FeedOf(const std::string& target,
   return std::make_shared<internal::ServerFeed>(target, internal::MakeResolver(*std::move(parsed)));
 }
 
+// nullptr: no method has a policy.
+std::unique_ptr<internal::CallPolicies> PoliciesOf(const ServiceConfig& config, int executors) {
+  const absl::Status checked = internal::CheckServiceConfig(config);
+  VERBENA_CHECK(checked.ok()) << std::string(checked.message());
+  if (config.methods.empty()) return nullptr;
+  return std::make_unique<internal::CallPolicies>(config, executors);
+}
+
 // The deadline of the Task that asks for memory, or for a loan.
 TimePoint AmbientDeadline(const TaskContext& context) {
   return VERBENA_MUTANT(kMemoryOutwaitsTheTask) ? kNever : context.deadline();
@@ -101,6 +111,7 @@ Channel::Channel(Runtime& runtime, std::string target, ChannelOptions options)
     : runtime_(runtime),
       target_(std::move(target)),
       options_(std::move(options)),
+      policies_(PoliciesOf(options_.service_config, runtime.executors())),
       feed_(FeedOf(target_, options_.resolver)),
       uses_(runtime.executors()),
       dedupe_clients_(runtime.executors()) {
@@ -150,6 +161,18 @@ internal::Connection* Channel::FindConnection(const internal::Shard& shard,
   use = {
       .connection = &here.To(target_, WishOf(options_)), .connections = &here, .gate = here.gate()};
   return use.connection;
+}
+
+internal::Connection* Channel::ConnectionApartFrom(const internal::TriedServers& tried,
+                                                   std::optional<uint64_t> route_key) {
+  const internal::Shard* shard = runtime_.CurrentShard();
+  if (shard == nullptr || tried.empty()) return ConnectionHere(route_key);
+  internal::Balancer* balancer = uses_[shard->index()].balancer;
+  return balancer == nullptr ? ConnectionHere(route_key) : balancer->PickOther(route_key, tried);
+}
+
+RetryStats Channel::retry_stats() const {
+  return policies_ == nullptr ? RetryStats() : policies_->stats();
 }
 
 internal::Balancer& Channel::BalancerOn(const internal::Shard& shard) {

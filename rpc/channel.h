@@ -33,7 +33,9 @@
 #include "verbena/rpc/metadata.h"
 #include "verbena/rpc/remote_memory.h"
 #include "verbena/rpc/resolver.h"
+#include "verbena/rpc/retry.h"
 #include "verbena/rpc/runtime.h"
+#include "verbena/rpc/service_config.h"
 #include "verbena/transport/coro/task.h"
 #include "verbena/transport/memory/buffer.h"
 
@@ -41,6 +43,7 @@ namespace verbena {
 
 namespace internal {
 class Balancer;
+class CallPolicies;
 class Connection;
 class Connections;
 class ConnectionUse;
@@ -48,6 +51,7 @@ class DedupeClient;
 class ExecutorGate;
 class ServerFeed;
 class Shard;
+class TriedServers;
 }  // namespace internal
 
 struct ChannelOptions {
@@ -91,6 +95,9 @@ struct ChannelOptions {
   uint32_t executors_per_server = 1;
   // Which servers of a set take no calls for a while, and when (balancing.h). By default none.
   EjectionOptions ejection = {};
+  // Retries, hedging, time limits and wait_for_ready, by method (service_config.h). Empty by
+  // default: each call has one attempt.
+  ServiceConfig service_config = {};
 };
 
 class Channel {
@@ -110,7 +117,8 @@ class Channel {
   //
   // Nothing is connected here, and a target that is wrong fails the first call with
   // INVALID_ARGUMENT. `runtime` must outlive every use but the destructor. A check aborts if
-  // `options` sets both server_executor and server_key, or a field is out of its range.
+  // `options` sets both server_executor and server_key, or a field is out of its range, also one of
+  // service_config.
   Channel(Runtime& runtime, std::string target, ChannelOptions options = {});
   // On any thread, also while or after the runtime is destroyed. Closes the links that no other
   // channel uses.
@@ -167,6 +175,9 @@ class Channel {
   //   }
   Task<absl::StatusOr<uint64_t>> ServersChanged(uint64_t seen);
 
+  // Counts of all executors, since the channel was made. From any thread.
+  RetryStats retry_stats() const;
+
   const std::string& target() const { return target_; }
   const ChannelOptions& options() const { return options_; }
 
@@ -174,8 +185,13 @@ class Channel {
   // nullptr if no server of a set is ready, or this thread runs no executor of the runtime. The
   // link may be unusable all the same: then Route() finds another one.
   internal::Connection* ConnectionHere(std::optional<uint64_t> route_key = {});
+  // The same for a further attempt of a call: another server than those, if one is ready.
+  internal::Connection* ConnectionApartFrom(const internal::TriedServers& tried,
+                                            std::optional<uint64_t> route_key);
   // Whether the target names a set of servers.
   bool chooses() const { return feed_ != nullptr; }
+  // Retries and the like by method; nullptr without a service_config.
+  internal::CallPolicies* policies() const { return policies_.get(); }
   // This executor's part of the runtime; nullptr on a thread that runs none.
   internal::Shard* ShardHere() const { return runtime_.CurrentShard(); }
   // Waits for a connection with a usable link: until `deadline`, which is a time or none, and
@@ -195,6 +211,7 @@ class Channel {
   Runtime& runtime_;
   const std::string target_;
   const ChannelOptions options_;
+  const std::unique_ptr<internal::CallPolicies> policies_;
   const std::shared_ptr<internal::ServerFeed> feed_;  // nullptr: one server
   struct Use {
     internal::Connection* connection = nullptr;  // of one server

@@ -8,14 +8,18 @@
 #include "absl/cleanup/cleanup.h"
 #include "fmt/format.h"
 #include "verbena/rpc/channel.h"
+#include "verbena/rpc/client/call_policies.h"
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/context_call.h"
 #include "verbena/rpc/client/intercepted_stream.h"
+#include "verbena/rpc/client/retry_series.h"
 #include "verbena/rpc/client/stream_call.h"
 #include "verbena/rpc/internal/shard.h"
 #include "verbena/rpc/outcome.h"
+#include "verbena/rpc/service_config.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/mutant.h"
 
@@ -27,6 +31,14 @@ using google::protobuf::MessageLite;
 Deadline DeadlineOf(const Channel& channel, const CallOptions& options) {
   return options.deadline.is_given() ? options.deadline : channel.options().default_deadline;
 }
+
+// Retries and the like; nullptr if the method has none.
+const MethodConfig* PolicyOf(const Channel& channel, const MethodDescriptor& method) {
+  const CallPolicies* policies = channel.policies();
+  return policies == nullptr ? nullptr : policies->Of(method);
+}
+
+Task<absl::Status> Pause(Duration pause) { co_return co_await Sleep(pause); }
 
 std::unique_ptr<MessageLite> CopyOf(const MessageLite& message) {
   std::unique_ptr<MessageLite> copy(message.New());
@@ -61,8 +73,9 @@ class ChannelStream final : public StreamCall, private StreamBeginner {
       : StreamCall(method, DeadlineOf(channel, options), options.info,
                    method.streams == Streams::kServer ? request.SerializeAsString() : ""),
         channel_(channel),
+        policy_(PolicyOf(channel, method)),
         route_key_(options.route_key),
-        wait_for_ready_(options.wait_for_ready),
+        wait_for_ready_(options.wait_for_ready || (policy_ != nullptr && policy_->wait_for_ready)),
         inherits_(options.inherit == Inherit::kAll) {
     if (options.dedupe != nullptr) {
       Refuse(absl::InvalidArgumentError(fmt::format(
@@ -117,8 +130,11 @@ class ChannelStream final : public StreamCall, private StreamBeginner {
     return connection != nullptr && StreamCall::Begin(*connection);
   }
   Task<void> BeginOnceConnected() override;
+  // The retries of a stream that found no link; none if its method has no RetryPolicy.
+  std::optional<RetrySeries> Retries();
 
   Channel& channel_;
+  const MethodConfig* const policy_;  // nullptr: none
   const std::optional<uint64_t> route_key_;
   const bool wait_for_ready_;
   const bool inherits_;
@@ -145,7 +161,7 @@ bool ChannelStream::BeginIn(CancelScope* scope) {
 // The call's context is complete: its own, and what it inherits.
 void ChannelStream::TakeOver(Scheduler& scheduler, const CancelScope* scope) {
   if (!inherits_ && !VERBENA_MUTANT(kStreamInheritsAlways)) scope = nullptr;
-  StartClock(scheduler, scope);
+  StartClock(scheduler, scope, policy_ == nullptr ? Duration::zero() : policy_->timeout);
   const TraceContext* trace = scope == nullptr ? nullptr : scope->trace();
   CallContext context;
   if (given_ != nullptr) context = std::move(*given_);
@@ -181,11 +197,21 @@ Task<void> ChannelStream::Begun() {
   }
 }
 
+std::optional<RetrySeries> ChannelStream::Retries() {
+  const Shard* shard = channel_.ShardHere();
+  if (policy_ == nullptr || !policy_->retry.has_value() || shard == nullptr) return std::nullopt;
+  RetryAccount& account = channel_.policies()->account(shard->index());
+  account.Add(RetryAccount::Count::kCalls);
+  return std::optional<RetrySeries>(std::in_place, *policy_->retry, method(), account);
+}
+
 // Several awaits of the stream may be here at once; the first that finds a link begins the call.
 Task<void> ChannelStream::BeginOnceConnected() {
-  CancelScope* const await = (co_await CurrentContext()).cancel;
+  const TaskContext context = co_await CurrentContext();
+  CancelScope* const await = context.cancel;
   if (begun()) co_return;
   ConnectScope scope(await, waits_for_link());
+  std::optional<RetrySeries> retries = Retries();
   while (!begun() && !BeginHere()) {
     const absl::StatusOr<ConnectionUse> connection =
         co_await channel_.Route(route_key_, deadline(), wait_for_ready_).In(scope.get());
@@ -197,6 +223,21 @@ Task<void> ChannelStream::BeginOnceConnected() {
     // Whoever awaits was cancelled, not the stream. The next await goes on.
     const bool is_cancelled = await != nullptr && await->requested();
     if (is_cancelled && !VERBENA_MUTANT(kCancelledAwaitEndsStream)) break;
+    // No message has left.
+    std::optional<Duration> pause;
+    if (retries.has_value()) {
+      pause = retries->After({.status = connection.status(),
+                              .now = context.scheduler->now(),
+                              .deadline = deadline().when()});
+    }
+    if (pause.has_value()) {
+      const absl::Status slept = co_await Pause(*pause).In(scope.get());
+      if (begun() || (await != nullptr && await->requested())) break;
+      if (slept.ok()) {
+        retries->Begin();
+        continue;
+      }
+    }
     Refuse(connection.status());
   }
 }

@@ -8,16 +8,23 @@
 
 #include "fmt/format.h"
 #include "verbena/rpc/channel.h"
+#include "verbena/rpc/client/attempt_maker.h"
 #include "verbena/rpc/client/bulk_call.h"
+#include "verbena/rpc/client/call_policies.h"
 #include "verbena/rpc/client/client_call.h"
 #include "verbena/rpc/client/connection.h"
 #include "verbena/rpc/client/context_call.h"
 #include "verbena/rpc/client/dedupe_attempt.h"
+#include "verbena/rpc/client/hedged_call.h"
 #include "verbena/rpc/client/intercepted_call.h"
+#include "verbena/rpc/client/retried_call.h"
+#include "verbena/rpc/client/tried_servers.h"
 #include "verbena/rpc/dedupe.h"
 #include "verbena/rpc/internal/shard.h"
 #include "verbena/rpc/outcome.h"
+#include "verbena/rpc/service_config.h"
 #include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/context.h"
 #include "verbena/transport/log/check.h"
 #include "verbena/transport/log/mutant.h"
 
@@ -80,13 +87,15 @@ Task<absl::Status> CallWithOptionsOnceConnected(const Executor& executor, Channe
                                                 const MethodDescriptor& method,
                                                 const MessageLite& request, MessageLite& reply,
                                                 PayloadSink payload, CallOptions options,
-                                                CallContext context, RouteOf route) {
+                                                CallContext context, RouteOf route,
+                                                TriedServers* tried = nullptr) {
   CallInfo* const info = options.info;
   const TimePoint began = executor.now();
   const absl::StatusOr<ConnectionUse> connection =
       co_await channel.Route(route.key, options.deadline, route.wait_for_ready);
   absl::Status status;
   if (connection.ok()) {
+    if (tried != nullptr) tried->Add(**connection);
     status = co_await CallWithOptions(**connection, channel, method, request, reply, payload,
                                       std::move(options), std::move(context));
   } else {
@@ -95,6 +104,60 @@ Task<absl::Status> CallWithOptionsOnceConnected(const Executor& executor, Channe
   }
   if (info != nullptr) info->elapsed = executor.now() - began;
   co_return status;
+}
+
+// The context block of a call in `scope`, which may be null. Takes the metadata of `options`.
+CallContext ContextOf(CallOptions& options, const CancelScope* scope) {
+  CallContext context{.priority = options.priority,
+                      .request_id = options.request_id,
+                      .metadata = std::move(options.metadata)};
+  if (scope != nullptr && scope->trace() != nullptr) context.trace = scope->trace()->Child();
+  return context;
+}
+
+// Attempts of a call on a channel. Interceptors run around each of them.
+class ChannelAttempts final : public AttemptMaker {
+ public:
+  // All outlive it.
+  ChannelAttempts(const Executor& executor, Channel& channel, const MethodDescriptor& method,
+                  const MessageLite& request)
+      : executor_(executor), channel_(channel), method_(method), request_(request) {}
+
+  Task<absl::Status> Attempt(MessageLite& reply, PayloadSink received, CallOptions options,
+                             TriedServers& tried) override {
+    const CancelScope* scope = (co_await CurrentContext()).cancel;
+    if (options.inherit != Inherit::kAll) scope = nullptr;
+    CallContext context = ContextOf(options, scope);
+    const RouteOf route{options.route_key, options.wait_for_ready};
+    Connection* const ready = channel_.ConnectionApartFrom(tried, route.key);
+    if (ready == nullptr || (route.wait_for_ready && ready->usable_session() == nullptr)) {
+      co_return co_await CallWithOptionsOnceConnected(executor_, channel_, method_, request_, reply,
+                                                      received, std::move(options),
+                                                      std::move(context), route, &tried);
+    }
+    tried.Add(*ready);
+    co_return co_await CallWithOptions(*ready, channel_, method_, request_, reply, received,
+                                       std::move(options), std::move(context));
+  }
+
+ private:
+  const Executor& executor_;
+  Channel& channel_;
+  const MethodDescriptor& method_;
+  const MessageLite& request_;
+};
+
+// A call of a method that has retries or hedging. `options.deadline` is a time, or none.
+Task<absl::Status> CallWithPolicy(const Executor& executor, Channel& channel,
+                                  const MethodDescriptor& method, const MessageLite& request,
+                                  MessageLite& reply, PayloadSink payload, CallOptions options,
+                                  const MethodConfig& policy, RetryAccount& account) {
+  ChannelAttempts attempts(executor, channel, method, request);
+  const RetryableCall call{attempts, method, account, reply, payload};
+  if (policy.retry.has_value()) {
+    co_return co_await RetriedCall(call, *policy.retry, std::move(options));
+  }
+  co_return co_await HedgedCall(call, *policy.hedging, std::move(options));
 }
 
 Task<absl::Status> Failed(absl::Status status) { co_return status; }
@@ -157,6 +220,15 @@ class InPlaceCall::Eager final : public ClientCall {
   InPlaceCall& owner_;
 };
 
+inline InPlaceCall::Stage InPlaceCall::StageOf(const Channel& channel,
+                                               const MethodDescriptor& method, bool has_parts) {
+  const CallPolicies* policies = channel.policies();
+  if (policies != nullptr && policies->Of(method) != nullptr) [[unlikely]]
+    return Stage::kNewWithPolicy;
+  const bool is_plain = !has_parts && !method.dedupe && channel.options().interceptors.empty();
+  return is_plain ? Stage::kNew : Stage::kNewWithOptions;
+}
+
 InPlaceCall::InPlaceCall(Channel& channel, const MethodDescriptor& method, CallOptions&& options)
     : channel_(&channel),
       method_(&method),
@@ -164,14 +236,11 @@ InPlaceCall::InPlaceCall(Channel& channel, const MethodDescriptor& method, CallO
                                             : channel.options().default_deadline),
       info_(options.info),
       route_key_(options.route_key),
-      stage_(WantsBulk(method, options) || HasContext(options) || method.dedupe ||
-                     !channel.options().interceptors.empty()
-                 ? Stage::kNewWithOptions
-                 : Stage::kNew),
+      stage_(StageOf(channel, method, WantsBulk(method, options) || HasContext(options))),
       wait_for_ready_(options.wait_for_ready) {
   static_assert(sizeof(Eager) <= kStorageBytes && alignof(Eager) <= alignof(std::max_align_t));
   static_assert(sizeof(CallOptions) <= kStorageBytes);
-  if (stage_ == Stage::kNewWithOptions) new (storage_) CallOptions(std::move(options));
+  if (stage_ != Stage::kNew) new (storage_) CallOptions(std::move(options));
 }
 
 InPlaceCall::InPlaceCall(Channel& channel, const MethodDescriptor& method)
@@ -179,12 +248,9 @@ InPlaceCall::InPlaceCall(Channel& channel, const MethodDescriptor& method)
       method_(&method),
       deadline_(channel.options().default_deadline),
       info_(nullptr),
-      stage_(method.payloads != Payloads::kNone || method.dedupe ||
-                     !channel.options().interceptors.empty()
-                 ? Stage::kNewWithOptions
-                 : Stage::kNew),
+      stage_(StageOf(channel, method, method.payloads != Payloads::kNone)),
       wait_for_ready_(false) {
-  if (stage_ == Stage::kNewWithOptions) new (storage_) CallOptions();
+  if (stage_ != Stage::kNew) new (storage_) CallOptions();
 }
 
 InPlaceCall::InPlaceCall(InPlaceCall&& other) noexcept
@@ -195,9 +261,9 @@ InPlaceCall::InPlaceCall(InPlaceCall&& other) noexcept
       route_key_(other.route_key_),
       stage_(other.stage_),
       wait_for_ready_(other.wait_for_ready_) {
-  VERBENA_CHECK(stage_ == Stage::kNew || stage_ == Stage::kNewWithOptions)
-      << method_->full_name << ": a call was moved that had begun, or was moved from";
-  if (stage_ == Stage::kNewWithOptions) new (storage_) CallOptions(other.TakeOptions());
+  VERBENA_CHECK(is_new()) << method_->full_name
+                          << ": a call was moved that had begun, or was moved from";
+  if (stage_ != Stage::kNew) new (storage_) CallOptions(other.TakeOptions());
   other.stage_ = Stage::kMovedFrom;
 }
 
@@ -206,19 +272,23 @@ InPlaceCall::~InPlaceCall() {
     // First, since it refers to the call.
     task_ = {};
     eager().~Eager();
-  } else if (stage_ == Stage::kNewWithOptions) {
+  } else if (is_new() && stage_ != Stage::kNew) {
     options().~CallOptions();
   }
 }
 
 std::coroutine_handle<> InPlaceCall::Begin(PromiseBase& caller, const MessageLite& request,
                                            MessageLite& reply, PayloadSink payload) {
-  VERBENA_CHECK(stage_ == Stage::kNew || stage_ == Stage::kNewWithOptions)
-      << method_->full_name << ": a call was awaited twice, or after it was moved from";
+  VERBENA_CHECK(is_new()) << method_->full_name
+                          << ": a call was awaited twice, or after it was moved from";
   if (info_ != nullptr && !VERBENA_MUTANT(kTrailersOfTheCallBefore)) *info_ = {};
+  if (stage_ != Stage::kNew) [[unlikely]] {
+    if (stage_ == Stage::kNewWithPolicy) return BeginWithPolicy(caller, request, reply, payload);
+    return BeginWithOptions(channel_->ConnectionHere(route_key_), caller, request, reply, payload);
+  }
   Connection* connection = channel_->ConnectionHere(route_key_);
   const bool traced = caller.cancel != nullptr && caller.cancel->trace() != nullptr;
-  if (stage_ == Stage::kNewWithOptions || connection == nullptr || traced) [[unlikely]] {
+  if (connection == nullptr || traced) [[unlikely]] {
     return BeginWithOptions(connection, caller, request, reply, payload);
   }
   const Executor& executor = connection->shard().executor();
@@ -242,6 +312,33 @@ std::coroutine_handle<> InPlaceCall::Begin(PromiseBase& caller, const MessageLit
   return call->AwaitInFrame(caller) ? std::noop_coroutine() : caller.handle;
 }
 
+std::coroutine_handle<> InPlaceCall::BeginWithPolicy(PromiseBase& caller,
+                                                     const MessageLite& request, MessageLite& reply,
+                                                     PayloadSink payload) {
+  CallPolicies& policies = *channel_->policies();
+  const MethodConfig& policy = *policies.Of(*method_);
+  const Shard* shard = channel_->ShardHere();
+  const bool has_attempts =
+      policy.retry.has_value() || (policy.hedging.has_value() && MayBeHedged(*method_, options()));
+  wait_for_ready_ = wait_for_ready_ || policy.wait_for_ready;
+  if (shard != nullptr && policy.timeout > Duration::zero()) {
+    const Executor& executor = shard->executor();
+    deadline_ = std::min(deadline_.At(executor), SaturatingAdd(executor.now(), policy.timeout));
+  }
+  if (shard == nullptr || !has_attempts) {
+    stage_ = Stage::kNewWithOptions;
+    return BeginWithOptions(channel_->ConnectionHere(route_key_), caller, request, reply, payload);
+  }
+  CallOptions options = TakeOptions();
+  const bool inherits = options.inherit == Inherit::kAll;
+  options.deadline = EarlierOf(deadline_.At(shard->executor()), inherits ? caller.cancel : nullptr);
+  options.wait_for_ready = wait_for_ready_;
+  Task<absl::Status> call =
+      CallWithPolicy(shard->executor(), *channel_, *method_, request, reply, payload,
+                     std::move(options), policy, policies.account(shard->index()));
+  return BeginTask(inherits ? std::move(call) : RunUninherited(std::move(call)), caller);
+}
+
 std::coroutine_handle<> InPlaceCall::BeginWithOptions(Connection* connection, PromiseBase& caller,
                                                       const MessageLite& request,
                                                       MessageLite& reply, PayloadSink payload) {
@@ -250,8 +347,8 @@ std::coroutine_handle<> InPlaceCall::BeginWithOptions(Connection* connection, Pr
     options = TakeOptions();
   } else {
     options.info = info_;
-    options.wait_for_ready = wait_for_ready_;
   }
+  options.wait_for_ready = wait_for_ready_;
   const Shard* shard = connection != nullptr ? &connection->shard() : channel_->ShardHere();
   if (shard == nullptr) {
     return BeginTask(Failed(FailUnsent(NotOnAnExecutor(), options, payload)), caller);
@@ -268,10 +365,7 @@ std::coroutine_handle<> InPlaceCall::BeginWithOptions(Connection* connection, Pr
   const bool inherits = options.inherit == Inherit::kAll;
   const CancelScope* scope = inherits ? caller.cancel : nullptr;
   options.deadline = EarlierOf(deadline_.At(executor), scope);
-  CallContext context{.priority = options.priority,
-                      .request_id = options.request_id,
-                      .metadata = std::move(options.metadata)};
-  if (scope != nullptr && scope->trace() != nullptr) context.trace = scope->trace()->Child();
+  CallContext context = ContextOf(options, scope);
   const bool waits = connection == nullptr || ((wait_for_ready_ || channel_->chooses()) &&
                                                connection->usable_session() == nullptr);
   const bool intercepted = !channel_->options().interceptors.empty();

@@ -70,6 +70,7 @@ class InPlaceCall {
   enum class Stage : uint8_t {
     kNew,
     kNewWithOptions,  // storage_ holds all CallOptions: the call has more than messages
+    kNewWithPolicy,   // the same: the channel has a MethodConfig for the method
     kEager,           // storage_ holds an Eager; task_ too if the server asked for a landing
     kTask,            // task_ makes the call
     kMovedFrom,
@@ -77,6 +78,13 @@ class InPlaceCall {
   // Enough for an Eager and for CallOptions, which the source checks.
   static constexpr size_t kStorageBytes = 320;
 
+  // `has_parts`: by its method or its options, the call has more than messages.
+  static Stage StageOf(const Channel& channel, const MethodDescriptor& method, bool has_parts);
+  bool is_new() const { return stage_ <= Stage::kNewWithPolicy; }
+  // The call may have several attempts, and limits that the channel sets.
+  [[gnu::noinline]] std::coroutine_handle<> BeginWithPolicy(
+      PromiseBase& caller, const google::protobuf::MessageLite& request,
+      google::protobuf::MessageLite& reply, PayloadSink payload);
   // `connection` is null if no server is ready, or on a thread without an executor of the
   // channel's.
   [[gnu::noinline]] std::coroutine_handle<> BeginWithOptions(

@@ -68,6 +68,12 @@ def verbena_repositories():
         hdrs = ["boost/asio.hpp"],
     )
     _library(
+        name = "boost_json",
+        build_file = "@verbena//third_party:boost_json.BUILD",
+        deb = "libboost1.81-dev",
+        hdrs = ["boost/json/src.hpp"],
+    )
+    _library(
         name = "openssl",
         build_file = "@verbena//third_party:openssl.BUILD",
         deb = "libssl-dev",

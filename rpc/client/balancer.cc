@@ -91,6 +91,22 @@ Connection* Balancer::PickUsable(std::optional<uint64_t> route_key) {
   return ready == nullptr ? nullptr : ready->connection();
 }
 
+Connection* Balancer::PickOther(std::optional<uint64_t> route_key, const TriedServers& tried) {
+  Connection* const picked = Pick(route_key);
+  if (picked == nullptr || !tried.Has(*picked) || VERBENA_MUTANT(kRetryOnTheSameServer)) {
+    return picked;
+  }
+  // The picker's members alone, so that zones and ejections hold. The first that is looked at is
+  // random: otherwise one server would get the calls of each that fails.
+  const size_t count = places_.size();
+  const size_t begin = Random::Real().Below(count);
+  for (size_t i = 0; i < count; ++i) {
+    Connection* const other = places_[(begin + i) % count].connection;
+    if (other != nullptr && other->usable_session() != nullptr && !tried.Has(*other)) return other;
+  }
+  return picked;
+}
+
 bool Balancer::Rebuild() {
   std::vector<Subchannel*> callable = subchannels_.Callable();
   const size_t all = callable.size();

@@ -24,6 +24,7 @@
 #include "verbena/rpc/client/server_feed.h"
 #include "verbena/rpc/client/subchannel.h"
 #include "verbena/rpc/client/subchannels.h"
+#include "verbena/rpc/client/tried_servers.h"
 #include "verbena/rpc/deadline.h"
 #include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/event.h"
@@ -51,10 +52,12 @@ class Balancer final : private SubchannelOwner, private CancelNode, private Task
   // The connection of a server that is ready; nullptr: none is. A link that has just begun to close
   // may be unusable all the same: then AwaitPick().
   Connection* Pick(std::optional<uint64_t> route_key);
-  // The same, and waits until a server is ready. UNAVAILABLE: the set is empty, or the attempts to
-  // connect to all of its servers have failed; another code if all of them failed with that one.
-  // INVALID_ARGUMENT: the target does not parse. `wait_for_ready`: an error that may pass is waited
-  // out until `deadline`, which is a time or none.
+  // For a further attempt: the same, but a server that was not tried yet, if one is ready.
+  Connection* PickOther(std::optional<uint64_t> route_key, const TriedServers& tried);
+  // The same as Pick(), and waits until a server is ready. UNAVAILABLE: the set is empty, or the
+  // attempts to connect to all of its servers have failed; another code if all of them failed with
+  // that one. INVALID_ARGUMENT: the target does not parse. `wait_for_ready`: an error that may pass
+  // is waited out until `deadline`, which is a time or none.
   Task<absl::StatusOr<ConnectionUse>> AwaitPick(std::optional<uint64_t> route_key,
                                                 Deadline deadline, bool wait_for_ready);
   // In the order of the set.

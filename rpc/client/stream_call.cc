@@ -34,10 +34,13 @@ StreamCall::~StreamCall() {
   }
 }
 
-void StreamCall::StartClock(Scheduler& scheduler, const CancelScope* scope) {
+void StreamCall::StartClock(Scheduler& scheduler, const CancelScope* scope, Duration timeout) {
   scheduler_ = &scheduler;
   TimePoint ambient = kNever;
   if (scope != nullptr && !VERBENA_MUTANT(kStreamOutlastsItsTask)) ambient = scope->deadline();
+  if (timeout > Duration::zero()) {
+    ambient = std::min(ambient, SaturatingAdd(scheduler.now(), timeout));
+  }
   if (deadline_.is_set() || info_ != nullptr || ambient != kNever) started_ = scheduler.now();
   deadline_ = Deadline(std::min(deadline_.At(started_), ambient));
   BeginInfo();

@@ -79,8 +79,8 @@ class StreamCall : private StreamReceiver::Listener, private SendWaiter, private
   const MethodDescriptor& method() const { return method_; }
 
   // The call's time begins; before Begin(), once. `scope` is that of the Task from which the call
-  // inherits its deadline; null if it inherits none.
-  void StartClock(Scheduler& scheduler, const CancelScope* scope);
+  // inherits its deadline; null if it inherits none. 0 is no `timeout`.
+  void StartClock(Scheduler& scheduler, const CancelScope* scope, Duration timeout = {});
   bool clock_started() const { return scheduler_ != nullptr; }
   // A time, or none. Precondition: clock_started().
   Deadline deadline() const { return deadline_; }

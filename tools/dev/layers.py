@@ -66,6 +66,9 @@ LIBRARIES = {
     "Asio": (
         r"boost/asio", "boost",
         {"transport/connect", "rpc/asio", "rpc/admin", "benchmarks", "tests", "tools/pch"}),
+    "Boost.JSON": (
+        r"boost/json", "boost_json",
+        {"rpc/internal", "tests"}),
     "liburing": (
         r"liburing", "uring",
         {"transport/executor", "transport/file", "transport/soft", "benchmarks", "tests"}),

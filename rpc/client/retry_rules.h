@@ -1,0 +1,60 @@
+// The rules by which a call may have a second attempt without running a mutation twice.
+//
+// Policies choose among the attempts that these rules allow, and never go beyond them. Pure
+// functions.
+
+#ifndef VERBENA_RPC_CLIENT_RETRY_RULES_H_
+#define VERBENA_RPC_CLIENT_RETRY_RULES_H_
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "verbena/rpc/method.h"
+#include "verbena/rpc/outcome.h"
+#include "verbena/transport/log/mutant.h"
+
+namespace verbena::internal {
+
+// Whether a call of `method` may run a second time after it has run, perhaps in part.
+inline bool MayRunTwice(const MethodDescriptor& method) {
+  return method.idempotency != Idempotency::kUnknown || VERBENA_MUTANT(kMutationRetried);
+}
+
+// Whether a call of `method` may have a second attempt after one that ended with `failure`.
+inline bool MayRunAgain(const MethodDescriptor& method, const absl::Status& failure) {
+  return OutcomeOf(failure) == Outcome::kNotExecuted || MayRunTwice(method);
+}
+
+// Whether attempts of a call may run side by side. Two that are idempotent may still run one
+// another's writes over in an order that no single attempt has.
+inline bool MayRunAtOnce(const MethodDescriptor& method) {
+  return method.idempotency == Idempotency::kNoSideEffects ||
+         (method.idempotency == Idempotency::kIdempotent && VERBENA_MUTANT(kMutationHedged));
+}
+
+inline bool HasCode(const std::vector<absl::StatusCode>& codes, const absl::Status& failure) {
+  return std::find(codes.begin(), codes.end(), failure.code()) != codes.end();
+}
+
+// The outcome of a call that has had several attempts: what all of them together may have done.
+class CombinedOutcome {
+ public:
+  void Add(const absl::Status& attempt) {
+    const Outcome outcome = OutcomeOf(attempt);
+    if (outcome == Outcome::kMaybeExecuted || outcome_ == Outcome::kNotExecuted) outcome_ = outcome;
+  }
+  // `failure`, the call's, with that outcome.
+  absl::Status Of(absl::Status failure) const {
+    if (VERBENA_MUTANT(kLastOutcomeAlone) || OutcomeOf(failure) == outcome_) return failure;
+    return WithOutcome(std::move(failure), outcome_);
+  }
+
+ private:
+  Outcome outcome_ = Outcome::kNotExecuted;
+};
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_RPC_CLIENT_RETRY_RULES_H_

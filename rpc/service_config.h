@@ -1,0 +1,67 @@
+// ServiceConfig: retries, hedging and time limits of the calls of a channel, by method; also read
+// from the JSON that gRPC calls a service config.
+//
+// Fixed when the channel is made (ChannelOptions::service_config). A value; any thread.
+//
+//   VERBENA_ASSIGN_OR_RETURN(ServiceConfig config, ParseServiceConfig(R"({
+//     "methodConfig": [{
+//       "name": [{"service": "blocks.Blocks"}],
+//       "timeout": "1s",
+//       "retryPolicy": {"maxAttempts": 3, "initialBackoff": "0.01s", "maxBackoff": "1s",
+//                       "backoffMultiplier": 2, "retryableStatusCodes": ["UNAVAILABLE"]}}]})"));
+//   Channel channel(*runtime, target, {.service_config = std::move(config)});
+
+#ifndef VERBENA_RPC_SERVICE_CONFIG_H_
+#define VERBENA_RPC_SERVICE_CONFIG_H_
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "verbena/rpc/retry.h"
+#include "verbena/transport/coro/clock.h"
+
+namespace verbena {
+
+struct MethodConfig {
+  // "package.Service/Method", or "package.Service" for its other methods, or "" for all others. The
+  // longest that fits a method applies to it, as a whole; others do not add to it.
+  std::string name = "";
+  // At most one of these two. Streams take neither: a stream is begun again only while no link to a
+  // server could be had, so before its first message left, as `retry` says.
+  std::optional<RetryPolicy> retry = {};
+  std::optional<HedgingPolicy> hedging = {};
+  // Not 0: the longest time that a call or stream may take, all attempts included. An earlier
+  // deadline of its own, of the channel or of its Task holds.
+  Duration timeout = {};
+  // As CallOptions::wait_for_ready, for calls that leave it false.
+  bool wait_for_ready = false;
+};
+
+struct ServiceConfig {
+  // The most entries of `methods`.
+  static constexpr size_t kMaxMethods = 1024;
+
+  std::vector<MethodConfig> methods = {};
+  RetryBudget budget = {};
+};
+
+// Reads gRPC's service config: methodConfig (name, timeout, waitForReady, retryPolicy with
+// perAttemptRecvTimeout, hedgingPolicy) and retryThrottling, which is the budget. INVALID_ARGUMENT
+// for anything else, with "line:column: " and the key or the value. As gRPC does, more than 5
+// attempts count as 5.
+absl::StatusOr<ServiceConfig> ParseServiceConfig(std::string_view json);
+
+namespace internal {
+
+// INVALID_ARGUMENT if a field is out of its range; the message names the field and the range.
+absl::Status CheckServiceConfig(const ServiceConfig& config);
+
+}  // namespace internal
+}  // namespace verbena
+
+#endif  // VERBENA_RPC_SERVICE_CONFIG_H_

@@ -32,12 +32,14 @@
 #include "verbena/rpc/remote_memory.h"     // IWYU pragma: export
 #include "verbena/rpc/reopen_backoff.h"    // IWYU pragma: export
 #include "verbena/rpc/resolver.h"          // IWYU pragma: export
+#include "verbena/rpc/retry.h"             // IWYU pragma: export
 #include "verbena/rpc/retry_after.h"       // IWYU pragma: export
 #include "verbena/rpc/runtime.h"           // IWYU pragma: export
 #include "verbena/rpc/server.h"            // IWYU pragma: export
 #include "verbena/rpc/server_context.h"    // IWYU pragma: export
 #include "verbena/rpc/server_stream.h"     // IWYU pragma: export
 #include "verbena/rpc/service.h"           // IWYU pragma: export
+#include "verbena/rpc/service_config.h"    // IWYU pragma: export
 #include "verbena/rpc/stats.h"             // IWYU pragma: export
 #include "verbena/rpc/stream_awaits.h"     // IWYU pragma: export
 #include "verbena/rpc/stream_interface.h"  // IWYU pragma: export

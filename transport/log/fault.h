@@ -330,6 +330,21 @@ enum class PlantedFault {
   kNamedCallEndsWithItsCaller,  // a caller that gives up an attempt cancels the call for the next
   kNamedCallEndsWithItsLink,    // a lost link cancels the call that its client will repeat
 
+  // retries and hedging
+  kMutationRetried,           // a call that may have run runs again, whatever its method does
+  kMutationHedged,            // calls that change something run twice at once
+  kLastOutcomeAlone,          // a call says not_executed though an attempt before may have run
+  kRetryBudgetIgnored,        // retries go on while all calls fail
+  kPushBackIgnored,           // a server that asks for time gets the next attempt at once
+  kRetriesInStep,             // clients that failed together come back together
+  kAttemptsOutlastTheirTime,  // an attempt that hangs takes the whole call's time
+  kRetryWithoutPayload,       // a second attempt goes without the payload that the first one has
+  kRetryOnTheSameServer,      // a second attempt goes to the server that has just failed
+  kHedgesDespitePushBack,     // an overloaded server makes its clients ask others at once
+  kLosersRunOn,               // a call that is answered waits for its other attempts
+  kUnknownConfigKeyTaken,     // a key that is misspelt in a service config is passed over
+  kConfigErrorWithoutPlace,   // an error in a service config does not say where
+
   // files, examples
   kFileReferenceNotAtomic,   // threads that share a File lose count of its Tasks
   kForeignRegionRegistered,  // a ring registers memory that another executor's thread may unmap

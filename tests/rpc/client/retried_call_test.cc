@@ -1,0 +1,147 @@
+// A call with a RetryPolicy makes attempts one after another, within its own deadline, with the
+// caller's memory in each, and says what all of them together may have done.
+
+#include "verbena/rpc/client/retried_call.h"
+
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gtest/gtest.h"
+#include "tests/rpc/client/scripted_attempts.h"
+#include "tests/rpc/testing.pb.h"
+#include "tests/transport/coro/started.h"
+#include "verbena/rpc/call_options.h"
+#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/payload.h"
+#include "verbena/transport/coro/cancel.h"
+#include "verbena/transport/coro/manual_scheduler.h"
+
+namespace verbena::internal {
+namespace {
+
+using namespace std::chrono_literals;
+using absl::StatusCode;
+
+class RetriedCallTest : public ::testing::Test {
+ protected:
+  VERBENA_CORO_WRAPPER Task<absl::Status> Call(ScriptedAttempts& attempts,
+                                               const MethodDescriptor& method,
+                                               CallOptions options = {}) {
+    return RetriedCall({attempts, method, account_, reply_, {}}, policy_, std::move(options));
+  }
+  absl::Status Run(ScriptedAttempts& attempts, const MethodDescriptor& method,
+                   CallOptions options = {}) {
+    return scheduler_.Run(Call(attempts, method, std::move(options)));
+  }
+  Duration passed() const { return scheduler_.now() - ManualScheduler::kStart; }
+
+  ManualScheduler scheduler_;
+  RetryPolicy policy_;
+  RetryAccount account_{RetryBudget{}};
+  testing::EchoReply reply_;
+};
+
+TEST_F(RetriedCallTest, AttemptsFollowUntilOneEndsWell) {
+  ScriptedAttempts attempts({{.status = Unavailable(Outcome::kNotExecuted)},
+                             {.takes = 3ms, .status = Unavailable(Outcome::kNotExecuted)},
+                             {.takes = 1ms}});
+  CallInfo info;
+  EXPECT_EQ(Run(attempts, kAdds, {.info = &info}), absl::OkStatus());
+  EXPECT_EQ(reply_.number(), 2u);
+  EXPECT_EQ(info.elapsed, passed()) << "all attempts and pauses count";
+  RetryStats stats;
+  account_.AddTo(stats);
+  EXPECT_EQ(stats.calls, 1u);
+  EXPECT_EQ(stats.retries, 2u);
+  EXPECT_EQ(stats.attempts, 3u);
+}
+
+TEST_F(RetriedCallTest, TheLastFailureTellsHowManyAttemptsThereWere) {
+  ScriptedAttempts attempts(
+      [](int) { return ScriptedAttempt{.status = Unavailable(Outcome::kNotExecuted)}; });
+  const absl::Status status = Run(attempts, kAdds);
+  EXPECT_EQ(attempts.begun, 3);
+  EXPECT_EQ(status.message(), "after 3 attempts: as the test says");
+  EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
+}
+
+TEST_F(RetriedCallTest, TheOutcomeIsThatOfAllAttempts) {
+  ScriptedAttempts maybe({{.status = Unavailable(Outcome::kMaybeExecuted)},
+                          {.status = Unavailable(Outcome::kExecuted)},
+                          {.status = Unavailable(Outcome::kNotExecuted)}});
+  EXPECT_EQ(OutcomeOf(Run(maybe, kSets)), Outcome::kMaybeExecuted);
+  ScriptedAttempts ran({{.status = Unavailable(Outcome::kNotExecuted)},
+                        {.status = Unavailable(Outcome::kExecuted)},
+                        {.status = Unavailable(Outcome::kNotExecuted)}});
+  EXPECT_EQ(OutcomeOf(Run(ran, kSets)), Outcome::kExecuted);
+}
+
+TEST_F(RetriedCallTest, AnAttemptThatHangsIsCutOffAndTheNextOneAnswers) {
+  policy_.attempt_timeout = 20ms;
+  ScriptedAttempts attempts({{.takes = 1h}, {.takes = 1ms}});
+  EXPECT_EQ(Run(attempts, kReads), absl::OkStatus());
+  EXPECT_EQ(attempts.cut_off, 1);
+  EXPECT_LT(passed(), 40ms);
+}
+
+TEST_F(RetriedCallTest, TheCallsDeadlineHoldsForAllAttemptsTogether) {
+  policy_.attempt_timeout = 20ms;
+  policy_.max_attempts = 5;
+  policy_.initial_backoff = 1ms;
+  ScriptedAttempts attempts([](int) { return ScriptedAttempt{.takes = 1h}; });
+  const absl::Status status = Run(attempts, kReads, {.deadline = scheduler_.now() + 50ms});
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_EQ(attempts.begun, 3);
+  EXPECT_EQ(passed(), 50ms);
+}
+
+TEST_F(RetriedCallTest, ACancelledCallMakesNoFurtherAttempt) {
+  ScriptedAttempts attempts({{.takes = 1h}});
+  CancelScope scope;
+  Started call(scheduler_, Call(attempts, kReads), &scope);
+  scheduler_.RunUntilIdle();
+  scope.Request();
+  scheduler_.RunUntilIdle();
+  ASSERT_TRUE(call.done());
+  EXPECT_TRUE(absl::IsCancelled(call.result()));
+  EXPECT_EQ(attempts.begun, 1);
+}
+
+TEST_F(RetriedCallTest, ACancellationEndsAPause) {
+  policy_.initial_backoff = 1s;
+  ScriptedAttempts attempts({{.status = Unavailable(Outcome::kExecuted)}});
+  CancelScope scope;
+  Started call(scheduler_, Call(attempts, kReads), &scope);
+  scheduler_.RunUntilIdle();
+  ASSERT_FALSE(call.done());
+  scope.Request();
+  scheduler_.RunUntilIdle();
+  ASSERT_TRUE(call.done());
+  const absl::Status status = call.result();
+  EXPECT_TRUE(absl::IsCancelled(status));
+  EXPECT_EQ(OutcomeOf(status), Outcome::kExecuted);
+}
+
+TEST_F(RetriedCallTest, ThePayloadGoesWithEachAttemptAndComesBack) {
+  ScriptedAttempts attempts({{.status = Unavailable(Outcome::kNotExecuted)}, {}});
+  Payload back;
+  EXPECT_EQ(Run(attempts, kAdds, {.request_payload = Payload::Empty(), .returned_payload = &back}),
+            absl::OkStatus());
+  EXPECT_EQ(attempts.had_payload, (std::vector<bool>{true, true}));
+  EXPECT_TRUE(back.present());
+}
+
+TEST_F(RetriedCallTest, NoAttemptFollowsWhileAServerMayUseThePayload) {
+  ScriptedAttempts attempts(
+      {{.status = Unavailable(Outcome::kMaybeExecuted), .payload_comes_back = false}, {}});
+  Payload back;
+  EXPECT_TRUE(absl::IsUnavailable(
+      Run(attempts, kSets, {.request_payload = Payload::Empty(), .returned_payload = &back})));
+  EXPECT_EQ(attempts.begun, 1);
+  EXPECT_FALSE(back.present());
+}
+
+}  // namespace
+}  // namespace verbena::internal

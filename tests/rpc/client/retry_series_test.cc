@@ -1,0 +1,169 @@
+// After a failed attempt of a call, another one follows only if the policy, the rules of safety,
+// the budget and the deadline allow it, and the pause before it is the policy's or the server's.
+
+#include "verbena/rpc/client/retry_series.h"
+
+#include <chrono>
+#include <optional>
+#include <set>
+
+#include "absl/status/status.h"
+#include "gtest/gtest.h"
+#include "tests/rpc/client/scripted_attempts.h"
+#include "verbena/rpc/client/call_policies.h"
+#include "verbena/rpc/client/retry_account.h"
+#include "verbena/rpc/client/retry_rules.h"
+#include "verbena/rpc/retry_after.h"
+#include "verbena/rpc/service_config.h"
+
+namespace verbena::internal {
+namespace {
+
+using namespace std::chrono_literals;
+using absl::StatusCode;
+
+constexpr TimePoint kNow{1h};
+
+class RetrySeriesTest : public ::testing::Test {
+ protected:
+  // What follows a first attempt that failed so.
+  std::optional<Duration> AfterFirst(const MethodDescriptor& method, const absl::Status& failure,
+                                     TimePoint deadline = kNever) {
+    RetrySeries series(policy_, method, account_, random_);
+    return series.After({.status = failure, .now = kNow, .deadline = deadline});
+  }
+  RetryStats stats() const {
+    RetryStats stats;
+    account_.AddTo(stats);
+    return stats;
+  }
+
+  RetryPolicy policy_;
+  RetryAccount account_{RetryBudget{}};
+  SeededRandom random_{1};
+};
+
+TEST_F(RetrySeriesTest, SafetyDependsOnTheOutcomeAndTheMethod) {
+  EXPECT_TRUE(AfterFirst(kReads, Unavailable(Outcome::kMaybeExecuted)).has_value());
+  EXPECT_TRUE(AfterFirst(kSets, Unavailable(Outcome::kExecuted)).has_value());
+  EXPECT_TRUE(AfterFirst(kAdds, Unavailable(Outcome::kNotExecuted)).has_value());
+  EXPECT_EQ(stats().refused_as_unsafe, 0u);
+  EXPECT_FALSE(AfterFirst(kAdds, Unavailable(Outcome::kMaybeExecuted)).has_value());
+  EXPECT_FALSE(AfterFirst(kAdds, Unavailable(Outcome::kExecuted)).has_value());
+  // Nothing is known of a Status without an outcome.
+  EXPECT_FALSE(AfterFirst(kAdds, absl::UnavailableError("")).has_value());
+  EXPECT_EQ(stats().refused_as_unsafe, 3u);
+}
+
+TEST_F(RetrySeriesTest, OnlyCodesOfThePolicyAreRetried) {
+  policy_.retryable_codes = {StatusCode::kAborted};
+  EXPECT_TRUE(AfterFirst(kReads, Failure(StatusCode::kAborted, Outcome::kNotExecuted)).has_value());
+  EXPECT_FALSE(AfterFirst(kReads, Unavailable(Outcome::kNotExecuted)).has_value());
+}
+
+TEST_F(RetrySeriesTest, ThereAreNoMoreAttemptsThanThePolicyAllows) {
+  policy_.max_attempts = 3;
+  RetrySeries series(policy_, kReads, account_, random_);
+  const absl::Status failure = Unavailable(Outcome::kNotExecuted);
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(series.After({.status = failure, .now = kNow}).has_value());
+    series.Begin();
+  }
+  EXPECT_EQ(series.attempts(), 3);
+  EXPECT_FALSE(series.After({.status = failure, .now = kNow}).has_value());
+  EXPECT_EQ(stats().retries, 2u);
+}
+
+TEST_F(RetrySeriesTest, PausesGrowAndVaryAtRandom) {
+  policy_ = {.max_attempts = 4, .initial_backoff = 10ms, .max_backoff = 15ms};
+  std::set<Duration> first;
+  const absl::Status failure = Unavailable(Outcome::kNotExecuted);
+  for (int i = 0; i < 20; ++i) {
+    RetryAccount account{RetryBudget{.max_tokens = 0}};
+    RetrySeries series(policy_, kReads, account, random_);
+    const Duration pause = *series.After({.status = failure, .now = kNow});
+    first.insert(pause);
+    EXPECT_GE(pause, 8ms);
+    EXPECT_LE(pause, 12ms);
+    series.Begin();
+    const Duration second = *series.After({.status = failure, .now = kNow});
+    EXPECT_GE(second, 12ms) << "20 ms would be longer than the longest pause";
+    EXPECT_LE(second, 18ms);
+  }
+  EXPECT_GT(first.size(), 10u);
+}
+
+TEST_F(RetrySeriesTest, APauseLastsAtLeastAsLongAsTheServerAsks) {
+  const absl::Status failure = WithRetryAfter(Unavailable(Outcome::kNotExecuted), 500ms);
+  const std::optional<Duration> pause = AfterFirst(kAdds, failure);
+  ASSERT_TRUE(pause.has_value());
+  EXPECT_GE(*pause, 500ms);
+  EXPECT_LE(*pause, 510ms);
+  // A peer may send any delay.
+  const absl::Status odd = WithRetryAfter(Unavailable(Outcome::kNotExecuted), Duration::max());
+  EXPECT_LE(*AfterFirst(kAdds, odd), 25h);
+}
+
+TEST_F(RetrySeriesTest, NoAttemptFollowsThatWouldBeginAfterTheDeadline) {
+  const absl::Status failure = WithRetryAfter(Unavailable(Outcome::kNotExecuted), 500ms);
+  EXPECT_FALSE(AfterFirst(kAdds, failure, kNow + 400ms).has_value());
+  EXPECT_TRUE(AfterFirst(kAdds, failure, kNow + 600ms).has_value());
+}
+
+TEST_F(RetrySeriesTest, AnAttemptThatTimedOutIsRetriedWhateverItsCodeIs) {
+  const absl::Status failure = Failure(StatusCode::kDeadlineExceeded, Outcome::kMaybeExecuted);
+  EXPECT_FALSE(AfterFirst(kReads, failure).has_value());
+  RetrySeries reads(policy_, kReads, account_, random_);
+  EXPECT_TRUE(reads.After({.status = failure, .timed_out = true, .now = kNow}).has_value());
+  RetrySeries adds(policy_, kAdds, account_, random_);
+  EXPECT_FALSE(adds.After({.status = failure, .timed_out = true, .now = kNow}).has_value());
+}
+
+TEST_F(RetrySeriesTest, NoFurtherAttemptBeginsOnceHalfTheTokensAreGone) {
+  RetryAccount account{RetryBudget{.max_tokens = 10, .token_ratio = 0.5}};
+  const absl::Status failure = Unavailable(Outcome::kNotExecuted);
+  const auto may_follow = [&] {
+    RetrySeries series(policy_, kReads, account, random_);
+    return series.After({.status = failure, .now = kNow}).has_value();
+  };
+  // Each failure takes a token: 9, 8, 7 and 6 are left, then 5.
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(may_follow());
+  EXPECT_FALSE(may_follow());
+  // 4.5 tokens, after the failure is counted.
+  account.OnSuccess();
+  EXPECT_FALSE(may_follow());
+  // 7, and 6 after the failure.
+  for (int i = 0; i < 5; ++i) account.OnSuccess();
+  EXPECT_TRUE(may_follow());
+  RetryStats stats;
+  account.AddTo(stats);
+  EXPECT_EQ(stats.refused_by_budget, 2u);
+}
+
+TEST_F(RetrySeriesTest, TokensNeitherExceedTheirMostNorFallBelowNone) {
+  RetryAccount account{RetryBudget{.max_tokens = 2, .token_ratio = 1}};
+  for (int i = 0; i < 10; ++i) account.OnSuccess();
+  EXPECT_TRUE(account.MayTakeMore());
+  account.OnFailure();
+  EXPECT_FALSE(account.MayTakeMore());
+  for (int i = 0; i < 10; ++i) account.OnFailure();
+  for (int i = 0; i < 2; ++i) account.OnSuccess();
+  EXPECT_TRUE(account.MayTakeMore());
+}
+
+TEST_F(RetrySeriesTest, TheLongestNameThatFitsSaysWhatHoldsForAMethod) {
+  const ServiceConfig config{.methods = {{.name = "", .timeout = 1s},
+                                         {.name = "test.Test", .timeout = 2s},
+                                         {.name = "test.Test/Reads", .timeout = 3s}}};
+  const CallPolicies policies(config, 1);
+  EXPECT_EQ(policies.Of(kReads)->timeout, 3s);
+  EXPECT_EQ(policies.Of(kSets)->timeout, 2s);
+  const MethodDescriptor other("test.Tests/Reads", Idempotency::kUnknown);
+  EXPECT_EQ(policies.Of(other)->timeout, 1s);
+  const ServiceConfig one{.methods = {{.name = "test.Test/Reads"}}};
+  const CallPolicies narrow(one, 1);
+  EXPECT_EQ(narrow.Of(kSets), nullptr);
+}
+
+}  // namespace
+}  // namespace verbena::internal

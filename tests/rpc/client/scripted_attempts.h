@@ -1,0 +1,78 @@
+// ScriptedAttempts: attempts of a call that take as long, and end, as a test says, without servers.
+
+#ifndef VERBENA_TESTS_RPC_CLIENT_SCRIPTED_ATTEMPTS_H_
+#define VERBENA_TESTS_RPC_CLIENT_SCRIPTED_ATTEMPTS_H_
+
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "google/protobuf/message_lite.h"
+#include "tests/rpc/testing.pb.h"
+#include "verbena/rpc/client/attempt_maker.h"
+#include "verbena/rpc/client/retry_account.h"
+#include "verbena/rpc/method.h"
+#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/retry.h"
+#include "verbena/transport/coro/deadline.h"
+#include "verbena/transport/coro/manual_scheduler.h"
+#include "verbena/transport/coro/sleep.h"
+
+namespace verbena::internal {
+
+inline absl::Status Failure(absl::StatusCode code, Outcome outcome) {
+  return WithOutcome(absl::Status(code, "as the test says"), outcome);
+}
+inline absl::Status Unavailable(Outcome outcome) {
+  return Failure(absl::StatusCode::kUnavailable, outcome);
+}
+
+struct ScriptedAttempt {
+  Duration takes = {};
+  absl::Status status = {};
+  bool payload_comes_back = true;
+};
+
+class ScriptedAttempts final : public AttemptMaker {
+ public:
+  // `script` says how the attempt with this number, from 0, goes.
+  explicit ScriptedAttempts(std::function<ScriptedAttempt(int)> script)
+      : script_(std::move(script)) {}
+  explicit ScriptedAttempts(std::vector<ScriptedAttempt> script)
+      : script_([script = std::move(script)](int index) { return script.at(index); }) {}
+
+  Task<absl::Status> Attempt(google::protobuf::MessageLite& reply, PayloadSink, CallOptions options,
+                             TriedServers&) override {
+    const int index = begun++;
+    const ScriptedAttempt attempt = script_(index);
+    had_payload.push_back(options.request_payload.present());
+    const absl::Status slept = co_await WithDeadline(Take(attempt.takes), options.deadline.when());
+    if (options.returned_payload != nullptr && attempt.payload_comes_back) {
+      *options.returned_payload = std::move(options.request_payload);
+    }
+    if (!slept.ok()) {
+      ++cut_off;
+      co_return WithOutcome(slept, Outcome::kMaybeExecuted);
+    }
+    if (attempt.status.ok()) static_cast<testing::EchoReply&>(reply).set_number(index);
+    co_return attempt.status;
+  }
+
+  int begun = 0;
+  int cut_off = 0;  // by a deadline, or a cancellation
+  std::vector<bool> had_payload;
+
+ private:
+  static Task<absl::Status> Take(Duration takes) { co_return co_await Sleep(takes); }
+
+  const std::function<ScriptedAttempt(int)> script_;
+};
+
+inline constexpr MethodDescriptor kReads{"test.Test/Reads", Idempotency::kNoSideEffects};
+inline constexpr MethodDescriptor kSets{"test.Test/Sets", Idempotency::kIdempotent};
+inline constexpr MethodDescriptor kAdds{"test.Test/Adds", Idempotency::kUnknown};
+
+}  // namespace verbena::internal
+
+#endif  // VERBENA_TESTS_RPC_CLIENT_SCRIPTED_ATTEMPTS_H_

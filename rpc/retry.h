@@ -80,7 +80,8 @@ struct RetryBudget {
   double token_ratio = 0.1;
 };
 
-// Counts of the calls of a channel whose methods have a RetryPolicy or a HedgingPolicy.
+// Counts of the calls of a channel that may have several attempts: those of methods with a
+// RetryPolicy, and those that their HedgingPolicy applies to.
 struct RetryStats {
   // Unary calls, and waits of streams for a link.
   uint64_t calls = 0;

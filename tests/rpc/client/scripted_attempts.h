@@ -16,7 +16,6 @@
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/retry.h"
 #include "verbena/transport/coro/deadline.h"
-#include "verbena/transport/coro/manual_scheduler.h"
 #include "verbena/transport/coro/sleep.h"
 
 namespace verbena::internal {

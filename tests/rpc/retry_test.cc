@@ -1,0 +1,342 @@
+// Calls of a channel with a service config have further attempts over real links: on another server
+// of the set, with the caller's memory, and never if that could run a mutation twice.
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gtest/gtest.h"
+#include "tests/rpc/payload_testing.verbena.pb.h"
+#include "tests/rpc/runtime_pair.h"
+#include "tests/rpc/stream_testing.verbena.pb.h"
+#include "tests/rpc/testing.verbena.pb.h"
+#include "verbena/rpc/balancing.h"
+#include "verbena/rpc/channel.h"
+#include "verbena/rpc/interceptor.h"
+#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/retry.h"
+#include "verbena/rpc/server.h"
+#include "verbena/rpc/service_config.h"
+#include "verbena/transport/coro/sleep.h"
+#include "verbena/transport/coro/status_macros.h"
+
+namespace verbena {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Fails as often as a test says, or hangs.
+class FailingService final : public testing::Testing::Service {
+ public:
+  Task<absl::Status> Echo(ServerContext&, const testing::EchoRequest& request,
+                          testing::EchoReply& reply) override {
+    ++calls;
+    if (hangs) {
+      const absl::Status slept = co_await SleepUntil(kNever);
+      ++cancelled;
+      co_return slept;
+    }
+    if (failures > 0) {
+      --failures;
+      co_return absl::UnavailableError("busy");
+    }
+    reply.set_number(request.number());
+    co_return absl::OkStatus();
+  }
+  Task<absl::Status> Fail(ServerContext& context, const testing::FailRequest& request,
+                          testing::Empty&) override {
+    ++calls;
+    if (failures == 0) co_return absl::OkStatus();
+    --failures;
+    const absl::Status busy = absl::UnavailableError("busy");
+    co_return request.not_executed() ? context.NotExecuted(busy) : busy;
+  }
+
+  std::atomic<int> calls{0};
+  std::atomic<int> failures{0};
+  std::atomic<bool> hangs{false};
+  std::atomic<int> cancelled{0};
+};
+
+// Refuses the next call if a test says so.
+class FailingPayloads final : public testing::Payloads::Service {
+ public:
+  std::atomic<bool> refuse_next{true};
+
+ private:
+  Task<absl::Status> Put(ServerContext& context, const testing::PutRequest&,
+                         testing::PutReply& reply) override {
+    if (refuse_next.exchange(false)) co_return context.NotExecuted(absl::UnavailableError("busy"));
+    reply.set_has_payload(context.has_request_payload());
+    const Buffer payload = context.TakeRequestPayload();
+    reply.set_bytes(payload.size());
+    reply.set_right(std::all_of(payload.data(), payload.data() + payload.size(),
+                                [](char c) { return c == 'p'; }));
+    co_return absl::OkStatus();
+  }
+  Task<absl::Status> Get(ServerContext& context, const testing::GetRequest& request,
+                         testing::GetReply&) override {
+    if (refuse_next.exchange(false)) co_return context.NotExecuted(absl::UnavailableError("busy"));
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer answer, co_await context.AllocateBuffer(request.bytes()));
+    std::memset(answer.data(), 'g', answer.size());
+    context.SetResponsePayload(std::move(answer));
+    co_return absl::OkStatus();
+  }
+};
+
+// Counts the calls that it sees.
+class CountingInterceptor final : public ClientInterceptor {
+ public:
+  Task<absl::Status> Intercept(ClientCallView&, ClientNext next) override {
+    ++seen;
+    co_return co_await next();
+  }
+
+  std::atomic<int> seen{0};
+};
+
+RetryPolicy Quick() { return {.initial_backoff = 1ms, .max_backoff = 2ms}; }
+
+class RetryTest : public RuntimePair {
+ protected:
+  struct Member {
+    FailingService service;
+    std::unique_ptr<Server> server;
+  };
+
+  void StartServers(int count) {
+    server_runtime_ = StartRuntime();
+    for (int i = 0; i < count; ++i) {
+      members_.push_back(std::make_unique<Member>());
+      absl::StatusOr<std::unique_ptr<Server>> server =
+          Server::Start(*server_runtime_, {&members_.back()->service});
+      ASSERT_TRUE(server.ok()) << server.status();
+      members_.back()->server = *std::move(server);
+      target_ += (i == 0 ? "static:" : ",") + members_.back()->server->address();
+    }
+  }
+  void StartClient(MethodConfig config, ChannelOptions options = {}) {
+    options.service_config = {.methods = {std::move(config)}};
+    client_runtime_ = StartRuntime();
+    channel_ = std::make_unique<Channel>(*client_runtime_, target_, std::move(options));
+    stub_ = std::make_unique<testing::Testing::Stub>(*channel_);
+  }
+  void StartBoth(int servers, MethodConfig config, ChannelOptions options = {}) {
+    StartServers(servers);
+    StartClient(std::move(config), std::move(options));
+    Eventually(
+        [&] {
+          (void)Run(channel_->Connect());
+          const std::vector<ChannelServer> all = *Run(ServersHere());
+          return std::all_of(all.begin(), all.end(), [](const ChannelServer& each) {
+            return each.state == ChannelServer::State::kReady;
+          });
+        },
+        "all servers are ready");
+  }
+  Task<absl::StatusOr<std::vector<ChannelServer>>> ServersHere() { co_return channel_->Servers(); }
+
+  absl::Status Echo(CallOptions options = {}) {
+    return client_runtime_->BlockOn(stub_->Echo(testing::EchoRequest(), std::move(options)))
+        .status();
+  }
+  absl::Status Fail(bool not_executed) {
+    testing::FailRequest request;
+    request.set_not_executed(not_executed);
+    return client_runtime_->BlockOn(stub_->Fail(std::move(request))).status();
+  }
+  // The server that calls with `key` go to.
+  FailingService& ServiceOf(uint64_t key) {
+    EXPECT_EQ(Echo({.route_key = key}), absl::OkStatus());
+    for (const auto& each : members_) {
+      if (each->service.calls.exchange(0) == 1) return each->service;
+    }
+    ADD_FAILURE() << "no server had the call";
+    return members_[0]->service;
+  }
+  int calls() const {
+    int calls = 0;
+    for (const auto& each : members_) calls += each->service.calls;
+    return calls;
+  }
+
+  std::vector<std::unique_ptr<Member>> members_;
+  std::string target_;
+  std::unique_ptr<testing::Testing::Stub> stub_;
+};
+
+TEST_F(RetryTest, AFailureThatMayPassIsTriedAgain) {
+  StartBoth(1, {.retry = Quick()});
+  members_[0]->service.failures = 2;
+  EXPECT_EQ(Echo(), absl::OkStatus());
+  EXPECT_EQ(calls(), 3);
+  const RetryStats stats = channel_->retry_stats();
+  EXPECT_EQ(stats.calls, 1u);
+  EXPECT_EQ(stats.attempts, 3u);
+  EXPECT_EQ(stats.retries, 2u);
+  members_[0]->service.failures = 3;
+  const absl::Status status = Echo();
+  EXPECT_TRUE(absl::IsUnavailable(status));
+  EXPECT_EQ(status.message(), "after 3 attempts: busy");
+  EXPECT_EQ(OutcomeOf(status), Outcome::kExecuted);
+}
+
+TEST_F(RetryTest, ACallThatMayHaveRunIsNotMadeAgain) {
+  StartBoth(1, {.retry = Quick()});
+  members_[0]->service.failures = 1;
+  EXPECT_TRUE(absl::IsUnavailable(Fail(/*not_executed=*/false)));
+  EXPECT_EQ(calls(), 1);
+  EXPECT_EQ(channel_->retry_stats().refused_as_unsafe, 1u);
+  members_[0]->service.failures = 1;
+  EXPECT_EQ(Fail(/*not_executed=*/true), absl::OkStatus());
+  EXPECT_EQ(calls(), 3);
+}
+
+TEST_F(RetryTest, ASecondAttemptGoesToAnotherServer) {
+  StartBoth(3, {.retry = Quick()}, {.balancing = Balancing::kRouteKey});
+  FailingService& own = ServiceOf(7);
+  own.failures = 1000;
+  EXPECT_EQ(Echo({.route_key = 7}), absl::OkStatus());
+  EXPECT_EQ(own.calls, 1);
+  EXPECT_EQ(calls(), 2);
+}
+
+TEST_F(RetryTest, ASlowServersCallIsAnsweredByAnotherOne) {
+  StartBoth(3, {.hedging = HedgingPolicy{.delay = 1ms}}, {.balancing = Balancing::kRouteKey});
+  FailingService& own = ServiceOf(7);
+  own.hangs = true;
+  EXPECT_EQ(Echo({.route_key = 7}), absl::OkStatus());
+  EXPECT_EQ(own.calls, 1);
+  EXPECT_EQ(calls(), 2);
+  EXPECT_GE(channel_->retry_stats().hedges, 1u);
+  Eventually([&] { return own.cancelled == 1; }, "the slow server's handler is cancelled");
+}
+
+TEST_F(RetryTest, AMethodWithSideEffectsHasOneAttemptWhateverItsPolicyIs) {
+  StartBoth(3, {.hedging = HedgingPolicy{.delay = Duration::zero()}});
+  EXPECT_EQ(Fail(/*not_executed=*/false), absl::OkStatus());
+  EXPECT_EQ(calls(), 1);
+  EXPECT_EQ(channel_->retry_stats().attempts, 0u);
+}
+
+TEST_F(RetryTest, OnlyTheMethodsThatAreNamedHaveFurtherAttempts) {
+  StartBoth(1, {.name = "verbena.testing.Testing/Fail", .retry = Quick()});
+  members_[0]->service.failures = 1;
+  EXPECT_TRUE(absl::IsUnavailable(Echo()));
+  EXPECT_EQ(calls(), 1);
+  EXPECT_EQ(channel_->retry_stats().calls, 0u);
+}
+
+TEST_F(RetryTest, InterceptorsRunAroundEachAttempt) {
+  auto interceptor = std::make_shared<CountingInterceptor>();
+  StartBoth(1, {.retry = Quick()}, {.interceptors = {interceptor}});
+  members_[0]->service.failures = 1;
+  EXPECT_EQ(Echo(), absl::OkStatus());
+  EXPECT_EQ(interceptor->seen, 2);
+}
+
+TEST_F(RetryTest, ATimeoutOfTheConfigEndsACallAndATaskMayEndItEarlier) {
+  StartBoth(1, {.timeout = 20ms});
+  members_[0]->service.hangs = true;
+  EXPECT_TRUE(absl::IsDeadlineExceeded(Echo()));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(Echo({.deadline = Deadline::None()})));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(Echo({.deadline = 1ms})));
+}
+
+TEST_F(RetryTest, AttemptsThatHangAreCutOff) {
+  RetryPolicy policy = Quick();
+  policy.attempt_timeout = 20ms;
+  StartBoth(3, {.retry = policy}, {.balancing = Balancing::kRouteKey});
+  FailingService& own = ServiceOf(7);
+  own.hangs = true;
+  EXPECT_EQ(Echo({.route_key = 7}), absl::OkStatus());
+  EXPECT_EQ(own.calls, 1);
+}
+
+TEST_F(RetryTest, CallsWaitForAServerIfTheConfigSaysSo) {
+  target_ = "static:127.0.0.1:1";
+  StartClient({.timeout = 50ms, .wait_for_ready = true});
+  const absl::Status status = Echo();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
+}
+
+TEST_F(RetryTest, AStreamIsTriedAgainWhileNoServerCanBeReached) {
+  target_ = "static:127.0.0.1:1";
+  StartClient({.retry = Quick()});
+  const testing::Streaming::Stub streams(*channel_);
+  const absl::Status status = Run([](const testing::Streaming::Stub& stub) -> Task<absl::Status> {
+    ClientReader<testing::StreamItem> reader = stub.Count(testing::CountRequest());
+    (void)co_await reader.Read();
+    co_return co_await reader.Finish();
+  }(streams));
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
+  EXPECT_EQ(channel_->retry_stats().retries, 2u);
+}
+
+class RetriedPayloadTest : public RuntimePair {
+ protected:
+  void Start() {
+    server_runtime_ = StartRuntime();
+    ServeWith(service_);
+    client_runtime_ = StartRuntime();
+    channel_ = std::make_unique<Channel>(
+        *client_runtime_, server_->address(),
+        ChannelOptions{.service_config = {.methods = {{.retry = Quick()}}}});
+  }
+  Task<absl::StatusOr<testing::PutReply>> Put(size_t bytes, Payload* back) {
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer payload, co_await channel_->AllocateBuffer(bytes));
+    std::memset(payload.data(), 'p', bytes);
+    const testing::Payloads::Stub stub(*channel_);
+    co_return co_await stub.Put(testing::PutRequest(),
+                                {.request_payload = std::move(payload), .returned_payload = back});
+  }
+  Task<absl::Status> GetInto(size_t bytes) {
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer room, co_await channel_->AllocateBuffer(bytes));
+    const char* const mine = room.data();
+    const testing::Payloads::Stub stub(*channel_);
+    testing::GetRequest request;
+    request.set_bytes(bytes);
+    WithPayload<testing::GetReply> reply;
+    VERBENA_CO_RETURN_IF_ERROR(
+        co_await stub.Get(request, reply, {.response_payload_into = std::move(room)}));
+    EXPECT_TRUE(reply.has_payload);
+    EXPECT_EQ(reply.payload.data(), mine);
+    EXPECT_EQ(reply.payload.size(), bytes);
+    EXPECT_EQ(reply.payload.data()[bytes - 1], 'g');
+    co_return absl::OkStatus();
+  }
+
+  FailingPayloads service_;
+};
+
+TEST_F(RetriedPayloadTest, ARequestsPayloadGoesWithTheSecondAttempt) {
+  Start();
+  for (const size_t bytes : {size_t{100}, size_t{256} << 10}) {
+    service_.refuse_next = true;
+    Payload back;
+    const absl::StatusOr<testing::PutReply> reply = Run(Put(bytes, &back));
+    ASSERT_TRUE(reply.ok()) << reply.status();
+    EXPECT_TRUE(reply->has_payload());
+    EXPECT_TRUE(reply->right());
+    EXPECT_EQ(reply->bytes(), bytes);
+    EXPECT_EQ(back.size(), bytes);
+  }
+  EXPECT_EQ(channel_->retry_stats().retries, 2u);
+}
+
+TEST_F(RetriedPayloadTest, TheCallersMemoryServesForTheSecondAttempt) {
+  Start();
+  EXPECT_EQ(Run(GetInto(256 << 10)), absl::OkStatus());
+  EXPECT_EQ(channel_->retry_stats().retries, 1u);
+}
+
+}  // namespace
+}  // namespace verbena

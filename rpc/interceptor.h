@@ -9,8 +9,9 @@
 //
 // Intercept() is a coroutine around the rest of the call: later interceptors, then the call or the
 // handler. next() returns the Task of that rest, which runs once it is awaited. Intercept() must
-// call next() at most once, otherwise a check aborts: an interceptor cannot retry. It may return
-// another status than next() gave. It sees no payloads; a server's interceptor must leave
+// call next() at most once, otherwise a check aborts: an interceptor cannot retry. If the channel
+// makes several attempts at a call (retry.h), its interceptors run around each. Intercept() may
+// return another status than next() gave. It sees no payloads; a server's interceptor must leave
 // TakeRequestPayload() to the handler. All references are valid until its Task ends. A call without
 // interceptors pays one branch for them.
 //

@@ -23,9 +23,11 @@
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/outcome.h"
+#include "verbena/rpc/retry.h"
 #include "verbena/rpc/retry_after.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/server.h"
+#include "verbena/rpc/service_config.h"
 #include "verbena/rpc/sync.h"
 #include "verbena/rpc/task.h"
 #include "verbena/rpc/time.h"
@@ -41,13 +43,16 @@ using verbena::Balancing;
 using verbena::CallInfo;
 using verbena::Channel;
 using verbena::Generator;
+using verbena::HedgingPolicy;
 using verbena::JoinHandle;
 using verbena::Mutex;
 using verbena::MutexLock;
 using verbena::OutcomeOf;
 using verbena::RetryAfterOf;
+using verbena::RetryPolicy;
 using verbena::Runtime;
 using verbena::Server;
+using verbena::ServiceConfig;
 using verbena::TraceContext;
 using verbena::WithRetryAfter;
 using verbena::WithTrace;
@@ -103,6 +108,19 @@ Task<absl::StatusOr<v1::StatReply>> StatAtOnce(Channel& channel, std::string nam
   v1::StatRequest request;
   request.set_name(std::move(name));
   co_return co_await blocks.Stat(request, {.priority = verbena::Priority::kControl});
+}
+
+ServiceConfig RetriesAndHedging() {
+  return {.methods = {
+              // All methods of the service but those that have a config of their own.
+              {.name = "guide.v1.Blocks", .retry = RetryPolicy{.max_attempts = 4}},
+              {.name = "guide.v1.Blocks/Stat", .hedging = HedgingPolicy{.delay = 5ms}},
+          }};
+}
+
+absl::StatusOr<ServiceConfig> ConfigOfFile(std::string_view json) {
+  // "3:17: the key "maxAttempt" is not known here; these are: …"
+  return verbena::ParseServiceConfig(json);
 }
 
 Task<absl::StatusOr<uint64_t>> SumOfTwo(Channel& channel) {
@@ -317,6 +335,15 @@ TEST_F(GuideTest, AChannelStandsForASetOfServers) {
     ASSERT_TRUE(size.ok()) << size.status();
     EXPECT_EQ(*size, 16u);
   }
+}
+
+TEST_F(GuideTest, AChannelMakesFurtherAttemptsByItself) {
+  Channel retried(*runtime_, server_->address(), {.service_config = RetriesAndHedging()});
+  ASSERT_EQ(runtime_->BlockOn(WriteBlock(retried, "a", "sixteen bytes...")), absl::OkStatus());
+  EXPECT_EQ(*runtime_->BlockOn(SizeOf(retried, "a")), 16u);
+  EXPECT_EQ(retried.retry_stats().calls, 2u);
+  EXPECT_THAT(ConfigOfFile("{\"methodConfigs\": []}").status().message(),
+              testing::StartsWith("1:2: the key \"methodConfigs\" is not known"));
 }
 
 TEST_F(GuideTest, AnInterceptorRunsAroundEachCall) {

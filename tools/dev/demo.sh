@@ -5,7 +5,7 @@ set -euo pipefail
 usage() {
   cat <<'TEXT'
 usage: ./dev demo [block_store|kv|stream] [arguments of the example]
-       ./dev demo hello|balanced|dedupe|host_loop|interceptors|overload|own_memory|rolling_restart
+       ./dev demo hello|balanced|dedupe|host_loop|interceptors|overload|own_memory|retries|rolling_restart
 
   block_store  (default) a block server and a client as two processes: a directory tree, the given one or
                one that every Debian has, is stored in a volume on the disk, read back with many reads in
@@ -20,9 +20,10 @@ usage: ./dev demo [block_store|kv|stream] [arguments of the example]
   host_loop    a server and a client on one thread, inside an epoll loop of the program's own
   interceptors a log, authorization and injected faults around calls
   overload     a server with more calls than it can serve, first without bounds, then with a queue
+  own_memory   a cache that serves blocks out of its own memory, into memory of the client's own
+  retries      three servers, one of them slow: second attempts, and calls that have none
   rolling_restart
                three server processes are restarted in turn while a client calls them: no call fails
-  own_memory   a cache that serves blocks out of its own memory, into memory of the client's own
 
 ./dev demo EXAMPLE --help lists the arguments of block_store, kv and stream; the others take none.
 TEXT
@@ -31,13 +32,13 @@ TEXT
 example=block_store
 case ${1:-} in
   -h | --help) usage; exit 0 ;;
-  block_store | kv | stream | hello | balanced | dedupe | host_loop | interceptors | overload | own_memory | rolling_restart) example=$1; shift ;;
+  block_store | kv | stream | hello | balanced | dedupe | host_loop | interceptors | overload | own_memory | retries | rolling_restart) example=$1; shift ;;
   -*) ;;
   "") ;;
   *)
     # A path is an argument of block_store; a word that is none is more likely a mistyped example.
     if [ ! -e "$1" ]; then
-      echo "dev demo: '$1' is neither an example (block_store, kv, stream, hello, balanced, dedupe, host_loop, interceptors, overload, own_memory, rolling_restart) nor a file" >&2
+      echo "dev demo: '$1' is neither an example (block_store, kv, stream, hello, balanced, dedupe, host_loop, interceptors, overload, own_memory, retries, rolling_restart) nor a file" >&2
       exit 2
     fi
     ;;

@@ -85,7 +85,7 @@ struct RetryBudget {
 struct RetryStats {
   // Unary calls, and waits of streams for a link.
   uint64_t calls = 0;
-  // Those of all these calls: calls + retries + hedges.
+  // All that these calls had: calls + retries + hedges.
   uint64_t attempts = 0;
   // Attempts that followed one that had failed, and attempts that began beside another.
   uint64_t retries = 0;

@@ -34,7 +34,7 @@ class RetrySeries {
   std::optional<Duration> After(const Failure& failure);
   // The pause is over, and the next attempt begins.
   void Begin();
-  // Those that have begun.
+  // How many have begun.
   int attempts() const { return attempts_; }
 
  private:

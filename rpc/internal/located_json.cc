@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
@@ -181,7 +182,7 @@ absl::StatusOr<LocatedJson> ParseLocatedJson(std::string_view text) {
     if (c == '\n') place = {.line = place.line + 1};
   }
   if (!error) parser.write_some(false, text.data(), 0, error);
-  if (!parser.handler().error().ok()) return parser.handler().error();
+  VERBENA_RETURN_IF_ERROR(parser.handler().error());
   if (error) return place.Wrong(fmt::format("this is no JSON: {}", error.message()));
   return std::move(parser.handler().root());
 }

@@ -26,7 +26,7 @@ constexpr TimePoint kNow{1h};
 
 class RetrySeriesTest : public ::testing::Test {
  protected:
-  // What follows a first attempt that failed so.
+  // The pause after a first attempt that failed so.
   std::optional<Duration> AfterFirst(const MethodDescriptor& method, const absl::Status& failure,
                                      TimePoint deadline = kNever) {
     RetrySeries series(policy_, method, account_, random_);

@@ -166,6 +166,7 @@ internal::Connection* Channel::FindConnection(const internal::Shard& shard,
 internal::Connection* Channel::ConnectionApartFrom(const internal::TriedServers& tried,
                                                    std::optional<uint64_t> route_key) {
   const internal::Shard* shard = runtime_.CurrentShard();
+  if (internal::Connection* home = tried.home()) return home;
   if (shard == nullptr || tried.empty()) return ConnectionHere(route_key);
   internal::Balancer* balancer = uses_[shard->index()].balancer;
   return balancer == nullptr ? ConnectionHere(route_key) : balancer->PickOther(route_key, tried);

@@ -185,7 +185,8 @@ class Channel {
   // nullptr if no server of a set is ready, or this thread runs no executor of the runtime. The
   // link may be unusable all the same: then Route() finds another one.
   internal::Connection* ConnectionHere(std::optional<uint64_t> route_key = {});
-  // The same for a further attempt of a call: another server than those, if one is ready.
+  // The same for a further attempt of a call: another server than those, if one is ready, or the
+  // one to stay with.
   internal::Connection* ConnectionApartFrom(const internal::TriedServers& tried,
                                             std::optional<uint64_t> route_key);
   // Whether the target names a set of servers.

@@ -130,7 +130,8 @@ class ChannelAttempts final : public AttemptMaker {
     CallContext context = ContextOf(options, scope);
     const RouteOf route{options.route_key, options.wait_for_ready};
     Connection* const ready = channel_.ConnectionApartFrom(tried, route.key);
-    if (ready == nullptr || (route.wait_for_ready && ready->usable_session() == nullptr)) {
+    const bool is_usable = ready != nullptr && ready->usable_session() != nullptr;
+    if (!is_usable && tried.home() == nullptr) {
       co_return co_await CallWithOptionsOnceConnected(executor_, channel_, method_, request_, reply,
                                                       received, std::move(options),
                                                       std::move(context), route, &tried);

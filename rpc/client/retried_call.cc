@@ -98,6 +98,7 @@ Task<absl::Status> RetriedCall(RetryableCall call, const RetryPolicy& policy, Ca
                       .deadline = deadline});
     if (!pause.has_value()) break;
     memory.TakeBack();
+    if (StaysWithItsServer(call.method) && outcome.may_have_run()) tried.Stay();
     if (const absl::Status slept = co_await Sleep(*pause); !slept.ok()) {
       status = slept;
       break;

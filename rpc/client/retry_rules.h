@@ -17,7 +17,7 @@
 
 namespace verbena::internal {
 
-// Whether a call of `method` may run a second time after it has run, perhaps in part.
+// Whether a call of `method` may be sent a second time after it has run, perhaps in part.
 inline bool MayRunTwice(const MethodDescriptor& method) {
   return method.idempotency != Idempotency::kUnknown || VERBENA_MUTANT(kMutationRetried);
 }
@@ -25,6 +25,12 @@ inline bool MayRunTwice(const MethodDescriptor& method) {
 // Whether a call of `method` may have a second attempt after one that ended with `failure`.
 inline bool MayRunAgain(const MethodDescriptor& method, const absl::Status& failure) {
   return OutcomeOf(failure) == Outcome::kNotExecuted || MayRunTwice(method);
+}
+
+// Whether a further attempt must go to the server of one that may have run: no other one knows that
+// the call is a repetition.
+inline bool StaysWithItsServer(const MethodDescriptor& method) {
+  return method.idempotency == Idempotency::kUnknown;
 }
 
 // Whether attempts of a call may run side by side. Two that are idempotent may still run one
@@ -45,6 +51,7 @@ class CombinedOutcome {
     const Outcome outcome = OutcomeOf(attempt);
     if (outcome == Outcome::kMaybeExecuted || outcome_ == Outcome::kNotExecuted) outcome_ = outcome;
   }
+  bool may_have_run() const { return outcome_ != Outcome::kNotExecuted; }
   // `failure`, the call's, with that outcome.
   absl::Status Of(absl::Status failure) const {
     if (VERBENA_MUTANT(kLastOutcomeAlone) || OutcomeOf(failure) == outcome_) return failure;

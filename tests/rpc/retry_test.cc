@@ -259,6 +259,14 @@ TEST_F(RetryTest, AttemptsThatHangAreCutOff) {
   EXPECT_EQ(own.calls, 1);
 }
 
+TEST_F(RetryTest, AConfigThatIsOutOfRangeAborts) {
+  client_runtime_ = StartRuntime();
+  EXPECT_DEATH(
+      Channel(*client_runtime_, "a:1",
+              {.service_config = {.methods = {{.retry = RetryPolicy{.max_attempts = 1}}}}}),
+      "max_attempts is 1, its range 2 to 5");
+}
+
 TEST_F(RetryTest, CallsWaitForAServerIfTheConfigSaysSo) {
   target_ = "static:127.0.0.1:1";
   StartClient({.timeout = 50ms, .wait_for_ready = true});

@@ -2,10 +2,10 @@
 // itself. RetryStats: how often it did.
 //
 // A unary call may have a second attempt only if that cannot run a mutation twice: if the failure
-// says that the call did not run (Outcome::kNotExecuted), or if the method's idempotency_level in
-// its .proto is NO_SIDE_EFFECTS or IDEMPOTENT. A call is hedged only if its method is
-// NO_SIDE_EFFECTS. No policy can lift this. Values; a channel takes a copy of them
-// (service_config.h).
+// says that the call did not run (Outcome::kNotExecuted), if the method's idempotency_level in its
+// .proto is NO_SIDE_EFFECTS or IDEMPOTENT, or if it is deduplicated (dedupe.h). A call is hedged
+// only if its method is NO_SIDE_EFFECTS, and not deduplicated. No policy can lift this. Values; a
+// channel takes a copy of them (service_config.h).
 //
 //   Channel channel(*runtime, target,
 //                   {.service_config = {.methods = {{.retry = RetryPolicy{.max_attempts = 4}}}}});
@@ -27,9 +27,11 @@ namespace verbena {
 // the pause ends before the call's deadline. Otherwise the caller gets the last attempt's Status at
 // once. A server's retry_after (retry_after.h) is obeyed: the pause lasts at least that long.
 //
-// Each attempt goes to a server that the call has not tried yet, if another one is ready. The
-// memory of CallOptions::request_payload and response_payload_into serves for each attempt; if the
-// server of a failed attempt may still use it, no other attempt follows.
+// Each attempt goes to a server that the call has not tried yet, if another one is ready. A
+// deduplicated call that may have run stays with its server, which alone knows, and a failure that
+// this server keeps, because the call has run, ends it. The memory of CallOptions::request_payload
+// and response_payload_into serves for each attempt; if the server of a failed attempt may still
+// use it, no other attempt follows.
 struct RetryPolicy {
   // The most attempts that a call may have, whatever the policy.
   static constexpr int kMaxAttempts = 5;
@@ -46,7 +48,8 @@ struct RetryPolicy {
   std::vector<absl::StatusCode> retryable_codes = {absl::StatusCode::kUnavailable,
                                                    absl::StatusCode::kResourceExhausted};
   // Not 0: an attempt that has not ended by then is cancelled, and counts as failed. The call's own
-  // deadline holds for all of them together.
+  // deadline holds for all of them together. The handler of a deduplicated call hears of the latter
+  // alone, and goes on for the next attempt.
   Duration attempt_timeout = {};
 };
 

@@ -191,10 +191,10 @@ absl::Status TakeToken(Channel& channel, const Shard& shard, const MethodDescrip
   return DedupeAttempt::Bind(*options.dedupe, channel.DedupeClientOn(shard));
 }
 
-// One attempt of the call of `token`, which may be `own`. The token outlives the attempt.
+// The attempt of the call of `token`, which may be `own`, or several. The token outlives them.
 Task<absl::Status> CallWithToken([[maybe_unused]] std::unique_ptr<DedupeToken> own,
-                                 const DedupeToken& token, Task<absl::Status> attempt) {
-  co_return StatusOfCall(token, co_await std::move(attempt));
+                                 const DedupeToken& token, Task<absl::Status> attempts) {
+  co_return StatusOfCall(token, co_await std::move(attempts));
 }
 
 // The earlier of the call's own deadline and that of the Task that makes it.
@@ -334,9 +334,18 @@ std::coroutine_handle<> InPlaceCall::BeginWithPolicy(PromiseBase& caller,
   const bool inherits = options.inherit == Inherit::kAll;
   options.deadline = EarlierOf(deadline_.At(shard->executor()), inherits ? caller.cancel : nullptr);
   options.wait_for_ready = wait_for_ready_;
+  std::unique_ptr<DedupeToken> own_token;
+  if (method_->dedupe || options.dedupe != nullptr) {
+    absl::Status taken = TakeToken(*channel_, *shard, *method_, options, own_token);
+    if (!taken.ok()) {
+      return BeginTask(Failed(FailUnsent(std::move(taken), options, payload)), caller);
+    }
+  }
+  const DedupeToken* const token = options.dedupe;
   Task<absl::Status> call =
       CallWithPolicy(shard->executor(), *channel_, *method_, request, reply, payload,
                      std::move(options), policy, policies.account(shard->index()));
+  if (token != nullptr) call = CallWithToken(std::move(own_token), *token, std::move(call));
   return BeginTask(inherits ? std::move(call) : RunUninherited(std::move(call)), caller);
 }
 

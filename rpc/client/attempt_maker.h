@@ -45,7 +45,8 @@ inline CallOptions OptionsOfAttempt(const CallOptions& options) {
           .inherit = options.inherit,
           .request_id = options.request_id,
           .route_key = options.route_key,
-          .wait_for_ready = options.wait_for_ready};
+          .wait_for_ready = options.wait_for_ready,
+          .dedupe = options.dedupe};
 }
 
 }  // namespace verbena::internal

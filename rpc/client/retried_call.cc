@@ -9,6 +9,7 @@
 #include "verbena/rpc/client/retry_rules.h"
 #include "verbena/rpc/client/retry_series.h"
 #include "verbena/transport/coro/context.h"
+#include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/log/mutant.h"
 
@@ -78,10 +79,15 @@ Task<absl::Status> RetriedCall(RetryableCall call, const RetryPolicy& policy, Ca
     if (policy.attempt_timeout > Duration::zero() && !VERBENA_MUTANT(kAttemptsOutlastTheirTime)) {
       limit = SaturatingAdd(scheduler.now(), policy.attempt_timeout);
     }
-    attempt.deadline = std::min(deadline, limit);
+    // A server that heard of the limit would keep the end of a deduplicated call by it as its
+    // result.
+    attempt.deadline = call.method.dedupe ? deadline : std::min(deadline, limit);
     if (options.info != nullptr) attempt.info = &(info = CallInfo());
     memory.GiveTo(attempt);
-    status = co_await call.maker.Attempt(call.reply, call.received, std::move(attempt), tried);
+    Task<absl::Status> made =
+        call.maker.Attempt(call.reply, call.received, std::move(attempt), tried);
+    if (call.method.dedupe) made = WithDeadline(std::move(made), limit);
+    status = co_await std::move(made);
     if (status.ok()) {
       call.account.OnSuccess();
       break;

@@ -17,9 +17,11 @@
 
 namespace verbena::internal {
 
-// Whether a call of `method` may be sent a second time after it has run, perhaps in part.
+// Whether a call of `method` may be sent a second time after it has run, perhaps in part. The
+// server runs a deduplicated one once, however often it is sent.
 inline bool MayRunTwice(const MethodDescriptor& method) {
-  return method.idempotency != Idempotency::kUnknown || VERBENA_MUTANT(kMutationRetried);
+  return method.idempotency != Idempotency::kUnknown || method.dedupe ||
+         VERBENA_MUTANT(kMutationRetried);
 }
 
 // Whether a call of `method` may have a second attempt after one that ended with `failure`.
@@ -30,12 +32,22 @@ inline bool MayRunAgain(const MethodDescriptor& method, const absl::Status& fail
 // Whether a further attempt must go to the server of one that may have run: no other one knows that
 // the call is a repetition.
 inline bool StaysWithItsServer(const MethodDescriptor& method) {
+  if (method.dedupe) return !VERBENA_MUTANT(kRepeatedElsewhere);
   return method.idempotency == Idempotency::kUnknown;
 }
 
+// Whether each further attempt would end with the same `failure`: the server keeps the result of a
+// deduplicated call.
+inline bool IsKept(const MethodDescriptor& method, const absl::Status& failure) {
+  return method.dedupe && OutcomeOf(failure) == Outcome::kExecuted &&
+         !VERBENA_MUTANT(kKeptFailureAskedAgain);
+}
+
 // Whether attempts of a call may run side by side. Two that are idempotent may still run one
-// another's writes over in an order that no single attempt has.
+// another's writes over in an order that no single attempt has. A deduplicated call must not go to
+// two servers.
 inline bool MayRunAtOnce(const MethodDescriptor& method) {
+  if (method.dedupe) return false;
   return method.idempotency == Idempotency::kNoSideEffects ||
          (method.idempotency == Idempotency::kIdempotent && VERBENA_MUTANT(kMutationHedged));
 }

@@ -47,7 +47,7 @@ Duration RetrySeries::PauseAfter(const absl::Status& failure) {
 std::optional<Duration> RetrySeries::After(const Failure& failure) {
   if (!failure.timed_out && !HasCode(policy_.retryable_codes, failure.status)) return std::nullopt;
   account_.OnFailure();
-  if (attempts_ == policy_.max_attempts) return std::nullopt;
+  if (attempts_ == policy_.max_attempts || IsKept(method_, failure.status)) return std::nullopt;
   if (!MayRunAgain(method_, failure.status)) {
     account_.Add(RetryAccount::Count::kRefusedAsUnsafe);
     return std::nullopt;

@@ -340,6 +340,8 @@ enum class PlantedFault {
   kAttemptsOutlastTheirTime,  // an attempt that hangs takes the whole call's time
   kRetryWithoutPayload,       // a second attempt goes without the payload that the first one has
   kRetryOnTheSameServer,      // a second attempt goes to the server that has just failed
+  kRepeatedElsewhere,         // a deduplicated call that may have run is repeated elsewhere
+  kKeptFailureAskedAgain,     // a deduplicated call's failure is asked for until attempts run out
   kHedgesDespitePushBack,     // an overloaded server makes its clients ask others at once
   kLosersRunOn,               // a call that is answered waits for its other attempts
   kUnknownConfigKeyTaken,     // a key that is misspelt in a service config is passed over

@@ -1,0 +1,140 @@
+// A channel that retries a deduplicated call gives all attempts one name, keeps them at the server
+// that may have run it, and does not ask again for a failure that the server keeps.
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tests/rpc/counter_service.h"
+#include "tests/rpc/link_breaker.h"
+#include "verbena/rpc/internal/call_step.h"
+#include "verbena/rpc/retry.h"
+#include "verbena/rpc/service_config.h"
+#include "verbena/transport/coro/status_macros.h"
+
+namespace verbena::internal {
+namespace {
+
+using namespace std::chrono_literals;
+
+class DedupeRetryTest : public CounterTest {
+ protected:
+  void StartClientOf(const std::string& target, Duration attempt_timeout = {}) {
+    client_runtime_ = StartRuntime();
+    const MethodConfig config = {.retry = RetryPolicy{.max_attempts = 5,
+                                                      .initial_backoff = 1ms,
+                                                      .max_backoff = 10ms,
+                                                      .attempt_timeout = attempt_timeout},
+                                 .wait_for_ready = true};
+    channel_ = std::make_unique<Channel>(*client_runtime_, target,
+                                         ChannelOptions{.service_config = {.methods = {config}}});
+    stub_ = std::make_unique<testing::Counter::Stub>(*channel_);
+  }
+  Task<absl::StatusOr<size_t>> ReadyServers() {
+    VERBENA_CO_RETURN_IF_ERROR(co_await channel_->Connect());
+    VERBENA_CO_ASSIGN_OR_RETURN(const std::vector<ChannelServer> servers, channel_->Servers());
+    co_return std::count_if(servers.begin(), servers.end(), [](const ChannelServer& each) {
+      return each.state == ChannelServer::State::kReady;
+    });
+  }
+  uint64_t retries() const { return channel_->retry_stats().retries; }
+};
+
+TEST_F(DedupeRetryTest, AResultThatWasLostOnItsWayComesWithTheNextAttempt) {
+  StartServer();
+  StartClientOf(server_->address());
+  LinkBreaker breaker;
+  LinkBreaker::Arm(static_cast<int>(CallStep::kHandlerEnded), 1);
+  EXPECT_EQ(Run(AddWith({})).value(), 1u);
+  EXPECT_EQ(service_.runs, 1u);
+  EXPECT_EQ(kept().repeated, 1u);
+  EXPECT_EQ(retries(), 1u);
+}
+
+TEST_F(DedupeRetryTest, ACallersTokenIsThatOfAllAttempts) {
+  StartServer();
+  StartClientOf(server_->address());
+  LinkBreaker breaker;
+  const Token token(*this);
+  LinkBreaker::Arm(static_cast<int>(CallStep::kHandlerEnded), 1);
+  EXPECT_EQ(Add(*token).value(), 1u);
+  EXPECT_EQ(Add(*token).value(), 1u) << "as the caller repeats it";
+  EXPECT_EQ(service_.last_name, token->id());
+  EXPECT_EQ(kept().repeated, 2u);
+}
+
+TEST_F(DedupeRetryTest, ACallThatWasRefusedHasTheSameNameInTheNextAttempt) {
+  StartServer();
+  StartClientOf(server_->address());
+  std::vector<uint64_t> names;
+  service_.handler = [&names](ServerContext& context, const testing::AddRequest&,
+                              testing::AddReply&) -> Task<absl::Status> {
+    names.push_back(context.dedupe_id()->number);
+    if (names.size() > 2) co_return absl::OkStatus();
+    co_return context.NotExecuted(absl::UnavailableError("not the leader"));
+  };
+  EXPECT_EQ(Run(AddWith({})).value(), 3u);
+  EXPECT_EQ(names, std::vector<uint64_t>(3, names.front()));
+}
+
+TEST_F(DedupeRetryTest, AFailureThatTheServerKeepsIsNotAskedForAgain) {
+  StartServer();
+  StartClientOf(server_->address());
+  service_.handler = [](ServerContext&, const testing::AddRequest&,
+                        testing::AddReply&) -> Task<absl::Status> {
+    co_return absl::UnavailableError("the disk is full");
+  };
+  const absl::Status failed = Run(AddWith({})).status();
+  EXPECT_TRUE(absl::IsUnavailable(failed)) << failed;
+  EXPECT_EQ(OutcomeOf(failed), Outcome::kExecuted);
+  EXPECT_EQ(retries(), 0u);
+  EXPECT_EQ(kept().repeated, 0u);
+}
+
+TEST_F(DedupeRetryTest, AnAttemptThatIsCutOffLeavesTheCallToTheNext) {
+  StartServer();
+  StartClientOf(server_->address(), /*attempt_timeout=*/200ms);
+  EXPECT_TRUE(Run(AwaitLink()).ok());
+  std::atomic<bool> released = false;
+  service_.handler = [&released](ServerContext&, const testing::AddRequest&,
+                                 testing::AddReply&) -> Task<absl::Status> {
+    while (!released) VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
+    co_return absl::OkStatus();
+  };
+  JoinHandle<absl::StatusOr<uint64_t>> call = client_runtime_->Spawn(AddWith({.deadline = 1h}));
+  Eventually([this] { return kept().repeated >= 1; }, "the second attempt waits");
+  released = true;
+  EXPECT_EQ(call.Join().value(), 1u);
+  EXPECT_EQ(service_.runs, 1u);
+}
+
+class TwoServersTest : public DedupeRetryTest {
+ protected:
+  CounterService other_;
+  std::unique_ptr<Server> other_server_;
+};
+
+// The other server could not prove that the call has not run.
+TEST_F(TwoServersTest, ACallThatMayHaveRunStaysWithItsServer) {
+  StartServer();
+  other_server_ = *Server::Start(*server_runtime_, {&other_});
+  StartClientOf("static:" + server_->address() + "," + other_server_->address());
+  Eventually([this] { return Run(ReadyServers()).value_or(0) == 2; }, "both servers are ready");
+  LinkBreaker breaker;
+  for (uint64_t call = 1; call <= 4; ++call) {
+    LinkBreaker::Arm(static_cast<int>(CallStep::kHandlerEnded), 1);
+    const absl::Status status = Run(AddWith({}, call)).status();
+    EXPECT_EQ(status, absl::OkStatus()) << call;
+    EXPECT_EQ(service_.runs + other_.runs, call);
+    EXPECT_EQ(kept().repeated + other_server_->stats().dedupe.repeated, call);
+  }
+}
+
+}  // namespace
+}  // namespace verbena::internal

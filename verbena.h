@@ -18,6 +18,7 @@
 #include "verbena/rpc/client_stream.h"     // IWYU pragma: export
 #include "verbena/rpc/deadline.h"          // IWYU pragma: export
 #include "verbena/rpc/dedupe.h"            // IWYU pragma: export
+#include "verbena/rpc/etcd.h"              // IWYU pragma: export
 #include "verbena/rpc/executor.h"          // IWYU pragma: export
 #include "verbena/rpc/file.h"              // IWYU pragma: export
 #include "verbena/rpc/handshake_limits.h"  // IWYU pragma: export
@@ -29,6 +30,7 @@
 #include "verbena/rpc/method.h"            // IWYU pragma: export
 #include "verbena/rpc/outcome.h"           // IWYU pragma: export
 #include "verbena/rpc/payload.h"           // IWYU pragma: export
+#include "verbena/rpc/registration.h"      // IWYU pragma: export
 #include "verbena/rpc/remote_memory.h"     // IWYU pragma: export
 #include "verbena/rpc/reopen_backoff.h"    // IWYU pragma: export
 #include "verbena/rpc/resolver.h"          // IWYU pragma: export

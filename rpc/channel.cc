@@ -89,7 +89,9 @@ std::shared_ptr<internal::ServerFeed> FeedOf(const std::string& target,
   absl::StatusOr<internal::Target> parsed = internal::ParseTarget(target);
   if (!parsed.ok()) return std::make_shared<internal::ServerFeed>(target, parsed.status());
   if (std::holds_alternative<internal::PlainTarget>(*parsed)) return nullptr;
-  return std::make_shared<internal::ServerFeed>(target, internal::MakeResolver(*std::move(parsed)));
+  absl::StatusOr<std::shared_ptr<Resolver>> made = internal::MakeResolver(*std::move(parsed));
+  if (!made.ok()) return std::make_shared<internal::ServerFeed>(target, made.status());
+  return std::make_shared<internal::ServerFeed>(target, *std::move(made));
 }
 
 // nullptr: no method has a policy.

@@ -114,6 +114,13 @@ class Channel {
   //                            comment. It is read again twice a second. If a line is wrong, the
   //                            log names it, and the last good set stays. Replace the file by
   //                            rename().
+  //   etcd://host:port,…/prefix
+  //                            the servers that etcd has under prefix/, where servers register
+  //                            (ServerOptions::registration). Changes are heard of at once. While
+  //                            etcd cannot be reached the last good set stays. Over TLS:
+  //                            etcds://host:port/prefix?ca=/path&cert=/path&key=/path, with as
+  //                            many of the files as needed. The program depends on
+  //                            @verbena//rpc:etcd; otherwise calls fail with FAILED_PRECONDITION.
   //
   // Nothing is connected here, and a target that is wrong fails the first call with
   // INVALID_ARGUMENT. `runtime` must outlive every use but the destructor. A check aborts if

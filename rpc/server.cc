@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/rpc/discovery/directory.h"
+#include "verbena/rpc/discovery/registrars.h"
 #include "verbena/rpc/server/admission.h"
 #include "verbena/rpc/server/dedupe_table.h"
 #include "verbena/rpc/server/handshake_gate.h"
@@ -29,6 +31,8 @@ namespace {
 constexpr Duration kOfferTimeout = std::chrono::seconds(10);
 // Before accepting again after accept itself failed (no descriptors left, for one).
 constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
+// How long a shutdown waits for the directory that the server is registered in.
+constexpr Duration kRemovalPatience = std::chrono::milliseconds(500);
 
 uint32_t CallsPerClient(const ServerOptions& options) {
   if (options.max_calls_per_client != 0) return options.max_calls_per_client;
@@ -104,6 +108,12 @@ class Server::Impl {
                              runtime_.shard(0).bootstrap().Listen(options.address));
     listener_ = std::move(listener);
     address_ = listener_->address();
+    VERBENA_ASSIGN_OR_RETURN(
+        registrar_,
+        internal::MakeRegistrar(options.registration,
+                                {.address = address_,
+                                 .devices = runtime_.device_names(),
+                                 .executors = static_cast<uint32_t>(runtime_.executors())}));
     internal::ServerLimits limits = LimitsOf(options);
     limits.dedupe = dedupe_.get();
     for (int i = 0; i < runtime_.executors(); ++i) {
@@ -117,10 +127,13 @@ class Server::Impl {
                                                       LinksPerExecutor());
     accepting_ = std::make_unique<TaskScope>(runtime_.shard(0).executor());
     runtime_.BlockOn(StartAccepting());
+    if (registrar_ != nullptr) runtime_.BlockOn(StartRegistering());
     return absl::OkStatus();
   }
 
   std::vector<RunningHandler> Shutdown(Duration grace) {
+    // First, so that clients choose other servers while this one still takes their calls.
+    if (registering_ != nullptr) runtime_.BlockOn(StopRegistering());
     if (listener_ != nullptr) {
       // After this nobody hands links to the shards any more.
       runtime_.BlockOn(StopAccepting());
@@ -168,6 +181,7 @@ class Server::Impl {
                   .bytes = dedupe.bytes,
                   .repeated = dedupe.repeated,
                   .unproven = dedupe.unproven};
+    sum.registered = registrar_ != nullptr && registrar_->registered();
     return sum;
   }
 
@@ -235,6 +249,23 @@ class Server::Impl {
     accepting_->RequestCancel();
     co_await internal::JoinLogged(*accepting_, "the acceptor");
     accepting_.reset();
+  }
+
+  Task<void> StartRegistering() {
+    registering_ = std::make_unique<TaskScope>(runtime_.shard(0).executor());
+    registering_->Spawn(registrar_->Run());
+    co_return;
+  }
+
+  Task<void> StopRegistering() {
+    registering_->RequestCancel();
+    co_await internal::JoinLogged(*registering_, "the registration");
+    registering_.reset();
+    if (VERBENA_MUTANT(kRegistrationOutlivesServer)) co_return;
+    const absl::Status removed = co_await WithDeadline(registrar_->Remove(), kRemovalPatience);
+    if (removed.ok()) co_return;
+    Log(LogLevel::kWarning, fmt::format("the registration of {} stays until its time is over: {}",
+                                        address_, removed.ToString()));
   }
 
   Task<void> AcceptLoop() {
@@ -316,6 +347,8 @@ class Server::Impl {
   std::unique_ptr<internal::DedupeTable> dedupe_;  // outlives the shards
   std::vector<std::unique_ptr<internal::ServerShard>> shards_;
   std::unique_ptr<TaskScope> accepting_;
+  std::unique_ptr<internal::Registrar> registrar_;  // nullptr: the server does not register
+  std::unique_ptr<TaskScope> registering_;
   std::atomic<uint64_t> handshakes_failed_ = 0;  // counted on executor 0, read by any thread
 };
 

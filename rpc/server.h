@@ -31,6 +31,7 @@
 #include "verbena/rpc/dedupe.h"
 #include "verbena/rpc/handshake_limits.h"
 #include "verbena/rpc/interceptor.h"
+#include "verbena/rpc/registration.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/server_context.h"
 #include "verbena/rpc/service.h"
@@ -100,6 +101,9 @@ struct ServerOptions {
   AdmissionOptions admission = {};
   // Results of methods marked `dedupe` that are kept for repeated requests (dedupe.h).
   DedupeOptions dedupe = {};
+  // Enters the server into a directory, where channels find it (registration.h). By default it does
+  // not register. Start() does not wait until it is there: ServerStats::registered tells.
+  RegistrationOptions registration = {};
 };
 
 // One budget of payload memory, in bytes, now.
@@ -149,6 +153,7 @@ struct ServerStats {
   ServerMemory receive_memory;    // payloads of requests
   ServerMemory send_memory;       // payloads of responses
   ServerDedupe dedupe;
+  bool registered = false;  // as ServerOptions::registration says, as far as is known
 };
 
 // Handlers of one method that Shutdown() left running.
@@ -163,8 +168,9 @@ class Server {
   // or two methods have the same number. FAILED_PRECONDITION: the port is taken. INVALID_ARGUMENT:
   // the address is no host:port, a field of ServerOptions::handshakes other than
   // links_per_source is 0, max_metadata_bytes or a field of ServerOptions::admission or dedupe is
-  // out of its range, or an interceptor is null. NOT_FOUND: AdmissionOptions::methods names a
-  // method that no service has.
+  // out of its range, or an interceptor is null; or ServerOptions::registration is wrong.
+  // NOT_FOUND: AdmissionOptions::methods names a method that no service has. FAILED_PRECONDITION
+  // also if the server should register in etcd, and the program does not link @verbena//rpc:etcd.
   static absl::StatusOr<std::unique_ptr<Server>> Start(Runtime& runtime,
                                                        const std::vector<Service*>& services,
                                                        const ServerOptions& options = {});
@@ -173,12 +179,14 @@ class Server {
   ~Server();
 
   const std::string& address() const;
-  // Gives the handlers on all executors `grace` to end, and then cancels them. Calls that arrive in
-  // the first second of it still run; later ones fail with UNAVAILABLE and Outcome::kNotExecuted. A
-  // client that heeds the GOAWAY makes none, so that none of its calls fails. All links are closed
-  // when it returns, at most a second after the grace, however slow a client or a handler is.
-  // Returns the handlers that ignore their cancellation and still run; they use the services and
-  // the server until they end. May be called again to wait for them.
+  // Takes the server out of its directory first, if it is registered; if that does not answer
+  // within half a second, the entry goes when RegistrationOptions::ttl is over. Then gives the
+  // handlers on all executors `grace` to end, and then cancels them. Calls that arrive in the first
+  // second of it still run; later ones fail with UNAVAILABLE and Outcome::kNotExecuted. A client
+  // that heeds the GOAWAY makes none, so that none of its calls fails. All links are closed when it
+  // returns, at most a second after the grace, however slow a client or a handler is. Returns the
+  // handlers that ignore their cancellation and still run; they use the services and the server
+  // until they end. May be called again to wait for them.
   std::vector<RunningHandler> Shutdown(Duration grace);
   // From any thread; never blocks an executor. On a thread that runs no executor it waits for each
   // executor's current values. On an executor, the others' values are those of the last time that

@@ -65,7 +65,7 @@ def verbena_repositories():
         name = "boost",
         build_file = "@verbena//third_party:boost.BUILD",
         deb = "libboost1.81-dev",
-        hdrs = ["boost/asio.hpp"],
+        hdrs = ["boost/asio.hpp", "boost/beast.hpp"],
     )
     _library(
         name = "boost_json",
@@ -77,8 +77,8 @@ def verbena_repositories():
         name = "openssl",
         build_file = "@verbena//third_party:openssl.BUILD",
         deb = "libssl-dev",
-        hdrs = ["openssl/sha.h"],
-        libs = ["crypto"],
+        hdrs = ["openssl/sha.h", "openssl/ssl.h"],
+        libs = ["crypto", "ssl"],
     )
     _library(
         name = "com_google_protobuf",

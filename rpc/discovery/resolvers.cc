@@ -13,6 +13,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "fmt/format.h"
+#include "verbena/rpc/discovery/directory.h"
 #include "verbena/rpc/discovery/server_list.h"
 #include "verbena/transport/coro/context.h"
 #include "verbena/transport/coro/deadline.h"
@@ -91,7 +92,11 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
 
 }  // namespace
 
-std::shared_ptr<Resolver> MakeResolver(Target target) {
+absl::StatusOr<std::shared_ptr<Resolver>> MakeResolver(Target target) {
+  if (auto* etcd = std::get_if<EtcdTarget>(&target)) {
+    VERBENA_ASSIGN_OR_RETURN(const Directory* directory, Directory::Etcd());
+    return directory->MakeResolver(std::move(*etcd));
+  }
   if (auto* fixed = std::get_if<StaticTarget>(&target)) {
     return std::make_shared<StaticResolver>(std::move(fixed->servers));
   }

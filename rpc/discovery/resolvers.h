@@ -1,4 +1,5 @@
-// Resolvers of targets: fixed sets, names of DNS, and files.
+// Resolvers of targets: fixed sets, names of DNS, and files; and of others by their directory
+// (directory.h).
 //
 // Each serves one channel (resolver.h). What blocks never runs on an executor: files are read on
 // threads of RunBlocking, and names are looked up on two threads that the process has for this.
@@ -23,8 +24,9 @@
 
 namespace verbena::internal {
 
-// The resolver of a target, which is no PlainTarget.
-std::shared_ptr<Resolver> MakeResolver(Target target);
+// The resolver of a target, which is no PlainTarget. FAILED_PRECONDITION: the program does not link
+// the target's directory.
+absl::StatusOr<std::shared_ptr<Resolver>> MakeResolver(Target target);
 
 // A set that never changes.
 class StaticResolver final : public Resolver {

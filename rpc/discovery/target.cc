@@ -18,6 +18,9 @@ namespace {
 constexpr std::string_view kStatic = "static:";
 constexpr std::string_view kDns = "dns:///";
 constexpr std::string_view kFile = "file:///";
+constexpr std::string_view kEtcd = "etcd://";
+constexpr std::string_view kEtcdTls = "etcds://";
+constexpr const char* kWriteEtcd = "etcd://host:port,host:port/prefix";
 
 absl::Status Wrong(size_t position, const std::string& what) {
   return absl::InvalidArgumentError(fmt::format("position {}: {}", position, what));
@@ -107,6 +110,77 @@ absl::StatusOr<DnsTarget> ParseDns(std::string_view text) {
   return DnsTarget{.name = std::string(name), .port = port};
 }
 
+// "ca=/path&cert=/path&key=/path", which begins at `position`.
+absl::Status ParseEtcdFiles(std::string_view text, size_t position, EtcdTarget& target) {
+  for (;;) {
+    const std::string_view option = text.substr(0, text.find('&'));
+    const size_t equals = std::min(option.find('='), option.size());
+    const std::string_view key = option.substr(0, equals);
+    const std::string_view path = option.substr(std::min(equals + 1, option.size()));
+    std::string* file = key == "ca"     ? &target.ca_file
+                        : key == "cert" ? &target.certificate_file
+                        : key == "key"  ? &target.key_file
+                                        : nullptr;
+    if (file == nullptr || path.empty() || !file->empty()) {
+      return Wrong(position, fmt::format("\"{}\" is no file for TLS: write each of ca=/path, "
+                                         "cert=/path and key=/path once at most",
+                                         Shown(option)));
+    }
+    *file = path;
+    if (option.size() == text.size()) break;
+    text.remove_prefix(option.size() + 1);
+    position += option.size() + 1;
+  }
+  if (target.certificate_file.empty() != target.key_file.empty()) {
+    return Wrong(position, "a certificate needs its key: write both cert=/path and key=/path");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParseEtcdPrefix(std::string_view prefix, size_t position, EtcdTarget& target) {
+  while (prefix.ends_with('/')) prefix.remove_suffix(1);
+  if (prefix.empty()) {
+    return Wrong(position, fmt::format("the prefix of keys is missing: write {}", kWriteEtcd));
+  }
+  if (const absl::Status checked = CheckResolvedText("a prefix", prefix); !checked.ok()) {
+    return Wrong(position, std::string(checked.message()));
+  }
+  target.prefix = std::string(prefix) + "/";
+  return absl::OkStatus();
+}
+
+absl::StatusOr<EtcdTarget> ParseEtcd(std::string_view text) {
+  EtcdTarget target;
+  target.tls = text.starts_with(kEtcdTls);
+  size_t begin = target.tls ? kEtcdTls.size() : kEtcd.size();
+  const size_t slash = text.find('/', begin);
+  if (slash == std::string_view::npos) {
+    return Wrong(text.size() + 1,
+                 fmt::format("the prefix of keys is missing: write {}", kWriteEtcd));
+  }
+  for (;;) {
+    const size_t end = std::min(text.find(',', begin), slash);
+    const std::string_view endpoint = text.substr(begin, end - begin);
+    VERBENA_RETURN_IF_ERROR(CheckAddress(endpoint, begin + 1));
+    if (endpoint.find(':', endpoint.find(']') + 1) == std::string_view::npos) {
+      return Wrong(end + 1, fmt::format("the port is missing: write {}", kWriteEtcd));
+    }
+    if (target.endpoints.size() == EtcdTarget::kMaxEndpoints) {
+      return Wrong(begin + 1, fmt::format("more than {} endpoints", EtcdTarget::kMaxEndpoints));
+    }
+    target.endpoints.emplace_back(endpoint);
+    if (end == slash) break;
+    begin = end + 1;
+  }
+  const size_t question = std::min(text.find('?', slash), text.size());
+  VERBENA_RETURN_IF_ERROR(
+      ParseEtcdPrefix(text.substr(slash + 1, question - slash - 1), slash + 2, target));
+  if (question == text.size()) return target;
+  if (!target.tls) return Wrong(question + 1, "files are for TLS: write etcds://");
+  VERBENA_RETURN_IF_ERROR(ParseEtcdFiles(text.substr(question + 1), question + 2, target));
+  return target;
+}
+
 // A text that looks like one of ours and is not: "dns://8.8.8.8/name:1", "file:x".
 absl::Status CheckPrefix(std::string_view text, std::string_view prefix, const char* write) {
   const std::string_view scheme = prefix.substr(0, prefix.find(':') + 1);
@@ -131,6 +205,9 @@ absl::StatusOr<Target> Parse(std::string_view text) {
     if (text.size() == kFile.size()) return Wrong(kFile.size() + 1, "the path is missing");
     return FileTarget{.path = std::string(text.substr(kFile.size() - 1))};
   }
+  if (text.starts_with(kEtcd) || text.starts_with(kEtcdTls)) return ParseEtcd(text);
+  VERBENA_RETURN_IF_ERROR(CheckPrefix(text, kEtcd, kWriteEtcd));
+  VERBENA_RETURN_IF_ERROR(CheckPrefix(text, kEtcdTls, "etcds://host:port/prefix"));
   VERBENA_RETURN_IF_ERROR(CheckPrefix(text, kDns, "dns:///name:port"));
   VERBENA_RETURN_IF_ERROR(CheckPrefix(text, kFile, "file:///absolute/path"));
   return PlainTarget{};

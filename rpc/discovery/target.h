@@ -4,6 +4,8 @@
 //   static:a:4000,b:4000        these servers; "a:4000|a-rdma:4000" are two addresses of one
 //   dns:///storage.local:4000   one server for each address of the name
 //   file:///etc/storage.list    the servers of a file (server_list.h), read again when it changes
+//   etcd://a:2379,b:2379/storage   the servers that etcd has under "storage/"; over TLS with
+//                               etcds://a:2379/storage?ca=/path&cert=/path&key=/path
 //
 // A pure function; errors name the position in the text, counted from 1, and what to write.
 
@@ -35,7 +37,19 @@ struct FileTarget {
   std::string path;  // absolute
 };
 
-using Target = std::variant<PlainTarget, StaticTarget, DnsTarget, FileTarget>;
+struct EtcdTarget {
+  static constexpr size_t kMaxEndpoints = 16;
+
+  std::vector<std::string> endpoints;  // host:port, 1 to kMaxEndpoints
+  std::string prefix;                  // of keys, ends with a slash
+  bool tls = false;
+  // Paths of PEM files, as in EtcdOptions.
+  std::string ca_file;
+  std::string certificate_file;
+  std::string key_file;
+};
+
+using Target = std::variant<PlainTarget, StaticTarget, DnsTarget, FileTarget, EtcdTarget>;
 
 absl::StatusOr<Target> ParseTarget(std::string_view text);
 

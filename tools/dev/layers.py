@@ -40,8 +40,12 @@ FOLDERS = {
     "rpc/internal": _LINK | {"rpc", "transport/verbs", "transport/soft"},  # it opens devices
     "rpc/client": _LINK | {"rpc", "rpc/internal", "rpc/discovery"},
     "rpc/server": _LINK | {"rpc", "rpc/internal"},
-    "rpc/discovery": _EXECUTOR | {"rpc"},  # of rpc the resolver's interface alone
-    "rpc": _LINK | {"transport/file", "rpc/client", "rpc/server", "rpc/internal", "rpc/discovery"},
+    "rpc/discovery": _EXECUTOR | {"rpc"},  # of rpc what users see of resolvers and registration
+    # Optional (//rpc:etcd). It speaks HTTP on a thread of its own, as the bootstraps do: their
+    # IoThread and Mailbox serve here, too.
+    "rpc/discovery/etcd": _EXECUTOR | {"rpc", "rpc/discovery", "transport/connect"},
+    "rpc": _LINK | {"transport/file", "rpc/client", "rpc/server", "rpc/internal", "rpc/discovery",
+                    "rpc/discovery/etcd"},
     "rpc/asio": _EXECUTOR | {"rpc", "proto"},
     "rpc/admin": _EXECUTOR | {"rpc", "proto"},
     "rpc/codegen": {"proto", "rpc"},  # of rpc the version alone
@@ -63,12 +67,14 @@ LIBRARIES = {
     "verbs": (
         r"infiniband/|rdma/", "rdma",
         {"transport", "benchmarks", "tests", "tools"}),
+    # With Beast, which only etcd's gateway needs.
     "Asio": (
-        r"boost/asio", "boost",
-        {"transport/connect", "rpc/asio", "rpc/admin", "benchmarks", "tests", "tools/pch"}),
+        r"boost/(asio|beast)", "boost",
+        {"transport/connect", "rpc/asio", "rpc/admin", "rpc/discovery/etcd", "benchmarks", "tests",
+         "tools/pch"}),
     "Boost.JSON": (
         r"boost/json", "boost_json",
-        {"rpc/internal", "tests"}),
+        {"rpc/internal", "rpc/discovery/etcd", "tests"}),
     "liburing": (
         r"liburing", "uring",
         {"transport/executor", "transport/file", "transport/soft", "benchmarks", "tests"}),
@@ -77,7 +83,7 @@ LIBRARIES = {
         {"transport/memory"}),
     "OpenSSL": (
         r"openssl/", "openssl",
-        {"transport/connect", "examples", "tests"}),
+        {"transport/connect", "rpc/discovery/etcd", "examples", "tests"}),
 }
 # Below folders that may use a library, these may not after all.
 EXCEPT = {("transport/log", "verbs"), ("transport/coro", "verbs")}

@@ -304,9 +304,19 @@ enum class PlantedFault {
   kAllServersEjected,   // a fault may eject every server of a set
   kStatesNotTold,       // who watches the servers of a set does not hear of a change
   kLostWhileItWaited,   // a call that waits for a server fails if its link is lost meanwhile
-  kLookupsTakeFilesThreads,  // slow lookups of names stop the work of RunBlocking
-  kCrossingCallsRefused,     // calls fail that cross the word of a server that it shuts down
-  kIdleLinkNotPinged,        // the silence of a peer is not noticed while nobody waits for it
+  kLookupsTakeFilesThreads,     // slow lookups of names stop the work of RunBlocking
+  kCrossingCallsRefused,        // calls fail that cross the word of a server that it shuts down
+  kIdleLinkNotPinged,           // the silence of a peer is not noticed while nobody waits for it
+  kEtcdEndpointKept,            // an endpoint of etcd that fails is asked again and again
+  kLeaderNotDemanded,           // a member of etcd without a leader is believed
+  kEtcdAnswerUnbounded,         // an answer of etcd takes memory without end
+  kEndedLeaseKept,              // a server goes on with a lease that has ended
+  kLostLeaseForgotten,          // a server that lost its lease stays out of etcd
+  kDeletedKeyStaysAway,         // a server whose key somebody deleted stays out of etcd
+  kRegistrationOutlivesServer,  // a server that has shut down is in etcd until its lease ends
+  kCompactionIgnored,           // a watch of compacted revisions looks like a lost connection
+  kSilentWatchBelieved,         // a watch of etcd that is silent keeps an old set of servers
+  kEtcdDeletionMissed,          // a server that left etcd stays in the set
 
   // deduplicated calls
   kDedupeNameUnchecked,         // a call may have a name that is none

@@ -58,6 +58,11 @@ class PeriodicLook {
   Task<absl::Status> Due();
   // Look earlier.
   void Hasten() { asked_.Set(); }
+  // Somebody has looked without being due: the next look is a period away.
+  void NoteLook(TimePoint now) {
+    last_ = now;
+    asked_.Reset();
+  }
 
  private:
   Task<absl::Status> Asked() { co_return co_await asked_.Wait(); }

@@ -87,6 +87,7 @@ Task<absl::Status> EtcdResolver::List() {
                     range.count, prefix_, size_t{kMaxServers}));
   }
   const TimePoint now = (co_await CurrentContext()).scheduler->now();
+  look_.NoteLook(now);
   known_.clear();
   heard_.reset();
   newest_ = 0;

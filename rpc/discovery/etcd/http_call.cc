@@ -146,19 +146,15 @@ void HttpCall::OnWritten(const Error& error) {
 
 void HttpCall::OnHeader(const Error& error) {
   if (ended_) return;
-  if (error) return Fail("no answer of HTTP: " + error.message());
+  if (error) return ReadFailed("no answer of HTTP: ", error);
   if (parser_->is_done()) return Deliver();
   ReadSome();
 }
 
 void HttpCall::OnRead(const Error& error) {
   if (ended_) return;
-  if (error == http::error::body_limit) {
-    return Fail(
-        fmt::format("the answer has more than {} bytes", size_t{EtcdClient::kMaxAnswerBytes}));
-  }
   // Some end a watch by closing, without the last chunk.
-  if (error) return Fail("the connection was lost: " + error.message());
+  if (error) return ReadFailed("the connection was lost: ", error);
   const bool is_stream = request_.watches && parser_->get().result_int() == 200;
   if (is_stream) {
     PushLines();
@@ -169,10 +165,17 @@ void HttpCall::OnRead(const Error& error) {
   }
   if (parser_->get().body().size() > EtcdClient::kMaxAnswerBytes &&
       !VERBENA_MUTANT(kEtcdAnswerUnbounded)) {
+    return ReadFailed("", http::error::body_limit);
+  }
+  ReadSome();
+}
+
+void HttpCall::ReadFailed(const char* what, const Error& error) {
+  if (error == http::error::body_limit) {
     return Fail(
         fmt::format("the answer has more than {} bytes", size_t{EtcdClient::kMaxAnswerBytes}));
   }
-  ReadSome();
+  Fail(what + error.message());
 }
 
 void HttpCall::PushLines() {

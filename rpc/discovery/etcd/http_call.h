@@ -84,6 +84,7 @@ class HttpCall : public IoObject, public std::enable_shared_from_this<HttpCall> 
   void Push(EtcdAnswer answer);
   void PushLines();
   void Deliver();
+  void ReadFailed(const char* what, const Error& error);
   void Fail(std::string why);
   void End();
   // Calls AttemptFailed(), or Fail() if the request is sent, unless it is called off before.

@@ -1,0 +1,256 @@
+// A client of etcd speaks HTTP and TLS, goes on to the next endpoint when one is gone or slow, says
+// whether a request may have reached etcd, and takes bounded memory whatever a server sends.
+
+#include <gtest/gtest.h>
+#include <openssl/ssl.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tests/rpc/discovery/etcd/canned_server.h"
+#include "verbena/rpc/etcd.h"
+#include "verbena/rpc/outcome.h"
+#include "verbena/transport/coro/manual_scheduler.h"
+#include "verbena/transport/coro/task.h"
+
+namespace verbena::internal {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr const char* kEmptyRange = R"({"header":{"revision":"7"}})";
+
+class HttpWireTest : public ::testing::Test {
+ protected:
+  static std::unique_ptr<EtcdClient> Client(std::vector<std::string> endpoints,
+                                            Duration timeout = seconds(20)) {
+    auto client = EtcdClient::Start({.endpoints = std::move(endpoints), .timeout = timeout});
+    EXPECT_TRUE(client.ok()) << client.status();
+    return *std::move(client);
+  }
+
+  // Waits for the client's thread; the scheduler's time stands still.
+  template <typename T>
+  T Await(Task<T> task) {
+    class Done final : public TaskListener {
+     public:
+      bool done = false;
+
+     private:
+      void OnTaskDone() override { done = true; }
+    } completion;
+    task.StartLater(scheduler_, nullptr, &completion);
+    for (int i = 0; i < 60000 && !completion.done; ++i) {
+      scheduler_.RunUntilIdle();
+      if (!completion.done) std::this_thread::sleep_for(milliseconds(1));
+    }
+    EXPECT_TRUE(completion.done) << "the Task never ended";
+    return task.TakeResult();
+  }
+
+  // A port that nobody listens at.
+  static std::string NobodysAddress() {
+    return CannedServer([](CannedServer::Connection&, const std::string&) {}).address();
+  }
+
+  ManualScheduler scheduler_;
+};
+
+TEST_F(HttpWireTest, PostsJsonAndDemandsALeader) {
+  std::string seen;
+  CannedServer server([&](CannedServer::Connection& connection, const std::string& request) {
+    seen = request;
+    connection.Answer(kEmptyRange);
+  });
+  const auto range = Await(Client({server.address()})->Get("a"));
+  ASSERT_TRUE(range.ok()) << range.status();
+  EXPECT_EQ(range->revision, 7);
+  EXPECT_TRUE(seen.starts_with("POST /v3/kv/range HTTP/1.1\r\n")) << seen;
+  EXPECT_NE(seen.find("Grpc-Metadata-hasleader: true\r\n"), std::string::npos) << seen;
+  EXPECT_NE(seen.find("Host: " + server.address()), std::string::npos) << seen;
+  EXPECT_TRUE(seen.ends_with(R"({"key":"YQ=="})")) << seen;
+}
+
+TEST_F(HttpWireTest, GoesOnToTheNextEndpoint) {
+  CannedServer server([](CannedServer::Connection& connection, const std::string&) {
+    connection.Answer(kEmptyRange);
+  });
+  const auto client = Client({NobodysAddress(), NobodysAddress(), server.address()});
+  EXPECT_TRUE(Await(client->Get("a")).ok());
+  EXPECT_TRUE(Await(client->Get("a")).ok());
+  EXPECT_EQ(server.requests(), 2);
+}
+
+TEST_F(HttpWireTest, ARequestThatNoEndpointTookDidNotRun) {
+  const auto client = Client({NobodysAddress(), NobodysAddress()});
+  const absl::Status status = Await(client->Commit(EtcdTxn().Put("a", "1"))).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
+  EXPECT_NE(status.message().find("etcd at 127.0.0.1:"), std::string::npos) << status;
+}
+
+TEST_F(HttpWireTest, ARequestWithoutAnAnswerMayHaveRun) {
+  CannedServer server([](CannedServer::Connection&, const std::string&) {});
+  const auto client = Client({server.address()});
+  const absl::Status status = Await(client->Commit(EtcdTxn().Put("a", "1"))).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_EQ(OutcomeOf(status), Outcome::kMaybeExecuted);
+  EXPECT_EQ(server.requests(), 1) << "nothing is sent twice";
+}
+
+TEST_F(HttpWireTest, AnEndpointThatDoesNotAnswerIsLeftForAnother) {
+  CannedServer slow(
+      [](CannedServer::Connection& connection, const std::string&) { connection.AwaitClose(); });
+  CannedServer server([](CannedServer::Connection& connection, const std::string&) {
+    connection.Answer(kEmptyRange);
+  });
+  const auto client = Client({slow.address(), server.address()}, milliseconds(300));
+  const absl::Status status = Await(client->Get("a")).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_NE(status.message().find("no answer within 300 ms"), std::string::npos) << status;
+  EXPECT_TRUE(Await(client->Get("a")).ok());
+}
+
+TEST_F(HttpWireTest, AMemberThatAnswersUnavailableIsLeftForAnother) {
+  CannedServer lost([](CannedServer::Connection& connection, const std::string&) {
+    connection.Answer(R"({"message":"etcdserver: no leader","code":14})", 503);
+  });
+  CannedServer server([](CannedServer::Connection& connection, const std::string&) {
+    connection.Answer(kEmptyRange);
+  });
+  const auto client = Client({lost.address(), server.address()});
+  const absl::Status status = Await(client->Get("a")).status();
+  EXPECT_NE(status.message().find("no leader"), std::string::npos) << status;
+  EXPECT_TRUE(Await(client->Get("a")).ok());
+}
+
+TEST_F(HttpWireTest, WhateverIsNoHttpIsAnError) {
+  for (const char* bytes : {"garbage\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+                            "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}",
+                            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"}) {
+    CannedServer server([bytes](CannedServer::Connection& connection, const std::string&) {
+      connection.Write(bytes);
+    });
+    const absl::Status status = Await(Client({server.address()})->Get("a")).status();
+    EXPECT_TRUE(absl::IsUnavailable(status)) << bytes << ": " << status;
+    EXPECT_NE(status.message().find(server.address()), std::string::npos) << status;
+  }
+}
+
+TEST_F(HttpWireTest, AnAnswerIsBounded) {
+  const std::string large(EtcdClient::kMaxAnswerBytes + 1, ' ');
+  for (const bool chunked : {false, true}) {
+    CannedServer server([&](CannedServer::Connection& connection, const std::string&) {
+      if (!chunked) return connection.Answer(large);
+      connection.BeginChunks();
+      connection.Chunk(large);
+      connection.AwaitClose();
+    });
+    const absl::Status status = Await(Client({server.address()})->Get("a")).status();
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    EXPECT_NE(status.message().find("more than 4194304 bytes"), std::string::npos) << status;
+  }
+}
+
+TEST_F(HttpWireTest, AWatchGivesLinesHoweverTheyAreCut) {
+  const std::string line = R"({"result":{"header":{"revision":"8"},"events":[)"
+                           R"({"kv":{"key":"YQ==","value":"Yg==","mod_revision":"8"}}]}})"
+                           "\n";
+  CannedServer server([&](CannedServer::Connection& connection, const std::string&) {
+    connection.BeginChunks();
+    connection.Chunk(R"({"result":{"header":{"revision":"7"},"created":true}})"
+                     "\n");
+    connection.Chunk(line.substr(0, 9));
+    connection.Chunk(line.substr(9) + line + line.substr(0, 5));
+    connection.Chunk(line.substr(5));
+    connection.Write("0\r\n\r\n");
+  });
+  const auto client = Client({server.address()});
+  const auto watch = client->Watch("a", 8);
+  for (int i = 0; i < 3; ++i) {
+    const auto changes = Await(watch->Next());
+    ASSERT_TRUE(changes.ok()) << changes.status();
+    ASSERT_EQ(changes->events.size(), 1u);
+    EXPECT_EQ(changes->events[0].entry.value, "b");
+  }
+  EXPECT_TRUE(absl::IsUnavailable(Await(watch->Next()).status()));
+}
+
+TEST_F(HttpWireTest, ALineOfAWatchIsBounded) {
+  CannedServer server([](CannedServer::Connection& connection, const std::string&) {
+    connection.BeginChunks();
+    connection.Chunk(std::string(EtcdClient::kMaxAnswerBytes + 1, ' '));
+    connection.AwaitClose();
+  });
+  const auto client = Client({server.address()});
+  const absl::Status status = Await(client->Watch("a", 8)->Next()).status();
+  EXPECT_NE(status.message().find("more than 4194304 bytes"), std::string::npos) << status;
+}
+
+TEST_F(HttpWireTest, AWatchThatIsGivenUpCloses) {
+  std::atomic<bool> closed = false;
+  {
+    CannedServer server([&](CannedServer::Connection& connection, const std::string&) {
+      connection.BeginChunks();
+      connection.Chunk("\n");
+      connection.AwaitClose();
+      closed = true;
+    });
+    const auto client = Client({server.address()});
+    auto watch = client->Watch("a", 8);
+    for (int i = 0; i < 20000 && server.requests() == 0; ++i) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    watch.reset();
+    for (int i = 0; i < 20000 && !closed; ++i) std::this_thread::sleep_for(milliseconds(1));
+    EXPECT_TRUE(closed);
+  }
+}
+
+TEST_F(HttpWireTest, TlsIsSpokenWithThoseWhoseCertificateIsSigned) {
+  const TestCertificate certificate;
+  CannedServer server([](CannedServer::Connection& connection,
+                         const std::string&) { connection.Answer(kEmptyRange); },
+                      &certificate);
+  const auto trusting = EtcdClient::Start(
+      {.endpoints = {server.address()}, .tls = true, .ca_file = certificate.path()});
+  ASSERT_TRUE(trusting.ok()) << trusting.status();
+  const absl::Status answered = Await((*trusting)->Get("a")).status();
+  EXPECT_TRUE(answered.ok()) << answered;
+  // The system's authorities have not signed it.
+  const auto strict = EtcdClient::Start({.endpoints = {server.address()}, .tls = true});
+  ASSERT_TRUE(strict.ok()) << strict.status();
+  const absl::Status refused = Await((*strict)->Get("a")).status();
+  EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+  EXPECT_EQ(OutcomeOf(refused), Outcome::kNotExecuted);
+  EXPECT_NE(refused.message().find("TLS"), std::string::npos) << refused;
+}
+
+TEST(EtcdOptionsTest, OptionsOutOfTheirRangeAreRefused) {
+  const EtcdOptions kWrong[] = {
+      {},
+      {.endpoints = std::vector<std::string>(17, "a:1")},
+      {.endpoints = {"a"}},
+      {.endpoints = {"a:0x"}},
+      {.endpoints = {"a:1"}, .timeout = milliseconds(9)},
+      {.endpoints = {"a:1"}, .timeout = seconds(61)},
+      {.endpoints = {"a:1"}, .ca_file = "/ca.pem"},
+      {.endpoints = {"a:1"}, .tls = true, .ca_file = "/there/is/none"},
+      {.endpoints = {"a:1"}, .tls = true, .key_file = "/key.pem"},
+  };
+  for (const EtcdOptions& wrong : kWrong) {
+    const absl::Status status = EtcdClient::Start(wrong).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  }
+}
+
+}  // namespace
+}  // namespace verbena::internal

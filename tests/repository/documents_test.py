@@ -18,9 +18,9 @@ SOURCES = {
     "docs/payloads.md": ["examples/own_memory/own_memory.cc", "tests/rpc/memory_service.h"],
     "docs/guide.md": ["examples/dedupe/dedupe.cc", "examples/dedupe/dedupe.proto", "tests/docs/BUILD",
                       "tests/docs/block_client.cc", "tests/docs/block_service.h",
-                      "tests/docs/blocks.proto", "tests/docs/guide_streams_test.cc",
-                      "tests/docs/guide_test.cc", "tests/docs/guide_testing_test.cc",
-                      "tests/docs/lifetimes.cc"],
+                      "tests/docs/blocks.proto", "tests/docs/etcd.cc",
+                      "tests/docs/guide_streams_test.cc", "tests/docs/guide_test.cc",
+                      "tests/docs/guide_testing_test.cc", "tests/docs/lifetimes.cc"],
 }
 
 

@@ -5,7 +5,7 @@ set -euo pipefail
 usage() {
   cat <<'TEXT'
 usage: ./dev demo [block_store|kv|stream] [arguments of the example]
-       ./dev demo hello|balanced|dedupe|host_loop|interceptors|overload|own_memory|retries|rolling_restart
+       ./dev demo hello|balanced|dedupe|host_loop|interceptors|overload|own_memory|registered|retries|rolling_restart
 
   block_store  (default) a block server and a client as two processes: a directory tree, the given one or
                one that every Debian has, is stored in a volume on the disk, read back with many reads in
@@ -21,6 +21,7 @@ usage: ./dev demo [block_store|kv|stream] [arguments of the example]
   interceptors a log, authorization and injected faults around calls
   overload     a server with more calls than it can serve, first without bounds, then with a queue
   own_memory   a cache that serves blocks out of its own memory, into memory of the client's own
+  registered   servers that register in etcd, and a channel that follows them; starts an etcd of its own
   retries      three servers, one of them slow: second attempts, and calls that have none
   rolling_restart
                three server processes are restarted in turn while a client calls them: no call fails
@@ -32,13 +33,13 @@ TEXT
 example=block_store
 case ${1:-} in
   -h | --help) usage; exit 0 ;;
-  block_store | kv | stream | hello | balanced | dedupe | host_loop | interceptors | overload | own_memory | retries | rolling_restart) example=$1; shift ;;
+  block_store | kv | stream | hello | balanced | dedupe | host_loop | interceptors | overload | own_memory | registered | retries | rolling_restart) example=$1; shift ;;
   -*) ;;
   "") ;;
   *)
     # A path is an argument of block_store; a word that is none is more likely a mistyped example.
     if [ ! -e "$1" ]; then
-      echo "dev demo: '$1' is neither an example (block_store, kv, stream, hello, balanced, dedupe, host_loop, interceptors, overload, own_memory, retries, rolling_restart) nor a file" >&2
+      echo "dev demo: '$1' is neither an example (block_store, kv, stream, hello, balanced, dedupe, host_loop, interceptors, overload, own_memory, registered, retries, rolling_restart) nor a file" >&2
       exit 2
     fi
     ;;
@@ -56,4 +57,7 @@ binary=$(tools/dev/bazel.sh cquery "${flags[@]}" --noshow_progress --output=star
   '--starlark:expr=target.files_to_run.executable.path' "$target")
 binary=$(readlink -f .bazel/bin)/${binary#bazel-out/*/bin/}
 cd "$callers_directory"
+if [ "$example" = registered ]; then
+  exec "$VERBENA_TOP/tools/dev/etcd.sh" -- "$binary" "$@"
+fi
 exec "$binary" "$@"

@@ -18,7 +18,7 @@ namespace {
 
 TEST(TargetTest, LeavesAddressesAndNamesToTheBootstrap) {
   for (const char* text : {"storage-7:4000", "[::1]:4000", "storage-7", "storage:1", "static:4000",
-                           "dns:53", "file:80", "", "etcd://a:1/b"}) {
+                           "dns:53", "file:80", "", "etcd:2379"}) {
     const absl::StatusOr<Target> target = ParseTarget(text);
     ASSERT_TRUE(target.ok()) << target.status();
     EXPECT_TRUE(std::holds_alternative<PlainTarget>(*target)) << text;
@@ -49,6 +49,32 @@ TEST(TargetTest, ReadsPathsOfFiles) {
   EXPECT_EQ(std::get<FileTarget>(*target).path, "/etc/storage.list");
 }
 
+TEST(TargetTest, ReadsEndpointsPrefixAndFilesOfEtcd) {
+  const absl::StatusOr<Target> plain = ParseTarget("etcd://a:1,[::1]:2/services/storage//");
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  const auto& target = std::get<EtcdTarget>(*plain);
+  EXPECT_EQ(target.endpoints, (std::vector<std::string>{"a:1", "[::1]:2"}));
+  EXPECT_EQ(target.prefix, "services/storage/");
+  EXPECT_FALSE(target.tls);
+  const absl::StatusOr<Target> tls =
+      ParseTarget("etcds://a:1/s?ca=/ca.pem&cert=/cert.pem&key=/key.pem");
+  ASSERT_TRUE(tls.ok()) << tls.status();
+  const auto& secured = std::get<EtcdTarget>(*tls);
+  EXPECT_TRUE(secured.tls);
+  EXPECT_EQ(secured.prefix, "s/");
+  EXPECT_EQ(secured.ca_file, "/ca.pem");
+  EXPECT_EQ(secured.certificate_file, "/cert.pem");
+  EXPECT_EQ(secured.key_file, "/key.pem");
+}
+
+TEST(TargetTest, BoundsTheEndpointsOfEtcd) {
+  std::string endpoints = "etcd://a:1";
+  for (size_t i = 1; i < EtcdTarget::kMaxEndpoints; ++i) endpoints += ",a:1";
+  EXPECT_TRUE(ParseTarget(endpoints + "/s").ok());
+  EXPECT_FALSE(ParseTarget(endpoints + ",a:1/s").ok());
+  EXPECT_FALSE(ParseTarget("etcd://a:1/" + std::string(256, 's')).ok());
+}
+
 TEST(TargetTest, NamesThePlaceOfWhatIsWrong) {
   const std::pair<const char*, const char*> wrong[] = {
       {"static:", "position 8: an address is missing"},
@@ -76,6 +102,21 @@ TEST(TargetTest, NamesThePlaceOfWhatIsWrong) {
       {"dns:a:1", "write dns:///name:port"},
       {"file://etc/list", "write file:///absolute/path"},
       {"file:///", "position 9: the path is missing"},
+      {"etcd://a:1", "position 11: the prefix of keys is missing"},
+      {"etcd://a:1/", "position 12: the prefix of keys is missing"},
+      {"etcd://a:1//", "position 12: the prefix of keys is missing"},
+      {"etcd:///s", "position 8: an address is missing"},
+      {"etcd://a/s", "position 9: the port is missing"},
+      {"etcd://[::1]/s", "position 13: the port is missing"},
+      {"etcd://a:1,b:x/s", "position 14: \"x\" is no port"},
+      {"etcd://a:1,/s", "position 12: an address is missing"},
+      {"etcd:/a:1/s", "position 6: \"etcd:\" is followed by"},
+      {"etcd://a:1/s s", "position 12: a prefix may have printable"},
+      {"etcd://a:1/s?ca=/x", "position 13: files are for TLS: write etcds://"},
+      {"etcds://a:1/s?cb=/x", "position 15: \"cb=/x\" is no file for TLS"},
+      {"etcds://a:1/s?ca=", "position 15: \"ca=\" is no file for TLS"},
+      {"etcds://a:1/s?ca=/x&ca=/y", "position 21: \"ca=/y\" is no file for TLS"},
+      {"etcds://a:1/s?cert=/x", "a certificate needs its key"},
   };
   for (const auto& [text, message] : wrong) {
     const absl::Status status = ParseTarget(text).status();

@@ -24,8 +24,8 @@ struct RegistrationOptions {
   // The server's identity (ResolvedServer::name): unique below the prefix, and the same after a
   // restart. "": the first address.
   std::string name = "";
-  // Where clients reach it, at most ResolvedServer::kMaxAddresses. Empty: Server::address(), which
-  // must then name a host, not a wildcard such as 0.0.0.0.
+  // Ways by which clients reach it, at most ResolvedServer::kMaxAddresses. Empty:
+  // Server::address(), which must then name a host, not a wildcard such as 0.0.0.0.
   std::vector<std::string> addresses = {};
   // As in ResolvedServer: ChannelOptions::zone, "" for none; and the share of calls, 1 to
   // ResolvedServer::kMaxWeight.

@@ -28,7 +28,7 @@ using asio::ip::tcp;
 // Answers of a watch that its reader has not taken.
 constexpr size_t kMostUntakenAnswers = 1024;
 constexpr size_t kMostUntakenBytes = 2 * EtcdClient::kMaxAnswerBytes;
-// Of the buffer that bytes lie in until they are parsed.
+// Bytes that wait to be parsed.
 constexpr size_t kBufferBytes = size_t{64} << 10;
 
 }  // namespace

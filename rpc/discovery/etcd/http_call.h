@@ -28,7 +28,7 @@
 
 namespace verbena::internal {
 
-// What a call has of its own, whatever its stream is.
+// The steps of a call, whatever its stream is.
 class HttpCall : public IoObject, public std::enable_shared_from_this<HttpCall> {
  public:
   HttpCall(std::shared_ptr<IoThread> io, std::shared_ptr<EtcdEndpoints> endpoints,

@@ -23,8 +23,8 @@ namespace ssl = boost::asio::ssl;
 constexpr Duration kLeastTimeout = std::chrono::milliseconds(10);
 constexpr Duration kLongestTimeout = std::chrono::minutes(1);
 
-// Of all wires. It stays until the process ends: a wire may be destroyed on an executor, which must
-// not wait for a lookup that hangs.
+// All wires share it, and it stays until the process ends: a wire may be destroyed on an executor,
+// which must not wait for a lookup that hangs.
 absl::StatusOr<std::shared_ptr<IoThread>> SharedThread() {
   static std::mutex mutex;
   static auto* thread = new std::shared_ptr<IoThread>();

@@ -37,7 +37,7 @@ absl::StatusOr<EtcdTxnResult> DecodeTxn(std::string_view text);
 absl::StatusOr<EtcdLease> DecodeGrant(std::string_view text);
 // NOT_FOUND: the lease has ended.
 absl::StatusOr<EtcdLease> DecodeKeepAlive(std::string_view text);
-// Of an answer that needs no more than to be one.
+// Reads an answer of which only its revision matters.
 absl::StatusOr<int64_t> DecodeRevision(std::string_view text);
 // One message of a watch. OUT_OF_RANGE: the revision is compacted. No event: nothing has changed.
 absl::StatusOr<EtcdChanges> DecodeWatch(std::string_view text);

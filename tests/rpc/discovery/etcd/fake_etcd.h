@@ -22,7 +22,7 @@ namespace verbena::internal {
 
 class FakeEtcd final {
  public:
-  // What the test and an exchange share.
+  // The part of an exchange that the test sees.
   struct Exchange {
     std::string path;
     std::string body;

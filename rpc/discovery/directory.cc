@@ -17,9 +17,6 @@ std::atomic<const Directory*> entered = nullptr;
 
 absl::Status CheckServerEntry(const ServerEntry& entry) {
   const ResolvedServer& server = entry.server;
-  if (server.name.empty()) return absl::InvalidArgumentError("a server's name is missing");
-  VERBENA_RETURN_IF_ERROR(CheckResolvedText("a server's name", server.name));
-  VERBENA_RETURN_IF_ERROR(CheckResolvedText("a server's zone", server.zone));
   if (server.addresses.empty() || server.addresses.size() > ResolvedServer::kMaxAddresses) {
     return absl::InvalidArgumentError(
         fmt::format("the server has {} addresses, but must have 1 to {}", server.addresses.size(),
@@ -29,6 +26,9 @@ absl::Status CheckServerEntry(const ServerEntry& entry) {
     if (each.empty()) return absl::InvalidArgumentError("an address of the server is empty");
     VERBENA_RETURN_IF_ERROR(CheckResolvedText("a server's address", each));
   }
+  if (server.name.empty()) return absl::InvalidArgumentError("a server's name is missing");
+  VERBENA_RETURN_IF_ERROR(CheckResolvedText("a server's name", server.name));
+  VERBENA_RETURN_IF_ERROR(CheckResolvedText("a server's zone", server.zone));
   if (server.weight < 1 || server.weight > ResolvedServer::kMaxWeight) {
     return absl::InvalidArgumentError(
         fmt::format("the server's weight is {}, but must be in [1, {}]", server.weight,

@@ -576,7 +576,7 @@ MUTANTS = [
     Mutant("kEtcdAnswerUnbounded", "//tests/rpc/discovery/etcd:http_wire_test",
            "*AnAnswerIsBounded"),
     Mutant("kEndedLeaseKept", "//tests/rpc/discovery/etcd:etcd_test",
-           "*RegistersAgainWhenItsLeaseHasEnded"),
+           "*ALeaseWithoutATimeToLiveHasEnded"),
     Mutant("kLostLeaseForgotten", "//tests/rpc/discovery/etcd:etcd_test",
            "*RegistersAgainWhenItsLeaseHasEnded"),
     Mutant("kDeletedKeyStaysAway", "//tests/rpc/discovery/etcd:etcd_test",

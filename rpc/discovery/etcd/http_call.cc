@@ -10,6 +10,7 @@
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/field.hpp>
 #include <chrono>
+#include <cstdint>
 #include <string_view>
 #include <utility>
 
@@ -30,6 +31,11 @@ constexpr size_t kMostUntakenAnswers = 1024;
 constexpr size_t kMostUntakenBytes = 2 * EtcdClient::kMaxAnswerBytes;
 // Bytes that wait to be parsed.
 constexpr size_t kBufferBytes = size_t{64} << 10;
+
+// The most bytes of an answer, and of each line of a watch.
+size_t MostAnswerBytes() {
+  return VERBENA_MUTANT(kEtcdAnswerUnbounded) ? SIZE_MAX : EtcdClient::kMaxAnswerBytes;
+}
 
 }  // namespace
 
@@ -138,8 +144,8 @@ void HttpCall::OnWritten(const Error& error) {
   parser_.emplace();
   if (request_.watches) {
     parser_->body_limit(boost::none);  // PushLines() bounds each line
-  } else if (!VERBENA_MUTANT(kEtcdAnswerUnbounded)) {
-    parser_->body_limit(EtcdClient::kMaxAnswerBytes);
+  } else {
+    parser_->body_limit(MostAnswerBytes());
   }
   ReadHeader();
 }
@@ -163,8 +169,7 @@ void HttpCall::OnRead(const Error& error) {
   } else if (parser_->is_done()) {
     return Deliver();
   }
-  if (parser_->get().body().size() > EtcdClient::kMaxAnswerBytes &&
-      !VERBENA_MUTANT(kEtcdAnswerUnbounded)) {
+  if (parser_->get().body().size() > MostAnswerBytes()) {
     return ReadFailed("", http::error::body_limit);
   }
   ReadSome();

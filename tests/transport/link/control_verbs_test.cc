@@ -228,7 +228,7 @@ TEST_F(ControlVerbsTest, RegisteringAUsersMemoryHoldsUpNoLink) {
   EXPECT_EQ(held().calls_of_this_thread(), 0);
 }
 
-class Registrar final : public RegionRegistrar {
+class CountingRegistrar final : public RegionRegistrar {
  public:
   void OnRegionGone(MemoryRegion& /*region*/) override { ++gone_; }
   int gone() const { return gone_; }
@@ -242,7 +242,7 @@ class Registrar final : public RegionRegistrar {
 TEST_F(ControlVerbsTest, AUsersMemoryInUseIsDestroyedOnItsHomesThread) {
   // Registered for the life of the process.
   static std::vector<char> memory(1 << 20);
-  static Registrar ring;
+  static CountingRegistrar ring;
   StartStrict();
   std::vector<char> other(1 << 20);
   std::unique_ptr<RegisteredMemory> registered =

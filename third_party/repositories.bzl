@@ -80,6 +80,16 @@ def verbena_repositories():
         hdrs = ["openssl/sha.h", "openssl/ssl.h"],
         libs = ["crypto", "ssl"],
     )
+
+    # For examples/kv alone. Bazel looks for a repository only when it builds a target that needs it,
+    # so users of Verbena build without this package.
+    _library(
+        name = "rocksdb",
+        build_file = "@verbena//third_party:rocksdb.BUILD",
+        deb = "librocksdb-dev",
+        hdrs = ["rocksdb/db.h"],
+        libs = ["rocksdb"],
+    )
     _library(
         name = "com_google_protobuf",
         build_file = "@verbena//third_party:protobuf.BUILD",

@@ -12,7 +12,6 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
-#include "examples/kv/limits.h"
 #include "fmt/format.h"
 
 namespace kv {
@@ -125,13 +124,13 @@ void Corpus::AddLine(std::string_view line) {
   const Digest digest = Sha256(line);
   ++lines_;
   bytes_ += line.size();
-  if (line.size() <= kMaxValueBytes) {
+  if (line.size() <= kMaxPieceBytes) {
     pieces_.push_back({line, Piece::kWholeLine, digest});
     return;
   }
   ++long_lines_;
   for (uint32_t part = 0; !line.empty(); ++part) {
-    pieces_.push_back({line.substr(0, kMaxValueBytes), part, digest});
+    pieces_.push_back({line.substr(0, kMaxPieceBytes), part, digest});
     line.remove_prefix(pieces_.back().bytes.size());
     ++parts_;
   }

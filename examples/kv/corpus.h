@@ -1,8 +1,7 @@
 // Corpus: the lines of text files, cut into the pieces that the demo stores.
 //
 // A line ends before each '\n', and at the end of a file that does not end with '\n'. Its key is
-// its SHA-256 in hexadecimal. A line that is too long for a value is stored in parts, under the
-// keys
+// its SHA-256 in hexadecimal. A line of more than kMaxPieceBytes is stored in parts, under the keys
 // "<SHA-256>#0", "<SHA-256>#1" and so on. A line may hold any bytes, or none.
 //
 // Immutable once loaded, so any thread may read it. Holds the files' bytes in memory, at most
@@ -25,6 +24,9 @@
 #include "examples/common/sha256.h"
 
 namespace kv {
+
+// The most bytes of a piece: as a payload it travels within a frame.
+inline constexpr size_t kMaxPieceBytes = 4096;
 
 // The value stored under one key.
 struct Piece {

@@ -4,7 +4,8 @@
 
 #include <cstdio>
 #include <memory>
-#include <utility>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,7 +16,13 @@
 #include "examples/common/server_process.h"
 #include "examples/common/signals.h"
 #include "examples/kv/corpus.h"
+#include "examples/kv/direct_workers.h"
+#include "examples/kv/kv.pb.h"
+#include "examples/kv/kv.verbena.pb.h"
+#include "examples/kv/open_store.h"
 #include "examples/kv/report.h"
+#include "examples/kv/scratch_directory.h"
+#include "examples/kv/store.h"
 #include "examples/kv/workers.h"
 #include "fmt/format.h"
 #include "verbena/rpc/channel.h"
@@ -57,23 +64,45 @@ class Demo {
     absl::Status worked = WorkWithServer();
     if (absl::Status running = server_->CheckRunning(); !running.ok()) return running;
     absl::Status stopped = server_->Stop(signals_);
-    return worked.ok() ? stopped : worked;
+    if (!worked.ok()) return worked;
+    VERBENA_RETURN_IF_ERROR(stopped);
+    return WorkDirectly();
   }
 
-  const std::vector<PhaseReport>& reports() const { return reports_; }
+  // The table, and how calls compare with the same work without them.
+  std::string Figures() const {
+    std::vector<PhaseReport> rows;
+    for (const PhaseReport* report : {&puts_, &gets_, &scans_, &direct_puts_, &direct_gets_}) {
+      if (!report->name.empty()) rows.push_back(*report);
+    }
+    if (rows.empty()) return "";
+    return Table(rows) + Ratio(puts_, direct_puts_) + Ratio(gets_, direct_gets_);
+  }
 
  private:
   absl::Status StartServer() {
-    VERBENA_ASSIGN_OR_RETURN(
-        server_,
-        ServerProcess::Start(options_.server, {fmt::format("--address={}", options_.address),
-                                               fmt::format("--executors={}", options_.executors),
-                                               fmt::format("--mode={}", options_.mode_name),
-                                               fmt::format("--max_bytes={}", options_.max_bytes)}));
+    VERBENA_ASSIGN_OR_RETURN(const std::string directory, DirectoryOfServer());
+    std::vector<std::string> arguments = {fmt::format("--address={}", options_.address),
+                                          fmt::format("--executors={}", options_.executors),
+                                          fmt::format("--mode={}", options_.mode_name),
+                                          fmt::format("--max_bytes={}", options_.store.max_bytes),
+                                          fmt::format("--store={}", options_.store.engine),
+                                          fmt::format("--durable={}", options_.store.durable)};
+    if (!directory.empty()) arguments.push_back("--directory=" + directory);
+    VERBENA_ASSIGN_OR_RETURN(server_, ServerProcess::Start(options_.server, arguments));
     VERBENA_RETURN_IF_ERROR(server_->WaitUntilReady(signals_));
     fmt::print(stderr, "kv_server is process {}, listening on {}\n", server_->pid(),
                server_->address());
     return absl::OkStatus();
+  }
+
+  // Empty for a store in memory.
+  absl::StatusOr<std::string> DirectoryOfServer() {
+    if (options_.store.engine != "rocksdb" || !options_.store.directory.empty()) {
+      return options_.store.directory;
+    }
+    VERBENA_ASSIGN_OR_RETURN(servers_scratch_, ScratchDirectory::Make("kv_demo"));
+    return servers_scratch_->path();
   }
 
   absl::Status WorkWithServer() {
@@ -81,25 +110,41 @@ class Demo {
         std::unique_ptr<verbena::Runtime> runtime,
         verbena::Runtime::Start({.executors = options_.executors, .mode = options_.mode}));
     verbena::Channel channel(*runtime, server_->address());
-    PhaseReport puts;
-    PhaseReport gets;
-    absl::Status status;
-    for (uint64_t round = 0; round < options_.rounds && status.ok(); ++round) {
+    const v1::KeyValue::Stub stub(channel);
+    VERBENA_ASSIGN_OR_RETURN(const v1::StatsReply before,
+                             runtime->BlockOn(stub.Stats(v1::StatsRequest())));
+    fmt::print("store: {}\n", before.store());
+    std::fflush(stdout);
+    for (uint64_t round = 0; round < options_.rounds; ++round) {
       PutWork put(channel, corpus_);
-      status = RunPhase(*runtime, put, puts);
-      if (!status.ok()) break;
+      VERBENA_RETURN_IF_ERROR(RunPhase(*runtime, put, puts_));
       GetWork get(channel, corpus_);
-      status = RunPhase(*runtime, get, gets);
+      VERBENA_RETURN_IF_ERROR(RunPhase(*runtime, get, gets_));
     }
-    PhaseReport scans;
-    if (status.ok()) {
-      ScanWork scan(channel, corpus_);
-      status = RunPhase(*runtime, scan, scans);
+    ScanWork scan(channel, corpus_);
+    return RunPhase(*runtime, scan, scans_);
+  }
+
+  // The same puts and gets on a store of this process, on as many executors as the server had.
+  absl::Status WorkDirectly() {
+    StoreChoice choice = options_.store;
+    choice.directory.clear();
+    std::unique_ptr<ScratchDirectory> scratch;
+    if (choice.engine == "rocksdb") {
+      VERBENA_ASSIGN_OR_RETURN(scratch, ScratchDirectory::Make("kv_demo_direct"));
+      choice.directory = scratch->path();
     }
-    for (PhaseReport* report : {&puts, &gets, &scans}) {
-      if (!report->name.empty()) reports_.push_back(std::move(*report));
+    VERBENA_ASSIGN_OR_RETURN(const std::unique_ptr<Store> store, OpenStore(choice));
+    VERBENA_ASSIGN_OR_RETURN(
+        std::unique_ptr<verbena::Runtime> runtime,
+        verbena::Runtime::Start({.executors = options_.executors, .mode = options_.mode}));
+    for (uint64_t round = 0; round < options_.rounds; ++round) {
+      DirectPutWork put(*store, corpus_);
+      VERBENA_RETURN_IF_ERROR(RunPhase(*runtime, put, direct_puts_));
+      DirectGetWork get(*store, corpus_);
+      VERBENA_RETURN_IF_ERROR(RunPhase(*runtime, get, direct_gets_));
     }
-    return status;
+    return absl::OkStatus();
   }
 
   absl::Status RunPhase(verbena::Runtime& runtime, examples::Work& work, PhaseReport& sum) {
@@ -110,8 +155,13 @@ class Demo {
   const Corpus& corpus_;
   StopSignals& signals_;
   Progress progress_;
+  std::unique_ptr<ScratchDirectory> servers_scratch_;  // outlives the server
   std::unique_ptr<ServerProcess> server_;
-  std::vector<PhaseReport> reports_;
+  PhaseReport puts_;
+  PhaseReport gets_;
+  PhaseReport scans_;
+  PhaseReport direct_puts_;
+  PhaseReport direct_gets_;
 };
 
 int Complain(const absl::Status& status) {
@@ -123,7 +173,7 @@ int Complain(const absl::Status& status) {
 }  // namespace
 
 int RunDemo(const DemoOptions& options) {
-  const absl::StatusOr<Corpus> corpus = Corpus::Load(options.paths, options.max_bytes);
+  const absl::StatusOr<Corpus> corpus = Corpus::Load(options.paths, options.store.max_bytes);
   if (!corpus.ok()) return Complain(corpus.status());
   fmt::print("{}", Inventory(*corpus));
   std::fflush(stdout);
@@ -132,7 +182,7 @@ int RunDemo(const DemoOptions& options) {
   if (!signals.ok()) return Complain(signals.status());
   Demo demo(options, *corpus, **signals);
   const absl::Status status = demo.Run();
-  fmt::print("{}", demo.reports().empty() ? "" : Table(demo.reports()));
+  fmt::print("{}", demo.Figures());
   if ((*signals)->received() != 0) {
     fmt::print(stderr, "kv_demo: interrupted\n");
     return 128 + (*signals)->received();

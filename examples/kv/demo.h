@@ -1,5 +1,6 @@
 // Demo: the key-value store at work. Starts kv_server as a process, puts every line of some files
-// into it, reads them back with many calls in flight, compares every byte, and prints the times.
+// into it, reads them back with many calls in flight, compares every byte, does the same on a store
+// of its own without calls, and prints the times.
 //
 // Called once, on the main thread, before there are other threads.
 
@@ -10,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "examples/kv/open_store.h"
 #include "verbena/rpc/executor.h"
 
 namespace kv {
@@ -21,7 +23,9 @@ struct DemoOptions {
   int executors = 1;    // on each side
   verbena::ExecutorMode mode = verbena::ExecutorMode::kAdaptive;
   std::string mode_name;
-  uint64_t max_bytes = 0;
+  // RocksDB without a directory gets a new one, which goes with the demo. max_bytes bounds the
+  // files, too.
+  StoreChoice store;
   int in_flight = 64;
   uint64_t rounds = 1;
 };

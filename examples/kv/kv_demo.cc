@@ -24,6 +24,9 @@ ABSL_FLAG(std::string, address, "127.0.0.1:0", "Where kv_server listens.");
 ABSL_FLAG(int, executors, 1, "Threads of each process that make or serve calls.");
 ABSL_FLAG(std::string, mode, "adaptive", "How they wait: busy, adaptive or event.");
 ABSL_FLAG(uint64_t, max_bytes, uint64_t{1} << 30, "Memory of the server for entries.");
+ABSL_FLAG(std::string, store, "memory", "The server's engine: memory or rocksdb.");
+ABSL_FLAG(std::string, directory, "", "Where RocksDB has its files.");
+ABSL_FLAG(bool, durable, true, "RocksDB syncs writes before they are acknowledged.");
 ABSL_FLAG(std::string, server, "", "The path of kv_server.");
 
 namespace kv {
@@ -36,16 +39,21 @@ namespace {
 constexpr char kHelp[] =
     R"(usage: kv_demo [options] [FILE ...]
 
-Starts kv_server, an in-memory key-value store, as a process of its own; puts every line of the files
-into it, under the line's SHA-256; reads all back with many calls in flight; compares every byte; scans
-the whole store; and prints a table of what that took. Without FILE it takes the licence texts and copyright
-notices that every Debian has. A line that does not fit one message (3,584 bytes) is stored in parts, under
-its SHA-256 and #0, #1, and so on. Files may hold any bytes. Ctrl-C ends it, and the server.
+Starts kv_server, a key-value store in memory or on RocksDB, as a process of its own; puts every line of
+the files into it, under the line's SHA-256; reads all back with many calls in flight; compares every byte;
+scans the whole store; puts and gets the same in a store of its own, without calls; says which engine the
+server uses; and prints a table of what that took. Without FILE it takes the licence texts and copyright
+notices that every Debian has. A line of more than 4,096 bytes is stored in parts, under its SHA-256 and #0,
+#1, and so on. Files may hold any bytes. Ctrl-C ends it, and the server.
 
   --in_flight=N        calls under way at once (default 64, at most 16384)
   --rounds=N           put and read everything this often (default 1)
   --executors=N        threads of each process that make or serve calls (default 1)
   --mode=MODE          how they wait: busy (never sleeps), adaptive (default), event
+  --store=ENGINE       memory (default) or rocksdb
+  --directory=DIR      where the server's RocksDB has its files, which stay; default: a new directory in
+                       TMPDIR or /var/tmp, removed at the end
+  --durable=BOOL       true (default): RocksDB syncs writes to disk before they are acknowledged
   --max_bytes=BYTES    what the files, and the server's memory for entries, may take (default 1 GiB)
   --address=HOST:PORT  where the server listens (default 127.0.0.1:0, a free port)
   --server=PATH        the server (default: kv_server beside this program)
@@ -80,7 +88,10 @@ absl::StatusOr<DemoOptions> OptionsFrom(const std::vector<char*>& words) {
   options.executors = absl::GetFlag(FLAGS_executors);
   options.mode = *mode;
   options.mode_name = absl::GetFlag(FLAGS_mode);
-  options.max_bytes = absl::GetFlag(FLAGS_max_bytes);
+  options.store = {.engine = absl::GetFlag(FLAGS_store),
+                   .directory = absl::GetFlag(FLAGS_directory),
+                   .durable = absl::GetFlag(FLAGS_durable),
+                   .max_bytes = absl::GetFlag(FLAGS_max_bytes)};
   options.rounds = absl::GetFlag(FLAGS_rounds);
   options.in_flight = absl::GetFlag(FLAGS_in_flight);
   if (options.in_flight < 1 || options.in_flight > kMaxInFlight) {

@@ -1,4 +1,4 @@
-// kv_server: serves kv.v1.KeyValue out of memory, until SIGINT or SIGTERM.
+// kv_server: serves kv.v1.KeyValue out of memory or RocksDB, until SIGINT or SIGTERM.
 
 #include <chrono>
 #include <cstdint>
@@ -16,6 +16,7 @@
 #include "examples/common/mode.h"
 #include "examples/common/signals.h"
 #include "examples/kv/kv_service.h"
+#include "examples/kv/open_store.h"
 #include "examples/kv/store.h"
 #include "fmt/format.h"
 #include "verbena/rpc/executor.h"
@@ -25,6 +26,9 @@
 ABSL_FLAG(std::string, address, "127.0.0.1:4000", "Host and port to listen at.");
 ABSL_FLAG(int, executors, 1, "Threads that serve.");
 ABSL_FLAG(std::string, mode, "adaptive", "How they wait: busy, adaptive or event.");
+ABSL_FLAG(std::string, store, "memory", "The engine: memory or rocksdb.");
+ABSL_FLAG(std::string, directory, "", "Where RocksDB has its files.");
+ABSL_FLAG(bool, durable, true, "RocksDB syncs writes before they are acknowledged.");
 ABSL_FLAG(uint64_t, max_bytes, uint64_t{1} << 30, "Memory for entries.");
 ABSL_FLAG(int, grace_s, 2, "Seconds that running calls have to end.");
 
@@ -39,15 +43,19 @@ namespace {
 constexpr char kHelp[] =
     R"(usage: kv_server [options]
 
-Serves kv.v1.KeyValue, an in-memory key-value store (examples/kv/kv.proto). Prints
+Serves kv.v1.KeyValue, a key-value store in memory or on RocksDB (examples/kv/kv.proto). Prints
 "listening on ADDRESS" once it does. SIGINT (Ctrl-C) or SIGTERM ends it: running calls have
 --grace_s seconds to end; a second signal ends it at once.
 
   --address=HOST:PORT  where to listen (default 127.0.0.1:4000); port 0 takes a free one
   --executors=N        threads that serve (default 1), one per core that it should use
   --mode=MODE          how they wait: busy (never sleeps), adaptive (default), event
-  --max_bytes=BYTES    memory for entries (default 1 GiB), counting 128 bytes for each besides its
-                       key and value; a Put beyond it is refused with RESOURCE_EXHAUSTED
+  --store=ENGINE       memory (default; lost when the server ends) or rocksdb
+  --directory=DIR      where RocksDB has its files; made if it does not exist
+  --durable=BOOL       true (default): RocksDB syncs writes to disk before they are acknowledged, many
+                       at once; false: a power cut may lose the latest, a kill does not
+  --max_bytes=BYTES    with --store=memory: memory for entries (default 1 GiB), counting 128 bytes for
+                       each besides its key and value; a Put beyond it is refused
   --grace_s=SECONDS    time for running calls when it is ended (default 2)
   --help               this text
 )";
@@ -62,8 +70,13 @@ absl::Status Serve() {
   absl::StatusOr<std::unique_ptr<verbena::Runtime>> runtime =
       verbena::Runtime::Start({.executors = absl::GetFlag(FLAGS_executors), .mode = *mode});
   if (!runtime.ok()) return runtime.status();
-  Store store(absl::GetFlag(FLAGS_max_bytes));
-  KvService service(store);
+  absl::StatusOr<std::unique_ptr<Store>> store =
+      OpenStore({.engine = absl::GetFlag(FLAGS_store),
+                 .directory = absl::GetFlag(FLAGS_directory),
+                 .durable = absl::GetFlag(FLAGS_durable),
+                 .max_bytes = absl::GetFlag(FLAGS_max_bytes)});
+  if (!store.ok()) return store.status();
+  KvService service(**store);
   absl::StatusOr<std::unique_ptr<verbena::Server>> server =
       verbena::Server::Start(**runtime, {&service}, {.address = absl::GetFlag(FLAGS_address)});
   if (!server.ok()) return server.status();

@@ -3,43 +3,65 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "examples/kv/limits.h"
+#include "verbena/rpc/buffer.h"
+#include "verbena/rpc/payload.h"
 #include "verbena/rpc/time.h"
 
 namespace kv {
 
+using verbena::Buffer;
 using verbena::ServerContext;
 using verbena::ServerWriter;
 using verbena::Task;
 
-Task<absl::Status> KvService::Put(ServerContext&, const v1::PutRequest& request,
+Task<absl::Status> KvService::Put(ServerContext& context, const v1::PutRequest& request,
                                   v1::PutReply& reply) {
-  absl::StatusOr<bool> created = store_.Put(request.key(), request.value());
-  if (created.ok()) reply.set_created(*created);
-  co_return created.status();
+  if (!context.has_request_payload()) {
+    co_return absl::InvalidArgumentError("a Put needs its value as payload, perhaps an empty one");
+  }
+  // The store reads it where it arrived.
+  const Buffer value = context.TakeRequestPayload();
+  VERBENA_CO_ASSIGN_OR_RETURN(
+      const bool created,
+      co_await store_.Put(request.key(), std::string_view(value.data(), value.size())));
+  reply.set_created(created);
+  co_return absl::OkStatus();
 }
 
-Task<absl::Status> KvService::Get(ServerContext&, const v1::GetRequest& request,
-                                  v1::GetReply& reply) {
-  co_return store_.Get(request.key(), *reply.mutable_value());
+Task<absl::Status> KvService::Get(ServerContext& context, const v1::GetRequest& request,
+                                  v1::GetReply&) {
+  std::string value;
+  VERBENA_CO_RETURN_IF_ERROR(co_await store_.Get(request.key(), value));
+  if (value.empty()) {
+    context.SetResponsePayload(verbena::Payload::Empty());
+    co_return absl::OkStatus();
+  }
+  VERBENA_CO_ASSIGN_OR_RETURN(Buffer payload, co_await context.AllocateBuffer(value.size()));
+  std::memcpy(payload.data(), value.data(), value.size());
+  context.SetResponsePayload(std::move(payload));
+  co_return absl::OkStatus();
 }
 
 Task<absl::Status> KvService::Delete(ServerContext&, const v1::DeleteRequest& request,
                                      v1::DeleteReply& reply) {
-  reply.set_existed(store_.Delete(request.key()));
+  VERBENA_CO_ASSIGN_OR_RETURN(const bool existed, co_await store_.Delete(request.key()));
+  reply.set_existed(existed);
   co_return absl::OkStatus();
 }
 
 Task<absl::Status> KvService::Scan(ServerContext&, const v1::ScanRequest& request,
                                    v1::ScanReply& reply) {
   const size_t wanted = request.max_bytes();
-  ScanPage page = store_.Scan(request.start_key(),
-                              wanted == 0 || wanted > kMaxPageBytes ? kMaxPageBytes : wanted);
+  const size_t bytes = wanted == 0 || wanted > kMaxPageBytes ? kMaxPageBytes : wanted;
+  VERBENA_CO_ASSIGN_OR_RETURN(ScanPage page, co_await store_.Scan(request.start_key(), bytes));
   for (StoreEntry& entry : page.entries) {
     v1::Entry& added = *reply.add_entries();
     added.set_key(std::move(entry.key));
@@ -54,7 +76,7 @@ Task<absl::Status> KvService::ScanAll(ServerContext&, const v1::ScanAllRequest& 
   std::string next_key = request.start_key();
   v1::Entry message;
   do {
-    ScanPage page = store_.Scan(next_key, kMaxPageBytes);
+    VERBENA_CO_ASSIGN_OR_RETURN(ScanPage page, co_await store_.Scan(next_key, kMaxPageBytes));
     for (StoreEntry& entry : page.entries) {
       message.set_key(std::move(entry.key));
       message.set_value(std::move(entry.value));
@@ -88,15 +110,17 @@ Task<absl::Status> KvService::Watch(ServerContext&, const v1::WatchRequest& requ
 
 Task<absl::Status> KvService::Stats(ServerContext&, const v1::StatsRequest&,
                                     v1::StatsReply& reply) {
-  const StoreStats stats = store_.stats();
+  VERBENA_CO_ASSIGN_OR_RETURN(const StoreStats stats, co_await store_.Stats());
   reply.set_keys(stats.keys);
   reply.set_bytes(stats.bytes);
-  reply.set_max_bytes(store_.max_bytes());
+  reply.set_max_bytes(stats.max_bytes);
   reply.set_puts(stats.puts);
   reply.set_gets(stats.gets);
   reply.set_misses(stats.misses);
   reply.set_deletes(stats.deletes);
   reply.set_scans(stats.scans);
+  reply.set_store(store_.description());
+  reply.set_batches(stats.batches);
   co_return absl::OkStatus();
 }
 

@@ -1,10 +1,10 @@
 // KvService: kv.v1.KeyValue on a Store.
 //
-// Its handlers run on every executor of the server. Those of unary methods never suspend: the Store
-// is memory. Streams wait for their callers; Watch looks for changes each millisecond, since
-// another executor may make them. The store must outlive it.
+// Its handlers run on every executor of the server. They wait for the store, which never blocks an
+// executor, and for memory for values. Streams wait for their callers; Watch looks for changes each
+// millisecond, since another executor may make them. The store must outlive it.
 //
-//   kv::Store store(64 << 20);
+//   kv::MemoryStore store(64 << 20);
 //   kv::KvService service(store);
 //   auto server = verbena::Server::Start(*runtime, {&service});
 

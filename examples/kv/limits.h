@@ -8,28 +8,29 @@
 
 namespace kv {
 
-// Every request and reply fits one eager frame: 4096 bytes, less 48 for its headers.
+inline constexpr size_t kMaxKeyBytes = 128;
+// Values travel as payloads: those of at most 4 KiB within a frame, larger ones one-sided.
+inline constexpr size_t kMaxValueBytes = size_t{1} << 20;
+// Of one write.
+inline constexpr size_t kMaxRecords = 64;
+
+// A page of Scan that fits one eager frame: 4096 bytes, less 48 for its headers. A page exceeds it
+// only if its one entry does, and then travels as large messages do.
 inline constexpr size_t kMaxMessageBytes = 4048;
 
-inline constexpr size_t kMaxKeyBytes = 128;
-inline constexpr size_t kMaxValueBytes = 3584;
-
-// The most bytes that a page of Scan may hold. Each entry counts kPageEntryBytes besides its key
-// and value, which is at least as much as protobuf adds to it.
+// The most bytes that a page of Scan holds, unless its first entry alone is larger. Each entry
+// counts kPageEntryBytes besides its key and value, which is at least as much as protobuf adds to
+// it.
 inline constexpr size_t kMaxPageBytes = 3840;
 inline constexpr size_t kPageEntryBytes = 16;
 
-// Besides its key and value, an entry counts this much against the store's memory: about as much as
-// the map and the allocator take for it.
+// Besides its key and value, an entry counts this much against the memory of a MemoryStore: about
+// as much as the map and the allocator take for it.
 inline constexpr size_t kEntryBytes = 128;
 
 // The tag and the length of a protobuf field below 16 KiB.
 inline constexpr size_t kFieldBytes = 3;
 
-static_assert(kMaxKeyBytes + kMaxValueBytes + 2 * kFieldBytes <= kMaxMessageBytes,
-              "every entry can be put");
-static_assert(kMaxKeyBytes + kMaxValueBytes + kPageEntryBytes <= kMaxPageBytes,
-              "every entry fits a page");
 static_assert(kPageEntryBytes >= 3 * kFieldBytes, "an entry, its key and its value");
 static_assert(kMaxPageBytes + kMaxKeyBytes + kFieldBytes <= kMaxMessageBytes,
               "a full page and its next_key fit a reply");

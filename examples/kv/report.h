@@ -1,6 +1,6 @@
 // The table of figures that the demo prints at its end.
 //
-// A pure function; any thread.
+// Pure functions; any thread.
 
 #ifndef VERBENA_EXAMPLES_KV_REPORT_H_
 #define VERBENA_EXAMPLES_KV_REPORT_H_
@@ -14,6 +14,10 @@ namespace kv {
 
 // One row for each phase, below a head; lines end with '\n'.
 std::string Table(const std::vector<examples::PhaseReport>& phases);
+
+// One line that compares the rate of calls with that of the same work without calls. Empty if there
+// was none of the latter.
+std::string Ratio(const examples::PhaseReport& calls, const examples::PhaseReport& direct);
 
 }  // namespace kv
 

@@ -1,36 +1,33 @@
-// Store: an ordered map of bytes in memory, bounded, for many threads.
+// Store: an ordered map of bytes, as the handlers of many executors use it. MemoryStore and
+// RocksStore implement it.
 //
-// Handlers on several executors use one Store at once. The keys' hash divides it into shards, each
-// a std::map under its own std::mutex. A call holds the mutex for one look-up and a copy of one
-// value; a scan, for a copy of a page. A handler may wait that long for another executor, and
-// rarely does. If each executor had a part of its own, no locks would be needed, but most calls
-// would go to another executor and back. That costs far more than a lock that is seldom contended.
-// A scan visits the shards one after the other and merges their entries.
+// Each call may be made on any executor, and none blocks its executor: an engine that waits for a
+// disk does so on other threads. Views that a call is given must live until it has ended. Lengths
+// are bounded by limits.h. A store must outlive its calls.
 //
-// Memory: the sum of all keys and values, and of kEntryBytes per entry, never exceeds max_bytes.
-// Must outlive the calls.
+// A write may carry records, which the store keeps in a family of their own (`dedupe`) and in the
+// same atomic step as the data: either both are there after a crash, or neither. A service that
+// must not run a request twice keeps the request's id and result so.
 //
-//   kv::Store store(64 << 20);
-//   absl::StatusOr<bool> created = store.Put("key", "value");
-//   kv::ScanPage page = store.Scan("", 4096);
+//   absl::StatusOr<bool> created = co_await store.Put("key", "value");
+//   absl::StatusOr<bool> existed = co_await store.Write(
+//       {.key = "key", .value = "value", .records = absl::MakeConstSpan(&record, 1)});
 
 #ifndef VERBENA_EXAMPLES_KV_STORE_H_
 #define VERBENA_EXAMPLES_KV_STORE_H_
 
-#include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <map>
-#include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "examples/kv/change_log.h"
+#include "verbena/rpc/task.h"
 
 namespace kv {
 
@@ -45,62 +42,74 @@ struct ScanPage {
   std::string next_key;
 };
 
+// A record of the family `dedupe`.
+struct StoreRecord {
+  std::string_view id;
+  std::optional<std::string_view> bytes;  // none: the record is removed
+};
+
+// One change, which takes effect as a whole or not at all.
+struct StoreWrite {
+  std::string_view key;
+  std::optional<std::string_view> value = {};  // none: the key is deleted
+  absl::Span<const StoreRecord> records = {};
+};
+
 struct StoreStats {
+  // RocksDB estimates these two.
   uint64_t keys = 0;
   uint64_t bytes = 0;
+  uint64_t max_bytes = 0;  // 0: the disk is the bound
   uint64_t puts = 0;
   uint64_t gets = 0;
   uint64_t misses = 0;
   uint64_t deletes = 0;
   uint64_t scans = 0;
+  uint64_t batches = 0;  // of a store with group commit
 };
 
 class Store {
  public:
-  explicit Store(uint64_t max_bytes) : max_bytes_(max_bytes) {}
-  Store(const Store&) = delete;
-  Store& operator=(const Store&) = delete;
+  virtual ~Store() = default;
 
-  // True if the key is new. INVALID_ARGUMENT for a length beyond limits.h, RESOURCE_EXHAUSTED if
-  // memory is used up; nothing is changed then.
-  absl::StatusOr<bool> Put(std::string_view key, std::string_view value);
+  // The engine, where its data lie, and what they survive, in a few words.
+  virtual std::string description() const = 0;
+
+  // Returns whether the key had a value before. INVALID_ARGUMENT for a length beyond limits.h, and
+  // RESOURCE_EXHAUSTED if there is no room: nothing is changed then. Other errors come from the
+  // engine and name its directory; after them the change may be there or not.
+  virtual verbena::Task<absl::StatusOr<bool>> Write(StoreWrite write) = 0;
   // Assigns to `value`, whose capacity is reused. NOT_FOUND leaves `value` unchanged.
-  absl::Status Get(std::string_view key, std::string& value);
-  // True if the key existed.
-  bool Delete(std::string_view key);
+  virtual verbena::Task<absl::Status> Get(std::string_view key, std::string& value) = 0;
   // Entries from `start_key` on, in order, as many as fit `max_bytes`, but at least one if there is
   // any. An entry counts its key, its value and kPageEntryBytes.
-  ScanPage Scan(std::string_view start_key, size_t max_bytes);
+  virtual verbena::Task<absl::StatusOr<ScanPage>> Scan(std::string_view start_key,
+                                                       size_t max_bytes) = 0;
+  // The same for the family `dedupe`: one record (NOT_FOUND if there is none), and all of them.
+  virtual verbena::Task<absl::Status> GetRecord(std::string_view id, std::string& bytes) = 0;
+  virtual verbena::Task<absl::StatusOr<ScanPage>> ScanRecords(std::string_view start_id,
+                                                              size_t max_bytes) = 0;
+  virtual verbena::Task<absl::StatusOr<StoreStats>> Stats() = 0;
 
-  // The changes that Put and Delete have made, of each key in their order.
+  // True if the key is new.
+  verbena::Task<absl::StatusOr<bool>> Put(std::string_view key, std::string_view value) {
+    VERBENA_CO_ASSIGN_OR_RETURN(const bool existed, co_await Write({.key = key, .value = value}));
+    co_return !existed;
+  }
+  // True if the key existed.
+  verbena::Task<absl::StatusOr<bool>> Delete(std::string_view key) {
+    co_return co_await Write({.key = key});
+  }
+
+  // The changes that have taken effect since the store was opened, of each key in their order.
   const ChangeLog& changes() const { return changes_; }
 
-  StoreStats stats() const;
-  uint64_t max_bytes() const { return max_bytes_; }
-
- private:
-  using Map = std::map<std::string, std::string, std::less<>>;
-
-  // Aligned to a cache line, so that the locks of neighbours do not disturb each other.
-  struct alignas(64) Shard {
-    mutable std::mutex mutex;
-    Map entries;
-    StoreStats counts;  // only of calls; keys, bytes and scans stay 0
-  };
-
-  Shard& ShardOf(std::string_view key) {
-    return shards_[std::hash<std::string_view>{}(key) % shards_.size()];
-  }
-  // Counts `bytes` more, unless that would exceed the maximum.
-  bool Reserve(uint64_t bytes);
-  absl::Status Full(uint64_t bytes) const;
-
-  const uint64_t max_bytes_;
-  std::atomic<uint64_t> bytes_{0};
-  std::atomic<uint64_t> scans_{0};
-  std::array<Shard, 16> shards_;
+ protected:
   ChangeLog changes_;
 };
+
+// INVALID_ARGUMENT if a length of `write` is beyond limits.h.
+absl::Status CheckLengths(const StoreWrite& write);
 
 }  // namespace kv
 

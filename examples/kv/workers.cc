@@ -1,15 +1,21 @@
 #include "examples/kv/workers.h"
 
 #include <chrono>
+#include <cstring>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "examples/common/explained.h"
 #include "examples/kv/kv.pb.h"
 #include "examples/kv/kv.verbena.pb.h"
 #include "fmt/format.h"
+#include "verbena/rpc/buffer.h"
+#include "verbena/rpc/payload.h"
 #include "verbena/rpc/time.h"
+#include "verbena/rpc/with_payload.h"
 
 namespace kv {
 
@@ -20,8 +26,8 @@ using verbena::TimePoint;
 
 namespace {
 
-// A server that does not answer for this long is as good as gone.
-constexpr std::chrono::seconds kCallTimeout(10);
+// A server that does not answer for this long is as good as gone; a Put may wait for a slow disk.
+constexpr std::chrono::seconds kCallTimeout(60);
 
 absl::Status Explained(const char* method, const std::string& key, const absl::Status& status) {
   return examples::Explained(fmt::format("{} of key '{}'", method, key), status);
@@ -35,6 +41,14 @@ const Piece* PieceWork::Take(const Lane& lane) {
   return index < corpus_.pieces().size() ? &corpus_.pieces()[index] : nullptr;
 }
 
+Task<absl::StatusOr<verbena::Payload>> PutWork::PayloadOf(std::string_view bytes) {
+  if (bytes.empty()) co_return verbena::Payload::Empty();
+  VERBENA_CO_ASSIGN_OR_RETURN(verbena::Buffer buffer,
+                              co_await channel().AllocateBuffer(bytes.size()));
+  std::memcpy(buffer.data(), bytes.data(), bytes.size());
+  co_return std::move(buffer);
+}
+
 Task<void> PutWork::RunWorker(Lane& lane) {
   const v1::KeyValue::Stub store(channel());
   v1::PutRequest request;
@@ -42,9 +56,13 @@ Task<void> PutWork::RunWorker(Lane& lane) {
   while (const Piece* piece = Take(lane)) {
     request.mutable_key()->clear();
     piece->AppendKey(*request.mutable_key());
-    request.mutable_value()->assign(piece->bytes);
     const TimePoint began = Clock::Real().Now();
-    absl::Status status = co_await store.Put(request, reply, {.deadline = kCallTimeout});
+    absl::StatusOr<verbena::Payload> value = co_await PayloadOf(piece->bytes);
+    absl::Status status = value.status();
+    if (status.ok()) {
+      status = co_await store.Put(request, reply,
+                                  {.deadline = kCallTimeout, .request_payload = *std::move(value)});
+    }
     if (!status.ok()) {
       lane.Fail(Explained("Put", request.key(), status));
       co_return;
@@ -56,7 +74,7 @@ Task<void> PutWork::RunWorker(Lane& lane) {
 Task<void> GetWork::RunWorker(Lane& lane) {
   const v1::KeyValue::Stub store(channel());
   v1::GetRequest request;
-  v1::GetReply reply;
+  verbena::WithPayload<v1::GetReply> reply;
   while (const Piece* piece = Take(lane)) {
     request.mutable_key()->clear();
     piece->AppendKey(*request.mutable_key());
@@ -66,11 +84,12 @@ Task<void> GetWork::RunWorker(Lane& lane) {
       lane.Fail(Explained("Get", request.key(), status));
       co_return;
     }
-    lane.CountCall(began, reply.value().size());
-    if (reply.value() != piece->bytes) {
+    const std::string_view value(reply.payload.data(), reply.payload.size());
+    lane.CountCall(began, value.size());
+    if (value != piece->bytes) {
       lane.Fail(absl::DataLossError(
           fmt::format("Get of key '{}': the {} bytes that came back are not the {} that were put",
-                      request.key(), reply.value().size(), piece->bytes.size())));
+                      request.key(), value.size(), piece->bytes.size())));
     }
   }
 }

@@ -9,10 +9,13 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
+#include "absl/status/statusor.h"
 #include "examples/common/phase.h"
 #include "examples/kv/corpus.h"
 #include "verbena/rpc/channel.h"
+#include "verbena/rpc/payload.h"
 #include "verbena/rpc/task.h"
 
 namespace kv {
@@ -40,6 +43,9 @@ class PutWork final : public PieceWork {
   using PieceWork::PieceWork;
   const char* name() const override { return "put"; }
   verbena::Task<void> RunWorker(examples::Lane& lane) override;
+
+ private:
+  verbena::Task<absl::StatusOr<verbena::Payload>> PayloadOf(std::string_view bytes);
 };
 
 class GetWork final : public PieceWork {

@@ -81,6 +81,9 @@ LIBRARIES = {
     "ISA-L": (
         r"isa-l", "isal",
         {"transport/memory"}),
+    "RocksDB": (
+        r"rocksdb/", "rocksdb",
+        {"examples", "tests"}),
     "OpenSSL": (
         r"openssl/", "openssl",
         {"transport/connect", "rpc/discovery/etcd", "examples", "tests"}),

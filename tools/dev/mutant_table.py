@@ -676,4 +676,15 @@ MUTANTS = [
            "*AnInterruptedOperationIsStartedAgain"),
     Mutant("kFoundNamesNotSynced", "//tests/examples/block_store:durability_test",
            "*NamesThatAreFoundAreMadeDurableBeforeTheyAreServed"),
+    # //tests/examples/kv:power_loss_test catches it as well, in the guest.
+    Mutant("kBatchNotSynced", "//tests/examples/kv:rocks_durability_test",
+           "*WhatWasAcknowledgedSurvivesAPowerCut"),
+    Mutant("kBatchMemberLost", "//tests/examples/kv:rocks_store_test",
+           "*EachWriteOfABatchIsStored"),
+    Mutant("kRecordInBatchOfItsOwn", "//tests/examples/kv:rocks_durability_test",
+           "*ARecordIsThereIfAndOnlyIfItsDataAre"),
+    Mutant("kOneWriterHearsOfFailure", "//tests/examples/kv:group_commit_test",
+           "*EachWriterOfABatchHearsOfItsFailure"),
+    Mutant("kLeftWriteStaysQueued", "//tests/examples/kv:group_commit_test",
+           "*AWriteWhoseCoroutineIsDestroyedBeforeItsTurnIsNotStored"),
 ]

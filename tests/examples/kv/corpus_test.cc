@@ -70,7 +70,7 @@ TEST(CorpusTest, ALineIsStoredUnderItsDigest) {
 }
 
 TEST(CorpusTest, TheLongestValueIsWholeAndOneByteMoreMakesTwoParts) {
-  const std::string whole(kMaxValueBytes, 'x');
+  const std::string whole(kMaxPieceBytes, 'x');
   const Corpus one = LoadText(whole + "\n");
   EXPECT_EQ(one.pieces().size(), 1u);
   EXPECT_EQ(one.long_lines(), 0u);
@@ -92,15 +92,16 @@ TEST(CorpusTest, TheLongestKeyIsOneThatTheStoreTakes) {
   Piece piece;
   piece.part = Piece::kWholeLine - 1;
   EXPECT_LE(KeyOf(piece).size(), kMaxKeyBytes);
+  EXPECT_LE(kMaxPieceBytes, kMaxValueBytes);
 }
 
 TEST(CorpusTest, EqualLinesShareTheirKeys) {
-  const std::string long_line(2 * kMaxValueBytes, 'x');
+  const std::string long_line(2 * kMaxPieceBytes, 'x');
   const Corpus corpus = LoadText("a\nb\na\n" + long_line + "\n" + long_line + "\n");
   EXPECT_EQ(corpus.lines(), 5u);
   EXPECT_EQ(corpus.pieces().size(), 7u);
   EXPECT_EQ(corpus.distinct_keys(), 4u);
-  EXPECT_EQ(corpus.bytes(), 3 + 4 * kMaxValueBytes);
+  EXPECT_EQ(corpus.bytes(), 3 + 4 * kMaxPieceBytes);
 }
 
 TEST(CorpusTest, AFileThatCannotBeReadIsNamed) {

@@ -40,5 +40,17 @@ TEST(ReportTest, APhaseWithoutCallsHasARowOfZeros) {
   EXPECT_THAT(Table({report}), ContainsRegex("get +0 +0 +0.0 +0.0 +0.0 +0 +0 +0\n"));
 }
 
+TEST(ReportTest, CallsAreComparedWithTheSameWorkWithoutThem) {
+  PhaseReport calls;
+  calls.name = "get";
+  calls.calls = 300;
+  calls.elapsed = std::chrono::seconds(1);
+  PhaseReport direct;
+  EXPECT_EQ(Ratio(calls, direct), "") << "there is nothing to compare with";
+  direct.calls = 2400;
+  direct.elapsed = std::chrono::seconds(2);
+  EXPECT_EQ(Ratio(calls, direct), "get: 0.25 of the rate of the same store in one process\n");
+}
+
 }  // namespace
 }  // namespace kv

@@ -61,14 +61,17 @@ class GroupCommit {
         : commits_(commits), pending_{.write = &write} {}
     Awaiter(const Awaiter&) = delete;
     Awaiter& operator=(const Awaiter&) = delete;
-    ~Awaiter() { commits_.Leave(*this); }
+    ~Awaiter() {
+      if (waiting_) commits_.Leave(*this);
+    }
 
     bool await_ready() const noexcept { return false; }
     void await_suspend(std::coroutine_handle<> waiting) {
       waiting_ = waiting;
       commits_.Enter(*this);
     }
-    absl::StatusOr<bool> await_resume() const {
+    absl::StatusOr<bool> await_resume() {
+      waiting_ = nullptr;
       if (!status_.ok()) return status_;
       return pending_.existed;
     }
@@ -80,8 +83,8 @@ class GroupCommit {
     GroupCommit& commits_;
     PendingWrite pending_;
     absl::Status status_;
-    std::coroutine_handle<> waiting_;
-    State state_ = State::kIdle;  // under the GroupCommit's mutex
+    std::coroutine_handle<> waiting_;  // null before the await and after it
+    State state_ = State::kIdle;       // under the GroupCommit's mutex
   };
 
   // Starts the thread. Throws std::system_error if that is impossible.

@@ -40,7 +40,8 @@ Meaning MeaningOf(const rocksdb::Status& status) {
   if (status.IsInvalidArgument() || status.IsNotSupported()) {
     return {absl::StatusCode::kFailedPrecondition, "another program or version wrote it"};
   }
-  return {absl::StatusCode::kInternal, "see LOG in that directory"};
+  return {absl::StatusCode::kInternal,
+          "see LOG in that directory; if writes keep failing, start the server again"};
 }
 
 }  // namespace

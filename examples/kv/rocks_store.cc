@@ -11,8 +11,10 @@
 #include "rocksdb/convenience.h"
 #include "rocksdb/db.h"
 #include "rocksdb/env.h"
+#include "rocksdb/file_system.h"
 #include "rocksdb/filter_policy.h"
 #include "rocksdb/iterator.h"
+#include "rocksdb/listener.h"
 #include "rocksdb/options.h"
 #include "rocksdb/slice.h"
 #include "rocksdb/table.h"
@@ -39,6 +41,16 @@ rocksdb::Env& EnvOf(const RocksOptions& options) {
   return options.env != nullptr ? *options.env : *rocksdb::Env::Default();
 }
 
+// Leaves the recovery from errors to the next batch, which knows when to try (GoOn). RocksDB itself
+// would look for room each 5 s, and be busy meanwhile.
+class ManualRecovery final : public rocksdb::EventListener {
+ public:
+  void OnErrorRecoveryBegin(rocksdb::BackgroundErrorReason, rocksdb::Status,
+                            bool* auto_recovery) override {
+    *auto_recovery = false;
+  }
+};
+
 rocksdb::DBOptions DatabaseOptions(const RocksOptions& options) {
   rocksdb::DBOptions database;
   database.env = &EnvOf(options);
@@ -48,6 +60,7 @@ rocksdb::DBOptions DatabaseOptions(const RocksOptions& options) {
   database.avoid_unnecessary_blocking_io = true;
   database.max_log_file_size = kLogBytes;
   database.keep_log_file_num = 2;
+  database.listeners = {std::make_shared<ManualRecovery>()};
   database.stats_dump_period_sec = 0;
   database.stats_persist_period_sec = 0;
   // Space that is set aside for a list of files that is short here.
@@ -194,12 +207,29 @@ absl::StatusOr<bool> RocksStore::HasValue(std::string_view key, const BatchKeys&
 
 absl::Status RocksStore::WriteDown(rocksdb::WriteBatch& changes, size_t writes) {
   const std::string what = fmt::format("commit of {} writes", writes);
-  if (write_failed_) VERBENA_RETURN_IF_ERROR(Failed(db_->Resume(), what));
+  if (write_failed_) VERBENA_RETURN_IF_ERROR(GoOn(what));
   rocksdb::WriteOptions options;
   options.sync = options_.durable && !VERBENA_MUTANT(kBatchNotSynced);
   const rocksdb::Status written = db_->Write(options, &changes);
   write_failed_ = !written.ok();
   return Failed(written, what);
+}
+
+absl::Status RocksStore::GoOn(std::string_view what) {
+  // If Resume() fails for want of room, RocksDB refuses writes until it is opened anew. So ask it
+  // only when it can store what it has in memory.
+  uint64_t free = 0;
+  const uint64_t needed = 2 * options_.write_buffer_bytes;
+  const rocksdb::Status measured = EnvOf(options_).GetFileSystem()->GetFreeSpace(
+      options_.directory, rocksdb::IOOptions(), &free, nullptr);
+  VERBENA_RETURN_IF_ERROR(Failed(measured, what));
+  if (free < needed) {
+    return absl::ResourceExhaustedError(
+        fmt::format("{}: RocksDB in {}: a write failed before; to go on it needs {} bytes of free "
+                    "space, and there are {}; make room on its file system",
+                    what, options_.directory, needed, free));
+  }
+  return Failed(db_->Resume(), what);
 }
 
 // --- Reads ---------------------------------------------------------------------------------------

@@ -10,9 +10,9 @@
 // A Get that memory answers runs on the executor, and never waits for the disk. All else that may
 // read the disk runs on the threads of RunBlocking().
 //
-// After a write that failed, the next batch first asks RocksDB to go on (Resume()). It does when
-// its disk has room again. After other failures of the disk writes keep failing until the store is
-// opened anew; reads go on.
+// After a write that failed, the next batch first asks RocksDB to go on (Resume()) if the disk has
+// room for what RocksDB holds in memory. So writes go on once a full disk has room again. After
+// other failures of the disk they keep failing until the store is opened anew. Reads go on.
 //
 // One process opens a directory at a time. RocksDB keeps its log beside the data, as LOG.
 //
@@ -99,6 +99,8 @@ class RocksStore final : public Store, private BatchEngine {
   absl::Status AddToBatch(PendingWrite& pending, BatchKeys& keys, rocksdb::WriteBatch& changes);
   absl::StatusOr<bool> HasValue(std::string_view key, const BatchKeys& keys);
   absl::Status WriteDown(rocksdb::WriteBatch& changes, size_t writes);
+  // After a write that failed.
+  absl::Status GoOn(std::string_view what);
   verbena::Task<absl::Status> Find(rocksdb::ColumnFamilyHandle* family, std::string_view key,
                                    std::string& value);
   absl::StatusOr<ScanPage> ReadPage(rocksdb::ColumnFamilyHandle* family, std::string_view start_key,

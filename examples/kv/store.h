@@ -45,7 +45,7 @@ struct ScanPage {
 // A record of the family `dedupe`.
 struct StoreRecord {
   std::string_view id;
-  std::optional<std::string_view> bytes;  // none: the record is removed
+  std::optional<std::string_view> bytes = {};  // none: the record is removed
 };
 
 // One change, which takes effect as a whole or not at all.

@@ -1,0 +1,180 @@
+// CutFileSystem: files for RocksDB that can lose what was not synced, as a power cut does, or have
+// no room.
+//
+// Files lie on the machine's disk. Each is noted with the length that it had at its last sync.
+// After Cut() no sync has an effect any more, and LoseUnsynced() cuts each file back to its noted
+// length, when the database is closed. Names count as durable at once: power_loss_test, in the
+// guest, shows what a real file system does. For any thread.
+
+#ifndef VERBENA_TESTS_EXAMPLES_KV_CUT_FILE_SYSTEM_H_
+#define VERBENA_TESTS_EXAMPLES_KV_CUT_FILE_SYSTEM_H_
+
+#include <unistd.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "rocksdb/env.h"
+#include "rocksdb/file_system.h"
+#include "rocksdb/io_status.h"
+
+namespace kv {
+
+class CutFileSystem final : public rocksdb::FileSystemWrapper {
+ public:
+  CutFileSystem() : rocksdb::FileSystemWrapper(rocksdb::FileSystem::Default()) {}
+
+  const char* Name() const override { return "CutFileSystem"; }
+
+  rocksdb::IOStatus NewWritableFile(const std::string& name, const rocksdb::FileOptions& options,
+                                    std::unique_ptr<rocksdb::FSWritableFile>* result,
+                                    rocksdb::IODebugContext* context) override {
+    if (full_) return Full(name);
+    rocksdb::IOStatus made = FileSystemWrapper::NewWritableFile(name, options, result, context);
+    if (!made.ok()) return made;
+    NoteSynced(name, 0);
+    *result = std::make_unique<File>(*this, name, std::move(*result));
+    return made;
+  }
+  rocksdb::IOStatus RenameFile(const std::string& from, const std::string& to,
+                               const rocksdb::IOOptions& options,
+                               rocksdb::IODebugContext* context) override {
+    if (cut()) return rocksdb::IOStatus::OK();
+    rocksdb::IOStatus renamed = FileSystemWrapper::RenameFile(from, to, options, context);
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = synced_.find(from);
+    if (renamed.ok() && found != synced_.end()) {
+      synced_[to] = found->second;
+      synced_.erase(found);
+    }
+    return renamed;
+  }
+
+  rocksdb::IOStatus DeleteFile(const std::string& name, const rocksdb::IOOptions& options,
+                               rocksdb::IODebugContext* context) override {
+    if (cut()) return rocksdb::IOStatus::OK();
+    return FileSystemWrapper::DeleteFile(name, options, context);
+  }
+  rocksdb::IOStatus GetFreeSpace(const std::string& path, const rocksdb::IOOptions& options,
+                                 uint64_t* bytes, rocksdb::IODebugContext* context) override {
+    rocksdb::IOStatus got = FileSystemWrapper::GetFreeSpace(path, options, bytes, context);
+    if (full_) *bytes = 0;
+    return got;
+  }
+
+  // Cuts the power after `syncs` more of the log: nothing becomes durable any more, though syncs
+  // say so.
+  void CutAfter(int syncs) { syncs_left_ = syncs; }
+  // After the database was closed.
+  void LoseUnsynced() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    // A file that is gone by now does not matter.
+    for (const auto& [name, bytes] : synced_) {
+      if (access(name.c_str(), F_OK) == 0 && truncate(name.c_str(), bytes) != 0) ++failures_;
+    }
+    synced_.clear();
+    syncs_left_ = kNever;
+  }
+  // Whether the disk is full: no file grows.
+  void SetFull(bool full) { full_ = full; }
+  // Syncs of the log wait from now on, until Release().
+  void Hold() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    held_ = true;
+  }
+  void Release() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    held_ = false;
+    changed_.notify_all();
+  }
+  // Waits until a sync does.
+  void AwaitHeldSync() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return waiting_ > 0; });
+  }
+  // Of files of the write-ahead log.
+  uint64_t log_syncs() const { return log_syncs_; }
+  int failures() const { return failures_; }
+
+ private:
+  static constexpr int kNever = 1 << 30;
+
+  class File final : public rocksdb::FSWritableFileOwnerWrapper {
+   public:
+    File(CutFileSystem& files, std::string name, std::unique_ptr<rocksdb::FSWritableFile> target)
+        : FSWritableFileOwnerWrapper(std::move(target)), files_(files), name_(std::move(name)) {}
+
+    using FSWritableFileOwnerWrapper::Append;
+    rocksdb::IOStatus Append(const rocksdb::Slice& data, const rocksdb::IOOptions& options,
+                             rocksdb::IODebugContext* context) override {
+      if (files_.full_) return Full(name_);
+      bytes_ += data.size();
+      return FSWritableFileOwnerWrapper::Append(data, options, context);
+    }
+    rocksdb::IOStatus Append(const rocksdb::Slice& data, const rocksdb::IOOptions& options,
+                             const rocksdb::DataVerificationInfo&,
+                             rocksdb::IODebugContext* context) override {
+      return Append(data, options, context);
+    }
+    rocksdb::IOStatus Sync(const rocksdb::IOOptions& options,
+                           rocksdb::IODebugContext* context) override {
+      files_.OnSync(name_, bytes_);
+      return FSWritableFileOwnerWrapper::Sync(options, context);
+    }
+    rocksdb::IOStatus Fsync(const rocksdb::IOOptions& options,
+                            rocksdb::IODebugContext* context) override {
+      files_.OnSync(name_, bytes_);
+      return FSWritableFileOwnerWrapper::Fsync(options, context);
+    }
+
+   private:
+    CutFileSystem& files_;
+    const std::string name_;
+    std::atomic<uint64_t> bytes_{0};
+  };
+
+  bool cut() const { return syncs_left_ <= 0; }
+  static rocksdb::IOStatus Full(const std::string& name) {
+    return rocksdb::IOStatus::NoSpace("While appending to file: " + name,
+                                      "No space left on device");
+  }
+  void OnSync(const std::string& name, uint64_t bytes) {
+    const bool of_log = name.ends_with(".log");
+    if (of_log) AwaitRelease();
+    if (of_log) ++log_syncs_;
+    if (cut()) return;
+    if (of_log && syncs_left_ < kNever) --syncs_left_;
+    NoteSynced(name, bytes);
+  }
+  void AwaitRelease() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    ++waiting_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return !held_; });
+    --waiting_;
+  }
+  void NoteSynced(const std::string& name, uint64_t bytes) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    synced_[name] = bytes;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool held_ = false;
+  int waiting_ = 0;
+  std::map<std::string, uint64_t> synced_;
+  std::atomic<int> syncs_left_{kNever};
+  std::atomic<bool> full_{false};
+  std::atomic<uint64_t> log_syncs_{0};
+  int failures_ = 0;
+};
+
+}  // namespace kv
+
+#endif  // VERBENA_TESTS_EXAMPLES_KV_CUT_FILE_SYSTEM_H_

@@ -1,0 +1,193 @@
+// A store on RocksDB keeps its entries from one opening to the next, stores concurrent writes with
+// one sync, and says by its directory's name what is wrong with a directory, a disk or a file.
+
+#include "examples/kv/rocks_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "examples/kv/store.h"
+#include "tests/examples/kv/rocks_fixture.h"
+#include "verbena/rpc/task.h"
+
+namespace kv {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using verbena::JoinHandle;
+using verbena::Task;
+
+class RocksStoreTest : public RocksFixture {
+ protected:
+  static std::string KeyOf(int i) { return "key" + std::to_string(i); }
+  static std::string ValueOf(int i) { return std::string(1000, static_cast<char>('a' + i % 26)); }
+  // More than the write buffers hold.
+  void PutMuch() {
+    for (int i = 0; i < kMuch; ++i) ASSERT_TRUE(Put(KeyOf(i), ValueOf(i)).ok());
+  }
+
+  // Overwrites the middle of each file whose name ends so.
+  void Damage(const std::string& end) {
+    int damaged = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+      if (!entry.path().string().ends_with(end) || entry.file_size() == 0) continue;
+      std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+      file.seekp(static_cast<std::streamoff>(entry.file_size() / 2));
+      file << "no such bytes were here before";
+      ++damaged;
+    }
+    ASSERT_GT(damaged, 0) << end;
+  }
+
+  static constexpr int kMuch = 300;
+};
+
+TEST_F(RocksStoreTest, EntriesAndRecordsAreThereAfterItWasClosed) {
+  Reopen(/*durable=*/false);
+  PutMuch();
+  const StoreRecord record{.id = "id", .bytes = "result"};
+  ASSERT_TRUE(
+      Run(store_->Write({.key = KeyOf(0), .records = absl::MakeConstSpan(&record, 1)})).ok());
+  Reopen();
+  EXPECT_TRUE(absl::IsNotFound(Get(KeyOf(0)).status()));
+  for (int i = 1; i < kMuch; ++i) EXPECT_EQ(Get(KeyOf(i)).value_or("none"), ValueOf(i)) << i;
+  EXPECT_EQ(*GetRecord("id"), "result");
+  EXPECT_FALSE(*Put(KeyOf(1), "v")) << "it is known that the key was there";
+  EXPECT_EQ(ScanAll(4096).size(), static_cast<size_t>(kMuch) - 1);
+}
+
+TEST_F(RocksStoreTest, ConcurrentWritesTakeOneSyncTogether) {
+  Reopen();
+  const uint64_t before = files_->log_syncs();
+  files_->Hold();
+  std::vector<JoinHandle<absl::StatusOr<bool>>> puts;
+  puts.push_back(runtime_->Spawn(store_->Put("first", "v")));
+  files_->AwaitHeldSync();
+  std::vector<std::string> keys;
+  for (int i = 0; i < 50; ++i) keys.push_back(KeyOf(i));
+  for (const std::string& key : keys) puts.push_back(runtime_->Spawn(store_->Put(key, "v")));
+  // An executor takes what one thread sends it in its order: the puts wait by now.
+  Run([]() -> Task<void> { co_return; }());
+  for (const auto& put : puts) EXPECT_FALSE(put.done()) << "the disk does not have it yet";
+  files_->Release();
+  for (auto& put : puts) EXPECT_TRUE(*put.Join());
+  EXPECT_EQ(files_->log_syncs() - before, 2u);
+  EXPECT_EQ(Run(store_->Stats())->batches, 2u);
+}
+
+TEST_F(RocksStoreTest, EachWriteOfABatchIsStored) {
+  Reopen();
+  files_->Hold();
+  std::vector<JoinHandle<absl::StatusOr<bool>>> writes;
+  writes.push_back(runtime_->Spawn(store_->Put("first", "v")));
+  files_->AwaitHeldSync();
+  // Of the same key in their order: each finds what the one before left.
+  writes.push_back(runtime_->Spawn(store_->Put("a", "1")));
+  writes.push_back(runtime_->Spawn(store_->Delete("a")));
+  writes.push_back(runtime_->Spawn(store_->Delete("a")));
+  writes.push_back(runtime_->Spawn(store_->Put("a", "2")));
+  writes.push_back(runtime_->Spawn(store_->Put("b", "3")));
+  Run([]() -> Task<void> { co_return; }());
+  files_->Release();
+  std::vector<bool> answers;
+  for (auto& write : writes) answers.push_back(write.Join().value());
+  EXPECT_THAT(answers, testing::ElementsAre(true, true, true, false, true, true));
+  EXPECT_EQ(Get("a").value_or("none"), "2");
+  EXPECT_EQ(Get("b").value_or("none"), "3");
+}
+
+TEST_F(RocksStoreTest, AStoreThatNeedNotBeDurableSyncsNothing) {
+  Reopen(/*durable=*/false);
+  const uint64_t before = files_->log_syncs();
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(Put(KeyOf(i), "v").ok());
+  EXPECT_EQ(files_->log_syncs(), before);
+  EXPECT_THAT(store_->description(), AllOf(HasSubstr(path_), HasSubstr("may lose")));
+}
+
+TEST_F(RocksStoreTest, AFullDiskIsNamedAndWritesGoOnOnceItHasRoom) {
+  Reopen();
+  ASSERT_TRUE(Put("before", "v").ok());
+  files_->SetFull(true);
+  for (int i = 0; i < 3; ++i) {
+    const absl::Status full = Put("meanwhile", "v").status();
+    EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+    EXPECT_THAT(std::string(full.message()), AllOf(HasSubstr(path_), HasSubstr("room")));
+  }
+  EXPECT_EQ(Get("before").value_or("none"), "v") << "reads go on";
+  files_->SetFull(false);
+  const absl::StatusOr<bool> after = Put("after", "v");
+  ASSERT_TRUE(after.ok()) << after.status();
+  Reopen();
+  EXPECT_EQ(Get("before").value_or("none"), "v");
+  EXPECT_EQ(Get("after").value_or("none"), "v");
+}
+
+TEST_F(RocksStoreTest, ADirectoryThatIsInUseIsRefused) {
+  Reopen();
+  const absl::Status second = OpenAt(path_).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(second)) << second;
+  EXPECT_THAT(std::string(second.message()), AllOf(HasSubstr(path_), HasSubstr("another")));
+}
+
+TEST_F(RocksStoreTest, AWrongDirectoryIsNamed) {
+  EXPECT_TRUE(absl::IsInvalidArgument(OpenAt("").status()));
+  std::filesystem::create_directory(directory_ + "/photos");
+  std::ofstream(directory_ + "/photos/cat.jpg") << "meow";
+  const absl::Status foreign = OpenAt(directory_ + "/photos").status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(foreign)) << foreign;
+  EXPECT_THAT(std::string(foreign.message()), HasSubstr("photos"));
+  for (const char* wrong : {"/photos/cat.jpg", "/photos/cat.jpg/store", "/missing/store"}) {
+    const absl::Status refused = OpenAt(directory_ + wrong).status();
+    EXPECT_FALSE(refused.ok()) << wrong;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr(directory_ + wrong));
+  }
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory_ + "/photos"), {}), 1)
+      << "nothing was made there";
+}
+
+TEST_F(RocksStoreTest, ADamagedListOfFilesIsDataLoss) {
+  Reopen();
+  PutMuch();
+  store_.reset();
+  std::ofstream(path_ + "/CURRENT") << "MANIFEST-is-not-here\n";
+  const absl::Status damaged = OpenAt(path_).status();
+  EXPECT_FALSE(damaged.ok());
+  EXPECT_THAT(std::string(damaged.message()), HasSubstr(path_));
+}
+
+TEST_F(RocksStoreTest, DamagedEntriesAreDataLossAndNeverReturned) {
+  Reopen(/*durable=*/false);
+  PutMuch();
+  Reopen();  // its log becomes a file of entries
+  store_.reset();
+  Damage(".sst");
+  absl::StatusOr<std::unique_ptr<RocksStore>> opened = OpenAt(path_);
+  absl::Status first = opened.status();
+  if (opened.ok()) {
+    store_ = *std::move(opened);
+    for (int i = 0; i < kMuch; ++i) {
+      const absl::StatusOr<std::string> got = Get(KeyOf(i));
+      if (got.ok()) {
+        EXPECT_EQ(*got, ValueOf(i));
+      } else if (first.ok()) {
+        first = got.status();
+      }
+    }
+  }
+  EXPECT_TRUE(absl::IsDataLoss(first)) << first;
+  EXPECT_THAT(std::string(first.message()), AllOf(HasSubstr(path_), HasSubstr("damaged")));
+}
+
+}  // namespace
+}  // namespace kv

@@ -1,0 +1,181 @@
+// kill -9 of kv_server on RocksDB at random moments, under load, loses no acknowledged Put and
+// leaves no half of a value. The kernel outlives the server and keeps what was written, synced or
+// not: power_loss_test shows what syncs are for. VERBENA_SEED replays the moments that a failure
+// names, as far as the machine's timing goes.
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "examples/common/server_process.h"
+#include "examples/common/signals.h"
+#include "examples/kv/kv.pb.h"
+#include "examples/kv/kv.verbena.pb.h"
+#include "gtest/gtest.h"
+#include "tests/examples/kv/crash_load.h"
+#include "verbena/rpc/buffer.h"
+#include "verbena/rpc/channel.h"
+#include "verbena/rpc/executor.h"
+#include "verbena/rpc/runtime.h"
+#include "verbena/rpc/task.h"
+
+namespace kv {
+namespace {
+
+using verbena::Buffer;
+using verbena::Channel;
+using verbena::CurrentContext;
+using verbena::Runtime;
+using verbena::Task;
+using verbena::TaskScope;
+
+constexpr int kKills = 6;
+// A slow machine stops after kEnough, but not before this many kills.
+constexpr int kMinKills = 2;
+constexpr std::chrono::seconds kEnough(40);
+constexpr std::chrono::seconds kCallTimeout(60);
+
+// The store, through the server.
+class Target {
+ public:
+  explicit Target(Channel& channel) : channel_(channel), stub_(channel) {}
+
+  Task<absl::Status> Put(size_t index, uint64_t number) {
+    const std::string value = CrashValue(index, number);
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer payload, co_await channel_.AllocateBuffer(value.size()));
+    std::memcpy(payload.data(), value.data(), value.size());
+    v1::PutRequest request;
+    request.set_key(CrashKey(index));
+    v1::PutReply reply;
+    co_return co_await stub_.Put(request, reply,
+                                 {.deadline = kCallTimeout, .request_payload = std::move(payload)});
+  }
+  Task<absl::StatusOr<std::optional<std::string>>> Get(size_t index) {
+    v1::GetRequest request;
+    request.set_key(CrashKey(index));
+    auto reply = co_await stub_.Get(request, {.deadline = kCallTimeout});
+    if (absl::IsNotFound(reply.status())) co_return std::nullopt;
+    if (!reply.ok()) co_return reply.status();
+    co_return std::string(reply->payload.data(), reply->payload.size());
+  }
+  void OnAcknowledged() {
+    if (++acknowledged_ == 1) acknowledged_.notify_all();
+  }
+  // Waits for the first acknowledgement, or for End().
+  void AwaitFirst() { acknowledged_.wait(0); }
+  void End() {
+    acknowledged_ += 1;
+    acknowledged_.notify_all();
+  }
+
+ private:
+  Channel& channel_;
+  v1::KeyValue::Stub stub_;
+  std::atomic<uint64_t> acknowledged_{0};
+};
+
+class CrashTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    directory_ = testing::TempDir() + "/kv_crash_XXXXXX";
+    ASSERT_NE(mkdtemp(directory_.data()), nullptr);
+    signals_ = examples::StopSignals::Block().value();
+  }
+  void TearDown() override {
+    server_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+
+  void StartServer() {
+    auto server = examples::ServerProcess::Start(
+        "examples/kv/kv_server", {"--store=rocksdb", "--directory=" + directory_ + "/store",
+                                  "--address=127.0.0.1:0", "--mode=event"});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    const absl::Status ready = server_->WaitUntilReady(*signals_);
+    ASSERT_TRUE(ready.ok()) << ready;
+  }
+
+  static std::unique_ptr<Runtime> StartRuntime() {
+    return Runtime::Start({.mode = verbena::ExecutorMode::kEvent}).value();
+  }
+
+  // Writes until the server has been killed, `delay` after the first acknowledgement, so that the
+  // kill meets a server at work.
+  void WriteUntilKilled(std::mt19937& random, std::chrono::milliseconds delay) {
+    const std::unique_ptr<Runtime> runtime = StartRuntime();
+    Channel channel(*runtime, server_->address());
+    Target target(channel);
+    std::vector<CrashWriter<Target>> writers;
+    for (size_t i = 0; i < kCrashWriters; ++i) {
+      writers.emplace_back(target, i, random(), absl::MakeSpan(keys_));
+    }
+    auto run = [&]() -> Task<void> {
+      TaskScope scope(co_await CurrentContext());
+      for (CrashWriter<Target>& writer : writers) scope.Spawn(writer.Run());
+      co_await scope.Join();
+    };
+    std::thread load([&] {
+      runtime->BlockOn(run());
+      target.End();
+    });
+    target.AwaitFirst();
+    std::this_thread::sleep_for(delay);
+    server_.reset();  // by SIGKILL
+    load.join();
+  }
+
+  // Checks all keys of a server that was started again. Returns how many have a value.
+  size_t CheckKeys() {
+    const std::unique_ptr<Runtime> runtime = StartRuntime();
+    Channel channel(*runtime, server_->address());
+    Target target(channel);
+    size_t found = 0;
+    for (size_t i = 0; i < kCrashKeys; ++i) {
+      const auto value = runtime->BlockOn(target.Get(i));
+      EXPECT_TRUE(value.ok()) << value.status();
+      if (!value.ok()) break;
+      const uint64_t number = CheckKeyAfterCrash(i, *value, keys_[i].acknowledged, keys_[i].sent);
+      if (number != 0) ++found;
+    }
+    return found;
+  }
+
+  std::string directory_;
+  std::unique_ptr<examples::StopSignals> signals_;
+  std::unique_ptr<examples::ServerProcess> server_;
+  std::vector<KeyState> keys_ = std::vector<KeyState>(kCrashKeys);
+};
+
+TEST_F(CrashTest, AKillLosesNoPutThatWasAcknowledged) {
+  const uint32_t seed = CrashSeed();
+  std::cout << "VERBENA_SEED=" << seed << std::endl;
+  std::mt19937 random(seed);
+  const auto end = std::chrono::steady_clock::now() + kEnough;
+  StartServer();
+  ASSERT_FALSE(HasFatalFailure());
+  for (int kills = 0;
+       kills < kMinKills || (kills < kKills && std::chrono::steady_clock::now() < end); ++kills) {
+    WriteUntilKilled(random, std::chrono::milliseconds(random() % 100));
+    StartServer();
+    ASSERT_FALSE(HasFatalFailure());
+    EXPECT_GT(CheckKeys(), 0u);
+    ASSERT_FALSE(HasFailure()) << "VERBENA_SEED=" << seed << ", after kill " << kills + 1;
+  }
+}
+
+}  // namespace
+}  // namespace kv

@@ -40,7 +40,7 @@ struct PendingWrite {
   bool existed = false;  // set by the engine
 };
 
-// What stores the batches. Must outlive the GroupCommit.
+// The part of a store that stores batches. Must outlive the GroupCommit.
 class BatchEngine {
  public:
   virtual ~BatchEngine() = default;
@@ -114,7 +114,7 @@ class GroupCommit {
   std::condition_variable ended_;
   bool stopping_ = false;
   std::deque<Awaiter*> queue_;
-  // Of the thread: the batch that is under way.
+  // The batch that is under way; the thread's.
   std::vector<Awaiter*> batch_;
   std::vector<std::coroutine_handle<>> waiting_;
   std::atomic<uint64_t> batches_{0};

@@ -11,7 +11,7 @@ namespace kv {
 inline constexpr size_t kMaxKeyBytes = 128;
 // Values travel as payloads: those of at most 4 KiB within a frame, larger ones one-sided.
 inline constexpr size_t kMaxValueBytes = size_t{1} << 20;
-// Of one write.
+// The most records of one write.
 inline constexpr size_t kMaxRecords = 64;
 
 // A page of Scan that fits one eager frame: 4096 bytes, less 48 for its headers. A page exceeds it

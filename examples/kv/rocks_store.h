@@ -84,7 +84,7 @@ class RocksStore final : public Store, private BatchEngine {
  private:
   // Whether keys that a batch has written so far have a value.
   using BatchKeys = absl::flat_hash_map<std::string_view, bool>;
-  // Of calls, since the store was opened.
+  // Calls since the store was opened.
   struct Counts {
     std::atomic<uint64_t> puts{0};
     std::atomic<uint64_t> gets{0};

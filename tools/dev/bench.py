@@ -29,6 +29,8 @@ BENCHMARKS = {
                "//benchmarks/rpc:stream_bench"),
     "overload": ("calls served, and their latency, under up to ten times the load that a server can serve",
                  "//benchmarks/overload:overload_bench"),
+    "kv": ("puts and gets of examples/kv on RocksDB by calls, the same in one process beside them",
+           "//benchmarks/kv:kv_bench"),
     "payload": ("payloads read and written, one memcpy beside them; the same by gRPC and UCX",
                 "//benchmarks/payload:payload_bench"),
     "interference": ("small calls beside payloads on one link, and payloads beside small calls",

@@ -11,7 +11,8 @@ usage: ./dev demo [block_store|kv|stream] [arguments of the example]
                one that every Debian has, is stored in a volume on the disk, read back with many reads in
                flight, every file's SHA-256 compared; beside cp and memcpy
   kv           a key-value server and a client: every line of the given files, or of texts that every
-               Debian has, is stored in memory, read back with many calls in flight, verified
+               Debian has, is stored, read back with many calls in flight, verified; beside the same
+               store in one process. --store=memory (default) or rocksdb, --directory, --durable
   stream       a volume of the block store is copied by streams while calls go on over the same link, and
                compared
   hello        the README's program: one service, one call

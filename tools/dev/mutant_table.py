@@ -678,7 +678,7 @@ MUTANTS = [
            "*NamesThatAreFoundAreMadeDurableBeforeTheyAreServed"),
     # //tests/examples/kv:power_loss_test catches it as well, in the guest.
     Mutant("kBatchNotSynced", "//tests/examples/kv:rocks_durability_test",
-           "*WhatWasAcknowledgedSurvivesAPowerCut"),
+           "*AcknowledgedWritesSurviveAPowerCut"),
     Mutant("kBatchMemberLost", "//tests/examples/kv:rocks_store_test",
            "*EachWriteOfABatchIsStored"),
     Mutant("kRecordInBatchOfItsOwn", "//tests/examples/kv:rocks_durability_test",

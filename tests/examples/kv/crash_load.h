@@ -35,7 +35,7 @@ struct KeyState {
 
 inline std::string CrashKey(size_t index) { return fmt::format("key {:03}", index); }
 
-// Of different lengths, and for each key and number another.
+// Lengths differ, and so does the value for each key and number.
 inline std::string CrashValue(size_t index, uint64_t number) {
   std::string value = fmt::format("{} {}", number, CrashKey(index));
   const char filler = static_cast<char>('a' + (index + number) % 26);

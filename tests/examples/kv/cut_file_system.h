@@ -98,7 +98,7 @@ class CutFileSystem final : public rocksdb::FileSystemWrapper {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait(lock, [&] { return waiting_ > 0; });
   }
-  // Of files of the write-ahead log.
+  // Syncs of files of the write-ahead log.
   uint64_t log_syncs() const { return log_syncs_; }
   int failures() const { return failures_; }
 

@@ -40,7 +40,7 @@ class RocksDurabilityTest : public RocksFixture {
   bool HasRecord(int i) { return GetRecord("id" + std::to_string(i)).ok(); }
 };
 
-TEST_F(RocksDurabilityTest, WhatWasAcknowledgedSurvivesAPowerCut) {
+TEST_F(RocksDurabilityTest, AcknowledgedWritesSurviveAPowerCut) {
   Reopen();
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(Put(KeyOf(i), ValueOf(i)).ok());
   CutAndReopen();
@@ -56,7 +56,7 @@ TEST_F(RocksDurabilityTest, DeletionsAreDurableToo) {
 }
 
 // Otherwise the tests above would prove nothing.
-TEST_F(RocksDurabilityTest, WhatWasNotSyncedIsLostInTheseTests) {
+TEST_F(RocksDurabilityTest, WritesThatWereNotSyncedAreLostInTheseTests) {
   Reopen(/*durable=*/false);
   ASSERT_TRUE(Put(KeyOf(0), ValueOf(0)).ok());
   CutAndReopen();

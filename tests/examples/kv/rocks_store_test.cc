@@ -92,7 +92,7 @@ TEST_F(RocksStoreTest, EachWriteOfABatchIsStored) {
   std::vector<JoinHandle<absl::StatusOr<bool>>> writes;
   writes.push_back(runtime_->Spawn(store_->Put("first", "v")));
   files_->AwaitHeldSync();
-  // Of the same key in their order: each finds what the one before left.
+  // These come in this order, and each finds what the one before left.
   writes.push_back(runtime_->Spawn(store_->Put("a", "1")));
   writes.push_back(runtime_->Spawn(store_->Delete("a")));
   writes.push_back(runtime_->Spawn(store_->Delete("a")));

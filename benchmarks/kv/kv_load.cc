@@ -28,27 +28,26 @@ std::string KeyOf(uint64_t number) { return fmt::format("key {:08}", number); }
 
 absl::StatusOr<KvSample> KvLoad::Run(Runtime& runtime, KvOp op, size_t value_bytes, int outstanding,
                                      double seconds) {
+  return runtime.BlockOn(RunHere(op, std::string(value_bytes, 'v'), outstanding, seconds));
+}
+
+Task<absl::StatusOr<KvSample>> KvLoad::RunHere(KvOp op, std::string value, int outstanding,
+                                               double seconds) {
   KvSample sample;
   absl::Status failed;
-  const std::string value(value_bytes, 'v');
-  auto run = [&]() -> Task<absl::Status> {
-    VERBENA_CO_ASSIGN_OR_RETURN(const uint64_t before, co_await Batches());
-    const uint64_t begin = NowNs();
-    const uint64_t until = begin + static_cast<uint64_t>(seconds * 1e9);
-    TaskScope scope(co_await CurrentContext());
-    for (int i = 0; i < outstanding; ++i) scope.Spawn(Work(op, value, until, sample, failed));
-    co_await scope.Join();
-    VERBENA_CO_RETURN_IF_ERROR(failed);
-    const double elapsed_s = static_cast<double>(NowNs() - begin) / 1e9;
-    const auto operations = static_cast<double>(sample.latencies.count());
-    sample.per_s = operations / elapsed_s;
-    VERBENA_CO_ASSIGN_OR_RETURN(const uint64_t after, co_await Batches());
-    if (after > before) sample.puts_per_batch = operations / static_cast<double>(after - before);
-    co_return absl::OkStatus();
-  };
-  absl::Status status = runtime.BlockOn(run());
-  if (!status.ok()) return status;
-  return sample;
+  VERBENA_CO_ASSIGN_OR_RETURN(const uint64_t before, co_await Batches());
+  const uint64_t begin = NowNs();
+  const uint64_t until = begin + static_cast<uint64_t>(seconds * 1e9);
+  TaskScope scope(co_await CurrentContext());
+  for (int i = 0; i < outstanding; ++i) scope.Spawn(Work(op, value, until, sample, failed));
+  co_await scope.Join();
+  VERBENA_CO_RETURN_IF_ERROR(failed);
+  const double elapsed_s = static_cast<double>(NowNs() - begin) / 1e9;
+  const auto operations = static_cast<double>(sample.latencies.count());
+  sample.per_s = operations / elapsed_s;
+  VERBENA_CO_ASSIGN_OR_RETURN(const uint64_t after, co_await Batches());
+  if (after > before) sample.puts_per_batch = operations / static_cast<double>(after - before);
+  co_return sample;
 }
 
 Task<void> KvLoad::Work(KvOp op, const std::string& value, uint64_t until, KvSample& sample,
@@ -68,16 +67,16 @@ Task<void> KvLoad::Work(KvOp op, const std::string& value, uint64_t until, KvSam
 }
 
 absl::Status KvLoad::Fill(Runtime& runtime, size_t value_bytes, int at_once) {
+  return runtime.BlockOn(FillHere(std::string(value_bytes, 'v'), at_once));
+}
+
+Task<absl::Status> KvLoad::FillHere(std::string value, int at_once) {
   absl::Status failed;
   uint64_t next = 0;
-  const std::string value(value_bytes, 'v');
-  auto run = [&]() -> Task<void> {
-    TaskScope scope(co_await CurrentContext());
-    for (int i = 0; i < at_once; ++i) scope.Spawn(FillSome(value, next, failed));
-    co_await scope.Join();
-  };
-  runtime.BlockOn(run());
-  return failed;
+  TaskScope scope(co_await CurrentContext());
+  for (int i = 0; i < at_once; ++i) scope.Spawn(FillSome(value, next, failed));
+  co_await scope.Join();
+  co_return failed;
 }
 
 Task<void> KvLoad::FillSome(const std::string& value, uint64_t& next, absl::Status& failed) {

@@ -49,6 +49,10 @@ class KvLoad {
   virtual Task<absl::StatusOr<uint64_t>> Batches() = 0;
 
  private:
+  // On the executor.
+  Task<absl::StatusOr<KvSample>> RunHere(KvOp op, std::string value, int outstanding,
+                                         double seconds);
+  Task<absl::Status> FillHere(std::string value, int at_once);
   // One of the operations at a time, until `until`.
   Task<void> Work(KvOp op, const std::string& value, uint64_t until, KvSample& sample,
                   absl::Status& failed);

@@ -156,7 +156,7 @@ TEST_F(RocksStoreTest, AWrongDirectoryIsNamed) {
       << "nothing was made there";
 }
 
-TEST_F(RocksStoreTest, ADamagedListOfFilesIsDataLoss) {
+TEST_F(RocksStoreTest, AMissingListOfFilesIsToldWithItsDirectory) {
   Reopen();
   PutMuch();
   store_.reset();

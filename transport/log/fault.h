@@ -367,7 +367,7 @@ enum class PlantedFault {
   kInterruptedNotRetried,    // an operation that a signal interrupted fails with EINTR
   kFoundNamesNotSynced,      // a volume is served whose name was never made durable
   kBatchNotSynced,           // writes are acknowledged before the disk has them
-  kBatchMemberLost,          // of the writes that are committed in common, the first alone is stored
+  kBatchMemberLost,          // of the writes of a batch the first alone is stored
   kRecordInBatchOfItsOwn,    // a crash may leave a write's data without the record beside it
   kOneWriterHearsOfFailure,  // of a batch that failed, the others hear that it was stored
   kLeftWriteStaysQueued,     // a write is stored whose coroutine was destroyed before its turn

@@ -172,8 +172,8 @@ void Connection::DrainLink() {
   if (current_ != nullptr) current_->Drain();
 }
 
-void Connection::TellWatchers() {
-  for (ConnectionWatcher* watcher : watchers_) watcher->OnReadiness(*this);
+void Connection::TellListeners() {
+  for (ConnectionListener* listener : listeners_) listener->OnReadiness(*this);
   NoteChange();
 }
 
@@ -258,7 +258,7 @@ Task<absl::Status> Connection::ConnectOver(size_t device, std::unique_ptr<Messag
   opened_ = shard_.executor().now();
   Log(LogLevel::kInfo, fmt::format("connected to {} over {} (QPN {:#x})", target_,
                                    (*endpoint)->device_name(), link->qpn()));
-  TellWatchers();
+  TellListeners();
   co_return absl::OkStatus();
 }
 
@@ -304,7 +304,7 @@ void Connection::Retire() {
     failures_ = 0;
   }
   retired_.push_back(std::move(current_));
-  TellWatchers();
+  TellListeners();
 }
 
 void Connection::PutOffNextAttempt() {

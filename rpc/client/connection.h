@@ -47,9 +47,9 @@ class Shard;
 
 // One who wants to know when a connection gets or loses its usable link. Called on the stack of
 // whatever changed that: it must not close, release or await anything.
-class ConnectionWatcher {
+class ConnectionListener {
  public:
-  virtual ~ConnectionWatcher() = default;
+  virtual ~ConnectionListener() = default;
   virtual void OnReadiness(Connection& connection) = 0;
 };
 
@@ -95,9 +95,9 @@ class Connection final : private ClientSession::Listener {
   // Closed, and nothing refers to it any more but its owner.
   bool ended() const;
 
-  // A watcher must be removed before it ends, and before the connection does.
-  void AddWatcher(ConnectionWatcher& watcher) { watchers_.push_back(&watcher); }
-  void RemoveWatcher(ConnectionWatcher& watcher) { std::erase(watchers_, &watcher); }
+  // A listener must be removed before it ends, and before the connection does.
+  void AddListener(ConnectionListener& listener) { listeners_.push_back(&listener); }
+  void RemoveListener(ConnectionListener& listener) { std::erase(listeners_, &listener); }
 
   Shard& shard() const { return shard_; }
   uint64_t late_responses() const;
@@ -136,7 +136,7 @@ class Connection final : private ClientSession::Listener {
   void DrainLink();
   void CancelAttempt();
   absl::Status Unused() const;
-  void TellWatchers();
+  void TellListeners();
   Task<absl::Status> TryConnect();
   Task<absl::Status> TryAddress(const std::string& address);
   Task<absl::StatusOr<std::unique_ptr<MessageStream>>> OpenStream(const std::string& address);
@@ -171,7 +171,7 @@ class Connection final : private ClientSession::Listener {
   TimePoint next_attempt_{};
   uint32_t failures_ = 0;
   uint64_t late_responses_ = 0;  // of links that are gone
-  std::vector<ConnectionWatcher*> watchers_;
+  std::vector<ConnectionListener*> listeners_;
 };
 
 // Keeps a connection, and its links if they drain, while a coroutine of a call refers to it. Empty,

@@ -33,7 +33,7 @@ void Subchannel::Open(const ExecutorWish& wish) {
   outlier_ = {};
   const std::vector<std::string> others(server_.addresses.begin() + 1, server_.addresses.end());
   connection_ = &connections_.To(server_.addresses.front(), wish, others);
-  connection_->AddWatcher(*this);
+  connection_->AddListener(*this);
   task_ = KeepConnected();
   task_.StartLater(connection_->shard().executor(), nullptr, this);
   // Another channel may have connected already.
@@ -43,7 +43,7 @@ void Subchannel::Open(const ExecutorWish& wish) {
 void Subchannel::Close(Connections::End end) {
   if (connection_ == nullptr) return;
   task_ = {};
-  connection_->RemoveWatcher(*this);
+  connection_->RemoveListener(*this);
   connections_.Release(*std::exchange(connection_, nullptr), end);
   owner_.OnReadiness();
 }

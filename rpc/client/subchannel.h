@@ -38,7 +38,7 @@ class SubchannelOwner {
   virtual void OnReadiness() = 0;
 };
 
-class Subchannel final : private ConnectionWatcher, private TaskListener {
+class Subchannel final : private ConnectionListener, private TaskListener {
  public:
   // `id` is the owner's name for it. `executor` is 0 for the first connection to the server, and
   // counts further ones.

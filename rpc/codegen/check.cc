@@ -64,8 +64,8 @@ std::string KeywordIn(const std::string& qualified) {
 std::string StreamingProblem(const MethodDescriptor& method) {
   if (!method.client_streaming() && !method.server_streaming()) return "";
   if (IsDeduplicated(method)) {
-    return "a stream cannot be repeated as a whole; remove dedupe, or make request and reply single "
-           "messages";
+    return "a stream cannot be repeated as a whole; remove dedupe, or make request and reply "
+           "single messages";
   }
   const PayloadOptions payloads = PayloadOptionsOf(method);
   if (payloads.request && !method.client_streaming()) {

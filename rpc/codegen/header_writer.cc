@@ -62,15 +62,15 @@ void WriteStub(const ServiceDescriptor& service, const std::string& macro, Print
       {"service", service.full_name()},
       {"deprecated", service.options().deprecated() ? "[[deprecated]] " : ""},
   };
-  printer.Print(
-      vars,
-      "// Calls $service$ through a channel, which must outlive it and its calls.\n"
-      "// Cheap to copy; any number of calls may be in flight. A unary method has three forms, each\n"
-      "// with and without options:\n"
-      "//   (const Request&)          borrows the request until the call ends,\n"
-      "//   (Request&&)               owns it,\n"
-      "//   (const Request&, Reply&)  borrows both, and allocates nothing once warm.\n"
-      "// If responses have payloads, Reply is a WithPayload.\n");
+  printer.Print(vars,
+                "// Calls $service$ through a channel, which must outlive it and its calls.\n"
+                "// Cheap to copy; any number of calls may be in flight. A unary method has three "
+                "forms, each\n"
+                "// with and without options:\n"
+                "//   (const Request&)          borrows the request until the call ends,\n"
+                "//   (Request&&)               owns it,\n"
+                "//   (const Request&, Reply&)  borrows both, and allocates nothing once warm.\n"
+                "// If responses have payloads, Reply is a WithPayload.\n");
   if (HasStreams(service)) {
     printer.Print(
         "// A streaming method serializes its request before it returns. The stream begins when "

@@ -68,8 +68,8 @@ constexpr RefusedProto kRefusals[] = {
     {"StreamThatIsDeduplicated",
      "import 'verbena/options.proto'; message M {} service S {\nrpc Put(stream M) returns (M) {\n"
      "option (verbena.method).dedupe = true; } }",
-     "a.proto:2:1: service S, method Put: a stream cannot be repeated as a whole; remove dedupe, or "
-     "make request and reply single messages"},
+     "a.proto:2:1: service S, method Put: a stream cannot be repeated as a whole; remove dedupe, "
+     "or make request and reply single messages"},
     {"ServicesThatBecomeTheSameClass", "package p; service class {}\nservice class_ {}",
      "a.proto:2:1: service p.class_: its C++ class class_ is also that of p.class; rename one"},
 };

@@ -62,6 +62,9 @@ InPlaceCall::InPlaceCall(Channel& channel, const MethodDescriptor& method, CallO
   new (storage_) CallOptions(std::move(options));
 }
 
+InPlaceCall::InPlaceCall(Channel& channel, const MethodDescriptor& method)
+    : InPlaceCall(channel, method, CallOptions()) {}
+
 InPlaceCall::InPlaceCall(InPlaceCall&& other) noexcept
     : InPlaceCall(*other.channel_, *other.method_, std::move(other.options())) {}
 

@@ -37,7 +37,11 @@ StreamSender& StreamOf::Sender(ServerContext& context) {
 namespace verbena {
 namespace {
 
-absl::Cord MarkOf(uint64_t refusal) { return absl::Cord(fmt::format("{}", refusal)); }
+// Debian's Abseil does not export the constructor from a temporary string.
+absl::Cord MarkOf(uint64_t refusal) {
+  const std::string mark = fmt::format("{}", refusal);
+  return absl::Cord(mark);
+}
 
 }  // namespace
 

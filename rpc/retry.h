@@ -1,7 +1,10 @@
-// RetryPolicy, HedgingPolicy, RetryBudget: when a channel makes a second attempt at a call by
+// RetryPolicy, HedgingPolicy, RetryBudget: when a channel makes further attempts at a call by
 // itself. RetryStats: how often it did.
 //
-// A unary call may have a second attempt only if that cannot run a mutation twice: if the failure
+// An attempt is one try at a call. A retry is an attempt that follows one which has failed; a hedge
+// is an attempt that begins beside one which has not ended.
+//
+// A unary call has a further attempt only if that cannot run a mutation twice: if the failure
 // says that the call did not run (Outcome::kNotExecuted), if the method's idempotency_level in its
 // .proto is NO_SIDE_EFFECTS or IDEMPOTENT, or if it is deduplicated (dedupe.h). A call is hedged
 // only if its method is NO_SIDE_EFFECTS, and not deduplicated. No policy can lift this. Values; a
@@ -50,7 +53,7 @@ struct RetryPolicy {
   // Not 0: an attempt that has not ended by then is cancelled, and counts as failed. The call's own
   // deadline holds for all of them together. The handler of a deduplicated call hears of the latter
   // alone, and goes on for the next attempt.
-  Duration attempt_timeout = {};
+  Duration attempt_timeout = std::chrono::seconds(0);
 };
 
 // Further attempts while the first one has not ended; the first good answer wins, and the others
@@ -90,12 +93,11 @@ struct RetryStats {
   uint64_t calls = 0;
   // All that these calls had: calls + retries + hedges.
   uint64_t attempts = 0;
-  // Attempts that followed one that had failed, and attempts that began beside another.
   uint64_t retries = 0;
   uint64_t hedges = 0;
   // Attempts that the budget did not allow.
   uint64_t refused_by_budget = 0;
-  // Failures that might pass, but after which a second attempt might have run a mutation twice.
+  // Failures that might pass, but after which a further attempt might have run a mutation twice.
   uint64_t refused_as_unsafe = 0;
 };
 

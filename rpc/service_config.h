@@ -14,6 +14,7 @@
 #ifndef VERBENA_RPC_SERVICE_CONFIG_H_
 #define VERBENA_RPC_SERVICE_CONFIG_H_
 
+#include <chrono>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -37,7 +38,7 @@ struct MethodConfig {
   std::optional<HedgingPolicy> hedging = {};
   // Not 0: the longest time that a call or stream may take, all attempts included. An earlier
   // deadline of its own, of the channel or of its Task holds.
-  Duration timeout = {};
+  Duration timeout = std::chrono::seconds(0);
   // As CallOptions::wait_for_ready, for calls that leave it false.
   bool wait_for_ready = false;
 };
@@ -52,8 +53,10 @@ struct ServiceConfig {
 
 // Reads gRPC's service config: methodConfig (name, timeout, waitForReady, retryPolicy with
 // perAttemptRecvTimeout, hedgingPolicy) and retryThrottling, which is the budget. INVALID_ARGUMENT
-// for anything else, with "line:column: " and the key or the value. As gRPC does, more than 5
-// attempts count as 5.
+// for anything else, with "line:column: " and the key or the value. As in gRPC, more than 5
+// attempts count as 5, initialBackoff is at most maxBackoff, and a hedgingPolicy without
+// hedgingDelay begins all attempts at once, without nonFatalStatusCodes none after a failure. A
+// method that no service has is no error.
 absl::StatusOr<ServiceConfig> ParseServiceConfig(std::string_view json);
 
 namespace internal {

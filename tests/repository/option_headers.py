@@ -12,7 +12,7 @@ def structs(header):
     """Name -> body of each struct of `header` whose name says that it holds options; comments are left out."""
     text = re.sub(r"//[^\n]*", "", header)
     found = {}
-    for match in re.finditer(r"\bstruct (\w*(?:Options|Limits|Budgets)) \{", text):
+    for match in re.finditer(r"\bstruct (\w*(?:Options|Limits|Budgets?|Policy|Config)) \{", text):
         depth, end = 1, match.end()
         while depth:
             depth += {"{": 1, "}": -1}.get(text[end], 0)
@@ -36,7 +36,7 @@ def integer(expression):
 
 def default_of(name, initializer, known_constants):
     """The default as docs/tuning.md writes it: 4 KiB, 50 µs, kAuto, "auto", {}, 8."""
-    text = " ".join(initializer.split())
+    text = re.sub(r"\babsl::StatusCode::", "", " ".join(initializer.split()))
     text = known_constants.get(text.rpartition("::")[2], text)
     duration = re.fullmatch(r"std::chrono::(\w+)\((\d+)\)", text)
     if duration:
@@ -53,10 +53,14 @@ def default_of(name, initializer, known_constants):
     return str(value)
 
 
+def without_constants(body):
+    return re.sub(r"\bstatic constexpr [^;]+;", "", body)
+
+
 def options(body, known_constants):
     """Name -> default of each member of a struct's `body`."""
     found = {}
-    for member in body.split(";"):
+    for member in without_constants(body).split(";"):
         match = re.fullmatch(r"\s*[\w:<>,*\s]+?\b(\w+)\s*(?:= (.+)|(\{\}))?\s*", member, re.DOTALL)
         if match:
             found[match[1]] = default_of(match[1], match[2] or match[3] or "none", known_constants)

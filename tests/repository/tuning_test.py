@@ -52,7 +52,8 @@ class TuningTest(unittest.TestCase):
 
     def test_every_member_of_a_struct_of_options_is_read(self):
         for struct, body in self.bodies.items():
-            self.assertEqual(body.count(";"), len(self.options[struct]), struct)
+            members = option_headers.without_constants(body).count(";")
+            self.assertEqual(members, len(self.options[struct]), struct)
 
     def test_every_section_is_of_a_struct_that_exists(self):
         known = {*self.options, "verbena.method", "Environment variables"} - set(INTERNAL)
@@ -84,13 +85,17 @@ struct FakeLimits {
   Level level = Level::kAuto;
   std::string device = "auto";
   std::vector<int> cpus = {};
+  std::vector<absl::StatusCode> codes = {absl::StatusCode::kAborted,
+                                         absl::StatusCode::kUnavailable};
+  static constexpr int kMost = 5;
   Clock* clock = nullptr;
   mode_t mode = 0644;
   int any;
 };
 """
 TRUE = {"depth": "8", "send_bytes": "128 MiB", "ring_bytes": "256 KiB", "window": "16", "wait": "50 µs",
-        "level": "kAuto", "device": '"auto"', "cpus": "{}", "clock": "nullptr", "mode": "0644", "any": "none"}
+        "level": "kAuto", "device": '"auto"', "cpus": "{}", "codes": "{kAborted, kUnavailable}",
+        "clock": "nullptr", "mode": "0644", "any": "none"}
 
 
 class DifferencesTest(unittest.TestCase):

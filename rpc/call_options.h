@@ -74,7 +74,8 @@ struct CallOptions {
   Priority priority = Priority::kNormal;
   // The context that the call takes over from the Task that makes it: by default all of it.
   Inherit inherit = Inherit::kAll;
-  // The call's name, the same in each attempt. The default is none.
+  // A name of the caller's choice, the same in each attempt, which the handler sees. Verbena does
+  // nothing else with it: `dedupe` is for calls that must not run twice. The default is none.
   std::optional<RequestId> request_id = {};
   // The call goes to the server of a set that this key belongs to (Balancing::kRouteKey). Other
   // channels ignore it. The default is no key; 0 is one.

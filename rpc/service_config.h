@@ -30,7 +30,8 @@ namespace verbena {
 
 struct MethodConfig {
   // "package.Service/Method", or "package.Service" for its other methods, or "" for all others. The
-  // longest that fits a method applies to it, as a whole; others do not add to it.
+  // longest that fits a method applies to it, as a whole; others do not add to it. A name that no
+  // method has is no error, since one config may serve several programs: mind the spelling.
   std::string name = "";
   // At most one of these two. Streams take neither: a stream is begun again only while no link to a
   // server could be had, so before its first message left, as `retry` says.
@@ -54,9 +55,9 @@ struct ServiceConfig {
 // Reads gRPC's service config: methodConfig (name, timeout, waitForReady, retryPolicy with
 // perAttemptRecvTimeout, hedgingPolicy) and retryThrottling, which is the budget. INVALID_ARGUMENT
 // for anything else, with "line:column: " and the key or the value. As in gRPC, more than 5
-// attempts count as 5, initialBackoff is at most maxBackoff, and a hedgingPolicy without
-// hedgingDelay begins all attempts at once, without nonFatalStatusCodes none after a failure. A
-// method that no service has is no error.
+// attempts count as 5, and initialBackoff is at most maxBackoff. A hedgingPolicy without
+// hedgingDelay begins all attempts at once; one without nonFatalStatusCodes lets any failure end
+// the call.
 absl::StatusOr<ServiceConfig> ParseServiceConfig(std::string_view json);
 
 namespace internal {

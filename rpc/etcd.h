@@ -1,5 +1,5 @@
 // EtcdClient: keys, transactions, leases and watches of an etcd (3.4 or newer), over its JSON
-// gateway.
+// gateway. A lease here is always etcd's, a time to live of keys, and no lease of memory.
 //
 // For programs that keep their own state in etcd, such as the members and epochs of a replicated
 // store. Channels to etcd:// targets and ServerOptions::registration use it, too. A program that
@@ -65,7 +65,7 @@ struct EtcdEntry {
   int64_t create_revision = 0;
   int64_t mod_revision = 0;
   int64_t version = 0;  // how often it was put since it was created
-  int64_t lease = 0;    // 0: none
+  int64_t lease = 0;    // EtcdLease::id; 0: none
 };
 
 // Keys as of one revision.
@@ -75,6 +75,7 @@ struct EtcdRange {
   int64_t count = 0;  // of all keys that match, if entries are only some of them
 };
 
+// A time to live that etcd gives to keys: it deletes them unless KeepAlive() comes in time.
 struct EtcdLease {
   int64_t id = 0;
   Duration ttl = Duration::zero();

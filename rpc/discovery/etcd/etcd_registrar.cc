@@ -46,8 +46,7 @@ Task<void> EtcdRegistrar::Run() {
       status = co_await Keep();
       registered_ = false;
       if (absl::IsNotFound(status)) {
-        Log(LogLevel::kWarning,
-            fmt::format("the lease of {} in etcd has ended: register again", key_));
+        Log(LogLevel::kWarning, fmt::format("etcd's lease of {} has ended: register again", key_));
         if (VERBENA_MUTANT(kLostLeaseForgotten)) co_return;
         continue;
       }

@@ -1,4 +1,4 @@
-// EtcdRegistrar: keeps a server's key in etcd, under a lease that it keeps alive.
+// EtcdRegistrar: keeps a server's key in etcd, under a lease of etcd's that it keeps alive.
 //
 // The lease is kept alive three times in its time to live, and the key is put again if somebody
 // deleted it. If the lease has ended, because etcd or this server could not be reached for too

@@ -127,7 +127,9 @@ Task<absl::StatusOr<bool>> EtcdResolver::Hear() {
   revision_ = std::max(revision_, changes->revision);
   if (known_.size() > kMaxServers) {
     co_return absl::ResourceExhaustedError(
-        fmt::format("etcd has more than {} keys below {}", size_t{kMaxServers}, prefix_));
+        fmt::format("etcd has more than {} keys below {}, the most that a set may have: give each "
+                    "service a prefix of its own",
+                    size_t{kMaxServers}, prefix_));
   }
   co_return true;
 }

@@ -179,8 +179,7 @@ absl::StatusOr<EtcdTxnResult> DecodeTxn(std::string_view text) {
 absl::StatusOr<EtcdLease> DecodeGrant(std::string_view text) {
   VERBENA_ASSIGN_OR_RETURN(const json::object answer, ParseJsonObject(text));
   VERBENA_ASSIGN_OR_RETURN(const EtcdLease lease, ReadLease(answer));
-  if (lease.ttl == Duration::zero())
-    return absl::InternalError("the lease that etcd grants is 0 s");
+  if (lease.ttl == Duration::zero()) return absl::InternalError("etcd's lease is 0 s long");
   return lease;
 }
 
@@ -189,7 +188,7 @@ absl::StatusOr<EtcdLease> DecodeKeepAlive(std::string_view text) {
   VERBENA_ASSIGN_OR_RETURN(const EtcdLease lease, ReadLease(answer));
   // etcd says so without an error.
   if (lease.ttl == Duration::zero() && !VERBENA_MUTANT(kEndedLeaseKept)) {
-    return absl::NotFoundError(fmt::format("the lease {} has ended", lease.id));
+    return absl::NotFoundError(fmt::format("etcd's lease {} has ended", lease.id));
   }
   return lease;
 }

@@ -63,7 +63,7 @@ struct EjectionOptions {
   double latency_factor = 0;
   // The first ejection; the n-th is n times as long. A server that is not ejected again for as long
   // as its last ejection has one fewer. 1 ms to longest_ejection.
-  Duration ejection = std::chrono::seconds(10);
+  Duration first_ejection = std::chrono::seconds(10);
   // At most 24 h.
   Duration longest_ejection = std::chrono::minutes(5);
   // The largest share of the servers that are ready that may be ejected at once: 1 to 50.

@@ -54,10 +54,10 @@ void CheckEjection(const EjectionOptions& ejection) {
                 (ejection.latency_factor >= 1.5 && ejection.latency_factor <= 1000))
       << "ejection.latency_factor is " << ejection.latency_factor
       << ", its range 1.5 to 1000, or 0";
-  VERBENA_CHECK(ejection.ejection >= milliseconds(1) &&
-                ejection.ejection <= ejection.longest_ejection &&
+  VERBENA_CHECK(ejection.first_ejection >= milliseconds(1) &&
+                ejection.first_ejection <= ejection.longest_ejection &&
                 ejection.longest_ejection <= hours(24))
-      << "ejection.ejection is " << duration_cast<Ms>(ejection.ejection).count()
+      << "ejection.first_ejection is " << duration_cast<Ms>(ejection.first_ejection).count()
       << " ms and longest_ejection " << duration_cast<Ms>(ejection.longest_ejection).count()
       << " ms, their range 1 ms to 24 h, and the first is at most the second";
   VERBENA_CHECK(ejection.max_ejected_percent >= 1 && ejection.max_ejected_percent <= 50)

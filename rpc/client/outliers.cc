@@ -93,8 +93,8 @@ std::string Verdict(const EjectionOptions& options, const Interval& own, const M
 Duration LengthOf(const EjectionOptions& options, uint32_t times) {
   if (VERBENA_MUTANT(kEjectionsDoNotGrow)) times = 1;
   // Divided, since the product may be beyond a Duration.
-  return options.longest_ejection / times < options.ejection ? options.longest_ejection
-                                                             : options.ejection * times;
+  return options.longest_ejection / times < options.first_ejection ? options.longest_ejection
+                                                                   : options.first_ejection * times;
 }
 
 void Eject(const EjectionOptions& options, TimePoint now, std::string why, OutlierRecord& record) {

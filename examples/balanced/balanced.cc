@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -23,7 +24,6 @@
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/server.h"
 #include "verbena/rpc/task.h"
-#include "verbena/rpc/time.h"
 
 namespace balanced {
 namespace {
@@ -84,16 +84,14 @@ Task<std::map<std::string, int>> Ask(Channel& channel, int calls,
 
 // Waits until `count` servers of the channel are connected. Calls need not wait: they go to those
 // that are. Here it makes the output the same each time.
-Task<void> AwaitReady(Channel& channel, size_t count) {
+Task<absl::Status> AwaitReady(Channel& channel, size_t count) {
+  uint64_t seen = 0;
   for (;;) {
+    VERBENA_CO_ASSIGN_OR_RETURN(seen, co_await channel.ServersChanged(seen));
+    VERBENA_CO_ASSIGN_OR_RETURN(const std::vector<ChannelServer> servers, channel.Servers());
     size_t ready = 0;
-    const absl::StatusOr<std::vector<ChannelServer>> servers = channel.Servers();
-    if (servers.ok()) {
-      for (const ChannelServer& each : *servers)
-        ready += each.state == ChannelServer::State::kReady;
-    }
-    if (ready == count) co_return;
-    (void)co_await verbena::Sleep(std::chrono::milliseconds(1));
+    for (const ChannelServer& each : servers) ready += each.state == ChannelServer::State::kReady;
+    if (ready == count) co_return absl::OkStatus();
   }
 }
 
@@ -103,18 +101,18 @@ std::string Text(const std::map<std::string, int>& answers) {
 
 void TakeTurns(Runtime& client, Runtime& servers, const std::string& target, Member& second) {
   Channel channel(client, target);
-  client.BlockOn(AwaitReady(channel, 3));
+  (void)client.BlockOn(AwaitReady(channel, 3));
   std::cout << "in turns: " << Text(client.BlockOn(Ask(channel, 30))) << "\n";
   second.server.reset();
   std::cout << "without b: " << Text(client.BlockOn(Ask(channel, 30))) << "\n";
   second.Start(servers);
-  client.BlockOn(AwaitReady(channel, 3));
+  (void)client.BlockOn(AwaitReady(channel, 3));
   std::cout << "b is back: " << Text(client.BlockOn(Ask(channel, 30))) << "\n";
 }
 
 void FollowKeys(Runtime& client, const std::string& target) {
   Channel channel(client, target, {.balancing = Balancing::kRouteKey});
-  client.BlockOn(AwaitReady(channel, 3));
+  (void)client.BlockOn(AwaitReady(channel, 3));
   int settled = 0;
   for (uint64_t key = 1; key <= 100; ++key) {
     if (client.BlockOn(Ask(channel, 3, key)).size() == 1) ++settled;
@@ -136,7 +134,7 @@ void FollowFile(Runtime& client, const Member& a, const Member& b) {
   Channel channel(client, "file://" + path, {.balancing = Balancing::kWeighted});
   std::cout << "the file names a: " << Text(client.BlockOn(Ask(channel, 4))) << "\n";
   WriteList(path, a.address + " weight=1\n" + b.address + " weight=3\n");
-  client.BlockOn(AwaitReady(channel, 2));
+  (void)client.BlockOn(AwaitReady(channel, 2));
   std::cout << "the file names b, too: " << Text(client.BlockOn(Ask(channel, 4))) << "\n";
   std::remove(path.c_str());
 }

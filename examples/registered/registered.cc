@@ -2,6 +2,8 @@
 // that come, and leaves those that go.
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <iostream>
 #include <map>
@@ -12,12 +14,12 @@
 
 #include "absl/strings/str_join.h"
 #include "examples/balanced/balanced.verbena.pb.h"
+#include "verbena/rpc/balancing.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/etcd.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/server.h"
 #include "verbena/rpc/task.h"
-#include "verbena/rpc/time.h"
 
 namespace registered {
 namespace {
@@ -77,21 +79,19 @@ Task<std::map<std::string, int>> Ask(Channel& channel, int calls) {
 
 // Waits until the channel knows `count` servers and is connected to each. Calls need not wait: they
 // go to those that are. Here it makes the output the same each time.
-Task<void> AwaitServers(Channel& channel, size_t count) {
+Task<absl::Status> AwaitServers(Channel& channel, size_t count) {
+  uint64_t seen = 0;
   for (;;) {
+    VERBENA_CO_ASSIGN_OR_RETURN(seen, co_await channel.ServersChanged(seen));
+    VERBENA_CO_ASSIGN_OR_RETURN(const std::vector<ChannelServer> servers, channel.Servers());
     size_t ready = 0;
-    const absl::StatusOr<std::vector<ChannelServer>> servers = channel.Servers();
-    if (servers.ok()) {
-      for (const ChannelServer& each : *servers)
-        ready += each.state == ChannelServer::State::kReady;
-    }
-    if (servers.ok() && servers->size() == count && ready == count) co_return;
-    (void)co_await verbena::Sleep(std::chrono::milliseconds(1));
+    for (const ChannelServer& each : servers) ready += each.state == ChannelServer::State::kReady;
+    if (servers.size() == count && ready == count) co_return absl::OkStatus();
   }
 }
 
 void Show(Runtime& client, Channel& channel, size_t servers, const std::string& what) {
-  client.BlockOn(AwaitServers(channel, servers));
+  (void)client.BlockOn(AwaitServers(channel, servers));
   std::cout << what << ": "
             << absl::StrJoin(client.BlockOn(Ask(channel, 6)), ", ", absl::PairFormatter(" "))
             << "\n";

@@ -40,6 +40,8 @@ using verbena::Server;
 using verbena::ServiceConfig;
 using verbena::Task;
 
+constexpr int kServers = 3;
+
 class StockService final : public Stock::Service {
  public:
   std::atomic<bool> slow{false};
@@ -86,16 +88,15 @@ struct Member {
 };
 
 // Waits until all servers are connected, so that the figures are those of three.
-Task<void> AwaitReady(Channel& channel) {
+Task<absl::Status> AwaitReady(Channel& channel) {
+  uint64_t seen = 0;
   for (;;) {
-    (void)co_await channel.Connect();
-    const absl::StatusOr<std::vector<ChannelServer>> servers = channel.Servers();
-    if (servers.ok() && std::all_of(servers->begin(), servers->end(), [](const auto& each) {
-          return each.state == ChannelServer::State::kReady;
-        })) {
-      co_return;
-    }
-    (void)co_await verbena::Sleep(1ms);
+    VERBENA_CO_ASSIGN_OR_RETURN(seen, co_await channel.ServersChanged(seen));
+    VERBENA_CO_ASSIGN_OR_RETURN(const std::vector<ChannelServer> servers, channel.Servers());
+    const auto ready = std::count_if(servers.begin(), servers.end(), [](const auto& each) {
+      return each.state == ChannelServer::State::kReady;
+    });
+    if (ready == kServers) co_return absl::OkStatus();
   }
 }
 
@@ -118,14 +119,17 @@ void Measure(const char* what, Runtime& client, const std::string& target, Servi
   Channel channel(
       client, target,
       {.balancing = verbena::Balancing::kLeastInFlight, .service_config = std::move(config)});
-  client.BlockOn(AwaitReady(channel));
+  if (const absl::Status ready = client.BlockOn(AwaitReady(channel)); !ready.ok()) {
+    std::cerr << "the servers: " << ready << "\n";
+    std::exit(1);
+  }
   const std::vector<Duration> took = client.BlockOn(LookOften(channel, 300));
   const auto milliseconds = [&took](size_t percent) {
     return std::chrono::duration<double, std::milli>(took[took.size() * percent / 100]).count();
   };
   std::cout << std::fixed << std::setprecision(1) << what << ": p50 " << milliseconds(50)
             << " ms, p99 " << milliseconds(99) << " ms, " << channel.retry_stats().hedges
-            << " second attempts for 300 calls\n";
+            << " hedges for 300 calls\n";
 }
 
 void Hedge(Runtime& client, const std::string& target) {
@@ -188,7 +192,7 @@ int Main() {
   }
   std::vector<std::unique_ptr<Member>> members;
   std::string target;
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < kServers; ++i) {
     members.push_back(std::make_unique<Member>(**servers));
     target += (i == 0 ? "static:" : ",") + members.back()->server->address();
   }

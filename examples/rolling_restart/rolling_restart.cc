@@ -151,13 +151,10 @@ Task<void> RunLoad(Channel& channel, Load& load) {
 Task<absl::Status> AwaitAll(Channel& channel) {
   uint64_t seen = 0;
   for (;;) {
-    const absl::StatusOr<uint64_t> changed = co_await channel.ServersChanged(seen);
-    if (!changed.ok()) co_return changed.status();
-    seen = *changed;
-    const absl::StatusOr<std::vector<ChannelServer>> servers = channel.Servers();
-    if (!servers.ok()) co_return servers.status();
+    VERBENA_CO_ASSIGN_OR_RETURN(seen, co_await channel.ServersChanged(seen));
+    VERBENA_CO_ASSIGN_OR_RETURN(const std::vector<ChannelServer> servers, channel.Servers());
     int ready = 0;
-    for (const ChannelServer& each : *servers) {
+    for (const ChannelServer& each : servers) {
       if (each.state == ChannelServer::State::kReady) ++ready;
     }
     if (ready == kServers) co_return absl::OkStatus();

@@ -23,7 +23,7 @@ usage: ./dev demo [block_store|kv|stream] [arguments of the example]
   overload     a server with more calls than it can serve, first without bounds, then with a queue
   own_memory   a cache that serves blocks out of its own memory, into memory of the client's own
   registered   servers that register in etcd, and a channel that follows them; starts an etcd of its own
-  retries      three servers, one of them slow: second attempts, and calls that have none
+  retries      three servers, one of them slow: hedges, retries, and calls that have none
   rolling_restart
                three server processes are restarted in turn while a client calls them: no call fails
 

@@ -4,8 +4,8 @@ set -euo pipefail
 
 output=$(timeout 50 examples/retries/retries 2> "$TEST_TMPDIR/log")
 for line in \
-  'without hedging: p50 .* ms, p99 .* ms, 0 second attempts for 300 calls' \
-  'with hedging: p50 .* ms, p99 .* ms, [1-9][0-9]* second attempts for 300 calls' \
+  'without hedging: p50 .* ms, p99 .* ms, 0 hedges for 300 calls' \
+  'with hedging: p50 .* ms, p99 .* ms, [1-9][0-9]* hedges for 300 calls' \
   'refused twice before it ran: OK, 3 attempts, added 1' \
   'failed after it ran: the log is full (executed), 1 attempt, added 1'; do
   if ! grep -q "^$line\$" <<< "$output"; then

@@ -74,8 +74,7 @@ struct ChannelOptions {
   // How a call finds its server, if the target names a set (balancing.h). Otherwise ignored.
   Balancing balancing = Balancing::kRoundRobin;
   // Not empty: while servers of this zone (ResolvedServer::zone) are ready, calls go to these
-  // alone.
-  // "" by default: zones do not matter.
+  // alone. "" by default: zones do not matter.
   std::string zone = "";
   // Not null: the source of the set of servers (resolver.h), one channel each: a check aborts if
   // another channel has had it. Then the target is but a name for messages. By default the target

@@ -132,12 +132,12 @@ class DedupeStore {
 struct DedupeOptions {
   // Results of calls that have ended, 1 to 16777216.
   size_t max_results = 65536;
-  // Bytes of their replies, payloads, metadata and failures.
+  // Bytes of their replies, payloads, metadata and failures, max_result_bytes or more.
   size_t max_bytes = size_t{64} << 20;
   // The server keeps no larger result, but only that the call has run: a repeated request fails
   // with RESOURCE_EXHAUSTED and Outcome::kExecuted. At most max_bytes.
   size_t max_result_bytes = size_t{1} << 20;
-  // A result that nobody acknowledged is dropped after this long. (start)
+  // A result that nobody acknowledged is dropped after this long: more than 0. (start)
   Duration keep_for = std::chrono::minutes(5);
   // The names that the service stores with its data; null: it stores none.
   DedupeStore* store = nullptr;

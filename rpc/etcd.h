@@ -14,10 +14,8 @@
 // kMaybeExecuted. Nothing is sent twice.
 //
 //   VERBENA_CO_ASSIGN_OR_RETURN(const EtcdLease lease, co_await etcd->GrantLease(10s));
-//   VERBENA_CO_ASSIGN_OR_RETURN(
-//       const EtcdTxnResult moved,
-//       co_await etcd->Commit(EtcdTxn().IfModRevision("shard/epoch", seen).Put("shard/epoch",
-//       "8")));
+//   EtcdTxn txn = EtcdTxn().IfModRevision("shard/epoch", seen).Put("shard/epoch", "8", lease.id);
+//   VERBENA_CO_ASSIGN_OR_RETURN(const EtcdTxnResult moved, co_await etcd->Commit(std::move(txn)));
 //   if (!moved.succeeded) …  // somebody else was first
 
 #ifndef VERBENA_RPC_ETCD_H_

@@ -1,9 +1,12 @@
 // RegistrationOptions: a server's entry in a directory, where channels find it.
 //
+// A wrong field fails Server::Start() with INVALID_ARGUMENT. etcd that cannot be reached does not:
+// the server registers when it can (ServerStats::registered).
+//
 //   Server::Start(*runtime, {&store},
 //                 {.address = "10.0.0.7:4000",
-//                  .registration = {.target = "etcd://10.0.0.1:2379/storage", .name =
-//                  "storage-7"}});
+//                  .registration = {.target = "etcd://10.0.0.1:2379/storage",
+//                                   .name = "storage-7"}});
 
 #ifndef VERBENA_RPC_REGISTRATION_H_
 #define VERBENA_RPC_REGISTRATION_H_

@@ -48,7 +48,7 @@ notices that every Debian has. A line of more than 4,096 bytes is stored in part
 
   --in_flight=N        calls under way at once (default 64, at most 16384)
   --rounds=N           put and read everything this often (default 1)
-  --executors=N        threads of each process that make or serve calls (default 1)
+  --executors=N        threads of each process that make or serve calls, 1 to 1024 (default 1)
   --mode=MODE          how they wait: busy (never sleeps), adaptive (default), event
   --store=ENGINE       memory (default) or rocksdb
   --directory=DIR      where the server's RocksDB has its files, which stay; default: a new directory in

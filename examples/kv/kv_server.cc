@@ -48,10 +48,10 @@ Serves kv.v1.KeyValue, a key-value store in memory or on RocksDB (examples/kv/kv
 --grace_s seconds to end; a second signal ends it at once.
 
   --address=HOST:PORT  where to listen (default 127.0.0.1:4000); port 0 takes a free one
-  --executors=N        threads that serve (default 1), one per core that it should use
+  --executors=N        threads that serve, 1 to 1024 (default 1): one per core that it should use
   --mode=MODE          how they wait: busy (never sleeps), adaptive (default), event
   --store=ENGINE       memory (default; lost when the server ends) or rocksdb
-  --directory=DIR      where RocksDB has its files; made if it does not exist
+  --directory=DIR      with --store=rocksdb, which needs it: where its files are; made if it does not exist
   --durable=BOOL       true (default): RocksDB syncs writes to disk before they are acknowledged, many
                        at once; false: a power cut may lose the latest, a kill does not
   --max_bytes=BYTES    with --store=memory: memory for entries (default 1 GiB), counting 128 bytes for

@@ -166,7 +166,8 @@ absl::StatusOr<EtcdTarget> ParseEtcd(std::string_view text) {
       return Wrong(end + 1, fmt::format("the port is missing: write {}", kWriteEtcd));
     }
     if (target.endpoints.size() == EtcdTarget::kMaxEndpoints) {
-      return Wrong(begin + 1, fmt::format("more than {} endpoints", EtcdTarget::kMaxEndpoints));
+      return Wrong(begin + 1, fmt::format("more than {} endpoints: name some members of the etcd",
+                                          EtcdTarget::kMaxEndpoints));
     }
     target.endpoints.emplace_back(endpoint);
     if (end == slash) break;

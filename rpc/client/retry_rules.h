@@ -1,4 +1,4 @@
-// The rules by which a call may have a second attempt without running a mutation twice.
+// The rules by which a call may have a further attempt without running a mutation twice.
 //
 // Policies choose among the attempts that these rules allow, and never go beyond them. Pure
 // functions.
@@ -24,7 +24,7 @@ inline bool MayRunTwice(const MethodDescriptor& method) {
          VERBENA_MUTANT(kMutationRetried);
 }
 
-// Whether a call of `method` may have a second attempt after one that ended with `failure`.
+// Whether a call of `method` may have a further attempt after one that ended with `failure`.
 inline bool MayRunAgain(const MethodDescriptor& method, const absl::Status& failure) {
   return OutcomeOf(failure) == Outcome::kNotExecuted || MayRunTwice(method);
 }

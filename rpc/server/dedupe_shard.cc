@@ -91,7 +91,8 @@ DedupeClaim DedupeShard::BeginUnknown(const DedupeRequest& request, Record* reco
                          !VERBENA_MUTANT(kDroppedResultRunsAgain);
   const bool elsewhere =
       repeated && name.earlier != incarnation_ && !VERBENA_MUTANT(kIncarnationIgnored);
-  const bool lost = repeated && record == nullptr && dropped_records_;
+  const bool lost =
+      repeated && (record == nullptr ? dropped_records_ : name.id.number < record->unproven_below);
   if ((forgotten || elsewhere || lost) && !limits_.has_store) {
     return Unproven(forgotten ? "it has dropped the result (DedupeOptions)"
                     : elsewhere
@@ -147,6 +148,10 @@ DedupeShard::Record* DedupeShard::AddRecord(const DedupeRequest& request, TimePo
   record->client = {.client = request.name.id.client};
   record->owner = &shares_.Of(request.source, request.runtime);
   record->acknowledged_below = request.name.acknowledged_below;
+  // The client gave greater numbers later, to calls that come after this one.
+  if (dropped_records_ && !VERBENA_MUTANT(kForgottenClientIsNew)) {
+    record->unproven_below = request.name.id.number;
+  }
   shares_.Add(*record->owner, entry_weight_);
   return (records_[request.name.id.client] = std::move(record)).get();
 }

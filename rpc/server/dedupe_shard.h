@@ -105,6 +105,8 @@ class DedupeShard {
     RequestId client;  // its number is 0
     DedupeOwner* owner = nullptr;
     uint64_t acknowledged_below = 0;
+    // The client may have had a record before, which was dropped, with calls of these numbers.
+    uint64_t unproven_below = 0;
     SequenceSet forgotten;           // numbers that have run, and whose results were dropped
     std::map<uint64_t, Call> calls;  // by number
     TimePoint idle_since{};

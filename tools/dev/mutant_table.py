@@ -610,6 +610,8 @@ MUTANTS = [
            "*ACallThatIsRepeatedWhileItRunsIsJoined"),
     Mutant("kDroppedResultRunsAgain", "//tests/rpc:dedupe_test",
            "*AClientThatNeverAcknowledgesIsBounded"),
+    Mutant("kForgottenClientIsNew", "//tests/rpc/server:dedupe_shard_test",
+           "*AForgottenClientsCallDoesNotRunAgainAfterALaterOne"),
     Mutant("kIncarnationIgnored", "//tests/rpc:dedupe_test",
            "*AServerThatRestartedProvesNothingOfEarlierAttempts"),
     Mutant("kStoreNotAsked", "//tests/rpc:dedupe_test", "*AStoreKnowsWhatRanBeforeTheRestart"),

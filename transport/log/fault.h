@@ -329,6 +329,7 @@ enum class PlantedFault {
   kReusedNameTaken,             // another request gets the result of the call with its name
   kRunningCallNotJoined,        // a call that is repeated while it runs runs twice
   kDroppedResultRunsAgain,      // a call whose result was dropped runs again
+  kForgottenClientIsNew,        // calls of a client that was forgotten run again after its next one
   kIncarnationIgnored,          // a server that has restarted runs calls that ran before
   kStoreNotAsked,               // a server that has restarted does not ask for stored names
   kAcknowledgedResultsKept,     // a server keeps results that nobody will ask for

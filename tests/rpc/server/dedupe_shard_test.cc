@@ -160,6 +160,20 @@ TEST_F(DedupeShardTest, AClientIsForgottenWithTimeAndThenNothingOfItIsProven) {
   EXPECT_EQ(Begin(Request(1, 2)).verdict, kRun);
 }
 
+TEST_F(DedupeShardTest, AForgottenClientsCallDoesNotRunAgainAfterALaterOne) {
+  Make({.max_results = 8, .max_bytes = 800});
+  RunCall(Request(1, 1));
+  now_ += seconds(60);
+  RunCall(Request(2, 1));
+  now_ += seconds(60);
+  RunCall(Request(2, 2));
+  EXPECT_EQ(shard_->records(), 1u);
+  // The client is known again, but not what it did before.
+  RunCall(Request(1, 3));
+  ExpectUnproven(Begin(Request(1, 1, kIncarnation)));
+  EXPECT_EQ(Begin(Request(1, 4, kIncarnation)).verdict, kRun) << "it came here, and got lost";
+}
+
 TEST_F(DedupeShardTest, TheClientWithTheMostLosesFirst) {
   Make({.max_results = 10, .max_bytes = 1000});
   RunCall(Request(1, 1));

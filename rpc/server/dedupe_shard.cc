@@ -66,6 +66,17 @@ DedupeClaim DedupeShard::Begin(const DedupeRequest& request, Executor& executor,
   return BeginUnknown(request, record, now);
 }
 
+// A request that has ended, as with its link, leaves its waiter to the table alone. Each look is at
+// twice as many as the last one left, so that a request pays for few.
+void DedupeShard::DropGoneWaiters(Call& call) {
+  if (call.waiters.size() < call.next_look || VERBENA_MUTANT(kGoneWaitersKept)) return;
+  const auto gone = std::remove_if(
+      call.waiters.begin(), call.waiters.end(),
+      [](const std::shared_ptr<DedupeWaiter>& each) { return each.use_count() == 1; });
+  call.waiters.erase(gone, call.waiters.end());
+  call.next_look = std::max(kFirstLook, 2 * call.waiters.size());
+}
+
 DedupeClaim DedupeShard::Found(const DedupeRequest& request, Call& call, Executor& executor) {
   const bool same = call.method == request.method && call.fingerprint == request.fingerprint;
   if (!same && !VERBENA_MUTANT(kReusedNameTaken)) {
@@ -79,6 +90,7 @@ DedupeClaim DedupeShard::Found(const DedupeRequest& request, Call& call, Executo
     return {.verdict = DedupeClaim::Verdict::kKept, .result = call.result};
   }
   if (VERBENA_MUTANT(kRunningCallNotJoined)) return {.verdict = DedupeClaim::Verdict::kRun};
+  DropGoneWaiters(call);
   auto waiter = std::make_shared<DedupeWaiter>(executor);
   call.waiters.push_back(waiter);
   return {.verdict = DedupeClaim::Verdict::kWait, .waiter = std::move(waiter)};

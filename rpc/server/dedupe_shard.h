@@ -86,6 +86,8 @@ class DedupeShard {
   size_t records() const { return records_.size(); }
 
  private:
+  static constexpr size_t kFirstLook = 8;
+
   struct Record;
   struct AgeNode : IntrusiveNode<AgeNode> {};
   struct IdleAgeNode : IntrusiveNode<IdleAgeNode> {};
@@ -97,6 +99,7 @@ class DedupeShard {
     uint32_t fingerprint = 0;
     std::shared_ptr<const KeptResult> result;  // null while it runs
     DedupeWaiters waiters;
+    size_t next_look = kFirstLook;  // for waiters that are gone, when there are as many
     size_t bytes = 0;
     TimePoint ended{};
   };
@@ -113,6 +116,7 @@ class DedupeShard {
   };
 
   static DedupeClaim Refused(absl::Status refusal, Outcome outcome);
+  static void DropGoneWaiters(Call& call);
   static DedupeClaim Found(const DedupeRequest& request, Call& call, Executor& executor);
   DedupeClaim BeginUnknown(const DedupeRequest& request, Record* record, TimePoint now);
   void Acknowledge(Record& record, uint64_t below, TimePoint now);

@@ -608,6 +608,8 @@ MUTANTS = [
     Mutant("kReusedNameTaken", "//tests/rpc:dedupe_test", "*ATokenIsGoodForOneRequestAlone"),
     Mutant("kRunningCallNotJoined", "//tests/rpc:dedupe_test",
            "*ACallThatIsRepeatedWhileItRunsIsJoined"),
+    Mutant("kGoneWaitersKept", "//tests/rpc/server:dedupe_shard_test",
+           "*RequestsThatGaveUpWaitingAreForgotten"),
     Mutant("kDroppedResultRunsAgain", "//tests/rpc:dedupe_test",
            "*AClientThatNeverAcknowledgesIsBounded"),
     Mutant("kForgottenClientIsNew", "//tests/rpc/server:dedupe_shard_test",

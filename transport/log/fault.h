@@ -328,6 +328,7 @@ enum class PlantedFault {
   kForeignNameTaken,            // a client gets the results of another's calls
   kReusedNameTaken,             // another request gets the result of the call with its name
   kRunningCallNotJoined,        // a call that is repeated while it runs runs twice
+  kGoneWaitersKept,             // requests that end while their call runs take memory without end
   kDroppedResultRunsAgain,      // a call whose result was dropped runs again
   kForgottenClientIsNew,        // calls of a client that was forgotten run again after its next one
   kIncarnationIgnored,          // a server that has restarted runs calls that ran before

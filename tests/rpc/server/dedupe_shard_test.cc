@@ -3,10 +3,12 @@
 
 #include "verbena/rpc/server/dedupe_shard.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "verbena/rpc/internal/status_codec.h"
@@ -72,6 +74,21 @@ TEST_F(DedupeShardTest, ARepeatedRequestWaitsForTheCallAndLaterGetsItsResult) {
   const DedupeClaim again = Begin(Request(1, 1, DedupeName::kSeveral));
   EXPECT_EQ(again.verdict, kKept) << "the table knows, whatever the client fears";
   EXPECT_EQ(again.result->reply, "seven");
+}
+
+TEST_F(DedupeShardTest, RequestsThatGaveUpWaitingAreForgotten) {
+  Make({.max_results = 8, .max_bytes = 800});
+  const DedupeRequest request = Request(1, 1);
+  EXPECT_EQ(Begin(request).verdict, kRun);
+  std::vector<DedupeClaim> waiting;
+  for (int i = 0; i < 3; ++i) waiting.push_back(Begin(request));
+  for (int i = 0; i < 1000; ++i) EXPECT_EQ(Begin(request).verdict, kWait);
+  waiting.push_back(Begin(request));
+  const DedupeWaiters told = End(request, "ok");
+  EXPECT_LE(told.size(), 16u);
+  for (const DedupeClaim& each : waiting) {
+    EXPECT_EQ(std::count(told.begin(), told.end(), each.waiter), 1);
+  }
 }
 
 TEST_F(DedupeShardTest, ACallThatHasNotRunMayRunLater) {

@@ -1,6 +1,7 @@
 #include "verbena/rpc/server/dedupe_shard.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "absl/strings/cord.h"
@@ -131,11 +132,14 @@ DedupeClaim DedupeShard::BeginUnknown(const DedupeRequest& request, Record* reco
 }
 
 void DedupeShard::Acknowledge(Record& record, uint64_t below, TimePoint now) {
-  if (below <= record.acknowledged_below) return;
+  const uint64_t before = record.acknowledged_below;
+  if (below <= before) return;
   record.acknowledged_below = below;
   record.forgotten.RemoveBelow(below);
   if (VERBENA_MUTANT(kAcknowledgedResultsKept)) return;
-  for (auto call = record.calls.begin(); call != record.calls.end() && call->first < below;) {
+  // Those below `before` run still, and are not looked at each time.
+  for (auto call = record.calls.lower_bound(before);
+       call != record.calls.end() && call->first < below;) {
     Call& each = call->second;
     ++call;
     // One that runs is dropped when it ends.
@@ -229,13 +233,14 @@ void DedupeShard::DropRecord(Record& record) {
 
 void DedupeShard::Expire(TimePoint now) {
   if (VERBENA_MUTANT(kResultsKeptForever)) return;
-  while (AgeNode* oldest = by_age_.Front()) {
-    Call& call = *static_cast<Call*>(oldest);
+  const size_t most = VERBENA_MUTANT(kAllExpireAtOnce) ? SIZE_MAX : kMostExpired;
+  for (size_t dropped = 0; dropped < most && !by_age_.empty(); ++dropped) {
+    Call& call = *static_cast<Call*>(by_age_.Front());
     if (SaturatingAdd(call.ended, limits_.keep_for) > now) break;
     DropResult(call, /*forgets=*/true, now);
   }
-  while (IdleAgeNode* oldest = idle_by_age_.Front()) {
-    Record& record = *static_cast<Record*>(oldest);
+  for (size_t dropped = 0; dropped < most && !idle_by_age_.empty(); ++dropped) {
+    Record& record = *static_cast<Record*>(idle_by_age_.Front());
     if (SaturatingAdd(record.idle_since, limits_.keep_for) > now) break;
     DropRecord(record);
   }

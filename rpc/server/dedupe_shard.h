@@ -87,6 +87,9 @@ class DedupeShard {
 
  private:
   static constexpr size_t kFirstLook = 8;
+  // Results, and records, that one request drops because their time is over: it adds one at most,
+  // and others wait for the lock.
+  static constexpr size_t kMostExpired = 64;
 
   struct Record;
   struct AgeNode : IntrusiveNode<AgeNode> {};

@@ -622,6 +622,8 @@ MUTANTS = [
     Mutant("kRefusalsAreKept", "//tests/rpc:dedupe_test", "*ACallThatItsHandlerRefusesMayRunLater"),
     Mutant("kResultsKeptForever", "//tests/rpc/server:dedupe_shard_test",
            "*ResultsAreDroppedWithTime"),
+    Mutant("kAllExpireAtOnce", "//tests/rpc/server:dedupe_shard_test",
+           "*OneRequestDropsAFewOfManyOldResults"),
     Mutant("kResultsUnbounded", "//tests/rpc/server:dedupe_shard_test", "*BytesAreBounded"),
     Mutant("kKeptTrailersLost", "//tests/rpc:dedupe_test", "*PayloadAndTrailingMetadataAreKept"),
     Mutant("kKeptPayloadLost", "//tests/rpc:dedupe_test", "*APayloadThatWasWrittenInPiecesIsKept"),

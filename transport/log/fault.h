@@ -336,6 +336,7 @@ enum class PlantedFault {
   kAcknowledgedResultsKept,     // a server keeps results that nobody will ask for
   kRefusalsAreKept,             // a call that was not executed can never be executed
   kResultsKeptForever,          // results of a client that went away are never dropped
+  kAllExpireAtOnce,             // one call pays for all results that are too old, and others wait
   kResultsUnbounded,            // a client that never acknowledges fills the server's memory
   kKeptTrailersLost,            // a repeated call gets no trailing metadata
   kKeptPayloadLost,             // a repeated call gets no payload

@@ -164,6 +164,19 @@ TEST_F(DedupeShardTest, ResultsAreDroppedWithTime) {
   EXPECT_EQ(shard_->results(), 1u);
 }
 
+TEST_F(DedupeShardTest, OneRequestDropsAFewOfManyOldResults) {
+  Make({.max_results = 1000, .max_bytes = 100000});
+  for (uint64_t number = 1; number <= 200; ++number) RunCall(Request(1, number));
+  now_ += seconds(60);
+  size_t requests = 0;
+  while (shard_->results() > 0) {
+    const size_t before = shard_->results();
+    EXPECT_EQ(Begin(Request(2, ++requests)).verdict, kRun);
+    EXPECT_LT(shard_->results(), before);
+  }
+  EXPECT_GE(requests, 3u);
+}
+
 TEST_F(DedupeShardTest, AClientIsForgottenWithTimeAndThenNothingOfItIsProven) {
   Make({.max_results = 8, .max_bytes = 800});
   RunCall(Request(1, 1));

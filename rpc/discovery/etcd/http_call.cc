@@ -187,7 +187,7 @@ void HttpCall::PushLines() {
   std::string& body = parser_->get().body();
   size_t begin = 0;
   for (;;) {
-    const size_t end = body.find('\n', begin);
+    const size_t end = body.find('\n', std::max(begin, searched_));
     if (end == std::string::npos) break;
     if (end > begin) {
       // A watch may be silent from now on.
@@ -201,6 +201,7 @@ void HttpCall::PushLines() {
     begin = end + 1;
   }
   body.erase(0, begin);
+  searched_ = body.size();
 }
 
 void HttpCall::Push(EtcdAnswer answer) {

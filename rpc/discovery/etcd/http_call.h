@@ -100,6 +100,7 @@ class HttpCall : public IoObject, public std::enable_shared_from_this<HttpCall> 
   size_t next_address_ = 0;
   std::string last_error_;
   boost::asio::steady_timer timer_;
+  size_t searched_ = 0;  // bytes of a watch's unfinished line; slow ones are not searched again
   bool sent_ = false;
   bool ended_ = false;
 };

@@ -62,8 +62,10 @@ Task<absl::StatusOr<std::vector<ResolvedServer>>> EtcdResolver::Next() {
     log_.Write(LogLevel::kInfo, (co_await CurrentContext()).scheduler->now(),
                fmt::format("a watch of {} is lost, and its keys are listed again: {}", prefix_,
                            std::string(changed.status().message())));
-    // Compaction has no other cause, and costs one list.
-    if (absl::IsOutOfRange(changed.status())) continue;
+    // Compaction costs one list. Twice in a row, etcd compacts faster than it is listed.
+    const bool compacted = absl::IsOutOfRange(changed.status());
+    const bool again = std::exchange(compacted_, compacted) && !VERBENA_MUTANT(kCompactionsAtOnce);
+    if (compacted && !again) continue;
     VERBENA_CO_RETURN_IF_ERROR(co_await Sleep(pause_.Next()));
   }
 }
@@ -114,6 +116,7 @@ Task<absl::StatusOr<bool>> EtcdResolver::Hear() {
   const absl::StatusOr<EtcdChanges> changes = *std::exchange(heard_, std::nullopt);
   VERBENA_CO_RETURN_IF_ERROR(changes.status());
   pause_.Reset();
+  compacted_ = false;
   const TimePoint now = (co_await CurrentContext()).scheduler->now();
   for (const EtcdEvent& event : changes->events) {
     if (!event.entry.key.starts_with(prefix_)) continue;
@@ -146,7 +149,10 @@ Task<absl::StatusOr<bool>> EtcdResolver::Compare() {
       newest.revision >= revision_ && newest.count == static_cast<int64_t>(known_.size()) &&
       std::all_of(newest.entries.begin(), newest.entries.end(),
                   [this](const EtcdEntry& each) { return each.mod_revision <= newest_; });
-  if (is_same) pause_.Reset();
+  if (is_same) {
+    pause_.Reset();
+    compacted_ = false;
+  }
   co_return is_same;
 }
 

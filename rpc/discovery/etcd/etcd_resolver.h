@@ -66,7 +66,8 @@ class EtcdResolver final : public Resolver {
   int64_t revision_ = 0;  // of the store, that known_ is as of
   int64_t newest_ = 0;    // the last change below the prefix
   PeriodicLook look_{kPeriod};
-  Backoff pause_;  // before keys are listed again
+  Backoff pause_;           // before keys are listed again
+  bool compacted_ = false;  // the last watch was, and the one that followed has told nothing yet
   ThrottledLog log_{{.lines = 4}};
 };
 

@@ -173,6 +173,31 @@ TEST_F(EtcdResolverTest, ACompactedWatchListsTheKeysAtOnce) {
   EXPECT_EQ(Names(waits.Take()), (Strings{"a a:1", "b b:1"}));
 }
 
+TEST_F(EtcdResolverTest, CompactionAfterCompactionIsWaitedOut) {
+  const char* compacted =
+      R"({"result":{"header":{"raft_term":"2"},"canceled":true,"compact_revision":"11"}})";
+  etcd_.Put("s/a", Value("a:1"));
+  (void)Next();
+  {
+    Asking waits(resolver_, scheduler_);
+    etcd_.watch()->Answer(compacted);
+    EXPECT_TRUE(waits.done());
+  }
+  for (int i = 0; i < 3; ++i) {
+    Asking waits(resolver_, scheduler_);
+    etcd_.watch()->Answer(compacted);
+    EXPECT_FALSE(waits.done()) << i;
+    scheduler_.AdvanceBy(seconds(1));
+    EXPECT_EQ(Names(waits.Take()), Strings{"a a:1"});
+  }
+  // A watch that tells of a change ends the row.
+  etcd_.Put("s/a", Value("a:2"));
+  EXPECT_EQ(Names(Next()), Strings{"a a:2"});
+  Asking waits(resolver_, scheduler_);
+  etcd_.watch()->Answer(compacted);
+  EXPECT_TRUE(waits.done());
+}
+
 TEST_F(EtcdResolverTest, ALostWatchIsOpenedAgainAfterAPause) {
   etcd_.Put("s/a", Value("a:1"));
   (void)Next();

@@ -147,6 +147,8 @@ class EtcdWatch {
   // A network may swallow a watch without a word. To notice, compare EtcdClient::Newest() with what
   // the watch has told, every few seconds.
   Task<absl::StatusOr<EtcdChanges>> Next();
+  // A message has come that Next() has not taken. Some have no changes, and Next() passes them by.
+  bool HasMore() const;
 
  private:
   friend class EtcdClient;

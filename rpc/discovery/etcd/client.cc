@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -11,6 +12,7 @@
 #include "verbena/rpc/etcd.h"
 #include "verbena/rpc/outcome.h"
 #include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/coro/yield.h"
 #include "verbena/transport/executor/run_blocking.h"
 #include "verbena/transport/log/mutant.h"
 
@@ -64,6 +66,23 @@ Task<absl::StatusOr<EtcdAnswer>> Take(EtcdExchange& exchange, const char* path) 
     co_return Explained(answer, path, why, OutcomeOfAnswer(why.code()));
   }
   co_return answer;
+}
+
+// Large ones on another thread, and to the end also when cancelled: what was taken is not lost.
+Task<absl::StatusOr<EtcdChanges>> DecodeChanges(const std::string& text) {
+  absl::StatusOr<EtcdChanges> changes;
+  const auto decode = [&] { changes = internal::DecodeWatch(text); };
+  if (text.size() <= kReadHere) {
+    decode();
+    co_return changes;
+  }
+  try {
+    co_await RunBlocking(decode);
+  } catch (const std::system_error&) {
+    // There is no other thread.
+    decode();
+  }
+  co_return changes;
 }
 
 constexpr const char* kRange = "/v3/kv/range";
@@ -210,13 +229,17 @@ EtcdWatch::~EtcdWatch() = default;
 Task<absl::StatusOr<EtcdChanges>> EtcdWatch::Next() {
   for (;;) {
     VERBENA_CO_ASSIGN_OR_RETURN(const EtcdAnswer answer, co_await Take(*exchange_, kWatch));
-    absl::StatusOr<EtcdChanges> changes = internal::DecodeWatch(answer.text);
+    absl::StatusOr<EtcdChanges> changes = co_await DecodeChanges(answer.text);
     if (!changes.ok()) {
       if (absl::IsUnavailable(changes.status())) exchange_->Avoid();
       co_return Explained(answer, kWatch, changes.status(), Outcome::kNotExecuted);
     }
     if (!changes->events.empty()) co_return changes;
+    // Such messages may come without end.
+    VERBENA_CO_RETURN_IF_ERROR(co_await Yield());
   }
 }
+
+bool EtcdWatch::HasMore() const { return !exchange_->answers().empty(); }
 
 }  // namespace verbena

@@ -585,6 +585,8 @@ MUTANTS = [
            "*AServerThatShutsDownLeavesTheDirectoryBeforeItEndsCalls"),
     Mutant("kCompactionIgnored", "//tests/rpc/discovery/etcd:etcd_test",
            "*ACompactedWatchListsTheKeysAtOnce"),
+    Mutant("kEachChangeIsASet", "//tests/rpc/discovery/etcd:etcd_test",
+           "*AllChangesThatHaveComeAreOneSet"),
     Mutant("kCompactionsAtOnce", "//tests/rpc/discovery/etcd:etcd_test",
            "*CompactionAfterCompactionIsWaitedOut"),
     Mutant("kSilentWatchBelieved", "//tests/rpc/discovery/etcd:etcd_test",

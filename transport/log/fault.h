@@ -315,6 +315,7 @@ enum class PlantedFault {
   kDeletedKeyStaysAway,         // a server whose key somebody deleted stays out of etcd
   kRegistrationOutlivesServer,  // a server that has shut down is in etcd until its lease ends
   kCompactionIgnored,           // a watch of compacted revisions looks like a lost connection
+  kEachChangeIsASet,            // a key that changes all the time keeps an old set of servers
   kCompactionsAtOnce,           // an etcd that compacts all the time is listed all the time
   kSilentWatchBelieved,         // a watch of etcd that is silent keeps an old set of servers
   kEtcdDeletionMissed,          // a server that left etcd stays in the set

@@ -12,6 +12,7 @@
 #include "verbena/transport/coro/sleep.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/coro/when_any.h"
+#include "verbena/transport/coro/yield.h"
 #include "verbena/transport/executor/run_blocking.h"
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
@@ -22,6 +23,12 @@ namespace {
 // Between a watch that is lost and the next one: etcd's other clients have lost theirs, too.
 constexpr Duration kFirstPause = std::chrono::milliseconds(100);
 constexpr Duration kLongestPause = std::chrono::seconds(5);
+
+// A set takes over no more, so that it comes in good time however fast changes come.
+constexpr size_t kMostEventsOfASet = 4096;
+
+// Ends once the others have had their turn.
+Task<absl::Status> Yielded() { co_return co_await Yield(); }
 
 bool IsStopped(const absl::Status& status) {
   return absl::IsCancelled(status) || absl::IsDeadlineExceeded(status);
@@ -113,12 +120,25 @@ Task<absl::StatusOr<bool>> EtcdResolver::Hear() {
     VERBENA_CO_RETURN_IF_ERROR(first.index() == 0 ? std::get<0>(first) : std::get<1>(first));
     co_return false;
   }
-  const absl::StatusOr<EtcdChanges> changes = *std::exchange(heard_, std::nullopt);
-  VERBENA_CO_RETURN_IF_ERROR(changes.status());
+  const TimePoint now = (co_await CurrentContext()).scheduler->now();
+  // The channel takes its time over each set. So all that has come makes one: otherwise a key that
+  // changes all the time would keep the sets further and further behind.
+  size_t events = 0;
+  do {
+    const absl::StatusOr<EtcdChanges> changes = *std::exchange(heard_, std::nullopt);
+    VERBENA_CO_RETURN_IF_ERROR(changes.status());
+    events += changes->events.size();
+    VERBENA_CO_RETURN_IF_ERROR(TakeOver(*changes, now));
+    if (events >= kMostEventsOfASet || !watch_->HasMore()) break;
+    (void)co_await WhenAny(TakeFromWatch(), Yielded());
+  } while (heard_.has_value() && !VERBENA_MUTANT(kEachChangeIsASet));
+  co_return true;
+}
+
+absl::Status EtcdResolver::TakeOver(const EtcdChanges& changes, TimePoint now) {
   pause_.Reset();
   compacted_ = false;
-  const TimePoint now = (co_await CurrentContext()).scheduler->now();
-  for (const EtcdEvent& event : changes->events) {
+  for (const EtcdEvent& event : changes.events) {
     if (!event.entry.key.starts_with(prefix_)) continue;
     newest_ = std::max(newest_, event.entry.mod_revision);
     if (!event.deleted) {
@@ -127,14 +147,12 @@ Task<absl::StatusOr<bool>> EtcdResolver::Hear() {
       known_.erase(event.entry.key);
     }
   }
-  revision_ = std::max(revision_, changes->revision);
-  if (known_.size() > kMaxServers) {
-    co_return absl::ResourceExhaustedError(
-        fmt::format("etcd has more than {} keys below {}, the most that a set may have: give each "
-                    "service a prefix of its own",
-                    size_t{kMaxServers}, prefix_));
-  }
-  co_return true;
+  revision_ = std::max(revision_, changes.revision);
+  if (known_.size() <= kMaxServers) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      fmt::format("etcd has more than {} keys below {}, the most that a set may have: give each "
+                  "service a prefix of its own",
+                  size_t{kMaxServers}, prefix_));
 }
 
 Task<absl::StatusOr<bool>> EtcdResolver::Compare() {

@@ -49,6 +49,7 @@ class EtcdResolver final : public Resolver {
   Task<absl::Status> List();
   // Waits for changes, and takes them over; false: there was none, and the watch may be silent.
   Task<absl::StatusOr<bool>> Hear();
+  absl::Status TakeOver(const EtcdChanges& changes, TimePoint now);
   // Keeps what the watch says in heard_, which a race that this Task loses does not take away.
   Task<absl::Status> TakeFromWatch();
   // False: etcd has other keys than the watch told of.

@@ -93,6 +93,39 @@ TEST_F(EtcdResolverTest, ListsTheKeysAndFollowsTheirChanges) {
   EXPECT_EQ(etcd_.Count("/v3/kv/range"), 1);
 }
 
+TEST_F(EtcdResolverTest, AllChangesThatHaveComeAreOneSet) {
+  etcd_.Put("s/a", Value("a:0"));
+  (void)Next();
+  for (int i = 1; i <= 300; ++i) etcd_.Put("s/a", Value("a:" + std::to_string(i)));
+  EXPECT_EQ(Names(Next()), Strings{"a a:300"});
+  // Without an end, they are not waited for.
+  for (int i = 1; i <= 5000; ++i) etcd_.Put("s/a", Value("a:" + std::to_string(i)));
+  EXPECT_EQ(Names(Next()), Strings{"a a:4096"});
+  EXPECT_EQ(Names(Next()), Strings{"a a:5000"});
+}
+
+TEST_F(EtcdResolverTest, AMessageWithoutChangesDelaysNoSet) {
+  etcd_.Put("s/a", Value("a:0"));
+  (void)Next();
+  etcd_.Put("s/a", Value("a:1"));
+  for (int i = 0; i < 3; ++i) etcd_.watch()->Answer(R"({"result":{"header":{"revision":"12"}}})");
+  EXPECT_EQ(Names(Next()), Strings{"a a:1"});
+  etcd_.Put("s/a", Value("a:2"));
+  EXPECT_EQ(Names(Next()), Strings{"a a:2"});
+}
+
+TEST_F(EtcdResolverTest, ALargeMessageIsTakenOver) {
+  etcd_.Put("s/a", Value("a:1"));
+  (void)Next();
+  Asking waits(resolver_, scheduler_);
+  // A field that nobody reads makes it large, so that another thread reads it.
+  etcd_.watch()->Answer(R"({"pad":")" + std::string(100'000, 'x') +
+                        R"(","result":{"header":{"revision":"12"},"events":[{"type":"DELETE",)"
+                        R"("kv":{"key":"cy9h","mod_revision":"12"}}]}})");
+  while (!waits.done()) scheduler_.RunUntilIdle();
+  EXPECT_EQ(Names(waits.Take()), Strings{});
+}
+
 TEST_F(EtcdResolverTest, AServerThatLeavesEtcdLeavesTheSet) {
   etcd_.Put("s/a", Value("a:1"));
   etcd_.Put("s/b", Value("b:1"));

@@ -163,7 +163,9 @@ absl::Status ReadCode(const LocatedJson& value, std::vector<absl::StatusCode>& c
                     "\"UNAVAILABLE\"",
                     Quoted(value.text)));
   }
-  codes.push_back(static_cast<absl::StatusCode>(code));
+  // Once, however often it is there.
+  const auto found = static_cast<absl::StatusCode>(code);
+  if (std::find(codes.begin(), codes.end(), found) == codes.end()) codes.push_back(found);
   return absl::OkStatus();
 }
 
@@ -228,6 +230,11 @@ absl::Status AddMethods(const LocatedJson& value, ServiceConfig& config) {
   MethodConfig method;
   std::vector<std::string> names;
   const auto read_name = [&](const LocatedJson& each) -> absl::Status {
+    // Before the name is compared with all of them.
+    if (config.methods.size() + names.size() == ServiceConfig::kMaxMethods) {
+      return each.place.Wrong(fmt::format("more than {} names: name services instead of methods",
+                                          ServiceConfig::kMaxMethods));
+    }
     VERBENA_ASSIGN_OR_RETURN(std::string name, ReadName(each));
     const bool taken =
         std::any_of(config.methods.begin(), config.methods.end(),
@@ -259,9 +266,7 @@ absl::Status AddMethods(const LocatedJson& value, ServiceConfig& config) {
     method.name = std::move(name);
     config.methods.push_back(method);
   }
-  if (config.methods.size() <= ServiceConfig::kMaxMethods) return absl::OkStatus();
-  return value.place.Wrong(fmt::format("more than {} names: name services instead of methods",
-                                       ServiceConfig::kMaxMethods));
+  return absl::OkStatus();
 }
 
 absl::Status ReadThrottling(const LocatedJson& value, RetryBudget& budget) {

@@ -41,12 +41,13 @@ class Builder {
     key_ = std::exchange(text_, {});
     key_place_ = token_;
     const std::vector<LocatedJson>& members = open_.back()->items;
+    if (members.size() == LocatedJson::kMaxMembers && !VERBENA_MUTANT(kConfigKeysUnbounded)) {
+      return Refuse(fmt::format("an object has more than {} keys", LocatedJson::kMaxMembers),
+                    error);
+    }
     const bool again = std::any_of(members.begin(), members.end(),
                                    [this](const LocatedJson& each) { return each.key == key_; });
-    if (!again) return true;
-    error_ = key_place_.Wrong(fmt::format("the key {} is there twice", Quoted(key_)));
-    error = json::error::syntax;
-    return false;
+    return !again || Refuse(fmt::format("the key {} is there twice", Quoted(key_)), error);
   }
   bool on_string_part(json::string_view part, std::size_t, json::error_code&) {
     return Append(part);
@@ -78,6 +79,12 @@ class Builder {
   bool on_comment(json::string_view, json::error_code&) { return true; }
 
  private:
+  // The key that was read last is wrong.
+  bool Refuse(std::string_view what, json::error_code& error) {
+    error_ = key_place_.Wrong(what);
+    error = json::error::syntax;
+    return false;
+  }
   bool Append(json::string_view part) {
     text_.append(part.data(), part.size());
     return true;

@@ -34,6 +34,8 @@ struct JsonPlace {
 struct LocatedJson {
   // The longest text that is parsed.
   static constexpr size_t kMaxBytes = size_t{1} << 20;
+  // The most members of an object; each key is compared with those before it.
+  static constexpr size_t kMaxMembers = 1024;
 
   enum class Kind : uint8_t { kNull, kBool, kNumber, kString, kArray, kObject };
 
@@ -47,8 +49,8 @@ struct LocatedJson {
   JsonPlace key_place;
 };
 
-// INVALID_ARGUMENT, with the place: no JSON, nested deeper than 32, an object that has a key twice,
-// or more than kMaxBytes.
+// INVALID_ARGUMENT, with the place: no JSON, nested deeper than 32, an object that has a key twice
+// or more than kMaxMembers, or more than kMaxBytes.
 absl::StatusOr<LocatedJson> ParseLocatedJson(std::string_view text);
 
 // `text` in quotes, without control characters, and cut off if it is long.

@@ -147,6 +147,28 @@ TEST(ServiceConfigTest, NamesAKeyThatIsMissingOrThereTwice) {
               HasSubstr("retryPolicy and hedgingPolicy are both here"));
 }
 
+TEST(ServiceConfigTest, AnObjectWithTooManyKeysIsRefusedBeforeTheyAreCompared) {
+  std::string keys;
+  for (int i = 0; i <= 1024; ++i) keys += (i == 0 ? "\"" : ",\"") + std::to_string(i) + "\":1";
+  EXPECT_THAT(ErrorOf("{" + keys + "}"), HasSubstr("an object has more than 1024 keys"));
+}
+
+TEST(ServiceConfigTest, TooManyNamesAreRefused) {
+  std::string names;
+  for (int i = 0; i <= 1024; ++i) {
+    names += (i == 0 ? "{\"service\": \"" : ",{\"service\": \"") + std::to_string(i) + "\"}";
+  }
+  EXPECT_THAT(ErrorOf("{\"methodConfig\": [{\"name\": [" + names + "]}]}"),
+              HasSubstr("more than 1024 names"));
+}
+
+TEST(ServiceConfigTest, ACodeCountsOnce) {
+  const absl::StatusOr<ServiceConfig> config =
+      ParseServiceConfig(Retry("2", "\"1s\"", "[14, \"UNAVAILABLE\", 8, 14]"));
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->methods[0].retry->retryable_codes.size(), 2u);
+}
+
 TEST(ServiceConfigTest, TextThatIsNoJsonIsRefusedAtItsPlace) {
   EXPECT_THAT(ErrorOf(""), StartsWith("1:1: this is no JSON"));
   EXPECT_THAT(ErrorOf("{\"methodConfig\": [\n}"), StartsWith("2:1: this is no JSON"));

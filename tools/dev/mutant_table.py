@@ -663,6 +663,8 @@ MUTANTS = [
            "*AServerThatAsksForTimeStopsFurtherAttempts"),
     Mutant("kLosersRunOn", "//tests/rpc/client:hedged_call_test",
            "*TheFirstGoodAnswerWinsAndTheOthersAreCancelled"),
+    Mutant("kConfigKeysUnbounded", "//tests/rpc:service_config_test",
+           "*AnObjectWithTooManyKeysIsRefusedBeforeTheyAreCompared"),
     Mutant("kUnknownConfigKeyTaken", "//tests/rpc:service_config_test",
            "*NamesAKeyThatIsNotKnownWithItsPlace"),
     Mutant("kConfigErrorWithoutPlace", "//tests/rpc:service_config_test",

@@ -359,6 +359,7 @@ enum class PlantedFault {
   kKeptFailureAskedAgain,     // a deduplicated call's failure is asked for until attempts run out
   kHedgesDespitePushBack,     // an overloaded server makes its clients ask others at once
   kLosersRunOn,               // a call that is answered waits for its other attempts
+  kConfigKeysUnbounded,       // a config of 1 MiB with many keys takes minutes to read
   kUnknownConfigKeyTaken,     // a key that is misspelt in a service config is passed over
   kConfigErrorWithoutPlace,   // an error in a service config does not say where
 

@@ -575,6 +575,8 @@ MUTANTS = [
            "*PostsJsonAndDemandsALeader"),
     Mutant("kEtcdAnswerUnbounded", "//tests/rpc/discovery/etcd:http_wire_test",
            "*AnAnswerIsBounded"),
+    Mutant("kEtcdLengthBelieved", "//tests/rpc/discovery/etcd:http_wire_test",
+           "*TheLengthThatAWatchClaimsTakesNoMemory"),
     Mutant("kEndedLeaseKept", "//tests/rpc/discovery/etcd:etcd_test",
            "*ALeaseWithoutATimeToLiveHasEnded"),
     Mutant("kLostLeaseForgotten", "//tests/rpc/discovery/etcd:etcd_test",

@@ -310,6 +310,7 @@ enum class PlantedFault {
   kEtcdEndpointKept,            // an endpoint of etcd that fails is asked again and again
   kLeaderNotDemanded,           // a member of etcd without a leader is believed
   kEtcdAnswerUnbounded,         // an answer of etcd takes memory without end
+  kEtcdLengthBelieved,          // a length that a watch's answer claims ends the process
   kEndedLeaseKept,              // a server goes on with a lease that has ended
   kLostLeaseForgotten,          // a server that lost its lease stays out of etcd
   kDeletedKeyStaysAway,         // a server whose key somebody deleted stays out of etcd

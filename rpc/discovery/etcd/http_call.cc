@@ -154,6 +154,11 @@ void HttpCall::OnHeader(const Error& error) {
   if (ended_) return;
   if (error) return ReadFailed("no answer of HTTP: ", error);
   if (parser_->is_done()) return Deliver();
+  // Memory for all of the body is taken when its first byte comes, and a watch's has no limit.
+  const auto length = parser_->content_length();
+  if (length.has_value() && *length > MostAnswerBytes() && !VERBENA_MUTANT(kEtcdLengthBelieved)) {
+    return ReadFailed("", http::error::body_limit);
+  }
   ReadSome();
 }
 

@@ -196,6 +196,20 @@ TEST_F(HttpWireTest, ALineOfAWatchIsBounded) {
   EXPECT_NE(status.message().find("more than 4194304 bytes"), std::string::npos) << status;
 }
 
+TEST_F(HttpWireTest, TheLengthThatAWatchClaimsTakesNoMemory) {
+  // The second one is no address space's.
+  for (const char* length : {"4194305", "4611686018427387904"}) {
+    CannedServer server([length](CannedServer::Connection& connection, const std::string&) {
+      connection.Write("HTTP/1.1 200 OK\r\nContent-Length: " + std::string(length) + "\r\n\r\n{");
+      connection.AwaitClose();
+    });
+    const auto client = Client({server.address()});
+    const absl::Status status = Await(client->Watch("a", 8)->Next()).status();
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    EXPECT_NE(status.message().find("more than 4194304 bytes"), std::string::npos) << status;
+  }
+}
+
 TEST_F(HttpWireTest, AWatchThatIsGivenUpCloses) {
   std::atomic<bool> closed = false;
   {

@@ -132,7 +132,9 @@ class DedupeStore {
 struct DedupeOptions {
   // Results of calls that have ended, 1 to 16777216.
   size_t max_results = 65536;
-  // Bytes of their replies, payloads, metadata and failures, max_result_bytes or more.
+  // Bytes of their replies, payloads, metadata and failures, max_result_bytes or more. Payloads
+  // that running handlers write in pieces may take as much again; what finds no room there is not
+  // kept, like what is too large.
   size_t max_bytes = size_t{64} << 20;
   // The server keeps no larger result, but only that the call has run: a repeated request fails
   // with RESOURCE_EXHAUSTED and Outcome::kExecuted. At most max_bytes.

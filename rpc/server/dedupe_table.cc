@@ -7,6 +7,7 @@
 #include "absl/hash/hash.h"
 #include "fmt/format.h"
 #include "verbena/transport/connect/runtime_id.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -92,6 +93,13 @@ void DedupeTable::End(const RequestId& id, std::shared_ptr<const KeptResult> res
     waiters = part.shard.End(id, result, now);
   }
   for (const std::shared_ptr<DedupeWaiter>& waiter : waiters) waiter->Tell(result);
+}
+
+bool DedupeTable::TakeUnfinished(size_t bytes) {
+  const size_t before = unfinished_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  if (before + bytes <= options_.max_bytes || VERBENA_MUTANT(kUnfinishedUnbounded)) return true;
+  ReturnUnfinished(bytes);
+  return false;
 }
 
 DedupeTableStats DedupeTable::stats() const {

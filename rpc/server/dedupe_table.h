@@ -47,6 +47,13 @@ class DedupeTable {
   // The call of a request that Begin() let run has ended, on `executor`: tells those who wait.
   void End(const RequestId& id, std::shared_ptr<const KeptResult> result, const Executor& executor);
 
+  // Memory for a piece of a payload that a handler writes, until its call ends and gives back all
+  // that it took. False: such calls have as much as results may have. Any thread.
+  bool TakeUnfinished(size_t bytes);
+  void ReturnUnfinished(size_t bytes) {
+    unfinished_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+  }
+
   DedupeTableStats stats() const;
 
  private:
@@ -61,6 +68,7 @@ class DedupeTable {
   const DedupeOptions options_;
   const uint64_t incarnation_;
   std::vector<std::unique_ptr<Part>> parts_;
+  std::atomic<size_t> unfinished_bytes_ = 0;
   std::atomic<uint64_t> repeated_ = 0;
   std::atomic<uint64_t> unproven_ = 0;
 };

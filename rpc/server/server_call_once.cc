@@ -51,6 +51,16 @@ std::shared_ptr<const KeptResult> TooLarge(const absl::Status& status, Outcome o
   return std::make_shared<const KeptResult>(std::move(kept));
 }
 
+std::shared_ptr<const KeptResult> NoRoom(const absl::Status& status, Outcome outcome) {
+  KeptResult kept;
+  kept.status = absl::ResourceExhaustedError(
+      fmt::format("the call has run and ended with {}, but its result was not kept: the payloads "
+                  "of calls that ran beside it took all of DedupeOptions::max_bytes",
+                  absl::StatusCodeToString(status.code())));
+  kept.outcome = outcome;
+  return std::make_shared<const KeptResult>(std::move(kept));
+}
+
 Task<absl::StatusOr<std::optional<DedupeResult>>> AskStore(DedupeStore& store, RequestId id) {
   try {
     co_return co_await store.Lookup(id);
@@ -166,11 +176,14 @@ std::shared_ptr<const KeptResult> ServerCall::ResultOf(const absl::Status& statu
       kept.trailing.Add(key, value);
     }
   }
-  const size_t most = shard_.limits().dedupe->max_result_bytes();
+  DedupeTable& table = *shard_.limits().dedupe;
+  table.ReturnUnfinished(once.written.size());
+  const size_t most = table.max_result_bytes();
   size_t bytes = kept.bytes();
   if (status.ok()) bytes += messages_.reply().ByteSizeLong();
   if (has_payload) bytes += once.written_bytes + bulk->response().size();
   if (bytes > most) return TooLarge(status, outcome, bytes, most);
+  if (has_payload && once.lacks_room) return NoRoom(status, outcome);
   if (status.ok()) messages_.reply().SerializeToString(&kept.reply);
   if (has_payload && !VERBENA_MUTANT(kKeptPayloadLost)) {
     std::string& payload = kept.payload.emplace(std::move(once.written));
@@ -214,8 +227,15 @@ Task<absl::Status> ServerCall::WriteKept(BufferView part) {
   if (!lost) VERBENA_CO_RETURN_IF_ERROR(written);
   CarriedContext::Once& once = carried_.once();
   once.written_bytes += part.size();
-  if (once.written_bytes <= shard_.limits().dedupe->max_result_bytes()) {
+  DedupeTable& table = *shard_.limits().dedupe;
+  // Nobody gives back what is taken once the handler has ended.
+  const bool may_be_kept =
+      once.outlives_link && !once.lacks_room && once.written_bytes <= table.max_result_bytes();
+  if (!may_be_kept) co_return absl::OkStatus();
+  if (table.TakeUnfinished(part.size())) {
     once.written.append(part.data(), part.size());
+  } else {
+    once.lacks_room = true;
   }
   co_return absl::OkStatus();
 }

@@ -631,6 +631,8 @@ MUTANTS = [
     Mutant("kAllExpireAtOnce", "//tests/rpc/server:dedupe_shard_test",
            "*OneRequestDropsAFewOfManyOldResults"),
     Mutant("kResultsUnbounded", "//tests/rpc/server:dedupe_shard_test", "*BytesAreBounded"),
+    Mutant("kUnfinishedUnbounded", "//tests/rpc/server:dedupe_shard_test",
+           "*PayloadsOfCallsThatRunAreBounded"),
     Mutant("kKeptTrailersLost", "//tests/rpc:dedupe_test", "*PayloadAndTrailingMetadataAreKept"),
     Mutant("kKeptPayloadLost", "//tests/rpc:dedupe_test", "*APayloadThatWasWrittenInPiecesIsKept"),
     Mutant("kNamedCallEndsWithItsCaller", "//tests/rpc:dedupe_test",

@@ -341,6 +341,7 @@ enum class PlantedFault {
   kResultsKeptForever,          // results of a client that went away are never dropped
   kAllExpireAtOnce,             // one call pays for all results that are too old, and others wait
   kResultsUnbounded,            // a client that never acknowledges fills the server's memory
+  kUnfinishedUnbounded,         // what handlers write in pieces takes memory without end
   kKeptTrailersLost,            // a repeated call gets no trailing metadata
   kKeptPayloadLost,             // a repeated call gets no payload
   kNamedCallEndsWithItsCaller,  // a caller that gives up an attempt cancels the call for the next

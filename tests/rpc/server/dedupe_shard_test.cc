@@ -301,6 +301,15 @@ TEST(SequenceSetTest, IsBoundedAndNeverLosesANumber) {
   EXPECT_FALSE(set.Contains(1999));
 }
 
+TEST(DedupeTableTest, PayloadsOfCallsThatRunAreBounded) {
+  DedupeTable table({.max_results = 8, .max_bytes = 100, .max_result_bytes = 80});
+  EXPECT_TRUE(table.TakeUnfinished(60));
+  EXPECT_FALSE(table.TakeUnfinished(41));
+  EXPECT_TRUE(table.TakeUnfinished(40));
+  table.ReturnUnfinished(60);
+  EXPECT_TRUE(table.TakeUnfinished(41));
+}
+
 TEST(DedupeOptionsTest, OptionsOutOfRangeAreNamed) {
   const auto says = [](const DedupeOptions& options, const std::string& text) {
     const absl::Status status = CheckDedupe(options);

@@ -33,6 +33,8 @@ class CarriedContext {
     // The handler runs for all requests with the name: neither the end of the link nor a CANCEL
     // reaches it.
     bool outlives_link = false;
+    // Meanwhile its caller has given up.
+    bool given_up = false;
     // The outcome of the call, if it fails; unset: that of a call without a name.
     std::optional<Outcome> outcome = {};
     size_t trailing_before = 0;  // entries of the answer's metadata before the handler

@@ -466,6 +466,7 @@ void ServerCall::GiveUp(absl::StatusCode reason) {
   // Another request may wait for the call's result.
   if (carried_.outlives_link() && reason == absl::StatusCode::kCancelled &&
       !VERBENA_MUTANT(kNamedCallEndsWithItsCaller)) {
+    carried_.once().given_up = true;
     return;
   }
   if (cancel_.has_value() && stream_.get() != nullptr && !VERBENA_MUTANT(kShieldedWaitsForCaller)) {

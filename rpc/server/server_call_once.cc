@@ -139,10 +139,20 @@ Task<absl::Status> ServerCall::RunNamed(RequestId id) {
     outcome = Outcome::kMaybeExecuted;
   }
   if (context_->IsRefusal(status)) outcome = Outcome::kNotExecuted;
-  shard_.limits().dedupe->End(id, ResultOf(status, outcome), shard_.executor());
-  once.outlives_link = false;
+  EndNamed(id, ResultOf(status, outcome));
   once.outcome = outcome;
   co_return status;
+}
+
+// Whoever waits for the result has it. What is left of the call is for its own caller alone.
+void ServerCall::EndNamed(RequestId id, std::shared_ptr<const KeptResult> result) {
+  shard_.limits().dedupe->End(id, std::move(result), shard_.executor());
+  CarriedContext::Once& once = carried_.once();
+  once.outlives_link = false;
+  // Nobody would answer if the response asked for a landing.
+  if (once.given_up && !VERBENA_MUTANT(kGivenUpCallAsksItsCaller)) {
+    cancel_->Request(absl::StatusCode::kCancelled);
+  }
 }
 
 Task<absl::Status> ServerCall::AnswerFromStore(RequestId id,
@@ -156,8 +166,7 @@ Task<absl::Status> ServerCall::AnswerFromStore(RequestId id,
     result->outcome = Outcome::kMaybeExecuted;
     result->is_final = false;
   }
-  shard_.limits().dedupe->End(id, result, shard_.executor());
-  carried_.once().outlives_link = false;
+  EndNamed(id, result);
   co_return co_await AnswerWith(*result);
 }
 

@@ -37,10 +37,11 @@ class RuntimePair : public ::testing::Test {
     return client_runtime_->BlockOn(std::move(task), executor);
   }
 
-  // Waits on the client's executor until `condition` holds; fails the test after 20 s.
+  // Waits on the client's executor until `condition` holds; fails the test after `patience`.
   template <typename Condition>
-  void Eventually(Condition condition, const char* what) {
-    const TimePoint limit = Clock::Real().Now() + std::chrono::seconds(20);
+  void Eventually(Condition condition, const char* what,
+                  Duration patience = std::chrono::seconds(20)) {
+    const TimePoint limit = Clock::Real().Now() + patience;
     while (!condition()) {
       ASSERT_LT(Clock::Real().Now(), limit) << "never came true: " << what;
       (void)Run(Pause());

@@ -639,6 +639,8 @@ MUTANTS = [
            "*ACallerWhoGivesUpAnAttemptLetsTheCallGoOn"),
     Mutant("kNamedCallEndsWithItsLink", "//tests/rpc:dedupe_test",
            "*ACallOutlivesItsLinkAndIsJoinedOverAnother"),
+    Mutant("kGivenUpCallAsksItsCaller", "//tests/rpc:dedupe_lifetime_test",
+           "*ACallWhoseCallerGaveUpAsksForNoMemory"),
 
     # retries and hedging
     Mutant("kMutationRetried", "//tests/rpc:retry_test",

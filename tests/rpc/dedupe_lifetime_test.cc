@@ -1,0 +1,61 @@
+// A deduplicated call outlives its link and its caller: its handler makes the payload of its result
+// all the same, and then nothing waits for a caller that is gone.
+
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tests/rpc/counter_service.h"
+#include "verbena/rpc/internal/allocate.h"
+#include "verbena/rpc/task.h"
+#include "verbena/transport/coro/event.h"
+
+namespace verbena::internal {
+namespace {
+
+class DedupeLifetimeTest : public CounterTest {
+ protected:
+  // The payload of one attempt of Swap.
+  Task<absl::StatusOr<std::string>> Swap(DedupeToken& token) {
+    auto reply = co_await stub_->Swap(testing::AddRequest(), {.dedupe = &token});
+    if (!reply.ok()) co_return reply.status();
+    co_return std::string(reply->payload.data(), reply->payload.size());
+  }
+  Task<absl::Status> Count() { co_return (co_await stub_->Count(testing::AddRequest())).status(); }
+  static Task<void> Set(Event& event) {
+    event.Set();
+    co_return;
+  }
+};
+
+TEST_F(DedupeLifetimeTest, ACallWhoseCallerGaveUpAsksForNoMemory) {
+  StartBoth();
+  Event released;  // of the server's executor
+  service_.handler = [&released](ServerContext& context, const testing::AddRequest&,
+                                 testing::AddReply&) -> Task<absl::Status> {
+    VERBENA_CO_RETURN_IF_ERROR(co_await released.Wait());
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer data, co_await context.AllocateBuffer(100'000));
+    std::memset(data.data(), 'a', data.size());
+    context.SetResponsePayload(std::move(data));
+    co_return absl::OkStatus();
+  };
+  const Token token(*this);
+  JoinHandle<absl::StatusOr<std::string>> first = client_runtime_->Spawn(Swap(*token));
+  Eventually([this] { return service_.runs == 1; }, "the handler begins");
+  first.RequestCancel();
+  EXPECT_TRUE(absl::IsCancelled(first.Join().status()));
+  EXPECT_TRUE(Run(Count()).ok()) << "the CANCEL came ahead of it";
+  server_runtime_->BlockOn(Set(released));
+  Eventually([this] { return server_->stats().failures == 1; }, "the call has ended as cancelled",
+             kMaxLandingWait / 2);
+  const absl::StatusOr<std::string> second = Run(Swap(*token));
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(*second, std::string(100'000, 'a')) << "its result is there";
+}
+
+}  // namespace
+}  // namespace verbena::internal

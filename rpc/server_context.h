@@ -88,7 +88,7 @@ class ServerContext {
   // Page-aligned memory of `bytes` for payloads that this call sends. Waits while the budget, or
   // what the caller may have of it (ServerOptions::max_response_bytes_per_client), is used up.
   // After at most ServerOptions::memory_wait it fails with RESOURCE_EXHAUSTED, which says who has
-  // the memory.
+  // the memory. UNAVAILABLE once the caller's link is lost, unless the call is deduplicated.
   Task<absl::StatusOr<Buffer>> AllocateBuffer(size_t bytes);
   // The device that this call's payloads move over, for memory of Runtime::RegisterMemory(). ""
   // once the caller's link is lost.

@@ -133,10 +133,16 @@ Buffer ServerContext::TakeRequestPayload() {
 }
 
 Task<absl::StatusOr<Buffer>> ServerContext::AllocateBuffer(size_t bytes) {
-  internal::Link* link = call_.session_->link();
-  if (link == nullptr) co_return absl::UnavailableError("the caller's link was lost");
+  const internal::Link* link = call_.session_->link();
+  const internal::Endpoint* endpoint = link != nullptr ? &link->endpoint() : nullptr;
+  // The result of a deduplicated call is kept, payload included, for whoever repeats it.
+  if (endpoint == nullptr && call_.carried_.outlives_link() &&
+      !VERBENA_MUTANT(kKeptPayloadWithoutMemory)) {
+    endpoint = call_.shard_.AnyEndpoint();
+  }
+  if (endpoint == nullptr) co_return absl::UnavailableError("the caller's link was lost");
   co_return co_await call_.session_->client().responses().Allocate(
-      link->endpoint(), bytes,
+      *endpoint, bytes,
       {.deadline = call_.deadline_,
        .longest = call_.shard_.limits().memory_wait,
        .holders = &call_.shard_.send_holders()},

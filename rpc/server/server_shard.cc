@@ -268,6 +268,13 @@ ServerMemoryStats& ServerMemoryStats::operator+=(const ServerMemoryStats& other)
   return *this;
 }
 
+const Endpoint* ServerShard::AnyEndpoint() const {
+  for (const std::unique_ptr<ShardDevice>& device : shard_.devices()) {
+    if (device->endpoint() != nullptr) return device->endpoint();
+  }
+  return nullptr;
+}
+
 ServerShardStats ServerShard::stats() const {
   ServerShardStats stats = stats_;
   stats.granted_bytes = receive_->grants;

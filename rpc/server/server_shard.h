@@ -205,6 +205,9 @@ class ServerShard {
   // Adds up the handlers that run, by method.
   void CountRunning(RunningHandlers& running);
 
+  // One that is in service; nullptr: none is.
+  const Endpoint* AnyEndpoint() const;
+
   ServerShardStats stats() const;
   // stats(), kept for threads that cannot wait for this one. Published here, read anywhere.
   void PublishStats() { published_.Set(stats()); }

@@ -10,7 +10,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tests/rpc/counter_service.h"
+#include "tests/rpc/link_breaker.h"
 #include "verbena/rpc/internal/allocate.h"
+#include "verbena/rpc/internal/call_step.h"
 #include "verbena/rpc/task.h"
 #include "verbena/transport/coro/event.h"
 
@@ -55,6 +57,28 @@ TEST_F(DedupeLifetimeTest, ACallWhoseCallerGaveUpAsksForNoMemory) {
   const absl::StatusOr<std::string> second = Run(Swap(*token));
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_EQ(*second, std::string(100'000, 'a')) << "its result is there";
+}
+
+TEST_F(DedupeLifetimeTest, AHandlerMakesItsPayloadAlsoAfterItsLinkIsLost) {
+  StartBoth();
+  service_.handler = [](ServerContext& context, const testing::AddRequest&,
+                        testing::AddReply&) -> Task<absl::Status> {
+    // Until the server has noticed.
+    while (!context.device_name().empty()) VERBENA_CO_RETURN_IF_ERROR(co_await Pause());
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer data, co_await context.AllocateBuffer(3000));
+    std::memset(data.data(), 'a', data.size());
+    context.SetResponsePayload(std::move(data));
+    co_return absl::OkStatus();
+  };
+  LinkBreaker breaker;
+  const Token token(*this);
+  LinkBreaker::Arm(static_cast<int>(CallStep::kHandlerStarts), 1);
+  EXPECT_TRUE(absl::IsUnavailable(Run(Swap(*token)).status()));
+  EXPECT_TRUE(Run(AwaitLink()).ok());
+  const absl::StatusOr<std::string> second = Run(Swap(*token));
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(*second, std::string(3000, 'a'));
+  EXPECT_EQ(service_.runs, 1u);
 }
 
 }  // namespace

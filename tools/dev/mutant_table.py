@@ -639,6 +639,8 @@ MUTANTS = [
            "*ACallerWhoGivesUpAnAttemptLetsTheCallGoOn"),
     Mutant("kNamedCallEndsWithItsLink", "//tests/rpc:dedupe_test",
            "*ACallOutlivesItsLinkAndIsJoinedOverAnother"),
+    Mutant("kKeptPayloadWithoutMemory", "//tests/rpc:dedupe_lifetime_test",
+           "*AHandlerMakesItsPayloadAlsoAfterItsLinkIsLost"),
     Mutant("kGivenUpCallAsksItsCaller", "//tests/rpc:dedupe_lifetime_test",
            "*ACallWhoseCallerGaveUpAsksForNoMemory"),
 

@@ -49,6 +49,7 @@ class Hedges {
   // Looks at the attempts that have ended since.
   void Look();
   void OnFailure(const Attempt& attempt);
+  bool won() const { return last_ != nullptr && last_->status.ok(); }
   bool may_begin() const { return may_begin_ && begun_ < policy_.max_attempts; }
   Task<absl::Status> Changed() { co_return co_await changed_.Wait(); }
 
@@ -62,7 +63,7 @@ class Hedges {
   int running_ = 0;
   bool may_begin_ = true;
   bool next_is_due_ = false;  // an attempt has failed
-  bool decided_ = false;      // last_ is the call's result
+  bool decided_ = false;      // last_ is the call's result, unless another one is good
   Attempt* last_ = nullptr;   // of those that have ended
 };
 
@@ -94,17 +95,20 @@ Task<void> Hedges::Run(Attempt& attempt) {
   attempt.status = co_await call_.maker.Attempt(reply, received, std::move(options), tried_);
 }
 
+// A good answer counts also if it comes at once with, or behind, a failure that ends the call: its
+// server has run the call.
 void Hedges::Look() {
-  for (int i = 0; i < begun_ && !decided_; ++i) {
+  for (int i = 0; i < begun_ && !won(); ++i) {
     Attempt& attempt = attempts_[i];
     if (!attempt.ended || attempt.seen) continue;
     attempt.seen = true;
     --running_;
-    last_ = &attempt;
-    if (attempt.status.ok()) {
+    if (attempt.status.ok() && !(decided_ && VERBENA_MUTANT(kGoodAnswerOvertaken))) {
+      last_ = &attempt;
       call_.account.OnSuccess();
       decided_ = true;
-    } else {
+    } else if (!decided_) {
+      last_ = &attempt;
       OnFailure(attempt);
     }
   }
@@ -144,7 +148,8 @@ Task<void> Hedges::Race() {
   }
   if (!VERBENA_MUTANT(kLosersRunOn)) running.RequestCancel();
   co_await running.Join();
-  // The caller gave up, or the race is lost: the attempts' own failures tell.
+  // Attempts that ended meanwhile may have won after all. If the caller gave up, their own failures
+  // tell.
   Look();
 }
 

@@ -21,8 +21,8 @@ namespace verbena::internal {
 bool MayBeHedged(const MethodDescriptor& method, const CallOptions& options);
 
 // `options.deadline` is a time, or none. What `call` refers to and `policy` are borrowed until the
-// Task ends. If all attempts fail, the failure is that of the last one to end, and the outcome that
-// of all.
+// Task ends. If no attempt ends well, the failure is that of the last one to end, and the outcome
+// that of all.
 Task<absl::Status> HedgedCall(RetryableCall call, const HedgingPolicy& policy, CallOptions options);
 
 }  // namespace verbena::internal

@@ -669,6 +669,8 @@ MUTANTS = [
            "*AFailureThatTheServerKeepsIsNotAskedForAgain"),
     Mutant("kHedgesDespitePushBack", "//tests/rpc/client:hedged_call_test",
            "*AServerThatAsksForTimeStopsFurtherAttempts"),
+    Mutant("kGoodAnswerOvertaken", "//tests/rpc/client:hedged_call_test",
+           "*AGoodAnswerThatComesWithAFailureWins"),
     Mutant("kLosersRunOn", "//tests/rpc/client:hedged_call_test",
            "*TheFirstGoodAnswerWinsAndTheOthersAreCancelled"),
     Mutant("kConfigKeysUnbounded", "//tests/rpc:service_config_test",

@@ -362,6 +362,7 @@ enum class PlantedFault {
   kRepeatedElsewhere,         // a deduplicated call that may have run is repeated elsewhere
   kKeptFailureAskedAgain,     // a deduplicated call's failure is asked for until attempts run out
   kHedgesDespitePushBack,     // an overloaded server makes its clients ask others at once
+  kGoodAnswerOvertaken,       // a call fails, not executed, though another attempt has an answer
   kLosersRunOn,               // a call that is answered waits for its other attempts
   kConfigKeysUnbounded,       // a config of 1 MiB with many keys takes minutes to read
   kUnknownConfigKeyTaken,     // a key that is misspelt in a service config is passed over

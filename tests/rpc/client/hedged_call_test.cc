@@ -107,6 +107,17 @@ TEST_F(HedgedCallTest, AnyOtherFailureEndsTheCall) {
   EXPECT_EQ(attempts.cut_off, 1);
 }
 
+TEST_F(HedgedCallTest, AGoodAnswerThatComesWithAFailureWins) {
+  policy_ = {.max_attempts = 3, .delay = Duration::zero()};
+  ScriptedAttempts attempts(
+      {{.takes = 1ms, .status = Failure(StatusCode::kNotFound, Outcome::kNotExecuted)},
+       {.takes = 1ms},
+       {.takes = 1ms, .status = Failure(StatusCode::kNotFound, Outcome::kNotExecuted)}});
+  EXPECT_EQ(Run(attempts), absl::OkStatus());
+  EXPECT_EQ(reply_.number(), 1u);
+  EXPECT_EQ(attempts.cut_off, 0);
+}
+
 TEST_F(HedgedCallTest, TheCallFailsOnceAllAttemptsHaveFailed) {
   ScriptedAttempts attempts({{.takes = 30ms, .status = Unavailable(Outcome::kNotExecuted)},
                              {.takes = 1ms, .status = Unavailable(Outcome::kMaybeExecuted)}});

@@ -569,6 +569,8 @@ MUTANTS = [
            "*CallsThatCrossTheGoAwayRunWithinTheGrace"),
     Mutant("kIdleLinkNotPinged", "//tests/transport/link:idle_link_test",
            "*APeerThatVanishedLosesTheLinkThoughNobodyWaitsForIt"),
+    Mutant("kAttemptsAtEtcdPileUp", "//tests/rpc/discovery/etcd:http_wire_test",
+           "*AnAttemptThatIsGivenUpConnectsNoMore"),
     Mutant("kEtcdEndpointKept", "//tests/rpc/discovery/etcd:http_wire_test",
            "*AnEndpointThatDoesNotAnswerIsLeftForAnother"),
     Mutant("kLeaderNotDemanded", "//tests/rpc/discovery/etcd:http_wire_test",

@@ -307,6 +307,7 @@ enum class PlantedFault {
   kLookupsTakeFilesThreads,     // slow lookups of names stop the work of RunBlocking
   kCrossingCallsRefused,        // calls fail that cross the word of a server that it shuts down
   kIdleLinkNotPinged,           // the silence of a peer is not noticed while nobody waits for it
+  kAttemptsAtEtcdPileUp,        // sockets connect for minutes to an endpoint that is given up
   kEtcdEndpointKept,            // an endpoint of etcd that fails is asked again and again
   kLeaderNotDemanded,           // a member of etcd without a leader is believed
   kEtcdAnswerUnbounded,         // an answer of etcd takes memory without end

@@ -67,8 +67,7 @@ void HttpCall::CloseOnThread() {
 std::string HttpCall::endpoint() const { return FormatHostPort(host().host, host().port); }
 
 void HttpCall::Attempt() {
-  addresses_.clear();
-  next_address_ = 0;
+  way_ = {};
   const uint64_t attempt = ++attempt_;
   StartTimer(endpoints_->timeout() / endpoints_->size());
   Resolve(attempt);
@@ -78,25 +77,25 @@ void HttpCall::Resolve(uint64_t attempt) {
   Error not_numeric;
   const asio::ip::address address = asio::ip::make_address(host().host, not_numeric);
   if (!not_numeric) {
-    addresses_.emplace_back(address, host().port);
+    way_.addresses.emplace_back(address, host().port);
     return ConnectNext(attempt);
   }
   // One for each attempt: a lookup that hangs must not delay the next.
-  auto resolver = std::make_shared<tcp::resolver>(io_->context());
-  resolver->async_resolve(
+  way_.resolver = std::make_shared<tcp::resolver>(io_->context());
+  way_.resolver->async_resolve(
       host().host, fmt::format("{}", host().port), tcp::resolver::numeric_service,
-      [self = shared_from_this(), resolver, attempt](const Error& error,
-                                                     const tcp::resolver::results_type& found) {
+      [self = shared_from_this(), resolver = way_.resolver, attempt](
+          const Error& error, const tcp::resolver::results_type& found) {
         if (!self->is_current(attempt)) return;
         if (error) return self->AttemptFailed("cannot resolve its name: " + error.message());
-        for (const auto& entry : found) self->addresses_.push_back(entry.endpoint());
+        for (const auto& entry : found) self->way_.addresses.push_back(entry.endpoint());
         self->ConnectNext(attempt);
       });
 }
 
 void HttpCall::ConnectNext(uint64_t attempt) {
-  while (next_address_ < addresses_.size()) {
-    const tcp::endpoint& address = addresses_[next_address_++];
+  while (way_.next_address < way_.addresses.size()) {
+    const tcp::endpoint& address = way_.addresses[way_.next_address++];
     const absl::StatusOr<int> fd = OpenTcpSocket(address.protocol().family(), "connect");
     if (!fd.ok()) {
       last_error_ = std::string(fd.status().message());
@@ -110,15 +109,25 @@ void HttpCall::ConnectNext(uint64_t attempt) {
       last_error_ = error.message();
       continue;
     }
+    way_.socket = socket;
     return socket->async_connect(address,
                                  [self = shared_from_this(), socket, attempt](const Error& error) {
                                    if (!self->is_current(attempt)) return;
+                                   self->way_.socket = nullptr;
                                    if (!error) return self->Adopt(std::move(*socket));
                                    self->last_error_ = "cannot connect: " + error.message();
                                    self->ConnectNext(attempt);
                                  });
   }
   AttemptFailed(last_error_);
+}
+
+void HttpCall::LeaveWay() {
+  if (VERBENA_MUTANT(kAttemptsAtEtcdPileUp)) return;
+  if (way_.resolver != nullptr) way_.resolver->cancel();
+  Error ignored;
+  if (way_.socket != nullptr) way_.socket->close(ignored);
+  way_ = {};
 }
 
 void HttpCall::OnReady(uint64_t attempt, const Error& error) {
@@ -228,6 +237,7 @@ void HttpCall::Deliver() {
 
 void HttpCall::AttemptFailed(const std::string& why) {
   last_error_ = why;
+  LeaveWay();
   CloseStream();
   if (++tried_ == endpoints_->size()) return Fail(last_error_);
   asked_ = (asked_ + 1) % endpoints_->size();
@@ -246,6 +256,7 @@ void HttpCall::End() {
   ended_ = true;
   ++attempt_;
   timer_.cancel();
+  LeaveWay();
   CloseStream();
   io_->Unregister(shared_from_this());
 }

@@ -75,9 +75,20 @@ class HttpCall : public IoObject, public std::enable_shared_from_this<HttpCall> 
   boost::beast::flat_buffer buffer_;
 
  private:
+  // How an attempt gets to its endpoint.
+  struct Way {
+    std::shared_ptr<boost::asio::ip::tcp::resolver> resolver;
+    std::vector<boost::asio::ip::tcp::endpoint> addresses;
+    size_t next_address = 0;
+    std::shared_ptr<boost::asio::ip::tcp::socket> socket;  // that connects
+  };
+
   void Attempt();
   void Resolve(uint64_t attempt);
   void ConnectNext(uint64_t attempt);
+  // Ends what the attempt waits for: the kernel connects for minutes, and lookups are made one by
+  // one.
+  void LeaveWay();
   // The endpoint cannot be reached: on to the next one.
   void AttemptFailed(const std::string& why);
   // Gives `answer` to the reader, or ends the call if that has too much already.
@@ -96,8 +107,7 @@ class HttpCall : public IoObject, public std::enable_shared_from_this<HttpCall> 
   std::atomic<size_t> untaken_ = 0;  // bytes of answers
   std::atomic<size_t> asked_ = 0;    // the endpoint
   size_t tried_ = 0;                 // endpoints
-  std::vector<boost::asio::ip::tcp::endpoint> addresses_;
-  size_t next_address_ = 0;
+  Way way_;
   std::string last_error_;
   boost::asio::steady_timer timer_;
   size_t searched_ = 0;  // bytes of a watch's unfinished line; slow ones are not searched again

@@ -1,11 +1,19 @@
 // A client of etcd speaks HTTP and TLS, goes on to the next endpoint when one is gone or slow, says
 // whether a request may have reached etcd, and takes bounded memory whatever a server sends.
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <openssl/ssl.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -118,6 +126,62 @@ TEST_F(HttpWireTest, AnEndpointThatDoesNotAnswerIsLeftForAnother) {
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_NE(status.message().find("no answer within 300 ms"), std::string::npos) << status;
   EXPECT_TRUE(Await(client->Get("a")).ok());
+}
+
+// A listener whose queue is full, so that the kernel lets others connect in vain.
+class FullListener {
+ public:
+  FullListener() : listener_(Socket()), first_(Socket()) {
+    sockaddr_in address = Loopback();
+    EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    EXPECT_EQ(listen(listener_, 0), 0);
+    socklen_t length = sizeof(address);
+    EXPECT_EQ(getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &length), 0);
+    EXPECT_EQ(connect(first_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    port_ = ntohs(address.sin_port);
+  }
+  ~FullListener() {
+    close(first_);
+    close(listener_);
+  }
+  FullListener(const FullListener&) = delete;
+  FullListener& operator=(const FullListener&) = delete;
+
+  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+
+ private:
+  static int Socket() { return socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0); }
+  static sockaddr_in Loopback() {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return address;
+  }
+
+  const int listener_;
+  const int first_;
+  uint16_t port_ = 0;
+};
+
+// The descriptors of this process.
+ptrdiff_t OpenDescriptors() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                       std::filesystem::directory_iterator());
+}
+
+TEST_F(HttpWireTest, AnAttemptThatIsGivenUpConnectsNoMore) {
+  const FullListener full;
+  const auto client = Client({full.address()}, milliseconds(20));
+  const ptrdiff_t before = OpenDescriptors();
+  for (int i = 0; i < 3; ++i) {
+    const absl::Status status = Await(client->Get("a")).status();
+    EXPECT_NE(status.message().find("no connection within 20 ms"), std::string::npos) << status;
+  }
+  // The kernel would try for two minutes.
+  for (int i = 0; i < 20000 && OpenDescriptors() > before; ++i) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  EXPECT_EQ(OpenDescriptors(), before);
 }
 
 TEST_F(HttpWireTest, AMemberThatAnswersUnavailableIsLeftForAnother) {

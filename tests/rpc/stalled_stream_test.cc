@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "gtest/gtest.h"
@@ -163,6 +164,15 @@ TEST_F(StalledStreamTest, AMessageOfAStreamThatItsClientDoesNotTakeEndsTheLink) 
 // Frozen, as by a debugger: its process is there, and its bootstrap connection.
 TEST_F(StalledStreamTest, AClientThatFallsSilentWhileAHandlerReadsLosesItsLink) {
   Start(/*clock=*/nullptr, /*ping_interval=*/milliseconds(20));
+  Send(OnEcho({}));
+  EXPECT_TRUE(rogue_->IsDropped());
+  Eventually([this] { return service_.running == 0; }, "the handler ends");
+}
+
+// By the time that its call comes, the checks have found a link that waits for nothing.
+TEST_F(StalledStreamTest, AClientThatFallsSilentBeforeItIsSentAnythingLosesItsLink) {
+  Start(/*clock=*/nullptr, /*ping_interval=*/milliseconds(20));
+  std::this_thread::sleep_for(milliseconds(300));
   Send(OnEcho({}));
   EXPECT_TRUE(rogue_->IsDropped());
   Eventually([this] { return service_.running == 0; }, "the handler ends");

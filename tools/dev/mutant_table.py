@@ -567,6 +567,8 @@ MUTANTS = [
            "*LookupsThatHangStopNoOtherWorkThatBlocks"),
     Mutant("kCrossingCallsRefused", "//tests/rpc:shutdown_test",
            "*CallsThatCrossTheGoAwayRunWithinTheGrace"),
+    Mutant("kWaitBeforeSendUnwatched", "//tests/rpc:hostile_stream_test",
+           "*AClientThatFallsSilentBeforeItIsSentAnythingLosesItsLink"),
     Mutant("kIdleLinkNotPinged", "//tests/transport/link:idle_link_test",
            "*APeerThatVanishedLosesTheLinkThoughNobodyWaitsForIt"),
     Mutant("kAttemptsAtEtcdPileUp", "//tests/rpc/discovery/etcd:http_wire_test",

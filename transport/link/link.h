@@ -219,9 +219,9 @@ class Link final : public WatchedLink, public RecallableLink {
   void Recall() { sender_.Recall(); }
   // Whether a SEND has come since the last liveness check.
   bool heard() const { return liveness_.heard(); }
-  // Has the next liveness check look at a link that waits for nothing, if its peer has been silent
-  // for LinkLimits::keep_alive_interval.
-  void CheckKeepAlive(TimePoint now);
+  // Has the next liveness check look at a link that has sent nothing since the last one, if its
+  // listener waits for frames, or its peer has been silent for LinkLimits::keep_alive_interval.
+  void CheckUnwatched(TimePoint now);
   // Closes it, or lets its listener do so, if it has been idle for too long.
   void CheckIdle(TimePoint now);
   // Sends a PING, or closes a link whose peer has been silent, or has kept credits that it was

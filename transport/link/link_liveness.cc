@@ -50,12 +50,16 @@ bool Link::KeepAliveDue(TimePoint now) const {
   return interval != Duration::zero() && liveness_.Silence(now) >= interval;
 }
 
-void Link::CheckKeepAlive(TimePoint now) {
-  if (endpoint_.limits().keep_alive_interval == Duration::zero()) return;
+void Link::CheckUnwatched(TimePoint now) {
   // A link that is watched is checked anyway.
-  if (!open() || WatchedLink::linked() || VERBENA_MUTANT(kIdleLinkNotPinged)) return;
-  (void)liveness_.Check(now);
-  if (KeepAliveDue(now)) endpoint_.WatchLiveness(*this);
+  if (!open() || WatchedLink::linked()) return;
+  // Sending begins the watch, but a call may wait for its client before it has sent anything.
+  bool is_due = listener_->ExpectsFrames() && !VERBENA_MUTANT(kWaitBeforeSendUnwatched);
+  if (endpoint_.limits().keep_alive_interval != Duration::zero()) {
+    (void)liveness_.Check(now);
+    is_due = is_due || (KeepAliveDue(now) && !VERBENA_MUTANT(kIdleLinkNotPinged));
+  }
+  if (is_due) endpoint_.WatchLiveness(*this);
 }
 
 void Link::CheckIdle(TimePoint now) {

@@ -55,7 +55,7 @@ bool LivenessRound::CheckSome() {
     if (!may_go_on()) return false;
     LinkSlot& slot = links_.slots()[unchecked_slot_];
     if (slot.link == nullptr) continue;
-    slot.link->CheckKeepAlive(now);
+    slot.link->CheckUnwatched(now);
     slot.link->CheckIdle(now);
     lost_receives_.Check(slot);
   }

@@ -306,6 +306,7 @@ enum class PlantedFault {
   kLostWhileItWaited,   // a call that waits for a server fails if its link is lost meanwhile
   kLookupsTakeFilesThreads,     // slow lookups of names stop the work of RunBlocking
   kCrossingCallsRefused,        // calls fail that cross the word of a server that it shuts down
+  kWaitBeforeSendUnwatched,     // a client that falls silent before it is sent anything is kept
   kIdleLinkNotPinged,           // the silence of a peer is not noticed while nobody waits for it
   kAttemptsAtEtcdPileUp,        // sockets connect for minutes to an endpoint that is given up
   kEtcdEndpointKept,            // an endpoint of etcd that fails is asked again and again

@@ -68,8 +68,11 @@ class ServerBulk final : private SendWaiter, private LeaseListener {
   // The room in the response's frame that the caller asked for its payload.
   size_t room_in_frame() const { return request_.room_in_frame ? request_.landing.bytes : 0; }
   size_t request_payload_bytes() const { return request_.payload_bytes; }
-  // Once fetched, and until the handler takes it. Precondition: it is not empty.
-  BufferView request_payload() const { return fetched_.Slice(0, request_.payload_bytes); }
+  // Once fetched, and until somebody takes it; then empty.
+  BufferView request_payload() const {
+    if (!fetched_ && !VERBENA_MUTANT(kTakenPayloadIsRead)) return {};
+    return fetched_.Slice(0, request_.payload_bytes);
+  }
   // RESOURCE_EXHAUSTED when it is larger than this server takes, or memory stays short; DATA_LOSS
   // when it did not arrive as it was sent.
   Task<absl::Status> Fetch();

@@ -163,7 +163,7 @@ class ServerCall final : public IntrusiveNode<ServerCall>,
   Task<absl::Status> AnswerWith(const KeptResult& result);
   std::shared_ptr<const KeptResult> ResultOf(const absl::Status& status, Outcome outcome);
   Task<absl::Status> WriteKept(BufferView part);
-  // CRC32C of the request and its payload.
+  // CRC32C of the request and its payload, unless an interceptor has taken that.
   uint32_t Fingerprint() const;
   class Chain;
   [[gnu::noinline]] Task<absl::Status> RunIntercepted();

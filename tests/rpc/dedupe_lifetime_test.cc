@@ -1,9 +1,10 @@
-// A deduplicated call outlives its link and its caller: its handler makes the payload of its result
-// all the same, and then nothing waits for a caller that is gone.
+// A deduplicated call outlives its link, its caller and its request's payload: its handler makes
+// the payload of its result all the same, and then nothing waits for a caller that is gone.
 
-#include <chrono>
+#include <atomic>
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "tests/rpc/counter_service.h"
 #include "tests/rpc/link_breaker.h"
+#include "verbena/rpc/interceptor.h"
 #include "verbena/rpc/internal/allocate.h"
 #include "verbena/rpc/internal/call_step.h"
 #include "verbena/rpc/task.h"
@@ -78,6 +80,41 @@ TEST_F(DedupeLifetimeTest, AHandlerMakesItsPayloadAlsoAfterItsLinkIsLost) {
   const absl::StatusOr<std::string> second = Run(Swap(*token));
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_EQ(*second, std::string(3000, 'a'));
+  EXPECT_EQ(service_.runs, 1u);
+}
+
+class TakesPayloads final : public ServerInterceptor {
+ public:
+  std::atomic<size_t> taken = 0;  // bytes
+
+ private:
+  Task<absl::Status> Intercept(ServerCallView& call, ServerNext next) override {
+    taken += call.context().TakeRequestPayload().size();
+    co_return co_await next();
+  }
+};
+
+TEST_F(DedupeLifetimeTest, AnInterceptorMayTakeThePayload) {
+  const auto interceptor = std::make_shared<TakesPayloads>();
+  server_runtime_ = StartRuntime();
+  ServeWith(service_, {.interceptors = {interceptor}});
+  StartClient();
+  service_.handler = [](ServerContext& context, const testing::AddRequest&,
+                        testing::AddReply&) -> Task<absl::Status> {
+    EXPECT_EQ(context.TakeRequestPayload().size(), 0u);
+    co_return absl::OkStatus();
+  };
+  const auto swap = [this](DedupeToken& token) -> Task<absl::Status> {
+    VERBENA_CO_ASSIGN_OR_RETURN(Buffer payload, co_await channel_->AllocateBuffer(50'000));
+    co_return (co_await stub_->Swap(testing::AddRequest(),
+                                    {.request_payload = std::move(payload), .dedupe = &token}))
+        .status();
+  };
+  const Token token(*this);
+  for (size_t attempt = 1; attempt <= 2; ++attempt) {
+    EXPECT_EQ(Run(swap(*token)), absl::OkStatus());
+    EXPECT_EQ(interceptor->taken, attempt * 50'000);
+  }
   EXPECT_EQ(service_.runs, 1u);
 }
 

@@ -643,6 +643,8 @@ MUTANTS = [
            "*ACallerWhoGivesUpAnAttemptLetsTheCallGoOn"),
     Mutant("kNamedCallEndsWithItsLink", "//tests/rpc:dedupe_test",
            "*ACallOutlivesItsLinkAndIsJoinedOverAnother"),
+    Mutant("kTakenPayloadIsRead", "//tests/rpc:dedupe_lifetime_test",
+           "*AnInterceptorMayTakeThePayload"),
     Mutant("kKeptPayloadWithoutMemory", "//tests/rpc:dedupe_lifetime_test",
            "*AHandlerMakesItsPayloadAlsoAfterItsLinkIsLost"),
     Mutant("kGivenUpCallAsksItsCaller", "//tests/rpc:dedupe_lifetime_test",

@@ -348,6 +348,7 @@ enum class PlantedFault {
   kKeptPayloadLost,             // a repeated call gets no payload
   kNamedCallEndsWithItsCaller,  // a caller that gives up an attempt cancels the call for the next
   kNamedCallEndsWithItsLink,    // a lost link cancels the call that its client will repeat
+  kTakenPayloadIsRead,          // an interceptor that takes a deduplicated call's payload is fatal
   kKeptPayloadWithoutMemory,    // a call that outlives its link can make no payload for its result
   kGivenUpCallAsksItsCaller,    // a deduplicated call waits for memory from a caller that has left
 

@@ -38,7 +38,7 @@ class CarriedContext {
     // The outcome of the call, if it fails; unset: that of a call without a name.
     std::optional<Outcome> outcome = {};
     size_t trailing_before = 0;  // entries of the answer's metadata before the handler
-    // Of the response's payload, piece by piece, if it may be kept: memory that the table counts.
+    // The pieces of the response's payload, if it may be kept: memory that the table counts.
     std::string written = {};
     size_t written_bytes = 0;
     bool lacks_room = false;  // for a piece, so the result is not kept

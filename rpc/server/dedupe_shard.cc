@@ -137,7 +137,7 @@ void DedupeShard::Acknowledge(Record& record, uint64_t below, TimePoint now) {
   record.acknowledged_below = below;
   record.forgotten.RemoveBelow(below);
   if (VERBENA_MUTANT(kAcknowledgedResultsKept)) return;
-  // Those below `before` run still, and are not looked at each time.
+  // Calls below `before` still run, and are not looked at each time.
   for (auto call = record.calls.lower_bound(before);
        call != record.calls.end() && call->first < below;) {
     Call& each = call->second;

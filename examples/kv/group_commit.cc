@@ -10,7 +10,8 @@ namespace {
 size_t BytesOf(const StoreWrite& write) {
   size_t bytes = write.key.size() + write.value.value_or("").size();
   for (const StoreRecord& record : write.records) {
-    bytes += record.id.size() + record.bytes.value_or("").size();
+    bytes += record.id.size() + std::max(record.bytes.value_or("").size(),
+                                         record.bytes_if_existed.value_or("").size());
   }
   return bytes;
 }

@@ -18,10 +18,11 @@ uint64_t MemoryOf(std::string_view key, std::string_view value) {
   return key.size() + value.size() + kEntryBytes;
 }
 
-uint64_t MemoryOf(absl::Span<const StoreRecord> records) {
+uint64_t MemoryOf(absl::Span<const StoreRecord> records, bool existed) {
   uint64_t sum = 0;
   for (const StoreRecord& record : records) {
-    if (record.bytes.has_value()) sum += MemoryOf(record.id, *record.bytes);
+    const std::optional<std::string_view> bytes = record.bytes_for(existed);
+    if (bytes.has_value()) sum += MemoryOf(record.id, *bytes);
   }
   return sum;
 }
@@ -67,12 +68,7 @@ std::string MemoryStore::description() const {
 
 Task<absl::StatusOr<bool>> MemoryStore::Write(StoreWrite write) {
   VERBENA_CO_RETURN_IF_ERROR(CheckLengths(write));
-  const uint64_t record_bytes = MemoryOf(write.records);
-  if (!Reserve(record_bytes)) co_return Full(record_bytes);
-  if (!write.value.has_value()) co_return Remove(write);
-  absl::StatusOr<bool> existed = Assign(write);
-  if (!existed.ok()) bytes_.fetch_sub(record_bytes, std::memory_order_relaxed);
-  co_return existed;
+  co_return write.value.has_value() ? Assign(write) : Remove(write);
 }
 
 absl::StatusOr<bool> MemoryStore::Assign(const StoreWrite& write) {
@@ -84,39 +80,37 @@ absl::StatusOr<bool> MemoryStore::Assign(const StoreWrite& write) {
   std::lock_guard<std::mutex> lock(shard.mutex);
   auto found = shard.entries.lower_bound(write.key);
   const bool existed = found != shard.entries.end() && found->first == write.key;
+  const uint64_t freed = existed ? MemoryOf(write.key, found->second) : 0;
+  const uint64_t used = MemoryOf(write.key, value) + MemoryOf(write.records, existed);
+  VERBENA_RETURN_IF_ERROR(Exchange(freed, used));
   if (!existed) {
-    if (!Reserve(MemoryOf(write.key, value))) return Full(MemoryOf(write.key, value));
     shard.entries.emplace_hint(found, write.key, std::move(copy));
   } else {
-    const size_t old_bytes = found->second.size();
-    if (value.size() > old_bytes) {
-      if (!Reserve(value.size() - old_bytes)) return Full(value.size() - old_bytes);
-    } else {
-      bytes_.fetch_sub(old_bytes - value.size(), std::memory_order_relaxed);
-    }
     found->second.swap(copy);
   }
-  KeepRecords(write.records);
+  KeepRecords(write.records, existed);
   ++shard.counts.puts;
   changes_.Add(write.key, value);
   return existed;
 }
 
-bool MemoryStore::Remove(const StoreWrite& write) {
+absl::StatusOr<bool> MemoryStore::Remove(const StoreWrite& write) {
   Shard& shard = ShardOf(write.key);
   Map::node_type removed;  // freed after the lock
   std::lock_guard<std::mutex> lock(shard.mutex);
-  ++shard.counts.deletes;
-  KeepRecords(write.records);
   auto found = shard.entries.find(write.key);
-  if (found == shard.entries.end()) return false;
+  const bool existed = found != shard.entries.end();
+  const uint64_t freed = existed ? MemoryOf(found->first, found->second) : 0;
+  VERBENA_RETURN_IF_ERROR(Exchange(freed, MemoryOf(write.records, existed)));
+  ++shard.counts.deletes;
+  KeepRecords(write.records, existed);
+  if (!existed) return false;
   removed = shard.entries.extract(found);
   changes_.Add(write.key, std::nullopt);
-  bytes_.fetch_sub(MemoryOf(removed.key(), removed.mapped()), std::memory_order_relaxed);
   return true;
 }
 
-void MemoryStore::KeepRecords(absl::Span<const StoreRecord> records) {
+void MemoryStore::KeepRecords(absl::Span<const StoreRecord> records, bool existed) {
   if (records.empty()) return;
   uint64_t freed = 0;
   std::lock_guard<std::mutex> lock(records_mutex_);
@@ -126,7 +120,8 @@ void MemoryStore::KeepRecords(absl::Span<const StoreRecord> records) {
       freed += MemoryOf(found->first, found->second);
       records_.erase(found);
     }
-    if (record.bytes.has_value()) records_.emplace(record.id, *record.bytes);
+    const std::optional<std::string_view> bytes = record.bytes_for(existed);
+    if (bytes.has_value()) records_.emplace(record.id, *bytes);
   }
   bytes_.fetch_sub(freed, std::memory_order_relaxed);
 }
@@ -188,19 +183,22 @@ Task<absl::StatusOr<StoreStats>> MemoryStore::Stats() {
   co_return sum;
 }
 
-bool MemoryStore::Reserve(uint64_t bytes) {
-  uint64_t used = bytes_.load(std::memory_order_relaxed);
+absl::Status MemoryStore::Exchange(uint64_t freed, uint64_t used) {
+  if (used <= freed) {
+    bytes_.fetch_sub(freed - used, std::memory_order_relaxed);
+    return absl::OkStatus();
+  }
+  const uint64_t more = used - freed;
+  uint64_t held = bytes_.load(std::memory_order_relaxed);
   do {
-    if (bytes > max_bytes_ - used) return false;
-  } while (!bytes_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
-  return true;
-}
-
-absl::Status MemoryStore::Full(uint64_t bytes) const {
-  return absl::ResourceExhaustedError(
-      fmt::format("the store holds {} of {} bytes, and {} more are needed; delete something, or "
-                  "start kv_server with a larger --max_bytes",
-                  bytes_.load(std::memory_order_relaxed), max_bytes_, bytes));
+    if (more > max_bytes_ - held) {
+      return absl::ResourceExhaustedError(
+          fmt::format("the store holds {} of {} bytes, and {} more are needed; delete something, "
+                      "or start kv_server with a larger --max_bytes",
+                      held, max_bytes_, more));
+    }
+  } while (!bytes_.compare_exchange_weak(held, held + more, std::memory_order_relaxed));
+  return absl::OkStatus();
 }
 
 }  // namespace kv

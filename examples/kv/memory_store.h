@@ -65,12 +65,11 @@ class MemoryStore final : public Store {
     return shards_[std::hash<std::string_view>{}(key) % shards_.size()];
   }
   absl::StatusOr<bool> Assign(const StoreWrite& write);
-  bool Remove(const StoreWrite& write);
-  // Their memory was reserved.
-  void KeepRecords(absl::Span<const StoreRecord> records);
-  // Counts `bytes` more, unless that would exceed the maximum.
-  bool Reserve(uint64_t bytes);
-  absl::Status Full(uint64_t bytes) const;
+  absl::StatusOr<bool> Remove(const StoreWrite& write);
+  // Their memory is counted already.
+  void KeepRecords(absl::Span<const StoreRecord> records, bool existed);
+  // Counts `used` more bytes and `freed` fewer, unless that would exceed the maximum.
+  absl::Status Exchange(uint64_t freed, uint64_t used);
 
   const uint64_t max_bytes_;
   std::atomic<uint64_t> bytes_{0};

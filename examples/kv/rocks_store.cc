@@ -188,9 +188,9 @@ absl::Status RocksStore::AddToBatch(PendingWrite& pending, BatchKeys& keys,
       VERBENA_RETURN_IF_ERROR(WriteDown(changes, 1));
       changes.Clear();
     }
-    added = record.bytes.has_value()
-                ? changes.Put(records_, SliceOf(record.id), SliceOf(*record.bytes))
-                : changes.Delete(records_, SliceOf(record.id));
+    const std::optional<std::string_view> bytes = record.bytes_for(pending.existed);
+    added = bytes.has_value() ? changes.Put(records_, SliceOf(record.id), SliceOf(*bytes))
+                              : changes.Delete(records_, SliceOf(record.id));
   }
   return Failed(added, "write");
 }

@@ -30,6 +30,7 @@ absl::Status CheckLengths(const StoreWrite& write) {
   for (const StoreRecord& record : write.records) {
     VERBENA_RETURN_IF_ERROR(CheckKey("id of a record", record.id));
     VERBENA_RETURN_IF_ERROR(CheckValue("record", record.bytes));
+    VERBENA_RETURN_IF_ERROR(CheckValue("record", record.bytes_if_existed));
   }
   return absl::OkStatus();
 }

@@ -46,6 +46,12 @@ struct ScanPage {
 struct StoreRecord {
   std::string_view id;
   std::optional<std::string_view> bytes = {};  // none: the record is removed
+  // In place of `bytes` if the write's key had a value, for results that tell so.
+  std::optional<std::string_view> bytes_if_existed = {};
+
+  std::optional<std::string_view> bytes_for(bool existed) const {
+    return existed && bytes_if_existed.has_value() ? bytes_if_existed : bytes;
+  }
 };
 
 // One change, which takes effect as a whole or not at all.

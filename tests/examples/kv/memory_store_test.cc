@@ -70,6 +70,16 @@ TEST_F(MemoryStoreTest, RecordsCountAsEntriesDo) {
   EXPECT_EQ(bytes(), 0u);
 }
 
+TEST_F(MemoryStoreTest, AStoreThatIsFullStillDeletes) {
+  Make(2 + kEntryBytes);
+  ASSERT_TRUE(Put("k", "v").ok());
+  const StoreRecord record{.id = "i", .bytes = "no", .bytes_if_existed = "y"};
+  const StoreWrite remove{.key = "k", .records = absl::MakeConstSpan(&record, 1)};
+  EXPECT_TRUE(*Run(store_->Write(remove)));
+  EXPECT_EQ(*GetRecord("i"), "y");
+  EXPECT_EQ(bytes(), 2 + kEntryBytes);
+}
+
 Task<void> PutAndGet(MemoryStore& store, int thread, std::atomic<int>& refused,
                      std::atomic<int>& wrong) {
   std::mt19937 random(static_cast<unsigned>(thread));

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "benchmarks/kv/kv_load.h"
+#include "examples/kv/dedupe_records.h"
 #include "examples/kv/kv_service.h"
 #include "examples/kv/limits.h"
 #include "examples/kv/rocks_store.h"
@@ -46,8 +47,11 @@ absl::Status Serve(const std::string& directory, const Ready& ready) {
   absl::StatusOr<std::unique_ptr<Runtime>> runtime =
       Runtime::Start({.mode = kMode, .threads = false});
   if (!runtime.ok()) return runtime.status();
-  kv::KvService service(**store);
-  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(**runtime, {&service});
+  // The store is new, so there is nothing to load.
+  kv::DedupeRecords records(**store);
+  kv::KvService service(**store, records);
+  absl::StatusOr<std::unique_ptr<Server>> server =
+      Server::Start(**runtime, {&service}, {.dedupe = {.store = &records}});
   if (!server.ok()) return server.status();
   ready((*server)->address());
   (*runtime)->executor(0).Run();

@@ -15,6 +15,7 @@
 #include "examples/common/help.h"
 #include "examples/common/mode.h"
 #include "examples/common/signals.h"
+#include "examples/kv/dedupe_records.h"
 #include "examples/kv/kv_service.h"
 #include "examples/kv/open_store.h"
 #include "examples/kv/store.h"
@@ -76,9 +77,13 @@ absl::Status Serve() {
                  .durable = absl::GetFlag(FLAGS_durable),
                  .max_bytes = absl::GetFlag(FLAGS_max_bytes)});
   if (!store.ok()) return store.status();
-  KvService service(**store);
-  absl::StatusOr<std::unique_ptr<verbena::Server>> server =
-      verbena::Server::Start(**runtime, {&service}, {.address = absl::GetFlag(FLAGS_address)});
+  DedupeRecords records(**store);
+  const absl::Status loaded = (*runtime)->BlockOn(records.Load());
+  if (!loaded.ok()) return loaded;
+  KvService service(**store, records);
+  absl::StatusOr<std::unique_ptr<verbena::Server>> server = verbena::Server::Start(
+      **runtime, {&service},
+      {.address = absl::GetFlag(FLAGS_address), .dedupe = {.store = &records}});
   if (!server.ok()) return server.status();
 
   fmt::print("listening on {}\n", (*server)->address());

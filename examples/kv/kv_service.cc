@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "examples/kv/limits.h"
 #include "verbena/rpc/buffer.h"
+#include "verbena/rpc/outcome.h"
 #include "verbena/rpc/payload.h"
 #include "verbena/rpc/time.h"
 
@@ -29,11 +31,31 @@ Task<absl::Status> KvService::Put(ServerContext& context, const v1::PutRequest& 
   }
   // The store reads it where it arrived.
   const Buffer value = context.TakeRequestPayload();
+  v1::PutReply if_new;
+  if_new.set_created(true);
   VERBENA_CO_ASSIGN_OR_RETURN(
-      const bool created,
-      co_await store_.Put(request.key(), std::string_view(value.data(), value.size())));
-  reply.set_created(created);
+      const bool existed,
+      co_await Write(context,
+                     {.key = request.key(), .value = std::string_view(value.data(), value.size())},
+                     if_new.SerializeAsString(), v1::PutReply().SerializeAsString()));
+  reply.set_created(!existed);
   co_return absl::OkStatus();
+}
+
+Task<absl::StatusOr<bool>> KvService::Write(ServerContext& context, StoreWrite write,
+                                            std::string reply_if_new,
+                                            std::string reply_if_existed) {
+  const std::optional<verbena::RequestId> name = context.dedupe_id();
+  if (!name.has_value()) co_return co_await store_.Write(write);
+  absl::StatusOr<bool> existed =
+      co_await records_.Write(write, {.name = *name,
+                                      .acknowledged_below = context.dedupe_acknowledged_below(),
+                                      .reply_if_new = reply_if_new,
+                                      .reply_if_existed = reply_if_existed});
+  if (!existed.ok() && verbena::OutcomeOf(existed.status()) == verbena::Outcome::kNotExecuted) {
+    co_return context.NotExecuted(existed.status());
+  }
+  co_return existed;
 }
 
 Task<absl::Status> KvService::Get(ServerContext& context, const v1::GetRequest& request,
@@ -50,9 +72,14 @@ Task<absl::Status> KvService::Get(ServerContext& context, const v1::GetRequest& 
   co_return absl::OkStatus();
 }
 
-Task<absl::Status> KvService::Delete(ServerContext&, const v1::DeleteRequest& request,
+Task<absl::Status> KvService::Delete(ServerContext& context, const v1::DeleteRequest& request,
                                      v1::DeleteReply& reply) {
-  VERBENA_CO_ASSIGN_OR_RETURN(const bool existed, co_await store_.Delete(request.key()));
+  v1::DeleteReply if_existed;
+  if_existed.set_existed(true);
+  VERBENA_CO_ASSIGN_OR_RETURN(
+      const bool existed,
+      co_await Write(context, {.key = request.key()}, v1::DeleteReply().SerializeAsString(),
+                     if_existed.SerializeAsString()));
   reply.set_existed(existed);
   co_return absl::OkStatus();
 }

@@ -2,16 +2,22 @@
 //
 // Its handlers run on every executor of the server. They wait for the store, which never blocks an
 // executor, and for memory for values. Streams wait for their callers; Watch looks for changes each
-// millisecond, since another executor may make them. The store must outlive it.
+// millisecond, since another executor may make them. Store and records must outlive it.
 //
 //   kv::MemoryStore store(64 << 20);
-//   kv::KvService service(store);
-//   auto server = verbena::Server::Start(*runtime, {&service});
+//   kv::DedupeRecords records(store);
+//   kv::KvService service(store, records);
+//   auto server =
+//       verbena::Server::Start(*runtime, {&service}, {.dedupe = {.store = &records}});
 
 #ifndef VERBENA_EXAMPLES_KV_KV_SERVICE_H_
 #define VERBENA_EXAMPLES_KV_KV_SERVICE_H_
 
+#include <string>
+
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "examples/kv/dedupe_records.h"
 #include "examples/kv/kv.pb.h"
 #include "examples/kv/kv.verbena.pb.h"
 #include "examples/kv/store.h"
@@ -23,7 +29,8 @@ namespace kv {
 
 class KvService final : public v1::KeyValue::Service {
  public:
-  explicit KvService(Store& store) : store_(store) {}
+  // `records` are those of `store`.
+  KvService(Store& store, DedupeRecords& records) : store_(store), records_(records) {}
 
   verbena::Task<absl::Status> Put(verbena::ServerContext& context, const v1::PutRequest& request,
                                   v1::PutReply& reply) override;
@@ -45,7 +52,12 @@ class KvService final : public v1::KeyValue::Service {
                                     v1::StatsReply& reply) override;
 
  private:
+  // A write whose caller may repeat it. Returns whether the key existed.
+  verbena::Task<absl::StatusOr<bool>> Write(verbena::ServerContext& context, StoreWrite write,
+                                            std::string reply_if_new, std::string reply_if_existed);
+
   Store& store_;
+  DedupeRecords& records_;
 };
 
 }  // namespace kv

@@ -383,6 +383,8 @@ enum class PlantedFault {
   kBatchNotSynced,           // writes are acknowledged before the disk has them
   kBatchMemberLost,          // of the writes of a batch the first alone is stored
   kRecordInBatchOfItsOwn,    // a crash may leave a write's data without the record beside it
+  kRecordNotLookedUp,        // after a restart, calls that ran are taken for new ones
+  kRepeatableForgotten,      // the record of a call that its client may still repeat is removed
   kOneWriterHearsOfFailure,  // of a batch that failed, the others hear that it was stored
   kLeftWriteStaysQueued,     // a write is stored whose coroutine was destroyed before its turn
 };

@@ -1,7 +1,8 @@
 // kill -9 of kv_server on RocksDB at random moments, under load, loses no acknowledged Put and
-// leaves no half of a value. The kernel outlives the server and keeps what was written, synced or
-// not: power_loss_test shows what syncs are for. VERBENA_SEED replays the moments that a failure
-// names, as far as the machine's timing goes.
+// leaves no half of a value; and calls that are repeated through kills run once. The kernel
+// outlives the server and keeps what was written, synced or not: power_loss_test shows what syncs
+// are for. VERBENA_SEED replays the moments that a failure names, as far as the machine's timing
+// goes.
 
 #include <atomic>
 #include <chrono>
@@ -27,8 +28,11 @@
 #include "gtest/gtest.h"
 #include "tests/examples/kv/crash_load.h"
 #include "verbena/rpc/buffer.h"
+#include "verbena/rpc/call_options.h"
 #include "verbena/rpc/channel.h"
+#include "verbena/rpc/dedupe.h"
 #include "verbena/rpc/executor.h"
+#include "verbena/rpc/payload.h"
 #include "verbena/rpc/runtime.h"
 #include "verbena/rpc/task.h"
 
@@ -99,10 +103,10 @@ class CrashTest : public testing::Test {
     std::filesystem::remove_all(directory_);
   }
 
-  void StartServer() {
+  void StartServer(const std::string& address = "127.0.0.1:0") {
     auto server = examples::ServerProcess::Start(
         "examples/kv/kv_server", {"--store=rocksdb", "--directory=" + directory_ + "/store",
-                                  "--address=127.0.0.1:0", "--mode=event"});
+                                  "--address=" + address, "--mode=event"});
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     const absl::Status ready = server_->WaitUntilReady(*signals_);
@@ -175,6 +179,114 @@ TEST_F(CrashTest, AKillLosesNoPutThatWasAcknowledged) {
     EXPECT_GT(CheckKeys(), 0u);
     ASSERT_FALSE(HasFailure()) << "VERBENA_SEED=" << seed << ", after kill " << kills + 1;
   }
+}
+
+// Puts and deletes keys that nobody else uses, each call again and again until it is answered. Its
+// answer must be that of the attempt that ran.
+class Repeater {
+ public:
+  Repeater(Channel& channel, size_t writer) : stub_(channel), writer_(writer) {}
+
+  Task<void> Run(const std::atomic<bool>& ends) {
+    while (!ends && !testing::Test::HasFailure()) {
+      co_await PutOnce(rounds_++);
+      if (rounds_ % 2 == 0) co_await DeleteOnce(rounds_ - 1);
+    }
+  }
+  uint64_t rounds() const { return rounds_; }
+  uint64_t repetitions() const { return repetitions_; }
+
+ private:
+  std::string KeyOf(uint64_t round) const {
+    return std::to_string(writer_) + " " + std::to_string(round);
+  }
+  static verbena::CallOptions Options(verbena::DedupeToken& token) {
+    return {.deadline = kCallTimeout, .wait_for_ready = true, .dedupe = &token};
+  }
+  // True if the call is to be repeated, since a server died with it.
+  bool Repeats(const absl::Status& status) {
+    if (status.ok()) return false;
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    ++repetitions_;
+    return absl::IsUnavailable(status);
+  }
+  Task<void> PutOnce(uint64_t round) {
+    verbena::DedupeToken token;
+    v1::PutRequest request;
+    request.set_key(KeyOf(round));
+    absl::StatusOr<v1::PutReply> reply;
+    do {
+      verbena::CallOptions options = Options(token);
+      options.request_payload = verbena::Payload::Empty();
+      reply = co_await stub_.Put(request, std::move(options));
+    } while (Repeats(reply.status()));
+    EXPECT_TRUE(reply.ok() && reply->created()) << "Put of '" << request.key() << "' ran twice";
+  }
+  Task<void> DeleteOnce(uint64_t round) {
+    verbena::DedupeToken token;
+    v1::DeleteRequest request;
+    request.set_key(KeyOf(round));
+    absl::StatusOr<v1::DeleteReply> reply;
+    do {
+      reply = co_await stub_.Delete(request, Options(token));
+    } while (Repeats(reply.status()));
+    EXPECT_TRUE(reply.ok() && reply->existed()) << "Delete of '" << request.key() << "' ran twice";
+  }
+
+  v1::KeyValue::Stub stub_;
+  const size_t writer_;
+  uint64_t rounds_ = 0;
+  uint64_t repetitions_ = 0;
+};
+
+Task<uint64_t> CountKeys(Channel& channel) {
+  const v1::KeyValue::Stub stub(channel);
+  v1::ScanRequest request;
+  uint64_t keys = 0;
+  do {
+    const auto page = co_await stub.Scan(request, {.deadline = kCallTimeout});
+    EXPECT_TRUE(page.ok()) << page.status();
+    if (!page.ok()) break;
+    keys += page->entries_size();
+    request.set_start_key(page->next_key());
+  } while (!request.start_key().empty());
+  co_return keys;
+}
+
+TEST_F(CrashTest, ARepeatedCallRunsOnceThroughKills) {
+  const uint32_t seed = CrashSeed();
+  std::cout << "VERBENA_SEED=" << seed << std::endl;
+  std::mt19937 random(seed);
+  StartServer();
+  ASSERT_FALSE(HasFatalFailure());
+  const std::string address = server_->address();
+  const std::unique_ptr<Runtime> runtime = StartRuntime();
+  Channel channel(*runtime, address);
+  std::vector<Repeater> repeaters;
+  for (size_t i = 0; i < kCrashWriters; ++i) repeaters.emplace_back(channel, i);
+  std::atomic<bool> ends = false;
+  auto run = [&]() -> Task<void> {
+    TaskScope scope(co_await CurrentContext());
+    for (Repeater& repeater : repeaters) scope.Spawn(repeater.Run(ends));
+    co_await scope.Join();
+  };
+  std::thread load([&] { runtime->BlockOn(run()); });
+  for (int kills = 0; kills < kKills && !HasFailure(); ++kills) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50 + random() % 100));
+    server_.reset();  // by SIGKILL
+    StartServer(address);
+  }
+  ends = true;
+  load.join();
+  uint64_t keys = 0;
+  uint64_t repetitions = 0;
+  for (const Repeater& repeater : repeaters) {
+    keys += repeater.rounds() - repeater.rounds() / 2;
+    repetitions += repeater.repetitions();
+  }
+  EXPECT_GT(repetitions, 0u) << "no kill met a call";
+  EXPECT_EQ(runtime->BlockOn(CountKeys(channel)), keys) << "of acknowledged calls";
+  std::cout << keys << " keys, " << repetitions << " repetitions" << std::endl;
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "examples/kv/change_log.h"
+#include "examples/kv/dedupe_records.h"
 #include "examples/kv/kv.pb.h"
 #include "examples/kv/kv.verbena.pb.h"
 #include "examples/kv/limits.h"
@@ -76,7 +77,8 @@ class KvServiceTest : public testing::Test {
   static constexpr std::chrono::seconds kLong{30};
 
   MemoryStore store_{4 * (kMaxKeyBytes + kMaxValueBytes + kEntryBytes)};
-  InProcess<KvService> kv_{{.runtime = {.executors = 2}}, store_};
+  DedupeRecords records_{store_};
+  InProcess<KvService> kv_{{.runtime = {.executors = 2}}, store_, records_};
 };
 
 TEST_F(KvServiceTest, OneExecutorGetsWhatAnotherPut) {
@@ -156,7 +158,8 @@ TEST_F(KvServiceTest, StatsTellWhatHappened) {
   const auto stats = kv_.Run(stub().Stats(v1::StatsRequest()));
   ASSERT_TRUE(stats.ok()) << stats.status();
   EXPECT_EQ(stats->keys(), 1u);
-  EXPECT_EQ(stats->bytes(), 3 + 5 + kEntryBytes);
+  const size_t record_bytes = 24 + 2 + kEntryBytes;  // the Put's name and reply
+  EXPECT_EQ(stats->bytes(), 3 + 5 + kEntryBytes + record_bytes);
   EXPECT_EQ(stats->max_bytes(), 4 * (kMaxKeyBytes + kMaxValueBytes + kEntryBytes));
   EXPECT_THAT(stats->store(), HasSubstr("memory"));
   EXPECT_EQ(stats->puts(), 1u);

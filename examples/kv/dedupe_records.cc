@@ -1,0 +1,165 @@
+#include "examples/kv/dedupe_records.h"
+
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "absl/types/span.h"
+#include "examples/kv/limits.h"
+#include "fmt/format.h"
+#include "verbena/rpc/outcome.h"
+#include "verbena/transport/log/mutant.h"
+
+namespace kv {
+
+using verbena::DedupeResult;
+using verbena::RequestId;
+using verbena::Task;
+
+namespace {
+
+// The record that says that names were dropped.
+constexpr std::string_view kDropped = "dropped";
+constexpr size_t kIdBytes = sizeof(RequestId::client) + sizeof(uint64_t);
+
+static_assert(DedupeRecords::kMaxRemoved + 2 <= kMaxRecords);
+
+// Orders the names of a client by their numbers.
+std::string IdOf(const RequestId& name) {
+  std::string id(name.client.begin(), name.client.end());
+  for (int shift = 56; shift >= 0; shift -= 8) {
+    id.push_back(static_cast<char>((name.number >> shift) & 0xff));
+  }
+  return id;
+}
+
+RequestId NameOf(const std::string& id) {
+  RequestId name;
+  std::memcpy(name.client.data(), id.data(), name.client.size());
+  for (size_t i = name.client.size(); i < kIdBytes; ++i) {
+    name.number = name.number << 8 | static_cast<uint8_t>(id[i]);
+  }
+  return name;
+}
+
+}  // namespace
+
+Task<absl::Status> DedupeRecords::Load() {
+  std::string bytes;
+  const absl::Status dropped = co_await store_.GetRecord(kDropped, bytes);
+  if (!dropped.ok() && !absl::IsNotFound(dropped)) co_return dropped;
+  std::string next;
+  do {
+    VERBENA_CO_ASSIGN_OR_RETURN(ScanPage page, co_await store_.ScanRecords(next, kMaxValueBytes));
+    std::lock_guard<std::mutex> lock(mutex_);
+    dropped_ = dropped.ok();
+    for (const StoreEntry& entry : page.entries) {
+      if (entry.key.size() != kIdBytes) continue;
+      const RequestId name = NameOf(entry.key);
+      // A crash may have left a part of a dropped client's names: what is not there proves nothing.
+      Client& client = ClientOf(name.client, std::numeric_limits<uint64_t>::max());
+      names_ += client.numbers.insert(name.number).second ? 1 : 0;
+    }
+    next = std::move(page.next_key);
+  } while (!next.empty());
+  co_return absl::OkStatus();
+}
+
+Task<absl::StatusOr<bool>> DedupeRecords::Write(StoreWrite write, Call call) {
+  VERBENA_CO_ASSIGN_OR_RETURN(const Changes changes, Begin(call));
+  const std::string id = IdOf(call.name);
+  std::vector<std::string> removed;
+  for (const RequestId& name : changes.removed) removed.push_back(IdOf(name));
+  std::vector<StoreRecord> records = {
+      {.id = id, .bytes = call.reply_if_new, .bytes_if_existed = call.reply_if_existed}};
+  for (const std::string& each : removed) records.push_back({.id = each});
+  if (changes.dropped) records.push_back({.id = kDropped, .bytes = ""});
+  write.records = records;
+  absl::StatusOr<bool> existed = co_await store_.Write(write);
+  if (!existed.ok()) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    leftovers_.insert(leftovers_.end(), changes.removed.begin(), changes.removed.end());
+  }
+  co_return existed;
+}
+
+Task<absl::StatusOr<std::optional<DedupeResult>>> DedupeRecords::Lookup(RequestId name) {
+  if (VERBENA_MUTANT(kRecordNotLookedUp)) co_return std::nullopt;
+  DedupeResult result;
+  absl::Status found = co_await store_.GetRecord(IdOf(name), result.reply);
+  if (found.ok()) co_return result;
+  if (!absl::IsNotFound(found)) co_return found;
+  if (IsProven(name)) co_return std::nullopt;
+  co_return absl::AbortedError(
+      fmt::format("the store cannot tell whether the call has run: there were more than {} names "
+                  "of calls, and it dropped those of clients that were idle. Get the key to see "
+                  "what is there",
+                  max_names_));
+}
+
+absl::StatusOr<DedupeRecords::Changes> DedupeRecords::Begin(const Call& call) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Client& client = ClientOf(call.name.client, call.name.number);
+  by_age_.splice(by_age_.end(), by_age_, client.age);
+  Changes changes;
+  Acknowledge(call, client, changes.removed);
+  if (client.numbers.size() >= max_names_ / 2) {
+    leftovers_.insert(leftovers_.end(), changes.removed.begin(), changes.removed.end());
+    return verbena::WithOutcome(
+        absl::ResourceExhaustedError(fmt::format(
+            "the client has {} calls that it has not acknowledged: end the DedupeTokens of calls "
+            "that are not repeated any more",
+            client.numbers.size())),
+        verbena::Outcome::kNotExecuted);
+  }
+  names_ += client.numbers.insert(call.name.number).second ? 1 : 0;
+  while (names_ > max_names_) DropIdlest();
+  while (changes.removed.size() < kMaxRemoved && !leftovers_.empty()) {
+    changes.removed.push_back(leftovers_.front());
+    leftovers_.pop_front();
+    changes.dropped = dropped_;
+  }
+  return changes;
+}
+
+DedupeRecords::Client& DedupeRecords::ClientOf(const ClientId& id, uint64_t unproven_below) {
+  const auto [found, added] = clients_.try_emplace(id);
+  Client& client = found->second;
+  if (added) {
+    client.age = by_age_.insert(by_age_.end(), id);
+    // It may have had names before, which were dropped.
+    if (dropped_) client.unproven_below = unproven_below;
+  }
+  return client;
+}
+
+void DedupeRecords::Acknowledge(const Call& call, Client& client, std::vector<RequestId>& removed) {
+  // The lowest number that the client may still repeat is kept.
+  const uint64_t below = call.acknowledged_below + (VERBENA_MUTANT(kRepeatableForgotten) ? 1 : 0);
+  while (removed.size() < kMaxRemoved && !client.numbers.empty() &&
+         *client.numbers.begin() < below) {
+    removed.push_back({.client = call.name.client, .number = *client.numbers.begin()});
+    client.numbers.erase(client.numbers.begin());
+    --names_;
+  }
+}
+
+void DedupeRecords::DropIdlest() {
+  const auto idlest = clients_.find(by_age_.front());
+  for (const uint64_t number : idlest->second.numbers) {
+    leftovers_.push_back({.client = idlest->first, .number = number});
+  }
+  names_ -= idlest->second.numbers.size();
+  clients_.erase(idlest);
+  by_age_.pop_front();
+  dropped_ = true;
+}
+
+bool DedupeRecords::IsProven(const RequestId& name) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto client = clients_.find(name.client);
+  if (client == clients_.end()) return !dropped_;
+  return name.number >= client->second.unproven_below;
+}
+
+}  // namespace kv

@@ -1,0 +1,102 @@
+// DedupeRecords: which of kv's calls have run, and their replies, kept as records of a Store. A
+// call that is repeated after a crash gets the reply of the one that ran.
+//
+// A record is written in the same step as the data, and removed with a later write of its client
+// once the client has acknowledged it. A client that keeps more than half of `max_names`
+// unacknowledged is refused. Clients that are gone acknowledge nothing: beyond `max_names` in all,
+// those that have been idle longest are dropped. From then on a name without a record proves
+// something only if its client has been known since before, or gave it later.
+//
+// On any executor; a mutex is held for a few look-ups in the names, which are in memory, too. The
+// store must outlive it, and have no other DedupeRecords.
+//
+//   DedupeRecords records(store);
+//   runtime.BlockOn(records.Load());
+//   Server::Start(runtime, {&service}, {.dedupe = {.store = &records}});
+
+#ifndef VERBENA_EXAMPLES_KV_DEDUPE_RECORDS_H_
+#define VERBENA_EXAMPLES_KV_DEDUPE_RECORDS_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "examples/kv/store.h"
+#include "verbena/rpc/call_context.h"
+#include "verbena/rpc/dedupe.h"
+#include "verbena/rpc/task.h"
+
+namespace kv {
+
+class DedupeRecords final : public verbena::DedupeStore {
+ public:
+  static constexpr size_t kMaxNames = size_t{1} << 17;  // (start)
+  // The most records that one write removes.
+  static constexpr size_t kMaxRemoved = 16;
+
+  explicit DedupeRecords(Store& store, size_t max_names = kMaxNames)
+      : store_(store), max_names_(max_names) {}
+
+  // Reads the names that the store has. Before the first call; fails as the store does.
+  verbena::Task<absl::Status> Load();
+
+  // A call, and its serialized replies if its key is new, and if it existed.
+  struct Call {
+    verbena::RequestId name;
+    uint64_t acknowledged_below = 0;
+    std::string_view reply_if_new = {};
+    std::string_view reply_if_existed = {};
+  };
+  // Stores `write` and the record of `call`. Fails as Store::Write() does, and with
+  // RESOURCE_EXHAUSTED and Outcome::kNotExecuted if the client acknowledges too little.
+  verbena::Task<absl::StatusOr<bool>> Write(StoreWrite write, Call call);
+  // ABORTED if the name may be one of those that were dropped.
+  verbena::Task<absl::StatusOr<std::optional<verbena::DedupeResult>>> Lookup(
+      verbena::RequestId name) override;
+
+ private:
+  using ClientId = std::array<uint8_t, 16>;
+  struct Client {
+    absl::btree_set<uint64_t> numbers;
+    uint64_t unproven_below = 0;  // such numbers may be among the dropped ones
+    std::list<ClientId>::iterator age;
+  };
+
+  // Of records, beside the one that a write adds.
+  struct Changes {
+    std::vector<verbena::RequestId> removed;
+    bool dropped = false;  // some may be names that nobody had acknowledged
+  };
+
+  absl::StatusOr<Changes> Begin(const Call& call);
+  // Whether a name without a record is that of a call that has not run.
+  bool IsProven(const verbena::RequestId& name);
+  // Under the mutex.
+  Client& ClientOf(const ClientId& id, uint64_t unproven_below);
+  void Acknowledge(const Call& call, Client& client, std::vector<verbena::RequestId>& removed);
+  void DropIdlest();
+
+  Store& store_;
+  const size_t max_names_;
+  std::mutex mutex_;
+  absl::flat_hash_map<ClientId, Client> clients_;
+  std::list<ClientId> by_age_;                // the longest idle first
+  std::deque<verbena::RequestId> leftovers_;  // without a client, still to be removed
+  size_t names_ = 0;                          // of all clients
+  bool dropped_ = false;                      // some were that nobody had acknowledged
+};
+
+}  // namespace kv
+
+#endif  // VERBENA_EXAMPLES_KV_DEDUPE_RECORDS_H_

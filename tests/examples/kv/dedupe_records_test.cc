@@ -1,0 +1,207 @@
+// A repeated Put or Delete of kv has the answer of the first, also after a restart; records go as
+// soon as nobody can ask for them; and a client that is gone, or never acknowledges, fills no
+// store. Built once for each engine.
+
+#include "examples/kv/dedupe_records.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "examples/kv/kv.pb.h"
+#include "examples/kv/kv.verbena.pb.h"
+#include "examples/kv/kv_service.h"
+#include "tests/examples/kv/store_fixture.h"
+#include "verbena/rpc/call_context.h"
+#include "verbena/rpc/channel.h"
+#include "verbena/rpc/dedupe.h"
+#include "verbena/rpc/outcome.h"
+#include "verbena/rpc/payload.h"
+#include "verbena/rpc/server.h"
+#include "verbena/rpc/task.h"
+
+namespace kv {
+namespace {
+
+using verbena::RequestId;
+using verbena::Task;
+
+constexpr size_t kMaxNames = 40;
+
+RequestId NameOf(uint8_t client, uint64_t number) { return {.client = {client}, .number = number}; }
+
+class DedupeRecordsTest : public StoreFixture {
+ protected:
+  void SetUp() override {
+    store_ = MakeStore();
+    Restart();
+  }
+
+  // The store stays.
+  void Restart() {
+    records_ = std::make_unique<DedupeRecords>(*store_, kMaxNames);
+    ASSERT_TRUE(Run(records_->Load()).ok());
+  }
+  // A call that puts "key", whose record says "new" or "old".
+  absl::Status Call(uint8_t client, uint64_t number, uint64_t acknowledged_below = 1) {
+    return Run(records_->Write({.key = "key", .value = "value"},
+                               {.name = NameOf(client, number),
+                                .acknowledged_below = acknowledged_below,
+                                .reply_if_new = "new",
+                                .reply_if_existed = "old"}))
+        .status();
+  }
+  // What the store knows of a call: its reply, "none" if it has not run, or a status.
+  std::string Known(uint8_t client, uint64_t number) {
+    const auto found = Run(records_->Lookup(NameOf(client, number)));
+    if (!found.ok()) return absl::StatusCodeToString(found.status().code());
+    return found->has_value() ? (*found)->reply : "none";
+  }
+  size_t RecordsInStore() { return Run(store_->ScanRecords("", kPlenty)).value().entries.size(); }
+
+  std::unique_ptr<DedupeRecords> records_;
+};
+
+TEST_F(DedupeRecordsTest, ARecordSaysWhetherTheKeyExisted) {
+  ASSERT_TRUE(Call(1, 1).ok());
+  ASSERT_TRUE(Call(1, 2).ok());
+  for (int lives = 0; lives < 2; ++lives) {
+    EXPECT_EQ(Known(1, 1), "new");
+    EXPECT_EQ(Known(1, 2), "old");
+    EXPECT_EQ(Known(1, 3), "none");
+    EXPECT_EQ(Known(2, 1), "none");
+    Restart();
+  }
+}
+
+TEST_F(DedupeRecordsTest, WhatIsAcknowledgedIsForgottenAndNothingElse) {
+  for (uint64_t number = 1; number <= 18; ++number) ASSERT_TRUE(Call(1, number).ok());
+  ASSERT_TRUE(Call(2, 1).ok());
+  Restart();
+  ASSERT_TRUE(Call(1, 19, 18).ok());
+  EXPECT_EQ(RecordsInStore(), 4u) << "one write removes 16";
+  EXPECT_EQ(Known(1, 16), "none");
+  ASSERT_TRUE(Call(1, 20, 18).ok());
+  EXPECT_EQ(RecordsInStore(), 4u);
+  EXPECT_EQ(Known(1, 17), "none");
+  EXPECT_EQ(Known(1, 18), "old") << "it may be repeated";
+  EXPECT_EQ(Known(2, 1), "old") << "it is another client's";
+}
+
+TEST_F(DedupeRecordsTest, AClientThatNeverAcknowledgesIsRefused) {
+  uint64_t number = 1;
+  while (number <= kMaxNames / 2) ASSERT_TRUE(Call(1, number++).ok());
+  const absl::Status refused = Call(1, number);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_EQ(verbena::OutcomeOf(refused), verbena::Outcome::kNotExecuted);
+  EXPECT_EQ(Known(1, number), "none");
+  EXPECT_TRUE(Call(2, 1).ok());
+  EXPECT_TRUE(Call(1, number, 2).ok());
+  EXPECT_EQ(RecordsInStore(), kMaxNames / 2 + 1);
+}
+
+TEST_F(DedupeRecordsTest, ClientsThatAreGoneAreDroppedAndTheirNamesProveNothing) {
+  ASSERT_TRUE(Call(200, 1).ok());
+  for (uint8_t client = 1; client <= 2 * kMaxNames; ++client) {
+    ASSERT_TRUE(Call(client, 1).ok());
+    ASSERT_TRUE(Call(200, 1 + client, 1 + client).ok());
+  }
+  EXPECT_LE(RecordsInStore(), kMaxNames + 1) << "and the one that says that some were dropped";
+  EXPECT_EQ(Known(200, 1000), "none") << "the client has been known all the time";
+  for (int lives = 0; lives < 2; ++lives) {
+    EXPECT_EQ(Known(1, 1), "ABORTED");
+    EXPECT_EQ(Known(2 * kMaxNames, 1), "old");
+    EXPECT_EQ(Known(200, 1 + 2 * kMaxNames), "old");
+    Restart();
+  }
+  ASSERT_TRUE(Call(1, 5).ok());
+  EXPECT_EQ(Known(1, 4), "ABORTED") << "it may have run before the client was dropped";
+  EXPECT_EQ(Known(1, 6), "none");
+}
+
+TEST_F(DedupeRecordsTest, WritesThatFailRemoveTheirRecordsLater) {
+  for (uint64_t number = 1; number <= 4; ++number) ASSERT_TRUE(Call(1, number).ok());
+  EXPECT_FALSE(Run(records_->Write({.key = "", .value = "v"},
+                                   {.name = NameOf(1, 5), .acknowledged_below = 5}))
+                   .ok());
+  EXPECT_EQ(RecordsInStore(), 4u);
+  ASSERT_TRUE(Call(1, 6, 6).ok());
+  EXPECT_EQ(RecordsInStore(), 1u);
+}
+
+// The service on that, as its clients see it.
+class DedupedServiceTest : public DedupeRecordsTest {
+ protected:
+  void SetUp() override {
+    DedupeRecordsTest::SetUp();
+    StartServer();
+    channel_.emplace(*runtime_, address_);
+  }
+  void TearDown() override {
+    channel_.reset();
+    server_.reset();
+  }
+  void StartServer() {
+    server_.reset();
+    Restart();
+    service_ = std::make_unique<KvService>(*store_, *records_);
+    auto server = verbena::Server::Start(
+        *runtime_, {service_.get()}, {.address = address_, .dedupe = {.store = records_.get()}});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    address_ = server_->address();
+  }
+  verbena::CallOptions Options(verbena::DedupeToken& token) {
+    return {.deadline = std::chrono::seconds(30), .wait_for_ready = true, .dedupe = &token};
+  }
+  // Puts "key", then deletes it, each twice, with `between` before the repetition.
+  template <typename Between>
+  Task<void> PutAndDeleteTwice(Between between) {
+    v1::KeyValue::Stub stub(*channel_);
+    v1::PutRequest put;
+    put.set_key("key");
+    v1::DeleteRequest remove;
+    remove.set_key("key");
+    verbena::DedupeToken put_token;
+    verbena::DedupeToken delete_token;
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      verbena::CallOptions options = Options(put_token);
+      options.request_payload = verbena::Payload::Empty();
+      const auto reply = co_await stub.Put(put, std::move(options));
+      EXPECT_TRUE(reply.ok() && reply->created()) << "attempt " << attempt << reply.status();
+      if (attempt == 0) co_await between();
+    }
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      const auto reply = co_await stub.Delete(remove, Options(delete_token));
+      EXPECT_TRUE(reply.ok() && reply->existed()) << "attempt " << attempt << reply.status();
+      if (attempt == 0) co_await between();
+    }
+  }
+
+  std::string address_ = "127.0.0.1:0";
+  std::unique_ptr<KvService> service_;
+  std::unique_ptr<verbena::Server> server_;
+  std::optional<verbena::Channel> channel_;
+};
+
+TEST_F(DedupedServiceTest, ARepeatedPutHasTheAnswerOfTheFirstAlsoAfterARestart) {
+  Run(PutAndDeleteTwice([]() -> Task<void> { co_return; }));
+  Run(PutAndDeleteTwice([this]() -> Task<void> {
+    const absl::Status restarted = co_await verbena::RunBlocking([this] {
+      StartServer();
+      return absl::OkStatus();
+    });
+    EXPECT_TRUE(restarted.ok());
+  }));
+  EXPECT_EQ(RecordsInStore(), 1u + 1u) << "the last Delete's, and what it could not acknowledge";
+}
+
+}  // namespace
+}  // namespace kv

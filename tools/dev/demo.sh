@@ -4,7 +4,7 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-usage: ./dev demo [block_store|kv|stream] [arguments of the example]
+usage: ./dev demo [block_store|kv|rolling|stream] [arguments of the example]
        ./dev demo hello|balanced|dedupe|host_loop|interceptors|overload|own_memory|registered|retries|rolling_restart
 
   block_store  (default) a block server and a client as two processes: a directory tree, the given one or
@@ -13,6 +13,9 @@ usage: ./dev demo [block_store|kv|stream] [arguments of the example]
   kv           a key-value server and a client: every line of the given files, or of texts that every
                Debian has, is stored, read back with many calls in flight, verified; beside the same
                store in one process. --store=memory (default) or rocksdb, --directory, --durable
+  rolling      a replicated key-value store: six servers are restarted, killed and frozen one after another
+               under load; at last it counts lost writes and checks what the clients saw; starts an etcd of
+               its own. --short for one shard and two events
   stream       a volume of the block store is copied by streams while calls go on over the same link, and
                compared
   hello        the README's program: one service, one call
@@ -27,20 +30,20 @@ usage: ./dev demo [block_store|kv|stream] [arguments of the example]
   rolling_restart
                three server processes are restarted in turn while a client calls them: no call fails
 
-./dev demo EXAMPLE --help lists the arguments of block_store, kv and stream; the others take none.
+./dev demo EXAMPLE --help lists the arguments of block_store, kv, rolling and stream; the others take none.
 TEXT
 }
 
 example=block_store
 case ${1:-} in
   -h | --help) usage; exit 0 ;;
-  block_store | kv | stream | hello | balanced | dedupe | host_loop | interceptors | overload | own_memory | registered | retries | rolling_restart) example=$1; shift ;;
+  block_store | kv | stream | hello | balanced | dedupe | host_loop | interceptors | overload | own_memory | registered | retries | rolling | rolling_restart) example=$1; shift ;;
   -*) ;;
   "") ;;
   *)
     # A path is an argument of block_store; a word that is none is more likely a mistyped example.
     if [ ! -e "$1" ]; then
-      echo "dev demo: '$1' is neither an example (block_store, kv, stream, hello, balanced, dedupe, host_loop, interceptors, overload, own_memory, registered, retries, rolling_restart) nor a file" >&2
+      echo "dev demo: '$1' is neither an example (block_store, kv, stream, hello, balanced, dedupe, host_loop, interceptors, overload, own_memory, registered, retries, rolling, rolling_restart) nor a file" >&2
       exit 2
     fi
     ;;
@@ -58,7 +61,7 @@ binary=$(tools/dev/bazel.sh cquery "${flags[@]}" --noshow_progress --output=star
   '--starlark:expr=target.files_to_run.executable.path' "$target")
 binary=$(readlink -f .bazel/bin)/${binary#bazel-out/*/bin/}
 cd "$callers_directory"
-if [ "$example" = registered ]; then
+if [ "$example" = registered ] || [ "$example" = rolling ]; then
   exec "$VERBENA_TOP/tools/dev/etcd.sh" -- "$binary" "$@"
 fi
 exec "$binary" "$@"

@@ -719,4 +719,18 @@ MUTANTS = [
            "*EachWriterOfABatchHearsOfItsFailure"),
     Mutant("kLeftWriteStaysQueued", "//tests/examples/kv:group_commit_test",
            "*AWriteWhoseCoroutineIsDestroyedBeforeItsTurnIsNotStored"),
+
+    # the replicated store
+    Mutant("kLostReplicaMayLead", "//tests/examples/replicated_kv:rules_test",
+           "*OnlyAReplicaInSyncMayLead"),
+    Mutant("kLeaseCountsFromAnswer", "//tests/examples/replicated_kv:rules_test",
+           "*ALeaseCountsFromBeforeItsRequestWasSent"),
+    Mutant("kOlderEpochTaken", "//tests/examples/replicated_kv:rules_test",
+           "*AnOlderEpochIsRefused"),
+    Mutant("kCommitBeforeSlowest", "//tests/examples/replicated_kv:rules_test",
+           "*TheSlowestMemberDecidesWhatIsCommitted"),
+    Mutant("kCommitBeforeRemoval", "//tests/examples/replicated_kv:membership_test",
+           "*NothingIsCommittedBeforeALostReplicaHasLeft"),
+    Mutant("kNameNotWithData", "//tests/examples/replicated_kv:log_test",
+           "*ACallIsKnownAfterARestart"),
 ]

@@ -387,6 +387,14 @@ enum class PlantedFault {
   kRepeatableForgotten,      // the record of a call that its client may still repeat is removed
   kOneWriterHearsOfFailure,  // of a batch that failed, the others hear that it was stored
   kLeftWriteStaysQueued,     // a write is stored whose coroutine was destroyed before its turn
+
+  // the replicated store
+  kLostReplicaMayLead,     // a replica that left the in-sync set may become primary
+  kLeaseCountsFromAnswer,  // a primary counts its lease from when it heard that it was renewed
+  kOlderEpochTaken,        // a backup takes the log of a primary that was replaced
+  kCommitBeforeSlowest,    // a write is acknowledged before all replicas in sync have it
+  kCommitBeforeRemoval,    // a write is acknowledged without a replica that etcd has in sync
+  kNameNotWithData,        // a write's data are stored without the name of its call
 };
 
 }  // namespace verbena::internal::mutant

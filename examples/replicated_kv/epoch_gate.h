@@ -1,0 +1,60 @@
+// EpochGate: a backup's memory of epochs and streams. It admits one stream of the log at a time,
+// and no message of a primary that has been replaced.
+//
+// A value; one thread. It begins with the epoch that etcd has when the server starts.
+//
+//   VERBENA_CO_ASSIGN_OR_RETURN(const uint64_t pass, gate.Admit(hello.epoch()));
+//   … for each message: VERBENA_CO_RETURN_IF_ERROR(gate.Check(pass, message.epoch()));
+
+#ifndef VERBENA_EXAMPLES_REPLICATED_KV_EPOCH_GATE_H_
+#define VERBENA_EXAMPLES_REPLICATED_KV_EPOCH_GATE_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "fmt/format.h"
+#include "verbena/transport/log/mutant.h"
+
+namespace replicated_kv {
+
+class EpochGate {
+ public:
+  uint64_t epoch() const { return epoch_; }
+
+  // There is an epoch like this.
+  void Learn(uint64_t epoch) { epoch_ = std::max(epoch_, epoch); }
+
+  // Lets a new stream in, and ends the one before. FAILED_PRECONDITION: its primary was replaced.
+  absl::StatusOr<uint64_t> Admit(uint64_t epoch) {
+    if (absl::Status fresh = CheckEpoch(epoch); !fresh.ok()) return fresh;
+    Learn(epoch);
+    return ++pass_;
+  }
+  // Lets no stream go on.
+  void Close() { ++pass_; }
+
+  // A message of the stream that got `pass`.
+  absl::Status Check(uint64_t pass, uint64_t epoch) const {
+    if (pass != pass_) {
+      return absl::FailedPreconditionError("the primary has a newer stream to this replica");
+    }
+    return CheckEpoch(epoch);
+  }
+  bool IsOpen(uint64_t pass) const { return pass == pass_; }
+
+ private:
+  absl::Status CheckEpoch(uint64_t epoch) const {
+    if (epoch >= epoch_ || VERBENA_MUTANT(kOlderEpochTaken)) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        fmt::format("epoch {} is over: this replica knows epoch {}", epoch, epoch_));
+  }
+
+  uint64_t epoch_ = 0;
+  uint64_t pass_ = 0;
+};
+
+}  // namespace replicated_kv
+
+#endif  // VERBENA_EXAMPLES_REPLICATED_KV_EPOCH_GATE_H_

@@ -1,0 +1,46 @@
+// LeaseTerm: how long a server may act as a holder of its lease in etcd.
+//
+// It counts on the server's own clock, from before the request that renewed the lease was sent: so
+// it ends before etcd's own count does, however long the answer took. The margin covers clocks that
+// run at different speeds. Etcd's clock and this one are never compared. A value; one thread.
+//
+//   const TimePoint sent = clock.Now();
+//   auto kept = co_await etcd.KeepAlive(lease);
+//   if (kept.ok()) term.Renew(sent, kept->ttl);
+//   …
+//   if (!term.Holds(clock.Now())) … serve nobody …
+
+#ifndef VERBENA_EXAMPLES_REPLICATED_KV_LEASE_TERM_H_
+#define VERBENA_EXAMPLES_REPLICATED_KV_LEASE_TERM_H_
+
+#include <algorithm>
+
+#include "verbena/rpc/time.h"
+#include "verbena/transport/log/mutant.h"
+
+namespace replicated_kv {
+
+class LeaseTerm {
+ public:
+  // The margin is that part of the lease's time to live.
+  static constexpr int kMarginPart = 10;
+
+  // The lease was renewed for `ttl` by a request that was sent at `sent`. The answer came `now`.
+  void Renew(verbena::TimePoint sent, verbena::Duration ttl, verbena::TimePoint now) {
+    const verbena::TimePoint start = VERBENA_MUTANT(kLeaseCountsFromAnswer) ? now : sent;
+    // An older answer that comes late does not shorten it.
+    until_ = std::max(until_, verbena::SaturatingAdd(start, ttl - ttl / kMarginPart));
+  }
+  // The lease has ended.
+  void End() { until_ = verbena::TimePoint(); }
+
+  bool Holds(verbena::TimePoint now) const { return now < until_; }
+  verbena::TimePoint until() const { return until_; }
+
+ private:
+  verbena::TimePoint until_{};
+};
+
+}  // namespace replicated_kv
+
+#endif  // VERBENA_EXAMPLES_REPLICATED_KV_LEASE_TERM_H_

@@ -1,0 +1,36 @@
+// The bounds of the replicated store. The .proto tells the first two to users.
+
+#ifndef VERBENA_EXAMPLES_REPLICATED_KV_LIMITS_H_
+#define VERBENA_EXAMPLES_REPLICATED_KV_LIMITS_H_
+
+#include <chrono>
+#include <cstddef>
+
+#include "verbena/rpc/time.h"
+
+namespace replicated_kv {
+
+inline constexpr size_t kMaxKeyBytes = 120;
+inline constexpr size_t kMaxValueBytes = size_t{64} << 10;
+
+// The log in memory, from which a backup that was away for a moment catches up. (start)
+inline constexpr size_t kMaxTailEntries = 16384;
+inline constexpr size_t kMaxTailBytes = size_t{16} << 20;
+// Writes that wait for the disk or for backups; further ones are refused. (start)
+inline constexpr size_t kMaxUncommitted = 4096;
+// A page of a copy.
+inline constexpr size_t kMaxPageBytes = size_t{64} << 10;
+// How far behind a replica may be when it joins the in-sync set.
+inline constexpr uint64_t kMaxLagToJoin = 64;
+
+// A backup says at least this often how far it is. One that says nothing for kPatience is lost.
+inline constexpr verbena::Duration kSayEvery = std::chrono::milliseconds(200);
+inline constexpr verbena::Duration kPatience = std::chrono::seconds(1);
+// Before the next attempt at what failed.
+inline constexpr verbena::Duration kPause = std::chrono::milliseconds(100);
+// A replica lets another one with a longer log become primary, at most this long.
+inline constexpr verbena::Duration kDeference = std::chrono::milliseconds(300);
+
+}  // namespace replicated_kv
+
+#endif  // VERBENA_EXAMPLES_REPLICATED_KV_LIMITS_H_

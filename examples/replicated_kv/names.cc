@@ -1,0 +1,86 @@
+#include "examples/replicated_kv/names.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "fmt/format.h"
+
+namespace replicated_kv {
+
+absl::StatusOr<std::optional<uint64_t>> Names::Find(std::string_view client,
+                                                    uint64_t number) const {
+  const auto known = clients_.find(client);
+  if (known == clients_.end()) return std::nullopt;
+  if (number < known->second.over_below) {
+    return absl::OutOfRangeError(
+        fmt::format("call {} may have run: its client's names below {} are dropped", number,
+                    known->second.over_below));
+  }
+  const auto found = known->second.sequences.find(number);
+  if (found == known->second.sequences.end()) return std::nullopt;
+  return found->second;
+}
+
+bool Names::HasRoomFor(std::string_view client, uint64_t sequence) const {
+  if (clients_.size() < kMaxClients || clients_.contains(client)) return true;
+  return Idlest()->second.last_sequence + kKeepEntries < sequence;
+}
+
+void Names::Add(const v1::Entry& entry) {
+  Client& client = clients_[entry.client()];
+  client.last_sequence = std::max(client.last_sequence, entry.sequence());
+  client.over_below = std::max(client.over_below, entry.acknowledged_below());
+  client.sequences.erase(client.sequences.begin(), client.sequences.lower_bound(client.over_below));
+  if (entry.number() < client.over_below) return;
+  client.sequences[entry.number()] = entry.sequence();
+  while (client.sequences.size() > kMaxNames) {
+    client.over_below = client.sequences.begin()->first + 1;
+    client.sequences.erase(client.sequences.begin());
+  }
+}
+
+std::string Names::RecordOf(std::string_view client) const {
+  v1::ClientNames record;
+  const auto known = clients_.find(client);
+  if (known != clients_.end()) {
+    record.set_over_below(known->second.over_below);
+    record.set_last_sequence(known->second.last_sequence);
+    for (const auto& [number, sequence] : known->second.sequences) {
+      v1::ClientNames::Name& name = *record.add_names();
+      name.set_number(number);
+      name.set_sequence(sequence);
+    }
+  }
+  return record.SerializeAsString();
+}
+
+std::optional<std::string> Names::MakeRoom(const v1::Entry& entry) {
+  if (clients_.size() < kMaxClients || clients_.contains(entry.client())) return std::nullopt;
+  const auto idlest = Idlest();
+  std::string client = idlest->first;
+  clients_.erase(idlest);
+  return client;
+}
+
+absl::Status Names::Load(std::string_view client, std::string_view record) {
+  v1::ClientNames names;
+  if (!names.ParseFromArray(record.data(), static_cast<int>(record.size()))) {
+    return absl::InvalidArgumentError("a record of a client's names does not parse");
+  }
+  Client& loaded = clients_[std::string(client)];
+  loaded = {
+      .sequences = {}, .over_below = names.over_below(), .last_sequence = names.last_sequence()};
+  for (const v1::ClientNames::Name& name : names.names()) {
+    loaded.sequences[name.number()] = name.sequence();
+  }
+  return absl::OkStatus();
+}
+
+std::map<std::string, Names::Client, std::less<>>::const_iterator Names::Idlest() const {
+  return std::min_element(clients_.begin(), clients_.end(), [](const auto& a, const auto& b) {
+    return a.second.last_sequence < b.second.last_sequence;
+  });
+}
+
+}  // namespace replicated_kv

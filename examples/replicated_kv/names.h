@@ -1,0 +1,66 @@
+// Names: the calls that a replica's data hold, by the names that DedupeTokens gave them
+// (verbena/rpc/dedupe.h). Each replica of a shard has the same, since it follows from the log.
+//
+// A client's names are one record beside the data, written in the batch of each write. It is short:
+// a write says which numbers its client repeats no more, and these are dropped. Bounds: kMaxNames
+// of one client, kMaxClients. A number that is over, or was pushed out, gives an error, never "not
+// there". A client that has written nothing for kKeepEntries entries may be forgotten when there
+// are too many; its calls could run again then. One thread.
+//
+//   absl::StatusOr<std::optional<uint64_t>> sequence = names.Find(client, number);
+
+#ifndef VERBENA_EXAMPLES_REPLICATED_KV_NAMES_H_
+#define VERBENA_EXAMPLES_REPLICATED_KV_NAMES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "examples/replicated_kv/replicated_kv.pb.h"
+
+namespace replicated_kv {
+
+class Names {
+ public:
+  static constexpr size_t kMaxNames = 1024;
+  static constexpr size_t kMaxClients = 4096;
+  static constexpr uint64_t kKeepEntries = 100'000;
+
+  // The place in the log of the call with that name, or none if the log has no such call.
+  // OUT_OF_RANGE: its client has said that it repeats the call no more, or has too many names.
+  absl::StatusOr<std::optional<uint64_t>> Find(std::string_view client, uint64_t number) const;
+  // Whether a new client has room.
+  bool HasRoomFor(std::string_view client, uint64_t sequence) const;
+
+  // An entry of the log has been taken. Taking it twice changes nothing.
+  void Add(const v1::Entry& entry);
+  // The client's record as it is now.
+  std::string RecordOf(std::string_view client) const;
+  // The client that has to go so that the one of `entry` has room; none: it has.
+  std::optional<std::string> MakeRoom(const v1::Entry& entry);
+
+  // A record that was written before. INVALID_ARGUMENT: it is damaged.
+  absl::Status Load(std::string_view client, std::string_view record);
+  void Clear() { clients_.clear(); }
+
+ private:
+  struct Client {
+    std::map<uint64_t, uint64_t> sequences;  // by number
+    uint64_t over_below = 0;
+    uint64_t last_sequence = 0;
+  };
+
+  // The client that has written nothing for the longest time.
+  std::map<std::string, Client, std::less<>>::const_iterator Idlest() const;
+
+  std::map<std::string, Client, std::less<>> clients_;
+};
+
+}  // namespace replicated_kv
+
+#endif  // VERBENA_EXAMPLES_REPLICATED_KV_NAMES_H_

@@ -1,0 +1,181 @@
+#include "examples/replicated_kv/primary.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "examples/replicated_kv/follower.h"
+#include "examples/replicated_kv/limits.h"
+#include "fmt/format.h"
+#include "verbena/rpc/log.h"
+
+namespace replicated_kv {
+
+using verbena::Task;
+
+namespace {
+
+std::string ClientOf(const verbena::RequestId& id) { return {id.client.begin(), id.client.end()}; }
+
+absl::Status CheckLengths(const v1::WriteRequest& request) {
+  if (request.key().empty() || request.key().size() > kMaxKeyBytes) {
+    return absl::InvalidArgumentError(fmt::format("the key has {} bytes, but must have 1 to {}",
+                                                  request.key().size(), kMaxKeyBytes));
+  }
+  if (request.value().size() <= kMaxValueBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(fmt::format("the value has {} bytes, but may have at most {}",
+                                                request.value().size(), kMaxValueBytes));
+}
+
+}  // namespace
+
+Primary::Primary(PrimaryParts parts, SeenState seen)
+    : parts_(std::move(parts)),
+      members_(parts_.directory, point_, std::move(seen), parts_.lease),
+      inherited_(parts_.log.last().sequence) {}
+
+Task<void> Primary::Run() {
+  if (ended_) co_return;
+  verbena::TaskScope scope(co_await verbena::CurrentContext());
+  running_ = &scope.cancel_scope();
+  scope.Spawn(WatchOwnDisk());
+  for (Peer& peer : parts_.peers) scope.Spawn(Follow(peer));
+  co_await scope.Join();
+  running_ = nullptr;
+  End("it stops");
+}
+
+void Primary::End(std::string why) {
+  if (ended_) return;
+  ended_ = true;
+  why_ended_ = std::move(why);
+  if (running_ != nullptr) running_->Request();
+  parts_.log.Notify();
+}
+
+absl::Status Primary::Serving() const {
+  if (!ended_ && parts_.term.Holds(parts_.clock.Now())) return absl::OkStatus();
+  return absl::UnavailableError(fmt::format("{} is not the primary of shard {} any more: {}",
+                                            parts_.name, parts_.shard,
+                                            ended_ ? why_ended_ : "its lease is over"));
+}
+
+// --- Writes --------------------------------------------------------------------------------------
+
+Task<absl::StatusOr<uint64_t>> Primary::Begin(WriteKind kind, const v1::WriteRequest& request,
+                                              CallName name) {
+  VERBENA_CO_RETURN_IF_ERROR(CheckLengths(request));
+  // Across the read of the old value: a write behind this one must find this one.
+  VERBENA_CO_ASSIGN_OR_RETURN(const verbena::MutexLock lock, co_await ordering_.Lock());
+  const std::string client = ClientOf(name.id);
+  VERBENA_CO_ASSIGN_OR_RETURN(const std::optional<uint64_t> before,
+                              parts_.store.names().Find(client, name.id.number));
+  if (before.has_value()) co_return *before;
+  std::string value;
+  if (kind == WriteKind::kAppend) {
+    VERBENA_CO_ASSIGN_OR_RETURN(value, co_await NewestValue(request.key()));
+  }
+  value += request.value();
+  if (value.size() > kMaxValueBytes) {
+    co_return absl::ResourceExhaustedError(fmt::format(
+        "the value would have {} bytes, but may have at most {}", value.size(), kMaxValueBytes));
+  }
+  // No await from here on.
+  VERBENA_CO_RETURN_IF_ERROR(Serving());
+  if (!taking_) co_return absl::UnavailableError(parts_.name + " hands its shard over");
+  const uint64_t sequence = parts_.log.last().sequence + 1;
+  if (uncommitted_.size() >= kMaxUncommitted || !parts_.log.has_room() ||
+      !parts_.store.names().HasRoomFor(client, sequence)) {
+    co_return absl::ResourceExhaustedError("too many writes, or clients, are under way");
+  }
+  auto entry = std::make_shared<v1::Entry>();
+  entry->set_sequence(sequence);
+  entry->set_epoch(epoch());
+  entry->set_key(request.key());
+  entry->set_value(std::move(value));
+  entry->set_client(client);
+  entry->set_number(name.id.number);
+  entry->set_acknowledged_below(name.acknowledged_below);
+  uncommitted_.push_back(entry);
+  newest_[request.key()] = entry;
+  parts_.log.Append(std::move(entry));
+  co_return sequence;
+}
+
+Task<absl::StatusOr<std::string>> Primary::NewestValue(const std::string& key) {
+  const auto newest = newest_.find(key);
+  if (newest != newest_.end()) co_return newest->second->value();
+  VERBENA_CO_ASSIGN_OR_RETURN(std::optional<std::string> value, co_await parts_.store.Get(key));
+  co_return std::move(value).value_or("");
+}
+
+Task<absl::Status> Primary::AwaitCommitted(uint64_t sequence) {
+  while (!ended_ && point_.sequence() < std::max(sequence, inherited_)) {
+    VERBENA_CO_RETURN_IF_ERROR(co_await parts_.log.Changed());
+  }
+  // What is committed stays so, but another primary may know more by now.
+  co_return Serving();
+}
+
+void Primary::NoteDurable(std::string_view name, uint64_t sequence) {
+  const uint64_t before = point_.sequence();
+  point_.NoteDurable(name, sequence);
+  while (!uncommitted_.empty() && uncommitted_.front()->sequence() <= point_.sequence()) {
+    const auto newest = newest_.find(uncommitted_.front()->key());
+    if (newest->second == uncommitted_.front()) newest_.erase(newest);
+    uncommitted_.pop_front();
+  }
+  if (point_.sequence() > before) parts_.log.Notify();
+}
+
+Task<void> Primary::WatchOwnDisk() {
+  do {
+    NoteDurable(parts_.name, parts_.log.durable().sequence);
+  } while ((co_await parts_.log.Changed()).ok());
+}
+
+// --- Reads ---------------------------------------------------------------------------------------
+
+Task<absl::StatusOr<std::optional<std::string>>> Primary::Get(std::string key) {
+  VERBENA_CO_RETURN_IF_ERROR(co_await AwaitCommitted(0));
+  for (;;) {
+    const auto newest = newest_.find(key);
+    if (newest != newest_.end()) {
+      const std::shared_ptr<const v1::Entry> entry = newest->second;
+      VERBENA_CO_RETURN_IF_ERROR(co_await AwaitCommitted(entry->sequence()));
+      co_return entry->value();
+    }
+    VERBENA_CO_ASSIGN_OR_RETURN(std::optional<std::string> value, co_await parts_.store.Get(key));
+    // The store may have shown a write that came meanwhile.
+    if (newest_.contains(key)) continue;
+    VERBENA_CO_RETURN_IF_ERROR(Serving());
+    co_return value;
+  }
+}
+
+Task<absl::StatusOr<std::optional<uint64_t>>> Primary::Lookup(verbena::RequestId id) {
+  VERBENA_CO_RETURN_IF_ERROR(co_await AwaitCommitted(0));
+  VERBENA_CO_ASSIGN_OR_RETURN(const std::optional<uint64_t> sequence,
+                              parts_.store.names().Find(ClientOf(id), id.number));
+  if (sequence.has_value()) VERBENA_CO_RETURN_IF_ERROR(co_await AwaitCommitted(*sequence));
+  co_return sequence;
+}
+
+// --- Backups -------------------------------------------------------------------------------------
+
+Task<void> Primary::Follow(Peer& peer) {
+  while (!ended_) {
+    const absl::Status lost = co_await Follower(*this, peer).Run();
+    if (ended_) co_return;
+    if (IsInSync(members_.state(), peer.name)) {
+      verbena::Log(verbena::LogLevel::kWarning,
+                   fmt::format("shard {}: {} leaves the in-sync set: {}", parts_.shard, peer.name,
+                               std::string(lost.message())));
+    }
+    const absl::Status removed = co_await members_.Remove(peer.name);
+    parts_.log.Notify();
+    if (absl::IsAborted(removed)) End(std::string(removed.message()));
+    if (!(co_await verbena::Sleep(kPause)).ok()) co_return;
+  }
+}
+
+}  // namespace replicated_kv

@@ -1,0 +1,121 @@
+// Primary: a replica while it leads its shard, in one epoch: it takes writes, sends them to the
+// backups, and answers once the in-sync set has them.
+//
+// Begin() gives a write its place in the log; AwaitCommitted() returns when every member of the
+// in-sync set has it on its disk, and this server still has its lease. A read of a key that has
+// uncommitted writes waits for these, so nobody sees what may yet be lost. Nothing is answered
+// before all of the log that this epoch found is committed.
+//
+// Shared by its Task Run() and by handlers that use it, on one executor. End() makes all of them
+// fail and end. Store, log, directory, peers and term must outlive it.
+
+#ifndef VERBENA_EXAMPLES_REPLICATED_KV_PRIMARY_H_
+#define VERBENA_EXAMPLES_REPLICATED_KV_PRIMARY_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "examples/replicated_kv/commit_point.h"
+#include "examples/replicated_kv/lease_term.h"
+#include "examples/replicated_kv/membership.h"
+#include "examples/replicated_kv/replica_log.h"
+#include "examples/replicated_kv/replica_store.h"
+#include "examples/replicated_kv/replicated_kv.pb.h"
+#include "examples/replicated_kv/shard_directory.h"
+#include "verbena/rpc/call_context.h"
+#include "verbena/rpc/channel.h"
+#include "verbena/rpc/sync.h"
+#include "verbena/rpc/task.h"
+#include "verbena/rpc/time.h"
+
+namespace replicated_kv {
+
+// Another replica of the shard, as etcd says where it is.
+struct Peer {
+  std::string name;
+  std::unique_ptr<verbena::Channel> channel;
+};
+
+// What a primary shares with the rest of its replica.
+struct PrimaryParts {
+  uint32_t shard = 0;
+  std::string name;
+  ReplicaStore& store;
+  ReplicaLog& log;
+  ShardDirectory& directory;
+  std::vector<Peer>& peers;
+  const LeaseTerm& term;
+  int64_t lease = 0;
+  verbena::Clock& clock;
+};
+
+enum class WriteKind { kPut, kAppend };
+
+class Primary {
+ public:
+  // The call that asks for a write.
+  struct CallName {
+    verbena::RequestId id;
+    uint64_t acknowledged_below = 0;
+  };
+
+  Primary(PrimaryParts parts, SeenState seen);
+
+  // Feeds the backups until End(), or until this is cancelled.
+  verbena::Task<void> Run();
+  // Nothing is served any more. From within any of its Tasks.
+  void End(std::string why);
+  // No more writes begin, so that those under way can be committed.
+  void StopTaking() { taking_ = false; }
+  bool ended() const { return ended_; }
+  uint64_t epoch() const { return members_.state().epoch; }
+
+  // OK while it may answer: it has its lease.
+  absl::Status Serving() const;
+  // The write's place in the log; that of the first time if the log has the call already. An error
+  // means that nothing was changed, but for OUT_OF_RANGE: the call may have run before.
+  verbena::Task<absl::StatusOr<uint64_t>> Begin(WriteKind kind, const v1::WriteRequest& request,
+                                                CallName name);
+  // After an error the write may be lost or not.
+  verbena::Task<absl::Status> AwaitCommitted(uint64_t sequence);
+  // The place of a call that is committed; none: it has not run, and no other server runs it.
+  verbena::Task<absl::StatusOr<std::optional<uint64_t>>> Lookup(verbena::RequestId id);
+  verbena::Task<absl::StatusOr<std::optional<std::string>>> Get(std::string key);
+
+  // For Follower: what a backup has on its disk.
+  void NoteDurable(std::string_view name, uint64_t sequence);
+  const CommitPoint& point() const { return point_; }
+  Membership& members() { return members_; }
+  const PrimaryParts& parts() const { return parts_; }
+
+ private:
+  verbena::Task<void> WatchOwnDisk();
+  verbena::Task<void> Follow(Peer& peer);
+  // Of the key, with all writes of the log.
+  verbena::Task<absl::StatusOr<std::string>> NewestValue(const std::string& key);
+
+  const PrimaryParts parts_;
+  CommitPoint point_;
+  Membership members_;
+  const uint64_t inherited_;  // the log's end when the epoch began
+  bool taking_ = true;
+  bool ended_ = false;
+  std::string why_ended_;
+  verbena::CancelScope* running_ = nullptr;  // while Run() does
+  verbena::Mutex ordering_;                  // of writes
+  std::deque<std::shared_ptr<const v1::Entry>> uncommitted_;
+  // The newest of these by key.
+  absl::flat_hash_map<std::string, std::shared_ptr<const v1::Entry>> newest_;
+};
+
+}  // namespace replicated_kv
+
+#endif  // VERBENA_EXAMPLES_REPLICATED_KV_PRIMARY_H_

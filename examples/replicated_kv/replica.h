@@ -1,0 +1,92 @@
+// Replica: one server's part in a shard: it keeps its lease in etcd, follows the shard's state
+// there, and is primary or backup as that says.
+//
+// Run() is its Task: it opens the log, registers nothing, and goes on until it is cancelled or the
+// disk fails. Handlers use the rest, on the same executor: the runtime must have one only. Must
+// outlive the server whose handlers use it.
+//
+//   auto runs = runtime->Spawn(replica.Run(server->address()));
+//   …
+//   runtime->BlockOn(replica.HandOver());   // before the server shuts down
+//   runs.RequestCancel();
+
+#ifndef VERBENA_EXAMPLES_REPLICATED_KV_REPLICA_H_
+#define VERBENA_EXAMPLES_REPLICATED_KV_REPLICA_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "examples/replicated_kv/epoch_gate.h"
+#include "examples/replicated_kv/lease_term.h"
+#include "examples/replicated_kv/log_receiver.h"
+#include "examples/replicated_kv/primary.h"
+#include "examples/replicated_kv/replica_log.h"
+#include "examples/replicated_kv/replica_store.h"
+#include "examples/replicated_kv/shard_directory.h"
+#include "verbena/rpc/etcd.h"
+#include "verbena/rpc/task.h"
+#include "verbena/rpc/time.h"
+
+namespace replicated_kv {
+
+struct ReplicaOptions {
+  uint32_t shard = 0;
+  std::string name;
+  std::vector<std::string> replicas;  // of the shard, this one included
+  std::string prefix;                 // of the shard's keys in etcd
+  verbena::Duration ttl = std::chrono::seconds(2);
+  verbena::Clock* clock = &verbena::Clock::Real();
+};
+
+class Replica {
+ public:
+  // `peers` are the other replicas.
+  Replica(ReplicaOptions options, ReplicaStore& store, verbena::EtcdClient& etcd,
+          std::vector<Peer> peers);
+
+  verbena::Task<absl::Status> Run(std::string address);
+  // Ends its part in good order: what is under way is committed, if that takes no longer than a
+  // second, the lease is given back, and streams end.
+  verbena::Task<void> HandOver();
+
+  // For handlers. nullptr: this is not the primary.
+  std::shared_ptr<Primary> primary() const { return primary_; }
+  verbena::Task<absl::Status> Receive(LogReceiver::Stream& stream);
+  // UNAVAILABLE before the log is open.
+  absl::StatusOr<v1::Acknowledgement> Where() const;
+  const ReplicaOptions& options() const { return options_; }
+
+ private:
+  verbena::Task<absl::Status> Open();
+  verbena::Task<void> KeepLease();
+  verbena::Task<absl::Status> RenewLease();
+  verbena::Task<void> Act(SeenState seen);
+  verbena::Task<bool> SomebodyIsAhead(const ShardState& state);
+  void Lead(SeenState seen);
+  void StepDown(std::string why);
+  void Say(std::string_view what) const;
+
+  const ReplicaOptions options_;
+  ReplicaStore& store_;
+  verbena::EtcdClient& etcd_;
+  EtcdDirectory directory_;
+  std::vector<Peer> peers_;
+  std::string address_;
+  EpochGate gate_;
+  LeaseTerm term_;
+  int64_t lease_ = 0;        // 0: none
+  int64_t deferred_at_ = 0;  // the revision at which it let others go first
+  bool stopping_ = false;
+  std::unique_ptr<ReplicaLog> log_;  // once it is open
+  std::shared_ptr<Primary> primary_;
+  std::optional<verbena::TaskScope> tasks_;  // while Run() does
+};
+
+}  // namespace replicated_kv
+
+#endif  // VERBENA_EXAMPLES_REPLICATED_KV_REPLICA_H_

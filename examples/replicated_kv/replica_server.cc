@@ -1,0 +1,162 @@
+// replica_server: one replica of one shard as a process, until SIGINT or SIGTERM.
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_split.h"
+#include "examples/common/help.h"
+#include "examples/common/signals.h"
+#include "examples/kv/rocks_store.h"
+#include "examples/replicated_kv/replica.h"
+#include "examples/replicated_kv/replica_service.h"
+#include "examples/replicated_kv/replica_store.h"
+#include "fmt/format.h"
+#include "verbena/rpc/channel.h"
+#include "verbena/rpc/etcd.h"
+#include "verbena/rpc/runtime.h"
+#include "verbena/rpc/server.h"
+
+ABSL_FLAG(std::string, address, "127.0.0.1:0", "Host and port to listen at.");
+ABSL_FLAG(std::string, etcd, "", "etcd's host:port.");
+ABSL_FLAG(std::string, prefix, "replicated_kv", "Of all keys in etcd.");
+ABSL_FLAG(uint32_t, shard, 0, "The shard.");
+ABSL_FLAG(std::string, name, "", "This replica's name.");
+ABSL_FLAG(std::vector<std::string>, replicas, {}, "Names of all replicas of the shard.");
+ABSL_FLAG(std::string, directory, "", "Where RocksDB has its files.");
+
+namespace replicated_kv {
+namespace {
+
+using examples::StopSignals;
+using verbena::Runtime;
+using verbena::Server;
+
+constexpr char kHelp[] =
+    R"(usage: replica_server --etcd=HOST:PORT --shard=N --name=NAME --replicas=NAME,NAME,… --directory=DIR
+
+Serves one replica of one shard of the replicated key-value store.
+
+  --address=HOST:PORT  where it listens (default 127.0.0.1:0, a free port); etcd tells others
+  --etcd=HOST:PORT     the etcd that has the shard's state
+  --prefix=TEXT        before all keys there (default replicated_kv)
+  --shard=N            the shard (default 0)
+  --name=NAME          this replica, one of --replicas; letters, digits, - and _
+  --replicas=NAMES     all replicas of the shard, 1 to 7, with commas
+  --directory=DIR      where RocksDB has its files
+  --help               this text
+)";
+
+constexpr std::chrono::seconds kGrace(2);
+constexpr size_t kWriteBufferBytes = size_t{8} << 20;
+
+absl::StatusOr<ReplicaOptions> OptionsFromFlags() {
+  ReplicaOptions options;
+  options.shard = absl::GetFlag(FLAGS_shard);
+  options.name = absl::GetFlag(FLAGS_name);
+  options.replicas = absl::GetFlag(FLAGS_replicas);
+  options.prefix = fmt::format("{}/shard-{}", absl::GetFlag(FLAGS_prefix), options.shard);
+  bool has_self = false;
+  for (const std::string& name : options.replicas) {
+    if (!IsReplicaName(name)) {
+      return absl::InvalidArgumentError(fmt::format("'{}' in --replicas is no name", name));
+    }
+    has_self = has_self || name == options.name;
+  }
+  if (!has_self || options.replicas.size() > kMaxReplicas) {
+    return absl::InvalidArgumentError(
+        fmt::format("--replicas has {} names, but must have 1 to {}, and '{}' among them",
+                    options.replicas.size(), kMaxReplicas, options.name));
+  }
+  return options;
+}
+
+// Channels that find the others as they register.
+std::vector<Peer> PeersOf(Runtime& runtime, const ReplicaOptions& options,
+                          const std::string& target) {
+  std::vector<Peer> peers;
+  for (const std::string& name : options.replicas) {
+    if (name == options.name) continue;
+    peers.push_back(
+        {.name = name, .channel = std::make_unique<verbena::Channel>(runtime, target + name)});
+  }
+  return peers;
+}
+
+// A replica that fails ends the process, as a signal does.
+verbena::Task<absl::Status> RunToTheEnd(Replica& replica, std::string address) {
+  absl::Status status = co_await replica.Run(std::move(address));
+  if (!status.ok()) kill(getpid(), SIGTERM);
+  co_return status;
+}
+
+absl::Status Serve() {
+  VERBENA_ASSIGN_OR_RETURN(const ReplicaOptions options, OptionsFromFlags());
+  // Before there are other threads, so that none of them takes the signal.
+  VERBENA_ASSIGN_OR_RETURN(const std::unique_ptr<StopSignals> signals, StopSignals::Block());
+  // One executor: all of the replica's state is its own.
+  VERBENA_ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime,
+                           Runtime::Start({.executors = 1, .device = "soft"}));
+  VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<kv::RocksStore> rocks,
+                           kv::RocksStore::Open({.directory = absl::GetFlag(FLAGS_directory),
+                                                 .durable = true,
+                                                 .write_buffer_bytes = kWriteBufferBytes,
+                                                 .cache_bytes = kWriteBufferBytes}));
+  ReplicaStore store(std::move(rocks));
+  const std::string etcd_address = absl::GetFlag(FLAGS_etcd);
+  VERBENA_ASSIGN_OR_RETURN(const std::unique_ptr<verbena::EtcdClient> etcd,
+                           verbena::EtcdClient::Start({.endpoints = {etcd_address}}));
+  // Each replica registers below a prefix of its own, which is a target for the others.
+  const std::string target = fmt::format("etcd://{}/{}/replicas/", etcd_address, options.prefix);
+  Replica replica(options, store, *etcd, PeersOf(*runtime, options, target));
+  ReplicatedKvService kv(replica);
+  ReplicationService replication(replica);
+  StoredCalls calls(replica);
+  VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Server> server,
+                           Server::Start(*runtime, {&kv, &replication},
+                                         {.address = absl::GetFlag(FLAGS_address),
+                                          .dedupe = {.store = &calls},
+                                          .registration = {.target = target + options.name,
+                                                           .name = options.name,
+                                                           .ttl = options.ttl}}));
+  verbena::JoinHandle<absl::Status> runs = runtime->Spawn(RunToTheEnd(replica, server->address()));
+  fmt::print("listening on {}\n", server->address());
+  std::fflush(stdout);
+  signals->WaitForLast();
+  runtime->BlockOn(replica.HandOver());
+  server->Shutdown(kGrace);
+  server.reset();
+  runs.RequestCancel();
+  return runs.Join();
+}
+
+int Main(int argc, char** argv) {
+  if (examples::AsksForHelp(argc, argv)) {
+    fmt::print("{}", kHelp);
+    return 0;
+  }
+  const std::vector<char*> words = absl::ParseCommandLine(argc, argv);
+  if (words.size() > 1) {
+    fmt::print(stderr, "replica_server: '{}' is not an option; see --help\n", words[1]);
+    return 1;
+  }
+  const absl::Status status = Serve();
+  if (!status.ok()) fmt::print(stderr, "replica_server: {}\n", std::string(status.message()));
+  return status.ok() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace replicated_kv
+
+int main(int argc, char** argv) { return replicated_kv::Main(argc, argv); }

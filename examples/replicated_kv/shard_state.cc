@@ -1,0 +1,89 @@
+#include "examples/replicated_kv/shard_state.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "fmt/format.h"
+#include "verbena/rpc/log.h"
+#include "verbena/transport/log/mutant.h"
+
+namespace replicated_kv {
+
+bool IsReplicaName(std::string_view name) {
+  const auto fits = [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_';
+  };
+  return !name.empty() && name.size() <= kMaxNameBytes &&
+         std::all_of(name.begin(), name.end(), fits);
+}
+
+std::string ShardStateText(const ShardState& state) {
+  return fmt::format("epoch {} primary {} in_sync {}", state.epoch, state.primary,
+                     absl::StrJoin(state.in_sync, ","));
+}
+
+absl::StatusOr<ShardState> ParseShardState(const std::string& text) {
+  const auto wrong = [&text](const char* why) {
+    return absl::InvalidArgumentError(
+        fmt::format("'{}' is no state of a shard, such as 'epoch 7 primary s2 in_sync s1,s2': {}",
+                    text.substr(0, 100), why));
+  };
+  const std::vector<std::string> words = absl::StrSplit(text, ' ');
+  if (words.size() != 6 || words[0] != "epoch" || words[2] != "primary" || words[4] != "in_sync") {
+    return wrong("it has other words");
+  }
+  ShardState state;
+  if (!absl::SimpleAtoi(words[1], &state.epoch) || state.epoch == 0) {
+    return wrong("the epoch is no number above 0");
+  }
+  state.primary = words[3];
+  state.in_sync = absl::StrSplit(words[5], ',');
+  for (const std::string& name : state.in_sync) {
+    if (!IsReplicaName(name)) return wrong("a name in the in-sync set is not allowed");
+  }
+  if (state.in_sync.size() > kMaxReplicas) return wrong("the in-sync set is too large");
+  if (state.epoch > 1 && !IsInSync(state, state.primary)) {
+    return wrong("the primary is not in the in-sync set");
+  }
+  return state;
+}
+
+ShardState FirstState(std::vector<std::string> replicas) {
+  std::sort(replicas.begin(), replicas.end());
+  return {.epoch = 1, .primary = "", .in_sync = std::move(replicas)};
+}
+
+bool IsInSync(const ShardState& state, std::string_view name) {
+  return std::find(state.in_sync.begin(), state.in_sync.end(), name) != state.in_sync.end();
+}
+
+bool MayLead(const ShardState& state, std::string_view name) {
+  return IsInSync(state, name) || VERBENA_MUTANT(kLostReplicaMayLead);
+}
+
+ShardState TakenOver(ShardState state, std::string_view name) {
+  VERBENA_CHECK(MayLead(state, name)) << name << " is not in sync";
+  ++state.epoch;
+  state.primary = name;
+  return state;
+}
+
+ShardState Without(ShardState state, std::string_view name) {
+  VERBENA_CHECK(name != state.primary) << name << " is the primary";
+  std::erase(state.in_sync, name);
+  return state;
+}
+
+ShardState With(ShardState state, std::string_view name) {
+  if (IsInSync(state, name)) return state;
+  state.in_sync.emplace_back(name);
+  std::sort(state.in_sync.begin(), state.in_sync.end());
+  return state;
+}
+
+}  // namespace replicated_kv

@@ -1,0 +1,64 @@
+// ShardState: what etcd says of a shard: its epoch, its primary and its in-sync set; and the
+// changes that the protocol allows.
+//
+// Values and pure functions. In etcd it is a line of text: "epoch 7 primary s2 in_sync s1,s2".
+//
+//   absl::StatusOr<ShardState> state = ParseShardState(entry.value);
+//   if (MayLead(*state, "s3")) … TakenOver(*state, "s3") …
+
+#ifndef VERBENA_EXAMPLES_REPLICATED_KV_SHARD_STATE_H_
+#define VERBENA_EXAMPLES_REPLICATED_KV_SHARD_STATE_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace replicated_kv {
+
+inline constexpr size_t kMaxReplicas = 7;
+inline constexpr size_t kMaxNameBytes = 64;
+
+struct ShardState {
+  // Counts primaries: each has an epoch of its own.
+  uint64_t epoch = 0;
+  std::string primary;  // of this epoch; "" in epoch 1, which has none
+  // The replicas that have each acknowledged write on their disks, in order.
+  std::vector<std::string> in_sync;
+
+  bool operator==(const ShardState&) const = default;
+};
+
+// The position of an entry in a log. The one with the larger epoch, and then the larger sequence,
+// is ahead.
+struct LogPosition {
+  uint64_t epoch = 0;
+  uint64_t sequence = 0;
+
+  auto operator<=>(const LogPosition&) const = default;
+};
+
+// Names are of letters, digits, '-' and '_'.
+bool IsReplicaName(std::string_view name);
+
+std::string ShardStateText(const ShardState& state);
+// INVALID_ARGUMENT: it is no such line.
+absl::StatusOr<ShardState> ParseShardState(const std::string& text);
+
+// A shard that has never had a primary: all replicas are empty, and so in sync.
+ShardState FirstState(std::vector<std::string> replicas);
+
+bool IsInSync(const ShardState& state, std::string_view name);
+// Whether that replica may become primary.
+bool MayLead(const ShardState& state, std::string_view name);
+// The next epoch, with that primary. Precondition: MayLead().
+ShardState TakenOver(ShardState state, std::string_view name);
+// The in-sync set without that backup, or with it. Precondition: it is not the primary.
+ShardState Without(ShardState state, std::string_view name);
+ShardState With(ShardState state, std::string_view name);
+
+}  // namespace replicated_kv
+
+#endif  // VERBENA_EXAMPLES_REPLICATED_KV_SHARD_STATE_H_

@@ -1,0 +1,266 @@
+// A replica's disk holds data, names of calls and position together: after a restart it knows each
+// call that it has run, and knows whether its data are whole. Its log in memory tells which
+// positions it has.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "examples/kv/memory_store.h"
+#include "examples/kv/store.h"
+#include "examples/replicated_kv/limits.h"
+#include "examples/replicated_kv/names.h"
+#include "examples/replicated_kv/replica_log.h"
+#include "examples/replicated_kv/replica_store.h"
+#include "examples/replicated_kv/replicated_kv.pb.h"
+#include "gtest/gtest.h"
+#include "verbena/rpc/task.h"
+#include "verbena/transport/coro/manual_scheduler.h"
+
+namespace replicated_kv {
+namespace {
+
+using verbena::Task;
+
+const std::string kClient(16, 'c');
+
+// A store that outlives the replica which uses it, as a disk does.
+class Disk final : public kv::Store {
+ public:
+  explicit Disk(kv::Store& store) : store_(store) {}
+  std::string description() const override { return store_.description(); }
+  Task<absl::StatusOr<bool>> Write(kv::StoreWrite write) override {
+    co_return co_await store_.Write(write);
+  }
+  Task<absl::Status> Get(std::string_view key, std::string& value) override {
+    co_return co_await store_.Get(key, value);
+  }
+  Task<absl::StatusOr<kv::ScanPage>> Scan(std::string_view start_key, size_t max_bytes) override {
+    co_return co_await store_.Scan(start_key, max_bytes);
+  }
+  Task<absl::Status> GetRecord(std::string_view id, std::string& bytes) override {
+    co_return co_await store_.GetRecord(id, bytes);
+  }
+  Task<absl::StatusOr<kv::ScanPage>> ScanRecords(std::string_view start_id,
+                                                 size_t max_bytes) override {
+    co_return co_await store_.ScanRecords(start_id, max_bytes);
+  }
+  Task<absl::StatusOr<kv::StoreStats>> Stats() override { co_return co_await store_.Stats(); }
+
+ private:
+  kv::Store& store_;
+};
+
+v1::Entry EntryOf(uint64_t sequence, uint64_t epoch, const std::string& key,
+                  const std::string& value) {
+  v1::Entry entry;
+  entry.set_sequence(sequence);
+  entry.set_epoch(epoch);
+  entry.set_key(key);
+  entry.set_value(value);
+  entry.set_client(kClient);
+  entry.set_number(100 + sequence);
+  return entry;
+}
+
+std::shared_ptr<const v1::Entry> Shared(v1::Entry entry) {
+  return std::make_shared<const v1::Entry>(std::move(entry));
+}
+
+class LogTest : public testing::Test {
+ protected:
+  LogTest() { Restart(); }
+
+  // A new process on the same disk.
+  void Restart() {
+    log_.reset();
+    store_ = std::make_unique<ReplicaStore>(std::make_unique<Disk>(memory_));
+    EXPECT_TRUE(scheduler_.Run(store_->Load()).ok());
+    log_ = std::make_unique<ReplicaLog>(*store_, scope_);
+  }
+  void MakeComplete() {
+    EXPECT_TRUE(scheduler_.Run(store_->WritePosition({})).ok());
+    Restart();
+  }
+  void Append(uint64_t sequence, uint64_t epoch, const std::string& key, const std::string& value) {
+    log_->Append(Shared(EntryOf(sequence, epoch, key, value)));
+  }
+  std::string ValueOf(const std::string& key) {
+    const absl::StatusOr<std::optional<std::string>> value = scheduler_.Run(store_->Get(key));
+    EXPECT_TRUE(value.ok()) << value.status();
+    return value.ok() ? value->value_or("none") : "failed";
+  }
+  // 0: the call is not known.
+  uint64_t PlaceOf(uint64_t number) const {
+    const absl::StatusOr<std::optional<uint64_t>> found = store_->names().Find(kClient, number);
+    EXPECT_TRUE(found.ok()) << found.status();
+    return found.ok() ? found->value_or(0) : 0;
+  }
+
+  verbena::internal::ManualScheduler scheduler_;
+  kv::MemoryStore memory_{size_t{64} << 20};
+  verbena::TaskScope scope_{scheduler_};
+  std::unique_ptr<ReplicaStore> store_;
+  std::unique_ptr<ReplicaLog> log_;
+};
+
+TEST_F(LogTest, ACallIsKnownAfterARestart) {
+  MakeComplete();
+  Append(1, 2, "k", "v");
+  // At once, so that a repetition finds it on its way.
+  EXPECT_EQ(PlaceOf(101), 1u);
+  ASSERT_TRUE(scheduler_.Run(log_->Drain()).ok());
+  Restart();
+  EXPECT_EQ(ValueOf("k"), "v");
+  EXPECT_EQ(PlaceOf(101), 1u);
+  EXPECT_EQ(PlaceOf(102), 0u);
+  EXPECT_EQ(log_->last(), (LogPosition{.epoch = 2, .sequence = 1}));
+  EXPECT_TRUE(log_->complete());
+}
+
+TEST_F(LogTest, AnEmptyDiskIsNotComplete) {
+  EXPECT_FALSE(log_->complete());
+  MakeComplete();
+  EXPECT_TRUE(log_->complete());
+}
+
+TEST_F(LogTest, ACopyCountsOnceItIsWhole) {
+  MakeComplete();
+  Append(1, 2, "old", "v");
+  ASSERT_TRUE(scheduler_.Run(log_->Drain()).ok());
+  log_->BeginCopy({.epoch = 5, .sequence = 40});
+  ASSERT_TRUE(scheduler_.Run(store_->Clear()).ok());
+  v1::Page page;
+  v1::Page::Pair& pair = *page.add_entries();
+  pair.set_key("new");
+  pair.set_value("copied");
+  ASSERT_TRUE(scheduler_.Run(store_->AddPage(page)).ok());
+  Append(41, 5, "next", "w");
+  ASSERT_TRUE(scheduler_.Run(log_->Drain()).ok());
+  EXPECT_FALSE(log_->complete());
+  Restart();  // a crash now leaves nothing that counts
+  EXPECT_FALSE(log_->complete());
+  log_->BeginCopy({.epoch = 5, .sequence = 41});
+  ASSERT_TRUE(scheduler_.Run(log_->Complete()).ok());
+  Restart();
+  EXPECT_TRUE(log_->complete());
+  EXPECT_EQ(log_->last(), (LogPosition{.epoch = 5, .sequence = 41}));
+  EXPECT_EQ(ValueOf("old"), "none");
+  EXPECT_EQ(ValueOf("new"), "copied");
+  EXPECT_EQ(ValueOf("next"), "w");
+  EXPECT_EQ(PlaceOf(101), 0u);
+  EXPECT_EQ(PlaceOf(141), 41u);
+}
+
+TEST_F(LogTest, PagesHoldAllDataAndNames) {
+  MakeComplete();
+  const std::string value(kMaxValueBytes / 4, 'v');
+  for (uint64_t i = 1; i <= 20; ++i) Append(i, 2, "key" + std::to_string(i), value);
+  ASSERT_TRUE(scheduler_.Run(log_->Drain()).ok());
+  ReplicaStore::Cursor cursor;
+  int entries = 0;
+  int names = 0;
+  int pages = 0;
+  while (!cursor.at_end) {
+    const absl::StatusOr<v1::Page> page = scheduler_.Run(store_->ReadPage(cursor));
+    ASSERT_TRUE(page.ok()) << page.status();
+    entries += page->entries_size();
+    names += page->names_size();
+    ++pages;
+  }
+  EXPECT_EQ(entries, 20);
+  EXPECT_EQ(names, 1);
+  EXPECT_GT(pages, 2);
+}
+
+TEST_F(LogTest, KnowsThePositionsThatItHas) {
+  MakeComplete();
+  Append(1, 2, "k", "a");
+  Append(2, 2, "k", "b");
+  Append(3, 4, "k", "c");
+  EXPECT_TRUE(log_->Has({}));
+  EXPECT_TRUE(log_->Has({.epoch = 2, .sequence = 2}));
+  EXPECT_TRUE(log_->Has({.epoch = 4, .sequence = 3}));
+  // Another primary's entry at the same place.
+  EXPECT_FALSE(log_->Has({.epoch = 3, .sequence = 3}));
+  EXPECT_FALSE(log_->Has({.epoch = 2, .sequence = 3}));
+  EXPECT_FALSE(log_->Has({.epoch = 4, .sequence = 4}));
+  ASSERT_TRUE(scheduler_.Run(log_->Drain()).ok());
+  Restart();
+  EXPECT_TRUE(log_->Has({.epoch = 4, .sequence = 3}));
+  EXPECT_FALSE(log_->Has({.epoch = 2, .sequence = 2})) << "its entries are not in memory any more";
+}
+
+TEST_F(LogTest, MemoryForTheLogIsBounded) {
+  MakeComplete();
+  for (uint64_t i = 1; i <= kMaxTailEntries + 10; ++i) {
+    Append(i, 2, "k", "v");
+    if (i % 100 == 0) ASSERT_TRUE(scheduler_.Run(log_->Drain()).ok());
+  }
+  EXPECT_EQ(log_->Find(10), nullptr);
+  ASSERT_NE(log_->Find(11), nullptr);
+  EXPECT_EQ(log_->Find(11)->sequence(), 11u);
+}
+
+TEST(NamesTest, AnEntryThatIsTakenTwiceChangesNothing) {
+  Names names;
+  names.Add(EntryOf(1, 2, "k", "v"));
+  v1::Entry second = EntryOf(2, 2, "k", "v");
+  second.set_acknowledged_below(102);
+  names.Add(second);
+  const std::string before = names.RecordOf(kClient);
+  names.Add(EntryOf(1, 2, "k", "v"));
+  names.Add(second);
+  EXPECT_EQ(names.RecordOf(kClient), before);
+}
+
+TEST(NamesTest, ANumberThatIsOverIsNotTakenForNew) {
+  Names names;
+  names.Add(EntryOf(1, 2, "k", "v"));
+  v1::Entry second = EntryOf(2, 2, "k", "v");
+  second.set_acknowledged_below(102);
+  names.Add(second);
+  EXPECT_EQ(names.Find(kClient, 101).status().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(**names.Find(kClient, 102), 2u);
+  EXPECT_FALSE(names.Find(kClient, 103)->has_value());
+}
+
+TEST(NamesTest, AClientThatAcknowledgesNothingIsBounded) {
+  Names names;
+  for (uint64_t i = 1; i <= Names::kMaxNames + 1; ++i) names.Add(EntryOf(i, 2, "k", "v"));
+  EXPECT_EQ(names.Find(kClient, 101).status().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_TRUE(names.Find(kClient, 102)->has_value());
+}
+
+TEST(NamesTest, ARecordGivesThemBack) {
+  Names names;
+  for (uint64_t i = 1; i <= 3; ++i) names.Add(EntryOf(i, 2, "k", "v"));
+  Names loaded;
+  ASSERT_TRUE(loaded.Load(kClient, names.RecordOf(kClient)).ok());
+  EXPECT_EQ(loaded.RecordOf(kClient), names.RecordOf(kClient));
+  EXPECT_FALSE(loaded.Load(kClient, "\xff\xff").ok());
+}
+
+TEST(NamesTest, ANewClientHasRoomOnlyIfAnOldOneMayBeForgotten) {
+  Names names;
+  v1::Entry entry = EntryOf(1, 2, "k", "v");
+  for (size_t i = 0; i < Names::kMaxClients; ++i) {
+    entry.set_client("client " + std::to_string(i));
+    EXPECT_FALSE(names.MakeRoom(entry).has_value());
+    names.Add(entry);
+  }
+  EXPECT_TRUE(names.HasRoomFor("client 7", 2));
+  EXPECT_FALSE(names.HasRoomFor("another", 2));
+  EXPECT_TRUE(names.HasRoomFor("another", Names::kKeepEntries + 2));
+  entry.set_client("another");
+  EXPECT_TRUE(names.MakeRoom(entry).has_value());
+}
+
+}  // namespace
+}  // namespace replicated_kv

@@ -1,0 +1,153 @@
+// The in-sync set changes in etcd first. What is committed counts a lost replica until it has left
+// the set there, and one that joins from before it is in the set, also if answers are lost.
+
+#include "examples/replicated_kv/membership.h"
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "examples/replicated_kv/commit_point.h"
+#include "gtest/gtest.h"
+#include "tests/examples/replicated_kv/fake_directory.h"
+#include "verbena/rpc/task.h"
+#include "verbena/transport/coro/manual_scheduler.h"
+
+namespace replicated_kv {
+namespace {
+
+using verbena::Task;
+
+constexpr int64_t kLease = 77;
+
+class MembershipTest : public testing::Test {
+ protected:
+  void Lead(std::vector<std::string> in_sync) {
+    directory_.now.state.in_sync = std::move(in_sync);
+    members_.emplace(directory_, point_, directory_.now, kLease);
+  }
+  // Spawns a change, whose result goes to result_.
+  void Start(Task<absl::Status> change) { scope_.Spawn(Keep(std::move(change))); }
+  Task<void> Keep(Task<absl::Status> change) { result_ = co_await std::move(change); }
+
+  verbena::internal::ManualScheduler scheduler_;
+  FakeDirectory directory_{{.state = {.epoch = 3, .primary = "s1", .in_sync = {}},
+                            .revision = 10,
+                            .holder_lease = kLease}};
+  CommitPoint point_;
+  std::optional<Membership> members_;
+  std::optional<absl::Status> result_;
+  verbena::TaskScope scope_{scheduler_};
+};
+
+TEST_F(MembershipTest, NothingIsCommittedBeforeALostReplicaHasLeft) {
+  Lead({"s1", "s2", "s3"});
+  point_.NoteDurable("s1", 5);
+  point_.NoteDurable("s2", 5);
+  point_.NoteDurable("s3", 3);
+  directory_.answers.Reset();
+  Start(members_->Remove("s3"));
+  scheduler_.RunUntilIdle();
+  EXPECT_EQ(directory_.requests, 1);
+  EXPECT_EQ(point_.sequence(), 3u);
+  directory_.answers.Set();
+  scheduler_.RunUntilIdle();
+  ASSERT_TRUE(result_.has_value());
+  EXPECT_TRUE(result_->ok()) << *result_;
+  EXPECT_EQ(point_.sequence(), 5u);
+  EXPECT_EQ(directory_.now.state.in_sync, (std::vector<std::string>{"s1", "s2"}));
+}
+
+TEST_F(MembershipTest, AReplicaThatJoinsCountsFromBeforeItIsInTheSet) {
+  Lead({"s1", "s2"});
+  for (const char* name : {"s1", "s2", "s3"}) point_.NoteDurable(name, 5);
+  directory_.answers.Reset();
+  Start(members_->Add("s3"));
+  scheduler_.RunUntilIdle();
+  point_.NoteDurable("s1", 7);
+  point_.NoteDurable("s2", 7);
+  EXPECT_EQ(point_.sequence(), 5u);
+  directory_.answers.Set();
+  scheduler_.RunUntilIdle();
+  ASSERT_TRUE(result_.has_value());
+  EXPECT_TRUE(result_->ok()) << *result_;
+  EXPECT_EQ(point_.sequence(), 5u);
+  point_.NoteDurable("s3", 7);
+  EXPECT_EQ(point_.sequence(), 7u);
+  EXPECT_TRUE(IsInSync(directory_.now.state, "s3"));
+}
+
+TEST_F(MembershipTest, ALostRequestIsMadeAgain) {
+  Lead({"s1", "s2"});
+  point_.NoteDurable("s1", 5);
+  directory_.lost_requests = 2;
+  Start(members_->Remove("s2"));
+  scheduler_.RunUntilIdle();
+  EXPECT_EQ(point_.sequence(), 0u);
+  scheduler_.AdvanceBy(std::chrono::seconds(1));
+  ASSERT_TRUE(result_.has_value());
+  EXPECT_TRUE(result_->ok()) << *result_;
+  EXPECT_EQ(point_.sequence(), 5u);
+}
+
+TEST_F(MembershipTest, AChangeWhoseAnswerIsLostIsFoundDone) {
+  Lead({"s1", "s2"});
+  point_.NoteDurable("s1", 5);
+  directory_.lost_answers = 1;
+  Start(members_->Remove("s2"));
+  scheduler_.AdvanceBy(std::chrono::seconds(1));
+  ASSERT_TRUE(result_.has_value());
+  EXPECT_TRUE(result_->ok()) << *result_;
+  EXPECT_EQ(directory_.requests, 2);
+  EXPECT_EQ(point_.sequence(), 5u);
+  // The next change goes on from there.
+  Start(members_->Add("s2"));
+  scheduler_.RunUntilIdle();
+  EXPECT_TRUE(result_->ok()) << *result_;
+  EXPECT_TRUE(IsInSync(directory_.now.state, "s2"));
+}
+
+TEST_F(MembershipTest, AnotherPrimaryEndsIt) {
+  Lead({"s1", "s2"});
+  point_.NoteDurable("s1", 5);
+  directory_.now.state = {.epoch = 4, .primary = "s2", .in_sync = {"s1", "s2"}};
+  directory_.now.revision = 11;
+  directory_.now.holder_lease = 99;
+  Start(members_->Remove("s2"));
+  scheduler_.RunUntilIdle();
+  ASSERT_TRUE(result_.has_value());
+  EXPECT_EQ(result_->code(), absl::StatusCode::kAborted) << *result_;
+  EXPECT_EQ(point_.sequence(), 0u);
+  EXPECT_EQ(directory_.now.state.epoch, 4u);
+}
+
+TEST_F(MembershipTest, ALeaseThatHasEndedEndsIt) {
+  Lead({"s1", "s2"});
+  point_.NoteDurable("s1", 5);
+  directory_.now.holder_lease = 0;
+  Start(members_->Remove("s2"));
+  scheduler_.RunUntilIdle();
+  ASSERT_TRUE(result_.has_value());
+  EXPECT_EQ(result_->code(), absl::StatusCode::kAborted) << *result_;
+  EXPECT_EQ(point_.sequence(), 0u);
+}
+
+TEST_F(MembershipTest, ChangesAreMadeOneByOne) {
+  Lead({"s1", "s2", "s3"});
+  point_.NoteDurable("s1", 5);
+  directory_.answers.Reset();
+  Start(members_->Remove("s2"));
+  Start(members_->Remove("s3"));
+  scheduler_.RunUntilIdle();
+  EXPECT_EQ(directory_.requests, 1);
+  directory_.answers.Set();
+  scheduler_.RunUntilIdle();
+  EXPECT_EQ(directory_.requests, 2);
+  EXPECT_EQ(directory_.now.state.in_sync, (std::vector<std::string>{"s1"}));
+  EXPECT_EQ(point_.sequence(), 5u);
+}
+
+}  // namespace
+}  // namespace replicated_kv

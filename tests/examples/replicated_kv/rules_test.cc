@@ -1,0 +1,201 @@
+// The rules of the replicated store, one by one: who may become primary, how long a lease holds,
+// which epochs a backup takes, and what counts as committed.
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "examples/replicated_kv/commit_point.h"
+#include "examples/replicated_kv/epoch_gate.h"
+#include "examples/replicated_kv/lease_term.h"
+#include "examples/replicated_kv/shard_state.h"
+#include "gtest/gtest.h"
+#include "verbena/rpc/time.h"
+
+namespace replicated_kv {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using verbena::TimePoint;
+
+// --- The shard's state.
+
+TEST(ShardStateTest, ItsTextGivesItBack) {
+  const ShardState state{.epoch = 7, .primary = "s2", .in_sync = {"s1", "s2"}};
+  EXPECT_EQ(ShardStateText(state), "epoch 7 primary s2 in_sync s1,s2");
+  const absl::StatusOr<ShardState> read = ParseShardState(ShardStateText(state));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(*read, state);
+}
+
+TEST(ShardStateTest, TheFirstStateHasNoPrimary) {
+  const ShardState first = FirstState({"s3", "s1", "s2"});
+  EXPECT_EQ(first.in_sync, (std::vector<std::string>{"s1", "s2", "s3"}));
+  const absl::StatusOr<ShardState> read = ParseShardState(ShardStateText(first));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(*read, first);
+}
+
+TEST(ShardStateTest, RefusesTextThatIsNoState) {
+  for (const std::string text :
+       {"", "epoch", "epoch 0 primary a in_sync a", "epoch x primary a in_sync a",
+        "epoch 2 primary c in_sync a,b", "epoch 2 primary a in_sync a,,b",
+        "epoch 2 primary a in_sync a b", "epoch 2 primary a in_sync a/b",
+        "epoch 2 primary a in_sync a,b,c,d,e,f,g,h"}) {
+    EXPECT_EQ(ParseShardState(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
+  }
+}
+
+TEST(ShardStateTest, OnlyAReplicaInSyncMayLead) {
+  const ShardState state{.epoch = 7, .primary = "s2", .in_sync = {"s1", "s2"}};
+  EXPECT_TRUE(MayLead(state, "s1"));
+  EXPECT_FALSE(MayLead(state, "s3"));
+  EXPECT_FALSE(MayLead(Without(state, "s1"), "s1"));
+  EXPECT_TRUE(MayLead(With(state, "s3"), "s3"));
+}
+
+TEST(ShardStateTest, ANewPrimaryHasAnEpochOfItsOwn) {
+  const ShardState state{.epoch = 7, .primary = "s2", .in_sync = {"s1", "s2"}};
+  const ShardState next = TakenOver(state, "s1");
+  EXPECT_EQ(next.epoch, 8u);
+  EXPECT_EQ(next.primary, "s1");
+  EXPECT_EQ(next.in_sync, state.in_sync);
+  EXPECT_EQ(Without(state, "s1").epoch, 7u);
+}
+
+TEST(ShardStateTest, AReplicaIsInTheSetOnce) {
+  const ShardState state{.epoch = 7, .primary = "s2", .in_sync = {"s1", "s2"}};
+  EXPECT_EQ(With(state, "s1"), state);
+}
+
+TEST(LogPositionTest, TheLaterEpochIsAhead) {
+  EXPECT_GT((LogPosition{.epoch = 3, .sequence = 1}), (LogPosition{.epoch = 2, .sequence = 9}));
+  EXPECT_GT((LogPosition{.epoch = 3, .sequence = 2}), (LogPosition{.epoch = 3, .sequence = 1}));
+}
+
+// --- The lease.
+
+class FakeClock final : public verbena::Clock {
+ public:
+  TimePoint Now() override { return now; }
+  TimePoint now{std::chrono::hours(1)};
+};
+
+TEST(LeaseTermTest, HoldsForItsTimeLessTheMargin) {
+  FakeClock clock;
+  LeaseTerm term;
+  EXPECT_FALSE(term.Holds(clock.Now()));
+  term.Renew(clock.Now(), seconds(10), clock.Now());
+  clock.now += milliseconds(8999);
+  EXPECT_TRUE(term.Holds(clock.Now()));
+  clock.now += milliseconds(1);
+  EXPECT_FALSE(term.Holds(clock.Now()));
+}
+
+TEST(LeaseTermTest, ALeaseCountsFromBeforeItsRequestWasSent) {
+  FakeClock clock;
+  LeaseTerm term;
+  const TimePoint sent = clock.Now();
+  clock.now += seconds(4);  // the answer takes so long
+  term.Renew(sent, seconds(10), clock.Now());
+  EXPECT_EQ(term.until(), sent + seconds(9));
+}
+
+TEST(LeaseTermTest, AnAnswerAfterTheTimeRenewsNothing) {
+  FakeClock clock;
+  LeaseTerm term;
+  const TimePoint sent = clock.Now();
+  clock.now += seconds(20);
+  term.Renew(sent, seconds(10), clock.Now());
+  EXPECT_FALSE(term.Holds(clock.Now()));
+}
+
+TEST(LeaseTermTest, ALateAnswerToAnOlderRequestShortensNothing) {
+  FakeClock clock;
+  LeaseTerm term;
+  const TimePoint older = clock.Now();
+  clock.now += seconds(3);
+  term.Renew(clock.Now(), seconds(10), clock.Now());
+  const TimePoint until = term.until();
+  term.Renew(older, seconds(10), clock.Now());
+  EXPECT_EQ(term.until(), until);
+}
+
+TEST(LeaseTermTest, EndsWhenEtcdSaysSo) {
+  FakeClock clock;
+  LeaseTerm term;
+  term.Renew(clock.Now(), seconds(10), clock.Now());
+  term.End();
+  EXPECT_FALSE(term.Holds(clock.Now()));
+}
+
+// --- Epochs.
+
+TEST(EpochGateTest, AnOlderEpochIsRefused) {
+  EpochGate gate;
+  gate.Learn(5);
+  EXPECT_EQ(gate.Admit(4).status().code(), absl::StatusCode::kFailedPrecondition);
+  const absl::StatusOr<uint64_t> pass = gate.Admit(5);
+  ASSERT_TRUE(pass.ok()) << pass.status();
+  EXPECT_TRUE(gate.Check(*pass, 5).ok());
+  // Another primary was elected, and has not come here yet.
+  gate.Learn(6);
+  EXPECT_EQ(gate.Check(*pass, 5).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(EpochGateTest, ANewStreamEndsTheOneBefore) {
+  EpochGate gate;
+  const absl::StatusOr<uint64_t> first = gate.Admit(5);
+  const absl::StatusOr<uint64_t> second = gate.Admit(5);
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_FALSE(gate.Check(*first, 5).ok());
+  EXPECT_TRUE(gate.Check(*second, 5).ok());
+  gate.Close();
+  EXPECT_FALSE(gate.Check(*second, 5).ok());
+}
+
+TEST(EpochGateTest, AStreamTeachesItsEpoch) {
+  EpochGate gate;
+  ASSERT_TRUE(gate.Admit(5).ok());
+  ASSERT_TRUE(gate.Admit(8).ok());
+  EXPECT_EQ(gate.epoch(), 8u);
+  EXPECT_FALSE(gate.Admit(5).ok());
+}
+
+// --- Commits.
+
+TEST(CommitPointTest, TheSlowestMemberDecidesWhatIsCommitted) {
+  CommitPoint point;
+  point.SetMembers({"s1", "s2", "s3"});
+  point.NoteDurable("s1", 9);
+  point.NoteDurable("s2", 7);
+  EXPECT_EQ(point.sequence(), 0u);
+  point.NoteDurable("s3", 4);
+  EXPECT_EQ(point.sequence(), 4u);
+  point.SetMembers({"s1", "s2"});
+  EXPECT_EQ(point.sequence(), 7u);
+}
+
+TEST(CommitPointTest, OthersDoNotCount) {
+  CommitPoint point;
+  point.SetMembers({"s1", "s2"});
+  point.NoteDurable("s1", 9);
+  point.NoteDurable("s3", 9);
+  EXPECT_EQ(point.sequence(), 0u);
+}
+
+TEST(CommitPointTest, NeverGoesBack) {
+  CommitPoint point;
+  point.SetMembers({"s1"});
+  point.NoteDurable("s1", 9);
+  point.SetMembers({"s1", "s2"});
+  EXPECT_EQ(point.sequence(), 9u);
+  point.NoteDurable("s1", 12);
+  EXPECT_EQ(point.sequence(), 9u);
+}
+
+}  // namespace
+}  // namespace replicated_kv

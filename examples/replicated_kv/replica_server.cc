@@ -1,4 +1,7 @@
 // replica_server: one replica of one shard as a process, until SIGINT or SIGTERM.
+//
+//   replica_server --etcd=127.0.0.1:2379 --shard=0 --name=s1 --replicas=s1,s2,s3
+//   --directory=/var/s1
 
 #include <signal.h>
 #include <unistd.h>
@@ -15,8 +18,6 @@
 #include "absl/flags/parse.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_split.h"
-#include "examples/common/help.h"
 #include "examples/common/signals.h"
 #include "examples/kv/rocks_store.h"
 #include "examples/replicated_kv/replica.h"
@@ -42,21 +43,6 @@ namespace {
 using examples::StopSignals;
 using verbena::Runtime;
 using verbena::Server;
-
-constexpr char kHelp[] =
-    R"(usage: replica_server --etcd=HOST:PORT --shard=N --name=NAME --replicas=NAME,NAME,… --directory=DIR
-
-Serves one replica of one shard of the replicated key-value store.
-
-  --address=HOST:PORT  where it listens (default 127.0.0.1:0, a free port); etcd tells others
-  --etcd=HOST:PORT     the etcd that has the shard's state
-  --prefix=TEXT        before all keys there (default replicated_kv)
-  --shard=N            the shard (default 0)
-  --name=NAME          this replica, one of --replicas; letters, digits, - and _
-  --replicas=NAMES     all replicas of the shard, 1 to 7, with commas
-  --directory=DIR      where RocksDB has its files
-  --help               this text
-)";
 
 constexpr std::chrono::seconds kGrace(2);
 constexpr size_t kWriteBufferBytes = size_t{8} << 20;
@@ -142,13 +128,9 @@ absl::Status Serve() {
 }
 
 int Main(int argc, char** argv) {
-  if (examples::AsksForHelp(argc, argv)) {
-    fmt::print("{}", kHelp);
-    return 0;
-  }
   const std::vector<char*> words = absl::ParseCommandLine(argc, argv);
   if (words.size() > 1) {
-    fmt::print(stderr, "replica_server: '{}' is not an option; see --help\n", words[1]);
+    fmt::print(stderr, "replica_server: '{}' is not an option\n", words[1]);
     return 1;
   }
   const absl::Status status = Serve();

@@ -32,17 +32,6 @@ absl::StatusOr<std::shared_ptr<Primary>> ServingPrimary(const Replica& replica, 
 
 }  // namespace
 
-Task<absl::Status> ReplicatedKvService::Put(ServerContext& context, const v1::WriteRequest& request,
-                                            v1::WriteReply& reply) {
-  co_return co_await Write(WriteKind::kPut, context, request, reply);
-}
-
-Task<absl::Status> ReplicatedKvService::Append(ServerContext& context,
-                                               const v1::WriteRequest& request,
-                                               v1::WriteReply& reply) {
-  co_return co_await Write(WriteKind::kAppend, context, request, reply);
-}
-
 Task<absl::Status> ReplicatedKvService::Write(WriteKind kind, ServerContext& context,
                                               const v1::WriteRequest& request,
                                               v1::WriteReply& reply) {
@@ -79,10 +68,6 @@ Task<absl::Status> ReplicatedKvService::Get(ServerContext& context, const v1::Ge
   reply.set_server(replica_.options().name);
   reply.set_epoch((*primary)->epoch());
   co_return absl::OkStatus();
-}
-
-Task<absl::Status> ReplicationService::Replicate(ServerContext&, LogReceiver::Stream& stream) {
-  co_return co_await replica_.Receive(stream);
 }
 
 Task<absl::Status> ReplicationService::Where(ServerContext& context,

@@ -28,10 +28,14 @@ class ReplicatedKvService final : public v1::ReplicatedKv::Service {
   explicit ReplicatedKvService(Replica& replica) : replica_(replica) {}
 
   verbena::Task<absl::Status> Put(verbena::ServerContext& context, const v1::WriteRequest& request,
-                                  v1::WriteReply& reply) override;
+                                  v1::WriteReply& reply) override {
+    co_return co_await Write(WriteKind::kPut, context, request, reply);
+  }
   verbena::Task<absl::Status> Append(verbena::ServerContext& context,
                                      const v1::WriteRequest& request,
-                                     v1::WriteReply& reply) override;
+                                     v1::WriteReply& reply) override {
+    co_return co_await Write(WriteKind::kAppend, context, request, reply);
+  }
   verbena::Task<absl::Status> Get(verbena::ServerContext& context, const v1::GetRequest& request,
                                   v1::GetReply& reply) override;
 
@@ -46,8 +50,10 @@ class ReplicationService final : public v1::Replication::Service {
  public:
   explicit ReplicationService(Replica& replica) : replica_(replica) {}
 
-  verbena::Task<absl::Status> Replicate(verbena::ServerContext& context,
-                                        LogReceiver::Stream& stream) override;
+  verbena::Task<absl::Status> Replicate(verbena::ServerContext&,
+                                        LogReceiver::Stream& stream) override {
+    co_return co_await replica_.Receive(stream);
+  }
   verbena::Task<absl::Status> Where(verbena::ServerContext& context,
                                     const v1::PositionRequest& request,
                                     v1::Acknowledgement& reply) override;

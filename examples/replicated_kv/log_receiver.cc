@@ -23,6 +23,8 @@ v1::Acknowledgement AcknowledgementOf(const ReplicaLog& log) {
 Task<absl::Status> LogReceiver::Run(const v1::LogMessage& hello) {
   VERBENA_CO_ASSIGN_OR_RETURN(pass_, gate_.Admit(hello.epoch()));
   log_.Notify();  // the stream before, which ends
+  // It may be in the midst of a copy.
+  VERBENA_CO_ASSIGN_OR_RETURN(const verbena::MutexLock lock, co_await turn_.Lock());
   // What came by former streams counts, too. The primary goes on behind it.
   VERBENA_CO_RETURN_IF_ERROR(co_await log_.Drain());
   VERBENA_CO_RETURN_IF_ERROR(gate_.Check(pass_, hello.epoch()));

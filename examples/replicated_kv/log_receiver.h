@@ -1,10 +1,10 @@
 // LogReceiver: a backup's end of the stream of the log. It takes entries in order, says what its
 // disk has, and lets a copy replace all that it has.
 //
-// One for each stream, in the handler's frame. The gate lets one stream go on at a time, and ends
-// those of primaries that were replaced. Gate, store and log must outlive it.
+// One for each stream, in the handler's frame. The gate lets the newest stream go on, and ends
+// those of primaries that were replaced. Gate, turn, store and log must outlive it.
 //
-//   co_return co_await LogReceiver(gate, store, log, stream).Run(first_message);
+//   co_return co_await LogReceiver(gate, turn, store, log, stream).Run(first_message);
 
 #ifndef VERBENA_EXAMPLES_REPLICATED_KV_LOG_RECEIVER_H_
 #define VERBENA_EXAMPLES_REPLICATED_KV_LOG_RECEIVER_H_
@@ -17,6 +17,7 @@
 #include "examples/replicated_kv/replica_store.h"
 #include "examples/replicated_kv/replicated_kv.pb.h"
 #include "verbena/rpc/server_stream.h"
+#include "verbena/rpc/sync.h"
 #include "verbena/rpc/task.h"
 
 namespace replicated_kv {
@@ -28,8 +29,10 @@ class LogReceiver {
  public:
   using Stream = verbena::ServerReaderWriter<v1::LogMessage, v1::Acknowledgement>;
 
-  LogReceiver(EpochGate& gate, ReplicaStore& store, ReplicaLog& log, Stream& stream)
-      : gate_(gate), store_(store), log_(log), stream_(stream) {}
+  // `turn` keeps one stream out until the one before has ended.
+  LogReceiver(EpochGate& gate, verbena::Mutex& turn, ReplicaStore& store, ReplicaLog& log,
+              Stream& stream)
+      : gate_(gate), turn_(turn), store_(store), log_(log), stream_(stream) {}
 
   // `hello` is the stream's first message.
   verbena::Task<absl::Status> Run(const v1::LogMessage& hello);
@@ -41,6 +44,7 @@ class LogReceiver {
   verbena::Task<absl::Status> SayWhatIsDurable();
 
   EpochGate& gate_;
+  verbena::Mutex& turn_;
   ReplicaStore& store_;
   ReplicaLog& log_;
   Stream& stream_;

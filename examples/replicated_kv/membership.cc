@@ -19,37 +19,42 @@ Membership::Membership(ShardDirectory& directory, CommitPoint& point, SeenState 
 
 Task<absl::Status> Membership::Remove(std::string name) {
   VERBENA_CO_ASSIGN_OR_RETURN(const verbena::MutexLock lock, co_await changing_.Lock());
-  if (!IsInSync(state(), name)) co_return absl::OkStatus();
-  ShardState next = Without(state(), name);
-  if (VERBENA_MUTANT(kCommitBeforeRemoval)) point_.SetMembers(next.in_sync);
-  VERBENA_CO_RETURN_IF_ERROR(co_await Change(std::move(next)));
+  if (!IsInSync(state(), name) && !unsure_) co_return absl::OkStatus();
+  if (VERBENA_MUTANT(kCommitBeforeRemoval)) point_.SetMembers(Without(state(), name).in_sync);
+  VERBENA_CO_RETURN_IF_ERROR(co_await Change(name, /*joins=*/false));
   Count("");
   co_return absl::OkStatus();
 }
 
 Task<absl::Status> Membership::Add(std::string name) {
   VERBENA_CO_ASSIGN_OR_RETURN(const verbena::MutexLock lock, co_await changing_.Lock());
-  if (IsInSync(state(), name)) co_return absl::OkStatus();
+  if (IsInSync(state(), name) && !unsure_) co_return absl::OkStatus();
   // From now on: the transaction may take effect at any moment.
   Count(name);
-  co_return co_await Change(With(state(), name));
+  VERBENA_CO_RETURN_IF_ERROR(co_await Change(name, /*joins=*/true));
+  Count("");
+  co_return absl::OkStatus();
 }
 
-Task<absl::Status> Membership::Change(ShardState next) {
+Task<absl::Status> Membership::Change(const std::string& name, bool joins) {
   for (;;) {
+    const ShardState next = joins ? With(state(), name) : Without(state(), name);
+    unsure_ = true;
     absl::StatusOr<SeenState> now = co_await directory_.Replace(seen_, next, lease_);
-    // Only the primary of an epoch changes its set: a former attempt may have been this one.
-    if (now.ok() && now->state == next && now->holder_lease == lease_) {
-      seen_ = *std::move(now);
-      co_return absl::OkStatus();
+    if (!now.ok()) {
+      VERBENA_CO_RETURN_IF_ERROR(co_await verbena::Sleep(kPause));
+      continue;
     }
-    if (now.ok()) {
-      co_return absl::AbortedError(
-          fmt::format("epoch {} is over: etcd has '{}', under {}", seen_.state.epoch,
-                      ShardStateText(now->state),
-                      now->holder_lease == lease_ ? "this lease" : "another lease"));
+    if (now->state.epoch != state().epoch || now->holder_lease != lease_) {
+      co_return absl::AbortedError(fmt::format("epoch {} is over: etcd has '{}', under {} lease",
+                                               state().epoch, ShardStateText(now->state),
+                                               now->holder_lease == 0 ? "no" : "another"));
     }
-    VERBENA_CO_RETURN_IF_ERROR(co_await verbena::Sleep(kPause));
+    // Only the primary of an epoch changes its set. If the state is another one than was asked for,
+    // it is an earlier change, whose answer was lost.
+    seen_ = *std::move(now);
+    unsure_ = false;
+    if (state() == next) co_return absl::OkStatus();
   }
 }
 

@@ -31,19 +31,20 @@ class Membership {
 
   // They return when etcd has said yes, and try until it says something. ABORTED: another primary
   // has taken over, or the lease has ended; this is over then. CANCELLED: the Task is cancelled,
-  // and the set may be either.
+  // and etcd may have either set. A replica that may be in it counts, until Remove().
   verbena::Task<absl::Status> Remove(std::string name);
   // Precondition: `name` has all that is committed.
   verbena::Task<absl::Status> Add(std::string name);
 
  private:
-  verbena::Task<absl::Status> Change(ShardState next);
+  verbena::Task<absl::Status> Change(const std::string& name, bool joins);
   void Count(const std::string& joining);
 
   ShardDirectory& directory_;
   CommitPoint& point_;
   SeenState seen_;
   const int64_t lease_;
+  bool unsure_ = false;  // whether etcd has more than is seen
   verbena::Mutex changing_;
 };
 

@@ -64,6 +64,8 @@ absl::Status Primary::Serving() const {
 Task<absl::StatusOr<uint64_t>> Primary::Begin(WriteKind kind, const v1::WriteRequest& request,
                                               CallName name) {
   VERBENA_CO_RETURN_IF_ERROR(CheckLengths(request));
+  // From here on the store has all that this epoch found.
+  VERBENA_CO_RETURN_IF_ERROR(co_await AwaitCommitted(0));
   // Across the read of the old value: a write behind this one must find this one.
   VERBENA_CO_ASSIGN_OR_RETURN(const verbena::MutexLock lock, co_await ordering_.Lock());
   const std::string client = ClientOf(name.id);

@@ -39,6 +39,7 @@ Task<absl::Status> Replica::Run(std::string address) {
   address_ = std::move(address);
   tasks_.emplace(co_await verbena::CurrentContext());
   absl::Status status = co_await Open();
+  if (status.ok()) status = co_await RenewLease();
   if (status.ok()) tasks_->Spawn(KeepLease());
   while (status.ok()) {
     absl::StatusOr<SeenState> seen = co_await directory_.Read();
@@ -205,7 +206,7 @@ Task<absl::Status> Replica::Receive(LogReceiver::Stream& stream) {
     }
     StepDown(fmt::format("{} is, in epoch {}", hello.primary(), hello.epoch()));
   }
-  co_return co_await LogReceiver(gate_, store_, *log_, stream).Run(hello);
+  co_return co_await LogReceiver(gate_, receiving_, store_, *log_, stream).Run(hello);
 }
 
 absl::StatusOr<v1::Acknowledgement> Replica::Where() const {

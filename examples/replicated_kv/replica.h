@@ -29,6 +29,7 @@
 #include "examples/replicated_kv/replica_store.h"
 #include "examples/replicated_kv/shard_directory.h"
 #include "verbena/rpc/etcd.h"
+#include "verbena/rpc/sync.h"
 #include "verbena/rpc/task.h"
 #include "verbena/rpc/time.h"
 
@@ -78,6 +79,7 @@ class Replica {
   std::vector<Peer> peers_;
   std::string address_;
   EpochGate gate_;
+  verbena::Mutex receiving_;
   LeaseTerm term_;
   int64_t lease_ = 0;        // 0: none
   int64_t deferred_at_ = 0;  // the revision at which it let others go first

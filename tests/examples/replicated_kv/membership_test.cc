@@ -109,6 +109,26 @@ TEST_F(MembershipTest, AChangeWhoseAnswerIsLostIsFoundDone) {
   EXPECT_TRUE(IsInSync(directory_.now.state, "s2"));
 }
 
+TEST_F(MembershipTest, AReplicaWhoseJoiningWasCutOffCountsUntilItIsRemoved) {
+  Lead({"s1"});
+  for (const char* name : {"s1", "s2"}) point_.NoteDurable(name, 5);
+  directory_.lost_answers = 1;
+  Start(members_->Add("s2"));
+  scheduler_.RunUntilIdle();
+  scope_.RequestCancel();
+  scheduler_.RunUntilIdle();
+  ASSERT_TRUE(result_.has_value());
+  EXPECT_FALSE(result_->ok());
+  point_.NoteDurable("s1", 7);
+  EXPECT_EQ(point_.sequence(), 5u);
+  verbena::TaskScope another(scheduler_);
+  another.Spawn(Keep(members_->Remove("s2")));
+  scheduler_.RunUntilIdle();
+  EXPECT_TRUE(result_->ok()) << *result_;
+  EXPECT_EQ(point_.sequence(), 7u);
+  EXPECT_EQ(directory_.now.state.in_sync, (std::vector<std::string>{"s1"}));
+}
+
 TEST_F(MembershipTest, AnotherPrimaryEndsIt) {
   Lead({"s1", "s2"});
   point_.NoteDurable("s1", 5);

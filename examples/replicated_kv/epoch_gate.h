@@ -38,11 +38,11 @@ class EpochGate {
   // A message of the stream that got `pass`.
   absl::Status Check(uint64_t pass, uint64_t epoch) const {
     if (pass != pass_) {
-      return absl::FailedPreconditionError("the primary has a newer stream to this replica");
+      return absl::FailedPreconditionError(
+          "this replica has ended the stream: another one, or none, may go on");
     }
     return CheckEpoch(epoch);
   }
-  bool IsOpen(uint64_t pass) const { return pass == pass_; }
 
  private:
   absl::Status CheckEpoch(uint64_t epoch) const {

@@ -1,12 +1,15 @@
-#include "examples/replicated_kv/follower.h"
-
+#include <cstdint>
 #include <memory>
-#include <utility>
+#include <string>
 #include <variant>
 
 #include "absl/status/statusor.h"
 #include "examples/replicated_kv/limits.h"
+#include "examples/replicated_kv/primary.h"
+#include "examples/replicated_kv/replicated_kv.pb.h"
+#include "examples/replicated_kv/replicated_kv.verbena.pb.h"
 #include "fmt/format.h"
+#include "verbena/rpc/client_stream.h"
 #include "verbena/rpc/time.h"
 
 namespace replicated_kv {
@@ -14,111 +17,133 @@ namespace replicated_kv {
 using verbena::Task;
 using verbena::WithDeadline;
 
-// The stream must not have the deadline of its first await.
-Follower::Follower(Primary& primary, Peer& peer)
-    : primary_(primary),
-      log_(primary.parts().log),
-      name_(peer.name),
-      stream_(
-          v1::Replication::Stub(*peer.channel).Replicate({.inherit = verbena::Inherit::kNothing})) {
-}
+namespace {
 
-Task<absl::Status> Follower::Run() {
-  VERBENA_CO_RETURN_IF_ERROR(co_await Meet());
-  auto first = co_await verbena::WhenAny(SendLog(), TakeAcknowledgements());
-  co_return first.index() == 0 ? std::get<0>(first) : std::get<1>(first);
-}
+// It asks how far the backup's disk is. If the primary's memory has the rest, it sends that.
+// Otherwise, or if the backup has entries that this log has not, the backup leaves the in-sync set
+// and gets a copy of all data. Then entries follow as they come, and once the backup is close it
+// joins the set. A backup that says nothing for kPatience is lost.
+class Follower {
+ public:
+  // The stream must not have the deadline of its first await.
+  Follower(Primary& primary, Peer& peer)
+      : primary_(primary),
+        log_(primary.parts().log),
+        name_(peer.name),
+        stream_(v1::Replication::Stub(*peer.channel)
+                    .Replicate({.inherit = verbena::Inherit::kNothing})) {}
 
-Task<absl::Status> Follower::Meet() {
-  VERBENA_CO_RETURN_IF_ERROR(co_await WithDeadline(stream_.Write(Message()).AsTask(), kPatience));
-  v1::Acknowledgement has;
-  VERBENA_CO_ASSIGN_OR_RETURN(const bool read,
-                              co_await WithDeadline(stream_.TryRead(has), kPatience));
-  // Says why, if it is over.
-  if (!read) co_return co_await stream_.Finish();
-  const LogPosition position{.epoch = has.durable().epoch(), .sequence = has.durable().sequence()};
-  if (!has.complete() || !log_.Has(position)) co_return co_await SendCopy();
-  sent_ = position.sequence;
-  primary_.NoteDurable(name_, sent_);
-  co_return absl::OkStatus();
-}
-
-Task<absl::Status> Follower::SendCopy() {
-  // First, since the backup will have nothing, and must not become primary then.
-  VERBENA_CO_RETURN_IF_ERROR(co_await primary_.members().Remove(name_));
-  primary_.NoteDurable(name_, 0);
-  log_.Notify();
-  v1::LogMessage message = Message();
-  // The store has all up to this, and perhaps more, which the backup will get again.
-  const LogPosition from = log_.durable();
-  message.mutable_copy_begins()->set_sequence(from.sequence);
-  message.mutable_copy_begins()->set_epoch(from.epoch);
-  VERBENA_CO_RETURN_IF_ERROR(co_await stream_.Write(message));
-  ReplicaStore::Cursor cursor;
-  while (!cursor.at_end) {
-    VERBENA_CO_ASSIGN_OR_RETURN(*message.mutable_page(),
-                                co_await primary_.parts().store.ReadPage(cursor));
-    VERBENA_CO_RETURN_IF_ERROR(co_await stream_.Write(message));
+  Task<absl::Status> Run() {
+    VERBENA_CO_RETURN_IF_ERROR(co_await Meet());
+    auto first = co_await verbena::WhenAny(SendLog(), TakeAcknowledgements());
+    co_return first.index() == 0 ? std::get<0>(first) : std::get<1>(first);
   }
-  // The pages may show any of these entries: without them all the copy is of no moment.
-  sent_ = from.sequence;
-  VERBENA_CO_RETURN_IF_ERROR(co_await SendUpTo(log_.last().sequence));
-  message.set_copy_ends(true);
-  co_return co_await stream_.Write(message);
-}
 
-Task<absl::Status> Follower::SendUpTo(uint64_t sequence) {
-  v1::LogMessage message = Message();
-  while (sent_ < sequence) {
-    const std::shared_ptr<const v1::Entry> entry = log_.Find(sent_ + 1);
-    if (entry == nullptr) {
-      co_return absl::DataLossError(
-          fmt::format("{} is too slow: entry {} is not in memory any more", name_, sent_ + 1));
-    }
-    *message.mutable_entry() = *entry;
-    // First: the answer may be quicker than this coroutine.
-    ++sent_;
-    VERBENA_CO_RETURN_IF_ERROR(co_await stream_.Write(message));
-  }
-  co_return absl::OkStatus();
-}
-
-Task<absl::Status> Follower::SendLog() {
-  for (;;) {
-    VERBENA_CO_RETURN_IF_ERROR(co_await SendUpTo(log_.last().sequence));
-    if (sent_ == log_.last().sequence) VERBENA_CO_RETURN_IF_ERROR(co_await log_.Changed());
-  }
-}
-
-Task<absl::Status> Follower::TakeAcknowledgements() {
-  v1::Acknowledgement has;
-  for (;;) {
+ private:
+  Task<absl::Status> Meet() {
+    VERBENA_CO_RETURN_IF_ERROR(co_await WithDeadline(stream_.Write(Message()).AsTask(), kPatience));
+    v1::Acknowledgement has;
     VERBENA_CO_ASSIGN_OR_RETURN(const bool read,
                                 co_await WithDeadline(stream_.TryRead(has), kPatience));
+    // Says why, if it is over.
     if (!read) co_return co_await stream_.Finish();
-    if (!has.complete()) continue;
-    const uint64_t durable = has.durable().sequence();
-    if (durable > sent_) {
-      co_return absl::InternalError(
-          fmt::format("{} says that it has entry {}, but was sent {}", name_, durable, sent_));
+    const LogPosition position = PositionOf(has.durable());
+    if (!has.complete() || !log_.Has(position)) co_return co_await SendCopy();
+    sent_ = position.sequence;
+    primary_.NoteDurable(name_, sent_);
+    co_return absl::OkStatus();
+  }
+
+  Task<absl::Status> SendCopy() {
+    // First, since the backup will have nothing, and must not become primary then.
+    VERBENA_CO_RETURN_IF_ERROR(co_await primary_.members().Remove(name_));
+    primary_.NoteDurable(name_, 0);
+    log_.Notify();
+    v1::LogMessage message = Message();
+    // The store has all up to this, and perhaps more, which the backup will get again.
+    const LogPosition from = log_.durable();
+    *message.mutable_copy_begins() = MessageOf(from);
+    VERBENA_CO_RETURN_IF_ERROR(co_await stream_.Write(message));
+    ReplicaStore::Cursor cursor;
+    while (!cursor.at_end) {
+      VERBENA_CO_ASSIGN_OR_RETURN(*message.mutable_page(),
+                                  co_await primary_.parts().store.ReadPage(cursor));
+      VERBENA_CO_RETURN_IF_ERROR(co_await stream_.Write(message));
     }
-    primary_.NoteDurable(name_, durable);
-    const bool is_close =
-        durable >= primary_.point().sequence() && durable + kMaxLagToJoin >= log_.last().sequence;
-    if (is_close && !IsInSync(primary_.members().state(), name_)) {
-      const absl::Status added = co_await primary_.members().Add(name_);
-      if (absl::IsAborted(added)) primary_.End(std::string(added.message()));
-      VERBENA_CO_RETURN_IF_ERROR(added);
+    // The pages may show any of these entries: without them all the copy is of no moment.
+    sent_ = from.sequence;
+    VERBENA_CO_RETURN_IF_ERROR(co_await SendUpTo(log_.last().sequence));
+    message.set_copy_ends(true);
+    co_return co_await stream_.Write(message);
+  }
+
+  // Entries up to `sequence` that were not sent yet.
+  Task<absl::Status> SendUpTo(uint64_t sequence) {
+    v1::LogMessage message = Message();
+    while (sent_ < sequence) {
+      const std::shared_ptr<const v1::Entry> entry = log_.Find(sent_ + 1);
+      if (entry == nullptr) {
+        co_return absl::DataLossError(
+            fmt::format("{} is too slow: entry {} is not in memory any more", name_, sent_ + 1));
+      }
+      *message.mutable_entry() = *entry;
+      // First: the answer may be quicker than this coroutine.
+      ++sent_;
+      VERBENA_CO_RETURN_IF_ERROR(co_await stream_.Write(message));
+    }
+    co_return absl::OkStatus();
+  }
+
+  Task<absl::Status> SendLog() {
+    for (;;) {
+      VERBENA_CO_RETURN_IF_ERROR(co_await SendUpTo(log_.last().sequence));
+      if (sent_ == log_.last().sequence) VERBENA_CO_RETURN_IF_ERROR(co_await log_.Changed());
     }
   }
-}
 
-v1::LogMessage Follower::Message() const {
-  v1::LogMessage message;
-  message.set_shard(primary_.parts().shard);
-  message.set_epoch(primary_.epoch());
-  message.set_primary(primary_.parts().name);
-  return message;
+  Task<absl::Status> TakeAcknowledgements() {
+    v1::Acknowledgement has;
+    for (;;) {
+      VERBENA_CO_ASSIGN_OR_RETURN(const bool read,
+                                  co_await WithDeadline(stream_.TryRead(has), kPatience));
+      if (!read) co_return co_await stream_.Finish();
+      if (!has.complete()) continue;
+      const uint64_t durable = has.durable().sequence();
+      if (durable > sent_) {
+        co_return absl::InternalError(
+            fmt::format("{} says that it has entry {}, but was sent {}", name_, durable, sent_));
+      }
+      primary_.NoteDurable(name_, durable);
+      const bool is_close =
+          durable >= primary_.point().sequence() && durable + kMaxLagToJoin >= log_.last().sequence;
+      if (is_close && !IsInSync(primary_.members().state(), name_)) {
+        const absl::Status added = co_await primary_.members().Add(name_);
+        if (absl::IsAborted(added)) primary_.End(std::string(added.message()));
+        VERBENA_CO_RETURN_IF_ERROR(added);
+      }
+    }
+  }
+
+  // A message without content.
+  v1::LogMessage Message() const {
+    v1::LogMessage message;
+    message.set_shard(primary_.parts().shard);
+    message.set_epoch(primary_.epoch());
+    message.set_primary(primary_.parts().name);
+    return message;
+  }
+
+  Primary& primary_;
+  ReplicaLog& log_;
+  const std::string name_;
+  verbena::ClientReaderWriter<v1::LogMessage, v1::Acknowledgement> stream_;
+  uint64_t sent_ = 0;  // the last entry that was sent, or that the backup had
+};
+
+}  // namespace
+
+Task<absl::Status> FollowPeer(Primary& primary, Peer& peer) {
+  co_return co_await Follower(primary, peer).Run();
 }
 
 }  // namespace replicated_kv

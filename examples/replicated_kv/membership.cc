@@ -1,12 +1,8 @@
 #include "examples/replicated_kv/membership.h"
 
-#include <utility>
-#include <vector>
-
 #include "examples/replicated_kv/limits.h"
 #include "fmt/format.h"
 #include "verbena/rpc/time.h"
-#include "verbena/transport/log/mutant.h"
 
 namespace replicated_kv {
 

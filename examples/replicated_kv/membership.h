@@ -1,27 +1,73 @@
-// Membership: the in-sync set of a shard, as its primary changes it.
+// CommitPoint and Membership: what is committed, and the in-sync set of a shard as its primary
+// changes it.
 //
 // A backup that is lost leaves the set in etcd first, and only then does the commit point go on
 // without it. A backup that joins counts from before the transaction that adds it. So at each
 // moment every member that etcd knows has all that is committed. One change at a time; the
 // primary's, one for each of its epochs. One executor.
 //
+//   CommitPoint point;
 //   Membership members(directory, point, seen, "s1", lease);
 //   VERBENA_CO_RETURN_IF_ERROR(co_await members.Remove("s2"));
+//   point.NoteDurable("s3", 17);
+//   if (point.sequence() >= mine) … acknowledge …
 
 #ifndef VERBENA_EXAMPLES_REPLICATED_KV_MEMBERSHIP_H_
 #define VERBENA_EXAMPLES_REPLICATED_KV_MEMBERSHIP_H_
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
-#include "examples/replicated_kv/commit_point.h"
 #include "examples/replicated_kv/shard_directory.h"
 #include "examples/replicated_kv/shard_state.h"
 #include "verbena/rpc/sync.h"
 #include "verbena/rpc/task.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace replicated_kv {
+
+// How far the log is committed: each replica that counts has it on its disk. Those are the in-sync
+// set, and a replica that is about to join it. It never goes back.
+class CommitPoint {
+ public:
+  void SetMembers(std::vector<std::string> members) {
+    members_ = std::move(members);
+    Advance();
+  }
+  // What a replica has on its disk. 0: it has nothing, or lost what it had.
+  void NoteDurable(std::string_view name, uint64_t sequence) {
+    durable_.insert_or_assign(std::string(name), sequence);
+    Advance();
+  }
+  uint64_t DurableAt(std::string_view name) const {
+    const auto found = durable_.find(name);
+    return found == durable_.end() ? 0 : found->second;
+  }
+  uint64_t sequence() const { return sequence_; }
+
+ private:
+  void Advance() {
+    if (members_.empty()) return;
+    uint64_t least = UINT64_MAX;
+    uint64_t most = 0;
+    for (const std::string& name : members_) {
+      least = std::min(least, DurableAt(name));
+      most = std::max(most, DurableAt(name));
+    }
+    sequence_ = std::max(sequence_, VERBENA_MUTANT(kCommitBeforeSlowest) ? most : least);
+  }
+
+  std::vector<std::string> members_;
+  std::map<std::string, uint64_t, std::less<>> durable_;
+  uint64_t sequence_ = 0;
+};
 
 class Membership {
  public:

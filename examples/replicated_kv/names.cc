@@ -27,17 +27,22 @@ bool Names::HasRoomFor(std::string_view client, uint64_t sequence) const {
   return Idlest()->second.last_sequence + kKeepEntries < sequence;
 }
 
-void Names::Add(const v1::Entry& entry) {
+std::optional<std::string> Names::Add(const v1::Entry& entry) {
+  std::optional<std::string> forgotten;
+  if (clients_.size() >= kMaxClients && !clients_.contains(entry.client())) {
+    forgotten = Idlest()->first;
+    clients_.erase(*forgotten);
+  }
   Client& client = clients_[entry.client()];
   client.last_sequence = std::max(client.last_sequence, entry.sequence());
   client.over_below = std::max(client.over_below, entry.acknowledged_below());
   client.sequences.erase(client.sequences.begin(), client.sequences.lower_bound(client.over_below));
-  if (entry.number() < client.over_below) return;
-  client.sequences[entry.number()] = entry.sequence();
+  if (entry.number() >= client.over_below) client.sequences[entry.number()] = entry.sequence();
   while (client.sequences.size() > kMaxNames) {
     client.over_below = client.sequences.begin()->first + 1;
     client.sequences.erase(client.sequences.begin());
   }
+  return forgotten;
 }
 
 std::string Names::RecordOf(std::string_view client) const {
@@ -53,14 +58,6 @@ std::string Names::RecordOf(std::string_view client) const {
     }
   }
   return record.SerializeAsString();
-}
-
-std::optional<std::string> Names::MakeRoom(const v1::Entry& entry) {
-  if (clients_.size() < kMaxClients || clients_.contains(entry.client())) return std::nullopt;
-  const auto idlest = Idlest();
-  std::string client = idlest->first;
-  clients_.erase(idlest);
-  return client;
 }
 
 absl::Status Names::Load(std::string_view client, std::string_view record) {

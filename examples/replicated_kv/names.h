@@ -37,12 +37,11 @@ class Names {
   // Whether a new client has room.
   bool HasRoomFor(std::string_view client, uint64_t sequence) const;
 
-  // An entry of the log has been taken. Taking it twice changes nothing.
-  void Add(const v1::Entry& entry);
+  // An entry of the log has been taken. Taking it twice changes nothing. Returns the client that
+  // was forgotten to make room, if any.
+  std::optional<std::string> Add(const v1::Entry& entry);
   // The client's record as it is now.
   std::string RecordOf(std::string_view client) const;
-  // The client that has to go so that the one of `entry` has room; none: it has.
-  std::optional<std::string> MakeRoom(const v1::Entry& entry);
 
   // A record that was written before. INVALID_ARGUMENT: it is damaged.
   absl::Status Load(std::string_view client, std::string_view record);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "examples/replicated_kv/follower.h"
 #include "examples/replicated_kv/limits.h"
 #include "fmt/format.h"
 #include "verbena/rpc/log.h"
@@ -15,16 +14,6 @@ using verbena::Task;
 namespace {
 
 std::string ClientOf(const verbena::RequestId& id) { return {id.client.begin(), id.client.end()}; }
-
-absl::Status CheckLengths(const v1::WriteRequest& request) {
-  if (request.key().empty() || request.key().size() > kMaxKeyBytes) {
-    return absl::InvalidArgumentError(fmt::format("the key has {} bytes, but must have 1 to {}",
-                                                  request.key().size(), kMaxKeyBytes));
-  }
-  if (request.value().size() <= kMaxValueBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(fmt::format("the value has {} bytes, but may have at most {}",
-                                                request.value().size(), kMaxValueBytes));
-}
 
 }  // namespace
 
@@ -59,28 +48,22 @@ absl::Status Primary::Serving() const {
                                             ended_ ? why_ended_ : "its lease is over"));
 }
 
-// --- Writes --------------------------------------------------------------------------------------
-
 Task<absl::StatusOr<uint64_t>> Primary::Begin(WriteKind kind, const v1::WriteRequest& request,
-                                              CallName name) {
-  VERBENA_CO_RETURN_IF_ERROR(CheckLengths(request));
+                                              verbena::RequestId id, uint64_t acknowledged_below) {
   // From here on the store has all that this epoch found.
   VERBENA_CO_RETURN_IF_ERROR(co_await AwaitCommitted(0));
   // Across the read of the old value: a write behind this one must find this one.
   VERBENA_CO_ASSIGN_OR_RETURN(const verbena::MutexLock lock, co_await ordering_.Lock());
-  const std::string client = ClientOf(name.id);
+  const std::string client = ClientOf(id);
   VERBENA_CO_ASSIGN_OR_RETURN(const std::optional<uint64_t> before,
-                              parts_.store.names().Find(client, name.id.number));
+                              parts_.store.names().Find(client, id.number));
   if (before.has_value()) co_return *before;
   std::string value;
   if (kind == WriteKind::kAppend) {
     VERBENA_CO_ASSIGN_OR_RETURN(value, co_await NewestValue(request.key()));
   }
   value += request.value();
-  if (value.size() > kMaxValueBytes) {
-    co_return absl::ResourceExhaustedError(fmt::format(
-        "the value would have {} bytes, but may have at most {}", value.size(), kMaxValueBytes));
-  }
+  VERBENA_CO_RETURN_IF_ERROR(CheckLengths(request.key(), value));
   // No await from here on.
   VERBENA_CO_RETURN_IF_ERROR(Serving());
   if (!taking_) co_return absl::UnavailableError(parts_.name + " hands its shard over");
@@ -95,8 +78,8 @@ Task<absl::StatusOr<uint64_t>> Primary::Begin(WriteKind kind, const v1::WriteReq
   entry->set_key(request.key());
   entry->set_value(std::move(value));
   entry->set_client(client);
-  entry->set_number(name.id.number);
-  entry->set_acknowledged_below(name.acknowledged_below);
+  entry->set_number(id.number);
+  entry->set_acknowledged_below(acknowledged_below);
   uncommitted_.push_back(entry);
   newest_[request.key()] = entry;
   parts_.log.Append(std::move(entry));
@@ -135,8 +118,6 @@ Task<void> Primary::WatchOwnDisk() {
   } while ((co_await parts_.log.Changed()).ok());
 }
 
-// --- Reads ---------------------------------------------------------------------------------------
-
 Task<absl::StatusOr<std::optional<std::string>>> Primary::Get(std::string key) {
   VERBENA_CO_RETURN_IF_ERROR(co_await AwaitCommitted(0));
   for (;;) {
@@ -162,11 +143,9 @@ Task<absl::StatusOr<std::optional<uint64_t>>> Primary::Lookup(verbena::RequestId
   co_return sequence;
 }
 
-// --- Backups -------------------------------------------------------------------------------------
-
 Task<void> Primary::Follow(Peer& peer) {
   while (!ended_) {
-    const absl::Status lost = co_await Follower(*this, peer).Run();
+    const absl::Status lost = co_await FollowPeer(*this, peer);
     if (ended_) co_return;
     if (IsInSync(members_.state(), peer.name)) {
       verbena::Log(verbena::LogLevel::kWarning,

@@ -14,7 +14,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,7 +22,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "examples/replicated_kv/commit_point.h"
 #include "examples/replicated_kv/lease_term.h"
 #include "examples/replicated_kv/membership.h"
 #include "examples/replicated_kv/replica_log.h"
@@ -61,12 +59,6 @@ enum class WriteKind { kPut, kAppend };
 
 class Primary {
  public:
-  // The call that asks for a write.
-  struct CallName {
-    verbena::RequestId id;
-    uint64_t acknowledged_below = 0;
-  };
-
   Primary(PrimaryParts parts, SeenState seen);
 
   // Feeds the backups until End(), or until this is cancelled.
@@ -80,17 +72,18 @@ class Primary {
 
   // OK while it may answer: it has its lease.
   absl::Status Serving() const;
-  // The write's place in the log; that of the first time if the log has the call already. An error
-  // means that nothing was changed, but for OUT_OF_RANGE: the call may have run before.
+  // The place in the log of a write that a call with that name asks for; that of the first time if
+  // the log has the call already. An error means that nothing was changed, but for OUT_OF_RANGE:
+  // the call may have run before.
   verbena::Task<absl::StatusOr<uint64_t>> Begin(WriteKind kind, const v1::WriteRequest& request,
-                                                CallName name);
+                                                verbena::RequestId id, uint64_t acknowledged_below);
   // After an error the write may be lost or not.
   verbena::Task<absl::Status> AwaitCommitted(uint64_t sequence);
   // The place of a call that is committed; none: it has not run, and no other server runs it.
   verbena::Task<absl::StatusOr<std::optional<uint64_t>>> Lookup(verbena::RequestId id);
   verbena::Task<absl::StatusOr<std::optional<std::string>>> Get(std::string key);
 
-  // For Follower: what a backup has on its disk.
+  // For FollowPeer(): what a backup has on its disk.
   void NoteDurable(std::string_view name, uint64_t sequence);
   const CommitPoint& point() const { return point_; }
   Membership& members() { return members_; }
@@ -115,6 +108,10 @@ class Primary {
   // The newest of these by key.
   absl::flat_hash_map<std::string, std::shared_ptr<const v1::Entry>> newest_;
 };
+
+// One stream of the log to a backup, from its first message to its end (follower.cc). Returns why
+// it has ended.
+verbena::Task<absl::Status> FollowPeer(Primary& primary, Peer& peer);
 
 }  // namespace replicated_kv
 

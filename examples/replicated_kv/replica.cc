@@ -21,10 +21,6 @@ absl::Status NotOpen() { return absl::UnavailableError("this replica has not ope
 
 Task<void> RunPrimary(std::shared_ptr<Primary> primary) { co_await primary->Run(); }
 
-Task<absl::Status> AwaitAll(std::shared_ptr<Primary> primary, uint64_t sequence) {
-  co_return co_await primary->AwaitCommitted(sequence);
-}
-
 }  // namespace
 
 Replica::Replica(ReplicaOptions options, ReplicaStore& store, verbena::EtcdClient& etcd,
@@ -142,8 +138,7 @@ Task<bool> Replica::SomebodyIsAhead(const ShardState& state) {
         co_await v1::Replication::Stub(*peer.channel)
             .Where(request, {.deadline = kDeference, .wait_for_ready = true});
     if (!has.ok() || !has->complete()) continue;
-    const LogPosition theirs{.epoch = has->durable().epoch(),
-                             .sequence = has->durable().sequence()};
+    const LogPosition theirs = PositionOf(has->durable());
     if (theirs > mine || (theirs == mine && peer.name < options_.name)) co_return true;
   }
   co_return false;
@@ -179,7 +174,7 @@ Task<void> Replica::HandOver() {
   stopping_ = true;
   if (const std::shared_ptr<Primary> primary = primary_; primary != nullptr) {
     primary->StopTaking();
-    (void)co_await verbena::WithDeadline(AwaitAll(primary, log_->last().sequence),
+    (void)co_await verbena::WithDeadline(primary->AwaitCommitted(log_->last().sequence),
                                          kHandOverPatience);
     StepDown("it hands over");
   }
@@ -190,7 +185,7 @@ Task<void> Replica::HandOver() {
   if (lease_ != 0) (void)co_await etcd_.Revoke(std::exchange(lease_, 0));
 }
 
-Task<absl::Status> Replica::Receive(LogReceiver::Stream& stream) {
+Task<absl::Status> Replica::Receive(LogStream& stream) {
   if (log_ == nullptr || stopping_) co_return NotOpen();
   v1::LogMessage hello;
   VERBENA_CO_ASSIGN_OR_RETURN(const bool read, co_await stream.Read(hello));
@@ -206,7 +201,7 @@ Task<absl::Status> Replica::Receive(LogReceiver::Stream& stream) {
     }
     StepDown(fmt::format("{} is, in epoch {}", hello.primary(), hello.epoch()));
   }
-  co_return co_await LogReceiver(gate_, receiving_, store_, *log_, stream).Run(hello);
+  co_return co_await ReceiveLog({gate_, receiving_, store_, *log_}, stream, hello);
 }
 
 absl::StatusOr<v1::Acknowledgement> Replica::Where() const {

@@ -57,7 +57,7 @@ class Replica {
 
   // For handlers. nullptr: this is not the primary.
   std::shared_ptr<Primary> primary() const { return primary_; }
-  verbena::Task<absl::Status> Receive(LogReceiver::Stream& stream);
+  verbena::Task<absl::Status> Receive(LogStream& stream);
   // UNAVAILABLE before the log is open.
   absl::StatusOr<v1::Acknowledgement> Where() const;
   const ReplicaOptions& options() const { return options_; }

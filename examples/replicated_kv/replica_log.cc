@@ -10,14 +10,6 @@ namespace replicated_kv {
 
 using verbena::Task;
 
-namespace {
-
-LogPosition PositionOf(const v1::Entry& entry) {
-  return {.epoch = entry.epoch(), .sequence = entry.sequence()};
-}
-
-}  // namespace
-
 ReplicaLog::ReplicaLog(ReplicaStore& store, verbena::TaskScope& writes)
     : store_(store),
       writes_(writes),

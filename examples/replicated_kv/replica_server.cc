@@ -1,7 +1,6 @@
 // replica_server: one replica of one shard as a process, until SIGINT or SIGTERM.
 //
-//   replica_server --etcd=127.0.0.1:2379 --shard=0 --name=s1 --replicas=s1,s2,s3
-//   --directory=/var/s1
+//   replica_server --etcd=127.0.0.1:2379 --name=s1 --replicas=s1,s2,s3 --directory=/var/s1
 
 #include <signal.h>
 #include <unistd.h>
@@ -40,7 +39,6 @@ ABSL_FLAG(std::string, directory, "", "Where RocksDB has its files.");
 namespace replicated_kv {
 namespace {
 
-using examples::StopSignals;
 using verbena::Runtime;
 using verbena::Server;
 
@@ -53,31 +51,14 @@ absl::StatusOr<ReplicaOptions> OptionsFromFlags() {
   options.name = absl::GetFlag(FLAGS_name);
   options.replicas = absl::GetFlag(FLAGS_replicas);
   options.prefix = fmt::format("{}/shard-{}", absl::GetFlag(FLAGS_prefix), options.shard);
-  bool has_self = false;
-  for (const std::string& name : options.replicas) {
-    if (!IsReplicaName(name)) {
-      return absl::InvalidArgumentError(fmt::format("'{}' in --replicas is no name", name));
-    }
-    has_self = has_self || name == options.name;
-  }
-  if (!has_self || options.replicas.size() > kMaxReplicas) {
-    return absl::InvalidArgumentError(
-        fmt::format("--replicas has {} names, but must have 1 to {}, and '{}' among them",
-                    options.replicas.size(), kMaxReplicas, options.name));
+  // Its text parses if all names are allowed.
+  const ShardState first = FirstState(options.replicas);
+  if (!IsInSync(first, options.name) || !ParseShardState(ShardStateText(first)).ok()) {
+    return absl::InvalidArgumentError(fmt::format(
+        "--replicas must be 1 to {} names of letters, digits, - and _, and have '{}' among them",
+        kMaxReplicas, options.name));
   }
   return options;
-}
-
-// Channels that find the others as they register.
-std::vector<Peer> PeersOf(Runtime& runtime, const ReplicaOptions& options,
-                          const std::string& target) {
-  std::vector<Peer> peers;
-  for (const std::string& name : options.replicas) {
-    if (name == options.name) continue;
-    peers.push_back(
-        {.name = name, .channel = std::make_unique<verbena::Channel>(runtime, target + name)});
-  }
-  return peers;
 }
 
 // A replica that fails ends the process, as a signal does.
@@ -90,7 +71,8 @@ verbena::Task<absl::Status> RunToTheEnd(Replica& replica, std::string address) {
 absl::Status Serve() {
   VERBENA_ASSIGN_OR_RETURN(const ReplicaOptions options, OptionsFromFlags());
   // Before there are other threads, so that none of them takes the signal.
-  VERBENA_ASSIGN_OR_RETURN(const std::unique_ptr<StopSignals> signals, StopSignals::Block());
+  VERBENA_ASSIGN_OR_RETURN(const std::unique_ptr<examples::StopSignals> signals,
+                           examples::StopSignals::Block());
   // One executor: all of the replica's state is its own.
   VERBENA_ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime,
                            Runtime::Start({.executors = 1, .device = "soft"}));
@@ -105,7 +87,12 @@ absl::Status Serve() {
                            verbena::EtcdClient::Start({.endpoints = {etcd_address}}));
   // Each replica registers below a prefix of its own, which is a target for the others.
   const std::string target = fmt::format("etcd://{}/{}/replicas/", etcd_address, options.prefix);
-  Replica replica(options, store, *etcd, PeersOf(*runtime, options, target));
+  std::vector<Peer> peers;
+  for (const std::string& name : options.replicas) {
+    if (name == options.name) continue;
+    peers.push_back({name, std::make_unique<verbena::Channel>(*runtime, target + name)});
+  }
+  Replica replica(options, store, *etcd, std::move(peers));
   ReplicatedKvService kv(replica);
   ReplicationService replication(replica);
   StoredCalls calls(replica);

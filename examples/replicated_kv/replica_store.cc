@@ -26,13 +26,6 @@ std::string Prefixed(char prefix, std::string_view rest) {
   return std::string(1, prefix).append(rest);
 }
 
-std::string PositionBytes(LogPosition position) {
-  v1::Position bytes;
-  bytes.set_sequence(position.sequence);
-  bytes.set_epoch(position.epoch);
-  return bytes.SerializeAsString();
-}
-
 }  // namespace
 
 Task<absl::Status> ReplicaStore::Load() {
@@ -46,12 +39,6 @@ Task<absl::Status> ReplicaStore::Load() {
   if (!position.ParseFromString(bytes)) {
     co_return absl::DataLossError("the record of the replica's position does not parse");
   }
-  VERBENA_CO_RETURN_IF_ERROR(co_await LoadNames());
-  position_ = LogPosition{.epoch = position.epoch(), .sequence = position.sequence()};
-  co_return absl::OkStatus();
-}
-
-Task<absl::Status> ReplicaStore::LoadNames() {
   std::string next;
   do {
     VERBENA_CO_ASSIGN_OR_RETURN(kv::ScanPage page,
@@ -62,21 +49,21 @@ Task<absl::Status> ReplicaStore::LoadNames() {
     }
     next = std::move(page.next_key);
   } while (!next.empty());
+  position_ = PositionOf(position);
   co_return absl::OkStatus();
 }
 
 ReplicaStore::Batch ReplicaStore::Prepare(std::shared_ptr<const v1::Entry> entry, bool complete) {
   Batch batch;
   batch.key = Prefixed(kData, entry->key());
-  if (const std::optional<std::string> forgotten = names_.MakeRoom(*entry)) {
+  if (const std::optional<std::string> forgotten = names_.Add(*entry)) {
     batch.forgotten_id = Prefixed(kNames, *forgotten);
   }
-  names_.Add(*entry);
   batch.names_id = Prefixed(kNames, entry->client());
   batch.names = names_.RecordOf(entry->client());
   if (complete) {
-    position_ = LogPosition{.epoch = entry->epoch(), .sequence = entry->sequence()};
-    batch.position = PositionBytes(*position_);
+    position_ = PositionOf(*entry);
+    batch.position = MessageOf(*position_).SerializeAsString();
   }
   batch.entry = std::move(entry);
   return batch;
@@ -105,24 +92,21 @@ Task<absl::Status> ReplicaStore::Clear() {
   position_.reset();
   names_.Clear();
   VERBENA_CO_RETURN_IF_ERROR(co_await WriteRecord(std::string(kPositionId), std::nullopt));
-  for (;;) {
-    VERBENA_CO_ASSIGN_OR_RETURN(kv::ScanPage page, co_await store_->Scan("", kMaxPageBytes));
-    if (page.entries.empty()) break;
-    VERBENA_CO_RETURN_IF_ERROR(
-        co_await verbena::ForEach(std::move(page.entries), kWritesAtOnce,
-                                  [this](const kv::StoreEntry& entry) -> Task<absl::Status> {
-                                    co_return (co_await store_->Write({.key = entry.key})).status();
-                                  }));
+  for (const bool records : {false, true}) {
+    for (;;) {
+      VERBENA_CO_ASSIGN_OR_RETURN(kv::ScanPage page,
+                                  records ? co_await store_->ScanRecords("", kMaxPageBytes)
+                                          : co_await store_->Scan("", kMaxPageBytes));
+      if (page.entries.empty()) break;
+      const auto remove = [this, records](const kv::StoreEntry& entry) -> Task<absl::Status> {
+        if (records) co_return co_await WriteRecord(entry.key, std::nullopt);
+        co_return (co_await store_->Write({.key = entry.key})).status();
+      };
+      VERBENA_CO_RETURN_IF_ERROR(
+          co_await verbena::ForEach(std::move(page.entries), kWritesAtOnce, remove));
+    }
   }
-  for (;;) {
-    VERBENA_CO_ASSIGN_OR_RETURN(kv::ScanPage page, co_await store_->ScanRecords("", kMaxPageBytes));
-    if (page.entries.empty()) co_return absl::OkStatus();
-    VERBENA_CO_RETURN_IF_ERROR(
-        co_await verbena::ForEach(std::move(page.entries), kWritesAtOnce,
-                                  [this](const kv::StoreEntry& record) -> Task<absl::Status> {
-                                    co_return co_await WriteRecord(record.key, std::nullopt);
-                                  }));
-  }
+  co_return absl::OkStatus();
 }
 
 Task<absl::Status> ReplicaStore::AddPage(const v1::Page& page) {
@@ -140,7 +124,7 @@ Task<absl::Status> ReplicaStore::AddPage(const v1::Page& page) {
 
 Task<absl::Status> ReplicaStore::WritePosition(LogPosition position) {
   position_ = position;
-  co_return co_await WriteRecord(std::string(kPositionId), PositionBytes(position));
+  co_return co_await WriteRecord(std::string(kPositionId), MessageOf(position).SerializeAsString());
 }
 
 Task<absl::StatusOr<v1::Page>> ReplicaStore::ReadPage(Cursor& cursor) {

@@ -27,6 +27,18 @@
 
 namespace replicated_kv {
 
+inline v1::Position MessageOf(LogPosition position) {
+  v1::Position message;
+  message.set_sequence(position.sequence);
+  message.set_epoch(position.epoch);
+  return message;
+}
+// Of a v1::Position, or of the entry that is there.
+template <typename Message>
+LogPosition PositionOf(const Message& message) {
+  return {.epoch = message.epoch(), .sequence = message.sequence()};
+}
+
 class ReplicaStore {
  public:
   // An entry on its way to the disk.
@@ -68,7 +80,6 @@ class ReplicaStore {
 
  private:
   verbena::Task<absl::Status> WriteRecord(std::string id, std::optional<std::string> bytes);
-  verbena::Task<absl::Status> LoadNames();
 
   const std::unique_ptr<kv::Store> store_;
   Names names_;

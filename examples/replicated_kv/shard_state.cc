@@ -8,11 +8,21 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "examples/replicated_kv/limits.h"
 #include "fmt/format.h"
 #include "verbena/rpc/log.h"
 #include "verbena/transport/log/mutant.h"
 
 namespace replicated_kv {
+
+absl::Status CheckLengths(std::string_view key, std::string_view value) {
+  if (!key.empty() && key.size() <= kMaxKeyBytes && value.size() <= kMaxValueBytes) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      fmt::format("a key of {} bytes with a value of {}: keys must have 1 to {}, values at most {}",
+                  key.size(), value.size(), kMaxKeyBytes, kMaxValueBytes));
+}
 
 bool IsReplicaName(std::string_view name) {
   const auto fits = [](char c) {
@@ -28,29 +38,22 @@ std::string ShardStateText(const ShardState& state) {
 }
 
 absl::StatusOr<ShardState> ParseShardState(const std::string& text) {
-  const auto wrong = [&text](const char* why) {
-    return absl::InvalidArgumentError(
-        fmt::format("'{}' is no state of a shard, such as 'epoch 7 primary s2 in_sync s1,s2': {}",
-                    text.substr(0, 100), why));
-  };
   const std::vector<std::string> words = absl::StrSplit(text, ' ');
-  if (words.size() != 6 || words[0] != "epoch" || words[2] != "primary" || words[4] != "in_sync") {
-    return wrong("it has other words");
-  }
   ShardState state;
-  if (!absl::SimpleAtoi(words[1], &state.epoch) || state.epoch == 0) {
-    return wrong("the epoch is no number above 0");
+  bool is_state = words.size() == 6 && words[0] == "epoch" && words[2] == "primary" &&
+                  words[4] == "in_sync" && absl::SimpleAtoi(words[1], &state.epoch) &&
+                  state.epoch > 0;
+  if (is_state) {
+    state.primary = words[3];
+    state.in_sync = absl::StrSplit(words[5], ',');
+    is_state = state.in_sync.size() <= kMaxReplicas &&
+               std::all_of(state.in_sync.begin(), state.in_sync.end(), IsReplicaName) &&
+               (state.epoch == 1 || IsInSync(state, state.primary));
   }
-  state.primary = words[3];
-  state.in_sync = absl::StrSplit(words[5], ',');
-  for (const std::string& name : state.in_sync) {
-    if (!IsReplicaName(name)) return wrong("a name in the in-sync set is not allowed");
-  }
-  if (state.in_sync.size() > kMaxReplicas) return wrong("the in-sync set is too large");
-  if (state.epoch > 1 && !IsInSync(state, state.primary)) {
-    return wrong("the primary is not in the in-sync set");
-  }
-  return state;
+  if (is_state) return state;
+  return absl::InvalidArgumentError(
+      fmt::format("'{}' is no state of a shard, such as 'epoch 7 primary s2 in_sync s1,s2'",
+                  text.substr(0, 100)));
 }
 
 ShardState FirstState(std::vector<std::string> replicas) {

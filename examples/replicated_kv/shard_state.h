@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace replicated_kv {
@@ -39,6 +40,9 @@ struct LogPosition {
 
   auto operator<=>(const LogPosition&) const = default;
 };
+
+// INVALID_ARGUMENT if one of them is beyond limits.h.
+absl::Status CheckLengths(std::string_view key, std::string_view value);
 
 // Names are of letters, digits, '-' and '_'.
 bool IsReplicaName(std::string_view name);

@@ -727,7 +727,7 @@ MUTANTS = [
            "*ALeaseCountsFromBeforeItsRequestWasSent"),
     Mutant("kOlderEpochTaken", "//tests/examples/replicated_kv:rules_test",
            "*AnOlderEpochIsRefused"),
-    Mutant("kCommitBeforeSlowest", "//tests/examples/replicated_kv:rules_test",
+    Mutant("kCommitBeforeSlowest", "//tests/examples/replicated_kv:membership_test",
            "*TheSlowestMemberDecidesWhatIsCommitted"),
     Mutant("kCommitBeforeRemoval", "//tests/examples/replicated_kv:membership_test",
            "*NothingIsCommittedBeforeALostReplicaHasLeft"),

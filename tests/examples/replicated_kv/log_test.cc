@@ -254,14 +254,13 @@ TEST(NamesTest, ANewClientHasRoomOnlyIfAnOldOneMayBeForgotten) {
   v1::Entry entry = EntryOf(1, 2, "k", "v");
   for (size_t i = 0; i < Names::kMaxClients; ++i) {
     entry.set_client("client " + std::to_string(i));
-    EXPECT_FALSE(names.MakeRoom(entry).has_value());
-    names.Add(entry);
+    EXPECT_FALSE(names.Add(entry).has_value());
   }
   EXPECT_TRUE(names.HasRoomFor("client 7", 2));
   EXPECT_FALSE(names.HasRoomFor("another", 2));
   EXPECT_TRUE(names.HasRoomFor("another", Names::kKeepEntries + 2));
   entry.set_client("another");
-  EXPECT_TRUE(names.MakeRoom(entry).has_value());
+  EXPECT_TRUE(names.Add(entry).has_value());
 }
 
 }  // namespace

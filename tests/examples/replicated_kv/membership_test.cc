@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "examples/replicated_kv/commit_point.h"
 #include "gtest/gtest.h"
 #include "tests/examples/replicated_kv/fake_directory.h"
 #include "verbena/rpc/task.h"
@@ -167,6 +166,36 @@ TEST_F(MembershipTest, ChangesAreMadeOneByOne) {
   EXPECT_EQ(directory_.requests, 2);
   EXPECT_EQ(directory_.now.state.in_sync, (std::vector<std::string>{"s1"}));
   EXPECT_EQ(point_.sequence(), 5u);
+}
+
+TEST(CommitPointTest, TheSlowestMemberDecidesWhatIsCommitted) {
+  CommitPoint point;
+  point.SetMembers({"s1", "s2", "s3"});
+  point.NoteDurable("s1", 9);
+  point.NoteDurable("s2", 7);
+  EXPECT_EQ(point.sequence(), 0u);
+  point.NoteDurable("s3", 4);
+  EXPECT_EQ(point.sequence(), 4u);
+  point.SetMembers({"s1", "s2"});
+  EXPECT_EQ(point.sequence(), 7u);
+}
+
+TEST(CommitPointTest, OthersDoNotCount) {
+  CommitPoint point;
+  point.SetMembers({"s1", "s2"});
+  point.NoteDurable("s1", 9);
+  point.NoteDurable("s3", 9);
+  EXPECT_EQ(point.sequence(), 0u);
+}
+
+TEST(CommitPointTest, NeverGoesBack) {
+  CommitPoint point;
+  point.SetMembers({"s1"});
+  point.NoteDurable("s1", 9);
+  point.SetMembers({"s1", "s2"});
+  EXPECT_EQ(point.sequence(), 9u);
+  point.NoteDurable("s1", 12);
+  EXPECT_EQ(point.sequence(), 9u);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // The rules of the replicated store, one by one: who may become primary, how long a lease holds,
-// which epochs a backup takes, and what counts as committed.
+// and which epochs a backup takes.
 
 #include <chrono>
 #include <string>
@@ -7,7 +7,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "examples/replicated_kv/commit_point.h"
 #include "examples/replicated_kv/epoch_gate.h"
 #include "examples/replicated_kv/lease_term.h"
 #include "examples/replicated_kv/shard_state.h"
@@ -163,38 +162,6 @@ TEST(EpochGateTest, AStreamTeachesItsEpoch) {
   ASSERT_TRUE(gate.Admit(8).ok());
   EXPECT_EQ(gate.epoch(), 8u);
   EXPECT_FALSE(gate.Admit(5).ok());
-}
-
-// --- Commits.
-
-TEST(CommitPointTest, TheSlowestMemberDecidesWhatIsCommitted) {
-  CommitPoint point;
-  point.SetMembers({"s1", "s2", "s3"});
-  point.NoteDurable("s1", 9);
-  point.NoteDurable("s2", 7);
-  EXPECT_EQ(point.sequence(), 0u);
-  point.NoteDurable("s3", 4);
-  EXPECT_EQ(point.sequence(), 4u);
-  point.SetMembers({"s1", "s2"});
-  EXPECT_EQ(point.sequence(), 7u);
-}
-
-TEST(CommitPointTest, OthersDoNotCount) {
-  CommitPoint point;
-  point.SetMembers({"s1", "s2"});
-  point.NoteDurable("s1", 9);
-  point.NoteDurable("s3", 9);
-  EXPECT_EQ(point.sequence(), 0u);
-}
-
-TEST(CommitPointTest, NeverGoesBack) {
-  CommitPoint point;
-  point.SetMembers({"s1"});
-  point.NoteDurable("s1", 9);
-  point.SetMembers({"s1", "s2"});
-  EXPECT_EQ(point.sequence(), 9u);
-  point.NoteDurable("s1", 12);
-  EXPECT_EQ(point.sequence(), 9u);
 }
 
 }  // namespace

@@ -64,6 +64,14 @@ absl::Status Cluster::Stop(size_t server) {
 // A ServerProcess that is destroyed is killed.
 void Cluster::Kill(size_t server) { processes_[server].reset(); }
 
+absl::Status Cluster::LoseDisk(size_t server) const {
+  const std::string directory = fmt::format("{}/{}", options_.directory, NameOf(server));
+  std::error_code error;
+  std::filesystem::remove_all(directory, error);
+  if (error) return absl::InternalError(fmt::format("{}: {}", directory, error.message()));
+  return absl::OkStatus();
+}
+
 void Cluster::Freeze(size_t server) const { kill(processes_[server]->pid(), SIGSTOP); }
 
 void Cluster::Thaw(size_t server) const { kill(processes_[server]->pid(), SIGCONT); }

@@ -54,8 +54,9 @@ class Cluster {
   absl::Status StartAll();
   absl::Status StopAll();
   absl::Status Start(size_t server);
-  absl::Status Stop(size_t server);  // in good order
-  void Kill(size_t server);          // kill -9
+  absl::Status Stop(size_t server);            // in good order
+  void Kill(size_t server);                    // kill -9
+  absl::Status LoseDisk(size_t server) const;  // of one that does not run
   void Freeze(size_t server) const;
   void Thaw(size_t server) const;
 

@@ -44,8 +44,9 @@ constexpr char kHelp[] =
 
 Starts six servers of a replicated key-value store, two shards of three replicas each, and 16 clients that
 write and read without a pause. Restarts every second server and kills the others (kill -9), one after
-another; then kills and freezes the primary of each shard. Prints a table of what that took, and whether
-any acknowledged write was lost, any took effect twice, and the clients' histories are linearizable.
+another; takes a backup's disk away; then kills, restarts and freezes the primary of each shard. Prints a
+table of what that took, and whether any acknowledged write was lost, any took effect twice, and the
+clients' histories are linearizable.
 
   --short        one shard: a restart of a backup, and a kill of the primary
   --server=PATH  the server (default: replica_server of examples/replicated_kv)
@@ -58,7 +59,7 @@ constexpr milliseconds kLookEvery(5);
 constexpr milliseconds kBetweenEvents(300);
 constexpr std::chrono::seconds kFailoverPatience(60);
 
-enum class Deed { kRestart, kKill, kFreeze };
+enum class Deed { kRestart, kKill, kLoseDisk, kFreeze };
 
 struct Row {
   std::string what;
@@ -130,7 +131,7 @@ class Demo {
  private:
   absl::Status RunShort() {
     VERBENA_ASSIGN_OR_RETURN(const size_t primary, cluster_.PrimaryOf(0));
-    VERBENA_RETURN_IF_ERROR(Do(Deed::kRestart, (primary + 1) % Cluster::kReplicas));
+    VERBENA_RETURN_IF_ERROR(Do(Deed::kRestart, BackupOf(primary)));
     return Do(Deed::kKill, primary);
   }
 
@@ -138,13 +139,18 @@ class Demo {
     for (size_t server = 0; server < cluster_.size(); ++server) {
       VERBENA_RETURN_IF_ERROR(Do(server % 2 == 0 ? Deed::kRestart : Deed::kKill, server));
     }
-    for (const Deed deed : {Deed::kKill, Deed::kRestart, Deed::kFreeze}) {
+    for (const Deed deed : {Deed::kLoseDisk, Deed::kKill, Deed::kRestart, Deed::kFreeze}) {
       for (size_t shard = 0; shard < cluster_.size() / Cluster::kReplicas; ++shard) {
         VERBENA_ASSIGN_OR_RETURN(const size_t primary, cluster_.PrimaryOf(shard));
-        VERBENA_RETURN_IF_ERROR(Do(deed, primary));
+        VERBENA_RETURN_IF_ERROR(Do(deed, deed == Deed::kLoseDisk ? BackupOf(primary) : primary));
       }
     }
     return absl::OkStatus();
+  }
+
+  static size_t BackupOf(size_t primary) {
+    const size_t first = Cluster::ShardOf(primary) * Cluster::kReplicas;
+    return first + (primary - first + 1) % Cluster::kReplicas;
   }
 
   absl::Status Do(Deed deed, size_t server) {
@@ -163,6 +169,12 @@ class Demo {
       case Deed::kKill:
         row.what = "kill -9 ";
         cluster_.Kill(server);
+        VERBENA_RETURN_IF_ERROR(cluster_.Start(server));
+        break;
+      case Deed::kLoseDisk:
+        row.what = "lose disk ";
+        cluster_.Kill(server);
+        VERBENA_RETURN_IF_ERROR(cluster_.LoseDisk(server));
         VERBENA_RETURN_IF_ERROR(cluster_.Start(server));
         break;
       case Deed::kFreeze:

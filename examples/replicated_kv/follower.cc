@@ -19,14 +19,14 @@ using verbena::WithDeadline;
 
 namespace {
 
-// It asks how far the backup's disk is. If the primary's memory has the rest, it sends that.
-// Otherwise, or if the backup has entries that this log has not, the backup leaves the in-sync set
-// and gets a copy of all data. Then entries follow as they come, and once the backup is close it
-// joins the set. A backup that says nothing for kPatience is lost.
+// The primary asks how far the backup's disk is. If the primary's memory has the rest, it sends
+// that. Otherwise, or if the backup has entries that this log has not, the backup leaves the
+// in-sync set and gets a copy of all data. Then entries follow as they come, and once the backup is
+// close it joins the set. A backup that says nothing for kPatience is lost.
 class Follower {
  public:
   // The stream must not have the deadline of its first await.
-  Follower(Primary& primary, Peer& peer)
+  Follower(Primary& primary, OtherReplica& peer)
       : primary_(primary),
         log_(primary.parts().log),
         name_(peer.name),
@@ -142,7 +142,7 @@ class Follower {
 
 }  // namespace
 
-Task<absl::Status> FollowPeer(Primary& primary, Peer& peer) {
+Task<absl::Status> FollowReplica(Primary& primary, OtherReplica& peer) {
   co_return co_await Follower(primary, peer).Run();
 }
 

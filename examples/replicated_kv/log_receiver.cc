@@ -113,9 +113,9 @@ class LogReceiver {
 Task<absl::Status> ReceiveLog(ReceiverParts parts, LogStream& stream, const v1::LogMessage& hello) {
   VERBENA_CO_ASSIGN_OR_RETURN(const uint64_t pass, parts.gate.Admit(hello.epoch()));
   parts.log.Notify();  // the stream before, which ends
-  // It may be in the midst of a copy.
+  // That stream may be in the midst of a copy.
   VERBENA_CO_ASSIGN_OR_RETURN(const verbena::MutexLock lock, co_await parts.turn.Lock());
-  // What came by former streams counts, too. The primary goes on behind it.
+  // Entries of former streams count, too. The primary goes on behind them.
   VERBENA_CO_RETURN_IF_ERROR(co_await parts.log.Drain());
   VERBENA_CO_RETURN_IF_ERROR(parts.gate.Check(pass, hello.epoch()));
   co_return co_await LogReceiver(parts, stream, pass).Run();

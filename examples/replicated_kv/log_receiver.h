@@ -29,7 +29,7 @@ struct ReceiverParts {
   ReplicaLog& log;
 };
 
-// What a replica says of its log.
+// A replica's account of its log.
 v1::Acknowledgement AcknowledgementOf(const ReplicaLog& log);
 
 // `hello` is the stream's first message.

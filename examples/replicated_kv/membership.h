@@ -41,7 +41,7 @@ class CommitPoint {
     members_ = std::move(members);
     Advance();
   }
-  // What a replica has on its disk. 0: it has nothing, or lost what it had.
+  // A replica's disk goes up to there. 0: it has nothing, or lost what it had.
   void NoteDurable(std::string_view name, uint64_t sequence) {
     durable_.insert_or_assign(std::string(name), sequence);
     Advance();

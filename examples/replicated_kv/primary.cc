@@ -27,7 +27,7 @@ Task<void> Primary::Run() {
   verbena::TaskScope scope(co_await verbena::CurrentContext());
   running_ = &scope.cancel_scope();
   scope.Spawn(WatchOwnDisk());
-  for (Peer& peer : parts_.peers) scope.Spawn(Follow(peer));
+  for (OtherReplica& peer : parts_.peers) scope.Spawn(Follow(peer));
   co_await scope.Join();
   running_ = nullptr;
   End("it stops");
@@ -97,7 +97,7 @@ Task<absl::Status> Primary::AwaitCommitted(uint64_t sequence) {
   while (!ended_ && point_.sequence() < std::max(sequence, inherited_)) {
     VERBENA_CO_RETURN_IF_ERROR(co_await parts_.log.Changed());
   }
-  // What is committed stays so, but another primary may know more by now.
+  // The write stays committed, but another primary may know more by now.
   co_return Serving();
 }
 
@@ -143,9 +143,9 @@ Task<absl::StatusOr<std::optional<uint64_t>>> Primary::Lookup(verbena::RequestId
   co_return sequence;
 }
 
-Task<void> Primary::Follow(Peer& peer) {
+Task<void> Primary::Follow(OtherReplica& peer) {
   while (!ended_) {
-    const absl::Status lost = co_await FollowPeer(*this, peer);
+    const absl::Status lost = co_await FollowReplica(*this, peer);
     if (ended_) co_return;
     if (IsInSync(members_.state(), peer.name)) {
       verbena::Log(verbena::LogLevel::kWarning,

@@ -37,19 +37,19 @@
 namespace replicated_kv {
 
 // Another replica of the shard, as etcd says where it is.
-struct Peer {
+struct OtherReplica {
   std::string name;
   std::unique_ptr<verbena::Channel> channel;
 };
 
-// What a primary shares with the rest of its replica.
+// The parts of a replica that its primary uses.
 struct PrimaryParts {
   uint32_t shard = 0;
   std::string name;
   ReplicaStore& store;
   ReplicaLog& log;
   ShardDirectory& directory;
-  std::vector<Peer>& peers;
+  std::vector<OtherReplica>& peers;
   const LeaseTerm& term;
   int64_t lease = 0;
   verbena::Clock& clock;
@@ -83,7 +83,7 @@ class Primary {
   verbena::Task<absl::StatusOr<std::optional<uint64_t>>> Lookup(verbena::RequestId id);
   verbena::Task<absl::StatusOr<std::optional<std::string>>> Get(std::string key);
 
-  // For FollowPeer(): what a backup has on its disk.
+  // For FollowReplica(): what a backup has on its disk.
   void NoteDurable(std::string_view name, uint64_t sequence);
   const CommitPoint& point() const { return point_; }
   Membership& members() { return members_; }
@@ -91,8 +91,8 @@ class Primary {
 
  private:
   verbena::Task<void> WatchOwnDisk();
-  verbena::Task<void> Follow(Peer& peer);
-  // Of the key, with all writes of the log.
+  verbena::Task<void> Follow(OtherReplica& peer);
+  // The key's value after all writes of the log.
   verbena::Task<absl::StatusOr<std::string>> NewestValue(const std::string& key);
 
   const PrimaryParts parts_;
@@ -111,7 +111,7 @@ class Primary {
 
 // One stream of the log to a backup, from its first message to its end (follower.cc). Returns why
 // it has ended.
-verbena::Task<absl::Status> FollowPeer(Primary& primary, Peer& peer);
+verbena::Task<absl::Status> FollowReplica(Primary& primary, OtherReplica& peer);
 
 }  // namespace replicated_kv
 

@@ -24,7 +24,7 @@ Task<void> RunPrimary(std::shared_ptr<Primary> primary) { co_await primary->Run(
 }  // namespace
 
 Replica::Replica(ReplicaOptions options, ReplicaStore& store, verbena::EtcdClient& etcd,
-                 std::vector<Peer> peers)
+                 std::vector<OtherReplica> peers)
     : options_(std::move(options)),
       store_(store),
       etcd_(etcd),
@@ -129,7 +129,7 @@ Task<void> Replica::Act(SeenState seen) {
 // as a primary, it need not be given a copy.
 Task<bool> Replica::SomebodyIsAhead(const ShardState& state) {
   const LogPosition mine = log_->last();
-  for (const Peer& peer : peers_) {
+  for (const OtherReplica& peer : peers_) {
     // The former primary is most likely gone.
     if (!IsInSync(state, peer.name) || peer.name == state.primary) continue;
     v1::PositionRequest request;

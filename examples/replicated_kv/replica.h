@@ -48,7 +48,7 @@ class Replica {
  public:
   // `peers` are the other replicas.
   Replica(ReplicaOptions options, ReplicaStore& store, verbena::EtcdClient& etcd,
-          std::vector<Peer> peers);
+          std::vector<OtherReplica> peers);
 
   verbena::Task<absl::Status> Run(std::string address);
   // Ends its part in good order: what is under way is committed, if that takes no longer than a
@@ -76,7 +76,7 @@ class Replica {
   ReplicaStore& store_;
   verbena::EtcdClient& etcd_;
   EtcdDirectory directory_;
-  std::vector<Peer> peers_;
+  std::vector<OtherReplica> peers_;
   std::string address_;
   EpochGate gate_;
   verbena::Mutex receiving_;

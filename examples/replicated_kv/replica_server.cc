@@ -87,7 +87,7 @@ absl::Status Serve() {
                            verbena::EtcdClient::Start({.endpoints = {etcd_address}}));
   // Each replica registers below a prefix of its own, which is a target for the others.
   const std::string target = fmt::format("etcd://{}/{}/replicas/", etcd_address, options.prefix);
-  std::vector<Peer> peers;
+  std::vector<OtherReplica> peers;
   for (const std::string& name : options.replicas) {
     if (name == options.name) continue;
     peers.push_back({name, std::make_unique<verbena::Channel>(*runtime, target + name)});

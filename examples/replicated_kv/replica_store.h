@@ -33,7 +33,7 @@ inline v1::Position MessageOf(LogPosition position) {
   message.set_epoch(position.epoch);
   return message;
 }
-// Of a v1::Position, or of the entry that is there.
+// The position in a v1::Position, or of a v1::Entry.
 template <typename Message>
 LogPosition PositionOf(const Message& message) {
   return {.epoch = message.epoch(), .sequence = message.sequence()};

@@ -62,7 +62,8 @@ Task<absl::Status> EtcdDirectory::Changed() {
   const absl::Status heard =
       (co_await verbena::WithDeadline(watch_->Next(), kReadAtLeastEvery)).status();
   if (heard.ok() || absl::IsDeadlineExceeded(heard)) co_return absl::OkStatus();
-  // It is lost, or needs revisions that etcd has no more: the next one begins at the next Read().
+  // This watch is lost, or needs revisions that etcd has no more. Another begins at the next
+  // Read().
   watch_.reset();
   co_return heard;
 }

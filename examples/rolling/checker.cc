@@ -15,7 +15,7 @@ namespace {
 using Value = std::optional<std::string>;
 
 // The start or the end of an operation, in a list by time.
-struct Event {
+struct Moment {
   size_t operation = 0;
   bool is_end = false;
   int64_t time = 0;
@@ -42,36 +42,36 @@ class Search {
  public:
   Search(std::vector<Operation> operations, size_t max_bytes)
       : operations_(std::move(operations)), max_bytes_(max_bytes), placed_(operations_.size(), 0) {
-    MakeEvents();
+    MakeMoments();
   }
 
   Verdict Run() {
-    size_t at = events_[kHead].next;
-    while (events_[kHead].next != kHead) {
-      const Event& event = events_[at];
-      if (event.is_end) {
+    size_t at = moments_[kHead].next;
+    while (moments_[kHead].next != kHead) {
+      const Moment& moment = moments_[at];
+      if (moment.is_end) {
         // Its operation must be placed before anything that starts later.
         if (steps_.empty()) return Verdict::kNo;
         at = Undo();
         continue;
       }
       Value after = value_;
-      if (Apply(operations_[event.operation], after) && IsNew(event.operation, after)) {
+      if (Apply(operations_[moment.operation], after) && IsNew(moment.operation, after)) {
         if (bytes_ > max_bytes_) return Verdict::kUndecided;
         steps_.push_back({at, std::exchange(value_, std::move(after))});
         Unlink(at);
-        Unlink(EndOf(event.operation));
-        at = events_[kHead].next;
+        Unlink(EndOf(moment.operation));
+        at = moments_[kHead].next;
       } else {
-        placed_[event.operation] = 0;
-        at = event.next;
+        placed_[moment.operation] = 0;
+        at = moment.next;
       }
     }
     return Verdict::kYes;
   }
 
  private:
-  // The list is a ring. Behind the head, events 2i + 1 and 2i + 2 are the start and the end of
+  // The list is a ring. Behind the head, moments 2i + 1 and 2i + 2 are the start and the end of
   // operation i.
   static constexpr size_t kHead = 0;
 
@@ -82,28 +82,28 @@ class Search {
 
   static size_t EndOf(size_t operation) { return 2 * operation + 2; }
 
-  void MakeEvents() {
-    events_.resize(2 * operations_.size() + 1);
+  void MakeMoments() {
+    moments_.resize(2 * operations_.size() + 1);
     std::vector<size_t> order;
     for (size_t i = 0; i < operations_.size(); ++i) {
-      events_[2 * i + 1] = {.operation = i, .time = operations_[i].start};
-      events_[2 * i + 2] = {.operation = i, .is_end = true, .time = operations_[i].end};
+      moments_[2 * i + 1] = {.operation = i, .time = operations_[i].start};
+      moments_[2 * i + 2] = {.operation = i, .is_end = true, .time = operations_[i].end};
       order.push_back(2 * i + 1);
       order.push_back(2 * i + 2);
     }
-    // What starts when another one ends is taken for concurrent.
+    // An operation that starts when another one ends is taken for concurrent.
     std::sort(order.begin(), order.end(), [this](size_t a, size_t b) {
-      return std::pair(events_[a].time, events_[a].is_end) <
-             std::pair(events_[b].time, events_[b].is_end);
+      return std::pair(moments_[a].time, moments_[a].is_end) <
+             std::pair(moments_[b].time, moments_[b].is_end);
     });
     size_t last = kHead;
     for (const size_t each : order) {
-      events_[last].next = each;
-      events_[each].previous = last;
+      moments_[last].next = each;
+      moments_[each].previous = last;
       last = each;
     }
-    events_[last].next = kHead;
-    events_[kHead].previous = last;
+    moments_[last].next = kHead;
+    moments_[kHead].previous = last;
   }
 
   // Places the operation, and tells whether this set with this value was not tried before.
@@ -114,33 +114,33 @@ class Search {
     return is_new;
   }
 
-  // Takes the last step back, and returns the event to try next.
+  // Takes the last step back, and returns the moment to try next.
   size_t Undo() {
     Step step = std::move(steps_.back());
     steps_.pop_back();
     value_ = std::move(step.before);
-    const size_t operation = events_[step.start].operation;
+    const size_t operation = moments_[step.start].operation;
     placed_[operation] = 0;
     Link(EndOf(operation));
     Link(step.start);
-    return events_[step.start].next;
+    return moments_[step.start].next;
   }
 
-  void Unlink(size_t event) {
-    events_[events_[event].previous].next = events_[event].next;
-    events_[events_[event].next].previous = events_[event].previous;
+  void Unlink(size_t moment) {
+    moments_[moments_[moment].previous].next = moments_[moment].next;
+    moments_[moments_[moment].next].previous = moments_[moment].previous;
   }
-  // Where it was; in the reverse order of Unlink().
-  void Link(size_t event) {
-    events_[events_[event].previous].next = event;
-    events_[events_[event].next].previous = event;
+  // At its former place; in the reverse order of Unlink().
+  void Link(size_t moment) {
+    moments_[moments_[moment].previous].next = moment;
+    moments_[moments_[moment].next].previous = moment;
   }
 
   static constexpr size_t kBytesOfEntry = 96;
 
   const std::vector<Operation> operations_;
   const size_t max_bytes_;
-  std::vector<Event> events_;
+  std::vector<Moment> moments_;
   std::string placed_;  // a byte for each operation
   Value value_;
   std::vector<Step> steps_;

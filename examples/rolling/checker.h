@@ -32,7 +32,7 @@ struct Losses {
   uint64_t duplicated = 0;
 };
 
-// Of one key, which `final` is the value of when nobody writes any more. Each written value is
+// The losses of one key, whose value is `final` when nobody writes any more. Each written value is
 // unique, and ends with '.', which it has nowhere else. A key is written by Put alone or by Append
 // alone.
 Losses CountLosses(const std::vector<Operation>& operations,

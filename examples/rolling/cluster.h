@@ -60,7 +60,7 @@ class Cluster {
   void Freeze(size_t server) const;
   void Thaw(size_t server) const;
 
-  // What etcd says. UNAVAILABLE: nothing yet.
+  // The shard's state in etcd. UNAVAILABLE: there is none yet.
   absl::StatusOr<replicated_kv::ShardState> State(size_t shard);
   // The server that is its primary.
   absl::StatusOr<size_t> PrimaryOf(size_t shard);

@@ -19,7 +19,7 @@ struct Operation {
   static constexpr int64_t kNeverEnded = INT64_MAX;
 
   Kind kind = Kind::kGet;
-  // What was written, or what a Get saw: nothing, if the key had no value.
+  // The value that was written, or that a Get saw: none, if the key had no value.
   std::optional<std::string> value;
   int64_t start = 0;
   int64_t end = kNeverEnded;  // when it was acknowledged

@@ -60,7 +60,7 @@ class Load {
   verbena::Task<absl::Status> ReadAll();
 
   const History& history() const { return history_; }
-  // Of ReadAll().
+  // The values that ReadAll() found.
   const std::map<std::string, std::optional<std::string>>& last_values() const {
     return last_values_;
   }

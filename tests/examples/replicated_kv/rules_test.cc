@@ -77,14 +77,14 @@ TEST(LogPositionTest, TheLaterEpochIsAhead) {
 
 // --- The lease.
 
-class FakeClock final : public verbena::Clock {
+class SetClock final : public verbena::Clock {
  public:
   TimePoint Now() override { return now; }
   TimePoint now{std::chrono::hours(1)};
 };
 
 TEST(LeaseTermTest, HoldsForItsTimeLessTheMargin) {
-  FakeClock clock;
+  SetClock clock;
   LeaseTerm term;
   EXPECT_FALSE(term.Holds(clock.Now()));
   term.Renew(clock.Now(), seconds(10), clock.Now());
@@ -95,7 +95,7 @@ TEST(LeaseTermTest, HoldsForItsTimeLessTheMargin) {
 }
 
 TEST(LeaseTermTest, ALeaseCountsFromBeforeItsRequestWasSent) {
-  FakeClock clock;
+  SetClock clock;
   LeaseTerm term;
   const TimePoint sent = clock.Now();
   clock.now += seconds(4);  // the answer takes so long
@@ -104,7 +104,7 @@ TEST(LeaseTermTest, ALeaseCountsFromBeforeItsRequestWasSent) {
 }
 
 TEST(LeaseTermTest, AnAnswerAfterTheTimeRenewsNothing) {
-  FakeClock clock;
+  SetClock clock;
   LeaseTerm term;
   const TimePoint sent = clock.Now();
   clock.now += seconds(20);
@@ -113,7 +113,7 @@ TEST(LeaseTermTest, AnAnswerAfterTheTimeRenewsNothing) {
 }
 
 TEST(LeaseTermTest, ALateAnswerToAnOlderRequestShortensNothing) {
-  FakeClock clock;
+  SetClock clock;
   LeaseTerm term;
   const TimePoint older = clock.Now();
   clock.now += seconds(3);
@@ -124,7 +124,7 @@ TEST(LeaseTermTest, ALateAnswerToAnOlderRequestShortensNothing) {
 }
 
 TEST(LeaseTermTest, EndsWhenEtcdSaysSo) {
-  FakeClock clock;
+  SetClock clock;
   LeaseTerm term;
   term.Renew(clock.Now(), seconds(10), clock.Now());
   term.End();

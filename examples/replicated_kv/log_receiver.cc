@@ -113,7 +113,7 @@ class LogReceiver {
 Task<absl::Status> ReceiveLog(ReceiverParts parts, LogStream& stream, const v1::LogMessage& hello) {
   VERBENA_CO_ASSIGN_OR_RETURN(const uint64_t pass, parts.gate.Admit(hello.epoch()));
   parts.log.Notify();  // the stream before, which ends
-  // That stream may be in the midst of a copy.
+  // The former stream may be in the midst of a copy.
   VERBENA_CO_ASSIGN_OR_RETURN(const verbena::MutexLock lock, co_await parts.turn.Lock());
   // Entries of former streams count, too. The primary goes on behind them.
   VERBENA_CO_RETURN_IF_ERROR(co_await parts.log.Drain());

@@ -127,7 +127,7 @@ DedupeRecords::Client& DedupeRecords::ClientOf(const ClientId& id, uint64_t unpr
   Client& client = found->second;
   if (added) {
     client.age = by_age_.insert(by_age_.end(), id);
-    // It may have had names before, which were dropped.
+    // The client may have had names before, which were dropped.
     if (dropped_) client.unproven_below = unproven_below;
   }
   return client;

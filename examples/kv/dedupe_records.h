@@ -73,7 +73,7 @@ class DedupeRecords final : public verbena::DedupeStore {
     std::list<ClientId>::iterator age;
   };
 
-  // Of records, beside the one that a write adds.
+  // Changes of records, beside the one that a write adds.
   struct Changes {
     std::vector<verbena::RequestId> removed;
     bool dropped = false;  // some may be names that nobody had acknowledged

@@ -714,7 +714,7 @@ MUTANTS = [
     Mutant("kRecordNotLookedUp", "//tests/examples/kv:dedupe_records_test",
            "*ARepeatedPutHasTheAnswerOfTheFirstAlsoAfterARestart"),
     Mutant("kRepeatableForgotten", "//tests/examples/kv:dedupe_records_test",
-           "*WhatIsAcknowledgedIsForgottenAndNothingElse"),
+           "*AcknowledgedCallsAreForgottenAndNoOthers"),
     Mutant("kOneWriterHearsOfFailure", "//tests/examples/kv:group_commit_test",
            "*EachWriterOfABatchHearsOfItsFailure"),
     Mutant("kLeftWriteStaysQueued", "//tests/examples/kv:group_commit_test",

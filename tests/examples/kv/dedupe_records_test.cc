@@ -58,7 +58,7 @@ class DedupeRecordsTest : public StoreFixture {
                                 .reply_if_existed = "old"}))
         .status();
   }
-  // What the store knows of a call: its reply, "none" if it has not run, or a status.
+  // Returns the state of a call in the store: its reply, "none" if it has not run, or a status.
   std::string Known(uint8_t client, uint64_t number) {
     const auto found = Run(records_->Lookup(NameOf(client, number)));
     if (!found.ok()) return absl::StatusCodeToString(found.status().code());
@@ -81,7 +81,7 @@ TEST_F(DedupeRecordsTest, ARecordSaysWhetherTheKeyExisted) {
   }
 }
 
-TEST_F(DedupeRecordsTest, WhatIsAcknowledgedIsForgottenAndNothingElse) {
+TEST_F(DedupeRecordsTest, AcknowledgedCallsAreForgottenAndNoOthers) {
   for (uint64_t number = 1; number <= 18; ++number) ASSERT_TRUE(Call(1, number).ok());
   ASSERT_TRUE(Call(2, 1).ok());
   Restart();

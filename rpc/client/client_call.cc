@@ -61,19 +61,19 @@ bool ClientCall::AwaitInFrame(PromiseBase& caller) {
     return false;
   }
   Link& link = *session_.link();
-  const bool has_deadline = deadline_.is_set();
+  const TimePoint deadline = deadline_.when();
+  const bool has_deadline = deadline != kNever;
   if (has_deadline || info_ != nullptr) started_ = scheduler_.now();
+  const bool is_late = has_deadline && deadline <= started_;
   method_number_ = session_.NumberOf(method_);
-  body_bytes = request_bytes_;
-  if (deadline_.when() <= started_ || method_number_ == 0 || !session_.Register(*this, &id_))
-      [[unlikely]] {
+  if (is_late || method_number_ == 0 || !session_.Register(*this, &id_)) [[unlikely]] {
     Refuse(Refusal());
     return false;
   }
   active_ = true;
+  stage_ = Stage::kSent;
   if (session_.times_call()) [[unlikely]]
     TimeForTally();
-  stage_ = Stage::kSent;
   AtStep(CallStep::kRequestBegins, &link);
   FrameHeader frame = RequestFrame(id_, method_number_);
   if (has_deadline) SetDeadlineOf(frame);
@@ -83,12 +83,14 @@ bool ClientCall::AwaitInFrame(PromiseBase& caller) {
     sent_ = true;
     AtStep(CallStep::kRequestAppended, &link);
   } else {
+    body_bytes = request_bytes_;
     link.AwaitWritable(*this);
   }
-  if (has_deadline) scheduler_.StartTimer(*this, deadline_.when());
+  if (has_deadline) scheduler_.StartTimer(*this, deadline);
   if (stage_ == Stage::kEnded) [[unlikely]]
     return false;
-  Suspend(caller);
+  // Cancelled() has noted the caller.
+  if (CancelScope* scope = caller.cancel) scope->Add(*this);
   suspended_ = true;
   return true;
 }

@@ -63,10 +63,15 @@ bool ClientCall::AwaitInFrame(PromiseBase& caller) {
   Link& link = *session_.link();
   const TimePoint deadline = deadline_.when();
   const bool has_deadline = deadline != kNever;
-  if (has_deadline || info_ != nullptr) started_ = scheduler_.now();
-  const bool is_late = has_deadline && deadline <= started_;
+  if (has_deadline || info_ != nullptr) {
+    started_ = scheduler_.now();
+    if (deadline <= started_) [[unlikely]] {
+      Refuse(Refusal());
+      return false;
+    }
+  }
   method_number_ = session_.NumberOf(method_);
-  if (is_late || method_number_ == 0 || !session_.Register(*this, &id_)) [[unlikely]] {
+  if (method_number_ == 0 || !session_.Register(*this, &id_)) [[unlikely]] {
     Refuse(Refusal());
     return false;
   }

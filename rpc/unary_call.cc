@@ -226,7 +226,8 @@ inline InPlaceCall::Stage InPlaceCall::StageOf(const Channel& channel,
   const CallPolicies* policies = channel.policies();
   if (policies != nullptr && policies->Of(method) != nullptr) [[unlikely]]
     return Stage::kNewWithPolicy;
-  const bool is_plain = !has_parts && !method.dedupe && channel.options().interceptors.empty();
+  const bool has_more = has_parts | method.dedupe;  // one branch for both
+  const bool is_plain = !has_more && channel.options().interceptors.empty();
   return is_plain ? Stage::kNew : Stage::kNewWithOptions;
 }
 

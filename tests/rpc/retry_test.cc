@@ -146,14 +146,15 @@ class RetryTest : public RuntimePair {
     return client_runtime_->BlockOn(stub_->Echo(testing::EchoRequest(), std::move(options)))
         .status();
   }
-  absl::Status Fail(bool not_executed) {
+  absl::Status Fail(bool not_executed, CallOptions options = {}) {
     testing::FailRequest request;
     request.set_not_executed(not_executed);
-    return client_runtime_->BlockOn(stub_->Fail(std::move(request))).status();
+    return client_runtime_->BlockOn(stub_->Fail(std::move(request), std::move(options))).status();
   }
   // The server that calls with `key` go to.
   FailingService& ServiceOf(uint64_t key) {
-    EXPECT_EQ(Echo({.route_key = key}), absl::OkStatus());
+    // By a method with side effects: no hedge of it reaches another server.
+    EXPECT_EQ(Fail(/*not_executed=*/false, {.route_key = key}), absl::OkStatus());
     for (const auto& each : members_) {
       if (each->service.calls.exchange(0) == 1) return each->service;
     }

@@ -89,9 +89,20 @@ class FakeEngine final : public BatchEngine {
 
 class GroupCommitTest : public StoreFixture {
  protected:
-  Task<absl::StatusOr<bool>> Commit(std::string key, std::string value = "") {
+  // The caller's thread looks for the GroupCommit, which another thread may destroy later.
+  VERBENA_CORO_WRAPPER Task<absl::StatusOr<bool>> Commit(std::string key, std::string value = "") {
+    return CommitTo(*commits_, std::move(key), std::move(value));
+  }
+  Task<absl::StatusOr<bool>> CommitTo(GroupCommit& commits, std::string key, std::string value) {
     const StoreWrite write{.key = key, .value = value};
-    co_return co_await commits_->Commit(write);
+    ++begun_;
+    co_return co_await commits.Commit(write);
+  }
+  // Returns when `count` writes have begun, and wait.
+  void AwaitBegun(int count) {
+    while (begun_ < count) Run([]() -> Task<void> { co_return; }());
+    // The last one waits before its executor runs anything else.
+    Run([]() -> Task<void> { co_return; }());
   }
   // Begins a batch of one write, which stays under way.
   JoinHandle<absl::StatusOr<bool>> HoldABatch() {
@@ -102,11 +113,11 @@ class GroupCommitTest : public StoreFixture {
   }
   std::vector<JoinHandle<absl::StatusOr<bool>>> SpawnMany(int count, const std::string& value) {
     std::vector<JoinHandle<absl::StatusOr<bool>>> spawned;
+    const int begun = begun_;
     for (int i = 0; i < count; ++i) {
       spawned.push_back(runtime_->Spawn(Commit(std::to_string(i % 10), value)));
     }
-    // An executor takes what one thread sends it in its order: those that were spawned wait by now.
-    Run([]() -> Task<void> { co_return; }());
+    AwaitBegun(begun + count);
     return spawned;
   }
   std::vector<size_t> BatchSizes() {
@@ -115,6 +126,7 @@ class GroupCommitTest : public StoreFixture {
     return sizes;
   }
 
+  std::atomic<int> begun_ = 0;
   FakeEngine engine_;
   std::unique_ptr<GroupCommit> commits_ = std::make_unique<GroupCommit>(engine_);
 };
@@ -151,8 +163,9 @@ TEST_F(GroupCommitTest, ABatchHasAtMostSoManyBytesOrOneWrite) {
   JoinHandle<absl::StatusOr<bool>> first = HoldABatch();
   // With their keys of one byte, four fill a batch.
   auto others = SpawnMany(6, std::string(GroupCommit::kMaxBatchBytes / 4 - 1, 'v'));
+  const int begun = begun_;
   others.push_back(runtime_->Spawn(Commit("large", std::string(GroupCommit::kMaxBatchBytes, 'v'))));
-  Run([]() -> Task<void> { co_return; }());
+  AwaitBegun(begun + 1);
   engine_.Release();
   for (auto& other : others) EXPECT_TRUE(other.Join().ok());
   EXPECT_TRUE(first.Join().ok());

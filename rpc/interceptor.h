@@ -25,8 +25,8 @@
 // An interceptor whose sees_messages() is true also hears of each message of a side that streams,
 // as it was written or as it is read, without its payload. It cannot change or hold up a message. A
 // stream's messages come in order; those of both directions may come in any order to each other.
-// Those that are sent come when they begin to leave, also if the stream ends before all of a
-// message has left. Those that are received come once, when a Read takes them, before its coroutine
+// Sent messages come when they begin to leave, also if the stream ends before all of a
+// message has left. Received messages come once, when a Read takes them, before its coroutine
 // resumes; if that Read is destroyed, the next one gets the message, and nobody hears of it again.
 // Messages for which no Read comes are not told. Interceptors hear in the order in which a message
 // passes them. At a client the last messages may come after next() has ended, since the stream may

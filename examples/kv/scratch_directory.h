@@ -1,6 +1,6 @@
 // ScratchDirectory: a new directory on the disk, removed with all that is in it.
 //
-// It lies in TMPDIR or /var/tmp, since /tmp may be memory, which says nothing of a disk.
+// The directory lies in TMPDIR or /var/tmp, since /tmp may be memory, which says nothing of a disk.
 //
 //   absl::StatusOr<std::unique_ptr<ScratchDirectory>> scratch = ScratchDirectory::Make("kv_demo");
 

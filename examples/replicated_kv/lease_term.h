@@ -1,8 +1,8 @@
 // LeaseTerm: how long a server may act as a holder of its lease in etcd.
 //
-// It counts on the server's own clock, from before the request that renewed the lease was sent: so
-// it ends before etcd's own count does, however long the answer took. The margin covers clocks that
-// run at different speeds. Etcd's clock and this one are never compared. A value; one thread.
+// The term counts on the server's own clock, from before the request that renewed the lease was
+// sent: so it ends before etcd's own count does, however late the answer came. The margin covers
+// clocks of different speeds. Etcd's clock and this one are never compared. A value; one thread.
 //
 //   const TimePoint sent = clock.Now();
 //   auto kept = co_await etcd.KeepAlive(lease);

@@ -3,10 +3,10 @@
 //
 // It travels in frames beside the stream's messages (kBesideMessages). They count in no window, so
 // a reader that takes no messages does not hold them up; the receiver's bound limits them instead.
-// What a receiver keeps counts in the peer's share of memory for streams until the receiver is
-// destroyed, or drops it for want of memory. What a sender holds counts there after CountIn(): a
-// server counts the failures that it sends, a client does not count its own context. A part of a
-// stream. One thread.
+// The bytes that a receiver keeps count in the peer's share of memory for streams until the
+// receiver is destroyed, or drops them for want of memory. The bytes of a sender count there after
+// CountIn(): a server counts the failures that it sends, a client does not count its own context. A
+// part of a stream. One thread.
 
 #ifndef VERBENA_RPC_INTERNAL_STREAM_BESIDE_H_
 #define VERBENA_RPC_INTERNAL_STREAM_BESIDE_H_

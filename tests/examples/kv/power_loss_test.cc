@@ -7,7 +7,6 @@
 // replays on. VERBENA_POWER_LOSS=all checks every flush point, otherwise about 20 of them.
 // VERBENA_SEED replays a load, as far as the machine's timing goes.
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <iostream>
@@ -25,8 +24,8 @@
 #include "examples/kv/rocks_store.h"
 #include "examples/kv/store.h"
 #include "gtest/gtest.h"
+#include "tests/examples/block_store/flush_points.h"
 #include "tests/examples/block_store/logged_disk.h"
-#include "tests/examples/block_store/logged_writes.h"
 #include "tests/examples/kv/crash_load.h"
 #include "tests/examples/kv/store_fixture.h"
 #include "verbena/rpc/task.h"
@@ -36,7 +35,6 @@ namespace {
 
 using block_store::DiskPaths;
 using block_store::LoggedDisk;
-using block_store::LoggedWrites;
 using verbena::CurrentContext;
 using verbena::Task;
 using verbena::TaskScope;
@@ -169,35 +167,12 @@ TEST_F(PowerLossTest, NothingThatWasAcknowledgedIsLostOrTorn) {
   const absl::Status closed = disk_->Close();
   ASSERT_TRUE(closed.ok()) << closed;
 
-  absl::StatusOr<LoggedWrites> log = LoggedWrites::Open(log_path_);
-  ASSERT_TRUE(log.ok()) << log.status();
-  const auto points = static_cast<size_t>(std::ranges::count_if(
-      log->entries(), [](const LoggedWrites::Entry& e) { return e.is_flush_point(); }));
-  const char* which = std::getenv("VERBENA_POWER_LOSS");
-  const bool all = which != nullptr && std::string(which) == "all";
-  const size_t stride = all ? 1 : std::max<size_t>(1, points / kChecksInShort);
-  std::cout << log->entries().size() << " entries, " << points << " flush points, each " << stride
-            << "th is checked" << std::endl;
-
-  std::vector<char> image = disk_->formatted();
-  const Promised* current = nullptr;
-  size_t point = 0;
-  size_t checked = 0;
-  for (const LoggedWrites::Entry& entry : log->entries()) {
-    const absl::Status applied = log->Apply(entry, image);
-    ASSERT_TRUE(applied.ok()) << applied;
-    if (!entry.mark.empty()) {
-      const auto number = static_cast<size_t>(std::strtoul(entry.mark.c_str(), nullptr, 10));
-      ASSERT_LT(number, promised.size()) << entry.mark;
-      current = &promised[number];
-    }
-    if (!entry.is_flush_point() || current == nullptr || ++point % stride != 0) continue;
-    ++checked;
-    Check(image, *current);
-    ASSERT_FALSE(HasFailure()) << "VERBENA_SEED=" << seed << ", flush point " << point << ", mark '"
-                               << entry.mark << "'";
-  }
-  EXPECT_GE(checked, kChecksInShort / 2);
+  SCOPED_TRACE("VERBENA_SEED=" + std::to_string(seed));
+  block_store::CheckFlushPoints(log_path_, disk_->formatted(), kChecksInShort,
+                                [&](const std::vector<char>& image, size_t mark) {
+                                  ASSERT_LT(mark, promised.size());
+                                  Check(image, promised[mark]);
+                                });
 }
 
 }  // namespace

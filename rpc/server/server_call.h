@@ -5,6 +5,10 @@
 // allocates nothing. Owned by its ServerShard while it is pooled, and by itself while it runs; on
 // that executor's thread. The link may be lost while the handler runs: the handler is cancelled and
 // runs to its end, and its response goes nowhere.
+//
+// server_call.cc has the path of a call without parts, and all ways to stop. By step of a call's
+// path, the rest is in server_call_request.cc, server_call_turn.cc, server_call_intercepted.cc,
+// server_call_once.cc and server_call_response.cc.
 
 #ifndef VERBENA_RPC_SERVER_SERVER_CALL_H_
 #define VERBENA_RPC_SERVER_SERVER_CALL_H_

@@ -4,7 +4,8 @@
 //
 // Part of a ServerCall, on its executor's thread, and empty again after each call. Its coroutines
 // run in the call's task, and end with UNAVAILABLE if the link is lost. The server reads and writes
-// nothing more after the response: the client's leases rely on that.
+// nothing more after the response: the client's leases rely on that. server_bulk_request.cc has the
+// functions for the request, server_bulk_response.cc those for the response.
 
 #ifndef VERBENA_RPC_SERVER_SERVER_BULK_H_
 #define VERBENA_RPC_SERVER_SERVER_BULK_H_
@@ -23,6 +24,7 @@
 #include "verbena/rpc/method.h"
 #include "verbena/rpc/payload.h"
 #include "verbena/rpc/server/grants_given.h"
+#include "verbena/rpc/server/request_shares.h"
 #include "verbena/transport/coro/clock.h"
 #include "verbena/transport/coro/event.h"
 #include "verbena/transport/coro/task.h"
@@ -132,6 +134,8 @@ class ServerBulk final : private SendWaiter, private LeaseListener {
  private:
   // The link, if it is still there.
   absl::StatusOr<Link*> OpenLink() const;
+  // RESOURCE_EXHAUSTED if `what` has more bytes than the endpoint of `link` takes.
+  static absl::Status CheckLimit(const char* what, uint64_t bytes, const Link& link);
   Task<absl::Status> ReadRequest();
   // Copies the payload that is in the frame to memory, or keeps it until there is some.
   void TakeFromFrame(const char* bytes);
@@ -139,13 +143,6 @@ class ServerBulk final : private SendWaiter, private LeaseListener {
   bool ResponseFitsFrame(const Link& link, size_t context_bytes) const;
   // Waits for memory within the shares of the client and its source, then for memory.
   Task<absl::Status> AllocateFetched(Link& link, uint64_t bytes);
-  // Takes both shares; false, and nothing is taken, if one is missing.
-  bool TryShares(size_t bytes);
-  // Waits for both shares, of which neither is taken yet.
-  Task<absl::Status> AwaitShares(size_t bytes);
-  // Says which share AwaitShares() did not get within `waited`.
-  absl::Status NoShare(size_t bytes, Duration waited) const;
-  void ReturnShares();
   // Returns the share of the landing that the request used, if any, which makes room for another.
   void ReturnLanded();
   absl::Status CheckMemory(const BufferView& view, const Link& link) const;
@@ -161,12 +158,11 @@ class ServerBulk final : private SendWaiter, private LeaseListener {
 
   RequestBulk request_;
   size_t context_bytes_ = 0;
-  Buffer fetched_;           // the payload, then the context, then the message
-  std::string unplaced_;     // a payload that came in a frame and lacks memory
-  size_t share_ = 0;         // of the client's bytes, until the handler has ended
-  size_t source_share_ = 0;  // of its source's bytes, likewise
-  size_t landed_ = 0;        // of the client's landings, until the handler has ended
-  Lease* lease_ = nullptr;   // of the landing with the payload, until it has ended
+  Buffer fetched_;          // the payload, then the context, then the message
+  std::string unplaced_;    // a payload that came in a frame and lacks memory
+  RequestShares shares_;    // until the handler has ended
+  size_t landed_ = 0;       // of the client's landings, until the handler has ended
+  Lease* lease_ = nullptr;  // of the landing with the payload, until it has ended
   Event lease_over_;
   bool earns_landing_ = false;
   bool checked_ = false;  // the link checks payloads, and this one has something to check

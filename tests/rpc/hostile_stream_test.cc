@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -19,16 +20,8 @@ struct Violation {
   std::vector<RogueFrame> frames;  // each in a SEND of its own
 };
 
-std::vector<Violation> ViolationsOfAClient() {
+std::vector<Violation> ViolationsOfContexts() {
   const uint8_t more = kFrameMessageApart;
-  RogueFrame bulk = Opening(kEcho, Streams::kBoth);
-  bulk.header.flags |= kFrameHasBulk;
-  RogueFrame apart = Opening(kCountMethod, Streams::kServer, 0, "x");
-  apart.header.flags |= kFrameMessageApart;
-  RogueFrame client_apart = Opening(kEcho, Streams::kBoth);
-  client_apart.header.flags |= kFrameMessageApart;
-  RogueFrame unary_apart = Request(kSay, 0, 0);
-  unary_apart.header.flags = kFrameMessageApart;
   const std::string good = Block();
   std::string unknown = good;
   unknown[4] = 16;
@@ -38,6 +31,8 @@ std::vector<Violation> ViolationsOfAClient() {
   std::string upper = good;
   upper[8 + 4] = 'K';
   const RogueFrame echo = Opening(kEcho, Streams::kBoth);
+  RogueFrame apart = Opening(kCountMethod, Streams::kServer, 0, "x");
+  apart.header.flags |= kFrameMessageApart;
   const std::string beside = BlockOf(2000);
   return {
       {"ContextThatIsMissing", {Carrying("", echo)}},
@@ -58,6 +53,20 @@ std::vector<Violation> ViolationsOfAClient() {
       {"ContextBesideThatTellsOfAnother",
        {Carrying(Travelling(2000), echo), Beside(Travelling(2000) + std::string(1992, 'x'))}},
       {"ContextBesideAMessageTwice", {Carrying(good, apart)}},
+  };
+}
+
+std::vector<Violation> ViolationsOfFrames() {
+  const uint8_t more = kFrameMessageApart;
+  RogueFrame bulk = Opening(kEcho, Streams::kBoth);
+  bulk.header.flags |= kFrameHasBulk;
+  RogueFrame apart = Opening(kCountMethod, Streams::kServer, 0, "x");
+  apart.header.flags |= kFrameMessageApart;
+  RogueFrame client_apart = Opening(kEcho, Streams::kBoth);
+  client_apart.header.flags |= kFrameMessageApart;
+  RogueFrame unary_apart = Request(kSay, 0, 0);
+  unary_apart.header.flags = kFrameMessageApart;
+  return {
       {"StreamThatNoSideSends", {Opening(kEcho, Streams::kNone)}},
       {"StreamThatNoSideSendsOfAUnaryMethod", {Opening(kSay, Streams::kNone)}},
       {"RequestApartOfAClientThatStreams", {client_apart}},
@@ -97,6 +106,12 @@ std::vector<Violation> ViolationsOfAClient() {
       {"OpeningWithItsMessageTwice", {apart}},
       {"UnaryRequestWithItsMessageApart", {unary_apart}},
   };
+}
+
+std::vector<Violation> ViolationsOfAClient() {
+  std::vector<Violation> all = ViolationsOfContexts();
+  for (Violation& each : ViolationsOfFrames()) all.push_back(std::move(each));
+  return all;
 }
 
 class StreamViolationTest : public HostileStreamTest,

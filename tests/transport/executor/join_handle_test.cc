@@ -1,12 +1,11 @@
 // A spawned task is joined by a thread or by a coroutine of any executor, which then has its result
-// or exception. Whichever of task, handle, joiner and executors ends first, nothing is lost or left
-// behind, and nobody waits for ever.
+// or exception. Whichever of task, handle and joiner ends first, nothing is lost or left behind,
+// and nobody waits for ever. joined_executor_test.cc has the executors that end.
 
 #include "verbena/transport/executor/join_handle.h"
 
 #include <atomic>
 #include <chrono>
-#include <future>
 #include <latch>
 #include <memory>
 #include <stdexcept>
@@ -60,12 +59,6 @@ Task<T> Await(JoinHandle<T> handle) {
 Task<void> Throw() {
   throw std::runtime_error("thrown there");
   co_return;
-}
-// Returns when all that was posted to the executor before has begun, and all that was ready has
-// run once.
-void PassThrough(Executor& executor) {
-  const auto yield = []() -> Task<void> { (co_await Yield()).IgnoreError(); };
-  BlockOn(executor, yield());
 }
 
 // Posted to an executor: looks whether a result still lives then.
@@ -380,95 +373,6 @@ TEST_F(JoinHandleTest, AbandonmentRacingWithTheEndLeaksNothing) {
     home.reset();
     for (int turn = 0; turn < 12; ++turn) PassThrough(other());
     EXPECT_EQ(held.use_count(), 1);
-  }
-}
-
-// --- Executors that end --------------------------------------------------------------------------
-
-TEST_F(JoinHandleTest, TheHandleOutlivesTheExecutor) {
-  JoinHandle<int> handle = Spawn(other(), Seven());
-  PassThrough(other());
-  other_.reset();
-  EXPECT_TRUE(handle.done());
-  EXPECT_EQ(handle.Join(), 7);
-}
-
-TEST_F(JoinHandleTest, ATaskThatItsExecutorDestroysIsJoinedAsCancelled) {
-  std::latch started(1);
-  JoinHandle<absl::Status> running = Spawn(other(), SleepAndTell(started));
-  started.wait();
-  other_.reset();
-  ASSERT_TRUE(running.done());
-  EXPECT_EQ(running.Join().code(), StatusCode::kCancelled);
-}
-
-TEST_F(JoinHandleTest, ATaskThatNeverBeganIsJoinedAsCancelledWhenItsFrameIsGone) {
-  std::atomic<bool> dead = false;
-  auto executor = *Executor::Create({.waiter = WaiterKind::kEpoll});
-  const auto keep = [](SlowToDie) -> Task<absl::StatusOr<int>> { co_return 7; };
-  JoinHandle<absl::StatusOr<int>> handle = Spawn(*executor, keep(SlowToDie(dead)));
-  executor.reset();
-  EXPECT_TRUE(dead);
-  ASSERT_TRUE(handle.done());
-  EXPECT_EQ(handle.Join().status().code(), StatusCode::kCancelled);
-}
-
-TEST_F(JoinHandleTest, AResultThatHoldsNoStatusIsABrokenPromiseThen) {
-  auto executor = *Executor::Create({.waiter = WaiterKind::kEpoll});
-  JoinHandle<int> number = Spawn(*executor, Seven());
-  JoinHandle<> nothing = Spawn(*executor, Throw());
-  executor.reset();
-  EXPECT_THROW((void)number.Join(), std::future_error);
-  EXPECT_THROW(nothing.Join(), std::future_error);
-}
-
-TEST_F(AbandonedJoinerTest, AJoinerHearsThatTheTasksExecutorIsGone) {
-  std::latch started(1);
-  absl::Status joined;
-  JoinHandle<absl::Status> handle = Spawn(other(), SleepAndTell(started));
-  started.wait();
-  JoinHandle<> joiner = Spawn(*driven_, [&, handle = std::move(handle)]() mutable -> Task<void> {
-    joined = co_await std::move(handle);
-  });
-  PollAll();
-  other_.reset();
-  PollAll();
-  ASSERT_TRUE(joiner.done());
-  EXPECT_EQ(joined.code(), StatusCode::kCancelled);
-}
-
-TEST_F(JoinHandleTest, AThreadThatJoinsHearsThatTheExecutorIsGone) {
-  std::latch started(1);
-  JoinHandle<absl::Status> handle = Spawn(other(), SleepAndTell(started));
-  started.wait();
-  std::latch joining(1);
-  absl::Status joined;
-  std::thread thread([&] {
-    joining.count_down();
-    joined = handle.Join();
-  });
-  joining.wait();
-  other_.reset();
-  thread.join();
-  EXPECT_EQ(joined.code(), StatusCode::kCancelled);
-}
-
-// The thread that joins destroys the executor as soon as it has the result.
-TEST_F(JoinHandleTest, TheExecutorMayBeDestroyedAsSoonAsTheResultIsThere) {
-  for (int i = 0; i < 100; ++i) {
-    auto thread = Start();
-    EXPECT_EQ(Spawn(thread->executor(), Seven()).Join(), 7);
-  }
-}
-
-TEST_F(JoinHandleTest, RequestsRacingWithTheEndOfTheExecutorLeakNothing) {
-  for (int i = 0; i < 100; ++i) {
-    auto executor = Start();
-    JoinHandle<absl::Status> handle = Spawn(executor->executor(), SleepForEver());
-    std::thread canceller([&] { handle.RequestCancel(); });
-    executor.reset();
-    canceller.join();
-    EXPECT_EQ(handle.Join().code(), StatusCode::kCancelled);
   }
 }
 

@@ -7,6 +7,9 @@
 #include <memory>
 
 #include "gtest/gtest.h"
+#include "verbena/transport/coro/task.h"
+#include "verbena/transport/coro/yield.h"
+#include "verbena/transport/executor/block_on.h"
 #include "verbena/transport/executor/executor.h"
 #include "verbena/transport/executor/executor_thread.h"
 
@@ -16,6 +19,12 @@ class TwoExecutors : public testing::Test {
  protected:
   static std::unique_ptr<ExecutorThread> Start() {
     return *ExecutorThread::Start({.mode = ExecutorMode::kEvent});
+  }
+  // Returns when all that was posted to the executor before has begun, and all that was ready has
+  // run once.
+  static void PassThrough(Executor& executor) {
+    const auto yield = []() -> Task<void> { (co_await Yield()).IgnoreError(); };
+    BlockOn(executor, yield());
   }
   Executor& home() { return home_->executor(); }
   Executor& other() { return other_->executor(); }

@@ -125,8 +125,8 @@ absl::Status ServerCall::Thrown() const {
   } catch (...) {
     shard_.LogThrown(method_name(), "something unknown");
   }
-  return absl::InternalError(fmt::format(
-      "the handler of {} threw an exception, which the server's log tells", method_name()));
+  return absl::InternalError(
+      fmt::format("the handler of {} threw an exception: see the server's log", method_name()));
 }
 
 void ServerCall::OnTaskDone() {

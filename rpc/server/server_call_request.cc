@@ -128,7 +128,8 @@ Task<absl::Status> ServerCall::ReadAndRun(bool request_apart) {
   StreamReceiver& receiver = stream.receiver();
   VERBENA_CO_ASSIGN_OR_RETURN(
       const bool read, co_await WithDeadline(ReadRequest(receiver, messages_.request()), limit));
-  if (!read) co_return absl::InvalidArgumentError("the request has not come");
+  if (!read)
+    co_return absl::InvalidArgumentError("the client ended its messages without a request");
   receiver.End();
   messages_.NoteRequest(messages_.request().ByteSizeLong());
   co_return co_await RunFetched();
@@ -172,7 +173,7 @@ absl::Status ServerCall::OnStreamFrame(const FrameHeader& frame, const char* bod
   ServedStream* stream = stream_.get();
   if (stream != nullptr) return stream->OnFrame(frame, body);
   return absl::InvalidArgumentError(
-      fmt::format("a frame of a stream for a call of {}, which is none", method_name()));
+      fmt::format("a frame of a stream for a call of {}, which is not a stream", method_name()));
 }
 
 }  // namespace verbena::internal

@@ -4,8 +4,8 @@
 // The stream is a call. It begins with the first await, which connects if need be, and ends with
 // the status that the server's handler returns; Finish() waits for it. The stub's method serializes
 // the request before it returns; the channel must outlive the object and all awaits of it. The
-// deadline of CallOptions is that of the whole stream; so is the deadline of the Task that begins
-// it, if that is earlier (CallOptions::inherit). Destroying the object before the end abandons the
+// deadline of CallOptions holds for the whole stream, and so does that of the Task that begins it,
+// if that is earlier (CallOptions::inherit). Destroying the object before the end abandons the
 // call: the handler is cancelled, and so are awaits in other Tasks. Movable while nobody awaits it.
 // All awaits and the destruction are on one executor. A Read and a Write may be awaited at once; a
 // check aborts if two Reads or two Writes are.
@@ -14,12 +14,12 @@
 // 16 MiB of a link (no option sets these yet). Beyond that the peer's Write waits. Cancelling an
 // await of Read or Write leaves the stream as it is; cancelling Finish() ends the call.
 //
-// A message that was not sent never passes for sent. If a Write fails although the stream goes on,
-// or is cancelled or destroyed, Finish() gives the call up with the status of the first such Write
-// (CANCELLED if it was destroyed), also if later ones succeed: the handler is cancelled, and the
-// Outcome is kMaybeExecuted, or kExecuted if the handler had ended well already. A WritesDone()
-// that succeeds after that Write says that the messages are whole without its own; then Finish()
-// waits for the end as always.
+// A stream never ends well with a message missing. If a Write fails although the stream goes on, or
+// is cancelled or destroyed, Finish() gives the call up, even if later Writes succeed. It returns
+// the status of the first such Write (CANCELLED if it was destroyed). The handler is cancelled, and
+// the Outcome is kMaybeExecuted, or kExecuted if the handler had ended well already. To say that
+// the messages are complete without the failed one, call WritesDone() after that Write: if it
+// succeeds, Finish() waits for the end as always.
 //
 //   ClientReader<Entry> entries = stub.Scan(request, {.deadline = 5s});
 //   Entry entry;

@@ -4,8 +4,8 @@
 // A record is written in the same step as the data, and removed with a later write of its client
 // once the client has acknowledged it. A client that keeps more than half of `max_names`
 // unacknowledged is refused. Clients that are gone acknowledge nothing: beyond `max_names` in all,
-// those that have been idle longest are dropped. From then on a name without a record proves
-// something only if its client has been known since before, or gave it later.
+// those that have been idle longest are dropped. After that a missing record proves that a call has
+// not run only if its client was known before the drop, or gave the name after it.
 //
 // On any executor; a mutex is held for a few look-ups in the names, which are in memory, too. The
 // store must outlive it, and have no other DedupeRecords.

@@ -2,14 +2,14 @@
 //
 // Coroutines on any executor await Commit(). The thread takes all writes that wait, within
 // kMaxBatchWrites and kMaxBatchBytes, hands them to the engine as one batch, and resumes the
-// coroutines when the engine has stored it; each goes on on its own executor. Writes that come
-// meanwhile make up the next batch. So no write waits for company, and the slower the disk, the
-// larger the batches.
+// coroutines, each on its own executor, when the engine has stored it. Writes that come meanwhile
+// make up the next batch. So no write waits until others come, and the slower the disk, the larger
+// the batches.
 //
-// The queue holds nothing but suspended coroutines, so whoever bounds those (a server: its calls)
-// bounds the queue. A write that waits for its turn or is under way cannot be cancelled. Destroying
-// a coroutine that awaits takes its write back if its batch has not begun, and otherwise blocks
-// until the batch has ended.
+// The queue holds only suspended coroutines. A bound on these, such as a server's bound of calls,
+// is a bound of the queue, too. A write that waits for its turn or is under way cannot be
+// cancelled. Destroying a coroutine that awaits takes its write back if its batch has not begun,
+// and otherwise blocks until the batch has ended.
 //
 //   GroupCommit commits(engine);
 //   absl::StatusOr<bool> existed = co_await commits.Commit(write);
@@ -91,7 +91,7 @@ class GroupCommit {
   explicit GroupCommit(BatchEngine& engine);
   GroupCommit(const GroupCommit&) = delete;
   GroupCommit& operator=(const GroupCommit&) = delete;
-  // Writes that wait are stored before.
+  // Stores the writes that wait, then ends the thread.
   ~GroupCommit();
 
   // `write`, and what it refers to, must live until the await has ended.

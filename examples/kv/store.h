@@ -7,7 +7,7 @@
 //
 // A write may carry records, which the store keeps in a family of their own (`dedupe`) and in the
 // same atomic step as the data: either both are there after a crash, or neither. A service that
-// must not run a request twice keeps the request's id and result so.
+// must not run a request twice keeps the request's id and result in such a record.
 //
 //   absl::StatusOr<bool> created = co_await store.Put("key", "value");
 //   absl::StatusOr<bool> existed = co_await store.Write(

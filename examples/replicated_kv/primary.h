@@ -63,7 +63,7 @@ class Primary {
 
   // Feeds the backups until End(), or until this is cancelled.
   verbena::Task<void> Run();
-  // Nothing is served any more. From within any of its Tasks.
+  // Nothing is served any more. Any of its Tasks may call it.
   void End(std::string why);
   // No more writes begin, so that those under way can be committed.
   void StopTaking() { taking_ = false; }
@@ -72,14 +72,14 @@ class Primary {
 
   // OK while it may answer: it has its lease.
   absl::Status Serving() const;
-  // The place in the log of a write that a call with that name asks for; that of the first time if
-  // the log has the call already. An error means that nothing was changed, but for OUT_OF_RANGE:
-  // the call may have run before.
+  // Gives the write of a named call its place in the log, and returns that. If the log has the call
+  // already, returns the place that it has there. After OUT_OF_RANGE the call may have run before;
+  // after any other error nothing was changed.
   verbena::Task<absl::StatusOr<uint64_t>> Begin(WriteKind kind, const v1::WriteRequest& request,
                                                 verbena::RequestId id, uint64_t acknowledged_below);
   // After an error the write may be lost or not.
   verbena::Task<absl::Status> AwaitCommitted(uint64_t sequence);
-  // The place of a call that is committed; none: it has not run, and no other server runs it.
+  // The place of a call that is committed. None: the call has not run, and no other server runs it.
   verbena::Task<absl::StatusOr<std::optional<uint64_t>>> Lookup(verbena::RequestId id);
   verbena::Task<absl::StatusOr<std::optional<std::string>>> Get(std::string key);
 

@@ -39,7 +39,7 @@ class ReplicaLog {
   const absl::Status& failure() const { return failure_; }
   bool has_room() const { return last_.sequence - durable_.sequence < kMaxUnwritten; }
 
-  // Whether the log has an entry at that position, as far as memory tells. Then it has all before.
+  // Whether memory has the entry at that position. If so, the log has all entries before it.
   bool Has(LogPosition position) const;
   // nullptr: not in memory.
   std::shared_ptr<const v1::Entry> Find(uint64_t sequence) const;
@@ -52,9 +52,9 @@ class ReplicaLog {
   // Waits for the disk, and makes the copy count.
   verbena::Task<absl::Status> Complete();
 
-  // Until the disk has all of it. Fails if the disk does.
+  // Waits until the disk has the whole log. Fails if the disk does.
   verbena::Task<absl::Status> Drain();
-  // Until something has changed, here or where somebody called Notify().
+  // Waits until the log has changed, or somebody has called Notify().
   verbena::Task<absl::Status> Changed();
   void Notify();
 

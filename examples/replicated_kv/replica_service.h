@@ -1,8 +1,8 @@
 // ReplicatedKvService, ReplicationService, StoredCalls: a Replica as servers offer it: to clients,
 // to other replicas, and to Verbena, which asks for results of repeated calls.
 //
-// Handlers refuse with Outcome::kNotExecuted whatever has changed nothing. The replica must outlive
-// them.
+// A handler that fails before it has changed anything says so by Outcome::kNotExecuted. The replica
+// must outlive them.
 //
 //   Server::Start(*runtime, {&kv, &replication}, {.dedupe = {.store = &calls}});
 

@@ -3,7 +3,7 @@
 //
 // A kv::Store keeps them: data under "=" and the key, the rest as records of its family `dedupe`.
 // One batch holds an entry's data, its name and its position, so that after a crash the disk has a
-// prefix of the log. Without a position, the data are part of a copy, or of nothing, and worthless.
+// prefix of the log. Without a position, the data are incomplete and must not be served.
 // All on one executor.
 //
 //   ReplicaStore::Batch batch = store.Prepare(entry, /*complete=*/true);   // names know it now
@@ -59,9 +59,9 @@ class ReplicaStore {
 
   explicit ReplicaStore(std::unique_ptr<kv::Store> store) : store_(std::move(store)) {}
 
-  // Reads names and position; before anything else.
+  // Reads names and position. Call it before anything else.
   verbena::Task<absl::Status> Load();
-  // As it was loaded or written last: none if the data are not complete.
+  // The position that was loaded or written last. None if the data are not complete.
   const std::optional<LogPosition>& position() const { return position_; }
   const Names& names() const { return names_; }
 

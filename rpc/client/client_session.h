@@ -81,7 +81,7 @@ class ClientSession final : public LinkListener, private SendWaiter {
   Link* link() const { return link_; }
   // Whether link() is nullptr.
   bool down() const { return link_ == nullptr; }
-  // Its link has these. Precondition: !down().
+  // Properties of the link. Precondition: !down().
   Endpoint& endpoint() const { return link_->endpoint(); }
   size_t max_body_bytes() const { return link_->max_body_bytes(); }
   uint32_t free_leases() const { return link_->free_leases(); }
@@ -95,7 +95,7 @@ class ClientSession final : public LinkListener, private SendWaiter {
   void Drain();
   // No call is in flight, and none waits for its leases to end.
   bool idle() const;
-  // A call over it had its response, or a stream a frame of the server's.
+  // True once a call over it has had a response, or a stream a frame from the server.
   bool answered() const { return answered_; }
 
   // The number that requests call `method` by; 0 if the server has no such method. Precondition:

@@ -45,8 +45,8 @@ class Connection;
 class LandingShare;
 class Shard;
 
-// One who wants to know when a connection gets or loses its usable link. Called on the stack of
-// whatever changed that: it must not close, release or await anything.
+// Hears when a connection gets or loses its usable link. Called on the stack of the code that
+// changed this: a listener must not close, release or await anything.
 class ConnectionListener {
  public:
   virtual ~ConnectionListener() = default;
@@ -66,7 +66,7 @@ class Connection final : private ClientSession::Listener {
              std::vector<std::string> others = {});
   ~Connection() override;
 
-  // The session that a call takes, or nullptr: then Ready() first.
+  // The session that a call takes. nullptr if there is none: await Ready() first.
   ClientSession* usable_session() const {
     return current_ != nullptr && current_->usable() ? current_.get() : nullptr;
   }
@@ -75,8 +75,8 @@ class Connection final : private ClientSession::Listener {
   Task<absl::Status> Ready();
 
   // The same, and returns the session. DEADLINE_EXCEEDED when there is none before `deadline`,
-  // which must be a time, or none. `wait_for_ready`: attempts that fail for a reason that may pass
-  // (MayPass) are made again until then.
+  // which must be a time point or none, not a duration. `wait_for_ready`: attempts that fail for a
+  // reason that may pass (MayPass) are made again until then.
   Task<absl::StatusOr<ClientSession*>> Session(Deadline deadline, bool wait_for_ready = false);
   // Whether the reason why no link could be had may pass by itself.
   static bool MayPass(const absl::Status& failure) {
@@ -92,7 +92,7 @@ class Connection final : private ClientSession::Listener {
   void Close();
   // The same, but lets the calls that use it end first.
   void Drain();
-  // Closed, and nothing refers to it any more but its owner.
+  // True if it is closed, and only its owner still refers to it.
   bool ended() const;
 
   // A listener must be removed before it ends, and before the connection does.

@@ -10,9 +10,9 @@
 
 namespace verbena::codegen {
 
-// Empty if code can be generated for every service of `file`. Otherwise one line for each problem,
-// "file:line:column: service, method: ..." and what to do: streaming, names that would collide or
-// not compile in C++.
+// Empty if code can be generated for every service of `file`. Otherwise one line for each problem:
+// "file:line:column: service, method: ..." and what to do. Problems are options of (verbena.method)
+// that a stream cannot have, and names that collide or do not compile in C++.
 std::string ProblemsOf(const google::protobuf::FileDescriptor& file, const Parameters& parameters);
 
 }  // namespace verbena::codegen

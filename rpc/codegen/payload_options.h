@@ -12,8 +12,8 @@ struct PayloadOptions {
   bool response = false;
 };
 
-// Read through the extension as the user's import declares it: the plugin knows no extension of its
-// own, so another project's option of the same number is not mistaken for it.
+// Reads the options through the extension that the user's import declares. The plugin has no
+// extension of its own, so it never mistakes another project's option of the same number for ours.
 PayloadOptions PayloadOptionsOf(const google::protobuf::MethodDescriptor& method);
 // Its `dedupe`, read in the same way.
 bool IsDeduplicated(const google::protobuf::MethodDescriptor& method);

@@ -14,7 +14,7 @@
 
 namespace verbena {
 
-// Since a link began, or sums of several links.
+// Counters since a link began, or their sums over several links.
 struct LinkStats {
   uint64_t sends = 0;
   uint64_t frames_sent = 0;

@@ -8,9 +8,9 @@
 // Memory with a home executor is a fixed buffer of that executor's io_uring, as a pool's is: files
 // of that executor with O_DIRECT read and write it without pinning it each time. Their first
 // transfer pins all of it on the executor's thread, against RLIMIT_MEMLOCK. Memory that cannot be
-// pinned, or is larger than 1 GiB, is used without. Such memory must be destroyed on its home's
-// thread, or leave the ring there first (LeaveRing()). Other files, and memory without a home, use
-// no fixed buffer.
+// pinned, or is larger than 1 GiB, is no fixed buffer. Memory with a home must be destroyed on its
+// home's thread, or leave the ring there first (LeaveRing()). Other files, and memory without a
+// home, use no fixed buffer.
 //
 // Programs get it from Runtime::RegisterMemory(), which registers on a control thread.
 //
@@ -28,7 +28,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/memory/buffer.h"
 
-// verbs' headers stay out of what a user of buffers includes.
+// Declared here, so that users of buffers do not include the headers of libibverbs.
 struct ibv_pd;
 
 namespace verbena {
@@ -62,7 +62,7 @@ class RegisteredMemory {
   // For the runtime: keeps `holder`, which keeps the device open, until the memory is deregistered.
   // Call before this object is handed out.
   void HoldDevice(std::shared_ptr<const void> holder);
-  // Buffers that are not home.
+  // The number of Buffers that still use the memory.
   size_t in_use() const;
   // Takes the memory out of its home's ring. Returns true if it is in none: then this may be
   // destroyed on any thread. Returns false, and does nothing, if a Buffer is in use: then only the

@@ -1,7 +1,7 @@
 // RequestShares: the bytes that a request's payload takes of what its client and its client's
 // source may have.
 //
-// Part of a ServerBulk, on its executor's thread. The bytes are taken before the payload gets
+// Part of a FetchedRequest, on its executor's thread. The bytes are taken before the payload gets
 // memory, and returned when the handler has ended.
 
 #ifndef VERBENA_RPC_SERVER_REQUEST_SHARES_H_

@@ -83,8 +83,8 @@ uint32_t ServerCall::Fingerprint() const {
   const std::string message = DeterministicBytes(messages_.request());
   uint32_t crc = ExtendCrc32c(0, message.data(), message.size());
   const ServerBulk* bulk = bulk_.get();
-  if (bulk == nullptr || bulk->request_payload_bytes() == 0) return crc;
-  const BufferView payload = bulk->request_payload();
+  if (bulk == nullptr || bulk->request().payload_bytes() == 0) return crc;
+  const BufferView payload = bulk->request().payload();
   return ExtendCrc32c(crc, payload.data(), payload.size());
 }
 
@@ -174,7 +174,7 @@ std::shared_ptr<const KeptResult> ServerCall::ResultOf(const absl::Status& statu
                                                        Outcome outcome) {
   CarriedContext::Once& once = carried_.once();
   const ServerBulk* bulk = bulk_.get();
-  const bool has_payload = bulk != nullptr && bulk->has_response() && status.ok();
+  const bool has_payload = bulk != nullptr && bulk->response().has_payload() && status.ok();
   KeptResult kept;
   kept.status = status;
   kept.outcome = outcome;
@@ -190,14 +190,14 @@ std::shared_ptr<const KeptResult> ServerCall::ResultOf(const absl::Status& statu
   const size_t most = table.max_result_bytes();
   size_t bytes = kept.bytes();
   if (status.ok()) bytes += messages_.reply().ByteSizeLong();
-  if (has_payload) bytes += once.written_bytes + bulk->response().size();
+  if (has_payload) bytes += once.written_bytes + bulk->response().payload().size();
   if (bytes > most) return TooLarge(status, outcome, bytes, most);
   if (has_payload && once.lacks_room) return NoRoom(status, outcome);
   if (status.ok()) messages_.reply().SerializeToString(&kept.reply);
   if (has_payload && !VERBENA_MUTANT(kKeptPayloadLost)) {
     std::string& payload = kept.payload.emplace(std::move(once.written));
-    for (size_t i = 0; i < bulk->response().part_count(); ++i) {
-      const BufferView part = bulk->response().part(i);
+    for (size_t i = 0; i < bulk->response().payload().part_count(); ++i) {
+      const BufferView part = bulk->response().payload().part(i);
       if (!part.empty()) payload.append(part.data(), part.size());
     }
   }
@@ -229,7 +229,7 @@ Task<absl::Status> ServerCall::AnswerWith(const KeptResult& result) {
 }
 
 Task<absl::Status> ServerCall::WriteKept(BufferView part) {
-  absl::Status written = co_await Bulk().Write(part);
+  absl::Status written = co_await Bulk().response().Write(part);
   const Link* link = session_->link();
   // Whoever repeats the call gets the payload over another link.
   const bool lost = link == nullptr || !link->open();

@@ -44,7 +44,7 @@ void ServerCall::StartWithParts(const FrameHeader& frame, const char* body, Inco
   if (context != nullptr) {
     carried_.SetIncoming(std::move(context->block));
     if (context->header.travels && bulk != nullptr) {
-      bulk_.get()->set_context_bytes(context->header.block_bytes);
+      bulk_.get()->request().set_context_bytes(context->header.block_bytes);
     }
   }
   messages_.NoteRequest(request_bytes);
@@ -91,7 +91,7 @@ void ServerCall::BeginStream(const FrameHeader& frame) {
 }
 
 void ServerCall::Launch(bool apart) {
-  if (bulk_.get() != nullptr && bulk_.get()->fetches()) {
+  if (bulk_.get() != nullptr && bulk_.get()->request().fetches()) {
     step_ = Step::kFetch;
     task_ = FetchAndRun();
     task_.Start(shard_.executor(), &*cancel_, this);
@@ -107,12 +107,12 @@ void ServerCall::Launch(bool apart) {
 }
 
 Task<absl::Status> ServerCall::FetchAndRun() {
-  ServerBulk& bulk = *bulk_.get();
-  VERBENA_CO_RETURN_IF_ERROR(co_await bulk.Fetch());
-  if (!bulk.context().empty()) VERBENA_CO_RETURN_IF_ERROR(TakeContext(bulk.context()));
-  if (bulk.fetches_message()) {
-    messages_.NoteRequest(bulk.message_bytes());
-    if (!bulk.ParseMessage(messages_.request())) co_return NotParsed();
+  FetchedRequest& request = bulk_.get()->request();
+  VERBENA_CO_RETURN_IF_ERROR(co_await request.Fetch());
+  if (!request.context().empty()) VERBENA_CO_RETURN_IF_ERROR(TakeContext(request.context()));
+  if (request.fetches_message()) {
+    messages_.NoteRequest(request.message_bytes());
+    if (!request.ParseMessage(messages_.request())) co_return NotParsed();
   }
   co_return co_await RunFetched();
 }

@@ -49,10 +49,10 @@ bool ServerCall::AskForFailure(const absl::Status& status, Outcome outcome) {
     return false;
   }
   auto failure = std::make_unique<LargeFailure>(status, outcome, StatusBodyOf(status));
-  if (!Bulk().PlanFailure(failure->body->ByteSizeLong()).ok()) return false;
+  if (!Bulk().response().PlanFailure(failure->body->ByteSizeLong()).ok()) return false;
   failure_ = std::move(failure);
   step_ = Step::kAskForLanding;
-  task_ = bulk_.get()->AskForLanding(*failure_->body);
+  task_ = bulk_.get()->response().AskForLanding(*failure_->body);
   task_.Start(shard_.executor(), &*cancel_, this);
   return true;
 }
@@ -85,13 +85,13 @@ void ServerCall::CompleteWithParts(size_t reply_bytes) {
 
 void ServerCall::CompleteWithBulk(size_t reply_bytes) {
   absl::Status planned =
-      Bulk().Plan(*entry_.method->descriptor, reply_bytes, carried_.outgoing_bytes());
-  if (!planned.ok() || !bulk_.get()->needs_landing()) {
+      Bulk().response().Plan(*entry_.method->descriptor, reply_bytes, carried_.outgoing_bytes());
+  if (!planned.ok() || !bulk_.get()->response().needs_landing()) {
     Respond(planned, Outcome::kExecuted);
     return;
   }
   step_ = Step::kAskForLanding;
-  task_ = bulk_.get()->AskForLanding(messages_.reply());
+  task_ = bulk_.get()->response().AskForLanding(messages_.reply());
   task_.Start(shard_.executor(), &*cancel_, this);
 }
 
@@ -108,7 +108,7 @@ ServerBulk& ServerCall::Bulk() {
 
 absl::Status ServerCall::OnLanding(const RemoteRange& landing) {
   ServerBulk* bulk = bulk_.get();
-  return bulk != nullptr ? bulk->OnLanding(landing) : absl::OkStatus();
+  return bulk != nullptr ? bulk->response().OnLanding(landing) : absl::OkStatus();
 }
 
 absl::Status ServerCall::EndStream(const absl::Status& status) {
@@ -171,9 +171,9 @@ void ServerCall::DropFailedReply() {
 // freed with them.
 void ServerCall::EndBulkRequest() {
   messages_.DropRequestBeyond(CallMessages::kMaxPooledBytes);
-  ServerBulk& bulk = *bulk_.get();
-  bulk.DropRequest();
-  if (const size_t bytes = bulk.earned_landing_bytes()) session_->OfferLanding(bytes);
+  FetchedRequest& request = bulk_.get()->request();
+  request.Drop();
+  if (const size_t bytes = request.earned_landing_bytes()) session_->OfferLanding(bytes);
 }
 
 }  // namespace verbena::internal

@@ -119,17 +119,17 @@ const Metadata& ServerContext::trailing_metadata() const { return call_.carried_
 
 size_t ServerContext::request_payload_bytes() const {
   const internal::ServerBulk* bulk = call_.bulk_.get();
-  return bulk != nullptr ? bulk->request_payload_bytes() : 0;
+  return bulk != nullptr ? bulk->request().payload_bytes() : 0;
 }
 
 bool ServerContext::has_request_payload() const {
   const internal::ServerBulk* bulk = call_.bulk_.get();
-  return bulk != nullptr && bulk->has_request_payload();
+  return bulk != nullptr && bulk->request().has_payload();
 }
 
 Buffer ServerContext::TakeRequestPayload() {
   internal::ServerBulk* bulk = call_.bulk_.get();
-  return bulk != nullptr ? bulk->TakeRequestPayload() : Buffer();
+  return bulk != nullptr ? bulk->request().TakePayload() : Buffer();
 }
 
 Task<absl::StatusOr<Buffer>> ServerContext::AllocateBuffer(size_t bytes) {
@@ -155,18 +155,18 @@ std::string ServerContext::device_name() const {
 }
 
 void ServerContext::SetResponsePayload(Payload payload) {
-  call_.Bulk().SetResponse(std::move(payload));
+  call_.Bulk().response().SetPayload(std::move(payload));
 }
 
 size_t ServerContext::response_payload_room() const {
   const internal::ServerBulk* bulk = call_.bulk_.get();
-  return bulk != nullptr ? bulk->room() : 0;
+  return bulk != nullptr ? bulk->response().room() : 0;
 }
 
 Task<absl::Status> ServerContext::WriteResponsePayload(BufferView part) {
   if (call_.carried_.outlives_link()) [[unlikely]]
     return call_.WriteKept(part);
-  return call_.Bulk().Write(part);
+  return call_.Bulk().response().Write(part);
 }
 
 absl::StatusOr<RemoteMemory> ServerContext::Remote(const RemoteMemoryHandle& handle) {

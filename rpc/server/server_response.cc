@@ -24,7 +24,7 @@ void ServerResponse::Begin(ServerSession& session, CallId id, TimePoint deadline
   if (context != nullptr) [[unlikely]]
     frame_.flags = kFrameHasContext;
   if (bulk != nullptr) [[unlikely]]
-    invalidated = bulk->FinalKey(*session.link());
+    invalidated = bulk->response().FinalKey(*session.link());
 }
 
 bool ServerResponse::SendInFrame(ServerSession& session, CallId id, TimePoint deadline,
@@ -110,15 +110,15 @@ bool ServerResponse::SendReplyApart() {
 }
 
 bool ServerResponse::StartWrites() {
-  if (!bulk_->answers()) return false;
-  const size_t reply_bytes = bulk_->reply_travels() ? 0 : body_bytes - context_bytes();
+  if (!bulk_->response().answers()) return false;
+  const size_t reply_bytes = bulk_->response().reply_travels() ? 0 : body_bytes - context_bytes();
   frame_.flags |= kFrameHasBulk;
   body_bytes = prefix_bytes() + reply_bytes;
-  return bulk_->StartWrites(*session_->link(), *this);
+  return bulk_->response().StartWrites(*session_->link(), *this);
 }
 
 void ServerResponse::OnTransferPosted() {
-  bulk_->ForgetWrites();
+  bulk_->response().ForgetWrites();
   CheckReply();
   if (Append()) listener_.OnResponseSent();
 }
@@ -230,7 +230,7 @@ char* ServerResponse::WritePrefix(char* body) {
     context_->Encode(body);
     body += context_bytes();
   }
-  return has_bulk() ? bulk_->WriteTo(body) : body;
+  return has_bulk() ? bulk_->response().WriteTo(body) : body;
 }
 
 void ServerResponse::ClearRest() {

@@ -84,10 +84,13 @@ class ServerResponse final : private SendWaiter, private Timer, private Transfer
   bool has_bulk() const { return (frame_.flags & kFrameHasBulk) != 0; }
   size_t context_bytes() const { return context_ == nullptr ? 0 : context_->encoded_bytes(); }
   // The bytes ahead of the message in the body: a context block, a bulk header, and a payload.
-  size_t prefix_bytes() const { return context_bytes() + (has_bulk() ? bulk_->prefix_bytes() : 0); }
+  size_t prefix_bytes() const {
+    return context_bytes() + (has_bulk() ? bulk_->response().prefix_bytes() : 0);
+  }
   // Whether the reply is not in the frame.
   bool reply_travels() const {
-    return (frame_.flags & kFrameMessageApart) != 0 || (bulk_ != nullptr && bulk_->reply_travels());
+    return (frame_.flags & kFrameMessageApart) != 0 ||
+           (bulk_ != nullptr && bulk_->response().reply_travels());
   }
 
   // Rare paths are out of line to keep the hot path small.

@@ -6,9 +6,9 @@
 //
 // A target that names a set of servers ("static:a:4000,b:4000") makes each executor connect to all
 // of them on its first call, or to a subset, and choose one for each call (balancing.h). A server
-// that joins the set is connected ahead; one that leaves takes no new call, and its calls end in
-// peace. One set takes at most three quarters of an executor's links (LinkLimits::max_links);
-// servers beyond that are not connected, and Servers() and the log say so.
+// that joins the set is connected ahead. One that leaves takes no new call, and the calls on it run
+// to their end. One set takes at most three quarters of an executor's links
+// (LinkLimits::max_links); servers beyond that are not connected, and Servers() and the log say so.
 //
 //   Channel channel(*runtime, "storage-7:4000");
 //   Store::Stub store(channel);
@@ -77,17 +77,17 @@ struct ChannelOptions {
   // alone. "" by default: zones do not matter.
   std::string zone = "";
   // Not null: the source of the set of servers (resolver.h), one channel each: a check aborts if
-  // another channel has had it. Then the target is but a name for messages. By default the target
+  // another channel has had it. The target is then only a name in messages. By default the target
   // says where the set comes from.
   std::shared_ptr<Resolver> resolver = nullptr;
-  // Each executor connects to as many servers of a set that has more: up to
+  // If a set has more servers than this, each executor connects to this many: up to
   // Resolver::kMaxServers; 0, the default: to all. The client's random id and the servers' names
   // choose them, so that many clients cover the servers evenly, and few links change with the set.
-  // While one of them cannot be reached, another one takes its place. With a zone: as many in it,
-  // and as many of the others. A check aborts if it is set with kPickFirst, which needs one server,
-  // or with kRouteKey, whose clients must agree.
+  // While one of them cannot be reached, another one takes its place. With a zone: this many in it,
+  // and this many of the others. A check aborts if it is set with kPickFirst, which needs one
+  // server, or with kRouteKey, whose clients must agree.
   uint32_t subset_size = 0;
-  // Links of each executor to as many executors of each server, 1 to 64: to those numbered from 0,
+  // How many executors of each server an executor has links to, 1 to 64: to those numbered from 0,
   // modulo how many the server has. With kRouteKey, a key then belongs to one executor of one
   // server; clients agree if they set the same number. More than 1 needs server_executor and
   // server_key to be unset. For servers that keep state per executor. Each costs a link.

@@ -2,11 +2,12 @@
 //
 // Start() listens at once; address() tells where, with the port that was bound. Each link goes to
 // the executor with the fewest links, unless the client asks for another (ChannelOptions).
-// Shutdown() takes no new link and tells the clients (GOAWAY). Within a grace it lets running calls
-// end, and those begin that were on their way when their client heard of it. Then it refuses new
-// calls, cancels the running ones, and closes every link. It does not wait for a handler that
-// ignores its cancellation: the destructor does. Start, Shutdown and the destructor must be called
-// on a thread that runs no executor. The runtime and the services must outlive the server.
+// Shutdown() takes no new link and tells the clients (GOAWAY). During its grace running calls may
+// end, and calls still begin that a client had sent before it heard of the GOAWAY. Then Shutdown()
+// refuses new calls, cancels the running ones, and closes every link. It does not wait for a
+// handler that ignores its cancellation: the destructor does. Start, Shutdown and the destructor
+// must be called on a thread that runs no executor. The runtime and the services must outlive the
+// server.
 //
 //   MyStore store;
 //   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Server> server,
@@ -143,7 +144,7 @@ struct ServerStats {
   uint64_t refused = 0;             // not started: unknown method, overload, shutting down
   ServerRefusals refusals;          // for overload
   size_t queued = 0;                // calls that wait for their turn now
-  uint64_t memory_refused = 0;      // waits for memory that failed at a bound of client or source
+  uint64_t memory_refused = 0;      // waits for memory that a bound of client or source ended
   uint64_t handshakes_failed = 0;   // no Hello in time, a wrong one, or refused by a bound
   uint64_t handshakes_evicted = 0;  // closed to make room for others
   uint64_t links_refused = 0;       // over a bound of their client or source address
@@ -182,11 +183,11 @@ class Server {
   // Takes the server out of its directory first, if it is registered; if that does not answer
   // within half a second, the entry goes when RegistrationOptions::ttl is over. Then gives the
   // handlers on all executors `grace` to end, and then cancels them. Calls that arrive in the first
-  // second of it still run; later ones fail with UNAVAILABLE and Outcome::kNotExecuted. A client
-  // that heeds the GOAWAY makes none, so that none of its calls fails. All links are closed when it
-  // returns, at most a second after the grace, however slow a client or a handler is. Returns the
-  // handlers that ignore their cancellation and still run; they use the services and the server
-  // until they end. May be called again to wait for them.
+  // second of the grace still run; later ones fail with UNAVAILABLE and Outcome::kNotExecuted. A
+  // client that heeds the GOAWAY makes none, so that none of its calls fails. All links are closed
+  // when it returns, at most a second after the grace, however slow a client or a handler is.
+  // Returns the handlers that ignore their cancellation and still run; they use the services and
+  // the server until they end. May be called again to wait for them.
   std::vector<RunningHandler> Shutdown(Duration grace);
   // From any thread; never blocks an executor. On a thread that runs no executor it waits for each
   // executor's current values. On an executor, the others' values are those of the last time that

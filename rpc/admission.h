@@ -62,13 +62,13 @@ struct AdmissionOptions {
   // as ServerOptions says.
   size_t max_pinned_bytes_per_client = 0;
   size_t max_pinned_bytes = 0;
-  // Control calls beyond all bounds of calls but their method's. One client has fewer of these
-  // places than are free, and one source three quarters, as of the queue; further control calls
-  // count as normal ones. 0: all do. In effect if some other bound is set. Control streams count as
-  // normal ones.
+  // Places for control calls beyond all bounds of calls except their method's. As in the queue, a
+  // client gets a further place while it has fewer than are free, and one source has three quarters
+  // at most. Further control calls count as normal ones. 0: all do. In effect if some other bound
+  // is set. Control streams count as normal ones.
   uint32_t control_places = 64;
-  // The wait that refusals ask of their callers; also refusals by the bounds of calls in
-  // ServerOptions.
+  // The wait that refusals ask of their callers. Holds for refusals by the bounds of calls in
+  // ServerOptions, too.
   Duration retry_after = std::chrono::milliseconds(10);
   // By full name, "package.Service/Method". Server::Start() fails with NOT_FOUND if it serves no
   // such method.

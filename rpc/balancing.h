@@ -1,5 +1,5 @@
 // Balancing: how a channel to a set of servers chooses the server of a call; EjectionOptions: when
-// it stops to call one; ChannelServer: one of these servers, as an executor sees it.
+// it stops calling one; ChannelServer: one of these servers, as an executor sees it.
 //
 // Each executor chooses by itself, among the servers that it has a link to (ready). A stream
 // chooses once, when it begins.
@@ -37,8 +37,8 @@ enum class Balancing : uint8_t {
   kRouteKey,
 };
 
-// Servers that fail or are slow while the others are not take no calls for some time. They stay
-// connected (ChannelServer::State::kEjected), and get calls again when the time is over. Each
+// A server that fails or is slow, while the others are not, gets no calls for some time. It stays
+// connected (ChannelServer::State::kEjected), and gets calls again when the time is over. Each
 // executor judges for itself, once in each interval, by the calls that it made.
 //
 // A failure is a link that was lost under calls, a deadline that passed before the server answered,
@@ -50,7 +50,7 @@ enum class Balancing : uint8_t {
 struct EjectionOptions {
   // 0, the default: nobody is ejected, and no call pays for it. Otherwise 1 ms to 1 h.
   Duration interval = std::chrono::seconds(0);
-  // As many failures without an answer in between eject. 0: not judged by this.
+  // This many failures, without an answer in between, eject a server. 0: not judged by this.
   uint32_t consecutive_failures = 5;
   // Ejects a server if at least this share of its calls failed in an interval, 1 to 100. 0: not
   // judged by this.
@@ -61,8 +61,8 @@ struct EjectionOptions {
   // this factor: 1.5 to 1000. One call in 16 is timed, and 4 of an interval must be. 0, the
   // default: not judged by this. For servers and calls that should not differ much.
   double latency_factor = 0;
-  // The first ejection; the n-th is n times as long. A server that is not ejected again for as long
-  // as its last ejection has one fewer. 1 ms to longest_ejection.
+  // The length of the first ejection; the n-th is n times as long. The count falls by one if the
+  // server is not ejected again for as long as its last ejection took. 1 ms to longest_ejection.
   Duration first_ejection = std::chrono::seconds(10);
   // At most 24 h.
   Duration longest_ejection = std::chrono::minutes(5);

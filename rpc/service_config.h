@@ -29,12 +29,12 @@
 namespace verbena {
 
 struct MethodConfig {
-  // "package.Service/Method", or "package.Service" for its other methods, or "" for all others. The
-  // longest that fits a method applies to it, as a whole; others do not add to it. A name that no
-  // method has is no error, since one config may serve several programs: mind the spelling.
+  // "package.Service/Method", or "package.Service" for its other methods, or "" for all others.
+  // Only the MethodConfig with the longest name that fits a method applies to it. A name that no
+  // method has is no error, because one config may serve several programs: mind the spelling.
   std::string name = "";
-  // At most one of these two. Streams take neither: a stream is begun again only while no link to a
-  // server could be had, so before its first message left, as `retry` says.
+  // At most one of these two. Streams do not use `hedging`. They use `retry` only as long as no
+  // link to a server could be had, which is before their first message leaves.
   std::optional<RetryPolicy> retry = {};
   std::optional<HedgingPolicy> hedging = {};
   // Not 0: the longest time that a call or stream may take, all attempts included. An earlier

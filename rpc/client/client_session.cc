@@ -192,7 +192,7 @@ absl::Status ClientSession::OnStreamFrame(const FrameHeader& frame, const char* 
   VERBENA_ASSIGN_OR_RETURN(const ClientCall* call, Find(frame));
   if (call != nullptr) {
     return absl::InvalidArgumentError(
-        fmt::format("a frame of a stream for call {} of slot {}, which is none",
+        fmt::format("a frame of a stream for call {} of slot {}, which is not a stream",
                     frame.call_generation, frame.call_slot));
   }
   // Its stream was given up, or has ended.

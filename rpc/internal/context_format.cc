@@ -91,7 +91,7 @@ absl::Status TakeDedupe(std::string_view& left, std::optional<DedupeName>& dedup
   if ((!named || wire.acknowledged_below > wire.id.number) &&
       !VERBENA_MUTANT(kDedupeNameUnchecked)) {
     return absl::InvalidArgumentError(
-        fmt::format("a deduplicated call whose name is no name, or acknowledges its own result: "
+        fmt::format("a deduplicated call whose name is not valid, or acknowledges its own result: "
                     "number {}, acknowledged below {}",
                     wire.id.number, wire.acknowledged_below));
   }

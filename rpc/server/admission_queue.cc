@@ -13,8 +13,6 @@ namespace {
 // The most calls of one class in a row while calls of a lower class wait.
 constexpr uint32_t kControlInARow = 3;
 constexpr uint32_t kNormalInARow = 7;
-// The weight of the last turn in the average pace.
-constexpr int kPaceShift = 3;
 
 size_t IndexOf(CallClass its_class) { return static_cast<size_t>(its_class); }
 
@@ -63,9 +61,8 @@ std::optional<RefusalReason> AdmissionQueue::Check(const ClientQueue& client,
     }
   }
   // The first call that waits is admitted whatever the pace, so that the pace is measured anew.
-  if (pace_holds_ && pace_ > Duration::zero()) {
-    const auto most = static_cast<uint64_t>(max_age_ / pace_);
-    if (CallsAhead(client, its_class) > most) return RefusalReason::kQueueTooOld;
+  if (pace_.holds() && CallsAhead(client, its_class) > pace_.StartsDuring(max_age_)) {
+    return RefusalReason::kQueueTooOld;
   }
   return std::nullopt;
 }
@@ -175,7 +172,7 @@ void AdmissionQueue::Settle(ClientQueue& client, size_t index) {
   } else if (!source.linked()) {
     its.turns.PushBack(source);
   }
-  if (!AnyReady()) measuring_ = pace_holds_ = false;
+  if (!AnyReady()) pace_.Interrupt();
 }
 
 bool AdmissionQueue::IsHeld(CallClass its_class) const {
@@ -201,19 +198,19 @@ std::optional<CallClass> AdmissionQueue::NextClass() const {
   const bool control = MayRun(CallClass::kControl);
   const bool normal = MayRun(CallClass::kNormal);
   const bool background = MayRun(CallClass::kBackground);
-  if (control && ((!normal && !background) || control_in_a_row_ < kControlInARow)) {
+  if (control && ((!normal && !background) || in_a_row_.control < kControlInARow)) {
     return CallClass::kControl;
   }
-  const bool starving = normal_in_a_row_ >= kNormalInARow && !VERBENA_MUTANT(kBackgroundStarves);
+  const bool starving = in_a_row_.normal >= kNormalInARow && !VERBENA_MUTANT(kBackgroundStarves);
   if (normal && (!background || !starving)) return CallClass::kNormal;
   if (background) return CallClass::kBackground;
   return std::nullopt;
 }
 
 void AdmissionQueue::NoteClass(CallClass its_class) {
-  control_in_a_row_ = its_class == CallClass::kControl ? control_in_a_row_ + 1 : 0;
-  if (its_class == CallClass::kNormal) ++normal_in_a_row_;
-  if (its_class == CallClass::kBackground) normal_in_a_row_ = 0;
+  in_a_row_.control = its_class == CallClass::kControl ? in_a_row_.control + 1 : 0;
+  if (its_class == CallClass::kNormal) ++in_a_row_.normal;
+  if (its_class == CallClass::kBackground) in_a_row_.normal = 0;
 }
 
 QueuedCall* AdmissionQueue::Pick() {
@@ -265,17 +262,10 @@ bool AdmissionQueue::IsFull(const SourceQueue& source) const {
   return source.bounded_ && source.running_ >= max_running_per_source_;
 }
 
-uint32_t AdmissionQueue::Budget() const {
-  if (!measured_) return 1;
-  if (pace_ <= Duration::zero()) return kMaxStartsPerTurn;
-  const auto starts = static_cast<uint64_t>(kTurnSlice / pace_);
-  return static_cast<uint32_t>(std::clamp<uint64_t>(starts, 1, kMaxStartsPerTurn));
-}
-
 void AdmissionQueue::RunTurn() {
   RefuseOld();
-  const uint32_t budget = Budget();
-  const bool measuring = measuring_;
+  const uint32_t budget = pace_.StartsIn(kTurnSlice, kMaxStartsPerTurn);
+  const bool measuring = pace_.measuring();
   uint32_t started = 0;
   while (started < budget) {
     QueuedCall* call = Pick();
@@ -284,20 +274,7 @@ void AdmissionQueue::RunTurn() {
     call->RunQueued();
   }
   if (started == 0) return;
-  // The handlers of this turn have run, but now() is the turn's. So the time between this turn and
-  // the last is what the last one's calls took.
-  const TimePoint now = scheduler_.now();
-  if (measuring) MeasurePace(now);
-  last_turn_ = now;
-  last_started_ = started;
-  measuring_ = AnyReady();
-}
-
-void AdmissionQueue::MeasurePace(TimePoint now) {
-  const Duration sample = (now - last_turn_) / last_started_;
-  pace_ = measured_ ? pace_ + (sample - pace_) / (1 << kPaceShift) : sample;
-  measured_ = true;
-  pace_holds_ = AnyReady();
+  pace_.EndTurn(scheduler_.now(), started, measuring, AnyReady());
 }
 
 void AdmissionQueue::RefuseOld() {

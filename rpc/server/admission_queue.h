@@ -24,6 +24,7 @@
 #include <optional>
 
 #include "verbena/rpc/admission.h"
+#include "verbena/rpc/server/admission_pace.h"
 #include "verbena/rpc/server/queued_call.h"
 #include "verbena/transport/coro/clock.h"
 #include "verbena/transport/coro/intrusive_list.h"
@@ -70,7 +71,6 @@ class AdmissionQueue final : private Timer {
   void StartTimer(TimePoint when);
   // When the call has waited too long.
   TimePoint Due(const QueuedCall& call) const;
-  uint32_t Budget() const;
   uint64_t CallsAhead(const ClientQueue& client, CallClass its_class) const;
   // The same of its own class alone.
   uint64_t CallsAheadInClass(const ClientQueue& client, CallClass its_class) const;
@@ -84,7 +84,6 @@ class AdmissionQueue final : private Timer {
   // A call waits that only needs its turn, or a place among all that run.
   bool AnyReady() const;
   void NoteClass(CallClass its_class);
-  void MeasurePace(TimePoint now);
   // Counts the calls of the client's flow and of its source's, and lets both take turns, if client
   // and source may run a call. Call after each change of what that depends on.
   void Settle(ClientQueue& client, size_t index);
@@ -104,6 +103,12 @@ class AdmissionQueue final : private Timer {
     IntrusiveList<SourceFlow> turns;  // these sources
   };
 
+  // Calls of a class that were started one after another while those of a lower class waited.
+  struct StartsInARow {
+    uint32_t control = 0;
+    uint32_t normal = 0;
+  };
+
   Scheduler& scheduler_;
   const uint32_t max_running_;
   const uint32_t max_running_per_client_;
@@ -117,17 +122,9 @@ class AdmissionQueue final : private Timer {
   size_t waiting_ = 0;
   std::array<ClassQueue, kCallClasses> classes_;
   IntrusiveList<AgingCall> by_age_;
-  uint32_t control_in_a_row_ = 0;
-  uint32_t normal_in_a_row_ = 0;
+  StartsInARow in_a_row_;
+  AdmissionPace pace_;
   bool timer_running_ = false;
-
-  // The time from one start to the next while calls are ready, as an average.
-  Duration pace_{};
-  bool measured_ = false;    // ever
-  bool pace_holds_ = false;  // calls have been ready ever since
-  bool measuring_ = false;   // likewise since the last turn that started some
-  TimePoint last_turn_{};    // its time, and how many it started
-  uint32_t last_started_ = 0;
 };
 
 }  // namespace verbena::internal

@@ -29,8 +29,8 @@ class MessageHooks final : private StreamListener {
                        [](const auto& each) { return each->sees_messages(); });
   }
 
-  // All outlive this. `mine` is the side that this is: of a side that does not stream, nothing is
-  // told.
+  // All outlive this. `mine` is this side. Nothing is told of the messages of a side that does not
+  // stream.
   MessageHooks(const List& interceptors, const View& view, Streams mine, StreamSender& sender,
                StreamReceiver& receiver)
       : interceptors_(interceptors),

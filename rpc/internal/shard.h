@@ -52,7 +52,7 @@ class Shard {
   // The devices' kinds, by index.
   const std::vector<LinkKind>& kinds() const { return kinds_; }
   // Made when first asked for: an endpoint pins memory. UNAVAILABLE while the device, which has
-  // failed, is being opened again. Whoever keeps it beyond a wait holds its Use().
+  // failed, is being opened again. A caller that keeps it beyond a wait must hold its Use().
   absl::StatusOr<Endpoint*> EndpointOn(size_t device);
   // Like EndpointOn(), but the executor serves others meanwhile: a control thread registers the
   // memory.

@@ -4,8 +4,9 @@
 // out of the receive buffer into chunks (stream_memory.h), as many as the window allows. A message
 // that comes in parts is put together once it is read; its parts count as read then, so that a
 // message may be larger than the window. A message with a payload is read once its reader has
-// memory for that (stream_payloads.h). A message that has begun to be read must go on to come, or
-// its stream fails: its memory is taken. A part of its stream. One thread.
+// memory for that (stream_payloads.h). Once a Read has begun to take a message, its further parts
+// must keep coming, because it holds memory; otherwise the stream fails. A part of its stream. One
+// thread.
 
 #ifndef VERBENA_RPC_INTERNAL_STREAM_RECEIVER_H_
 #define VERBENA_RPC_INTERNAL_STREAM_RECEIVER_H_
@@ -29,7 +30,7 @@
 
 namespace verbena::internal {
 
-// Within each kMaxLandingWait, so much of a message that is put together must come, or its rest.
+// While a message is put together, this much of it, or its rest, must come in each kMaxLandingWait.
 inline constexpr uint32_t kLeastBytesInTime = 64u << 10;
 
 class StreamReceiver final : private SendWaiter,

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,6 +19,7 @@
 
 #include "benchmarks/rpc/bench.verbena.pb.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "verbena/rpc/balancing.h"
 #include "verbena/rpc/channel.h"
 #include "verbena/rpc/interceptor.h"
@@ -93,11 +95,19 @@ enum class Kind {
   kStream,        // messages of a stream, which the client reads, each counted as a call
 };
 
-// A set of servers in the place of one.
+// Several servers in the place of one.
 struct SetOfServers {
-  std::string_view policy;  // "": one server
+  // A policy by which one channel chooses; or the floor of policies: a channel to each server,
+  // which the caller takes in turn ("turns") or at random ("random"), by calls with a route key if
+  // "random_keyed". "": one server.
+  std::string_view policy;
   int servers = 1;
+
+  bool is_floor() const { return policy == "turns" || policy.starts_with("random"); }
+  bool keyed() const { return policy == "route_key" || policy == "random_keyed"; }
 };
+
+using Stubs = std::vector<std::unique_ptr<bench::Bench::Stub>>;
 
 constexpr size_t kBytes = 32;
 
@@ -121,16 +131,40 @@ std::optional<Balancing> PolicyNamed(std::string_view name) {
   return std::nullopt;
 }
 
-Task<void> Call(bench::Bench::Stub& stub, Kind kind, bool keyed, int calls, int& left) {
+Task<void> Call(bench::Bench::Stub& stub, Kind kind, int calls, int& left) {
   bench::EchoMessage request;
   bench::EchoMessage reply;
   request.set_data(std::string(kBytes, 'v'));
   for (int i = 0; i < calls; ++i) {
-    const uint64_t key = keyed ? static_cast<uint64_t>(i) + 1 : 0;
     absl::Status status = kind == Kind::kMetadata
                               ? co_await stub.Echo(request, reply, {.metadata = Tenant()})
-                          : keyed ? co_await stub.Echo(request, reply, {.route_key = key})
-                                  : co_await stub.Echo(request, reply);
+                              : co_await stub.Echo(request, reply);
+    if (!status.ok() || reply.data() != request.data()) Fail(status);
+  }
+  --left;
+}
+
+// Which of `stubs` each call takes; the same work for the caller whether one of them chooses or
+// not.
+std::vector<size_t> OrderOf(const Stubs& stubs, bool random, int calls) {
+  std::vector<size_t> order;
+  std::minstd_rand generator(1);
+  for (int i = 0; i < calls; ++i) {
+    order.push_back((random ? generator() : static_cast<size_t>(i)) % stubs.size());
+  }
+  return order;
+}
+
+Task<void> CallSet(const Stubs& stubs, const std::vector<size_t>& order, bool keyed, int& left) {
+  bench::EchoMessage request;
+  bench::EchoMessage reply;
+  request.set_data(std::string(kBytes, 'v'));
+  uint64_t key = 0;
+  for (const size_t place : order) {
+    bench::Bench::Stub& stub = *stubs[place];
+    ++key;
+    absl::Status status = keyed ? co_await stub.Echo(request, reply, {.route_key = key})
+                                : co_await stub.Echo(request, reply);
     if (!status.ok() || reply.data() != request.data()) Fail(status);
   }
   --left;
@@ -149,15 +183,10 @@ Task<void> Read(bench::Bench::Stub& stub, int messages, int& left) {
   --left;
 }
 
-// Until `calls` calls by each of `outstanding` callers have ended. Polls before that connect are
-// not collected, since the names of the turns are not on the stack then.
-void RunCalls(Sides sides, bench::Bench::Stub& stub, Kind kind, bool keyed, int outstanding,
-              int calls, bool collected) {
-  int left = outstanding;
-  for (int i = 0; i < outstanding; ++i) {
-    sides.client->Spawn(kind == Kind::kStream ? Read(stub, calls, left)
-                                              : Call(stub, kind, keyed, calls, left));
-  }
+// Until all callers have ended. Polls before that connect are not collected, since the names of the
+// turns are not on the stack then.
+void Run(Sides sides, std::vector<Task<void>> callers, const int& left, bool collected) {
+  for (Task<void>& caller : callers) sides.client->Spawn(std::move(caller));
   while (left > 0) {
     if (collected) {
       ClientTurns(sides);
@@ -167,6 +196,22 @@ void RunCalls(Sides sides, bench::Bench::Stub& stub, Kind kind, bool keyed, int 
       sides.server->executor(0).Poll();
     }
   }
+}
+
+// `calls` calls by each of `outstanding` callers.
+void RunCalls(Sides sides, const Stubs& stubs, Kind kind, const SetOfServers& set, int outstanding,
+              int calls, bool collected) {
+  int left = outstanding;
+  // Calls before those that are collected connect to each server.
+  const bool random = collected && set.policy.starts_with("random");
+  const std::vector<size_t> order = OrderOf(stubs, random, calls);
+  std::vector<Task<void>> callers;
+  for (int i = 0; i < outstanding; ++i) {
+    callers.push_back(!set.policy.empty()     ? CallSet(stubs, order, set.keyed(), left)
+                      : kind == Kind::kStream ? Read(*stubs[0], calls, left)
+                                              : Call(*stubs[0], kind, calls, left));
+  }
+  Run(sides, std::move(callers), left, collected);
 }
 
 absl::StatusOr<std::unique_ptr<internal::Device>> DeviceNamed(const char* name, Clock& clock) {
@@ -220,24 +265,31 @@ int Main(int outstanding, int calls, Kind kind, const char* device_name, const S
     channel_options.interceptors = {2, std::make_shared<ClientPassOn>()};
   }
   std::vector<std::unique_ptr<Server>> servers;
-  std::string target = set.policy.empty() ? "" : "static:";
+  std::vector<std::string> targets;
   for (int i = 0; i < set.servers; ++i) {
     server_options.address = fmt::format("bench:{}", i + 1);
     absl::StatusOr<std::unique_ptr<Server>> server =
         Server::Start(**server_runtime, {&service}, server_options);
     if (!server.ok()) return fmt::print(stderr, "{}\n", server.status().ToString()), 1;
-    target += (i == 0 ? "" : ",") + (*server)->address();
+    targets.push_back((*server)->address());
     servers.push_back(*std::move(server));
   }
-  if (!set.policy.empty()) channel_options.balancing = *PolicyNamed(set.policy);
-  Channel channel(**client_runtime, target, channel_options);
-  bench::Bench::Stub stub(channel);
+  const bool chooses = !set.policy.empty() && !set.is_floor();
+  if (chooses) {
+    channel_options.balancing = *PolicyNamed(set.policy);
+    targets = {fmt::format("static:{}", fmt::join(targets, ","))};
+  }
+  std::vector<std::unique_ptr<Channel>> channels;
+  Stubs stubs;
+  for (const std::string& target : targets) {
+    channels.push_back(std::make_unique<Channel>(**client_runtime, target, channel_options));
+    stubs.push_back(std::make_unique<bench::Bench::Stub>(*channels.back()));
+  }
   const Sides sides{client_runtime->get(), server_runtime->get()};
-  const bool keyed = channel_options.balancing == Balancing::kRouteKey;
   const bool all = channel_options.balancing != Balancing::kPickFirst;
-  if (!set.policy.empty()) AwaitReady(sides, channel, all ? servers.size() : 1, clock);
-  RunCalls(sides, stub, kind, keyed, outstanding, /*calls=*/200, /*collected=*/false);
-  RunCalls(sides, stub, kind, keyed, outstanding, calls / outstanding, /*collected=*/true);
+  if (chooses) AwaitReady(sides, *channels[0], all ? servers.size() : 1, clock);
+  RunCalls(sides, stubs, kind, set, outstanding, /*calls=*/200, /*collected=*/false);
+  RunCalls(sides, stubs, kind, set, outstanding, calls / outstanding, /*collected=*/true);
   fmt::print("{} calls, {} in flight\n", calls / outstanding * outstanding, outstanding);
   std::fflush(stdout);
   // Both sides would wait for each other to close, on one thread: the process just ends.
@@ -264,11 +316,14 @@ int main(int argc, char** argv) {
   const verbena::benchmarks::SetOfServers set{argc > 5 ? argv[5] : "",
                                               argc > 6 ? std::atoi(argv[6]) : 1};
   if (outstanding < 1 || calls < outstanding || !kind.has_value() || set.servers < 1 ||
-      (set.policy.empty() ? set.servers > 1 : !verbena::benchmarks::PolicyNamed(set.policy))) {
-    fmt::print(stderr,
-               "usage: rpc_instructions [calls in flight] [calls] "
-               "[echo|metadata|interceptors|stream] [device, or \"\"] "
-               "[pick_first|round_robin|weighted|least_in_flight|route_key] [servers]\n");
+      (set.policy.empty() ? set.servers > 1
+                          : !set.is_floor() && !verbena::benchmarks::PolicyNamed(set.policy))) {
+    fmt::print(
+        stderr,
+        "usage: rpc_instructions [calls in flight] [calls] "
+        "[echo|metadata|interceptors|stream] [device, or \"\"] "
+        "[pick_first|round_robin|weighted|least_in_flight|route_key|turns|random|random_keyed] "
+        "[servers]\n");
     return 2;
   }
   return verbena::benchmarks::Main(outstanding, calls, *kind, device, set);

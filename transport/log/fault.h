@@ -40,6 +40,8 @@ enum class PlantedFault {
   kBlockTailLost,          // a buffer gives back the first of the blocks that it is made of
   kQuiescedByNumber,       // a queue pair's end is told apart by its number alone
   kDirectCopyUnbounded,    // a post copies all that was posted before its thread polls again
+  kWithheldSrqCreated,     // a profile withholds shared receive queues, and one is made
+  kWithheldAtomicsPosted,  // a profile withholds atomic operations, and one is posted
   // connect, control verbs
   kServerSendsBeforeReady,    // a server sends to a queue pair whose owner has not said Ready
   kControlOrderLost,          // a control job overtakes another of its queue pair

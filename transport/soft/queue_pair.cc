@@ -111,7 +111,8 @@ void QueuePair::FlushHalf(CompletionQueue& side, CompletionWriter& writer) {
   rnic_.CloseToPeer(*this);
   responder_.Flush(writer);
   // No message can take a receive of the SRQ for this QP any more.
-  if (srq != nullptr && !std::exchange(last_wqe_raised_, true)) {
+  if (srq != nullptr && rnic_.capabilities().last_wqe_event &&
+      !std::exchange(last_wqe_raised_, true)) {
     RaiseEvent(IBV_EVENT_QP_LAST_WQE_REACHED);
   }
 }

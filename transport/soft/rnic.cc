@@ -12,6 +12,7 @@
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/log/log.h"
+#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/local_devices.h"
 
 namespace verbena::internal::soft {
@@ -182,6 +183,7 @@ void Rnic::FillAttributes() {
                    .windows_checked = true,
                    .rnr_nak = true,
                    .remote_key_checked = true};
+  Withhold(profile(), attributes_, capabilities_);
 }
 
 absl::StatusOr<ibv_port_attr> Rnic::QueryPort(uint8_t port) {
@@ -198,6 +200,7 @@ absl::StatusOr<ibv_port_attr> Rnic::QueryPort(uint8_t port) {
   attributes.active_speed = 64;  // HDR
   attributes.phys_state = 5;     // link up
   attributes.link_layer = IBV_LINK_LAYER_ETHERNET;
+  Withhold(profile(), attributes);
   return attributes;
 }
 
@@ -234,6 +237,9 @@ absl::StatusOr<ibv_mr*> Rnic::RegMr(ibv_pd* pd, void* address, size_t bytes, int
   if ((flags & ~(kAccessMask | kAccessHints)) != 0 || bytes == 0 ||
       (writable_remotely && (flags & IBV_ACCESS_LOCAL_WRITE) == 0)) {
     return ErrnoStatus(EINVAL, what);
+  }
+  if ((flags & IBV_ACCESS_MW_BIND) != 0 && !capabilities_.memory_windows) {
+    return ErrnoStatus(EOPNOTSUPP, what + ": this device has no memory windows");
   }
   if (!IsMapped(address, bytes)) return ErrnoStatus(EFAULT, what);
   std::lock_guard<std::mutex> lock(mutex_);
@@ -279,7 +285,7 @@ absl::Status Rnic::DestroyCompChannel(ibv_comp_channel* channel) {
 
 absl::StatusOr<ibv_cq*> Rnic::CreateCq(int entries, void* cq_context, ibv_comp_channel* channel) {
   const std::string what = fmt::format("ibv_create_cq(cqe={})", entries);
-  if (entries < 1 || entries > kMaxCqe) return ErrnoStatus(EINVAL, what);
+  if (entries < 1 || entries > attributes_.max_cqe) return ErrnoStatus(EINVAL, what);
   std::lock_guard<std::mutex> lock(mutex_);
   if (channel != nullptr) {
     VERBENA_RETURN_IF_ERROR(NotOurs(channels_, channel, "the completion channel"));
@@ -329,13 +335,18 @@ CopiedBytes Rnic::copied_bytes() {
 
 absl::StatusOr<ibv_srq*> Rnic::CreateSrq(ibv_pd* pd, const ibv_srq_init_attr& attributes) {
   const ibv_srq_attr& wanted = attributes.attr;
-  if (wanted.max_wr == 0 || wanted.max_wr > uint32_t{kMaxWr} || wanted.max_sge > kMaxSge) {
+  if (!capabilities_.srq && !VERBENA_MUTANT(kWithheldSrqCreated)) {
+    return ErrnoStatus(EOPNOTSUPP, "ibv_create_srq: this device has no shared receive queues");
+  }
+  if (wanted.max_wr == 0 || wanted.max_wr > static_cast<uint32_t>(attributes_.max_srq_wr) ||
+      wanted.max_sge > static_cast<uint32_t>(attributes_.max_srq_sge)) {
     return ErrnoStatus(EINVAL, fmt::format("ibv_create_srq(max_wr={}, max_sge={})", wanted.max_wr,
                                            wanted.max_sge));
   }
   std::lock_guard<std::mutex> lock(mutex_);
   VERBENA_RETURN_IF_ERROR(NotOurs(pds_, pd, "the PD"));
-  auto srq = std::make_unique<SharedReceiveQueue>(&context_, pd, attributes, async_events_);
+  auto srq = std::make_unique<SharedReceiveQueue>(&context_, pd, attributes, async_events_,
+                                                  capabilities_.srq_limit_event);
   ++pds_[pd]->users;
   ibv_srq* raw = srq.get();
   srqs_.emplace(raw, std::move(srq));

@@ -40,6 +40,7 @@
 #include "verbena/transport/soft/shared_region.h"
 #include "verbena/transport/soft/shared_wire.h"
 #include "verbena/transport/soft/soft_device.h"
+#include "verbena/transport/soft/soft_profile.h"
 
 namespace verbena::internal::soft {
 
@@ -70,6 +71,8 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   const ibv_gid& gid() const { return gid_; }
   const DeviceCapabilities& capabilities() const { return capabilities_; }
   const ibv_device_attr& attributes() const { return attributes_; }
+  // Precondition: the options have a profile.
+  const SoftProfile& profile() const { return *options_.profile; }
   MemoryTable& memory() { return memory_; }
   MemoryWindows& windows() { return windows_; }
   EventQueue& async_events() { return async_events_; }

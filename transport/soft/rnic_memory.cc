@@ -105,6 +105,9 @@ absl::Status Rnic::DeregMr(ibv_mr* mr) {
 }
 
 absl::StatusOr<ibv_mw*> Rnic::AllocMw(ibv_pd* pd) {
+  if (!capabilities_.memory_windows) {
+    return ErrnoStatus(EOPNOTSUPP, "ibv_alloc_mw: this device has no memory windows");
+  }
   std::lock_guard<std::mutex> lock(mutex_);
   if (!pds_.contains(pd)) {
     return ErrnoStatus(EINVAL, "ibv_alloc_mw: the PD is not an object of this device");

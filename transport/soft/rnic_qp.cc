@@ -25,8 +25,9 @@ absl::Status Rnic::CheckQpInit(const ibv_pd* pd, const ibv_qp_init_attr& init) c
       (init.srq != nullptr && !srqs_.contains(init.srq))) {
     return ErrnoStatus(EINVAL, "ibv_create_qp: its PD, CQ or SRQ is not of this device");
   }
-  if (cap.max_send_wr > max_wr || cap.max_recv_wr > max_wr || cap.max_send_sge > kMaxSge ||
-      cap.max_recv_sge > kMaxSge || cap.max_inline_data > kMaxInlineBytes) {
+  const auto max_sge = static_cast<uint32_t>(attributes_.max_sge);
+  if (cap.max_send_wr > max_wr || cap.max_recv_wr > max_wr || cap.max_send_sge > max_sge ||
+      cap.max_recv_sge > max_sge || cap.max_inline_data > capabilities_.max_inline_bytes) {
     return ErrnoStatus(
         EINVAL, fmt::format("ibv_create_qp(max_send_wr={}, max_recv_wr={}, max_send_sge={}, "
                             "max_recv_sge={}, max_inline_data={})",
@@ -117,7 +118,9 @@ absl::Status Rnic::ModifyQp(ibv_qp* raw, const ibv_qp_attr& attributes, int mask
   {
     TwoLocks locks(*qp);
     const ibv_qp_state now = qp->current_state();
-    if (int error = qp->CheckModify(attributes, mask); error != 0) {
+    int error = CheckWithinProfile(profile(), attributes, mask);
+    if (error == 0) error = qp->CheckModify(attributes, mask);
+    if (error != 0) {
       return ErrnoStatus(
           error, fmt::format("ibv_modify_qp(QPN {:#x}, state {} to {}, mask {:#x})", raw->qp_num,
                              static_cast<int>(now), static_cast<int>(attributes.qp_state), mask));

@@ -12,6 +12,7 @@
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/queue_pair.h"
 #include "verbena/transport/soft/rnic.h"
+#include "verbena/transport/soft/soft_profile.h"
 
 namespace verbena::internal::soft {
 namespace {
@@ -52,6 +53,7 @@ SendQueue::SendQueue(QueuePair& qp, const ibv_qp_cap& cap, bool signal_all,
       max_sge_(cap.max_send_sge),
       max_inline_(cap.max_inline_data),
       signal_all_(signal_all),
+      opcodes_(PostableOpcodes(qp.rnic().capabilities())),
       mask_(SlotsOf(cap) - 1),
       wqes_(std::make_unique<Wqe[]>(size_t{mask_} + 1)),
       sges_(std::make_unique<ibv_sge[]>((size_t{mask_} + 1) * std::max(1u, max_sge_))),
@@ -86,23 +88,9 @@ int SendQueue::Post(ibv_send_wr* wr, ibv_send_wr** bad_wr) {
 }
 
 int SendQueue::CheckPost(const ibv_send_wr& wr, uint64_t& length) const {
-  switch (wr.opcode) {
-    case IBV_WR_SEND:
-    case IBV_WR_SEND_WITH_IMM:
-    case IBV_WR_SEND_WITH_INV:
-    case IBV_WR_RDMA_WRITE:
-    case IBV_WR_RDMA_WRITE_WITH_IMM:
-    case IBV_WR_RDMA_READ:
-    case IBV_WR_ATOMIC_CMP_AND_SWP:
-    case IBV_WR_ATOMIC_FETCH_AND_ADD:
-      break;
-    case IBV_WR_BIND_MW:
-    case IBV_WR_LOCAL_INV:
-      if (!IsSoundWindowWr(wr)) return EINVAL;
-      break;
-    default:
-      return EINVAL;
-  }
+  const auto opcode = static_cast<uint32_t>(wr.opcode);
+  if (opcode >= std::size(kRequests) || (opcodes_ >> opcode & 1) == 0) return EINVAL;
+  if (IsWindowOperation(wr.opcode) && !IsSoundWindowWr(wr)) return EINVAL;
   if (wr.num_sge < 0 || static_cast<uint32_t>(wr.num_sge) > max_sge_) return EINVAL;
   length = 0;
   for (int i = 0; i < wr.num_sge; ++i) length += wr.sg_list[i].length;

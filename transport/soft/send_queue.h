@@ -180,6 +180,7 @@ class SendQueue {
   const uint32_t max_sge_;
   const uint32_t max_inline_;
   const bool signal_all_;
+  const uint32_t opcodes_;  // that may be posted, a bit for each
   const uint32_t mask_;
   std::unique_ptr<Wqe[]> wqes_;
   std::unique_ptr<ibv_sge[]> sges_;

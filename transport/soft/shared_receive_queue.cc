@@ -3,8 +3,12 @@
 namespace verbena::internal::soft {
 
 SharedReceiveQueue::SharedReceiveQueue(ibv_context* device, ibv_pd* domain,
-                                       const ibv_srq_init_attr& attributes, EventQueue& events)
-    : ibv_srq{}, queue_(attributes.attr.max_wr, attributes.attr.max_sge), events_(events) {
+                                       const ibv_srq_init_attr& attributes, EventQueue& events,
+                                       bool raises_limit)
+    : ibv_srq{},
+      queue_(attributes.attr.max_wr, attributes.attr.max_sge),
+      raises_limit_(raises_limit),
+      events_(events) {
   context = device;
   srq_context = attributes.srq_context;
   pd = domain;
@@ -23,6 +27,7 @@ ibv_srq_attr SharedReceiveQueue::Attributes() {
 
 void SharedReceiveQueue::RaiseLimit() {
   limit_ = 0;
+  if (!raises_limit_) return;
   events_.Push({.element = static_cast<ibv_srq*>(this), .type = IBV_EVENT_SRQ_LIMIT_REACHED});
 }
 

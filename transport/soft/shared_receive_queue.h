@@ -21,8 +21,9 @@ namespace verbena::internal::soft {
 
 class SharedReceiveQueue : public ibv_srq {
  public:
+  // `raises_limit`: whether the device has the limit event.
   SharedReceiveQueue(ibv_context* device, ibv_pd* domain, const ibv_srq_init_attr& attributes,
-                     EventQueue& events);
+                     EventQueue& events, bool raises_limit);
 
   int Post(ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
     std::lock_guard<SpinLock> lock(lock_);
@@ -57,6 +58,7 @@ class SharedReceiveQueue : public ibv_srq {
   SpinLock lock_;
   ReceiveQueue queue_;
   uint32_t limit_ = 0;  // 0: not armed
+  const bool raises_limit_;
   bool newest_first_ = false;
   EventQueue& events_;
   std::atomic<int> users_{0};

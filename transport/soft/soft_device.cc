@@ -1,5 +1,6 @@
 #include "verbena/transport/soft/soft_device.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "verbena/transport/coro/status_macros.h"
@@ -9,7 +10,14 @@
 namespace verbena::internal {
 
 absl::StatusOr<std::unique_ptr<SoftDevice>> SoftDevice::Create(const SoftDeviceOptions& options) {
-  VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<soft::Rnic> rnic, soft::Rnic::Create(options));
+  SoftDeviceOptions given = options;
+  if (given.profile.has_value()) {
+    VERBENA_RETURN_IF_ERROR(given.profile->Check());
+  } else {
+    VERBENA_ASSIGN_OR_RETURN(given.profile, SoftProfile::FromEnvironment());
+  }
+  given.max_queue_pairs = std::min(given.max_queue_pairs, given.profile->max_qp);
+  VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<soft::Rnic> rnic, soft::Rnic::Create(given));
   return std::unique_ptr<SoftDevice>(new SoftDevice(std::move(rnic)));
 }
 

@@ -22,12 +22,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "verbena/transport/coro/clock.h"
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/soft/copied_bytes.h"
+#include "verbena/transport/soft/soft_profile.h"
 
 namespace verbena::internal {
 
@@ -52,11 +54,14 @@ struct SoftDeviceOptions {
   uint32_t answer_ring_bytes = 128 * 1024;
   // Queue pairs at once, at most 16384. The fewer, the sooner a number is given out again.
   uint32_t max_queue_pairs = 16384;
+  // What the device has, and what it refuses. None: as VERBENA_SOFT_PROFILE says, otherwise all.
+  std::optional<SoftProfile> profile = std::nullopt;
 };
 
 class SoftDevice final : public Device {
  public:
-  // INVALID_ARGUMENT for options out of range; errors of memfd and thread creation otherwise.
+  // INVALID_ARGUMENT for options or a profile out of range; errors of reading the profile, of memfd
+  // and of thread creation otherwise.
   static absl::StatusOr<std::unique_ptr<SoftDevice>> Create(const SoftDeviceOptions& options = {});
   // Precondition: every object of the device has been destroyed.
   ~SoftDevice() override;

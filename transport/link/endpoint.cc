@@ -15,7 +15,8 @@ namespace verbena::internal {
 namespace {
 
 // The receives that no link owns.
-uint32_t SharedCredits(const LinkLimits& limits) {
+uint32_t SharedCredits(const LinkLimits& limits, const Device& device) {
+  if (!device.capabilities().srq) return 0;
   return limits.srq_depth - kRepostBatch -
          limits.max_links * (limits.initial_credits + kReserveCredits);
 }
@@ -36,6 +37,7 @@ absl::StatusOr<EndpointMemory> Endpoint::Register(DeviceContext& context,
   VERBENA_ASSIGN_OR_RETURN(LinkLimits limits, DeriveLimits(wanted, device));
   EndpointMemory memory;
   VERBENA_ASSIGN_OR_RETURN(memory.receives, EndpointQueues::NewRing(context, limits));
+  VERBENA_ASSIGN_OR_RETURN(memory.link_receives, EndpointQueues::NewLinkReceives(context, limits));
   VERBENA_ASSIGN_OR_RETURN(memory.send.buffers,
                            SendBuffers::Create(device, context.pd(), limits.send_buffers,
                                                limits.eager_bytes, limits.max_links));
@@ -52,7 +54,8 @@ absl::StatusOr<std::unique_ptr<Endpoint>> Endpoint::CreateWith(
       .executor_index = executor_index, .executor_count = executor_count, .runtime_id = id};
   std::unique_ptr<Endpoint> endpoint(
       new Endpoint(executor, context, limits, identity, std::move(memory.send)));
-  VERBENA_RETURN_IF_ERROR(endpoint->Init(std::move(memory.receives)));
+  VERBENA_RETURN_IF_ERROR(
+      endpoint->Init(std::move(memory.receives), std::move(memory.link_receives)));
   return endpoint;
 }
 
@@ -63,7 +66,7 @@ Endpoint::Endpoint(Executor& executor, DeviceContext& context, const LinkLimits&
       limits_(limits),
       identity_(identity),
       supplies_(std::move(memory), context.device(), limits_),
-      credit_issuer_(SharedCredits(limits_)),
+      credit_issuer_(SharedCredits(limits_, context.device())),
       links_(limits_.max_links),
       queues_(executor, context, limits_, links_, *this),
       life_(executor),
@@ -71,8 +74,9 @@ Endpoint::Endpoint(Executor& executor, DeviceContext& context, const LinkLimits&
       liveness_(executor, context, links_, queues_.lost_receives(), tasks_.links,
                 limits_.ping_interval / 2) {}
 
-absl::Status Endpoint::Init(std::unique_ptr<ReceiveRing> receives) {
-  VERBENA_RETURN_IF_ERROR(queues_.Create(std::move(receives)));
+absl::Status Endpoint::Init(std::unique_ptr<ReceiveRing> receives,
+                            std::unique_ptr<LinkReceives> link_receives) {
+  VERBENA_RETURN_IF_ERROR(queues_.Create(std::move(receives), std::move(link_receives)));
   VERBENA_ASSIGN_OR_RETURN(memory_, PayloadMemory::Create(executor_, context_, limits_));
   SubscribeQueues();
   return absl::OkStatus();
@@ -95,8 +99,10 @@ void Endpoint::OnCompletions(const ibv_wc* completions, int count) {
     const WrId id = WrId::Unpack(completions[i].wr_id);
     if (id.kind == WrId::Kind::kReceive) {
       OnReceive(completions[i], id.slot);
-    } else {
+    } else if (id.kind == WrId::Kind::kSend) [[likely]] {
       OnSendDone(completions[i], id);
+    } else {
+      OnLinkReceive(completions[i], id);
     }
   }
   if (queues_.receives().needs_post()) ScheduleFlush();
@@ -121,6 +127,29 @@ void Endpoint::OnReceive(const ibv_wc& completion, uint32_t buffer) {
     queues_.lost_receives().OnReceive(completion.qp_num);
     SettleReceives();
   }
+}
+
+// Reposted at once, not at the turn's end: a batch is one doorbell either way, and so no SEND that
+// leaves meanwhile returns credits ahead of their receives.
+void Endpoint::OnLinkReceive(const ibv_wc& completion, const WrId& id) {
+  LinkReceives* const receives = queues_.link_receives();
+  if (receives == nullptr || !receives->OnCompletion(id)) {
+    ++stats_.stale_completions;
+    return;
+  }
+  const LinkKey key = {receives->slot_of(id.slot), id.generation};
+  Link* link = Find(key);
+  if (link != nullptr && link->open() && completion.status == IBV_WC_SUCCESS) {
+    const bool invalidates = (completion.wc_flags & IBV_WC_WITH_INV) != 0;
+    link->OnSend(receives->data(id.slot), completion.byte_len,
+                 invalidates ? completion.invalidated_rkey : 0);
+    // Handling it may have freed the link.
+    link = Find(key);
+  }
+  receives->Release(id.slot);
+  const bool goes_on = link != nullptr && (link->open() || link->state() == LinkState::kConnecting);
+  if (!goes_on || completion.status != IBV_WC_SUCCESS) return;
+  if (absl::Status posted = receives->Repost(key.slot); !posted.ok()) link->Close(posted);
 }
 
 void Endpoint::OnSendDone(const ibv_wc& completion, const WrId& id) {
@@ -154,6 +183,8 @@ void Endpoint::Flush() {
 // --- credits
 
 void Endpoint::UpdateReceiveTarget() {
+  // Each has all of its own posted.
+  if (queues_.link_receives() != nullptr) return;
   const uint32_t own = links_.count() * (limits_.initial_credits + kReserveCredits);
   queues_.receives().set_needed(own + credit_issuer_.borrowed());
   if (queues_.receives().needs_post()) ScheduleFlush();
@@ -220,6 +251,9 @@ EndpointStats Endpoint::stats() const {
   EndpointStats stats = stats_;
   stats.links = links_.count();
   stats.receives_posted = queues_.receives().posted();
+  if (queues_.link_receives() != nullptr) {
+    stats.receives_posted += queues_.link_receives()->posted();
+  }
   stats.credits_borrowed = credit_issuer_.borrowed();
   for (const LinkSlot& slot : links_.slots()) {
     if (slot.link != nullptr) stats.traffic += slot.link->stats();

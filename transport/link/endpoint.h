@@ -1,5 +1,5 @@
-// Endpoint: all links of one executor on one device. It owns their shared receive queue, completion
-// queue, send buffers and credit pool, and finds the link that a completion belongs to.
+// Endpoint: all links of one executor on one device. It owns their completion queue, receives, send
+// buffers and credit pool, and finds the link that a completion belongs to.
 //
 // One per executor and device, used on the executor's thread. Connect() and Accept() run the
 // handshake over a bootstrap stream, which then stays open for the life of the link. Shutdown()
@@ -36,6 +36,7 @@
 #include "verbena/transport/link/endpoint_tasks.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/link.h"
+#include "verbena/transport/link/link_receives.h"
 #include "verbena/transport/link/link_supplies.h"
 #include "verbena/transport/link/link_table.h"
 #include "verbena/transport/link/liveness_round.h"
@@ -46,6 +47,7 @@
 #include "verbena/transport/link/receive_ring.h"
 #include "verbena/transport/link/service_state.h"
 #include "verbena/transport/link/stats.h"
+#include "verbena/transport/link/wr_id.h"
 #include "verbena/transport/memory/carved_arena.h"
 
 namespace verbena::internal {
@@ -57,6 +59,8 @@ struct EndpointMemory {
   SendMemory send;
   // For payloads. None when an endpoint is made: its pools grow by themselves.
   std::vector<std::unique_ptr<CarvedArena>> arenas = {};
+  // On a device without shared receive queues.
+  std::unique_ptr<LinkReceives> link_receives = nullptr;
 };
 
 // The place of an endpoint among those of its runtime, as the handshake names it.
@@ -169,10 +173,13 @@ class Endpoint final : private CompletionListener, private FlushHook {
  private:
   Endpoint(Executor& executor, DeviceContext& context, const LinkLimits& limits,
            const EndpointIdentity& identity, SendMemory memory);
-  absl::Status Init(std::unique_ptr<ReceiveRing> receives);
+  absl::Status Init(std::unique_ptr<ReceiveRing> receives,
+                    std::unique_ptr<LinkReceives> link_receives);
 
   void OnCompletions(const ibv_wc* completions, int count) override;
   void OnReceive(const ibv_wc& completion, uint32_t buffer);
+  // The same for a link with a receive queue of its own.
+  void OnLinkReceive(const ibv_wc& completion, const WrId& id);
   void OnSendDone(const ibv_wc& completion, const WrId& id);
   void Flush() override;
 
@@ -237,6 +244,9 @@ class Endpoint final : private CompletionListener, private FlushHook {
   Task<void> Refill(LinkKey key, const void* order, uint32_t count, std::vector<MwHandle> worn);
   Task<void> Teardown(Link& link);
   void FreeLink(Link& link, bool told_of_last, QpIdentity identity);
+  // The queue pair of the link in `slot` had a receive queue of its own, and is destroyed, if the
+  // device could do that. False if it may still write into receives of the slot.
+  bool EndLinkReceives(uint32_t slot, QpIdentity identity);
   // Handles the completions that are there.
   void DrainCompletions();
   // Call after anything that may have proved receives to be lost.

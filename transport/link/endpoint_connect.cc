@@ -76,6 +76,12 @@ Task<absl::StatusOr<Link*>> Endpoint::NewLink(LinkListener& listener, const Mess
   UpdateReceiveTarget();
   // The peer may send as soon as it has the answer, so the receives must lie there before.
   Flush();
+  if (LinkReceives* receives = queues_.link_receives(); receives != nullptr) {
+    if (absl::Status posted = receives->Begin(key, link->qp().get()); !posted.ok()) {
+      link->Close(posted);
+      co_return posted;
+    }
+  }
   context_.Subscribe(link->qpn(), executor_, [this, gate = gate(), key](ibv_event_type type) {
     if (!gate->open()) return;
     if (Link* found = Find(key)) OnQpEvent(*found, type);

@@ -18,8 +18,16 @@ EndpointQueues::EndpointQueues(Executor& executor, DeviceContext& context, const
 
 absl::StatusOr<std::unique_ptr<ReceiveRing>> EndpointQueues::NewRing(DeviceContext& context,
                                                                      const LinkLimits& limits) {
+  if (!context.device().capabilities().srq) return ReceiveRing::Absent();
   return ReceiveRing::Create(context.device(), context.pd(), limits.srq_depth,
                              LostReceives::Spares(limits, context.device()), limits.eager_bytes);
+}
+
+absl::StatusOr<std::unique_ptr<LinkReceives>> EndpointQueues::NewLinkReceives(
+    DeviceContext& context, const LinkLimits& limits) {
+  if (context.device().capabilities().srq) return nullptr;
+  return LinkReceives::Create(context.device(), context.pd(), limits.max_links,
+                              limits.receives_per_link, limits.eager_bytes);
 }
 
 absl::StatusOr<ibv_cq*> EndpointQueues::NewCq() {
@@ -36,8 +44,10 @@ void EndpointQueues::RemoveCq() {
   }
 }
 
-absl::Status EndpointQueues::Create(std::unique_ptr<ReceiveRing> ring) {
+absl::Status EndpointQueues::Create(std::unique_ptr<ReceiveRing> ring,
+                                    std::unique_ptr<LinkReceives> link_receives) {
   receives_ = std::move(ring);
+  link_receives_ = std::move(link_receives);
   lost_receives_.Follow(*receives_);
   absl::StatusOr<ibv_cq*> cq = NewCq();
   if (cq.ok()) cq_ = *cq;
@@ -58,7 +68,9 @@ absl::Status EndpointQueues::Exchange(std::unique_ptr<ReceiveRing>& ring) {
 
 void EndpointQueues::Subscribe(const DeviceContext::EventHandler& handler) {
   context_.SubscribeQueue(cq_, executor_, handler);
-  context_.SubscribeQueue(receives_->srq(), executor_, handler);
+  if (receives_->srq() != nullptr) {
+    context_.SubscribeQueue(receives_->srq(), executor_, handler);
+  }
 }
 
 void EndpointQueues::Unsubscribe() {
@@ -75,6 +87,7 @@ std::unique_ptr<ReceiveRing> EndpointQueues::TakeReceives() {
 void EndpointQueues::Close() {
   if (cq_ != nullptr) Unsubscribe();
   receives_.reset();
+  link_receives_.reset();
   if (cq_ == nullptr) return;
   RemoveCq();
   cq_ = nullptr;

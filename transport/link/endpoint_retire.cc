@@ -29,6 +29,7 @@ Task<void> Endpoint::Release() {
   FlushHook::Unlink();
   auto memory = std::make_unique<EndpointMemory>();
   memory->receives = queues_.TakeReceives();
+  memory->link_receives = queues_.TakeLinkReceives();
   memory->send = supplies_.TakeMemory();
   for (BufferPool* pool : {&memory_->send(), &memory_->receive(), &memory_->landing()}) {
     auto arenas = pool->TakeArenas();

@@ -83,11 +83,31 @@ void Endpoint::FreeLink(Link& link, bool told_of_last, QpIdentity identity) {
   stats_.traffic += link.stats();
   PeerSource& source = link.source();
   const LinkKey key = link.key();
-  queues_.lost_receives().OnLinkFreed(links_.slot(key), told_of_last, identity);
-  links_.Free(key.slot);
+  bool reusable = true;
+  if (queues_.link_receives() != nullptr) {
+    reusable = EndLinkReceives(key.slot, identity);
+  } else {
+    queues_.lost_receives().OnLinkFreed(links_.slot(key), told_of_last, identity);
+  }
+  links_.Free(key.slot, reusable);
   UpdateReceiveTarget();
   SettleReceives();
   supplies_.LeaveSource(source);
+}
+
+// A receive that has not completed is the device's until its queue pair is gone.
+bool Endpoint::EndLinkReceives(uint32_t slot, QpIdentity identity) {
+  LinkReceives& receives = *queues_.link_receives();
+  const uint32_t held = receives.unaccounted(slot);
+  if (held > 0 && !context_.device().Quiesced(identity)) {
+    Log(LogLevel::kError,
+        fmt::format("{}: a queue pair that could not be destroyed keeps {} receives: this executor "
+                    "has one link fewer",
+                    device_name(), held));
+    return false;
+  }
+  stats_.receives_lost += receives.End(slot);
+  return true;
 }
 
 // The queue pair is gone, but what its peer began before may still be on its way into memory that

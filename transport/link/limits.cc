@@ -53,6 +53,10 @@ absl::Status CheckRanges(const LinkLimits& limits) {
   if (limits.send_buffers < 16 || limits.send_buffers > (1u << 20)) {
     return OutOfRange("send_buffers", limits.send_buffers, 16, 1u << 20);
   }
+  if (limits.receives_per_link < kMinReceivesPerLink || limits.receives_per_link > kMaxWindow) {
+    return OutOfRange("receives_per_link", limits.receives_per_link, kMinReceivesPerLink,
+                      kMaxWindow);
+  }
   if (limits.ping_interval <= Duration::zero()) {
     return NotPositive("ping_interval", limits.ping_interval);
   }
@@ -104,6 +108,57 @@ absl::StatusOr<LeaseLevel> DeriveLevel(LeaseLevel wanted, const Device& device) 
   return device.capabilities().windows_checked ? LeaseLevel::kStrict : LeaseLevel::kRegion;
 }
 
+absl::Status TooSmall(const Device& device) {
+  const ibv_device_attr& attributes = device.attributes();
+  return absl::ResourceExhaustedError(
+      fmt::format("{} is too small for one link: max_cqe {}, max_srq_wr {}, max_qp_wr {}",
+                  device.name(), attributes.max_cqe, attributes.max_srq_wr, attributes.max_qp_wr));
+}
+
+uint32_t AtLeastOne(int attribute) { return static_cast<uint32_t>(std::max(attribute, 1)); }
+
+// Fits the queues that all links share into `device`.
+absl::Status FitSharedReceives(const Device& device, LinkLimits& limits) {
+  const uint32_t max_srq_wr = AtLeastOne(device.attributes().max_srq_wr);
+  const uint32_t all_cqe = AtLeastOne(device.attributes().max_cqe);
+  // Set aside before anything else takes the room. The soft device drops no receives.
+  const uint32_t spares = device.kind() == DeviceKind::kSoft
+                              ? 0
+                              : std::min(kSpareReceives, std::min(max_srq_wr, all_cqe) / 8);
+  limits.srq_depth = std::min(limits.srq_depth, max_srq_wr - spares);
+  const uint32_t max_cqe = all_cqe - spares;
+  // A completion queue that is small gives half of its entries to receives, at least.
+  limits.srq_depth = std::min(limits.srq_depth, std::max(max_cqe / 2, 1u));
+  limits.max_links = std::min(
+      limits.max_links, (max_cqe - limits.srq_depth) / (limits.send_queue_depth + kDrainMarkers));
+  const uint32_t receives_per_link = limits.initial_credits + kReserveCredits;
+  limits.max_links =
+      std::min(limits.max_links,
+               (std::max(limits.srq_depth, kRepostBatch) - kRepostBatch) / receives_per_link);
+  if (limits.max_links == 0 || CompletionQueueEntries(limits) > max_cqe) return TooSmall(device);
+  return absl::OkStatus();
+}
+
+// Fits a receive queue for each link into `device`, and all of their receives into srq_depth.
+absl::Status FitOwnReceives(const Device& device, LinkLimits& limits) {
+  const uint32_t depth =
+      std::min({limits.receives_per_link, limits.srq_depth,
+                static_cast<uint32_t>(std::max(device.attributes().max_qp_wr, 0))});
+  if (depth < kMinReceivesPerLink) return TooSmall(device);
+  const uint32_t completions =
+      limits.send_queue_depth + kDrainMarkers + (VERBENA_MUTANT(kOwnReceivesUncounted) ? 0 : depth);
+  const uint32_t max_cqe = AtLeastOne(device.attributes().max_cqe);
+  limits.max_links = std::min(
+      {limits.max_links, std::min(limits.srq_depth, kMaxReceives) / depth, max_cqe / completions});
+  if (limits.max_links == 0) return TooSmall(device);
+  limits.receives_per_link = depth;
+  limits.srq_depth = limits.max_links * depth;
+  const uint32_t window = VERBENA_MUTANT(kWindowIsWholeQueue) ? depth : WindowOf(depth);
+  limits.max_credits = std::min(limits.max_credits, window);
+  limits.initial_credits = limits.max_credits;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 uint32_t DefaultPayloadInFrame(const Device& device) {
@@ -113,10 +168,6 @@ uint32_t DefaultPayloadInFrame(const Device& device) {
 
 absl::StatusOr<LinkLimits> DeriveLimits(const LinkLimits& wanted, const Device& device) {
   VERBENA_RETURN_IF_ERROR(CheckRanges(wanted));
-  if (!device.capabilities().srq) {
-    return absl::UnimplementedError(
-        fmt::format("{} has no shared receive queues, on which links receive", device.name()));
-  }
   LinkLimits limits = wanted;
   VERBENA_ASSIGN_OR_RETURN(LeaseLevel level, DeriveLevel(wanted.leases.level, device));
   limits.leases.level = level;
@@ -131,29 +182,20 @@ absl::StatusOr<LinkLimits> DeriveLimits(const LinkLimits& wanted, const Device& 
   if (limits.largest_payload_in_frame == 0) {
     limits.largest_payload_in_frame = std::min(DefaultPayloadInFrame(device), limits.eager_bytes);
   }
-  const ibv_device_attr& attributes = device.attributes();
-  const auto max_srq_wr = static_cast<uint32_t>(std::max(attributes.max_srq_wr, 1));
-  const auto all_cqe = static_cast<uint32_t>(std::max(attributes.max_cqe, 1));
-  // Set aside before anything else takes the room. The soft device drops no receives.
-  const uint32_t spares =
-      shared_memory ? 0 : std::min(kSpareReceives, std::min(max_srq_wr, all_cqe) / 8);
-  limits.srq_depth = std::min(limits.srq_depth, max_srq_wr - spares);
-  const uint32_t max_qp_wr =
-      std::max(static_cast<uint32_t>(std::max(attributes.max_qp_wr, 0)), 1 + kDrainMarkers);
+  const uint32_t max_qp_wr = std::max(
+      static_cast<uint32_t>(std::max(device.attributes().max_qp_wr, 0)), 1 + kDrainMarkers);
   limits.send_queue_depth = std::min(limits.send_queue_depth, max_qp_wr - kDrainMarkers);
-  const uint32_t max_cqe = all_cqe - spares;
-  // A completion queue that is small gives half of its entries to receives, at least.
-  limits.srq_depth = std::min(limits.srq_depth, std::max(max_cqe / 2, 1u));
-  limits.max_links = std::min(
-      limits.max_links, (max_cqe - limits.srq_depth) / (limits.send_queue_depth + kDrainMarkers));
-  const uint32_t receives_per_link = limits.initial_credits + kReserveCredits;
-  limits.max_links =
-      std::min(limits.max_links,
-               (std::max(limits.srq_depth, kRepostBatch) - kRepostBatch) / receives_per_link);
-  if (limits.max_links == 0 || CompletionQueueEntries(limits) > max_cqe) {
-    return absl::ResourceExhaustedError(fmt::format(
-        "{} is too small for one link: max_cqe {}, max_srq_wr {}, max_qp_wr {}", device.name(),
-        attributes.max_cqe, attributes.max_srq_wr, attributes.max_qp_wr));
+  const bool has_srq = device.capabilities().srq;
+  VERBENA_RETURN_IF_ERROR(has_srq ? FitSharedReceives(device, limits)
+                                  : FitOwnReceives(device, limits));
+  if (!has_srq) {
+    Log(limits.max_links == wanted.max_links ? LogLevel::kInfo : LogLevel::kWarning,
+        fmt::format(
+            "{} has no shared receive queues: {} links (wanted {}), with {} receives and {} "
+            "credits each; srq_depth {} and receives_per_link {} say how many",
+            device.name(), limits.max_links, wanted.max_links, limits.receives_per_link,
+            limits.initial_credits, wanted.srq_depth, wanted.receives_per_link));
+    return limits;
   }
   if (limits.max_links != wanted.max_links || limits.srq_depth != wanted.srq_depth ||
       limits.send_queue_depth != wanted.send_queue_depth) {

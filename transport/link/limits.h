@@ -9,6 +9,11 @@
 // Both queues have room for up to 256 spare receives more (receive_ring.h), if the device allows
 // it. Their buffers are pinned, too.
 //
+// On a device without shared receive queues each link has its own, of receives_per_link. Its peer
+// has credits for all of it but the reserve and a quarter, which may be waiting to be reposted:
+//
+//   receives  = max_links × receives_per_link ≤ srq_depth
+//
 // Start values come from measurement on the shared-memory wire. On a device that has less,
 // DeriveLimits() reduces them and logs it.
 
@@ -38,6 +43,17 @@ inline constexpr uint32_t kReserveCredits = 2;
 // Receives that may be missing before they are reposted, all with one doorbell. As many are posted
 // beyond what peers hold credits for.
 inline constexpr uint32_t kRepostBatch = 16;
+
+// The same for a link's own receive queue of that depth.
+constexpr uint32_t RepostBatchOf(uint32_t receives_per_link) { return receives_per_link / 4; }
+// The credits that its peer has: never more than are posted, less the reserve.
+constexpr uint32_t WindowOf(uint32_t receives_per_link) {
+  return receives_per_link - RepostBatchOf(receives_per_link) - kReserveCredits;
+}
+// The fewest receives of such a queue.
+inline constexpr uint32_t kMinReceivesPerLink = 8;
+// A WrId holds 24 bits of the number of a receive.
+inline constexpr uint32_t kMaxReceives = (1u << 24) - 1;
 
 // Receives beyond srq_depth, which take the place of those that a device dropped (receive_ring.h):
 // 1 MB. (start)
@@ -169,6 +185,12 @@ struct LinkLimits {
   // is copied, but nothing is leased, granted or asked for. 0: as fits the kind of device, today 4
   // KiB on each. At most eager_bytes. 1 in effect turns it off.
   uint32_t largest_payload_in_frame = 0;
+  // Receives of one link on a device without shared receive queues (irdma before its third
+  // generation, for example): 8 to 32,768. There each link has its own, of the srq_depth that are
+  // pinned: so srq_depth / receives_per_link links, 256 by default. Its peer has credits for three
+  // quarters of them less 2, 22 by default, and borrows none; fewer if max_credits says so.
+  // Without effect on other devices. (start)
+  uint32_t receives_per_link = 32;
 };
 
 namespace internal {
@@ -183,8 +205,9 @@ uint32_t DefaultPayloadInFrame(const Device& device);
 
 // `wanted`, clamped to what `device` can do, with a log line if it had to be. INVALID_ARGUMENT
 // names a value that contradicts another or is out of range. UNIMPLEMENTED: the device has no
-// shared receive queues, or no memory windows for LeaseLevel::kStrict. RESOURCE_EXHAUSTED: its
-// queues are too small for one link.
+// memory windows for LeaseLevel::kStrict. RESOURCE_EXHAUSTED: its queues are too small for one
+// link. On a device without shared receive queues, initial_credits and max_credits are the window
+// of a link's own queue, and srq_depth is the receives of all links.
 absl::StatusOr<LinkLimits> DeriveLimits(const LinkLimits& wanted, const Device& device);
 
 }  // namespace internal

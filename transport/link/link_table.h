@@ -82,12 +82,13 @@ class LinkTable {
     if (found != by_qpn_.end() && found->second == &link) by_qpn_.erase(found);
     if (last_found_ == &link) last_found_ = nullptr;
   }
-  // Destroys the link in the slot; the next link there has another key. Call after Forget().
-  void Free(uint32_t index) {
+  // Destroys the link in the slot; the next link there has another key. No link comes there if it
+  // is not `reusable`. Call after Forget().
+  void Free(uint32_t index, bool reusable = true) {
     --count_;
     slots_[index].link.reset();
     ++slots_[index].generation;
-    free_.push_back(index);
+    if (reusable) free_.push_back(index);
   }
 
   // nullptr if the key's link is gone. Its slot may then be another's.

@@ -89,6 +89,10 @@ absl::StatusOr<QpHandle> CreateLinkQp(Device& device, ibv_pd* pd, ibv_cq* cq, ib
   init.cap.max_send_wr = limits.send_queue_depth + kDrainMarkers;
   init.cap.max_send_sge = 1;
   init.cap.max_inline_data = max_inline_bytes;
+  if (srq == nullptr) {
+    init.cap.max_recv_wr = limits.receives_per_link;
+    init.cap.max_recv_sge = 1;
+  }
   init.qp_type = IBV_QPT_RC;
   init.sq_sig_all = 0;
   VERBENA_ASSIGN_OR_RETURN(ibv_qp * created, device.CreateQp(pd, init));

@@ -52,7 +52,8 @@ RemoteQp RemoteQpOf(const LinkParameters& peer);
 // Reads the attributes of the port. UNAVAILABLE when it is not active.
 absl::StatusOr<PortAddress> ReadPortAddress(Device& device, const DevicePort& wanted);
 
-// A queue pair in INIT, on `cq` in both directions and on `srq`.
+// A queue pair in INIT, on `cq` in both directions and on `srq`; with a receive queue of its own if
+// `srq` is null.
 absl::StatusOr<QpHandle> CreateLinkQp(Device& device, ibv_pd* pd, ibv_cq* cq, ibv_srq* srq,
                                       const LinkLimits& limits, uint32_t max_inline_bytes,
                                       const PortAddress& local);

@@ -28,6 +28,11 @@ absl::StatusOr<std::unique_ptr<ReceiveRing>> ReceiveRing::Create(Device& device,
       new ReceiveRing(std::move(arena), SrqHandle(device, srq), depth, spare, bytes, newest_first));
 }
 
+std::unique_ptr<ReceiveRing> ReceiveRing::Absent() {
+  return std::unique_ptr<ReceiveRing>(
+      new ReceiveRing(Arena(), SrqHandle(), /*depth=*/0, /*spare=*/0, /*bytes=*/0, false));
+}
+
 ReceiveRing::ReceiveRing(Arena arena, SrqHandle srq, uint32_t depth, uint32_t spare, uint32_t bytes,
                          bool newest_first)
     : arena_(std::move(arena)),

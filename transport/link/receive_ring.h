@@ -34,8 +34,11 @@ class ReceiveRing {
   static absl::StatusOr<std::unique_ptr<ReceiveRing>> Create(Device& device, ibv_pd* pd,
                                                              uint32_t depth, uint32_t spare,
                                                              uint32_t bytes);
+  // A ring without a queue, for a device that has no shared ones: nothing is ever posted.
+  static std::unique_ptr<ReceiveRing> Absent();
   ~ReceiveRing();
 
+  // nullptr if absent.
   ibv_srq* srq() const { return srq_.get(); }
 
   // The number that must be posted from now on, for peers may use as many. Takes effect in the next

@@ -12,12 +12,13 @@
 namespace verbena::internal {
 
 struct WrId {
-  enum class Kind : uint8_t { kReceive = 1, kSend = 2 };
+  // kReceive: of a shared receive queue; kLinkReceive: of a link's own.
+  enum class Kind : uint8_t { kReceive = 1, kSend = 2, kLinkReceive = 3 };
 
   Kind kind;            // 4 bits
   uint16_t position;    // 12 bits. kSend: the send queue position, modulo 4096
-  uint32_t generation;  // 24 bits. kSend: of the link's slot
-  uint32_t slot;        // 24 bits. kReceive: the buffer; kSend: the link
+  uint32_t generation;  // 24 bits. kSend, kLinkReceive: of the link's slot
+  uint32_t slot;        // 24 bits. kReceive, kLinkReceive: the buffer; kSend: the link
 
   static constexpr uint32_t kPositionMask = 0xfff;
   static constexpr uint32_t kGenerationMask = 0xffffff;

@@ -2,15 +2,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <sstream>
+#include <system_error>
 #include <vector>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_split.h"
 #include "fmt/format.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/device/verbs_status.h"
@@ -72,6 +71,18 @@ bool IsAllowed(const Limit& limit, uint32_t value) {
   return value >= limit.least && value <= kFull.*limit.member;
 }
 
+std::string_view Strip(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\r";
+  const size_t first = text.find_first_not_of(kBlanks);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
+}
+
+bool IsNumber(std::string_view text, uint32_t& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
 std::string AllKeys() {
   std::string keys;
   for (const Feature& feature : kFeatures)
@@ -94,7 +105,7 @@ std::string Set(std::string_view key, std::string_view value, SoftProfile& profi
   for (const Limit& limit : kLimits) {
     if (limit.name != key) continue;
     uint32_t number = 0;
-    if (!absl::SimpleAtoi(value, &number) || !IsAllowed(limit, number)) {
+    if (!IsNumber(value, number) || !IsAllowed(limit, number)) {
       return fmt::format("{} is \"{}\", but must be {}", key, value, Allowed(limit));
     }
     profile.*limit.member = number;
@@ -109,19 +120,21 @@ absl::StatusOr<SoftProfile> SoftProfile::Parse(std::string_view text, std::strin
   SoftProfile profile;
   std::vector<std::string_view> seen;
   int number = 0;
-  for (std::string_view line : absl::StrSplit(text, '\n')) {
+  while (!text.empty()) {
     ++number;
-    const std::string_view content = absl::StripAsciiWhitespace(line.substr(0, line.find('#')));
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    const std::string_view content = Strip(line.substr(0, line.find('#')));
     if (content.empty()) continue;
     const size_t equals = content.find('=');
-    const std::string_view key = absl::StripAsciiWhitespace(content.substr(0, equals));
+    const std::string_view key = Strip(content.substr(0, equals));
     std::string wrong;
     if (equals == std::string_view::npos) {
       wrong = fmt::format("\"{}\" is not of the form key = value", content);
     } else if (std::find(seen.begin(), seen.end(), key) != seen.end()) {
       wrong = fmt::format("{} is set a second time; one line for each key is allowed", key);
     } else {
-      wrong = Set(key, absl::StripAsciiWhitespace(content.substr(equals + 1)), profile);
+      wrong = Set(key, Strip(content.substr(equals + 1)), profile);
     }
     if (!wrong.empty()) {
       return absl::InvalidArgumentError(

@@ -103,12 +103,80 @@ TEST_F(LimitsTest, PayloadsTravelInFramesUpToTheDevicesDefaultUnlessAskedOtherwi
   EXPECT_EQ(Derived().largest_payload_in_frame, 1024u) << "a SEND has no room for more";
 }
 
-TEST_F(LimitsTest, ADeviceWithoutSharedReceiveQueuesIsRefusedByName) {
-  device_.can.srq = false;
+class OwnReceivesTest : public LimitsTest {
+ protected:
+  OwnReceivesTest() {
+    device_.can.srq = false;
+    device_.limits.max_srq_wr = 0;
+  }
+};
+
+TEST_F(OwnReceivesTest, EachLinkHasAPartOfTheReceivesAndCreditsForMostOfThem) {
+  const LinkLimits limits = Derived();
+  EXPECT_EQ(limits.receives_per_link, 32u);
+  EXPECT_EQ(limits.max_links, 256u);
+  EXPECT_EQ(limits.srq_depth, 8192u) << "as much memory as with a shared queue";
+  EXPECT_EQ(limits.initial_credits, 22u);
+  EXPECT_EQ(limits.max_credits, 22u);
+}
+
+TEST_F(OwnReceivesTest, CreditsTheReserveAndABatchThatWaitsFitTheQueue) {
+  for (uint32_t depth = kMinReceivesPerLink; depth <= 1000; ++depth) {
+    EXPECT_LE(WindowOf(depth) + kReserveCredits + RepostBatchOf(depth), depth);
+    EXPECT_GE(WindowOf(depth), 1u);
+    EXPECT_GE(RepostBatchOf(depth), 1u);
+    wanted_.receives_per_link = depth;
+    const LinkLimits limits = Derived();
+    EXPECT_LE(limits.initial_credits, WindowOf(depth));
+    EXPECT_LE(limits.max_links * depth, wanted_.srq_depth);
+    EXPECT_EQ(limits.srq_depth, limits.max_links * depth);
+  }
+}
+
+TEST_F(OwnReceivesTest, FewerCreditsThanTheQueueAllowsMayBeAskedFor) {
+  wanted_.max_credits = 5;
+  EXPECT_EQ(Derived().initial_credits, 5u);
+  EXPECT_EQ(Derived().max_credits, 5u);
+}
+
+TEST_F(OwnReceivesTest, EveryCompletionFitsASmallCompletionQueue) {
+  device_.limits.max_cqe = 8192;
+  const LinkLimits limits = Derived();
+  EXPECT_LE(CompletionQueueEntries(limits), 8192u);
+  EXPECT_EQ(limits.max_links, 8192u / (32 + 64 + 1));
+}
+
+TEST_F(OwnReceivesTest, TheQueueOfALinkFitsTheDevice) {
+  device_.limits.max_qp_wr = 128;
+  wanted_.receives_per_link = 1000;
+  EXPECT_EQ(Derived().receives_per_link, 128u);
+}
+
+TEST_F(OwnReceivesTest, ADeviceTooSmallForOneLinkIsRefusedWithItsNumbers) {
+  device_.limits.max_cqe = 90;
   const absl::Status status = DeriveLimits(wanted_, device_).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("fake0"), HasSubstr("shared receive queues")));
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("max_cqe 90"));
+}
+
+TEST_F(OwnReceivesTest, AQueueOutOfRangeIsRefusedByNumber) {
+  for (const uint32_t receives : {7u, 32769u}) {
+    wanted_.receives_per_link = receives;
+    const absl::Status refused = DeriveLimits(wanted_, device_).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()),
+                AllOf(HasSubstr("receives_per_link is"), HasSubstr("[8, 32768]")));
+  }
+  wanted_.receives_per_link = 8;
+  EXPECT_EQ(Derived().receives_per_link, 8u);
+}
+
+TEST_F(LimitsTest, AQueueForEachLinkChangesNothingWhereReceivesAreShared) {
+  wanted_.receives_per_link = 1024;
+  const LinkLimits limits = Derived();
+  EXPECT_EQ(limits.max_links, wanted_.max_links);
+  EXPECT_EQ(limits.initial_credits, wanted_.initial_credits);
+  EXPECT_EQ(limits.max_credits, wanted_.max_credits);
 }
 
 TEST_F(LimitsTest, TheSendQueueFitsTheDeviceWithTheMarkerOfItsTeardown) {

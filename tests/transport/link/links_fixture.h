@@ -106,7 +106,7 @@ class LinksFixture : public testing::Test {
   void Start(const LinkLimits& client_limits, const LinkLimits& server_limits,
              QpConnector* connector = nullptr) {
     executor_ = *Executor::Create({.clock = &clock_});
-    device_ = *SoftDevice::Create({});
+    device_ = *SoftDevice::Create(device_options());
     wrapper_ = Wrap(*device_);
     Device& seen = wrapper_ == nullptr ? static_cast<Device&>(*device_) : *wrapper_;
     context_ = *DeviceContext::Create(
@@ -118,6 +118,9 @@ class LinksFixture : public testing::Test {
 
   // Returns a device over the given one, for the endpoints to use; nullptr: they use the given one.
   virtual std::unique_ptr<Device> Wrap(SoftDevice&) { return nullptr; }
+
+  // Of the device that both endpoints are on.
+  virtual SoftDeviceOptions device_options() const { return {}; }
 
   // Whether a thread reads the device's asynchronous events.
   virtual bool has_event_thread() const { return true; }

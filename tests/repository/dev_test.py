@@ -145,6 +145,22 @@ class WholeRunTest(unittest.TestCase):
     def test_all_runs_long_tests_too(self):
         self.assertEqual("-guest", self.filters(all=True)["plain"])
 
+    def test_each_profile_runs_by_itself_and_its_failures_name_it(self):
+        def run(command, arguments):
+            self.assertEqual("test", command)
+            self.assertIn("--test_tag_filters=-noprofile,-guest,-long", arguments)
+            path = [flag.partition("VERBENA_SOFT_PROFILE=")[2] for flag in arguments
+                    if flag.startswith("--test_env=VERBENA_SOFT_PROFILE=")]
+            ran.append(pathlib.Path(path[0]).name)
+            return 3, [summary("//:a", "FAILED")]
+        ran = []
+        choice = argparse.Namespace(targets=[], filter=None)
+        with mock.patch.object(bazel_events, "run", run):
+            outcome = whole_run.run_profiles_phase(choice)
+        self.assertEqual(["bnxt.profile", "irdma.profile", "mlx5.profile", "tiny.profile"], ran)
+        self.assertEqual(["bnxt: //:a: failed", "irdma: //:a: failed", "mlx5: //:a: failed",
+                          "tiny: //:a: failed"], outcome.failures)
+
     def test_a_phase_says_what_building_and_what_running_took(self):
         self.assertEqual("tsan        300 s (building 200 s, running 100 s)",
                          whole_run.phase_line("tsan", 300, 200))

@@ -103,6 +103,10 @@ MUTANTS = [
            "*TheNumbersNextOwner*"),
     Mutant("kDirectCopyUnbounded", "//tests/transport/soft:one_sided_test",
            "*APostCopiesFewBytesHoweverManyArePosted*"),
+    Mutant("kWithheldSrqCreated", "//tests/transport/soft:withheld_test",
+           "*WithoutSharedReceiveQueuesNoneIsMade"),
+    Mutant("kWithheldAtomicsPosted", "//tests/transport/soft:withheld_test",
+           "*WithoutAtomicOperationsNoneIsPosted"),
     # connect, control verbs
     Mutant("kServerSendsBeforeReady", "//tests/transport/link:handshake_order_test",
            "*TheServersQueuePairSendsOnlyOnceReadyHasCome"),
@@ -158,6 +162,14 @@ MUTANTS = [
            "*LinksCloseWithTheLastChannelThatUsesThem"),
 
     # links
+    Mutant("kOwnReceivesUncounted", "//tests/transport/link:limits_test",
+           "OwnReceivesTest.EveryCompletionFitsASmallCompletionQueue"),
+    Mutant("kWindowIsWholeQueue", "//tests/transport/link:link_receives_test",
+           "*ReceivesNeverFallBelowTheCreditsOfThePeerAndItsReserve"),
+    Mutant("kLinkReceivesUsedOnce", "//tests/transport/link:link_receives_test",
+           "*EachReceiveIsUsedAgainAndAgain"),
+    Mutant("kReceiveOfEarlierLink", "//tests/transport/link:link_receives_test",
+           "*AReceiveOfTheSlotsEarlierLinkIsNotTheLaterLinks"),
     Mutant("kCreditLeakedOnError", "//tests/transport/link:credits_test",
            "*LentCreditsComeHomeWithTheLink"),
     Mutant("kStaleWrIdAccepted", "//tests/transport/link:stale_completion_test", "*"),

@@ -3,6 +3,7 @@
 
 import argparse
 import dataclasses
+import hashlib
 import subprocess
 import sys
 import time
@@ -14,8 +15,11 @@ import guest_phase
 SCRIPTS = ("tests/consumer/run.sh", "tests/new_service/run.sh", "tests/compdb/run.sh")
 
 # Per phase: its budget in minutes on two cores from a cold cache.
-PHASES = {"plain": 8, "asan": 16, "tsan": 8, "consumer": 6, "guest": 18, "fuzz": 5}
+PHASES = {"plain": 8, "asan": 16, "tsan": 8, "consumer": 6, "guest": 18, "fuzz": 5, "profiles": 12}
 FUZZ_SECONDS = 10
+
+# The tests of the profiles phase: those whose subject is a device that links and calls run on.
+PROFILED_TESTS = ("//tests/transport/link/...", "//tests/transport/onesided/...", "//tests/rpc/...")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +52,9 @@ def arguments():
                "  consumer  separate workspaces build services against this one; clangd reads this one\n"
                "  guest     in virtual machines: tests tagged rdma, rdma_cm, two_devices, lossy,\n"
                "            two_hosts, disk or guest; with --all iwarp\n"
-               "  fuzz      only with --all: ./dev fuzz, ten seconds for each target\n\n"
+               "  fuzz      only with --all: ./dev fuzz, ten seconds for each target\n"
+               "  profiles  only with --all: tests of links and calls as if on poorer devices, once for\n"
+               "            each of tests/profiles; not tests tagged noprofile. Builds as plain does\n\n"
                "Without --only, --all and targets the run is short: a test runs in asan, in plain only if\n"
                "it is tagged noasan, and in tsan only if it is tagged threads. A test tagged manual runs\n"
                "only when it is named, one tagged long only with --all.\n"
@@ -143,7 +149,34 @@ def run_fuzz_phase():
     return outcome
 
 
+def run_profiles_phase(options):
+    """Runs what the plain phase has built on soft devices that withhold features."""
+    total = bazel_events.Outcome()
+    targets = ["--"] + (options.targets or list(PROFILED_TESTS))
+    for profile in sorted((bazel_events.TOP / "tests" / "profiles").glob("*.profile")):
+        print(f"== profiles: {profile.stem}", flush=True)
+        digest = hashlib.sha256(profile.read_bytes()).hexdigest()
+        # Bazel knows results by the environment: the digest has it forget those of another text.
+        flags = ["--keep_going", "--build_tests_only", "--test_output=summary",
+                 "--test_summary=terse", "--test_tag_filters=-noprofile,-guest,-long",
+                 f"--test_env=VERBENA_SOFT_PROFILE={profile}",
+                 f"--test_env=VERBENA_SOFT_PROFILE_DIGEST={digest}"]
+        if options.filter:
+            flags.append(f"--test_filter={options.filter}")
+        status, events = bazel_events.run("test", flags + targets)
+        bazel_events.show_failures(events)
+        outcome = bazel_events.count_cases(events)
+        if status not in (0, 3, 4) and not outcome.failures:
+            outcome.failures.append(f"bazel test: exit status {status}")
+        outcome.failures = [f"{profile.stem}: {line}" for line in outcome.failures]
+        outcome.skips = [f"{profile.stem}: {line}" for line in outcome.skips]
+        total.add(outcome)
+    return total
+
+
 def run_phase(phase, options):
+    if phase == "profiles":
+        return run_profiles_phase(options)
     if phase == "fuzz":
         return run_fuzz_phase()
     if phase == "consumer":
@@ -166,7 +199,8 @@ def main():
     phases = options.only or [
         phase for phase in PHASES
         if (phase != "consumer" or not options.targets) and
-        (phase != "fuzz" or (options.all and not options.targets))]
+        (phase != "fuzz" or (options.all and not options.targets)) and
+        (phase != "profiles" or options.all)]
     total = bazel_events.Outcome()
     lines = []
     for phase in phases:

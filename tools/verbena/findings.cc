@@ -109,8 +109,11 @@ class Examination {
     for (const PortFacts& port : device.ports) usable = ExaminePort(device, port) || usable;
     if (!device.opened.ok()) return;
     if (!device.capabilities.srq) {
-      Error(fmt::format("{} has no shared receive queues, which links need", device.name), "");
-      return;
+      Warn(fmt::format("{} has no shared receive queues: each link has {} receives of its own, and "
+                       "an executor serves {} links by default",
+                       device.name, LinkLimits().receives_per_link,
+                       LinkLimits().srq_depth / LinkLimits().receives_per_link),
+           "raise LinkLimits::srq_depth for more links");
     }
     result_.rdma_works = result_.rdma_works || (usable && connects);
   }

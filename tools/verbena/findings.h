@@ -29,7 +29,7 @@ struct Finding {
 
 struct Diagnosis {
   std::vector<Finding> findings;
-  // At least one device opens, has SRQs and has an active port with a GID or LID; and the memory
+  // At least one device opens and has an active port with a GID or LID; and the memory
   // that may be locked suffices for one executor.
   bool rdma_works = false;
   bool rdma_present = false;

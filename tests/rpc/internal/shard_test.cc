@@ -63,7 +63,7 @@ TEST(ShardTest, MaxLinksIsThatOfItsSmallestDeviceInUseOrNot) {
   const std::unique_ptr<Executor> executor = *Executor::Create({});
   LocalNetwork network;
   LocalBootstrap bootstrap(network);
-  const std::unique_ptr<SoftDevice> soft = *SoftDevice::Create({});
+  const std::unique_ptr<SoftDevice> soft = *SoftDevice::Create({.profile = SoftProfile{}});
   SmallDevice small(*soft);
   const auto large_keeper = *DeviceKeeper::Create(*soft, {});
   const auto small_keeper = *DeviceKeeper::Create(small, {});

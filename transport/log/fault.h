@@ -71,10 +71,10 @@ enum class PlantedFault {
   kReserveOutlivesListener,   // a closed listener's spare descriptor closes some time later
 
   // links
-  kOwnReceivesUncounted,  // a completion queue has no room for the receives of links' own queues
-  kWindowIsWholeQueue,    // a peer has credits for receives that may not be posted again yet
-  kLinkReceivesUsedOnce,  // receives of a link's own queue are not posted again
-  kReceiveOfEarlierLink,  // a late receive of the slot's earlier link is taken for the later one's
+  kOwnReceivesUncounted,      // a completion queue has no room for links' own receives
+  kWindowIsWholeQueue,        // a peer has credits for receives that are not posted again yet
+  kLinkReceivesUsedOnce,      // receives of a link's own queue are not posted again
+  kReceiveOfEarlierLink,      // a late receive of an earlier link is taken for the next one's
   kCreditLeakedOnError,       // what a lost link had borrowed never comes back
   kStaleWrIdAccepted,         // a late completion is taken for the slot's next owner's
   kConvoy,                    // all frames wait for the turn's end

@@ -28,6 +28,7 @@
 #include "verbena/transport/executor/spawn.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/soft/soft_device.h"
+#include "verbena/transport/soft/soft_profile.h"
 
 namespace verbena::internal {
 namespace {

@@ -12,18 +12,22 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "gmock/gmock.h"
 #include "tests/transport/device/raising_device.h"
 #include "tests/transport/link/links_fixture.h"
+#include "verbena/transport/device/device.h"
 #include "verbena/transport/executor/completion_listener.h"
 #include "verbena/transport/link/endpoint.h"
 #include "verbena/transport/link/limits.h"
 #include "verbena/transport/link/link.h"
+#include "verbena/transport/link/link_key.h"
 #include "verbena/transport/link/wire_format.h"
 #include "verbena/transport/link/wr_id.h"
+#include "verbena/transport/soft/soft_device.h"
+#include "verbena/transport/soft/soft_profile.h"
 
 namespace verbena::internal {
 namespace {

@@ -8,11 +8,15 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/transport/soft/in_process_fixture.h"
 #include "tests/transport/soft/qp_end.h"
 #include "tests/transport/soft/window.h"
+#include "verbena/transport/device/device.h"
+#include "verbena/transport/device/handles.h"
 #include "verbena/transport/soft/soft_device.h"
 #include "verbena/transport/soft/soft_profile.h"
 

@@ -7,7 +7,6 @@
 #include "absl/status/statusor.h"
 #include "examples/replicated_kv/limits.h"
 #include "examples/replicated_kv/shard_state.h"
-#include "fmt/format.h"
 #include "verbena/rpc/time.h"
 
 namespace replicated_kv {
@@ -50,12 +49,14 @@ class LogReceiver {
   Task<absl::Status> Take(const v1::LogMessage& message) {
     switch (message.content_case()) {
       case v1::LogMessage::kEntry:
-        co_return co_await TakeEntry(message.entry());
-      case v1::LogMessage::kCopyBegins:
+        co_return co_await TakeEntry(message.entry(), message.epoch());
+      case v1::LogMessage::kCopyBegins: {
+        const LogPosition from = PositionOf(message.copy_begins());
+        VERBENA_CO_RETURN_IF_ERROR(ReplicaLog::CheckCopyBegins(from, message.epoch()));
         VERBENA_CO_RETURN_IF_ERROR(co_await log_.Drain());
-        log_.BeginCopy(
-            {.epoch = message.copy_begins().epoch(), .sequence = message.copy_begins().sequence()});
+        log_.BeginCopy(from);
         co_return co_await parts_.store.Clear();
+      }
       case v1::LogMessage::kPage:
         if (log_.complete()) co_return absl::InvalidArgumentError("a page outside of a copy");
         co_return co_await parts_.store.AddPage(message.page());
@@ -67,15 +68,12 @@ class LogReceiver {
     co_return absl::InvalidArgumentError("a message of an unknown kind");
   }
 
-  Task<absl::Status> TakeEntry(const v1::Entry& entry) {
+  Task<absl::Status> TakeEntry(const v1::Entry& entry, uint64_t epoch) {
     while (!log_.has_room()) VERBENA_CO_RETURN_IF_ERROR(co_await log_.Changed());
     // The wait may have been long.
     VERBENA_CO_RETURN_IF_ERROR(parts_.gate.Check(pass_, parts_.gate.epoch()));
     VERBENA_CO_RETURN_IF_ERROR(CheckLengths(entry.key(), entry.value()));
-    if (entry.sequence() != log_.last().sequence + 1) {
-      co_return absl::InvalidArgumentError(
-          fmt::format("entry {} after {}", entry.sequence(), log_.last().sequence));
-    }
+    VERBENA_CO_RETURN_IF_ERROR(log_.CheckNext(entry, epoch));
     log_.Append(std::make_shared<v1::Entry>(entry));
     co_return absl::OkStatus();
   }

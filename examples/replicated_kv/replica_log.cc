@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "examples/replicated_kv/limits.h"
+#include "fmt/format.h"
 #include "verbena/rpc/log.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace replicated_kv {
 
@@ -29,9 +31,28 @@ std::shared_ptr<const v1::Entry> ReplicaLog::Find(uint64_t sequence) const {
   return tail_[sequence - before_tail_.sequence - 1];
 }
 
+absl::Status ReplicaLog::CheckNext(const v1::Entry& entry, uint64_t epoch) const {
+  const bool in_order = entry.epoch() >= last_.epoch && entry.epoch() <= epoch;
+  if (entry.sequence() == last_.sequence + 1 &&
+      (in_order || VERBENA_MUTANT(kEntryOfPastEpochTaken))) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      fmt::format("entry {} of epoch {} after {} of epoch {}, from a primary of epoch {}",
+                  entry.sequence(), entry.epoch(), last_.sequence, last_.epoch, epoch));
+}
+
+absl::Status ReplicaLog::CheckCopyBegins(LogPosition position, uint64_t epoch) {
+  if (position.epoch <= epoch && position.sequence < kMaxSequence) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("a copy that begins at entry {} of epoch {}, from a primary of epoch {}",
+                  position.sequence, position.epoch, epoch));
+}
+
 void ReplicaLog::Append(std::shared_ptr<const v1::Entry> entry) {
-  VERBENA_CHECK(entry->sequence() == last_.sequence + 1)
-      << "entry " << entry->sequence() << " after " << last_.sequence;
+  VERBENA_CHECK(entry->sequence() == last_.sequence + 1 && entry->epoch() >= last_.epoch)
+      << "entry " << entry->sequence() << " of epoch " << entry->epoch() << " after "
+      << last_.sequence << " of epoch " << last_.epoch;
   last_ = PositionOf(*entry);
   tail_.push_back(entry);
   tail_bytes_ += entry->ByteSizeLong();

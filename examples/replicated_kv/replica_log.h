@@ -44,7 +44,11 @@ class ReplicaLog {
   // nullptr: not in memory.
   std::shared_ptr<const v1::Entry> Find(uint64_t sequence) const;
 
-  // Precondition: it follows last().
+  // INVALID_ARGUMENT: an entry, or a position where a copy begins, that no primary of `epoch` sends
+  // now.
+  absl::Status CheckNext(const v1::Entry& entry, uint64_t epoch) const;
+  static absl::Status CheckCopyBegins(LogPosition position, uint64_t epoch);
+  // Precondition: it follows last(), in an epoch that is no older.
   void Append(std::shared_ptr<const v1::Entry> entry);
   // Goes on after a copy, whose entries up to `position` are in the store. It is not complete until
   // Complete(). Precondition: nothing is on its way to the disk.
@@ -60,6 +64,8 @@ class ReplicaLog {
 
  private:
   static constexpr uint64_t kMaxUnwritten = 1024;
+  // No log is as long.
+  static constexpr uint64_t kMaxSequence = uint64_t{1} << 62;
 
   verbena::Task<void> WriteDown(ReplicaStore::Batch batch);
   void Trim();

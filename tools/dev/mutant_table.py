@@ -745,4 +745,6 @@ MUTANTS = [
            "*NothingIsCommittedBeforeALostReplicaHasLeft"),
     Mutant("kNameNotWithData", "//tests/examples/replicated_kv:log_test",
            "*ACallIsKnownAfterARestart"),
+    Mutant("kEntryOfPastEpochTaken", "//tests/examples/replicated_kv:log_test",
+           "*EntriesOutOfOrderAreRefused"),
 ]

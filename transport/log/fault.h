@@ -401,6 +401,7 @@ enum class PlantedFault {
   kCommitBeforeSlowest,    // a write is acknowledged before all replicas in sync have it
   kCommitBeforeRemoval,    // a write is acknowledged without a replica that etcd has in sync
   kNameNotWithData,        // a write's data are stored without the name of its call
+  kEntryOfPastEpochTaken,  // a backup takes an entry that is older than the one before
 };
 
 }  // namespace verbena::internal::mutant

@@ -1,15 +1,18 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <variant>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "examples/replicated_kv/backup_progress.h"
 #include "examples/replicated_kv/limits.h"
 #include "examples/replicated_kv/primary.h"
 #include "examples/replicated_kv/replicated_kv.pb.h"
 #include "examples/replicated_kv/replicated_kv.verbena.pb.h"
 #include "fmt/format.h"
 #include "verbena/rpc/client_stream.h"
+#include "verbena/rpc/sync.h"
 #include "verbena/rpc/time.h"
 
 namespace replicated_kv {
@@ -22,7 +25,8 @@ namespace {
 // The primary asks how far the backup's disk is. If the primary's memory has the rest, it sends
 // that. Otherwise, or if the backup has entries that this log has not, the backup leaves the
 // in-sync set and gets a copy of all data. Then entries follow as they come, and once the backup is
-// close it joins the set. A backup that says nothing for kPatience is lost.
+// close it joins the set. A backup that says nothing for kPatience is lost, as is one whose disk
+// does not go on.
 class Follower {
  public:
   // The stream must not have the deadline of its first await.
@@ -35,8 +39,11 @@ class Follower {
 
   Task<absl::Status> Run() {
     VERBENA_CO_RETURN_IF_ERROR(co_await Meet());
-    auto first = co_await verbena::WhenAny(SendLog(), TakeAcknowledgements());
-    co_return first.index() == 0 ? std::get<0>(first) : std::get<1>(first);
+    std::vector<Task<absl::Status>> tasks;
+    tasks.push_back(SendLog());
+    tasks.push_back(TakeAcknowledgements());
+    tasks.push_back(JoinOnceClose());
+    co_return (co_await verbena::WhenAny(std::move(tasks))).result;
   }
 
  private:
@@ -107,21 +114,39 @@ class Follower {
       VERBENA_CO_ASSIGN_OR_RETURN(const bool read,
                                   co_await WithDeadline(stream_.TryRead(has), kPatience));
       if (!read) co_return co_await stream_.Finish();
-      if (!has.complete()) continue;
       const uint64_t durable = has.durable().sequence();
-      if (durable > sent_) {
+      if (has.complete() && durable > sent_) {
         co_return absl::InternalError(
             fmt::format("{} says that it has entry {}, but was sent {}", name_, durable, sent_));
       }
-      primary_.NoteDurable(name_, durable);
-      const bool is_close =
-          durable >= primary_.point().sequence() && durable + kMaxLagToJoin >= log_.last().sequence;
-      if (is_close && !IsInSync(primary_.members().state(), name_)) {
-        const absl::Status added = co_await primary_.members().Add(name_);
-        if (absl::IsAborted(added)) primary_.End(std::string(added.message()));
-        VERBENA_CO_RETURN_IF_ERROR(added);
+      if (!has.complete()) {
+        if (!IsInSync(primary_.members().state(), name_)) continue;
+        co_return absl::DataLossError(name_ + " says that it has lost its data");
       }
+      primary_.NoteDurable(name_, durable);
+      if (progress_.IsStuck(sent_, durable, primary_.parts().clock.Now())) {
+        co_return absl::UnavailableError(
+            fmt::format("the disk of {} is stuck: it has entry {} of {}", name_, durable, sent_));
+      }
+      const bool is_close =
+          primary_.point().HasAll(name_) && durable + kMaxLagToJoin >= log_.last().sequence;
+      if (is_close) close_.Set();
     }
+  }
+
+  // Beside the acknowledgements: a backup counts while it joins, and etcd may take its time.
+  Task<absl::Status> JoinOnceClose() {
+    absl::Status added;
+    do {
+      close_.Reset();
+      VERBENA_CO_RETURN_IF_ERROR(co_await close_.Wait());
+      added = co_await primary_.members().Add(name_);
+    } while (absl::IsFailedPrecondition(added));
+    if (absl::IsAborted(added)) primary_.End(std::string(added.message()));
+    VERBENA_CO_RETURN_IF_ERROR(added);
+    // The stream goes on.
+    verbena::Event never;
+    co_return co_await never.Wait();
   }
 
   // A message without content.
@@ -138,6 +163,8 @@ class Follower {
   const std::string name_;
   verbena::ClientReaderWriter<v1::LogMessage, v1::Acknowledgement> stream_;
   uint64_t sent_ = 0;  // the last entry that was sent, or that the backup had
+  BackupProgress progress_;
+  verbena::Event close_;  // so that it may join
 };
 
 }  // namespace

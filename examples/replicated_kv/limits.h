@@ -26,6 +26,8 @@ inline constexpr uint64_t kMaxLagToJoin = 64;
 // A backup says at least this often how far it is. One that says nothing for kPatience is lost.
 inline constexpr verbena::Duration kSayEvery = std::chrono::milliseconds(200);
 inline constexpr verbena::Duration kPatience = std::chrono::seconds(1);
+// One whose disk does not have an entry that long after it was sent is lost, too. (start)
+inline constexpr verbena::Duration kDiskPatience = std::chrono::seconds(5);
 // Before the next attempt at what failed.
 inline constexpr verbena::Duration kPause = std::chrono::milliseconds(100);
 // A replica lets another one with a longer log become primary, at most this long.

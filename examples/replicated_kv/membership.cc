@@ -25,6 +25,12 @@ Task<absl::Status> Membership::Remove(std::string name) {
 Task<absl::Status> Membership::Add(std::string name) {
   VERBENA_CO_ASSIGN_OR_RETURN(const verbena::MutexLock lock, co_await changing_.Lock());
   if (IsInSync(state(), name) && !unsure_) co_return absl::OkStatus();
+  // Others were committed while another change had its turn.
+  if (!point_.HasAll(name)) {
+    co_return absl::FailedPreconditionError(
+        fmt::format("{} has entries up to {} on its disk, and later ones may be committed", name,
+                    point_.DurableAt(name)));
+  }
   // From now on: the transaction may take effect at any moment.
   Count(name);
   VERBENA_CO_RETURN_IF_ERROR(co_await Change(name, /*joins=*/true));
@@ -37,7 +43,10 @@ Task<absl::Status> Membership::Change(const std::string& name, bool joins) {
     const ShardState next = joins ? With(state(), name) : Without(state(), name);
     unsure_ = true;
     absl::StatusOr<SeenState> now = co_await directory_.Replace(seen_, next, lease_);
-    if (!now.ok()) {
+    // An answer from before what is seen proves nothing.
+    const bool stale =
+        now.ok() && now->revision < seen_.revision && !VERBENA_MUTANT(kStaleStateBelieved);
+    if (!now.ok() || stale) {
       VERBENA_CO_RETURN_IF_ERROR(co_await verbena::Sleep(kPause));
       continue;
     }

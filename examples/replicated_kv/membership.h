@@ -2,11 +2,11 @@
 // changes it.
 //
 // A backup that is lost leaves the set in etcd first, and only then does the commit point go on
-// without it. A backup that joins counts from before the transaction that adds it. So at each
-// moment every member that etcd knows has all that is committed. One change at a time; the
-// primary's, one for each of its epochs. One executor.
+// without it. A backup that joins counts from before the transaction that adds it, and has by then
+// all that is or may be committed. So at each moment every member that etcd knows has all that is
+// committed. One change at a time; the primary's, one for each of its epochs. One executor.
 //
-//   CommitPoint point;
+//   CommitPoint point(log.last().sequence);
 //   Membership members(directory, point, seen, "s1", lease);
 //   VERBENA_CO_RETURN_IF_ERROR(co_await members.Remove("s2"));
 //   point.NoteDurable("s3", 17);
@@ -37,6 +37,9 @@ namespace replicated_kv {
 // set, and a replica that is about to join it. It never goes back.
 class CommitPoint {
  public:
+  // Earlier epochs may have committed the log up to `inherited`.
+  explicit CommitPoint(uint64_t inherited) : inherited_(inherited) {}
+
   void SetMembers(std::vector<std::string> members) {
     members_ = std::move(members);
     Advance();
@@ -51,6 +54,11 @@ class CommitPoint {
     return found == durable_.end() ? 0 : found->second;
   }
   uint64_t sequence() const { return sequence_; }
+  // Whether a replica's disk has all that may be committed, in this epoch or before it.
+  bool HasAll(std::string_view name) const {
+    return DurableAt(name) >= std::max(sequence_, inherited_) ||
+           VERBENA_MUTANT(kLaggingReplicaJoins);
+  }
 
  private:
   void Advance() {
@@ -64,6 +72,7 @@ class CommitPoint {
     sequence_ = std::max(sequence_, VERBENA_MUTANT(kCommitBeforeSlowest) ? most : least);
   }
 
+  const uint64_t inherited_;
   std::vector<std::string> members_;
   std::map<std::string, uint64_t, std::less<>> durable_;
   uint64_t sequence_ = 0;
@@ -79,7 +88,8 @@ class Membership {
   // has taken over, or the lease has ended; this is over then. CANCELLED: the Task is cancelled,
   // and etcd may have either set. A replica that may be in it counts, until Remove().
   verbena::Task<absl::Status> Remove(std::string name);
-  // Precondition: `name` has all that is committed.
+  // FAILED_PRECONDITION, and etcd was not asked: when its turn came `name` did not have all that
+  // may be committed. Try again once it has.
   verbena::Task<absl::Status> Add(std::string name);
 
  private:

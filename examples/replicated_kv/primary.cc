@@ -19,8 +19,9 @@ std::string ClientOf(const verbena::RequestId& id) { return {id.client.begin(), 
 
 Primary::Primary(PrimaryParts parts, SeenState seen)
     : parts_(std::move(parts)),
-      members_(parts_.directory, point_, std::move(seen), parts_.lease),
-      inherited_(parts_.log.last().sequence) {}
+      inherited_(parts_.log.last().sequence),
+      point_(inherited_),
+      members_(parts_.directory, point_, std::move(seen), parts_.lease) {}
 
 Task<void> Primary::Run() {
   if (ended_) co_return;

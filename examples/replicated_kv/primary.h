@@ -96,9 +96,9 @@ class Primary {
   verbena::Task<absl::StatusOr<std::string>> NewestValue(const std::string& key);
 
   const PrimaryParts parts_;
+  const uint64_t inherited_;  // the log's end when the epoch began
   CommitPoint point_;
   Membership members_;
-  const uint64_t inherited_;  // the log's end when the epoch began
   bool taking_ = true;
   bool ended_ = false;
   std::string why_ended_;

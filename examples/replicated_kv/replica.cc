@@ -1,5 +1,6 @@
 #include "examples/replicated_kv/replica.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -98,7 +99,8 @@ Task<absl::Status> Replica::RenewLease() {
       const verbena::EtcdLease lease,
       lease_ == 0 ? co_await etcd_.GrantLease(options_.ttl) : co_await etcd_.KeepAlive(lease_));
   if (lease_ == 0) lease_ = lease.id;
-  term_.Renew(sent, lease.ttl, options_.clock->Now());
+  // An answer does not make the term longer than was asked for.
+  term_.Renew(sent, std::min(lease.ttl, options_.ttl), options_.clock->Now());
   co_return absl::OkStatus();
 }
 

@@ -747,4 +747,10 @@ MUTANTS = [
            "*ACallIsKnownAfterARestart"),
     Mutant("kEntryOfPastEpochTaken", "//tests/examples/replicated_kv:log_test",
            "*EntriesOutOfOrderAreRefused"),
+    Mutant("kLaggingReplicaJoins", "//tests/examples/replicated_kv:membership_test",
+           "*AReplicaThatLacksWhatWasCommittedMeanwhileDoesNotJoin"),
+    Mutant("kStaleStateBelieved", "//tests/examples/replicated_kv:membership_test",
+           "*AnAnswerFromBeforeProvesNothing"),
+    Mutant("kStuckBackupKept", "//tests/examples/replicated_kv:rules_test",
+           "*ADiskThatTakesNothingIsStuckHoweverOftenTheBackupAnswers"),
 ]

@@ -402,6 +402,9 @@ enum class PlantedFault {
   kCommitBeforeRemoval,    // a write is acknowledged without a replica that etcd has in sync
   kNameNotWithData,        // a write's data are stored without the name of its call
   kEntryOfPastEpochTaken,  // a backup takes an entry that is older than the one before
+  kLaggingReplicaJoins,    // a replica joins the in-sync set without all that may be committed
+  kStaleStateBelieved,     // etcd's answer from before a change counts as the change
+  kStuckBackupKept,        // a backup whose disk takes nothing stays in sync, and writes wait for it
 };
 
 }  // namespace verbena::internal::mutant

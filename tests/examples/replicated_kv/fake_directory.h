@@ -1,10 +1,11 @@
 // FakeDirectory: a shard's state as etcd would keep it, in memory. The test says when it answers,
-// and whether an answer is lost.
+// and whether an answer is lost, or is an old one.
 
 #ifndef VERBENA_TESTS_EXAMPLES_REPLICATED_KV_FAKE_DIRECTORY_H_
 #define VERBENA_TESTS_EXAMPLES_REPLICATED_KV_FAKE_DIRECTORY_H_
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -35,12 +36,14 @@ class FakeDirectory final : public ShardDirectory {
       --lost_answers;
       co_return absl::UnavailableError("the answer is lost");
     }
+    if (stale.has_value()) co_return *std::exchange(stale, std::nullopt);
     co_return now;
   }
 
   SeenState now;
-  verbena::Event answers;  // while it is set
-  int lost_requests = 0;   // the next ones
+  verbena::Event answers;               // while it is set
+  std::optional<SeenState> stale = {};  // the next answer
+  int lost_requests = 0;                // the next ones
   int lost_answers = 0;
   int requests = 0;  // so far
 };

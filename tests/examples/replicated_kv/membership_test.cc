@@ -1,5 +1,6 @@
 // The in-sync set changes in etcd first. What is committed counts a lost replica until it has left
-// the set there, and one that joins from before it is in the set, also if answers are lost.
+// the set there, and one that joins from before it is in the set, also if answers are lost or old.
+// A replica joins only with all that may be committed.
 
 #include "examples/replicated_kv/membership.h"
 
@@ -35,7 +36,7 @@ class MembershipTest : public testing::Test {
   FakeDirectory directory_{{.state = {.epoch = 3, .primary = "s1", .in_sync = {}},
                             .revision = 10,
                             .holder_lease = kLease}};
-  CommitPoint point_;
+  CommitPoint point_{3};
   std::optional<Membership> members_;
   std::optional<absl::Status> result_;
   verbena::TaskScope scope_{scheduler_};
@@ -102,6 +103,7 @@ TEST_F(MembershipTest, AChangeWhoseAnswerIsLostIsFoundDone) {
   EXPECT_EQ(directory_.requests, 2);
   EXPECT_EQ(point_.sequence(), 5u);
   // The next change goes on from there.
+  point_.NoteDurable("s2", 5);
   Start(members_->Add("s2"));
   scheduler_.RunUntilIdle();
   EXPECT_TRUE(result_->ok()) << *result_;
@@ -125,6 +127,64 @@ TEST_F(MembershipTest, AReplicaWhoseJoiningWasCutOffCountsUntilItIsRemoved) {
   scheduler_.RunUntilIdle();
   EXPECT_TRUE(result_->ok()) << *result_;
   EXPECT_EQ(point_.sequence(), 7u);
+  EXPECT_EQ(directory_.now.state.in_sync, (std::vector<std::string>{"s1"}));
+}
+
+TEST_F(MembershipTest, AReplicaThatLacksWhatWasCommittedMeanwhileDoesNotJoin) {
+  Lead({"s1", "s2"});
+  for (const char* name : {"s1", "s2", "s3"}) point_.NoteDurable(name, 5);
+  point_.NoteDurable("s1", 9);
+  directory_.answers.Reset();
+  std::optional<absl::Status> removed;
+  scope_.Spawn([](Task<absl::Status> change, std::optional<absl::Status>& result) -> Task<void> {
+    result = co_await std::move(change);
+  }(members_->Remove("s2"), removed));
+  scheduler_.RunUntilIdle();
+  Start(members_->Add("s3"));  // it waits for its turn, and has all that is committed
+  scheduler_.RunUntilIdle();
+  directory_.answers.Set();
+  scheduler_.RunUntilIdle();
+  ASSERT_TRUE(removed.has_value() && result_.has_value());
+  EXPECT_TRUE(removed->ok()) << *removed;
+  EXPECT_EQ(point_.sequence(), 9u);
+  EXPECT_TRUE(absl::IsFailedPrecondition(*result_)) << *result_;
+  EXPECT_EQ(directory_.now.state.in_sync, (std::vector<std::string>{"s1"}));
+  point_.NoteDurable("s3", 9);
+  Start(members_->Add("s3"));
+  scheduler_.RunUntilIdle();
+  EXPECT_TRUE(result_->ok()) << *result_;
+}
+
+TEST_F(MembershipTest, AReplicaThatLacksWhatAnEarlierEpochMayHaveCommittedDoesNotJoin) {
+  Lead({"s1", "s2"});
+  point_.NoteDurable("s1", 3);
+  point_.NoteDurable("s3", 2);
+  ASSERT_EQ(point_.sequence(), 0u) << "nobody knows in this epoch what s2 has";
+  Start(members_->Add("s3"));
+  scheduler_.RunUntilIdle();
+  ASSERT_TRUE(result_.has_value());
+  EXPECT_TRUE(absl::IsFailedPrecondition(*result_)) << *result_;
+  EXPECT_FALSE(IsInSync(directory_.now.state, "s3"));
+}
+
+TEST_F(MembershipTest, AnAnswerFromBeforeProvesNothing) {
+  Lead({"s1", "s2"});
+  point_.NoteDurable("s1", 5);
+  SeenState old = directory_.now;
+  old.state.in_sync = {"s1"};
+  --old.revision;
+  directory_.stale = old;
+  directory_.answers.Reset();
+  Start(members_->Remove("s2"));
+  scheduler_.RunUntilIdle();
+  directory_.now.state.in_sync = {"s1", "s2"};
+  directory_.now.revision += 5;  // the request is refused
+  directory_.answers.Set();
+  scheduler_.RunUntilIdle();
+  EXPECT_EQ(point_.sequence(), 0u) << "etcd has s2 in sync";
+  scheduler_.AdvanceBy(std::chrono::seconds(1));
+  ASSERT_TRUE(result_.has_value());
+  EXPECT_TRUE(result_->ok()) << *result_;
   EXPECT_EQ(directory_.now.state.in_sync, (std::vector<std::string>{"s1"}));
 }
 
@@ -169,7 +229,7 @@ TEST_F(MembershipTest, ChangesAreMadeOneByOne) {
 }
 
 TEST(CommitPointTest, TheSlowestMemberDecidesWhatIsCommitted) {
-  CommitPoint point;
+  CommitPoint point(0);
   point.SetMembers({"s1", "s2", "s3"});
   point.NoteDurable("s1", 9);
   point.NoteDurable("s2", 7);
@@ -181,7 +241,7 @@ TEST(CommitPointTest, TheSlowestMemberDecidesWhatIsCommitted) {
 }
 
 TEST(CommitPointTest, OthersDoNotCount) {
-  CommitPoint point;
+  CommitPoint point(0);
   point.SetMembers({"s1", "s2"});
   point.NoteDurable("s1", 9);
   point.NoteDurable("s3", 9);
@@ -189,7 +249,7 @@ TEST(CommitPointTest, OthersDoNotCount) {
 }
 
 TEST(CommitPointTest, NeverGoesBack) {
-  CommitPoint point;
+  CommitPoint point(0);
   point.SetMembers({"s1"});
   point.NoteDurable("s1", 9);
   point.SetMembers({"s1", "s2"});

@@ -4,8 +4,9 @@
 // A client's names are one record beside the data, written in the batch of each write. It is short:
 // a write says which numbers its client repeats no more, and these are dropped. Bounds: kMaxNames
 // of one client, kMaxClients. A number that is over, or was pushed out, gives an error, never "not
-// there". A client that has written nothing for kKeepEntries entries may be forgotten when there
-// are too many; its calls could run again then. One thread.
+// there". A client that has written nothing for long may be forgotten when there are too many.
+// From then on a repeated call of a client that is not known, or whose number is below the first
+// that is known of it, gives an error, too. One thread.
 //
 //   absl::StatusOr<std::optional<uint64_t>> sequence = names.Find(client, number);
 
@@ -34,8 +35,12 @@ class Names {
   // The place in the log of the call with that name, or none if the log has no such call.
   // OUT_OF_RANGE: its client has said that it repeats the call no more, or has too many names.
   absl::StatusOr<std::optional<uint64_t>> Find(std::string_view client, uint64_t number) const;
-  // Whether a new client has room.
-  bool HasRoomFor(std::string_view client, uint64_t sequence) const;
+  // The same for a call that is repeated, and may be that of a client that was forgotten.
+  absl::StatusOr<std::optional<uint64_t>> FindRepeated(std::string_view client,
+                                                       uint64_t number) const;
+  // Whether a client has room for the entry `sequence`. Entries up to `old` are so old that their
+  // client may be forgotten.
+  bool HasRoomFor(std::string_view client, uint64_t sequence, uint64_t old) const;
 
   // An entry of the log has been taken. Taking it twice changes nothing. Returns the client that
   // was forgotten to make room, if any.
@@ -52,7 +57,11 @@ class Names {
     std::map<uint64_t, uint64_t> sequences;  // by number
     uint64_t over_below = 0;
     uint64_t last_sequence = 0;
+    uint64_t unproven_below = 0;  // such numbers may be of before the client was forgotten
   };
+
+  // One may have been forgotten.
+  bool is_full() const { return clients_.size() >= kMaxClients; }
 
   // The client that has written nothing for the longest time.
   std::map<std::string, Client, std::less<>>::const_iterator Idlest() const;

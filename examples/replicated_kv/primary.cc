@@ -69,8 +69,10 @@ Task<absl::StatusOr<uint64_t>> Primary::Begin(WriteKind kind, const v1::WriteReq
   VERBENA_CO_RETURN_IF_ERROR(Serving());
   if (!taking_) co_return absl::UnavailableError(parts_.name + " hands its shard over");
   const uint64_t sequence = parts_.log.last().sequence + 1;
+  const verbena::TimePoint now = parts_.clock.Now();
+  age_.Note(parts_.log.last().sequence, now);
   if (uncommitted_.size() >= kMaxUncommitted || !parts_.log.has_room() ||
-      !parts_.store.names().HasRoomFor(client, sequence)) {
+      !parts_.store.names().HasRoomFor(client, sequence, age_.old(now))) {
     co_return absl::ResourceExhaustedError("too many writes, or clients, are under way");
   }
   auto entry = std::make_shared<v1::Entry>();
@@ -139,7 +141,7 @@ Task<absl::StatusOr<std::optional<std::string>>> Primary::Get(std::string key) {
 Task<absl::StatusOr<std::optional<uint64_t>>> Primary::Lookup(verbena::RequestId id) {
   VERBENA_CO_RETURN_IF_ERROR(co_await AwaitCommitted(0));
   VERBENA_CO_ASSIGN_OR_RETURN(const std::optional<uint64_t> sequence,
-                              parts_.store.names().Find(ClientOf(id), id.number));
+                              parts_.store.names().FindRepeated(ClientOf(id), id.number));
   if (sequence.has_value()) VERBENA_CO_RETURN_IF_ERROR(co_await AwaitCommitted(*sequence));
   co_return sequence;
 }

@@ -23,6 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "examples/replicated_kv/lease_term.h"
+#include "examples/replicated_kv/log_age.h"
 #include "examples/replicated_kv/membership.h"
 #include "examples/replicated_kv/replica_log.h"
 #include "examples/replicated_kv/replica_store.h"
@@ -104,6 +105,7 @@ class Primary {
   std::string why_ended_;
   verbena::CancelScope* running_ = nullptr;  // while Run() does
   verbena::Mutex ordering_;                  // of writes
+  LogAge age_;
   std::deque<std::shared_ptr<const v1::Entry>> uncommitted_;
   // The newest of these by key.
   absl::flat_hash_map<std::string, std::shared_ptr<const v1::Entry>> newest_;

@@ -751,6 +751,10 @@ MUTANTS = [
            "*AReplicaThatLacksWhatWasCommittedMeanwhileDoesNotJoin"),
     Mutant("kStaleStateBelieved", "//tests/examples/replicated_kv:membership_test",
            "*AnAnswerFromBeforeProvesNothing"),
+    Mutant("kIdleClientsStay", "//tests/examples/replicated_kv:log_test",
+           "*ClientsThatAreGoneKeepNoOthersOut"),
+    Mutant("kForgottenCallRunsAgain", "//tests/examples/replicated_kv:log_test",
+           "*ARepeatedCallOfAClientThatMayHaveBeenForgottenIsNotTakenForNew"),
     Mutant("kStuckBackupKept", "//tests/examples/replicated_kv:rules_test",
            "*ADiskThatTakesNothingIsStuckHoweverOftenTheBackupAnswers"),
 ]

@@ -395,16 +395,18 @@ enum class PlantedFault {
   kLeftWriteStaysQueued,     // a write is stored whose coroutine was destroyed before its turn
 
   // the replicated store
-  kLostReplicaMayLead,     // a replica that left the in-sync set may become primary
-  kLeaseCountsFromAnswer,  // a primary counts its lease from when it heard that it was renewed
-  kOlderEpochTaken,        // a backup takes the log of a primary that was replaced
-  kCommitBeforeSlowest,    // a write is acknowledged before all replicas in sync have it
-  kCommitBeforeRemoval,    // a write is acknowledged without a replica that etcd has in sync
-  kNameNotWithData,        // a write's data are stored without the name of its call
-  kEntryOfPastEpochTaken,  // a backup takes an entry that is older than the one before
-  kLaggingReplicaJoins,    // a replica joins the in-sync set without all that may be committed
-  kStaleStateBelieved,     // etcd's answer from before a change counts as the change
-  kStuckBackupKept,        // a backup whose disk takes nothing stays in sync, and writes wait for it
+  kLostReplicaMayLead,      // a replica that left the in-sync set may become primary
+  kLeaseCountsFromAnswer,   // a primary counts its lease from when it heard that it was renewed
+  kOlderEpochTaken,         // a backup takes the log of a primary that was replaced
+  kCommitBeforeSlowest,     // a write is acknowledged before all replicas in sync have it
+  kCommitBeforeRemoval,     // a write is acknowledged without a replica that etcd has in sync
+  kNameNotWithData,         // a write's data are stored without the name of its call
+  kEntryOfPastEpochTaken,   // a backup takes an entry that is older than the one before
+  kLaggingReplicaJoins,     // a replica joins the in-sync set without all that may be committed
+  kStaleStateBelieved,      // etcd's answer from before a change counts as the change
+  kIdleClientsStay,         // clients that wrote once and are gone keep all others out
+  kForgottenCallRunsAgain,  // a repeated call of a client that was forgotten counts as a new one
+  kStuckBackupKept,  // a backup whose disk takes nothing stays in sync, and writes wait for it
 };
 
 }  // namespace verbena::internal::mutant

@@ -271,11 +271,56 @@ TEST(NamesTest, ANewClientHasRoomOnlyIfAnOldOneMayBeForgotten) {
     entry.set_client("client " + std::to_string(i));
     EXPECT_FALSE(names.Add(entry).has_value());
   }
-  EXPECT_TRUE(names.HasRoomFor("client 7", 2));
-  EXPECT_FALSE(names.HasRoomFor("another", 2));
-  EXPECT_TRUE(names.HasRoomFor("another", Names::kKeepEntries + 2));
+  EXPECT_TRUE(names.HasRoomFor("client 7", 2, 0));
+  EXPECT_FALSE(names.HasRoomFor("another", 2, 0));
+  EXPECT_TRUE(names.HasRoomFor("another", Names::kKeepEntries + 2, 0));
   entry.set_client("another");
   EXPECT_TRUE(names.Add(entry).has_value());
+}
+
+// As with thousands of programs that write once each: no log would ever get longer again.
+TEST(NamesTest, ClientsThatAreGoneKeepNoOthersOut) {
+  Names names;
+  v1::Entry entry = EntryOf(1, 2, "k", "v");
+  for (size_t i = 0; i < Names::kMaxClients; ++i) {
+    entry.set_client("client " + std::to_string(i));
+    entry.set_sequence(1 + i);
+    EXPECT_FALSE(names.Add(entry).has_value());
+  }
+  const uint64_t next = 1 + Names::kMaxClients;
+  EXPECT_FALSE(names.HasRoomFor("another", next, 0));
+  EXPECT_TRUE(names.HasRoomFor("another", next, 1)) << "the first entry is old";
+}
+
+TEST(NamesTest, ARepeatedCallOfAClientThatMayHaveBeenForgottenIsNotTakenForNew) {
+  Names names;
+  v1::Entry entry = EntryOf(1, 2, "k", "v");  // number 101
+  for (size_t i = 0; i < Names::kMaxClients - 1; ++i) {
+    entry.set_client("client " + std::to_string(i));
+    names.Add(entry);
+  }
+  EXPECT_FALSE(names.FindRepeated("unknown", 1)->has_value()) << "none was forgotten";
+  entry.set_client("known all the time");
+  entry.set_sequence(2);
+  names.Add(entry);
+  entry.set_client("another");
+  entry.set_sequence(3);
+  const std::optional<std::string> forgotten = names.Add(entry);
+  ASSERT_TRUE(forgotten.has_value());
+  EXPECT_TRUE(absl::IsOutOfRange(names.FindRepeated(*forgotten, 101).status()));
+  EXPECT_FALSE(names.Find(*forgotten, 102)->has_value()) << "a call that is not repeated may run";
+  EXPECT_FALSE(names.FindRepeated("known all the time", 102)->has_value());
+  // It comes back with a later call.
+  entry.set_client(*forgotten);
+  entry.set_sequence(4);
+  entry.set_number(103);
+  names.Add(entry);
+  Names loaded;
+  ASSERT_TRUE(loaded.Load(*forgotten, names.RecordOf(*forgotten)).ok());
+  for (const Names& each : {names, loaded}) {
+    EXPECT_TRUE(absl::IsOutOfRange(each.FindRepeated(*forgotten, 101).status()));
+    EXPECT_EQ(**each.FindRepeated(*forgotten, 103), 4u);
+  }
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 // EpochGate: a backup's memory of epochs and streams. It admits one stream of the log at a time,
 // and no message of a primary that has been replaced.
 //
-// A value; one thread. It begins with the epoch that etcd has when the server starts.
+// A value; one thread. It knows epochs from etcd alone, which makes them: a stream that names one
+// of its own would end a primary that is none, and shut out all others.
 //
 //   VERBENA_CO_ASSIGN_OR_RETURN(const uint64_t pass, gate.Admit(hello.epoch()));
 //   … for each message: VERBENA_CO_RETURN_IF_ERROR(gate.Check(pass, message.epoch()));
@@ -23,13 +24,14 @@ class EpochGate {
  public:
   uint64_t epoch() const { return epoch_; }
 
-  // There is an epoch like this.
+  // Etcd has, or had, that epoch.
   void Learn(uint64_t epoch) { epoch_ = std::max(epoch_, epoch); }
 
-  // Lets a new stream in, and ends the one before. FAILED_PRECONDITION: its primary was replaced.
+  // Lets a new stream in, and ends the one before. FAILED_PRECONDITION: its primary was replaced,
+  // or etcd has not told of it.
   absl::StatusOr<uint64_t> Admit(uint64_t epoch) {
+    if (VERBENA_MUTANT(kStreamMakesEpoch)) Learn(epoch);
     if (absl::Status fresh = CheckEpoch(epoch); !fresh.ok()) return fresh;
-    Learn(epoch);
     return ++pass_;
   }
   // Lets no stream go on.
@@ -46,9 +48,10 @@ class EpochGate {
 
  private:
   absl::Status CheckEpoch(uint64_t epoch) const {
-    if (epoch >= epoch_ || VERBENA_MUTANT(kOlderEpochTaken)) return absl::OkStatus();
-    return absl::FailedPreconditionError(
-        fmt::format("epoch {} is over: this replica knows epoch {}", epoch, epoch_));
+    if (epoch == epoch_ || VERBENA_MUTANT(kOlderEpochTaken)) return absl::OkStatus();
+    return absl::FailedPreconditionError(fmt::format("epoch {} {}: this replica knows epoch {}",
+                                                     epoch, epoch < epoch_ ? "is over" : "is none",
+                                                     epoch_));
   }
 
   uint64_t epoch_ = 0;

@@ -196,6 +196,12 @@ Task<absl::Status> Replica::Receive(LogStream& stream) {
     co_return absl::InvalidArgumentError(
         fmt::format("the log of shard {} at a replica of shard {}", hello.shard(), options_.shard));
   }
+  if (hello.epoch() > gate_.epoch()) {
+    VERBENA_CO_ASSIGN_OR_RETURN(const SeenState seen, co_await directory_.Look());
+    if (stopping_) co_return NotOpen();
+    gate_.Learn(seen.state.epoch);
+    if (hello.epoch() > gate_.epoch()) co_return gate_.Admit(hello.epoch()).status();
+  }
   if (primary_ != nullptr) {
     if (hello.epoch() <= primary_->epoch()) {
       co_return absl::FailedPreconditionError(

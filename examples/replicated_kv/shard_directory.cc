@@ -26,6 +26,11 @@ Task<absl::StatusOr<SeenState>> EtcdDirectory::Read() {
   co_return SeenIn(range.entries);
 }
 
+Task<absl::StatusOr<SeenState>> EtcdDirectory::Look() {
+  VERBENA_CO_ASSIGN_OR_RETURN(const EtcdRange range, co_await etcd_.List(prefix_ + "/"));
+  co_return SeenIn(range.entries);
+}
+
 Task<absl::Status> EtcdDirectory::Create(ShardState first) {
   co_return (co_await etcd_.Commit(
                  EtcdTxn().IfAbsent(state_key()).Put(state_key(), ShardStateText(first))))

@@ -46,6 +46,8 @@ class EtcdDirectory final : public ShardDirectory {
 
   // NOT_FOUND: nobody has made the shard yet.
   verbena::Task<absl::StatusOr<SeenState>> Read();
+  // The same, for others than the one who waits for Changed().
+  verbena::Task<absl::StatusOr<SeenState>> Look();
   // Makes the shard, unless it is there.
   verbena::Task<absl::Status> Create(ShardState first);
   // Makes `next` the state, whose primary is at `address` as long as `lease` lasts, if the state is

@@ -755,6 +755,8 @@ MUTANTS = [
            "*ClientsThatAreGoneKeepNoOthersOut"),
     Mutant("kForgottenCallRunsAgain", "//tests/examples/replicated_kv:log_test",
            "*ARepeatedCallOfAClientThatMayHaveBeenForgottenIsNotTakenForNew"),
+    Mutant("kStreamMakesEpoch", "//tests/examples/replicated_kv:rules_test",
+           "*AStreamMakesNoEpoch"),
     Mutant("kStuckBackupKept", "//tests/examples/replicated_kv:rules_test",
            "*ADiskThatTakesNothingIsStuckHoweverOftenTheBackupAnswers"),
 ]

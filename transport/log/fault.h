@@ -397,6 +397,7 @@ enum class PlantedFault {
   // the replicated store
   kLostReplicaMayLead,      // a replica that left the in-sync set may become primary
   kLeaseCountsFromAnswer,   // a primary counts its lease from when it heard that it was renewed
+  kStreamMakesEpoch,        // a backup believes each epoch that a stream names
   kOlderEpochTaken,         // a backup takes the log of a primary that was replaced
   kCommitBeforeSlowest,     // a write is acknowledged before all replicas in sync have it
   kCommitBeforeRemoval,     // a write is acknowledged without a replica that etcd has in sync

@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "fmt/format.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace kv {
 namespace {
@@ -35,6 +36,7 @@ uint64_t ChangeLog::last() const {
 absl::StatusOr<std::vector<StoreChange>> ChangeLog::After(uint64_t& seen,
                                                           std::string_view prefix) const {
   std::vector<StoreChange> found;
+  size_t bytes = 0;
   std::lock_guard<std::mutex> lock(mutex_);
   const uint64_t first = last_ - changes_.size() + 1;
   if (seen + 1 < first) {
@@ -43,8 +45,12 @@ absl::StatusOr<std::vector<StoreChange>> ChangeLog::After(uint64_t& seen,
   }
   while (seen < last_ && found.size() < kMaxBatch) {
     const StoreChange& change = changes_[seen + 1 - first];
+    if (change.key.starts_with(prefix)) {
+      bytes += BytesOf(change);
+      if (!found.empty() && bytes > kMaxBatchBytes && !VERBENA_MUTANT(kWatcherHoldsMuch)) break;
+      found.push_back(change);
+    }
     ++seen;
-    if (change.key.starts_with(prefix)) found.push_back(change);
   }
   return found;
 }

@@ -32,8 +32,9 @@ class ChangeLog {
  public:
   static constexpr size_t kMaxChanges = 4096;
   static constexpr size_t kMaxBytes = size_t{8} << 20;  // of keys and values
-  // The most that After() returns at once.
+  // The most that After() returns at once: a watcher whose caller does not read holds it for long.
   static constexpr size_t kMaxBatch = 64;
+  static constexpr size_t kMaxBatchBytes = size_t{16} << 10;  // or one larger change (start)
 
   void Add(std::string_view key, std::optional<std::string_view> value);
   // The number of the last change; 0 if there is none.

@@ -1,5 +1,7 @@
 #include "examples/kv/kv_service.h"
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +18,7 @@
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/payload.h"
 #include "verbena/rpc/time.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace kv {
 
@@ -23,6 +26,14 @@ using verbena::Buffer;
 using verbena::ServerContext;
 using verbena::ServerWriter;
 using verbena::Task;
+
+namespace {
+
+// Between two looks for changes. A client may have thousands of idle watchers.
+constexpr verbena::Duration kShortestPause = std::chrono::milliseconds(1);
+constexpr verbena::Duration kLongestPause = std::chrono::milliseconds(32);
+
+}  // namespace
 
 Task<absl::Status> KvService::Put(ServerContext& context, const v1::PutRequest& request,
                                   v1::PutReply& reply) {
@@ -62,14 +73,38 @@ Task<absl::Status> KvService::Get(ServerContext& context, const v1::GetRequest& 
                                   v1::GetReply&) {
   std::string value;
   VERBENA_CO_RETURN_IF_ERROR(co_await store_.Get(request.key(), value));
+  Buffer payload;
+  while (payload.size() != value.size()) {
+    if (value.empty()) break;
+    payload = Buffer();
+    VERBENA_CO_ASSIGN_OR_RETURN(payload, co_await BufferFor(context, request.key(), value));
+  }
   if (value.empty()) {
     context.SetResponsePayload(verbena::Payload::Empty());
     co_return absl::OkStatus();
   }
-  VERBENA_CO_ASSIGN_OR_RETURN(Buffer payload, co_await context.AllocateBuffer(value.size()));
   std::memcpy(payload.data(), value.data(), value.size());
   context.SetResponsePayload(std::move(payload));
   co_return absl::OkStatus();
+}
+
+Task<absl::StatusOr<Buffer>> KvService::BufferFor(ServerContext& context, std::string_view key,
+                                                  std::string& value) {
+  const size_t bytes = value.size();
+  const bool holds =
+      held_bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes <= max_held_bytes_ ||
+      VERBENA_MUTANT(kWaitingValuesUnbounded);
+  if (!holds) {
+    held_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+    std::string().swap(value);
+  }
+  absl::StatusOr<Buffer> payload = co_await context.AllocateBuffer(bytes);
+  if (holds) {
+    held_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+  } else if (payload.ok()) {
+    VERBENA_CO_RETURN_IF_ERROR(co_await store_.Get(key, value));
+  }
+  co_return payload;
 }
 
 Task<absl::Status> KvService::Delete(ServerContext& context, const v1::DeleteRequest& request,
@@ -116,6 +151,7 @@ Task<absl::Status> KvService::ScanAll(ServerContext&, const v1::ScanAllRequest& 
 
 Task<absl::Status> KvService::Watch(ServerContext&, const v1::WatchRequest& request,
                                     ServerWriter<v1::Change>& changes) {
+  verbena::Duration pause = kShortestPause;
   uint64_t seen = store_.changes().last();
   v1::Change message;
   message.set_number(seen);
@@ -130,8 +166,10 @@ Task<absl::Status> KvService::Watch(ServerContext&, const v1::WatchRequest& requ
       if (change.value.has_value()) message.set_value(*std::move(change.value));
       VERBENA_CO_RETURN_IF_ERROR(co_await changes.Write(message));
     }
+    if (!found.empty()) pause = kShortestPause;
     if (seen < store_.changes().last()) continue;
-    VERBENA_CO_RETURN_IF_ERROR(co_await verbena::Sleep(std::chrono::milliseconds(1)));
+    VERBENA_CO_RETURN_IF_ERROR(co_await verbena::Sleep(pause));
+    pause = std::min(2 * pause, kLongestPause);
   }
 }
 

@@ -391,6 +391,8 @@ enum class PlantedFault {
   kRecordInBatchOfItsOwn,    // a crash may leave a write's data without the record beside it
   kRecordNotLookedUp,        // after a restart, calls that ran are taken for new ones
   kRepeatableForgotten,      // the record of a call that its client may still repeat is removed
+  kWaitingValuesUnbounded,   // Gets that wait for memory hold all of their values meanwhile
+  kWatcherHoldsMuch,         // a watcher whose caller does not read holds megabytes of changes
   kOneWriterHearsOfFailure,  // of a batch that failed, the others hear that it was stored
   kLeftWriteStaysQueued,     // a write is stored whose coroutine was destroyed before its turn
 

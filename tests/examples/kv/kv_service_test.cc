@@ -97,6 +97,22 @@ TEST_F(KvServiceTest, ValuesOfEachLengthComeBack) {
   }
 }
 
+// Its Gets may hold nothing while they wait for memory.
+TEST_F(KvServiceTest, AValueIsReadAgainIfOthersThatWaitHoldTooMuch) {
+  const std::string value(100000, 'v');
+  ASSERT_TRUE(Put("key", value).ok());
+  InProcess<KvService> other{{.runtime = {.executors = 1}}, store_, records_, size_t{0}};
+  v1::GetRequest request;
+  request.set_key("key");
+  v1::KeyValue::Stub stub(other.channel());
+  const auto reply = other.Run(stub.Get(request, {.deadline = kLong}));
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_EQ(std::string(reply->payload.data(), reply->payload.size()), value);
+  const auto stats = other.Run(stub.Stats(v1::StatsRequest()));
+  ASSERT_TRUE(stats.ok()) << stats.status();
+  EXPECT_EQ(stats->gets(), 2u);
+}
+
 TEST_F(KvServiceTest, APutWithoutAPayloadIsRefused) {
   v1::PutRequest request;
   request.set_key("key");
@@ -221,6 +237,22 @@ TEST(ChangeLogTest, AWatcherThatMissedChangesHearsSo) {
   EXPECT_EQ(changes->size(), ChangeLog::kMaxBatch);
   EXPECT_EQ(changes->front().number, 2u);
   EXPECT_EQ(seen, 1 + ChangeLog::kMaxBatch);
+}
+
+TEST(ChangeLogTest, AWatcherHoldsFewBytesAtOnce) {
+  ChangeLog log;
+  const std::string value(ChangeLog::kMaxBatchBytes - 100, 'v');
+  for (int i = 0; i < 3; ++i) log.Add("key", value);
+  log.Add("key", value + value);
+  uint64_t seen = 0;
+  for (uint64_t number = 1; number <= 4; ++number) {
+    const absl::StatusOr<std::vector<StoreChange>> changes = log.After(seen, "");
+    ASSERT_TRUE(changes.ok()) << changes.status();
+    ASSERT_EQ(changes->size(), 1u);
+    EXPECT_EQ(changes->front().number, number);
+    EXPECT_EQ(seen, number);
+  }
+  EXPECT_TRUE(log.After(seen, "")->empty());
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/cord.h"
@@ -33,7 +34,8 @@ DedupeShard::DedupeShard(const DedupeLimits& limits, uint64_t incarnation)
     : limits_(limits),
       incarnation_(incarnation),
       entry_weight_(
-          std::max<size_t>(1, limits.max_bytes / std::max<size_t>(1, limits.max_results))) {}
+          std::max<size_t>(1, limits.max_bytes / std::max<size_t>(1, limits.max_results))),
+      dropped_(std::max<size_t>(1, limits.max_results)) {}
 
 DedupeShard::~DedupeShard() = default;
 
@@ -104,8 +106,9 @@ DedupeClaim DedupeShard::BeginUnknown(const DedupeRequest& request, Record* reco
                          !VERBENA_MUTANT(kDroppedResultRunsAgain);
   const bool elsewhere =
       repeated && name.earlier != incarnation_ && !VERBENA_MUTANT(kIncarnationIgnored);
-  const bool lost =
-      repeated && (record == nullptr ? dropped_records_ : name.id.number < record->unproven_below);
+  const uint64_t unproven_below =
+      record != nullptr ? record->unproven_below : UnprovenBelow(name.id, name.id.number + 1);
+  const bool lost = repeated && name.id.number < unproven_below;
   if ((forgotten || elsewhere || lost) && !limits_.has_store) {
     return Unproven(forgotten ? "it has dropped the result (DedupeOptions)"
                     : elsewhere
@@ -122,6 +125,7 @@ DedupeClaim DedupeShard::BeginUnknown(const DedupeRequest& request, Record* reco
   }
   static_cast<DedupeIdleNode&>(*record).Unlink();
   static_cast<IdleAgeNode&>(*record).Unlink();
+  record->began_below = std::max(record->began_below, name.id.number + 1);
   Call& call = record->calls[name.id.number];
   call.record = record;
   call.number = name.id.number;
@@ -164,9 +168,10 @@ DedupeShard::Record* DedupeShard::AddRecord(const DedupeRequest& request, TimePo
   record->client = {.client = request.name.id.client};
   record->owner = &shares_.Of(request.source, request.runtime);
   record->acknowledged_below = request.name.acknowledged_below;
-  // The client gave greater numbers later, to calls that come after this one.
-  if (dropped_records_ && !VERBENA_MUTANT(kForgottenClientIsNew)) {
-    record->unproven_below = request.name.id.number;
+  // Of a client whose record is not among the dropped ones any more, it is taken that it gave
+  // greater numbers later, to calls that come after this one.
+  if (!VERBENA_MUTANT(kForgottenClientIsNew)) {
+    record->unproven_below = UnprovenBelow(request.name.id, request.name.id.number);
   }
   shares_.Add(*record->owner, entry_weight_);
   return (records_[request.name.id.client] = std::move(record)).get();
@@ -224,8 +229,14 @@ void DedupeShard::NoteIdle(Record& record, TimePoint now) {
   idle_by_age_.PushBack(record);
 }
 
+uint64_t DedupeShard::UnprovenBelow(const RequestId& id, uint64_t number) const {
+  const std::optional<uint64_t> dropped = dropped_.Below(id.client);
+  if (dropped.has_value() && !VERBENA_MUTANT(kLaterNumbersAreNew)) return *dropped;
+  return dropped.has_value() || !dropped_.complete() ? number : 0;
+}
+
 void DedupeShard::DropRecord(Record& record) {
-  dropped_records_ = true;
+  dropped_.Add(record.client.client, std::max(record.began_below, record.unproven_below));
   DedupeOwner& owner = *record.owner;
   records_.erase(std::array<uint8_t, 16>(record.client.client));
   shares_.Remove(owner, entry_weight_);

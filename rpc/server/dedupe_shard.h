@@ -3,7 +3,8 @@
 //
 // Owned by a DedupeTable, which holds its lock around each call. Bounded in results, bytes and time
 // as DedupeLimits says, and in records of clients' names by max_results, too. Each record remembers
-// which numbers have run, so that no call is taken for a new one because its result was dropped.
+// which numbers have run, so that no call is taken for a new one because its result was dropped. Of
+// records that were dropped, the latest max_results leave their highest number (dropped_names.h).
 
 #ifndef VERBENA_RPC_SERVER_DEDUPE_SHARD_H_
 #define VERBENA_RPC_SERVER_DEDUPE_SHARD_H_
@@ -24,6 +25,7 @@
 #include "verbena/rpc/outcome.h"
 #include "verbena/rpc/server/dedupe_result.h"
 #include "verbena/rpc/server/dedupe_shares.h"
+#include "verbena/rpc/server/dropped_names.h"
 #include "verbena/rpc/server/sequence_set.h"
 #include "verbena/transport/connect/runtime_id.h"
 #include "verbena/transport/coro/clock.h"
@@ -113,6 +115,7 @@ class DedupeShard {
     uint64_t acknowledged_below = 0;
     // The client may have had a record before, which was dropped, with calls of these numbers.
     uint64_t unproven_below = 0;
+    uint64_t began_below = 0;        // as far as numbers of calls went here
     SequenceSet forgotten;           // numbers that have run, and whose results were dropped
     std::map<uint64_t, Call> calls;  // by number
     TimePoint idle_since{};
@@ -122,6 +125,9 @@ class DedupeShard {
   static void DropGoneWaiters(Call& call);
   static DedupeClaim Found(const DedupeRequest& request, Call& call, Executor& executor);
   DedupeClaim BeginUnknown(const DedupeRequest& request, Record* record, TimePoint now);
+  // Calls of a client without a record may have run if their numbers are below it. `number`: that
+  // of a call for which the client may have had a record that is not among the dropped ones.
+  uint64_t UnprovenBelow(const RequestId& id, uint64_t number) const;
   void Acknowledge(Record& record, uint64_t below, TimePoint now);
   // A record for the request's client; null if there is no room.
   Record* AddRecord(const DedupeRequest& request, TimePoint now);
@@ -144,7 +150,7 @@ class DedupeShard {
   IntrusiveList<IdleAgeNode> idle_by_age_;  // records
   size_t results_ = 0;
   size_t bytes_ = 0;
-  bool dropped_records_ = false;  // so a client that is unknown may have been known
+  DroppedNames dropped_;  // of clients that were known
 };
 
 }  // namespace verbena::internal

@@ -636,6 +636,8 @@ MUTANTS = [
            "*AClientThatNeverAcknowledgesIsBounded"),
     Mutant("kForgottenClientIsNew", "//tests/rpc/server:dedupe_shard_test",
            "*AForgottenClientsCallDoesNotRunAgainAfterALaterOne"),
+    Mutant("kLaterNumbersAreNew", "//tests/rpc/server:dedupe_shard_test",
+           "*AForgottenClientsCallDoesNotRunAgainAfterAnEarlierOneThatCameLate"),
     Mutant("kIncarnationIgnored", "//tests/rpc:dedupe_test",
            "*AServerThatRestartedProvesNothingOfEarlierAttempts"),
     Mutant("kStoreNotAsked", "//tests/rpc:dedupe_test", "*AStoreKnowsWhatRanBeforeTheRestart"),

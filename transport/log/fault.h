@@ -342,6 +342,7 @@ enum class PlantedFault {
   kGoneWaitersKept,             // requests that end while their call runs take memory without end
   kDroppedResultRunsAgain,      // a call whose result was dropped runs again
   kForgottenClientIsNew,        // calls of a client that was forgotten run again after its next one
+  kLaterNumbersAreNew,          // a forgotten client's calls run again after an earlier number
   kIncarnationIgnored,          // a server that has restarted runs calls that ran before
   kStoreNotAsked,               // a server that has restarted does not ask for stored names
   kAcknowledgedResultsKept,     // a server keeps results that nobody will ask for

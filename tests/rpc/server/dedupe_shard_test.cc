@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "verbena/rpc/internal/status_codec.h"
 #include "verbena/rpc/server/dedupe_table.h"
+#include "verbena/rpc/server/dropped_names.h"
 #include "verbena/rpc/server/sequence_set.h"
 #include "verbena/transport/executor/executor.h"
 
@@ -202,6 +203,45 @@ TEST_F(DedupeShardTest, AForgottenClientsCallDoesNotRunAgainAfterALaterOne) {
   RunCall(Request(1, 3));
   ExpectUnproven(Begin(Request(1, 1, kIncarnation)));
   EXPECT_EQ(Begin(Request(1, 4, kIncarnation)).verdict, kRun) << "it came here, and got lost";
+}
+
+// As when an earlier call waited at its client for long, or was refused by another server.
+TEST_F(DedupeShardTest, AForgottenClientsCallDoesNotRunAgainAfterAnEarlierOneThatCameLate) {
+  Make({.max_results = 8, .max_bytes = 800});
+  RunCall(Request(1, 9));
+  now_ += seconds(60);
+  RunCall(Request(2, 1));
+  now_ += seconds(60);
+  RunCall(Request(2, 2));
+  ASSERT_EQ(shard_->records(), 1u);
+  RunCall(Request(1, 8));
+  ExpectUnproven(Begin(Request(1, 9, kIncarnation)));
+  EXPECT_EQ(Begin(Request(1, 10, kIncarnation)).verdict, kRun) << "it came here, and got lost";
+}
+
+TEST_F(DedupeShardTest, AForgottenClientIsBoundedInMemoryAndThenTakenForEachUnknownOne) {
+  Make({.max_results = 2, .max_bytes = 200});
+  // Each pushes the one before out.
+  for (uint8_t client = 1; client <= 4; ++client) RunCall(Request(client, 1));
+  EXPECT_EQ(Begin(Request(9, 1, kIncarnation)).verdict, kRun) << "all that were dropped are known";
+  End(Request(9, 1), "ok");
+  RunCall(Request(5, 1));
+  ExpectUnproven(Begin(Request(8, 1, kIncarnation)));
+}
+
+TEST(DroppedNamesTest, TheOldestGoFirst) {
+  DroppedNames names(2);
+  EXPECT_TRUE(names.complete());
+  names.Add({1}, 5);
+  names.Add({2}, 7);
+  names.Add({1}, 3);
+  EXPECT_EQ(names.Below({1}), 5u);
+  EXPECT_TRUE(names.complete());
+  names.Add({3}, 9);
+  EXPECT_EQ(names.size(), 2u);
+  EXPECT_FALSE(names.Below({1}).has_value());
+  EXPECT_EQ(names.Below({3}), 9u);
+  EXPECT_FALSE(names.complete());
 }
 
 TEST_F(DedupeShardTest, TheClientWithTheMostLosesFirst) {

@@ -54,6 +54,8 @@ class LogReceiver {
         const LogPosition from = PositionOf(message.copy_begins());
         VERBENA_CO_RETURN_IF_ERROR(ReplicaLog::CheckCopyBegins(from, message.epoch()));
         VERBENA_CO_RETURN_IF_ERROR(co_await log_.Drain());
+        // The wait may have been long.
+        VERBENA_CO_RETURN_IF_ERROR(parts_.gate.Check(pass_, message.epoch()));
         log_.BeginCopy(from);
         co_return co_await parts_.store.Clear();
       }

@@ -6,6 +6,7 @@
 #include "examples/replicated_kv/limits.h"
 #include "fmt/format.h"
 #include "verbena/rpc/log.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace replicated_kv {
 
@@ -29,6 +30,11 @@ Task<void> Primary::Run() {
   running_ = &scope.cancel_scope();
   scope.Spawn(WatchOwnDisk());
   for (OtherReplica& peer : parts_.peers) scope.Spawn(Follow(peer));
+  // Nobody would follow these, and each write would wait for them.
+  const std::vector<std::string> in_sync = members_.state().in_sync;
+  for (const std::string& name : in_sync) {
+    if (!IsOfShard(name) && !VERBENA_MUTANT(kStrangerStaysInSync)) scope.Spawn(Remove(name));
+  }
   co_await scope.Join();
   running_ = nullptr;
   End("it stops");
@@ -155,11 +161,20 @@ Task<void> Primary::Follow(OtherReplica& peer) {
                    fmt::format("shard {}: {} leaves the in-sync set: {}", parts_.shard, peer.name,
                                std::string(lost.message())));
     }
-    const absl::Status removed = co_await members_.Remove(peer.name);
-    parts_.log.Notify();
-    if (absl::IsAborted(removed)) End(std::string(removed.message()));
+    co_await Remove(peer.name);
     if (!(co_await verbena::Sleep(kPause)).ok()) co_return;
   }
+}
+
+Task<void> Primary::Remove(std::string name) {
+  const absl::Status removed = co_await members_.Remove(std::move(name));
+  parts_.log.Notify();
+  if (absl::IsAborted(removed)) End(std::string(removed.message()));
+}
+
+bool Primary::IsOfShard(const std::string& name) const {
+  const auto is_it = [&name](const OtherReplica& peer) { return peer.name == name; };
+  return name == parts_.name || std::any_of(parts_.peers.begin(), parts_.peers.end(), is_it);
 }
 
 }  // namespace replicated_kv

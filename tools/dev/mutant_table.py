@@ -763,6 +763,8 @@ MUTANTS = [
            "*ARepeatedCallOfAClientThatMayHaveBeenForgottenIsNotTakenForNew"),
     Mutant("kStreamMakesEpoch", "//tests/examples/replicated_kv:rules_test",
            "*AStreamMakesNoEpoch"),
+    Mutant("kStrangerStaysInSync", "//tests/examples/replicated_kv:primary_test",
+           "*AReplicaThatIsNoneOfTheShardLeavesTheSet"),
     Mutant("kStuckBackupKept", "//tests/examples/replicated_kv:rules_test",
            "*ADiskThatTakesNothingIsStuckHoweverOftenTheBackupAnswers"),
 ]

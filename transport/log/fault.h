@@ -410,6 +410,7 @@ enum class PlantedFault {
   kStaleStateBelieved,      // etcd's answer from before a change counts as the change
   kIdleClientsStay,         // clients that wrote once and are gone keep all others out
   kForgottenCallRunsAgain,  // a repeated call of a client that was forgotten counts as a new one
+  kStrangerStaysInSync,     // writes wait for a replica in sync that is none of the shard
   kStuckBackupKept,  // a backup whose disk takes nothing stays in sync, and writes wait for it
 };
 

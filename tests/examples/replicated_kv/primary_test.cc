@@ -1,0 +1,104 @@
+// A primary commits its writes with the in-sync set that etcd has, whatever names that has.
+
+#include "examples/replicated_kv/primary.h"
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "examples/kv/memory_store.h"
+#include "examples/replicated_kv/lease_term.h"
+#include "examples/replicated_kv/replica_log.h"
+#include "examples/replicated_kv/replica_store.h"
+#include "examples/replicated_kv/replicated_kv.pb.h"
+#include "gtest/gtest.h"
+#include "tests/examples/replicated_kv/fake_directory.h"
+#include "verbena/rpc/task.h"
+#include "verbena/rpc/time.h"
+#include "verbena/transport/coro/manual_scheduler.h"
+
+namespace replicated_kv {
+namespace {
+
+using verbena::Task;
+
+constexpr int64_t kLease = 77;
+
+class FixedClock final : public verbena::Clock {
+ public:
+  verbena::TimePoint Now() override { return verbena::TimePoint(std::chrono::hours(1)); }
+};
+
+// The replica s1 without others.
+class PrimaryTest : public testing::Test {
+ protected:
+  void Lead(std::vector<std::string> in_sync) {
+    directory_.now.state.in_sync = std::move(in_sync);
+    term_.Renew(clock_.Now(), std::chrono::seconds(10), clock_.Now());
+    EXPECT_TRUE(scheduler_.Run(store_.Load()).ok());
+    EXPECT_TRUE(scheduler_.Run(store_.WritePosition({})).ok());
+    log_.emplace(store_, scope_);
+    primary_.emplace(PrimaryParts{.name = "s1",
+                                  .store = store_,
+                                  .log = *log_,
+                                  .directory = directory_,
+                                  .peers = peers_,
+                                  .term = term_,
+                                  .lease = kLease,
+                                  .clock = clock_},
+                     directory_.now);
+    scope_.Spawn(primary_->Run());
+  }
+  Task<void> Put() {
+    v1::WriteRequest request;
+    request.set_key("k");
+    request.set_value("v");
+    const absl::StatusOr<uint64_t> sequence =
+        co_await primary_->Begin(WriteKind::kPut, request, {.client = {1}, .number = 1}, 1);
+    result_ = sequence.ok() ? co_await primary_->AwaitCommitted(*sequence) : sequence.status();
+  }
+  void TearDown() override {
+    primary_->End("the test is over");
+    scheduler_.RunUntilIdle();
+  }
+
+  verbena::internal::ManualScheduler scheduler_;
+  FixedClock clock_;
+  LeaseTerm term_;
+  FakeDirectory directory_{{.state = {.epoch = 2, .primary = "s1", .in_sync = {}},
+                            .revision = 10,
+                            .holder_lease = kLease}};
+  std::vector<OtherReplica> peers_;
+  ReplicaStore store_{std::make_unique<kv::MemoryStore>(size_t{1} << 20)};
+  std::optional<absl::Status> result_;  // of Put()
+  verbena::TaskScope scope_{scheduler_};
+  std::optional<ReplicaLog> log_;
+  std::optional<Primary> primary_;
+};
+
+TEST_F(PrimaryTest, CommitsAWriteOnceItsOwnDiskHasIt) {
+  Lead({"s1"});
+  scope_.Spawn(Put());
+  scheduler_.RunUntilIdle();
+  ASSERT_TRUE(result_.has_value());
+  EXPECT_TRUE(result_->ok()) << *result_;
+  EXPECT_EQ(directory_.requests, 0);
+}
+
+// As after the replicas of a shard were changed by hand.
+TEST_F(PrimaryTest, AReplicaThatIsNoneOfTheShardLeavesTheSet) {
+  Lead({"gone", "s1"});
+  scope_.Spawn(Put());
+  scheduler_.RunUntilIdle();
+  ASSERT_TRUE(result_.has_value()) << "the write waits for a replica that nobody follows";
+  EXPECT_TRUE(result_->ok()) << *result_;
+  EXPECT_EQ(directory_.now.state.in_sync, (std::vector<std::string>{"s1"}));
+}
+
+}  // namespace
+}  // namespace replicated_kv

@@ -157,6 +157,17 @@ Task<absl::StatusOr<bool>> RocksStore::Write(StoreWrite write) {
 }
 
 absl::Status RocksStore::StoreBatch(absl::Span<PendingWrite* const> batch) {
+  if (ended_) {
+    return absl::FailedPreconditionError(fmt::format(
+        "RocksDB in {} takes no more writes, since one before failed: open the store anew",
+        options_.directory));
+  }
+  absl::Status stored = StoreAll(batch);
+  ended_ = options_.ends_at_failure && !stored.ok() && !VERBENA_MUTANT(kWritesFollowALostOne);
+  return stored;
+}
+
+absl::Status RocksStore::StoreAll(absl::Span<PendingWrite* const> batch) {
   rocksdb::WriteBatch changes;
   BatchKeys keys;
   for (PendingWrite* pending : batch) {

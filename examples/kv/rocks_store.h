@@ -12,7 +12,9 @@
 //
 // After a write that failed, the next batch first asks RocksDB to go on (Resume()) if the disk has
 // room for what RocksDB holds in memory. So writes go on once a full disk has room again. After
-// other failures of the disk they keep failing until the store is opened anew. Reads go on.
+// other failures of the disk they keep failing until the store is opened anew. Reads go on. With
+// `ends_at_failure` no batch follows one that failed: what the disk has is all writes up to one, as
+// a log must have it.
 //
 // One process opens a directory at a time. RocksDB keeps its log beside the data, as LOG.
 //
@@ -53,6 +55,8 @@ struct RocksOptions {
   std::string directory;
   // True: each batch is synced before it is acknowledged.
   bool durable = true;
+  // True: after a write that failed the store takes no more, until it is opened anew.
+  bool ends_at_failure = false;
   // Memory for writes before RocksDB sorts them into a file, at least 64 KiB: twice for the data
   // and twice for the records.
   size_t write_buffer_bytes = size_t{64} << 20;
@@ -96,6 +100,7 @@ class RocksStore final : public Store, private BatchEngine {
   explicit RocksStore(RocksOptions options);
   absl::Status OpenDatabase();
   absl::Status StoreBatch(absl::Span<PendingWrite* const> batch) override;
+  absl::Status StoreAll(absl::Span<PendingWrite* const> batch);
   absl::Status AddToBatch(PendingWrite& pending, BatchKeys& keys, rocksdb::WriteBatch& changes);
   absl::StatusOr<bool> HasValue(std::string_view key, const BatchKeys& keys);
   absl::Status WriteDown(rocksdb::WriteBatch& changes, size_t writes);
@@ -115,6 +120,7 @@ class RocksStore final : public Store, private BatchEngine {
   rocksdb::ColumnFamilyHandle* records_ = nullptr;
   Counts counts_;
   bool write_failed_ = false;           // the committer's thread
+  bool ended_ = false;                  // likewise: by `ends_at_failure`
   std::optional<GroupCommit> commits_;  // while the store is open
 };
 

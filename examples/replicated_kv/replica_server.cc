@@ -79,6 +79,8 @@ absl::Status Serve() {
   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<kv::RocksStore> rocks,
                            kv::RocksStore::Open({.directory = absl::GetFlag(FLAGS_directory),
                                                  .durable = true,
+                                                 // Entries and position are there up to one.
+                                                 .ends_at_failure = true,
                                                  .write_buffer_bytes = kWriteBufferBytes,
                                                  .cache_bytes = kWriteBufferBytes}));
   ReplicaStore store(std::move(rocks));

@@ -3,8 +3,9 @@
 //
 // A kv::Store keeps them: data under "=" and the key, the rest as records of its family `dedupe`.
 // One batch holds an entry's data, its name and its position, so that after a crash the disk has a
-// prefix of the log. Without a position, the data are incomplete and must not be served.
-// All on one executor.
+// prefix of the log; so the kv::Store must store no write after one that failed
+// (RocksOptions::ends_at_failure). Without a position, the data are incomplete and must not be
+// served. All on one executor.
 //
 //   ReplicaStore::Batch batch = store.Prepare(entry, /*complete=*/true);   // names know it now
 //   absl::Status written = co_await store.Write(std::move(batch));         // the disk has it now

@@ -737,6 +737,8 @@ MUTANTS = [
            "*EachWriterOfABatchHearsOfItsFailure"),
     Mutant("kLeftWriteStaysQueued", "//tests/examples/kv:group_commit_test",
            "*AWriteWhoseCoroutineIsDestroyedBeforeItsTurnIsNotStored"),
+    Mutant("kWritesFollowALostOne", "//tests/examples/kv:rocks_store_test",
+           "*AStoreThatEndsAtAFailureStoresNoWriteBehindIt"),
 
     # the replicated store
     Mutant("kLostReplicaMayLead", "//tests/examples/replicated_kv:rules_test",

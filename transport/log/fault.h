@@ -396,6 +396,7 @@ enum class PlantedFault {
   kWatcherHoldsMuch,         // a watcher whose caller does not read holds megabytes of changes
   kOneWriterHearsOfFailure,  // of a batch that failed, the others hear that it was stored
   kLeftWriteStaysQueued,     // a write is stored whose coroutine was destroyed before its turn
+  kWritesFollowALostOne,     // a log on the disk lacks an entry before its last one
 
   // the replicated store
   kLostReplicaMayLead,      // a replica that left the in-sync set may become primary

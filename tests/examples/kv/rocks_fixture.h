@@ -22,17 +22,19 @@ class RocksFixture : public StoreFixture {
   RocksFixture() : path_(directory_ + "/store") {}
   ~RocksFixture() override { store_.reset(); }
 
-  absl::StatusOr<std::unique_ptr<RocksStore>> OpenAt(const std::string& path, bool durable = true) {
+  absl::StatusOr<std::unique_ptr<RocksStore>> OpenAt(const std::string& path, bool durable = true,
+                                                     bool ends_at_failure = false) {
     return RocksStore::Open({.directory = path,
                              .durable = durable,
+                             .ends_at_failure = ends_at_failure,
                              .write_buffer_bytes = size_t{64} << 10,
                              .cache_bytes = size_t{1} << 20,
                              .env = env_.get()});
   }
   // Closes the store, if it is open, and opens it again.
-  void Reopen(bool durable = true) {
+  void Reopen(bool durable = true, bool ends_at_failure = false) {
     store_.reset();
-    absl::StatusOr<std::unique_ptr<RocksStore>> store = OpenAt(path_, durable);
+    absl::StatusOr<std::unique_ptr<RocksStore>> store = OpenAt(path_, durable, ends_at_failure);
     ASSERT_TRUE(store.ok()) << store.status();
     store_ = *std::move(store);
   }

@@ -133,6 +133,23 @@ TEST_F(RocksStoreTest, AFullDiskIsNamedAndWritesGoOnOnceItHasRoom) {
   EXPECT_EQ(Get("after").value_or("none"), "v");
 }
 
+// A replica's position would tell that it has an entry that it has not.
+TEST_F(RocksStoreTest, AStoreThatEndsAtAFailureStoresNoWriteBehindIt) {
+  Reopen(/*durable=*/true, /*ends_at_failure=*/true);
+  ASSERT_TRUE(Put("before", "v").ok());
+  files_->SetFull(true);
+  EXPECT_FALSE(Put("lost", "v").ok());
+  files_->SetFull(false);
+  const absl::Status refused = Put("after", "v").status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr(path_));
+  EXPECT_EQ(Get("before").value_or("none"), "v") << "reads go on";
+  Reopen(/*durable=*/true, /*ends_at_failure=*/true);
+  EXPECT_EQ(Get("before").value_or("none"), "v");
+  EXPECT_FALSE(Get("after").ok());
+  EXPECT_TRUE(Put("after", "v").ok());
+}
+
 TEST_F(RocksStoreTest, ADirectoryThatIsInUseIsRefused) {
   Reopen();
   const absl::Status second = OpenAt(path_).status();

@@ -769,4 +769,6 @@ MUTANTS = [
            "*AReplicaThatIsNoneOfTheShardLeavesTheSet"),
     Mutant("kStuckBackupKept", "//tests/examples/replicated_kv:rules_test",
            "*ADiskThatTakesNothingIsStuckHoweverOftenTheBackupAnswers"),
+    Mutant("kFormerDiskCounts", "//tests/examples/replicated_kv:follower_test",
+           "*WhatABackupHadBeforeItsCopyDoesNotCount"),
 ]

@@ -412,7 +412,8 @@ enum class PlantedFault {
   kIdleClientsStay,         // clients that wrote once and are gone keep all others out
   kForgottenCallRunsAgain,  // a repeated call of a client that was forgotten counts as a new one
   kStrangerStaysInSync,     // writes wait for a replica in sync that is none of the shard
-  kStuckBackupKept,  // a backup whose disk takes nothing stays in sync, and writes wait for it
+  kStuckBackupKept,   // a backup whose disk takes nothing stays in sync, and writes wait for it
+  kFormerDiskCounts,  // a replica becomes in sync by data that a copy has replaced
 };
 
 }  // namespace verbena::internal::mutant

@@ -1,0 +1,162 @@
+// A primary and a backup that gets a copy of all data: the backup joins the in-sync set when its
+// disk has the copy, whatever it said of the data that it had before.
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "examples/kv/memory_store.h"
+#include "examples/replicated_kv/lease_term.h"
+#include "examples/replicated_kv/log_receiver.h"
+#include "examples/replicated_kv/primary.h"
+#include "examples/replicated_kv/replica_log.h"
+#include "examples/replicated_kv/replica_store.h"
+#include "examples/replicated_kv/replicated_kv.pb.h"
+#include "examples/replicated_kv/replicated_kv.verbena.pb.h"
+#include "examples/replicated_kv/shard_directory.h"
+#include "examples/replicated_kv/shard_state.h"
+#include "gtest/gtest.h"
+#include "verbena/rpc/channel.h"
+#include "verbena/rpc/server_context.h"
+#include "verbena/rpc/sync.h"
+#include "verbena/rpc/task.h"
+#include "verbena/rpc/time.h"
+#include "verbena/testing.h"
+
+namespace replicated_kv {
+namespace {
+
+using verbena::Task;
+
+constexpr int64_t kLease = 77;
+constexpr uint64_t kEntries = 6;
+constexpr std::chrono::seconds kLong{30};
+
+v1::Acknowledgement AcknowledgementAt(LogPosition position) {
+  v1::Acknowledgement has;
+  *has.mutable_durable() = MessageOf(position);
+  has.set_complete(true);
+  return has;
+}
+
+// A backup that had as many entries as the primary, the last of them of an epoch that is over. Like
+// any backup, it says so again until the copy begins.
+class FormerPrimary final : public v1::Replication::Service {
+ public:
+  Task<absl::Status> Replicate(verbena::ServerContext&, LogStream& stream) override {
+    v1::LogMessage message;
+    VERBENA_CO_ASSIGN_OR_RETURN(bool read, co_await stream.Read(message));
+    const v1::Acknowledgement former = AcknowledgementAt({.epoch = 1, .sequence = kEntries});
+    VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(former));
+    VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(former));
+    while (read && !message.copy_ends()) {
+      VERBENA_CO_ASSIGN_OR_RETURN(read, co_await stream.Read(message));
+    }
+    has_copy_ = true;
+    VERBENA_CO_RETURN_IF_ERROR(
+        co_await stream.Write(AcknowledgementAt({.epoch = 2, .sequence = kEntries})));
+    while (read) {
+      VERBENA_CO_ASSIGN_OR_RETURN(read, co_await stream.Read(message));
+    }
+    co_return absl::OkStatus();
+  }
+  Task<absl::Status> Where(verbena::ServerContext&, const v1::PositionRequest&,
+                           v1::Acknowledgement&) override {
+    co_return absl::UnimplementedError("nobody asks");
+  }
+
+  bool has_copy() const { return has_copy_; }
+
+ private:
+  bool has_copy_ = false;
+};
+
+// Grants each change, and notes whether the backup has its copy when it joins.
+class NotingDirectory final : public ShardDirectory {
+ public:
+  explicit NotingDirectory(const FormerPrimary& backup) : backup_(backup) {}
+
+  Task<absl::StatusOr<SeenState>> Replace(SeenState seen, ShardState next, int64_t) override {
+    if (IsInSync(next, "s2") && !joined.is_set()) {
+      had_copy = backup_.has_copy();
+      joined.Set();
+    }
+    seen.state = std::move(next);
+    ++seen.revision;
+    co_return seen;
+  }
+
+  verbena::Event joined;
+  bool had_copy = false;
+
+ private:
+  const FormerPrimary& backup_;
+};
+
+class FollowerTest : public testing::Test {
+ protected:
+  FollowerTest() {
+    peers_.push_back({.name = "s2",
+                      .channel = std::make_unique<verbena::Channel>(backup_.runtime(),
+                                                                    backup_.server().address())});
+  }
+
+  // Leads epoch 2 with a log of kEntries until the backup joins.
+  Task<absl::Status> Lead() {
+    verbena::TaskScope scope(co_await verbena::CurrentContext());
+    ReplicaStore store(std::make_unique<kv::MemoryStore>(size_t{1} << 20));
+    VERBENA_CO_RETURN_IF_ERROR(co_await store.Load());
+    VERBENA_CO_RETURN_IF_ERROR(co_await store.WritePosition({}));
+    ReplicaLog log(store, scope);
+    for (uint64_t sequence = 1; sequence <= kEntries; ++sequence) {
+      auto entry = std::make_shared<v1::Entry>();
+      entry->set_sequence(sequence);
+      entry->set_epoch(2);
+      entry->set_key("key");
+      entry->set_client(std::string(16, 'c'));
+      entry->set_number(sequence);
+      log.Append(std::move(entry));
+    }
+    VERBENA_CO_RETURN_IF_ERROR(co_await log.Drain());
+    verbena::Clock& clock = verbena::Clock::Real();
+    LeaseTerm term;
+    term.Renew(clock.Now(), std::chrono::hours(1), clock.Now());
+    Primary primary(PrimaryParts{.shard = 0,
+                                 .name = "s1",
+                                 .store = store,
+                                 .log = log,
+                                 .directory = directory_,
+                                 .peers = peers_,
+                                 .term = term,
+                                 .lease = kLease,
+                                 .clock = clock},
+                    {.state = {.epoch = 2, .primary = "s1", .in_sync = {"s1"}},
+                     .revision = 10,
+                     .holder_lease = kLease});
+    scope.Spawn(primary.Run());
+    const absl::Status joined = co_await verbena::WithDeadline(AwaitJoined(), kLong);
+    primary.End("the test ends");
+    co_await scope.Join();
+    co_return joined;
+  }
+  Task<absl::Status> AwaitJoined() { co_return co_await directory_.joined.Wait(); }
+
+  verbena::testing::InProcess<FormerPrimary> backup_{{.runtime = {.executors = 1}}};
+  NotingDirectory directory_{backup_.service()};
+  std::vector<OtherReplica> peers_;
+};
+
+TEST_F(FollowerTest, WhatABackupHadBeforeItsCopyDoesNotCount) {
+  const absl::Status joined = backup_.Run(Lead());
+  ASSERT_TRUE(joined.ok()) << joined;
+  EXPECT_TRUE(directory_.had_copy);
+}
+
+}  // namespace
+}  // namespace replicated_kv

@@ -112,6 +112,8 @@ struct DedupeResult {
 //   … delete the names of that client below context.dedupe_acknowledged_below() …
 //   VERBENA_CO_RETURN_IF_ERROR(co_await Commit(std::move(batch)));
 //
+// A handler that cannot tell whether its commit has taken effect returns
+// ServerContext::MaybeExecuted(), so that a repeated request asks the store.
 // Implemented by users, given to ServerOptions::dedupe, and must outlive the server. Called on each
 // executor, possibly at once.
 class DedupeStore {

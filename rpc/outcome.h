@@ -20,7 +20,8 @@ enum class Outcome : uint8_t {
   kNotExecuted = 1,
   // The handler ran to its end: the server says so. Also for every OK status.
   kExecuted = 2,
-  // Everything else. A posted request may have run, also when its work request was flushed.
+  // Everything else. A posted request may have run, also when its work request was flushed; or the
+  // handler says that it cannot tell (ServerContext::MaybeExecuted()).
   kMaybeExecuted = 3,
 };
 
@@ -30,7 +31,7 @@ Outcome OutcomeOf(const absl::Status& status);
 
 // `status` with `outcome` attached. OK stays OK. For the calling side, as in a wrapper or a test:
 // if a handler returns this Status, its caller still hears kExecuted, unless the handler calls
-// ServerContext::NotExecuted().
+// ServerContext::NotExecuted() or MaybeExecuted().
 absl::Status WithOutcome(absl::Status status, Outcome outcome);
 
 // "not_executed", "executed" or "maybe_executed".

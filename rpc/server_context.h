@@ -33,6 +33,8 @@
 
 namespace verbena {
 
+enum class Outcome : uint8_t;  // outcome.h
+
 namespace internal {
 class ServerCall;
 class StreamOf;
@@ -76,6 +78,11 @@ class ServerContext {
   // context.NotExecuted(absl::UnavailableError("not the leader"))`. Returns `status`, of which the
   // caller then hears Outcome::kNotExecuted, so that it may try again, or elsewhere. OK stays OK.
   absl::Status NotExecuted(absl::Status status);
+  // For a handler that cannot tell whether the call will have changed anything, such as a write
+  // that some replicas have: the caller then hears Outcome::kMaybeExecuted. If the service has a
+  // DedupeStore, this is not kept as the result of a deduplicated call, and a repeated request asks
+  // the store. OK stays OK.
+  absl::Status MaybeExecuted(absl::Status status);
 
   // Whether the request came with a payload, perhaps an empty one. It has arrived in full.
   bool has_request_payload() const;
@@ -123,15 +130,16 @@ class ServerContext {
   ServerContext(const MethodDescriptor& method, CancelScope& cancel, const std::string& peer,
                 internal::ServerCall& call)
       : method_(&method), cancel_(cancel), peer_(&peer), call_(call) {}
-  // Whether NotExecuted() of this call made `status`.
-  bool IsRefusal(const absl::Status& status) const;
+  // What NotExecuted() or MaybeExecuted() of this call says of `status`; none if neither made it.
+  std::optional<Outcome> OutcomeGiven(const absl::Status& status) const;
+  absl::Status Marked(absl::Status status, Outcome outcome);
 
   const MethodDescriptor* method_;
   CancelScope& cancel_;
   const std::string* peer_;
   internal::ServerCall& call_;
   Deadline deadline_;
-  uint64_t refusal_ = 0;  // the mark of NotExecuted(); 0 before
+  uint64_t mark_ = 0;  // of NotExecuted() and MaybeExecuted(); 0 before
 };
 
 }  // namespace verbena

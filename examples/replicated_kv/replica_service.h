@@ -83,11 +83,12 @@ class ReplicatedKvService final : public v1::ReplicatedKv::Service {
     const absl::StatusOr<uint64_t> sequence =
         co_await (*primary)->Begin(kind, request, *id, context.dedupe_acknowledged_below());
     if (absl::IsOutOfRange(sequence.status())) {
-      co_return absl::AbortedError(std::string(sequence.status().message()));
+      co_return context.MaybeExecuted(absl::AbortedError(std::string(sequence.status().message())));
     }
     if (!sequence.ok()) co_return context.NotExecuted(sequence.status());
-    // From here on an error means that nobody knows yet whether the write survives.
-    VERBENA_CO_RETURN_IF_ERROR(co_await (*primary)->AwaitCommitted(*sequence));
+    const absl::Status committed = co_await (*primary)->AwaitCommitted(*sequence);
+    // Nobody knows yet whether the write survives. A repetition must not get this answer again.
+    if (!committed.ok()) co_return context.MaybeExecuted(committed);
     reply.set_sequence(*sequence);
     reply.set_epoch((*primary)->epoch());
     co_return absl::OkStatus();

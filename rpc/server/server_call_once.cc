@@ -138,7 +138,7 @@ Task<absl::Status> ServerCall::RunNamed(RequestId id) {
     status = Thrown();
     outcome = Outcome::kMaybeExecuted;
   }
-  if (context_->IsRefusal(status)) outcome = Outcome::kNotExecuted;
+  outcome = context_->OutcomeGiven(status).value_or(outcome);
   EndNamed(id, ResultOf(status, outcome));
   once.outcome = outcome;
   co_return status;
@@ -178,14 +178,17 @@ std::shared_ptr<const KeptResult> ServerCall::ResultOf(const absl::Status& statu
   KeptResult kept;
   kept.status = status;
   kept.outcome = outcome;
-  kept.is_final = outcome != Outcome::kNotExecuted;
+  DedupeTable& table = *shard_.limits().dedupe;
+  // What the handler left open, a store may know when the call is repeated.
+  const bool is_open = context_->OutcomeGiven(status) == Outcome::kMaybeExecuted &&
+                       table.store() != nullptr && !VERBENA_MUTANT(kOpenResultKept);
+  kept.is_final = outcome != Outcome::kNotExecuted && !is_open;
   size_t index = 0;
   for (const auto& [key, value] : carried_.trailing()) {
     if (index++ >= once.trailing_before && !VERBENA_MUTANT(kKeptTrailersLost)) {
       kept.trailing.Add(key, value);
     }
   }
-  DedupeTable& table = *shard_.limits().dedupe;
   table.ReturnUnfinished(once.written.size());
   const size_t most = table.max_result_bytes();
   size_t bytes = kept.bytes();

@@ -26,7 +26,7 @@ Task<absl::Status> WriteReply(StreamSender& sender, const google::protobuf::Mess
 }  // namespace
 
 void ServerCall::EndTask(const absl::Status& status, Outcome outcome) {
-  if (context_->IsRefusal(status)) outcome = Outcome::kNotExecuted;
+  outcome = context_->OutcomeGiven(status).value_or(outcome);
   const bool refused = (step_ == Step::kFetch && !VERBENA_MUTANT(kFetchedCallExecuted)) ||
                        (step_ == Step::kIntercept && !VERBENA_MUTANT(kInterceptedCallIsExecuted));
   if (refused) outcome = Outcome::kNotExecuted;

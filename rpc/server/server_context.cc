@@ -38,29 +38,43 @@ namespace verbena {
 namespace {
 
 // Debian's Abseil does not export the constructor from a temporary string.
-absl::Cord MarkOf(uint64_t refusal) {
-  const std::string mark = fmt::format("{}", refusal);
+absl::Cord MarkOf(uint64_t number, Outcome outcome) {
+  const std::string mark = fmt::format("{} {}", number, OutcomeName(outcome));
   return absl::Cord(mark);
 }
 
 }  // namespace
 
-// The mark in the Status is this call's own. So it tells the refusal from an error that the handler
-// meets later, also from one that says of another call that it was not executed.
 absl::Status ServerContext::NotExecuted(absl::Status status) {
+  return Marked(std::move(status), Outcome::kNotExecuted);
+}
+
+absl::Status ServerContext::MaybeExecuted(absl::Status status) {
+  return Marked(std::move(status), Outcome::kMaybeExecuted);
+}
+
+// The mark in the Status is this call's own. So it tells what this handler says from an error that
+// the handler meets later, also from one that says of another call that it was not executed.
+absl::Status ServerContext::Marked(absl::Status status, Outcome outcome) {
   if (status.ok()) return status;
-  static std::atomic<uint64_t> last_refusal{0};
-  status = WithOutcome(std::move(status), Outcome::kNotExecuted);
+  static std::atomic<uint64_t> last_mark{0};
+  status = WithOutcome(std::move(status), outcome);
   if (VERBENA_MUTANT(kHandlersRefusalExecuted)) return status;
-  if (refusal_ == 0) refusal_ = last_refusal.fetch_add(1, std::memory_order_relaxed) + 1;
-  status.SetPayload(internal::kRefusalPayloadUrl, MarkOf(refusal_));
+  if (mark_ == 0) mark_ = last_mark.fetch_add(1, std::memory_order_relaxed) + 1;
+  status.SetPayload(internal::kRefusalPayloadUrl, MarkOf(mark_, outcome));
   return status;
 }
 
-bool ServerContext::IsRefusal(const absl::Status& status) const {
-  if (status.ok() || refusal_ == 0) return false;
-  if (VERBENA_MUTANT(kForeignRefusalTaken)) return OutcomeOf(status) == Outcome::kNotExecuted;
-  return status.GetPayload(internal::kRefusalPayloadUrl) == MarkOf(refusal_);
+std::optional<Outcome> ServerContext::OutcomeGiven(const absl::Status& status) const {
+  if (status.ok() || mark_ == 0) return std::nullopt;
+  const auto mark = status.GetPayload(internal::kRefusalPayloadUrl);
+  for (const Outcome outcome : {Outcome::kNotExecuted, Outcome::kMaybeExecuted}) {
+    if (VERBENA_MUTANT(kForeignRefusalTaken) ? OutcomeOf(status) == outcome
+                                             : mark == MarkOf(mark_, outcome)) {
+      return outcome;
+    }
+  }
+  return std::nullopt;
 }
 
 const Metadata& ServerContext::metadata() const {

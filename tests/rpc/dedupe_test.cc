@@ -442,5 +442,39 @@ TEST_F(DedupeTest, AStoreKnowsWhatRanBeforeTheRestart) {
   server_.reset();
 }
 
+TEST_F(DedupeTest, AStoreIsAskedForACallWhoseHandlerCouldNotTell) {
+  MapStore store;
+  StartBoth({.store = &store});
+  service_.handler = [](ServerContext& context, const testing::AddRequest&,
+                        testing::AddReply&) -> Task<absl::Status> {
+    co_return context.MaybeExecuted(absl::UnavailableError("the leader has changed"));
+  };
+  const Token token(*this);
+  const absl::Status open = Add(*token).status();
+  EXPECT_TRUE(absl::IsUnavailable(open)) << open;
+  EXPECT_EQ(OutcomeOf(open), Outcome::kMaybeExecuted);
+  EXPECT_TRUE(token->may_have_run());
+  testing::AddReply reply;
+  reply.set_count(7);
+  store.replies[token->id()->number] = reply.SerializeAsString();
+  EXPECT_EQ(Add(*token).value(), 7u) << "it has taken effect by now";
+  EXPECT_EQ(service_.runs, 1u);
+  server_.reset();
+}
+
+// Without a store nothing says that the call may run again.
+TEST_F(DedupeTest, ACallWhoseHandlerCouldNotTellRunsOnce) {
+  StartBoth();
+  service_.handler = [](ServerContext& context, const testing::AddRequest&,
+                        testing::AddReply&) -> Task<absl::Status> {
+    co_return context.MaybeExecuted(absl::UnavailableError("the leader has changed"));
+  };
+  const Token token(*this);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    EXPECT_EQ(OutcomeOf(Add(*token).status()), Outcome::kMaybeExecuted);
+  }
+  EXPECT_EQ(service_.runs, 1u);
+}
+
 }  // namespace
 }  // namespace verbena::internal

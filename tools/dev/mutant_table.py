@@ -644,6 +644,8 @@ MUTANTS = [
     Mutant("kAcknowledgedResultsKept", "//tests/rpc/server:dedupe_shard_test",
            "*AnAcknowledgedResultIsDroppedAndItsCallNeverRunsAgain"),
     Mutant("kRefusalsAreKept", "//tests/rpc:dedupe_test", "*ACallThatItsHandlerRefusesMayRunLater"),
+    Mutant("kOpenResultKept", "//tests/rpc:dedupe_test",
+           "*AStoreIsAskedForACallWhoseHandlerCouldNotTell"),
     Mutant("kResultsKeptForever", "//tests/rpc/server:dedupe_shard_test",
            "*ResultsAreDroppedWithTime"),
     Mutant("kAllExpireAtOnce", "//tests/rpc/server:dedupe_shard_test",

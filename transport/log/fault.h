@@ -347,6 +347,7 @@ enum class PlantedFault {
   kStoreNotAsked,               // a server that has restarted does not ask for stored names
   kAcknowledgedResultsKept,     // a server keeps results that nobody will ask for
   kRefusalsAreKept,             // a call that was not executed can never be executed
+  kOpenResultKept,              // a call whose handler could not tell never learns how it ended
   kResultsKeptForever,          // results of a client that went away are never dropped
   kAllExpireAtOnce,             // one call pays for all results that are too old, and others wait
   kResultsUnbounded,            // a client that never acknowledges fills the server's memory

@@ -192,6 +192,8 @@ Task<absl::Status> Replica::Receive(LogStream& stream) {
   v1::LogMessage hello;
   VERBENA_CO_ASSIGN_OR_RETURN(const bool read, co_await stream.Read(hello));
   if (!read) co_return absl::OkStatus();
+  // The message may have been long in coming.
+  if (stopping_) co_return NotOpen();
   if (hello.shard() != options_.shard) {
     co_return absl::InvalidArgumentError(
         fmt::format("the log of shard {} at a replica of shard {}", hello.shard(), options_.shard));

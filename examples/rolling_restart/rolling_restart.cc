@@ -173,6 +173,23 @@ Task<void> AwaitProcesses(Load& load, size_t processes) {
   }
 }
 
+// Restarts one after another, and returns how many processes have answered calls by then.
+absl::StatusOr<size_t> RestartEach(Runtime& runtime, Channel& channel, Load& load,
+                                   std::vector<std::unique_ptr<ServerProcess>>& servers) {
+  size_t processes = servers.size();
+  for (size_t i = 0; i < servers.size(); ++i) {
+    const std::string address = servers[i]->address();
+    servers[i].reset();
+    servers[i] = std::make_unique<ServerProcess>(address);
+    if (servers[i]->address().empty()) return absl::InternalError("a server does not start again");
+    // The next one only when this one takes calls again.
+    VERBENA_RETURN_IF_ERROR(runtime.BlockOn(AwaitAll(channel)));
+    runtime.BlockOn(AwaitProcesses(load, ++processes));
+    std::cout << "server " << i + 1 << " of " << kServers << " restarted" << std::endl;
+  }
+  return processes;
+}
+
 int Restart() {
   std::vector<std::unique_ptr<ServerProcess>> servers;
   std::string target = "static:";
@@ -189,21 +206,12 @@ int Restart() {
   }
   Load load;
   verbena::JoinHandle<void> runs = (*runtime)->Spawn(RunLoad(channel, load));
-  size_t processes = kServers;
-  for (int i = 0; i < kServers; ++i) {
-    const std::string address = servers[i]->address();
-    servers[i].reset();
-    servers[i] = std::make_unique<ServerProcess>(address);
-    // The next one only when this one takes calls again.
-    if (absl::Status ready = (*runtime)->BlockOn(AwaitAll(channel)); !ready.ok()) {
-      return std::cerr << ready << "\n", 1;
-    }
-    (*runtime)->BlockOn(AwaitProcesses(load, ++processes));
-    std::cout << "server " << i + 1 << " of " << kServers << " restarted" << std::endl;
-  }
+  const absl::StatusOr<size_t> processes = RestartEach(**runtime, channel, load, servers);
+  // Also after an error: the callers use what is destroyed with this function.
   (*runtime)->BlockOn(End(load));
   runs.Join();
-  std::cout << "calls: " << (load.answered > 0 ? "answered" : "none") << " by " << processes
+  if (!processes.ok()) return std::cerr << processes.status() << "\n", 1;
+  std::cout << "calls: " << (load.answered > 0 ? "answered" : "none") << " by " << *processes
             << " processes, failed " << load.failed << std::endl;
   std::cerr << load.answered << " calls were answered\n";
   return load.failed == 0 ? 0 : 1;

@@ -140,6 +140,8 @@ void ClientCall::Refuse(absl::Status status) {
   if (bulk_ != nullptr) (void)bulk_->Abandon(session_, /*sent=*/false);
   stage_ = Stage::kEnded;
   status_ = WithOutcome(std::move(status), Outcome::kNotExecuted);
+  // A call that was cancelled before it began has read no clock.
+  if (started_ == TimePoint()) started_ = scheduler_.now();
   if (!VERBENA_MUTANT(kRefusedCallTellsNothing)) FillInfo();
 }
 

@@ -9,6 +9,7 @@
 #include "tests/rpc/testing_service.h"
 #include "tests/transport/log/captured_log.h"
 #include "verbena/rpc/unary_call.h"
+#include "verbena/transport/coro/cancel.h"
 #include "verbena/transport/coro/task_scope.h"
 #include "verbena/transport/coro/yield.h"
 
@@ -309,6 +310,24 @@ TEST_F(UnaryTest, ACallThatIsRefusedAtOnceTellsItsSizeInItsInfo) {
   const CallInfo info = Run(call());
   EXPECT_GE(info.elapsed, Duration::zero());
   EXPECT_EQ(info.request_bytes, 102u);
+}
+
+TEST_F(UnaryTest, ACallThatIsCancelledBeforeItBeginsTakesNoTime) {
+  auto echo = [this](CallInfo& info) -> Task<absl::Status> {
+    testing::EchoReply reply;
+    co_return co_await stub_->Echo(testing::EchoRequest(), reply, {.info = &info});
+  };
+  auto call = [this, &echo]() -> Task<CallInfo> {
+    EXPECT_EQ(co_await channel_->Connect(), absl::OkStatus());
+    CancelScope scope;
+    scope.Request();
+    CallInfo info{.elapsed = Duration(-1)};
+    const absl::Status status = co_await echo(info).In(&scope);
+    EXPECT_TRUE(absl::IsCancelled(status)) << status;
+    EXPECT_EQ(OutcomeOf(status), Outcome::kNotExecuted);
+    co_return info;
+  };
+  EXPECT_EQ(Run(call()).elapsed, Duration::zero());
 }
 
 TEST_F(UnaryTest, LargeMessagesAreCountedInACallsInfo) {

@@ -53,20 +53,12 @@ class Names {
   void Clear() { clients_.clear(); }
 
  private:
-  struct Client {
-    std::map<uint64_t, uint64_t> sequences;  // by number
-    uint64_t over_below = 0;
-    uint64_t last_sequence = 0;
-    uint64_t unproven_below = 0;  // such numbers may be of before the client was forgotten
-  };
-
   // One may have been forgotten.
   bool is_full() const { return clients_.size() >= kMaxClients; }
-
   // The client that has written nothing for the longest time.
-  std::map<std::string, Client, std::less<>>::const_iterator Idlest() const;
+  std::map<std::string, v1::ClientNames, std::less<>>::const_iterator Idlest() const;
 
-  std::map<std::string, Client, std::less<>> clients_;
+  std::map<std::string, v1::ClientNames, std::less<>> clients_;
 };
 
 }  // namespace replicated_kv

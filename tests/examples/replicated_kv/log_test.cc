@@ -257,10 +257,16 @@ TEST(NamesTest, AClientThatAcknowledgesNothingIsBounded) {
 
 TEST(NamesTest, ARecordGivesThemBack) {
   Names names;
-  for (uint64_t i = 1; i <= 3; ++i) names.Add(EntryOf(i, 2, "k", "v"));
+  for (uint64_t i = 1; i <= 3; ++i) {
+    v1::Entry entry = EntryOf(i, 2, "k", "v");
+    entry.set_acknowledged_below(102);
+    names.Add(entry);
+  }
   Names loaded;
   ASSERT_TRUE(loaded.Load(kClient, names.RecordOf(kClient)).ok());
-  EXPECT_EQ(loaded.RecordOf(kClient), names.RecordOf(kClient));
+  EXPECT_TRUE(absl::IsOutOfRange(loaded.Find(kClient, 101).status()));
+  EXPECT_EQ(**loaded.Find(kClient, 102), 2u);
+  EXPECT_EQ(**loaded.Find(kClient, 103), 3u);
   EXPECT_FALSE(loaded.Load(kClient, "\xff\xff").ok());
 }
 

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "examples/replicated_kv/backup_progress.h"
 #include "examples/replicated_kv/limits.h"
 #include "examples/replicated_kv/primary.h"
 #include "examples/replicated_kv/replicated_kv.pb.h"

@@ -1,8 +1,6 @@
 #include "examples/replicated_kv/membership.h"
 
-#include "examples/replicated_kv/limits.h"
 #include "fmt/format.h"
-#include "verbena/rpc/time.h"
 
 namespace replicated_kv {
 

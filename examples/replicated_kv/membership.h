@@ -25,10 +25,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "examples/replicated_kv/limits.h"
 #include "examples/replicated_kv/shard_directory.h"
 #include "examples/replicated_kv/shard_state.h"
 #include "verbena/rpc/sync.h"
 #include "verbena/rpc/task.h"
+#include "verbena/rpc/time.h"
 #include "verbena/transport/log/mutant.h"
 
 namespace replicated_kv {
@@ -76,6 +78,26 @@ class CommitPoint {
   std::vector<std::string> members_;
   std::map<std::string, uint64_t, std::less<>> durable_;
   uint64_t sequence_ = 0;
+};
+
+// Whether a backup's disk takes what the backup is sent. A backup that goes on to answer, but whose
+// disk is stuck, would hold up each write for as long as it is in sync.
+class BackupProgress {
+ public:
+  // For each answer: the backup was sent entries up to `sent`, and has those up to `durable` on its
+  // disk. True if it lacks one that it was sent more than kDiskPatience ago, as far as its answers
+  // tell: that may be twice as long.
+  bool IsStuck(uint64_t sent, uint64_t durable, verbena::TimePoint now) {
+    if (durable >= awaited_) {
+      awaited_ = sent;
+      since_ = now;
+    }
+    return durable < awaited_ && now - since_ > kDiskPatience && !VERBENA_MUTANT(kStuckBackupKept);
+  }
+
+ private:
+  uint64_t awaited_ = 0;  // the last entry when the disk was last seen to have all awaited before
+  verbena::TimePoint since_{};
 };
 
 class Membership {

@@ -769,7 +769,7 @@ MUTANTS = [
            "*AStreamMakesNoEpoch"),
     Mutant("kStrangerStaysInSync", "//tests/examples/replicated_kv:primary_test",
            "*AReplicaThatIsNoneOfTheShardLeavesTheSet"),
-    Mutant("kStuckBackupKept", "//tests/examples/replicated_kv:rules_test",
+    Mutant("kStuckBackupKept", "//tests/examples/replicated_kv:membership_test",
            "*ADiskThatTakesNothingIsStuckHoweverOftenTheBackupAnswers"),
     Mutant("kFormerDiskCounts", "//tests/examples/replicated_kv:follower_test",
            "*WhatABackupHadBeforeItsCopyDoesNotCount"),

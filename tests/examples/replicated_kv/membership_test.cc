@@ -1,18 +1,21 @@
 // The in-sync set changes in etcd first. What is committed counts a lost replica until it has left
 // the set there, and one that joins from before it is in the set, also if answers are lost or old.
-// A replica joins only with all that may be committed.
+// A replica joins only with all that may be committed. A backup whose disk is stuck is found.
 
 #include "examples/replicated_kv/membership.h"
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "examples/replicated_kv/limits.h"
 #include "gtest/gtest.h"
 #include "tests/examples/replicated_kv/fake_directory.h"
 #include "verbena/rpc/task.h"
+#include "verbena/rpc/time.h"
 #include "verbena/transport/coro/manual_scheduler.h"
 
 namespace replicated_kv {
@@ -256,6 +259,30 @@ TEST(CommitPointTest, NeverGoesBack) {
   EXPECT_EQ(point.sequence(), 9u);
   point.NoteDurable("s1", 12);
   EXPECT_EQ(point.sequence(), 9u);
+}
+
+TEST(BackupProgressTest, ADiskThatTakesNothingIsStuckHoweverOftenTheBackupAnswers) {
+  verbena::TimePoint now(std::chrono::hours(1));
+  BackupProgress progress;
+  EXPECT_FALSE(progress.IsStuck(7, 7, now));
+  now += std::chrono::hours(1);
+  EXPECT_FALSE(progress.IsStuck(7, 7, now)) << "it has all";
+  EXPECT_FALSE(progress.IsStuck(9, 7, now));
+  for (int answers = 0; answers < 25; ++answers) {
+    EXPECT_FALSE(progress.IsStuck(9, 8, now));
+    now += kDiskPatience / 25;
+  }
+  now += std::chrono::milliseconds(1);
+  EXPECT_TRUE(progress.IsStuck(100, 8, now));
+}
+
+TEST(BackupProgressTest, ADiskThatIsSlowIsNotStuck) {
+  verbena::TimePoint now(std::chrono::hours(1));
+  BackupProgress progress;
+  for (uint64_t durable = 0; durable < 100; ++durable) {
+    EXPECT_FALSE(progress.IsStuck(durable + 1, durable, now));
+    now += kDiskPatience;
+  }
 }
 
 }  // namespace

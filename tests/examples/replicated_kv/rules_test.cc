@@ -1,5 +1,5 @@
 // The rules of the replicated store, one by one: who may become primary, how long a lease holds,
-// which epochs a backup takes, and when a backup's disk is stuck.
+// and which epochs a backup takes.
 
 #include <chrono>
 #include <cstdint>
@@ -8,7 +8,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "examples/replicated_kv/backup_progress.h"
 #include "examples/replicated_kv/epoch_gate.h"
 #include "examples/replicated_kv/lease_term.h"
 #include "examples/replicated_kv/limits.h"
@@ -194,32 +193,6 @@ TEST(LogAgeTest, KnowsWhichEntriesAreOld) {
     clock.now += seconds(1);
   }
   EXPECT_GT(age.old(clock.Now()), 2900u);
-}
-
-// --- Backups.
-
-TEST(BackupProgressTest, ADiskThatTakesNothingIsStuckHoweverOftenTheBackupAnswers) {
-  SetClock clock;
-  BackupProgress progress;
-  EXPECT_FALSE(progress.IsStuck(7, 7, clock.Now()));
-  clock.now += std::chrono::hours(1);
-  EXPECT_FALSE(progress.IsStuck(7, 7, clock.Now())) << "it has all";
-  EXPECT_FALSE(progress.IsStuck(9, 7, clock.Now()));
-  for (int answers = 0; answers < 25; ++answers) {
-    EXPECT_FALSE(progress.IsStuck(9, 8, clock.Now()));
-    clock.now += kDiskPatience / 25;
-  }
-  clock.now += milliseconds(1);
-  EXPECT_TRUE(progress.IsStuck(100, 8, clock.Now()));
-}
-
-TEST(BackupProgressTest, ADiskThatIsSlowIsNotStuck) {
-  SetClock clock;
-  BackupProgress progress;
-  for (uint64_t durable = 0; durable < 100; ++durable) {
-    EXPECT_FALSE(progress.IsStuck(durable + 1, durable, clock.Now()));
-    clock.now += kDiskPatience;
-  }
 }
 
 }  // namespace

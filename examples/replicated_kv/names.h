@@ -20,9 +20,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/statusor.h"
+#include "examples/replicated_kv/limits.h"
 #include "examples/replicated_kv/replicated_kv.pb.h"
+#include "verbena/rpc/time.h"
 
 namespace replicated_kv {
 
@@ -59,6 +62,25 @@ class Names {
   std::map<std::string, v1::ClientNames, std::less<>>::const_iterator Idlest() const;
 
   std::map<std::string, v1::ClientNames, std::less<>> clients_;
+};
+
+// Which entries of a log are old: they have been there for kKeepNames, and for twice that at most
+// until it tells.
+class LogAge {
+ public:
+  // The log's last entry is `last` now. Returns the last one that is known to be old; 0: none.
+  uint64_t Old(uint64_t last, verbena::TimePoint now) {
+    if (now - since_ >= kKeepNames) {
+      old_ = std::exchange(last_, last);
+      since_ = now;
+    }
+    return old_;
+  }
+
+ private:
+  verbena::TimePoint since_{};
+  uint64_t last_ = 0;  // then
+  uint64_t old_ = 0;   // then, too
 };
 
 }  // namespace replicated_kv

@@ -75,10 +75,9 @@ Task<absl::StatusOr<uint64_t>> Primary::Begin(WriteKind kind, const v1::WriteReq
   VERBENA_CO_RETURN_IF_ERROR(Serving());
   if (!taking_) co_return absl::UnavailableError(parts_.name + " hands its shard over");
   const uint64_t sequence = parts_.log.last().sequence + 1;
-  const verbena::TimePoint now = parts_.clock.Now();
-  age_.Note(parts_.log.last().sequence, now);
+  const uint64_t old = age_.Old(parts_.log.last().sequence, parts_.clock.Now());
   if (uncommitted_.size() >= kMaxUncommitted || !parts_.log.has_room() ||
-      !parts_.store.names().HasRoomFor(client, sequence, age_.old(now))) {
+      !parts_.store.names().HasRoomFor(client, sequence, old)) {
     co_return absl::ResourceExhaustedError("too many writes, or clients, are under way");
   }
   auto entry = std::make_shared<v1::Entry>();

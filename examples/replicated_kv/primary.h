@@ -23,7 +23,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "examples/replicated_kv/lease_term.h"
-#include "examples/replicated_kv/log_age.h"
 #include "examples/replicated_kv/membership.h"
 #include "examples/replicated_kv/replica_log.h"
 #include "examples/replicated_kv/replica_store.h"

@@ -2,6 +2,7 @@
 // call that it has run, and knows whether its data are whole. Its log in memory tells which
 // positions it has.
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -21,6 +22,7 @@
 #include "examples/replicated_kv/replicated_kv.pb.h"
 #include "gtest/gtest.h"
 #include "verbena/rpc/task.h"
+#include "verbena/rpc/time.h"
 #include "verbena/transport/coro/manual_scheduler.h"
 
 namespace replicated_kv {
@@ -282,6 +284,24 @@ TEST(NamesTest, ANewClientHasRoomOnlyIfAnOldOneMayBeForgotten) {
   EXPECT_TRUE(names.HasRoomFor("another", Names::kKeepEntries + 2, 0));
   entry.set_client("another");
   EXPECT_TRUE(names.Add(entry).has_value());
+}
+
+TEST(LogAgeTest, KnowsWhichEntriesAreOld) {
+  verbena::TimePoint now(std::chrono::hours(1));
+  LogAge age;
+  EXPECT_EQ(age.Old(7, now), 0u) << "nothing is known of the time before";
+  now += kKeepNames - std::chrono::milliseconds(1);
+  EXPECT_EQ(age.Old(9, now), 0u);
+  now += std::chrono::milliseconds(1);
+  EXPECT_EQ(age.Old(9, now), 7u);
+  now += kKeepNames;
+  EXPECT_EQ(age.Old(20, now), 9u);
+  // With a write each second.
+  for (uint64_t last = 21; last < 21 + 3600; ++last) {
+    EXPECT_LT(age.Old(last, now), last);
+    now += std::chrono::seconds(1);
+  }
+  EXPECT_GT(age.Old(21 + 3600, now), 2400u);
 }
 
 // As with thousands of programs that write once each: no log would ever get longer again.

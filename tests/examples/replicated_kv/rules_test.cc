@@ -10,8 +10,6 @@
 #include "absl/status/statusor.h"
 #include "examples/replicated_kv/epoch_gate.h"
 #include "examples/replicated_kv/lease_term.h"
-#include "examples/replicated_kv/limits.h"
-#include "examples/replicated_kv/log_age.h"
 #include "examples/replicated_kv/shard_state.h"
 #include "gtest/gtest.h"
 #include "verbena/rpc/time.h"
@@ -169,30 +167,6 @@ TEST(EpochGateTest, AStreamMakesNoEpoch) {
   EXPECT_EQ(gate.Check(*pass, 6).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(gate.epoch(), 5u);
   EXPECT_TRUE(gate.Check(*pass, 5).ok()) << "the primary's stream goes on";
-}
-
-// --- The age of entries.
-
-TEST(LogAgeTest, KnowsWhichEntriesAreOld) {
-  SetClock clock;
-  LogAge age;
-  EXPECT_EQ(age.old(clock.Now()), 0u);
-  age.Note(7, clock.Now());
-  clock.now += kKeepNames - milliseconds(1);
-  age.Note(9, clock.Now());
-  EXPECT_EQ(age.old(clock.Now()), 0u);
-  clock.now += milliseconds(1);
-  EXPECT_EQ(age.old(clock.Now()), 7u);
-  clock.now += kKeepNames;
-  age.Note(20, clock.Now());
-  EXPECT_EQ(age.old(clock.Now()), 9u);
-  // With a write each second.
-  for (uint64_t last = 21; last < 21 + 3600; ++last) {
-    age.Note(last, clock.Now());
-    EXPECT_LT(age.old(clock.Now()), last);
-    clock.now += seconds(1);
-  }
-  EXPECT_GT(age.old(clock.Now()), 2900u);
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ class LogReceiver {
         co_return co_await TakeEntry(message.entry(), message.epoch());
       case v1::LogMessage::kCopyBegins: {
         const LogPosition from = PositionOf(message.copy_begins());
-        VERBENA_CO_RETURN_IF_ERROR(ReplicaLog::CheckCopyBegins(from, message.epoch()));
+        VERBENA_CO_RETURN_IF_ERROR(log_.CheckNext(from, message.epoch(), /*copy_begins=*/true));
         VERBENA_CO_RETURN_IF_ERROR(co_await log_.Drain());
         // The wait may have been long.
         VERBENA_CO_RETURN_IF_ERROR(parts_.gate.Check(pass_, message.epoch()));
@@ -75,7 +75,7 @@ class LogReceiver {
     // The wait may have been long.
     VERBENA_CO_RETURN_IF_ERROR(parts_.gate.Check(pass_, parts_.gate.epoch()));
     VERBENA_CO_RETURN_IF_ERROR(CheckLengths(entry.key(), entry.value()));
-    VERBENA_CO_RETURN_IF_ERROR(log_.CheckNext(entry, epoch));
+    VERBENA_CO_RETURN_IF_ERROR(log_.CheckNext(PositionOf(entry), epoch));
     log_.Append(std::make_shared<v1::Entry>(entry));
     co_return absl::OkStatus();
   }

@@ -31,22 +31,16 @@ std::shared_ptr<const v1::Entry> ReplicaLog::Find(uint64_t sequence) const {
   return tail_[sequence - before_tail_.sequence - 1];
 }
 
-absl::Status ReplicaLog::CheckNext(const v1::Entry& entry, uint64_t epoch) const {
-  const bool in_order = entry.epoch() >= last_.epoch && entry.epoch() <= epoch;
-  if (entry.sequence() == last_.sequence + 1 &&
-      (in_order || VERBENA_MUTANT(kEntryOfPastEpochTaken))) {
-    return absl::OkStatus();
-  }
+absl::Status ReplicaLog::CheckNext(LogPosition next, uint64_t epoch, bool copy_begins) const {
+  const bool in_order =
+      copy_begins ? next.sequence < kMaxSequence
+                  : next.sequence == last_.sequence + 1 &&
+                        (next.epoch >= last_.epoch || VERBENA_MUTANT(kEntryOfPastEpochTaken));
+  if (in_order && next.epoch <= epoch) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      fmt::format("entry {} of epoch {} after {} of epoch {}, from a primary of epoch {}",
-                  entry.sequence(), entry.epoch(), last_.sequence, last_.epoch, epoch));
-}
-
-absl::Status ReplicaLog::CheckCopyBegins(LogPosition position, uint64_t epoch) {
-  if (position.epoch <= epoch && position.sequence < kMaxSequence) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      fmt::format("a copy that begins at entry {} of epoch {}, from a primary of epoch {}",
-                  position.sequence, position.epoch, epoch));
+      fmt::format("{} {} of epoch {} after {} of epoch {}, from a primary of epoch {}",
+                  copy_begins ? "a copy from" : "entry", next.sequence, next.epoch, last_.sequence,
+                  last_.epoch, epoch));
 }
 
 void ReplicaLog::Append(std::shared_ptr<const v1::Entry> entry) {

@@ -44,10 +44,8 @@ class ReplicaLog {
   // nullptr: not in memory.
   std::shared_ptr<const v1::Entry> Find(uint64_t sequence) const;
 
-  // INVALID_ARGUMENT: an entry, or a position where a copy begins, that no primary of `epoch` sends
-  // now.
-  absl::Status CheckNext(const v1::Entry& entry, uint64_t epoch) const;
-  static absl::Status CheckCopyBegins(LogPosition position, uint64_t epoch);
+  // INVALID_ARGUMENT: no primary of `epoch` sends an entry, or begins a copy, of that position now.
+  absl::Status CheckNext(LogPosition next, uint64_t epoch, bool copy_begins = false) const;
   // Precondition: it follows last(), in an epoch that is no older.
   void Append(std::shared_ptr<const v1::Entry> entry);
   // Goes on after a copy, whose entries up to `position` are in the store. It is not complete until

@@ -202,16 +202,16 @@ TEST_F(LogTest, KnowsThePositionsThatItHas) {
 TEST_F(LogTest, EntriesOutOfOrderAreRefused) {
   MakeComplete();
   Append(1, 5, "k", "a");
-  EXPECT_TRUE(log_->CheckNext(EntryOf(2, 5, "k", "b"), 6).ok());
-  EXPECT_TRUE(log_->CheckNext(EntryOf(2, 6, "k", "b"), 6).ok());
-  EXPECT_TRUE(absl::IsInvalidArgument(log_->CheckNext(EntryOf(3, 5, "k", "b"), 6)));
+  EXPECT_TRUE(log_->CheckNext({.epoch = 5, .sequence = 2}, 6).ok());
+  EXPECT_TRUE(log_->CheckNext({.epoch = 6, .sequence = 2}, 6).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(log_->CheckNext({.epoch = 5, .sequence = 3}, 6)));
   // One of an older epoch would end the process: the log would wait for the disk, and the disk's
   // position never be the log's.
-  EXPECT_TRUE(absl::IsInvalidArgument(log_->CheckNext(EntryOf(2, 4, "k", "b"), 6)));
-  EXPECT_TRUE(absl::IsInvalidArgument(log_->CheckNext(EntryOf(2, 7, "k", "b"), 6)));
-  EXPECT_TRUE(ReplicaLog::CheckCopyBegins({.epoch = 6, .sequence = 9}, 6).ok());
-  EXPECT_FALSE(ReplicaLog::CheckCopyBegins({.epoch = 7, .sequence = 9}, 6).ok());
-  EXPECT_FALSE(ReplicaLog::CheckCopyBegins({.epoch = 6, .sequence = UINT64_MAX}, 6).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(log_->CheckNext({.epoch = 4, .sequence = 2}, 6)));
+  EXPECT_TRUE(absl::IsInvalidArgument(log_->CheckNext({.epoch = 7, .sequence = 2}, 6)));
+  EXPECT_TRUE(log_->CheckNext({.epoch = 6, .sequence = 9}, 6, /*copy_begins=*/true).ok());
+  EXPECT_FALSE(log_->CheckNext({.epoch = 7, .sequence = 9}, 6, /*copy_begins=*/true).ok());
+  EXPECT_FALSE(log_->CheckNext({.epoch = 6, .sequence = UINT64_MAX}, 6, /*copy_begins=*/true).ok());
 }
 
 TEST_F(LogTest, MemoryForTheLogIsBounded) {

@@ -29,12 +29,15 @@ Task<void> Primary::Run() {
   verbena::TaskScope scope(co_await verbena::CurrentContext());
   running_ = &scope.cancel_scope();
   scope.Spawn(WatchOwnDisk());
-  for (OtherReplica& peer : parts_.peers) scope.Spawn(Follow(peer));
-  // Nobody would follow these, and each write would wait for them.
-  const std::vector<std::string> in_sync = members_.state().in_sync;
-  for (const std::string& name : in_sync) {
-    if (!IsOfShard(name) && !VERBENA_MUTANT(kStrangerStaysInSync)) scope.Spawn(Remove(name));
+  std::vector<std::string> strangers = members_.state().in_sync;
+  std::erase(strangers, parts_.name);
+  for (OtherReplica& peer : parts_.peers) {
+    std::erase(strangers, peer.name);
+    scope.Spawn(Follow(peer));
   }
+  // Nobody would follow these, and each write would wait for them.
+  if (VERBENA_MUTANT(kStrangerStaysInSync)) strangers.clear();
+  for (const std::string& name : strangers) scope.Spawn(Remove(name));
   co_await scope.Join();
   running_ = nullptr;
   End("it stops");
@@ -169,11 +172,6 @@ Task<void> Primary::Remove(std::string name) {
   const absl::Status removed = co_await members_.Remove(std::move(name));
   parts_.log.Notify();
   if (absl::IsAborted(removed)) End(std::string(removed.message()));
-}
-
-bool Primary::IsOfShard(const std::string& name) const {
-  const auto is_it = [&name](const OtherReplica& peer) { return peer.name == name; };
-  return name == parts_.name || std::any_of(parts_.peers.begin(), parts_.peers.end(), is_it);
 }
 
 }  // namespace replicated_kv

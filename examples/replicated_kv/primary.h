@@ -94,8 +94,6 @@ class Primary {
   verbena::Task<void> Follow(OtherReplica& peer);
   // From the in-sync set.
   verbena::Task<void> Remove(std::string name);
-  // Whether it is one of the replicas that this server was told of.
-  bool IsOfShard(const std::string& name) const;
   // The key's value after all writes of the log.
   verbena::Task<absl::StatusOr<std::string>> NewestValue(const std::string& key);
 

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "examples/replicated_kv/limits.h"
-#include "examples/replicated_kv/replicated_kv.verbena.pb.h"
 #include "fmt/format.h"
 #include "verbena/rpc/log.h"
 
@@ -187,17 +186,30 @@ Task<void> Replica::HandOver() {
   if (lease_ != 0) (void)co_await etcd_.Revoke(std::exchange(lease_, 0));
 }
 
-Task<absl::Status> Replica::Receive(LogStream& stream) {
+absl::Status Replica::CheckShard(uint32_t shard) const {
+  if (shard == options_.shard) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("a call for shard {} at a replica of shard {}", shard, options_.shard));
+}
+
+absl::StatusOr<std::shared_ptr<Primary>> Replica::Serving(uint32_t shard) const {
+  VERBENA_RETURN_IF_ERROR(CheckShard(shard));
+  if (primary_ == nullptr) {
+    return absl::UnavailableError(
+        fmt::format("{} is not the primary of shard {}", options_.name, shard));
+  }
+  VERBENA_RETURN_IF_ERROR(primary_->Serving());
+  return primary_;
+}
+
+Task<absl::Status> Replica::Replicate(verbena::ServerContext&, LogStream& stream) {
   if (log_ == nullptr || stopping_) co_return NotOpen();
   v1::LogMessage hello;
   VERBENA_CO_ASSIGN_OR_RETURN(const bool read, co_await stream.Read(hello));
   if (!read) co_return absl::OkStatus();
   // The message may have been long in coming.
   if (stopping_) co_return NotOpen();
-  if (hello.shard() != options_.shard) {
-    co_return absl::InvalidArgumentError(
-        fmt::format("the log of shard {} at a replica of shard {}", hello.shard(), options_.shard));
-  }
+  VERBENA_CO_RETURN_IF_ERROR(CheckShard(hello.shard()));
   if (hello.epoch() > gate_.epoch()) {
     VERBENA_CO_ASSIGN_OR_RETURN(const SeenState seen, co_await directory_.Look());
     if (stopping_) co_return NotOpen();
@@ -214,9 +226,12 @@ Task<absl::Status> Replica::Receive(LogStream& stream) {
   co_return co_await ReceiveLog({gate_, receiving_, store_, *log_}, stream, hello);
 }
 
-absl::StatusOr<v1::Acknowledgement> Replica::Where() const {
-  if (log_ == nullptr) return NotOpen();
-  return AcknowledgementOf(*log_);
+Task<absl::Status> Replica::Where(verbena::ServerContext& context,
+                                  const v1::PositionRequest& request, v1::Acknowledgement& reply) {
+  const absl::Status here = log_ == nullptr ? NotOpen() : CheckShard(request.shard());
+  if (!here.ok()) co_return context.NotExecuted(here);
+  reply = AcknowledgementOf(*log_);
+  co_return absl::OkStatus();
 }
 
 void Replica::Say(std::string_view what) const {

@@ -1,9 +1,9 @@
 // Replica: one server's part in a shard: it keeps its lease in etcd, follows the shard's state
-// there, and is primary or backup as that says.
+// there, and is primary or backup as that says. It serves the other replicas, too.
 //
 // Run() is its Task: it opens the log, registers nothing, and goes on until it is cancelled or the
 // disk fails. Handlers use the rest, on the same executor: the runtime must have one only. Must
-// outlive the server whose handlers use it.
+// outlive the server that serves it.
 //
 //   auto runs = runtime->Spawn(replica.Run(server->address()));
 //   …
@@ -27,8 +27,11 @@
 #include "examples/replicated_kv/primary.h"
 #include "examples/replicated_kv/replica_log.h"
 #include "examples/replicated_kv/replica_store.h"
+#include "examples/replicated_kv/replicated_kv.pb.h"
+#include "examples/replicated_kv/replicated_kv.verbena.pb.h"
 #include "examples/replicated_kv/shard_directory.h"
 #include "verbena/rpc/etcd.h"
+#include "verbena/rpc/server_context.h"
 #include "verbena/rpc/sync.h"
 #include "verbena/rpc/task.h"
 #include "verbena/rpc/time.h"
@@ -44,7 +47,7 @@ struct ReplicaOptions {
   verbena::Clock* clock = &verbena::Clock::Real();
 };
 
-class Replica {
+class Replica final : public v1::Replication::Service {
  public:
   // `peers` are the other replicas.
   Replica(ReplicaOptions options, ReplicaStore& store, verbena::EtcdClient& etcd,
@@ -55,12 +58,16 @@ class Replica {
   // second, the lease is given back, and streams end.
   verbena::Task<void> HandOver();
 
-  // For handlers. nullptr: this is not the primary.
-  std::shared_ptr<Primary> primary() const { return primary_; }
-  verbena::Task<absl::Status> Receive(LogStream& stream);
+  // The primary that may serve the shard, or why there is none here.
+  absl::StatusOr<std::shared_ptr<Primary>> Serving(uint32_t shard) const;
+  uint32_t shard() const { return options_.shard; }
+
+  verbena::Task<absl::Status> Replicate(verbena::ServerContext& context,
+                                        LogStream& stream) override;
   // UNAVAILABLE before the log is open.
-  absl::StatusOr<v1::Acknowledgement> Where() const;
-  const ReplicaOptions& options() const { return options_; }
+  verbena::Task<absl::Status> Where(verbena::ServerContext& context,
+                                    const v1::PositionRequest& request,
+                                    v1::Acknowledgement& reply) override;
 
  private:
   verbena::Task<absl::Status> Open();
@@ -70,6 +77,7 @@ class Replica {
   verbena::Task<bool> SomebodyIsAhead(const ShardState& state);
   void Lead(SeenState seen);
   void StepDown(std::string why);
+  absl::Status CheckShard(uint32_t shard) const;
   void Say(std::string_view what) const;
 
   const ReplicaOptions options_;

@@ -96,12 +96,10 @@ absl::Status Serve() {
   }
   Replica replica(options, store, *etcd, std::move(peers));
   ReplicatedKvService kv(replica);
-  ReplicationService replication(replica);
-  StoredCalls calls(replica);
   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Server> server,
-                           Server::Start(*runtime, {&kv, &replication},
+                           Server::Start(*runtime, {&kv, &replica},
                                          {.address = absl::GetFlag(FLAGS_address),
-                                          .dedupe = {.store = &calls},
+                                          .dedupe = {.store = &kv},
                                           .registration = {.target = target + options.name,
                                                            .name = options.name,
                                                            .ttl = options.ttl}}));

@@ -1,10 +1,10 @@
-// ReplicatedKvService, ReplicationService, StoredCalls: a Replica as servers offer it: to clients,
-// to other replicas, and to Verbena, which asks for results of repeated calls.
+// ReplicatedKvService: a Replica as clients see it, and Verbena, which asks for results of their
+// repeated calls.
 //
 // A handler that fails before it has changed anything says so by Outcome::kNotExecuted. The replica
 // must outlive them.
 //
-//   Server::Start(*runtime, {&kv, &replication}, {.dedupe = {.store = &calls}});
+//   Server::Start(*runtime, {&kv, &replica}, {.dedupe = {.store = &kv}});
 
 #ifndef VERBENA_EXAMPLES_REPLICATED_KV_REPLICA_SERVICE_H_
 #define VERBENA_EXAMPLES_REPLICATED_KV_REPLICA_SERVICE_H_
@@ -13,39 +13,19 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "examples/replicated_kv/replica.h"
 #include "examples/replicated_kv/replicated_kv.pb.h"
 #include "examples/replicated_kv/replicated_kv.verbena.pb.h"
-#include "fmt/format.h"
 #include "verbena/rpc/dedupe.h"
 #include "verbena/rpc/server_context.h"
-#include "verbena/rpc/server_stream.h"
 #include "verbena/rpc/task.h"
 
 namespace replicated_kv {
 
-// The primary that may serve the shard, or why there is none here.
-inline absl::StatusOr<std::shared_ptr<Primary>> ServingPrimary(const Replica& replica,
-                                                               uint32_t shard) {
-  const ReplicaOptions& options = replica.options();
-  if (shard != options.shard) {
-    return absl::InvalidArgumentError(
-        fmt::format("a call for shard {} at a replica of shard {}", shard, options.shard));
-  }
-  std::shared_ptr<Primary> primary = replica.primary();
-  if (primary == nullptr) {
-    return absl::UnavailableError(
-        fmt::format("{} is not the primary of shard {}", options.name, shard));
-  }
-  VERBENA_RETURN_IF_ERROR(primary->Serving());
-  return primary;
-}
-
-class ReplicatedKvService final : public v1::ReplicatedKv::Service {
+class ReplicatedKvService final : public v1::ReplicatedKv::Service, public verbena::DedupeStore {
  public:
   explicit ReplicatedKvService(Replica& replica) : replica_(replica) {}
 
@@ -60,20 +40,29 @@ class ReplicatedKvService final : public v1::ReplicatedKv::Service {
   }
   verbena::Task<absl::Status> Get(verbena::ServerContext& context, const v1::GetRequest& request,
                                   v1::GetReply& reply) override {
-    const absl::StatusOr<std::shared_ptr<Primary>> primary =
-        ServingPrimary(replica_, request.shard());
+    const absl::StatusOr<std::shared_ptr<Primary>> primary = replica_.Serving(request.shard());
     if (!primary.ok()) co_return context.NotExecuted(primary.status());
     absl::StatusOr<std::optional<std::string>> value = co_await (*primary)->Get(request.key());
     if (!value.ok()) co_return context.NotExecuted(value.status());
     if (value->has_value()) reply.set_value(**std::move(value));
     co_return absl::OkStatus();
   }
+  verbena::Task<absl::StatusOr<std::optional<verbena::DedupeResult>>> Lookup(
+      verbena::RequestId id) override {
+    VERBENA_CO_ASSIGN_OR_RETURN(const std::shared_ptr<Primary> primary,
+                                replica_.Serving(replica_.shard()));
+    VERBENA_CO_ASSIGN_OR_RETURN(const std::optional<uint64_t> sequence,
+                                co_await primary->Lookup(id));
+    if (!sequence.has_value()) co_return std::nullopt;
+    v1::WriteReply reply;
+    reply.set_sequence(*sequence);
+    co_return verbena::DedupeResult{.reply = reply.SerializeAsString()};
+  }
 
  private:
   verbena::Task<absl::Status> Write(WriteKind kind, verbena::ServerContext& context,
                                     const v1::WriteRequest& request, v1::WriteReply& reply) {
-    const absl::StatusOr<std::shared_ptr<Primary>> primary =
-        ServingPrimary(replica_, request.shard());
+    const absl::StatusOr<std::shared_ptr<Primary>> primary = replica_.Serving(request.shard());
     if (!primary.ok()) co_return context.NotExecuted(primary.status());
     const std::optional<verbena::RequestId> id = context.dedupe_id();
     if (!id.has_value()) {
@@ -94,48 +83,6 @@ class ReplicatedKvService final : public v1::ReplicatedKv::Service {
     co_return absl::OkStatus();
   }
 
-  Replica& replica_;
-};
-
-class ReplicationService final : public v1::Replication::Service {
- public:
-  explicit ReplicationService(Replica& replica) : replica_(replica) {}
-
-  verbena::Task<absl::Status> Replicate(verbena::ServerContext&, LogStream& stream) override {
-    co_return co_await replica_.Receive(stream);
-  }
-  verbena::Task<absl::Status> Where(verbena::ServerContext& context,
-                                    const v1::PositionRequest& request,
-                                    v1::Acknowledgement& reply) override {
-    if (request.shard() != replica_.options().shard) {
-      co_return context.NotExecuted(
-          absl::InvalidArgumentError("this is a replica of another shard"));
-    }
-    VERBENA_CO_ASSIGN_OR_RETURN(reply, replica_.Where());
-    co_return absl::OkStatus();
-  }
-
- private:
-  Replica& replica_;
-};
-
-class StoredCalls final : public verbena::DedupeStore {
- public:
-  explicit StoredCalls(Replica& replica) : replica_(replica) {}
-
-  verbena::Task<absl::StatusOr<std::optional<verbena::DedupeResult>>> Lookup(
-      verbena::RequestId id) override {
-    VERBENA_CO_ASSIGN_OR_RETURN(const std::shared_ptr<Primary> primary,
-                                ServingPrimary(replica_, replica_.options().shard));
-    VERBENA_CO_ASSIGN_OR_RETURN(const std::optional<uint64_t> sequence,
-                                co_await primary->Lookup(id));
-    if (!sequence.has_value()) co_return std::nullopt;
-    v1::WriteReply reply;
-    reply.set_sequence(*sequence);
-    co_return verbena::DedupeResult{.reply = reply.SerializeAsString()};
-  }
-
- private:
   Replica& replica_;
 };
 

@@ -44,7 +44,7 @@ struct ReplicaOptions {
   std::vector<std::string> replicas;  // of the shard, this one included
   std::string prefix;                 // of the shard's keys in etcd
   verbena::Duration ttl = std::chrono::seconds(2);
-  verbena::Clock* clock = &verbena::Clock::Real();
+  verbena::Clock* clock = &BootClock::Get();
 };
 
 class Replica final : public v1::Replication::Service {

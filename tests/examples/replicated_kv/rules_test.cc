@@ -1,6 +1,8 @@
 // The rules of the replicated store, one by one: who may become primary, how long a lease holds,
 // and which epochs a backup takes.
 
+#include <time.h>
+
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -83,6 +85,16 @@ class SetClock final : public verbena::Clock {
   TimePoint Now() override { return now; }
   TimePoint now{std::chrono::hours(1)};
 };
+
+TEST(BootClockTest, IsTheTimeSinceTheMachineStarted) {
+  const TimePoint before = BootClock::Get().Now();
+  timespec now = {};
+  ASSERT_EQ(clock_gettime(CLOCK_BOOTTIME, &now), 0);
+  const TimePoint after = BootClock::Get().Now();
+  const TimePoint between(seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec));
+  EXPECT_LE(before, between);
+  EXPECT_LE(between, after);
+}
 
 TEST(LeaseTermTest, HoldsForItsTimeLessTheMargin) {
   SetClock clock;

@@ -13,18 +13,24 @@
 #ifndef VERBENA_EXAMPLES_REPLICATED_KV_REPLICA_STORE_H_
 #define VERBENA_EXAMPLES_REPLICATED_KV_REPLICA_STORE_H_
 
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "examples/kv/store.h"
+#include "examples/replicated_kv/limits.h"
 #include "examples/replicated_kv/names.h"
 #include "examples/replicated_kv/replicated_kv.pb.h"
 #include "examples/replicated_kv/shard_state.h"
 #include "verbena/rpc/task.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace replicated_kv {
 
@@ -61,26 +67,149 @@ class ReplicaStore {
   explicit ReplicaStore(std::unique_ptr<kv::Store> store) : store_(std::move(store)) {}
 
   // Reads names and position. Call it before anything else.
-  verbena::Task<absl::Status> Load();
-  // The position that was loaded or written last. None if the data are not complete.
+  verbena::Task<absl::Status> Load() {
+    names_.Clear();
+    position_.reset();
+    std::string bytes;
+    absl::Status found = co_await store_->GetRecord(kPositionId, bytes);
+    if (absl::IsNotFound(found)) co_return absl::OkStatus();
+    VERBENA_CO_RETURN_IF_ERROR(found);
+    v1::Position position;
+    if (!position.ParseFromString(bytes)) {
+      co_return absl::DataLossError("the record of the replica's position does not parse");
+    }
+    std::string next;
+    do {
+      VERBENA_CO_ASSIGN_OR_RETURN(kv::ScanPage page,
+                                  co_await store_->ScanRecords(next, kMaxPageBytes));
+      for (const kv::StoreEntry& record : page.entries) {
+        if (record.key.front() != kNames) continue;
+        VERBENA_CO_RETURN_IF_ERROR(
+            names_.Load(std::string_view(record.key).substr(1), record.value));
+      }
+      next = std::move(page.next_key);
+    } while (!next.empty());
+    position_ = PositionOf(position);
+    co_return absl::OkStatus();
+  }
+  // As it was loaded or written last: none if the data are not complete.
   const std::optional<LogPosition>& position() const { return position_; }
   const Names& names() const { return names_; }
 
-  Batch Prepare(std::shared_ptr<const v1::Entry> entry, bool complete);
+  Batch Prepare(std::shared_ptr<const v1::Entry> entry, bool complete) {
+    Batch batch;
+    batch.key = Prefixed(kData, entry->key());
+    if (const std::optional<std::string> forgotten = names_.Add(*entry)) {
+      batch.forgotten_id = Prefixed(kNames, *forgotten);
+    }
+    batch.names_id = Prefixed(kNames, entry->client());
+    batch.names = names_.RecordOf(entry->client());
+    if (complete) {
+      position_ = PositionOf(*entry);
+      batch.position = MessageOf(*position_).SerializeAsString();
+    }
+    batch.entry = std::move(entry);
+    return batch;
+  }
   // Batches are written in the order in which these Tasks start.
-  verbena::Task<absl::Status> Write(Batch batch);
-  verbena::Task<absl::StatusOr<std::optional<std::string>>> Get(std::string key);
+  verbena::Task<absl::Status> Write(Batch batch) {
+    std::vector<kv::StoreRecord> records = {{.id = batch.names_id, .bytes = batch.names}};
+    if (VERBENA_MUTANT(kNameNotWithData)) records.clear();
+    if (batch.forgotten_id.has_value()) records.push_back({.id = *batch.forgotten_id});
+    if (batch.position.has_value())
+      records.push_back({.id = kPositionId, .bytes = *batch.position});
+    co_return (co_await store_->Write(
+                   {.key = batch.key, .value = batch.entry->value(), .records = records}))
+        .status();
+  }
+  verbena::Task<absl::StatusOr<std::optional<std::string>>> Get(std::string key) {
+    const std::string stored = Prefixed(kData, key);
+    std::string value;
+    absl::Status found = co_await store_->Get(stored, value);
+    if (absl::IsNotFound(found)) co_return std::nullopt;
+    VERBENA_CO_RETURN_IF_ERROR(found);
+    co_return std::optional<std::string>(std::move(value));
+  }
 
   // For copies. Clear() removes first the position, and then all the rest. Nothing else may write
   // meanwhile.
-  verbena::Task<absl::Status> Clear();
-  verbena::Task<absl::Status> AddPage(const v1::Page& page);
-  verbena::Task<absl::Status> WritePosition(LogPosition position);
+  verbena::Task<absl::Status> Clear() {
+    position_.reset();
+    names_.Clear();
+    VERBENA_CO_RETURN_IF_ERROR(co_await WriteRecord(std::string(kPositionId), std::nullopt));
+    for (const bool records : {false, true}) {
+      for (;;) {
+        VERBENA_CO_ASSIGN_OR_RETURN(kv::ScanPage page,
+                                    records ? co_await store_->ScanRecords("", kMaxPageBytes)
+                                            : co_await store_->Scan("", kMaxPageBytes));
+        if (page.entries.empty()) break;
+        const auto remove = [this,
+                             records](const kv::StoreEntry& entry) -> verbena::Task<absl::Status> {
+          if (records) co_return co_await WriteRecord(entry.key, std::nullopt);
+          co_return (co_await store_->Write({.key = entry.key})).status();
+        };
+        VERBENA_CO_RETURN_IF_ERROR(
+            co_await verbena::ForEach(std::move(page.entries), kWritesAtOnce, remove));
+      }
+    }
+    co_return absl::OkStatus();
+  }
+  verbena::Task<absl::Status> AddPage(const v1::Page& page) {
+    for (const v1::Page::Pair& pair : page.names()) {
+      VERBENA_CO_RETURN_IF_ERROR(names_.Load(pair.key(), pair.value()));
+      VERBENA_CO_RETURN_IF_ERROR(co_await WriteRecord(Prefixed(kNames, pair.key()), pair.value()));
+    }
+    std::vector<v1::Page::Pair> pairs(page.entries().begin(), page.entries().end());
+    co_return co_await verbena::ForEach(
+        std::move(pairs), kWritesAtOnce,
+        [this](const v1::Page::Pair& pair) -> verbena::Task<absl::Status> {
+          const std::string key = Prefixed(kData, pair.key());
+          co_return (co_await store_->Write({.key = key, .value = pair.value()})).status();
+        });
+  }
+  verbena::Task<absl::Status> WritePosition(LogPosition position) {
+    position_ = position;
+    co_return co_await WriteRecord(std::string(kPositionId),
+                                   MessageOf(position).SerializeAsString());
+  }
   // The next page. Entries that are written meanwhile may be in it or not.
-  verbena::Task<absl::StatusOr<v1::Page>> ReadPage(Cursor& cursor);
+  verbena::Task<absl::StatusOr<v1::Page>> ReadPage(Cursor& cursor) {
+    v1::Page page;
+    const bool names = cursor.at_names;
+    VERBENA_CO_ASSIGN_OR_RETURN(kv::ScanPage read,
+                                names ? co_await store_->ScanRecords(cursor.next, kMaxPageBytes)
+                                      : co_await store_->Scan(cursor.next, kMaxPageBytes));
+    for (kv::StoreEntry& entry : read.entries) {
+      if (entry.key.front() != (names ? kNames : kData)) continue;
+      v1::Page::Pair& pair = *(names ? page.add_names() : page.add_entries());
+      pair.set_key(entry.key.substr(1));
+      pair.set_value(std::move(entry.value));
+    }
+    cursor.next = std::move(read.next_key);
+    if (cursor.next.empty()) {
+      cursor.at_end = names;
+      cursor.at_names = true;
+    }
+    co_return page;
+  }
 
  private:
-  verbena::Task<absl::Status> WriteRecord(std::string id, std::optional<std::string> bytes);
+  static constexpr char kData = '=';
+  static constexpr char kNames = 'n';
+  static constexpr std::string_view kPositionId = "p";
+  // A key that no data have: for batches of records alone.
+  static constexpr std::string_view kNoKey = "-";
+  static constexpr size_t kWritesAtOnce = 256;
+
+  static std::string Prefixed(char prefix, std::string_view rest) {
+    return std::string(1, prefix).append(rest);
+  }
+  verbena::Task<absl::Status> WriteRecord(std::string id, std::optional<std::string> bytes) {
+    kv::StoreRecord record{.id = id};
+    if (bytes.has_value()) record.bytes = *bytes;
+    co_return (co_await store_->Write({.key = kNoKey, .records = absl::MakeConstSpan(&record, 1)}))
+        .status();
+  }
 
   const std::unique_ptr<kv::Store> store_;
   Names names_;

@@ -3,9 +3,6 @@
 //
 // A value; one thread. It knows epochs from etcd alone, which makes them: a stream that names one
 // of its own would end a primary that is none, and shut out all others.
-//
-//   VERBENA_CO_ASSIGN_OR_RETURN(const uint64_t pass, gate.Admit(hello.epoch()));
-//   … for each message: VERBENA_CO_RETURN_IF_ERROR(gate.Check(pass, message.epoch()));
 
 #ifndef VERBENA_EXAMPLES_REPLICATED_KV_EPOCH_GATE_H_
 #define VERBENA_EXAMPLES_REPLICATED_KV_EPOCH_GATE_H_

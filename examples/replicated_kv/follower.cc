@@ -1,19 +1,10 @@
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
 #include <utility>
-#include <vector>
 
-#include "absl/status/statusor.h"
 #include "examples/replicated_kv/limits.h"
 #include "examples/replicated_kv/primary.h"
-#include "examples/replicated_kv/replicated_kv.pb.h"
 #include "examples/replicated_kv/replicated_kv.verbena.pb.h"
 #include "fmt/format.h"
 #include "verbena/rpc/client_stream.h"
-#include "verbena/rpc/sync.h"
-#include "verbena/rpc/time.h"
 #include "verbena/transport/log/mutant.h"
 
 namespace replicated_kv {

@@ -3,8 +3,6 @@
 //
 // The gate lets the newest stream go on, and ends those of primaries that were replaced. All that
 // the parts refer to must outlive the Task.
-//
-//   co_return co_await ReceiveLog({gate, turn, store, log}, stream, first_message);
 
 #ifndef VERBENA_EXAMPLES_REPLICATED_KV_LOG_RECEIVER_H_
 #define VERBENA_EXAMPLES_REPLICATED_KV_LOG_RECEIVER_H_

@@ -5,12 +5,6 @@
 // without it. A backup that joins counts from before the transaction that adds it, and has by then
 // all that is or may be committed. So at each moment every member that etcd knows has all that is
 // committed. One change at a time; the primary's, one for each of its epochs. One executor.
-//
-//   CommitPoint point(log.last().sequence);
-//   Membership members(directory, point, seen, "s1", lease);
-//   VERBENA_CO_RETURN_IF_ERROR(co_await members.Remove("s2"));
-//   point.NoteDurable("s3", 17);
-//   if (point.sequence() >= mine) … acknowledge …
 
 #ifndef VERBENA_EXAMPLES_REPLICATED_KV_MEMBERSHIP_H_
 #define VERBENA_EXAMPLES_REPLICATED_KV_MEMBERSHIP_H_

@@ -3,11 +3,6 @@
 //
 // RocksDB has a log of its own, so entries go to the disk once, as data (replica_store.h). The tail
 // in memory is bounded (limits.h) and starts empty with the process. All on one executor.
-//
-//   log.Append(entry);                                    // on its way to the disk
-//   while (log.durable().sequence < entry->sequence()) {
-//     VERBENA_CO_RETURN_IF_ERROR(co_await log.Changed());
-//   }
 
 #ifndef VERBENA_EXAMPLES_REPLICATED_KV_REPLICA_LOG_H_
 #define VERBENA_EXAMPLES_REPLICATED_KV_REPLICA_LOG_H_

@@ -2,9 +2,6 @@
 // changes that the protocol allows.
 //
 // Values and pure functions. In etcd it is a line of text: "epoch 7 primary s2 in_sync s1,s2".
-//
-//   absl::StatusOr<ShardState> state = ParseShardState(entry.value);
-//   if (MayLead(*state, "s3")) … TakenOver(*state, "s3") …
 
 #ifndef VERBENA_EXAMPLES_REPLICATED_KV_SHARD_STATE_H_
 #define VERBENA_EXAMPLES_REPLICATED_KV_SHARD_STATE_H_

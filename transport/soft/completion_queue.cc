@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/soft/lane_pair.h"
+#include "verbena/transport/soft/lane_pairs.h"
 #include "verbena/transport/soft/queue_pair.h"
 #include "verbena/transport/soft/responder.h"
 #include "verbena/transport/soft/rnic.h"
@@ -55,6 +58,8 @@ CompletionQueue::CompletionQueue(Rnic& rnic, uint32_t index, uint64_t id, int en
   control_.mode.store(CqControl::kPolled);
 }
 
+CompletionQueue::~CompletionQueue() = default;
+
 int CompletionQueue::Poll(int room, ibv_wc* out) {
   std::lock_guard<SpinLock> lock(lock_);
   polls_.store(polls_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
@@ -94,6 +99,11 @@ bool CompletionQueue::Serve() {
   return true;
 }
 
+void CompletionQueue::ServePairs() {
+  std::lock_guard<SpinLock> lock(lock_);
+  if (unpolled()) Drive();
+}
+
 bool CompletionQueue::Tick() {
   const uint64_t polls = polls_.load(std::memory_order_relaxed);
   if (polls != polls_at_tick_ || control_.mode.load() != CqControl::kPolled) {
@@ -118,16 +128,19 @@ void CompletionQueue::Drive() {
     SettleServed();
   } while (HasWork() && ++turns < kMaxTurns);
   if (turns == kMaxTurns) rnic_.WakeEngine(control_);
+  if (pairs_ != nullptr) pairs_->Flush(writer);
   writer.Finish();
 }
 
 void CompletionQueue::BecomePolled() {
   control_.mode.store(CqControl::kPolled, std::memory_order_relaxed);
+  if (pairs_ != nullptr) pairs_->LetEngineWatch(false);
   rnic_.OnCqPolled();
 }
 
 void CompletionQueue::BecomeUnpolled() {
   control_.mode.store(CqControl::kUnpolled, std::memory_order_relaxed);
+  if (pairs_ != nullptr) pairs_->LetEngineWatch(true);
   SetWakeLevels();
   std::atomic_thread_fence(std::memory_order_seq_cst);
   // Published before its writer could see the new mode: nobody else will ring for it.
@@ -163,13 +176,19 @@ void CompletionQueue::Overrun() {
 }
 
 void CompletionQueue::Progress(CompletionWriter& writer) {
-  if (overrun_) return;
+  if (overrun_) {
+    // Nobody reads them any more.
+    if (pairs_ != nullptr) pairs_->Close(nullptr, writer);
+    return;
+  }
   if (!served_.empty()) SettleServed();
+  if (pairs_ != nullptr) pairs_->Receive(writer);
   if (attention_.load(std::memory_order_relaxed)) TakeAttention(writer);
   // Our own sends first: there are only as many of them as we posted, whereas receives could keep a
   // caller with a short array from ever hearing of them.
   if (!active_.empty()) HarvestLanes(writer);
   if (!writer.full()) in_lanes_.ServeActive([&](InLane& lane) { return ServeLane(lane, writer); });
+  if (pairs_ != nullptr) pairs_->Flush(writer);
 }
 
 void CompletionQueue::HarvestLanes(CompletionWriter& writer) {
@@ -264,6 +283,32 @@ OutLane* CompletionQueue::FindOutLane(const Peer& peer, uint64_t remote_cq) {
     }
   }
   return nullptr;
+}
+
+absl::Status CompletionQueue::AddPair(std::shared_ptr<LanePair> pair, uint64_t lane_id,
+                                      int engine_epoll) {
+  if (pairs_ == nullptr) {
+    pairs_ = std::make_unique<LanePairs>(control_, engine_epoll, id_ | kCqTag);
+  }
+  auto lane = std::make_unique<InLane>(
+      pair->peer(), static_cast<uint32_t>(pair->remote_cq() % kMaxCompletionQueues), lane_id,
+      pair->in_memory(), pair);
+  if (!in_lanes_.Add(std::move(lane))) {
+    return absl::ResourceExhaustedError("the CQ has too many lanes");
+  }
+  InLane* added = pair->in_lane();
+  absl::Status status = pairs_->Add(std::move(pair));
+  if (!status.ok()) added->Orphan();
+  pairs_->LetEngineWatch(unpolled());
+  return status;
+}
+
+std::shared_ptr<LanePair> CompletionQueue::FindPair(const Peer& peer, uint64_t remote_cq) const {
+  return pairs_ == nullptr ? nullptr : pairs_->Find(peer, remote_cq);
+}
+
+void CompletionQueue::ClosePairs(const Peer* peer, CompletionWriter& writer) {
+  if (pairs_ != nullptr) pairs_->Close(peer, writer);
 }
 
 void CompletionQueue::ForgetCompletions(QueuePair& qp, bool drop) {

@@ -30,8 +30,13 @@
 namespace verbena::internal::soft {
 
 class CompletionQueue;
+class LanePair;
+class LanePairs;
 class QueuePair;
 class Rnic;
+
+// Marks the id of a CQ among what an engine's epoll watches.
+inline constexpr uint64_t kCqTag = uint64_t{1} << 63;
 
 // The ibv_comp_channel of the soft device.
 class CompletionChannel : public ibv_comp_channel {
@@ -75,6 +80,7 @@ class CompletionQueue : public ibv_cq {
  public:
   CompletionQueue(Rnic& rnic, uint32_t index, uint64_t id, int entries, void* user_context,
                   CompletionChannel* events, CqControl& control);
+  ~CompletionQueue();
 
   int Poll(int room, ibv_wc* out);
   int Arm(bool solicited_only);
@@ -84,6 +90,8 @@ class CompletionQueue : public ibv_cq {
   // polls: without a Tick, nobody would notice that it stopped.
   bool Serve();
   bool Tick();
+  // The engine's epoll says that something came over a TCP connection of this CQ.
+  void ServePairs();
   bool NeedsTick() const { return control_.mode.load() == CqControl::kPolled; }
 
   // Has `qp` looked at under this CQ's lock, soon (QueuePair::Attend). Any thread, any locks.
@@ -104,6 +112,12 @@ class CompletionQueue : public ibv_cq {
   void SweepOutLanes();
   OutLane* FindOutLane(const Peer& peer, uint64_t remote_cq);
   InLanes& in_lanes() { return in_lanes_; }
+  // Takes over the connection, and its in-lane. `engine_epoll` watches it while nobody polls.
+  absl::Status AddPair(std::shared_ptr<LanePair> pair, uint64_t lane_id, int engine_epoll);
+  // Null when there is no TCP connection to that CQ.
+  std::shared_ptr<LanePair> FindPair(const Peer& peer, uint64_t remote_cq) const;
+  // Closes the TCP connections to `peer`; null: all.
+  void ClosePairs(const Peer* peer, CompletionWriter& writer);
   void AddActive(OutLane& lane) { active_.push_back(&lane); }
   std::vector<std::unique_ptr<OutLane>>& out_lanes() { return out_lanes_; }
   bool unpolled() const {
@@ -153,7 +167,8 @@ class CompletionQueue : public ibv_cq {
   // Lanes that were served and whose progress is not settled yet (SettleServed).
   std::vector<InLane*> served_;
   std::vector<std::unique_ptr<OutLane>> out_lanes_;
-  std::vector<OutLane*> active_;  // those with something under way
+  std::vector<OutLane*> active_;      // those with something under way
+  std::unique_ptr<LanePairs> pairs_;  // none until the first TCP connection
   std::unique_ptr<Queued[]> queue_;
   uint64_t queue_head_ = 0;
   uint64_t queue_tail_ = 0;

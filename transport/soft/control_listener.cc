@@ -14,9 +14,9 @@ constexpr Duration kRetryDelay = std::chrono::milliseconds(100);
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ControlListener>> ControlListener::Create(std::string device,
-                                                                         const ibv_gid& gid) {
-  VERBENA_ASSIGN_OR_RETURN(UniqueFd fd, ControlSocket::Listen(gid));
+absl::StatusOr<std::unique_ptr<ControlListener>> ControlListener::Create(
+    std::string device, const DeviceAddress& address) {
+  VERBENA_ASSIGN_OR_RETURN(UniqueFd fd, ControlSocket::Listen(address));
   return std::unique_ptr<ControlListener>(new ControlListener(std::move(device), std::move(fd)));
 }
 

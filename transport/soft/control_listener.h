@@ -11,8 +11,6 @@
 #ifndef VERBENA_TRANSPORT_SOFT_CONTROL_LISTENER_H_
 #define VERBENA_TRANSPORT_SOFT_CONTROL_LISTENER_H_
 
-#include <infiniband/verbs.h>
-
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -24,6 +22,7 @@
 #include "verbena/transport/coro/clock.h"
 #include "verbena/transport/log/throttled_log.h"
 #include "verbena/transport/soft/control_socket.h"
+#include "verbena/transport/soft/device_address.h"
 
 namespace verbena::internal::soft {
 
@@ -32,9 +31,9 @@ class ControlListener {
   // Connections of one Accept(), with those that are refused. (start)
   static constexpr size_t kAcceptsAtOnce = 32;
 
-  // Listens under `gid`, for the device of that name.
+  // Listens under `address`, for the device of that name.
   static absl::StatusOr<std::unique_ptr<ControlListener>> Create(std::string device,
-                                                                 const ibv_gid& gid);
+                                                                 const DeviceAddress& address);
   ControlListener(const ControlListener&) = delete;
   ControlListener& operator=(const ControlListener&) = delete;
   ~ControlListener() = default;

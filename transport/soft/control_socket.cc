@@ -23,11 +23,12 @@ constexpr size_t kMaxWaiting = 4096;
 constexpr timeval kConnectPatience{.tv_sec = 0, .tv_usec = 200'000};
 
 // An abstract name: no file, and gone with its last socket.
-socklen_t NameOf(const ibv_gid& gid, sockaddr_un& address) {
+socklen_t NameOf(const DeviceAddress& device, sockaddr_un& address) {
   address = {};
   address.sun_family = AF_UNIX;
   std::string name = "verbena-soft/";
-  for (uint8_t byte : gid.raw) name += fmt::format("{:02x}", byte);
+  for (uint8_t byte : device.gid.raw) name += fmt::format("{:02x}", byte);
+  if (device.lid != 0) name += fmt::format("/{:04x}", device.lid);
   std::memcpy(address.sun_path + 1, name.data(), name.size());
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
 }
@@ -46,24 +47,24 @@ UniqueFd::~UniqueFd() {
 ControlSocket::ControlSocket(UniqueFd fd, UniqueFd pid_fd, pid_t pid)
     : fd_(std::move(fd)), pid_fd_(std::move(pid_fd)), pid_(pid) {}
 
-absl::StatusOr<UniqueFd> ControlSocket::Listen(const ibv_gid& gid) {
+absl::StatusOr<UniqueFd> ControlSocket::Listen(const DeviceAddress& device) {
   UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return ErrnoStatus(errno, "the socket of a soft device");
   sockaddr_un address;
-  const socklen_t bytes = NameOf(gid, address);
+  const socklen_t bytes = NameOf(device, address);
   if (bind(fd.get(), reinterpret_cast<sockaddr*>(&address), bytes) != 0 ||
       listen(fd.get(), SOMAXCONN) != 0) {
-    return ErrnoStatus(errno, "listening under a soft device's GID");
+    return ErrnoStatus(errno, "listening under a soft device's address");
   }
   return fd;
 }
 
-absl::StatusOr<std::unique_ptr<ControlSocket>> ControlSocket::Connect(const ibv_gid& gid) {
+absl::StatusOr<std::unique_ptr<ControlSocket>> ControlSocket::Connect(const DeviceAddress& device) {
   UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!fd) return ErrnoStatus(errno, "a socket to another soft device");
   setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &kConnectPatience, sizeof(kConnectPatience));
   sockaddr_un address;
-  const socklen_t bytes = NameOf(gid, address);
+  const socklen_t bytes = NameOf(device, address);
   if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), bytes) != 0) {
     return absl::UnavailableError(ErrnoStatus(errno, "connecting to a soft device").message());
   }

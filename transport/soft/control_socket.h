@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "verbena/transport/soft/device_address.h"
 
 namespace verbena::internal::soft {
 
@@ -44,7 +45,7 @@ class UniqueFd {
 
 struct ControlMessage {
   enum Kind : uint32_t {
-    kHello = 1,    // gid; descriptors: CQ controls, memory table, doorbell
+    kHello = 1,    // gid, lid; descriptors: CQ controls, memory table, doorbell
     kResolve,      // request, qpn: which CQ does this QP receive through?
     kResolved,     // request, found, receive_cq
     kLane,         // lane, receive_cq, send_cq_index, lines; descriptor: the lane's memory
@@ -53,7 +54,7 @@ struct ControlMessage {
     kArena,        // arena, arena_bytes; descriptor: its memory
     kArenaGone,    // arena
   };
-  static constexpr uint32_t kMagic = 0x56736f33;  // changes with every layout that peers share
+  static constexpr uint32_t kMagic = 0x56736f34;  // changes with every layout that peers share
 
   uint32_t magic = kMagic;
   uint32_t kind = 0;
@@ -68,6 +69,10 @@ struct ControlMessage {
   uint32_t answer_lines = 0;
   uint32_t arena = 0;
   uint64_t arena_bytes = 0;
+  uint32_t lid = 0;
+  uint32_t reserved = 0;
+
+  DeviceAddress address() const { return {.gid = gid, .lid = static_cast<uint16_t>(lid)}; }
 };
 
 class ControlSocket {
@@ -78,10 +83,10 @@ class ControlSocket {
     std::vector<UniqueFd> descriptors;
   };
 
-  // Listens under a name made of `gid`.
-  static absl::StatusOr<UniqueFd> Listen(const ibv_gid& gid);
-  // UNAVAILABLE when nobody listens under `gid`.
-  static absl::StatusOr<std::unique_ptr<ControlSocket>> Connect(const ibv_gid& gid);
+  // Listens under a name made of `address`.
+  static absl::StatusOr<UniqueFd> Listen(const DeviceAddress& address);
+  // UNAVAILABLE when nobody listens under `address`.
+  static absl::StatusOr<std::unique_ptr<ControlSocket>> Connect(const DeviceAddress& address);
   // The next connection of a listening socket; UNAVAILABLE when there is none, RESOURCE_EXHAUSTED
   // when there are no descriptors, CANCELLED when it has ended, PERMISSION_DENIED when it is
   // another user's.

@@ -12,7 +12,7 @@ bool CopyUnderWay::over() const {
 void AddCopiesUnderWay(CompletionQueue& cq, const QueuePair* qp, uint32_t key,
                        std::vector<CopyUnderWay>& copies) {
   cq.in_lanes().ForEach([&](InLane& lane) {
-    if (qp != nullptr && !qp->IsConnectedTo(lane.peer().gid(), qp->attributes().dest_qp_num)) {
+    if (qp != nullptr && !qp->IsConnectedTo(lane.peer().address(), qp->attributes().dest_qp_num)) {
       return;
     }
     const LaneHeader& header = lane.header();

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "verbena/transport/soft/device_address.h"
 #include "verbena/transport/soft/memory_table.h"
 
 namespace verbena::internal::soft {
@@ -29,7 +30,8 @@ struct alignas(64) QpEntry {
   std::atomic<uint32_t> pd;
   std::atomic<uint32_t> access;         // IBV_ACCESS_* that the QP allows its peer
   std::atomic<uint32_t> source;         // the QPN that it is connected to,
-  std::atomic<uint64_t> source_gid[2];  // and the device of that
+  std::atomic<uint64_t> source_gid[2];  // and the device of that:
+  std::atomic<uint32_t> source_lid;     // its address
   // The number of windows bound to the QP. MemoryWindows uses it under its lock; peers do not look
   // at it.
   std::atomic<uint32_t> windows;
@@ -46,7 +48,7 @@ struct DeviceTables {
 struct RemoteAccess {
   uint32_t target_qpn = 0;
   uint32_t source_qpn = 0;
-  ibv_gid source_gid{};
+  DeviceAddress source{};
   uint32_t rkey = 0;
   uint64_t address = 0;
   uint64_t bytes = 0;
@@ -66,8 +68,9 @@ class TargetView {
     const bool allowed =
         qp.source.load(std::memory_order_relaxed) == wanted.source_qpn &&
         qp.source_gid[0].load(std::memory_order_relaxed) ==
-            wanted.source_gid.global.subnet_prefix &&
-        qp.source_gid[1].load(std::memory_order_relaxed) == wanted.source_gid.global.interface_id &&
+            wanted.source.gid.global.subnet_prefix &&
+        qp.source_gid[1].load(std::memory_order_relaxed) == wanted.source.gid.global.interface_id &&
+        qp.source_lid.load(std::memory_order_relaxed) == wanted.source.lid &&
         (qp.access.load(std::memory_order_relaxed) & wanted.access) == wanted.access;
     // The same QP all along: what was read belongs together.
     std::atomic_thread_fence(std::memory_order_acquire);

@@ -9,6 +9,7 @@
 namespace verbena::internal::soft {
 
 bool DirectCopy::Possible(const RemoteAccess& access) const {
+  if (!lane_.peer().shares_memory()) return false;
   const std::optional<MemoryLocation> where = lane_.peer().target().Find(access);
   return where.has_value() && lane_.peer().CanReach(*where, access.bytes);
 }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "verbena/transport/soft/rnic.h"
@@ -42,6 +43,7 @@ void Engine::Stop() {
 void Engine::Run() {
   while (!stop_.load()) {
     rnic_.wire().Serve(clock_.Now());
+    if (rnic_.tcp() != nullptr) rnic_.tcp()->Serve(clock_.Now());
     rnic_.ServeDoorbells();
     FireTimers();
     if (clock_.Now() >= next_tick_) {
@@ -53,7 +55,8 @@ void Engine::Run() {
 }
 
 bool Engine::Step() {
-  bool progress = rnic_.ServeDoorbells();
+  bool progress = rnic_.tcp() != nullptr && rnic_.tcp()->Serve(clock_.Now());
+  progress |= rnic_.ServeDoorbells();
   progress |= FireTimers();
   progress |= rnic_.TickCompletionQueues();
   return progress;
@@ -66,9 +69,11 @@ void Engine::Sleep() {
     timeout.tv_sec = left.count() / 1'000'000'000;
     timeout.tv_nsec = left.count() % 1'000'000'000;
   }
-  pollfd watched[2] = {{.fd = doorbell_fd_, .events = POLLIN, .revents = 0},
-                       {.fd = rnic_.wire().fd(), .events = POLLIN, .revents = 0}};
-  ppoll(watched, 2, left == Duration::max() ? nullptr : &timeout, nullptr);
+  TcpWire* tcp = rnic_.tcp();
+  pollfd watched[3] = {{.fd = doorbell_fd_, .events = POLLIN, .revents = 0},
+                       {.fd = rnic_.wire().fd(), .events = POLLIN, .revents = 0},
+                       {.fd = tcp != nullptr ? tcp->fd() : -1, .events = POLLIN, .revents = 0}};
+  ppoll(watched, std::size(watched), left == Duration::max() ? nullptr : &timeout, nullptr);
   ticking_.store(true, std::memory_order_relaxed);
   eventfd_t count;
   eventfd_read(doorbell_fd_, &count);
@@ -79,6 +84,7 @@ Duration Engine::TimeToSleep() {
   ticking_.store(false);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   TimePoint until = rnic_.wire().retry();
+  if (rnic_.tcp() != nullptr) until = std::min(until, rnic_.tcp()->next());
   if (rnic_.NeedsTick()) {
     ticking_.store(true);
     until = std::min(until, next_tick_);

@@ -7,22 +7,32 @@
 
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/soft/completion_queue.h"
+#include "verbena/transport/soft/lane_pair.h"
 #include "verbena/transport/soft/queue_pair.h"
 
 namespace verbena::internal::soft {
 
 OutLane::OutLane(CompletionQueue& send_cq, std::shared_ptr<Peer> peer, uint64_t remote_cq,
-                 uint64_t id, std::shared_ptr<LaneMemory> memory)
+                 uint64_t id, std::shared_ptr<LaneMemory> memory, std::shared_ptr<LanePair> pair)
     : send_cq_(send_cq),
       peer_(std::move(peer)),
       remote_cq_(remote_cq),
       id_(id),
       target_(&peer_->control(static_cast<uint32_t>(remote_cq % kMaxCompletionQueues))),
       memory_(std::move(memory)),
+      pair_(std::move(pair)),
       requests_(memory_->requests(), memory_->geometry().request_lines),
       answers_(memory_->answers(), memory_->geometry().answer_lines),
       // A QP that fails watches one message that was not signalled, hence twice the lines.
-      watched_(std::bit_ceil(memory_->geometry().request_lines) * 2) {}
+      watched_(std::bit_ceil(memory_->geometry().request_lines) * 2) {
+  if (pair_ != nullptr) pair_->set_out_lane(this);
+}
+
+OutLane::~OutLane() {
+  if (pair_ != nullptr) pair_->set_out_lane(nullptr);
+}
+
+void OutLane::SendToPair() { pair_->Send(); }
 
 void OutLane::BecomeActive() {
   active_ = true;
@@ -102,7 +112,11 @@ bool OutLane::TakeAnswers(CompletionWriter& writer) {
   if (answers_.position() != start) {
     header().answers_consumed.store(answers_.position(), std::memory_order_release);
     // The target may wait for room in the answer ring.
-    Announce();
+    if (pair_ != nullptr) {
+      pair_->OnAnswersTaken();
+    } else {
+      Announce();
+    }
   }
   return true;
 }
@@ -189,16 +203,24 @@ void OutLane::Fail(CompletionWriter& writer) {
   }
   // A QP that fails does not leave the lane: the map stays as it is.
   for (auto& [_, qp] : qps_) qp->send_queue().LoseTarget(writer);
+  if (pair_ != nullptr) pair_->Touch();
 }
 
 InLane::InLane(std::shared_ptr<Peer> peer, uint32_t send_cq_index, uint64_t id,
-               std::shared_ptr<LaneMemory> memory)
+               std::shared_ptr<LaneMemory> memory, std::shared_ptr<LanePair> pair)
     : peer_(std::move(peer)),
       id_(id),
       initiator_(&peer_->control(send_cq_index)),
       memory_(std::move(memory)),
+      pair_(std::move(pair)),
       requests_(memory_->requests(), memory_->geometry().request_lines),
-      answers_(memory_->answers(), memory_->geometry().answer_lines) {}
+      answers_(memory_->answers(), memory_->geometry().answer_lines) {
+  if (pair_ != nullptr) pair_->set_in_lane(this);
+}
+
+InLane::~InLane() {
+  if (pair_ != nullptr) pair_->set_in_lane(nullptr);
+}
 
 bool InLane::HasRoomForAnswer(size_t bytes) {
   if (answers_.HasRoomFor(bytes)) return true;
@@ -224,6 +246,7 @@ void InLane::PublishProgress() {
   published_ = requests_.position();
   header().consumed.store(published_, std::memory_order_release);
   wake_check_due_ = true;
+  if (pair_ != nullptr) pair_->Touch();
 }
 
 void InLane::WakeInitiator() {
@@ -245,6 +268,7 @@ void InLane::Break() {
   if (broken_) return;
   broken_ = true;
   pending_read_.active = false;
+  if (pair_ != nullptr) pair_->Touch();
   Log(LogLevel::kError, "soft device: a peer corrupted its ring; nothing more is read from it");
 }
 

@@ -24,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/coro/intrusive_list.h"
 #include "verbena/transport/log/mutant.h"
+#include "verbena/transport/soft/lane_geometry.h"
 #include "verbena/transport/soft/peer.h"
 #include "verbena/transport/soft/ring.h"
 #include "verbena/transport/soft/shared_region.h"
@@ -31,6 +32,7 @@
 namespace verbena::internal::soft {
 
 class CompletionQueue;
+class LanePair;
 class QueuePair;
 
 // How much of the target's progress the initiator wants to be woken for while nobody polls its CQ.
@@ -53,23 +55,10 @@ struct LaneHeader {
   std::atomic<uint32_t> copying_key;           // and by which rkey
 };
 
-struct LaneGeometry {
-  uint32_t request_lines = 4096;
-  uint32_t answer_lines = 2048;
-
-  // Checks the geometry of a lane that a peer announces: within what anybody configures.
-  bool valid() const {
-    constexpr uint32_t kMin = 4 * (kMaxFragmentBytes + kLineBytes) / kLineBytes;
-    constexpr uint32_t kMax = (1u << 30) / kLineBytes;
-    const auto good = [](uint32_t lines) {
-      return lines >= kMin && lines <= kMax && (lines & (lines - 1)) == 0;
-    };
-    return good(request_lines) && good(answer_lines);
-  }
-  size_t bytes() const {
-    return sizeof(LaneHeader) + (size_t{request_lines} + answer_lines) * kLineBytes;
-  }
-};
+// The bytes of a lane's memory.
+inline size_t BytesOf(const LaneGeometry& geometry) {
+  return sizeof(LaneHeader) + (size_t{geometry.request_lines} + geometry.answer_lines) * kLineBytes;
+}
 
 // Shared by both halves of a lane in one process; each process has its own over one memfd.
 class LaneMemory {
@@ -96,9 +85,13 @@ class LaneWaiter : public IntrusiveNode<LaneWaiter> {};
 // The initiator's half: where its QPs write requests, and how it learns what became of them.
 class OutLane {
  public:
-  // `id` names the lane between its two devices.
+  // `id` names the lane between its two devices. `pair`: the TCP connection that it runs over, or
+  // null.
   OutLane(CompletionQueue& send_cq, std::shared_ptr<Peer> peer, uint64_t remote_cq, uint64_t id,
-          std::shared_ptr<LaneMemory> memory);
+          std::shared_ptr<LaneMemory> memory, std::shared_ptr<LanePair> pair = nullptr);
+  OutLane(const OutLane&) = delete;
+  OutLane& operator=(const OutLane&) = delete;
+  ~OutLane();
 
   Peer& peer() { return *peer_; }
   CompletionQueue& send_cq() { return send_cq_; }
@@ -106,6 +99,7 @@ class OutLane {
   // Names the receive CQ of the peer for as long as the peer lives.
   uint64_t remote_cq() const { return remote_cq_; }
   RingWriter& requests() { return requests_; }
+  uint64_t answers_position() const { return answers_.position(); }
   LaneHeader& header() { return memory_->header(); }
 
   // The position up to which the target has consumed requests and refused none. Refusals are known
@@ -135,6 +129,10 @@ class OutLane {
   // Lets the target know that requests were published, if it does not look by itself.
   void Announce() {
     Activate();
+    if (pair_ != nullptr) {
+      SendToPair();
+      return;
+    }
     std::atomic_thread_fence(std::memory_order_seq_cst);
     const uint32_t slot = header().activity_slot.load(std::memory_order_relaxed);
     if (slot != 0) target_->SetActive(slot - 1);
@@ -193,6 +191,7 @@ class OutLane {
 
  private:
   void BecomeActive();
+  void SendToPair();
 
   struct Watched {
     uint64_t end = 0;
@@ -217,6 +216,7 @@ class OutLane {
   uint64_t id_;
   CqControl* target_;
   std::shared_ptr<LaneMemory> memory_;
+  const std::shared_ptr<LanePair> pair_;
   RingWriter requests_;
   RingReader answers_;
   uint64_t answers_seen_ = 0;
@@ -240,8 +240,12 @@ class OutLane {
 // The target's half: where requests arrive.
 class InLane {
  public:
+  // `pair`: the TCP connection that it runs over, or null.
   InLane(std::shared_ptr<Peer> peer, uint32_t send_cq_index, uint64_t id,
-         std::shared_ptr<LaneMemory> memory);
+         std::shared_ptr<LaneMemory> memory, std::shared_ptr<LanePair> pair = nullptr);
+  InLane(const InLane&) = delete;
+  InLane& operator=(const InLane&) = delete;
+  ~InLane();
 
   Peer& peer() { return *peer_; }
   uint64_t id() const { return id_; }
@@ -295,9 +299,10 @@ class InLane {
   bool progress_due() const {
     return requests_.position() != published_ || answers_published_ != answers_announced_;
   }
-  // `watched`: the initiator waits to see the requests before the reader's position consumed.
+  // `watched`: the initiator waits to see the requests before the reader's position consumed. Over
+  // TCP it waits for one more poll, since by then the answer of the application may carry it.
   bool ShouldPublishAtOnce(bool watched) const {
-    return watched || answers_published_ != answers_announced_ ||
+    return (watched && pair_ == nullptr) || answers_published_ != answers_announced_ ||
            requests_.position() - published_ > requests_.count() / 4;
   }
   void PublishProgress();
@@ -328,6 +333,7 @@ class InLane {
   uint64_t id_;
   CqControl* initiator_;
   std::shared_ptr<LaneMemory> memory_;
+  const std::shared_ptr<LanePair> pair_;
   RingReader requests_;
   RingWriter answers_;
   PendingRead pending_read_;

@@ -6,13 +6,11 @@
 #include <random>
 #include <utility>
 
-#include "fmt/format.h"
-
 namespace verbena::internal::soft {
 namespace {
 
 // A locally assigned IPv6 prefix, so that the GID is a valid address that nobody routes. Bytes 4 to
-// 9 are left for the IPv4 address and port of a wire between hosts.
+// 9 are 0.
 constexpr uint8_t kPrefix[4] = {0xfd, 'v', 'b', 'n'};
 constexpr size_t kUniqueOffset = 10;
 
@@ -39,19 +37,19 @@ ibv_gid LocalDevices::NewGid(bool predictable) {
   return gid;
 }
 
-void LocalDevices::Add(const ibv_gid& gid, std::weak_ptr<Rnic> device) {
+void LocalDevices::Add(const DeviceAddress& address, std::weak_ptr<Rnic> device) {
   std::lock_guard<std::mutex> lock(mutex_);
-  devices_[GidKey(gid)] = std::move(device);
+  devices_[address] = std::move(device);
 }
 
-void LocalDevices::Remove(const ibv_gid& gid) {
+void LocalDevices::Remove(const DeviceAddress& address) {
   std::lock_guard<std::mutex> lock(mutex_);
-  devices_.erase(GidKey(gid));
+  devices_.erase(address);
 }
 
-std::shared_ptr<Rnic> LocalDevices::Find(const ibv_gid& gid) {
+std::shared_ptr<Rnic> LocalDevices::Find(const DeviceAddress& address) {
   std::lock_guard<std::mutex> lock(mutex_);
-  auto found = devices_.find(GidKey(gid));
+  auto found = devices_.find(address);
   return found == devices_.end() ? nullptr : found->second.lock();
 }
 
@@ -62,19 +60,6 @@ std::vector<std::shared_ptr<Rnic>> LocalDevices::All() {
     if (std::shared_ptr<Rnic> alive = device.lock()) all.push_back(std::move(alive));
   }
   return all;
-}
-
-std::string GidKey(const ibv_gid& gid) {
-  return std::string(reinterpret_cast<const char*>(gid.raw), sizeof(gid.raw));
-}
-
-std::string GidText(const ibv_gid& gid) {
-  std::string text;
-  for (size_t i = 0; i < sizeof(gid.raw); i += 2) {
-    if (i != 0) text += ':';
-    text += fmt::format("{:02x}{:02x}", gid.raw[i], gid.raw[i + 1]);
-  }
-  return text;
 }
 
 }  // namespace verbena::internal::soft

@@ -1,4 +1,4 @@
-// LocalDevices: the soft devices of this process, by GID.
+// LocalDevices: the soft devices of this process, by address.
 //
 // The in-process wire finds its other end here. Holds no device alive; any thread.
 
@@ -10,8 +10,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <vector>
+
+#include "verbena/transport/soft/device_address.h"
 
 namespace verbena::internal::soft {
 
@@ -25,21 +26,17 @@ class LocalDevices {
   // process, and the same in every run that creates its devices in the same order.
   ibv_gid NewGid(bool predictable);
 
-  void Add(const ibv_gid& gid, std::weak_ptr<Rnic> device);
-  void Remove(const ibv_gid& gid);
+  void Add(const DeviceAddress& address, std::weak_ptr<Rnic> device);
+  void Remove(const DeviceAddress& address);
   std::vector<std::shared_ptr<Rnic>> All();
   // Null when there is none.
-  std::shared_ptr<Rnic> Find(const ibv_gid& gid);
+  std::shared_ptr<Rnic> Find(const DeviceAddress& address);
 
  private:
   std::mutex mutex_;
   uint64_t last_predictable_ = 0;
-  std::map<std::string, std::weak_ptr<Rnic>> devices_;
+  std::map<DeviceAddress, std::weak_ptr<Rnic>> devices_;
 };
-
-// The 16 bytes of a GID, as a key; and as people write it.
-std::string GidKey(const ibv_gid& gid);
-std::string GidText(const ibv_gid& gid);
 
 }  // namespace verbena::internal::soft
 

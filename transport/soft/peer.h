@@ -1,13 +1,11 @@
 // Peer: a device at the other end of a wire, in this process or another: how to wake it, and how to
-// reach its memory without its help.
+// reach its memory without its help, if that is possible.
 //
-// A Peer is one device's view of another, one per GID, shared by the lanes that lead there. Its
+// A Peer is one device's view of another, one per address, shared by the lanes that lead there. Its
 // arenas and its death are noted by the engine; everything else is immutable.
 
 #ifndef VERBENA_TRANSPORT_SOFT_PEER_H_
 #define VERBENA_TRANSPORT_SOFT_PEER_H_
-
-#include <infiniband/verbs.h>
 
 #include <atomic>
 #include <cstddef>
@@ -17,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "verbena/transport/soft/control_socket.h"
+#include "verbena/transport/soft/device_address.h"
 #include "verbena/transport/soft/device_tables.h"
 #include "verbena/transport/soft/doorbell.h"
 #include "verbena/transport/soft/shared_region.h"
@@ -53,9 +52,9 @@ struct CqControl {
 
 // The parts of a Peer.
 struct PeerParts {
-  ibv_gid gid{};
+  DeviceAddress address{};
   CqControl* controls = nullptr;
-  const DeviceTables* tables = nullptr;
+  const DeviceTables* tables = nullptr;        // none behind a TCP wire
   UniqueFd doorbell{};                         // none when the peer's engine is stepped by hand
   std::shared_ptr<void> keep_alive = nullptr;  // owns what the pointers above point at
   // For a peer in another process; 0 and none for one in ours.
@@ -69,7 +68,7 @@ class Peer {
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;
 
-  const ibv_gid& gid() const { return parts_.gid; }
+  const DeviceAddress& address() const { return parts_.address; }
   CqControl& control(uint32_t cq_index) { return parts_.controls[cq_index]; }
   const TargetView& target() const { return target_; }
 
@@ -78,6 +77,8 @@ class Peer {
 
   // True when `bytes` at `where` could be copied from here.
   bool CanReach(const MemoryLocation& where, uint64_t bytes) const;
+  // False for a peer behind a TCP wire, which has no tables to look at and no memory to copy to.
+  bool shares_memory() const { return parts_.tables != nullptr; }
   // The address of `where` in this process; null when it is not mapped here. The caller holds the
   // lock of a CQ, so that UnmapArena waits for it.
   std::byte* Map(const MemoryLocation& where, uint64_t bytes) const;

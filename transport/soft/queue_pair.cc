@@ -48,7 +48,10 @@ void QueuePair::ApplyAttributes(const ibv_qp_attr& attributes, int mask) {
   if ((mask & IBV_QP_ACCESS_FLAGS) != 0) attributes_.qp_access_flags = attributes.qp_access_flags;
   if ((mask & IBV_QP_PKEY_INDEX) != 0) attributes_.pkey_index = attributes.pkey_index;
   if ((mask & IBV_QP_PORT) != 0) attributes_.port_num = attributes.port_num;
-  if ((mask & IBV_QP_AV) != 0) attributes_.ah_attr = attributes.ah_attr;
+  if ((mask & IBV_QP_AV) != 0) {
+    attributes_.ah_attr = attributes.ah_attr;
+    peer_address_ = rnic_.AddressOf(attributes.ah_attr);
+  }
   if ((mask & IBV_QP_PATH_MTU) != 0) attributes_.path_mtu = attributes.path_mtu;
   if ((mask & IBV_QP_TIMEOUT) != 0) attributes_.timeout = attributes.timeout;
   if ((mask & IBV_QP_RETRY_CNT) != 0) attributes_.retry_cnt = attributes.retry_cnt;

@@ -14,6 +14,7 @@
 
 #include "verbena/transport/device/device.h"
 #include "verbena/transport/soft/completion_queue.h"
+#include "verbena/transport/soft/device_address.h"
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/peer.h"
 #include "verbena/transport/soft/responder.h"
@@ -47,12 +48,11 @@ class QueuePair : public ibv_qp, public LaneWaiter {
   // The attributes that modify_qp set. Written under both locks.
   const ibv_qp_attr& attributes() const { return attributes_; }
   const ibv_qp_init_attr& init() const { return init_; }
-  // True when it is connected to QP `source` of the device `gid`.
-  bool IsConnectedTo(const ibv_gid& gid, uint32_t source) const {
-    const ibv_gid& connected = attributes_.ah_attr.grh.dgid;
-    return attributes_.dest_qp_num == source &&
-           connected.global.interface_id == gid.global.interface_id &&
-           connected.global.subnet_prefix == gid.global.subnet_prefix;
+  // The device that it is connected to.
+  const DeviceAddress& peer_address() const { return peer_address_; }
+  // True when it is connected to QP `source` of the device at `address`.
+  bool IsConnectedTo(const DeviceAddress& address, uint32_t source) const {
+    return attributes_.dest_qp_num == source && peer_address_ == address;
   }
 
   // Checks a transition as verbs does: 0 or EINVAL.
@@ -81,6 +81,7 @@ class QueuePair : public ibv_qp, public LaneWaiter {
   const QpIdentity identity_;
   ibv_qp_init_attr init_;
   ibv_qp_attr attributes_{};
+  DeviceAddress peer_address_;
   std::atomic<ibv_qp_state> state_{IBV_QPS_RESET};
   bool last_wqe_raised_ = false;
   std::atomic<bool> timer_due_{false};

@@ -66,7 +66,8 @@ void Serve(InLane& lane, const MessageHeader& request, CompletionQueue& cq,
     SendRefusal(lane, request, position, NakReason::kNotReady, 0);
     return;
   }
-  if (qp == nullptr || !qp->CanReceive() || !qp->IsConnectedTo(lane.peer().gid(), request.source)) {
+  if (qp == nullptr || !qp->CanReceive() ||
+      !qp->IsConnectedTo(lane.peer().address(), request.source)) {
     SendRefusal(lane, request, position, NakReason::kUnreachable, 0);
     return;
   }

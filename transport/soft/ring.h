@@ -17,6 +17,7 @@
 #ifndef VERBENA_TRANSPORT_SOFT_RING_H_
 #define VERBENA_TRANSPORT_SOFT_RING_H_
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cstddef>
@@ -92,6 +93,15 @@ class RingWriter {
   uint64_t released() const { return released_; }
   uint32_t count() const { return count_; }
 
+  // Where the lines from `from` on end that lie behind one another and are all messages: at the end
+  // of the ring, at a pad, or at position(). Precondition: at most one pad was written since.
+  uint64_t EndOfRun(uint64_t from) const {
+    return pad_ >= from && pad_ < position_ ? pad_ : std::min(position_, NextStart(from));
+  }
+  bool IsPad(uint64_t position) const { return pad_ == position && pad_ < position_; }
+  // The first line behind `position` that is the start of the ring.
+  uint64_t NextStart(uint64_t position) const { return (position | (count_ - 1)) + 1; }
+
  private:
   uint32_t Index(uint64_t position) const { return static_cast<uint32_t>(position) & (count_ - 1); }
   // One line beyond the message is needed too: it is cleared.
@@ -101,13 +111,15 @@ class RingWriter {
     lines_[0].control.store(0, std::memory_order_relaxed);
     MessageHeader pad{.opcode = Opcode::kPad};
     lines_[Index(position_)].control.store(pad.Control(), std::memory_order_release);
+    pad_ = position_;
     position_ += lines;
   }
 
   RingLine* lines_;
   uint32_t count_;
-  uint64_t position_ = 0;  // the next line to write
-  uint64_t released_ = 0;  // lines before it are free
+  uint64_t position_ = 0;        // the next line to write
+  uint64_t released_ = 0;        // lines before it are free
+  uint64_t pad_ = ~uint64_t{0};  // where the latest pad is
 };
 
 class RingReader {

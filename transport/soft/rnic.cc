@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -56,17 +57,7 @@ absl::Status NotOurs(const Map& map, Pointer object, const char* what) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Rnic>> Rnic::Create(const SoftDeviceOptions& options) {
-  const uint32_t smallest_ring = 4 * (kMaxFragmentBytes + kLineBytes);
-  for (uint32_t bytes : {options.request_ring_bytes, options.answer_ring_bytes}) {
-    if (!IsPowerOfTwo(bytes) || bytes < smallest_ring) {
-      return absl::InvalidArgumentError(fmt::format(
-          "a ring of {} bytes: a power of two above {} is needed", bytes, smallest_ring));
-    }
-  }
-  if (options.max_queue_pairs == 0 || options.max_queue_pairs > kMaxQueuePairs) {
-    return absl::InvalidArgumentError(
-        fmt::format("{} queue pairs: from 1 to {}", options.max_queue_pairs, kMaxQueuePairs));
-  }
+  VERBENA_RETURN_IF_ERROR(CheckOptions(options));
   auto share = std::make_shared<DeviceShare>();
   VERBENA_ASSIGN_OR_RETURN(
       share->controls,
@@ -76,23 +67,62 @@ absl::StatusOr<std::shared_ptr<Rnic>> Rnic::Create(const SoftDeviceOptions& opti
   const std::string path = fmt::format("/proc/self/fd/{}", share->table_memory.fd());
   share->tables_read_only = UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!share->tables_read_only) return ErrnoStatus(errno, "opening " + path);
-  std::shared_ptr<Rnic> rnic(new Rnic(options, std::move(share)));
+  TcpListener listener;
+  if (options.tcp.has_value()) {
+    VERBENA_ASSIGN_OR_RETURN(listener, ListenTcp(options.tcp->address, options.tcp->port));
+  } else {
+    listener.address.gid = LocalDevices::Get().NewGid(/*predictable=*/!options.engine_thread);
+  }
+  std::shared_ptr<Rnic> rnic(new Rnic(options, std::move(share), listener.address));
   if (rnic->async_events_.fd() < 0 || (options.engine_thread && rnic->engine_.doorbell_fd() < 0)) {
     return ErrnoStatus(EMFILE, "creating the descriptors of a soft device");
   }
   if (options.engine_thread && options.shared_memory) {
     VERBENA_RETURN_IF_ERROR(rnic->wire_.Start());
   }
-  LocalDevices::Get().Add(rnic->gid_, rnic);
+  if (options.tcp.has_value()) {
+    rnic->tcp_ = std::make_unique<TcpWire>(*rnic, std::move(listener),
+                                           /*dial_from_own_address=*/!options.tcp->address.empty());
+    VERBENA_RETURN_IF_ERROR(rnic->tcp_->Start());
+  }
+  LocalDevices::Get().Add(rnic->address_, rnic);
   rnic->engine_.Start();
   return rnic;
 }
 
-Rnic::Rnic(const SoftDeviceOptions& options, std::shared_ptr<DeviceShare> share)
+absl::Status Rnic::CheckOptions(const SoftDeviceOptions& options) {
+  const uint32_t smallest_ring = 4 * (kMaxFragmentBytes + kLineBytes);
+  for (uint32_t bytes : {options.request_ring_bytes, options.answer_ring_bytes}) {
+    if (!IsPowerOfTwo(bytes) || bytes < smallest_ring) {
+      return absl::InvalidArgumentError(fmt::format(
+          "a ring of {} bytes: a power of two above {} is needed", bytes, smallest_ring));
+    }
+    if (options.tcp.has_value() && bytes / kLineBytes > TcpGreeting::kMaxRingLines) {
+      return absl::InvalidArgumentError(fmt::format("a ring of {} bytes: with TCP at most {}",
+                                                    bytes,
+                                                    TcpGreeting::kMaxRingLines * kLineBytes));
+    }
+  }
+  if (options.max_queue_pairs == 0 || options.max_queue_pairs > kMaxQueuePairs) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} queue pairs: from 1 to {}", options.max_queue_pairs, kMaxQueuePairs));
+  }
+  constexpr std::chrono::seconds kLongest = std::chrono::hours(1);
+  if (options.tcp.has_value() && (options.tcp->silence_limit < std::chrono::seconds(1) ||
+                                  options.tcp->silence_limit > kLongest)) {
+    return absl::InvalidArgumentError(fmt::format("a silence_limit of {} s: from 1 to {}",
+                                                  options.tcp->silence_limit.count(),
+                                                  kLongest.count()));
+  }
+  return absl::OkStatus();
+}
+
+Rnic::Rnic(const SoftDeviceOptions& options, std::shared_ptr<DeviceShare> share,
+           const DeviceAddress& address)
     : options_(options),
       clock_(options.clock != nullptr ? *options.clock : Clock::Real()),
       share_(std::move(share)),
-      gid_(LocalDevices::Get().NewGid(/*predictable=*/!options.engine_thread)),
+      address_(address),
       memory_(share_->tables().memory),
       windows_(memory_, share_->tables()),
       slots_(std::make_unique<QpSlot[]>(kMaxQueuePairs)),
@@ -109,9 +139,11 @@ Rnic::Rnic(const SoftDeviceOptions& options, std::shared_ptr<DeviceShare> share)
 Rnic::~Rnic() { pthread_mutex_destroy(&context_.mutex); }
 
 void Rnic::Shutdown() {
-  LocalDevices::Get().Remove(gid_);
+  LocalDevices::Get().Remove(address_);
   engine_.Stop();
-  for (const std::shared_ptr<Rnic>& other : LocalDevices::Get().All()) other->LoseDevice(gid_);
+  for (const std::shared_ptr<Rnic>& other : LocalDevices::Get().All()) other->LoseDevice(address_);
+  // Its peers learn of it now, even if somebody of this process still looks at us.
+  tcp_.reset();
   std::lock_guard<std::mutex> lock(mutex_);
   const size_t leaked =
       pds_.size() + mrs_.size() + mws_.size() + channels_.size() + cqs_.size() + qps_.size();
@@ -148,8 +180,11 @@ void Rnic::FillContext() {
 
 void Rnic::FillAttributes() {
   std::snprintf(attributes_.fw_ver, sizeof(attributes_.fw_ver), "verbena");
-  attributes_.node_guid = gid_.global.interface_id;
-  attributes_.sys_image_guid = gid_.global.interface_id;
+  // Devices of one host may share an IP address, but no GUID.
+  const ibv_gid& gid =
+      options_.tcp.has_value() ? LocalDevices::Get().NewGid(/*predictable=*/false) : address_.gid;
+  attributes_.node_guid = gid.global.interface_id;
+  attributes_.sys_image_guid = gid.global.interface_id;
   attributes_.max_mr_size = uint64_t{1} << 47;
   attributes_.page_size_cap = ~uint64_t{4095};
   attributes_.max_qp = static_cast<int>(options_.max_queue_pairs);
@@ -193,6 +228,7 @@ absl::StatusOr<ibv_port_attr> Rnic::QueryPort(uint8_t port) {
   attributes.max_mtu = IBV_MTU_4096;
   attributes.active_mtu = IBV_MTU_4096;
   attributes.gid_tbl_len = 1;
+  attributes.lid = address_.lid;
   attributes.max_msg_sz = kMaxMessageBytes;
   attributes.pkey_tbl_len = 1;
   attributes.max_vl_num = 1;
@@ -208,7 +244,7 @@ absl::StatusOr<ibv_gid> Rnic::QueryGid(uint8_t port, int index) {
   if (port != 1 || index != 0) {
     return ErrnoStatus(EINVAL, fmt::format("GID {} of port {} of {}", index, port, name()));
   }
-  return gid_;
+  return address_.gid;
 }
 
 absl::StatusOr<ibv_pd*> Rnic::AllocPd() {
@@ -418,6 +454,11 @@ bool Rnic::NeedsTick() {
   std::lock_guard<std::mutex> lock(mutex_);
   return std::any_of(cqs_.begin(), cqs_.end(),
                      [](auto& entry) { return entry.second->NeedsTick(); });
+}
+
+void Rnic::ServePairs(uint64_t id) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (CompletionQueue* cq = FindCq(id); cq != nullptr) cq->ServePairs();
 }
 
 void Rnic::OnTimer(uint32_t qpn, uint32_t token) {

@@ -29,6 +29,7 @@
 #include "verbena/transport/soft/control_socket.h"
 #include "verbena/transport/soft/copied_bytes.h"
 #include "verbena/transport/soft/copies_under_way.h"
+#include "verbena/transport/soft/device_address.h"
 #include "verbena/transport/soft/device_tables.h"
 #include "verbena/transport/soft/engine.h"
 #include "verbena/transport/soft/event_queue.h"
@@ -41,6 +42,8 @@
 #include "verbena/transport/soft/shared_wire.h"
 #include "verbena/transport/soft/soft_device.h"
 #include "verbena/transport/soft/soft_profile.h"
+#include "verbena/transport/soft/tcp_socket.h"
+#include "verbena/transport/soft/tcp_wire.h"
 
 namespace verbena::internal::soft {
 
@@ -68,7 +71,7 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   const std::string& name() const { return options_.name; }
   bool direct_copies() const { return options_.direct_copies; }
   ibv_context* context() { return &context_; }
-  const ibv_gid& gid() const { return gid_; }
+  const DeviceAddress& address() const { return address_; }
   const DeviceCapabilities& capabilities() const { return capabilities_; }
   const ibv_device_attr& attributes() const { return attributes_; }
   // Precondition: the options have a profile.
@@ -130,6 +133,9 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   bool TickCompletionQueues();
   bool NeedsTick();
   SharedWire& wire() { return wire_; }
+  TcpWire* tcp() { return tcp_.get(); }
+  // Something came for the CQ `id` over TCP.
+  void ServePairs(uint64_t id);
   void OnTimer(uint32_t qpn, uint32_t token);
 
   // For the wires. As a target:
@@ -138,6 +144,18 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   bool AcceptLane(std::shared_ptr<Peer> peer, uint32_t send_cq_index, uint64_t receive_cq,
                   uint64_t id, std::shared_ptr<LaneMemory> memory);
   void RemoveLane(const Peer& peer, uint64_t id);
+  bool HasCq(uint64_t id);
+  // The connection `socket` is for the CQ `ours` and the peer's CQ `theirs`, whose lane has that
+  // geometry. `engine_epoll` watches it while nobody polls the CQ.
+  absl::StatusOr<std::shared_ptr<LanePair>> OpenLanePair(uint64_t ours, uint64_t theirs,
+                                                         std::shared_ptr<Peer> peer,
+                                                         UniqueFd socket,
+                                                         const LaneGeometry& geometry,
+                                                         int engine_epoll);
+  static absl::StatusOr<std::shared_ptr<Peer>> MakeTcpPeer(const DeviceAddress& address);
+  int silence_limit_seconds() const {
+    return static_cast<int>(options_.tcp->silence_limit.count());
+  }
   // As an initiator. `peer` null: the target of `request` cannot be reached, and its sends fail.
   // Otherwise the QP is attached to the lane that leads to `receive_cq`; if that had to be made,
   // its memory is returned, for the target to map.
@@ -148,17 +166,27 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   };
   NewLane FinishConnect(const ConnectRequest& request, const std::shared_ptr<Peer>& peer,
                         uint64_t receive_cq);
+  std::optional<uint64_t> SendCqOf(uint32_t qpn);
+  // No device of this host answers: another one may.
+  void ConnectByTcp(const ConnectRequest& request);
+  // The device that an address vector names.
+  DeviceAddress AddressOf(const ibv_ah_attr& vector) const;
+  // Of the lanes that this device makes.
+  LaneGeometry lane_geometry() const {
+    return {.request_lines = options_.request_ring_bytes / uint32_t{kLineBytes},
+            .answer_lines = options_.answer_ring_bytes / uint32_t{kLineBytes}};
+  }
   // The target refused the lane.
   void FailLane(const Peer& peer, uint64_t id);
   std::shared_ptr<const DeviceShare> share() const { return share_; }
-  // The one Peer with that GID that everybody uses: `peer`, unless there is one already.
+  // The one Peer with that address that everybody uses: `peer`, unless there is one already.
   std::shared_ptr<Peer> AddPeer(std::shared_ptr<Peer> peer);
   // The peer freed an arena.
   void WithdrawArena(Peer& peer, uint32_t id);
   Arenas& arenas() { return arenas_; }
   // The peer's process or device is no more.
   void LosePeer(const Peer& peer);
-  void LoseDevice(const ibv_gid& gid);
+  void LoseDevice(const DeviceAddress& address);
 
  private:
   struct QpSlot {
@@ -166,7 +194,9 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
     std::atomic<QueuePair*> qp{nullptr};
   };
 
-  Rnic(const SoftDeviceOptions& options, std::shared_ptr<DeviceShare> share);
+  Rnic(const SoftDeviceOptions& options, std::shared_ptr<DeviceShare> share,
+       const DeviceAddress& address);
+  static absl::Status CheckOptions(const SoftDeviceOptions& options);
   void FillContext();
   void FillAttributes();
   CompletionQueue* FindCq(uint64_t id);
@@ -176,6 +206,9 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
 
   absl::Status CheckQpInit(const ibv_pd* pd, const ibv_qp_init_attr& attributes) const;
   std::shared_ptr<Peer> PeerOf(Rnic& other);
+  bool tcp_only() const { return options_.tcp.has_value() && !options_.shared_memory; }
+  // The device of this process at `address`, if it is reached within the process.
+  std::shared_ptr<Rnic> FindLocal(const DeviceAddress& address);
   void Connect(const ConnectRequest& request);
   NewLane MakeLane(CompletionQueue& cq, const std::shared_ptr<Peer>& peer, uint64_t receive_cq);
 
@@ -184,7 +217,7 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   std::shared_ptr<DeviceShare> share_;
   ibv_device device_{};
   ibv_context context_{};
-  ibv_gid gid_{};
+  DeviceAddress address_{};
   ibv_device_attr attributes_{};
   DeviceCapabilities capabilities_;
   MemoryTable memory_;
@@ -215,10 +248,11 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   std::unordered_map<QpIdentity, std::vector<CopyUnderWay>> copies_;
   std::unordered_set<QpIdentity> open_to_peers_;  // likewise guarded: QPs in service
 
-  std::mutex peers_mutex_;  // a leaf
-  std::map<std::string, std::shared_ptr<Peer>> peers_;
+  std::mutex peers_mutex_;                                // a leaf
+  std::map<DeviceAddress, std::shared_ptr<Peer>> peers_;  // none behind TCP
 
   SharedWire wire_;
+  std::unique_ptr<TcpWire> tcp_;
   Engine engine_;
 };
 

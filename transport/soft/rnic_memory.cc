@@ -23,7 +23,7 @@ constexpr auto kPatience = std::chrono::seconds(2);
 
 void Rnic::OpenToPeer(QueuePair& qp) {
   const ibv_qp_attr& attributes = qp.attributes();
-  const ibv_gid& gid = attributes.ah_attr.grh.dgid;
+  const DeviceAddress& source = qp.peer_address();
   constexpr unsigned kReads = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
   const unsigned denied = attributes.max_dest_rd_atomic == 0 ? kReads : 0;
   {
@@ -34,8 +34,9 @@ void Rnic::OpenToPeer(QueuePair& qp) {
   entry.pd.store(qp.pd_handle(), std::memory_order_relaxed);
   entry.access.store(attributes.qp_access_flags & ~denied, std::memory_order_relaxed);
   entry.source.store(attributes.dest_qp_num, std::memory_order_relaxed);
-  entry.source_gid[0].store(gid.global.subnet_prefix, std::memory_order_relaxed);
-  entry.source_gid[1].store(gid.global.interface_id, std::memory_order_relaxed);
+  entry.source_gid[0].store(source.gid.global.subnet_prefix, std::memory_order_relaxed);
+  entry.source_gid[1].store(source.gid.global.interface_id, std::memory_order_relaxed);
+  entry.source_lid.store(source.lid, std::memory_order_relaxed);
   entry.qpn.store(qp.qp_num, std::memory_order_release);
 }
 

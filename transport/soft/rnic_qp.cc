@@ -139,7 +139,7 @@ absl::Status Rnic::ModifyQp(ibv_qp* raw, const ibv_qp_attr& attributes, int mask
   }
   if ((mask & IBV_QP_STATE) != 0 && attributes.qp_state == IBV_QPS_RTR) {
     Connect({.qpn = raw->qp_num,
-             .gid = attributes.ah_attr.grh.dgid,
+             .address = AddressOf(attributes.ah_attr),
              .remote_qpn = attributes.dest_qp_num & 0xffffff});
   }
   return absl::OkStatus();
@@ -148,11 +148,11 @@ absl::Status Rnic::ModifyQp(ibv_qp* raw, const ibv_qp_attr& attributes, int mask
 std::shared_ptr<Peer> Rnic::PeerOf(Rnic& other) {
   {
     std::lock_guard<std::mutex> lock(peers_mutex_);
-    auto found = peers_.find(GidKey(other.gid_));
+    auto found = peers_.find(other.address_);
     if (found != peers_.end()) return found->second;
   }
   return AddPeer(
-      std::make_shared<Peer>(PeerParts{.gid = other.gid_,
+      std::make_shared<Peer>(PeerParts{.address = other.address_,
                                        .controls = other.share_->control(),
                                        .tables = &other.share_->tables(),
                                        .doorbell = UniqueFd(other.engine_.DuplicateDoorbell()),
@@ -162,14 +162,14 @@ std::shared_ptr<Peer> Rnic::PeerOf(Rnic& other) {
 // NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved into the map.
 std::shared_ptr<Peer> Rnic::AddPeer(std::shared_ptr<Peer> peer) {
   std::lock_guard<std::mutex> lock(peers_mutex_);
-  return peers_.try_emplace(GidKey(peer->gid()), std::move(peer)).first->second;
+  return peers_.try_emplace(peer->address(), std::move(peer)).first->second;
 }
 
-void Rnic::LoseDevice(const ibv_gid& gid) {
+void Rnic::LoseDevice(const DeviceAddress& address) {
   std::shared_ptr<Peer> peer;
   {
     std::lock_guard<std::mutex> lock(peers_mutex_);
-    auto found = peers_.find(GidKey(gid));
+    auto found = peers_.find(address);
     if (found == peers_.end()) return;
     peer = found->second;
   }
@@ -179,13 +179,14 @@ void Rnic::LoseDevice(const ibv_gid& gid) {
 void Rnic::LosePeer(const Peer& peer) {
   {
     std::lock_guard<std::mutex> lock(peers_mutex_);
-    auto found = peers_.find(GidKey(peer.gid()));
+    auto found = peers_.find(peer.address());
     if (found != peers_.end() && found->second.get() == &peer) peers_.erase(found);
   }
   std::lock_guard<std::mutex> lock(mutex_);
   for (auto& [_, cq] : cqs_) {
     std::lock_guard<SpinLock> cq_lock(cq->lock());
     CompletionWriter writer(*cq);
+    cq->ClosePairs(&peer, writer);
     for (auto& lane : cq->out_lanes()) {
       if (&lane->peer() == &peer) lane->Fail(writer);
     }
@@ -196,11 +197,33 @@ void Rnic::LosePeer(const Peer& peer) {
   }
 }
 
+std::shared_ptr<Rnic> Rnic::FindLocal(const DeviceAddress& address) {
+  std::shared_ptr<Rnic> device = LocalDevices::Get().Find(address);
+  if (device == nullptr || device.get() == this) return device;
+  return tcp_only() || device->tcp_only() ? nullptr : device;
+}
+
+DeviceAddress Rnic::AddressOf(const ibv_ah_attr& vector) const {
+  DeviceAddress address{.gid = vector.grh.dgid, .lid = vector.dlid};
+  // Without a GID, a LID names a device of our own subnet: of this host.
+  if (address_.lid != 0 && vector.is_global == 0) address.gid = address_.gid;
+  return address;
+}
+
+void Rnic::ConnectByTcp(const ConnectRequest& request) {
+  if (tcp_ == nullptr) {
+    FinishConnect(request, nullptr, 0);
+    return;
+  }
+  tcp_->Connect(request);
+  engine_.Wake();
+}
+
 void Rnic::Connect(const ConnectRequest& request) {
-  std::shared_ptr<Rnic> target = LocalDevices::Get().Find(request.gid);
+  std::shared_ptr<Rnic> target = FindLocal(request.address);
   if (target == nullptr) {
     if (wire_.fd() < 0) {
-      FinishConnect(request, nullptr, 0);
+      ConnectByTcp(request);
       return;
     }
     wire_.Connect(request);
@@ -226,7 +249,7 @@ Rnic::NewLane Rnic::FinishConnect(const ConnectRequest& request, const std::shar
   CompletionQueue& cq = qp.send_side();
   std::lock_guard<SpinLock> cq_lock(cq.lock());
   // The QP may have been reset, and connected elsewhere, in the meantime.
-  if (!qp.CanReceive() || !qp.IsConnectedTo(request.gid, request.remote_qpn) ||
+  if (!qp.CanReceive() || !qp.IsConnectedTo(request.address, request.remote_qpn) ||
       qp.send_queue().lane() != nullptr) {
     return {};
   }
@@ -250,12 +273,19 @@ Rnic::NewLane Rnic::FinishConnect(const ConnectRequest& request, const std::shar
 
 Rnic::NewLane Rnic::MakeLane(CompletionQueue& cq, const std::shared_ptr<Peer>& peer,
                              uint64_t receive_cq) {
-  const LaneGeometry geometry{.request_lines = options_.request_ring_bytes / uint32_t{kLineBytes},
-                              .answer_lines = options_.answer_ring_bytes / uint32_t{kLineBytes}};
-  const bool local = LocalDevices::Get().Find(peer->gid()) != nullptr;
+  if (!peer->shares_memory()) {
+    const std::shared_ptr<LanePair> pair = cq.FindPair(*peer, receive_cq);
+    if (pair == nullptr || pair->out_lane() != nullptr) return {};
+    cq.SweepOutLanes();
+    cq.AddOutLane(
+        std::make_unique<OutLane>(cq, peer, receive_cq, next_lane_id_++, pair->out_memory(), pair));
+    return {};
+  }
+  const LaneGeometry geometry = lane_geometry();
+  const bool local = FindLocal(peer->address()) != nullptr;
   absl::StatusOr<SharedRegion> region =
-      local ? SharedRegion::Anonymous(geometry.bytes())
-            : SharedRegion::Create("verbena-lane", geometry.bytes());
+      local ? SharedRegion::Anonymous(BytesOf(geometry))
+            : SharedRegion::Create("verbena-lane", BytesOf(geometry));
   if (!region.ok()) {
     Log(LogLevel::kError,
         fmt::format("{} has no memory for a lane: {}", name(), region.status().ToString()));
@@ -274,6 +304,50 @@ std::optional<uint64_t> Rnic::ReceiveCqOf(uint32_t qpn) {
   auto found = qps_.find(qpn);
   if (found == qps_.end()) return std::nullopt;
   return found->second->receive_side().id();
+}
+
+std::optional<uint64_t> Rnic::SendCqOf(uint32_t qpn) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = qps_.find(qpn);
+  if (found == qps_.end()) return std::nullopt;
+  return found->second->send_side().id();
+}
+
+bool Rnic::HasCq(uint64_t id) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return FindCq(id) != nullptr;
+}
+
+absl::StatusOr<std::shared_ptr<Peer>> Rnic::MakeTcpPeer(const DeviceAddress& address) {
+  // Controls of nobody: they say for ever that the peer polls, so that nobody wakes it.
+  auto controls = std::make_shared<SharedRegion>();
+  VERBENA_ASSIGN_OR_RETURN(*controls,
+                           SharedRegion::Anonymous(sizeof(CqControl) * kMaxCompletionQueues));
+  return std::make_shared<Peer>(
+      PeerParts{.address = address,
+                .controls = reinterpret_cast<CqControl*>(controls->data()),
+                .keep_alive = controls});
+}
+
+absl::StatusOr<std::shared_ptr<LanePair>> Rnic::OpenLanePair(uint64_t ours, uint64_t theirs,
+                                                             std::shared_ptr<Peer> peer,
+                                                             UniqueFd socket,
+                                                             const LaneGeometry& geometry,
+                                                             int engine_epoll) {
+  std::shared_ptr<LaneMemory> memory[2];
+  const LaneGeometry geometries[2] = {lane_geometry(), geometry};
+  for (int i = 0; i < 2; ++i) {
+    VERBENA_ASSIGN_OR_RETURN(SharedRegion region, SharedRegion::Anonymous(BytesOf(geometries[i])));
+    memory[i] = std::make_shared<LaneMemory>(std::move(region), geometries[i]);
+  }
+  auto pair = std::make_shared<LanePair>(std::move(socket), std::move(peer), theirs,
+                                         std::move(memory[0]), std::move(memory[1]));
+  std::lock_guard<std::mutex> lock(mutex_);
+  CompletionQueue* cq = FindCq(ours);
+  if (cq == nullptr) return absl::NotFoundError("the CQ is gone");
+  std::lock_guard<SpinLock> cq_lock(cq->lock());
+  VERBENA_RETURN_IF_ERROR(cq->AddPair(pair, next_lane_id_++, engine_epoll));
+  return pair;
 }
 
 CompletionQueue* Rnic::FindCq(uint64_t id) {
@@ -322,17 +396,19 @@ void Rnic::CloseLanes(CompletionQueue& cq) {
   std::vector<std::unique_ptr<OutLane>> out_lanes;
   {
     std::lock_guard<SpinLock> lock(cq.lock());
+    CompletionWriter writer(cq);
+    cq.ClosePairs(nullptr, writer);
     cq.in_lanes().CloseAll();
     out_lanes.swap(cq.out_lanes());
   }
   for (auto& lane : out_lanes) {
     if (lane->failed()) continue;
-    const ibv_gid& gid = lane->peer().gid();
-    std::shared_ptr<Rnic> target = LocalDevices::Get().Find(gid);
+    const DeviceAddress& address = lane->peer().address();
+    std::shared_ptr<Rnic> target = FindLocal(address);
     if (target != nullptr) {
       target->RemoveLane(*target->PeerOf(*this), lane->id());
     } else {
-      wire_.CloseLane(gid, lane->id());
+      wire_.CloseLane(address, lane->id());
       engine_.Wake();
     }
   }

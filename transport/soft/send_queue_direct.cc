@@ -70,7 +70,7 @@ RemoteAccess SendQueue::AccessOf(const Wqe& wqe, uint64_t offset, uint64_t bytes
   }
   return {.target_qpn = qp_.attributes().dest_qp_num,
           .source_qpn = qp_.qp_num,
-          .source_gid = qp_.rnic().gid(),
+          .source = qp_.rnic().address(),
           .rkey = wqe.rkey,
           .address = wqe.remote_address + offset,
           .bytes = bytes,

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "fmt/format.h"
@@ -14,17 +13,12 @@
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/soft/lane.h"
-#include "verbena/transport/soft/local_devices.h"
 #include "verbena/transport/soft/rnic.h"
 
 namespace verbena::internal::soft {
 namespace {
 
 constexpr size_t kMaxConnections = 4096;
-
-bool SameGid(const ibv_gid& a, const ibv_gid& b) {
-  return std::memcmp(a.raw, b.raw, sizeof(a.raw)) == 0;
-}
 
 // The mapped memory of a Peer in another process.
 struct MappedShare {
@@ -37,7 +31,7 @@ struct MappedShare {
 SharedWire::~SharedWire() = default;
 
 absl::Status SharedWire::Start() {
-  VERBENA_ASSIGN_OR_RETURN(listener_, ControlListener::Create(rnic_.name(), rnic_.gid()));
+  VERBENA_ASSIGN_OR_RETURN(listener_, ControlListener::Create(rnic_.name(), rnic_.address()));
   epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
   if (!epoll_ || epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener_->fd(), &event) != 0) {
@@ -51,9 +45,9 @@ void SharedWire::Connect(const ConnectRequest& request) {
   requests_.push_back(request);
 }
 
-void SharedWire::CloseLane(const ibv_gid& gid, uint64_t lane) {
+void SharedWire::CloseLane(const DeviceAddress& address, uint64_t lane) {
   std::lock_guard<std::mutex> lock(requests_mutex_);
-  closings_.push_back({gid, lane});
+  closings_.push_back({address, lane});
 }
 
 bool SharedWire::Serve(TimePoint now) {
@@ -85,7 +79,7 @@ void SharedWire::TakeRequests() {
   for (const ConnectRequest& request : requests) StartRequest(request);
   TellOfArenas();
   for (const Closing& closing : closings) {
-    Connection* connection = Outbound(closing.gid);
+    Connection* connection = Outbound(closing.address);
     if (connection == nullptr) continue;
     ControlMessage message{.kind = ControlMessage::kCloseLane, .lane = closing.lane};
     absl::Status status = connection->socket->Send(message);
@@ -132,18 +126,19 @@ absl::Status SharedWire::SendArena(Connection& connection,
 }
 
 void SharedWire::StartRequest(const ConnectRequest& request) {
-  Connection* connection = Outbound(request.gid);
+  Connection* connection = Outbound(request.address);
   if (connection == nullptr) {
-    auto socket = ControlSocket::Connect(request.gid);
+    auto socket = ControlSocket::Connect(request.address);
     if (!socket.ok()) {
-      Log(LogLevel::kInfo, fmt::format("{}: no soft device answers under GID {}: {}", rnic_.name(),
-                                       GidText(request.gid), socket.status().ToString()));
-      rnic_.FinishConnect(request, nullptr, 0);
+      Log(LogLevel::kInfo,
+          fmt::format("{}: no soft device of this host answers under {}: {}", rnic_.name(),
+                      AddressText(request.address), socket.status().ToString()));
+      rnic_.ConnectByTcp(request);
       return;
     }
     connection = Add(*std::move(socket));
     connection->outbound = true;
-    connection->gid = request.gid;
+    connection->address = request.address;
     absl::Status status = SendHello(*connection);
     if (!status.ok()) End(*connection, status);
   }
@@ -156,9 +151,9 @@ void SharedWire::StartRequest(const ConnectRequest& request) {
   }
 }
 
-SharedWire::Connection* SharedWire::Outbound(const ibv_gid& gid) {
+SharedWire::Connection* SharedWire::Outbound(const DeviceAddress& address) {
   for (auto& connection : connections_) {
-    if (connection->outbound && !connection->over && SameGid(connection->gid, gid)) {
+    if (connection->outbound && !connection->over && connection->address == address) {
       return connection.get();
     }
   }
@@ -263,10 +258,10 @@ absl::Status SharedWire::Handle(Connection& connection, ControlSocket::Received 
 absl::Status SharedWire::HandleHello(Connection& connection, ControlSocket::Received received) {
   const ControlMessage& message = received.message;
   if (connection.peer != nullptr || received.descriptors.size() != 3 ||
-      (connection.outbound && !SameGid(connection.gid, message.gid))) {
+      (connection.outbound && connection.address != message.address())) {
     return absl::InvalidArgumentError("a soft device introduced itself wrongly");
   }
-  connection.gid = message.gid;
+  connection.address = message.address();
   auto share = std::make_shared<MappedShare>();
   VERBENA_ASSIGN_OR_RETURN(
       share->controls,
@@ -277,7 +272,7 @@ absl::Status SharedWire::HandleHello(Connection& connection, ControlSocket::Rece
                                        SharedRegion::Access::kReadOnly));
   const int pid_fd = connection.socket->pid_fd();
   connection.peer = rnic_.AddPeer(std::make_shared<Peer>(
-      PeerParts{.gid = message.gid,
+      PeerParts{.address = connection.address,
                 .controls = reinterpret_cast<CqControl*>(share->controls.data()),
                 .tables = reinterpret_cast<const DeviceTables*>(share->tables.data()),
                 .doorbell = std::move(received.descriptors[2]),
@@ -329,7 +324,7 @@ absl::Status SharedWire::HandleLane(Connection& connection, ControlSocket::Recei
     return absl::InvalidArgumentError("a soft device announced a lane that makes no sense");
   }
   VERBENA_ASSIGN_OR_RETURN(SharedRegion region,
-                           SharedRegion::Map(received.descriptors[0].Release(), geometry.bytes(),
+                           SharedRegion::Map(received.descriptors[0].Release(), BytesOf(geometry),
                                              SharedRegion::Access::kReadWrite));
   auto memory = std::make_shared<LaneMemory>(std::move(region), geometry);
   if (rnic_.AcceptLane(connection.peer, message.send_cq_index, message.receive_cq, message.lane,
@@ -342,7 +337,7 @@ absl::Status SharedWire::HandleLane(Connection& connection, ControlSocket::Recei
 absl::Status SharedWire::SendHello(Connection& connection) {
   std::shared_ptr<const DeviceShare> share = rnic_.share();
   return connection.socket->Send(
-      {.kind = ControlMessage::kHello, .gid = rnic_.gid()},
+      {.kind = ControlMessage::kHello, .gid = rnic_.address().gid, .lid = rnic_.address().lid},
       {share->controls.fd(), share->tables_read_only.get(), rnic_.engine().doorbell_fd()}, share);
 }
 
@@ -367,14 +362,15 @@ void SharedWire::End(Connection& connection, const absl::Status& reason) {
   if (connection.peer != nullptr) {
     Log(LogLevel::kInfo,
         fmt::format("{}: the soft device {} of process {} is lost: {}", rnic_.name(),
-                    GidText(connection.gid), connection.socket->pid(), reason.ToString()));
+                    AddressText(connection.address), connection.socket->pid(), reason.ToString()));
     rnic_.LosePeer(*connection.peer);
   } else {
     Log(LogLevel::kWarning, fmt::format("{} gives up on process {}: {}", rnic_.name(),
                                         connection.socket->pid(), reason.ToString()));
   }
   for (const ConnectRequest& request : connection.unsent) {
-    rnic_.FinishConnect(request, nullptr, 0);
+    // It never introduced itself: perhaps it is another user's.
+    rnic_.ConnectByTcp(request);
   }
   for (const auto& [_, request] : connection.resolving) rnic_.FinishConnect(request, nullptr, 0);
   connection.unsent.clear();

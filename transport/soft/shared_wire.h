@@ -1,16 +1,14 @@
 // SharedWire: the control side of the shared-memory wire of one device.
 //
-// The wire listens under the device's GID, and keeps a connection to each process that one of our
-// QPs, or one of theirs, leads to. Over a connection the two agree on lanes: which receive CQ a QP
-// number stands for, and the memory of the rings between two CQs. When a connection ends, or its
+// The wire listens under the device's address, and keeps a connection to each process that one of
+// our QPs, or one of theirs, leads to. Over a connection the two agree on lanes: which receive CQ a
+// QP number stands for, and the memory of the rings between two CQs. When a connection ends, or its
 // process does, all lanes of that peer end with it.
 //
 // Runs on the engine's thread; Connect and CloseLane may be called from any.
 
 #ifndef VERBENA_TRANSPORT_SOFT_SHARED_WIRE_H_
 #define VERBENA_TRANSPORT_SOFT_SHARED_WIRE_H_
-
-#include <infiniband/verbs.h>
 
 #include <cstdint>
 #include <map>
@@ -23,20 +21,15 @@
 #include "absl/status/status.h"
 #include "verbena/transport/coro/clock.h"
 #include "verbena/transport/soft/arenas.h"
+#include "verbena/transport/soft/connect_request.h"
 #include "verbena/transport/soft/control_listener.h"
 #include "verbena/transport/soft/control_socket.h"
+#include "verbena/transport/soft/device_address.h"
 #include "verbena/transport/soft/peer.h"
 
 namespace verbena::internal::soft {
 
 class Rnic;
-
-// A QP of ours that wants to reach one of a peer's.
-struct ConnectRequest {
-  uint32_t qpn = 0;
-  ibv_gid gid{};
-  uint32_t remote_qpn = 0;
-};
 
 class SharedWire {
  public:
@@ -52,7 +45,7 @@ class SharedWire {
   // Any thread. Rnic::FinishConnect hears the outcome.
   void Connect(const ConnectRequest& request);
   // Any thread: the lane's initiator, we, will write nothing more into it.
-  void CloseLane(const ibv_gid& gid, uint64_t lane);
+  void CloseLane(const DeviceAddress& address, uint64_t lane);
 
   // Any thread: tells all peers, later ones included, that an arena is there, or is gone.
   void AnnounceArena(std::shared_ptr<const SharedArena> arena);
@@ -69,7 +62,7 @@ class SharedWire {
   struct Connection {
     std::unique_ptr<ControlSocket> socket;
     std::shared_ptr<Peer> peer;  // null until its HELLO
-    ibv_gid gid{};               // of outbound ones from the start
+    DeviceAddress address{};     // of outbound ones from the start
     bool outbound = false;
     bool over = false;
     bool told_of_arenas = false;
@@ -77,7 +70,7 @@ class SharedWire {
     std::unordered_map<uint64_t, ConnectRequest> resolving;  // wait for kResolved
   };
   struct Closing {
-    ibv_gid gid;
+    DeviceAddress address;
     uint64_t lane;
   };
 
@@ -85,7 +78,7 @@ class SharedWire {
   void TellOfArenas();
   absl::Status SendArena(Connection& connection, const std::shared_ptr<const SharedArena>& arena);
   void StartRequest(const ConnectRequest& request);
-  Connection* Outbound(const ibv_gid& gid);
+  Connection* Outbound(const DeviceAddress& address);
   Connection* Add(std::unique_ptr<ControlSocket> socket);
   void Watch(Connection& connection);
   void AcceptSome(TimePoint now);

@@ -34,6 +34,8 @@ absl::Status SoftDevice::FreeShared(std::byte* memory) { return rnic_->FreeShare
 
 CopiedBytes SoftDevice::copied_bytes() const { return rnic_->copied_bytes(); }
 
+uint16_t SoftDevice::tcp_port() const { return rnic_->address().lid; }
+
 const std::string& SoftDevice::name() const { return rnic_->name(); }
 ibv_context* SoftDevice::context() { return rnic_->context(); }
 const DeviceCapabilities& SoftDevice::capabilities() const { return rnic_->capabilities(); }

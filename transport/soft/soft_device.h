@@ -4,21 +4,24 @@
 // retry, protection checks on every lkey and rkey, type-2 memory windows (2B: bound to one QP,
 // whose destruction leaves them free), flushing, asynchronous events, one-shot arming. The data
 // path is verbs itself (ibv_post_send and its like dispatch here through the context); the rest is
-// Device. Two devices reach each other by GID, whether they are in one process or in two processes
-// of the same user on one host. A GID and a QPN exchanged out of band are all that it takes.
+// Device. Two devices reach each other by GID and LID, whether they are in one process, in two
+// processes of the same user on one host, or, over TCP, on two hosts. A GID, a LID and a QPN
+// exchanged out of band are all that it takes.
 //
 // One control thread per device, its engine, makes progress for CQs that nobody polls. With
 // `engine_thread` false there is none: the owner calls Step, and such a device reaches only devices
 // of its own process.
 //
 // The threat model includes a faulty process of the same user, but not a malicious one. Everything
-// that a process writes into shared memory is checked; at worst its own QPs fail.
+// that a process writes into shared memory is checked; at worst its own QPs fail. Everything that
+// comes over TCP is checked, too, but nothing is authenticated or encrypted.
 //
 //   absl::StatusOr<std::unique_ptr<SoftDevice>> device = SoftDevice::Create({.name = "soft0"});
 
 #ifndef VERBENA_TRANSPORT_SOFT_SOFT_DEVICE_H_
 #define VERBENA_TRANSPORT_SOFT_SOFT_DEVICE_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -36,6 +39,18 @@ namespace verbena::internal {
 namespace soft {
 class Rnic;
 }
+
+// How a device is reached by other hosts.
+struct TcpWireOptions {
+  // Numeric IPv4 or IPv6: where it listens, and how it is reached. Empty: it listens on every
+  // address, and announces that of the first interface that is up and not loopback; loopback if
+  // there is none. Link-local addresses do not work, since they mean nothing to other hosts.
+  std::string address;
+  // 0: any free port.
+  uint16_t port = 0;
+  // A peer's host that was silent for this long is dead: its queue pairs fail. At least 1 s.
+  std::chrono::seconds silence_limit{10};
+};
 
 struct SoftDeviceOptions {
   std::string name = "soft0";
@@ -56,6 +71,9 @@ struct SoftDeviceOptions {
   uint32_t max_queue_pairs = 16384;
   // What the device has, and what it refuses. None: as VERBENA_SOFT_PROFILE says, otherwise all.
   std::optional<SoftProfile> profile = std::nullopt;
+  // A TCP wire beside the others, or, with `shared_memory` false, instead of them: then only the
+  // device itself is reached otherwise. Its rings have at most 16 MiB.
+  std::optional<TcpWireOptions> tcp = std::nullopt;
 };
 
 class SoftDevice final : public Device {
@@ -80,6 +98,10 @@ class SoftDevice final : public Device {
   // The bytes that the device has copied so far. Any thread; may miss what another thread is
   // copying, but nothing whose completion the caller has polled.
   CopiedBytes copied_bytes() const;
+
+  // Whether other hosts can reach it, and at which port: its LID. Its GID is its address.
+  bool tcp() const { return tcp_port() != 0; }
+  uint16_t tcp_port() const;
 
   DeviceKind kind() const override { return DeviceKind::kSoft; }
   const std::string& name() const override;

@@ -76,7 +76,7 @@ class ControlListenerTest : public ::testing::Test {
   ControlListenerTest() {
     gid_.global.subnet_prefix = static_cast<uint64_t>(getpid());
     gid_.global.interface_id = reinterpret_cast<uintptr_t>(this);
-    listener_ = *ControlListener::Create("soft7", gid_);
+    listener_ = *ControlListener::Create("soft7", {.gid = gid_});
   }
   void ConnectAll(std::vector<Caller>& callers) const {
     for (Caller& caller : callers) caller.Connect(gid_);

@@ -309,13 +309,13 @@ TEST_F(InProcessTest, SendBeforeTheOtherSideIsReadyIsHeldAndArrives) {
   ASSERT_TRUE(a_->ToInit(a_->qp()).ok());
   ASSERT_TRUE(b_->ToInit(b_->qp()).ok());
   ASSERT_EQ(b_->PostReceive(0, b_->ReceiveSge(0, 100)), 0);
-  ASSERT_TRUE(a_->ToRtr(a_->qp(), b_->gid(), b_->qp()->qp_num).ok());
+  ASSERT_TRUE(a_->ToRtr(a_->qp(), b_->gid(), b_->qp()->qp_num, b_->lid()).ok());
   ASSERT_TRUE(a_->ToRts(a_->qp()).ok());
   ASSERT_EQ(a_->SendText(1, "early"), 0);
   ASSERT_EQ(a_->SendText(2, "early"), 0);
   EXPECT_TRUE(Poll(b_->cq()).empty());
   EXPECT_TRUE(Poll(a_->cq()).empty());
-  ASSERT_TRUE(b_->ToRtr(b_->qp(), a_->gid(), a_->qp()->qp_num).ok());
+  ASSERT_TRUE(b_->ToRtr(b_->qp(), a_->gid(), a_->qp()->qp_num, a_->lid()).ok());
   clock_.Advance(std::chrono::milliseconds(2));
   Settle();
   ASSERT_EQ(Poll(b_->cq()).size(), 1u);
@@ -473,7 +473,7 @@ TEST_F(InProcessTest, QueuePairThatWasResetConnectsAgain) {
 TEST_F(InProcessTest, QueuePairCanBeConnectedToItself) {
   Make({}, {});
   ASSERT_TRUE(a_->ToInit(a_->qp()).ok());
-  ASSERT_TRUE(a_->ToRtr(a_->qp(), a_->gid(), a_->qp()->qp_num).ok());
+  ASSERT_TRUE(a_->ToRtr(a_->qp(), a_->gid(), a_->qp()->qp_num, a_->lid()).ok());
   ASSERT_TRUE(a_->ToRts(a_->qp()).ok());
   ASSERT_EQ(a_->PostReceive(0, a_->ReceiveSge(0, 100)), 0);
   ASSERT_EQ(a_->SendText(1, "self"), 0);

@@ -100,7 +100,8 @@ class QpEnd {
     return device_.ModifyQp(qp, attr,
                             IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
   }
-  absl::Status ToRtr(ibv_qp* qp, const ibv_gid& gid, uint32_t qpn) {
+  uint16_t lid() { return device_.QueryPort(1).value().lid; }
+  absl::Status ToRtr(ibv_qp* qp, const ibv_gid& gid, uint32_t qpn, uint16_t lid = 0) {
     ibv_qp_attr attr{};
     attr.qp_state = IBV_QPS_RTR;
     attr.path_mtu = IBV_MTU_4096;
@@ -110,6 +111,7 @@ class QpEnd {
     attr.ah_attr.is_global = 1;
     attr.ah_attr.port_num = 1;
     attr.ah_attr.grh.dgid = gid;
+    attr.ah_attr.dlid = lid;
     return device_.ModifyQp(qp, attr,
                             IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
                                 IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
@@ -211,8 +213,8 @@ class QpEnd {
 inline void ConnectQps(QpEnd& a, ibv_qp* qp_a, QpEnd& b, ibv_qp* qp_b) {
   ASSERT_TRUE(a.ToInit(qp_a).ok());
   ASSERT_TRUE(b.ToInit(qp_b).ok());
-  ASSERT_TRUE(a.ToRtr(qp_a, b.gid(), qp_b->qp_num).ok());
-  ASSERT_TRUE(b.ToRtr(qp_b, a.gid(), qp_a->qp_num).ok());
+  ASSERT_TRUE(a.ToRtr(qp_a, b.gid(), qp_b->qp_num, b.lid()).ok());
+  ASSERT_TRUE(b.ToRtr(qp_b, a.gid(), qp_a->qp_num, a.lid()).ok());
   ASSERT_TRUE(a.ToRts(qp_a).ok());
   ASSERT_TRUE(b.ToRts(qp_b).ok());
 }

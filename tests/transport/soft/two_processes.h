@@ -31,6 +31,7 @@ struct Address {
   uint32_t qpn;
   uint32_t rkey;
   uint64_t receive_buffer;
+  uint16_t lid = 0;
 };
 
 class Side {
@@ -59,8 +60,9 @@ class Side {
         Exchange({.gid = endpoint.gid(),
                   .qpn = endpoint.qp()->qp_num,
                   .rkey = endpoint.mr()->rkey,
-                  .receive_buffer = reinterpret_cast<uint64_t>(endpoint.receive_buffer())});
-    EXPECT_TRUE(endpoint.ToRtr(endpoint.qp(), theirs.gid, theirs.qpn).ok());
+                  .receive_buffer = reinterpret_cast<uint64_t>(endpoint.receive_buffer()),
+                  .lid = endpoint.lid()});
+    EXPECT_TRUE(endpoint.ToRtr(endpoint.qp(), theirs.gid, theirs.qpn, theirs.lid).ok());
     EXPECT_TRUE(endpoint.ToRts(endpoint.qp()).ok());
     return theirs;
   }

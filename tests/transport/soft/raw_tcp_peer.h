@@ -1,0 +1,177 @@
+// RawTcpPeer: a device at the other end of the TCP wire that says what a test makes it say.
+//
+// It dials a device as a peer does, and speaks the bytes of WIRE.md. Each wait is bounded: a side
+// that says nothing for half a minute fails the test.
+
+#ifndef VERBENA_TESTS_TRANSPORT_SOFT_RAW_TCP_PEER_H_
+#define VERBENA_TESTS_TRANSPORT_SOFT_RAW_TCP_PEER_H_
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/transport/soft/qp_end.h"
+#include "verbena/transport/soft/control_socket.h"
+#include "verbena/transport/soft/device_address.h"
+#include "verbena/transport/soft/ring.h"
+#include "verbena/transport/soft/tcp_format.h"
+
+namespace verbena::internal::soft {
+
+// A blocking TCP connection to a port of this host.
+class RawSocket {
+ public:
+  explicit RawSocket(uint16_t port) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(port);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(fd_.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+    const int yes = 1;
+    setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+    const timeval patience{.tv_sec = 30, .tv_usec = 0};
+    setsockopt(fd_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  }
+
+  // False once the other side has closed.
+  bool Send(std::span<const std::byte> bytes) {
+    return send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+           static_cast<ssize_t>(bytes.size());
+  }
+  // False when the other side closes before `bytes` are there.
+  bool Receive(std::span<std::byte> bytes) {
+    return recv(fd_.get(), bytes.data(), bytes.size(), MSG_WAITALL) ==
+           static_cast<ssize_t>(bytes.size());
+  }
+  // Reads on until the other side closes.
+  bool IsClosed() {
+    std::byte byte[4096];
+    ssize_t got;
+    while ((got = recv(fd_.get(), byte, sizeof(byte), 0)) > 0) {
+    }
+    return got == 0 || errno == ECONNRESET;
+  }
+  void Close() { fd_ = UniqueFd(); }
+
+ private:
+  UniqueFd fd_;
+};
+
+class RawTcpPeer {
+ public:
+  static constexpr uint64_t kCq = 1025;  // of ours, as we say
+  static constexpr uint32_t kQpn = 0x4321;
+
+  // Opens a control connection to `device` under an address that nobody listens on.
+  explicit RawTcpPeer(Device& device)
+      : port_(device.QueryPort(1)->lid), control_(port_) {
+    address_.gid = *device.QueryGid(1, 0);
+    address_.lid = 1;
+    EXPECT_TRUE(control_.Send(Encode(Greeting(TcpGreeting::Kind::kControl))));
+    std::array<std::byte, TcpGreeting::kBytes> answer;
+    EXPECT_TRUE(control_.Receive(answer));
+    const auto parsed = ParseGreeting(answer);
+    EXPECT_TRUE(parsed.ok()) << parsed.status();
+    if (!parsed.ok()) return;
+    EXPECT_EQ(parsed->verdict, TcpGreeting::Verdict::kAccepted);
+    secret_ = parsed->session;
+  }
+
+  const DeviceAddress& address() const { return address_; }
+  uint64_t secret() const { return secret_; }
+  uint16_t port() const { return port_; }
+  RawSocket& control() { return control_; }
+
+  TcpGreeting Greeting(TcpGreeting::Kind kind) const {
+    return {.kind = kind, .sender = address_, .session = secret_, .sender_cq = kCq};
+  }
+
+  bool Say(const TcpControl& message) { return control_.Send(Encode(message)); }
+  TcpControl Hear() {
+    std::array<std::byte, TcpControl::kBytes> bytes;
+    EXPECT_TRUE(control_.Receive(bytes));
+    auto parsed = ParseControl(bytes);
+    EXPECT_TRUE(parsed.ok()) << parsed.status();
+    return parsed.value_or(TcpControl{});
+  }
+
+  // The CQ through which the device's QP `qpn` receives.
+  uint64_t CqOf(uint32_t qpn) {
+    EXPECT_TRUE(Say({.kind = TcpControl::Kind::kResolve, .qpn = qpn, .request = 7}));
+    const TcpControl answer = Hear();
+    EXPECT_EQ(answer.kind, TcpControl::Kind::kResolved);
+    EXPECT_TRUE(answer.found);
+    return answer.receiver_cq;
+  }
+
+  // Opens the lanes between our CQ and theirs.
+  RawSocket Lanes(uint64_t cq) {
+    RawSocket lanes(port_);
+    TcpGreeting greeting = Greeting(TcpGreeting::Kind::kLanes);
+    greeting.receiver_cq = cq;
+    EXPECT_TRUE(lanes.Send(Encode(greeting)));
+    std::array<std::byte, TcpGreeting::kBytes> answer;
+    EXPECT_TRUE(lanes.Receive(answer));
+    const auto parsed = ParseGreeting(answer);
+    EXPECT_TRUE(parsed.ok() && parsed->verdict == TcpGreeting::Verdict::kAccepted);
+    return lanes;
+  }
+
+  // Connects the endpoint's QP to our kQpn, and returns the lanes of both, which are up.
+  RawSocket ConnectLanes(QpEnd& endpoint) {
+    EXPECT_TRUE(endpoint.ToInit(endpoint.qp()).ok());
+    EXPECT_TRUE(endpoint.ToRtr(endpoint.qp(), address_.gid, kQpn, address_.lid).ok());
+    EXPECT_TRUE(endpoint.ToRts(endpoint.qp()).ok());
+    const TcpControl resolve = Hear();
+    EXPECT_EQ(resolve.kind, TcpControl::Kind::kResolve);
+    EXPECT_EQ(resolve.qpn, kQpn);
+    EXPECT_TRUE(Say({.kind = TcpControl::Kind::kResolved,
+                     .found = true,
+                     .request = resolve.request,
+                     .receiver_cq = kCq}));
+    const TcpControl dial = Hear();
+    EXPECT_EQ(dial.kind, TcpControl::Kind::kDial);
+    return Lanes(dial.sender_cq);
+  }
+
+ private:
+  uint16_t port_;
+  RawSocket control_;
+  DeviceAddress address_;
+  uint64_t secret_ = 77;
+};
+
+// The bytes of a chunk with `lines` of the request ring.
+inline std::vector<std::byte> ChunkOf(TcpChunk chunk, std::span<const RingLine> requests) {
+  chunk.request_lines = static_cast<uint32_t>(requests.size());
+  const auto header = Encode(chunk);
+  std::vector<std::byte> bytes(header.begin(), header.end());
+  const auto lines = std::as_bytes(requests);
+  bytes.insert(bytes.end(), lines.begin(), lines.end());
+  return bytes;
+}
+
+// The lines of one message.
+inline std::vector<RingLine> MessageOf(MessageHeader header, std::span<const std::byte> payload) {
+  header.length = static_cast<uint16_t>(payload.size());
+  std::vector<RingLine> lines(LinesOf(payload.size()));
+  std::memcpy(reinterpret_cast<std::byte*>(lines.data()) + kHeaderBytes, payload.data(),
+              payload.size());
+  lines[0].route = header.Route();
+  lines[0].control = header.Control();
+  return lines;
+}
+
+}  // namespace verbena::internal::soft
+
+#endif  // VERBENA_TESTS_TRANSPORT_SOFT_RAW_TCP_PEER_H_

@@ -1,0 +1,398 @@
+// Two QPs reach each other over TCP, in two processes and in one, over IPv4 and IPv6: no byte and
+// no wake-up is lost, many QPs share one connection, and a peer that dies, stops reading or is idle
+// harms nobody else.
+
+#include <dirent.h>
+#include <sys/resource.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/transport/soft/qp_end.h"
+#include "tests/transport/soft/two_processes.h"
+
+namespace verbena::internal::soft {
+namespace {
+
+SoftDeviceOptions Tcp(const std::string& address = "127.0.0.1") {
+  return {.name = "tcp0", .shared_memory = false, .tcp = TcpWireOptions{.address = address}};
+}
+
+struct Process {
+  explicit Process(const QpEndOptions& options = {}, const std::string& address = "127.0.0.1")
+      : device(SoftDevice::Create(Tcp(address)).value()), endpoint(*device, options) {
+    EXPECT_TRUE(endpoint.ToInit(endpoint.qp()).ok());
+  }
+
+  std::unique_ptr<SoftDevice> device;
+  QpEnd endpoint;
+};
+
+void PostReceives(QpEnd& endpoint, int count, uint32_t bytes = 64) {
+  for (int i = 0; i < count; ++i) {
+    ASSERT_EQ(endpoint.PostReceive(i, endpoint.ReceiveSge(i * bytes, bytes)), 0);
+  }
+}
+
+void Echo(QpEnd& endpoint, int rounds, bool sleeping) {
+  for (int received = 0, sent = 0; received < rounds || sent < rounds;) {
+    const ibv_wc wc = sleeping ? AwaitByEvents(endpoint) : AwaitByPolling(endpoint.cq());
+    ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
+    if (wc.opcode == IBV_WC_SEND) {
+      ++sent;
+      continue;
+    }
+    ++received;
+    std::memcpy(endpoint.send_buffer(), endpoint.receive_buffer() + wc.wr_id * 64, wc.byte_len);
+    ASSERT_EQ(endpoint.PostReceive(wc.wr_id, endpoint.ReceiveSge(wc.wr_id * 64, 64)), 0);
+    ASSERT_EQ(endpoint.PostSend(0, endpoint.SendSge(0, wc.byte_len)), 0);
+  }
+}
+
+void AskAndCompare(QpEnd& endpoint, int rounds, bool sleeping) {
+  for (int i = 0; i < rounds; ++i) {
+    std::memcpy(endpoint.send_buffer(), &i, sizeof(i));
+    ASSERT_EQ(endpoint.PostSend(0, endpoint.SendSge(0, 8)), 0);
+    for (int ended = 0; ended < 2; ++ended) {
+      const ibv_wc wc = sleeping ? AwaitByEvents(endpoint) : AwaitByPolling(endpoint.cq());
+      ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
+      if (wc.opcode == IBV_WC_SEND) continue;
+      ASSERT_EQ(std::memcmp(endpoint.receive_buffer() + wc.wr_id * 64, &i, sizeof(i)), 0);
+      ASSERT_EQ(endpoint.PostReceive(wc.wr_id, endpoint.ReceiveSge(wc.wr_id * 64, 64)), 0);
+    }
+  }
+}
+
+void PingPong(bool we_sleep, bool they_sleep, const std::string& address = "127.0.0.1") {
+  constexpr int kRounds = 2'000;
+  Child child([&](Side& side) {
+    Process process({.with_channel = true}, address);
+    PostReceives(process.endpoint, 4);
+    side.Connect(process.endpoint);
+    Echo(process.endpoint, kRounds, they_sleep);
+    side.Await();
+  });
+  Process process({.with_channel = true}, address);
+  PostReceives(process.endpoint, 4);
+  child.side().Connect(process.endpoint);
+  AskAndCompare(process.endpoint, kRounds, we_sleep);
+  child.side().Signal();
+  child.Join();
+}
+
+TEST(TcpWireTest, BytesCrossBetweenProcessesThatPoll) { PingPong(false, false); }
+TEST(TcpWireTest, BytesCrossOverIpv6) { PingPong(false, false, "::1"); }
+TEST(TcpWireTest, NoWakeUpIsLostBetweenProcessesThatSleep) { PingPong(true, true); }
+TEST(TcpWireTest, NoWakeUpIsLostWhenOnlyThePeerSleeps) { PingPong(false, true); }
+
+TEST(TcpWireTest, LargeMessagesAndOneSidedOperationsArriveWhole) {
+  const QpEndOptions options{.with_channel = true, .bytes = 8 << 20};
+  constexpr uint32_t kBytes = 3 << 20;
+  Child child([&](Side& side) {
+    Process process(options);
+    QpEnd& endpoint = process.endpoint;
+    ASSERT_EQ(endpoint.PostReceive(1, endpoint.ReceiveSge(0, kBytes)), 0);
+    side.Connect(endpoint);
+    ASSERT_EQ(AwaitByPolling(endpoint.cq()).status, IBV_WC_SUCCESS);
+    for (uint32_t i = 0; i < kBytes; i += 101) {
+      ASSERT_EQ(endpoint.receive_buffer()[i], std::byte(i * 11));
+    }
+    ASSERT_EQ(endpoint.PostReceive(2, endpoint.ReceiveSge(kBytes, 64)), 0);
+    side.Signal();
+    // From here on nobody polls here: the engine executes what the parent asks for.
+    side.Await();
+    ASSERT_EQ(AwaitByPolling(endpoint.cq()).status, IBV_WC_SUCCESS);
+    for (uint32_t i = 0; i < kBytes; i += 101) {
+      ASSERT_EQ(endpoint.receive_buffer()[i], std::byte(i * 11 + 1));
+    }
+  });
+  Process process(options);
+  QpEnd& endpoint = process.endpoint;
+  Side side = child.side();
+  const Address theirs = side.Connect(endpoint);
+  for (uint32_t i = 0; i < kBytes; ++i) endpoint.send_buffer()[i] = std::byte(i * 11);
+  ASSERT_EQ(endpoint.PostSend(0, endpoint.SendSge(0, kBytes)), 0);
+  ASSERT_EQ(AwaitByEvents(endpoint).status, IBV_WC_SUCCESS);
+  side.Await();
+  ASSERT_EQ(endpoint.PostOneSided(IBV_WR_RDMA_READ, 0, endpoint.ReceiveSge(0, kBytes),
+                                  theirs.receive_buffer, theirs.rkey),
+            0);
+  ASSERT_EQ(AwaitByEvents(endpoint).status, IBV_WC_SUCCESS);
+  EXPECT_EQ(std::memcmp(endpoint.receive_buffer(), endpoint.send_buffer(), kBytes), 0);
+  for (uint32_t i = 0; i < kBytes; ++i) endpoint.send_buffer()[i] = std::byte(i * 11 + 1);
+  ASSERT_EQ(endpoint.PostOneSided(IBV_WR_RDMA_WRITE, 0, endpoint.SendSge(0, kBytes),
+                                  theirs.receive_buffer, theirs.rkey),
+            0);
+  ASSERT_EQ(AwaitByEvents(endpoint).status, IBV_WC_SUCCESS);
+  ASSERT_EQ(endpoint.PostSend(0, endpoint.SendSge(0, 8)), 0);
+  ASSERT_EQ(AwaitByEvents(endpoint).status, IBV_WC_SUCCESS);
+  side.Signal();
+  child.Join();
+}
+
+TEST(TcpWireTest, QpOfAKilledPeerFailsAndOthersGoOn) {
+  Child victim([](Side& side) {
+    Process process;
+    PostReceives(process.endpoint, 4);
+    side.Connect(process.endpoint);
+    side.Await();
+  });
+  Child other([](Side& side) {
+    Process process;
+    PostReceives(process.endpoint, 4);
+    side.Connect(process.endpoint);
+    Echo(process.endpoint, 10, false);
+    side.Await();
+  });
+  Process process;
+  QpEnd& endpoint = process.endpoint;
+  QpHandle to_other = endpoint.AddQp();
+  ASSERT_TRUE(endpoint.ToInit(to_other.get()).ok());
+  PostReceives(endpoint, 4);
+  const Address theirs = victim.side().Connect(endpoint);
+  const Address others = other.side().Exchange({.gid = endpoint.gid(),
+                                                .qpn = to_other->qp_num,
+                                                .rkey = 0,
+                                                .receive_buffer = 0,
+                                                .lid = endpoint.lid()});
+  ASSERT_TRUE(endpoint.ToRtr(to_other.get(), others.gid, others.qpn, others.lid).ok());
+  ASSERT_TRUE(endpoint.ToRts(to_other.get()).ok());
+  std::thread killer([&] { victim.Kill(); });
+  EXPECT_EQ(WriteUntilItFails(endpoint, theirs, 4096), IBV_WC_RETRY_EXC_ERR);
+  killer.join();
+  ibv_wc wc;
+  while (ibv_poll_cq(endpoint.cq(), 1, &wc) == 1) EXPECT_EQ(wc.status, IBV_WC_WR_FLUSH_ERR);
+  // The receives of the other QP are its own.
+  for (int i = 0; i < 4; ++i) {
+    ibv_sge sge = endpoint.ReceiveSge(1024 + i * 64, 64);
+    ibv_recv_wr wr{.wr_id = 100, .next = nullptr, .sg_list = &sge, .num_sge = 1};
+    ibv_recv_wr* bad = nullptr;
+    ASSERT_EQ(ibv_post_recv(to_other.get(), &wr, &bad), 0);
+  }
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_EQ(endpoint.PostSend(1, endpoint.SendSge(0, 8), IBV_SEND_SIGNALED, to_other.get()), 0);
+    for (int ended = 0; ended < 2; ++ended) {
+      wc = AwaitByPolling(endpoint.cq());
+      ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
+      if (wc.opcode != IBV_WC_RECV) continue;
+      ibv_sge sge = endpoint.ReceiveSge(1024, 64);
+      ibv_recv_wr wr{.wr_id = 100, .next = nullptr, .sg_list = &sge, .num_sge = 1};
+      ibv_recv_wr* bad = nullptr;
+      ASSERT_EQ(ibv_post_recv(to_other.get(), &wr, &bad), 0);
+    }
+  }
+  other.side().Signal();
+  other.Join();
+}
+
+TEST(TcpWireTest, QpToAPortWhereNobodyListensFails) {
+  Process process;
+  QpEnd& endpoint = process.endpoint;
+  uint16_t port = 0;
+  {
+    auto gone = SoftDevice::Create(Tcp()).value();
+    port = gone->tcp_port();
+  }
+  ASSERT_TRUE(endpoint.ToRtr(endpoint.qp(), endpoint.gid(), 0x4001, port).ok());
+  ASSERT_TRUE(endpoint.ToRts(endpoint.qp()).ok());
+  ASSERT_EQ(endpoint.PostSend(0, endpoint.SendSge(0, 8)), 0);
+  EXPECT_EQ(AwaitByPolling(endpoint.cq()).status, IBV_WC_RETRY_EXC_ERR);
+}
+
+TEST(TcpWireTest, QpToANumberThatNobodyHasFails) {
+  Process process;
+  Process other;
+  QpEnd& endpoint = process.endpoint;
+  ASSERT_TRUE(
+      endpoint.ToRtr(endpoint.qp(), other.endpoint.gid(), 0x4fff, other.endpoint.lid()).ok());
+  ASSERT_TRUE(endpoint.ToRts(endpoint.qp()).ok());
+  ASSERT_EQ(endpoint.PostSend(0, endpoint.SendSge(0, 8)), 0);
+  EXPECT_EQ(AwaitByPolling(endpoint.cq()).status, IBV_WC_RETRY_EXC_ERR);
+}
+
+TEST(TcpWireTest, DeviceIsNamedByItsAddressAndPort) {
+  auto device = SoftDevice::Create(Tcp()).value();
+  ibv_gid gid = device->QueryGid(1, 0).value();
+  const uint8_t mapped[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
+  EXPECT_EQ(std::memcmp(gid.raw, mapped, sizeof(mapped)), 0);
+  EXPECT_TRUE(device->tcp());
+  EXPECT_EQ(device->QueryPort(1)->lid, device->tcp_port());
+  auto v6 = SoftDevice::Create(Tcp("::1")).value();
+  gid = v6->QueryGid(1, 0).value();
+  EXPECT_EQ(gid.raw[15], 1);
+  EXPECT_EQ(gid.raw[11], 0);
+  auto plain = SoftDevice::Create().value();
+  EXPECT_FALSE(plain->tcp());
+  EXPECT_EQ(plain->QueryPort(1)->lid, 0);
+}
+
+TEST(TcpWireTest, PortThatIsTakenAndAnAddressThatIsNoneAreRefused) {
+  auto first = SoftDevice::Create(Tcp()).value();
+  SoftDeviceOptions options = Tcp();
+  options.tcp->port = first->tcp_port();
+  EXPECT_FALSE(SoftDevice::Create(options).ok());
+  const absl::Status status = SoftDevice::Create(Tcp("localhost")).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+}
+
+TEST(TcpWireTest, LidAloneNamesADeviceOfThisHost) {
+  Process a;
+  Process b;
+  PostReceives(b.endpoint, 1);
+  for (auto [from, to] : {std::pair{&a, &b}, std::pair{&b, &a}}) {
+    ibv_qp_attr attr{};
+    attr.qp_state = IBV_QPS_RTR;
+    attr.path_mtu = IBV_MTU_4096;
+    attr.dest_qp_num = to->endpoint.qp()->qp_num;
+    attr.max_dest_rd_atomic = 1;
+    attr.ah_attr.port_num = 1;
+    attr.ah_attr.dlid = to->endpoint.lid();
+    ASSERT_TRUE(from->device
+                    ->ModifyQp(from->endpoint.qp(), attr,
+                               IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                                   IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)
+                    .ok());
+    ASSERT_TRUE(from->endpoint.ToRts(from->endpoint.qp()).ok());
+  }
+  ASSERT_EQ(a.endpoint.SendText(1, "here"), 0);
+  EXPECT_EQ(AwaitByPolling(b.endpoint.cq()).status, IBV_WC_SUCCESS);
+  EXPECT_EQ(b.endpoint.ReceivedText(0, 4), "here");
+}
+
+TEST(TcpWireTest, QpsOfOneDeviceReachEachOther) {
+  Process process;
+  QpEnd& endpoint = process.endpoint;
+  QpHandle other = endpoint.AddQp();
+  ASSERT_TRUE(endpoint.ToInit(other.get()).ok());
+  ASSERT_TRUE(endpoint.ToRtr(endpoint.qp(), endpoint.gid(), other->qp_num, endpoint.lid()).ok());
+  ASSERT_TRUE(
+      endpoint.ToRtr(other.get(), endpoint.gid(), endpoint.qp()->qp_num, endpoint.lid()).ok());
+  ASSERT_TRUE(endpoint.ToRts(endpoint.qp()).ok());
+  ASSERT_TRUE(endpoint.ToRts(other.get()).ok());
+  PostReceives(endpoint, 1);
+  ASSERT_EQ(endpoint.PostSend(5, endpoint.SendSge(0, 8), 0, other.get()), 0);
+  EXPECT_EQ(AwaitByPolling(endpoint.cq()).opcode, IBV_WC_RECV);
+}
+
+// Connections between CQs, of which each end is a descriptor of this process.
+size_t Sockets() {
+  size_t count = 0;
+  DIR* directory = opendir("/proc/self/fd");
+  while (const dirent* entry = readdir(directory)) {
+    char target[64] = {};
+    const std::string path = std::string("/proc/self/fd/") + entry->d_name;
+    if (readlink(path.c_str(), target, sizeof(target) - 1) > 0 &&
+        std::strncmp(target, "socket:", 7) == 0) {
+      ++count;
+    }
+  }
+  closedir(directory);
+  return count;
+}
+
+TEST(TcpWireTest, ManyQpsShareOneConnectionAndOneThatIsBlockedHoldsUpNoOther) {
+  constexpr int kQps = 32;
+  const size_t before = Sockets();
+  Process a;
+  Process b;
+  std::vector<QpHandle> ours;
+  std::vector<QpHandle> theirs;
+  for (int i = 0; i < kQps; ++i) {
+    ours.push_back(a.endpoint.AddQp());
+    theirs.push_back(b.endpoint.AddQp());
+    ConnectQps(a.endpoint, ours[i].get(), b.endpoint, theirs[i].get());
+  }
+  // The first one has no receive, and is retried for ever.
+  for (int i = 1; i < kQps; ++i) {
+    ibv_sge sge = b.endpoint.ReceiveSge(i * 64, 64);
+    ibv_recv_wr wr{.wr_id = uint64_t(i), .next = nullptr, .sg_list = &sge, .num_sge = 1};
+    ibv_recv_wr* bad = nullptr;
+    ASSERT_EQ(ibv_post_recv(theirs[i].get(), &wr, &bad), 0);
+  }
+  for (int i = 0; i < kQps; ++i) {
+    ASSERT_EQ(a.endpoint.PostSend(i, a.endpoint.SendSge(0, 8), IBV_SEND_SIGNALED, ours[i].get()),
+              0);
+  }
+  std::vector<bool> received(kQps);
+  for (int i = 1; i < kQps; ++i) {
+    const ibv_wc wc = AwaitByPolling(b.endpoint.cq());
+    ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
+    received[wc.wr_id] = true;
+  }
+  for (int i = 1; i < kQps; ++i) {
+    EXPECT_TRUE(received[i]) << i;
+    // The target says what it consumed at its next poll, or, if it does not poll, by its engine.
+    EXPECT_EQ(AwaitByPolling(a.endpoint.cq()).status, IBV_WC_SUCCESS);
+  }
+  // Two listeners; and a control connection and one for the CQs, with two ends each.
+  EXPECT_EQ(Sockets() - before, 2u + 2u + 2u);
+}
+
+TEST(TcpWireTest, PeerThatStopsReadingFillsItsRingsAndNothingElse) {
+  Child frozen([](Side& side) {
+    Process process({.bytes = 4 << 20});
+    side.Connect(process.endpoint);
+    side.Signal();
+    side.Await();
+    side.Signal();
+    side.Await();
+  });
+  Process process({.bytes = 4 << 20});
+  Process a;
+  Process b;
+  QpEnd& endpoint = process.endpoint;
+  const Address theirs = frozen.side().Connect(endpoint);
+  frozen.side().Await();
+  // Until the connection stands.
+  ASSERT_EQ(endpoint.PostOneSided(IBV_WR_RDMA_WRITE, 0, endpoint.SendSge(0, 8),
+                                  theirs.receive_buffer, theirs.rkey),
+            0);
+  ASSERT_EQ(AwaitByPolling(endpoint.cq()).status, IBV_WC_SUCCESS);
+  frozen.Stop();
+  for (int i = 0; i < 60; ++i) {
+    ASSERT_EQ(endpoint.PostOneSided(IBV_WR_RDMA_WRITE, 1, endpoint.SendSge(0, 1 << 20),
+                                    theirs.receive_buffer, theirs.rkey),
+              0);
+  }
+  ibv_wc wc;
+  for (int i = 0; i < 1000; ++i) ASSERT_EQ(ibv_poll_cq(endpoint.cq(), 1, &wc), 0);
+  PostReceives(b.endpoint, 4);
+  Connect(a.endpoint, b.endpoint);
+  ASSERT_EQ(a.endpoint.SendText(1, "others"), 0);
+  EXPECT_EQ(AwaitByPolling(b.endpoint.cq()).status, IBV_WC_SUCCESS);
+  frozen.Continue();
+  for (int i = 0; i < 60; ++i) ASSERT_EQ(AwaitByPolling(endpoint.cq()).status, IBV_WC_SUCCESS);
+  frozen.side().Signal();
+  frozen.side().Await();
+  frozen.side().Signal();
+  frozen.Join();
+}
+
+TEST(TcpWireTest, IdleProcessWithConnectionsTakesNoProcessorTime) {
+  Process a({.with_channel = true});
+  Process b({.with_channel = true});
+  PostReceives(b.endpoint, 4);
+  Connect(a.endpoint, b.endpoint);
+  ASSERT_EQ(a.endpoint.SendText(1, "hello"), 0);
+  ASSERT_EQ(AwaitByEvents(b.endpoint).status, IBV_WC_SUCCESS);
+  ASSERT_EQ(AwaitByEvents(a.endpoint).status, IBV_WC_SUCCESS);
+  // Nobody polls from here on. The engines notice that within some ticks.
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const auto switches = [] {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_nvcsw + usage.ru_nivcsw;
+  };
+  const long before = switches();
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_LT(switches() - before, 20);
+}
+
+}  // namespace
+}  // namespace verbena::internal::soft

@@ -1,0 +1,39 @@
+// DeviceAddress: the name of a soft device: its GID, and the LID of its port.
+//
+// A device without a TCP wire has a random GID and LID 0. One with a TCP wire has its IP address as
+// GID and its TCP port as LID, so that the name says how to dial it, and several processes of one
+// host have names of their own. A value.
+
+#ifndef VERBENA_TRANSPORT_SOFT_DEVICE_ADDRESS_H_
+#define VERBENA_TRANSPORT_SOFT_DEVICE_ADDRESS_H_
+
+#include <infiniband/verbs.h>
+
+#include <compare>
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+namespace verbena::internal::soft {
+
+struct DeviceAddress {
+  ibv_gid gid{};
+  uint16_t lid = 0;
+
+  // By the bytes of the GID, then by LID. Both ends of a TCP wire order devices in this way.
+  friend std::strong_ordering operator<=>(const DeviceAddress& a, const DeviceAddress& b) {
+    const int order = std::memcmp(a.gid.raw, b.gid.raw, sizeof(a.gid.raw));
+    return order != 0 ? order <=> 0 : a.lid <=> b.lid;
+  }
+  friend bool operator==(const DeviceAddress& a, const DeviceAddress& b) {
+    return a.lid == b.lid && a.gid.global.interface_id == b.gid.global.interface_id &&
+           a.gid.global.subnet_prefix == b.gid.global.subnet_prefix;
+  }
+};
+
+// As people write it: the GID, then "/" and the LID unless that is 0.
+std::string AddressText(const DeviceAddress& address);
+
+}  // namespace verbena::internal::soft
+
+#endif  // VERBENA_TRANSPORT_SOFT_DEVICE_ADDRESS_H_

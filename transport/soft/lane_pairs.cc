@@ -1,0 +1,141 @@
+#include "verbena/transport/soft/lane_pairs.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/transport/device/verbs_status.h"
+#include "verbena/transport/log/log.h"
+#include "verbena/transport/soft/completion_queue.h"
+
+namespace verbena::internal::soft {
+namespace {
+
+// Beyond this many connections one epoll_wait is cheaper than a recvmsg for each. (start)
+constexpr size_t kLookedAt = 4;
+// Connections that one turn serves; others that are ready come next.
+constexpr int kEventsPerTurn = 32;
+// What one recvmsg takes beyond the lines that were announced.
+constexpr size_t kStagingBytes = 16384;
+
+}  // namespace
+
+LanePairs::LanePairs(CqControl& control, int engine_epoll, uint64_t tag)
+    : control_(control),
+      engine_epoll_(engine_epoll),
+      tag_(tag),
+      epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      staging_(std::make_unique_for_overwrite<std::byte[]>(kStagingBytes)) {}
+
+LanePairs::~LanePairs() {
+  LetEngineWatch(false);
+  for (const std::shared_ptr<LanePair>& pair : pairs_) pair->owner_ = nullptr;
+}
+
+absl::Status LanePairs::Add(std::shared_ptr<LanePair> pair) {
+  epoll_event event{.events = EPOLLIN, .data = {.ptr = pair.get()}};
+  if (!epoll_ || epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, pair->fd(), &event) != 0) {
+    return ErrnoStatus(errno, "the epoll of a soft device's CQ");
+  }
+  pair->owner_ = this;
+  pairs_.push_back(std::move(pair));
+  return absl::OkStatus();
+}
+
+std::shared_ptr<LanePair> LanePairs::Find(const Peer& peer, uint64_t remote_cq) const {
+  for (const std::shared_ptr<LanePair>& pair : pairs_) {
+    if (pair->peer().get() == &peer && pair->remote_cq() == remote_cq && !pair->broken()) {
+      return pair;
+    }
+  }
+  return nullptr;
+}
+
+void LanePairs::Receive(CompletionWriter& writer) {
+  if (pairs_.size() <= kLookedAt) {
+    // From the back, since a connection that is over makes way for the last one.
+    for (size_t i = pairs_.size(); i-- != 0;) Look(*pairs_[i], writer);
+    return;
+  }
+  epoll_event events[kEventsPerTurn];
+  const int count = epoll_wait(epoll_.get(), events, kEventsPerTurn, 0);
+  for (int i = 0; i < count; ++i) Look(*static_cast<LanePair*>(events[i].data.ptr), writer);
+}
+
+void LanePairs::Look(LanePair& pair, CompletionWriter& writer) {
+  if (pair.blocked()) {
+    pair.Unblock();
+    pair.Send();
+    if (!pair.blocked()) WatchWritable(pair, false);
+  }
+  bool some = false;
+  if (!pair.Receive({staging_.get(), kStagingBytes}, some)) {
+    CloseOne(pair, writer);
+    return;
+  }
+  if (!some || pair.in_lane() == nullptr) return;
+  const uint32_t slot = pair.in_lane()->header().activity_slot.load(std::memory_order_relaxed);
+  if (slot != 0) control_.SetActive(slot - 1);
+}
+
+void LanePairs::FlushTouched(CompletionWriter& writer) {
+  // A connection that closes fails queue pairs, which touches no other connection but may grow the
+  // list: it is walked by index.
+  for (size_t i = 0; i < touched_.size(); ++i) {
+    LanePair* pair = touched_[i];
+    if (pair == nullptr) continue;
+    pair->touched_ = false;
+    if (!pair->broken()) pair->Send();
+    if (pair->broken()) CloseOne(*pair, writer);
+  }
+  touched_.clear();
+}
+
+void LanePairs::Close(const Peer* peer, CompletionWriter& writer) {
+  for (size_t i = pairs_.size(); i-- != 0;) {
+    const std::shared_ptr<LanePair> pair = pairs_[i];
+    if (peer != nullptr && pair->peer().get() != peer) continue;
+    // What arrived before the end is served, and what was due is sent if the socket takes it.
+    Look(*pair, writer);
+    pair->Send();
+    CloseOne(*pair, writer);
+  }
+}
+
+void LanePairs::CloseOne(LanePair& pair, CompletionWriter& writer) {
+  const auto found =
+      std::find_if(pairs_.begin(), pairs_.end(), [&](auto& each) { return each.get() == &pair; });
+  if (found == pairs_.end()) return;
+  const std::shared_ptr<LanePair> closing = std::move(*found);
+  *found = std::move(pairs_.back());
+  pairs_.pop_back();
+  std::replace(touched_.begin(), touched_.end(), closing.get(), static_cast<LanePair*>(nullptr));
+  closing->owner_ = nullptr;
+  // By hand: a child of this process may hold a copy of the descriptor, which would stay watched.
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, closing->fd(), nullptr);
+  closing->over_ = true;
+  closing->socket_ = UniqueFd();
+  closing->closed_.store(true, std::memory_order_release);
+  Log(LogLevel::kInfo, fmt::format("soft device: a connection to {} is closed: {}",
+                                   AddressText(closing->peer()->address()), closing->reason()));
+  if (closing->in_lane() != nullptr) closing->in_lane()->Orphan();
+  if (closing->out_lane() != nullptr) closing->out_lane()->Fail(writer);
+}
+
+void LanePairs::LetEngineWatch(bool watch) {
+  if (watch == engine_watches_) return;
+  engine_watches_ = watch;
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = tag_}};
+  epoll_ctl(engine_epoll_, watch ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, epoll_.get(), &event);
+}
+
+void LanePairs::WatchWritable(LanePair& pair, bool writable) {
+  const uint32_t out = writable ? uint32_t{EPOLLOUT} : 0;
+  epoll_event event{.events = EPOLLIN | out, .data = {.ptr = &pair}};
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, pair.fd(), &event);
+}
+
+}  // namespace verbena::internal::soft

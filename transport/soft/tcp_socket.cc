@@ -1,0 +1,214 @@
+#include "verbena/transport/soft/tcp_socket.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <tuple>
+#include <utility>
+
+#include "fmt/format.h"
+#include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/device/verbs_status.h"
+
+namespace verbena::internal::soft {
+namespace {
+
+// Connections that the kernel keeps for us until we accept them.
+constexpr int kBacklog = 256;
+constexpr uint8_t kMappedPrefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+
+ibv_gid MappedGid(const in_addr& address) {
+  ibv_gid gid{};
+  std::memcpy(gid.raw, kMappedPrefix, sizeof(kMappedPrefix));
+  std::memcpy(gid.raw + sizeof(kMappedPrefix), &address, sizeof(address));
+  return gid;
+}
+
+bool IsMapped(const ibv_gid& gid) {
+  return std::memcmp(gid.raw, kMappedPrefix, sizeof(kMappedPrefix)) == 0;
+}
+
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t bytes = 0;
+
+  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
+};
+
+SocketAddress ToSocketAddress(const DeviceAddress& address) {
+  SocketAddress result;
+  if (IsMapped(address.gid)) {
+    auto& to = reinterpret_cast<sockaddr_in&>(result.storage);
+    to.sin_family = AF_INET;
+    to.sin_port = htons(address.lid);
+    std::memcpy(&to.sin_addr, address.gid.raw + sizeof(kMappedPrefix), sizeof(to.sin_addr));
+    result.bytes = sizeof(to);
+  } else {
+    auto& to = reinterpret_cast<sockaddr_in6&>(result.storage);
+    to.sin6_family = AF_INET6;
+    to.sin6_port = htons(address.lid);
+    std::memcpy(&to.sin6_addr, address.gid.raw, sizeof(to.sin6_addr));
+    result.bytes = sizeof(to);
+  }
+  return result;
+}
+
+absl::StatusOr<ibv_gid> ParseNumeric(const std::string& text) {
+  in_addr v4{};
+  if (inet_pton(AF_INET, text.c_str(), &v4) == 1) return MappedGid(v4);
+  ibv_gid gid{};
+  in6_addr v6{};
+  if (inet_pton(AF_INET6, text.c_str(), &v6) != 1) {
+    return absl::InvalidArgumentError(
+        fmt::format("the TCP wire's address \"{}\" is no numeric IPv4 or IPv6 address", text));
+  }
+  std::memcpy(gid.raw, &v6, sizeof(gid.raw));
+  return gid;
+}
+
+// IPv4 goes before IPv6. Link-local addresses mean nothing without their interface.
+ibv_gid FirstAddress() {
+  ibv_gid found = MappedGid({.s_addr = htonl(INADDR_LOOPBACK)});
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return found;
+  bool any = false;
+  for (const ifaddrs* each = all; each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr || (each->ifa_flags & IFF_UP) == 0 ||
+        (each->ifa_flags & IFF_LOOPBACK) != 0) {
+      continue;
+    }
+    if (each->ifa_addr->sa_family == AF_INET) {
+      found = MappedGid(reinterpret_cast<const sockaddr_in*>(each->ifa_addr)->sin_addr);
+      break;
+    }
+    if (each->ifa_addr->sa_family != AF_INET6 || any) continue;
+    const in6_addr& v6 = reinterpret_cast<const sockaddr_in6*>(each->ifa_addr)->sin6_addr;
+    if (IN6_IS_ADDR_LINKLOCAL(&v6)) continue;
+    std::memcpy(found.raw, &v6, sizeof(found.raw));
+    any = true;
+  }
+  freeifaddrs(all);
+  return found;
+}
+
+void SetOption(int fd, int level, int option, int value) {
+  setsockopt(fd, level, option, &value, sizeof(value));
+}
+
+absl::StatusOr<UniqueFd> ListenAt(SocketAddress address, bool both_families) {
+  UniqueFd fd(socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd) return ErrnoStatus(errno, "the TCP socket of a soft device");
+  // A port of a process that has just ended may be taken at once.
+  SetOption(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (address.storage.ss_family == AF_INET6) {
+    SetOption(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, both_families ? 0 : 1);
+  }
+  if (bind(fd.get(), address.get(), address.bytes) != 0 || listen(fd.get(), kBacklog) != 0) {
+    return ErrnoStatus(errno, "listening on the TCP port of a soft device");
+  }
+  return fd;
+}
+
+absl::StatusOr<uint16_t> PortOf(int fd) {
+  SocketAddress bound;
+  bound.bytes = sizeof(bound.storage);
+  if (getsockname(fd, bound.get(), &bound.bytes) != 0) return ErrnoStatus(errno, "getsockname");
+  return bound.storage.ss_family == AF_INET
+             ? ntohs(reinterpret_cast<const sockaddr_in&>(bound.storage).sin_port)
+             : ntohs(reinterpret_cast<const sockaddr_in6&>(bound.storage).sin6_port);
+}
+
+}  // namespace
+
+absl::StatusOr<TcpListener> ListenTcp(const std::string& address, uint16_t port) {
+  TcpListener listener;
+  absl::StatusOr<UniqueFd> socket;
+  if (address.empty()) {
+    listener.address.gid = FirstAddress();
+    socket = ListenAt(ToSocketAddress({.gid = {}, .lid = port}), true);
+    // A kernel without IPv6.
+    if (!socket.ok()) {
+      auto v4 = ListenAt(ToSocketAddress({.gid = MappedGid({}), .lid = port}), false);
+      if (v4.ok()) socket = std::move(v4);
+    }
+  } else {
+    VERBENA_ASSIGN_OR_RETURN(listener.address.gid, ParseNumeric(address));
+    socket = ListenAt(ToSocketAddress({.gid = listener.address.gid, .lid = port}), false);
+  }
+  if (!socket.ok()) {
+    return absl::Status(socket.status().code(),
+                        fmt::format("{} (address \"{}\", port {})",
+                                    std::string(socket.status().message()), address, port));
+  }
+  listener.socket = *std::move(socket);
+  VERBENA_ASSIGN_OR_RETURN(listener.address.lid, PortOf(listener.socket.get()));
+  return listener;
+}
+
+absl::StatusOr<UniqueFd> DialTcp(const DeviceAddress& to, const DeviceAddress* from) {
+  if (to.lid == 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} names no TCP port: the device there has no TCP wire", AddressText(to)));
+  }
+  SocketAddress target = ToSocketAddress(to);
+  UniqueFd fd(socket(target.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd) return ErrnoStatus(errno, "a TCP socket to another soft device");
+  if (from != nullptr && IsMapped(from->gid) == IsMapped(to.gid)) {
+    // Best effort: without it the kernel chooses.
+    SocketAddress source = ToSocketAddress({.gid = from->gid, .lid = 0});
+    SetOption(fd.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
+    std::ignore = bind(fd.get(), source.get(), source.bytes);
+  }
+  SetOption(fd.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+  if (connect(fd.get(), target.get(), target.bytes) != 0 && errno != EINPROGRESS) {
+    return ErrnoStatus(errno, "connecting to " + AddressText(to));
+  }
+  return fd;
+}
+
+absl::Status DialResult(int fd) {
+  int error = 0;
+  socklen_t bytes = sizeof(error);
+  if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) != 0) error = errno;
+  return error == 0 ? absl::OkStatus() : ErrnoStatus(error, "connecting to a soft device");
+}
+
+absl::StatusOr<UniqueFd> AcceptTcp(int listener) {
+  UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (fd) {
+    SetOption(fd.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+    return fd;
+  }
+  switch (errno) {
+    case EAGAIN:
+      return absl::UnavailableError("no connection waits");
+    case EMFILE:
+    case ENFILE:
+    case ENOBUFS:
+    case ENOMEM:
+      return absl::ResourceExhaustedError(
+          ErrnoStatus(errno, "accepting another soft device").message());
+    default:
+      // The new connection's own error, which accept(2) returns in its place.
+      return absl::CancelledError("the connection ended before it was accepted");
+  }
+}
+
+void DetectDeadHost(int fd, int seconds) {
+  // Probes in the second half of the time, if nothing was heard in the first.
+  constexpr int kProbes = 3;
+  SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, std::max(1, seconds / 2));
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, std::max(1, seconds / 2 / kProbes));
+  SetOption(fd, IPPROTO_TCP, TCP_KEEPCNT, kProbes);
+  SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, seconds * 1000);
+}
+
+}  // namespace verbena::internal::soft

@@ -44,7 +44,8 @@ void Parse(std::span<const std::byte> input) {
   }
 }
 
-// The bytes arrive as chunks, in pieces whose sizes the input says. A reader consumes some messages.
+// The bytes arrive as chunks, in pieces whose sizes the input says. A reader consumes some
+// messages.
 void Arrive(std::span<const std::byte> input) {
   const std::unique_ptr<RingLine[]> lines(new RingLine[kLines]());
   RingIntake ring(lines.get(), kLines);

@@ -42,6 +42,18 @@ enum class PlantedFault {
   kDirectCopyUnbounded,    // a post copies all that was posted before its thread polls again
   kWithheldSrqCreated,     // a profile withholds shared receive queues, and one is made
   kWithheldAtomicsPosted,  // a profile withholds atomic operations, and one is posted
+
+  // the TCP wire of the soft device
+  kUnconsumedLinesOverwritten,  // a peer's lines overwrite messages that nobody has consumed
+  kHalfMessageShown,            // a message is executed before its last byte has arrived
+  kTcpProgressUnchecked,        // a peer may say that it consumed what was never sent
+  kSilentSocketsUnbounded,      // sockets that say nothing take descriptors without end
+  kTcpSecretUnchecked,          // a stranger may open lanes under the name of a peer
+  kPeersNameTaken,              // a stranger that takes a peer's name replaces its session
+  kLostPairLeavesQps,           // queue pairs wait for ever when their connection is cut
+  kUnaskedAnswersTaken,         // answers arrive over lanes that have sent no request
+  kProgressBeforeRefusal,       // a target says that it consumed a request before it refuses it
+  kBlockedSocketForgotten,      // what a full socket did not take is never sent
   // connect, control verbs
   kServerSendsBeforeReady,    // a server sends to a queue pair whose owner has not said Ready
   kControlOrderLost,          // a control job overtakes another of its queue pair

@@ -102,7 +102,7 @@ bool LanePair::BeginChunk() {
     }
     // Refusals come before the progress that they take back: they are in this chunk, or in earlier
     // ones, unless this one was cut short.
-    if (answers_sent_ == ring.position()) {
+    if (answers_sent_ == ring.position() || VERBENA_MUTANT(kProgressBeforeRefusal)) {
       told_consumed_ = in_->header().consumed.load(std::memory_order_relaxed);
     }
   }
@@ -196,7 +196,8 @@ bool LanePair::BeginArrival() {
   const bool requests = arriving_.request_lines != 0 || (arriving_.flags & TcpChunk::kRequestPad);
   const bool answers = arriving_.answer_lines != 0 || (arriving_.flags & TcpChunk::kAnswerPad);
   // Nobody answers what was not asked.
-  if ((requests && in_lane_ == nullptr) || (answers && out_lane_ == nullptr)) return false;
+  if (requests && in_lane_ == nullptr) return false;
+  if (answers && out_lane_ == nullptr) return VERBENA_MUTANT(kUnaskedAnswersTaken);
   if (requests && !requests_.Begin(arriving_.request_lines, in_lane_->requests().position())) {
     return false;
   }

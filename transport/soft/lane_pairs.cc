@@ -9,6 +9,7 @@
 #include "fmt/format.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/log/log.h"
+#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/completion_queue.h"
 
 namespace verbena::internal::soft {
@@ -66,7 +67,7 @@ void LanePairs::Receive(CompletionWriter& writer) {
 }
 
 void LanePairs::Look(LanePair& pair, CompletionWriter& writer) {
-  if (pair.blocked()) {
+  if (pair.blocked() && !VERBENA_MUTANT(kBlockedSocketForgotten)) {
     pair.Unblock();
     pair.Send();
     if (!pair.blocked()) WatchWritable(pair, false);
@@ -122,7 +123,9 @@ void LanePairs::CloseOne(LanePair& pair, CompletionWriter& writer) {
   Log(LogLevel::kInfo, fmt::format("soft device: a connection to {} is closed: {}",
                                    AddressText(closing->peer()->address()), closing->reason()));
   if (closing->in_lane() != nullptr) closing->in_lane()->Orphan();
-  if (closing->out_lane() != nullptr) closing->out_lane()->Fail(writer);
+  if (closing->out_lane() != nullptr && !VERBENA_MUTANT(kLostPairLeavesQps)) {
+    closing->out_lane()->Fail(writer);
+  }
 }
 
 void LanePairs::LetEngineWatch(bool watch) {

@@ -35,8 +35,9 @@ bool AttributesMakeSense(const ibv_qp_attr& attributes, int mask) {
   if ((mask & IBV_QP_PORT) != 0 && attributes.port_num != 1) return false;
   if ((mask & IBV_QP_PKEY_INDEX) != 0 && attributes.pkey_index != 0) return false;
   if ((mask & IBV_QP_AV) != 0 &&
-      (attributes.ah_attr.is_global == 0 || attributes.ah_attr.grh.sgid_index != 0 ||
-       attributes.ah_attr.port_num > 1)) {
+      // Without a GID, a LID names the device; 0 names none.
+      ((attributes.ah_attr.is_global == 0 && attributes.ah_attr.dlid == 0) ||
+       attributes.ah_attr.grh.sgid_index != 0 || attributes.ah_attr.port_num > 1)) {
     return false;
   }
   if ((mask & IBV_QP_PATH_MTU) != 0 &&

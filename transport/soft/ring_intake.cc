@@ -49,6 +49,8 @@ bool RingIntake::Show() {
       lines = LinesOfControl(control);
       const uint64_t position = shown_ / kLineBytes;
       if (lines == 0 || lines > count_ - static_cast<uint32_t>(position & (count_ - 1))) {
+        // The reader gets what is before it.
+        line.control.store(0, std::memory_order_relaxed);
         return false;
       }
     }

@@ -109,7 +109,7 @@ absl::Status TcpWire::AcceptControl(TcpConnection& connection, const TcpGreeting
     session->address = greeting.sender;
     session->our_secret = NewSecret();
     sessions_.emplace(greeting.sender, std::move(made));
-  } else if (session->control != 0) {
+  } else if (session->control != 0 && !VERBENA_MUTANT(kPeersNameTaken)) {
     // A device that was restarted on its port waits until its former connection is found dead: a
     // stranger that takes its name must not end the sessions of others.
     return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kDuplicate);

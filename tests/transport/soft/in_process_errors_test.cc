@@ -38,6 +38,7 @@ TEST_F(InProcessTest, ReceiveIntoForeignMemoryFailsBothSides) {
 }
 
 TEST_F(InProcessTest, SendFromForeignMemoryFailsAfterTheSendsBeforeIt) {
+  VERBENA_SKIP_OVER_TCP("the engine of the target consumes the first one");
   MakeConnected();
   for (uint64_t i = 0; i < 2; ++i) ASSERT_EQ(b_->PostReceive(i, b_->ReceiveSge(0, 100)), 0);
   ASSERT_EQ(a_->SendText(1, "good", 0), 0);

@@ -28,6 +28,10 @@ class ManualClock final : public Clock {
   TimePoint now_ = TimePoint(std::chrono::seconds(1));
 };
 
+// For tests of what only the in-process wire does, or whose turns the engines would disturb.
+#define VERBENA_SKIP_OVER_TCP(reason) \
+  if (InProcessTest::OverTcp()) GTEST_SKIP() << reason
+
 class InProcessTest : public testing::Test {
  protected:
   void Make(QpEndOptions a, QpEndOptions b) {

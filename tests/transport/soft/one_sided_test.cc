@@ -218,6 +218,7 @@ class DirectBoundTest : public InProcessTest {};
 
 // The copying thread must soon return to its caller, who wants to see what has arrived.
 TEST_F(DirectBoundTest, APostCopiesFewBytesHoweverManyArePosted) {
+  VERBENA_SKIP_OVER_TCP("the initiator copies nothing");
   constexpr uint32_t kWrs = 32;
   constexpr uint32_t kWrBytes = 96 << 10;  // the bound lies within one of them
   QpEndOptions large;

@@ -73,8 +73,7 @@ class RawTcpPeer {
   static constexpr uint32_t kQpn = 0x4321;
 
   // Opens a control connection to `device` under an address that nobody listens on.
-  explicit RawTcpPeer(Device& device)
-      : port_(device.QueryPort(1)->lid), control_(port_) {
+  explicit RawTcpPeer(Device& device) : port_(device.QueryPort(1)->lid), control_(port_) {
     address_.gid = *device.QueryGid(1, 0);
     address_.lid = 1;
     EXPECT_TRUE(control_.Send(Encode(Greeting(TcpGreeting::Kind::kControl))));

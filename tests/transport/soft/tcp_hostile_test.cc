@@ -1,6 +1,8 @@
-// A peer on the TCP wire that talks nonsense, in pieces, or not at all, breaks its own connection at
-// most. A message shows when its last byte is there. What is forged is refused, as over any wire.
+// A peer on the TCP wire that talks nonsense, in pieces, or not at all, breaks its own connection
+// at most. A message shows when its last byte is there. What is forged is refused, as over any
+// wire.
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstring>
@@ -19,8 +21,7 @@ namespace verbena::internal::soft {
 namespace {
 
 SoftDeviceOptions Tcp() {
-  return {
-      .name = "tcp0", .shared_memory = false, .tcp = TcpWireOptions{.address = "127.0.0.1"}};
+  return {.name = "tcp0", .shared_memory = false, .tcp = TcpWireOptions{.address = "127.0.0.1"}};
 }
 
 class TcpHostileTest : public testing::Test {
@@ -143,7 +144,10 @@ INSTANTIATE_TEST_SUITE_P(
                    const auto header = Encode(TcpChunk{.request_lines = 100'000});
                    return std::vector<std::byte>(header.begin(), header.end());
                  }},
-        Nonsense{"NoMessage", [](const auto& lines) { return WithControl(std::vector<RingLine>(1), 0 * lines.size()); }},
+        Nonsense{"NoMessage",
+                 [](const auto& lines) {
+                   return WithControl(std::vector<RingLine>(1), 0 * lines.size());
+                 }},
         Nonsense{"PadAmongLines",
                  [](const auto&) {
                    return WithControl(std::vector<RingLine>(1),
@@ -216,8 +220,8 @@ RefusedFragment RefusalFrom(RawSocket& lanes) {
     if (chunk.answer_lines == 0 && !testing::Test::HasFailure()) continue;
     RefusedFragment refusal{};
     if (lines.size() >= kLineBytes) {
-      std::memcpy(&refusal,
-                  lines.data() + chunk.request_lines * kLineBytes + kHeaderBytes, sizeof(refusal));
+      std::memcpy(&refusal, lines.data() + chunk.request_lines * kLineBytes + kHeaderBytes,
+                  sizeof(refusal));
     }
     return refusal;
   }
@@ -248,6 +252,42 @@ TEST_F(TcpHostileTest, ForgedNumberKeyAndLengthAreRefused) {
   ASSERT_TRUE(lanes.Send(ChunkOf({}, MessageOf(header, payload))));
   EXPECT_EQ(RefusalFrom(lanes).reason, NakReason::kAccess);
   ExpectOthersUnharmed();
+}
+
+// Refusals that wrap at the end of the answer ring take two chunks. The first one must not report
+// requests as consumed whose refusal comes in the second.
+TEST_F(TcpHostileTest, RefusalIsSentNoLaterThanTheProgressThatItTakesBack) {
+  RawTcpPeer peer(*device_);
+  RawSocket lanes = peer.ConnectLanes(*victim_);
+  const std::vector<RingLine> one = MessageOf({.opcode = Opcode::kSend,
+                                               .flags = kFirst | kLast,
+                                               .destination = 0xabcdef,
+                                               .source = RawTcpPeer::kQpn},
+                                              {});
+  uint64_t asked = 0;
+  uint64_t refusals = 0;
+  uint64_t consumed = 0;
+  // The answer ring has 2048 lines, and a refusal takes one.
+  for (uint32_t count : {1000u, 1000u, 100u}) {
+    std::vector<RingLine> lines(count);
+    for (RingLine& line : lines) {
+      line.control = one[0].control.load();
+      line.route = one[0].route;
+    }
+    ASSERT_TRUE(lanes.Send(ChunkOf({.answers_consumed = refusals}, lines)));
+    asked += count;
+    while (consumed < asked) {
+      std::array<std::byte, TcpChunk::kBytes> header;
+      ASSERT_TRUE(lanes.Receive(header));
+      TcpChunk chunk;
+      ASSERT_TRUE(ParseChunk(header, chunk));
+      std::vector<std::byte> rest((chunk.request_lines + chunk.answer_lines) * kLineBytes);
+      ASSERT_TRUE(lanes.Receive(rest));
+      refusals += chunk.answer_lines;
+      consumed = chunk.consumed;
+      ASSERT_LE(consumed, refusals);
+    }
+  }
 }
 
 TEST_F(TcpHostileTest, GreetingThatMakesNoSenseIsNotAnswered) {

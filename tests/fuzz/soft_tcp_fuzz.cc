@@ -30,7 +30,7 @@ std::span<const std::byte, kBytes> Take(std::span<const std::byte>& input,
   return padded;
 }
 
-// What parses must be written back to the same bytes, but for those that are reserved.
+// A greeting or message that parses must survive being written and parsed again.
 void Parse(std::span<const std::byte> input) {
   std::array<std::byte, TcpGreeting::kBytes> greeting;
   if (auto parsed = ParseGreeting(Take(input, greeting)); parsed.ok()) {

@@ -109,6 +109,7 @@ class LanePair {
   uint64_t sent_consumed_ = 0;
   uint64_t told_answers_consumed_ = 0;
   bool blocked_ = false;
+  bool watches_writable_ = false;  // of LanePairs
   bool touched_ = false;
 
   RingIntake requests_;

@@ -1,6 +1,7 @@
 #include "verbena/transport/soft/lane_pairs.h"
 
 #include <sys/epoll.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -19,7 +20,7 @@ namespace {
 constexpr size_t kLookedAt = 4;
 // Connections that one turn serves; others that are ready come next.
 constexpr int kEventsPerTurn = 32;
-// What one recvmsg takes beyond the lines that were announced.
+// Bytes that one recvmsg takes beyond the lines that were announced.
 constexpr size_t kStagingBytes = 16384;
 
 }  // namespace
@@ -99,7 +100,8 @@ void LanePairs::Close(const Peer* peer, CompletionWriter& writer) {
   for (size_t i = pairs_.size(); i-- != 0;) {
     const std::shared_ptr<LanePair> pair = pairs_[i];
     if (peer != nullptr && pair->peer().get() != peer) continue;
-    // What arrived before the end is served, and what was due is sent if the socket takes it.
+    // Messages that arrived before the end are served, and those that were due are sent, if the
+    // socket takes them.
     Look(*pair, writer);
     pair->Send();
     CloseOne(*pair, writer);
@@ -118,6 +120,8 @@ void LanePairs::CloseOne(LanePair& pair, CompletionWriter& writer) {
   // By hand: a child of this process may hold a copy of the descriptor, which would stay watched.
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, closing->fd(), nullptr);
   closing->over_ = true;
+  // Likewise: the peer is to see the end.
+  shutdown(closing->fd(), SHUT_RDWR);
   closing->socket_ = UniqueFd();
   closing->closed_.store(true, std::memory_order_release);
   Log(LogLevel::kInfo, fmt::format("soft device: a connection to {} is closed: {}",
@@ -136,6 +140,8 @@ void LanePairs::LetEngineWatch(bool watch) {
 }
 
 void LanePairs::WatchWritable(LanePair& pair, bool writable) {
+  if (pair.watches_writable_ == writable) return;
+  pair.watches_writable_ = writable;
   const uint32_t out = writable ? uint32_t{EPOLLOUT} : 0;
   epoll_event event{.events = EPOLLIN | out, .data = {.ptr = &pair}};
   epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, pair.fd(), &event);

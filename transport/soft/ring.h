@@ -93,8 +93,8 @@ class RingWriter {
   uint64_t released() const { return released_; }
   uint32_t count() const { return count_; }
 
-  // Where the lines from `from` on end that lie behind one another and are all messages: at the end
-  // of the ring, at a pad, or at position(). Precondition: at most one pad was written since.
+  // The end of the lines from `from` on that lie behind one another and are all messages: the end
+  // of the ring, a pad, or position(). Precondition: at most one pad was written since.
   uint64_t EndOfRun(uint64_t from) const {
     return pad_ >= from && pad_ < position_ ? pad_ : std::min(position_, NextStart(from));
   }

@@ -37,7 +37,8 @@ bool RingIntake::Show() {
     uint64_t control = 0;
     if (have != 0) {
       control = line.control.load(std::memory_order_relaxed);
-      // What was kept back is 0 in the ring. Otherwise the bytes that are missing are old ones.
+      // A word that was kept back is 0 in the ring. Otherwise the bytes that are missing are old
+      // ones.
       if (keeping_) {
         control |= kept_back_;
       } else if (have < sizeof(uint64_t)) {

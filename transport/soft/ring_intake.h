@@ -27,7 +27,7 @@ class RingIntake {
   // The next `lines` of the ring are about to arrive. `consumed` is the reader's position. False
   // when they do not fit before the end of the ring, or over what is consumed.
   bool Begin(uint32_t lines, uint64_t consumed);
-  // Where the bytes that are still missing go.
+  // The place of the bytes that are still missing.
   std::span<std::byte> Rest() {
     return {reinterpret_cast<std::byte*>(lines_) + Offset(arrived_), end_ - arrived_};
   }

@@ -171,7 +171,7 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   void ConnectByTcp(const ConnectRequest& request);
   // The device that an address vector names.
   DeviceAddress AddressOf(const ibv_ah_attr& vector) const;
-  // Of the lanes that this device makes.
+  // The geometry of the lanes that this device makes.
   LaneGeometry lane_geometry() const {
     return {.request_lines = options_.request_ring_bytes / uint32_t{kLineBytes},
             .answer_lines = options_.answer_ring_bytes / uint32_t{kLineBytes}};

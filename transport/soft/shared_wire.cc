@@ -369,7 +369,7 @@ void SharedWire::End(Connection& connection, const absl::Status& reason) {
                                         connection.socket->pid(), reason.ToString()));
   }
   for (const ConnectRequest& request : connection.unsent) {
-    // It never introduced itself: perhaps it is another user's.
+    // The process never introduced itself: perhaps it is another user's.
     rnic_.ConnectByTcp(request);
   }
   for (const auto& [_, request] : connection.resolving) rnic_.FinishConnect(request, nullptr, 0);

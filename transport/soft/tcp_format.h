@@ -54,7 +54,7 @@ struct TcpGreeting {
   static constexpr uint32_t kMaxRingLines = (16u << 20) / kLineBytes;
 };
 
-// What two devices say to each other on their control connection.
+// A message between two devices on their control connection.
 struct TcpControl {
   static constexpr size_t kBytes = 40;
 

@@ -38,7 +38,9 @@ TcpWire::TcpWire(Rnic& rnic, TcpListener listener, bool dial_from_own_address)
       dial_from_own_address_(dial_from_own_address),
       epoll_(epoll_create1(EPOLL_CLOEXEC)) {}
 
-TcpWire::~TcpWire() = default;
+TcpWire::~TcpWire() {
+  for (const auto& [_, connection] : connections_) shutdown(connection->socket.get(), SHUT_RDWR);
+}
 
 absl::Status TcpWire::Start() {
   epoll_event event{.events = EPOLLIN, .data = {.u64 = 0}};
@@ -286,6 +288,8 @@ UniqueFd TcpWire::Release(TcpConnection& connection) {
 void TcpWire::End(TcpConnection& connection, const absl::Status& reason) {
   if (connection.over) return;
   const UniqueFd closing = Release(connection);
+  // A child of this process may hold a copy of the descriptor: the other side is to see the end.
+  shutdown(closing.get(), SHUT_RDWR);
   if (connection.phase == Phase::kControl) {
     EndSession(connection.address, reason);
     return;

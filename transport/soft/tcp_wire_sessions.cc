@@ -23,7 +23,8 @@ constexpr Duration kDialPatience = std::chrono::seconds(5);  // (start)
 // Longer than the peer's own patience, so that it is the peer who says that its dial failed.
 constexpr Duration kAskPatience = std::chrono::seconds(10);
 constexpr size_t kMaxSessions = 4096;
-// Of one session: as many as CQs of two devices make in practice, and a bound for a faulty peer.
+// Lane connections of one session: more than two devices make in practice, and a bound for a faulty
+// peer.
 constexpr size_t kMaxCqPairs = 4096;
 
 uint64_t NewSecret() {

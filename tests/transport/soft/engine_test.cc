@@ -8,6 +8,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/transport/soft/qp_end.h"
+#include "tests/transport/soft/test_wire.h"
 #include "tests/transport/soft/two_processes.h"
 
 namespace verbena::internal::soft {
@@ -16,8 +17,8 @@ namespace {
 class EngineTest : public testing::Test {
  protected:
   void MakeConnected(const QpEndOptions& options) {
-    device_a_ = SoftDevice::Create({.name = "a"}).value();
-    device_b_ = SoftDevice::Create({.name = "b"}).value();
+    device_a_ = SoftDevice::Create(OnTestWire({.name = "a"})).value();
+    device_b_ = SoftDevice::Create(OnTestWire({.name = "b"})).value();
     a_ = std::make_unique<QpEnd>(*device_a_, options);
     b_ = std::make_unique<QpEnd>(*device_b_, options);
     Connect(*a_, *b_);

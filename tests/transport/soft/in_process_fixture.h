@@ -1,20 +1,16 @@
 // InProcessTest: two devices and two QPs in one process, stepped by hand.
-//
-// VERBENA_TEST_WIRE says how the devices reach each other: by the in-process wire if it is not set,
-// over TCP if it is "tcp4" or "tcp6" (BUILD runs the tests in each way). Over TCP a message needs
-// the engines' help, so Poll() lets them run if it finds nothing.
+// Over TCP (test_wire.h) a message needs the engines' help, so Poll() lets them run.
 
 #ifndef VERBENA_TESTS_TRANSPORT_SOFT_IN_PROCESS_FIXTURE_H_
 #define VERBENA_TESTS_TRANSPORT_SOFT_IN_PROCESS_FIXTURE_H_
 
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/transport/soft/qp_end.h"
+#include "tests/transport/soft/test_wire.h"
 #include "verbena/transport/coro/clock.h"
 
 namespace verbena::internal::soft {
@@ -28,21 +24,13 @@ class ManualClock final : public Clock {
   TimePoint now_ = TimePoint(std::chrono::seconds(1));
 };
 
-// For tests of what only the in-process wire does, or whose turns the engines would disturb.
-#define VERBENA_SKIP_OVER_TCP(reason) \
-  if (InProcessTest::OverTcp()) GTEST_SKIP() << reason
-
 class InProcessTest : public testing::Test {
  protected:
   void Make(QpEndOptions a, QpEndOptions b) {
     a_.reset();
     b_.reset();
-    SoftDeviceOptions options{
-        .engine_thread = false, .direct_copies = direct_copies_, .clock = &clock_};
-    if (OverTcp()) {
-      options.shared_memory = false;
-      options.tcp = TcpWireOptions{.address = Wire() == "tcp6" ? "::1" : "127.0.0.1"};
-    }
+    const SoftDeviceOptions options =
+        OnTestWire({.engine_thread = false, .direct_copies = direct_copies_, .clock = &clock_});
     device_a_ = SoftDevice::Create(options).value();
     device_b_ = SoftDevice::Create(options).value();
     a_ = std::make_unique<QpEnd>(*device_a_, a);
@@ -53,12 +41,6 @@ class InProcessTest : public testing::Test {
     Connect(*a_, *b_);
     if (OverTcp()) Settle();
   }
-
-  static std::string Wire() {
-    const char* wire = std::getenv("VERBENA_TEST_WIRE");
-    return wire != nullptr ? wire : "";
-  }
-  static bool OverTcp() { return !Wire().empty(); }
 
   std::vector<ibv_wc> Poll(ibv_cq* cq, int room = 64) {
     std::vector<ibv_wc> completions(room);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <functional>
@@ -15,6 +16,7 @@
 #include "tests/transport/soft/qp_end.h"
 #include "tests/transport/soft/raw_tcp_peer.h"
 #include "tests/transport/soft/two_processes.h"
+#include "verbena/transport/coro/clock.h"
 #include "verbena/transport/soft/tcp_wire.h"
 
 namespace verbena::internal::soft {
@@ -112,7 +114,7 @@ TEST_F(TcpHostileTest, ConnectionThatIsCutMidwayFailsItsQpAndDeliversNothing) {
   ExpectOthersUnharmed();
 }
 
-// What a chunk may not say, and the device closes the connection for.
+// Bytes that no sound peer sends, and that the device closes the connection for.
 struct Nonsense {
   const char* name;
   std::function<std::vector<std::byte>(const std::vector<RingLine>& message)> bytes;
@@ -358,6 +360,32 @@ TEST_F(TcpHostileTest, ControlMessageThatMakesNoSenseEndsItsSession) {
     EXPECT_TRUE(peer.control().IsClosed());
   }
   ExpectOthersUnharmed();
+}
+
+class ManualClock final : public Clock {
+ public:
+  TimePoint Now() override { return now_; }
+  void Advance(Duration by) { now_ += by; }
+
+ private:
+  TimePoint now_ = TimePoint(std::chrono::seconds(1));
+};
+
+TEST(TcpPatienceTest, SocketThatDoesNotGreetIsClosedInTime) {
+  ManualClock clock;
+  SoftDeviceOptions options = Tcp();
+  options.engine_thread = false;
+  options.clock = &clock;
+  const auto device = SoftDevice::Create(options).value();
+  RawSocket silent(device->tcp_port());
+  device->Step();
+  clock.Advance(std::chrono::seconds(4));
+  device->Step();
+  EXPECT_TRUE(silent.Send(std::array<std::byte, 1>{}));
+  device->Step();
+  clock.Advance(std::chrono::seconds(2));
+  device->Step();
+  EXPECT_TRUE(silent.IsClosed());
 }
 
 TEST_F(TcpHostileTest, ManySilentConnectionsKeepNobodyOut) {

@@ -374,6 +374,70 @@ TEST(TcpWireTest, PeerThatStopsReadingFillsItsRingsAndNothingElse) {
   frozen.Join();
 }
 
+TEST(TcpWireTest, DestroyedQpIsQuietAtOnceThoughItsPeerKeepsWriting) {
+  Process a;
+  Process b;
+  Connect(a.endpoint, b.endpoint);
+  const QpIdentity identity = b.device->IdentityOf(b.endpoint.qp());
+  ASSERT_EQ(a.endpoint.PostOneSided(IBV_WR_RDMA_WRITE, 0, a.endpoint.SendSge(0, 8),
+                                    reinterpret_cast<uint64_t>(b.endpoint.receive_buffer()),
+                                    b.endpoint.mr()->rkey),
+            0);
+  EXPECT_EQ(AwaitByPolling(a.endpoint.cq()).status, IBV_WC_SUCCESS);
+  EXPECT_FALSE(b.device->Quiesced(identity));
+  b.endpoint.qp_handle().Reset();
+  EXPECT_TRUE(b.device->Quiesced(identity));
+  ASSERT_EQ(a.endpoint.PostOneSided(IBV_WR_RDMA_WRITE, 0, a.endpoint.SendSge(0, 8),
+                                    reinterpret_cast<uint64_t>(b.endpoint.receive_buffer()),
+                                    b.endpoint.mr()->rkey),
+            0);
+  EXPECT_EQ(AwaitByPolling(a.endpoint.cq()).status, IBV_WC_RETRY_EXC_ERR);
+}
+
+SoftDeviceOptions BothWires() {
+  return {.name = "both0", .tcp = TcpWireOptions{.address = "127.0.0.1"}};
+}
+
+TEST(TcpWireTest, DeviceWithBothWiresReachesOneThatHasTcpAlone) {
+  auto device = SoftDevice::Create(BothWires()).value();
+  QpEnd both(*device, {});
+  Process alone;
+  QpEnd& other = alone.endpoint;
+  ASSERT_EQ(other.PostReceive(1, other.ReceiveSge(0, 64)), 0);
+  ASSERT_TRUE(both.ToInit(both.qp()).ok());
+  ASSERT_TRUE(both.ToRtr(both.qp(), other.gid(), other.qp()->qp_num, other.lid()).ok());
+  ASSERT_TRUE(other.ToRtr(other.qp(), both.gid(), both.qp()->qp_num, both.lid()).ok());
+  ASSERT_TRUE(both.ToRts(both.qp()).ok());
+  ASSERT_TRUE(other.ToRts(other.qp()).ok());
+  ASSERT_EQ(both.SendText(1, "hello"), 0);
+  EXPECT_EQ(AwaitByPolling(other.cq()).status, IBV_WC_SUCCESS);
+}
+
+TEST(TcpWireTest, DevicesWithBothWiresPreferSharedMemory) {
+  const QpEndOptions options{.shared_arena = true};
+  Child child([&](Side& side) {
+    auto device = SoftDevice::Create(BothWires()).value();
+    QpEnd endpoint(*device, options);
+    ASSERT_TRUE(endpoint.ToInit(endpoint.qp()).ok());
+    side.Connect(endpoint);
+    side.Signal();
+    side.Await();
+  });
+  auto device = SoftDevice::Create(BothWires()).value();
+  QpEnd endpoint(*device, options);
+  ASSERT_TRUE(endpoint.ToInit(endpoint.qp()).ok());
+  const Address theirs = child.side().Connect(endpoint);
+  child.side().Await();
+  ASSERT_EQ(endpoint.PostOneSided(IBV_WR_RDMA_WRITE, 0, endpoint.SendSge(0, 4096),
+                                  theirs.receive_buffer, theirs.rkey),
+            0);
+  EXPECT_EQ(AwaitByPolling(endpoint.cq()).status, IBV_WC_SUCCESS);
+  // Over TCP the target would have copied.
+  EXPECT_EQ(device->copied_bytes().direct_write_bytes, 4096u);
+  child.side().Signal();
+  child.Join();
+}
+
 TEST(TcpWireTest, IdleProcessWithConnectionsTakesNoProcessorTime) {
   Process a({.with_channel = true});
   Process b({.with_channel = true});

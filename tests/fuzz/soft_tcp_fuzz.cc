@@ -3,6 +3,7 @@
 // beyond its memory.
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>

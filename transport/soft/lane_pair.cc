@@ -136,11 +136,15 @@ bool LanePair::Receive(std::span<std::byte> staging, bool& some) {
   if (over_) return false;
   iovec parts[3];
   size_t count = 0;
+  size_t announced = 0;
   // Lines that are announced go straight to their place.
   for (RingIntake* ring : {&requests_, &answers_}) {
     const std::span<std::byte> rest = ring->Rest();
     if (!rest.empty()) parts[count++] = {.iov_base = rest.data(), .iov_len = rest.size()};
+    announced += rest.size();
   }
+  // In a stream of large chunks no more than the next header, so that its lines go there, too.
+  if (announced > staging.size()) staging = staging.first(TcpChunk::kBytes);
   parts[count++] = {.iov_base = staging.data(), .iov_len = staging.size()};
   msghdr message{};
   message.msg_iov = parts;

@@ -1,7 +1,7 @@
 // RawTcpPeer: a device at the other end of the TCP wire that says what a test makes it say.
 //
 // It dials a device as a peer does, and speaks the bytes of WIRE.md. Each wait is bounded: a side
-// that says nothing for half a minute fails the test.
+// that says nothing for 15 seconds fails the test.
 
 #ifndef VERBENA_TESTS_TRANSPORT_SOFT_RAW_TCP_PEER_H_
 #define VERBENA_TESTS_TRANSPORT_SOFT_RAW_TCP_PEER_H_
@@ -12,10 +12,10 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <vector>
 
@@ -39,7 +39,7 @@ class RawSocket {
     EXPECT_EQ(connect(fd_.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
     const int yes = 1;
     setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
-    const timeval patience{.tv_sec = 30, .tv_usec = 0};
+    const timeval patience{.tv_sec = 15, .tv_usec = 0};
     setsockopt(fd_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   }
 
@@ -164,8 +164,8 @@ inline std::vector<std::byte> ChunkOf(TcpChunk chunk, std::span<const RingLine> 
 inline std::vector<RingLine> MessageOf(MessageHeader header, std::span<const std::byte> payload) {
   header.length = static_cast<uint16_t>(payload.size());
   std::vector<RingLine> lines(LinesOf(payload.size()));
-  std::memcpy(reinterpret_cast<std::byte*>(lines.data()) + kHeaderBytes, payload.data(),
-              payload.size());
+  std::copy(payload.begin(), payload.end(),
+            reinterpret_cast<std::byte*>(lines.data()) + kHeaderBytes);
   lines[0].route = header.Route();
   lines[0].control = header.Control();
   return lines;

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "gtest/gtest.h"
 #include "tests/transport/soft/qp_end.h"
 #include "tests/transport/soft/two_processes.h"
@@ -26,7 +27,9 @@ SoftDeviceOptions Tcp(const std::string& address = "127.0.0.1") {
 
 struct Process {
   explicit Process(const QpEndOptions& options = {}, const std::string& address = "127.0.0.1")
-      : device(SoftDevice::Create(Tcp(address)).value()), endpoint(*device, options) {
+      : Process(options, Tcp(address)) {}
+  Process(const QpEndOptions& options, const SoftDeviceOptions& wire)
+      : device(SoftDevice::Create(wire).value()), endpoint(*device, options) {
     EXPECT_TRUE(endpoint.ToInit(endpoint.qp()).ok());
   }
 
@@ -343,7 +346,10 @@ TEST(TcpWireTest, PeerThatStopsReadingFillsItsRingsAndNothingElse) {
     side.Signal();
     side.Await();
   });
-  Process process({.bytes = 4 << 20});
+  // A ring that is larger than the sockets' buffers: both are filled.
+  SoftDeviceOptions wire = Tcp();
+  wire.request_ring_bytes = 16 << 20;
+  Process process({.bytes = 4 << 20}, wire);
   Process a;
   Process b;
   QpEnd& endpoint = process.endpoint;
@@ -367,7 +373,7 @@ TEST(TcpWireTest, PeerThatStopsReadingFillsItsRingsAndNothingElse) {
   ASSERT_EQ(a.endpoint.SendText(1, "others"), 0);
   EXPECT_EQ(AwaitByPolling(b.endpoint.cq()).status, IBV_WC_SUCCESS);
   frozen.Continue();
-  for (int i = 0; i < 60; ++i) ASSERT_EQ(AwaitByPolling(endpoint.cq()).status, IBV_WC_SUCCESS);
+  for (int i = 0; i < 60; ++i) ASSERT_EQ(AwaitInTime(endpoint.cq()).status, IBV_WC_SUCCESS);
   frozen.side().Signal();
   frozen.side().Await();
   frozen.side().Signal();

@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <functional>
@@ -127,6 +128,21 @@ class Child {
 inline ibv_wc AwaitByPolling(ibv_cq* cq) {
   ibv_wc wc;
   while (ibv_poll_cq(cq, 1, &wc) == 0) sched_yield();
+  return wc;
+}
+
+// The same, but fails the test after a minute without a completion.
+inline ibv_wc AwaitInTime(ibv_cq* cq) {
+  const auto late = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  ibv_wc wc{};
+  while (ibv_poll_cq(cq, 1, &wc) == 0) {
+    if (std::chrono::steady_clock::now() > late) {
+      ADD_FAILURE() << "no completion came";
+      wc.status = IBV_WC_GENERAL_ERR;
+      return wc;
+    }
+    sched_yield();
+  }
   return wc;
 }
 

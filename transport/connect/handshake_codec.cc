@@ -9,6 +9,7 @@
 #include "verbena/handshake.pb.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/log/check.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 namespace {
@@ -50,6 +51,8 @@ absl::StatusOr<LinkKind> ReadKind(wire::LinkKind kind) {
       return LinkKind::kIwarp;
     case wire::LINK_KIND_ROCE_V1:
       return LinkKind::kRoceV1;
+    case wire::LINK_KIND_TCP:
+      return LinkKind::kTcp;
     default:
       return Invalid("unknown kind of link {}", static_cast<int>(kind));
   }
@@ -66,6 +69,9 @@ bool AllZero(const std::string& bytes) {
 absl::Status CheckAddress(const wire::LinkEnd& end) {
   if (end.gid().size() != 16) return Invalid("gid of {} bytes, not 16", end.gid().size());
   if (end.lid() > 0xffff) return Invalid("lid {} is over 65535", end.lid());
+  if (end.kind() == wire::LINK_KIND_TCP && end.lid() == 0 && !VERBENA_MUTANT(kTcpPortZeroTaken)) {
+    return Invalid("lid 0 is no TCP port: it must be from 1 to 65535");
+  }
   if (AllZero(end.gid()) && end.lid() == 0) return Invalid("neither a gid nor a lid");
   return absl::OkStatus();
 }
@@ -225,6 +231,8 @@ const char* LinkKindName(LinkKind kind) {
       return "iWARP";
     case LinkKind::kRoceV1:
       return "RoCE v1";
+    case LinkKind::kTcp:
+      return "tcp";
   }
   return "unknown";
 }

@@ -15,7 +15,16 @@ namespace verbena::internal {
 
 // The kind of network that a queue pair runs on; both sides must have the same. The values are
 // those of the wire. kRoce is version 2; packets of the other version are dropped without a word.
-enum class LinkKind : uint8_t { kSoft = 1, kInfiniBand = 2, kRoce = 3, kIwarp = 4, kRoceV1 = 5 };
+// kSoft is the software device over shared memory, kTcp the same over TCP: there the GID is an IP
+// address (IPv4 mapped), and the LID its TCP port.
+enum class LinkKind : uint8_t {
+  kSoft = 1,
+  kInfiniBand = 2,
+  kRoce = 3,
+  kIwarp = 4,
+  kRoceV1 = 5,
+  kTcp = 6,
+};
 
 const char* LinkKindName(LinkKind kind);
 

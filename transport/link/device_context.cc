@@ -92,7 +92,7 @@ absl::StatusOr<bool> WantsRdmaCm(const std::string& connect, LinkKind kind) {
     return absl::FailedPreconditionError(
         "iWARP queue pairs are connected through rdma_cm alone, not by exchange");
   }
-  return connect == "rdma_cm" && kind != LinkKind::kSoft;
+  return connect == "rdma_cm" && kind != LinkKind::kSoft && kind != LinkKind::kTcp;
 }
 
 }  // namespace

@@ -21,6 +21,8 @@ uint32_t SharedCredits(const LinkLimits& limits, const Device& device) {
          limits.max_links * (limits.initial_credits + kReserveCredits);
 }
 
+bool IsTcp(const DeviceContext& context) { return context.address().kind == LinkKind::kTcp; }
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Endpoint>> Endpoint::Create(
@@ -34,7 +36,7 @@ absl::StatusOr<std::unique_ptr<Endpoint>> Endpoint::Create(
 absl::StatusOr<EndpointMemory> Endpoint::Register(DeviceContext& context,
                                                   const LinkLimits& wanted) {
   Device& device = context.device();
-  VERBENA_ASSIGN_OR_RETURN(LinkLimits limits, DeriveLimits(wanted, device));
+  VERBENA_ASSIGN_OR_RETURN(LinkLimits limits, DeriveLimits(wanted, device, IsTcp(context)));
   EndpointMemory memory;
   VERBENA_ASSIGN_OR_RETURN(memory.receives, EndpointQueues::NewRing(context, limits));
   VERBENA_ASSIGN_OR_RETURN(memory.link_receives, EndpointQueues::NewLinkReceives(context, limits));
@@ -49,7 +51,8 @@ absl::StatusOr<EndpointMemory> Endpoint::Register(DeviceContext& context,
 absl::StatusOr<std::unique_ptr<Endpoint>> Endpoint::CreateWith(
     EndpointMemory memory, Executor& executor, DeviceContext& context, const LinkLimits& wanted,
     uint32_t executor_index, uint32_t executor_count, const RuntimeId& id) {
-  VERBENA_ASSIGN_OR_RETURN(LinkLimits limits, DeriveLimits(wanted, context.device()));
+  VERBENA_ASSIGN_OR_RETURN(LinkLimits limits,
+                           DeriveLimits(wanted, context.device(), IsTcp(context)));
   const EndpointIdentity identity = {
       .executor_index = executor_index, .executor_count = executor_count, .runtime_id = id};
   std::unique_ptr<Endpoint> endpoint(

@@ -212,7 +212,7 @@ class Endpoint final : private CompletionListener, private FlushHook {
   Task<absl::Status> Answer(LinkKey key, MessageStream& stream, const LinkParameters& offer,
                             std::span<const uint64_t> methods, uint64_t incarnation);
   LinkParameters MyParameters(Link& link, uint32_t psn) const;
-  HandshakeOptions MyOptions() const;
+  HandshakeOptions MyOptions(const MessageStream& stream) const;
   // A client's queue pair to RTS, a server's to RTR.
   Task<absl::Status> ConnectQp(const Link& link, uint32_t psn, const LinkParameters& peer);
   Task<absl::Status> ReceiveOnQp(const Link& link, uint32_t psn, const LinkParameters& peer);

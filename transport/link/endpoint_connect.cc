@@ -9,6 +9,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "fmt/format.h"
+#include "verbena/transport/connect/peer_address.h"
 #include "verbena/transport/coro/deadline.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/link/endpoint.h"
@@ -117,7 +118,7 @@ LinkParameters Endpoint::MyParameters(Link& link, uint32_t psn) const {
   return mine;
 }
 
-HandshakeOptions Endpoint::MyOptions() const {
+HandshakeOptions Endpoint::MyOptions(const MessageStream& stream) const {
   HandshakeOptions options;
   if (context_.connector() == nullptr) options.features &= ~kFeatureRdmaCm;
   // Only memory windows can be invalidated, and a device that does not check windows does not
@@ -126,9 +127,11 @@ HandshakeOptions Endpoint::MyOptions() const {
       limits_.leases.level != LeaseLevel::kStrict) {
     options.features &= ~kFeatureInvalidation;
   }
+  const LinkKind kind = context_.address().kind;
+  const bool within_host =
+      kind == LinkKind::kSoft || (kind == LinkKind::kTcp && stream.same_host());
   const bool checked = limits_.payload_checksum == PayloadChecksum::kOn ||
-                       (limits_.payload_checksum == PayloadChecksum::kAuto &&
-                        context_.address().kind != LinkKind::kSoft);
+                       (limits_.payload_checksum == PayloadChecksum::kAuto && !within_host);
   if (!checked) options.features &= ~kFeatureChecksum;
   if (limits_.leases.granted_bytes_per_client == 0) options.features &= ~kFeatureGrants;
   return options;
@@ -216,7 +219,8 @@ Task<absl::Status> Endpoint::Offer(LinkKey key, MessageStream& stream, ExecutorW
   mine.executor_index = wish.number;
   mine.executor_choice = wish.choice;
   mine.executor_key = wish.key;
-  VERBENA_CO_ASSIGN_OR_RETURN(peer, co_await OfferLink(stream, mine, MyOptions()));
+  VERBENA_CO_ASSIGN_OR_RETURN(peer, co_await OfferLink(stream, mine, MyOptions(stream)));
+  if (mine.kind == LinkKind::kTcp) peer.gid = ReachableAddress(peer.gid, stream.peer());
   VERBENA_CO_RETURN_IF_ERROR(CheckConnectable(mine.kind, peer.features));
   Link* link = Find(key);
   if (link == nullptr || link->state() != LinkState::kConnecting) co_return Lost();
@@ -248,7 +252,7 @@ Task<absl::StatusOr<Link*>> Endpoint::Accept(std::unique_ptr<MessageStream> stre
                                              LinkParameters offer, LinkListener& listener,
                                              std::span<const uint64_t> methods,
                                              uint64_t incarnation) {
-  offer.features &= MyOptions().features;
+  offer.features &= MyOptions(*stream).features;
   const TimePoint deadline = SaturatingAdd(executor_.now(), limits_.connect_timeout);
   absl::StatusOr<Link*> created = co_await WithDeadline(NewLink(listener, *stream), deadline);
   if (!created.ok()) {

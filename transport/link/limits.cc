@@ -166,17 +166,19 @@ uint32_t DefaultPayloadInFrame(const Device& device) {
   return device.capabilities().emulated ? kPayloadInFrameEmulated : kPayloadInFrameHardware;
 }
 
-absl::StatusOr<LinkLimits> DeriveLimits(const LinkLimits& wanted, const Device& device) {
+absl::StatusOr<LinkLimits> DeriveLimits(const LinkLimits& wanted, const Device& device,
+                                        bool over_tcp) {
   VERBENA_RETURN_IF_ERROR(CheckRanges(wanted));
   LinkLimits limits = wanted;
   VERBENA_ASSIGN_OR_RETURN(LeaseLevel level, DeriveLevel(wanted.leases.level, device));
   limits.leases.level = level;
-  const bool shared_memory = device.kind() == DeviceKind::kSoft;
+  const bool soft = device.kind() == DeviceKind::kSoft;
   if (limits.bulk.slice_bytes == 0) {
-    const uint32_t favoured = shared_memory ? 256u << 10 : 64u << 10;
+    const uint32_t favoured = soft ? 256u << 10 : 64u << 10;
     limits.bulk.slice_bytes = std::min(favoured, limits.bulk.bytes_ahead);
   }
   if (limits.leases.largest_grant_bytes == 0) {
+    const bool shared_memory = soft && !over_tcp;
     limits.leases.largest_grant_bytes = shared_memory ? size_t{16} << 10 : limits.max_payload_bytes;
   }
   if (limits.largest_payload_in_frame == 0) {

@@ -207,8 +207,10 @@ uint32_t DefaultPayloadInFrame(const Device& device);
 // names a value that contradicts another or is out of range. UNIMPLEMENTED: the device has no
 // memory windows for LeaseLevel::kStrict. RESOURCE_EXHAUSTED: its queues are too small for one
 // link. On a device without shared receive queues, initial_credits and max_credits are the window
-// of a link's own queue, and srq_depth is the receives of all links.
-absl::StatusOr<LinkLimits> DeriveLimits(const LinkLimits& wanted, const Device& device);
+// of a link's own queue, and srq_depth is the receives of all links. `over_tcp`: the device is the
+// soft device over TCP, which shares no memory with its peers.
+absl::StatusOr<LinkLimits> DeriveLimits(const LinkLimits& wanted, const Device& device,
+                                        bool over_tcp = false);
 
 }  // namespace internal
 }  // namespace verbena

@@ -21,7 +21,8 @@ unsigned AccessOf(const Device& device) {
 }
 
 LinkKind KindOf(Device& device, const ibv_port_attr& port, bool roce_v1) {
-  if (device.kind() == DeviceKind::kSoft) return LinkKind::kSoft;
+  // Only its TCP wire gives the soft device a LID: the TCP port.
+  if (device.kind() == DeviceKind::kSoft) return port.lid == 0 ? LinkKind::kSoft : LinkKind::kTcp;
   if (device.context()->device->transport_type == IBV_TRANSPORT_IWARP) return LinkKind::kIwarp;
   if (port.link_layer == IBV_LINK_LAYER_INFINIBAND) return LinkKind::kInfiniBand;
   return roce_v1 ? LinkKind::kRoceV1 : LinkKind::kRoce;
@@ -187,7 +188,9 @@ bool NeedsGlobalRoute(const PortAddress& local, const RemoteQp& remote) {
 
 std::string DescribePathMtu(const PortAddress& local, uint32_t peer_mtu_bytes) {
   const uint32_t mine = 128u << local.active_mtu;
-  if (mine == peer_mtu_bytes || local.kind == LinkKind::kIwarp) return "";
+  if (mine == peer_mtu_bytes || local.kind == LinkKind::kIwarp || local.kind == LinkKind::kTcp) {
+    return "";
+  }
   return fmt::format("path MTU {}: the port has {} here, {} there", std::min(mine, peer_mtu_bytes),
                      mine, peer_mtu_bytes);
 }

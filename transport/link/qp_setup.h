@@ -84,7 +84,7 @@ uint8_t MaxReads(const Device& device);
 bool NeedsGlobalRoute(const PortAddress& local, const RemoteQp& remote);
 
 // One line for the log if the two ports' MTUs differ. "" if they are equal, or do not matter
-// (iWARP: TCP cuts its own segments).
+// (iWARP and the soft device's TCP wire: TCP cuts its own segments).
 std::string DescribePathMtu(const PortAddress& local, uint32_t peer_mtu_bytes);
 
 absl::Status MoveQpToError(Device& device, ibv_qp* qp);

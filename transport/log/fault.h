@@ -81,6 +81,12 @@ enum class PlantedFault {
   kIdleLinkStays,             // a link that nobody uses stays open for ever
   kClientOpensAfterReady,     // a client says Ready before its link is open
   kReserveOutlivesListener,   // a closed listener's spare descriptor closes some time later
+  kTcpPortZeroTaken,          // a peer may announce a TCP wire without a port
+  kTcpClaimUnchecked,         // a client over TCP may claim another host's address unseen
+  kAnnouncedLoopbackTaken,    // a server makes its client connect to the client's own host
+  kTcpOpenedUnasked,          // "auto" listens on a TCP port that nobody has asked for
+  kLoopbackOpensTcp,          // a connection over loopback makes "auto" open a TCP port
+  kTcpBeforeRdma,             // hosts that have RDMA go over TCP
 
   // links
   kOwnReceivesUncounted,      // a completion queue has no room for links' own receives

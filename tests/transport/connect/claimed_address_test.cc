@@ -31,6 +31,9 @@ TEST(ClaimedAddressTest, AGidOfAnotherAddressOfTheSameFamilyIsRefusedWithBoth) {
   EXPECT_NE(ipv4.message().find("10.0.0.1:4000 claims the GID of 10.0.0.2"),
             absl::string_view::npos)
       << ipv4;
+  const absl::Status tcp =
+      CheckClaimedAddress("10.0.0.1:4000", Offer("::ffff:10.0.0.2", LinkKind::kTcp));
+  EXPECT_TRUE(absl::IsPermissionDenied(tcp)) << tcp;
   // The same /64 is another host.
   const absl::Status ipv6 = CheckClaimedAddress("[2001:db8::1]:4000", Offer("2001:db8::2"));
   EXPECT_TRUE(absl::IsPermissionDenied(ipv6)) << ipv6;

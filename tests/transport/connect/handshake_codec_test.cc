@@ -62,6 +62,11 @@ std::vector<BadEnd> BadEnds() {
          end.set_gid(std::string(16, '\0'));
          end.set_lid(0);
        }},
+      {"lid 0 is no TCP port",
+       [](End& end) {
+         end.set_kind(wire::LINK_KIND_TCP);
+         end.set_lid(0);
+       }},
       {"qp_number 0", [](End& end) { end.set_qp_number(0); }},
       {"qp_number 16777216", [](End& end) { end.set_qp_number(1 << 24); }},
       {"packet_sequence_number 16777216",
@@ -402,6 +407,20 @@ void ExpectSaneOrRefused(const ParametersOr& parsed) {
   EXPECT_TRUE(parsed->mtu_bytes >= 256 && parsed->mtu_bytes <= 4096);
   EXPECT_TRUE(parsed->executor_count > 0 && parsed->executor_count <= kMaxExecutors);
   EXPECT_STRNE(LinkKindName(parsed->kind), "unknown");
+}
+
+// The QP of a TCP wire is connected by both.
+TEST(HandshakeCodecTest, ATcpEndArrivesWithItsAddressAndItsPort) {
+  LinkParameters mine = Side("client", 5);
+  mine.kind = LinkKind::kTcp;
+  mine.gid = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 7};
+  mine.lid = 65535;
+  const absl::StatusOr<LinkParameters> offer = ParseHello(EncodeHello(mine, {}), kFourExecutors);
+  ASSERT_TRUE(offer.ok()) << offer.status();
+  EXPECT_EQ(offer->kind, LinkKind::kTcp);
+  EXPECT_EQ(offer->gid, mine.gid);
+  EXPECT_EQ(offer->lid, 65535);
+  EXPECT_STREQ(LinkKindName(offer->kind), "tcp");
 }
 
 TEST(HandshakeCodecTest, EveryPrefixIsRefused) {

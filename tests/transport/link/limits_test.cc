@@ -94,6 +94,12 @@ TEST_F(LimitsTest, OverSharedMemoryLandingsAreGrantedForSmallPayloadsUnlessAsked
   EXPECT_EQ(Derived().leases.largest_grant_bytes, size_t{1} << 20);
 }
 
+TEST_F(LimitsTest, OverTcpLandingsAreGrantedForAllPayloads) {
+  const absl::StatusOr<LinkLimits> limits = DeriveLimits(wanted_, device_, /*over_tcp=*/true);
+  ASSERT_TRUE(limits.ok()) << limits.status();
+  EXPECT_EQ(limits->leases.largest_grant_bytes, wanted_.max_payload_bytes);
+}
+
 TEST_F(LimitsTest, PayloadsTravelInFramesUpToTheDevicesDefaultUnlessAskedOtherwise) {
   EXPECT_EQ(Derived().largest_payload_in_frame, DefaultPayloadInFrame(device_));
   wanted_.largest_payload_in_frame = 700;

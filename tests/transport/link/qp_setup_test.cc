@@ -1,5 +1,6 @@
 // A queue pair takes the global route exactly if its link needs one, differing MTUs are told in one
-// line, and packet sequence numbers differ between the processes of a fork.
+// line, a soft device with a LID is one over TCP, and packet sequence numbers differ between the
+// processes of a fork.
 
 #include "verbena/transport/link/qp_setup.h"
 
@@ -9,6 +10,7 @@
 #include <cstring>
 
 #include "gtest/gtest.h"
+#include "tests/transport/device/fake_device.h"
 
 namespace verbena::internal {
 namespace {
@@ -23,6 +25,33 @@ RemoteQp InfiniBandPeer(uint64_t prefix, uint16_t lid) {
   RemoteQp remote{.lid = lid};
   remote.gid.global.subnet_prefix = prefix;
   return remote;
+}
+
+// A soft device whose port has the LID that the test gives it.
+class DeviceWithLid final : public FakeDevice {
+ public:
+  explicit DeviceWithLid(uint16_t lid) : lid_(lid) {}
+  absl::StatusOr<ibv_port_attr> QueryPort(uint8_t) override {
+    ibv_port_attr port = {};
+    port.state = IBV_PORT_ACTIVE;
+    port.lid = lid_;
+    return port;
+  }
+  absl::StatusOr<ibv_gid> QueryGid(uint8_t, int) override { return ibv_gid{}; }
+
+ private:
+  const uint16_t lid_;
+};
+
+TEST(QpSetupTest, TheSoftDeviceWithALidIsTheOneOverTcp) {
+  DeviceWithLid shared_memory(0);
+  EXPECT_EQ(ReadPortAddress(shared_memory, {})->kind, LinkKind::kSoft);
+  DeviceWithLid tcp(4791);
+  const absl::StatusOr<PortAddress> address = ReadPortAddress(tcp, {});
+  ASSERT_TRUE(address.ok()) << address.status();
+  EXPECT_EQ(address->kind, LinkKind::kTcp);
+  EXPECT_EQ(address->lid, 4791) << "the port that the handshake announces";
+  EXPECT_TRUE(NeedsGlobalRoute(*address, RemoteQp{.lid = 4792})) << "the address is the GID";
 }
 
 TEST(QpSetupTest, RoceAlwaysRoutesByGid) {
@@ -49,6 +78,8 @@ TEST(QpSetupTest, PortsOfDifferentMtuAreToldInOneLineAndEqualOnesInNone) {
   EXPECT_EQ(DescribePathMtu(local, 4096), "");
   const PortAddress iwarp{.active_mtu = IBV_MTU_4096, .kind = LinkKind::kIwarp};
   EXPECT_EQ(DescribePathMtu(iwarp, 1024), "");
+  const PortAddress tcp{.active_mtu = IBV_MTU_4096, .kind = LinkKind::kTcp};
+  EXPECT_EQ(DescribePathMtu(tcp, 1024), "");
 }
 
 // A generator of our own goes on in both processes where it was at the fork; whoever sees some of

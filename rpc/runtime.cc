@@ -164,33 +164,41 @@ class Runtime::Impl final : private internal::ExecutorDriver {
   absl::Status OpenDevices() {
     if (options_.use_device != nullptr) {
       return Keep(internal::DeviceKeeper::Create(*options_.use_device,
-                                                 KeeperOptions(*options_.use_device)));
+                                                 KeeperOptions(options_.use_device->kind())));
     }
     if (options_.open_device) {
       VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<internal::Device> device, options_.open_device());
-      const internal::DeviceKeeper::Options options = KeeperOptions(*device);
+      const internal::DeviceKeeper::Options options = KeeperOptions(device->kind());
       return Keep(internal::DeviceKeeper::Create(std::move(device), options_.open_device, options));
     }
     VERBENA_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<internal::Device>> opened,
                              internal::OpenDevices(options_.device));
+    const bool automatic = internal::IsAutomatic(options_.device);
     for (std::unique_ptr<internal::Device>& device : opened) {
       const bool last = keepers_.empty() && &device == &opened.back();
       const std::string name = device->name();
       const std::string again = NameToReopen(options_.device, *device);
-      const internal::DeviceKeeper::Options options = KeeperOptions(*device);
+      const internal::DeviceKeeper::Options options = KeeperOptions(device->kind());
       const absl::Status kept = Keep(internal::DeviceKeeper::Create(
           std::move(device), [again] { return internal::OpenDevice(again); }, options));
       if (kept.ok()) continue;
-      if (last || absl::IsInvalidArgument(kept)) return kept;
+      if (last || !automatic || absl::IsInvalidArgument(kept)) return kept;
       Log(LogLevel::kWarning, fmt::format("{} is not used: {}", name, kept.ToString()));
     }
-    return absl::OkStatus();
+    return automatic ? KeepTcpInReserve() : absl::OkStatus();
   }
 
-  internal::DeviceKeeper::Options KeeperOptions(const internal::Device& device) const {
+  // Without need no port is opened.
+  absl::Status KeepTcpInReserve() {
+    return Keep(internal::DeviceKeeper::InReserve(
+        internal::kTcpDeviceName, internal::LinkKind::kTcp,
+        [] { return internal::OpenDevice("soft:tcp"); },
+        KeeperOptions(internal::DeviceKind::kSoft)));
+  }
+
+  internal::DeviceKeeper::Options KeeperOptions(internal::DeviceKind kind) const {
     return {.context = {.event_thread = options_.threads,
-                        .control_threads =
-                            options_.threads || device.kind() != internal::DeviceKind::kSoft,
+                        .control_threads = options_.threads || kind != internal::DeviceKind::kSoft,
                         .connect = options_.connect},
             .backoff = options_.reopen};
   }

@@ -68,13 +68,15 @@ struct RuntimeOptions {
   // The core of each executor. Executors without an entry are not pinned. Without threads,
   // executor(i).Run() pins the thread that calls it until it returns; Poll() pins no thread.
   std::vector<int> cpus = {};
-  // "soft": the software device, which reaches processes of this host and user. "rdma" or
+  // "soft": the software device over shared memory: processes of this host and user. "soft:tcp":
+  // the software device over TCP, at any free port ("soft:tcp:4791": at that port of every address,
+  // "soft:tcp:10.0.0.1:4791": of that one). "soft:4791": both, with TCP at that port. "rdma" or
   // "rdma:NAME": an RDMA device by its name (as ibv_devices lists them, "mlx5_0:2" for its port 2),
   // interface ("eth0") or address ("10.0.0.1"). "auto": what the environment variable
-  // VERBENA_DEVICE says. If that is not set: the software device and the first active RDMA port of
-  // each kind (InfiniBand, RoCE, iWARP). A port that cannot be opened is left out, and logged. Each
-  // connection takes the first device that reaches its peer: shared memory on one host, otherwise
-  // RDMA.
+  // VERBENA_DEVICE says. If that is not set: shared memory, the first active RDMA port of each kind
+  // (InfiniBand, RoCE, iWARP), and TCP in reserve. A port that cannot be opened is left out, and
+  // logged. Each connection takes the first device that reaches its peer: shared memory on one
+  // host, otherwise RDMA, otherwise TCP, which opens its port only then (docs/devices.md).
   std::string device = "auto";
   // How queue pairs of RDMA devices are connected. "exchange": by the numbers in the handshake.
   // "rdma_cm": through rdma_cm if the peer can do that, too. "auto": what the environment variable
@@ -104,7 +106,8 @@ struct RuntimeOptions {
 
 struct MemoryOptions {
   // The device to register the memory with, by its name in Runtime::device_names() ("soft0",
-  // "mlx5_0"). "": the only one; INVALID_ARGUMENT if the runtime has several. Payloads of a call
+  // "mlx5_0", "tcp0"). "": the only one; INVALID_ARGUMENT if the runtime has several, not counting
+  // the TCP device that "auto" keeps in reserve until a link needs it. Payloads of a call
   // lie in memory of its link's device: ServerContext::device_name(), Channel::DeviceName().
   std::string device = "";
   // True: files with O_DIRECT of the calling executor use it as a fixed buffer of its io_uring
@@ -195,12 +198,13 @@ class Runtime {
 
   int executors() const;
   Executor& executor(int index) const;
-  // The names of the devices, as MemoryOptions::device takes them: "soft0", "mlx5_0".
+  // The names of the devices, as MemoryOptions::device takes them: "soft0", "mlx5_0". With "auto"
+  // the last is "tcp0", also while it is in reserve.
   const std::vector<std::string>& device_names() const;
   // The statistics of an executor: their sum, and those of each device in use. From any thread;
   // never blocks an executor. Current values if called on that executor, or on a thread that runs
   // none. On another executor: the values that the last call asked for; this call asks for new
-  // ones.
+  // ones. DeviceStats say which device carries how many links, and why others were passed over.
   EndpointStats endpoint_stats(int executor_index);
   std::vector<DeviceStats> device_stats(int executor_index);
 

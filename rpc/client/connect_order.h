@@ -1,7 +1,8 @@
 // ConnectOrder: which of a process's devices a connection tries, and in which order.
 //
-// On one host the software device comes first: its shared memory is faster than any NIC's loopback.
-// Between hosts it comes last: it cannot reach another host, and its error says so.
+// On one host the software device's shared memory comes first: it is faster than any NIC's
+// loopback. Then come RDMA devices, then TCP. Between hosts shared memory comes last: it cannot
+// reach another host, and its error says so.
 
 #ifndef VERBENA_RPC_CLIENT_CONNECT_ORDER_H_
 #define VERBENA_RPC_CLIENT_CONNECT_ORDER_H_
@@ -10,15 +11,20 @@
 #include <vector>
 
 #include "verbena/transport/connect/link_parameters.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
 // Indices into `kinds`, each once. Devices that are alike keep their order.
 inline std::vector<size_t> ConnectOrder(const std::vector<LinkKind>& kinds, bool same_host) {
+  const auto rank = [same_host](LinkKind kind) {
+    if (kind == LinkKind::kSoft) return same_host ? 0 : 3;
+    return kind == LinkKind::kTcp && !VERBENA_MUTANT(kTcpBeforeRdma) ? 2 : 1;
+  };
   std::vector<size_t> order;
-  for (const bool soft : {same_host, !same_host}) {
+  for (int place = 0; place <= 3; ++place) {
     for (size_t i = 0; i < kinds.size(); ++i) {
-      if ((kinds[i] == LinkKind::kSoft) == soft) order.push_back(i);
+      if (rank(kinds[i]) == place) order.push_back(i);
     }
   }
   return order;

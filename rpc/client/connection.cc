@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "verbena/rpc/client/connect_order.h"
+#include "verbena/rpc/client/device_attempts.h"
 #include "verbena/rpc/client/landing_share.h"
 #include "verbena/rpc/internal/shard.h"
 #include "verbena/rpc/outcome.h"
@@ -210,25 +210,20 @@ Task<absl::Status> Connection::TryConnect() {
 
 Task<absl::Status> Connection::TryAddress(const std::string& address) {
   VERBENA_CO_ASSIGN_OR_RETURN(std::unique_ptr<MessageStream> stream, co_await OpenStream(address));
-  const std::vector<size_t> order = ConnectOrder(shard_.kinds(), stream->same_host());
-  absl::Status last;
-  bool unavailable = false;
-  std::string failures;
+  DeviceAttempts attempts(shard_, *stream);
+  const std::vector<size_t>& order = attempts.order();
   for (size_t i = 0; i < order.size(); ++i) {
     // A stream serves one attempt.
     if (i > 0) {
       VERBENA_CO_ASSIGN_OR_RETURN(stream, co_await OpenStream(address));
     }
-    last = co_await ConnectOver(order[i], std::exchange(stream, nullptr));
-    if (last.ok() || !MayGoOverAnotherDevice(last)) co_return last;
-    unavailable |= absl::IsUnavailable(last);
-    failures += fmt::format("{}{}: {}", i == 0 ? "" : "; ", LinkKindName(shard_.kinds()[order[i]]),
-                            std::string(last.message()));
+    const absl::Status status =
+        co_await ConnectOver(order[i], order.size() == 1, std::exchange(stream, nullptr));
+    if (status.ok()) attempts.NoteChoice(i, address);
+    if (status.ok() || !MayGoOverAnotherDevice(status)) co_return status;
+    attempts.AddFailure(i, status);
   }
-  if (order.size() == 1) co_return last;
-  // A device that is down may be back soon, so its UNAVAILABLE outweighs the errors of the others.
-  const absl::StatusCode code = unavailable ? absl::StatusCode::kUnavailable : last.code();
-  co_return absl::Status(code, fmt::format("no device reaches {}: {}", address, failures));
+  co_return attempts.Failure(address);
 }
 
 VERBENA_CORO_WRAPPER Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connection::OpenStream(
@@ -238,12 +233,13 @@ VERBENA_CORO_WRAPPER Task<absl::StatusOr<std::unique_ptr<MessageStream>>> Connec
       SaturatingAdd(shard_.executor().now(), shard_.wanted_limits().connect_timeout));
 }
 
-Task<absl::Status> Connection::ConnectOver(size_t device, std::unique_ptr<MessageStream> stream) {
+Task<absl::Status> Connection::ConnectOver(size_t device, bool only,
+                                           std::unique_ptr<MessageStream> stream) {
   absl::StatusOr<Endpoint*> endpoint = co_await shard_.AwaitEndpointOn(device);
   if (!endpoint.ok()) {
     // Another device may have what this one lacks, RESOURCE_EXHAUSTED or not.
     const absl::Status& why = endpoint.status();
-    if (shard_.kinds().size() == 1 || absl::IsUnavailable(why)) co_return why;
+    if (only || absl::IsUnavailable(why)) co_return why;
     co_return absl::FailedPreconditionError(std::string(endpoint.status().message()));
   }
   [[maybe_unused]] const auto use = (*endpoint)->Use();

@@ -140,7 +140,8 @@ class Connection final : private ClientSession::Listener {
   Task<absl::Status> TryConnect();
   Task<absl::Status> TryAddress(const std::string& address);
   Task<absl::StatusOr<std::unique_ptr<MessageStream>>> OpenStream(const std::string& address);
-  Task<absl::Status> ConnectOver(size_t device, std::unique_ptr<MessageStream> stream);
+  // `only`: no other device may reach the peer.
+  Task<absl::Status> ConnectOver(size_t device, bool only, std::unique_ptr<MessageStream> stream);
   void OnSessionDown(ClientSession& session, const absl::Status& reason) override;
   void OnSessionDraining(ClientSession& session) override;
   void OnSessionIdle(ClientSession& session) override;

@@ -57,6 +57,17 @@ absl::StatusOr<std::unique_ptr<DeviceKeeper>> DeviceKeeper::Create(std::unique_p
   return keeper;
 }
 
+std::unique_ptr<DeviceKeeper> DeviceKeeper::InReserve(std::string name, LinkKind kind, Open open,
+                                                      const Options& options) {
+  VERBENA_CHECK(open != nullptr) << name;
+  std::unique_ptr<DeviceKeeper> keeper(new DeviceKeeper(std::move(open), options));
+  keeper->name_ = std::move(name);
+  keeper->kind_ = kind;
+  keeper->in_reserve_ = true;
+  if (VERBENA_MUTANT(kTcpOpenedUnasked)) (void)keeper->Wake();
+  return keeper;
+}
+
 DeviceKeeper::DeviceKeeper(Open open, const Options& options)
     : open_(std::move(open)),
       options_(options),
@@ -107,6 +118,21 @@ absl::Status DeviceKeeper::Start(std::unique_ptr<Device> owned, Device& device) 
   if (used->failed) return absl::UnavailableError(fmt::format("{} has failed", name_));
   current_ = std::move(used);
   opened_at_ = Clock::Real().Now();
+  return absl::OkStatus();
+}
+
+absl::Status DeviceKeeper::Wake() {
+  std::lock_guard<std::mutex> one_at_a_time(waking_);
+  if (!in_reserve()) return absl::OkStatus();
+  VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<OpenedDevice> opened, OpenAlike());
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (stopping_) return absl::CancelledError("the runtime ends");
+  if (opened->failed) return absl::UnavailableError(fmt::format("{} has failed", name_));
+  current_ = opened;
+  opened_at_ = Clock::Real().Now();
+  // From here on a failure reaches the users, behind the word of this opening.
+  for (User* user : users_) user->OnDeviceOpened(opened, std::nullopt);
+  in_reserve_.store(false, std::memory_order_release);
   return absl::OkStatus();
 }
 
@@ -320,7 +346,8 @@ absl::StatusOr<std::unique_ptr<Device>> DeviceKeeper::CallOpen() const {
   }
 }
 
-absl::Status DeviceKeeper::Reopen() {
+// Opens a device of the keeper's kind.
+absl::StatusOr<std::shared_ptr<OpenedDevice>> DeviceKeeper::OpenAlike() {
   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, CallOpen());
   Device& opened = *device;
   VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<OpenedDevice> used, Use(std::move(device), opened));
@@ -330,8 +357,13 @@ absl::Status DeviceKeeper::Reopen() {
         fmt::format("{} is a {} device now, and was a {} device", opened.name(),
                     LinkKindName(context.address().kind), LinkKindName(kind_)));
   }
+  return used;
+}
+
+absl::Status DeviceKeeper::Reopen() {
+  VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<OpenedDevice> used, OpenAlike());
   VERBENA_ASSIGN_OR_RETURN(std::vector<std::optional<EndpointMemory>> memory,
-                           PrepareUsers(context));
+                           PrepareUsers(*used->context));
   return PutInService(used, memory);
 }
 

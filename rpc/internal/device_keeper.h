@@ -10,6 +10,8 @@
 // While links of an opening are being torn down the next may begin, but not the one after it; and
 // there are at most kMostOpenings at once. Absence() names either reason to wait.
 //
+// A device that is kept in reserve is opened when somebody first needs it (Wake()).
+//
 // Owned by the Runtime; outlives its users, and the context of each opening. Any thread.
 
 #ifndef VERBENA_RPC_INTERNAL_DEVICE_KEEPER_H_
@@ -17,6 +19,7 @@
 
 #include <sched.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -83,12 +86,23 @@ class DeviceKeeper {
   // Keeps a device that `open` gave, and opens it again by calling that.
   static absl::StatusOr<std::unique_ptr<DeviceKeeper>> Create(std::unique_ptr<Device> device,
                                                               Open open, const Options& options);
+  // Keeps a device of that name and kind in reserve: nothing of it is open before Wake().
+  static std::unique_ptr<DeviceKeeper> InReserve(std::string name, LinkKind kind, Open open,
+                                                 const Options& options);
   DeviceKeeper(const DeviceKeeper&) = delete;
   DeviceKeeper& operator=(const DeviceKeeper&) = delete;
   ~DeviceKeeper();
 
   const std::string& name() const { return name_; }
   LinkKind kind() const { return kind_; }
+
+  // True until Wake() has opened the device.
+  bool in_reserve() const { return in_reserve_.load(std::memory_order_acquire); }
+  // Opens the device on this thread if it is in reserve; each user then hears OnDeviceOpened().
+  // Does nothing if it was opened before. After an error the device stays in reserve.
+  absl::Status Wake();
+  // True for the first caller: the device carries its first link of this runtime.
+  bool NoteFirstLink() { return !carried_link_.exchange(true, std::memory_order_relaxed); }
 
   // The opening that is in service, null when there is none; tells `user` of later ones.
   std::shared_ptr<OpenedDevice> Attach(User& user);
@@ -112,6 +126,7 @@ class DeviceKeeper {
   DeviceKeeper(Open open, const Options& options);
 
   absl::Status Start(std::unique_ptr<Device> owned, Device& device);
+  absl::StatusOr<std::shared_ptr<OpenedDevice>> OpenAlike();
   absl::StatusOr<std::shared_ptr<OpenedDevice>> Use(std::unique_ptr<Device> owned, Device& device);
   void OnFailure(OpenedDevice& opened);
   // Called by whoever lets go last.
@@ -138,6 +153,9 @@ class DeviceKeeper {
   std::string name_;
   LinkKind kind_ = LinkKind::kSoft;
   cpu_set_t cores_;
+  std::mutex waking_;  // held while a device in reserve is opened; taken before mutex_
+  std::atomic<bool> in_reserve_ = false;
+  std::atomic<bool> carried_link_ = false;
   const std::shared_ptr<Grave> grave_;
 
   std::mutex mutex_;  // guards what follows

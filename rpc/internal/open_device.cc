@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <iterator>
 #include <string_view>
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/rpc/internal/soft_name.h"
+#include "verbena/transport/connect/rdma_cm_address.h"
 #include "verbena/transport/coro/status_macros.h"
+#include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/soft/soft_device.h"
 #include "verbena/transport/verbs/port_choice.h"
@@ -19,10 +23,7 @@ namespace {
 
 constexpr std::string_view kRdmaPrefix = "rdma:";
 
-absl::StatusOr<std::unique_ptr<Device>> OpenSoft() {
-  VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<SoftDevice> device, SoftDevice::Create({}));
-  return std::unique_ptr<Device>(std::move(device));
-}
+using Devices = std::vector<std::unique_ptr<Device>>;
 
 absl::StatusOr<std::unique_ptr<Device>> OpenRdma(const std::string& name) {
   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<RdmaDevice> device, RdmaDevice::Open(name));
@@ -32,7 +33,34 @@ absl::StatusOr<std::unique_ptr<Device>> OpenRdma(const std::string& name) {
   return std::unique_ptr<Device>(std::move(device));
 }
 
-using Devices = std::vector<std::unique_ptr<Device>>;
+// The log names every port that the process listens on.
+absl::StatusOr<std::unique_ptr<Device>> OpenTcp(const TcpWireOptions& tcp) {
+  VERBENA_ASSIGN_OR_RETURN(
+      std::unique_ptr<SoftDevice> device,
+      SoftDevice::Create({.name = kTcpDeviceName, .shared_memory = false, .tcp = tcp}));
+  VERBENA_ASSIGN_OR_RETURN(const ibv_gid gid, device->QueryGid(1, 0));
+  IpAddress address{};
+  std::memcpy(address.data(), gid.raw, address.size());
+  Log(LogLevel::kInfo,
+      fmt::format("links over TCP are taken at port {} of {}; peers are told {}",
+                  device->tcp_port(), tcp.address.empty() ? "every address" : tcp.address,
+                  FormatIp(address)));
+  return std::unique_ptr<Device>(std::move(device));
+}
+
+absl::StatusOr<Devices> OpenSoft(const std::string& name) {
+  VERBENA_ASSIGN_OR_RETURN(const SoftName parts, ParseSoftName(name));
+  Devices devices;
+  if (parts.shared_memory) {
+    VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<SoftDevice> device, SoftDevice::Create({}));
+    devices.push_back(std::move(device));
+  }
+  if (parts.tcp.has_value()) {
+    VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, OpenTcp(*parts.tcp));
+    devices.push_back(std::move(device));
+  }
+  return devices;
+}
 
 absl::StatusOr<Devices> Only(absl::StatusOr<std::unique_ptr<Device>> device) {
   VERBENA_ASSIGN_OR_RETURN(std::unique_ptr<Device> only, std::move(device));
@@ -61,7 +89,7 @@ void AddRdma(PortLink link, const std::vector<PortInfo>& all, Devices& devices) 
 }
 
 absl::StatusOr<Devices> OpenAll() {
-  VERBENA_ASSIGN_OR_RETURN(Devices devices, Only(OpenSoft()));
+  VERBENA_ASSIGN_OR_RETURN(Devices devices, OpenSoft("soft"));
   const std::vector<PortInfo> ports = ListPorts();
   AddRdma(PortLink::kInfiniBand, ports, devices);
   AddRdma(PortLink::kEthernet, ports, devices);
@@ -82,23 +110,34 @@ std::string Wanted(const std::string& name) {
 absl::StatusOr<std::vector<std::unique_ptr<Device>>> OpenDevices(const std::string& given) {
   const std::string name = Wanted(given);
   if (name == "auto") return OpenAll();
-  if (name == "soft") return Only(OpenSoft());
+  if (IsSoftName(name)) return OpenSoft(name);
   if (name == "rdma") return Only(OpenRdma(""));
   if (name.starts_with(kRdmaPrefix)) return Only(OpenRdma(name.substr(kRdmaPrefix.size())));
   return Only(OpenRdma(name));
 }
 
+bool IsAutomatic(const std::string& name) { return Wanted(name) == "auto"; }
+
 std::string NameToReopen(const std::string& name, const Device& device) {
-  if (device.kind() == DeviceKind::kSoft) return "soft";
   std::string wanted = Wanted(name);
+  if (device.kind() == DeviceKind::kSoft) {
+    // What OpenDevices() gave of that kind.
+    if (!static_cast<const SoftDevice&>(device).tcp()) return "soft";
+    const absl::StatusOr<SoftName> parts =
+        IsSoftName(wanted) ? ParseSoftName(wanted) : SoftName{.tcp = TcpWireOptions{}};
+    VERBENA_CHECK(parts.ok() && parts->tcp.has_value()) << wanted;
+    return TcpName(*parts->tcp);
+  }
   if (wanted != "auto" && wanted != "rdma" && wanted != kRdmaPrefix) return wanted;
   return fmt::format("{}{}:{}", kRdmaPrefix, device.name(), device.default_port().port);
 }
 
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const std::string& name) {
   VERBENA_ASSIGN_OR_RETURN(Devices devices, OpenDevices(name));
-  const size_t first_rdma = devices.size() > 1 ? 1 : 0;  // the software device is the first
-  return std::move(devices[first_rdma]);
+  const auto rdma = std::find_if(devices.begin(), devices.end(), [](const auto& device) {
+    return device->kind() == DeviceKind::kRdma;
+  });
+  return std::move(rdma == devices.end() ? devices.front() : *rdma);
 }
 
 }  // namespace verbena::internal

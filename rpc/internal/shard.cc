@@ -6,7 +6,9 @@
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "verbena/transport/connect/peer_address.h"
 #include "verbena/transport/executor/join_logged.h"
+#include "verbena/transport/log/mutant.h"
 
 namespace verbena::internal {
 
@@ -28,16 +30,33 @@ absl::Status Shard::Init(const std::vector<DeviceKeeper*>& devices, const LinkLi
     kinds_.push_back(device->kind());
     devices_.push_back(std::make_unique<ShardDevice>(executor_, *device, options, tasks_));
   }
-  return devices.size() == 1 ? EndpointOn(0).status() : absl::OkStatus();
+  const auto opened = [](const auto& device) { return !device->in_reserve(); };
+  const auto first = std::ranges::find_if(devices_, opened);
+  if (std::ranges::count_if(devices_, opened) != 1) return absl::OkStatus();
+  return (*first)->UseEndpoint().status();
 }
 
 absl::StatusOr<Endpoint*> Shard::EndpointOn(size_t device) {
   return devices_[device]->UseEndpoint();
 }
 
-Task<absl::StatusOr<Endpoint*>> Shard::AwaitEndpointFor(LinkKind kind) {
-  auto found = std::find(kinds_.begin(), kinds_.end(), kind);
-  if (found != kinds_.end()) co_return co_await AwaitEndpointOn(found - kinds_.begin());
+bool Shard::MayConnectOver(size_t device, const MessageStream& stream) const {
+  return !devices_[device]->in_reserve() || IsBeyondLoopback(stream.peer()) ||
+         VERBENA_MUTANT(kLoopbackOpensTcp);
+}
+
+Task<absl::StatusOr<Endpoint*>> Shard::AwaitEndpointFor(LinkKind kind,
+                                                        const MessageStream& stream) {
+  const size_t index = std::find(kinds_.begin(), kinds_.end(), kind) - kinds_.begin();
+  if (index < kinds_.size() && MayConnectOver(index, stream)) {
+    co_return co_await AwaitEndpointOn(index);
+  }
+  if (index < kinds_.size()) {
+    co_return absl::FailedPreconditionError(fmt::format(
+        "{} ({}) is kept in reserve: \"auto\" opens it for connections beyond loopback alone, and "
+        "{} is none; name the device (soft:tcp, soft:PORT) on both sides",
+        devices_[index]->name(), LinkKindName(kind), stream.peer()));
+  }
   std::vector<std::string> names;
   names.reserve(devices_.size());
   for (const std::unique_ptr<ShardDevice>& device : devices_) {
@@ -52,8 +71,12 @@ Task<absl::StatusOr<Endpoint*>> Shard::AwaitEndpointFor(LinkKind kind) {
 absl::StatusOr<ShardDevice*> Shard::DeviceNamed(const std::string& device) {
   std::vector<std::string> names;
   for (const std::unique_ptr<ShardDevice>& each : devices_) {
-    if (each->name() == device || (device.empty() && devices_.size() == 1)) return each.get();
+    if (each->name() == device) return each.get();
     names.push_back(each->name());
+  }
+  const auto opened = [](const auto& each) { return !each->in_reserve(); };
+  if (device.empty() && std::ranges::count_if(devices_, opened) == 1) {
+    return std::ranges::find_if(devices_, opened)->get();
   }
   return absl::InvalidArgumentError(
       fmt::format("{} the runtime has {}: name one of them",

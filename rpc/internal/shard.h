@@ -29,7 +29,8 @@ class Shard {
   Shard(Executor& executor, Bootstrap& bootstrap, uint32_t index, const RuntimeId& id);
 
   // Call it once, on the executor's thread or before it runs. `devices` has one of each kind. A
-  // single device is put to use at once, so that its faults show when the program starts.
+  // single device, not counting those in reserve, is put to use at once, so that its faults show
+  // when the program starts.
   absl::Status Init(const std::vector<DeviceKeeper*>& devices, const LinkLimits& limits,
                     uint32_t shards);
   // A runtime shuts its shards down in steps, each on all shards before the next begins: tasks of
@@ -59,14 +60,19 @@ class Shard {
   VERBENA_CORO_WRAPPER Task<absl::StatusOr<Endpoint*>> AwaitEndpointOn(size_t device) {
     return devices_[device]->AwaitEndpoint();
   }
-  // On the device of that kind; FAILED_PRECONDITION when there is none.
-  Task<absl::StatusOr<Endpoint*>> AwaitEndpointFor(LinkKind kind);
-  // The device of that name; "": the only one. INVALID_ARGUMENT names those that there are.
+  // On the device of that kind, for the peer of `stream`; FAILED_PRECONDITION when there is none,
+  // or the peer may not use it.
+  Task<absl::StatusOr<Endpoint*>> AwaitEndpointFor(LinkKind kind, const MessageStream& stream);
+  // False for a device in reserve if the bootstrap's connection goes over loopback, or tells no
+  // address: a process opens no port of its own accord for what stays on its host.
+  bool MayConnectOver(size_t device, const MessageStream& stream) const;
+  // The device of that name; "": the only one that is not in reserve. INVALID_ARGUMENT names those
+  // that there are.
   absl::StatusOr<ShardDevice*> DeviceNamed(const std::string& device);
   // The endpoint whose links use that protection domain; nullptr when there is none.
   const Endpoint* EndpointWith(const ibv_pd* pd) const;
   const std::vector<std::unique_ptr<ShardDevice>>& devices() const { return devices_; }
-  // Statistics, one for each device that was of use.
+  // Statistics, one for each device that was of use, or was passed over.
   std::vector<DeviceStats> stats() const;
   const LinkLimits& wanted_limits() const { return limits_; }
   // The fewest links that one of the devices takes, also of those that are not in use yet.

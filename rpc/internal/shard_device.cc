@@ -25,10 +25,12 @@ ShardDevice::ShardDevice(Executor& executor, DeviceKeeper& keeper, const Endpoin
                          TaskScope& tasks)
     : executor_(executor), keeper_(keeper), options_(options), tasks_(tasks) {
   opened_ = keeper.Attach(*this);
+  if (opened_ != nullptr || !keeper.in_reserve()) arrived_.Set();
 }
 
 absl::StatusOr<Endpoint*> ShardDevice::UseEndpoint() {
   if (endpoint_ != nullptr) return endpoint_.get();
+  if (!arrived_.is_set()) return InReserve();
   if (opened_ == nullptr) return keeper_.Absence();
   VERBENA_ASSIGN_OR_RETURN(EndpointMemory memory,
                            Endpoint::Register(*opened_->context, options_.limits));
@@ -39,6 +41,12 @@ Task<absl::StatusOr<Endpoint*>> ShardDevice::AwaitEndpoint() {
   if (VERBENA_MUTANT(kEndpointMemoryOnExecutor)) co_return UseEndpoint();
   while (endpoint_ == nullptr) {
     if (tasks_.cancel_scope().requested()) co_return Ended();
+    if (!arrived_.is_set()) {
+      VERBENA_CO_RETURN_IF_ERROR(keeper_.Wake());
+      // Another executor may have been first: its word is posted by now.
+      VERBENA_CO_RETURN_IF_ERROR(co_await arrived_.Wait());
+      continue;
+    }
     if (registering_ == nullptr) {
       if (opened_ == nullptr) co_return keeper_.Absence();
       tasks_.Spawn(Register(opened_));
@@ -97,6 +105,11 @@ void ShardDevice::EndRegistration(absl::Status end) {
   registered_.Set();
 }
 
+absl::Status ShardDevice::InReserve() const {
+  return absl::UnavailableError(
+      fmt::format("{} is kept in reserve, and no link has needed it yet", name()));
+}
+
 absl::Status ShardDevice::Ended() const {
   return absl::UnavailableError(
       fmt::format("{} is not put to use any more: its runtime ends", name()));
@@ -119,13 +132,16 @@ uint32_t ShardDevice::max_links() const {
   }
   // A device that can take none is not refused before somebody needs it.
   const absl::StatusOr<LinkLimits> derived =
-      DeriveLimits(options_.limits, opened_->context->device());
+      DeriveLimits(options_.limits, opened_->context->device(), kind() == LinkKind::kTcp);
   return derived.ok() ? derived->max_links : options_.limits.max_links;
 }
 
 std::optional<DeviceStats> ShardDevice::stats() const {
-  if (!in_use_.load(std::memory_order_relaxed)) return std::nullopt;
-  DeviceStats stats{.device = name(), .endpoint = past_};
+  if (!in_use_.load(std::memory_order_relaxed) && passed_over_.empty()) return std::nullopt;
+  DeviceStats stats{.device = name(),
+                    .endpoint = past_,
+                    .kind = LinkKindName(kind()),
+                    .passed_over = passed_over_};
   if (endpoint_ != nullptr) stats.endpoint += endpoint_->stats();
   for (const Retired& retired : retired_) stats.endpoint += retired.endpoint->stats();
   return stats;
@@ -151,6 +167,7 @@ void ShardDevice::OnDeviceOpened(std::shared_ptr<OpenedDevice> opened,
 }
 
 void ShardDevice::Take(Arrival arrival) {
+  arrived_.Set();
   // An opening may have failed by now: then its end is posted behind this.
   if (shutting_down_) return;
   opened_ = std::move(arrival.opened);

@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -48,11 +49,14 @@ class ShardDevice final : private DeviceKeeper::User {
 
   const std::string& name() const { return keeper_.name(); }
   LinkKind kind() const { return keeper_.kind(); }
+  // True until somebody needs the device.
+  bool in_reserve() const { return keeper_.in_reserve(); }
   // Made when first asked for: an endpoint pins memory. UNAVAILABLE while the device is being
-  // opened again.
+  // opened again, or is in reserve.
   absl::StatusOr<Endpoint*> UseEndpoint();
   // The same on an executor that serves others: a control thread registers the memory, once for all
-  // who ask meanwhile. UNAVAILABLE, too, once the device fails meanwhile.
+  // who ask meanwhile. UNAVAILABLE, too, once the device fails meanwhile. A device in reserve is
+  // opened first, on this thread: a fraction of a millisecond, once in a runtime.
   Task<absl::StatusOr<Endpoint*>> AwaitEndpoint();
   // nullptr if none was needed yet, or the device is being opened again.
   Endpoint* endpoint() const { return endpoint_.get(); }
@@ -61,7 +65,11 @@ class ShardDevice final : private DeviceKeeper::User {
   // The most links that the endpoint takes. Without an endpoint: an estimate from the limits and
   // the device.
   uint32_t max_links() const;
-  // Sums over all its endpoints; none while there was no need for any.
+  // A connection of this executor went over another device, for the reason `why`.
+  void NotePassedOver(std::string why) { passed_over_ = std::move(why); }
+  bool NoteFirstLink() { return keeper_.NoteFirstLink(); }
+  // Sums over all its endpoints; none while there was no need for any, and nobody passed the device
+  // over.
   std::optional<DeviceStats> stats() const;
   // Endpoints that failed with their device, and are still in use.
   size_t retired() const { return retired_.size(); }
@@ -94,6 +102,7 @@ class ShardDevice final : private DeviceKeeper::User {
   absl::Status UseRegistered(const OpenedDevice& opened, absl::StatusOr<EndpointMemory>& memory);
   void EndRegistration(absl::Status end);
   absl::Status Ended() const;
+  absl::Status InReserve() const;
   absl::StatusOr<Endpoint*> MakeEndpoint(EndpointMemory memory);
   void Retire(OpenedDevice& opened);
   void Take(Arrival arrival);
@@ -116,6 +125,9 @@ class ShardDevice final : private DeviceKeeper::User {
   std::shared_ptr<OpenedDevice> registering_;
   Event registered_;
   absl::Status registration_;  // how the last one ended
+  // The keeper has opened the device, or had from the start: its word has arrived here.
+  Event arrived_;
+  std::string passed_over_;
   bool sweeping_ = false;
   bool shutting_down_ = false;
 };

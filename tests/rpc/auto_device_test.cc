@@ -1,5 +1,6 @@
 // A connection whose sides leave the device open ("auto") takes one that both have, and shared
-// memory on one host. Sides without a common device are told what each has.
+// memory on one host. Sides without a common device are told what each has. "auto" opens TCP only
+// when a connection beyond loopback needs it.
 
 #include <cstdlib>
 #include <string>
@@ -7,6 +8,8 @@
 
 #include "tests/rpc/testing_service.h"
 #include "verbena/rpc/internal/open_device.h"
+#include "verbena/rpc/internal/shard.h"
+#include "verbena/transport/connect/rdma_cm_address.h"
 
 namespace verbena::internal {
 namespace {
@@ -24,8 +27,9 @@ class AutoDeviceTest : public RpcTest {
     if (!before_.empty()) setenv("VERBENA_DEVICE", before_.c_str(), 1);
   }
 
-  void Start(const std::string& server, const std::string& client) {
-    StartServer({}, {.device = server});
+  void Start(const std::string& server, const std::string& client,
+             const std::string& address = "127.0.0.1:0") {
+    StartServer({.address = address}, {.device = server});
     StartClient({.device = client});
   }
 
@@ -38,6 +42,26 @@ class AutoDeviceTest : public RpcTest {
     return names;
   }
 
+  static bool TcpInReserve(Runtime& runtime) {
+    return runtime.shard(0).devices().back()->in_reserve();
+  }
+
+  // What the client's statistics say of that device; empty if they leave it out.
+  std::string PassedOver(const std::string& name) {
+    for (const DeviceStats& each : client_runtime_->device_stats(0)) {
+      if (each.device == name) return each.passed_over;
+    }
+    return "";
+  }
+
+  // An IPv4 address of this host that is not loopback, with port 0; empty if there is none.
+  static std::string OwnAddress() {
+    for (const HostAddress& each : ListAddresses()) {
+      if (IsIpv4(each.ip)) return FormatIp(each.ip) + ":0";
+    }
+    return "";
+  }
+
   bool has_rdma_ = false;
 
  private:
@@ -48,6 +72,51 @@ TEST_F(AutoDeviceTest, OnOneHostCallsGoThroughSharedMemory) {
   Start("auto", "auto");
   ASSERT_EQ(Run(EchoOnce(1, "hello")), absl::OkStatus());
   EXPECT_EQ(InUse(), std::vector<std::string>{OpenDevice("soft").value()->name()});
+}
+
+TEST_F(AutoDeviceTest, WhereSharedMemoryServesNoPortIsOpened) {
+  Start("auto", "auto");
+  ASSERT_EQ(Run(EchoOnce(1, "hello")), absl::OkStatus());
+  EXPECT_TRUE(TcpInReserve(*server_runtime_));
+  EXPECT_TRUE(TcpInReserve(*client_runtime_));
+  EXPECT_EQ(server_runtime_->device_names().back(), kTcpDeviceName);
+}
+
+TEST_F(AutoDeviceTest, AConnectionOverLoopbackOpensNoPort) {
+  Start("auto", "soft:tcp");
+  const absl::Status status = Run(EchoOnce(1, "hello"));
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_NE(std::string(status.message()).find("kept in reserve"), std::string::npos) << status;
+  EXPECT_TRUE(TcpInReserve(*server_runtime_));
+}
+
+TEST_F(AutoDeviceTest, AClientOpensTcpForAServerThatNothingElseReaches) {
+  const std::string address = OwnAddress();
+  if (address.empty()) GTEST_SKIP() << "the host has no address but loopback";
+  Start("soft:tcp", "auto", address);
+  ASSERT_EQ(Run(EchoOnce(1, "hello")), absl::OkStatus());
+  EXPECT_EQ(InUse(), std::vector<std::string>{kTcpDeviceName});
+  EXPECT_FALSE(TcpInReserve(*client_runtime_));
+  EXPECT_NE(PassedOver("soft0").find("only tcp0 (tcp)"), std::string::npos) << PassedOver("soft0");
+}
+
+TEST_F(AutoDeviceTest, AServerOpensTcpWhenAClientBeyondLoopbackAsksForIt) {
+  const std::string address = OwnAddress();
+  if (address.empty()) GTEST_SKIP() << "the host has no address but loopback";
+  Start("auto", "soft:tcp", address);
+  ASSERT_EQ(Run(EchoOnce(1, "hello")), absl::OkStatus());
+  EXPECT_FALSE(TcpInReserve(*server_runtime_));
+}
+
+TEST_F(AutoDeviceTest, ADeviceThatComesLaterIsPassedOverWithTheReason) {
+  Start("soft:0", "soft:0");
+  ASSERT_EQ(Run(EchoOnce(1, "hello")), absl::OkStatus());
+  EXPECT_EQ(InUse(), std::vector<std::string>{"soft0"});
+  EXPECT_NE(PassedOver(kTcpDeviceName).find("soft comes before it"), std::string::npos)
+      << PassedOver(kTcpDeviceName);
+  for (const DeviceStats& each : client_runtime_->device_stats(0)) {
+    EXPECT_EQ(each.kind, each.device == "soft0" ? "soft" : "tcp");
+  }
 }
 
 TEST_F(AutoDeviceTest, AClientGoesOverTheDeviceThatTheServerHas) {

@@ -54,6 +54,11 @@ struct EndpointStats {
 struct DeviceStats {
   std::string device;
   EndpointStats endpoint;
+  // The network: "soft" (shared memory), "InfiniBand", "RoCE v2", "RoCE v1", "iWARP" or "tcp".
+  std::string kind;
+  // The peer, and the reason why the executor's last connection that could not take the device, or
+  // took one that comes before it, passed it over. Empty if none did.
+  std::string passed_over;
 };
 
 }  // namespace verbena

@@ -1,4 +1,5 @@
-// Devices are tried in the right order: shared memory first on one host, last between hosts.
+// Devices are tried in the right order: shared memory first on one host and last between hosts, and
+// TCP behind RDMA.
 
 #include "verbena/rpc/client/connect_order.h"
 
@@ -11,6 +12,7 @@ namespace {
 
 using Order = std::vector<size_t>;
 const std::vector<LinkKind> kAll = {LinkKind::kSoft, LinkKind::kInfiniBand, LinkKind::kRoce};
+const std::vector<LinkKind> kTcpAmong = {LinkKind::kSoft, LinkKind::kTcp, LinkKind::kRoce};
 
 TEST(ConnectOrderTest, OnOneHostSharedMemoryComesFirst) {
   EXPECT_EQ(ConnectOrder(kAll, true), (Order{0, 1, 2}));
@@ -19,6 +21,11 @@ TEST(ConnectOrderTest, OnOneHostSharedMemoryComesFirst) {
 
 TEST(ConnectOrderTest, BetweenHostsTheSoftwareDeviceComesLast) {
   EXPECT_EQ(ConnectOrder(kAll, false), (Order{1, 2, 0}));
+}
+
+TEST(ConnectOrderTest, TcpComesBehindRdma) {
+  EXPECT_EQ(ConnectOrder(kTcpAmong, true), (Order{0, 2, 1}));
+  EXPECT_EQ(ConnectOrder(kTcpAmong, false), (Order{2, 1, 0}));
 }
 
 TEST(ConnectOrderTest, AnOnlyDeviceIsTriedWhereverThePeerIs) {

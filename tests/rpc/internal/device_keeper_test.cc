@@ -134,6 +134,52 @@ class DeviceKeeperTest : public ::testing::Test {
   std::unique_ptr<DeviceKeeper> keeper_;
 };
 
+class ReserveTest : public DeviceKeeperTest {
+ protected:
+  ReserveTest() {
+    keeper_ =
+        DeviceKeeper::InReserve("fragile", LinkKind::kSoft, [this] { return devices_.Open(); },
+                                {.backoff = {.first = std::chrono::milliseconds(1),
+                                             .longest = std::chrono::milliseconds(4)}});
+    EXPECT_EQ(keeper_->Attach(user_), nullptr);
+  }
+};
+
+TEST_F(ReserveTest, ADeviceInReserveIsOpenedOnceAndOnlyWhenItIsNeeded) {
+  EXPECT_TRUE(keeper_->in_reserve());
+  EXPECT_EQ(devices_.opened(), 0);
+  ASSERT_EQ(keeper_->Wake(), absl::OkStatus());
+  EXPECT_FALSE(keeper_->in_reserve());
+  user_.AwaitOpening(1);
+  ASSERT_EQ(keeper_->Wake(), absl::OkStatus());
+  EXPECT_EQ(devices_.opened(), 1);
+  EXPECT_EQ(user_.opened(), 1);
+  FakeUser late;
+  EXPECT_NE(keeper_->Attach(late), nullptr);
+}
+
+TEST_F(ReserveTest, ADeviceThatCannotBeOpenedStaysInReserve) {
+  devices_.Refuse(1);
+  EXPECT_TRUE(absl::IsNotFound(keeper_->Wake()));
+  EXPECT_TRUE(keeper_->in_reserve());
+  EXPECT_EQ(user_.opened(), 0);
+  EXPECT_EQ(keeper_->Wake(), absl::OkStatus());
+  EXPECT_EQ(user_.opened(), 1);
+}
+
+TEST_F(ReserveTest, OnceOpenedItIsReopenedAsAnyDevice) {
+  ASSERT_EQ(keeper_->Wake(), absl::OkStatus());
+  (void)FailAndDrain();
+  user_.AwaitOpening(2);
+  EXPECT_EQ(devices_.opened(), 2);
+}
+
+TEST_F(ReserveTest, NothingIsOpenedOnceTheRuntimeEnds) {
+  keeper_->Stop();
+  EXPECT_FALSE(keeper_->Wake().ok());
+  EXPECT_EQ(user_.opened(), 0);
+}
+
 TEST_F(DeviceKeeperTest, AnOpeningIsClosedWhenTheLastWhoHoldsItLetsGo) {
   Start();
   Opened held = FailAndDrain();

@@ -1,16 +1,19 @@
 // A named device is opened or refused, never replaced by another. Only "auto" reads VERBENA_DEVICE.
 // Without that variable, "auto" gives the soft device, and also the host's RDMA device if there is
-// one.
+// one. The soft device over TCP is opened only by its name.
 
 #include "verbena/rpc/internal/open_device.h"
 
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal {
 namespace {
@@ -37,6 +40,43 @@ TEST_F(OpenDeviceTest, SoftIsTheSoftDeviceWhateverTheHostHas) {
   absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice("soft");
   ASSERT_TRUE(device.ok()) << device.status();
   EXPECT_EQ((*device)->kind(), DeviceKind::kSoft);
+}
+
+TEST_F(OpenDeviceTest, TheSoftDeviceOverTcpListensWhereItsNameSays) {
+  absl::StatusOr<std::vector<std::unique_ptr<Device>>> devices =
+      OpenDevices("soft:tcp:127.0.0.1:0");
+  ASSERT_TRUE(devices.ok()) << devices.status();
+  ASSERT_EQ(devices->size(), 1u);
+  const auto& tcp = static_cast<const SoftDevice&>(*devices->front());
+  EXPECT_TRUE(tcp.tcp());
+  EXPECT_NE(tcp.tcp_port(), 0);
+  EXPECT_EQ(devices->front()->name(), kTcpDeviceName);
+  const absl::StatusOr<ibv_gid> gid = devices->front()->QueryGid(1, 0);
+  ASSERT_TRUE(gid.ok()) << gid.status();
+  const uint8_t loopback[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
+  EXPECT_EQ(std::memcmp(gid->raw, loopback, sizeof(loopback)), 0);
+  EXPECT_EQ(devices->front()->QueryPort(1)->lid, tcp.tcp_port());
+}
+
+TEST_F(OpenDeviceTest, APortBesideSharedMemoryMakesTwoDevices) {
+  absl::StatusOr<std::vector<std::unique_ptr<Device>>> devices = OpenDevices("soft:0");
+  ASSERT_TRUE(devices.ok()) << devices.status();
+  ASSERT_EQ(devices->size(), 2u);
+  EXPECT_FALSE(static_cast<const SoftDevice&>(*(*devices)[0]).tcp());
+  EXPECT_TRUE(static_cast<const SoftDevice&>(*(*devices)[1]).tcp());
+  EXPECT_EQ(NameToReopen("soft:4791", *(*devices)[0]), "soft");
+  EXPECT_EQ(NameToReopen("soft:4791", *(*devices)[1]), "soft:tcp:4791");
+  EXPECT_EQ(NameToReopen("auto", *(*devices)[1]), "soft:tcp");
+}
+
+TEST_F(OpenDeviceTest, AWrongNameOfTheSoftDeviceIsRefusedAlsoFromTheEnvironment) {
+  setenv("VERBENA_DEVICE", "soft:tpc", 1);
+  EXPECT_THAT(
+      OpenDevice("auto").status().ToString(),
+      AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("\"soft:tpc\""), HasSubstr("soft:PORT")));
+  EXPECT_FALSE(IsAutomatic("auto"));
+  unsetenv("VERBENA_DEVICE");
+  EXPECT_TRUE(IsAutomatic("auto"));
 }
 
 TEST_F(OpenDeviceTest, AutoIsTheSoftwareDeviceAndWhatElseThereIs) {

@@ -9,6 +9,7 @@
 
 #include <cstring>
 
+#include "absl/status/statusor.h"
 #include "gtest/gtest.h"
 #include "tests/transport/device/fake_device.h"
 

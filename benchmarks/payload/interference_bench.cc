@@ -207,7 +207,8 @@ absl::Status Run(const InterferenceOptions& options) {
   if (!floor.ok()) return floor.status();
   absl::StatusOr<ServerProcess> server =
       ServerProcess::Start("interference_bench", [&](const Ready& ready) {
-        return RunPayloadServer(RuntimeFor(options, cores->server), *floor, ready);
+        return RunPayloadServer(
+            RuntimeFor(options, cores->server), [&] { return ServeCopySlice(*floor); }, ready);
       });
   if (!server.ok()) return server.status();
   absl::StatusOr<std::unique_ptr<PayloadClient>> client =

@@ -1,5 +1,5 @@
 // payload_bench: payloads read and written through generated stubs between two pinned processes,
-// beside the floor: one memcpy into memory that both have mapped.
+// beside the floor: one memcpy into memory that both have mapped, or a plain stream over TCP.
 //
 // Slices of calls and of the floor alternate on the same two cores, and their medians are compared.
 // Before a point is timed, a pass compares every byte of its payloads; in timed slices a stamp in
@@ -11,7 +11,9 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -19,6 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "verbena/benchmarks/floor/copy_floor.h"
 #include "verbena/benchmarks/floor/payload_table.h"
+#include "verbena/benchmarks/floor/tcp_floor.h"
 #include "verbena/benchmarks/harness/cores.h"
 #include "verbena/benchmarks/harness/cpu_time.h"
 #include "verbena/benchmarks/harness/mode.h"
@@ -35,11 +38,14 @@ namespace {
 
 constexpr char kHelp[] =
     "usage: payload_bench [options]\n"
-    "Payloads between two processes on two cores, alternating with one memcpy.\n\n";
+    "Payloads between two processes on two cores, alternating with one memcpy or a TCP stream.\n\n";
 
 constexpr char kOwnOptionsHelp[] =
     "  --direction D[,D]    read, write (default both)\n"
-    "  --floor-only         the floor by itself\n"
+    "  --device DEVICE      RuntimeOptions::device of both sides (default auto); with soft:tcp "
+    "the\n"
+    "                       floor goes over TCP, too\n"
+    "  --floor-only         the floor by itself, over shared memory\n"
     "  --no-floor           without it, for devices that have another\n"
     "(bytes of payload are multiples of 8; default 4096,65536,1048576,16777216, in flight "
     "1,4,16)\n";
@@ -48,6 +54,7 @@ struct BenchOptions {
   Options common;
   std::vector<Variant> variants = DefaultVariants();
   std::vector<CopyDirection> directions = {CopyDirection::kToClient, CopyDirection::kToServer};
+  std::string device = "auto";
   bool floor_only = false;
   bool no_floor = false;
   bool help = false;
@@ -78,6 +85,8 @@ absl::StatusOr<BenchOptions> Parse(int argc, char** argv) {
       options.floor_only = true;
     } else if (rest[i] == "--no-floor") {
       options.no_floor = true;
+    } else if (rest[i] == "--device" && i + 1 < rest.size()) {
+      options.device = rest[++i];
     } else if (rest[i] == "--variant" && i + 1 < rest.size()) {
       absl::StatusOr<std::vector<Variant>> variants = ParseVariants(rest[++i]);
       if (!variants.ok()) return variants.status();
@@ -143,18 +152,31 @@ size_t PayloadBytes(const Options& options) {
   return 2 * CopyFloor::BytesFor(options.sizes, options.outstanding) + (64U << 20);
 }
 
+// The bare transfer that payloads are compared with: over TCP if they go over TCP.
+struct BareTransfer {
+  CopyFloor& memory;
+  TcpFloor* tcp = nullptr;
+
+  absl::Status Serve() const {
+    return tcp != nullptr ? ServeTcpSlice(*tcp) : ServeCopySlice(memory);
+  }
+  absl::StatusOr<CopySample> Run(const CopySlice& slice) const {
+    return tcp != nullptr ? RunTcpCopySlice(*tcp, slice) : RunCopySlice(memory, slice);
+  }
+};
+
 // The client's view of both processes while a variant is measured.
 struct Sides {
   PayloadClient& client;
   pid_t server;
-  CopyFloor* floor;  // nullptr: none is wanted
+  const BareTransfer* floor;  // nullptr: none is wanted
   bool one_sided;
 };
 
 absl::Status MeasureFloorBeside(const Sides& sides, PayloadPoint& point, bool counts) {
   if (sides.floor == nullptr) return absl::OkStatus();
   if (absl::Status status = sides.client.ServeFloorSlice(); !status.ok()) return status;
-  absl::StatusOr<CopySample> copies = RunCopySlice(*sides.floor, point.floor_slice());
+  absl::StatusOr<CopySample> copies = sides.floor->Run(point.floor_slice());
   if (!copies.ok()) return copies.status();
   if (counts) point.AddFloor(*copies);
   return absl::OkStatus();
@@ -184,15 +206,19 @@ absl::Status MeasurePoint(const Sides& sides, double seconds, PayloadPoint& poin
 }
 
 absl::Status MeasureVariant(const Variant& variant, const BenchOptions& options,
-                            const TwoCores& cores, CopyFloor& floor, Report& report) {
-  const size_t bytes = PayloadBytes(options.common);
+                            const TwoCores& cores, const BareTransfer& floor, Report& report) {
+  const auto runtime_on = [&](int core) {
+    RuntimeOptions runtime = RuntimeOf(variant, PayloadBytes(options.common), core);
+    runtime.device = options.device;
+    return runtime;
+  };
   absl::StatusOr<ServerProcess> server =
       ServerProcess::Start("payload_bench", [&](const Ready& ready) {
-        return RunPayloadServer(RuntimeOf(variant, bytes, cores.server), floor, ready);
+        return RunPayloadServer(runtime_on(cores.server), [&] { return floor.Serve(); }, ready);
       });
   if (!server.ok()) return server.status();
   absl::StatusOr<std::unique_ptr<PayloadClient>> client =
-      PayloadClient::Connect(RuntimeOf(variant, bytes, cores.client), server->address());
+      PayloadClient::Connect(runtime_on(cores.client), server->address());
   if (!client.ok()) return client.status();
   const Sides sides{**client, server->pid(), options.no_floor ? nullptr : &floor,
                     variant.one_sided};
@@ -217,8 +243,15 @@ absl::Status Run(const BenchOptions& options) {
       CopyFloor::Create(CopyFloor::BytesFor(options.common.sizes, options.common.outstanding));
   if (!floor.ok()) return floor.status();
   if (options.floor_only) return MeasureFloorAlone(options, *cores, *floor, *report);
+  std::optional<TcpFloor> tcp;
+  if (RunsOverTcp(options.device)) {
+    absl::StatusOr<TcpFloor> created = TcpFloor::Create();
+    if (!created.ok()) return created.status();
+    tcp.emplace(*std::move(created));
+  }
+  const BareTransfer bare{.memory = *floor, .tcp = tcp.has_value() ? &*tcp : nullptr};
   for (const Variant& variant : options.variants) {
-    absl::Status status = MeasureVariant(variant, options, *cores, *floor, *report);
+    absl::Status status = MeasureVariant(variant, options, *cores, bare, *report);
     if (!status.ok()) {
       return absl::Status(status.code(),
                           fmt::format("{}: {}", variant.name, std::string(status.message())));

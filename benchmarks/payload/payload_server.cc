@@ -81,7 +81,9 @@ class PayloadService final : public bench::PayloadBench::Service {
 
 }  // namespace
 
-absl::Status RunPayloadServer(const RuntimeOptions& options, CopyFloor& floor, const Ready& ready) {
+absl::Status RunPayloadServer(const RuntimeOptions& options,
+                              const std::function<absl::Status()>& serve_floor,
+                              const Ready& ready) {
   absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::Start(options);
   if (!runtime.ok()) return runtime.status();
   Executor& executor = (*runtime)->executor(0);
@@ -91,7 +93,7 @@ absl::Status RunPayloadServer(const RuntimeOptions& options, CopyFloor& floor, c
   ready((*server)->address());
   while (true) {
     executor.Run();
-    if (absl::Status status = ServeCopySlice(floor); !status.ok()) return status;
+    if (absl::Status status = serve_floor(); !status.ok()) return status;
   }
 }
 

@@ -4,15 +4,18 @@
 #ifndef VERBENA_BENCHMARKS_PAYLOAD_PAYLOAD_SERVER_H_
 #define VERBENA_BENCHMARKS_PAYLOAD_PAYLOAD_SERVER_H_
 
+#include <functional>
+
 #include "absl/status/status.h"
-#include "verbena/benchmarks/floor/copy_floor.h"
 #include "verbena/benchmarks/harness/server_process.h"
 #include "verbena/rpc/runtime.h"
 
 namespace verbena::benchmarks {
 
-// Serves on the calling thread until the process is killed. Returns only if it fails.
-absl::Status RunPayloadServer(const RuntimeOptions& options, CopyFloor& floor, const Ready& ready);
+// Serves on the calling thread until the process is killed, and calls `serve_floor` for each slice
+// of the floor. Returns only if it fails.
+absl::Status RunPayloadServer(const RuntimeOptions& options,
+                              const std::function<absl::Status()>& serve_floor, const Ready& ready);
 
 }  // namespace verbena::benchmarks
 

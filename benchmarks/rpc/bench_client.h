@@ -46,7 +46,8 @@ struct StreamSlice {
 class BenchClient {
  public:
   static absl::StatusOr<std::unique_ptr<BenchClient>> Connect(const std::string& address,
-                                                              ExecutorMode mode, int core);
+                                                              ExecutorMode mode, int core,
+                                                              const std::string& device = "auto");
 
   const Runtime& runtime() const { return *runtime_; }
 

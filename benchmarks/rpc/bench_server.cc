@@ -66,10 +66,10 @@ class BenchService final : public bench::Bench::Service {
 
 }  // namespace
 
-absl::Status RunBenchServer(const BenchServerOptions& options, FloorMapping& floor,
-                            const Ready& ready) {
-  absl::StatusOr<std::unique_ptr<Runtime>> runtime =
-      Runtime::Start({.mode = options.mode, .cpus = {options.core}, .threads = false});
+absl::Status RunBenchServer(const BenchServerOptions& options,
+                            const std::function<absl::Status()>& serve_floor, const Ready& ready) {
+  absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::Start(
+      {.mode = options.mode, .cpus = {options.core}, .device = options.device, .threads = false});
   if (!runtime.ok()) return runtime.status();
   BenchService service(**runtime);
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(**runtime, {&service});
@@ -80,7 +80,7 @@ absl::Status RunBenchServer(const BenchServerOptions& options, FloorMapping& flo
     const bench::ControlRequest::Action action = service.TakeAction();
     if (action == bench::ControlRequest::QUIT) return absl::OkStatus();
     if (action != bench::ControlRequest::SERVE_FLOOR_SLICE) continue;
-    if (absl::Status status = ServeFloorSlice(floor); !status.ok()) return status;
+    if (absl::Status status = serve_floor(); !status.ok()) return status;
   }
 }
 

@@ -23,8 +23,11 @@ void Drive(Runtime& runtime, Task<void> task) {
 
 std::string WireName(const Runtime& runtime) {
   const std::string& name = runtime.device_names().at(0);
+  if (name.starts_with("tcp")) return "tcp";
   return name.starts_with("soft") ? "shm" : name;
 }
+
+bool RunsOverTcp(const std::string& device) { return device.starts_with("soft:tcp"); }
 
 uint64_t NowNs() { return static_cast<uint64_t>(Clock::Real().Now().time_since_epoch().count()); }
 

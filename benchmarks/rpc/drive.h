@@ -15,9 +15,12 @@ namespace verbena::benchmarks {
 // Runs executor 0, as its mode says, until `task` has ended.
 void Drive(Runtime& runtime, Task<void> task);
 
-// The wire that calls run over: "shm" for the soft device's shared memory, otherwise the RDMA
-// device's name.
+// The wire that calls run over: "shm" for the soft device's shared memory, "tcp" for the soft
+// device over TCP, otherwise the RDMA device's name.
 std::string WireName(const Runtime& runtime);
+
+// Whether a runtime with that option has the soft device over TCP alone.
+bool RunsOverTcp(const std::string& device);
 
 uint64_t NowNs();
 

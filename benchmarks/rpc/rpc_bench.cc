@@ -1,17 +1,20 @@
 // rpc_bench: unary echo through generated stubs between two pinned processes, beside its floor.
 //
-// Slices of calls and of the floor (a bare exchange over shared memory, same size, same number
-// outstanding) alternate on the same two cores, and the medians of each are compared: the floor
-// itself moves fourfold with where the cores sit and what the machine does.
+// Slices of calls and of the floor (a bare exchange over shared memory or TCP, same size, same
+// number outstanding) alternate on the same two cores, and the medians of each are compared: the
+// floor itself moves fourfold with where the cores sit and what the machine does.
 
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_split.h"
 #include "fmt/format.h"
 #include "verbena/benchmarks/floor/floor.h"
+#include "verbena/benchmarks/floor/tcp_floor.h"
 #include "verbena/benchmarks/harness/cores.h"
 #include "verbena/benchmarks/harness/median.h"
 #include "verbena/benchmarks/harness/mode.h"
@@ -31,12 +34,53 @@ constexpr char kHelp[] =
 
 constexpr char kOwnOptionsHelp[] =
     "  --mode M[,M]         busy, adaptive, event (default busy,adaptive)\n"
+    "  --device DEVICE      RuntimeOptions::device of both sides (default auto); with soft:tcp "
+    "the\n"
+    "                       floor goes over TCP, too\n"
     "  --points-only        neither allocations nor what an idle server uses\n";
 
 // Below one slice of each there is nothing to compare.
 constexpr int kSliceMs = 100;
 constexpr uint64_t kWarmUpCalls = 10000;
 constexpr uint64_t kCountedCalls = 100000;
+
+// The bare exchange that calls are compared with: over TCP if the calls go over TCP, otherwise over
+// shared memory.
+class WireFloor {
+ public:
+  static absl::StatusOr<WireFloor> Create(const std::string& device) {
+    WireFloor floor;
+    if (RunsOverTcp(device)) {
+      absl::StatusOr<TcpFloor> tcp = TcpFloor::Create();
+      if (!tcp.ok()) return tcp.status();
+      floor.tcp_.emplace(*std::move(tcp));
+      return floor;
+    }
+    absl::StatusOr<FloorMapping> memory = FloorMapping::Create();
+    if (!memory.ok()) return memory.status();
+    floor.memory_.emplace(*std::move(memory));
+    return floor;
+  }
+
+  absl::Status Serve() {
+    return tcp_.has_value() ? ServeTcpSlice(*tcp_) : ServeFloorSlice(*memory_);
+  }
+  absl::StatusOr<FloorSample> Run(const FloorSlice& slice) {
+    return tcp_.has_value() ? RunTcpSlice(*tcp_, slice) : RunFloorSlice(*memory_, slice);
+  }
+
+ private:
+  WireFloor() = default;
+
+  std::optional<TcpFloor> tcp_;
+  std::optional<FloorMapping> memory_;
+};
+
+struct OwnOptions {
+  std::vector<std::string> modes = {"busy", "adaptive"};
+  std::string device = "auto";
+  bool points_only = false;
+};
 
 struct Point {
   ExecutorMode mode;
@@ -60,7 +104,7 @@ void AddCounters(const bench::ServerCounters& before, const bench::ServerCounter
   };
 }
 
-absl::StatusOr<Row> MeasurePoint(BenchClient& client, FloorMapping& floor, const Point& point,
+absl::StatusOr<Row> MeasurePoint(BenchClient& client, WireFloor& floor, const Point& point,
                                  double seconds) {
   std::vector<double> p50, p99, rate, floor_p50;
   const int rounds = std::max(1, static_cast<int>(seconds * 1000 / (2 * kSliceMs)));
@@ -79,8 +123,8 @@ absl::StatusOr<Row> MeasurePoint(BenchClient& client, FloorMapping& floor, const
     absl::StatusOr<bench::ServerCounters> told =
         client.Control(bench::ControlRequest::SERVE_FLOOR_SLICE);
     if (!told.ok()) return told.status();
-    absl::StatusOr<FloorSample> bare = RunFloorSlice(
-        floor, {.size = point.size, .outstanding = point.outstanding, .duration_ms = kSliceMs});
+    absl::StatusOr<FloorSample> bare =
+        floor.Run({.size = point.size, .outstanding = point.outstanding, .duration_ms = kSliceMs});
     if (!bare.ok()) return bare.status();
     floor_p50.push_back(bare->p50_ns);
   }
@@ -132,18 +176,20 @@ absl::Status MeasureIdle(BenchClient& client) {
   return absl::OkStatus();
 }
 
-absl::Status MeasureMode(ExecutorMode mode, const Options& options, bool points_only,
+absl::Status MeasureMode(ExecutorMode mode, const Options& options, const OwnOptions& own,
                          Report& report) {
   absl::StatusOr<TwoCores> cores = ChooseTwoCores();
   if (!cores.ok()) return cores.status();
-  absl::StatusOr<FloorMapping> floor = FloorMapping::Create();
+  absl::StatusOr<WireFloor> floor = WireFloor::Create(own.device);
   if (!floor.ok()) return floor.status();
   absl::StatusOr<ServerProcess> server = ServerProcess::Start("rpc_bench", [&](const Ready& ready) {
-    return RunBenchServer({.mode = mode, .core = cores->server}, *floor, ready);
+    return RunBenchServer(
+        {.mode = mode, .core = cores->server, .device = own.device}, [&] { return floor->Serve(); },
+        ready);
   });
   if (!server.ok()) return server.status();
   absl::StatusOr<std::unique_ptr<BenchClient>> client =
-      BenchClient::Connect(server->address(), mode, cores->client);
+      BenchClient::Connect(server->address(), mode, cores->client, own.device);
   if (!client.ok()) return client.status();
   for (int size : options.sizes) {
     for (int outstanding : options.outstanding) {
@@ -154,7 +200,7 @@ absl::Status MeasureMode(ExecutorMode mode, const Options& options, bool points_
     }
   }
   report.PrintExtra();
-  if (points_only) return absl::OkStatus();
+  if (own.points_only) return absl::OkStatus();
   if (mode == ExecutorMode::kAdaptive) return MeasureIdle(**client);
   if (absl::Status status = CountAllocations(**client, true); !status.ok()) return status;
   return CountAllocations(**client, false);
@@ -165,16 +211,17 @@ int Main(int argc, char** argv) {
   absl::StatusOr<Options> options = ParseOptions(argc, argv, rest);
   if (!options.ok())
     return fmt::print(stderr, "rpc_bench: {}\n", std::string(options.status().message())), 2;
-  std::vector<std::string> modes = {"busy", "adaptive"};
-  bool points_only = false;
+  OwnOptions own;
   for (size_t i = 0; i < rest.size(); ++i) {
     if (rest[i] == "--help") {
       return fmt::print("{}{}{}", kHelp, kOptionsHelp, kOwnOptionsHelp), 0;
     }
     if (rest[i] == "--points-only") {
-      points_only = true;
+      own.points_only = true;
+    } else if (rest[i] == "--device" && i + 1 < rest.size()) {
+      own.device = rest[++i];
     } else if (rest[i] == "--mode" && i + 1 < rest.size()) {
-      modes = absl::StrSplit(rest[++i], ',');
+      own.modes = absl::StrSplit(rest[++i], ',');
     } else {
       return fmt::print(stderr, "rpc_bench: unknown argument '{}'; see --help\n", rest[i]), 2;
     }
@@ -182,11 +229,11 @@ int Main(int argc, char** argv) {
   absl::StatusOr<Report> report = Report::Open(options->json);
   if (!report.ok())
     return fmt::print(stderr, "rpc_bench: {}\n", std::string(report.status().message())), 2;
-  for (const std::string& name : modes) {
+  for (const std::string& name : own.modes) {
     const absl::StatusOr<ExecutorMode> mode = ParseMode(name);
     if (!mode.ok())
       return fmt::print(stderr, "rpc_bench: {}\n", std::string(mode.status().message())), 2;
-    absl::Status status = MeasureMode(*mode, *options, points_only, *report);
+    absl::Status status = MeasureMode(*mode, *options, own, *report);
     if (!status.ok()) return fmt::print(stderr, "rpc_bench: {}\n", status.ToString()), 1;
   }
   return 0;

@@ -54,7 +54,8 @@ absl::Status Measure(const Options& options, Report& report) {
   constexpr ExecutorMode kMode = ExecutorMode::kBusy;
   absl::StatusOr<ServerProcess> server =
       ServerProcess::Start("stream_bench", [&](const Ready& ready) {
-        return RunBenchServer({.mode = kMode, .core = cores->server}, *floor, ready);
+        return RunBenchServer(
+            {.mode = kMode, .core = cores->server}, [&] { return ServeFloorSlice(*floor); }, ready);
       });
   if (!server.ok()) return server.status();
   absl::StatusOr<std::unique_ptr<BenchClient>> client =

@@ -142,6 +142,17 @@ class WholeRunTest(unittest.TestCase):
         self.assertEqual("-guest,-long", self.filters()["plain"])
         self.assertEqual("-notsan,-guest,-long", self.filters()["tsan"])
 
+    def test_the_tcp_phase_runs_what_other_phases_have_built(self):
+        def flags(**options):
+            return whole_run.tcp_flags(argparse.Namespace(**{"short": False, "all": False, **options}))
+        short = flags(short=True)
+        self.assertIn("--config=asan", short)
+        self.assertIn("--test_tag_filters=tcp,-notcp,-noasan,-guest,-long", short)
+        self.assertIn("--test_env=VERBENA_DEVICE=soft:tcp", short)
+        self.assertNotIn("--config=asan", flags(all=True))
+        self.assertIn("--test_tag_filters=-notcp,-guest", flags(all=True))
+        self.assertIn("--test_tag_filters=-notcp,-guest,-long", flags())
+
     def test_all_runs_long_tests_too(self):
         self.assertEqual("-guest", self.filters(all=True)["plain"])
 
@@ -395,12 +406,12 @@ class BenchDeviceTest(unittest.TestCase):
         return said.getvalue()
 
     def test_a_program_that_takes_a_device_gets_it(self):
-        for name in ("interference_bench", "parameters", "rpc_instructions"):
+        for name in ("rpc,payload", "interference_bench", "parameters", "rpc_instructions"):
             options = bench.arguments(["--only", name, "--device", "rdma:rxe0"])
             self.assertEqual(["--device", "rdma:rxe0"], options.rest)
 
     def test_a_device_for_a_program_that_takes_none_is_refused(self):
-        self.assertIn("--device is not taken by rpc, payload;", self.refusal("--only", "rpc,payload", "--device", "soft"))
+        self.assertIn("--device is not taken by links, kv;", self.refusal("--only", "rpc,links,kv", "--device", "soft"))
 
     def test_a_guest_has_the_devices_rxe_and_siw(self):
         self.assertEqual("rxe", bench.arguments(["--vm"]).device)
@@ -410,6 +421,12 @@ class BenchDeviceTest(unittest.TestCase):
 
 
 class BenchPeersTest(unittest.TestCase):
+    def test_calls_over_tcp_run_through_grpc_too(self):
+        with mock.patch.object(bench, "build_with_grpc", lambda program: [program]):
+            parts = dict(bench.commands_of("rpc", pathlib.Path("/bin"), "soft:tcp"))
+            self.assertEqual(["rpc", "rpc by gRPC"], list(parts))
+            self.assertEqual(["rpc"], list(dict(bench.commands_of("rpc", pathlib.Path("/bin"), "soft"))))
+
     def test_streams_run_through_grpc_too(self):
         with mock.patch.object(bench, "build_with_grpc", lambda program: [program]):
             parts = dict(bench.commands_of("stream", pathlib.Path("/bin")))

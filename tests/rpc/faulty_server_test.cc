@@ -1,7 +1,7 @@
 // A server that breaks its word about memory that was leased to it changes no other byte of the
 // application: it writes late, twice, past the end or with an old key; ends a lease twice, or a
 // lease of another link; or never says that it is done. The server is in this process, in another,
-// and over an RDMA device if VERBENA_DEVICE names one.
+// and over an RDMA device or TCP if VERBENA_DEVICE names one.
 
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -30,10 +30,10 @@ using std::chrono::milliseconds;
 constexpr size_t kBytes = 4096;
 
 // The wire between the faulty server and the client's memory.
-enum class Wire { kInProcess, kSharedMemory, kRdma };
+enum class Wire { kInProcess, kSharedMemory, kNamed };
 
 std::vector<Wire> Wires() {
-  if (RogueDevice() != "soft") return {Wire::kRdma};
+  if (RogueDevice() != "soft") return {Wire::kNamed};
   return {Wire::kInProcess, Wire::kSharedMemory};
 }
 
@@ -465,7 +465,7 @@ TEST_P(FaultyServerTest, AServerThatNeverSaysThatItIsDoneLosesTheLinkAfterTheGra
 }
 
 std::string NameOf(const ::testing::TestParamInfo<Wire>& info) {
-  if (info.param == Wire::kRdma) return "rdma";
+  if (info.param == Wire::kNamed) return "named_device";
   return info.param == Wire::kInProcess ? "in_process" : "shared_memory";
 }
 

@@ -104,10 +104,12 @@ inline std::string EncodeSend(SendHeader send, const std::vector<RogueFrame>& fr
   return bytes;
 }
 
-// The RDMA device that VERBENA_DEVICE names; otherwise the soft device.
+// The RDMA device or the TCP wire that VERBENA_DEVICE names; otherwise the soft device over shared
+// memory.
 inline std::string RogueDevice() {
   const char* const name = std::getenv("VERBENA_DEVICE");
-  return name != nullptr && std::string(name).starts_with("rdma") ? name : "soft";
+  const std::string named = name == nullptr ? "" : name;
+  return named.starts_with("rdma") || named.starts_with("soft:tcp") ? named : "soft";
 }
 
 // Strict leases, whatever the default is, and no checksums, since no rogue computes them.

@@ -21,7 +21,7 @@ COMMON_OPTIONS = ("--size", "--outstanding", "--seconds", "--json")
 
 # Name -> (what it measures, its Bazel target or None).
 BENCHMARKS = {
-    "rpc": ("unary echo through generated stubs, its floor beside it",
+    "rpc": ("unary echo through generated stubs, its floor beside it; over TCP the same by gRPC",
             "//benchmarks/rpc:rpc_bench"),
     "rpc_instructions": ("instructions of a call, per side, against their budget",
                          "//benchmarks/rpc:rpc_instructions"),
@@ -31,7 +31,7 @@ BENCHMARKS = {
                  "//benchmarks/overload:overload_bench"),
     "kv": ("puts and gets of examples/kv on RocksDB by calls, the same in one process beside them",
            "//benchmarks/kv:kv_bench"),
-    "payload": ("payloads read and written, one memcpy beside them; the same by gRPC and UCX",
+    "payload": ("payloads read and written, one memcpy or a TCP stream beside them; the same by gRPC and UCX",
                 "//benchmarks/payload:payload_bench"),
     "interference": ("small calls beside payloads on one link, and payloads beside small calls",
                      "//benchmarks/payload:interference_bench"),
@@ -47,7 +47,7 @@ BENCHMARKS = {
 # Run only if named: their figures do not tell how fast calls are.
 ON_REQUEST = ("parameters",)
 # Run over the device that --device names; the others choose their own.
-TAKE_DEVICE = ("rpc_instructions", "interference", "parameters")
+TAKE_DEVICE = ("rpc", "rpc_instructions", "payload", "interference", "parameters")
 GUEST_DEVICES = ("rxe", "siw")
 
 
@@ -86,7 +86,7 @@ def arguments(words=None):
                              "perftest and ibv_rc_pingpong; --only payload, beside ib_write_bw; "
                              "--only interference; or --only parameters")
     parser.add_argument("--device", metavar="DEVICE",
-                        help="run over DEVICE: soft, or rdma:NAME; only " + ", ".join(TAKE_DEVICE) + " take it. With "
+                        help="run over DEVICE: soft, soft:tcp, or rdma:NAME; only " + ", ".join(TAKE_DEVICE) + " take it. With "
                              "--vm: the guest's RDMA device, rxe (default) or siw")
     parser.add_argument("--seconds", type=float, metavar="N",
                         help="measure each point for N seconds (default 2; for calls in a guest 4)")
@@ -157,9 +157,11 @@ def build_with_grpc(program):
     return [built.stdout.strip()]
 
 
-def commands_of(name, directory):
-    """(name, program) of each part of `name`. The program is None if it is not installed."""
+def commands_of(name, directory, device=None):
+    """(name, program) of each part of `name` over `device`. The program is None if it is not installed."""
     yield name, command_of(name, directory)
+    if name == "rpc" and device and device.startswith("soft:tcp"):
+        yield "rpc by gRPC", build_with_grpc("grpc_bench")
     if name == "stream":
         yield "stream by gRPC", build_with_grpc("grpc_stream_bench")
     if name == "payload":
@@ -274,7 +276,7 @@ def run(options, directory, passed_on, rows):
     failed = []
     for name in options.only:
         print(f"== {name}: {BENCHMARKS[name][0]}", flush=True)
-        for part, command in commands_of(name, directory):
+        for part, command in commands_of(name, directory, options.device):
             is_peer = part != name or BENCHMARKS[name][1] is None
             words = common_options(passed_on) if is_peer else passed_on
             status = subprocess.run([*command, *words], check=False).returncode \

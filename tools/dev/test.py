@@ -15,7 +15,8 @@ import guest_phase
 SCRIPTS = ("tests/consumer/run.sh", "tests/new_service/run.sh", "tests/compdb/run.sh")
 
 # Per phase: its budget in minutes on two cores from a cold cache.
-PHASES = {"plain": 8, "asan": 16, "tsan": 8, "consumer": 6, "guest": 18, "fuzz": 5, "profiles": 12}
+PHASES = {"plain": 8, "asan": 16, "tsan": 8, "tcp": 3, "consumer": 6, "guest": 18, "fuzz": 5,
+          "profiles": 12}
 FUZZ_SECONDS = 10
 
 # The tests of the profiles phase: those whose subject is a device that links and calls run on.
@@ -41,6 +42,12 @@ CONFIGURATIONS = {
 }
 
 
+# What the tcp phase runs: all of these, or in a short run those with the tag.
+TCP_TARGETS = "//tests/rpc/..."
+TCP_TAG = "tcp"
+TCP_WITHOUT = "notcp"
+
+
 def arguments():
     parser = argparse.ArgumentParser(
         prog="./dev test", formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -49,6 +56,8 @@ def arguments():
                "  plain     debug build of every target, and all tests\n"
                "  asan      address and undefined behaviour sanitizers; not tests tagged noasan\n"
                "  tsan      thread sanitizer; not tests tagged notsan\n"
+               "  tcp       tests of //tests/rpc once more, over the soft device's TCP wire; not tests tagged\n"
+               "            notcp. They are built by then\n"
                "  consumer  separate workspaces build services against this one; clangd reads this one\n"
                "  guest     in virtual machines: tests tagged rdma, rdma_cm, two_devices, lossy,\n"
                "            two_hosts, disk or guest; with --all iwarp\n"
@@ -56,8 +65,8 @@ def arguments():
                "  profiles  only with --all: tests of links and calls as if on poorer devices, once for\n"
                "            each of tests/profiles; not tests tagged noprofile. Builds as plain does\n\n"
                "Without --only, --all and targets the run is short: a test runs in asan, in plain only if\n"
-               "it is tagged noasan, and in tsan only if it is tagged threads. A test tagged manual runs\n"
-               "only when it is named, one tagged long only with --all.\n"
+               "it is tagged noasan, in tsan only if it is tagged threads, and in tcp only if it is tagged\n"
+               "tcp. A test tagged manual runs only when it is named, one tagged long only with --all.\n"
                "N counts test cases; a target that fails to build, times out or crashes is one failure.\n\n"
                "example: ./dev test --only asan //tests/transport/... --filter 'TaskTest.*'")
     parser.add_argument("--only", metavar="PHASE[,PHASE]", default="",
@@ -68,7 +77,7 @@ def arguments():
     parser.add_argument("--filter", metavar="PATTERN",
                         help="run the GoogleTest cases that match; the others are not counted")
     parser.add_argument("--runs", type=int, default=1, metavar="N",
-                        help="run each test N times in plain, asan and tsan; guest and consumer run once "
+                        help="run each test N times in plain, asan, tsan and tcp; guest and consumer run once "
                              "(default 1)")
     parser.add_argument("targets", nargs="*", metavar="target",
                         help="Bazel targets (default //..., and the consumer phase)")
@@ -109,7 +118,17 @@ def run_bazel_phase(phase, options):
     flags += ["--build_tests_only", f"--test_tag_filters={tag_filter(configuration, options)}"]
     bazel_events.run("build", flags + targets)
     build_s = time.monotonic() - start
-    flags += ["--test_output=summary", "--test_summary=terse"]
+    status, outcome = run_tests(flags, targets, options)
+    outcome.build_s = build_s
+    if configuration.without and not options.short and status in (0, 3):
+        outcome.skips += [f"{test}: tagged {configuration.without}"
+                          for test in excluded_tests(targets[1:], configuration.without)]
+    return outcome
+
+
+def run_tests(flags, targets, options):
+    """Runs the tests among `targets` that `flags` select. Returns Bazel's status and the outcome."""
+    flags = [*flags, "--test_output=summary", "--test_summary=terse"]
     if options.filter:
         flags.append(f"--test_filter={options.filter}")
     if options.runs > 1:
@@ -117,14 +136,25 @@ def run_bazel_phase(phase, options):
     status, events = bazel_events.run("test", flags + targets)
     bazel_events.show_failures(events)
     outcome = bazel_events.count_cases(events)
-    outcome.build_s = build_s
     # 3: tests failed; 4: no tests among the targets.
     if status not in (0, 3, 4) and not outcome.failures:
         outcome.failures.append(f"bazel test: exit status {status}")
-    if configuration.without and not options.short and status in (0, 3):
-        outcome.skips += [f"{test}: tagged {configuration.without}"
-                          for test in excluded_tests(targets[1:], configuration.without)]
-    return outcome
+    return status, outcome
+
+
+def tcp_flags(options):
+    """How the tcp phase selects its tests, in the configuration that has built them."""
+    configuration = CONFIGURATIONS["asan" if options.short else "plain"]
+    only = [TCP_TAG] if options.short else []
+    kept_out = [TCP_WITHOUT, configuration.without, "guest", "" if options.all else "long"]
+    tags = ",".join(only + [f"-{tag}" for tag in kept_out if tag])
+    return [*configuration.flags, "--keep_going", "--build_tests_only", f"--test_tag_filters={tags}",
+            "--test_env=VERBENA_DEVICE=soft:tcp"]
+
+
+def run_tcp_phase(options):
+    targets = ["--"] + (options.targets or [TCP_TARGETS])
+    return run_tests(tcp_flags(options), targets, options)[1]
 
 
 def run_consumer_phase():
@@ -179,6 +209,8 @@ def run_phase(phase, options):
         return run_profiles_phase(options)
     if phase == "fuzz":
         return run_fuzz_phase()
+    if phase == "tcp":
+        return run_tcp_phase(options)
     if phase == "consumer":
         return run_consumer_phase()
     if phase == "guest":
@@ -200,7 +232,8 @@ def main():
         phase for phase in PHASES
         if (phase != "consumer" or not options.targets) and
         (phase != "fuzz" or (options.all and not options.targets)) and
-        (phase != "profiles" or options.all)]
+        (phase != "profiles" or options.all) and
+        (phase != "tcp" or options.all or options.short)]
     total = bazel_events.Outcome()
     lines = []
     for phase in phases:

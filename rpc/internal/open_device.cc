@@ -121,7 +121,7 @@ bool IsAutomatic(const std::string& name) { return Wanted(name) == "auto"; }
 std::string NameToReopen(const std::string& name, const Device& device) {
   std::string wanted = Wanted(name);
   if (device.kind() == DeviceKind::kSoft) {
-    // What OpenDevices() gave of that kind.
+    // OpenDevices() gives no other class of that kind.
     if (!static_cast<const SoftDevice&>(device).tcp()) return "soft";
     const absl::StatusOr<SoftName> parts =
         IsSoftName(wanted) ? ParseSoftName(wanted) : SoftName{.tcp = TcpWireOptions{}};

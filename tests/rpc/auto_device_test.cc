@@ -46,7 +46,7 @@ class AutoDeviceTest : public RpcTest {
     return runtime.shard(0).devices().back()->in_reserve();
   }
 
-  // What the client's statistics say of that device; empty if they leave it out.
+  // The client's reason for passing that device over; empty if its statistics leave it out.
   std::string PassedOver(const std::string& name) {
     for (const DeviceStats& each : client_runtime_->device_stats(0)) {
       if (each.device == name) return each.passed_over;
@@ -74,7 +74,7 @@ TEST_F(AutoDeviceTest, OnOneHostCallsGoThroughSharedMemory) {
   EXPECT_EQ(InUse(), std::vector<std::string>{OpenDevice("soft").value()->name()});
 }
 
-TEST_F(AutoDeviceTest, WhereSharedMemoryServesNoPortIsOpened) {
+TEST_F(AutoDeviceTest, NoPortIsOpenedIfSharedMemoryServes) {
   Start("auto", "auto");
   ASSERT_EQ(Run(EchoOnce(1, "hello")), absl::OkStatus());
   EXPECT_TRUE(TcpInReserve(*server_runtime_));

@@ -7,8 +7,8 @@ A test runs in the guests of each of its tags. All tests with a tag share the bo
   lossy        the same, once with 1% of the packets lost and once with 5%
   two_hosts    a guest, with a server in a second guest
   disk         a guest with three disks
-With --all, tests tagged iwarp also run over siw, two_hosts also over siw and by rdma_cm, and disk
-checks more. Tests tagged guest boot guests of their own, unless they also have one of the tags
+With --all, tests tagged two_networks run in a guest, whose kernel has netem, tests tagged iwarp also
+run over siw, two_hosts also over siw and by rdma_cm, and disk checks more. Tests tagged guest boot guests of their own, unless they also have one of the tags
 above: then they only run inside its guests.
 """
 
@@ -87,6 +87,7 @@ BOOTS = [*(Boot(f"rxe, half {part + 1}", "rdma", [], {"VERBENA_DEVICE": "rdma:rx
          Boot.two_hosts("two hosts", "rxe", {"VERBENA_DEVICE": "auto"}),
          Boot.disks("disks")]
 MORE_BOOTS = [Boot("siw", "iwarp", ["--device", "siw"], {"VERBENA_DEVICE": "rdma:siw0"}),
+              Boot("two networks", "two_networks", ["--device", "none"], {}),
               Boot.disks("disks, every flush point", {"VERBENA_POWER_LOSS": "all"}),
               Boot.two_hosts("two hosts, rdma_cm", "rxe", RDMA_CM),
               Boot.two_hosts("two hosts, siw", "siw")]

@@ -42,7 +42,7 @@ CONFIGURATIONS = {
 }
 
 
-# What the tcp phase runs: all of these, or in a short run those with the tag.
+# The tcp phase runs all of these, or in a short run those with the tag.
 TCP_TARGETS = "//tests/rpc/..."
 TCP_TAG = "tcp"
 TCP_WITHOUT = "notcp"
@@ -60,7 +60,7 @@ def arguments():
                "            notcp. They are built by then\n"
                "  consumer  separate workspaces build services against this one; clangd reads this one\n"
                "  guest     in virtual machines: tests tagged rdma, rdma_cm, two_devices, lossy,\n"
-               "            two_hosts, disk or guest; with --all iwarp\n"
+               "            two_hosts, disk or guest; with --all iwarp and two_networks\n"
                "  fuzz      only with --all: ./dev fuzz, ten seconds for each target\n"
                "  profiles  only with --all: tests of links and calls as if on poorer devices, once for\n"
                "            each of tests/profiles; not tests tagged noprofile. Builds as plain does\n\n"

@@ -8,8 +8,9 @@ A test runs in the guests of each of its tags. All tests with a tag share the bo
   two_hosts    a guest, with a server in a second guest
   disk         a guest with three disks
 With --all, tests tagged two_networks run in a guest, whose kernel has netem, tests tagged iwarp also
-run over siw, two_hosts also over siw and by rdma_cm, and disk checks more. Tests tagged guest boot guests of their own, unless they also have one of the tags
-above: then they only run inside its guests.
+run over siw, two_hosts also over siw and by rdma_cm, and disk checks more. Tests tagged guest boot
+guests of their own, unless they also have one of the tags above: then they only run inside its
+guests.
 """
 
 import concurrent.futures

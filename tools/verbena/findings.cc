@@ -62,14 +62,15 @@ class Examination {
     if (host_.container) {
       Advise(
           "no RDMA device is visible in this container: the soft device serves processes of one "
-          "host and user",
+          "host and user through shared memory, and other hosts over TCP",
           "run the container with --device /dev/infiniband --cap-add IPC_LOCK, where the host "
           "has a device");
       return;
     }
     const std::string interface = host_.interfaces.empty() ? "eth0" : host_.interfaces.front();
     Advise(
-        "there is no RDMA device: the soft device serves processes of one host and user",
+        "there is no RDMA device: the soft device serves processes of one host and user through "
+        "shared memory, and other hosts over TCP",
         HasModule("rdma_rxe")
             ? fmt::format("rdma link add rxe0 type rxe netdev {}", interface)
             : fmt::format("modprobe rdma_rxe && rdma link add rxe0 type rxe netdev {}", interface));

@@ -11,7 +11,6 @@
 #include "verbena/rpc/internal/soft_name.h"
 #include "verbena/transport/connect/rdma_cm_address.h"
 #include "verbena/transport/coro/status_macros.h"
-#include "verbena/transport/log/check.h"
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/soft/soft_device.h"
 #include "verbena/transport/verbs/port_choice.h"
@@ -123,9 +122,9 @@ std::string NameToReopen(const std::string& name, const Device& device) {
   if (device.kind() == DeviceKind::kSoft) {
     // OpenDevices() gives no other class of that kind.
     if (!static_cast<const SoftDevice&>(device).tcp()) return "soft";
-    const absl::StatusOr<SoftName> parts =
-        IsSoftName(wanted) ? ParseSoftName(wanted) : SoftName{.tcp = TcpWireOptions{}};
-    VERBENA_CHECK(parts.ok() && parts->tcp.has_value()) << wanted;
+    if (!IsSoftName(wanted)) return TcpName({});
+    const absl::StatusOr<SoftName> parts = ParseSoftName(wanted);
+    if (!parts.ok() || !parts->tcp.has_value()) return TcpName({});
     return TcpName(*parts->tcp);
   }
   if (wanted != "auto" && wanted != "rdma" && wanted != kRdmaPrefix) return wanted;

@@ -14,8 +14,8 @@
 
 namespace verbena {
 
-// A server's policy for a client over RoCE version 2 or TCP whose GID, an IP address, is not the one
-// that it connects from (docs/peers.md).
+// A server's policy for a client over RoCE version 2 or TCP whose GID, an IP address, is not the
+// one that it connects from (docs/peers.md).
 enum class ClaimedAddress : uint8_t {
   kIgnore,  // not compared
   kLog,     // serves it, and warns in the log, once in ten minutes

@@ -2,8 +2,8 @@
 //
 // On RoCE version 2 and over TCP a GID is an IP address, to which the server sends or connects. A
 // peer that connects from another address of the same family may claim an address that is not its
-// own, so that the server reaches for a third host. Or its host has a network for storage beside the one that it
-// connects by.
+// own, so that the server reaches for a third host. Or its host has a network for storage beside
+// the one that it connects by.
 
 #ifndef VERBENA_TRANSPORT_CONNECT_CLAIMED_ADDRESS_H_
 #define VERBENA_TRANSPORT_CONNECT_CLAIMED_ADDRESS_H_
@@ -17,8 +17,8 @@ namespace verbena::internal {
 
 // `peer` is MessageStream::peer(). PERMISSION_DENIED, with both addresses, if `offer` claims
 // another address than the peer has. OK if the addresses are equal, or cannot be compared: the link
-// is neither RoCE version 2 nor TCP, `peer` is not an IP address, the families differ, or one of the addresses
-// is loopback or link-local.
+// is neither RoCE version 2 nor TCP, `peer` is not an IP address, the families differ, or one of
+// the addresses is loopback or link-local.
 absl::Status CheckClaimedAddress(const std::string& peer, const LinkParameters& offer);
 
 }  // namespace verbena::internal

@@ -128,6 +128,8 @@ MUTANTS = [
            "*RefusalIsSentNoLaterThanTheProgressThatItTakesBack"),
     Mutant("kBlockedSocketForgotten", "//tests/transport/soft:tcp_wire_test",
            "*PeerThatStopsReadingFillsItsRingsAndNothingElse"),
+    Mutant("kFailedDialEndsSession", "//tests/transport/soft:tcp_hostile_test",
+           "*PeerThatCannotBeDialedDialsItself"),
     # connect, control verbs
     Mutant("kServerSendsBeforeReady", "//tests/transport/link:handshake_order_test",
            "*TheServersQueuePairSendsOnlyOnceReadyHasCome"),

@@ -54,6 +54,7 @@ enum class PlantedFault {
   kUnaskedAnswersTaken,         // answers arrive over lanes that have sent no request
   kProgressBeforeRefusal,       // a target says that it consumed a request before it refuses it
   kBlockedSocketForgotten,      // what a full socket did not take is never sent
+  kFailedDialEndsSession,       // a peer that cannot be dialed gets no time to dial itself
   // connect, control verbs
   kServerSendsBeforeReady,    // a server sends to a queue pair whose owner has not said Ready
   kControlOrderLost,          // a control job overtakes another of its queue pair

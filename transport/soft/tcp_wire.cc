@@ -331,7 +331,7 @@ void TcpWire::Expire() {
     }
   }
   for (const DeviceAddress& address : silent) {
-    EndSession(address, absl::DeadlineExceededError("the peer did not dial"));
+    EndSession(address, absl::DeadlineExceededError("it was not reached, and did not dial"));
   }
   for (const auto& [address, cqs] : failed) {
     if (TcpSession* session = FindSession(address); session != nullptr) FailLanes(*session, cqs);

@@ -22,6 +22,8 @@ namespace {
 constexpr Duration kDialPatience = std::chrono::seconds(5);  // (start)
 // Longer than the peer's own patience, so that it is the peer who says that its dial failed.
 constexpr Duration kAskPatience = std::chrono::seconds(10);
+// For the peer's dial, if ours has failed. (start)
+constexpr Duration kPeersTurn = std::chrono::seconds(1);
 constexpr size_t kMaxSessions = 4096;
 // Lane connections of one session: more than two devices make in practice, and a bound for a faulty
 // peer.
@@ -95,7 +97,11 @@ void TcpWire::OnDialFailed(TcpConnection& connection) {
   if (connection.kind == TcpGreeting::Kind::kLanes) {
     FailLanes(*session, connection.cqs);
   } else if (session->dialing == connection.id) {
-    EndSession(connection.address, absl::UnavailableError("it cannot be reached"));
+    // A firewall may forbid our direction alone: the peer, which wants to reach us too, may dial.
+    session->dialing = 0;
+    session->deadline =
+        SaturatingAdd(now_, VERBENA_MUTANT(kFailedDialEndsSession) ? Duration::zero() : kPeersTurn);
+    Until(session->deadline);
   }
 }
 

@@ -72,10 +72,12 @@ class RawTcpPeer {
   static constexpr uint64_t kCq = 1025;  // of ours, as we say
   static constexpr uint32_t kQpn = 0x4321;
 
-  // Opens a control connection to `device` under an address that nobody listens on.
-  explicit RawTcpPeer(Device& device) : port_(device.QueryPort(1)->lid), control_(port_) {
+  // Opens a control connection to `device` under an address of `lid`, by default one that nobody
+  // listens on.
+  explicit RawTcpPeer(Device& device, uint16_t lid = 1)
+      : port_(device.QueryPort(1)->lid), control_(port_) {
     address_.gid = *device.QueryGid(1, 0);
-    address_.lid = 1;
+    address_.lid = lid;
     EXPECT_TRUE(control_.Send(Encode(Greeting(TcpGreeting::Kind::kControl))));
     std::array<std::byte, TcpGreeting::kBytes> answer;
     EXPECT_TRUE(control_.Receive(answer));

@@ -2,6 +2,8 @@
 // at most. A message shows when its last byte is there. What is forged is refused, as over any
 // wire.
 
+#include <poll.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -17,6 +19,7 @@
 #include "tests/transport/soft/raw_tcp_peer.h"
 #include "tests/transport/soft/two_processes.h"
 #include "verbena/transport/coro/clock.h"
+#include "verbena/transport/soft/tcp_socket.h"
 #include "verbena/transport/soft/tcp_wire.h"
 
 namespace verbena::internal::soft {
@@ -349,6 +352,21 @@ TEST_F(TcpHostileTest, StrangerCannotTakeTheNameOfAPeer) {
   // The session of the first one stands.
   peer.CqOf(victim_->qp()->qp_num);
   ExpectOthersUnharmed();
+}
+
+// A firewall lets connections pass in one direction only.
+TEST_F(TcpHostileTest, PeerThatCannotBeDialedDialsItself) {
+  TcpListener wall = ListenTcp("127.0.0.1", 0).value();
+  ASSERT_TRUE(victim_->ToInit(victim_->qp()).ok());
+  ASSERT_TRUE(
+      victim_->ToRtr(victim_->qp(), wall.address.gid, RawTcpPeer::kQpn, wall.address.lid).ok());
+  pollfd dialed{.fd = wall.socket.get(), .events = POLLIN, .revents = 0};
+  ASSERT_EQ(poll(&dialed, 1, 15'000), 1);
+  ASSERT_TRUE(AcceptTcp(wall.socket.get()).ok());  // and closed at once
+  RawTcpPeer peer(*device_, wall.address.lid);
+  const TcpControl resolve = peer.Hear();
+  EXPECT_EQ(resolve.kind, TcpControl::Kind::kResolve);
+  EXPECT_EQ(resolve.qpn, RawTcpPeer::kQpn);
 }
 
 TEST_F(TcpHostileTest, ControlMessageThatMakesNoSenseEndsItsSession) {

@@ -71,7 +71,9 @@ absl::StatusOr<std::shared_ptr<Rnic>> Rnic::Create(const SoftDeviceOptions& opti
   if (options.tcp.has_value()) {
     VERBENA_ASSIGN_OR_RETURN(listener, ListenTcp(options.tcp->address, options.tcp->port));
   } else {
-    listener.address.gid = LocalDevices::Get().NewGid(/*predictable=*/!options.engine_thread);
+    listener.address.gid = options.gid.has_value()
+                               ? *options.gid
+                               : LocalDevices::Get().NewGid(/*predictable=*/!options.engine_thread);
   }
   std::shared_ptr<Rnic> rnic(new Rnic(options, std::move(share), listener.address));
   if (rnic->async_events_.fd() < 0 || (options.engine_thread && rnic->engine_.doorbell_fd() < 0)) {

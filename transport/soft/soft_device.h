@@ -74,6 +74,9 @@ struct SoftDeviceOptions {
   // A TCP wire beside the others, or, with `shared_memory` false, instead of them: then only the
   // device itself is reached otherwise. Its rings have at most 16 MiB.
   std::optional<TcpWireOptions> tcp = std::nullopt;
+  // The GID of a device without TCP, for a caller that has a plan for GIDs. Absent: one that no
+  // other device has. Another process's device of the same GID makes Create fail.
+  std::optional<ibv_gid> gid = std::nullopt;
 };
 
 class SoftDevice final : public Device {

@@ -1,0 +1,63 @@
+#include "verbena/transport/soft/preload/rdma_cm_acceptor.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "verbena/transport/log/mutant.h"
+
+namespace verbena::internal::preload {
+namespace {
+
+// How long it leaves connections waiting when the process has no descriptors left.
+constexpr auto kPause = std::chrono::milliseconds(100);
+
+bool OutOfResources(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+}
+
+}  // namespace
+
+CmAcceptor::Silent::Silent(CmAcceptor& acceptor, soft::UniqueFd socket)
+    : acceptor_(acceptor),
+      stream_(std::make_unique<CmStream>(std::move(socket), /*connecting=*/false, *this)) {
+  if (!VERBENA_MUTANT(kCmSilenceUnbounded)) stream_->SetTimeLimit(acceptor.request_time_);
+}
+
+void CmAcceptor::Silent::OnStreamMessage(const CmMessage& message) {
+  stream_->ClearTimeLimit();
+  if (message.kind == CmKind::kRequest) acceptor_.listener_.OnRequest(stream_, message);
+  acceptor_.silent_.erase(self);
+}
+
+void CmAcceptor::Silent::OnStreamLost(int /*error*/) { acceptor_.silent_.erase(self); }
+
+CmAcceptor::CmAcceptor(soft::UniqueFd socket, CmRequestListener& listener,
+                       std::chrono::milliseconds request_time)
+    : socket_(std::move(socket)),
+      listener_(listener),
+      request_time_(request_time),
+      watch_(CmLoop::Instance().Watch(socket_.get(), EPOLLIN, *this)) {}
+
+CmAcceptor::~CmAcceptor() { CmLoop::Instance().Forget(watch_); }
+
+// One connection each time: epoll reports the next.
+void CmAcceptor::OnReady(uint32_t /*events*/) {
+  soft::UniqueFd accepted(accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (!accepted) {
+    if (OutOfResources(errno)) {
+      CmLoop::Instance().Change(watch_, 0);
+      CmLoop::Instance().SetDeadline(watch_, kPause);
+    }
+    return;
+  }
+  if (silent_.size() >= kMostSilent && !VERBENA_MUTANT(kCmStrangersUnbounded)) return;
+  silent_.emplace_front(*this, std::move(accepted));
+  silent_.front().self = silent_.begin();
+}
+
+void CmAcceptor::OnDeadline() { CmLoop::Instance().Change(watch_, EPOLLIN); }
+
+}  // namespace verbena::internal::preload

@@ -1,0 +1,55 @@
+#include "verbena/transport/soft/preload/rdma_cm_addresses.h"
+
+#include <cerrno>
+
+#include "verbena/transport/soft/control_socket.h"
+
+namespace verbena::internal::preload {
+
+socklen_t AddressBytes(const sockaddr& address) {
+  if (address.sa_family == AF_INET) return sizeof(sockaddr_in);
+  return address.sa_family == AF_INET6 ? sizeof(sockaddr_in6) : 0;
+}
+
+bool IsAnyAddress(const sockaddr& address) {
+  if (address.sa_family == AF_INET) {
+    return reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr == htonl(INADDR_ANY);
+  }
+  const auto& six = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+  return address.sa_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&six);
+}
+
+in_port_t AddressPort(const sockaddr& address) {
+  if (address.sa_family == AF_INET) return reinterpret_cast<const sockaddr_in&>(address).sin_port;
+  if (address.sa_family == AF_INET6) {
+    return reinterpret_cast<const sockaddr_in6&>(address).sin6_port;
+  }
+  return 0;
+}
+
+int SourceAddressFor(const sockaddr& destination, sockaddr_storage& source) {
+  // Connecting a datagram socket sends nothing; it asks the routing tables.
+  const soft::UniqueFd probe(socket(destination.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!probe) return errno;
+  sockaddr_storage target = {};
+  // Port 0 is refused by some kernels.
+  if (destination.sa_family == AF_INET) {
+    auto& four = reinterpret_cast<sockaddr_in&>(target);
+    four = reinterpret_cast<const sockaddr_in&>(destination);
+    four.sin_port = htons(1);
+  } else {
+    auto& six = reinterpret_cast<sockaddr_in6&>(target);
+    six = reinterpret_cast<const sockaddr_in6&>(destination);
+    six.sin6_port = htons(1);
+  }
+  const auto& address = reinterpret_cast<const sockaddr&>(target);
+  if (connect(probe.get(), &address, AddressBytes(address)) != 0) return errno;
+  socklen_t bytes = sizeof(source);
+  source = {};
+  if (getsockname(probe.get(), reinterpret_cast<sockaddr*>(&source), &bytes) != 0) return errno;
+  if (source.ss_family == AF_INET) reinterpret_cast<sockaddr_in&>(source).sin_port = 0;
+  if (source.ss_family == AF_INET6) reinterpret_cast<sockaddr_in6&>(source).sin6_port = 0;
+  return 0;
+}
+
+}  // namespace verbena::internal::preload

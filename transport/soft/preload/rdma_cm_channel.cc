@@ -1,0 +1,69 @@
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <utility>
+
+#include "verbena/transport/soft/preload/rdma_cm_id.h"
+
+namespace verbena::internal::preload {
+
+CmEvent::CmEvent(CmId& subject, rdma_cm_event_type type, int error)
+    : rdma_cm_event{}, held(&subject) {
+  id = &subject;
+  event = type;
+  status = error;
+  param.conn.private_data = nullptr;
+}
+
+std::unique_ptr<CmChannel> CmChannel::Create() {
+  // A semaphore: each read takes one event's count.
+  const int counter = eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC);
+  if (counter < 0) return nullptr;
+  std::unique_ptr<CmChannel> channel(new CmChannel);
+  channel->fd = counter;
+  return channel;
+}
+
+CmChannel::~CmChannel() { close(fd); }
+
+void CmChannel::Post(std::unique_ptr<CmEvent> event) {
+  events_.push_back(std::move(event));
+  const uint64_t one = 1;
+  // Its limit is 2^64 - 2 events.
+  [[maybe_unused]] const ssize_t written = write(fd, &one, sizeof(one));
+}
+
+std::unique_ptr<CmEvent> CmChannel::Pop() {
+  if (events_.empty()) return nullptr;
+  std::unique_ptr<CmEvent> event = std::move(events_.front());
+  events_.pop_front();
+  return event;
+}
+
+std::deque<std::unique_ptr<CmEvent>> CmChannel::Remove(const CmId& id) {
+  std::deque<std::unique_ptr<CmEvent>> removed;
+  std::deque<std::unique_ptr<CmEvent>> kept;
+  for (std::unique_ptr<CmEvent>& event : events_) {
+    (event->held == &id ? removed : kept).push_back(std::move(event));
+  }
+  events_ = std::move(kept);
+  // A thread in Wait may have taken a count already: then poll finds none, and that thread looks
+  // again.
+  for (size_t i = 0; i < removed.size(); ++i) {
+    pollfd ready{.fd = fd, .events = POLLIN, .revents = 0};
+    if (poll(&ready, 1, 0) != 1) break;
+    Wait();
+  }
+  return removed;
+}
+
+int CmChannel::Wait() const {
+  uint64_t count;
+  return read(fd, &count, sizeof(count)) == sizeof(count) ? 0 : errno;
+}
+
+}  // namespace verbena::internal::preload

@@ -1,0 +1,72 @@
+// CmStream: a TCP connection between two connection managers, one CmMessage after the other.
+//
+// Everything a peer sends is bounded: the stream holds one message at most, and a message that
+// DecodeCmMessage refuses ends it. All methods run under CmLoop's lock.
+
+#ifndef VERBENA_TRANSPORT_SOFT_PRELOAD_RDMA_CM_STREAM_H_
+#define VERBENA_TRANSPORT_SOFT_PRELOAD_RDMA_CM_STREAM_H_
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include "verbena/transport/soft/control_socket.h"
+#include "verbena/transport/soft/preload/rdma_cm_loop.h"
+#include "verbena/transport/soft/preload/rdma_cm_message.h"
+
+namespace verbena::internal::preload {
+
+// Owns a stream, and may destroy it in each of these calls.
+class CmStreamOwner {
+ public:
+  // The connection is there. Only for streams that connect.
+  virtual void OnStreamConnected() = 0;
+  virtual void OnStreamMessage(const CmMessage& message) = 0;
+  // The stream is of no more use. `error` is an errno: ECONNRESET if the peer closed it, EPROTO if
+  // the peer sent what is no message, ETIMEDOUT after its time limit.
+  virtual void OnStreamLost(int error) = 0;
+
+ protected:
+  ~CmStreamOwner() = default;
+};
+
+class CmStream final : private CmReadyListener {
+ public:
+  // Takes a socket that does not block. `connecting`: its connect() is under way.
+  CmStream(soft::UniqueFd socket, bool connecting, CmStreamOwner& owner);
+  ~CmStream();
+  CmStream(const CmStream&) = delete;
+  CmStream& operator=(const CmStream&) = delete;
+
+  // Hands the stream to another owner.
+  void SetOwner(CmStreamOwner& owner) { owner_ = &owner; }
+  // Ends the stream with ETIMEDOUT `after` from now; no time limit after ClearTimeLimit.
+  void SetTimeLimit(std::chrono::milliseconds after);
+  void ClearTimeLimit();
+
+  // Sends it, now or as soon as the socket takes it. A lost connection is reported later. Returns
+  // false, and sends nothing, if the peer has not taken what was sent before.
+  bool Send(const CmMessage& message);
+
+  int fd() const { return socket_.get(); }
+
+ private:
+  void OnReady(uint32_t events) override;
+  void OnDeadline() override;
+  // False if the connection is lost; then `*error` is set.
+  bool Flush(int* error);
+  void Read();
+
+  const soft::UniqueFd socket_;
+  CmStreamOwner* owner_;
+  bool connecting_;
+  uint64_t watch_;
+  size_t received_ = 0;
+  std::array<uint8_t, kCmMessageBytes> incoming_ = {};
+  std::vector<uint8_t> outgoing_;  // at most kMostOutgoing messages
+};
+
+}  // namespace verbena::internal::preload
+
+#endif  // VERBENA_TRANSPORT_SOFT_PRELOAD_RDMA_CM_STREAM_H_

@@ -12,15 +12,9 @@
 #include "verbena/transport/soft/rnic.h"
 
 namespace verbena::internal::soft {
-namespace {
 
-// How long a CQ that was polled may go unpolled before the engine takes over.
-constexpr Duration kTick = std::chrono::milliseconds(5);
-
-}  // namespace
-
-Engine::Engine(Rnic& rnic, Clock& clock, bool threaded)
-    : rnic_(rnic), clock_(clock), threaded_(threaded) {
+Engine::Engine(Rnic& rnic, Clock& clock, bool threaded, Duration tick)
+    : rnic_(rnic), clock_(clock), threaded_(threaded), tick_(tick) {
   if (threaded_) doorbell_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
 }
 
@@ -48,7 +42,7 @@ void Engine::Run() {
     FireTimers();
     if (clock_.Now() >= next_tick_) {
       rnic_.TickCompletionQueues();
-      next_tick_ = clock_.Now() + kTick;
+      next_tick_ = clock_.Now() + tick_;
     }
     Sleep();
   }

@@ -26,7 +26,8 @@ class Rnic;
 
 class Engine {
  public:
-  Engine(Rnic& rnic, Clock& clock, bool threaded);
+  // `tick`: SoftDeviceOptions::unpolled_after.
+  Engine(Rnic& rnic, Clock& clock, bool threaded, Duration tick);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
   ~Engine();
@@ -64,6 +65,7 @@ class Engine {
   Rnic& rnic_;
   Clock& clock_;
   const bool threaded_;
+  const Duration tick_;
   int doorbell_fd_ = -1;
   std::thread thread_;
   std::atomic<bool> stop_{false};

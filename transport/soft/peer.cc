@@ -5,12 +5,6 @@
 #include <sys/uio.h>
 
 namespace verbena::internal::soft {
-namespace {
-
-// Below this a system call costs more than the target's help.
-constexpr uint64_t kLeastByKernel = 8192;
-
-}  // namespace
 
 void Peer::Wake(CqControl& control) {
   control.doorbell.Ring([&] {
@@ -20,7 +14,7 @@ void Peer::Wake(CqControl& control) {
 
 bool Peer::CanReach(const MemoryLocation& where, uint64_t bytes) const {
   if (Map(where, bytes) != nullptr) return true;
-  return parts_.pid != 0 && bytes >= kLeastByKernel &&
+  return parts_.pid != 0 && bytes >= parts_.least_by_kernel &&
          !kernel_refuses_.load(std::memory_order_relaxed);
 }
 

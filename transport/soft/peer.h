@@ -60,6 +60,8 @@ struct PeerParts {
   // For a peer in another process; 0 and none for one in ours.
   pid_t pid = 0;
   UniqueFd pid_fd{};
+  // SoftDeviceOptions::least_kernel_copy_bytes.
+  uint64_t least_by_kernel = 0;
 };
 
 class Peer {

@@ -129,7 +129,7 @@ Rnic::Rnic(const SoftDeviceOptions& options, std::shared_ptr<DeviceShare> share,
       windows_(memory_, share_->tables()),
       slots_(std::make_unique<QpSlot[]>(kMaxQueuePairs)),
       wire_(*this),
-      engine_(*this, clock_, options.engine_thread) {
+      engine_(*this, clock_, options.engine_thread, options.unpolled_after) {
   // QPN 0 and 1 mean something in verbs; the generation above the slot's index is never 0.
   for (uint32_t slot = 0; slot < options_.max_queue_pairs; ++slot)
     free_qpns_.push_back(kMaxQueuePairs | slot);

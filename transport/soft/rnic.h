@@ -70,6 +70,7 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
 
   const std::string& name() const { return options_.name; }
   bool direct_copies() const { return options_.direct_copies; }
+  uint64_t least_kernel_copy_bytes() const { return options_.least_kernel_copy_bytes; }
   ibv_context* context() { return &context_; }
   const DeviceAddress& address() const { return address_; }
   const DeviceCapabilities& capabilities() const { return capabilities_; }

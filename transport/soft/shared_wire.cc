@@ -278,7 +278,8 @@ absl::Status SharedWire::HandleHello(Connection& connection, ControlSocket::Rece
                 .doorbell = std::move(received.descriptors[2]),
                 .keep_alive = share,
                 .pid = connection.socket->pid(),
-                .pid_fd = UniqueFd(pid_fd < 0 ? -1 : fcntl(pid_fd, F_DUPFD_CLOEXEC, 0))}));
+                .pid_fd = UniqueFd(pid_fd < 0 ? -1 : fcntl(pid_fd, F_DUPFD_CLOEXEC, 0)),
+                .least_by_kernel = rnic_.least_kernel_copy_bytes()}));
   // Before its QPs are connected, so that the first one-sided operation finds them mapped.
   connection.told_of_arenas = true;
   for (const std::shared_ptr<const SharedArena>& arena : rnic_.arenas().All()) {

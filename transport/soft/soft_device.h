@@ -77,6 +77,13 @@ struct SoftDeviceOptions {
   // The GID of a device without TCP, for a caller that has a plan for GIDs. Absent: one that no
   // other device has. Another process's device of the same GID makes Create fail.
   std::optional<ibv_gid> gid = std::nullopt;
+  // The smallest one-sided operation that is copied by the kernel, on memory that the target's
+  // device did not allocate. Smaller ones are left to the target, which is faster if it polls, and
+  // slow if it waits for the bytes themselves.
+  uint64_t least_kernel_copy_bytes = 8192;
+  // How long a CQ may go unpolled before the engine makes progress for it. The engine wakes as
+  // often while a CQ is polled.
+  Duration unpolled_after = std::chrono::milliseconds(5);
 };
 
 class SoftDevice final : public Device {

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <climits>
 #include <cstdio>
 #include <cstring>
@@ -58,7 +59,10 @@ void AcknowledgeAll(SoftDevice& device, ibv_event_type type, T& object) {
 }  // namespace
 
 absl::StatusOr<Context*> Context::Open(ibv_device* visible) {
-  SoftDeviceOptions options{.name = visible->name};
+  SoftDeviceOptions options{.name = visible->name,
+                            // Programs wait for bytes as well as for completions.
+                            .least_kernel_copy_bytes = 1,
+                            .unpolled_after = std::chrono::microseconds(250)};
   std::random_device random;
   absl::Status status;
   for (int attempt = 0; attempt < kLidAttempts; ++attempt) {
@@ -78,6 +82,8 @@ absl::StatusOr<Context*> Context::Open(ibv_device* visible) {
 
 Context::Context(ibv_device* visible, std::unique_ptr<SoftDevice> device, uint16_t lid)
     : device_(std::move(device)), lid_(lid) {
+  const absl::StatusOr<ibv_port_attr> port = device_->QueryPort(1);
+  addressed_by_lid_ = port.ok() && port->lid != 0;
   ibv_context& context = verbs_.context;
   context.device = visible;
   context.cmd_fd = -1;
@@ -151,8 +157,10 @@ absl::StatusOr<ibv_port_attr> Context::QueryPort(uint8_t port) {
 }
 
 ibv_ah_attr Context::Resolve(const ibv_ah_attr& address) const {
-  if (address.is_global != 0) return address;
+  if (addressed_by_lid_) return address;
   ibv_ah_attr resolved = address;
+  resolved.dlid = 0;
+  if (address.is_global != 0) return resolved;
   resolved.is_global = 1;
   resolved.grh = {};
   resolved.grh.dgid = GidOfLid(address.dlid);

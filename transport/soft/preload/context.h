@@ -49,6 +49,8 @@ class Context {
 
   std::unique_ptr<SoftDevice> device_;
   const uint16_t lid_;
+  // Whether the device itself has a LID, and knows those of its peers.
+  bool addressed_by_lid_ = false;
   verbs_context verbs_{};
 };
 

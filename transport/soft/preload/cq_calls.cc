@@ -5,8 +5,8 @@
 #include <poll.h>
 
 #include <cerrno>
-#include <memory>
 #include <climits>
+#include <memory>
 
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/soft/preload/calls.h"

@@ -21,8 +21,7 @@ bool OutOfResources(int error) {
 }  // namespace
 
 CmAcceptor::Silent::Silent(CmAcceptor& acceptor, soft::UniqueFd socket)
-    : acceptor_(acceptor),
-      stream_(std::make_unique<CmStream>(std::move(socket), /*connecting=*/false, *this)) {
+    : acceptor_(acceptor), stream_(std::make_unique<CmStream>(std::move(socket), *this)) {
   if (!VERBENA_MUTANT(kCmSilenceUnbounded)) stream_->SetTimeLimit(acceptor.request_time_);
 }
 

@@ -8,7 +8,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <random>
 #include <utility>
 
 #include "verbena/transport/soft/preload/rdma_cm_addresses.h"
@@ -24,11 +23,6 @@ namespace {
 constexpr auto kAnswerTime = std::chrono::seconds(60);
 constexpr int kSmallestBacklog = 128;
 constexpr int kLargestBacklog = 1024;
-
-uint32_t RandomPsn() {
-  std::random_device random;
-  return random() & 0xffffff;
-}
 
 // What rdma_connect and rdma_accept use if the program passes no parameters.
 rdma_conn_param DefaultParameters() {
@@ -66,11 +60,11 @@ void SetPrivateData(const void* data, uint8_t bytes, CmMessage& message) {
 }
 
 // The request or reply that offers `parameters`. 0 or an errno.
-int MakeOffer(const CmId& id, CmKind kind, const rdma_conn_param& parameters, CmMessage& message) {
+int MakeOffer(CmId& id, CmKind kind, const rdma_conn_param& parameters, CmMessage& message) {
   message.kind = kind;
   if (const int error = CmDevices::Describe(id, message); error != 0) return error;
   message.qpn = (id.qp != nullptr ? id.qp->qp_num : parameters.qp_num) & 0xffffff;
-  message.psn = RandomPsn();
+  message.psn = id.guarded().terms.psn;
   message.responder_resources = parameters.responder_resources;
   message.initiator_depth = parameters.initiator_depth;
   message.retry_count = parameters.retry_count;
@@ -85,16 +79,11 @@ int MakeOffer(const CmId& id, CmKind kind, const rdma_conn_param& parameters, Cm
 void StartConnecting(CmId& id, const CmMessage& request) {
   CmId::Guarded& guarded = id.guarded();
   guarded.state = CmState::kConnecting;
-  guarded.terms.psn = request.psn;
   guarded.terms.responder_resources = request.responder_resources;
   guarded.terms.initiator_depth = request.initiator_depth;
   guarded.terms.retry_count = request.retry_count;
   guarded.unsent_request = request;
-  const sockaddr& peer = id.route.addr.dst_addr;
-  if (connect(guarded.bound.get(), &peer, AddressBytes(peer)) != 0 && errno != EINPROGRESS) {
-    return id.OnStreamLost(errno);
-  }
-  guarded.stream = std::make_unique<CmStream>(std::move(guarded.bound), /*connecting=*/true, id);
+  guarded.stream = std::make_unique<CmStream>(std::move(guarded.bound), id.route.addr.dst_addr, id);
   guarded.stream->SetTimeLimit(kAnswerTime);
 }
 
@@ -132,10 +121,8 @@ int PrepareToAccept(CmId& id, const CmMessage& reply) {
   {
     const std::scoped_lock lock(CmLoop::Instance().mutex());
     CmTerms& terms = id.guarded().terms;
-    terms.psn = reply.psn;
     terms.responder_resources = reply.responder_resources;
     terms.initiator_depth = reply.initiator_depth;
-    terms.retry_count = terms.peer.retry_count;
     LimitToPeer(terms);
   }
   return ConnectCmQueuePair(id);

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <random>
 #include <utility>
 
 #include "verbena/transport/log/mutant.h"
@@ -43,6 +44,8 @@ void StoreSocketAddresses(int fd, rdma_addr& address) {
 CmId::CmId(rdma_port_space space) : rdma_cm_id{} {
   ps = space;
   qp_type = IBV_QPT_RC;
+  std::random_device random;
+  guarded_.terms.psn = random() & 0xffffff;
 }
 
 CmId::~CmId() = default;
@@ -171,7 +174,14 @@ bool CmId::OnRequest(std::unique_ptr<CmStream>& stream, const CmMessage& message
   request->context = context;
   CmDevices::Get().Bind(*request);
   request->guarded_.state = CmState::kRequested;
-  request->guarded_.terms.peer = message;
+  // Until rdma_accept says otherwise, as much as the peer asks for: programs may connect a queue
+  // pair of their own before they accept.
+  const CmDevices::Device& device = CmDevices::Get().Of(*request);
+  CmTerms& terms = request->guarded_.terms;
+  terms.peer = message;
+  terms.responder_resources = std::min(message.initiator_depth, device.responder_resources);
+  terms.initiator_depth = std::min(message.responder_resources, device.initiator_depth);
+  terms.retry_count = message.retry_count;
   StoreSocketAddresses(stream->fd(), request->route.addr);
   stream->SetOwner(*request);
   request->guarded_.stream = std::move(stream);

@@ -84,7 +84,7 @@ enum class CmState {
 
 // What one side of a connection offers, and what the other offered.
 struct CmTerms {
-  uint32_t psn = 0;  // ours
+  uint32_t psn = 0;  // ours; never changes
   uint8_t responder_resources = 0;
   uint8_t initiator_depth = 0;
   uint8_t retry_count = 7;

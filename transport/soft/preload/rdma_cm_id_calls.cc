@@ -126,6 +126,8 @@ CmKind LastWord(CmState state) {
 
 // Creates the id of rdma_create_ep, resolved or bound as `info` says.
 int SetUpEndpoint(rdma_cm_id* id, const rdma_addrinfo& info, ibv_pd* pd, ibv_qp_init_attr* init) {
+  // The address says which kind it is, as the manual of rdma_getaddrinfo tells.
+  if (init != nullptr) init->qp_type = static_cast<ibv_qp_type>(info.ai_qp_type);
   if ((info.ai_flags & RAI_PASSIVE) != 0) {
     if (rdma_bind_addr(id, info.ai_src_addr) != 0) return -1;
     if (init != nullptr) {

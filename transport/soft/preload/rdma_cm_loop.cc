@@ -38,7 +38,7 @@ uint64_t CmLoop::Watch(int fd, uint32_t events, CmReadyListener& listener) {
   const uint64_t watch = ++last_watch_;
   watched_.emplace(watch, Watched{.fd = fd, .listener = &listener, .deadline = kNoDeadline});
   epoll_event event{.events = events, .data = {.u64 = watch}};
-  VERBENA_CHECK(epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) == 0) << "errno " << errno;
+  VERBENA_CHECK(fd < 0 || epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) == 0) << "errno " << errno;
   return watch;
 }
 
@@ -66,7 +66,7 @@ void CmLoop::ClearDeadline(uint64_t watch) {
 void CmLoop::Forget(uint64_t watch) {
   ClearDeadline(watch);
   const auto found = watched_.find(watch);
-  epoll_ctl(epoll_, EPOLL_CTL_DEL, found->second.fd, nullptr);
+  if (found->second.fd >= 0) epoll_ctl(epoll_, EPOLL_CTL_DEL, found->second.fd, nullptr);
   watched_.erase(found);
 }
 

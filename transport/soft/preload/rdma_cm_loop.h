@@ -41,7 +41,8 @@ class CmLoop {
 
   // The other methods require the lock.
 
-  // Watches `fd` for `events` until Forget. Returns the watch, which is never 0.
+  // Watches `fd` for `events` until Forget; -1 stands for none, for deadlines alone. Returns the
+  // watch, which is never 0.
   uint64_t Watch(int fd, uint32_t events, CmReadyListener& listener);
   void Change(uint64_t watch, uint32_t events);
   // Calls OnDeadline once, `after` from now. Replaces an earlier deadline.

@@ -15,6 +15,7 @@ namespace {
 constexpr uint8_t kAckTimeout = 14;
 constexpr uint8_t kMinRnrTimer = 12;
 constexpr uint8_t kHopLimit = 64;
+constexpr uint32_t kLeastInline = 64;
 
 bool PeerKnown(CmState state) {
   return state == CmState::kReplied || state == CmState::kRequested ||
@@ -110,6 +111,8 @@ int MakeCqs(CmId& id, ibv_qp_init_attr_ex& init) {
 }
 
 ibv_qp* MakeQp(CmId& id, ibv_qp_init_attr_ex& init) {
+  // Providers give some bytes unasked, and programs came to count on it: rdma_xclient is one.
+  init.cap.max_inline_data = std::max(init.cap.max_inline_data, kLeastInline);
   // The plain call serves devices without the extended one.
   if (init.comp_mask != IBV_QP_INIT_ATTR_PD) return ibv_create_qp_ex(id.verbs, &init);
   ibv_qp_init_attr plain = {};

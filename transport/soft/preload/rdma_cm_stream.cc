@@ -6,11 +6,13 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <cstring>
 #include <string>
 #include <utility>
 
 #include "fmt/format.h"
 #include "verbena/transport/log/log.h"
+#include "verbena/transport/soft/preload/rdma_cm_addresses.h"
 
 namespace verbena::internal::preload {
 namespace {
@@ -42,31 +44,77 @@ int SocketError(int fd) {
   return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) == 0 ? error : errno;
 }
 
+constexpr auto kBetweenAttempts = std::chrono::milliseconds(20);
+
 bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
 }  // namespace
 
-CmStream::CmStream(soft::UniqueFd socket, bool connecting, CmStreamOwner& owner)
+CmStream::CmStream(soft::UniqueFd socket, CmStreamOwner& owner)
     : socket_(std::move(socket)),
       owner_(&owner),
-      connecting_(connecting),
-      watch_(CmLoop::Instance().Watch(socket_.get(), connecting ? EPOLLOUT : EPOLLIN, *this)) {
+      watch_(CmLoop::Instance().Watch(socket_.get(), EPOLLIN, *this)) {
   SetOptions(socket_.get());
+}
+
+CmStream::CmStream(soft::UniqueFd socket, const sockaddr& peer, CmStreamOwner& owner)
+    : socket_(std::move(socket)), owner_(&owner), watch_(CmLoop::Instance().Watch(-1, 0, *this)) {
+  attempt_ = CmAttempt{};
+  std::memcpy(&attempt_->peer, &peer, AddressBytes(peer));
+  attempt_->patient_until = CmLoop::Clock::now() + kPatience;
+  Connect();
 }
 
 CmStream::~CmStream() { CmLoop::Instance().Forget(watch_); }
 
 void CmStream::SetTimeLimit(std::chrono::milliseconds after) {
+  if (attempt_.has_value()) attempt_->time_limit = CmLoop::Clock::now() + after;
   CmLoop::Instance().SetDeadline(watch_, after);
 }
 
 void CmStream::ClearTimeLimit() { CmLoop::Instance().ClearDeadline(watch_); }
 
+// Begins an attempt. A failure that is known at once is told as a later one would be: through
+// epoll.
+void CmStream::Connect() {
+  CmLoop& loop = CmLoop::Instance();
+  loop.Forget(watch_);
+  SetOptions(socket_.get());
+  const auto& peer = reinterpret_cast<const sockaddr&>(attempt_->peer);
+  if (connect(socket_.get(), &peer, AddressBytes(peer)) != 0 && errno != EINPROGRESS) {
+    attempt_->error = errno;
+  }
+  watch_ = loop.Watch(socket_.get(), EPOLLOUT, *this);
+  if (attempt_->time_limit != CmLoop::Clock::time_point::max()) {
+    loop.SetDeadline(watch_, attempt_->time_limit - CmLoop::Clock::now());
+  }
+}
+
+void CmStream::ConnectAgainSoon() {
+  CmLoop& loop = CmLoop::Instance();
+  loop.Forget(watch_);
+  // A descriptor that is not connected would be reported all the time.
+  watch_ = loop.Watch(-1, 0, *this);
+  loop.SetDeadline(watch_, kBetweenAttempts);
+  attempt_->waits = true;
+}
+
+bool CmStream::ReplaceSocket() {
+  sockaddr_storage bound = {};
+  socklen_t bytes = sizeof(bound);
+  auto* const address = reinterpret_cast<sockaddr*>(&bound);
+  if (getsockname(socket_.get(), address, &bytes) != 0) return false;
+  socket_ = {};
+  socket_ = soft::UniqueFd(
+      socket(bound.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
+  return socket_ && bind(socket_.get(), address, bytes) == 0;
+}
+
 bool CmStream::Send(const CmMessage& message) {
   if (outgoing_.size() >= kMostOutgoing * kCmMessageBytes) return false;
   const auto bytes = EncodeCmMessage(message);
   outgoing_.insert(outgoing_.end(), bytes.begin(), bytes.end());
-  if (connecting_) return true;
+  if (attempt_.has_value()) return true;
   int error = 0;
   // The loop finds a lost connection, too, and reports it when nobody is inside of a call.
   if (Flush(&error) && !outgoing_.empty()) {
@@ -89,10 +137,13 @@ bool CmStream::Flush(int* error) {
 }
 
 void CmStream::OnReady(uint32_t events) {
-  if (connecting_) {
-    if (const int error = SocketError(socket_.get()); error != 0)
-      return owner_->OnStreamLost(error);
-    connecting_ = false;
+  if (attempt_.has_value()) {
+    const int error = attempt_->error != 0 ? attempt_->error : SocketError(socket_.get());
+    if (error == ECONNREFUSED && CmLoop::Clock::now() < attempt_->patient_until) {
+      return ConnectAgainSoon();
+    }
+    if (error != 0) return owner_->OnStreamLost(error);
+    attempt_.reset();
     CmLoop::Instance().Change(watch_, outgoing_.empty() ? EPOLLIN : EPOLLIN | EPOLLOUT);
     return owner_->OnStreamConnected();
   }
@@ -104,7 +155,12 @@ void CmStream::OnReady(uint32_t events) {
   if ((events & ~static_cast<uint32_t>(EPOLLOUT)) != 0) Read();
 }
 
-void CmStream::OnDeadline() { owner_->OnStreamLost(ETIMEDOUT); }
+void CmStream::OnDeadline() {
+  if (!attempt_.has_value() || !attempt_->waits) return owner_->OnStreamLost(ETIMEDOUT);
+  attempt_->waits = false;
+  if (!ReplaceSocket()) return owner_->OnStreamLost(ECONNREFUSED);
+  Connect();
+}
 
 // Takes one message at most: its owner may destroy the stream, and epoll reports what is left.
 void CmStream::Read() {

@@ -6,9 +6,12 @@
 #ifndef VERBENA_TRANSPORT_SOFT_PRELOAD_RDMA_CM_STREAM_H_
 #define VERBENA_TRANSPORT_SOFT_PRELOAD_RDMA_CM_STREAM_H_
 
+#include <sys/socket.h>
+
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "verbena/transport/soft/control_socket.h"
@@ -31,10 +34,28 @@ class CmStreamOwner {
   ~CmStreamOwner() = default;
 };
 
+// An attempt to connect: where to, and until when it is repeated.
+struct CmAttempt {
+  sockaddr_storage peer;
+  CmLoop::Clock::time_point patient_until;
+  CmLoop::Clock::time_point time_limit = CmLoop::Clock::time_point::max();
+  // Of a connect() that failed at once.
+  int error = 0;
+  // Until the next connect().
+  bool waits = false;
+};
+
 class CmStream final : private CmReadyListener {
  public:
-  // Takes a socket that does not block. `connecting`: its connect() is under way.
-  CmStream(soft::UniqueFd socket, bool connecting, CmStreamOwner& owner);
+  // How long a stream tries to connect while nobody listens (start). Two programs often agree, and
+  // then one listens while the other connects. With hardware, resolving an address takes so long
+  // that this works.
+  static constexpr std::chrono::milliseconds kPatience = std::chrono::milliseconds(500);
+
+  // Takes a socket that is connected and does not block.
+  CmStream(soft::UniqueFd socket, CmStreamOwner& owner);
+  // Connects a bound socket that does not block to `peer`.
+  CmStream(soft::UniqueFd socket, const sockaddr& peer, CmStreamOwner& owner);
   ~CmStream();
   CmStream(const CmStream&) = delete;
   CmStream& operator=(const CmStream&) = delete;
@@ -57,11 +78,16 @@ class CmStream final : private CmReadyListener {
   // False if the connection is lost; then `*error` is set.
   bool Flush(int* error);
   void Read();
+  void Connect();
+  void ConnectAgainSoon();
+  // A new socket, bound as the last one was. Returns whether that worked.
+  bool ReplaceSocket();
 
-  const soft::UniqueFd socket_;
+  soft::UniqueFd socket_;
   CmStreamOwner* owner_;
-  bool connecting_;
   uint64_t watch_;
+  // While it connects.
+  std::optional<CmAttempt> attempt_;
   size_t received_ = 0;
   std::array<uint8_t, kCmMessageBytes> incoming_ = {};
   std::vector<uint8_t> outgoing_;  // at most kMostOutgoing messages

@@ -5,8 +5,7 @@
 
 #include <infiniband/verbs.h>
 
-#include <type_traits>
-
+#include "absl/status/status.h"
 #include "verbena/transport/soft/preload/errors.h"
 #include "verbena/transport/soft/preload/objects.h"
 
@@ -22,6 +21,12 @@ void FillQpCalls(verbs_context& context);
 // The functions of ibv_cq_ex and ibv_qp_ex.
 void FillExtendedCq(Cq& cq);
 void FillExtendedQp(Qp& qp);
+
+// Destroy what stands behind an object: the rest of DestroyObject().
+absl::Status DestroyDomain(Domain& domain);
+absl::Status DestroyCq(Cq& cq);
+absl::Status DestroySrq(Srq& srq);
+absl::Status DestroyQp(Qp& qp);
 
 // Destroys an object by `destroy`, which returns a status, unless somebody else already does.
 // Returns an errno, which it sets, or 0. EINVAL for what is not alive.

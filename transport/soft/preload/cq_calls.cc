@@ -17,8 +17,6 @@
 namespace verbena::internal::preload {
 namespace {
 
-Context& ContextOf(const ibv_context* visible) { return *Alive<Context>(visible); }
-
 int PollCq(ibv_cq* cq, int room, ibv_wc* out) {
   ibv_cq* inner = Unchecked(cq)->inner;
   return inner->context->ops.poll_cq(inner, room, out);
@@ -79,15 +77,17 @@ ibv_cq_ex* CreateCqEx(ibv_context* visible, ibv_cq_init_attr_ex* init) {
   return cq;
 }
 
+}  // namespace
+
 absl::Status DestroyCq(Cq& cq) {
-  const absl::Status status = ContextOf(cq.context).device().DestroyCq(cq.inner);
+  Context& context = *Context::From(cq.context);
+  const absl::Status status = context.device().DestroyCq(cq.inner);
   if (!status.ok()) return status;
+  context.events().Forget(&cq);
   pthread_mutex_destroy(&cq.mutex);
   pthread_cond_destroy(&cq.cond);
   return status;
 }
-
-}  // namespace
 
 void FillCqCalls(verbs_context& context) {
   context.context.ops.poll_cq = PollCq;
@@ -127,7 +127,7 @@ int ibv_destroy_comp_channel(ibv_comp_channel* channel) {
                              channel);
   }
   return preload::DestroyObject<preload::Channel>(channel, [](preload::Channel& each) {
-    return preload::ContextOf(each.context).device().DestroyCompChannel(each.inner);
+    return preload::Context::From(each.context)->device().DestroyCompChannel(each.inner);
   });
 }
 
@@ -165,7 +165,7 @@ int ibv_get_cq_event(ibv_comp_channel* handle, ibv_cq** cq, void** cq_context) {
   if (channel == nullptr) {
     return preload::CallReal(&::ibv_get_cq_event, "ibv_get_cq_event", -1, handle, cq, cq_context);
   }
-  verbena::internal::SoftDevice& device = preload::ContextOf(channel->context).device();
+  verbena::internal::SoftDevice& device = preload::Context::From(channel->context)->device();
   do {
     absl::StatusOr<ibv_cq*> inner = device.GetCqEvent(channel->inner);
     if (!inner.ok()) continue;
@@ -184,7 +184,7 @@ void ibv_ack_cq_events(ibv_cq* handle, unsigned count) {
     return;
   }
   if (cq->channel == nullptr) return;
-  preload::ContextOf(cq->context).device().AckCqEvents(cq->inner, count);
+  preload::Context::From(cq->context)->device().AckCqEvents(cq->inner, count);
 }
 
 }  // extern "C"

@@ -99,7 +99,6 @@ int ibv_close_device(ibv_context* visible) {
   if (context == nullptr) {
     return preload::CallReal(&::ibv_close_device, "ibv_close_device", -1, visible);
   }
-  registry.EndDestroying(visible, /*destroyed=*/true);
   preload::Context::Close(static_cast<preload::Context*>(context));
   return 0;
 }

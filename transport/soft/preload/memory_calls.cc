@@ -16,8 +16,6 @@
 namespace verbena::internal::preload {
 namespace {
 
-Context& ContextOf(const ibv_context* visible) { return *Alive<Context>(visible); }
-
 // A program may set flags of this range on any device: they are hints.
 constexpr int kHints = static_cast<int>(IBV_ACCESS_OPTIONAL_RANGE);
 
@@ -30,7 +28,7 @@ ibv_mr* Register(Domain& domain, void* address, size_t bytes, uint64_t iova, int
     SetErrno(EOPNOTSUPP);
     return nullptr;
   }
-  Context& context = ContextOf(domain.context);
+  Context& context = *Context::From(domain.context);
   absl::StatusOr<ibv_mr*> inner =
       context.device().RegMr(domain.inner, address, bytes, access & ~kHints);
   if (!inner.ok()) {
@@ -50,7 +48,7 @@ ibv_mr* Register(Domain& domain, void* address, size_t bytes, uint64_t iova, int
 // Registers what `region` is to be, then deregisters what it was. An enum ibv_rereg_mr_err_code, or
 // 0.
 int Reregister(Region& region, int flags, Domain& domain, void* address, size_t bytes, int access) {
-  SoftDevice& device = ContextOf(region.context).device();
+  SoftDevice& device = Context::From(region.context)->device();
   const bool moves = (flags & IBV_REREG_MR_CHANGE_TRANSLATION) != 0;
   if (!moves) {
     address = region.addr;
@@ -86,7 +84,7 @@ ibv_mw* AllocMw(ibv_pd* pd, ibv_mw_type type) {
     Refuse("memory windows of type 1 are not supported, those of type 2 are");
     return nullptr;
   }
-  Context& context = ContextOf(domain->context);
+  Context& context = *Context::From(domain->context);
   absl::StatusOr<ibv_mw*> inner = context.device().AllocMw(domain->inner);
   if (!inner.ok()) {
     SetErrno(inner.status());
@@ -103,7 +101,7 @@ ibv_mw* AllocMw(ibv_pd* pd, ibv_mw_type type) {
 
 int DeallocMw(ibv_mw* mw) {
   return DestroyObject<Window>(mw, [](Window& window) {
-    return ContextOf(window.context).device().DeallocMw(window.inner);
+    return Context::From(window.context)->device().DeallocMw(window.inner);
   });
 }
 
@@ -149,21 +147,21 @@ ibv_pd* AllocParentDomain(ibv_context* visible, ibv_parent_domain_init_attr* att
   domain->thread = attributes->td != nullptr ? Alive<ThreadDomain>(attributes->td) : nullptr;
   ++original->users;
   if (domain->thread != nullptr) ++domain->thread->users;
-  Registry::Get().Add(Kind::kDomain, domain, domain, &ContextOf(visible));
+  Registry::Get().Add(Kind::kDomain, domain, domain, Context::From(visible));
   return domain;
 }
+
+}  // namespace
 
 absl::Status DestroyDomain(Domain& domain) {
   if (domain.users != 0) return ErrnoStatus(EBUSY, "ibv_dealloc_pd: parent domains use it");
   if (domain.original == nullptr) {
-    return ContextOf(domain.context).device().DeallocPd(domain.inner);
+    return Context::From(domain.context)->device().DeallocPd(domain.inner);
   }
   --domain.original->users;
   if (domain.thread != nullptr) --domain.thread->users;
   return absl::OkStatus();
 }
-
-}  // namespace
 
 void FillMemoryCalls(verbs_context& context) {
   context.context.ops.alloc_mw = AllocMw;
@@ -246,7 +244,7 @@ int ibv_dereg_mr(ibv_mr* mr) {
     return preload::CallReal(&::ibv_dereg_mr, "ibv_dereg_mr", EINVAL, mr);
   }
   return preload::DestroyObject<preload::Region>(mr, [](preload::Region& region) {
-    return preload::ContextOf(region.context).device().DeregMr(region.inner);
+    return preload::Context::From(region.context)->device().DeregMr(region.inner);
   });
 }
 

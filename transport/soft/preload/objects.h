@@ -60,8 +60,6 @@ struct Channel : ibv_comp_channel {
 struct Cq : ibv_cq_ex {
   static constexpr Kind kKind = Kind::kCq;
   ibv_cq* inner = nullptr;
-  // Asynchronous events that the program took and has not acknowledged.
-  std::atomic<int> async_events{0};
   // From start_poll to end_poll: held, and the completion that read_* read.
   std::mutex polling;
   ibv_wc current{};
@@ -72,7 +70,6 @@ struct Cq : ibv_cq_ex {
 struct Srq : ibv_srq {
   static constexpr Kind kKind = Kind::kSrq;
   ibv_srq* inner = nullptr;
-  std::atomic<int> async_events{0};
 };
 
 // What ibv_wr_* gathered between wr_start and wr_complete. Keeps its capacity.
@@ -91,7 +88,6 @@ struct PostBuilder {
 struct Qp : ibv_qp_ex {
   static constexpr Kind kKind = Kind::kQp;
   ibv_qp* inner = nullptr;
-  std::atomic<int> async_events{0};
   ibv_qp_init_attr init{};
   ibv_ah_attr address{};  // as the program gave it
   bool extended = false;

@@ -12,8 +12,6 @@
 namespace verbena::internal::preload {
 namespace {
 
-Context& ContextOf(const ibv_context* visible) { return *Alive<Context>(visible); }
-
 int PostReceive(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
   ibv_qp* inner = Unchecked(qp)->inner;
   return inner->context->ops.post_recv(inner, wr, bad_wr);
@@ -80,7 +78,7 @@ Qp* CreateQp(Domain& domain, ibv_qp_init_attr& init) {
   }
   auto qp = std::make_unique<Qp>();
   inner_init.qp_context = qp.get();
-  Context& context = ContextOf(domain.context);
+  Context& context = *Context::From(domain.context);
   absl::StatusOr<ibv_qp*> inner = context.device().CreateQp(domain.inner, inner_init);
   if (!inner.ok()) {
     SetErrno(inner.status());
@@ -141,15 +139,17 @@ ibv_qp* CreateQpEx(ibv_context* visible, ibv_qp_init_attr_ex* init) {
   return &qp->qp_base;
 }
 
+}  // namespace
+
 absl::Status DestroyQp(Qp& qp) {
-  const absl::Status status = ContextOf(qp.qp_base.context).device().DestroyQp(qp.inner);
+  Context& context = *Context::From(qp.qp_base.context);
+  const absl::Status status = context.device().DestroyQp(qp.inner);
   if (!status.ok()) return status;
+  context.events().Forget(&qp.qp_base);
   pthread_mutex_destroy(&qp.qp_base.mutex);
   pthread_cond_destroy(&qp.qp_base.cond);
   return status;
 }
-
-}  // namespace
 
 void FillQpCalls(verbs_context& context) {
   context.context.ops.post_send = PostSend;
@@ -182,9 +182,9 @@ int ibv_modify_qp(ibv_qp* handle, ibv_qp_attr* attributes, int mask) {
     return preload::CallReal(&::ibv_modify_qp, "ibv_modify_qp", EINVAL, handle, attributes, mask);
   }
   if (attributes == nullptr) return preload::SetErrno(EINVAL);
-  preload::Context& context = preload::ContextOf(handle->context);
+  preload::Context& context = *preload::Context::From(handle->context);
   ibv_qp_attr resolved = *attributes;
-  if ((mask & IBV_QP_AV) != 0) resolved.ah_attr = context.Resolve(attributes->ah_attr);
+  if ((mask & IBV_QP_AV) != 0) resolved.ah_attr = context.shared().Resolve(attributes->ah_attr);
   const absl::Status status = context.device().ModifyQp(qp->inner, resolved, mask);
   if (!status.ok()) return preload::SetErrno(status);
   if ((mask & IBV_QP_AV) != 0) qp->address = attributes->ah_attr;
@@ -200,7 +200,7 @@ int ibv_query_qp(ibv_qp* handle, ibv_qp_attr* attributes, int mask, ibv_qp_init_
   }
   if (attributes == nullptr || init == nullptr) return preload::SetErrno(EINVAL);
   absl::StatusOr<ibv_qp_attr> answer =
-      preload::ContextOf(handle->context).device().QueryQp(qp->inner, mask);
+      preload::Context::From(handle->context)->device().QueryQp(qp->inner, mask);
   if (!answer.ok()) return preload::SetErrno(answer.status());
   *attributes = *answer;
   attributes->ah_attr = qp->address;

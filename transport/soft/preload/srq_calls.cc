@@ -12,15 +12,13 @@
 namespace verbena::internal::preload {
 namespace {
 
-Context& ContextOf(const ibv_context* visible) { return *Alive<Context>(visible); }
-
 int PostSrqReceive(ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
   ibv_srq* inner = Unchecked(srq)->inner;
   return inner->context->ops.post_srq_recv(inner, wr, bad_wr);
 }
 
 ibv_srq* CreateSrq(Domain& domain, void* srq_context, ibv_srq_attr& attributes) {
-  Context& context = ContextOf(domain.context);
+  Context& context = *Context::From(domain.context);
   auto srq = std::make_unique<Srq>();
   const ibv_srq_init_attr init{.srq_context = srq.get(), .attr = attributes};
   absl::StatusOr<ibv_srq*> inner = context.device().CreateSrq(domain.inner, init);
@@ -59,15 +57,17 @@ ibv_srq* CreateSrqEx(ibv_context* visible, ibv_srq_init_attr_ex* init) {
   return CreateSrq(*domain, init->srq_context, init->attr);
 }
 
+}  // namespace
+
 absl::Status DestroySrq(Srq& srq) {
-  const absl::Status status = ContextOf(srq.context).device().DestroySrq(srq.inner);
+  Context& context = *Context::From(srq.context);
+  const absl::Status status = context.device().DestroySrq(srq.inner);
   if (!status.ok()) return status;
+  context.events().Forget(&srq);
   pthread_mutex_destroy(&srq.mutex);
   pthread_cond_destroy(&srq.cond);
   return status;
 }
-
-}  // namespace
 
 void FillSrqCalls(verbs_context& context) {
   context.context.ops.post_srq_recv = PostSrqReceive;
@@ -99,7 +99,7 @@ int ibv_modify_srq(ibv_srq* handle, ibv_srq_attr* attributes, int mask) {
   }
   if (attributes == nullptr) return preload::SetErrno(EINVAL);
   return preload::SetErrno(
-      preload::ContextOf(srq->context).device().ModifySrq(srq->inner, *attributes, mask));
+      preload::Context::From(srq->context)->device().ModifySrq(srq->inner, *attributes, mask));
 }
 
 int ibv_query_srq(ibv_srq* handle, ibv_srq_attr* attributes) {
@@ -109,7 +109,7 @@ int ibv_query_srq(ibv_srq* handle, ibv_srq_attr* attributes) {
   }
   if (attributes == nullptr) return preload::SetErrno(EINVAL);
   absl::StatusOr<ibv_srq_attr> answer =
-      preload::ContextOf(srq->context).device().QuerySrq(srq->inner);
+      preload::Context::From(srq->context)->device().QuerySrq(srq->inner);
   if (!answer.ok()) return preload::SetErrno(answer.status());
   *attributes = *answer;
   return 0;

@@ -1,0 +1,153 @@
+#include "verbena/transport/soft/preload/shared_device.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <mutex>
+#include <random>
+#include <utility>
+
+#include "verbena/transport/device/verbs_status.h"
+#include "verbena/transport/soft/preload/context.h"
+#include "verbena/transport/soft/preload/device_list.h"
+#include "verbena/transport/soft/preload/objects.h"
+
+namespace verbena::internal::preload {
+namespace {
+
+// The unicast LIDs of InfiniBand.
+constexpr unsigned kFirstLid = 1;
+constexpr unsigned kLastLid = 0xbfff;
+constexpr int kLidAttempts = 64;
+
+// What is known of each device of DeviceList.
+struct Known {
+  std::weak_ptr<SharedDevice> open;
+  uint16_t last_lid = 0;  // 0: never opened
+};
+
+struct KnownDevices {
+  std::mutex mutex;
+  Known devices[DeviceList::kMaxDevices];
+};
+
+// Never destroyed: threads of the program may still use it while the process ends.
+KnownDevices& AllKnown() {
+  static KnownDevices* known = new KnownDevices;
+  return *known;
+}
+
+// The GID of this user's soft device with that LID: an IPv6 address of a locally assigned prefix,
+// the user, and the LID.
+ibv_gid GidOfLid(uint16_t lid) {
+  static constexpr uint8_t kPrefix[] = {0xfd, 'v', 'b', 'n'};
+  ibv_gid gid{};
+  std::memcpy(gid.raw, kPrefix, sizeof(kPrefix));
+  const uint32_t user = getuid();
+  for (size_t i = 0; i < sizeof(user); ++i) {
+    gid.raw[8 + i] = static_cast<uint8_t>(user >> (8 * (sizeof(user) - 1 - i)));
+  }
+  gid.raw[14] = static_cast<uint8_t>(lid >> 8);
+  gid.raw[15] = static_cast<uint8_t>(lid);
+  return gid;
+}
+
+// The context of the object that `event` concerns, and the event as the program is to see it. The
+// object lives until the device's event is acknowledged.
+Context* Translate(ibv_async_event& event) {
+  const ibv_context* visible = nullptr;
+  if (event.event_type == IBV_EVENT_CQ_ERR) {
+    auto* cq = static_cast<Cq*>(event.element.cq->cq_context);
+    event.element.cq = cq->handle_of();
+    visible = cq->context;
+  } else if (event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED) {
+    auto* srq = static_cast<Srq*>(event.element.srq->srq_context);
+    event.element.srq = srq;
+    visible = srq->context;
+  } else {
+    auto* qp = static_cast<Qp*>(event.element.qp->qp_context);
+    event.element.qp = &qp->qp_base;
+    visible = qp->qp_base.context;
+  }
+  return Context::From(visible);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SoftDevice>> SharedDevice::Create(const char* name, uint16_t lid) {
+  return SoftDevice::Create({.name = name,
+                             .gid = GidOfLid(lid),
+                             // Programs wait for bytes as well as for completions.
+                             .least_kernel_copy_bytes = 1,
+                             .unpolled_after = std::chrono::microseconds(250)});
+}
+
+absl::StatusOr<std::shared_ptr<SharedDevice>> SharedDevice::Open(int index, const char* name) {
+  std::lock_guard<std::mutex> lock(AllKnown().mutex);
+  Known& known = AllKnown().devices[index];
+  if (std::shared_ptr<SharedDevice> open = known.open.lock(); open != nullptr) return open;
+  std::random_device random;
+  uint16_t lid = known.last_lid;
+  absl::Status status;
+  for (int attempt = 0; attempt < kLidAttempts; ++attempt, lid = 0) {
+    if (lid == 0) lid = static_cast<uint16_t>(kFirstLid + random() % (kLastLid - kFirstLid + 1));
+    // Fails while another device has this LID.
+    absl::StatusOr<std::unique_ptr<SoftDevice>> device = Create(name, lid);
+    if (!device.ok()) {
+      status = device.status();
+      continue;
+    }
+    const int stop_fd = eventfd(0, EFD_CLOEXEC);
+    if (stop_fd < 0) return ErrnoStatus(EMFILE, "ibv_open_device");
+    std::shared_ptr<SharedDevice> shared(new SharedDevice(*std::move(device), lid, stop_fd));
+    known.open = shared;
+    known.last_lid = lid;
+    return shared;
+  }
+  return status;
+}
+
+SharedDevice::SharedDevice(std::unique_ptr<SoftDevice> device, uint16_t lid, int stop_fd)
+    : device_(std::move(device)), lid_(lid), stop_fd_(stop_fd) {
+  const absl::StatusOr<ibv_port_attr> port = device_->QueryPort(1);
+  addressed_by_lid_ = port.ok() && port->lid != 0;
+  if (addressed_by_lid_) lid_ = port->lid;
+  events_ = std::thread([this] { HandOnEvents(); });
+}
+
+SharedDevice::~SharedDevice() {
+  eventfd_write(stop_fd_, 1);
+  events_.join();
+  close(stop_fd_);
+}
+
+ibv_ah_attr SharedDevice::Resolve(const ibv_ah_attr& address) const {
+  if (addressed_by_lid_) return address;
+  ibv_ah_attr resolved = address;
+  resolved.dlid = 0;
+  if (address.is_global != 0) return resolved;
+  resolved.is_global = 1;
+  resolved.grh = {};
+  resolved.grh.dgid = GidOfLid(address.dlid);
+  return resolved;
+}
+
+void SharedDevice::HandOnEvents() {
+  pollfd watched[2] = {{.fd = device_->async_fd(), .events = POLLIN, .revents = 0},
+                       {.fd = stop_fd_, .events = POLLIN, .revents = 0}};
+  while (true) {
+    poll(watched, 2, -1);
+    if (watched[1].revents != 0) return;
+    absl::StatusOr<ibv_async_event> event = device_->GetAsyncEvent();
+    if (!event.ok()) continue;
+    ibv_async_event inner = *event;
+    Translate(*event)->events().Push({.element = event->element.qp, .type = event->event_type});
+    device_->AckAsyncEvent(inner);
+  }
+}
+
+}  // namespace verbena::internal::preload

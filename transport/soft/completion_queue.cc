@@ -1,6 +1,7 @@
 #include "verbena/transport/soft/completion_queue.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/soft/lane_pair.h"
@@ -89,6 +90,21 @@ int CompletionQueue::Arm(bool solicited_only) {
   }
   BecomeUnpolled();
   return 0;
+}
+
+bool CompletionQueue::Resize(int entries) {
+  auto resized = std::make_unique<Queued[]>(entries);
+  std::lock_guard<SpinLock> lock(lock_);
+  const uint64_t waiting = queue_tail_ - queue_head_;
+  if (waiting > static_cast<uint64_t>(entries)) return false;
+  for (uint64_t i = 0; i < waiting; ++i) {
+    resized[i] = queue_[(queue_head_ + i) % static_cast<uint64_t>(cqe)];
+  }
+  queue_ = std::move(resized);
+  queue_head_ = 0;
+  queue_tail_ = waiting;
+  cqe = entries;
+  return true;
 }
 
 bool CompletionQueue::Serve() {

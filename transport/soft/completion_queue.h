@@ -94,6 +94,9 @@ class CompletionQueue : public ibv_cq {
   void ServePairs();
   bool NeedsTick() const { return control_.mode.load() == CqControl::kPolled; }
 
+  // False if more than `entries` completions wait.
+  bool Resize(int entries);
+
   // Has `qp` looked at under this CQ's lock, soon (QueuePair::Attend). Any thread, any locks.
   void Attend(QueuePair& qp);
   void CancelAttention(QueuePair& qp);

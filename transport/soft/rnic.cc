@@ -267,8 +267,7 @@ absl::Status Rnic::DeallocPd(ibv_pd* pd) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<ibv_mr*> Rnic::RegMr(ibv_pd* pd, void* address, size_t bytes, int access) {
-  const uint32_t flags = static_cast<uint32_t>(access);
+absl::Status Rnic::CheckRegion(const void* address, size_t bytes, uint32_t flags) {
   const std::string what = fmt::format("ibv_reg_mr({} bytes, access {:#x})", bytes, flags);
   const bool writable_remotely =
       (flags & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0;
@@ -279,17 +278,26 @@ absl::StatusOr<ibv_mr*> Rnic::RegMr(ibv_pd* pd, void* address, size_t bytes, int
   if ((flags & IBV_ACCESS_MW_BIND) != 0 && !capabilities_.memory_windows) {
     return ErrnoStatus(EOPNOTSUPP, what + ": this device has no memory windows");
   }
-  if (!IsMapped(address, bytes)) return ErrnoStatus(EFAULT, what);
-  std::lock_guard<std::mutex> lock(mutex_);
-  VERBENA_RETURN_IF_ERROR(NotOurs(pds_, pd, "the PD"));
+  return IsMapped(address, bytes) ? absl::OkStatus() : ErrnoStatus(EFAULT, what);
+}
+
+MemoryLocation Rnic::Locate(const void* address, size_t bytes) {
   MemoryLocation location{.address = reinterpret_cast<uint64_t>(address)};
   if (auto arena = arenas_.Find(location.address, bytes); arena != nullptr) {
     location.arena = arena->id;
     location.arena_offset = location.address - reinterpret_cast<uint64_t>(arena->region.data());
   }
+  return location;
+}
+
+absl::StatusOr<ibv_mr*> Rnic::RegMr(ibv_pd* pd, void* address, size_t bytes, int access) {
+  const uint32_t flags = static_cast<uint32_t>(access);
+  VERBENA_RETURN_IF_ERROR(CheckRegion(address, bytes, flags));
+  std::lock_guard<std::mutex> lock(mutex_);
+  VERBENA_RETURN_IF_ERROR(NotOurs(pds_, pd, "the PD"));
   const std::optional<uint32_t> key =
-      memory_.Register(pd->handle, location, bytes, flags & kAccessMask);
-  if (!key.has_value()) return ErrnoStatus(ENOMEM, what + ": all keys are in use");
+      memory_.Register(pd->handle, Locate(address, bytes), bytes, flags & kAccessMask);
+  if (!key.has_value()) return ErrnoStatus(ENOMEM, "ibv_reg_mr: all keys are in use");
   auto mr = std::make_unique<ibv_mr>();
   *mr = {.context = &context_,
          .pd = pd,
@@ -302,6 +310,24 @@ absl::StatusOr<ibv_mr*> Rnic::RegMr(ibv_pd* pd, void* address, size_t bytes, int
   ibv_mr* raw = mr.get();
   mrs_.emplace(raw, std::move(mr));
   return raw;
+}
+
+absl::Status Rnic::ReregMr(ibv_mr* mr, ibv_pd* pd, void* address, size_t bytes, int access) {
+  const uint32_t flags = static_cast<uint32_t>(access);
+  VERBENA_RETURN_IF_ERROR(CheckRegion(address, bytes, flags));
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    VERBENA_RETURN_IF_ERROR(NotOurs(pds_, pd, "the PD"));
+  }
+  VERBENA_RETURN_IF_ERROR(RevokeRegion(mr, "ibv_rereg_mr"));
+  std::lock_guard<std::mutex> lock(mutex_);
+  memory_.Publish(mr->lkey, pd->handle, Locate(address, bytes), bytes, flags & kAccessMask);
+  --pds_[mr->pd]->users;
+  ++pds_[pd]->users;
+  mr->pd = pd;
+  mr->addr = address;
+  mr->length = bytes;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<ibv_comp_channel*> Rnic::CreateCompChannel() {
@@ -340,6 +366,15 @@ absl::StatusOr<ibv_cq*> Rnic::CreateCq(int entries, void* cq_context, ibv_comp_c
   cqs_.emplace(raw, std::move(cq));
   engine_.OnCqPolled();
   return raw;
+}
+
+absl::Status Rnic::ResizeCq(ibv_cq* cq, int entries) {
+  const std::string what = fmt::format("ibv_resize_cq(cqe={})", entries);
+  if (entries < 1 || entries > kMaxCqe) return ErrnoStatus(EINVAL, what);
+  std::lock_guard<std::mutex> lock(mutex_);
+  VERBENA_RETURN_IF_ERROR(NotOurs(cqs_, cq, "the CQ"));
+  if (cqs_[cq]->Resize(entries)) return absl::OkStatus();
+  return ErrnoStatus(EINVAL, what + ": more completions wait");
 }
 
 absl::Status Rnic::DestroyCq(ibv_cq* cq) {

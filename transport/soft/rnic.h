@@ -89,11 +89,13 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   absl::Status DeallocPd(ibv_pd* pd);
   absl::StatusOr<ibv_mr*> RegMr(ibv_pd* pd, void* address, size_t bytes, int access);
   absl::Status DeregMr(ibv_mr* mr);
+  absl::Status ReregMr(ibv_mr* mr, ibv_pd* pd, void* address, size_t bytes, int access);
   absl::StatusOr<ibv_mw*> AllocMw(ibv_pd* pd);
   absl::Status DeallocMw(ibv_mw* mw);
   absl::StatusOr<ibv_comp_channel*> CreateCompChannel();
   absl::Status DestroyCompChannel(ibv_comp_channel* channel);
   absl::StatusOr<ibv_cq*> CreateCq(int entries, void* cq_context, ibv_comp_channel* channel);
+  absl::Status ResizeCq(ibv_cq* cq, int entries);
   absl::Status DestroyCq(ibv_cq* cq);
   absl::StatusOr<ibv_srq*> CreateSrq(ibv_pd* pd, const ibv_srq_init_attr& attributes);
   absl::Status ModifySrq(ibv_srq* srq, const ibv_srq_attr& attributes, int mask);
@@ -200,6 +202,12 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   static absl::Status CheckOptions(const SoftDeviceOptions& options);
   void FillContext();
   void FillAttributes();
+  // Whether memory may be registered so.
+  static absl::Status CheckRegion(const void* address, size_t bytes, uint32_t flags);
+  // The place of memory of this process, perhaps in an arena. Under the lock.
+  MemoryLocation Locate(const void* address, size_t bytes);
+  // Makes the keys of `mr` fail, and waits for accesses under way. `what` is the caller's call.
+  absl::Status RevokeRegion(ibv_mr* mr, const char* what);
   CompletionQueue* FindCq(uint64_t id);
   void CloseLanes(CompletionQueue& cq);
   // Waits until `copies` are over, but not for a frozen peer: then false.

@@ -77,15 +77,15 @@ bool Rnic::AwaitCopies(std::vector<CopyUnderWay>& copies) {
   return true;
 }
 
-absl::Status Rnic::DeregMr(ibv_mr* mr) {
+absl::Status Rnic::RevokeRegion(ibv_mr* mr, const char* what) {
   std::vector<CopyUnderWay> copies;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!mrs_.contains(mr)) {
-      return ErrnoStatus(EINVAL, "ibv_dereg_mr: the MR is not an object of this device");
+      return ErrnoStatus(EINVAL, fmt::format("{}: the MR is not an object of this device", what));
     }
     if (!windows_.RevokeRegion(mr->lkey)) {
-      return ErrnoStatus(EBUSY, "ibv_dereg_mr: memory windows are bound to the MR");
+      return ErrnoStatus(EBUSY, fmt::format("{}: memory windows are bound to the MR", what));
     }
     for (auto& [_, cq] : cqs_) {
       // Having had its lock also proves that no access of our own is still under way.
@@ -94,10 +94,15 @@ absl::Status Rnic::DeregMr(ibv_mr* mr) {
     }
   }
   if (!AwaitCopies(copies)) {
-    return ErrnoStatus(EBUSY, fmt::format("ibv_dereg_mr: a frozen peer of {} may still be in the "
+    return ErrnoStatus(EBUSY, fmt::format("{}: a frozen peer of {} may still be in the "
                                           "middle of a copy; it can start no other one",
-                                          name()));
+                                          what, name()));
   }
+  return absl::OkStatus();
+}
+
+absl::Status Rnic::DeregMr(ibv_mr* mr) {
+  VERBENA_RETURN_IF_ERROR(RevokeRegion(mr, "ibv_dereg_mr"));
   std::lock_guard<std::mutex> lock(mutex_);
   memory_.Recycle(mr->lkey);
   --pds_[mr->pd]->users;

@@ -32,6 +32,11 @@ absl::StatusOr<std::byte*> SoftDevice::AllocateShared(size_t bytes) {
 }
 absl::Status SoftDevice::FreeShared(std::byte* memory) { return rnic_->FreeShared(memory); }
 
+absl::Status SoftDevice::ReregMr(ibv_mr* mr, ibv_pd* pd, void* address, size_t bytes, int access) {
+  return rnic_->ReregMr(mr, pd, address, bytes, access);
+}
+absl::Status SoftDevice::ResizeCq(ibv_cq* cq, int entries) { return rnic_->ResizeCq(cq, entries); }
+
 CopiedBytes SoftDevice::copied_bytes() const { return rnic_->copied_bytes(); }
 
 uint16_t SoftDevice::tcp_port() const { return rnic_->address().lid; }

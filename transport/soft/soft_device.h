@@ -105,6 +105,13 @@ class SoftDevice final : public Device {
   absl::StatusOr<std::byte*> AllocateShared(size_t bytes);
   absl::Status FreeShared(std::byte* memory);
 
+  // Registers `mr` anew, under its keys. FAILED_PRECONDITION while windows are bound to it; then,
+  // and for what RegMr refuses, it stays as it is, unless a frozen peer keeps us waiting: then its
+  // keys fail, as after DeregMr.
+  absl::Status ReregMr(ibv_mr* mr, ibv_pd* pd, void* address, size_t bytes, int access);
+  // The CQ's queue then holds `entries`: INVALID_ARGUMENT if more completions wait in it.
+  absl::Status ResizeCq(ibv_cq* cq, int entries);
+
   // The bytes that the device has copied so far. Any thread; may miss what another thread is
   // copying, but nothing whose completion the caller has polled.
   CopiedBytes copied_bytes() const;

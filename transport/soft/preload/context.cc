@@ -17,6 +17,8 @@
 namespace verbena::internal::preload {
 namespace {
 
+constexpr uint32_t kVendor = 0x76626e;  // "vbn"
+
 // Whether all objects of the kind are gone.
 template <typename T, typename Destroy>
 bool DestroyAll(const Context* owner, Destroy destroy) {
@@ -110,6 +112,9 @@ ibv_device_attr Context::attributes() {
   ibv_device_attr attributes = device().attributes();
   const int index = DeviceList::Get().IndexOf(verbs_.context.device);
   attributes.node_guid = attributes.sys_image_guid = DeviceList::GuidOf(index);
+  // Of no vendor; programs take 0 for a failure.
+  attributes.vendor_id = kVendor;
+  attributes.vendor_part_id = 1;
   // What RDMA NICs report, and all that UCX knows; the device's atomics are atomic to the
   // processor, too.
   attributes.atomic_cap = IBV_ATOMIC_HCA;

@@ -142,15 +142,15 @@ ibv_cq* ibv_create_cq(ibv_context* visible, int entries, void* cq_context,
   return cq != nullptr ? cq->handle_of() : nullptr;
 }
 
-// A CQ that is large enough stays as it is.
 int ibv_resize_cq(ibv_cq* handle, int entries) {
   auto* cq = preload::Alive<preload::Cq>(handle);
   if (cq == nullptr) {
     return preload::CallReal(&::ibv_resize_cq, "ibv_resize_cq", EINVAL, handle, entries);
   }
-  if (entries < 1) return preload::SetErrno(EINVAL);
-  if (entries <= cq->cqe) return 0;
-  return preload::Refuse("completion queues do not grow: create them as large as they will be");
+  const int error =
+      preload::SetErrno(preload::Context::From(cq->context)->device().ResizeCq(cq->inner, entries));
+  if (error == 0) cq->cqe = cq->inner->cqe;
+  return error;
 }
 
 int ibv_destroy_cq(ibv_cq* handle) {

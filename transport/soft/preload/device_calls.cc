@@ -104,7 +104,10 @@ int ibv_close_device(ibv_context* visible) {
 }
 
 ibv_context* ibv_import_device(int cmd_fd) {
-  return preload::CallReal(&::ibv_import_device, "ibv_import_device", nullptr, cmd_fd);
+  ibv_context* context =
+      preload::CallReal(&::ibv_import_device, "ibv_import_device", nullptr, cmd_fd);
+  if (context == nullptr) preload::SetErrno(EOPNOTSUPP);
+  return context;
 }
 
 }  // extern "C"

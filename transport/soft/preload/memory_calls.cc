@@ -45,31 +45,23 @@ ibv_mr* Register(Domain& domain, void* address, size_t bytes, uint64_t iova, int
   return region;
 }
 
-// Registers what `region` is to be, then deregisters what it was. An enum ibv_rereg_mr_err_code, or
-// 0.
+// An enum ibv_rereg_mr_err_code, or 0. The keys stay.
 int Reregister(Region& region, int flags, Domain& domain, void* address, size_t bytes, int access) {
-  SoftDevice& device = Context::From(region.context)->device();
-  const bool moves = (flags & IBV_REREG_MR_CHANGE_TRANSLATION) != 0;
-  if (!moves) {
+  if ((flags & IBV_REREG_MR_CHANGE_TRANSLATION) == 0) {
     address = region.addr;
     bytes = region.length;
   }
   if ((flags & IBV_REREG_MR_CHANGE_ACCESS) == 0) access = region.access;
-  absl::StatusOr<ibv_mr*> next = device.RegMr(domain.inner, address, bytes, access & ~kHints);
-  if (!next.ok()) {
-    SetErrno(next.status());
+  SoftDevice& device = Context::From(region.context)->device();
+  const absl::Status status =
+      device.ReregMr(region.inner, domain.inner, address, bytes, access & ~kHints);
+  if (!status.ok()) {
+    SetErrno(status);
     return IBV_REREG_MR_ERR_INPUT;
   }
-  if (absl::Status left = device.DeregMr(region.inner); !left.ok()) {
-    SetErrno(left);
-    (void)device.DeregMr(*next);
-    return IBV_REREG_MR_ERR_INPUT;
-  }
-  ibv_context* const context = region.context;
-  static_cast<ibv_mr&>(region) = **next;
-  region.context = context;
   region.pd = &domain;
-  region.inner = *next;
+  region.addr = address;
+  region.length = bytes;
   region.access = access;
   return 0;
 }

@@ -29,6 +29,8 @@ int PostTranslated(ibv_qp* inner, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
       if (window == nullptr || region == nullptr) error = EINVAL;
       translated.bind_mw.mw = window != nullptr ? window->inner : nullptr;
       translated.bind_mw.bind_info.mr = region != nullptr ? region->inner : nullptr;
+      // Says nothing about peers; hardware ignores it.
+      translated.bind_mw.bind_info.mw_access_flags &= ~unsigned{IBV_ACCESS_LOCAL_WRITE};
     }
     ibv_send_wr* bad = nullptr;
     if (error == 0) error = inner->context->ops.post_send(inner, &translated, &bad);

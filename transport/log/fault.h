@@ -418,6 +418,11 @@ enum class PlantedFault {
   kLeftWriteStaysQueued,     // a write is stored whose coroutine was destroyed before its turn
   kWritesFollowALostOne,     // a log on the disk lacks an entry before its last one
 
+  // programs of libibverbs on soft devices
+  kPeerLidIgnored,       // a peer is looked for by its GID alone, which a program need not know
+  kBadBatchPosted,       // the rest of a batch with a mistake is posted
+  kDestroyedStaysAlive,  // an object that was destroyed is taken for one that is alive
+
   // the replicated store
   kLostReplicaMayLead,      // a replica that left the in-sync set may become primary
   kLeaseCountsFromAnswer,   // a primary counts its lease from when it heard that it was renewed

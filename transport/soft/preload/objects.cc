@@ -1,5 +1,7 @@
 #include "verbena/transport/soft/preload/objects.h"
 
+#include "verbena/transport/log/mutant.h"
+
 namespace verbena::internal::preload {
 
 // Never destroyed: threads of the program may still use it while the process ends.
@@ -31,7 +33,7 @@ void* Registry::BeginDestroying(Kind kind, const void* handle) {
 
 void Registry::EndDestroying(const void* handle, bool destroyed) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (destroyed) {
+  if (destroyed && !VERBENA_MUTANT(kDestroyedStaysAlive)) {
     entries_.erase(handle);
   } else {
     entries_[handle].being_destroyed = false;

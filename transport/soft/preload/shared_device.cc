@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "verbena/transport/device/verbs_status.h"
+#include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/preload/context.h"
 #include "verbena/transport/soft/preload/device_list.h"
 #include "verbena/transport/soft/preload/objects.h"
@@ -129,7 +130,7 @@ ibv_ah_attr SharedDevice::Resolve(const ibv_ah_attr& address) const {
   if (addressed_by_lid_) return address;
   ibv_ah_attr resolved = address;
   resolved.dlid = 0;
-  if (address.is_global != 0) return resolved;
+  if (address.is_global != 0 || VERBENA_MUTANT(kPeerLidIgnored)) return resolved;
   resolved.is_global = 1;
   resolved.grh = {};
   resolved.grh.dgid = GidOfLid(address.dlid);

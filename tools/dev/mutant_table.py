@@ -93,7 +93,7 @@ MUTANTS = [
     Mutant("kBadBatchPosted", "//tests/transport/soft/preload:extended_calls_test",
            "*ABatchWithAMistakePostsNothing"),
     Mutant("kDestroyedStaysAlive", "//tests/transport/soft/preload:verbs_calls_test",
-           "*WhatIsGoneGivesAnErrno"),
+           "*AnObjectThatIsGoneGivesAnErrno"),
     Mutant("kStoppedWakerStalls", "//tests/transport/soft:peer_test",
            "*APeerThatIsStoppedWhileItWakesTheEngineHoldsUpNoOther"),
     Mutant("kRoomOutOfTurn", "//tests/transport/soft:in_process_test",

@@ -1,4 +1,4 @@
-// What fills in an ibv_context: the functions that verbs.h calls through it.
+// Functions that verbs.h calls through an ibv_context.
 
 #ifndef VERBENA_TRANSPORT_SOFT_PRELOAD_CALLS_H_
 #define VERBENA_TRANSPORT_SOFT_PRELOAD_CALLS_H_
@@ -19,14 +19,14 @@ void FillSrqCalls(verbs_context& context);
 void FillQpCalls(verbs_context& context);
 
 // The functions of ibv_cq_ex and ibv_qp_ex.
-void FillExtendedCq(Cq& cq);
-void FillExtendedQp(Qp& qp);
+void FillExtendedCq(VisibleCq& cq);
+void FillExtendedQp(VisibleQp& qp);
 
 // Destroy what stands behind an object: the rest of DestroyObject().
-absl::Status DestroyDomain(Domain& domain);
-absl::Status DestroyCq(Cq& cq);
-absl::Status DestroySrq(Srq& srq);
-absl::Status DestroyQp(Qp& qp);
+absl::Status DestroyDomain(VisibleDomain& domain);
+absl::Status DestroyCq(VisibleCq& cq);
+absl::Status DestroySrq(VisibleSrq& srq);
+absl::Status DestroyQp(VisibleQp& qp);
 
 // Destroys an object by `destroy`, which returns a status, unless somebody else already does.
 // Returns an errno, which it sets, or 0. EINVAL for what is not alive.

@@ -12,7 +12,7 @@
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/soft/preload/calls.h"
 #include "verbena/transport/soft/preload/descriptor.h"
-#include "verbena/transport/soft/preload/device_list.h"
+#include "verbena/transport/soft/preload/preloaded_devices.h"
 
 namespace verbena::internal::preload {
 namespace {
@@ -31,8 +31,9 @@ bool DestroyAll(const Context* owner, Destroy destroy) {
 }  // namespace
 
 absl::StatusOr<Context*> Context::Open(ibv_device* visible) {
-  VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<SharedDevice> shared,
-                           SharedDevice::Open(DeviceList::Get().IndexOf(visible), visible->name));
+  VERBENA_ASSIGN_OR_RETURN(
+      std::shared_ptr<ProcessDevice> shared,
+      ProcessDevice::Open(PreloadedDevices::Get().IndexOf(visible), visible->name));
   auto* context = new Context(visible, std::move(shared));
   if (context->events_.fd() < 0) {
     delete context;
@@ -42,7 +43,7 @@ absl::StatusOr<Context*> Context::Open(ibv_device* visible) {
   return context;
 }
 
-Context::Context(ibv_device* visible, std::shared_ptr<SharedDevice> shared)
+Context::Context(ibv_device* visible, std::shared_ptr<ProcessDevice> shared)
     : shared_(std::move(shared)) {
   ibv_context& context = verbs_.context;
   context.device = visible;
@@ -85,48 +86,50 @@ void Context::Close(Context* context) {
 // In the order that verbs demands. Nobody acknowledges these objects' events any more.
 bool Context::DestroyObjects() {
   SoftDevice& device = shared_->device();
-  bool gone = DestroyAll<Qp>(this, [&](Qp& qp) {
+  bool gone = DestroyAll<VisibleQp>(this, [&](VisibleQp& qp) {
     events_.Acknowledge(&qp.qp_base, UINT_MAX);
     return DestroyQp(qp);
   });
-  gone &= DestroyAll<Srq>(this, [&](Srq& srq) {
+  gone &= DestroyAll<VisibleSrq>(this, [&](VisibleSrq& srq) {
     events_.Acknowledge(&srq, UINT_MAX);
     return DestroySrq(srq);
   });
-  gone &= DestroyAll<Cq>(this, [&](Cq& cq) {
+  gone &= DestroyAll<VisibleCq>(this, [&](VisibleCq& cq) {
     events_.Acknowledge(&cq, UINT_MAX);
     if (cq.channel != nullptr) device.AckCqEvents(cq.inner, UINT_MAX);
     return DestroyCq(cq);
   });
-  gone &= DestroyAll<Channel>(
-      this, [&](Channel& channel) { return device.DestroyCompChannel(channel.inner); });
-  gone &= DestroyAll<Window>(this, [&](Window& window) { return device.DeallocMw(window.inner); });
-  gone &= DestroyAll<Region>(this, [&](Region& region) { return device.DeregMr(region.inner); });
+  gone &= DestroyAll<VisibleChannel>(
+      this, [&](VisibleChannel& channel) { return device.DestroyCompChannel(channel.inner); });
+  gone &= DestroyAll<VisibleWindow>(
+      this, [&](VisibleWindow& window) { return device.DeallocMw(window.inner); });
+  gone &= DestroyAll<VisibleRegion>(
+      this, [&](VisibleRegion& region) { return device.DeregMr(region.inner); });
   // Parent domains go before the domains that they refer to.
-  DestroyAll<Domain>(this, DestroyDomain);
-  gone &= DestroyAll<Domain>(this, DestroyDomain);
-  return gone & DestroyAll<ThreadDomain>(this, [](ThreadDomain&) { return absl::OkStatus(); });
+  DestroyAll<VisibleDomain>(this, DestroyDomain);
+  gone &= DestroyAll<VisibleDomain>(this, DestroyDomain);
+  return gone & DestroyAll<VisibleThreadDomain>(
+                    this, [](VisibleThreadDomain&) { return absl::OkStatus(); });
 }
 
 ibv_device_attr Context::attributes() {
   ibv_device_attr attributes = device().attributes();
-  const int index = DeviceList::Get().IndexOf(verbs_.context.device);
-  attributes.node_guid = attributes.sys_image_guid = DeviceList::GuidOf(index);
-  // Of no vendor; programs take 0 for a failure.
+  const int index = PreloadedDevices::Get().IndexOf(verbs_.context.device);
+  attributes.node_guid = attributes.sys_image_guid = PreloadedDevices::GuidOf(index);
+  // Programs take 0 for a failure.
   attributes.vendor_id = kVendor;
   attributes.vendor_part_id = 1;
-  // What RDMA NICs report, and all that UCX knows; the device's atomics are atomic to the
+  // UCX knows this value alone, which RDMA NICs report. The device's atomics are atomic to the
   // processor, too.
   attributes.atomic_cap = IBV_ATOMIC_HCA;
   return attributes;
 }
 
-// Of InfiniBand, because programs then send their peers the LID, too.
+// The port is one of InfiniBand: programs then send their peers the LID, too.
 absl::StatusOr<ibv_port_attr> Context::QueryPort(uint8_t port) {
-  absl::StatusOr<ibv_port_attr> attributes = device().QueryPort(port);
-  if (!attributes.ok()) return attributes;
-  attributes->lid = attributes->sm_lid = shared_->lid();
-  attributes->link_layer = IBV_LINK_LAYER_INFINIBAND;
+  VERBENA_ASSIGN_OR_RETURN(ibv_port_attr attributes, device().QueryPort(port));
+  attributes.lid = attributes.sm_lid = shared_->lid();
+  attributes.link_layer = IBV_LINK_LAYER_INFINIBAND;
   return attributes;
 }
 

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/transport/soft/event_queue.h"
 #include "verbena/transport/soft/preload/objects.h"
-#include "verbena/transport/soft/preload/shared_device.h"
+#include "verbena/transport/soft/preload/process_device.h"
 #include "verbena/transport/soft/soft_device.h"
 
 namespace verbena::internal::preload {
@@ -20,7 +20,7 @@ class Context {
  public:
   static constexpr Kind kKind = Kind::kContext;
 
-  // `device` is an entry of DeviceList. The context lives until Close().
+  // `device` is an entry of PreloadedDevices. The context lives until Close().
   static absl::StatusOr<Context*> Open(ibv_device* device);
   // Destroys what the program left alive, too.
   static void Close(Context* context);
@@ -30,7 +30,7 @@ class Context {
   Context& operator=(const Context&) = delete;
 
   SoftDevice& device() { return shared_->device(); }
-  const SharedDevice& shared() const { return *shared_; }
+  const ProcessDevice& shared() const { return *shared_; }
   ibv_context* visible() { return &verbs_.context; }
   // Asynchronous events that concern objects of this context. An event's element is the program's
   // object.
@@ -40,11 +40,11 @@ class Context {
   absl::StatusOr<ibv_port_attr> QueryPort(uint8_t port);
 
  private:
-  Context(ibv_device* visible, std::shared_ptr<SharedDevice> shared);
+  Context(ibv_device* visible, std::shared_ptr<ProcessDevice> shared);
   ~Context();
   bool DestroyObjects();
 
-  const std::shared_ptr<SharedDevice> shared_;
+  const std::shared_ptr<ProcessDevice> shared_;
   soft::EventQueue events_;
   verbs_context verbs_{};
 };

@@ -1,14 +1,12 @@
 // Completion channels, completion queues and completion events.
 
-#include <fcntl.h>
 #include <infiniband/verbs.h>
-#include <poll.h>
 
 #include <cerrno>
 #include <climits>
 #include <memory>
 
-#include "verbena/transport/device/verbs_status.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/soft/preload/calls.h"
 #include "verbena/transport/soft/preload/context.h"
 #include "verbena/transport/soft/preload/descriptor.h"
@@ -28,16 +26,16 @@ int RequestNotification(ibv_cq* cq, int solicited_only) {
 }
 
 // Null, and errno set, for what the device refuses.
-Cq* CreateCq(Context& context, int entries, void* cq_context, ibv_comp_channel* channel,
-             int vector) {
+VisibleCq* CreateCq(Context& context, int entries, void* cq_context, ibv_comp_channel* channel,
+                    int vector) {
   ibv_context* visible = context.visible();
-  auto* events = channel != nullptr ? Alive<Channel>(channel) : nullptr;
+  auto* events = channel != nullptr ? Alive<VisibleChannel>(channel) : nullptr;
   if (vector < 0 || vector >= visible->num_comp_vectors ||
       (channel != nullptr && (events == nullptr || events->context != visible))) {
     SetErrno(EINVAL);
     return nullptr;
   }
-  auto cq = std::make_unique<Cq>();
+  auto cq = std::make_unique<VisibleCq>();
   absl::StatusOr<ibv_cq*> inner =
       context.device().CreateCq(entries, cq.get(), events != nullptr ? events->inner : nullptr);
   if (!inner.ok()) {
@@ -71,22 +69,21 @@ ibv_cq_ex* CreateCqEx(ibv_context* visible, ibv_cq_init_attr_ex* init) {
     SetErrno(EOPNOTSUPP);
     return nullptr;
   }
-  Cq* cq = CreateCq(*context, static_cast<int>(init->cqe), init->cq_context, init->channel,
-                    static_cast<int>(init->comp_vector));
+  VisibleCq* cq = CreateCq(*context, static_cast<int>(init->cqe), init->cq_context, init->channel,
+                           static_cast<int>(init->comp_vector));
   if (cq != nullptr) FillExtendedCq(*cq);
   return cq;
 }
 
 }  // namespace
 
-absl::Status DestroyCq(Cq& cq) {
+absl::Status DestroyCq(VisibleCq& cq) {
   Context& context = *Context::From(cq.context);
-  const absl::Status status = context.device().DestroyCq(cq.inner);
-  if (!status.ok()) return status;
+  VERBENA_RETURN_IF_ERROR(context.device().DestroyCq(cq.inner));
   context.events().Forget(&cq);
   pthread_mutex_destroy(&cq.mutex);
   pthread_cond_destroy(&cq.cond);
-  return status;
+  return absl::OkStatus();
 }
 
 void FillCqCalls(verbs_context& context) {
@@ -112,7 +109,7 @@ ibv_comp_channel* ibv_create_comp_channel(ibv_context* visible) {
     preload::SetErrno(inner.status());
     return nullptr;
   }
-  auto* channel = new preload::Channel;
+  auto* channel = new preload::VisibleChannel;
   static_cast<ibv_comp_channel&>(*channel) = **inner;
   channel->context = visible;
   channel->inner = *inner;
@@ -122,13 +119,14 @@ ibv_comp_channel* ibv_create_comp_channel(ibv_context* visible) {
 }
 
 int ibv_destroy_comp_channel(ibv_comp_channel* channel) {
-  if (preload::Alive<preload::Channel>(channel) == nullptr) {
+  if (preload::Alive<preload::VisibleChannel>(channel) == nullptr) {
     return preload::CallReal(&::ibv_destroy_comp_channel, "ibv_destroy_comp_channel", EINVAL,
                              channel);
   }
-  return preload::DestroyObject<preload::Channel>(channel, [](preload::Channel& each) {
-    return preload::Context::From(each.context)->device().DestroyCompChannel(each.inner);
-  });
+  return preload::DestroyObject<preload::VisibleChannel>(
+      channel, [](preload::VisibleChannel& each) {
+        return preload::Context::From(each.context)->device().DestroyCompChannel(each.inner);
+      });
 }
 
 ibv_cq* ibv_create_cq(ibv_context* visible, int entries, void* cq_context,
@@ -138,12 +136,12 @@ ibv_cq* ibv_create_cq(ibv_context* visible, int entries, void* cq_context,
     return preload::CallReal(&::ibv_create_cq, "ibv_create_cq", nullptr, visible, entries,
                              cq_context, channel, vector);
   }
-  preload::Cq* cq = preload::CreateCq(*context, entries, cq_context, channel, vector);
+  preload::VisibleCq* cq = preload::CreateCq(*context, entries, cq_context, channel, vector);
   return cq != nullptr ? cq->handle_of() : nullptr;
 }
 
 int ibv_resize_cq(ibv_cq* handle, int entries) {
-  auto* cq = preload::Alive<preload::Cq>(handle);
+  auto* cq = preload::Alive<preload::VisibleCq>(handle);
   if (cq == nullptr) {
     return preload::CallReal(&::ibv_resize_cq, "ibv_resize_cq", EINVAL, handle, entries);
   }
@@ -154,14 +152,14 @@ int ibv_resize_cq(ibv_cq* handle, int entries) {
 }
 
 int ibv_destroy_cq(ibv_cq* handle) {
-  if (preload::Alive<preload::Cq>(handle) == nullptr) {
+  if (preload::Alive<preload::VisibleCq>(handle) == nullptr) {
     return preload::CallReal(&::ibv_destroy_cq, "ibv_destroy_cq", EINVAL, handle);
   }
-  return preload::DestroyObject<preload::Cq>(handle, preload::DestroyCq);
+  return preload::DestroyObject<preload::VisibleCq>(handle, preload::DestroyCq);
 }
 
 int ibv_get_cq_event(ibv_comp_channel* handle, ibv_cq** cq, void** cq_context) {
-  auto* channel = preload::Alive<preload::Channel>(handle);
+  auto* channel = preload::Alive<preload::VisibleChannel>(handle);
   if (channel == nullptr) {
     return preload::CallReal(&::ibv_get_cq_event, "ibv_get_cq_event", -1, handle, cq, cq_context);
   }
@@ -169,7 +167,7 @@ int ibv_get_cq_event(ibv_comp_channel* handle, ibv_cq** cq, void** cq_context) {
   do {
     absl::StatusOr<ibv_cq*> inner = device.GetCqEvent(channel->inner);
     if (!inner.ok()) continue;
-    auto* taken = static_cast<preload::Cq*>((*inner)->cq_context);
+    auto* taken = static_cast<preload::VisibleCq*>((*inner)->cq_context);
     *cq = taken->handle_of();
     *cq_context = taken->cq_context;
     return 0;
@@ -178,7 +176,7 @@ int ibv_get_cq_event(ibv_comp_channel* handle, ibv_cq** cq, void** cq_context) {
 }
 
 void ibv_ack_cq_events(ibv_cq* handle, unsigned count) {
-  auto* cq = preload::Alive<preload::Cq>(handle);
+  auto* cq = preload::Alive<preload::VisibleCq>(handle);
   if (cq == nullptr) {
     preload::CallRealVoid(&::ibv_ack_cq_events, "ibv_ack_cq_events", handle, count);
     return;

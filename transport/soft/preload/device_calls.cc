@@ -8,8 +8,8 @@
 #include <unordered_map>
 
 #include "verbena/transport/soft/preload/context.h"
-#include "verbena/transport/soft/preload/device_list.h"
 #include "verbena/transport/soft/preload/errors.h"
+#include "verbena/transport/soft/preload/preloaded_devices.h"
 #include "verbena/transport/soft/preload/real_library.h"
 
 #undef ibv_get_device_list
@@ -36,7 +36,7 @@ namespace preload = verbena::internal::preload;
 extern "C" {
 
 ibv_device** ibv_get_device_list(int* count) {
-  preload::DeviceList& soft = preload::DeviceList::Get();
+  preload::PreloadedDevices& soft = preload::PreloadedDevices::Get();
   int real_count = 0;
   ibv_device** real =
       preload::CallReal(&::ibv_get_device_list, "ibv_get_device_list", nullptr, &real_count);
@@ -72,19 +72,19 @@ void ibv_free_device_list(ibv_device** list) {
 }
 
 __be64 ibv_get_device_guid(ibv_device* device) {
-  const int index = preload::DeviceList::Get().IndexOf(device);
-  if (index >= 0) return preload::DeviceList::GuidOf(index);
+  const int index = preload::PreloadedDevices::Get().IndexOf(device);
+  if (index >= 0) return preload::PreloadedDevices::GuidOf(index);
   return preload::CallReal(&::ibv_get_device_guid, "ibv_get_device_guid", 0, device);
 }
 
 int ibv_get_device_index(ibv_device* device) {
-  const int index = preload::DeviceList::Get().IndexOf(device);
+  const int index = preload::PreloadedDevices::Get().IndexOf(device);
   if (index >= 0) return index;
   return preload::CallReal(&::ibv_get_device_index, "ibv_get_device_index", -1, device);
 }
 
 ibv_context* ibv_open_device(ibv_device* device) {
-  if (preload::DeviceList::Get().IndexOf(device) < 0) {
+  if (preload::PreloadedDevices::Get().IndexOf(device) < 0) {
     return preload::CallReal(&::ibv_open_device, "ibv_open_device", nullptr, device);
   }
   absl::StatusOr<preload::Context*> context = preload::Context::Open(device);

@@ -12,9 +12,9 @@ namespace {
 
 // The context of an object that an event may concern; null for what is not alive.
 Context* ContextOfElement(const void* handle) {
-  if (auto* cq = Alive<Cq>(handle); cq != nullptr) return Context::From(cq->context);
-  if (auto* srq = Alive<Srq>(handle); srq != nullptr) return Context::From(srq->context);
-  if (auto* qp = Alive<Qp>(handle); qp != nullptr) return Context::From(qp->qp_base.context);
+  if (auto* cq = Alive<VisibleCq>(handle); cq != nullptr) return Context::From(cq->context);
+  if (auto* srq = Alive<VisibleSrq>(handle); srq != nullptr) return Context::From(srq->context);
+  if (auto* qp = Alive<VisibleQp>(handle); qp != nullptr) return Context::From(qp->qp_base.context);
   return nullptr;
 }
 

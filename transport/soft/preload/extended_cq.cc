@@ -12,10 +12,10 @@
 namespace verbena::internal::preload {
 namespace {
 
-Cq& From(ibv_cq_ex* cq) { return *static_cast<Cq*>(cq); }
+VisibleCq& From(ibv_cq_ex* cq) { return *static_cast<VisibleCq*>(cq); }
 
 int NextPoll(ibv_cq_ex* handle) {
-  Cq& cq = From(handle);
+  VisibleCq& cq = From(handle);
   const int polled = cq.inner->context->ops.poll_cq(cq.inner, 1, &cq.current);
   if (polled == 0) return ENOENT;
   if (polled < 0) return EIO;
@@ -26,7 +26,7 @@ int NextPoll(ibv_cq_ex* handle) {
 
 int StartPoll(ibv_cq_ex* handle, ibv_poll_cq_attr* attributes) {
   if (attributes != nullptr && attributes->comp_mask != 0) return EINVAL;
-  Cq& cq = From(handle);
+  VisibleCq& cq = From(handle);
   cq.polling.lock();
   const int error = NextPoll(handle);
   // The program then calls no EndPoll().
@@ -38,7 +38,7 @@ void EndPoll(ibv_cq_ex* handle) { From(handle).polling.unlock(); }
 
 }  // namespace
 
-void FillExtendedCq(Cq& cq) {
+void FillExtendedCq(VisibleCq& cq) {
   cq.start_poll = StartPoll;
   cq.next_poll = NextPoll;
   cq.end_poll = EndPoll;

@@ -14,7 +14,7 @@
 namespace verbena::internal::preload {
 namespace {
 
-Qp& From(ibv_qp_ex* qp) { return *static_cast<Qp*>(qp); }
+VisibleQp& From(ibv_qp_ex* qp) { return *static_cast<VisibleQp*>(qp); }
 
 ibv_send_wr& AddWork(ibv_qp_ex* handle, ibv_wr_opcode opcode) {
   PostBuilder& builder = From(handle).builder;
@@ -57,7 +57,7 @@ PostBuilder::Work* LastWork(PostBuilder& builder) {
 }
 
 void SetSges(ibv_qp_ex* handle, size_t count, const ibv_sge* sges) {
-  Qp& qp = From(handle);
+  VisibleQp& qp = From(handle);
   PostBuilder::Work* work = LastWork(qp.builder);
   if (work == nullptr) return;
   if (count > qp.init.cap.max_send_sge) {
@@ -69,7 +69,7 @@ void SetSges(ibv_qp_ex* handle, size_t count, const ibv_sge* sges) {
 }
 
 void SetInline(ibv_qp_ex* handle, size_t count, const ibv_data_buf* buffers) {
-  Qp& qp = From(handle);
+  VisibleQp& qp = From(handle);
   PostBuilder& builder = qp.builder;
   PostBuilder::Work* work = LastWork(builder);
   if (work == nullptr) return;
@@ -166,7 +166,7 @@ void FillOperations(ibv_qp_ex& qp) {
 
 }  // namespace
 
-void FillExtendedQp(Qp& qp) {
+void FillExtendedQp(VisibleQp& qp) {
   qp.extended = true;
   FillOperations(qp);
   qp.wr_start = Start;

@@ -19,7 +19,7 @@ namespace {
 // A program may set flags of this range on any device: they are hints.
 constexpr int kHints = static_cast<int>(IBV_ACCESS_OPTIONAL_RANGE);
 
-ibv_mr* Register(Domain& domain, void* address, size_t bytes, uint64_t iova, int access) {
+ibv_mr* Register(VisibleDomain& domain, void* address, size_t bytes, uint64_t iova, int access) {
   if (iova != reinterpret_cast<uint64_t>(address)) {
     Refuse("a region whose peers address it by other numbers (iova) is not supported");
     return nullptr;
@@ -35,7 +35,7 @@ ibv_mr* Register(Domain& domain, void* address, size_t bytes, uint64_t iova, int
     SetErrno(inner.status());
     return nullptr;
   }
-  auto* region = new Region;
+  auto* region = new VisibleRegion;
   static_cast<ibv_mr&>(*region) = **inner;
   region->context = domain.context;
   region->pd = &domain;
@@ -46,7 +46,8 @@ ibv_mr* Register(Domain& domain, void* address, size_t bytes, uint64_t iova, int
 }
 
 // An enum ibv_rereg_mr_err_code, or 0. The keys stay.
-int Reregister(Region& region, int flags, Domain& domain, void* address, size_t bytes, int access) {
+int Reregister(VisibleRegion& region, int flags, VisibleDomain& domain, void* address, size_t bytes,
+               int access) {
   if ((flags & IBV_REREG_MR_CHANGE_TRANSLATION) == 0) {
     address = region.addr;
     bytes = region.length;
@@ -67,7 +68,7 @@ int Reregister(Region& region, int flags, Domain& domain, void* address, size_t 
 }
 
 ibv_mw* AllocMw(ibv_pd* pd, ibv_mw_type type) {
-  auto* domain = Alive<Domain>(pd);
+  auto* domain = Alive<VisibleDomain>(pd);
   if (domain == nullptr) {
     SetErrno(EINVAL);
     return nullptr;
@@ -82,7 +83,7 @@ ibv_mw* AllocMw(ibv_pd* pd, ibv_mw_type type) {
     SetErrno(inner.status());
     return nullptr;
   }
-  auto* window = new Window;
+  auto* window = new VisibleWindow;
   static_cast<ibv_mw&>(*window) = **inner;
   window->context = domain->context;
   window->pd = domain;
@@ -92,7 +93,7 @@ ibv_mw* AllocMw(ibv_pd* pd, ibv_mw_type type) {
 }
 
 int DeallocMw(ibv_mw* mw) {
-  return DestroyObject<Window>(mw, [](Window& window) {
+  return DestroyObject<VisibleWindow>(mw, [](VisibleWindow& window) {
     return Context::From(window.context)->device().DeallocMw(window.inner);
   });
 }
@@ -107,14 +108,14 @@ ibv_td* AllocTd(ibv_context* visible, ibv_td_init_attr* attributes) {
     SetErrno(context == nullptr || attributes == nullptr ? EINVAL : EOPNOTSUPP);
     return nullptr;
   }
-  auto* thread = new ThreadDomain;
+  auto* thread = new VisibleThreadDomain;
   thread->context = visible;
   Registry::Get().Add(Kind::kThreadDomain, thread, thread, context);
   return thread;
 }
 
 int DeallocTd(ibv_td* td) {
-  return DestroyObject<ThreadDomain>(td, [](ThreadDomain& thread) {
+  return DestroyObject<VisibleThreadDomain>(td, [](VisibleThreadDomain& thread) {
     return thread.users == 0 ? absl::OkStatus() : ErrnoStatus(EBUSY, "ibv_dealloc_td");
   });
 }
@@ -123,7 +124,7 @@ int DeallocTd(ibv_td* td) {
 ibv_pd* AllocParentDomain(ibv_context* visible, ibv_parent_domain_init_attr* attributes) {
   constexpr uint32_t kKnown =
       IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
-  auto* original = attributes != nullptr ? Alive<Domain>(attributes->pd) : nullptr;
+  auto* original = attributes != nullptr ? Alive<VisibleDomain>(attributes->pd) : nullptr;
   if (original == nullptr || original->context != visible || original->original != nullptr) {
     SetErrno(EINVAL);
     return nullptr;
@@ -132,11 +133,11 @@ ibv_pd* AllocParentDomain(ibv_context* visible, ibv_parent_domain_init_attr* att
     SetErrno(EOPNOTSUPP);
     return nullptr;
   }
-  auto* domain = new Domain;
+  auto* domain = new VisibleDomain;
   static_cast<ibv_pd&>(*domain) = *original;
   domain->inner = original->inner;
   domain->original = original;
-  domain->thread = attributes->td != nullptr ? Alive<ThreadDomain>(attributes->td) : nullptr;
+  domain->thread = attributes->td != nullptr ? Alive<VisibleThreadDomain>(attributes->td) : nullptr;
   ++original->users;
   if (domain->thread != nullptr) ++domain->thread->users;
   Registry::Get().Add(Kind::kDomain, domain, domain, Context::From(visible));
@@ -145,7 +146,7 @@ ibv_pd* AllocParentDomain(ibv_context* visible, ibv_parent_domain_init_attr* att
 
 }  // namespace
 
-absl::Status DestroyDomain(Domain& domain) {
+absl::Status DestroyDomain(VisibleDomain& domain) {
   if (domain.users != 0) return ErrnoStatus(EBUSY, "ibv_dealloc_pd: parent domains use it");
   if (domain.original == nullptr) {
     return Context::From(domain.context)->device().DeallocPd(domain.inner);
@@ -180,7 +181,7 @@ ibv_pd* ibv_alloc_pd(ibv_context* visible) {
     preload::SetErrno(inner.status());
     return nullptr;
   }
-  auto* domain = new preload::Domain;
+  auto* domain = new preload::VisibleDomain;
   static_cast<ibv_pd&>(*domain) = **inner;
   domain->context = visible;
   domain->inner = *inner;
@@ -189,14 +190,14 @@ ibv_pd* ibv_alloc_pd(ibv_context* visible) {
 }
 
 int ibv_dealloc_pd(ibv_pd* pd) {
-  if (preload::Alive<preload::Domain>(pd) == nullptr) {
+  if (preload::Alive<preload::VisibleDomain>(pd) == nullptr) {
     return preload::CallReal(&::ibv_dealloc_pd, "ibv_dealloc_pd", EINVAL, pd);
   }
-  return preload::DestroyObject<preload::Domain>(pd, preload::DestroyDomain);
+  return preload::DestroyObject<preload::VisibleDomain>(pd, preload::DestroyDomain);
 }
 
 ibv_mr* ibv_reg_mr(ibv_pd* pd, void* address, size_t bytes, int access) {
-  auto* domain = preload::Alive<preload::Domain>(pd);
+  auto* domain = preload::Alive<preload::VisibleDomain>(pd);
   if (domain == nullptr) {
     return preload::CallReal(&::ibv_reg_mr, "ibv_reg_mr", nullptr, pd, address, bytes, access);
   }
@@ -204,7 +205,7 @@ ibv_mr* ibv_reg_mr(ibv_pd* pd, void* address, size_t bytes, int access) {
 }
 
 ibv_mr* ibv_reg_mr_iova(ibv_pd* pd, void* address, size_t bytes, uint64_t iova, int access) {
-  auto* domain = preload::Alive<preload::Domain>(pd);
+  auto* domain = preload::Alive<preload::VisibleDomain>(pd);
   if (domain == nullptr) {
     return preload::CallReal(&::ibv_reg_mr_iova, "ibv_reg_mr_iova", nullptr, pd, address, bytes,
                              iova, access);
@@ -213,7 +214,7 @@ ibv_mr* ibv_reg_mr_iova(ibv_pd* pd, void* address, size_t bytes, uint64_t iova, 
 }
 
 ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, size_t bytes, uint64_t iova, unsigned access) {
-  auto* domain = preload::Alive<preload::Domain>(pd);
+  auto* domain = preload::Alive<preload::VisibleDomain>(pd);
   if (domain == nullptr) {
     return preload::CallReal(&::ibv_reg_mr_iova2, "ibv_reg_mr_iova2", nullptr, pd, address, bytes,
                              iova, access);
@@ -223,7 +224,7 @@ ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, size_t bytes, uint64_t iova,
 
 ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, uint64_t offset, size_t bytes, uint64_t iova, int fd,
                           int access) {
-  if (preload::Alive<preload::Domain>(pd) == nullptr) {
+  if (preload::Alive<preload::VisibleDomain>(pd) == nullptr) {
     return preload::CallReal(&::ibv_reg_dmabuf_mr, "ibv_reg_dmabuf_mr", nullptr, pd, offset, bytes,
                              iova, fd, access);
   }
@@ -232,23 +233,23 @@ ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, uint64_t offset, size_t bytes, uint64_t io
 }
 
 int ibv_dereg_mr(ibv_mr* mr) {
-  if (preload::Alive<preload::Region>(mr) == nullptr) {
+  if (preload::Alive<preload::VisibleRegion>(mr) == nullptr) {
     return preload::CallReal(&::ibv_dereg_mr, "ibv_dereg_mr", EINVAL, mr);
   }
-  return preload::DestroyObject<preload::Region>(mr, [](preload::Region& region) {
+  return preload::DestroyObject<preload::VisibleRegion>(mr, [](preload::VisibleRegion& region) {
     return preload::Context::From(region.context)->device().DeregMr(region.inner);
   });
 }
 
 int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* address, size_t bytes, int access) {
-  auto* region = preload::Alive<preload::Region>(mr);
+  auto* region = preload::Alive<preload::VisibleRegion>(mr);
   if (region == nullptr) {
     return preload::CallReal(&::ibv_rereg_mr, "ibv_rereg_mr", IBV_REREG_MR_ERR_INPUT, mr, flags, pd,
                              address, bytes, access);
   }
   const bool changes_domain = (flags & IBV_REREG_MR_CHANGE_PD) != 0;
-  auto* domain = changes_domain ? preload::Alive<preload::Domain>(pd)
-                                : preload::Alive<preload::Domain>(region->pd);
+  auto* domain = changes_domain ? preload::Alive<preload::VisibleDomain>(pd)
+                                : preload::Alive<preload::VisibleDomain>(region->pd);
   const bool known = flags != 0 && (flags & ~IBV_REREG_MR_FLAGS_SUPPORTED) == 0;
   if (!known || domain == nullptr || domain->context != region->context) {
     preload::SetErrno(EINVAL);

@@ -26,38 +26,38 @@ class Context;
 
 enum class Kind { kContext, kThreadDomain, kDomain, kRegion, kWindow, kChannel, kCq, kSrq, kQp };
 
-struct ThreadDomain : ibv_td {
+struct VisibleThreadDomain : ibv_td {
   static constexpr Kind kKind = Kind::kThreadDomain;
   std::atomic<int> users{0};
 };
 
-struct Domain : ibv_pd {
+struct VisibleDomain : ibv_pd {
   static constexpr Kind kKind = Kind::kDomain;
   ibv_pd* inner = nullptr;
-  // Of a parent domain: the domain whose `inner` it shares, and its thread domain, or null.
-  Domain* original = nullptr;
-  ThreadDomain* thread = nullptr;
-  // Of an original: its parent domains.
+  // A parent domain has the domain whose `inner` it shares, and perhaps a thread domain.
+  VisibleDomain* original = nullptr;
+  VisibleThreadDomain* thread = nullptr;
+  // Parent domains that share `inner`.
   std::atomic<int> users{0};
 };
 
-struct Region : ibv_mr {
+struct VisibleRegion : ibv_mr {
   static constexpr Kind kKind = Kind::kRegion;
   ibv_mr* inner = nullptr;
   int access = 0;
 };
 
-struct Window : ibv_mw {
+struct VisibleWindow : ibv_mw {
   static constexpr Kind kKind = Kind::kWindow;
   ibv_mw* inner = nullptr;
 };
 
-struct Channel : ibv_comp_channel {
+struct VisibleChannel : ibv_comp_channel {
   static constexpr Kind kKind = Kind::kChannel;
   ibv_comp_channel* inner = nullptr;
 };
 
-struct Cq : ibv_cq_ex {
+struct VisibleCq : ibv_cq_ex {
   static constexpr Kind kKind = Kind::kCq;
   ibv_cq* inner = nullptr;
   // From start_poll to end_poll: held, and the completion that read_* read.
@@ -67,12 +67,12 @@ struct Cq : ibv_cq_ex {
   ibv_cq* handle_of() { return ibv_cq_ex_to_cq(this); }
 };
 
-struct Srq : ibv_srq {
+struct VisibleSrq : ibv_srq {
   static constexpr Kind kKind = Kind::kSrq;
   ibv_srq* inner = nullptr;
 };
 
-// What ibv_wr_* gathered between wr_start and wr_complete. Keeps its capacity.
+// Work requests that ibv_wr_* gathered between wr_start and wr_complete. Keeps its capacity.
 struct PostBuilder {
   struct Work {
     ibv_send_wr wr;
@@ -85,7 +85,7 @@ struct PostBuilder {
   int error = 0;
 };
 
-struct Qp : ibv_qp_ex {
+struct VisibleQp : ibv_qp_ex {
   static constexpr Kind kKind = Kind::kQp;
   ibv_qp* inner = nullptr;
   ibv_qp_init_attr init{};
@@ -95,9 +95,13 @@ struct Qp : ibv_qp_ex {
 };
 
 // The stand-in behind a pointer that is known to be one of ours: for the data path.
-inline Cq* Unchecked(ibv_cq* cq) { return static_cast<Cq*>(reinterpret_cast<ibv_cq_ex*>(cq)); }
-inline Srq* Unchecked(ibv_srq* srq) { return static_cast<Srq*>(srq); }
-inline Qp* Unchecked(ibv_qp* qp) { return static_cast<Qp*>(reinterpret_cast<ibv_qp_ex*>(qp)); }
+inline VisibleCq* Unchecked(ibv_cq* cq) {
+  return static_cast<VisibleCq*>(reinterpret_cast<ibv_cq_ex*>(cq));
+}
+inline VisibleSrq* Unchecked(ibv_srq* srq) { return static_cast<VisibleSrq*>(srq); }
+inline VisibleQp* Unchecked(ibv_qp* qp) {
+  return static_cast<VisibleQp*>(reinterpret_cast<ibv_qp_ex*>(qp));
+}
 
 class Registry {
  public:

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <memory>
 
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/soft/preload/calls.h"
 #include "verbena/transport/soft/preload/context.h"
 #include "verbena/transport/soft/preload/real_library.h"
@@ -24,8 +25,8 @@ int PostTranslated(ibv_qp* inner, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
     translated.next = nullptr;
     int error = 0;
     if (wr->opcode == IBV_WR_BIND_MW) {
-      auto* window = Alive<Window>(wr->bind_mw.mw);
-      auto* region = Alive<Region>(wr->bind_mw.bind_info.mr);
+      auto* window = Alive<VisibleWindow>(wr->bind_mw.mw);
+      auto* region = Alive<VisibleRegion>(wr->bind_mw.bind_info.mr);
       if (window == nullptr || region == nullptr) error = EINVAL;
       translated.bind_mw.mw = window != nullptr ? window->inner : nullptr;
       translated.bind_mw.bind_info.mr = region != nullptr ? region->inner : nullptr;
@@ -49,11 +50,11 @@ int PostSend(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
   return inner->context->ops.post_send(inner, wr, bad_wr);
 }
 
-// What the device is asked to make: its own CQs and SRQ. EINVAL for others.
+// The same with the device's own CQs and SRQ. EINVAL for those of others.
 int Translate(const ibv_context* visible, const ibv_qp_init_attr& init, ibv_qp_init_attr& inner) {
-  auto* send_cq = Alive<Cq>(init.send_cq);
-  auto* receive_cq = Alive<Cq>(init.recv_cq);
-  auto* srq = init.srq != nullptr ? Alive<Srq>(init.srq) : nullptr;
+  auto* send_cq = Alive<VisibleCq>(init.send_cq);
+  auto* receive_cq = Alive<VisibleCq>(init.recv_cq);
+  auto* srq = init.srq != nullptr ? Alive<VisibleSrq>(init.srq) : nullptr;
   if (send_cq == nullptr || receive_cq == nullptr || (init.srq != nullptr && srq == nullptr) ||
       send_cq->context != visible || receive_cq->context != visible) {
     return EINVAL;
@@ -66,7 +67,7 @@ int Translate(const ibv_context* visible, const ibv_qp_init_attr& init, ibv_qp_i
 }
 
 // Null, and errno set, for what the device refuses. Updates `init.cap`.
-Qp* CreateQp(Domain& domain, ibv_qp_init_attr& init) {
+VisibleQp* CreateQp(VisibleDomain& domain, ibv_qp_init_attr& init) {
   if (init.qp_type != IBV_QPT_RC) {
     Refuse(init.qp_type == IBV_QPT_UD
                ? "queue pairs of type UD are not supported: only reliable connected ones (RC)"
@@ -78,7 +79,7 @@ Qp* CreateQp(Domain& domain, ibv_qp_init_attr& init) {
     SetErrno(EINVAL);
     return nullptr;
   }
-  auto qp = std::make_unique<Qp>();
+  auto qp = std::make_unique<VisibleQp>();
   inner_init.qp_context = qp.get();
   Context& context = *Context::From(domain.context);
   absl::StatusOr<ibv_qp*> inner = context.device().CreateQp(domain.inner, inner_init);
@@ -121,7 +122,8 @@ ibv_qp* CreateQpEx(ibv_context* visible, ibv_qp_init_attr_ex* init) {
     SetErrno(EOPNOTSUPP);
     return nullptr;
   }
-  auto* domain = (init->comp_mask & IBV_QP_INIT_ATTR_PD) != 0 ? Alive<Domain>(init->pd) : nullptr;
+  auto* domain =
+      (init->comp_mask & IBV_QP_INIT_ATTR_PD) != 0 ? Alive<VisibleDomain>(init->pd) : nullptr;
   if (domain == nullptr || domain->context != visible) {
     SetErrno(EINVAL);
     return nullptr;
@@ -134,7 +136,7 @@ ibv_qp* CreateQpEx(ibv_context* visible, ibv_qp_init_attr_ex* init) {
                          .cap = init->cap,
                          .qp_type = init->qp_type,
                          .sq_sig_all = init->sq_sig_all};
-  Qp* qp = CreateQp(*domain, plain);
+  VisibleQp* qp = CreateQp(*domain, plain);
   if (qp == nullptr) return nullptr;
   init->cap = plain.cap;
   if (extended) FillExtendedQp(*qp);
@@ -143,14 +145,13 @@ ibv_qp* CreateQpEx(ibv_context* visible, ibv_qp_init_attr_ex* init) {
 
 }  // namespace
 
-absl::Status DestroyQp(Qp& qp) {
+absl::Status DestroyQp(VisibleQp& qp) {
   Context& context = *Context::From(qp.qp_base.context);
-  const absl::Status status = context.device().DestroyQp(qp.inner);
-  if (!status.ok()) return status;
+  VERBENA_RETURN_IF_ERROR(context.device().DestroyQp(qp.inner));
   context.events().Forget(&qp.qp_base);
   pthread_mutex_destroy(&qp.qp_base.mutex);
   pthread_cond_destroy(&qp.qp_base.cond);
-  return status;
+  return absl::OkStatus();
 }
 
 void FillQpCalls(verbs_context& context) {
@@ -166,7 +167,7 @@ namespace preload = verbena::internal::preload;
 extern "C" {
 
 ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
-  auto* domain = preload::Alive<preload::Domain>(pd);
+  auto* domain = preload::Alive<preload::VisibleDomain>(pd);
   if (domain == nullptr) {
     return preload::CallReal(&::ibv_create_qp, "ibv_create_qp", nullptr, pd, init);
   }
@@ -174,12 +175,12 @@ ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
     preload::SetErrno(EINVAL);
     return nullptr;
   }
-  preload::Qp* qp = preload::CreateQp(*domain, *init);
+  preload::VisibleQp* qp = preload::CreateQp(*domain, *init);
   return qp != nullptr ? &qp->qp_base : nullptr;
 }
 
 int ibv_modify_qp(ibv_qp* handle, ibv_qp_attr* attributes, int mask) {
-  auto* qp = preload::Alive<preload::Qp>(handle);
+  auto* qp = preload::Alive<preload::VisibleQp>(handle);
   if (qp == nullptr) {
     return preload::CallReal(&::ibv_modify_qp, "ibv_modify_qp", EINVAL, handle, attributes, mask);
   }
@@ -195,7 +196,7 @@ int ibv_modify_qp(ibv_qp* handle, ibv_qp_attr* attributes, int mask) {
 }
 
 int ibv_query_qp(ibv_qp* handle, ibv_qp_attr* attributes, int mask, ibv_qp_init_attr* init) {
-  auto* qp = preload::Alive<preload::Qp>(handle);
+  auto* qp = preload::Alive<preload::VisibleQp>(handle);
   if (qp == nullptr) {
     return preload::CallReal(&::ibv_query_qp, "ibv_query_qp", EINVAL, handle, attributes, mask,
                              init);
@@ -212,14 +213,14 @@ int ibv_query_qp(ibv_qp* handle, ibv_qp_attr* attributes, int mask, ibv_qp_init_
 }
 
 int ibv_destroy_qp(ibv_qp* handle) {
-  if (preload::Alive<preload::Qp>(handle) == nullptr) {
+  if (preload::Alive<preload::VisibleQp>(handle) == nullptr) {
     return preload::CallReal(&::ibv_destroy_qp, "ibv_destroy_qp", EINVAL, handle);
   }
-  return preload::DestroyObject<preload::Qp>(handle, preload::DestroyQp);
+  return preload::DestroyObject<preload::VisibleQp>(handle, preload::DestroyQp);
 }
 
 ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp* handle) {
-  auto* qp = preload::Alive<preload::Qp>(handle);
+  auto* qp = preload::Alive<preload::VisibleQp>(handle);
   if (qp == nullptr) {
     return preload::CallReal(&::ibv_qp_to_qp_ex, "ibv_qp_to_qp_ex", nullptr, handle);
   }
@@ -228,7 +229,7 @@ ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp* handle) {
 
 // A copy by the processor may store the end of a range before its start.
 int ibv_query_qp_data_in_order(ibv_qp* handle, ibv_wr_opcode opcode, uint32_t flags) {
-  if (preload::Alive<preload::Qp>(handle) != nullptr) return 0;
+  if (preload::Alive<preload::VisibleQp>(handle) != nullptr) return 0;
   return preload::CallReal(&::ibv_query_qp_data_in_order, "ibv_query_qp_data_in_order", 0, handle,
                            opcode, flags);
 }

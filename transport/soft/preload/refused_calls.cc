@@ -1,5 +1,5 @@
-// What the soft device does not have: address handles and multicast (of UD), objects that another
-// process shares out, and options of connections.
+// Calls that the soft device cannot serve: address handles and multicast (of UD), objects that
+// another process shares out, and options of connections.
 
 #include <infiniband/verbs.h>
 
@@ -29,7 +29,7 @@ namespace preload = verbena::internal::preload;
 extern "C" {
 
 ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attributes) {
-  if (!preload::IsOurs<preload::Domain>(pd)) {
+  if (!preload::IsOurs<preload::VisibleDomain>(pd)) {
     return preload::CallReal(&::ibv_create_ah, "ibv_create_ah", nullptr, pd, attributes);
   }
   preload::Refuse(preload::kNoUd);
@@ -51,7 +51,7 @@ int ibv_init_ah_from_wc(ibv_context* context, uint8_t port, ibv_wc* wc, ibv_grh*
 }
 
 ibv_ah* ibv_create_ah_from_wc(ibv_pd* pd, ibv_wc* wc, ibv_grh* grh, uint8_t port) {
-  if (!preload::IsOurs<preload::Domain>(pd)) {
+  if (!preload::IsOurs<preload::VisibleDomain>(pd)) {
     return preload::CallReal(&::ibv_create_ah_from_wc, "ibv_create_ah_from_wc", nullptr, pd, wc,
                              grh, port);
   }
@@ -60,12 +60,12 @@ ibv_ah* ibv_create_ah_from_wc(ibv_pd* pd, ibv_wc* wc, ibv_grh* grh, uint8_t port
 }
 
 int ibv_attach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t lid) {
-  if (preload::IsOurs<preload::Qp>(qp)) return preload::Refuse(preload::kNoUd);
+  if (preload::IsOurs<preload::VisibleQp>(qp)) return preload::Refuse(preload::kNoUd);
   return preload::CallReal(&::ibv_attach_mcast, "ibv_attach_mcast", EINVAL, qp, gid, lid);
 }
 
 int ibv_detach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t lid) {
-  if (preload::IsOurs<preload::Qp>(qp)) return preload::Refuse(preload::kNoUd);
+  if (preload::IsOurs<preload::VisibleQp>(qp)) return preload::Refuse(preload::kNoUd);
   return preload::CallReal(&::ibv_detach_mcast, "ibv_detach_mcast", EINVAL, qp, gid, lid);
 }
 
@@ -85,12 +85,12 @@ ibv_pd* ibv_import_pd(ibv_context* context, uint32_t handle) {
 }
 
 void ibv_unimport_pd(ibv_pd* pd) {
-  if (preload::IsOurs<preload::Domain>(pd)) return;
+  if (preload::IsOurs<preload::VisibleDomain>(pd)) return;
   preload::CallRealVoid(&::ibv_unimport_pd, "ibv_unimport_pd", pd);
 }
 
 ibv_mr* ibv_import_mr(ibv_pd* pd, uint32_t handle) {
-  if (!preload::IsOurs<preload::Domain>(pd)) {
+  if (!preload::IsOurs<preload::VisibleDomain>(pd)) {
     return preload::CallReal(&::ibv_import_mr, "ibv_import_mr", nullptr, pd, handle);
   }
   preload::SetErrno(EOPNOTSUPP);
@@ -98,7 +98,7 @@ ibv_mr* ibv_import_mr(ibv_pd* pd, uint32_t handle) {
 }
 
 void ibv_unimport_mr(ibv_mr* mr) {
-  if (preload::IsOurs<preload::Region>(mr)) return;
+  if (preload::IsOurs<preload::VisibleRegion>(mr)) return;
   preload::CallRealVoid(&::ibv_unimport_mr, "ibv_unimport_mr", mr);
 }
 
@@ -115,12 +115,12 @@ void ibv_unimport_dm(ibv_dm* dm) {
 }
 
 int ibv_set_ece(ibv_qp* qp, ibv_ece* ece) {
-  if (preload::IsOurs<preload::Qp>(qp)) return preload::SetErrno(EOPNOTSUPP);
+  if (preload::IsOurs<preload::VisibleQp>(qp)) return preload::SetErrno(EOPNOTSUPP);
   return preload::CallReal(&::ibv_set_ece, "ibv_set_ece", EINVAL, qp, ece);
 }
 
 int ibv_query_ece(ibv_qp* qp, ibv_ece* ece) {
-  if (preload::IsOurs<preload::Qp>(qp)) return preload::SetErrno(EOPNOTSUPP);
+  if (preload::IsOurs<preload::VisibleQp>(qp)) return preload::SetErrno(EOPNOTSUPP);
   return preload::CallReal(&::ibv_query_ece, "ibv_query_ece", EINVAL, qp, ece);
 }
 

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <memory>
 
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/soft/preload/calls.h"
 #include "verbena/transport/soft/preload/context.h"
 #include "verbena/transport/soft/preload/real_library.h"
@@ -17,9 +18,9 @@ int PostSrqReceive(ibv_srq* srq, ibv_recv_wr* wr, ibv_recv_wr** bad_wr) {
   return inner->context->ops.post_srq_recv(inner, wr, bad_wr);
 }
 
-ibv_srq* CreateSrq(Domain& domain, void* srq_context, ibv_srq_attr& attributes) {
+ibv_srq* CreateSrq(VisibleDomain& domain, void* srq_context, ibv_srq_attr& attributes) {
   Context& context = *Context::From(domain.context);
-  auto srq = std::make_unique<Srq>();
+  auto srq = std::make_unique<VisibleSrq>();
   const ibv_srq_init_attr init{.srq_context = srq.get(), .attr = attributes};
   absl::StatusOr<ibv_srq*> inner = context.device().CreateSrq(domain.inner, init);
   if (!inner.ok()) {
@@ -49,7 +50,8 @@ ibv_srq* CreateSrqEx(ibv_context* visible, ibv_srq_init_attr_ex* init) {
     SetErrno(EOPNOTSUPP);
     return nullptr;
   }
-  auto* domain = (init->comp_mask & IBV_SRQ_INIT_ATTR_PD) != 0 ? Alive<Domain>(init->pd) : nullptr;
+  auto* domain =
+      (init->comp_mask & IBV_SRQ_INIT_ATTR_PD) != 0 ? Alive<VisibleDomain>(init->pd) : nullptr;
   if (domain == nullptr || domain->context != visible) {
     SetErrno(EINVAL);
     return nullptr;
@@ -59,14 +61,13 @@ ibv_srq* CreateSrqEx(ibv_context* visible, ibv_srq_init_attr_ex* init) {
 
 }  // namespace
 
-absl::Status DestroySrq(Srq& srq) {
+absl::Status DestroySrq(VisibleSrq& srq) {
   Context& context = *Context::From(srq.context);
-  const absl::Status status = context.device().DestroySrq(srq.inner);
-  if (!status.ok()) return status;
+  VERBENA_RETURN_IF_ERROR(context.device().DestroySrq(srq.inner));
   context.events().Forget(&srq);
   pthread_mutex_destroy(&srq.mutex);
   pthread_cond_destroy(&srq.cond);
-  return status;
+  return absl::OkStatus();
 }
 
 void FillSrqCalls(verbs_context& context) {
@@ -81,7 +82,7 @@ namespace preload = verbena::internal::preload;
 extern "C" {
 
 ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* init) {
-  auto* domain = preload::Alive<preload::Domain>(pd);
+  auto* domain = preload::Alive<preload::VisibleDomain>(pd);
   if (domain == nullptr) {
     return preload::CallReal(&::ibv_create_srq, "ibv_create_srq", nullptr, pd, init);
   }
@@ -93,7 +94,7 @@ ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* init) {
 }
 
 int ibv_modify_srq(ibv_srq* handle, ibv_srq_attr* attributes, int mask) {
-  auto* srq = preload::Alive<preload::Srq>(handle);
+  auto* srq = preload::Alive<preload::VisibleSrq>(handle);
   if (srq == nullptr) {
     return preload::CallReal(&::ibv_modify_srq, "ibv_modify_srq", EINVAL, handle, attributes, mask);
   }
@@ -103,7 +104,7 @@ int ibv_modify_srq(ibv_srq* handle, ibv_srq_attr* attributes, int mask) {
 }
 
 int ibv_query_srq(ibv_srq* handle, ibv_srq_attr* attributes) {
-  auto* srq = preload::Alive<preload::Srq>(handle);
+  auto* srq = preload::Alive<preload::VisibleSrq>(handle);
   if (srq == nullptr) {
     return preload::CallReal(&::ibv_query_srq, "ibv_query_srq", EINVAL, handle, attributes);
   }
@@ -116,10 +117,10 @@ int ibv_query_srq(ibv_srq* handle, ibv_srq_attr* attributes) {
 }
 
 int ibv_destroy_srq(ibv_srq* handle) {
-  if (preload::Alive<preload::Srq>(handle) == nullptr) {
+  if (preload::Alive<preload::VisibleSrq>(handle) == nullptr) {
     return preload::CallReal(&::ibv_destroy_srq, "ibv_destroy_srq", EINVAL, handle);
   }
-  return preload::DestroyObject<preload::Srq>(handle, preload::DestroySrq);
+  return preload::DestroyObject<preload::VisibleSrq>(handle, preload::DestroySrq);
 }
 
 }  // extern "C"

@@ -78,7 +78,7 @@ TEST(AddressTest, ALidAloneFindsThePeer) {
     ASSERT_EQ(a.Poll().status, IBV_WC_SUCCESS);
     EXPECT_EQ(b.Poll().wr_id, 2u);
     EXPECT_EQ(b.Received(5), "hello");
-    // What the program gave, not what was made of it.
+    // The program finds the address that it gave.
     ibv_qp_attr attributes{};
     ibv_qp_init_attr init{};
     ASSERT_EQ(ibv_query_qp(a.qp, &attributes, IBV_QP_AV, &init), 0);
@@ -96,7 +96,7 @@ TEST_F(VerbsCallsTest, AnUnknownLkeyFailsTheWork) {
   EXPECT_EQ(a_->Poll().status, IBV_WC_LOC_PROT_ERR);
 }
 
-TEST_F(VerbsCallsTest, WhatIsGoneGivesAnErrno) {
+TEST_F(VerbsCallsTest, AnObjectThatIsGoneGivesAnErrno) {
   ibv_qp* qp = std::exchange(a_->qp, nullptr);
   ibv_cq* cq = ibv_cq_ex_to_cq(std::exchange(a_->cq, nullptr));
   ibv_mr* mr = std::exchange(a_->mr, nullptr);
@@ -127,7 +127,7 @@ TEST(CloseTest, AContextIsClosedOnce) {
   EXPECT_EQ(errno, EINVAL);
 }
 
-TEST(CloseTest, WhatTheProgramLeftGoesWithItsContext) {
+TEST(CloseTest, AContextTakesItsObjectsAlong) {
   ibv_context* context = OpenDevice(0);
   ibv_pd* pd = nullptr;
   {
@@ -166,7 +166,7 @@ TEST_F(VerbsCallsTest, BadArgumentsGiveAnErrno) {
   EXPECT_EQ(errno, EINVAL);
 }
 
-TEST_F(VerbsCallsTest, WhatSoftDevicesLackIsRefused) {
+TEST_F(VerbsCallsTest, ACallThatSoftDevicesCannotServeIsRefused) {
   ibv_qp_init_attr init{};
   init.send_cq = init.recv_cq = ibv_cq_ex_to_cq(a_->cq);
   init.qp_type = IBV_QPT_UD;

@@ -2,8 +2,8 @@
 //
 // They exist for as long as the process, and are opened when the program opens them.
 
-#ifndef VERBENA_TRANSPORT_SOFT_PRELOAD_DEVICE_LIST_H_
-#define VERBENA_TRANSPORT_SOFT_PRELOAD_DEVICE_LIST_H_
+#ifndef VERBENA_TRANSPORT_SOFT_PRELOAD_PRELOADED_DEVICES_H_
+#define VERBENA_TRANSPORT_SOFT_PRELOAD_PRELOADED_DEVICES_H_
 
 #include <infiniband/verbs.h>
 
@@ -11,11 +11,11 @@
 
 namespace verbena::internal::preload {
 
-class DeviceList {
+class PreloadedDevices {
  public:
   static constexpr int kMaxDevices = 16;
 
-  static DeviceList& Get();
+  static PreloadedDevices& Get();
 
   int size() const { return size_; }
   ibv_device* at(int index) { return &entries_[index].device; }
@@ -31,7 +31,7 @@ class DeviceList {
     void* nothing[32];
   };
 
-  DeviceList();
+  PreloadedDevices();
 
   int size_ = 1;
   Entry entries_[kMaxDevices]{};
@@ -39,4 +39,4 @@ class DeviceList {
 
 }  // namespace verbena::internal::preload
 
-#endif  // VERBENA_TRANSPORT_SOFT_PRELOAD_DEVICE_LIST_H_
+#endif  // VERBENA_TRANSPORT_SOFT_PRELOAD_PRELOADED_DEVICES_H_

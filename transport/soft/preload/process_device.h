@@ -11,8 +11,8 @@
 // Asynchronous events belong to contexts, but a SoftDevice has one queue of them: a thread hands
 // them on. It sleeps until there is one. Any thread may call.
 
-#ifndef VERBENA_TRANSPORT_SOFT_PRELOAD_SHARED_DEVICE_H_
-#define VERBENA_TRANSPORT_SOFT_PRELOAD_SHARED_DEVICE_H_
+#ifndef VERBENA_TRANSPORT_SOFT_PRELOAD_PROCESS_DEVICE_H_
+#define VERBENA_TRANSPORT_SOFT_PRELOAD_PROCESS_DEVICE_H_
 
 #include <infiniband/verbs.h>
 
@@ -25,14 +25,14 @@
 
 namespace verbena::internal::preload {
 
-class SharedDevice {
+class ProcessDevice {
  public:
-  // The device of that index of DeviceList: the one that is open, or a new one.
-  static absl::StatusOr<std::shared_ptr<SharedDevice>> Open(int index, const char* name);
+  // The device of that index of PreloadedDevices: the one that is open, or a new one.
+  static absl::StatusOr<std::shared_ptr<ProcessDevice>> Open(int index, const char* name);
   // Precondition: as for SoftDevice.
-  ~SharedDevice();
-  SharedDevice(const SharedDevice&) = delete;
-  SharedDevice& operator=(const SharedDevice&) = delete;
+  ~ProcessDevice();
+  ProcessDevice(const ProcessDevice&) = delete;
+  ProcessDevice& operator=(const ProcessDevice&) = delete;
 
   SoftDevice& device() { return *device_; }
   uint16_t lid() const { return lid_; }
@@ -40,7 +40,7 @@ class SharedDevice {
   ibv_ah_attr Resolve(const ibv_ah_attr& address) const;
 
  private:
-  SharedDevice(std::unique_ptr<SoftDevice> device, uint16_t lid, int stop_fd);
+  ProcessDevice(std::unique_ptr<SoftDevice> device, uint16_t lid, int stop_fd);
   static absl::StatusOr<std::unique_ptr<SoftDevice>> Create(const char* name, uint16_t lid);
   void HandOnEvents();
 
@@ -54,4 +54,4 @@ class SharedDevice {
 
 }  // namespace verbena::internal::preload
 
-#endif  // VERBENA_TRANSPORT_SOFT_PRELOAD_SHARED_DEVICE_H_
+#endif  // VERBENA_TRANSPORT_SOFT_PRELOAD_PROCESS_DEVICE_H_

@@ -1,4 +1,4 @@
-#include "verbena/transport/soft/preload/shared_device.h"
+#include "verbena/transport/soft/preload/process_device.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -14,8 +14,8 @@
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/preload/context.h"
-#include "verbena/transport/soft/preload/device_list.h"
 #include "verbena/transport/soft/preload/objects.h"
+#include "verbena/transport/soft/preload/preloaded_devices.h"
 
 namespace verbena::internal::preload {
 namespace {
@@ -25,15 +25,15 @@ constexpr unsigned kFirstLid = 1;
 constexpr unsigned kLastLid = 0xbfff;
 constexpr int kLidAttempts = 64;
 
-// What is known of each device of DeviceList.
+// A device of PreloadedDevices, perhaps open.
 struct Known {
-  std::weak_ptr<SharedDevice> open;
+  std::weak_ptr<ProcessDevice> open;
   uint16_t last_lid = 0;  // 0: never opened
 };
 
 struct KnownDevices {
   std::mutex mutex;
-  Known devices[DeviceList::kMaxDevices];
+  Known devices[PreloadedDevices::kMaxDevices];
 };
 
 // Never destroyed: threads of the program may still use it while the process ends.
@@ -62,15 +62,15 @@ ibv_gid GidOfLid(uint16_t lid) {
 Context* Translate(ibv_async_event& event) {
   const ibv_context* visible = nullptr;
   if (event.event_type == IBV_EVENT_CQ_ERR) {
-    auto* cq = static_cast<Cq*>(event.element.cq->cq_context);
+    auto* cq = static_cast<VisibleCq*>(event.element.cq->cq_context);
     event.element.cq = cq->handle_of();
     visible = cq->context;
   } else if (event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED) {
-    auto* srq = static_cast<Srq*>(event.element.srq->srq_context);
+    auto* srq = static_cast<VisibleSrq*>(event.element.srq->srq_context);
     event.element.srq = srq;
     visible = srq->context;
   } else {
-    auto* qp = static_cast<Qp*>(event.element.qp->qp_context);
+    auto* qp = static_cast<VisibleQp*>(event.element.qp->qp_context);
     event.element.qp = &qp->qp_base;
     visible = qp->qp_base.context;
   }
@@ -79,7 +79,7 @@ Context* Translate(ibv_async_event& event) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SoftDevice>> SharedDevice::Create(const char* name, uint16_t lid) {
+absl::StatusOr<std::unique_ptr<SoftDevice>> ProcessDevice::Create(const char* name, uint16_t lid) {
   return SoftDevice::Create({.name = name,
                              .gid = GidOfLid(lid),
                              // Programs wait for bytes as well as for completions.
@@ -87,10 +87,10 @@ absl::StatusOr<std::unique_ptr<SoftDevice>> SharedDevice::Create(const char* nam
                              .unpolled_after = std::chrono::microseconds(250)});
 }
 
-absl::StatusOr<std::shared_ptr<SharedDevice>> SharedDevice::Open(int index, const char* name) {
+absl::StatusOr<std::shared_ptr<ProcessDevice>> ProcessDevice::Open(int index, const char* name) {
   std::lock_guard<std::mutex> lock(AllKnown().mutex);
   Known& known = AllKnown().devices[index];
-  if (std::shared_ptr<SharedDevice> open = known.open.lock(); open != nullptr) return open;
+  if (std::shared_ptr<ProcessDevice> open = known.open.lock(); open != nullptr) return open;
   std::random_device random;
   uint16_t lid = known.last_lid;
   absl::Status status;
@@ -104,7 +104,7 @@ absl::StatusOr<std::shared_ptr<SharedDevice>> SharedDevice::Open(int index, cons
     }
     const int stop_fd = eventfd(0, EFD_CLOEXEC);
     if (stop_fd < 0) return ErrnoStatus(EMFILE, "ibv_open_device");
-    std::shared_ptr<SharedDevice> shared(new SharedDevice(*std::move(device), lid, stop_fd));
+    std::shared_ptr<ProcessDevice> shared(new ProcessDevice(*std::move(device), lid, stop_fd));
     known.open = shared;
     known.last_lid = lid;
     return shared;
@@ -112,7 +112,7 @@ absl::StatusOr<std::shared_ptr<SharedDevice>> SharedDevice::Open(int index, cons
   return status;
 }
 
-SharedDevice::SharedDevice(std::unique_ptr<SoftDevice> device, uint16_t lid, int stop_fd)
+ProcessDevice::ProcessDevice(std::unique_ptr<SoftDevice> device, uint16_t lid, int stop_fd)
     : device_(std::move(device)), lid_(lid), stop_fd_(stop_fd) {
   const absl::StatusOr<ibv_port_attr> port = device_->QueryPort(1);
   addressed_by_lid_ = port.ok() && port->lid != 0;
@@ -120,13 +120,13 @@ SharedDevice::SharedDevice(std::unique_ptr<SoftDevice> device, uint16_t lid, int
   events_ = std::thread([this] { HandOnEvents(); });
 }
 
-SharedDevice::~SharedDevice() {
+ProcessDevice::~ProcessDevice() {
   eventfd_write(stop_fd_, 1);
   events_.join();
   close(stop_fd_);
 }
 
-ibv_ah_attr SharedDevice::Resolve(const ibv_ah_attr& address) const {
+ibv_ah_attr ProcessDevice::Resolve(const ibv_ah_attr& address) const {
   if (addressed_by_lid_) return address;
   ibv_ah_attr resolved = address;
   resolved.dlid = 0;
@@ -137,7 +137,7 @@ ibv_ah_attr SharedDevice::Resolve(const ibv_ah_attr& address) const {
   return resolved;
 }
 
-void SharedDevice::HandOnEvents() {
+void ProcessDevice::HandOnEvents() {
   pollfd watched[2] = {{.fd = device_->async_fd(), .events = POLLIN, .revents = 0},
                        {.fd = stop_fd_, .events = POLLIN, .revents = 0}};
   while (true) {

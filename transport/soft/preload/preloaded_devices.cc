@@ -1,4 +1,4 @@
-#include "verbena/transport/soft/preload/device_list.h"
+#include "verbena/transport/soft/preload/preloaded_devices.h"
 
 #include <endian.h>
 
@@ -14,13 +14,13 @@ int DevicesWanted() {
   if (value == nullptr) return 1;
   char* end = nullptr;
   const long wanted = std::strtol(value, &end, 10);
-  if (end != value && *end == '\0' && wanted >= 0 && wanted <= DeviceList::kMaxDevices) {
+  if (end != value && *end == '\0' && wanted >= 0 && wanted <= PreloadedDevices::kMaxDevices) {
     return static_cast<int>(wanted);
   }
   std::fprintf(stderr,
                "verbena soft device: VERBENA_SOFT_DEVICES=%s: a number from 0 to %d is needed; "
                "there is 1 device\n",
-               value, DeviceList::kMaxDevices);
+               value, PreloadedDevices::kMaxDevices);
   return 1;
 }
 
@@ -37,33 +37,33 @@ uint32_t HostNumber() {
 }  // namespace
 
 // Never destroyed: programs may hold an ibv_device for as long as they like.
-DeviceList& DeviceList::Get() {
-  static DeviceList* list = new DeviceList;
+PreloadedDevices& PreloadedDevices::Get() {
+  static PreloadedDevices* list = new PreloadedDevices;
   return *list;
 }
 
-DeviceList::DeviceList() : size_(DevicesWanted()) {
+PreloadedDevices::PreloadedDevices() : size_(DevicesWanted()) {
   for (int i = 0; i < size_; ++i) {
     ibv_device& device = entries_[i].device;
     device.node_type = IBV_NODE_CA;
     device.transport_type = IBV_TRANSPORT_IB;
     std::snprintf(device.name, sizeof(device.name), "soft%d", i);
     std::snprintf(device.dev_name, sizeof(device.dev_name), "uverbs_soft%d", i);
-    // Where a real device would have its files: there are none.
+    // A real device has its files there. These have none.
     std::snprintf(device.dev_path, sizeof(device.dev_path),
                   "/sys/class/infiniband_verbs/uverbs_soft%d", i);
     std::snprintf(device.ibdev_path, sizeof(device.ibdev_path), "/sys/class/infiniband/soft%d", i);
   }
 }
 
-int DeviceList::IndexOf(const ibv_device* device) const {
+int PreloadedDevices::IndexOf(const ibv_device* device) const {
   for (int i = 0; i < size_; ++i) {
     if (&entries_[i].device == device) return i;
   }
   return -1;
 }
 
-__be64 DeviceList::GuidOf(int index) {
+__be64 PreloadedDevices::GuidOf(int index) {
   static const uint32_t host = HostNumber();
   constexpr uint64_t kLocallyAssigned = 0x0276'6200'0000'0000;  // "vb"
   return htobe64(kLocallyAssigned | uint64_t{host} << 8 | static_cast<uint64_t>(index));

@@ -5,13 +5,14 @@ readonly here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 
 usage() {
   cat <<'TEXT'
-usage: ./dev install-deps [--peers] [--plots] [--vm] [--quiet] [group...]
+usage: ./dev install-deps [--peers] [--plots] [--soft] [--vm] [--quiet] [group...]
 
 Installs the Debian packages of tools/dev/packages.txt that are missing; groups: build, lint, peers,
-plots, vm (default: build and lint). Works as root, or through sudo.
+plots, soft, vm (default: build and lint). Works as root, or through sudo.
 
   --peers   also install what the benchmarks compare with: gRPC C++ and UCX
   --plots   also install what draws plots of benchmarks: matplotlib
+  --soft    also install the programs of ./dev soft --report: perftest, UCX, libfabric, pyverbs
   --vm      also install what ./dev vm needs: QEMU, verbs' programs, and what builds siw
   --quiet   say nothing when nothing is missing
 TEXT
@@ -27,10 +28,11 @@ for argument in "$@"; do
   case $argument in
     --peers) extra+=(peers) ;;
     --plots) extra+=(plots) ;;
+    --soft) extra+=(soft) ;;
     --vm) extra+=(vm) ;;
     --quiet) quiet=true ;;
     -h | --help) usage; exit 0 ;;
-    build | lint | peers | plots | vm) groups+=("$argument") ;;
+    build | lint | peers | plots | soft | vm) groups+=("$argument") ;;
     *) echo "dev install-deps: unknown argument '$argument'; see --help" >&2; exit 2 ;;
   esac
 done

@@ -813,4 +813,16 @@ MUTANTS = [
            "*ADiskThatTakesNothingIsStuckHoweverOftenTheBackupAnswers"),
     Mutant("kFormerDiskCounts", "//tests/examples/replicated_kv:follower_test",
            "*WhatABackupHadBeforeItsCopyDoesNotCount"),
+
+    # connection manager of the preloaded soft device
+    Mutant("kCmPrivateDataUnchecked", "//tests/transport/soft/preload:rdma_cm_message_test",
+           "*RefusesMorePrivateDataThanItsKindCarries"),
+    Mutant("kCmSilenceUnbounded", "//tests/transport/soft/preload:rdma_cm_strangers_test",
+           "*SilenceIsLimitedInTime"),
+    Mutant("kCmStrangersUnbounded", "//tests/transport/soft/preload:rdma_cm_strangers_test",
+           "*SilentConnectionsAreBounded"),
+    Mutant("kCmBacklogUnbounded", "//tests/transport/soft/preload:rdma_cm_strangers_test",
+           "*RequestsThatNobodyTakesAreBounded"),
+    Mutant("kCmReplyOutOfTurn", "//tests/transport/soft/preload:rdma_cm_strangers_test",
+           "*ASecondReplyEndsTheConnection"),
 ]

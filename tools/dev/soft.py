@@ -30,7 +30,7 @@ def arguments():
                "  VERBENA_SOFT_LIBRARY  a libverbena_soft.so to use instead of building one\n"
                "  VERBENA_PYVERBS_TESTS directory that holds pyverbs' tests/, instead of downloading them\n\n"
                "The report's last line is \"N passed, N failed\". What is not installed counts as neither.\n"
-               "Its packages: ./dev install-deps soft\n\n"
+               "Its packages: ./dev install-deps --soft\n\n"
                "example, in two terminals: ./dev soft -- ibv_rc_pingpong -d soft0\n"
                "                           ./dev soft -- ibv_rc_pingpong -d soft1 127.0.0.1")
     parser.add_argument("--report", action="store_true", help="run the table of programs, and print it")
@@ -161,7 +161,7 @@ def main():
     try:
         os.execvpe(command[0], command, soft_rows.environment(library()))
     except OSError as error:
-        sys.exit(f"dev soft: {command[0]}: {error.strerror}; ./dev install-deps soft installs the programs of the report")
+        sys.exit(f"dev soft: {command[0]}: {error.strerror}; ./dev install-deps --soft installs the programs of the report")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 #include <random>
 #include <utility>
 
+#include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/preload/rdma_cm_devices.h"
 
@@ -40,6 +41,11 @@ void StoreSocketAddresses(int fd, rdma_addr& address) {
 }
 
 }  // namespace
+
+int CmRefuse(const char* why) {
+  Log(LogLevel::kWarning, why);
+  return CmFail(EOPNOTSUPP);
+}
 
 CmId::CmId(rdma_port_space space) : rdma_cm_id{} {
   ps = space;

@@ -165,6 +165,9 @@ inline int CmFail(int error) {
   return -1;
 }
 
+// For what the soft device does not have: EOPNOTSUPP, and `why` in the log.
+int CmRefuse(const char* why);
+
 // The id or channel behind a program's pointer.
 inline CmId& Behind(rdma_cm_id* id) { return *static_cast<CmId*>(id); }
 inline CmChannel& Behind(rdma_event_channel* channel) { return *static_cast<CmChannel*>(channel); }

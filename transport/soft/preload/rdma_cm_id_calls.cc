@@ -10,7 +10,6 @@
 #include <mutex>
 #include <utility>
 
-#include "verbena/transport/soft/preload/errors.h"
 #include "verbena/transport/soft/preload/rdma_cm_addresses.h"
 #include "verbena/transport/soft/preload/rdma_cm_devices.h"
 #include "verbena/transport/soft/preload/rdma_cm_id.h"
@@ -89,9 +88,9 @@ void ResolveAddress(CmId& id, const sockaddr* source, const sockaddr& destinatio
 int MakeId(rdma_event_channel* channel, void* context, rdma_port_space space, rdma_cm_id** result) {
   if (result == nullptr) return CmFail(EINVAL);
   if (space != RDMA_PS_TCP && space != RDMA_PS_IB) {
-    return CmFail(
-        Refuse("rdma_create_id: only the port spaces RDMA_PS_TCP and RDMA_PS_IB: the "
-               "soft device has no datagrams"));
+    return CmRefuse(
+        "rdma_create_id: only the port spaces RDMA_PS_TCP and RDMA_PS_IB: the "
+        "soft device has no datagrams");
   }
   if (CmDevices::Get().devices().empty()) return CmFail(ENODEV);
   auto id = std::make_unique<CmId>(space);

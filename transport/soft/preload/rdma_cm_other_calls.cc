@@ -9,7 +9,6 @@
 #include <memory>
 #include <mutex>
 
-#include "verbena/transport/soft/preload/errors.h"
 #include "verbena/transport/soft/preload/rdma_cm_devices.h"
 #include "verbena/transport/soft/preload/rdma_cm_id.h"
 
@@ -123,12 +122,12 @@ int rdma_set_option(rdma_cm_id* id, int level, int option, void* value, size_t b
 }
 
 int rdma_join_multicast(rdma_cm_id* /*id*/, sockaddr* /*address*/, void* /*context*/) {
-  return CmFail(Refuse(kNoMulticast));
+  return CmRefuse(kNoMulticast);
 }
 
 int rdma_join_multicast_ex(rdma_cm_id* /*id*/, rdma_cm_join_mc_attr_ex* /*attributes*/,
                            void* /*context*/) {
-  return CmFail(Refuse(kNoMulticast));
+  return CmRefuse(kNoMulticast);
 }
 
 int rdma_leave_multicast(rdma_cm_id* /*id*/, sockaddr* /*address*/) {

@@ -72,8 +72,10 @@ int Move(CmId& id, ibv_qp_state state) {
 ibv_cq* MakeCq(CmId& id, uint32_t entries, ibv_comp_channel** channel) {
   *channel = ibv_create_comp_channel(id.verbs);
   if (*channel == nullptr) return nullptr;
+  // rdma_get_send_comp compares it with the program's pointer.
+  rdma_cm_id* const visible = &id;
   ibv_cq* const cq =
-      ibv_create_cq(id.verbs, static_cast<int>(std::max(entries, 1u)), &id, *channel, 0);
+      ibv_create_cq(id.verbs, static_cast<int>(std::max(entries, 1u)), visible, *channel, 0);
   if (cq == nullptr) {
     const int error = errno;
     ibv_destroy_comp_channel(*channel);

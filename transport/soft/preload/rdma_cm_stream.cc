@@ -12,6 +12,7 @@
 
 #include "fmt/format.h"
 #include "verbena/transport/log/log.h"
+#include "verbena/transport/log/throttled_log.h"
 #include "verbena/transport/soft/preload/rdma_cm_addresses.h"
 
 namespace verbena::internal::preload {
@@ -45,6 +46,12 @@ int SocketError(int fd) {
 }
 
 constexpr auto kBetweenAttempts = std::chrono::milliseconds(20);
+
+// Never destroyed, as CmLoop.
+ThrottledLog& RefusedMessages() {
+  static auto& log = *new ThrottledLog({});
+  return log;
+}
 
 bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
@@ -173,7 +180,8 @@ void CmStream::Read() {
   received_ = 0;
   auto message = DecodeCmMessage(incoming_);
   if (!message.ok()) {
-    Log(LogLevel::kWarning, fmt::format("rdma_cm: {}; the connection is closed",
+    RefusedMessages().Write(LogLevel::kWarning, CmLoop::Clock::now(),
+                            fmt::format("rdma_cm: {}; the connection is closed",
                                         std::string(message.status().message())));
     return owner_->OnStreamLost(EPROTO);
   }

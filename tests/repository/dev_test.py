@@ -292,6 +292,14 @@ class InstallDepsTest(unittest.TestCase):
         self.run_script("--vm")
         self.assertIn("qemu-system-x86", self.called()[-1])
 
+    def test_programs_for_the_soft_device_are_installed_only_when_asked_for(self):
+        self.installed(self.packages)
+        self.apt()
+        self.run_script()
+        self.assertEqual([], self.called())
+        self.run_script("--soft")
+        self.assertIn("python3-pyverbs", self.called()[-1])
+
     def test_another_user_goes_through_sudo(self):
         self.installed(self.packages - {"clang-19"})
         self.user(1000)
@@ -378,7 +386,7 @@ class FaultTableTest(unittest.TestCase):
         return False
 
 
-COMMANDS = ("demo", "test", "bench", "vm", "doctor", "fmt", "lint", "mutants", "golden",
+COMMANDS = ("demo", "test", "bench", "vm", "soft", "doctor", "fmt", "lint", "mutants", "golden",
             "new-service", "compdb", "install-deps")
 
 

@@ -16,6 +16,9 @@ TOP = bazel_events.TOP
 PEERS = TOP / "benchmarks/peers"
 PLOTS = TOP / ".bazel/plots"
 NOT_INSTALLED = 3
+SOFT_LIBRARY = "//transport/soft/preload:libverbena_soft.so"
+# Benchmarks without a target of their own that need the floor's program beside them.
+BESIDE_FLOOR = ("ucx", "soft_verbs")
 # Options that every benchmark knows; peers know no more.
 COMMON_OPTIONS = ("--size", "--outstanding", "--seconds", "--json")
 
@@ -41,6 +44,7 @@ BENCHMARKS = {
     "floor": ("two processes that only copy bytes and watch a word", "//benchmarks/floor:floor_bench"),
     "parameters": ("the comparisons by which verbs' parameters are chosen",
                    "//benchmarks/parameters:parameters_bench"),
+    "soft_verbs": ("perftest on the preloaded soft device, bare shared memory beside it; over Soft-RoCE: --vm", None),
     "grpc": ("the same echo through gRPC C++, where that is installed", None),
     "ucx": ("UCX active messages by ucx_perftest, where that is installed", None),
 }
@@ -176,6 +180,9 @@ def command_of(name, directory):
         return build_with_grpc("grpc_bench")
     if name == "ucx":
         return [str(PEERS / "ucx_bench.py"), "--floor-bench", binary(directory, "floor")]
+    if name == "soft_verbs":
+        return [str(TOP / "benchmarks/verbs/soft_verbs_bench.py"), "--floor-bench", binary(directory, "floor"),
+                "--library", str(directory / SOFT_LIBRARY.removeprefix("//").replace(":", "/"))]
     if name == "rpc_instructions":
         return [str(TOP / "benchmarks/rpc/instructions.py"), "--binary", binary(directory, name)]
     return [binary(directory, name)]
@@ -256,8 +263,9 @@ def main():
         return plot(options.plot)
     if options.vm:
         return bench_in_guest(options)
-    needed = set(options.only) | ({"floor"} if "ucx" in options.only else set())
-    directory = build(sorted(BENCHMARKS[name][1] for name in needed if BENCHMARKS[name][1]))
+    needed = set(options.only) | ({"floor"} if set(BESIDE_FLOOR) & set(options.only) else set())
+    targets = sorted(BENCHMARKS[name][1] for name in needed if BENCHMARKS[name][1])
+    directory = build(targets + ([SOFT_LIBRARY] if "soft_verbs" in options.only else []))
     passed_on = options.rest
     if options.seconds:
         passed_on = [*passed_on, "--seconds", str(options.seconds)]
@@ -282,7 +290,7 @@ def run(options, directory, passed_on, rows):
             status = subprocess.run([*command, *words], check=False).returncode \
                 if command else NOT_INSTALLED
             if status == NOT_INSTALLED and is_peer:
-                print(f"{part} is left out: not installed (./dev install-deps --peers)")
+                print(f"{part} is left out: not installed (./dev install-deps --{'soft' if part == 'soft_verbs' else 'peers'})")
             elif status != 0:
                 failed.append(part)
     if options.plot is not None:

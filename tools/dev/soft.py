@@ -56,9 +56,8 @@ def library():
         if not path.exists():
             sys.exit(f"dev soft: VERBENA_SOFT_LIBRARY: there is no {path}")
         return path
-    built = subprocess.run([bazel_events.BAZEL, "build", "--config=opt", "--noshow_progress", "--ui_event_filters=-info",
-                            LIBRARY], cwd=TOP, stdout=sys.stderr, check=False)
-    if built.returncode != 0:
+    command = [bazel_events.BAZEL, "build", "--config=opt", "--noshow_progress", "--ui_event_filters=-info", LIBRARY]
+    if subprocess.run(command, cwd=TOP, stdout=sys.stderr, check=False).returncode != 0:
         sys.exit(1)
     package, name = LIBRARY[2:].split(":")
     # Resolved, because .bazel/bin points elsewhere after a build of another configuration.
@@ -161,7 +160,7 @@ def main():
     try:
         os.execvpe(command[0], command, soft_rows.environment(library()))
     except OSError as error:
-        sys.exit(f"dev soft: {command[0]}: {error.strerror}; ./dev install-deps --soft installs the programs of the report")
+        sys.exit(f"dev soft: {command[0]}: {error.strerror}; ./dev install-deps --soft installs the report's programs")
 
 
 if __name__ == "__main__":

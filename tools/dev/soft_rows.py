@@ -31,7 +31,7 @@ class Result:
 
 
 def environment(library, more=()):
-    """What a program needs to see the soft devices of `library`."""
+    """The environment in which a program sees the soft devices of `library`."""
     settings = dict(os.environ)
     settings.setdefault("VERBENA_SOFT_DEVICES", "2")
     before = settings.get("LD_PRELOAD")
@@ -70,7 +70,7 @@ class _Process:
                                          stderr=subprocess.STDOUT, env=settings)
 
     def status(self):
-        """Its exit status, or None while it runs."""
+        """The exit status, or None while the process runs."""
         return self._process.poll()
 
     def wait(self, seconds):

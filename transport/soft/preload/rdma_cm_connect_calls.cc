@@ -24,7 +24,7 @@ constexpr auto kAnswerTime = std::chrono::seconds(60);
 constexpr int kSmallestBacklog = 128;
 constexpr int kLargestBacklog = 1024;
 
-// What rdma_connect and rdma_accept use if the program passes no parameters.
+// The parameters of rdma_connect and rdma_accept if the program passes none.
 rdma_conn_param DefaultParameters() {
   rdma_conn_param parameters = {};
   parameters.responder_resources = RDMA_MAX_RESP_RES;
@@ -105,7 +105,7 @@ int Reject(CmId& id, const void* data, uint8_t bytes, uint16_t reason) {
   return 0;
 }
 
-// What our queue pair may do with a peer that offers less than we do.
+// Our queue pair starts no more than its peer serves.
 void LimitToPeer(CmTerms& terms) {
   terms.initiator_depth = std::min(terms.initiator_depth, terms.peer.responder_resources);
 }

@@ -82,7 +82,7 @@ enum class CmState {
   kDisconnected,  // also after an attempt that failed
 };
 
-// What one side of a connection offers, and what the other offered.
+// The terms of a connection: ours, and the peer's offer.
 struct CmTerms {
   uint32_t psn = 0;  // ours; never changes
   uint8_t responder_resources = 0;
@@ -92,7 +92,7 @@ struct CmTerms {
   CmMessage peer;               // its request or reply
 };
 
-// What rdma_create_ep leaves with a listening id for the queue pairs of its requests.
+// The arguments of rdma_create_ep that make the queue pairs of a listening id's requests.
 struct CmPassiveQp {
   ibv_pd* pd;
   ibv_qp_init_attr init;
@@ -133,10 +133,10 @@ class CmId final : public rdma_cm_id, public CmStreamOwner, public CmRequestList
     bool notified = false;
     // The request of an id that connects, until its TCP connection is there.
     std::optional<CmMessage> unsent_request;
-    // Of an id without a channel of the program's: rdma_* calls wait for their events.
+    // For an id without a channel of the program's: its calls wait for their events.
     std::unique_ptr<CmChannel> own_channel;
     std::optional<CmPassiveQp> passive_qp;
-    // Where route.path_rec points once the route is resolved.
+    // The target of route.path_rec once the route is resolved.
     ibv_sa_path_rec path = {};
   };
   Guarded& guarded() { return guarded_; }
@@ -150,7 +150,7 @@ class CmId final : public rdma_cm_id, public CmStreamOwner, public CmRequestList
  private:
   // Ends an attempt or a connection whose stream is of no more use, with an event.
   void Lose(rdma_cm_event_type type, int status);
-  // What messages do; false if a message comes out of turn.
+  // The effects of messages; false if a message comes out of turn.
   bool TakeReply(const CmMessage& message);
   bool TakeReady();
   bool TakeReject(const CmMessage& message);

@@ -66,7 +66,7 @@ int ResolveSource(CmId& id, const sockaddr* source, const sockaddr& destination)
   return BindSocket(id, *source);
 }
 
-// What rdma_resolve_addr does; the event tells how it went. Under the lock.
+// The work of rdma_resolve_addr; an event tells how it went. Under the lock.
 void ResolveAddress(CmId& id, const sockaddr* source, const sockaddr& destination) {
   CmId::Guarded& guarded = id.guarded();
   int error = 0;

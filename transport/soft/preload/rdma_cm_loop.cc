@@ -86,7 +86,7 @@ void CmLoop::Start() {
 
 void CmLoop::Wake() {
   const uint64_t one = 1;
-  // It can fail only if the counter is full, and then the loop wakes anyhow.
+  // The write can fail only if the counter is full, and then the loop wakes anyhow.
   [[maybe_unused]] const ssize_t written = write(wake_, &one, sizeof(one));
 }
 

@@ -1,6 +1,6 @@
 // CmMessage: the one message by which the connection managers of two processes connect queue pairs.
 //
-// It travels over a TCP connection of its own for each pair of ids. Each message is kCmMessageBytes
+// Messages travel over a TCP connection of its own for each pair of ids. Each message is kCmMessageBytes
 // long, in network byte order:
 //
 //   0   4  magic "VbCM"           32  2  LID                      46  1  port's active MTU
@@ -49,7 +49,7 @@ inline constexpr uint16_t kCmVendorOption = 35;
 
 struct CmMessage {
   CmKind kind = CmKind::kRequest;
-  // Of requests and replies; zero in others.
+  // Requests and replies have these; zero in others.
   std::array<uint8_t, 16> gid = {};
   uint16_t lid = 0;
   uint32_t qpn = 0;  // 24 bits
@@ -61,7 +61,7 @@ struct CmMessage {
   uint8_t rnr_retry_count = 0;  // at most 7
   bool flow_control = false;
   bool srq = false;
-  // Of rejections; zero in others.
+  // Rejections have it; zero in others.
   uint16_t reason = 0;
 
   uint8_t private_bytes = 0;

@@ -1,4 +1,4 @@
-// What programs call beside ids: devices, names, options, and what the soft device does not have.
+// Calls beside ids: devices, names, options, and refusals of what the soft device does not have.
 
 #include <netdb.h>
 #include <sys/socket.h>
@@ -33,7 +33,7 @@ int SetIdOption(CmId& id, int option, const void* value, size_t bytes) {
       (option == RDMA_OPTION_ID_AFONLY ? id.guarded().address_family_only
                                        : id.guarded().reuse_address) = number != 0;
       return 0;
-    // Of networks that the soft device does not use.
+    // The soft device uses no network that has these.
     case RDMA_OPTION_ID_TOS:
     case RDMA_OPTION_ID_ACK_TIMEOUT:
       return bytes == sizeof(uint8_t) ? 0 : CmFail(EINVAL);

@@ -219,7 +219,7 @@ int rdma_create_qp(rdma_cm_id* id, ibv_pd* pd, ibv_qp_init_attr* init) {
   extended.comp_mask = IBV_QP_INIT_ATTR_PD;
   extended.pd = pd != nullptr ? pd : id->pd;
   const int result = rdma_create_qp_ex(id, &extended);
-  // What the caller may read of it afterwards.
+  // The caller may read these afterwards.
   init->cap = extended.cap;
   init->send_cq = extended.send_cq;
   init->recv_cq = extended.recv_cq;

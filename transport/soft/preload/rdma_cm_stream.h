@@ -39,7 +39,7 @@ struct CmAttempt {
   sockaddr_storage peer;
   CmLoop::Clock::time_point patient_until;
   CmLoop::Clock::time_point time_limit = CmLoop::Clock::time_point::max();
-  // Of a connect() that failed at once.
+  // The errno of a connect() that failed at once, or 0.
   int error = 0;
   // Until the next connect().
   bool waits = false;

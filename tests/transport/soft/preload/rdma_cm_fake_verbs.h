@@ -10,7 +10,7 @@
 
 namespace verbena::internal::preload {
 
-// What ibv_modify_qp got, in order.
+// One call of ibv_modify_qp.
 struct FakeModification {
   ibv_qp_attr attributes;
   int mask;

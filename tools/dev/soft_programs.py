@@ -136,14 +136,11 @@ def _cm_rows():
 
 
 def _library_rows():
-    for test, size in (("am_lat", "8"), ("put_lat", "8"), ("put_bw", "8192"), ("fadd", "8")):
-        arguments = ("-d", "{device}:1", "-x", "rc_verbs", "-t", test, "-s", size, "-n", "10000", "-p", "{port}")
-        yield Row("ucx_perftest", arguments, (*arguments, _ANYWHERE), f"-x rc_verbs -t {test} -s {size}",
+    for test, *more in (("am_lat",), ("am_bw", "-s", "4096", "-D", "bcopy"), ("put_lat",),
+                        ("put_bw", "-s", "65536", "-D", "zcopy"), ("get", "-s", "65536", "-D", "zcopy"), ("fadd",)):
+        arguments = ("-d", "{device}:1", "-x", "rc_verbs", "-t", test, *more, "-n", "10000", "-p", "{port}")
+        yield Row("ucx_perftest", arguments, (*arguments, _ANYWHERE), f"-x rc_verbs -t {' '.join((test, *more))}",
                   ucx_latency, expects="Final:", short=test == "am_lat")
-    # UCP finds its peers by another transport; the data go over rc_verbs.
-    arguments = ("-t", "tag_lat", "-s", "32", "-n", "10000", "-p", "{port}")
-    yield Row("ucx_perftest", arguments, (*arguments, _ANYWHERE), "-t tag_lat (UCX_TLS=rc_v,tcp)", ucx_latency,
-              expects="Final:", environment=(("UCX_TLS", "rc_v,tcp"), ("UCX_NET_DEVICES", "all")))
     common = ("-p", "verbs;ofi_rxm", "-e", "rdm", "-I", "1000", "-S", "1024")
     yield Row("fi_pingpong", (*common, "-B", "{port}"), (*common, "-P", "{port}", _ANYWHERE),
               "-p verbs;ofi_rxm -e rdm", short=True)

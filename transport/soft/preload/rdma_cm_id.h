@@ -88,6 +88,7 @@ struct CmTerms {
   uint8_t responder_resources = 0;
   uint8_t initiator_depth = 0;
   uint8_t retry_count = 7;
+  uint8_t ack_timeout = 14;     // about 67 ms, in InfiniBand's encoding (start)
   uint8_t rnr_retry_count = 7;  // the peer's wish for our sends
   CmMessage peer;               // its request or reply
 };

@@ -1,7 +1,7 @@
 // CmMessage: the one message by which the connection managers of two processes connect queue pairs.
 //
-// Messages travel over a TCP connection of its own for each pair of ids. Each message is kCmMessageBytes
-// long, in network byte order:
+// Messages travel over a TCP connection of its own for each pair of ids. Each message is
+// kCmMessageBytes long, in network byte order:
 //
 //   0   4  magic "VbCM"           32  2  LID                      46  1  port's active MTU
 //   4   1  version, 1             34  2  reason of a rejection    47  1  private data's bytes

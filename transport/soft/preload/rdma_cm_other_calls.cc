@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -22,6 +23,8 @@ sockaddr* CopyOf(const sockaddr* address, socklen_t bytes) {
   return static_cast<sockaddr*>(copy);
 }
 
+constexpr uint8_t kLongestAckTimeout = 31;  // a field of five bits
+
 int SetIdOption(CmId& id, int option, const void* value, size_t bytes) {
   const std::scoped_lock lock(CmLoop::Instance().mutex());
   int number = 0;
@@ -33,34 +36,45 @@ int SetIdOption(CmId& id, int option, const void* value, size_t bytes) {
       (option == RDMA_OPTION_ID_AFONLY ? id.guarded().address_family_only
                                        : id.guarded().reuse_address) = number != 0;
       return 0;
-    // The soft device uses no network that has these.
+    // The soft device uses no network that has types of service.
     case RDMA_OPTION_ID_TOS:
-    case RDMA_OPTION_ID_ACK_TIMEOUT:
       return bytes == sizeof(uint8_t) ? 0 : CmFail(EINVAL);
+    case RDMA_OPTION_ID_ACK_TIMEOUT: {
+      const uint8_t timeout = bytes == sizeof(uint8_t) ? *static_cast<const uint8_t*>(value) : 255;
+      if (timeout > kLongestAckTimeout) return CmFail(EINVAL);
+      id.guarded().terms.ack_timeout = timeout;
+      return 0;
+    }
     default:
       return CmFail(ENOSYS);
   }
 }
 
-// The first address of `found`, as a program's request or as its own address.
-rdma_addrinfo* Converted(const addrinfo& found, const rdma_addrinfo& hints) {
+void CopySource(const rdma_addrinfo& hints, rdma_addrinfo& info) {
+  if (info.ai_src_len != 0 || hints.ai_src_addr == nullptr || hints.ai_src_len == 0) return;
+  info.ai_src_addr = CopyOf(hints.ai_src_addr, hints.ai_src_len);
+  info.ai_src_len = hints.ai_src_len;
+}
+
+// The address `found`, as the program's own or its peer's; without one, that of the hints.
+rdma_addrinfo* Converted(const addrinfo* found, const rdma_addrinfo& hints) {
   auto* const info = static_cast<rdma_addrinfo*>(std::calloc(1, sizeof(rdma_addrinfo)));
   if (info == nullptr) return nullptr;
   info->ai_flags = hints.ai_flags;
-  info->ai_family = found.ai_family;
+  info->ai_family = found != nullptr ? found->ai_family : hints.ai_family;
   info->ai_port_space = hints.ai_port_space != 0 ? hints.ai_port_space : RDMA_PS_TCP;
   info->ai_qp_type = hints.ai_qp_type != 0 ? hints.ai_qp_type : IBV_QPT_RC;
-  if ((hints.ai_flags & RAI_PASSIVE) != 0) {
-    info->ai_src_addr = CopyOf(found.ai_addr, found.ai_addrlen);
-    info->ai_src_len = found.ai_addrlen;
-    return info;
+  if (found != nullptr && (hints.ai_flags & RAI_PASSIVE) != 0) {
+    info->ai_src_addr = CopyOf(found->ai_addr, found->ai_addrlen);
+    info->ai_src_len = found->ai_addrlen;
+  } else if (found != nullptr) {
+    info->ai_dst_addr = CopyOf(found->ai_addr, found->ai_addrlen);
+    info->ai_dst_len = found->ai_addrlen;
+  } else if (hints.ai_dst_addr != nullptr && hints.ai_dst_len != 0) {
+    info->ai_dst_addr = CopyOf(hints.ai_dst_addr, hints.ai_dst_len);
+    info->ai_dst_len = hints.ai_dst_len;
   }
-  info->ai_dst_addr = CopyOf(found.ai_addr, found.ai_addrlen);
-  info->ai_dst_len = found.ai_addrlen;
-  if (hints.ai_src_addr != nullptr && hints.ai_src_len != 0) {
-    info->ai_src_addr = CopyOf(hints.ai_src_addr, hints.ai_src_len);
-    info->ai_src_len = hints.ai_src_len;
-  }
+  CopySource(hints, *info);
   return info;
 }
 
@@ -87,7 +101,9 @@ void rdma_free_devices(ibv_context** list) { std::free(list); }
 
 int rdma_getaddrinfo(const char* node, const char* service, const rdma_addrinfo* hints,
                      rdma_addrinfo** result) {
-  if (result == nullptr || (node == nullptr && service == nullptr)) return CmFail(EINVAL);
+  if (result == nullptr || (node == nullptr && service == nullptr && hints == nullptr)) {
+    return CmFail(EINVAL);
+  }
   static constexpr rdma_addrinfo kNoHints = {};
   if (hints == nullptr) hints = &kNoHints;
   addrinfo wanted = {};
@@ -98,9 +114,13 @@ int rdma_getaddrinfo(const char* node, const char* service, const rdma_addrinfo*
     wanted.ai_family = hints->ai_family;
   }
   addrinfo* found = nullptr;
+  if (node == nullptr && service == nullptr) {
+    *result = Converted(nullptr, *hints);
+    return *result != nullptr ? 0 : CmFail(ENOMEM);
+  }
   // As librdmacm, it returns what getaddrinfo returns: programs print it by gai_strerror.
   if (const int error = getaddrinfo(node, service, &wanted, &found); error != 0) return error;
-  *result = Converted(*found, *hints);
+  *result = Converted(found, *hints);
   freeaddrinfo(found);
   return *result != nullptr ? 0 : EAI_MEMORY;
 }

@@ -37,6 +37,14 @@ TEST_F(RdmaCmConnectTest, BothQueuePairsAreInServiceWhenBothHear) {
   EXPECT_EQ(theirs.modifications[1].attributes.rq_psn, ours.modifications[2].attributes.sq_psn);
 }
 
+TEST_F(RdmaCmConnectTest, TheQueuePairTakesItsIdsAckTimeout) {
+  uint8_t timeout = 21;
+  ASSERT_EQ(rdma_set_option(client, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, 1), 0);
+  Connect();
+  EXPECT_EQ(Fake(client->qp).modifications[2].attributes.timeout, 21);
+  EXPECT_EQ(Fake(server->qp).modifications[2].attributes.timeout, 14);
+}
+
 TEST_F(RdmaCmConnectTest, ANewIdIsBoundAsItsListenerSays) {
   Connect();
   EXPECT_EQ(server->context, &passive_context);

@@ -127,6 +127,21 @@ TEST(RdmaCmAddressTest, PassiveAddressesAreSources) {
   rdma_freeaddrinfo(info);
 }
 
+// libfabric asks like this.
+TEST(RdmaCmAddressTest, HintsAloneMayHoldTheAddresses) {
+  sockaddr_in peer = Loopback(7471);
+  rdma_addrinfo hints = {};
+  hints.ai_port_space = RDMA_PS_TCP;
+  hints.ai_dst_addr = AsAddress(peer);
+  hints.ai_dst_len = sizeof(peer);
+  rdma_addrinfo* info = nullptr;
+  ASSERT_EQ(rdma_getaddrinfo(nullptr, nullptr, &hints, &info), 0);
+  ASSERT_EQ(info->ai_dst_len, sizeof(peer));
+  EXPECT_EQ(reinterpret_cast<sockaddr_in*>(info->ai_dst_addr)->sin_port, htons(7471));
+  rdma_freeaddrinfo(info);
+  EXPECT_EQ(rdma_getaddrinfo(nullptr, nullptr, nullptr, &info), -1);
+}
+
 TEST(RdmaCmAddressTest, FailuresAreThoseOfGetaddrinfo) {
   rdma_addrinfo hints = {};
   hints.ai_flags = RAI_NUMERICHOST;
@@ -144,6 +159,9 @@ TEST(RdmaCmAddressTest, OptionsAreCheckedByLength) {
   EXPECT_EQ(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &service, 1), 0);
   EXPECT_EQ(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &on, sizeof(on)), -1);
   EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &service, 1), 0);
+  service = 32;
+  EXPECT_EQ(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &service, 1), -1);
   EXPECT_EQ(rdma_set_option(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, &on, sizeof(on)), -1);
   EXPECT_EQ(errno, ENOSYS);
   rdma_destroy_id(id);

@@ -36,8 +36,9 @@ class Row:
 
 def _last_numbers(text):
     """The columns of the last line of `text` that is all numbers."""
+    # A mean or deviation may be no number.
     rows = [line.split() for line in text.splitlines()
-            if re.fullmatch(r"\s*\d[\d.]*(\s+-?[\d.]+){2,}\s*", line)]
+            if re.fullmatch(r"\s*\d[\d.]*(\s+-?([\d.]+|nan|inf)){2,}\s*", line)]
     return [float(column) for column in rows[-1]] if rows else []
 
 
@@ -95,7 +96,7 @@ def _perftest_rows():
                         figure_name="send_lat_32" if operation == "send" else "")
         if operation != "read":
             yield _perftest(lat, "-s", "32", "-I", "32", "-n", "5000")
-        if operation != "write":  # it has no completions to wait for
+        if operation != "write":  # perftest waits for no events of WRITEs
             yield _perftest(lat, "-s", "32", "-e", "-n", "2000")
         yield _perftest(lat, "-s", "32", "-n", "2000", common=_CM, short=operation == "send")
         for queue_pairs in ("1", "4", "16"):
@@ -104,7 +105,8 @@ def _perftest_rows():
                             figure_name="write_bw_64k" if (operation, queue_pairs) == ("write", "1") else "")
         if operation != "read":
             yield _perftest(bw, "-s", "32", "-I", "32", "-n", "5000")
-        yield _perftest(bw, "-s", "65536", "-e", "-n", "1000")
+        if operation != "write":
+            yield _perftest(bw, "-s", "65536", "-e", "-n", "1000")
         yield _perftest(bw, "-s", "65536", "-b", "-n", "1000", "-q", "4")
         yield _perftest(bw, "-s", "65536", "-n", "1000", common=_CM)
     yield _perftest("ib_send_bw", "-s", "4096", "--use-srq", "-n", "1000", "-q", "4")

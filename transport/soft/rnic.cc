@@ -67,7 +67,7 @@ absl::StatusOr<std::shared_ptr<Rnic>> Rnic::Create(const SoftDeviceOptions& opti
   const std::string path = fmt::format("/proc/self/fd/{}", share->table_memory.fd());
   share->tables_read_only = UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!share->tables_read_only) return ErrnoStatus(errno, "opening " + path);
-  TcpListener listener;
+  TcpWireListener listener;
   if (options.tcp.has_value()) {
     VERBENA_ASSIGN_OR_RETURN(listener, ListenTcp(options.tcp->address, options.tcp->port));
   } else {

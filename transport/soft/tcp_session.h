@@ -35,7 +35,7 @@ struct CqPair {
 };
 
 // A socket that is not, or not yet, a LanePair's.
-struct TcpConnection {
+struct TcpWireConnection {
   enum class Phase {
     kDialing,   // until the socket is connected
     kGreeting,  // until the other side's greeting is there

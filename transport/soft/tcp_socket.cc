@@ -127,8 +127,8 @@ absl::StatusOr<uint16_t> PortOf(int fd) {
 
 }  // namespace
 
-absl::StatusOr<TcpListener> ListenTcp(const std::string& address, uint16_t port) {
-  TcpListener listener;
+absl::StatusOr<TcpWireListener> ListenTcp(const std::string& address, uint16_t port) {
+  TcpWireListener listener;
   absl::StatusOr<UniqueFd> socket;
   if (address.empty()) {
     listener.address.gid = FirstAddress();

@@ -14,7 +14,7 @@
 namespace verbena::internal::soft {
 
 // A listening socket, and the address by which others reach it.
-struct TcpListener {
+struct TcpWireListener {
   UniqueFd socket;
   DeviceAddress address;
 };
@@ -22,7 +22,7 @@ struct TcpListener {
 // `address`: numeric, IPv4 or IPv6. Empty: listens on every address, and announces that of the
 // first interface that is up and not loopback, or loopback if there is none. `port` 0: any.
 // INVALID_ARGUMENT for an address that is none; the errors of bind(2) otherwise.
-absl::StatusOr<TcpListener> ListenTcp(const std::string& address, uint16_t port);
+absl::StatusOr<TcpWireListener> ListenTcp(const std::string& address, uint16_t port);
 
 // Begins to connect. The socket becomes writable when that is over; DialResult() then says how it
 // ended. `from` is our own address: a device that listens on one address dials from it.

@@ -32,7 +32,7 @@ constexpr size_t kMaxOutgoing = 256u << 10;
 
 }  // namespace
 
-TcpWire::TcpWire(Rnic& rnic, TcpListener listener, bool dial_from_own_address)
+TcpWire::TcpWire(Rnic& rnic, TcpWireListener listener, bool dial_from_own_address)
     : rnic_(rnic),
       listener_(std::move(listener)),
       dial_from_own_address_(dial_from_own_address),
@@ -67,7 +67,7 @@ bool TcpWire::Serve(TimePoint now) {
       AcceptSome();
     } else if ((id & kCqTag) != 0) {
       rnic_.ServePairs(id & ~kCqTag);
-    } else if (TcpConnection* connection = Find(id); connection != nullptr) {
+    } else if (TcpWireConnection* connection = Find(id); connection != nullptr) {
       OnReady(*connection);
     }
   }
@@ -101,14 +101,14 @@ void TcpWire::AcceptSome() {
       break;
     }
     std::erase_if(silent_, [&](uint64_t id) {
-      const TcpConnection* one = Find(id);
+      const TcpWireConnection* one = Find(id);
       return one == nullptr || one->phase != Phase::kGreeting;
     });
     if (silent_.size() >= kMaxSilent && !VERBENA_MUTANT(kSilentSocketsUnbounded)) {
       End(*Find(silent_.front()), absl::ResourceExhaustedError("too many that say nothing"));
       silent_.pop_front();
     }
-    TcpConnection& connection = Add(*std::move(socket));
+    TcpWireConnection& connection = Add(*std::move(socket));
     connection.deadline = SaturatingAdd(now_, kGreetingPatience);
     Until(connection.deadline);
     silent_.push_back(connection.id);
@@ -118,23 +118,23 @@ void TcpWire::AcceptSome() {
   epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.socket.get(), &event);
 }
 
-TcpConnection& TcpWire::Add(UniqueFd socket) {
-  auto connection = std::make_unique<TcpConnection>();
+TcpWireConnection& TcpWire::Add(UniqueFd socket) {
+  auto connection = std::make_unique<TcpWireConnection>();
   connection->id = next_id_++;
   connection->socket = std::move(socket);
   epoll_event event{.events = 0, .data = {.u64 = connection->id}};
   epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, connection->socket.get(), &event);
-  TcpConnection& added = *connection;
+  TcpWireConnection& added = *connection;
   connections_.emplace(added.id, std::move(connection));
   return added;
 }
 
-TcpConnection* TcpWire::Find(uint64_t id) {
+TcpWireConnection* TcpWire::Find(uint64_t id) {
   auto found = connections_.find(id);
   return found == connections_.end() ? nullptr : found->second.get();
 }
 
-void TcpWire::Watch(TcpConnection& connection, bool writable) {
+void TcpWire::Watch(TcpWireConnection& connection, bool writable) {
   if (connection.over) return;
   connection.watches_writable = writable;
   const uint32_t out = writable ? uint32_t{EPOLLOUT} : 0;
@@ -142,14 +142,14 @@ void TcpWire::Watch(TcpConnection& connection, bool writable) {
   epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, connection.socket.get(), &event);
 }
 
-void TcpWire::OnReady(TcpConnection& connection) {
+void TcpWire::OnReady(TcpWireConnection& connection) {
   absl::Status status =
       connection.phase == Phase::kDialing ? Dialed(connection) : Flush(connection);
   if (status.ok()) status = Read(connection);
   if (!status.ok() && !absl::IsUnavailable(status)) End(connection, status);
 }
 
-absl::Status TcpWire::Dialed(TcpConnection& connection) {
+absl::Status TcpWire::Dialed(TcpWireConnection& connection) {
   absl::Status result = DialResult(connection.socket.get());
   // Not UNAVAILABLE, which means that nothing waits.
   if (!result.ok()) return absl::AbortedError(result.message());
@@ -167,7 +167,7 @@ absl::Status TcpWire::Dialed(TcpConnection& connection) {
                                  .geometry = rnic_.lane_geometry()}));
 }
 
-absl::Status TcpWire::Read(TcpConnection& connection) {
+absl::Status TcpWire::Read(TcpWireConnection& connection) {
   while (!connection.over) {
     // No byte more than that: what follows the greeting of a lane connection is for its LanePair.
     const size_t wanted =
@@ -200,7 +200,7 @@ absl::Status TcpWire::Read(TcpConnection& connection) {
   return absl::OkStatus();
 }
 
-absl::Status TcpWire::Send(TcpConnection& connection, std::span<const std::byte> bytes) {
+absl::Status TcpWire::Send(TcpWireConnection& connection, std::span<const std::byte> bytes) {
   if (connection.outgoing.size() + bytes.size() > kMaxOutgoing) {
     return absl::ResourceExhaustedError("a soft device reads none of its messages");
   }
@@ -208,7 +208,7 @@ absl::Status TcpWire::Send(TcpConnection& connection, std::span<const std::byte>
   return Flush(connection);
 }
 
-absl::Status TcpWire::Flush(TcpConnection& connection) {
+absl::Status TcpWire::Flush(TcpWireConnection& connection) {
   size_t sent = 0;
   while (sent != connection.outgoing.size()) {
     const ssize_t bytes = send(connection.socket.get(), connection.outgoing.data() + sent,
@@ -227,7 +227,7 @@ absl::Status TcpWire::Flush(TcpConnection& connection) {
   return absl::OkStatus();
 }
 
-absl::Status TcpWire::OnGreeting(TcpConnection& connection, const TcpGreeting& greeting) {
+absl::Status TcpWire::OnGreeting(TcpWireConnection& connection, const TcpGreeting& greeting) {
   if (greeting.verdict != TcpGreeting::Verdict::kAccepted) {
     return absl::InvalidArgumentError("whoever dials has no verdict to give");
   }
@@ -239,7 +239,7 @@ absl::Status TcpWire::OnGreeting(TcpConnection& connection, const TcpGreeting& g
 }
 
 // The other side has answered our greeting.
-absl::Status TcpWire::OnAnswer(TcpConnection& connection, const TcpGreeting& greeting) {
+absl::Status TcpWire::OnAnswer(TcpWireConnection& connection, const TcpGreeting& greeting) {
   TcpSession* session = FindSession(connection.address);
   if (session == nullptr) return absl::AbortedError("nobody wants it any more");
   if (greeting.verdict == TcpGreeting::Verdict::kDuplicate &&
@@ -267,7 +267,7 @@ absl::Status TcpWire::OnAnswer(TcpConnection& connection, const TcpGreeting& gre
   return OpenLanes(*session, cqs, Release(connection), greeting.geometry);
 }
 
-absl::Status TcpWire::Refuse(TcpConnection& connection, TcpGreeting::Kind kind,
+absl::Status TcpWire::Refuse(TcpWireConnection& connection, TcpGreeting::Kind kind,
                              TcpGreeting::Verdict verdict) {
   VERBENA_RETURN_IF_ERROR(
       Send(connection, Encode(TcpGreeting{.kind = kind, .verdict = verdict, .sender = address()})));
@@ -275,7 +275,7 @@ absl::Status TcpWire::Refuse(TcpConnection& connection, TcpGreeting::Kind kind,
   return absl::AbortedError(fmt::format("refused with reason {}", static_cast<int>(verdict)));
 }
 
-UniqueFd TcpWire::Release(TcpConnection& connection) {
+UniqueFd TcpWire::Release(TcpWireConnection& connection) {
   connection.over = true;
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.socket.get(), nullptr);
   UniqueFd socket = std::move(connection.socket);
@@ -285,7 +285,7 @@ UniqueFd TcpWire::Release(TcpConnection& connection) {
   return socket;
 }
 
-void TcpWire::End(TcpConnection& connection, const absl::Status& reason) {
+void TcpWire::End(TcpWireConnection& connection, const absl::Status& reason) {
   if (connection.over) return;
   const UniqueFd closing = Release(connection);
   // A child of this process may hold a copy of the descriptor: the other side is to see the end.
@@ -316,7 +316,7 @@ void TcpWire::Expire() {
     }
   }
   for (uint64_t id : late) {
-    if (TcpConnection* connection = Find(id); connection != nullptr) {
+    if (TcpWireConnection* connection = Find(id); connection != nullptr) {
       End(*connection, absl::DeadlineExceededError("it did not greet in time"));
     }
   }

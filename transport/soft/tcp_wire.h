@@ -40,7 +40,7 @@ class TcpWire {
   // Sockets that were accepted and have not greeted. The oldest makes way for one more.
   static constexpr size_t kMaxSilent = 256;
 
-  TcpWire(Rnic& rnic, TcpListener listener, bool dial_from_own_address);
+  TcpWire(Rnic& rnic, TcpWireListener listener, bool dial_from_own_address);
   TcpWire(const TcpWire&) = delete;
   TcpWire& operator=(const TcpWire&) = delete;
   ~TcpWire();
@@ -58,60 +58,61 @@ class TcpWire {
   bool Serve(TimePoint now);
 
  private:
-  using Phase = TcpConnection::Phase;
+  using Phase = TcpWireConnection::Phase;
 
   // Sockets and greetings (tcp_wire.cc).
   void TakeRequests();
   void AcceptSome();
-  TcpConnection& Add(UniqueFd socket);
-  TcpConnection* Find(uint64_t id);
-  void OnReady(TcpConnection& connection);
-  absl::Status Dialed(TcpConnection& connection);
-  absl::Status Read(TcpConnection& connection);
-  absl::Status Send(TcpConnection& connection, std::span<const std::byte> bytes);
-  absl::Status Flush(TcpConnection& connection);
-  void Watch(TcpConnection& connection, bool writable);
-  absl::Status OnGreeting(TcpConnection& connection, const TcpGreeting& greeting);
-  absl::Status OnAnswer(TcpConnection& connection, const TcpGreeting& greeting);
-  absl::Status Refuse(TcpConnection& connection, TcpGreeting::Kind kind,
+  TcpWireConnection& Add(UniqueFd socket);
+  TcpWireConnection* Find(uint64_t id);
+  void OnReady(TcpWireConnection& connection);
+  absl::Status Dialed(TcpWireConnection& connection);
+  absl::Status Read(TcpWireConnection& connection);
+  absl::Status Send(TcpWireConnection& connection, std::span<const std::byte> bytes);
+  absl::Status Flush(TcpWireConnection& connection);
+  void Watch(TcpWireConnection& connection, bool writable);
+  absl::Status OnGreeting(TcpWireConnection& connection, const TcpGreeting& greeting);
+  absl::Status OnAnswer(TcpWireConnection& connection, const TcpGreeting& greeting);
+  absl::Status Refuse(TcpWireConnection& connection, TcpGreeting::Kind kind,
                       TcpGreeting::Verdict verdict);
-  void End(TcpConnection& connection, const absl::Status& reason);
+  void End(TcpWireConnection& connection, const absl::Status& reason);
   // Forgets the socket, which is a LanePair's from here on.
-  UniqueFd Release(TcpConnection& connection);
+  UniqueFd Release(TcpWireConnection& connection);
   void Expire();
   void Until(TimePoint deadline);
 
   // Agreements with peers (tcp_wire_sessions.cc).
   void StartRequest(const ConnectRequest& request);
   void Dial(TcpSession& session, TcpGreeting::Kind kind, CqPair cqs);
-  absl::Status AcceptControl(TcpConnection& connection, const TcpGreeting& greeting);
-  absl::Status AcceptLanes(TcpConnection& connection, const TcpGreeting& greeting);
-  absl::Status OpenSession(TcpSession& session, TcpConnection& connection, uint64_t their_secret);
+  absl::Status AcceptControl(TcpWireConnection& connection, const TcpGreeting& greeting);
+  absl::Status AcceptLanes(TcpWireConnection& connection, const TcpGreeting& greeting);
+  absl::Status OpenSession(TcpSession& session, TcpWireConnection& connection,
+                           uint64_t their_secret);
   absl::Status OpenLanes(TcpSession& session, CqPair cqs, UniqueFd socket,
                          const LaneGeometry& theirs);
-  absl::Status Handle(TcpConnection& connection, const TcpControl& message);
+  absl::Status Handle(TcpWireConnection& connection, const TcpControl& message);
   absl::Status Say(TcpSession& session, const TcpControl& message);
   absl::Status Resolve(TcpSession& session, const ConnectRequest& request);
   absl::Status HandleResolved(TcpSession& session, const TcpControl& message);
   absl::Status HandleDial(TcpSession& session, const TcpControl& message);
   absl::Status WantLanes(TcpSession& session, const ConnectRequest& request, CqPair cqs);
   void FailLanes(TcpSession& session, CqPair cqs);
-  void OnDialFailed(TcpConnection& connection);
+  void OnDialFailed(TcpWireConnection& connection);
   void EndSession(const DeviceAddress& address, const absl::Status& reason);
   TcpSession* FindSession(const DeviceAddress& address);
 
   Rnic& rnic_;
-  TcpListener listener_;
+  TcpWireListener listener_;
   const bool dial_from_own_address_;
   UniqueFd epoll_;
   TimePoint now_{};
   TimePoint next_ = kNever;
   TimePoint accept_again_ = kNever;  // while there are no descriptors
   uint64_t next_id_ = 1;
-  std::unordered_map<uint64_t, std::unique_ptr<TcpConnection>> connections_;
+  std::unordered_map<uint64_t, std::unique_ptr<TcpWireConnection>> connections_;
   std::deque<uint64_t> silent_;  // accepted, oldest first; may name some that have greeted
   std::map<DeviceAddress, std::unique_ptr<TcpSession>> sessions_;
-  std::vector<std::unique_ptr<TcpConnection>> over_;  // until the end of the turn
+  std::vector<std::unique_ptr<TcpWireConnection>> over_;  // until the end of the turn
   ThrottledLog refused_{{}};
 
   std::mutex requests_mutex_;

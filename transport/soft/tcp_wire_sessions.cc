@@ -75,7 +75,7 @@ void TcpWire::Dial(TcpSession& session, TcpGreeting::Kind kind, CqPair cqs) {
   absl::StatusOr<UniqueFd> socket =
       DialTcp(session.address, dial_from_own_address_ ? &address() : nullptr);
   const bool failed = !socket.ok();
-  TcpConnection& connection = Add(failed ? UniqueFd() : *std::move(socket));
+  TcpWireConnection& connection = Add(failed ? UniqueFd() : *std::move(socket));
   connection.phase = Phase::kDialing;
   connection.kind = kind;
   connection.dialed = true;
@@ -91,7 +91,7 @@ void TcpWire::Dial(TcpSession& session, TcpGreeting::Kind kind, CqPair cqs) {
   Watch(connection, true);
 }
 
-void TcpWire::OnDialFailed(TcpConnection& connection) {
+void TcpWire::OnDialFailed(TcpWireConnection& connection) {
   TcpSession* session = FindSession(connection.address);
   if (session == nullptr) return;
   if (connection.kind == TcpGreeting::Kind::kLanes) {
@@ -105,7 +105,7 @@ void TcpWire::OnDialFailed(TcpConnection& connection) {
   }
 }
 
-absl::Status TcpWire::AcceptControl(TcpConnection& connection, const TcpGreeting& greeting) {
+absl::Status TcpWire::AcceptControl(TcpWireConnection& connection, const TcpGreeting& greeting) {
   TcpSession* session = FindSession(greeting.sender);
   if (session == nullptr) {
     if (sessions_.size() >= kMaxSessions) {
@@ -120,7 +120,7 @@ absl::Status TcpWire::AcceptControl(TcpConnection& connection, const TcpGreeting
     // A device that was restarted on its port waits until its former connection is found dead: a
     // stranger that takes its name must not end the sessions of others.
     return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kDuplicate);
-  } else if (TcpConnection* ours = Find(session->dialing); ours != nullptr) {
+  } else if (TcpWireConnection* ours = Find(session->dialing); ours != nullptr) {
     // Both dial. Of two that have greeted, the one that the lower address dialed stands. A dial
     // that is not connected yet may never be: whoever came through goes first.
     if (ours->phase == Phase::kGreeting && address() < greeting.sender) {
@@ -136,7 +136,7 @@ absl::Status TcpWire::AcceptControl(TcpConnection& connection, const TcpGreeting
   return OpenSession(*session, connection, greeting.session);
 }
 
-absl::Status TcpWire::OpenSession(TcpSession& session, TcpConnection& connection,
+absl::Status TcpWire::OpenSession(TcpSession& session, TcpWireConnection& connection,
                                   uint64_t their_secret) {
   connection.phase = Phase::kControl;
   connection.address = session.address;
@@ -155,7 +155,7 @@ absl::Status TcpWire::OpenSession(TcpSession& session, TcpConnection& connection
 }
 
 absl::Status TcpWire::Say(TcpSession& session, const TcpControl& message) {
-  TcpConnection* connection = Find(session.control);
+  TcpWireConnection* connection = Find(session.control);
   if (connection == nullptr) return absl::AbortedError("the control connection is gone");
   return Send(*connection, Encode(message));
 }
@@ -167,7 +167,7 @@ absl::Status TcpWire::Resolve(TcpSession& session, const ConnectRequest& request
              {.kind = TcpControl::Kind::kResolve, .qpn = request.remote_qpn, .request = id});
 }
 
-absl::Status TcpWire::Handle(TcpConnection& connection, const TcpControl& message) {
+absl::Status TcpWire::Handle(TcpWireConnection& connection, const TcpControl& message) {
   TcpSession* session = FindSession(connection.address);
   if (session == nullptr) return absl::AbortedError("its session is over");
   const CqPair cqs{.ours = message.receiver_cq, .theirs = message.sender_cq};
@@ -255,7 +255,7 @@ absl::Status TcpWire::HandleDial(TcpSession& session, const TcpControl& message)
   return absl::OkStatus();
 }
 
-absl::Status TcpWire::AcceptLanes(TcpConnection& connection, const TcpGreeting& greeting) {
+absl::Status TcpWire::AcceptLanes(TcpWireConnection& connection, const TcpGreeting& greeting) {
   TcpSession* session = FindSession(greeting.sender);
   if (session == nullptr || session->control == 0 || session->dialed ||
       (session->our_secret != greeting.session && !VERBENA_MUTANT(kTcpSecretUnchecked))) {
@@ -329,7 +329,7 @@ void TcpWire::EndSession(const DeviceAddress& address, const absl::Status& reaso
     }
   }
   for (uint64_t id : dials) {
-    if (TcpConnection* connection = Find(id); connection != nullptr) End(*connection, reason);
+    if (TcpWireConnection* connection = Find(id); connection != nullptr) End(*connection, reason);
   }
   if (session->peer != nullptr) rnic_.LosePeer(*session->peer);
   for (const ConnectRequest& request : session->waiting) rnic_.FinishConnect(request, nullptr, 0);

@@ -356,7 +356,7 @@ TEST_F(TcpHostileTest, StrangerCannotTakeTheNameOfAPeer) {
 
 // A firewall lets connections pass in one direction only.
 TEST_F(TcpHostileTest, PeerThatCannotBeDialedDialsItself) {
-  TcpListener wall = ListenTcp("127.0.0.1", 0).value();
+  TcpWireListener wall = ListenTcp("127.0.0.1", 0).value();
   ASSERT_TRUE(victim_->ToInit(victim_->qp()).ok());
   ASSERT_TRUE(
       victim_->ToRtr(victim_->qp(), wall.address.gid, RawTcpPeer::kQpn, wall.address.lid).ok());

@@ -3,8 +3,10 @@
 #include <infiniband/verbs.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 
 #include "verbena/transport/soft/preload/context.h"
@@ -89,6 +91,8 @@ ibv_context* ibv_open_device(ibv_device* device) {
   }
   absl::StatusOr<preload::Context*> context = preload::Context::Open(device);
   if (context.ok()) return (*context)->visible();
+  std::fprintf(stderr, "verbena soft device: %s is not opened: %s\n", device->name,
+               std::string(context.status().message()).c_str());
   preload::SetErrno(context.status());
   return nullptr;
 }

@@ -6,8 +6,10 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <utility>
 
@@ -57,6 +59,31 @@ ibv_gid GidOfLid(uint16_t lid) {
   return gid;
 }
 
+// The TCP wire that the environment asks for, if it does.
+std::optional<TcpWireOptions> TcpWanted(int index) {
+  const char* address = std::getenv("VERBENA_SOFT_ADDRESS");
+  if (address == nullptr) return std::nullopt;
+  TcpWireOptions tcp{.address = std::strcmp(address, "auto") == 0 ? "" : address};
+  const char* port = std::getenv("VERBENA_SOFT_PORT");
+  // A port that is no number becomes 0, which is any.
+  if (port != nullptr) tcp.port = static_cast<uint16_t>(std::strtoul(port, nullptr, 10));
+  if (tcp.port != 0) tcp.port = static_cast<uint16_t>(tcp.port + index);
+  return tcp;
+}
+
+absl::StatusOr<std::unique_ptr<SoftDevice>> Create(int index, const char* name, uint16_t lid) {
+  const std::optional<TcpWireOptions> tcp = TcpWanted(index);
+  const char* shared = std::getenv("VERBENA_SOFT_SHARED_MEMORY");
+  const bool tcp_only = tcp.has_value() && shared != nullptr && std::strcmp(shared, "0") == 0;
+  return SoftDevice::Create({.name = name,
+                             .shared_memory = !tcp_only,
+                             .gid = GidOfLid(lid),
+                             // Programs wait for bytes as well as for completions.
+                             .least_kernel_copy_bytes = 1,
+                             .unpolled_after = std::chrono::microseconds(250),
+                             .tcp = tcp});
+}
+
 // The context of the object that `event` concerns, and the event as the program is to see it. The
 // object lives until the device's event is acknowledged.
 Context* Translate(ibv_async_event& event) {
@@ -79,14 +106,6 @@ Context* Translate(ibv_async_event& event) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SoftDevice>> ProcessDevice::Create(const char* name, uint16_t lid) {
-  return SoftDevice::Create({.name = name,
-                             .gid = GidOfLid(lid),
-                             // Programs wait for bytes as well as for completions.
-                             .least_kernel_copy_bytes = 1,
-                             .unpolled_after = std::chrono::microseconds(250)});
-}
-
 absl::StatusOr<std::shared_ptr<ProcessDevice>> ProcessDevice::Open(int index, const char* name) {
   std::lock_guard<std::mutex> lock(AllKnown().mutex);
   Known& known = AllKnown().devices[index];
@@ -94,10 +113,12 @@ absl::StatusOr<std::shared_ptr<ProcessDevice>> ProcessDevice::Open(int index, co
   std::random_device random;
   uint16_t lid = known.last_lid;
   absl::Status status;
-  for (int attempt = 0; attempt < kLidAttempts; ++attempt, lid = 0) {
+  // Another LID helps nobody whose address or port is wrong.
+  const int attempts = TcpWanted(index).has_value() ? 1 : kLidAttempts;
+  for (int attempt = 0; attempt < attempts; ++attempt, lid = 0) {
     if (lid == 0) lid = static_cast<uint16_t>(kFirstLid + random() % (kLastLid - kFirstLid + 1));
     // Fails while another device has this LID.
-    absl::StatusOr<std::unique_ptr<SoftDevice>> device = Create(name, lid);
+    absl::StatusOr<std::unique_ptr<SoftDevice>> device = Create(index, name, lid);
     if (!device.ok()) {
       status = device.status();
       continue;

@@ -8,6 +8,8 @@
 // among themselves, and the GID follows from it: a program that sends its peer only the LID is
 // found as well as one that sends the GID.
 //
+// With a TCP wire the device's GID is its IP address, and its LID its TCP port.
+//
 // Asynchronous events belong to contexts, but a SoftDevice has one queue of them: a thread hands
 // them on. It sleeps until there is one. Any thread may call.
 
@@ -41,7 +43,6 @@ class ProcessDevice {
 
  private:
   ProcessDevice(std::unique_ptr<SoftDevice> device, uint16_t lid, int stop_fd);
-  static absl::StatusOr<std::unique_ptr<SoftDevice>> Create(const char* name, uint16_t lid);
   void HandOnEvents();
 
   const std::unique_ptr<SoftDevice> device_;

@@ -11,7 +11,7 @@
 
 namespace verbena::internal::preload {
 
-CmEvent::CmEvent(CmId& subject, rdma_cm_event_type type, int error)
+CmIdEvent::CmIdEvent(CmId& subject, rdma_cm_event_type type, int error)
     : rdma_cm_event{}, held(&subject) {
   id = &subject;
   event = type;
@@ -19,35 +19,35 @@ CmEvent::CmEvent(CmId& subject, rdma_cm_event_type type, int error)
   param.conn.private_data = nullptr;
 }
 
-std::unique_ptr<CmChannel> CmChannel::Create() {
+std::unique_ptr<CmIdChannel> CmIdChannel::Create() {
   // A semaphore: each read takes one event's count.
   const int counter = eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC);
   if (counter < 0) return nullptr;
-  std::unique_ptr<CmChannel> channel(new CmChannel);
+  std::unique_ptr<CmIdChannel> channel(new CmIdChannel);
   channel->fd = counter;
   return channel;
 }
 
-CmChannel::~CmChannel() { close(fd); }
+CmIdChannel::~CmIdChannel() { close(fd); }
 
-void CmChannel::Post(std::unique_ptr<CmEvent> event) {
+void CmIdChannel::Post(std::unique_ptr<CmIdEvent> event) {
   events_.push_back(std::move(event));
   const uint64_t one = 1;
   // Its limit is 2^64 - 2 events.
   [[maybe_unused]] const ssize_t written = write(fd, &one, sizeof(one));
 }
 
-std::unique_ptr<CmEvent> CmChannel::Pop() {
+std::unique_ptr<CmIdEvent> CmIdChannel::Pop() {
   if (events_.empty()) return nullptr;
-  std::unique_ptr<CmEvent> event = std::move(events_.front());
+  std::unique_ptr<CmIdEvent> event = std::move(events_.front());
   events_.pop_front();
   return event;
 }
 
-std::deque<std::unique_ptr<CmEvent>> CmChannel::Remove(const CmId& id) {
-  std::deque<std::unique_ptr<CmEvent>> removed;
-  std::deque<std::unique_ptr<CmEvent>> kept;
-  for (std::unique_ptr<CmEvent>& event : events_) {
+std::deque<std::unique_ptr<CmIdEvent>> CmIdChannel::Remove(const CmId& id) {
+  std::deque<std::unique_ptr<CmIdEvent>> removed;
+  std::deque<std::unique_ptr<CmIdEvent>> kept;
+  for (std::unique_ptr<CmIdEvent>& event : events_) {
     (event->held == &id ? removed : kept).push_back(std::move(event));
   }
   events_ = std::move(kept);
@@ -61,7 +61,7 @@ std::deque<std::unique_ptr<CmEvent>> CmChannel::Remove(const CmId& id) {
   return removed;
 }
 
-int CmChannel::Wait() const {
+int CmIdChannel::Wait() const {
   uint64_t count;
   return read(fd, &count, sizeof(count)) == sizeof(count) ? 0 : errno;
 }

@@ -22,7 +22,7 @@ std::condition_variable& Acknowledged() {
 
 // Takes the queue pair of an id whose peer accepted into service, and tells the peer. Turns the
 // event into a failure if that does not work.
-void FinishConnecting(CmEvent& event) {
+void FinishConnecting(CmIdEvent& event) {
   CmId& id = Behind(event.id);
   // Without a queue pair of ours the program finishes, by rdma_establish.
   if (id.qp == nullptr) return;
@@ -61,7 +61,7 @@ extern "C" {
 
 using namespace verbena::internal::preload;
 
-rdma_event_channel* rdma_create_event_channel() { return CmChannel::Create().release(); }
+rdma_event_channel* rdma_create_event_channel() { return CmIdChannel::Create().release(); }
 
 void rdma_destroy_event_channel(rdma_event_channel* channel) { delete &Behind(channel); }
 
@@ -69,7 +69,7 @@ int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event** result) {
   if (channel == nullptr || result == nullptr) return CmFail(EINVAL);
   while (true) {
     if (const int error = Behind(channel).Wait(); error != 0) return CmFail(error);
-    std::unique_ptr<CmEvent> event;
+    std::unique_ptr<CmIdEvent> event;
     {
       const std::scoped_lock lock(CmLoop::Instance().mutex());
       event = Behind(channel).Pop();
@@ -87,7 +87,7 @@ int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event** result) {
 
 int rdma_ack_cm_event(rdma_cm_event* visible) {
   if (visible == nullptr) return CmFail(EINVAL);
-  const std::unique_ptr<CmEvent> event(static_cast<CmEvent*>(visible));
+  const std::unique_ptr<CmIdEvent> event(static_cast<CmIdEvent*>(visible));
   const std::scoped_lock lock(CmLoop::Instance().mutex());
   --event->held->guarded().unacknowledged;
   Acknowledged().notify_all();

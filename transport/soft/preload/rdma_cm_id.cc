@@ -13,7 +13,7 @@
 namespace verbena::internal::preload {
 namespace {
 
-void CopyPrivateData(const CmMessage& message, CmEvent& event) {
+void CopyPrivateData(const CmMessage& message, CmIdEvent& event) {
   event.private_data = message.private_data;
   rdma_conn_param& conn = event.param.conn;
   conn.private_data = message.private_bytes == 0 ? nullptr : event.private_data.data();
@@ -21,7 +21,7 @@ void CopyPrivateData(const CmMessage& message, CmEvent& event) {
 }
 
 // The sender's terms, as its peer sees them: what it offers to serve is what we may start.
-void CopyTerms(const CmMessage& message, CmEvent& event) {
+void CopyTerms(const CmMessage& message, CmIdEvent& event) {
   CopyPrivateData(message, event);
   rdma_conn_param& conn = event.param.conn;
   conn.responder_resources = message.initiator_depth;
@@ -57,7 +57,7 @@ CmId::CmId(rdma_port_space space) : rdma_cm_id{} {
 CmId::~CmId() = default;
 
 void CmId::Post(rdma_cm_event_type type, int status) {
-  PostEvent(std::make_unique<CmEvent>(*this, type, status));
+  PostEvent(std::make_unique<CmIdEvent>(*this, type, status));
 }
 
 void CmId::Close(CmKind kind) {
@@ -114,7 +114,7 @@ bool CmId::TakeReply(const CmMessage& message) {
   // Neither side starts more than the other offers to serve.
   terms.initiator_depth = std::min(terms.initiator_depth, message.responder_resources);
   terms.responder_resources = std::min(terms.responder_resources, message.initiator_depth);
-  auto event = std::make_unique<CmEvent>(*this, RDMA_CM_EVENT_CONNECT_RESPONSE, 0);
+  auto event = std::make_unique<CmIdEvent>(*this, RDMA_CM_EVENT_CONNECT_RESPONSE, 0);
   event->connects_queue_pair = true;
   CopyTerms(message, *event);
   PostEvent(std::move(event));
@@ -136,7 +136,7 @@ bool CmId::TakeReject(const CmMessage& message) {
       state != CmState::kAccepted) {
     return false;
   }
-  auto event = std::make_unique<CmEvent>(*this, RDMA_CM_EVENT_REJECTED, message.reason);
+  auto event = std::make_unique<CmIdEvent>(*this, RDMA_CM_EVENT_REJECTED, message.reason);
   CopyPrivateData(message, *event);
   guarded_.state = CmState::kDisconnected;
   PostEvent(std::move(event));
@@ -192,7 +192,7 @@ bool CmId::OnRequest(std::unique_ptr<CmStream>& stream, const CmMessage& message
   stream->SetOwner(*request);
   request->guarded_.stream = std::move(stream);
 
-  auto event = std::make_unique<CmEvent>(*this, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
+  auto event = std::make_unique<CmIdEvent>(*this, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
   event->id = request;
   event->listen_id = this;
   CopyTerms(message, *event);

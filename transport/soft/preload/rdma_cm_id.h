@@ -1,4 +1,4 @@
-// CmId, CmEvent and CmChannel: what stands behind the public structs of librdmacm.
+// CmId, CmIdEvent and CmIdChannel: what stands behind the public structs of librdmacm.
 //
 // A program holds pointers to the public parts, and reads and writes some of their fields without a
 // lock, as the manual allows. All other fields are guarded by CmLoop's lock. An id belongs to the
@@ -29,8 +29,8 @@ namespace verbena::internal::preload {
 
 class CmId;
 
-struct CmEvent final : rdma_cm_event {
-  CmEvent(CmId& subject, rdma_cm_event_type type, int status);
+struct CmIdEvent final : rdma_cm_event {
+  CmIdEvent(CmId& subject, rdma_cm_event_type type, int status);
 
   // The id whose destruction waits until this event is acknowledged: of a connect request the
   // listening one, whose backlog it takes.
@@ -43,29 +43,29 @@ struct CmEvent final : rdma_cm_event {
 // A queue of events. Its descriptor counts them, so that poll() and a blocking or non-blocking read
 // of it do what the program asks for. Bounded by the ids: each has a few events in its life, and a
 // listening one no more requests than its backlog.
-class CmChannel final : public rdma_event_channel {
+class CmIdChannel final : public rdma_event_channel {
  public:
   // Null if there are no descriptors left; errno says so.
-  static std::unique_ptr<CmChannel> Create();
-  ~CmChannel();
-  CmChannel(const CmChannel&) = delete;
-  CmChannel& operator=(const CmChannel&) = delete;
+  static std::unique_ptr<CmIdChannel> Create();
+  ~CmIdChannel();
+  CmIdChannel(const CmIdChannel&) = delete;
+  CmIdChannel& operator=(const CmIdChannel&) = delete;
 
   // Under CmLoop's lock.
-  void Post(std::unique_ptr<CmEvent> event);
+  void Post(std::unique_ptr<CmIdEvent> event);
   // The oldest event, or null.
-  std::unique_ptr<CmEvent> Pop();
+  std::unique_ptr<CmIdEvent> Pop();
   // Takes the events out that hold `id`.
-  std::deque<std::unique_ptr<CmEvent>> Remove(const CmId& id);
+  std::deque<std::unique_ptr<CmIdEvent>> Remove(const CmId& id);
 
   // Without the lock: waits until an event is there, or as the descriptor's flags say. 0 or an
   // errno.
   int Wait() const;
 
  private:
-  CmChannel() = default;
+  CmIdChannel() = default;
 
-  std::deque<std::unique_ptr<CmEvent>> events_;
+  std::deque<std::unique_ptr<CmIdEvent>> events_;
 };
 
 enum class CmState {
@@ -106,10 +106,10 @@ class CmId final : public rdma_cm_id, public CmStreamOwner, public CmRequestList
   CmId(const CmId&) = delete;
   CmId& operator=(const CmId&) = delete;
 
-  CmChannel& events() { return *static_cast<CmChannel*>(channel); }
+  CmIdChannel& events() { return *static_cast<CmIdChannel*>(channel); }
   // Posts an event that holds this id.
   void Post(rdma_cm_event_type type, int status);
-  void PostEvent(std::unique_ptr<CmEvent> event) { events().Post(std::move(event)); }
+  void PostEvent(std::unique_ptr<CmIdEvent> event) { events().Post(std::move(event)); }
   // Ends the connection or the attempt. Tells the peer, if it is still there, by `kind`.
   void Close(CmKind kind);
   // Tells the peer that our queue pair receives. Does nothing if the connection is lost.
@@ -135,7 +135,7 @@ class CmId final : public rdma_cm_id, public CmStreamOwner, public CmRequestList
     // The request of an id that connects, until its TCP connection is there.
     std::optional<CmMessage> unsent_request;
     // For an id without a channel of the program's: its calls wait for their events.
-    std::unique_ptr<CmChannel> own_channel;
+    std::unique_ptr<CmIdChannel> own_channel;
     std::optional<CmPassiveQp> passive_qp;
     // The target of route.path_rec once the route is resolved.
     ibv_sa_path_rec path = {};
@@ -171,7 +171,9 @@ int CmRefuse(const char* why);
 
 // The id or channel behind a program's pointer.
 inline CmId& Behind(rdma_cm_id* id) { return *static_cast<CmId*>(id); }
-inline CmChannel& Behind(rdma_event_channel* channel) { return *static_cast<CmChannel*>(channel); }
+inline CmIdChannel& Behind(rdma_event_channel* channel) {
+  return *static_cast<CmIdChannel*>(channel);
+}
 
 }  // namespace verbena::internal::preload
 

@@ -97,7 +97,7 @@ int MakeId(rdma_event_channel* channel, void* context, rdma_port_space space, rd
   id->context = context;
   id->channel = channel;
   if (channel == nullptr) {
-    id->guarded().own_channel = CmChannel::Create();
+    id->guarded().own_channel = CmIdChannel::Create();
     if (id->guarded().own_channel == nullptr) return -1;
     id->channel = id->guarded().own_channel.get();
   }
@@ -108,7 +108,7 @@ int MakeId(rdma_event_channel* channel, void* context, rdma_port_space space, rd
 // Takes the events of `id` that the program did not get out of its channel, with the requests in
 // them, which nobody will answer. Under the lock.
 void DropEvents(CmId& id) {
-  for (const std::unique_ptr<CmEvent>& event : id.events().Remove(id)) {
+  for (const std::unique_ptr<CmIdEvent>& event : id.events().Remove(id)) {
     if (event->event != RDMA_CM_EVENT_CONNECT_REQUEST) continue;
     CmId* const request = &Behind(event->id);
     DropEvents(*request);
@@ -240,16 +240,16 @@ int rdma_resolve_route(rdma_cm_id* visible, int /*timeout_ms*/) {
 
 int rdma_migrate_id(rdma_cm_id* visible, rdma_event_channel* channel) {
   CmId& id = Behind(visible);
-  std::unique_ptr<CmChannel> own;
+  std::unique_ptr<CmIdChannel> own;
   if (channel == nullptr) {
-    own = CmChannel::Create();
+    own = CmIdChannel::Create();
     if (own == nullptr) return -1;
     channel = own.get();
   }
   if (id.event != nullptr) rdma_ack_cm_event(std::exchange(id.event, nullptr));
   WaitUntilAcknowledged(id);
   const std::scoped_lock lock(CmLoop::Instance().mutex());
-  for (std::unique_ptr<CmEvent>& event : id.events().Remove(id)) {
+  for (std::unique_ptr<CmIdEvent>& event : id.events().Remove(id)) {
     Behind(channel).Post(std::move(event));
   }
   id.channel = channel;

@@ -272,7 +272,7 @@ TEST_F(RdmaCmConnectTest, AChannelThatDoesNotBlockSaysSo) {
 
 TEST_F(RdmaCmConnectTest, AnIdTakesItsEventsToAnotherChannel) {
   Connect();
-  const Channel other;
+  const WaitedChannel other;
   ASSERT_EQ(rdma_disconnect(client), 0);
   ASSERT_TRUE(passive.Ready(20'000));
   ASSERT_EQ(rdma_migrate_id(server, other.get()), 0);

@@ -93,7 +93,7 @@ TEST_F(RdmaCmEndpointTest, ARejectionIsARefusedConnection) {
 }
 
 TEST_F(RdmaCmEndpointTest, OnlyEndpointsGetRequests) {
-  const Channel channel;
+  const WaitedChannel channel;
   rdma_cm_id* id = nullptr;
   rdma_cm_id* request = nullptr;
   ASSERT_EQ(rdma_create_id(channel.get(), &id, nullptr, RDMA_PS_TCP), 0);
@@ -150,7 +150,7 @@ TEST(RdmaCmAddressTest, FailuresAreThoseOfGetaddrinfo) {
 }
 
 TEST(RdmaCmAddressTest, OptionsAreCheckedByLength) {
-  const Channel channel;
+  const WaitedChannel channel;
   rdma_cm_id* id = nullptr;
   ASSERT_EQ(rdma_create_id(channel.get(), &id, nullptr, RDMA_PS_TCP), 0);
   int on = 1;

@@ -45,12 +45,12 @@ class GotEvent {
 };
 
 // A channel whose events are waited for: for long, so that only a failure takes long.
-class Channel {
+class WaitedChannel {
  public:
-  Channel() : channel_(rdma_create_event_channel()) {}
-  ~Channel() { rdma_destroy_event_channel(channel_); }
-  Channel(const Channel&) = delete;
-  Channel& operator=(const Channel&) = delete;
+  WaitedChannel() : channel_(rdma_create_event_channel()) {}
+  ~WaitedChannel() { rdma_destroy_event_channel(channel_); }
+  WaitedChannel(const WaitedChannel&) = delete;
+  WaitedChannel& operator=(const WaitedChannel&) = delete;
 
   rdma_event_channel* get() const { return channel_; }
 
@@ -131,8 +131,8 @@ class RdmaCmEnds : public testing::Test {
 
   int passive_context = 0;
   int active_context = 0;
-  Channel passive;
-  Channel active;
+  WaitedChannel passive;
+  WaitedChannel active;
   rdma_cm_id* listener = nullptr;
   rdma_cm_id* client = nullptr;
   rdma_cm_id* server = nullptr;

@@ -439,12 +439,6 @@ enum class PlantedFault {
   kStrangerStaysInSync,     // writes wait for a replica in sync that is none of the shard
   kStuckBackupKept,   // a backup whose disk takes nothing stays in sync, and writes wait for it
   kFormerDiskCounts,  // a replica becomes in sync by data that a copy has replaced
-  kLostReplicaMayLead,     // a replica that left the in-sync set may become primary
-  kLeaseCountsFromAnswer,  // a primary counts its lease from when it heard that it was renewed
-  kOlderEpochTaken,        // a backup takes the log of a primary that was replaced
-  kCommitBeforeSlowest,    // a write is acknowledged before all replicas in sync have it
-  kCommitBeforeRemoval,    // a write is acknowledged without a replica that etcd has in sync
-  kNameNotWithData,        // a write's data are stored without the name of its call
 
   // connection manager of the preloaded soft device
   kCmPrivateDataUnchecked,  // a peer's message holds more private data than its kind may

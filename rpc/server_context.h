@@ -33,7 +33,7 @@
 
 namespace verbena {
 
-enum class Outcome : uint8_t;  // outcome.h
+enum class Outcome : uint8_t;
 
 namespace internal {
 class ServerCall;
@@ -130,7 +130,7 @@ class ServerContext {
   ServerContext(const MethodDescriptor& method, CancelScope& cancel, const std::string& peer,
                 internal::ServerCall& call)
       : method_(&method), cancel_(cancel), peer_(&peer), call_(call) {}
-  // What NotExecuted() or MaybeExecuted() of this call says of `status`; none if neither made it.
+  // The outcome that `status` got from NotExecuted() or MaybeExecuted(); none if neither made it.
   std::optional<Outcome> OutcomeGiven(const absl::Status& status) const;
   absl::Status Marked(absl::Status status, Outcome outcome);
 

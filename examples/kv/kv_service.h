@@ -35,7 +35,7 @@ namespace kv {
 
 class KvService final : public v1::KeyValue::Service {
  public:
-  // Of values whose Gets wait for memory for their responses. (start)
+  // The most bytes of values whose Gets wait for memory for their responses. (start)
   static constexpr size_t kMaxHeldBytes = size_t{64} << 20;
 
   // `records` are those of `store`. Gets that wait hold `max_held_bytes` at most; further ones read

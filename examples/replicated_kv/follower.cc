@@ -160,7 +160,7 @@ class Follower {
   const std::string name_;
   verbena::ClientReaderWriter<v1::LogMessage, v1::Acknowledgement> stream_;
   uint64_t sent_ = 0;  // the last entry that was sent, or that the backup had
-  // Where the backup's disk was before it got a copy. This log has no such position.
+  // The position of the backup's disk before it got a copy; this log has no such position.
   std::optional<LogPosition> replaced_;
   BackupProgress progress_;
   verbena::Event close_;  // so that it may join

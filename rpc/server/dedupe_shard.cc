@@ -168,8 +168,8 @@ DedupeShard::Record* DedupeShard::AddRecord(const DedupeRequest& request, TimePo
   record->client = {.client = request.name.id.client};
   record->owner = &shares_.Of(request.source, request.runtime);
   record->acknowledged_below = request.name.acknowledged_below;
-  // Of a client whose record is not among the dropped ones any more, it is taken that it gave
-  // greater numbers later, to calls that come after this one.
+  // A client whose record is not among the dropped ones any more is taken to have given greater
+  // numbers to calls that come after this one.
   if (!VERBENA_MUTANT(kForgottenClientIsNew)) {
     record->unproven_below = UnprovenBelow(request.name.id, request.name.id.number);
   }

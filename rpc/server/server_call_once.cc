@@ -179,7 +179,7 @@ std::shared_ptr<const KeptResult> ServerCall::ResultOf(const absl::Status& statu
   kept.status = status;
   kept.outcome = outcome;
   DedupeTable& table = *shard_.limits().dedupe;
-  // What the handler left open, a store may know when the call is repeated.
+  // A store may know, when the call is repeated, what the handler left open.
   const bool is_open = context_->OutcomeGiven(status) == Outcome::kMaybeExecuted &&
                        table.store() != nullptr && !VERBENA_MUTANT(kOpenResultKept);
   kept.is_final = outcome != Outcome::kNotExecuted && !is_open;

@@ -812,7 +812,7 @@ MUTANTS = [
     Mutant("kStuckBackupKept", "//tests/examples/replicated_kv:membership_test",
            "*ADiskThatTakesNothingIsStuckHoweverOftenTheBackupAnswers"),
     Mutant("kFormerDiskCounts", "//tests/examples/replicated_kv:follower_test",
-           "*WhatABackupHadBeforeItsCopyDoesNotCount"),
+           "*ABackupsDataBeforeItsCopyDoNotCount"),
 
     # connection manager of the preloaded soft device
     Mutant("kCmPrivateDataUnchecked", "//tests/transport/soft/preload:rdma_cm_message_test",

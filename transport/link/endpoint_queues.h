@@ -39,8 +39,8 @@ class EndpointQueues {
   static absl::StatusOr<std::unique_ptr<ReceiveRing>> NewRing(DeviceContext& context,
                                                               const LinkLimits& limits);
 
-  // Those of links with a receive queue each; nullptr on a device that has shared ones. As
-  // NewRing().
+  // The receives of links with a queue each, made as by NewRing(); nullptr on a device that has
+  // shared receive queues.
   static absl::StatusOr<std::unique_ptr<LinkReceives>> NewLinkReceives(DeviceContext& context,
                                                                        const LinkLimits& limits);
 

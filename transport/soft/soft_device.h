@@ -45,11 +45,11 @@ struct TcpWireOptions {
   // Numeric IPv4 or IPv6: where it listens, and how it is reached. Empty: it listens on every
   // address, and announces that of the first interface that is up and not loopback; loopback if
   // there is none. Link-local addresses do not work, since they mean nothing to other hosts.
-  std::string address;
+  std::string address = "";
   // 0: any free port.
   uint16_t port = 0;
   // A peer's host that was silent for this long is dead: its queue pairs fail. At least 1 s.
-  std::chrono::seconds silence_limit{10};
+  std::chrono::seconds silence_limit = std::chrono::seconds(10);
 };
 
 struct SoftDeviceOptions {
@@ -69,7 +69,7 @@ struct SoftDeviceOptions {
   uint32_t answer_ring_bytes = 128 * 1024;
   // Queue pairs at once, at most 16384. The fewer, the sooner a number is given out again.
   uint32_t max_queue_pairs = 16384;
-  // What the device has, and what it refuses. None: as VERBENA_SOFT_PROFILE says, otherwise all.
+  // The features that the device has or refuses. None: as VERBENA_SOFT_PROFILE says, otherwise all.
   std::optional<SoftProfile> profile = std::nullopt;
   // A TCP wire beside the others, or, with `shared_memory` false, instead of them: then only the
   // device itself is reached otherwise. Its rings have at most 16 MiB.

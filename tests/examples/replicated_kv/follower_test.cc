@@ -152,7 +152,7 @@ class FollowerTest : public testing::Test {
   std::vector<OtherReplica> peers_;
 };
 
-TEST_F(FollowerTest, WhatABackupHadBeforeItsCopyDoesNotCount) {
+TEST_F(FollowerTest, ABackupsDataBeforeItsCopyDoNotCount) {
   const absl::Status joined = backup_.Run(Lead());
   ASSERT_TRUE(joined.ok()) << joined;
   EXPECT_TRUE(directory_.had_copy);

@@ -336,7 +336,7 @@ TEST(NamesTest, ARepeatedCallOfAClientThatMayHaveBeenForgottenIsNotTakenForNew) 
   EXPECT_TRUE(absl::IsOutOfRange(names.FindRepeated(*forgotten, 101).status()));
   EXPECT_FALSE(names.Find(*forgotten, 102)->has_value()) << "a call that is not repeated may run";
   EXPECT_FALSE(names.FindRepeated("known all the time", 102)->has_value());
-  // It comes back with a later call.
+  // The client comes back with a later call.
   entry.set_client(*forgotten);
   entry.set_sequence(4);
   entry.set_number(103);

@@ -119,7 +119,7 @@ class LinksFixture : public testing::Test {
   // Returns a device over the given one, for the endpoints to use; nullptr: they use the given one.
   virtual std::unique_ptr<Device> Wrap(SoftDevice&) { return nullptr; }
 
-  // Of the device that both endpoints are on.
+  // The options of the device that both endpoints are on.
   virtual SoftDeviceOptions device_options() const { return {}; }
 
   // Whether a thread reads the device's asynchronous events.

@@ -120,7 +120,7 @@ TEST_F(ProfileInEnvironmentTest, IsThatOfDevicesThatAreGivenNone) {
   EXPECT_EQ(device->QueryPort(1)->active_mtu, IBV_MTU_4096);
 }
 
-TEST_F(ProfileInEnvironmentTest, ThatIsNotThereOrWrongLetsNoDeviceBegin) {
+TEST_F(ProfileInEnvironmentTest, AMissingOrWrongFileLetsNoDeviceBegin) {
   setenv("VERBENA_SOFT_PROFILE", "/nowhere/at.all", 1);
   absl::Status refused = SoftDevice::Create({.engine_thread = false}).status();
   EXPECT_FALSE(refused.ok());

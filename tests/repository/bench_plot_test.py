@@ -203,7 +203,7 @@ class RunTest(unittest.TestCase):
         out = io.StringIO()
         with mock.patch.object(sys, "argv", ["bench", *words]), mock.patch.object(bench, "plot", plot), \
                 mock.patch.object(bench, "build", lambda targets: pathlib.Path("/")), \
-                mock.patch.object(bench, "commands_of", lambda name, directory: [
+                mock.patch.object(bench, "commands_of", lambda name, directory, device=None: [
                     (name, ["sh", "-c", benchmark, "sh"])]), contextlib.redirect_stdout(out):
             return bench.main(), out.getvalue(), plotted
 

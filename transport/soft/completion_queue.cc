@@ -204,7 +204,10 @@ void CompletionQueue::Progress(CompletionWriter& writer) {
   // caller with a short array from ever hearing of them.
   if (!active_.empty()) HarvestLanes(writer);
   if (!writer.full()) in_lanes_.ServeActive([&](InLane& lane) { return ServeLane(lane, writer); });
-  if (pairs_ != nullptr) pairs_->Flush(writer);
+  if (pairs_ == nullptr) return;
+  // A CQ that is armed may have been polled for the last time: nobody settles it later.
+  if (unpolled() && !served_.empty()) SettleServed();
+  pairs_->Flush(writer);
 }
 
 void CompletionQueue::HarvestLanes(CompletionWriter& writer) {

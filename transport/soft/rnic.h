@@ -203,7 +203,7 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   void FillContext();
   void FillAttributes();
   // Whether memory may be registered so.
-  static absl::Status CheckRegion(const void* address, size_t bytes, uint32_t flags);
+  absl::Status CheckRegion(const void* address, size_t bytes, uint32_t flags);
   // The place of memory of this process, perhaps in an arena. Under the lock.
   MemoryLocation Locate(const void* address, size_t bytes);
   // Makes the keys of `mr` fail, and waits for accesses under way. `what` is the caller's call.

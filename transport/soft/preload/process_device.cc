@@ -77,11 +77,11 @@ absl::StatusOr<std::unique_ptr<SoftDevice>> Create(int index, const char* name, 
   const bool tcp_only = tcp.has_value() && shared != nullptr && std::strcmp(shared, "0") == 0;
   return SoftDevice::Create({.name = name,
                              .shared_memory = !tcp_only,
+                             .tcp = tcp,
                              .gid = GidOfLid(lid),
                              // Programs wait for bytes as well as for completions.
                              .least_kernel_copy_bytes = 1,
-                             .unpolled_after = std::chrono::microseconds(250),
-                             .tcp = tcp});
+                             .unpolled_after = std::chrono::microseconds(250)});
 }
 
 // The context of the object that `event` concerns, and the event as the program is to see it. The

@@ -113,6 +113,8 @@ MUTANTS = [
            "*WithoutSharedReceiveQueuesNoneIsMade"),
     Mutant("kWithheldAtomicsPosted", "//tests/transport/soft:withheld_test",
            "*WithoutAtomicOperationsNoneIsPosted"),
+    Mutant("kLastProgressLost", "//tests/transport/soft:in_process_errors_test",
+           "*ASendThatWasReceivedSucceedsThoughItsTargetEnds"),
     # the TCP wire of the soft device
     Mutant("kUnconsumedLinesOverwritten", "//tests/transport/soft:ring_intake_test",
            "*LinesNeverOverwriteWhatIsNotConsumed"),

@@ -42,6 +42,7 @@ enum class PlantedFault {
   kDirectCopyUnbounded,    // a post copies all that was posted before its thread polls again
   kWithheldSrqCreated,     // a profile withholds shared receive queues, and one is made
   kWithheldAtomicsPosted,  // a profile withholds atomic operations, and one is posted
+  kLastProgressLost,       // a SEND that its target received before it ended is said to have failed
 
   // the TCP wire of the soft device
   kUnconsumedLinesOverwritten,  // a peer's lines overwrite messages that nobody has consumed

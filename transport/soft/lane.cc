@@ -69,14 +69,30 @@ void OutLane::MarkReady(QueuePair& qp) {
 
 void OutLane::Harvest(CompletionWriter& writer) {
   if (failed_) return;
-  // In this order: whatever was refused before `consumed` rose is in the answer ring by now.
-  const uint64_t consumed = header().consumed.load(std::memory_order_acquire);
+  // First: a target tells what it consumed before it closes.
   const bool closed = header().target_closed.load(std::memory_order_acquire) != 0;
-  if (!TakeAnswers(writer) ||
-      consumed - requests_.released() > requests_.position() - requests_.released()) {
+  if (!TakeProgress(writer)) {
     Log(LogLevel::kError, "soft device: a peer corrupted its ring; its queue pairs fail");
     Fail(writer);
-    return;
+  } else if (closed) {
+    Fail(writer);
+  } else if (has_waiters()) {
+    RelaunchWaiting(writer);
+  }
+}
+
+void OutLane::Lose(CompletionWriter& writer) {
+  if (failed_) return;
+  if (!VERBENA_MUTANT(kLastProgressLost)) (void)TakeProgress(writer);
+  Fail(writer);
+}
+
+bool OutLane::TakeProgress(CompletionWriter& writer) {
+  // In this order: whatever was refused before `consumed` rose is in the answer ring by now.
+  const uint64_t consumed = header().consumed.load(std::memory_order_acquire);
+  if (!TakeAnswers(writer) ||
+      consumed - requests_.released() > requests_.position() - requests_.released()) {
+    return false;
   }
   while (watched_head_ != watched_tail_) {
     Watched& watched = watched_[watched_head_ & (watched_.size() - 1)];
@@ -91,11 +107,7 @@ void OutLane::Harvest(CompletionWriter& writer) {
   }
   // A refused inline WR finds its data in the ring: only now may it be written over.
   requests_.Release(consumed);
-  if (closed) {
-    Fail(writer);
-  } else if (has_waiters()) {
-    RelaunchWaiting(writer);
-  }
+  return true;
 }
 
 bool OutLane::TakeAnswers(CompletionWriter& writer) {
@@ -257,6 +269,7 @@ void InLane::WakeInitiator() {
 }
 
 void InLane::CloseTarget() {
+  if (progress_due()) PublishProgress();
   header().target_closed.store(1, std::memory_order_release);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (initiator_->mode.load(std::memory_order_relaxed) != CqControl::kPolled) {

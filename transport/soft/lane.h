@@ -185,8 +185,8 @@ class OutLane {
   void AddQp(QueuePair& qp);
   void RemoveQp(QueuePair& qp);
   bool has_qps() const { return !qps_.empty(); }
-  // The target is gone or broken: every QP of this lane fails.
-  void Fail(CompletionWriter& writer);
+  // The target is gone: every QP of this lane fails, but what the target has consumed succeeds.
+  void Lose(CompletionWriter& writer);
   bool failed() const { return failed_; }
 
  private:
@@ -203,6 +203,10 @@ class OutLane {
     return watched_head_ != watched_tail_ &&
            watched_[watched_head_ & (watched_.size() - 1)].end <= requests_.released();
   }
+  // Every QP of this lane fails.
+  void Fail(CompletionWriter& writer);
+  // Takes answers and completes what was consumed. False: the target's counters make no sense.
+  bool TakeProgress(CompletionWriter& writer);
   bool TakeAnswers(CompletionWriter& writer);
   bool TakeAnswer(const MessageHeader& header, CompletionWriter& writer);
   QueuePair* FindQp(uint32_t qpn);

@@ -128,7 +128,7 @@ void LanePairs::CloseOne(LanePair& pair, CompletionWriter& writer) {
                                    AddressText(closing->peer()->address()), closing->reason()));
   if (closing->in_lane() != nullptr) closing->in_lane()->Orphan();
   if (closing->out_lane() != nullptr && !VERBENA_MUTANT(kLostPairLeavesQps)) {
-    closing->out_lane()->Fail(writer);
+    closing->out_lane()->Lose(writer);
   }
 }
 

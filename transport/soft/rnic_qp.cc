@@ -188,7 +188,7 @@ void Rnic::LosePeer(const Peer& peer) {
     CompletionWriter writer(*cq);
     cq->ClosePairs(&peer, writer);
     for (auto& lane : cq->out_lanes()) {
-      if (&lane->peer() == &peer) lane->Fail(writer);
+      if (&lane->peer() == &peer) lane->Lose(writer);
     }
     cq->in_lanes().ForEach([&](InLane& lane) {
       if (&lane.peer() == &peer) lane.Orphan();
@@ -386,7 +386,7 @@ void Rnic::FailLane(const Peer& peer, uint64_t id) {
     std::lock_guard<SpinLock> cq_lock(cq->lock());
     CompletionWriter writer(*cq);
     for (auto& lane : cq->out_lanes()) {
-      if (&lane->peer() == &peer && lane->id() == id) lane->Fail(writer);
+      if (&lane->peer() == &peer && lane->id() == id) lane->Lose(writer);
     }
     writer.Finish();
   }

@@ -1,6 +1,8 @@
 // Each failure between two QPs ends in the right status on both sides, and flushes what is behind
 // it, in order. In one process, stepped by hand.
 
+#include <array>
+
 #include "gtest/gtest.h"
 #include "tests/transport/soft/in_process_fixture.h"
 
@@ -101,6 +103,21 @@ TEST_F(InProcessTest, PeerWhoseQueuesAreGoneEndsSendsWithRetryExceeded) {
   auto sent = Poll(a_->cq());
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_EQ(sent[0].status, IBV_WC_RETRY_EXC_ERR);
+}
+
+TEST_F(InProcessTest, ASendThatWasReceivedSucceedsThoughItsTargetEnds) {
+  MakeConnected();
+  ASSERT_EQ(b_->PostReceive(5, b_->ReceiveSge(0, 64)), 0);
+  ASSERT_EQ(a_->SendText(1, "the last one"), 0);
+  const auto received = Poll(b_->cq());
+  ASSERT_EQ(received.size(), 1u);
+  EXPECT_EQ(received[0].status, IBV_WC_SUCCESS);
+  b_.reset();
+  device_b_.reset();
+  std::array<ibv_wc, 2> sent{};
+  ASSERT_EQ(ibv_poll_cq(a_->cq(), 2, sent.data()), 1);
+  EXPECT_EQ(sent[0].wr_id, 1u);
+  EXPECT_EQ(sent[0].status, IBV_WC_SUCCESS);
 }
 
 TEST_F(InProcessTest, WrThatFailsHereBehindOneThatIsDoneIsReportedOnce) {

@@ -145,9 +145,9 @@ def _library_rows():
                   ucx_latency, expects="Final:", short=test == "am_lat")
     common = ("-p", "verbs;ofi_rxm", "-e", "rdm", "-I", "1000", "-S", "1024")
     yield Row("fi_pingpong", (*common, "-B", "{port}"), (*common, "-P", "{port}", _ANYWHERE),
-              "-p verbs;ofi_rxm -e rdm", short=True)
+              "-p verbs;ofi_rxm -e rdm")
     common = ("-p", "verbs", "-e", "msg", "-I", "1000", "-S", "1024")
-    yield Row("fi_pingpong", (*common, "-B", "{port}"), (*common, "-P", "{port}", _ANYWHERE), "-p verbs -e msg")
+    yield Row("fi_pingpong", (*common, "-B", "{port}"), (*common, "-P", "{port}", _ANYWHERE), "-p verbs -e msg", short=True)
 
 
 ROWS = (*_verbs_rows(), *_perftest_rows(), *_cm_rows(), *_library_rows())

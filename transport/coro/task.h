@@ -310,7 +310,7 @@ VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<T> ToTask(Task<T>&& task) 
 template <TaskSource A>
 VERBENA_CORO_WRAPPER VERBENA_CORO_OWNS_ARGUMENTS Task<typename A::value_type> ToTask(
     A&& awaitable) {
-  return std::move(awaitable).AsTask();
+  return std::forward<A>(awaitable).AsTask();
 }
 
 template <typename T>

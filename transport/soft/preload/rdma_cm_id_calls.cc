@@ -117,6 +117,19 @@ void DropEvents(CmId& id) {
   }
 }
 
+// Has `channel` take the id's events that the program did not get, and those of requests among
+// them: their ids were made for the channel that the program leaves. Under the lock.
+void MoveToChannel(CmId& id, rdma_event_channel* channel) {
+  for (std::unique_ptr<CmIdEvent>& event : id.events().Remove(id)) {
+    const bool is_request = event->event == RDMA_CM_EVENT_CONNECT_REQUEST;
+    CmId* const request = is_request ? &Behind(event->id) : nullptr;
+    // First, because the program does not know the id before.
+    Behind(channel).Post(std::move(event));
+    if (request != nullptr) MoveToChannel(*request, channel);
+  }
+  id.channel = channel;
+}
+
 // How an id ends whose program leaves it as it is.
 CmKind LastWord(CmState state) {
   return state == CmState::kConnected || state == CmState::kReplied ? CmKind::kDisconnect
@@ -249,10 +262,7 @@ int rdma_migrate_id(rdma_cm_id* visible, rdma_event_channel* channel) {
   if (id.event != nullptr) rdma_ack_cm_event(std::exchange(id.event, nullptr));
   WaitUntilAcknowledged(id);
   const std::scoped_lock lock(CmLoop::Instance().mutex());
-  for (std::unique_ptr<CmIdEvent>& event : id.events().Remove(id)) {
-    Behind(channel).Post(std::move(event));
-  }
-  id.channel = channel;
+  MoveToChannel(id, channel);
   id.guarded().own_channel = std::move(own);
   return 0;
 }

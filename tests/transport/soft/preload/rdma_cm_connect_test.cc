@@ -284,6 +284,25 @@ TEST_F(RdmaCmConnectTest, AnIdTakesItsEventsToAnotherChannel) {
   server = nullptr;
 }
 
+TEST_F(RdmaCmConnectTest, AListenerTakesWhoWaitsToAnotherChannel) {
+  ASSERT_EQ(rdma_connect(client, nullptr), 0);
+  ASSERT_TRUE(passive.Ready(20'000));
+  const WaitedChannel other;
+  ASSERT_EQ(rdma_migrate_id(listener, other.get()), 0);
+  EXPECT_FALSE(passive.Ready());
+  server = other.Expect("RDMA_CM_EVENT_CONNECT_REQUEST");
+  ASSERT_NE(server, nullptr);
+  EXPECT_EQ(server->channel, other.get());
+  // What it hears later comes there, too.
+  rdma_destroy_id(client);
+  client = nullptr;
+  EXPECT_EQ(other.Expect("RDMA_CM_EVENT_REJECTED"), server);
+  // Before their channel.
+  rdma_destroy_id(server);
+  rdma_destroy_id(listener);
+  server = listener = nullptr;
+}
+
 TEST_F(RdmaCmConnectTest, DatagramsAreRefused) {
   rdma_cm_id* id = nullptr;
   EXPECT_EQ(rdma_create_id(active.get(), &id, nullptr, RDMA_PS_UDP), -1);

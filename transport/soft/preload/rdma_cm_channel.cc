@@ -1,5 +1,6 @@
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -51,14 +52,23 @@ std::deque<std::unique_ptr<CmIdEvent>> CmIdChannel::Remove(const CmId& id) {
     (event->held == &id ? removed : kept).push_back(std::move(event));
   }
   events_ = std::move(kept);
-  // A thread in Wait may have taken a count already: then poll finds none, and that thread looks
+  // A thread in Wait may have taken a count already: then there is none, and that thread looks
   // again.
-  for (size_t i = 0; i < removed.size(); ++i) {
-    pollfd ready{.fd = fd, .events = POLLIN, .revents = 0};
-    if (poll(&ready, 1, 0) != 1) break;
-    Wait();
+  for (size_t i = 0; i < removed.size() && TakeCount(); ++i) {
   }
   return removed;
+}
+
+// The lock is held, and a thread in Wait may be faster at any time: so poll() proves nothing, and a
+// read that waits would keep the lock for ever.
+bool CmIdChannel::TakeCount() const {
+  uint64_t count;
+  const iovec room{.iov_base = &count, .iov_len = sizeof(count)};
+  const ssize_t got = preadv2(fd, &room, 1, /*offset=*/-1, RWF_NOWAIT);
+  if (got >= 0 || errno != EOPNOTSUPP) return got == sizeof(count);
+  // Linux before 5.8 has no such read of an eventfd.
+  pollfd ready{.fd = fd, .events = POLLIN, .revents = 0};
+  return poll(&ready, 1, 0) == 1 && Wait() == 0;
 }
 
 int CmIdChannel::Wait() const {

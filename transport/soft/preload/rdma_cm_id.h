@@ -64,6 +64,8 @@ class CmIdChannel final : public rdma_event_channel {
 
  private:
   CmIdChannel() = default;
+  // Takes one event's count without waiting. False if there is none.
+  bool TakeCount() const;
 
   std::deque<std::unique_ptr<CmIdEvent>> events_;
 };

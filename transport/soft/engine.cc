@@ -9,6 +9,7 @@
 #include <iterator>
 #include <vector>
 
+#include "verbena/transport/soft/quiet_thread.h"
 #include "verbena/transport/soft/rnic.h"
 
 namespace verbena::internal::soft {
@@ -24,7 +25,7 @@ Engine::~Engine() {
 }
 
 void Engine::Start() {
-  if (threaded_) thread_ = std::thread([this] { Run(); });
+  if (threaded_) thread_ = StartQuietThread([this] { Run(); });
 }
 
 void Engine::Stop() {

@@ -18,6 +18,7 @@
 #include "verbena/transport/soft/preload/context.h"
 #include "verbena/transport/soft/preload/objects.h"
 #include "verbena/transport/soft/preload/preloaded_devices.h"
+#include "verbena/transport/soft/quiet_thread.h"
 
 namespace verbena::internal::preload {
 namespace {
@@ -138,7 +139,7 @@ ProcessDevice::ProcessDevice(std::unique_ptr<SoftDevice> device, uint16_t lid, i
   const absl::StatusOr<ibv_port_attr> port = device_->QueryPort(1);
   addressed_by_lid_ = port.ok() && port->lid != 0;
   if (addressed_by_lid_) lid_ = port->lid;
-  events_ = std::thread([this] { HandOnEvents(); });
+  events_ = soft::StartQuietThread([this] { HandOnEvents(); });
 }
 
 ProcessDevice::~ProcessDevice() {

@@ -3,10 +3,15 @@
 
 #include <fcntl.h>
 #include <infiniband/verbs.h>
+#include <signal.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -221,6 +226,24 @@ TEST_F(VerbsCallsTest, AnAsynchronousEventGoesToTheContextOfItsObject) {
   ASSERT_EQ(fcntl(contexts_[0]->async_fd, F_SETFL, O_NONBLOCK), 0);
   EXPECT_EQ(ibv_get_async_event(contexts_[0], &event), -1);
   EXPECT_EQ(errno, EAGAIN);
+}
+
+// The test's own thread blocks nothing.
+TEST_F(VerbsCallsTest, TheDevicesThreadsTakeNoSignals) {
+  int quiet = 0;
+  int others = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream status(task.path() / "status");
+    std::string word;
+    while (status >> word && word != "SigBlk:") {
+    }
+    uint64_t blocked = 0;
+    if (!(status >> std::hex >> blocked)) continue;
+    ++((blocked >> (SIGUSR1 - 1) & 1) != 0 ? quiet : others);
+  }
+  EXPECT_EQ(others, 1);
+  // The engine, and who hands events on.
+  EXPECT_GE(quiet, 2);
 }
 
 TEST_F(VerbsCallsTest, ARegionThatIsReregisteredKeepsItsKeys) {

@@ -120,8 +120,8 @@ ibv_device_attr Context::attributes() {
   attributes.vendor_id = kVendor;
   attributes.vendor_part_id = 1;
   // UCX knows this value alone, which RDMA NICs report. The device's atomics are atomic to the
-  // processor, too.
-  attributes.atomic_cap = IBV_ATOMIC_HCA;
+  // processor, too. A profile may withhold them.
+  if (attributes.atomic_cap != IBV_ATOMIC_NONE) attributes.atomic_cap = IBV_ATOMIC_HCA;
   return attributes;
 }
 

@@ -59,6 +59,21 @@ TEST(DevicesTest, ADeviceThatIsOpenedAgainHasItsLidAgain) {
   EXPECT_EQ(lids[0], lids[1]);
 }
 
+TEST(ProfileTest, AtomicOperationsThatAProfileWithholdsAreNotAnnounced) {
+  const std::string path = ::testing::TempDir() + "/no_atomics.profile";
+  for (const bool has : {true, false}) {
+    std::ofstream(path) << "atomics = " << (has ? "true" : "false") << "\n";
+    ASSERT_EQ(setenv("VERBENA_SOFT_PROFILE", path.c_str(), /*overwrite=*/1), 0);
+    ibv_context* context = OpenDevice(0);
+    unsetenv("VERBENA_SOFT_PROFILE");
+    ASSERT_NE(context, nullptr);
+    ibv_device_attr attributes{};
+    ASSERT_EQ(ibv_query_device(context, &attributes), 0);
+    EXPECT_EQ(attributes.atomic_cap, has ? IBV_ATOMIC_HCA : IBV_ATOMIC_NONE);
+    EXPECT_EQ(ibv_close_device(context), 0);
+  }
+}
+
 TEST_F(VerbsCallsTest, AllContextsOfADeviceHaveOneAddress) {
   const ibv_ah_attr first = a_->Address(/*by_gid=*/true);
   const ibv_ah_attr second = b_->Address(/*by_gid=*/true);

@@ -370,7 +370,7 @@ absl::StatusOr<ibv_cq*> Rnic::CreateCq(int entries, void* cq_context, ibv_comp_c
 
 absl::Status Rnic::ResizeCq(ibv_cq* cq, int entries) {
   const std::string what = fmt::format("ibv_resize_cq(cqe={})", entries);
-  if (entries < 1 || entries > kMaxCqe) return ErrnoStatus(EINVAL, what);
+  if (entries < 1 || entries > attributes_.max_cqe) return ErrnoStatus(EINVAL, what);
   std::lock_guard<std::mutex> lock(mutex_);
   VERBENA_RETURN_IF_ERROR(NotOurs(cqs_, cq, "the CQ"));
   if (cqs_[cq]->Resize(entries)) return absl::OkStatus();

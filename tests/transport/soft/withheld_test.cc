@@ -154,6 +154,8 @@ TEST_F(WithheldTest, QueuesAreNoLargerThanTheProfileHas) {
   MakeWith({.max_sge = 2, .max_qp_wr = 64, .max_cqe = 256, .max_srq_wr = 32}, {.max_sge = 2});
   EXPECT_EQ(device().attributes().max_sge, 2);
   EXPECT_FALSE(device().CreateCq(257, nullptr, nullptr).ok());
+  EXPECT_FALSE(device().ResizeCq(a_->cq(), 257).ok());
+  EXPECT_TRUE(device().ResizeCq(a_->cq(), 256).ok());
   ibv_srq_init_attr srq{};
   srq.attr = {.max_wr = 33, .max_sge = 1, .srq_limit = 0};
   EXPECT_FALSE(device().CreateSrq(a_->pd(), srq).ok());

@@ -150,7 +150,9 @@ absl::StatusOr<SoftProfile> SoftProfile::Load(const std::string& path) {
   std::ifstream file(path);
   std::ostringstream text;
   text << file.rdbuf();
-  if (!file.good()) {
+  // An empty file fails the output as well, but sets no errno; a folder is opened like a file, and
+  // fails when it is read.
+  if (!file.good() || (text.fail() && errno != 0)) {
     return ErrnoStatus(errno != 0 ? errno : EIO,
                        fmt::format("reading soft device profile {}", path));
   }

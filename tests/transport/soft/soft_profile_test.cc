@@ -125,6 +125,10 @@ TEST_F(ProfileInEnvironmentTest, AMissingOrWrongFileLetsNoDeviceBegin) {
   absl::Status refused = SoftDevice::Create({.engine_thread = false}).status();
   EXPECT_FALSE(refused.ok());
   EXPECT_THAT(std::string(refused.message()), HasSubstr("/nowhere/at.all"));
+  setenv("VERBENA_SOFT_PROFILE", testing::TempDir().c_str(), 1);
+  refused = SoftDevice::Create({.engine_thread = false}).status();
+  EXPECT_FALSE(refused.ok());
+  EXPECT_THAT(std::string(refused.message()), HasSubstr(testing::TempDir()));
   std::ofstream(path_) << "srq = perhaps\n";
   setenv("VERBENA_SOFT_PROFILE", path_.c_str(), 1);
   refused = SoftDevice::Create({.engine_thread = false}).status();
@@ -137,6 +141,10 @@ TEST_F(ProfileInEnvironmentTest, EmptyWithholdsNothing) {
   const absl::StatusOr<SoftProfile> profile = SoftProfile::FromEnvironment();
   ASSERT_TRUE(profile.ok()) << profile.status();
   EXPECT_TRUE(profile->srq);
+  std::ofstream(path_) << "";
+  const absl::StatusOr<SoftProfile> of_empty_file = SoftProfile::Load(path_);
+  ASSERT_TRUE(of_empty_file.ok()) << of_empty_file.status();
+  EXPECT_TRUE(of_empty_file->srq);
 }
 
 }  // namespace

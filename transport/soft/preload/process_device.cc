@@ -11,8 +11,11 @@
 #include <mutex>
 #include <optional>
 #include <random>
+#include <string>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/device/verbs_status.h"
 #include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/preload/context.h"
@@ -60,20 +63,33 @@ ibv_gid GidOfLid(uint16_t lid) {
   return gid;
 }
 
+// The TCP port that the environment names for the device, 0 for any. INVALID_ARGUMENT for a text
+// that is no port.
+absl::StatusOr<uint16_t> PortWanted(int index) {
+  constexpr long kLastPort = 0xffff;
+  const char* text = std::getenv("VERBENA_SOFT_PORT");
+  if (text == nullptr || *text == '\0') return uint16_t{0};
+  char* end = nullptr;
+  const long port = std::strtol(text, &end, 10);
+  if (*end != '\0' || port < 0 || port > kLastPort - index) {
+    return absl::InvalidArgumentError(
+        std::string("VERBENA_SOFT_PORT=") + text + ": a number from 0 to " +
+        std::to_string(kLastPort - index) + " is needed, and 0 is for any port");
+  }
+  return static_cast<uint16_t>(port == 0 ? 0 : port + index);
+}
+
 // The TCP wire that the environment asks for, if it does.
-std::optional<TcpWireOptions> TcpWanted(int index) {
+absl::StatusOr<std::optional<TcpWireOptions>> TcpWanted(int index) {
   const char* address = std::getenv("VERBENA_SOFT_ADDRESS");
-  if (address == nullptr) return std::nullopt;
+  if (address == nullptr || *address == '\0') return std::nullopt;
   TcpWireOptions tcp{.address = std::strcmp(address, "auto") == 0 ? "" : address};
-  const char* port = std::getenv("VERBENA_SOFT_PORT");
-  // A port that is no number becomes 0, which is any.
-  if (port != nullptr) tcp.port = static_cast<uint16_t>(std::strtoul(port, nullptr, 10));
-  if (tcp.port != 0) tcp.port = static_cast<uint16_t>(tcp.port + index);
+  VERBENA_ASSIGN_OR_RETURN(tcp.port, PortWanted(index));
   return tcp;
 }
 
-absl::StatusOr<std::unique_ptr<SoftDevice>> Create(int index, const char* name, uint16_t lid) {
-  const std::optional<TcpWireOptions> tcp = TcpWanted(index);
+absl::StatusOr<std::unique_ptr<SoftDevice>> Create(const char* name, uint16_t lid,
+                                                   const std::optional<TcpWireOptions>& tcp) {
   const char* shared = std::getenv("VERBENA_SOFT_SHARED_MEMORY");
   const bool tcp_only = tcp.has_value() && shared != nullptr && std::strcmp(shared, "0") == 0;
   return SoftDevice::Create({.name = name,
@@ -111,15 +127,16 @@ absl::StatusOr<std::shared_ptr<ProcessDevice>> ProcessDevice::Open(int index, co
   std::lock_guard<std::mutex> lock(AllKnown().mutex);
   Known& known = AllKnown().devices[index];
   if (std::shared_ptr<ProcessDevice> open = known.open.lock(); open != nullptr) return open;
+  VERBENA_ASSIGN_OR_RETURN(const std::optional<TcpWireOptions> tcp, TcpWanted(index));
   std::random_device random;
   uint16_t lid = known.last_lid;
   absl::Status status;
   // Another LID helps nobody whose address or port is wrong.
-  const int attempts = TcpWanted(index).has_value() ? 1 : kLidAttempts;
+  const int attempts = tcp.has_value() ? 1 : kLidAttempts;
   for (int attempt = 0; attempt < attempts; ++attempt, lid = 0) {
     if (lid == 0) lid = static_cast<uint16_t>(kFirstLid + random() % (kLastLid - kFirstLid + 1));
     // Fails while another device has this LID.
-    absl::StatusOr<std::unique_ptr<SoftDevice>> device = Create(index, name, lid);
+    absl::StatusOr<std::unique_ptr<SoftDevice>> device = Create(name, lid, tcp);
     if (!device.ok()) {
       status = device.status();
       continue;

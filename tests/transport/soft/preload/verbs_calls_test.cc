@@ -59,6 +59,26 @@ TEST(DevicesTest, ADeviceThatIsOpenedAgainHasItsLidAgain) {
   EXPECT_EQ(lids[0], lids[1]);
 }
 
+TEST(PortTest, WhatIsNoPortOpensNoDevice) {
+  ASSERT_EQ(setenv("VERBENA_SOFT_ADDRESS", "127.0.0.1", /*overwrite=*/1), 0);
+  // The last one is for soft1 alone: it would have port 65536.
+  for (const char* port : {"70000", "-1", "http", "1x", "65535"}) {
+    ASSERT_EQ(setenv("VERBENA_SOFT_PORT", port, /*overwrite=*/1), 0);
+    EXPECT_EQ(OpenDevice(1), nullptr) << port;
+    EXPECT_EQ(errno, EINVAL) << port;
+  }
+  unsetenv("VERBENA_SOFT_PORT");
+  // As if there were no address: the wire of this host alone.
+  ASSERT_EQ(setenv("VERBENA_SOFT_ADDRESS", "", /*overwrite=*/1), 0);
+  ibv_context* context = OpenDevice(1);
+  unsetenv("VERBENA_SOFT_ADDRESS");
+  ASSERT_NE(context, nullptr);
+  ibv_gid gid{};
+  ASSERT_EQ(ibv_query_gid(context, 1, 0, &gid), 0);
+  EXPECT_EQ(gid.raw[0], 0xfd);
+  EXPECT_EQ(ibv_close_device(context), 0);
+}
+
 TEST(ProfileTest, AtomicOperationsThatAProfileWithholdsAreNotAnnounced) {
   const std::string path = ::testing::TempDir() + "/no_atomics.profile";
   for (const bool has : {true, false}) {

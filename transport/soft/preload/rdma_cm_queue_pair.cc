@@ -111,9 +111,7 @@ int MakeCqs(CmId& id, ibv_qp_init_attr_ex& init) {
   return 0;
 }
 
-ibv_qp* MakeQp(CmId& id, ibv_qp_init_attr_ex& init) {
-  // Providers give some bytes unasked, and programs came to count on it: rdma_xclient is one.
-  init.cap.max_inline_data = std::max(init.cap.max_inline_data, kLeastInline);
+ibv_qp* MakeQpAsAsked(const CmId& id, ibv_qp_init_attr_ex& init) {
   // The plain call serves devices without the extended one.
   if (init.comp_mask != IBV_QP_INIT_ATTR_PD) return ibv_create_qp_ex(id.verbs, &init);
   ibv_qp_init_attr plain = {};
@@ -127,6 +125,17 @@ ibv_qp* MakeQp(CmId& id, ibv_qp_init_attr_ex& init) {
   ibv_qp* const qp = ibv_create_qp(init.pd, &plain);
   init.cap = plain.cap;
   return qp;
+}
+
+// Providers give some inline bytes unasked, and programs came to count on it: rdma_xclient is one.
+// A device that has fewer gives what the program asks for.
+ibv_qp* MakeQp(const CmId& id, ibv_qp_init_attr_ex& init) {
+  const ibv_qp_cap asked = init.cap;
+  init.cap.max_inline_data = std::max(asked.max_inline_data, kLeastInline);
+  ibv_qp* const qp = MakeQpAsAsked(id, init);
+  if (qp != nullptr || asked.max_inline_data >= kLeastInline) return qp;
+  init.cap = asked;
+  return MakeQpAsAsked(id, init);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <rdma/rdma_cma.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -320,6 +321,14 @@ TEST_F(RdmaCmConnectTest, CompletionQueuesOfTheLibraryGoWithTheirQueuePair) {
   rdma_destroy_qp(client);
   EXPECT_EQ(client->send_cq, nullptr);
   EXPECT_EQ(FakeObjects(), before);
+}
+
+TEST_F(RdmaCmConnectTest, ADeviceWithoutInlineDataGivesWhatIsAskedFor) {
+  LimitFakeInline(0);
+  MakeQp(client);
+  LimitFakeInline(UINT32_MAX);
+  ASSERT_NE(client->qp, nullptr);
+  EXPECT_EQ(Fake(client->qp).inline_bytes, 0u);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 
 // Macros of verbs.h, whose functions are defined here.
@@ -12,6 +13,7 @@ namespace {
 
 std::atomic<int> objects = 0;
 std::atomic<int> failing_state = -1;
+std::atomic<uint32_t> most_inline = UINT32_MAX;
 std::atomic<uint32_t> last_number = 100;
 
 ibv_context* TheContext() {
@@ -46,6 +48,8 @@ std::vector<ibv_qp_state> FakeQueuePair::States() const {
 }
 
 void FailNextFakeMove(ibv_qp_state state) { failing_state = state; }
+
+void LimitFakeInline(uint32_t bytes) { most_inline = bytes; }
 
 // The default domain of the connection manager is one of them.
 int FakeObjects() { return objects - 1; }
@@ -126,6 +130,10 @@ ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* /*attributes*/) {
 int ibv_destroy_srq(ibv_srq* srq) { return Discard(srq); }
 
 ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
+  if (init->cap.max_inline_data > most_inline) {
+    errno = EINVAL;
+    return nullptr;
+  }
   auto* qp = Count(new FakeQueuePair{});
   qp->context = pd->context;
   qp->pd = pd;

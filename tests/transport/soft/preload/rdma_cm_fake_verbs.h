@@ -6,6 +6,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <cstdint>
 #include <vector>
 
 namespace verbena::internal::preload {
@@ -28,6 +29,9 @@ inline FakeQueuePair& Fake(ibv_qp* qp) { return *static_cast<FakeQueuePair*>(qp)
 
 // Makes the next ibv_modify_qp to this state fail with EINVAL.
 void FailNextFakeMove(ibv_qp_state state);
+
+// Has ibv_create_qp fail with EINVAL for more inline bytes than that; UINT32_MAX: for none.
+void LimitFakeInline(uint32_t bytes);
 
 // Objects that were created and not destroyed, device and default domain left out.
 int FakeObjects();

@@ -88,9 +88,9 @@ void CmStream::Connect() {
   loop.Forget(watch_);
   SetOptions(socket_.get());
   const auto& peer = reinterpret_cast<const sockaddr&>(attempt_->peer);
-  if (connect(socket_.get(), &peer, AddressBytes(peer)) != 0 && errno != EINPROGRESS) {
-    attempt_->error = errno;
-  }
+  const bool failed =
+      connect(socket_.get(), &peer, AddressBytes(peer)) != 0 && errno != EINPROGRESS;
+  attempt_->error = failed ? errno : 0;
   watch_ = loop.Watch(socket_.get(), EPOLLOUT, *this);
   if (attempt_->time_limit != CmLoop::Clock::time_point::max()) {
     loop.SetDeadline(watch_, attempt_->time_limit - CmLoop::Clock::now());

@@ -27,8 +27,11 @@ def arguments():
         description="Runs COMMAND on soft devices: an unmodified program that uses libibverbs or librdmacm.",
         epilog="environment:\n"
                "  VERBENA_SOFT_DEVICES  number of devices, soft0 and so on (default 2)\n"
+               "  VERBENA_SOFT_ADDRESS  an IP address of this host, or auto: reaches other hosts over TCP\n"
+               "  VERBENA_SOFT_VERBOSE  1: each call that fails prints why\n"
                "  VERBENA_SOFT_LIBRARY  a libverbena_soft.so to use instead of building one\n"
-               "  VERBENA_PYVERBS_TESTS directory that holds pyverbs' tests/, instead of downloading them\n\n"
+               "  VERBENA_PYVERBS_TESTS directory that holds pyverbs' tests/, instead of downloading them\n"
+               "docs/soft_device.md has the others, and what soft devices refuse.\n\n"
                "The report's last line is \"N passed, N failed\". What is not installed counts as neither.\n"
                "Its packages: ./dev install-deps --soft\n\n"
                "example, in two terminals: ./dev soft -- ibv_rc_pingpong -d soft0\n"

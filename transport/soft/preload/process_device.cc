@@ -72,9 +72,9 @@ absl::StatusOr<uint16_t> PortWanted(int index) {
   char* end = nullptr;
   const long port = std::strtol(text, &end, 10);
   if (*end != '\0' || port < 0 || port > kLastPort - index) {
-    return absl::InvalidArgumentError(
-        std::string("VERBENA_SOFT_PORT=") + text + ": a number from 0 to " +
-        std::to_string(kLastPort - index) + " is needed, and 0 is for any port");
+    return absl::InvalidArgumentError(std::string("VERBENA_SOFT_PORT=") + text +
+                                      ": a number from 0 to " + std::to_string(kLastPort - index) +
+                                      " is needed, and 0 is for any port");
   }
   return static_cast<uint16_t>(port == 0 ? 0 : port + index);
 }

@@ -294,7 +294,7 @@ TEST_F(RdmaCmConnectTest, AListenerTakesWhoWaitsToAnotherChannel) {
   server = other.Expect("RDMA_CM_EVENT_CONNECT_REQUEST");
   ASSERT_NE(server, nullptr);
   EXPECT_EQ(server->channel, other.get());
-  // What it hears later comes there, too.
+  // Its later events come there, too.
   rdma_destroy_id(client);
   client = nullptr;
   EXPECT_EQ(other.Expect("RDMA_CM_EVENT_REJECTED"), server);

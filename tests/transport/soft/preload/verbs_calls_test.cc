@@ -59,7 +59,7 @@ TEST(DevicesTest, ADeviceThatIsOpenedAgainHasItsLidAgain) {
   EXPECT_EQ(lids[0], lids[1]);
 }
 
-TEST(PortTest, WhatIsNoPortOpensNoDevice) {
+TEST(PortTest, ATextThatIsNoPortOpensNoDevice) {
   ASSERT_EQ(setenv("VERBENA_SOFT_ADDRESS", "127.0.0.1", /*overwrite=*/1), 0);
   // The last one is for soft1 alone: it would have port 65536.
   for (const char* port : {"70000", "-1", "http", "1x", "65535"}) {

@@ -130,9 +130,15 @@ absl::Status TcpWire::AcceptControl(TcpWireConnection& connection, const TcpGree
     End(*ours, absl::CancelledError("the peer dialed, too"));
   }
   session->dialed = false;
-  VERBENA_RETURN_IF_ERROR(Send(connection, Encode(TcpGreeting{.kind = greeting.kind,
-                                                              .sender = address(),
-                                                              .session = session->our_secret})));
+  const absl::Status sent =
+      Send(connection, Encode(TcpGreeting{.kind = greeting.kind,
+                                          .sender = address(),
+                                          .session = session->our_secret}));
+  if (!sent.ok()) {
+    // No dial of ours is left, and no deadline: whoever waits for the session would wait for ever.
+    EndSession(greeting.sender, sent);
+    return sent;
+  }
   return OpenSession(*session, connection, greeting.session);
 }
 
@@ -148,10 +154,13 @@ absl::Status TcpWire::OpenSession(TcpSession& session, TcpWireConnection& connec
   VERBENA_ASSIGN_OR_RETURN(session.peer, rnic_.MakeTcpPeer(session.address));
   std::vector<ConnectRequest> waiting;
   waiting.swap(session.waiting);
+  // All of them, also after an error: the end of the session tells those that it knows.
+  absl::Status status;
   for (const ConnectRequest& request : waiting) {
-    VERBENA_RETURN_IF_ERROR(Resolve(session, request));
+    absl::Status resolved = Resolve(session, request);
+    if (status.ok()) status = std::move(resolved);
   }
-  return absl::OkStatus();
+  return status;
 }
 
 absl::Status TcpWire::Say(TcpSession& session, const TcpControl& message) {

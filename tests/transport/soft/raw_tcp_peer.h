@@ -62,6 +62,12 @@ class RawSocket {
     return got == 0 || errno == ECONNRESET;
   }
   void Close() { fd_ = UniqueFd(); }
+  // Closes by a reset.
+  void Reset() {
+    const linger at_once{.l_onoff = 1, .l_linger = 0};
+    setsockopt(fd_.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+    Close();
+  }
 
  private:
   UniqueFd fd_;

@@ -354,6 +354,24 @@ TEST_F(TcpHostileTest, StrangerCannotTakeTheNameOfAPeer) {
   ExpectOthersUnharmed();
 }
 
+// Nobody listens at the address that it gave.
+TEST_F(TcpHostileTest, PeerThatGreetsAndIsGoneLeavesNoSessionThatOthersWaitFor) {
+  constexpr uint16_t kLid = 1;
+  for (int i = 0; i < 20; ++i) {
+    RawSocket stranger(device_->tcp_port());
+    ASSERT_TRUE(stranger.Send(
+        Encode(TcpGreeting{.sender = {.gid = *device_->QueryGid(1, 0), .lid = kLid}})));
+    stranger.Reset();
+  }
+  ASSERT_TRUE(victim_->ToInit(victim_->qp()).ok());
+  ASSERT_TRUE(
+      victim_->ToRtr(victim_->qp(), *device_->QueryGid(1, 0), RawTcpPeer::kQpn, kLid).ok());
+  ASSERT_TRUE(victim_->ToRts(victim_->qp()).ok());
+  ASSERT_EQ(victim_->PostSend(8, victim_->SendSge(0, 8)), 0);
+  EXPECT_EQ(AwaitInTime(victim_->cq()).status, IBV_WC_RETRY_EXC_ERR);
+  ExpectOthersUnharmed();
+}
+
 // A firewall lets connections pass in one direction only.
 TEST_F(TcpHostileTest, PeerThatCannotBeDialedDialsItself) {
   TcpWireListener wall = ListenTcp("127.0.0.1", 0).value();

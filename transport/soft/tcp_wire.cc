@@ -27,6 +27,8 @@ constexpr Duration kGreetingPatience = std::chrono::seconds(5);
 // Without descriptors: long enough not to spin, short for who connects.
 constexpr Duration kAcceptDelay = std::chrono::milliseconds(100);
 constexpr size_t kAcceptsAtOnce = 32;
+// Greetings and control messages of one connection in one turn.
+constexpr size_t kMessagesAtOnce = 64;
 // Control messages that a peer does not read.
 constexpr size_t kMaxOutgoing = 256u << 10;
 
@@ -168,7 +170,9 @@ absl::Status TcpWire::Dialed(TcpWireConnection& connection) {
 }
 
 absl::Status TcpWire::Read(TcpWireConnection& connection) {
-  while (!connection.over) {
+  // A peer that never stops talking gets its turns as others do: epoll names it again.
+  size_t messages = 0;
+  while (!connection.over && messages < kMessagesAtOnce) {
     // No byte more than that: what follows the greeting of a lane connection is for its LanePair.
     const size_t wanted =
         connection.phase == Phase::kControl ? TcpControl::kBytes : TcpGreeting::kBytes;
@@ -183,6 +187,7 @@ absl::Status TcpWire::Read(TcpWireConnection& connection) {
     connection.incoming_bytes += static_cast<size_t>(bytes);
     if (connection.incoming_bytes != wanted) continue;
     connection.incoming_bytes = 0;
+    ++messages;
     const std::span<const std::byte> all(connection.incoming);
     if (connection.phase == Phase::kControl) {
       VERBENA_ASSIGN_OR_RETURN(TcpControl message, ParseControl(all.first<TcpControl::kBytes>()));

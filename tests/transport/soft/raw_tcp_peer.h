@@ -62,6 +62,8 @@ class RawSocket {
     return got == 0 || errno == ECONNRESET;
   }
   void Close() { fd_ = UniqueFd(); }
+  // Ends it for other threads, too.
+  void Shutdown() { shutdown(fd_.get(), SHUT_RDWR); }
   // Closes by a reset.
   void Reset() {
     const linger at_once{.l_onoff = 1, .l_linger = 0};

@@ -6,12 +6,14 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -395,6 +397,34 @@ TEST_F(TcpHostileTest, ControlMessageThatMakesNoSenseEndsItsSession) {
     ASSERT_TRUE(peer.Say(message));
     EXPECT_TRUE(peer.control().IsClosed());
   }
+  ExpectOthersUnharmed();
+}
+
+TEST_F(TcpHostileTest, PeerThatNeverStopsAskingHoldsUpNoOther) {
+  RawTcpPeer peer(*device_);
+  const auto ask =
+      Encode(TcpControl{.kind = TcpControl::Kind::kResolve, .qpn = victim_->qp()->qp_num});
+  std::vector<std::byte> many;
+  for (int i = 0; i < 1000; ++i) many.insert(many.end(), ask.begin(), ask.end());
+  std::atomic<bool> stop = false;
+  std::thread asks([&] {
+    while (!stop.load() && peer.control().Send(many)) {
+    }
+    // Ends the other thread's wait for an answer.
+    peer.control().Shutdown();
+  });
+  std::thread listens([&] {
+    std::vector<std::byte> answers(many.size());
+    while (peer.control().Receive(answers)) {
+    }
+  });
+  for (uint16_t lid = 2; lid < 10; ++lid) {
+    RawTcpPeer another(*device_, lid);
+    another.CqOf(victim_->qp()->qp_num);
+  }
+  stop.store(true);
+  asks.join();
+  listens.join();
   ExpectOthersUnharmed();
 }
 

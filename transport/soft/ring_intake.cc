@@ -8,12 +8,15 @@
 namespace verbena::internal::soft {
 namespace {
 
+// Not kPlaced: nobody behind a TCP wire puts data in place by itself.
+constexpr uint8_t kKnownFlags = kFirst | kLast | kImmediate | kSolicited | kWatched;
+
 // The lines of the message that `control` begins; 0 if it can begin none.
 uint32_t LinesOfControl(uint64_t control) {
   const MessageHeader header = MessageHeader::Decode(control, 0);
   const auto opcode = static_cast<uint8_t>(header.opcode);
   if (opcode <= static_cast<uint8_t>(Opcode::kPad) || opcode > kLastOpcode) return 0;
-  if (header.length > kMaxFragmentBytes) return 0;
+  if (header.length > kMaxFragmentBytes || (header.flags & ~unsigned{kKnownFlags}) != 0) return 0;
   return LinesOf(header.length);
 }
 

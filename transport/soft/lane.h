@@ -323,9 +323,10 @@ class InLane {
 
   // Our CQ is going away: the initiator's QPs are to fail.
   void CloseTarget();
-  // The initiator is no more. Its earlier messages are still served.
+  // The initiator is no more. Its earlier messages are still served, as far as their answers find
+  // room: it takes none any more.
   void Orphan() { orphan_ = true; }
-  bool finished() const { return broken_ || (orphan_ && requests_.Empty()); }
+  bool finished() { return broken_ || (orphan_ && !CanServe()); }
   // The initiator broke the protocol: nothing more is read from it.
   void Break();
   bool broken() const { return broken_; }

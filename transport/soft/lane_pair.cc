@@ -34,6 +34,16 @@ LanePair::LanePair(UniqueFd socket, std::shared_ptr<Peer> peer, uint64_t remote_
       requests_(in_->requests(), in_->geometry().request_lines),
       answers_(out_->answers(), out_->geometry().answer_lines) {}
 
+void LanePair::set_out_lane(OutLane* lane) {
+  out_lane_ = lane;
+  if (lane == nullptr) End("its lane has failed");
+}
+
+void LanePair::set_in_lane(InLane* lane) {
+  in_lane_ = lane;
+  if (lane == nullptr) End("its lane has failed");
+}
+
 void LanePair::End(const char* reason) {
   if (over_) return;
   over_ = true;

@@ -48,9 +48,11 @@ class LanePair {
   // Any thread: true once the connection is no more, and nothing can be sent over it.
   bool closed() const { return closed_.load(std::memory_order_acquire); }
 
-  // The lanes say when they begin and end. The requests of the in-lane arrive from the start.
-  void set_out_lane(OutLane* lane) { out_lane_ = lane; }
-  void set_in_lane(InLane* lane) { in_lane_ = lane; }
+  // The lanes say when they begin and end. The requests of the in-lane arrive from the start. The
+  // connection ends with the first lane that does: another one would begin at the start of rings
+  // that have moved on.
+  void set_out_lane(OutLane* lane);
+  void set_in_lane(InLane* lane);
   OutLane* out_lane() const { return out_lane_; }
   InLane* in_lane() const { return in_lane_; }
 

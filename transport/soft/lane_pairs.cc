@@ -38,9 +38,14 @@ LanePairs::~LanePairs() {
 }
 
 absl::Status LanePairs::Add(std::shared_ptr<LanePair> pair) {
+  // There may have been no descriptor for it before.
+  if (!epoll_) epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   epoll_event event{.events = EPOLLIN, .data = {.ptr = pair.get()}};
   if (!epoll_ || epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, pair->fd(), &event) != 0) {
-    return ErrnoStatus(errno, "the epoll of a soft device's CQ");
+    absl::Status status = ErrnoStatus(errno, "the epoll of a soft device's CQ");
+    // Its lane may keep it for a while, and the peer takes it for open.
+    shutdown(pair->fd(), SHUT_RDWR);
+    return status;
   }
   pair->owner_ = this;
   pairs_.push_back(std::move(pair));
@@ -133,10 +138,11 @@ void LanePairs::CloseOne(LanePair& pair, CompletionWriter& writer) {
 }
 
 void LanePairs::LetEngineWatch(bool watch) {
-  if (watch == engine_watches_) return;
-  engine_watches_ = watch;
+  if (watch == engine_watches_ || !epoll_) return;
   epoll_event event{.events = EPOLLIN, .data = {.u64 = tag_}};
-  epoll_ctl(engine_epoll_, watch ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, epoll_.get(), &event);
+  const bool done =
+      epoll_ctl(engine_epoll_, watch ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, epoll_.get(), &event) == 0;
+  engine_watches_ = watch && done;
 }
 
 void LanePairs::WatchWritable(LanePair& pair, bool writable) {

@@ -41,6 +41,9 @@ TcpWire::TcpWire(Rnic& rnic, TcpWireListener listener, bool dial_from_own_addres
       epoll_(epoll_create1(EPOLL_CLOEXEC)) {}
 
 TcpWire::~TcpWire() {
+  // A child of this process may hold copies of the descriptors: its listening would keep the port,
+  // and have peers wait for greetings.
+  shutdown(listener_.socket.get(), SHUT_RDWR);
   for (const auto& [_, connection] : connections_) shutdown(connection->socket.get(), SHUT_RDWR);
 }
 

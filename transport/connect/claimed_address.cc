@@ -35,6 +35,12 @@ absl::Status CheckClaimedAddress(const std::string& peer, const LinkParameters& 
   const std::optional<in6_addr> from = PeerAddress(peer);
   in6_addr claimed{};
   std::memcpy(&claimed, offer.gid.data(), sizeof(claimed));
+  // This side would connect to a port of its own host, whichever the peer has named.
+  const bool own_host = IsLoopback(claimed) || IsUnspecified(claimed);
+  if (tcp && own_host && IsBeyondLoopback(peer)) {
+    return absl::PermissionDeniedError(
+        fmt::format("{} claims the GID of {}, an address of this host", peer, TextOf(claimed)));
+  }
   if (!from.has_value() || !IsComparable(*from) || !IsComparable(claimed)) return absl::OkStatus();
   if (IN6_IS_ADDR_V4MAPPED(&*from) != IN6_IS_ADDR_V4MAPPED(&claimed)) return absl::OkStatus();
   if (std::memcmp(&*from, &claimed, sizeof(claimed)) == 0) return absl::OkStatus();

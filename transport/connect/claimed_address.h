@@ -18,7 +18,8 @@ namespace verbena::internal {
 // `peer` is MessageStream::peer(). PERMISSION_DENIED, with both addresses, if `offer` claims
 // another address than the peer has. OK if the addresses are equal, or cannot be compared: the link
 // is neither RoCE version 2 nor TCP, `peer` is not an IP address, the families differ, or one of
-// the addresses is loopback or link-local.
+// the addresses is loopback or link-local. Over TCP a peer beyond loopback may claim neither a
+// loopback address nor none: each would be an address of the server's own host.
 absl::Status CheckClaimedAddress(const std::string& peer, const LinkParameters& offer);
 
 }  // namespace verbena::internal

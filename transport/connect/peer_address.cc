@@ -13,11 +13,6 @@ namespace {
 
 constexpr uint8_t kIpv4Loopback = 127;
 
-bool IsUnspecified(const in6_addr& address) {
-  if (!IN6_IS_ADDR_V4MAPPED(&address)) return IN6_IS_ADDR_UNSPECIFIED(&address);
-  return address.s6_addr[12] == 0;  // 0.0.0.0/8: "this host"
-}
-
 }  // namespace
 
 std::optional<in6_addr> PeerAddress(const std::string& peer) {
@@ -37,6 +32,11 @@ std::optional<in6_addr> PeerAddress(const std::string& peer) {
 bool IsLoopback(const in6_addr& address) {
   if (IN6_IS_ADDR_V4MAPPED(&address)) return address.s6_addr[12] == kIpv4Loopback;
   return IN6_IS_ADDR_LOOPBACK(&address);
+}
+
+bool IsUnspecified(const in6_addr& address) {
+  if (!IN6_IS_ADDR_V4MAPPED(&address)) return IN6_IS_ADDR_UNSPECIFIED(&address);
+  return address.s6_addr[12] == 0;  // 0.0.0.0/8: "this host"
 }
 
 bool IsBeyondLoopback(const std::string& peer) {

@@ -20,6 +20,9 @@ std::optional<in6_addr> PeerAddress(const std::string& peer);
 // 127.0.0.0/8, also mapped, and ::1.
 bool IsLoopback(const in6_addr& address);
 
+// 0.0.0.0/8, also mapped, and ::.
+bool IsUnspecified(const in6_addr& address);
+
 // True if the peer has an IP address that other hosts can have a route to: neither loopback nor
 // unspecified.
 bool IsBeyondLoopback(const std::string& peer);

@@ -39,6 +39,17 @@ TEST(ClaimedAddressTest, AGidOfAnotherAddressOfTheSameFamilyIsRefusedWithBoth) {
   EXPECT_TRUE(absl::IsPermissionDenied(ipv6)) << ipv6;
 }
 
+TEST(ClaimedAddressTest, OverTcpNoPeerOfAnotherHostMakesTheServerConnectToItsOwn) {
+  for (const char* claimed : {"::ffff:127.0.0.1", "::1", "::ffff:0.0.0.0", "::"}) {
+    for (const char* peer : {"10.0.0.1:4000", "[2001:db8::1]:4000"}) {
+      const absl::Status status = CheckClaimedAddress(peer, Offer(claimed, LinkKind::kTcp));
+      EXPECT_TRUE(absl::IsPermissionDenied(status)) << peer << " " << claimed << " " << status;
+    }
+    EXPECT_EQ(CheckClaimedAddress("127.0.0.1:4000", Offer(claimed, LinkKind::kTcp)),
+              absl::OkStatus());
+  }
+}
+
 TEST(ClaimedAddressTest, AddressesThatCannotBeComparedPass) {
   const LinkParameters roce = Offer("::ffff:10.0.0.2");
   for (const char* peer : {"127.0.0.1:4000", "[::1]:4000", "[::ffff:127.0.0.1]:4000",

@@ -83,8 +83,9 @@ absl::StatusOr<std::shared_ptr<Rnic>> Rnic::Create(const SoftDeviceOptions& opti
     VERBENA_RETURN_IF_ERROR(rnic->wire_.Start());
   }
   if (options.tcp.has_value()) {
+    const bool from_own = !listener.everywhere;
     rnic->tcp_ = std::make_unique<TcpWire>(*rnic, std::move(listener),
-                                           /*dial_from_own_address=*/!options.tcp->address.empty());
+                                           /*dial_from_own_address=*/from_own);
     VERBENA_RETURN_IF_ERROR(rnic->tcp_->Start());
   }
   LocalDevices::Get().Add(rnic->address_, rnic);

@@ -42,9 +42,10 @@ class Rnic;
 
 // How a device is reached by other hosts.
 struct TcpWireOptions {
-  // Numeric IPv4 or IPv6: where it listens, and how it is reached. Empty: it listens on every
-  // address, and announces that of the first interface that is up and not loopback; loopback if
-  // there is none. Link-local addresses do not work, since they mean nothing to other hosts.
+  // Numeric IPv4 or IPv6: where it listens, and how it is reached. Empty, 0.0.0.0 or ::: it listens
+  // on every address, and announces that of the first interface that is up and not loopback;
+  // loopback if there is none. Link-local addresses do not work, since they mean nothing to other
+  // hosts.
   std::string address = "";
   // 0: any free port.
   uint16_t port = 0;

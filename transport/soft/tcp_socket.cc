@@ -35,6 +35,13 @@ bool IsMapped(const ibv_gid& gid) {
   return std::memcmp(gid.raw, kMappedPrefix, sizeof(kMappedPrefix)) == 0;
 }
 
+bool IsWildcard(const ibv_gid& gid) {
+  const ibv_gid v4 = MappedGid({});
+  const ibv_gid v6{};
+  return std::memcmp(gid.raw, v4.raw, sizeof(gid.raw)) == 0 ||
+         std::memcmp(gid.raw, v6.raw, sizeof(gid.raw)) == 0;
+}
+
 struct SocketAddress {
   sockaddr_storage storage{};
   socklen_t bytes = 0;
@@ -130,7 +137,11 @@ absl::StatusOr<uint16_t> PortOf(int fd) {
 absl::StatusOr<TcpWireListener> ListenTcp(const std::string& address, uint16_t port) {
   TcpWireListener listener;
   absl::StatusOr<UniqueFd> socket;
-  if (address.empty()) {
+  if (!address.empty()) {
+    VERBENA_ASSIGN_OR_RETURN(listener.address.gid, ParseNumeric(address));
+  }
+  listener.everywhere = address.empty() || IsWildcard(listener.address.gid);
+  if (listener.everywhere) {
     listener.address.gid = FirstAddress();
     socket = ListenAt(ToSocketAddress({.gid = {}, .lid = port}), true);
     // A kernel without IPv6.
@@ -139,7 +150,6 @@ absl::StatusOr<TcpWireListener> ListenTcp(const std::string& address, uint16_t p
       if (v4.ok()) socket = std::move(v4);
     }
   } else {
-    VERBENA_ASSIGN_OR_RETURN(listener.address.gid, ParseNumeric(address));
     socket = ListenAt(ToSocketAddress({.gid = listener.address.gid, .lid = port}), false);
   }
   if (!socket.ok()) {

@@ -17,10 +17,12 @@ namespace verbena::internal::soft {
 struct TcpWireListener {
   UniqueFd socket;
   DeviceAddress address;
+  bool everywhere = false;  // it listens on every address
 };
 
-// `address`: numeric, IPv4 or IPv6. Empty: listens on every address, and announces that of the
-// first interface that is up and not loopback, or loopback if there is none. `port` 0: any.
+// `address`: numeric, IPv4 or IPv6. Empty, 0.0.0.0 or ::: listens on every address, and announces
+// that of the first interface that is up and not loopback, or loopback if there is none. `port` 0:
+// any.
 // INVALID_ARGUMENT for an address that is none; the errors of bind(2) otherwise.
 absl::StatusOr<TcpWireListener> ListenTcp(const std::string& address, uint16_t port);
 

@@ -5,9 +5,12 @@
 #include <dirent.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
@@ -233,6 +236,15 @@ TEST(TcpWireTest, DeviceIsNamedByItsAddressAndPort) {
   auto plain = SoftDevice::Create().value();
   EXPECT_FALSE(plain->tcp());
   EXPECT_EQ(plain->QueryPort(1)->lid, 0);
+}
+
+TEST(TcpWireTest, DeviceThatListensEverywhereIsNamedByAnAddressThatOthersCanDial) {
+  for (const char* everywhere : {"", "0.0.0.0", "::"}) {
+    auto device = SoftDevice::Create(Tcp(everywhere)).value();
+    const ibv_gid gid = device->QueryGid(1, 0).value();
+    const auto unnamed = [](uint8_t byte) { return byte == 0; };
+    EXPECT_FALSE(std::all_of(std::begin(gid.raw) + 12, std::end(gid.raw), unnamed)) << everywhere;
+  }
 }
 
 TEST(TcpWireTest, PortThatIsTakenAndAnAddressThatIsNoneAreRefused) {

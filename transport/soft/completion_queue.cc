@@ -207,6 +207,8 @@ void CompletionQueue::Progress(CompletionWriter& writer) {
   if (pairs_ == nullptr) return;
   // A CQ that is armed may have been polled for the last time: nobody settles it later.
   if (unpolled() && !served_.empty()) SettleServed();
+  // Likewise: what such a poll has read from a socket, but had no room to report, may be solicited.
+  if (armed_ == Armed::kSolicited && writer.full()) rnic_.WakeEngine(control_);
   pairs_->Flush(writer);
 }
 

@@ -16,7 +16,10 @@ absl::StatusOr<std::unique_ptr<SoftDevice>> SoftDevice::Create(const SoftDeviceO
   } else {
     VERBENA_ASSIGN_OR_RETURN(given.profile, SoftProfile::FromEnvironment());
   }
-  given.max_queue_pairs = std::min(given.max_queue_pairs, given.profile->max_qp);
+  // What no device has is refused below; what this one lacks is less.
+  if (given.max_queue_pairs <= SoftProfile().max_qp) {
+    given.max_queue_pairs = std::min(given.max_queue_pairs, given.profile->max_qp);
+  }
   VERBENA_ASSIGN_OR_RETURN(std::shared_ptr<soft::Rnic> rnic, soft::Rnic::Create(given));
   return std::unique_ptr<SoftDevice>(new SoftDevice(std::move(rnic)));
 }

@@ -130,10 +130,9 @@ absl::Status TcpWire::AcceptControl(TcpWireConnection& connection, const TcpGree
     End(*ours, absl::CancelledError("the peer dialed, too"));
   }
   session->dialed = false;
-  const absl::Status sent =
-      Send(connection, Encode(TcpGreeting{.kind = greeting.kind,
-                                          .sender = address(),
-                                          .session = session->our_secret}));
+  const absl::Status sent = Send(
+      connection, Encode(TcpGreeting{
+                      .kind = greeting.kind, .sender = address(), .session = session->our_secret}));
   if (!sent.ok()) {
     // No dial of ours is left, and no deadline: whoever waits for the session would wait for ever.
     EndSession(greeting.sender, sent);

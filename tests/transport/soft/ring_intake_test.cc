@@ -113,7 +113,9 @@ TEST_F(RingIntakeTest, LinesNeverOverwriteWhatIsNotConsumed) {
 
 TEST_F(RingIntakeTest, ControlWordThatMakesNoSenseIsNotFollowed) {
   const uint64_t controls[] = {
-      0, 0x99, MessageHeader{.opcode = Opcode::kPad}.Control(),
+      0,
+      0x99,
+      MessageHeader{.opcode = Opcode::kPad}.Control(),
       MessageHeader{.opcode = Opcode::kSend, .length = kMaxFragmentBytes + 1}.Control(),
       MessageHeader{.opcode = Opcode::kWrite, .flags = kFirst | kLast | kPlaced}.Control(),
       MessageHeader{.opcode = Opcode::kSend, .flags = 1 << 7}.Control()};

@@ -366,8 +366,7 @@ TEST_F(TcpHostileTest, PeerThatGreetsAndIsGoneLeavesNoSessionThatOthersWaitFor) 
     stranger.Reset();
   }
   ASSERT_TRUE(victim_->ToInit(victim_->qp()).ok());
-  ASSERT_TRUE(
-      victim_->ToRtr(victim_->qp(), *device_->QueryGid(1, 0), RawTcpPeer::kQpn, kLid).ok());
+  ASSERT_TRUE(victim_->ToRtr(victim_->qp(), *device_->QueryGid(1, 0), RawTcpPeer::kQpn, kLid).ok());
   ASSERT_TRUE(victim_->ToRts(victim_->qp()).ok());
   ASSERT_EQ(victim_->PostSend(8, victim_->SendSge(0, 8)), 0);
   EXPECT_EQ(AwaitInTime(victim_->cq()).status, IBV_WC_RETRY_EXC_ERR);

@@ -83,6 +83,13 @@ class RaisingDevice : public DelegatingDevice {
     return Keep(DelegatingDevice::CreateQp(pd, attributes), qps_);
   }
 
+  // Peers find the device by its GID: the LIDs of SetPort() are none of its own.
+  absl::Status ModifyQp(ibv_qp* qp, const ibv_qp_attr& attributes, int mask) override {
+    ibv_qp_attr own = attributes;
+    own.ah_attr.dlid = 0;
+    return DelegatingDevice::ModifyQp(qp, own, mask);
+  }
+
   int async_fd() const override { return fd_; }
   absl::StatusOr<ibv_async_event> GetAsyncEvent() override {
     std::lock_guard<std::mutex> lock(mutex_);

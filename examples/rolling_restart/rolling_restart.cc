@@ -177,6 +177,8 @@ Task<void> AwaitProcesses(Load& load, size_t processes) {
 absl::StatusOr<size_t> RestartEach(Runtime& runtime, Channel& channel, Load& load,
                                    std::vector<std::unique_ptr<ServerProcess>>& servers) {
   size_t processes = servers.size();
+  // A process that is gone before it has answered would be missing in the count for ever.
+  runtime.BlockOn(AwaitProcesses(load, processes));
   for (size_t i = 0; i < servers.size(); ++i) {
     const std::string address = servers[i]->address();
     servers[i].reset();

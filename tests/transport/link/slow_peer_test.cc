@@ -99,9 +99,14 @@ TEST_F(SlowPeerTest, ARecallThatHasNotLeftDoesNotCountAsUnanswered) {
 
 TEST_F(SlowPeerTest, APeerThatGivesNoCreditForARecallLosesItsLink) {
   StarveBesideASlowPeer();
-  Pass(kMaxUnsentRecalls + 2);
+  uint64_t recalls = 0;
+  for (uint32_t i = 0; i < kMaxUnsentRecalls + 2; ++i) {
+    Pass(1);
+    // The link may be gone soon after it is lost.
+    if (slow_server_.reason().ok()) recalls = slow_end_->stats().recalls;
+  }
   EXPECT_TRUE(absl::IsResourceExhausted(slow_server_.reason())) << slow_server_.reason();
-  EXPECT_EQ(slow_end_->stats().recalls, 0u);
+  EXPECT_EQ(recalls, 0u);
   EXPECT_TRUE(starving_->open());
 }
 

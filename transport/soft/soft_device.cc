@@ -16,7 +16,7 @@ absl::StatusOr<std::unique_ptr<SoftDevice>> SoftDevice::Create(const SoftDeviceO
   } else {
     VERBENA_ASSIGN_OR_RETURN(given.profile, SoftProfile::FromEnvironment());
   }
-  // What no device has is refused below; what this one lacks is less.
+  // More than any device has is refused below; a profile lowers the number alone.
   if (given.max_queue_pairs <= SoftProfile().max_qp) {
     given.max_queue_pairs = std::min(given.max_queue_pairs, given.profile->max_qp);
   }

@@ -26,6 +26,10 @@ class ManualClock final : public Clock {
 
 class InProcessTest : public testing::Test {
  protected:
+  void SetUp() override {
+    if (TestWire() == "tcp6" && !HasIpv6()) GTEST_SKIP() << "this machine has no IPv6";
+  }
+
   void Make(QpEndOptions a, QpEndOptions b) {
     a_.reset();
     b_.reset();

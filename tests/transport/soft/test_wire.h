@@ -27,6 +27,11 @@ inline SoftDeviceOptions OnTestWire(SoftDeviceOptions options) {
   return options;
 }
 
+// False on a machine without IPv6.
+inline bool HasIpv6() {
+  return SoftDevice::Create({.shared_memory = false, .tcp = TcpWireOptions{.address = "::1"}}).ok();
+}
+
 // For tests of what only another wire does, or whose turns the engines would disturb.
 #define VERBENA_SKIP_OVER_TCP(reason) \
   if (OverTcp()) GTEST_SKIP() << reason

@@ -1,8 +1,8 @@
 // DeviceAttempts: the devices that one attempt to connect may go over, in their order, and how
 // those that were tried have failed.
 //
-// It also says which device was taken and why: in the log, once for each device of a runtime, and
-// in DeviceStats::passed_over of the others.
+// The log says which device was taken and why, once for each device of a runtime;
+// DeviceStats::passed_over says why not the others.
 //
 // A local of the attempt's coroutine, on its executor's thread.
 

@@ -1,7 +1,7 @@
 // RawTcpPeer: a device at the other end of the TCP wire that says what a test makes it say.
 //
-// It dials a device as a peer does, and speaks the bytes of WIRE.md. Each wait is bounded: a side
-// that says nothing for 15 seconds fails the test.
+// A test dials a device by it, as a peer does, and speaks the bytes of WIRE.md. Each wait is
+// bounded: a side that says nothing for 15 seconds fails the test.
 
 #ifndef VERBENA_TESTS_TRANSPORT_SOFT_RAW_TCP_PEER_H_
 #define VERBENA_TESTS_TRANSPORT_SOFT_RAW_TCP_PEER_H_

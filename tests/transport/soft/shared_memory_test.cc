@@ -9,121 +9,23 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/transport/soft/exchanges.h"
 #include "tests/transport/soft/qp_end.h"
 #include "tests/transport/soft/two_processes.h"
 
 namespace verbena::internal::soft {
 namespace {
 
-struct Process {
-  explicit Process(const QpEndOptions& options = {})
-      : device(SoftDevice::Create().value()), endpoint(*device, options) {
-    EXPECT_TRUE(endpoint.ToInit(endpoint.qp()).ok());
-  }
+constexpr int kRounds = 3'000;
 
-  std::unique_ptr<SoftDevice> device;
-  QpEnd endpoint;
-};
-
-void PostReceives(QpEnd& endpoint, int count, uint32_t bytes = 64) {
-  for (int i = 0; i < count; ++i) {
-    ASSERT_EQ(endpoint.PostReceive(i, endpoint.ReceiveSge(i * bytes, bytes)), 0);
-  }
+TEST(SharedMemoryTest, BytesCrossBetweenProcessesThatPoll) { PingPong({}, kRounds, false, false); }
+TEST(SharedMemoryTest, NoWakeUpIsLostBetweenProcessesThatSleep) {
+  PingPong({}, kRounds, true, true);
 }
-
-// Answers every message with the same bytes, `rounds` times.
-void Echo(QpEnd& endpoint, int rounds, bool sleeping) {
-  for (int received = 0, sent = 0; received < rounds || sent < rounds;) {
-    const ibv_wc wc = sleeping ? AwaitByEvents(endpoint) : AwaitByPolling(endpoint.cq());
-    ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
-    if (wc.opcode == IBV_WC_SEND) {
-      ++sent;
-      continue;
-    }
-    ++received;
-    std::memcpy(endpoint.send_buffer(), endpoint.receive_buffer() + wc.wr_id * 64, wc.byte_len);
-    ASSERT_EQ(endpoint.PostReceive(wc.wr_id, endpoint.ReceiveSge(wc.wr_id * 64, 64)), 0);
-    ASSERT_EQ(endpoint.PostSend(0, endpoint.SendSge(0, wc.byte_len)), 0);
-  }
-}
-
-void AskAndCompare(QpEnd& endpoint, int rounds, bool sleeping) {
-  for (int i = 0; i < rounds; ++i) {
-    std::memcpy(endpoint.send_buffer(), &i, sizeof(i));
-    ASSERT_EQ(endpoint.PostSend(0, endpoint.SendSge(0, 8)), 0);
-    for (int ended = 0; ended < 2; ++ended) {
-      const ibv_wc wc = sleeping ? AwaitByEvents(endpoint) : AwaitByPolling(endpoint.cq());
-      ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
-      if (wc.opcode == IBV_WC_SEND) continue;
-      ASSERT_EQ(std::memcmp(endpoint.receive_buffer() + wc.wr_id * 64, &i, sizeof(i)), 0);
-      ASSERT_EQ(endpoint.PostReceive(wc.wr_id, endpoint.ReceiveSge(wc.wr_id * 64, 64)), 0);
-    }
-  }
-}
-
-void PingPong(bool we_sleep, bool they_sleep) {
-  constexpr int kRounds = 3'000;
-  Child child([&](Side& side) {
-    Process process({.with_channel = true});
-    PostReceives(process.endpoint, 4);
-    side.Connect(process.endpoint);
-    Echo(process.endpoint, kRounds, they_sleep);
-    side.Await();
-  });
-  Process process({.with_channel = true});
-  PostReceives(process.endpoint, 4);
-  child.side().Connect(process.endpoint);
-  AskAndCompare(process.endpoint, kRounds, we_sleep);
-  child.side().Signal();
-  child.Join();
-}
-
-TEST(SharedMemoryTest, BytesCrossBetweenProcessesThatPoll) { PingPong(false, false); }
-TEST(SharedMemoryTest, NoWakeUpIsLostBetweenProcessesThatSleep) { PingPong(true, true); }
-TEST(SharedMemoryTest, NoWakeUpIsLostWhenOnlyThePeerSleeps) { PingPong(false, true); }
+TEST(SharedMemoryTest, NoWakeUpIsLostWhenOnlyThePeerSleeps) { PingPong({}, kRounds, false, true); }
 
 TEST(SharedMemoryTest, LargeMessagesAndOneSidedOperationsArriveWhole) {
-  const QpEndOptions options{.with_channel = true, .bytes = 8 << 20};
-  constexpr uint32_t kBytes = 3 << 20;
-  Child child([&](Side& side) {
-    Process process(options);
-    QpEnd& endpoint = process.endpoint;
-    ASSERT_EQ(endpoint.PostReceive(1, endpoint.ReceiveSge(0, kBytes)), 0);
-    side.Connect(endpoint);
-    ASSERT_EQ(AwaitByPolling(endpoint.cq()).status, IBV_WC_SUCCESS);
-    for (uint32_t i = 0; i < kBytes; i += 101) {
-      ASSERT_EQ(endpoint.receive_buffer()[i], std::byte(i * 11));
-    }
-    ASSERT_EQ(endpoint.PostReceive(2, endpoint.ReceiveSge(kBytes, 64)), 0);
-    side.Signal();
-    // From here on the parent reads and writes our memory, and nobody polls here.
-    side.Await();
-    ASSERT_EQ(AwaitByPolling(endpoint.cq()).status, IBV_WC_SUCCESS);
-    for (uint32_t i = 0; i < kBytes; i += 101) {
-      ASSERT_EQ(endpoint.receive_buffer()[i], std::byte(i * 11 + 1));
-    }
-  });
-  Process process(options);
-  QpEnd& endpoint = process.endpoint;
-  Side side = child.side();
-  const Address theirs = side.Connect(endpoint);
-  for (uint32_t i = 0; i < kBytes; ++i) endpoint.send_buffer()[i] = std::byte(i * 11);
-  ASSERT_EQ(endpoint.PostSend(0, endpoint.SendSge(0, kBytes)), 0);
-  ASSERT_EQ(AwaitByEvents(endpoint).status, IBV_WC_SUCCESS);
-  side.Await();
-  ASSERT_EQ(endpoint.PostOneSided(IBV_WR_RDMA_READ, 0, endpoint.ReceiveSge(0, kBytes),
-                                  theirs.receive_buffer, theirs.rkey),
-            0);
-  ASSERT_EQ(AwaitByEvents(endpoint).status, IBV_WC_SUCCESS);
-  EXPECT_EQ(std::memcmp(endpoint.receive_buffer(), endpoint.send_buffer(), kBytes), 0);
-  for (uint32_t i = 0; i < kBytes; ++i) endpoint.send_buffer()[i] = std::byte(i * 11 + 1);
-  ASSERT_EQ(endpoint.PostOneSided(IBV_WR_RDMA_WRITE, 0, endpoint.SendSge(0, kBytes),
-                                  theirs.receive_buffer, theirs.rkey),
-            0);
-  ASSERT_EQ(AwaitByEvents(endpoint).status, IBV_WC_SUCCESS);
-  ASSERT_EQ(endpoint.PostSend(0, endpoint.SendSge(0, 1)), 0);
-  side.Signal();
-  child.Join();
+  ExchangeLargeOperations({});
 }
 
 // Receives until it is killed.

@@ -74,9 +74,7 @@ void Balancer::Activate(const Subchannel* caller) {
 Connection* Balancer::Pick(std::optional<uint64_t> route_key) {
   if (!settled_) [[unlikely]]
     return PickAnew(route_key);
-  const uint32_t id = picker_.Pick(
-      route_key, [this](uint32_t each) { return places_[each].session->calls_in_flight(); });
-  return places_[id].connection;
+  return places_[picker_.Pick(route_key)];
 }
 
 Connection* Balancer::PickAnew(std::optional<uint64_t> route_key) {
@@ -101,7 +99,7 @@ Connection* Balancer::PickOther(std::optional<uint64_t> route_key, const TriedSe
   const size_t count = places_.size();
   const size_t begin = Random::Real().Below(count);
   for (size_t i = 0; i < count; ++i) {
-    Connection* const other = places_[(begin + i) % count].connection;
+    Connection* const other = places_[(begin + i) % count];
     if (other != nullptr && other->usable_session() != nullptr && !tried.Has(*other)) return other;
   }
   return picked;
@@ -117,12 +115,15 @@ bool Balancer::Rebuild() {
   // No more than half are left out, though servers may have been lost since they were judged.
   if (admitted.size() * 2 >= all) callable = std::move(admitted);
   std::vector<Picker::Member> members;
-  std::fill(places_.begin(), places_.end(), Place{});
+  std::fill(places_.begin(), places_.end(), nullptr);
   for (const Subchannel* each : callable) {
-    members.push_back({.id = each->id(), .hash = each->hash(), .weight = each->server().weight});
+    Connection* const connection = each->connection();
+    members.push_back({.id = each->id(),
+                       .hash = each->hash(),
+                       .weight = each->server().weight,
+                       .in_flight = &connection->usable_session()->in_flight()});
     if (places_.size() <= each->id()) places_.resize(each->id() + 1);
-    places_[each->id()] = {.connection = each->connection(),
-                           .session = each->connection()->usable_session()};
+    places_[each->id()] = connection;
   }
   settled_ = !members.empty();
   picker_.Set(members);

@@ -93,17 +93,11 @@ class Balancer final : private SubchannelOwner, private CancelNode, private Task
   // The reason why no server is ready; OK while an attempt may yet succeed.
   absl::Status Obstacle() const;
 
-  // The part of a subchannel that a pick needs.
-  struct Place {
-    Connection* connection = nullptr;
-    const ClientSession* session = nullptr;  // the current one
-  };
-
   // All of it: the picker has members, and knows all that changed.
   bool settled_ = false;
   bool ending_ = false;
   Picker picker_;
-  std::vector<Place> places_;  // by the subchannels' ids
+  std::vector<Connection*> places_;  // by the subchannels' ids; nullptr unless picked from
   Shard& shard_;
   const EjectionOptions ejection_;
   const std::shared_ptr<ServerFeed> feed_;

@@ -139,6 +139,8 @@ class ClientSession final : public LinkListener, private SendWaiter {
   void NoteRemoteMemory() { reaches_memory_ = true; }
 
   const ClientSessionStats& stats() const { return stats_; }
+  // The count itself, for a balancer that compares servers before each call.
+  const uint32_t& in_flight() const { return in_flight_; }
 
   // LinkListener
   absl::Status OnFrame(Link& link, const FrameHeader& frame, const char* body) override;

@@ -13,10 +13,22 @@ void Picker::Set(const std::vector<Member>& members) {
   candidates_.clear();
   turns_.clear();
   if (members.empty()) return;
-  for (const Member& each : members) candidates_.push_back({each.id, each.weight});
-  if (policy_ == Balancing::kRouteKey) routes_.Set(members);
+  if (policy_ == Balancing::kLeastInFlight) {
+    for (const Member& each : members) {
+      candidates_.push_back({each.in_flight, each.weight, each.id});
+    }
+    if (count_ == 1) candidates_.push_back(candidates_.front());
+  }
+  if (policy_ == Balancing::kRouteKey) SetRoutes(members);
   SetTurns(members);
   next_turn_ = (NextRandom() * turns_.size()) >> 32;
+}
+
+void Picker::SetRoutes(const std::vector<Member>& members) {
+  std::vector<RouteTable::Member> owners;
+  owners.reserve(members.size());
+  for (const Member& each : members) owners.push_back({each.id, each.hash, each.weight});
+  routes_.Set(owners);
 }
 
 // Each member's turns are spread evenly: its k-th of n turns is due at (k + 1/2) / n.

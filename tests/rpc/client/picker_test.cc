@@ -16,11 +16,9 @@ namespace {
 
 using Member = Picker::Member;
 
-uint32_t NoLoad(uint32_t) { return 0; }
-
 std::map<uint32_t, int> Count(Picker& picker, int picks) {
   std::map<uint32_t, int> counts;
-  for (int i = 0; i < picks; ++i) ++counts[picker.Pick({}, NoLoad)];
+  for (int i = 0; i < picks; ++i) ++counts[picker.Pick({})];
   return counts;
 }
 
@@ -43,7 +41,7 @@ TEST(PickerTest, DifferentSeedsBeginAtDifferentMembers) {
   for (uint64_t seed = 0; seed < 64; ++seed) {
     Picker picker(Balancing::kRoundRobin, seed);
     picker.Set(Members(4));
-    ++first[picker.Pick({}, NoLoad)];
+    ++first[picker.Pick({})];
   }
   EXPECT_EQ(first.size(), 4u);
 }
@@ -68,39 +66,59 @@ TEST(PickerTest, BoundsTheTurnsOfManyDifferentWeights) {
 
 TEST(PickerTest, TakesTheLessLoadedOfTwoByWeight) {
   Picker picker(Balancing::kLeastInFlight, 1);
-  picker.Set({{.id = 0, .weight = 4}, {.id = 1, .weight = 1}});
+  uint32_t heavy = 0;
+  const uint32_t light = 1;
+  picker.Set(
+      {{.id = 0, .weight = 4, .in_flight = &heavy}, {.id = 1, .weight = 1, .in_flight = &light}});
   for (int i = 0; i < 20; ++i) {
-    EXPECT_EQ(picker.Pick({}, [](uint32_t id) { return id == 0 ? 6 : 1; }), 0u) << "7/4 and 2/1";
-    EXPECT_EQ(picker.Pick({}, [](uint32_t id) { return id == 0 ? 8 : 1; }), 1u) << "9/4 and 2/1";
+    heavy = 6;
+    EXPECT_EQ(picker.Pick({}), 0u) << "7/4 and 2/1";
+    heavy = 8;
+    EXPECT_EQ(picker.Pick({}), 1u) << "9/4 and 2/1";
   }
 }
 
 TEST(PickerTest, NeverComparesAMemberWithItself) {
   Picker picker(Balancing::kLeastInFlight, 3);
-  picker.Set(Members(5));
+  const uint32_t idle = 0;
+  const uint32_t busy = 9;
+  std::vector<Member> members = Members(5);
+  for (Member& each : members) each.in_flight = each.id == 2 ? &busy : &idle;
+  picker.Set(members);
   // One of two different members is not the loaded one.
-  for (int i = 0; i < 500; ++i) {
-    EXPECT_NE(picker.Pick({}, [](uint32_t id) { return id == 2 ? 9 : 0; }), 2u);
-  }
+  for (int i = 0; i < 500; ++i) EXPECT_NE(picker.Pick({}), 2u);
+}
+
+TEST(PickerTest, TakesAnOnlyMemberHoweverLoaded) {
+  Picker picker(Balancing::kLeastInFlight, 5);
+  const uint32_t busy = 9;
+  picker.Set({{.id = 7, .weight = 2, .in_flight = &busy}});
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(picker.Pick({}), 7u);
 }
 
 TEST(PickerTest, StaysWithTheMemberOfAKeyAndTakesTurnsWithoutOne) {
   Picker picker(Balancing::kRouteKey, 1);
   picker.Set(Members(3));
   for (uint64_t key : {0, 1, 2}) {
-    const uint32_t its_own = picker.Pick(key, NoLoad);
-    for (int i = 0; i < 9; ++i) EXPECT_EQ(picker.Pick(key, NoLoad), its_own) << key;
+    const uint32_t its_own = picker.Pick(key);
+    for (int i = 0; i < 9; ++i) EXPECT_EQ(picker.Pick(key), its_own) << key;
   }
   EXPECT_EQ(Count(picker, 9), (std::map<uint32_t, int>{{0, 3}, {1, 3}, {2, 3}}));
 }
 
+std::vector<RouteTable::Member> Owners(uint32_t count) {
+  std::vector<RouteTable::Member> owners;
+  for (const Member& each : Members(count)) owners.push_back({each.id, each.hash, each.weight});
+  return owners;
+}
+
 TEST(RouteTableTest, MovesOnlyTheKeysOfAMemberThatGoesOrComes) {
   RouteTable table;
-  const std::vector<Member> all = Members(10);
+  const std::vector<RouteTable::Member> all = Owners(10);
   table.Set(all);
   std::vector<uint32_t> before;
   for (uint64_t key = 1; key <= 10000; ++key) before.push_back(table.Of(key));
-  std::vector<Member> fewer = all;
+  std::vector<RouteTable::Member> fewer = all;
   fewer.erase(fewer.begin() + 4);
   table.Set(fewer);
   for (uint64_t key = 1; key <= 10000; ++key) {
@@ -117,7 +135,7 @@ TEST(RouteTableTest, MovesOnlyTheKeysOfAMemberThatGoesOrComes) {
 
 // However each came to its set, and in whichever order it lists it.
 TEST(RouteTableTest, AgreesWithEveryOtherTableOfTheSameSet) {
-  const std::vector<Member> all = Members(7);
+  const std::vector<RouteTable::Member> all = Owners(7);
   RouteTable one;
   one.Set(all);
   RouteTable other;
@@ -140,7 +158,7 @@ TEST(RouteTableTest, EachSlotBelongsToAMemberWhateverTheHashesAre) {
   for (const size_t slot : {size_t{0}, size_t{17}, RouteTable::kSlots - 1}) {
     const uint64_t key = UnmixBits(slot);
     for (const uint64_t mixed : {~uint64_t{0}, uint64_t{0}}) {
-      const Member crafted{.id = 5, .hash = UnmixBits(mixed) ^ MixBits(slot + 1)};
+      const RouteTable::Member crafted{.id = 5, .hash = UnmixBits(mixed) ^ MixBits(slot + 1)};
       RouteTable table;
       table.Set({{.id = 7, .hash = StableHash("gone")}});
       table.Set({crafted});
@@ -150,7 +168,7 @@ TEST(RouteTableTest, EachSlotBelongsToAMemberWhateverTheHashesAre) {
 }
 
 TEST(RouteTableTest, GivesKeysInProportionToWeights) {
-  std::vector<Member> members = Members(4);
+  std::vector<RouteTable::Member> members = Owners(4);
   members[0].weight = 3;
   RouteTable table;
   table.Set(members);
@@ -161,10 +179,10 @@ TEST(RouteTableTest, GivesKeysInProportionToWeights) {
 }
 
 TEST(RouteTableTest, AnIdThatIsUsedAgainGetsTheNewMembersKeys) {
-  const std::vector<Member> all = Members(4);
+  const std::vector<RouteTable::Member> all = Owners(4);
   RouteTable reused;
   reused.Set({all[0], all[1]});
-  Member in_place_of_1 = all[2];
+  RouteTable::Member in_place_of_1 = all[2];
   in_place_of_1.id = 1;
   reused.Set({all[0], in_place_of_1});
   RouteTable fresh;

@@ -182,6 +182,20 @@ TEST(ContextFormatTest, MalformedBlocksAreRefused) {
   }
 }
 
+// Bytes that would pass for the rest of an entry lie behind the block.
+TEST(ContextFormatTest, AnEntryEndsWithItsBlockWhateverFollows) {
+  const std::string block = Encoded({.metadata = {{"rows", "7"}}});
+  const size_t entry = block.size() - 4 - 5;
+  for (const size_t length : {entry, entry + 2}) {
+    for (const size_t byte : {length, length + 1}) {
+      const std::string longer = WithByte(block, byte, '\x7f') + std::string(1 << 17, 'a');
+      EXPECT_EQ(ParseContext(longer.data(), block.size()).status().code(),
+                absl::StatusCode::kInvalidArgument)
+          << byte - entry;
+    }
+  }
+}
+
 TEST(ContextFormatTest, AResponseHasMetadataAlone) {
   const auto trailing = [](const CallContext& context) {
     const std::string block = Encoded(context);

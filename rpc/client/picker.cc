@@ -14,10 +14,10 @@ void Picker::Set(const std::vector<Member>& members) {
   turns_.clear();
   if (members.empty()) return;
   if (policy_ == Balancing::kLeastInFlight) {
-    for (const Member& each : members) {
+    for (size_t i = 0; i < 2 * members.size(); ++i) {
+      const Member& each = members[i % members.size()];
       candidates_.push_back({each.in_flight, each.weight, each.id});
     }
-    if (count_ == 1) candidates_.push_back(candidates_.front());
   }
   if (policy_ == Balancing::kRouteKey) SetRoutes(members);
   SetTurns(members);

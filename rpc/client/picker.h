@@ -43,7 +43,8 @@ class Picker {
 
   // The id of a member. Precondition: !empty().
   uint32_t Pick(std::optional<uint64_t> route_key) {
-    if (policy_ == Balancing::kLeastInFlight) return LessLoaded();
+    if (policy_ == Balancing::kLeastInFlight) [[likely]]
+      return LessLoaded();
     if (policy_ == Balancing::kRouteKey && route_key.has_value()) return routes_.Of(*route_key);
     if (next_turn_ == turns_.size()) next_turn_ = 0;
     return turns_[next_turn_++];
@@ -62,10 +63,9 @@ class Picker {
     const uint64_t scaled = NextRandom() * count_;
     const uint64_t first = scaled >> 32;
     // One of the others, by what the first choice has left of the random number.
-    uint64_t second = ((scaled & 0xffffffff) * (count_ - 1)) >> 32;
-    second += second >= first ? 1 : 0;
+    const uint64_t further = ((scaled & 0xffffffff) * (count_ - 1)) >> 32;
     const Candidate& a = candidates[first];
-    const Candidate& b = candidates[second];
+    const Candidate& b = candidates[first + further + 1];
     return (*b.in_flight + uint64_t{1}) * a.weight < (*a.in_flight + uint64_t{1}) * b.weight ? b.id
                                                                                              : a.id;
   }
@@ -78,10 +78,12 @@ class Picker {
   void SetTurns(const std::vector<Member>& members);
 
   const Balancing policy_;
-  uint64_t random_;                    // odd
-  uint64_t count_ = 0;                 // of members
-  std::vector<Candidate> candidates_;  // an only member twice, so that there are two to compare
-  std::vector<uint32_t> turns_;        // ids
+  uint64_t random_;     // odd
+  uint64_t count_ = 0;  // of members
+  // All members, and all of them again: whoever goes on from one of them needs no look at the end,
+  // and an only member has another one behind it.
+  std::vector<Candidate> candidates_;
+  std::vector<uint32_t> turns_;  // ids
   size_t next_turn_ = 0;
   RouteTable routes_;
 };

@@ -200,6 +200,18 @@ TEST_F(HostileStreamTest, FramesOfAStreamThatIsNoneAreDropped) {
   ExpectServed();
 }
 
+TEST_F(HostileStreamTest, MessagesOfAStreamThatIsNoneLeaveTheWindowOfTheLinkOpen) {
+  Start();
+  constexpr size_t kAtOnce = 16;  // fewer than there are credits
+  for (size_t bytes = 0; bytes <= kLinkWindowBytes; bytes += kAtOnce * kLargeBody) {
+    std::vector<RogueFrame> frames = Times(kAtOnce, Message(ItemBytes(kLargeBody)));
+    frames.push_back(Request(kSay, 9, next_generation_++, ItemBytes(10)));
+    const SendHeader header = Issuing(RoguePeer::kCredits + rogue_->sends_received());
+    for (const RogueFrame& frame : frames) rogue_->Send(EncodeSend(header, {frame}));
+    ASSERT_EQ(ResponseOf(9).header.status_code, 0);
+  }
+}
+
 TEST_F(HostileStreamTest, AMethodThatStreamsOtherwiseIsRefusedAndTheLinkStays) {
   Start();
   uint32_t slot = 0;

@@ -37,6 +37,7 @@ using verbena::Task;
 constexpr int64_t kLease = 77;
 constexpr uint64_t kEntries = 6;
 constexpr std::chrono::seconds kLong{30};
+constexpr std::chrono::milliseconds kWhile{200};
 
 v1::Acknowledgement AcknowledgementAt(LogPosition position) {
   v1::Acknowledgement has;
@@ -45,8 +46,9 @@ v1::Acknowledgement AcknowledgementAt(LogPosition position) {
   return has;
 }
 
-// A backup that had as many entries as the primary, the last of them of an epoch that is over. Like
-// any backup, it says so again until the copy begins.
+// A backup that had as many entries as the primary, the last of them of an epoch that is over. What
+// it said before the copy began may arrive when the copy was sent. It takes its time to write the
+// copy, so that a primary that believes what it said makes it join before.
 class FormerPrimary final : public v1::Replication::Service {
  public:
   Task<absl::Status> Replicate(verbena::ServerContext&, LogStream& stream) override {
@@ -54,10 +56,11 @@ class FormerPrimary final : public v1::Replication::Service {
     VERBENA_CO_ASSIGN_OR_RETURN(bool read, co_await stream.Read(message));
     const v1::Acknowledgement former = AcknowledgementAt({.epoch = 1, .sequence = kEntries});
     VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(former));
-    VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(former));
     while (read && !message.copy_ends()) {
       VERBENA_CO_ASSIGN_OR_RETURN(read, co_await stream.Read(message));
     }
+    VERBENA_CO_RETURN_IF_ERROR(co_await stream.Write(former));
+    (void)co_await verbena::WithDeadline(AwaitJoined(), kWhile);
     has_copy_ = true;
     VERBENA_CO_RETURN_IF_ERROR(
         co_await stream.Write(AcknowledgementAt({.epoch = 2, .sequence = kEntries})));
@@ -71,7 +74,10 @@ class FormerPrimary final : public v1::Replication::Service {
     co_return absl::UnimplementedError("nobody asks");
   }
 
+  Task<absl::Status> AwaitJoined() { co_return co_await joined.Wait(); }
   bool has_copy() const { return has_copy_; }
+
+  verbena::Event joined;  // the in-sync set
 
  private:
   bool has_copy_ = false;
@@ -80,23 +86,22 @@ class FormerPrimary final : public v1::Replication::Service {
 // Grants each change, and notes whether the backup has its copy when it joins.
 class NotingDirectory final : public ShardDirectory {
  public:
-  explicit NotingDirectory(const FormerPrimary& backup) : backup_(backup) {}
+  explicit NotingDirectory(FormerPrimary& backup) : backup_(backup) {}
 
   Task<absl::StatusOr<SeenState>> Replace(SeenState seen, ShardState next, int64_t) override {
-    if (IsInSync(next, "s2") && !joined.is_set()) {
+    if (IsInSync(next, "s2") && !backup_.joined.is_set()) {
       had_copy = backup_.has_copy();
-      joined.Set();
+      backup_.joined.Set();
     }
     seen.state = std::move(next);
     ++seen.revision;
     co_return seen;
   }
 
-  verbena::Event joined;
   bool had_copy = false;
 
  private:
-  const FormerPrimary& backup_;
+  FormerPrimary& backup_;
 };
 
 class FollowerTest : public testing::Test {
@@ -140,12 +145,12 @@ class FollowerTest : public testing::Test {
                      .revision = 10,
                      .holder_lease = kLease});
     scope.Spawn(primary.Run());
-    const absl::Status joined = co_await verbena::WithDeadline(AwaitJoined(), kLong);
+    const absl::Status joined =
+        co_await verbena::WithDeadline(backup_.service().AwaitJoined(), kLong);
     primary.End("the test ends");
     co_await scope.Join();
     co_return joined;
   }
-  Task<absl::Status> AwaitJoined() { co_return co_await directory_.joined.Wait(); }
 
   verbena::testing::InProcess<FormerPrimary> backup_{{.runtime = {.executors = 1}}};
   NotingDirectory directory_{backup_.service()};

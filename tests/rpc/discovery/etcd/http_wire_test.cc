@@ -172,16 +172,18 @@ ptrdiff_t OpenDescriptors() {
 TEST_F(HttpWireTest, AnAttemptThatIsGivenUpConnectsNoMore) {
   const FullListener full;
   const auto client = Client({full.address()}, milliseconds(20));
-  const ptrdiff_t before = OpenDescriptors();
-  for (int i = 0; i < 3; ++i) {
+  const auto give_up = [&] {
     const absl::Status status = Await(client->Get("a")).status();
     EXPECT_NE(status.message().find("no connection within 20 ms"), std::string::npos) << status;
-  }
+  };
+  give_up();  // opens what all later ones share
+  const ptrdiff_t before = OpenDescriptors();
+  for (int i = 0; i < 3; ++i) give_up();
   // The kernel would try for two minutes.
-  for (int i = 0; i < 20000 && OpenDescriptors() > before; ++i) {
+  for (int i = 0; i < 5000 && OpenDescriptors() > before; ++i) {
     std::this_thread::sleep_for(milliseconds(1));
   }
-  EXPECT_EQ(OpenDescriptors(), before);
+  EXPECT_LE(OpenDescriptors(), before);
 }
 
 TEST_F(HttpWireTest, AMemberThatAnswersUnavailableIsLeftForAnother) {

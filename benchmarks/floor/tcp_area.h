@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "benchmarks/floor/patience.h"
 #include "verbena/benchmarks/floor/copy_floor.h"
+#include "verbena/benchmarks/floor/tcp_floor.h"
 
 namespace verbena::benchmarks::internal {
 
@@ -16,7 +17,8 @@ namespace verbena::benchmarks::internal {
 struct TcpArea {
   alignas(128) std::atomic<std::uint32_t> ready;
   alignas(128) std::atomic<std::uint32_t> begun;
-  bool echo;        // the slice's kind; written before `begun`, as is the next
+  bool echo;  // the slice's kind; written before `begun`, as are the next two
+  TcpWay way;
   CopySlice slice;  // an echo slice uses its size and outstanding alone
   alignas(128) std::atomic<std::uint32_t> set_up;
   alignas(128) std::atomic<std::uint32_t> ended;

@@ -13,6 +13,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -21,6 +23,9 @@
 #include "benchmarks/floor/tcp_blocks.h"
 #include "benchmarks/floor/tcp_messages.h"
 #include "benchmarks/floor/tcp_pipe.h"
+#include "benchmarks/floor/uring_pipe.h"
+#include "benchmarks/floor/uring_socket.h"
+#include "benchmarks/floor/uring_wire.h"
 
 namespace verbena::benchmarks {
 namespace {
@@ -31,6 +36,9 @@ using internal::SliceWords;
 using internal::SocketWire;
 using internal::TcpArea;
 using internal::TcpPipe;
+using internal::UringPipe;
+using internal::UringSocket;
+using internal::UringWire;
 
 constexpr int kMaxEchoSize = 65536;
 constexpr int kMaxOutstanding = 1024;
@@ -90,20 +98,47 @@ absl::StatusOr<std::pair<int, int>> ConnectedPair() {
   return std::pair(client.Release(), server.Release());
 }
 
-// Calls `use` with the slice's blocks and the pipe of its requests and acknowledgements.
-template <typename Use>
-auto WithBlocks(int fd, const CopySlice& slice, Use use) {
-  std::vector<char> memory(
-      static_cast<std::size_t>(slice.size) * static_cast<std::size_t>(slice.outstanding), 1);
-  SocketWire wire(fd);
-  Blocks<SocketWire> blocks(wire, memory, slice);
-  TcpPipe pipe(fd);
+// Calls `use` with a pipe for messages.
+template <typename Result, typename Use>
+Result WithPipe(int fd, TcpWay way, Use use) {
+  if (way == TcpWay::kSockets) {
+    TcpPipe pipe(fd);
+    return use(pipe);
+  }
+  absl::StatusOr<std::unique_ptr<UringSocket>> socket = UringSocket::Create(fd);
+  if (!socket.ok()) return socket.status();
+  UringPipe pipe(**socket);
+  return use(pipe);
+}
+
+std::size_t MemoryBytes(const CopySlice& slice) {
+  return static_cast<std::size_t>(slice.size) * static_cast<std::size_t>(slice.outstanding);
+}
+
+// Calls `use` with the slice's blocks, and with the pipe of their requests or acknowledgements.
+template <typename Result, typename Use>
+Result WithBlocks(int fd, TcpWay way, const CopySlice& slice, bool sends, Use use) {
+  std::vector<char> memory(MemoryBytes(slice), 1);
+  if (way == TcpWay::kSockets) {
+    SocketWire wire(fd);
+    Blocks<SocketWire> blocks(wire, memory, slice);
+    TcpPipe pipe(fd);
+    return use(blocks, pipe);
+  }
+  const bool zero_copy = sends && way == TcpWay::kUringZeroCopy;
+  absl::StatusOr<std::unique_ptr<UringSocket>> socket =
+      UringSocket::Create(fd, zero_copy ? std::span<char>(memory) : std::span<char>());
+  if (!socket.ok()) return socket.status();
+  UringWire wire(**socket, way == TcpWay::kUringMultishot);
+  Blocks<UringWire> blocks(wire, memory, slice);
+  UringPipe pipe(**socket);
   return use(blocks, pipe);
 }
 
 // Waits for the server, and begins the slice that `run` runs.
 template <typename Sample, typename RunSlice>
-absl::StatusOr<Sample> RunWith(TcpFloor& floor, bool echo, const CopySlice& slice, RunSlice run) {
+absl::StatusOr<Sample> RunWith(TcpFloor& floor, bool echo, TcpWay way, const CopySlice& slice,
+                               RunSlice run) {
   if (absl::Status status = Check(echo, slice); !status.ok()) return status;
   TcpArea& area = floor.area();
   const std::uint32_t number = area.ended.load(std::memory_order_relaxed) + 1;
@@ -112,6 +147,7 @@ absl::StatusOr<Sample> RunWith(TcpFloor& floor, bool echo, const CopySlice& slic
     if (!patience.Spin()) return absl::DeadlineExceededError("no server for the floor");
   }
   area.echo = echo;
+  area.way = way;
   area.slice = slice;
   area.begun.store(number, std::memory_order_release);
   absl::StatusOr<Sample> sample = run(SliceWords(area, number));
@@ -139,6 +175,16 @@ TcpFloor::~TcpFloor() {
   close(server_fd_);
 }
 
+absl::Status CheckTcpWay(TcpWay way, const CopySlice& slice) {
+  if (way == TcpWay::kSockets) return absl::OkStatus();
+  absl::StatusOr<std::pair<int, int>> pair = ConnectedPair();
+  if (!pair.ok()) return pair.status();
+  const Socket client(pair->first);
+  const Socket server(pair->second);
+  std::vector<char> memory(way == TcpWay::kUringZeroCopy ? MemoryBytes(slice) : 0);
+  return UringSocket::Create(client.fd(), memory).status();
+}
+
 absl::Status ServeTcpSlice(TcpFloor& floor) {
   TcpArea& area = floor.area();
   const std::uint32_t number = area.ended.load(std::memory_order_acquire) + 1;
@@ -148,32 +194,37 @@ absl::Status ServeTcpSlice(TcpFloor& floor) {
     if (!patience.Spin()) return absl::DeadlineExceededError("no floor slice was begun");
   }
   const bool echo = area.echo;
+  const TcpWay way = area.way;
   const CopySlice slice = area.slice;
   if (absl::Status status = Check(echo, slice); !status.ok()) return status;
   const SliceWords words(area, number);
   if (echo) {
-    TcpPipe pipe(floor.server_fd());
-    return internal::ServeMessages(pipe, slice, words);
+    return WithPipe<absl::Status>(floor.server_fd(), way, [&](auto& pipe) {
+      return internal::ServeMessages(pipe, slice, words);
+    });
   }
-  return WithBlocks(floor.server_fd(), slice, [&](auto& blocks, auto& pipe) {
-    return internal::ServeBlocks(blocks, pipe, slice, words);
-  });
+  const bool sends = slice.direction == CopyDirection::kToClient;
+  return WithBlocks<absl::Status>(
+      floor.server_fd(), way, slice, sends,
+      [&](auto& blocks, auto& pipe) { return internal::ServeBlocks(blocks, pipe, slice, words); });
 }
 
-absl::StatusOr<FloorSample> RunTcpSlice(TcpFloor& floor, const FloorSlice& slice) {
+absl::StatusOr<FloorSample> RunTcpSlice(TcpFloor& floor, const FloorSlice& slice, TcpWay way) {
   const CopySlice same{
       .size = slice.size, .outstanding = slice.outstanding, .duration_ms = slice.duration_ms};
-  return RunWith<FloorSample>(floor, /*echo=*/true, same, [&](const SliceWords& words) {
-    TcpPipe pipe(floor.client_fd());
-    return internal::RunMessages(pipe, same, words);
+  return RunWith<FloorSample>(floor, /*echo=*/true, way, same, [&](const SliceWords& words) {
+    return WithPipe<absl::StatusOr<FloorSample>>(floor.client_fd(), way, [&](auto& pipe) {
+      return internal::RunMessages(pipe, same, words);
+    });
   });
 }
 
-absl::StatusOr<CopySample> RunTcpCopySlice(TcpFloor& floor, const CopySlice& slice) {
-  return RunWith<CopySample>(floor, /*echo=*/false, slice, [&](const SliceWords& words) {
-    return WithBlocks(floor.client_fd(), slice, [&](auto& blocks, auto& pipe) {
-      return internal::RunBlocks(blocks, pipe, slice, words);
-    });
+absl::StatusOr<CopySample> RunTcpCopySlice(TcpFloor& floor, const CopySlice& slice, TcpWay way) {
+  const bool sends = slice.direction == CopyDirection::kToServer;
+  return RunWith<CopySample>(floor, /*echo=*/false, way, slice, [&](const SliceWords& words) {
+    return WithBlocks<absl::StatusOr<CopySample>>(
+        floor.client_fd(), way, slice, sends,
+        [&](auto& blocks, auto& pipe) { return internal::RunBlocks(blocks, pipe, slice, words); });
   });
 }
 

@@ -3,7 +3,8 @@
 //
 // Slices of calls and of the floor alternate on the same two cores, and their medians are compared.
 // Before a point is timed, a pass compares every byte of its payloads; in timed slices a stamp in
-// each page is new and compared, by calls and floor alike.
+// each page is new and compared, by calls and floor alike. Over TCP, the floor is also measured by
+// itself, by system calls and through io_uring.
 
 #include <fmt/format.h>
 
@@ -22,6 +23,7 @@
 #include "verbena/benchmarks/floor/copy_floor.h"
 #include "verbena/benchmarks/floor/payload_table.h"
 #include "verbena/benchmarks/floor/tcp_floor.h"
+#include "verbena/benchmarks/floor/tcp_table.h"
 #include "verbena/benchmarks/harness/cores.h"
 #include "verbena/benchmarks/harness/cpu_time.h"
 #include "verbena/benchmarks/harness/mode.h"
@@ -45,7 +47,7 @@ constexpr char kOwnOptionsHelp[] =
     "  --device DEVICE      RuntimeOptions::device of both sides (default auto); with soft:tcp "
     "the\n"
     "                       floor goes over TCP, too\n"
-    "  --floor-only         the floor by itself, over shared memory\n"
+    "  --floor-only         the floor by itself; with soft:tcp by system calls and by io_uring\n"
     "  --no-floor           without it, for devices that have another\n"
     "(bytes of payload are multiples of 8; default 4096,65536,1048576,16777216, in flight "
     "1,4,16)\n";
@@ -242,9 +244,13 @@ absl::Status Run(const BenchOptions& options) {
   absl::StatusOr<CopyFloor> floor =
       CopyFloor::Create(CopyFloor::BytesFor(options.common.sizes, options.common.outstanding));
   if (!floor.ok()) return floor.status();
-  if (options.floor_only) return MeasureFloorAlone(options, *cores, *floor, *report);
+  const bool over_tcp = RunsOverTcp(options.device);
+  if (options.floor_only) {
+    return over_tcp ? ReportTcpPayloads(*cores, options.common, options.directions, *report)
+                    : MeasureFloorAlone(options, *cores, *floor, *report);
+  }
   std::optional<TcpFloor> tcp;
-  if (RunsOverTcp(options.device)) {
+  if (over_tcp) {
     absl::StatusOr<TcpFloor> created = TcpFloor::Create();
     if (!created.ok()) return created.status();
     tcp.emplace(*std::move(created));
@@ -256,6 +262,9 @@ absl::Status Run(const BenchOptions& options) {
       return absl::Status(status.code(),
                           fmt::format("{}: {}", variant.name, std::string(status.message())));
     }
+  }
+  if (over_tcp && !options.no_floor) {
+    return ReportTcpPayloads(*cores, options.common, options.directions, *report);
   }
   return absl::OkStatus();
 }

@@ -2,7 +2,8 @@
 //
 // Slices of calls and of the floor (a bare exchange over shared memory or TCP, same size, same
 // number outstanding) alternate on the same two cores, and the medians of each are compared: the
-// floor itself moves fourfold with where the cores sit and what the machine does.
+// floor itself moves fourfold with where the cores sit and what the machine does. Over TCP, the
+// floor is also measured by itself, by system calls and through io_uring.
 
 #include <cstdio>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "fmt/format.h"
 #include "verbena/benchmarks/floor/floor.h"
 #include "verbena/benchmarks/floor/tcp_floor.h"
+#include "verbena/benchmarks/floor/tcp_table.h"
 #include "verbena/benchmarks/harness/cores.h"
 #include "verbena/benchmarks/harness/median.h"
 #include "verbena/benchmarks/harness/mode.h"
@@ -37,6 +39,8 @@ constexpr char kOwnOptionsHelp[] =
     "  --device DEVICE      RuntimeOptions::device of both sides (default auto); with soft:tcp "
     "the\n"
     "                       floor goes over TCP, too\n"
+    "  --floor-only         with soft:tcp: the floors by themselves, by system calls and by "
+    "io_uring\n"
     "  --points-only        neither allocations nor what an idle server uses\n";
 
 // Below one slice of each there is nothing to compare.
@@ -79,6 +83,7 @@ class WireFloor {
 struct OwnOptions {
   std::vector<std::string> modes = {"busy", "adaptive"};
   std::string device = "auto";
+  bool floor_only = false;
   bool points_only = false;
 };
 
@@ -176,20 +181,18 @@ absl::Status MeasureIdle(BenchClient& client) {
   return absl::OkStatus();
 }
 
-absl::Status MeasureMode(ExecutorMode mode, const Options& options, const OwnOptions& own,
-                         Report& report) {
-  absl::StatusOr<TwoCores> cores = ChooseTwoCores();
-  if (!cores.ok()) return cores.status();
+absl::Status MeasureMode(ExecutorMode mode, const TwoCores& cores, const Options& options,
+                         const OwnOptions& own, Report& report) {
   absl::StatusOr<WireFloor> floor = WireFloor::Create(own.device);
   if (!floor.ok()) return floor.status();
   absl::StatusOr<ServerProcess> server = ServerProcess::Start("rpc_bench", [&](const Ready& ready) {
     return RunBenchServer(
-        {.mode = mode, .core = cores->server, .device = own.device}, [&] { return floor->Serve(); },
+        {.mode = mode, .core = cores.server, .device = own.device}, [&] { return floor->Serve(); },
         ready);
   });
   if (!server.ok()) return server.status();
   absl::StatusOr<std::unique_ptr<BenchClient>> client =
-      BenchClient::Connect(server->address(), mode, cores->client, own.device);
+      BenchClient::Connect(server->address(), mode, cores.client, own.device);
   if (!client.ok()) return client.status();
   for (int size : options.sizes) {
     for (int outstanding : options.outstanding) {
@@ -206,6 +209,19 @@ absl::Status MeasureMode(ExecutorMode mode, const Options& options, const OwnOpt
   return CountAllocations(**client, false);
 }
 
+absl::Status Measure(const std::vector<ExecutorMode>& modes, const Options& options,
+                     const OwnOptions& own, Report& report) {
+  absl::StatusOr<TwoCores> cores = ChooseTwoCores();
+  if (!cores.ok()) return cores.status();
+  for (const ExecutorMode mode : modes) {
+    if (own.floor_only) break;
+    absl::Status status = MeasureMode(mode, *cores, options, own, report);
+    if (!status.ok()) return status;
+  }
+  if (!RunsOverTcp(own.device)) return absl::OkStatus();
+  return ReportTcpMessages(*cores, options, report);
+}
+
 int Main(int argc, char** argv) {
   std::vector<std::string> rest;
   absl::StatusOr<Options> options = ParseOptions(argc, argv, rest);
@@ -216,7 +232,9 @@ int Main(int argc, char** argv) {
     if (rest[i] == "--help") {
       return fmt::print("{}{}{}", kHelp, kOptionsHelp, kOwnOptionsHelp), 0;
     }
-    if (rest[i] == "--points-only") {
+    if (rest[i] == "--floor-only") {
+      own.floor_only = true;
+    } else if (rest[i] == "--points-only") {
       own.points_only = true;
     } else if (rest[i] == "--device" && i + 1 < rest.size()) {
       own.device = rest[++i];
@@ -226,16 +244,21 @@ int Main(int argc, char** argv) {
       return fmt::print(stderr, "rpc_bench: unknown argument '{}'; see --help\n", rest[i]), 2;
     }
   }
+  if (own.floor_only && !RunsOverTcp(own.device)) {
+    return fmt::print(stderr, "rpc_bench: --floor-only is for --device soft:tcp\n"), 2;
+  }
   absl::StatusOr<Report> report = Report::Open(options->json);
   if (!report.ok())
     return fmt::print(stderr, "rpc_bench: {}\n", std::string(report.status().message())), 2;
+  std::vector<ExecutorMode> modes;
   for (const std::string& name : own.modes) {
     const absl::StatusOr<ExecutorMode> mode = ParseMode(name);
     if (!mode.ok())
       return fmt::print(stderr, "rpc_bench: {}\n", std::string(mode.status().message())), 2;
-    absl::Status status = MeasureMode(*mode, *options, own, *report);
-    if (!status.ok()) return fmt::print(stderr, "rpc_bench: {}\n", status.ToString()), 1;
+    modes.push_back(*mode);
   }
+  absl::Status status = Measure(modes, *options, own, *report);
+  if (!status.ok()) return fmt::print(stderr, "rpc_bench: {}\n", status.ToString()), 1;
   return 0;
 }
 

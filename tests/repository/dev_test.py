@@ -441,6 +441,13 @@ class BenchPeersTest(unittest.TestCase):
         self.assertEqual(["stream", "stream by gRPC"], list(parts))
         self.assertEqual(["grpc_stream_bench"], parts["stream by gRPC"])
 
+    def test_a_floor_alone_is_run_without_peers(self):
+        options = bench.arguments(["--only", "rpc,payload", "--device", "soft:tcp", "--floor-only"])
+        with (contextlib.redirect_stdout(io.StringIO()),
+              mock.patch.object(bench, "build_with_grpc", self.fail),
+              mock.patch.object(bench, "command_of", lambda name, directory: ["true"])):
+            self.assertEqual(0, bench.run(options, pathlib.Path("/bin"), options.rest, None))
+
     def test_a_peer_that_is_not_installed_is_left_out_by_name(self):
         options = bench.arguments(["--only", "stream"])
         with (contextlib.redirect_stdout(io.StringIO()) as said,

@@ -2,6 +2,7 @@
 """Builds the benchmarks, optimised, and runs them one after the other."""
 
 import argparse
+import itertools
 import os
 import pathlib
 import shutil
@@ -284,7 +285,10 @@ def run(options, directory, passed_on, rows):
     failed = []
     for name in options.only:
         print(f"== {name}: {BENCHMARKS[name][0]}", flush=True)
-        for part, command in commands_of(name, directory, options.device):
+        # Peers come behind the benchmark itself, and have no floor of their own.
+        parts = itertools.islice(commands_of(name, directory, options.device),
+                                 1 if "--floor-only" in passed_on else None)
+        for part, command in parts:
             is_peer = part != name or BENCHMARKS[name][1] is None
             words = common_options(passed_on) if is_peer else passed_on
             status = subprocess.run([*command, *words], check=False).returncode \

@@ -28,7 +28,7 @@ def arguments():
         epilog="environment:\n"
                "  VERBENA_SOFT_DEVICES  number of devices, soft0 and so on (default 2)\n"
                "  VERBENA_SOFT_ADDRESS  an IP address of this host, or auto: reaches other hosts over TCP\n"
-               "  VERBENA_SOFT_VERBOSE  1: each call that fails prints why\n"
+               "  VERBENA_SOFT_VERBOSE  1: if the device refuses a call, its reason is printed\n"
                "  VERBENA_SOFT_LIBRARY  a libverbena_soft.so to use instead of building one\n"
                "  VERBENA_PYVERBS_TESTS directory that holds pyverbs' tests/, instead of downloading them\n"
                "docs/soft_device.md has the others, and what soft devices refuse.\n\n"

@@ -139,10 +139,8 @@ absl::StatusOr<CopySample> AddSlice(Pair& pair, const CopySlice& slice, TcpWay w
 absl::Status ReportPayloadPoint(Pair& pair, const CopySlice& slice, double seconds,
                                 Report& report) {
   const std::vector<Way> ways = pair.Possible(kPayloadWays, slice);
-  std::vector<PayloadPoint> points;
-  for (std::size_t i = 0; i < ways.size(); ++i) {
-    points.emplace_back(slice.direction, slice.size, slice.outstanding);
-  }
+  std::vector<PayloadPoint> points(ways.size(),
+                                   PayloadPoint(slice.direction, slice.size, slice.outstanding));
   const int rounds = Rounds(seconds, ways.size());
   for (int round = -1; round < rounds; ++round) {  // the first one warms up
     for (std::size_t i = 0; i < ways.size(); ++i) {

@@ -1,4 +1,4 @@
-// TcpArea: the words that both processes of a TcpFloor share, and one slice's view of them.
+// TcpArea: the words that both processes of a floor over TCP share, and one slice's view of them.
 
 #ifndef VERBENA_BENCHMARKS_FLOOR_TCP_AREA_H_
 #define VERBENA_BENCHMARKS_FLOOR_TCP_AREA_H_
@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "benchmarks/floor/patience.h"
+#include "absl/status/statusor.h"
 #include "verbena/benchmarks/floor/copy_floor.h"
 #include "verbena/benchmarks/floor/tcp_floor.h"
 
@@ -15,6 +15,10 @@ namespace verbena::benchmarks::internal {
 
 // Slices are numbered from 1, as in a CopyFloor.
 struct TcpArea {
+  // Memory that processes forked from this one share; unmapped by Unmap(). UNAVAILABLE.
+  static absl::StatusOr<TcpArea*> Map();
+  static void Unmap(TcpArea* area);
+
   alignas(128) std::atomic<std::uint32_t> ready;
   alignas(128) std::atomic<std::uint32_t> begun;
   bool echo;  // the slice's kind; written before `begun`, as are the next two
@@ -27,7 +31,11 @@ struct TcpArea {
 // How the two sides of one slice wait for each other.
 class SliceWords {
  public:
-  SliceWords(TcpArea& area, std::uint32_t number) : area_(area), number_(number) {}
+  // The server's: waits for the next slice; `area` then holds its parameters. DEADLINE_EXCEEDED.
+  static absl::StatusOr<SliceWords> AwaitNext(TcpArea& area);
+  // The client's: waits for the server, and begins a slice with these parameters.
+  static absl::StatusOr<SliceWords> Begin(TcpArea& area, bool echo, TcpWay way,
+                                          const CopySlice& slice);
 
   // The server's: its memory is there, and it looks at the connection from now on.
   void SetUp() const { area_.set_up.store(number_, std::memory_order_release); }
@@ -35,19 +43,14 @@ class SliceWords {
   bool ended() const { return area_.ended.load(std::memory_order_acquire) == number_; }
 
   // The client's: waits for SetUp(), so that no call pays for it.
-  absl::Status AwaitSetUp() const {
-    Patience patience;
-    while (area_.set_up.load(std::memory_order_acquire) != number_) {
-      if (!patience.Spin()) {
-        return absl::DeadlineExceededError("the floor's server has not set up its slice");
-      }
-    }
-    return absl::OkStatus();
-  }
+  absl::Status AwaitSetUp() const;
+  void End() const { area_.ended.store(number_, std::memory_order_release); }
 
  private:
+  SliceWords(TcpArea& area, std::uint32_t number) : area_(area), number_(number) {}
+
   TcpArea& area_;
-  const std::uint32_t number_;
+  std::uint32_t number_;
 };
 
 }  // namespace verbena::benchmarks::internal

@@ -1,36 +1,30 @@
-// UringSocket: a connected TCP socket that is read and written through an io_uring of its own. The
-// ring is polled, and nobody sleeps in it.
-//
-// The ring is as fast as rings for one thread are: SINGLE_ISSUER and DEFER_TASKRUN, the socket and
-// the ring itself registered. The thread that creates it uses it and destroys it. The socket is the
-// caller's, and outlives it.
+// UringSocket: a connected TCP socket that is read and written through a PolledRing of its own. The
+// socket is the caller's, and outlives it. One thread.
 
 #ifndef VERBENA_BENCHMARKS_FLOOR_URING_SOCKET_H_
 #define VERBENA_BENCHMARKS_FLOOR_URING_SOCKET_H_
-
-#include <liburing.h>
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "benchmarks/floor/polled_ring.h"
 
 namespace verbena::benchmarks::internal {
 
 class UringSocket {
  public:
   // Sends from `registered`, unless it is empty, are SEND_ZC with this registered buffer; it
-  // outlives the UringSocket. PERMISSION_DENIED if io_uring is forbidden, UNIMPLEMENTED if the
-  // kernel lacks a feature, RESOURCE_EXHAUSTED if it may not lock the memory.
+  // outlives the UringSocket. Errors of PolledRing::Create().
   static absl::StatusOr<std::unique_ptr<UringSocket>> Create(int fd,
                                                              std::span<char> registered = {});
   UringSocket(const UringSocket&) = delete;
   UringSocket& operator=(const UringSocket&) = delete;
-  ~UringSocket();
+  ~UringSocket() { Stop(); }
 
   // Begins a SEND, or SEND_ZC, if none is under way. Returns its bytes once it is complete, until
   // then 0; the caller asks again with the same bytes, and keeps them. UNAVAILABLE if the
@@ -51,7 +45,6 @@ class UringSocket {
 
  private:
   static constexpr unsigned kBuffers = 32;
-  static constexpr std::size_t kBufferBytes = 65536;
 
   // One that the kernel has, or that is complete and not reported to the caller.
   struct Operation {
@@ -66,24 +59,18 @@ class UringSocket {
     std::size_t bytes;
   };
 
-  explicit UringSocket(std::span<char> registered) : registered_(registered) {}
-  absl::Status Open(int fd);
-  absl::Status ProvideBuffers();
-  void Provide(unsigned buffer);
-  // Hands the kernel what was begun, and takes what is complete, without waiting.
+  UringSocket(std::unique_ptr<PolledRing> ring, std::span<char> registered)
+      : registered_(registered), ring_(std::move(ring)) {}
   void Poll();
   void OnCompletion(const io_uring_cqe& completion);
   // Ends `operation` if it is complete, and returns its bytes; 0 otherwise.
   static absl::StatusOr<std::size_t> TakeResult(Operation& operation);
 
   const std::span<char> registered_;
-  io_uring ring_ = {};
-  bool open_ = false;
+  const std::unique_ptr<PolledRing> ring_;
   Operation send_;
   Operation receive_;
   std::size_t held_ = 0;
-  io_uring_buf_ring* provided_ = nullptr;
-  std::unique_ptr<char[]> buffers_;
   std::array<Arrival, kBuffers> arrivals_ = {};  // a ring: each holds a buffer
   std::uint64_t arrived_ = 0;
   std::uint64_t taken_ = 0;

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "verbena/benchmarks/floor/floor.h"
 #include "verbena/benchmarks/floor/payload_table.h"
+#include "verbena/benchmarks/floor/tcp_fan.h"
 #include "verbena/benchmarks/floor/tcp_floor.h"
 #include "verbena/benchmarks/harness/cpu_time.h"
 #include "verbena/benchmarks/harness/median.h"
@@ -20,6 +21,10 @@
 
 namespace verbena::benchmarks {
 namespace {
+
+// Busy connections of a fan.
+constexpr int kFewConnections = 16;
+constexpr int kManyConnections = 64;
 
 // Short, so that whatever disturbs the machine disturbs all ways alike.
 constexpr int kSliceMs = 50;
@@ -32,23 +37,28 @@ struct Way {
 
 constexpr Way kMessageWays[] = {{TcpWay::kSockets, "tcp_socket", ""},
                                 {TcpWay::kUring, "tcp_uring", ""}};
+constexpr Way kFanWays[] = {{TcpWay::kSockets, "fan_socket", ""},
+                            {TcpWay::kUring, "fan_uring", ""}};
 constexpr Way kPayloadWays[] = {{TcpWay::kSockets, "tcp_socket", ""},
                                 {TcpWay::kUring, "tcp_uring", ""},
                                 {TcpWay::kUringMultishot, "tcp_uring", "_multi"},
                                 {TcpWay::kUringZeroCopy, "tcp_uring", "_zc"}};
 
-// The client's side, and the server's process.
+// The client's side, and the server's process. `Floor` is a TcpFloor or a TcpFan.
+template <typename Floor>
 class Pair {
  public:
-  static absl::StatusOr<Pair> Start(const TwoCores& cores) {
-    absl::StatusOr<TcpFloor> floor = TcpFloor::Create();
+  using Serve = absl::Status (*)(Floor& floor);
+
+  static absl::StatusOr<Pair> Start(const TwoCores& cores, absl::StatusOr<Floor> floor,
+                                    Serve serve) {
     if (!floor.ok()) return floor.status();
     absl::StatusOr<ServerProcess> server =
         ServerProcess::Start("tcp floor", [&](const Ready& ready) {
           if (absl::Status status = PinToCore(cores.server); !status.ok()) return status;
           ready("none");
           while (true) {
-            if (absl::Status status = ServeTcpSlice(*floor); !status.ok()) return status;
+            if (absl::Status status = serve(*floor); !status.ok()) return status;
           }
         });
     if (!server.ok()) return server.status();
@@ -71,14 +81,13 @@ class Pair {
     return possible;
   }
 
-  TcpFloor& floor() { return floor_; }
+  Floor& floor() { return floor_; }
   pid_t server() const { return server_.pid(); }
 
  private:
-  Pair(TcpFloor floor, ServerProcess server)
-      : floor_(std::move(floor)), server_(std::move(server)) {}
+  Pair(Floor floor, ServerProcess server) : floor_(std::move(floor)), server_(std::move(server)) {}
 
-  TcpFloor floor_;
+  Floor floor_;
   ServerProcess server_;
   std::set<std::string> said_;
 };
@@ -92,14 +101,15 @@ struct Messages {
   std::vector<double> p50, p99, rate;
 };
 
-absl::Status ReportMessagePoint(Pair& pair, const FloorSlice& slice, double seconds,
-                                Report& report) {
-  const std::vector<Way> ways = pair.Possible(kMessageWays, {});
+// `run(way)` runs one slice.
+template <typename RunSlice>
+absl::Status ReportMessagePoint(const std::vector<Way>& ways, const FloorSlice& slice,
+                                double seconds, Report& report, RunSlice run) {
   std::vector<Messages> samples(ways.size());
   const int rounds = Rounds(seconds, ways.size());
   for (int round = -1; round < rounds; ++round) {  // the first one warms up
     for (std::size_t i = 0; i < ways.size(); ++i) {
-      absl::StatusOr<FloorSample> sample = RunTcpSlice(pair.floor(), slice, ways[i].way);
+      absl::StatusOr<FloorSample> sample = run(ways[i].way);
       if (!sample.ok()) return sample.status();
       if (round < 0) continue;
       samples[i].p50.push_back(sample->p50_ns);
@@ -121,7 +131,7 @@ absl::Status ReportMessagePoint(Pair& pair, const FloorSlice& slice, double seco
   return absl::OkStatus();
 }
 
-absl::StatusOr<CopySample> AddSlice(Pair& pair, const CopySlice& slice, TcpWay way,
+absl::StatusOr<CopySample> AddSlice(Pair<TcpFloor>& pair, const CopySlice& slice, TcpWay way,
                                     PayloadPoint* point) {
   const std::uint64_t client_cpu = CpuNanoseconds();
   const std::uint64_t server_cpu = CpuNanoseconds(pair.server());
@@ -136,7 +146,7 @@ absl::StatusOr<CopySample> AddSlice(Pair& pair, const CopySlice& slice, TcpWay w
   return sample;
 }
 
-absl::Status ReportPayloadPoint(Pair& pair, const CopySlice& slice, double seconds,
+absl::Status ReportPayloadPoint(Pair<TcpFloor>& pair, const CopySlice& slice, double seconds,
                                 Report& report) {
   const std::vector<Way> ways = pair.Possible(kPayloadWays, slice);
   std::vector<PayloadPoint> points(ways.size(),
@@ -160,12 +170,34 @@ absl::Status ReportPayloadPoint(Pair& pair, const CopySlice& slice, double secon
 }  // namespace
 
 absl::Status ReportTcpMessages(const TwoCores& cores, const Options& options, Report& report) {
-  absl::StatusOr<Pair> pair = Pair::Start(cores);
+  absl::StatusOr<Pair<TcpFloor>> pair =
+      Pair<TcpFloor>::Start(cores, TcpFloor::Create(), &ServeTcpSlice);
   if (!pair.ok()) return pair.status();
+  const std::vector<Way> ways = pair->Possible(kMessageWays, {});
   for (const int size : options.sizes) {
     for (const int outstanding : options.outstanding) {
       const FloorSlice slice{.size = size, .outstanding = outstanding, .duration_ms = kSliceMs};
-      absl::Status status = ReportMessagePoint(*pair, slice, options.seconds, report);
+      absl::Status status =
+          ReportMessagePoint(ways, slice, options.seconds, report,
+                             [&](TcpWay way) { return RunTcpSlice(pair->floor(), slice, way); });
+      if (!status.ok()) return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReportTcpFan(const TwoCores& cores, const Options& options, Report& report) {
+  absl::StatusOr<Pair<TcpFan>> pair =
+      Pair<TcpFan>::Start(cores, TcpFan::Create(kManyConnections), &ServeTcpFanSlice);
+  if (!pair.ok()) return pair.status();
+  const std::vector<Way> ways = pair->Possible(kFanWays, {});
+  for (const int size : options.sizes) {
+    if (size > TcpFan::kMaxSize) continue;
+    for (const int connections : {kFewConnections, kManyConnections}) {
+      const FloorSlice slice{.size = size, .outstanding = connections, .duration_ms = kSliceMs};
+      absl::Status status =
+          ReportMessagePoint(ways, slice, options.seconds, report,
+                             [&](TcpWay way) { return RunTcpFanSlice(pair->floor(), slice, way); });
       if (!status.ok()) return status;
     }
   }
@@ -174,7 +206,8 @@ absl::Status ReportTcpMessages(const TwoCores& cores, const Options& options, Re
 
 absl::Status ReportTcpPayloads(const TwoCores& cores, const Options& options,
                                const std::vector<CopyDirection>& directions, Report& report) {
-  absl::StatusOr<Pair> pair = Pair::Start(cores);
+  absl::StatusOr<Pair<TcpFloor>> pair =
+      Pair<TcpFloor>::Start(cores, TcpFloor::Create(), &ServeTcpSlice);
   if (!pair.ok()) return pair.status();
   for (const CopyDirection direction : directions) {
     for (const int size : options.sizes) {

@@ -5,8 +5,8 @@
 // Slices of all ways alternate between two processes on two cores. A row's floor is system calls. A
 // way that this machine forbids is left out, and the output says why.
 //
-// Both functions fork, so call them while this process has no threads. They leave the calling
-// thread on the client's core. They fail as TcpFloor and ServerProcess do.
+// All functions fork, so call them while this process has no threads. They leave the calling
+// thread on the client's core. They fail as their floors and ServerProcess do.
 
 #ifndef VERBENA_BENCHMARKS_FLOOR_TCP_TABLE_H_
 #define VERBENA_BENCHMARKS_FLOOR_TCP_TABLE_H_
@@ -23,6 +23,10 @@ namespace verbena::benchmarks {
 
 // Messages there and back: rows `tcp_socket` and `tcp_uring` for each size and number outstanding.
 absl::Status ReportTcpMessages(const TwoCores& cores, const Options& options, Report& report);
+
+// The same on 16 and on 64 connections, with one message on each at a time: rows `fan_socket` and
+// `fan_uring` for each size of up to 4096 bytes, whose number outstanding is that of connections.
+absl::Status ReportTcpFan(const TwoCores& cores, const Options& options, Report& report);
 
 // Payloads: rows `tcp_socket_read`, `tcp_uring_read` (RECV to the place), `tcp_uring_read_multi`
 // (multishot RECV, then a copy) and `tcp_uring_read_zc` (SEND_ZC), and the same with `_write`.

@@ -219,7 +219,8 @@ absl::Status Measure(const std::vector<ExecutorMode>& modes, const Options& opti
     if (!status.ok()) return status;
   }
   if (!RunsOverTcp(own.device)) return absl::OkStatus();
-  return ReportTcpMessages(*cores, options, report);
+  absl::Status status = ReportTcpMessages(*cores, options, report);
+  return status.ok() ? ReportTcpFan(*cores, options, report) : status;
 }
 
 int Main(int argc, char** argv) {

@@ -72,6 +72,11 @@ class TcpTableTest : public testing::Test {
       return ReportTcpMessages(cores_, OnePoint(/*size=*/32, /*outstanding=*/1), report);
     });
   }
+  std::vector<std::string> FanRows() {
+    return Rows([&](Report& report) {
+      return ReportTcpFan(cores_, OnePoint(/*size=*/32, /*outstanding=*/1), report);
+    });
+  }
   std::vector<std::string> PayloadRows() {
     return Rows([&](Report& report) {
       return ReportTcpPayloads(cores_, OnePoint(/*size=*/4096, /*outstanding=*/2),
@@ -98,6 +103,16 @@ TEST_F(TcpTableTest, MessagesHaveARowForEachWay) {
   EXPECT_THAT(rows[0], HasSubstr(R"("ratio_to_floor":1)"));
 }
 
+TEST_F(TcpTableTest, ManyConnectionsHaveARowForEachWay) {
+  if (!HasUring()) GTEST_SKIP() << "io_uring is forbidden here";
+  const std::vector<std::string> rows = FanRows();
+  EXPECT_THAT(rows, ElementsAre(Named("fan_socket"), Named("fan_uring"), Named("fan_socket"),
+                                Named("fan_uring")));
+  EXPECT_THAT(rows, Each(Not(HasSubstr("null"))));
+  EXPECT_THAT(rows[1], HasSubstr(R"("size":32,"outstanding":16)"));
+  EXPECT_THAT(rows[3], HasSubstr(R"("size":32,"outstanding":64)"));
+}
+
 TEST_F(TcpTableTest, PayloadsHaveARowForEachWayAndDirection) {
   if (!HasUring()) GTEST_SKIP() << "io_uring is forbidden here";
   const std::vector<std::string> rows = PayloadRows();
@@ -113,9 +128,11 @@ TEST_F(TcpTableTest, WithoutIoUringTheRowsOfSystemCallsAreLeft) {
   WithForbidden(SYS_io_uring_setup, EPERM, [&] {
     testing::internal::CaptureStdout();
     EXPECT_THAT(MessageRows(), ElementsAre(Named("tcp_socket")));
+    EXPECT_THAT(FanRows(), ElementsAre(Named("fan_socket"), Named("fan_socket")));
     EXPECT_THAT(PayloadRows(), ElementsAre(Named("tcp_socket_read"), Named("tcp_socket_write")));
     const std::string said = testing::internal::GetCapturedStdout();
     EXPECT_THAT(said, HasSubstr("tcp_uring is left out: PERMISSION_DENIED: io_uring_queue_init"));
+    EXPECT_THAT(said, HasSubstr("fan_uring is left out: PERMISSION_DENIED"));
     EXPECT_THAT(said, HasSubstr("tcp_uring_zc is left out: PERMISSION_DENIED"));
   });
 }

@@ -66,7 +66,7 @@ class Pair {
     return Pair(*std::move(floor), *std::move(server));
   }
 
-  // Those of `ways` that can run `slice` here. Says once why another one cannot.
+  // Returns the `ways` that can run `slice` here. Says once why another one cannot.
   template <std::size_t kCount>
   std::vector<Way> Possible(const Way (&ways)[kCount], const CopySlice& slice) {
     std::vector<Way> possible;

@@ -105,7 +105,7 @@ absl::StatusOr<std::size_t> UringSocket::Receive(char* data, std::size_t bytes) 
 absl::StatusOr<std::span<const char>> UringSocket::Next() {
   if (std::exchange(lent_, false)) ring_->Provide(arrivals_[(taken_ - 1) % kBuffers].buffer);
   if (taken_ == arrived_) {
-    // It has ended: for want of buffers, or for good.
+    // The RECV has ended: for want of buffers, or for good.
     absl::StatusOr<std::size_t> ended = TakeResult(receive_);
     if (!ended.ok()) return ended.status();
     if (!receive_.begun) {

@@ -54,7 +54,7 @@ std::vector<TcpWay> WaysOfThisKernel() {
 }
 
 TEST(TcpFloorTest, SlicesOfEachKindCrossProcessesOneBehindTheOther) {
-  // Those of 1000 bytes do not end where buffers of 64 KiB do.
+  // Messages of 1000 bytes do not end where buffers of 64 KiB do.
   const FloorSlice messages[] = {{.size = 32, .outstanding = 1, .duration_ms = 5},
                                  {.size = 1, .outstanding = 512, .duration_ms = 5},
                                  {.size = 1000, .outstanding = 512, .duration_ms = 5}};

@@ -56,6 +56,13 @@ enum class PlantedFault {
   kProgressBeforeRefusal,       // a target says that it consumed a request before it refuses it
   kBlockedSocketForgotten,      // what a full socket did not take is never sent
   kFailedDialEndsSession,       // a peer that cannot be dialed gets no time to dial itself
+  kSourceTakesAll,              // one host takes all peers, connections or memory of a device
+  kLaneBytesUncounted,          // rings take memory without end
+  kOldestMakesWay,              // a host that opens many sockets pushes out those of others
+  kForeignGidTaken,             // a device is taken for the one whose address it claims
+  kUnansweredResolveWaits,      // a queue pair waits for ever for a peer that answers nothing
+  kSquatterStays,               // who takes a name first keeps it from the device that has it
+  kClosedLanesLogged,           // a peer fills the log by connections that it breaks
   // connect, control verbs
   kServerSendsBeforeReady,    // a server sends to a queue pair whose owner has not said Ready
   kControlOrderLost,          // a control job overtakes another of its queue pair

@@ -3,14 +3,26 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <string>
 #include <utility>
 
-#include "verbena/transport/log/log.h"
+#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/log/throttled_log.h"
 #include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/lane_pair.h"
 #include "verbena/transport/soft/queue_pair.h"
 
 namespace verbena::internal::soft {
+namespace {
+
+// A peer can have it written as often as it likes.
+void LogCorruptRing(const char* what) {
+  static ThrottledLog& log = *new ThrottledLog({});
+  log.Write(LogLevel::kError, Clock::Real().Now(),
+            std::string("soft device: a peer corrupted its ring; ") + what);
+}
+
+}  // namespace
 
 OutLane::OutLane(CompletionQueue& send_cq, std::shared_ptr<Peer> peer, uint64_t remote_cq,
                  uint64_t id, std::shared_ptr<LaneMemory> memory, std::shared_ptr<LanePair> pair)
@@ -72,7 +84,7 @@ void OutLane::Harvest(CompletionWriter& writer) {
   // First: a target tells what it consumed before it closes.
   const bool closed = header().target_closed.load(std::memory_order_acquire) != 0;
   if (!TakeProgress(writer)) {
-    Log(LogLevel::kError, "soft device: a peer corrupted its ring; its queue pairs fail");
+    LogCorruptRing("its queue pairs fail");
     Fail(writer);
   } else if (closed) {
     Fail(writer);
@@ -282,7 +294,7 @@ void InLane::Break() {
   broken_ = true;
   pending_read_.active = false;
   if (pair_ != nullptr) pair_->Touch();
-  Log(LogLevel::kError, "soft device: a peer corrupted its ring; nothing more is read from it");
+  LogCorruptRing("nothing more is read from it");
 }
 
 }  // namespace verbena::internal::soft

@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <string>
 #include <utility>
 
 #include "fmt/format.h"
+#include "verbena/transport/coro/clock.h"
 #include "verbena/transport/device/verbs_status.h"
-#include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
+#include "verbena/transport/log/throttled_log.h"
 #include "verbena/transport/soft/completion_queue.h"
 
 namespace verbena::internal::soft {
@@ -22,6 +24,15 @@ constexpr size_t kLookedAt = 4;
 constexpr int kEventsPerTurn = 32;
 // Bytes that one recvmsg takes beyond the lines that were announced.
 constexpr size_t kStagingBytes = 16384;
+
+// A peer can have it written as often as it likes.
+void LogClosed(const LanePair& pair) {
+  static ThrottledLog& log = *new ThrottledLog({});
+  const std::string text = fmt::format("soft device: a connection to {} is closed: {}",
+                                       AddressText(pair.peer()->address()), pair.reason());
+  if (VERBENA_MUTANT(kClosedLanesLogged)) Log(LogLevel::kInfo, text);
+  log.Write(LogLevel::kInfo, Clock::Real().Now(), text);
+}
 
 }  // namespace
 
@@ -129,8 +140,7 @@ void LanePairs::CloseOne(LanePair& pair, CompletionWriter& writer) {
   shutdown(closing->fd(), SHUT_RDWR);
   closing->socket_ = UniqueFd();
   closing->closed_.store(true, std::memory_order_release);
-  Log(LogLevel::kInfo, fmt::format("soft device: a connection to {} is closed: {}",
-                                   AddressText(closing->peer()->address()), closing->reason()));
+  LogClosed(*closing);
   if (closing->in_lane() != nullptr) closing->in_lane()->Orphan();
   if (closing->out_lane() != nullptr && !VERBENA_MUTANT(kLostPairLeavesQps)) {
     closing->out_lane()->Lose(writer);

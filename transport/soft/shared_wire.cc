@@ -11,7 +11,6 @@
 #include "fmt/format.h"
 #include "verbena/transport/coro/status_macros.h"
 #include "verbena/transport/device/verbs_status.h"
-#include "verbena/transport/log/log.h"
 #include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/rnic.h"
 
@@ -52,6 +51,7 @@ void SharedWire::CloseLane(const DeviceAddress& address, uint64_t lane) {
 
 bool SharedWire::Serve(TimePoint now) {
   if (!epoll_) return false;
+  now_ = now;
   TakeRequests();
   if (now >= retry()) AcceptSome(now);
   epoll_event events[32];
@@ -130,9 +130,9 @@ void SharedWire::StartRequest(const ConnectRequest& request) {
   if (connection == nullptr) {
     auto socket = ControlSocket::Connect(request.address);
     if (!socket.ok()) {
-      Log(LogLevel::kInfo,
-          fmt::format("{}: no soft device of this host answers under {}: {}", rnic_.name(),
-                      AddressText(request.address), socket.status().ToString()));
+      log_.Write(LogLevel::kInfo, now_,
+                 fmt::format("{}: no soft device of this host answers under {}: {}", rnic_.name(),
+                             AddressText(request.address), socket.status().ToString()));
       rnic_.ConnectByTcp(request);
       return;
     }
@@ -361,13 +361,15 @@ void SharedWire::End(Connection& connection, const absl::Status& reason) {
     epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.socket->pid_fd(), nullptr);
   }
   if (connection.peer != nullptr) {
-    Log(LogLevel::kInfo,
+    log_.Write(
+        LogLevel::kInfo, now_,
         fmt::format("{}: the soft device {} of process {} is lost: {}", rnic_.name(),
                     AddressText(connection.address), connection.socket->pid(), reason.ToString()));
     rnic_.LosePeer(*connection.peer);
   } else {
-    Log(LogLevel::kWarning, fmt::format("{} gives up on process {}: {}", rnic_.name(),
-                                        connection.socket->pid(), reason.ToString()));
+    log_.Write(LogLevel::kWarning, now_,
+               fmt::format("{} gives up on process {}: {}", rnic_.name(), connection.socket->pid(),
+                           reason.ToString()));
   }
   for (const ConnectRequest& request : connection.unsent) {
     // The process never introduced itself: perhaps it is another user's.

@@ -20,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "verbena/transport/coro/clock.h"
+#include "verbena/transport/log/throttled_log.h"
 #include "verbena/transport/soft/arenas.h"
 #include "verbena/transport/soft/connect_request.h"
 #include "verbena/transport/soft/control_listener.h"
@@ -95,6 +96,8 @@ class SharedWire {
   Rnic& rnic_;
   UniqueFd epoll_;
   std::unique_ptr<ControlListener> listener_;
+  TimePoint now_{};
+  ThrottledLog log_{{}};  // of peers that come, go and fail
   uint64_t next_request_ = 1;
   std::vector<std::unique_ptr<Connection>> connections_;
 

@@ -5,11 +5,15 @@
 
 namespace verbena::internal::soft {
 
-bool InLanes::Add(std::unique_ptr<InLane> lane) {
+void InLanes::Sweep() {
   for (size_t slot = 0; slot < lanes_.size(); ++slot) {
     InLane* old = lanes_[slot].get();
     if (old != nullptr && old->finished() && !old->listed()) Remove(slot);
   }
+}
+
+bool InLanes::Add(std::unique_ptr<InLane> lane) {
+  Sweep();
   size_t slot =
       static_cast<size_t>(std::find(lanes_.begin(), lanes_.end(), nullptr) - lanes_.begin());
   if (slot == kMaxLanes) return false;

@@ -28,6 +28,8 @@ class InLanes {
 
   // False when the CQ has as many lanes as it may. Lanes that have nothing more to give make way.
   bool Add(std::unique_ptr<InLane> lane);
+  // Forgets lanes that have nothing more to give.
+  void Sweep();
   // Tells the initiators that nothing will be consumed any more, and forgets the lanes.
   void CloseAll();
 

@@ -63,8 +63,10 @@ inline size_t BytesOf(const LaneGeometry& geometry) {
 // Shared by both halves of a lane in one process; each process has its own over one memfd.
 class LaneMemory {
  public:
-  LaneMemory(SharedRegion region, LaneGeometry geometry)
-      : region_(std::move(region)), geometry_(geometry) {}
+  // `share` is what it counts in (tcp_shares.h), or null.
+  LaneMemory(SharedRegion region, LaneGeometry geometry,
+             std::shared_ptr<const void> share = nullptr)
+      : region_(std::move(region)), geometry_(geometry), share_(std::move(share)) {}
 
   LaneHeader& header() const { return *reinterpret_cast<LaneHeader*>(region_.data()); }
   RingLine* requests() const {
@@ -77,6 +79,7 @@ class LaneMemory {
  private:
   SharedRegion region_;
   LaneGeometry geometry_;
+  std::shared_ptr<const void> share_;
 };
 
 // A queue pair's place among those of its lane that wait for the target's progress.

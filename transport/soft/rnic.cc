@@ -15,6 +15,7 @@
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/local_devices.h"
+#include "verbena/transport/soft/tcp_source.h"
 
 namespace verbena::internal::soft {
 namespace {
@@ -83,7 +84,9 @@ absl::StatusOr<std::shared_ptr<Rnic>> Rnic::Create(const SoftDeviceOptions& opti
     VERBENA_RETURN_IF_ERROR(rnic->wire_.Start());
   }
   if (options.tcp.has_value()) {
-    const bool from_own = !listener.everywhere;
+    // A host often has several IPv6 addresses, of which the kernel may choose another one.
+    const bool from_own = !listener.everywhere || (!IsIpv4Gid(listener.address.gid) &&
+                                                   !IsLoopbackGid(listener.address.gid));
     rnic->tcp_ = std::make_unique<TcpWire>(*rnic, std::move(listener),
                                            /*dial_from_own_address=*/from_own);
     VERBENA_RETURN_IF_ERROR(rnic->tcp_->Start());
@@ -116,6 +119,11 @@ absl::Status Rnic::CheckOptions(const SoftDeviceOptions& options) {
     return absl::InvalidArgumentError(fmt::format("a silence_limit of {} s: from 1 to {}",
                                                   options.tcp->silence_limit.count(),
                                                   kLongest.count()));
+  }
+  constexpr size_t kLeastLaneBytes = size_t{1} << 20;
+  if (options.tcp.has_value() && options.tcp->lane_bytes < kLeastLaneBytes) {
+    return absl::InvalidArgumentError(fmt::format("lane_bytes of {}: at least {} are needed",
+                                                  options.tcp->lane_bytes, kLeastLaneBytes));
   }
   return absl::OkStatus();
 }

@@ -149,13 +149,16 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   void RemoveLane(const Peer& peer, uint64_t id);
   bool HasCq(uint64_t id);
   // The connection `socket` is for the CQ `ours` and the peer's CQ `theirs`, whose lane has that
-  // geometry. `engine_epoll` watches it while nobody polls the CQ.
-  absl::StatusOr<std::shared_ptr<LanePair>> OpenLanePair(uint64_t ours, uint64_t theirs,
-                                                         std::shared_ptr<Peer> peer,
-                                                         UniqueFd socket,
-                                                         const LaneGeometry& geometry,
-                                                         int engine_epoll);
+  // geometry. `engine_epoll` watches it while nobody polls the CQ. Both lanes' memory holds
+  // `share`.
+  absl::StatusOr<std::shared_ptr<LanePair>> OpenLanePair(
+      uint64_t ours, uint64_t theirs, std::shared_ptr<Peer> peer, UniqueFd socket,
+      const LaneGeometry& geometry, std::shared_ptr<const void> share, int engine_epoll);
+  // Frees the memory of lanes that are over.
+  void SweepLanes();
   static absl::StatusOr<std::shared_ptr<Peer>> MakeTcpPeer(const DeviceAddress& address);
+  // Precondition: there is a TCP wire.
+  const TcpWireOptions& tcp_options() const { return *options_.tcp; }
   int silence_limit_seconds() const {
     return static_cast<int>(options_.tcp->silence_limit.count());
   }

@@ -329,16 +329,14 @@ absl::StatusOr<std::shared_ptr<Peer>> Rnic::MakeTcpPeer(const DeviceAddress& add
                 .keep_alive = controls});
 }
 
-absl::StatusOr<std::shared_ptr<LanePair>> Rnic::OpenLanePair(uint64_t ours, uint64_t theirs,
-                                                             std::shared_ptr<Peer> peer,
-                                                             UniqueFd socket,
-                                                             const LaneGeometry& geometry,
-                                                             int engine_epoll) {
+absl::StatusOr<std::shared_ptr<LanePair>> Rnic::OpenLanePair(
+    uint64_t ours, uint64_t theirs, std::shared_ptr<Peer> peer, UniqueFd socket,
+    const LaneGeometry& geometry, std::shared_ptr<const void> share, int engine_epoll) {
   std::shared_ptr<LaneMemory> memory[2];
   const LaneGeometry geometries[2] = {lane_geometry(), geometry};
   for (int i = 0; i < 2; ++i) {
     VERBENA_ASSIGN_OR_RETURN(SharedRegion region, SharedRegion::Anonymous(BytesOf(geometries[i])));
-    memory[i] = std::make_shared<LaneMemory>(std::move(region), geometries[i]);
+    memory[i] = std::make_shared<LaneMemory>(std::move(region), geometries[i], share);
   }
   auto pair = std::make_shared<LanePair>(std::move(socket), std::move(peer), theirs,
                                          std::move(memory[0]), std::move(memory[1]));
@@ -348,6 +346,15 @@ absl::StatusOr<std::shared_ptr<LanePair>> Rnic::OpenLanePair(uint64_t ours, uint
   std::lock_guard<SpinLock> cq_lock(cq->lock());
   VERBENA_RETURN_IF_ERROR(cq->AddPair(pair, next_lane_id_++, engine_epoll));
   return pair;
+}
+
+void Rnic::SweepLanes() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto& [_, cq] : cqs_) {
+    std::lock_guard<SpinLock> cq_lock(cq->lock());
+    cq->in_lanes().Sweep();
+    cq->SweepOutLanes();
+  }
 }
 
 CompletionQueue* Rnic::FindCq(uint64_t id) {

@@ -1,6 +1,8 @@
 #include "verbena/transport/soft/soft_device.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 #include <utility>
 
 #include "verbena/transport/coro/status_macros.h"
@@ -15,6 +17,10 @@ absl::StatusOr<std::unique_ptr<SoftDevice>> SoftDevice::Create(const SoftDeviceO
     VERBENA_RETURN_IF_ERROR(given.profile->Check());
   } else {
     VERBENA_ASSIGN_OR_RETURN(given.profile, SoftProfile::FromEnvironment());
+  }
+  if (given.tcp.has_value() && !given.tcp->any_source.has_value()) {
+    const char* any = std::getenv("VERBENA_SOFT_ANY_SOURCE");
+    given.tcp->any_source = any != nullptr && std::strcmp(any, "1") == 0;
   }
   // More than any device has is refused below; a profile lowers the number alone.
   if (given.max_queue_pairs <= SoftProfile().max_qp) {

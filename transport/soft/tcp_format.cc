@@ -62,7 +62,7 @@ absl::StatusOr<TcpGreeting> ParseGreeting(std::span<const std::byte, TcpGreeting
   }
   greeting.kind = static_cast<TcpGreeting::Kind>(kind);
   const auto verdict = Get<uint16_t>(&bytes[8]);
-  if (verdict > static_cast<uint16_t>(TcpGreeting::Verdict::kVersion)) {
+  if (verdict > static_cast<uint16_t>(TcpGreeting::Verdict::kAddress)) {
     return Invalid("a greeting's verdict", verdict);
   }
   greeting.verdict = static_cast<TcpGreeting::Verdict>(verdict);
@@ -84,6 +84,29 @@ absl::StatusOr<TcpGreeting> ParseGreeting(std::span<const std::byte, TcpGreeting
                                                   geometry.request_lines, geometry.answer_lines));
   }
   return greeting;
+}
+
+const char* TextOf(TcpGreeting::Verdict verdict) {
+  switch (verdict) {
+    case TcpGreeting::Verdict::kAccepted:
+      return "accepted";
+    case TcpGreeting::Verdict::kDuplicate:
+      return "there is such a connection already";
+    case TcpGreeting::Verdict::kStranger:
+      return "no control connection has this session";
+    case TcpGreeting::Verdict::kNoCq:
+      return "there is no such CQ, or it has too many lanes";
+    case TcpGreeting::Verdict::kBusy:
+      return "too many peers";
+    case TcpGreeting::Verdict::kVersion:
+      return "another version of the protocol";
+    case TcpGreeting::Verdict::kShare:
+      return "this host holds as much of the peer's connections or memory as it may";
+    case TcpGreeting::Verdict::kAddress:
+      return "this device's GID is not the address that it connects from; name that address "
+             "(soft:tcp:ADDRESS:PORT), or set VERBENA_SOFT_ANY_SOURCE=1 at the peer";
+  }
+  return "";
 }
 
 std::array<std::byte, TcpControl::kBytes> Encode(const TcpControl& message) {

@@ -37,6 +37,8 @@ struct TcpGreeting {
     kNoCq = 3,       // no such CQ, or it has too many lanes
     kBusy = 4,       // too many peers
     kVersion = 5,    // another version of the protocol
+    kShare = 6,      // the sender's host holds as much as it may
+    kAddress = 7,    // the sender's GID is not the address that it connects from
   };
 
   Kind kind = Kind::kControl;
@@ -92,6 +94,9 @@ struct TcpChunk {
   uint64_t consumed = 0;          // of the receiver's requests
   uint64_t answers_consumed = 0;  // of the receiver's answers
 };
+
+// The verdict in words, for logs.
+const char* TextOf(TcpGreeting::Verdict verdict);
 
 std::array<std::byte, TcpGreeting::kBytes> Encode(const TcpGreeting& greeting);
 std::array<std::byte, TcpControl::kBytes> Encode(const TcpControl& message);

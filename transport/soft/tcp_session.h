@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -23,6 +24,8 @@
 #include "verbena/transport/soft/lane_pair.h"
 #include "verbena/transport/soft/peer.h"
 #include "verbena/transport/soft/tcp_format.h"
+#include "verbena/transport/soft/tcp_shares.h"
+#include "verbena/transport/soft/tcp_source.h"
 
 namespace verbena::internal::soft {
 
@@ -47,7 +50,11 @@ struct TcpWireConnection {
   Phase phase = Phase::kGreeting;
   TcpGreeting::Kind kind = TcpGreeting::Kind::kControl;
   bool dialed = false;
+  bool probe = false;   // looks whether another device has the session's name
+  uint64_t secret = 0;  // of a dialed one: the session that it greets with
   bool over = false;
+  TcpSource source;        // of an accepted one
+  TcpShares::Share share;  // of a dialed one's socket, unless the session has it
   // The session that it belongs to: of dialed ones from the start, of others since their greeting.
   DeviceAddress address;
   CqPair cqs;                   // of a dialed lane connection
@@ -73,16 +80,26 @@ struct TcpSession {
     }
   };
 
+  struct Resolving {
+    std::optional<ConnectRequest> request;
+    TimePoint deadline = kNever;
+  };
+
   DeviceAddress address;
-  uint64_t dialing = 0;  // the connection that we dial, or 0
-  uint64_t control = 0;  // the control connection, or 0 until the session is up
-  bool dialed = false;   // the control connection is one that we dialed
+  TcpShares::Share share;  // of the peer, and of the socket of its control connection
+  uint64_t dialing = 0;    // the connection that we dial, or 0
+  uint64_t control = 0;    // the control connection, or 0 until the session is up
+  bool dialed = false;     // the control connection is one that we dialed
   uint64_t our_secret = 0;
   uint64_t their_secret = 0;
   std::shared_ptr<Peer> peer;
-  TimePoint deadline = kNever;          // until which the peer's own dial is waited for
+  TimePoint deadline = kNever;  // until which the peer's own dial is waited for
+  TimePoint probe_again{};
   std::vector<ConnectRequest> waiting;  // until it is up
-  std::unordered_map<uint64_t, ConnectRequest> resolving;  // until kResolved
+  // Until kResolved. Those that it does not answer in time are empty, and as many as
+  // kMaxUnanswered.
+  std::unordered_map<uint64_t, Resolving> resolving;
+  size_t unanswered = 0;
   std::map<CqPair, Lanes> lanes;
 };
 

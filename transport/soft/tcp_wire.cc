@@ -3,6 +3,7 @@
 #include "verbena/transport/soft/tcp_wire.h"
 
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -29,8 +30,14 @@ constexpr Duration kAcceptDelay = std::chrono::milliseconds(100);
 constexpr size_t kAcceptsAtOnce = 32;
 // Greetings and control messages of one connection in one turn.
 constexpr size_t kMessagesAtOnce = 64;
-// Control messages that a peer does not read.
-constexpr size_t kMaxOutgoing = 256u << 10;
+// Control messages that a peer does not read, beyond what its socket holds: over 1,600. (start)
+constexpr size_t kMaxOutgoing = 64u << 10;
+
+size_t MaxSilent() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return TcpWire::kMaxSilent;
+  return std::clamp<size_t>(limit.rlim_cur / 8, 1, TcpWire::kMaxSilent);
+}
 
 }  // namespace
 
@@ -105,15 +112,11 @@ void TcpWire::AcceptSome() {
                                  rnic_.name(), socket.status().ToString()));
       break;
     }
-    std::erase_if(silent_, [&](uint64_t id) {
-      const TcpWireConnection* one = Find(id);
-      return one == nullptr || one->phase != Phase::kGreeting;
-    });
-    if (silent_.size() >= kMaxSilent && !VERBENA_MUTANT(kSilentSocketsUnbounded)) {
-      End(*Find(silent_.front()), absl::ResourceExhaustedError("too many that say nothing"));
-      silent_.pop_front();
-    }
+    const absl::StatusOr<TcpSource> source = SourceOf(socket->get());
+    if (!source.ok()) continue;
+    MakeRoomForSilent(source->address);
     TcpWireConnection& connection = Add(*std::move(socket));
+    connection.source = *source;
     connection.deadline = SaturatingAdd(now_, kGreetingPatience);
     Until(connection.deadline);
     silent_.push_back(connection.id);
@@ -121,6 +124,27 @@ void TcpWire::AcceptSome() {
   }
   epoll_event event{.events = accept_again_ == kNever ? uint32_t{EPOLLIN} : 0, .data = {.u64 = 0}};
   epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.socket.get(), &event);
+}
+
+// Whoever opens many sockets pushes out its own.
+void TcpWire::MakeRoomForSilent(const ibv_gid& newcomer) {
+  std::erase_if(silent_, [&](uint64_t id) {
+    const TcpWireConnection* one = Find(id);
+    return one == nullptr || one->phase != Phase::kGreeting;
+  });
+  if (silent_.size() < MaxSilent() || VERBENA_MUTANT(kSilentSocketsUnbounded)) return;
+  const auto range_of = [](const ibv_gid& gid) { return DeviceAddress{.gid = RangeOf(gid)}; };
+  std::map<DeviceAddress, size_t> counts;
+  size_t most = ++counts[range_of(newcomer)];
+  for (uint64_t id : silent_) {
+    most = std::max(most, ++counts[range_of(Find(id)->source.address)]);
+  }
+  const auto oldest = std::find_if(silent_.begin(), silent_.end(), [&](uint64_t id) {
+    return counts[range_of(Find(id)->source.address)] == most || VERBENA_MUTANT(kOldestMakesWay);
+  });
+  const uint64_t id = *oldest;
+  silent_.erase(oldest);
+  End(*Find(id), absl::ResourceExhaustedError("too many that say nothing"));
 }
 
 TcpWireConnection& TcpWire::Add(UniqueFd socket) {
@@ -161,15 +185,12 @@ absl::Status TcpWire::Dialed(TcpWireConnection& connection) {
   TcpSession* session = FindSession(connection.address);
   if (session == nullptr) return absl::AbortedError("nobody wants it any more");
   connection.phase = Phase::kGreeting;
-  return Send(connection,
-              Encode(TcpGreeting{.kind = connection.kind,
-                                 .sender = address(),
-                                 .session = connection.kind == TcpGreeting::Kind::kControl
-                                                ? session->our_secret
-                                                : session->their_secret,
-                                 .sender_cq = connection.cqs.ours,
-                                 .receiver_cq = connection.cqs.theirs,
-                                 .geometry = rnic_.lane_geometry()}));
+  return Send(connection, Encode(TcpGreeting{.kind = connection.kind,
+                                             .sender = address(),
+                                             .session = connection.secret,
+                                             .sender_cq = connection.cqs.ours,
+                                             .receiver_cq = connection.cqs.theirs,
+                                             .geometry = rnic_.lane_geometry()}));
 }
 
 absl::Status TcpWire::Read(TcpWireConnection& connection) {
@@ -250,6 +271,7 @@ absl::Status TcpWire::OnGreeting(TcpWireConnection& connection, const TcpGreetin
 absl::Status TcpWire::OnAnswer(TcpWireConnection& connection, const TcpGreeting& greeting) {
   TcpSession* session = FindSession(connection.address);
   if (session == nullptr) return absl::AbortedError("nobody wants it any more");
+  if (connection.probe) return OnProbed(*session, connection, greeting);
   if (greeting.verdict == TcpGreeting::Verdict::kDuplicate &&
       connection.kind == TcpGreeting::Kind::kControl && session->control == 0) {
     // The peer's own dial goes first: it is on its way.
@@ -259,8 +281,7 @@ absl::Status TcpWire::OnAnswer(TcpWireConnection& connection, const TcpGreeting&
     return absl::AbortedError("the peer dials, too");
   }
   if (greeting.verdict != TcpGreeting::Verdict::kAccepted) {
-    return absl::AbortedError(
-        fmt::format("refused with reason {}", static_cast<int>(greeting.verdict)));
+    return absl::AbortedError(fmt::format("the peer refuses: {}", TextOf(greeting.verdict)));
   }
   if (greeting.kind != connection.kind || greeting.sender != connection.address) {
     return absl::InvalidArgumentError(fmt::format(
@@ -271,8 +292,7 @@ absl::Status TcpWire::OnAnswer(TcpWireConnection& connection, const TcpGreeting&
     session->dialed = true;
     return OpenSession(*session, connection, greeting.session);
   }
-  const CqPair cqs = connection.cqs;
-  return OpenLanes(*session, cqs, Release(connection), greeting.geometry);
+  return OpenDialedLanes(*session, connection, greeting.geometry);
 }
 
 absl::Status TcpWire::Refuse(TcpWireConnection& connection, TcpGreeting::Kind kind,
@@ -280,7 +300,7 @@ absl::Status TcpWire::Refuse(TcpWireConnection& connection, TcpGreeting::Kind ki
   VERBENA_RETURN_IF_ERROR(
       Send(connection, Encode(TcpGreeting{.kind = kind, .verdict = verdict, .sender = address()})));
   // The greeting was read in full, so closing the socket resets nothing that was sent.
-  return absl::AbortedError(fmt::format("refused with reason {}", static_cast<int>(verdict)));
+  return absl::AbortedError(fmt::format("it is refused: {}", TextOf(verdict)));
 }
 
 UniqueFd TcpWire::Release(TcpWireConnection& connection) {
@@ -305,7 +325,7 @@ void TcpWire::End(TcpWireConnection& connection, const absl::Status& reason) {
   refused_.Write(LogLevel::kInfo, now_,
                  fmt::format("{}: a TCP connection {} ended: {}", rnic_.name(),
                              connection.dialed ? "to " + AddressText(connection.address)
-                                               : std::string("of a stranger"),
+                                               : "from " + IpText(connection.source.address),
                              reason.ToString()));
   if (connection.dialed) OnDialFailed(connection);
 }
@@ -330,12 +350,17 @@ void TcpWire::Expire() {
   }
   std::vector<DeviceAddress> silent;
   std::vector<std::pair<DeviceAddress, CqPair>> failed;
+  std::vector<std::pair<DeviceAddress, uint64_t>> unanswered;
   for (auto& [address, session] : sessions_) {
     if (session->control == 0 && session->deadline <= now_) silent.push_back(address);
     if (session->control == 0) Until(session->deadline);
     for (auto& [cqs, lanes] : session->lanes) {
       if (lanes.pending && lanes.deadline <= now_) failed.emplace_back(address, cqs);
       if (lanes.pending) Until(lanes.deadline);
+    }
+    for (const auto& [id, resolving] : session->resolving) {
+      if (resolving.deadline <= now_) unanswered.emplace_back(address, id);
+      if (resolving.deadline > now_) Until(resolving.deadline);
     }
   }
   for (const DeviceAddress& address : silent) {
@@ -344,6 +369,7 @@ void TcpWire::Expire() {
   for (const auto& [address, cqs] : failed) {
     if (TcpSession* session = FindSession(address); session != nullptr) FailLanes(*session, cqs);
   }
+  for (const auto& [address, id] : unanswered) FailResolve(address, id);
 }
 
 }  // namespace verbena::internal::soft

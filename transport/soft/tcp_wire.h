@@ -5,15 +5,18 @@
 // messages (lane_pair.h). Whoever dialed the control connection dials these, too: so a firewall may
 // forbid the other direction. When a control connection ends, all lanes of that peer end with it.
 //
-// Strangers harm nobody: sockets that have not greeted are few and closed in time, and what they
-// say is checked (tcp_format.h). Runs on the engine's thread; Connect may be called from any.
+// Strangers harm nobody: sockets that have not greeted are few and closed in time, what they say is
+// checked (tcp_format.h), and no host gets more than its share of peers, connections and memory
+// (tcp_shares.h). Runs on the engine's thread; Connect may be called from any.
 
 #ifndef VERBENA_TRANSPORT_SOFT_TCP_WIRE_H_
 #define VERBENA_TRANSPORT_SOFT_TCP_WIRE_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -22,6 +25,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "verbena/transport/coro/clock.h"
 #include "verbena/transport/log/throttled_log.h"
 #include "verbena/transport/soft/connect_request.h"
@@ -29,6 +33,7 @@
 #include "verbena/transport/soft/device_address.h"
 #include "verbena/transport/soft/tcp_format.h"
 #include "verbena/transport/soft/tcp_session.h"
+#include "verbena/transport/soft/tcp_shares.h"
 #include "verbena/transport/soft/tcp_socket.h"
 
 namespace verbena::internal::soft {
@@ -37,8 +42,15 @@ class Rnic;
 
 class TcpWire {
  public:
-  // Sockets that were accepted and have not greeted. The oldest makes way for one more.
+  // Sockets that were accepted and have not greeted; at most an eighth of RLIMIT_NOFILE. For one
+  // more, the oldest makes way of the source that has most of them.
   static constexpr size_t kMaxSilent = 256;
+  // Queue pair numbers that a peer was asked for, and did not find in time.
+  static constexpr size_t kMaxUnanswered = 1024;
+  static constexpr size_t kMaxSessions = 4096;
+  // From a session's beginning, or from the last look for another owner of its name, to the next
+  // one. Two devices that dial each other at once are one of them. (start)
+  static constexpr Duration kProbePause = std::chrono::seconds(1);
 
   TcpWire(Rnic& rnic, TcpWireListener listener, bool dial_from_own_address);
   TcpWire(const TcpWire&) = delete;
@@ -63,6 +75,7 @@ class TcpWire {
   // Sockets and greetings (tcp_wire.cc).
   void TakeRequests();
   void AcceptSome();
+  void MakeRoomForSilent(const ibv_gid& newcomer);
   TcpWireConnection& Add(UniqueFd socket);
   TcpWireConnection* Find(uint64_t id);
   void OnReady(TcpWireConnection& connection);
@@ -83,23 +96,43 @@ class TcpWire {
 
   // Agreements with peers (tcp_wire_sessions.cc).
   void StartRequest(const ConnectRequest& request);
+  TcpSession& AddSession(const DeviceAddress& address, TcpShares::Share share);
   void Dial(TcpSession& session, TcpGreeting::Kind kind, CqPair cqs);
   absl::Status AcceptControl(TcpWireConnection& connection, const TcpGreeting& greeting);
   absl::Status AcceptLanes(TcpWireConnection& connection, const TcpGreeting& greeting);
   absl::Status OpenSession(TcpSession& session, TcpWireConnection& connection,
                            uint64_t their_secret);
   absl::Status OpenLanes(TcpSession& session, CqPair cqs, UniqueFd socket,
-                         const LaneGeometry& theirs);
+                         const LaneGeometry& theirs, TcpShares::Share share);
+  absl::Status OpenDialedLanes(TcpSession& session, TcpWireConnection& connection,
+                               const LaneGeometry& theirs);
   absl::Status Handle(TcpWireConnection& connection, const TcpControl& message);
   absl::Status Say(TcpSession& session, const TcpControl& message);
   absl::Status Resolve(TcpSession& session, const ConnectRequest& request);
   absl::Status HandleResolved(TcpSession& session, const TcpControl& message);
+  // It did not answer in time.
+  void FailResolve(const DeviceAddress& address, uint64_t request);
   absl::Status HandleDial(TcpSession& session, const TcpControl& message);
   absl::Status WantLanes(TcpSession& session, const ConnectRequest& request, CqPair cqs);
   void FailLanes(TcpSession& session, CqPair cqs);
   void OnDialFailed(TcpWireConnection& connection);
   void EndSession(const DeviceAddress& address, const absl::Status& reason);
   TcpSession* FindSession(const DeviceAddress& address);
+
+  // Names and shares (tcp_wire_claims.cc).
+  // RESOURCE_EXHAUSTED, and in the log, if the source may have no more.
+  absl::StatusOr<TcpShares::Share> TakeShare(const ibv_gid& source,
+                                             std::initializer_list<TcpShares::Wanted> wanted);
+  absl::StatusOr<TcpShares::Share> TakePeer(const ibv_gid& source);
+  absl::StatusOr<TcpShares::Share> TakeSocket(const ibv_gid& source);
+  absl::StatusOr<TcpShares::Share> TakeLanes(const ibv_gid& source, uint64_t cq,
+                                             const LaneGeometry& theirs);
+  bool MayHaveThatName(const TcpWireConnection& connection, const TcpGreeting& greeting);
+  // Dials the name of a session that somebody else claims.
+  void Probe(TcpSession& session);
+  absl::Status OnProbed(TcpSession& session, TcpWireConnection& connection,
+                        const TcpGreeting& greeting);
+  static uint64_t NewTcpSecret();
 
   Rnic& rnic_;
   TcpWireListener listener_;
@@ -113,7 +146,11 @@ class TcpWire {
   std::deque<uint64_t> silent_;  // accepted, oldest first; may name some that have greeted
   std::map<DeviceAddress, std::unique_ptr<TcpSession>> sessions_;
   std::vector<std::unique_ptr<TcpWireConnection>> over_;  // until the end of the turn
+  TcpShares shares_;
+  TimePoint sweep_again_{};  // when lanes that are over may be looked for again
   ThrottledLog refused_{{}};
+  ThrottledLog greedy_{{}};  // who wants more than its share, or another's name
+  ThrottledLog lost_{{}};
 
   std::mutex requests_mutex_;
   std::vector<ConnectRequest> requests_;

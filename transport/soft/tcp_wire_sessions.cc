@@ -1,10 +1,11 @@
 // TcpWire: what it agrees with its peers.
 
-#include <sys/random.h>
+#include <sys/socket.h>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
-#include <random>
+#include <string>
 #include <tuple>
 #include <utility>
 
@@ -24,18 +25,9 @@ constexpr Duration kDialPatience = std::chrono::seconds(5);  // (start)
 constexpr Duration kAskPatience = std::chrono::seconds(10);
 // For the peer's dial, if ours has failed. (start)
 constexpr Duration kPeersTurn = std::chrono::seconds(1);
-constexpr size_t kMaxSessions = 4096;
 // Lane connections of one session: more than two devices make in practice, and a bound for a faulty
 // peer.
 constexpr size_t kMaxCqPairs = 4096;
-
-uint64_t NewSecret() {
-  uint64_t secret = 0;
-  if (getrandom(&secret, sizeof(secret), 0) != static_cast<ssize_t>(sizeof(secret))) {
-    secret = uint64_t{std::random_device()()} << 32 | std::random_device()();
-  }
-  return secret;
-}
 
 }  // namespace
 
@@ -44,20 +36,23 @@ TcpSession* TcpWire::FindSession(const DeviceAddress& address) {
   return found == sessions_.end() ? nullptr : found->second.get();
 }
 
+TcpSession& TcpWire::AddSession(const DeviceAddress& address, TcpShares::Share share) {
+  auto made = std::make_unique<TcpSession>();
+  made->address = address;
+  made->share = std::move(share);
+  made->our_secret = NewTcpSecret();
+  return *sessions_.emplace(address, std::move(made)).first->second;
+}
+
 void TcpWire::StartRequest(const ConnectRequest& request) {
   TcpSession* session = FindSession(request.address);
   if (session == nullptr) {
-    if (sessions_.size() >= kMaxSessions) {
-      Log(LogLevel::kError, fmt::format("{} has {} peers, and connects to no other one",
-                                        rnic_.name(), sessions_.size()));
+    absl::StatusOr<TcpShares::Share> share = TakePeer(request.address.gid);
+    if (!share.ok()) {
       rnic_.FinishConnect(request, nullptr, 0);
       return;
     }
-    auto made = std::make_unique<TcpSession>();
-    session = made.get();
-    session->address = request.address;
-    session->our_secret = NewSecret();
-    sessions_.emplace(request.address, std::move(made));
+    session = &AddSession(request.address, *std::move(share));
     session->waiting.push_back(request);
     Dial(*session, TcpGreeting::Kind::kControl, {});
     return;
@@ -72,6 +67,18 @@ void TcpWire::StartRequest(const ConnectRequest& request) {
 }
 
 void TcpWire::Dial(TcpSession& session, TcpGreeting::Kind kind, CqPair cqs) {
+  // A session has the socket of its control connection. Those that look for another owner of its
+  // name count as lanes do.
+  const bool probe = kind == TcpGreeting::Kind::kControl && session.control != 0;
+  TcpShares::Share share;
+  if (kind == TcpGreeting::Kind::kLanes || probe) {
+    absl::StatusOr<TcpShares::Share> taken = TakeSocket(session.address.gid);
+    if (!taken.ok()) {
+      if (!probe) FailLanes(session, cqs);
+      return;
+    }
+    share = *std::move(taken);
+  }
   absl::StatusOr<UniqueFd> socket =
       DialTcp(session.address, dial_from_own_address_ ? &address() : nullptr);
   const bool failed = !socket.ok();
@@ -79,8 +86,13 @@ void TcpWire::Dial(TcpSession& session, TcpGreeting::Kind kind, CqPair cqs) {
   connection.phase = Phase::kDialing;
   connection.kind = kind;
   connection.dialed = true;
+  connection.probe = probe;
+  connection.secret = kind == TcpGreeting::Kind::kLanes ? session.their_secret
+                      : probe                           ? NewTcpSecret()
+                                                        : session.our_secret;
   connection.address = session.address;
   connection.cqs = cqs;
+  connection.share = std::move(share);
   connection.deadline = SaturatingAdd(now_, kDialPatience);
   if (kind == TcpGreeting::Kind::kControl) session.dialing = connection.id;
   if (failed) {
@@ -99,6 +111,7 @@ void TcpWire::OnDialFailed(TcpWireConnection& connection) {
   } else if (session->dialing == connection.id) {
     // A firewall may forbid our direction alone: the peer, which wants to reach us too, may dial.
     session->dialing = 0;
+    if (connection.probe) return;
     session->deadline =
         SaturatingAdd(now_, VERBENA_MUTANT(kFailedDialEndsSession) ? Duration::zero() : kPeersTurn);
     Until(session->deadline);
@@ -106,19 +119,20 @@ void TcpWire::OnDialFailed(TcpWireConnection& connection) {
 }
 
 absl::Status TcpWire::AcceptControl(TcpWireConnection& connection, const TcpGreeting& greeting) {
+  if (!MayHaveThatName(connection, greeting)) {
+    return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kAddress);
+  }
   TcpSession* session = FindSession(greeting.sender);
   if (session == nullptr) {
     if (sessions_.size() >= kMaxSessions) {
       return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kBusy);
     }
-    auto made = std::make_unique<TcpSession>();
-    session = made.get();
-    session->address = greeting.sender;
-    session->our_secret = NewSecret();
-    sessions_.emplace(greeting.sender, std::move(made));
+    absl::StatusOr<TcpShares::Share> share = TakePeer(connection.source.address);
+    if (!share.ok()) return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kShare);
+    session = &AddSession(greeting.sender, *std::move(share));
   } else if (session->control != 0 && !VERBENA_MUTANT(kPeersNameTaken)) {
-    // A device that was restarted on its port waits until its former connection is found dead: a
-    // stranger that takes its name must not end the sessions of others.
+    // A stranger that takes a peer's name must not end its session.
+    Probe(*session);
     return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kDuplicate);
   } else if (TcpWireConnection* ours = Find(session->dialing); ours != nullptr) {
     // Both dial. Of two that have greeted, the one that the lower address dialed stands. A dial
@@ -148,6 +162,7 @@ absl::Status TcpWire::OpenSession(TcpSession& session, TcpWireConnection& connec
   connection.deadline = kNever;
   session.control = connection.id;
   session.deadline = kNever;
+  session.probe_again = SaturatingAdd(now_, kProbePause);
   session.their_secret = their_secret;
   DetectDeadHost(connection.socket.get(), rnic_.silence_limit_seconds());
   VERBENA_ASSIGN_OR_RETURN(session.peer, rnic_.MakeTcpPeer(session.address));
@@ -170,7 +185,12 @@ absl::Status TcpWire::Say(TcpSession& session, const TcpControl& message) {
 
 absl::Status TcpWire::Resolve(TcpSession& session, const ConnectRequest& request) {
   const uint64_t id = next_id_++;
-  session.resolving.emplace(id, request);
+  TcpSession::Resolving& resolving = session.resolving[id];
+  resolving.request = request;
+  if (!VERBENA_MUTANT(kUnansweredResolveWaits)) {
+    resolving.deadline = SaturatingAdd(now_, kAskPatience);
+    Until(resolving.deadline);
+  }
   return Say(session,
              {.kind = TcpControl::Kind::kResolve, .qpn = request.remote_qpn, .request = id});
 }
@@ -206,7 +226,13 @@ absl::Status TcpWire::HandleResolved(TcpSession& session, const TcpControl& mess
   if (found == session.resolving.end()) {
     return absl::InvalidArgumentError("a soft device answered what it was not asked");
   }
-  const ConnectRequest request = found->second;
+  if (!found->second.request.has_value()) {
+    // Late.
+    --session.unanswered;
+    session.resolving.erase(found);
+    return absl::OkStatus();
+  }
+  const ConnectRequest request = *found->second.request;
   session.resolving.erase(found);
   const std::optional<uint64_t> ours = rnic_.SendCqOf(request.qpn);
   if (!message.found || !ours.has_value()) {
@@ -214,6 +240,22 @@ absl::Status TcpWire::HandleResolved(TcpSession& session, const TcpControl& mess
     return absl::OkStatus();
   }
   return WantLanes(session, request, {.ours = *ours, .theirs = message.receiver_cq});
+}
+
+void TcpWire::FailResolve(const DeviceAddress& address, uint64_t request) {
+  TcpSession* session = FindSession(address);
+  if (session == nullptr) return;
+  auto found = session->resolving.find(request);
+  if (found == session->resolving.end() || !found->second.request.has_value()) return;
+  const ConnectRequest failed = *std::exchange(found->second.request, std::nullopt);
+  found->second.deadline = kNever;
+  lost_.Write(LogLevel::kInfo, now_,
+              fmt::format("{}: {} does not say in time how queue pair {} is reached", rnic_.name(),
+                          AddressText(address), failed.remote_qpn));
+  rnic_.FinishConnect(failed, nullptr, 0);
+  if (++session->unanswered > kMaxUnanswered) {
+    EndSession(address, absl::DeadlineExceededError("it answers nothing"));
+  }
 }
 
 absl::Status TcpWire::WantLanes(TcpSession& session, const ConnectRequest& request, CqPair cqs) {
@@ -278,6 +320,9 @@ absl::Status TcpWire::AcceptLanes(TcpWireConnection& connection, const TcpGreeti
   if (!rnic_.HasCq(cqs.ours) || session->lanes.size() >= kMaxCqPairs) {
     return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kNoCq);
   }
+  absl::StatusOr<TcpShares::Share> share =
+      TakeLanes(connection.source.address, cqs.ours, greeting.geometry);
+  if (!share.ok()) return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kShare);
   VERBENA_RETURN_IF_ERROR(Send(connection, Encode(TcpGreeting{.kind = greeting.kind,
                                                               .sender = address(),
                                                               .session = session->their_secret,
@@ -285,16 +330,32 @@ absl::Status TcpWire::AcceptLanes(TcpWireConnection& connection, const TcpGreeti
                                                               .receiver_cq = cqs.theirs,
                                                               .geometry = rnic_.lane_geometry()})));
   if (!connection.outgoing.empty()) return absl::AbortedError("it takes not even a greeting");
-  return OpenLanes(*session, cqs, Release(connection), greeting.geometry);
+  return OpenLanes(*session, cqs, Release(connection), greeting.geometry, *std::move(share));
+}
+
+absl::Status TcpWire::OpenDialedLanes(TcpSession& session, TcpWireConnection& connection,
+                                      const LaneGeometry& theirs) {
+  const CqPair cqs = connection.cqs;
+  UniqueFd socket = Release(connection);
+  // The next one has the socket, too.
+  connection.share.reset();
+  absl::StatusOr<TcpShares::Share> share = TakeLanes(session.address.gid, cqs.ours, theirs);
+  if (share.ok()) {
+    return OpenLanes(session, cqs, std::move(socket), theirs, *std::move(share));
+  }
+  shutdown(socket.get(), SHUT_RDWR);
+  FailLanes(session, cqs);
+  return absl::OkStatus();
 }
 
 absl::Status TcpWire::OpenLanes(TcpSession& session, CqPair cqs, UniqueFd socket,
-                                const LaneGeometry& theirs) {
-  absl::StatusOr<std::shared_ptr<LanePair>> pair =
-      rnic_.OpenLanePair(cqs.ours, cqs.theirs, session.peer, std::move(socket), theirs, fd());
+                                const LaneGeometry& theirs, TcpShares::Share share) {
+  absl::StatusOr<std::shared_ptr<LanePair>> pair = rnic_.OpenLanePair(
+      cqs.ours, cqs.theirs, session.peer, std::move(socket), theirs, std::move(share), fd());
   if (!pair.ok()) {
-    Log(LogLevel::kWarning, fmt::format("{} cannot exchange messages with {}: {}", rnic_.name(),
-                                        AddressText(session.address), pair.status().ToString()));
+    greedy_.Write(LogLevel::kWarning, now_,
+                  fmt::format("{} cannot exchange messages with {}: {}", rnic_.name(),
+                              AddressText(session.address), pair.status().ToString()));
     FailLanes(session, cqs);
     return absl::OkStatus();
   }
@@ -328,8 +389,9 @@ void TcpWire::EndSession(const DeviceAddress& address, const absl::Status& reaso
   if (found == sessions_.end()) return;
   const std::unique_ptr<TcpSession> session = std::move(found->second);
   sessions_.erase(found);
-  Log(LogLevel::kInfo, fmt::format("{}: the soft device {} is lost: {}", rnic_.name(),
-                                   AddressText(address), reason.ToString()));
+  lost_.Write(LogLevel::kInfo, now_,
+              fmt::format("{}: the soft device {} is lost: {}", rnic_.name(), AddressText(address),
+                          reason.ToString()));
   std::vector<uint64_t> dials;
   for (const auto& [id, connection] : connections_) {
     if (connection->phase != Phase::kGreeting || connection->dialed) {
@@ -341,7 +403,9 @@ void TcpWire::EndSession(const DeviceAddress& address, const absl::Status& reaso
   }
   if (session->peer != nullptr) rnic_.LosePeer(*session->peer);
   for (const ConnectRequest& request : session->waiting) rnic_.FinishConnect(request, nullptr, 0);
-  for (const auto& [_, request] : session->resolving) rnic_.FinishConnect(request, nullptr, 0);
+  for (const auto& [_, resolving] : session->resolving) {
+    if (resolving.request.has_value()) rnic_.FinishConnect(*resolving.request, nullptr, 0);
+  }
   for (const auto& [_, lanes] : session->lanes) {
     for (const ConnectRequest& request : lanes.waiting) rnic_.FinishConnect(request, nullptr, 0);
   }

@@ -9,6 +9,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 
@@ -28,10 +29,16 @@
 
 namespace verbena::internal::soft {
 
-// A blocking TCP connection to a port of this host.
+// A blocking TCP connection to a port of this host. `from`: a loopback address, each of which is a
+// source of its own.
 class RawSocket {
  public:
-  explicit RawSocket(uint16_t port) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit RawSocket(uint16_t port, const char* from = "127.0.0.1")
+      : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in own{};
+    own.sin_family = AF_INET;
+    EXPECT_EQ(inet_pton(AF_INET, from, &own.sin_addr), 1);
+    EXPECT_EQ(bind(fd_.get(), reinterpret_cast<sockaddr*>(&own), sizeof(own)), 0);
     sockaddr_in to{};
     to.sin_family = AF_INET;
     to.sin_port = htons(port);
@@ -52,6 +59,11 @@ class RawSocket {
   bool Receive(std::span<std::byte> bytes) {
     return recv(fd_.get(), bytes.data(), bytes.size(), MSG_WAITALL) ==
            static_cast<ssize_t>(bytes.size());
+  }
+  // True when there is something to receive, or the other side has closed.
+  bool IsReadable() {
+    pollfd ready{.fd = fd_.get(), .events = POLLIN, .revents = 0};
+    return poll(&ready, 1, 0) == 1;
   }
   // Reads on until the other side closes.
   bool IsClosed() {

@@ -1,0 +1,104 @@
+// A source holds no more than is left for all others, so that none takes all. What it gives back is
+// there for the next one, and addresses of one range are one source.
+
+#include <arpa/inet.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gtest/gtest.h"
+#include "verbena/transport/soft/tcp_shares.h"
+
+namespace verbena::internal::soft {
+namespace {
+
+using Kind = TcpShares::Kind;
+
+ibv_gid Gid(const std::string& text) {
+  ibv_gid gid{};
+  if (inet_pton(AF_INET6, text.c_str(), gid.raw) == 1) return gid;
+  gid.raw[10] = gid.raw[11] = 0xff;
+  EXPECT_EQ(inet_pton(AF_INET, text.c_str(), gid.raw + 12), 1);
+  return gid;
+}
+
+// As many of 16 peers as `source` gets.
+std::vector<TcpShares::Share> TakeAll(TcpShares& shares, const std::string& source) {
+  std::vector<TcpShares::Share> taken;
+  while (true) {
+    auto share = shares.Take(Gid(source), {{.kind = Kind::kPeers, .limit = 16}});
+    if (!share.ok()) return taken;
+    taken.push_back(*std::move(share));
+  }
+}
+
+TEST(TcpSharesTest, EachSourceTakesAHalfOfWhatIsLeft) {
+  TcpShares shares;
+  const auto first = TakeAll(shares, "192.0.2.1");
+  const auto second = TakeAll(shares, "192.0.2.2");
+  const auto third = TakeAll(shares, "192.0.2.3");
+  EXPECT_EQ(first.size(), 8u);
+  EXPECT_EQ(second.size(), 4u);
+  EXPECT_EQ(third.size(), 2u);
+}
+
+TEST(TcpSharesTest, WhatIsGivenBackMayBeTakenAgain) {
+  TcpShares shares;
+  auto first = TakeAll(shares, "192.0.2.1");
+  first.clear();
+  EXPECT_EQ(TakeAll(shares, "192.0.2.2").size(), 8u);
+}
+
+TEST(TcpSharesTest, ShareMayOutliveTheBounds) {
+  TcpShares::Share kept;
+  {
+    TcpShares shares;
+    kept = shares.Take(Gid("192.0.2.1"), {{.kind = Kind::kPeers, .limit = 16}}).value();
+  }
+  kept.reset();
+}
+
+TEST(TcpSharesTest, RangeOfIpv6AddressesIsOneSource) {
+  TcpShares shares;
+  const auto first = TakeAll(shares, "2001:db8:0:1::1");
+  EXPECT_EQ(first.size(), 8u);
+  EXPECT_EQ(TakeAll(shares, "2001:db8:0:1:ffff::2").size(), 0u);
+  EXPECT_EQ(TakeAll(shares, "2001:db8:0:2::1").size(), 4u);
+}
+
+TEST(TcpSharesTest, RefusalTakesNothingAndSaysWhatIsHeld) {
+  TcpShares shares;
+  const ibv_gid source = Gid("192.0.2.1");
+  const auto bytes =
+      shares.Take(source, {{.kind = Kind::kLaneBytes, .amount = 400, .limit = 1000}}).value();
+  const auto refused =
+      shares.Take(source, {{.kind = Kind::kSockets, .limit = 2},
+                           {.kind = Kind::kLaneBytes, .amount = 200, .limit = 1000}});
+  ASSERT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  const std::string text(refused.status().message());
+  EXPECT_NE(text.find("192.0.2.1 holds 400 of 1000 bytes"), std::string::npos) << text;
+  // The socket that was to go with the bytes is free.
+  EXPECT_TRUE(shares.Take(source, {{.kind = Kind::kSockets, .limit = 2}}).ok());
+}
+
+TEST(TcpSharesTest, EachCqHasLanesOfItsOwn) {
+  TcpShares shares;
+  const ibv_gid source = Gid("192.0.2.1");
+  const auto one = shares.Take(source, {{.kind = Kind::kLanes, .limit = 2, .cq = 1}});
+  EXPECT_TRUE(one.ok());
+  EXPECT_FALSE(shares.Take(source, {{.kind = Kind::kLanes, .limit = 2, .cq = 1}}).ok());
+  EXPECT_TRUE(shares.Take(source, {{.kind = Kind::kLanes, .limit = 2, .cq = 2}}).ok());
+}
+
+TEST(TcpSharesTest, MoreThanThereIsIsRefusedWhoeverAsks) {
+  TcpShares shares;
+  EXPECT_FALSE(
+      shares
+          .Take(Gid("192.0.2.1"), {{.kind = Kind::kLaneBytes, .amount = ~uint64_t{0}, .limit = 8}})
+          .ok());
+}
+
+}  // namespace
+}  // namespace verbena::internal::soft

@@ -840,6 +840,8 @@ MUTANTS = [
            "*SilentConnectionsAreBounded"),
     Mutant("kCmBacklogUnbounded", "//tests/transport/soft/preload:rdma_cm_strangers_test",
            "*RequestsThatNobodyTakesAreBounded"),
+    Mutant("kCmForeignGidTaken", "//tests/transport/soft/preload:rdma_cm_strangers_test",
+           "*ARequestThatNamesAnotherHostsGidIsRefused"),
     Mutant("kCmReplyOutOfTurn", "//tests/transport/soft/preload:rdma_cm_strangers_test",
            "*ASecondReplyEndsTheConnection"),
 ]

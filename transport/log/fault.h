@@ -453,6 +453,7 @@ enum class PlantedFault {
   kCmSilenceUnbounded,      // a connection without a request stays for ever
   kCmStrangersUnbounded,    // connections without a request are not counted
   kCmBacklogUnbounded,      // requests that the program does not take pile up
+  kCmForeignGidTaken,       // a stranger has a program's device connect to any address
   kCmReplyOutOfTurn,        // a connected peer replies again, and connects the queue pair again
 };
 

@@ -1,10 +1,36 @@
 #include "verbena/transport/soft/preload/rdma_cm_addresses.h"
 
 #include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <string>
 
+#include "verbena/transport/coro/clock.h"
+#include "verbena/transport/log/throttled_log.h"
 #include "verbena/transport/soft/control_socket.h"
+#include "verbena/transport/soft/tcp_source.h"
 
 namespace verbena::internal::preload {
+namespace {
+
+// The GID of a device without a TCP wire, which is reached on this host alone (process_device.cc).
+bool IsLocalGid(const ibv_gid& gid) {
+  static constexpr uint8_t kPrefix[] = {0xfd, 'v', 'b', 'n'};
+  return std::memcmp(gid.raw, kPrefix, sizeof(kPrefix)) == 0;
+}
+
+bool IsAddress(const ibv_gid& gid) {
+  constexpr uint8_t kLinkLocal = 0xfe;
+  return soft::IsIpv4Gid(gid) ||
+         (gid.raw[0] >= 0x20 && gid.raw[0] < kLinkLocal && !IsLocalGid(gid));
+}
+
+bool AnySource() {
+  const char* any = std::getenv("VERBENA_SOFT_ANY_SOURCE");
+  return any != nullptr && std::strcmp(any, "1") == 0;
+}
+
+}  // namespace
 
 socklen_t AddressBytes(const sockaddr& address) {
   if (address.sa_family == AF_INET) return sizeof(sockaddr_in);
@@ -50,6 +76,18 @@ int SourceAddressFor(const sockaddr& destination, sockaddr_storage& source) {
   if (source.ss_family == AF_INET) reinterpret_cast<sockaddr_in&>(source).sin_port = 0;
   if (source.ss_family == AF_INET6) reinterpret_cast<sockaddr_in6&>(source).sin6_port = 0;
   return 0;
+}
+
+bool MayNameGid(int fd, const ibv_gid& own, const ibv_gid& named) {
+  static ThrottledLog& refused = *new ThrottledLog({});
+  if (!IsAddress(own) || AnySource()) return true;
+  const absl::StatusOr<soft::TcpSource> source = soft::SourceOf(fd);
+  if (!source.ok()) return false;
+  if (soft::MayHaveName(*source, named) || (source->this_host && IsLocalGid(named))) return true;
+  refused.Write(LogLevel::kWarning, Clock::Real().Now(),
+                "rdma_cm: a request from " + soft::IpText(source->address) + " names the GID of " +
+                    soft::IpText(named) + "; VERBENA_SOFT_ANY_SOURCE=1 allows it");
+  return false;
 }
 
 }  // namespace verbena::internal::preload

@@ -29,13 +29,16 @@ CmDevices::CmDevices() {
     if (verbs == nullptr) continue;
     ibv_device_attr attributes = {};
     ibv_pd* const pd = ibv_alloc_pd(verbs);
-    if (pd == nullptr || ibv_query_device(verbs, &attributes) != 0) {
+    ibv_gid gid = {};
+    if (pd == nullptr || ibv_query_device(verbs, &attributes) != 0 ||
+        ibv_query_gid(verbs, kPort, kGidIndex, &gid) != 0) {
       if (pd != nullptr) ibv_dealloc_pd(pd);
       ibv_close_device(verbs);
       continue;
     }
     devices_.push_back({.verbs = verbs,
                         .pd = pd,
+                        .gid = gid,
                         .responder_resources = AtMost255(attributes.max_qp_rd_atom),
                         .initiator_depth = AtMost255(attributes.max_qp_init_rd_atom)});
   }

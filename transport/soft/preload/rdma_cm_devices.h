@@ -21,6 +21,7 @@ class CmDevices {
   struct Device {
     ibv_context* verbs;
     ibv_pd* pd;
+    ibv_gid gid;
     // READs and atomics in flight that a queue pair serves and starts.
     uint8_t responder_resources;
     uint8_t initiator_depth;

@@ -8,6 +8,7 @@
 
 #include "verbena/transport/log/log.h"
 #include "verbena/transport/log/mutant.h"
+#include "verbena/transport/soft/preload/rdma_cm_addresses.h"
 #include "verbena/transport/soft/preload/rdma_cm_devices.h"
 
 namespace verbena::internal::preload {
@@ -172,6 +173,13 @@ void CmId::OnStreamLost(int error) {
 
 bool CmId::OnRequest(std::unique_ptr<CmStream>& stream, const CmMessage& message) {
   if (guarded_.waiting_requests >= guarded_.backlog && !VERBENA_MUTANT(kCmBacklogUnbounded)) {
+    return false;
+  }
+  ibv_gid named = {};
+  std::ranges::copy(message.gid, named.raw);
+  // The program's device would connect to whatever address a stranger names.
+  if (!MayNameGid(stream->fd(), CmDevices::Get().devices().front().gid, named) &&
+      !VERBENA_MUTANT(kCmForeignGidTaken)) {
     return false;
   }
   // The program owns it once it has the event.

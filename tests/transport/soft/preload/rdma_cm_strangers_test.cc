@@ -29,7 +29,10 @@ namespace {
 CmMessage SoundMessage(CmKind kind) {
   CmMessage message;
   message.kind = kind;
-  if (kind == CmKind::kRequest || kind == CmKind::kReply) message.mtu = 5;
+  if (kind == CmKind::kRequest || kind == CmKind::kReply) {
+    message.mtu = 5;
+    message.gid = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
+  }
   return message;
 }
 
@@ -134,6 +137,22 @@ TEST_F(RdmaCmStrangersTest, ARequestAfterARequestEndsTheAttempt) {
   stranger.Send(SoundMessage(CmKind::kRequest));
   EXPECT_EQ(passive.Expect("RDMA_CM_EVENT_REJECTED"), server);
   stranger.ExpectClosed();
+}
+
+TEST_F(RdmaCmStrangersTest, ARequestThatNamesAnotherHostsGidIsRefused) {
+  CmMessage request = SoundMessage(CmKind::kRequest);
+  request.gid[12] = 240;  // a reserved address, which no host has
+  {
+    Stranger stranger(port());
+    stranger.Send(request);
+    stranger.ExpectClosed();
+  }
+  // An IPv6 address, too.
+  request.gid = {0x20, 1, 0x0d, 0xb8, 9};
+  Stranger stranger(port());
+  stranger.Send(request);
+  stranger.ExpectClosed();
+  EXPECT_FALSE(passive.Ready());
 }
 
 TEST_F(RdmaCmStrangersTest, SilentConnectionsAreBounded) {

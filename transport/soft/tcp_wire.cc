@@ -119,7 +119,9 @@ void TcpWire::AcceptSome() {
     connection.source = *source;
     connection.deadline = SaturatingAdd(now_, kGreetingPatience);
     Until(connection.deadline);
-    silent_.push_back(connection.id);
+    const DeviceAddress range{.gid = RangeOf(source->address), .lid = 0};
+    silent_.push_back({.id = connection.id, .source = range});
+    ++silent_of_[range];
     Watch(connection, false);
   }
   epoll_event event{.events = accept_again_ == kNever ? uint32_t{EPOLLIN} : 0, .data = {.u64 = 0}};
@@ -128,23 +130,31 @@ void TcpWire::AcceptSome() {
 
 // Whoever opens many sockets pushes out its own.
 void TcpWire::MakeRoomForSilent(const ibv_gid& newcomer) {
-  std::erase_if(silent_, [&](uint64_t id) {
-    const TcpWireConnection* one = Find(id);
-    return one == nullptr || one->phase != Phase::kGreeting;
-  });
   if (silent_.size() < MaxSilent() || VERBENA_MUTANT(kSilentSocketsUnbounded)) return;
-  const auto range_of = [](const ibv_gid& gid) { return DeviceAddress{.gid = RangeOf(gid)}; };
-  std::map<DeviceAddress, size_t> counts;
-  size_t most = ++counts[range_of(newcomer)];
-  for (uint64_t id : silent_) {
-    most = std::max(most, ++counts[range_of(Find(id)->source.address)]);
-  }
-  const auto oldest = std::find_if(silent_.begin(), silent_.end(), [&](uint64_t id) {
-    return counts[range_of(Find(id)->source.address)] == most || VERBENA_MUTANT(kOldestMakesWay);
+  std::erase_if(silent_, [&](const Silent& silent) {
+    const TcpWireConnection* one = Find(silent.id);
+    if (one != nullptr && one->phase == Phase::kGreeting) return false;
+    ForgetSilent(silent.source);
+    return true;
   });
-  const uint64_t id = *oldest;
+  if (silent_.size() < MaxSilent()) return;
+  const DeviceAddress range{.gid = RangeOf(newcomer), .lid = 0};
+  auto found = silent_of_.find(range);
+  size_t most = found == silent_of_.end() ? 1 : found->second + 1;
+  for (const auto& [_, count] : silent_of_) most = std::max(most, count);
+  const auto oldest = std::find_if(silent_.begin(), silent_.end(), [&](const Silent& silent) {
+    return silent_of_[silent.source] + (silent.source == range ? 1 : 0) == most ||
+           VERBENA_MUTANT(kOldestMakesWay);
+  });
+  const Silent closing = *oldest;
   silent_.erase(oldest);
-  End(*Find(id), absl::ResourceExhaustedError("too many that say nothing"));
+  ForgetSilent(closing.source);
+  End(*Find(closing.id), absl::ResourceExhaustedError("too many that say nothing"));
+}
+
+void TcpWire::ForgetSilent(const DeviceAddress& source) {
+  auto found = silent_of_.find(source);
+  if (--found->second == 0) silent_of_.erase(found);
 }
 
 TcpWireConnection& TcpWire::Add(UniqueFd socket) {

@@ -71,11 +71,16 @@ class TcpWire {
 
  private:
   using Phase = TcpWireConnection::Phase;
+  struct Silent {
+    uint64_t id;
+    DeviceAddress source;  // its range
+  };
 
   // Sockets and greetings (tcp_wire.cc).
   void TakeRequests();
   void AcceptSome();
   void MakeRoomForSilent(const ibv_gid& newcomer);
+  void ForgetSilent(const DeviceAddress& source);
   TcpWireConnection& Add(UniqueFd socket);
   TcpWireConnection* Find(uint64_t id);
   void OnReady(TcpWireConnection& connection);
@@ -143,7 +148,8 @@ class TcpWire {
   TimePoint accept_again_ = kNever;  // while there are no descriptors
   uint64_t next_id_ = 1;
   std::unordered_map<uint64_t, std::unique_ptr<TcpWireConnection>> connections_;
-  std::deque<uint64_t> silent_;  // accepted, oldest first; may name some that have greeted
+  std::deque<Silent> silent_;  // accepted, oldest first; may name some that have greeted
+  std::map<DeviceAddress, size_t> silent_of_;  // how many of them each source has
   std::map<DeviceAddress, std::unique_ptr<TcpSession>> sessions_;
   std::vector<std::unique_ptr<TcpWireConnection>> over_;  // until the end of the turn
   TcpShares shares_;

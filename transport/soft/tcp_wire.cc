@@ -290,6 +290,12 @@ absl::Status TcpWire::OnAnswer(TcpWireConnection& connection, const TcpGreeting&
     Until(session->deadline);
     return absl::AbortedError("the peer dials, too");
   }
+  if (greeting.verdict == TcpGreeting::Verdict::kShare ||
+      greeting.verdict == TcpGreeting::Verdict::kAddress) {
+    greedy_.Write(LogLevel::kWarning, now_,
+                  fmt::format("{} is refused by {}: {}", rnic_.name(),
+                              AddressText(connection.address), TextOf(greeting.verdict)));
+  }
   if (greeting.verdict != TcpGreeting::Verdict::kAccepted) {
     return absl::AbortedError(fmt::format("the peer refuses: {}", TextOf(greeting.verdict)));
   }

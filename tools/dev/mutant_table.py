@@ -150,7 +150,7 @@ MUTANTS = [
     Mutant("kUnansweredResolveWaits", "//tests/transport/soft:tcp_bounds_test",
            "*QueuePairFailsIfItsPeerNeverSaysHowItIsReached"),
     Mutant("kSquatterStays", "//tests/transport/soft:tcp_bounds_test",
-           "*WhoListensUnderANameGetsItBackFromWhoTookItFirst"),
+           "*NameGoesToTheDeviceThatListensUnderIt"),
     Mutant("kClosedLanesLogged", "//tests/transport/soft:tcp_bounds_test",
            "*PeerThatBreaksConnectionsAgainAndAgainWritesFewLines"),
     # connect, control verbs

@@ -106,10 +106,10 @@ void TcpWire::AcceptSome() {
     if (!socket.ok()) {
       accept_again_ = SaturatingAdd(now_, kAcceptDelay);
       Until(accept_again_);
-      refused_.Write(LogLevel::kWarning, now_,
-                     fmt::format("{} keeps devices waiting that connect to it: {}; raise "
-                                 "RLIMIT_NOFILE",
-                                 rnic_.name(), socket.status().ToString()));
+      logs_.ended.Write(LogLevel::kWarning, now_,
+                        fmt::format("{} keeps devices waiting that connect to it: {}; raise "
+                                    "RLIMIT_NOFILE",
+                                    rnic_.name(), socket.status().ToString()));
       break;
     }
     const absl::StatusOr<TcpSource> source = SourceOf(socket->get());
@@ -119,42 +119,22 @@ void TcpWire::AcceptSome() {
     connection.source = *source;
     connection.deadline = SaturatingAdd(now_, kGreetingPatience);
     Until(connection.deadline);
-    const DeviceAddress range{.gid = RangeOf(source->address), .lid = 0};
-    silent_.push_back({.id = connection.id, .source = range});
-    ++silent_of_[range];
+    silent_.Add(connection.id, source->address);
     Watch(connection, false);
   }
   epoll_event event{.events = accept_again_ == kNever ? uint32_t{EPOLLIN} : 0, .data = {.u64 = 0}};
   epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.socket.get(), &event);
 }
 
-// Whoever opens many sockets pushes out its own.
 void TcpWire::MakeRoomForSilent(const ibv_gid& newcomer) {
   if (silent_.size() < MaxSilent() || VERBENA_MUTANT(kSilentSocketsUnbounded)) return;
-  std::erase_if(silent_, [&](const Silent& silent) {
-    const TcpWireConnection* one = Find(silent.id);
-    if (one != nullptr && one->phase == Phase::kGreeting) return false;
-    ForgetSilent(silent.source);
-    return true;
+  silent_.Forget([&](uint64_t id) {
+    const TcpWireConnection* one = Find(id);
+    return one == nullptr || one->phase != Phase::kGreeting;
   });
   if (silent_.size() < MaxSilent()) return;
-  const DeviceAddress range{.gid = RangeOf(newcomer), .lid = 0};
-  auto found = silent_of_.find(range);
-  size_t most = found == silent_of_.end() ? 1 : found->second + 1;
-  for (const auto& [_, count] : silent_of_) most = std::max(most, count);
-  const auto oldest = std::find_if(silent_.begin(), silent_.end(), [&](const Silent& silent) {
-    return silent_of_[silent.source] + (silent.source == range ? 1 : 0) == most ||
-           VERBENA_MUTANT(kOldestMakesWay);
-  });
-  const Silent closing = *oldest;
-  silent_.erase(oldest);
-  ForgetSilent(closing.source);
-  End(*Find(closing.id), absl::ResourceExhaustedError("too many that say nothing"));
-}
-
-void TcpWire::ForgetSilent(const DeviceAddress& source) {
-  auto found = silent_of_.find(source);
-  if (--found->second == 0) silent_of_.erase(found);
+  End(*Find(silent_.TakeOldestOfMost(newcomer)),
+      absl::ResourceExhaustedError("too many that say nothing"));
 }
 
 TcpWireConnection& TcpWire::Add(UniqueFd socket) {
@@ -292,9 +272,9 @@ absl::Status TcpWire::OnAnswer(TcpWireConnection& connection, const TcpGreeting&
   }
   if (greeting.verdict == TcpGreeting::Verdict::kShare ||
       greeting.verdict == TcpGreeting::Verdict::kAddress) {
-    greedy_.Write(LogLevel::kWarning, now_,
-                  fmt::format("{} is refused by {}: {}", rnic_.name(),
-                              AddressText(connection.address), TextOf(greeting.verdict)));
+    logs_.refused.Write(LogLevel::kWarning, now_,
+                        fmt::format("{} is refused by {}: {}", rnic_.name(),
+                                    AddressText(connection.address), TextOf(greeting.verdict)));
   }
   if (greeting.verdict != TcpGreeting::Verdict::kAccepted) {
     return absl::AbortedError(fmt::format("the peer refuses: {}", TextOf(greeting.verdict)));
@@ -338,11 +318,11 @@ void TcpWire::End(TcpWireConnection& connection, const absl::Status& reason) {
     EndSession(connection.address, reason);
     return;
   }
-  refused_.Write(LogLevel::kInfo, now_,
-                 fmt::format("{}: a TCP connection {} ended: {}", rnic_.name(),
-                             connection.dialed ? "to " + AddressText(connection.address)
-                                               : "from " + IpText(connection.source.address),
-                             reason.ToString()));
+  logs_.ended.Write(LogLevel::kInfo, now_,
+                    fmt::format("{}: a TCP connection {} ended: {}", rnic_.name(),
+                                connection.dialed ? "to " + AddressText(connection.address)
+                                                  : "from " + IpText(connection.source.address),
+                                reason.ToString()));
   if (connection.dialed) OnDialFailed(connection);
 }
 

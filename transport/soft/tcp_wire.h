@@ -15,7 +15,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <initializer_list>
 #include <map>
 #include <memory>
@@ -34,6 +33,7 @@
 #include "verbena/transport/soft/tcp_format.h"
 #include "verbena/transport/soft/tcp_session.h"
 #include "verbena/transport/soft/tcp_shares.h"
+#include "verbena/transport/soft/tcp_silent.h"
 #include "verbena/transport/soft/tcp_socket.h"
 
 namespace verbena::internal::soft {
@@ -71,16 +71,17 @@ class TcpWire {
 
  private:
   using Phase = TcpWireConnection::Phase;
-  struct Silent {
-    uint64_t id;
-    DeviceAddress source;  // its range
+  // A flood of one sort hides no line of another.
+  struct Logs {
+    ThrottledLog ended{{}};
+    ThrottledLog refused{{}};  // for wanting more than a share, or another's name
+    ThrottledLog lost{{}};
   };
 
   // Sockets and greetings (tcp_wire.cc).
   void TakeRequests();
   void AcceptSome();
   void MakeRoomForSilent(const ibv_gid& newcomer);
-  void ForgetSilent(const DeviceAddress& source);
   TcpWireConnection& Add(UniqueFd socket);
   TcpWireConnection* Find(uint64_t id);
   void OnReady(TcpWireConnection& connection);
@@ -115,7 +116,7 @@ class TcpWire {
   absl::Status Say(TcpSession& session, const TcpControl& message);
   absl::Status Resolve(TcpSession& session, const ConnectRequest& request);
   absl::Status HandleResolved(TcpSession& session, const TcpControl& message);
-  // It did not answer in time.
+  // The peer did not answer in time.
   void FailResolve(const DeviceAddress& address, uint64_t request);
   absl::Status HandleDial(TcpSession& session, const TcpControl& message);
   absl::Status WantLanes(TcpSession& session, const ConnectRequest& request, CqPair cqs);
@@ -148,15 +149,12 @@ class TcpWire {
   TimePoint accept_again_ = kNever;  // while there are no descriptors
   uint64_t next_id_ = 1;
   std::unordered_map<uint64_t, std::unique_ptr<TcpWireConnection>> connections_;
-  std::deque<Silent> silent_;  // accepted, oldest first; may name some that have greeted
-  std::map<DeviceAddress, size_t> silent_of_;  // how many of them each source has
+  TcpSilent silent_;  // may name sockets that have greeted
   std::map<DeviceAddress, std::unique_ptr<TcpSession>> sessions_;
   std::vector<std::unique_ptr<TcpWireConnection>> over_;  // until the end of the turn
   TcpShares shares_;
   TimePoint sweep_again_{};  // when lanes that are over may be looked for again
-  ThrottledLog refused_{{}};
-  ThrottledLog greedy_{{}};  // who wants more than its share, or another's name
-  ThrottledLog lost_{{}};
+  Logs logs_;
 
   std::mutex requests_mutex_;
   std::vector<ConnectRequest> requests_;

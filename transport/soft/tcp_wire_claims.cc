@@ -54,9 +54,9 @@ absl::StatusOr<TcpShares::Share> TcpWire::TakeShare(
     share = shares_.Take(source, wanted);
   }
   if (!share.ok()) {
-    greedy_.Write(LogLevel::kWarning, now_,
-                  fmt::format("{} keeps a share of what it has for other hosts: {}", rnic_.name(),
-                              std::string(share.status().message())));
+    logs_.refused.Write(LogLevel::kWarning, now_,
+                        fmt::format("{} keeps a share of what it has for other hosts: {}",
+                                    rnic_.name(), std::string(share.status().message())));
   }
   return share;
 }
@@ -86,7 +86,7 @@ bool TcpWire::MayHaveThatName(const TcpWireConnection& connection, const TcpGree
       MayHaveName(connection.source, greeting.sender.gid) || VERBENA_MUTANT(kForeignGidTaken)) {
     return true;
   }
-  greedy_.Write(
+  logs_.refused.Write(
       LogLevel::kWarning, now_,
       fmt::format("{} refuses a device at {} that claims the GID of {}; "
                   "VERBENA_SOFT_ANY_SOURCE=1 allows it",

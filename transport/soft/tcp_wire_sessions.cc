@@ -249,9 +249,9 @@ void TcpWire::FailResolve(const DeviceAddress& address, uint64_t request) {
   if (found == session->resolving.end() || !found->second.request.has_value()) return;
   const ConnectRequest failed = *std::exchange(found->second.request, std::nullopt);
   found->second.deadline = kNever;
-  lost_.Write(LogLevel::kInfo, now_,
-              fmt::format("{}: {} does not say in time how queue pair {} is reached", rnic_.name(),
-                          AddressText(address), failed.remote_qpn));
+  logs_.lost.Write(LogLevel::kInfo, now_,
+                   fmt::format("{}: {} does not say in time how queue pair {} is reached",
+                               rnic_.name(), AddressText(address), failed.remote_qpn));
   rnic_.FinishConnect(failed, nullptr, 0);
   if (++session->unanswered > kMaxUnanswered) {
     EndSession(address, absl::DeadlineExceededError("it answers nothing"));
@@ -353,9 +353,9 @@ absl::Status TcpWire::OpenLanes(TcpSession& session, CqPair cqs, UniqueFd socket
   absl::StatusOr<std::shared_ptr<LanePair>> pair = rnic_.OpenLanePair(
       cqs.ours, cqs.theirs, session.peer, std::move(socket), theirs, std::move(share), fd());
   if (!pair.ok()) {
-    greedy_.Write(LogLevel::kWarning, now_,
-                  fmt::format("{} cannot exchange messages with {}: {}", rnic_.name(),
-                              AddressText(session.address), pair.status().ToString()));
+    logs_.refused.Write(LogLevel::kWarning, now_,
+                        fmt::format("{} cannot exchange messages with {}: {}", rnic_.name(),
+                                    AddressText(session.address), pair.status().ToString()));
     FailLanes(session, cqs);
     return absl::OkStatus();
   }
@@ -389,9 +389,9 @@ void TcpWire::EndSession(const DeviceAddress& address, const absl::Status& reaso
   if (found == sessions_.end()) return;
   const std::unique_ptr<TcpSession> session = std::move(found->second);
   sessions_.erase(found);
-  lost_.Write(LogLevel::kInfo, now_,
-              fmt::format("{}: the soft device {} is lost: {}", rnic_.name(), AddressText(address),
-                          reason.ToString()));
+  logs_.lost.Write(LogLevel::kInfo, now_,
+                   fmt::format("{}: the soft device {} is lost: {}", rnic_.name(),
+                               AddressText(address), reason.ToString()));
   std::vector<uint64_t> dials;
   for (const auto& [id, connection] : connections_) {
     if (connection->phase != Phase::kGreeting || connection->dialed) {

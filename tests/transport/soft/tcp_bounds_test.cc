@@ -1,5 +1,5 @@
-// What one host can take of a device by connecting over TCP is bounded, and leaves something for
-// others: memory for rings, connections, and sockets that have not greeted. A device has the name
+// One host can take no more of a device by connecting over TCP than leaves something for others:
+// of memory for rings, connections, and sockets that have not greeted. A device has the name
 // that it claims only if it is at that address. Nobody waits for ever for a peer that is silent,
 // and no peer fills the log. The devices are stepped by hand, and each loopback address is a
 // source.
@@ -174,7 +174,7 @@ TEST_F(TcpBoundsTest, OneHostTakesAHalfOfTheMemoryForRingsAtMost) {
   // Others get theirs.
   Session modest = Open(kModest, 2);
   EXPECT_EQ(OpenLanes(modest, 1, cq, kLines).second, Verdict::kAccepted);
-  // What is closed counts no more.
+  // Connections that are closed count no more.
   taken.clear();
   Step();
   clock_.Advance(std::chrono::seconds(1));
@@ -277,7 +277,7 @@ void AnswerOn(int fd, const TcpGreeting& greeting) {
   EXPECT_EQ(send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
 }
 
-TEST_F(TcpBoundsTest, WhoListensUnderANameGetsItBackFromWhoTookItFirst) {
+TEST_F(TcpBoundsTest, NameGoesToTheDeviceThatListensUnderIt) {
   Make();
   Owner owner;
   Session squatter = Open(kGreedy, owner.lid());

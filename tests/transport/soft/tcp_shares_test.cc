@@ -44,7 +44,7 @@ TEST(TcpSharesTest, EachSourceTakesAHalfOfWhatIsLeft) {
   EXPECT_EQ(third.size(), 2u);
 }
 
-TEST(TcpSharesTest, WhatIsGivenBackMayBeTakenAgain) {
+TEST(TcpSharesTest, ReturnedSharesMayBeTakenAgain) {
   TcpShares shares;
   auto first = TakeAll(shares, "192.0.2.1");
   first.clear();

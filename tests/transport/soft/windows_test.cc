@@ -55,7 +55,7 @@ class WindowsTest : public testing::TestWithParam<Ways> {
     if (device_a_ == nullptr) GTEST_SKIP() << "this machine has no IPv6";
   }
 
-  // What was connected, posted or sent reaches the other side.
+  // Lets all that was connected or posted reach the other side.
   void StepOverTcp() {
     if (!OverTcp()) return;
     for (int i = 0; i < 8; ++i) {

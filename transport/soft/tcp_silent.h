@@ -1,0 +1,51 @@
+// TcpSilent: the sockets of a TCP wire that were accepted and have not greeted, by source.
+//
+// A value of TcpWire, which closes the socket that makes way for one more: the oldest of the source
+// that has most of them. So whoever opens many pushes out its own.
+
+#ifndef VERBENA_TRANSPORT_SOFT_TCP_SILENT_H_
+#define VERBENA_TRANSPORT_SOFT_TCP_SILENT_H_
+
+#include <infiniband/verbs.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+
+#include "verbena/transport/soft/device_address.h"
+
+namespace verbena::internal::soft {
+
+class TcpSilent {
+ public:
+  size_t size() const { return sockets_.size(); }
+  void Add(uint64_t id, const ibv_gid& source);
+  // Forgets each socket for which gone(id) is true: since it has greeted, or is closed.
+  template <typename Gone>
+  void Forget(Gone gone) {
+    std::erase_if(sockets_, [&](const Socket& socket) {
+      if (!gone(socket.id)) return false;
+      Uncount(socket.source);
+      return true;
+    });
+  }
+  // Forgets the socket that makes way for one more of `newcomer`, and returns its id.
+  // Precondition: size() > 0.
+  uint64_t TakeOldestOfMost(const ibv_gid& newcomer);
+
+ private:
+  struct Socket {
+    uint64_t id;
+    DeviceAddress source;  // the first address of its range
+  };
+
+  void Uncount(const DeviceAddress& source);
+
+  std::deque<Socket> sockets_;  // oldest first
+  std::map<DeviceAddress, size_t> counts_;
+};
+
+}  // namespace verbena::internal::soft
+
+#endif  // VERBENA_TRANSPORT_SOFT_TCP_SILENT_H_

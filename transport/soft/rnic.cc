@@ -120,10 +120,11 @@ absl::Status Rnic::CheckOptions(const SoftDeviceOptions& options) {
                                                   options.tcp->silence_limit.count(),
                                                   kLongest.count()));
   }
-  constexpr size_t kLeastLaneBytes = size_t{1} << 20;
-  if (options.tcp.has_value() && options.tcp->lane_bytes < kLeastLaneBytes) {
-    return absl::InvalidArgumentError(fmt::format("lane_bytes of {}: at least {} are needed",
-                                                  options.tcp->lane_bytes, kLeastLaneBytes));
+  // Of two connections with rings like ours one source may have one.
+  const size_t least = 4 * BytesOf(GeometryOf(options));
+  if (options.tcp.has_value() && options.tcp->lane_bytes < least) {
+    return absl::InvalidArgumentError(
+        fmt::format("lane_bytes of {}: at least {} are needed", options.tcp->lane_bytes, least));
   }
   return absl::OkStatus();
 }

@@ -178,10 +178,7 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   // The device that an address vector names.
   DeviceAddress AddressOf(const ibv_ah_attr& vector) const;
   // The geometry of the lanes that this device makes.
-  LaneGeometry lane_geometry() const {
-    return {.request_lines = options_.request_ring_bytes / uint32_t{kLineBytes},
-            .answer_lines = options_.answer_ring_bytes / uint32_t{kLineBytes}};
-  }
+  LaneGeometry lane_geometry() const { return GeometryOf(options_); }
   // The target refused the lane.
   void FailLane(const Peer& peer, uint64_t id);
   std::shared_ptr<const DeviceShare> share() const { return share_; }
@@ -203,6 +200,10 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   Rnic(const SoftDeviceOptions& options, std::shared_ptr<DeviceShare> share,
        const DeviceAddress& address);
   static absl::Status CheckOptions(const SoftDeviceOptions& options);
+  static LaneGeometry GeometryOf(const SoftDeviceOptions& options) {
+    return {.request_lines = options.request_ring_bytes / uint32_t{kLineBytes},
+            .answer_lines = options.answer_ring_bytes / uint32_t{kLineBytes}};
+  }
   void FillContext();
   void FillAttributes();
   // Whether memory may be registered so.

@@ -51,11 +51,12 @@ struct TcpWireOptions {
   uint16_t port = 0;
   // A peer's host that was silent for this long is dead: its queue pairs fail. At least 1 s.
   std::chrono::seconds silence_limit = std::chrono::seconds(10);
-  // Memory for the rings of all connections to peers, at least 1 MiB. A connection between two CQs
-  // counts with both sides' rings: 769 KiB with the default ones, up to 64 MiB if both sides have
-  // the largest. It is address space; what is resident is at most what was written. One source (an
-  // IPv4 address, or an IPv6 /64) may hold as much as is left for all others, so at most a half. A
-  // connection beyond that is refused: its queue pairs fail. (start)
+  // Memory for the rings of all connections to peers, at least four times that of a lane: 1.5 MiB
+  // by default. A connection between two CQs counts with both sides' rings: 770 KiB with the
+  // default ones, up to 64 MiB if both sides have the largest. It is address space; what is
+  // resident is at most what was written. One source (an IPv4 address, or an IPv6 /64) may hold as
+  // much as is left for all others, so at most a half. A connection beyond that is refused: its
+  // queue pairs fail. (start)
   size_t lane_bytes = size_t{4096} << 20;
   // Whether a peer may have another GID than the address that it connects from: behind a NAT, or if
   // its host has several addresses. It may then take the name of a third host, until that one comes

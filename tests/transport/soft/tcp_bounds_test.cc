@@ -25,6 +25,7 @@
 #include "tests/transport/soft/qp_end.h"
 #include "tests/transport/soft/raw_tcp_peer.h"
 #include "verbena/transport/coro/clock.h"
+#include "verbena/transport/soft/lane.h"
 #include "verbena/transport/soft/tcp_socket.h"
 #include "verbena/transport/soft/tcp_source.h"
 #include "verbena/transport/soft/tcp_wire.h"
@@ -179,6 +180,24 @@ TEST_F(TcpBoundsTest, OneHostTakesAHalfOfTheMemoryForRingsAtMost) {
   Step();
   clock_.Advance(std::chrono::seconds(1));
   EXPECT_EQ(OpenLanes(greedy, 2000, cq, kLines).second, Verdict::kAccepted);
+}
+
+TEST_F(TcpBoundsTest, MemoryForRingsSufficesForOneConnectionOfEachSourceAtLeast) {
+  constexpr size_t kRings = (256 + 128) << 10;
+  const auto with = [](size_t bytes) {
+    return SoftDevice::Create({.engine_thread = false,
+                               .shared_memory = false,
+                               .tcp = TcpWireOptions{.address = "127.0.0.1", .lane_bytes = bytes}});
+  };
+  EXPECT_EQ(with(4 * kRings).status().code(), absl::StatusCode::kInvalidArgument);
+  // And their headers.
+  constexpr size_t kLeast = 4 * (kRings + sizeof(LaneHeader));
+  EXPECT_EQ(with(kLeast - 1).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(with(kLeast).ok());
+  Make({.lane_bytes = kLeast});
+  Session one = Open(kGreedy, 1);
+  const uint64_t cq = CqOf(one);
+  EXPECT_EQ(OpenLanes(one, 1, cq, 2048).second, Verdict::kAccepted);
 }
 
 // Sets RLIMIT_NOFILE while it lives.

@@ -93,8 +93,8 @@ struct TcpSession {
   uint64_t our_secret = 0;
   uint64_t their_secret = 0;
   std::shared_ptr<Peer> peer;
-  TimePoint deadline = kNever;  // until which the peer's own dial is waited for
-  TimePoint probe_again{};
+  TimePoint deadline = kNever;          // until which the peer's own dial is waited for
+  TimePoint probe_again{};              // no sooner is somebody else looked for under its name
   std::vector<ConnectRequest> waiting;  // until it is up
   // Until kResolved. Those that it does not answer in time are empty, and as many as
   // kMaxUnanswered.

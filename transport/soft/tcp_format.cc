@@ -101,9 +101,9 @@ const char* TextOf(TcpGreeting::Verdict verdict) {
     case TcpGreeting::Verdict::kVersion:
       return "another version of the protocol";
     case TcpGreeting::Verdict::kShare:
-      return "this host holds as much of the peer's connections or memory as it may";
+      return "a host holds as much of its peer's connections and memory as it may";
     case TcpGreeting::Verdict::kAddress:
-      return "this device's GID is not the address that it connects from; name that address "
+      return "a device's GID must be the address that it connects from; name that address "
              "(soft:tcp:ADDRESS:PORT), or set VERBENA_SOFT_ANY_SOURCE=1 at the peer";
   }
   return "";

@@ -107,6 +107,10 @@ absl::Status TcpWire::OnProbed(TcpSession& session, TcpWireConnection& connectio
   if (greeting.verdict != TcpGreeting::Verdict::kAccepted) {
     return absl::AbortedError("the peer stands by its session");
   }
+  if (greeting.kind != TcpGreeting::Kind::kControl || greeting.sender != session.address) {
+    return absl::InvalidArgumentError(fmt::format(
+        "{} answers under {}", AddressText(greeting.sender), AddressText(session.address)));
+  }
   const DeviceAddress address = session.address;
   // The session that ends does not take this connection along.
   session.dialing = 0;

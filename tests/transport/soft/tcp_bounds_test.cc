@@ -323,6 +323,21 @@ TEST_F(TcpBoundsTest, NameGoesToTheDeviceThatListensUnderIt) {
             static_cast<ssize_t>(answer.size()));
 }
 
+TEST_F(TcpBoundsTest, DeviceThatListensThereUnderAnotherNameEndsNoSession) {
+  Make();
+  Owner other;
+  Session peer = Open("127.0.0.1", other.lid());
+  clock_.Advance(TcpWire::kProbePause);
+  EXPECT_EQ(Open(kGreedy, other.lid()).verdict, Verdict::kDuplicate);
+  Step();
+  UniqueFd socket = other.Accept();
+  Step();
+  GreetingOn(socket.get());
+  AnswerOn(socket.get(), {.sender = NameOf(1), .session = 88});
+  Step();
+  EXPECT_NE(CqOf(peer), 0u);
+}
+
 TEST_F(TcpBoundsTest, SessionOfAPeerThatStandsByItSurvivesAStranger) {
   Make();
   Owner owner;

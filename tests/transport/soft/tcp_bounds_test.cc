@@ -4,17 +4,16 @@
 // and no peer fills the log. The devices are stepped by hand, and each loopback address is a
 // source.
 
+#include <arpa/inet.h>
+#include <poll.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 
-#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
-#include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>

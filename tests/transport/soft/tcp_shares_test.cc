@@ -2,9 +2,11 @@
 // there for the next one, and addresses of one range are one source.
 
 #include <arpa/inet.h>
+#include <infiniband/verbs.h>
 
-#include <memory>
+#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"

@@ -361,6 +361,42 @@ TEST_F(TcpBoundsTest, SessionOfAPeerThatStandsByItSurvivesAStranger) {
   EXPECT_FALSE(owner.IsDialed());
 }
 
+// The device dials, and it is the answer that asks for much.
+TEST_F(TcpBoundsTest, QueuePairFailsIfItsPeerWantsMoreMemoryThanItsShare) {
+  Make({.lane_bytes = size_t{8} << 20});
+  Owner peer;
+  ConnectTo(peer.lid());
+  UniqueFd control = peer.Accept();
+  GreetingOn(control.get());
+  AnswerOn(control.get(), {.sender = NameOf(peer.lid()), .session = 88});
+  Step();
+  std::array<std::byte, TcpControl::kBytes> bytes{};
+  ASSERT_EQ(recv(control.get(), bytes.data(), bytes.size(), MSG_DONTWAIT),
+            static_cast<ssize_t>(bytes.size()));
+  const auto resolved = Encode(TcpControl{.kind = Kind::kResolved,
+                                          .found = true,
+                                          .request = ParseControl(bytes).value().request,
+                                          .receiver_cq = 5});
+  ASSERT_EQ(send(control.get(), resolved.data(), resolved.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(resolved.size()));
+  Step();
+  UniqueFd lanes = peer.Accept();
+  TcpGreeting greeting = GreetingOn(lanes.get());
+  EXPECT_EQ(greeting.kind, TcpGreeting::Kind::kLanes);
+  greeting.sender = NameOf(peer.lid());
+  greeting.geometry.request_lines = (8u << 20) / kLineBytes;
+  AnswerOn(lanes.get(), greeting);
+  Step();
+  ASSERT_EQ(end_->PostSend(8, end_->SendSge(0, 8)), 0);
+  ibv_wc wc{};
+  ASSERT_EQ(ibv_poll_cq(end_->cq(), 1, &wc), 1);
+  EXPECT_EQ(wc.status, IBV_WC_RETRY_EXC_ERR);
+  // Its session stands.
+  Step();
+  std::array<std::byte, 1> byte{};
+  EXPECT_EQ(recv(control.get(), byte.data(), byte.size(), MSG_DONTWAIT), -1);
+}
+
 TEST_F(TcpBoundsTest, QueuePairFailsIfItsPeerNeverSaysHowItIsReached) {
   Make();
   Session peer = Open("127.0.0.1", 1);

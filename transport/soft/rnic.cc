@@ -120,7 +120,7 @@ absl::Status Rnic::CheckOptions(const SoftDeviceOptions& options) {
                                                   options.tcp->silence_limit.count(),
                                                   kLongest.count()));
   }
-  // Of two connections with rings like ours one source may have one.
+  // One source may have one of two connections with rings like ours.
   const size_t least = 4 * BytesOf(GeometryOf(options));
   if (options.tcp.has_value() && options.tcp->lane_bytes < least) {
     return absl::InvalidArgumentError(

@@ -22,8 +22,8 @@ in_port_t AddressPort(const sockaddr& address);
 int SourceAddressFor(const sockaddr& destination, sockaddr_storage& source);
 
 // Whether the peer at the other end of the connected socket `fd` may name the GID `named`, to which
-// our device, whose GID is `own`, would connect. If ours is an IP address, so is the peer's: the one
-// that it connects from. VERBENA_SOFT_ANY_SOURCE=1 allows others.
+// our device, whose GID is `own`, would connect. If ours is an IP address, so is the peer's: the
+// one that it connects from. VERBENA_SOFT_ANY_SOURCE=1 allows others.
 bool MayNameGid(int fd, const ibv_gid& own, const ibv_gid& named);
 
 }  // namespace verbena::internal::preload

@@ -190,7 +190,7 @@ TEST_F(MalformedTest, ClientsThatNeverSayReadyKeepNoSendBuffers) {
   LinkLimits limits;
   limits.send_buffers = 16;
   limits.connect_timeout = std::chrono::seconds(30);
-  StartServer({}, {.device = "soft", .limits = limits});
+  StartServer({}, {.device = RogueDevice(), .limits = limits});
   StartClient();
   std::vector<std::unique_ptr<RoguePeer>> rogues;
   std::vector<RogueFrame> requests;

@@ -102,7 +102,7 @@ TEST_F(SlowClientTest, AClientThatGrantsCreditsWithoutReceivesLosesItsLink) {
   LinkLimits limits;
   limits.ping_interval = hours(1);
   Start({.response_grace = hours(1)}, limits);
-  auto rogue = std::make_unique<RoguePeer>(*client_runtime_, "soft", /*receives=*/false);
+  auto rogue = std::make_unique<RoguePeer>(*client_runtime_, RogueDevice(), /*receives=*/false);
   rogue->ConnectTo(server_->address());
   std::vector<RogueFrame> requests = MoreCallsThanCredits();
   requests.pop_back();

@@ -50,10 +50,12 @@ TEST(InProcessTest, GivesTheServiceItsArgumentsAndTheRuntimeItsOptions) {
 
 TEST(InProcessTest, ServesServicesThatNeedTheRuntime) {
   InProcessServer fixture;
-  NotesService service(fixture.runtime().device_names().front() + ": ");
+  const std::string device = fixture.runtime().device_names().front();
+  NotesService service(device + ": ");
   fixture.Serve({&service});
   const Notes::Stub stub(fixture.channel());
-  EXPECT_THAT(fixture.Run(stub.Echo(TextOf("a"))), IsOkAndHolds(Property(&Text::text, "soft0: a")));
+  EXPECT_THAT(fixture.Run(stub.Echo(TextOf("a"))),
+              IsOkAndHolds(Property(&Text::text, device + ": a")));
   fixture.Stop();
 }
 

@@ -63,6 +63,11 @@ enum class PlantedFault {
   kUnansweredResolveWaits,      // a queue pair waits for ever for a peer that answers nothing
   kSquatterStays,               // who takes a name first keeps it from the device that has it
   kClosedLanesLogged,           // a peer fills the log by connections that it breaks
+  kUnsentLoanForgotten,         // bytes of a large payload that a full socket did not take are lost
+  kPlacedOutOfOrder,            // a large WRITE's bytes land before earlier requests are executed
+  kPlaceKeyUnchecked,           // a WRITE's bytes land after its key was withdrawn
+  kPlacedBytesCopied,           // old bytes of a ring are copied over a payload that is in place
+
   // connect, control verbs
   kServerSendsBeforeReady,    // a server sends to a queue pair whose owner has not said Ready
   kControlOrderLost,          // a control job overtakes another of its queue pair

@@ -309,7 +309,7 @@ OutLane* CompletionQueue::FindOutLane(const Peer& peer, uint64_t remote_cq) {
 absl::Status CompletionQueue::AddPair(std::shared_ptr<LanePair> pair, uint64_t lane_id,
                                       int engine_epoll) {
   if (pairs_ == nullptr) {
-    pairs_ = std::make_unique<LanePairs>(control_, engine_epoll, id_ | kCqTag);
+    pairs_ = std::make_unique<LanePairs>(*this, control_, engine_epoll, id_ | kCqTag);
   }
   auto lane = std::make_unique<InLane>(
       pair->peer(), static_cast<uint32_t>(pair->remote_cq() % kMaxCompletionQueues), lane_id,

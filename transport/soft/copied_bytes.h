@@ -25,6 +25,10 @@ struct CopiedBytes {
   // For WRITEs and READs that the target executes: into or out of a ring. Each device counts a byte
   // once.
   uint64_t ring_bytes = 0;
+  // For WRITEs and READs over TCP, past the ring: by the kernel, from their memory into a socket,
+  // and from a socket into their memory.
+  uint64_t sent_bytes = 0;
+  uint64_t placed_bytes = 0;
   // For SENDs: into a ring, and out of one into a receive.
   uint64_t send_bytes = 0;
   uint64_t receive_bytes = 0;

@@ -21,6 +21,8 @@ enum class CopyWay : uint8_t {
   kKernelWrite,
   kKernelRead,
   kRing,
+  kSent,
+  kPlaced,
   kSend,
   kReceive,
   kInline,
@@ -40,6 +42,8 @@ class CopyCounters {
             .kernel_write_bytes = Get(CopyWay::kKernelWrite),
             .kernel_read_bytes = Get(CopyWay::kKernelRead),
             .ring_bytes = Get(CopyWay::kRing),
+            .sent_bytes = Get(CopyWay::kSent),
+            .placed_bytes = Get(CopyWay::kPlaced),
             .send_bytes = Get(CopyWay::kSend),
             .receive_bytes = Get(CopyWay::kReceive),
             .inline_bytes = Get(CopyWay::kInline)};

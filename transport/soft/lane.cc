@@ -155,7 +155,9 @@ bool OutLane::TakeAnswer(const MessageHeader& answer, CompletionWriter& writer) 
     return true;
   }
   if (answer.opcode != Opcode::kData) return false;
-  if (qp != nullptr) qp->send_queue().Answered(answer, answers_.payload(), writer);
+  const PlacedBytes placed =
+      pair_ != nullptr ? pair_->TakePlacedAnswer(answers_.position()) : PlacedBytes{};
+  if (qp != nullptr) qp->send_queue().Answered(answer, answers_.payload(), placed, writer);
   return true;
 }
 

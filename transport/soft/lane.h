@@ -103,6 +103,7 @@ class OutLane {
   uint64_t remote_cq() const { return remote_cq_; }
   RingWriter& requests() { return requests_; }
   uint64_t answers_position() const { return answers_.position(); }
+  LanePair* pair() const { return pair_.get(); }
   LaneHeader& header() { return memory_->header(); }
 
   // The position up to which the target has consumed requests and refused none. Refusals are known
@@ -187,6 +188,8 @@ class OutLane {
 
   void AddQp(QueuePair& qp);
   void RemoveQp(QueuePair& qp);
+  // Null when no QP of that number sends through the lane.
+  QueuePair* FindQp(uint32_t qpn);
   bool has_qps() const { return !qps_.empty(); }
   // The target is gone: every QP of this lane fails, but what the target has consumed succeeds.
   void Lose(CompletionWriter& writer);
@@ -212,7 +215,6 @@ class OutLane {
   bool TakeProgress(CompletionWriter& writer);
   bool TakeAnswers(CompletionWriter& writer);
   bool TakeAnswer(const MessageHeader& header, CompletionWriter& writer);
-  QueuePair* FindQp(uint32_t qpn);
   bool has_waiters() const { return !room_waiters_.empty() || !consumed_waiters_.empty(); }
   void RelaunchWaiting(CompletionWriter& writer);
   void GiveRoom(CompletionWriter& writer);
@@ -258,6 +260,7 @@ class InLane {
   uint64_t id() const { return id_; }
   const std::shared_ptr<Peer>& shared_peer() const { return peer_; }
   const std::shared_ptr<LaneMemory>& memory() const { return memory_; }
+  LanePair* pair() const { return pair_.get(); }
   RingReader& requests() { return requests_; }
   RingWriter& answers() { return answers_; }
   LaneHeader& header() { return memory_->header(); }

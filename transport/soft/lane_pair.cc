@@ -4,23 +4,25 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
+#include <iterator>
+#include <span>
 #include <utility>
 
 #include "verbena/transport/log/mutant.h"
+#include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/lane_pairs.h"
 
 namespace verbena::internal::soft {
 namespace {
 
-iovec LinesAt(RingLine* lines, uint32_t count, uint64_t from, uint64_t to) {
-  return {.iov_base = lines + (from & (count - 1)), .iov_len = (to - from) * kLineBytes};
+// Where the lines of a chunk end that begin at `from`. A payload that is received at its place goes
+// there by fewer system calls if one chunk has all of it.
+uint64_t EndOfChunk(const RingWriter& ring, const LentPayloads& lent, uint64_t from) {
+  const uint64_t to = std::min(ring.EndOfRun(from), from + TcpChunk::kMaxLines);
+  return lent.empty() ? to : lent.WholeMessages(from, to);
 }
 
-// `now` may have risen since `before`, but not beyond `bound`.
-bool IsProgress(uint64_t before, uint64_t now, uint64_t bound) {
-  return now - before <= bound - before || VERBENA_MUTANT(kTcpProgressUnchecked);
-}
+constexpr uint64_t BytesAt(uint64_t position) { return position * kLineBytes; }
 
 }  // namespace
 
@@ -31,6 +33,8 @@ LanePair::LanePair(UniqueFd socket, std::shared_ptr<Peer> peer, uint64_t remote_
       remote_cq_(remote_cq),
       out_(std::move(out)),
       in_(std::move(in)),
+      lent_requests_(out_->requests(), out_->geometry().request_lines),
+      lent_answers_(in_->answers(), in_->geometry().answer_lines),
       requests_(in_->requests(), in_->geometry().request_lines),
       answers_(out_->answers(), out_->geometry().answer_lines) {}
 
@@ -63,11 +67,24 @@ void LanePair::OnAnswersTaken() {
 }
 
 void LanePair::Send() {
-  if (over_ || closed() || blocked_) return;
-  while (outgoing_.left != 0 || BeginChunk()) {
+  if (!over_ && !closed() && !blocked_) SendChunks();
+  if (!lent_requests_.empty() || !lent_answers_.empty()) SettleLoans();
+}
+
+void LanePair::SendChunks() {
+  while (!outgoing_.empty() || BeginChunk()) {
+    iovec parts[1 + 2 * LentPayloads::kMaxParts];
+    parts[0] = {.iov_base = outgoing_.header.data() + outgoing_.header_sent,
+                .iov_len = outgoing_.header.size() - outgoing_.header_sent};
+    size_t count = parts[0].iov_len != 0 ? 1 : 0;
+    const std::span<iovec> all(parts);
+    count +=
+        lent_requests_.Describe(outgoing_.requests.from, outgoing_.requests.to, all.subspan(count));
+    count +=
+        lent_answers_.Describe(outgoing_.answers.from, outgoing_.answers.to, all.subspan(count));
     msghdr message{};
-    message.msg_iov = outgoing_.parts;
-    message.msg_iovlen = std::size(outgoing_.parts);
+    message.msg_iov = parts;
+    message.msg_iovlen = count;
     const ssize_t sent = sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent >= 0) {
       Took(static_cast<size_t>(sent));
@@ -84,14 +101,16 @@ void LanePair::Send() {
 
 bool LanePair::BeginChunk() {
   TcpChunk chunk;
-  iovec requests{};
-  iovec answers{};
+  Range& requests = outgoing_.requests;
+  Range& answers = outgoing_.answers;
+  requests = {.from = BytesAt(requests_sent_), .to = BytesAt(requests_sent_)};
+  answers = {.from = BytesAt(answers_sent_), .to = BytesAt(answers_sent_)};
   if (out_lane_ != nullptr && !out_lane_->failed()) {
     const RingWriter& ring = out_lane_->requests();
     const uint64_t from = requests_sent_;
-    const uint64_t to = std::min(ring.EndOfRun(from), from + TcpChunk::kMaxLines);
+    const uint64_t to = EndOfChunk(ring, lent_requests_, from);
     if (ring.position() != from) {
-      requests = LinesAt(out_->requests(), ring.count(), from, to);
+      requests.to = BytesAt(to);
       chunk.request_lines = static_cast<uint32_t>(to - from);
       const bool pad = ring.IsPad(to);
       if (pad) chunk.flags |= TcpChunk::kRequestPad;
@@ -102,9 +121,9 @@ bool LanePair::BeginChunk() {
     if (in_lane_->progress_due()) in_lane_->PublishProgress();
     const RingWriter& ring = in_lane_->answers();
     const uint64_t from = answers_sent_;
-    const uint64_t to = std::min(ring.EndOfRun(from), from + TcpChunk::kMaxLines);
+    const uint64_t to = EndOfChunk(ring, lent_answers_, from);
     if (ring.position() != from) {
-      answers = LinesAt(in_->answers(), ring.count(), from, to);
+      answers.to = BytesAt(to);
       chunk.answer_lines = static_cast<uint32_t>(to - from);
       const bool pad = ring.IsPad(to);
       if (pad) chunk.flags |= TcpChunk::kAnswerPad;
@@ -124,126 +143,32 @@ bool LanePair::BeginChunk() {
   sent_consumed_ = told_consumed_;
   told_answers_consumed_ = taken;
   outgoing_.header = Encode(chunk);
-  outgoing_.parts[0] = {.iov_base = outgoing_.header.data(), .iov_len = outgoing_.header.size()};
-  outgoing_.parts[1] = requests;
-  outgoing_.parts[2] = answers;
-  outgoing_.left = outgoing_.header.size() + requests.iov_len + answers.iov_len;
+  outgoing_.header_sent = 0;
   return true;
+}
+
+void LanePair::Range::Drop(size_t& bytes) {
+  const size_t dropped = std::min<size_t>(bytes, this->bytes());
+  from += dropped;
+  bytes -= dropped;
 }
 
 void LanePair::Took(size_t bytes) {
-  outgoing_.left -= bytes;
-  for (iovec& part : outgoing_.parts) {
-    const size_t taken = std::min(bytes, part.iov_len);
-    part.iov_base = static_cast<std::byte*>(part.iov_base) + taken;
-    part.iov_len -= taken;
-    bytes -= taken;
-  }
+  const size_t of_header = std::min(bytes, outgoing_.header.size() - outgoing_.header_sent);
+  outgoing_.header_sent += of_header;
+  bytes -= of_header;
+  outgoing_.requests.Drop(bytes);
+  outgoing_.answers.Drop(bytes);
 }
 
-bool LanePair::Receive(std::span<std::byte> staging, bool& some) {
-  some = false;
-  if (over_) return false;
-  iovec parts[3];
-  size_t count = 0;
-  size_t announced = 0;
-  // Lines that are announced go straight to their place.
-  for (RingIntake* ring : {&requests_, &answers_}) {
-    const std::span<std::byte> rest = ring->Rest();
-    if (!rest.empty()) parts[count++] = {.iov_base = rest.data(), .iov_len = rest.size()};
-    announced += rest.size();
-  }
-  // In a stream of large chunks no more than the next header, so that its lines go there, too.
-  if (announced > staging.size()) staging = staging.first(TcpChunk::kBytes);
-  parts[count++] = {.iov_base = staging.data(), .iov_len = staging.size()};
-  msghdr message{};
-  message.msg_iov = parts;
-  message.msg_iovlen = count;
-  const ssize_t received = recvmsg(socket_.get(), &message, MSG_DONTWAIT);
-  if (received < 0 && (errno == EAGAIN || errno == EINTR)) return true;
-  if (received <= 0) {
-    End(received == 0 ? "the peer closed it" : "it was reset");
-    return false;
-  }
-  some = true;
-  auto left = static_cast<size_t>(received);
-  for (RingIntake* ring : {&requests_, &answers_}) {
-    const size_t bytes = std::min(left, ring->Rest().size());
-    ring->Add(bytes);
-    left -= bytes;
-  }
-  const bool complete = requests_.Rest().empty() && answers_.Rest().empty();
-  if ((header_bytes_ == header_.size() && complete && !EndArrival()) ||
-      !Parse(staging.first(left)) || !ShowArrived()) {
-    End("the peer sent nonsense");
-    return false;
-  }
-  return true;
-}
-
-bool LanePair::Parse(std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    size_t taken;
-    if (header_bytes_ != header_.size()) {
-      taken = std::min(bytes.size(), header_.size() - header_bytes_);
-      std::memcpy(header_.data() + header_bytes_, bytes.data(), taken);
-      header_bytes_ += taken;
-      if (header_bytes_ == header_.size() && !BeginArrival()) return false;
-    } else {
-      RingIntake& ring = requests_.Rest().empty() ? answers_ : requests_;
-      const std::span<std::byte> rest = ring.Rest();
-      taken = std::min(bytes.size(), rest.size());
-      std::memcpy(rest.data(), bytes.data(), taken);
-      ring.Add(taken);
-    }
-    bytes = bytes.subspan(taken);
-    if (header_bytes_ == header_.size() && requests_.Rest().empty() && answers_.Rest().empty() &&
-        !EndArrival()) {
-      return false;
-    }
-  }
-  return true;
-}
-
-bool LanePair::BeginArrival() {
-  if (!ParseChunk(header_, arriving_)) return false;
-  const bool requests = arriving_.request_lines != 0 || (arriving_.flags & TcpChunk::kRequestPad);
-  const bool answers = arriving_.answer_lines != 0 || (arriving_.flags & TcpChunk::kAnswerPad);
-  // Nobody answers what was not asked.
-  if (requests && in_lane_ == nullptr) return false;
-  if (answers && out_lane_ == nullptr) return VERBENA_MUTANT(kUnaskedAnswersTaken);
-  if (requests && !requests_.Begin(arriving_.request_lines, in_lane_->requests().position())) {
-    return false;
-  }
-  if (answers && !answers_.Begin(arriving_.answer_lines, out_lane_->answers_position())) {
-    return false;
-  }
-  return IsProgress(out_->header().consumed.load(std::memory_order_relaxed), arriving_.consumed,
-                    requests_sent_) &&
-         IsProgress(in_->header().answers_consumed.load(std::memory_order_relaxed),
-                    arriving_.answers_consumed, answers_sent_);
-}
-
-bool LanePair::EndArrival() {
-  header_bytes_ = 0;
-  if (!ShowArrived()) return false;
-  if ((arriving_.flags & TcpChunk::kRequestPad) != 0 &&
-      !requests_.Pad(in_lane_->requests().position())) {
-    return false;
-  }
-  if ((arriving_.flags & TcpChunk::kAnswerPad) != 0 &&
-      !answers_.Pad(out_lane_->answers_position())) {
-    return false;
-  }
-  out_->header().consumed.store(arriving_.consumed, std::memory_order_release);
-  in_->header().answers_consumed.store(arriving_.answers_consumed, std::memory_order_release);
-  return true;
-}
-
-bool LanePair::ShowArrived() {
-  if (!requests_.Show() || !answers_.Show()) return false;
-  out_->header().answered.store(answers_.messages(), std::memory_order_release);
-  return true;
+void LanePair::SettleLoans() {
+  // All bytes before the rest of the last chunk are sent, and none behind it.
+  const LentPayloads::Settlement requests = lent_requests_.Settle(outgoing_.requests.from);
+  const LentPayloads::Settlement answers = lent_answers_.Settle(outgoing_.answers.from);
+  if (owner_ == nullptr) return;
+  CopyCounters& copied = owner_->cq().copied();
+  copied.Add(CopyWay::kSent, requests.sent + answers.sent);
+  copied.Add(CopyWay::kRing, requests.copied + answers.copied);
 }
 
 }  // namespace verbena::internal::soft

@@ -6,6 +6,10 @@
 // above the rings is as over shared memory, and all queue pairs of the two CQs share one
 // connection.
 //
+// Large payloads of WRITEs and READs take part in the stream, but not in the rings: a payload that
+// was lent (LentPayloads) is sent from its memory, and one that has a place (Places) is received
+// there. In the ring its lines keep what they had, and nobody reads them.
+//
 // Owned by its CQ, and kept alive by its lanes; used under the CQ's lock. Neither call blocks. What
 // arrives is checked before it changes anything: nonsense breaks this connection, and no other one.
 
@@ -23,7 +27,10 @@
 
 #include "verbena/transport/soft/control_socket.h"
 #include "verbena/transport/soft/lane.h"
+#include "verbena/transport/soft/lent_payloads.h"
 #include "verbena/transport/soft/peer.h"
+#include "verbena/transport/soft/placed_fragments.h"
+#include "verbena/transport/soft/places.h"
 #include "verbena/transport/soft/ring_intake.h"
 #include "verbena/transport/soft/tcp_format.h"
 
@@ -56,8 +63,14 @@ class LanePair {
   OutLane* out_lane() const { return out_lane_; }
   InLane* in_lane() const { return in_lane_; }
 
-  // Sends what was published, and our progress with it, as far as the socket takes it.
+  // Sends what was published, and our progress with it, as far as the socket takes it. Ends all
+  // loans.
   void Send();
+  // False when a payload that is lent could not be sent at once.
+  bool CanLend() const { return !blocked_ && !over_; }
+  // Whoever lends calls Send before the CQ's lock is released.
+  LentPayloads& lent_requests() { return lent_requests_; }
+  LentPayloads& lent_answers() { return lent_answers_; }
   // Has the CQ call Send, or close a broken connection, at the end of its turn.
   void Touch();
   // Our out-lane has taken answers. Says so at once only if the peer may soon lack room for more.
@@ -66,9 +79,13 @@ class LanePair {
   bool blocked() const { return blocked_; }
   void Unblock() { blocked_ = false; }
 
-  // Takes what has arrived, by one system call. `staging` is scratch memory. False once the
-  // connection is over. `some` tells whether anything has arrived.
+  // Takes what has arrived: by one system call, or a few in the middle of large messages. `staging`
+  // is scratch memory. False once the connection is over. `some` tells whether anything has
+  // arrived.
   bool Receive(std::span<std::byte> staging, bool& some);
+  // The bytes of the request or answer at `position` that are in place. Forgets earlier ones.
+  PlacedBytes TakePlacedRequest(uint64_t position) { return placed_requests_.Take(position); }
+  PlacedBytes TakePlacedAnswer(uint64_t position) { return placed_answers_.Take(position); }
   // True when the connection is to be closed.
   bool broken() const {
     return over_ || (in_lane_ != nullptr && in_lane_->broken()) ||
@@ -79,15 +96,57 @@ class LanePair {
  private:
   friend class LanePairs;
 
-  // A chunk that is being sent.
+  // Bytes of a ring, counted from its creation.
+  struct Range {
+    uint64_t from = 0;
+    uint64_t to = 0;
+
+    uint64_t bytes() const { return to - from; }
+    // Drops the first ones, `bytes` of them or all, and subtracts those from `bytes`.
+    void Drop(size_t& bytes);
+  };
+  // The rest of the chunk that is being sent.
   struct Outgoing {
     std::array<std::byte, TcpChunk::kBytes> header;
-    iovec parts[3];
-    size_t left = 0;  // bytes; 0: there is none
+    size_t header_sent = TcpChunk::kBytes;
+    Range requests;
+    Range answers;
+
+    bool empty() const {
+      return header_sent == header.size() && requests.bytes() == 0 && answers.bytes() == 0;
+    }
+  };
+  // The bytes that one recvmsg asks for: `ring_bytes` for the ring whose turn it is, of which the
+  // first `placed` have another place, then `answer_bytes` for the answer ring, and then staging.
+  struct Incoming {
+    std::array<iovec, Place::kMaxParts + 3> parts;
+    size_t count = 0;
+    size_t bytes = 0;
+    size_t placed = 0;
+    size_t ring_bytes = 0;
+    size_t answer_bytes = 0;
+    uint64_t position = 0;  // of the message that has a place
+    uint32_t arrived = 0;   // bytes of its payload that were here before
+
+    void Add(std::span<std::byte> part) {
+      parts[count++] = {.iov_base = part.data(), .iov_len = part.size()};
+      bytes += part.size();
+    }
   };
 
+  void SendChunks();
   bool BeginChunk();
   void Took(size_t bytes);
+  void SettleLoans();
+
+  RingIntake& arriving_ring() { return requests_.Rest().empty() ? answers_ : requests_; }
+  bool Announced() { return !requests_.Rest().empty() || !answers_.Rest().empty(); }
+  // False when the next bytes are to wait until what is here is consumed. `first`: they may not.
+  bool PlanReceive(std::span<std::byte> staging, bool first, Incoming& incoming);
+  bool PlanLines(bool first, Incoming& incoming);
+  bool PlanLargeMessage(RingIntake& ring, const RingIntake::Incomplete& message, bool first,
+                        Incoming& incoming);
+  bool TakeReceived(std::span<const std::byte> staging, const Incoming& incoming, size_t bytes);
   bool Parse(std::span<const std::byte> bytes);
   bool BeginArrival();
   bool EndArrival();
@@ -113,12 +172,19 @@ class LanePair {
   bool blocked_ = false;
   bool watches_writable_ = false;  // of LanePairs
   bool touched_ = false;
+  LentPayloads lent_requests_;
+  LentPayloads lent_answers_;
 
   RingIntake requests_;
   RingIntake answers_;
   TcpChunk arriving_;
   std::array<std::byte, TcpChunk::kBytes> header_;
   size_t header_bytes_ = 0;  // all of them: its lines are arriving
+  // Not 0 while large messages are likely to come: chunks until it is taken for unlikely.
+  uint32_t expects_large_ = 0;
+  Places places_;
+  PlacedFragments placed_requests_;
+  PlacedFragments placed_answers_;
 
   bool over_ = false;
   const char* reason_ = "it was closed";

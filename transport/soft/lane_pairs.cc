@@ -36,8 +36,9 @@ void LogClosed(const LanePair& pair) {
 
 }  // namespace
 
-LanePairs::LanePairs(CqControl& control, int engine_epoll, uint64_t tag)
-    : control_(control),
+LanePairs::LanePairs(CompletionQueue& cq, CqControl& control, int engine_epoll, uint64_t tag)
+    : cq_(cq),
+      control_(control),
       engine_epoll_(engine_epoll),
       tag_(tag),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),

@@ -21,12 +21,14 @@
 
 namespace verbena::internal::soft {
 
+class CompletionQueue;
 class CompletionWriter;
 
 class LanePairs {
  public:
-  // `control` is the CQ's; `tag` names the CQ in the events of `engine_epoll`, which outlives it.
-  LanePairs(CqControl& control, int engine_epoll, uint64_t tag);
+  // `control` is that of `cq`, which owns them; `tag` names the CQ in the events of `engine_epoll`,
+  // which outlives it.
+  LanePairs(CompletionQueue& cq, CqControl& control, int engine_epoll, uint64_t tag);
   LanePairs(const LanePairs&) = delete;
   LanePairs& operator=(const LanePairs&) = delete;
   ~LanePairs();
@@ -50,6 +52,7 @@ class LanePairs {
   void LetEngineWatch(bool watch);
 
   // For LanePair.
+  CompletionQueue& cq() { return cq_; }
   void AddTouched(LanePair& pair) { touched_.push_back(&pair); }
   void WatchWritable(LanePair& pair, bool writable);
 
@@ -58,6 +61,7 @@ class LanePairs {
   void Look(LanePair& pair, CompletionWriter& writer);
   void CloseOne(LanePair& pair, CompletionWriter& writer);
 
+  CompletionQueue& cq_;
   CqControl& control_;
   const int engine_epoll_;
   const uint64_t tag_;

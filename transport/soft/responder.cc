@@ -8,6 +8,8 @@
 #include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/lane.h"
+#include "verbena/transport/soft/lane_pair.h"
+#include "verbena/transport/soft/places.h"
 #include "verbena/transport/soft/queue_pair.h"
 #include "verbena/transport/soft/rnic.h"
 
@@ -28,34 +30,53 @@ void SendRefusal(InLane& lane, const MessageHeader& request, uint64_t position, 
                       .psn = request.psn});
 }
 
+// Puts the next `bytes` of `read` into the answer ring, or lends them to the connection. There is
+// room.
+void AnswerWithData(InLane& lane, const InLane::PendingRead& read, uint64_t bytes,
+                    CompletionQueue& cq) {
+  std::byte* const payload = lane.ReserveAnswer(bytes);
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
+  const auto* const data = reinterpret_cast<const void*>(read.address);
+  LanePair* const pair = lane.pair();
+  if (pair != nullptr && bytes >= LentPayloads::kLeastBytes && pair->CanLend()) {
+    pair->lent_answers().Add(lane.answers().position(), 0, data, static_cast<uint32_t>(bytes));
+  } else {
+    std::memcpy(payload, data, bytes);
+    cq.copied().Add(CopyWay::kRing, bytes);
+  }
+  lane.PublishAnswer({.opcode = Opcode::kData,
+                      .flags = static_cast<uint8_t>(bytes == read.remaining ? kLast : 0),
+                      .length = static_cast<uint16_t>(bytes),
+                      .destination = read.request.source,
+                      .source = read.request.destination,
+                      .psn = read.request.psn});
+  if (pair != nullptr && pair->lent_answers().full()) pair->Send();
+}
+
 // Streams the data of a READ into the answer ring. True when the last byte is there.
 bool ContinueRead(InLane& lane, CompletionQueue& cq) {
   InLane::PendingRead& read = lane.pending_read();
-  while (true) {
+  while (read.active) {
     const uint64_t bytes = read.NextBytes();
-    if (!lane.HasRoomForAnswer(bytes)) return false;
+    if (!lane.HasRoomForAnswer(bytes)) break;
     if (!cq.rnic().memory().view().CheckRemote(read.rkey, read.pd, read.request.destination,
                                                read.address, bytes, IBV_ACCESS_REMOTE_READ)) {
       SendRefusal(lane, read.request, read.position, NakReason::kAccess, 0);
+      read.active = false;
       break;
     }
-    std::byte* payload = lane.ReserveAnswer(bytes);
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
-    std::memcpy(payload, reinterpret_cast<const void*>(read.address), bytes);
-    cq.copied().Add(CopyWay::kRing, bytes);
+    AnswerWithData(lane, read, bytes, cq);
     read.address += bytes;
     read.remaining -= bytes;
-    const uint8_t last = read.remaining == 0 ? kLast : 0;
-    lane.PublishAnswer({.opcode = Opcode::kData,
-                        .flags = last,
-                        .length = static_cast<uint16_t>(bytes),
-                        .destination = read.request.source,
-                        .source = read.request.destination,
-                        .psn = read.request.psn});
-    if (last != 0) break;
+    read.active = read.remaining != 0;
   }
-  read.active = false;
-  return true;
+  // No loan outlives the lock of the CQ.
+  if (lane.pair() != nullptr && !lane.pair()->lent_answers().empty()) lane.pair()->Send();
+  return !read.active;
+}
+
+bool IsForQp(InLane& lane, const MessageHeader& request, const QueuePair& qp) {
+  return qp.CanReceive() && qp.IsConnectedTo(lane.peer().address(), request.source);
 }
 
 void Serve(InLane& lane, const MessageHeader& request, CompletionQueue& cq,
@@ -66,8 +87,7 @@ void Serve(InLane& lane, const MessageHeader& request, CompletionQueue& cq,
     SendRefusal(lane, request, position, NakReason::kNotReady, 0);
     return;
   }
-  if (qp == nullptr || !qp->CanReceive() ||
-      !qp->IsConnectedTo(lane.peer().address(), request.source)) {
+  if (qp == nullptr || !IsForQp(lane, request, *qp)) {
     SendRefusal(lane, request, position, NakReason::kUnreachable, 0);
     return;
   }
@@ -75,6 +95,11 @@ void Serve(InLane& lane, const MessageHeader& request, CompletionQueue& cq,
 }
 
 }  // namespace
+
+QueuePair* FindExecutor(InLane& lane, const MessageHeader& request, CompletionQueue& cq) {
+  QueuePair* qp = cq.rnic().FindReceiver(request.destination, cq);
+  return qp != nullptr && IsForQp(lane, request, *qp) ? qp : nullptr;
+}
 
 bool ServeRequests(InLane& lane, CompletionQueue& cq, CompletionWriter& writer) {
   bool watched = false;
@@ -128,7 +153,7 @@ void Responder::Execute(InLane& lane, const MessageHeader& request, const std::b
   } else if (request.opcode == Opcode::kSend) {
     outcome = Send(request, payload, writer);
   } else if (request.opcode == Opcode::kWrite) {
-    outcome = Write(request, payload, writer);
+    outcome = Write(lane, request, payload, writer);
   } else if (request.opcode == Opcode::kRead) {
     outcome = Read(lane, request, payload);
   } else if (request.opcode == Opcode::kSendInvalidate) {
@@ -190,8 +215,8 @@ Responder::Execution Responder::SendInvalidate(const MessageHeader& request,
   return Done();
 }
 
-Responder::Execution Responder::Write(const MessageHeader& request, const std::byte* payload,
-                                      CompletionWriter& writer) {
+Responder::Execution Responder::Write(InLane& lane, const MessageHeader& request,
+                                      const std::byte* payload, CompletionWriter& writer) {
   uint32_t bytes = request.length;
   if ((request.flags & kFirst) != 0) {
     if (bytes < sizeof(TargetRange)) return Refuse(NakReason::kInvalidRequest);
@@ -215,7 +240,9 @@ Responder::Execution Responder::Write(const MessageHeader& request, const std::b
   if (!RemoteAllowed(write_.rkey, write_.address + written_, bytes, IBV_ACCESS_REMOTE_WRITE)) {
     return Refuse(NakReason::kAccess);
   }
-  if (bytes != 0) {
+  if (bytes >= Places::kLeastBytes && lane.pair() != nullptr) {
+    if (!StoreRest(lane, payload, bytes)) return Refuse(NakReason::kAccess);
+  } else if (bytes != 0) {
     // NOLINTNEXTLINE(performance-no-int-to-ptr): verbs address memory by integers.
     std::memcpy(reinterpret_cast<void*>(write_.address + written_), payload, bytes);
     qp_.receive_side().copied().Add(CopyWay::kRing, bytes);

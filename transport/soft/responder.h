@@ -24,6 +24,9 @@ class CompletionWriter;
 class InLane;
 class QueuePair;
 
+// The QP that `request`, which comes over `lane`, is for, if it would be executed.
+QueuePair* FindExecutor(InLane& lane, const MessageHeader& request, CompletionQueue& cq);
+
 // Serves the requests that wait in `lane`, until none is left, `writer` is full, or the initiator
 // has to read answers first. True when the initiator waits to hear about one of them.
 bool ServeRequests(InLane& lane, CompletionQueue& cq, CompletionWriter& writer);
@@ -33,6 +36,22 @@ class Responder {
   Responder(QueuePair& qp, const ibv_qp_cap& cap, bool shared);
 
   int Post(ibv_recv_wr* wr, ibv_recv_wr** bad_wr);
+
+  // How far the fragments of WRITEs have come.
+  struct WriteCursor {
+    bool writing = false;  // in the middle of a WRITE
+    uint16_t psn = 0;      // of the next fragment
+    TargetRange range;
+    uint64_t written = 0;
+  };
+  // As it is after the fragments that were executed. False when another operation is under way.
+  bool CursorOfWrites(WriteCursor& cursor) const;
+  // Checks `request`, a fragment that arrives, as executing it would do if `cursor` was reached,
+  // but changes nothing. Of its payload no more than the range needs to be there. False: it is not
+  // to be placed. Otherwise `address` is the place of its first byte behind the range, and `cursor`
+  // moves behind the fragment.
+  bool FindPlace(const MessageHeader& request, const std::byte* payload, WriteCursor& cursor,
+                 uint64_t& address) const;
 
   // Executes or refuses one fragment that is addressed to this QP.
   void Execute(InLane& lane, const MessageHeader& request, const std::byte* payload,
@@ -55,7 +74,11 @@ class Responder {
   Execution Send(const MessageHeader& request, const std::byte* payload, CompletionWriter& writer);
   Execution SendInvalidate(const MessageHeader& request, const std::byte* payload,
                            CompletionWriter& writer);
-  Execution Write(const MessageHeader& request, const std::byte* payload, CompletionWriter& writer);
+  Execution Write(InLane& lane, const MessageHeader& request, const std::byte* payload,
+                  CompletionWriter& writer);
+  // Copies those of the next `bytes` of the WRITE that are not in place yet. False if they were to
+  // be placed, and the place was withdrawn halfway.
+  bool StoreRest(InLane& lane, const std::byte* data, uint32_t bytes);
   Execution Read(InLane& lane, const MessageHeader& request, const std::byte* payload);
   Execution Atomic(InLane& lane, const MessageHeader& request, const std::byte* payload);
   Execution FailReceive(ibv_wc_status status, NakReason reason, CompletionWriter& writer);

@@ -69,7 +69,20 @@ bool RingIntake::Show() {
     keeping_ = false;
     shown_ += uint64_t{lines} * kLineBytes;
     ++messages_;
+    last_lines_ = lines;
   }
+}
+
+bool RingIntake::FindIncomplete(Incomplete& message) {
+  if (!keeping_ || arrived_ - shown_ < kLineBytes) return false;
+  const RingLine& line = LineAt(shown_);
+  message.position = shown_ / kLineBytes;
+  message.header = MessageHeader::Decode(kept_back_, line.route);
+  message.payload = line.payload;
+  const uint64_t here = arrived_ - shown_ - kHeaderBytes;
+  message.arrived = static_cast<uint32_t>(std::min<uint64_t>(here, message.header.length));
+  message.missing = uint64_t{LinesOf(message.header.length)} * kLineBytes - (arrived_ - shown_);
+  return true;
 }
 
 bool RingIntake::Pad(uint64_t consumed) {

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <span>
 
+#include "verbena/transport/soft/message.h"
 #include "verbena/transport/soft/ring.h"
 
 namespace verbena::internal::soft {
@@ -31,16 +32,36 @@ class RingIntake {
   std::span<std::byte> Rest() {
     return {reinterpret_cast<std::byte*>(lines_) + Offset(arrived_), end_ - arrived_};
   }
-  // `bytes` of Rest() have arrived.
+  // `bytes` of Rest() have arrived, or those of them that are payload, at another place.
   void Add(size_t bytes) { arrived_ += bytes; }
+
+  // The message whose first line is here, and the rest is not. Show() has been called since bytes
+  // were added.
+  struct Incomplete {
+    uint64_t position = 0;  // its first line
+    MessageHeader header;
+    const std::byte* payload = nullptr;  // in the ring
+    uint32_t arrived = 0;                // bytes of it that are here
+    uint64_t missing = 0;                // bytes up to the end of its last line
+  };
+  // False when there is none.
+  bool FindIncomplete(Incomplete& message);
+  // Bytes that are missing of the first line of the next message.
+  size_t ToHead() const {
+    const uint64_t here = arrived_ - shown_;
+    return here < kLineBytes ? kLineBytes - here : 0;
+  }
   // Shows the reader each message that is complete. False for a message that makes no sense.
   bool Show();
   // The ring goes on at its start. False unless all messages before are complete, and there is
   // room.
   bool Pad(uint64_t consumed);
 
+  uint32_t count() const { return count_; }
   // Messages that were shown so far.
   uint64_t messages() const { return messages_; }
+  // Bytes of the lines of the last one of them.
+  uint32_t last_bytes() const { return last_lines_ * uint32_t{kLineBytes}; }
 
  private:
   size_t Offset(uint64_t byte) const { return byte & (size_t{count_} * kLineBytes - 1); }
@@ -56,6 +77,7 @@ class RingIntake {
   uint64_t arrived_ = 0;  // up to here bytes have arrived
   uint64_t end_ = 0;      // and up to here they are announced
   uint64_t messages_ = 0;
+  uint32_t last_lines_ = 0;
   // The bytes of the control word at shown_ that have arrived, while it is kept back.
   uint64_t kept_back_ = 0;
   bool keeping_ = false;

@@ -10,6 +10,7 @@
 #include "verbena/transport/log/mutant.h"
 #include "verbena/transport/soft/completion_queue.h"
 #include "verbena/transport/soft/lane.h"
+#include "verbena/transport/soft/lent_payloads.h"
 #include "verbena/transport/soft/queue_pair.h"
 #include "verbena/transport/soft/rnic.h"
 #include "verbena/transport/soft/soft_profile.h"
@@ -234,8 +235,12 @@ bool SendQueue::WriteFragments(Wqe& wqe, uint32_t index) {
     std::byte* payload = ring.Reserve(prefix + bytes);
     if (payload == nullptr) return false;
     if (prefix != 0) WritePrefix(wqe, payload);
-    Gather(payload + prefix, wqe, index, launch_offset_, bytes);
-    copied.Add(way, bytes);
+    if (bytes >= LentPayloads::kLeastBytes && CanLend(wqe)) {
+      Lend(payload + prefix, wqe, index, bytes);
+    } else {
+      Gather(payload + prefix, wqe, index, launch_offset_, bytes);
+      copied.Add(way, bytes);
+    }
     launch_offset_ += bytes;
     const bool last = launch_offset_ == payload_bytes;
     header.flags = flags | (first ? kFirst : 0);
@@ -338,13 +343,18 @@ void SendQueue::ReportFailure(uint32_t index, ibv_wc_status status, CompletionWr
   qp_.Fail(qp_.send_side(), writer);
 }
 
-void SendQueue::Answered(const MessageHeader& answer, const std::byte* payload,
-                         CompletionWriter& writer) {
+uint32_t SendQueue::AwaitedAnswer() {
   // Answers come in the order of the requests: this one is for the oldest that has none yet.
   uint32_t index = done_;
   while (index != launched_ && !(NeedsAnswer(At(index)) && At(index).state == State::kLaunched)) {
     ++index;
   }
+  return index;
+}
+
+void SendQueue::Answered(const MessageHeader& answer, const std::byte* payload, PlacedBytes placed,
+                         CompletionWriter& writer) {
+  const uint32_t index = AwaitedAnswer();
   if (index == launched_ || At(index).first_psn != answer.psn) return;
   Wqe& wqe = At(index);
   const bool last = (answer.flags & kLast) != 0;
@@ -357,8 +367,16 @@ void SendQueue::Answered(const MessageHeader& answer, const std::byte* payload,
     ReportFailure(index, IBV_WC_LOC_PROT_ERR, writer);
     return;
   }
-  Scatter(wqe, index, answer_offset_, payload, answer.length);
-  if (!IsAtomic(wqe.opcode)) qp_.send_side().copied().Add(CopyWay::kRing, answer.length);
+  // All of it, unless some is placed.
+  const uint32_t before = placed.bytes == 0 ? answer.length : placed.from;
+  Scatter(wqe, index, answer_offset_, payload, before);
+  if (placed.bytes != 0) {
+    Scatter(wqe, index, answer_offset_ + placed.end(), payload + placed.end(),
+            answer.length - placed.end());
+  }
+  if (!IsAtomic(wqe.opcode)) {
+    qp_.send_side().copied().Add(CopyWay::kRing, answer.length - placed.bytes);
+  }
   answer_offset_ += answer.length;
   if (!last) return;
   answer_offset_ = 0;

@@ -19,16 +19,19 @@
 #define VERBENA_TRANSPORT_SOFT_SEND_QUEUE_H_
 
 #include <infiniband/verbs.h>
+#include <sys/uio.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "verbena/transport/coro/clock.h"
 #include "verbena/transport/soft/copies_under_way.h"
 #include "verbena/transport/soft/device_tables.h"
 #include "verbena/transport/soft/message.h"
+#include "verbena/transport/soft/placed_fragments.h"
 #include "verbena/transport/soft/shared_region.h"
 
 namespace verbena::internal::soft {
@@ -68,7 +71,16 @@ class SendQueue {
   void Complete(uint64_t consumed, CompletionWriter& writer);
   // The target's answers.
   void Refused(const RefusedFragment& refusal, CompletionWriter& writer);
-  void Answered(const MessageHeader& answer, const std::byte* payload, CompletionWriter& writer);
+  // The bytes of `payload` that are `placed` are where they belong already.
+  void Answered(const MessageHeader& answer, const std::byte* payload, PlacedBytes placed,
+                CompletionWriter& writer);
+  // Bytes of the oldest READ that the answers brought that were taken.
+  uint32_t answer_offset() const { return answer_offset_; }
+  // Checks `answer`, data of a READ that arrive, as Answered will when `offset` bytes of the READ
+  // were taken. Fills in where bytes [from, from + bytes) of its payload belong, or the first of
+  // them. Returns how many parts there are; 0: they are not to be placed.
+  size_t FindPlace(const MessageHeader& answer, uint32_t offset, uint32_t from, uint32_t bytes,
+                   std::span<iovec> parts);
   // The RNR timer `token` ran out.
   void EndBackoff(uint32_t token, CompletionWriter& writer);
 
@@ -138,6 +150,12 @@ class SendQueue {
   void Gather(std::byte* to, Wqe& wqe, uint32_t index, uint32_t offset, uint32_t bytes);
   void Scatter(Wqe& wqe, uint32_t index, uint32_t offset, const std::byte* from, uint32_t bytes);
   void Announce();
+  // The WQE whose answer is due: launched_ if there is none.
+  uint32_t AwaitedAnswer();
+
+  // Payloads that are sent without a copy into the ring (send_queue_lent.cc).
+  bool CanLend(const Wqe& wqe) const;
+  void Lend(std::byte* to, Wqe& wqe, uint32_t index, uint32_t bytes);
 
   // Executing a one-sided WR here (send_queue_direct.cc). CopyDirectly and AtomicDirectly return
   // false when the target has to be asked after all.

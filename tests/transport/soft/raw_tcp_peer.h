@@ -7,9 +7,11 @@
 #define VERBENA_TESTS_TRANSPORT_SOFT_RAW_TCP_PEER_H_
 
 #include <arpa/inet.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 
@@ -72,6 +74,12 @@ class RawSocket {
     while ((got = recv(fd_.get(), byte, sizeof(byte), 0)) > 0) {
     }
     return got == 0 || errno == ECONNRESET;
+  }
+  // Bytes that were sent, and that the other side's host has not taken yet.
+  int Unread() {
+    int bytes = 0;
+    EXPECT_EQ(ioctl(fd_.get(), SIOCOUTQ, &bytes), 0);
+    return bytes;
   }
   void Close() { fd_ = UniqueFd(); }
   // Ends it for other threads, too.

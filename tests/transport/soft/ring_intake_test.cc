@@ -147,6 +147,37 @@ TEST_F(RingIntakeTest, MessageThatCrossesTheEndOfTheRingIsRefused) {
   EXPECT_FALSE(intake_.Show());
 }
 
+TEST_F(RingIntakeTest, MessageIsKnownWithItsFirstLineUntilItsLastByte) {
+  ASSERT_TRUE(Publish(7, 200));
+  ASSERT_TRUE(Publish(8, 20));
+  ASSERT_TRUE(intake_.Begin(static_cast<uint32_t>(writer_.position()), 0));
+  const auto* from = reinterpret_cast<const std::byte*>(theirs_.get());
+  const size_t last_byte = size_t{LinesOf(200)} * kLineBytes - 1;
+  for (size_t i = 0; i < last_byte; ++i) {
+    RingIntake::Incomplete message;
+    EXPECT_EQ(intake_.FindIncomplete(message), i >= kLineBytes) << i;
+    EXPECT_EQ(intake_.ToHead(), i < kLineBytes ? kLineBytes - i : 0);
+    if (i >= kLineBytes) {
+      EXPECT_EQ(message.position, 0u);
+      EXPECT_EQ(message.header.length, 200);
+      EXPECT_EQ(message.header.immediate, 7u);
+      EXPECT_EQ(message.header.destination, 2u);
+      EXPECT_EQ(message.arrived, std::min<size_t>(i - kHeaderBytes, 200));
+      EXPECT_EQ(message.missing, last_byte + 1 - i);
+      EXPECT_EQ(message.payload, ours_[0].payload);
+    }
+    *intake_.Rest().data() = from[i];
+    intake_.Add(1);
+    ASSERT_TRUE(intake_.Show());
+  }
+  *intake_.Rest().data() = from[last_byte];
+  intake_.Add(1);
+  ASSERT_TRUE(intake_.Show());
+  RingIntake::Incomplete message;
+  EXPECT_FALSE(intake_.FindIncomplete(message));
+  EXPECT_EQ(intake_.ToHead(), kLineBytes);
+}
+
 TEST_F(RingIntakeTest, PadInTheMiddleOfAMessageIsRefused) {
   ASSERT_TRUE(Publish(1, 200));
   ASSERT_TRUE(intake_.Begin(1, 0));

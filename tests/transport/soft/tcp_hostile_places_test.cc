@@ -1,0 +1,339 @@
+// A peer that stops in the middle of a large payload, while its bytes are received at their place:
+// once the key or the queue pair is withdrawn no byte lands any more, earlier requests are executed
+// first, nobody else waits, and a connection that ends there leaves nothing behind.
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/transport/soft/qp_end.h"
+#include "tests/transport/soft/raw_tcp_peer.h"
+#include "tests/transport/soft/two_processes.h"
+#include "tests/transport/soft/window.h"
+
+namespace verbena::internal::soft {
+namespace {
+
+constexpr size_t kHalf = 2 << 20;
+constexpr uint32_t kFirstBytes = kMaxFragmentBytes - sizeof(TargetRange);
+constexpr uint32_t kWriteBytes = kFirstBytes + kMaxFragmentBytes;
+// Of the chunk of a WRITE: its header, the first fragment, and the first line of the second.
+constexpr size_t kUpToSecond =
+    TcpChunk::kBytes + size_t{LinesOf(kMaxFragmentBytes)} * kLineBytes + kLineBytes;
+
+SoftDeviceOptions Tcp() {
+  return {.name = "tcp0", .shared_memory = false, .tcp = TcpWireOptions{.address = "127.0.0.1"}};
+}
+
+class TcpHostilePlacesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    Connect(*others_, *bystander_);
+    ExpectOthersUnharmed();
+  }
+
+  void ExpectOthersUnharmed() {
+    ASSERT_EQ(bystander_->PostReceive(1, bystander_->ReceiveSge(0, 64)), 0);
+    ASSERT_EQ(others_->SendText(2, "unharmed"), 0);
+    EXPECT_EQ(AwaitInTime(bystander_->cq()).status, IBV_WC_SUCCESS);
+    EXPECT_EQ(AwaitInTime(others_->cq()).status, IBV_WC_SUCCESS);
+  }
+
+  // A WRITE of `fill` in two fragments of the largest size, in a chunk of its own.
+  std::vector<std::byte> WriteOf(std::byte fill, uint32_t rkey, uint16_t psn, size_t offset = 0) {
+    std::vector<std::byte> payload(kMaxFragmentBytes, fill);
+    const TargetRange range{.address = reinterpret_cast<uint64_t>(target() + offset),
+                            .length = kWriteBytes,
+                            .rkey = rkey};
+    MessageHeader header{.opcode = Opcode::kWrite,
+                         .flags = kLast | kWatched,
+                         .destination = victim_->qp()->qp_num,
+                         .source = RawTcpPeer::kQpn,
+                         .psn = static_cast<uint16_t>(psn + 1)};
+    const std::vector<RingLine> second = MessageOf(header, payload);
+    std::memcpy(payload.data(), &range, sizeof(range));
+    header.flags = kFirst;
+    header.psn = psn;
+    const std::vector<RingLine> first = MessageOf(header, payload);
+    std::vector<RingLine> both(first.size() + second.size());
+    std::memcpy(static_cast<void*>(both.data()), first.data(), first.size() * kLineBytes);
+    std::memcpy(static_cast<void*>(both.data() + first.size()), second.data(),
+                second.size() * kLineBytes);
+    return ChunkOf({}, both);
+  }
+
+  std::byte* target() { return victim_->receive_buffer(); }
+  uint64_t placed() { return device_->copied_bytes().placed_bytes; }
+  // Polls until the device has received `bytes` at their place.
+  void AwaitPlaced(uint64_t bytes) {
+    const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    ibv_wc wc;
+    while (placed() < bytes && std::chrono::steady_clock::now() < late) {
+      ASSERT_EQ(ibv_poll_cq(victim_->cq(), 1, &wc), 0);
+    }
+    ASSERT_EQ(placed(), bytes);
+  }
+  bool TargetIs(std::byte fill, size_t from, size_t to) {
+    return std::all_of(target() + from, target() + to,
+                       [&](std::byte byte) { return byte == fill; });
+  }
+
+  // Sends a WRITE up to 1000 bytes behind the first line of its second fragment, which are placed.
+  std::vector<std::byte> StopInTheSecondFragment(RawSocket& lanes, uint32_t rkey) {
+    const std::vector<std::byte> chunk = WriteOf(std::byte{0x77}, rkey, 0);
+    EXPECT_TRUE(lanes.Send(std::span(chunk).first(kUpToSecond + kPart)));
+    AwaitPlaced(kPart);
+    EXPECT_TRUE(TargetIs(std::byte{0x77}, 0, kFirstBytes));
+    EXPECT_TRUE(TargetIs(std::byte{0x77}, kFirstBytes + 48, kFirstBytes + 48 + kPart));
+    return {chunk.begin() + kUpToSecond + kPart, chunk.end()};
+  }
+
+  static constexpr size_t kPart = 1000;
+  std::unique_ptr<SoftDevice> device_ = SoftDevice::Create(Tcp()).value();
+  std::unique_ptr<SoftDevice> other_ = SoftDevice::Create(Tcp()).value();
+  std::unique_ptr<QpEnd> victim_ =
+      std::make_unique<QpEnd>(*device_, QpEndOptions{.bytes = 2 * kHalf, .access = kAccess});
+  std::unique_ptr<QpEnd> others_ = std::make_unique<QpEnd>(*device_, QpEndOptions{});
+  std::unique_ptr<QpEnd> bystander_ = std::make_unique<QpEnd>(*other_, QpEndOptions{});
+};
+
+// The reason of the next refusal that comes over `lanes`.
+NakReason RefusalFrom(RawSocket& lanes) {
+  while (true) {
+    std::array<std::byte, TcpChunk::kBytes> header;
+    EXPECT_TRUE(lanes.Receive(header));
+    TcpChunk chunk;
+    EXPECT_TRUE(ParseChunk(header, chunk));
+    std::vector<std::byte> lines((chunk.request_lines + chunk.answer_lines) * kLineBytes);
+    EXPECT_TRUE(lanes.Receive(lines));
+    if (chunk.answer_lines == 0 && !testing::Test::HasFailure()) continue;
+    RefusedFragment refusal{};
+    if (lines.size() >= kLineBytes) {
+      std::memcpy(&refusal, lines.data() + chunk.request_lines * kLineBytes + kHeaderBytes,
+                  sizeof(refusal));
+    }
+    return refusal.reason;
+  }
+}
+
+TEST_F(TcpHostilePlacesTest, RestOfAPlacedFragmentArrivesWhenItsPeerGoesOn) {
+  RawTcpPeer peer(*device_);
+  RawSocket lanes = peer.ConnectLanes(*victim_);
+  const std::vector<std::byte> rest = StopInTheSecondFragment(lanes, victim_->mr()->rkey);
+  ExpectOthersUnharmed();
+  // In pieces: each is placed when it comes, but for what is too little.
+  ASSERT_TRUE(lanes.Send(std::span(rest).first(4000)));
+  AwaitPlaced(kPart + 4000);
+  ASSERT_TRUE(lanes.Send(std::span(rest).subspan(4000)));
+  const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!TargetIs(std::byte{0x77}, 0, kWriteBytes) && std::chrono::steady_clock::now() < late) {
+    ibv_wc wc;
+    ASSERT_EQ(ibv_poll_cq(victim_->cq(), 1, &wc), 0);
+  }
+  EXPECT_TRUE(TargetIs(std::byte{0x77}, 0, kWriteBytes));
+  EXPECT_TRUE(TargetIs(std::byte{0}, kWriteBytes, kWriteBytes + 4096));
+}
+
+TEST_F(TcpHostilePlacesTest, NoByteLandsOnceTheRegionIsDeregistered) {
+  RawTcpPeer peer(*device_);
+  RawSocket lanes = peer.ConnectLanes(*victim_);
+  const std::vector<std::byte> rest = StopInTheSecondFragment(lanes, victim_->mr()->rkey);
+  victim_->mr_handle().Reset();
+  std::memset(target(), 0, kWriteBytes);
+  ASSERT_TRUE(lanes.Send(rest));
+  EXPECT_EQ(RefusalFrom(lanes), NakReason::kAccess);
+  EXPECT_TRUE(TargetIs(std::byte{0}, 0, kWriteBytes));
+  ExpectOthersUnharmed();
+}
+
+TEST_F(TcpHostilePlacesTest, NoByteLandsOnceTheWindowIsInvalidated) {
+  RawTcpPeer peer(*device_);
+  RawSocket lanes = peer.ConnectLanes(*victim_);
+  Window window(*victim_);
+  ASSERT_EQ(window.PostBind(7, kWriteBytes), 0);
+  ASSERT_EQ(AwaitInTime(victim_->cq()).status, IBV_WC_SUCCESS);
+  const std::vector<std::byte> rest = StopInTheSecondFragment(lanes, window.rkey());
+  ASSERT_EQ(PostInvalidate(victim_->qp(), 8, window.rkey()), 0);
+  const ibv_wc wc = AwaitInTime(victim_->cq());
+  EXPECT_EQ(wc.wr_id, 8u);
+  EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+  std::memset(target(), 0, kWriteBytes);
+  ASSERT_TRUE(lanes.Send(rest));
+  EXPECT_EQ(RefusalFrom(lanes), NakReason::kAccess);
+  EXPECT_TRUE(TargetIs(std::byte{0}, 0, kWriteBytes));
+}
+
+// A key that is there again by then allows new WRITEs, but not the one that it was withdrawn from.
+TEST_F(TcpHostilePlacesTest, FragmentWhoseKeyWasWithdrawnMeanwhileIsRefused) {
+  RawTcpPeer peer(*device_);
+  RawSocket lanes = peer.ConnectLanes(*victim_);
+  Window window(*victim_);
+  ASSERT_EQ(window.PostBind(7, kWriteBytes), 0);
+  ASSERT_EQ(AwaitInTime(victim_->cq()).status, IBV_WC_SUCCESS);
+  const uint32_t key = window.rkey();
+  const std::vector<std::byte> rest = StopInTheSecondFragment(lanes, key);
+  ASSERT_EQ(PostInvalidate(victim_->qp(), 8, key), 0);
+  ASSERT_EQ(AwaitInTime(victim_->cq()).status, IBV_WC_SUCCESS);
+  const uint64_t before = placed();
+  ASSERT_TRUE(lanes.Send(std::span(rest).first(rest.size() - 100)));
+  // Until the device has received them: the engine sees to that, too.
+  const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  ibv_wc wc;
+  while (lanes.Unread() != 0 && std::chrono::steady_clock::now() < late) {
+    ASSERT_EQ(ibv_poll_cq(victim_->cq(), 1, &wc), 0);
+  }
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(ibv_poll_cq(victim_->cq(), 1, &wc), 0);
+  EXPECT_EQ(placed(), before);
+  for (int round = 0; window.rkey() != key || round == 0; ++round) {
+    ASSERT_EQ(window.PostBind(9, kWriteBytes), 0);
+    ASSERT_EQ(AwaitInTime(victim_->cq()).status, IBV_WC_SUCCESS);
+    if (window.rkey() == key) break;
+    ASSERT_EQ(PostInvalidate(victim_->qp(), 10, window.rkey()), 0);
+    ASSERT_EQ(AwaitInTime(victim_->cq()).status, IBV_WC_SUCCESS);
+  }
+  ASSERT_TRUE(lanes.Send(std::span(rest).last(100)));
+  EXPECT_EQ(RefusalFrom(lanes), NakReason::kAccess);
+}
+
+TEST_F(TcpHostilePlacesTest, NoByteLandsOnceTheQpIsDestroyed) {
+  RawTcpPeer peer(*device_);
+  RawSocket lanes = peer.ConnectLanes(*victim_);
+  const std::vector<std::byte> rest = StopInTheSecondFragment(lanes, victim_->mr()->rkey);
+  victim_->qp_handle().Reset();
+  std::memset(target(), 0, kWriteBytes);
+  ASSERT_TRUE(lanes.Send(rest));
+  EXPECT_EQ(RefusalFrom(lanes), NakReason::kUnreachable);
+  EXPECT_TRUE(TargetIs(std::byte{0}, 0, kWriteBytes));
+  ExpectOthersUnharmed();
+}
+
+TEST_F(TcpHostilePlacesTest, ConnectionThatEndsThereLeavesNothingBehind) {
+  for (uint16_t lid = 1; lid < 4; ++lid) {
+    auto end = std::make_unique<QpEnd>(*device_, victim_->options());
+    std::swap(end, victim_);
+    RawTcpPeer peer(*device_, lid);
+    RawSocket lanes = peer.ConnectLanes(*victim_);
+    const std::vector<std::byte> chunk = WriteOf(std::byte{0x77}, victim_->mr()->rkey, 0);
+    const uint64_t before = placed();
+    ASSERT_TRUE(lanes.Send(std::span(chunk).first(kUpToSecond + kPart)));
+    AwaitPlaced(before + kPart);
+    lanes.Close();
+    ASSERT_EQ(victim_->PostSend(8, victim_->SendSge(0, 8)), 0);
+    EXPECT_EQ(AwaitInTime(victim_->cq()).status, IBV_WC_RETRY_EXC_ERR);
+    // And the memory with it.
+    victim_ = std::move(end);
+    ExpectOthersUnharmed();
+  }
+}
+
+TEST_F(TcpHostilePlacesTest, ForgedPlacesAreRefused) {
+  RawTcpPeer peer(*device_);
+  RawSocket lanes = peer.ConnectLanes(*victim_);
+  // So that large fragments are expected.
+  ASSERT_TRUE(lanes.Send(WriteOf(std::byte{0x11}, victim_->mr()->rkey, 0)));
+  // A later sequence number, beyond the region, and a foreign queue pair.
+  ASSERT_TRUE(lanes.Send(WriteOf(std::byte{0x77}, victim_->mr()->rkey, 9)));
+  EXPECT_EQ(RefusalFrom(lanes), NakReason::kSequence);
+  EXPECT_EQ(RefusalFrom(lanes), NakReason::kSequence);
+  EXPECT_TRUE(TargetIs(std::byte{0x11}, 0, kWriteBytes));
+  const uint64_t before = placed();
+  ASSERT_TRUE(lanes.Send(WriteOf(std::byte{0x77}, victim_->mr()->rkey, 2, kHalf - 4096)));
+  EXPECT_EQ(RefusalFrom(lanes), NakReason::kAccess);
+  EXPECT_TRUE(TargetIs(std::byte{0}, kHalf - 4096, kHalf));
+  EXPECT_EQ(placed(), before);
+  ExpectOthersUnharmed();
+}
+
+// The data of a READ in two fragments of the largest size, in a chunk of its own.
+std::vector<std::byte> DataOf(std::byte fill, uint32_t qpn) {
+  const std::vector<std::byte> payload(kMaxFragmentBytes, fill);
+  const uint32_t each = LinesOf(kMaxFragmentBytes);
+  const auto head = Encode(TcpChunk{.answer_lines = 2 * each, .consumed = 1});
+  std::vector<std::byte> bytes(head.begin(), head.end());
+  for (const uint8_t flags : {uint8_t{0}, uint8_t{kLast}}) {
+    const std::vector<RingLine> lines = MessageOf(
+        {.opcode = Opcode::kData, .flags = flags, .destination = qpn, .source = RawTcpPeer::kQpn},
+        payload);
+    const auto raw = std::as_bytes(std::span(lines));
+    bytes.insert(bytes.end(), raw.begin(), raw.end());
+  }
+  return bytes;
+}
+
+TEST_F(TcpHostilePlacesTest, NoDataLandOnceTheReadersMemoryIsDeregistered) {
+  RawTcpPeer peer(*device_);
+  RawSocket lanes = peer.ConnectLanes(*victim_);
+  ASSERT_EQ(victim_->PostOneSided(IBV_WR_RDMA_READ, 8,
+                                  victim_->ReceiveSge(0, 2 * kMaxFragmentBytes), 4096, 77),
+            0);
+  std::array<std::byte, TcpChunk::kBytes + kLineBytes> request;
+  ASSERT_TRUE(lanes.Receive(request));
+  const std::vector<std::byte> chunk = DataOf(std::byte{0x77}, victim_->qp()->qp_num);
+  ASSERT_TRUE(lanes.Send(std::span(chunk).first(kUpToSecond + kPart)));
+  AwaitPlaced(kPart);
+  EXPECT_TRUE(TargetIs(std::byte{0x77}, 0, kMaxFragmentBytes));
+  EXPECT_TRUE(TargetIs(std::byte{0x77}, kMaxFragmentBytes + 48, kMaxFragmentBytes + 48 + kPart));
+  ExpectOthersUnharmed();
+  victim_->mr_handle().Reset();
+  std::memset(target(), 0, 2 * kMaxFragmentBytes);
+  ASSERT_TRUE(lanes.Send(std::span(chunk).subspan(kUpToSecond + kPart)));
+  const ibv_wc wc = AwaitInTime(victim_->cq());
+  EXPECT_EQ(wc.wr_id, 8u);
+  EXPECT_EQ(wc.status, IBV_WC_LOC_PROT_ERR);
+  EXPECT_TRUE(TargetIs(std::byte{0}, 0, 2 * kMaxFragmentBytes));
+}
+
+// The data of a READ that waits for room are read before a later WRITE's bytes land.
+TEST_F(TcpHostilePlacesTest, EarlierReadIsExecutedBeforeBytesArePlaced) {
+  constexpr uint32_t kRead = 1 << 20;
+  RawTcpPeer peer(*device_);
+  RawSocket lanes = peer.ConnectLanes(*victim_);
+  ASSERT_TRUE(lanes.Send(WriteOf(std::byte{0x11}, victim_->mr()->rkey, 0)));
+  const TargetRange range{.address = reinterpret_cast<uint64_t>(target()),
+                          .length = kRead,
+                          .rkey = victim_->mr()->rkey};
+  const MessageHeader read{.opcode = Opcode::kRead,
+                           .flags = kFirst | kLast,
+                           .destination = victim_->qp()->qp_num,
+                           .source = RawTcpPeer::kQpn,
+                           .psn = 2};
+  ASSERT_TRUE(
+      lanes.Send(ChunkOf({}, MessageOf(read, std::as_bytes(std::span(&range, size_t{1}))))));
+  // Over the end of what is read.
+  const size_t offset = kRead - kWriteBytes;
+  const std::vector<std::byte> write = WriteOf(std::byte{0x77}, victim_->mr()->rkey, 3, offset);
+  ASSERT_TRUE(lanes.Send(write));
+  uint64_t taken = 0;
+  uint32_t bytes = 0;
+  while (bytes < kRead && !HasFailure()) {
+    std::array<std::byte, TcpChunk::kBytes> header;
+    ASSERT_TRUE(lanes.Receive(header));
+    TcpChunk chunk;
+    ASSERT_TRUE(ParseChunk(header, chunk));
+    std::vector<std::byte> lines((chunk.request_lines + chunk.answer_lines) * kLineBytes);
+    ASSERT_TRUE(lanes.Receive(lines));
+    EXPECT_EQ(std::count(lines.begin(), lines.end(), std::byte{0x77}), 0);
+    bytes += chunk.answer_lines / LinesOf(kMaxFragmentBytes) * uint32_t{kMaxFragmentBytes};
+    taken += chunk.answer_lines;
+    constexpr uint64_t kAnswerLines = LaneGeometry{}.answer_lines;
+    if ((chunk.flags & TcpChunk::kAnswerPad) != 0) taken = (taken | (kAnswerLines - 1)) + 1;
+    if (chunk.answer_lines == 0) continue;
+    ASSERT_TRUE(lanes.Send(ChunkOf({.answers_consumed = taken}, {})));
+  }
+  const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!TargetIs(std::byte{0x77}, offset, kRead) && std::chrono::steady_clock::now() < late) {
+    ibv_wc wc;
+    ASSERT_EQ(ibv_poll_cq(victim_->cq(), 1, &wc), 0);
+  }
+  EXPECT_TRUE(TargetIs(std::byte{0x77}, offset, kRead));
+}
+
+}  // namespace
+}  // namespace verbena::internal::soft

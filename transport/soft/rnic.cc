@@ -98,7 +98,9 @@ absl::StatusOr<std::shared_ptr<Rnic>> Rnic::Create(const SoftDeviceOptions& opti
 
 absl::Status Rnic::CheckOptions(const SoftDeviceOptions& options) {
   const uint32_t smallest_ring = 4 * (kMaxFragmentBytes + kLineBytes);
-  for (uint32_t bytes : {options.request_ring_bytes, options.answer_ring_bytes}) {
+  const uint32_t least =
+      options.tcp.has_value() ? options.tcp->least_ring_bytes : options.request_ring_bytes;
+  for (uint32_t bytes : {options.request_ring_bytes, options.answer_ring_bytes, least}) {
     if (!IsPowerOfTwo(bytes) || bytes < smallest_ring) {
       return absl::InvalidArgumentError(fmt::format(
           "a ring of {} bytes: a power of two above {} is needed", bytes, smallest_ring));
@@ -121,10 +123,12 @@ absl::Status Rnic::CheckOptions(const SoftDeviceOptions& options) {
                                                   kLongest.count()));
   }
   // One source may have one of two connections with rings like ours.
-  const size_t least = 4 * BytesOf(GeometryOf(options));
-  if (options.tcp.has_value() && options.tcp->lane_bytes < least) {
-    return absl::InvalidArgumentError(
-        fmt::format("lane_bytes of {}: at least {} are needed", options.tcp->lane_bytes, least));
+  if (options.tcp.has_value()) {
+    const size_t least = 4 * BytesOf(TcpGeometryOf(options));
+    if (options.tcp->lane_bytes < least) {
+      return absl::InvalidArgumentError(
+          fmt::format("lane_bytes of {}: at least {} are needed", options.tcp->lane_bytes, least));
+    }
   }
   return absl::OkStatus();
 }

@@ -9,6 +9,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -179,6 +180,8 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   DeviceAddress AddressOf(const ibv_ah_attr& vector) const;
   // The geometry of the lanes that this device makes.
   LaneGeometry lane_geometry() const { return GeometryOf(options_); }
+  // Of those over TCP.
+  LaneGeometry tcp_lane_geometry() const { return TcpGeometryOf(options_); }
   // The target refused the lane.
   void FailLane(const Peer& peer, uint64_t id);
   std::shared_ptr<const DeviceShare> share() const { return share_; }
@@ -203,6 +206,13 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   static LaneGeometry GeometryOf(const SoftDeviceOptions& options) {
     return {.request_lines = options.request_ring_bytes / uint32_t{kLineBytes},
             .answer_lines = options.answer_ring_bytes / uint32_t{kLineBytes}};
+  }
+  // Precondition: the options have a TCP wire.
+  static LaneGeometry TcpGeometryOf(const SoftDeviceOptions& options) {
+    const uint32_t least = options.tcp->least_ring_bytes / uint32_t{kLineBytes};
+    const LaneGeometry geometry = GeometryOf(options);
+    return {.request_lines = std::max(geometry.request_lines, least),
+            .answer_lines = std::max(geometry.answer_lines, least)};
   }
   void FillContext();
   void FillAttributes();

@@ -51,8 +51,11 @@ struct TcpWireOptions {
   uint16_t port = 0;
   // A peer's host that was silent for this long is dead: its queue pairs fail. At least 1 s.
   std::chrono::seconds silence_limit = std::chrono::seconds(10);
-  // Memory for the rings of all connections to peers, at least four times that of a lane: 1.5 MiB
-  // by default. A connection between two CQs counts with both sides' rings: 770 KiB with the
+  // Each ring of a lane over TCP has at least this: a power of two from 128 KiB to 16 MiB. A
+  // payload is on its way only as far as its ring has room, though it does not pass through it.
+  uint32_t least_ring_bytes = 512 * 1024;
+  // Memory for the rings of all connections to peers, at least four times that of a lane: 4 MiB
+  // by default. A connection between two CQs counts with both sides' rings: 2 MiB with the
   // default ones, up to 64 MiB if both sides have the largest. It is address space; what is
   // resident is at most what was written. One source (an IPv4 address, or an IPv6 /64) may hold as
   // much as is left for all others, so at most a half. A connection beyond that is refused: its
@@ -84,7 +87,8 @@ struct SoftDeviceOptions {
   // The features that the device has or refuses. None: as VERBENA_SOFT_PROFILE says, otherwise all.
   std::optional<SoftProfile> profile = std::nullopt;
   // A TCP wire beside the others, or, with `shared_memory` false, instead of them: then only the
-  // device itself is reached otherwise. Its rings have at most 16 MiB.
+  // device itself is reached otherwise. Its rings have at least TcpWireOptions::least_ring_bytes,
+  // and at most 16 MiB.
   std::optional<TcpWireOptions> tcp = std::nullopt;
   // The GID of a device without TCP, for a caller that has a plan for GIDs. Absent: one that no
   // other device has. Another process's device of the same GID makes Create fail.

@@ -180,7 +180,7 @@ absl::Status TcpWire::Dialed(TcpWireConnection& connection) {
                                              .session = connection.secret,
                                              .sender_cq = connection.cqs.ours,
                                              .receiver_cq = connection.cqs.theirs,
-                                             .geometry = rnic_.lane_geometry()}));
+                                             .geometry = rnic_.tcp_lane_geometry()}));
 }
 
 absl::Status TcpWire::Read(TcpWireConnection& connection) {

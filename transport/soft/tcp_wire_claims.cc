@@ -72,8 +72,9 @@ absl::StatusOr<TcpShares::Share> TcpWire::TakeSocket(const ibv_gid& source) {
 
 absl::StatusOr<TcpShares::Share> TcpWire::TakeLanes(const ibv_gid& source, uint64_t cq,
                                                     const LaneGeometry& theirs) {
-  const uint64_t bytes =
-      VERBENA_MUTANT(kLaneBytesUncounted) ? 1 : BytesOf(rnic_.lane_geometry()) + BytesOf(theirs);
+  const uint64_t bytes = VERBENA_MUTANT(kLaneBytesUncounted)
+                             ? 1
+                             : BytesOf(rnic_.tcp_lane_geometry()) + BytesOf(theirs);
   return TakeShare(source, {{.kind = TcpShares::Kind::kSockets, .limit = MaxSockets()},
                             {.kind = TcpShares::Kind::kLanes, .limit = kMaxLanesOfCq, .cq = cq},
                             {.kind = TcpShares::Kind::kLaneBytes,

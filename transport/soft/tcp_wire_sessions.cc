@@ -323,12 +323,13 @@ absl::Status TcpWire::AcceptLanes(TcpWireConnection& connection, const TcpGreeti
   absl::StatusOr<TcpShares::Share> share =
       TakeLanes(connection.source.address, cqs.ours, greeting.geometry);
   if (!share.ok()) return Refuse(connection, greeting.kind, TcpGreeting::Verdict::kShare);
-  VERBENA_RETURN_IF_ERROR(Send(connection, Encode(TcpGreeting{.kind = greeting.kind,
-                                                              .sender = address(),
-                                                              .session = session->their_secret,
-                                                              .sender_cq = cqs.ours,
-                                                              .receiver_cq = cqs.theirs,
-                                                              .geometry = rnic_.lane_geometry()})));
+  VERBENA_RETURN_IF_ERROR(
+      Send(connection, Encode(TcpGreeting{.kind = greeting.kind,
+                                          .sender = address(),
+                                          .session = session->their_secret,
+                                          .sender_cq = cqs.ours,
+                                          .receiver_cq = cqs.theirs,
+                                          .geometry = rnic_.tcp_lane_geometry()})));
   if (!connection.outgoing.empty()) return absl::AbortedError("it takes not even a greeting");
   return OpenLanes(*session, cqs, Release(connection), greeting.geometry, *std::move(share));
 }

@@ -182,7 +182,7 @@ TEST_F(TcpBoundsTest, OneHostTakesAHalfOfTheMemoryForRingsAtMost) {
 }
 
 TEST_F(TcpBoundsTest, MemoryForRingsSufficesForOneConnectionOfEachSourceAtLeast) {
-  constexpr size_t kRings = (256 + 128) << 10;
+  constexpr size_t kRings = (512 + 512) << 10;
   const auto with = [](size_t bytes) {
     return SoftDevice::Create({.engine_thread = false,
                                .shared_memory = false,

@@ -162,6 +162,19 @@ TEST(TcpWireTest, PortThatIsTakenAndAnAddressThatIsNoneAreRefused) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
 }
 
+TEST(TcpWireTest, LeastRingOutOfRangeIsRefused) {
+  SoftDeviceOptions options = Tcp();
+  for (const uint32_t bytes : {0u, 64u << 10, (128u << 10) + 64, 32u << 20}) {
+    options.tcp->least_ring_bytes = bytes;
+    EXPECT_EQ(SoftDevice::Create(options).status().code(), absl::StatusCode::kInvalidArgument)
+        << bytes;
+  }
+  for (const uint32_t bytes : {128u << 10, 16u << 20}) {
+    options.tcp->least_ring_bytes = bytes;
+    EXPECT_TRUE(SoftDevice::Create(options).ok()) << bytes;
+  }
+}
+
 TEST(TcpWireTest, LidAloneNamesADeviceOfThisHost) {
   TcpProcess a;
   TcpProcess b;

@@ -27,8 +27,8 @@ TEST_F(RemoteMemoryAllocationsTest, OperationsAllocateNothingInSteadyState) {
       VERBENA_CO_ASSIGN_OR_RETURN(uint64_t now, co_await memory.CompareAndSwap(0, was + 1, was));
       EXPECT_EQ(now, was + 1);
     }
-    // Other threads of the process do little, but something.
-    EXPECT_LT(CountedNews() - before, 100u) << "of 4000 operations";
+    // Other threads of the process do little, but something: more on a busy machine.
+    EXPECT_LT(CountedNews() - before, 400u) << "of 4000 operations";
     co_return (co_await stub_->Return(testing::ReturnRequest())).status();
   };
   EXPECT_EQ(Run(run()), absl::OkStatus());

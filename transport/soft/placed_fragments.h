@@ -30,7 +30,7 @@ class PlacedFragments {
   // Fragments that are in place, and not taken yet.
   static constexpr size_t kMax = 16;
 
-  // Of the fragment at line `position`, which arrives: null if none of it is in place.
+  // The part of the fragment at line `position`, which arrives: null if none of it is in place.
   PlacedBytes* Find(uint64_t position) {
     if (head_ == tail_ || At(tail_ - 1).position != position) return nullptr;
     return &At(tail_ - 1).placed;

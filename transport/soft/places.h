@@ -64,7 +64,7 @@ class Places {
     uint32_t offset = 0;
   };
 
-  // Of the message that has a place, and of the one behind it.
+  // The message that has a place, and the one behind it.
   WriteAhead write_;
   WriteAhead next_write_;
   ReadAhead read_;

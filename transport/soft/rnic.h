@@ -180,7 +180,7 @@ class Rnic : public std::enable_shared_from_this<Rnic> {
   DeviceAddress AddressOf(const ibv_ah_attr& vector) const;
   // The geometry of the lanes that this device makes.
   LaneGeometry lane_geometry() const { return GeometryOf(options_); }
-  // Of those over TCP.
+  // The geometry of lanes over TCP.
   LaneGeometry tcp_lane_geometry() const { return TcpGeometryOf(options_); }
   // The target refused the lane.
   void FailLane(const Peer& peer, uint64_t id);

@@ -24,7 +24,7 @@ namespace {
 constexpr size_t kHalf = 2 << 20;
 constexpr uint32_t kFirstBytes = kMaxFragmentBytes - sizeof(TargetRange);
 constexpr uint32_t kWriteBytes = kFirstBytes + kMaxFragmentBytes;
-// Of the chunk of a WRITE: its header, the first fragment, and the first line of the second.
+// A part of a WRITE's chunk: its header, the first fragment, and the first line of the second.
 constexpr size_t kUpToSecond =
     TcpChunk::kBytes + size_t{LinesOf(kMaxFragmentBytes)} * kLineBytes + kLineBytes;
 
